@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Sourced by the image builds: an image carries the digest of what it was built
+# from, so that a build whose inputs did not change is skipped.
+
+umask 022 # what goes into an image is readable by its user, whoever builds it
+
+inputs_label=codehub.inputs
+
+# digest_files prints one digest over names, modes and contents of everything under
+# the given paths. What a path is called on this machine does not count.
+digest_files() {
+	tar --create --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=a+rX,go-w --file=- "$@" | sha256sum | cut -d' ' -f1
+}
+
+# is_current IMAGE DIGEST succeeds when the image was built from these inputs.
+is_current() {
+	[ "$(docker image inspect --format "{{ index .Config.Labels \"$inputs_label\" }}" "$1" 2>/dev/null)" = "$2" ]
+}
+
+# build_image IMAGE DIGEST [docker build arguments] builds with the builder that
+# every engine has, and lets go of the image that had the name before.
+build_image() {
+	local image=$1 digest=$2 old new
+	shift 2
+	old=$(docker image inspect --format '{{.Id}}' "$image" 2>/dev/null || true)
+	DOCKER_BUILDKIT=0 docker build --force-rm --tag "$image" --label "$inputs_label=$digest" "$@"
+	new=$(docker image inspect --format '{{.Id}}' "$image")
+	if [ -n "$old" ] && [ "$old" != "$new" ]; then
+		docker image rm "$old" >/dev/null 2>&1 || true # a container may still use it
+	fi
+}
