@@ -1,0 +1,145 @@
+// Package api holds the JSON of codehub's HTTP API (design §6), for the
+// server and for clients alike. It imports the standard library only.
+package api
+
+import "time"
+
+// Workspace is a workspace as the API shows it to its owner.
+type Workspace struct {
+	ID                string               `json:"id"`
+	Name              string               `json:"name"`
+	Description       string               `json:"description"`
+	Memo              string               `json:"memo"`
+	ImageRef          string               `json:"image_ref"`
+	Phase             string               `json:"phase"`
+	Operation         string               `json:"operation"`
+	Progress          *Progress            `json:"progress"`
+	DesiredState      string               `json:"desired_state"`
+	NextDesiredState  *string              `json:"next_desired_state"`
+	URL               string               `json:"url"`
+	ArchiveKey        *string              `json:"archive_key"`
+	Conditions        map[string]Condition `json:"conditions"`
+	ErrorReason       *string              `json:"error_reason"`
+	ErrorMessage      *string              `json:"error_message"`
+	ErrorCount        int                  `json:"error_count"`
+	LastAccessAt      *time.Time           `json:"last_access_at"`
+	LastAccessKind    *string              `json:"last_access_kind"`
+	StopsAt           *time.Time           `json:"stops_at"`
+	StopReason        *string              `json:"stop_reason"`
+	KeepAwakeUntil    *time.Time           `json:"keep_awake_until"`
+	PhaseChangedAt    time.Time            `json:"phase_changed_at"`
+	StandbyTTLSeconds *int                 `json:"standby_ttl_seconds"`
+	ArchiveTTLSeconds *int                 `json:"archive_ttl_seconds"`
+	CreatedAt         time.Time            `json:"created_at"`
+	UpdatedAt         time.Time            `json:"updated_at"`
+	DeletedAt         *time.Time           `json:"deleted_at"`
+	// PurgedAt is when a deleted workspace's volume goes and the deletion can
+	// no longer be taken back.
+	PurgedAt *time.Time `json:"purged_at,omitempty"`
+}
+
+// Condition is one observed fact.
+type Condition struct {
+	Status             string    `json:"status"`
+	Reason             string    `json:"reason"`
+	Message            string    `json:"message"`
+	LastTransitionTime time.Time `json:"last_transition_time"`
+}
+
+// Progress is how far the running operation is. Done and Total are bytes and
+// 0 where unknown.
+type Progress struct {
+	Step  string `json:"step"`
+	Done  int64  `json:"done"`
+	Total int64  `json:"total"`
+}
+
+// WorkspaceList is the answer of GET /workspaces.
+type WorkspaceList struct {
+	Workspaces []Workspace `json:"workspaces"`
+	NextCursor string      `json:"next_cursor"`
+}
+
+// CreateWorkspace is the body of POST /workspaces.
+type CreateWorkspace struct {
+	Name              string  `json:"name"`
+	Description       string  `json:"description,omitempty"`
+	Memo              string  `json:"memo,omitempty"`
+	ImageRef          string  `json:"image_ref,omitempty"`
+	DesiredState      *string `json:"desired_state,omitempty"`
+	StandbyTTLSeconds *int    `json:"standby_ttl_seconds,omitempty"`
+	ArchiveTTLSeconds *int    `json:"archive_ttl_seconds,omitempty"`
+}
+
+// UpdateWorkspace is the body of PATCH /workspaces/{id}: what is absent stays
+// as it is; a TTL or keep_awake_until that is null goes back to the default.
+type UpdateWorkspace struct {
+	Name              *string             `json:"name,omitempty"`
+	Description       *string             `json:"description,omitempty"`
+	Memo              *string             `json:"memo,omitempty"`
+	DesiredState      *string             `json:"desired_state,omitempty"`
+	Queue             bool                `json:"queue,omitempty"`
+	StandbyTTLSeconds Nullable[int]       `json:"standby_ttl_seconds,omitzero"`
+	ArchiveTTLSeconds Nullable[int]       `json:"archive_ttl_seconds,omitzero"`
+	KeepAwakeUntil    Nullable[time.Time] `json:"keep_awake_until,omitzero"`
+}
+
+// Recover is the body of POST /workspaces/{id}/recover; an empty body is
+// {"start_empty": false}. Starting empty gives up what was lost, so Confirm
+// must repeat the workspace's name.
+type Recover struct {
+	StartEmpty bool   `json:"start_empty,omitempty"`
+	Confirm    string `json:"confirm,omitempty"`
+}
+
+// Login is the body of POST /login.
+type Login struct {
+	Username string `json:"username"`
+	Password string `json:"password"`
+}
+
+// User is a person as the API shows them.
+type User struct {
+	ID        string    `json:"id"`
+	Username  string    `json:"username"`
+	Admin     bool      `json:"admin"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// CreateToken is the body of POST /tokens.
+type CreateToken struct {
+	Name      string     `json:"name"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+}
+
+// Token is an API token; Token itself is shown once, on creation.
+type Token struct {
+	ID         string     `json:"id"`
+	Name       string     `json:"name"`
+	Token      string     `json:"token,omitempty"`
+	CreatedAt  time.Time  `json:"created_at"`
+	ExpiresAt  *time.Time `json:"expires_at"`
+	LastUsedAt *time.Time `json:"last_used_at"`
+}
+
+// TokenList is the answer of GET /tokens.
+type TokenList struct {
+	Tokens []Token `json:"tokens"`
+}
+
+// Error is every answer that is not a success.
+type Error struct {
+	Code    string         `json:"error"`
+	Message string         `json:"message"`
+	Details map[string]any `json:"details,omitempty"`
+}
+
+// TokenHeader carries an API token on /api and on proxied requests.
+const TokenHeader = "Codehub-Session-Token"
+
+// Names of the events of GET /events.
+const (
+	EventUpdated   = "workspace_updated" // data: Workspace
+	EventDeleted   = "workspace_deleted" // data: {"id": "…"}
+	EventHeartbeat = "heartbeat"         // data: {}
+)

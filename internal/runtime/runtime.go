@@ -1,0 +1,175 @@
+// Package runtime is the seam to what runs containers and keeps volumes:
+// Docker on one machine, Kubernetes on many (design §1). Every make of it
+// passes the conformance suite in runtimetest.
+package runtime
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"codehub/internal/workspace"
+)
+
+// Runtime runs the containers and keeps the volumes of one installation; what
+// other installations or people made on the same backend it neither lists nor
+// touches.
+//
+// Every call may be repeated: a step that was already done is done (design
+// §3.6). Errors that wrap ErrUnreachable mean that the backend did not answer
+// and nothing is known; every other error is the backend's own "no".
+type Runtime interface {
+	// Containers lists every workspace container of this installation, in
+	// whatever state, with one call to the backend.
+	Containers(ctx context.Context) ([]Container, error)
+
+	// Volumes lists every home volume of this installation, with one call per
+	// kind of volume.
+	Volumes(ctx context.Context) ([]Volume, error)
+
+	// CreateVolume makes the home volume, seeds it with what the image holds
+	// at HomeDir and gives it that folder's owner and mode. The image is
+	// pulled if it is missing. If a volume with the same claim is there but
+	// its seeding did not finish, it is wiped and seeded again; finished, it
+	// is left alone. A volume by that name with another claim is
+	// ErrVolumeMismatch and is not touched.
+	CreateVolume(ctx context.Context, spec VolumeSpec, progress func(Progress)) error
+
+	// SettleVolume drops what only proved that the seeding was finished
+	// (Volume.Seeded may be false from then on). Called once the home is
+	// recorded as live.
+	SettleVolume(ctx context.Context, id workspace.ID, claim string) error
+
+	// RemoveVolume removes the home volume if it carries the claim; one that
+	// is absent is fine, one with another claim is ErrVolumeMismatch.
+	RemoveVolume(ctx context.Context, id workspace.ID, claim string) error
+
+	// StartContainer makes the container and starts it; the image is pulled
+	// if it is missing. It returns once the container was started, not once
+	// it answers. A container of the same claim that was made but not started
+	// is started; one that runs is left alone; one of another claim, or one
+	// that has exited, is ErrConflict. The volume must carry spec.VolumeClaim,
+	// else nothing is started and the error is ErrVolumeMismatch (a volume
+	// that the backend made up for the occasion is removed again).
+	StartContainer(ctx context.Context, spec ContainerSpec, progress func(Progress)) (Container, error)
+
+	// RemoveContainer stops the container with exactly this backend id, after
+	// at most grace by force, and removes it. One that is gone is fine.
+	RemoveContainer(ctx context.Context, containerID string, grace time.Duration) error
+
+	// Probe asks the container's /healthz once; nil means that it answered.
+	Probe(ctx context.Context, c Container) error
+
+	// Upstream says where a running workspace's IDE is reached, as the backend
+	// tells it now (design §8). ErrNotFound if no container runs.
+	Upstream(ctx context.Context, id workspace.ID) (Upstream, error)
+
+	// Logs writes what the container printed, at most the newest tail lines
+	// (0 = all that is kept), and goes on with follow until ctx or the
+	// container ends. ErrNotFound if there is no container.
+	Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error
+
+	// Prepare checks what has to stand around the containers (the network and
+	// its wall, design §11) and repairs it. The controller calls it at every
+	// tick; StartContainer refuses while it fails.
+	Prepare(ctx context.Context) error
+}
+
+// HomeDir is where the home volume is mounted in every workspace container,
+// and IDEPort where the IDE listens there (design §11).
+const (
+	HomeDir = "/home/coder"
+	IDEPort = 8080
+)
+
+// SecretEnv is the environment variable that carries the container's secret,
+// and SecretCookie the cookie by which the proxy proves that it knows it.
+const (
+	SecretEnv    = "HASHED_PASSWORD"
+	SecretCookie = "code-server-session"
+)
+
+// ContainerState is what the backend says of a container.
+type ContainerState string
+
+const (
+	ContainerCreated ContainerState = "created" // made, not started yet
+	ContainerRunning ContainerState = "running"
+	ContainerExited  ContainerState = "exited" // ended, dead, or being removed
+)
+
+// Container is a workspace container as the backend lists it.
+type Container struct {
+	ID        string // the backend's own id: names this container and no later one
+	Workspace workspace.ID
+	Claim     string // claim id of the STARTING that made it
+	State     ContainerState
+	Detail    string // the backend's words, for people: "Exited (137) 2 minutes ago"
+	Addr      string // host:port of the IDE as the server reaches it; empty unless running
+}
+
+// Volume is a home volume as the backend lists it.
+type Volume struct {
+	Workspace workspace.ID
+	Storage   string // workspace.StorageDockerVolume, …
+	Claim     string // claim id of the home it was made for; empty if it carries none
+	Seeded    bool   // the seeding is known to have finished; see SettleVolume
+}
+
+// VolumeSpec says which volume to make.
+type VolumeSpec struct {
+	Workspace workspace.ID
+	Storage   string
+	Claim     string
+	Image     string
+}
+
+// ContainerSpec says which container to start.
+type ContainerSpec struct {
+	Workspace   workspace.ID
+	Claim       string
+	Image       string
+	Storage     string
+	VolumeClaim string
+	Secret      string // 64 hex digits; see SecretEnv
+}
+
+// Upstream is where and how the proxy reaches an IDE.
+type Upstream struct {
+	ContainerID string
+	Addr        string // host:port
+	Secret      string
+}
+
+// Progress is how far a long step is, for people.
+type Progress struct {
+	Step  string // one of the Step constants
+	Done  int64  // bytes; 0 if unknown
+	Total int64  // bytes; 0 if unknown
+}
+
+// Steps that are reported as progress.
+const (
+	StepPulling  = "pulling"
+	StepSeeding  = "seeding"
+	StepCreating = "creating"
+	StepStarting = "starting"
+	StepWaiting  = "waiting" // for the IDE's first answer
+)
+
+var (
+	ErrUnreachable    = errors.New("the container backend does not answer")
+	ErrNotFound       = errors.New("no such container")
+	ErrConflict       = errors.New("another container has this workspace's name")
+	ErrVolumeMismatch = errors.New("the volume is not the one this home was put in")
+)
+
+// PullError is an image that is neither there nor to be had. Message is the
+// backend's own words.
+type PullError struct {
+	Image   string
+	Message string
+}
+
+func (e *PullError) Error() string { return "image " + e.Image + ": " + e.Message }

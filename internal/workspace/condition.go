@@ -1,0 +1,117 @@
+package workspace
+
+import "time"
+
+// ConditionType names one observed fact about a workspace.
+type ConditionType string
+
+const (
+	VolumeReady    ConditionType = "storage.volume_ready"  // the volume exists and the home is live or removing
+	ArchiveReady   ConditionType = "storage.archive_ready" // archive_key is set and its object was there when last looked at
+	ContainerReady ConditionType = "infra.container_ready" // the container runs and has answered
+	Healthy        ConditionType = "policy.healthy"        // no invariant is broken
+)
+
+// Reasons of the conditions.
+const (
+	// storage.volume_ready
+	ReasonVolumeReady   = "Ready"
+	ReasonNoVolume      = "NoVolume"      // no volume by this name
+	ReasonFilling       = "Filling"       // it is being provisioned or restored
+	ReasonForeignVolume = "ForeignVolume" // a volume is there, but not the one this home was put in
+	ReasonUnowned       = "Unowned"       // a volume is there though no home should be
+
+	// storage.archive_ready
+	ReasonArchiveReady     = "Ready"
+	ReasonNoArchive        = "NoArchive"        // archive_key is not set
+	ReasonArchiveMissing   = "ArchiveMissing"   // archive_key is set and its object is gone
+	ReasonArchiveCorrupted = "ArchiveCorrupted" // its object is there and damaged
+
+	// infra.container_ready
+	ReasonNoContainer       = "NoContainer"
+	ReasonContainerExited   = "Exited" // counts as none, and is removed before anything else
+	ReasonContainerStarting = "Starting"
+	ReasonContainerReady    = "Ready"
+
+	// policy.healthy: ReasonContainerWithoutVolume and ReasonDataLost are
+	// spelled like the error reasons they lead to.
+	ReasonHealthy                = "Healthy"
+	ReasonContainerWithoutVolume = string(ErrContainerWithoutVolume)
+	ReasonDataLost               = string(ErrDataLost)
+	ReasonArchiveDamaged         = string(ErrArchiveCorrupted)
+
+	// ReasonNotObserved is the reason of every condition before the first observation.
+	ReasonNotObserved = "NotObserved"
+)
+
+// Condition is one observed fact.
+type Condition struct {
+	Status             string    `json:"status"` // "True" or "False"
+	Reason             string    `json:"reason"`
+	Message            string    `json:"message"`
+	LastTransitionTime time.Time `json:"last_transition_time"`
+}
+
+// True reports whether the condition holds.
+func (c Condition) True() bool { return c.Status == "True" }
+
+// Conditions maps every condition type to what was last observed. A type that
+// is absent has not been observed: see Get.
+type Conditions map[ConditionType]Condition
+
+// Get returns the condition, or, where nothing was observed yet, its default:
+// healthy True, everything else False (design §2).
+func (c Conditions) Get(t ConditionType) Condition {
+	if v, ok := c[t]; ok {
+		return v
+	}
+	if t == Healthy {
+		return Condition{Status: "True", Reason: ReasonNotObserved}
+	}
+	return Condition{Status: "False", Reason: ReasonNotObserved}
+}
+
+// Is reports whether condition t holds.
+func (c Conditions) Is(t ConditionType) bool { return c.Get(t).True() }
+
+// HasContainer reports whether a container, in whatever state, was last seen.
+func (c Conditions) HasContainer() bool {
+	switch c.Get(ContainerReady).Reason {
+	case ReasonNoContainer, ReasonNotObserved:
+		return false
+	}
+	return true
+}
+
+// With returns a copy of c in which t has the given status, reason and
+// message. The transition time moves to now only when the status changes.
+func (c Conditions) With(t ConditionType, status bool, reason, message string, now time.Time) Conditions {
+	out := make(Conditions, len(c)+1)
+	for k, v := range c {
+		out[k] = v
+	}
+	n := Condition{Status: "False", Reason: reason, Message: message, LastTransitionTime: now}
+	if status {
+		n.Status = "True"
+	}
+	if old, ok := c[t]; ok && old.Status == n.Status {
+		n.LastTransitionTime = old.LastTransitionTime
+	}
+	out[t] = n
+	return out
+}
+
+// Equal reports whether both hold the same facts; transition times follow
+// from them and are not compared.
+func (c Conditions) Equal(d Conditions) bool {
+	if len(c) != len(d) {
+		return false
+	}
+	for k, v := range c {
+		w, ok := d[k]
+		if !ok || v.Status != w.Status || v.Reason != w.Reason || v.Message != w.Message {
+			return false
+		}
+	}
+	return true
+}

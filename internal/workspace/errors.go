@@ -1,0 +1,62 @@
+package workspace
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Code names an error for machines; it is the "error" of the API's answers.
+type Code string
+
+const (
+	CodeInvalid             Code = "invalid_request"
+	CodeUnauthenticated     Code = "unauthenticated"
+	CodeBadCredentials      Code = "bad_credentials"
+	CodeLockedOut           Code = "locked_out"
+	CodeForbidden           Code = "forbidden"
+	CodeNotFound            Code = "not_found"
+	CodeNameTaken           Code = "name_taken"
+	CodeOperationInProgress Code = "operation_in_progress"
+	CodeRecoveryRequired    Code = "recovery_required"
+	CodeNotInError          Code = "not_in_error"
+	CodeNotCancellable      Code = "not_cancellable"
+	CodeNotDeleted          Code = "not_deleted"
+	CodeGone                Code = "gone"
+	CodeLimitExceeded       Code = "workspace_limit_exceeded"
+	CodeConfirmRequired     Code = "confirmation_required"
+	CodeNotSupported        Code = "not_supported"
+	CodeTooLarge            Code = "too_large"
+	CodeUnavailable         Code = "unavailable"
+)
+
+// Error is an error with a code for machines and a message for people. What
+// it wraps is for the log alone.
+type Error struct {
+	Code    Code
+	Message string
+	Details map[string]any
+	Err     error
+}
+
+func (e *Error) Error() string {
+	if e.Err != nil {
+		return fmt.Sprintf("%s: %s: %v", e.Code, e.Message, e.Err)
+	}
+	return fmt.Sprintf("%s: %s", e.Code, e.Message)
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errorf makes a coded error with a message for people.
+func Errorf(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// CodeOf returns the code of the first coded error in err's chain, or "".
+func CodeOf(err error) Code {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}

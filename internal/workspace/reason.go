@@ -1,0 +1,34 @@
+package workspace
+
+// ErrorReason is why a workspace is in ERROR, or why its last attempt failed.
+type ErrorReason string
+
+const (
+	ErrTimeout                ErrorReason = "Timeout"
+	ErrRetryExceeded          ErrorReason = "RetryExceeded"
+	ErrActionFailed           ErrorReason = "ActionFailed"
+	ErrDataLost               ErrorReason = "DataLost"
+	ErrUnreachable            ErrorReason = "Unreachable"
+	ErrImagePullFailed        ErrorReason = "ImagePullFailed"
+	ErrContainerWithoutVolume ErrorReason = "ContainerWithoutVolume"
+	ErrArchiveCorrupted       ErrorReason = "ArchiveCorrupted"
+)
+
+// ErrorReasons lists every reason.
+func ErrorReasons() []ErrorReason {
+	return []ErrorReason{ErrTimeout, ErrRetryExceeded, ErrActionFailed, ErrDataLost, ErrUnreachable,
+		ErrImagePullFailed, ErrContainerWithoutVolume, ErrArchiveCorrupted}
+}
+
+// Final reports whether the reason, once recorded, puts the workspace in
+// ERROR. ActionFailed and Unreachable are tried again (design §3.10).
+func (r ErrorReason) Final() bool {
+	switch r {
+	case "", ErrActionFailed, ErrUnreachable:
+		return false
+	}
+	return true
+}
+
+// MaxAttempts is how often an operation may fail before RetryExceeded.
+const MaxAttempts = 3

@@ -1,0 +1,114 @@
+package workspace
+
+import "time"
+
+// ID identifies a workspace: a UUIDv7 in its canonical lower-case form.
+type ID string
+
+// Backends that run containers and keep volumes.
+const (
+	InstanceLocalDocker = "local-docker"
+	InstanceK8s         = "k8s"
+
+	StorageDockerVolume = "docker-volume"
+	StorageLocalDir     = "local-dir"
+	StorageK8sPVC       = "k8s-pvc"
+)
+
+// Ways in which a workspace can be recovered from ERROR.
+const (
+	RecoverAfresh = "afresh" // clear the error and look again
+	RecoverEmpty  = "empty"  // give up what was lost and start with an empty home
+)
+
+// Workspace is one row: the last observation of one development environment,
+// and what is wanted of it. Who may write which field: design §3.3.
+type Workspace struct {
+	ID              ID
+	OwnerID         string
+	Name            string
+	Description     string
+	Memo            string
+	ImageRef        string
+	InstanceBackend string
+	StorageBackend  string
+	HomeStoreKey    string
+
+	// Written by the workspace controller alone.
+	Home           Home
+	Conditions     Conditions
+	Phase          Phase
+	PhaseChangedAt time.Time
+	ObservedAt     *time.Time
+	Operation      Operation
+	OpID           string // claim id of the running operation; empty when Operation is NONE
+	OpStartedAt    *time.Time
+	ArchiveOpID    string // claim id of the last ARCHIVING
+	ArchiveKey     string
+	ArchiveDigest  string
+	ArchiveSize    int64
+	ArchiveEntries int64
+	ErrorReason    ErrorReason
+	ErrorMessage   string
+	ErrorCount     int
+	RetryAt        *time.Time
+	StopReason     string
+	Progress       *Progress // of the running operation; nil when nothing is known
+
+	// Written by the API layer alone.
+	DesiredState DesiredState
+	NextDesired  DesiredState // queued wish; empty for none
+	DeletedAt    *time.Time
+	LastAccessAt *time.Time
+	LastAccess   string // kind of the last access
+	KeepAwakeTil *time.Time
+	StandbyTTL   *int // seconds; nil = the server's default, 0 = never
+	ArchiveTTL   *int
+
+	// Requests: set by the API layer, cleared by the controller, which clears
+	// exactly the request that it saw.
+	RecoverRequestedAt   *time.Time
+	RecoverAction        string
+	CancelRequestedAt    *time.Time
+	ForceStopRequestedAt *time.Time
+
+	CreatedAt time.Time
+	UpdatedAt time.Time
+}
+
+// ContainerName is the name of the workspace's container: deterministic, so
+// that a retry finds what an earlier try made (design §3.6).
+func (id ID) ContainerName() string { return "codehub-ws-" + string(id) }
+
+// VolumeName is the name of the workspace's home volume (design §3.6).
+func (id ID) VolumeName() string { return "ws-" + string(id) + "-home" }
+
+// ValidID reports whether s is a UUID in canonical lower-case form. Paths,
+// names and labels are made from ids, so everything that comes from outside
+// is checked with it.
+func ValidID(s string) bool {
+	if len(s) != 36 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		switch i {
+		case 8, 13, 18, 23:
+			if c != '-' {
+				return false
+			}
+		default:
+			if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// Progress is how far the running operation is, for people.
+type Progress struct {
+	Step  string `json:"step"`
+	Done  int64  `json:"done"`  // bytes; 0 if unknown
+	Total int64  `json:"total"` // bytes; 0 if unknown
+}
