@@ -19,4 +19,6 @@ type Caller struct {
 var System = Caller{UserID: "system", Username: "system"}
 
 // Owns reports whether the caller may act on a workspace of that owner.
-func (c Caller) Owns(ownerID string) bool { return c == System || (c.UserID != "" && c.UserID == ownerID) }
+func (c Caller) Owns(ownerID string) bool {
+	return c == System || (c.UserID != "" && c.UserID == ownerID)
+}
