@@ -1,0 +1,106 @@
+package judge
+
+import "codehub/internal/workspace"
+
+// Conditions turns an observation into the row's next conditions.
+func Conditions(in Input) workspace.Conditions {
+	c := in.Row.Conditions
+	if in.Obs.VolumeKnown {
+		ok, reason, msg := volumeReady(in.Row.Home, in.Obs.Volume)
+		c = c.With(workspace.VolumeReady, ok, reason, msg, in.Now)
+	}
+	switch {
+	case in.Row.ArchiveKey == "":
+		c = c.With(workspace.ArchiveReady, false, workspace.ReasonNoArchive, "", in.Now)
+	case in.Obs.Archive == ArchivePresent:
+		c = c.With(workspace.ArchiveReady, true, workspace.ReasonArchiveReady, "", in.Now)
+	case in.Obs.Archive == ArchiveMissing:
+		c = c.With(workspace.ArchiveReady, false, workspace.ReasonArchiveMissing, in.Row.ArchiveKey, in.Now)
+	case in.Obs.Archive == ArchiveCorrupted:
+		c = c.With(workspace.ArchiveReady, false, workspace.ReasonArchiveCorrupted, in.Row.ArchiveKey, in.Now)
+	}
+	if in.Obs.ContainerKnown {
+		ok, reason, msg := containerReady(in.Row, in.Obs.Container)
+		c = c.With(workspace.ContainerReady, ok, reason, msg, in.Now)
+	}
+	reason, msg := broken(in.Row, c)
+	if reason == "" {
+		return c.With(workspace.Healthy, true, workspace.ReasonHealthy, "", in.Now)
+	}
+	return c.With(workspace.Healthy, false, string(reason), msg, in.Now)
+}
+
+func volumeReady(home workspace.Home, v *Volume) (ok bool, reason, message string) {
+	if v == nil {
+		return false, workspace.ReasonNoVolume, ""
+	}
+	ours := v.Claim != "" && v.Claim == home.Claim
+	switch home.State {
+	case workspace.HomeLive, workspace.HomeRemoving:
+		if !ours {
+			return false, workspace.ReasonForeignVolume, "a volume with the home's name is there, but it is not the one the home was put in"
+		}
+		return true, workspace.ReasonVolumeReady, ""
+	case workspace.HomeFilling:
+		if !ours {
+			return false, workspace.ReasonForeignVolume, "a volume that codehub did not make for this home is in the way"
+		}
+		return false, workspace.ReasonFilling, ""
+	}
+	return false, workspace.ReasonUnowned, "a volume with the home's name is there, though no home should be"
+}
+
+// containerReady: during a start it takes an answer on /healthz; once ready,
+// a running container stays ready (design §2: a slow /healthz ends nobody's
+// session).
+func containerReady(row workspace.Workspace, k *Container) (ok bool, reason, message string) {
+	switch {
+	case k == nil:
+		return false, workspace.ReasonNoContainer, ""
+	case k.State == Exited:
+		return false, workspace.ReasonContainerExited, k.Detail
+	case k.State == Created:
+		if row.Operation == workspace.OpStarting {
+			return false, workspace.ReasonContainerStarting, ""
+		}
+		return false, workspace.ReasonContainerExited, k.Detail
+	case k.Answers || row.Conditions.Is(workspace.ContainerReady):
+		return true, workspace.ReasonContainerReady, ""
+	}
+	return false, workspace.ReasonContainerStarting, ""
+}
+
+// broken names the invariant that does not hold, or nothing (design §2,
+// policy.healthy and DataLost). A workspace on its way out has nothing to
+// lose any more.
+func broken(row workspace.Workspace, c workspace.Conditions) (workspace.ErrorReason, string) {
+	if row.DeletedAt != nil {
+		return "", ""
+	}
+	volume := c.Get(workspace.VolumeReady)
+	container := c.Get(workspace.ContainerReady)
+	archive := c.Get(workspace.ArchiveReady)
+	observed := volume.Reason != workspace.ReasonNotObserved
+
+	runs := container.Reason == workspace.ReasonContainerReady || container.Reason == workspace.ReasonContainerStarting
+	if runs && observed && !volume.True() {
+		return workspace.ErrContainerWithoutVolume, "the container runs, but its home volume is gone"
+	}
+	switch row.Home.State {
+	case workspace.HomeLive:
+		switch volume.Reason {
+		case workspace.ReasonNoVolume:
+			return workspace.ErrDataLost, "the home volume " + row.ID.VolumeName() + " is gone"
+		case workspace.ReasonForeignVolume:
+			return workspace.ErrDataLost, "the home volume " + row.ID.VolumeName() + " was replaced by another one"
+		}
+	default:
+		switch archive.Reason {
+		case workspace.ReasonArchiveMissing:
+			return workspace.ErrDataLost, "the archive " + row.ArchiveKey + " is gone"
+		case workspace.ReasonArchiveCorrupted:
+			return workspace.ErrArchiveCorrupted, "the archive " + row.ArchiveKey + " is damaged"
+		}
+	}
+	return "", ""
+}

@@ -1,0 +1,113 @@
+package judge
+
+import (
+	"time"
+
+	"codehub/internal/workspace"
+)
+
+// Input is everything one decision is made of.
+type Input struct {
+	Now time.Time
+	Row workspace.Workspace
+	Obs Observation
+	// Work is what this process knows of the running operation, taken before
+	// the observation was begun, so that the observation is never older than
+	// the result it is held against.
+	Work   Work
+	Policy Policy
+	// UpSince is since when the backend has answered without a break, as far
+	// as this process knows. Deadlines count from here at the earliest: an
+	// outage, or a server that was down, is nobody's fault (design §3.10).
+	UpSince time.Time
+	// ClaimID is a fresh id, used if an operation is claimed.
+	ClaimID string
+	// Jitter in [0,1) spreads retries.
+	Jitter float64
+}
+
+// Observation is what the backends said of one workspace. What is not known
+// changes nothing: the previous condition stays (design §2).
+type Observation struct {
+	ContainerKnown bool
+	Container      *Container // nil: there is none
+	VolumeKnown    bool
+	Volume         *Volume // nil: there is none
+	Archive        Archive
+}
+
+// Container is the workspace's container as observed.
+type Container struct {
+	ID      string
+	State   ContainerState
+	Answers bool   // it answered on /healthz in this observation
+	Detail  string // the backend's words
+}
+
+// ContainerState is what a container is doing.
+type ContainerState int
+
+const (
+	Created ContainerState = iota // made, not started
+	Running
+	Exited
+)
+
+// Volume is the workspace's volume as observed.
+type Volume struct {
+	Claim  string // claim id of the home it was made for
+	Seeded bool   // its seeding is known to have finished
+	Marker string // archive_key of what was restored into it, if that has finished
+}
+
+// Archive is what the bucket said of the object that archive_key names.
+type Archive int
+
+const (
+	ArchiveUnknown Archive = iota // it was not asked, or did not answer
+	ArchivePresent
+	ArchiveMissing
+	ArchiveCorrupted
+)
+
+// Work is the executor of the running operation, seen from inside the process.
+type Work struct {
+	Running    bool      // an executor of exactly this claim is at work
+	ProgressAt time.Time // when it last got further; zero: never
+	Pulling    bool      // it waits for an image
+	PulledAt   time.Time // when the image was there; zero: not known
+	Failure    *Failure  // it has ended without success
+}
+
+// Failure is why an executor gave up.
+type Failure struct {
+	Reason  workspace.ErrorReason
+	Message string
+}
+
+// Policy holds the bounds of design §3.10 and §12.
+type Policy struct {
+	DeleteGrace  time.Duration
+	Provisioning time.Duration // deadline of PROVISIONING
+	Stopping     time.Duration // deadline of STOPPING
+	Starting     time.Duration // deadline of STARTING, after the pull
+	Deleting     time.Duration // deadline of DELETING
+	NoProgress   time.Duration // pulls and storage jobs: longest time without progress
+	RetryBase    time.Duration // first wait after a failed attempt; doubles
+	RetryMax     time.Duration
+	CanArchive   bool // storage jobs are to be had
+}
+
+// DefaultPolicy is the policy of the design.
+func DefaultPolicy() Policy {
+	return Policy{
+		DeleteGrace:  2 * time.Hour,
+		Provisioning: time.Minute,
+		Stopping:     time.Minute,
+		Starting:     2 * time.Minute,
+		Deleting:     5 * time.Minute,
+		NoProgress:   10 * time.Minute,
+		RetryBase:    2 * time.Second,
+		RetryMax:     time.Minute,
+	}
+}

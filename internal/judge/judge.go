@@ -1,0 +1,246 @@
+package judge
+
+import (
+	"time"
+
+	"codehub/internal/workspace"
+)
+
+// Judge takes one look at one workspace and says what its row should be and
+// what is to be done.
+func Judge(in Input) Result {
+	in.Row.Conditions = Conditions(in)
+	in.Row.Phase = Phase(in.Row, in.Row.Conditions)
+
+	r := decide(in)
+	settle(in, &r)
+	return r
+}
+
+func decide(in Input) Result {
+	if r, handled := forcedStop(in); handled {
+		return r
+	}
+	return ordinary(in)
+}
+
+func ordinary(in Input) Result {
+	switch {
+	case in.Row.Operation != workspace.OpNone:
+		return running(in)
+	case in.Row.DeletedAt != nil:
+		return deleting(in)
+	}
+	return idle(in)
+}
+
+// settle brings conditions and phase in line with what the action changed, so
+// that one transaction holds all of it.
+func settle(in Input, r *Result) {
+	before := in.Row
+	if r.Action.Kind != None || r.Row.Home != before.Home {
+		next := in
+		next.Row = r.Row
+		r.Row.Conditions = Conditions(next)
+		r.Row.Phase = Phase(r.Row, r.Row.Conditions)
+	}
+}
+
+// forcedStop: the container goes now, whatever runs and whatever the phase
+// (design §6, /stop?force=true).
+func forcedStop(in Input) (Result, bool) {
+	if in.Row.ForceStopRequestedAt == nil {
+		return Result{}, false
+	}
+	switch in.Row.Operation {
+	case workspace.OpStarting, workspace.OpStopping:
+		r := cancelled(in)
+		r.ClearCancel = true
+		return r, true
+	case workspace.OpNone:
+		if in.Row.Conditions.HasContainer() {
+			r := Result{Row: in.Row, Action: Action{Kind: RemoveContainer}}
+			r.Row.StopReason = StopForced
+			return r, true
+		}
+		if !in.Obs.ContainerKnown {
+			return Result{Row: in.Row}, true
+		}
+	}
+	// Nothing to remove: the other operations have no container.
+	r := ordinary(in)
+	r.ClearForceStop = true
+	return r, true
+}
+
+// Why a workspace stopped; shown to its owner.
+const (
+	StopRequested = "requested"
+	StopForced    = "forced"
+	StopExited    = "exited"
+)
+
+// idle decides for a workspace that is not deleted and on which nothing runs.
+func idle(in Input) Result {
+	row := in.Row
+	r := Result{Row: row, ClearCancel: row.CancelRequestedAt != nil}
+	if row.RecoverRequestedAt != nil {
+		return recovered(in)
+	}
+	health := row.Conditions.Get(workspace.Healthy)
+	switch {
+	case row.ErrorReason.Final():
+		r.ApplyQueued = row.NextDesired == workspace.DesiredDeleted
+		return r
+	case !health.True():
+		return failed(in, workspace.ErrorReason(health.Reason), health.Message)
+	case row.NextDesired != "":
+		r.ApplyQueued = true
+		return r
+	case row.RetryAt != nil && row.RetryAt.After(in.Now):
+		r.LookAgain = *row.RetryAt
+		return r
+	}
+	op := choose(in)
+	if op == workspace.OpNone {
+		return r
+	}
+	claim(in, &r, op)
+	return r
+}
+
+// choose holds the phase against what is desired: neighbouring levels only
+// (design §2, the table of operations).
+func choose(in Input) workspace.Operation {
+	row := in.Row
+	container := row.Conditions.Get(workspace.ContainerReady).Reason
+	up := row.DesiredState == workspace.DesiredRunning || row.DesiredState == workspace.DesiredStandby
+	run := row.DesiredState == workspace.DesiredRunning
+	fillable := row.Home.State == workspace.HomeAbsent || row.Home.State == workspace.HomeFilling
+
+	switch row.Phase {
+	case workspace.PhaseRunning:
+		if !run {
+			return workspace.OpStopping
+		}
+		return workspace.OpNone
+	case workspace.PhaseStandby:
+		switch {
+		case row.Home.State == workspace.HomeRemoving && container == workspace.ReasonNoContainer:
+			return archiving(in) // only the removal may follow, whatever is wanted
+		case run && row.Home.State == workspace.HomeLive:
+			return workspace.OpStarting
+		case row.Conditions.HasContainer():
+			return workspace.OpStopping // an exited container is removed before anything else
+		case row.DesiredState == workspace.DesiredArchived && container == workspace.ReasonNoContainer:
+			return archiving(in)
+		}
+		return workspace.OpNone
+	}
+	if row.Conditions.HasContainer() {
+		return workspace.OpStopping
+	}
+	switch {
+	case row.Phase == workspace.PhaseArchived && up && fillable && in.Policy.CanArchive:
+		return workspace.OpRestoring
+	case row.Phase == workspace.PhasePending && row.ArchiveKey == "" && fillable && up:
+		return workspace.OpProvisioning
+	case row.Phase == workspace.PhasePending && row.ArchiveKey == "" && fillable && in.Policy.CanArchive:
+		return workspace.OpCreateEmptyArchive
+	}
+	return workspace.OpNone
+}
+
+func archiving(in Input) workspace.Operation {
+	if in.Policy.CanArchive {
+		return workspace.OpArchiving
+	}
+	return workspace.OpNone
+}
+
+func claim(in Input, r *Result, op workspace.Operation) {
+	now := in.Now
+	r.Action = Action{Kind: Claim, Op: op}
+	r.Row.Operation, r.Row.OpID, r.Row.OpStartedAt = op, in.ClaimID, &now
+	r.Row.Progress = nil
+	switch op {
+	case workspace.OpProvisioning, workspace.OpRestoring:
+		// A home that is being filled keeps the claim its volume carries, so
+		// that only what was made for it can ever be wiped.
+		if r.Row.Home.State != workspace.HomeFilling {
+			r.Row.Home = workspace.Home{State: workspace.HomeFilling, Claim: in.ClaimID}
+		}
+	case workspace.OpArchiving, workspace.OpCreateEmptyArchive:
+		r.Row.ArchiveOpID = in.ClaimID
+	case workspace.OpStopping:
+		if in.Row.Conditions.Get(workspace.ContainerReady).Reason == workspace.ReasonContainerExited {
+			r.Row.StopReason = StopExited
+		} else if r.Row.StopReason == "" {
+			r.Row.StopReason = StopRequested
+		}
+	}
+}
+
+// deleting decides for a deleted workspace on which nothing runs: the
+// container goes at once, the volume after the grace (design §2, Deleting).
+func deleting(in Input) Result {
+	row := in.Row
+	r := Result{Row: row, ClearCancel: row.CancelRequestedAt != nil}
+	if row.RecoverRequestedAt != nil {
+		return recovered(in)
+	}
+	if row.ErrorReason.Final() {
+		return r
+	}
+	if row.RetryAt != nil && row.RetryAt.After(in.Now) {
+		r.LookAgain = *row.RetryAt
+		return r
+	}
+	switch {
+	case row.Conditions.HasContainer():
+		claim(in, &r, workspace.OpDeleting)
+	case ownVolume(row.Conditions):
+		due := row.DeletedAt.Add(in.Policy.DeleteGrace)
+		if due.After(in.Now) {
+			r.LookAgain = due
+			return r
+		}
+		claim(in, &r, workspace.OpDeleting)
+		r.Row.Home.State = workspace.HomeRemoving
+	case in.Obs.VolumeKnown && row.Home.State != workspace.HomeAbsent:
+		r.Action = Action{Kind: Settle}
+		r.Row.Home = workspace.Home{State: workspace.HomeAbsent}
+	}
+	return r
+}
+
+// recovered clears the error and looks afresh; with "empty" what was lost is
+// given up (design §2, DataLost, and §3.10).
+func recovered(in Input) Result {
+	r := Result{Row: in.Row, Action: Action{Kind: Recover}, ClearRecover: true, ClearCancel: in.Row.CancelRequestedAt != nil}
+	if in.Row.RecoverAction == workspace.RecoverEmpty && !in.Row.Conditions.Is(workspace.Healthy) {
+		switch workspace.ErrorReason(in.Row.Conditions.Get(workspace.Healthy).Reason) {
+		case workspace.ErrDataLost, workspace.ErrArchiveCorrupted:
+			r.Row.Home = workspace.Home{State: workspace.HomeAbsent}
+			r.Row.ArchiveKey, r.Row.ArchiveDigest, r.Row.ArchiveSize, r.Row.ArchiveEntries = "", "", 0, 0
+		}
+	}
+	clearError(&r.Row)
+	return r
+}
+
+func clearError(row *workspace.Workspace) {
+	row.ErrorReason, row.ErrorMessage, row.ErrorCount, row.RetryAt = "", "", 0, nil
+}
+
+func endOperation(row *workspace.Workspace) {
+	row.Operation, row.OpID, row.OpStartedAt, row.Progress = workspace.OpNone, "", nil, nil
+}
+
+// later is the later of two times.
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

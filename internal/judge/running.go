@@ -1,0 +1,178 @@
+package judge
+
+import (
+	"fmt"
+	"time"
+
+	"codehub/internal/workspace"
+)
+
+// running decides for a workspace on which an operation runs.
+func running(in Input) Result {
+	row := in.Row
+	health := row.Conditions.Get(workspace.Healthy)
+	r := Result{Row: row}
+	switch {
+	case !health.True():
+		return failed(in, workspace.ErrorReason(health.Reason), health.Message)
+	case complete(in):
+		return completed(in)
+	case row.CancelRequestedAt != nil && Cancellable(row), givenUp(row):
+		return cancelled(in)
+	}
+	r.ClearCancel = row.CancelRequestedAt != nil
+	if f := in.Work.Failure; f != nil && f.Reason != workspace.ErrUnreachable {
+		r := failed(in, f.Reason, f.Message)
+		r.ClearCancel = row.CancelRequestedAt != nil
+		return r
+	}
+	due := deadline(in)
+	if !due.After(in.Now) {
+		r := failed(in, workspace.ErrTimeout, fmt.Sprintf("%s did not finish in time", row.Operation))
+		r.ClearCancel = row.CancelRequestedAt != nil
+		return r
+	}
+	r.LookAgain = due
+	if !in.Work.Running {
+		r.Action = Action{Kind: Run, Op: row.Operation}
+	}
+	return r
+}
+
+// complete reports whether the operation is done, by observation alone and
+// never by a call's return (design §2, the table of operations).
+func complete(in Input) bool {
+	row, obs := in.Row, in.Obs
+	own := obs.VolumeKnown && obs.Volume != nil && obs.Volume.Claim != "" && obs.Volume.Claim == row.Home.Claim
+	noContainer := obs.ContainerKnown && obs.Container == nil
+	noVolume := obs.VolumeKnown && (obs.Volume == nil || !own)
+	archived := row.ArchiveKey != "" && row.Conditions.Is(workspace.ArchiveReady)
+	switch row.Operation {
+	case workspace.OpProvisioning:
+		return own && obs.Volume.Seeded
+	case workspace.OpRestoring:
+		return own && row.ArchiveKey != "" && obs.Volume.Marker == row.ArchiveKey
+	case workspace.OpCreateEmptyArchive:
+		return archived
+	case workspace.OpStarting:
+		return obs.ContainerKnown && row.Conditions.Is(workspace.ContainerReady)
+	case workspace.OpStopping:
+		return noContainer
+	case workspace.OpArchiving:
+		return row.Home.State == workspace.HomeRemoving && noVolume && archived
+	case workspace.OpDeleting:
+		return noContainer && (row.Home.State != workspace.HomeRemoving || noVolume)
+	}
+	return false
+}
+
+func completed(in Input) Result {
+	r := Result{Row: in.Row, Action: Action{Kind: Complete, Op: in.Row.Operation},
+		ClearCancel: in.Row.CancelRequestedAt != nil}
+	switch in.Row.Operation {
+	case workspace.OpProvisioning:
+		r.Row.Home.State = workspace.HomeLive
+	case workspace.OpRestoring:
+		r.Row.Home.State = workspace.HomeLive
+		r.Row.Home.Marker = in.Row.ArchiveKey
+	case workspace.OpStarting:
+		r.Row.StopReason = ""
+	case workspace.OpArchiving:
+		r.Row.Home = workspace.Home{State: workspace.HomeAbsent}
+	case workspace.OpDeleting:
+		if in.Row.Home.State == workspace.HomeRemoving {
+			r.Row.Home = workspace.Home{State: workspace.HomeAbsent}
+		}
+	}
+	endOperation(&r.Row)
+	clearError(&r.Row)
+	r.ApplyQueued = in.Row.NextDesired != ""
+	return r
+}
+
+// Cancellable reports whether the running operation can be ended by its
+// owner. The others are short and end by their deadlines.
+func Cancellable(row workspace.Workspace) bool {
+	switch row.Operation {
+	case workspace.OpStarting, workspace.OpRestoring:
+		return true
+	case workspace.OpArchiving:
+		return row.Home.State == workspace.HomeLive
+	}
+	return false
+}
+
+// givenUp: a workspace wanted again while it is being archived keeps its
+// volume, if that is not yet being removed (design §2).
+func givenUp(row workspace.Workspace) bool {
+	return row.Operation == workspace.OpArchiving && row.Home.State == workspace.HomeLive &&
+		(row.NextDesired == workspace.DesiredRunning || row.NextDesired == workspace.DesiredStandby)
+}
+
+func cancelled(in Input) Result {
+	r := Result{Row: in.Row, Action: Action{Kind: Cancel, Op: in.Row.Operation},
+		ClearCancel: in.Row.CancelRequestedAt != nil}
+	endOperation(&r.Row)
+	r.ApplyQueued = in.Row.NextDesired != ""
+	return r
+}
+
+// failed records a failure: final reasons at once, the others until
+// MaxAttempts (design §3.10). ERROR implies operation NONE, in one write
+// (§3.4).
+func failed(in Input, reason workspace.ErrorReason, message string) Result {
+	r := Result{Row: in.Row}
+	op := in.Row.Operation
+	endOperation(&r.Row)
+	r.Row.ErrorCount++
+	r.Row.ErrorMessage = message
+	switch {
+	case reason.Final():
+		r.Row.ErrorReason = reason
+	case r.Row.ErrorCount >= workspace.MaxAttempts:
+		reason = workspace.ErrRetryExceeded
+		r.Row.ErrorReason = reason
+	default:
+		at := in.Now.Add(backoff(in.Policy, r.Row.ErrorCount, in.Jitter))
+		r.Row.ErrorReason, r.Row.RetryAt = reason, &at
+		r.LookAgain = at
+		r.ApplyQueued = in.Row.NextDesired != ""
+	}
+	if reason.Final() {
+		r.Row.RetryAt = nil
+	}
+	r.Action = Action{Kind: Fail, Op: op, Reason: reason, Message: message}
+	return r
+}
+
+// backoff doubles from RetryBase to RetryMax and is spread by up to half.
+func backoff(p Policy, attempt int, jitter float64) time.Duration {
+	d := p.RetryBase << min(attempt-1, 16)
+	if d > p.RetryMax || d <= 0 {
+		d = p.RetryMax
+	}
+	return d + time.Duration(jitter*float64(d)/2)
+}
+
+// deadline is when the running operation has taken too long (design §3.10).
+func deadline(in Input) time.Time {
+	start := in.UpSince
+	if in.Row.OpStartedAt != nil {
+		start = later(start, *in.Row.OpStartedAt)
+	}
+	if in.Work.Pulling {
+		return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)
+	}
+	start = later(start, in.Work.PulledAt)
+	switch in.Row.Operation {
+	case workspace.OpProvisioning:
+		return start.Add(in.Policy.Provisioning)
+	case workspace.OpStopping:
+		return start.Add(in.Policy.Stopping)
+	case workspace.OpStarting:
+		return start.Add(in.Policy.Starting)
+	case workspace.OpDeleting:
+		return start.Add(in.Policy.Deleting)
+	}
+	return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)
+}
