@@ -6,6 +6,11 @@ umask 022 # what goes into an image is readable by its user, whoever builds it
 
 inputs_label=codehub.inputs
 
+die() {
+	echo "image: $*" >&2
+	exit 1
+}
+
 # digest_files prints one digest over names, modes and contents of everything under
 # the given paths. What a path is called on this machine does not count.
 digest_files() {
@@ -17,15 +22,24 @@ is_current() {
 	[ "$(docker image inspect --format "{{ index .Config.Labels \"$inputs_label\" }}" "$1" 2>/dev/null)" = "$2" ]
 }
 
-# build_image IMAGE DIGEST [docker build arguments] builds with the builder that
-# every engine has, and lets go of the image that had the name before.
-build_image() {
-	local image=$1 digest=$2 old new
-	shift 2
-	old=$(docker image inspect --format '{{.Id}}' "$image" 2>/dev/null || true)
-	DOCKER_BUILDKIT=0 docker build --force-rm --tag "$image" --label "$inputs_label=$digest" "$@"
-	new=$(docker image inspect --format '{{.Id}}' "$image")
-	if [ -n "$old" ] && [ "$old" != "$new" ]; then
-		docker image rm "$old" >/dev/null 2>&1 || true # a container may still use it
+# image_id NAME prints the id of the image with that name, or nothing.
+image_id() {
+	docker image inspect --format '{{.Id}}' "$1" 2>/dev/null || true
+}
+
+# drop_replaced NAME OLD_ID removes the image that had the name before.
+drop_replaced() {
+	if [ -n "$2" ] && [ "$2" != "$(image_id "$1")" ]; then
+		docker image rm "$2" >/dev/null 2>&1 || true # a container may still use it
 	fi
+}
+
+# build_image IMAGE DIGEST [docker build arguments] builds with the builder that
+# every engine has.
+build_image() {
+	local image=$1 digest=$2 old
+	shift 2
+	old=$(image_id "$image")
+	DOCKER_BUILDKIT=0 docker build --force-rm --tag "$image" --label "$inputs_label=$digest" "$@"
+	drop_replaced "$image" "$old"
 }

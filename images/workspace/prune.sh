@@ -1,0 +1,17 @@
+#!/bin/sh
+# Runs in the builder stage: removes what a workspace does not use (AI agents that
+# the settings turn off, other platforms' binaries, source maps), more than half.
+set -eu
+root=/usr/lib/code-server
+node=$root/lib/node
+platform=$("$node" -p 'process.platform + "-" + process.arch') # as npm names it: linux-x64
+
+cd "$root"
+rm -rf lib/vscode/extensions/copilot
+find . -type d \( -path '*/node_modules/@github/copilot-sdk-*' -o -path '*/node_modules/@github/copilot-linux*' \
+	-o -path '*/node_modules/@microsoft/mxc-sdk/bin' -o -path '*/node_modules/@koromix' \) -prune -exec rm -rf {} +
+# prebuilds/{platform}/ (node-pty, argon2, …) and ripgrep's bin/{platform}/
+find . -type d \( -path '*/prebuilds/*' -o -path '*/ripgrep-universal/bin/*' \) -prune \
+	! -name "$platform" -exec rm -rf {} +
+find . -name '*.map' -type f -delete
+strip --strip-unneeded "$node"
