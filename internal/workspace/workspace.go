@@ -1,6 +1,9 @@
 package workspace
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // ID identifies a workspace: a UUIDv7 in its canonical lower-case form.
 type ID string
@@ -111,4 +114,24 @@ type Progress struct {
 	Step  string `json:"step"`
 	Done  int64  `json:"done"`  // bytes; 0 if unknown
 	Total int64  `json:"total"` // bytes; 0 if unknown
+}
+
+// ValidImageRef reports whether s has the form of an image reference: letters,
+// digits and ._-/:@ alone, beginning with a letter or digit, at most 512
+// bytes. The backend checks the rest; this keeps flags, spaces and control
+// characters out.
+func ValidImageRef(s string) bool {
+	if s == "" || len(s) > 512 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		case i > 0 && strings.IndexByte("._-/:@", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return true
 }

@@ -1,0 +1,315 @@
+// Package config holds codehub's settings (design §12): environment variables
+// and flags of the same names, each checked with a message that says which
+// one, why, and what would do.
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"codehub/internal/workspace"
+)
+
+// Config is every setting of `codehub serve`. It is passed to what needs it
+// and is never global. Call Resolve before use.
+type Config struct {
+	Listen        string `name:"listen" env:"CODEHUB_LISTEN" default:"127.0.0.1:8080" help:"Address to serve on."`
+	URL           string `name:"url" env:"CODEHUB_URL" help:"Address people reach codehub at (default: http://localhost with the port of --listen)."`
+	WorkspaceURL  string `name:"workspace-url" env:"CODEHUB_WORKSPACE_URL" help:"Where workspaces live; only the value of --url (path mode) is served."`
+	AdminPassword string `name:"admin-password" env:"CODEHUB_ADMIN_PASSWORD" help:"Password of the user admin, made at the first start. Without it a setup page takes the first user."`
+	DataDir       string `name:"data-dir" env:"CODEHUB_DATA_DIR" help:"Folder for the embedded database and local homes."`
+	DatabaseURL   string `name:"database-url" env:"CODEHUB_DATABASE_URL" help:"PostgreSQL to use instead of the embedded one."`
+
+	Runtime          string `name:"runtime" env:"CODEHUB_RUNTIME" default:"docker" help:"What runs the containers: docker."`
+	DefaultImage     string `name:"default-image" env:"CODEHUB_DEFAULT_IMAGE" default:"codehub/workspace:latest" help:"Image of workspaces that name none."`
+	Storage          string `name:"storage" env:"CODEHUB_STORAGE" default:"docker-volume" help:"Where new homes are kept: docker-volume, or local-dir (folders under the data folder)."`
+	HostDataDir      string `name:"host-data-dir" env:"CODEHUB_HOST_DATA_DIR" help:"Where the data folder is on Docker's host, if the server itself runs in a container."`
+	CPUs             string `name:"workspace-cpus" env:"CODEHUB_WORKSPACE_CPUS" default:"2" help:"Cores a workspace may use (0 = no limit)."`
+	Memory           string `name:"workspace-memory" env:"CODEHUB_WORKSPACE_MEMORY" default:"4g" help:"Memory a workspace may use, like 512m or 4g (0 = no limit)."`
+	Pids             int64  `name:"workspace-pids" env:"CODEHUB_WORKSPACE_PIDS" default:"4096" help:"Processes and threads a workspace may have (0 = no limit)."`
+	LogSize          string `name:"workspace-log-size" env:"CODEHUB_WORKSPACE_LOG_SIZE" default:"10m" help:"Size at which a container's log is cut."`
+	Sudo             bool   `name:"workspace-sudo" env:"CODEHUB_WORKSPACE_SUDO" help:"Let people become root in their workspaces (Docker's default capabilities)."`
+	EgressDeny       string `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Further networks that workspaces must not reach, like 10.0.0.0/8,192.168.0.0/16."`
+	AllowNoWall      bool   `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces even where the network wall cannot be put up. They then reach this host's services."`
+	AcceptVolumeLoss bool   `name:"accept-volume-loss" env:"CODEHUB_ACCEPT_VOLUME_LOSS" help:"Take it as true when more than a fifth of all volumes is gone at once, instead of waiting for them to come back."`
+
+	MaxRunningPerUser int           `name:"max-running-per-user" env:"CODEHUB_MAX_RUNNING_PER_USER,MAX_RUNNING_PER_USER" default:"2" help:"Workspaces a user may run at once (0 = no limit)."`
+	MaxRunningGlobal  int           `name:"max-running-global" env:"CODEHUB_MAX_RUNNING_GLOBAL,MAX_RUNNING_GLOBAL" default:"100" help:"Workspaces that may run at once in all (0 = no limit)."`
+	MaxOperations     int           `name:"max-operations" env:"CODEHUB_MAX_OPERATIONS" default:"32" help:"Operations carried out at once."`
+	DeleteGrace       time.Duration `name:"delete-grace" env:"CODEHUB_DELETE_GRACE" default:"2h" help:"How long a deletion can be taken back (0 = not at all)."`
+	IdleInterval      time.Duration `name:"coordinator-idle-interval" env:"CODEHUB_COORDINATOR_IDLE_INTERVAL,COORDINATOR_IDLE_INTERVAL" default:"15s" help:"Time between two looks at everything when nothing happens."`
+	ActiveInterval    time.Duration `name:"coordinator-active-interval" env:"CODEHUB_COORDINATOR_ACTIVE_INTERVAL,COORDINATOR_ACTIVE_INTERVAL" default:"1s" help:"The same while something happens."`
+	ShutdownTimeout   time.Duration `name:"shutdown-timeout" env:"CODEHUB_SHUTDOWN_TIMEOUT" default:"15s" help:"How long a shutdown waits for requests under way."`
+	LogFormat         string        `name:"log-format" env:"CODEHUB_LOG_FORMAT" default:"text" help:"text or json."`
+	LogLevel          string        `name:"log-level" env:"CODEHUB_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
+
+	// What Resolve makes of the above.
+	PublicURL    *url.URL       `kong:"-"`
+	NanoCPUs     int64          `kong:"-"`
+	MemoryBytes  int64          `kong:"-"`
+	LogBytes     int64          `kong:"-"`
+	DenyPrefixes []netip.Prefix `kong:"-"`
+}
+
+// Problem is a setting that cannot be right.
+type Problem struct {
+	Setting string // as in the environment
+	Why     string
+	Do      string // what would do
+}
+
+func (p *Problem) Error() string { return fmt.Sprintf("%s: %s; %s", p.Setting, p.Why, p.Do) }
+
+// Resolve checks every setting and fills in what follows from them. The
+// first that cannot be right is returned as *Problem.
+func (c *Config) Resolve() error {
+	for _, check := range []func() error{
+		c.addresses, c.folders, c.database, c.backends, c.sizes, c.limits, c.intervals, c.logging,
+	} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Config) addresses() error {
+	host, port, err := net.SplitHostPort(c.Listen)
+	if n, perr := strconv.Atoi(port); err != nil || perr != nil || n < 0 || n > 65535 {
+		return &Problem{"CODEHUB_LISTEN", fmt.Sprintf("%q is no address to listen on", c.Listen), "give host:port with a port from 0 to 65535, like 127.0.0.1:8080"}
+	}
+	if host != "" && host != "localhost" && net.ParseIP(host) == nil {
+		return &Problem{"CODEHUB_LISTEN", fmt.Sprintf("%q is neither an IP address nor localhost", host), "give an address of this machine, like 127.0.0.1:8080 or 0.0.0.0:8080"}
+	}
+	if c.URL == "" {
+		c.URL = "http://localhost:" + port
+	}
+	u, err := parseOrigin(c.URL)
+	if err != nil {
+		return &Problem{"CODEHUB_URL", err.Error(), "give the address people type, like https://code.example.com"}
+	}
+	c.PublicURL = u
+	if c.WorkspaceURL != "" {
+		w, err := parseOrigin(c.WorkspaceURL)
+		if err != nil || w.String() != u.String() {
+			return &Problem{"CODEHUB_WORKSPACE_URL", "this version serves workspaces on the address of codehub itself alone", "leave it unset, or give the value of CODEHUB_URL (" + u.String() + ")"}
+		}
+	}
+	return nil
+}
+
+func parseOrigin(s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%q is no URL", s)
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, fmt.Errorf("%q does not begin with http:// or https://", s)
+	case u.Hostname() == "" || u.User != nil:
+		return nil, fmt.Errorf("%q names no plain host", s)
+	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		return nil, fmt.Errorf("%q has more than a host: codehub wants an origin of its own", s)
+	}
+	if p := u.Port(); p != "" {
+		if n, err := strconv.Atoi(p); err != nil || n < 1 || n > 65535 {
+			return nil, fmt.Errorf("%q has no port from 1 to 65535", s)
+		}
+	}
+	return &url.URL{Scheme: u.Scheme, Host: strings.ToLower(u.Host)}, nil
+}
+
+func (c *Config) folders() error {
+	if c.DataDir == "" {
+		if os.Geteuid() == 0 {
+			c.DataDir = "/var/lib/codehub"
+		} else {
+			home, err := os.UserHomeDir()
+			if err != nil {
+				return &Problem{"CODEHUB_DATA_DIR", "it is not set and there is no home folder to put it in", "set it to a folder"}
+			}
+			c.DataDir = filepath.Join(home, ".local", "share", "codehub")
+		}
+	}
+	abs, err := filepath.Abs(c.DataDir)
+	if err != nil {
+		return &Problem{"CODEHUB_DATA_DIR", err.Error(), "give an absolute path"}
+	}
+	c.DataDir = abs
+	if fi, err := os.Stat(abs); err == nil && !fi.IsDir() {
+		return &Problem{"CODEHUB_DATA_DIR", abs + " is not a folder", "name a folder, or one that does not exist yet"}
+	}
+	if c.HostDataDir != "" && !filepath.IsAbs(c.HostDataDir) {
+		return &Problem{"CODEHUB_HOST_DATA_DIR", fmt.Sprintf("%q is no absolute path", c.HostDataDir), "give the path of the data folder on Docker's host"}
+	}
+	return nil
+}
+
+func (c *Config) database() error {
+	if c.DatabaseURL == "" {
+		return nil
+	}
+	u, err := url.Parse(c.DatabaseURL)
+	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
+		// The value may hold a password: it is not repeated.
+		return &Problem{"CODEHUB_DATABASE_URL", "it is no PostgreSQL URL", "give one like postgres://user:password@host:5432/codehub, or leave it unset for the embedded database"}
+	}
+	return nil
+}
+
+func (c *Config) backends() error {
+	if c.Runtime != "docker" {
+		return &Problem{"CODEHUB_RUNTIME", fmt.Sprintf("%q is not known", c.Runtime), "use docker"}
+	}
+	switch c.Storage {
+	case workspace.StorageDockerVolume, workspace.StorageLocalDir:
+	default:
+		return &Problem{"CODEHUB_STORAGE", fmt.Sprintf("%q is not known", c.Storage), "use docker-volume or local-dir"}
+	}
+	if !workspace.ValidImageRef(c.DefaultImage) {
+		return &Problem{"CODEHUB_DEFAULT_IMAGE", fmt.Sprintf("%q is no image reference", c.DefaultImage), "give one like codehub/workspace:latest"}
+	}
+	for _, s := range strings.Split(c.EgressDeny, ",") {
+		if s = strings.TrimSpace(s); s == "" {
+			continue
+		}
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return &Problem{"CODEHUB_EGRESS_DENY", fmt.Sprintf("%q is no network", s), "give networks like 10.0.0.0/8, separated by commas"}
+		}
+		c.DenyPrefixes = append(c.DenyPrefixes, p.Masked())
+	}
+	return nil
+}
+
+func (c *Config) sizes() error {
+	cpus, err := strconv.ParseFloat(c.CPUs, 64)
+	if err != nil || !(cpus >= 0 && cpus <= 4096) {
+		return &Problem{"CODEHUB_WORKSPACE_CPUS", fmt.Sprintf("%q is no number of cores", c.CPUs), "give one like 2 or 0.5, or 0 for no limit"}
+	}
+	c.NanoCPUs = int64(cpus * 1e9)
+	if c.MemoryBytes, err = parseBytes(c.Memory); err != nil || (c.MemoryBytes != 0 && c.MemoryBytes < 64<<20) {
+		return &Problem{"CODEHUB_WORKSPACE_MEMORY", fmt.Sprintf("%q is no size of at least 64m", c.Memory), "give one like 512m or 4g, or 0 for no limit"}
+	}
+	if c.LogBytes, err = parseBytes(c.LogSize); err != nil || c.LogBytes < 64<<10 {
+		return &Problem{"CODEHUB_WORKSPACE_LOG_SIZE", fmt.Sprintf("%q is no size of at least 64k", c.LogSize), "give one like 10m"}
+	}
+	if c.Pids != 0 && (c.Pids < 32 || c.Pids > 4<<20) {
+		return &Problem{"CODEHUB_WORKSPACE_PIDS", fmt.Sprintf("%d is too few or too many for an IDE", c.Pids), "give 32 to 4194304, or 0 for no limit"}
+	}
+	return nil
+}
+
+func parseBytes(s string) (int64, error) {
+	s = strings.ToLower(strings.TrimSpace(s))
+	unit := int64(1)
+	if n := len(s); n > 1 {
+		switch s[n-1] {
+		case 'k':
+			unit = 1 << 10
+		case 'm':
+			unit = 1 << 20
+		case 'g':
+			unit = 1 << 30
+		}
+		if unit > 1 {
+			s = s[:n-1]
+		}
+	}
+	v, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || v < 0 || v > (1<<62)/unit {
+		return 0, fmt.Errorf("not a size")
+	}
+	return v * unit, nil
+}
+
+func (c *Config) limits() error {
+	for _, l := range []struct {
+		name     string
+		v, least int
+	}{
+		{"MAX_RUNNING_PER_USER", c.MaxRunningPerUser, 0},
+		{"MAX_RUNNING_GLOBAL", c.MaxRunningGlobal, 0},
+		{"CODEHUB_MAX_OPERATIONS", c.MaxOperations, 1},
+	} {
+		if l.v < l.least || l.v > 1_000_000 {
+			return &Problem{l.name, fmt.Sprintf("%d is out of bounds", l.v), fmt.Sprintf("give a number from %d to 1000000", l.least)}
+		}
+	}
+	return nil
+}
+
+func (c *Config) intervals() error {
+	for _, d := range []struct {
+		name        string
+		v           time.Duration
+		least, most time.Duration
+	}{
+		{"CODEHUB_DELETE_GRACE", c.DeleteGrace, 0, 10 * 365 * 24 * time.Hour},
+		{"COORDINATOR_IDLE_INTERVAL", c.IdleInterval, 100 * time.Millisecond, time.Hour},
+		{"COORDINATOR_ACTIVE_INTERVAL", c.ActiveInterval, 50 * time.Millisecond, time.Minute},
+		{"CODEHUB_SHUTDOWN_TIMEOUT", c.ShutdownTimeout, time.Second, time.Hour},
+	} {
+		if d.v < d.least || d.v > d.most {
+			return &Problem{d.name, fmt.Sprintf("%s is out of bounds", d.v), fmt.Sprintf("give a duration from %s to %s", d.least, d.most)}
+		}
+	}
+	if c.ActiveInterval > c.IdleInterval {
+		return &Problem{"COORDINATOR_ACTIVE_INTERVAL", fmt.Sprintf("%s is longer than the idle interval (%s)", c.ActiveInterval, c.IdleInterval), "make it the shorter one"}
+	}
+	return nil
+}
+
+func (c *Config) logging() error {
+	switch c.LogFormat {
+	case "text", "json":
+	default:
+		return &Problem{"CODEHUB_LOG_FORMAT", fmt.Sprintf("%q is not known", c.LogFormat), "use text or json"}
+	}
+	switch c.LogLevel {
+	case "debug", "info", "warn", "error":
+	default:
+		return &Problem{"CODEHUB_LOG_LEVEL", fmt.Sprintf("%q is not known", c.LogLevel), "use debug, info, warn or error"}
+	}
+	return nil
+}
+
+// Warnings are settings that work and should be known about.
+func (c *Config) Warnings() []string {
+	var w []string
+	w = append(w, "workspaces share codehub's own origin (path mode): what runs in a workspace can act as its visitor on the dashboard; let only people you trust create workspaces")
+	host, _, _ := net.SplitHostPort(c.Listen)
+	if c.PublicURL.Scheme == "http" && !loopback(c.PublicURL.Hostname()) {
+		w = append(w, "CODEHUB_URL is plain http on a real host: passwords and sessions can be read on the way, and browsers refuse service workers; put TLS in front and use https")
+	} else if c.PublicURL.Scheme == "http" && !loopback(host) {
+		w = append(w, "CODEHUB_LISTEN is open to the network though CODEHUB_URL is "+c.PublicURL.String()+": people who come by another address will be refused")
+	}
+	return w
+}
+
+func loopback(host string) bool {
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// Unknown lists environment variables that look like settings and are none, so
+// that a misspelt one does not go unnoticed. known are the names that are.
+func Unknown(environ []string, known map[string]bool) []string {
+	var out []string
+	for _, kv := range environ {
+		name, _, _ := strings.Cut(kv, "=")
+		if strings.HasPrefix(name, "CODEHUB_") && !strings.HasPrefix(name, "CODEHUB_TEST_") && !known[name] {
+			out = append(out, name)
+		}
+	}
+	return out
+}

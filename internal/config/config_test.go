@@ -1,0 +1,120 @@
+package config_test
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/internal/config"
+)
+
+// parse reads settings as the command line does.
+func parse(t *testing.T, args ...string) (config.Config, error) {
+	t.Helper()
+	var c config.Config
+	p, err := kong.New(&c, kong.Exit(func(int) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Parse(append([]string{"--data-dir", t.TempDir()}, args...)); err != nil {
+		t.Fatal(err)
+	}
+	return c, c.Resolve()
+}
+
+func TestDefaults(t *testing.T) {
+	c, err := parse(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Listen != "127.0.0.1:8080" || c.PublicURL.String() != "http://localhost:8080" || c.MaxRunningPerUser != 2 ||
+		c.MaxRunningGlobal != 100 || c.DeleteGrace.String() != "2h0m0s" || c.NanoCPUs != 2e9 || c.MemoryBytes != 4<<30 {
+		t.Errorf("defaults differ from the design: %+v", c)
+	}
+	if !filepath.IsAbs(c.DataDir) {
+		t.Errorf("data folder %q is not absolute", c.DataDir)
+	}
+}
+
+func TestURLFollowsPort(t *testing.T) {
+	c, err := parse(t, "--listen", "127.0.0.1:9090")
+	if err != nil || c.PublicURL.String() != "http://localhost:9090" {
+		t.Errorf("got %v, %v", c.PublicURL, err)
+	}
+}
+
+func TestWrongSettingsAreNamed(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		args    []string
+		setting string
+	}{
+		{"listen without port", []string{"--listen", "localhost"}, "CODEHUB_LISTEN"},
+		{"listen port too high", []string{"--listen", "127.0.0.1:65536"}, "CODEHUB_LISTEN"},
+		{"listen host name", []string{"--listen", "example.com:80"}, "CODEHUB_LISTEN"},
+		{"url without scheme", []string{"--url", "code.example.com"}, "CODEHUB_URL"},
+		{"url ftp", []string{"--url", "ftp://code.example.com"}, "CODEHUB_URL"},
+		{"url with path", []string{"--url", "https://example.com/codehub"}, "CODEHUB_URL"},
+		{"url with user", []string{"--url", "https://a:b@example.com"}, "CODEHUB_URL"},
+		{"url port 0", []string{"--url", "https://example.com:0"}, "CODEHUB_URL"},
+		{"workspace url elsewhere", []string{"--workspace-url", "https://*.ws.example.com"}, "CODEHUB_WORKSPACE_URL"},
+		{"host data dir relative", []string{"--host-data-dir", "data"}, "CODEHUB_HOST_DATA_DIR"},
+		{"database scheme", []string{"--database-url", "mysql://root:hunter2@db/codehub"}, "CODEHUB_DATABASE_URL"},
+		{"runtime", []string{"--runtime", "podman"}, "CODEHUB_RUNTIME"},
+		{"storage", []string{"--storage", "nfs"}, "CODEHUB_STORAGE"},
+		{"image", []string{"--default-image=-v /:/host"}, "CODEHUB_DEFAULT_IMAGE"},
+		{"egress", []string{"--egress-deny", "10.0.0.0/8,everything"}, "CODEHUB_EGRESS_DENY"},
+		{"cpus", []string{"--workspace-cpus=-1"}, "CODEHUB_WORKSPACE_CPUS"},
+		{"cpus not a number", []string{"--workspace-cpus", "NaN"}, "CODEHUB_WORKSPACE_CPUS"},
+		{"memory", []string{"--workspace-memory", "lots"}, "CODEHUB_WORKSPACE_MEMORY"},
+		{"memory too small", []string{"--workspace-memory", "1m"}, "CODEHUB_WORKSPACE_MEMORY"},
+		{"pids", []string{"--workspace-pids", "3"}, "CODEHUB_WORKSPACE_PIDS"},
+		{"log size", []string{"--workspace-log-size", "1"}, "CODEHUB_WORKSPACE_LOG_SIZE"},
+		{"per user", []string{"--max-running-per-user=-1"}, "MAX_RUNNING_PER_USER"},
+		{"global", []string{"--max-running-global=-1"}, "MAX_RUNNING_GLOBAL"},
+		{"operations", []string{"--max-operations", "0"}, "CODEHUB_MAX_OPERATIONS"},
+		{"grace", []string{"--delete-grace=-1s"}, "CODEHUB_DELETE_GRACE"},
+		{"idle", []string{"--coordinator-idle-interval", "1ms"}, "COORDINATOR_IDLE_INTERVAL"},
+		{"active over idle", []string{"--coordinator-active-interval", "30s"}, "COORDINATOR_ACTIVE_INTERVAL"},
+		{"shutdown", []string{"--shutdown-timeout", "0s"}, "CODEHUB_SHUTDOWN_TIMEOUT"},
+		{"log format", []string{"--log-format", "xml"}, "CODEHUB_LOG_FORMAT"},
+		{"log level", []string{"--log-level", "loud"}, "CODEHUB_LOG_LEVEL"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := parse(t, tc.args...)
+			var p *config.Problem
+			if !errors.As(err, &p) {
+				t.Fatalf("accepted, or another error: %v", err)
+			}
+			if p.Setting != tc.setting || p.Why == "" || p.Do == "" {
+				t.Errorf("got %+v, want one about %s", p, tc.setting)
+			}
+			if strings.ContainsRune(p.Error(), '\n') {
+				t.Errorf("more than one line: %q", p.Error())
+			}
+			if strings.Contains(p.Error(), "hunter2") {
+				t.Error("the message repeats a password")
+			}
+		})
+	}
+}
+
+func TestSeedNamesWorkBare(t *testing.T) {
+	t.Setenv("MAX_RUNNING_PER_USER", "7")
+	t.Setenv("COORDINATOR_IDLE_INTERVAL", "20s")
+	c, err := parse(t)
+	if err != nil || c.MaxRunningPerUser != 7 || c.IdleInterval.Seconds() != 20 {
+		t.Errorf("got %d, %s, %v", c.MaxRunningPerUser, c.IdleInterval, err)
+	}
+}
+
+func TestUnknownSettings(t *testing.T) {
+	got := config.Unknown([]string{"CODEHUB_LISTN=x", "CODEHUB_LISTEN=y", "PATH=z", "CODEHUB_TEST_BINARY=b"},
+		map[string]bool{"CODEHUB_LISTEN": true})
+	if len(got) != 1 || got[0] != "CODEHUB_LISTN" {
+		t.Errorf("got %v", got)
+	}
+}

@@ -1,0 +1,150 @@
+// Package reconcile is the workspace controller: it observes what runs and
+// what is stored, has it judged, writes what changed and carries out the
+// operations (design §2–4). It is level-triggered: every tick starts from the
+// present state, and a lost event costs time alone.
+package reconcile
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"codehub/internal/judge"
+	"codehub/internal/postgres"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// Rows is what the controller reads and writes through the leader's session.
+type Rows interface {
+	Candidates(ctx context.Context) ([]workspace.Workspace, error)
+	Apply(ctx context.Context, changes []postgres.Change) (landed []bool, err error)
+}
+
+// Wishes puts queued wishes into force; they belong to the API layer, which
+// alone writes what is desired (design §3.3).
+type Wishes interface {
+	ApplyQueued(ctx context.Context, id workspace.ID) (applied bool, err error)
+}
+
+// Routes is the proxy's side of a stop: the route is closed before the
+// container is removed (design §8).
+type Routes interface {
+	CloseRoute(id workspace.ID)
+}
+
+// Config is what a controller is made of.
+type Config struct {
+	Runtime runtime.Runtime
+	Wishes  Wishes
+	Routes  Routes
+	Log     *slog.Logger
+	Policy  judge.Policy
+
+	IdleInterval   time.Duration // between ticks when nothing happens
+	ActiveInterval time.Duration // for ActiveFor after a wake, and while an operation runs
+	ActiveFor      time.Duration
+	MaxOperations  int // at once, image pulls not counted
+	StopGrace      time.Duration
+
+	// AcceptVolumeLoss takes it as true when many volumes are gone at once,
+	// instead of as a failed observation (design §2).
+	AcceptVolumeLoss bool
+}
+
+// Controller runs the workspaces of one installation. Only the leader's may
+// run: Run is called once for each term.
+type Controller struct {
+	cfg  Config
+	wake chan struct{}
+
+	mu     sync.Mutex
+	status Status
+}
+
+// Status is how the controller fares, for /readyz and the log.
+type Status struct {
+	Leading bool
+	Backend string // empty: it answers; else the error
+	Wall    string // empty: what has to stand around the containers stands
+	Tick    time.Time
+}
+
+// New makes a controller.
+func New(cfg Config) *Controller {
+	return &Controller{cfg: cfg, wake: make(chan struct{}, 1)}
+}
+
+// Wake asks for a tick now. It never blocks, and many wakes are one.
+func (c *Controller) Wake() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Status tells how the controller fares.
+func (c *Controller) Status() Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status
+}
+
+func (c *Controller) update(f func(*Status)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f(&c.status)
+}
+
+// Run ticks until ctx ends or rows fails. Every executor has ended when it
+// returns.
+func (c *Controller) Run(ctx context.Context, rows Rows) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	t := &term{
+		Controller: c,
+		rows:       rows,
+		works:      map[workspace.ID]*work{},
+		leaving:    map[workspace.ID]chan struct{}{},
+		answered:   map[string]bool{},
+		busy:       map[string]bool{},
+		upSince:    time.Now(),
+	}
+	defer t.wait()
+	defer cancel()
+	c.update(func(s *Status) { *s = Status{Leading: true} })
+	defer c.update(func(s *Status) { s.Leading = false })
+	return t.loop(ctx)
+}
+
+func (t *term) loop(ctx context.Context) error {
+	var activeUntil time.Time
+	for {
+		next, err := t.tick(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		wait := t.cfg.IdleInterval
+		if now.Before(activeUntil) || t.operating() {
+			wait = t.cfg.ActiveInterval
+		}
+		if !next.IsZero() {
+			wait = min(wait, max(next.Sub(now), 10*time.Millisecond))
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		case <-t.wake:
+			timer.Stop()
+			activeUntil = time.Now().Add(t.cfg.ActiveFor)
+		}
+	}
+}

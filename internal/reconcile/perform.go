@@ -1,0 +1,137 @@
+package reconcile
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"codehub/internal/judge"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// perform carries out the operation that row has claimed. Every step may have
+// been done before; returning says nothing about completion, which is
+// observed (design §2).
+func (t *term) perform(ctx context.Context, row workspace.Workspace, seen *runtime.Container, step func(runtime.Progress)) error {
+	switch row.Operation {
+	case workspace.OpProvisioning:
+		return t.cfg.Runtime.CreateVolume(ctx, runtime.VolumeSpec{
+			Workspace: row.ID, Storage: row.StorageBackend, Claim: row.Home.Claim, Image: row.ImageRef,
+		}, step)
+	case workspace.OpStarting:
+		return t.start(ctx, row, seen, step)
+	case workspace.OpStopping:
+		return t.removeContainer(ctx, row.ID, seen, t.cfg.StopGrace)
+	case workspace.OpDeleting:
+		if err := t.removeContainer(ctx, row.ID, seen, t.cfg.StopGrace); err != nil {
+			return err
+		}
+		if row.Home.State != workspace.HomeRemoving {
+			return nil
+		}
+		return t.cfg.Runtime.RemoveVolume(ctx, row.ID, row.Home.Claim)
+	}
+	return fmt.Errorf("no executor for %s", row.Operation)
+}
+
+const (
+	probeEvery = 20 * time.Millisecond
+	aliveEvery = time.Second
+)
+
+func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime.Container, step func(runtime.Progress)) error {
+	if seen != nil && (seen.State == runtime.ContainerExited || seen.Claim != row.OpID) {
+		if err := t.removeContainer(ctx, row.ID, seen, 0); err != nil {
+			return fmt.Errorf("remove the earlier container: %w", err)
+		}
+	}
+	secret, err := newSecret()
+	if err != nil {
+		return err
+	}
+	k, err := t.cfg.Runtime.StartContainer(ctx, runtime.ContainerSpec{
+		Workspace: row.ID, Claim: row.OpID, Image: row.ImageRef, Storage: row.StorageBackend,
+		VolumeClaim: row.Home.Claim, Secret: secret,
+	}, step)
+	if err != nil {
+		return err
+	}
+	step(runtime.Progress{Step: runtime.StepWaiting})
+	return t.await(ctx, row.ID, k)
+}
+
+// await asks until the IDE answers, or its container has ended.
+func (t *term) await(ctx context.Context, id workspace.ID, k runtime.Container) error {
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	lookAt := time.Now().Add(aliveEvery)
+	for {
+		if t.cfg.Runtime.Probe(ctx, k) == nil {
+			t.markAnswered(k.ID)
+			return nil
+		}
+		if now := time.Now(); now.After(lookAt) {
+			lookAt = now.Add(aliveEvery)
+			_, err := t.cfg.Runtime.Upstream(ctx, id)
+			if errors.Is(err, runtime.ErrNotFound) {
+				return fmt.Errorf("the container ended before the IDE answered%s", t.lastWords(ctx, id))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// lastWords is what the container printed last, as the end of a sentence.
+func (t *term) lastWords(ctx context.Context, id workspace.ID) string {
+	var b strings.Builder
+	if err := t.cfg.Runtime.Logs(ctx, id, 10, false, &b); err != nil || b.Len() == 0 {
+		return ""
+	}
+	s := strings.ToValidUTF8(b.String(), "\uFFFD")
+	if len(s) > 2000 {
+		s = strings.ToValidUTF8(s[len(s)-2000:], "")
+	}
+	return "; it printed: " + strings.TrimSpace(s)
+}
+
+func (t *term) removeContainer(ctx context.Context, id workspace.ID, seen *runtime.Container, grace time.Duration) error {
+	if seen == nil {
+		return nil
+	}
+	t.cfg.Routes.CloseRoute(id)
+	if err := t.cfg.Runtime.RemoveContainer(ctx, seen.ID, grace); err != nil {
+		return fmt.Errorf("remove the container: %w", err)
+	}
+	return nil
+}
+
+func newSecret() (string, error) {
+	var b [32]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return "", fmt.Errorf("make the container's secret: %w", err)
+	}
+	return hex.EncodeToString(b[:]), nil
+}
+
+// failure sorts an executor's error into the reasons of design §3.10.
+func failure(err error) *judge.Failure {
+	var pull *runtime.PullError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, runtime.ErrUnreachable):
+		return &judge.Failure{Reason: workspace.ErrUnreachable, Message: err.Error()}
+	case errors.As(err, &pull):
+		return &judge.Failure{Reason: workspace.ErrImagePullFailed, Message: pull.Error()}
+	}
+	return &judge.Failure{Reason: workspace.ErrActionFailed, Message: err.Error()}
+}

@@ -1,0 +1,223 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+
+	"codehub/internal/judge"
+	"codehub/internal/postgres"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// outage is how long an unreachable backend is left alone between two looks.
+const outage = time.Second
+
+// tick takes one look at everything. It returns when time alone will change a
+// decision, and an error only when the rows cannot be read or written.
+func (t *term) tick(ctx context.Context) (next time.Time, err error) {
+	// What the executors have ended with is taken first: the observation below
+	// is then never older than the result it is held against.
+	views := t.views(time.Now())
+	rows, err := t.rows.Candidates(ctx)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the workspaces: %w", err)
+	}
+	seen, err := t.observe(ctx, rows)
+	if err != nil {
+		if ctx.Err() == nil {
+			t.backendDown(err)
+		}
+		return time.Now().Add(outage), nil
+	}
+	t.backendUp()
+
+	now := time.Now().UTC()
+	p := plan{free: t.free()}
+	for _, row := range rows {
+		p.add(t.judge(now, row, views[row.ID], seen), seen.containers[row.ID], now)
+	}
+	landed, err := t.write(ctx, p.steps)
+	if err != nil {
+		return time.Time{}, err
+	}
+	for i, s := range p.steps {
+		if landed[i] {
+			t.carryOut(ctx, s)
+		}
+	}
+	t.sweep(ctx, rows, seen)
+	t.update(func(s *Status) { s.Tick = now })
+	return p.next, nil
+}
+
+// step is a decision on one row, to be written and then carried out.
+type step struct {
+	row       workspace.Workspace // as it was read
+	result    judge.Result
+	container *runtime.Container
+}
+
+type plan struct {
+	steps []step
+	free  int
+	next  time.Time
+}
+
+func (p *plan) add(s step, container *runtime.Container, now time.Time) {
+	s.container = container
+	if at := s.result.LookAgain; !at.IsZero() && (p.next.IsZero() || at.Before(p.next)) {
+		p.next = at
+	}
+	if s.result.Action.Kind == judge.Claim {
+		if p.free <= 0 {
+			// No hands free: what was observed is written, the claim is made
+			// by a later tick, so that no deadline runs while it waits.
+			s.result = withoutClaim(s)
+		} else {
+			p.free--
+		}
+	}
+	if s.result.Action.Kind != judge.None || s.result.ApplyQueued || s.changed() {
+		p.steps = append(p.steps, s)
+	}
+}
+
+// withoutClaim keeps what was observed and leaves the claim out.
+func withoutClaim(s step) judge.Result {
+	row := s.row
+	row.Conditions, row.Phase = s.result.Row.Conditions, s.result.Row.Phase
+	return judge.Result{Row: row, LookAgain: s.result.LookAgain}
+}
+
+func (s step) changed() bool {
+	a, b := s.row, s.result.Row
+	return a.Phase != b.Phase || !a.Conditions.Equal(b.Conditions) || !equalProgress(a.Progress, b.Progress) ||
+		s.result.ClearRecover || s.result.ClearCancel || s.result.ClearForceStop
+}
+
+func equalProgress(a, b *workspace.Progress) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
+}
+
+func (t *term) judge(now time.Time, row workspace.Workspace, v view, seen observation) step {
+	in := judge.Input{
+		Now: now, Row: row, Obs: seen.of(row, t.isAnswered), Policy: t.cfg.Policy, UpSince: t.upSince,
+		ClaimID: newID(), Jitter: rand.Float64(),
+	}
+	if row.Operation != workspace.OpNone && v.opID == row.OpID {
+		in.Work = v.judge
+	}
+	r := judge.Judge(in)
+	// Progress is for people who wait: a start that is over in a second needs none.
+	if r.Row.Operation != workspace.OpNone && v.opID == r.Row.OpID && v.progress != nil &&
+		r.Row.OpStartedAt != nil && now.Sub(*r.Row.OpStartedAt) > time.Second {
+		r.Row.Progress = v.progress
+	}
+	return step{row: row, result: r}
+}
+
+func newID() string { return uuid.Must(uuid.NewV7()).String() }
+
+func (t *term) write(ctx context.Context, steps []step) ([]bool, error) {
+	if len(steps) == 0 {
+		return nil, nil
+	}
+	changes := make([]postgres.Change, len(steps))
+	for i, s := range steps {
+		changes[i] = postgres.Change{
+			Seen: s.row, Next: s.result.Row, Claim: compares(s.result.Action.Kind),
+			ClearRecover: s.result.ClearRecover, ClearCancel: s.result.ClearCancel, ClearForceStop: s.result.ClearForceStop,
+		}
+	}
+	landed, err := t.rows.Apply(ctx, changes)
+	if err != nil {
+		return nil, fmt.Errorf("write what changed: %w", err)
+	}
+	return landed, nil
+}
+
+// compares says which actions rest on everything the row said, and must not
+// land when any of it has changed since (design §3.4).
+func compares(k judge.Kind) bool {
+	switch k {
+	case judge.Claim, judge.Settle, judge.Recover, judge.Cancel:
+		return true
+	}
+	return false
+}
+
+func (t *term) carryOut(ctx context.Context, s step) {
+	row, a := s.result.Row, s.result.Action
+	log := t.cfg.Log.With("workspace", row.ID, "phase", row.Phase)
+	switch a.Kind {
+	case judge.Claim:
+		log.Info("operation claimed", "operation", a.Op)
+		t.execute(ctx, row, s.container)
+	case judge.Run:
+		t.execute(ctx, row, s.container)
+	case judge.Complete:
+		log.Info("operation complete", "operation", a.Op)
+		t.drop(row.ID, s.row.OpID)
+		t.Wake()
+	case judge.Cancel:
+		log.Info("operation cancelled", "operation", a.Op)
+		t.drop(row.ID, s.row.OpID)
+		t.Wake()
+	case judge.Fail:
+		log.Warn("operation ended", "operation", a.Op, "reason", a.Reason, "message", a.Message, "attempt", row.ErrorCount)
+		t.drop(row.ID, s.row.OpID)
+	case judge.Recover:
+		log.Info("recovery asked for", "action", s.row.RecoverAction)
+		t.Wake()
+	case judge.RemoveContainer:
+		k := s.container
+		if k == nil {
+			break
+		}
+		t.effect("remove/"+k.ID, func() bool {
+			err := t.removeContainer(ctx, row.ID, k, 0)
+			if err != nil && ctx.Err() == nil {
+				log.Error("forced stop failed", "err", err)
+			}
+			return err == nil
+		})
+	}
+	if s.result.ApplyQueued {
+		applied, err := t.cfg.Wishes.ApplyQueued(ctx, row.ID)
+		if err != nil && ctx.Err() == nil {
+			log.Error("queued wish not applied", "err", err)
+		}
+		if applied {
+			t.Wake()
+		}
+	}
+}
+
+func (t *term) backendDown(err error) {
+	t.upSince = time.Time{}
+	if t.Status().Backend == "" {
+		t.cfg.Log.Error("the container backend cannot be observed; nothing is changed until it can", "err", err)
+	}
+	t.update(func(s *Status) { s.Backend = err.Error() })
+}
+
+func (t *term) backendUp() {
+	if t.upSince.IsZero() {
+		t.upSince = time.Now()
+	}
+	if t.Status().Backend != "" {
+		t.cfg.Log.Info("the container backend is observed again")
+		t.update(func(s *Status) { s.Backend = "" })
+	}
+}
+
+var errVolumesGone = errors.New("too many volumes are gone at once: is this the right engine, with its usual data folder?")
