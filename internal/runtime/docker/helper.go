@@ -1,0 +1,211 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/pkg/stdcopy"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+)
+
+// The helper is a container of an image that holds nothing but the codehub
+// executable. It does on the engine's host what this process may not do
+// itself: see HelperMain.
+
+// helperImage remembers which image the executable belongs in.
+type helperImage struct {
+	mu   sync.Mutex
+	ref  string
+	size int64
+	time time.Time
+}
+
+type helperRun struct {
+	args    []string
+	network string
+	caps    []string
+	mounts  []mount.Mount
+}
+
+// runHelper runs the helper to its end; its error output is the error.
+func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
+	ref, err := r.ensureHelperImage(ctx)
+	if err != nil {
+		return err
+	}
+	made, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Name: r.names.helper + "-" + randomHex(4),
+		Config: &container.Config{
+			Image:  ref,
+			Cmd:    run.args,
+			User:   "0:0",
+			Labels: r.labels(roleHelper, "", ""),
+		},
+		HostConfig: &container.HostConfig{
+			NetworkMode:    container.NetworkMode(run.network),
+			UsernsMode:     "host",
+			CapDrop:        []string{"ALL"},
+			CapAdd:         run.caps,
+			ReadonlyRootfs: true,
+			SecurityOpt:    []string{"no-new-privileges:true"},
+			Mounts:         run.mounts,
+			LogConfig:      container.LogConfig{Type: "json-file"},
+		},
+	})
+	if err != nil {
+		return failed(ctx, "create helper", err)
+	}
+	defer func() {
+		// Also when the caller gave up: nothing may stay behind.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		if err := r.discard(ctx, made.ID); err != nil {
+			r.log.Warn("helper container stays behind", "container", made.ID, "err", err)
+		}
+	}()
+	wait := r.api.ContainerWait(ctx, made.ID, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
+	if _, err := r.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
+		return failed(ctx, "start helper", err)
+	}
+	select {
+	case err := <-wait.Error:
+		return failed(ctx, "wait for helper", err)
+	case end := <-wait.Result:
+		if end.StatusCode == 0 {
+			return nil
+		}
+		return fmt.Errorf("helper %s ended with code %d: %s", run.args[0], end.StatusCode, r.helperWords(ctx, made.ID))
+	}
+}
+
+func (r *Runtime) helperWords(ctx context.Context, id string) string {
+	stream, err := r.api.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "20"})
+	if err != nil {
+		return failed(ctx, "read logs", err).Error()
+	}
+	defer stream.Close()
+	var b bytes.Buffer
+	if _, err := stdcopy.StdCopy(&b, &b, io.LimitReader(stream, 16<<10)); err != nil && b.Len() == 0 {
+		return err.Error()
+	}
+	return strings.TrimSpace(b.String())
+}
+
+// ensureHelperImage returns the image of the executable as it is now; it is
+// built if it is missing.
+func (r *Runtime) ensureHelperImage(ctx context.Context) (string, error) {
+	h := &r.helper
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f, err := os.Open(r.cfg.HelperBinary)
+	if err != nil {
+		return "", fmt.Errorf("read the helper's executable: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", fmt.Errorf("read the helper's executable: %w", err)
+	}
+	if h.ref == "" || h.size != info.Size() || !h.time.Equal(info.ModTime()) {
+		sum := sha256.New()
+		if _, err := io.Copy(sum, f); err != nil {
+			return "", fmt.Errorf("read the helper's executable: %w", err)
+		}
+		h.ref = r.names.helper + ":" + hex.EncodeToString(sum.Sum(nil)[:8])
+		h.size, h.time = info.Size(), info.ModTime()
+	}
+	_, err = r.api.ImageInspect(ctx, h.ref)
+	if err == nil {
+		return h.ref, nil
+	}
+	if !errdefs.IsNotFound(err) {
+		return "", failed(ctx, "inspect helper image", err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return "", fmt.Errorf("read the helper's executable: %w", err)
+	}
+	if err := r.importHelper(ctx, h.ref, f, info.Size()); err != nil {
+		return "", err
+	}
+	r.removeOldHelpers(ctx, h.ref)
+	return h.ref, nil
+}
+
+func (r *Runtime) importHelper(ctx context.Context, ref string, f io.Reader, size int64) error {
+	changes := []string{`ENTRYPOINT ["/codehub","` + HelperCommand + `"]`}
+	for k, v := range r.labels(roleHelper, "", "") {
+		quoted, err := json.Marshal(v)
+		if err != nil {
+			return fmt.Errorf("encode label: %w", err)
+		}
+		changes = append(changes, fmt.Sprintf("LABEL %s=%s", k, quoted))
+	}
+	pr, pw := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tw := tar.NewWriter(pw)
+		err := tw.WriteHeader(&tar.Header{Name: "codehub", Mode: 0o755, Size: size})
+		if err == nil {
+			_, err = io.CopyN(tw, f, size)
+		}
+		pw.CloseWithError(errors.Join(err, tw.Close()))
+	}()
+	defer func() {
+		pr.Close()
+		<-done // it reads f
+	}()
+	res, err := r.api.ImageImport(ctx, client.ImageImportSource{Source: pr, SourceName: "-"}, ref,
+		client.ImageImportOptions{Changes: changes, Message: "codehub's helper"})
+	if err != nil {
+		return failed(ctx, "import helper image", err)
+	}
+	defer res.Close()
+	for dec := json.NewDecoder(res); ; {
+		var m struct {
+			Error string `json:"error"`
+		}
+		switch err := dec.Decode(&m); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return failed(ctx, "import helper image", err)
+		case m.Error != "":
+			return fmt.Errorf("import helper image: %s", m.Error)
+		}
+	}
+}
+
+// removeOldHelpers removes the images of earlier executables. One that is in
+// use stays until the next time.
+func (r *Runtime) removeOldHelpers(ctx context.Context, current string) {
+	list, err := r.api.ImageList(ctx, client.ImageListOptions{Filters: r.filter(roleHelper)})
+	if err != nil {
+		r.log.Debug("old helper images not listed", "err", err)
+		return
+	}
+	for _, img := range list.Items {
+		for _, tag := range img.RepoTags {
+			if tag == current {
+				continue
+			}
+			if _, err := r.api.ImageRemove(ctx, tag, client.ImageRemoveOptions{PruneChildren: true}); err != nil {
+				r.log.Debug("old helper image stays", "image", tag, "err", err)
+			}
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package docker
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// Containers implements runtime.Runtime.
+func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
+	list, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleWorkspace)})
+	if err != nil {
+		return nil, failed(ctx, "list containers", err)
+	}
+	now := r.now()
+	out := make([]runtime.Container, 0, len(list.Items))
+	for _, c := range list.Items {
+		item := runtime.Container{
+			ID:        c.ID,
+			Workspace: workspace.ID(c.Labels[labelWorkspace]),
+			Claim:     c.Labels[labelClaim],
+			State:     stateOf(c.State),
+			Detail:    c.Status,
+		}
+		var own netip.Addr
+		if c.NetworkSettings != nil {
+			if e := c.NetworkSettings.Networks[r.names.network]; e != nil {
+				own = e.IPAddress
+				if !own.IsValid() && e.IPAMConfig != nil {
+					own = e.IPAMConfig.IPv4Address // made, not started
+				}
+			}
+		}
+		if item.State != runtime.ContainerExited {
+			r.addrs.seen(own, now)
+		}
+		if item.State == runtime.ContainerRunning {
+			item.Addr = upstreamAddr(own, publishedIn(c.Ports))
+		}
+		out = append(out, item)
+	}
+	return out, nil
+}
+
+func stateOf(s container.ContainerState) runtime.ContainerState {
+	switch s {
+	case container.StateCreated:
+		return runtime.ContainerCreated
+	case container.StateRunning, container.StatePaused, container.StateRestarting:
+		return runtime.ContainerRunning
+	}
+	return runtime.ContainerExited
+}
+
+// upstreamAddr is where the IDE is reached: a published port if there is one
+// (it is published only where it is needed), else the container's own address.
+func upstreamAddr(own netip.Addr, published string) string {
+	switch {
+	case published != "":
+		return net.JoinHostPort("127.0.0.1", published)
+	case own.IsValid():
+		return net.JoinHostPort(own.String(), strconv.Itoa(runtime.IDEPort))
+	}
+	return ""
+}
+
+func publishedIn(ports []container.PortSummary) string {
+	for _, p := range ports {
+		if p.PrivatePort == runtime.IDEPort && p.PublicPort != 0 {
+			return strconv.Itoa(int(p.PublicPort))
+		}
+	}
+	return ""
+}
+
+// inspected reads from an inspection what Containers reads from a list.
+func (r *Runtime) inspected(c container.InspectResponse) runtime.Container {
+	out := runtime.Container{
+		ID:        c.ID,
+		Workspace: workspace.ID(c.Config.Labels[labelWorkspace]),
+		Claim:     c.Config.Labels[labelClaim],
+		State:     stateOf(c.State.Status),
+		Detail:    string(c.State.Status),
+	}
+	if out.State != runtime.ContainerRunning || c.NetworkSettings == nil {
+		return out
+	}
+	var own netip.Addr
+	if e := c.NetworkSettings.Networks[r.names.network]; e != nil {
+		own = e.IPAddress
+	}
+	published := ""
+	for port, bindings := range c.NetworkSettings.Ports {
+		if port.Num() == runtime.IDEPort && len(bindings) > 0 {
+			published = bindings[0].HostPort
+		}
+	}
+	out.Addr = upstreamAddr(own, published)
+	return out
+}

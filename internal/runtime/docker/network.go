@@ -1,0 +1,119 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	networktypes "github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+)
+
+// network is the installation's bridge network.
+type network struct {
+	id     string
+	subnet netip.Prefix
+	direct bool // this process is on the engine's host: containers' own addresses can be reached
+}
+
+// ensureNetwork returns the network, made if it is missing.
+func (r *Runtime) ensureNetwork(ctx context.Context) (*network, error) {
+	for range 3 {
+		list, err := r.api.NetworkList(ctx, client.NetworkListOptions{Filters: r.filter(roleNetwork)})
+		if err != nil {
+			return nil, failed(ctx, "list networks", err)
+		}
+		for _, n := range list.Items {
+			if n.Name != r.names.network {
+				continue
+			}
+			subnet, ok := subnetOf(n.IPAM)
+			if !ok {
+				return nil, fmt.Errorf("network %s has no IPv4 subnet", n.Name)
+			}
+			net := &network{id: n.ID, subnet: subnet, direct: !r.cfg.Publish && r.sharesHost()}
+			r.addrs.reset(subnet)
+			return net, nil
+		}
+		if err := r.createNetwork(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("network %s vanished as soon as it was made", r.names.network)
+}
+
+// createNetwork makes the network on a subnet that the engine chose. The engine
+// lets containers have addresses of our choice only where the subnet was given,
+// and it alone knows which are free: so it is asked by a first network.
+func (r *Runtime) createNetwork(ctx context.Context) error {
+	first, err := r.api.NetworkCreate(ctx, r.names.network, r.networkOptions(netip.Prefix{}))
+	if err != nil {
+		if errdefs.IsConflict(err) || strings.Contains(err.Error(), "already exists") {
+			return r.networkTaken(ctx)
+		}
+		return failed(ctx, "create network", err)
+	}
+	info, err := r.api.NetworkInspect(ctx, first.ID, client.NetworkInspectOptions{})
+	if err != nil {
+		return failed(ctx, "inspect network", err)
+	}
+	subnet, ok := subnetOf(info.Network.IPAM)
+	if !ok {
+		return errors.New("the engine chose no IPv4 subnet for the network")
+	}
+	if _, err := r.api.NetworkRemove(ctx, first.ID, client.NetworkRemoveOptions{}); err != nil {
+		return failed(ctx, "remove network", err)
+	}
+	if _, err := r.api.NetworkCreate(ctx, r.names.network, r.networkOptions(subnet)); err != nil {
+		return failed(ctx, "create network", err)
+	}
+	return nil
+}
+
+// networkTaken tells why a network of our name cannot be made: a replica made
+// it a moment ago (nil), or it is not ours.
+func (r *Runtime) networkTaken(ctx context.Context) error {
+	info, err := r.api.NetworkInspect(ctx, r.names.network, client.NetworkInspectOptions{})
+	if err != nil {
+		return failed(ctx, "inspect network", err)
+	}
+	if !r.owns(info.Network.Labels, roleNetwork) {
+		return fmt.Errorf("a network named %s is there that is not this installation's; remove it", r.names.network)
+	}
+	return nil
+}
+
+func (r *Runtime) networkOptions(subnet netip.Prefix) client.NetworkCreateOptions {
+	opts := client.NetworkCreateOptions{
+		Driver: "bridge",
+		Options: map[string]string{
+			"com.docker.network.bridge.name":       r.names.bridge,
+			"com.docker.network.bridge.enable_icc": "false",
+		},
+		Labels: r.labels(roleNetwork, "", ""),
+	}
+	if subnet.IsValid() {
+		opts.IPAM = &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: subnet}}}
+	}
+	return opts
+}
+
+func subnetOf(ipam networktypes.IPAM) (netip.Prefix, bool) {
+	for _, c := range ipam.Config {
+		if c.Subnet.IsValid() && c.Subnet.Addr().Is4() && c.Subnet.Bits() <= 29 {
+			return c.Subnet.Masked(), true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// sharesHost reports whether this process sees the network's bridge: then it
+// reaches containers by their own addresses, and may set the wall itself.
+func (r *Runtime) sharesHost() bool {
+	_, err := net.InterfaceByName(r.names.bridge)
+	return err == nil
+}

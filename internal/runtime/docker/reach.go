@@ -1,0 +1,103 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/pkg/stdcopy"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+const probeTimeout = 2 * time.Second
+
+// Probe implements runtime.Runtime.
+func (r *Runtime) Probe(ctx context.Context, c runtime.Container) error {
+	if c.Addr == "" {
+		return fmt.Errorf("probe workspace %s: its container has no address", c.Workspace)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.Addr+"/healthz", nil)
+	if err != nil {
+		return fmt.Errorf("probe workspace %s: %w", c.Workspace, err)
+	}
+	res, err := r.probe.Do(req)
+	if err != nil {
+		return fmt.Errorf("probe workspace %s: %w", c.Workspace, err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("probe workspace %s: /healthz answered %s", c.Workspace, res.Status)
+	}
+	return nil
+}
+
+// Upstream implements runtime.Runtime.
+func (r *Runtime) Upstream(ctx context.Context, id workspace.ID) (runtime.Upstream, error) {
+	found, err := r.find(ctx, id)
+	if err != nil {
+		return runtime.Upstream{}, err
+	}
+	c := r.inspected(found)
+	if c.Addr == "" {
+		return runtime.Upstream{}, fmt.Errorf("container of workspace %s is %s: %w", id, c.Detail, runtime.ErrNotFound)
+	}
+	up := runtime.Upstream{ContainerID: c.ID, Addr: c.Addr}
+	for _, e := range found.Config.Env {
+		if value, ok := strings.CutPrefix(e, runtime.SecretEnv+"="); ok {
+			up.Secret = value
+		}
+	}
+	return up, nil
+}
+
+// find inspects the workspace's container.
+func (r *Runtime) find(ctx context.Context, id workspace.ID) (container.InspectResponse, error) {
+	found, err := r.api.ContainerInspect(ctx, id.ContainerName(), client.ContainerInspectOptions{})
+	if err == nil && !r.owns(found.Container.Config.Labels, roleWorkspace) || errdefs.IsNotFound(err) {
+		return container.InspectResponse{}, fmt.Errorf("workspace %s: %w", id, runtime.ErrNotFound)
+	}
+	if err != nil {
+		return container.InspectResponse{}, failed(ctx, "inspect container", err)
+	}
+	return found.Container, nil
+}
+
+// Logs implements runtime.Runtime.
+func (r *Runtime) Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error {
+	found, err := r.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	lines := "all"
+	if tail > 0 {
+		lines = strconv.Itoa(tail)
+	}
+	stream, err := r.api.ContainerLogs(ctx, found.ID, client.ContainerLogsOptions{
+		ShowStdout: true, ShowStderr: true, Follow: follow, Tail: lines,
+	})
+	if errdefs.IsNotFound(err) {
+		return fmt.Errorf("workspace %s: %w", id, runtime.ErrNotFound)
+	}
+	if err != nil {
+		return failed(ctx, "read logs", err)
+	}
+	defer stream.Close()
+	if found.Config.Tty {
+		_, err = io.Copy(w, stream)
+	} else {
+		_, err = stdcopy.StdCopy(w, w, stream)
+	}
+	if err != nil && follow && ctx.Err() != nil {
+		return nil // following ends when the caller says so
+	}
+	return failed(ctx, "read logs", err)
+}

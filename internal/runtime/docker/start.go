@@ -1,0 +1,282 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	networktypes "github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// freshEnough is how old the last look at network and wall may be when a
+// container starts.
+const freshEnough = time.Minute
+
+// startTries bounds how often a start begins afresh after something that a
+// second try can mend.
+const startTries = 4
+
+// StartContainer implements runtime.Runtime.
+func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec, progress func(runtime.Progress)) (runtime.Container, error) {
+	if !workspace.ValidID(string(spec.Workspace)) {
+		return runtime.Container{}, fmt.Errorf("workspace %q is not a UUID", spec.Workspace)
+	}
+	if err := r.verifyFolder(spec); err != nil {
+		return runtime.Container{}, err
+	}
+	var last error
+	pulled := false
+	for range startTries {
+		net, err := r.surroundings(ctx, freshEnough)
+		if err != nil {
+			return runtime.Container{}, err
+		}
+		report(progress, runtime.StepCreating)
+		addr := r.addrs.take(r.now())
+		attempt := randomHex(8)
+		made, err := r.api.ContainerCreate(ctx, r.createOptions(spec, net, addr, attempt))
+		switch {
+		case err == nil:
+		case errdefs.IsConflict(err):
+			c, found, err := r.takeUp(ctx, spec, progress)
+			if found || err != nil {
+				return c, err
+			}
+			continue // gone again
+		default:
+			missing, why := r.imageMissing(ctx, err, spec.Image)
+			if why != nil {
+				return runtime.Container{}, why
+			}
+			if !missing {
+				return runtime.Container{}, failed(ctx, "create container", err)
+			}
+			if pulled {
+				return runtime.Container{}, failed(ctx, "create container", err)
+			}
+			if err := r.pull(ctx, spec.Image, progress); err != nil {
+				return runtime.Container{}, err
+			}
+			pulled = true
+			continue
+		}
+
+		if err := r.verifyVolume(ctx, spec, made.ID, attempt); err != nil {
+			return runtime.Container{}, err
+		}
+		report(progress, runtime.StepStarting)
+		_, err = r.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{})
+		if err == nil {
+			return r.started(ctx, spec, made.ID, net, addr)
+		}
+		last = failed(ctx, "start container", err)
+		if errors.Is(last, runtime.ErrUnreachable) || ctx.Err() != nil {
+			return runtime.Container{}, last
+		}
+		// What could not be started is of no use to anybody; the error says why.
+		if err := r.discard(ctx, made.ID); err != nil {
+			return runtime.Container{}, err
+		}
+		switch {
+		case addressTaken(err): // next try, next address
+		case errdefs.IsNotFound(err) && strings.Contains(err.Error(), "network"):
+			r.forgetSurroundings()
+		default:
+			return runtime.Container{}, last
+		}
+	}
+	if last == nil {
+		last = errors.New("create container: its name is taken, and then it is not")
+	}
+	return runtime.Container{}, last
+}
+
+func addressTaken(err error) bool {
+	for _, words := range []string{"Address already in use", "address already in use", "requested address is not available"} {
+		if strings.Contains(err.Error(), words) {
+			return true
+		}
+	}
+	return false
+}
+
+// createOptions is the whole of what a workspace's container is (design §11).
+func (r *Runtime) createOptions(spec runtime.ContainerSpec, net *network, addr netip.Addr, attempt string) client.ContainerCreateOptions {
+	host := &container.HostConfig{
+		NetworkMode:   container.NetworkMode(r.names.network),
+		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
+		LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{
+			"max-size": strconv.FormatInt(r.cfg.LogMaxBytes, 10),
+			"max-file": strconv.Itoa(r.cfg.LogMaxFiles),
+		}},
+		Resources: container.Resources{
+			NanoCPUs:   int64(r.cfg.CPUs * 1e9),
+			Memory:     r.cfg.MemoryBytes,
+			MemorySwap: r.cfg.MemoryBytes, // as much as memory: no swap on top
+		},
+		Mounts: []mount.Mount{r.homeMount(spec, attempt)},
+	}
+	if r.cfg.PidsLimit > 0 {
+		host.PidsLimit = &r.cfg.PidsLimit
+	}
+	if r.cfg.Sudo {
+		// With raw sockets a workspace could forge its neighbours' addresses.
+		host.CapDrop = []string{"NET_RAW"}
+	} else {
+		host.CapDrop = []string{"ALL"}
+		host.SecurityOpt = []string{"no-new-privileges:true"}
+	}
+	if !net.direct {
+		host.PortBindings = networktypes.PortMap{
+			idePort: {{HostIP: netip.AddrFrom4([4]byte{127, 0, 0, 1})}},
+		}
+	}
+	return client.ContainerCreateOptions{
+		Name: spec.Workspace.ContainerName(),
+		Config: &container.Config{
+			Image:        spec.Image,
+			Env:          []string{runtime.SecretEnv + "=" + spec.Secret},
+			Labels:       r.labels(roleWorkspace, spec.Workspace, spec.Claim),
+			ExposedPorts: networktypes.PortSet{idePort: {}},
+			// The server asks /healthz itself; a check of the image's own would
+			// cost an idle machine a process per workspace every few seconds.
+			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
+		},
+		HostConfig: host,
+		NetworkingConfig: &networktypes.NetworkingConfig{EndpointsConfig: map[string]*networktypes.EndpointSettings{
+			r.names.network: {IPAMConfig: &networktypes.EndpointIPAMConfig{IPv4Address: addr}},
+		}},
+	}
+}
+
+var idePort = networktypes.MustParsePort(strconv.Itoa(runtime.IDEPort) + "/tcp")
+
+func (r *Runtime) homeMount(spec runtime.ContainerSpec, attempt string) mount.Mount {
+	if spec.Storage == workspace.StorageLocalDir {
+		return mount.Mount{Type: mount.TypeBind, Source: r.hostHomePath(spec.Workspace), Target: runtime.HomeDir}
+	}
+	labels := r.labels(roleMadeUp, spec.Workspace, "")
+	labels[labelAttempt] = attempt
+	return mount.Mount{
+		Type:   mount.TypeVolume,
+		Source: spec.Workspace.VolumeName(),
+		Target: runtime.HomeDir,
+		VolumeOptions: &mount.VolumeOptions{
+			NoCopy: true,   // a home is filled by CreateVolume alone
+			Labels: labels, // taken only if the engine has to make the volume up
+		},
+	}
+}
+
+// verifyVolume makes sure that the home in a made container is the one that
+// was meant; otherwise the container goes, and a made-up volume with it. From
+// its creation on the container holds the volume, so that nobody can swap it.
+func (r *Runtime) verifyVolume(ctx context.Context, spec runtime.ContainerSpec, containerID, attempt string) error {
+	if spec.Storage == workspace.StorageLocalDir {
+		if err := r.verifyFolder(spec); err != nil {
+			return errors.Join(err, r.discard(ctx, containerID))
+		}
+		return nil
+	}
+	name := spec.Workspace.VolumeName()
+	v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	if err != nil {
+		return failed(ctx, "inspect volume", err)
+	}
+	labels := v.Volume.Labels
+	if r.owns(labels, roleHome) && labels[labelClaim] == spec.VolumeClaim {
+		return nil
+	}
+	if err := r.discard(ctx, containerID); err != nil {
+		return err
+	}
+	if !r.owns(labels, roleMadeUp) {
+		return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
+	}
+	// Also one that an earlier, interrupted call made up: it never held a home.
+	if _, err := r.api.VolumeRemove(ctx, name, client.VolumeRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
+		return failed(ctx, "remove made-up volume", err)
+	}
+	return fmt.Errorf("volume %s is missing: %w", name, runtime.ErrVolumeMismatch)
+}
+
+// takeUp handles a container that has the workspace's name already. It reports
+// false if there is none after all.
+func (r *Runtime) takeUp(ctx context.Context, spec runtime.ContainerSpec, progress func(runtime.Progress)) (runtime.Container, bool, error) {
+	found, err := r.api.ContainerInspect(ctx, spec.Workspace.ContainerName(), client.ContainerInspectOptions{})
+	if errdefs.IsNotFound(err) {
+		return runtime.Container{}, false, nil
+	}
+	if err != nil {
+		return runtime.Container{}, false, failed(ctx, "inspect container", err)
+	}
+	c := r.inspected(found.Container)
+	labels := found.Container.Config.Labels
+	if !r.owns(labels, roleWorkspace) || c.Claim != spec.Claim || c.State == runtime.ContainerExited {
+		return runtime.Container{}, true, fmt.Errorf("container %s (%s): %w", spec.Workspace.ContainerName(), c.Detail, runtime.ErrConflict)
+	}
+	if c.State == runtime.ContainerRunning {
+		return c, true, nil
+	}
+	if err := r.verifyVolume(ctx, spec, c.ID, ""); err != nil {
+		return runtime.Container{}, true, err
+	}
+	report(progress, runtime.StepStarting)
+	if _, err := r.api.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}); err != nil {
+		err = failed(ctx, "start container", err)
+		if errors.Is(err, runtime.ErrUnreachable) || ctx.Err() != nil {
+			return runtime.Container{}, true, err
+		}
+		if discarded := r.discard(ctx, c.ID); discarded != nil {
+			return runtime.Container{}, true, discarded
+		}
+		if addressTaken(err) || errdefs.IsNotFound(err) {
+			return runtime.Container{}, false, nil // made anew
+		}
+		return runtime.Container{}, true, err
+	}
+	c, err = r.inspect(ctx, c.ID)
+	return c, true, err
+}
+
+func (r *Runtime) started(ctx context.Context, spec runtime.ContainerSpec, id string, net *network, addr netip.Addr) (runtime.Container, error) {
+	if !net.direct {
+		return r.inspect(ctx, id) // the engine chose the port
+	}
+	return runtime.Container{
+		ID:        id,
+		Workspace: spec.Workspace,
+		Claim:     spec.Claim,
+		State:     runtime.ContainerRunning,
+		Detail:    "running",
+		Addr:      upstreamAddr(addr, ""),
+	}, nil
+}
+
+func (r *Runtime) inspect(ctx context.Context, id string) (runtime.Container, error) {
+	found, err := r.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	if err != nil {
+		return runtime.Container{}, failed(ctx, "inspect container", err)
+	}
+	return r.inspected(found.Container), nil
+}
+
+// discard removes a container that was never of use.
+func (r *Runtime) discard(ctx context.Context, id string) error {
+	_, err := r.api.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	if err != nil && !errdefs.IsNotFound(err) {
+		return failed(ctx, "remove container", err)
+	}
+	return nil
+}
