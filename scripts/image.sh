@@ -35,11 +35,18 @@ drop_replaced() {
 }
 
 # build_image IMAGE DIGEST [docker build arguments] builds with the builder that
-# every engine has.
+# every engine has, and shows its steps; all it says is shown when it fails.
 build_image() {
-	local image=$1 digest=$2 old
+	local image=$1 digest=$2 old log
 	shift 2
 	old=$(image_id "$image")
-	DOCKER_BUILDKIT=0 docker build --force-rm --tag "$image" --label "$inputs_label=$digest" "$@"
+	log=$(mktemp)
+	if ! DOCKER_BUILDKIT=0 docker build --force-rm --tag "$image" --label "$inputs_label=$digest" "$@" 2>&1 |
+		tee "$log" | { grep --line-buffered -E '^(Step [0-9/]+ : (RUN|FROM|ADD|COPY)|install: )' || true; } | cut -c 1-120; then
+		tail -n 60 "$log" >&2
+		rm -f "$log"
+		die "building $image failed (see above)"
+	fi
+	rm -f "$log"
 	drop_replaced "$image" "$old"
 }

@@ -30,4 +30,4 @@ tar --create --file="$work/rootfs.tar" --sort=name --owner=0 --group=0 --numeric
 tar --append --file="$work/rootfs.tar" --sort=name --owner=1000 --group=1000 --numeric-owner \
 	-C "$work/root" ./home/coder
 cp Dockerfile "$work/"
-tar --create --file=- -C "$work" Dockerfile rootfs.tar | build_image "$image" "$digest" --quiet -
+tar --create --file=- -C "$work" Dockerfile rootfs.tar | build_image "$image" "$digest" -

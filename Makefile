@@ -1,0 +1,68 @@
+# What a person runs. Each target says what it does; `make help` lists them.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+WORKSPACE_IMAGE := codehub/workspace:latest
+TEST_IMAGE := codehub/testserver:latest
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# The version is set below; asking git again only fails in a checkout of somebody else's.
+export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
+# Where the end-to-end tests and the benchmarks find what they run.
+export CODEHUB_TEST_BINARY := $(CURDIR)/bin/codehub
+export CODEHUB_TEST_WORKSPACE_IMAGE := $(WORKSPACE_IMAGE)
+export CODEHUB_TEST_IMAGE := $(TEST_IMAGE)
+
+# More flags for go test, say TESTFLAGS='-run TestWake -v', and the packages to test.
+TESTFLAGS ?=
+PACKAGES ?= ./...
+
+.PHONY: help run test bench build image images lint clean images-now
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## installs what is missing, builds all, and serves on http://localhost:8080
+	@scripts/setup.sh run
+	@$(MAKE) --no-print-directory build
+	@scripts/with-docker.sh images/workspace/build.sh $(WORKSPACE_IMAGE)
+	@exec scripts/with-docker.sh bin/codehub serve
+
+test: ## installs what the tests need, builds all, and runs every test
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory build
+	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
+	@echo "test: go test -race $(PACKAGES)"
+	@scripts/with-docker.sh go test -race -count=1 -timeout 30m -p 2 $(TESTFLAGS) $(PACKAGES)
+
+bench: ## prints the benchmarks, one line a figure
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory build
+	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
+	@scripts/with-docker.sh go run ./bench
+
+build: ## bin/codehub, static
+	@scripts/setup.sh build
+	@echo "build: bin/codehub $(VERSION)"
+	@CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/codehub ./cmd/codehub
+
+image: ## the workspace image codehub/workspace:latest (FORCE=1: even if nothing changed)
+	@scripts/setup.sh image
+	@scripts/with-docker.sh images/workspace/build.sh $(WORKSPACE_IMAGE)
+
+images: ## that and the test image
+	@scripts/setup.sh image
+	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
+
+images-now:
+	@images/testserver/build.sh $(TEST_IMAGE)
+	@images/workspace/build.sh $(WORKSPACE_IMAGE)
+
+lint: ## vet, staticcheck, formatting, the shell scripts, the import graph
+	@scripts/setup.sh lint
+	@scripts/lint.sh $(STATICCHECK)
+
+clean: ## removes what was built here (images and volumes stay)
+	rm -rf bin test-output

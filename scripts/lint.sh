@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Checks the source; runs every check and fails if one did.
+#
+#	lint.sh STATICCHECK_PACKAGE@VERSION
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+staticcheck=$1
+failed=0
+
+formatting() {
+	echo "lint: gofmt"
+	local files
+	files=$(git ls-files -z --cached --others --exclude-standard '*.go' | xargs -0 -r gofmt -l) || return
+	if [ -n "$files" ]; then
+		echo "these need gofmt -w:"
+		echo "$files"
+		return 1
+	fi
+}
+
+vet() {
+	echo "lint: go vet"
+	go vet ./...
+}
+
+static_analysis() {
+	echo "lint: staticcheck ${staticcheck#*@}"
+	go run "$staticcheck" ./...
+}
+
+shell_scripts() {
+	echo "lint: shellcheck"
+	git ls-files -z --cached --others --exclude-standard '*.sh' .ci/run |
+		xargs -0 -r shellcheck --external-sources --source-path=SCRIPTDIR
+}
+
+# The test may sit in any package; that there is none is a failure, too.
+import_graph() {
+	echo "lint: import graph"
+	local file
+	file=$(git grep --untracked -l 'func TestImportGraph(' -- '*_test.go') || {
+		echo "there is no TestImportGraph"
+		return 1
+	}
+	go test -run '^TestImportGraph$' "./$(dirname "$file")"
+}
+
+formatting || failed=1
+vet || failed=1
+static_analysis || failed=1
+shell_scripts || failed=1
+import_graph || failed=1
+exit "$failed"

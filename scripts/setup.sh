@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# Installs and starts what codehub needs and this machine lacks, and says what and
+# why. With everything in place it does nothing, within a second.
+#
+#	setup.sh build|lint      Go
+#	setup.sh image           and Docker, and what the images are built with
+#	setup.sh run             and PostgreSQL
+#	setup.sh test            and what the tests use
+set -euo pipefail
+cd "$(dirname "$0")"
+source messages.sh
+
+go_minimum=1.26
+
+has() { command -v "$1" >/dev/null 2>&1; }
+
+check_go() {
+	local version
+	has go || die "Go $go_minimum or later is needed to build codehub, and there is no go in PATH: install it from https://go.dev/dl/"
+	version=$(go env GOVERSION) || die "go does not run (see above); Go $go_minimum or later is needed"
+	if [ "$(printf '%s\n' "$go_minimum" "${version#go}" | sort -V | head -n 1)" != "$go_minimum" ]; then
+		die "Go $go_minimum or later is needed, and go is $version: install a newer one from https://go.dev/dl/"
+	fi
+}
+
+has_postgres() { has postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
+has_chromium() { has chromium || has chromium-browser || has google-chrome; }
+has_cjk_font() { has fc-list && [ -n "$(fc-list ':lang=ko' family)" ]; }
+has_c_compiler() { has gcc && [ -e /usr/include/stdlib.h ]; }
+has_dockerd() { has dockerd || docker_answers; }
+
+packages=() # to install
+reasons=()  # one line for each need
+
+# need CHECK PACKAGES WHY adds the packages when the check fails.
+need() {
+	if ! $1; then
+		read -ra names <<<"$2"
+		packages+=("${names[@]}")
+		reasons+=("  $2: $3")
+	fi
+}
+
+need_docker() {
+	need has_dockerd docker.io "Docker Engine, which runs the workspaces"
+	# Without its parser the engine cannot load its profile where AppArmor is on.
+	if [ "$(cat /sys/module/apparmor/parameters/enabled 2>/dev/null)" = Y ]; then
+		need 'has apparmor_parser' apparmor "Docker's profile for containers"
+	fi
+}
+
+need_image_tools() {
+	need 'has mmdebstrap' mmdebstrap "makes the workspace image's base where no image registry answers"
+	[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] ||
+		need false debian-archive-keyring "the keys that Debian's packages are signed with"
+	need 'has npm' npm "fetches code-server for the workspace image"
+}
+
+need_postgres() {
+	need has_postgres postgresql "the database; codehub runs one of its own from these programs"
+}
+
+need_test_tools() {
+	need has_c_compiler 'gcc libc6-dev' "Go's race detector"
+	need has_chromium chromium "the end-to-end tests' browser"
+	need has_cjk_font 'fontconfig fonts-noto-cjk' "Korean letters in the browser's screenshots"
+	need 'has docker-registry' docker-registry "an image registry for the tests of image pulls"
+	need 'has nft' nftables "shows the firewall's rules to the tests"
+	need 'has zstd' zstd "reads archives in the tests"
+	need 'has git' git "the tests' way to the repository"
+}
+
+install_packages() {
+	[ ${#packages[@]} -gt 0 ] || return 0
+	echo "setup: missing on this machine:"
+	printf '%s\n' "${reasons[@]}"
+	local command="apt-get install --no-install-recommends ${packages[*]}"
+	has apt-get || die "this system has no apt-get: install the above with its own package manager (the names are Debian's)"
+	can_be_root || die "installing takes root, and there is no sudo: as root, run
+  $command"
+	prepare_packages
+	echo "setup: refreshing apt's package lists"
+	as_root apt-get update -qq || echo "setup: that failed; going on with the lists at hand"
+	echo "setup: $command"
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" ||
+		die "apt could not install them (see above); once that is repaired, run
+  $command"
+	settle_packages
+}
+
+# prepare_packages keeps the PostgreSQL package from making and starting a database
+# of its own, as codehub's is a private one.
+prepare_packages() {
+	local drop_in=/etc/postgresql-common/createcluster.d/codehub.conf
+	if [[ " ${packages[*]} " == *" postgresql "* ]] && [ ! -e "$drop_in" ]; then
+		echo "setup: telling the postgresql package to start no database by itself ($drop_in)"
+		as_root mkdir -p "${drop_in%/*}"
+		echo 'create_main_cluster = false' | as_root tee "$drop_in" >/dev/null
+	fi
+}
+
+settle_packages() {
+	# Debian 13 has Docker's command line in a package of its own.
+	if ! has docker; then
+		as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends docker-cli
+	fi
+	# The tests start registries of their own; the package starts one for all.
+	if [[ " ${packages[*]} " == *" docker-registry "* ]] && [ -d /run/systemd/system ]; then
+		echo "setup: stopping the docker-registry service that the package started"
+		as_root systemctl disable --quiet --now docker-registry
+	fi
+}
+
+case ${1:-} in
+build) ;;
+lint) need 'has shellcheck' shellcheck "checks the shell scripts" ;;
+image) need_docker && need_image_tools ;;
+run) need_docker && need_image_tools && need_postgres ;;
+test) need_docker && need_image_tools && need_postgres && need_test_tools ;;
+*) die "usage: setup.sh build|lint|image|run|test" ;;
+esac
+check_go
+install_packages
+case $1 in
+image | run | test) ./start-docker.sh ;;
+esac
