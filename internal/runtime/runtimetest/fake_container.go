@@ -1,0 +1,222 @@
+package runtimetest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// StartContainer implements runtime.Runtime.
+func (f *Fake) StartContainer(ctx context.Context, spec runtime.ContainerSpec, progress func(runtime.Progress)) (runtime.Container, error) {
+	if err := f.enter(ctx, "StartContainer", spec.Workspace); err != nil {
+		return runtime.Container{}, err
+	}
+	f.mu.Lock()
+	err := f.prepareErr
+	f.mu.Unlock()
+	if err != nil {
+		return runtime.Container{}, err
+	}
+	report(progress, runtime.StepCreating)
+	if err := f.ensureImage(ctx, "StartContainer/pull", spec.Workspace, spec.Image, progress); err != nil {
+		return runtime.Container{}, err
+	}
+	c, err := f.makeContainer(spec)
+	if err != nil || c.State == runtime.ContainerRunning {
+		return c, err
+	}
+	report(progress, runtime.StepStarting)
+	if err := f.step(ctx, "StartContainer/start", spec.Workspace); err != nil {
+		return runtime.Container{}, err
+	}
+	if c, err = f.run(c.ID, spec.Workspace); err != nil {
+		return runtime.Container{}, err
+	}
+	if err := f.step(ctx, "StartContainer/done", spec.Workspace); err != nil {
+		return runtime.Container{}, err
+	}
+	return c, nil
+}
+
+// makeContainer makes the container, or returns the one that is to be taken up.
+func (f *Fake) makeContainer(spec runtime.ContainerSpec) (runtime.Container, error) {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	c := f.w.containers[spec.Workspace]
+	if c != nil && (c.installation != f.installation || c.Claim != spec.Claim || c.State == runtime.ContainerExited) {
+		return runtime.Container{}, fmt.Errorf("container of %s: %w", spec.Workspace, runtime.ErrConflict)
+	}
+	if c != nil && c.State == runtime.ContainerRunning {
+		return c.Container, nil
+	}
+	v := f.w.volumes[spec.Workspace]
+	if v == nil || v.installation != f.installation || v.Storage != spec.Storage || v.Claim != spec.VolumeClaim {
+		delete(f.w.containers, spec.Workspace)
+		f.w.change()
+		return runtime.Container{}, fmt.Errorf("volume of %s: %w", spec.Workspace, runtime.ErrVolumeMismatch)
+	}
+	if c == nil {
+		c = &fakeContainer{
+			Container: runtime.Container{
+				ID: f.w.nextID(), Workspace: spec.Workspace, Claim: spec.Claim,
+				State: runtime.ContainerCreated, Detail: "Created",
+			},
+			installation: f.installation,
+			secret:       spec.Secret,
+		}
+		f.w.containers[spec.Workspace] = c
+		f.w.change()
+	}
+	return c.Container, nil
+}
+
+func (f *Fake) run(containerID string, id workspace.ID) (runtime.Container, error) {
+	f.mu.Lock()
+	addr := f.addr
+	f.mu.Unlock()
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	c := f.w.containers[id]
+	if c == nil || c.ID != containerID {
+		return runtime.Container{}, fmt.Errorf("start container of %s: it is gone", id)
+	}
+	c.State, c.Detail = runtime.ContainerRunning, "Up"
+	c.log = append(c.log, "listening", "ready")
+	f.w.serial++ // addresses are never given out again
+	c.Addr = fmt.Sprintf("10.%d.%d.%d:%d", f.w.serial>>16&255, f.w.serial>>8&255, f.w.serial&255, runtime.IDEPort)
+	if addr != nil {
+		c.Addr = addr(id)
+	}
+	if f.w.exitOnStart[id] {
+		c.end("Exited (1)")
+	}
+	f.w.change()
+	// Whoever started it learns of its end by looking.
+	out := c.Container
+	out.State = runtime.ContainerRunning
+	return out, nil
+}
+
+func (c *fakeContainer) end(detail string) {
+	c.State, c.Detail, c.Addr = runtime.ContainerExited, detail, ""
+	c.log = append(c.log, "ended")
+}
+
+// RemoveContainer implements runtime.Runtime.
+func (f *Fake) RemoveContainer(ctx context.Context, containerID string, _ time.Duration) error {
+	if err := f.enter(ctx, "RemoveContainer", f.workspaceOf(containerID)); err != nil {
+		return err
+	}
+	id := f.workspaceOf(containerID)
+	f.w.mu.Lock()
+	c := f.w.containers[id]
+	if c == nil || c.ID != containerID {
+		f.w.mu.Unlock()
+		return nil
+	}
+	if c.installation != f.installation {
+		f.w.mu.Unlock()
+		return fmt.Errorf("container %s is not this installation's", containerID)
+	}
+	if c.State == runtime.ContainerRunning {
+		c.end("Exited (143)")
+		f.w.change()
+	}
+	f.w.mu.Unlock()
+
+	if err := f.step(ctx, "RemoveContainer/remove", id); err != nil {
+		return err
+	}
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	if c := f.w.containers[id]; c != nil && c.ID == containerID {
+		delete(f.w.containers, id)
+		f.w.change()
+	}
+	return nil
+}
+
+func (f *Fake) workspaceOf(containerID string) workspace.ID {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	for id, c := range f.w.containers {
+		if c.ID == containerID {
+			return id
+		}
+	}
+	return ""
+}
+
+// Probe implements runtime.Runtime.
+func (f *Fake) Probe(ctx context.Context, c runtime.Container) error {
+	if err := f.step(ctx, "Probe", c.Workspace); err != nil {
+		return err
+	}
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	real := f.w.containers[c.Workspace]
+	if real == nil || real.State != runtime.ContainerRunning || c.Addr == "" || real.Addr != c.Addr {
+		return fmt.Errorf("probe %s: connection refused", c.Workspace)
+	}
+	real.probes++
+	if f.w.neverHealthy[c.Workspace] || real.probes < f.w.probesWanted[c.Workspace] {
+		return fmt.Errorf("probe %s: 503", c.Workspace)
+	}
+	return nil
+}
+
+// Upstream implements runtime.Runtime.
+func (f *Fake) Upstream(ctx context.Context, id workspace.ID) (runtime.Upstream, error) {
+	if err := f.enter(ctx, "Upstream", id); err != nil {
+		return runtime.Upstream{}, err
+	}
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	c := f.w.containers[id]
+	if c == nil || c.installation != f.installation || c.State != runtime.ContainerRunning {
+		return runtime.Upstream{}, fmt.Errorf("workspace %s: %w", id, runtime.ErrNotFound)
+	}
+	return runtime.Upstream{ContainerID: c.ID, Addr: c.Addr, Secret: c.secret}, nil
+}
+
+// Logs implements runtime.Runtime.
+func (f *Fake) Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error {
+	if err := f.enter(ctx, "Logs", id); err != nil {
+		return err
+	}
+	f.w.mu.Lock()
+	c := f.w.containers[id]
+	if c == nil || c.installation != f.installation {
+		f.w.mu.Unlock()
+		return fmt.Errorf("workspace %s: %w", id, runtime.ErrNotFound)
+	}
+	from := 0
+	if tail > 0 {
+		from = max(0, len(c.log)-tail)
+	}
+	for {
+		lines := c.log[from:]
+		from = len(c.log)
+		ended := f.w.containers[id] != c || c.State == runtime.ContainerExited
+		changed := f.w.changed
+		f.w.mu.Unlock()
+		for _, line := range lines {
+			if _, err := fmt.Fprintln(w, line); err != nil {
+				return fmt.Errorf("write logs: %w", err)
+			}
+		}
+		if ended || !follow {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil
+		}
+		f.w.mu.Lock()
+	}
+}
