@@ -1,0 +1,97 @@
+// Package auth knows who asks: passwords, login with its lockout, sessions,
+// API tokens, and the first user (design §6). What is secret is stored as a
+// hash alone: passwords as argon2id, session ids and tokens as SHA-256.
+package auth
+
+import (
+	"context"
+	"log/slog"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+
+	"golang.org/x/sync/singleflight"
+)
+
+// Store is what auth keeps in the database; *postgres.DB is it. Things that
+// are not there are workspace.CodeNotFound; sessions and tokens that hold no
+// longer are workspace.CodeUnauthenticated.
+type Store interface {
+	UserCount(ctx context.Context) (int, error)
+	CreateUser(ctx context.Context, u postgres.User) (postgres.User, error)
+	CreateFirstUser(ctx context.Context, u postgres.User) (postgres.User, error)
+	UserByName(ctx context.Context, username string) (postgres.User, error)
+	RecordLoginFailure(ctx context.Context, userID string, lockedUntil func(failures int, now time.Time) *time.Time) (postgres.User, error)
+	ResetLoginFailures(ctx context.Context, userID string) error
+
+	CreateSession(ctx context.Context, hash []byte, userID string, expires time.Time, userAgent string) error
+	SessionUser(ctx context.Context, hash []byte) (postgres.User, time.Time, error)
+	DeleteSession(ctx context.Context, hash []byte) error
+	ValidSessions(ctx context.Context, hashes [][]byte) ([][]byte, error)
+
+	CreateToken(ctx context.Context, caller workspace.Caller, t postgres.Token) (postgres.Token, error)
+	Tokens(ctx context.Context, caller workspace.Caller) ([]postgres.Token, error)
+	DeleteToken(ctx context.Context, caller workspace.Caller, id string) error
+	TokenUser(ctx context.Context, hash []byte) (postgres.User, postgres.Token, error)
+	TouchToken(ctx context.Context, id string, at time.Time) error
+}
+
+// SessionLifetime is how long a login lasts, counted from the login and not
+// from the last use: a stolen cookie ends too.
+const SessionLifetime = 30 * 24 * time.Hour
+
+// Config configures New.
+type Config struct {
+	// URL is CODEHUB_URL. Under https the cookie is Secure and has the
+	// __Host- prefix, which no sibling host can set.
+	URL *url.URL
+	Log *slog.Logger
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Auth answers who asks. It is safe for concurrent use.
+type Auth struct {
+	store  Store
+	log    *slog.Logger
+	now    func() time.Time
+	secure bool
+
+	hasher   *hasher
+	attempts *attempts
+	names    *turns
+	answerIn time.Duration // every refused login is answered at a multiple of it
+
+	cache *cache
+	loads singleflight.Group
+
+	watches watches
+
+	setupMu   sync.Mutex
+	setupCode string
+	hasUsers  atomic.Bool
+}
+
+// New makes an Auth on store. Run has to run for Watch to notice anything.
+func New(store Store, cfg Config) *Auth {
+	now := cfg.Now
+	if now == nil {
+		now = time.Now
+	}
+	return &Auth{
+		store:    store,
+		log:      cfg.Log,
+		now:      now,
+		secure:   cfg.URL != nil && cfg.URL.Scheme == "https",
+		hasher:   newHasher(),
+		attempts: newAttempts(maxAttemptNames),
+		names:    newTurns(),
+		answerIn: refusalQuantum,
+		cache:    newCache(maxCached),
+		watches:  watches{poke: make(chan struct{}, 1), by: map[string]map[*watch]struct{}{}},
+	}
+}

@@ -1,0 +1,154 @@
+package auth
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"time"
+
+	"codehub/internal/workspace"
+)
+
+// Identity is who a request comes from.
+type Identity struct {
+	Caller    workspace.Caller
+	CreatedAt time.Time // of the account
+	Expires   time.Time // of the session or token; zero if it has no end
+}
+
+// loadTimeout bounds one look into the database. It does not hang on the
+// request that asked first: others wait for the same answer.
+const loadTimeout = 10 * time.Second
+
+// Authenticate says who a request comes from: the API token in
+// Codehub-Session-Token, with bearer also the one in Authorization (design
+// §6: for /api alone), else the session cookie. CodeUnauthenticated if it
+// comes from nobody. Answers are remembered for 60 s at most.
+func (a *Auth) Authenticate(r *http.Request, bearer bool) (workspace.Caller, error) {
+	id, err := a.Identify(r, bearer)
+	return id.Caller, err
+}
+
+// Identify is Authenticate with more about the answer.
+func (a *Auth) Identify(r *http.Request, bearer bool) (Identity, error) {
+	token, sessions, err := a.credentials(r, bearer)
+	if err != nil {
+		return Identity{}, err
+	}
+	if token != "" {
+		return a.identify(r.Context(), hashSecret(token), true)
+	}
+	var found *Identity
+	for _, s := range sessions {
+		id, err := a.identify(r.Context(), hashSecret(s), false)
+		switch {
+		case workspace.CodeOf(err) == workspace.CodeUnauthenticated:
+			continue
+		case err != nil:
+			return Identity{}, err
+		case found != nil && found.Caller.UserID != id.Caller.UserID:
+			// One of them was slipped in to make a person work in somebody
+			// else's account.
+			return Identity{}, unauthenticated()
+		}
+		found = &id
+	}
+	if found == nil {
+		return Identity{}, unauthenticated()
+	}
+	return *found, nil
+}
+
+func (a *Auth) identify(ctx context.Context, hash secretHash, token bool) (Identity, error) {
+	id, ok := a.cache.get(hash, a.now())
+	if !ok {
+		ch := a.loads.DoChan(string(hash[:]), func() (any, error) {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
+			defer cancel()
+			return a.load(ctx, hash, token)
+		})
+		select {
+		case r := <-ch:
+			if r.Err != nil {
+				return Identity{}, r.Err
+			}
+			id = r.Val.(Identity)
+		case <-ctx.Done():
+			return Identity{}, ctx.Err()
+		}
+	}
+	// A token does not pass as a cookie, nor a session id as a token.
+	if (id.Caller.Token != "") != token {
+		return Identity{}, unauthenticated()
+	}
+	return id, nil
+}
+
+func (a *Auth) load(ctx context.Context, hash secretHash, token bool) (Identity, error) {
+	// An invalidation that comes while the row is read must not be lost.
+	seen := a.cache.generation()
+	var id Identity
+	if token {
+		u, t, err := a.store.TokenUser(ctx, hash[:])
+		if err != nil {
+			return Identity{}, notAuthenticated(err)
+		}
+		if u.Disabled {
+			return Identity{}, unauthenticated()
+		}
+		id = Identity{Caller: callerOf(u, hash, t.ID), CreatedAt: u.CreatedAt}
+		if t.ExpiresAt != nil {
+			id.Expires = *t.ExpiresAt
+		}
+		if err := a.store.TouchToken(ctx, t.ID, a.now()); err != nil {
+			a.log.DebugContext(ctx, "note the use of an API token", "user", u.ID, "err", err)
+		}
+	} else {
+		u, expires, err := a.store.SessionUser(ctx, hash[:])
+		if err != nil {
+			return Identity{}, notAuthenticated(err)
+		}
+		if u.Disabled {
+			return Identity{}, unauthenticated()
+		}
+		id = Identity{Caller: callerOf(u, hash, ""), CreatedAt: u.CreatedAt, Expires: expires}
+	}
+	now := a.now()
+	if !id.Expires.IsZero() && !id.Expires.After(now) {
+		return Identity{}, unauthenticated()
+	}
+	a.cache.put(hash, id, now, seen)
+	return id, nil
+}
+
+func notAuthenticated(err error) error {
+	switch workspace.CodeOf(err) {
+	case workspace.CodeNotFound, workspace.CodeUnauthenticated, workspace.CodeForbidden:
+		return unauthenticated()
+	}
+	return fmt.Errorf("look up who asks: %w", err)
+}
+
+// Valid says which of these sessions and tokens (Caller.Session) still hold,
+// by one question to the database. An error means that nothing is known.
+func (a *Auth) Valid(ctx context.Context, sessions []string) (map[string]bool, error) {
+	hashes := make([][]byte, 0, len(sessions))
+	for _, s := range sessions {
+		if h, ok := decodeSession(s); ok {
+			hashes = append(hashes, h[:])
+		}
+	}
+	valid := make(map[string]bool, len(hashes))
+	if len(hashes) == 0 {
+		return valid, nil
+	}
+	held, err := a.store.ValidSessions(ctx, hashes)
+	if err != nil {
+		return nil, fmt.Errorf("look up which sessions hold: %w", err)
+	}
+	for _, h := range held {
+		valid[hex.EncodeToString(h)] = true
+	}
+	return valid, nil
+}

@@ -1,0 +1,104 @@
+package auth
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// cacheFor is how long an answer may be used without an event that
+	// renews or ends it (design §8).
+	cacheFor  = 60 * time.Second
+	maxCached = 20_000
+)
+
+// cache remembers who holds a session or token. Only positive answers: a
+// credential that nobody has is asked about each time, and there is no end of
+// such.
+type cache struct {
+	mu  sync.RWMutex
+	max int
+	gen uint64
+	by  map[secretHash]cached
+}
+
+type cached struct {
+	id    Identity
+	until time.Time
+}
+
+func newCache(max int) *cache { return &cache{max: max, by: map[secretHash]cached{}} }
+
+func (c *cache) get(h secretHash, now time.Time) (Identity, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	e, ok := c.by[h]
+	return e.id, ok && now.Before(e.until)
+}
+
+func (c *cache) generation() uint64 {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.gen
+}
+
+// put remembers id unless something was invalidated since generation seen.
+func (c *cache) put(h secretHash, id Identity, now time.Time, seen uint64) {
+	until := now.Add(cacheFor)
+	if !id.Expires.IsZero() && id.Expires.Before(until) {
+		until = id.Expires
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gen != seen {
+		return
+	}
+	if len(c.by) >= c.max {
+		c.evict(now)
+	}
+	c.by[h] = cached{id: id, until: until}
+}
+
+// evict makes room: what is over, else an eighth of whatever comes first.
+func (c *cache) evict(now time.Time) {
+	for h, e := range c.by {
+		if !now.Before(e.until) {
+			delete(c.by, h)
+		}
+	}
+	for h := range c.by {
+		if len(c.by) < c.max-c.max/8 {
+			return
+		}
+		delete(c.by, h)
+	}
+}
+
+func (c *cache) drop(match func(secretHash, Identity) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gen++
+	for h, e := range c.by {
+		if match(h, e.id) {
+			delete(c.by, h)
+		}
+	}
+}
+
+// Invalidate forgets what is remembered of one session or token (hex, as in
+// Caller.Session) or, if session is empty, of everything of the user, and has
+// the watched sessions looked at. It answers the event auth_changed.
+func (a *Auth) Invalidate(user, session string) {
+	if h, ok := decodeSession(session); ok {
+		a.cache.drop(func(k secretHash, _ Identity) bool { return k == h })
+	} else {
+		a.cache.drop(func(_ secretHash, id Identity) bool { return id.Caller.UserID == user })
+	}
+	a.watches.look()
+}
+
+// InvalidateAll forgets everything; for when events may have been missed.
+func (a *Auth) InvalidateAll() {
+	a.cache.drop(func(secretHash, Identity) bool { return true })
+	a.watches.look()
+}

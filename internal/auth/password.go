@@ -1,0 +1,186 @@
+package auth
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"codehub/internal/workspace"
+
+	"golang.org/x/crypto/argon2"
+	"golang.org/x/text/unicode/norm"
+)
+
+// Parameters of new password hashes: about 45 ms on two cores.
+const (
+	argonTime    = 2
+	argonMemory  = 64 << 10 // KiB
+	argonThreads = 2
+	argonKey     = 32
+	argonSalt    = 16
+
+	// What a stored hash may ask for, so that one bad row cannot take the
+	// server's memory.
+	maxArgonTime   = 16
+	maxArgonMemory = 256 << 10
+
+	// Hashes computed at once, and those who may wait for their turn: a flood
+	// of logins costs waiting, never memory.
+	maxHashing     = 2
+	maxHashWaiting = 64
+	hashWait       = 10 * time.Second
+)
+
+// MinPassword and MaxPassword bound a password, in bytes.
+const (
+	MinPassword = 8
+	MaxPassword = 1024
+)
+
+// CheckPassword says whether a person may take this password.
+func CheckPassword(username, password string) error {
+	switch {
+	case !utf8.ValidString(password):
+		return workspace.Errorf(workspace.CodeInvalid, "The password is not valid UTF-8.")
+	case len(password) < MinPassword:
+		return workspace.Errorf(workspace.CodeInvalid, "The password is too short: at least %d characters.", MinPassword)
+	case len(password) > MaxPassword:
+		return workspace.Errorf(workspace.CodeInvalid, "The password is too long: at most %d bytes.", MaxPassword)
+	case strings.EqualFold(username, password):
+		return workspace.Errorf(workspace.CodeInvalid, "The password must not be the username.")
+	}
+	return nil
+}
+
+var errHash = errors.New("the stored password hash cannot be read")
+
+// hasher computes argon2id, a bounded number at once.
+type hasher struct {
+	slots   chan struct{}
+	waiting atomic.Int32
+	busy    atomic.Int32
+	// dummy is verified for names that do not exist, so that they take as
+	// long as those that do.
+	dummy string
+}
+
+func newHasher() *hasher {
+	h := &hasher{slots: make(chan struct{}, maxHashing)}
+	// Never computed from a password: no password verifies against it.
+	h.dummy = encodeHash(argonParams{argonTime, argonMemory, argonThreads}, random(argonSalt), random(argonKey))
+	return h
+}
+
+func (h *hasher) acquire(ctx context.Context) error {
+	if h.waiting.Add(1) > maxHashWaiting {
+		h.waiting.Add(-1)
+		return tooBusy()
+	}
+	defer h.waiting.Add(-1)
+	t := time.NewTimer(hashWait)
+	defer t.Stop()
+	select {
+	case h.slots <- struct{}{}:
+		h.busy.Add(1)
+		return nil
+	case <-t.C:
+		return tooBusy()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (h *hasher) release() {
+	// 64 MiB of garbage would otherwise stay in the process until the next
+	// collection, which an idle server does not reach for minutes.
+	if h.busy.Add(-1) == 0 && h.waiting.Load() == 0 {
+		debug.FreeOSMemory()
+	}
+	<-h.slots
+}
+
+func tooBusy() error {
+	e := workspace.Errorf(workspace.CodeUnavailable, "Too many people are logging in just now. Try again in a moment.")
+	e.Details = map[string]any{detailRetryAfter: 1}
+	return e
+}
+
+// Hash makes the PHC string of a password.
+func (h *hasher) Hash(ctx context.Context, password string) (string, error) {
+	if err := h.acquire(ctx); err != nil {
+		return "", err
+	}
+	defer h.release()
+	p, salt := argonParams{argonTime, argonMemory, argonThreads}, random(argonSalt)
+	return encodeHash(p, salt, p.key(password, salt, argonKey)), nil
+}
+
+// Verify reports whether password is the one that hash was made of.
+func (h *hasher) Verify(ctx context.Context, hash, password string) (bool, error) {
+	p, salt, want, err := decodeHash(hash)
+	if err != nil {
+		return false, err
+	}
+	if err := h.acquire(ctx); err != nil {
+		return false, err
+	}
+	defer h.release()
+	return subtle.ConstantTimeCompare(p.key(password, salt, len(want)), want) == 1, nil
+}
+
+// HashPassword makes the argon2id hash that the store keeps of a password.
+func (a *Auth) HashPassword(ctx context.Context, password string) (string, error) {
+	return a.hasher.Hash(ctx, password)
+}
+
+type argonParams struct {
+	time    uint32
+	memory  uint32 // KiB
+	threads uint8
+}
+
+// key derives the key. The password is brought to one form first: the same
+// Hangul or accents are typed composed on one system and decomposed on another.
+func (p argonParams) key(password string, salt []byte, n int) []byte {
+	return argon2.IDKey(norm.NFC.Bytes([]byte(password)), salt, p.time, p.memory, p.threads, uint32(n))
+}
+
+func encodeHash(p argonParams, salt, key []byte) string {
+	b := base64.RawStdEncoding
+	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, p.memory, p.time, p.threads,
+		b.EncodeToString(salt), b.EncodeToString(key))
+}
+
+func decodeHash(s string) (p argonParams, salt, key []byte, err error) {
+	parts := strings.Split(s, "$")
+	if len(parts) != 6 || parts[0] != "" || parts[1] != "argon2id" || parts[2] != fmt.Sprintf("v=%d", argon2.Version) {
+		return p, nil, nil, errHash
+	}
+	if n, err := fmt.Sscanf(parts[3], "m=%d,t=%d,p=%d", &p.memory, &p.time, &p.threads); err != nil || n != 3 {
+		return p, nil, nil, errHash
+	}
+	if p.time < 1 || p.time > maxArgonTime || p.threads < 1 || p.memory < 8*uint32(p.threads) || p.memory > maxArgonMemory {
+		return p, nil, nil, errHash
+	}
+	if salt, err = base64.RawStdEncoding.DecodeString(parts[4]); err != nil || len(salt) < 8 || len(salt) > 64 {
+		return p, nil, nil, errHash
+	}
+	if key, err = base64.RawStdEncoding.DecodeString(parts[5]); err != nil || len(key) < 16 || len(key) > 64 {
+		return p, nil, nil, errHash
+	}
+	return p, salt, key, nil
+}
+
+func random(n int) []byte {
+	b := make([]byte, n)
+	rand.Read(b) // never fails: the program ends instead
+	return b
+}

@@ -1,0 +1,159 @@
+package auth
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"fmt"
+	"strings"
+	"time"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// AdminUsername is who CODEHUB_ADMIN_PASSWORD is the password of.
+const AdminUsername = "admin"
+
+// setupAttempts is where failed setup codes are counted; no username can be it.
+const setupAttempts = "\x00setup"
+
+// SetupNeeded reports whether there is no user yet.
+func (a *Auth) SetupNeeded(ctx context.Context) (bool, error) {
+	if a.hasUsers.Load() {
+		return false, nil
+	}
+	n, err := a.store.UserCount(ctx)
+	if err != nil {
+		return false, fmt.Errorf("count the users: %w", err)
+	}
+	if n > 0 {
+		a.hasUsers.Store(true)
+	}
+	return n == 0, nil
+}
+
+// SetupCode returns this process's one-time code for Setup, to be printed
+// where only the operator sees it, or "" if there are users already.
+func (a *Auth) SetupCode(ctx context.Context) (string, error) {
+	needed, err := a.SetupNeeded(ctx)
+	if err != nil || !needed {
+		return "", err
+	}
+	a.setupMu.Lock()
+	defer a.setupMu.Unlock()
+	if a.setupCode == "" {
+		s := rand.Text() // 26 letters and digits without 0, 1, 8, 9
+		a.setupCode = s[0:4] + "-" + s[4:8] + "-" + s[8:12] + "-" + s[12:16]
+	}
+	return a.setupCode, nil
+}
+
+// Setup makes the first user, an admin, and logs them in. It takes the code
+// that SetupCode gave out; wrong codes are limited like wrong passwords. Once
+// there is a user it is CodeForbidden.
+func (a *Auth) Setup(ctx context.Context, code, username, password, userAgent string) (Session, error) {
+	start := time.Now()
+	if err := a.checkSetupCode(ctx, code); err != nil {
+		a.wait(ctx, start)
+		return Session{}, err
+	}
+	user, err := a.createFirst(ctx, username, password)
+	if err != nil {
+		return Session{}, err
+	}
+	return a.begin(ctx, user, userAgent)
+}
+
+func (a *Auth) checkSetupCode(ctx context.Context, code string) error {
+	needed, err := a.SetupNeeded(ctx)
+	if err != nil {
+		return err
+	}
+	if !needed {
+		return setupOver()
+	}
+	done, err := a.names.take(ctx, setupAttempts)
+	if err != nil {
+		return err
+	}
+	defer done()
+	now := a.now()
+	if until := a.attempts.lockedUntil(setupAttempts); until != nil && until.After(now) {
+		return lockedOut(*until, now)
+	}
+	a.setupMu.Lock()
+	want := a.setupCode
+	a.setupMu.Unlock()
+	code = strings.ToUpper(strings.TrimSpace(code))
+	if want == "" || subtle.ConstantTimeCompare([]byte(bareCode(code)), []byte(bareCode(want))) != 1 {
+		a.attempts.fail(setupAttempts, now)
+		return workspace.Errorf(workspace.CodeForbidden, "The setup code is wrong. It is in the server's output at its start.")
+	}
+	return nil
+}
+
+func bareCode(s string) string { return strings.NewReplacer("-", "", " ", "").Replace(s) }
+
+func setupOver() error {
+	return workspace.Errorf(workspace.CodeForbidden, "codehub is set up already. Log in, or ask an administrator for an account.")
+}
+
+// EnsureAdmin makes the user admin with CODEHUB_ADMIN_PASSWORD if there is no
+// user at all, and reports whether it did.
+func (a *Auth) EnsureAdmin(ctx context.Context, password string) (bool, error) {
+	needed, err := a.SetupNeeded(ctx)
+	if err != nil || !needed {
+		return false, err
+	}
+	_, err = a.createFirst(ctx, AdminUsername, password)
+	if workspace.CodeOf(err) == workspace.CodeForbidden {
+		return false, nil // another server was quicker
+	}
+	return err == nil, err
+}
+
+func (a *Auth) createFirst(ctx context.Context, username, password string) (postgres.User, error) {
+	u, err := a.newUser(ctx, username, password)
+	if err != nil {
+		return postgres.User{}, err
+	}
+	u.Admin = true
+	created, err := a.store.CreateFirstUser(ctx, u)
+	if workspace.CodeOf(err) == workspace.CodeForbidden {
+		a.hasUsers.Store(true)
+		return postgres.User{}, setupOver()
+	}
+	if err != nil {
+		return postgres.User{}, err
+	}
+	a.hasUsers.Store(true)
+	return created, nil
+}
+
+// CreateUser makes a user with a password.
+func (a *Auth) CreateUser(ctx context.Context, username, password string, admin bool) (postgres.User, error) {
+	u, err := a.newUser(ctx, username, password)
+	if err != nil {
+		return postgres.User{}, err
+	}
+	u.Admin = admin
+	return a.store.CreateUser(ctx, u)
+}
+
+func (a *Auth) newUser(ctx context.Context, username, password string) (postgres.User, error) {
+	username = norm.NFC.String(strings.TrimSpace(username))
+	if err := CheckUsername(username); err != nil {
+		return postgres.User{}, err
+	}
+	if err := CheckPassword(username, password); err != nil {
+		return postgres.User{}, err
+	}
+	hash, err := a.hasher.Hash(ctx, password)
+	if err != nil {
+		return postgres.User{}, err
+	}
+	return postgres.User{Username: username, PasswordHash: hash}, nil
+}

@@ -1,0 +1,43 @@
+package auth
+
+import (
+	"context"
+	"time"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// CreateToken makes an API token for who asks and returns it with its secret,
+// which is kept nowhere. A token that makes another gives it no longer life
+// than its own.
+func (a *Auth) CreateToken(ctx context.Context, by Identity, name string, expires *time.Time) (postgres.Token, string, error) {
+	if expires != nil {
+		if !expires.After(a.now()) {
+			return postgres.Token{}, "", workspace.Errorf(workspace.CodeInvalid, "expires_at must be in the future.")
+		}
+		utc := expires.UTC().Truncate(time.Microsecond)
+		expires = &utc
+	}
+	if by.Caller.Token != "" && !by.Expires.IsZero() && (expires == nil || expires.After(by.Expires)) {
+		expires = &by.Expires
+	}
+	secret := newToken()
+	hash := hashSecret(secret)
+	t, err := a.store.CreateToken(ctx, by.Caller, postgres.Token{Name: name, Hash: hash[:], ExpiresAt: expires})
+	return t, secret, err
+}
+
+// Tokens lists the caller's API tokens.
+func (a *Auth) Tokens(ctx context.Context, caller workspace.Caller) ([]postgres.Token, error) {
+	return a.store.Tokens(ctx, caller)
+}
+
+// DeleteToken ends one of the caller's API tokens.
+func (a *Auth) DeleteToken(ctx context.Context, caller workspace.Caller, id string) error {
+	if err := a.store.DeleteToken(ctx, caller, id); err != nil {
+		return err
+	}
+	a.Invalidate(caller.UserID, "")
+	return nil
+}

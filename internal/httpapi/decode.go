@@ -1,0 +1,118 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+
+	"codehub/internal/workspace"
+)
+
+// maxBody bounds a request's body.
+const maxBody = 1 << 20
+
+// decode reads a JSON object into the struct that v points to. Refused are,
+// each by its name: fields that v does not have (in exactly that spelling),
+// fields given twice, values of another type; and a second value after it, a
+// body over maxBody, and a Content-Type that a page of another origin could
+// send unasked.
+func decode(w http.ResponseWriter, r *http.Request, v any) error {
+	return decodeBody(w, r, v, false)
+}
+
+// decodeOptional is decode for calls whose body may be missing.
+func decodeOptional(w http.ResponseWriter, r *http.Request, v any) error {
+	return decodeBody(w, r, v, true)
+}
+
+func decodeBody(w http.ResponseWriter, r *http.Request, v any, optional bool) error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			return workspace.Errorf(workspace.CodeTooLarge, "The request's body is larger than %d bytes.", maxBody)
+		}
+		return &workspace.Error{Code: workspace.CodeInvalid, Message: "The request's body could not be read.", Err: err}
+	}
+	if optional && len(body) == 0 {
+		return nil
+	}
+	if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
+		return workspace.Errorf(codeUnsupportedMedia, "Send the body as Content-Type: application/json.")
+	}
+	if err := checkFields(body, jsonFields(reflect.TypeOf(v).Elem())); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		var wrong *json.UnmarshalTypeError
+		if errors.As(err, &wrong) && wrong.Field != "" {
+			return fieldError(wrong.Field, "is of the wrong type: "+wrong.Value+".")
+		}
+		return workspace.Errorf(workspace.CodeInvalid, "A value in the body cannot be read: %s.", boundedText(err.Error()))
+	}
+	return nil
+}
+
+// checkFields goes through the top level of a JSON object; all bodies are flat.
+func checkFields(body []byte, known []string) error {
+	d := json.NewDecoder(bytes.NewReader(body))
+	broken := workspace.Errorf(workspace.CodeInvalid, "The body is not a JSON object.")
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return broken
+	}
+	var seen []string
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return broken
+		}
+		name, _ := t.(string)
+		switch {
+		case !slices.Contains(known, name):
+			return fieldError(boundedText(name), "is not known here.")
+		case slices.Contains(seen, name):
+			return fieldError(name, "is given twice.")
+		}
+		seen = append(seen, name)
+		var skipped json.RawMessage
+		if err := d.Decode(&skipped); err != nil {
+			return broken
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return broken
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return workspace.Errorf(workspace.CodeInvalid, "There is more after the JSON object.")
+	}
+	return nil
+}
+
+func jsonFields(t reflect.Type) []string {
+	var names []string
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		names = append(names, name)
+	}
+	return names
+}
+
+// fieldError is an invalid request that names the field to blame.
+func fieldError(field, problem string) error {
+	e := workspace.Errorf(workspace.CodeInvalid, "%s %s", field, problem)
+	e.Details = map[string]any{"field": field}
+	return e
+}
+
+func boundedText(s string) string {
+	if len(s) > 128 {
+		s = strings.ToValidUTF8(s[:128], "") + "…"
+	}
+	return s
+}

@@ -1,0 +1,114 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strconv"
+
+	"codehub/api"
+	"codehub/internal/workspace"
+)
+
+// Codes that only HTTP knows.
+const (
+	codeMethodNotAllowed workspace.Code = "method_not_allowed"
+	codeUnsupportedMedia workspace.Code = "unsupported_media_type"
+	codeCrossOrigin      workspace.Code = "cross_origin"
+	codeTooManyStreams   workspace.Code = "too_many_streams"
+	codeInternal         workspace.Code = "internal"
+)
+
+// statuses is the one table from errors to HTTP statuses.
+var statuses = map[workspace.Code]int{
+	workspace.CodeInvalid:             http.StatusBadRequest,
+	workspace.CodeUnauthenticated:     http.StatusUnauthorized,
+	workspace.CodeBadCredentials:      http.StatusUnauthorized,
+	workspace.CodeLockedOut:           http.StatusTooManyRequests,
+	workspace.CodeForbidden:           http.StatusForbidden,
+	workspace.CodeNotFound:            http.StatusNotFound,
+	workspace.CodeNameTaken:           http.StatusConflict,
+	workspace.CodeOperationInProgress: http.StatusConflict,
+	workspace.CodeRecoveryRequired:    http.StatusConflict,
+	workspace.CodeNotInError:          http.StatusConflict,
+	workspace.CodeNotCancellable:      http.StatusConflict,
+	workspace.CodeNotDeleted:          http.StatusConflict,
+	workspace.CodeGone:                http.StatusGone,
+	workspace.CodeLimitExceeded:       http.StatusTooManyRequests,
+	workspace.CodeConfirmRequired:     http.StatusConflict,
+	workspace.CodeNotSupported:        http.StatusConflict,
+	workspace.CodeTooLarge:            http.StatusRequestEntityTooLarge,
+	workspace.CodeUnavailable:         http.StatusServiceUnavailable,
+
+	codeMethodNotAllowed: http.StatusMethodNotAllowed,
+	codeUnsupportedMedia: http.StatusUnsupportedMediaType,
+	codeCrossOrigin:      http.StatusForbidden,
+	codeTooManyStreams:   http.StatusTooManyRequests,
+	codeInternal:         http.StatusInternalServerError,
+}
+
+// Status is the HTTP status that an error is answered with.
+func Status(err error) int {
+	if s, ok := statuses[workspace.CodeOf(err)]; ok {
+		return s
+	}
+	return http.StatusInternalServerError
+}
+
+// errStarted ends a handler whose answer had begun: nothing more can be said.
+var errStarted = errors.New("the answer had begun")
+
+// fail answers with an error, and logs it if it is the server's own.
+func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	switch {
+	case errors.Is(err, errStarted):
+		s.log.InfoContext(r.Context(), "answer broken off", "request_id", RequestID(r.Context()), "err", err)
+		return
+	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
+		return // the client is gone
+	}
+	WriteError(w, r, s.log, err)
+}
+
+// WriteError answers a request with an error in the API's form. What has no
+// code is the server's own fault: it is logged, and people are told no more
+// than the request's id.
+func WriteError(w http.ResponseWriter, r *http.Request, log *slog.Logger, err error) {
+	status := Status(err)
+	body := api.Error{Code: string(codeInternal), Message: "Something went wrong on the server. Request " + RequestID(r.Context()) + "."}
+	var e *workspace.Error
+	if errors.As(err, &e) && statuses[e.Code] != 0 {
+		body = api.Error{Code: string(e.Code), Message: e.Message, Details: e.Details}
+	}
+	if status >= 500 {
+		log.ErrorContext(r.Context(), "request failed", "request_id", RequestID(r.Context()), "method", r.Method,
+			"path", bounded(r.URL.Path), "status", status, "err", err)
+	}
+	switch status {
+	case http.StatusUnauthorized:
+		w.Header().Set("WWW-Authenticate", `Bearer realm="codehub"`)
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		if secs, ok := body.Details["retry_after_seconds"].(int); ok {
+			w.Header().Set("Retry-After", strconv.Itoa(secs))
+		} else if status == http.StatusServiceUnavailable {
+			w.Header().Set("Retry-After", "5")
+		}
+	}
+	writeJSON(w, status, body)
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, err = w.Write(append(b, '\n'))
+	if err != nil {
+		return errors.Join(errStarted, err)
+	}
+	return nil
+}

@@ -1,0 +1,209 @@
+// Package httpapi is codehub's HTTP API (design §6): its routes on one page,
+// one table from errors to statuses, strict JSON, and the event stream. The
+// document api/openapi.json describes it, and a test holds the two together.
+package httpapi
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/auth"
+	"codehub/internal/bus"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// Store is what the API keeps; *postgres.DB is it. Every method checks that
+// the caller owns what it acts on.
+type Store interface {
+	CreateWorkspace(ctx context.Context, caller workspace.Caller, n postgres.NewWorkspace) (workspace.Workspace, error)
+	Workspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	ListWorkspaces(ctx context.Context, caller workspace.Caller, f postgres.Filter) ([]workspace.Workspace, string, error)
+	PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p postgres.Patch) (workspace.Workspace, error)
+	DeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, queue bool) (workspace.Workspace, error)
+	UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	RequestRecover(ctx context.Context, caller workspace.Caller, id workspace.ID, action string) (workspace.Workspace, error)
+	RequestCancel(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	RequestForceStop(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+}
+
+// Logs is where containers' output comes from; runtime.Runtime is it.
+type Logs interface {
+	Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error
+}
+
+// Config configures New.
+type Config struct {
+	URL          *url.URL // CODEHUB_URL
+	DeleteGrace  time.Duration
+	DefaultImage string
+	// What new workspaces run on: workspace.InstanceLocalDocker, ….
+	InstanceBackend string
+	StorageBackend  string
+	// Archives says that this server can archive and restore; without it the
+	// desired state ARCHIVED is refused.
+	Archives bool
+
+	Store Store
+	Auth  *auth.Auth
+	Hub   *bus.Hub
+	Logs  Logs
+	Log   *slog.Logger
+
+	// Heartbeat is the pause between heartbeats of an event stream; 0 is 30 s.
+	Heartbeat time.Duration
+}
+
+// Prefix is where the API lives; New's handler takes everything below it.
+const Prefix = "/api/v1"
+
+// server is what the handlers share.
+type server struct {
+	cfg     Config
+	base    string // CODEHUB_URL without a trailing slash
+	origins *http.CrossOriginProtection
+	log     *slog.Logger
+}
+
+// handler answers one route. id is who asks; the zero Identity on open routes.
+type handler func(w http.ResponseWriter, r *http.Request, id auth.Identity) error
+
+type route struct {
+	method, path string
+	open         bool // answers without a session
+	handle       handler
+}
+
+// routes is the whole API.
+func (s *server) routes() []route {
+	return []route{
+		{"GET", "/openapi.json", true, s.openapi},
+
+		{"POST", "/login", true, s.login},
+		{"POST", "/logout", false, s.logout},
+		{"GET", "/session", false, s.session},
+		{"GET", "/users/me", false, s.me},
+
+		{"GET", "/tokens", false, s.listTokens},
+		{"POST", "/tokens", false, s.createToken},
+		{"DELETE", "/tokens/{id}", false, s.deleteToken},
+
+		{"GET", "/workspaces", false, s.listWorkspaces},
+		{"POST", "/workspaces", false, s.createWorkspace},
+		{"GET", "/workspaces/{id}", false, s.getWorkspace},
+		{"PATCH", "/workspaces/{id}", false, s.patchWorkspace},
+		{"DELETE", "/workspaces/{id}", false, s.deleteWorkspace},
+		{"POST", "/workspaces/{id}/undelete", false, s.undeleteWorkspace},
+		{"POST", "/workspaces/{id}/recover", false, s.recoverWorkspace},
+		{"POST", "/workspaces/{id}/cancel", false, s.cancelWorkspace},
+		{"POST", "/workspaces/{id}/stop", false, s.stopWorkspace},
+		{"GET", "/workspaces/{id}/logs", false, s.workspaceLogs},
+
+		{"GET", "/events", false, s.events},
+	}
+}
+
+// New makes the handler of everything under /api/. It brings its own
+// protection against cross-origin requests and its own headers; request ids,
+// the access log and the recovery from panics come from Outer, around it.
+func New(cfg Config) http.Handler {
+	if cfg.Heartbeat <= 0 {
+		cfg.Heartbeat = 30 * time.Second
+	}
+	s := &server{cfg: cfg, base: strings.TrimRight(cfg.URL.String(), "/"), origins: CrossOrigin(cfg.URL), log: cfg.Log}
+	mux := http.NewServeMux()
+	methods := map[string][]string{}
+	for _, rt := range s.routes() {
+		mux.Handle(rt.method+" "+Prefix+rt.path, s.serve(rt))
+		methods[rt.path] = append(methods[rt.path], rt.method)
+		if rt.method == http.MethodGet {
+			methods[rt.path] = append(methods[rt.path], http.MethodHead)
+		}
+	}
+	for path, allowed := range methods {
+		slices.Sort(allowed)
+		mux.Handle(Prefix+path, s.serve(route{path: path, open: true, handle: methodNotAllowed(strings.Join(allowed, ", "))}))
+	}
+	mux.Handle("/", s.serve(route{path: "/", open: true, handle: func(http.ResponseWriter, *http.Request, auth.Identity) error {
+		return workspace.Errorf(workspace.CodeNotFound, "There is no such call. The API is described at %s/openapi.json.", Prefix)
+	}}))
+	return mux
+}
+
+// CrossOrigin makes the check that refuses what another origin's page sends.
+func CrossOrigin(base *url.URL) *http.CrossOriginProtection {
+	p := http.NewCrossOriginProtection()
+	if base != nil && base.Host != "" {
+		// Never fails: scheme and host are all there is.
+		_ = p.AddTrustedOrigin(base.Scheme + "://" + base.Host)
+	}
+	return p
+}
+
+// serve wraps one route in what all have in common.
+func (s *server) serve(rt route) http.Handler {
+	name := strings.TrimSpace(rt.method + " " + Prefix + rt.path)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		SetRoute(r.Context(), name)
+		headers(w.Header())
+		if err := s.handle(w, r, rt); err != nil {
+			s.fail(w, r, err)
+		}
+	})
+}
+
+func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error {
+	if err := s.sameOrigin(r); err != nil {
+		return err
+	}
+	var id auth.Identity
+	if !rt.open {
+		var err error
+		if id, err = s.cfg.Auth.Identify(r, true); err != nil {
+			return err
+		}
+		SetUser(r.Context(), id.Caller.UserID)
+	}
+	return rt.handle(w, r, id)
+}
+
+// sameOrigin refuses what a page of another origin makes a browser send, and,
+// of any origin, what it sends without asking first (no-cors).
+func (s *server) sameOrigin(r *http.Request) error {
+	if err := s.origins.Check(r); err != nil {
+		return workspace.Errorf(codeCrossOrigin, "This request came from another site's page and was refused.")
+	}
+	safe := r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
+	if !safe && r.Header.Get("Sec-Fetch-Mode") == "no-cors" {
+		return workspace.Errorf(codeCrossOrigin, "Requests with Sec-Fetch-Mode: no-cors may not change anything.")
+	}
+	return nil
+}
+
+func headers(h http.Header) {
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Referrer-Policy", "no-referrer")
+}
+
+func methodNotAllowed(allow string) handler {
+	return func(w http.ResponseWriter, r *http.Request, _ auth.Identity) error {
+		w.Header().Set("Allow", allow)
+		return workspace.Errorf(codeMethodNotAllowed, "This call takes %s.", allow)
+	}
+}
+
+func (s *server) openapi(w http.ResponseWriter, _ *http.Request, _ auth.Identity) error {
+	w.Header().Set("Content-Type", "application/json")
+	_, err := w.Write(api.OpenAPI)
+	return err
+}

@@ -1,0 +1,96 @@
+package httpapi
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"codehub/internal/auth"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+const (
+	defaultTail = 1000
+	maxTail     = 100_000
+)
+
+// workspaceLogs answers what the workspace's container printed.
+func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	q := r.URL.Query()
+	if err := knownParams(q, "follow", "tail"); err != nil {
+		return err
+	}
+	follow, err := boolParam(q, "follow")
+	if err != nil {
+		return err
+	}
+	tail := defaultTail
+	if v := q.Get("tail"); v != "" {
+		if tail, err = strconv.Atoi(v); err != nil || tail < 0 || tail > maxTail {
+			return fieldError("tail", "must be between 0 (all that is kept) and 100000.")
+		}
+	}
+	ws, err := s.find(r, id)
+	if err != nil {
+		return err
+	}
+	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
+	defer stop()
+	ctx, cancel := endAt(ctx, id.Expires)
+	defer cancel()
+	out := &textStream{w: w, rc: http.NewResponseController(w), head: r.Method == http.MethodHead}
+	err = s.cfg.Logs.Logs(ctx, ws.ID, tail, follow, out)
+	switch {
+	case err == nil:
+		out.begin()
+		return nil
+	case ctx.Err() != nil:
+		return nil
+	case out.begun:
+		return errors.Join(errStarted, err)
+	case errors.Is(err, runtime.ErrNotFound):
+		return workspace.Errorf(workspace.CodeNotFound, "This workspace has no container just now, so there is no log.")
+	case errors.Is(err, runtime.ErrUnreachable):
+		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "The container backend does not answer. Try again later.", Err: err}
+	}
+	return err
+}
+
+// textStream sends text on as it comes, and begins the answer only with the
+// first of it, so that until then it can still become an error.
+type textStream struct {
+	w     io.Writer
+	rc    *http.ResponseController
+	begun bool
+	head  bool
+}
+
+func (t *textStream) begin() {
+	if t.begun {
+		return
+	}
+	t.begun = true
+	h := t.w.(http.ResponseWriter).Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("X-Accel-Buffering", "no")
+}
+
+func (t *textStream) Write(b []byte) (int, error) {
+	t.begin()
+	if t.head {
+		return 0, errHead
+	}
+	if err := t.rc.SetWriteDeadline(time.Now().Add(writeWithin)); err != nil {
+		return 0, err
+	}
+	n, err := t.w.Write(b)
+	if err == nil {
+		err = t.rc.Flush()
+	}
+	return n, err
+}
+
+var errHead = errors.New("HEAD takes no content")

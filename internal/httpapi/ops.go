@@ -1,0 +1,142 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Healthz answers that the process runs, and looks at nothing else: a server
+// that waits for its database must not be killed for it.
+func Healthz() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Quiet(r.Context())
+		SetRoute(r.Context(), "/healthz")
+		headers(w.Header())
+		_ = writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+	})
+}
+
+// Check is one thing that a server needs to be ready.
+type Check struct {
+	Name string
+	// Run returns nil if it is there. It is called with a deadline.
+	Run func(ctx context.Context) error
+}
+
+// readyWithin bounds all checks of one answer, which run side by side.
+const readyWithin = 3 * time.Second
+
+var errNoAnswer = errors.New("no answer in time")
+
+// Readyz answers 200 if every check passes, else 503. Names and "ok" or
+// "failed" are all that it tells; why goes to the log.
+func Readyz(log *slog.Logger, checks []Check) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Quiet(r.Context())
+		SetRoute(r.Context(), "/readyz")
+		headers(w.Header())
+		ctx, cancel := context.WithTimeout(r.Context(), readyWithin)
+		defer cancel()
+		errs := runChecks(ctx, checks)
+		body := struct {
+			Status string            `json:"status"`
+			Checks map[string]string `json:"checks"`
+		}{"ok", map[string]string{}}
+		status := http.StatusOK
+		for i, c := range checks {
+			body.Checks[c.Name] = "ok"
+			if errs[i] != nil {
+				body.Checks[c.Name], body.Status, status = "failed", "failed", http.StatusServiceUnavailable
+				log.WarnContext(r.Context(), "not ready", "check", c.Name, "err", errs[i])
+			}
+		}
+		_ = writeJSON(w, status, body)
+	})
+}
+
+func runChecks(ctx context.Context, checks []Check) []error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(checks))
+	for i, c := range checks {
+		wg.Go(func() {
+			errs[i] = c.Run(ctx)
+			if errs[i] == nil && ctx.Err() != nil {
+				errs[i] = errNoAnswer
+			}
+		})
+	}
+	wg.Wait()
+	return errs
+}
+
+// Metrics counts requests. Its labels are bounded: a route's pattern, a known
+// method, a class of status.
+type Metrics struct {
+	registry *prometheus.Registry
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	open     prometheus.Gauge
+}
+
+// NewMetrics makes a registry with the process's own figures and HTTP's.
+func NewMetrics() *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "codehub_http_requests_total", Help: "Requests answered, by route, method and class of status.",
+		}, []string{"route", "method", "status"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "codehub_http_request_seconds", Help: "Time until a request was answered in full, by route.",
+			Buckets: []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+		}, []string{"route"}),
+		open: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "codehub_http_requests_open", Help: "Requests being answered, open streams and WebSockets included.",
+		}),
+	}
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		m.requests, m.seconds, m.open)
+	return m
+}
+
+// Registry is where other parts register figures of their own.
+func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
+
+// Handler answers /metrics.
+func (m *Metrics) Handler() http.Handler {
+	h := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Quiet(r.Context())
+		SetRoute(r.Context(), "/metrics")
+		w.Header().Set("Cache-Control", "no-store")
+		h.ServeHTTP(w, r)
+	})
+}
+
+func (m *Metrics) begin() (done func(route, method string, status int, took time.Duration)) {
+	if m == nil {
+		return func(string, string, int, time.Duration) {}
+	}
+	m.open.Inc()
+	return func(route, method string, status int, took time.Duration) {
+		m.open.Dec()
+		if route == "" {
+			route = "other"
+		}
+		switch method {
+		case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		default:
+			method = "other"
+		}
+		m.requests.WithLabelValues(route, method, strconv.Itoa(status/100)+"xx").Inc()
+		m.seconds.WithLabelValues(route).Observe(took.Seconds())
+	}
+}

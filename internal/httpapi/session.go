@@ -1,0 +1,106 @@
+package httpapi
+
+import (
+	"net/http"
+	"time"
+	"unicode/utf8"
+
+	"codehub/api"
+	"codehub/internal/auth"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+func (s *server) login(w http.ResponseWriter, r *http.Request, _ auth.Identity) error {
+	var in api.Login
+	if err := decode(w, r, &in); err != nil {
+		return err
+	}
+	session, err := s.cfg.Auth.Login(r.Context(), in.Username, in.Password, r.UserAgent())
+	if err != nil {
+		return err
+	}
+	SetUser(r.Context(), session.User.ID)
+	http.SetCookie(w, s.cfg.Auth.Cookie(session))
+	return writeJSON(w, http.StatusOK, userView(session.Caller, session.User.CreatedAt))
+}
+
+func (s *server) logout(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	if err := s.cfg.Auth.Logout(r.Context(), id.Caller); err != nil {
+		return err
+	}
+	http.SetCookie(w, s.cfg.Auth.ClearCookie())
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *server) session(w http.ResponseWriter, _ *http.Request, id auth.Identity) error {
+	out := api.Session{User: userView(id.Caller, id.CreatedAt), Kind: api.SessionCookie}
+	if id.Caller.Token != "" {
+		out.Kind = api.SessionToken
+	}
+	if !id.Expires.IsZero() {
+		t := id.Expires.UTC()
+		out.ExpiresAt = &t
+	}
+	return writeJSON(w, http.StatusOK, out)
+}
+
+func (s *server) me(w http.ResponseWriter, _ *http.Request, id auth.Identity) error {
+	return writeJSON(w, http.StatusOK, userView(id.Caller, id.CreatedAt))
+}
+
+func userView(c workspace.Caller, created time.Time) api.User {
+	return api.User{ID: c.UserID, Username: c.Username, Admin: c.Admin, CreatedAt: created.UTC()}
+}
+
+const maxTokenName = 100 // characters
+
+func (s *server) createToken(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	var in api.CreateToken
+	if err := decode(w, r, &in); err != nil {
+		return err
+	}
+	name, err := checkName(in.Name)
+	if err != nil {
+		return err
+	}
+	if utf8.RuneCountInString(name) > maxTokenName {
+		return fieldError("name", "is too long: at most 100 characters.")
+	}
+	t, secret, err := s.cfg.Auth.CreateToken(r.Context(), id, name, in.ExpiresAt)
+	if err != nil {
+		return err
+	}
+	out := tokenView(t)
+	out.Token = secret
+	return writeJSON(w, http.StatusCreated, out)
+}
+
+func (s *server) listTokens(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	tokens, err := s.cfg.Auth.Tokens(r.Context(), id.Caller)
+	if err != nil {
+		return err
+	}
+	out := api.TokenList{Tokens: make([]api.Token, 0, len(tokens))}
+	for _, t := range tokens {
+		out.Tokens = append(out.Tokens, tokenView(t))
+	}
+	return writeJSON(w, http.StatusOK, out)
+}
+
+func (s *server) deleteToken(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	token := r.PathValue("id")
+	if !workspace.ValidID(token) {
+		return workspace.Errorf(workspace.CodeNotFound, "There is no such token.")
+	}
+	if err := s.cfg.Auth.DeleteToken(r.Context(), id.Caller, token); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func tokenView(t postgres.Token) api.Token {
+	return api.Token{ID: t.ID, Name: t.Name, CreatedAt: t.CreatedAt.UTC(), ExpiresAt: t.ExpiresAt, LastUsedAt: t.LastUsedAt}
+}

@@ -1,0 +1,102 @@
+package httpapi
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"codehub/api"
+	"codehub/internal/workspace"
+
+	"github.com/distribution/reference"
+	"golang.org/x/text/unicode/norm"
+)
+
+// Lengths of what people write.
+const (
+	maxName        = 255 // characters
+	maxDescription = 4 << 10
+	maxMemo        = 64 << 10
+	maxImageRef    = 512
+	maxTTL         = 10 * 365 * 24 * 60 * 60 // seconds: ten years
+	maxKeepAwake   = 30 * 24 * time.Hour
+)
+
+// checkName brings a name to the form it is kept in: one spelling of what
+// looks the same, no space around it.
+func checkName(s string) (string, error) {
+	s = norm.NFC.String(strings.TrimSpace(s))
+	switch {
+	case s == "":
+		return "", fieldError("name", "is required.")
+	case utf8.RuneCountInString(s) > maxName:
+		return "", fieldError("name", fmt.Sprintf("is too long: at most %d characters.", maxName))
+	case strings.ContainsFunc(s, unprintable):
+		return "", fieldError("name", "must not contain control characters.")
+	}
+	return s, nil
+}
+
+// unprintable are control characters, line breaks of every kind, and those
+// that turn the direction of text around them.
+func unprintable(r rune) bool {
+	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r)
+}
+
+func checkText(field, s string, most int) error {
+	if len(s) > most {
+		return fieldError(field, fmt.Sprintf("is too long: at most %d bytes.", most))
+	}
+	if strings.ContainsFunc(s, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\r' && r != '\t' }) {
+		return fieldError(field, "must not contain control characters.")
+	}
+	return nil
+}
+
+// checkImageRef lets nothing through that is not an image reference: no
+// option, no blank, no URL.
+func checkImageRef(s string) error {
+	if len(s) > maxImageRef {
+		return fieldError("image_ref", fmt.Sprintf("is too long: at most %d bytes.", maxImageRef))
+	}
+	if _, err := reference.ParseNormalizedNamed(s); err != nil {
+		return fieldError("image_ref", "is not an image reference like registry/name:tag.")
+	}
+	return nil
+}
+
+func checkTTL(field string, v *int) error {
+	if v != nil && (*v < 0 || *v > maxTTL) {
+		return fieldError(field, fmt.Sprintf("must be between 0 (never) and %d seconds.", maxTTL))
+	}
+	return nil
+}
+
+func (s *server) checkDesired(v *string) (*workspace.DesiredState, error) {
+	if v == nil {
+		return nil, nil
+	}
+	d, ok := workspace.ParseDesiredState(*v)
+	if !ok {
+		return nil, fieldError("desired_state", "must be ARCHIVED, STANDBY or RUNNING.")
+	}
+	if d == workspace.DesiredArchived && !s.cfg.Archives {
+		return nil, workspace.Errorf(workspace.CodeNotSupported, "This server keeps no archives, so a workspace cannot be archived here.")
+	}
+	return &d, nil
+}
+
+func checkKeepAwake(v api.Nullable[time.Time], now time.Time) error {
+	if v.Value == nil {
+		return nil
+	}
+	if !v.Value.After(now) {
+		return fieldError("keep_awake_until", "must be in the future.")
+	}
+	if v.Value.Sub(now) > maxKeepAwake {
+		return fieldError("keep_awake_until", "must be within the next 30 days.")
+	}
+	return nil
+}

@@ -1,0 +1,219 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"codehub/api"
+	"codehub/internal/auth"
+	"codehub/internal/postgres"
+	"codehub/internal/view"
+	"codehub/internal/workspace"
+)
+
+// Sizes of a page of GET /workspaces.
+const (
+	defaultPage = postgres.DefaultList
+	maxPage     = postgres.MaxList
+	maxQuery    = 255 // characters of ?q=
+	maxCursor   = 512
+)
+
+func (s *server) listWorkspaces(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	f, err := parseFilter(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	list, next, err := s.cfg.Store.ListWorkspaces(r.Context(), id.Caller, f)
+	if err != nil {
+		return err
+	}
+	out := api.WorkspaceList{Workspaces: make([]api.Workspace, 0, len(list)), NextCursor: next}
+	for _, ws := range list {
+		out.Workspaces = append(out.Workspaces, s.view(ws))
+	}
+	return writeJSON(w, http.StatusOK, out)
+}
+
+func parseFilter(q url.Values) (postgres.Filter, error) {
+	f := postgres.Filter{Limit: defaultPage, Query: q.Get("q"), Phase: workspace.Phase(q.Get("phase")), Cursor: q.Get("cursor")}
+	if err := knownParams(q, "q", "phase", "deleted", "limit", "cursor"); err != nil {
+		return f, err
+	}
+	if !utf8.ValidString(f.Query) || utf8.RuneCountInString(f.Query) > maxQuery || slices.ContainsFunc([]rune(f.Query), unprintable) {
+		return f, fieldError("q", "must be at most 255 characters without control characters.")
+	}
+	if f.Phase != "" && !slices.Contains(workspace.Phases(), f.Phase) {
+		return f, fieldError("phase", "is not a phase.")
+	}
+	if len(f.Cursor) > maxCursor {
+		return f, fieldError("cursor", "is not one that this call gave out.")
+	}
+	var err error
+	if f.Deleted, err = boolParam(q, "deleted"); err != nil {
+		return f, err
+	}
+	if v := q.Get("limit"); v != "" {
+		if f.Limit, err = strconv.Atoi(v); err != nil || f.Limit < 1 || f.Limit > maxPage {
+			return f, fieldError("limit", fmt.Sprintf("must be between 1 and %d.", maxPage))
+		}
+	}
+	return f, nil
+}
+
+func knownParams(q url.Values, known ...string) error {
+	for name, values := range q {
+		if !slices.Contains(known, name) {
+			return fieldError(boundedText(name), "is not known here.")
+		}
+		if len(values) > 1 {
+			return fieldError(name, "is given twice.")
+		}
+	}
+	return nil
+}
+
+func boolParam(q url.Values, name string) (bool, error) {
+	switch q.Get(name) {
+	case "", "false", "0":
+		return false, nil
+	case "true", "1":
+		return true, nil
+	}
+	return false, fieldError(name, "must be true or false.")
+}
+
+func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	var in api.CreateWorkspace
+	if err := decode(w, r, &in); err != nil {
+		return err
+	}
+	n := postgres.NewWorkspace{
+		Description: in.Description, Memo: in.Memo, ImageRef: in.ImageRef,
+		InstanceBackend: s.cfg.InstanceBackend, StorageBackend: s.cfg.StorageBackend,
+		Desired: workspace.DesiredRunning, StandbyTTL: in.StandbyTTLSeconds, ArchiveTTL: in.ArchiveTTLSeconds,
+	}
+	if n.ImageRef == "" {
+		n.ImageRef = s.cfg.DefaultImage
+	}
+	var err error
+	if n.Name, err = checkName(in.Name); err != nil {
+		return err
+	}
+	desired, err := s.checkDesired(in.DesiredState)
+	if err != nil {
+		return err
+	}
+	if desired != nil {
+		n.Desired = *desired
+	}
+	if err := firstError(
+		checkText("description", in.Description, maxDescription),
+		checkText("memo", in.Memo, maxMemo),
+		checkImageRef(n.ImageRef),
+		checkTTL("standby_ttl_seconds", in.StandbyTTLSeconds),
+		checkTTL("archive_ttl_seconds", in.ArchiveTTLSeconds),
+	); err != nil {
+		return err
+	}
+	ws, err := s.cfg.Store.CreateWorkspace(r.Context(), id.Caller, n)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Location", Prefix+"/workspaces/"+string(ws.ID))
+	return s.answer(w, http.StatusCreated, ws)
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *server) getWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	ws, err := s.find(r, id)
+	if err != nil {
+		return err
+	}
+	return s.answer(w, http.StatusOK, ws)
+}
+
+func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	wsID, err := pathID(r)
+	if err != nil {
+		return err
+	}
+	var in api.UpdateWorkspace
+	if err := decode(w, r, &in); err != nil {
+		return err
+	}
+	p := postgres.Patch{
+		Description: in.Description, Memo: in.Memo, Queue: in.Queue,
+		StandbyTTL: in.StandbyTTLSeconds, ArchiveTTL: in.ArchiveTTLSeconds, KeepAwakeTil: in.KeepAwakeUntil,
+	}
+	if in.Name != nil {
+		name, err := checkName(*in.Name)
+		if err != nil {
+			return err
+		}
+		p.Name = &name
+	}
+	if p.Desired, err = s.checkDesired(in.DesiredState); err != nil {
+		return err
+	}
+	if err := firstError(
+		checkText("description", deref(in.Description), maxDescription),
+		checkText("memo", deref(in.Memo), maxMemo),
+		checkTTL("standby_ttl_seconds", in.StandbyTTLSeconds.Value),
+		checkTTL("archive_ttl_seconds", in.ArchiveTTLSeconds.Value),
+		checkKeepAwake(in.KeepAwakeUntil, time.Now()),
+	); err != nil {
+		return err
+	}
+	ws, err := s.cfg.Store.PatchWorkspace(r.Context(), id.Caller, wsID, p)
+	if err != nil {
+		return err
+	}
+	return s.answer(w, http.StatusOK, ws)
+}
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// find reads the workspace of the path.
+func (s *server) find(r *http.Request, id auth.Identity) (workspace.Workspace, error) {
+	wsID, err := pathID(r)
+	if err != nil {
+		return workspace.Workspace{}, err
+	}
+	return s.cfg.Store.Workspace(r.Context(), id.Caller, wsID)
+}
+
+// pathID is the workspace id of the path; what is no id names nothing.
+func pathID(r *http.Request) (workspace.ID, error) {
+	s := r.PathValue("id")
+	if !workspace.ValidID(s) {
+		return "", workspace.Errorf(workspace.CodeNotFound, "There is no such workspace.")
+	}
+	return workspace.ID(s), nil
+}
+
+func (s *server) view(ws workspace.Workspace) api.Workspace {
+	return view.View(ws, s.base, s.cfg.DeleteGrace)
+}
+
+func (s *server) answer(w http.ResponseWriter, status int, ws workspace.Workspace) error {
+	return writeJSON(w, status, s.view(ws))
+}

@@ -1,0 +1,74 @@
+// Package view turns a workspace into what the API, the dashboard and the
+// event stream show of it.
+package view
+
+import (
+	"strings"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/workspace"
+)
+
+// URL is where a workspace is entered: under urlBase, which is CODEHUB_URL.
+func URL(urlBase string, id workspace.ID) string {
+	return strings.TrimRight(urlBase, "/") + "/w/" + string(id) + "/"
+}
+
+// View is a workspace as the API shows it to its owner. grace is how long a
+// deletion can be taken back.
+func View(w workspace.Workspace, urlBase string, grace time.Duration) api.Workspace {
+	v := api.Workspace{
+		ID:                string(w.ID),
+		Name:              w.Name,
+		Description:       w.Description,
+		Memo:              w.Memo,
+		ImageRef:          w.ImageRef,
+		Phase:             string(w.Phase),
+		Operation:         string(w.Operation),
+		DesiredState:      string(w.DesiredState),
+		NextDesiredState:  optional(string(w.NextDesired)),
+		URL:               URL(urlBase, w.ID),
+		ArchiveKey:        optional(w.ArchiveKey),
+		Conditions:        make(map[string]api.Condition, 4),
+		ErrorReason:       optional(string(w.ErrorReason)),
+		ErrorMessage:      optional(w.ErrorMessage),
+		ErrorCount:        w.ErrorCount,
+		LastAccessAt:      utc(w.LastAccessAt),
+		LastAccessKind:    optional(w.LastAccess),
+		StopReason:        optional(w.StopReason),
+		KeepAwakeUntil:    utc(w.KeepAwakeTil),
+		PhaseChangedAt:    w.PhaseChangedAt.UTC(),
+		StandbyTTLSeconds: w.StandbyTTL,
+		ArchiveTTLSeconds: w.ArchiveTTL,
+		CreatedAt:         w.CreatedAt.UTC(),
+		UpdatedAt:         w.UpdatedAt.UTC(),
+		DeletedAt:         utc(w.DeletedAt),
+	}
+	if w.Progress != nil {
+		v.Progress = &api.Progress{Step: w.Progress.Step, Done: w.Progress.Done, Total: w.Progress.Total}
+	}
+	for t, c := range w.Conditions {
+		v.Conditions[string(t)] = api.Condition{Status: c.Status, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime.UTC()}
+	}
+	if w.DeletedAt != nil {
+		t := w.DeletedAt.UTC().Add(grace)
+		v.PurgedAt = &t
+	}
+	return v
+}
+
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+func utc(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	u := t.UTC()
+	return &u
+}
