@@ -1,0 +1,61 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"codehub/internal/workspace"
+)
+
+// Actions in the audit log. Each is written in the transaction of what it
+// records.
+const (
+	AuditLogin       = "login"
+	AuditLogout      = "logout"
+	AuditTokenCreate = "token.create"
+	AuditTokenDelete = "token.delete"
+	AuditUserCreate  = "user.create"
+	AuditPassword    = "user.password"
+	AuditCreate      = "workspace.create"
+	AuditDelete      = "workspace.delete"
+	AuditUndelete    = "workspace.undelete"
+	AuditDesired     = "workspace.desired_state"
+	AuditWake        = "workspace.wake"
+	AuditRecover     = "workspace.recover"
+	AuditCancel      = "workspace.cancel"
+	AuditForceStop   = "workspace.force_stop"
+)
+
+// Audit records that caller did action to target.
+func (db *DB) Audit(ctx context.Context, caller workspace.Caller, action, target string, details map[string]any) error {
+	return failed("write the audit log", audit(ctx, db.pool, caller, action, target, details))
+}
+
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+var _ execer = pgx.Tx(nil)
+
+func audit(ctx context.Context, in execer, caller workspace.Caller, action, target string, details map[string]any) error {
+	if details == nil {
+		details = map[string]any{}
+	}
+	b, err := json.Marshal(details)
+	if err != nil {
+		return fmt.Errorf("encode the details: %w", err)
+	}
+	var user *string
+	if caller != workspace.System {
+		user = nullable(caller.UserID)
+	}
+	_, err = in.Exec(ctx, `
+		INSERT INTO audit_log (user_id, username, token_id, action, target, details)
+		VALUES ($1, $2, $3, $4, $5, $6)`,
+		user, clean(caller.Username), nullable(caller.Token), action, clean(target), storableJSON(b))
+	return err
+}

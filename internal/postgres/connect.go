@@ -1,0 +1,64 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// Bounds that every session has, so that nobody waits for ever for somebody
+// who hangs (design §4).
+const (
+	lockTimeout       = "5s"
+	idleInTransaction = "5s"
+	connectTimeout    = 5 * time.Second
+	// deadPeer is after how long an unanswered peer counts as gone: without
+	// it, a connection cut by a failover hangs for a quarter of an hour.
+	deadPeer = 15 * time.Second
+)
+
+// ConnConfig is how codehub connects to dsn: with the bounds that every
+// session has, under the given application_name.
+func ConnConfig(dsn, application string) (*pgx.ConnConfig, error) {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("parse the database url: %w", err)
+	}
+	bound(cfg, application)
+	return cfg, nil
+}
+
+func bound(cfg *pgx.ConnConfig, application string) {
+	cfg.RuntimeParams["application_name"] = application
+	cfg.RuntimeParams["lock_timeout"] = lockTimeout
+	cfg.RuntimeParams["idle_in_transaction_session_timeout"] = idleInTransaction
+	cfg.RuntimeParams["timezone"] = "UTC"
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = connectTimeout
+	}
+	dialer := &net.Dialer{
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: deadPeer / 3, Interval: deadPeer / 3, Count: 2},
+		Control: func(network, _ string, c syscall.RawConn) error {
+			if network == "unix" {
+				return nil
+			}
+			return limitUnanswered(c, deadPeer)
+		},
+	}
+	cfg.DialFunc = dialer.DialContext
+}
+
+// inUTC makes a connection read times as UTC, wherever the server stands.
+func inUTC(_ context.Context, conn *pgx.Conn) error {
+	conn.TypeMap().RegisterType(&pgtype.Type{
+		Name:  "timestamptz",
+		OID:   pgtype.TimestamptzOID,
+		Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
+	})
+	return nil
+}

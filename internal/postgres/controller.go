@@ -1,0 +1,164 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"codehub/internal/workspace"
+)
+
+// Controller is the workspace controller's part of the store: it alone writes
+// what was observed and what is being done (design §3.3), through the session
+// that holds the leader's lock, so that a leader that lost it cannot write.
+type Controller struct {
+	mu   sync.Mutex
+	conn *pgx.Conn
+}
+
+// NewController makes a Controller of the leader's session. Whoever else uses
+// conn does so through Do.
+func NewController(conn *pgx.Conn) *Controller {
+	_ = inUTC(context.Background(), conn) // it only sets up conn's codecs
+	return &Controller{conn: conn}
+}
+
+// Do runs f with the session, while nobody else uses it.
+func (c *Controller) Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return f(ctx, c.conn)
+}
+
+// Candidates reads every workspace of which something is left, deleted ones
+// included, by ascending id. What only people see or the TTLs need stays
+// empty: Description, Memo, LastAccessAt, LastAccess, KeepAwakeTil,
+// StandbyTTL, ArchiveTTL and UpdatedAt.
+func (c *Controller) Candidates(ctx context.Context) (list []workspace.Workspace, err error) {
+	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, `SELECT `+coreColumns+` FROM workspaces WHERE phase <> 'DELETED' ORDER BY id`)
+		if err != nil {
+			return err
+		}
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (w workspace.Workspace, err error) {
+			return w, row.Scan(coreTargets(&w)...)
+		})
+		return err
+	})
+	return list, failed("read the workspaces", err)
+}
+
+// Change is what the controller writes to one row.
+type Change struct {
+	Seen workspace.Workspace // the row the decision was made on
+	Next workspace.Workspace // what the controller owns is written from it, where it differs from Seen
+	// Claim compares everything the decision used; otherwise a change lands
+	// where operation and claim id are still those seen.
+	Claim bool
+	// Clear a request if it still is the one seen.
+	ClearRecover, ClearCancel, ClearForceStop bool
+}
+
+// Refused is the error of Apply when the database refused single rows: a
+// broken invariant, and a fault of codehub's own. Nothing of these rows was
+// written; landed holds for all others.
+type Refused struct {
+	Rows map[workspace.ID]error
+}
+
+func (r *Refused) Error() string {
+	var b strings.Builder
+	b.WriteString("the database refused changes")
+	for _, id := range slices.Sorted(maps.Keys(r.Rows)) {
+		fmt.Fprintf(&b, "; workspace %s: %v", id, r.Rows[id])
+	}
+	return b.String()
+}
+
+// batchSize bounds how many rows one transaction holds, and for how long
+// other users of the session wait.
+const batchSize = 1000
+
+// Apply writes the changes in one batch and one transaction (in several, if
+// there are more than 1,000) and says which have landed. A change does not
+// land if something that it compares was changed in between; nothing of it is
+// written then. If rows are refused the error is *Refused and the rest is
+// written all the same; after any other error landed is nil, and what of the
+// changes was written is found out by reading afresh.
+func (c *Controller) Apply(ctx context.Context, changes []Change) (landed []bool, err error) {
+	order := make([]int, len(changes))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return strings.Compare(string(changes[a].Seen.ID), string(changes[b].Seen.ID))
+	})
+	landed = make([]bool, len(changes))
+	refused := map[workspace.ID]error{}
+	for part := range slices.Chunk(order, batchSize) {
+		err := c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+			return applyPart(ctx, conn, changes, part, landed, refused)
+		})
+		if err != nil {
+			return nil, failed("write the workspaces", err)
+		}
+	}
+	if len(refused) > 0 {
+		return landed, &Refused{Rows: refused}
+	}
+	return landed, nil
+}
+
+// applyPart writes one transaction's worth; if the database refuses it for
+// what it holds, each row by itself, so that one bad row holds up nobody.
+func applyPart(ctx context.Context, conn *pgx.Conn, changes []Change, part []int, landed []bool, refused map[workspace.ID]error) error {
+	err := applyBatch(ctx, conn, changes, part, landed)
+	for n := 1; sacrificed(err) && n < attempts; n++ {
+		err = applyBatch(ctx, conn, changes, part, landed)
+	}
+	switch {
+	case !refusedData(err):
+		return err
+	case len(part) == 1:
+		landed[part[0]] = false
+		refused[changes[part[0]].Seen.ID] = err
+		return nil
+	}
+	for _, i := range part {
+		if err := applyPart(ctx, conn, changes, []int{i}, landed, refused); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func applyBatch(ctx context.Context, conn *pgx.Conn, changes []Change, part []int, landed []bool) error {
+	var batch pgx.Batch
+	for _, i := range part {
+		landed[i] = true // with nothing to write
+		sql, args, err := changes[i].statement()
+		if err != nil {
+			return err
+		}
+		if sql == "" {
+			continue
+		}
+		batch.Queue(sql, args...).Exec(func(tag pgconn.CommandTag) error {
+			landed[i] = tag.RowsAffected() == 1
+			return nil
+		})
+	}
+	if batch.Len() == 0 {
+		return nil
+	}
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return tx.SendBatch(ctx, &batch).Close() })
+}

@@ -1,0 +1,96 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"codehub/internal/workspace"
+)
+
+// SQLSTATE codes that mean something to codehub.
+const (
+	uniqueViolation      = "23505"
+	foreignViolation     = "23503"
+	serialization        = "40001"
+	deadlock             = "40P01"
+	lockNotAvailable     = "55P03"
+	tooManyConns         = "53300"
+	adminShutdown        = "57P01"
+	crashShutdown        = "57P02"
+	cannotConnectNow     = "57P03"
+	idleTransactionEnded = "25P03"
+)
+
+// failed wraps what the database said. Coded errors pass as they are; faults
+// that pass by themselves become CodeUnavailable.
+func failed(verb string, err error) error {
+	var coded *workspace.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &coded):
+		return err
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("%s: %w", verb, err)
+	case passing(err):
+		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "the database is not available right now; please try again", Err: fmt.Errorf("%s: %w", verb, err)}
+	case refusedData(err):
+		return &workspace.Error{Code: workspace.CodeInvalid, Message: "a value is too long, out of range, or holds characters that cannot be stored", Err: fmt.Errorf("%s: %w", verb, err)}
+	}
+	return fmt.Errorf("%s: %w", verb, err)
+}
+
+func sqlState(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
+}
+
+// violates reports whether err is a violation of the named constraint.
+func violates(err error, constraint string) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.ConstraintName == constraint
+}
+
+// sacrificed reports whether the database ended the transaction in favour of
+// another one, so that the same again may succeed.
+func sacrificed(err error) bool {
+	switch sqlState(err) {
+	case serialization, deadlock:
+		return true
+	}
+	return false
+}
+
+// passing reports whether err is a fault that passes by itself.
+func passing(err error) bool {
+	switch sqlState(err) {
+	case serialization, deadlock, lockNotAvailable, tooManyConns, adminShutdown, crashShutdown, cannotConnectNow, idleTransactionEnded:
+		return true
+	case "":
+		// No word from the database at all: it is out of reach.
+		var connect *pgconn.ConnectError
+		return errors.As(err, &connect) || pgconn.Timeout(err) || pgconn.SafeToRetry(err)
+	}
+	return false
+}
+
+// refusedData reports whether the database refused a value: class 22, data
+// exceptions, or 23, a violated constraint.
+func refusedData(err error) bool {
+	s := sqlState(err)
+	return strings.HasPrefix(s, "22") || strings.HasPrefix(s, "23")
+}
+
+func missing(err error) bool { return errors.Is(err, pgx.ErrNoRows) }
+
+func notFound(what string) error {
+	return workspace.Errorf(workspace.CodeNotFound, "there is no such %s", what)
+}

@@ -1,0 +1,21 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/google/uuid"
+)
+
+// Installation returns the id of this installation, a UUID made once for each
+// database. Containers and volumes carry it, so that two installations on one
+// engine leave each other's alone.
+func (db *DB) Installation(ctx context.Context) (string, error) {
+	const verb = "read the installation's id"
+	_, err := db.pool.Exec(ctx, `INSERT INTO installation (id) VALUES ($1) ON CONFLICT DO NOTHING`, uuid.NewString())
+	if err != nil {
+		return "", failed(verb, err)
+	}
+	var id string
+	err = db.pool.QueryRow(ctx, `SELECT id FROM installation`).Scan(&id)
+	return id, failed(verb, err)
+}

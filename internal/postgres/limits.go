@@ -1,0 +1,84 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/workspace"
+)
+
+// limitsKey names the lock of the limits among the database's advisory locks.
+const limitsKey int64 = 0x636f646568756202
+
+// lockLimits makes this the only transaction that may put a workspace on its
+// way to RUNNING, until it ends. It comes before any row is locked.
+func lockLimits(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, limitsKey)
+	return err
+}
+
+// checkLimits reports CodeLimitExceeded unless the owner may have one more
+// workspace running beside those other than id (design §7). Which ones count
+// is what the column holds_slot says. The transaction holds the limits' lock.
+func (db *DB) checkLimits(ctx context.Context, tx pgx.Tx, owner string, id workspace.ID) error {
+	var perUser, ofUser, all int
+	err := tx.QueryRow(ctx, `
+		SELECT COALESCE((SELECT max_running FROM users WHERE id = $1), $3),
+			(SELECT count(*) FROM workspaces WHERE holds_slot AND owner_user_id = $1 AND id <> $2),
+			CASE WHEN $4 > 0 THEN (SELECT count(*) FROM workspaces WHERE holds_slot AND id <> $2) ELSE 0 END`,
+		owner, id, db.limits.PerUser, db.limits.Global).Scan(&perUser, &ofUser, &all)
+	if err != nil {
+		return err
+	}
+	if perUser > 0 && ofUser >= perUser {
+		running, err := runningOf(ctx, tx, owner, id)
+		if err != nil {
+			return err
+		}
+		return limitExceeded("per_user", ofUser, perUser, running)
+	}
+	if db.limits.Global > 0 && all >= db.limits.Global {
+		return limitExceeded("global", all, db.limits.Global, nil)
+	}
+	return nil
+}
+
+func limitExceeded(kind string, current, limit int, running []workspace.Workspace) error {
+	details := map[string]any{"limit_type": kind, "current": current, "max": limit}
+	message := "as many workspaces are running as this server allows; please try again later"
+	if kind == "per_user" {
+		message = "as many of your workspaces are running as you may have; stop one of them first"
+		list := make([]map[string]any, len(running))
+		for i, w := range running {
+			list[i] = map[string]any{"id": string(w.ID), "name": w.Name}
+		}
+		details["running_workspaces"] = list
+	}
+	return &workspace.Error{Code: workspace.CodeLimitExceeded, Message: message, Details: details}
+}
+
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func runningOf(ctx context.Context, in querier, owner string, except workspace.ID) ([]workspace.Workspace, error) {
+	rows, err := in.Query(ctx, `
+		SELECT `+workspaceColumns+` FROM workspaces
+		WHERE holds_slot AND owner_user_id = $1 AND id IS DISTINCT FROM $2
+		ORDER BY created_at DESC, id DESC`, owner, nullable(except))
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, toWorkspace)
+}
+
+// RunningOf lists the user's workspaces that count against the limits,
+// newest first.
+func (db *DB) RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error) {
+	if !workspace.ValidID(userID) {
+		return nil, notFound("user")
+	}
+	list, err := runningOf(ctx, db.pool, userID, "")
+	return list, failed("list running workspaces", err)
+}

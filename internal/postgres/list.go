@@ -1,0 +1,126 @@
+package postgres
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/workspace"
+)
+
+// Filter says which workspaces to list.
+type Filter struct {
+	Query string          // part of the name or description, in whatever case
+	Phase workspace.Phase // empty: any
+	// Deleted lists those deleted that can still be brought back, instead of
+	// those that are not deleted.
+	Deleted bool
+	Limit   int    // at most MaxList; 0: DefaultList
+	Cursor  string // as the list before this one gave it
+}
+
+// Bounds of a list's length.
+const (
+	DefaultList = 50
+	MaxList     = 200
+)
+
+// ListWorkspaces lists the caller's workspaces, newest first, and gives the
+// cursor of what follows, "" at the end. System sees everybody's.
+func (db *DB) ListWorkspaces(ctx context.Context, caller workspace.Caller, f Filter) (list []workspace.Workspace, next string, err error) {
+	limit := DefaultList
+	if f.Limit > 0 {
+		limit = min(f.Limit, MaxList)
+	}
+	var q where
+	if caller != workspace.System {
+		if !workspace.ValidID(caller.UserID) {
+			return nil, "", forbidden()
+		}
+		q.add(`owner_user_id = ?`, caller.UserID)
+	}
+	if f.Deleted {
+		q.add(restorable)
+		// What is left of an archived workspace may go as soon as its time is up.
+		q.add(`(`+volumeThere+` OR deleted_at > now() - make_interval(secs => ?))`, db.grace.Seconds())
+	} else {
+		q.add(`deleted_at IS NULL`)
+	}
+	if f.Phase != "" {
+		q.add(`phase = ?`, string(f.Phase))
+	}
+	if f.Query != "" {
+		q.add(`(name ILIKE ? OR description ILIKE ?)`, containing(f.Query), containing(f.Query))
+	}
+	if f.Cursor != "" {
+		at, id, err := parseCursor(f.Cursor)
+		if err != nil {
+			return nil, "", err
+		}
+		q.add(`(created_at, id) < (?, ?)`, at, id)
+	}
+
+	const verb = "list workspaces"
+	rows, err := db.pool.Query(ctx, fmt.Sprintf(`SELECT %s FROM workspaces WHERE %s ORDER BY created_at DESC, id DESC LIMIT %d`,
+		workspaceColumns, strings.Join(q.parts, ` AND `), limit+1), q.args...)
+	if err != nil {
+		return nil, "", failed(verb, err)
+	}
+	list, err = pgx.CollectRows(rows, toWorkspace)
+	if err != nil {
+		return nil, "", failed(verb, err)
+	}
+	if len(list) > limit {
+		list = list[:limit]
+		next = cursor(list[limit-1])
+	}
+	return list, next, nil
+}
+
+// where collects what a query's WHERE holds; each ? is the place of one
+// argument.
+type where struct {
+	parts []string
+	args  []any
+}
+
+func (c *where) add(sql string, args ...any) {
+	for _, a := range args {
+		c.args = append(c.args, a)
+		sql = strings.Replace(sql, "?", fmt.Sprintf("$%d", len(c.args)), 1)
+	}
+	c.parts = append(c.parts, sql)
+}
+
+// containing is a LIKE pattern for s as it is typed.
+func containing(s string) string {
+	return `%` + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(s) + `%`
+}
+
+// place is what a cursor holds: the last row that was given.
+type place struct {
+	At time.Time    `json:"t"`
+	ID workspace.ID `json:"i"`
+}
+
+func cursor(w workspace.Workspace) string {
+	b, _ := json.Marshal(place{w.CreatedAt, w.ID}) // a time and a string always encode
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+func parseCursor(s string) (time.Time, workspace.ID, error) {
+	var p place
+	b, err := base64.RawURLEncoding.DecodeString(s)
+	if err == nil {
+		err = json.Unmarshal(b, &p)
+	}
+	if err != nil || !workspace.ValidID(string(p.ID)) {
+		return time.Time{}, "", workspace.Errorf(workspace.CodeInvalid, "the cursor is not one that a list gave")
+	}
+	return p.At, p.ID, nil
+}

@@ -1,0 +1,123 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Channels that the database's triggers tell changes on.
+const (
+	ChannelSSE     = "ws_sse"       // a workspace's owner would see it differently
+	ChannelWake    = "ws_wake"      // there is something for the controller to do
+	ChannelDeleted = "ws_deleted"   // a workspace was deleted
+	ChannelAuth    = "auth_changed" // a session or token ended, or a user changed
+)
+
+// Notification is one of the database's. Payload is JSON: {"id","owner"} of a
+// workspace, or on ChannelAuth {"user","session"}, the session's or token's
+// hash in hex, or "" for all of the user's.
+type Notification struct {
+	Channel string
+	Payload string
+}
+
+// Listener hears the database's notifications on a connection of its own.
+type Listener struct {
+	dsn string
+	log *slog.Logger
+}
+
+// NewListener makes a listener on the database at dsn.
+func NewListener(dsn string, log *slog.Logger) *Listener {
+	return &Listener{dsn: dsn, log: log}
+}
+
+const (
+	pingEvery   = 5 * time.Second // a connection that is cut is noticed within this and pingTimeout
+	pingTimeout = 5 * time.Second
+	firstRetry  = 100 * time.Millisecond
+	lastRetry   = 5 * time.Second
+)
+
+// Run hands on every notification, one at a time, until ctx ends, and then
+// returns nil. A connection that breaks is made anew. Whatever was sent in
+// between is lost: gap is called after every connect, the first included, for
+// everything to be read afresh. Notifications of changes made after that
+// reading began are not lost. It fails only on a dsn that makes no sense.
+func (l *Listener) Run(ctx context.Context, handle func(Notification), gap func()) error {
+	cfg, err := ConnConfig(l.dsn, "codehub-listener")
+	if err != nil {
+		return err
+	}
+	retry := firstRetry
+	for {
+		err := l.listen(ctx, cfg, handle, func() {
+			retry = firstRetry
+			gap()
+		})
+		if ctx.Err() != nil {
+			return nil
+		}
+		wait := retry/2 + rand.N(retry/2)
+		retry = min(retry*2, lastRetry)
+		l.log.Warn("listening for changes was interrupted", "err", err, "retry_in", wait)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (l *Listener) listen(ctx context.Context, cfg *pgx.ConnConfig, handle func(Notification), gap func()) error {
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("connect to listen: %w", err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = conn.Close(ctx) // the session ends with the connection, said goodbye to or not
+	}()
+	for _, channel := range []string{ChannelSSE, ChannelWake, ChannelDeleted, ChannelAuth} {
+		if _, err := conn.Exec(ctx, `LISTEN `+channel); err != nil {
+			return fmt.Errorf("listen on %s: %w", channel, err)
+		}
+	}
+	gap()
+	for {
+		n, err := l.next(ctx, conn)
+		if err != nil {
+			return err
+		}
+		if n != nil {
+			handle(Notification{Channel: n.Channel, Payload: n.Payload})
+		}
+	}
+}
+
+// next waits for a notification. When none comes for a while it asks whether
+// the connection still stands, and returns nil.
+func (l *Listener) next(ctx context.Context, conn *pgx.Conn) (*pgconn.Notification, error) {
+	wait, cancel := context.WithTimeout(ctx, pingEvery)
+	n, err := conn.WaitForNotification(wait)
+	cancel()
+	switch {
+	case err == nil:
+		return n, nil
+	case ctx.Err() != nil || !pgconn.Timeout(err):
+		return nil, fmt.Errorf("wait for notifications: %w", err)
+	}
+	ping, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	if err := conn.Ping(ping); err != nil {
+		return nil, fmt.Errorf("ping the connection: %w", err)
+	}
+	return nil, nil
+}

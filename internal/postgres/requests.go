@@ -1,0 +1,94 @@
+package postgres
+
+import (
+	"context"
+
+	"codehub/internal/workspace"
+)
+
+// RequestRecover asks for the error to be cleared and for a fresh look
+// (RecoverAfresh), or for an empty home in place of what was lost
+// (RecoverEmpty). CodeNotInError; CodeLimitExceeded if it would then run.
+func (db *DB) RequestRecover(ctx context.Context, caller workspace.Caller, id workspace.ID, action string) (workspace.Workspace, error) {
+	if action != workspace.RecoverAfresh && action != workspace.RecoverEmpty {
+		return workspace.Workspace{}, workspace.Errorf(workspace.CodeInvalid, "there is no such way to recover")
+	}
+	w, _, err := db.change(ctx, caller, id, change{
+		verb:  "request a recovery",
+		slots: true,
+		decide: func(d decision, w *workspace.Workspace) (record, bool, error) {
+			stuck := w.DeletedAt != nil && w.ErrorReason.Final()
+			switch {
+			case w.Phase == workspace.PhaseDeleted:
+				return record{}, false, notFound("workspace")
+			case w.Phase != workspace.PhaseError && !stuck:
+				return record{}, false, workspace.Errorf(workspace.CodeNotInError, "the workspace is not in an error state")
+			case w.DesiredState == workspace.DesiredRunning && w.DeletedAt == nil:
+				if err := d.mayRun(); err != nil {
+					return record{}, false, err
+				}
+			}
+			requestRecovery(d, w, action)
+			return record{AuditRecover, map[string]any{"action": action, "error_reason": w.ErrorReason}}, true, nil
+		},
+	})
+	return w, err
+}
+
+// RequestCancel asks for the running operation to be ended where that can be
+// done, and wishes back where it came from. CodeNotCancellable otherwise.
+func (db *DB) RequestCancel(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	w, _, err := db.change(ctx, caller, id, change{
+		verb: "request a cancellation",
+		decide: func(d decision, w *workspace.Workspace) (record, bool, error) {
+			if err := present(w); err != nil {
+				return record{}, false, err
+			}
+			back, ok := cancelled(w)
+			if !ok {
+				return record{}, false, workspace.Errorf(workspace.CodeNotCancellable, "there is nothing under way that can be cancelled")
+			}
+			now := d.now
+			w.DesiredState, w.NextDesired, w.CancelRequestedAt = back, "", &now
+			return record{AuditCancel, map[string]any{"operation": w.Operation}}, true, nil
+		},
+	})
+	return w, err
+}
+
+// cancelled is what is desired once the running operation is cancelled. An
+// archive whose home is being removed can only be finished.
+func cancelled(w *workspace.Workspace) (workspace.DesiredState, bool) {
+	switch {
+	case w.Operation == workspace.OpStarting:
+		return workspace.DesiredStandby, true
+	case w.Operation == workspace.OpRestoring:
+		return workspace.DesiredArchived, true
+	case w.Operation == workspace.OpArchiving && w.Home.State != workspace.HomeRemoving:
+		return workspace.DesiredStandby, true
+	}
+	return "", false
+}
+
+// RequestForceStop asks for the container to be removed now, whatever the
+// phase and whatever runs.
+func (db *DB) RequestForceStop(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	w, _, err := db.change(ctx, caller, id, change{
+		verb: "request a forced stop",
+		decide: func(d decision, w *workspace.Workspace) (record, bool, error) {
+			if err := present(w); err != nil {
+				return record{}, false, err
+			}
+			now := d.now
+			w.ForceStopRequestedAt = &now
+			if w.DesiredState == workspace.DesiredRunning {
+				w.DesiredState = workspace.DesiredStandby
+			}
+			if w.NextDesired == workspace.DesiredRunning {
+				w.NextDesired = ""
+			}
+			return record{AuditForceStop, nil}, true, nil
+		},
+	})
+	return w, err
+}

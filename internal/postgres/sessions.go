@@ -1,0 +1,107 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/workspace"
+)
+
+// Sessions and tokens are known by the SHA-256 of what the client holds; the
+// plain value is never stored (design §5).
+
+// maxUserAgent bounds what is kept of a browser's own description.
+const maxUserAgent = 512
+
+// CreateSession begins a session of the user.
+func (db *DB) CreateSession(ctx context.Context, hash []byte, userID string, expires time.Time, userAgent string) error {
+	if !workspace.ValidID(userID) {
+		return notFound("user")
+	}
+	userAgent = clean(userAgent)
+	if len(userAgent) > maxUserAgent {
+		userAgent = clean(userAgent[:maxUserAgent])
+	}
+	return db.tx(ctx, "begin a session", func(tx pgx.Tx) error {
+		by := workspace.Caller{UserID: userID}
+		err := tx.QueryRow(ctx, `
+			INSERT INTO sessions (hash, user_id, expires_at, user_agent)
+			SELECT $1, id, $3, $4 FROM users WHERE id = $2 AND NOT disabled
+			RETURNING (SELECT username FROM users WHERE id = $2)`, hash, userID, expires, userAgent).Scan(&by.Username)
+		if missing(err) {
+			return notFound("user")
+		}
+		if err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, AuditLogin, userID, map[string]any{"user_agent": userAgent})
+	})
+}
+
+// SessionUser returns whose session it is and when it ends;
+// CodeUnauthenticated if it is gone or over, or its user is disabled.
+func (db *DB) SessionUser(ctx context.Context, hash []byte) (User, time.Time, error) {
+	var u User
+	var expires time.Time
+	err := db.pool.QueryRow(ctx, `
+		SELECT s.expires_at, `+userColumns+` FROM sessions s JOIN users u ON u.id = s.user_id
+		WHERE s.hash = $1 AND s.expires_at > now() AND NOT u.disabled`, hash).
+		Scan(append([]any{&expires}, u.targets()...)...)
+	if missing(err) {
+		return User{}, time.Time{}, unauthenticated()
+	}
+	return u, expires, failed("read a session", err)
+}
+
+func unauthenticated() error {
+	return workspace.Errorf(workspace.CodeUnauthenticated, "please log in")
+}
+
+// DeleteSession ends a session. One that is gone already is no error.
+func (db *DB) DeleteSession(ctx context.Context, hash []byte) error {
+	return db.tx(ctx, "end a session", func(tx pgx.Tx) error {
+		var by workspace.Caller
+		err := tx.QueryRow(ctx, `
+			DELETE FROM sessions s USING users u WHERE s.hash = $1 AND u.id = s.user_id
+			RETURNING u.id, u.username`, hash).Scan(&by.UserID, &by.Username)
+		if missing(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, AuditLogout, by.UserID, nil)
+	})
+}
+
+// ValidSessions returns which of the hashes are those of sessions or API
+// tokens that hold now.
+func (db *DB) ValidSessions(ctx context.Context, hashes [][]byte) ([][]byte, error) {
+	if len(hashes) == 0 {
+		return nil, nil
+	}
+	const verb = "check sessions"
+	rows, err := db.pool.Query(ctx, `
+		SELECT s.hash FROM sessions s JOIN users u ON u.id = s.user_id
+		WHERE s.hash = ANY ($1) AND s.expires_at > now() AND NOT u.disabled
+		UNION
+		SELECT t.hash FROM api_tokens t JOIN users u ON u.id = t.user_id
+		WHERE t.hash = ANY ($1) AND (t.expires_at IS NULL OR t.expires_at > now()) AND NOT u.disabled`, hashes)
+	if err != nil {
+		return nil, failed(verb, err)
+	}
+	valid, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+	return valid, failed(verb, err)
+}
+
+// DeleteExpiredSessions removes the sessions that are over, and says how many
+// there were.
+func (db *DB) DeleteExpiredSessions(ctx context.Context) (int64, error) {
+	// Sessions that somebody is ending at this moment are left to them.
+	tag, err := db.pool.Exec(ctx, `
+		DELETE FROM sessions WHERE hash IN (
+			SELECT hash FROM sessions WHERE expires_at <= now() FOR UPDATE SKIP LOCKED)`)
+	return tag.RowsAffected(), failed("remove expired sessions", err)
+}

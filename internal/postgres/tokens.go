@@ -1,0 +1,125 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/workspace"
+)
+
+// Token is an API token.
+type Token struct {
+	ID         string
+	UserID     string
+	Name       string
+	Hash       []byte // SHA-256
+	CreatedAt  time.Time
+	ExpiresAt  *time.Time // nil: never
+	LastUsedAt *time.Time
+}
+
+const tokenColumns = `t.id, t.user_id, t.name, t.hash, t.created_at, t.expires_at, t.last_used_at`
+
+func (t *Token) targets() []any {
+	return []any{&t.ID, &t.UserID, &t.Name, &t.Hash, &t.CreatedAt, &t.ExpiresAt, &t.LastUsedAt}
+}
+
+// CreateToken adds a token of the caller's. ID, UserID and CreatedAt are made
+// here.
+func (db *DB) CreateToken(ctx context.Context, caller workspace.Caller, t Token) (Token, error) {
+	if !workspace.ValidID(caller.UserID) {
+		return Token{}, forbidden()
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return Token{}, fmt.Errorf("make an id: %w", err)
+	}
+	var made Token
+	err = db.tx(ctx, "create a token", func(tx pgx.Tx) error {
+		err := tx.QueryRow(ctx, `
+			INSERT INTO api_tokens AS t (id, user_id, name, hash, expires_at)
+			SELECT $1, u.id, $3, $4, $5 FROM users u WHERE u.id = $2 AND NOT u.disabled
+			RETURNING `+tokenColumns,
+			id.String(), caller.UserID, t.Name, t.Hash, t.ExpiresAt).Scan(made.targets()...)
+		if missing(err) {
+			return forbidden()
+		}
+		if err != nil {
+			return err
+		}
+		return audit(ctx, tx, caller, AuditTokenCreate, made.ID, map[string]any{"name": made.Name})
+	})
+	return made, err
+}
+
+// Tokens lists the caller's tokens, newest first.
+func (db *DB) Tokens(ctx context.Context, caller workspace.Caller) ([]Token, error) {
+	const verb = "list tokens"
+	if !workspace.ValidID(caller.UserID) {
+		return nil, forbidden()
+	}
+	rows, err := db.pool.Query(ctx, `
+		SELECT `+tokenColumns+` FROM api_tokens t WHERE t.user_id = $1 ORDER BY t.created_at DESC, t.id DESC`, caller.UserID)
+	if err != nil {
+		return nil, failed(verb, err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Token, err error) {
+		return t, row.Scan(t.targets()...)
+	})
+	return list, failed(verb, err)
+}
+
+// DeleteToken removes a token; what was opened with it ends.
+func (db *DB) DeleteToken(ctx context.Context, caller workspace.Caller, id string) error {
+	if !workspace.ValidID(id) {
+		return notFound("token")
+	}
+	return db.tx(ctx, "remove a token", func(tx pgx.Tx) error {
+		var owner, name string
+		err := tx.QueryRow(ctx, `SELECT user_id, name FROM api_tokens WHERE id = $1 FOR UPDATE`, id).Scan(&owner, &name)
+		switch {
+		case missing(err):
+			return notFound("token")
+		case err != nil:
+			return err
+		case !caller.Owns(owner):
+			return forbidden()
+		}
+		if _, err := tx.Exec(ctx, `DELETE FROM api_tokens WHERE id = $1`, id); err != nil {
+			return err
+		}
+		return audit(ctx, tx, caller, AuditTokenDelete, id, map[string]any{"name": name})
+	})
+}
+
+// TokenUser returns a token by its hash, and whose it is; CodeUnauthenticated
+// if it is gone or over, or its user is disabled.
+func (db *DB) TokenUser(ctx context.Context, hash []byte) (User, Token, error) {
+	var u User
+	var t Token
+	err := db.pool.QueryRow(ctx, `
+		SELECT `+userColumns+`, `+tokenColumns+` FROM api_tokens t JOIN users u ON u.id = t.user_id
+		WHERE t.hash = $1 AND (t.expires_at IS NULL OR t.expires_at > now()) AND NOT u.disabled`, hash).
+		Scan(append(u.targets(), t.targets()...)...)
+	if missing(err) {
+		return User{}, Token{}, unauthenticated()
+	}
+	return u, t, failed("read a token", err)
+}
+
+// TouchToken notes when a token was last used; never backwards.
+func (db *DB) TouchToken(ctx context.Context, id string, at time.Time) error {
+	if !workspace.ValidID(id) {
+		return notFound("token")
+	}
+	_, err := db.pool.Exec(ctx, `UPDATE api_tokens SET last_used_at = GREATEST(last_used_at, $2) WHERE id = $1`, id, at)
+	return failed("note a token's use", err)
+}
+
+func forbidden() error {
+	return workspace.Errorf(workspace.CodeForbidden, "this is somebody else's")
+}

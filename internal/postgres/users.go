@@ -1,0 +1,182 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/text/cases"
+	"golang.org/x/text/unicode/norm"
+
+	"codehub/internal/workspace"
+)
+
+// User is a person who can log in.
+type User struct {
+	ID           string
+	Username     string // unique without regard to case
+	PasswordHash string // as internal/auth encodes it
+	Admin        bool
+	Disabled     bool
+	MaxRunning   *int // overrides Limits.PerUser; 0 = no limit
+	FailedLogins int  // since the last good one
+	LockedUntil  *time.Time
+	CreatedAt    time.Time
+}
+
+const userColumns = `u.id, u.username, u.password_hash, u.admin, u.disabled, u.max_running, u.failed_logins, u.locked_until, u.created_at`
+
+func (u *User) targets() []any {
+	return []any{&u.ID, &u.Username, &u.PasswordHash, &u.Admin, &u.Disabled, &u.MaxRunning, &u.FailedLogins, &u.LockedUntil, &u.CreatedAt}
+}
+
+// usernameKey is what usernames are compared by.
+func usernameKey(name string) string { return cases.Fold().String(norm.NFKC.String(name)) }
+
+// UserCount counts all users.
+func (db *DB) UserCount(ctx context.Context) (int, error) {
+	var n int
+	err := db.pool.QueryRow(ctx, `SELECT count(*) FROM users`).Scan(&n)
+	return n, failed("count the users", err)
+}
+
+// CreateUser adds a user. ID and CreatedAt are made here. CodeNameTaken if
+// the username is, in whatever case.
+func (db *DB) CreateUser(ctx context.Context, u User) (User, error) {
+	var made User
+	err := db.tx(ctx, "create a user", func(tx pgx.Tx) (err error) {
+		made, err = insertUser(ctx, tx, u)
+		return err
+	})
+	return made, err
+}
+
+// CreateFirstUser adds a user only while there is none at all: CodeForbidden
+// afterwards, and for all but one of those who try at once.
+func (db *DB) CreateFirstUser(ctx context.Context, u User) (User, error) {
+	var made User
+	err := db.tx(ctx, "create the first user", func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `LOCK TABLE users IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+			return err
+		}
+		var any bool
+		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM users)`).Scan(&any); err != nil {
+			return err
+		}
+		if any {
+			return workspace.Errorf(workspace.CodeForbidden, "codehub has been set up already")
+		}
+		var err error
+		made, err = insertUser(ctx, tx, u)
+		return err
+	})
+	return made, err
+}
+
+func insertUser(ctx context.Context, tx pgx.Tx, u User) (User, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return User{}, fmt.Errorf("make an id: %w", err)
+	}
+	var made User
+	err = tx.QueryRow(ctx, `
+		INSERT INTO users AS u (id, username, username_key, password_hash, admin, disabled, max_running)
+		VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING `+userColumns,
+		id.String(), u.Username, usernameKey(u.Username), u.PasswordHash, u.Admin, u.Disabled, u.MaxRunning).
+		Scan(made.targets()...)
+	if violates(err, "users_username_key") {
+		return User{}, &workspace.Error{Code: workspace.CodeNameTaken, Message: fmt.Sprintf("the username %q is taken", u.Username), Err: err}
+	}
+	if err != nil {
+		return User{}, err
+	}
+	by := workspace.Caller{UserID: made.ID, Username: made.Username}
+	return made, audit(ctx, tx, by, AuditUserCreate, made.ID, map[string]any{"username": made.Username, "admin": made.Admin})
+}
+
+// UserByName finds a user by name, in whatever case it is typed.
+func (db *DB) UserByName(ctx context.Context, username string) (User, error) {
+	return db.user(ctx, `u.username_key = $1`, usernameKey(username))
+}
+
+// User finds a user by id.
+func (db *DB) User(ctx context.Context, id string) (User, error) {
+	if !workspace.ValidID(id) {
+		return User{}, notFound("user")
+	}
+	return db.user(ctx, `u.id = $1`, id)
+}
+
+func (db *DB) user(ctx context.Context, where string, arg any) (User, error) {
+	var u User
+	err := db.pool.QueryRow(ctx, `SELECT `+userColumns+` FROM users u WHERE `+where, arg).Scan(u.targets()...)
+	if missing(err) {
+		return User{}, notFound("user")
+	}
+	return u, failed("read a user", err)
+}
+
+// RecordLoginFailure counts one more failed login and sets until when the
+// user is locked out to what lockedUntil makes of the new count and the
+// database's time (nil: not locked). Concurrent failures are counted each.
+func (db *DB) RecordLoginFailure(ctx context.Context, userID string, lockedUntil func(failures int, now time.Time) *time.Time) (User, error) {
+	if !workspace.ValidID(userID) {
+		return User{}, notFound("user")
+	}
+	var u User
+	err := db.tx(ctx, "record a failed login", func(tx pgx.Tx) error {
+		var failures int
+		var now time.Time
+		err := tx.QueryRow(ctx, `SELECT failed_logins + 1, clock_timestamp() FROM users WHERE id = $1 FOR NO KEY UPDATE`, userID).
+			Scan(&failures, &now)
+		if missing(err) {
+			return notFound("user")
+		}
+		if err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, `UPDATE users u SET failed_logins = $2, locked_until = $3 WHERE id = $1 RETURNING `+userColumns,
+			userID, failures, lockedUntil(failures, now)).Scan(u.targets()...)
+	})
+	return u, err
+}
+
+// ResetLoginFailures forgets failed logins and lifts the lock-out.
+func (db *DB) ResetLoginFailures(ctx context.Context, userID string) error {
+	if !workspace.ValidID(userID) {
+		return notFound("user")
+	}
+	_, err := db.pool.Exec(ctx, `
+		UPDATE users SET failed_logins = 0, locked_until = NULL
+		WHERE id = $1 AND (failed_logins <> 0 OR locked_until IS NOT NULL)`, userID)
+	return failed("reset failed logins", err)
+}
+
+// SetPassword replaces the password's hash and ends everything that the old
+// password gave access to: the user's sessions and API tokens. It lifts a
+// lock-out.
+func (db *DB) SetPassword(ctx context.Context, userID, hash string) error {
+	if !workspace.ValidID(userID) {
+		return notFound("user")
+	}
+	return db.tx(ctx, "set a password", func(tx pgx.Tx) error {
+		by := workspace.Caller{UserID: userID}
+		err := tx.QueryRow(ctx, `
+			UPDATE users SET password_hash = $2, failed_logins = 0, locked_until = NULL
+			WHERE id = $1 RETURNING username`, userID, hash).Scan(&by.Username)
+		if missing(err) {
+			return notFound("user")
+		}
+		if err != nil {
+			return err
+		}
+		for _, table := range []string{"sessions", "api_tokens"} {
+			if _, err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE user_id = $1`, userID); err != nil {
+				return err
+			}
+		}
+		return audit(ctx, tx, by, AuditPassword, userID, nil)
+	})
+}

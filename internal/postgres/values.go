@@ -1,0 +1,43 @@
+package postgres
+
+import (
+	"bytes"
+	"strings"
+)
+
+// nullable maps "" to NULL.
+func nullable[T ~string](s T) *string {
+	if s == "" {
+		return nil
+	}
+	v := string(s)
+	return &v
+}
+
+// clean makes text from outside (an engine's words, say) storable: PostgreSQL
+// takes neither NUL nor what is no UTF-8.
+func clean(s string) string {
+	return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "\uFFFD")
+}
+
+// storableJSON takes out of encoded JSON what jsonb refuses: the escape of
+// NUL.
+func storableJSON(b []byte) []byte {
+	if !bytes.Contains(b, []byte(`\u0000`)) {
+		return b
+	}
+	out := make([]byte, 0, len(b))
+	for i := 0; i < len(b); i++ {
+		if b[i] == '\\' && i+1 < len(b) {
+			if bytes.HasPrefix(b[i:], []byte(`\u0000`)) {
+				i += len(`\u0000`) - 1
+				continue
+			}
+			out = append(out, b[i], b[i+1]) // an escape is copied whole: \\u0000 is text
+			i++
+			continue
+		}
+		out = append(out, b[i])
+	}
+	return out
+}

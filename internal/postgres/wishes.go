@@ -1,0 +1,145 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/workspace"
+)
+
+// Patch is what a person changes of a workspace; what is nil or not set stays
+// as it is.
+type Patch struct {
+	Name         *string
+	Description  *string
+	Memo         *string
+	StandbyTTL   api.Nullable[int]
+	ArchiveTTL   api.Nullable[int]
+	KeepAwakeTil api.Nullable[time.Time]
+	Desired      *workspace.DesiredState
+	Queue        bool // keep Desired for later if an operation runs
+}
+
+// PatchWorkspace changes a workspace, all of it or, on an error, nothing.
+// CodeNotFound once it is deleted; CodeNameTaken; for Desired
+// CodeRecoveryRequired in ERROR, CodeOperationInProgress while an operation
+// runs unless it is queued or what is desired already, CodeLimitExceeded.
+func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p Patch) (workspace.Workspace, error) {
+	w, _, err := db.change(ctx, caller, id, change{
+		verb:  "change a workspace",
+		slots: p.Desired != nil && *p.Desired == workspace.DesiredRunning,
+		decide: func(d decision, w *workspace.Workspace) (record, bool, error) {
+			if err := present(w); err != nil {
+				return record{}, false, err
+			}
+			edited := p.edit(w)
+			if p.Desired == nil {
+				return record{}, edited, nil
+			}
+			entry, wished, err := wish(d, w, *p.Desired, p.Queue, caller)
+			return entry, edited || wished, err
+		},
+	})
+	return w, err
+}
+
+func (p Patch) edit(w *workspace.Workspace) (changed bool) {
+	for _, f := range []struct{ from, to *string }{{p.Name, &w.Name}, {p.Description, &w.Description}, {p.Memo, &w.Memo}} {
+		if f.from != nil && *f.from != *f.to {
+			*f.to, changed = *f.from, true
+		}
+	}
+	if p.StandbyTTL.Set {
+		w.StandbyTTL, changed = p.StandbyTTL.Value, true
+	}
+	if p.ArchiveTTL.Set {
+		w.ArchiveTTL, changed = p.ArchiveTTL.Value, true
+	}
+	if p.KeepAwakeTil.Set {
+		w.KeepAwakeTil, changed = p.KeepAwakeTil.Value, true
+	}
+	return changed
+}
+
+// wish sets what is desired. The last wish counts: one that is fulfilled
+// already takes back what was queued after it.
+func wish(d decision, w *workspace.Workspace, want workspace.DesiredState, queue bool, caller workspace.Caller) (record, bool, error) {
+	entry := record{AuditDesired, map[string]any{"from": w.DesiredState, "to": want}}
+	if caller == workspace.System {
+		entry = record{}
+	}
+	switch {
+	case w.Phase == workspace.PhaseError:
+		return record{}, false, workspace.Errorf(workspace.CodeRecoveryRequired, "the workspace is in an error state; recover it first")
+	case want == w.DesiredState:
+		changed := w.NextDesired != ""
+		w.NextDesired = ""
+		return entry, changed, nil
+	case w.Operation != workspace.OpNone && !queue:
+		return record{}, false, inProgress(w)
+	case w.Operation != workspace.OpNone:
+		changed := w.NextDesired != want
+		w.NextDesired = want
+		entry.queued()
+		return entry, changed, nil
+	}
+	if want == workspace.DesiredRunning {
+		if err := d.mayRun(); err != nil {
+			return record{}, false, err
+		}
+	}
+	w.DesiredState, w.NextDesired = want, ""
+	return entry, true, nil
+}
+
+func (r record) queued() {
+	if r.details != nil {
+		r.details["queued"] = true
+	}
+}
+
+func inProgress(w *workspace.Workspace) error {
+	return &workspace.Error{
+		Code:    workspace.CodeOperationInProgress,
+		Message: "the workspace is busy; try again when that is done, or have the wish queued",
+		Details: map[string]any{"operation": string(w.Operation)},
+	}
+}
+
+// ApplyQueued puts a queued wish into force once no operation runs. It is
+// false if there is none, or if it has to wait: for the operation, for the
+// limits, for a recovery (only a deletion is applied in ERROR). The leader
+// calls it.
+func (db *DB) ApplyQueued(ctx context.Context, id workspace.ID) (applied bool, err error) {
+	_, applied, err = db.change(ctx, workspace.System, id, change{
+		verb:  "apply a queued wish",
+		slots: true,
+		decide: func(d decision, w *workspace.Workspace) (record, bool, error) {
+			want := w.NextDesired
+			switch {
+			case want == "", present(w) != nil, w.Operation != workspace.OpNone:
+				return record{}, false, nil
+			case want == workspace.DesiredDeleted:
+				deleteNow(d, w)
+				return record{}, true, nil
+			case w.Phase == workspace.PhaseError:
+				return record{}, false, nil
+			case want == workspace.DesiredRunning && w.DesiredState != want:
+				err := d.mayRun()
+				if workspace.CodeOf(err) == workspace.CodeLimitExceeded {
+					return record{}, false, nil
+				}
+				if err != nil {
+					return record{}, false, err
+				}
+			}
+			w.DesiredState, w.NextDesired = want, ""
+			return record{}, true, nil
+		},
+	})
+	if workspace.CodeOf(err) == workspace.CodeNotFound {
+		return false, nil
+	}
+	return applied, err
+}
