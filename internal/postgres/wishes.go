@@ -56,8 +56,8 @@ func (p Patch) edit(w *workspace.Workspace) (changed bool) {
 	if p.ArchiveTTL.Set {
 		w.ArchiveTTL, changed = p.ArchiveTTL.Value, true
 	}
-	if p.KeepAwakeTil.Set {
-		w.KeepAwakeTil, changed = p.KeepAwakeTil.Value, true
+	if p.KeepAwakeUntil.Set {
+		w.KeepAwakeTil, changed = p.KeepAwakeUntil.Value, true
 	}
 	return changed
 }
