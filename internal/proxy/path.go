@@ -1,0 +1,38 @@
+package proxy
+
+import (
+	"net/url"
+	"strings"
+)
+
+// splitPath is url.URL's two fields for an escaped path, such that exactly
+// that path is sent.
+func splitPath(escaped string) (path, raw string, err error) {
+	raw = escapeStray(escaped)
+	path, err = url.PathUnescape(raw)
+	return path, raw, err
+}
+
+// escapeStray escapes the bytes that should not have come unescaped in a
+// path; one of them makes net/url write the whole path anew, by which an
+// escaped slash becomes a real one.
+func escapeStray(path string) string {
+	const hex = "0123456789ABCDEF"
+	var b strings.Builder
+	for i := range len(path) {
+		if c := path[i]; isPathByte(c) {
+			b.WriteByte(c)
+		} else {
+			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
+		}
+	}
+	return b.String()
+}
+
+func isPathByte(c byte) bool {
+	switch {
+	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		return true
+	}
+	return strings.IndexByte("-_.~!$&'()*+,;=:@[]%/", c) >= 0
+}

@@ -1,0 +1,35 @@
+package proxy
+
+import (
+	"net"
+	"net/http"
+	"time"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// upstream is one container's IDE. Its pool of connections is its own, so
+// that nothing that was opened to one container is ever used for another that
+// got the same address.
+type upstream struct {
+	runtime.Upstream
+	id        workspace.ID
+	transport *http.Transport
+
+	closed bool // guarded by connections.mu: nothing more is led there
+}
+
+func newUpstream(id workspace.ID, u runtime.Upstream) *upstream {
+	dialer := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}
+	return &upstream{Upstream: u, id: id, transport: &http.Transport{
+		// No Proxy: the address is meant as it is, whatever the environment
+		// says. No ResponseHeaderTimeout: an answer may take as long as it likes.
+		DialContext:           dialer.DialContext,
+		DisableCompression:    true,
+		MaxIdleConns:          64,
+		MaxIdleConnsPerHost:   64,
+		IdleConnTimeout:       90 * time.Second,
+		ExpectContinueTimeout: time.Second,
+	}}
+}
