@@ -11,14 +11,14 @@ import (
 // Patch is what a person changes of a workspace; what is nil or not set stays
 // as it is.
 type Patch struct {
-	Name         *string
-	Description  *string
-	Memo         *string
-	StandbyTTL   api.Nullable[int]
-	ArchiveTTL   api.Nullable[int]
-	KeepAwakeTil api.Nullable[time.Time]
-	Desired      *workspace.DesiredState
-	Queue        bool // keep Desired for later if an operation runs
+	Name           *string
+	Description    *string
+	Memo           *string
+	StandbyTTL     api.Nullable[int]
+	ArchiveTTL     api.Nullable[int]
+	KeepAwakeUntil api.Nullable[time.Time]
+	Desired        *workspace.DesiredState
+	Queue          bool // keep Desired for later if an operation runs
 }
 
 // PatchWorkspace changes a workspace, all of it or, on an error, nothing.
