@@ -109,6 +109,7 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 		leaving:    map[workspace.ID]chan struct{}{},
 		answered:   map[string]bool{},
 		busy:       map[string]bool{},
+		settled:    map[workspace.ID]string{},
 		upSince:    time.Now(),
 	}
 	defer t.wait()

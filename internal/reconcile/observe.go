@@ -123,7 +123,8 @@ func (t *term) sweep(ctx context.Context, rows []workspace.Workspace, seen obser
 				return true
 			})
 		}
-		if v != nil && v.Seeded && row.Home.State == workspace.HomeLive && row.Home.Claim == v.Claim {
+		if v != nil && v.Seeded && row.Home.State == workspace.HomeLive && row.Home.Claim == v.Claim && t.settled[row.ID] != v.Claim {
+			t.settled[row.ID] = v.Claim // once in a term is enough: it may be repeated, and need not be
 			t.effect("settle/"+string(row.ID), func() bool {
 				if err := t.cfg.Runtime.SettleVolume(ctx, row.ID, v.Claim); err != nil && ctx.Err() == nil {
 					t.cfg.Log.Warn("volume not settled", "workspace", row.ID, "err", err)
@@ -152,6 +153,11 @@ func (t *term) forget(rows []workspace.Workspace, alive map[string]bool) {
 	for id, w := range t.works {
 		if opID, ok := current[id]; w.over() && (!ok || opID != w.opID) {
 			delete(t.works, id)
+		}
+	}
+	for id := range t.settled {
+		if _, ok := current[id]; !ok {
+			delete(t.settled, id)
 		}
 	}
 	for id, done := range t.leaving {

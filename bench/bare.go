@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+)
+
+// bare is the rival: the engine's API and nothing else.
+type bare struct {
+	api     *client.Client
+	label   string
+	volumes []string
+	cleanup time.Duration // of the last start: not part of its time
+}
+
+func newBare() (*bare, error) {
+	c, err := client.New(client.FromEnv)
+	if err != nil {
+		return nil, err
+	}
+	return &bare{api: c, label: fmt.Sprintf("codehub-bench-%d", os.Getpid())}, nil
+}
+
+func (b *bare) close() {
+	for _, v := range b.volumes {
+		_, _ = b.api.VolumeRemove(context.Background(), v, client.VolumeRemoveOptions{})
+	}
+	b.api.Close()
+}
+
+// volume makes a volume; with an image, one that a first start has filled.
+func (b *bare) volume(ctx context.Context, image string) (string, error) {
+	v, err := b.api.VolumeCreate(ctx, client.VolumeCreateOptions{Labels: map[string]string{b.label: ""}})
+	if err != nil {
+		return "", err
+	}
+	b.volumes = append(b.volumes, v.Volume.Name)
+	if image != "" {
+		if _, err := b.start(ctx, image, v.Volume.Name); err != nil {
+			return "", err
+		}
+	}
+	return v.Volume.Name, nil
+}
+
+// start is how long create and start take until /healthz answers. The
+// container is removed again.
+func (b *bare) start(ctx context.Context, image, volume string) (time.Duration, error) {
+	begun := time.Now()
+	id, err := b.up(ctx, image, volume)
+	took := time.Since(begun)
+	begun = time.Now()
+	b.down(id)
+	b.cleanup = time.Since(begun)
+	return took, err
+}
+
+func (b *bare) up(ctx context.Context, image, volume string) (string, error) {
+	made, err := b.api.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Config: &container.Config{Image: image, Labels: map[string]string{b.label: ""}, Healthcheck: &container.HealthConfig{Test: []string{"NONE"}}},
+		HostConfig: &container.HostConfig{
+			Mounts: []mount.Mount{{Type: mount.TypeVolume, Source: volume, Target: "/home/coder"}},
+		},
+	})
+	if err != nil {
+		return "", err
+	}
+	if _, err := b.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
+		return made.ID, err
+	}
+	seen, err := b.api.ContainerInspect(ctx, made.ID, client.ContainerInspectOptions{})
+	if err != nil {
+		return made.ID, err
+	}
+	var addr string
+	for _, n := range seen.Container.NetworkSettings.Networks {
+		addr = n.IPAddress.String()
+	}
+	return made.ID, awaitHealth(ctx, "http://"+addr+":8080/healthz")
+}
+
+func awaitHealth(ctx context.Context, url string) error {
+	hc := &http.Client{Timeout: time.Second}
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		if resp, err := hc.Do(req); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (b *bare) down(id string) {
+	if id != "" {
+		_, _ = b.api.ContainerRemove(context.Background(), id, client.ContainerRemoveOptions{Force: true})
+	}
+}

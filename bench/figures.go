@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+func median(d []time.Duration) time.Duration {
+	s := slices.Sorted(slices.Values(d))
+	return s[len(s)/2]
+}
+
+func verdict(ok bool) string {
+	if ok {
+		return "ok"
+	}
+	return "MISSED"
+}
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.0f ms", float64(d)/1e6) }
+
+// wake: a navigation on STANDBY until the workspace's page comes through the
+// proxy, beside a bare create and start until /healthz answers.
+func (b *bench) wake(ctx context.Context) error {
+	id, err := b.api.create(ctx, "bench-wake", b.image)
+	if err != nil {
+		return err
+	}
+	defer b.api.remove(id)
+	volume, err := b.bare.volume(ctx, b.image)
+	if err != nil {
+		return err
+	}
+	var ours, bare []time.Duration
+	for range b.n {
+		if err := b.api.stop(ctx, id); err != nil {
+			return err
+		}
+		start := time.Now()
+		if err := b.api.open(ctx, id); err != nil {
+			return err
+		}
+		ours = append(ours, time.Since(start))
+
+		d, err := b.bare.start(ctx, b.image, volume)
+		if err != nil {
+			return err
+		}
+		bare = append(bare, d)
+	}
+	more := median(ours) - median(bare)
+	fmt.Printf("wake: codehub %s, bare create+start %s, %s more (at most 150 ms): %s\n",
+		ms(median(ours)), ms(median(bare)), ms(more), verdict(more <= 150*time.Millisecond))
+	return nil
+}
+
+// create: until RUNNING, beside a bare volume create and run until it answers.
+func (b *bench) create(ctx context.Context) error {
+	var ours, bare []time.Duration
+	for i := range b.n {
+		start := time.Now()
+		id, err := b.api.create(ctx, fmt.Sprintf("bench-create-%d", i), b.image)
+		if err != nil {
+			return err
+		}
+		ours = append(ours, time.Since(start))
+		b.api.remove(id)
+
+		start = time.Now()
+		volume, err := b.bare.volume(ctx, "")
+		if err != nil {
+			return err
+		}
+		if _, err := b.bare.start(ctx, b.image, volume); err != nil {
+			return err
+		}
+		bare = append(bare, time.Since(start)-b.bare.cleanup)
+	}
+	more := median(ours) - median(bare)
+	fmt.Printf("create: codehub %s, bare volume create+run %s, %s more (at most 300 ms): %s\n",
+		ms(median(ours)), ms(median(bare)), ms(more), verdict(more <= 300*time.Millisecond))
+	return nil
+}
+
+// starts: 50 starts of the test image at once, beside a bare parallel loop.
+func (b *bench) starts(ctx context.Context) error {
+	const count = 50
+	ids := make([]string, count)
+	volumes := make([]string, count)
+	for i := range count {
+		id, err := b.api.createStopped(ctx, fmt.Sprintf("bench-starts-%d", i), b.small)
+		if err != nil {
+			return err
+		}
+		ids[i] = id
+		if volumes[i], err = b.bare.volume(ctx, b.small); err != nil {
+			return err
+		}
+	}
+	var ours, bare []time.Duration
+	for range max(1, b.n/3) {
+		start := time.Now()
+		if err := b.api.startAll(ctx, ids); err != nil {
+			return err
+		}
+		ours = append(ours, time.Since(start))
+		if err := b.api.stopAll(ctx, ids); err != nil {
+			return err
+		}
+
+		start = time.Now()
+		errs := make([]error, count)
+		containers := make([]string, count)
+		var g sync.WaitGroup
+		for i := range count {
+			g.Go(func() { containers[i], errs[i] = b.bare.up(ctx, b.small, volumes[i]) })
+		}
+		g.Wait()
+		bare = append(bare, time.Since(start))
+		for i, err := range errs {
+			if err != nil {
+				return err
+			}
+			b.bare.down(containers[i])
+		}
+	}
+	for _, id := range ids {
+		b.api.remove(id)
+	}
+	ratio := float64(median(ours)) / float64(median(bare))
+	fmt.Printf("%d starts at once: codehub %s, bare parallel loop %s, %.2f times as long (at most 1.3): %s\n",
+		count, ms(median(ours)), ms(median(bare)), ratio, verdict(ratio <= 1.3))
+	return nil
+}

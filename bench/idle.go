@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// idleServer watches the server, with its embedded database, while nobody
+// does anything: its own memory and processor time.
+func (b *bench) idleServer(ctx context.Context) error {
+	pid := b.server.Pid()
+	select { // what the figures before it stirred up has settled
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(40 * time.Second):
+	}
+	before, err := cpuTime(pid)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(b.idle):
+	}
+	after, err := cpuTime(pid)
+	if err != nil {
+		return err
+	}
+	rss, err := resident(pid)
+	if err != nil {
+		return err
+	}
+	percent := 100 * float64(after-before) / float64(b.idle)
+	fmt.Printf("idle for %s: %.0f MB resident (under 100), %.2f %% of a core (under 0.5): %s\n",
+		b.idle, float64(rss)/1e6, percent, verdict(rss < 100e6 && percent < 0.5))
+	return nil
+}
+
+// cpuTime is the processor time, user and system, that a process has used.
+func cpuTime(pid int) (time.Duration, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	var ticks int64
+	for _, f := range fields[11:13] { // utime, stime
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond, nil // USER_HZ is 100 on Linux
+}
+
+// resident is the memory of a process in bytes.
+func resident(pid int) (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kb, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			return kb << 10, err
+		}
+	}
+	return 0, fmt.Errorf("no VmRSS for process %d", pid)
+}

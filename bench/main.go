@@ -1,0 +1,109 @@
+// Command bench measures codehub beside what it stands on, in one run, and
+// prints one line a figure. The machines it runs on are noisy: quote the
+// ratios and differences, not the times.
+//
+//	go run ./bench                # all of it
+//	go run ./bench -only wake,create -n 5
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"codehub/internal/e2e/proc"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// bench is what every figure is measured with.
+type bench struct {
+	server *proc.Server
+	api    *apiClient
+	bare   *bare
+	image  string // the workspace image
+	small  string // the test image
+	n      int
+	idle   time.Duration
+}
+
+func run() error {
+	only := flag.String("only", "wake,create,starts,idle", "figures to measure")
+	n := flag.Int("n", 10, "runs of which the median is taken")
+	idle := flag.Duration("idle", 5*time.Minute, "how long the idle server is watched")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+
+	binary, err := filepath.Abs(env("CODEHUB_TEST_BINARY", "bin/codehub"))
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "codehub-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil { // the database runs as another user
+		return err
+	}
+	small := env("CODEHUB_TEST_IMAGE", "codehub/testserver:latest")
+	server, err := proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(dir, "data"), Env: []string{
+		"MAX_RUNNING_PER_USER=0", "MAX_RUNNING_GLOBAL=0", "CODEHUB_DELETE_GRACE=0s", "CODEHUB_LOG_LEVEL=info"}})
+	if err != nil {
+		return err
+	}
+	sctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	if err := server.Start(sctx); err != nil {
+		return err
+	}
+	defer server.Close()
+	bare, err := newBare()
+	if err != nil {
+		return err
+	}
+	defer bare.close()
+	api, err := login(ctx, server.URL)
+	if err != nil {
+		return err
+	}
+	defer api.removeAll()
+	b := &bench{server: server, api: api, bare: bare, small: small, n: *n, idle: *idle,
+		image: env("CODEHUB_TEST_WORKSPACE_IMAGE", "codehub/workspace:latest")}
+	figures := map[string]func(context.Context) error{
+		"wake": b.wake, "create": b.create, "starts": b.starts, "idle": b.idleServer,
+	}
+	for _, name := range strings.Split(*only, ",") {
+		f := figures[name]
+		if f == nil {
+			return fmt.Errorf("no figure %q", name)
+		}
+		if err := f(ctx); err != nil {
+			return fmt.Errorf("%s: %w\n%s", name, err, lastLines(server.Log(), 30))
+		}
+	}
+	return nil
+}
+
+func env(name, otherwise string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return otherwise
+}
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

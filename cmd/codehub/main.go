@@ -1,0 +1,92 @@
+// Command codehub serves cloud development environments and is the client of
+// such a server (design §13).
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/internal/config"
+	"codehub/internal/postgres"
+	"codehub/internal/runtime/docker"
+)
+
+// version is set by the build.
+var version = "dev"
+
+type cli struct {
+	Serve   serveCmd   `cmd:"" help:"Run the server: dashboard, API, proxy and coordinator."`
+	Migrate migrateCmd `cmd:"" help:"Bring a database up to date and end."`
+	Version versionCmd `cmd:"" help:"Print the version."`
+
+	ClientCmds
+}
+
+func main() {
+	// The runtime's helper containers run this same executable; what they
+	// call is not for people and has no place in the help.
+	if len(os.Args) > 1 && os.Args[1] == docker.HelperCommand {
+		os.Exit(docker.HelperMain(os.Args[2:]))
+	}
+	os.Exit(run(os.Args[1:]))
+}
+
+// Exit codes of every command.
+const (
+	exitOK    = 0
+	exitError = 1
+	exitUsage = 2
+)
+
+func run(args []string) int {
+	var c cli
+	parser, err := kong.New(&c,
+		kong.Name("codehub"),
+		kong.Description("Development environments in the browser, on your own machines."),
+		kong.UsageOnError(),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "codehub:", err)
+		return exitUsage
+	}
+	ctx, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "codehub:", err)
+		fmt.Fprintln(os.Stderr, "codehub --help lists the commands, codehub COMMAND --help a command's settings.")
+		return exitUsage
+	}
+	sigctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx.BindTo(sigctx, (*context.Context)(nil))
+	if err := ctx.Run(); err != nil {
+		fmt.Fprintln(os.Stderr, "codehub:", err)
+		var p *config.Problem
+		if errors.As(err, &p) {
+			return exitUsage
+		}
+		return exitError
+	}
+	return exitOK
+}
+
+type versionCmd struct{}
+
+func (versionCmd) Run() error {
+	fmt.Println("codehub", version)
+	return nil
+}
+
+type migrateCmd struct {
+	DatabaseURL string `name:"database-url" env:"CODEHUB_DATABASE_URL" required:"" help:"PostgreSQL to migrate. The embedded one is migrated by serve."`
+}
+
+func (m migrateCmd) Run(ctx context.Context) error {
+	return postgres.Migrate(ctx, m.DatabaseURL)
+}

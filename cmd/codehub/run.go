@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"codehub/internal/lease"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// run serves until ctx ends, then shuts down in order: no new requests, the
+// open ones are let end for CODEHUB_SHUTDOWN_TIMEOUT, then everything behind
+// them. It returns early with an error when a part cannot go on.
+func (s *server) run(ctx context.Context, listener net.Listener) error {
+	if err := s.firstUser(ctx); err != nil {
+		return err
+	}
+	behind, stopBehind := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBehind()
+	requests, stopRequests := context.WithCancel(behind)
+	defer stopRequests()
+
+	g, gctx := errgroup.WithContext(behind)
+	g.Go(func() error { return postgres.NewListener(s.dsn, s.log).Run(gctx, s.notified, s.gap) })
+	g.Go(func() error { return s.auth.Run(gctx) })
+	g.Go(func() error { return s.proxy.Run(gctx) })
+	g.Go(func() error { return s.coordinate(gctx) })
+	g.Go(func() error { return s.forwardWakes(gctx) })
+	g.Go(func() error { return s.housekeeping(gctx) })
+
+	srv := &http.Server{
+		Handler:           s.http,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		BaseContext:       func(net.Listener) context.Context { return requests },
+		ErrorLog:          httpErrors(s.log),
+	}
+	g.Go(func() error {
+		if err := srv.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve http: %w", err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		select {
+		case <-ctx.Done():
+		case <-gctx.Done():
+		}
+		s.log.Info("shutting down")
+		s.drain(ctx, srv, stopRequests)
+		stopBehind()
+		return nil
+	})
+	s.log.Info("codehub serves", "url", s.cfg.PublicURL.String(), "listen", listener.Addr().String(), "version", version)
+	return g.Wait()
+}
+
+// streamsEnd is how long event streams and logs, which never end by
+// themselves, may go on once the server shuts down.
+const streamsEnd = time.Second
+
+func (s *server) drain(ctx context.Context, srv *http.Server, stopRequests context.CancelFunc) {
+	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.ShutdownTimeout)
+	defer cancel()
+	streams := time.AfterFunc(streamsEnd, stopRequests)
+	defer streams.Stop()
+	if err := s.proxy.Shutdown(sctx); err != nil {
+		s.log.Warn("connections to workspaces were cut off", "err", err)
+	}
+	if err := srv.Shutdown(sctx); err != nil {
+		s.log.Warn("requests were cut off", "err", err)
+		srv.Close()
+	}
+}
+
+// coordinate runs the controller whenever this process leads.
+func (s *server) coordinate(ctx context.Context) error {
+	return lease.Run(ctx, s.dsn, s.log, func(ctx context.Context, conn *pgx.Conn) error {
+		return s.ctrl.Run(ctx, postgres.NewController(conn))
+	})
+}
+
+// notified takes one of the database's notifications. Routes and the sessions
+// behind them are dropped before anybody hears of it, so that whoever comes
+// back on an event never finds the state before it.
+func (s *server) notified(n postgres.Notification) {
+	s.hub.Handle(n.Channel, n.Payload)
+}
+
+// gap follows a time in which notifications may have been missed.
+func (s *server) gap() {
+	s.proxy.InvalidateAll()
+	s.auth.InvalidateAll()
+	s.hub.Gap()
+}
+
+func (s *server) forwardWakes(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.hub.Wakes():
+			s.ctrl.Wake()
+		}
+	}
+}
+
+// housekeeping removes sessions that have expired.
+func (s *server) housekeeping(ctx context.Context) error {
+	t := time.NewTicker(time.Hour)
+	defer t.Stop()
+	for {
+		if n, err := s.db.DeleteExpiredSessions(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("expired sessions not removed", "err", err)
+		} else if n > 0 {
+			s.log.Debug("expired sessions removed", "count", n)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
+}
+
+// firstUser makes the administrator of CODEHUB_ADMIN_PASSWORD at the first
+// start, or prints how to make one on the setup page.
+func (s *server) firstUser(ctx context.Context) error {
+	needed, err := s.auth.SetupNeeded(ctx)
+	if err != nil {
+		return fmt.Errorf("look for users: %w", err)
+	}
+	if !needed {
+		return nil
+	}
+	if s.cfg.AdminPassword != "" {
+		if _, err := s.auth.EnsureAdmin(ctx, s.cfg.AdminPassword); err != nil {
+			return fmt.Errorf("make the user admin from CODEHUB_ADMIN_PASSWORD: %w", err)
+		}
+		fmt.Fprintf(os.Stdout, "\n  codehub is at %s\n  Log in as admin, with the password of CODEHUB_ADMIN_PASSWORD.\n\n", s.cfg.PublicURL)
+		return nil
+	}
+	code, err := s.auth.SetupCode(ctx)
+	if err != nil {
+		return fmt.Errorf("make the setup code: %w", err)
+	}
+	fmt.Fprintf(os.Stdout, "\n  codehub is at %s\n  Nobody has an account yet. Open %s/setup and use this code, once:\n\n      %s\n\n", s.cfg.PublicURL, s.cfg.PublicURL, code)
+	return nil
+}
+
+// checks are what /readyz looks at.
+func (s *server) checks() map[string]func(context.Context) error {
+	return map[string]func(context.Context) error{
+		"database": s.db.Ping,
+	}
+}
+
+// proxyStore is the database as the proxy sees it.
+type proxyStore struct{ *postgres.DB }
+
+func (p proxyStore) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	r, err := p.DB.Wake(ctx, caller, id)
+	return r.Workspace, err
+}

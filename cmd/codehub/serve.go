@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"codehub/internal/auth"
+	"codehub/internal/bus"
+	"codehub/internal/config"
+	"codehub/internal/dashboard"
+	"codehub/internal/httpapi"
+	"codehub/internal/judge"
+	"codehub/internal/lease"
+	"codehub/internal/postgres"
+	"codehub/internal/postgres/embedded"
+	"codehub/internal/proxy"
+	"codehub/internal/reconcile"
+	"codehub/internal/runtime/docker"
+	"codehub/internal/workspace"
+)
+
+type serveCmd struct {
+	config.Config `embed:""`
+}
+
+func (s *serveCmd) Run(ctx context.Context) error {
+	if err := s.Config.Resolve(); err != nil {
+		return err
+	}
+	return serve(ctx, s.Config)
+}
+
+// serve is the server: all the wiring in one place. It ends when ctx does, or
+// when a part of it cannot go on.
+func serve(ctx context.Context, cfg config.Config) error {
+	log := newLogger(cfg)
+	for _, w := range cfg.Warnings() {
+		log.Warn(w)
+	}
+	for _, name := range config.Unknown(os.Environ(), settings()) {
+		log.Warn("this variable is no setting of codehub and is ignored", "variable", name)
+	}
+	if err := os.MkdirAll(cfg.DataDir, 0o711); err != nil {
+		return fmt.Errorf("make the data folder: %w", err)
+	}
+	lock, err := embedded.LockDir(cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Release() }()
+
+	listener, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return &config.Problem{Setting: "CODEHUB_LISTEN", Why: err.Error(), Do: "free the port, or give another one"}
+	}
+	defer listener.Close()
+
+	// The database outlives everything that uses it.
+	dsn := cfg.DatabaseURL
+	if dsn == "" {
+		db, err := embedded.Start(ctx, embedded.Config{Dir: cfg.DataDir, Log: log})
+		if err != nil {
+			return err
+		}
+		defer func() {
+			sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.ShutdownTimeout)
+			defer cancel()
+			if err := db.Stop(sctx); err != nil {
+				log.Error("the embedded database did not stop cleanly", "err", err)
+			}
+		}()
+		dsn = db.URL()
+	}
+	if err := postgres.Migrate(ctx, dsn); err != nil {
+		return err
+	}
+	db, err := postgres.Open(ctx, dsn, postgres.Options{
+		Limits:      postgres.Limits{PerUser: cfg.MaxRunningPerUser, Global: cfg.MaxRunningGlobal},
+		DeleteGrace: cfg.DeleteGrace, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	installation, err := db.Installation(ctx)
+	if err != nil {
+		return err
+	}
+	rt, err := docker.New(ctx, docker.Config{
+		Installation: installation, DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir,
+		CPUs: float64(cfg.NanoCPUs) / 1e9, MemoryBytes: cfg.MemoryBytes, PidsLimit: cfg.Pids, LogMaxBytes: cfg.LogBytes,
+		Sudo: cfg.Sudo, EgressDeny: cfg.DenyPrefixes, AllowNoWall: cfg.AllowNoWall, Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	defer rt.Close()
+	return newServer(cfg, log, dsn, db, rt, installation).run(ctx, listener)
+}
+
+// server is the parts of a running codehub.
+type server struct {
+	cfg   config.Config
+	log   *slog.Logger
+	dsn   string
+	db    *postgres.DB
+	auth  *auth.Auth
+	hub   *bus.Hub
+	proxy *proxy.Proxy
+	ctrl  *reconcile.Controller
+	http  http.Handler
+}
+
+func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB, rt *docker.Runtime, installation string) *server {
+	s := &server{cfg: cfg, log: log, dsn: dsn, db: db}
+	s.auth = auth.New(db, auth.Config{URL: cfg.PublicURL, Log: log})
+	s.hub = bus.New(bus.Config{
+		Load: func(ctx context.Context, owner string, id workspace.ID) (workspace.Workspace, error) {
+			return db.Workspace(ctx, workspace.Caller{UserID: owner}, id)
+		},
+		AuthChanged: s.auth.Invalidate,
+		Log:         log,
+	})
+	pages := dashboard.New(dashboard.Config{
+		Store: db, Auth: dashboardAuth{s.auth}, Events: dashboardEvents{s.hub}, Logs: rt, Log: log,
+		URL: cfg.PublicURL.String(), DefaultImage: cfg.DefaultImage,
+		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: cfg.Storage,
+		DeleteGrace: cfg.DeleteGrace, MaxRunning: cfg.MaxRunningPerUser, PathMode: true,
+	})
+	s.proxy = proxy.New(proxy.Config{
+		Auth: s.auth, Sessions: s.auth, Store: proxyStore{db}, Runtime: rt, Pages: pages, Log: log,
+		PublicURL: cfg.PublicURL, CookieNames: auth.CookieNames(), IsToken: auth.IsToken,
+	})
+	policy := judge.DefaultPolicy()
+	policy.DeleteGrace = cfg.DeleteGrace
+	s.ctrl = reconcile.New(reconcile.Config{
+		Runtime: rt, Wishes: db, Routes: s.proxy, Log: log, Policy: policy,
+		IdleInterval: cfg.IdleInterval, ActiveInterval: cfg.ActiveInterval, ActiveFor: 30 * time.Second,
+		MaxOperations: cfg.MaxOperations, StopGrace: 10 * time.Second, AcceptVolumeLoss: cfg.AcceptVolumeLoss,
+	})
+	log.Info("installation", "id", installation)
+
+	mux := http.NewServeMux()
+	mux.Handle("/api/", httpapi.New(httpapi.Config{
+		URL: cfg.PublicURL, DeleteGrace: cfg.DeleteGrace, DefaultImage: cfg.DefaultImage,
+		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: cfg.Storage,
+		Store: db, Auth: s.auth, Hub: s.hub, Logs: rt, Log: log,
+	}))
+	mux.Handle("GET /healthz", httpapi.Healthz())
+	mux.Handle("GET /readyz", httpapi.Readyz(s.checks()))
+	mux.Handle("GET /metrics", httpapi.Metrics())
+	pages.Routes(mux)
+	s.http = httpapi.Outer(log, s.proxy.Wrap(mux))
+	return s
+}

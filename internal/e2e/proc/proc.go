@@ -1,0 +1,237 @@
+// Package proc runs the real codehub binary as a process of its own, for
+// end-to-end tests and benchmarks.
+package proc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// AdminPassword is the password of admin on every server of this package.
+const AdminPassword = "correct horse battery"
+
+// Options say how to run a server.
+type Options struct {
+	Binary  string // path of the codehub binary
+	DataDir string
+	Listen  string   // empty: a free port of 127.0.0.1, kept over restarts
+	Env     []string // further settings, NAME=value
+	Log     io.Writer
+}
+
+// Server is one codehub process, which can be killed and started again on the
+// same data.
+type Server struct {
+	opts Options
+	URL  string
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error
+	log  *tail
+}
+
+// New prepares a server without starting it.
+func New(opts Options) (*Server, error) {
+	if opts.Binary == "" {
+		return nil, errors.New("no binary given: build it (make build) and set CODEHUB_TEST_BINARY")
+	}
+	if _, err := os.Stat(opts.Binary); err != nil {
+		return nil, fmt.Errorf("codehub binary: %w (make build makes it)", err)
+	}
+	if opts.Listen == "" {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		opts.Listen = l.Addr().String()
+		l.Close()
+	}
+	_, port, err := net.SplitHostPort(opts.Listen)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{opts: opts, URL: "http://localhost:" + port, log: &tail{}}, nil
+}
+
+// Start starts the process and waits until /readyz says that it serves.
+func (s *Server) Start(ctx context.Context) error {
+	if err := s.Launch(); err != nil {
+		return err
+	}
+	return s.AwaitReady(ctx)
+}
+
+// Launch starts the process and does not wait for it.
+func (s *Server) Launch() error {
+	cmd := exec.Command(s.opts.Binary, "serve")
+	cmd.Env = append(clean(os.Environ()),
+		"CODEHUB_LISTEN="+s.opts.Listen, "CODEHUB_URL="+s.URL, "CODEHUB_DATA_DIR="+s.opts.DataDir,
+		"CODEHUB_ADMIN_PASSWORD="+AdminPassword, "CODEHUB_LOG_LEVEL=debug")
+	cmd.Env = append(cmd.Env, s.opts.Env...)
+	var w io.Writer = s.log
+	if s.opts.Log != nil {
+		w = io.MultiWriter(s.log, s.opts.Log)
+	}
+	cmd.Stdout, cmd.Stderr = w, w
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start codehub: %w", err)
+	}
+	done := make(chan struct{})
+	s.mu.Lock()
+	s.cmd, s.done = cmd, done
+	s.mu.Unlock()
+	go func() {
+		err := cmd.Wait()
+		s.mu.Lock()
+		s.err = err
+		s.mu.Unlock()
+		close(done)
+	}()
+	return nil
+}
+
+// clean leaves out settings of whoever runs the tests.
+func clean(env []string) []string {
+	var out []string
+	for _, kv := range env {
+		if !strings.HasPrefix(kv, "CODEHUB_") && !strings.HasPrefix(kv, "MAX_RUNNING_") {
+			out = append(out, kv)
+		}
+	}
+	return out
+}
+
+// AwaitReady waits until the server answers /readyz with 200, or has ended.
+func (s *Server) AwaitReady(ctx context.Context) error {
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.opts.Listen+"/readyz", nil)
+		if err != nil {
+			return err
+		}
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("codehub did not become ready: %w\n%s", ctx.Err(), s.Log())
+		case <-s.Done():
+			return fmt.Errorf("codehub ended while it started: %v\n%s", s.Err(), s.Log())
+		case <-t.C:
+		}
+	}
+}
+
+// Done is closed when the process has ended.
+func (s *Server) Done() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.done
+}
+
+// Err is how the process ended.
+func (s *Server) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Pid is the process id of the server.
+func (s *Server) Pid() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cmd.Process.Pid
+}
+
+// Kill ends the process as a power cut would (SIGKILL), and waits for it.
+func (s *Server) Kill() { s.signal(syscall.SIGKILL) }
+
+// Stop asks the process to end (SIGTERM) and waits for it.
+func (s *Server) Stop() { s.signal(syscall.SIGTERM) }
+
+func (s *Server) signal(sig syscall.Signal) {
+	s.mu.Lock()
+	cmd, done := s.cmd, s.done
+	s.mu.Unlock()
+	if cmd == nil {
+		return
+	}
+	_ = cmd.Process.Signal(sig)
+	select {
+	case <-done:
+	case <-time.After(60 * time.Second):
+		_ = cmd.Process.Kill()
+		<-done
+	}
+}
+
+// Close ends the process and the embedded database that it may have left.
+func (s *Server) Close() {
+	s.Stop()
+	stopLeftDatabase(s.opts.DataDir)
+}
+
+// stopLeftDatabase ends an embedded PostgreSQL that a killed server left
+// behind and that nobody adopted.
+func stopLeftDatabase(dataDir string) {
+	pids, _ := filepath.Glob(filepath.Join(dataDir, "*", "postmaster.pid"))
+	more, _ := filepath.Glob(filepath.Join(dataDir, "*", "*", "postmaster.pid"))
+	for _, f := range append(pids, more...) {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue
+		}
+		var pid int
+		if _, err := fmt.Sscanf(string(b), "%d", &pid); err != nil || pid <= 1 {
+			continue
+		}
+		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		if err == nil && strings.TrimSpace(string(name)) == "postgres" {
+			_ = syscall.Kill(pid, syscall.SIGQUIT)
+		}
+	}
+}
+
+// Log is the end of what the process printed.
+func (s *Server) Log() string { return s.log.String() }
+
+// tail keeps the last part of what is written to it.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, p...)
+	if len(t.b) > 1<<20 {
+		t.b = bytes.Clone(t.b[len(t.b)-1<<19:])
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.b)
+}

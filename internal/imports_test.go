@@ -1,0 +1,88 @@
+package internal
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// allowed says which packages of codehub a package may import; a package that
+// is not named may import any but the leaves. The rules are those of the
+// layout in docs/architecture.md.
+var allowed = map[string][]string{
+	"codehub/api":                     {},
+	"codehub/internal/workspace":      {},
+	"codehub/client":                  {"codehub/api"},
+	"codehub/internal/judge":          {"codehub/internal/workspace"},
+	"codehub/internal/runtime":        {"codehub/internal/workspace"},
+	"codehub/internal/config":         {"codehub/internal/workspace"},
+	"codehub/internal/bus":            {"codehub/internal/workspace"},
+	"codehub/internal/auth":           {"codehub/internal/workspace", "codehub/internal/postgres"},
+	"codehub/internal/lease":          {},
+	"codehub/internal/postgres":       {"codehub/api", "codehub/internal/workspace"},
+	"codehub/internal/runtime/docker": {"codehub/internal/workspace", "codehub/internal/runtime", "codehub/internal/runtime/docker/wall"},
+	"codehub/internal/proxy":          {"codehub/internal/workspace", "codehub/internal/runtime"},
+	"codehub/internal/reconcile":      {"codehub/internal/workspace", "codehub/internal/judge", "codehub/internal/runtime", "codehub/internal/postgres"},
+}
+
+// leaves are imported by the command line alone, which does the wiring.
+var leaves = []string{
+	"codehub/internal/runtime/docker",
+	"codehub/internal/reconcile",
+	"codehub/internal/lease",
+	"codehub/internal/config",
+	"codehub/internal/postgres/embedded",
+}
+
+func TestImportGraph(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "codehub/...")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, out)
+	}
+	found := 0
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
+			continue
+		}
+		pkg, imports := fields[0], fields[1:]
+		may, named := allowed[pkg]
+		if named {
+			found++
+		}
+		for _, imp := range imports {
+			if !strings.HasPrefix(imp, "codehub/") {
+				continue
+			}
+			if named && !slices.Contains(may, imp) {
+				t.Errorf("%s imports %s; it may import %v of ours", pkg, imp, may)
+			}
+			if slices.Contains(leaves, imp) && !mayWire(pkg, imp) {
+				t.Errorf("%s imports %s, which is for the wiring alone", pkg, imp)
+			}
+		}
+		if (pkg == "codehub/internal/workspace" || pkg == "codehub/api") && slices.ContainsFunc(imports, outsideStdlib) {
+			t.Errorf("%s imports more than the standard library: %v", pkg, imports)
+		}
+	}
+	if found != len(allowed) {
+		t.Errorf("%d of %d packages with rules exist: mend the table", found, len(allowed))
+	}
+}
+
+// mayWire: the command line, and what tests and benchmarks run it with.
+func mayWire(pkg, imp string) bool {
+	switch pkg {
+	case "codehub/cmd/codehub", "codehub/internal/pgtest", "codehub/bench":
+		return true
+	}
+	return strings.HasPrefix(pkg, imp+"/") || strings.HasPrefix(pkg, "codehub/internal/e2e") || strings.HasPrefix(pkg, "codehub/internal/runtime/docker/")
+}
+
+func outsideStdlib(imp string) bool {
+	first, _, _ := strings.Cut(imp, "/")
+	return strings.Contains(first, ".")
+}

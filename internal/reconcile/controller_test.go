@@ -1,0 +1,471 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"codehub/internal/postgres"
+	"codehub/internal/runtime/runtimetest"
+	"codehub/internal/workspace"
+)
+
+func TestLifeOfAWorkspace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.lead()
+	id := w.create("one", workspace.DesiredRunning)
+	ws := w.awaitPhase(id, workspace.PhaseRunning)
+	if ws.Home.State != workspace.HomeLive || ws.Home.Claim == "" || ws.ErrorCount != 0 || ws.OpID != "" {
+		t.Errorf("running with %+v", ws)
+	}
+	w.write(id, "work")
+	w.want(id, workspace.DesiredStandby, false)
+	ws = w.awaitPhase(id, workspace.PhaseStandby)
+	if ws.Conditions.HasContainer() || ws.StopReason != "requested" {
+		t.Errorf("stopped with container %v, reason %q", ws.Conditions[workspace.ContainerReady], ws.StopReason)
+	}
+	w.mu.Lock()
+	closed := len(w.closed)
+	w.mu.Unlock()
+	if closed == 0 {
+		t.Error("the container was removed without its route being closed")
+	}
+	w.want(id, workspace.DesiredRunning, false)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	w.expect(id, "work")
+	if _, err := w.db.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitGone(id)
+}
+
+func TestDeletionKeepsTheHomeForTheGrace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.policy.DeleteGrace = time.Hour })
+	w.lead()
+	id := w.create("one", workspace.DesiredRunning)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	w.write(id, "work")
+	if _, err := w.db.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
+		t.Fatal(err)
+	}
+	w.await(id, "without a container", func(ws workspace.Workspace) bool {
+		return ws.Phase == workspace.PhaseDeleting && ws.Operation == workspace.OpNone && !ws.Conditions.HasContainer()
+	})
+	w.expect(id, "work")
+	if _, err := w.db.UndeleteWorkspace(t.Context(), w.owner, id); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitPhase(id, workspace.PhaseStandby)
+	w.want(id, workspace.DesiredRunning, false)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	w.expect(id, "work")
+}
+
+// A controller that ends at any step is followed by one that goes on from
+// what it finds (design §3.2, lessons: run every step twice).
+func TestTakenUpAtEveryStep(t *testing.T) {
+	t.Parallel()
+	for _, op := range []string{
+		"CreateVolume", "CreateVolume/seed", "CreateVolume/done",
+		"StartContainer", "StartContainer/start", "StartContainer/done", "Probe",
+		"RemoveContainer", "RemoveContainer/remove", "RemoveVolume",
+	} {
+		t.Run(op, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			reached := make(chan struct{}, 1)
+			var armed atomic.Bool
+			armed.Store(true)
+			w.fake.SetBefore(func(ctx context.Context, at string, _ workspace.ID) error {
+				if at != op || !armed.Load() {
+					return nil
+				}
+				select {
+				case reached <- struct{}{}:
+				default:
+				}
+				<-ctx.Done() // it stands still here until the controller is gone
+				return ctx.Err()
+			})
+			stop := w.lead()
+			crash := func() {
+				<-reached
+				armed.Store(false)
+				stop()
+				stop = w.lead()
+			}
+			id := w.create("one", workspace.DesiredRunning)
+			switch op {
+			case "RemoveContainer", "RemoveContainer/remove":
+				w.awaitPhase(id, workspace.PhaseRunning)
+				w.write(id, "work")
+				w.want(id, workspace.DesiredStandby, false)
+				crash()
+				w.awaitPhase(id, workspace.PhaseStandby)
+				w.want(id, workspace.DesiredRunning, false)
+				w.awaitPhase(id, workspace.PhaseRunning)
+				w.expect(id, "work")
+				return
+			case "RemoveVolume":
+				w.awaitPhase(id, workspace.PhaseRunning)
+				if _, err := w.db.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
+					t.Fatal(err)
+				}
+				crash()
+				w.awaitGone(id)
+				return
+			}
+			crash()
+			ws := w.awaitPhase(id, workspace.PhaseRunning)
+			if ws.ErrorCount != 0 {
+				t.Errorf("the crash counted as %d failures", ws.ErrorCount)
+			}
+			w.write(id, "work")
+			w.expect(id, "work")
+		})
+	}
+}
+
+func TestRestartTouchesNoRunningContainer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	stop := w.lead()
+	id := w.create("one", workspace.DesiredRunning)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	before, err := w.fake.Upstream(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	starts, removals := w.fake.Calls("StartContainer"), w.fake.Calls("RemoveContainer")
+	stop = w.lead()
+	other := w.create("two", workspace.DesiredRunning) // a whole life beside it
+	w.awaitPhase(other, workspace.PhaseRunning)
+	after, err := w.fake.Upstream(t.Context(), id)
+	if err != nil || before != after {
+		t.Errorf("the container changed: %+v, %+v, %v", before, after, err)
+	}
+	if w.fake.Calls("StartContainer") != starts+1 || w.fake.Calls("RemoveContainer") != removals {
+		t.Error("a restart started or removed containers")
+	}
+	stop()
+}
+
+func TestOutageMovesNobodyToError(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.lead()
+	var ids []workspace.ID
+	for i := range 6 {
+		ids = append(ids, w.create(fmt.Sprint("ws", i), workspace.DesiredRunning))
+	}
+	for _, id := range ids {
+		w.awaitPhase(id, workspace.PhaseRunning)
+	}
+	w.write(ids[0], "work")
+	w.fake.SetDown(true)
+	w.fake.EndAll() // what an engine does to its containers when it stops
+	starting := w.create("started in the outage", workspace.DesiredRunning)
+	downSince := w.fake.Calls("Containers")
+	for w.fake.Calls("Containers") < downSince+3 { // several looks fail
+		time.Sleep(5 * time.Millisecond)
+	}
+	for _, id := range append(ids, starting) {
+		if ws := w.row(id); ws.Phase == workspace.PhaseError || ws.ErrorCount != 0 {
+			t.Errorf("the outage moved %s to %s (%s, %d)", ws.Name, ws.Phase, ws.ErrorReason, ws.ErrorCount)
+		}
+	}
+	w.fake.SetDown(false)
+	for _, id := range append(ids, starting) {
+		w.awaitPhase(id, workspace.PhaseRunning)
+	}
+	w.expect(ids[0], "work")
+}
+
+func TestContainerRemovedByHandComesBackWithItsHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.lead()
+	id := w.create("one", workspace.DesiredRunning)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	w.write(id, "work")
+	before, err := w.fake.Upstream(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.fake.TakeContainer(id)
+	w.await(id, "running in another container", func(ws workspace.Workspace) bool {
+		up, err := w.fake.Upstream(t.Context(), id)
+		return err == nil && up.ContainerID != before.ContainerID && ws.Phase == workspace.PhaseRunning
+	})
+	w.expect(id, "work")
+}
+
+func TestVolumeRemovedByHandIsDataLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.lead()
+	id := w.create("one", workspace.DesiredStandby)
+	w.awaitPhase(id, workspace.PhaseStandby)
+	w.fake.TakeVolume(id)
+	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	if ws.ErrorReason != workspace.ErrDataLost || ws.Operation != workspace.OpNone {
+		t.Errorf("error %q, operation %s", ws.ErrorReason, ws.Operation)
+	}
+	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
+		t.Fatal(err)
+	}
+	w.await(id, "still lost after a look", func(ws workspace.Workspace) bool {
+		return ws.RecoverRequestedAt == nil && ws.Phase == workspace.PhaseError && ws.ErrorReason == workspace.ErrDataLost
+	})
+	if _, ok := w.fake.Home(id); ok {
+		t.Fatal("an empty home was made though nobody asked for one")
+	}
+	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverEmpty); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitPhase(id, workspace.PhaseStandby)
+}
+
+// A volume that somebody else put in the home's place is not the home.
+func TestForeignVolumeIsNotTheHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.lead()
+	id := w.create("one", workspace.DesiredStandby)
+	w.awaitPhase(id, workspace.PhaseStandby)
+	w.fake.TakeVolume(id)
+	w.fake.PutForeignVolume(id, []runtimetest.File{{Path: ".", Mode: 0o755}})
+	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	if ws.ErrorReason != workspace.ErrDataLost {
+		t.Errorf("error %q", ws.ErrorReason)
+	}
+}
+
+func TestManyVolumesGoneAtOnceIsNoObservation(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	stop := w.lead()
+	var ids []workspace.ID
+	for i := range 6 {
+		id := w.create(fmt.Sprint("ws", i), workspace.DesiredStandby)
+		ids = append(ids, id)
+	}
+	for _, id := range ids {
+		w.awaitPhase(id, workspace.PhaseStandby)
+	}
+	stop()
+	for _, id := range ids[:2] {
+		w.fake.TakeVolume(id)
+	}
+	stop = w.lead()
+	seen := w.fake.Calls("Volumes")
+	for w.fake.Calls("Volumes") < seen+3 {
+		time.Sleep(5 * time.Millisecond)
+	}
+	for _, id := range ids {
+		if ws := w.row(id); ws.Phase != workspace.PhaseStandby {
+			t.Errorf("%s became %s", ws.Name, ws.Phase)
+		}
+	}
+	stop()
+	w.accept = true
+	w.lead()
+	w.await(ids[0], "lost, once that is accepted", func(ws workspace.Workspace) bool { return ws.ErrorReason == workspace.ErrDataLost })
+	w.awaitPhase(ids[5], workspace.PhaseStandby)
+}
+
+func TestFailuresAreTriedThreeTimes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var tries atomic.Int32
+	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
+		if op == "StartContainer" {
+			tries.Add(1)
+			return errors.New("no space left on device")
+		}
+		return nil
+	})
+	w.lead()
+	id := w.create("one", workspace.DesiredRunning)
+	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	if ws.ErrorReason != workspace.ErrRetryExceeded || ws.ErrorCount != 3 || tries.Load() != 3 ||
+		!strings.Contains(ws.ErrorMessage, "no space left on device") {
+		t.Errorf("after %d tries: %q %d %q", tries.Load(), ws.ErrorReason, ws.ErrorCount, ws.ErrorMessage)
+	}
+	w.fake.SetBefore(nil)
+	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
+		t.Fatal(err)
+	}
+	ws = w.awaitPhase(id, workspace.PhaseRunning)
+	if ws.ErrorCount != 0 || ws.ErrorReason != "" {
+		t.Errorf("the error stayed: %q %d", ws.ErrorReason, ws.ErrorCount)
+	}
+}
+
+func TestExitedContainerSaysItsLastWords(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.create("one", workspace.DesiredRunning)
+	w.fake.ExitOnStart(id, true)
+	w.lead()
+	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	if ws.ErrorReason != workspace.ErrRetryExceeded || !strings.Contains(ws.ErrorMessage, "ended before the IDE answered") {
+		t.Errorf("%q %q", ws.ErrorReason, ws.ErrorMessage)
+	}
+	w.fake.ExitOnStart(id, false)
+	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitPhase(id, workspace.PhaseRunning)
+}
+
+func TestPullRefusedIsFinalInTheEnginesWords(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.AddRefusedImage("example/none:1", "manifest unknown")
+	w.lead()
+	id := w.create("one", workspace.DesiredRunning, func(n *postgres.NewWorkspace) { n.ImageRef = "example/none:1" })
+	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	if ws.ErrorReason != workspace.ErrImagePullFailed || !strings.Contains(ws.ErrorMessage, "manifest unknown") {
+		t.Errorf("%q %q", ws.ErrorReason, ws.ErrorMessage)
+	}
+}
+
+func TestStartThatNeverAnswersTimesOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.policy.Starting = 200 * time.Millisecond })
+	id := w.create("one", workspace.DesiredRunning)
+	w.fake.NeverHealthy(id, true)
+	w.lead()
+	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	if ws.ErrorReason != workspace.ErrTimeout {
+		t.Errorf("%q %q", ws.ErrorReason, ws.ErrorMessage)
+	}
+	// The way out: stop it by force, mend it, recover.
+	if _, err := w.db.RequestForceStop(t.Context(), w.owner, id); err != nil {
+		t.Fatal(err)
+	}
+	w.await(id, "without a container", func(ws workspace.Workspace) bool {
+		return ws.ForceStopRequestedAt == nil && !ws.Conditions.HasContainer()
+	})
+	w.fake.NeverHealthy(id, false)
+	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitPhase(id, workspace.PhaseStandby)
+}
+
+func TestCancelEndsAStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.create("one", workspace.DesiredRunning)
+	w.fake.NeverHealthy(id, true)
+	w.lead()
+	w.await(id, "starting", func(ws workspace.Workspace) bool { return ws.Operation == workspace.OpStarting })
+	if _, err := w.db.RequestCancel(t.Context(), w.owner, id); err != nil {
+		t.Fatal(err)
+	}
+	w.await(id, "stopped", func(ws workspace.Workspace) bool {
+		return ws.Phase == workspace.PhaseStandby && ws.Operation == workspace.OpNone && !ws.Conditions.HasContainer()
+	})
+}
+
+func TestHangingPullIsCancelled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.create("one", workspace.DesiredStandby)
+	stop := w.lead()
+	w.awaitPhase(id, workspace.PhaseStandby)
+	stop()
+	release := w.fake.AddHangingImage("example/slow:1", nil)
+	defer release()
+	w.fake.RemoveImage(runtimetest.DefaultImage)
+	slow := w.create("two", workspace.DesiredRunning, func(n *postgres.NewWorkspace) { n.ImageRef = "example/slow:1" })
+	w.lead()
+	w.await(slow, "provisioning", func(ws workspace.Workspace) bool { return ws.Operation == workspace.OpProvisioning })
+	// A deletion can be queued behind it, and the deadline is what ends it; a
+	// forced stop is taken note of and changes nothing, as there is no container.
+	if _, err := w.db.RequestForceStop(t.Context(), w.owner, slow); err != nil {
+		t.Fatal(err)
+	}
+	w.await(slow, "with the request dealt with", func(ws workspace.Workspace) bool { return ws.ForceStopRequestedAt == nil })
+}
+
+func TestQueuedWishFollowsTheOperation(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.lead()
+	id := w.create("one", workspace.DesiredRunning)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	hold := make(chan struct{})
+	w.fake.SetBefore(func(ctx context.Context, op string, _ workspace.ID) error {
+		if op == "RemoveContainer" {
+			select {
+			case <-hold:
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
+	w.want(id, workspace.DesiredStandby, false)
+	w.await(id, "stopping", func(ws workspace.Workspace) bool { return ws.Operation == workspace.OpStopping })
+	d := workspace.DesiredRunning
+	if _, err := w.db.PatchWorkspace(t.Context(), w.owner, id, postgres.Patch{Desired: &d}); workspace.CodeOf(err) != workspace.CodeOperationInProgress {
+		t.Errorf("without queue: %v", err)
+	}
+	w.want(id, workspace.DesiredRunning, true)
+	close(hold)
+	w.await(id, "running again", func(ws workspace.Workspace) bool {
+		return ws.Phase == workspace.PhaseRunning && ws.DesiredState == workspace.DesiredRunning && ws.NextDesired == ""
+	})
+}
+
+func TestOperationsAreBounded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.maxOps = 3 })
+	var now, most atomic.Int32
+	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
+		switch op {
+		case "StartContainer":
+			if n := now.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+		case "StartContainer/done":
+			now.Add(-1)
+		}
+		return nil
+	})
+	var ids []workspace.ID
+	for i := range 12 {
+		ids = append(ids, w.create(fmt.Sprint("ws", i), workspace.DesiredRunning))
+	}
+	w.lead()
+	for _, id := range ids {
+		w.awaitPhase(id, workspace.PhaseRunning)
+	}
+	if most.Load() > 3 {
+		t.Errorf("%d operations at once, want at most 3", most.Load())
+	}
+}
+
+// A slow operation delays nobody else (design §4).
+func TestSlowOperationDelaysNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	slow := w.create("slow", workspace.DesiredRunning)
+	w.fake.NeverHealthy(slow, true)
+	w.lead()
+	w.await(slow, "starting", func(ws workspace.Workspace) bool { return ws.Operation == workspace.OpStarting })
+	id := w.create("quick", workspace.DesiredRunning)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	if ws := w.row(slow); ws.Operation != workspace.OpStarting {
+		t.Errorf("the slow one is %s, %s", ws.Phase, ws.Operation)
+	}
+}

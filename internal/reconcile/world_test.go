@@ -1,0 +1,194 @@
+package reconcile_test
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/judge"
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+	"codehub/internal/reconcile"
+	"codehub/internal/runtime/runtimetest"
+	"codehub/internal/workspace"
+)
+
+// world is a controller on a real database and a runtime with faults. No
+// event reaches it: what it does it finds out by looking.
+type world struct {
+	*testing.T
+	dsn    string
+	db     *postgres.DB
+	fake   *runtimetest.Fake
+	owner  workspace.Caller
+	policy judge.Policy
+	maxOps int
+	accept bool // AcceptVolumeLoss
+
+	mu     sync.Mutex
+	closed []workspace.ID // routes, in the order of their closing
+
+	stop func()
+}
+
+func (w *world) CloseRoute(id workspace.ID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = append(w.closed, id)
+}
+
+func newWorld(t *testing.T, change ...func(*world)) *world {
+	t.Helper()
+	w := &world{T: t, dsn: pgtest.New(t, postgres.Migrate), fake: runtimetest.NewFake(), policy: judge.DefaultPolicy(), maxOps: 32}
+	w.policy.DeleteGrace = 0
+	w.policy.RetryBase = 10 * time.Millisecond
+	for _, f := range change {
+		f(w)
+	}
+	db, err := postgres.Open(t.Context(), w.dsn, postgres.Options{DeleteGrace: w.policy.DeleteGrace, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.db = db
+	t.Cleanup(db.Close)
+	u, err := db.CreateUser(t.Context(), postgres.User{Username: "ada", PasswordHash: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.owner = workspace.Caller{UserID: u.ID, Username: u.Username}
+	return w
+}
+
+// lead runs a controller until the test, or the returned function, ends it.
+func (w *world) lead() (stop func()) {
+	w.Helper()
+	conn, err := pgx.Connect(w.Context(), w.dsn)
+	if err != nil {
+		w.Fatal(err)
+	}
+	c := reconcile.New(reconcile.Config{
+		Runtime: w.fake, Wishes: w.db, Routes: w, Policy: w.policy, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
+		IdleInterval: 20 * time.Millisecond, ActiveInterval: 10 * time.Millisecond, ActiveFor: time.Second,
+		MaxOperations: w.maxOps, StopGrace: time.Second, AcceptVolumeLoss: w.accept,
+	})
+	ctx, cancel := context.WithCancel(w.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx, postgres.NewController(conn)) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-done; err != nil {
+				w.Errorf("the controller ended: %v", err)
+			}
+			cctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			_ = conn.Close(cctx)
+		})
+	}
+	w.Cleanup(stop)
+	return stop
+}
+
+func (w *world) create(name string, desired workspace.DesiredState, change ...func(*postgres.NewWorkspace)) workspace.ID {
+	w.Helper()
+	n := postgres.NewWorkspace{
+		Name: name, ImageRef: runtimetest.DefaultImage, Desired: desired,
+		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
+	}
+	for _, f := range change {
+		f(&n)
+	}
+	ws, err := w.db.CreateWorkspace(w.Context(), w.owner, n)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return ws.ID
+}
+
+func (w *world) want(id workspace.ID, d workspace.DesiredState, queue bool) {
+	w.Helper()
+	if _, err := w.db.PatchWorkspace(w.Context(), w.owner, id, postgres.Patch{Desired: &d, Queue: queue}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) row(id workspace.ID) workspace.Workspace {
+	w.Helper()
+	ws, err := w.db.Workspace(w.Context(), w.owner, id)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return ws
+}
+
+// await polls until ok; the row is polled since no event is to be relied on.
+func (w *world) await(id workspace.ID, what string, ok func(workspace.Workspace) bool) workspace.Workspace {
+	w.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		ws := w.row(id)
+		if ok(ws) {
+			return ws
+		}
+		if time.Now().After(deadline) {
+			w.Fatalf("never %s: phase %s, operation %s, desired %s, error %q %q, conditions %v",
+				what, ws.Phase, ws.Operation, ws.DesiredState, ws.ErrorReason, ws.ErrorMessage, ws.Conditions)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (w *world) awaitPhase(id workspace.ID, p workspace.Phase) workspace.Workspace {
+	w.Helper()
+	return w.await(id, string(p)+" and at rest", func(ws workspace.Workspace) bool {
+		return ws.Phase == p && ws.Operation == workspace.OpNone
+	})
+}
+
+// awaitGone waits until the workspace is DELETED and nothing of it is left.
+func (w *world) awaitGone(id workspace.ID) {
+	w.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		_, err := w.db.Workspace(w.Context(), w.owner, id)
+		if workspace.CodeOf(err) == workspace.CodeNotFound {
+			break
+		}
+		if time.Now().After(deadline) {
+			ws := w.row(id)
+			w.Fatalf("never DELETED: %s %s %v", ws.Phase, ws.Operation, ws.Conditions)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if _, ok := w.fake.Home(id); ok {
+		w.Error("the volume is still there")
+	}
+	cs, err := w.fake.Containers(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, c := range cs {
+		if c.Workspace == id {
+			w.Error("the container is still there")
+		}
+	}
+}
+
+func (w *world) write(id workspace.ID, content string) {
+	w.Helper()
+	if err := w.fake.Write(id, "notes.txt", content); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) expect(id workspace.ID, content string) {
+	w.Helper()
+	if got, ok := w.fake.Read(id, "notes.txt"); !ok || got != content {
+		w.Errorf("the home holds %q (%v), want %q", got, ok, content)
+	}
+}
