@@ -1,0 +1,270 @@
+package runtimetest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// Harness is a runtime under test, and the hands that reach past it to its
+// backend: what a crash, a person or another installation does there.
+type Harness struct {
+	Runtime   runtime.Runtime
+	Neighbour runtime.Runtime // another installation on the same backend
+	Down      runtime.Runtime // a backend that does not answer
+
+	Storage      string                                // the storage backend that is tested
+	Image        string                                // an image that is there
+	Seed         []File                                // what it holds at HomeDir, sorted by path, "." included
+	MissingImage string                                // an image that is not to be had
+	RemoteImage  func(*testing.T) string               // a fresh image like Image that has to be pulled; nil: not tested
+	Home         func(*testing.T, workspace.ID) []File // what the home holds now, sorted by path
+
+	// Write stores a file in the home by way of what runs in the container.
+	Write func(t *testing.T, id workspace.ID, up runtime.Upstream, path, content string)
+
+	HalfSeed      func(*testing.T, runtime.VolumeSpec)    // leaves what a crash in CreateVolume leaves
+	HalfStart     func(*testing.T, runtime.ContainerSpec) // leaves a container that was made and not started
+	EndContainer  func(*testing.T, workspace.ID)          // it ends by itself
+	TakeContainer func(*testing.T, workspace.ID)          // removed by hand
+	TakeVolume    func(*testing.T, workspace.ID)          // removed by hand
+	PutForeign    func(*testing.T, workspace.ID)          // a volume of that name, made by hand
+	Remains       func(*testing.T, workspace.ID) []string // all that the backend has of the workspace
+}
+
+// bound ends a test that hangs; nothing in here waits for time to pass.
+const bound = 2 * time.Minute
+
+// Conformance holds a runtime to the contract of runtime.Runtime.
+func Conformance(t *testing.T, harness func(*testing.T) Harness) {
+	h := harness(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*bound)
+	t.Cleanup(cancel)
+	if err := h.Runtime.Prepare(ctx); err != nil {
+		t.Fatalf("Prepare: %v", err)
+	}
+	if err := h.Neighbour.Prepare(ctx); err != nil {
+		t.Fatalf("Prepare of another installation: %v", err)
+	}
+	for _, group := range []map[string]func(*suite){
+		volumeTests(), containerTests(), installationTests(), backendTests(),
+	} {
+		for name, test := range group {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				ctx, cancel := context.WithTimeout(context.Background(), bound)
+				t.Cleanup(cancel)
+				test(&suite{T: t, Harness: h, ctx: ctx, id: workspace.ID(uuid.NewString())})
+			})
+		}
+	}
+}
+
+// suite is one subtest with a workspace of its own.
+type suite struct {
+	*testing.T
+	Harness
+	ctx context.Context
+	id  workspace.ID
+}
+
+func (s *suite) volumeSpec() runtime.VolumeSpec {
+	return runtime.VolumeSpec{Workspace: s.id, Storage: s.Storage, Claim: "home-1", Image: s.Image}
+}
+
+func (s *suite) containerSpec() runtime.ContainerSpec {
+	return runtime.ContainerSpec{
+		Workspace: s.id, Claim: "start-1", Image: s.Image, Storage: s.Storage,
+		VolumeClaim: "home-1", Secret: "5ec7e7" + uuid.NewString(),
+	}
+}
+
+func (s *suite) ok(what string, err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatalf("%s: %v", what, err)
+	}
+}
+
+func (s *suite) is(what string, err, want error) {
+	s.Helper()
+	if !errors.Is(err, want) {
+		s.Fatalf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// create makes the home; whatever is made is removed when the test ends.
+func (s *suite) create() {
+	s.Helper()
+	s.tidy()
+	s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil))
+}
+
+func (s *suite) tidy() {
+	s.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		defer cancel()
+		if c, ok := s.find(ctx); ok {
+			if err := s.Runtime.RemoveContainer(ctx, c.ID, 0); err != nil {
+				s.Errorf("clean up: %v", err)
+			}
+		}
+		list, err := s.Runtime.Volumes(ctx)
+		if err != nil {
+			s.Errorf("clean up: %v", err)
+		}
+		for _, v := range list {
+			if v.Workspace != s.id {
+				continue
+			}
+			if err := s.Runtime.RemoveVolume(ctx, s.id, v.Claim); err != nil {
+				s.Errorf("clean up: %v", err)
+			}
+		}
+	})
+}
+
+func (s *suite) start() runtime.Container {
+	s.Helper()
+	c, err := s.Runtime.StartContainer(s.ctx, s.containerSpec(), nil)
+	s.ok("StartContainer", err)
+	return c
+}
+
+// restart removes the container and starts another.
+func (s *suite) restart(c runtime.Container) runtime.Container {
+	s.Helper()
+	s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, time.Second))
+	spec := s.containerSpec()
+	spec.Claim = "start-2"
+	c, err := s.Runtime.StartContainer(s.ctx, spec, nil)
+	s.ok("StartContainer", err)
+	return c
+}
+
+func (s *suite) find(ctx context.Context) (runtime.Container, bool) {
+	s.Helper()
+	list, err := s.Runtime.Containers(ctx)
+	if err != nil {
+		s.Errorf("Containers: %v", err)
+	}
+	for _, c := range list {
+		if c.Workspace == s.id {
+			return c, true
+		}
+	}
+	return runtime.Container{}, false
+}
+
+// container returns the workspace's container as listed.
+func (s *suite) container() runtime.Container {
+	s.Helper()
+	c, ok := s.find(s.ctx)
+	if !ok {
+		s.Fatal("the container is not listed")
+	}
+	return c
+}
+
+func (s *suite) noContainer() {
+	s.Helper()
+	if c, ok := s.find(s.ctx); ok {
+		s.Fatalf("a container is listed: %+v", c)
+	}
+}
+
+func (s *suite) volume() (runtime.Volume, bool) {
+	s.Helper()
+	list, err := s.Runtime.Volumes(s.ctx)
+	s.ok("Volumes", err)
+	i := slices.IndexFunc(list, func(v runtime.Volume) bool { return v.Workspace == s.id })
+	if i < 0 {
+		return runtime.Volume{}, false
+	}
+	return list[i], true
+}
+
+// wantVolume checks what is listed of the home.
+func (s *suite) wantVolume(claim string, seeded bool) {
+	s.Helper()
+	got, ok := s.volume()
+	if !ok {
+		s.Fatal("the volume is not listed")
+	}
+	want := runtime.Volume{Workspace: s.id, Storage: s.Storage, Claim: claim, Seeded: seeded}
+	if diff := cmp.Diff(want, got); diff != "" {
+		s.Fatalf("volume as listed (-want +got):\n%s", diff)
+	}
+}
+
+func (s *suite) noVolume() {
+	s.Helper()
+	if v, ok := s.volume(); ok {
+		s.Fatalf("a volume is listed: %+v", v)
+	}
+}
+
+func (s *suite) wantHome(want []File) {
+	s.Helper()
+	if diff := cmp.Diff(want, s.Home(s.T, s.id)); diff != "" {
+		s.Fatalf("home (-want +got):\n%s", diff)
+	}
+}
+
+// seedWith is the seed with one more file.
+func (s *suite) seedWith(path, content string) []File {
+	out := slices.Clone(s.Seed)
+	out = append(out, File{Path: path, Mode: 0o644, UID: 1000, GID: 1000, Content: content})
+	slices.SortFunc(out, func(a, b File) int {
+		switch {
+		case a.Path < b.Path:
+			return -1
+		case a.Path > b.Path:
+			return 1
+		}
+		return 0
+	})
+	return out
+}
+
+// write waits until what runs in the container answers, and stores a file.
+func (s *suite) write(path, content string) {
+	s.Helper()
+	s.answers(s.container())
+	up, err := s.Runtime.Upstream(s.ctx, s.id)
+	s.ok("Upstream", err)
+	s.Write(s.T, s.id, up, path, content)
+}
+
+// answers waits until the container's IDE answers.
+func (s *suite) answers(c runtime.Container) {
+	s.Helper()
+	for {
+		err := s.Runtime.Probe(s.ctx, c)
+		if err == nil {
+			return
+		}
+		if s.ctx.Err() != nil {
+			s.Fatalf("Probe: %v", err)
+		}
+		select {
+		case <-s.ctx.Done():
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func (s *suite) nothingRemains() {
+	s.Helper()
+	if left := s.Remains(s.T, s.id); len(left) > 0 {
+		s.Fatalf("left behind: %q", left)
+	}
+}

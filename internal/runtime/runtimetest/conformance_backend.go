@@ -1,0 +1,205 @@
+package runtimetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"codehub/internal/runtime"
+)
+
+// installationTests: what one installation has, another neither sees nor touches.
+func installationTests() map[string]func(*suite) {
+	return map[string]func(*suite){
+		"installations/neither list nor touch each other's": func(s *suite) {
+			s.create()
+			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			c := s.start()
+			n := s.Neighbour
+
+			containers, err := n.Containers(s.ctx)
+			s.ok("Containers", err)
+			if slices.ContainsFunc(containers, func(c runtime.Container) bool { return c.Workspace == s.id }) {
+				s.Fatalf("the neighbour lists %+v", containers)
+			}
+			volumes, err := n.Volumes(s.ctx)
+			s.ok("Volumes", err)
+			if slices.ContainsFunc(volumes, func(v runtime.Volume) bool { return v.Workspace == s.id }) {
+				s.Fatalf("the neighbour lists %+v", volumes)
+			}
+			if err := n.RemoveContainer(s.ctx, c.ID, 0); err == nil {
+				s.Fatal("the neighbour was told that it removed our container")
+			}
+			_, err = n.Upstream(s.ctx, s.id)
+			s.is("Upstream", err, runtime.ErrNotFound)
+			s.is("Logs", n.Logs(s.ctx, s.id, 0, false, io.Discard), runtime.ErrNotFound)
+			spec := s.containerSpec()
+			if _, err = n.StartContainer(s.ctx, spec, nil); !errors.Is(err, runtime.ErrConflict) && !errors.Is(err, runtime.ErrVolumeMismatch) {
+				s.Fatalf("StartContainer of the neighbour: %v", err)
+			}
+			if err := n.SettleVolume(s.ctx, s.id, "home-1"); err != nil {
+				s.Fatalf("SettleVolume of the neighbour: %v", err)
+			}
+			s.neighbourLeavesVolume()
+			if got := s.container(); got.ID != c.ID || got.State != runtime.ContainerRunning {
+				s.Fatalf("container = %+v, want %s running", got, c.ID)
+			}
+			s.wantHome(s.Seed)
+		},
+		"installations/leave a home that is not settled": func(s *suite) {
+			s.create()
+			s.neighbourLeavesVolume()
+			s.wantVolume("home-1", true)
+			s.wantHome(s.Seed)
+		},
+	}
+}
+
+func (s *suite) neighbourLeavesVolume() {
+	s.Helper()
+	s.is("CreateVolume", s.Neighbour.CreateVolume(s.ctx, s.volumeSpec(), nil), runtime.ErrVolumeMismatch)
+	s.is("RemoveVolume", s.Neighbour.RemoveVolume(s.ctx, s.id, "home-1"), runtime.ErrVolumeMismatch)
+}
+
+// backendTests: images, and a backend that is down.
+func backendTests() map[string]func(*suite) {
+	return map[string]func(*suite){
+		"prepare/again": func(s *suite) {
+			s.ok("Prepare", s.Runtime.Prepare(s.ctx))
+		},
+		"progress/of what is there": func(s *suite) {
+			s.tidy()
+			var steps []string
+			note := func(p runtime.Progress) { steps = append(steps, p.Step) }
+			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), note))
+			_, err := s.Runtime.StartContainer(s.ctx, s.containerSpec(), note)
+			s.ok("StartContainer", err)
+			want := []string{runtime.StepCreating, runtime.StepSeeding, runtime.StepCreating, runtime.StepStarting}
+			if !slices.Equal(steps, want) {
+				s.Fatalf("steps = %q, want %q", steps, want)
+			}
+		},
+		"image/not to be had": func(s *suite) {
+			s.create()
+			for _, image := range []string{s.MissingImage, "NOT An Image"} {
+				spec := s.containerSpec()
+				spec.Image = image
+				_, err := s.Runtime.StartContainer(s.ctx, spec, nil)
+				s.wantPullError(err, image)
+				s.noContainer()
+			}
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+			spec := s.volumeSpec()
+			spec.Image = s.MissingImage
+			s.wantPullError(s.Runtime.CreateVolume(s.ctx, spec, nil), s.MissingImage)
+			if v, ok := s.volume(); ok && v.Seeded {
+				s.Fatalf("volume = %+v without an image", v)
+			}
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+			s.nothingRemains()
+		},
+		"image/pulled for a home, with progress": func(s *suite) {
+			s.tidy()
+			spec := s.volumeSpec()
+			spec.Image = s.RemoteImage(s.T)
+			s.pulls(func(note func(runtime.Progress)) error {
+				return s.Runtime.CreateVolume(s.ctx, spec, note)
+			})
+			s.wantHome(s.Seed)
+		},
+		"image/pulled for a start, with progress": func(s *suite) {
+			s.create()
+			spec := s.containerSpec()
+			spec.Image = s.RemoteImage(s.T)
+			s.pulls(func(note func(runtime.Progress)) error {
+				c, err := s.Runtime.StartContainer(s.ctx, spec, note)
+				if err == nil {
+					s.answers(c)
+				}
+				return err
+			})
+			spec.Claim = "start-2"
+			s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, s.container().ID, 0))
+			_, err := s.Runtime.StartContainer(s.ctx, spec, func(p runtime.Progress) {
+				if p.Step == runtime.StepPulling {
+					s.Error("an image that is there was pulled again")
+				}
+			})
+			s.ok("StartContainer", err)
+		},
+		"unreachable/every call says so": func(s *suite) {
+			r := s.Down
+			_, containers := r.Containers(s.ctx)
+			_, start := r.StartContainer(s.ctx, s.containerSpec(), nil)
+			_, upstream := r.Upstream(s.ctx, s.id)
+			for call, err := range map[string]error{
+				"Containers":      containers,
+				"CreateVolume":    r.CreateVolume(s.ctx, s.volumeSpec(), nil),
+				"SettleVolume":    r.SettleVolume(s.ctx, s.id, "home-1"),
+				"RemoveVolume":    r.RemoveVolume(s.ctx, s.id, "home-1"),
+				"StartContainer":  start,
+				"RemoveContainer": r.RemoveContainer(s.ctx, fmt.Sprintf("%064x", 1), time.Second),
+				"Upstream":        upstream,
+				"Logs":            r.Logs(s.ctx, s.id, 0, false, io.Discard),
+				"Prepare":         r.Prepare(s.ctx),
+			} {
+				s.is(call, err, runtime.ErrUnreachable)
+			}
+			if _, err := r.Volumes(s.ctx); !errors.Is(err, runtime.ErrUnreachable) {
+				s.Fatalf("Volumes: %v", err)
+			}
+		},
+		"unreachable/is not what a caller's own end is": func(s *suite) {
+			ctx, cancel := context.WithCancel(s.ctx)
+			cancel()
+			_, list := s.Runtime.Containers(ctx)
+			_, start := s.Runtime.StartContainer(ctx, s.containerSpec(), nil)
+			for call, err := range map[string]error{
+				"Containers": list, "StartContainer": start,
+				"CreateVolume": s.Runtime.CreateVolume(ctx, s.volumeSpec(), nil),
+			} {
+				s.is(call, err, context.Canceled)
+				if errors.Is(err, runtime.ErrUnreachable) {
+					s.Fatalf("%s: %v", call, err)
+				}
+			}
+		},
+	}
+}
+
+func (s *suite) wantPullError(err error, image string) {
+	s.Helper()
+	var pull *runtime.PullError
+	if !errors.As(err, &pull) || pull.Image != image || pull.Message == "" {
+		s.Fatalf("error = %v, want a PullError of %s with words", err, image)
+	}
+	if errors.Is(err, runtime.ErrUnreachable) {
+		s.Fatalf("error = %v: the backend did answer", err)
+	}
+}
+
+// pulls runs a call that has to pull, and checks what it reports meanwhile.
+func (s *suite) pulls(call func(func(runtime.Progress)) error) {
+	s.Helper()
+	var got []runtime.Progress
+	s.ok("pull", call(func(p runtime.Progress) {
+		if p.Step == runtime.StepPulling {
+			got = append(got, p)
+		}
+	}))
+	if len(got) == 0 {
+		s.Fatal("no progress of the pull")
+	}
+	last := got[len(got)-1]
+	if last.Total == 0 || last.Done != last.Total {
+		s.Fatalf("progress ends with %+v", last)
+	}
+	for i := 1; i < len(got); i++ {
+		if got[i].Done < got[i-1].Done {
+			s.Fatalf("progress goes back: %+v after %+v", got[i], got[i-1])
+		}
+	}
+}

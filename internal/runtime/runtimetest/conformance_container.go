@@ -1,0 +1,241 @@
+package runtimetest
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"codehub/internal/runtime"
+)
+
+func containerTests() map[string]func(*suite) {
+	return map[string]func(*suite){
+		"container/started and listed": func(s *suite) {
+			s.create()
+			c := s.start()
+			listed := s.container()
+			want := runtime.Container{
+				ID: c.ID, Workspace: s.id, Claim: "start-1", State: runtime.ContainerRunning,
+				Detail: listed.Detail, Addr: c.Addr,
+			}
+			if diff := cmp.Diff(want, listed); diff != "" {
+				s.Fatalf("container as listed (-want +got):\n%s", diff)
+			}
+			if c.ID == "" || c.Addr == "" || listed.Detail == "" || c.State != runtime.ContainerRunning {
+				s.Fatalf("container = %+v", c)
+			}
+			s.answers(c)
+			s.answers(listed)
+		},
+		"container/started twice is one": func(s *suite) {
+			s.create()
+			c, again := s.start(), s.start()
+			if c.ID != again.ID || again.State != runtime.ContainerRunning || again.Addr != c.Addr {
+				s.Fatalf("second start = %+v, want %+v", again, c)
+			}
+		},
+		"container/made and not started is started": func(s *suite) {
+			s.create()
+			s.HalfStart(s.T, s.containerSpec())
+			made := s.container()
+			if made.State != runtime.ContainerCreated || made.Addr != "" {
+				s.Fatalf("container = %+v, want one that was made", made)
+			}
+			if _, err := s.Runtime.Upstream(s.ctx, s.id); err == nil {
+				s.Fatal("a container that does not run has an upstream")
+			}
+			if c := s.start(); c.ID != made.ID || c.State != runtime.ContainerRunning {
+				s.Fatalf("started = %+v, want %s", c, made.ID)
+			}
+			s.answers(s.container())
+		},
+		"container/of another claim is a conflict": func(s *suite) {
+			s.create()
+			spec := s.containerSpec()
+			spec.Claim = "start-2"
+			s.HalfStart(s.T, s.containerSpec())
+			_, err := s.Runtime.StartContainer(s.ctx, spec, nil)
+			s.is("StartContainer", err, runtime.ErrConflict)
+			c := s.start()
+			_, err = s.Runtime.StartContainer(s.ctx, spec, nil)
+			s.is("StartContainer", err, runtime.ErrConflict)
+			if got := s.container(); got.ID != c.ID || got.State != runtime.ContainerRunning {
+				s.Fatalf("container = %+v, want %s running", got, c.ID)
+			}
+		},
+		"container/that ended is a conflict until it is removed": func(s *suite) {
+			s.create()
+			s.answers(s.start())
+			s.EndContainer(s.T, s.id)
+			c := s.container()
+			if c.State != runtime.ContainerExited || c.Addr != "" || c.Detail == "" {
+				s.Fatalf("container = %+v, want an exited one", c)
+			}
+			_, err := s.Runtime.StartContainer(s.ctx, s.containerSpec(), nil)
+			s.is("StartContainer", err, runtime.ErrConflict)
+			_, err = s.Runtime.Upstream(s.ctx, s.id)
+			s.is("Upstream", err, runtime.ErrNotFound)
+			if err := s.Runtime.Logs(s.ctx, s.id, 0, false, io.Discard); err != nil {
+				s.Fatalf("Logs of an exited container: %v", err)
+			}
+			s.restart(c)
+		},
+		"container/without a volume leaves none": func(s *suite) {
+			s.tidy()
+			for range 2 {
+				_, err := s.Runtime.StartContainer(s.ctx, s.containerSpec(), nil)
+				s.is("StartContainer", err, runtime.ErrVolumeMismatch)
+				s.nothingRemains()
+			}
+		},
+		"container/on another home's volume is not started": func(s *suite) {
+			s.create()
+			spec := s.containerSpec()
+			spec.VolumeClaim = "home-2"
+			_, err := s.Runtime.StartContainer(s.ctx, spec, nil)
+			s.is("StartContainer", err, runtime.ErrVolumeMismatch)
+			s.noContainer()
+			s.wantVolume("home-1", true)
+			s.wantHome(s.Seed)
+		},
+		"container/made on a volume that is another's by now": func(s *suite) {
+			s.create()
+			s.HalfStart(s.T, s.containerSpec())
+			spec := s.containerSpec()
+			spec.VolumeClaim = "home-2"
+			_, err := s.Runtime.StartContainer(s.ctx, spec, nil)
+			s.is("StartContainer", err, runtime.ErrVolumeMismatch)
+			s.noContainer()
+		},
+		"container/removed twice, and after its successor came": func(s *suite) {
+			s.create()
+			first := s.start()
+			second := s.restart(first)
+			if second.ID == first.ID {
+				s.Fatal("two containers with one id")
+			}
+			for range 2 {
+				s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, first.ID, time.Second))
+			}
+			if got := s.container(); got.ID != second.ID {
+				s.Fatalf("container = %+v, want %s", got, second.ID)
+			}
+			// A name is no id: it may mean another container by now.
+			_ = s.Runtime.RemoveContainer(s.ctx, s.id.ContainerName(), 0)
+			_ = s.Runtime.RemoveContainer(s.ctx, second.ID[:12], 0)
+			if got := s.container(); got.ID != second.ID || got.State != runtime.ContainerRunning {
+				s.Fatalf("container = %+v, want %s running", got, second.ID)
+			}
+		},
+		"container/removed by hand": func(s *suite) {
+			s.create()
+			c := s.start()
+			s.write("kept", "by hand")
+			s.TakeContainer(s.T, s.id)
+			s.noContainer()
+			_, err := s.Runtime.Upstream(s.ctx, s.id)
+			s.is("Upstream", err, runtime.ErrNotFound)
+			s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, 0))
+			s.restart(c)
+			s.wantHome(s.seedWith("kept", "by hand"))
+		},
+		"container/the home outlives it": func(s *suite) {
+			s.create()
+			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			c := s.start()
+			s.write("kept", "for the next")
+			c = s.restart(c)
+			s.answers(c)
+			s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, time.Second))
+			s.wantHome(s.seedWith("kept", "for the next"))
+		},
+		"container/removed by force without grace": func(s *suite) {
+			s.create()
+			c := s.start()
+			s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, 0))
+			s.noContainer()
+			if err := s.Runtime.Probe(s.ctx, c); err == nil {
+				s.Fatal("a removed container answers")
+			}
+		},
+		"upstream/address, secret and id of the present container": func(s *suite) {
+			_, err := s.Runtime.Upstream(s.ctx, s.id)
+			s.is("Upstream without a container", err, runtime.ErrNotFound)
+			s.create()
+			spec := s.containerSpec()
+			c, err := s.Runtime.StartContainer(s.ctx, spec, nil)
+			s.ok("StartContainer", err)
+			up, err := s.Runtime.Upstream(s.ctx, s.id)
+			s.ok("Upstream", err)
+			if diff := cmp.Diff(runtime.Upstream{ContainerID: c.ID, Addr: c.Addr, Secret: spec.Secret}, up); diff != "" {
+				s.Fatalf("upstream (-want +got):\n%s", diff)
+			}
+			next := s.restart(c)
+			again, err := s.Runtime.Upstream(s.ctx, s.id)
+			s.ok("Upstream", err)
+			if again.ContainerID != next.ID || again.Addr == up.Addr || again.Secret == up.Secret {
+				s.Fatalf("upstream = %+v after %+v: an address or a secret is used again", again, up)
+			}
+		},
+		"logs/what the container printed": func(s *suite) {
+			s.is("Logs", s.Runtime.Logs(s.ctx, s.id, 0, false, io.Discard), runtime.ErrNotFound)
+			s.create()
+			s.answers(s.start())
+			s.EndContainer(s.T, s.id)
+			var all, last bytes.Buffer
+			s.ok("Logs", s.Runtime.Logs(s.ctx, s.id, 0, false, &all))
+			s.ok("Logs", s.Runtime.Logs(s.ctx, s.id, 1, false, &last))
+			lines := strings.SplitAfter(strings.TrimSuffix(all.String(), "\n"), "\n")
+			if len(lines) < 2 || strings.TrimSuffix(last.String(), "\n") != lines[len(lines)-1] {
+				s.Fatalf("all = %q, last = %q", all.String(), last.String())
+			}
+			if strings.ContainsAny(all.String(), "\x00\x01\x02") {
+				s.Fatalf("the streams' headers are in %q", all.String())
+			}
+		},
+		"logs/followed until the container ends": func(s *suite) {
+			s.create()
+			c := s.start()
+			first := make(chan struct{})
+			done := make(chan error, 1)
+			w := &firstWrite{first: first}
+			go func() { done <- s.Runtime.Logs(s.ctx, s.id, 0, true, w) }()
+			select {
+			case <-first:
+			case err := <-done:
+				s.Fatalf("following ended: %v", err)
+			}
+			s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, time.Second))
+			s.ok("Logs", <-done)
+		},
+		"logs/followed until the caller has enough": func(s *suite) {
+			s.create()
+			s.start()
+			ctx, cancel := context.WithCancel(s.ctx)
+			w := &firstWrite{first: make(chan struct{})}
+			done := make(chan error, 1)
+			go func() { done <- s.Runtime.Logs(ctx, s.id, 0, true, w) }()
+			<-w.first
+			cancel()
+			s.ok("Logs", <-done)
+		},
+	}
+}
+
+// firstWrite tells when something came.
+type firstWrite struct {
+	first chan struct{}
+	seen  bool
+}
+
+func (w *firstWrite) Write(p []byte) (int, error) {
+	if !w.seen {
+		w.seen = true
+		close(w.first)
+	}
+	return len(p), nil
+}

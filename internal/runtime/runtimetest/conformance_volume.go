@@ -1,0 +1,151 @@
+package runtimetest
+
+import (
+	"sync"
+
+	"codehub/internal/runtime"
+)
+
+func volumeTests() map[string]func(*suite) {
+	return map[string]func(*suite){
+		"volume/seeded as the image is": func(s *suite) {
+			s.create()
+			s.wantVolume("home-1", true)
+			s.wantHome(s.Seed)
+		},
+		"volume/made twice is left alone": func(s *suite) {
+			s.create()
+			c := s.start()
+			s.write("kept", "by hand")
+			s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, 0))
+			s.create()
+			s.wantHome(s.seedWith("kept", "by hand"))
+		},
+		"volume/settled and made again is left alone": func(s *suite) {
+			s.create()
+			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			c := s.start()
+			s.write("kept", "by hand")
+			s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, 0))
+			s.create()
+			s.wantHome(s.seedWith("kept", "by hand"))
+		},
+		"volume/of another claim is not touched": func(s *suite) {
+			s.create()
+			spec := s.volumeSpec()
+			spec.Claim = "home-2"
+			s.is("CreateVolume", s.Runtime.CreateVolume(s.ctx, spec, nil), runtime.ErrVolumeMismatch)
+			s.is("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-2"), runtime.ErrVolumeMismatch)
+			s.wantVolume("home-1", true)
+			s.wantHome(s.Seed)
+		},
+		"volume/made by hand is not touched": func(s *suite) {
+			s.PutForeign(s.T, s.id)
+			s.Cleanup(func() { s.TakeVolume(s.T, s.id) })
+			s.is("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil), runtime.ErrVolumeMismatch)
+			s.is("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"), runtime.ErrVolumeMismatch)
+			_, err := s.Runtime.StartContainer(s.ctx, s.containerSpec(), nil)
+			s.is("StartContainer", err, runtime.ErrVolumeMismatch)
+			if len(s.Remains(s.T, s.id)) != 1 {
+				s.Fatalf("remains: %q, want the volume alone", s.Remains(s.T, s.id))
+			}
+		},
+		"volume/half seeded is seeded again": func(s *suite) {
+			s.tidy()
+			s.HalfSeed(s.T, s.volumeSpec())
+			s.wantVolume("home-1", false)
+			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil))
+			s.wantVolume("home-1", true)
+			s.wantHome(s.Seed)
+		},
+		"volume/half seeded is removed": func(s *suite) {
+			s.tidy()
+			s.HalfSeed(s.T, s.volumeSpec())
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+			s.nothingRemains()
+		},
+		"volume/settled twice, and with another claim": func(s *suite) {
+			s.create()
+			s.ok("SettleVolume with another claim", s.Runtime.SettleVolume(s.ctx, s.id, "home-2"))
+			s.wantVolume("home-1", true)
+			for range 2 {
+				s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			}
+			if v, _ := s.volume(); v.Claim != "home-1" {
+				s.Fatalf("volume after settling: %+v", v)
+			}
+			s.wantHome(s.Seed)
+		},
+		"volume/absent is fine to settle and to remove": func(s *suite) {
+			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+		},
+		"volume/removed with all that belongs to it": func(s *suite) {
+			for _, settled := range []bool{false, true} {
+				s.create()
+				if settled {
+					s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+				}
+				for range 2 {
+					s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+				}
+				s.noVolume()
+				s.nothingRemains()
+			}
+		},
+		"volume/a removed home is not the next one": func(s *suite) {
+			s.create()
+			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+			spec := s.volumeSpec()
+			spec.Claim = "home-2"
+			s.HalfSeed(s.T, spec)
+			s.wantVolume("home-2", false) // what proved the first must not prove this
+			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, spec, nil))
+			s.wantVolume("home-2", true)
+		},
+		"volume/removed by hand": func(s *suite) {
+			s.create()
+			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			s.TakeVolume(s.T, s.id)
+			s.noVolume()
+			_, err := s.Runtime.StartContainer(s.ctx, s.containerSpec(), nil)
+			s.is("StartContainer", err, runtime.ErrVolumeMismatch)
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+			s.nothingRemains()
+		},
+		"volume/removed by hand and made again": func(s *suite) {
+			s.create()
+			s.TakeVolume(s.T, s.id)
+			s.create()
+			s.wantVolume("home-1", true)
+			s.wantHome(s.Seed)
+		},
+		"volume/made by two at once": func(s *suite) {
+			s.tidy()
+			var wg sync.WaitGroup
+			errs := make([]error, 2)
+			for i := range errs {
+				wg.Go(func() { errs[i] = s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil) })
+			}
+			wg.Wait()
+			// One may be told to come again; neither may spoil the other's work.
+			if errs[0] != nil && errs[1] != nil {
+				s.Fatalf("both failed: %v; %v", errs[0], errs[1])
+			}
+			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil))
+			s.wantVolume("home-1", true)
+			s.wantHome(s.Seed)
+		},
+		"volume/of a running container stays": func(s *suite) {
+			s.create()
+			c := s.start()
+			if err := s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"); err == nil {
+				s.Fatal("RemoveVolume under a running container succeeded")
+			}
+			s.wantVolume("home-1", true)
+			s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, 0))
+			s.wantHome(s.Seed)
+		},
+	}
+}

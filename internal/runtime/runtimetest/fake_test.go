@@ -1,0 +1,226 @@
+package runtimetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+var errCrash = errors.New("crash")
+
+func TestFakeConforms(t *testing.T) {
+	t.Parallel()
+	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
+		t.Run(storage, func(t *testing.T) {
+			t.Parallel()
+			Conformance(t, func(*testing.T) Harness { return fakeHarness(storage) })
+		})
+	}
+}
+
+func fakeHarness(storage string) Harness {
+	f := NewFake()
+	down := f.Neighbour()
+	down.SetDown(true)
+	var images atomic.Int64
+	// crashing is another process of the same installation, which a crash ends.
+	crashing := func(step string) *Fake {
+		other := f.Neighbour()
+		other.installation = f.installation
+		other.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
+			if op == step {
+				return errCrash
+			}
+			return nil
+		})
+		return other
+	}
+	wantCrash := func(t *testing.T, err error) {
+		t.Helper()
+		if !errors.Is(err, errCrash) {
+			t.Fatalf("error = %v, want the crash", err)
+		}
+	}
+	return Harness{
+		Runtime: f, Neighbour: f.Neighbour(), Down: down,
+		Storage: storage, Image: DefaultImage, Seed: DefaultHome(), MissingImage: "codehub/missing:latest",
+		RemoteImage: func(*testing.T) string {
+			ref := fmt.Sprintf("registry.test/image:%d", images.Add(1))
+			f.AddRemoteImage(ref, DefaultHome(), 1000)
+			return ref
+		},
+		Home: func(t *testing.T, id workspace.ID) []File {
+			files, ok := f.Home(id)
+			if !ok {
+				t.Fatal("there is no volume")
+			}
+			return files
+		},
+		Write: func(t *testing.T, id workspace.ID, _ runtime.Upstream, path, content string) {
+			if err := f.Write(id, path, content); err != nil {
+				t.Fatal(err)
+			}
+		},
+		HalfSeed: func(t *testing.T, spec runtime.VolumeSpec) {
+			wantCrash(t, crashing("CreateVolume/seed").CreateVolume(t.Context(), spec, nil))
+		},
+		HalfStart: func(t *testing.T, spec runtime.ContainerSpec) {
+			_, err := crashing("StartContainer/start").StartContainer(t.Context(), spec, nil)
+			wantCrash(t, err)
+		},
+		EndContainer:  func(_ *testing.T, id workspace.ID) { f.EndContainer(id) },
+		TakeContainer: func(_ *testing.T, id workspace.ID) { f.TakeContainer(id) },
+		TakeVolume:    func(_ *testing.T, id workspace.ID) { f.TakeVolume(id) },
+		PutForeign:    func(_ *testing.T, id workspace.ID) { f.PutForeignVolume(id, nil) },
+		Remains: func(_ *testing.T, id workspace.ID) []string {
+			f.w.mu.Lock()
+			defer f.w.mu.Unlock()
+			var out []string
+			if f.w.containers[id] != nil {
+				out = append(out, id.ContainerName())
+			}
+			if f.w.volumes[id] != nil {
+				out = append(out, id.VolumeName())
+			}
+			return out
+		},
+	}
+}
+
+// started returns a fake with a running workspace.
+func started(t *testing.T, f *Fake) (workspace.ID, runtime.Container) {
+	t.Helper()
+	id := workspace.ID(uuid.NewString())
+	err := f.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageDockerVolume, Claim: "h", Image: DefaultImage}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := f.StartContainer(t.Context(), runtime.ContainerSpec{
+		Workspace: id, Storage: workspace.StorageDockerVolume, Claim: "s", VolumeClaim: "h", Image: DefaultImage,
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id, c
+}
+
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	cases := map[string]func(t *testing.T, f *Fake){
+		"the backend goes down in the middle of a call": func(t *testing.T, f *Fake) {
+			id, c := started(t, f)
+			f.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
+				if op == "RemoveContainer/remove" {
+					f.SetDown(true)
+				}
+				return nil
+			})
+			if err := f.RemoveContainer(t.Context(), c.ID, 0); !errors.Is(err, runtime.ErrUnreachable) {
+				t.Fatalf("error = %v", err)
+			}
+			f.SetDown(false)
+			f.SetBefore(nil)
+			list, err := f.Containers(t.Context())
+			if err != nil || len(list) != 1 || list[0].Workspace != id || list[0].State != runtime.ContainerExited {
+				t.Fatalf("containers = %+v, %v", list, err)
+			}
+		},
+		"a pull hangs until its caller gives up": func(t *testing.T, f *Fake) {
+			f.AddHangingImage("hangs", nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			f.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
+				if op == "CreateVolume/pull" {
+					cancel()
+				}
+				return nil
+			})
+			err := f.CreateVolume(ctx, runtime.VolumeSpec{Workspace: "w", Claim: "h", Image: "hangs"}, nil)
+			if !errors.Is(err, context.Canceled) {
+				t.Fatalf("error = %v", err)
+			}
+		},
+		"a pull hangs until it is released": func(t *testing.T, f *Fake) {
+			release := f.AddHangingImage("hangs", DefaultHome())
+			err := f.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: "w", Claim: "h", Image: "hangs"}, func(p runtime.Progress) {
+				if p.Step == runtime.StepPulling && p.Total == 0 && release != nil {
+					release()
+					release = nil
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		},
+		"an image is refused with words": func(t *testing.T, f *Fake) {
+			f.AddRefusedImage("private", "denied: log in first")
+			err := f.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: "w", Claim: "h", Image: "private"}, nil)
+			var pull *runtime.PullError
+			if !errors.As(err, &pull) || pull.Message != "denied: log in first" {
+				t.Fatalf("error = %v", err)
+			}
+		},
+		"a container exits on start": func(t *testing.T, f *Fake) {
+			id := workspace.ID(uuid.NewString())
+			f.ExitOnStart(id, true)
+			if err := f.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Claim: "h", Image: DefaultImage}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.StartContainer(t.Context(), runtime.ContainerSpec{Workspace: id, Claim: "s", VolumeClaim: "h", Image: DefaultImage}, nil); err != nil {
+				t.Fatal(err)
+			}
+			list, err := f.Containers(t.Context())
+			if err != nil || len(list) != 1 || list[0].State != runtime.ContainerExited {
+				t.Fatalf("containers = %+v, %v", list, err)
+			}
+		},
+		"a container is slow to answer, or never does": func(t *testing.T, f *Fake) {
+			id, c := started(t, f)
+			f.HealthyAfter(id, 3)
+			answers := []bool{}
+			for range 4 {
+				answers = append(answers, f.Probe(t.Context(), c) == nil)
+			}
+			f.NeverHealthy(id, true)
+			answers = append(answers, f.Probe(t.Context(), c) == nil)
+			if !slices.Equal(answers, []bool{false, false, true, true, false}) {
+				t.Fatalf("answers = %v", answers)
+			}
+		},
+		"a wall that cannot stand stops every start": func(t *testing.T, f *Fake) {
+			started(t, f)
+			wall := errors.New("no nftables")
+			f.SetPrepareError(wall)
+			_, err := f.StartContainer(t.Context(), runtime.ContainerSpec{Workspace: "w"}, nil)
+			if !errors.Is(err, wall) || !errors.Is(f.Prepare(t.Context()), wall) {
+				t.Fatalf("error = %v", err)
+			}
+		},
+		"the backend restarts": func(t *testing.T, f *Fake) {
+			_, c := started(t, f)
+			f.EndAll()
+			if err := f.Probe(t.Context(), c); err == nil {
+				t.Fatal("an ended container answers")
+			}
+		},
+		"calls are counted": func(t *testing.T, f *Fake) {
+			started(t, f)
+			if f.Calls("CreateVolume") != 1 || f.Calls("Volumes") != 0 {
+				t.Fatalf("calls = %d, %d", f.Calls("CreateVolume"), f.Calls("Volumes"))
+			}
+		},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, NewFake())
+		})
+	}
+}
