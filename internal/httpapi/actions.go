@@ -14,9 +14,6 @@ func (s *server) deleteWorkspace(w http.ResponseWriter, r *http.Request, id auth
 	if err != nil {
 		return err
 	}
-	if err := knownParams(r.URL.Query(), "queue"); err != nil {
-		return err
-	}
 	queue, err := boolParam(r.URL.Query(), "queue")
 	if err != nil {
 		return err
@@ -96,9 +93,6 @@ func (s *server) cancelWorkspace(w http.ResponseWriter, r *http.Request, id auth
 func (s *server) stopWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	wsID, err := pathID(r)
 	if err != nil {
-		return err
-	}
-	if err := knownParams(r.URL.Query(), "force"); err != nil {
 		return err
 	}
 	force, err := boolParam(r.URL.Query(), "force")

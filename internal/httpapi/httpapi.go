@@ -79,34 +79,36 @@ type route struct {
 	method, path string
 	open         bool // answers without a session
 	handle       handler
+	query        []string // the parameters that it knows
 }
 
 // routes is the whole API.
 func (s *server) routes() []route {
+	const open, private = true, false
 	return []route{
-		{"GET", "/openapi.json", true, s.openapi},
+		{"GET", "/openapi.json", open, s.openapi, nil},
 
-		{"POST", "/login", true, s.login},
-		{"POST", "/logout", false, s.logout},
-		{"GET", "/session", false, s.session},
-		{"GET", "/users/me", false, s.me},
+		{"POST", "/login", open, s.login, nil},
+		{"POST", "/logout", private, s.logout, nil},
+		{"GET", "/session", private, s.session, nil},
+		{"GET", "/users/me", private, s.me, nil},
 
-		{"GET", "/tokens", false, s.listTokens},
-		{"POST", "/tokens", false, s.createToken},
-		{"DELETE", "/tokens/{id}", false, s.deleteToken},
+		{"GET", "/tokens", private, s.listTokens, nil},
+		{"POST", "/tokens", private, s.createToken, nil},
+		{"DELETE", "/tokens/{id}", private, s.deleteToken, nil},
 
-		{"GET", "/workspaces", false, s.listWorkspaces},
-		{"POST", "/workspaces", false, s.createWorkspace},
-		{"GET", "/workspaces/{id}", false, s.getWorkspace},
-		{"PATCH", "/workspaces/{id}", false, s.patchWorkspace},
-		{"DELETE", "/workspaces/{id}", false, s.deleteWorkspace},
-		{"POST", "/workspaces/{id}/undelete", false, s.undeleteWorkspace},
-		{"POST", "/workspaces/{id}/recover", false, s.recoverWorkspace},
-		{"POST", "/workspaces/{id}/cancel", false, s.cancelWorkspace},
-		{"POST", "/workspaces/{id}/stop", false, s.stopWorkspace},
-		{"GET", "/workspaces/{id}/logs", false, s.workspaceLogs},
+		{"GET", "/workspaces", private, s.listWorkspaces, []string{"q", "phase", "deleted", "limit", "cursor"}},
+		{"POST", "/workspaces", private, s.createWorkspace, nil},
+		{"GET", "/workspaces/{id}", private, s.getWorkspace, nil},
+		{"PATCH", "/workspaces/{id}", private, s.patchWorkspace, nil},
+		{"DELETE", "/workspaces/{id}", private, s.deleteWorkspace, []string{"queue"}},
+		{"POST", "/workspaces/{id}/undelete", private, s.undeleteWorkspace, nil},
+		{"POST", "/workspaces/{id}/recover", private, s.recoverWorkspace, nil},
+		{"POST", "/workspaces/{id}/cancel", private, s.cancelWorkspace, nil},
+		{"POST", "/workspaces/{id}/stop", private, s.stopWorkspace, []string{"force"}},
+		{"GET", "/workspaces/{id}/logs", private, s.workspaceLogs, []string{"follow", "tail"}},
 
-		{"GET", "/events", false, s.events},
+		{"GET", "/events", private, s.events, nil},
 	}
 }
 
@@ -170,6 +172,11 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error 
 			return err
 		}
 		SetUser(r.Context(), id.Caller.UserID)
+	}
+	if rt.method != "" {
+		if err := checkParams(r.URL.Query(), rt.query); err != nil {
+			return err
+		}
 	}
 	return rt.handle(w, r, id)
 }

@@ -20,9 +20,6 @@ const (
 // workspaceLogs answers what the workspace's container printed.
 func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	q := r.URL.Query()
-	if err := knownParams(q, "follow", "tail"); err != nil {
-		return err
-	}
 	follow, err := boolParam(q, "follow")
 	if err != nil {
 		return err
