@@ -1,0 +1,149 @@
+// Package client talks to a codehub server's HTTP API.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"codehub/api"
+)
+
+// Client is a client of one server, with the credential of one person. It is
+// safe for concurrent use.
+type Client struct {
+	base  string // with /api/v1
+	token string
+	http  *http.Client
+	agent string
+}
+
+// Option changes what New makes.
+type Option func(*Client)
+
+// WithHTTPClient uses h for the requests, for example with a cookie jar for
+// Login. It should have no Timeout, which would cut streams.
+func WithHTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h } }
+
+// WithUserAgent says who is asking.
+func WithUserAgent(s string) Option { return func(c *Client) { c.agent = s } }
+
+// maxAnswer bounds what is read of an answer that is no stream.
+const maxAnswer = 64 << 20
+
+// New makes a client of the server at serverURL (its CODEHUB_URL), which
+// presents token (an API token) if it is not empty.
+func New(serverURL, token string, opts ...Option) (*Client, error) {
+	u, err := url.Parse(strings.TrimSpace(serverURL))
+	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return nil, fmt.Errorf("%q is not a server's address like http://localhost:8080", serverURL)
+	}
+	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("the server's address %q must have no user, query or fragment", u.Redacted())
+	}
+	c := &Client{base: strings.TrimRight(u.String(), "/") + "/api/v1", token: token, http: &http.Client{}, agent: "codehub-client"}
+	for _, o := range opts {
+		o(c)
+	}
+	// A redirect would carry the token to wherever the server says.
+	h := *c.http
+	h.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	c.http = &h
+	return c, nil
+}
+
+// Error is an answer that is not a success.
+type Error struct {
+	Status     int
+	Code       string         // for machines
+	Message    string         // for people
+	Details    map[string]any // what is in it depends on Code
+	RetryAfter time.Duration  // 0 if the server did not say
+	RequestID  string
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// CodeOf returns the code of the server's error in err's chain, or "".
+func CodeOf(err error) string {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+// request sends one request; the answer is a success and its body the caller's.
+func (c *Client) request(ctx context.Context, method, path string, query url.Values, in any) (*http.Response, error) {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(b)
+	}
+	u := c.base + path
+	if len(query) > 0 {
+		u += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("User-Agent", c.agent)
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		req.Header.Set(api.TokenHeader, c.token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		defer resp.Body.Close()
+		return nil, readError(resp)
+	}
+	return resp, nil
+}
+
+func readError(resp *http.Response) error {
+	e := &Error{Status: resp.StatusCode, RequestID: resp.Header.Get("X-Request-Id")}
+	if secs, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && secs > 0 {
+		e.RetryAfter = time.Duration(secs) * time.Second
+	}
+	b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	var said api.Error
+	if json.Unmarshal(b, &said) != nil || said.Code == "" {
+		said = api.Error{Code: "unexpected_answer", Message: fmt.Sprintf("the server answered %s, which is not codehub's API", resp.Status)}
+	}
+	e.Code, e.Message, e.Details = said.Code, said.Message, said.Details
+	return e
+}
+
+// call sends in as JSON and reads the answer into out; nil for neither.
+func (c *Client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	resp, err := c.request(ctx, method, path, query, in)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if out == nil {
+		_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
+		return err
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(out); err != nil {
+		return fmt.Errorf("read the answer of %s %s: %w", method, path, err)
+	}
+	return nil
+}

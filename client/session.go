@@ -1,0 +1,66 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+
+	"codehub/api"
+)
+
+// Login logs in with a password and returns a client that has the session,
+// for as long as the process lives. For longer, create a token with it.
+func Login(ctx context.Context, serverURL string, in api.Login, opts ...Option) (*Client, api.User, error) {
+	c, err := New(serverURL, "", opts...)
+	if err != nil {
+		return nil, api.User{}, err
+	}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		return nil, api.User{}, err
+	}
+	c.http.Jar = jar
+	var u api.User
+	err = c.call(ctx, http.MethodPost, "/login", nil, in, &u)
+	return c, u, err
+}
+
+// Logout ends the session that Login began.
+func (c *Client) Logout(ctx context.Context) error {
+	return c.call(ctx, http.MethodPost, "/logout", nil, nil, nil)
+}
+
+// Session says who the client is to the server, and by what.
+func (c *Client) Session(ctx context.Context) (api.Session, error) {
+	var out api.Session
+	err := c.call(ctx, http.MethodGet, "/session", nil, nil, &out)
+	return out, err
+}
+
+// Me says who the client is to the server.
+func (c *Client) Me(ctx context.Context) (api.User, error) {
+	var out api.User
+	err := c.call(ctx, http.MethodGet, "/users/me", nil, nil, &out)
+	return out, err
+}
+
+// CreateToken makes an API token. Its secret is in the answer and is not to
+// be had again.
+func (c *Client) CreateToken(ctx context.Context, in api.CreateToken) (api.Token, error) {
+	var out api.Token
+	err := c.call(ctx, http.MethodPost, "/tokens", nil, in, &out)
+	return out, err
+}
+
+// Tokens lists the API tokens.
+func (c *Client) Tokens(ctx context.Context) ([]api.Token, error) {
+	var out api.TokenList
+	err := c.call(ctx, http.MethodGet, "/tokens", nil, nil, &out)
+	return out.Tokens, err
+}
+
+// DeleteToken ends an API token.
+func (c *Client) DeleteToken(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodDelete, "/tokens/"+url.PathEscape(id), nil, nil, nil)
+}

@@ -1,0 +1,71 @@
+package client
+
+import (
+	"context"
+	"fmt"
+
+	"codehub/api"
+)
+
+// WaitError is a workspace that came to rest where it was not wanted.
+type WaitError struct{ Workspace api.Workspace }
+
+func (e *WaitError) Error() string {
+	w := e.Workspace
+	if w.ErrorMessage != nil {
+		return fmt.Sprintf("%s is in %s: %s", w.Name, w.Phase, *w.ErrorMessage)
+	}
+	if w.ErrorReason != nil {
+		return fmt.Sprintf("%s is in %s: %s", w.Name, w.Phase, *w.ErrorReason)
+	}
+	return fmt.Sprintf("%s is in %s", w.Name, w.Phase)
+}
+
+// Wait watches a workspace until done says so, and returns it as it is then.
+// A workspace in ERROR ends the waiting with a WaitError, one that is deleted
+// with the error that the server gives for it.
+func (c *Client) Wait(ctx context.Context, id string, seen func(api.Workspace) (done bool)) (api.Workspace, error) {
+	var last api.Workspace
+	check := func(w api.Workspace) error {
+		last = w
+		switch {
+		case seen(w):
+			return Stop
+		case w.Phase == "ERROR" && w.Operation == "NONE":
+			return &WaitError{Workspace: w}
+		}
+		return nil
+	}
+	err := c.Events(ctx, func(e Event) error {
+		switch {
+		case e.ID != id:
+			return nil
+		case e.Name == api.EventUpdated:
+			return check(e.Workspace)
+		case e.Name == api.EventDeleted:
+			w, err := c.Get(ctx, id)
+			if err != nil {
+				return err
+			}
+			return check(w)
+		}
+		return nil
+	})
+	return last, err
+}
+
+// Restart stops a running workspace and has it started again.
+func (c *Client) Restart(ctx context.Context, id string) (api.Workspace, error) {
+	w, err := c.Stop(ctx, id, false)
+	if err != nil {
+		return w, err
+	}
+	// Wanted again before the stop has begun, it would simply go on running.
+	w, err = c.Wait(ctx, id, func(w api.Workspace) bool {
+		return w.Operation == "STOPPING" || (w.Phase != "RUNNING" && w.Operation == "NONE")
+	})
+	if err != nil {
+		return w, err
+	}
+	return c.Want(ctx, id, "RUNNING", true)
+}

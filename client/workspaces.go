@@ -1,0 +1,119 @@
+package client
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"codehub/api"
+)
+
+// Filter narrows List.
+type Filter struct {
+	Query   string // part of the name or description
+	Phase   string
+	Deleted bool // those deleted and still restorable, instead of the others
+}
+
+// List lists the caller's workspaces, newest first, page after page.
+func (c *Client) List(ctx context.Context, f Filter) ([]api.Workspace, error) {
+	q := url.Values{"limit": {"200"}}
+	if f.Query != "" {
+		q.Set("q", f.Query)
+	}
+	if f.Phase != "" {
+		q.Set("phase", f.Phase)
+	}
+	if f.Deleted {
+		q.Set("deleted", "true")
+	}
+	list := []api.Workspace{}
+	for {
+		var page api.WorkspaceList
+		if err := c.call(ctx, http.MethodGet, "/workspaces", q, nil, &page); err != nil {
+			return nil, err
+		}
+		list = append(list, page.Workspaces...)
+		if page.NextCursor == "" {
+			return list, nil
+		}
+		q.Set("cursor", page.NextCursor)
+	}
+}
+
+// Create makes a workspace.
+func (c *Client) Create(ctx context.Context, in api.CreateWorkspace) (api.Workspace, error) {
+	return c.workspace(ctx, http.MethodPost, "/workspaces", nil, in)
+}
+
+// Get reads a workspace.
+func (c *Client) Get(ctx context.Context, id string) (api.Workspace, error) {
+	return c.workspace(ctx, http.MethodGet, path(id, ""), nil, nil)
+}
+
+// Update changes a workspace, or what is wanted of it.
+func (c *Client) Update(ctx context.Context, id string, in api.UpdateWorkspace) (api.Workspace, error) {
+	return c.workspace(ctx, http.MethodPatch, path(id, ""), nil, in)
+}
+
+// Want sets the desired state; with queue it waits for an operation under way.
+func (c *Client) Want(ctx context.Context, id, desired string, queue bool) (api.Workspace, error) {
+	return c.Update(ctx, id, api.UpdateWorkspace{DesiredState: &desired, Queue: queue})
+}
+
+// Delete deletes a workspace; with queue it waits for an operation under way.
+func (c *Client) Delete(ctx context.Context, id string, queue bool) (api.Workspace, error) {
+	return c.workspace(ctx, http.MethodDelete, path(id, ""), flag("queue", queue), nil)
+}
+
+// Undelete takes a deletion back.
+func (c *Client) Undelete(ctx context.Context, id string) (api.Workspace, error) {
+	return c.workspace(ctx, http.MethodPost, path(id, "/undelete"), nil, nil)
+}
+
+// Recover has the server look afresh at a workspace in ERROR.
+func (c *Client) Recover(ctx context.Context, id string, in api.Recover) (api.Workspace, error) {
+	return c.workspace(ctx, http.MethodPost, path(id, "/recover"), nil, in)
+}
+
+// Cancel ends the operation under way.
+func (c *Client) Cancel(ctx context.Context, id string) (api.Workspace, error) {
+	return c.workspace(ctx, http.MethodPost, path(id, "/cancel"), nil, nil)
+}
+
+// Stop stops a workspace; with force its container is removed at once.
+func (c *Client) Stop(ctx context.Context, id string, force bool) (api.Workspace, error) {
+	return c.workspace(ctx, http.MethodPost, path(id, "/stop"), flag("force", force), nil)
+}
+
+// Logs streams what the workspace's container printed: at most the newest
+// tail lines (0 = all that is kept), and with follow what it prints from now
+// on. The caller closes it.
+func (c *Client) Logs(ctx context.Context, id string, tail int, follow bool) (io.ReadCloser, error) {
+	q := url.Values{"tail": {strconv.Itoa(tail)}}
+	if follow {
+		q.Set("follow", "true")
+	}
+	resp, err := c.request(ctx, http.MethodGet, path(id, "/logs"), q, nil)
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+func (c *Client) workspace(ctx context.Context, method, path string, q url.Values, in any) (api.Workspace, error) {
+	var out api.Workspace
+	err := c.call(ctx, method, path, q, in, &out)
+	return out, err
+}
+
+func path(id, action string) string { return "/workspaces/" + url.PathEscape(id) + action }
+
+func flag(name string, on bool) url.Values {
+	if !on {
+		return nil
+	}
+	return url.Values{name: {"true"}}
+}
