@@ -1,0 +1,200 @@
+package embedded
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// claimWait bounds how long a start waits for processes of an earlier one that
+// are on their way out.
+const claimWait = time.Minute
+
+// claim settles who serves the cluster: it returns the postmaster that does
+// already, or the cluster's lock, held, with which one may be started.
+func (l *layout) claim(ctx context.Context, socketFolder string) (*process, *os.File, error) {
+	lock, err := l.root.OpenFile(clusterLock, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the database's lock: %w", err)
+	}
+	p, err := l.claimWith(ctx, lock, socketFolder)
+	if p != nil || err != nil {
+		_ = lock.Close()
+		return p, nil, err
+	}
+	return nil, lock, nil
+}
+
+func (l *layout) claimWith(ctx context.Context, lock *os.File, socketFolder string) (*process, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, claimWait, fmt.Errorf(
+		"processes of an earlier PostgreSQL still use %s, and none of them answers: "+
+			"find them with `fuser -v %s` and end them", l.base, l.path(clusterLock)))
+	defer cancel()
+	for {
+		free, err := tryFlock(lock)
+		if err != nil {
+			return nil, fmt.Errorf("lock the database: %w", err)
+		}
+		// Asked also when the lock is free: somebody may have started it by hand.
+		p, err := listener(filepath.Join(socketFolder, socketName))
+		if p != nil || err != nil {
+			return p, err
+		}
+		if free {
+			return nil, l.clearStale()
+		}
+		// Held by what does not listen: the last processes of a postmaster that
+		// was killed, or an initdb whose server was.
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// listener returns the process that listens on the socket, nil if none does. A
+// socket in the cluster's folder has only its postmaster behind it.
+func listener(socket string) (*process, error) {
+	pid, err := listenerPID(socket)
+	if pid == 0 || err != nil {
+		return nil, err
+	}
+	p, err := watch(pid, nil)
+	if errors.Is(err, unix.ESRCH) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	// It may have ended, and its id have gone to another, before it was watched.
+	again, err := listenerPID(socket)
+	if err != nil || again != pid {
+		return nil, err
+	}
+	return p, nil
+}
+
+func listenerPID(socket string) (int, error) {
+	dialer := net.Dialer{Timeout: 2 * time.Second}
+	conn, err := dialer.Dial("unix", socket)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look for a running PostgreSQL: %w", err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return 0, fmt.Errorf("look for a running PostgreSQL: %w", err)
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return 0, fmt.Errorf("look for a running PostgreSQL: %w", err)
+	}
+	if credErr != nil {
+		return 0, fmt.Errorf("look for a running PostgreSQL: %w", credErr)
+	}
+	if cred.Pid == 0 {
+		return 0, fmt.Errorf("the database behind %s is served from another container: stop that one first", socket)
+	}
+	return int(cred.Pid), nil
+}
+
+// clearStale removes what a postmaster that is gone left behind and that would
+// keep the next one from starting: postgres takes any process of its user that
+// has the old id for its predecessor. The caller holds the cluster's lock and
+// knows that nobody listens.
+func (l *layout) clearStale() error {
+	for _, name := range []string{socketName, socketName + ".lock"} {
+		if err := l.root.Remove(runName + "/" + name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove a stale socket: %w", err)
+		}
+	}
+	const pidFile = dataName + "/postmaster.pid"
+	content, err := l.read(pidFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read postmaster.pid: %w", err)
+	}
+	first, _, _ := strings.Cut(string(content), "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(first))
+	if err == nil && pid > 0 {
+		inUse, known := l.worksHere(pid)
+		if inUse {
+			return fmt.Errorf("the database in %s is served by process %d, which codehub did not start and cannot reach: stop it first",
+				l.path(dataName), pid)
+		}
+		if !known {
+			return nil // postgres looks into it better than we can
+		}
+	}
+	if err := l.root.Remove(pidFile); err != nil {
+		return fmt.Errorf("remove a stale postmaster.pid: %w", err)
+	}
+	return nil
+}
+
+// worksHere tells whether the process has the cluster as its working folder, as
+// every process of a PostgreSQL has. known is false if that needs no answer,
+// since postgres will not mistake the process for its own, or if nobody may look.
+func (l *layout) worksHere(pid int) (inUse, known bool) {
+	proc := "/proc/" + strconv.Itoa(pid)
+	if zombie(proc) {
+		return false, true // killed, and its parent, an init that does not, has yet to reap it
+	}
+	fi, err := os.Stat(proc)
+	if err != nil {
+		return false, false
+	}
+	if st, ok := fi.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != l.acc.postgres.uid {
+		return false, false
+	}
+	cwd, err := os.Stat(proc + "/cwd")
+	if err == nil {
+		data, err := l.root.Stat(dataName)
+		return err == nil && os.SameFile(cwd, data), true
+	}
+	// Root without CAP_SYS_PTRACE, as in most containers, may not see it.
+	comm, err := os.ReadFile(proc + "/comm")
+	return false, err == nil && strings.TrimSpace(string(comm)) != "postgres"
+}
+
+// zombie tells whether the process has ended and is only kept for its parent.
+// postgres cannot tell and takes it for alive.
+func zombie(proc string) bool {
+	stat, err := os.ReadFile(proc + "/stat")
+	if err != nil {
+		return false
+	}
+	// pid (name) state …, where the name may hold anything.
+	_, rest, ok := strings.Cut(string(stat[max(0, bytes.LastIndexByte(stat, ')')):]), ") ")
+	return ok && strings.HasPrefix(rest, "Z")
+}
+
+// pause waits, or returns the cause why the context has ended.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,130 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// bootstrap is run by the superuser in single-user mode, before anybody can
+// connect. CREATEDB lets a dump be restored beside, and tests have databases.
+const bootstrap = `CREATE ROLE ` + roleName + ` LOGIN CREATEDB;
+CREATE DATABASE ` + databaseName + ` OWNER ` + roleName + `;
+`
+
+// create makes the cluster under another name and renames it when it is whole
+// and on disk: what a crash leaves half done is thrown away at the next start.
+// The caller holds the cluster's lock.
+func (l *layout) createCluster(ctx context.Context, inst installation, lock *os.File, more map[string]string) error {
+	if err := l.root.RemoveAll(newDataName); err != nil {
+		return fmt.Errorf("remove a half-made database: %w", err)
+	}
+	if err := l.folder(l.root, newDataName); err != nil {
+		return err
+	}
+	initdb := []string{
+		"-U", superuser, "-A", "reject", "-k", "--no-sync",
+		// Order by code point: an upgrade of the C library cannot damage an index.
+		"-E", "UTF8", "--lc-collate=C", "--lc-ctype=C.UTF-8",
+	}
+	if err := l.run(ctx, inst.path("initdb"), "", lock, initdb...); err != nil {
+		return err
+	}
+	single := []string{"--single", "-c", "exit_on_error=on", "-c", "log_checkpoints=off", "template1"}
+	if err := l.run(ctx, inst.path("postgres"), bootstrap, lock, single...); err != nil {
+		return err
+	}
+	if _, err := l.writeConf(newDataName, more); err != nil {
+		return err
+	}
+	if more["fsync"] != "off" {
+		if err := l.run(ctx, inst.path("initdb"), "", lock, "-S"); err != nil {
+			return err
+		}
+	}
+	if err := l.root.Rename(newDataName, dataName); err != nil {
+		return fmt.Errorf("put the new database in place: %w", err)
+	}
+	return l.syncFolder()
+}
+
+// run runs one of PostgreSQL's programs on the cluster in the making.
+func (l *layout) run(ctx context.Context, program, input string, lock *os.File, args ...string) error {
+	folder, err := l.root.Open(newDataName)
+	if err != nil {
+		return fmt.Errorf("open the new database: %w", err)
+	}
+	defer folder.Close()
+	cmd := l.command(program, newDataName, folder, lock, args...)
+	cmd.Stdin = strings.NewReader(input)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.WaitDelay = 5 * time.Second
+	if err := cmd.Start(); err != nil {
+		return l.explain(program, err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })()
+	if err := cmd.Wait(); err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return fmt.Errorf("create the database: %s: %w%s", program, err, telling(out.String()))
+	}
+	return nil
+}
+
+// command prepares a program that works on the cluster folder. It runs as
+// postgres's user with nothing of the server's environment, and inherits the
+// cluster's lock. The folder goes along as descriptor 3 and is named by that where
+// the user is another, who may not be able to reach it by its path.
+func (l *layout) command(program, folder string, dir, lock *os.File, args ...string) *exec.Cmd {
+	path := l.path(folder)
+	if l.acc.switched() {
+		path = "/proc/self/fd/3"
+	}
+	flags := []string{"-D", path}
+	if len(args) > 0 && args[0] == "--single" { // must come first
+		flags = []string{"--single", "-D", path}
+		args = args[1:]
+	}
+	cmd := exec.Command(program, append(flags, args...)...)
+	cmd.Dir = "/"
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C"}
+	cmd.ExtraFiles = []*os.File{dir, lock}
+	cmd.SysProcAttr = l.acc.attributes()
+	return cmd
+}
+
+// explain adds to a failed start of a program what usually is behind it.
+func (l *layout) explain(program string, err error) error {
+	err = fmt.Errorf("run %s as %s: %w", program, l.acc.postgres.name, err)
+	if l.acc.switched() && errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w (the server must be able to change its user (CAP_SETUID, CAP_SETGID), and %s to reach the program)",
+			err, l.acc.postgres.name)
+	}
+	return err
+}
+
+// versionError says how to go on with a cluster of a release that is not
+// installed.
+func (l *layout) versionError(made int, have []installation) error {
+	var majors []string
+	for _, i := range have {
+		majors = append(majors, strconv.Itoa(i.major))
+	}
+	data, run := l.path(dataName), l.path(runName)
+	return fmt.Errorf(`the database in %s was made by PostgreSQL %d, and installed is %s.
+To go on as before, install PostgreSQL %d beside it (Debian, Ubuntu: apt-get install postgresql-%d) and start codehub again.
+To move to PostgreSQL %s, do that first, and then:
+  pg_dump --clean --if-exists --no-owner -h %s -U %s -f codehub.sql %s
+  stop codehub; mv %s %s.%d; uninstall postgresql-%d if nothing else needs it; start codehub
+  psql --single-transaction -v ON_ERROR_STOP=1 -h %s -U %s -f codehub.sql %s; restart codehub`,
+		data, made, strings.Join(majors, " and "), made, made,
+		majors[0], run, roleName, databaseName, data, data, made, made, run, roleName, databaseName)
+}

@@ -1,0 +1,383 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestAdoptAfterServerKilled(t *testing.T) {
+	t.Parallel()
+	dir := dataDir(t)
+	c, err := startChild(t, dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	execute(t, c.url, "CREATE TABLE kept AS SELECT 42 AS n")
+	c.kill(t)
+	if !alive(c.pid) {
+		t.Fatal("postgres went down with the server")
+	}
+	s := startServer(t, dir)
+	if s.proc.pid != c.pid {
+		t.Errorf("postgres is %d, want the %d that was left", s.proc.pid, c.pid)
+	}
+	if n := query[int](t, s.URL(), "SELECT n FROM kept"); n != 42 {
+		t.Errorf("n = %d", n)
+	}
+	// An adopted one is stopped like one's own.
+	if err := s.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "postgres/data/postmaster.pid")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("not stopped cleanly: %v", err)
+	}
+}
+
+// The settings may have changed since the one that is adopted was started, and
+// with them who may connect.
+func TestAdoptBringsSettingsUpToDate(t *testing.T) {
+	t.Parallel()
+	dir := dataDir(t)
+	c, err := startChild(t, dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.kill(t)
+	for name, content := range map[string]string{"pg_ident.conf": "", "postgresql.conf": "unix_socket_directories = '../run'\n"} {
+		if err := os.WriteFile(filepath.Join(dir, "postgres/data", name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := syscall.Kill(c.pid, syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the old settings let nobody in", func() bool {
+		_, err := tryQuery[int](t.Context(), c.url, "SELECT 1")
+		return err != nil
+	})
+	s := startServer(t, dir)
+	if got := query[string](t, s.URL(), "SHOW log_min_duration_statement"); got != "2s" {
+		t.Errorf("log_min_duration_statement = %s", got)
+	}
+	if s.proc.pid != c.pid {
+		t.Errorf("postgres is %d, want the %d that was left", s.proc.pid, c.pid)
+	}
+}
+
+// While the left-over is shutting down nobody can have it: the next start waits
+// and starts a new one.
+func TestStartWhileOldShutsDown(t *testing.T) {
+	t.Parallel()
+	dir := dataDir(t)
+	c, err := startChild(t, dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.kill(t)
+	if err := syscall.Kill(c.pid, syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, dir)
+	if s.proc.pid == c.pid {
+		t.Error("adopted a postgres that shuts down")
+	}
+	if n := query[int](t, s.URL(), "SELECT 1"); n != 1 {
+		t.Error(n)
+	}
+}
+
+// Everything killed at once, as in a power cut; then the old process id belongs
+// to another process of the same user, which postgres takes for its predecessor.
+func TestEverythingKilledAndPIDReused(t *testing.T) {
+	t.Parallel()
+	dir := dataDir(t)
+	c, err := startChild(t, dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	execute(t, c.url, "CREATE TABLE kept AS SELECT 42 AS n")
+	family := append(descendants(t, c.pid), c.pid)
+	c.kill(t)
+	for _, pid := range family {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			t.Fatal(err)
+		}
+	}
+	acc, err := chooseAccounts("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := exec.Command("sleep", "1000")
+	other.Dir = "/"
+	other.SysProcAttr = acc.attributes()
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = other.Process.Kill()
+		_ = other.Wait()
+	})
+	for _, name := range []string{"data/postmaster.pid", "run/.s.PGSQL.5432.lock"} {
+		path := filepath.Join(dir, "postgres", name)
+		old, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stale := strings.Replace(string(old), strconv.Itoa(c.pid), strconv.Itoa(other.Process.Pid), 1)
+		if err := os.WriteFile(path, []byte(stale), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := startServer(t, dir)
+	if n := query[int](t, s.URL(), "SELECT n FROM kept"); n != 42 {
+		t.Errorf("n = %d", n)
+	}
+	if err := other.Process.Signal(syscall.Signal(0)); err != nil {
+		t.Errorf("the process with the old id: %v", err)
+	}
+}
+
+func descendants(t *testing.T, pid int) []int {
+	t.Helper()
+	out, err := exec.Command("pgrep", "-P", strconv.Itoa(pid)).Output()
+	if err != nil {
+		t.Fatalf("find the processes of postgres: %v", err)
+	}
+	var pids []int
+	for f := range strings.FieldsSeq(string(out)) {
+		n, err := strconv.Atoi(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, n)
+	}
+	if len(pids) < 3 {
+		t.Fatalf("postgres %d has processes %v only", pid, pids)
+	}
+	return pids
+}
+
+func TestPostgresKilledBetweenServers(t *testing.T) {
+	t.Parallel()
+	dir := dataDir(t)
+	c, err := startChild(t, dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	execute(t, c.url, "CREATE TABLE kept AS SELECT 42 AS n")
+	c.kill(t)
+	// Its own processes are still there for a moment, and must be waited for.
+	if err := syscall.Kill(c.pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, dir)
+	if n := query[int](t, s.URL(), "SELECT n FROM kept"); n != 42 {
+		t.Errorf("n = %d", n)
+	}
+}
+
+// One that somebody started by hand does not hold the cluster's lock. It is
+// adopted if it can be reached, and else left alone: two on one cluster would
+// destroy it.
+func TestStartedByHand(t *testing.T) {
+	t.Parallel()
+	for _, reachable := range []bool{true, false} {
+		t.Run(fmt.Sprintf("reachable=%t", reachable), func(t *testing.T) {
+			t.Parallel()
+			dir := dataDir(t)
+			s := startServer(t, dir) // for its settings
+			if err := s.Stop(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			lay, err := openLayout(dir, s.lay.acc)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lay.root.Close()
+			folder, err := lay.root.Open(dataName)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer folder.Close()
+			var args []string
+			if !reachable {
+				args = []string{"-c", "unix_socket_directories=../log"}
+			}
+			cmd := lay.command(s.inst.path("postgres"), dataName, folder, folder, args...)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				_ = cmd.Process.Signal(syscall.SIGQUIT)
+				_ = cmd.Wait()
+			})
+			eventually(t, "it is up", func() bool {
+				content, err := lay.read("data/postmaster.pid")
+				return err == nil && strings.Contains(string(content), "ready")
+			})
+			got, err := Start(t.Context(), Config{Dir: dir, Settings: quick})
+			switch {
+			case !reachable && err == nil:
+				t.Fatalf("started another as %d", got.proc.pid)
+			case !reachable && !strings.Contains(err.Error(), strconv.Itoa(cmd.Process.Pid)):
+				t.Errorf("start: %v", err)
+			case reachable && err != nil:
+				t.Fatal(err)
+			case reachable:
+				if got.proc.pid != cmd.Process.Pid {
+					t.Errorf("postgres is %d, want the %d that was there", got.proc.pid, cmd.Process.Pid)
+				}
+				if err := got.Stop(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+func TestRunStartsPostgresAgain(t *testing.T) {
+	t.Parallel()
+	for _, adopted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("adopted=%t", adopted), func(t *testing.T) {
+			t.Parallel()
+			dir := dataDir(t)
+			if adopted {
+				c, err := startChild(t, dir, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.kill(t)
+			}
+			s := startServer(t, dir)
+			execute(t, s.URL(), "CREATE TABLE kept AS SELECT 42 AS n")
+			done := make(chan error, 1)
+			go func() { done <- s.Run(t.Context()) }()
+			for range 3 {
+				before := query[string](t, s.URL(), "SELECT pg_postmaster_start_time()::text")
+				s.mu.Lock()
+				pid := s.proc.pid
+				s.mu.Unlock()
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+				eventually(t, "another postgres answers", func() bool {
+					now, err := tryQuery[string](t.Context(), s.URL(), "SELECT pg_postmaster_start_time()::text")
+					return err == nil && now != before
+				})
+			}
+			if n := query[int](t, s.URL(), "SELECT n FROM kept"); n != 42 {
+				t.Errorf("n = %d", n)
+			}
+			if err := s.Stop(context.Background()); err != nil {
+				t.Error(err)
+			}
+			if err := <-done; err != nil {
+				t.Errorf("run: %v", err)
+			}
+		})
+	}
+}
+
+// Run ends with its context and leaves postgres alone.
+func TestRunEndsWithContext(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, dataDir(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if n := query[int](t, s.URL(), "SELECT 1"); n != 1 {
+		t.Error(n)
+	}
+}
+
+// A database that vanished under a running server is not replaced by an empty one.
+func TestRunMakesNoNewCluster(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, dataDir(t))
+	moved := s.lay.path("moved")
+	if err := os.Rename(s.lay.path(dataName), moved); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.proc.signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.proc.wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.up(t.Context()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("restart without the database: %v", err)
+	}
+	if err := os.Rename(moved, s.lay.path(dataName)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.up(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A crash in the middle of making the cluster leaves half of one under its other
+// name.
+func TestHalfMadeCluster(t *testing.T) {
+	t.Parallel()
+	whole := dataDir(t)
+	dir := t.TempDir()
+	from, to := filepath.Join(whole, "postgres"), filepath.Join(dir, "postgres")
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(to, dataName), filepath.Join(to, newDataName)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(to, newDataName, "base")); err != nil {
+		t.Fatal(err)
+	}
+	s := startServer(t, dir)
+	if n := query[int](t, s.URL(), "SELECT 1"); n != 1 {
+		t.Error(n)
+	}
+	if _, err := os.Stat(filepath.Join(to, newDataName)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the half is still there: %v", err)
+	}
+}
+
+// Killed at some point of its first start, whichever: the next start succeeds.
+func TestKilledDuringFirstStart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, at := range []string{"data.new/PG_VERSION", "data.new/global/pg_control", "data.new/base/4", "data/postmaster.pid"} {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), serverEnv+"="+dir)
+		stdin, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, at+" is there", func() bool {
+			_, err := os.Stat(filepath.Join(dir, "postgres", at))
+			return err == nil
+		})
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = stdin.Close()
+		_ = cmd.Wait()
+	}
+	s := startServer(t, dir)
+	if n := query[int](t, s.URL(), "SELECT 1"); n != 1 {
+		t.Error(n)
+	}
+}

@@ -1,0 +1,227 @@
+package embedded
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	dataName    = "data"
+	newDataName = "data.new"
+	runName     = "run"
+	logName     = "log"
+	startupLog  = logName + "/startup.log"
+	clusterLock = "postgres.lock"
+)
+
+// layout is the postgres folder in the data folder. All access goes through an
+// os.Root: the folder belongs to a user with fewer rights than the server may
+// have, and a link planted there must not lead the server elsewhere.
+type layout struct {
+	base string // absolute
+	acc  accounts
+	root *os.Root
+}
+
+// openLayout makes the folders that are missing and opens them.
+func openLayout(dir string, acc accounts) (*layout, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("find data folder: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create data folder: %w", err)
+	}
+	base := filepath.Join(dir, "postgres")
+	if target, err := filepath.EvalSymlinks(base); err == nil {
+		base = target // moved to another disk, say
+	}
+	l := &layout{base: base, acc: acc}
+	parent, err := os.OpenRoot(filepath.Dir(base))
+	if err != nil {
+		return nil, fmt.Errorf("open data folder: %w", err)
+	}
+	defer parent.Close()
+	if err := l.folder(parent, filepath.Base(base)); err != nil {
+		return nil, err
+	}
+	if l.root, err = parent.OpenRoot(filepath.Base(base)); err != nil {
+		return nil, fmt.Errorf("open database folder: %w", err)
+	}
+	for _, name := range []string{runName, logName} {
+		if err := l.folder(l.root, name); err != nil {
+			_ = l.root.Close()
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+func (l *layout) path(name string) string { return filepath.Join(l.base, name) }
+
+// folder sees that name in root is a folder of postgres's user, 0700.
+func (l *layout) folder(root *os.Root, name string) error {
+	path := filepath.Join(root.Name(), name)
+	err := root.Mkdir(name, 0o700)
+	if err == nil {
+		if l.acc.switched() {
+			err = root.Chown(name, l.acc.postgres.uid, l.acc.postgres.gid)
+		}
+		if err != nil {
+			return fmt.Errorf("create %s: %w", path, err)
+		}
+		return nil
+	}
+	if !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("create %s: %w", path, err)
+	}
+	fi, err := root.Stat(name)
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", path, err)
+	}
+	if !fi.IsDir() {
+		return fmt.Errorf("%s is in the way: it is no folder", path)
+	}
+	if err := l.checkOwner(path, fi); err != nil {
+		return err
+	}
+	if fi.Mode().Perm() != 0o700 {
+		if err := root.Chmod(name, 0o700); err != nil {
+			return fmt.Errorf("protect %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+// checkOwner refuses what belongs to somebody else. The server does not take it
+// over by itself, not even as root: the owner could have put links to other
+// people's files there.
+func (l *layout) checkOwner(path string, fi fs.FileInfo) error {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok || int(st.Uid) == l.acc.postgres.uid {
+		return nil
+	}
+	owner := "uid " + strconv.Itoa(int(st.Uid))
+	if name := userName(int(st.Uid)); name != "" {
+		owner = name
+	}
+	return fmt.Errorf("%s belongs to %s, but PostgreSQL would run as %s: start codehub as the user it was first started as, "+
+		"or, if the folder was copied here, stop codehub and run: chown -R %s: %s",
+		path, owner, l.acc.postgres.name, l.acc.postgres.name, l.base)
+}
+
+// clusterVersion is the major version that made the cluster, 0 if there is none.
+func (l *layout) clusterVersion() (int, error) {
+	fi, err := l.root.Stat(dataName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look at the database: %w", err)
+	}
+	if err := l.checkOwner(l.path(dataName), fi); err != nil {
+		return 0, err
+	}
+	version, err := l.read(dataName + "/PG_VERSION")
+	if errors.Is(err, fs.ErrNotExist) {
+		if entries, err := fs.ReadDir(l.root.FS(), dataName); err == nil && len(entries) == 0 {
+			return 0, nil
+		}
+		return 0, fmt.Errorf("%s is not a PostgreSQL database (it has no PG_VERSION), and codehub does not touch it: "+
+			"put the right folder in its place, or move it away to start with an empty database", l.path(dataName))
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the database's version: %w", err)
+	}
+	major, err := strconv.Atoi(strings.TrimSpace(string(version)))
+	if err != nil {
+		return 0, fmt.Errorf("read the database's version: %w", err)
+	}
+	return major, nil
+}
+
+// read returns a small file. A FIFO in its place does not hold it up.
+func (l *layout) read(name string) ([]byte, error) {
+	f, err := l.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !fi.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no file", l.path(name))
+	}
+	return io.ReadAll(f)
+}
+
+// write replaces the file at once and durably, unless it is the same already.
+func (l *layout) write(name, content string) (changed bool, err error) {
+	if old, err := l.read(name); err == nil && bytes.Equal(old, []byte(content)) {
+		return false, nil
+	}
+	temp := name + ".new"
+	f, err := l.create(temp)
+	if err != nil {
+		return false, fmt.Errorf("write %s: %w", l.path(name), err)
+	}
+	_, err = f.WriteString(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = l.root.Rename(temp, name)
+	}
+	if err != nil {
+		return false, fmt.Errorf("write %s: %w", l.path(name), err)
+	}
+	return true, nil
+}
+
+// create makes a new, empty file of postgres's user in place of any other.
+func (l *layout) create(name string) (*os.File, error) {
+	if err := l.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	f, err := l.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if l.acc.switched() {
+		if err := f.Chown(l.acc.postgres.uid, l.acc.postgres.gid); err != nil {
+			_ = f.Close()
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// writeConf brings the settings in the cluster folder up to date.
+func (l *layout) writeConf(folder string, more map[string]string) (changed bool, err error) {
+	for name, content := range confFiles(l.acc, more) {
+		c, err := l.write(folder+"/"+name, content)
+		if err != nil {
+			return changed, err
+		}
+		changed = changed || c
+	}
+	return changed, nil
+}
+
+// syncFolder makes renames in the postgres folder durable.
+func (l *layout) syncFolder() error {
+	f, err := l.root.Open(".")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

@@ -1,0 +1,288 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	// stopWait is how long a stop waits for postgres if its context has no end.
+	stopWait = 30 * time.Second
+	// killWait is how long each harder step may take after that.
+	killWait = 5 * time.Second
+	// silenceLimit is how long postgres may be up without any answer. Recovering
+	// from a crash is not silence: it answers that it is starting.
+	silenceLimit = time.Minute
+	upkeepEvery  = 10 * time.Minute
+)
+
+// Config says how to run the private PostgreSQL.
+type Config struct {
+	// Dir is codehub's data folder, created (0700) if missing.
+	Dir string
+	// Log may be nil.
+	Log *slog.Logger
+	// Lock is the caller's lock on Dir. If nil, Start takes one and Stop gives it up.
+	Lock *Lock
+	// User is the OS user postgres runs as if the server is root: by default
+	// postgres, or nobody where there is no such user.
+	User string
+	// BinDirs are file patterns of the folders to look for postgres and initdb in,
+	// instead of where distributions install them and PATH.
+	BinDirs []string
+	// Settings are put after codehub's own in postgresql.conf. With fsync off, a new
+	// cluster is not flushed to disk either.
+	Settings map[string]string
+}
+
+// Server is a running private PostgreSQL. Its methods may be called from several
+// goroutines.
+type Server struct {
+	log    *slog.Logger
+	lay    *layout
+	inst   installation
+	more   map[string]string
+	socket string // folder
+	url    string
+	lock   *Lock // nil if the caller's
+
+	life context.Context // until Stop
+	end  context.CancelFunc
+
+	mu   sync.Mutex
+	proc *process
+}
+
+var errStopped = errors.New("PostgreSQL was stopped")
+
+// Start brings up the PostgreSQL of the data folder and returns once it takes
+// connections: it adopts one that an earlier server left, or starts it on the
+// cluster that is there, or makes a new one. ctx bounds the start alone; recovery
+// after a crash takes the time it takes. Errors are for people: they say what is
+// wrong and what would do. See also ErrNotInstalled and LockedError.
+func Start(ctx context.Context, cfg Config) (*Server, error) {
+	lock := cfg.Lock
+	if lock == nil {
+		var err error
+		if lock, err = LockDir(cfg.Dir); err != nil {
+			return nil, err
+		}
+	}
+	s, err := start(ctx, cfg)
+	if cfg.Lock == nil {
+		if err != nil {
+			return nil, errors.Join(err, lock.Release())
+		}
+		s.lock = lock
+	}
+	return s, err
+}
+
+func start(ctx context.Context, cfg Config) (*Server, error) {
+	acc, err := chooseAccounts(cfg.User)
+	if err != nil {
+		return nil, err
+	}
+	have, err := installations(ctx, cfg.BinDirs)
+	if err != nil {
+		return nil, err
+	}
+	lay, err := openLayout(cfg.Dir, acc)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{log: cfg.Log, lay: lay, inst: have[0], more: cfg.Settings}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.life, s.end = context.WithCancel(context.Background())
+	if err := s.open(ctx, have); err != nil {
+		s.end()
+		return nil, errors.Join(err, lay.root.Close())
+	}
+	return s, nil
+}
+
+func (s *Server) open(ctx context.Context, have []installation) error {
+	made, err := s.lay.clusterVersion()
+	if err != nil {
+		return err
+	}
+	if made != 0 {
+		ok := false
+		for _, inst := range have {
+			if inst.major == made {
+				s.inst, ok = inst, true
+			}
+		}
+		if !ok {
+			return s.lay.versionError(made, have)
+		}
+	}
+	if s.socket, err = s.lay.socketFolder(); err != nil {
+		return err
+	}
+	s.url = (&url.URL{
+		Scheme: "postgres", User: url.User(roleName), Path: "/" + databaseName,
+		RawQuery: url.Values{"host": {s.socket}, "port": {port}, "sslmode": {"disable"}}.Encode(),
+	}).String()
+	if made == 0 {
+		if err := s.create(ctx); err != nil {
+			return err
+		}
+	}
+	err = s.up(ctx)
+	if err != nil && s.proc != nil && s.proc.child != nil {
+		return errors.Join(err, s.halt(context.WithoutCancel(ctx)))
+	}
+	return err
+}
+
+// create makes the cluster, once no predecessor is at it any more.
+func (s *Server) create(ctx context.Context) error {
+	p, lock, err := s.lay.claim(ctx, s.socket)
+	if err != nil {
+		return err
+	}
+	if p != nil {
+		return fmt.Errorf("process %d serves a database that is no longer in %s: stop it and put the folder back, "+
+			"or stop it to start with an empty database", p.pid, s.lay.path(dataName))
+	}
+	defer lock.Close()
+	begun := time.Now()
+	if err := s.lay.createCluster(ctx, s.inst, lock, s.more); err != nil {
+		return err
+	}
+	s.log.Info("database created", "dir", s.lay.path(dataName), "postgres", s.inst.major, "took", time.Since(begun))
+	return nil
+}
+
+// URL is the address of the database codehub for the role codehub, as pgx and
+// psql take it. It stays the same over restarts, and works for processes of the
+// server's OS user.
+func (s *Server) URL() string { return s.url }
+
+// up adopts or starts postgres and waits until it takes connections.
+func (s *Server) up(ctx context.Context) error {
+	for {
+		p, err := s.launch(ctx)
+		if err != nil {
+			return err
+		}
+		err = s.ready(ctx, p)
+		switch {
+		case err == nil && p.child == nil:
+			s.log.Info("adopted the postgres of an earlier server", "pid", p.pid, "dir", s.lay.path(dataName))
+			return nil
+		case err == nil:
+			s.log.Info("postgres started", "pid", p.pid, "dir", s.lay.path(dataName), "postgres", s.inst.major)
+			return nil
+		case p.child == nil && !p.running() && ctx.Err() == nil:
+			continue // adopted while it was shutting down
+		}
+		return err
+	}
+}
+
+// launch makes sure that there is a postmaster, and does not wait for it.
+func (s *Server) launch(ctx context.Context) (*process, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life.Err() != nil {
+		return nil, errStopped
+	}
+	p, lock, err := s.lay.claim(ctx, s.socket)
+	if err != nil {
+		return nil, err
+	}
+	if p != nil {
+		if s.proc != nil && s.proc.pid == p.pid && s.proc.running() {
+			return s.proc, nil // the one we have, which did not get ready in time
+		}
+		changed, err := s.lay.writeConf(dataName, s.more)
+		if err == nil && changed {
+			err = p.signal(syscall.SIGHUP)
+		}
+		if err != nil {
+			return nil, err
+		}
+	} else if p, err = s.spawn(lock); err != nil {
+		return nil, err
+	}
+	s.proc = p
+	return p, nil
+}
+
+// spawn starts postgres and hands it the cluster's lock.
+func (s *Server) spawn(lock *os.File) (*process, error) {
+	defer lock.Close()
+	if _, err := s.lay.writeConf(dataName, s.more); err != nil {
+		return nil, err
+	}
+	if err := s.lay.pruneLogs(); err != nil {
+		return nil, fmt.Errorf("prune the database's logs: %w", err)
+	}
+	folder, err := s.lay.root.Open(dataName)
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	defer folder.Close()
+	out, err := s.lay.create(startupLog)
+	if err != nil {
+		return nil, fmt.Errorf("open the database's log: %w", err)
+	}
+	defer out.Close()
+	program := s.inst.path("postgres")
+	cmd := s.lay.command(program, dataName, folder, lock)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		return nil, s.lay.explain(program, err)
+	}
+	p, err := watch(cmd.Process.Pid, cmd)
+	if err != nil {
+		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	return p, nil
+}
+
+// ready waits until postgres takes connections.
+func (s *Server) ready(ctx context.Context, p *process) error {
+	cfg, err := pgconn.ParseConfig(s.url)
+	if err != nil {
+		return fmt.Errorf("connect to the database: %w", err)
+	}
+	cfg.ConnectTimeout = 5 * time.Second
+	heard, refused := time.Now(), time.Time{}
+	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
+		conn, err := pgconn.ConnectConfig(ctx, cfg)
+		if err == nil {
+			return conn.Close(ctx)
+		}
+		if !p.running() {
+			return fmt.Errorf("postgres ended while starting%s", s.lay.lastWords())
+		}
+		var answer *pgconn.PgError
+		switch {
+		case errors.As(err, &answer) && answer.Code == "57P03": // starting, recovering, stopping
+			heard, refused = time.Now(), time.Time{}
+		case errors.As(err, &answer) && refused.IsZero():
+			refused = time.Now() // changed settings take effect in a moment
+		case errors.As(err, &answer) && time.Since(refused) > 3*time.Second:
+			return fmt.Errorf("connect to the database: %w", err)
+		case time.Since(heard) > silenceLimit:
+			return fmt.Errorf("postgres (pid %d) does not answer: %w", p.pid, err)
+		}
+		if err := pause(ctx, wait); err != nil {
+			return fmt.Errorf("wait for postgres: %w", err)
+		}
+	}
+}

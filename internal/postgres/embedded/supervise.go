@@ -1,0 +1,130 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+)
+
+// Run watches over postgres until ctx ends or Stop is called, and then returns
+// nil. A postgres that dies is started again, with a growing pause if it keeps
+// dying, and for as long as it takes: the rest of the server sees a database that
+// is down and comes back. It never makes a new cluster. Postgres goes on when Run
+// returns; only Stop ends it.
+func (s *Server) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
+	const first, most, calm = 100 * time.Millisecond, 30 * time.Second, time.Minute
+	backoff := first
+	for {
+		since := time.Now()
+		if s.attend(ctx) != nil {
+			return nil
+		}
+		s.log.Error("postgres ended by itself and is started again", "err", "postgres ended"+s.lay.lastWords())
+		if time.Since(since) > calm {
+			backoff = first
+		}
+		for up := false; !up; backoff = min(2*backoff, most) {
+			if pause(ctx, backoff) != nil {
+				return nil
+			}
+			err := s.up(ctx)
+			if ctx.Err() != nil {
+				return nil
+			}
+			if up = err == nil; !up {
+				s.log.Error("postgres could not be started again", "err", err)
+			}
+		}
+	}
+}
+
+// attend returns nil when postgres has ended, or the context's error. Meanwhile
+// it does what has to be done now and then.
+func (s *Server) attend(ctx context.Context) error {
+	s.mu.Lock()
+	p := s.proc
+	s.mu.Unlock()
+	for {
+		round, cancel := context.WithTimeout(ctx, upkeepEvery)
+		err := p.wait(round)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !errors.Is(err, context.DeadlineExceeded) {
+			s.log.Error("postgres cannot be watched", "err", err)
+			if err := pause(ctx, killWait); err != nil {
+				return err
+			}
+		}
+		if err := s.upkeep(); err != nil {
+			s.log.Warn("upkeep of the database's folder failed", "err", err)
+		}
+	}
+}
+
+// upkeep bounds the logs, and renews the short name of the socket in case a
+// cleaner of temporary files took it.
+func (s *Server) upkeep() error {
+	_, err := s.lay.socketFolder()
+	return errors.Join(err, s.lay.pruneLogs())
+}
+
+// Stop shuts postgres down and gives up the lock on the data folder if Start took
+// it. Open transactions are rolled back. If it is not down when ctx ends (30 s
+// without a deadline) it is stopped at once, which loses nothing that was
+// committed but makes the next start recover, and Stop says so by an error. All in
+// all it takes no longer than that and 10 s. Further calls do nothing.
+func (s *Server) Stop(ctx context.Context) error {
+	s.end() // before the mutex: it ends a restart that holds it
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil {
+		return nil
+	}
+	err := s.halt(ctx)
+	s.proc = nil
+	if s.socket != s.lay.path(runName) {
+		err = errors.Join(err, os.Remove(s.socket))
+	}
+	err = errors.Join(err, s.lay.root.Close())
+	if s.lock != nil {
+		err = errors.Join(err, s.lock.Release())
+	}
+	return err
+}
+
+// halt ends the present postmaster: cleanly, then at once, then by force.
+func (s *Server) halt(ctx context.Context) error {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, stopWait)
+		defer cancel()
+	}
+	err := s.proc.signal(syscall.SIGINT) // "fast": no waiting for clients
+	if err == nil {
+		if err = s.proc.wait(ctx); err == nil {
+			s.log.Info("postgres stopped", "pid", s.proc.pid)
+			return nil
+		}
+	}
+	late := fmt.Errorf("postgres did not stop in time and was stopped at once; it recovers when it is next started: %w", err)
+	for _, sig := range []syscall.Signal{syscall.SIGQUIT, syscall.SIGKILL} {
+		harder, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWait)
+		err := errors.Join(s.proc.signal(sig), s.proc.wait(harder))
+		cancel()
+		if err == nil {
+			return late
+		}
+	}
+	return fmt.Errorf("postgres (pid %d) cannot be stopped: %w", s.proc.pid, err)
+}
