@@ -74,6 +74,7 @@ type Runtime struct {
 	names  names
 	helper helperImage
 	addrs  addresses
+	locks  locks
 
 	prepareLock chan struct{} // held while the surroundings are checked or repaired
 	applyWall   func(context.Context, wall.Spec) error

@@ -19,8 +19,9 @@ import (
 // A local-dir home is the folder {data}/homes/{id}/home. What a docker-volume
 // home says by labels stands in home.json beside it.
 type sidecar struct {
-	Claim string      `json:"claim"`
-	State folderState `json:"state"`
+	Installation string      `json:"installation"`
+	Claim        string      `json:"claim"`
+	State        folderState `json:"state"`
 }
 
 type folderState string
@@ -65,7 +66,7 @@ func (r *Runtime) folders() ([]runtime.Volume, error) {
 		if err != nil {
 			return nil, err
 		}
-		if there {
+		if there && side.Installation == r.cfg.Installation {
 			out = append(out, runtime.Volume{
 				Workspace: id, Storage: workspace.StorageLocalDir,
 				Claim: side.Claim, Seeded: side.State == folderSeeded,
@@ -98,8 +99,13 @@ func (r *Runtime) readFolder(id workspace.ID) (sidecar, bool, error) {
 	return side, info.IsDir(), nil
 }
 
+func (r *Runtime) ownsFolder(side sidecar, claim string) bool {
+	return side.Installation == r.cfg.Installation && side.Claim == claim
+}
+
 // writeSidecar stores it so that it is there, whole, after a power cut.
 func (r *Runtime) writeSidecar(id workspace.ID, side sidecar) error {
+	side.Installation = r.cfg.Installation
 	raw, err := json.Marshal(side)
 	if err != nil {
 		return fmt.Errorf("encode home.json: %w", err)
@@ -148,7 +154,7 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 		return err
 	}
 	switch {
-	case side.Claim != spec.Claim && (there || side.Claim != ""):
+	case !r.ownsFolder(side, spec.Claim) && (there || side != sidecar{}):
 		return fmt.Errorf("folder %s: %w", r.homePath(id), runtime.ErrVolumeMismatch)
 	case there && side.State == folderSeeded:
 		return nil
@@ -198,7 +204,18 @@ func (r *Runtime) seedFolder(ctx context.Context, spec runtime.VolumeSpec, progr
 	if err != nil {
 		return failed(ctx, "create volume", err)
 	}
-	return r.seed(ctx, spec, mountName(spec.Workspace), progress)
+	madeUp := r.labels(roleMadeUp, spec.Workspace, "")
+	if err := r.seed(ctx, spec, mountName(spec.Workspace), madeUp, progress); err != nil {
+		return err
+	}
+	v, err := r.api.VolumeInspect(ctx, mountName(spec.Workspace), client.VolumeInspectOptions{})
+	if err != nil {
+		return failed(ctx, "inspect volume", err)
+	}
+	if !r.owns(v.Volume.Labels, roleMount) {
+		return fmt.Errorf("volume %s was removed while it was seeded", mountName(spec.Workspace))
+	}
+	return nil
 }
 
 // dismount removes what seedFolder made; the folder stays.
@@ -206,7 +223,7 @@ func (r *Runtime) dismount(ctx context.Context, id workspace.ID) error {
 	if err := r.removeSeed(ctx, id); err != nil {
 		return err
 	}
-	return r.removeOwned(ctx, mountName(id), roleMount)
+	return errors.Join(r.removeOwned(ctx, mountName(id), roleMount), r.removeOwned(ctx, mountName(id), roleMadeUp))
 }
 
 // verifyFolder makes sure that a local-dir home is the one that is meant.
@@ -221,7 +238,7 @@ func (r *Runtime) verifyFolder(spec runtime.ContainerSpec) error {
 	if err != nil {
 		return err
 	}
-	if !there || side.Claim != spec.VolumeClaim || side.State == folderRemoving {
+	if !there || !r.ownsFolder(side, spec.VolumeClaim) || side.State == folderRemoving {
 		return fmt.Errorf("folder %s: %w", r.homePath(spec.Workspace), runtime.ErrVolumeMismatch)
 	}
 	return nil
@@ -240,10 +257,18 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 	if err != nil {
 		return err
 	}
-	if side.Claim != claim && (there || side.Claim != "") {
+	if !r.ownsFolder(side, claim) && (there || side != sidecar{}) {
 		return fmt.Errorf("folder %s: %w", r.homePath(id), runtime.ErrVolumeMismatch)
 	}
 	if there {
+		// The engine keeps a volume that a container holds; a folder it does not know.
+		_, err := r.find(ctx, id)
+		if err == nil {
+			return fmt.Errorf("folder %s is in use by the workspace's container", r.homePath(id))
+		}
+		if !errors.Is(err, runtime.ErrNotFound) {
+			return err
+		}
 		if err := r.writeSidecar(id, sidecar{Claim: claim, State: folderRemoving}); err != nil {
 			return err
 		}

@@ -32,14 +32,19 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 	if !workspace.ValidID(string(spec.Workspace)) {
 		return runtime.Container{}, fmt.Errorf("workspace %q is not a UUID", spec.Workspace)
 	}
-	if err := r.verifyFolder(spec); err != nil {
+	unlock, err := r.locks.lock(ctx, spec.Workspace)
+	if err != nil {
 		return runtime.Container{}, err
 	}
+	defer unlock()
 	var last error
 	pulled := false
 	for range startTries {
 		net, err := r.surroundings(ctx, freshEnough)
 		if err != nil {
+			return runtime.Container{}, err
+		}
+		if err := r.verifyFolder(spec); err != nil {
 			return runtime.Container{}, err
 		}
 		report(progress, runtime.StepCreating)

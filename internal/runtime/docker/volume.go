@@ -88,6 +88,11 @@ func (r *Runtime) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, pro
 	if !workspace.ValidID(string(spec.Workspace)) {
 		return fmt.Errorf("workspace %q is not a UUID", spec.Workspace)
 	}
+	unlock, err := r.locks.lock(ctx, spec.Workspace)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	switch spec.Storage {
 	case workspace.StorageDockerVolume:
 	case workspace.StorageLocalDir:
@@ -110,7 +115,7 @@ func (r *Runtime) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, pro
 		}
 		got := v.Volume.Labels
 		if got[labelAttempt] == labels[labelAttempt] {
-			return r.seed(ctx, spec, name, progress)
+			return r.seed(ctx, spec, name, labels, progress)
 		}
 		if !r.owns(got, roleMadeUp) {
 			if !r.owns(got, roleHome) || got[labelClaim] != spec.Claim {
@@ -151,8 +156,9 @@ func (r *Runtime) isSeeded(ctx context.Context, id workspace.ID, claim string) (
 }
 
 // seed copies what the image holds at HomeDir into an empty volume. On return
-// the seed container stands.
-func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume string, progress func(runtime.Progress)) error {
+// the seed container stands. Should the volume have gone meanwhile, the engine
+// makes another, with these labels.
+func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume string, labels map[string]string, progress func(runtime.Progress)) error {
 	report(progress, runtime.StepSeeding)
 	opts := client.ContainerCreateOptions{
 		Name: seedName(spec.Workspace),
@@ -163,7 +169,10 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 		},
 		HostConfig: &container.HostConfig{
 			NetworkMode: "none",
-			Mounts:      []mount.Mount{{Type: mount.TypeVolume, Source: volume, Target: runtime.HomeDir}},
+			Mounts: []mount.Mount{{
+				Type: mount.TypeVolume, Source: volume, Target: runtime.HomeDir,
+				VolumeOptions: &mount.VolumeOptions{Labels: labels},
+			}},
 		},
 	}
 	pulled := false
@@ -213,6 +222,15 @@ func (r *Runtime) removeSeed(ctx context.Context, id workspace.ID) error {
 // SettleVolume implements runtime.Runtime. What it leaves keeps the home from
 // being taken for one that has to be seeded, whoever asks for that.
 func (r *Runtime) SettleVolume(ctx context.Context, id workspace.ID, claim string) error {
+	unlock, err := r.locks.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return r.settle(ctx, id, claim)
+}
+
+func (r *Runtime) settle(ctx context.Context, id workspace.ID, claim string) error {
 	c, err := r.api.ContainerInspect(ctx, seedName(id), client.ContainerInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -245,6 +263,11 @@ func (r *Runtime) RemoveVolume(ctx context.Context, id workspace.ID, claim strin
 	if !workspace.ValidID(string(id)) {
 		return fmt.Errorf("workspace %q is not a UUID", id)
 	}
+	unlock, err := r.locks.lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	name := id.VolumeName()
 	v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	if err != nil && !errdefs.IsNotFound(err) {
@@ -254,7 +277,14 @@ func (r *Runtime) RemoveVolume(ctx context.Context, id workspace.ID, claim strin
 		(!r.owns(v.Volume.Labels, roleHome) || v.Volume.Labels[labelClaim] != claim) {
 		return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}
-	if err := r.removeSeed(ctx, id); err != nil { // it holds the volume
+	if err == nil {
+		// The seed container holds the volume. What it proves stays known until
+		// the volume is gone: its removal may be refused.
+		if err := r.settle(ctx, id, claim); err != nil {
+			return err
+		}
+	}
+	if err := r.removeSeed(ctx, id); err != nil {
 		return err
 	}
 	if err == nil {

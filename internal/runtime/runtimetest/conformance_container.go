@@ -109,7 +109,9 @@ func containerTests() map[string]func(*suite) {
 			spec.VolumeClaim = "home-2"
 			_, err := s.Runtime.StartContainer(s.ctx, spec, nil)
 			s.is("StartContainer", err, runtime.ErrVolumeMismatch)
-			s.noContainer()
+			if c, ok := s.find(s.ctx); ok && c.State != runtime.ContainerCreated {
+				s.Fatalf("container = %+v", c)
+			}
 		},
 		"container/removed twice, and after its successor came": func(s *suite) {
 			s.create()

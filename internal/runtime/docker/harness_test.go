@@ -1,0 +1,394 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/uuid"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/runtimetest"
+	"codehub/internal/workspace"
+)
+
+// testImage is what the tests run as workspaces: images/testserver.
+func testImage() string {
+	if image := os.Getenv("CODEHUB_TEST_IMAGE"); image != "" {
+		return image
+	}
+	return "codehub/testserver:latest"
+}
+
+// helperBinary builds the helper alone, static, once.
+var helperBinary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "codehub-helper-")
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(dir, "helper")
+	cmd := exec.Command("go", "build", "-o", bin, "./testdata/helper")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the helper: %w: %s", err, out)
+	}
+	return bin, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if bin, err := helperBinary(); err == nil {
+		os.RemoveAll(filepath.Dir(bin))
+	}
+	os.Exit(code)
+}
+
+// newRuntime returns a runtime for an installation of its own; all that it
+// makes is removed when the test ends.
+func newRuntime(t *testing.T, change func(*Config)) *Runtime {
+	t.Helper()
+	bin, err := helperBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{
+		Installation: uuid.NewString(),
+		DataDir:      t.TempDir(),
+		HelperBinary: bin,
+		ExtraLabels:  map[string]string{"codehub.test": t.Name()},
+		Log:          slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	r, err := New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := dismantle(context.Background(), r); err != nil && !errors.Is(err, runtime.ErrUnreachable) {
+			t.Errorf("clean up: %v", err)
+		}
+		if err := r.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return r
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSuffix(string(p), "\n"))
+	return len(p), nil
+}
+
+// dismantle removes everything of the installation.
+func dismantle(ctx context.Context, r *Runtime) error {
+	containers, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter("")})
+	if err != nil {
+		return failed(ctx, "list containers", err)
+	}
+	for _, c := range containers.Items {
+		err = errors.Join(err, r.discard(ctx, c.ID))
+	}
+	volumes, listErr := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter("")})
+	err = errors.Join(err, listErr)
+	for _, v := range volumes.Items {
+		_, e := r.api.VolumeRemove(ctx, v.Name, client.VolumeRemoveOptions{})
+		err = errors.Join(err, e)
+	}
+	networks, listErr := r.api.NetworkList(ctx, client.NetworkListOptions{Filters: r.filter("")})
+	err = errors.Join(err, listErr)
+	for _, n := range networks.Items {
+		_, e := r.api.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{})
+		err = errors.Join(err, e)
+	}
+	images, listErr := r.api.ImageList(ctx, client.ImageListOptions{Filters: r.filter("")})
+	err = errors.Join(err, listErr)
+	for _, i := range images.Items {
+		_, e := r.api.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true})
+		err = errors.Join(err, e)
+	}
+	return errors.Join(err, removeWall(ctx, r))
+}
+
+func harness(t *testing.T, storage string) runtimetest.Harness {
+	r := newRuntime(t, nil)
+	neighbour := newRuntime(t, func(c *Config) { c.DataDir = r.cfg.DataDir })
+	down := newRuntime(t, func(c *Config) { c.Host = "unix://" + filepath.Join(t.TempDir(), "no-engine.sock") })
+	h := hands{r: r, storage: storage}
+	registry := sync.OnceValue(func() string { return startRegistry(t) })
+	return runtimetest.Harness{
+		Runtime: r, Neighbour: neighbour, Down: down,
+		Storage: storage, Image: testImage(),
+		Seed:         readTree(t, r, mount.Mount{}),
+		MissingImage: "127.0.0.1:9/codehub/missing:latest",
+		RemoteImage:  func(t *testing.T) string { return pushImage(t, r, registry()) },
+		Home:         h.home,
+		Write:        write,
+		HalfSeed:     h.halfSeed, HalfStart: h.halfStart,
+		EndContainer: h.endContainer, TakeContainer: h.takeContainer,
+		TakeVolume: h.takeVolume, PutForeign: h.putForeign, Remains: h.remains,
+	}
+}
+
+func TestDockerVolumeConforms(t *testing.T) {
+	t.Parallel()
+	runtimetest.Conformance(t, func(t *testing.T) runtimetest.Harness {
+		return harness(t, workspace.StorageDockerVolume)
+	})
+}
+
+func TestLocalDirConforms(t *testing.T) {
+	t.Parallel()
+	runtimetest.Conformance(t, func(t *testing.T) runtimetest.Harness {
+		return harness(t, workspace.StorageLocalDir)
+	})
+}
+
+// hands reach past the runtime to the engine and the data folder.
+type hands struct {
+	r       *Runtime
+	storage string
+}
+
+func (h hands) home(t *testing.T, id workspace.ID) []runtimetest.File {
+	t.Helper()
+	if h.storage == workspace.StorageLocalDir {
+		return readTree(t, h.r, mount.Mount{Type: mount.TypeBind, Source: h.r.homePath(id), Target: runtime.HomeDir})
+	}
+	return readTree(t, h.r, mount.Mount{
+		Type: mount.TypeVolume, Source: id.VolumeName(), Target: runtime.HomeDir,
+		VolumeOptions: &mount.VolumeOptions{NoCopy: true},
+	})
+}
+
+// readTree reads HomeDir as a container of the test image would see it.
+func readTree(t *testing.T, r *Runtime, home mount.Mount) []runtimetest.File {
+	t.Helper()
+	ctx := context.Background()
+	opts := client.ContainerCreateOptions{
+		Config:     &container.Config{Image: testImage(), Cmd: []string{"never-started"}, Labels: r.labels("test", "", "")},
+		HostConfig: &container.HostConfig{NetworkMode: "none"},
+	}
+	if home.Source != "" {
+		opts.HostConfig.Mounts = []mount.Mount{home}
+	}
+	c, err := r.api.ContainerCreate(ctx, opts)
+	if err != nil {
+		t.Fatalf("the tests need the image %s (make image, or CODEHUB_TEST_IMAGE): %v", testImage(), err)
+	}
+	defer func() {
+		if err := r.discard(ctx, c.ID); err != nil {
+			t.Error(err)
+		}
+	}()
+	res, err := r.api.CopyFromContainer(ctx, c.ID, client.CopyFromContainerOptions{SourcePath: runtime.HomeDir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Content.Close()
+	var out []runtimetest.File
+	for tr := tar.NewReader(res.Content); ; {
+		hd, err := tr.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(tr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimPrefix(strings.TrimPrefix(path.Clean(hd.Name), path.Base(runtime.HomeDir)), "/")
+		if name == "" {
+			name = "."
+		}
+		mode := hd.FileInfo().Mode()
+		out = append(out, runtimetest.File{
+			Path: name, Mode: mode & (fs.ModeType | fs.ModePerm | fs.ModeSticky | fs.ModeSetgid | fs.ModeSetuid),
+			UID: hd.Uid, GID: hd.Gid, Content: string(content),
+		})
+	}
+	slices.SortFunc(out, func(a, b runtimetest.File) int { return strings.Compare(a.Path, b.Path) })
+	return out
+}
+
+// request asks a test server in a workspace.
+func request(t *testing.T, up runtime.Upstream, method, target string, body io.Reader) []byte {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+up.Addr+target, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.AddCookie(&http.Cookie{Name: runtime.SecretCookie, Value: up.Secret})
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("%s %s: %s %s %v", method, target, res.Status, answer, err)
+	}
+	return answer
+}
+
+func write(t *testing.T, _ workspace.ID, up runtime.Upstream, name, content string) {
+	t.Helper()
+	request(t, up, http.MethodPut, "/file?path="+name, strings.NewReader(content))
+}
+
+// halfSeed leaves a volume with something in it and no proof of the rest.
+func (h hands) halfSeed(t *testing.T, spec runtime.VolumeSpec) {
+	t.Helper()
+	ctx := t.Context()
+	if h.storage == workspace.StorageLocalDir {
+		if err := os.MkdirAll(h.r.homePath(spec.Workspace), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.r.writeSidecar(spec.Workspace, sidecar{Claim: spec.Claim, State: folderFilling}); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(h.r.homePath(spec.Workspace), "half"), []byte("ha"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		// The crash came when the folder was mounted for the copy.
+		if err := h.r.seedFolder(ctx, spec, nil); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	_, err := h.r.api.VolumeCreate(ctx, client.VolumeCreateOptions{
+		Name: spec.Workspace.VolumeName(), Labels: h.r.labels(roleHome, spec.Workspace, spec.Claim),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := h.r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Config: &container.Config{Image: testImage(), Cmd: []string{"never-started"}, Labels: h.r.labels("test", "", "")},
+		HostConfig: &container.HostConfig{Mounts: []mount.Mount{{
+			Type: mount.TypeVolume, Source: spec.Workspace.VolumeName(), Target: "/half",
+		}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	tw := tar.NewWriter(&b)
+	err = errors.Join(tw.WriteHeader(&tar.Header{Name: "half", Mode: 0o600}), tw.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.r.api.CopyToContainer(ctx, c.ID, client.CopyToContainerOptions{DestinationPath: "/half", Content: &b}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.r.discard(ctx, c.ID); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h hands) halfStart(t *testing.T, spec runtime.ContainerSpec) {
+	t.Helper()
+	net, err := h.r.surroundings(t.Context(), freshEnough)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := h.r.createOptions(spec, net, h.r.addrs.take(time.Now()), "crashed")
+	if _, err := h.r.api.ContainerCreate(t.Context(), opts); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h hands) endContainer(t *testing.T, id workspace.ID) {
+	t.Helper()
+	if _, err := h.r.api.ContainerStop(t.Context(), id.ContainerName(), client.ContainerStopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h hands) takeContainer(t *testing.T, id workspace.ID) {
+	t.Helper()
+	if err := h.r.discard(t.Context(), id.ContainerName()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// takeVolume removes the home, and as little else as the engine lets one.
+func (h hands) takeVolume(t *testing.T, id workspace.ID) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	if h.storage == workspace.StorageLocalDir {
+		if err := os.RemoveAll(h.r.homePath(id)); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if err := h.r.removeSeed(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.r.api.VolumeRemove(ctx, id.VolumeName(), client.VolumeRemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h hands) putForeign(t *testing.T, id workspace.ID) {
+	t.Helper()
+	if h.storage == workspace.StorageLocalDir {
+		if err := os.MkdirAll(h.r.homePath(id), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if _, err := h.r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: id.VolumeName()}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h hands) remains(t *testing.T, id workspace.ID) []string {
+	t.Helper()
+	ctx := t.Context()
+	var out []string
+	containers, err := h.r.api.ContainerList(ctx, client.ContainerListOptions{
+		All: true, Filters: client.Filters{}.Add("name", string(id)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range containers.Items {
+		out = append(out, c.Names...)
+	}
+	for _, name := range []string{id.VolumeName(), settledName(id), mountName(id)} {
+		_, err := h.r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+		if err == nil {
+			out = append(out, name)
+		} else if !errdefs.IsNotFound(err) {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Lstat(h.r.folder(id)); err == nil {
+		out = append(out, h.r.folder(id))
+	}
+	return out
+}

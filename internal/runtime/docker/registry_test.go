@@ -1,0 +1,144 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime/docker/wall"
+)
+
+// startRegistry runs a real registry on this machine and returns its address.
+func startRegistry(t *testing.T) string {
+	t.Helper()
+	bin, err := exec.LookPath("docker-registry")
+	if err != nil {
+		t.Fatalf("the tests need a registry: apt-get install docker-registry (%v)", err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	dir := t.TempDir()
+	config := filepath.Join(dir, "config.yml")
+	text := fmt.Sprintf("version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q}\n", dir, addr)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(bin, "serve", config)
+	cmd.Stdout, cmd.Stderr = testWriter{t}, testWriter{t}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/v2/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err == nil {
+			res.Body.Close()
+			return addr
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("the registry does not answer: %v", err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// pushImage puts the test image, made different, into the registry under a
+// fresh name, and removes it from the engine.
+func pushImage(t *testing.T, r *Runtime, registry string) string {
+	t.Helper()
+	ctx := t.Context()
+	ref := registry + "/test/" + uuid.NewString() + ":v1"
+	// Exported with something new and imported again it has a layer of its own:
+	// removing it here removes that, and the pull has something to fetch.
+	c, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{Image: testImage()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := r.discard(ctx, c.ID); err != nil {
+			t.Error(err)
+		}
+	}()
+	var unique bytes.Buffer
+	content := make([]byte, 1<<20)
+	_, _ = rand.Read(content)
+	tw := tar.NewWriter(&unique)
+	err = tw.WriteHeader(&tar.Header{Name: "unique", Size: int64(len(content)), Mode: 0o644})
+	if err == nil {
+		_, err = tw.Write(content)
+	}
+	if err = errors.Join(err, tw.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.api.CopyToContainer(ctx, c.ID, client.CopyToContainerOptions{DestinationPath: "/", Content: &unique}); err != nil {
+		t.Fatal(err)
+	}
+	rootfs, err := r.api.ContainerExport(ctx, c.ID, client.ContainerExportOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rootfs.Close()
+	imported, err := r.api.ImageImport(ctx, client.ImageImportSource{Source: rootfs, SourceName: "-"}, ref, client.ImageImportOptions{
+		Changes: []string{"USER 1000:1000", "WORKDIR /home/coder", `ENTRYPOINT ["/testserver"]`, "ENV HOME=/home/coder"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	drain(t, imported)
+	pushed, err := r.api.ImagePush(ctx, ref, client.ImagePushOptions{RegistryAuth: "e30="})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pushed.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	remove := func(ctx context.Context) {
+		if _, err := r.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{Force: true, PruneChildren: true}); err != nil {
+			t.Error(err)
+		}
+	}
+	remove(ctx)
+	t.Cleanup(func() { remove(context.Background()) })
+	return ref
+}
+
+func drain(t *testing.T, r io.ReadCloser) {
+	t.Helper()
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// removeWall takes the installation's wall down, by the helper if need be.
+func removeWall(_ context.Context, r *Runtime) error { return wall.Remove(r.names.table) }
