@@ -143,7 +143,7 @@ func harness(t *testing.T, storage string) runtimetest.Harness {
 		Storage: storage, Image: testImage(),
 		Seed:         readTree(t, r, mount.Mount{}),
 		MissingImage: "127.0.0.1:9/codehub/missing:latest",
-		RemoteImage:  func(t *testing.T) string { return pushImage(t, r, registry()) },
+		RemoteImage:  func(sub *testing.T) string { return pushImage(t, sub, r, registry()) },
 		Home:         h.home,
 		Write:        write,
 		HalfSeed:     h.halfSeed, HalfStart: h.halfStart,

@@ -92,8 +92,7 @@ func (r *Runtime) ensureWall(ctx context.Context, net *network) error {
 }
 
 // standWall makes the wall stand: at once where this process may look at it,
-// else by the helper, whose last success is believed for helperWallEvery, but
-// no longer than freshEnough once a container is to start.
+// else by the helper, whose last success is believed for helperWallEvery.
 func (r *Runtime) standWall(ctx context.Context, spec wall.Spec) error {
 	if r.sharesHost() {
 		err := wall.Stand(spec)
@@ -104,6 +103,10 @@ func (r *Runtime) standWall(ctx context.Context, spec wall.Spec) error {
 	if r.now().Sub(r.wallStoodAt()) < helperWallEvery {
 		return nil
 	}
+	return r.standWallByHelper(ctx, spec)
+}
+
+func (r *Runtime) standWallByHelper(ctx context.Context, spec wall.Spec) error {
 	text, err := spec.Encode()
 	if err != nil {
 		return err

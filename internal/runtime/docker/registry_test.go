@@ -71,8 +71,9 @@ func startRegistry(t *testing.T) string {
 }
 
 // pushImage puts the test image, made different, into the registry under a
-// fresh name, and removes it from the engine.
-func pushImage(t *testing.T, r *Runtime, registry string) string {
+// fresh name, and removes it from the engine. When all tests that share the
+// runtime have ended, what was pulled goes again.
+func pushImage(all, t *testing.T, r *Runtime, registry string) string {
 	t.Helper()
 	ctx := t.Context()
 	ref := registry + "/test/" + uuid.NewString() + ":v1"
@@ -126,7 +127,7 @@ func pushImage(t *testing.T, r *Runtime, registry string) string {
 		}
 	}
 	remove(ctx)
-	t.Cleanup(func() { remove(context.Background()) })
+	all.Cleanup(func() { remove(context.Background()) })
 	return ref
 }
 

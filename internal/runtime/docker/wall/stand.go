@@ -17,12 +17,8 @@ var ErrDown = errors.New("the wall does not stand")
 // nameservers of this host are added. It acts on the network namespace of the
 // process and needs NET_ADMIN there: without it the error is fs.ErrPermission.
 func Stand(s Spec) error {
-	ns, err := hostNameservers()
+	s, err := s.onThisHost()
 	if err != nil {
-		return err
-	}
-	s.Nameservers = append(s.Nameservers, ns...)
-	if err := s.validate(); err != nil {
 		return err
 	}
 	if err := bridgeIsFiltered(); err != nil {
@@ -33,6 +29,16 @@ func Stand(s Spec) error {
 		return err
 	}
 	if err := set(s); err != nil {
+		return err
+	}
+	return check(s)
+}
+
+// Check returns nil if the wall stands as described, ErrDown if it does not, or
+// why that cannot be told.
+func Check(s Spec) error {
+	s, err := s.onThisHost()
+	if err != nil {
 		return err
 	}
 	return check(s)
@@ -81,7 +87,6 @@ func set(s Spec) error {
 	return nil
 }
 
-// check returns nil, ErrDown, or why it cannot look.
 func check(s Spec) error {
 	c, err := nftables.New()
 	if err != nil {

@@ -71,6 +71,16 @@ func (s Spec) denied() []netip.Prefix {
 	return out
 }
 
+// onThisHost returns the spec with the nameservers of this host.
+func (s Spec) onThisHost() (Spec, error) {
+	ns, err := hostNameservers()
+	if err != nil {
+		return s, err
+	}
+	s.Nameservers = append(slices.Clone(s.Nameservers), ns...)
+	return s, s.validate()
+}
+
 // hostNameservers reads the nameservers that the engine hands on to containers.
 // Those on loopback it asks itself, from the host.
 func hostNameservers() ([]netip.Addr, error) {

@@ -1,0 +1,305 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/exec"
+	goruntime "runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/moby/moby/api/types/container"
+	networktypes "github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
+
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/wall"
+	"codehub/internal/workspace"
+)
+
+// outside is a network beyond this machine: a namespace behind a veth pair.
+type outside struct {
+	free   netip.Addr // an address like any other
+	denied netip.Addr // in a range that the tests deny
+	local  netip.Addr // link-local, on this machine's side
+	port   string     // something listens on it, on every address, and on 53
+}
+
+const metadata = "169.254.169.254"
+
+// newOutside makes it; its own addresses are told from any other test's.
+func newOutside(t *testing.T) outside {
+	t.Helper()
+	name := "chout-" + randomHex(3)
+	third := 1 + os.Getpid()%250
+	prefix := fmt.Sprintf("198.18.%d.", third)
+	ip(t, "netns", "add", name)
+	t.Cleanup(func() { ip(t, "netns", "del", name) })
+	ip(t, "link", "add", name, "type", "veth", "peer", "name", "inside", "netns", name)
+	ip(t, "addr", "add", prefix+"1/24", "dev", name)
+	local := fmt.Sprintf("169.254.%d.9", third%160)
+	ip(t, "addr", "add", local+"/32", "dev", name)
+	ip(t, "link", "set", name, "up")
+	for _, addr := range []string{prefix + "2/24", prefix + "130/24", metadata + "/32"} {
+		ip(t, "-n", name, "addr", "add", addr, "dev", "inside")
+	}
+	ip(t, "-n", name, "link", "set", "inside", "up")
+	ip(t, "-n", name, "route", "add", "default", "via", prefix+"1")
+	// As a cloud's host routes it: beyond the machine, not on it.
+	ip(t, "route", "add", metadata+"/32", "dev", name)
+	listenIn(t, name, ":53")
+	return outside{
+		free:   netip.MustParseAddr(prefix + "2"),
+		local:  netip.MustParseAddr(local),
+		denied: netip.MustParseAddr(prefix + "130"),
+		port:   listenIn(t, name, ":0"),
+	}
+}
+
+// iptables changes the engine's own rules.
+func iptables(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("iptables", append([]string{"-w"}, args...)...).CombinedOutput(); err != nil {
+		t.Fatalf("iptables %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+}
+
+func ip(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %s: %v: %s (the tests of the wall need root and iproute2)", strings.Join(args, " "), err, out)
+	}
+}
+
+// listenIn listens in a network namespace, or in the test's own for "", and
+// returns the port. It accepts connections and does nothing with them.
+func listenIn(t *testing.T, namespace, addr string) string {
+	t.Helper()
+	var l net.Listener
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if namespace != "" {
+			goruntime.LockOSThread() // never unlocked: the thread ends with the goroutine
+			var fd int
+			if fd, err = unix.Open("/var/run/netns/"+namespace, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+				return
+			}
+			defer unix.Close(fd)
+			if err = unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+				return
+			}
+		}
+		l, err = net.Listen("tcp4", addr)
+	}()
+	<-done
+	if err != nil {
+		t.Fatalf("listen on %s in namespace %q: %v", addr, namespace, err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+}
+
+// running starts a workspace and returns its upstream.
+func running(t *testing.T, r *Runtime) runtime.Upstream {
+	t.Helper()
+	id := workspace.ID(uuid.NewString())
+	spec := runtime.ContainerSpec{
+		Workspace: id, Claim: "s", Image: testImage(), Storage: workspace.StorageDockerVolume, VolumeClaim: "h", Secret: randomHex(32),
+	}
+	err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: spec.Storage, Claim: "h", Image: spec.Image}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := r.StartContainer(t.Context(), spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitHealthy(t, r, c)
+	up, err := r.Upstream(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return up
+}
+
+func awaitHealthy(t *testing.T, r *Runtime, c runtime.Container) {
+	t.Helper()
+	for {
+		err := r.Probe(t.Context(), c)
+		if err == nil {
+			return
+		}
+		select {
+		case <-t.Context().Done():
+			t.Fatal(err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// published runs a container that is no workspace, with a port on every
+// address of the host, and returns its own address and that port.
+func published(t *testing.T, r *Runtime) (addr, port string) {
+	t.Helper()
+	ctx := t.Context()
+	c, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Config: &container.Config{Image: testImage(), Labels: r.labels("test", "", ""), ExposedPorts: networktypes.PortSet{idePort: {}}},
+		HostConfig: &container.HostConfig{PortBindings: networktypes.PortMap{
+			idePort: {{HostIP: netip.IPv4Unspecified()}},
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.api.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	info, err := r.api.ContainerInspect(ctx, c.ID, client.ContainerInspectOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	net := info.Container.NetworkSettings
+	return net.Networks["bridge"].IPAddress.String(), net.Ports[idePort][0].HostPort
+}
+
+// hostAddresses are all IPv4 addresses of this machine but loopback's.
+func hostAddresses(t *testing.T) []string {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() {
+			out = append(out, n.IP.String())
+		}
+	}
+	return out
+}
+
+// probeFrom tries to connect from inside a workspace to each target at once.
+func probeFrom(t *testing.T, up runtime.Upstream, timeout string, targets map[string]string) map[string]string {
+	t.Helper()
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	out := map[string]string{}
+	for name, addr := range targets {
+		wg.Go(func() {
+			var answer struct{ Result, Error string }
+			raw := request(t, up, http.MethodGet, "/probe?timeout="+timeout+"&addr="+url.QueryEscape(addr), nil)
+			err := json.Unmarshal(raw, &answer)
+			mu.Lock()
+			defer mu.Unlock()
+			out[name] = answer.Result
+			if err != nil {
+				out[name] = err.Error()
+			}
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+func TestWall(t *testing.T) {
+	t.Parallel()
+	out := newOutside(t)
+	r := newRuntime(t, func(c *Config) {
+		c.EgressDeny = []netip.Prefix{netip.PrefixFrom(out.denied, 25).Masked()}
+	})
+	stranger := newRuntime(t, nil) // another installation
+	r.applyWall = func(_ context.Context, s wall.Spec) error {
+		s.Nameservers = []netip.Addr{out.denied}
+		return wall.Stand(s)
+	}
+	inside, neighbour, other := running(t, r), running(t, r), running(t, stranger)
+	for _, x := range []*Runtime{r, stranger} {
+		if x.network == nil || !x.network.direct {
+			t.Fatal("the tests of the wall run on the engine's host")
+		}
+	}
+
+	service := listenIn(t, "", "0.0.0.0:0") // what the server, a database, anything on the host is
+	boxAddr, boxPort := published(t, r)
+	closed := map[string]string{
+		"the neighbour's IDE":                 neighbour.Addr,
+		"a workspace of another installation": other.Addr,
+		"the metadata service":                net.JoinHostPort(metadata, out.port),
+		"a link-local address of the host":    net.JoinHostPort(out.local.String(), service),
+		"a range that is denied by setting":   net.JoinHostPort(out.denied.String(), out.port),
+	}
+	for _, addr := range hostAddresses(t) {
+		closed["a service of the host on "+addr] = net.JoinHostPort(addr, service)
+		closed["a published port on "+addr] = net.JoinHostPort(addr, boxPort)
+	}
+	// Between its bridges the engine keeps the peace itself.
+	byEngine := map[string]string{"another container": net.JoinHostPort(boxAddr, strconv.Itoa(runtime.IDEPort))}
+	open := map[string]string{
+		"the outside": net.JoinHostPort(out.free.String(), out.port),
+		"the nameserver, in a range that is denied": net.JoinHostPort(out.denied.String(), "53"),
+	}
+	name := map[string]string{"name": "name.invalid:1"}
+
+	expect := func(what string, up runtime.Upstream, targets map[string]string, timeout string, reached bool) {
+		t.Helper()
+		for name, result := range probeFrom(t, up, timeout, targets) {
+			if (result == "ok") != reached {
+				t.Errorf("%s: %s (%s): %s, want reached = %v", what, name, targets[name], result, reached)
+			}
+		}
+	}
+	expect("with the engine's rules", inside, byEngine, "1500ms", false)
+	// It keeps neighbours apart, too. Here its rules stand aside, so that it is
+	// seen what the wall does alone.
+	for _, flag := range []string{"-i", "-o"} {
+		rule := []string{"DOCKER-USER", flag, r.names.bridge, "-j", "ACCEPT"}
+		iptables(t, append([]string{"-I"}, rule...)...)
+		t.Cleanup(func() { iptables(t, append([]string{"-D"}, rule...)...) })
+	}
+
+	expect("without the engine's rules", inside, byEngine, "20s", true)
+	expect("with the wall", inside, closed, "1500ms", false)
+	expect("with the wall", inside, open, "20s", true)
+	resolved := probeFrom(t, inside, "20s", name)
+
+	for _, x := range []*Runtime{r, stranger} {
+		if err := wall.Remove(x.names.table); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect("without the wall", inside, closed, "20s", true)
+	expect("without the wall", inside, open, "20s", true)
+	if got := probeFrom(t, inside, "20s", name); got["name"] != resolved["name"] {
+		t.Errorf("a name resolves to %q with the wall and to %q without", resolved["name"], got["name"])
+	}
+
+	for _, x := range []*Runtime{r, stranger} {
+		if err := x.Prepare(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect("with the wall again", inside, closed, "1500ms", false)
+	expect("with the wall again", inside, open, "20s", true)
+}
