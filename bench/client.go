@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/cookiejar"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +20,7 @@ import (
 type apiClient struct {
 	*client.Client
 	url     string
+	token   string
 	browser *http.Client
 
 	stopEvents context.CancelFunc
@@ -30,22 +30,22 @@ type apiClient struct {
 }
 
 func login(ctx context.Context, url string) (*apiClient, error) {
-	jar, err := cookiejar.New(nil)
+	c, _, err := client.Login(ctx, url, api.Login{Username: "admin", Password: proc.AdminPassword})
 	if err != nil {
 		return nil, err
 	}
-	hc := &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	c := client.New(url, client.WithHTTPClient(hc))
-	if _, err := c.Login(ctx, "admin", proc.AdminPassword); err != nil {
+	t, err := c.CreateToken(ctx, api.CreateToken{Name: "bench"})
+	if err != nil {
 		return nil, err
 	}
 	ectx, stop := context.WithCancel(ctx)
-	a := &apiClient{Client: c, url: url, browser: hc, stopEvents: stop, states: map[string]api.Workspace{}, changed: make(chan struct{})}
+	a := &apiClient{Client: c, url: url, token: t.Token, stopEvents: stop, states: map[string]api.Workspace{}, changed: make(chan struct{}),
+		browser: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 	go func() {
 		_ = c.Events(ectx, func(e client.Event) error {
-			if e.Workspace != nil {
+			if e.Name == api.EventUpdated {
 				a.mu.Lock()
-				a.states[e.Workspace.ID] = *e.Workspace
+				a.states[e.ID] = e.Workspace
 				close(a.changed)
 				a.changed = make(chan struct{})
 				a.mu.Unlock()
@@ -86,7 +86,7 @@ func deref(s *string) string {
 }
 
 func (a *apiClient) create(ctx context.Context, name, image string) (string, error) {
-	w, err := a.CreateWorkspace(ctx, api.CreateWorkspace{Name: name, ImageRef: image})
+	w, err := a.Create(ctx, api.CreateWorkspace{Name: name, ImageRef: image})
 	if err != nil {
 		return "", err
 	}
@@ -95,7 +95,7 @@ func (a *apiClient) create(ctx context.Context, name, image string) (string, err
 
 func (a *apiClient) createStopped(ctx context.Context, name, image string) (string, error) {
 	standby := "STANDBY"
-	w, err := a.CreateWorkspace(ctx, api.CreateWorkspace{Name: name, ImageRef: image, DesiredState: &standby})
+	w, err := a.Create(ctx, api.CreateWorkspace{Name: name, ImageRef: image, DesiredState: &standby})
 	if err != nil {
 		return "", err
 	}
@@ -103,7 +103,7 @@ func (a *apiClient) createStopped(ctx context.Context, name, image string) (stri
 }
 
 func (a *apiClient) want(ctx context.Context, id, state string) error {
-	_, err := a.UpdateWorkspace(ctx, id, api.UpdateWorkspace{DesiredState: &state})
+	_, err := a.Want(ctx, id, state, false)
 	return err
 }
 
@@ -171,6 +171,7 @@ func (a *apiClient) navigate(ctx context.Context, id string) (int, string, error
 	if err != nil {
 		return 0, "", err
 	}
+	req.Header.Set(api.TokenHeader, a.token)
 	req.Header.Set("Sec-Fetch-Mode", "navigate")
 	req.Header.Set("Sec-Fetch-Dest", "document")
 	req.Header.Set("Accept", "text/html")
@@ -187,7 +188,7 @@ func (a *apiClient) remove(id string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for {
-		_, err := a.DeleteWorkspace(ctx, id, false)
+		_, err := a.Delete(ctx, id, false)
 		var e *client.Error
 		if err == nil || ctx.Err() != nil || (errors.As(err, &e) && e.Status == http.StatusNotFound) {
 			break
@@ -195,7 +196,7 @@ func (a *apiClient) remove(id string) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	for ctx.Err() == nil { // gone for good: the grace is zero here
-		if _, err := a.Workspace(ctx, id); err != nil {
+		if _, err := a.Get(ctx, id); err != nil {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -207,11 +208,11 @@ func (a *apiClient) removeAll() {
 	a.stopEvents()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	list, err := a.Workspaces(ctx, client.Filter{})
+	list, err := a.List(ctx, client.Filter{})
 	if err != nil {
 		return
 	}
-	for _, w := range list.Workspaces {
+	for _, w := range list {
 		a.remove(w.ID)
 	}
 }

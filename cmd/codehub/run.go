@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"codehub/internal/httpapi"
 	"codehub/internal/lease"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -36,6 +37,9 @@ func (s *server) run(ctx context.Context, listener net.Listener) error {
 	g.Go(func() error { return s.coordinate(gctx) })
 	g.Go(func() error { return s.forwardWakes(gctx) })
 	g.Go(func() error { return s.housekeeping(gctx) })
+	if s.private != nil {
+		g.Go(func() error { return s.private.Run(gctx) })
+	}
 
 	srv := &http.Server{
 		Handler:           s.http,
@@ -159,10 +163,8 @@ func (s *server) firstUser(ctx context.Context) error {
 }
 
 // checks are what /readyz looks at.
-func (s *server) checks() map[string]func(context.Context) error {
-	return map[string]func(context.Context) error{
-		"database": s.db.Ping,
-	}
+func (s *server) checks() []httpapi.Check {
+	return []httpapi.Check{{Name: "database", Run: s.db.Ping}}
 }
 
 // proxyStore is the database as the proxy sees it.

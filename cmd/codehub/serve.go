@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -10,16 +9,12 @@ import (
 	"os"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
-
 	"codehub/internal/auth"
 	"codehub/internal/bus"
 	"codehub/internal/config"
 	"codehub/internal/dashboard"
 	"codehub/internal/httpapi"
 	"codehub/internal/judge"
-	"codehub/internal/lease"
 	"codehub/internal/postgres"
 	"codehub/internal/postgres/embedded"
 	"codehub/internal/proxy"
@@ -65,20 +60,19 @@ func serve(ctx context.Context, cfg config.Config) error {
 	defer listener.Close()
 
 	// The database outlives everything that uses it.
-	dsn := cfg.DatabaseURL
+	dsn, private := cfg.DatabaseURL, (*embedded.Server)(nil)
 	if dsn == "" {
-		db, err := embedded.Start(ctx, embedded.Config{Dir: cfg.DataDir, Log: log})
-		if err != nil {
+		if private, err = embedded.Start(ctx, embedded.Config{Dir: cfg.DataDir, Lock: lock, Log: log}); err != nil {
 			return err
 		}
 		defer func() {
 			sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.ShutdownTimeout)
 			defer cancel()
-			if err := db.Stop(sctx); err != nil {
+			if err := private.Stop(sctx); err != nil {
 				log.Error("the embedded database did not stop cleanly", "err", err)
 			}
 		}()
-		dsn = db.URL()
+		dsn = private.URL()
 	}
 	if err := postgres.Migrate(ctx, dsn); err != nil {
 		return err
@@ -104,20 +98,24 @@ func serve(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	defer rt.Close()
-	return newServer(cfg, log, dsn, db, rt, installation).run(ctx, listener)
+	s := newServer(cfg, log, dsn, db, rt, installation)
+	s.private = private
+	return s.run(ctx, listener)
 }
 
 // server is the parts of a running codehub.
 type server struct {
-	cfg   config.Config
-	log   *slog.Logger
-	dsn   string
-	db    *postgres.DB
-	auth  *auth.Auth
-	hub   *bus.Hub
-	proxy *proxy.Proxy
-	ctrl  *reconcile.Controller
-	http  http.Handler
+	cfg config.Config
+	log *slog.Logger
+	dsn string
+	db  *postgres.DB
+	// private is the embedded database; nil with CODEHUB_DATABASE_URL.
+	private *embedded.Server
+	auth    *auth.Auth
+	hub     *bus.Hub
+	proxy   *proxy.Proxy
+	ctrl    *reconcile.Controller
+	http    http.Handler
 }
 
 func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB, rt *docker.Runtime, installation string) *server {
@@ -131,8 +129,8 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 		Log:         log,
 	})
 	pages := dashboard.New(dashboard.Config{
-		Store: db, Auth: dashboardAuth{s.auth}, Events: dashboardEvents{s.hub}, Logs: rt, Log: log,
-		URL: cfg.PublicURL.String(), DefaultImage: cfg.DefaultImage,
+		Store: db, Auth: s.auth, Events: s.hub, Logs: rt, Log: log,
+		URL: cfg.PublicURL, DefaultImage: cfg.DefaultImage,
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: cfg.Storage,
 		DeleteGrace: cfg.DeleteGrace, MaxRunning: cfg.MaxRunningPerUser, PathMode: true,
 	})
@@ -156,9 +154,10 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 		Store: db, Auth: s.auth, Hub: s.hub, Logs: rt, Log: log,
 	}))
 	mux.Handle("GET /healthz", httpapi.Healthz())
-	mux.Handle("GET /readyz", httpapi.Readyz(s.checks()))
-	mux.Handle("GET /metrics", httpapi.Metrics())
+	mux.Handle("GET /readyz", httpapi.Readyz(log, s.checks()))
+	metrics := httpapi.NewMetrics()
+	mux.Handle("GET /metrics", metrics.Handler())
 	pages.Routes(mux)
-	s.http = httpapi.Outer(log, s.proxy.Wrap(mux))
+	s.http = httpapi.Outer(log, metrics, s.proxy.Wrap(mux))
 	return s
 }

@@ -24,7 +24,8 @@ type term struct {
 	leaving  map[workspace.ID]chan struct{} // executors told to end: the next one waits for them
 	answered map[string]bool                // container ids that have answered on /healthz
 	busy     map[string]bool                // side effects under way, by what they work on
-	prepared time.Time                      // when the surroundings of the containers were last checked
+	settled  map[workspace.ID]string        // claims of the volumes that were settled; the tick alone uses it
+	prepared time.Time                      // when the surroundings of the containers were last checked; the tick alone uses it
 }
 
 // work is the executor of one claim.
