@@ -1,0 +1,203 @@
+// Package pgtest gives every test a fresh PostgreSQL database of its own.
+//
+// One real server runs per test process, started by the first test that asks.
+// A test's database is a copy of a template that is migrated once, which takes
+// some tens of milliseconds. The server is private, like the one codehub runs
+// embedded, with durability off; it and its files are gone when the process is,
+// however it ends.
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"reflect"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/postgres/embedded"
+)
+
+// patience bounds each step; a test machine may be busy.
+const patience = 2 * time.Minute
+
+var settings = map[string]string{
+	"max_connections":            "300",
+	"fsync":                      "off",
+	"synchronous_commit":         "off",
+	"full_page_writes":           "off",
+	"autovacuum":                 "off",
+	"max_wal_size":               "128MB",
+	"checkpoint_timeout":         "1h",
+	"log_min_duration_statement": "-1",
+}
+
+// New makes an empty database, prepared by migrate, and returns its address; the
+// end of the test drops it, whoever is still connected. It may be called several
+// times and from parallel tests, and fails the test if it cannot.
+//
+// migrate runs once per process and function, on a database that is then the
+// template for all tests that name the same function; nil leaves it empty. A
+// function literal counts as one function for each place in the source, whatever
+// it captures. The address's role owns the database, may create others, and is no
+// superuser, as in production.
+func New(t testing.TB, migrate func(ctx context.Context, dsn string) error) (dsn string) {
+	t.Helper()
+	s, err := shared()
+	if err != nil {
+		t.Fatalf("start PostgreSQL for tests: %v", err)
+	}
+	tmpl, err := s.template(migrate)
+	if err != nil {
+		t.Fatalf("prepare a database for tests: %v", err)
+	}
+	name := fmt.Sprintf("test_%d", s.count.Add(1))
+	if err := s.exec(fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", name, tmpl)); err != nil {
+		t.Fatalf("create a database for the test: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.exec(fmt.Sprintf("DROP DATABASE %s WITH (FORCE)", name)); err != nil {
+			t.Errorf("drop the test's database: %v", err)
+		}
+	})
+	return s.dsn(name)
+}
+
+// Main runs the tests, stops the server if one was started, removes its files,
+// and exits. A package whose TestMain has nothing else to do calls it; without it,
+// the same happens a moment after the process has ended.
+func Main(m *testing.M) {
+	code := m.Run()
+	if s := started.Load(); s != nil {
+		if err := s.stop(); err != nil {
+			fmt.Fprintln(os.Stderr, "pgtest:", err)
+			code = max(code, 1)
+		}
+	}
+	os.Exit(code)
+}
+
+// server is the process's PostgreSQL.
+type server struct {
+	pg    *embedded.Server
+	dir   string
+	url   *url.URL
+	count atomic.Int64
+
+	mu        sync.Mutex
+	templates map[string]func() (string, error)
+}
+
+// The process's one server: shared starts it when it is first asked for, started
+// tells whether it was.
+var (
+	shared  = sync.OnceValues(start)
+	started atomic.Pointer[server]
+)
+
+func start() (*server, error) {
+	dir, err := os.MkdirTemp(tempBase(), "codehub-pgtest-")
+	if err != nil {
+		return nil, err
+	}
+	if err := cleanUpAfter(dir); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	pg, err := embedded.Start(ctx, embedded.Config{Dir: dir, Settings: maps.Clone(settings)})
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(pg.URL())
+	if err != nil {
+		return nil, err
+	}
+	s := &server{pg: pg, dir: dir, url: u, templates: map[string]func() (string, error){}}
+	started.Store(s)
+	return s, nil
+}
+
+// tempBase is the folder for the server's folder, "" for the usual one. A database
+// is 300 files, and what a test waits for is their creation: some 300 ms on a slow
+// disk, 30 in memory. So memory it is, where there is plenty (a container has
+// 64 MB there).
+func tempBase() string {
+	const memory, plenty = "/dev/shm", 4 << 30
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(memory, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) < plenty {
+		return ""
+	}
+	return memory
+}
+
+func (s *server) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return errors.Join(s.pg.Stop(ctx), os.RemoveAll(s.dir))
+}
+
+func (s *server) dsn(database string) string {
+	u := *s.url
+	u.Path = "/" + database
+	return u.String()
+}
+
+// template returns the name of the database that migrate has prepared.
+func (s *server) template(migrate func(context.Context, string) error) (string, error) {
+	if migrate == nil {
+		return "template0", nil
+	}
+	key := runtime.FuncForPC(reflect.ValueOf(migrate).Pointer()).Name()
+	s.mu.Lock()
+	once, ok := s.templates[key]
+	if !ok {
+		name := fmt.Sprintf("template_%d", len(s.templates)+2)
+		once = sync.OnceValues(func() (string, error) { return name, s.prepare(name, migrate) })
+		s.templates[key] = once
+	}
+	s.mu.Unlock()
+	return once()
+}
+
+func (s *server) prepare(name string, migrate func(context.Context, string) error) error {
+	if err := s.exec("CREATE DATABASE " + name); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := migrate(ctx, s.dsn(name)); err != nil {
+		return fmt.Errorf("migrate: %w", err)
+	}
+	// A template that somebody is connected to cannot be copied.
+	return s.exec(
+		"ALTER DATABASE "+name+" ALLOW_CONNECTIONS false",
+		"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '"+name+"'")
+}
+
+// exec runs statements on a connection of their own: one that was kept would be a
+// goroutine or descriptor that a test which looks for leaks finds.
+func (s *server) exec(statements ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.url.String())
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for _, sql := range statements {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return nil
+}
