@@ -1,0 +1,137 @@
+// Package catalogue holds every text that people read on codehub's pages, one
+// file per language, all with the same keys.
+package catalogue
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"golang.org/x/text/language"
+)
+
+// Language is one language's texts.
+type Language struct {
+	Code  string // BCP 47, for the lang attribute: "en", "ko"
+	Name  string // in the language itself
+	texts map[string]string
+	// plural reports whether n takes the ".other" form.
+	plural func(n int) bool
+}
+
+var (
+	// English is the language of whoever asks for none that we have.
+	English = &Language{Code: "en", Name: "English", texts: en, plural: func(n int) bool { return n != 1 }}
+	Korean  = &Language{Code: "ko", Name: "한국어", texts: ko, plural: func(int) bool { return true }}
+)
+
+// Languages lists the languages, the default one first.
+func Languages() []*Language { return []*Language{English, Korean} }
+
+var matcher = language.NewMatcher([]language.Tag{language.English, language.Korean})
+
+// ByCode returns the language with exactly this code.
+func ByCode(code string) (*Language, bool) {
+	for _, l := range Languages() {
+		if l.Code == code {
+			return l, true
+		}
+	}
+	return nil, false
+}
+
+// Match returns the language for a request: the chosen code if it is one that
+// we have, else the best for Accept-Language.
+func Match(chosen string, r *http.Request) *Language {
+	if l, ok := ByCode(chosen); ok {
+		return l
+	}
+	// A header that cannot be read is as good as none; its length is bounded
+	// by the server, and the parser bounds the number of tags.
+	tags, _, err := language.ParseAcceptLanguage(r.Header.Get("Accept-Language"))
+	if err != nil {
+		return English
+	}
+	_, i, _ := matcher.Match(tags...)
+	return Languages()[i]
+}
+
+// Has reports whether the language has a text for key.
+func (l *Language) Has(key string) bool {
+	_, ok := l.texts[key]
+	return ok
+}
+
+// Keys lists the keys of the language's texts, in no order.
+func (l *Language) Keys() []string {
+	out := make([]string, 0, len(l.texts))
+	for k := range l.texts {
+		out = append(out, k)
+	}
+	return out
+}
+
+// T returns the text for key, formatted with args as by fmt. The key itself
+// stands in for a text that is missing; a test holds that none is.
+func (l *Language) T(key string, args ...any) string {
+	s, ok := l.texts[key]
+	if !ok {
+		return key
+	}
+	if len(args) == 0 {
+		return s
+	}
+	return fmt.Sprintf(s, args...)
+}
+
+// N returns the text for a count: key + ".one" or key + ".other", formatted
+// with n and then args.
+func (l *Language) N(key string, n int, args ...any) string {
+	if l.plural(n) {
+		key += ".other"
+	} else {
+		key += ".one"
+	}
+	return l.T(key, append([]any{n}, args...)...)
+}
+
+// Ago says how long ago t was: "just now", "5 min ago", "3 h ago", "2 days ago".
+func (l *Language) Ago(t, now time.Time) string {
+	d := now.Sub(t)
+	switch {
+	case d < time.Minute:
+		return l.T("time.now")
+	case d < time.Hour:
+		return l.T("time.minutes_ago", int(d/time.Minute))
+	case d < 24*time.Hour:
+		return l.T("time.hours_ago", int(d/time.Hour))
+	}
+	return l.N("time.days_ago", int(d/(24*time.Hour)))
+}
+
+// In says how long it still is until t: "less than a minute", "5 min", "1 h 58 min", "2 days".
+func (l *Language) In(t, now time.Time) string {
+	d := t.Sub(now)
+	switch {
+	case d < time.Minute:
+		return l.T("time.in_moment")
+	case d < time.Hour:
+		return l.T("time.in_minutes", int(d/time.Minute))
+	case d < 24*time.Hour:
+		return l.T("time.in_hours", int(d/time.Hour), int(d%time.Hour/time.Minute))
+	}
+	return l.N("time.in_days", int(d/(24*time.Hour)))
+}
+
+// Bytes writes a size in decimal units: "640 MB".
+func (l *Language) Bytes(n int64) string {
+	switch {
+	case n < 1000:
+		return fmt.Sprintf("%d B", n)
+	case n < 1000*1000:
+		return fmt.Sprintf("%d kB", n/1000)
+	case n < 1000*1000*1000:
+		return fmt.Sprintf("%d MB", n/1000/1000)
+	}
+	return fmt.Sprintf("%.1f GB", float64(n)/1e9)
+}

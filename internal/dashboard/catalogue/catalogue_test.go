@@ -1,0 +1,106 @@
+package catalogue
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestLanguagesHaveTheSameKeys(t *testing.T) {
+	t.Parallel()
+	for _, l := range Languages() {
+		for _, k := range English.Keys() {
+			if !l.Has(k) {
+				t.Errorf("%s has no text for %q", l.Code, k)
+			}
+		}
+		for _, k := range l.Keys() {
+			if !English.Has(k) {
+				t.Errorf("%s has a text for %q, which no other language has", l.Code, k)
+			}
+			if strings.TrimSpace(l.texts[k]) == "" {
+				t.Errorf("%s: the text for %q is empty", l.Code, k)
+			}
+		}
+	}
+}
+
+var verb = regexp.MustCompile(`%(\[(\d+)\])?[a-z]`)
+
+// verbs lists a text's verbs in the order of their arguments.
+func verbs(s string) []string {
+	var out []string
+	for _, m := range verb.FindAllStringSubmatch(s, -1) {
+		v := m[0][len(m[0])-1:]
+		if m[2] != "" {
+			v = m[2] + v
+		} else {
+			v = string(rune('1'+len(out))) + v
+		}
+		out = append(out, v)
+	}
+	slices.Sort(out)
+	return out
+}
+
+func TestTextsTakeTheSameArguments(t *testing.T) {
+	t.Parallel()
+	for k, text := range en {
+		for _, l := range Languages() {
+			if got, want := verbs(l.texts[k]), verbs(text); !slices.Equal(got, want) {
+				t.Errorf("%s %q takes %v, English takes %v", l.Code, k, got, want)
+			}
+		}
+	}
+}
+
+func TestMatch(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ chosen, accept, want string }{
+		{"", "", "en"},
+		{"", "ko", "ko"},
+		{"", "ko-KR,ko;q=0.9,en;q=0.5", "ko"},
+		{"", "en-US,en;q=0.9,ko;q=0.8", "en"},
+		{"", "de-DE,de;q=0.9", "en"},
+		{"", "de,ko;q=0.4", "ko"},
+		{"", ";;;=", "en"},
+		{"", strings.Repeat("ko-", 5000), "en"},
+		{"ko", "en", "ko"},
+		{"xx", "ko", "ko"},
+	} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Accept-Language", c.accept)
+		if got := Match(c.chosen, r).Code; got != c.want {
+			t.Errorf("chosen %q, Accept-Language %.40q: %s, want %s", c.chosen, c.accept, got, c.want)
+		}
+	}
+}
+
+func TestTimesAndSizes(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for d, want := range map[time.Duration]string{
+		-time.Second: "just now", 59 * time.Second: "just now", 61 * time.Second: "1 min ago",
+		3*time.Hour + time.Minute: "3 h ago", 25 * time.Hour: "1 day ago", 72 * time.Hour: "3 days ago",
+	} {
+		if got := English.Ago(now.Add(-d), now); got != want {
+			t.Errorf("%s ago is %q, want %q", d, got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{
+		-time.Hour: "less than a minute", 118 * time.Minute: "1 h 58 min", 5 * time.Minute: "5 min", 24 * time.Hour: "1 day", 60 * time.Hour: "2 days",
+	} {
+		if got := English.In(now.Add(d), now); got != want {
+			t.Errorf("in %s is %q, want %q", d, got, want)
+		}
+	}
+	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1500: "1 kB", 640_000_000: "640 MB", 2_500_000_000: "2.5 GB"} {
+		if got := English.Bytes(n); got != want {
+			t.Errorf("%d bytes is %q, want %q", n, got, want)
+		}
+	}
+}

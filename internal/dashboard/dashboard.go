@@ -1,0 +1,159 @@
+// Package dashboard holds the pages that people see: login and first-user
+// setup, the list of workspaces, each one's page, API tokens, and what the
+// proxy shows for a workspace that is not running. Pages are rendered on the
+// server (html/template), kept live by one stream of HTML fragments per
+// browser (htmx), and work as plain forms without scripts.
+//
+// Texts are in the catalogue alone, templates/ and static/ are embedded.
+package dashboard
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"time"
+
+	"codehub/internal/auth"
+	"codehub/internal/bus"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// Store is what the pages read and write. Every method checks that the
+// workspace is the caller's.
+type Store interface {
+	User(ctx context.Context, id string) (postgres.User, error)
+	CreateWorkspace(context.Context, workspace.Caller, postgres.NewWorkspace) (workspace.Workspace, error)
+	Workspace(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
+	ListWorkspaces(context.Context, workspace.Caller, postgres.Filter) ([]workspace.Workspace, string, error)
+	PatchWorkspace(context.Context, workspace.Caller, workspace.ID, postgres.Patch) (workspace.Workspace, error)
+	DeleteWorkspace(ctx context.Context, c workspace.Caller, id workspace.ID, queue bool) (workspace.Workspace, error)
+	UndeleteWorkspace(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
+	RequestRecover(ctx context.Context, c workspace.Caller, id workspace.ID, action string) (workspace.Workspace, error)
+	RequestCancel(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
+	RequestForceStop(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
+	RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error)
+}
+
+// Auth says who asks (*auth.Auth). Errors for people are *workspace.Error.
+type Auth interface {
+	Identify(r *http.Request, bearer bool) (auth.Identity, error)
+	Login(ctx context.Context, username, password, userAgent string) (auth.Session, error)
+	Logout(context.Context, workspace.Caller) error
+	Cookie(auth.Session) *http.Cookie
+	ClearCookie() *http.Cookie
+	SetupNeeded(context.Context) (bool, error)
+	Setup(ctx context.Context, code, username, password, userAgent string) (auth.Session, error)
+	Watch(ctx context.Context, session string) (watched context.Context, stop context.CancelFunc)
+	CreateToken(ctx context.Context, by auth.Identity, name string, expires *time.Time) (postgres.Token, string, error)
+	Tokens(context.Context, workspace.Caller) ([]postgres.Token, error)
+	DeleteToken(ctx context.Context, c workspace.Caller, id string) error
+}
+
+// Events tells what changed of a person's workspaces (*bus.Hub). Its events
+// are hints: the pages also look by themselves.
+type Events interface {
+	Subscribe(ctx context.Context, userID string) (*bus.Subscription, error)
+}
+
+// Logs reads what a workspace's container printed (runtime.Runtime).
+type Logs interface {
+	Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error
+}
+
+// Config is what the pages need. Everything without "optional" is required.
+type Config struct {
+	Store  Store
+	Auth   Auth
+	Events Events
+	Logs   Logs
+	Log    *slog.Logger
+
+	// URL is the server's own address (CODEHUB_URL), a trusted origin.
+	URL *url.URL
+	// DefaultImage is used for a workspace whose creator names none.
+	DefaultImage string
+	// InstanceBackend and StorageBackend are those of new workspaces.
+	InstanceBackend, StorageBackend string
+	// DeleteGrace is how long a deletion can be taken back.
+	DeleteGrace time.Duration
+	// MaxRunning is the limit of running workspaces per person, 0 for none.
+	MaxRunning int
+	// PathMode tells that workspaces share the dashboard's origin; admins are warned.
+	PathMode bool
+	// Now is the clock; optional.
+	Now func() time.Time
+}
+
+// Dashboard serves the pages.
+type Dashboard struct {
+	Config
+	pages  map[string]*pageSet // by language code
+	guard  *http.CrossOriginProtection
+	assets *assets
+}
+
+// New makes the dashboard. It panics if a template that it was built with
+// cannot be parsed.
+func New(c Config) *Dashboard {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	d := &Dashboard{Config: c, assets: newAssets(), guard: http.NewCrossOriginProtection()}
+	if c.URL != nil {
+		if err := d.guard.AddTrustedOrigin(c.URL.Scheme + "://" + c.URL.Host); err != nil {
+			c.Log.Warn("the server's own address is not an origin; only same-origin requests are accepted", "url", c.URL.String(), "err", err)
+		}
+	}
+	d.guard.SetDenyHandler(http.HandlerFunc(d.refuseCrossOrigin))
+	d.pages = parsePages(d.assets)
+	return d
+}
+
+// Routes registers every page on mux. Nothing that a GET reaches changes
+// anything; whatever does is a POST and refused from other origins.
+func (d *Dashboard) Routes(mux *http.ServeMux) {
+	handle := func(pattern string, h http.HandlerFunc) {
+		mux.Handle(pattern, d.guard.Handler(limitBody(h)))
+	}
+	// signedIn pages send whoever is not to the login page first.
+	signedIn := func(pattern string, h callerHandler) { handle(pattern, d.signedIn(h)) }
+
+	handle("GET /assets/{path...}", d.assets.serve)
+	handle("GET /login", d.loginPage)
+	handle("POST /login", d.login)
+	handle("POST /logout", d.logout)
+	handle("GET /setup", d.setupPage)
+	handle("POST /setup", d.setup)
+	handle("POST /settings/theme", d.setTheme)
+	handle("POST /settings/language", d.setLanguage)
+
+	signedIn("GET /{$}", d.list)
+	handle("GET /dashboard/events", d.events)
+	signedIn("GET /workspaces/new", d.dialog("new"))
+	signedIn("POST /workspaces", d.create)
+	signedIn("GET /workspaces/{id}", d.detail)
+	signedIn("GET /workspaces/{id}/logs", d.logs)
+	signedIn("GET /workspaces/{id}/limit", d.limitState)
+	for _, name := range []string{"edit", "delete", "force-stop", "start-empty"} {
+		signedIn("GET /workspaces/{id}/"+name, d.dialog(name))
+	}
+	signedIn("POST /workspaces/{id}/edit", d.edit)
+	signedIn("POST /workspaces/{id}/memo", d.memo)
+	signedIn("POST /workspaces/{id}/start", d.start)
+	signedIn("POST /workspaces/{id}/stop", d.stop)
+	signedIn("POST /workspaces/{id}/force-stop", d.forceStop)
+	signedIn("POST /workspaces/{id}/cancel", d.cancel)
+	signedIn("POST /workspaces/{id}/recover", d.recover)
+	signedIn("POST /workspaces/{id}/start-empty", d.startEmpty)
+	signedIn("POST /workspaces/{id}/delete", d.remove)
+	signedIn("POST /workspaces/{id}/undelete", d.undelete)
+
+	signedIn("GET /settings/tokens", d.tokens)
+	signedIn("GET /settings/tokens/new", d.dialog("token"))
+	signedIn("POST /settings/tokens", d.createToken)
+	signedIn("GET /settings/tokens/{token}/revoke", d.dialog("revoke"))
+	signedIn("POST /settings/tokens/{token}/revoke", d.revokeToken)
+}

@@ -1,0 +1,166 @@
+package dashboard
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"codehub/internal/workspace"
+)
+
+// detailView is what a workspace's own page shows.
+type detailView struct {
+	view
+	Checks []check
+	OOB    bool
+}
+
+// check is one condition, in the texts condition.<Type> and reason.<Reason>.
+type check struct {
+	Type string
+	workspace.Condition
+}
+
+var checkOrder = []workspace.ConditionType{workspace.ContainerReady, workspace.VolumeReady, workspace.ArchiveReady, workspace.Healthy}
+
+func (d *Dashboard) detailOf(w workspace.Workspace) detailView {
+	v := detailView{view: viewOf(w, fromDetail, d.DeleteGrace, d.Now())}
+	for _, t := range checkOrder {
+		v.Checks = append(v.Checks, check{string(t), w.Conditions.Get(t)})
+	}
+	return v
+}
+
+// workspaceOf reads the workspace that the path names. An id that is none is not found.
+func (d *Dashboard) workspaceOf(ctx context.Context, r *http.Request, c workspace.Caller) (workspace.Workspace, error) {
+	id, err := idOf(r)
+	if err != nil {
+		return workspace.Workspace{}, err
+	}
+	return d.Store.Workspace(ctx, c, id)
+}
+
+func idOf(r *http.Request) (workspace.ID, error) {
+	id := r.PathValue("id")
+	if !workspace.ValidID(id) {
+		return "", workspace.Errorf(workspace.CodeNotFound, "there is no such workspace")
+	}
+	return workspace.ID(id), nil
+}
+
+func (d *Dashboard) detail(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	ws, err := d.workspaceOf(r.Context(), r, c)
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	v := d.detailOf(ws)
+	p := d.newPage(r, &c, "detail.title", v)
+	p.Title, p.Nav = ws.Name, "workspaces"
+	p.Stream = "/dashboard/events?workspace=" + v.ID
+	p.Toast = d.noted(r, c)
+	d.render(w, r, http.StatusOK, "detail", p)
+}
+
+// What the log viewer shows at most.
+const (
+	logLines = 500
+	logBytes = 128 << 10
+)
+
+// logView is the container's last lines.
+type logView struct {
+	Text string
+	None bool // there is no container, or it has printed nothing
+	Err  bool // the backend did not answer
+}
+
+func (d *Dashboard) logs(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	ws, err := d.workspaceOf(r.Context(), r, c)
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	var v logView
+	if ws.Conditions.HasContainer() {
+		tail := &tailWriter{max: logBytes}
+		if err := d.Logs.Logs(r.Context(), ws.ID, logLines, false, tail); err != nil {
+			// No container any more, or a backend that is down: the rest of
+			// the page says which.
+			d.Log.Debug("reading the container's log failed", "workspace", ws.ID, "err", err)
+			v.Err = tail.buf.Len() == 0
+		}
+		v.Text = readable(tail.buf.String())
+	}
+	v.None = v.Text == "" && !v.Err
+	d.fragments(w, r, http.StatusOK, part{"log", v})
+}
+
+// tailWriter keeps the last max bytes of what is written to it.
+type tailWriter struct {
+	buf bytes.Buffer
+	max int
+}
+
+func (t *tailWriter) Write(p []byte) (int, error) {
+	t.buf.Write(p)
+	if over := t.buf.Len() - t.max; over > 0 {
+		t.buf.Next(over)
+	}
+	return len(p), nil
+}
+
+// readable drops what a terminal would act upon: escape sequences and control
+// characters, but for tabs and line breaks.
+func readable(s string) string {
+	var b strings.Builder
+	b.Grow(len(s))
+	for i := 0; i < len(s); {
+		if s[i] == 0x1b {
+			i = skipEscape(s, i+1)
+			continue
+		}
+		c, n := utf8.DecodeRuneInString(s[i:])
+		i += n
+		switch {
+		case c == '\n' || c == '\t':
+			b.WriteRune(c)
+		case c == utf8.RuneError && n == 1, c < 0x20, c >= 0x7f && c < 0xa0:
+		default:
+			b.WriteRune(c)
+		}
+	}
+	return b.String()
+}
+
+// skipEscape returns where the escape sequence that began before i ends.
+func skipEscape(s string, i int) int {
+	if i >= len(s) {
+		return i
+	}
+	switch s[i] {
+	case '[': // CSI: ends with a byte of @ to ~
+		for i++; i < len(s); i++ {
+			if s[i] >= 0x40 && s[i] <= 0x7e {
+				return i + 1
+			}
+		}
+		return i
+	case ']': // OSC: ends with BEL or ESC \
+		for i++; i < len(s); i++ {
+			if s[i] == 0x07 {
+				return i + 1
+			}
+			if s[i] == 0x1b && i+1 < len(s) && s[i+1] == '\\' {
+				return i + 2
+			}
+			if s[i] == '\n' {
+				return i
+			}
+		}
+		return i
+	}
+	return i + 1
+}

@@ -1,0 +1,239 @@
+package dashboard
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"html/template"
+	"net/http"
+	"time"
+
+	"codehub/internal/bus"
+	"codehub/internal/dashboard/catalogue"
+	"codehub/internal/workspace"
+)
+
+// Rhythm of a stream. Events only say when to look sooner.
+const (
+	// busyLook is how often a page is looked after on which something is
+	// under way: the progress of a pull is no event.
+	busyLook = time.Second
+	// idleLook is how often it is otherwise.
+	idleLook = 30 * time.Second
+	// gather lets a burst of events become one look.
+	gather = 50 * time.Millisecond
+	// writeWithin is how long a browser may take to accept what is sent.
+	writeWithin = 15 * time.Second
+)
+
+// feed works out what changed on one page since it last was asked.
+type feed interface {
+	// next returns the fragments to swap, empty if there is nothing new, and
+	// whether something is under way.
+	next(ctx context.Context) (html []byte, busy bool, err error)
+}
+
+// events streams HTML fragments that keep a page as it would be if it were
+// loaded now. A page has one stream, which it gives up while it is hidden.
+func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
+	secureHeaders(w.Header())
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	w.Header().Set("X-Accel-Buffering", "no") // for proxies that would hold events back
+	s := &stream{w: w, rc: http.NewResponseController(w)}
+
+	who, err := d.Auth.Identify(r, false)
+	if err != nil {
+		if workspace.CodeOf(err) != workspace.CodeUnauthenticated {
+			d.logFailure(r, err)
+			http.Error(w, "", http.StatusServiceUnavailable)
+			return
+		}
+		// Said as an event, as a browser tries again and again after any
+		// other answer.
+		_ = s.event("signed-out", nil)
+		return
+	}
+	ctx, stop := d.Auth.Watch(r.Context(), who.Caller.Session)
+	defer stop()
+	sub, err := d.Events.Subscribe(ctx, who.Caller.UserID)
+	if err != nil {
+		http.Error(w, "", http.StatusServiceUnavailable)
+		return
+	}
+	defer sub.Close()
+	f := d.feedFor(r, who.Caller)
+	if err := s.retry(time.Second); err != nil {
+		return
+	}
+	if err := d.follow(ctx, s, f, changes(ctx, sub)); err != nil && ctx.Err() == nil {
+		d.logFailure(r, err)
+	}
+	if ctx.Err() != nil && r.Context().Err() == nil {
+		_ = s.event("signed-out", nil)
+	}
+}
+
+// changes turns a subscription into a channel that says no more than that
+// there is something to look at. It is closed when the subscription ends.
+func changes(ctx context.Context, sub *bus.Subscription) <-chan struct{} {
+	c := make(chan struct{}, 1)
+	go func() {
+		defer close(c)
+		for {
+			if _, err := sub.Next(ctx); err != nil {
+				return
+			}
+			select {
+			case c <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return c
+}
+
+func (d *Dashboard) feedFor(r *http.Request, c workspace.Caller) feed {
+	q := r.URL.Query()
+	base := feedBase{d: d, c: c, set: d.set(r), opened: d.Now(), states: map[string]string{}}
+	if id := q.Get("wait"); workspace.ValidID(id) {
+		return &waitFeed{feedBase: base, id: workspace.ID(id)}
+	}
+	if id := q.Get("workspace"); workspace.ValidID(id) {
+		return &detailFeed{feedBase: base, id: workspace.ID(id)}
+	}
+	return &listFeed{feedBase: base, q: listQueryOf(q)}
+}
+
+// follow sends what f finds until the browser leaves.
+func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-chan struct{}) error {
+	look := time.NewTimer(0)
+	defer look.Stop()
+	lastSent := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case _, ok := <-changed:
+			if !ok {
+				return nil // the browser connects again
+			}
+			look.Reset(gather)
+			continue
+		case <-look.C:
+		}
+		html, busy, err := f.next(ctx)
+		if err != nil {
+			// The page stays as it is; the next look may go better.
+			if workspace.CodeOf(err) != workspace.CodeUnavailable && ctx.Err() == nil {
+				d.Log.Warn("looking after a page failed", "err", err)
+			}
+		}
+		switch {
+		case len(html) > 0:
+			err = s.event("update", html)
+			lastSent = time.Now()
+		case time.Since(lastSent) >= idleLook/2:
+			err = s.comment()
+			lastSent = time.Now()
+		default:
+			err = nil
+		}
+		if err != nil {
+			return nil // the browser left
+		}
+		if busy {
+			look.Reset(busyLook)
+		} else {
+			look.Reset(idleLook)
+		}
+	}
+}
+
+// feedBase is what the feeds share.
+type feedBase struct {
+	d      *Dashboard
+	c      workspace.Caller
+	set    *pageSet
+	opened time.Time
+	sent   map[string]string // fragment → what the page shows
+	states map[string]string // workspace → state that was last announced
+}
+
+// still makes what is shown independent of when it is rendered, so that a
+// fragment changes only with what it is about. The browser keeps "5 min ago"
+// up to date by itself.
+func (b *feedBase) still(v view) view {
+	v.Now = b.opened
+	return v
+}
+
+func (b *feedBase) execute(name string, data any) (string, error) {
+	var out bytes.Buffer
+	if err := b.set.parts.ExecuteTemplate(&out, name, data); err != nil {
+		return "", err
+	}
+	return out.String(), nil
+}
+
+// fresh keeps those fragments, in order, that differ from what was sent.
+func (b *feedBase) fresh(names []string, html map[string]string) []byte {
+	var out bytes.Buffer
+	for _, n := range names {
+		if old, ok := b.sent[n]; !ok || old != html[n] {
+			out.WriteString(html[n])
+		}
+	}
+	b.sent = html
+	return out.Bytes()
+}
+
+// announce returns the fragment that tells those who do not see the page what
+// has become of a workspace; nothing the first time.
+func (b *feedBase) announce(v view) string {
+	old, known := b.states[v.ID]
+	b.states[v.ID] = v.State
+	if !known || old == v.State {
+		return ""
+	}
+	return announcement(b.set.lang, v)
+}
+
+func announcement(l *catalogue.Language, v view) string {
+	return `<div id="announcer" hx-swap-oob="innerHTML">` + template.HTMLEscapeString(l.T("announce", v.Name, l.T("state."+v.State))) + `</div>`
+}
+
+// stream writes server-sent events.
+type stream struct {
+	w  http.ResponseWriter
+	rc *http.ResponseController
+}
+
+func (s *stream) event(name string, data []byte) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "event: %s\n", name)
+	for line := range bytes.Lines(data) {
+		b.WriteString("data: ")
+		b.Write(bytes.TrimRight(line, "\r\n"))
+		b.WriteByte('\n')
+	}
+	if len(data) == 0 {
+		b.WriteString("data:\n")
+	}
+	b.WriteByte('\n')
+	return s.write(b.Bytes())
+}
+
+func (s *stream) retry(d time.Duration) error {
+	return s.write(fmt.Appendf(nil, "retry: %d\n\n", d.Milliseconds()))
+}
+
+func (s *stream) comment() error { return s.write([]byte(": here\n\n")) }
+
+func (s *stream) write(b []byte) error {
+	// Servers that set no deadlines need none lifted.
+	_ = s.rc.SetWriteDeadline(time.Now().Add(writeWithin))
+	if _, err := s.w.Write(b); err != nil {
+		return err
+	}
+	return s.rc.Flush()
+}

@@ -1,0 +1,172 @@
+package dashboard
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// form is a dialog, or without scripts a page, with fields and what is wrong
+// with them. Its texts are dialog.<Name>.title, .submit and so on.
+type form struct {
+	Name    string
+	Action  string // where it posts to
+	From    string
+	Back    string // where Cancel leads without scripts
+	Value   map[string]string
+	Errors  map[string]string // field → text
+	Problem string            // what is wrong with the whole
+	Danger  bool
+
+	W     *view           // the workspace that it is about, if any
+	Token *postgres.Token // the token that it is about, if any
+	Image string          // the default image
+	Grace bool            // a deletion can be taken back
+	OOB   bool
+
+	lang interface {
+		T(key string, args ...any) string
+	}
+	r *http.Request
+}
+
+// form prepares the form with that name about ws, which may be nil.
+func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) *form {
+	f := &form{
+		Name: name, From: fromOf(r), Back: "/", Value: map[string]string{}, Errors: map[string]string{},
+		Image: d.DefaultImage, Grace: d.DeleteGrace > 0, lang: d.set(r).lang, r: r,
+	}
+	if ws != nil {
+		v := viewOf(*ws, f.From, d.DeleteGrace, d.Now())
+		f.W = &v
+		f.Action = "/workspaces/" + v.ID + "/" + name
+		f.Back = backTo(f.From, ws.ID)
+		f.Value["name"], f.Value["description"], f.Value["memo"] = ws.Name, ws.Description, ws.Memo
+	}
+	switch name {
+	case "new":
+		f.Action = "/workspaces"
+		f.Value["start"] = "on"
+		if r.Method == http.MethodPost {
+			f.Value["start"] = r.PostFormValue("start")
+		}
+	case "token":
+		f.Action, f.Back = "/settings/tokens", "/settings/tokens"
+		f.Value["expires"] = "90"
+	case "delete", "force-stop", "start-empty", "revoke":
+		f.Danger = true
+	}
+	return f
+}
+
+// fail records what is wrong with a field.
+func (f *form) fail(field, key string, args ...any) { f.Errors[field] = f.lang.T(key, args...) }
+
+func (f *form) bad() bool { return len(f.Errors) > 0 || f.Problem != "" }
+
+// line reads a field of one line and at most limit characters, in the one
+// spelling of what looks the same.
+func (f *form) line(field string, limit int, required bool) {
+	s := norm.NFC.String(strings.TrimSpace(f.r.PostFormValue(field)))
+	f.Value[field] = s
+	switch {
+	case required && s == "":
+		f.fail(field, "field.required")
+	case utf8.RuneCountInString(s) > limit:
+		f.fail(field, "field.too_long", limit)
+	case !utf8.ValidString(s), strings.ContainsFunc(s, unprintable):
+		f.fail(field, "field.characters")
+	}
+}
+
+// unprintable are control characters, line breaks of every kind, and those
+// that turn the direction of text around them.
+func unprintable(r rune) bool {
+	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r)
+}
+
+// lines reads a field of several lines and at most limit bytes.
+func (f *form) lines(field string, limit int) {
+	s := clean(f.r.PostFormValue(field))
+	f.Value[field] = s
+	if len(s) > limit {
+		f.fail(field, "field.too_long", limit)
+	}
+}
+
+// dialog serves a form: as a fragment to htmx, else as a page of its own.
+func (d *Dashboard) dialog(name string) callerHandler {
+	return func(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+		f, err := d.openForm(name, r, c)
+		if err != nil {
+			d.refuse(w, r, c, "", err)
+			return
+		}
+		d.showForm(w, r, c, http.StatusOK, f)
+	}
+}
+
+func (d *Dashboard) openForm(name string, r *http.Request, c workspace.Caller) (*form, error) {
+	switch name {
+	case "new", "token":
+		return d.form(name, r, nil), nil
+	case "revoke":
+		return d.revokeForm(r, c)
+	}
+	ws, err := d.workspaceOf(r.Context(), r, c)
+	if err != nil {
+		return nil, err
+	}
+	return d.form(name, r, &ws), nil
+}
+
+func (d *Dashboard) showForm(w http.ResponseWriter, r *http.Request, c workspace.Caller, status int, f *form) {
+	if isHTMX(r) {
+		d.fragments(w, r, status, part{"dialog", f})
+		return
+	}
+	d.render(w, r, status, "form", d.newPage(r, &c, "dialog."+f.Name+".title", f))
+}
+
+// again shows a form once more, with what is wrong with it.
+func (d *Dashboard) again(w http.ResponseWriter, r *http.Request, c workspace.Caller, f *form) {
+	if isHTMX(r) {
+		f.OOB = true
+		d.fragments(w, r, http.StatusUnprocessableEntity, part{"form", f})
+		return
+	}
+	d.showForm(w, r, c, http.StatusUnprocessableEntity, f)
+}
+
+// refuseForm answers a form that the store refused: beside the field where
+// there is one to blame, in the form where the person can mend it.
+func (d *Dashboard) refuseForm(w http.ResponseWriter, r *http.Request, c workspace.Caller, f *form, err error) {
+	var e *workspace.Error
+	if !errors.As(err, &e) {
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	switch e.Code {
+	case workspace.CodeNameTaken:
+		f.fail("name", "field.name_taken")
+	case workspace.CodeLimitExceeded:
+		if perUser, n := limitOf(e); perUser {
+			f.Problem = f.lang.T("create.limit", n)
+		} else {
+			f.Problem = f.lang.T("create.limit_global")
+		}
+	case workspace.CodeInvalid, workspace.CodeTooLarge:
+		f.Problem = e.Message
+	default:
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	d.again(w, r, c, f)
+}

@@ -1,0 +1,115 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+	"unicode/utf8"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// pageSize is how many workspaces the list shows at a time.
+const pageSize = 50
+
+// listView is everything that the list shows.
+type listView struct {
+	Views   []view
+	Deleted []view
+	Query   string
+	Next    string // address of the next page of the list; empty on the last
+	First   bool   // the first page, which also shows what was deleted
+	Running int
+	Max     int // 0 for none
+	OOB     bool
+	Image   string // what a workspace gets whose creator names none
+}
+
+// Empty reports whether there is nothing at all yet.
+func (l listView) Empty() bool { return len(l.Views) == 0 && l.Query == "" && l.First }
+
+// listQuery is which part of the list a page shows.
+type listQuery struct{ q, cursor string }
+
+func listQueryOf(v url.Values) listQuery {
+	q := strings.TrimSpace(v.Get("q"))
+	if len(q) > 200 || !utf8.ValidString(q) {
+		q = ""
+	}
+	return listQuery{q: q, cursor: v.Get("cursor")}
+}
+
+// address is the path with this query.
+func (q listQuery) address(path string) string {
+	v := url.Values{}
+	if q.q != "" {
+		v.Set("q", q.q)
+	}
+	if q.cursor != "" {
+		v.Set("cursor", q.cursor)
+	}
+	if len(v) == 0 {
+		return path
+	}
+	return path + "?" + v.Encode()
+}
+
+func (d *Dashboard) list(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	q := listQueryOf(r.URL.Query())
+	l, err := d.readList(r.Context(), c, q)
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	p := d.newPage(r, &c, "list.title", l)
+	p.Nav = "workspaces"
+	p.Stream = q.address("/dashboard/events")
+	p.Toast = d.noted(r, c)
+	d.render(w, r, http.StatusOK, "list", p)
+}
+
+// readList reads what the list shows of the caller's workspaces.
+func (d *Dashboard) readList(ctx context.Context, c workspace.Caller, q listQuery) (listView, error) {
+	rows, next, err := d.Store.ListWorkspaces(ctx, c, postgres.Filter{Query: q.q, Limit: pageSize, Cursor: q.cursor})
+	if err != nil {
+		return listView{}, err
+	}
+	now := d.Now()
+	l := listView{Query: q.q, First: q.cursor == "", Image: d.DefaultImage}
+	for _, w := range rows {
+		l.Views = append(l.Views, viewOf(w, fromList, d.DeleteGrace, now))
+	}
+	if next != "" {
+		l.Next = listQuery{q.q, next}.address("/")
+	}
+	if l.First {
+		gone, _, err := d.Store.ListWorkspaces(ctx, c, postgres.Filter{Query: q.q, Deleted: true, Limit: pageSize})
+		if err != nil {
+			return listView{}, err
+		}
+		for _, w := range gone {
+			l.Deleted = append(l.Deleted, viewOf(w, fromList, d.DeleteGrace, now))
+		}
+	}
+	running, err := d.Store.RunningOf(ctx, c.UserID)
+	if err != nil {
+		return listView{}, err
+	}
+	l.Running = len(running)
+	l.Max, err = d.maxRunning(ctx, c)
+	return l, err
+}
+
+// maxRunning is the caller's own limit of running workspaces, 0 for none.
+func (d *Dashboard) maxRunning(ctx context.Context, c workspace.Caller) (int, error) {
+	u, err := d.Store.User(ctx, c.UserID)
+	if err != nil {
+		return 0, err
+	}
+	if u.MaxRunning != nil {
+		return *u.MaxRunning, nil
+	}
+	return d.MaxRunning, nil
+}

@@ -1,0 +1,159 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+
+	"codehub/internal/proxy"
+	"codehub/internal/workspace"
+)
+
+// What the pages under /w/ show of a workspace that is not to be entered.
+const (
+	waitLoading = "loading" // on its way; it is entered by itself
+	waitReady   = "ready"   // to be entered now
+	waitStart   = "start"   // never started
+	waitStopped = "stopped" // at rest, as its owner wanted
+	waitRestore = "restore"
+	waitFailed  = "failed"
+	waitLimit   = "limit" // too many others run
+	waitDeleted = "deleted"
+	waitGone    = "gone"
+)
+
+// waitView is one of the pages under /w/. All of them are one fragment, so
+// that each can become any other as the workspace changes.
+type waitView struct {
+	view
+	Kind  string
+	Limit limitView
+	OOB   bool
+	// First is set on the page that the proxy has just shown: it was shown
+	// because the workspace could not be entered, so what the row says about
+	// being ready is for the stream to repeat.
+	First bool
+}
+
+// waitOf works out what to show of the workspace to somebody who waits for it.
+func (d *Dashboard) waitOf(ctx context.Context, c workspace.Caller, w workspace.Workspace) (waitView, error) {
+	v := waitView{view: viewOf(w, fromWait, d.DeleteGrace, d.Now()), Kind: waitKind(w)}
+	if v.Kind != waitLoading || w.Operation != workspace.OpNone || w.NextDesired != workspace.DesiredRunning {
+		return v, nil
+	}
+	// Queued, and nothing is in its way but the limit.
+	maximum, err := d.maxRunning(ctx, c)
+	if err != nil || maximum == 0 {
+		return v, err
+	}
+	limit, err := d.readLimit(ctx, c, w, true, maximum, fromWait)
+	if err == nil && !limit.Room {
+		v.Kind, v.Limit = waitLimit, limit
+	}
+	return v, err
+}
+
+// waitKind is what to show for a workspace, limits aside.
+func waitKind(w workspace.Workspace) string {
+	switch {
+	case w.DeletedAt != nil, w.Phase == workspace.PhaseDeleting, w.Phase == workspace.PhaseDeleted:
+		return waitDeleted
+	case w.Operation != workspace.OpNone:
+		return waitLoading
+	}
+	up := w.DesiredState == workspace.DesiredRunning || w.NextDesired == workspace.DesiredRunning
+	switch w.Phase {
+	case workspace.PhaseRunning:
+		return waitReady
+	case workspace.PhaseError:
+		return waitFailed
+	case workspace.PhaseStandby:
+		if up {
+			return waitLoading
+		}
+		return waitStopped
+	case workspace.PhaseArchived:
+		if up || w.DesiredState == workspace.DesiredStandby {
+			return waitLoading
+		}
+		return waitRestore
+	}
+	if up || w.DesiredState == workspace.DesiredStandby {
+		return waitLoading
+	}
+	return waitStart
+}
+
+var _ proxy.Pages = (*Dashboard)(nil)
+
+// Loading is the page that waits for a workspace and enters it by itself.
+func (d *Dashboard) Loading(w http.ResponseWriter, r *http.Request, status int, p proxy.LoadingPage) {
+	d.showWait(w, r, status, p.WorkspacePage, waitLoading, limitView{})
+}
+
+// RestoreNeeded is the page of an archived workspace.
+func (d *Dashboard) RestoreNeeded(w http.ResponseWriter, r *http.Request, status int, p proxy.WorkspacePage) {
+	d.showWait(w, r, status, p, waitRestore, limitView{})
+}
+
+// StartNeeded is the page of a workspace that was never started.
+func (d *Dashboard) StartNeeded(w http.ResponseWriter, r *http.Request, status int, p proxy.WorkspacePage) {
+	d.showWait(w, r, status, p, waitStart, limitView{})
+}
+
+// Failed is the page of a workspace in ERROR.
+func (d *Dashboard) Failed(w http.ResponseWriter, r *http.Request, status int, p proxy.WorkspacePage) {
+	d.showWait(w, r, status, p, waitFailed, limitView{})
+}
+
+// Deleted is the page of a deleted workspace.
+func (d *Dashboard) Deleted(w http.ResponseWriter, r *http.Request, status int, p proxy.WorkspacePage) {
+	d.showWait(w, r, status, p, waitDeleted, limitView{})
+}
+
+// LimitReached is the page that tells what runs instead.
+func (d *Dashboard) LimitReached(w http.ResponseWriter, r *http.Request, status int, p proxy.LimitPage) {
+	now := d.Now()
+	l := limitView{W: viewOf(p.Workspace, fromWait, d.DeleteGrace, now), PerUser: p.Type != "global", Max: p.Max, From: fromWait}
+	for _, other := range p.Running {
+		if other.ID != p.Workspace.ID {
+			l.Running = append(l.Running, viewOf(other, fromWait, d.DeleteGrace, now))
+		}
+	}
+	d.showWait(w, r, status, p.WorkspacePage, waitLimit, l)
+}
+
+func (d *Dashboard) showWait(w http.ResponseWriter, r *http.Request, status int, p proxy.WorkspacePage, kind string, l limitView) {
+	v := waitView{view: viewOf(p.Workspace, fromWait, d.DeleteGrace, d.Now()), Kind: kind, Limit: l, First: true}
+	out := d.newPage(r, &p.Caller, "wait."+kind+".title", v)
+	out.Title, out.Plain = p.Workspace.Name, true
+	out.Reload = kind == waitLoading
+	if kind != waitLimit {
+		out.Stream = "/dashboard/events?wait=" + v.ID
+	}
+	d.render(w, r, status, "wait", out)
+}
+
+// Unavailable is the page for when something codehub needs does not answer.
+func (d *Dashboard) Unavailable(w http.ResponseWriter, r *http.Request, status int, p proxy.PlainPage) {
+	d.plain(w, r, status, "unavailable", p)
+}
+
+// Forbidden is the page for somebody else's workspace.
+func (d *Dashboard) Forbidden(w http.ResponseWriter, r *http.Request, status int, p proxy.PlainPage) {
+	d.plain(w, r, status, "forbidden", p)
+}
+
+// NotFound is the page for a workspace that is not there.
+func (d *Dashboard) NotFound(w http.ResponseWriter, r *http.Request, status int, p proxy.PlainPage) {
+	d.plain(w, r, status, "not_found", p)
+}
+
+func (d *Dashboard) plain(w http.ResponseWriter, r *http.Request, status int, key string, p proxy.PlainPage) {
+	n := notice{Key: key, Status: status}
+	if key == "unavailable" {
+		n.Again = localPath(p.Path)
+	}
+	out := d.newPage(r, nil, "message."+key+".title", n)
+	out.Plain = true
+	d.render(w, r, status, "message", out)
+}

@@ -1,0 +1,180 @@
+package dashboard
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"strings"
+	"time"
+
+	"codehub/internal/dashboard/catalogue"
+	"codehub/internal/workspace"
+)
+
+// pageSet is every template in one language.
+type pageSet struct {
+	lang  *catalogue.Language
+	parts *template.Template            // the fragments
+	pages map[string]*template.Template // by file: the layout with that page's content
+}
+
+// page is what the layout needs beside the page's own Body.
+type page struct {
+	Title  string
+	Lang   *catalogue.Language
+	Langs  []*catalogue.Language
+	Theme  string // light, dark, or empty for the system's
+	Path   string // where the theme and language forms come back to
+	User   *workspace.Caller
+	Nav    string
+	Stream string // address of the page's event stream; empty for none
+	Warn   bool   // path mode, shown to an admin
+	Plain  bool   // no top bar: login, setup, the proxy's pages
+	Toast  *toast
+	Reload bool // without scripts, load again after some seconds
+	Now    time.Time
+	Body   any
+}
+
+func parsePages(a *assets) map[string]*pageSet {
+	root, err := fs.Sub(files, "templates")
+	if err != nil {
+		panic(err)
+	}
+	pages, err := fs.Glob(root, "page_*.html")
+	if err != nil {
+		panic(err)
+	}
+	out := map[string]*pageSet{}
+	for _, l := range catalogue.Languages() {
+		parts := template.Must(template.New("").Funcs(funcs(l, a)).ParseFS(root, "part_*.html", "layout.html"))
+		set := &pageSet{lang: l, parts: parts, pages: map[string]*template.Template{}}
+		for _, file := range pages {
+			name := strings.TrimSuffix(strings.TrimPrefix(file, "page_"), ".html")
+			set.pages[name] = template.Must(template.Must(parts.Clone()).ParseFS(root, file))
+		}
+		out[l.Code] = set
+	}
+	return out
+}
+
+// funcs are the functions of the templates in one language.
+func funcs(l *catalogue.Language, a *assets) template.FuncMap {
+	stamp := func(kind string, t time.Time, text string) template.HTML {
+		return template.HTML(fmt.Sprintf(`<time datetime="%s" data-%s>%s</time>`,
+			t.UTC().Format(time.RFC3339), kind, template.HTMLEscapeString(text)))
+	}
+	return template.FuncMap{
+		"t":     l.T,
+		"n":     l.N,
+		"bytes": l.Bytes,
+		"asset": a.url,
+		"icon":  icon,
+		"ago":   func(t, now time.Time) template.HTML { return stamp("ago", t, l.Ago(t, now)) },
+		"in":    func(t, now time.Time) template.HTML { return stamp("in", t, l.In(t, now)) },
+		"at": func(t time.Time) template.HTML {
+			return stamp("at", t, t.UTC().Format("2006-01-02 15:04")+" UTC")
+		},
+		"days": lifetimes,
+		"dict": dict,
+		"when": func(t *time.Time) time.Time { return *t },
+		"known": func(prefix, key string) string {
+			if l.Has(prefix + key) {
+				return l.T(prefix + key)
+			}
+			return key
+		},
+		"initial": func(s string) string {
+			for _, r := range s {
+				return strings.ToUpper(string(r))
+			}
+			return ""
+		},
+	}
+}
+
+// dict makes a map from alternating keys and values, for templates that take
+// more than one thing.
+func dict(kv ...any) (map[string]any, error) {
+	if len(kv)%2 != 0 {
+		return nil, errors.New("dict: a key without a value")
+	}
+	m := make(map[string]any, len(kv)/2)
+	for i := 0; i < len(kv); i += 2 {
+		k, ok := kv[i].(string)
+		if !ok {
+			return nil, errors.New("dict: a key that is no string")
+		}
+		m[k] = kv[i+1]
+	}
+	return m, nil
+}
+
+// set returns the templates in the request's language.
+func (d *Dashboard) set(r *http.Request) *pageSet {
+	chosen := ""
+	if c, err := r.Cookie(languageCookie); err == nil {
+		chosen = c.Value
+	}
+	return d.pages[catalogue.Match(chosen, r).Code]
+}
+
+// newPage fills in what every page has. titleKey is the text of its title.
+func (d *Dashboard) newPage(r *http.Request, c *workspace.Caller, titleKey string, body any) page {
+	l := d.set(r).lang
+	p := page{Title: l.T(titleKey), Lang: l, Langs: catalogue.Languages(), Path: "/", User: c, Body: body, Now: d.Now()}
+	if r.Method == http.MethodGet {
+		p.Path = r.URL.RequestURI()
+	}
+	if k, err := r.Cookie(themeCookie); err == nil && (k.Value == "light" || k.Value == "dark") {
+		p.Theme = k.Value
+	}
+	p.Warn = d.PathMode && c != nil && c.Admin
+	return p
+}
+
+// render writes a whole page. It is rendered before anything is sent, so that
+// an error still can be.
+func (d *Dashboard) render(w http.ResponseWriter, r *http.Request, status int, name string, p page) {
+	var b bytes.Buffer
+	if err := d.set(r).pages[name].ExecuteTemplate(&b, "layout", p); err != nil {
+		d.broken(w, r, err)
+		return
+	}
+	d.send(w, status, b.Bytes())
+}
+
+func (d *Dashboard) send(w http.ResponseWriter, status int, html []byte) {
+	secureHeaders(w.Header())
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Vary", "Accept-Language, Cookie, HX-Request")
+	w.WriteHeader(status)
+	_, _ = w.Write(html) // whoever left does not need the rest
+}
+
+// part is a fragment: the template Name with Data.
+type part struct {
+	Name string
+	Data any
+}
+
+// fragments writes parts of a page, for htmx.
+func (d *Dashboard) fragments(w http.ResponseWriter, r *http.Request, status int, parts ...part) {
+	var b bytes.Buffer
+	for _, p := range parts {
+		if err := d.set(r).parts.ExecuteTemplate(&b, p.Name, p.Data); err != nil {
+			d.broken(w, r, err)
+			return
+		}
+	}
+	d.send(w, status, b.Bytes())
+}
+
+// broken answers when a template fails, which no input should bring about.
+func (d *Dashboard) broken(w http.ResponseWriter, r *http.Request, err error) {
+	d.Log.Error("rendering failed", "path", r.URL.Path, "err", err)
+	http.Error(w, d.set(r).lang.T("err.internal"), http.StatusInternalServerError)
+}

@@ -1,0 +1,91 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+
+	"codehub/internal/workspace"
+)
+
+// policy lets a page load from its own origin alone, run no inline script and
+// be framed by nobody.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; " +
+	"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// maxBody bounds what a form may send.
+const maxBody = 256 << 10
+
+func secureHeaders(h http.Header) {
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=(), payment=()")
+	h.Set("Cache-Control", "no-store")
+}
+
+func limitBody(h http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		h(w, r)
+	})
+}
+
+// callerHandler serves a request whose caller is known.
+type callerHandler func(w http.ResponseWriter, r *http.Request, c workspace.Caller)
+
+// signedIn resolves the caller, or sends the browser to the login page and,
+// for a page, back here afterwards.
+func (d *Dashboard) signedIn(h callerHandler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		who, err := d.Auth.Identify(r, false)
+		switch {
+		case err == nil:
+			h(w, r, who.Caller)
+		case workspace.CodeOf(err) == workspace.CodeUnauthenticated:
+			next := "/"
+			if r.Method == http.MethodGet && !isHTMX(r) {
+				next = r.URL.RequestURI()
+			}
+			d.redirect(w, r, loginPath(next))
+		default:
+			d.fail(w, r, err)
+		}
+	}
+}
+
+func loginPath(next string) string {
+	if next = localPath(next); next == "/" {
+		return "/login"
+	}
+	return "/login?next=" + url.QueryEscape(next)
+}
+
+// isHTMX reports whether the request was made by htmx, which takes fragments.
+func isHTMX(r *http.Request) bool { return r.Header.Get("HX-Request") == "true" }
+
+// redirect sends the browser to a path of this origin, from a page or from htmx.
+func (d *Dashboard) redirect(w http.ResponseWriter, r *http.Request, path string) {
+	secureHeaders(w.Header())
+	path = localRedirect(path)
+	if isHTMX(r) {
+		w.Header().Set("HX-Redirect", path)
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	http.Redirect(w, r, path, http.StatusSeeOther)
+}
+
+// localRedirect is localPath that also allows the login and setup pages.
+func localRedirect(path string) string {
+	u, err := url.Parse(path)
+	if err == nil && u.Scheme == "" && u.Host == "" && (u.Path == "/login" || u.Path == "/setup") {
+		return path
+	}
+	return localPath(path)
+}
+
+func (d *Dashboard) refuseCrossOrigin(w http.ResponseWriter, r *http.Request) {
+	d.message(w, r, http.StatusForbidden, "cross_origin")
+}

@@ -1,0 +1,219 @@
+package dashboard
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"codehub/internal/auth"
+	"codehub/internal/dashboard/catalogue"
+	"codehub/internal/workspace"
+)
+
+// Cookies that keep how a browser wants the pages. They hold no secret.
+const (
+	themeCookie    = "codehub_theme"
+	languageCookie = "codehub_lang"
+)
+
+// CookieNames lists the cookies that the pages keep. Like the session's they
+// are codehub's own and no business of a workspace's.
+func CookieNames() []string { return []string{themeCookie, languageCookie} }
+
+// entry is what the login and setup pages show.
+type entry struct {
+	Next     string
+	Username string
+	Code     string
+	Errors   map[string]string
+	Problem  string
+}
+
+func (d *Dashboard) loginPage(w http.ResponseWriter, r *http.Request) {
+	next := localPath(r.URL.Query().Get("next"))
+	if _, err := d.Auth.Identify(r, false); err == nil {
+		d.redirect(w, r, next)
+		return
+	}
+	if needed, err := d.Auth.SetupNeeded(r.Context()); err != nil {
+		d.fail(w, r, err)
+		return
+	} else if needed {
+		d.redirect(w, r, "/setup")
+		return
+	}
+	d.showEntry(w, r, http.StatusOK, "login", entry{Next: next})
+}
+
+func (d *Dashboard) showEntry(w http.ResponseWriter, r *http.Request, status int, name string, e entry) {
+	p := d.newPage(r, nil, name+".title", e)
+	p.Plain = true
+	if r.Method == http.MethodPost {
+		p.Path = "/" + name
+	}
+	d.render(w, r, status, name, p)
+}
+
+func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
+	e := entry{Next: localPath(r.PostFormValue("next")), Username: strings.TrimSpace(r.PostFormValue("username")), Errors: map[string]string{}}
+	l := d.set(r).lang
+	password := r.PostFormValue("password")
+	if e.Username == "" || password == "" {
+		e.Problem = l.T("login.missing")
+		d.showEntry(w, r, http.StatusUnprocessableEntity, "login", e)
+		return
+	}
+	session, err := d.Auth.Login(r.Context(), e.Username, password, r.UserAgent())
+	if err != nil {
+		e.Problem = d.entryProblem(r, err)
+		retryAfter(w, err)
+		d.showEntry(w, r, statusOf(err), "login", e)
+		return
+	}
+	http.SetCookie(w, d.Auth.Cookie(session))
+	d.redirect(w, r, e.Next)
+}
+
+// entryProblem says why somebody was not let in.
+func (d *Dashboard) entryProblem(r *http.Request, err error) string {
+	l := d.set(r).lang
+	var e *workspace.Error
+	if errors.As(err, &e) {
+		switch e.Code {
+		case workspace.CodeLockedOut:
+			return l.N("login.locked", max(1, lockedFor(err)))
+		case workspace.CodeBadCredentials, workspace.CodeUnauthenticated:
+			return l.T("login.wrong")
+		case workspace.CodeForbidden:
+			return l.T("login.disabled")
+		case workspace.CodeUnavailable:
+			return l.T("login.busy")
+		case workspace.CodeInvalid, workspace.CodeNameTaken:
+			return e.Message
+		}
+	}
+	d.logFailure(r, err)
+	return l.T("err.internal")
+}
+
+// retryAfter says in the header how long somebody is locked out.
+func retryAfter(w http.ResponseWriter, err error) {
+	if n := lockedFor(err); n > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(n))
+	}
+}
+
+// lockedFor is for how many seconds err locks somebody out.
+func lockedFor(err error) int {
+	var e *workspace.Error
+	if !errors.As(err, &e) || e.Code != workspace.CodeLockedOut {
+		return 0
+	}
+	n, _ := e.Details["retry_after_seconds"].(int)
+	return n
+}
+
+func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request) {
+	who, err := d.Auth.Identify(r, false)
+	if err == nil {
+		err = d.Auth.Logout(r.Context(), who.Caller)
+	}
+	if err != nil && workspace.CodeOf(err) != workspace.CodeUnauthenticated {
+		d.fail(w, r, err)
+		return
+	}
+	http.SetCookie(w, d.Auth.ClearCookie())
+	d.redirect(w, r, "/login")
+}
+
+func (d *Dashboard) setupPage(w http.ResponseWriter, r *http.Request) {
+	needed, err := d.Auth.SetupNeeded(r.Context())
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	if !needed {
+		d.redirect(w, r, "/login")
+		return
+	}
+	d.showEntry(w, r, http.StatusOK, "setup", entry{Username: "admin"})
+}
+
+func (d *Dashboard) setup(w http.ResponseWriter, r *http.Request) {
+	l := d.set(r).lang
+	e := entry{
+		Code: strings.TrimSpace(r.PostFormValue("code")), Username: strings.TrimSpace(r.PostFormValue("username")),
+		Errors: map[string]string{},
+	}
+	password := r.PostFormValue("password")
+	for field, value := range map[string]string{"code": e.Code, "username": e.Username, "password": password} {
+		if value == "" {
+			e.Errors[field] = l.T("field.required")
+		}
+	}
+	switch {
+	case password == "":
+	case len(password) < auth.MinPassword:
+		e.Errors["password"] = l.T("setup.password_short", auth.MinPassword)
+	case password != r.PostFormValue("password2"):
+		e.Errors["password2"] = l.T("setup.password_mismatch")
+	}
+	if len(e.Errors) > 0 {
+		d.showEntry(w, r, http.StatusUnprocessableEntity, "setup", e)
+		return
+	}
+	session, err := d.Auth.Setup(r.Context(), e.Code, e.Username, password, r.UserAgent())
+	if err != nil {
+		if workspace.CodeOf(err) == workspace.CodeForbidden {
+			// The wrong code, or somebody else was first.
+			if needed, err := d.Auth.SetupNeeded(r.Context()); err == nil && !needed {
+				d.redirect(w, r, "/login")
+				return
+			}
+			e.Errors["code"] = l.T("setup.code_wrong")
+		} else {
+			e.Problem = d.entryProblem(r, err)
+		}
+		retryAfter(w, err)
+		d.showEntry(w, r, statusOf(err), "setup", e)
+		return
+	}
+	http.SetCookie(w, d.Auth.Cookie(session))
+	d.redirect(w, r, "/")
+}
+
+func (d *Dashboard) setTheme(w http.ResponseWriter, r *http.Request) {
+	theme := r.PostFormValue("theme")
+	if theme != "light" && theme != "dark" {
+		theme = ""
+	}
+	d.remember(w, themeCookie, theme)
+	d.preferred(w, r, false)
+}
+
+func (d *Dashboard) setLanguage(w http.ResponseWriter, r *http.Request) {
+	code := r.PostFormValue("language")
+	if _, ok := catalogue.ByCode(code); !ok {
+		code = ""
+	}
+	d.remember(w, languageCookie, code)
+	d.preferred(w, r, true)
+}
+
+// remember keeps a preference for a year, or forgets it.
+func (d *Dashboard) remember(w http.ResponseWriter, name, value string) {
+	c := &http.Cookie{Name: name, Value: value, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, MaxAge: 365 * 24 * 3600}
+	if value == "" {
+		c.MaxAge = -1
+	}
+	http.SetCookie(w, c)
+}
+
+func (d *Dashboard) preferred(w http.ResponseWriter, r *http.Request, reload bool) {
+	if isHTMX(r) && !reload {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	d.redirect(w, r, localRedirect(r.PostFormValue("next")))
+}

@@ -1,0 +1,191 @@
+// What the pages do beyond htmx: dialogs, menus, toasts, times, the theme.
+// Everything here works as plain links and forms too.
+(function () {
+  'use strict'
+
+  var texts = function () { return document.getElementById('texts').dataset }
+  var each = function (selector, f, root) { (root || document).querySelectorAll(selector).forEach(f) }
+
+  // Times. The server writes them as of the moment it rendered the page.
+  function fill(text) {
+    var args = Array.prototype.slice.call(arguments, 1)
+    return text.replace(/%d/g, function () { return args.shift() })
+  }
+
+  function ago(seconds, t) {
+    var days = Math.floor(seconds / 86400)
+    if (seconds < 60) return t.now
+    if (seconds < 3600) return fill(t.minutesAgo, Math.floor(seconds / 60))
+    if (seconds < 86400) return fill(t.hoursAgo, Math.floor(seconds / 3600))
+    return fill(days === 1 ? t.daysAgoOne : t.daysAgoOther, days)
+  }
+
+  function until(seconds, t) {
+    var days = Math.floor(seconds / 86400)
+    if (seconds < 60) return t.inMoment
+    if (seconds < 3600) return fill(t.inMinutes, Math.floor(seconds / 60))
+    if (seconds < 86400) return fill(t.inHours, Math.floor(seconds / 3600), Math.floor(seconds % 3600 / 60))
+    return fill(days === 1 ? t.inDaysOne : t.inDaysOther, days)
+  }
+
+  function times() {
+    var t = texts(), now = Date.now()
+    each('time[datetime]', function (el) {
+      var at = new Date(el.dateTime)
+      var full = new Intl.DateTimeFormat(document.documentElement.lang, { dateStyle: 'medium', timeStyle: 'short' }).format(at)
+      var text = full
+      if ('ago' in el.dataset) text = ago((now - at) / 1000, t)
+      if ('in' in el.dataset) text = until((at - now) / 1000, t)
+      if (el.textContent !== text) el.textContent = text
+      if (el.title !== full) el.title = full
+    })
+  }
+
+  // Dialogs: whatever is put into #dialog is shown above the page.
+  function showDialog() {
+    each('#dialog > dialog:not([open])', function (el) {
+      var opener = document.activeElement
+      el.addEventListener('close', function () {
+        var slot = document.getElementById('dialog')
+        if (el.parentNode === slot) htmx.swap(slot, '', { swapStyle: 'innerHTML' })
+        back(opener)
+      })
+      el.addEventListener('click', function (e) {
+        if (e.target === el && e.offsetX >= 0 && outside(el, e)) el.close()
+      })
+      el.showModal()
+      document.body.classList.add('has-dialog')
+    })
+  }
+
+  function outside(el, e) {
+    var box = el.getBoundingClientRect()
+    return e.clientX < box.left || e.clientX > box.right || e.clientY < box.top || e.clientY > box.bottom
+  }
+
+  // back returns the focus to what opened a dialog, or to the menu it was in.
+  function back(opener) {
+    document.body.classList.remove('has-dialog')
+    var el = opener && opener.id ? document.getElementById(opener.id) : null
+    if (!el) return
+    var menu = el.closest('details.menu:not([open])')
+    if (menu) el = menu.querySelector('summary')
+    el.focus()
+  }
+
+  // A form that came back with something wrong in it.
+  function showErrors(form) {
+    var bad = form.querySelector('[aria-invalid="true"]') || form.querySelector('[role="alert"]')
+    if (!bad) return
+    if (bad.tabIndex < 0) bad.tabIndex = -1
+    bad.focus()
+  }
+
+  // Toasts go by themselves, unless somebody reads them.
+  function watchToast(el) {
+    if (el.dataset.watched) return
+    el.dataset.watched = '1'
+    var left = el.classList.contains('toast-error') || el.querySelector('.toast-undo') ? 12 : 6
+    var tick = window.setInterval(function () {
+      if (el.matches(':hover') || el.contains(document.activeElement) || document.hidden) return
+      if (--left <= 0) { window.clearInterval(tick); el.remove() }
+    }, 1000)
+  }
+
+  function settle() {
+    times()
+    showDialog()
+    each('[data-toast]', watchToast)
+  }
+
+  document.addEventListener('click', function (e) {
+    var el = e.target.closest('[data-close-dialog]')
+    if (el && el.closest('dialog')) {
+      e.preventDefault()
+      el.closest('dialog').close()
+    }
+    el = e.target.closest('[data-close-toast]')
+    if (el && el.type === 'button') el.closest('[data-toast]').remove()
+    else if (el) window.setTimeout(function () { el.closest('[data-toast]').remove() }, 0)
+    el = e.target.closest('[data-copy]')
+    if (el) copy(el)
+    // A menu closes when something else, or something in it, is chosen.
+    each('details.menu[open]', function (menu) {
+      if (!menu.contains(e.target) || e.target.closest('a.menu-item, button.menu-item')) menu.open = false
+    })
+    el = e.target.closest('[data-theme-form] button')
+    if (el) theme(el)
+  })
+
+  document.addEventListener('keydown', function (e) {
+    // Links that are buttons answer the space bar like buttons.
+    if (e.key === ' ' && e.target.matches('a[role="button"]')) {
+      e.preventDefault()
+      e.target.click()
+    }
+    var menu = e.target.closest('details.menu[open]')
+    if (!menu) return
+    if (e.key === 'Escape') {
+      menu.open = false
+      menu.querySelector('summary').focus()
+    }
+    if (e.key === 'ArrowDown' || e.key === 'ArrowUp') {
+      e.preventDefault()
+      var items = Array.from(menu.querySelectorAll('.menu-list a, .menu-list button')).filter(function (i) { return i.offsetParent })
+      var at = items.indexOf(document.activeElement)
+      if (at < 0) at = e.key === 'ArrowDown' ? -1 : 0
+      items[(at + (e.key === 'ArrowDown' ? 1 : items.length - 1)) % items.length].focus()
+    }
+  })
+
+  document.addEventListener('focusout', function (e) {
+    var menu = e.target.closest && e.target.closest('details.menu[open]')
+    if (menu && e.relatedTarget && !menu.contains(e.relatedTarget)) menu.open = false
+  })
+
+  function copy(button) {
+    var from = document.querySelector(button.dataset.copy)
+    var label = button.querySelector('span')
+    var done = function () { label.textContent = button.dataset.copied }
+    if (navigator.clipboard) {
+      navigator.clipboard.writeText(from.textContent).then(done, select)
+    } else select()
+    function select() { window.getSelection().selectAllChildren(from) }
+  }
+
+  function theme(button) {
+    var root = document.documentElement
+    if (button.value === 'system') root.removeAttribute('data-theme')
+    else root.setAttribute('data-theme', button.value)
+    each('[data-theme-form] button', function (b) { b.setAttribute('aria-pressed', b.value === button.value) })
+  }
+
+  // A request that did not reach the server at all.
+  function requestFailed() {
+    var toast = document.getElementById('toast-failed').content.cloneNode(true)
+    document.getElementById('toasts').appendChild(toast)
+    each('[data-toast]', watchToast)
+  }
+
+  document.body.addEventListener('htmx:sendError', function (e) {
+    if (e.detail.requestConfig.verb !== 'get') requestFailed()
+  })
+  document.body.addEventListener('htmx:timeout', requestFailed)
+  document.body.addEventListener('htmx:afterSwap', settle)
+  document.body.addEventListener('htmx:oobAfterSwap', function (e) {
+    settle()
+    var form = document.getElementById('dialog-form')
+    if (e.detail.target && e.detail.target.id === 'dialog-form' && form) showErrors(form)
+  })
+
+  // What was said after a redirect is said once.
+  if (/[?&]note=/.test(location.search)) {
+    var q = new URLSearchParams(location.search)
+    q.delete('note')
+    q.delete('about')
+    history.replaceState(null, '', location.pathname + (q.size ? '?' + q : ''))
+  }
+
+  window.setInterval(times, 15000)
+  settle()
+})()

@@ -1,0 +1,151 @@
+package dashboard
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// tokensView is what the page of API tokens shows.
+type tokensView struct {
+	Tokens []tokenView
+	OOB    bool
+}
+
+type tokenView struct {
+	postgres.Token
+	Expired bool
+	Now     time.Time
+}
+
+// newToken is a token that was just made, shown this once.
+type newToken struct {
+	Name, Plain string
+	Example     string // a call of the API with it
+}
+
+// lifetimes are the days that a token may be made to last.
+func lifetimes() []int { return []int{7, 30, 90, 365} }
+
+func (d *Dashboard) readTokens(r *http.Request, c workspace.Caller) (tokensView, error) {
+	rows, err := d.Auth.Tokens(r.Context(), c)
+	if err != nil {
+		return tokensView{}, err
+	}
+	now := d.Now()
+	var v tokensView
+	for _, t := range rows {
+		v.Tokens = append(v.Tokens, tokenView{t, t.ExpiresAt != nil && !t.ExpiresAt.After(now), now})
+	}
+	return v, nil
+}
+
+func (d *Dashboard) tokens(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	v, err := d.readTokens(r, c)
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	p := d.newPage(r, &c, "tokens.title", v)
+	p.Nav = "tokens"
+	p.Toast = d.noted(r, c)
+	d.render(w, r, http.StatusOK, "tokens", p)
+}
+
+func (d *Dashboard) createToken(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	f := d.form("token", r, nil)
+	f.line("name", maxName, true)
+	f.Value["expires"] = r.PostFormValue("expires")
+	var expires *time.Time
+	if s := f.Value["expires"]; s != "never" {
+		days, err := strconv.Atoi(s)
+		if err != nil || days < 1 || days > 3650 {
+			f.fail("expires", "field.required")
+		} else {
+			t := d.Now().UTC().Add(time.Duration(days) * 24 * time.Hour)
+			expires = &t
+		}
+	}
+	if f.bad() {
+		d.again(w, r, c, f)
+		return
+	}
+	who, err := d.Auth.Identify(r, false)
+	if err != nil {
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	_, plain, err := d.Auth.CreateToken(r.Context(), who, f.Value["name"], expires)
+	if err != nil {
+		d.refuseForm(w, r, c, f, err)
+		return
+	}
+	made := newToken{Name: f.Value["name"], Plain: plain,
+		Example: "curl -H '" + api.TokenHeader + ": " + plain + "' " + strings.TrimSuffix(d.URL.String(), "/") + "/api/v1/workspaces"}
+	if !isHTMX(r) {
+		d.render(w, r, http.StatusOK, "token", d.newPage(r, &c, "token.title", made))
+		return
+	}
+	v, err := d.readTokens(r, c)
+	if err != nil {
+		// The token is there and must be shown; the list can wait for a reload.
+		d.logFailure(r, err)
+		d.fragments(w, r, http.StatusOK, part{"token-dialog", made})
+		return
+	}
+	v.OOB = true
+	d.fragments(w, r, http.StatusOK, part{"tokens", v}, part{"token-dialog", made})
+}
+
+func (d *Dashboard) tokenOf(r *http.Request, c workspace.Caller) (postgres.Token, error) {
+	rows, err := d.Auth.Tokens(r.Context(), c)
+	if err != nil {
+		return postgres.Token{}, err
+	}
+	for _, t := range rows {
+		if t.ID == r.PathValue("token") {
+			return t, nil
+		}
+	}
+	return postgres.Token{}, workspace.Errorf(workspace.CodeNotFound, "there is no such token")
+}
+
+func (d *Dashboard) revokeForm(r *http.Request, c workspace.Caller) (*form, error) {
+	t, err := d.tokenOf(r, c)
+	if err != nil {
+		return nil, err
+	}
+	f := d.form("revoke", r, nil)
+	f.Token, f.Back = &t, "/settings/tokens"
+	f.Action = "/settings/tokens/" + t.ID + "/revoke"
+	return f, nil
+}
+
+func (d *Dashboard) revokeToken(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	t, err := d.tokenOf(r, c)
+	if err == nil {
+		err = d.Auth.DeleteToken(r.Context(), c, t.ID)
+	}
+	if err != nil && workspace.CodeOf(err) != workspace.CodeNotFound {
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	if !isHTMX(r) {
+		d.redirect(w, r, "/settings/tokens?note=token_revoked")
+		return
+	}
+	v, err := d.readTokens(r, c)
+	if err != nil {
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	v.OOB = true
+	l := d.set(r).lang
+	d.fragments(w, r, http.StatusOK, part{"tokens", v}, part{"close-dialog", nil},
+		part{"toast-oob", &toast{Text: l.T("toast.token_revoked.unnamed")}})
+}

@@ -1,0 +1,269 @@
+package dashboard
+
+import (
+	"time"
+
+	"codehub/internal/workspace"
+)
+
+// A tone is what colour and motion a state is shown with.
+const (
+	toneRunning  = "running"
+	toneBusy     = "busy" // something is under way
+	toneIdle     = "idle"
+	toneArchived = "archived"
+	toneError    = "error"
+)
+
+// Where a form was sent from decides what the answer redraws, and where a
+// browser without scripts goes next.
+const (
+	fromList   = "list"
+	fromDetail = "detail"
+	fromWait   = "wait" // the proxy's pages under /w/
+)
+
+// action is one thing that a person can do now. Exactly one of Href (a link),
+// Dialog (a link that opens a dialog; it works as a page too) and Post is set.
+type action struct {
+	Key    string // names it: the label is the text action.<Key>
+	Href   string
+	Dialog string
+	Post   string
+	Icon   string
+	Danger bool
+	NewTab bool
+}
+
+// problem is what went wrong, in the texts problem.<Key>.title and .body.
+type problem struct {
+	Key     string
+	Final   bool   // in ERROR, as opposed to being tried again
+	Detail  string // the backend's own words
+	Actions []action
+}
+
+// progress is how far an operation is. Percent is -1 where it is not known.
+type progress struct {
+	Step        string
+	Done, Total int64
+	Percent     int
+}
+
+// view is a workspace as the pages show it: which state its person sees and
+// what they can do about it. It holds keys of texts, no texts.
+type view struct {
+	ID          string
+	Name        string
+	Description string
+	Memo        string
+	Image       string
+	URL         string
+	Phase       workspace.Phase
+	Operation   workspace.Operation
+
+	State    string // the text state.<State>
+	Tone     string
+	Since    time.Time
+	Progress *progress
+	Queued   string // the text queued.<Queued>; empty for none
+	Request  string // the text request.<Request>: asked for and not acted upon yet
+	Stopped  string // why it stopped, as recorded
+	Problem  *problem
+	RetryAt  *time.Time
+	Attempt  int
+
+	Primary *action
+	Actions []action // beside the primary one
+	Menu    []action
+
+	Deleted      bool
+	RestoreUntil time.Time // of a deleted one; zero when it can no longer be taken back
+
+	W    workspace.Workspace
+	From string
+	Now  time.Time
+}
+
+// Enterable reports whether the proxy lets a person in now (design §8).
+func (v view) Enterable() bool {
+	return v.Phase == workspace.PhaseRunning && v.Operation == workspace.OpNone && !v.Deleted
+}
+
+// viewOf works out what to show of w. It is pure: everything it depends on is
+// an argument.
+func viewOf(w workspace.Workspace, from string, grace time.Duration, now time.Time) view {
+	v := view{
+		ID: string(w.ID), Name: w.Name, Description: w.Description, Memo: w.Memo, Image: w.ImageRef,
+		URL: "/w/" + string(w.ID) + "/", Phase: w.Phase, Operation: w.Operation,
+		Deleted: w.DeletedAt != nil, Since: w.PhaseChangedAt, W: w, From: from, Now: now,
+	}
+	v.State, v.Tone = stateOf(w)
+	if w.Operation != workspace.OpNone {
+		if w.OpStartedAt != nil {
+			v.Since = *w.OpStartedAt
+		}
+		v.Progress = progressOf(w.Progress)
+	}
+	if !v.Deleted {
+		v.Queued = queuedOf(w)
+		v.Request = requestOf(w)
+	}
+	if w.Phase == workspace.PhaseStandby && w.Operation == workspace.OpNone {
+		v.Stopped = w.StopReason
+	}
+	v.Problem = problemOf(w)
+	if v.Problem != nil && !v.Problem.Final {
+		v.RetryAt, v.Attempt = w.RetryAt, w.ErrorCount
+	}
+	if v.Deleted {
+		v.Since = *w.DeletedAt
+		if restorable(w) && now.Before(w.DeletedAt.Add(grace)) {
+			v.RestoreUntil = w.DeletedAt.Add(grace)
+		}
+	}
+	v.offer()
+	return v
+}
+
+// restorable reports whether something of a deleted workspace is left to come back to.
+func restorable(w workspace.Workspace) bool {
+	return w.Home.State != workspace.HomeRemoving && (w.Home.State == workspace.HomeLive || w.ArchiveKey != "")
+}
+
+// stateOf names the state that a person sees and its tone. A desired state
+// that differs from the phase is shown as being on its way, before the
+// controller claims it.
+func stateOf(w workspace.Workspace) (state, tone string) {
+	if w.DeletedAt != nil || w.Phase == workspace.PhaseDeleting || w.Phase == workspace.PhaseDeleted {
+		switch {
+		case w.Phase == workspace.PhaseDeleted:
+			return "deleted", toneIdle
+		case w.ErrorReason.Final():
+			return "delete_failed", toneError
+		case w.Operation == workspace.OpNone:
+			return "deleted", toneIdle
+		}
+		return "deleting", toneBusy
+	}
+	switch w.Operation {
+	case workspace.OpProvisioning:
+		return "preparing", toneBusy
+	case workspace.OpCreateEmptyArchive, workspace.OpArchiving:
+		return "archiving", toneBusy
+	case workspace.OpRestoring:
+		return "restoring", toneBusy
+	case workspace.OpStarting:
+		return "starting", toneBusy
+	case workspace.OpStopping:
+		return "stopping", toneBusy
+	case workspace.OpDeleting:
+		return "deleting", toneBusy
+	}
+	wants := workspace.Phase(w.DesiredState)
+	switch w.Phase {
+	case workspace.PhaseError:
+		return "error", toneError
+	case workspace.PhaseRunning:
+		if wants.Level() < w.Phase.Level() {
+			return "stopping", toneBusy
+		}
+		return "running", toneRunning
+	case workspace.PhaseStandby:
+		switch {
+		case wants.Level() > w.Phase.Level():
+			return "starting", toneBusy
+		case wants.Level() < w.Phase.Level():
+			return "archiving", toneBusy
+		}
+		return "stopped", toneIdle
+	case workspace.PhaseArchived:
+		if wants.Level() > w.Phase.Level() {
+			return "restoring", toneBusy
+		}
+		return "archived", toneArchived
+	}
+	if wants.Level() > workspace.PhaseArchived.Level() {
+		return "preparing", toneBusy
+	}
+	return "pending", toneIdle
+}
+
+func progressOf(p *workspace.Progress) *progress {
+	if p == nil {
+		return nil
+	}
+	out := &progress{Step: p.Step, Done: p.Done, Total: p.Total, Percent: -1}
+	if p.Total > 0 && p.Done >= 0 {
+		out.Percent = min(100, int(p.Done*100/p.Total))
+	}
+	return out
+}
+
+// queuedOf names the wish that is carried out once the operation has ended: a
+// queued one, or a desired state beyond what the operation leads to.
+func queuedOf(w workspace.Workspace) string {
+	if w.NextDesired != "" {
+		return string(w.NextDesired)
+	}
+	switch w.Operation {
+	case workspace.OpProvisioning, workspace.OpRestoring, workspace.OpStopping:
+		switch w.DesiredState {
+		case workspace.DesiredRunning, workspace.DesiredArchived:
+			return string(w.DesiredState)
+		}
+	case workspace.OpStarting:
+		switch w.DesiredState {
+		case workspace.DesiredStandby, workspace.DesiredArchived:
+			return string(w.DesiredState)
+		}
+	case workspace.OpArchiving, workspace.OpCreateEmptyArchive:
+		switch w.DesiredState {
+		case workspace.DesiredRunning, workspace.DesiredStandby:
+			return string(w.DesiredState)
+		}
+	}
+	return ""
+}
+
+func requestOf(w workspace.Workspace) string {
+	switch {
+	case w.ForceStopRequestedAt != nil:
+		return "force_stop"
+	case w.CancelRequestedAt != nil:
+		return "cancel"
+	case w.RecoverRequestedAt != nil:
+		return "recover"
+	}
+	return ""
+}
+
+// problemOf names what went wrong: a final reason, one that is being tried
+// again, or a retry for no recorded reason.
+func problemOf(w workspace.Workspace) *problem {
+	switch {
+	case w.ErrorReason != "":
+		return &problem{Key: string(w.ErrorReason), Final: w.ErrorReason.Final(), Detail: w.ErrorMessage}
+	case w.Phase == workspace.PhaseError:
+		// Not healthy, and the reason has not been recorded yet.
+		c := w.Conditions.Get(workspace.Healthy)
+		key := "Unknown"
+		if r := workspace.ErrorReason(c.Reason); !c.True() && r.Final() && known(r) {
+			key = c.Reason
+		}
+		return &problem{Key: key, Final: true, Detail: c.Message}
+	}
+	return nil
+}
+
+func known(r workspace.ErrorReason) bool {
+	for _, k := range workspace.ErrorReasons() {
+		if r == k {
+			return true
+		}
+	}
+	return false
+}
+
+// Card returns the view itself, for the templates of what embeds one.
+func (v view) Card() view { return v }

@@ -1,0 +1,325 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// Lengths of what people may write, the same as the API's.
+const (
+	maxName        = 255 // characters
+	maxDescription = 4 << 10
+	maxMemo        = 64 << 10
+	maxImage       = 512
+)
+
+// wish is a change that a person asked for. note is the text toast.<note>
+// that says what was done.
+type wish func(ctx context.Context, c workspace.Caller, id workspace.ID, r *http.Request) (note string, err error)
+
+// carryOut does the wish and answers with what it changed on the page that it
+// came from, or sends a browser without scripts back there.
+func (d *Dashboard) carryOut(w http.ResponseWriter, r *http.Request, c workspace.Caller, do wish) {
+	id, err := idOf(r)
+	if err != nil {
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	note, err := do(r.Context(), c, id, r)
+	if err != nil {
+		d.refuse(w, r, c, id, err)
+		return
+	}
+	d.done(w, r, c, id, note)
+}
+
+func (d *Dashboard) want(s workspace.DesiredState, note string) wish {
+	return func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
+		_, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{Desired: &s, Queue: true})
+		return note, err
+	}
+}
+
+func (d *Dashboard) start(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	d.carryOut(w, r, c, d.want(workspace.DesiredRunning, "start"))
+}
+
+func (d *Dashboard) stop(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	d.carryOut(w, r, c, d.want(workspace.DesiredStandby, "stop"))
+}
+
+func (d *Dashboard) forceStop(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
+		_, err := d.Store.RequestForceStop(ctx, c, id)
+		return "force_stop", err
+	})
+}
+
+func (d *Dashboard) cancel(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
+		_, err := d.Store.RequestCancel(ctx, c, id)
+		return "cancel", err
+	})
+}
+
+func (d *Dashboard) recover(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
+		_, err := d.Store.RequestRecover(ctx, c, id, workspace.RecoverAfresh)
+		return "recover", err
+	})
+}
+
+// startEmpty gives up what was lost. The workspace's name, typed, is the
+// confirmation (design §2).
+func (d *Dashboard) startEmpty(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	ws, err := d.workspaceOf(r.Context(), r, c)
+	if err != nil {
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	if strings.TrimSpace(r.PostFormValue("confirm")) != strings.TrimSpace(ws.Name) {
+		f := d.form("start-empty", r, &ws)
+		f.fail("confirm", "field.confirm_mismatch")
+		d.again(w, r, c, f)
+		return
+	}
+	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
+		_, err := d.Store.RequestRecover(ctx, c, id, workspace.RecoverEmpty)
+		return "start_empty", err
+	})
+}
+
+func (d *Dashboard) remove(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
+		ws, err := d.Store.DeleteWorkspace(ctx, c, id, true)
+		if err == nil && ws.DeletedAt == nil {
+			return "delete_queued", nil
+		}
+		return "delete", err
+	})
+}
+
+func (d *Dashboard) undelete(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
+		_, err := d.Store.UndeleteWorkspace(ctx, c, id)
+		return "undelete", err
+	})
+}
+
+func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	f := d.form("new", r, nil)
+	f.line("name", maxName, true)
+	f.lines("description", maxDescription)
+	f.line("image", maxImage, false)
+	if image := f.Value["image"]; image != "" && !workspace.ValidImageRef(image) {
+		f.fail("image", "field.image_bad")
+	}
+	if f.bad() {
+		d.again(w, r, c, f)
+		return
+	}
+	n := postgres.NewWorkspace{
+		Name: f.Value["name"], Description: f.Value["description"], ImageRef: f.Value["image"],
+		InstanceBackend: d.InstanceBackend, StorageBackend: d.StorageBackend, Desired: workspace.DesiredStandby,
+	}
+	if n.ImageRef == "" {
+		n.ImageRef = d.DefaultImage
+	}
+	if r.PostFormValue("start") != "" {
+		n.Desired = workspace.DesiredRunning
+	}
+	ws, err := d.Store.CreateWorkspace(r.Context(), c, n)
+	if err != nil {
+		d.refuseForm(w, r, c, f, err)
+		return
+	}
+	d.done(w, r, c, ws.ID, "create")
+}
+
+func (d *Dashboard) edit(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	ws, err := d.workspaceOf(r.Context(), r, c)
+	if err != nil {
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	f := d.form("edit", r, &ws)
+	f.line("name", maxName, true)
+	f.lines("description", maxDescription)
+	f.lines("memo", maxMemo)
+	if f.bad() {
+		d.again(w, r, c, f)
+		return
+	}
+	name, description, memo := f.Value["name"], f.Value["description"], f.Value["memo"]
+	_, err = d.Store.PatchWorkspace(r.Context(), c, ws.ID, postgres.Patch{Name: &name, Description: &description, Memo: &memo})
+	if err != nil {
+		d.refuseForm(w, r, c, f, err)
+		return
+	}
+	d.done(w, r, c, ws.ID, "edit")
+}
+
+func (d *Dashboard) memo(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, r *http.Request) (string, error) {
+		memo := clean(r.PostFormValue("memo"))
+		if len(memo) > maxMemo {
+			return "", workspace.Errorf(workspace.CodeTooLarge, "the memo is too long")
+		}
+		_, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{Memo: &memo})
+		return "memo", err
+	})
+}
+
+// clean makes line ends one kind (browsers send CRLF) and drops control
+// characters and what is not UTF-8, which nobody typed.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, ""))
+}
+
+// fromOf is where the request's form stood.
+func fromOf(r *http.Request) string {
+	from := r.PostFormValue("from")
+	if from == "" {
+		from = r.URL.Query().Get("from")
+	}
+	if slices.Contains([]string{fromDetail, fromWait}, from) {
+		return from
+	}
+	return fromList
+}
+
+// backTo is the page that a form stood on.
+func backTo(from string, id workspace.ID) string {
+	switch {
+	case id == "" || from == fromList:
+		return "/"
+	case from == fromWait:
+		return "/w/" + string(id) + "/"
+	}
+	return "/workspaces/" + string(id)
+}
+
+// notes are what can be said after a redirect, as /?note=…&about=….
+var notes = []string{"create", "edit", "memo", "start", "stop", "force_stop", "cancel", "recover", "start_empty", "delete", "delete_queued", "undelete", "token_revoked"}
+
+// noted is the toast that the page's address asks for, if it is one of ours.
+func (d *Dashboard) noted(r *http.Request, c workspace.Caller) *toast {
+	note, about := r.URL.Query().Get("note"), r.URL.Query().Get("about")
+	if !slices.Contains(notes, note) {
+		return nil
+	}
+	return d.toast(r, c, note, workspace.ID(about), fromList)
+}
+
+// toast says what was done, with the way to take it back where there is one.
+type toast struct {
+	Text  string
+	Error bool
+	Undo  string // where to post to; empty for none
+	From  string
+}
+
+func (d *Dashboard) toast(r *http.Request, c workspace.Caller, note string, id workspace.ID, from string) *toast {
+	t := &toast{From: from}
+	l := d.set(r).lang
+	name := ""
+	if workspace.ValidID(string(id)) {
+		if ws, err := d.Store.Workspace(r.Context(), c, id); err == nil {
+			name = ws.Name
+			if note == "delete" && d.DeleteGrace > 0 && ws.DeletedAt != nil && restorable(ws) {
+				t.Undo = "/workspaces/" + string(id) + "/undelete"
+			}
+		}
+	}
+	if name == "" {
+		t.Text = l.T("toast." + note + ".unnamed")
+	} else {
+		t.Text = l.T("toast."+note, name)
+	}
+	return t
+}
+
+// done answers a wish that was carried out.
+func (d *Dashboard) done(w http.ResponseWriter, r *http.Request, c workspace.Caller, id workspace.ID, note string) {
+	from := fromOf(r)
+	if other := r.PostFormValue("for"); workspace.ValidID(other) {
+		d.madeRoom(w, r, c, workspace.ID(other))
+		return
+	}
+	back := backTo(from, id)
+	gone := note == "delete"
+	if gone && from != fromList {
+		back = "/"
+	}
+	if !isHTMX(r) || back != backTo(from, id) || (from == fromWait && note == "start") {
+		if from != fromWait || back == "/" {
+			back += "?" + url.Values{"note": {note}, "about": {string(id)}}.Encode()
+		}
+		d.redirect(w, r, back)
+		return
+	}
+	parts, err := d.redraw(r, c, from, id)
+	if err != nil {
+		d.refuse(w, r, c, id, err)
+		return
+	}
+	parts = append(parts, part{"close-dialog", nil}, part{"toast-oob", d.toast(r, c, note, id, from)})
+	d.fragments(w, r, http.StatusOK, parts...)
+}
+
+// redraw is the part of the page from that shows the workspace.
+func (d *Dashboard) redraw(r *http.Request, c workspace.Caller, from string, id workspace.ID) ([]part, error) {
+	if from == fromList || id == "" {
+		q := listQuery{}
+		if u, err := url.Parse(r.Header.Get("HX-Current-URL")); err == nil {
+			q = listQueryOf(u.Query())
+		}
+		l, err := d.readList(r.Context(), c, q)
+		if err != nil {
+			return nil, err
+		}
+		l.OOB = true
+		return []part{{"workspaces", l}}, nil
+	}
+	ws, err := d.Store.Workspace(r.Context(), c, id)
+	if err != nil {
+		return nil, err
+	}
+	if from == fromWait {
+		v, err := d.waitOf(r.Context(), c, ws)
+		v.OOB = true
+		return []part{{"wait", v}}, err
+	}
+	v := d.detailOf(ws)
+	v.OOB = true
+	return []part{{"panel", v}, {"facts", v}}, nil
+}
+
+// limitOf reads the details of a limit that was reached (design §6).
+func limitOf(e *workspace.Error) (perUser bool, maximum int) {
+	perUser = e.Details["limit_type"] == "per_user"
+	switch n := e.Details["max"].(type) {
+	case int:
+		maximum = n
+	case int64:
+		maximum = int(n)
+	case float64:
+		maximum = int(n)
+	case string:
+		maximum, _ = strconv.Atoi(n)
+	}
+	return perUser, maximum
+}
