@@ -151,7 +151,8 @@ func (t *term) forget(rows []workspace.Workspace, alive map[string]bool) {
 		}
 	}
 	for id, w := range t.works {
-		if opID, ok := current[id]; w.over() && (!ok || opID != w.opID) {
+		// A claim of this very tick is not in the rows that the tick began with.
+		if opID, ok := current[id]; w.over() && w.began.Before(t.began) && (!ok || opID != w.opID) {
 			delete(t.works, id)
 		}
 	}

@@ -23,7 +23,8 @@ const outage = time.Second
 func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	// What the executors have ended with is taken first: the observation below
 	// is then never older than the result it is held against.
-	views := t.views(time.Now())
+	t.began = time.Now()
+	views := t.views(t.began)
 	rows, err := t.rows.Candidates(ctx)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("read the workspaces: %w", err)

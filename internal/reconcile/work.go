@@ -24,6 +24,7 @@ type term struct {
 	leaving  map[workspace.ID]chan struct{} // executors told to end: the next one waits for them
 	answered map[string]bool                // container ids that have answered on /healthz
 	busy     map[string]bool                // side effects under way, by what they work on
+	began    time.Time                      // of the present tick; the tick alone uses it
 	settled  map[workspace.ID]string        // claims of the volumes that were settled; the tick alone uses it
 	prepared time.Time                      // when the surroundings of the containers were last checked; the tick alone uses it
 }
@@ -33,6 +34,7 @@ type work struct {
 	opID   string
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the executor has returned
+	began  time.Time
 
 	mu       sync.Mutex
 	ended    time.Time // zero: at work
@@ -158,7 +160,7 @@ func (t *term) execute(ctx context.Context, row workspace.Workspace, seen *runti
 		t.leaving[row.ID] = w.done
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &work{opID: row.OpID, cancel: cancel, done: make(chan struct{}), movedAt: time.Now()}
+	w := &work{opID: row.OpID, cancel: cancel, done: make(chan struct{}), began: time.Now(), movedAt: time.Now()}
 	t.works[row.ID] = w
 	before := t.leaving[row.ID]
 	delete(t.leaving, row.ID)
