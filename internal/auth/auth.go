@@ -87,7 +87,7 @@ func New(store Store, cfg Config) *Auth {
 		log:      cfg.Log,
 		now:      now,
 		secure:   cfg.URL != nil && cfg.URL.Scheme == "https",
-		hasher:   newHasher(),
+		hasher:   newHasher(argonDefault),
 		attempts: newAttempts(maxAttemptNames),
 		names:    newTurns(),
 		answerIn: refusalQuantum,

@@ -19,13 +19,12 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Parameters of new password hashes: about 45 ms on two cores.
+// argonDefault is what new password hashes cost: about 45 ms on two cores.
+var argonDefault = argonParams{time: 2, memory: 64 << 10, threads: 2}
+
 const (
-	argonTime    = 2
-	argonMemory  = 64 << 10 // KiB
-	argonThreads = 2
-	argonKey     = 32
-	argonSalt    = 16
+	argonKey  = 32
+	argonSalt = 16
 
 	// What a stored hash may ask for, so that one bad row cannot take the
 	// server's memory.
@@ -64,6 +63,7 @@ var errHash = errors.New("the stored password hash cannot be read")
 
 // hasher computes argon2id, a bounded number at once.
 type hasher struct {
+	params  argonParams // of new hashes
 	slots   chan struct{}
 	waiting atomic.Int32
 	busy    atomic.Int32
@@ -72,10 +72,10 @@ type hasher struct {
 	dummy string
 }
 
-func newHasher() *hasher {
-	h := &hasher{slots: make(chan struct{}, maxHashing)}
+func newHasher(p argonParams) *hasher {
+	h := &hasher{params: p, slots: make(chan struct{}, maxHashing)}
 	// Never computed from a password: no password verifies against it.
-	h.dummy = encodeHash(argonParams{argonTime, argonMemory, argonThreads}, random(argonSalt), random(argonKey))
+	h.dummy = encodeHash(p, random(argonSalt), random(argonKey))
 	return h
 }
 
@@ -119,8 +119,8 @@ func (h *hasher) Hash(ctx context.Context, password string) (string, error) {
 		return "", err
 	}
 	defer h.release()
-	p, salt := argonParams{argonTime, argonMemory, argonThreads}, random(argonSalt)
-	return encodeHash(p, salt, p.key(password, salt, argonKey)), nil
+	salt := random(argonSalt)
+	return encodeHash(h.params, salt, h.params.key(password, salt, argonKey)), nil
 }
 
 // Verify reports whether password is the one that hash was made of.

@@ -1,0 +1,126 @@
+package auth
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+
+	"github.com/jackc/pgx/v5"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+const password = "correct horse"
+
+// env is an Auth on a real database, with a clock that can be put forward.
+type env struct {
+	*Auth
+	t    *testing.T
+	db   *postgres.DB
+	dsn  string
+	skew atomic.Int64
+	user postgres.User // ann
+}
+
+func newEnv(t *testing.T, base string) *env {
+	t.Helper()
+	e := &env{t: t, dsn: pgtest.New(t, postgres.Migrate)}
+	db, err := postgres.Open(t.Context(), e.dsn, postgres.Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	e.db = db
+	u, err := url.Parse(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Auth = New(db, Config{URL: u, Log: slog.New(slog.DiscardHandler), Now: func() time.Time {
+		return time.Now().Add(time.Duration(e.skew.Load()))
+	}})
+	e.hasher = newHasher(argonParams{time: 1, memory: 64, threads: 1})
+	e.answerIn = time.Millisecond
+	if e.user, err = e.CreateUser(t.Context(), "ann", password, false); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func (e *env) exec(sql string, args ...any) {
+	e.t.Helper()
+	conn, err := pgx.Connect(e.t.Context(), e.dsn)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	tag, err := conn.Exec(e.t.Context(), sql, args...)
+	if err != nil || tag.RowsAffected() == 0 {
+		e.t.Fatalf("%s: %d rows, %v", sql, tag.RowsAffected(), err)
+	}
+}
+
+func (e *env) login() Session {
+	e.t.Helper()
+	s, err := e.Login(e.t.Context(), "ann", password, "test")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return s
+}
+
+// pass lets time pass for the locks of one user and of all who do not exist.
+func (e *env) pass(d time.Duration) {
+	e.t.Helper()
+	e.exec(`UPDATE users SET locked_until = locked_until - $1::interval`, fmt.Sprint(d.Seconds(), " seconds"))
+	e.attempts.mu.Lock()
+	defer e.attempts.mu.Unlock()
+	for el := e.attempts.used.Front(); el != nil; el = el.Next() {
+		if a := el.Value.(*attempt); a.until != nil {
+			t := a.until.Add(-d)
+			a.until = &t
+		}
+	}
+}
+
+func request(with ...func(*http.Request)) *http.Request {
+	r := httptest.NewRequest("GET", "/", nil)
+	for _, f := range with {
+		f(r)
+	}
+	return r
+}
+
+func cookie(name, value string) func(*http.Request) {
+	return func(r *http.Request) { r.AddCookie(&http.Cookie{Name: name, Value: value}) }
+}
+
+func header(name, value string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Add(name, value) }
+}
+
+func tokenHeader(value string) func(*http.Request) { return header(api.TokenHeader, value) }
+
+// who is the username that a request comes from, or the code of the refusal.
+func (e *env) who(r *http.Request, bearer bool) string {
+	e.t.Helper()
+	c, err := e.Authenticate(r, bearer)
+	if err == nil {
+		return c.Username
+	}
+	if code := workspace.CodeOf(err); code != "" {
+		return string(code)
+	}
+	e.t.Fatal(err)
+	return ""
+}

@@ -1,0 +1,267 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"codehub/internal/workspace"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestLockedUntil(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_000_000, 0)
+	for failures, want := range map[int]time.Duration{
+		0: 0, 1: 0, 4: 0, 5: 30 * time.Second, 6: time.Minute, 7: 2 * time.Minute, 8: 4 * time.Minute, 9: 8 * time.Minute,
+		10: 16 * time.Minute, 11: 30 * time.Minute, 12: 30 * time.Minute, 1000: 30 * time.Minute, 1 << 40: 30 * time.Minute,
+	} {
+		until := lockedUntil(failures, now)
+		switch {
+		case want == 0 && until != nil:
+			t.Errorf("%d failures: locked until %v", failures, until)
+		case want > 0 && (until == nil || until.Sub(now) != want):
+			t.Errorf("%d failures: %v, want %v", failures, until, want)
+		}
+	}
+}
+
+// A name that nobody has answers like one that somebody has, all the way
+// through the lockout.
+func TestLockout(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	for name, right := range map[string]string{"Ann": password, "nobody": "whatever it is"} {
+		var got []string
+		try := func(pw string) {
+			_, err := e.Login(t.Context(), name, pw, "")
+			var coded *workspace.Error
+			if !errors.As(err, &coded) {
+				t.Fatalf("%s: %v", name, err)
+			}
+			s := string(coded.Code)
+			if secs, ok := coded.Details[detailRetryAfter].(int); ok {
+				s += fmt.Sprint(" ", (secs+9)/10*10) // the tests may be slow
+			}
+			got = append(got, s)
+		}
+		for range 5 {
+			try("wrong")
+		}
+		try("wrong")
+		try(right) // locked: even the right one
+		e.pass(31 * time.Second)
+		try("wrong")
+		try(right)
+		e.pass(61 * time.Second)
+		try("wrong")
+		try(right)
+		want := []string{"bad_credentials", "bad_credentials", "bad_credentials", "bad_credentials", "bad_credentials",
+			"locked_out 30", "locked_out 30", "bad_credentials", "locked_out 60", "bad_credentials", "locked_out 120"}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
+	}
+	e.pass(time.Hour)
+	e.login()
+	if u, err := e.db.UserByName(t.Context(), "ann"); err != nil || u.FailedLogins != 0 || u.LockedUntil != nil {
+		t.Errorf("after a good login: %+v, %v", u, err)
+	}
+}
+
+// A burst of guesses counts one by one: none slips through between the check
+// and the count.
+func TestLockoutUnderABurst(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	codes := map[workspace.Code]int{}
+	for i := range 100 {
+		wg.Go(func() {
+			_, err := e.Login(t.Context(), "ANN", fmt.Sprint("guess ", i), "")
+			mu.Lock()
+			defer mu.Unlock()
+			codes[workspace.CodeOf(err)]++
+		})
+	}
+	wg.Wait()
+	if codes[workspace.CodeBadCredentials] != 5 || codes[workspace.CodeBadCredentials]+codes[workspace.CodeLockedOut]+codes[workspace.CodeUnavailable] != 100 {
+		t.Errorf("answers: %v", codes)
+	}
+	if u, err := e.db.UserByName(t.Context(), "ann"); err != nil || u.FailedLogins != 5 {
+		t.Errorf("%d failures counted, %v", u.FailedLogins, err)
+	}
+	if len(e.names.by) != 0 {
+		t.Errorf("%d names are still in turn", len(e.names.by))
+	}
+}
+
+// Whoever does not exist costs a password hash like whoever does, and both
+// are answered at a multiple of the same time.
+func TestUnknownTakesAsLong(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	for range maxHashing {
+		if err := e.hasher.acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"ann", "nobody"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() {
+			_, err := e.Login(ctx, name, "wrong password", "")
+			done <- err
+		}()
+		for e.hasher.waiting.Load() == 0 {
+			select {
+			case err := <-done:
+				t.Fatalf("%s was answered without a hash: %v", name, err)
+			case <-time.After(time.Millisecond):
+			}
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for range maxHashing {
+		e.hasher.release()
+	}
+	e.answerIn = 100 * time.Millisecond
+	for _, name := range []string{"ann", "nobody", "", "../etc"} {
+		start := time.Now()
+		if _, err := e.Login(t.Context(), name, "wrong password", ""); workspace.CodeOf(err) != workspace.CodeBadCredentials {
+			t.Errorf("%q: %v", name, err)
+		}
+		if took := time.Since(start); took < e.answerIn {
+			t.Errorf("%q was answered after %v", name, took)
+		}
+	}
+}
+
+func TestAttemptsAreBounded(t *testing.T) {
+	t.Parallel()
+	a, now := newAttempts(100), time.Now()
+	for range 5 {
+		a.fail("kept", now)
+	}
+	for i := range 1000 {
+		a.fail("kept", now)
+		a.fail(fmt.Sprint("name ", i), now)
+	}
+	if len(a.by) != 100 || a.used.Len() != 100 {
+		t.Errorf("%d and %d are remembered", len(a.by), a.used.Len())
+	}
+	if a.lockedUntil("kept") == nil || a.lockedUntil("name 1") != nil {
+		t.Error("the least recently used was not the one forgotten")
+	}
+}
+
+func TestLoginRefusals(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	long := string(make([]byte, MaxPassword+1))
+	for _, c := range []struct{ name, password string }{
+		{"ann", ""}, {"ann", long}, {"", password}, {"ann\x00", password}, {"a' OR 1=1--", password},
+	} {
+		if _, err := e.Login(t.Context(), c.name, c.password, ""); workspace.CodeOf(err) != workspace.CodeBadCredentials {
+			t.Errorf("%q: %v", c.name, err)
+		}
+	}
+	e.exec(`UPDATE users SET disabled = true`)
+	if _, err := e.Login(t.Context(), "ann", password, ""); workspace.CodeOf(err) != workspace.CodeForbidden {
+		t.Errorf("disabled: %v", err)
+	}
+	if _, err := e.Login(t.Context(), "ann", "wrong password", ""); workspace.CodeOf(err) != workspace.CodeBadCredentials {
+		t.Errorf("disabled, by somebody else: %v", err)
+	}
+	e.db.Close()
+	if _, err := e.Login(t.Context(), "ann", password, ""); err == nil || workspace.CodeOf(err) == workspace.CodeBadCredentials {
+		t.Errorf("without a database: %v", err)
+	}
+}
+
+func TestSetup(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	ctx := t.Context()
+	if needed, err := e.SetupNeeded(ctx); err != nil || needed {
+		t.Errorf("with a user: needed %v, %v", needed, err)
+	}
+	if code, err := e.SetupCode(ctx); err != nil || code != "" {
+		t.Errorf("with a user there is the code %q, %v", code, err)
+	}
+
+	e.exec(`DELETE FROM users`)
+	e.hasUsers.Store(false)
+	if _, err := e.Setup(ctx, "", "root", password, ""); workspace.CodeOf(err) != workspace.CodeForbidden {
+		t.Errorf("before a code was given out: %v", err)
+	}
+	code, err := e.SetupCode(ctx)
+	if err != nil || len(code) != 19 {
+		t.Fatalf("code %q, %v", code, err)
+	}
+	if again, err := e.SetupCode(ctx); err != nil || again != code {
+		t.Errorf("another code: %q, %v", again, err)
+	}
+	for range 4 {
+		if _, err := e.Setup(ctx, "AAAA-AAAA-AAAA-AAAA", "root", password, ""); workspace.CodeOf(err) != workspace.CodeForbidden {
+			t.Errorf("wrong code: %v", err)
+		}
+	}
+	if _, err := e.Setup(ctx, code, "root", password, ""); workspace.CodeOf(err) != workspace.CodeLockedOut {
+		t.Errorf("after five failures: %v", err)
+	}
+	e.attempts = newAttempts(10)
+	if _, err := e.Setup(ctx, code, "root", "short", ""); workspace.CodeOf(err) != workspace.CodeInvalid {
+		t.Errorf("short password: %v", err)
+	}
+
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	made := 0
+	for i := range 8 {
+		wg.Go(func() {
+			s, err := e.Setup(ctx, " "+code[:4]+code[5:]+" ", fmt.Sprint("root", i), password, "")
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				made++
+				if !s.User.Admin || e.who(request(cookie(plainCookie, s.ID)), false) != s.User.Username {
+					t.Errorf("made %+v", s.User)
+				}
+			} else if workspace.CodeOf(err) != workspace.CodeForbidden {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n, err := e.db.UserCount(ctx); err != nil || n != 1 || made != 1 {
+		t.Errorf("%d users, %d made, %v", n, made, err)
+	}
+}
+
+func TestEnsureAdmin(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	if made, err := e.EnsureAdmin(t.Context(), password); err != nil || made {
+		t.Errorf("with a user: %v, %v", made, err)
+	}
+	e.exec(`DELETE FROM users`)
+	e.hasUsers.Store(false)
+	if _, err := e.EnsureAdmin(t.Context(), "short"); workspace.CodeOf(err) != workspace.CodeInvalid {
+		t.Errorf("short password: %v", err)
+	}
+	if made, err := e.EnsureAdmin(t.Context(), password); err != nil || !made {
+		t.Errorf("first start: %v, %v", made, err)
+	}
+	if s, err := e.Login(t.Context(), "admin", password, ""); err != nil || !s.User.Admin {
+		t.Errorf("admin: %+v, %v", s.User, err)
+	}
+}

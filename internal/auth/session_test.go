@@ -1,0 +1,310 @@
+package auth
+
+import (
+	"encoding/hex"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"codehub/internal/workspace"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestCookie(t *testing.T) {
+	t.Parallel()
+	for base, want := range map[string]struct {
+		name   string
+		secure bool
+	}{
+		"http://localhost:8080":   {"codehub_session", false},
+		"https://hub.example.com": {"__Host-codehub_session", true},
+	} {
+		e := newEnv(t, base)
+		s := e.login()
+		for _, c := range []*http.Cookie{e.Cookie(s), e.ClearCookie()} {
+			if c.Name != want.name || c.Secure != want.secure || !c.HttpOnly || c.SameSite != http.SameSiteLaxMode || c.Path != "/" || c.Domain != "" {
+				t.Errorf("%s: %s", base, c)
+			}
+			if err := c.Valid(); err != nil {
+				t.Error(err)
+			}
+		}
+		if c := e.Cookie(s); c.MaxAge < int((SessionLifetime-time.Minute)/time.Second) || !c.Expires.Equal(s.Expires) {
+			t.Errorf("the cookie holds until %v, the session until %v", c.Expires, s.Expires)
+		}
+		if c := e.ClearCookie(); c.MaxAge >= 0 || c.Value != "" {
+			t.Errorf("cleared: %s", c)
+		}
+		other := map[string]string{plainCookie: secureCookie, secureCookie: plainCookie}[want.name]
+		if got := e.who(request(cookie(want.name, s.ID)), false); got != "ann" {
+			t.Errorf("%s: %s", base, got)
+		}
+		if got := e.who(request(cookie(other, s.ID)), false); got != "unauthenticated" {
+			t.Errorf("%s, by the cookie %s: %s", base, other, got)
+		}
+	}
+}
+
+func TestWhoAsks(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	s := e.login()
+	if _, err := e.CreateUser(t.Context(), "eve", password, false); err != nil {
+		t.Fatal(err)
+	}
+	eve, err := e.Login(t.Context(), "eve", password, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, token, err := e.CreateToken(t.Context(), Identity{Caller: s.Caller}, "ci", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine, hers := cookie(plainCookie, s.ID), cookie(plainCookie, eve.ID)
+	const no = "unauthenticated"
+	for name, c := range map[string]struct {
+		r      *http.Request
+		bearer bool
+		want   string
+	}{
+		"nothing":                          {request(), true, no},
+		"session":                          {request(mine), false, "ann"},
+		"garbage":                          {request(cookie(plainCookie, "x")), false, no},
+		"the hash instead of the id":       {request(cookie(plainCookie, s.Caller.Session)), false, no},
+		"a token as a cookie":              {request(cookie(plainCookie, token)), false, no},
+		"token":                            {request(tokenHeader(token)), false, "ann"},
+		"a session id as a token":          {request(tokenHeader(s.ID)), true, no},
+		"a token cut short":                {request(tokenHeader(token[:len(token)-1])), true, no},
+		"token twice":                      {request(tokenHeader(token), tokenHeader(token)), true, no},
+		"a bad token beside a session":     {request(tokenHeader("chub_x"), mine), true, no},
+		"bearer":                           {request(header("Authorization", "Bearer "+token)), true, "ann"},
+		"bearer in lower case":             {request(header("Authorization", "bearer "+token)), true, "ann"},
+		"bearer where it is not allowed":   {request(header("Authorization", "Bearer "+token)), false, no},
+		"basic":                            {request(header("Authorization", "Basic "+token)), true, no},
+		"a strange bearer":                 {request(header("Authorization", "Bearer abc"), mine), true, no},
+		"a strange bearer, not ours":       {request(header("Authorization", "Bearer abc"), mine), false, "ann"},
+		"bearer twice":                     {request(header("Authorization", "Bearer "+token), header("Authorization", "Bearer "+token)), true, no},
+		"two cookies, one garbage":         {request(cookie(plainCookie, "x"), mine), false, "ann"},
+		"two cookies, mine twice":          {request(mine, mine), false, "ann"},
+		"two cookies, hers slipped in":     {request(hers, mine), false, no},
+		"two cookies, hers behind":         {request(mine, hers), false, no},
+		"more cookies than are looked at":  {request(cookie(plainCookie, "1"), cookie(plainCookie, "2"), cookie(plainCookie, "3"), cookie(plainCookie, "4"), mine), false, no},
+		"a cookie of another name":         {request(cookie("session", s.ID)), false, no},
+		"another's, by header over cookie": {request(tokenHeader(token), hers), false, "ann"},
+	} {
+		if got := e.who(c.r, c.bearer); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+	c, err := e.Authenticate(request(mine), false)
+	want := workspace.Caller{UserID: e.user.ID, Username: "ann", Session: c.Session}
+	if err != nil || cmp.Diff(want, c) != "" || len(c.Session) != 64 || strings.Contains(c.Session, s.ID) {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// What ended is out at once where the event comes, and within a minute where
+// it does not.
+func TestSessionsEnd(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		end   func(e *env, s Session)
+		event func(e *env, s Session)
+	}{
+		"logged out here": {
+			end: func(e *env, s Session) {
+				if err := e.Logout(e.t.Context(), s.Caller); err != nil {
+					e.t.Error(err)
+				}
+			},
+			event: func(*env, Session) {},
+		},
+		"logged out elsewhere": {
+			end:   func(e *env, s Session) { e.exec(`DELETE FROM sessions`) },
+			event: func(e *env, s Session) { e.Invalidate(s.User.ID, s.Caller.Session) },
+		},
+		"disabled": {
+			end:   func(e *env, s Session) { e.exec(`UPDATE users SET disabled = true`) },
+			event: func(e *env, s Session) { e.Invalidate(s.User.ID, "") },
+		},
+		"new password": {
+			end: func(e *env, s Session) {
+				if err := e.db.SetPassword(e.t.Context(), s.User.ID, "$x"); err != nil {
+					e.t.Error(err)
+				}
+			},
+			event: func(e *env, s Session) { e.Invalidate(s.User.ID, "") },
+		},
+		"events were missed": {
+			end:   func(e *env, s Session) { e.exec(`DELETE FROM sessions`) },
+			event: func(e *env, s Session) { e.InvalidateAll() },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, told := range []bool{true, false} {
+				e := newEnv(t, "http://localhost")
+				s := e.login()
+				r := request(cookie(plainCookie, s.ID))
+				if got := e.who(r, false); got != "ann" {
+					t.Fatal(got)
+				}
+				c.end(e, s)
+				if told {
+					c.event(e, s)
+				} else {
+					e.skew.Store(int64(cacheFor))
+				}
+				if got := e.who(r, false); got != "unauthenticated" {
+					t.Errorf("told %v: %s", told, got)
+				}
+			}
+		})
+	}
+}
+
+func TestSessionExpires(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	s := e.login()
+	e.exec(`UPDATE sessions SET expires_at = now() + interval '30 seconds'`)
+	r := request(cookie(plainCookie, s.ID))
+	if got := e.who(r, false); got != "ann" {
+		t.Fatal(got)
+	}
+	e.skew.Store(int64(31 * time.Second)) // still in the cache's minute
+	if got := e.who(r, false); got != "unauthenticated" {
+		t.Errorf("expired: %s", got)
+	}
+}
+
+// Without its database a server goes on with who it knows, for a minute.
+func TestCacheOutlivesTheDatabase(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	s := e.login()
+	r := request(cookie(plainCookie, s.ID))
+	e.who(r, false)
+	e.db.Close()
+	if got := e.who(r, false); got != "ann" {
+		t.Errorf("remembered: %s", got)
+	}
+	e.skew.Store(int64(cacheFor))
+	if _, err := e.Authenticate(r, false); err == nil || workspace.CodeOf(err) == workspace.CodeUnauthenticated {
+		t.Errorf("after a minute: %v", err)
+	}
+}
+
+// An invalidation that comes while the session is being read is not lost.
+func TestInvalidationDuringALoad(t *testing.T) {
+	t.Parallel()
+	c, now := newCache(10), time.Now()
+	h := hashSecret("x")
+	seen := c.generation()
+	c.drop(func(secretHash, Identity) bool { return false })
+	c.put(h, Identity{}, now, seen)
+	if _, ok := c.get(h, now); ok {
+		t.Error("what was read before the invalidation was remembered after it")
+	}
+	c.put(h, Identity{}, now, c.generation())
+	if _, ok := c.get(h, now); !ok {
+		t.Error("what was read after it was not")
+	}
+}
+
+func TestCacheIsBounded(t *testing.T) {
+	t.Parallel()
+	c, now := newCache(64), time.Now()
+	for i := range 1000 {
+		c.put(hashSecret(string(rune(i))), Identity{}, now, 0)
+		if len(c.by) > 64 {
+			t.Fatalf("%d are remembered", len(c.by))
+		}
+	}
+	if len(c.by) < 32 {
+		t.Errorf("only %d are remembered", len(c.by))
+	}
+}
+
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	ctx := t.Context()
+	s := e.login()
+	by := Identity{Caller: s.Caller, Expires: s.Expires}
+	past, soon, late := time.Now().Add(-time.Second), time.Now().Add(time.Hour), time.Now().Add(48*time.Hour)
+
+	if _, _, err := e.CreateToken(ctx, by, "x", &past); workspace.CodeOf(err) != workspace.CodeInvalid {
+		t.Errorf("over before it begins: %v", err)
+	}
+	forever, secret, err := e.CreateToken(ctx, by, "forever", nil)
+	if err != nil || forever.ExpiresAt != nil || !IsToken(secret) || len(secret) != 57 {
+		t.Fatalf("%+v, %q, %v", forever, secret, err)
+	}
+	short, shortSecret, err := e.CreateToken(ctx, by, "short", &soon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A token's children do not outlive it.
+	parent, err := e.Identify(request(tokenHeader(shortSecret)), false)
+	if err != nil || parent.Caller.Token != short.ID {
+		t.Fatalf("%+v, %v", parent, err)
+	}
+	for _, want := range []*time.Time{nil, &late} {
+		child, _, err := e.CreateToken(ctx, parent, "child", want)
+		if err != nil || child.ExpiresAt == nil || !child.ExpiresAt.Equal(*short.ExpiresAt) {
+			t.Errorf("child that wanted %v: %+v, %v", want, child, err)
+		}
+	}
+	if err := e.Logout(ctx, parent.Caller); workspace.CodeOf(err) != workspace.CodeInvalid {
+		t.Errorf("a token logs out: %v", err)
+	}
+
+	r := request(tokenHeader(secret))
+	if got := e.who(r, false); got != "ann" {
+		t.Error(got)
+	}
+	list, err := e.Tokens(ctx, s.Caller)
+	if err != nil || len(list) != 4 {
+		t.Fatalf("%d tokens, %v", len(list), err)
+	}
+	for _, tok := range list {
+		if used := tok.LastUsedAt != nil; used != (tok.ID == forever.ID || tok.ID == short.ID) {
+			t.Errorf("%s used: %v", tok.Name, used)
+		}
+	}
+	if err := e.DeleteToken(ctx, s.Caller, forever.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.who(r, false); got != "unauthenticated" {
+		t.Errorf("deleted: %s", got)
+	}
+	e.skew.Store(int64(2 * time.Hour))
+	if got := e.who(request(tokenHeader(shortSecret)), false); got != "unauthenticated" {
+		t.Errorf("expired: %s", got)
+	}
+}
+
+func TestValid(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	a, b := e.login(), e.login()
+	_, secret, err := e.CreateToken(t.Context(), Identity{Caller: a.Caller}, "x", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := hashSecret(secret)
+	token := hex.EncodeToString(h[:])
+	if err := e.Logout(t.Context(), b.Caller); err != nil {
+		t.Fatal(err)
+	}
+	got, err := e.Valid(t.Context(), []string{a.Caller.Session, b.Caller.Session, token, "", "zz", strings.Repeat("0", 64)})
+	if err != nil || cmp.Diff(map[string]bool{a.Caller.Session: true, token: true}, got) != "" {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, err := e.Valid(t.Context(), nil); err != nil || len(got) != 0 {
+		t.Errorf("of none: %v, %v", got, err)
+	}
+}

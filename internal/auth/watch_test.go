@@ -1,0 +1,75 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// limit bounds a wait that is expected to end.
+const limit = 30 * time.Second
+
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	run, end := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- e.Run(run) }()
+
+	kept, gone := e.login(), e.login()
+	a, stopA := e.Watch(t.Context(), kept.Caller.Session)
+	b, stopB := e.Watch(t.Context(), gone.Caller.Session)
+	b2, stopB2 := e.Watch(t.Context(), gone.Caller.Session)
+	defer stopB2()
+	if err := e.Logout(t.Context(), gone.Caller); err != nil {
+		t.Fatal(err)
+	}
+	for _, ctx := range []context.Context{b, b2} {
+		select {
+		case <-ctx.Done():
+			if !errors.Is(context.Cause(ctx), ErrSessionEnded) {
+				t.Error(context.Cause(ctx))
+			}
+		case <-time.After(limit):
+			t.Fatal("the session's end was not noticed")
+		}
+	}
+	if a.Err() != nil {
+		t.Error("the other session was ended, too")
+	}
+
+	// Ended without any event: the regular look finds it.
+	e.exec(`DELETE FROM sessions`)
+	select {
+	case <-a.Done():
+	case <-time.After(limit):
+		t.Fatal("the session's end was not noticed without an event")
+	}
+	stopA()
+	stopB()
+	stopB2()
+	if n := len(e.watches.by); n != 0 {
+		t.Errorf("%d sessions are still watched", n)
+	}
+	end()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// While the database does not answer, nobody is cut off.
+func TestWatchWithoutDatabase(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	s := e.login()
+	ctx, stop := e.Watch(t.Context(), s.Caller.Session)
+	defer stop()
+	e.db.Close()
+	if err := e.revalidate(t.Context()); err == nil {
+		t.Error("a look without a database succeeded")
+	}
+	if ctx.Err() != nil {
+		t.Error("cut off")
+	}
+}
