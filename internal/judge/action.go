@@ -18,7 +18,7 @@ const (
 	Cancel               // Op ends on request
 	Recover              // the recorded error is cleared
 	RemoveContainer      // forced stop: the container goes, whatever the phase
-	Settle               // bookkeeping alone: Home becomes what reality is
+	Settle               // bookkeeping alone: the row becomes what reality is
 )
 
 // Action is the one thing that a decision asks for.

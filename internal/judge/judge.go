@@ -101,11 +101,15 @@ func idle(in Input) Result {
 		r.LookAgain = *row.RetryAt
 		return r
 	}
-	op := choose(in)
-	if op == workspace.OpNone {
+	if op := choose(in); op != workspace.OpNone {
+		claim(in, &r, op)
 		return r
 	}
-	claim(in, &r, op)
+	if row.ErrorReason != "" || row.ErrorCount > 0 {
+		// At rest nothing fails any more: the next wish has all its attempts.
+		r.Action = Action{Kind: Settle}
+		clearError(&r.Row)
+	}
 	return r
 }
 
@@ -196,15 +200,16 @@ func deleting(in Input) Result {
 		r.LookAgain = *row.RetryAt
 		return r
 	}
+	due := row.DeletedAt.Add(in.Policy.DeleteGrace)
+	inGrace := due.After(in.Now)
 	switch {
 	case row.Conditions.HasContainer():
 		claim(in, &r, workspace.OpDeleting)
+	case row.Home.State == workspace.HomeLive && inGrace, ownVolume(row.Conditions) && inGrace:
+		// A live home waits out the grace even where its volume is not seen:
+		// it may be back before the deletion is taken back.
+		r.LookAgain = due
 	case ownVolume(row.Conditions):
-		due := row.DeletedAt.Add(in.Policy.DeleteGrace)
-		if due.After(in.Now) {
-			r.LookAgain = due
-			return r
-		}
 		claim(in, &r, workspace.OpDeleting)
 		r.Row.Home.State = workspace.HomeRemoving
 	case in.Obs.VolumeKnown && row.Home.State != workspace.HomeAbsent:

@@ -24,10 +24,10 @@ func Phase(row workspace.Workspace, c workspace.Conditions) workspace.Phase {
 	return workspace.PhasePending
 }
 
-// nothingLeft: no container, no volume of ours, no archive, and all of that
-// seen, not assumed.
+// nothingLeft: no home, no container, no volume of ours, no archive, and all
+// of that seen, not assumed.
 func nothingLeft(row workspace.Workspace, c workspace.Conditions) bool {
-	return row.Operation == workspace.OpNone &&
+	return row.Operation == workspace.OpNone && row.Home.State == workspace.HomeAbsent &&
 		c.Get(workspace.ContainerReady).Reason == workspace.ReasonNoContainer &&
 		!ownVolume(c) && c.Get(workspace.VolumeReady).Reason != workspace.ReasonNotObserved &&
 		row.ArchiveKey == ""

@@ -1,0 +1,112 @@
+package judge_test
+
+import (
+	"testing"
+	"time"
+
+	"codehub/internal/judge"
+	"codehub/internal/workspace"
+)
+
+// given is a look at one workspace, put together by a test.
+type given struct{ judge.Input }
+
+// look is a workspace that nothing is wrong with, at rest in the phase, and
+// the observation that says so.
+func look(phase workspace.Phase) *given {
+	g := &given{judge.Input{
+		Now: epoch.Add(time.Hour), UpSince: epoch, ClaimID: "fresh", Policy: judge.DefaultPolicy(),
+		Obs: judge.Observation{ContainerKnown: true, VolumeKnown: true},
+		Row: workspace.Workspace{
+			ID: "019a0000-0000-7000-8000-000000000001", Operation: workspace.OpNone,
+			Home: workspace.Home{State: workspace.HomeAbsent}, DesiredState: workspace.DesiredArchived,
+		},
+	}}
+	g.Policy.CanArchive = true
+	switch phase {
+	case workspace.PhaseArchived:
+		g.archived("old")
+	case workspace.PhaseStandby, workspace.PhaseRunning:
+		g.home(workspace.HomeLive).Row.DesiredState = workspace.DesiredStandby
+	}
+	if phase == workspace.PhaseRunning {
+		g.Row.DesiredState = workspace.DesiredRunning
+		g.container(judge.Running).Obs.Container.Answers = true
+	}
+	g.Row.Conditions = judge.Conditions(g.Input)
+	g.Row.Phase = judge.Phase(g.Row, g.Row.Conditions)
+	return g
+}
+
+// home gives the workspace a volume of its own, in that state.
+func (g *given) home(state workspace.HomeState) *given {
+	g.Row.Home = workspace.Home{State: state, Claim: "home"}
+	g.Obs.Volume = &judge.Volume{Claim: "home"}
+	return g
+}
+
+func (g *given) archived(key string) *given {
+	g.Row.ArchiveKey, g.Obs.Archive = key, judge.ArchivePresent
+	return g
+}
+
+func (g *given) container(state judge.ContainerState) *given {
+	g.Obs.Container = &judge.Container{ID: "c1", State: state}
+	return g
+}
+
+func (g *given) wants(d workspace.DesiredState) *given {
+	g.Row.DesiredState = d
+	return g
+}
+
+// during has an operation run since a second ago, with its executor at work.
+func (g *given) during(op workspace.Operation) *given {
+	started := g.Now.Add(-time.Second)
+	g.Row.Operation, g.Row.OpID, g.Row.OpStartedAt = op, "claim", &started
+	g.Work.Running = true
+	return g
+}
+
+func (g *given) fails(reason workspace.ErrorReason, count int) *given {
+	g.Row.ErrorReason, g.Row.ErrorMessage, g.Row.ErrorCount = reason, "earlier", count
+	return g
+}
+
+func (g *given) recovers(action string) *given {
+	at := g.Now.Add(-time.Second)
+	g.Row.RecoverRequestedAt, g.Row.RecoverAction = &at, action
+	return g
+}
+
+func (g *given) deleted(ago time.Duration) *given {
+	at := g.Now.Add(-ago)
+	g.Row.DeletedAt = &at
+	return g
+}
+
+func (g *given) judged() judge.Result { return judge.Judge(g.Input) }
+
+// next takes the decision for written and looks again a second later.
+func (g *given) next(r judge.Result) *given {
+	g.Row = r.Row
+	if r.ClearRecover {
+		g.Row.RecoverRequestedAt, g.Row.RecoverAction = nil, ""
+	}
+	if r.ClearForceStop {
+		g.Row.ForceStopRequestedAt = nil
+	}
+	if r.ClearCancel {
+		g.Row.CancelRequestedAt = nil
+	}
+	g.Work = judge.Work{}
+	g.Now = g.Now.Add(time.Second)
+	return g
+}
+
+func wantAction(t *testing.T, r judge.Result, kind judge.Kind, op workspace.Operation) {
+	t.Helper()
+	if r.Action.Kind != kind || r.Action.Op != op {
+		t.Fatalf("action %d %q %s %s, want %d %q; row: %s", r.Action.Kind, r.Action.Op, r.Action.Reason, r.Action.Message, kind, op, describe(r.Row))
+	}
+}

@@ -1,0 +1,267 @@
+package judge_test
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"codehub/internal/judge"
+	"codehub/internal/workspace"
+)
+
+// container is the workspace's container at the engine.
+type container struct {
+	id, claim string
+	state     judge.ContainerState
+	answers   bool
+	volume    *volume
+}
+
+// volume is the workspace's volume at the engine.
+type volume struct {
+	claim    string
+	seeded   bool
+	marker   string
+	content  int  // which version of the home it holds
+	complete bool // the content is all there and synced
+}
+
+// object is an archive in the bucket.
+type object struct {
+	content int
+	meta    bool
+	damaged bool
+}
+
+// job is a storage job: a container of its own, that outlives the server.
+type job struct {
+	claim, key, volumeClaim string
+	pack                    bool // else it restores
+	empty                   bool // packs an empty home
+	pc                      int
+	content                 int
+	failure                 *judge.Failure
+	done                    bool
+	movedAt                 time.Time
+}
+
+// call is one call that a killed server had under way, landing late.
+type call struct {
+	name   string
+	effect func()
+}
+
+// homeTruth is what really became of the owner's home, whatever the row says.
+type homeTruth struct {
+	has    bool // there is a home to lose
+	latest int  // the version that must not be lost
+	// gone: hands have destroyed the last copy, which excuses what follows.
+	gone bool
+}
+
+// copyExists reports whether a complete copy of the newest home is where the
+// row says it is (design §3.8).
+func (w *world) copyExists() bool {
+	h := w.row.Home
+	inVolume := w.volume != nil && w.volume.claim == h.Claim && w.volume.complete && w.volume.content == w.home.latest
+	o := w.objects[w.row.ArchiveKey]
+	inBucket := w.row.ArchiveKey != "" && o != nil && o.meta && !o.damaged && o.content == w.home.latest
+	if h.State == workspace.HomeLive {
+		return inVolume
+	}
+	return inBucket
+}
+
+// byHand is a step that no program is to blame for.
+func (w *world) byHand(what string, f func()) {
+	w.logf("by hand: %s", what)
+	w.hands++
+	f()
+	w.home.gone = w.home.has && !w.copyExists()
+}
+
+func (w *world) jobsOfOthers(claim string) []string {
+	var out []string
+	for c := range w.job {
+		if c != claim {
+			out = append(out, c)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// wipe empties a volume that is about to be filled. Only a home in filling,
+// with this very claim, may be wiped (design §2).
+func (w *world) wipe(v *volume, who string) {
+	if w.row.Home.State != workspace.HomeFilling || w.row.Home.Claim != v.claim {
+		w.failf("%s wipes a volume of claim %s", who, v.claim)
+	}
+	v.content, v.complete, v.marker, v.seeded = 0, false, "", false
+}
+
+// removeVolume removes the volume if it carries the claim. It fails while
+// something has it mounted.
+func (w *world) removeVolume(claim string) error {
+	v := w.volume
+	if v == nil {
+		return nil
+	}
+	if v.claim != claim {
+		return fmt.Errorf("the volume is of claim %q", v.claim)
+	}
+	if w.container != nil && w.container.volume == v {
+		return fmt.Errorf("the volume is in use by container %s", w.container.id)
+	}
+	for _, j := range w.job {
+		if !j.done && j.failure == nil && !j.empty {
+			return fmt.Errorf("the volume is in use by job %s", j.claim)
+		}
+	}
+	w.mayRemove(v)
+	w.volume = nil
+	w.logf("volume removed")
+	return nil
+}
+
+// mayRemove: only a home in removing, with a complete copy of it in the
+// bucket, or deleted for longer than the grace (design §3.8).
+func (w *world) mayRemove(v *volume) {
+	r := w.row
+	switch {
+	case r.Home.State != workspace.HomeRemoving || r.Home.Claim != v.claim:
+		w.failf("the volume of a home in %s is removed", r.Home.State)
+	case r.DeletedAt != nil:
+		if w.now.Before(r.DeletedAt.Add(w.policy.DeleteGrace)) && !w.copyExists() {
+			w.failf("the volume is removed within the grace")
+		}
+	case !w.copyExists() && !w.home.gone:
+		w.failf("the volume is removed without a copy")
+	}
+}
+
+func (w *world) startContainer(id string) error {
+	k := w.container
+	switch {
+	case k == nil || k.id != id:
+		return fmt.Errorf("no container %s", id)
+	case k.state == judge.Created:
+		k.state = judge.Running
+		w.logf("container %s started", id)
+	}
+	return nil
+}
+
+func (w *world) endContainer(id string) error {
+	if k := w.container; k != nil && k.id == id {
+		k.state, k.answers = judge.Exited, false
+		w.logf("container %s ended", id)
+	}
+	return nil
+}
+
+func (w *world) removeContainer(id string) error {
+	if k := w.container; k != nil && k.id == id {
+		w.container = nil
+		w.logf("container %s removed", id)
+	}
+	return nil
+}
+
+// stepContainer: what runs answers after a while.
+func (w *world) stepContainer() {
+	if k := w.container; k != nil && k.state == judge.Running && !k.answers {
+		k.answers = true
+	}
+}
+
+func (w *world) stepJobs() {
+	for _, c := range w.jobsOfOthers("") {
+		w.stepJob(w.job[c])
+	}
+}
+
+// stepJob takes a storage job one step on. Jobs are no part of the server.
+func (w *world) stepJob(j *job) {
+	if j.done || j.failure != nil {
+		return
+	}
+	fail := func(reason workspace.ErrorReason) {
+		j.failure = &judge.Failure{Reason: reason, Message: "job: " + string(reason)}
+		w.logf("job %s failed: %s", j.claim, reason)
+	}
+	switch w.outcome() {
+	case refused, lost:
+		fail(workspace.ErrActionFailed)
+		return
+	case unreachable, unanswered:
+		return // hangs for now
+	}
+	if !w.bucketUp {
+		return
+	}
+	j.movedAt = w.now
+	if j.pack {
+		w.stepPack(j, fail)
+	} else {
+		w.stepUnpack(j, fail)
+	}
+}
+
+func (w *world) stepPack(j *job, fail func(workspace.ErrorReason)) {
+	switch j.pc {
+	case 0:
+		if j.empty {
+			w.serial++
+			j.content = w.serial
+			break
+		}
+		if w.volume == nil || w.volume.claim != j.volumeClaim {
+			fail(workspace.ErrActionFailed)
+			return
+		}
+		if !w.volume.complete {
+			w.failf("a home that is not complete is packed")
+		}
+		j.content = w.volume.content
+	case 1:
+		w.objects[j.key] = &object{content: j.content}
+	case 2:
+		if w.objects[j.key] == nil {
+			fail(workspace.ErrActionFailed)
+			return
+		}
+		w.objects[j.key].meta = true
+		j.done = true
+	}
+	j.pc++
+}
+
+func (w *world) stepUnpack(j *job, fail func(workspace.ErrorReason)) {
+	if w.volume == nil || w.volume.claim != j.volumeClaim {
+		fail(workspace.ErrActionFailed)
+		return
+	}
+	switch j.pc {
+	case 0, 1: // unpacked beside, verified
+		switch o := w.objects[j.key]; {
+		case o == nil || !o.meta:
+			fail(workspace.ErrDataLost)
+			return
+		case o.damaged:
+			fail(workspace.ErrArchiveCorrupted)
+			return
+		default:
+			j.content = o.content
+		}
+	case 2:
+		w.wipe(w.volume, "a restore job")
+	case 3:
+		w.volume.content, w.volume.complete = j.content, true
+	case 4:
+		w.volume.marker = j.key
+		j.done = true
+		w.logf("job %s restored %d", j.claim, j.content)
+	}
+	j.pc++
+}

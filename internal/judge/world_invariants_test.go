@@ -1,0 +1,161 @@
+package judge_test
+
+import (
+	"time"
+
+	"codehub/internal/judge"
+	"codehub/internal/workspace"
+)
+
+// mayStart: a container is started for a claimed STARTING of a live home
+// (design §3.6). What a killed server left under way is checked by what
+// becomes of it.
+func (w *world) mayStart(e *executor) {
+	if w.row.Operation != workspace.OpStarting || w.row.OpID != e.claim || w.row.Home.State != workspace.HomeLive || w.row.DeletedAt != nil {
+		w.failf("a container is started")
+	}
+}
+
+// invariants hold after every step, whatever happened.
+func (w *world) invariants() {
+	r := w.row
+	if (r.Operation == workspace.OpNone) != (r.OpID == "") || (r.Operation == workspace.OpNone) != (r.OpStartedAt == nil) {
+		w.failf("operation and claim do not agree")
+	}
+	if r.Phase == workspace.PhaseError && r.Operation != workspace.OpNone {
+		w.failf("ERROR with an operation")
+	}
+	if r.Phase == workspace.PhaseRunning && r.Home.State != workspace.HomeLive {
+		w.failf("RUNNING on a home in %s", r.Home.State)
+	}
+	if w.home.has && w.copyExists() {
+		w.home.gone = false // put back
+	}
+	if w.home.has && !w.home.gone && !w.copyExists() {
+		w.failf("the home %d is lost", w.home.latest)
+	}
+	if r.Phase == workspace.PhaseDeleted {
+		if r.DeletedAt == nil {
+			w.failf("DELETED and not deleted")
+		}
+		if w.home.has && !w.home.gone {
+			w.failf("DELETED with the home there")
+		}
+	}
+}
+
+// checkDecision checks what the judge said, before anything comes of it.
+func (w *world) checkDecision(in judge.Input, r judge.Result) {
+	if r.Action.Kind == judge.Claim {
+		w.checkClaim(in, r)
+	}
+	if in.Row.Operation != workspace.OpNone && r.Row.Operation != in.Row.Operation && r.Row.Operation != workspace.OpNone {
+		w.failf("%s became %s", in.Row.Operation, r.Row.Operation)
+	}
+	if r.Row.Operation != workspace.OpNone && r.Action.Kind != judge.Claim && in.Obs.ContainerKnown && in.Obs.VolumeKnown {
+		if r.LookAgain.IsZero() || r.LookAgain.After(in.Now.Add(w.policy.NoProgress)) {
+			w.failf("%s has no deadline: %v", r.Row.Operation, r.LookAgain)
+		}
+	}
+	if !r.LookAgain.IsZero() && !r.LookAgain.After(in.Now) {
+		w.failf("to be looked at again in the past: %v", r.LookAgain.Sub(in.Now))
+	}
+	if r.Action.Kind == judge.Fail {
+		w.checkFail(in, r)
+	}
+}
+
+// checkClaim: neighbouring levels only, up or down as wanted, and only what
+// the home's state allows (design §2).
+func (w *world) checkClaim(in judge.Input, r judge.Result) {
+	phase := judge.Phase(in.Row, judge.Conditions(in))
+	home, want := in.Row.Home.State, in.Row.DesiredState
+	up := want != workspace.DesiredArchived
+	ok := false
+	switch r.Action.Op {
+	case workspace.OpProvisioning:
+		ok = phase == workspace.PhasePending && up && in.Row.ArchiveKey == "" && home != workspace.HomeLive && home != workspace.HomeRemoving
+	case workspace.OpCreateEmptyArchive:
+		ok = phase == workspace.PhasePending && !up && in.Row.ArchiveKey == "" && home != workspace.HomeLive && home != workspace.HomeRemoving
+	case workspace.OpRestoring:
+		ok = phase == workspace.PhaseArchived && up && home != workspace.HomeLive && home != workspace.HomeRemoving
+	case workspace.OpStarting:
+		ok = phase == workspace.PhaseStandby && want == workspace.DesiredRunning && home == workspace.HomeLive
+	case workspace.OpStopping:
+		ok = phase == workspace.PhaseRunning && want != workspace.DesiredRunning || phase != workspace.PhaseRunning && judge.Conditions(in).HasContainer()
+	case workspace.OpArchiving:
+		ok = phase == workspace.PhaseStandby && (!up || home == workspace.HomeRemoving) && !judge.Conditions(in).HasContainer()
+	case workspace.OpDeleting:
+		ok = in.Row.DeletedAt != nil
+	}
+	if in.Row.Operation != workspace.OpNone || r.Row.OpID != in.ClaimID || (in.Row.DeletedAt != nil) != (r.Action.Op == workspace.OpDeleting) {
+		ok = false
+	}
+	if !ok {
+		w.failf("%s claimed in %s, home %s, for %s, op %s", r.Action.Op, phase, home, want, in.Row.Operation)
+	}
+}
+
+// checkFail: an outage is nobody's fault, and a deadline does not run during
+// one (design §3.10).
+func (w *world) checkFail(in judge.Input, r judge.Result) {
+	if r.Row.ErrorReason == workspace.ErrUnreachable {
+		w.failf("an outage is recorded as a failure")
+	}
+	if r.Action.Reason != workspace.ErrTimeout {
+		return
+	}
+	if !in.Obs.ContainerKnown || !in.Obs.VolumeKnown {
+		w.failf("a timeout is concluded from a failed observation")
+	}
+	bound := map[workspace.Operation]time.Duration{
+		workspace.OpProvisioning: w.policy.Provisioning,
+		workspace.OpStarting:     w.policy.Starting,
+		workspace.OpStopping:     w.policy.Stopping,
+		workspace.OpDeleting:     w.policy.Deleting,
+	}[r.Action.Op]
+	up := w.reachableAt
+	if onBucket(r.Action.Op) {
+		bound = w.policy.NoProgress
+		if w.bucketUpAt.After(up) {
+			up = w.bucketUpAt
+		}
+	}
+	if up.Add(bound).After(in.Now) {
+		w.failf("%s timed out, but the backend answers for %s only", r.Action.Op, in.Now.Sub(up))
+	}
+}
+
+// checkWritten follows what a write that landed means for the owner's home.
+func (w *world) checkWritten(k *tick, r judge.Result) {
+	from, to := k.row.Home, r.Row.Home
+	switch {
+	case from.State != workspace.HomeLive && to.State == workspace.HomeLive:
+		v := w.volume
+		if v == nil || v.claim != to.Claim || !v.complete {
+			if k.hands == w.hands {
+				w.failf("a home that is not complete is live")
+			}
+			w.home = homeTruth{has: true, gone: true}
+			return
+		}
+		if k.row.Operation == workspace.OpProvisioning {
+			w.home = homeTruth{has: true, latest: v.content}
+		}
+	case r.Action.Kind == judge.Recover && (from != to || k.row.ArchiveKey != r.Row.ArchiveKey):
+		if k.row.RecoverAction != workspace.RecoverEmpty || !k.sawGone {
+			w.failf("a home was given up that was there, or without a word of its owner")
+		}
+		w.home = homeTruth{}
+	case r.Action.Kind == judge.Claim && r.Action.Op == workspace.OpDeleting && to.State == workspace.HomeRemoving:
+		if w.now.Before(k.row.DeletedAt.Add(w.policy.DeleteGrace)) {
+			w.failf("deleted within the grace")
+		}
+		w.home = homeTruth{}
+	case from.State == workspace.HomeLive && to.State == workspace.HomeAbsent && !(k.row.DeletedAt != nil && k.sawGone):
+		w.failf("a live home became absent")
+	}
+	if from.State != to.State && to.State == workspace.HomeRemoving && r.Action.Op != workspace.OpDeleting {
+		w.failf("the judge has a home removed")
+	}
+}
