@@ -143,7 +143,13 @@ func TestRestartTouchesNoRunningContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop()
-	starts, removals := w.fake.Calls("StartContainer"), w.fake.Calls("RemoveContainer")
+	var touched atomic.Int32
+	w.fake.SetBefore(func(_ context.Context, op string, at workspace.ID) error {
+		if at == id && (strings.HasPrefix(op, "StartContainer") || strings.HasPrefix(op, "RemoveContainer")) {
+			touched.Add(1)
+		}
+		return nil
+	})
 	stop = w.lead()
 	other := w.create("two", workspace.DesiredRunning) // a whole life beside it
 	w.awaitPhase(other, workspace.PhaseRunning)
@@ -151,8 +157,8 @@ func TestRestartTouchesNoRunningContainer(t *testing.T) {
 	if err != nil || before != after {
 		t.Errorf("the container changed: %+v, %+v, %v", before, after, err)
 	}
-	if w.fake.Calls("StartContainer") != starts+1 || w.fake.Calls("RemoveContainer") != removals {
-		t.Error("a restart started or removed containers")
+	if n := touched.Load(); n != 0 {
+		t.Errorf("a restart started or removed the container, %d calls", n)
 	}
 	stop()
 }
