@@ -1,0 +1,93 @@
+package postgres_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// meanwhile runs f while another transaction has changed the row and not yet
+// committed: f gets to see the row only afterwards.
+func (e *env) meanwhile(id workspace.ID, set string, f func()) {
+	e.Helper()
+	tx, err := e.raw.Begin(e.Context())
+	if err != nil {
+		e.Fatal(err)
+	}
+	if _, err := tx.Exec(e.Context(), `UPDATE workspaces SET `+set+` WHERE id = $1`, id); err != nil {
+		e.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	for query[int](e, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0 {
+		select {
+		case <-done:
+			e.Fatal("it did not wait for the row")
+		default:
+		}
+	}
+	if err := tx.Commit(e.Context()); err != nil {
+		e.Fatal(err)
+	}
+	<-done
+}
+
+// A wish that comes while a claim is being written is judged by the claim.
+func TestWishSeesTheClaim(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ann := e.user("ann")
+	w := e.workspace(ann, state{"phase": "RUNNING", "desired_state": "RUNNING"})
+	var err error
+	e.meanwhile(w.ID, `operation = 'STOPPING', op_id = gen_random_uuid()`, func() {
+		_, err = e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Desired: ptr(workspace.DesiredStandby)})
+	})
+	wantCode(t, err, workspace.CodeOperationInProgress)
+}
+
+// A claim that comes while a wish is being written does not land.
+func TestClaimSeesTheWish(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	c := postgres.NewController(e.conn())
+	w := e.workspace(e.user("ann"), state{"phase": "STANDBY", "desired_state": "RUNNING"})
+	next := w
+	next.Operation, next.OpID = workspace.OpStarting, uuid.NewString()
+	var landed []bool
+	var err error
+	e.meanwhile(w.ID, `desired_state = 'STANDBY'`, func() {
+		landed, err = c.Apply(t.Context(), []postgres.Change{{Seen: w, Next: next, Claim: true}})
+	})
+	if err != nil || landed[0] {
+		t.Errorf("landed %v, %v", landed, err)
+	}
+}
+
+// Somebody who holds a row and hangs costs others a bounded wait: the session
+// that hangs is ended, and who waited for it gets an answer.
+func TestNobodyWaitsForEver(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ann := e.user("ann")
+	w := e.workspace(ann, nil)
+	hanging := e.conn()
+	if _, err := hanging.Exec(t.Context(), `SET idle_in_transaction_session_timeout = 0`); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := hanging.BeginTx(t.Context(), pgx.TxOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT FROM workspaces WHERE id = $1 FOR UPDATE`, w.ID); err != nil {
+		t.Fatal(err)
+	}
+	_, err = e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Memo: ptr("m")})
+	wantCode(t, err, workspace.CodeUnavailable)
+}

@@ -1,0 +1,14 @@
+package postgres_test
+
+import (
+	"testing"
+
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+func newDSN(t *testing.T) string { return pgtest.New(t, postgres.Migrate) }
+
+func emptyDSN(t *testing.T) string { return pgtest.New(t, nil) }

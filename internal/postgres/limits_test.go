@@ -1,0 +1,228 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// Which workspaces count, by state.
+func TestWhatCounts(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ann := e.user("ann")
+	now := time.Now()
+	for _, c := range []struct {
+		name  string
+		state state
+		want  bool
+	}{
+		{"at rest", state{"phase": "STANDBY"}, false},
+		{"wanted", state{"phase": "STANDBY", "desired_state": "RUNNING"}, true},
+		{"wanted from nothing", state{"desired_state": "RUNNING"}, true},
+		{"running", state{"phase": "RUNNING"}, true},
+		{"running, to be stopped", state{"phase": "RUNNING", "operation": "STOPPING"}, true},
+		{"starting, to be stopped", state{"phase": "STANDBY", "operation": "STARTING"}, true},
+		{"wish queued", state{"phase": "STANDBY", "operation": "ARCHIVING", "next_desired_state": "RUNNING"}, false},
+		{"ERROR", state{"phase": "ERROR", "desired_state": "RUNNING", "conditions": noContainer}, false},
+		{"ERROR, not observed", state{"phase": "ERROR", "desired_state": "RUNNING"}, false},
+		{"ERROR, with a container", state{"phase": "ERROR", "desired_state": "RUNNING", "conditions": container}, true},
+		{"ERROR, with a container to be stopped", state{"phase": "ERROR", "conditions": container}, true},
+		{"ERROR, with an exited container", state{"phase": "ERROR", "desired_state": "RUNNING", "conditions": exited}, true},
+		{"ERROR, about to run again", state{"phase": "ERROR", "desired_state": "RUNNING", "recover_requested_at": now, "recover_action": "afresh"}, true},
+		{"ERROR, about to rest again", state{"phase": "ERROR", "recover_requested_at": now, "recover_action": "afresh"}, false},
+		{"deleted", state{"phase": "RUNNING", "desired_state": "RUNNING", "deleted_at": now}, false},
+		{"undeleted, its container still there", state{"phase": "DELETING", "conditions": container}, true},
+		{"undeleted", state{"phase": "DELETING", "conditions": noContainer}, false},
+	} {
+		w := e.workspace(ann, c.state)
+		running := must(e.RunningOf(t.Context(), ann.UserID))(t)
+		if got := len(running) == 1 && running[0].ID == w.ID; got != c.want || len(running) > 1 {
+			t.Errorf("%s: counts %v, want %v", c.name, names(running), c.want)
+		}
+		e.exec(`DELETE FROM workspaces WHERE id = $1`, w.ID)
+	}
+	_, err := e.RunningOf(t.Context(), "nobody")
+	wantCode(t, err, workspace.CodeNotFound)
+}
+
+func TestLimitDetails(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 2, Global: 4}})
+	ctx := t.Context()
+	start := func(who workspace.Caller, name string) (workspace.Workspace, error) {
+		return e.CreateWorkspace(ctx, who, newWorkspace(name, workspace.DesiredRunning))
+	}
+	details := func(err error) map[string]any {
+		t.Helper()
+		wantCode(t, err, workspace.CodeLimitExceeded)
+		return asError(t, err).Details
+	}
+	ann, bob, eve := e.user("ann"), e.user("bob"), e.user("eve")
+	one, two := must(start(ann, "one"))(t), must(start(ann, "two"))(t)
+	_, err := start(ann, "three")
+	if d := cmp.Diff(map[string]any{
+		"limit_type": "per_user", "current": 2, "max": 2,
+		"running_workspaces": []map[string]any{{"id": string(two.ID), "name": "two"}, {"id": string(one.ID), "name": "one"}},
+	}, details(err)); d != "" {
+		t.Error(d)
+	}
+	if n := query[int](e, `SELECT count(*) FROM workspaces`); n != 2 {
+		t.Errorf("%d workspaces: one was made in spite of the limit", n)
+	}
+	if n := query[int](e, `SELECT count(*) FROM audit_log WHERE action = 'workspace.create'`); n != 2 {
+		t.Errorf("%d creations recorded", n)
+	}
+
+	// The override goes above and below, and 0 is no limit.
+	for limit, want := range map[int]bool{3: true, 2: false, 1: false, 0: true} {
+		e.exec(`UPDATE users SET max_running = $2 WHERE id = $1`, ann.UserID, limit)
+		w, err := start(ann, "three")
+		if (err == nil) != want {
+			t.Errorf("with an override of %d: %v", limit, err)
+		}
+		if err == nil {
+			e.exec(`DELETE FROM workspaces WHERE id = $1`, w.ID)
+		}
+	}
+	e.exec(`UPDATE users SET max_running = NULL`)
+
+	must(start(bob, "one"))(t)
+	must(start(bob, "two"))(t)
+	_, err = start(eve, "one")
+	if d := cmp.Diff(map[string]any{"limit_type": "global", "current": 4, "max": 4}, details(err)); d != "" {
+		t.Error(d)
+	}
+	// What is not to run is made all the same.
+	must(e.CreateWorkspace(ctx, eve, newWorkspace("rest", workspace.DesiredStandby)))(t)
+	// One that counts already is not counted against itself.
+	e.set(one.ID, state{"phase": "RUNNING", "desired_state": "STANDBY"})
+	must(e.PatchWorkspace(ctx, ann, one.ID, postgres.Patch{Desired: ptr(workspace.DesiredRunning)}))(t)
+}
+
+// 200 starts at once, by every way that leads to RUNNING, and a limit of 3:
+// at no moment a fourth.
+func TestLimitIsExact(t *testing.T) {
+	t.Parallel()
+	for name, limits := range map[string]postgres.Limits{"per user": {PerUser: 3}, "global": {Global: 3}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := open(t, postgres.Options{Limits: limits, MaxConns: 24, DeleteGrace: time.Hour})
+			ctx := t.Context()
+			users := []workspace.Caller{e.user("ann"), e.user("bob"), e.user("eve")}
+			starts := startsOf(e, users, name == "per user")
+
+			stop := make(chan struct{})
+			watched := watchCount(e, stop)
+			var begun, refused atomic.Int32
+			var g errgroup.Group
+			for i := range 200 {
+				g.Go(func() error {
+					ok, err := starts[i%len(starts)](ctx, i)
+					switch {
+					case workspace.CodeOf(err) == workspace.CodeLimitExceeded, err == nil && !ok:
+						refused.Add(1)
+					case err != nil:
+						return fmt.Errorf("start %d: %w", i, err)
+					default:
+						begun.Add(1)
+					}
+					return nil
+				})
+			}
+			if err := g.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			close(stop)
+			if most := <-watched; most != 3 {
+				t.Errorf("at most %d ran at once, want 3", most)
+			}
+			if begun.Load() != 3 || refused.Load() != 197 {
+				t.Errorf("%d starts succeeded and %d were refused, want 3 and 197", begun.Load(), refused.Load())
+			}
+		})
+	}
+}
+
+// startsOf gives the ways that lead to RUNNING, each on a workspace of its
+// own that is made beforehand.
+func startsOf(e *env, users []workspace.Caller, oneUser bool) []func(ctx context.Context, i int) (bool, error) {
+	const ways = 6
+	who := func(i int) workspace.Caller {
+		if oneUser {
+			return users[0]
+		}
+		return users[i%len(users)]
+	}
+	made := map[int]workspace.ID{}
+	for i := range 200 {
+		var s state
+		switch i % ways {
+		case 0:
+			continue
+		case 1, 2:
+			s = state{"phase": "STANDBY", "conditions": noContainer}
+		case 3:
+			s = state{"phase": "STANDBY", "conditions": noContainer, "next_desired_state": "RUNNING"}
+		case 4:
+			s = state{"phase": "ERROR", "error_reason": "Timeout", "desired_state": "RUNNING", "conditions": noContainer}
+		case 5:
+			s = state{"phase": "DELETING", "deleted_at": time.Now(), "conditions": container}
+		}
+		made[i] = e.workspace(who(i), s).ID
+	}
+	return []func(context.Context, int) (bool, error){
+		func(ctx context.Context, i int) (bool, error) {
+			_, err := e.CreateWorkspace(ctx, who(i), newWorkspace(fmt.Sprintf("new %d", i), workspace.DesiredRunning))
+			return err == nil, err
+		},
+		func(ctx context.Context, i int) (bool, error) {
+			_, err := e.PatchWorkspace(ctx, who(i), made[i], postgres.Patch{Desired: ptr(workspace.DesiredRunning)})
+			return err == nil, err
+		},
+		func(ctx context.Context, i int) (bool, error) {
+			got, err := e.Wake(ctx, who(i), made[i])
+			return got.Changed, err
+		},
+		func(ctx context.Context, i int) (bool, error) { return e.ApplyQueued(ctx, made[i]) },
+		func(ctx context.Context, i int) (bool, error) {
+			_, err := e.RequestRecover(ctx, who(i), made[i], workspace.RecoverAfresh)
+			return err == nil, err
+		},
+		func(ctx context.Context, i int) (bool, error) {
+			_, err := e.UndeleteWorkspace(ctx, who(i), made[i])
+			return err == nil, err
+		},
+	}
+}
+
+// watchCount asks the database, again and again, how many count, by a query
+// of its own; it gives the most there were once stop is closed.
+func watchCount(e *env, stop <-chan struct{}) <-chan int {
+	most := make(chan int, 1)
+	go func() {
+		n := 0
+		for {
+			n = max(n, query[int](e, `
+				SELECT count(*) FROM workspaces WHERE deleted_at IS NULL AND (
+					(desired_state = 'RUNNING' AND (phase <> 'ERROR' OR recover_requested_at IS NOT NULL))
+					OR phase = 'RUNNING' OR operation = 'STARTING'
+					OR (phase = 'DELETING' AND conditions #>> '{infra.container_ready,reason}' = 'Ready'))`))
+			select {
+			case <-stop:
+				most <- n
+				return
+			default:
+			}
+		}
+	}()
+	return most
+}

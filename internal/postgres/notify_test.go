@@ -1,0 +1,281 @@
+package postgres_test
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// heard collects what the database tells. It is drained by a notification of
+// its own, which comes after all that went before.
+type heard struct {
+	e    *env
+	conn *pgx.Conn
+	n    int
+}
+
+func (e *env) hear() *heard {
+	e.Helper()
+	c := e.conn()
+	for _, channel := range []string{postgres.ChannelSSE, postgres.ChannelWake, postgres.ChannelDeleted, postgres.ChannelAuth, "fence"} {
+		if _, err := c.Exec(e.Context(), `LISTEN `+channel); err != nil {
+			e.Fatal(err)
+		}
+	}
+	return &heard{e: e, conn: c}
+}
+
+// since returns what was told since the last call.
+func (h *heard) since() (list []postgres.Notification) {
+	h.e.Helper()
+	h.n++
+	fence := fmt.Sprint(h.n)
+	h.e.exec(`SELECT pg_notify('fence', $1)`, fence)
+	for {
+		n, err := h.conn.WaitForNotification(h.e.Context())
+		if err != nil {
+			h.e.Fatal(err)
+		}
+		if n.Channel == "fence" {
+			if n.Payload == fence {
+				return list
+			}
+			continue
+		}
+		list = append(list, postgres.Notification{Channel: n.Channel, Payload: n.Payload})
+	}
+}
+
+// channels is where something was told since, in order of the alphabet.
+func (h *heard) channels() string {
+	h.e.Helper()
+	var out []string
+	for _, n := range h.since() {
+		out = append(out, n.Channel)
+	}
+	slices.Sort(out)
+	return strings.Join(slices.Compact(out), " ")
+}
+
+// Which change of a workspace is told where.
+func TestWorkspaceNotifications(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	h := e.hear()
+	ann := e.user("ann")
+	h.since()
+	w := e.workspace(ann, nil)
+	want := fmt.Sprintf(`{"id" : "%s", "owner" : "%s"}`, w.ID, ann.UserID)
+	if d := cmp.Diff([]postgres.Notification{{Channel: "ws_sse", Payload: want}, {Channel: "ws_wake", Payload: want}}, h.since()); d != "" {
+		t.Errorf("a new workspace: %s", d)
+	}
+	at := soon(0)
+	for _, c := range []struct {
+		name  string
+		state state
+		want  string
+	}{
+		{"phase", state{"phase": "STANDBY"}, "ws_sse"},
+		{"operation", state{"operation": "STARTING"}, "ws_sse"},
+		{"progress", state{"progress": `{"step": "pull", "done": 1}`}, "ws_sse"},
+		{"progress, further", state{"progress": `{"step": "pull", "done": 2}`}, "ws_sse"},
+		{"progress, the same", state{"progress": `{"done": 2, "step": "pull"}`}, ""},
+		{"next_desired_state", state{"next_desired_state": "STANDBY"}, "ws_sse ws_wake"},
+		{"next_desired_state taken back", state{"next_desired_state": nil}, "ws_sse"},
+		{"operation over", state{"operation": "NONE"}, "ws_sse"},
+		{"error_reason", state{"error_reason": "Timeout"}, "ws_sse"},
+		{"error_message", state{"error_message": "m"}, "ws_sse"},
+		{"desired_state", state{"desired_state": "RUNNING"}, "ws_sse ws_wake"},
+		{"archive_key", state{"archive_key": "k"}, "ws_sse"},
+		{"container's reason", state{"conditions": container}, "ws_sse"},
+		{"container, the same reason", state{"conditions": strings.Replace(container, `"Ready"}`, `"Ready", "message": "m"}`, 1)}, ""},
+		{"no container", state{"conditions": noContainer}, "ws_sse"},
+		{"volume gone", state{"conditions": nothing}, ""},
+		{"stop_reason", state{"stop_reason": "idle"}, "ws_sse"},
+		{"name", state{"name": "other"}, "ws_sse"},
+		{"description", state{"description": "other"}, "ws_sse"},
+		{"memo", state{"memo": "other"}, "ws_sse"},
+		{"standby_ttl_seconds", state{"standby_ttl_seconds": 5}, "ws_sse"},
+		{"archive_ttl_seconds", state{"archive_ttl_seconds": 5}, "ws_sse"},
+		{"keep_awake_until", state{"keep_awake_until": at}, "ws_sse"},
+		{"recover_requested_at", state{"recover_requested_at": at, "recover_action": "afresh"}, "ws_wake"},
+		{"recover_requested_at cleared", state{"recover_requested_at": nil, "recover_action": nil}, ""},
+		{"cancel_requested_at", state{"cancel_requested_at": at}, "ws_wake"},
+		{"cancel_requested_at cleared", state{"cancel_requested_at": nil}, ""},
+		{"force_stop_requested_at", state{"force_stop_requested_at": at}, "ws_wake"},
+		{"force_stop_requested_at cleared", state{"force_stop_requested_at": nil}, ""},
+		{"observed_at", state{"observed_at": at}, ""},
+		{"last_access_at", state{"last_access_at": at, "last_access_kind": "open"}, ""},
+		{"home_ctx", state{"home_ctx": `{"state": "live"}`}, ""},
+		{"retry", state{"retry_at": at, "error_count": 1}, ""},
+		{"deleted_at", state{"deleted_at": at}, "ws_deleted ws_sse ws_wake"},
+		{"deleted_at moved", state{"deleted_at": at.Add(1e6)}, "ws_sse ws_wake"},
+		{"deleted_at taken back", state{"deleted_at": nil}, "ws_sse ws_wake"},
+		{"everything the same", state{"name": "other", "phase": "STANDBY", "desired_state": "RUNNING"}, ""},
+	} {
+		e.set(w.ID, c.state)
+		if got := h.channels(); got != c.want {
+			t.Errorf("%s: told on %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// Who is told that somebody may no longer do what they could.
+func TestAuthNotifications(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	h := e.hear()
+	ann := e.user("ann")
+	session := func(name string, expires time.Time) {
+		if err := e.CreateSession(ctx, hash(name), ann.UserID, expires, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	told := func(names ...string) (out []string) {
+		for _, n := range names {
+			if n != "" {
+				n = hex.EncodeToString(hash(n))
+			}
+			out = append(out, ann.UserID+" "+n)
+		}
+		slices.Sort(out)
+		return out
+	}
+	expect := func(what string, want []string) {
+		t.Helper()
+		var got []string
+		for _, n := range h.since() {
+			var p struct{ User, Session string }
+			if err := json.Unmarshal([]byte(n.Payload), &p); err != nil || n.Channel != "auth_changed" {
+				t.Errorf("%s: %v %v", what, n, err)
+			}
+			got = append(got, p.User+" "+p.Session)
+		}
+		slices.Sort(got)
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s: %s", what, d)
+		}
+	}
+	session("a", soon(time.Hour))
+	session("b", soon(time.Hour))
+	session("over", soon(-time.Hour))
+	token := must(e.CreateToken(ctx, ann, postgres.Token{Name: "t", Hash: hash("t")}))(t)
+	must(e.CreateToken(ctx, ann, postgres.Token{Name: "u", Hash: hash("u")}))(t)
+	must(e.RecordLoginFailure(ctx, ann.UserID, func(int, time.Time) *time.Time { return ptr(soon(time.Hour)) }))(t)
+	if err := e.ResetLoginFailures(ctx, ann.UserID); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.TouchToken(ctx, token.ID, soon(0)); err != nil {
+		t.Fatal(err)
+	}
+	expect("logins", nil)
+
+	if err := e.DeleteSession(ctx, hash("a")); err != nil {
+		t.Fatal(err)
+	}
+	expect("logout", told("a"))
+	must(e.DeleteExpiredSessions(ctx))(t)
+	expect("expiry", told("over"))
+	if err := e.DeleteToken(ctx, ann, token.ID); err != nil {
+		t.Fatal(err)
+	}
+	expect("token", told("t"))
+	if err := e.SetPassword(ctx, ann.UserID, "new"); err != nil {
+		t.Fatal(err)
+	}
+	expect("password", told("", "b", "u"))
+	for _, set := range []string{`disabled = true`, `admin = true`, `max_running = 1`, `username = 'Ann'`} {
+		e.exec(`UPDATE users SET ` + set)
+		expect(set, told(""))
+	}
+	e.exec(`DELETE FROM users`)
+	expect("removal", told(""))
+}
+
+func TestListener(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ann := e.user("ann")
+	w := e.workspace(ann, nil)
+
+	heard, gaps := make(chan postgres.Notification, 100), make(chan struct{}, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- postgres.NewListener(e.dsn, discard()).Run(ctx,
+			func(n postgres.Notification) { heard <- n }, func() { gaps <- struct{}{} })
+	}()
+	next := func(channel string) {
+		t.Helper()
+		for n := range heard {
+			if n.Channel == channel {
+				return
+			}
+		}
+	}
+	<-gaps
+	must(e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Memo: ptr("1")}))(t)
+	next(postgres.ChannelSSE)
+	must(e.DeleteWorkspace(t.Context(), ann, w.ID, false))(t)
+	next(postgres.ChannelDeleted)
+	if err := e.CreateSession(t.Context(), hash("s"), ann.UserID, soon(time.Hour), ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.DeleteSession(t.Context(), hash("s")); err != nil {
+		t.Fatal(err)
+	}
+	next(postgres.ChannelAuth)
+
+	// However often it is cut off, it comes back, says so, and hears on.
+	for range 3 {
+		n := e.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'codehub-listener'`)
+		if n != 1 {
+			t.Fatalf("%d listeners", n)
+		}
+		<-gaps
+		for len(heard) > 0 {
+			<-heard
+		}
+		must(e.CreateWorkspace(t.Context(), ann, newWorkspace(time.Now().String(), workspace.DesiredStandby)))(t)
+		next(postgres.ChannelWake)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if n := query[int](e, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'codehub-listener' AND state <> 'idle'`); n != 0 {
+		t.Errorf("%d listeners are left", n)
+	}
+}
+
+// A database that is not there yet, and then is.
+func TestListenerWaitsForTheDatabase(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	logged := make(chan struct{}, 100)
+	done := make(chan error, 1)
+	go func() {
+		done <- postgres.NewListener("host=/nowhere dbname=x", logTo(logged)).Run(ctx, func(postgres.Notification) {}, func() { t.Error("connected to nowhere") })
+	}()
+	<-logged
+	<-logged
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := postgres.NewListener("::", discard()).Run(t.Context(), nil, nil); err == nil {
+		t.Error("listened to nonsense")
+	}
+}

@@ -1,0 +1,326 @@
+package postgres_test
+
+import (
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+func TestUsers(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	if n := must(e.UserCount(ctx))(t); n != 0 {
+		t.Fatalf("%d users at first", n)
+	}
+	made := must(e.CreateUser(ctx, postgres.User{Username: "Ärger", PasswordHash: "h", Admin: true, MaxRunning: ptr(7)}))(t)
+	if !workspace.ValidID(made.ID) || made.CreatedAt.IsZero() || made.CreatedAt.Location() != time.UTC {
+		t.Fatalf("made %+v", made)
+	}
+	for _, name := range []string{"Ärger", "ärger", "ÄRGER", "A\u0308rger"} {
+		got := must(e.UserByName(ctx, name))(t)
+		if d := cmp.Diff(made, got); d != "" {
+			t.Errorf("by the name %q: %s", name, d)
+		}
+		_, err := e.CreateUser(ctx, postgres.User{Username: name, PasswordHash: "h"})
+		wantCode(t, err, workspace.CodeNameTaken)
+	}
+	if d := cmp.Diff(made, must(e.User(ctx, made.ID))(t)); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff([]string{"Ärger user.create"}, e.audited(made.ID)); d != "" {
+		t.Error(d)
+	}
+	for _, id := range []string{"", "x", uuid.NewString()} {
+		_, err := e.User(ctx, id)
+		wantCode(t, err, workspace.CodeNotFound)
+		_, err = e.RecordLoginFailure(ctx, id, func(int, time.Time) *time.Time { return nil })
+		wantCode(t, err, workspace.CodeNotFound)
+		wantCode(t, e.SetPassword(ctx, id, "h"), workspace.CodeNotFound)
+		wantCode(t, e.CreateSession(ctx, hash("s"), id, soon(time.Hour), ""), workspace.CodeNotFound)
+	}
+	_, err := e.UserByName(ctx, "nobody")
+	wantCode(t, err, workspace.CodeNotFound)
+	for _, name := range []string{"", "a\x00b", "\xff", strings.Repeat("x", 256)} {
+		_, err = e.CreateUser(ctx, postgres.User{Username: name, PasswordHash: "h"})
+		wantCode(t, err, workspace.CodeInvalid)
+	}
+	if n := must(e.UserCount(ctx))(t); n != 1 {
+		t.Errorf("%d users in the end", n)
+	}
+}
+
+func TestFirstUserIsOne(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{MaxConns: 20})
+	var made atomic.Int32
+	var g errgroup.Group
+	for i := range 20 {
+		g.Go(func() error {
+			_, err := e.CreateFirstUser(t.Context(), postgres.User{Username: string(rune('a' + i)), PasswordHash: "h"})
+			switch workspace.CodeOf(err) {
+			case "":
+				if err == nil {
+					made.Add(1)
+				}
+				return err
+			case workspace.CodeForbidden:
+				return nil
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if made.Load() != 1 || must(e.UserCount(t.Context()))(t) != 1 {
+		t.Fatalf("%d were the first user", made.Load())
+	}
+}
+
+func TestLoginFailuresAreCountedEach(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	ann := e.user("ann")
+	lock := func(n int, now time.Time) *time.Time {
+		if n < 5 {
+			return nil
+		}
+		return ptr(now.Add(time.Duration(n) * time.Minute))
+	}
+	first := must(e.RecordLoginFailure(ctx, ann.UserID, lock))(t)
+	if first.FailedLogins != 1 || first.LockedUntil != nil {
+		t.Fatalf("after one: %+v", first)
+	}
+	var g errgroup.Group
+	for range 29 {
+		g.Go(func() error {
+			_, err := e.RecordLoginFailure(ctx, ann.UserID, lock)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	u := must(e.User(ctx, ann.UserID))(t)
+	if u.FailedLogins != 30 || u.LockedUntil == nil || u.LockedUntil.Before(soon(25*time.Minute)) {
+		t.Fatalf("after 30: %+v", u)
+	}
+	if err := e.ResetLoginFailures(ctx, ann.UserID); err != nil {
+		t.Fatal(err)
+	}
+	if u := must(e.User(ctx, ann.UserID))(t); u.FailedLogins != 0 || u.LockedUntil != nil {
+		t.Fatalf("after a reset: %+v", u)
+	}
+}
+
+func TestSessions(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	ann := e.user("ann")
+	expires := soon(time.Hour)
+	agent := "Mozilla\x00\xff " + strings.Repeat("é", 600)
+	if err := e.CreateSession(ctx, hash("a"), ann.UserID, expires, agent); err != nil {
+		t.Fatal(err)
+	}
+	u, until, err := e.SessionUser(ctx, hash("a"))
+	if err != nil || u.ID != ann.UserID || !until.Equal(expires) {
+		t.Fatal(u, until, err)
+	}
+	_, _, err = e.SessionUser(ctx, hash("other"))
+	wantCode(t, err, workspace.CodeUnauthenticated)
+	if err := e.CreateSession(ctx, []byte("a plain session id"), ann.UserID, expires, ""); err == nil {
+		t.Error("what is no SHA-256 was stored")
+	}
+
+	for range 2 { // ending it twice is no error
+		if err := e.DeleteSession(ctx, hash("a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, _, err = e.SessionUser(ctx, hash("a"))
+	wantCode(t, err, workspace.CodeUnauthenticated)
+	if d := cmp.Diff([]string{"ann user.create", "ann login", "ann logout"}, e.audited(ann.UserID)); d != "" {
+		t.Error(d)
+	}
+
+	// One that is over, and one whose user is disabled.
+	if err := e.CreateSession(ctx, hash("old"), ann.UserID, soon(-time.Second), ""); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = e.SessionUser(ctx, hash("old"))
+	wantCode(t, err, workspace.CodeUnauthenticated)
+	if err := e.CreateSession(ctx, hash("new"), ann.UserID, expires, ""); err != nil {
+		t.Fatal(err)
+	}
+	if n := must(e.DeleteExpiredSessions(ctx))(t); n != 1 {
+		t.Errorf("%d sessions were over", n)
+	}
+	e.exec(`UPDATE users SET disabled = true`)
+	_, _, err = e.SessionUser(ctx, hash("new"))
+	wantCode(t, err, workspace.CodeUnauthenticated)
+	wantCode(t, e.CreateSession(ctx, hash("newer"), ann.UserID, expires, ""), workspace.CodeNotFound)
+}
+
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	ann, bob := e.user("ann"), e.user("bob")
+	plain := must(e.CreateToken(ctx, ann, postgres.Token{Name: "laptop", Hash: hash("1")}))(t)
+	limited := must(e.CreateToken(ctx, ann, postgres.Token{Name: "ci", Hash: hash("2"), ExpiresAt: ptr(soon(time.Hour)), UserID: bob.UserID}))(t)
+	if limited.UserID != ann.UserID || !workspace.ValidID(limited.ID) {
+		t.Fatalf("%+v", limited)
+	}
+	if d := cmp.Diff([]postgres.Token{limited, plain}, must(e.Tokens(ctx, ann))(t)); d != "" {
+		t.Error(d)
+	}
+	if got := must(e.Tokens(ctx, bob))(t); len(got) != 0 {
+		t.Errorf("bob sees %v", got)
+	}
+	u, got, err := e.TokenUser(ctx, hash("2"))
+	if err != nil || u.ID != ann.UserID || cmp.Diff(limited, got) != "" {
+		t.Fatal(u, got, err)
+	}
+
+	late, early := soon(0), soon(-time.Minute)
+	for _, at := range []time.Time{late, early} {
+		if err := e.TouchToken(ctx, plain.ID, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, got, _ = e.TokenUser(ctx, hash("1")); got.LastUsedAt == nil || !got.LastUsedAt.Equal(late) {
+		t.Errorf("last used at %v, want %v", got.LastUsedAt, late)
+	}
+
+	e.exec(`UPDATE api_tokens SET expires_at = now() WHERE id = $1`, limited.ID)
+	_, _, err = e.TokenUser(ctx, hash("2"))
+	wantCode(t, err, workspace.CodeUnauthenticated)
+
+	wantCode(t, e.DeleteToken(ctx, bob, plain.ID), workspace.CodeForbidden)
+	for _, id := range []string{"", "x", uuid.NewString()} {
+		wantCode(t, e.DeleteToken(ctx, ann, id), workspace.CodeNotFound)
+	}
+	if err := e.DeleteToken(ctx, ann, plain.ID); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = e.TokenUser(ctx, hash("1"))
+	wantCode(t, err, workspace.CodeUnauthenticated)
+	wantCode(t, e.DeleteToken(ctx, ann, plain.ID), workspace.CodeNotFound)
+	if d := cmp.Diff([]string{"ann token.create", "ann token.delete"}, e.audited(plain.ID)); d != "" {
+		t.Error(d)
+	}
+
+	_, err = e.CreateToken(ctx, ann, postgres.Token{Name: "", Hash: hash("3")})
+	wantCode(t, err, workspace.CodeInvalid)
+	for _, who := range []workspace.Caller{{}, workspace.System, {UserID: uuid.NewString()}} {
+		_, err = e.CreateToken(ctx, who, postgres.Token{Name: "n", Hash: hash("3")})
+		wantCode(t, err, workspace.CodeForbidden)
+	}
+	_, err = e.Tokens(ctx, workspace.Caller{})
+	wantCode(t, err, workspace.CodeForbidden)
+	e.exec(`UPDATE users SET disabled = true`)
+	_, err = e.CreateToken(ctx, ann, postgres.Token{Name: "n", Hash: hash("3")})
+	wantCode(t, err, workspace.CodeForbidden)
+}
+
+func TestValidSessions(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	ann, bob := e.user("ann"), e.user("bob")
+	for name, expires := range map[string]time.Duration{"session": time.Hour, "over": -time.Second} {
+		if err := e.CreateSession(ctx, hash(name), ann.UserID, soon(expires), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := e.CreateSession(ctx, hash("disabled"), bob.UserID, soon(time.Hour), ""); err != nil {
+		t.Fatal(err)
+	}
+	must(e.CreateToken(ctx, ann, postgres.Token{Name: "t", Hash: hash("token")}))(t)
+	must(e.CreateToken(ctx, bob, postgres.Token{Name: "t", Hash: hash("token of a disabled user")}))(t)
+	must(e.CreateToken(ctx, ann, postgres.Token{Name: "t", Hash: hash("token that is over"), ExpiresAt: ptr(soon(-time.Second))}))(t)
+	e.exec(`UPDATE users SET disabled = true WHERE id = $1`, bob.UserID)
+
+	names := []string{"session", "over", "disabled", "token", "token of a disabled user", "token that is over", "unknown"}
+	var hashes [][]byte
+	for _, n := range names {
+		hashes = append(hashes, hash(n))
+	}
+	valid := must(e.ValidSessions(ctx, hashes))(t)
+	var got []string
+	for i, n := range names {
+		if slices.ContainsFunc(valid, func(h []byte) bool { return string(h) == string(hashes[i]) }) {
+			got = append(got, n)
+		}
+	}
+	if d := cmp.Diff([]string{"session", "token"}, got); d != "" || len(valid) != 2 {
+		t.Error(d, len(valid))
+	}
+	if none := must(e.ValidSessions(ctx, nil))(t); len(none) != 0 {
+		t.Error(none)
+	}
+}
+
+// What the old password opened does not stay open.
+func TestSetPassword(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	ann, bob := e.user("ann"), e.user("bob")
+	for _, who := range []workspace.Caller{ann, bob} {
+		if err := e.CreateSession(ctx, hash("s"+who.Username), who.UserID, soon(time.Hour), ""); err != nil {
+			t.Fatal(err)
+		}
+		must(e.CreateToken(ctx, who, postgres.Token{Name: "t", Hash: hash("t" + who.Username)}))(t)
+	}
+	must(e.RecordLoginFailure(ctx, ann.UserID, func(_ int, now time.Time) *time.Time { return ptr(now.Add(time.Hour)) }))(t)
+	if err := e.SetPassword(ctx, ann.UserID, "new"); err != nil {
+		t.Fatal(err)
+	}
+	u := must(e.User(ctx, ann.UserID))(t)
+	if u.PasswordHash != "new" || u.FailedLogins != 0 || u.LockedUntil != nil {
+		t.Errorf("%+v", u)
+	}
+	valid := must(e.ValidSessions(ctx, [][]byte{hash("sann"), hash("tann"), hash("sbob"), hash("tbob")}))(t)
+	if len(valid) != 2 {
+		t.Errorf("%d sessions and tokens still hold, want bob's two", len(valid))
+	}
+	if d := cmp.Diff([]string{"ann user.create", "ann login", "ann user.password"}, e.audited(ann.UserID)); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	ann := e.user("ann")
+	ann.Token = uuid.NewString()
+	if err := e.Audit(ctx, ann, "thing.do", "the\x00thing", map[string]any{"words": "a\x00b"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Audit(ctx, workspace.System, "thing.do", "thing", nil); err != nil {
+		t.Fatal(err)
+	}
+	got := query[string](e, `SELECT string_agg(concat_ws('|', user_id = $1, username, token_id = $2, action, target, details), E'\n' ORDER BY id)
+		FROM audit_log WHERE action = 'thing.do'`, ann.UserID, ann.Token)
+	want := "t|ann|t|thing.do|thething|{\"words\": \"ab\"}\nsystem|thing.do|thing|{}"
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if err := e.Audit(ctx, ann, "", "thing", nil); err == nil {
+		t.Error("an entry without action")
+	}
+}

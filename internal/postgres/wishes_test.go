@@ -1,0 +1,240 @@
+package postgres_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// What becomes of a wish in every situation: the answer, and what is desired
+// and queued afterwards.
+func TestPatchDesired(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	ann := e.user("ann")
+	const run, standby, archived, deleted = workspace.DesiredRunning, workspace.DesiredStandby, workspace.DesiredArchived, workspace.DesiredDeleted
+	type outcome struct {
+		Code          workspace.Code
+		Desired, Next workspace.DesiredState
+	}
+	for _, c := range []struct {
+		name  string
+		state state
+		want  workspace.DesiredState
+		queue bool
+		out   outcome
+	}{
+		{"start", state{"phase": "STANDBY"}, run, false, outcome{"", run, ""}},
+		{"start from nothing", nil, run, false, outcome{"", run, ""}},
+		{"stop", state{"phase": "RUNNING", "desired_state": "RUNNING"}, standby, false, outcome{"", standby, ""}},
+		{"archive", state{"phase": "RUNNING", "desired_state": "RUNNING"}, archived, false, outcome{"", archived, ""}},
+		{"same again", state{"phase": "RUNNING", "desired_state": "RUNNING"}, run, false, outcome{"", run, ""}},
+		{"same again in an operation", state{"phase": "STANDBY", "operation": "STARTING", "desired_state": "RUNNING"}, run, false, outcome{"", run, ""}},
+		{"same again takes back what was queued", state{"operation": "STARTING", "desired_state": "RUNNING", "next_desired_state": "STANDBY"}, run, false, outcome{"", run, ""}},
+		{"queued, though nothing runs", state{"phase": "STANDBY"}, run, true, outcome{"", run, ""}},
+		{"directly, over what was queued", state{"phase": "STANDBY", "next_desired_state": "ARCHIVED"}, run, false, outcome{"", run, ""}},
+		{"in an operation", state{"operation": "STOPPING"}, run, false, outcome{workspace.CodeOperationInProgress, standby, ""}},
+		{"queued in an operation", state{"operation": "STOPPING"}, run, true, outcome{"", standby, run}},
+		{"queued again", state{"operation": "STOPPING", "next_desired_state": "RUNNING"}, run, true, outcome{"", standby, run}},
+		{"queued over another wish", state{"operation": "STOPPING", "next_desired_state": "DELETED"}, archived, true, outcome{"", standby, archived}},
+		{"in ERROR", state{"phase": "ERROR", "error_reason": "Timeout"}, run, false, outcome{workspace.CodeRecoveryRequired, standby, ""}},
+		{"in ERROR, queued", state{"phase": "ERROR", "error_reason": "Timeout"}, run, true, outcome{workspace.CodeRecoveryRequired, standby, ""}},
+		{"in ERROR, same again", state{"phase": "ERROR", "error_reason": "Timeout"}, standby, false, outcome{workspace.CodeRecoveryRequired, standby, ""}},
+		{"deleted", state{"deleted_at": time.Now()}, run, false, outcome{workspace.CodeNotFound, standby, ""}},
+		{"to be deleted", nil, deleted, false, outcome{workspace.CodeInvalid, standby, ""}},
+	} {
+		w := e.workspace(ann, c.state)
+		before := e.row(w.ID)
+		got, err := e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Desired: &c.want, Queue: c.queue})
+		now := e.read(w.ID)
+		if d := cmp.Diff(c.out, outcome{workspace.CodeOf(err), now.DesiredState, now.NextDesired}); d != "" {
+			t.Errorf("%s: %v %s", c.name, err, d)
+		}
+		if err != nil && before != e.row(w.ID) {
+			t.Errorf("%s: refused, and yet something was written", c.name)
+		}
+		if err == nil {
+			if d := cmp.Diff(now, got); d != "" {
+				t.Errorf("%s: gave another row than it wrote: %s", c.name, d)
+			}
+		}
+		changed := w.DesiredState != now.DesiredState || w.NextDesired != now.NextDesired
+		want := []string{"ann workspace.create"}
+		if changed {
+			want = append(want, "ann workspace.desired_state")
+		}
+		if d := cmp.Diff(want, e.audited(string(w.ID))); d != "" {
+			t.Errorf("%s: audit: %s", c.name, d)
+		}
+	}
+	// What codehub itself wishes is no person's doing.
+	w := e.workspace(ann, state{"phase": "RUNNING", "desired_state": "RUNNING"})
+	must(e.PatchWorkspace(ctx, workspace.System, w.ID, postgres.Patch{Desired: ptr(standby)}))(t)
+	if d := cmp.Diff([]string{"ann workspace.create"}, e.audited(string(w.ID))); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestDelete(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	ann := e.user("ann")
+
+	w := e.workspace(ann, state{"phase": "RUNNING", "desired_state": "RUNNING", "next_desired_state": "STANDBY", "conditions": container})
+	first := must(e.DeleteWorkspace(ctx, ann, w.ID, false))(t)
+	if first.DeletedAt == nil || first.NextDesired != "" || first.RecoverRequestedAt != nil {
+		t.Fatalf("%+v", first)
+	}
+	again := must(e.DeleteWorkspace(ctx, ann, w.ID, true))(t)
+	if d := cmp.Diff(first, again); d != "" {
+		t.Errorf("again: %s", d)
+	}
+	if d := cmp.Diff([]string{"ann workspace.create", "ann workspace.delete"}, e.audited(string(w.ID))); d != "" {
+		t.Error(d)
+	}
+
+	busy := e.workspace(ann, state{"operation": "STARTING", "desired_state": "RUNNING"})
+	_, err := e.DeleteWorkspace(ctx, ann, busy.ID, false)
+	wantCode(t, err, workspace.CodeOperationInProgress)
+	for range 2 {
+		got := must(e.DeleteWorkspace(ctx, ann, busy.ID, true))(t)
+		if got.DeletedAt != nil || got.NextDesired != workspace.DesiredDeleted || got.DesiredState != workspace.DesiredRunning {
+			t.Errorf("queued: %+v", got)
+		}
+	}
+	if d := cmp.Diff([]string{"ann workspace.create", "ann workspace.delete"}, e.audited(string(busy.ID))); d != "" {
+		t.Error(d)
+	}
+
+	// An error would hold the deletion up, then and later.
+	broken := e.workspace(ann, state{"phase": "ERROR", "error_reason": "DataLost"})
+	got := must(e.DeleteWorkspace(ctx, ann, broken.ID, false))(t)
+	if got.DeletedAt == nil || got.RecoverRequestedAt == nil || got.RecoverAction != workspace.RecoverAfresh {
+		t.Errorf("in ERROR: %+v", got)
+	}
+	stuck := e.workspace(ann, state{"phase": "DELETING", "deleted_at": time.Now(), "error_reason": "RetryExceeded"})
+	got = must(e.DeleteWorkspace(ctx, ann, stuck.ID, false))(t)
+	if got.RecoverRequestedAt == nil || !got.DeletedAt.Equal(*stuck.DeletedAt) {
+		t.Errorf("stuck: %+v", got)
+	}
+	if d := cmp.Diff(got, must(e.DeleteWorkspace(ctx, ann, stuck.ID, false))(t)); d != "" {
+		t.Errorf("stuck, again: %s", d)
+	}
+	retrying := e.workspace(ann, state{"phase": "DELETING", "deleted_at": time.Now(), "error_reason": "ActionFailed"})
+	if got := must(e.DeleteWorkspace(ctx, ann, retrying.ID, false))(t); got.RecoverRequestedAt != nil {
+		t.Errorf("what is tried again anyway was asked to be recovered")
+	}
+}
+
+func TestUndelete(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{DeleteGrace: time.Hour, Limits: postgres.Limits{PerUser: 1}})
+	ctx := t.Context()
+	now, late := time.Now(), time.Now().Add(-2*time.Hour)
+	for _, c := range []struct {
+		name    string
+		state   state
+		code    workspace.Code
+		desired workspace.DesiredState
+	}{
+		{"not deleted", nil, workspace.CodeNotDeleted, ""},
+		{"with its volume", state{"deleted_at": now, "phase": "DELETING", "conditions": noContainer, "desired_state": "RUNNING"}, "", workspace.DesiredStandby},
+		{"with a container", state{"deleted_at": now, "phase": "DELETING", "conditions": container, "operation": "DELETING"}, "", workspace.DesiredStandby},
+		{"late, before the removal", state{"deleted_at": late, "phase": "DELETING", "conditions": noContainer}, "", workspace.DesiredStandby},
+		{"archived", state{"deleted_at": now, "phase": "DELETING", "conditions": nothing, "archive_key": "k"}, "", workspace.DesiredArchived},
+		{"archived, late", state{"deleted_at": late, "phase": "DELETING", "conditions": nothing, "archive_key": "k"}, workspace.CodeGone, ""},
+		{"nothing left", state{"deleted_at": now, "phase": "DELETING", "conditions": nothing}, workspace.CodeGone, ""},
+		{"being removed", state{"deleted_at": now, "phase": "DELETING", "conditions": noContainer, "home_ctx": `{"state": "removing"}`}, workspace.CodeGone, ""},
+		{"removed", state{"deleted_at": now, "phase": "DELETED", "archive_key": "k"}, workspace.CodeGone, ""},
+	} {
+		who := e.user(c.name)
+		w := e.workspace(who, c.state)
+		got, err := e.UndeleteWorkspace(ctx, who, w.ID)
+		if workspace.CodeOf(err) != c.code || (err == nil) != (c.code == "") {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if err == nil && (got.DeletedAt != nil || got.DesiredState != c.desired || got.NextDesired != "") {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+		if err == nil {
+			if d := cmp.Diff([]string{c.name + " workspace.create", c.name + " workspace.undelete"}, e.audited(string(w.ID))); d != "" {
+				t.Errorf("%s: %s", c.name, d)
+			}
+		}
+	}
+
+	ann := e.user("ann")
+	w := e.workspace(ann, state{"deleted_at": now, "phase": "DELETING", "conditions": noContainer})
+	n := newWorkspace(w.Name, workspace.DesiredStandby)
+	taken := must(e.CreateWorkspace(ctx, ann, n))(t)
+	_, err := e.UndeleteWorkspace(ctx, ann, w.ID)
+	wantCode(t, err, workspace.CodeNameTaken)
+	must(e.PatchWorkspace(ctx, ann, taken.ID, postgres.Patch{Name: ptr("another")}))(t)
+	must(e.UndeleteWorkspace(ctx, ann, w.ID))(t)
+
+	// One whose container is still there would run beside the one that took
+	// its place.
+	w = e.workspace(ann, state{"deleted_at": now, "phase": "DELETING", "conditions": container})
+	must(e.PatchWorkspace(ctx, ann, taken.ID, postgres.Patch{Desired: ptr(workspace.DesiredRunning)}))(t)
+	_, err = e.UndeleteWorkspace(ctx, ann, w.ID)
+	wantCode(t, err, workspace.CodeLimitExceeded)
+	e.set(w.ID, state{"conditions": noContainer})
+	must(e.UndeleteWorkspace(ctx, ann, w.ID))(t)
+}
+
+func TestApplyQueued(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 1}})
+	ctx := t.Context()
+	const run, standby, archived = workspace.DesiredRunning, workspace.DesiredStandby, workspace.DesiredArchived
+	type outcome struct {
+		Applied       bool
+		Desired, Next workspace.DesiredState
+		Deleted       bool
+	}
+	for _, c := range []struct {
+		name  string
+		state state
+		full  bool // another one runs
+		out   outcome
+	}{
+		{"nothing queued", nil, false, outcome{false, standby, "", false}},
+		{"an operation runs", state{"operation": "STOPPING", "next_desired_state": "RUNNING"}, false, outcome{false, standby, run, false}},
+		{"start", state{"phase": "STANDBY", "next_desired_state": "RUNNING"}, false, outcome{true, run, "", false}},
+		{"start at the limit", state{"phase": "STANDBY", "next_desired_state": "RUNNING"}, true, outcome{false, standby, run, false}},
+		{"start what is desired already", state{"phase": "STANDBY", "next_desired_state": "RUNNING", "desired_state": "RUNNING"}, true, outcome{true, run, "", false}},
+		{"stop at the limit", state{"phase": "RUNNING", "next_desired_state": "STANDBY", "desired_state": "RUNNING"}, true, outcome{true, standby, "", false}},
+		{"archive", state{"phase": "STANDBY", "next_desired_state": "ARCHIVED"}, false, outcome{true, archived, "", false}},
+		{"delete", state{"phase": "STANDBY", "next_desired_state": "DELETED"}, false, outcome{true, standby, "", true}},
+		{"start in ERROR", state{"phase": "ERROR", "error_reason": "Timeout", "next_desired_state": "RUNNING"}, false, outcome{false, standby, run, false}},
+		{"delete in ERROR", state{"phase": "ERROR", "error_reason": "Timeout", "next_desired_state": "DELETED"}, false, outcome{true, standby, "", true}},
+		{"deleted meanwhile", state{"deleted_at": time.Now(), "next_desired_state": "RUNNING"}, false, outcome{false, standby, run, true}},
+	} {
+		who := e.user(c.name)
+		if c.full {
+			e.workspace(who, state{"phase": "RUNNING"})
+		}
+		w := e.workspace(who, c.state)
+		applied, err := e.ApplyQueued(ctx, w.ID)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		now := e.read(w.ID)
+		if d := cmp.Diff(c.out, outcome{applied, now.DesiredState, now.NextDesired, now.DeletedAt != nil}); d != "" {
+			t.Errorf("%s: %s", c.name, d)
+		}
+		if c.name == "delete in ERROR" && now.RecoverRequestedAt == nil {
+			t.Error("the error will hold the deletion up")
+		}
+	}
+	if applied, err := e.ApplyQueued(ctx, "0190b5a4-0000-7000-8000-000000000000"); applied || err != nil {
+		t.Errorf("of none: %v %v", applied, err)
+	}
+}
