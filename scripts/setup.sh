@@ -51,6 +51,7 @@ need_docker() {
 
 need_image_tools() {
 	need 'has mmdebstrap' mmdebstrap "makes the workspace image's base where no image registry answers"
+	[ "$EUID" = 0 ] || need 'has newuidmap' uidmap "lets mmdebstrap work without root"
 	[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] ||
 		need false debian-archive-keyring "the keys that Debian's packages are signed with"
 	need 'has npm' npm "fetches code-server for the workspace image"

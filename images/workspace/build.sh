@@ -49,17 +49,17 @@ make_base() {
 	command -v mmdebstrap >/dev/null ||
 		die "no image registry answers, so the base is made from Debian packages: install mmdebstrap (apt-get install mmdebstrap)"
 	echo "image: no image registry answers; making the base from Debian packages with mmdebstrap (about a minute)"
-	local exclude mirrors=() options=()
+	local exclude options=()
 	for exclude in doc man info locale lintian; do
 		options+=("--dpkgopt=path-exclude=/usr/share/$exclude/*")
 	done
 	options+=('--dpkgopt=path-include=/usr/share/doc/*/copyright')
-	debian_sources >"$work/sources.list"
-	if [ -s "$work/sources.list" ]; then
-		mirrors=("$work/sources.list") # without one mmdebstrap takes Debian's
-	fi
+	local sources
+	sources=$(debian_sources)
+	# By standard input, as mmdebstrap without root could not read a file of ours;
+	# with none it takes Debian's own.
 	mmdebstrap --quiet --variant=minbase --include=ca-certificates "${options[@]}" \
-		"$debian" "$work/base.tar" "${mirrors[@]}"
+		"$debian" "$work/base.tar" ${sources:+-} <<<"$sources"
 	docker import --change 'CMD ["/bin/bash"]' "$work/base.tar" "$base" >/dev/null
 	rm "$work/base.tar"
 }
