@@ -1,0 +1,208 @@
+package httpapi
+
+import (
+	"encoding/hex"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/auth"
+	"codehub/internal/workspace"
+)
+
+// bodies are valid ones for the routes that need one.
+var bodies = map[string]string{
+	"POST /tokens":           `{"name":"made"}`,
+	"POST /workspaces":       `{"name":"made"}`,
+	"PATCH /workspaces/{id}": `{"memo":"changed"}`,
+	"POST /login":            `{"username":"ann","password":"` + password + `"}`,
+}
+
+// Each route against each kind of caller. A refusal changes nothing.
+func TestAuthorization(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	ctx := t.Context()
+	token := func(p person, d time.Duration) string {
+		t.Helper()
+		var until *time.Time
+		if d != 0 {
+			at := time.Now().Add(d)
+			until = &at
+		}
+		_, secret, err := e.auth.CreateToken(ctx, auth.Identity{Caller: p.Caller}, "x", until)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return secret
+	}
+	hash := func(p person) []byte {
+		b, err := hex.DecodeString(p.Caller.Session)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	good := token(e.ann, 0)
+	over := token(e.ann, time.Hour)
+	e.exec(`UPDATE api_tokens SET expires_at = now() - interval '1 second' WHERE expires_at IS NOT NULL`)
+	deletedID, deleted, err := e.auth.CreateToken(ctx, auth.Identity{Caller: e.ann.Caller}, "deleted", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.auth.DeleteToken(ctx, e.ann.Caller, deletedID.ID); err != nil {
+		t.Fatal(err)
+	}
+	expired := e.enter("ann")
+	e.exec(`UPDATE sessions SET expires_at = now() - interval '1 second' WHERE hash = $1`, hash(expired))
+	loggedOut := e.enter("ann")
+	if err := e.auth.Logout(ctx, loggedOut.Caller); err != nil {
+		t.Fatal(err)
+	}
+	gone := e.join("bob")
+	goneToken := token(gone, 0)
+	e.exec(`UPDATE users SET disabled = true WHERE username = 'bob'`)
+	target := e.workspace(e.ann, "target")
+	annsToken, err := e.auth.Tokens(ctx, e.ann.Caller)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	strangers := map[string]with{
+		"nobody":                    func(*http.Request) {},
+		"expired session":           as(expired),
+		"logged out":                as(loggedOut),
+		"disabled":                  as(gone),
+		"disabled, by token":        header(api.TokenHeader, goneToken),
+		"expired token":             header(api.TokenHeader, over),
+		"deleted token":             header(api.TokenHeader, deleted),
+		"deleted token as bearer":   header("Authorization", "Bearer "+deleted),
+		"garbage":                   header(api.TokenHeader, "chub_garbage"),
+		"a session id as a token":   header(api.TokenHeader, e.ann.ID),
+		"a token as a session":      func(r *http.Request) { r.AddCookie(&http.Cookie{Name: e.ann.cookie.Name, Value: good}) },
+		"a good session, bad token": func(r *http.Request) { as(e.ann)(r); header(api.TokenHeader, over)(r) },
+	}
+	owners := map[string]with{
+		"session": as(e.ann), "token": header(api.TokenHeader, good), "bearer": header("Authorization", "Bearer "+good),
+	}
+	path := func(rt route) string {
+		id := string(target.ID)
+		if strings.HasPrefix(rt.path, "/tokens") {
+			id = annsToken[0].ID
+		}
+		return strings.ReplaceAll(rt.path, "{id}", id)
+	}
+	before := e.dump()
+	for _, rt := range testServer().routes() {
+		name := rt.method + " " + rt.path
+		if rt.open {
+			continue
+		}
+		for who, w := range strangers {
+			a := e.do(rt.method, Prefix+path(rt), bodies[name], w)
+			if a.status != http.StatusUnauthorized || a.code() != string(workspace.CodeUnauthenticated) || a.header.Get("WWW-Authenticate") == "" {
+				t.Errorf("%s by %s: %d %s", name, who, a.status, a.body)
+			}
+		}
+		if strings.Contains(rt.path, "{id}") {
+			if a := e.do(rt.method, Prefix+path(rt), bodies[name], as(e.eve)); a.status != http.StatusForbidden || a.code() != string(workspace.CodeForbidden) {
+				t.Errorf("%s by a stranger: %d %s", name, a.status, a.body)
+			}
+		}
+	}
+	if after := e.dump(); after != before {
+		t.Errorf("refused requests changed something:\n%s\n\n%s", before, after)
+	}
+	// Those who may are not refused. What a call says of the state is another
+	// test's business; its answer may be a 404 or 409.
+	for _, rt := range testServer().routes() {
+		name := rt.method + " " + rt.path
+		if name == "POST /logout" || name == "DELETE /tokens/{id}" {
+			continue
+		}
+		for who, w := range owners {
+			a := e.do(rt.method, Prefix+path(rt), bodies[name], w)
+			if a.status == http.StatusUnauthorized || a.status == http.StatusForbidden || a.status >= 500 {
+				t.Errorf("%s by the owner's %s: %d %s", name, who, a.status, a.body)
+			}
+		}
+	}
+	e.want(204, "", "DELETE", "/tokens/"+annsToken[0].ID, "", as(e.ann))
+	e.want(204, "", "POST", "/logout", "", as(e.ann))
+	e.want(401, "unauthenticated", "GET", "/session", "", as(e.ann))
+}
+
+// A list and a stream show nobody else's.
+func TestListsAreOnesOwn(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.workspace(e.ann, "hers")
+	if l := read[api.WorkspaceList](t, e.want(200, "", "GET", "/workspaces", "", as(e.eve))); len(l.Workspaces) != 0 || l.Workspaces == nil {
+		t.Errorf("%+v", l)
+	}
+	if l := read[api.TokenList](t, e.want(200, "", "GET", "/tokens", "", as(e.eve))); len(l.Tokens) != 0 || l.Tokens == nil {
+		t.Errorf("%+v", l)
+	}
+}
+
+// What another origin's page makes a browser send is refused, on every route
+// that changes something, though the cookie is right.
+func TestCrossOrigin(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	target := e.workspace(e.ann, "target")
+	_, secret, err := e.auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, "x", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tokens, err := e.auth.Tokens(t.Context(), e.ann.Caller)
+	if err != nil {
+		t.Fatal(err)
+	}
+	attacks := map[string][]with{
+		"cross-site":         {header("Sec-Fetch-Site", "cross-site")},
+		"same-site":          {header("Sec-Fetch-Site", "same-site"), header("Origin", "http://evil.localhost")},
+		"origin":             {header("Origin", "https://evil.example")},
+		"origin null":        {header("Origin", "null")},
+		"origin, other port": {header("Origin", "http://127.0.0.1:1")},
+		"no-cors":            {header("Sec-Fetch-Site", "same-origin"), header("Sec-Fetch-Mode", "no-cors")},
+	}
+	before := e.dump()
+	for _, rt := range testServer().routes() {
+		name := rt.method + " " + rt.path
+		id := string(target.ID)
+		if strings.HasPrefix(rt.path, "/tokens") {
+			id = tokens[0].ID
+		}
+		path := strings.ReplaceAll(rt.path, "{id}", id)
+		for attack, headers := range attacks {
+			a := e.do(rt.method, Prefix+path, bodies[name], append(headers, as(e.ann))...)
+			if rt.method == http.MethodGet {
+				// Browsers let no other origin read these; they change nothing.
+				if a.header.Get("Access-Control-Allow-Origin") != "" {
+					t.Errorf("%s, %s: readable", name, attack)
+				}
+				continue
+			}
+			if a.status != http.StatusForbidden || a.code() != string(codeCrossOrigin) {
+				t.Errorf("%s, %s: %d %s", name, attack, a.status, a.body)
+			}
+		}
+	}
+	if after := e.dump(); after != before {
+		t.Errorf("something changed:\n%s\n\n%s", before, after)
+	}
+	// The dashboard's own page and programs may.
+	path := "/workspaces/" + string(target.ID)
+	e.want(200, "", "PATCH", path, `{"memo":"1"}`, as(e.ann), header("Sec-Fetch-Site", "same-origin"), header("Sec-Fetch-Mode", "cors"))
+	e.want(200, "", "PATCH", path, `{"memo":"2"}`, as(e.ann), header("Origin", e.srv.URL))
+	e.want(200, "", "PATCH", path, `{"memo":"3"}`, as(e.ann))
+	e.want(200, "", "PATCH", path, `{"memo":"4"}`, header(api.TokenHeader, secret))
+	// A form can be sent unasked; JSON cannot.
+	for _, typ := range []string{"text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "", "application/json/x"} {
+		e.want(415, "unsupported_media_type", "PATCH", path, `{"memo":"5"}`, as(e.ann), header("Content-Type", typ))
+	}
+	e.want(200, "", "PATCH", path, `{"memo":"6"}`, as(e.ann), header("Content-Type", "application/json; charset=utf-8"))
+}
