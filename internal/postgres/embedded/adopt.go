@@ -28,6 +28,11 @@ func (l *layout) claim(ctx context.Context, socketFolder string) (*process, *os.
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the database's lock: %w", err)
 	}
+	if l.acc.switched() { // postgres's user may run the server itself some day
+		if err := lock.Chown(l.acc.postgres.uid, l.acc.postgres.gid); err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("open the database's lock: %w", err), lock.Close())
+		}
+	}
 	p, err := l.claimWith(ctx, lock, socketFolder)
 	if p != nil || err != nil {
 		_ = lock.Close()

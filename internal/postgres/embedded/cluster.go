@@ -18,7 +18,7 @@ const bootstrap = `CREATE ROLE ` + roleName + ` LOGIN CREATEDB;
 CREATE DATABASE ` + databaseName + ` OWNER ` + roleName + `;
 `
 
-// create makes the cluster under another name and renames it when it is whole
+// createCluster makes the cluster under another name and renames it when it is whole
 // and on disk: what a crash leaves half done is thrown away at the next start.
 // The caller holds the cluster's lock.
 func (l *layout) createCluster(ctx context.Context, inst installation, lock *os.File, more map[string]string) error {

@@ -223,13 +223,13 @@ func TestPeerAuthentication(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	if os.Geteuid() == 0 {
 		// A way in for everybody, as if all the folders were open.
-		public, err := os.MkdirTemp("/tmp", "codehub-peer-")
+		public, err := os.MkdirTemp("", "codehub-peer-")
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = os.RemoveAll(public) })
 		socket = public
-		for path := s.lay.path(runName); path != "/tmp"; path = filepath.Dir(path) {
+		for path := s.lay.path(runName); path != os.TempDir(); path = filepath.Dir(path) {
 			if err := os.Chmod(path, 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -304,7 +304,7 @@ func TestAccounts(t *testing.T) {
 // A server that is not root has one user and plain paths. Root tests it as nobody.
 func TestUnprivilegedServer(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("/tmp", "codehub-unprivileged-")
+	dir, err := os.MkdirTemp("", "codehub-unprivileged-")
 	if err != nil {
 		t.Fatal(err)
 	}
