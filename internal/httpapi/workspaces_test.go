@@ -1,0 +1,155 @@
+package httpapi
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"codehub/api"
+)
+
+func TestWorkspaces(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	me := as(e.ann)
+	a := e.want(201, "", "POST", "/workspaces", `{"name":" cafe\u0301 ","description":"d","memo":"m","standby_ttl_seconds":0}`, me)
+	w := read[api.Workspace](t, a)
+	if w.Name != "café" || w.Description != "d" || w.Memo != "m" || *w.StandbyTTLSeconds != 0 || w.ArchiveTTLSeconds != nil ||
+		w.DesiredState != "RUNNING" || w.Phase != "PENDING" || w.Operation != "NONE" || w.ImageRef != "codehub/workspace:latest" ||
+		w.URL != e.srv.URL+"/w/"+w.ID+"/" || a.header.Get("Location") != Prefix+"/workspaces/"+w.ID {
+		t.Errorf("%+v %s", w, a.header)
+	}
+	path := "/workspaces/" + w.ID
+	e.want(409, "name_taken", "POST", "/workspaces", `{"name":"caf\u00e9"}`, me)
+	if got := read[api.Workspace](t, e.want(200, "", "GET", path, "", me)); got.ID != w.ID {
+		t.Errorf("%+v", got)
+	}
+	got := read[api.Workspace](t, e.want(200, "", "PATCH", path, `{"name":"b","standby_ttl_seconds":null,"desired_state":"STANDBY","keep_awake_until":"`+
+		time.Now().Add(time.Hour).Format(time.RFC3339)+`"}`, me))
+	if got.Name != "b" || got.StandbyTTLSeconds != nil || got.DesiredState != "STANDBY" || got.KeepAwakeUntil == nil || got.Description != "d" {
+		t.Errorf("%+v", got)
+	}
+	e.want(200, "", "PATCH", path, `{"desired_state":"STANDBY"}`, me)
+
+	// While an operation runs.
+	e.exec(`UPDATE workspaces SET phase = 'STANDBY', operation = 'STARTING', op_id = gen_random_uuid(), desired_state = 'RUNNING'`)
+	e.want(409, "operation_in_progress", "PATCH", path, `{"desired_state":"STANDBY"}`, me)
+	e.want(409, "operation_in_progress", "DELETE", path, "", me)
+	got = read[api.Workspace](t, e.want(202, "", "POST", path+"/stop", "", me))
+	if got.NextDesiredState == nil || *got.NextDesiredState != "STANDBY" {
+		t.Errorf("a stop meanwhile: %+v", got)
+	}
+	got = read[api.Workspace](t, e.want(202, "", "DELETE", path+"?queue=true", "", me))
+	if got.DeletedAt != nil || *got.NextDesiredState != "DELETED" {
+		t.Errorf("a deletion meanwhile: %+v", got)
+	}
+	got = read[api.Workspace](t, e.want(202, "", "POST", path+"/cancel", "", me))
+	if got.DesiredState != "STANDBY" || got.NextDesiredState != nil {
+		t.Errorf("cancelled: %+v", got)
+	}
+	e.want(202, "", "POST", path+"/stop?force=true", "", me)
+
+	// In ERROR.
+	e.exec(`UPDATE workspaces SET phase = 'ERROR', operation = 'NONE', op_id = NULL, error_reason = 'Timeout', force_stop_requested_at = NULL`)
+	e.want(409, "recovery_required", "PATCH", path, `{"desired_state":"RUNNING"}`, me)
+	e.want(409, "not_cancellable", "POST", path+"/cancel", "", me)
+	e.want(202, "", "POST", path+"/stop", "", me)
+	e.exec(`UPDATE workspaces SET force_stop_requested_at = NULL WHERE force_stop_requested_at IS NOT NULL`)
+	e.want(409, "not_supported", "POST", path+"/recover", `{"start_empty":true,"confirm":"b"}`, me)
+	e.want(202, "", "POST", path+"/recover", "", me)
+	e.exec(`UPDATE workspaces SET recover_requested_at = NULL, recover_action = NULL, error_reason = 'DataLost' WHERE recover_action = 'afresh'`)
+	if a := e.want(409, "confirmation_required", "POST", path+"/recover", `{"start_empty":true}`, me); read[api.Error](t, a).Details["confirm"] != "b" {
+		t.Error(a.body)
+	}
+	e.want(409, "confirmation_required", "POST", path+"/recover", `{"start_empty":true,"confirm":"B"}`, me)
+	e.want(202, "", "POST", path+"/recover", `{"start_empty":true,"confirm":"b"}`, me)
+	e.exec(`UPDATE workspaces SET phase = 'STANDBY', recover_requested_at = NULL, recover_action = NULL, error_reason = NULL,
+		conditions = '{"storage.volume_ready":{"status":"True","reason":"Ready"}}', home_ctx = '{"state":"live"}' WHERE recover_action = 'empty'`)
+	e.want(409, "not_in_error", "POST", path+"/recover", "", me)
+	e.want(409, "not_in_error", "POST", path+"/recover", `{"start_empty":true,"confirm":"b"}`, me)
+
+	// Deleted and back.
+	e.want(409, "not_deleted", "POST", path+"/undelete", "", me)
+	got = read[api.Workspace](t, e.want(202, "", "DELETE", path, "", me))
+	if got.DeletedAt == nil || got.PurgedAt == nil || got.PurgedAt.Sub(*got.DeletedAt) != time.Hour {
+		t.Errorf("deleted: %+v", got)
+	}
+	e.want(202, "", "DELETE", path, "", me)
+	e.want(200, "", "GET", path, "", me)
+	e.want(404, "not_found", "PATCH", path, `{"memo":"x"}`, me)
+	if l := read[api.WorkspaceList](t, e.want(200, "", "GET", "/workspaces?deleted=true", "", me)); len(l.Workspaces) != 1 {
+		t.Errorf("deleted ones: %+v", l)
+	}
+	e.want(201, "", "POST", "/workspaces", `{"name":"b","desired_state":"STANDBY"}`, me)
+	e.want(409, "name_taken", "POST", path+"/undelete", "", me)
+	e.exec(`UPDATE workspaces SET name = 'c' WHERE deleted_at IS NULL`)
+	got = read[api.Workspace](t, e.want(200, "", "POST", path+"/undelete", "", me))
+	if got.DeletedAt != nil || got.DesiredState != "STANDBY" {
+		t.Errorf("undeleted: %+v", got)
+	}
+	e.want(202, "", "DELETE", path, "", me)
+	e.exec(`UPDATE workspaces SET home_ctx = '{"state":"removing"}' WHERE deleted_at IS NOT NULL`)
+	e.want(410, "gone", "POST", path+"/undelete", "", me)
+	e.exec(`UPDATE workspaces SET phase = 'DELETED' WHERE deleted_at IS NOT NULL`)
+	e.want(404, "not_found", "GET", path, "", me)
+	e.want(404, "not_found", "DELETE", path, "", me)
+}
+
+func TestPages(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	var want []string
+	for i := range 5 {
+		want = append([]string{e.workspace(e.ann, fmt.Sprint("w", i)).Name}, want...)
+	}
+	var got []string
+	cursor := ""
+	for range 10 {
+		l := read[api.WorkspaceList](t, e.want(200, "", "GET", "/workspaces?limit=2&cursor="+cursor, "", as(e.ann)))
+		for _, w := range l.Workspaces {
+			got = append(got, w.Name)
+		}
+		if cursor = l.NextCursor; cursor == "" {
+			break
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if l := read[api.WorkspaceList](t, e.want(200, "", "GET", "/workspaces?q=W3&phase=PENDING", "", as(e.ann))); len(l.Workspaces) != 1 || l.Workspaces[0].Name != "w3" {
+		t.Errorf("found %+v", l)
+	}
+}
+
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.exec(`UPDATE users SET max_running = 1`)
+	first := read[api.Workspace](t, e.want(201, "", "POST", "/workspaces", `{"name":"a"}`, as(e.ann)))
+	a := e.want(429, "workspace_limit_exceeded", "POST", "/workspaces", `{"name":"b"}`, as(e.ann))
+	d := read[api.Error](t, a).Details
+	if fmt.Sprintf("%v %v %v %v", d["limit_type"], d["current"], d["max"], d["running_workspaces"]) != fmt.Sprintf("per_user 1 1 [map[id:%s name:a]]", first.ID) {
+		t.Errorf("%v", d)
+	}
+	if l := read[api.WorkspaceList](t, e.want(200, "", "GET", "/workspaces", "", as(e.ann))); len(l.Workspaces) != 1 {
+		t.Errorf("%d workspaces", len(l.Workspaces))
+	}
+	e.want(201, "", "POST", "/workspaces", `{"name":"b","desired_state":"STANDBY"}`, as(e.ann))
+}
+
+// A server without archives says so; one that has them takes the wish.
+func TestArchivedNeedsArchives(t *testing.T) {
+	t.Parallel()
+	for _, archives := range []bool{false, true} {
+		e := newEnv(t, func(c *Config) { c.Archives = archives })
+		path := "/workspaces/" + string(e.workspace(e.ann, "a").ID)
+		if !archives {
+			e.want(409, "not_supported", "POST", "/workspaces", `{"name":"b","desired_state":"ARCHIVED"}`, as(e.ann))
+			e.want(409, "not_supported", "PATCH", path, `{"desired_state":"ARCHIVED"}`, as(e.ann))
+			continue
+		}
+		e.want(201, "", "POST", "/workspaces", `{"name":"b","desired_state":"ARCHIVED"}`, as(e.ann))
+		e.want(200, "", "PATCH", path, `{"desired_state":"ARCHIVED"}`, as(e.ann))
+	}
+}
