@@ -1,0 +1,202 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/client"
+
+	"codehub/api"
+)
+
+// The server is killed with -9 while each operation runs, and started again:
+// everything converges, and a workspace that ran beside it never noticed.
+func TestKilledDuringEachOperation(t *testing.T) {
+	t.Parallel()
+	s := start(t, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")
+	bystander := s.create(api.CreateWorkspace{Name: "bystander"})
+	s.awaitPhase(bystander, "RUNNING")
+	s.write(bystander, "bystander's work")
+	before := s.containerOf(bystander)
+
+	// killDuring waits until the operation is seen, and kills. What is too
+	// quick to be seen is killed soon after it was asked for, which is one of
+	// the moments that matter too.
+	killDuring := func(id, operation string) {
+		deadline := time.Now().Add(300 * time.Millisecond)
+		for time.Now().Before(deadline) {
+			if w, err := s.api.Get(t.Context(), id); err == nil && w.Operation == operation {
+				break
+			}
+		}
+		s.Kill()
+		s.again()
+	}
+	for round := range 2 {
+		id := s.create(api.CreateWorkspace{Name: fmt.Sprint("victim", round)})
+		killDuring(id, "PROVISIONING")
+		s.await(id, "starting or running", func(w api.Workspace) bool { return w.Operation == "STARTING" || w.Phase == "RUNNING" })
+		s.Kill()
+		s.again()
+		w := s.awaitPhase(id, "RUNNING")
+		if w.ErrorCount != 0 {
+			t.Errorf("the kills counted as %d failures: %s", w.ErrorCount, str(w.ErrorMessage))
+		}
+		s.write(id, "work")
+		s.want(id, "STANDBY")
+		killDuring(id, "STOPPING")
+		s.awaitPhase(id, "STANDBY")
+		s.want(id, "RUNNING")
+		killDuring(id, "STARTING")
+		s.awaitPhase(id, "RUNNING")
+		s.expect(id, "work")
+		if _, err := s.api.Delete(t.Context(), id, true); err != nil {
+			t.Fatal(err)
+		}
+		killDuring(id, "DELETING")
+		s.remove(id)
+	}
+	if after := s.containerOf(bystander); after != before {
+		t.Errorf("the running container was replaced: %s, then %s", before, after)
+	}
+	s.expect(bystander, "bystander's work")
+	s.remove(bystander)
+	if cs, vs := s.left(); len(cs)+len(vs) != 0 {
+		t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
+	}
+}
+
+// containerOf is the engine's id of a workspace's container, with the time it
+// was started: neither changes unless it is touched.
+func (s *server) containerOf(id string) string {
+	s.Helper()
+	c, err := env.docker.ContainerInspect(s.Context(), "codehub-ws-"+id, client.ContainerInspectOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	return c.Container.ID + " " + c.Container.State.StartedAt
+}
+
+func TestRemovedByHand(t *testing.T) {
+	t.Parallel()
+	for _, storage := range []string{"docker-volume", "local-dir"} {
+		t.Run(storage, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage, "COORDINATOR_IDLE_INTERVAL=1s")
+			id := s.create(api.CreateWorkspace{Name: "one"})
+			s.awaitPhase(id, "RUNNING")
+			s.write(id, "work")
+
+			// The container: it comes back with its home.
+			before := s.containerOf(id)
+			if _, err := env.docker.ContainerRemove(t.Context(), "codehub-ws-"+id, client.ContainerRemoveOptions{Force: true}); err != nil {
+				t.Fatal(err)
+			}
+			s.await(id, "running in another container", func(w api.Workspace) bool {
+				c, err := env.docker.ContainerInspect(t.Context(), "codehub-ws-"+id, client.ContainerInspectOptions{})
+				return err == nil && !strings.HasPrefix(before, c.Container.ID) && w.Phase == "RUNNING" && w.Operation == "NONE"
+			})
+			s.expect(id, "work")
+
+			// The volume: DataLost, and never an empty home by itself.
+			s.want(id, "STANDBY")
+			s.awaitPhase(id, "STANDBY")
+			s.loseVolume(id, storage)
+			w := s.await(id, "in ERROR", func(w api.Workspace) bool { return w.Phase == "ERROR" })
+			if str(w.ErrorReason) != "DataLost" {
+				t.Errorf("error %q: %s", str(w.ErrorReason), str(w.ErrorMessage))
+			}
+			if _, err := s.api.Want(t.Context(), id, "RUNNING", false); err == nil {
+				t.Error("a lost home could be started")
+			}
+			if _, err := s.api.Recover(t.Context(), id, api.Recover{}); err != nil {
+				t.Fatal(err)
+			}
+			s.await(id, "still lost after a fresh look", func(w api.Workspace) bool { return w.Phase == "ERROR" })
+			if _, err := s.api.Recover(t.Context(), id, api.Recover{StartEmpty: true, Confirm: "another name"}); err == nil {
+				t.Error("starting empty was not confirmed, and done")
+			}
+			if _, err := s.api.Recover(t.Context(), id, api.Recover{StartEmpty: true, Confirm: "one"}); err != nil {
+				t.Fatal(err)
+			}
+			s.awaitPhase(id, "STANDBY")
+			s.want(id, "RUNNING")
+			s.awaitPhase(id, "RUNNING")
+			if status, body := s.ide("GET", id, "/file?path=notes.txt", ""); status != 404 {
+				t.Errorf("the new home is not empty: %d %q", status, body)
+			}
+			s.remove(id)
+			if cs, vs := s.left(); len(cs)+len(vs) != 0 {
+				t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
+			}
+		})
+	}
+}
+
+// 200 starts at once with a limit of 3: 3 run, and never a fourth.
+func TestLimitIsExact(t *testing.T) {
+	t.Parallel()
+	s := start(t, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=3")
+	const many = 200
+	standby := "STANDBY"
+	ids := make([]string, 8)
+	for i := range ids {
+		ids[i] = s.create(api.CreateWorkspace{Name: fmt.Sprint("ws", i), DesiredState: &standby})
+	}
+	for _, id := range ids {
+		s.awaitPhase(id, "STANDBY")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	won := make(chan string, many)
+	done := make(chan struct{}, many)
+	for i := range many {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			if w, err := s.api.Want(ctx, ids[i%len(ids)], "RUNNING", false); err == nil {
+				won <- w.ID
+			}
+		}()
+	}
+	for range many {
+		<-done
+	}
+	close(won)
+	winners := map[string]bool{}
+	for id := range won {
+		winners[id] = true
+	}
+	if len(winners) != 3 {
+		t.Errorf("%d workspaces were let in, want 3", len(winners))
+	}
+	for id := range winners {
+		s.awaitPhase(id, "RUNNING")
+	}
+	f := client.Filters{}.Add("label", "codehub.installation="+s.installation()).Add("label", "codehub.role=workspace")
+	cs, err := env.docker.ContainerList(t.Context(), client.ContainerListOptions{All: true, Filters: f})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cs.Items) != 3 {
+		t.Errorf("%d containers, want 3", len(cs.Items))
+	}
+}
+
+// loseVolume removes a home by hand.
+func (s *server) loseVolume(id, storage string) {
+	s.Helper()
+	var err error
+	if storage == "local-dir" {
+		err = os.RemoveAll(filepath.Join(s.home, "homes", id))
+	} else {
+		_, err = env.docker.VolumeRemove(s.Context(), "ws-"+id+"-home", client.VolumeRemoveOptions{})
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+}

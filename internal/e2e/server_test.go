@@ -1,0 +1,270 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/client"
+
+	"codehub/api"
+	codehub "codehub/client"
+	"codehub/internal/e2e/proc"
+)
+
+// server is a codehub process with a person logged in, and nothing in Docker
+// before it and after it.
+type server struct {
+	*testing.T
+	*proc.Server
+	api   *codehub.Client
+	token string
+	home  string // its data folder
+}
+
+func start(t *testing.T, settings ...string) *server {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "codehub-e2e-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // the embedded database runs as another user
+		t.Fatal(err)
+	}
+	s := &server{T: t, home: filepath.Join(dir, "data")}
+	if s.Server, err = proc.New(proc.Options{Binary: env.binary, DataDir: s.home, Env: append([]string{"CODEHUB_DEFAULT_IMAGE=" + env.testImage}, settings...)}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the server's log:\n%s", lastLines(s.Log(), 150))
+		}
+		s.Close()
+		s.sweep()
+		os.RemoveAll(dir)
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	s.login()
+	return s
+}
+
+// again starts the server after it was killed or stopped.
+func (s *server) again() {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
+	defer cancel()
+	if err := s.Start(ctx); err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *server) login() {
+	s.Helper()
+	c, _, err := codehub.Login(s.Context(), s.URL, api.Login{Username: "admin", Password: proc.AdminPassword})
+	if err != nil {
+		s.Fatal(err)
+	}
+	tok, err := c.CreateToken(s.Context(), api.CreateToken{Name: "e2e"})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.token = tok.Token
+	if s.api, err = codehub.New(s.URL, tok.Token); err != nil {
+		s.Fatal(err)
+	}
+}
+
+var installationID = regexp.MustCompile(`msg=installation id=([0-9a-f-]{36})`)
+
+// installation is the id that labels everything of this server in Docker.
+func (s *server) installation() string {
+	if m := installationID.FindStringSubmatch(s.Log()); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// left is what Docker still has of this server's workspaces.
+func (s *server) left() (containers, volumes []string) {
+	s.Helper()
+	id := s.installation()
+	if id == "" {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	f := client.Filters{}.Add("label", "codehub.installation="+id)
+	cs, err := env.docker.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: f})
+	if err != nil {
+		s.Error(err)
+	}
+	for _, c := range cs.Items {
+		containers = append(containers, c.ID)
+	}
+	vs, err := env.docker.VolumeList(ctx, client.VolumeListOptions{Filters: f})
+	if err != nil {
+		s.Error(err)
+	}
+	for _, v := range vs.Items {
+		volumes = append(volumes, v.Name)
+	}
+	return containers, volumes
+}
+
+// sweep removes whatever this server has made in Docker.
+func (s *server) sweep() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	containers, volumes := s.left()
+	for _, c := range containers {
+		_, _ = env.docker.ContainerRemove(ctx, c, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	}
+	for _, v := range volumes {
+		_, _ = env.docker.VolumeRemove(ctx, v, client.VolumeRemoveOptions{Force: true})
+	}
+	f := client.Filters{}.Add("label", "codehub.installation="+s.installation())
+	networks, err := env.docker.NetworkList(ctx, client.NetworkListOptions{Filters: f})
+	if err != nil {
+		s.Error(err)
+		return
+	}
+	for _, n := range networks.Items {
+		_, _ = env.docker.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{})
+		_ = exec.CommandContext(ctx, "nft", "delete", "table", "inet", n.Name).Run() // the wall has the network's name
+	}
+	images, err := env.docker.ImageList(ctx, client.ImageListOptions{Filters: f})
+	if err != nil {
+		s.Error(err)
+		return
+	}
+	for _, i := range images.Items {
+		_, _ = env.docker.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true})
+	}
+}
+
+func (s *server) create(in api.CreateWorkspace) string {
+	s.Helper()
+	w, err := s.api.Create(s.Context(), in)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return w.ID
+}
+
+// await polls the API, as over kills of the server no stream lasts.
+func (s *server) await(id, what string, ok func(api.Workspace) bool) api.Workspace {
+	s.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	var last api.Workspace
+	var err error
+	for time.Now().Before(deadline) {
+		var w api.Workspace
+		if w, err = s.api.Get(s.Context(), id); err == nil {
+			last = w
+			if ok(w) {
+				return w
+			}
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	s.Fatalf("workspace %s never %s: phase %s, operation %s, error %v %v (%v)", id, what, last.Phase, last.Operation, str(last.ErrorReason), str(last.ErrorMessage), err)
+	return last
+}
+
+func (s *server) awaitPhase(id, phase string) api.Workspace {
+	s.Helper()
+	return s.await(id, phase+" and at rest", func(w api.Workspace) bool { return w.Phase == phase && w.Operation == "NONE" })
+}
+
+func (s *server) want(id, desired string) {
+	s.Helper()
+	if _, err := s.api.Want(s.Context(), id, desired, true); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// remove deletes a workspace for good and waits until nothing is left of it.
+func (s *server) remove(id string) {
+	s.Helper()
+	if _, err := s.api.Delete(s.Context(), id, true); err != nil {
+		s.Fatal(err)
+	}
+	s.awaitGone(id)
+}
+
+// awaitGone waits until a deleted workspace is DELETED.
+func (s *server) awaitGone(id string) {
+	s.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		_, err := s.api.Get(s.Context(), id)
+		var e *codehub.Error
+		if errors.As(err, &e) && e.Status == http.StatusNotFound {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("workspace %s is not gone: %v", id, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// ide sends a request to a workspace through the proxy.
+func (s *server) ide(method, id, path string, body string) (int, string) {
+	s.Helper()
+	req, err := http.NewRequestWithContext(s.Context(), method, s.URL+"/w/"+id+path, strings.NewReader(body))
+	if err != nil {
+		s.Fatal(err)
+	}
+	req.Header.Set(api.TokenHeader, s.token)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	b := new(strings.Builder)
+	if _, err := io.Copy(b, resp.Body); err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, b.String()
+}
+
+func (s *server) write(id, content string) {
+	s.Helper()
+	if status, body := s.ide(http.MethodPut, id, "/file?path=notes.txt", content); status >= 300 || status == 0 {
+		s.Fatalf("write a file in %s: %d %s", id, status, body)
+	}
+}
+
+func (s *server) expect(id, content string) {
+	s.Helper()
+	if status, body := s.ide(http.MethodGet, id, "/file?path=notes.txt", ""); status != 200 || body != content {
+		s.Errorf("the home of %s: %d %q, want %q", id, status, body, content)
+	}
+}
+
+func str(p *string) string {
+	if p == nil {
+		return ""
+	}
+	return *p
+}
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+var clientFilter codehub.Filter // all of mine
