@@ -20,13 +20,17 @@ import (
 type Controller struct {
 	mu   sync.Mutex
 	conn *pgx.Conn
+
+	known map[[16]byte]*known // rows as they were last read, for Candidates
+	order []*known            // the same by ascending id
+	turn  uint64
 }
 
 // NewController makes a Controller of the leader's session. Whoever else uses
 // conn does so through Do.
 func NewController(conn *pgx.Conn) *Controller {
 	_ = inUTC(context.Background(), conn) // it only sets up conn's codecs
-	return &Controller{conn: conn}
+	return &Controller{conn: conn, known: map[[16]byte]*known{}}
 }
 
 // Do runs f with the session, while nobody else uses it.
@@ -37,24 +41,6 @@ func (c *Controller) Do(ctx context.Context, f func(ctx context.Context, conn *p
 		return err
 	}
 	return f(ctx, c.conn)
-}
-
-// Candidates reads every workspace of which something is left, deleted ones
-// included, by ascending id. What only people see or the TTLs need stays
-// empty: Description, Memo, LastAccessAt, LastAccess, KeepAwakeTil,
-// StandbyTTL, ArchiveTTL and UpdatedAt.
-func (c *Controller) Candidates(ctx context.Context) (list []workspace.Workspace, err error) {
-	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, `SELECT `+coreColumns+` FROM workspaces WHERE phase <> 'DELETED' ORDER BY id`)
-		if err != nil {
-			return err
-		}
-		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (w workspace.Workspace, err error) {
-			return w, row.Scan(coreTargets(&w)...)
-		})
-		return err
-	})
-	return list, failed("read the workspaces", err)
 }
 
 // Change is what the controller writes to one row.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,6 +67,43 @@ func TestCandidates(t *testing.T) {
 	}
 	if got[0].ObservedAt.Location() != time.UTC {
 		t.Error("times are not in UTC")
+	}
+}
+
+// Whatever anybody does, every look shows what is there, as the first look of
+// another controller does.
+func TestCandidatesFollow(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	conn := e.conn()
+	c := postgres.NewController(e.conn())
+	ann := e.user("ann")
+	r := rand.New(rand.NewPCG(3, 3))
+	var ids []workspace.ID
+	for range 40 {
+		for range r.IntN(4) {
+			switch n := r.IntN(8); {
+			case n < 3 || len(ids) == 0:
+				ids = append(ids, e.workspace(ann, nil).ID)
+			case n == 3:
+				i := r.IntN(len(ids))
+				e.exec(`DELETE FROM workspaces WHERE id = $1`, ids[i])
+				ids = slices.Delete(ids, i, i+1)
+			case n == 4:
+				e.set(ids[r.IntN(len(ids))], state{"phase": "DELETED", "deleted_at": time.Now()})
+			case n == 5:
+				e.set(ids[r.IntN(len(ids))], state{"phase": "DELETING", "deleted_at": time.Now()})
+			default:
+				e.set(ids[r.IntN(len(ids))], state{"error_count": r.IntN(1000), "conditions": container})
+			}
+		}
+		got, want := must(c.Candidates(t.Context()))(t), must(postgres.NewController(conn).Candidates(t.Context()))(t)
+		if d := cmp.Diff(want, got); d != "" {
+			t.Fatal(d)
+		}
+		if !slices.IsSortedFunc(got, func(a, b workspace.Workspace) int { return strings.Compare(string(a.ID), string(b.ID)) }) {
+			t.Fatal("not by id")
+		}
 	}
 }
 

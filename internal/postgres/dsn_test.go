@@ -9,6 +9,6 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-func newDSN(t *testing.T) string { return pgtest.New(t, postgres.Migrate) }
+func newDSN(t testing.TB) string { return pgtest.New(t, postgres.Migrate) }
 
-func emptyDSN(t *testing.T) string { return pgtest.New(t, nil) }
+func emptyDSN(t testing.TB) string { return pgtest.New(t, nil) }

@@ -25,13 +25,13 @@ import (
 // env is a database of the test's own, the store on it, and a way around the
 // store.
 type env struct {
-	*testing.T
+	testing.TB
 	*postgres.DB
 	dsn string
 	raw *pgxpool.Pool
 }
 
-func open(t *testing.T, opts postgres.Options) *env {
+func open(t testing.TB, opts postgres.Options) *env {
 	t.Helper()
 	dsn := newDSN(t)
 	db, err := postgres.Open(t.Context(), dsn, opts)
@@ -49,7 +49,7 @@ func open(t *testing.T, opts postgres.Options) *env {
 		t.Fatal(err)
 	}
 	t.Cleanup(raw.Close)
-	return &env{T: t, DB: db, dsn: dsn, raw: raw}
+	return &env{TB: t, DB: db, dsn: dsn, raw: raw}
 }
 
 func (e *env) exec(sql string, args ...any) int64 {
