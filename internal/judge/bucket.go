@@ -21,8 +21,7 @@ func AsksBucket(row workspace.Workspace) bool {
 }
 
 // archiveSeen reports whether the archive condition is about the archive that
-// the row names, not about none or an earlier one.
+// the row names, and not about none or an earlier one.
 func archiveSeen(row workspace.Workspace) bool {
-	c := row.Conditions.Get(workspace.ArchiveReady)
-	return c.Reason != workspace.ReasonNotObserved && c.Reason != workspace.ReasonNoArchive
+	return row.Conditions.Get(workspace.ArchiveReady).Message == row.ArchiveKey
 }

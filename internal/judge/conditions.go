@@ -13,11 +13,14 @@ func Conditions(in Input) workspace.Conditions {
 	case in.Row.ArchiveKey == "":
 		c = c.With(workspace.ArchiveReady, false, workspace.ReasonNoArchive, "", in.Now)
 	case in.Obs.Archive == ArchivePresent:
-		c = c.With(workspace.ArchiveReady, true, workspace.ReasonArchiveReady, "", in.Now)
+		c = c.With(workspace.ArchiveReady, true, workspace.ReasonArchiveReady, in.Row.ArchiveKey, in.Now)
 	case in.Obs.Archive == ArchiveMissing:
 		c = c.With(workspace.ArchiveReady, false, workspace.ReasonArchiveMissing, in.Row.ArchiveKey, in.Now)
 	case in.Obs.Archive == ArchiveCorrupted:
 		c = c.With(workspace.ArchiveReady, false, workspace.ReasonArchiveCorrupted, in.Row.ArchiveKey, in.Now)
+	case !archiveSeen(in.Row):
+		// What was seen of another archive says nothing about this one.
+		c = c.With(workspace.ArchiveReady, false, workspace.ReasonNotObserved, "", in.Now)
 	}
 	if in.Obs.ContainerKnown {
 		ok, reason, msg := containerReady(in.Row, in.Obs.Container)
@@ -52,7 +55,7 @@ func volumeReady(home workspace.Home, v *Volume) (ok bool, reason, message strin
 
 // containerReady: during a start it takes an answer on /healthz; once ready,
 // a running container stays ready (design §2: a slow /healthz ends nobody's
-// session).
+// session). Nobody is let in to a home that is being removed.
 func containerReady(row workspace.Workspace, k *Container) (ok bool, reason, message string) {
 	switch {
 	case k == nil:
@@ -64,6 +67,8 @@ func containerReady(row workspace.Workspace, k *Container) (ok bool, reason, mes
 			return false, workspace.ReasonContainerStarting, ""
 		}
 		return false, workspace.ReasonContainerExited, k.Detail
+	case row.Home.State == workspace.HomeRemoving:
+		return false, workspace.ReasonContainerStarting, "the home it runs on is being removed"
 	case k.Answers || row.Conditions.Is(workspace.ContainerReady):
 		return true, workspace.ReasonContainerReady, ""
 	}

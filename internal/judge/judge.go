@@ -47,7 +47,8 @@ func settle(in Input, r *Result) {
 }
 
 // forcedStop: the container goes now, whatever runs and whatever the phase
-// (design §6, /stop?force=true).
+// (design §6, /stop?force=true). A container that cannot be removed holds up
+// the rest no longer than a STOPPING would.
 func forcedStop(in Input) (Result, bool) {
 	if in.Row.ForceStopRequestedAt == nil {
 		return Result{}, false
@@ -58,19 +59,28 @@ func forcedStop(in Input) (Result, bool) {
 		r.ClearCancel = true
 		return r, true
 	case workspace.OpNone:
-		if in.Row.Conditions.HasContainer() {
-			r := Result{Row: in.Row, Action: Action{Kind: RemoveContainer}}
-			r.Row.StopReason = StopForced
-			return r, true
-		}
 		if !in.Obs.ContainerKnown {
 			return Result{Row: in.Row}, true
+		}
+		if r, ok := removal(in, *in.Row.ForceStopRequestedAt); ok {
+			r.Row.StopReason = StopForced
+			return r, true
 		}
 	}
 	// Nothing to remove: the other operations have no container.
 	r := ordinary(in)
 	r.ClearForceStop = true
 	return r, true
+}
+
+// removal has the container that was seen removed, if there is one, for as
+// long as a STOPPING may take from when it was asked for.
+func removal(in Input, asked time.Time) (Result, bool) {
+	due := later(in.UpSince, asked).Add(in.Policy.Stopping)
+	if !in.Obs.ContainerKnown || in.Obs.Container == nil || !due.After(in.Now) {
+		return Result{}, false
+	}
+	return Result{Row: in.Row, Action: Action{Kind: RemoveContainer}, LookAgain: due}, true
 }
 
 // Why a workspace stopped; shown to its owner.
@@ -99,6 +109,12 @@ func idle(in Input) Result {
 		return r
 	case row.RetryAt != nil && row.RetryAt.After(in.Now):
 		r.LookAgain = *row.RetryAt
+		return r
+	}
+	if row.Home.State == workspace.HomeRemoving && in.Obs.VolumeKnown && !ownVolume(row.Conditions) {
+		// The volume went after the ARCHIVING that was to see it go had ended.
+		r.Action = Action{Kind: Settle}
+		r.Row.Home = workspace.Home{State: workspace.HomeAbsent}
 		return r
 	}
 	if op := choose(in); op != workspace.OpNone {
@@ -193,10 +209,15 @@ func deleting(in Input) Result {
 	if row.RecoverRequestedAt != nil {
 		return recovered(in)
 	}
-	if row.ErrorReason.Final() {
+	switch {
+	case row.ErrorReason == workspace.ErrTimeout, row.ErrorReason == workspace.ErrRetryExceeded:
+		return r // deleting it failed; to delete it again asks for a recovery
+	case row.ErrorReason.Final():
+		// Found in the very moment in which it was deleted: of no concern now.
+		r.Action = Action{Kind: Settle}
+		clearError(&r.Row)
 		return r
-	}
-	if row.RetryAt != nil && row.RetryAt.After(in.Now) {
+	case row.RetryAt != nil && row.RetryAt.After(in.Now):
 		r.LookAgain = *row.RetryAt
 		return r
 	}
@@ -219,19 +240,56 @@ func deleting(in Input) Result {
 	return r
 }
 
-// recovered clears the error and looks afresh; with "empty" what was lost is
-// given up (design §2, DataLost, and §3.10).
+// recovered clears the error and looks afresh; with RecoverEmpty what was lost
+// is given up (design §2, DataLost, and §3.10). Nothing is concluded from
+// what was seen earlier: the request waits for a look at everything.
 func recovered(in Input) Result {
-	r := Result{Row: in.Row, Action: Action{Kind: Recover}, ClearRecover: true, ClearCancel: in.Row.CancelRequestedAt != nil}
-	if in.Row.RecoverAction == workspace.RecoverEmpty && !in.Row.Conditions.Is(workspace.Healthy) {
-		switch workspace.ErrorReason(in.Row.Conditions.Get(workspace.Healthy).Reason) {
+	row := in.Row
+	r := Result{Row: row, ClearCancel: row.CancelRequestedAt != nil}
+	if row.DeletedAt == nil && !fresh(in) {
+		return r
+	}
+	if row.DeletedAt == nil && row.RecoverAction == workspace.RecoverEmpty {
+		switch lost(row) {
+		case workspace.ErrContainerWithoutVolume:
+			// It works on nothing, and nothing can be put under it.
+			if r, ok := removal(in, *row.RecoverRequestedAt); ok {
+				return r
+			}
 		case workspace.ErrDataLost, workspace.ErrArchiveCorrupted:
-			r.Row.Home = workspace.Home{State: workspace.HomeAbsent}
-			r.Row.ArchiveKey, r.Row.ArchiveDigest, r.Row.ArchiveSize, r.Row.ArchiveEntries = "", "", 0, 0
+			giveUp(&r.Row)
 		}
 	}
+	r.Action, r.ClearRecover = Action{Kind: Recover}, true
 	clearError(&r.Row)
 	return r
+}
+
+// fresh reports whether everything that health depends on was seen just now.
+func fresh(in Input) bool {
+	bucket := in.Row.ArchiveKey != "" && in.Row.Home.State != workspace.HomeLive && in.Policy.CanArchive
+	return in.Obs.ContainerKnown && in.Obs.VolumeKnown && (!bucket || in.Obs.Archive != ArchiveUnknown)
+}
+
+// lost is what stands between the workspace and its home. That an archive is
+// damaged may have been found out by a restore alone.
+func lost(row workspace.Workspace) workspace.ErrorReason {
+	switch health := row.Conditions.Get(workspace.Healthy); {
+	case !health.True():
+		return workspace.ErrorReason(health.Reason)
+	case row.Home.State != workspace.HomeLive && row.ErrorReason == workspace.ErrArchiveCorrupted:
+		return row.ErrorReason
+	}
+	return ""
+}
+
+// giveUp lets go of a home that is lost. A volume that is still there is not
+// forgotten: one in filling is filled anew, one in removing is removed first.
+func giveUp(row *workspace.Workspace) {
+	if row.Home.State == workspace.HomeLive {
+		row.Home = workspace.Home{State: workspace.HomeAbsent}
+	}
+	row.ArchiveKey, row.ArchiveDigest, row.ArchiveSize, row.ArchiveEntries = "", "", 0, 0
 }
 
 func clearError(row *workspace.Workspace) {

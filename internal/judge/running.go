@@ -17,7 +17,7 @@ func running(in Input) Result {
 		return failed(in, workspace.ErrorReason(health.Reason), health.Message)
 	case complete(in):
 		return completed(in)
-	case row.CancelRequestedAt != nil && Cancellable(row), givenUp(row):
+	case row.CancelRequestedAt != nil && Cancellable(row), givenUp(row), disturbed(row):
 		return cancelled(in)
 	}
 	r.ClearCancel = row.CancelRequestedAt != nil
@@ -27,12 +27,15 @@ func running(in Input) Result {
 		return r
 	}
 	due := deadline(in)
-	if !due.After(in.Now) {
+	seen := in.Obs.ContainerKnown && in.Obs.VolumeKnown
+	if !due.After(in.Now) && seen {
 		r := failed(in, workspace.ErrTimeout, fmt.Sprintf("%s did not finish in time", row.Operation))
 		r.ClearCancel = row.CancelRequestedAt != nil
 		return r
 	}
-	r.LookAgain = due
+	if due.After(in.Now) {
+		r.LookAgain = due
+	} // else what is waited for is an observation: it may be complete already
 	if !in.Work.Running {
 		r.Action = Action{Kind: Run, Op: row.Operation}
 	}
@@ -59,7 +62,8 @@ func complete(in Input) bool {
 	case workspace.OpStopping:
 		return noContainer
 	case workspace.OpArchiving:
-		return row.Home.State == workspace.HomeRemoving && noVolume && archived
+		// Without a key the home was given up, and only its volume had to go.
+		return row.Home.State == workspace.HomeRemoving && noVolume && (archived || row.ArchiveKey == "")
 	case workspace.OpDeleting:
 		return noContainer && (row.Home.State != workspace.HomeRemoving || noVolume)
 	}
@@ -107,6 +111,12 @@ func Cancellable(row workspace.Workspace) bool {
 func givenUp(row workspace.Workspace) bool {
 	return row.Operation == workspace.OpArchiving && row.Home.State == workspace.HomeLive &&
 		(row.NextDesired == workspace.DesiredRunning || row.NextDesired == workspace.DesiredStandby)
+}
+
+// disturbed: a container has turned up, such as one that a killed server had
+// the engine start; what is being packed may change under the packer.
+func disturbed(row workspace.Workspace) bool {
+	return row.Operation == workspace.OpArchiving && row.Home.State == workspace.HomeLive && row.Conditions.HasContainer()
 }
 
 func cancelled(in Input) Result {

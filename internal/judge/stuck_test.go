@@ -8,7 +8,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// States that had no way out, one test each.
+// States without a way out, and wrong turns on the way; one test each.
 
 // A failure counts against the attempts that follow it at once, not against
 // those of another day.
@@ -42,5 +42,224 @@ func TestDeletedHomeWaitsOutItsGrace(t *testing.T) {
 	wantAction(t, r, judge.Settle, "")
 	if r = g.next(r).judged(); r.Row.Phase != workspace.PhaseDeleted {
 		t.Errorf("after the grace: %s", describe(r.Row))
+	}
+}
+
+// An error that was found in the moment of the deletion does not hold it up;
+// one of the deletion itself stays until it is asked for again.
+func TestDeletionIsNotHeldUpByWhatWasLost(t *testing.T) {
+	t.Parallel()
+	for _, reason := range workspace.ErrorReasons() {
+		if !reason.Final() {
+			continue
+		}
+		g := look(workspace.PhaseStandby).deleted(3*time.Hour).fails(reason, 1)
+		r := g.judged()
+		if reason == workspace.ErrTimeout || reason == workspace.ErrRetryExceeded {
+			wantAction(t, r, judge.None, "")
+			r = g.recovers(workspace.RecoverAfresh).judged()
+			wantAction(t, r, judge.Recover, "")
+		} else {
+			wantAction(t, r, judge.Settle, "")
+		}
+		wantAction(t, g.next(r).judged(), judge.Claim, workspace.OpDeleting)
+	}
+}
+
+// A volume that went after its ARCHIVING had ended leaves an archived
+// workspace, which can be restored.
+func TestVolumeGoneAfterArchivingHasEnded(t *testing.T) {
+	t.Parallel()
+	g := look(workspace.PhaseArchived).wants(workspace.DesiredRunning)
+	g.Row.Home = workspace.Home{State: workspace.HomeRemoving, Claim: "home"}
+	r := g.judged()
+	wantAction(t, r, judge.Settle, "")
+	wantAction(t, g.next(r).judged(), judge.Claim, workspace.OpRestoring)
+}
+
+// Nobody is let in to a home that is being removed: its container goes first.
+func TestNobodyIsLetInToAHomeThatIsRemoved(t *testing.T) {
+	t.Parallel()
+	g := look(workspace.PhaseStandby).archived("key").home(workspace.HomeRemoving).container(judge.Running).wants(workspace.DesiredRunning)
+	g.Obs.Container.Answers = true
+	r := g.judged()
+	if r.Row.Phase == workspace.PhaseRunning {
+		t.Errorf("phase %s", r.Row.Phase)
+	}
+	wantAction(t, r, judge.Claim, workspace.OpStopping)
+	if g.during(workspace.OpArchiving).judged().Row.Phase == workspace.PhaseRunning {
+		t.Error("RUNNING while its home is removed")
+	}
+}
+
+// A container that turns up while a home is packed ends the packing.
+func TestArchivingEndsWhenAContainerTurnsUp(t *testing.T) {
+	t.Parallel()
+	for _, state := range []judge.ContainerState{judge.Created, judge.Running, judge.Exited} {
+		g := look(workspace.PhaseStandby).wants(workspace.DesiredArchived).during(workspace.OpArchiving).container(state)
+		r := g.judged()
+		wantAction(t, r, judge.Cancel, workspace.OpArchiving)
+		wantAction(t, g.next(r).judged(), judge.Claim, workspace.OpStopping)
+	}
+}
+
+// To start empty leads out of every loss, and forgets no volume that would be
+// in the way for ever.
+func TestStartEmptyLeadsOut(t *testing.T) {
+	t.Parallel()
+	gone := func(g *given) *given { g.Obs.Archive = judge.ArchiveMissing; return g }
+	for _, c := range []struct {
+		name string
+		g    *given
+		home workspace.Home
+	}{
+		{"the volume is gone", func() *given {
+			g := look(workspace.PhaseStandby)
+			g.Obs.Volume = nil
+			return g.fails(workspace.ErrDataLost, 1)
+		}(), workspace.Home{State: workspace.HomeAbsent}},
+		{"the volume is another one", func() *given {
+			g := look(workspace.PhaseStandby)
+			g.Obs.Volume.Claim = "other"
+			return g.fails(workspace.ErrDataLost, 1)
+		}(), workspace.Home{State: workspace.HomeAbsent}},
+		{"the archive is gone", gone(look(workspace.PhaseArchived)).fails(workspace.ErrDataLost, 1),
+			workspace.Home{State: workspace.HomeAbsent}},
+		{"the archive is gone, a restore has begun", gone(look(workspace.PhaseArchived).home(workspace.HomeFilling)).fails(workspace.ErrDataLost, 1),
+			workspace.Home{State: workspace.HomeFilling, Claim: "home"}},
+		{"the archive is gone, the volume is being removed", gone(look(workspace.PhaseArchived).home(workspace.HomeRemoving)).fails(workspace.ErrDataLost, 1),
+			workspace.Home{State: workspace.HomeRemoving, Claim: "home"}},
+		{"the archive is damaged, as a restore has found out", look(workspace.PhaseArchived).home(workspace.HomeFilling).fails(workspace.ErrArchiveCorrupted, 1),
+			workspace.Home{State: workspace.HomeFilling, Claim: "home"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := c.g.wants(workspace.DesiredStandby).recovers(workspace.RecoverEmpty).judged()
+			wantAction(t, r, judge.Recover, "")
+			if r.Row.Home != c.home || r.Row.ArchiveKey != "" || !r.ClearRecover {
+				t.Fatalf("recovered: %s", describe(r.Row))
+			}
+			if r = c.g.next(r).judged(); c.home.State == workspace.HomeRemoving {
+				wantAction(t, r, judge.Claim, workspace.OpArchiving) // what is left goes first
+				c.g.next(r).Obs.Volume = nil
+				r = c.g.judged()
+				wantAction(t, r, judge.Complete, workspace.OpArchiving)
+				r = c.g.next(r).judged()
+			}
+			wantAction(t, r, judge.Claim, workspace.OpProvisioning)
+			if c.home.State == workspace.HomeFilling && r.Row.Home.Claim != c.home.Claim {
+				t.Errorf("the volume of %s is in the way of %s", c.home.Claim, r.Row.Home.Claim)
+			}
+		})
+	}
+}
+
+// A container whose volume is gone is removed before the empty home is made.
+func TestStartEmptyRemovesAContainerWithoutVolume(t *testing.T) {
+	t.Parallel()
+	g := look(workspace.PhaseRunning).fails(workspace.ErrContainerWithoutVolume, 1).recovers(workspace.RecoverEmpty)
+	g.Obs.Volume = nil
+	r := g.judged()
+	wantAction(t, r, judge.RemoveContainer, "")
+	if r.ClearRecover || r.Row.Home.State != workspace.HomeLive {
+		t.Fatalf("given up already: %s", describe(r.Row))
+	}
+	g.next(r).Obs.Container = nil
+	r = g.judged()
+	wantAction(t, r, judge.Recover, "")
+	wantAction(t, g.next(r).judged(), judge.Claim, workspace.OpProvisioning)
+}
+
+// A recovery concludes nothing from what was seen before it.
+func TestRecoveryWaitsForAFreshLook(t *testing.T) {
+	t.Parallel()
+	for _, action := range []string{workspace.RecoverAfresh, workspace.RecoverEmpty} {
+		g := look(workspace.PhaseArchived)
+		g.Obs.Archive = judge.ArchiveMissing
+		g.Row.Conditions = judge.Conditions(g.Input)
+		g.fails(workspace.ErrDataLost, 1).recovers(action)
+		if !judge.AsksBucket(g.Row) {
+			t.Error("the bucket is not asked")
+		}
+		for _, blind := range []func(*judge.Observation){
+			func(o *judge.Observation) { o.Archive = judge.ArchiveUnknown },
+			func(o *judge.Observation) { o.Archive, o.ContainerKnown = judge.ArchivePresent, false },
+			func(o *judge.Observation) { o.Archive, o.VolumeKnown = judge.ArchivePresent, false },
+		} {
+			h := *g
+			blind(&h.Obs)
+			if r := h.judged(); r.Action.Kind != judge.None || r.ClearRecover || r.Row.ArchiveKey == "" {
+				t.Fatalf("%s: not waited for: %d %s", action, r.Action.Kind, describe(r.Row))
+			}
+		}
+		g.Obs.Archive = judge.ArchivePresent // it is back
+		r := g.judged()
+		wantAction(t, r, judge.Recover, "")
+		if r.Row.Phase != workspace.PhaseArchived || r.Row.ArchiveKey == "" {
+			t.Errorf("%s: %s", action, describe(r.Row))
+		}
+	}
+}
+
+// A deadline is not held against an operation that may be complete, for all
+// that was seen.
+func TestNoTimeoutFromAFailedObservation(t *testing.T) {
+	t.Parallel()
+	g := look(workspace.PhaseRunning).during(workspace.OpStopping)
+	g.Now = g.Now.Add(time.Hour)
+	blind := *g
+	blind.Obs = judge.Observation{}
+	r := blind.judged()
+	wantAction(t, r, judge.None, "")
+	if !r.LookAgain.IsZero() {
+		t.Errorf("to be looked at again at %v, which is past", r.LookAgain)
+	}
+	wantAction(t, g.judged(), judge.Fail, workspace.OpStopping)
+}
+
+// What was seen of an earlier archive says nothing about the one that took its
+// place.
+func TestArchiveConditionIsAboutOneArchive(t *testing.T) {
+	t.Parallel()
+	g := look(workspace.PhaseStandby).archived("old")
+	g.Obs.Archive = judge.ArchiveMissing
+	g.Row.Conditions = judge.Conditions(g.Input)
+	g.during(workspace.OpArchiving).home(workspace.HomeRemoving)
+	g.Row.ArchiveKey, g.Obs.Archive = "new", judge.ArchiveUnknown
+	r := g.judged()
+	if c := r.Row.Conditions.Get(workspace.ArchiveReady); r.Row.Phase == workspace.PhaseError || c.Reason != workspace.ReasonNotObserved {
+		t.Errorf("%s", describe(r.Row))
+	}
+	if !judge.AsksBucket(r.Row) {
+		t.Error("the bucket is not asked about the new one")
+	}
+}
+
+// A forced stop names the container it has seen, and does not hold up the
+// rest for ever when that cannot be removed.
+func TestForcedStopEnds(t *testing.T) {
+	t.Parallel()
+	g := look(workspace.PhaseRunning).wants(workspace.DesiredStandby)
+	asked := g.Now
+	g.Row.ForceStopRequestedAt = &asked
+
+	blind := *g
+	blind.Obs.ContainerKnown, blind.Obs.Container = false, nil
+	r := blind.judged()
+	wantAction(t, r, judge.None, "")
+	if r.ClearForceStop {
+		t.Error("taken for done unseen")
+	}
+
+	r = g.judged()
+	wantAction(t, r, judge.RemoveContainer, "")
+	if due := asked.Add(g.Policy.Stopping); !r.LookAgain.Equal(due) || r.Row.StopReason != judge.StopForced {
+		t.Errorf("again at %v, want %v; reason %q", r.LookAgain, due, r.Row.StopReason)
+	}
+	g.Now = asked.Add(g.Policy.Stopping)
+	r = g.judged()
+	wantAction(t, r, judge.Claim, workspace.OpStopping) // with a deadline, and ERROR at its end
+	if !r.ClearForceStop {
+		t.Error("the request stays")
 	}
 }

@@ -172,12 +172,12 @@ func (w *world) handsOnVolume(what int) {
 		w.byHand("put the volume back", func() { w.volume, w.takenVolume = w.takenVolume, nil })
 	case what == 4 && w.container == nil:
 		w.byHand("another volume by that name", func() {
-			if w.volume != nil && w.volume.claim != "stranger" {
+			if w.volume != nil && w.volume.claim != stranger {
 				w.takenVolume = w.volume
 			}
-			w.volume = &volume{claim: "stranger"}
+			w.volume = &volume{claim: stranger}
 		})
-	case what == 5 && w.volume != nil && w.volume.claim == "stranger":
+	case what == 5 && w.volume != nil && w.volume.claim == stranger:
 		w.byHand("remove the stranger's volume", func() { w.volume = nil })
 	}
 }

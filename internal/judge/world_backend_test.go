@@ -91,14 +91,19 @@ func (w *world) jobsOfOthers(claim string) []string {
 	return out
 }
 
-// wipe empties a volume that is about to be filled. Only a home in filling,
-// with this very claim, may be wiped (design §2).
+// wipe empties a volume that is about to be filled: never one that codehub did
+// not make, and never a home that is live or being removed (design §2). A job
+// of before the deletion may still write to what goes anyway.
 func (w *world) wipe(v *volume, who string) {
-	if w.row.Home.State != workspace.HomeFilling || w.row.Home.Claim != v.claim {
+	h := w.row.Home
+	if v.claim == stranger || v.claim == h.Claim && h.State != workspace.HomeFilling && w.row.DeletedAt == nil {
 		w.failf("%s wipes a volume of claim %s", who, v.claim)
 	}
 	v.content, v.complete, v.marker, v.seeded = 0, false, "", false
 }
+
+// stranger is the claim of a volume that codehub did not make.
+const stranger = "stranger"
 
 // removeVolume removes the volume if it carries the claim. It fails while
 // something has it mounted.
@@ -124,18 +129,15 @@ func (w *world) removeVolume(claim string) error {
 	return nil
 }
 
-// mayRemove: only a home in removing, with a complete copy of it in the
-// bucket, or deleted for longer than the grace (design §3.8).
+// mayRemove: of a home only one in removing, and only with a complete copy of
+// it in the bucket, or once it was deleted for longer than the grace (design
+// §3.8). What no row names any more is an orphan.
 func (w *world) mayRemove(v *volume) {
-	r := w.row
+	h := w.row.Home
 	switch {
-	case r.Home.State != workspace.HomeRemoving || r.Home.Claim != v.claim:
-		w.failf("the volume of a home in %s is removed", r.Home.State)
-	case r.DeletedAt != nil:
-		if w.now.Before(r.DeletedAt.Add(w.policy.DeleteGrace)) && !w.copyExists() {
-			w.failf("the volume is removed within the grace")
-		}
-	case !w.copyExists() && !w.home.gone:
+	case v.claim == stranger, v.claim == h.Claim && h.State != workspace.HomeRemoving:
+		w.failf("the volume of claim %s is removed", v.claim)
+	case w.home.has && !w.home.gone && !w.copyExists():
 		w.failf("the volume is removed without a copy")
 	}
 }

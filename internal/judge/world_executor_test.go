@@ -18,7 +18,7 @@ type executor struct {
 	ended    bool
 	endedAt  time.Time
 	failure  *judge.Failure
-	movedAt  time.Time
+	movedAt  time.Time // of what moves bytes alone: a step that is repeated for ever is no progress
 	pulling  bool
 	pulledAt time.Time
 }
@@ -56,7 +56,6 @@ func (w *world) stepExecutor() {
 			return
 		}
 		e.pc++
-		e.movedAt = w.now
 	}
 }
 
@@ -122,7 +121,9 @@ func (w *world) pull(e *executor) pending {
 		}
 		return pending{name: "image is there", effect: nothing}
 	}
-	e.pulling = true
+	if !e.pulling {
+		e.pulling, e.movedAt = true, w.now
+	}
 	return pending{name: "pull", effect: func() error {
 		if w.imageBad {
 			return errPull

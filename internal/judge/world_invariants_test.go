@@ -143,7 +143,7 @@ func (w *world) checkWritten(k *tick, r judge.Result) {
 			w.home = homeTruth{has: true, latest: v.content}
 		}
 	case r.Action.Kind == judge.Recover && (from != to || k.row.ArchiveKey != r.Row.ArchiveKey):
-		if k.row.RecoverAction != workspace.RecoverEmpty || !k.sawGone {
+		if k.row.RecoverAction != workspace.RecoverEmpty || !k.sawGone && k.row.ErrorReason != workspace.ErrArchiveCorrupted {
 			w.failf("a home was given up that was there, or without a word of its owner")
 		}
 		w.home = homeTruth{}

@@ -21,6 +21,7 @@ func (w *world) settleDown() {
 	if w.srv == nil {
 		w.startServer()
 	}
+	w.runTick() // one that was begun before
 	w.run()
 }
 
@@ -189,7 +190,7 @@ func (w *world) wayOut() {
 			w.recover(workspace.RecoverAfresh)
 		}
 	}
-	for _, way := range ways {
+	for _, way := range append(ways, ways...) { // one trouble may hide another
 		if w.row.Phase != workspace.PhaseError {
 			break
 		}

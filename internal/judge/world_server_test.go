@@ -46,7 +46,13 @@ func (w *world) kill() {
 		switch {
 		case c.effect == nil:
 		case c.late && w.chance("late", 2):
-			w.late = append(w.late, call{c.name, func() { _ = c.effect() }})
+			w.late = append(w.late, call{c.name, func() {
+				// An engine makes a volume within moments: not after another
+				// server has found it, had it filled, and hands have taken it.
+				if c.name != "create volume" || w.row.Home.State == workspace.HomeFilling {
+					_ = c.effect()
+				}
+			}})
 		case w.chance("lands", 2):
 			_ = c.effect()
 		}
@@ -114,6 +120,8 @@ func (w *world) observe(k *tick, look func()) (known bool) {
 
 func (w *world) askBucket(k *tick) {
 	switch {
+	case onBucket(k.row.Operation) && !w.bucketUp:
+		k.bucketFails = true // whoever works with the bucket finds out, asked for or not
 	case !w.policy.CanArchive || !judge.AsksBucket(k.row):
 	case !w.bucketUp || w.chance("bucket fails", 30):
 		k.bucketFails = true
@@ -192,7 +200,7 @@ func (w *world) carryOut(k *tick, r judge.Result) {
 	case judge.Claim, judge.Run:
 		if s.exec == nil || s.exec.ended || s.exec.claim != r.Row.OpID {
 			w.drop()
-			s.exec = &executor{claim: r.Row.OpID, row: r.Row, seen: k.seen, movedAt: w.now}
+			s.exec = &executor{claim: r.Row.OpID, row: r.Row, seen: k.seen}
 		}
 	case judge.Complete, judge.Fail, judge.Cancel:
 		w.drop()
