@@ -13,7 +13,7 @@ func (db *DB) DeleteWorkspace(ctx context.Context, caller workspace.Caller, id w
 	w, _, err := db.change(ctx, caller, id, change{
 		verb: "delete a workspace",
 		decide: func(d decision, w *workspace.Workspace) (record, bool, error) {
-			entry := record{AuditDelete, map[string]any{"name": w.Name}}
+			entry := record{action: AuditDelete, details: map[string]any{"name": w.Name}}
 			switch {
 			case w.Phase == workspace.PhaseDeleted:
 				return record{}, false, notFound("workspace")
@@ -22,7 +22,7 @@ func (db *DB) DeleteWorkspace(ctx context.Context, caller workspace.Caller, id w
 					return record{}, false, nil
 				}
 				requestRecovery(d, w, workspace.RecoverAfresh)
-				return record{AuditRecover, nil}, true, nil
+				return record{action: AuditRecover}, true, nil
 			case w.Operation != workspace.OpNone && !queue:
 				return record{}, false, inProgress(w)
 			case w.Operation != workspace.OpNone:
@@ -86,7 +86,7 @@ func (db *DB) UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id
 			if w.Conditions.Is(workspace.VolumeReady) {
 				w.DesiredState = workspace.DesiredStandby
 			}
-			return record{AuditUndelete, map[string]any{"name": w.Name}}, true, nil
+			return record{action: AuditUndelete, details: map[string]any{"name": w.Name}}, true, nil
 		},
 	})
 	return w, err

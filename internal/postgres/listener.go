@@ -31,18 +31,19 @@ type Notification struct {
 type Listener struct {
 	dsn string
 	log *slog.Logger
+
+	// A connection that has fallen silent is noticed within the sum of both.
+	pingEvery, pingTimeout time.Duration
 }
 
 // NewListener makes a listener on the database at dsn.
 func NewListener(dsn string, log *slog.Logger) *Listener {
-	return &Listener{dsn: dsn, log: log}
+	return &Listener{dsn: dsn, log: log, pingEvery: 5 * time.Second, pingTimeout: 5 * time.Second}
 }
 
 const (
-	pingEvery   = 5 * time.Second // a connection that is cut is noticed within this and pingTimeout
-	pingTimeout = 5 * time.Second
-	firstRetry  = 100 * time.Millisecond
-	lastRetry   = 5 * time.Second
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 5 * time.Second
 )
 
 // Run hands on every notification, one at a time, until ctx ends, and then
@@ -76,20 +77,11 @@ func (l *Listener) Run(ctx context.Context, handle func(Notification), gap func(
 }
 
 func (l *Listener) listen(ctx context.Context, cfg *pgx.ConnConfig, handle func(Notification), gap func()) error {
-	conn, err := pgx.ConnectConfig(ctx, cfg)
+	conn, err := subscribe(ctx, cfg)
 	if err != nil {
-		return fmt.Errorf("connect to listen: %w", err)
+		return err
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		_ = conn.Close(ctx) // the session ends with the connection, said goodbye to or not
-	}()
-	for _, channel := range []string{ChannelSSE, ChannelWake, ChannelDeleted, ChannelAuth} {
-		if _, err := conn.Exec(ctx, `LISTEN `+channel); err != nil {
-			return fmt.Errorf("listen on %s: %w", channel, err)
-		}
-	}
+	defer goodbye(ctx, conn)
 	gap()
 	for {
 		n, err := l.next(ctx, conn)
@@ -102,10 +94,33 @@ func (l *Listener) listen(ctx context.Context, cfg *pgx.ConnConfig, handle func(
 	}
 }
 
+func subscribe(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
+	bounded, cancel := context.WithTimeout(ctx, 2*connectTimeout)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(bounded, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to listen: %w", err)
+	}
+	for _, channel := range []string{ChannelSSE, ChannelWake, ChannelDeleted, ChannelAuth} {
+		if _, err := conn.Exec(bounded, `LISTEN `+channel); err != nil {
+			goodbye(ctx, conn)
+			return nil, fmt.Errorf("listen on %s: %w", channel, err)
+		}
+	}
+	return conn, nil
+}
+
+// goodbye closes a connection that may be broken.
+func goodbye(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx) // the session ends with the connection, said goodbye to or not
+}
+
 // next waits for a notification. When none comes for a while it asks whether
 // the connection still stands, and returns nil.
 func (l *Listener) next(ctx context.Context, conn *pgx.Conn) (*pgconn.Notification, error) {
-	wait, cancel := context.WithTimeout(ctx, pingEvery)
+	wait, cancel := context.WithTimeout(ctx, l.pingEvery)
 	n, err := conn.WaitForNotification(wait)
 	cancel()
 	switch {
@@ -114,7 +129,7 @@ func (l *Listener) next(ctx context.Context, conn *pgx.Conn) (*pgconn.Notificati
 	case ctx.Err() != nil || !pgconn.Timeout(err):
 		return nil, fmt.Errorf("wait for notifications: %w", err)
 	}
-	ping, cancel := context.WithTimeout(ctx, pingTimeout)
+	ping, cancel := context.WithTimeout(ctx, l.pingTimeout)
 	defer cancel()
 	if err := conn.Ping(ping); err != nil {
 		return nil, fmt.Errorf("ping the connection: %w", err)

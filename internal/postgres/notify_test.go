@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"context"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"codehub/internal/postgres"
-	"codehub/internal/workspace"
 )
 
 // heard collects what the database tells. It is drained by a notification of
@@ -202,80 +200,4 @@ func TestAuthNotifications(t *testing.T) {
 	}
 	e.exec(`DELETE FROM users`)
 	expect("removal", told(""))
-}
-
-func TestListener(t *testing.T) {
-	t.Parallel()
-	e := open(t, postgres.Options{})
-	ann := e.user("ann")
-	w := e.workspace(ann, nil)
-
-	heard, gaps := make(chan postgres.Notification, 100), make(chan struct{}, 100)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		done <- postgres.NewListener(e.dsn, discard()).Run(ctx,
-			func(n postgres.Notification) { heard <- n }, func() { gaps <- struct{}{} })
-	}()
-	next := func(channel string) {
-		t.Helper()
-		for n := range heard {
-			if n.Channel == channel {
-				return
-			}
-		}
-	}
-	<-gaps
-	must(e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Memo: ptr("1")}))(t)
-	next(postgres.ChannelSSE)
-	must(e.DeleteWorkspace(t.Context(), ann, w.ID, false))(t)
-	next(postgres.ChannelDeleted)
-	if err := e.CreateSession(t.Context(), hash("s"), ann.UserID, soon(time.Hour), ""); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.DeleteSession(t.Context(), hash("s")); err != nil {
-		t.Fatal(err)
-	}
-	next(postgres.ChannelAuth)
-
-	// However often it is cut off, it comes back, says so, and hears on.
-	for range 3 {
-		n := e.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'codehub-listener'`)
-		if n != 1 {
-			t.Fatalf("%d listeners", n)
-		}
-		<-gaps
-		for len(heard) > 0 {
-			<-heard
-		}
-		must(e.CreateWorkspace(t.Context(), ann, newWorkspace(time.Now().String(), workspace.DesiredStandby)))(t)
-		next(postgres.ChannelWake)
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if n := query[int](e, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'codehub-listener' AND state <> 'idle'`); n != 0 {
-		t.Errorf("%d listeners are left", n)
-	}
-}
-
-// A database that is not there yet, and then is.
-func TestListenerWaitsForTheDatabase(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithCancel(t.Context())
-	logged := make(chan struct{}, 100)
-	done := make(chan error, 1)
-	go func() {
-		done <- postgres.NewListener("host=/nowhere dbname=x", logTo(logged)).Run(ctx, func(postgres.Notification) {}, func() { t.Error("connected to nowhere") })
-	}()
-	<-logged
-	<-logged
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if err := postgres.NewListener("::", discard()).Run(t.Context(), nil, nil); err == nil {
-		t.Error("listened to nonsense")
-	}
 }

@@ -29,7 +29,7 @@ func (db *DB) RequestRecover(ctx context.Context, caller workspace.Caller, id wo
 				}
 			}
 			requestRecovery(d, w, action)
-			return record{AuditRecover, map[string]any{"action": action, "error_reason": w.ErrorReason}}, true, nil
+			return record{action: AuditRecover, details: map[string]any{"action": action, "error_reason": w.ErrorReason}}, true, nil
 		},
 	})
 	return w, err
@@ -50,7 +50,7 @@ func (db *DB) RequestCancel(ctx context.Context, caller workspace.Caller, id wor
 			}
 			now := d.now
 			w.DesiredState, w.NextDesired, w.CancelRequestedAt = back, "", &now
-			return record{AuditCancel, map[string]any{"operation": w.Operation}}, true, nil
+			return record{action: AuditCancel, details: map[string]any{"operation": w.Operation}}, true, nil
 		},
 	})
 	return w, err
@@ -87,7 +87,7 @@ func (db *DB) RequestForceStop(ctx context.Context, caller workspace.Caller, id 
 			if w.NextDesired == workspace.DesiredRunning {
 				w.NextDesired = ""
 			}
-			return record{AuditForceStop, nil}, true, nil
+			return record{action: AuditForceStop}, true, nil
 		},
 	})
 	return w, err

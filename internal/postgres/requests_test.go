@@ -168,6 +168,9 @@ func TestWake(t *testing.T) {
 		if now.LastAccessAt == nil || now.LastAccess != "open" {
 			t.Errorf("%s: the visit was not noted", c.name)
 		}
+		if now.UpdatedAt.After(w.UpdatedAt) != c.out.Changed {
+			t.Errorf("%s: updated_at went from %v to %v", c.name, w.UpdatedAt, now.UpdatedAt)
+		}
 	}
 
 	ann := e.user("ann")

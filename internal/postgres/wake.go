@@ -45,9 +45,9 @@ func (db *DB) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID
 			}
 			w.LastAccess = accessOpen
 			if !wished {
-				return record{}, true, nil
+				return record{visit: true}, true, nil
 			}
-			return record{AuditWake, nil}, true, nil
+			return record{action: AuditWake}, true, nil
 		},
 	})
 	return WakeResult{Workspace: w, Changed: wished && err == nil}, err

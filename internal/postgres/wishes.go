@@ -65,7 +65,7 @@ func (p Patch) edit(w *workspace.Workspace) (changed bool) {
 // wish sets what is desired. The last wish counts: one that is fulfilled
 // already takes back what was queued after it.
 func wish(d decision, w *workspace.Workspace, want workspace.DesiredState, queue bool, caller workspace.Caller) (record, bool, error) {
-	entry := record{AuditDesired, map[string]any{"from": w.DesiredState, "to": want}}
+	entry := record{action: AuditDesired, details: map[string]any{"from": w.DesiredState, "to": want}}
 	if caller == workspace.System {
 		entry = record{}
 	}

@@ -85,17 +85,17 @@ func lockWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id w
 
 // saveWorkspace writes what the API layer owns (design §3.3), and nothing
 // else, from w, whose row the transaction holds.
-func saveWorkspace(ctx context.Context, tx pgx.Tx, w workspace.Workspace) (saved workspace.Workspace, err error) {
+func saveWorkspace(ctx context.Context, tx pgx.Tx, w workspace.Workspace, updated bool) (saved workspace.Workspace, err error) {
 	err = tx.QueryRow(ctx, `
 		UPDATE workspaces SET
 			name = $2, description = $3, memo = $4, standby_ttl_seconds = $5, archive_ttl_seconds = $6, keep_awake_until = $7,
 			desired_state = $8, next_desired_state = $9, deleted_at = $10, last_access_at = $11, last_access_kind = $12,
 			recover_requested_at = $13, recover_action = $14, cancel_requested_at = $15, force_stop_requested_at = $16,
-			updated_at = clock_timestamp()
+			updated_at = CASE WHEN $17 THEN clock_timestamp() ELSE updated_at END
 		WHERE id = $1 RETURNING `+workspaceColumns,
 		w.ID, w.Name, w.Description, w.Memo, w.StandbyTTL, w.ArchiveTTL, w.KeepAwakeTil,
 		w.DesiredState, nullable(w.NextDesired), w.DeletedAt, w.LastAccessAt, nullable(w.LastAccess),
-		w.RecoverRequestedAt, nullable(w.RecoverAction), w.CancelRequestedAt, w.ForceStopRequestedAt).
+		w.RecoverRequestedAt, nullable(w.RecoverAction), w.CancelRequestedAt, w.ForceStopRequestedAt, updated).
 		Scan(workspaceTargets(&saved)...)
 	if violates(err, "workspaces_name") {
 		return saved, nameTaken(w.Name, err)

@@ -107,10 +107,12 @@ type decision struct {
 	mayRun func() error
 }
 
-// record is a row of the audit log; without action there is none.
+// record is what a change leaves behind: a row of the audit log, unless
+// action is empty, and a new updated_at, unless it was only a visit.
 type record struct {
 	action  string
 	details map[string]any
+	visit   bool
 }
 
 func (db *DB) change(ctx context.Context, caller workspace.Caller, id workspace.ID, c change) (w workspace.Workspace, changed bool, err error) {
@@ -134,7 +136,7 @@ func (db *DB) change(ctx context.Context, caller workspace.Caller, id workspace.
 		if !ok {
 			return nil
 		}
-		if w, err = saveWorkspace(ctx, tx, next); err != nil {
+		if w, err = saveWorkspace(ctx, tx, next, !entry.visit); err != nil {
 			return err
 		}
 		if entry.action == "" {

@@ -78,7 +78,7 @@ CREATE TABLE workspaces (
 CREATE UNIQUE INDEX workspaces_name ON workspaces (owner_user_id, name) WHERE deleted_at IS NULL;
 
 -- Lists, newest first.
-CREATE INDEX workspaces_list ON workspaces (owner_user_id, created_at DESC, id DESC);
+CREATE INDEX workspaces_list ON workspaces (owner_user_id, created_at DESC, id DESC) WHERE deleted_at IS NULL;
 
 -- What the controller looks at on every tick.
 CREATE INDEX workspaces_candidates ON workspaces (id) WHERE phase <> 'DELETED';
