@@ -295,7 +295,14 @@ func (r *Runtime) removeTree(ctx context.Context, id workspace.ID) error {
 	if !errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("remove home: %w", err)
 	}
-	err = r.runHelper(ctx, helperRun{
+	if err := r.removeTreeByHelper(ctx, id); err != nil {
+		return fmt.Errorf("remove home: %w", err)
+	}
+	return nil
+}
+
+func (r *Runtime) removeTreeByHelper(ctx context.Context, id workspace.ID) error {
+	return r.runHelper(ctx, helperRun{
 		args:    []string{cmdRemoveHome, "/folder/home"},
 		network: "none",
 		caps:    []string{"DAC_OVERRIDE", "FOWNER"},
@@ -303,8 +310,4 @@ func (r *Runtime) removeTree(ctx context.Context, id workspace.ID) error {
 			Type: mount.TypeBind, Source: filepath.Dir(r.hostHomePath(id)), Target: "/folder",
 		}},
 	})
-	if err != nil {
-		return fmt.Errorf("remove home: %w", err)
-	}
-	return nil
 }

@@ -186,9 +186,14 @@ func (h hands) home(t *testing.T, id workspace.ID) []runtimetest.File {
 // readTree reads HomeDir as a container of the test image would see it.
 func readTree(t *testing.T, r *Runtime, home mount.Mount) []runtimetest.File {
 	t.Helper()
+	return readTreeOf(t, r, testImage(), home)
+}
+
+func readTreeOf(t *testing.T, r *Runtime, image string, home mount.Mount) []runtimetest.File {
+	t.Helper()
 	ctx := context.Background()
 	opts := client.ContainerCreateOptions{
-		Config:     &container.Config{Image: testImage(), Cmd: []string{"never-started"}, Labels: r.labels("test", "", "")},
+		Config:     &container.Config{Image: image, Cmd: []string{"never-started"}, Labels: r.labels("test", "", "")},
 		HostConfig: &container.HostConfig{NetworkMode: "none"},
 	}
 	if home.Source != "" {
@@ -196,7 +201,7 @@ func readTree(t *testing.T, r *Runtime, home mount.Mount) []runtimetest.File {
 	}
 	c, err := r.api.ContainerCreate(ctx, opts)
 	if err != nil {
-		t.Fatalf("the tests need the image %s (make image, or CODEHUB_TEST_IMAGE): %v", testImage(), err)
+		t.Fatalf("the tests need the image %s (make image, or CODEHUB_TEST_IMAGE): %v", image, err)
 	}
 	defer func() {
 		if err := r.discard(ctx, c.ID); err != nil {

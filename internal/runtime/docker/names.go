@@ -32,6 +32,7 @@ const (
 	roleMount     = "mount"     // volume: a local-dir home while it is seeded
 	roleMadeUp    = "made-up"   // volume that the engine made because a home was missing
 	roleNetwork   = "network"
+	roleDraft     = "network-draft" // network that only asks the engine for a free subnet
 )
 
 // names are the names of what an installation has once. They derive from its

@@ -23,13 +23,24 @@ type network struct {
 // ensureNetwork returns the network, made if it is missing.
 func (r *Runtime) ensureNetwork(ctx context.Context) (*network, error) {
 	for range 3 {
-		list, err := r.api.NetworkList(ctx, client.NetworkListOptions{Filters: r.filter(roleNetwork)})
+		list, err := r.api.NetworkList(ctx, client.NetworkListOptions{
+			Filters: client.Filters{}.Add("name", r.names.network), // also as a part of a name
+		})
 		if err != nil {
 			return nil, failed(ctx, "list networks", err)
 		}
 		for _, n := range list.Items {
 			if n.Name != r.names.network {
 				continue
+			}
+			if r.owns(n.Labels, roleDraft) { // left by a crash
+				if _, err := r.api.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
+					return nil, failed(ctx, "remove network", err)
+				}
+				continue
+			}
+			if !r.owns(n.Labels, roleNetwork) {
+				return nil, fmt.Errorf("a network named %s is there that is not this installation's; remove it", n.Name)
 			}
 			subnet, ok := subnetOf(n.IPAM)
 			if !ok {
@@ -43,17 +54,17 @@ func (r *Runtime) ensureNetwork(ctx context.Context) (*network, error) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("network %s vanished as soon as it was made", r.names.network)
+	return nil, fmt.Errorf("network %s cannot be made: its name or interface is taken, and then it is not", r.names.network)
 }
 
 // createNetwork makes the network on a subnet that the engine chose. The engine
 // lets containers have addresses of our choice only where the subnet was given,
 // and it alone knows which are free: so it is asked by a first network.
 func (r *Runtime) createNetwork(ctx context.Context) error {
-	first, err := r.api.NetworkCreate(ctx, r.names.network, r.networkOptions(netip.Prefix{}))
+	first, err := r.api.NetworkCreate(ctx, r.names.network, r.networkOptions(roleDraft, netip.Prefix{}))
 	if err != nil {
-		if errdefs.IsConflict(err) || strings.Contains(err.Error(), "already exists") {
-			return r.networkTaken(ctx)
+		if errdefs.IsConflict(err) || strings.Contains(err.Error(), "same bridge name") {
+			return nil // another replica makes it at this moment
 		}
 		return failed(ctx, "create network", err)
 	}
@@ -68,33 +79,20 @@ func (r *Runtime) createNetwork(ctx context.Context) error {
 	if _, err := r.api.NetworkRemove(ctx, first.ID, client.NetworkRemoveOptions{}); err != nil {
 		return failed(ctx, "remove network", err)
 	}
-	if _, err := r.api.NetworkCreate(ctx, r.names.network, r.networkOptions(subnet)); err != nil {
+	if _, err := r.api.NetworkCreate(ctx, r.names.network, r.networkOptions(roleNetwork, subnet)); err != nil {
 		return failed(ctx, "create network", err)
 	}
 	return nil
 }
 
-// networkTaken tells why a network of our name cannot be made: a replica made
-// it a moment ago (nil), or it is not ours.
-func (r *Runtime) networkTaken(ctx context.Context) error {
-	info, err := r.api.NetworkInspect(ctx, r.names.network, client.NetworkInspectOptions{})
-	if err != nil {
-		return failed(ctx, "inspect network", err)
-	}
-	if !r.owns(info.Network.Labels, roleNetwork) {
-		return fmt.Errorf("a network named %s is there that is not this installation's; remove it", r.names.network)
-	}
-	return nil
-}
-
-func (r *Runtime) networkOptions(subnet netip.Prefix) client.NetworkCreateOptions {
+func (r *Runtime) networkOptions(role string, subnet netip.Prefix) client.NetworkCreateOptions {
 	opts := client.NetworkCreateOptions{
 		Driver: "bridge",
 		Options: map[string]string{
 			"com.docker.network.bridge.name":       r.names.bridge,
 			"com.docker.network.bridge.enable_icc": "false",
 		},
-		Labels: r.labels(roleNetwork, "", ""),
+		Labels: r.labels(role, "", ""),
 	}
 	if subnet.IsValid() {
 		opts.IPAM = &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: subnet}}}

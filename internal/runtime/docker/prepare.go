@@ -72,7 +72,6 @@ func (r *Runtime) ensureWall(ctx context.Context, net *network) error {
 	spec := wall.Spec{
 		Table:  r.names.table,
 		Bridge: r.names.bridge,
-		Subnet: net.subnet,
 		Deny:   r.cfg.EgressDeny,
 	}
 	err := r.applyWall(ctx, spec)

@@ -30,6 +30,7 @@ import (
 
 // outside is a network beyond this machine: a namespace behind a veth pair.
 type outside struct {
+	veth   string     // the interface that leads there
 	free   netip.Addr // an address like any other
 	denied netip.Addr // in a range that the tests deny
 	local  netip.Addr // link-local, on this machine's side
@@ -60,6 +61,7 @@ func newOutside(t *testing.T) outside {
 	ip(t, "route", "add", metadata+"/32", "dev", name)
 	listenIn(t, name, ":53")
 	return outside{
+		veth:   name,
 		free:   netip.MustParseAddr(prefix + "2"),
 		local:  netip.MustParseAddr(local),
 		denied: netip.MustParseAddr(prefix + "130"),
@@ -185,16 +187,22 @@ func published(t *testing.T, r *Runtime) (addr, port string) {
 }
 
 // hostAddresses are all IPv4 addresses of this machine but loopback's.
-func hostAddresses(t *testing.T) []string {
+func hostAddresses(t *testing.T, bridge, veth string) []string {
 	t.Helper()
-	all, err := net.InterfaceAddrs()
+	interfaces, err := net.Interfaces()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out []string
-	for _, a := range all {
-		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() {
-			out = append(out, n.IP.String())
+	for _, i := range interfaces {
+		addrs, err := i.Addrs()
+		if err != nil || strings.HasPrefix(i.Name, "br-ch") && i.Name != bridge || strings.HasPrefix(i.Name, "chout-") && i.Name != veth {
+			continue // another test's, and perhaps gone by now
+		}
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() {
+				out = append(out, n.IP.String())
+			}
 		}
 	}
 	return out
@@ -250,7 +258,7 @@ func TestWall(t *testing.T) {
 		"a link-local address of the host":    net.JoinHostPort(out.local.String(), service),
 		"a range that is denied by setting":   net.JoinHostPort(out.denied.String(), out.port),
 	}
-	for _, addr := range hostAddresses(t) {
+	for _, addr := range hostAddresses(t, r.names.bridge, out.veth) {
 		closed["a service of the host on "+addr] = net.JoinHostPort(addr, service)
 		closed["a published port on "+addr] = net.JoinHostPort(addr, boxPort)
 	}

@@ -15,9 +15,8 @@ import (
 
 // Spec describes the wall of one bridge.
 type Spec struct {
-	Table  string         `json:"table"`  // the table's name, this wall's own
-	Bridge string         `json:"bridge"` // the interface
-	Subnet netip.Prefix   `json:"subnet"`
+	Table  string         `json:"table"`          // the table's name, this wall's own
+	Bridge string         `json:"bridge"`         // the interface
 	Deny   []netip.Prefix `json:"deny,omitempty"` // out of reach beside what always is
 
 	// Nameservers are asked on port 53 wherever they are: the engine resolves

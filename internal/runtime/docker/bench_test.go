@@ -1,0 +1,249 @@
+package docker
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// The benchmarks set the runtime beside the bare engine: the same image, the
+// same waiting, nothing around it. Run with -benchtime 20x.
+
+func benchRuntime(b *testing.B) *Runtime {
+	b.Helper()
+	r, err := New(b.Context(), Config{
+		Installation: uuid.NewString(), DataDir: b.TempDir(),
+		CPUs: 2, MemoryBytes: 2 << 30, PidsLimit: 4096,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := dismantle(context.Background(), r); err != nil {
+			b.Error(err)
+		}
+	})
+	if err := r.Prepare(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	return r
+}
+
+// bareStart is `docker create` and `docker start` on the default bridge.
+func bareStart(ctx context.Context, r *Runtime, volume string) (runtime.Container, error) {
+	made, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Config: &container.Config{Image: testImage(), Labels: r.labels("bare", "", "")},
+		HostConfig: &container.HostConfig{Mounts: []mount.Mount{{
+			Type: mount.TypeVolume, Source: volume, Target: runtime.HomeDir,
+		}}},
+	})
+	if err != nil {
+		return runtime.Container{}, err
+	}
+	if _, err := r.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
+		return runtime.Container{}, err
+	}
+	info, err := r.api.ContainerInspect(ctx, made.ID, client.ContainerInspectOptions{})
+	if err != nil {
+		return runtime.Container{}, err
+	}
+	addr := info.Container.NetworkSettings.Networks["bridge"].IPAddress
+	return runtime.Container{ID: made.ID, Addr: upstreamAddr(addr, "")}, nil
+}
+
+func bareVolume(ctx context.Context, r *Runtime) (string, error) {
+	v, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: "bare-" + randomHex(8), Labels: r.labels("bare", "", "")})
+	return v.Volume.Name, err
+}
+
+func healthy(ctx context.Context, r *Runtime, c runtime.Container) error {
+	for {
+		err := r.Probe(ctx, c)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+func benchHome(b *testing.B, r *Runtime) runtime.ContainerSpec {
+	b.Helper()
+	spec := newHome()
+	err := r.CreateVolume(b.Context(), runtime.VolumeSpec{
+		Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image,
+	}, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return spec
+}
+
+func newHome() runtime.ContainerSpec {
+	return runtime.ContainerSpec{
+		Workspace: workspace.ID(uuid.NewString()), Claim: "s", Image: testImage(),
+		Storage: workspace.StorageDockerVolume, VolumeClaim: "h", Secret: randomHex(32),
+	}
+}
+
+func BenchmarkStart(b *testing.B) {
+	r := benchRuntime(b)
+	b.Run("bare", func(b *testing.B) {
+		volume, err := bareVolume(b.Context(), r)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for b.Loop() {
+			c, err := bareStart(b.Context(), r, volume)
+			if err == nil {
+				err = healthy(b.Context(), r, c)
+			}
+			b.StopTimer()
+			if err != nil {
+				b.Fatal(err)
+			}
+			if err := r.discard(b.Context(), c.ID); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+	})
+	for _, publish := range []bool{false, true} {
+		name := "codehub"
+		if publish {
+			name = "codehub published"
+		}
+		b.Run(name, func(b *testing.B) {
+			r.cfg.Publish = publish
+			r.forgetSurroundings()
+			if err := r.Prepare(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			spec := benchHome(b, r)
+			for b.Loop() {
+				c, err := r.StartContainer(b.Context(), spec, nil)
+				if err == nil {
+					err = healthy(b.Context(), r, c)
+				}
+				b.StopTimer()
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := r.discard(b.Context(), c.ID); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+func BenchmarkCreateAndStart(b *testing.B) {
+	r := benchRuntime(b)
+	b.Run("bare", func(b *testing.B) {
+		for b.Loop() {
+			volume, err := bareVolume(b.Context(), r)
+			if err != nil {
+				b.Fatal(err)
+			}
+			c, err := bareStart(b.Context(), r, volume)
+			if err == nil {
+				err = healthy(b.Context(), r, c)
+			}
+			b.StopTimer()
+			if err != nil {
+				b.Fatal(err)
+			}
+			if err := r.discard(b.Context(), c.ID); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+	})
+	b.Run("codehub", func(b *testing.B) {
+		for b.Loop() {
+			spec := newHome()
+			err := r.CreateVolume(b.Context(), runtime.VolumeSpec{
+				Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image,
+			}, nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			c, err := r.StartContainer(b.Context(), spec, nil)
+			if err == nil {
+				err = healthy(b.Context(), r, c)
+			}
+			b.StopTimer()
+			if err != nil {
+				b.Fatal(err)
+			}
+			if err := r.discard(b.Context(), c.ID); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+	})
+}
+
+// BenchmarkStart50 starts fifty at once.
+func BenchmarkStart50(b *testing.B) {
+	const n = 50
+	r := benchRuntime(b)
+	all := func(b *testing.B, start func(i int) (runtime.Container, error)) {
+		containers := make([]runtime.Container, n)
+		for b.Loop() {
+			var wg sync.WaitGroup
+			for i := range n {
+				wg.Go(func() {
+					c, err := start(i)
+					if err == nil {
+						err = healthy(b.Context(), r, c)
+					}
+					if err != nil {
+						b.Error(err)
+					}
+					containers[i] = c
+				})
+			}
+			wg.Wait()
+			b.StopTimer()
+			for _, c := range containers {
+				if err := r.discard(b.Context(), c.ID); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.StartTimer()
+		}
+	}
+	b.Run("bare", func(b *testing.B) {
+		volumes := make([]string, n)
+		for i := range volumes {
+			var err error
+			if volumes[i], err = bareVolume(b.Context(), r); err != nil {
+				b.Fatal(err)
+			}
+		}
+		all(b, func(i int) (runtime.Container, error) { return bareStart(b.Context(), r, volumes[i]) })
+	})
+	b.Run("codehub", func(b *testing.B) {
+		specs := make([]runtime.ContainerSpec, n)
+		for i := range specs {
+			specs[i] = benchHome(b, r)
+		}
+		all(b, func(i int) (runtime.Container, error) { return r.StartContainer(b.Context(), specs[i], nil) })
+	})
+}

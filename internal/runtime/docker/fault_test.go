@@ -1,0 +1,206 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime"
+)
+
+// engine stands between a runtime and the real engine, and can fail.
+type engine struct {
+	host  string
+	fault atomic.Pointer[func(http.ResponseWriter, *http.Request) bool] // true: answered
+}
+
+func newEngine(t *testing.T) *engine {
+	t.Helper()
+	socket := client.DefaultDockerHost
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "engine"})
+	proxy.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(socket, "unix://"))
+	}}
+	proxy.FlushInterval = -1
+	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { panic(http.ErrAbortHandler) }
+	e := &engine{}
+	path := filepath.Join(t.TempDir(), "engine.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if f := e.fault.Load(); f != nil && (*f)(w, r) {
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	srv.Listener.Close()
+	srv.Listener = l
+	srv.Config.ErrorLog = nil
+	srv.Start()
+	t.Cleanup(srv.Close)
+	e.host = "unix://" + path
+	return e
+}
+
+// fail makes requests for the path's end fail like this; nil heals.
+func (e *engine) fail(path string, how func(http.ResponseWriter, *http.Request)) {
+	if how == nil {
+		e.fault.Store(nil)
+		return
+	}
+	f := func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, path) {
+			return false
+		}
+		how(w, r)
+		return true
+	}
+	e.fault.Store(&f)
+}
+
+func hangUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+
+func answer(status int, words string) func(http.ResponseWriter, *http.Request) {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		fmt.Fprintf(w, `{"message":%q}`, words)
+	}
+}
+
+func TestEngineThatGoesDown(t *testing.T) {
+	t.Parallel()
+	cases := []struct {
+		name        string
+		how         func(http.ResponseWriter, *http.Request)
+		unreachable bool
+	}{
+		{"hangs up", hangUp, true},
+		{"hangs up in the middle of its answer", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "1000")
+			w.Header().Set("Content-Type", "application/json")
+			io.WriteString(w, `[{"Id":`)
+			w.(http.Flusher).Flush()
+			panic(http.ErrAbortHandler)
+		}, true},
+		{"is stopping", answer(503, "the daemon is shutting down"), true},
+		{"lost its containerd", answer(500, "transport is closing: unavailable"), true},
+		{"cancels what it did", answer(500, "context canceled"), true},
+		{"says no", answer(500, "no space left on device"), false},
+		{"refuses", answer(403, "not allowed here"), false},
+	}
+	e := newEngine(t)
+	r := newRuntime(t, func(c *Config) { c.Host = e.host })
+	if err := r.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			e.fail("/containers/json", tc.how)
+			_, err := r.Containers(t.Context())
+			if err == nil || errors.Is(err, runtime.ErrUnreachable) != tc.unreachable {
+				t.Errorf("error = %v, want unreachable = %v", err, tc.unreachable)
+			}
+			e.fail("", nil)
+			if _, err := r.Containers(t.Context()); err != nil {
+				t.Errorf("healed: %v", err)
+			}
+		})
+	}
+}
+
+func TestEngineThatHangs(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	r := newRuntime(t, func(c *Config) { c.Host = e.host })
+	asked := make(chan struct{}, 8)
+	e.fail("/containers/json", func(_ http.ResponseWriter, req *http.Request) {
+		asked <- struct{}{}
+		<-req.Context().Done()
+	})
+	defer e.fail("", nil)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { _, err := r.Containers(ctx); done <- err }()
+	<-asked
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) || errors.Is(err, runtime.ErrUnreachable) {
+		t.Errorf("cancelled: %v", err)
+	}
+
+	ctx, cancel = context.WithTimeout(t.Context(), probeTimeout/20)
+	defer cancel()
+	if _, err := r.Containers(ctx); !errors.Is(err, runtime.ErrUnreachable) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("run into a deadline: %v", err)
+	}
+}
+
+// A crash between two steps: the engine does what it is told and its answer is lost.
+func TestStepsWhoseAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/volumes/create", "/containers/create", "/start"} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			e := newEngine(t)
+			r := newRuntime(t, func(c *Config) { c.Host = e.host })
+			if err := r.Prepare(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			spec := newHome()
+			volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}
+			lose := func(_ http.ResponseWriter, req *http.Request) {
+				out := req.Clone(context.Background())
+				out.RequestURI, out.URL.Scheme, out.URL.Host = "", "http", "engine"
+				res, err := r.real().Do(out)
+				if err == nil {
+					res.Body.Close()
+				}
+				panic(http.ErrAbortHandler)
+			}
+			step := func(what string, call func() error) {
+				t.Helper()
+				e.fail(path, lose)
+				first := call()
+				e.fail("", nil)
+				if first != nil && !errors.Is(first, runtime.ErrUnreachable) {
+					t.Fatalf("%s: %v", what, first)
+				}
+				if err := call(); err != nil {
+					t.Fatalf("%s again: %v", what, err)
+				}
+			}
+			step("CreateVolume", func() error { return r.CreateVolume(t.Context(), volume, nil) })
+			step("StartContainer", func() error { _, err := r.StartContainer(t.Context(), spec, nil); return err })
+			up, err := r.Upstream(t.Context(), spec.Workspace)
+			if err != nil || up.Secret != spec.Secret {
+				t.Fatalf("upstream = %+v, %v", up, err)
+			}
+			homes, err := r.Volumes(t.Context())
+			if err != nil || len(homes) != 1 || !homes[0].Seeded {
+				t.Fatalf("volumes = %+v, %v", homes, err)
+			}
+		})
+	}
+}
+
+// real is a client of the engine that no fault stands before.
+func (r *Runtime) real() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(client.DefaultDockerHost, "unix://"))
+	}}}
+}

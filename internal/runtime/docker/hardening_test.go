@@ -1,0 +1,252 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+func inspectOf(t *testing.T, r *Runtime, up runtime.Upstream) container.InspectResponse {
+	t.Helper()
+	c, err := r.api.ContainerInspect(t.Context(), up.ContainerID, client.ContainerInspectOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Container
+}
+
+func TestHardening(t *testing.T) {
+	t.Parallel()
+	limits := func(c *Config) {
+		c.CPUs, c.MemoryBytes, c.PidsLimit = 0.5, 64<<20, 64
+		c.LogMaxBytes, c.LogMaxFiles = 1<<20, 3
+	}
+	cases := []struct {
+		name     string
+		change   func(*Config)
+		capDrop  []string
+		security []string
+	}{
+		{"default", limits, []string{"ALL"}, []string{"no-new-privileges:true"}},
+		{"sudo", func(c *Config) { limits(c); c.Sudo = true }, []string{"NET_RAW"}, nil},
+	}
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRuntime(t, tc.change)
+			up := running(t, r)
+			c := inspectOf(t, r, up)
+			host := c.HostConfig
+			got := map[string]any{
+				"cap drop": normal(host.CapDrop), "cap add": len(host.CapAdd), "security": host.SecurityOpt,
+				"privileged": host.Privileged, "restart": string(host.RestartPolicy.Name),
+				"cpus": host.NanoCPUs, "memory": host.Memory, "memory and swap": host.MemorySwap, "pids": *host.PidsLimit,
+				"log": host.LogConfig, "network": string(host.NetworkMode), "published": len(host.PortBindings),
+				"binds": len(host.Binds), "mounts": len(c.Mounts), "mounted at": c.Mounts[0].Destination,
+				"health check": c.Config.Healthcheck.Test, "user": c.Config.User,
+			}
+			want := map[string]any{
+				"cap drop": tc.capDrop, "cap add": 0, "security": tc.security,
+				"privileged": false, "restart": "no",
+				"cpus": int64(5e8), "memory": int64(64 << 20), "memory and swap": int64(64 << 20), "pids": int64(64),
+				"log":     container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": strconv.Itoa(1 << 20), "max-file": "3"}},
+				"network": r.names.network, "published": 0,
+				"binds": 0, "mounts": 1, "mounted at": runtime.HomeDir,
+				"health check": []string{"NONE"}, "user": "1000:1000",
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("container (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// normal writes capabilities as they are asked for; engines differ in that.
+func normal(caps []string) []string {
+	out := slices.Clone(caps)
+	for i, c := range out {
+		if len(c) > 4 && c[:4] == "CAP_" {
+			out[i] = c[4:]
+		}
+	}
+	return out
+}
+
+func TestPublishedOnLoopbackAlone(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, func(c *Config) { c.Publish = true })
+	up := running(t, r) // healthy, so it answers there
+	addr := netip.MustParseAddrPort(up.Addr)
+	if !addr.Addr().IsLoopback() {
+		t.Fatalf("address = %s, want one on loopback", up.Addr)
+	}
+	list, err := r.Containers(t.Context())
+	if err != nil || len(list) != 1 || list[0].Addr != up.Addr {
+		t.Fatalf("containers = %+v, %v; want the address %s", list, err, up.Addr)
+	}
+	for port, bindings := range inspectOf(t, r, up).NetworkSettings.Ports {
+		for _, b := range bindings {
+			if !b.HostIP.IsLoopback() {
+				t.Errorf("port %s is published on %s", port, b.HostIP)
+			}
+		}
+	}
+	var stat struct {
+		UID int `json:"uid"`
+	}
+	if err := json.Unmarshal(request(t, up, http.MethodGet, "/stat", nil), &stat); err != nil || stat.UID != 1000 {
+		t.Errorf("stat of the home = %+v, %v", stat, err)
+	}
+}
+
+func TestNetwork(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	if err := r.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n, err := r.api.NetworkInspect(t.Context(), r.names.network, client.NetworkInspectOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := n.Network
+	if got.Options["com.docker.network.bridge.enable_icc"] != "false" || got.EnableIPv6 || got.Internal || !r.owns(got.Labels, roleNetwork) {
+		t.Errorf("network = %+v", got.Network)
+	}
+}
+
+func TestStartHealsANetworkThatWasRemoved(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	spec := newHome()
+	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}
+	if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.api.NetworkRemove(t.Context(), r.names.network, client.NetworkRemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := r.StartContainer(t.Context(), spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitHealthy(t, r, c)
+}
+
+func TestNetworkThatACrashLeftHalfMade(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	if _, err := r.api.NetworkCreate(t.Context(), r.names.network, r.networkOptions(roleDraft, netip.Prefix{})); err != nil {
+		t.Fatal(err)
+	}
+	running(t, r) // with an address of our choice
+}
+
+func TestAnotherNetworkByOurNameIsSaid(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	made, err := r.api.NetworkCreate(t.Context(), r.names.network, client.NetworkCreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := r.api.NetworkRemove(context.Background(), made.ID, client.NetworkRemoveOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := r.Prepare(t.Context()); err == nil {
+		t.Fatal("Prepare took up a network that is not ours")
+	}
+}
+
+func TestAddressThatSomebodyTook(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	up := running(t, r)
+	taken := netip.MustParseAddrPort(up.Addr).Addr()
+
+	// As after a restart: what is in use is not known, and the next is just that.
+	subnet := r.addrs.subnet
+	r.addrs.reset(netip.Prefix{})
+	r.addrs.reset(subnet)
+	for r.addrs.take(r.now()) != taken {
+	}
+	r.addrs.used = map[netip.Addr]time.Time{}
+	r.addrs.next--
+
+	spec := newHome()
+	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}
+	if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
+		t.Fatal(err)
+	}
+	c, err := r.StartContainer(t.Context(), spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if netip.MustParseAddrPort(c.Addr).Addr() == taken {
+		t.Fatalf("two containers at %s", taken)
+	}
+	awaitHealthy(t, r, c)
+	list, err := r.Containers(t.Context())
+	if err != nil || len(list) != 2 {
+		t.Fatalf("containers = %+v, %v", list, err)
+	}
+}
+
+func TestStartThatTheEngineRefuses(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	image := importImage(t, r, []string{`ENTRYPOINT ["/no-such-program"]`}, homeTar(t))
+	spec := newHome()
+	spec.Image = image
+	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: image}
+	if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err := r.StartContainer(t.Context(), spec, nil)
+	if err == nil {
+		t.Fatal("a program that is not there was started")
+	}
+	if list, listErr := r.Containers(t.Context()); listErr != nil || len(list) != 0 {
+		t.Fatalf("after %v: containers = %+v, %v", err, list, listErr)
+	}
+}
+
+func TestNewRefusesWhatCannotBeRight(t *testing.T) {
+	t.Parallel()
+	log := newRuntime(t, nil).log
+	for name, cfg := range map[string]Config{
+		"no installation":      {Log: log},
+		"relative data folder": {Installation: uuid.NewString(), DataDir: "data", Log: log},
+		"no logger":            {Installation: uuid.NewString()},
+		"not an address":       {Installation: uuid.NewString(), Host: "nowhere", Log: log},
+	} {
+		if r, err := New(t.Context(), cfg); err == nil {
+			t.Errorf("%s: New = %v", name, r)
+		}
+	}
+	r := newRuntime(t, nil)
+	if err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: "../x", Storage: workspace.StorageLocalDir}, nil); err == nil {
+		t.Error("a volume for a workspace that is none was made")
+	}
+	spec := runtime.VolumeSpec{Workspace: newHome().Workspace, Storage: workspace.StorageK8sPVC}
+	if err := r.CreateVolume(t.Context(), spec, nil); err == nil {
+		t.Error("a volume of another backend was made")
+	}
+}

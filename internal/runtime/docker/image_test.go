@@ -1,0 +1,160 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// importImage makes an image of a tar archive; it is removed when the test ends.
+func importImage(t *testing.T, r *Runtime, changes []string, rootfs []byte) string {
+	t.Helper()
+	ref := "codehub-test/" + randomHex(8) + ":latest"
+	res, err := r.api.ImageImport(t.Context(), client.ImageImportSource{Source: bytes.NewReader(rootfs), SourceName: "-"}, ref,
+		client.ImageImportOptions{Changes: append(changes, "LABEL "+labelInstallation+"="+r.cfg.Installation)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	drain(t, res)
+	return ref
+}
+
+// homeTar is a file system whose home has everything that is easily lost.
+func homeTar(t *testing.T) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	tw := tar.NewWriter(&b)
+	for _, h := range []tar.Header{
+		{Name: "home/", Typeflag: tar.TypeDir, Mode: 0o755},
+		{Name: "home/coder/", Typeflag: tar.TypeDir, Mode: 0o2751, Uid: 1000, Gid: 1001},
+		{Name: "home/coder/.dot", Typeflag: tar.TypeReg, Mode: 0o600, Uid: 1000, Gid: 1000},
+		{Name: "home/coder/locked", Typeflag: tar.TypeReg, Mode: 0, Uid: 1000, Gid: 1000},
+		{Name: "home/coder/setuid", Typeflag: tar.TypeReg, Mode: 0o4755, Uid: 0, Gid: 0},
+		{Name: "home/coder/foreign", Typeflag: tar.TypeReg, Mode: 0o640, Uid: 4711, Gid: 4712},
+		{Name: "home/coder/link", Typeflag: tar.TypeSymlink, Linkname: "/nowhere", Mode: 0o777, Uid: 1000, Gid: 1000},
+		{Name: "home/coder/hard", Typeflag: tar.TypeLink, Linkname: "home/coder/.dot", Mode: 0o600, Uid: 1000, Gid: 1000},
+		{Name: "home/coder/empty/", Typeflag: tar.TypeDir, Mode: 0o1777, Uid: 1000, Gid: 1000},
+		{Name: "home/coder/closed/", Typeflag: tar.TypeDir, Mode: 0o100, Uid: 1000, Gid: 1000},
+		{Name: "home/coder/closed/in it", Typeflag: tar.TypeReg, Mode: 0o644, Uid: 1000, Gid: 1000},
+	} {
+		if err := tw.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestSeedKeepsWhatIsEasilyLost(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	image := importImage(t, r, []string{"USER 1000"}, homeTar(t))
+	want := readTreeOf(t, r, image, mount.Mount{})
+	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
+		t.Run(storage, func(t *testing.T) {
+			spec := runtime.VolumeSpec{Workspace: newHome().Workspace, Storage: storage, Claim: "h", Image: image}
+			if err := r.CreateVolume(t.Context(), spec, nil); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, hands{r: r, storage: storage}.home(t, spec.Workspace)); diff != "" {
+				t.Errorf("home (-image +volume):\n%s", diff)
+			}
+			if err := r.RemoveVolume(t.Context(), spec.Workspace, "h"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestPullThatHangsEndsWithItsCaller(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	asked := make(chan struct{})
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		close(asked)
+		<-t.Context().Done()
+	}()
+
+	r := newRuntime(t, nil)
+	enough := errors.New("no progress for too long")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	spec := runtime.VolumeSpec{
+		Workspace: newHome().Workspace, Storage: workspace.StorageDockerVolume, Claim: "h",
+		Image: l.Addr().String() + "/codehub/hangs:latest",
+	}
+	done := make(chan error, 1)
+	go func() { done <- r.CreateVolume(ctx, spec, nil) }()
+	select {
+	case <-asked:
+	case err := <-done:
+		t.Fatalf("the pull ended: %v", err)
+	}
+	cancel(enough)
+	err = <-done
+	var pull *runtime.PullError
+	if !errors.Is(err, enough) || errors.Is(err, runtime.ErrUnreachable) || errors.As(err, &pull) {
+		t.Fatalf("error = %v, want the caller's own reason", err)
+	}
+	if err := r.RemoveVolume(t.Context(), spec.Workspace, "h"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPullErrorHasTheEnginesWords(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	err := r.pull(t.Context(), "127.0.0.1:9/codehub/missing:latest", nil)
+	var pull *runtime.PullError
+	if !errors.As(err, &pull) || !strings.Contains(pull.Message, "connection refused") {
+		t.Fatalf("error = %v", err)
+	}
+}
+
+func TestLayersAddUp(t *testing.T) {
+	t.Parallel()
+	var l layers
+	for i, step := range []struct {
+		id          string
+		unpacking   bool
+		done, total int64
+		changed     bool
+		wantDone    int64
+		wantTotal   int64
+	}{
+		{"a", false, 10, 100, true, 10, 100},
+		{"b", false, 0, 50, true, 10, 150},
+		{"b", false, 0, 50, false, 10, 150},
+		{"a", false, 100, 100, true, 100, 150},
+		{"b", false, 40, 50, true, 140, 150},
+		{"b", false, 20, 50, false, 140, 150}, // a retry begins anew: people see no step back
+		{"b", true, 1, 50, true, 150, 150},
+		{"b", true, 30, 50, false, 150, 150},
+		{"c", false, 5, 0, false, 150, 150}, // size unknown
+	} {
+		if got := l.note(step.id, step.unpacking, step.done, step.total); got != step.changed || l.done != step.wantDone || l.total != step.wantTotal {
+			t.Fatalf("step %d: changed = %v, %d of %d", i, got, l.done, l.total)
+		}
+	}
+}

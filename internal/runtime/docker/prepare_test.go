@@ -1,0 +1,250 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/wall"
+	"codehub/internal/workspace"
+)
+
+func TestNothingStartsWithoutAWall(t *testing.T) {
+	t.Parallel()
+	for _, allowed := range []bool{false, true} {
+		r := newRuntime(t, func(c *Config) { c.AllowNoWall = allowed })
+		r.applyWall = func(context.Context, wall.Spec) error { return errors.New("no nftables here") }
+		spec := newHome()
+		volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}
+		if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
+			t.Fatal(err)
+		}
+		_, err := r.StartContainer(t.Context(), spec, nil)
+		prepared := r.Prepare(t.Context())
+		if allowed {
+			if err != nil || prepared != nil {
+				t.Errorf("with leave to do without: %v; %v", err, prepared)
+			}
+			continue
+		}
+		for _, err := range []error{err, prepared} {
+			if err == nil || !strings.Contains(err.Error(), "no nftables here") || errors.Is(err, runtime.ErrUnreachable) {
+				t.Errorf("error = %v", err)
+			}
+		}
+		if list, err := r.Containers(t.Context()); err != nil || len(list) != 0 {
+			t.Errorf("containers = %+v, %v", list, err)
+		}
+	}
+}
+
+func TestWallByTheHelper(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	now := time.Now()
+	r.now = func() time.Time { return now }
+	runs := 0
+	r.applyWall = func(ctx context.Context, s wall.Spec) error {
+		if now.Sub(r.wallStoodAt()) >= helperWallEvery {
+			runs++
+			return r.standWallByHelper(ctx, s)
+		}
+		return nil
+	}
+	if err := r.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	spec := wall.Spec{Table: r.names.table, Bridge: r.names.bridge}
+	if err := wall.Check(spec); err != nil {
+		t.Fatalf("after the helper: %v", err)
+	}
+	if err := r.Prepare(t.Context()); err != nil || runs != 1 {
+		t.Fatalf("%d runs of the helper, %v", runs, err)
+	}
+	if err := wall.Remove(r.names.table); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(helperWallEvery)
+	if err := r.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := wall.Check(spec); err != nil || runs != 2 {
+		t.Fatalf("%d runs of the helper: %v", runs, err)
+	}
+	list, err := r.api.ContainerList(t.Context(), client.ContainerListOptions{All: true, Filters: r.filter(roleHelper)})
+	if err != nil || len(list.Items) != 0 {
+		t.Fatalf("helpers left behind: %+v, %v", list.Items, err)
+	}
+}
+
+func TestHelperRemovesHomes(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	spec := runtime.VolumeSpec{Workspace: newHome().Workspace, Storage: workspace.StorageLocalDir, Claim: "h"}
+	spec.Image = importImage(t, r, []string{"USER 1000"}, homeTar(t))
+	if err := r.CreateVolume(t.Context(), spec, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.removeTreeByHelper(t.Context(), spec.Workspace); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(r.homePath(spec.Workspace)); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("home after its removal: %v", err)
+	}
+	err := r.runHelper(t.Context(), helperRun{args: []string{cmdRemoveHome, "/"}, network: "none"})
+	if err == nil || !strings.Contains(err.Error(), "absolute path") {
+		t.Fatalf("error = %v, want the helper's words", err)
+	}
+}
+
+func TestHelperImageFollowsTheExecutable(t *testing.T) {
+	t.Parallel()
+	bin, err := helperBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(bin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), "codehub")
+	if err := os.WriteFile(copied, raw, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := newRuntime(t, func(c *Config) { c.HelperBinary = copied })
+	first, err := r.ensureHelperImage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := r.ensureHelperImage(t.Context()); err != nil || again != first {
+		t.Fatalf("second time: %s, %v; want %s", again, err, first)
+	}
+	if err := os.WriteFile(copied, append(raw, 0), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	next, err := r.ensureHelperImage(t.Context())
+	if err != nil || next == first {
+		t.Fatalf("after an upgrade: %s, %v", next, err)
+	}
+	images, err := r.api.ImageList(t.Context(), client.ImageListOptions{Filters: r.filter(roleHelper)})
+	if err != nil || len(images.Items) != 1 {
+		t.Fatalf("helper images = %+v, %v", images.Items, err)
+	}
+	r = newRuntime(t, func(c *Config) { c.HelperBinary = filepath.Join(t.TempDir(), "none") })
+	if _, err := r.ensureHelperImage(t.Context()); err == nil {
+		t.Fatal("an image was made of nothing")
+	}
+}
+
+func TestHelperArguments(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{
+		nil, {"wall"}, {"dance", "x"}, {"wall", "{"}, {"wall", `{"table":"t"}`}, {"wall", `{"tabel":"t"}`},
+		{"remove-home", "/"}, {"remove-home", "relative"}, {"remove-home", "//"},
+	} {
+		var words strings.Builder
+		if code := helperMain(args, &words); code == 0 || words.Len() == 0 {
+			t.Errorf("host-helper %q: code %d, %q", args, code, words.String())
+		}
+	}
+}
+
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	ctx := t.Context()
+	orphan, kept := newHome(), newHome()
+	for _, s := range []runtime.ContainerSpec{orphan, kept} {
+		spec := runtime.VolumeSpec{Workspace: s.Workspace, Storage: s.Storage, Claim: s.VolumeClaim, Image: s.Image}
+		if err := r.CreateVolume(ctx, spec, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.SettleVolume(ctx, s.Workspace, s.VolumeClaim); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.api.VolumeRemove(ctx, orphan.Workspace.VolumeName(), client.VolumeRemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	var counts []int
+	for range 3 {
+		if err := r.sweep(ctx); err != nil {
+			t.Fatal(err)
+		}
+		found, err := r.lookAtHomes(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts = append(counts, len(found.settled))
+	}
+	if diff := cmp.Diff([]int{2, 1, 1}, counts); diff != "" {
+		t.Errorf("proofs after each sweep (-want +got):\n%s", diff)
+	}
+
+	// A helper that a crash left behind.
+	image, err := r.ensureHelperImage(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Image: image, Name: r.names.helper + "-left",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ahead := range []time.Duration{0, helperLife + time.Minute} {
+		r.now = func() time.Time { return time.Now().Add(ahead) }
+		if err := r.sweep(ctx); err != nil {
+			t.Fatal(err)
+		}
+		list, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleHelper)})
+		if err != nil || (len(list.Items) == 1) != (ahead == 0) {
+			t.Errorf("%s later: helpers = %+v, %v", ahead, list.Items, err)
+		}
+	}
+}
+
+func TestAddressesRest(t *testing.T) {
+	t.Parallel()
+	var a addresses
+	a.reset(netip.MustParsePrefix("10.9.8.0/29")) // .2 to .6
+	start := time.Now()
+	seen := map[string]bool{}
+	for range 5 {
+		addr := a.take(start)
+		if seen[addr.String()] || !a.subnet.Contains(addr) {
+			t.Fatalf("%s was given out twice, or is foreign", addr)
+		}
+		seen[addr.String()] = true
+	}
+	for _, never := range []string{"10.9.8.0", "10.9.8.1", "10.9.8.7"} {
+		if seen[never] {
+			t.Errorf("%s was given out", never)
+		}
+	}
+	// All rest: the one whose use is longest ago is the least harm.
+	var oldest string
+	for s := range seen {
+		if oldest == "" {
+			oldest = s
+			continue
+		}
+		a.seen(netip.MustParseAddr(s), start.Add(time.Minute))
+	}
+	if got := a.take(start.Add(2 * time.Minute)).String(); got != oldest {
+		t.Errorf("took %s, want %s", got, oldest)
+	}
+	// Rested.
+	if got := a.take(start.Add(2*time.Minute + addressRest)).String(); got == oldest {
+		t.Errorf("took %s, which is in use", got)
+	}
+}

@@ -1,0 +1,169 @@
+package wall
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables"
+)
+
+func TestSpecTravels(t *testing.T) {
+	t.Parallel()
+	want := Spec{
+		Table: "t", Bridge: "br-test",
+		Deny:        []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")},
+		Nameservers: []netip.Addr{netip.MustParseAddr("10.0.0.53")},
+	}
+	text, err := want.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ParseSpec(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+	samePrefix := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+	if diff := cmp.Diff(want, got, same, samePrefix); diff != "" {
+		t.Errorf("spec (-want +got):\n%s", diff)
+	}
+	for _, bad := range []string{"", "{", "{}", `{"table":"t","bridge":"a-name-of-16-byte"}`, `{"table":"t","bridge":"b","more":1}`} {
+		if s, err := ParseSpec(bad); err == nil {
+			t.Errorf("ParseSpec(%q) = %+v", bad, s)
+		}
+	}
+}
+
+func TestNameservers(t *testing.T) {
+	t.Parallel()
+	text := "# comment\nsearch example.com\nnameserver 10.0.0.2\nnameserver 127.0.0.53\nnameserver ::1\n" +
+		"nameserver fe80::1%eth0\nnameserver  2001:db8::53 # far\nnameserver ::ffff:10.0.0.3\nnameserver\nnameserver nonsense\n"
+	var got []string
+	for _, a := range nameservers(strings.NewReader(text)) {
+		got = append(got, a.String())
+	}
+	if diff := cmp.Diff([]string{"10.0.0.2", "fe80::1", "2001:db8::53", "10.0.0.3"}, got); diff != "" {
+		t.Errorf("nameservers (-want +got):\n%s", diff)
+	}
+}
+
+func TestDeniedOnceEach(t *testing.T) {
+	t.Parallel()
+	s := Spec{Deny: []netip.Prefix{
+		netip.MustParsePrefix("10.1.2.3/8"), netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), {},
+	}}
+	var got []string
+	for _, p := range s.denied() {
+		got = append(got, p.String())
+	}
+	if diff := cmp.Diff([]string{"169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "10.0.0.0/8"}, got); diff != "" {
+		t.Errorf("denied (-want +got):\n%s", diff)
+	}
+}
+
+// testSpec is a wall around an interface that is not there.
+func testSpec(t *testing.T) Spec {
+	t.Helper()
+	name := fmt.Sprintf("chw%d-%d", os.Getpid()%100000, len(t.Name()))
+	s := Spec{
+		Table: "codehub-test-" + name, Bridge: name,
+		Deny:        []netip.Prefix{netip.MustParsePrefix("10.0.0.0/9"), netip.MustParsePrefix("2001:db8::/33")},
+		Nameservers: []netip.Addr{netip.MustParseAddr("10.0.0.53"), netip.MustParseAddr("2001:db8::53")},
+	}
+	t.Cleanup(func() {
+		if err := Remove(s.Table); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestStandsAgainAfterAnyChange(t *testing.T) {
+	t.Parallel()
+	s := testSpec(t)
+	if err := Check(s); !errors.Is(err, ErrDown) {
+		t.Fatalf("before: %v (the tests of the wall need root)", err)
+	}
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: s.Table}
+	changes := map[string]func(*nftables.Conn, []*nftables.Chain){
+		"the table is removed":  func(c *nftables.Conn, _ []*nftables.Chain) { c.DelTable(table) },
+		"the chains are empty":  func(c *nftables.Conn, _ []*nftables.Chain) { c.FlushTable(table) },
+		"a rule comes before":   func(c *nftables.Conn, ch []*nftables.Chain) { c.InsertRule(acceptAll(table, ch[1])) },
+		"a rule comes after":    func(c *nftables.Conn, ch []*nftables.Chain) { c.AddRule(acceptAll(table, ch[0])) },
+		"the first rule is out": func(c *nftables.Conn, ch []*nftables.Chain) { removeRule(t, c, table, ch[0], 0) },
+		"a middle rule is out":  func(c *nftables.Conn, ch []*nftables.Chain) { removeRule(t, c, table, ch[1], 3) },
+	}
+	for name, change := range changes {
+		if err := Stand(s); err != nil {
+			t.Fatal(err)
+		}
+		c, err := nftables.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(c, chains(table))
+		if err := c.Flush(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if err := Check(s); !errors.Is(err, ErrDown) {
+			t.Errorf("%s: Check = %v", name, err)
+		}
+		for range 2 {
+			if err := Stand(s); err != nil {
+				t.Errorf("%s: Stand = %v", name, err)
+			}
+		}
+		if err := Check(s); err != nil {
+			t.Errorf("%s, and mended: Check = %v", name, err)
+		}
+	}
+}
+
+func acceptAll(table *nftables.Table, chain *nftables.Chain) *nftables.Rule {
+	return &nftables.Rule{Table: table, Chain: chain, Exprs: verdict(1)}
+}
+
+func removeRule(t *testing.T, c *nftables.Conn, table *nftables.Table, chain *nftables.Chain, n int) {
+	t.Helper()
+	rules, err := c.GetRules(table, chain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.DelRule(rules[n]); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAnotherSpecIsAnotherWall(t *testing.T) {
+	t.Parallel()
+	s := testSpec(t)
+	if err := Stand(s); err != nil {
+		t.Fatal(err)
+	}
+	more := s
+	more.Deny = append(more.Deny, netip.MustParsePrefix("192.0.2.0/24"))
+	if err := Check(more); !errors.Is(err, ErrDown) {
+		t.Errorf("Check with one more range = %v", err)
+	}
+	if err := Stand(more); err != nil {
+		t.Error(err)
+	}
+	if err := Check(s); !errors.Is(err, ErrDown) {
+		t.Errorf("Check of the first = %v", err)
+	}
+}
+
+func TestRemoveTwice(t *testing.T) {
+	t.Parallel()
+	s := testSpec(t)
+	for range 2 {
+		if err := Remove(s.Table); err != nil {
+			t.Error(err)
+		}
+	}
+}
