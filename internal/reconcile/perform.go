@@ -54,6 +54,7 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	if err != nil {
 		return err
 	}
+	began := time.Now()
 	k, err := t.cfg.Runtime.StartContainer(ctx, runtime.ContainerSpec{
 		Workspace: row.ID, Claim: row.OpID, Image: row.ImageRef, Storage: row.StorageBackend,
 		VolumeClaim: row.Home.Claim, Secret: secret,
@@ -61,8 +62,13 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	if err != nil {
 		return err
 	}
+	started := time.Now()
 	step(runtime.Progress{Step: runtime.StepWaiting})
-	return t.await(ctx, row.ID, k)
+	if err := t.await(ctx, row.ID, k); err != nil {
+		return err
+	}
+	t.cfg.Log.Debug("the ide answered", "workspace", row.ID, "container_took", started.Sub(began), "ide_took", time.Since(started))
+	return nil
 }
 
 // await asks until the IDE answers, or its container has ended.
