@@ -15,9 +15,6 @@ import (
 	"codehub/internal/workspace"
 )
 
-// writeWithin is how long a reader may take to take one piece of a stream.
-const writeWithin = 30 * time.Second
-
 // events streams the caller's workspaces (design §10): what there is, a
 // heartbeat to say that this was all, and then what changes. It ends with the
 // session.
@@ -156,7 +153,7 @@ func (st *stream) send(event string, data any) error {
 	if err != nil {
 		return err
 	}
-	if err := st.rc.SetWriteDeadline(time.Now().Add(writeWithin)); err != nil {
+	if err := st.rc.SetWriteDeadline(time.Now().Add(st.cfg.WriteWithin)); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(st.w, "event: %s\ndata: %s\n\n", event, b)

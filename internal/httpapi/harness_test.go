@@ -45,6 +45,7 @@ type env struct {
 	srv  *httptest.Server
 	log  *syncBuffer
 	logs *fakeLogs
+	m    *Metrics
 
 	ann, eve person
 }
@@ -59,7 +60,7 @@ type option func(*Config)
 
 func newEnv(t *testing.T, opts ...option) *env {
 	t.Helper()
-	e := &env{t: t, dsn: pgtest.New(t, postgres.Migrate), log: &syncBuffer{}, logs: &fakeLogs{}}
+	e := &env{t: t, dsn: pgtest.New(t, postgres.Migrate), log: &syncBuffer{}, logs: &fakeLogs{}, m: NewMetrics()}
 	log := slog.New(slog.NewTextHandler(e.log, nil))
 	db, err := postgres.Open(t.Context(), e.dsn, postgres.Options{Log: log, DeleteGrace: time.Hour, Limits: postgres.Limits{PerUser: 100}})
 	if err != nil {
@@ -85,7 +86,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 	for _, o := range opts {
 		o(&cfg)
 	}
-	e.srv.Config.Handler = Outer(log, NewMetrics(), New(cfg))
+	e.srv.Config.Handler = Outer(log, e.m, New(cfg))
 	e.srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	e.srv.Start()
 	t.Cleanup(e.srv.Close)

@@ -59,6 +59,9 @@ type Config struct {
 
 	// Heartbeat is the pause between heartbeats of an event stream; 0 is 30 s.
 	Heartbeat time.Duration
+	// WriteWithin is how long the reader of a stream may take to take one
+	// piece of it before it is cut off; 0 is 30 s.
+	WriteWithin time.Duration
 }
 
 // Prefix is where the API lives; New's handler takes everything below it.
@@ -118,6 +121,9 @@ func (s *server) routes() []route {
 func New(cfg Config) http.Handler {
 	if cfg.Heartbeat <= 0 {
 		cfg.Heartbeat = 30 * time.Second
+	}
+	if cfg.WriteWithin <= 0 {
+		cfg.WriteWithin = 30 * time.Second
 	}
 	s := &server{cfg: cfg, base: strings.TrimRight(cfg.URL.String(), "/"), origins: CrossOrigin(cfg.URL), log: cfg.Log}
 	mux := http.NewServeMux()

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"errors"
-	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -38,7 +37,7 @@ func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.I
 	defer stop()
 	ctx, cancel := endAt(ctx, id.Expires)
 	defer cancel()
-	out := &textStream{w: w, rc: http.NewResponseController(w), head: r.Method == http.MethodHead}
+	out := &textStream{w: w, rc: http.NewResponseController(w), within: s.cfg.WriteWithin, head: r.Method == http.MethodHead}
 	err = s.cfg.Logs.Logs(ctx, ws.ID, tail, follow, out)
 	switch {
 	case err == nil:
@@ -59,10 +58,11 @@ func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.I
 // textStream sends text on as it comes, and begins the answer only with the
 // first of it, so that until then it can still become an error.
 type textStream struct {
-	w     io.Writer
-	rc    *http.ResponseController
-	begun bool
-	head  bool
+	w      http.ResponseWriter
+	rc     *http.ResponseController
+	within time.Duration
+	head   bool
+	begun  bool
 }
 
 func (t *textStream) begin() {
@@ -70,7 +70,7 @@ func (t *textStream) begin() {
 		return
 	}
 	t.begun = true
-	h := t.w.(http.ResponseWriter).Header()
+	h := t.w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Accel-Buffering", "no")
 }
@@ -80,7 +80,7 @@ func (t *textStream) Write(b []byte) (int, error) {
 	if t.head {
 		return 0, errHead
 	}
-	if err := t.rc.SetWriteDeadline(time.Now().Add(writeWithin)); err != nil {
+	if err := t.rc.SetWriteDeadline(time.Now().Add(t.within)); err != nil {
 		return 0, err
 	}
 	n, err := t.w.Write(b)

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/client"
+)
+
+// ClientCmds are the commands that talk to a server, this one or another, by
+// its API (design §13).
+type ClientCmds struct {
+	Login      loginCmd      `cmd:"" group:"Client:" help:"Log in to a server and remember it."`
+	Logout     logoutCmd     `cmd:"" group:"Client:" help:"Forget the server, and end the token that the login made."`
+	Whoami     whoamiCmd     `cmd:"" group:"Client:" help:"Say who you are to the server."`
+	Create     createCmd     `cmd:"" group:"Client:" help:"Create a workspace."`
+	List       listCmd       `cmd:"" group:"Client:" aliases:"ls" help:"List your workspaces."`
+	Show       showCmd       `cmd:"" group:"Client:" help:"Show one workspace."`
+	Start      startCmd      `cmd:"" group:"Client:" help:"Start a workspace."`
+	Stop       stopCmd       `cmd:"" group:"Client:" help:"Stop a workspace."`
+	Restart    restartCmd    `cmd:"" group:"Client:" help:"Stop a workspace and start it again."`
+	Delete     deleteCmd     `cmd:"" group:"Client:" aliases:"rm" help:"Delete a workspace."`
+	Undelete   undeleteCmd   `cmd:"" group:"Client:" help:"Take a deletion back."`
+	Recover    recoverCmd    `cmd:"" group:"Client:" help:"Recover a workspace from an error."`
+	Cancel     cancelCmd     `cmd:"" group:"Client:" help:"Cancel the operation under way."`
+	Open       openCmd       `cmd:"" group:"Client:" help:"Open a workspace in the browser."`
+	Logs       logsCmd       `cmd:"" group:"Client:" help:"Print what a workspace's container printed."`
+	Tokens     tokensCmd     `cmd:"" group:"Client:" help:"API tokens."`
+	Completion completionCmd `cmd:"" group:"Client:" help:"Print a completion script for a shell."`
+}
+
+// serverFlags say which server a client command talks to. The credential is
+// no flag: everybody on a machine can read the arguments of its programs.
+type serverFlags struct {
+	URL string `name:"url" env:"CODEHUB_URL" placeholder:"URL" help:"The server; else the one of the last login, else http://localhost:8080. The credential is CODEHUB_SESSION_TOKEN or that of the last login."`
+}
+
+type outputFlags struct {
+	Output string `short:"o" enum:"table,json" default:"table" help:"How to print: table or json."`
+}
+
+const (
+	tokenVariable = "CODEHUB_SESSION_TOKEN"
+	defaultServer = "http://localhost:8080"
+)
+
+// connect makes the client for a command.
+func (f serverFlags) connect() (*client.Client, error) {
+	known, err := readLogin()
+	if err != nil {
+		return nil, err
+	}
+	server := f.server(known)
+	token := os.Getenv(tokenVariable)
+	// What one server gave out is never shown to another.
+	if token == "" && sameServer(known.URL, server) {
+		token = known.Token
+	}
+	return client.New(server, token, client.WithUserAgent("codehub-cli/"+version))
+}
+
+func (f serverFlags) server(known savedLogin) string {
+	switch {
+	case f.URL != "":
+		return f.URL
+	case known.URL != "":
+		return known.URL
+	}
+	return defaultServer
+}
+
+func sameServer(a, b string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") }
+
+// explain adds to an error what its reader can do about it.
+func explain(err error) error {
+	var e *client.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch e.Code {
+	case "unauthenticated":
+		return fmt.Errorf("%w Use: codehub login", err)
+	case "workspace_limit_exceeded":
+		var names []string
+		running, _ := e.Details["running_workspaces"].([]any)
+		for _, r := range running {
+			if m, ok := r.(map[string]any); ok {
+				names = append(names, plain(fmt.Sprint(m["name"])))
+			}
+		}
+		if len(names) > 0 {
+			return fmt.Errorf("%w Running: %s", err, strings.Join(names, ", "))
+		}
+	}
+	return err
+}
+
+// onWorkspace is what the commands on one workspace share.
+type onWorkspace struct {
+	serverFlags
+	outputFlags
+	Workspace string `arg:"" help:"A workspace's name or id."`
+}
+
+// run resolves the workspace, does something with it and prints the outcome.
+func (o onWorkspace) run(ctx context.Context, k *kong.Context, deleted bool, do func(c *client.Client, id string) (any, string, error)) error {
+	c, err := o.connect()
+	if err != nil {
+		return err
+	}
+	w, err := resolve(ctx, c, o.Workspace, deleted)
+	if err != nil {
+		return explain(err)
+	}
+	out, said, err := do(c, w.ID)
+	if err != nil {
+		return explain(err)
+	}
+	return o.print(k.Stdout, out, said)
+}

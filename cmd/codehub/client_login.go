@@ -1,0 +1,211 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/term"
+
+	"codehub/api"
+	"codehub/client"
+)
+
+// savedLogin is the file that a login leaves behind.
+type savedLogin struct {
+	URL     string `json:"url"`
+	Token   string `json:"token"`
+	TokenID string `json:"token_id"`
+}
+
+func loginFile() (string, error) {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", fmt.Errorf("find the folder for settings: %w", err)
+	}
+	return filepath.Join(dir, "codehub", "login.json"), nil
+}
+
+func readLogin() (savedLogin, error) {
+	var l savedLogin
+	file, err := loginFile()
+	if err != nil {
+		return l, nil // nowhere to keep it, so there is none
+	}
+	b, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l, nil
+	}
+	if err != nil {
+		return l, err
+	}
+	if err := json.Unmarshal(b, &l); err != nil {
+		return l, fmt.Errorf("read %s: %w (codehub login writes it anew)", file, err)
+	}
+	return l, nil
+}
+
+// write keeps the login where only its owner can read it.
+func (l savedLogin) write() error {
+	file, err := loginFile()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(file)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	b, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(dir, ".login-*") // 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(append(b, '\n'))
+	if err := errors.Join(err, tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), file)
+}
+
+type loginCmd struct {
+	serverFlags
+	Server   string `arg:"" optional:"" help:"The server, like https://codehub.example.com."`
+	Username string `short:"u" help:"Asked for unless given. The password is always asked for, or read from standard input."`
+	Expires  span   `default:"90d" help:"How long the login lasts, like 12h or 90d; 0: until logout."`
+}
+
+func (l loginCmd) Run(ctx context.Context, k *kong.Context) error {
+	known, err := readLogin()
+	if err != nil {
+		known = savedLogin{}
+	}
+	if l.Server != "" {
+		l.URL = l.Server
+	}
+	server := l.server(known)
+	in := bufio.NewReader(os.Stdin)
+	if l.Username == "" {
+		if l.Username, err = ask(k.Stderr, in, "Username: "); err != nil {
+			return err
+		}
+	}
+	password, err := askPassword(k.Stderr, in)
+	if err != nil {
+		return err
+	}
+	agent := client.WithUserAgent("codehub-cli/" + version)
+	session, user, err := client.Login(ctx, server, api.Login{Username: l.Username, Password: password}, agent)
+	if err != nil {
+		return explain(err)
+	}
+	host, _ := os.Hostname()
+	token, err := session.CreateToken(ctx, api.CreateToken{Name: "codehub login on " + host, ExpiresAt: l.Expires.from(time.Now())})
+	if err != nil {
+		return explain(err)
+	}
+	if err := (savedLogin{URL: server, Token: token.Token, TokenID: token.ID}).write(); err != nil {
+		return fmt.Errorf("keep the login: %w", err)
+	}
+	if sameServer(known.URL, server) && known.TokenID != "" {
+		_ = session.DeleteToken(ctx, known.TokenID) // may be over, or somebody else's
+	}
+	if err := session.Logout(ctx); err != nil {
+		return explain(err)
+	}
+	fmt.Fprintf(k.Stderr, "Logged in to %s as %s.\n", server, plain(user.Username))
+	return nil
+}
+
+// ask reads a line.
+func ask(out io.Writer, in *bufio.Reader, question string) (string, error) {
+	if term.IsTerminal(int(os.Stdin.Fd())) {
+		fmt.Fprint(out, question)
+	}
+	line, err := in.ReadString('\n')
+	if line = strings.TrimRight(line, "\r\n"); line == "" {
+		if err == nil || err == io.EOF {
+			err = errors.New("nothing was entered")
+		}
+		return "", err
+	}
+	return line, nil
+}
+
+// askPassword reads a line that the terminal does not show.
+func askPassword(out io.Writer, in *bufio.Reader) (string, error) {
+	fd := int(os.Stdin.Fd())
+	if !term.IsTerminal(fd) {
+		return ask(out, in, "")
+	}
+	fmt.Fprint(out, "Password: ")
+	b, err := term.ReadPassword(fd)
+	fmt.Fprintln(out)
+	if err == nil && len(b) == 0 {
+		err = errors.New("nothing was entered")
+	}
+	return string(b), err
+}
+
+type logoutCmd struct{}
+
+func (logoutCmd) Run(ctx context.Context, k *kong.Context) error {
+	known, err := readLogin()
+	if err != nil {
+		return err
+	}
+	if known.Token == "" {
+		fmt.Fprintln(k.Stderr, "Not logged in.")
+		return nil
+	}
+	c, err := client.New(known.URL, known.Token)
+	if err == nil {
+		err = c.DeleteToken(ctx, known.TokenID)
+	}
+	file, ferr := loginFile()
+	if ferr == nil {
+		ferr = os.Remove(file)
+	}
+	if ferr != nil {
+		return fmt.Errorf("forget the login: %w", ferr)
+	}
+	// A token that holds no longer needs no ending.
+	if err != nil && client.CodeOf(err) != "unauthenticated" && client.CodeOf(err) != "not_found" {
+		return fmt.Errorf("the login is forgotten here, but its token %s may still hold: %w", known.TokenID, err)
+	}
+	fmt.Fprintf(k.Stderr, "Logged out of %s.\n", known.URL)
+	return nil
+}
+
+type whoamiCmd struct {
+	serverFlags
+	outputFlags
+}
+
+func (w whoamiCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := w.connect()
+	if err != nil {
+		return err
+	}
+	s, err := c.Session(ctx)
+	if err != nil {
+		return explain(err)
+	}
+	said := plain(s.User.Username)
+	if s.User.Admin {
+		said += " (admin)"
+	}
+	return w.print(k.Stdout, s, said)
+}

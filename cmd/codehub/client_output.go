@@ -1,0 +1,162 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"codehub/api"
+)
+
+// print prints an outcome: v as JSON, or said for people.
+func (o outputFlags) print(out io.Writer, v any, said string) error {
+	if o.Output == "json" {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		e.SetEscapeHTML(false)
+		return e.Encode(v)
+	}
+	_, err := fmt.Fprintln(out, strings.TrimRight(said, "\n"))
+	return err
+}
+
+// table lines up rows of cells.
+func table(rows [][]string) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	for _, r := range rows {
+		for i, cell := range r {
+			if i > 0 {
+				fmt.Fprint(w, "\t")
+			}
+			fmt.Fprint(w, plain(cell))
+		}
+		fmt.Fprintln(w)
+	}
+	w.Flush()
+	return b.String()
+}
+
+// plain makes text safe for a terminal: what others wrote must not steer it.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			return ' '
+		case unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r):
+			return -1
+		}
+		return r
+	}, s)
+}
+
+// state says in a word or two what a workspace is and does.
+func state(w api.Workspace) string {
+	s := w.Phase
+	if w.Operation != "NONE" {
+		s += " (" + w.Operation + ")"
+	}
+	return s
+}
+
+func workspaceTable(list []api.Workspace, now time.Time) string {
+	rows := [][]string{{"NAME", "STATE", "IMAGE", "AGE", "ID"}}
+	for _, w := range list {
+		rows = append(rows, []string{w.Name, state(w), w.ImageRef, age(now.Sub(w.CreatedAt)), w.ID})
+	}
+	return table(rows)
+}
+
+func workspaceDetails(w api.Workspace) string {
+	rows := [][]string{
+		{"Name:", w.Name}, {"ID:", w.ID}, {"State:", state(w)}, {"Wanted:", w.DesiredState},
+		{"URL:", w.URL}, {"Image:", w.ImageRef}, {"Created:", w.CreatedAt.Local().Format(time.DateTime)},
+	}
+	add := func(name string, v *string) {
+		if v != nil && *v != "" {
+			rows = append(rows, []string{name, *v})
+		}
+	}
+	at := func(name string, v *time.Time) {
+		if v != nil {
+			rows = append(rows, []string{name, v.Local().Format(time.DateTime)})
+		}
+	}
+	add("Then wanted:", w.NextDesiredState)
+	add("Description:", &w.Description)
+	add("Memo:", &w.Memo)
+	add("Error:", w.ErrorReason)
+	add("", w.ErrorMessage)
+	at("Last access:", w.LastAccessAt)
+	at("Stops at:", w.StopsAt)
+	add("Stopped for:", w.StopReason)
+	at("Awake until:", w.KeepAwakeUntil)
+	at("Deleted:", w.DeletedAt)
+	at("Gone for good:", w.PurgedAt)
+	return table(rows)
+}
+
+func tokenTable(list []api.Token) string {
+	rows := [][]string{{"NAME", "EXPIRES", "LAST USED", "ID"}}
+	when := func(t *time.Time) string {
+		if t == nil {
+			return "never"
+		}
+		return t.Local().Format(time.DateTime)
+	}
+	for _, t := range list {
+		rows = append(rows, []string{t.Name, when(t.ExpiresAt), when(t.LastUsedAt), t.ID})
+	}
+	return table(rows)
+}
+
+func age(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return strconv.Itoa(int(max(d, 0).Seconds())) + "s"
+	case d < time.Hour:
+		return strconv.Itoa(int(d.Minutes())) + "m"
+	case d < 48*time.Hour:
+		return strconv.Itoa(int(d.Hours())) + "h"
+	}
+	return strconv.Itoa(int(d.Hours()/24)) + "d"
+}
+
+// span is a length of time that is given in days, too: 90d.
+type span time.Duration
+
+// UnmarshalText reads "12h30m", "90d" or "0".
+func (s *span) UnmarshalText(b []byte) error {
+	text := string(b)
+	days, isDays := strings.CutSuffix(text, "d")
+	var d time.Duration
+	var err error
+	if isDays || text == "0" {
+		var n int
+		if n, err = strconv.Atoi(days); err == nil && (n < 0 || n > 36500) {
+			err = strconv.ErrRange
+		}
+		d = time.Duration(n) * 24 * time.Hour
+	} else {
+		d, err = time.ParseDuration(text)
+	}
+	if err != nil || d < 0 {
+		return fmt.Errorf("%q is not a length of time like 12h or 90d", text)
+	}
+	*s = span(d)
+	return nil
+}
+
+// from is the time s after t; nil, never, for 0.
+func (s span) from(t time.Time) *time.Time {
+	if s == 0 {
+		return nil
+	}
+	t = t.Add(time.Duration(s)).UTC().Truncate(time.Second)
+	return &t
+}

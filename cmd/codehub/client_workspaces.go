@@ -1,0 +1,289 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/term"
+	"golang.org/x/text/unicode/norm"
+
+	"codehub/api"
+	"codehub/client"
+	"codehub/internal/workspace"
+)
+
+// resolve finds a workspace by its id or its name; deleted says where to look.
+func resolve(ctx context.Context, c *client.Client, ref string, deleted bool) (api.Workspace, error) {
+	if workspace.ValidID(strings.ToLower(ref)) {
+		w, err := c.Get(ctx, strings.ToLower(ref))
+		if client.CodeOf(err) != "not_found" {
+			return w, err
+		}
+	}
+	name := norm.NFC.String(strings.TrimSpace(ref))
+	list, err := c.List(ctx, client.Filter{Query: name, Deleted: deleted})
+	if err != nil {
+		return api.Workspace{}, err
+	}
+	var found []api.Workspace
+	for _, w := range list {
+		if w.Name == name {
+			found = append(found, w)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return api.Workspace{}, fmt.Errorf("there is no %sworkspace %q", map[bool]string{true: "deleted "}[deleted], ref)
+	case 1:
+		return found[0], nil
+	}
+	ids := make([]string, len(found))
+	for i, w := range found {
+		ids[i] = w.ID
+	}
+	return api.Workspace{}, fmt.Errorf("several workspaces are called %q; give an id: %s", ref, strings.Join(ids, ", "))
+}
+
+type createCmd struct {
+	serverFlags
+	outputFlags
+	Name        string `arg:"" help:"The new workspace's name."`
+	Description string `short:"d" help:"What it is for."`
+	Image       string `short:"i" help:"The image; the server's default unless given."`
+	Start       bool   `negatable:"" default:"true" help:"Start it at once."`
+	Wait        bool   `short:"w" help:"Wait until it is there."`
+}
+
+func (cmd createCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := cmd.connect()
+	if err != nil {
+		return err
+	}
+	want := "RUNNING"
+	if !cmd.Start {
+		want = "STANDBY"
+	}
+	w, err := c.Create(ctx, api.CreateWorkspace{Name: cmd.Name, Description: cmd.Description, ImageRef: cmd.Image, DesiredState: &want})
+	if err == nil && cmd.Wait {
+		w, err = reach(ctx, c, w.ID, want)
+	}
+	if err != nil {
+		return explain(err)
+	}
+	return cmd.print(k.Stdout, w, fmt.Sprintf("%s   %s   %s", plain(w.Name), state(w), w.URL))
+}
+
+// reach waits until a workspace has come to rest in the phase that is wanted
+// of it, or somebody wants something else.
+func reach(ctx context.Context, c *client.Client, id, phase string) (api.Workspace, error) {
+	w, err := c.Wait(ctx, id, func(w api.Workspace) bool {
+		elsewhere := w.DesiredState != phase && w.NextDesiredState == nil
+		return w.Operation == "NONE" && (w.Phase == phase || elsewhere || w.DeletedAt != nil)
+	})
+	if err == nil && w.Phase != phase {
+		err = &client.WaitError{Workspace: w}
+	}
+	return w, err
+}
+
+type listCmd struct {
+	serverFlags
+	outputFlags
+	Query   string `short:"q" name:"query" help:"Only those whose name or description contains this."`
+	Phase   string `help:"Only those in this phase, like RUNNING."`
+	Deleted bool   `help:"Those that are deleted and can still be restored, instead."`
+	Names   bool   `help:"Print names alone, one a line."`
+}
+
+func (l listCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := l.connect()
+	if err != nil {
+		return err
+	}
+	list, err := c.List(ctx, client.Filter{Query: l.Query, Phase: strings.ToUpper(l.Phase), Deleted: l.Deleted})
+	if err != nil {
+		return explain(err)
+	}
+	if l.Names {
+		for _, w := range list {
+			fmt.Fprintln(k.Stdout, plain(w.Name))
+		}
+		return nil
+	}
+	return l.print(k.Stdout, list, workspaceTable(list, time.Now()))
+}
+
+type showCmd struct{ onWorkspace }
+
+func (s showCmd) Run(ctx context.Context, k *kong.Context) error {
+	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		w, err := c.Get(ctx, id)
+		return w, workspaceDetails(w), err
+	})
+}
+
+// outcome prints a workspace after something was asked of it.
+func outcome(w api.Workspace, err error) (any, string, error) {
+	said := plain(w.Name) + "   " + state(w)
+	if w.NextDesiredState != nil {
+		said += ", then " + *w.NextDesiredState
+	}
+	return w, said, err
+}
+
+type startCmd struct {
+	onWorkspace
+	Wait bool `short:"w" help:"Wait until it runs."`
+}
+
+func (s startCmd) Run(ctx context.Context, k *kong.Context) error {
+	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		w, err := c.Want(ctx, id, "RUNNING", true)
+		if err == nil && s.Wait {
+			w, err = reach(ctx, c, id, "RUNNING")
+		}
+		return outcome(w, err)
+	})
+}
+
+type stopCmd struct {
+	onWorkspace
+	Force bool `short:"f" help:"Remove the container now, whatever it does."`
+	Wait  bool `short:"w" help:"Wait until it has stopped."`
+}
+
+func (s stopCmd) Run(ctx context.Context, k *kong.Context) error {
+	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		w, err := c.Stop(ctx, id, s.Force)
+		if err == nil && s.Wait {
+			w, err = reach(ctx, c, id, "STANDBY")
+		}
+		return outcome(w, err)
+	})
+}
+
+type restartCmd struct {
+	onWorkspace
+	Wait bool `short:"w" help:"Wait until it runs again."`
+}
+
+func (r restartCmd) Run(ctx context.Context, k *kong.Context) error {
+	return r.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		w, err := c.Restart(ctx, id)
+		if err == nil && r.Wait {
+			w, err = reach(ctx, c, id, "RUNNING")
+		}
+		return outcome(w, err)
+	})
+}
+
+type deleteCmd struct {
+	onWorkspace
+	Yes bool `short:"y" help:"Do not ask."`
+}
+
+func (d deleteCmd) Run(ctx context.Context, k *kong.Context) error {
+	if !d.Yes && term.IsTerminal(int(os.Stdin.Fd())) {
+		said, err := ask(k.Stderr, bufio.NewReader(os.Stdin), fmt.Sprintf("Delete the workspace %q? [y/N] ", d.Workspace))
+		if err != nil || !strings.EqualFold(strings.TrimSpace(said), "y") {
+			return fmt.Errorf("nothing was deleted")
+		}
+	}
+	return d.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		w, err := c.Delete(ctx, id, true)
+		v, said, err := outcome(w, err)
+		if w.PurgedAt != nil && w.PurgedAt.After(time.Now()) {
+			said += fmt.Sprintf("; until %s: codehub undelete %s", w.PurgedAt.Local().Format(time.DateTime), w.ID)
+		}
+		return v, said, err
+	})
+}
+
+type undeleteCmd struct{ onWorkspace }
+
+func (u undeleteCmd) Run(ctx context.Context, k *kong.Context) error {
+	return u.run(ctx, k, true, func(c *client.Client, id string) (any, string, error) { return outcome(c.Undelete(ctx, id)) })
+}
+
+type recoverCmd struct {
+	onWorkspace
+	StartEmpty bool   `help:"Give up data that is lost, and start with an empty home."`
+	Confirm    string `placeholder:"NAME" help:"With --start-empty: the workspace's name."`
+}
+
+func (r recoverCmd) Run(ctx context.Context, k *kong.Context) error {
+	return r.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		return outcome(c.Recover(ctx, id, api.Recover{StartEmpty: r.StartEmpty, Confirm: r.Confirm}))
+	})
+}
+
+type cancelCmd struct{ onWorkspace }
+
+func (cmd cancelCmd) Run(ctx context.Context, k *kong.Context) error {
+	return cmd.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) { return outcome(c.Cancel(ctx, id)) })
+}
+
+type openCmd struct {
+	onWorkspace
+	Print bool `short:"p" help:"Only print the address."`
+}
+
+func (o openCmd) Run(ctx context.Context, k *kong.Context) error {
+	return o.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		w, err := c.Get(ctx, id)
+		if err == nil && !o.Print && term.IsTerminal(int(os.Stdout.Fd())) {
+			if err := browse(ctx, w.URL); err != nil {
+				fmt.Fprintln(k.Stderr, "No browser could be opened; the address is:")
+			}
+		}
+		return map[string]string{"url": w.URL}, w.URL, err
+	})
+}
+
+// browse opens an address in the person's browser.
+func browse(ctx context.Context, url string) error {
+	// The server said so: it must not become an option or another program.
+	if !strings.HasPrefix(url, "http://") && !strings.HasPrefix(url, "https://") {
+		return fmt.Errorf("%q is no address of a page", url)
+	}
+	opener := "xdg-open"
+	if runtime.GOOS == "darwin" {
+		opener = "open"
+	}
+	return exec.CommandContext(ctx, opener, url).Run()
+}
+
+type logsCmd struct {
+	serverFlags
+	Workspace string `arg:"" help:"A workspace's name or id."`
+	Follow    bool   `short:"f" help:"Go on with what is printed from now on."`
+	Tail      int    `short:"n" default:"1000" help:"At most so many of the newest lines; 0: all."`
+}
+
+func (l logsCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := l.connect()
+	if err != nil {
+		return err
+	}
+	w, err := resolve(ctx, c, l.Workspace, false)
+	if err != nil {
+		return explain(err)
+	}
+	body, err := c.Logs(ctx, w.ID, l.Tail, l.Follow)
+	if err != nil {
+		return explain(err)
+	}
+	defer body.Close()
+	if _, err = io.Copy(k.Stdout, body); ctx.Err() != nil {
+		return nil // ended by the person
+	}
+	return err
+}

@@ -1,0 +1,312 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/bus"
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+
+	"github.com/jackc/pgx/v5"
+	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/goleak"
+)
+
+// events is an open stream.
+type events struct {
+	t     *testing.T
+	lines chan string // closed at the stream's end
+	end   context.CancelFunc
+}
+
+func (e *env) events(w with) *events {
+	e.t.Helper()
+	ctx, cancel := context.WithCancel(e.t.Context())
+	r, err := http.NewRequestWithContext(ctx, "GET", e.srv.URL+Prefix+"/events", nil)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	w(r)
+	resp, err := e.srv.Client().Do(r)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" || resp.Header.Get("Cache-Control") != "no-store" {
+		e.t.Fatalf("%d %s", resp.StatusCode, resp.Header)
+	}
+	s := &events{t: e.t, lines: make(chan string), end: cancel}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(s.lines)
+		defer resp.Body.Close()
+		sc := bufio.NewScanner(resp.Body)
+		sc.Buffer(nil, 1<<20)
+		for sc.Scan() {
+			select {
+			case s.lines <- sc.Text():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	e.t.Cleanup(func() { cancel(); <-done })
+	return s
+}
+
+// next is the next event, as "name NAME PHASE", "deleted ID", "heartbeat", or
+// "" at the stream's end.
+func (s *events) next() string {
+	s.t.Helper()
+	var name, data string
+	for {
+		select {
+		case line, ok := <-s.lines:
+			switch {
+			case !ok:
+				return ""
+			case strings.HasPrefix(line, "event: "):
+				name = line[len("event: "):]
+			case strings.HasPrefix(line, "data: "):
+				data = line[len("data: "):]
+			case line == "" && name == api.EventUpdated:
+				var w api.Workspace
+				if err := json.Unmarshal([]byte(data), &w); err != nil {
+					s.t.Fatal(err)
+				}
+				return "updated " + w.Name + " " + w.Phase
+			case line == "" && name == api.EventDeleted:
+				var d api.Deleted
+				if err := json.Unmarshal([]byte(data), &d); err != nil {
+					s.t.Fatal(err)
+				}
+				return "deleted " + d.ID
+			case line == "":
+				return name
+			}
+		case <-time.After(limit):
+			s.t.Fatal("no event")
+		}
+	}
+}
+
+// until reads up to the wanted event and returns what came before it. Events
+// that tell the same again are allowed: everything may be read afresh at any
+// time.
+func (s *events) until(want string) (before []string) {
+	s.t.Helper()
+	for {
+		ev := s.next()
+		if ev == want {
+			return before
+		}
+		if ev == "" {
+			s.t.Fatalf("the stream ended after %q, before %q", before, want)
+		}
+		before = append(before, ev)
+	}
+}
+
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	a := e.workspace(e.ann, "a")
+	e.workspace(e.ann, "b")
+	gone := e.workspace(e.ann, "gone")
+	e.exec(`UPDATE workspaces SET home_ctx = '{"state":"live"}', conditions = '{"storage.volume_ready":{"status":"True"}}' WHERE name = 'gone'`)
+	if _, err := e.db.DeleteWorkspace(t.Context(), e.ann.Caller, gone.ID, false); err != nil {
+		t.Fatal(err)
+	}
+	e.workspace(e.eve, "hers")
+
+	mine, hers := e.events(as(e.ann)), e.events(as(e.eve))
+	first := mine.until("heartbeat")
+	slices.Sort(first)
+	if want := []string{"deleted " + string(gone.ID), "updated a PENDING", "updated b PENDING"}; !slices.Equal(slices.Compact(first), want) {
+		t.Errorf("at first: %v, want %v", first, want)
+	}
+	if first := hers.until("heartbeat"); !slices.Equal(slices.Compact(first), []string{"updated hers PENDING"}) {
+		t.Errorf("hers at first: %v", first)
+	}
+	path := "/workspaces/" + string(a.ID)
+	e.want(200, "", "PATCH", path, `{"name":"a2"}`, as(e.ann))
+	mine.until("updated a2 PENDING")
+	e.exec(`UPDATE workspaces SET phase = 'STANDBY' WHERE id = $1`, a.ID)
+	mine.until("updated a2 STANDBY")
+	e.want(201, "", "POST", "/workspaces", `{"name":"c"}`, as(e.ann))
+	mine.until("updated c PENDING")
+	e.exec(`UPDATE workspaces SET home_ctx = '{"state":"live"}', conditions = '{"storage.volume_ready":{"status":"True"}}' WHERE id = $1`, a.ID)
+	e.want(202, "", "DELETE", path, "", as(e.ann))
+	mine.until("deleted " + string(a.ID))
+	e.want(200, "", "POST", path+"/undelete", "", as(e.ann))
+	mine.until("updated a2 STANDBY")
+}
+
+func TestHeartbeat(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, func(c *Config) { c.Heartbeat = 10 * time.Millisecond })
+	s := e.events(as(e.ann))
+	for range 5 {
+		if got := s.until("heartbeat"); len(got) != 0 {
+			t.Errorf("between heartbeats: %v", got)
+		}
+	}
+}
+
+// A stream ends with its session, however that ends.
+func TestStreamEndsWithItsSession(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(e *env){
+		"logout":   func(e *env) { e.want(204, "", "POST", "/logout", "", as(e.ann)) },
+		"disabled": func(e *env) { e.exec(`UPDATE users SET disabled = true WHERE username = 'ann'`) },
+		"password": func(e *env) {
+			if err := e.db.SetPassword(e.t.Context(), e.ann.User.ID, cheapHash()); err != nil {
+				e.t.Fatal(err)
+			}
+		},
+		"the database's side": func(e *env) { e.exec(`DELETE FROM sessions WHERE user_id = $1`, e.ann.User.ID) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			e.workspace(e.ann, "a")
+			mine, hers := e.events(as(e.ann)), e.events(as(e.eve))
+			mine.until("heartbeat")
+			hers.until("heartbeat")
+			end(e)
+			for ev := mine.next(); ev != ""; ev = mine.next() {
+				if ev != "heartbeat" && ev != "updated a PENDING" {
+					t.Errorf("after the end: %q", ev)
+				}
+			}
+			e.workspace(e.eve, "still there")
+			hers.until("updated still there PENDING")
+		})
+	}
+}
+
+// A session's own end in time ends its streams, without any event.
+func TestStreamEndsInTime(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.exec(`UPDATE sessions SET expires_at = now() + interval '2 seconds' WHERE user_id = $1`, e.ann.User.ID)
+	s := e.events(as(e.ann))
+	for s.next() != "" {
+	}
+}
+
+func TestTooManyStreams(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	for range bus.MaxPerUser {
+		e.events(as(e.ann)).until("heartbeat")
+	}
+	e.want(429, "too_many_streams", "GET", "/events", "", as(e.ann))
+	e.events(as(e.eve)).until("heartbeat")
+}
+
+// Streams that are abandoned leave nothing behind.
+func TestStreamsLeaveNothing(t *testing.T) {
+	pgtest.New(t, postgres.Migrate) // the process's database server runs from here on
+	ignore := goleak.IgnoreCurrent()
+	t.Run("streams", func(t *testing.T) {
+		e := newEnv(t, func(c *Config) { c.Heartbeat = 20 * time.Millisecond })
+		e.workspace(e.ann, "a")
+		for range 3 {
+			var open []*events
+			for range 30 {
+				s := e.events(as(e.ann))
+				s.until("heartbeat")
+				open = append(open, s)
+			}
+			for _, s := range open {
+				s.end()
+			}
+			for _, s := range open {
+				for range s.lines {
+				}
+			}
+		}
+		e.srv.Client().CloseIdleConnections()
+	})
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+	goleak.VerifyNone(t, ignore)
+}
+
+// What changed while the listener was away is told after the gap, the end of
+// a workspace of which nothing is left included.
+func TestResyncAfterAGap(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	a := e.workspace(e.ann, "a")
+	b := e.workspace(e.ann, "b")
+	s := e.events(as(e.ann))
+	s.until("heartbeat")
+	conn, err := pgx.Connect(t.Context(), e.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	for _, sql := range []string{
+		`BEGIN`, `ALTER TABLE workspaces DISABLE TRIGGER USER`,
+		`UPDATE workspaces SET name = 'renamed' WHERE id = '` + string(a.ID) + `'`,
+		`UPDATE workspaces SET deleted_at = now(), phase = 'DELETED' WHERE id = '` + string(b.ID) + `'`,
+		`ALTER TABLE workspaces ENABLE TRIGGER USER`, `COMMIT`,
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.hub.Gap()
+	s.until("updated renamed PENDING")
+	s.until("deleted " + string(b.ID))
+}
+
+// A reader that takes nothing is cut off, and holds up nobody.
+func TestSlowReaderIsCut(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, func(c *Config) { c.WriteWithin = 100 * time.Millisecond })
+	w := e.workspace(e.ann, "a")
+	conn, err := net.Dial("tcp", e.srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(conn, "GET %s/events HTTP/1.1\r\nHost: %s\r\nCookie: %s=%s\r\n\r\n", Prefix, e.srv.Listener.Addr(), e.ann.cookie.Name, e.ann.ID)
+	quick := e.events(as(e.ann))
+	quick.until("heartbeat")
+	open := func() float64 {
+		var d dto.Metric
+		if err := e.m.open.Write(&d); err != nil {
+			t.Fatal(err)
+		}
+		return d.Gauge.GetValue()
+	}
+	for open() < 2 {
+		<-time.After(time.Millisecond)
+	}
+	memo := strings.Repeat("x", maxMemo-10)
+	for i, end := 0, time.Now().Add(limit); open() > 1; i++ {
+		if time.Now().After(end) {
+			t.Fatal("the slow reader is still there")
+		}
+		memo, name := fmt.Sprint(i, memo), fmt.Sprint("a", i)
+		if _, err := e.db.PatchWorkspace(t.Context(), e.ann.Caller, w.ID, postgres.Patch{Memo: &memo, Name: &name}); err != nil {
+			t.Fatal(err)
+		}
+		quick.until("updated " + name + " PENDING")
+	}
+}

@@ -1,0 +1,71 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"codehub/internal/runtime"
+)
+
+func TestLogs(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	id := string(e.workspace(e.ann, "a").ID)
+	path := "/workspaces/" + id + "/logs"
+	a := e.want(200, "", "GET", path+"?tail=5", "", as(e.ann))
+	if a.body != "hello\n" || a.header.Get("Content-Type") != "text/plain; charset=utf-8" || a.header.Get("X-Content-Type-Options") != "nosniff" {
+		t.Errorf("%q %s", a.body, a.header)
+	}
+	e.want(200, "", "GET", path, "", as(e.ann))
+	e.want(200, "", "GET", path+"?tail=0", "", as(e.ann))
+	if a := e.want(200, "", "HEAD", path, "", as(e.ann)); a.body != "" {
+		t.Errorf("HEAD: %q", a.body)
+	}
+	e.want(403, "forbidden", "GET", path, "", as(e.eve))
+	if got, want := fmt.Sprint(e.logs.calls), fmt.Sprintf("[%[1]s 5 false %[1]s 1000 false %[1]s 0 false %[1]s 1000 false]", id); got != want {
+		t.Errorf("asked for %s, want %s", got, want)
+	}
+	for err, want := range map[error]struct {
+		status int
+		code   string
+	}{
+		fmt.Errorf("x: %w", runtime.ErrNotFound):    {404, "not_found"},
+		fmt.Errorf("x: %w", runtime.ErrUnreachable): {503, "unavailable"},
+		errors.New("secret words"):                  {500, "internal"},
+	} {
+		e.logs.err = err
+		e.want(want.status, want.code, "GET", path, "", as(e.ann))
+	}
+}
+
+// A log that is followed comes as it is printed, and ends with the session.
+func TestFollowedLogs(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", e.srv.URL+Prefix+"/workspaces/"+string(e.workspace(e.ann, "a").ID)+"/logs?follow=true", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	as(e.ann)(r)
+	resp, err := e.srv.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body := bufio.NewReader(resp.Body)
+	if line, err := body.ReadString('\n'); err != nil || line != "hello\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	start := time.Now()
+	e.want(204, "", "POST", "/logout", "", as(e.ann))
+	if _, err := body.ReadString('\n'); err == nil || ctx.Err() != nil {
+		t.Errorf("after the logout: %v after %v", err, time.Since(start))
+	}
+}
