@@ -42,7 +42,8 @@ type Runtime interface {
 	SettleVolume(ctx context.Context, id workspace.ID, claim string) error
 
 	// RemoveVolume removes the home volume if it carries the claim; one that
-	// is absent is fine, one with another claim is ErrVolumeMismatch.
+	// is absent is fine, one with another claim is ErrVolumeMismatch, and one
+	// that a container holds is refused.
 	RemoveVolume(ctx context.Context, id workspace.ID, claim string) error
 
 	// StartContainer makes the container and starts it; the image is pulled

@@ -3,9 +3,13 @@ package wall
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -69,18 +73,21 @@ func TestDeniedOnceEach(t *testing.T) {
 // testSpec is a wall around an interface that is not there.
 func testSpec(t *testing.T) Spec {
 	t.Helper()
-	name := fmt.Sprintf("chw%d-%d", os.Getpid()%100000, len(t.Name()))
-	s := Spec{
-		Table: "codehub-test-" + name, Bridge: name,
-		Deny:        []netip.Prefix{netip.MustParsePrefix("10.0.0.0/9"), netip.MustParsePrefix("2001:db8::/33")},
-		Nameservers: []netip.Addr{netip.MustParseAddr("10.0.0.53"), netip.MustParseAddr("2001:db8::53")},
-	}
+	s := testSpecOf(fmt.Sprintf("chw%d-%d", os.Getpid()%100000, len(t.Name())))
 	t.Cleanup(func() {
 		if err := Remove(s.Table); err != nil {
 			t.Error(err)
 		}
 	})
 	return s
+}
+
+func testSpecOf(name string) Spec {
+	return Spec{
+		Table: "codehub-test-" + name, Bridge: name,
+		Deny:        []netip.Prefix{netip.MustParsePrefix("10.0.0.0/9"), netip.MustParsePrefix("2001:db8::/33")},
+		Nameservers: []netip.Addr{netip.MustParseAddr("10.0.0.53"), netip.MustParseAddr("2001:db8::53")},
+	}
 }
 
 func TestStandsAgainAfterAnyChange(t *testing.T) {
@@ -165,5 +172,40 @@ func TestRemoveTwice(t *testing.T) {
 		if err := Remove(s.Table); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Whoever may not look at nftables has to be told so, in a way that the caller
+// can tell: it then sends the helper.
+func TestWithoutPrivileges(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("WALL_TEST_UNPRIVILEGED") == "1" {
+		for name, err := range map[string]error{"Check": Check(testSpecOf("none")), "Stand": Stand(testSpecOf("none"))} {
+			if !errors.Is(err, fs.ErrPermission) {
+				t.Errorf("%s = %v", name, err)
+			}
+		}
+		return
+	}
+	raw, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("/tmp", "codehub-wall-") // t.TempDir is for its owner alone
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	bin := filepath.Join(dir, "wall.test")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(bin, raw, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), bin, "-test.run", "^TestWithoutPrivileges$", "-test.v")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "WALL_TEST_UNPRIVILEGED=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestWithoutPrivileges") {
+		t.Fatalf("as nobody: %v\n%s", err, out)
 	}
 }
