@@ -32,7 +32,6 @@ func (b *bare) close() {
 	for _, v := range b.volumes {
 		_, _ = b.api.VolumeRemove(context.Background(), v, client.VolumeRemoveOptions{})
 	}
-	b.api.Close()
 }
 
 // volume makes a volume; with an image, one that a first start has filled.

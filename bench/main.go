@@ -68,12 +68,19 @@ func run() error {
 	if err := server.Start(sctx); err != nil {
 		return err
 	}
-	defer server.Close()
 	bare, err := newBare()
 	if err != nil {
+		server.Close()
 		return err
 	}
-	defer bare.close()
+	defer func() {
+		bare.close()
+		server.Close()
+		if err := proc.Sweep(context.WithoutCancel(ctx), bare.api, server.Installation()); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: clean up in Docker:", err)
+		}
+		bare.api.Close()
+	}()
 	api, err := login(ctx, server.URL)
 	if err != nil {
 		return err

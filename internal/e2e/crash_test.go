@@ -12,6 +12,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/api"
+	"codehub/internal/e2e/proc"
 )
 
 // The server is killed with -9 while each operation runs, and started again:
@@ -75,7 +76,7 @@ func TestKilledDuringEachOperation(t *testing.T) {
 // was started: neither changes unless it is touched.
 func (s *server) containerOf(id string) string {
 	s.Helper()
-	c, err := env.docker.ContainerInspect(s.Context(), "codehub-ws-"+id, client.ContainerInspectOptions{})
+	c, err := s.docker.ContainerInspect(s.Context(), "codehub-ws-"+id, client.ContainerInspectOptions{})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -94,11 +95,11 @@ func TestRemovedByHand(t *testing.T) {
 
 			// The container: it comes back with its home.
 			before := s.containerOf(id)
-			if _, err := env.docker.ContainerRemove(t.Context(), "codehub-ws-"+id, client.ContainerRemoveOptions{Force: true}); err != nil {
+			if _, err := s.docker.ContainerRemove(t.Context(), "codehub-ws-"+id, client.ContainerRemoveOptions{Force: true}); err != nil {
 				t.Fatal(err)
 			}
 			s.await(id, "running in another container", func(w api.Workspace) bool {
-				c, err := env.docker.ContainerInspect(t.Context(), "codehub-ws-"+id, client.ContainerInspectOptions{})
+				c, err := s.docker.ContainerInspect(t.Context(), "codehub-ws-"+id, client.ContainerInspectOptions{})
 				return err == nil && !strings.HasPrefix(before, c.Container.ID) && w.Phase == "RUNNING" && w.Operation == "NONE"
 			})
 			s.expect(id, "work")
@@ -177,8 +178,8 @@ func TestLimitIsExact(t *testing.T) {
 	for id := range winners {
 		s.awaitPhase(id, "RUNNING")
 	}
-	f := client.Filters{}.Add("label", "codehub.installation="+s.installation()).Add("label", "codehub.role=workspace")
-	cs, err := env.docker.ContainerList(t.Context(), client.ContainerListOptions{All: true, Filters: f})
+	f := client.Filters{}.Add("label", proc.Label(s.Installation())).Add("label", "codehub.role=workspace")
+	cs, err := s.docker.ContainerList(t.Context(), client.ContainerListOptions{All: true, Filters: f})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +195,7 @@ func (s *server) loseVolume(id, storage string) {
 	if storage == "local-dir" {
 		err = os.RemoveAll(filepath.Join(s.home, "homes", id))
 	} else {
-		_, err = env.docker.VolumeRemove(s.Context(), "ws-"+id+"-home", client.VolumeRemoveOptions{})
+		_, err = s.docker.VolumeRemove(s.Context(), "ws-"+id+"-home", client.VolumeRemoveOptions{})
 	}
 	if err != nil {
 		s.Fatal(err)

@@ -6,9 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -25,9 +23,10 @@ import (
 type server struct {
 	*testing.T
 	*proc.Server
-	api   *codehub.Client
-	token string
-	home  string // its data folder
+	api    *codehub.Client
+	token  string
+	home   string // its data folder
+	docker *client.Client
 }
 
 func start(t *testing.T, settings ...string) *server {
@@ -39,7 +38,14 @@ func start(t *testing.T, settings ...string) *server {
 	if err := os.Chmod(dir, 0o755); err != nil { // the embedded database runs as another user
 		t.Fatal(err)
 	}
-	s := &server{T: t, home: filepath.Join(dir, "data")}
+	s := &server{T: t, home: filepath.Join(dir, "data"), docker: env.docker}
+	for _, kv := range settings {
+		if host, ok := strings.CutPrefix(kv, "DOCKER_HOST="); ok {
+			if s.docker, err = client.New(client.WithHost(host)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	if s.Server, err = proc.New(proc.Options{Binary: env.binary, DataDir: s.home, Env: append([]string{"CODEHUB_DEFAULT_IMAGE=" + env.testImage}, settings...)}); err != nil {
 		t.Fatal(err)
 	}
@@ -86,34 +92,24 @@ func (s *server) login() {
 	}
 }
 
-var installationID = regexp.MustCompile(`msg=installation id=([0-9a-f-]{36})`)
-
-// installation is the id that labels everything of this server in Docker.
-func (s *server) installation() string {
-	if m := installationID.FindStringSubmatch(s.Log()); m != nil {
-		return m[1]
-	}
-	return ""
-}
-
 // left is what Docker still has of this server's workspaces.
 func (s *server) left() (containers, volumes []string) {
 	s.Helper()
-	id := s.installation()
+	id := s.Installation()
 	if id == "" {
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	f := client.Filters{}.Add("label", "codehub.installation="+id)
-	cs, err := env.docker.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: f})
+	f := client.Filters{}.Add("label", proc.Label(id))
+	cs, err := s.docker.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: f})
 	if err != nil {
 		s.Error(err)
 	}
 	for _, c := range cs.Items {
 		containers = append(containers, c.ID)
 	}
-	vs, err := env.docker.VolumeList(ctx, client.VolumeListOptions{Filters: f})
+	vs, err := s.docker.VolumeList(ctx, client.VolumeListOptions{Filters: f})
 	if err != nil {
 		s.Error(err)
 	}
@@ -127,30 +123,8 @@ func (s *server) left() (containers, volumes []string) {
 func (s *server) sweep() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	containers, volumes := s.left()
-	for _, c := range containers {
-		_, _ = env.docker.ContainerRemove(ctx, c, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
-	}
-	for _, v := range volumes {
-		_, _ = env.docker.VolumeRemove(ctx, v, client.VolumeRemoveOptions{Force: true})
-	}
-	f := client.Filters{}.Add("label", "codehub.installation="+s.installation())
-	networks, err := env.docker.NetworkList(ctx, client.NetworkListOptions{Filters: f})
-	if err != nil {
-		s.Error(err)
-		return
-	}
-	for _, n := range networks.Items {
-		_, _ = env.docker.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{})
-		_ = exec.CommandContext(ctx, "nft", "delete", "table", "inet", n.Name).Run() // the wall has the network's name
-	}
-	images, err := env.docker.ImageList(ctx, client.ImageListOptions{Filters: f})
-	if err != nil {
-		s.Error(err)
-		return
-	}
-	for _, i := range images.Items {
-		_, _ = env.docker.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true})
+	if err := proc.Sweep(ctx, s.docker, s.Installation()); err != nil {
+		s.Errorf("clean up in Docker: %v", err)
 	}
 }
 

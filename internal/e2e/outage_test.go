@@ -1,0 +1,53 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"codehub/api"
+)
+
+// Docker stops for 30 s while workspaces run, start and are created: nobody
+// is in ERROR, neither during it nor after it, and everything comes back.
+func TestDockerStopped(t *testing.T) {
+	t.Parallel()
+	e := startEngine(t)
+	s := start(t, "DOCKER_HOST="+e.host, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")
+	standby := "STANDBY"
+	var running []string
+	for i := range 3 {
+		running = append(running, s.create(api.CreateWorkspace{Name: fmt.Sprint("running", i)}))
+	}
+	stopped := s.create(api.CreateWorkspace{Name: "stopped", DesiredState: &standby})
+	for _, id := range running {
+		s.awaitPhase(id, "RUNNING")
+	}
+	s.awaitPhase(stopped, "STANDBY")
+	s.write(running[0], "work")
+
+	e.stop()
+	down := time.Now()
+	s.want(stopped, "RUNNING") // a start and a creation in the middle of it
+	created := s.create(api.CreateWorkspace{Name: "created in the outage"})
+	all := append(running, stopped, created)
+	for time.Since(down) < 30*time.Second {
+		for _, id := range all {
+			w, err := s.api.Get(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w.Phase == "ERROR" || w.ErrorCount != 0 {
+				t.Fatalf("%s is %s (%s: %s, %d)", w.Name, w.Phase, str(w.ErrorReason), str(w.ErrorMessage), w.ErrorCount)
+			}
+		}
+		time.Sleep(time.Second)
+	}
+	e.start()
+	for _, id := range all {
+		if w := s.awaitPhase(id, "RUNNING"); w.ErrorCount != 0 {
+			t.Errorf("%s: %d failures, %s", w.Name, w.ErrorCount, str(w.ErrorMessage))
+		}
+	}
+	s.expect(running[0], "work")
+}

@@ -1,0 +1,64 @@
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"regexp"
+
+	"github.com/moby/moby/client"
+)
+
+var installationID = regexp.MustCompile(`msg=installation id=([0-9a-f-]{36})`)
+
+// Installation is the id that labels everything of this server in Docker;
+// empty if it has not started yet.
+func (s *Server) Installation() string {
+	if m := installationID.FindStringSubmatch(s.Log()); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// Label is the label, with its value, of everything of an installation.
+func Label(installation string) string { return "codehub.installation=" + installation }
+
+// Sweep removes from the engine whatever an installation has made there, its
+// network, its wall and its helper's image included. The server has ended.
+func Sweep(ctx context.Context, docker *client.Client, installation string) error {
+	if installation == "" {
+		return nil
+	}
+	mine := client.Filters{}.Add("label", Label(installation))
+	var errs []error
+	containers, err := docker.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: mine})
+	errs = append(errs, err)
+	for _, c := range containers.Items {
+		_, err := docker.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+		errs = append(errs, err)
+	}
+	volumes, err := docker.VolumeList(ctx, client.VolumeListOptions{Filters: mine})
+	errs = append(errs, err)
+	for _, v := range volumes.Items {
+		_, err := docker.VolumeRemove(ctx, v.Name, client.VolumeRemoveOptions{Force: true})
+		errs = append(errs, err)
+	}
+	networks, err := docker.NetworkList(ctx, client.NetworkListOptions{Filters: mine})
+	errs = append(errs, err)
+	for _, n := range networks.Items {
+		_, err := docker.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{})
+		errs = append(errs, err)
+		// The wall has the network's name.
+		if out, err := exec.CommandContext(ctx, "nft", "delete", "table", "inet", n.Name).CombinedOutput(); err != nil {
+			errs = append(errs, fmt.Errorf("remove the wall %s: %w: %s", n.Name, err, out))
+		}
+	}
+	images, err := docker.ImageList(ctx, client.ImageListOptions{Filters: mine})
+	errs = append(errs, err)
+	for _, i := range images.Items {
+		_, err := docker.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true})
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
