@@ -18,11 +18,11 @@ var allowed = map[string][]string{
 	"codehub/internal/runtime":        {"codehub/internal/workspace"},
 	"codehub/internal/config":         {"codehub/internal/workspace"},
 	"codehub/internal/bus":            {"codehub/internal/workspace"},
-	"codehub/internal/auth":           {"codehub/internal/workspace", "codehub/internal/postgres"},
+	"codehub/internal/auth":           {"codehub/api", "codehub/internal/workspace", "codehub/internal/postgres"},
 	"codehub/internal/lease":          {},
 	"codehub/internal/postgres":       {"codehub/api", "codehub/internal/workspace"},
 	"codehub/internal/runtime/docker": {"codehub/internal/workspace", "codehub/internal/runtime", "codehub/internal/runtime/docker/wall"},
-	"codehub/internal/proxy":          {"codehub/internal/workspace", "codehub/internal/runtime"},
+	"codehub/internal/proxy":          {"codehub/api", "codehub/internal/workspace", "codehub/internal/runtime"},
 	"codehub/internal/reconcile":      {"codehub/internal/workspace", "codehub/internal/judge", "codehub/internal/runtime", "codehub/internal/postgres"},
 }
 

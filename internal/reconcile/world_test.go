@@ -32,7 +32,6 @@ type world struct {
 	mu     sync.Mutex
 	closed []workspace.ID // routes, in the order of their closing
 
-	stop func()
 }
 
 func (w *world) CloseRoute(id workspace.ID) {
