@@ -250,3 +250,14 @@ func TestNewRefusesWhatCannotBeRight(t *testing.T) {
 		t.Error("a volume of another backend was made")
 	}
 }
+
+func TestFoldersAsTheEngineSeesThem(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, func(c *Config) { c.DataDir, c.HostDataDir = "/in/the/container", "/on/the/host" })
+	spec := newHome()
+	spec.Storage = workspace.StorageLocalDir
+	m := r.homeMount(spec, "")
+	if want := "/on/the/host/homes/" + string(spec.Workspace) + "/home"; m.Source != want || string(m.Type) != "bind" {
+		t.Errorf("mount = %+v, want a bind of %s", m, want)
+	}
+}

@@ -161,14 +161,19 @@ func awaitHealthy(t *testing.T, r *Runtime, c runtime.Container) {
 	}
 }
 
-// published runs a container that is no workspace, with a port on every
-// address of the host, and returns its own address and that port.
+// published runs a container that is no workspace, on a network of its own and
+// with a port on every address of the host. It returns its own address and that
+// port.
 func published(t *testing.T, r *Runtime) (addr, port string) {
 	t.Helper()
 	ctx := t.Context()
+	name := "codehub-test-" + randomHex(4)
+	if _, err := r.api.NetworkCreate(ctx, name, client.NetworkCreateOptions{Labels: r.labels("test", "", "")}); err != nil {
+		t.Fatal(err)
+	}
 	c, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Config: &container.Config{Image: testImage(), Labels: r.labels("test", "", ""), ExposedPorts: networktypes.PortSet{idePort: {}}},
-		HostConfig: &container.HostConfig{PortBindings: networktypes.PortMap{
+		HostConfig: &container.HostConfig{NetworkMode: container.NetworkMode(name), PortBindings: networktypes.PortMap{
 			idePort: {{HostIP: netip.IPv4Unspecified()}},
 		}},
 	})
@@ -183,7 +188,7 @@ func published(t *testing.T, r *Runtime) (addr, port string) {
 		t.Fatal(err)
 	}
 	net := info.Container.NetworkSettings
-	return net.Networks["bridge"].IPAddress.String(), net.Ports[idePort][0].HostPort
+	return net.Networks[name].IPAddress.String(), net.Ports[idePort][0].HostPort
 }
 
 // hostAddresses are all IPv4 addresses of this machine but loopback's.
