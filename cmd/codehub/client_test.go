@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"codehub/internal/auth"
+	"codehub/internal/bus"
+	"codehub/internal/httpapi"
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"codehub": main})
+}
+
+const clientPassword = "correct horse"
+
+// apiServer is a server of the API on a real database, without a controller:
+// the scripts say themselves what is observed, by the command settle.
+type apiServer struct {
+	url, dsn string
+}
+
+func serveAPI(t testing.TB) apiServer {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	s := apiServer{dsn: pgtest.New(t, postgres.Migrate)}
+	db, err := postgres.Open(t.Context(), s.dsn, postgres.Options{Log: log, DeleteGrace: time.Hour, Limits: postgres.Limits{PerUser: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	srv := httptest.NewUnstartedServer(nil)
+	s.url = "http://" + srv.Listener.Addr().String()
+	base, err := url.Parse(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	who := auth.New(db, auth.Config{URL: base, Log: log})
+	hub := bus.New(bus.Config{
+		Load: func(ctx context.Context, owner string, id workspace.ID) (workspace.Workspace, error) {
+			return db.Workspace(ctx, workspace.Caller{UserID: owner}, id)
+		},
+		AuthChanged: who.Invalidate, Log: log,
+	})
+	srv.Config.Handler = httpapi.Outer(log, nil, httpapi.New(httpapi.Config{
+		URL: base, DeleteGrace: time.Hour, DefaultImage: "codehub/workspace:latest",
+		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
+		Store: db, Auth: who, Hub: hub, Logs: oneLine{}, Log: log,
+	}))
+	srv.Start()
+	t.Cleanup(srv.Close)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_ = postgres.NewListener(s.dsn, log).Run(ctx, func(n postgres.Notification) { hub.Handle(n.Channel, n.Payload) }, hub.Gap)
+	})
+	wg.Go(func() { _ = who.Run(ctx) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	if _, err := who.CreateUser(t.Context(), "ann", clientPassword, true); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// oneLine is what the container of the workspace that has one printed.
+type oneLine struct{}
+
+func (oneLine) Logs(ctx context.Context, _ workspace.ID, tail int, follow bool, w io.Writer) error {
+	if tail == 1 {
+		return runtime.ErrNotFound
+	}
+	_, err := fmt.Fprintf(w, "hello, tail %d, follow %v\n", tail, follow)
+	return err
+}
+
+func TestClient(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/client",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			s := serveAPI(env.T().(testing.TB))
+			env.Setenv("SERVER", s.url)
+			env.Setenv("DSN", s.dsn)
+			env.Setenv("PASSWORD", clientPassword)
+			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config"))
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits},
+	})
+}
+
+// settle NAME [COLUMN==VALUE …] COLUMN=VALUE … writes what a controller would
+// have observed, once the workspace is there and as the conditions say.
+func settle(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: settle NAME COLUMN=VALUE …")
+	}
+	var set []string
+	values, where := []any{args[0]}, "name = $1"
+	for _, a := range args[1:] {
+		column, value, _ := strings.Cut(a, "=")
+		if is, condition := strings.CutPrefix(value, "="); condition {
+			values = append(values, is)
+			where += fmt.Sprintf(" AND %s = $%d", column, len(values))
+			continue
+		}
+		values = append(values, value)
+		cast := ""
+		if column == "home_ctx" || column == "conditions" {
+			cast = "::jsonb"
+		}
+		set = append(set, fmt.Sprintf("%s = NULLIF($%d, '')%s", column, len(values), cast))
+		if column == "operation" {
+			set = append(set, map[bool]string{true: "op_id = NULL", false: "op_id = gen_random_uuid()"}[value == "NONE"])
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, ts.Getenv("DSN"))
+	ts.Check(err)
+	defer conn.Close(context.Background())
+	for {
+		tag, err := conn.Exec(ctx, "UPDATE workspaces SET "+strings.Join(set, ", ")+" WHERE "+where, values...)
+		ts.Check(err)
+		if tag.RowsAffected() == 1 {
+			return
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// mode FILE PERM checks a file's permissions.
+func mode(ts *testscript.TestScript, neg bool, args []string) {
+	info, err := os.Stat(ts.MkAbs(args[0]))
+	ts.Check(err)
+	if got := fmt.Sprintf("%o", info.Mode().Perm()); (got == args[1]) == neg {
+		ts.Fatalf("%s has mode %s", args[0], got)
+	}
+}
+
+// secret NAME sets a variable to the token that was printed last.
+func secret(ts *testscript.TestScript, neg bool, args []string) {
+	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
+}
+
+// exits CODE COMMAND … checks a command's exit code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	err := ts.Exec(args[1], args[2:]...)
+	code := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		code = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if (fmt.Sprint(code) == args[0]) == neg {
+		ts.Fatalf("%q exits with %d", args[1:], code)
+	}
+}
