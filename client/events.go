@@ -34,12 +34,16 @@ const (
 // Stop, returned by the function that Events calls, ends Events without an error.
 var Stop = errors.New("stop")
 
-var errQuiet = errors.New("the event stream went quiet")
+var (
+	errQuiet    = errors.New("the event stream went quiet")
+	errBadEvent = errors.New("the server sent an event that cannot be read")
+)
 
 // Events calls f with every event until f returns an error, which it then
 // returns (nil for Stop), or ctx ends. A connection that breaks is made
 // again, upon which everything there is comes again, ended by a heartbeat.
-// It gives up when the server refuses: its session or token holds no longer.
+// It gives up when the server refuses (the session or token holds no longer)
+// or sends what is no event.
 func (c *Client) Events(ctx context.Context, f func(Event) error) error {
 	wait := retryFirst
 	for {
@@ -58,6 +62,8 @@ func (c *Client) Events(ctx context.Context, f func(Event) error) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.As(err, &refused) && refused.Status < 500 && refused.Status != http.StatusTooManyRequests:
+			return err
+		case errors.Is(err, errBadEvent):
 			return err
 		}
 		pause := time.NewTimer(wait/2 + rand.N(wait/2))
@@ -128,7 +134,7 @@ func parseEvent(name, data string) (Event, error) {
 		e.ID = d.ID
 	}
 	if err != nil {
-		return e, fmt.Errorf("read the event %s: %w", name, err)
+		return e, fmt.Errorf("%w: %s: %w", errBadEvent, name, err)
 	}
 	return e, nil
 }

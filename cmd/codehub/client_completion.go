@@ -64,7 +64,7 @@ func completions(root *kong.Node) []completion {
 				c.words = append(c.words, completionWord{"--" + f.Name, f.Help})
 			}
 			if f.Tag.Negatable != "" {
-				c.words = append(c.words, completionWord{"--no-" + f.Name, f.Help})
+				c.words = append(c.words, completionWord{"--no-" + f.Name, "The opposite of --" + f.Name + "."})
 			}
 		}
 		for _, p := range n.Positional {
