@@ -56,15 +56,17 @@ func (c confinement) cookie(line string) (string, bool) {
 	}
 	kept := parts[:1]
 	for _, part := range parts[1:] {
-		key, value, hasValue := strings.Cut(part, "=")
+		key, value, _ := strings.Cut(part, "=")
 		switch strings.ToLower(textproto.TrimString(key)) {
 		case "domain": // none means this host alone
 			continue
 		case "path":
-			// Anything but an absolute path means the folder of the request.
-			if value = textproto.TrimString(value); hasValue && strings.HasPrefix(value, "/") {
-				part = key + "=" + c.path(value)
+			// Anything but an absolute path means the folder of the request,
+			// as none does; browsers disagree about quotes.
+			if value = textproto.TrimString(value); !strings.HasPrefix(value, "/") {
+				continue
 			}
+			part = key + "=" + c.path(value)
 		}
 		kept = append(kept, part)
 	}
@@ -83,21 +85,18 @@ func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
 // addresses of the IDE itself. Relative ones are right already, foreign ones
 // are meant.
 func (c confinement) location(v string) string {
-	u, err := url.Parse(v)
-	if err != nil {
-		return v
-	}
-	switch {
-	case u.Host != "" && (u.Scheme == "" || u.Scheme == "http" || u.Scheme == "https"):
-		if !slices.ContainsFunc(c.hosts, func(h string) bool { return strings.EqualFold(h, u.Host) }) {
-			return v
-		}
-		_, after, _ := strings.Cut(v, "//")
-		return c.path(after[pathStart(after):])
-	case u.Scheme == "" && strings.HasPrefix(v, "/"):
+	if strings.HasPrefix(v, "/") && !strings.HasPrefix(v, "//") {
 		return c.path(v)
 	}
-	return v
+	u, err := url.Parse(v)
+	if err != nil || u.Scheme != "" && u.Scheme != "http" && u.Scheme != "https" {
+		return v
+	}
+	if u.Host == "" || !slices.ContainsFunc(c.hosts, func(h string) bool { return strings.EqualFold(h, u.Host) }) {
+		return v
+	}
+	_, after, _ := strings.Cut(v, "//")
+	return c.path(after[pathStart(after):])
 }
 
 // pathStart is where the path begins after an authority.

@@ -33,7 +33,7 @@ func (p *Proxy) enter(w http.ResponseWriter, r *http.Request, t target) {
 		refuse(w, http.StatusUnauthorized, workspace.CodeUnauthenticated, "Log in first.", nil)
 		return
 	}
-	if v.caller.Token == "" && !p.origins.mayAsk(r, v.navigation) {
+	if !p.origins.mayAsk(r, v.navigation, v.caller.Token != "") {
 		p.forbid(w, r, v, "Another site's page cannot use this workspace on your behalf.")
 		return
 	}

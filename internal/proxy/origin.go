@@ -15,22 +15,22 @@ func newOrigins(public *url.URL) origins {
 	return origins{scheme: public.Scheme, host: hostOf(public.Scheme, public.Host)}
 }
 
-// mayAsk decides whether the page that a request comes from may make it with
-// the visitor's cookie. Requests with the token header are not asked: no other
-// site can send it.
+// mayAsk decides whether the page that a request comes from may make it on its
+// visitor's behalf.
 //
-// A WebSocket's Origin must equal the asked one exactly; browsers send no
-// Sec-Fetch headers with it, and one without Origin comes from no browser
-// (design §8). Of the rest, other sites, siblings of the same site included,
-// may only open a page at the top of a tab: they embed, post and read nothing.
-// Browsers that say nothing of where a request comes from are judged by its
-// Origin, if it has one.
-func (o origins) mayAsk(r *http.Request, navigation bool) bool {
+// A WebSocket's Origin must equal the asked one exactly, since browsers send
+// no Sec-Fetch headers with it; one without Origin comes from no browser and
+// needs the token header (design §8). Of the rest, other sites, siblings of
+// the same site included, may only open a page at the top of a tab: they
+// embed, post and read nothing. The token header settles it, as no other site
+// can send that. Browsers that say nothing of where a request comes from are
+// judged by its Origin, if it has one.
+func (o origins) mayAsk(r *http.Request, navigation, byToken bool) bool {
 	origin := r.Header.Values("Origin")
 	if isWebSocket(r.Header) {
-		return len(origin) == 1 && o.isAsked(origin[0], r)
+		return len(origin) == 0 && byToken || len(origin) == 1 && o.isAsked(origin[0], r)
 	}
-	if navigation {
+	if navigation || byToken {
 		return true
 	}
 	switch site := r.Header.Values("Sec-Fetch-Site"); {

@@ -117,7 +117,7 @@ func (x *exchange) confine(res *http.Response) error {
 	confine(res.Header, confinement{
 		prefix:   x.visit.prefix,
 		reserved: x.proxy.secrets.cookies,
-		hosts:    []string{x.connection.upstream.Addr, res.Request.Host},
+		hosts:    []string{x.connection.upstream.Addr, res.Request.Host, x.proxy.origins.host},
 	})
 	return nil
 }

@@ -1,0 +1,320 @@
+package proxy
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/workspace"
+)
+
+// kinds are the ways in which a request can come that is no navigation, and
+// what it takes to pass the rules for origins.
+var kinds = map[string]struct {
+	method string
+	header []string
+}{
+	"fetch":           {"GET", []string{"Sec-Fetch-Mode", "cors", "Sec-Fetch-Dest", "empty", "Sec-Fetch-Site", "same-origin", "Accept", "*/*"}},
+	"fetch of html":   {"GET", []string{"Sec-Fetch-Mode", "same-origin", "Sec-Fetch-Dest", "empty", "Sec-Fetch-Site", "same-origin", "Accept", "text/html"}},
+	"script":          {"GET", []string{"Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "script", "Sec-Fetch-Site", "same-origin"}},
+	"service worker":  {"GET", []string{"Sec-Fetch-Mode", "same-origin", "Sec-Fetch-Dest", "serviceworker", "Service-Worker", "script"}},
+	"iframe":          {"GET", []string{"Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe", "Sec-Fetch-Site", "same-origin", "Accept", "text/html"}},
+	"prefetch":        {"GET", append([]string{"Sec-Purpose", "prefetch"}, navigation...)},
+	"prerender":       {"GET", append([]string{"Sec-Purpose", "prefetch;prerender"}, navigation...)},
+	"older prefetch":  {"GET", append([]string{"Purpose", "prefetch"}, navigation...)},
+	"oldest prefetch": {"GET", []string{"X-Moz", "prefetch", "Accept", "text/html"}},
+	"head":            {"HEAD", navigation},
+	"form":            {"POST", []string{"Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document", "Sec-Fetch-Site", "same-origin", "Accept", "text/html"}},
+	"command line":    {"GET", []string{"Accept", "*/*"}},
+	"nothing said":    {"GET", nil},
+	"delete":          {"DELETE", nil},
+	"websocket":       {"GET", []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==", "Accept", "text/html"}},
+}
+
+// TestStates is the table of design §8.
+func TestStates(t *testing.T) {
+	deleted := time.Now()
+	const (
+		none = workspace.OpNone
+		run  = workspace.DesiredRunning
+		by   = workspace.DesiredStandby
+		arch = workspace.DesiredArchived
+	)
+	tests := []struct {
+		name    string
+		phase   workspace.Phase
+		op      workspace.Operation
+		desired workspace.DesiredState
+		deleted bool
+
+		page  string // what a person sees; "" is the workspace
+		shown int
+		wakes int
+		other int // the status for anything else; 0 is the workspace
+	}{
+		{name: "running", phase: "RUNNING", op: none, desired: run},
+		{name: "running, to be stopped", phase: "RUNNING", op: none, desired: by},
+		{name: "standby", phase: "STANDBY", op: none, desired: by, page: "loading", shown: 503, wakes: 1, other: 503},
+		{name: "standby, wanted", phase: "STANDBY", op: none, desired: run, page: "loading", shown: 503, wakes: 1, other: 503},
+		{name: "standby, to be archived", phase: "STANDBY", op: none, desired: arch, page: "loading", shown: 503, wakes: 1, other: 503},
+		{name: "provisioning", phase: "PENDING", op: workspace.OpProvisioning, desired: run, page: "loading", shown: 503, other: 503},
+		{name: "restoring", phase: "ARCHIVED", op: workspace.OpRestoring, desired: run, page: "loading", shown: 503, other: 503},
+		{name: "starting", phase: "STANDBY", op: workspace.OpStarting, desired: run, page: "loading", shown: 503, other: 503},
+		{name: "stopping", phase: "RUNNING", op: workspace.OpStopping, desired: by, page: "queued", shown: 503, wakes: 1, other: 503},
+		{name: "archiving", phase: "STANDBY", op: workspace.OpArchiving, desired: arch, page: "queued", shown: 503, wakes: 1, other: 503},
+		{name: "first archive", phase: "PENDING", op: workspace.OpCreateEmptyArchive, desired: arch, page: "loading", shown: 503, other: 503},
+		{name: "archived", phase: "ARCHIVED", op: none, desired: arch, page: "restore", shown: 502, other: 502},
+		{name: "archived, wanted", phase: "ARCHIVED", op: none, desired: run, page: "loading", shown: 503, other: 503},
+		{name: "pending", phase: "PENDING", op: none, desired: arch, page: "start", shown: 502, other: 502},
+		{name: "pending, wanted", phase: "PENDING", op: none, desired: run, page: "loading", shown: 503, other: 503},
+		{name: "error", phase: "ERROR", op: none, desired: run, page: "failed", shown: 502, other: 502},
+		{name: "deleted", phase: "STANDBY", op: none, desired: by, deleted: true, page: "deleted", shown: 410, other: 410},
+		{name: "deleted while running", phase: "RUNNING", op: none, desired: run, deleted: true, page: "deleted", shown: 410, other: 410},
+		{name: "deleting", phase: "DELETING", op: workspace.OpDeleting, desired: run, deleted: true, page: "deleted", shown: 410, other: 410},
+		{name: "gone", phase: "DELETED", op: none, desired: run, deleted: true, page: "deleted", shown: 410, other: 410},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			i := w.serve(wsA)
+			ws := running(wsA, ann)
+			ws.Phase, ws.Operation, ws.DesiredState = test.phase, test.op, test.desired
+			if test.deleted {
+				ws.DeletedAt = &deleted
+			}
+			w.store.put(ws)
+
+			for name, kind := range kinds {
+				r := w.request(kind.method, under(wsA)+"/x", kind.header...)
+				if name == "websocket" {
+					r.Header.Set("Origin", w.server.URL)
+				}
+				a := w.do(r)
+				switch {
+				case test.other == 0 && name == "websocket":
+					if a.StatusCode != http.StatusSwitchingProtocols {
+						t.Errorf("%s: status %d", name, a.StatusCode)
+					}
+				case test.other == 0:
+					if a.StatusCode != http.StatusOK {
+						t.Errorf("%s: status %d: %s", name, a.StatusCode, a.body)
+					}
+				case a.StatusCode != test.other || a.Header.Get("Content-Type") != "application/json":
+					t.Errorf("%s: status %d, want %d: %s", name, a.StatusCode, test.other, a.body)
+				case test.other == 503 && a.Header.Get("Retry-After") == "":
+					t.Errorf("%s: no Retry-After", name)
+				}
+			}
+			if _, wakes := w.store.counts(); wakes != 0 {
+				t.Fatalf("something else than a navigation woke it")
+			}
+
+			a := w.open(under(wsA) + "/x?y=1")
+			if test.page == "" {
+				if a.StatusCode != http.StatusOK || i.received().URI != "/x?y=1" {
+					t.Errorf("navigation: status %d, the IDE got %q", a.StatusCode, i.received().URI)
+				}
+				return
+			}
+			if a.StatusCode != test.shown || a.Header.Get("X-Page") != test.page {
+				t.Errorf("navigation: status %d, page %q; want %d, %q", a.StatusCode, a.Header.Get("X-Page"), test.shown, test.page)
+			}
+			if !strings.Contains(a.body, "name of "+string(wsA)) || !strings.Contains(a.body, "Path:"+under(wsA)+"/x?y=1") {
+				t.Errorf("the page got %s", a.body)
+			}
+			if a.Header.Get("Cache-Control") != "no-store" {
+				t.Error("the page may be cached")
+			}
+			if _, wakes := w.store.counts(); wakes != test.wakes {
+				t.Errorf("woken %d times, want %d", wakes, test.wakes)
+			}
+			if i.served.Load() != 0 {
+				t.Error("the IDE was reached")
+			}
+		})
+	}
+}
+
+// Browsers without Sec-Fetch headers wake by what they accept.
+func TestWakeWithoutSecFetch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ws := running(wsA, ann)
+	ws.Phase, ws.DesiredState = workspace.PhaseStandby, workspace.DesiredStandby
+	w.store.put(ws)
+	if a := w.get(under(wsA)+"/", "Accept", "text/html,application/xhtml+xml;q=0.9"); a.Header.Get("X-Page") != "loading" {
+		t.Errorf("status %d, page %q", a.StatusCode, a.Header.Get("X-Page"))
+	}
+	if got := w.store.row(wsA).DesiredState; got != workspace.DesiredRunning {
+		t.Errorf("desired %s", got)
+	}
+}
+
+// After a wake the state is read afresh by everybody, event or none.
+func TestWakeEndsInTheWorkspace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.serve(wsA)
+	ws := running(wsA, ann)
+	ws.Phase = workspace.PhaseStandby
+	w.store.put(ws)
+	w.get(under(wsA) + "/") // caches that it is not running
+	if a := w.open(under(wsA) + "/"); a.Header.Get("X-Page") != "loading" {
+		t.Fatalf("page %q", a.Header.Get("X-Page"))
+	}
+	w.store.put(running(wsA, ann))
+	w.proxy.Invalidate(wsA)
+	if a := w.open(under(wsA) + "/"); a.StatusCode != http.StatusOK || i.served.Load() != 1 {
+		t.Errorf("status %d, page %q", a.StatusCode, a.Header.Get("X-Page"))
+	}
+}
+
+// A person is not shown an old state: the event of another replica may have
+// brought them here before it reached this one.
+func TestNavigationReadsAfresh(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(wsA)
+	ws := running(wsA, ann)
+	ws.Phase, ws.Operation = workspace.PhaseStandby, workspace.OpStarting
+	w.store.put(ws)
+	w.get(under(wsA) + "/")
+	w.store.put(running(wsA, ann)) // and no event
+	eventually(t, "the page of the workspace", func() bool { return w.open(under(wsA)+"/").StatusCode == http.StatusOK })
+	if _, wakes := w.store.counts(); wakes != 0 {
+		t.Error("woken for nothing")
+	}
+}
+
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ws := running(wsA, ann)
+	ws.Phase = workspace.PhaseStandby
+	w.store.put(ws)
+	w.store.put(running(wsB, ann))
+	w.store.limit = &workspace.Error{Code: workspace.CodeLimitExceeded, Message: "Too many.",
+		Details: map[string]any{"limit_type": "per_user", "current": 2, "max": 2}}
+	a := w.open(under(wsA) + "/")
+	if a.StatusCode != http.StatusBadGateway || a.Header.Get("X-Limit") != "per_user 2/2 running 1" {
+		t.Errorf("status %d, limit %q", a.StatusCode, a.Header.Get("X-Limit"))
+	}
+	if a := w.get(under(wsA) + "/"); a.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("an asset: status %d", a.StatusCode)
+	}
+}
+
+func TestWhoAsks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.serve(wsA)
+	tests := []struct {
+		name   string
+		path   string
+		header []string
+		page   bool
+		status int
+		want   string // page, or location
+	}{
+		{"missing slash", under(wsA), nil, true, 308, under(wsA) + "/"},
+		{"missing slash, with a query", under(wsA) + "?folder=%2Fa&b", nil, true, 308, under(wsA) + "/?folder=%2Fa&b"},
+		{"missing slash, nobody", under(wsA), []string{"Cookie", ""}, false, 308, under(wsA) + "/"},
+		{"nobody opens", under(wsA) + "/a%2Fb?x=1&y=%26", []string{"Cookie", ""}, true, 303, "/login?next=" + url.QueryEscape(under(wsA)+"/a%2Fb?x=1&y=%26")},
+		{"nobody opens at length", under(wsA) + "/?" + strings.Repeat("x", maxNext), []string{"Cookie", ""}, true, 303, "/login?next=" + url.QueryEscape(under(wsA)+"/")},
+		{"nobody fetches", under(wsA) + "/", []string{"Cookie", ""}, false, 401, "unauthenticated"},
+		{"a bearer is no session", under(wsA) + "/", []string{"Cookie", "", "Authorization", "Bearer chub_ann"}, false, 401, "unauthenticated"},
+		{"somebody else opens", under(wsA) + "/", []string{"Cookie", sessionCookie + "=bob-1"}, true, 403, "forbidden"},
+		{"somebody else fetches", under(wsA) + "/", []string{"Cookie", sessionCookie + "=bob-1"}, false, 403, "forbidden"},
+		{"somebody else's token", under(wsA) + "/", []string{"Cookie", "", api.TokenHeader, "chub_bob"}, false, 403, "forbidden"},
+		{"no such workspace", under(wsB) + "/", nil, true, 404, "not found"},
+		{"no such workspace, fetched", under(wsB) + "/", nil, false, 404, "not_found"},
+		{"no id", "/w/", nil, true, 404, "not found"},
+		{"the folder", "/w", nil, true, 404, "not found"},
+		{"not an id", "/w/me/", nil, false, 404, "not_found"},
+		{"an id in capitals", "/w/" + strings.ToUpper(string(wsA)) + "/", nil, false, 404, "not_found"},
+		{"an id with an escaped slash", under(wsA) + "%2Fx", nil, false, 404, "not_found"},
+		{"an escaped prefix", "/%77/" + string(wsA) + "/", nil, false, 404, "not_found"},
+		{"a longer id", under(wsA) + "0/", nil, false, 404, "not_found"},
+		{"the rest of the server", "/wx/" + string(wsA) + "/", nil, false, 418, ""},
+		{"the rest of the server, doubled slash", "//w/" + string(wsA) + "/", nil, false, 418, ""},
+		{"the database is down", under(wsA) + "/", []string{"Cookie", sessionCookie + "=broken"}, true, 503, "unavailable"},
+		{"the database is down, fetched", under(wsA) + "/", []string{"Cookie", sessionCookie + "=broken"}, false, 503, "unavailable"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			header := test.header
+			if test.page {
+				header = append(append([]string{}, navigation...), header...)
+			}
+			a := w.get(test.path, header...)
+			got := a.Header.Get("Location")
+			if got == "" {
+				got = a.Header.Get("X-Page")
+			}
+			if a.StatusCode != test.status || got != test.want && !strings.Contains(a.body, `"error":"`+test.want+`"`) {
+				t.Errorf("status %d, %q %s; want %d, %q", a.StatusCode, got, a.body, test.status, test.want)
+			}
+			if strings.Contains(a.body, "name of") {
+				t.Errorf("the answer names the workspace: %s", a.body)
+			}
+		})
+	}
+	if i.served.Load()+i.refused.Load() != 0 {
+		t.Error("the IDE was reached")
+	}
+}
+
+// While the database does not answer nothing is said about the workspace.
+func TestStoreFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.store.fail = errors.New("connection refused")
+	if a := w.open(under(wsA) + "/"); a.StatusCode != 503 || a.Header.Get("X-Page") != "unavailable" || a.Header.Get("Retry-After") == "" {
+		t.Errorf("status %d, page %q", a.StatusCode, a.Header.Get("X-Page"))
+	}
+	if a := w.get(under(wsA) + "/"); a.StatusCode != 503 {
+		t.Errorf("status %d", a.StatusCode)
+	}
+}
+
+// Other sites may open a page, and nothing else.
+func TestOtherSites(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(wsA)
+	own := w.server.URL
+	tests := []struct {
+		name   string
+		method string
+		header []string
+		want   int
+	}{
+		{"same-origin fetch", "POST", []string{"Sec-Fetch-Site", "same-origin", "Origin", own}, 200},
+		{"same-origin post without Sec-Fetch", "POST", []string{"Origin", own}, 200},
+		{"command line", "POST", nil, 200},
+		{"form without a referrer", "POST", []string{"Sec-Fetch-Site", "same-origin", "Origin", "null"}, 200},
+		{"link from elsewhere", "GET", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, 200},
+		{"form from elsewhere", "POST", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, 403},
+		{"form from elsewhere, no-cors", "POST", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors", "Origin", own}, 403},
+		{"fetch from elsewhere", "GET", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "cors"}, 403},
+		{"image elsewhere", "GET", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image"}, 403},
+		{"frame elsewhere", "GET", []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}, 403},
+		{"sibling's fetch", "GET", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "cors"}, 403},
+		{"post from elsewhere without Sec-Fetch", "POST", []string{"Origin", "http://evil.example"}, 403},
+		{"fetch from elsewhere without Sec-Fetch", "GET", []string{"Origin", "http://evil.example"}, 403},
+		{"post from nowhere without Sec-Fetch", "POST", []string{"Origin", "null"}, 403},
+		{"another scheme", "POST", []string{"Origin", strings.Replace(own, "http", "https", 1)}, 403},
+		{"another port", "POST", []string{"Origin", own + "0"}, 403},
+		{"a token from anywhere", "POST", []string{"Sec-Fetch-Site", "cross-site", "Cookie", "", api.TokenHeader, "chub_ann"}, 200},
+	}
+	for _, test := range tests {
+		if a := w.do(w.request(test.method, under(wsA)+"/", test.header...)); a.StatusCode != test.want {
+			t.Errorf("%s: status %d, want %d", test.name, a.StatusCode, test.want)
+		}
+	}
+}

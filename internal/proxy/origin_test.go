@@ -1,0 +1,82 @@
+package proxy
+
+import (
+	"crypto/tls"
+	"net/http"
+	"net/url"
+	"testing"
+)
+
+func TestWebSocketOrigin(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		public, host, origin string
+		tls                  bool
+		want                 bool
+	}{
+		{"http://localhost:8080", "localhost:8080", "http://localhost:8080", false, true},
+		{"http://localhost:8080", "localhost:8080", "HTTP://LOCALHOST:8080", false, true},
+		{"http://localhost:8080", "127.0.0.1:8080", "http://127.0.0.1:8080", false, true},
+		{"http://localhost:8080", "localhost:8080", "http://127.0.0.1:8080", false, false},
+		{"http://localhost:8080", "localhost:8080", "http://localhost", false, false},
+		{"http://localhost:8080", "localhost:8080", "http://localhost:80801", false, false},
+		{"http://localhost:8080", "localhost:8080", "http://evil.localhost:8080", false, false},
+		{"http://localhost:8080", "localhost:8080", "http://localhost:8080.evil.example", false, false},
+		{"http://localhost:8080", "localhost:8080", "http://localhost:8080/", false, false},
+		{"http://localhost:8080", "localhost:8080", "http://x@localhost:8080", false, false},
+		{"http://localhost:8080", "localhost:8080", "https://localhost:8080", false, false},
+		{"http://localhost:8080", "localhost:8080", "null", false, false},
+		{"http://localhost:8080", "localhost:8080", "", false, false},
+		{"http://codehub.example", "codehub.example:80", "http://codehub.example", false, true},
+		// TLS ends in front of the server.
+		{"https://codehub.example", "codehub.example", "https://codehub.example", false, true},
+		{"https://codehub.example", "codehub.example:443", "https://codehub.example", false, true},
+		{"https://codehub.example", "127.0.0.1:8080", "https://codehub.example", false, true},
+		{"https://codehub.example", "codehub.example", "http://codehub.example", false, false},
+		{"https://codehub.example", "ws.codehub.example", "https://codehub.example.evil", false, false},
+		{"https://codehub.example", "other.example", "https://other.example", true, true},
+		{"https://codehub.example", "other.example", "http://other.example", true, false},
+	}
+	for _, test := range tests {
+		public, err := url.Parse(test.public)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &http.Request{Host: test.host, Header: http.Header{"Connection": {"keep-alive, upgrade"}, "Upgrade": {"WebSocket"}}}
+		if test.origin != "" {
+			r.Header.Set("Origin", test.origin)
+		}
+		if test.tls {
+			r.TLS = &tls.ConnectionState{}
+		}
+		o := newOrigins(public)
+		for _, byToken := range []bool{false, true} {
+			want := test.want || test.origin == "" && byToken
+			if got := o.mayAsk(r, false, byToken); got != want {
+				t.Errorf("%s asked as %s by %q (token: %v): %v", test.public, test.host, test.origin, byToken, got)
+			}
+		}
+		r.Header.Add("Origin", test.origin)
+		r.Header.Add("Origin", test.origin)
+		if o.mayAsk(r, false, true) {
+			t.Errorf("%q twice was let in", test.origin)
+		}
+	}
+}
+
+func TestNavigationAccept(t *testing.T) {
+	t.Parallel()
+	for accept, want := range map[string]bool{
+		"text/html": true, "application/xhtml+xml, TEXT/HTML;q=0.9": true,
+		"*/*": false, "text/*": false, "text/html2": false, "application/json": false, "": false,
+	} {
+		r := &http.Request{Method: http.MethodGet, Header: http.Header{"Accept": {accept}}}
+		if got := isNavigation(r); got != want {
+			t.Errorf("Accept %q: %v", accept, got)
+		}
+		r.Header.Set("Sec-Fetch-Mode", "cors")
+		if isNavigation(r) {
+			t.Errorf("Accept %q counts in a fetch", accept)
+		}
+	}
+}

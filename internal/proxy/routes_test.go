@@ -1,0 +1,199 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+func newTestRoutes() (*routes, *rows, *engine) {
+	store := &rows{by: map[workspace.ID]workspace.Workspace{wsA: running(wsA, ann)}}
+	e := &engine{at: map[workspace.ID]runtime.Upstream{wsA: {ContainerID: "c1", Addr: "192.0.2.1:8080", Secret: "s1"}}}
+	return newRoutes(store, e, newConnections(), time.Minute), store, e
+}
+
+func mustGet(t *testing.T, rs *routes) *route {
+	t.Helper()
+	r, err := rs.get(context.Background(), wsA, rs.maxAge)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestRouteIsReadOnceAMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rs, store, e := newTestRoutes()
+		first := mustGet(t, rs)
+		time.Sleep(time.Minute - time.Second)
+		if mustGet(t, rs) != first {
+			t.Error("read again within the minute")
+		}
+		time.Sleep(time.Second)
+		second := mustGet(t, rs)
+		if reads, _ := store.counts(); second == first || reads != 2 || e.count() != 2 {
+			t.Errorf("%d reads, %d asks after a minute", reads, e.count())
+		}
+		if second.upstream != first.upstream {
+			t.Error("the same container lost its connections")
+		}
+		if old, err := rs.get(context.Background(), wsA, 0); err != nil || old == second {
+			t.Error("not read afresh")
+		}
+	})
+}
+
+// Whoever needs a route while it is being read waits for that reading.
+func TestRouteIsReadOnceForAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rs, store, _ := newTestRoutes()
+		store.read = func() { time.Sleep(time.Second) }
+		ctx, leave := context.WithCancel(context.Background())
+		go rs.get(ctx, wsA, rs.maxAge) // the first leaves before the answer
+		synctest.Wait()
+		leave()
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() { mustGet(t, rs) })
+		}
+		wg.Wait()
+		if reads, _ := store.counts(); reads != 1 {
+			t.Errorf("%d reads", reads)
+		}
+	})
+}
+
+// A reading that began before an invalidation is neither kept nor used.
+func TestStaleReading(t *testing.T) {
+	t.Parallel()
+	for name, forget := range map[string]func(*routes){
+		"invalidate":     func(rs *routes) { rs.invalidate(wsA) },
+		"invalidate all": func(rs *routes) { rs.invalidateAll() },
+		"close":          func(rs *routes) { rs.close(wsA) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				rs, store, _ := newTestRoutes()
+				store.read = func() { time.Sleep(time.Second) } // with the old row in hand
+				got := make(chan *route)
+				go func() { got <- mustGet(t, rs) }()
+				time.Sleep(time.Second / 2)
+				ws := running(wsA, ann)
+				ws.Operation = workspace.OpStopping
+				store.put(ws)
+				forget(rs)
+				if r := <-got; courseOf(r.workspace) != courseQueue || r.upstream != nil {
+					t.Errorf("the waiting request was led by %s %s", r.workspace.Phase, r.workspace.Operation)
+				}
+				if r := mustGet(t, rs); courseOf(r.workspace) != courseQueue {
+					t.Error("the old state was kept")
+				}
+			})
+		})
+	}
+}
+
+// A workspace whose state never settles does not hold its visitors for ever.
+func TestNeverSettling(t *testing.T) {
+	t.Parallel()
+	rs, store, _ := newTestRoutes()
+	store.read = func() { rs.invalidate(wsA) }
+	if _, err := rs.get(context.Background(), wsA, rs.maxAge); !errors.Is(err, errUnsettled) {
+		t.Errorf("err %v", err)
+	}
+}
+
+func TestNoContainer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rs, _, e := newTestRoutes()
+		delete(e.at, wsA)
+		if r := mustGet(t, rs); r.upstream != nil {
+			t.Fatal("an address from nowhere")
+		}
+		mustGet(t, rs)
+		if e.count() != 1 {
+			t.Error("the engine is asked for every request")
+		}
+		e.put(wsA, runtime.Upstream{ContainerID: "c2", Addr: "192.0.2.2:8080"})
+		time.Sleep(shortAge)
+		if r := mustGet(t, rs); r.upstream == nil {
+			t.Error("the container is not found once it is there")
+		}
+	})
+}
+
+// While the engine does not answer, what it said last stands: it cannot have
+// started another container meanwhile.
+func TestEngineDown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rs, store, e := newTestRoutes()
+		e.set(runtime.ErrUnreachable)
+		if _, err := rs.get(context.Background(), wsA, rs.maxAge); !errors.Is(err, runtime.ErrUnreachable) {
+			t.Errorf("err %v without anything known", err)
+		}
+		e.set(nil)
+		up := mustGet(t, rs).upstream
+		e.set(runtime.ErrUnreachable)
+		time.Sleep(time.Minute)
+		if mustGet(t, rs).upstream != up {
+			t.Error("the route was lost")
+		}
+		ws := running(wsA, ann)
+		ws.Operation = workspace.OpStopping
+		store.put(ws)
+		time.Sleep(shortAge)
+		if mustGet(t, rs).upstream != nil {
+			t.Error("a stopping workspace has a route")
+		}
+	})
+}
+
+func TestOtherErrorsOfTheEngine(t *testing.T) {
+	t.Parallel()
+	rs, _, e := newTestRoutes()
+	mustGet(t, rs)
+	e.set(errors.New("no"))
+	rs.invalidate(wsA)
+	if _, err := rs.get(context.Background(), wsA, rs.maxAge); err == nil {
+		t.Error("no error")
+	}
+}
+
+// What nobody visits any more is not remembered.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		rs, _, _ := newTestRoutes()
+		r := mustGet(t, rs)
+		c := &connection{id: wsA, upstream: r.upstream}
+		if !rs.open.add(c) {
+			t.Fatal("refused")
+		}
+		rs.invalidate(wsA)
+		rs.sweep()
+		if rs.upstreams[wsA] != r.upstream {
+			t.Error("swept with a connection open")
+		}
+		rs.open.remove(c)
+		if err := rs.check(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if len(rs.known)+len(rs.upstreams)+len(rs.fills) != 0 {
+			t.Errorf("left: %v %v %v", rs.known, rs.upstreams, rs.fills)
+		}
+		if rs.open.add(c) {
+			t.Error("a swept upstream takes connections")
+		}
+	})
+}
