@@ -48,6 +48,7 @@ func newOutside(t *testing.T) outside {
 	ip(t, "netns", "add", name)
 	t.Cleanup(func() { ip(t, "netns", "del", name) })
 	ip(t, "link", "add", name, "type", "veth", "peer", "name", "inside", "netns", name)
+	t.Cleanup(func() { ip(t, "link", "del", name) }) // at once, unlike the namespace's own removal
 	ip(t, "addr", "add", prefix+"1/24", "dev", name)
 	local := fmt.Sprintf("169.254.%d.9", third%160)
 	ip(t, "addr", "add", local+"/32", "dev", name)
@@ -58,7 +59,23 @@ func newOutside(t *testing.T) outside {
 	ip(t, "-n", name, "link", "set", "inside", "up")
 	ip(t, "-n", name, "route", "add", "default", "via", prefix+"1")
 	// As a cloud's host routes it: beyond the machine, not on it.
-	ip(t, "route", "add", metadata+"/32", "dev", name)
+	// There is one such address; another test of the wall may have it just now.
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for {
+		out, err := exec.Command("ip", "route", "add", metadata+"/32", "dev", name).CombinedOutput()
+		if err == nil {
+			break
+		}
+		if !strings.Contains(string(out), "File exists") {
+			t.Fatalf("ip route add: %v: %s", err, out)
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("the route to %s is taken: %s", metadata, out)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 	listenIn(t, name, ":53")
 	return outside{
 		veth:   name,
