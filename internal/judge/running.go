@@ -7,11 +7,17 @@ import (
 	"codehub/internal/workspace"
 )
 
-// running decides for a workspace on which an operation runs.
+// running decides for a workspace on which an operation runs. A request to
+// cancel it is answered either way.
 func running(in Input) Result {
+	r := proceed(in)
+	r.ClearCancel = in.Row.CancelRequestedAt != nil
+	return r
+}
+
+func proceed(in Input) Result {
 	row := in.Row
 	health := row.Conditions.Get(workspace.Healthy)
-	r := Result{Row: row}
 	switch {
 	case !health.True():
 		return failed(in, workspace.ErrorReason(health.Reason), health.Message)
@@ -20,20 +26,16 @@ func running(in Input) Result {
 	case row.CancelRequestedAt != nil && Cancellable(row), givenUp(row), disturbed(row):
 		return cancelled(in)
 	}
-	r.ClearCancel = row.CancelRequestedAt != nil
 	if f := in.Work.Failure; f != nil && f.Reason != workspace.ErrUnreachable {
-		r := failed(in, f.Reason, f.Message)
-		r.ClearCancel = row.CancelRequestedAt != nil
-		return r
+		return failed(in, f.Reason, f.Message)
 	}
+	r := Result{Row: row}
 	due := deadline(in)
-	seen := in.Obs.ContainerKnown && in.Obs.VolumeKnown
-	if !due.After(in.Now) && seen {
-		r := failed(in, workspace.ErrTimeout, fmt.Sprintf("%s did not finish in time", row.Operation))
-		r.ClearCancel = row.CancelRequestedAt != nil
-		return r
-	}
-	if due.After(in.Now) {
+	overdue := !due.After(in.Now)
+	switch seen := in.Obs.ContainerKnown && in.Obs.VolumeKnown; {
+	case overdue && seen:
+		return failed(in, workspace.ErrTimeout, fmt.Sprintf("%s did not finish in time", row.Operation))
+	case !overdue:
 		r.LookAgain = due
 	} // else what is waited for is an observation: it may be complete already
 	if !in.Work.Running {
@@ -71,8 +73,7 @@ func complete(in Input) bool {
 }
 
 func completed(in Input) Result {
-	r := Result{Row: in.Row, Action: Action{Kind: Complete, Op: in.Row.Operation},
-		ClearCancel: in.Row.CancelRequestedAt != nil}
+	r := Result{Row: in.Row, Action: Action{Kind: Complete, Op: in.Row.Operation}}
 	switch in.Row.Operation {
 	case workspace.OpProvisioning:
 		r.Row.Home.State = workspace.HomeLive
@@ -120,8 +121,7 @@ func disturbed(row workspace.Workspace) bool {
 }
 
 func cancelled(in Input) Result {
-	r := Result{Row: in.Row, Action: Action{Kind: Cancel, Op: in.Row.Operation},
-		ClearCancel: in.Row.CancelRequestedAt != nil}
+	r := Result{Row: in.Row, Action: Action{Kind: Cancel, Op: in.Row.Operation}}
 	endOperation(&r.Row)
 	r.ApplyQueued = in.Row.NextDesired != ""
 	return r

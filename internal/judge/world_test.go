@@ -23,7 +23,7 @@ import (
 // wanted, or in an ERROR that has a way out.
 
 // TestMain gives the simulated worlds more runs than rapid's default of 100.
-// For a soak: JUDGE_CHECKS=200000 go test -timeout 0 -run World ./internal/judge
+// For a soak: JUDGE_CHECKS=200000 go test -count=1 -timeout 0 -run World ./internal/judge
 // (or -rapid.checks; -rapid.seed and -rapid.failfile repeat what failed).
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	checks := os.Getenv("JUDGE_CHECKS")
 	if checks == "" {
-		checks = "1500"
+		checks = "2500"
 	}
 	for name, value := range map[string]string{"rapid.checks": checks, "rapid.steps": "80", "rapid.nofailfile": "true"} {
 		if given[name] {

@@ -1,0 +1,141 @@
+package judge_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"codehub/internal/judge"
+	"codehub/internal/workspace"
+)
+
+// TestForcedStopTable: a forced stop, in whatever state.
+func TestForcedStopTable(t *testing.T) {
+	t.Parallel()
+	a := readAnswers(t)
+	tb := readTables(t, "requests.txt", words)["force stop"].only(t, "operation", "container", "late")
+	n := 0
+	cross([]string{"operation", "container", "late", "home", "volume", "error", "desired"}, func(v []uint8) {
+		c := combination{operation: v[0], container: v[1], home: v[3], volume: v[4], error: v[5], desired: v[6]}
+		if a.never.find(c.deleted, c.error, c.home, c.operation, c.queued, c.container, c.volume, c.archive) != nil {
+			return
+		}
+		n++
+		in := c.input()
+		asked := in.Now.Add(-time.Second)
+		if yes(v[2]) {
+			asked = in.Now.Add(-in.Policy.Stopping)
+		}
+		without := judge.Judge(in)
+		in.Row.ForceStopRequestedAt = &asked
+		r := judge.Judge(in)
+		rule := tb.find(v[0], v[1], v[2])
+		if rule == nil {
+			t.Fatalf("nothing is said of %s", c)
+		}
+		if r.ClearForceStop != (rule.answer[1] == "yes") {
+			t.Fatalf("%s: answered %v", c, r.ClearForceStop)
+		}
+		switch rule.answer[0] {
+		case "ordinary":
+			r.Row.ForceStopRequestedAt, r.ClearForceStop = nil, false
+			if !reflect.DeepEqual(r, without) {
+				t.Fatalf("%s: %+v, want %+v", c, r, without)
+			}
+		case "rest":
+			wantAction(t, r, judge.None, "")
+		case "cancel":
+			wantAction(t, r, judge.Cancel, in.Row.Operation)
+		case "remove":
+			wantAction(t, r, judge.RemoveContainer, "")
+			if r.Row.StopReason != judge.StopForced || !r.LookAgain.Equal(asked.Add(in.Policy.Stopping)) {
+				t.Fatalf("%s: reason %q, again at %v", c, r.Row.StopReason, r.LookAgain)
+			}
+		}
+	})
+	allUsed(t, map[string]*table{"": tb})
+	t.Logf("%d combinations", n)
+}
+
+// TestRecoverTable: a recovery, from every error there is.
+func TestRecoverTable(t *testing.T) {
+	t.Parallel()
+	a := readAnswers(t)
+	tb := readTables(t, "requests.txt", words)["recover"].only(t,
+		"deleted", "action", "fresh", "healthy", "recorded", "home", "container", "late")
+	n := 0
+	cross([]string{"deleted", "action", "recorded", "home", "container", "volume", "archive", "late"}, func(v []uint8) {
+		c := combination{deleted: v[0], home: v[3], container: v[4], volume: v[5], archive: v[6], desired: 1}
+		if a.never.find(c.deleted, c.error, c.home, c.operation, c.queued, c.container, c.volume, c.archive) != nil {
+			return
+		}
+		n++
+		f := a.expect(t, c)
+		in := c.input()
+		in.Row.ErrorReason, in.Row.ErrorMessage, in.Row.ErrorCount = workspace.ErrorReason(word("recorded", v[2])), "earlier", 1
+		asked := in.Now.Add(-time.Second)
+		if yes(v[7]) {
+			asked = in.Now.Add(-in.Policy.Stopping)
+		}
+		in.Row.RecoverRequestedAt, in.Row.RecoverAction = &asked, word("action", v[1])
+		fresh := uint8(1)
+		unseen := func(column string, i uint8) bool { return strings.HasPrefix(word(column, i), "unknown:") }
+		if unseen("container", c.container) || unseen("volume", c.volume) ||
+			unseen("archive", c.archive) && in.Row.Home.State != workspace.HomeLive {
+			fresh = 0
+		}
+		rule := tb.find(v[0], v[1], fresh, f.healthy, v[2], v[3], v[4], v[7])
+		if rule == nil {
+			t.Fatalf("nothing is said of %s", c)
+		}
+		checkRecover(t, c, in, rule.answer, judge.Judge(in))
+	})
+	allUsed(t, map[string]*table{"": tb})
+	t.Logf("%d combinations", n)
+}
+
+func checkRecover(t *testing.T, c combination, in judge.Input, answer []string, r judge.Result) {
+	kind := map[string]judge.Kind{"rest": judge.None, "remove": judge.RemoveContainer, "recover": judge.Recover}[answer[0]]
+	home := in.Row.Home
+	if answer[2] == "absent" {
+		home = workspace.Home{State: workspace.HomeAbsent}
+	}
+	key := in.Row.ArchiveKey
+	if answer[3] == "dropped" {
+		key = ""
+	}
+	if r.Action.Kind != kind || r.ClearRecover != (answer[1] == "yes") || r.Row.Home != home || r.Row.ArchiveKey != key {
+		t.Fatalf("%s, %s of %s: %d answered %v %s, want %v", c, in.Row.RecoverAction, in.Row.ErrorReason, r.Action.Kind, r.ClearRecover, describe(r.Row), answer)
+	}
+	if cleared := r.Row.ErrorReason == "" && r.Row.ErrorCount == 0 && r.Row.RetryAt == nil; cleared != (kind == judge.Recover) {
+		t.Fatalf("%s: error cleared %v", c, cleared)
+	}
+}
+
+// TestWithoutArchives: where there are no storage jobs, nothing that needs
+// them is begun; all else is as in the tables.
+func TestWithoutArchives(t *testing.T) {
+	t.Parallel()
+	a := readAnswers(t)
+	n := 0
+	cross([]string{"error", "home", "container", "volume", "archive", "desired", "queued"}, func(v []uint8) {
+		c := combination{error: v[0], home: v[1], container: v[2], volume: v[3], archive: v[4], desired: v[5], queued: v[6]}
+		if a.never.find(c.deleted, c.error, c.home, c.operation, c.queued, c.container, c.volume, c.archive) != nil {
+			return
+		}
+		does, _ := a.decision(t, c, a.expect(t, c))
+		switch does {
+		case "ARCHIVING", "RESTORING", "CREATE_EMPTY_ARCHIVE":
+		default:
+			return
+		}
+		n++
+		in := c.input()
+		in.Policy.CanArchive = false
+		if r := judge.Judge(in); r.Action.Kind == judge.Claim {
+			t.Fatalf("%s: %s is claimed", c, r.Action.Op)
+		}
+	})
+	t.Logf("%d combinations", n)
+}

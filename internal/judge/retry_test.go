@@ -1,0 +1,244 @@
+package judge_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"codehub/internal/judge"
+	"codehub/internal/workspace"
+)
+
+// cross calls f with every combination of values of the columns.
+func cross(columns []string, f func(v []uint8)) {
+	v := make([]uint8, len(columns))
+	var from func(i int)
+	from = func(i int) {
+		if i == len(columns) {
+			f(v)
+			return
+		}
+		for v[i] = range uint8(len(words[columns[i]])) {
+			from(i + 1)
+		}
+	}
+	from(0)
+}
+
+func yes(i uint8) bool { return i == 1 }
+
+// TestRunningOperation: what becomes of a running operation, for every state
+// of its executor, its deadline and its owner's patience.
+func TestRunningOperation(t *testing.T) {
+	t.Parallel()
+	a := readAnswers(t)
+	retry := readTables(t, "retry.txt", words)
+	running := retry["running"].only(t, "operation", "home", "healthy", "done", "queued", "container_ready",
+		"cancel", "failure", "overdue", "seen", "executor")
+	n := 0
+	cross([]string{"operation", "home", "container", "volume", "archive", "queued"}, func(v []uint8) {
+		c := combination{operation: v[0], home: v[1], container: v[2], volume: v[3], archive: v[4], queued: v[5], desired: 2}
+		if c.operation == 0 || a.never.find(c.deleted, c.error, c.home, c.operation, c.queued, c.container, c.volume, c.archive) != nil {
+			return
+		}
+		for _, fact := range []string{word("container", c.container), word("volume", c.volume), word("archive", c.archive)} {
+			switch fact {
+			case "unknown:NoContainer", "unknown:NoVolume", "unknown:Ready":
+			default:
+				if strings.HasPrefix(fact, "unknown:") {
+					return // what was last seen makes no difference that TestEveryCombination does not find
+				}
+			}
+		}
+		f := a.expect(t, c)
+		done := words.index(t, "done", a.done.find(c.operation, c.home, c.volume, c.container, f.archive).answer[0])
+		in := c.input()
+		seen := uint8(0)
+		if in.Obs.ContainerKnown && in.Obs.VolumeKnown {
+			seen = 1
+		}
+		cross([]string{"cancel", "failure", "overdue", "executor"}, func(v []uint8) {
+			if yes(v[3]) && v[1] != 0 {
+				return // one that has failed is not at work
+			}
+			n++
+			in, asked := in, in.Now.Add(-time.Second)
+			if yes(v[0]) {
+				in.Row.CancelRequestedAt = &asked
+			}
+			if reason := word("failure", v[1]); reason != "none" {
+				in.Work.Failure = &judge.Failure{Reason: workspace.ErrorReason(reason), Message: "it failed"}
+			}
+			if yes(v[2]) {
+				long := in.Now.Add(-time.Hour)
+				in.Row.OpStartedAt = &long
+			}
+			in.Work.Running = yes(v[3])
+			rule := running.find(c.operation, c.home, f.healthy, done, c.queued, f.container, v[0], v[1], v[2], seen, v[3])
+			if rule == nil {
+				t.Fatalf("nothing is said of %s, %v", c, v)
+			}
+			checkRunning(t, c, in, rule.answer[0], judge.Judge(in))
+		})
+	})
+	for _, r := range running.rules {
+		if !r.used.Load() {
+			t.Errorf("the row in line %d is never used", r.line)
+		}
+	}
+	t.Logf("%d combinations", n)
+}
+
+func checkRunning(t *testing.T, c combination, in judge.Input, does string, r judge.Result) {
+	kind := map[string]judge.Kind{"complete": judge.Complete, "cancel": judge.Cancel, "run": judge.Run, "wait": judge.None}[does]
+	reason, message := workspace.ErrorReason(""), ""
+	switch does {
+	case "health":
+		kind, reason = judge.Fail, workspace.ErrorReason(judge.Conditions(in).Get(workspace.Healthy).Reason)
+		message = judge.Conditions(in).Get(workspace.Healthy).Message
+	case "failure":
+		kind, reason, message = judge.Fail, in.Work.Failure.Reason, in.Work.Failure.Message
+	case "timeout":
+		kind, reason, message = judge.Fail, workspace.ErrTimeout, string(in.Row.Operation)+" did not finish in time"
+	}
+	if r.Action.Kind != kind || r.Action.Reason != reason || r.Action.Message != message {
+		t.Fatalf("%s: %+v, want %s", c, r.Action, does)
+	}
+	if ended := kind == judge.Fail || kind == judge.Cancel || kind == judge.Complete; ended != (r.Row.Operation == workspace.OpNone) {
+		t.Fatalf("%s: %s leaves %s", c, does, r.Row.Operation)
+	}
+	if r.ClearCancel != (in.Row.CancelRequestedAt != nil) {
+		t.Fatalf("%s: %s: the request to cancel is not answered", c, does)
+	}
+	queued := in.Row.NextDesired != "" && (kind == judge.Complete || kind == judge.Cancel || kind == judge.Fail && !reason.Final())
+	if r.ApplyQueued != queued {
+		t.Fatalf("%s: %s: queued wish applied %v", c, does, r.ApplyQueued)
+	}
+	if kind == judge.Run || kind == judge.None {
+		if due := deadlineOf(in); due.After(in.Now) != r.LookAgain.Equal(due) {
+			t.Fatalf("%s: %s: again at %v, deadline %v", c, does, r.LookAgain, due)
+		}
+	}
+}
+
+// TestFailuresRecorded: which failures are final, and when the others are.
+func TestFailuresRecorded(t *testing.T) {
+	t.Parallel()
+	recorded := readTables(t, "retry.txt", words)["recorded"].only(t, "reason", "attempts")
+	cross([]string{"reason", "attempts", "operation"}, func(v []uint8) {
+		op := workspace.Operation(word("operation", v[2]))
+		reason := workspace.ErrorReason(word("reason", v[0]))
+		if op == workspace.OpNone || reason == workspace.ErrUnreachable {
+			return // it is never recorded: see testdata/retry.txt [running]
+		}
+		rule := recorded.find(v[0], v[1])
+		if rule == nil {
+			t.Fatalf("nothing is said of %s after %d", reason, v[1])
+		}
+		g := look(workspace.PhaseStandby).during(op)
+		g.Row.ErrorCount = int(v[1])
+		g.Work = judge.Work{Failure: &judge.Failure{Reason: reason, Message: "why"}}
+		if op == workspace.OpStopping {
+			g.container(judge.Running)
+		}
+		if op == workspace.OpDeleting {
+			g.deleted(time.Minute).container(judge.Exited)
+		}
+		if op == workspace.OpCreateEmptyArchive || op == workspace.OpProvisioning || op == workspace.OpRestoring {
+			g.home(workspace.HomeFilling)
+		}
+		r := g.judged()
+		wantAction(t, r, judge.Fail, op)
+		retried := rule.answer[1] == "yes"
+		if string(r.Row.ErrorReason) != rule.answer[0] || r.Row.ErrorMessage != "why" || r.Row.ErrorCount != int(v[1])+1 ||
+			(r.Row.RetryAt != nil) != retried || r.LookAgain.IsZero() == retried || r.Row.Operation != workspace.OpNone {
+			t.Errorf("%s after %d in %s: %s, again at %v, want %v", reason, v[1], op, describe(r.Row), r.Row.RetryAt, rule.answer)
+		}
+		if inError := r.Row.Phase == workspace.PhaseError; inError == retried && op != workspace.OpDeleting {
+			t.Errorf("%s after %d in %s: phase %s", reason, v[1], op, r.Row.Phase)
+		}
+	})
+	allUsed(t, map[string]*table{"": recorded})
+}
+
+// TestBackoff: how long it is until the next attempt.
+func TestBackoff(t *testing.T) {
+	t.Parallel()
+	backoff := readTables(t, "retry.txt", words)["backoff"].only(t, "attempt", "base", "jitter")
+	number := func(s string) int {
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	cross(backoff.columns, func(v []uint8) {
+		rule := backoff.find(v...)
+		if rule == nil {
+			t.Fatalf("nothing is said of %v", v)
+		}
+		g := look(workspace.PhaseStandby).during(workspace.OpStarting)
+		g.Work = judge.Work{Failure: &judge.Failure{Reason: workspace.ErrActionFailed, Message: "why"}}
+		g.Row.ErrorCount = number(word("attempt", v[0])) - 1
+		g.Policy.RetryBase = time.Duration(number(word("base", v[1]))) * time.Second
+		g.Jitter = float64(v[2]) // of [0,1): 1 is never reached
+		want := g.Now.Add(time.Duration(number(rule.answer[0])) * time.Second)
+		if r := g.judged(); r.Row.RetryAt == nil || !r.Row.RetryAt.Equal(want) || !r.LookAgain.Equal(want) {
+			t.Errorf("attempt %s, base %s: again at %v, want %v", word("attempt", v[0]), word("base", v[1]), r.Row.RetryAt, want)
+		}
+	})
+	allUsed(t, map[string]*table{"": backoff})
+}
+
+// TestDeadlines: what they count from, and how long they are. Every running
+// operation has one.
+func TestDeadlines(t *testing.T) {
+	t.Parallel()
+	deadline := readTables(t, "retry.txt", words)["deadline"].only(t, "operation", "up", "work")
+	cross([]string{"operation", "up", "work"}, func(v []uint8) {
+		op, work := workspace.Operation(word("operation", v[0])), word("work", v[2])
+		if op == workspace.OpNone {
+			return
+		}
+		rule := deadline.find(v...)
+		if rule == nil {
+			t.Fatalf("%s has no deadline with up %s, work %s", op, word("up", v[1]), work)
+		}
+		g := look(workspace.PhaseStandby).during(op)
+		switch op {
+		case workspace.OpStopping, workspace.OpDeleting:
+			g.container(judge.Running)
+		case workspace.OpProvisioning, workspace.OpRestoring, workspace.OpCreateEmptyArchive:
+			g.home(workspace.HomeFilling)
+		}
+		from := map[string]time.Time{"claim": *g.Row.OpStartedAt}
+		from["up"] = from["claim"].Add(200 * time.Millisecond)
+		from["pulled"] = from["claim"].Add(300 * time.Millisecond)
+		from["progress"] = from["claim"].Add(400 * time.Millisecond)
+		if word("up", v[1]) == "after" {
+			g.UpSince = from["up"]
+		}
+		switch work {
+		case "pulling":
+			g.Work.Pulling, g.Work.ProgressAt = true, from["progress"]
+		case "pulled":
+			g.Work.PulledAt = from["pulled"]
+		case "moving":
+			g.Work.ProgressAt = from["progress"]
+		}
+		seconds, err := strconv.Atoi(rule.answer[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := from[rule.answer[0]].Add(time.Duration(seconds) * time.Second)
+		if r := g.judged(); !r.LookAgain.Equal(want) {
+			t.Errorf("%s, up %s, %s: %v after the claim, want %v", op, word("up", v[1]), work, r.LookAgain.Sub(from["claim"]), want.Sub(from["claim"]))
+		}
+		g.Now = want
+		if r := g.judged(); r.Action.Reason != workspace.ErrTimeout {
+			t.Errorf("%s is not over at its deadline: %+v", op, r.Action)
+		}
+	})
+	allUsed(t, map[string]*table{"": deadline})
+}
