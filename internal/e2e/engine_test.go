@@ -19,11 +19,12 @@ import (
 // filter alone, so what runs on it has no way outside.
 type engine struct {
 	*testing.T
-	dir  string
-	host string
-	api  *client.Client
-	cmd  *exec.Cmd
-	log  bytes.Buffer
+	dir    string
+	bridge string // without one of its own it would take the machine's docker0 away
+	host   string
+	api    *client.Client
+	cmd    *exec.Cmd
+	log    bytes.Buffer
 }
 
 func startEngine(t *testing.T) *engine {
@@ -35,7 +36,7 @@ func startEngine(t *testing.T) *engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &engine{T: t, dir: dir, host: "unix://" + filepath.Join(dir, "d.sock")}
+	e := &engine{T: t, dir: dir, host: "unix://" + filepath.Join(dir, "d.sock"), bridge: fmt.Sprintf("chd%d", os.Getpid()%100000)}
 	if e.api, err = client.New(client.WithHost(e.host)); err != nil {
 		t.Fatal(err)
 	}
@@ -45,20 +46,29 @@ func startEngine(t *testing.T) *engine {
 		}
 		e.stop()
 		e.api.Close()
+		e.ip("link", "delete", e.bridge)
 		if err := os.RemoveAll(dir); err != nil {
 			t.Errorf("remove the engine's folder: %v", err)
 		}
 	})
+	e.ip("link", "add", e.bridge, "type", "bridge")
+	e.ip("address", "add", "192.168.253.1/29", "dev", e.bridge)
 	e.start()
 	e.copyImage(env.testImage)
 	return e
+}
+
+func (e *engine) ip(args ...string) {
+	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+		e.Errorf("ip %v: %v: %s", args, err, out)
+	}
 }
 
 func (e *engine) start() {
 	e.Helper()
 	e.cmd = exec.Command("dockerd", "--host", e.host, "--data-root", filepath.Join(e.dir, "data"),
 		"--exec-root", filepath.Join(e.dir, "exec"), "--pidfile", filepath.Join(e.dir, "pid"),
-		"--bridge", "none", "--iptables=false", "--ip6tables=false")
+		"--bridge", e.bridge, "--iptables=false", "--ip6tables=false")
 	e.cmd.Stdout, e.cmd.Stderr = &e.log, &e.log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := e.cmd.Start(); err != nil {
