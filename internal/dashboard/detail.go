@@ -59,7 +59,9 @@ func (d *Dashboard) detail(w http.ResponseWriter, r *http.Request, c workspace.C
 	v := d.detailOf(ws)
 	p := d.newPage(r, &c, "detail.title", v)
 	p.Title, p.Nav = ws.Name, "workspaces"
-	p.Stream = "/dashboard/events?workspace=" + v.ID
+	feed := &detailFeed{feedBase: d.newFeed(r, c), id: ws.ID}
+	shown, _, err := feed.show(v)
+	p.Stream = streamOf("/dashboard/events?workspace="+v.ID, shown, err)
 	p.Toast = d.noted(r, c)
 	d.render(w, r, http.StatusOK, "detail", p)
 }

@@ -3,9 +3,12 @@ package dashboard
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"html/template"
 	"net/http"
+	"strings"
 	"time"
 
 	"codehub/internal/bus"
@@ -16,8 +19,8 @@ import (
 // Rhythm of a stream. Events only say when to look sooner.
 const (
 	// busyLook is how often a page is looked after on which something is
-	// under way: the progress of a pull is no event.
-	busyLook = time.Second
+	// under way.
+	busyLook = 2 * time.Second
 	// idleLook is how often it is otherwise.
 	idleLook = 30 * time.Second
 	// gather lets a burst of events become one look.
@@ -62,10 +65,16 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 	}
 	defer sub.Close()
 	f := d.feedFor(r, who.Caller)
-	if err := s.retry(time.Second); err != nil {
+	// The first event has an id, by which a browser that connects again says
+	// that its page is no longer the one that it loaded.
+	if err := s.write(fmt.Appendf(nil, "retry: %d\nid: 1\nevent: hello\ndata:\n\n", time.Second.Milliseconds())); err != nil {
 		return
 	}
-	if err := d.follow(ctx, s, f, changes(ctx, sub)); err != nil && ctx.Err() == nil {
+	seen := ""
+	if r.Header.Get("Last-Event-ID") == "" {
+		seen = r.URL.Query().Get("seen")
+	}
+	if err := d.follow(ctx, s, f, changes(ctx, sub), seen); err != nil && ctx.Err() == nil {
 		d.logFailure(r, err)
 	}
 	if ctx.Err() != nil && r.Context().Err() == nil {
@@ -94,7 +103,7 @@ func changes(ctx context.Context, sub *bus.Subscription) <-chan struct{} {
 
 func (d *Dashboard) feedFor(r *http.Request, c workspace.Caller) feed {
 	q := r.URL.Query()
-	base := feedBase{d: d, c: c, set: d.set(r), opened: d.Now(), states: map[string]string{}}
+	base := d.newFeed(r, c)
 	if id := q.Get("wait"); workspace.ValidID(id) {
 		return &waitFeed{feedBase: base, id: workspace.ID(id)}
 	}
@@ -104,8 +113,31 @@ func (d *Dashboard) feedFor(r *http.Request, c workspace.Caller) feed {
 	return &listFeed{feedBase: base, q: listQueryOf(q)}
 }
 
-// follow sends what f finds until the browser leaves.
-func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-chan struct{}) error {
+func (d *Dashboard) newFeed(r *http.Request, c workspace.Caller) feedBase {
+	return feedBase{d: d, c: c, set: d.set(r), states: map[string]string{}}
+}
+
+// streamOf is the address of the stream that keeps a page, with a digest of
+// what the page shows already.
+func streamOf(address string, shown []byte, err error) string {
+	if err != nil {
+		return address // the stream sends everything
+	}
+	join := "?"
+	if strings.Contains(address, "?") {
+		join = "&"
+	}
+	return address + join + "seen=" + digest(shown)
+}
+
+func digest(html []byte) string {
+	sum := sha256.Sum256(html)
+	return hex.EncodeToString(sum[:8])
+}
+
+// follow sends what f finds until the browser leaves. A first look whose
+// digest is seen is what the page shows already.
+func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-chan struct{}, seen string) error {
 	look := time.NewTimer(0)
 	defer look.Stop()
 	lastSent := time.Now()
@@ -127,6 +159,12 @@ func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-cha
 			if workspace.CodeOf(err) != workspace.CodeUnavailable && ctx.Err() == nil {
 				d.Log.Warn("looking after a page failed", "err", err)
 			}
+		}
+		if err == nil && seen != "" {
+			if digest(html) == seen {
+				html = nil
+			}
+			seen = ""
 		}
 		switch {
 		case len(html) > 0:
@@ -154,16 +192,15 @@ type feedBase struct {
 	d      *Dashboard
 	c      workspace.Caller
 	set    *pageSet
-	opened time.Time
 	sent   map[string]string // fragment → what the page shows
 	states map[string]string // workspace → state that was last announced
 }
 
 // still makes what is shown independent of when it is rendered, so that a
-// fragment changes only with what it is about. The browser keeps "5 min ago"
-// up to date by itself.
-func (b *feedBase) still(v view) view {
-	v.Now = b.opened
+// fragment changes only with what it is about. How long ago something was is
+// filled in by the browser, before it shows it.
+func still(v view) view {
+	v.Now = time.Time{}
 	return v
 }
 
@@ -221,10 +258,6 @@ func (s *stream) event(name string, data []byte) error {
 	}
 	b.WriteByte('\n')
 	return s.write(b.Bytes())
-}
-
-func (s *stream) retry(d time.Duration) error {
-	return s.write(fmt.Appendf(nil, "retry: %d\n\n", d.Milliseconds()))
 }
 
 func (s *stream) comment() error { return s.write([]byte(": here\n\n")) }

@@ -22,19 +22,25 @@ func (f *listFeed) next(ctx context.Context) ([]byte, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
+	return f.show(l)
+}
+
+// show returns what has to be sent for the page to show l.
+func (f *listFeed) show(l listView) ([]byte, bool, error) {
 	busy, said := false, ""
-	for i, v := range l.Views {
-		l.Views[i] = f.still(v)
-		busy = busy || v.Tone == toneBusy
-		said += f.announce(v)
+	settle := func(views []view) []view {
+		out := make([]view, len(views))
+		for i, v := range views {
+			out[i] = still(v)
+			busy = busy || v.Tone == toneBusy
+			said += f.announce(v)
+		}
+		return out
 	}
-	for i, v := range l.Deleted {
-		l.Deleted[i] = f.still(v)
-		busy = busy || v.Tone == toneBusy
-		said += f.announce(v)
-	}
+	l.Views, l.Deleted = settle(l.Views), settle(l.Deleted)
 	html := map[string]string{}
 	names := []string{"usage"}
+	var err error
 	if html["usage"], err = f.execute("usage-oob", l); err != nil {
 		return nil, false, err
 	}
@@ -86,8 +92,13 @@ func (f *detailFeed) next(ctx context.Context) ([]byte, bool, error) {
 	if err != nil {
 		return f.gone(err)
 	}
-	v := f.d.detailOf(ws)
-	v.view, v.OOB = f.still(v.view), true
+	return f.show(f.d.detailOf(ws))
+}
+
+// show returns what has to be sent for the page to show v.
+func (f *detailFeed) show(v detailView) ([]byte, bool, error) {
+	v.view, v.OOB = still(v.view), true
+	var err error
 	html := map[string]string{}
 	names := []string{"panel", "facts"}
 	for _, name := range names {
@@ -130,9 +141,9 @@ func (f *waitFeed) next(ctx context.Context) ([]byte, bool, error) {
 			return nil, false, err
 		}
 	}
-	v.view, v.OOB = f.still(v.view), true
+	v.view, v.OOB = still(v.view), true
 	for i, other := range v.Limit.Running {
-		v.Limit.Running[i] = f.still(other)
+		v.Limit.Running[i] = still(other)
 	}
 	html, err := f.execute("wait", v)
 	if err != nil {

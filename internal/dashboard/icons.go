@@ -15,7 +15,7 @@ var icons = map[string]string{
 	"trash":   `<path d="M4.5 7h15M10 7V5.5A1 1 0 0 1 11 4.5h2a1 1 0 0 1 1 1V7M6.5 7l.7 11a1.5 1.5 0 0 0 1.5 1.5h6.6a1.5 1.5 0 0 0 1.5-1.5l.7-11M10 11v5M14 11v5"/>`,
 	"bolt":    `<path d="M13 3.5L5.5 13.5H12l-1 7 7.5-10H12z"/>`,
 	"sparkle": `<path d="M12 4l1.8 5.2L19 11l-5.2 1.8L12 18l-1.8-5.2L5 11l5.2-1.8z"/>`,
-	"more":    `<circle cx="5.5" cy="12" r="1"/><circle cx="12" cy="12" r="1"/><circle cx="18.5" cy="12" r="1"/>`,
+	"more":    `<circle cx="5.5" cy="12" r="1.2"/><circle cx="12" cy="12" r="1.2"/><circle cx="18.5" cy="12" r="1.2"/>`,
 	"alert":   `<path d="M12 4.5L3.5 19h17zM12 10v4.2M12 16.6v.1"/>`,
 	"info":    `<circle cx="12" cy="12" r="8"/><path d="M12 11.2v4.6M12 8.3v.1"/>`,
 	"check":   `<path d="M5.5 12.5l4.2 4.2L18.5 7.5"/>`,

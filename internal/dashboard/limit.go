@@ -36,6 +36,17 @@ func (v view) StopPath() string {
 	return ""
 }
 
+// RetryPath is where to post to have done what the limit refused.
+func (l limitView) RetryPath() string {
+	switch {
+	case l.W.Deleted:
+		return "/workspaces/" + l.W.ID + "/undelete"
+	case l.W.Phase == workspace.PhaseError:
+		return "/workspaces/" + l.W.ID + "/recover"
+	}
+	return "/workspaces/" + l.W.ID + "/start"
+}
+
 // readLimit reads who takes up the caller's places now.
 func (d *Dashboard) readLimit(ctx context.Context, c workspace.Caller, w workspace.Workspace, perUser bool, maximum int, from string) (limitView, error) {
 	now := d.Now()

@@ -65,7 +65,9 @@ func (d *Dashboard) list(w http.ResponseWriter, r *http.Request, c workspace.Cal
 	}
 	p := d.newPage(r, &c, "list.title", l)
 	p.Nav = "workspaces"
-	p.Stream = q.address("/dashboard/events")
+	feed := &listFeed{feedBase: d.newFeed(r, c), q: q}
+	shown, _, err := feed.show(l)
+	p.Stream = streamOf(q.address("/dashboard/events"), shown, err)
 	p.Toast = d.noted(r, c)
 	d.render(w, r, http.StatusOK, "list", p)
 }

@@ -24,6 +24,9 @@ func someWorkspace(p workspace.Phase) workspace.Workspace {
 		Phase: p, Operation: workspace.OpNone, PhaseChangedAt: testNow.Add(-5 * time.Minute), CreatedAt: testNow.Add(-48 * time.Hour),
 		Home: workspace.Home{State: workspace.HomeLive}, DesiredState: workspace.DesiredStandby,
 	}
+	if p != workspace.PhaseArchived && p != workspace.PhasePending {
+		w.Conditions = w.Conditions.With(workspace.VolumeReady, true, workspace.ReasonVolumeReady, "", testNow)
+	}
 	switch p {
 	case workspace.PhaseRunning:
 		w.DesiredState = workspace.DesiredRunning

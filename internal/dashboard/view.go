@@ -118,17 +118,24 @@ func viewOf(w workspace.Workspace, from string, grace time.Duration, now time.Ti
 	}
 	if v.Deleted {
 		v.Since = *w.DeletedAt
-		if restorable(w) && now.Before(w.DeletedAt.Add(grace)) {
-			v.RestoreUntil = w.DeletedAt.Add(grace)
+		if until := w.DeletedAt.Add(grace); grace > 0 && restorable(w, until, now) {
+			v.RestoreUntil = until
 		}
 	}
 	v.offer()
 	return v
 }
 
-// restorable reports whether something of a deleted workspace is left to come back to.
-func restorable(w workspace.Workspace) bool {
-	return w.Home.State != workspace.HomeRemoving && (w.Home.State == workspace.HomeLive || w.ArchiveKey != "")
+// restorable reports whether a deleted workspace can be brought back: its
+// volume until its removal is claimed, an archive until the time is up.
+func restorable(w workspace.Workspace, until, now time.Time) bool {
+	switch {
+	case w.Phase == workspace.PhaseDeleted, w.Home.State == workspace.HomeRemoving:
+		return false
+	case w.Conditions.Is(workspace.VolumeReady):
+		return true
+	}
+	return w.ArchiveKey != "" && now.Before(until)
 }
 
 // stateOf names the state that a person sees and its tone. A desired state

@@ -239,7 +239,7 @@ func (d *Dashboard) toast(r *http.Request, c workspace.Caller, note string, id w
 	if workspace.ValidID(string(id)) {
 		if ws, err := d.Store.Workspace(r.Context(), c, id); err == nil {
 			name = ws.Name
-			if note == "delete" && d.DeleteGrace > 0 && ws.DeletedAt != nil && restorable(ws) {
+			if v := viewOf(ws, from, d.DeleteGrace, d.Now()); note == "delete" && !v.RestoreUntil.IsZero() {
 				t.Undo = "/workspaces/" + string(id) + "/undelete"
 			}
 		}

@@ -42,19 +42,19 @@
   }
 
   // Dialogs: whatever is put into #dialog is shown above the page.
+  var pressed = null // the last link or button outside of a dialog that was used
   function showDialog() {
     each('#dialog > dialog:not([open])', function (el) {
-      var opener = document.activeElement
+      var opener = pressed
       el.addEventListener('close', function () {
         var slot = document.getElementById('dialog')
         if (el.parentNode === slot) htmx.swap(slot, '', { swapStyle: 'innerHTML' })
-        back(opener)
+        if (!document.querySelector('dialog[open]')) back(opener)
       })
       el.addEventListener('click', function (e) {
-        if (e.target === el && e.offsetX >= 0 && outside(el, e)) el.close()
+        if (e.target === el && outside(el, e)) el.close()
       })
       el.showModal()
-      document.body.classList.add('has-dialog')
     })
   }
 
@@ -65,7 +65,6 @@
 
   // back returns the focus to what opened a dialog, or to the menu it was in.
   function back(opener) {
-    document.body.classList.remove('has-dialog')
     var el = opener && opener.id ? document.getElementById(opener.id) : null
     if (!el) return
     var menu = el.closest('details.menu:not([open])')
@@ -92,6 +91,13 @@
     }, 1000)
   }
 
+  // The form of an undo has to be sent first.
+  function closeToast(button) {
+    var toast = button.closest('[data-toast]')
+    if (button.type === 'button') toast.remove()
+    else toast.addEventListener('htmx:afterRequest', function () { toast.remove() })
+  }
+
   function settle() {
     times()
     showDialog()
@@ -99,14 +105,15 @@
   }
 
   document.addEventListener('click', function (e) {
-    var el = e.target.closest('[data-close-dialog]')
+    var el = e.target.closest('a, button')
+    if (el && !el.closest('dialog')) pressed = el
+    el = e.target.closest('[data-close-dialog]')
     if (el && el.closest('dialog')) {
       e.preventDefault()
       el.closest('dialog').close()
     }
     el = e.target.closest('[data-close-toast]')
-    if (el && el.type === 'button') el.closest('[data-toast]').remove()
-    else if (el) window.setTimeout(function () { el.closest('[data-toast]').remove() }, 0)
+    if (el) closeToast(el)
     el = e.target.closest('[data-copy]')
     if (el) copy(el)
     // A menu closes when something else, or something in it, is chosen.
@@ -171,9 +178,14 @@
     if (e.detail.requestConfig.verb !== 'get') requestFailed()
   })
   document.body.addEventListener('htmx:timeout', requestFailed)
-  document.body.addEventListener('htmx:afterSwap', settle)
+  // A dialog that the server takes away is closed first, for its focus to go back.
+  document.body.addEventListener('htmx:oobBeforeSwap', function (e) {
+    if (e.detail.target && e.detail.target.id === 'dialog') each('dialog[open]', function (el) { el.close() }, e.detail.target)
+  })
+  document.body.addEventListener('htmx:afterSwap', times)
+  document.body.addEventListener('htmx:load', settle) // once htmx has taken hold of what is new
   document.body.addEventListener('htmx:oobAfterSwap', function (e) {
-    settle()
+    times()
     var form = document.getElementById('dialog-form')
     if (e.detail.target && e.detail.target.id === 'dialog-form' && form) showErrors(form)
   })

@@ -5,7 +5,7 @@
   // One stream per browser: a hidden tab gives its own up, as browsers open no
   // more than six connections to a server (HTTP/1.1).
   var slot = document.getElementById('stream-slot')
-  var markup = slot ? slot.innerHTML : ''
+  var markup = ''
   var failures = 0
 
   function closeStream() { htmx.swap(slot, '', { swapStyle: 'innerHTML' }) }
@@ -16,7 +16,16 @@
 
   function signedOut() { location.assign('/login?next=' + encodeURIComponent(location.pathname + location.search)) }
 
+  // The first connection says what the page was made with, so that nothing is
+  // sent that it shows already. Every later one starts from nothing.
+  function forget() {
+    var el = slot.firstElementChild
+    el.setAttribute('sse-connect', el.getAttribute('sse-connect').replace(/[?&]seen=\w+/, ''))
+    markup = slot.innerHTML
+  }
+
   if (slot) {
+    markup = slot.innerHTML
     document.addEventListener('visibilitychange', function () {
       if (document.hidden) closeStream()
       else openStream()
@@ -26,6 +35,7 @@
     window.addEventListener('pageshow', function (e) { if (e.persisted && !document.hidden) openStream() })
     document.body.addEventListener('htmx:sseOpen', function (e) {
       failures = 0
+      forget()
       document.getElementById('offline').hidden = true
       e.detail.source.addEventListener('signed-out', signedOut)
     })

@@ -1,0 +1,151 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+// step is something done in a browser.
+type step = chromedp.Action[chromedp.Void]
+
+// tab is a tab of a real browser that fails the test when a page breaks its
+// own policy, throws or logs an error.
+type tab struct {
+	t   *testing.T
+	w   *world
+	ctx context.Context
+	mu  sync.Mutex
+	bad []string
+}
+
+func (w *world) tab() *tab {
+	w.t.Helper()
+	opts := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(w.t.TempDir()),
+		chromedp.Flag("disable-component-update", true), chromedp.Flag("lang", "en-US"))
+	alloc, stop := chromedp.NewExecAllocator(context.Background(), opts...)
+	w.t.Cleanup(stop)
+	ctx, stop := chromedp.NewContext(alloc)
+	w.t.Cleanup(stop)
+	b := &tab{t: w.t, w: w, ctx: ctx}
+	if err := chromedp.Listen(ctx, b.heard); err != nil {
+		w.t.Fatalf("start the browser: %v", err)
+	}
+	if _, err := chromedp.Call(ctx, log.Enable, cdp.Empty{}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		for _, s := range b.bad {
+			w.t.Errorf("the browser complains: %s", s)
+		}
+	})
+	return b
+}
+
+func (b *tab) heard(ev any) {
+	switch ev := ev.(type) {
+	case *runtime.EventExceptionThrown:
+		b.complain(thrown(ev.ExceptionDetails))
+	case *log.EventEntryAdded:
+		// An answer that is no success is logged too, and often meant.
+		if ev.Entry.Level == log.EntryLevelError && ev.Entry.Source != log.EntrySourceNetwork {
+			b.complain(ev.Entry.Text)
+		}
+	}
+}
+
+func (b *tab) complain(s string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.bad = append(b.bad, s)
+}
+
+func (b *tab) run(steps ...step) {
+	b.t.Helper()
+	ctx, stop := context.WithTimeout(b.ctx, patience)
+	defer stop()
+	if err := chromedp.Do(ctx, steps...); err != nil {
+		b.t.Fatalf("browser: %v", err)
+	}
+}
+
+// value runs an action that returns something.
+func value[T any](b *tab, a chromedp.Action[T]) T {
+	b.t.Helper()
+	ctx, stop := context.WithTimeout(b.ctx, patience)
+	defer stop()
+	v, err := chromedp.Run(ctx, a)
+	if err != nil {
+		b.t.Fatalf("browser: %v", err)
+	}
+	return v
+}
+
+// until waits for a condition in the page, across whatever it loads meanwhile.
+func (b *tab) until(condition string) {
+	b.t.Helper()
+	ctx, stop := context.WithTimeout(b.ctx, patience)
+	defer stop()
+	for {
+		ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("Boolean("+condition+")"))
+		if ok {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			page, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string]("location.href + '\\n' + document.body.innerHTML"))
+			b.t.Fatalf("browser: waited in vain for %s (%v) on %s", condition, err, page)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// shown waits until an element is there and visible.
+func (b *tab) shown(selector string) {
+	b.t.Helper()
+	b.until(fmt.Sprintf("document.querySelector(%q)?.getClientRects().length", selector))
+}
+
+// press clicks an element once it is there.
+func (b *tab) press(selector string) {
+	b.t.Helper()
+	b.shown(selector)
+	b.run(chromedp.Click(chromedp.CSS(selector)))
+}
+
+// enter types into a field and, with "\r" at the end, sends its form.
+func (b *tab) enter(selector, text string) {
+	b.t.Helper()
+	b.shown(selector)
+	b.run(chromedp.SendKeys(chromedp.CSS(selector), text))
+}
+
+func (b *tab) visit(path string) {
+	b.t.Helper()
+	b.run(chromedp.Navigate(b.w.server.URL + path))
+}
+
+func (b *tab) logIn() {
+	b.t.Helper()
+	b.visit("/login")
+	b.enter("#username", "admin")
+	b.enter("#password", adminPassword+"\r")
+	b.shown(".topbar")
+}
+
+func thrown(e *runtime.ExceptionDetails) string {
+	if e.Exception != nil && e.Exception.Description != "" {
+		return e.Exception.Description
+	}
+	return e.Text
+}

@@ -1,0 +1,264 @@
+package dashboard
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"html"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"codehub/internal/bus"
+	"codehub/internal/workspace"
+)
+
+// sseEvent is one event of a stream.
+type sseEvent struct{ name, data string }
+
+// listener reads a stream in a browser's place.
+type listener struct {
+	t      *testing.T
+	events chan sseEvent
+	stop   context.CancelFunc
+}
+
+func (b *browser) listen(query string, header ...string) *listener {
+	t := b.w.t
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, b.w.server.URL+"/dashboard/events"+query, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	resp, err := b.c.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		t.Fatalf("stream: %d %s", resp.StatusCode, resp.Header.Get("Content-Type"))
+	}
+	l := &listener{t: t, events: make(chan sseEvent, 64), stop: stop}
+	t.Cleanup(stop)
+	go func() {
+		defer resp.Body.Close()
+		defer close(l.events)
+		var ev sseEvent
+		for s := bufio.NewScanner(resp.Body); s.Scan(); {
+			switch line := s.Text(); {
+			case line == "" && ev.name != "":
+				l.events <- ev
+				ev = sseEvent{}
+			case strings.HasPrefix(line, "event: "):
+				ev.name = strings.TrimPrefix(line, "event: ")
+			case strings.HasPrefix(line, "data: "):
+				ev.data += strings.TrimPrefix(line, "data: ") + "\n"
+			}
+		}
+	}()
+	return l
+}
+
+// until reads events until one has all parts, and returns it.
+func (l *listener) until(parts ...string) sseEvent {
+	l.t.Helper()
+	deadline := time.After(patience)
+	var seen []string
+next:
+	for {
+		select {
+		case ev, ok := <-l.events:
+			if !ok {
+				l.t.Fatalf("the stream ended before %q; it had %q", parts, seen)
+			}
+			seen = append(seen, ev.name+": "+ev.data)
+			for _, p := range parts {
+				if !strings.Contains(ev.name+"\n"+ev.data, p) {
+					continue next
+				}
+			}
+			return ev
+		case <-deadline:
+			l.t.Fatalf("waited in vain for %q; it had %q", parts, seen)
+		}
+	}
+}
+
+func TestListStream(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	l := b.listen("")
+	l.until("update", `id="workspaces"`, "Create your first workspace")
+
+	id := w.add("project <x>", standby)
+	ev := l.until(`id="workspaces"`, "project &lt;x&gt;", `data-state="stopped"`)
+	contains(t, "a new workspace", ev.data, `hx-swap-oob="true"`)
+
+	w.observe(id, func(ws *workspace.Workspace) {
+		operating(standby, workspace.OpStarting)(ws)
+		ws.Progress = &workspace.Progress{Step: "pulling", Done: 50, Total: 200}
+	})
+	ev = l.until(`id="ws-`+string(id)+`"`, `data-operation="STARTING"`, `value="25"`)
+	lacks(t, "a change of one workspace", ev.data, `id="workspaces"`)
+
+	w.observe(id, running)
+	ev = l.until(`id="ws-`+string(id)+`"`, `data-state="`)
+	w.want(id, "desired_state", "RUNNING")
+	ev = l.until(`data-state="running"`, `id="announcer"`, "project &lt;x&gt;: Running")
+
+	other := w.add("other", failed(workspace.ErrTimeout, "x"))
+	l.until(`id="workspaces"`, "It took too long")
+	if _, err := w.db.DeleteWorkspace(t.Context(), w.caller("admin"), other, false); err != nil {
+		t.Fatal(err)
+	}
+	l.until(`id="workspaces"`, "Recently deleted")
+	_ = ev
+}
+
+// What a page was loaded with is not sent again by its first stream; a
+// browser that connects again gets everything.
+func TestStreamStartsFromWhatThePageShows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.add("project", running)
+	w.add("other", failed(workspace.ErrTimeout, "x"))
+	b := w.signedIn()
+	for _, path := range []string{"/", "/?q=project", "/workspaces/" + string(id)} {
+		page := b.get(path).body
+		address := html.UnescapeString(regexp.MustCompile(`sse-connect="/dashboard/events([^"]+)"`).FindStringSubmatch(page)[1])
+		if !strings.Contains(address, "seen=") {
+			t.Fatalf("%s: its stream is %q", path, address)
+		}
+		l := b.listen(address)
+		l.until("hello")
+		w.observe(id, standby)
+		ev := l.until("update")
+		if !strings.Contains(ev.data, `data-phase="STANDBY"`) || strings.Contains(ev.data, `id="workspaces"`) {
+			t.Errorf("%s: the first update is %s", path, ev.data)
+		}
+		l.stop()
+		w.observe(id, running)
+		l = b.listen(address, "Last-Event-ID", "1")
+		l.until("update", `data-phase="RUNNING"`)
+		l.stop()
+	}
+}
+
+func TestStreamShowsOnlyItsOwn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if _, err := w.auth.CreateUser(t.Context(), "other", "another password", false); err != nil {
+		t.Fatal(err)
+	}
+	id := w.add("secret-project", running)
+	b := w.browser()
+	b.post("/login", map[string][]string{"username": {"other"}, "password": {"another password"}})
+	for _, query := range []string{"", "?workspace=" + string(id), "?wait=" + string(id)} {
+		// The stream is asked for something of its own after the other's change.
+		l := b.listen(query)
+		w.observe(id, standby)
+		w.observe(id, running)
+		l.stop()
+		for ev := range l.events {
+			lacks(t, "the stream "+query, ev.data, "secret-project", string(id))
+		}
+	}
+}
+
+func TestDetailStream(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.add("project", standby)
+	b := w.signedIn()
+	l := b.listen("?workspace=" + string(id))
+	l.until(`id="panel"`, `data-state="stopped"`, `id="facts"`)
+	w.observe(id, failed(workspace.ErrDataLost, "gone"))
+	l.until(`id="panel"`, "The home folder is missing", "Start empty")
+	w.observe(id, func(ws *workspace.Workspace) { standby(ws); ws.ErrorReason, ws.ErrorMessage = "", "" })
+	b.htmx("/workspaces/"+string(id)+"/delete", nil)
+	l.until(`id="panel"`, "Can be restored for another")
+	w.observe(id, func(ws *workspace.Workspace) { ws.Phase = workspace.PhaseDeleted; ws.Home.State = workspace.HomeAbsent })
+	l.until(`id="panel"`, "There is nothing here")
+}
+
+func TestWaitStream(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.add("project", standby)
+	b := w.signedIn()
+	w.want(id, "desired_state", "RUNNING")
+	l := b.listen("?wait=" + string(id))
+	l.until(`id="wait"`, `data-kind="loading"`)
+	w.observe(id, operating(standby, workspace.OpStarting))
+	l.until(`data-kind="loading"`, "Cancel")
+	w.observe(id, running)
+	l.until(`data-kind="ready"`, "data-enter")
+	w.observe(id, failed(workspace.ErrImagePullFailed, "pull access denied"))
+	l.until(`data-kind="failed"`, "pull access denied", "Try again")
+}
+
+func TestWaitStreamShowsTheLimit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, name := range []string{"one", "two"} {
+		w.want(w.add(name, running), "desired_state", "RUNNING")
+	}
+	// Queued while it was stopping, and since then two others have started.
+	id := w.add("three", standby)
+	w.want(id, "next_desired_state", "RUNNING")
+	l := w.signedIn().listen("?wait=" + string(id))
+	l.until(`data-kind="limit"`, "one", "two", "/stop")
+}
+
+func TestStreamEndsWithTheSession(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	l := b.listen("")
+	l.until("update")
+	b.post("/logout", nil)
+	l.until("signed-out")
+	if _, open := <-l.events; open {
+		t.Error("the stream goes on after the session has ended")
+	}
+	w.browser().listen("").until("signed-out")
+}
+
+// deafEvents are events that never arrive.
+type deafEvents struct{}
+
+func (deafEvents) Subscribe(ctx context.Context, user string) (*bus.Subscription, error) {
+	return bus.New(bus.Config{}).Subscribe(ctx, user)
+}
+
+// Events only wake: without any, a page comes to show the same.
+func TestStreamWithoutEvents(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *Config) { c.Events = deafEvents{} })
+	id := w.add("project", operating(standby, workspace.OpStarting))
+	l := w.signedIn().listen("")
+	l.until(`data-operation="STARTING"`)
+	w.observe(id, standby)
+	l.until(`data-state="stopped"`)
+}
+
+// tooManyEvents refuses every subscriber.
+type tooManyEvents struct{}
+
+func (tooManyEvents) Subscribe(context.Context, string) (*bus.Subscription, error) {
+	return nil, errors.New("too many")
+}
+
+func TestStreamRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *Config) { c.Events = tooManyEvents{} })
+	if a := w.signedIn().get("/dashboard/events"); a.status != http.StatusServiceUnavailable {
+		t.Errorf("status %d", a.status)
+	}
+}

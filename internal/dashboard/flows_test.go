@@ -1,0 +1,231 @@
+package dashboard
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// mark makes it known whether the page was loaded again since.
+const mark = `window.marked = true`
+
+func (b *tab) eval(js string) { b.t.Helper(); value(b, chromedp.Evaluate[any](js)) }
+
+// card is the selector of a workspace's card in a state.
+func card(id workspace.ID, state string) string {
+	return fmt.Sprintf(`[id="ws-%s"][data-state="%s"]`, id, state)
+}
+
+// The list in a real browser: everything happens without the page being
+// loaded again.
+func TestListInABrowser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.tab()
+	b.logIn()
+	b.shown(".empty")
+	b.eval(mark)
+
+	// Create, with the keyboard alone.
+	b.eval(`document.getElementById('new-workspace').focus()`)
+	b.run(chromedp.KeyEvent(" "))
+	b.shown("dialog[open] #f-name")
+	b.until(`document.activeElement.id === 'f-name'`)
+	b.run(chromedp.KeyEvent("\r"))
+	b.shown("dialog[open] .field-error")
+	b.until(`document.activeElement.id === 'f-name'`)
+	b.run(chromedp.KeyEvent("my-project\r"))
+	b.until(`!document.querySelector('dialog[open]')`)
+	b.shown(".card[data-state=preparing]")
+	b.until(`document.querySelector('#toasts').textContent.includes('my-project')`)
+	b.until(`document.activeElement.id === 'new-workspace'`)
+
+	list, _, err := w.db.ListWorkspaces(t.Context(), w.caller("admin"), postgres.Filter{})
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	id := list[0].ID
+
+	// What the controller does shows by itself.
+	w.observe(id, operating(standby, workspace.OpStarting))
+	b.shown(card(id, "starting"))
+	// A menu that is open stays open, and the focus stays where it is.
+	b.press("#menu-" + string(id) + " > summary")
+	b.until(`document.querySelector('details.menu[open] .menu-list')`)
+	b.eval(fmt.Sprintf(`document.getElementById('%s-edit').focus()`, id))
+	w.observe(id, running)
+	b.shown(card(id, "running"))
+	b.until(fmt.Sprintf(`document.activeElement.id === '%s-edit' && document.activeElement.closest('details').open`, id))
+	b.until(`document.getElementById('announcer').textContent.includes('Running')`)
+	b.run(chromedp.KeyEvent(kb.Escape))
+	b.until(fmt.Sprintf(`!document.querySelector('details.menu[open]') && document.activeElement === document.querySelector('#menu-%s > summary')`, id))
+
+	// A dialog that is closed gives the focus back.
+	b.press("#menu-" + string(id) + " > summary")
+	b.press(fmt.Sprintf(`[id="%s-delete"]`, id))
+	b.shown("dialog[open]")
+	b.run(chromedp.KeyEvent(kb.Escape))
+	b.until(fmt.Sprintf(`!document.querySelector('dialog') && document.activeElement === document.querySelector('#menu-%s > summary')`, id))
+
+	// Delete, and take it back.
+	b.press("#menu-" + string(id) + " > summary")
+	b.press(fmt.Sprintf(`[id="%s-delete"]`, id))
+	b.press("dialog[open] button[type=submit]")
+	b.shown(card(id, "deleted"))
+	b.press(".toast-undo")
+	b.until(fmt.Sprintf(`document.querySelector('#ws-%s:not(.card-gone)')`, id))
+	b.until(`!document.querySelector('.toast-undo')`)
+
+	if !value(b, chromedp.Evaluate[bool]("window.marked === true")) {
+		t.Error("the page was loaded again")
+	}
+}
+
+func TestHiddenTabsGiveUpTheirStream(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.tab()
+	b.logIn()
+	b.until(`document.querySelector('[sse-connect]')`)
+	hide := func(hidden bool) {
+		b.eval(fmt.Sprintf(`Object.defineProperty(document, 'hidden', { value: %v, configurable: true }); document.dispatchEvent(new Event('visibilitychange'))`, hidden))
+	}
+	hide(true)
+	b.until(`!document.querySelector('[sse-connect]')`)
+	id := w.add("made-meanwhile", standby)
+	hide(false)
+	b.shown(card(id, "stopped"))
+}
+
+func TestSignedOutElsewhere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.tab()
+	b.logIn()
+	b.until(`document.querySelector('[sse-connect]')`)
+	u, err := w.db.UserByName(t.Context(), "admin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.db.SetPassword(t.Context(), u.ID, u.PasswordHash); err != nil {
+		t.Fatal(err)
+	}
+	b.until(`location.pathname === '/login' && location.search === '?next=%2F'`)
+}
+
+func TestLimitInABrowser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.tab()
+	var ids []workspace.ID
+	for _, name := range []string{"one", "two"} {
+		ids = append(ids, w.add(name, running))
+		w.want(ids[len(ids)-1], "desired_state", "RUNNING")
+	}
+	id := w.add("three", standby)
+	b.logIn()
+	b.press(fmt.Sprintf(`[id="%s-start"]`, id))
+	b.shown("dialog[open] #limit-start[disabled]")
+	b.press(fmt.Sprintf(`[id="limit-%s"]`, ids[0]))
+	b.until(`document.querySelector('#limit-list .tone-busy')`)
+	w.observe(ids[0], standby)
+	b.press("#limit-start:not([disabled])")
+	b.until(`!document.querySelector('dialog[open]')`)
+	b.shown(card(id, "starting"))
+}
+
+func TestThemeStays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.tab()
+	b.visit("/login")
+	b.press(`[data-theme-form] button[value=dark]`)
+	b.until(`document.documentElement.dataset.theme === 'dark'`)
+	b.until(`document.querySelector('[data-theme-form] button[value=dark]').getAttribute('aria-pressed') === 'true'`)
+	dark := value(b, chromedp.Evaluate[string]("getComputedStyle(document.body).backgroundColor"))
+	b.until(`!document.querySelector('.htmx-request')`)
+	b.visit("/login")
+	b.until(`document.documentElement.dataset.theme === 'dark'`)
+	b.press(`[data-theme-form] button[value=light]`)
+	b.until(fmt.Sprintf("getComputedStyle(document.body).backgroundColor !== %q", dark))
+}
+
+// ide is a workspace's IDE, as far as the proxy cares.
+func (w *world) ide() {
+	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Content-Type", "text/html")
+		fmt.Fprintf(rw, `<!doctype html><title>ide</title><p id="ide">%s</p>`, strings.ReplaceAll(r.URL.RawQuery, "<", ""))
+	}))
+	w.t.Cleanup(s.Close)
+	w.logs.mu.Lock()
+	defer w.logs.mu.Unlock()
+	w.logs.addr = strings.TrimPrefix(s.URL, "http://")
+}
+
+// The loading page shows the way there, and enters by itself at the address
+// that was asked for.
+func TestEnteringInABrowser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.ide()
+	id := w.add("project", standby)
+	b := w.tab()
+	b.logIn()
+	b.visit("/w/" + string(id) + "/?folder=/home/coder/x")
+	b.shown(`#wait[data-kind=loading]`)
+	b.eval(mark)
+	w.observe(id, func(ws *workspace.Workspace) {
+		operating(standby, workspace.OpStarting)(ws)
+		ws.Progress = &workspace.Progress{Step: "pulling", Done: 1, Total: 4}
+	})
+	b.until(`document.querySelector('#wait progress')?.value === 25 && window.marked`)
+	w.observe(id, running)
+	b.until(`document.getElementById('ide')?.textContent === 'folder=/home/coder/x'`)
+}
+
+func TestCancellingFromTheLoadingPage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.add("project", standby)
+	w.want(id, "desired_state", "RUNNING")
+	w.observe(id, operating(standby, workspace.OpStarting))
+	b := w.tab()
+	b.logIn()
+	b.visit("/w/" + string(id) + "/")
+	b.press(fmt.Sprintf(`[id="%s-cancel"]`, id))
+	b.until(`document.querySelector('#wait').textContent.includes('Cancelling')`)
+	w.observe(id, standby)
+	// It stays as its owner wanted: nothing wakes it again.
+	b.shown(`#wait[data-kind=stopped]`)
+	b.press(fmt.Sprintf(`[id="%s-start"]`, id))
+	b.shown(`#wait[data-kind=loading]`)
+	if ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id); err != nil || ws.DesiredState != workspace.DesiredRunning {
+		t.Errorf("desired %s, %v", ws.DesiredState, err)
+	}
+}
+
+// A page that keeps coming back is not loaded for ever.
+func TestEnteringIsBounded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.add("project", standby)
+	b := w.tab()
+	b.logIn()
+	b.visit("/w/" + string(id) + "/")
+	b.shown(`#wait[data-kind=loading]`)
+	b.eval(fmt.Sprintf(`sessionStorage.setItem('codehub-enter-%s', JSON.stringify(Array(6).fill(Date.now()))); %s`, id, mark))
+	w.observe(id, running)
+	b.shown(`#wait[data-kind=ready] [data-stuck]`)
+	b.shown(`#wait [data-enter-link]`)
+	if !value(b, chromedp.Evaluate[bool]("window.marked === true")) {
+		t.Error("the page was loaded again")
+	}
+}

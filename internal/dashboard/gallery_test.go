@@ -1,0 +1,245 @@
+package dashboard
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"codehub/internal/workspace"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+)
+
+// look is how a browser shows the pages.
+type look struct {
+	name, scheme, language string
+	width, height          int64
+}
+
+var looks = []look{
+	{"light-wide-en", "light", "en-US,en", 1280, 860},
+	{"dark-wide-ko", "dark", "ko-KR,ko", 1280, 860},
+	{"dark-phone-en", "dark", "en-US,en", 390, 844},
+	{"light-phone-ko", "light", "ko-KR,ko", 390, 844},
+}
+
+func (b *tab) as(l look) {
+	b.t.Helper()
+	opts := []chromedp.EmulateViewportOption{}
+	if l.width < 600 {
+		opts = append(opts, chromedp.EmulateMobile, chromedp.EmulatePortrait)
+	}
+	b.run(chromedp.EmulateViewport(l.width, l.height, opts...))
+	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+		{Name: "prefers-color-scheme", Value: l.scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}}})
+	if err == nil {
+		_, err = chromedp.Call(b.ctx, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Accept-Language": l.language}})
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// fill makes a workspace in every state that people see.
+func (w *world) fill() map[string]workspace.ID {
+	ids := map[string]workspace.ID{}
+	id := w.add("archived-blog", func(ws *workspace.Workspace) {
+		standby(ws)
+		ws.Phase, ws.Home.State, ws.ArchiveKey = workspace.PhaseArchived, workspace.HomeAbsent, "k/home.tar.zst"
+		ws.Conditions = ws.Conditions.With(workspace.VolumeReady, false, workspace.ReasonNoVolume, "", time.Now()).
+			With(workspace.ArchiveReady, true, workspace.ReasonArchiveReady, "", time.Now())
+	})
+	w.want(id, "desired_state", "ARCHIVED")
+	ids["archived"] = id
+
+	ids["lost"] = w.add("thesis", failed(workspace.ErrDataLost, "volume ws-thesis-home is not there"))
+	ids["pull"] = w.add("legacy-api", failed(workspace.ErrImagePullFailed,
+		`Error response from daemon: pull access denied for example/legacy-api, repository does not exist or may require 'docker login'`))
+	ids["stopping"] = w.add("data-pipeline", operating(running, workspace.OpStopping))
+	w.want(ids["stopping"], "next_desired_state", "RUNNING")
+	ids["retry"] = w.add("mobile-app", func(ws *workspace.Workspace) {
+		standby(ws)
+		at := time.Now().Add(40 * time.Second)
+		ws.ErrorReason, ws.ErrorCount, ws.RetryAt, ws.ErrorMessage = workspace.ErrActionFailed, 1, &at, "driver failed programming external connectivity"
+	})
+	w.want(ids["retry"], "desired_state", "RUNNING")
+	ids["stopped"] = w.add("design-system", standby)
+	ids["pull-progress"] = w.add("machine-learning", func(ws *workspace.Workspace) {
+		operating(standby, workspace.OpStarting)(ws)
+		ws.Progress = &workspace.Progress{Step: runtimeStepPulling, Done: 412_000_000, Total: 1_240_000_000}
+	})
+	w.want(ids["pull-progress"], "desired_state", "RUNNING")
+	ids["running"] = w.add("web-frontend", running)
+	w.want(ids["running"], "desired_state", "RUNNING")
+	for id, about := range map[workspace.ID]string{
+		ids["running"]: "The shop’s storefront", ids["stopped"]: "Shared components and tokens, with the docs site in the same repository so that both are released together",
+		ids["lost"]: "Chapters, figures and the reference list", ids["pull-progress"]: "Notebooks for the recommendation model",
+	} {
+		w.want(id, "description", about)
+	}
+	w.want(ids["running"], "memo", "Runs on port 3000.\nStaging: ask Mina for the key.")
+	ids["deleted"] = w.add("old-experiment", standby)
+	if _, err := w.db.DeleteWorkspace(w.t.Context(), w.caller("admin"), ids["deleted"], false); err != nil {
+		w.t.Fatal(err)
+	}
+	w.observe(ids["deleted"], func(ws *workspace.Workspace) { ws.Phase = workspace.PhaseDeleting })
+	w.logs.text = "[2026-03-01T10:12:01.123Z] info  code-server 4.139.1\n[2026-03-01T10:12:01.126Z] info  Using user-data-dir /home/coder/.local/share/code-server\n" +
+		"[2026-03-01T10:12:01.180Z] info  HTTP server listening on http://0.0.0.0:8080/\n\x1b[32m[10:12:04] Extension host agent started.\x1b[0m\n"
+	return ids
+}
+
+const runtimeStepPulling = "pulling"
+
+// TestPagesOnEveryScreen opens every page in light and dark, wide and on a
+// phone, in both languages: none has a flaw, breaks its content policy or
+// throws. The pictures are the test's artifacts.
+func TestPagesOnEveryScreen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *Config) { c.PathMode = true })
+	b := w.tab()
+	shots := t.ArtifactDir()
+	ids := map[string]workspace.ID{}
+	item := func(key, action string) string { return fmt.Sprintf(`[id="%s-%s"]`, ids[key], action) }
+
+	for _, l := range looks {
+		b.as(l)
+		b.visit("/login")
+		b.shoot(shots, l, "login")
+		b.enter("#username", "nobody")
+		b.enter("#password", "wrong\r")
+		b.shown("#entry-problem")
+		b.shoot(shots, l, "login-wrong")
+	}
+	b.logIn()
+	for _, l := range looks {
+		b.as(l)
+		b.visit("/")
+		b.shoot(shots, l, "empty")
+	}
+	ids = w.fill()
+	for _, l := range looks {
+		b.as(l)
+		b.visit("/")
+		b.shoot(shots, l, "list")
+		b.press("#new-workspace")
+		b.shown("dialog[open]")
+		b.shoot(shots, l, "create")
+		b.visit("/")
+		b.press("#menu-" + string(ids["running"]) + " > summary")
+		b.shoot(shots, l, "menu")
+		b.press(item("running", "delete"))
+		b.shown("dialog[open]")
+		b.shoot(shots, l, "delete")
+		b.visit("/")
+		b.press("#usermenu > summary")
+		b.shoot(shots, l, "account")
+		b.visit("/")
+		b.press(item("stopped", "start"))
+		b.shown("dialog[open]")
+		b.shoot(shots, l, "limit")
+		b.visit("/workspaces/" + string(ids["lost"]))
+		b.shoot(shots, l, "detail-lost")
+		b.press(item("lost", "start-empty"))
+		b.shown("dialog[open]")
+		b.shoot(shots, l, "start-empty")
+		b.visit("/workspaces/" + string(ids["running"]))
+		b.shown("#log pre")
+		b.shoot(shots, l, "detail")
+		for name, path := range map[string]string{
+			"edit":         "/workspaces/" + string(ids["running"]) + "/edit?from=detail",
+			"wait-loading": "/w/" + string(ids["pull-progress"]) + "/",
+			"wait-queued":  "/w/" + string(ids["stopping"]) + "/",
+			"wait-restore": "/w/" + string(ids["archived"]) + "/",
+			"wait-failed":  "/w/" + string(ids["pull"]) + "/",
+			"wait-limit":   "/w/" + string(ids["stopped"]) + "/",
+			"wait-deleted": "/w/" + string(ids["deleted"]) + "/",
+			"not-found":    "/w/0198c0de-0000-7000-8000-000000000009/",
+			"tokens-none":  "/settings/tokens",
+		} {
+			b.visit(path)
+			b.shoot(shots, l, name)
+		}
+	}
+	for _, l := range looks {
+		b.as(l)
+		b.visit("/settings/tokens")
+		b.press("#new-token")
+		b.shown("dialog[open]")
+		b.enter("#f-name", "laptop "+l.name)
+		b.shoot(shots, l, "token-new")
+		b.press("#dialog-form button[type=submit]")
+		b.shown("#token-value")
+		b.shoot(shots, l, "token-made")
+		b.press("dialog[open] [data-close-dialog]")
+		b.until("!document.querySelector('dialog[open]')")
+		b.shoot(shots, l, "tokens")
+	}
+}
+
+// flaws lists what a page has that it must not: elements that stick out of
+// the screen, controls without a name, ids that are not unique, text that is
+// too faint (WCAG AA), none or more than one main heading.
+const flaws = `(function () {
+	var out = [], wide = document.documentElement.clientWidth, ids = {}
+	var what = function (e) { return e.tagName.toLowerCase() + (e.id ? '#' + e.id : '') + (e.className.baseVal === undefined && e.className ? '.' + e.className : '') }
+	var canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true })
+	canvas.canvas.width = canvas.canvas.height = 1
+	// over paints colours on top of each other and returns what is seen.
+	var over = function (colours) {
+		canvas.clearRect(0, 0, 1, 1)
+		colours.forEach(function (c) { canvas.fillStyle = c; canvas.fillRect(0, 0, 1, 1) })
+		return Array.from(canvas.getImageData(0, 0, 1, 1).data).slice(0, 3)
+	}
+	var light = function (rgb) {
+		var l = rgb.map(function (v) { v /= 255; return v <= .04045 ? v / 12.92 : Math.pow((v + .055) / 1.055, 2.4) })
+		return .2126 * l[0] + .7152 * l[1] + .0722 * l[2]
+	}
+	var top = document.querySelector('dialog[open]')
+	document.querySelectorAll('body *').forEach(function (e) {
+		if (e.id) ids[e.id] = (ids[e.id] || 0) + 1
+		if (e.closest('svg, template, noscript, script') || !e.checkVisibility({ visibilityProperty: true, contentVisibilityAuto: true })) return
+		var r = e.getBoundingClientRect(), style = getComputedStyle(e)
+		if (!r.width || !r.height) return
+		if (!e.closest('.sr, .skip, pre') && (r.right > wide + 1 || r.left < -1)) out.push('wider than the screen: ' + what(e))
+		if (e.matches('a[href], button, summary, input:not([type=hidden]), select, textarea')) {
+			var name = e.textContent.trim() || e.getAttribute('aria-label') || (e.labels && e.labels[0] && e.labels[0].textContent.trim())
+			if (!name) out.push('no name: ' + what(e))
+			if (e.matches('input:not([type=checkbox]), select, textarea, .btn, .menu-item') && r.height < 24) out.push('too small to press: ' + what(e))
+		}
+		if (e.tagName === 'IMG' && !e.hasAttribute('alt')) out.push('no alt: ' + what(e))
+		var own = Array.from(e.childNodes).some(function (n) { return n.nodeType === 3 && n.data.trim() })
+		if (!own || e.closest('.sr, [disabled], .skip') || (top && !top.contains(e))) return
+		var behind = []
+		for (var p = e; p; p = p.parentElement) behind.unshift(getComputedStyle(p).backgroundColor)
+		var ground = over(['white'].concat(behind)), ink = over(['white'].concat(behind, style.color))
+		var a = light(ground), b = light(ink)
+		var contrast = (Math.max(a, b) + .05) / (Math.min(a, b) + .05)
+		var large = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.6 && style.fontWeight >= 700)
+		if (contrast < (large ? 3 : 4.5)) out.push('contrast ' + contrast.toFixed(2) + ': ' + what(e) + ' "' + e.textContent.trim().slice(0, 30) + '"')
+	})
+	Object.keys(ids).forEach(function (id) { if (ids[id] > 1) out.push('twice: #' + id) })
+	var main = document.querySelectorAll('h1').length
+	if (main > 1) out.push(main + ' main headings')
+	if (!document.documentElement.lang) out.push('no language')
+	if (!document.title.trim()) out.push('no title')
+	return Array.from(new Set(out)).slice(0, 12)
+})()`
+
+// shoot checks the page for flaws, and keeps its picture.
+func (b *tab) shoot(dir string, l look, name string) {
+	b.t.Helper()
+	for _, f := range value(b, chromedp.Evaluate[[]string](flaws)) {
+		b.t.Errorf("%s, %s: %s", name, l.name, f)
+	}
+	picture := chromedp.CaptureScreenshot()
+	if name == "list" || name == "detail" {
+		picture = chromedp.FullScreenshot(100)
+	}
+	if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s.%s.png", name, l.name)), value(b, picture), 0o644); err != nil {
+		b.t.Error(err)
+	}
+}

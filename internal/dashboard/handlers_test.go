@@ -1,0 +1,439 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"codehub/internal/auth"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+func contains(t *testing.T, what, body string, parts ...string) {
+	t.Helper()
+	for _, p := range parts {
+		if !strings.Contains(body, p) {
+			t.Errorf("%s: %q is not in\n%s", what, p, body)
+		}
+	}
+}
+
+func lacks(t *testing.T, what, body string, parts ...string) {
+	t.Helper()
+	for _, p := range parts {
+		if strings.Contains(body, p) {
+			t.Errorf("%s: %q is in\n%s", what, p, body)
+		}
+	}
+}
+
+func TestLogin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.browser()
+
+	a := b.get("/workspaces/0198c0de-0000-7000-8000-000000000001?x=1")
+	if got := a.header.Get("Location"); a.status != http.StatusSeeOther || got != "/login?next=%2Fworkspaces%2F0198c0de-0000-7000-8000-000000000001%3Fx%3D1" {
+		t.Fatalf("without a session: %d %q", a.status, got)
+	}
+	a = b.get("/login?next=/settings/tokens")
+	contains(t, "login", a.body, `name="next" value="/settings/tokens"`, `autocomplete="current-password"`, `<label for="username">`)
+	a = b.get("/login?next=https://evil/")
+	contains(t, "login with a strange next", a.body, `name="next" value="/"`)
+
+	a = b.post("/login", url.Values{"username": {"admin"}, "password": {"wrong"}})
+	if a.status != http.StatusUnauthorized {
+		t.Errorf("wrong password: %d", a.status)
+	}
+	contains(t, "wrong password", a.body, "The username or the password is wrong.", `value="admin"`)
+	if a = b.post("/login", url.Values{}); a.status != http.StatusUnprocessableEntity {
+		t.Errorf("nothing filled in: %d", a.status)
+	}
+
+	a = b.post("/login", url.Values{"username": {"admin"}, "password": {adminPassword}, "next": {"//evil"}})
+	if a.status != http.StatusSeeOther || a.header.Get("Location") != "/" {
+		t.Fatalf("log in with a strange next: %d %q", a.status, a.header.Get("Location"))
+	}
+	if a = b.get("/login?next=/settings/tokens"); a.header.Get("Location") != "/settings/tokens" {
+		t.Errorf("login page with a session: %d %q", a.status, a.header.Get("Location"))
+	}
+	if a = b.get("/"); a.status != http.StatusOK {
+		t.Errorf("the list: %d", a.status)
+	}
+	if a = b.get("/logout"); a.status == http.StatusOK || a.status == http.StatusSeeOther {
+		t.Errorf("logging out by a GET: %d", a.status)
+	}
+	if a = b.post("/logout", nil); a.header.Get("Location") != "/login" {
+		t.Errorf("log out: %d", a.status)
+	}
+	if a = b.get("/"); a.status != http.StatusSeeOther {
+		t.Errorf("the list after logging out: %d", a.status)
+	}
+}
+
+func TestLockout(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.browser()
+	var a answer
+	for range 6 {
+		a = b.post("/login", url.Values{"username": {"admin"}, "password": {"wrong"}})
+	}
+	if a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" {
+		t.Errorf("locked out: %d, Retry-After %q", a.status, a.header.Get("Retry-After"))
+	}
+	contains(t, "locked out", a.body, "Too many failed attempts.")
+}
+
+func TestSetup(t *testing.T) {
+	t.Parallel()
+	w := newEmptyWorld(t)
+	code, err := w.auth.SetupCode(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := w.browser()
+	if a := b.get("/login"); a.header.Get("Location") != "/setup" {
+		t.Fatalf("login without users: %d %q", a.status, a.header.Get("Location"))
+	}
+	contains(t, "setup", b.get("/setup").body, `<label for="code">`, `<label for="password2">`, `autocomplete="new-password"`)
+
+	fill := func(change map[string]string) url.Values {
+		v := url.Values{"code": {code}, "username": {"mina"}, "password": {"a long password"}, "password2": {"a long password"}}
+		for k, s := range change {
+			v.Set(k, s)
+		}
+		return v
+	}
+	for name, c := range map[string]struct {
+		change map[string]string
+		want   string
+	}{
+		"the wrong code":      {map[string]string{"code": "AAAA-AAAA-AAAA-AAAA"}, "This is not the code."},
+		"no code":             {map[string]string{"code": ""}, "Please fill this in."},
+		"a short password":    {map[string]string{"password": "short", "password2": "short"}, "too short"},
+		"different passwords": {map[string]string{"password2": "another password"}, "not the same"},
+		"a bad username":      {map[string]string{"username": "a b"}, "A username has"},
+	} {
+		a := b.post("/setup", fill(c.change))
+		if a.status < 400 || a.status >= 500 {
+			t.Errorf("%s: %d", name, a.status)
+		}
+		contains(t, name, a.body, c.want)
+		lacks(t, name, a.body, "a long password")
+	}
+	a := b.post("/setup", fill(nil))
+	if a.status != http.StatusSeeOther || a.header.Get("Location") != "/" {
+		t.Fatalf("setup: %d %s", a.status, a.body)
+	}
+	contains(t, "the list", b.get("/").body, "Create your first workspace", "mina")
+	if a := w.browser().get("/setup"); a.header.Get("Location") != "/login" {
+		t.Errorf("setup again: %d %q", a.status, a.header.Get("Location"))
+	}
+	if a := w.browser().post("/setup", fill(map[string]string{"username": "second"})); a.header.Get("Location") != "/login" {
+		t.Errorf("a second first user: %d", a.status)
+	}
+}
+
+func TestCreate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	contains(t, "the form", b.get("/workspaces/new").body, "<!doctype html>", `<label for="f-name">`, "Only the home folder")
+	dialog := b.get("/workspaces/new", "HX-Request", "true").body
+	contains(t, "the dialog", dialog, "<dialog", `aria-labelledby="dialog-title"`)
+	lacks(t, "the dialog", dialog, "<html")
+
+	for name, c := range map[string]struct {
+		form url.Values
+		want string
+	}{
+		"no name":        {url.Values{"name": {"  "}}, "Please fill this in."},
+		"a long name":    {url.Values{"name": {strings.Repeat("x", 256)}}, "at most 255 characters"},
+		"a control code": {url.Values{"name": {"a\x07b"}}, "cannot be used here"},
+		"a bidi control": {url.Values{"name": {"a\u202eb"}}, "cannot be used here"},
+		"a bad image":    {url.Values{"name": {"x"}, "image": {"--privileged x"}}, "not the name of an image"},
+	} {
+		a := b.htmx("/workspaces", c.form)
+		if a.status != http.StatusUnprocessableEntity {
+			t.Errorf("%s: %d", name, a.status)
+		}
+		contains(t, name, a.body, c.want, `aria-invalid="true"`, `id="dialog-form"`, "hx-swap-oob")
+	}
+
+	a := b.htmx("/workspaces", url.Values{"name": {`first <b>`}, "description": {"about it"}, "start": {"on"}})
+	if a.status != http.StatusOK {
+		t.Fatalf("create: %d %s", a.status, a.body)
+	}
+	contains(t, "created", a.body, `id="workspaces"`, "first &lt;b&gt;", "about it", `data-state="preparing"`, `id="dialog" hx-swap-oob="innerHTML"`, "was created")
+	list, _, err := w.db.ListWorkspaces(t.Context(), w.caller("admin"), postgres.Filter{})
+	if err != nil || len(list) != 1 || list[0].DesiredState != workspace.DesiredRunning || list[0].ImageRef != "codehub/workspace:latest" {
+		t.Fatalf("created %+v, %v", list, err)
+	}
+
+	a = b.htmx("/workspaces", url.Values{"name": {"first <b>"}})
+	contains(t, "the same name", a.body, "already have a workspace with this name")
+	a = b.post("/workspaces", url.Values{"name": {"second"}})
+	if a.status != http.StatusSeeOther || !strings.HasPrefix(a.header.Get("Location"), "/?") {
+		t.Errorf("create without scripts: %d %q", a.status, a.header.Get("Location"))
+	}
+	contains(t, "after the redirect", b.get(a.header.Get("Location")).body, "“second” was created.", "second")
+
+	b.htmx("/workspaces", url.Values{"name": {"third"}, "start": {"on"}})
+	a = b.htmx("/workspaces", url.Values{"name": {"fourth"}, "start": {"on"}})
+	contains(t, "at the limit", a.body, "already run as many workspaces as you may (2)", `value="fourth"`)
+}
+
+func TestWishes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	id := w.add("project", standby)
+	path := "/workspaces/" + string(id)
+	row := func() workspace.Workspace {
+		t.Helper()
+		ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ws
+	}
+	list := url.Values{"from": {"list"}}
+
+	a := b.htmx(path+"/start", list)
+	if a.status != http.StatusOK || row().DesiredState != workspace.DesiredRunning {
+		t.Fatalf("start: %d, desired %s", a.status, row().DesiredState)
+	}
+	contains(t, "start", a.body, `id="workspaces"`, `data-state="starting"`, "is being started")
+
+	w.observe(id, operating(standby, workspace.OpStarting))
+	if a = b.htmx(path+"/cancel", list); a.status != http.StatusOK || row().CancelRequestedAt == nil {
+		t.Fatalf("cancel: %d %s", a.status, a.body)
+	}
+	contains(t, "cancel", a.body, "Cancelling")
+	w.observe(id, standby)
+
+	w.want(id, "desired_state", "RUNNING")
+	w.observe(id, running)
+	a = b.htmx(path+"/stop", url.Values{"from": {"detail"}})
+	if a.status != http.StatusOK || row().DesiredState != workspace.DesiredStandby {
+		t.Fatalf("stop: %d", a.status)
+	}
+	contains(t, "stop", a.body, `id="panel"`, `data-state="stopping"`)
+	w.observe(id, operating(running, workspace.OpStopping))
+	a = b.htmx(path+"/start", list)
+	if a.status != http.StatusOK || row().NextDesired != workspace.DesiredRunning {
+		t.Fatalf("start while stopping: %d %s, next %q", a.status, a.body, row().NextDesired)
+	}
+	contains(t, "queued", a.body, "then start", "Keep stopped")
+	if a = b.htmx(path+"/force-stop", list); a.status != http.StatusOK || row().ForceStopRequestedAt == nil {
+		t.Fatalf("force stop: %d", a.status)
+	}
+	a = b.htmx(path+"/cancel", list)
+	if a.status != http.StatusConflict {
+		t.Errorf("cancel what cannot be: %d", a.status)
+	}
+	contains(t, "cancel what cannot be", a.body, "cannot be cancelled any more", "toast-error")
+
+	w.observe(id, failed(workspace.ErrDataLost, "no such volume"))
+	a = b.htmx(path+"/start", list)
+	if a.status != http.StatusConflict {
+		t.Errorf("start in ERROR: %d", a.status)
+	}
+	contains(t, "start in ERROR", a.body, "needs your attention first")
+	a = b.htmx(path+"/start-empty", url.Values{"confirm": {"something else"}})
+	if a.status != http.StatusUnprocessableEntity || row().RecoverAction != "" {
+		t.Fatalf("start empty without the name: %d, action %q", a.status, row().RecoverAction)
+	}
+	contains(t, "start empty without the name", a.body, "not the workspace’s name")
+	if a = b.htmx(path+"/start-empty", url.Values{"confirm": {" project "}}); a.status != http.StatusOK || row().RecoverAction != workspace.RecoverEmpty {
+		t.Fatalf("start empty: %d %s, action %q", a.status, a.body, row().RecoverAction)
+	}
+	if a = b.htmx(path+"/recover", list); a.status != http.StatusOK || row().RecoverAction != workspace.RecoverAfresh {
+		t.Fatalf("recover: %d, action %q", a.status, row().RecoverAction)
+	}
+}
+
+func TestEditAndMemo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	id := w.add("project", standby)
+	w.add("other", standby)
+	path := "/workspaces/" + string(id)
+	contains(t, "the form", b.get(path+"/edit").body, `value="project"`, `<label for="f-memo">`)
+	a := b.htmx(path+"/edit", url.Values{"name": {"other"}})
+	contains(t, "a name that is taken", a.body, "already have a workspace with this name", `value="other"`)
+	a = b.htmx(path+"/edit", url.Values{"name": {"renamed"}, "description": {"line one\r\nline two"}, "memo": {"m"}})
+	if a.status != http.StatusOK {
+		t.Fatalf("edit: %d %s", a.status, a.body)
+	}
+	a = b.htmx(path+"/memo", url.Values{"memo": {"first\r\nsecond\x00"}, "from": {"detail"}})
+	if a.status != http.StatusOK {
+		t.Fatalf("memo: %d", a.status)
+	}
+	ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+	if err != nil || ws.Name != "renamed" || ws.Description != "line one\nline two" || ws.Memo != "first\nsecond" {
+		t.Errorf("edited: %q %q %q, %v", ws.Name, ws.Description, ws.Memo, err)
+	}
+	if a = b.htmx(path+"/memo", url.Values{"memo": {strings.Repeat("x", 65<<10)}}); a.status != http.StatusRequestEntityTooLarge {
+		t.Errorf("a memo that is too long: %d", a.status)
+	}
+	if a = b.htmx(path+"/memo", url.Values{"memo": {strings.Repeat("x", 300<<10)}}); a.status == http.StatusOK && ws.Memo == "" {
+		t.Errorf("a body that is too long: %d", a.status)
+	}
+}
+
+func TestDeleteAndUndo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	id := w.add("project", standby)
+	path := "/workspaces/" + string(id)
+	contains(t, "the confirmation", b.get(path+"/delete", "HX-Request", "true").body, "Delete project?", "you can restore it until then", `role="alertdialog"`)
+
+	a := b.htmx(path+"/delete", url.Values{"from": {"list"}})
+	if a.status != http.StatusOK {
+		t.Fatalf("delete: %d %s", a.status, a.body)
+	}
+	contains(t, "deleted", a.body, "was deleted", `hx-post="`+path+`/undelete"`, "Undo", "Recently deleted", "1 h 59 min")
+	contains(t, "its page", b.get(path).body, "Restore", "Can be restored for another")
+	a = b.htmx(path+"/undelete", url.Values{"from": {"list"}})
+	if a.status != http.StatusOK {
+		t.Fatalf("undelete: %d %s", a.status, a.body)
+	}
+	contains(t, "undeleted", a.body, "is back", `data-phase="STANDBY"`)
+	lacks(t, "undeleted", a.body, "Recently deleted")
+
+	// From its own page the way leads back to the list.
+	if a = b.htmx(path+"/delete", url.Values{"from": {"detail"}}); !strings.HasPrefix(a.header.Get("HX-Redirect"), "/?") {
+		t.Errorf("delete from its page: %d %q", a.status, a.header.Get("HX-Redirect"))
+	}
+	contains(t, "after the redirect", b.get(a.header.Get("HX-Redirect")).body, "was deleted", "Undo")
+	b.htmx(path+"/undelete", nil)
+
+	// While something runs it is deleted afterwards.
+	w.observe(id, operating(standby, workspace.OpStarting))
+	contains(t, "the confirmation", b.get(path+"/delete").body, "as soon as that has ended")
+	a = b.htmx(path+"/delete", url.Values{"from": {"list"}})
+	contains(t, "queued", a.body, "as soon as the present step has ended", "then delete")
+	lacks(t, "queued", a.body, "Undo")
+
+	// Too late.
+	w.observe(id, standby)
+	b.htmx(path+"/delete", nil)
+	w.observe(id, func(ws *workspace.Workspace) {
+		operating(standby, workspace.OpDeleting)(ws)
+		ws.Phase, ws.Home.State = workspace.PhaseDeleting, workspace.HomeRemoving
+	})
+	a = b.htmx(path+"/undelete", url.Values{"from": {"list"}})
+	if a.status != http.StatusGone {
+		t.Errorf("undelete too late: %d", a.status)
+	}
+	contains(t, "undelete too late", a.body, "no longer be restored")
+}
+
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	var ids []workspace.ID
+	for _, name := range []string{"one", "two"} {
+		id := w.add(name, running)
+		w.want(id, "desired_state", "RUNNING")
+		ids = append(ids, id)
+	}
+	third := w.add("three", standby)
+	start := "/workspaces/" + string(third) + "/start"
+	a := b.htmx(start, url.Values{"from": {"list"}})
+	if a.status != http.StatusTooManyRequests {
+		t.Fatalf("start at the limit: %d", a.status)
+	}
+	contains(t, "the dialog", a.body, "<dialog", "You may run 2 workspaces at a time. Stop one to start “three”.", ">one<", ">two<",
+		`hx-post="/workspaces/`+string(ids[0])+`/stop"`, `hx-trigger="every 1s"`, " disabled")
+
+	// A browser without scripts gets the same as a page.
+	a = b.post(start, nil)
+	contains(t, "the page", a.body, "<!doctype html>", "You may run 2 workspaces", ">one<")
+
+	a = b.htmx("/workspaces/"+string(ids[0])+"/stop", url.Values{"from": {"list"}, "for": {string(third)}, "max": {"2"}})
+	contains(t, "one is stopping", a.body, `id="limit-list"`, "Stopping", "hx-swap-oob")
+	w.observe(ids[0], standby)
+	a = b.get("/workspaces/"+string(third)+"/limit?max=2", "HX-Request", "true")
+	contains(t, "there is room", a.body, "There is room now", `hx-post="`+start+`"`)
+	lacks(t, "there is room", a.body, " disabled")
+	if a = b.htmx(start, url.Values{"from": {"list"}}); a.status != http.StatusOK {
+		t.Errorf("start with room: %d %s", a.status, a.body)
+	}
+
+	// Bringing back a failed one that was running takes a place too.
+	w.observe(ids[0], failed(workspace.ErrTimeout, ""))
+	w.want(ids[0], "desired_state", "RUNNING")
+	a = b.htmx("/workspaces/"+string(ids[0])+"/recover", url.Values{"from": {"list"}})
+	contains(t, "recover at the limit", a.body, "<dialog", `hx-post="/workspaces/`+string(ids[0])+`/recover"`)
+}
+
+func TestGlobalLimit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	d := w.dash
+	v := limitView{W: viewOf(someWorkspace(workspace.PhaseStandby), fromList, time.Hour, testNow)}
+	html := renderPart(t, d.pages["en"], "limit-dialog", v)
+	contains(t, "the dialog", html, "The server runs as many workspaces as it may", "Try again")
+	lacks(t, "the dialog", html, "hx-get", " disabled")
+}
+
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	contains(t, "none", b.get("/settings/tokens").body, "You have no tokens yet.")
+	a := b.htmx("/settings/tokens", url.Values{"name": {""}, "expires": {"30"}})
+	contains(t, "no name", a.body, "Please fill this in.")
+	a = b.htmx("/settings/tokens", url.Values{"name": {"laptop"}, "expires": {"-1"}})
+	if a.status != http.StatusUnprocessableEntity {
+		t.Errorf("a strange lifetime: %d", a.status)
+	}
+	a = b.htmx("/settings/tokens", url.Values{"name": {"laptop"}, "expires": {"30"}})
+	contains(t, "made", a.body, auth.TokenPrefix, "only time", "Codehub-Session-Token", `id="tokens"`)
+	page := b.get("/settings/tokens").body
+	contains(t, "the list", page, "laptop", "never used", "29 days")
+	lacks(t, "the list", page, auth.TokenPrefix)
+	tokens, err := w.auth.Tokens(t.Context(), w.caller("admin"))
+	if err != nil || len(tokens) != 1 || tokens[0].ExpiresAt == nil {
+		t.Fatalf("tokens %v, %v", tokens, err)
+	}
+	revoke := "/settings/tokens/" + tokens[0].ID + "/revoke"
+	contains(t, "the confirmation", b.get(revoke).body, "Revoke laptop?")
+	if tokens, _ = w.auth.Tokens(t.Context(), w.caller("admin")); len(tokens) != 1 {
+		t.Fatal("a GET revoked the token")
+	}
+	contains(t, "revoked", b.htmx(revoke, nil).body, "was revoked", "You have no tokens yet.")
+	if a = b.post(revoke, nil); a.status != http.StatusSeeOther {
+		t.Errorf("revoke again without scripts: %d", a.status)
+	}
+	contains(t, "no end", b.post("/settings/tokens", url.Values{"name": {"ci"}, "expires": {"never"}}).body, "<!doctype html>", auth.TokenPrefix)
+	contains(t, "no end", b.get("/settings/tokens").body, "no end")
+}
+
+func TestLogs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	id := w.add("project", standby)
+	path := "/workspaces/" + string(id) + "/logs"
+	contains(t, "no container", b.get(path).body, "Nothing was printed")
+	w.observe(id, running)
+	w.logs.text = "\x1b[31mred\x1b[0m <script>\x07\n" + strings.Repeat("x", logBytes)
+	a := b.get(path)
+	lacks(t, "the log", a.body, "\x1b", "\x07", "<script>", "red")
+	w.logs.text = "\x1b[31mred\x1b[0m <script>\x07\x1b]0;title\x07\n"
+	a = b.get(path)
+	contains(t, "the log", a.body, "red &lt;script&gt;\n", `role="log"`)
+	lacks(t, "the log", a.body, "title")
+	w.logs.err = http.ErrServerClosed
+	contains(t, "no answer", b.get(path).body, "cannot be read right now")
+}

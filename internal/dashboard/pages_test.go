@@ -1,0 +1,158 @@
+package dashboard
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"codehub/internal/workspace"
+)
+
+// Every page that the proxy shows, through the proxy itself.
+func TestProxyPages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	for _, c := range []struct {
+		name   string
+		state  func(*workspace.Workspace)
+		want   string // desired state
+		status int
+		parts  []string
+	}{
+		{"starting", operating(standby, workspace.OpStarting), "RUNNING", 503, []string{`data-kind="loading"`, "Starting your workspace", "/cancel", `http-equiv="refresh"`, "To my workspaces"}},
+		{"stopping", operating(running, workspace.OpStopping), "STANDBY", 503, []string{`data-kind="loading"`, "Stopping first", "starts again as soon as this has ended"}},
+		{"preparing", operating(func(ws *workspace.Workspace) { ws.Home.State = workspace.HomeFilling }, workspace.OpProvisioning), "RUNNING", 503, []string{`data-kind="loading"`, "Preparing your workspace"}},
+		{"pending", func(*workspace.Workspace) {}, "ARCHIVED", 502, []string{`data-kind="start"`, "has not been started yet", `/start"`}},
+		{"archived", func(ws *workspace.Workspace) {
+			ws.Phase, ws.ArchiveKey = workspace.PhaseArchived, "k"
+		}, "ARCHIVED", 502, []string{`data-kind="restore"`, "is archived", "Restore and start", `/start"`}},
+		{"lost", failed(workspace.ErrDataLost, "no such volume"), "STANDBY", 502, []string{`data-kind="failed"`, "The home folder is missing", "/recover", "/start-empty", "/delete", "no such volume"}},
+		{"pull", failed(workspace.ErrImagePullFailed, "pull access denied"), "STANDBY", 502, []string{`data-kind="failed"`, "could not be downloaded", "pull access denied"}},
+	} {
+		id := w.add(c.name, c.state)
+		w.want(id, "desired_state", c.want)
+		a := b.get("/w/"+string(id)+"/?folder=/x", "Accept", "text/html")
+		if a.status != c.status {
+			t.Errorf("%s: %d", c.name, a.status)
+		}
+		contains(t, c.name, a.body, append(c.parts, `sse-connect="/dashboard/events?wait=`+string(id)+`"`, `id="dialog"`, `<html lang="en">`)...)
+		if ko := b.get("/w/"+string(id)+"/", "Accept", "text/html", "Accept-Language", "ko"); !strings.Contains(ko.body, `<html lang="ko">`) {
+			t.Errorf("%s is not in Korean", c.name)
+		}
+		if err := w.db.Audit(t.Context(), workspace.System, "test", string(id), nil); err != nil {
+			t.Fatal(err)
+		}
+		w.want(id, "desired_state", "STANDBY") // make room for the next
+		w.want(id, "next_desired_state", nil)
+		w.observe(id, standby)
+	}
+
+	id := w.add("asleep", standby)
+	contains(t, "a wake", b.get("/w/"+string(id)+"/", "Accept", "text/html").body, `data-kind="loading"`, "Starting your workspace")
+	w.want(id, "desired_state", "STANDBY")
+
+	for _, name := range []string{"one", "two"} {
+		w.want(w.add(name, running), "desired_state", "RUNNING")
+	}
+	a := b.get("/w/"+string(id)+"/", "Accept", "text/html")
+	if a.status != http.StatusBadGateway {
+		t.Errorf("at the limit: %d", a.status)
+	}
+	contains(t, "at the limit", a.body, `data-kind="limit"`, "Stop one to start “asleep”", ">one<", ">two<", `/stop"`, `hx-trigger="every 1s"`)
+
+	b.htmx("/workspaces/"+string(id)+"/delete", nil)
+	a = b.get("/w/"+string(id)+"/", "Accept", "text/html")
+	if a.status != http.StatusGone {
+		t.Errorf("deleted: %d", a.status)
+	}
+	contains(t, "deleted", a.body, `data-kind="deleted"`, "was deleted", "/undelete")
+
+	a = b.get("/w/0198c0de-0000-7000-8000-000000000001/", "Accept", "text/html")
+	if a.status != http.StatusNotFound {
+		t.Errorf("not there: %d", a.status)
+	}
+	contains(t, "not there", a.body, "There is nothing here")
+}
+
+func TestProxyPagesOfOthers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if _, err := w.auth.CreateUser(t.Context(), "other", "another password", false); err != nil {
+		t.Fatal(err)
+	}
+	id := w.add("secret-project", standby)
+	b := w.browser()
+	b.post("/login", map[string][]string{"username": {"other"}, "password": {"another password"}})
+	a := b.get("/w/"+string(id)+"/", "Accept", "text/html")
+	if a.status != http.StatusForbidden {
+		t.Errorf("status %d", a.status)
+	}
+	contains(t, "the page", a.body, "This is not yours")
+	lacks(t, "the page", a.body, "secret-project")
+}
+
+func TestProxyPageWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.add("project", running)
+	w.want(id, "desired_state", "RUNNING")
+	// It runs as far as the row knows, and the runtime knows of no container.
+	a := w.signedIn().get("/w/"+string(id)+"/?folder=/x", "Accept", "text/html")
+	if a.status < 500 {
+		t.Errorf("status %d", a.status)
+	}
+	contains(t, "the page", a.body, "<!doctype html>", "/assets/")
+}
+
+// Actions on the proxy's pages lead back to the workspace's address.
+func TestActionsFromTheProxyPages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	id := w.add("project", standby)
+	path, from := "/workspaces/"+string(id), map[string][]string{"from": {"wait"}}
+	if a := b.htmx(path+"/start", from); a.header.Get("HX-Redirect") != "/w/"+string(id)+"/" {
+		t.Errorf("start: %d %q", a.status, a.header.Get("HX-Redirect"))
+	}
+	w.observe(id, operating(standby, workspace.OpStarting))
+	contains(t, "cancel", b.htmx(path+"/cancel", from).body, `id="wait"`, "Cancelling")
+	w.observe(id, standby)
+	if a := b.post(path+"/start", from); a.header.Get("Location") != "/w/"+string(id)+"/" {
+		t.Errorf("start without scripts: %d %q", a.status, a.header.Get("Location"))
+	}
+	w.want(id, "desired_state", "STANDBY")
+	if a := b.htmx(path+"/delete", from); !strings.HasPrefix(a.header.Get("HX-Redirect"), "/?") {
+		t.Errorf("delete: %d %q", a.status, a.header.Get("HX-Redirect"))
+	}
+}
+
+func TestWaitKind(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		phase   workspace.Phase
+		op      workspace.Operation
+		desired workspace.DesiredState
+		next    workspace.DesiredState
+		want    string
+	}{
+		{workspace.PhaseRunning, workspace.OpNone, workspace.DesiredRunning, "", waitReady},
+		{workspace.PhaseRunning, workspace.OpStopping, workspace.DesiredStandby, "", waitLoading},
+		{workspace.PhaseStandby, workspace.OpNone, workspace.DesiredStandby, "", waitStopped},
+		{workspace.PhaseStandby, workspace.OpNone, workspace.DesiredRunning, "", waitLoading},
+		{workspace.PhaseStandby, workspace.OpNone, workspace.DesiredStandby, workspace.DesiredRunning, waitLoading},
+		{workspace.PhaseStandby, workspace.OpStarting, workspace.DesiredRunning, "", waitLoading},
+		{workspace.PhaseArchived, workspace.OpNone, workspace.DesiredArchived, "", waitRestore},
+		{workspace.PhaseArchived, workspace.OpNone, workspace.DesiredRunning, "", waitLoading},
+		{workspace.PhasePending, workspace.OpNone, workspace.DesiredArchived, "", waitStart},
+		{workspace.PhasePending, workspace.OpNone, workspace.DesiredStandby, "", waitLoading},
+		{workspace.PhaseError, workspace.OpNone, workspace.DesiredRunning, "", waitFailed},
+		{workspace.PhaseDeleting, workspace.OpDeleting, workspace.DesiredRunning, "", waitDeleted},
+	} {
+		w := someWorkspace(c.phase)
+		w.Operation, w.DesiredState, w.NextDesired = c.op, c.desired, c.next
+		if got := waitKind(w); got != c.want {
+			t.Errorf("%s/%s desired %s queued %q: %s, want %s", c.phase, c.op, c.desired, c.next, got, c.want)
+		}
+	}
+}

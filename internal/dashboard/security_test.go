@@ -1,0 +1,194 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"codehub/internal/workspace"
+)
+
+func TestOthersWorkspaces(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if _, err := w.auth.CreateUser(t.Context(), "other", "another password", false); err != nil {
+		t.Fatal(err)
+	}
+	id := w.add("secret-project", running)
+	b := w.browser()
+	b.post("/login", url.Values{"username": {"other"}, "password": {"another password"}})
+	path := "/workspaces/" + string(id)
+	for _, p := range []string{path, path + "/logs", path + "/edit", path + "/delete", path + "/force-stop", path + "/start-empty", path + "/limit"} {
+		a := b.get(p)
+		if a.status != http.StatusForbidden {
+			t.Errorf("GET %s: %d", p, a.status)
+		}
+		lacks(t, p, a.body, "secret-project")
+	}
+	for _, p := range []string{"start", "stop", "force-stop", "cancel", "recover", "start-empty", "delete", "undelete", "edit", "memo"} {
+		for _, header := range [][]string{nil, {"HX-Request", "true"}} {
+			a := b.post(path+"/"+p, url.Values{"name": {"x"}, "confirm": {"secret-project"}}, header...)
+			if a.status != http.StatusForbidden {
+				t.Errorf("POST %s: %d", p, a.status)
+			}
+			lacks(t, p, a.body, "secret-project")
+		}
+	}
+	lacks(t, "the list", b.get("/").body, "secret-project")
+	a := b.get("/?note=delete&about=" + string(id))
+	lacks(t, "a toast about it", a.body, "secret-project")
+	ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+	if err != nil || ws.DeletedAt != nil || ws.Name != "secret-project" || ws.ForceStopRequestedAt != nil {
+		t.Errorf("it was changed: %+v, %v", ws, err)
+	}
+	for _, p := range []string{"/workspaces/nonsense", "/workspaces/0198C0DE-0000-7000-8000-000000000001", "/workspaces/0198c0de-0000-7000-8000-000000000001"} {
+		if a := b.get(p); a.status != http.StatusNotFound {
+			t.Errorf("GET %s: %d", p, a.status)
+		}
+	}
+}
+
+func TestCrossOriginRequestsAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	id := w.add("project", standby)
+	for _, p := range []string{"/workspaces", "/workspaces/" + string(id) + "/delete", "/workspaces/" + string(id) + "/start", "/logout", "/login", "/setup", "/settings/tokens", "/settings/theme"} {
+		for _, header := range [][]string{
+			{"Sec-Fetch-Site", "cross-site"},
+			{"Sec-Fetch-Site", "same-site"},
+			{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors"},
+			{"Origin", "https://evil.example"},
+			{"Origin", "null"},
+			{"Origin", "http://" + string(id) + ".localhost"},
+		} {
+			a := b.post(p, url.Values{"name": {"x"}, "username": {"admin"}, "password": {adminPassword}}, header...)
+			if a.status != http.StatusForbidden || len(a.header.Values("Set-Cookie")) > 0 {
+				t.Errorf("POST %s with %v: %d, cookies %v", p, header, a.status, a.header.Values("Set-Cookie"))
+			}
+		}
+	}
+	if a := b.get("/"); a.status != http.StatusOK {
+		t.Fatalf("still logged in: %d", a.status)
+	}
+	if a := b.post("/workspaces/"+string(id)+"/start", nil, "Sec-Fetch-Site", "same-origin", "Origin", w.server.URL); a.status != http.StatusSeeOther {
+		t.Errorf("from its own origin: %d", a.status)
+	}
+}
+
+func TestGETsChangeNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	id := w.add("project", running)
+	w.want(id, "desired_state", "RUNNING")
+	before, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := "/workspaces/" + string(id)
+	for _, p := range []string{"start", "stop", "force-stop", "cancel", "recover", "start-empty", "delete", "undelete", "edit", "memo"} {
+		b.get(path + "/" + p + "?from=list&confirm=project")
+		b.do(http.MethodHead, path+"/"+p, nil)
+	}
+	b.get("/workspaces?name=x")
+	b.get("/logout")
+	b.get("/settings/theme?theme=dark")
+	after, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+	if err != nil || after.UpdatedAt != before.UpdatedAt || after.DeletedAt != nil {
+		t.Errorf("a GET changed the workspace: %+v, %v", after, err)
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	id := w.add("project", standby)
+	for _, p := range []string{"/", "/login", "/setup", "/workspaces/" + string(id), "/settings/tokens", "/workspaces/new", "/workspaces/nonsense", "/w/" + string(id) + "/", "/w/x/"} {
+		a := b.get(p, "Accept", "text/html")
+		csp := a.header.Get("Content-Security-Policy")
+		for _, want := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'self'"} {
+			if !strings.Contains(csp, want) {
+				t.Errorf("%s (%d): the policy %q lacks %q", p, a.status, csp, want)
+			}
+		}
+		if strings.Contains(csp, "unsafe") {
+			t.Errorf("%s: %s", p, csp)
+		}
+		for k, want := range map[string]string{"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin", "Cache-Control": "no-store"} {
+			if got := a.header.Get(k); got != want {
+				t.Errorf("%s: %s is %q", p, k, got)
+			}
+		}
+	}
+	page := b.get("/").body
+	found := regexp.MustCompile(`/assets/[^"]+`).FindAllString(page, -1)
+	if len(found) < 5 {
+		t.Fatalf("the page has the assets %v", found)
+	}
+	for _, p := range found {
+		a := b.get(p)
+		if a.status != http.StatusOK || !strings.Contains(a.header.Get("Cache-Control"), "immutable") || a.header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s: %d %v", p, a.status, a.header)
+		}
+	}
+	for _, p := range []string{"/assets/", "/assets/../dashboard.go", "/assets/vendor", "/assets/%2e%2e/dashboard.go", "/assets/nothing.css"} {
+		if a := b.get(p); a.status == http.StatusOK {
+			t.Errorf("%s: %d", p, a.status)
+		}
+	}
+}
+
+func TestPreferences(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.browser()
+	contains(t, "Accept-Language", b.get("/login", "Accept-Language", "ko-KR,ko;q=0.9").body, `<html lang="ko">`, "비밀번호")
+	a := b.post("/settings/language", url.Values{"language": {"ko"}, "next": {"/login?next=%2Fsettings%2Ftokens"}})
+	if a.header.Get("Location") != "/login?next=%2Fsettings%2Ftokens" {
+		t.Errorf("back to %q", a.header.Get("Location"))
+	}
+	contains(t, "chosen", b.get("/login", "Accept-Language", "en").body, `<html lang="ko">`)
+	if a = b.post("/settings/theme", url.Values{"theme": {"dark"}, "next": {"//evil"}}); a.header.Get("Location") != "/" {
+		t.Errorf("back to %q", a.header.Get("Location"))
+	}
+	contains(t, "dark", b.get("/login").body, `data-theme="dark"`)
+	b.post("/settings/theme", url.Values{"theme": {`"><script>`}})
+	lacks(t, "the system's", b.get("/login").body, "data-theme=\"", "<script>\"")
+	b.post("/settings/language", url.Values{"language": {"xx"}})
+	contains(t, "the browser's", b.get("/login", "Accept-Language", "en").body, `<html lang="en">`)
+}
+
+func TestAdminsAreWarnedOfPathMode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *Config) { c.PathMode = true })
+	contains(t, "an admin's list", w.signedIn().get("/").body, "CODEHUB_WORKSPACE_URL")
+	if _, err := w.auth.CreateUser(t.Context(), "other", "another password", false); err != nil {
+		t.Fatal(err)
+	}
+	b := w.browser()
+	b.post("/login", url.Values{"username": {"other"}, "password": {"another password"}})
+	lacks(t, "somebody's list", b.get("/").body, "CODEHUB_WORKSPACE_URL")
+}
+
+// brokenStore is a database that is down.
+type brokenStore struct{ Store }
+
+func (brokenStore) Workspace(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error) {
+	return workspace.Workspace{}, workspace.Errorf(workspace.CodeUnavailable, "connection refused by 10.0.0.7:5432")
+}
+
+func TestDatabaseDown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *Config) { c.Store = brokenStore{c.Store} })
+	a := w.signedIn().get("/workspaces/0198c0de-0000-7000-8000-000000000001")
+	if a.status != http.StatusServiceUnavailable {
+		t.Errorf("status %d", a.status)
+	}
+	contains(t, "the page", a.body, "Not reachable right now")
+	lacks(t, "the page", a.body, "10.0.0.7")
+}

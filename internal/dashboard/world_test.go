@@ -1,0 +1,329 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"codehub/internal/auth"
+	"codehub/internal/bus"
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+	"codehub/internal/proxy"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// patience bounds every wait for something that must happen.
+const patience = 60 * time.Second
+
+const adminPassword = "correct horse battery"
+
+// world is the dashboard on a real database, with real sessions and events,
+// behind a real server. Only the containers are made up.
+type world struct {
+	t      *testing.T
+	db     *postgres.DB
+	auth   *auth.Auth
+	ctrl   *postgres.Controller
+	dash   *Dashboard
+	proxy  *proxy.Proxy
+	server *httptest.Server
+	logs   *containers
+}
+
+// containers is what the containers print and where they are reached.
+type containers struct {
+	mu   sync.Mutex
+	text string
+	err  error
+	addr string // of the IDE; empty while there is none
+}
+
+func (l *containers) Logs(_ context.Context, _ workspace.ID, _ int, _ bool, w io.Writer) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return l.err
+	}
+	_, err := io.WriteString(w, l.text)
+	return err
+}
+
+func (l *containers) Upstream(context.Context, workspace.ID) (runtime.Upstream, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.addr == "" {
+		return runtime.Upstream{}, runtime.ErrNotFound
+	}
+	return runtime.Upstream{ContainerID: "c", Addr: l.addr, Secret: "s"}, nil
+}
+
+// proxyRows is the store as the proxy takes it.
+type proxyRows struct{ *postgres.DB }
+
+func (s proxyRows) Wake(ctx context.Context, c workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	r, err := s.DB.Wake(ctx, c, id)
+	return r.Workspace, err
+}
+
+// logWriter puts the server's log into the test's.
+type logWriter struct{ t *testing.T }
+
+func (l logWriter) Write(p []byte) (int, error) {
+	if l.t.Context().Err() == nil {
+		l.t.Logf("server: %s", strings.TrimSpace(string(p)))
+	}
+	return len(p), nil
+}
+
+func newWorld(t *testing.T, change ...func(*Config)) *world {
+	t.Helper()
+	w := newEmptyWorld(t, change...)
+	if _, err := w.auth.EnsureAdmin(t.Context(), adminPassword); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// newEmptyWorld has no user yet.
+func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
+	t.Helper()
+	log := slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	dsn := pgtest.New(t, postgres.Migrate)
+	db, err := postgres.Open(t.Context(), dsn, postgres.Options{
+		Limits: postgres.Limits{PerUser: 2, Global: 100}, DeleteGrace: 2 * time.Hour, Log: log, MaxConns: 8,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+
+	w := &world{t: t, db: db, ctrl: postgres.NewController(conn), logs: &containers{}}
+	mux := http.NewServeMux()
+	var handler http.Handler = mux
+	w.server = httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { handler.ServeHTTP(rw, r) }))
+	w.server.Config.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
+	w.server.Start()
+	t.Cleanup(func() {
+		w.server.CloseClientConnections() // event streams have no end of their own
+		w.server.Close()
+	})
+	address, err := url.Parse(w.server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.auth = auth.New(db, auth.Config{URL: address, Log: log})
+	hub := bus.New(bus.Config{
+		Load: func(ctx context.Context, owner string, id workspace.ID) (workspace.Workspace, error) {
+			return db.Workspace(ctx, workspace.Caller{UserID: owner}, id)
+		},
+		AuthChanged: w.auth.Invalidate, Log: log,
+	})
+	config := Config{
+		Store: db, Auth: w.auth, Events: hub, Logs: w.logs, Log: log, URL: address, DefaultImage: "codehub/workspace:latest",
+		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
+		DeleteGrace: 2 * time.Hour, MaxRunning: 2,
+	}
+	for _, f := range change {
+		f(&config)
+	}
+	w.dash = New(config)
+	w.dash.Routes(mux)
+	w.proxy = proxy.New(proxy.Config{
+		Auth: w.auth, Sessions: w.auth, Store: proxyRows{db}, Runtime: w.logs, Pages: w.dash, Log: log,
+		PublicURL: address, CookieNames: auth.CookieNames(), IsToken: auth.IsToken,
+	})
+	handler = w.proxy.Wrap(mux)
+
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = w.auth.Run(ctx) })
+	wg.Go(func() {
+		_ = postgres.NewListener(dsn, log).Run(ctx, func(n postgres.Notification) {
+			hub.Handle(n.Channel, n.Payload)
+			w.proxy.InvalidateAll()
+		}, hub.Gap)
+	})
+	t.Cleanup(func() { stop(); wg.Wait() })
+	return w
+}
+
+// caller is a user as the store knows callers.
+func (w *world) caller(username string) workspace.Caller {
+	w.t.Helper()
+	u, err := w.db.UserByName(w.t.Context(), username)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return workspace.Caller{UserID: u.ID, Username: u.Username, Admin: u.Admin}
+}
+
+// add makes a workspace of the admin's as the controller would leave it.
+func (w *world) add(name string, change func(*workspace.Workspace)) workspace.ID {
+	w.t.Helper()
+	ws, err := w.db.CreateWorkspace(w.t.Context(), w.caller(auth.AdminUsername), postgres.NewWorkspace{
+		Name: name, ImageRef: "codehub/workspace:latest", InstanceBackend: workspace.InstanceLocalDocker,
+		StorageBackend: workspace.StorageDockerVolume, Desired: workspace.DesiredStandby,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.observe(ws.ID, change)
+	return ws.ID
+}
+
+// want sets what is desired, as the API layer does, past its checks.
+func (w *world) want(id workspace.ID, column string, value any) {
+	w.t.Helper()
+	err := w.ctrl.Do(w.t.Context(), func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, fmt.Sprintf("UPDATE workspaces SET %s = $1 WHERE id = $2", column), value, string(id))
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// observe changes what the controller writes of a workspace, and has it take
+// note of every request.
+func (w *world) observe(id workspace.ID, change func(*workspace.Workspace)) {
+	w.t.Helper()
+	list, err := w.ctrl.Candidates(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, seen := range list {
+		if seen.ID != id {
+			continue
+		}
+		next := seen
+		change(&next)
+		if next.Operation == workspace.OpNone {
+			next.OpID, next.OpStartedAt = "", nil
+		} else if next.OpID == "" {
+			now := time.Now().UTC()
+			next.OpID, next.OpStartedAt = uuid.NewString(), &now
+		}
+		landed, err := w.ctrl.Apply(w.t.Context(), []postgres.Change{{Seen: seen, Next: next, ClearRecover: true, ClearCancel: true, ClearForceStop: true}})
+		if err != nil || !landed[0] {
+			w.t.Fatalf("write the observation: landed %v, %v", landed, err)
+		}
+		return
+	}
+	w.t.Fatalf("no workspace %s", id)
+}
+
+// The states that the controller leaves a workspace in.
+func standby(w *workspace.Workspace) {
+	now := time.Now().UTC()
+	w.Phase, w.Operation, w.Home, w.Progress = workspace.PhaseStandby, workspace.OpNone, workspace.Home{State: workspace.HomeLive}, nil
+	w.Conditions = w.Conditions.With(workspace.VolumeReady, true, workspace.ReasonVolumeReady, "", now).
+		With(workspace.ContainerReady, false, workspace.ReasonNoContainer, "", now).With(workspace.Healthy, true, workspace.ReasonHealthy, "", now).
+		With(workspace.ArchiveReady, false, workspace.ReasonNoArchive, "", now)
+}
+
+func running(w *workspace.Workspace) {
+	standby(w)
+	w.Phase = workspace.PhaseRunning
+	w.Conditions = w.Conditions.With(workspace.ContainerReady, true, workspace.ReasonContainerReady, "", time.Now().UTC())
+}
+
+func operating(base func(*workspace.Workspace), op workspace.Operation) func(*workspace.Workspace) {
+	return func(w *workspace.Workspace) {
+		base(w)
+		w.Operation = op
+	}
+}
+
+func failed(reason workspace.ErrorReason, message string) func(*workspace.Workspace) {
+	return func(w *workspace.Workspace) {
+		standby(w)
+		w.Phase, w.ErrorReason, w.ErrorMessage = workspace.PhaseError, reason, message
+	}
+}
+
+// browser is a client with cookies that follows no redirects.
+type browser struct {
+	w *world
+	c *http.Client
+}
+
+func (w *world) browser() *browser {
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return &browser{w, &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+// signedIn is a browser in which the admin has logged in.
+func (w *world) signedIn() *browser {
+	b := w.browser()
+	if a := b.post("/login", url.Values{"username": {auth.AdminUsername}, "password": {adminPassword}}); a.status != http.StatusSeeOther {
+		w.t.Fatalf("log in: %d %s", a.status, a.body)
+	}
+	return b
+}
+
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+func (b *browser) do(method, path string, form url.Values, header ...string) answer {
+	b.w.t.Helper()
+	r, err := http.NewRequestWithContext(b.w.t.Context(), method, b.w.server.URL+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		b.w.t.Fatal(err)
+	}
+	if method == http.MethodPost {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	resp, err := b.c.Do(r)
+	if err != nil {
+		b.w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		b.w.t.Fatal(err)
+	}
+	return answer{resp.StatusCode, resp.Header, string(body)}
+}
+
+func (b *browser) get(path string, header ...string) answer {
+	return b.do(http.MethodGet, path, nil, header...)
+}
+
+func (b *browser) post(path string, form url.Values, header ...string) answer {
+	return b.do(http.MethodPost, path, form, header...)
+}
+
+// htmx posts as htmx does.
+func (b *browser) htmx(path string, form url.Values) answer {
+	return b.post(path, form, "HX-Request", "true")
+}
