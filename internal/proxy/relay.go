@@ -28,6 +28,11 @@ func (p *Proxy) relay(w http.ResponseWriter, r *http.Request, v visit, to *upstr
 	// The session's end must also reach a visitor who does not read.
 	defer context.AfterFunc(watched, c.close)()
 
+	if r.ContentLength != 0 {
+		// An IDE may answer while it is still being sent to, as it could
+		// without us in between. HTTP/2 does so anyway.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+	}
 	x := &exchange{proxy: p, visit: v, connection: c}
 	rp := httputil.ReverseProxy{
 		Rewrite:        x.rewrite,

@@ -1,0 +1,509 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coder/websocket"
+
+	"codehub/api"
+	"codehub/internal/runtime"
+)
+
+// raw sends bytes as they are and returns the answer.
+func (w *world) raw(head string) *http.Response {
+	w.t.Helper()
+	conn, err := net.Dial("tcp", w.server.Listener.Addr().String())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { conn.Close() })
+	if _, err := io.WriteString(conn, strings.ReplaceAll(head, "\n", "\r\n")); err != nil {
+		w.t.Fatal(err)
+	}
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { res.Body.Close() })
+	return res
+}
+
+// A path reaches the IDE byte for byte, without the prefix. Only bytes that
+// may not stand in a path at all arrive escaped.
+func TestPaths(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.serve(wsA)
+	for _, test := range []struct{ path, want string }{
+		{"/", "/"},
+		{"/?", "/?"},
+		{"/a/b/", "/a/b/"},
+		{"/a%2Fb", "/a%2Fb"},
+		{"/a%2fb/%7e", "/a%2fb/%7e"},
+		{"//", "//"},
+		{"//evil.example/x", "//evil.example/x"},
+		{"/a//b", "/a//b"},
+		{"/a/./b/../c", "/a/./b/../c"},
+		{"/../../api/v1/workspaces", "/../../api/v1/workspaces"},
+		{"/%2e%2e/%2E%2E/x", "/%2e%2e/%2E%2E/x"},
+		{"/" + string(wsB) + "/", "/" + string(wsB) + "/"},
+		{"/*", "/*"},
+		{"/a;b=c,d:e@f!$&'()*+", "/a;b=c,d:e@f!$&'()*+"},
+		{"/[x]", "/[x]"},
+		{"/%25%00%0d%0a", "/%25%00%0d%0a"},
+		{"/a%2Fb|c\"d", "/a%2Fb%7Cc%22d"},
+		{"/é%C3%A9", "/%C3%A9%C3%A9"},
+		{"/x?a=1;b=2&c=%zz&d=a+b%20c&&=", "/x?a=1;b=2&c=%zz&d=a+b%20c&&="},
+		{"/x?redirect=/w/" + string(wsA) + "/", "/x?redirect=/w/" + string(wsA) + "/"},
+	} {
+		res := w.raw("GET " + under(wsA) + test.path + " HTTP/1.1\nHost: " + w.server.Listener.Addr().String() + "\nCookie: " + sessionCookie + "=ann-1\n\n")
+		if res.StatusCode != http.StatusOK || i.received().URI != test.want {
+			t.Errorf("%q: status %d, the IDE got %q, want %q", test.path, res.StatusCode, i.received().URI, test.want)
+		}
+	}
+	// A request in the form for proxies.
+	res := w.raw("GET http://" + w.server.Listener.Addr().String() + under(wsA) + "/a%2Fb?x HTTP/1.1\nHost: ignored\nCookie: " + sessionCookie + "=ann-1\n\n")
+	if res.StatusCode != http.StatusOK || i.received().URI != "/a%2Fb?x" {
+		t.Errorf("absolute form: status %d, the IDE got %q", res.StatusCode, i.received().URI)
+	}
+}
+
+func FuzzPath(f *testing.F) {
+	for _, seed := range []string{"/", "//", "/a%2Fb", "/%", "/\"%2f", "/a?b"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, path string) {
+		in, err := url.ParseRequestURI(under(wsA) + path)
+		if err != nil || strings.ContainsAny(path, "?#") {
+			return
+		}
+		target, ok := parseTarget(&http.Request{URL: in})
+		if !ok {
+			return
+		}
+		out := url.URL{Scheme: "http", Host: "c", Path: target.path, RawPath: target.rawPath}
+		if got := out.EscapedPath(); got != escapeStray(path) {
+			t.Fatalf("%q is sent as %q", path, got)
+		}
+		if in.Path != under(wsA)+target.path {
+			t.Fatalf("%q is read as %q here and %q there", path, in.Path, target.path)
+		}
+	})
+}
+
+// secretHeaders is a request that carries everything that must not arrive.
+var secretHeaders = http.Header{
+	"Cookie": {
+		"theme=dark; " + sessionCookie + "=ann-1; " + runtime.SecretCookie + "=made-up;  q=\"a b\"",
+		secureCookie + "=other; app=%7B%22x%22%3A1%7D",
+	},
+	api.TokenHeader:      {"chub_ann"},
+	"Authorization":      {"Bearer chub_ann"},
+	"Connection":         {"keep-alive, X-Hop, Cookie"},
+	"X-Hop":              {"1"},
+	"Keep-Alive":         {"timeout=5"},
+	"Proxy-Connection":   {"keep-alive"},
+	"Forwarded":          {"for=1.2.3.4;host=evil.example"},
+	"X-Forwarded-For":    {"1.2.3.4"},
+	"X-Forwarded-Host":   {"evil.example"},
+	"X-Forwarded-Proto":  {"gopher"},
+	"X-App":              {"1", "2"},
+	"Accept-Encoding":    {"br"},
+	"Accept":             {"text/x"},
+	"User-Agent":         {"test"},
+	"Sec-Websocket-Tail": {"x"},
+}
+
+func TestRequestHeaders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.serve(wsA)
+	host := w.server.Listener.Addr().String()
+
+	check := func(t *testing.T, upgrade bool) {
+		got := i.received()
+		for _, v := range slices.Concat(slices.Collect(func(yield func([]string) bool) {
+			for _, v := range got.Header {
+				if !yield(v) {
+					return
+				}
+			}
+		})...) {
+			for _, secret := range []string{"ann-1", "chub_", "made-up", "codehub_session", "evil.example", "1.2.3.4", "gopher"} {
+				if strings.Contains(v, secret) {
+					t.Errorf("%q arrived: %v", secret, got.Header)
+				}
+			}
+		}
+		want := []string{runtime.SecretCookie + "=" + i.secret + "; theme=dark;  q=\"a b\"", "app=%7B%22x%22%3A1%7D"}
+		if !slices.Equal(got.Header["Cookie"], want) {
+			t.Errorf("cookies %q, want %q", got.Header["Cookie"], want)
+		}
+		for name, want := range map[string]string{
+			"X-Forwarded-Host": host, "X-Forwarded-Proto": "http", "X-Forwarded-For": "127.0.0.1",
+			"X-Hop": "", "Keep-Alive": "", "Proxy-Connection": "", "Forwarded": "", "Authorization": "",
+			"User-Agent": "test", "Accept": "text/x", "Accept-Encoding": "br", api.TokenHeader: "",
+		} {
+			if v := got.Header.Get(name); v != want {
+				t.Errorf("%s: %q, want %q", name, v, want)
+			}
+		}
+		if v := got.Header["X-App"]; !slices.Equal(v, []string{"1", "2"}) {
+			t.Errorf("X-App: %q", v)
+		}
+		if upgrade != isWebSocket(got.Header) || !upgrade && got.Header.Get("Connection") != "" {
+			t.Errorf("Connection %q, Upgrade %q", got.Header["Connection"], got.Header["Upgrade"])
+		}
+		if got.Host != host {
+			t.Errorf("Host %q", got.Host)
+		}
+	}
+
+	send := func(t *testing.T, change func(http.Header)) *http.Response {
+		head := bytes.NewBufferString("GET " + under(wsA) + "/x HTTP/1.1\r\nHost: " + host + "\r\n")
+		h := secretHeaders.Clone()
+		// A header that the visitor calls hop-by-hop is dropped with those,
+		// so the secret is added after that.
+		h.Set("Connection", "keep-alive, X-Hop")
+		change(h)
+		if err := h.Write(head); err != nil {
+			t.Fatal(err)
+		}
+		return w.raw(strings.ReplaceAll(head.String(), "\r\n", "\n") + "\n")
+	}
+	t.Run("http", func(t *testing.T) {
+		if res := send(t, func(http.Header) {}); res.StatusCode != http.StatusOK {
+			t.Fatalf("status %d", res.StatusCode)
+		}
+		check(t, false)
+	})
+	t.Run("websocket", func(t *testing.T) {
+		res := send(t, func(h http.Header) {
+			h.Set("Connection", "X-Hop, upgrade")
+			h.Set("Upgrade", "websocket")
+			h.Set("Origin", w.server.URL)
+			h.Set("Sec-WebSocket-Version", "13")
+			h.Set("Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==")
+		})
+		if res.StatusCode != http.StatusSwitchingProtocols {
+			t.Fatalf("status %d", res.StatusCode)
+		}
+		check(t, true)
+	})
+	t.Run("another protocol", func(t *testing.T) {
+		if res := send(t, func(h http.Header) { h.Set("Connection", "X-Hop, Upgrade"); h.Set("Upgrade", "h2c") }); res.StatusCode != http.StatusOK {
+			t.Fatalf("status %d", res.StatusCode)
+		}
+		check(t, false)
+	})
+	t.Run("several protocols", func(t *testing.T) {
+		if res := send(t, func(h http.Header) {
+			h.Set("Connection", "X-Hop, Upgrade")
+			h["Upgrade"] = []string{"h2c", "websocket"}
+		}); res.StatusCode != http.StatusOK {
+			t.Fatalf("status %d", res.StatusCode)
+		}
+		check(t, false)
+	})
+	t.Run("cookies as hop-by-hop", func(t *testing.T) {
+		send(t, func(h http.Header) { h.Set("Connection", "Cookie") })
+		if got := i.received().Header["Cookie"]; !slices.Equal(got, []string{runtime.SecretCookie + "=" + i.secret}) {
+			t.Errorf("cookies %q", got)
+		}
+	})
+	t.Run("a workspace's own bearer", func(t *testing.T) {
+		send(t, func(h http.Header) { h.Set("Authorization", "Bearer abc") })
+		if got := i.received().Header.Get("Authorization"); got != "Bearer abc" {
+			t.Errorf("Authorization %q", got)
+		}
+	})
+	if i.refused.Load() != 0 {
+		t.Error("the IDE did not know the secret")
+	}
+}
+
+// What the IDE is told about its address is what its visitor sees, though TLS
+// ends before this server and the Host is another by then.
+func TestPublicAddress(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *Config) { c.PublicURL = &url.URL{Scheme: "https", Host: "codehub.example"} })
+	i := w.serve(wsA)
+	r := w.request(http.MethodGet, under(wsA)+"/")
+	r.Host = "codehub.example"
+	if a := w.do(r); a.StatusCode != http.StatusOK {
+		t.Fatalf("status %d", a.StatusCode)
+	}
+	if h := i.received().Header; h.Get("X-Forwarded-Proto") != "https" || h.Get("X-Forwarded-Host") != "codehub.example" {
+		t.Errorf("%v", h)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, _, err := websocket.Dial(ctx, w.server.URL+under(wsA)+"/ws", &websocket.DialOptions{
+		HTTPHeader: http.Header{"Cookie": {sessionCookie + "=ann-1"}, "Origin": {"https://codehub.example"}},
+	})
+	if err != nil {
+		t.Fatalf("a WebSocket behind a proxy that changes Host: %v", err)
+	}
+	conn.CloseNow()
+}
+
+func TestResponseHeaders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.serve(wsA)
+	i.handle = func(rw http.ResponseWriter, r *http.Request) {
+		h := rw.Header()
+		if r.URL.Query().Has("early") {
+			h.Set("Set-Cookie", sessionCookie+"=early")
+			h.Set("Link", "</x>; rel=preload")
+			rw.WriteHeader(http.StatusEarlyHints)
+		}
+		h["Set-Cookie"] = []string{"app=1; Path=/", sessionCookie + "=evil; Path=/", runtime.SecretCookie + "=x"}
+		h.Set("Location", "http://"+i.addr()+"/next")
+		h.Set("Keep-Alive", "timeout=5")
+		h.Set("X-App", "1")
+		h.Set("Trailer", "X-Sum")
+		rw.WriteHeader(http.StatusFound)
+		_, _ = io.WriteString(rw, "body")
+		h.Set("X-Sum", "4")
+	}
+	var early http.Header
+	r := w.request(http.MethodGet, under(wsA)+"/?early")
+	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+		early = http.Header(h).Clone()
+		return nil
+	}}))
+	a := w.do(r)
+	if got := a.Header["Set-Cookie"]; !slices.Equal(got, []string{"app=1; Path=" + under(wsA) + "/"}) {
+		t.Errorf("cookies %q", got)
+	}
+	if a.StatusCode != http.StatusFound || a.Header.Get("Location") != under(wsA)+"/next" || a.Header.Get("X-App") != "1" || a.Header.Get("Keep-Alive") != "" {
+		t.Errorf("status %d: %v", a.StatusCode, a.Header)
+	}
+	if a.body != "body" || a.Trailer.Get("X-Sum") != "4" {
+		t.Errorf("%q, trailer %v", a.body, a.Trailer)
+	}
+	if early == nil || early.Get("Set-Cookie") != "" || early.Get("Link") == "" {
+		t.Errorf("early hints %v", early)
+	}
+
+	// The answer to a WebSocket's handshake sets cookies as well.
+	i.handle = func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header()["Set-Cookie"] = []string{"app=1", sessionCookie + "=evil"}
+		i.echo(rw, r)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, res, err := websocket.Dial(ctx, w.server.URL+under(wsA)+"/ws", &websocket.DialOptions{
+		HTTPHeader: http.Header{"Cookie": {sessionCookie + "=ann-1"}, "Origin": {w.server.URL}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.CloseNow()
+	if got := res.Header["Set-Cookie"]; !slices.Equal(got, []string{"app=1"}) {
+		t.Errorf("cookies of a WebSocket %q", got)
+	}
+}
+
+// What the IDE writes arrives when it is written, headers first.
+func TestStreaming(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.serve(wsA)
+	next := make(chan string)
+	i.handle = func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Length", "9") // known, and streamed all the same
+		rw.WriteHeader(http.StatusOK)
+		rc := http.NewResponseController(rw)
+		_ = rc.Flush()
+		for s := range next {
+			_, _ = io.WriteString(rw, s)
+			_ = rc.Flush()
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	res, err := noRedirects.Do(w.request(http.MethodGet, under(wsA)+"/").WithContext(ctx))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	for _, s := range []string{"one", "two", "six"} {
+		next <- s
+		got := make([]byte, 3)
+		if _, err := io.ReadFull(res.Body, got); err != nil || string(got) != s {
+			t.Fatalf("%q: %v", got, err)
+		}
+	}
+	close(next)
+}
+
+// 64 MiB pass in both directions at once in lockstep: each chunk is sent only
+// when the one before has come back, so nothing waits for the whole.
+func TestLargeBodies(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.serve(wsA)
+	i.handle = func(rw http.ResponseWriter, r *http.Request) {
+		rc := http.NewResponseController(rw)
+		if err := rc.EnableFullDuplex(); err != nil {
+			t.Error(err)
+		}
+		rw.WriteHeader(http.StatusOK)
+		_ = rc.Flush()
+		buf := make([]byte, 256<<10)
+		for {
+			n, err := r.Body.Read(buf)
+			if n > 0 {
+				_, _ = rw.Write(buf[:n])
+				_ = rc.Flush()
+			}
+			if err != nil {
+				return
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	body, send := io.Pipe()
+	r := w.request(http.MethodPost, under(wsA)+"/").WithContext(ctx)
+	r.Body = body
+	chunk, back := make([]byte, 1<<20), make([]byte, 1<<20)
+	_, _ = rand.Read(chunk)
+	first := make(chan error, 1)
+	go func() { _, err := send.Write(chunk); first <- err }()
+	res, err := noRedirects.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	for n := range 64 {
+		if n > 0 {
+			go func() { _, err := send.Write(chunk); first <- err }()
+		}
+		if _, err := io.ReadFull(res.Body, back); err != nil {
+			t.Fatalf("chunk %d: %v", n, err)
+		}
+		if err := <-first; err != nil || !bytes.Equal(chunk, back) {
+			t.Fatalf("chunk %d differs: %v", n, err)
+		}
+	}
+	send.Close()
+	if n, err := io.Copy(io.Discard, res.Body); n != 0 || err != nil {
+		t.Errorf("%d bytes more: %v", n, err)
+	}
+}
+
+// An upload waits for the IDE's consent if it asks for it.
+func TestExpectContinue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.serve(wsA)
+	i.handle = func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusRequestEntityTooLarge) }
+	res := w.raw("POST " + under(wsA) + "/ HTTP/1.1\nHost: x\nCookie: " + sessionCookie + "=ann-1\nExpect: 100-continue\nContent-Length: 1000000\n\n")
+	if res.StatusCode != http.StatusRequestEntityTooLarge {
+		t.Errorf("status %d", res.StatusCode)
+	}
+}
+
+// Compression is agreed between the visitor and the IDE, and passes untouched.
+func TestWebSocketDeflate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.serve(wsA)
+	conn := w.dial(under(wsA)+"/ws", "ann-1")
+	if got := i.received().Header.Get("Sec-WebSocket-Extensions"); !strings.HasPrefix(got, "permessage-deflate") {
+		t.Errorf("extensions %q", got)
+	}
+	for _, size := range []int{0, 1, 125, 126, 65535, 65536, 4 << 20} {
+		say(t, conn, strings.Repeat("compressible ", size)[:size])
+	}
+	random := make([]byte, 1<<20)
+	_, _ = rand.Read(random)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := conn.Write(ctx, websocket.MessageBinary, random); err != nil {
+		t.Fatal(err)
+	}
+	if _, got, err := conn.Read(ctx); err != nil || !bytes.Equal(got, random) {
+		t.Errorf("%d bytes: %v", len(got), err)
+	}
+	if err := conn.Close(websocket.StatusNormalClosure, "bye"); err != nil {
+		t.Errorf("the closing handshake: %v", err)
+	}
+	eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
+}
+
+// A WebSocket is refused before the IDE hears of it.
+func TestWebSocketRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.serve(wsA)
+	for name, test := range map[string]struct {
+		header []string
+		want   int
+	}{
+		"nobody":              {[]string{"Cookie", "", "Origin", w.server.URL}, 401},
+		"somebody else":       {[]string{"Cookie", sessionCookie + "=bob-1", "Origin", w.server.URL}, 403},
+		"another site":        {[]string{"Origin", "http://evil.example"}, 403},
+		"no origin":           {nil, 403},
+		"another site, token": {[]string{"Cookie", "", api.TokenHeader, "chub_ann", "Origin", "http://evil.example"}, 403},
+		"no origin, token":    {[]string{"Cookie", "", api.TokenHeader, "chub_ann"}, 101},
+	} {
+		a := w.get(under(wsA)+"/ws", append(slices.Clone(kinds["websocket"].header), test.header...)...)
+		if a.StatusCode != test.want {
+			t.Errorf("%s: status %d, want %d", name, a.StatusCode, test.want)
+		}
+	}
+	if n := i.served.Load() + i.refused.Load(); n != 1 {
+		t.Errorf("the IDE was asked %d times", n)
+	}
+}
+
+// Nothing is asked of the database or the runtime while nothing changes.
+func TestHotPath(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.serve(wsA)
+	w.get(under(wsA) + "/")
+	reads, _ := w.store.counts()
+	asks := w.engine.count()
+	for n := range 200 {
+		if a := w.get(fmt.Sprintf("%s/%d", under(wsA), n), navigation[:4*(n%2)]...); a.StatusCode != http.StatusOK {
+			t.Fatalf("status %d", a.StatusCode)
+		}
+	}
+	for range 20 {
+		conn := w.dial(under(wsA)+"/ws", "ann-1")
+		say(t, conn, "hello")
+		conn.CloseNow()
+	}
+	// Nor for an idle tab that comes back for ever to one that is stopped.
+	ws := running(wsB, ann)
+	ws.Phase = "STANDBY"
+	w.store.put(ws)
+	w.get(under(wsB) + "/")
+	for range 200 {
+		if a := w.get(under(wsB) + "/"); a.StatusCode != http.StatusServiceUnavailable {
+			t.Fatalf("status %d", a.StatusCode)
+		}
+	}
+	now, wakes := w.store.counts()
+	if now != reads+1 || w.engine.count() != asks || wakes != 0 {
+		t.Errorf("%d reads, %d asks, %d wakes", now-reads, w.engine.count()-asks, wakes)
+	}
+}
