@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/google/uuid"
@@ -18,6 +19,7 @@ func (e *env) meanwhile(id workspace.ID, set string, f func()) {
 	if err != nil {
 		e.Fatal(err)
 	}
+	defer func() { _ = tx.Rollback(context.Background()) }() // no more than a formality, once committed
 	if _, err := tx.Exec(e.Context(), `UPDATE workspaces SET `+set+` WHERE id = $1`, id); err != nil {
 		e.Fatal(err)
 	}
@@ -90,4 +92,54 @@ func TestNobodyWaitsForEver(t *testing.T) {
 	}
 	_, err = e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Memo: ptr("m")})
 	wantCode(t, err, workspace.CodeUnavailable)
+}
+
+// A transaction that the database ends for a deadlock is had again, and its
+// caller notices nothing.
+func TestDeadlockIsRepeated(t *testing.T) {
+	t.Parallel()
+	repeated := make(chan struct{}, 100)
+	e := open(t, postgres.Options{Log: logTo(repeated)})
+	ann := e.user("ann")
+	one, two := e.workspace(ann, nil), e.workspace(ann, nil)
+	for len(repeated) == 0 { // until it was the store that the database chose to end
+		err, ended := e.deadlock(ann, one, two)
+		switch {
+		case ended != nil:
+			wantCode(t, err, "")
+			must(e.PatchWorkspace(t.Context(), ann, one.ID, postgres.Patch{Name: &one.Name}))(t)
+		default:
+			wantCode(t, err, workspace.CodeNameTaken)
+		}
+	}
+}
+
+// deadlock renames one to a name that another transaction has given to two,
+// which then wants to write to one. It gives the renaming's error and the
+// other's, which is ended if it is not the renaming that is.
+func (e *env) deadlock(owner workspace.Caller, one, two workspace.Workspace) (renaming, other error) {
+	e.Helper()
+	tx, err := e.raw.Begin(e.Context())
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(e.Context(), `UPDATE workspaces SET name = 'wanted' WHERE id = $1`, two.ID); err != nil {
+		e.Fatal(err)
+	}
+	renamed := make(chan error, 1)
+	go func() {
+		_, err := e.PatchWorkspace(e.Context(), owner, one.ID, postgres.Patch{Name: ptr("wanted")})
+		renamed <- err
+	}()
+	for query[int](e, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0 {
+	}
+	if _, err := tx.Exec(e.Context(), `UPDATE workspaces SET memo = 'm' WHERE id = $1`, one.ID); err != nil {
+		_ = tx.Rollback(e.Context())
+		return <-renamed, err
+	}
+	if err := tx.Commit(e.Context()); err != nil {
+		e.Fatal(err)
+	}
+	return <-renamed, nil
 }

@@ -77,7 +77,7 @@ func (db *DB) ListWorkspaces(ctx context.Context, caller workspace.Caller, f Fil
 	}
 	if len(list) > limit {
 		list = list[:limit]
-		next = cursor(list[limit-1])
+		next = cursorAt(list[limit-1].CreatedAt, list[limit-1].ID)
 	}
 	return list, next, nil
 }
@@ -108,8 +108,8 @@ type place struct {
 	ID workspace.ID `json:"i"`
 }
 
-func cursor(w workspace.Workspace) string {
-	b, _ := json.Marshal(place{w.CreatedAt, w.ID}) // a time and a string always encode
+func cursorAt(at time.Time, id workspace.ID) string {
+	b, _ := json.Marshal(place{at, id}) // times of the database and ids always encode
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 

@@ -59,19 +59,37 @@ func TestMigrateRefusesNewerDatabase(t *testing.T) {
 
 func TestMigrateWaitsOnlyAsLongAsItsContext(t *testing.T) {
 	t.Parallel()
-	e := open(t, postgres.Options{})
-	conn := e.conn()
+	dsn := emptyDSN(t)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
 	if _, err := conn.Exec(t.Context(), `SELECT pg_advisory_lock($1)`, int64(0x636f646568756203)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- postgres.Migrate(ctx, e.dsn) }()
-	for query[int](e, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'codehub-migrate'`) == 0 {
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- postgres.Migrate(ctx, dsn) }()
+	for waiting := 0; waiting == 0 && len(done) == 0; {
+		err := conn.QueryRow(t.Context(), `
+			SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'codehub-migrate' AND query LIKE '%pg_try_advisory_lock%'`).Scan(&waiting)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(done) > 0 {
+		t.Fatalf("did not wait for the lock: %v", <-done)
 	}
 	cancel()
 	if err := <-done; err == nil {
 		t.Fatal("migrated while another held the lock")
+	}
+	var tables int
+	if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_tables WHERE tablename = 'workspaces'`).Scan(&tables); err != nil || tables != 0 {
+		t.Errorf("%d tables were made (%v)", tables, err)
 	}
 }
 
