@@ -91,12 +91,6 @@ func (cs *connections) move(c *connection, to *upstream) bool {
 	return true
 }
 
-func (cs *connections) draining() bool {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	return cs.closed
-}
-
 func (cs *connections) count() int {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

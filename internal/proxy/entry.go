@@ -37,47 +37,54 @@ func (p *Proxy) enter(w http.ResponseWriter, r *http.Request, t target) {
 		p.forbid(w, r, v, "Another site's page cannot use this workspace on your behalf.")
 		return
 	}
-	p.lead(w, r, v, p.routes.maxAge)
+	p.lead(w, r, v)
 }
 
 // recent is how old a route may be when a person is shown that their
 // workspace is not running: another replica may have told them that it is.
 const recent = 250 * time.Millisecond
 
+// maxLeads bounds how often one request looks for its way when the route it
+// found is closed under it.
+const maxLeads = 5
+
 // lead takes the course that the workspace's state asks for.
-func (p *Proxy) lead(w http.ResponseWriter, r *http.Request, v visit, maxAge time.Duration) {
-	route, err := p.routes.get(r.Context(), v.id, maxAge)
-	switch {
-	case workspace.CodeOf(err) == workspace.CodeNotFound:
-		p.missing(w, r, v)
-		return
-	case err != nil:
-		p.fault(w, r, v, "find the way to a workspace", err)
-		return
-	case !v.caller.Owns(route.workspace.OwnerID):
-		p.forbid(w, r, v, "This workspace belongs to somebody else.")
-		return
-	}
-	course := courseOf(route.workspace)
-	switch {
-	case course == courseRelay && route.upstream != nil:
-		if p.relay(w, r, v, route.upstream) {
+func (p *Proxy) lead(w http.ResponseWriter, r *http.Request, v visit) {
+	maxAge := p.routes.maxAge
+	for range maxLeads {
+		route, err := p.routes.get(r.Context(), v.id, maxAge)
+		switch {
+		case workspace.CodeOf(err) == workspace.CodeNotFound:
+			p.missing(w, r, v)
+			return
+		case err != nil:
+			p.fault(w, r, v, "find the way to a workspace", err)
+			return
+		case !v.caller.Owns(route.workspace.OwnerID):
+			p.forbid(w, r, v, "This workspace belongs to somebody else.")
 			return
 		}
-		if p.open.draining() {
-			p.unavailable(w, r, v, http.StatusServiceUnavailable, "The server is being stopped.")
+		course := courseOf(route.workspace)
+		switch {
+		case course == courseRelay && route.upstream != nil:
+			if p.relay(w, r, v, route.upstream) {
+				return
+			}
+		case !v.navigation:
+			p.turnAway(w, route.workspace, course)
+			return
+		case maxAge > recent:
+			maxAge = recent
+		case course == courseWake || course == courseQueue:
+			p.wake(w, r, v, route.workspace)
+			return
+		default:
+			p.show(w, r, v, route.workspace, course)
 			return
 		}
-		p.lead(w, r, v, maxAge) // the route was closed just now
-	case !v.navigation:
-		p.turnAway(w, route.workspace, course)
-	case maxAge > recent:
-		p.lead(w, r, v, recent)
-	case course == courseWake || course == courseQueue:
-		p.wake(w, r, v, route.workspace)
-	default:
-		p.show(w, r, v, route.workspace, course)
 	}
+	// The server is being stopped, or the state changes too quickly to follow.
+	p.unavailable(w, r, v, http.StatusServiceUnavailable, "The workspace cannot be reached right now.")
 }
 
 // wake wants the workspace running on the visitor's behalf and shows what

@@ -274,7 +274,8 @@ func (rs *routes) sweep() {
 		}
 	}
 	for id, u := range rs.upstreams {
-		if rs.known[id] == nil && rs.open.retire(u) {
+		// A reading under way may be about to find that u still stands.
+		if rs.known[id] == nil && rs.fills[id] == nil && rs.open.retire(u) {
 			delete(rs.upstreams, id)
 		}
 	}

@@ -197,3 +197,15 @@ func TestSweep(t *testing.T) {
 		}
 	})
 }
+
+// What is being confirmed is not swept away.
+func TestSweepDuringReading(t *testing.T) {
+	t.Parallel()
+	rs, _, e := newTestRoutes()
+	mustGet(t, rs)
+	e.ask = rs.sweep
+	rs.invalidate(wsA)
+	if r := mustGet(t, rs); !rs.open.add(&connection{id: wsA, upstream: r.upstream}) {
+		t.Error("the route leads to an upstream that is closed")
+	}
+}

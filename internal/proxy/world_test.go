@@ -287,6 +287,7 @@ type engine struct {
 	at   map[workspace.ID]runtime.Upstream
 	asks int
 	fail error
+	ask  func() // runs within a question, before the answer
 }
 
 func (e *engine) put(id workspace.ID, u runtime.Upstream) {
@@ -311,6 +312,11 @@ func (e *engine) Upstream(_ context.Context, id workspace.ID) (runtime.Upstream,
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.asks++
+	if e.ask != nil {
+		e.mu.Unlock()
+		e.ask()
+		e.mu.Lock()
+	}
 	if e.fail != nil {
 		return runtime.Upstream{}, e.fail
 	}
