@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"codehub/internal/judge"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
@@ -20,6 +22,7 @@ import (
 type Rows interface {
 	Candidates(ctx context.Context) ([]workspace.Workspace, error)
 	Apply(ctx context.Context, changes []postgres.Change) (landed []bool, err error)
+	Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error
 }
 
 // Wishes puts queued wishes into force; they belong to the API layer, which
@@ -48,6 +51,9 @@ type Config struct {
 	MaxOperations  int // at once, image pulls not counted
 	StopGrace      time.Duration
 
+	LookWithin  time.Duration // a look at the backend that takes longer has failed; 0: 20 s
+	ChoreWithin time.Duration // the same for what is done beside the operations; 0: 1 min
+
 	// AcceptVolumeLoss takes it as true when many volumes are gone at once,
 	// instead of as a failed observation (design §2).
 	AcceptVolumeLoss bool
@@ -73,6 +79,12 @@ type Status struct {
 
 // New makes a controller.
 func New(cfg Config) *Controller {
+	if cfg.LookWithin <= 0 {
+		cfg.LookWithin = 20 * time.Second
+	}
+	if cfg.ChoreWithin <= 0 {
+		cfg.ChoreWithin = time.Minute
+	}
 	return &Controller{cfg: cfg, wake: make(chan struct{}, 1)}
 }
 
@@ -97,8 +109,8 @@ func (c *Controller) update(f func(*Status)) {
 	f(&c.status)
 }
 
-// Run ticks until ctx ends or rows fails. Every executor has ended when it
-// returns.
+// Run ticks until ctx ends or the session behind rows is gone, and then says
+// why. Every executor has ended when it returns.
 func (c *Controller) Run(ctx context.Context, rows Rows) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -107,9 +119,12 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 		rows:       rows,
 		works:      map[workspace.ID]*work{},
 		leaving:    map[workspace.ID]chan struct{}{},
-		answered:   map[string]bool{},
+		answered:   map[string]time.Time{},
 		busy:       map[string]bool{},
-		settled:    map[workspace.ID]string{},
+		hands:      make(chan struct{}, chores),
+		settled:    map[workspace.ID]settlement{},
+		refused:    map[workspace.ID]string{},
+		strays:     map[string]stray{},
 		upSince:    time.Now(),
 	}
 	defer t.wait()
@@ -126,9 +141,10 @@ func (t *term) loop(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err != nil {
+		if err != nil && t.lost(ctx) {
 			return err
 		}
+		t.skipped(err)
 		now := time.Now()
 		wait := t.cfg.IdleInterval
 		if now.Before(activeUntil) || t.operating() {
@@ -148,4 +164,27 @@ func (t *term) loop(ctx context.Context) error {
 			activeUntil = time.Now().Add(t.cfg.ActiveFor)
 		}
 	}
+}
+
+// lost reports whether the session that everything is written through is gone.
+func (t *term) lost(ctx context.Context) bool {
+	lost := false
+	err := t.rows.Do(ctx, func(_ context.Context, conn *pgx.Conn) error {
+		lost = conn.IsClosed()
+		return nil
+	})
+	return lost || err != nil
+}
+
+// skipped takes note of a tick that the database refused on a session that
+// stands: the loop goes on (design §4).
+func (t *term) skipped(err error) {
+	said := ""
+	if err != nil {
+		said = err.Error()
+	}
+	if said != "" && said != t.saidSkipped {
+		t.cfg.Log.Error("the database refused what a look came to; the next one tries again", "err", err)
+	}
+	t.saidSkipped = said
 }

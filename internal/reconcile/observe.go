@@ -22,6 +22,9 @@ type observation struct {
 func (t *term) observe(ctx context.Context, rows []workspace.Workspace) (observation, error) {
 	var containers []runtime.Container
 	var volumes []runtime.Volume
+	// A backend that takes a call and never answers it is one that is down.
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.LookWithin)
+	defer cancel()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		containers, err = t.cfg.Runtime.Containers(gctx)
@@ -94,104 +97,12 @@ func (o observation) of(row workspace.Workspace, answered func(containerID strin
 func (t *term) markAnswered(containerID string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.answered[containerID] = true
+	t.answered[containerID] = time.Now()
 }
 
 func (t *term) isAnswered(containerID string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.answered[containerID]
-}
-
-// sweep runs what keeps the world tidy, beside the tick: it asks containers
-// that have not answered yet, settles seeded volumes, has the surroundings of
-// the containers checked, and forgets what is gone.
-func (t *term) sweep(ctx context.Context, rows []workspace.Workspace, seen observation) {
-	alive := make(map[string]bool, len(seen.containers))
-	for _, row := range rows {
-		k, v := seen.containers[row.ID], seen.volumes[row.ID]
-		if k != nil {
-			alive[k.ID] = true
-		}
-		if k != nil && k.State == runtime.ContainerRunning && row.Operation == workspace.OpNone &&
-			!row.Conditions.Is(workspace.ContainerReady) && !t.isAnswered(k.ID) {
-			t.effect("probe/"+k.ID, func() bool {
-				if t.cfg.Runtime.Probe(ctx, *k) != nil {
-					return false
-				}
-				t.markAnswered(k.ID)
-				return true
-			})
-		}
-		if v != nil && v.Seeded && row.Home.State == workspace.HomeLive && row.Home.Claim == v.Claim && t.settled[row.ID] != v.Claim {
-			t.settled[row.ID] = v.Claim // once in a term is enough: it may be repeated, and need not be
-			t.effect("settle/"+string(row.ID), func() bool {
-				if err := t.cfg.Runtime.SettleVolume(ctx, row.ID, v.Claim); err != nil && ctx.Err() == nil {
-					t.cfg.Log.Warn("volume not settled", "workspace", row.ID, "err", err)
-				}
-				return false
-			})
-		}
-	}
-	t.forget(rows, alive)
-	t.prepare(ctx)
-}
-
-// forget drops what is known of containers and operations that are no more.
-func (t *term) forget(rows []workspace.Workspace, alive map[string]bool) {
-	current := make(map[workspace.ID]string, len(rows))
-	for _, row := range rows {
-		current[row.ID] = row.OpID
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for id := range t.answered {
-		if !alive[id] {
-			delete(t.answered, id)
-		}
-	}
-	for id, w := range t.works {
-		// A claim of this very tick is not in the rows that the tick began with.
-		if opID, ok := current[id]; w.over() && w.began.Before(t.began) && (!ok || opID != w.opID) {
-			delete(t.works, id)
-		}
-	}
-	for id := range t.settled {
-		if _, ok := current[id]; !ok {
-			delete(t.settled, id)
-		}
-	}
-	for id, done := range t.leaving {
-		select {
-		case <-done:
-			delete(t.leaving, id)
-		default:
-		}
-	}
-}
-
-// prepare has the surroundings of the containers checked and repaired, beside
-// the tick and about once in every idle interval.
-func (t *term) prepare(ctx context.Context) {
-	if time.Since(t.prepared) < t.cfg.IdleInterval {
-		return
-	}
-	t.prepared = time.Now()
-	t.effect("prepare", func() bool {
-		err := t.cfg.Runtime.Prepare(ctx)
-		if ctx.Err() != nil {
-			return false
-		}
-		said := ""
-		if err != nil {
-			said = err.Error()
-		}
-		if before := t.Status().Wall; before != said {
-			t.update(func(s *Status) { s.Wall = said })
-			if err != nil {
-				t.cfg.Log.Error("what has to stand around the containers does not; nothing is started", "err", err)
-			}
-		}
-		return false
-	})
+	_, ok := t.answered[containerID]
+	return ok
 }

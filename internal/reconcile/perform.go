@@ -40,8 +40,12 @@ func (t *term) perform(ctx context.Context, row workspace.Workspace, seen *runti
 }
 
 const (
+	// The IDE is asked often at first and then ever less, so that what is
+	// waited for in vain costs little and what comes is seen soon.
 	probeEvery = 20 * time.Millisecond
+	probeMost  = 500 * time.Millisecond
 	aliveEvery = time.Second
+	askWithin  = 10 * time.Second // what the backend says of one container
 )
 
 func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime.Container, step func(runtime.Progress)) error {
@@ -73,21 +77,22 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 
 // await asks until the IDE answers, or its container has ended.
 func (t *term) await(ctx context.Context, id workspace.ID, k runtime.Container) error {
-	tick := time.NewTicker(probeEvery)
+	began := time.Now()
+	tick := time.NewTimer(0)
 	defer tick.Stop()
-	lookAt := time.Now().Add(aliveEvery)
+	lookAt := began.Add(aliveEvery)
 	for {
 		if t.cfg.Runtime.Probe(ctx, k) == nil {
 			t.markAnswered(k.ID)
 			return nil
 		}
 		if now := time.Now(); now.After(lookAt) {
-			lookAt = now.Add(aliveEvery)
-			_, err := t.cfg.Runtime.Upstream(ctx, id)
-			if errors.Is(err, runtime.ErrNotFound) {
+			if t.ended(ctx, id) {
 				return fmt.Errorf("the container ended before the IDE answered%s", t.lastWords(ctx, id))
 			}
+			lookAt = time.Now().Add(aliveEvery)
 		}
+		tick.Reset(min(max(probeEvery, time.Since(began)/40), probeMost))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -96,8 +101,18 @@ func (t *term) await(ctx context.Context, id workspace.ID, k runtime.Container) 
 	}
 }
 
+// ended reports whether the backend says that no container of id runs.
+func (t *term) ended(ctx context.Context, id workspace.ID) bool {
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	_, err := t.cfg.Runtime.Upstream(ctx, id)
+	return errors.Is(err, runtime.ErrNotFound)
+}
+
 // lastWords is what the container printed last, as the end of a sentence.
 func (t *term) lastWords(ctx context.Context, id workspace.ID) string {
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
 	var b strings.Builder
 	if err := t.cfg.Runtime.Logs(ctx, id, 10, false, &b); err != nil || b.Len() == 0 {
 		return ""

@@ -15,19 +15,25 @@ import (
 	"codehub/internal/workspace"
 )
 
-// outage is how long an unreachable backend is left alone between two looks.
-const outage = time.Second
+const (
+	// outage is how long what does not answer is left alone between two looks.
+	outage = time.Second
+	// answer bounds every wait for the database.
+	answer = 30 * time.Second
+	// remind is how often an outage that goes on is reported again.
+	remind = 10 * time.Minute
+)
 
 // tick takes one look at everything. It returns when time alone will change a
 // decision, and an error only when the rows cannot be read or written.
 func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	// What the executors have ended with is taken first: the observation below
 	// is then never older than the result it is held against.
-	t.began = time.Now()
+	t.begin()
 	views := t.views(t.began)
-	rows, err := t.rows.Candidates(ctx)
+	rows, err := t.read(ctx)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("read the workspaces: %w", err)
+		return time.Now().Add(outage), err
 	}
 	seen, err := t.observe(ctx, rows)
 	if err != nil {
@@ -45,7 +51,7 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	}
 	landed, err := t.write(ctx, p.steps)
 	if err != nil {
-		return time.Time{}, err
+		return time.Now().Add(outage), err
 	}
 	for i, s := range p.steps {
 		if landed[i] {
@@ -55,6 +61,16 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	t.sweep(ctx, rows, seen)
 	t.update(func(s *Status) { s.Tick = now })
 	return p.next, nil
+}
+
+func (t *term) read(ctx context.Context) ([]workspace.Workspace, error) {
+	ctx, cancel := context.WithTimeout(ctx, answer)
+	defer cancel()
+	rows, err := t.rows.Candidates(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the workspaces: %w", err)
+	}
+	return rows, nil
 }
 
 // step is a decision on one row, to be written and then carried out.
@@ -111,7 +127,7 @@ func equalProgress(a, b *workspace.Progress) bool {
 
 func (t *term) judge(now time.Time, row workspace.Workspace, v view, seen observation) step {
 	in := judge.Input{
-		Now: now, Row: row, Obs: seen.of(row, t.isAnswered), Policy: t.cfg.Policy, UpSince: t.upSince,
+		Now: now, Row: plausible(row, now, t.upSince, t.cfg.Policy), Obs: seen.of(row, t.isAnswered), Policy: t.cfg.Policy, UpSince: t.upSince,
 		ClaimID: newID(), Jitter: rand.Float64(),
 	}
 	if row.Operation != workspace.OpNone && v.opID == row.OpID {
@@ -139,11 +155,28 @@ func (t *term) write(ctx context.Context, steps []step) ([]bool, error) {
 			ClearRecover: s.result.ClearRecover, ClearCancel: s.result.ClearCancel, ClearForceStop: s.result.ClearForceStop,
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, answer)
+	defer cancel()
 	landed, err := t.rows.Apply(ctx, changes)
+	var refused *postgres.Refused
+	if errors.As(err, &refused) { // the others have been written
+		t.refuse(refused)
+		return landed, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("write what changed: %w", err)
 	}
 	return landed, nil
+}
+
+// refuse reports rows that the database does not take, once for each reason.
+func (t *term) refuse(refused *postgres.Refused) {
+	for id, err := range refused.Rows {
+		if said := err.Error(); t.refused[id] != said {
+			t.refused[id] = said
+			t.cfg.Log.Error("the database refuses what this workspace should become", "workspace", id, "err", err)
+		}
+	}
 }
 
 // compares says which actions rest on everything the row said, and must not
@@ -184,7 +217,7 @@ func (t *term) carryOut(ctx context.Context, s step) {
 		if k == nil {
 			break
 		}
-		t.effect("remove/"+k.ID, func() bool {
+		t.effect(ctx, "remove/"+k.ID, nil, func(ctx context.Context) bool {
 			err := t.removeContainer(ctx, row.ID, k, 0)
 			if err != nil && ctx.Err() == nil {
 				log.Error("forced stop failed", "err", err)
@@ -193,19 +226,22 @@ func (t *term) carryOut(ctx context.Context, s step) {
 		})
 	}
 	if s.result.ApplyQueued {
-		applied, err := t.cfg.Wishes.ApplyQueued(ctx, row.ID)
-		if err != nil && ctx.Err() == nil {
-			log.Error("queued wish not applied", "err", err)
-		}
-		if applied {
-			t.Wake()
-		}
+		// It waits for the limits' lock, and nobody else for it.
+		t.effect(ctx, "queued/"+string(row.ID), t.hands, func(ctx context.Context) bool {
+			applied, err := t.cfg.Wishes.ApplyQueued(ctx, row.ID)
+			if err != nil && !errors.Is(err, context.Canceled) {
+				log.Error("queued wish not applied", "err", err)
+			}
+			return applied
+		})
 	}
 }
 
 func (t *term) backendDown(err error) {
 	t.upSince = time.Time{}
-	if t.Status().Backend == "" {
+	gone := errors.Is(err, errVolumesGone)
+	if t.Status().Backend == "" || gone != t.saidGone || time.Since(t.saidDown) > remind {
+		t.saidDown, t.saidGone = time.Now(), gone
 		t.cfg.Log.Error("the container backend cannot be observed; nothing is changed until it can", "err", err)
 	}
 	t.update(func(s *Status) { s.Backend = err.Error() })

@@ -22,12 +22,23 @@ type term struct {
 	mu       sync.Mutex
 	works    map[workspace.ID]*work
 	leaving  map[workspace.ID]chan struct{} // executors told to end: the next one waits for them
-	answered map[string]bool                // container ids that have answered on /healthz
+	answered map[string]time.Time           // container ids that have answered on /healthz, and when
 	busy     map[string]bool                // side effects under way, by what they work on
-	began    time.Time                      // of the present tick; the tick alone uses it
-	settled  map[workspace.ID]string        // claims of the volumes that were settled; the tick alone uses it
-	prepared time.Time                      // when the surroundings of the containers were last checked; the tick alone uses it
+	settled  map[workspace.ID]settlement
+	hands    chan struct{} // for chores, so that they never ask for everybody at once
+
+	// The tick alone uses these.
+	began       time.Time // of the present tick
+	prepared    time.Time // when the surroundings of the containers were last checked
+	strays      map[string]stray
+	refused     map[workspace.ID]string // what the database said of rows that it does not take
+	saidSkipped string
+	saidDown    time.Time
+	saidGone    bool
 }
+
+// chores is how many small things are done at once beside the operations.
+const chores = 8
 
 // work is the executor of one claim.
 type work struct {
@@ -153,7 +164,7 @@ func (t *term) execute(ctx context.Context, row workspace.Workspace, seen *runti
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if w := t.works[row.ID]; w != nil {
-		if w.opID == row.OpID && w.occupies() {
+		if w.opID == row.OpID && !w.over() {
 			return
 		}
 		w.cancel()
@@ -183,9 +194,10 @@ func (t *term) execute(ctx context.Context, row workspace.Workspace, seen *runti
 	})
 }
 
-// effect runs f beside the tick, one at a time for each key. If f reports
-// that something changed, everything is looked at again at once.
-func (t *term) effect(key string, f func() (changed bool)) {
+// effect runs f beside the tick, one at a time for each key, and bounded in
+// time; if hands are given, once one of them is free. If f reports that
+// something changed, everything is looked at again at once.
+func (t *term) effect(ctx context.Context, key string, hands chan struct{}, f func(ctx context.Context) (changed bool)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.busy[key] {
@@ -193,7 +205,7 @@ func (t *term) effect(key string, f func() (changed bool)) {
 	}
 	t.busy[key] = true
 	t.group.Go(func() {
-		changed := f()
+		changed := t.do(ctx, hands, f)
 		t.mu.Lock()
 		delete(t.busy, key)
 		t.mu.Unlock()
@@ -201,6 +213,20 @@ func (t *term) effect(key string, f func() (changed bool)) {
 			t.Wake()
 		}
 	})
+}
+
+func (t *term) do(ctx context.Context, hands chan struct{}, f func(ctx context.Context) bool) bool {
+	if hands != nil {
+		select {
+		case hands <- struct{}{}:
+			defer func() { <-hands }()
+		case <-ctx.Done():
+			return false
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.ChoreWithin)
+	defer cancel()
+	return f(ctx)
 }
 
 func (t *term) wait() { t.group.Wait() }

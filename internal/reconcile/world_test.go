@@ -29,9 +29,12 @@ type world struct {
 	maxOps int
 	accept bool // AcceptVolumeLoss
 
+	lookWithin, choreWithin time.Duration
+	wishes                  reconcile.Wishes
+	wrap                    func(*postgres.Controller) reconcile.Rows
+
 	mu     sync.Mutex
 	closed []workspace.ID // routes, in the order of their closing
-
 }
 
 func (w *world) CloseRoute(id workspace.ID) {
@@ -52,7 +55,8 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.db = db
+	w.db, w.wishes = db, db
+	w.wrap = func(c *postgres.Controller) reconcile.Rows { return c }
 	t.Cleanup(db.Close)
 	u, err := db.CreateUser(t.Context(), postgres.User{Username: "ada", PasswordHash: "x"})
 	if err != nil {
@@ -62,6 +66,15 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 	return w
 }
 
+func (w *world) controller() *reconcile.Controller {
+	return reconcile.New(reconcile.Config{
+		Runtime: w.fake, Wishes: w.wishes, Routes: w, Policy: w.policy, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
+		IdleInterval: 20 * time.Millisecond, ActiveInterval: 10 * time.Millisecond, ActiveFor: time.Second,
+		MaxOperations: w.maxOps, StopGrace: time.Second, AcceptVolumeLoss: w.accept,
+		LookWithin: w.lookWithin, ChoreWithin: w.choreWithin,
+	})
+}
+
 // lead runs a controller until the test, or the returned function, ends it.
 func (w *world) lead() (stop func()) {
 	w.Helper()
@@ -69,14 +82,10 @@ func (w *world) lead() (stop func()) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	c := reconcile.New(reconcile.Config{
-		Runtime: w.fake, Wishes: w.db, Routes: w, Policy: w.policy, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
-		IdleInterval: 20 * time.Millisecond, ActiveInterval: 10 * time.Millisecond, ActiveFor: time.Second,
-		MaxOperations: w.maxOps, StopGrace: time.Second, AcceptVolumeLoss: w.accept,
-	})
+	c := w.controller()
 	ctx, cancel := context.WithCancel(w.Context())
 	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx, postgres.NewController(conn)) }()
+	go func() { done <- c.Run(ctx, w.wrap(postgres.NewController(conn))) }()
 	var once sync.Once
 	stop = func() {
 		once.Do(func() {
@@ -147,6 +156,18 @@ func (w *world) awaitPhase(id workspace.ID, p workspace.Phase) workspace.Workspa
 	return w.await(id, string(p)+" and at rest", func(ws workspace.Workspace) bool {
 		return ws.Phase == p && ws.Operation == workspace.OpNone
 	})
+}
+
+// awaitCalls waits until the runtime was called so often.
+func (w *world) awaitCalls(op string, n int) {
+	w.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for w.fake.Calls(op) < n {
+		if time.Now().After(deadline) {
+			w.Fatalf("%s was called %d times, want %d", op, w.fake.Calls(op), n)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
 }
 
 // awaitGone waits until the workspace is DELETED and nothing of it is left.

@@ -18,7 +18,13 @@ import (
 	"codehub/internal/workspace"
 )
 
-const probeTimeout = 2 * time.Second
+const (
+	probeTimeout = 2 * time.Second
+	// askTimeout bounds what is asked of the engine about one container while
+	// somebody waits for a page. It also keeps such a call from holding up all
+	// others for ever: the client's first one is waited for by the rest.
+	askTimeout = 10 * time.Second
+)
 
 // Probe implements runtime.Runtime.
 func (r *Runtime) Probe(ctx context.Context, c runtime.Container) error {
@@ -61,6 +67,8 @@ func (r *Runtime) Upstream(ctx context.Context, id workspace.ID) (runtime.Upstre
 
 // find inspects the workspace's container.
 func (r *Runtime) find(ctx context.Context, id workspace.ID) (container.InspectResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
 	found, err := r.api.ContainerInspect(ctx, id.ContainerName(), client.ContainerInspectOptions{})
 	if err == nil && !r.owns(found.Container.Config.Labels, roleWorkspace) || errdefs.IsNotFound(err) {
 		return container.InspectResponse{}, fmt.Errorf("workspace %s: %w", id, runtime.ErrNotFound)

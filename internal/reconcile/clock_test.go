@@ -1,0 +1,44 @@
+package reconcile
+
+import (
+	"testing"
+	"time"
+
+	"codehub/internal/judge"
+	"codehub/internal/workspace"
+)
+
+func TestClockThatWasSet(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		wall, real time.Duration
+		want       bool
+	}{
+		{time.Second, time.Second, false},
+		{20 * time.Second, 15 * time.Second, false}, // as a slewing clock may be
+		{time.Hour, time.Second, true},
+		{-time.Hour, time.Second, true},
+	} {
+		if got := jumped(c.wall, c.real); got != c.want {
+			t.Errorf("jumped(%s, %s) = %v", c.wall, c.real, got)
+		}
+	}
+}
+
+// A clock that was hours ahead and was then put right keeps nobody waiting.
+func TestTimesFromTheFuture(t *testing.T) {
+	t.Parallel()
+	p := judge.DefaultPolicy()
+	up := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	now := up.Add(time.Minute)
+	soon, later, before := now.Add(p.RetryMax), now.Add(9*time.Hour), now.Add(-time.Second)
+
+	row := plausible(workspace.Workspace{RetryAt: &soon, OpStartedAt: &before}, now, up, p)
+	if row.RetryAt != &soon || row.OpStartedAt != &before {
+		t.Errorf("times that can be right were changed: %v %v", row.RetryAt, row.OpStartedAt)
+	}
+	row = plausible(workspace.Workspace{RetryAt: &later, OpStartedAt: &later}, now, up, p)
+	if row.RetryAt != nil || !row.OpStartedAt.Equal(up) {
+		t.Errorf("times that cannot be right stay: %v %v", row.RetryAt, row.OpStartedAt)
+	}
+}

@@ -1,0 +1,335 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"codehub/internal/postgres"
+	"codehub/internal/reconcile"
+	"codehub/internal/workspace"
+)
+
+// first lets f be reached once, and says when it was.
+type first struct {
+	once    sync.Once
+	reached chan struct{}
+}
+
+func newFirst() *first { return &first{reached: make(chan struct{})} }
+
+func (f *first) do(g func()) {
+	f.once.Do(func() {
+		close(f.reached)
+		g()
+	})
+}
+
+// A backend that takes a call and never answers it stops the controller no
+// longer than one look may take.
+func TestHangingLookIsGivenUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.lookWithin = 100 * time.Millisecond })
+	hang := newFirst()
+	w.fake.SetBefore(func(ctx context.Context, op string, _ workspace.ID) error {
+		if op == "Containers" {
+			hang.do(func() { <-ctx.Done() })
+		}
+		return nil
+	})
+	w.lead()
+	<-hang.reached
+	id := w.create("one", workspace.DesiredRunning)
+	if ws := w.awaitPhase(id, workspace.PhaseRunning); ws.ErrorCount != 0 {
+		t.Errorf("the hang counted as %d failures", ws.ErrorCount)
+	}
+}
+
+// What the IDE answered while a look was under way, which does not show its
+// container yet, is not forgotten by that look.
+func TestAnswerDuringALookIsKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var hold atomic.Bool
+	started, answered := make(chan struct{}), make(chan struct{})
+	var begun, done sync.Once
+	w.fake.SetBefore(func(ctx context.Context, op string, _ workspace.ID) error {
+		switch op {
+		case "StartContainer": // wait until a look has listed the containers
+			hold.Store(true)
+			select {
+			case <-started:
+			case <-ctx.Done():
+			}
+		case "Volumes": // of that look: wait until the IDE has answered
+			if hold.Load() && w.fake.Calls("Probe") == 0 {
+				time.Sleep(50 * time.Millisecond) // its list of containers is taken meanwhile
+				begun.Do(func() { close(started) })
+				select {
+				case <-answered:
+				case <-ctx.Done():
+				}
+				time.Sleep(50 * time.Millisecond) // the executor ends
+			}
+		case "Probe":
+			done.Do(func() { close(answered) })
+		}
+		return nil
+	})
+	w.lead()
+	id := w.create("one", workspace.DesiredRunning)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	if n := w.fake.Calls("StartContainer"); n != 1 {
+		t.Errorf("the start was carried out %d times: its result was forgotten", n)
+	}
+}
+
+// rows is the database with faults.
+type rows struct {
+	*postgres.Controller
+	before func([]postgres.Change) error // Apply is not reached if it fails
+	refuse func(postgres.Change) bool
+}
+
+func (r rows) Apply(ctx context.Context, changes []postgres.Change) ([]bool, error) {
+	if r.before != nil {
+		if err := r.before(changes); err != nil {
+			return nil, err
+		}
+	}
+	if r.refuse == nil {
+		return r.Controller.Apply(ctx, changes)
+	}
+	refused := &postgres.Refused{Rows: map[workspace.ID]error{}}
+	var good []postgres.Change
+	var at []int
+	for i, c := range changes {
+		if r.refuse(c) {
+			refused.Rows[c.Seen.ID] = errors.New("violates a constraint")
+			continue
+		}
+		good, at = append(good, c), append(at, i)
+	}
+	some, err := r.Controller.Apply(ctx, good)
+	if err != nil {
+		return nil, err
+	}
+	landed := make([]bool, len(changes))
+	for i, ok := range some {
+		landed[at[i]] = ok
+	}
+	if len(refused.Rows) > 0 {
+		return landed, refused
+	}
+	return landed, nil
+}
+
+// A row that the database refuses holds up no other.
+func TestRefusedRowHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	bad := w.create("bad", workspace.DesiredRunning)
+	w.wrap = func(c *postgres.Controller) reconcile.Rows {
+		return rows{Controller: c, refuse: func(c postgres.Change) bool { return c.Seen.ID == bad }}
+	}
+	w.lead()
+	id := w.create("good", workspace.DesiredRunning)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	if ws := w.row(bad); ws.Phase != workspace.PhasePending {
+		t.Errorf("the refused one is %s", ws.Phase)
+	}
+}
+
+// A statement that fails on a session that stands, such as one that waited too
+// long for somebody's lock, costs a tick and not the term with all that runs.
+func TestFailedStatementEndsNoTerm(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var fails atomic.Int32
+	w.wrap = func(c *postgres.Controller) reconcile.Rows {
+		return rows{Controller: c, before: func([]postgres.Change) error {
+			if fails.Add(1) <= 2 {
+				return fmt.Errorf("write the workspaces: %w", &pgconn.PgError{Severity: "ERROR", Code: "55P03", Message: "canceling statement due to lock timeout"})
+			}
+			return nil
+		}}
+	}
+	w.lead() // reports an error of Run
+	id := w.create("one", workspace.DesiredRunning)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	if fails.Load() < 3 {
+		t.Error("nothing failed: the test is not what it says")
+	}
+}
+
+// A term whose session is gone ends with an error, so that another may begin.
+func TestLostSessionEndsTheTerm(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	conn, err := pgx.Connect(t.Context(), w.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- w.controller().Run(t.Context(), postgres.NewController(conn)) }()
+	id := w.create("one", workspace.DesiredRunning)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	other, err := pgx.Connect(t.Context(), w.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close(context.Background())
+	if _, err := other.Exec(t.Context(), `SELECT pg_terminate_backend($1)`, conn.PgConn().PID()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err == nil {
+		t.Error("the term ended without saying why")
+	}
+}
+
+// slowWishes stand in for a limits' lock that somebody holds.
+type slowWishes struct {
+	reconcile.Wishes
+	id   workspace.ID
+	hold chan struct{}
+}
+
+func (s slowWishes) ApplyQueued(ctx context.Context, id workspace.ID) (bool, error) {
+	if id == s.id {
+		select {
+		case <-s.hold:
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+	return s.Wishes.ApplyQueued(ctx, id)
+}
+
+// A queued wish that has to wait for its turn delays nobody else.
+func TestSlowWishDelaysNobody(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	slow := w.create("slow", workspace.DesiredRunning)
+	s := slowWishes{Wishes: w.db, id: slow, hold: make(chan struct{})}
+	w.wishes = s
+	w.fake.NeverHealthy(slow, true)
+	w.lead()
+	w.await(slow, "starting", func(ws workspace.Workspace) bool { return ws.Operation == workspace.OpStarting })
+	w.want(slow, workspace.DesiredStandby, true)
+	w.fake.NeverHealthy(slow, false)
+	w.await(slow, "running", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseRunning })
+	id := w.create("quick", workspace.DesiredRunning)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	close(s.hold)
+	w.awaitPhase(slow, workspace.PhaseStandby)
+}
+
+// A container whose workspace is gone from the database, such as one that the
+// engine finished making after its workspace was deleted, is removed; a home
+// is not.
+func TestContainerThatNobodyOwnsIsRemoved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	stop := w.lead()
+	id := w.create("one", workspace.DesiredRunning)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	stop()
+	conn, err := pgx.Connect(t.Context(), w.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), `DELETE FROM workspaces WHERE id = $1`, id); err != nil {
+		t.Fatal(err)
+	}
+	w.lead()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		cs, err := w.fake.Containers(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(cs) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the container that nobody owns stays")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if _, ok := w.fake.Home(id); !ok {
+		t.Error("a home that nobody owns was removed: it may be all that is left of somebody's work")
+	}
+}
+
+// A check of the surroundings that hangs is given up, and made again.
+func TestHangingPrepareIsGivenUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.choreWithin = 50 * time.Millisecond })
+	hang := newFirst()
+	w.fake.SetBefore(func(ctx context.Context, op string, _ workspace.ID) error {
+		if op == "Prepare" {
+			hang.do(func() { <-ctx.Done() })
+		}
+		return nil
+	})
+	w.lead()
+	<-hang.reached
+	w.awaitCalls("Prepare", 2)
+}
+
+// Settling a volume that failed is tried again.
+func TestVolumeIsSettledInTheEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var failed atomic.Bool
+	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
+		if op == "SettleVolume" && failed.CompareAndSwap(false, true) {
+			return errors.New("not now")
+		}
+		return nil
+	})
+	w.lead()
+	id := w.create("one", workspace.DesiredStandby)
+	w.awaitPhase(id, workspace.PhaseStandby)
+	w.awaitCalls("SettleVolume", 2)
+}
+
+// What tidies up never asks a backend for everybody at once.
+func TestChoresAreBounded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	stop := w.lead()
+	var ids []workspace.ID
+	for i := range 40 {
+		ids = append(ids, w.create(fmt.Sprint("ws", i), workspace.DesiredStandby))
+	}
+	for _, id := range ids {
+		w.awaitPhase(id, workspace.PhaseStandby)
+	}
+	stop()
+	var now, most atomic.Int32
+	w.fake.SetBefore(func(ctx context.Context, op string, _ workspace.ID) error {
+		if op == "SettleVolume" {
+			n := now.Add(1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			time.Sleep(2 * time.Millisecond)
+			now.Add(-1)
+		}
+		return nil
+	})
+	before := w.fake.Calls("SettleVolume")
+	w.lead()
+	w.awaitCalls("SettleVolume", before+40)
+	if most.Load() > 8 {
+		t.Errorf("%d volumes were settled at once", most.Load())
+	}
+}

@@ -1,0 +1,194 @@
+package reconcile
+
+import (
+	"context"
+	"time"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// settlement is how far the settling of a workspace's volume is.
+type settlement struct {
+	claim string
+	done  bool
+	again time.Time // not before, after a failure
+}
+
+// stray is something in the backend that belongs to no workspace.
+type stray struct {
+	since time.Time
+	said  bool
+}
+
+// sweep runs what keeps the world tidy, beside the tick: it asks containers
+// that have not answered yet, settles seeded volumes, has the surroundings of
+// the containers checked, removes what nobody owns, and forgets what is gone.
+func (t *term) sweep(ctx context.Context, rows []workspace.Workspace, seen observation) {
+	alive := make(map[string]bool, len(seen.containers))
+	for _, row := range rows {
+		k, v := seen.containers[row.ID], seen.volumes[row.ID]
+		if k != nil {
+			alive[k.ID] = true
+		}
+		if k != nil && k.State == runtime.ContainerRunning && row.Operation == workspace.OpNone &&
+			!row.Conditions.Is(workspace.ContainerReady) && !t.isAnswered(k.ID) {
+			t.effect(ctx, "probe/"+k.ID, t.hands, func(ctx context.Context) bool {
+				if t.cfg.Runtime.Probe(ctx, *k) != nil {
+					return false
+				}
+				t.markAnswered(k.ID)
+				return true
+			})
+		}
+		if v != nil && v.Seeded && row.Home.State == workspace.HomeLive && row.Home.Claim == v.Claim {
+			t.settle(ctx, row.ID, v.Claim)
+		}
+	}
+	t.tidy(ctx, rows, seen)
+	t.forget(rows, alive)
+	t.prepare(ctx)
+}
+
+// settle drops what only proved that the seeding was finished, once in a term:
+// it may be repeated, and need not be.
+func (t *term) settle(ctx context.Context, id workspace.ID, claim string) {
+	t.mu.Lock()
+	s := t.settled[id]
+	t.mu.Unlock()
+	if s.claim == claim && (s.done || time.Now().Before(s.again)) {
+		return
+	}
+	t.effect(ctx, "settle/"+string(id), t.hands, func(ctx context.Context) bool {
+		err := t.cfg.Runtime.SettleVolume(ctx, id, claim)
+		s := settlement{claim: claim, done: err == nil}
+		if err != nil {
+			s.again = time.Now().Add(2 * t.cfg.IdleInterval)
+			t.cfg.Log.Debug("volume not settled yet", "workspace", id, "err", err)
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.settled[id] = s
+		return false
+	})
+}
+
+// tidy removes containers whose workspace the database does not have: one that
+// the engine finished making after its workspace was gone, or after the
+// database was restored from a backup. They are nobody's, and nobody reaches
+// them. A home is never removed here, and only reported. Since rows are read
+// before the backend is asked, one look would be enough; it takes several.
+func (t *term) tidy(ctx context.Context, rows []workspace.Workspace, seen observation) {
+	owned := make(map[workspace.ID]bool, len(rows))
+	for _, row := range rows {
+		owned[row.ID] = true
+	}
+	now := time.Now()
+	next := map[string]stray{}
+	for id, k := range seen.containers {
+		if owned[id] {
+			continue
+		}
+		s := t.known(k.ID, now)
+		if now.Sub(s.since) >= 2*t.cfg.IdleInterval {
+			if !s.said {
+				t.cfg.Log.Warn("removing a container that belongs to no workspace", "workspace", id, "container", k.ID, "state", k.Detail)
+				s.said = true
+			}
+			t.effect(ctx, "remove/"+k.ID, t.hands, func(ctx context.Context) bool {
+				if err := t.removeContainer(ctx, id, k, t.cfg.StopGrace); err != nil {
+					t.cfg.Log.Debug("container not removed yet", "container", k.ID, "err", err)
+				}
+				return false
+			})
+		}
+		next[k.ID] = s
+	}
+	for id, v := range seen.volumes {
+		if owned[id] {
+			continue
+		}
+		key := "volume/" + string(id)
+		s := t.known(key, now)
+		if !s.said && now.Sub(s.since) >= 2*t.cfg.IdleInterval {
+			t.cfg.Log.Warn("a home belongs to no workspace; it is kept", "workspace", id, "storage", v.Storage)
+			s.said = true
+		}
+		next[key] = s
+	}
+	t.strays = next
+}
+
+func (t *term) known(key string, now time.Time) stray {
+	if s, ok := t.strays[key]; ok {
+		return s
+	}
+	return stray{since: now}
+}
+
+// forget drops what is known of containers and operations that are no more.
+func (t *term) forget(rows []workspace.Workspace, alive map[string]bool) {
+	current := make(map[workspace.ID]string, len(rows))
+	for _, row := range rows {
+		current[row.ID] = row.OpID
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, at := range t.answered {
+		// What answered after this tick began may not be in what it saw.
+		if !alive[id] && at.Before(t.began) {
+			delete(t.answered, id)
+		}
+	}
+	for id, w := range t.works {
+		// A claim of this very tick is not in the rows that the tick began with.
+		if opID, ok := current[id]; w.over() && w.began.Before(t.began) && (!ok || opID != w.opID) {
+			delete(t.works, id)
+		}
+	}
+	for id := range t.settled {
+		if _, ok := current[id]; !ok {
+			delete(t.settled, id)
+		}
+	}
+	for id := range t.refused {
+		if _, ok := current[id]; !ok {
+			delete(t.refused, id)
+		}
+	}
+	for id, done := range t.leaving {
+		select {
+		case <-done:
+			delete(t.leaving, id)
+		default:
+		}
+	}
+}
+
+// prepare has the surroundings of the containers checked and repaired, beside
+// the tick and about once in every idle interval.
+func (t *term) prepare(ctx context.Context) {
+	if time.Since(t.prepared) < t.cfg.IdleInterval {
+		return
+	}
+	t.prepared = time.Now()
+	t.effect(ctx, "prepare", nil, func(ctx context.Context) bool {
+		err := t.cfg.Runtime.Prepare(ctx)
+		if err != nil && context.Cause(ctx) == context.Canceled {
+			return false
+		}
+		said := ""
+		if err != nil {
+			said = err.Error()
+		}
+		if before := t.Status().Wall; before != said {
+			t.update(func(s *Status) { s.Wall = said })
+			if err != nil {
+				t.cfg.Log.Error("what has to stand around the containers does not; nothing is started", "err", err)
+			} else {
+				t.cfg.Log.Info("what has to stand around the containers stands again")
+			}
+		}
+		return false
+	})
+}
