@@ -64,6 +64,8 @@ func run(args []string) int {
 	}
 	sigctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	// Whoever asks twice does not want to wait for an orderly end.
+	defer context.AfterFunc(sigctx, stop)()
 	ctx.BindTo(sigctx, (*context.Context)(nil))
 	if err := ctx.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "codehub:", err)

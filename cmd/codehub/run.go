@@ -89,7 +89,11 @@ func (s *server) drain(ctx context.Context, srv *http.Server, stopRequests conte
 
 // coordinate runs the controller whenever this process leads.
 func (s *server) coordinate(ctx context.Context) error {
-	return lease.Run(ctx, s.dsn, s.log, func(ctx context.Context, conn *pgx.Conn) error {
+	cfg, err := postgres.ConnConfig(s.dsn, "codehub-leader")
+	if err != nil {
+		return err
+	}
+	return lease.Run(ctx, cfg, s.log, func(ctx context.Context, conn *pgx.Conn) error {
 		return s.ctrl.Run(ctx, postgres.NewController(conn))
 	})
 }
@@ -124,7 +128,10 @@ func (s *server) housekeeping(ctx context.Context) error {
 	t := time.NewTicker(time.Hour)
 	defer t.Stop()
 	for {
-		if n, err := s.db.DeleteExpiredSessions(ctx); err != nil && ctx.Err() == nil {
+		bounded, cancel := context.WithTimeout(ctx, time.Minute)
+		n, err := s.db.DeleteExpiredSessions(bounded)
+		cancel()
+		if err != nil && ctx.Err() == nil {
 			s.log.Warn("expired sessions not removed", "err", err)
 		} else if n > 0 {
 			s.log.Debug("expired sessions removed", "count", n)

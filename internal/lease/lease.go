@@ -5,7 +5,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -19,6 +18,7 @@ const key int64 = 0x636f646568756201
 const (
 	retry   = 2 * time.Second
 	connect = 10 * time.Second
+	ask     = 5 * time.Second
 )
 
 // Term is a time of leadership. What it runs writes through conn, the session
@@ -27,45 +27,45 @@ const (
 type Term func(ctx context.Context, conn *pgx.Conn) error
 
 // Run stands for election until ctx ends, and runs term each time this
-// process leads. Errors are logged; they end the term, never Run.
-func Run(ctx context.Context, dsn string, log *slog.Logger, term Term) error {
-	waiting := false
+// process leads. cfg should notice by itself when the database is gone.
+// Errors are logged; they end the term, never Run.
+func Run(ctx context.Context, cfg *pgx.ConnConfig, log *slog.Logger, term Term) error {
+	c := candidate{cfg: cfg, log: log, term: term}
 	for {
-		err := once(ctx, dsn, log, term)
+		err := c.stand(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		switch {
-		case errors.Is(err, errHeld):
-			if !waiting {
-				log.Info("another server leads; standing by")
-			}
-			waiting = true
-		default:
-			waiting = false
-			log.Error("leadership ended", "err", err)
-		}
-		select {
-		case <-ctx.Done():
+		c.report(err)
+		if pause(ctx) != nil {
 			return nil
-		case <-time.After(retry):
 		}
 	}
 }
 
-var errHeld = errors.New("another server holds the leader's lock")
+type candidate struct {
+	cfg  *pgx.ConnConfig
+	log  *slog.Logger
+	term Term
 
-func once(ctx context.Context, dsn string, log *slog.Logger, term Term) error {
-	cctx, cancel := context.WithTimeout(ctx, connect)
-	defer cancel()
-	cfg, err := pgx.ParseConfig(dsn)
+	said string // the last error, so that an outage is reported once
+}
+
+func (c *candidate) report(err error) {
+	said := "the term ended by itself"
 	if err != nil {
-		return fmt.Errorf("parse the database url: %w", err)
+		said = err.Error()
 	}
-	cfg.RuntimeParams["application_name"] = "codehub-leader"
-	cfg.RuntimeParams["lock_timeout"] = "5s"
-	cfg.RuntimeParams["idle_in_transaction_session_timeout"] = "5s"
-	conn, err := pgx.ConnectConfig(cctx, cfg)
+	if said != c.said {
+		c.log.Error("this server does not lead; it tries again", "err", said)
+	}
+	c.said = said
+}
+
+// stand takes one session through one candidacy: it waits on it for the lock,
+// leads with it, and gives it up.
+func (c *candidate) stand(ctx context.Context) error {
+	conn, err := c.connect(ctx)
 	if err != nil {
 		return fmt.Errorf("connect for leadership: %w", err)
 	}
@@ -74,13 +74,49 @@ func once(ctx context.Context, dsn string, log *slog.Logger, term Term) error {
 		defer cancel()
 		_ = conn.Close(cctx) // releases the lock; a broken connection has released it
 	}()
-	var got bool
-	if err := conn.QueryRow(cctx, `SELECT pg_try_advisory_lock($1)`, key).Scan(&got); err != nil {
-		return fmt.Errorf("try the leader's lock: %w", err)
+	for waiting := false; ; waiting = true {
+		got, err := c.try(ctx, conn)
+		if err != nil {
+			return fmt.Errorf("try the leader's lock: %w", err)
+		}
+		if got {
+			break
+		}
+		if !waiting {
+			c.log.Info("another server leads; standing by")
+		}
+		if err := pause(ctx); err != nil {
+			return err
+		}
 	}
-	if !got {
-		return errHeld
+	c.said = ""
+	c.log.Info("leading")
+	if err := c.term(ctx, conn); err != nil {
+		return fmt.Errorf("the term ended: %w", err)
 	}
-	log.Info("leading")
-	return term(ctx, conn)
+	return nil
+}
+
+func (c *candidate) connect(ctx context.Context) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connect)
+	defer cancel()
+	return pgx.ConnectConfig(ctx, c.cfg)
+}
+
+func (c *candidate) try(ctx context.Context, conn *pgx.Conn) (got bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, ask)
+	defer cancel()
+	err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, key).Scan(&got)
+	return got, err
+}
+
+func pause(ctx context.Context) error {
+	t := time.NewTimer(retry)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
