@@ -26,8 +26,14 @@ type tab struct {
 	bad []string
 }
 
+// browsers bounds how many run at once: each is some hundred megabytes and
+// several processes.
+var browsers = make(chan struct{}, 2)
+
 func (w *world) tab() *tab {
 	w.t.Helper()
+	browsers <- struct{}{}
+	w.t.Cleanup(func() { <-browsers })
 	opts := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(w.t.TempDir()),
 		chromedp.Flag("disable-component-update", true), chromedp.Flag("lang", "en-US"))

@@ -65,11 +65,6 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 	}
 	defer sub.Close()
 	f := d.feedFor(r, who.Caller)
-	// The first event has an id, by which a browser that connects again says
-	// that its page is no longer the one that it loaded.
-	if err := s.write(fmt.Appendf(nil, "retry: %d\nid: 1\nevent: hello\ndata:\n\n", time.Second.Milliseconds())); err != nil {
-		return
-	}
 	seen := ""
 	if r.Header.Get("Last-Event-ID") == "" {
 		seen = r.URL.Query().Get("seen")
@@ -140,7 +135,7 @@ func digest(html []byte) string {
 func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-chan struct{}, seen string) error {
 	look := time.NewTimer(0)
 	defer look.Stop()
-	lastSent := time.Now()
+	first, soon := true, true
 	for {
 		select {
 		case <-ctx.Done():
@@ -149,36 +144,32 @@ func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-cha
 			if !ok {
 				return nil // the browser connects again
 			}
-			look.Reset(gather)
+			if !soon {
+				look.Reset(gather)
+				soon = true
+			}
 			continue
 		case <-look.C:
 		}
 		html, busy, err := f.next(ctx)
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			// The page stays as it is; the next look may go better.
-			if workspace.CodeOf(err) != workspace.CodeUnavailable && ctx.Err() == nil {
-				d.Log.Warn("looking after a page failed", "err", err)
-			}
-		}
-		if err == nil && seen != "" {
-			if digest(html) == seen {
-				html = nil
-			}
-			seen = ""
+			d.Log.Warn("looking after a page failed", "err", err)
 		}
 		switch {
+		case first && (err != nil || digest(html) == seen):
+			err = s.event("hello", nil)
 		case len(html) > 0:
 			err = s.event("update", html)
-			lastSent = time.Now()
-		case time.Since(lastSent) >= idleLook/2:
+		case time.Since(s.sent) >= idleLook/2:
 			err = s.comment()
-			lastSent = time.Now()
 		default:
 			err = nil
 		}
 		if err != nil {
 			return nil // the browser left
 		}
+		first, soon = false, false
 		if busy {
 			look.Reset(busyLook)
 		} else {
@@ -241,12 +232,18 @@ func announcement(l *catalogue.Language, v view) string {
 
 // stream writes server-sent events.
 type stream struct {
-	w  http.ResponseWriter
-	rc *http.ResponseController
+	w    http.ResponseWriter
+	rc   *http.ResponseController
+	sent time.Time // when something last was; zero before that
 }
 
 func (s *stream) event(name string, data []byte) error {
 	var b bytes.Buffer
+	if s.sent.IsZero() {
+		// By the id a browser that connects again says that its page is no
+		// longer the one that it loaded.
+		fmt.Fprintf(&b, "retry: %d\nid: 1\n", time.Second.Milliseconds())
+	}
 	fmt.Fprintf(&b, "event: %s\n", name)
 	for line := range bytes.Lines(data) {
 		b.WriteString("data: ")
@@ -268,5 +265,6 @@ func (s *stream) write(b []byte) error {
 	if _, err := s.w.Write(b); err != nil {
 		return err
 	}
+	s.sent = time.Now()
 	return s.rc.Flush()
 }
