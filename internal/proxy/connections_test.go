@@ -131,6 +131,12 @@ func TestEnds(t *testing.T) {
 			w.engine.put(wsA, runtime.Upstream{ContainerID: "c2", Addr: "192.0.2.1:8080", Secret: "s2"})
 			w.proxy.Invalidate(wsA)
 		},
+		"address reused by its next container": func(w *world) {
+			next := w.engine.at[wsA]
+			next.ContainerID, next.Secret = "c2", "s2"
+			w.engine.put(wsA, next)
+			w.proxy.Invalidate(wsA)
+		},
 		"container gone": func(w *world) {
 			w.engine.mu.Lock()
 			delete(w.engine.at, wsA)
@@ -226,73 +232,82 @@ func TestSessionsApart(t *testing.T) {
 func TestVisitorWhoDoesNotRead(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"request", "upload", "websocket"} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			i := w.serve(wsA)
-			began := make(chan struct{})
-			var written atomic.Int64
-			i.handle = func(rw http.ResponseWriter, r *http.Request) {
-				close(began)
-				if kind == "upload" {
-					<-i.over // reads nothing
-					return
-				}
-				var out io.Writer = rw
-				if kind == "websocket" {
-					conn, _, err := http.NewResponseController(rw).Hijack()
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					defer conn.Close()
-					_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-					out = conn
-				}
-				for chunk := make([]byte, 64<<10); ; written.Add(1) {
-					if _, err := out.Write(chunk); err != nil {
-						return
-					}
-				}
-			}
-			conn, err := net.Dial("tcp", w.server.Listener.Addr().String())
+		for name, end := range map[string]func(*world){
+			"route closed": func(w *world) { w.proxy.CloseRoute(wsA) },
+			"session ends": func(w *world) { w.sessions.end("ann-1") },
+		} {
+			t.Run(kind+", "+name, func(t *testing.T) {
+				t.Parallel()
+				visitorWhoDoesNotRead(t, kind, end)
+			})
+		}
+	}
+}
+
+func visitorWhoDoesNotRead(t *testing.T, kind string, end func(*world)) {
+	w := newWorld(t)
+	i := w.serve(wsA)
+	began := make(chan struct{})
+	var written atomic.Int64
+	i.handle = func(rw http.ResponseWriter, r *http.Request) {
+		close(began)
+		if kind == "upload" {
+			<-i.over // reads nothing
+			return
+		}
+		var out io.Writer = rw
+		if kind == "websocket" {
+			conn, _, err := http.NewResponseController(rw).Hijack()
 			if err != nil {
-				t.Fatal(err)
+				t.Error(err)
+				return
 			}
 			defer conn.Close()
-			head := "GET " + under(wsA) + "/x HTTP/1.1\r\nHost: " + w.server.Listener.Addr().String() + "\r\nCookie: " + sessionCookie + "=ann-1\r\n"
-			switch kind {
-			case "upload":
-				head = strings.Replace(head, "GET", "POST", 1) + "Content-Length: 1000000000\r\n"
-			case "websocket":
-				head += "Connection: Upgrade\r\nUpgrade: websocket\r\nOrigin: " + w.server.URL + "\r\n"
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+			out = conn
+		}
+		for chunk := make([]byte, 64<<10); ; written.Add(1) {
+			if _, err := out.Write(chunk); err != nil {
+				return
 			}
-			if _, err := io.WriteString(conn, head+"\r\n"); err != nil {
-				t.Fatal(err)
-			}
-			<-began
-			if kind == "upload" {
-				go func() { // until it is cut
-					for chunk := make([]byte, 64<<10); ; written.Add(1) {
-						if _, err := conn.Write(chunk); err != nil {
-							return
-						}
-					}
-				}()
-			}
-			var last int64
-			still := 0
-			eventually(t, "everything between is full", func() bool {
-				if now := written.Load(); now != last || now == 0 {
-					last, still = now, 0
-				}
-				still++
-				return still > 50
-			})
-			w.proxy.CloseRoute(wsA)
-			eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
-		})
+		}
 	}
+	conn, err := net.Dial("tcp", w.server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	head := "GET " + under(wsA) + "/x HTTP/1.1\r\nHost: " + w.server.Listener.Addr().String() + "\r\nCookie: " + sessionCookie + "=ann-1\r\n"
+	switch kind {
+	case "upload":
+		head = strings.Replace(head, "GET", "POST", 1) + "Content-Length: 1000000000\r\n"
+	case "websocket":
+		head += "Connection: Upgrade\r\nUpgrade: websocket\r\nOrigin: " + w.server.URL + "\r\n"
+	}
+	if _, err := io.WriteString(conn, head+"\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	<-began
+	if kind == "upload" {
+		go func() { // until it is cut
+			for chunk := make([]byte, 64<<10); ; written.Add(1) {
+				if _, err := conn.Write(chunk); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	var last int64
+	still := 0
+	eventually(t, "everything between is full", func() bool {
+		if now := written.Load(); now != last || now == 0 {
+			last, still = now, 0
+		}
+		still++
+		return still > 50
+	})
+	end(w)
+	eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
 }
 
 // When one side of a WebSocket has ended, the other has heard its last words

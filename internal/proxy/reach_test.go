@@ -129,9 +129,11 @@ func TestContainerGone(t *testing.T) {
 	}
 }
 
-// age makes what is known of a workspace old enough to be asked about again.
+// age makes what is known of a workspace old enough to be asked about again,
+// and its pooled connections have been found to be dead.
 func (w *world) age(id workspace.ID) {
 	rs := w.proxy.routes
+	defer rs.upstreams[id].transport.CloseIdleConnections()
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	r := *rs.known[id]

@@ -164,7 +164,7 @@ func TestRequestHeaders(t *testing.T) {
 		if v := got.Header["X-App"]; !slices.Equal(v, []string{"1", "2"}) {
 			t.Errorf("X-App: %q", v)
 		}
-		if upgrade != isWebSocket(got.Header) || !upgrade && got.Header.Get("Connection") != "" {
+		if upgrade != isWebSocket(got.Header) || !upgrade && got.Header.Get("Connection")+got.Header.Get("Upgrade") != "" {
 			t.Errorf("Connection %q, Upgrade %q", got.Header["Connection"], got.Header["Upgrade"])
 		}
 		if got.Host != host {

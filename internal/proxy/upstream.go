@@ -9,6 +9,10 @@ import (
 	"codehub/internal/workspace"
 )
 
+// idleTimeout is shorter than the 5 s after which Node closes an idle
+// connection: a request that met that in the middle could not be made again.
+const idleTimeout = 4 * time.Second
+
 // upstream is one container's IDE. Its pool of connections is its own, so
 // that nothing that was opened to one container is ever used for another that
 // got the same address.
@@ -29,7 +33,7 @@ func newUpstream(id workspace.ID, u runtime.Upstream) *upstream {
 		DisableCompression:    true,
 		MaxIdleConns:          64,
 		MaxIdleConnsPerHost:   64,
-		IdleConnTimeout:       90 * time.Second,
+		IdleConnTimeout:       idleTimeout,
 		ExpectContinueTimeout: time.Second,
 	}}
 }
