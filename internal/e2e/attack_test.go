@@ -1,0 +1,353 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres/embedded"
+)
+
+// Two servers on one database: one leads, both serve, and when the leader is
+// killed the other takes over.
+func TestStandbyTakesOver(t *testing.T) {
+	t.Parallel()
+	database := "CODEHUB_DATABASE_URL=" + pgtest.New(t, nil)
+	first := start(t, database, "CODEHUB_DELETE_GRACE=0s")
+	second := start(t, database, "CODEHUB_DELETE_GRACE=0s")
+	if strings.Contains(second.Log(), "msg=leading") || !strings.Contains(second.Log(), "standing by") {
+		t.Fatal("the second server does not stand by")
+	}
+	id := second.create(api.CreateWorkspace{Name: "one"}) // asked of the one, done by the other
+	second.awaitPhase(id, "RUNNING")
+	second.write(id, "work")
+	before := second.containerOf(id)
+	first.Kill()
+	another := second.create(api.CreateWorkspace{Name: "two"})
+	second.awaitPhase(another, "RUNNING")
+	if after := second.containerOf(id); after != before {
+		t.Errorf("the change of leaders touched a running container: %s, then %s", before, after)
+	}
+	second.expect(id, "work")
+	first.again()
+	second.remove(id)
+	second.remove(another)
+}
+
+// An external database that restarts: nothing that runs notices, and the
+// server goes on by itself.
+func TestDatabaseRestarts(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "codehub-pg-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var db *embedded.Server
+	up := func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if db, err = embedded.Start(ctx, embedded.Config{Dir: dir}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	down := func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := db.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	up()
+	t.Cleanup(func() { down() })
+	s := start(t, "CODEHUB_DATABASE_URL="+db.URL(), "CODEHUB_DELETE_GRACE=0s")
+	id := s.create(api.CreateWorkspace{Name: "one"})
+	s.awaitPhase(id, "RUNNING")
+	s.write(id, "work")
+	for range 2 {
+		down()
+		time.Sleep(2 * time.Second) // an outage, as everybody notices one
+		s.expect(id, "work")        // what is open stays open
+		up()
+		s.await(id, "served again", func(api.Workspace) bool { return true })
+		s.want(id, "STANDBY")
+		s.awaitPhase(id, "STANDBY")
+		s.want(id, "RUNNING")
+		s.awaitPhase(id, "RUNNING")
+		s.expect(id, "work")
+	}
+	select {
+	case <-s.Done():
+		t.Errorf("the server ended: %v", s.Err())
+	default:
+	}
+	s.remove(id)
+}
+
+// dockerRelay stands between a server and the engine, and can stop passing
+// anything on while it still takes calls.
+type dockerRelay struct {
+	host string
+
+	mu   sync.Mutex
+	hold chan struct{} // nil: everything passes
+}
+
+func relayDocker(t *testing.T) *dockerRelay {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "chr") // short: a socket lives in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "d.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &dockerRelay{host: "unix://" + path}
+	t.Cleanup(func() {
+		d.thaw()
+		l.Close()
+		os.RemoveAll(dir)
+	})
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go d.serve(c)
+		}
+	}()
+	return d
+}
+
+func (d *dockerRelay) serve(c net.Conn) {
+	defer c.Close()
+	d.wait()
+	u, err := net.Dial("unix", "/var/run/docker.sock")
+	if err != nil {
+		return
+	}
+	defer u.Close()
+	go func() {
+		d.pass(u, c)
+		u.(*net.UnixConn).CloseWrite()
+	}()
+	d.pass(c, u)
+}
+
+func (d *dockerRelay) pass(to io.Writer, from io.Reader) {
+	b := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(b)
+		d.wait()
+		if n > 0 {
+			if _, err := to.Write(b[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (d *dockerRelay) wait() {
+	d.mu.Lock()
+	hold := d.hold
+	d.mu.Unlock()
+	if hold != nil {
+		<-hold
+	}
+}
+
+func (d *dockerRelay) freeze() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hold = make(chan struct{})
+}
+
+func (d *dockerRelay) thaw() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.hold != nil {
+		close(d.hold)
+		d.hold = nil
+	}
+}
+
+// An engine that takes calls and never answers: what runs goes on, nobody is
+// in ERROR, it is said in the log, and all goes on once it answers.
+func TestDockerHangs(t *testing.T) {
+	t.Parallel()
+	relay := relayDocker(t)
+	s := start(t, "DOCKER_HOST="+relay.host, "CODEHUB_DELETE_GRACE=0s")
+	s.docker = env.docker
+	id := s.create(api.CreateWorkspace{Name: "one"})
+	s.awaitPhase(id, "RUNNING")
+	s.write(id, "work")
+	relay.freeze()
+	other := s.create(api.CreateWorkspace{Name: "two"})
+	deadline := time.Now().Add(time.Minute)
+	for !strings.Contains(s.Log(), "cannot be observed") {
+		if time.Now().After(deadline) {
+			t.Fatal("the server waits for the engine and says nothing")
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	s.expect(id, "work")
+	for _, id := range []string{id, other} {
+		if w, err := s.api.Get(t.Context(), id); err != nil || w.Phase == "ERROR" || w.ErrorCount != 0 {
+			t.Errorf("%s: %s, %d failures, %v", w.Name, w.Phase, w.ErrorCount, err)
+		}
+	}
+	relay.thaw()
+	s.awaitPhase(other, "RUNNING")
+	s.remove(id)
+	s.remove(other)
+}
+
+// A shutdown is bounded, whatever is open and whatever hangs: an event stream,
+// a log that is followed, a WebSocket, an engine that never answers.
+func TestShutdownIsBounded(t *testing.T) {
+	t.Parallel()
+	relay := relayDocker(t)
+	s := start(t, "DOCKER_HOST="+relay.host, "CODEHUB_SHUTDOWN_TIMEOUT=3s")
+	s.docker = env.docker
+	id := s.create(api.CreateWorkspace{Name: "one"})
+	s.awaitPhase(id, "RUNNING")
+	s.open("/api/v1/events", "event:")
+	s.open("/api/v1/workspaces/"+id+"/logs?follow=true", "")
+	s.openWebSocket(id)
+	relay.freeze()
+	s.create(api.CreateWorkspace{Name: "two"}) // an operation in the middle of it
+	began := time.Now()
+	s.Stop()
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("the shutdown took %s", took)
+	}
+	if err := s.Err(); err != nil {
+		t.Errorf("the server ended with %v", err)
+	}
+	if !strings.Contains(s.Log(), "postgres stopped") {
+		t.Error("the embedded database was left running")
+	}
+}
+
+// open asks for what never ends, and returns once something of it came.
+func (s *server) open(path, first string) {
+	s.Helper()
+	req, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.URL+path, nil)
+	if err != nil {
+		s.Fatal(err)
+	}
+	req.Header.Set(api.TokenHeader, s.token)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { resp.Body.Close() })
+	if resp.StatusCode != http.StatusOK {
+		s.Fatalf("%s: %s", path, resp.Status)
+	}
+	if first == "" {
+		return
+	}
+	if line, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil || !strings.HasPrefix(line, first) {
+		s.Fatalf("%s began with %q, %v", path, line, err)
+	}
+}
+
+func (s *server) openWebSocket(id string) {
+	s.Helper()
+	addr := strings.TrimPrefix(s.URL, "http://")
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { c.Close() })
+	fmt.Fprintf(c, "GET /w/%s/ws HTTP/1.1\r\nHost: %s\r\nOrigin: %s\r\n%s: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", id, addr, s.URL, api.TokenHeader, s.token)
+	line, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil || !strings.Contains(line, " 101 ") {
+		s.Fatalf("WebSocket: %q, %v", line, err)
+	}
+}
+
+// A server that is killed while it starts, again and again, at whatever
+// moment, starts in the end and has everything.
+func TestKilledWhileStarting(t *testing.T) {
+	t.Parallel()
+	s := start(t, "CODEHUB_DELETE_GRACE=0s")
+	id := s.create(api.CreateWorkspace{Name: "one"})
+	s.awaitPhase(id, "RUNNING")
+	s.write(id, "work")
+	before := s.containerOf(id)
+	for i := range 8 {
+		if i%2 == 0 {
+			s.Stop() // so that the next one starts the database, too
+		} else {
+			s.Kill()
+		}
+		if err := s.Launch(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(rand.N(400 * time.Millisecond)) // any moment will do
+		s.Kill()
+	}
+	s.again()
+	s.awaitPhase(id, "RUNNING")
+	s.expect(id, "work")
+	if after := s.containerOf(id); after != before {
+		t.Errorf("the running container was touched: %s, then %s", before, after)
+	}
+	s.remove(id)
+}
+
+// The embedded database is killed, and then hangs for a while: open
+// connections to workspaces go on, and the server comes back by itself.
+func TestEmbeddedDatabaseFails(t *testing.T) {
+	t.Parallel()
+	s := start(t, "CODEHUB_DELETE_GRACE=0s")
+	id := s.create(api.CreateWorkspace{Name: "one"})
+	s.awaitPhase(id, "RUNNING")
+	s.write(id, "work")
+	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGQUIT} {
+		b, err := os.ReadFile(filepath.Join(s.home, "postgres", "data", "postmaster.pid"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var pid int
+		if _, err := fmt.Sscan(string(b), &pid); err != nil || pid <= 1 {
+			t.Fatalf("postmaster.pid: %v", err)
+		}
+		if err := syscall.Kill(pid, sig); err != nil {
+			t.Fatal(err)
+		}
+		s.expect(id, "work")
+		s.await(id, "served again", func(api.Workspace) bool { return true })
+		s.want(id, "STANDBY")
+		s.awaitPhase(id, "STANDBY")
+		s.want(id, "RUNNING")
+		s.awaitPhase(id, "RUNNING")
+	}
+	s.expect(id, "work")
+	s.remove(id)
+}
