@@ -39,7 +39,7 @@ func (s *server) undeleteWorkspace(w http.ResponseWriter, r *http.Request, id au
 
 func (s *server) recoverWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	var in api.Recover
-	if err := decodeOptional(w, r, &in); err != nil {
+	if err := s.decodeOptional(w, r, &in); err != nil {
 		return err
 	}
 	ws, err := s.find(r, id)

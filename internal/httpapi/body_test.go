@@ -3,11 +3,14 @@ package httpapi
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"codehub/api"
 	"codehub/internal/workspace"
@@ -16,7 +19,7 @@ import (
 func decoded(body string, v any, typ string) error {
 	r := httptest.NewRequest("POST", "/", strings.NewReader(body))
 	r.Header.Set("Content-Type", typ)
-	return decode(httptest.NewRecorder(), r, v)
+	return testServer().decode(httptest.NewRecorder(), r, v)
 }
 
 func TestDecode(t *testing.T) {
@@ -81,6 +84,31 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%q: %v", body, err)
 		}
 	})
+}
+
+// A body that never comes to its end does not hold the connection for ever.
+func TestSlowBody(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, func(c *Config) { c.ReadWithin = 50 * time.Millisecond })
+	conn, err := net.Dial("tcp", e.srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST %s/login HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{", Prefix, e.srv.Listener.Addr())
+	if err := conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(conn) // to the connection's end
+	if err != nil || !strings.Contains(string(b), "HTTP/1.1 400") || !strings.Contains(string(b), "invalid_request") {
+		t.Errorf("%q, %v", b, err)
+	}
+	// One that came in time is not hurried afterwards.
+	id := "/workspaces/" + string(e.workspace(e.ann, "a").ID)
+	for range 3 {
+		e.want(200, "", "PATCH", id, `{"memo":"x"}`, as(e.ann))
+		<-time.After(60 * time.Millisecond)
+	}
 }
 
 // The bodies' fields are named once each, in the code too.

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"codehub/internal/workspace"
 )
@@ -22,16 +23,19 @@ const maxBody = 1 << 20
 // fields given twice, values of another type; and a second value after it, a
 // body over maxBody, and a Content-Type that a page of another origin could
 // send unasked.
-func decode(w http.ResponseWriter, r *http.Request, v any) error {
-	return decodeBody(w, r, v, false)
+func (s *server) decode(w http.ResponseWriter, r *http.Request, v any) error {
+	return s.decodeBody(w, r, v, false)
 }
 
 // decodeOptional is decode for calls whose body may be missing.
-func decodeOptional(w http.ResponseWriter, r *http.Request, v any) error {
-	return decodeBody(w, r, v, true)
+func (s *server) decodeOptional(w http.ResponseWriter, r *http.Request, v any) error {
+	return s.decodeBody(w, r, v, true)
 }
 
-func decodeBody(w http.ResponseWriter, r *http.Request, v any, optional bool) error {
+func (s *server) decodeBody(w http.ResponseWriter, r *http.Request, v any, optional bool) error {
+	// A body that trickles in must not hold a connection for ever.
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(s.cfg.ReadWithin))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		var tooLarge *http.MaxBytesError
@@ -40,6 +44,8 @@ func decodeBody(w http.ResponseWriter, r *http.Request, v any, optional bool) er
 		}
 		return &workspace.Error{Code: workspace.CodeInvalid, Message: "The request's body could not be read.", Err: err}
 	}
+	// Reached later, the deadline would look like a client that has gone.
+	_ = rc.SetReadDeadline(time.Time{})
 	if optional && len(body) == 0 {
 		return nil
 	}

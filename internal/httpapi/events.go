@@ -22,8 +22,6 @@ func (s *server) events(w http.ResponseWriter, r *http.Request, id auth.Identity
 	Quiet(r.Context())
 	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
 	defer stop()
-	ctx, cancel := endAt(ctx, id.Expires)
-	defer cancel()
 	sub, err := s.cfg.Hub.Subscribe(ctx, id.Caller.UserID)
 	if errors.Is(err, bus.ErrTooMany) {
 		return workspace.Errorf(codeTooManyStreams, "Too many event streams are open for this account: at most %d.", bus.MaxPerUser)
@@ -42,14 +40,6 @@ func (s *server) events(w http.ResponseWriter, r *http.Request, id auth.Identity
 		return errors.Join(errStarted, err)
 	}
 	return nil
-}
-
-// endAt is ctx with an end at t, unless t is zero.
-func endAt(ctx context.Context, t time.Time) (context.Context, context.CancelFunc) {
-	if t.IsZero() {
-		return context.WithCancel(ctx)
-	}
-	return context.WithDeadline(ctx, t)
 }
 
 // stream is one reader of events. shown is what it was told: true for a

@@ -62,6 +62,8 @@ type Config struct {
 	// WriteWithin is how long the reader of a stream may take to take one
 	// piece of it before it is cut off; 0 is 30 s.
 	WriteWithin time.Duration
+	// ReadWithin is how long a request's body may take to arrive; 0 is 30 s.
+	ReadWithin time.Duration
 }
 
 // Prefix is where the API lives; New's handler takes everything below it.
@@ -124,6 +126,9 @@ func New(cfg Config) http.Handler {
 	}
 	if cfg.WriteWithin <= 0 {
 		cfg.WriteWithin = 30 * time.Second
+	}
+	if cfg.ReadWithin <= 0 {
+		cfg.ReadWithin = 30 * time.Second
 	}
 	s := &server{cfg: cfg, base: strings.TrimRight(cfg.URL.String(), "/"), origins: CrossOrigin(cfg.URL), log: cfg.Log}
 	mux := http.NewServeMux()

@@ -35,8 +35,6 @@ func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.I
 	}
 	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
 	defer stop()
-	ctx, cancel := endAt(ctx, id.Expires)
-	defer cancel()
 	out := &textStream{w: w, rc: http.NewResponseController(w), within: s.cfg.WriteWithin, head: r.Method == http.MethodHead}
 	err = s.cfg.Logs.Logs(ctx, ws.ID, tail, follow, out)
 	switch {

@@ -13,7 +13,7 @@ import (
 
 func (s *server) login(w http.ResponseWriter, r *http.Request, _ auth.Identity) error {
 	var in api.Login
-	if err := decode(w, r, &in); err != nil {
+	if err := s.decode(w, r, &in); err != nil {
 		return err
 	}
 	session, err := s.cfg.Auth.Login(r.Context(), in.Username, in.Password, r.UserAgent())
@@ -58,7 +58,7 @@ const maxTokenName = 100 // characters
 
 func (s *server) createToken(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	var in api.CreateToken
-	if err := decode(w, r, &in); err != nil {
+	if err := s.decode(w, r, &in); err != nil {
 		return err
 	}
 	name, err := checkName(in.Name)

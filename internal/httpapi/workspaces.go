@@ -89,7 +89,7 @@ func boolParam(q url.Values, name string) (bool, error) {
 
 func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	var in api.CreateWorkspace
-	if err := decode(w, r, &in); err != nil {
+	if err := s.decode(w, r, &in); err != nil {
 		return err
 	}
 	n := postgres.NewWorkspace{
@@ -151,7 +151,7 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 		return err
 	}
 	var in api.UpdateWorkspace
-	if err := decode(w, r, &in); err != nil {
+	if err := s.decode(w, r, &in); err != nil {
 		return err
 	}
 	p := postgres.Patch{
