@@ -38,6 +38,7 @@ func (s *serveCmd) Run(ctx context.Context) error {
 // when a part of it cannot go on.
 func serve(ctx context.Context, cfg config.Config) error {
 	log := newLogger(cfg)
+	defer lastResort(ctx, 3*cfg.ShutdownTimeout+time.Minute, log)()
 	for _, w := range cfg.Warnings() {
 		log.Warn(w)
 	}
@@ -101,6 +102,19 @@ func serve(ctx context.Context, cfg config.Config) error {
 	s := newServer(cfg, log, dsn, db, rt, installation)
 	s.private = private
 	return s.run(ctx, listener)
+}
+
+// lastResort ends the process if it is still there so long after ctx has
+// ended, whatever it hangs on. Every part has a bound of its own and nothing is
+// expected to need this; what is left behind is what a kill leaves, which the
+// next start takes up.
+func lastResort(ctx context.Context, after time.Duration, log *slog.Logger) (stop func() bool) {
+	return context.AfterFunc(ctx, func() {
+		time.AfterFunc(after, func() {
+			log.Error("the shutdown did not come to an end and is cut short", "after", after)
+			os.Exit(exitError)
+		})
+	})
 }
 
 // server is the parts of a running codehub.

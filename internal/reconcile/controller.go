@@ -52,7 +52,7 @@ type Config struct {
 	StopGrace      time.Duration
 
 	LookWithin  time.Duration // a look at the backend that takes longer has failed; 0: 20 s
-	ChoreWithin time.Duration // the same for what is done beside the operations; 0: 1 min
+	ChoreWithin time.Duration // the same for what is done beside the operations; 0: 2 min
 
 	// AcceptVolumeLoss takes it as true when many volumes are gone at once,
 	// instead of as a failed observation (design §2).
@@ -83,7 +83,7 @@ func New(cfg Config) *Controller {
 		cfg.LookWithin = 20 * time.Second
 	}
 	if cfg.ChoreWithin <= 0 {
-		cfg.ChoreWithin = time.Minute
+		cfg.ChoreWithin = 2 * time.Minute
 	}
 	return &Controller{cfg: cfg, wake: make(chan struct{}, 1)}
 }
