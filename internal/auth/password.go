@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync/atomic"
@@ -99,10 +100,13 @@ func (h *hasher) acquire(ctx context.Context) error {
 }
 
 func (h *hasher) release() {
-	// 64 MiB of garbage would otherwise stay in the process until the next
-	// collection, which an idle server does not reach for minutes.
+	// Each hash leaves 64 MiB of garbage, which would pile up in a flood, and
+	// stay for minutes in an idle server, if the collector were left to its
+	// own pace.
 	if h.busy.Add(-1) == 0 && h.waiting.Load() == 0 {
 		debug.FreeOSMemory()
+	} else {
+		runtime.GC()
 	}
 	<-h.slots
 }
