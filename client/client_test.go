@@ -131,7 +131,7 @@ func TestEventsEnd(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})
-	if err := c.Events(t.Context(), func(Event) error { return Stop }); err != nil {
+	if err := c.Events(t.Context(), func(Event) error { return ErrStop }); err != nil {
 		t.Errorf("stopped: %v", err)
 	}
 	mine := errors.New("mine")

@@ -31,8 +31,8 @@ const (
 	retryMost  = 15 * time.Second
 )
 
-// Stop, returned by the function that Events calls, ends Events without an error.
-var Stop = errors.New("stop")
+// ErrStop, returned by the function that Events calls, ends Events without an error.
+var ErrStop = errors.New("stop")
 
 var (
 	errQuiet    = errors.New("the event stream went quiet")
@@ -40,7 +40,7 @@ var (
 )
 
 // Events calls f with every event until f returns an error, which it then
-// returns (nil for Stop), or ctx ends. A connection that breaks is made
+// returns (nil for ErrStop), or ctx ends. A connection that breaks is made
 // again, upon which everything there is comes again, ended by a heartbeat.
 // It gives up when the server refuses (the session or token holds no longer)
 // or sends what is no event.
@@ -55,7 +55,7 @@ func (c *Client) Events(ctx context.Context, f func(Event) error) error {
 		})
 		var refused *Error
 		switch {
-		case errors.Is(ended, Stop):
+		case errors.Is(ended, ErrStop):
 			return nil
 		case ended != nil:
 			return ended

@@ -30,7 +30,7 @@ func (c *Client) Wait(ctx context.Context, id string, seen func(api.Workspace) (
 		last = w
 		switch {
 		case seen(w):
-			return Stop
+			return ErrStop
 		case w.Phase == "ERROR" && w.Operation == "NONE":
 			return &WaitError{Workspace: w}
 		}

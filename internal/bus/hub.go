@@ -108,13 +108,14 @@ func (h *Hub) Notify(owner string, id workspace.ID) {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for s := range h.subs[owner] {
-		s.mark(id, now)
-	}
+	// Observers drop what they remember before anybody can come back for it.
 	for o := range h.observers {
 		if o.Changed != nil {
 			o.Changed(owner, id)
 		}
+	}
+	for s := range h.subs[owner] {
+		s.mark(id, now)
 	}
 }
 
@@ -127,14 +128,14 @@ func (h *Hub) NotifyDeleted(owner string, id workspace.ID) { h.Notify(owner, id)
 func (h *Hub) Gap() {
 	now := time.Now()
 	h.mu.Lock()
-	for _, subs := range h.subs {
-		for s := range subs {
-			s.markAll(now)
-		}
-	}
 	for o := range h.observers {
 		if o.Gap != nil {
 			o.Gap()
+		}
+	}
+	for _, subs := range h.subs {
+		for s := range subs {
+			s.markAll(now)
 		}
 	}
 	h.mu.Unlock()

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -36,6 +38,12 @@ func (r *rows) set(owner string, id workspace.ID, name string) {
 		r.name, r.owner = map[workspace.ID]string{}, map[workspace.ID]string{}
 	}
 	r.name[id], r.owner[id] = name, owner
+}
+
+func (r *rows) all() map[workspace.ID]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.name)
 }
 
 func (r *rows) load(ctx context.Context, owner string, id workspace.ID) (workspace.Workspace, error) {
@@ -158,21 +166,25 @@ func TestOrderUnderLoad(t *testing.T) {
 	for range 5 {
 		s := subscribe(t, h, "ann")
 		readers.Go(func() {
-			last := map[workspace.ID]string{}
-			for done := 0; done < workspaces; {
+			last, done := map[workspace.ID]string{}, map[workspace.ID]bool{}
+			saw := func(id workspace.ID, name string) {
+				if name < last[id] {
+					t.Errorf("%s went back from %s to %s", id, last[id], name)
+				}
+				last[id], done[id] = name, name == fmt.Sprintf("%06d", changes)
+			}
+			for len(done) < workspaces || slices.Contains(slices.Collect(maps.Values(done)), false) {
 				ev, err := s.Next(t.Context())
-				if err != nil {
+				switch {
+				case err != nil:
 					t.Error(err)
 					return
-				}
-				if ev.Kind == Resync {
-					continue
-				}
-				if ev.Workspace.Name < last[ev.ID] {
-					t.Errorf("%s went back from %s to %s", ev.ID, last[ev.ID], ev.Workspace.Name)
-				}
-				if last[ev.ID] = ev.Workspace.Name; ev.Workspace.Name == fmt.Sprintf("%06d", changes) {
-					done++
+				case ev.Kind == Resync:
+					for id, name := range r.all() {
+						saw(id, name)
+					}
+				default:
+					saw(ev.ID, ev.Workspace.Name)
 				}
 			}
 		})
