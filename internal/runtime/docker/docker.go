@@ -79,6 +79,8 @@ type Runtime struct {
 	prepareLock chan struct{} // held while the surroundings are checked or repaired
 	applyWall   func(context.Context, wall.Spec) error
 
+	damaged sync.Map // workspaces whose damaged home.json was reported
+
 	mu      sync.Mutex
 	network *network  // as last seen by Prepare
 	stoodAt time.Time // when network and wall were last seen to stand

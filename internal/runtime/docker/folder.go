@@ -63,6 +63,15 @@ func (r *Runtime) folders() ([]runtime.Volume, error) {
 		}
 		id := workspace.ID(e.Name())
 		side, there, err := r.readFolder(id)
+		if errors.Is(err, errSidecar) {
+			// Nothing is known of this one, and the others are not to suffer
+			// for it: like a volume that carries no claim, it is nobody's home.
+			if _, said := r.damaged.LoadOrStore(id, true); !said {
+				r.log.Error("a home's description is damaged; the home is left alone", "workspace", id, "err", err)
+			}
+			out = append(out, runtime.Volume{Workspace: id, Storage: workspace.StorageLocalDir})
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -76,6 +85,8 @@ func (r *Runtime) folders() ([]runtime.Volume, error) {
 	return out, nil
 }
 
+var errSidecar = errors.New("home.json cannot be understood")
+
 // readFolder returns what is known of a workspace's folder, and whether the
 // home itself is there.
 func (r *Runtime) readFolder(id workspace.ID) (sidecar, bool, error) {
@@ -86,7 +97,7 @@ func (r *Runtime) readFolder(id workspace.ID) (sidecar, bool, error) {
 	}
 	if err == nil {
 		if err := json.Unmarshal(raw, &side); err != nil {
-			return side, false, fmt.Errorf("read home.json of workspace %s: %w", id, err)
+			return side, false, fmt.Errorf("%w of workspace %s: %w", errSidecar, id, err)
 		}
 	}
 	info, err := os.Lstat(r.homePath(id))
