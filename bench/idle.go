@@ -9,10 +9,18 @@ import (
 	"time"
 )
 
-// idleServer watches the server, with its embedded database, while nobody
-// does anything: its own memory and processor time.
+// idleServer watches the server, with its embedded database and a handful of
+// workspaces that run, while nobody does anything: its own memory and
+// processor time.
 func (b *bench) idleServer(ctx context.Context) error {
 	pid := b.server.Pid()
+	for i := range 5 {
+		id, err := b.api.create(ctx, fmt.Sprintf("bench-idle-%d", i), b.small)
+		if err != nil {
+			return err
+		}
+		defer b.api.remove(id)
+	}
 	select { // what the figures before it stirred up has settled
 	case <-ctx.Done():
 		return ctx.Err()

@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"codehub/internal/e2e/proc"
@@ -42,7 +43,7 @@ func run() error {
 	n := flag.Int("n", 10, "runs of which the median is taken")
 	idle := flag.Duration("idle", 5*time.Minute, "how long the idle server is watched")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
 	binary, err := filepath.Abs(env("CODEHUB_TEST_BINARY", "bin/codehub"))
@@ -66,6 +67,7 @@ func run() error {
 	sctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	if err := server.Start(sctx); err != nil {
+		server.Close()
 		return err
 	}
 	bare, err := newBare()
