@@ -68,6 +68,7 @@ func (v *view) offer() {
 	case workspace.OpProvisioning:
 		// It cannot be ended halfway; what comes after it can be chosen.
 		if v.Queued == string(workspace.DesiredRunning) {
+			keep.Key = "no_start"
 			v.Actions = []action{keep}
 		} else {
 			v.Actions = []action{start}
@@ -113,8 +114,6 @@ func (v *view) offerInError() {
 		out = append(out, empty)
 	case string(workspace.ErrArchiveCorrupted):
 		out = append(out, empty)
-	case string(workspace.ErrImagePullFailed):
-		// The image may have been pushed since, or the name was wrong.
 	}
 	if v.W.Conditions.HasContainer() {
 		out = append(out, stop)
@@ -122,6 +121,6 @@ func (v *view) offerInError() {
 	v.Problem.Actions = append(out, remove)
 	v.Menu = []action{{Key: "edit", Icon: "pencil", Dialog: path + "/edit"}}
 	if v.Request == "recover" {
-		v.Problem.Actions = nil
+		v.Problem.Actions = []action{remove}
 	}
 }

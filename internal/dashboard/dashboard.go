@@ -112,8 +112,9 @@ func New(c Config) *Dashboard {
 	return d
 }
 
-// Routes registers every page on mux. Nothing that a GET reaches changes
-// anything; whatever does is a POST and refused from other origins.
+// Routes registers every page on mux, and a page for whatever nobody else
+// answers. Nothing that a GET reaches changes anything; whatever does is a POST
+// and refused from other origins.
 func (d *Dashboard) Routes(mux *http.ServeMux) {
 	handle := func(pattern string, h http.HandlerFunc) {
 		mux.Handle(pattern, d.guard.Handler(limitBody(h)))
@@ -121,6 +122,7 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	// signedIn pages send whoever is not to the login page first.
 	signedIn := func(pattern string, h callerHandler) { handle(pattern, d.signedIn(h)) }
 
+	handle("/", d.noPage)
 	handle("GET /assets/{path...}", d.assets.serve)
 	handle("GET /login", d.loginPage)
 	handle("POST /login", d.login)

@@ -3,10 +3,12 @@ package dashboard
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"unicode/utf8"
 
+	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
@@ -89,10 +91,10 @@ func (d *Dashboard) logs(w http.ResponseWriter, r *http.Request, c workspace.Cal
 	if ws.Conditions.HasContainer() {
 		tail := &tailWriter{max: logBytes}
 		if err := d.Logs.Logs(r.Context(), ws.ID, logLines, false, tail); err != nil {
-			// No container any more, or a backend that is down: the rest of
-			// the page says which.
+			// The container may have gone meanwhile. Anything else is the
+			// backend's, which the controller reports.
 			d.Log.Debug("reading the container's log failed", "workspace", ws.ID, "err", err)
-			v.Err = tail.buf.Len() == 0
+			v.Err = tail.buf.Len() == 0 && !errors.Is(err, runtime.ErrNotFound)
 		}
 		v.Text = readable(tail.buf.String())
 	}

@@ -97,7 +97,7 @@ func TestListStream(t *testing.T) {
 	l.until("update", `id="workspaces"`, "Create your first workspace")
 
 	id := w.add("project <x>", standby)
-	ev := l.until(`id="workspaces"`, "project &lt;x&gt;", `data-state="stopped"`)
+	ev := l.until("project &lt;x&gt;", `data-state="stopped"`)
 	contains(t, "a new workspace", ev.data, `hx-swap-oob="true"`)
 
 	w.observe(id, func(ws *workspace.Workspace) {
@@ -113,7 +113,7 @@ func TestListStream(t *testing.T) {
 	ev = l.until(`data-state="running"`, `id="announcer"`, "project &lt;x&gt;: Running")
 
 	other := w.add("other", failed(workspace.ErrTimeout, "x"))
-	l.until(`id="workspaces"`, "It took too long")
+	l.until("It took too long")
 	if _, err := w.db.DeleteWorkspace(t.Context(), w.caller("admin"), other, false); err != nil {
 		t.Fatal(err)
 	}

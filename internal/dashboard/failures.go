@@ -70,7 +70,11 @@ func (d *Dashboard) message(w http.ResponseWriter, r *http.Request, status int, 
 		d.fragments(w, r, status, part{"toast-oob", &toast{Text: l.T("message."+key+".title") + " " + l.T("message."+key+".body"), Error: true}})
 		return
 	}
-	p := d.newPage(r, nil, "message."+key+".title", notice{Key: key, Status: status})
+	n := notice{Key: key, Status: status}
+	if status >= 500 && r.Method == http.MethodGet {
+		n.Again = localPath(r.URL.RequestURI())
+	}
+	p := d.newPage(r, nil, "message."+key+".title", n)
 	p.Plain = true
 	d.render(w, r, status, "message", p)
 }
@@ -105,4 +109,9 @@ func (d *Dashboard) refuse(w http.ResponseWriter, r *http.Request, c workspace.C
 		parts = append(fresh, parts...)
 	}
 	d.fragments(w, r, statusOf(err), parts...)
+}
+
+// noPage answers for paths that lead nowhere.
+func (d *Dashboard) noPage(w http.ResponseWriter, r *http.Request) {
+	d.message(w, r, http.StatusNotFound, "no_page")
 }

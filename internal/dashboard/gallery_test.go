@@ -99,9 +99,17 @@ const runtimeStepPulling = "pulling"
 // throws. The pictures are the test's artifacts.
 func TestPagesOnEveryScreen(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *Config) { c.PathMode = true })
+	w := newEmptyWorld(t, func(c *Config) { c.PathMode = true })
 	b := w.tab()
 	shots := t.ArtifactDir()
+	for _, l := range looks {
+		b.as(l)
+		b.visit("/setup")
+		b.shoot(shots, l, "setup")
+	}
+	if _, err := w.auth.EnsureAdmin(t.Context(), adminPassword); err != nil {
+		t.Fatal(err)
+	}
 	ids := map[string]workspace.ID{}
 	item := func(key, action string) string { return fmt.Sprintf(`[id="%s-%s"]`, ids[key], action) }
 
@@ -128,6 +136,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.press("#new-workspace")
 		b.shown("dialog[open]")
 		b.shoot(shots, l, "create")
+		b.press("#dialog-form button[type=submit]")
+		b.shown("#e-name")
+		b.shoot(shots, l, "create-wrong")
 		b.visit("/")
 		b.press("#menu-" + string(ids["running"]) + " > summary")
 		b.shoot(shots, l, "menu")
@@ -159,6 +170,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 			"wait-deleted": "/w/" + string(ids["deleted"]) + "/",
 			"not-found":    "/w/0198c0de-0000-7000-8000-000000000009/",
 			"tokens-none":  "/settings/tokens",
+			"no-page":      "/nowhere",
 		} {
 			b.visit(path)
 			b.shoot(shots, l, name)

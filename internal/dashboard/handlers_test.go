@@ -9,6 +9,7 @@ import (
 
 	"codehub/internal/auth"
 	"codehub/internal/postgres"
+	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
@@ -434,6 +435,8 @@ func TestLogs(t *testing.T) {
 	a = b.get(path)
 	contains(t, "the log", a.body, "red &lt;script&gt;\n", `role="log"`)
 	lacks(t, "the log", a.body, "title")
-	w.logs.err = http.ErrServerClosed
+	w.logs.text, w.logs.err = "", runtime.ErrNotFound
+	contains(t, "gone meanwhile", b.get(path).body, "Nothing was printed")
+	w.logs.err = runtime.ErrUnreachable
 	contains(t, "no answer", b.get(path).body, "cannot be read right now")
 }

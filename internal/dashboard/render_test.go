@@ -45,7 +45,7 @@ func someWorkspace(p workspace.Phase) workspace.Workspace {
 }
 
 // everyState calls f with every phase, operation, error, desired and queued
-// state, deleted or not, that a row can hold.
+// state and request, deleted or not, that a row can hold.
 func everyState(f func(workspace.Workspace)) {
 	reasons := append([]workspace.ErrorReason{""}, workspace.ErrorReasons()...)
 	desired := []workspace.DesiredState{workspace.DesiredArchived, workspace.DesiredStandby, workspace.DesiredRunning}
@@ -69,6 +69,14 @@ func everyState(f func(workspace.Workspace)) {
 							w.ErrorCount, w.RetryAt, w.ErrorMessage = 1, &at, "connection refused"
 						}
 						f(w)
+						if d == workspace.DesiredRunning && q == "" {
+							at := testNow.Add(-time.Second)
+							forced, cancelled, recovered := w, w, w
+							forced.ForceStopRequestedAt, cancelled.CancelRequestedAt, recovered.RecoverRequestedAt = &at, &at, &at
+							f(forced)
+							f(cancelled)
+							f(recovered)
+						}
 					}
 				}
 			}
@@ -125,7 +133,7 @@ func TestEveryStateRendersWithAWayOut(t *testing.T) {
 			}
 		}
 		// States that look alike are rendered once.
-		look := fmt.Sprint(v.State, v.Queued, v.Phase, v.Operation, v.Deleted, w.ErrorReason, v.Primary, v.Actions, v.Menu)
+		look := fmt.Sprint(v.State, v.Queued, v.Phase, v.Operation, v.Deleted, w.ErrorReason, v.Request, v.Primary, v.Actions, v.Menu)
 		if looks[look] {
 			return
 		}

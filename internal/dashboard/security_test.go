@@ -189,6 +189,18 @@ func TestDatabaseDown(t *testing.T) {
 	if a.status != http.StatusServiceUnavailable {
 		t.Errorf("status %d", a.status)
 	}
-	contains(t, "the page", a.body, "Not reachable right now")
+	contains(t, "the page", a.body, "Not reachable right now", "Try again")
 	lacks(t, "the page", a.body, "10.0.0.7")
+}
+
+func TestNowhere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, p := range []string{"/nowhere", "/workspaces", "/settings", "//evil"} {
+		a := w.browser().get(p)
+		if a.status == http.StatusOK || strings.Contains(a.header.Get("Location"), "evil") && !strings.HasPrefix(a.header.Get("Location"), "/evil") {
+			t.Errorf("GET %s: %d %q", p, a.status, a.header.Get("Location"))
+		}
+	}
+	contains(t, "nowhere", w.browser().get("/nowhere").body, "There is no such page")
 }

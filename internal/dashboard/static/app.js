@@ -178,6 +178,11 @@
     if (e.detail.requestConfig.verb !== 'get') requestFailed()
   })
   document.body.addEventListener('htmx:timeout', requestFailed)
+  // An answer that is no page of ours: a proxy's in front, say.
+  document.body.addEventListener('htmx:afterRequest', function (e) {
+    var d = e.detail
+    if (d.xhr && d.xhr.status >= 400 && d.requestConfig.verb !== 'get' && d.xhr.responseText.indexOf('hx-swap-oob') < 0) requestFailed()
+  })
   // A dialog that the server takes away is closed first, for its focus to go back.
   document.body.addEventListener('htmx:oobBeforeSwap', function (e) {
     if (e.detail.target && e.detail.target.id === 'dialog') each('dialog[open]', function (el) { el.close() }, e.detail.target)
