@@ -36,7 +36,7 @@ func (s *server) events(w http.ResponseWriter, r *http.Request, id auth.Identity
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	if err := st.run(ctx, sub); err != nil && ctx.Err() == nil && !errors.Is(err, bus.ErrCut) {
+	if err := st.run(ctx, sub); ctx.Err() == nil && !errors.Is(err, bus.ErrCut) {
 		return errors.Join(errStarted, err)
 	}
 	return nil
@@ -52,6 +52,7 @@ type stream struct {
 	shown  map[workspace.ID]bool
 }
 
+// run streams until something ends it, and says what.
 func (st *stream) run(ctx context.Context, sub *bus.Subscription) error {
 	beat := time.Now().Add(st.cfg.Heartbeat)
 	for {
