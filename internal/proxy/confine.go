@@ -34,13 +34,23 @@ func confine(h http.Header, c confinement) {
 	if v := h.Get("Location"); v != "" {
 		h.Set("Location", c.location(v))
 	}
-	if v := h.Get("Service-Worker-Allowed"); v != "" {
+	if len(h["Service-Worker-Allowed"]) > 0 {
 		// A worker of a wider scope would stand between its visitor and the
-		// dashboard, for good.
-		h.Set("Service-Worker-Allowed", c.path(v))
+		// dashboard, for good. Browsers resolve what is written here, dots and
+		// backslashes included, so nothing of it is kept.
+		h.Set("Service-Worker-Allowed", c.prefix+"/")
 	}
-	// It would clear what belongs to the whole origin, the session included.
-	h.Del("Clear-Site-Data")
+	for _, name := range wholeOrigin {
+		h.Del(name)
+	}
+}
+
+// wholeOrigin are headers that browsers take as said by the whole origin, and
+// mostly remember: they would clear the session, lead codehub's own requests
+// to another server, forbid or downgrade its https, or report its addresses.
+var wholeOrigin = []string{
+	"Clear-Site-Data", "Strict-Transport-Security", "Public-Key-Pins", "Expect-Ct", "Alt-Svc",
+	"Nel", "Report-To", "Accept-Ch", "Set-Login",
 }
 
 // cookie confines one Set-Cookie: not one of ours, for this host only, below

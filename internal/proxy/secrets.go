@@ -24,14 +24,15 @@ func (s secrets) strip(h http.Header) {
 	if lines := h["Cookie"]; len(lines) > 0 {
 		replace(h, "Cookie", withoutCookies(lines, s.cookies))
 	}
-	if values := h["Authorization"]; slices.ContainsFunc(values, s.isBearerToken) {
-		replace(h, "Authorization", slices.DeleteFunc(slices.Clone(values), s.isBearerToken))
+	if values := h["Authorization"]; slices.ContainsFunc(values, s.hasToken) {
+		replace(h, "Authorization", slices.DeleteFunc(slices.Clone(values), s.hasToken))
 	}
 }
 
-func (s secrets) isBearerToken(v string) bool {
-	scheme, token, _ := strings.Cut(textproto.TrimString(v), " ")
-	return strings.EqualFold(scheme, "Bearer") && s.isToken(textproto.TrimString(token))
+// hasToken reports whether an Authorization holds one of codehub's tokens,
+// under whatever scheme: who mistyped "Bearer" has sent it nevertheless.
+func (s secrets) hasToken(v string) bool {
+	return slices.ContainsFunc(strings.Fields(v), s.isToken)
 }
 
 // setSecret puts the container's secret first among the cookies, where

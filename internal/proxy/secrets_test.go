@@ -106,7 +106,9 @@ func TestStrip(t *testing.T) {
 		{"token, written otherwise", "bEARER   chub_abc ", ""},
 		{"another's bearer", "Bearer eyJhbGciOi", "Bearer eyJhbGciOi"},
 		{"password", "Basic Y2h1Yl86", "Basic Y2h1Yl86"},
-		{"no scheme", "chub_abc", "chub_abc"},
+		{"token, by a tab", "Bearer\tchub_abc", ""},
+		{"another scheme", "Token chub_abc", ""},
+		{"no scheme", "chub_abc", ""},
 		{"a scheme alone", "Bearer", "Bearer"},
 	}
 	for _, test := range tests {
