@@ -269,6 +269,31 @@ func TestContainerThatNobodyOwnsIsRemoved(t *testing.T) {
 	}
 }
 
+// So many containers without a workspace that it is rather the database which
+// is the wrong one are only reported.
+func TestManyContainersThatNobodyOwnsAreKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	stop := w.lead()
+	for i := range 5 {
+		w.awaitPhase(w.create(fmt.Sprint("ws", i), workspace.DesiredRunning), workspace.PhaseRunning)
+	}
+	stop()
+	conn, err := pgx.Connect(t.Context(), w.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(t.Context(), `DELETE FROM workspaces`); err != nil {
+		t.Fatal(err)
+	}
+	w.lead()
+	w.awaitCalls("Containers", w.fake.Calls("Containers")+20) // far more looks than it takes for one
+	if n := w.fake.Calls("RemoveContainer"); n != 0 {
+		t.Errorf("%d containers were removed", n)
+	}
+}
+
 // A check of the surroundings that hangs is given up, and made again.
 func TestHangingPrepareIsGivenUp(t *testing.T) {
 	t.Parallel()

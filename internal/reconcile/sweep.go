@@ -85,12 +85,25 @@ func (t *term) tidy(ctx context.Context, rows []workspace.Workspace, seen observ
 	}
 	now := time.Now()
 	next := map[string]stray{}
+	ownerless := 0
+	for id := range seen.containers {
+		if !owned[id] {
+			ownerless++
+		}
+	}
+	// So many at once are rather a database that is not the usual one.
+	many := len(seen.containers) >= 5 && ownerless*5 > len(seen.containers)
 	for id, k := range seen.containers {
 		if owned[id] {
 			continue
 		}
 		s := t.known(k.ID, now)
-		if now.Sub(s.since) >= 2*t.cfg.IdleInterval {
+		switch {
+		case now.Sub(s.since) < 2*t.cfg.IdleInterval:
+		case many && !s.said:
+			t.cfg.Log.Warn("a container belongs to no workspace; it is kept, since so many do", "workspace", id, "container", k.ID, "state", k.Detail)
+			s.said = true
+		case !many:
 			if !s.said {
 				t.cfg.Log.Warn("removing a container that belongs to no workspace", "workspace", id, "container", k.ID, "state", k.Detail)
 				s.said = true
