@@ -117,7 +117,7 @@ func New(c Config) *Dashboard {
 // and refused from other origins.
 func (d *Dashboard) Routes(mux *http.ServeMux) {
 	handle := func(pattern string, h http.HandlerFunc) {
-		mux.Handle(pattern, d.guard.Handler(limitBody(h)))
+		mux.Handle(pattern, d.guard.Handler(limitBody(formWithin, h)))
 	}
 	// signedIn pages send whoever is not to the login page first.
 	signedIn := func(pattern string, h callerHandler) { handle(pattern, d.signedIn(h)) }

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"net/http"
 	"net/url"
+	"time"
 
 	"codehub/internal/workspace"
 )
@@ -12,8 +13,13 @@ import (
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; " +
 	"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// maxBody bounds what a form may send.
-const maxBody = 256 << 10
+const (
+	// maxBody bounds what a form may send.
+	maxBody = 256 << 10
+	// formWithin is how long it may take to arrive: one that trickles in, from
+	// whoever is not even logged in, must not hold a connection for ever.
+	formWithin = 30 * time.Second
+)
 
 func secureHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", policy)
@@ -25,9 +31,20 @@ func secureHeaders(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
-func limitBody(h http.HandlerFunc) http.Handler {
+// limitBody reads the form, within its bounds, before h looks at it. What could
+// not be read in full counts as not sent.
+func limitBody(within time.Duration, h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		if r.Method == http.MethodPost {
+			// A server without a network connection sets no deadline. The end
+			// is lifted again: reached later, it would look like a client that
+			// has gone.
+			rc := http.NewResponseController(w)
+			_ = rc.SetReadDeadline(time.Now().Add(within))
+			_ = r.ParseForm()
+			_ = rc.SetReadDeadline(time.Time{})
+		}
 		h(w, r)
 	})
 }

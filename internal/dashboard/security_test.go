@@ -2,11 +2,15 @@ package dashboard
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"codehub/internal/workspace"
 )
@@ -166,13 +170,13 @@ func TestPreferences(t *testing.T) {
 func TestAdminsAreWarnedOfPathMode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.PathMode = true })
-	contains(t, "an admin's list", w.signedIn().get("/").body, "CODEHUB_WORKSPACE_URL")
+	contains(t, "an admin's list", w.signedIn().get("/").body, "Let only people you trust create workspaces")
 	if _, err := w.auth.CreateUser(t.Context(), "other", "another password", false); err != nil {
 		t.Fatal(err)
 	}
 	b := w.browser()
 	b.post("/login", url.Values{"username": {"other"}, "password": {"another password"}})
-	lacks(t, "somebody's list", b.get("/").body, "CODEHUB_WORKSPACE_URL")
+	lacks(t, "somebody's list", b.get("/").body, "Let only people you trust create workspaces")
 }
 
 // brokenStore is a database that is down.
@@ -203,4 +207,43 @@ func TestNowhere(t *testing.T) {
 		}
 	}
 	contains(t, "nowhere", w.browser().get("/nowhere").body, "There is no such page")
+}
+
+// Whoever is not even logged in must not hold a connection with a form that
+// never ends; one that comes in time is read, and its request goes on.
+func TestFormThatTricklesIn(t *testing.T) {
+	t.Parallel()
+	var name string
+	gone := make(chan bool, 2)
+	srv := httptest.NewServer(limitBody(200*time.Millisecond, func(_ http.ResponseWriter, r *http.Request) {
+		name = r.PostFormValue("name")
+		select {
+		case <-r.Context().Done():
+			gone <- true
+		case <-time.After(400 * time.Millisecond):
+			gone <- false
+		}
+	}))
+	t.Cleanup(srv.Close)
+	send := func(body string, length int) {
+		t.Helper()
+		c, err := net.Dial("tcp", srv.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		_, err = fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\n%s", length, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("name=whole", len("name=whole"))
+	if <-gone || name != "whole" {
+		t.Errorf("in time: the request was ended, or its form not read: %q", name)
+	}
+	send("name=half", 1000)
+	<-gone // the handler is reached though the form never ends
+	if name != "" {
+		t.Errorf("half a form was read: %q", name)
+	}
 }

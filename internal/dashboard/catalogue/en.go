@@ -12,7 +12,7 @@ var en = map[string]string{
 	"layout.logout":         "Log out",
 	"layout.offline":        "Connection lost. Trying again…",
 	"layout.request_failed": "That did not reach the server. Check your connection and try again.",
-	"layout.path_mode":      "Workspaces share this site’s address, so what runs in one can act as whoever opens it. CODEHUB_WORKSPACE_URL gives each its own.",
+	"layout.path_mode":      "Workspaces share this site’s address, so what runs in one can act as whoever opens it. Let only people you trust create workspaces.",
 	"nav.workspaces":        "Workspaces",
 	"nav.tokens":            "API tokens",
 	"theme.label":           "Appearance",
