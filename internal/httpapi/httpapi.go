@@ -75,6 +75,8 @@ type server struct {
 	base    string // CODEHUB_URL without a trailing slash
 	origins *http.CrossOriginProtection
 	log     *slog.Logger
+
+	following following
 }
 
 // handler answers one route. id is who asks; the zero Identity on open routes.

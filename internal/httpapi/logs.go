@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"codehub/internal/auth"
@@ -33,6 +34,12 @@ func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.I
 	if err != nil {
 		return err
 	}
+	if follow {
+		if !s.following.add(id.Caller.UserID) {
+			return workspace.Errorf(codeTooManyStreams, "Too many logs are being followed for this account: at most %d.", maxFollowed)
+		}
+		defer s.following.remove(id.Caller.UserID)
+	}
 	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
 	defer stop()
 	out := &textStream{w: w, rc: http.NewResponseController(w), within: s.cfg.WriteWithin, head: r.Method == http.MethodHead}
@@ -51,6 +58,37 @@ func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.I
 		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "The container backend does not answer. Try again later.", Err: err}
 	}
 	return err
+}
+
+// maxFollowed bounds how many logs one user follows at once: each holds a
+// connection to the container backend, which all users share.
+const maxFollowed = 16
+
+// following counts the logs that are being followed, by user.
+type following struct {
+	mu sync.Mutex
+	by map[string]int
+}
+
+func (f *following) add(user string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.by[user] >= maxFollowed {
+		return false
+	}
+	if f.by == nil {
+		f.by = map[string]int{}
+	}
+	f.by[user]++
+	return true
+}
+
+func (f *following) remove(user string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.by[user]--; f.by[user] == 0 {
+		delete(f.by, user)
+	}
 }
 
 // textStream sends text on as it comes, and begins the answer only with the

@@ -69,3 +69,42 @@ func TestFollowedLogs(t *testing.T) {
 		t.Errorf("after the logout: %v after %v", err, time.Since(start))
 	}
 }
+
+// Each followed log holds a connection to the backend that all users share.
+func TestFollowedLogsAreBounded(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	path := "/workspaces/" + string(e.workspace(e.ann, "a").ID) + "/logs"
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	follow := func() *http.Response {
+		r, err := http.NewRequestWithContext(ctx, "GET", e.srv.URL+Prefix+path+"?follow=true", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		as(e.ann)(r)
+		resp, err := e.srv.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	first := follow()
+	for range maxFollowed - 1 {
+		resp := follow()
+		defer resp.Body.Close()
+		if resp.StatusCode != 200 {
+			t.Fatalf("status %d", resp.StatusCode)
+		}
+	}
+	e.want(429, "too_many_streams", "GET", path+"?follow=true", "", as(e.ann))
+	e.want(200, "", "GET", path, "", as(e.ann))
+	first.Body.Close()
+	for {
+		resp := follow()
+		resp.Body.Close()
+		if resp.StatusCode == 200 {
+			return
+		}
+	}
+}
