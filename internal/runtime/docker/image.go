@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
@@ -73,8 +74,13 @@ func pullFailed(ctx context.Context, image string, err error) error {
 	if unreachable(err) {
 		return failed(ctx, "pull "+image, err)
 	}
-	return &runtime.PullError{Image: image, Message: err.Error()}
+	return &runtime.PullError{Image: image, Message: echoed.ReplaceAllString(err.Error(), "$1")}
 }
+
+// echoed is where the engine repeats what a server that is no registry has
+// answered. An image's name chooses the server, and the engine reaches this
+// host's own: whoever names an image must not read their answers.
+var echoed = regexp.MustCompile(`(?s)(error parsing HTTP \d+ response body): .*`)
 
 // layers adds up the bytes of a pull.
 type layers struct {

@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -128,6 +130,22 @@ func TestPullErrorHasTheEnginesWords(t *testing.T) {
 	err := r.pull(t.Context(), "127.0.0.1:9/codehub/missing:latest", nil)
 	var pull *runtime.PullError
 	if !errors.As(err, &pull) || !strings.Contains(pull.Message, "connection refused") {
+		t.Fatalf("error = %v", err)
+	}
+}
+
+// Who names an image chooses what the engine asks, this host's own services
+// included. What those answer is not theirs to read.
+func TestPullErrorRepeatsNoAnswer(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "hunter2\nhunter2", http.StatusNotFound)
+	}))
+	t.Cleanup(srv.Close)
+	err := r.pull(t.Context(), srv.Listener.Addr().String()+"/some/image:latest", nil)
+	var pull *runtime.PullError
+	if !errors.As(err, &pull) || strings.Contains(err.Error(), "hunter2") || !strings.Contains(pull.Message, "404") {
 		t.Fatalf("error = %v", err)
 	}
 }
