@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"codehub/api"
+	codehub "codehub/client"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres/embedded"
 )
@@ -85,8 +87,7 @@ func TestDatabaseRestarts(t *testing.T) {
 		time.Sleep(2 * time.Second) // an outage, as everybody notices one
 		s.expect(id, "work")        // what is open stays open
 		up()
-		s.await(id, "served again", func(api.Workspace) bool { return true })
-		s.want(id, "STANDBY")
+		s.insist(id, "STANDBY")
 		s.awaitPhase(id, "STANDBY")
 		s.want(id, "RUNNING")
 		s.awaitPhase(id, "RUNNING")
@@ -98,6 +99,25 @@ func TestDatabaseRestarts(t *testing.T) {
 	default:
 	}
 	s.remove(id)
+}
+
+// insist asks until the database, which was taken away, is there again.
+func (s *server) insist(id, desired string) {
+	s.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		_, err := s.api.Want(s.Context(), id, desired, true)
+		var e *codehub.Error
+		switch {
+		case err == nil:
+			return
+		case !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable:
+			s.Fatalf("without its database the server answers: %v", err)
+		case time.Now().After(deadline):
+			s.Fatalf("the server does not come back: %v", err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 }
 
 // dockerRelay stands between a server and the engine, and can stop passing
@@ -342,8 +362,7 @@ func TestEmbeddedDatabaseFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.expect(id, "work")
-		s.await(id, "served again", func(api.Workspace) bool { return true })
-		s.want(id, "STANDBY")
+		s.insist(id, "STANDBY")
 		s.awaitPhase(id, "STANDBY")
 		s.want(id, "RUNNING")
 		s.awaitPhase(id, "RUNNING")
