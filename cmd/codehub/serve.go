@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
 	"codehub/internal/auth"
@@ -150,7 +151,7 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 	})
 	s.proxy = proxy.New(proxy.Config{
 		Auth: s.auth, Sessions: s.auth, Store: proxyStore{db}, Runtime: rt, Pages: pages, Log: log,
-		PublicURL: cfg.PublicURL, CookieNames: auth.CookieNames(), IsToken: auth.IsToken,
+		PublicURL: cfg.PublicURL, CookieNames: slices.Concat(auth.CookieNames(), dashboard.CookieNames()), IsToken: auth.IsToken,
 	})
 	policy := judge.DefaultPolicy()
 	policy.DeleteGrace = cfg.DeleteGrace
