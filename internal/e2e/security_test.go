@@ -1,0 +1,295 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/moby/moby/client"
+
+	"codehub/api"
+	"codehub/internal/e2e/proc"
+	"codehub/internal/pgtest"
+)
+
+const session = "codehub_session"
+
+// signIn logs somebody in as a browser does and returns the cookie.
+func (s *server) signIn(name string) string {
+	s.Helper()
+	body := fmt.Sprintf(`{"username": %q, "password": %q}`, name, proc.AdminPassword)
+	resp, err := http.Post(s.URL+"/api/v1/login", "application/json", strings.NewReader(body))
+	if err != nil {
+		s.Fatal(err)
+	}
+	resp.Body.Close()
+	for _, c := range resp.Cookies() {
+		if c.Name == session && c.HttpOnly && c.SameSite == http.SameSiteLaxMode && c.Path == "/" && c.Domain == "" {
+			return session + "=" + c.Value
+		}
+	}
+	s.Fatalf("log %s in: %d %v", name, resp.StatusCode, resp.Cookies())
+	return ""
+}
+
+// ask sends a request with these headers (pairs) and follows no redirect.
+func (s *server) ask(method, path, body string, headers ...string) (*http.Response, string) {
+	s.Helper()
+	req, err := http.NewRequestWithContext(s.Context(), method, s.URL+path, strings.NewReader(body))
+	if err != nil {
+		s.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return resp, string(b)
+}
+
+// upgrade asks for a WebSocket and returns the status, and the connection.
+func (s *server) upgrade(id string, headers ...string) (int, net.Conn) {
+	s.Helper()
+	host := strings.TrimPrefix(s.URL, "http://")
+	c, err := net.Dial("tcp", host)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = c.Close() })
+	var more strings.Builder
+	for i := 0; i < len(headers); i += 2 {
+		fmt.Fprintf(&more, "%s: %s\r\n", headers[i], headers[i+1])
+	}
+	fmt.Fprintf(c, "GET /w/%s/ws HTTP/1.1\r\nHost: %s\r\n%sConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", id, host, more.String())
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return resp.StatusCode, c
+}
+
+// The whole server as an outsider, a stranger and another site's page meet it.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.New(t, nil)
+	s := start(t, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DELETE_GRACE=0s")
+	db, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close(t.Context())
+	for _, name := range []string{"eve", "former"} {
+		if _, err := db.Exec(t.Context(), `INSERT INTO users (id, username, username_key, password_hash)
+			SELECT gen_random_uuid(), $1, $1, password_hash FROM users WHERE username = 'admin'`, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := s.create(api.CreateWorkspace{Name: "mine"})
+	s.awaitPhase(id, "RUNNING")
+
+	owner, eve, over, former := s.signIn("admin"), s.signIn("eve"), s.signIn("eve"), s.signIn("former")
+	s.ask("POST", "/api/v1/logout", "", "Cookie", over)
+	if resp, _ := s.ask("GET", "/api/v1/session", "", "Cookie", former); resp.StatusCode != 200 {
+		t.Fatalf("before they are disabled: %d", resp.StatusCode)
+	}
+	if _, err := db.Exec(t.Context(), `UPDATE users SET disabled = true WHERE username = 'former'`); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if resp, _ := s.ask("GET", "/api/v1/session", "", "Cookie", former); resp.StatusCode == 401 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("a disabled user is still let in after 5 s")
+		}
+	}
+	value := strings.TrimPrefix(owner, session+"=")
+	people := map[string][]string{
+		"nobody":                    nil,
+		"a stranger":                {"Cookie", eve},
+		"a session that has ended":  {"Cookie", over},
+		"a disabled user":           {"Cookie", former},
+		"a token as a cookie":       {"Cookie", session + "=" + s.token},
+		"a session as a token":      {api.TokenHeader, value},
+		"a wrong token over cookie": {api.TokenHeader, "chub_wrong", "Cookie", owner},
+	}
+	routes := []string{
+		"GET /api/v1/workspaces/ID", "PATCH /api/v1/workspaces/ID", "DELETE /api/v1/workspaces/ID", "POST /api/v1/workspaces/ID/undelete",
+		"POST /api/v1/workspaces/ID/recover", "POST /api/v1/workspaces/ID/cancel", "POST /api/v1/workspaces/ID/stop?force=true",
+		"GET /api/v1/workspaces/ID/logs", "GET /w/ID/", "POST /w/ID/x", "GET /workspaces/ID", "GET /workspaces/ID/logs", "GET /workspaces/ID/edit",
+		"GET /workspaces/ID/delete", "GET /workspaces/ID/force-stop", "GET /workspaces/ID/start-empty", "GET /workspaces/ID/limit",
+		"POST /workspaces/ID/edit", "POST /workspaces/ID/memo", "POST /workspaces/ID/start", "POST /workspaces/ID/stop",
+		"POST /workspaces/ID/force-stop", "POST /workspaces/ID/cancel", "POST /workspaces/ID/recover", "POST /workspaces/ID/start-empty",
+		"POST /workspaces/ID/delete", "POST /workspaces/ID/undelete",
+	}
+	origin := []string{"Origin", s.URL}
+	for who, headers := range people {
+		for _, route := range routes {
+			method, path, _ := strings.Cut(strings.ReplaceAll(route, "ID", id), " ")
+			body, kind := "", "application/json"
+			switch {
+			case strings.HasPrefix(path, "/workspaces"):
+				body, kind = "name=taken&confirm=mine&memo=taken", "application/x-www-form-urlencoded"
+			case method == "PATCH":
+				body = `{"name": "taken"}`
+			}
+			resp, text := s.ask(method, path, body, append([]string{"Content-Type", kind}, headers...)...)
+			refused := resp.StatusCode == 401 || resp.StatusCode == 403 ||
+				resp.StatusCode == 303 && strings.HasPrefix(resp.Header.Get("Location"), "/login")
+			if !refused || strings.Contains(text, "mine") {
+				t.Errorf("%s: %s: %d %.200s", who, route, resp.StatusCode, text)
+			}
+		}
+		if status, _ := s.upgrade(id, append(slices.Clone(origin), headers...)...); status != 401 && status != 403 {
+			t.Errorf("%s: a WebSocket: %d", who, status)
+		}
+	}
+	for _, from := range []string{"", "null", "http://evil.example", s.URL + "0", strings.Replace(s.URL, "//", "//x.", 1)} {
+		headers := []string{"Cookie", owner}
+		if from != "" {
+			headers = append(headers, "Origin", from)
+			for _, path := range []string{"/api/v1/tokens", "/settings/tokens", "/w/" + id + "/x", "/login", "/logout"} {
+				if resp, _ := s.ask("POST", path, "name=x", append([]string{"Content-Type", "text/plain"}, headers...)...); resp.StatusCode != 403 {
+					t.Errorf("POST %s from %s: %d", path, from, resp.StatusCode)
+				}
+			}
+		}
+		if status, _ := s.upgrade(id, headers...); status != 403 {
+			t.Errorf("a WebSocket from %q: %d", from, status)
+		}
+	}
+	if w := s.awaitPhase(id, "RUNNING"); w.Name != "mine" {
+		t.Errorf("somebody changed it: %+v", w)
+	}
+	s.remove(id)
+}
+
+// What reaches a workspace, what it may set, and that its connections end
+// with the session that they came in by.
+func TestWorkspaceIsConfined(t *testing.T) {
+	t.Parallel()
+	s := start(t, "CODEHUB_DELETE_GRACE=0s")
+	id := s.create(api.CreateWorkspace{Name: "mine"})
+	s.awaitPhase(id, "RUNNING")
+	cookie := s.signIn("admin")
+	value := strings.TrimPrefix(cookie, session+"=")
+
+	_, text := s.ask("GET", "/w/"+id+"/echo", "", "Cookie", "a=1; "+cookie+"; b=2; __Host-"+cookie+"; codehub_theme=dark; codehub_lang=ko",
+		"Cookie", "c=3;"+cookie, "Authorization", "Bearer "+s.token, "Codehub-Session-Token", s.token, "X-Forwarded-For", "192.0.2.1", "X-Forwarded-Host", "evil.example")
+	for _, secret := range []string{value, s.token, "codehub_", "192.0.2.1", "evil.example"} {
+		if strings.Contains(text, secret) {
+			t.Errorf("%q reaches the workspace: %s", secret, text)
+		}
+	}
+	for _, own := range []string{"a=1", "b=2", "c=3"} {
+		if !strings.Contains(text, own) {
+			t.Errorf("%q does not reach the workspace: %s", own, text)
+		}
+	}
+
+	q := url.Values{"c": {session + "=fixed; Path=/", "__Host-" + session + "=fixed; Path=/; Secure", "codehub_lang=ko; Path=/", "own=1; Path=/; Domain=localhost"}}
+	resp, _ := s.ask("GET", "/w/"+id+"/setcookie?"+q.Encode(), "", "Cookie", cookie)
+	if got, want := resp.Header.Values("Set-Cookie"), []string{"own=1; Path=/w/" + id + "/"}; !slices.Equal(got, want) {
+		t.Errorf("it sets %q, want %q", got, want)
+	}
+
+	status, conn := s.upgrade(id, "Cookie", cookie, "Origin", s.URL)
+	if status != 101 {
+		t.Fatalf("the owner's WebSocket: %d", status)
+	}
+	ended := make(chan string, 2)
+	go func() {
+		_, _ = io.Copy(io.Discard, conn)
+		ended <- "the WebSocket"
+	}()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", s.URL+"/api/v1/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Cookie", cookie)
+	events, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Body.Close()
+	go func() {
+		_, _ = io.Copy(io.Discard, events.Body)
+		ended <- "the event stream"
+	}()
+	s.ask("POST", "/api/v1/logout", "", "Cookie", cookie)
+	late := time.After(5 * time.Second)
+	for range 2 {
+		select {
+		case <-ended:
+		case <-late:
+			t.Fatal("5 s after the logout a connection is still open")
+		}
+	}
+	for _, secret := range []string{value, s.token, proc.AdminPassword} {
+		if strings.Contains(s.Log(), secret) {
+			t.Error("a secret is in the log")
+		}
+	}
+	s.remove(id)
+}
+
+// What a container is given, and that nobody else reads the data folder.
+func TestHardening(t *testing.T) {
+	t.Parallel()
+	s := start(t, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE=local-dir")
+	id := s.create(api.CreateWorkspace{Name: "mine"})
+	s.awaitPhase(id, "RUNNING")
+	got, err := s.docker.ContainerInspect(t.Context(), "codehub-ws-"+id, client.ContainerInspectOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := got.Container.HostConfig
+	text, err := json.Marshal(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(h.CapDrop, []string{"ALL"}) || len(h.CapAdd) > 0 || !slices.Contains(h.SecurityOpt, "no-new-privileges:true") ||
+		h.Privileged || h.PidsLimit == nil || *h.PidsLimit <= 0 || h.Memory <= 0 || h.NanoCPUs <= 0 || len(h.Devices) > 0 ||
+		h.NetworkMode.IsHost() || h.PidMode.IsHost() || h.IpcMode.IsHost() || len(h.Mounts) != 1 || len(h.Binds) > 0 || len(h.PortBindings) > 0 {
+		t.Errorf("the container is given %s", text)
+	}
+	err = filepath.WalkDir(s.home, func(path string, e os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if path != s.home && info.Mode().Perm()&0o006 != 0 {
+			t.Errorf("%s is open to everybody: %s", path, info.Mode())
+		}
+		if e.IsDir() && info.Mode().Perm()&0o001 == 0 {
+			return filepath.SkipDir // nobody else comes further
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	s.remove(id)
+}
