@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -96,7 +97,8 @@ const runtimeStepPulling = "pulling"
 
 // TestPagesOnEveryScreen opens every page in light and dark, wide and on a
 // phone, in both languages: none has a flaw, breaks its content policy or
-// throws. The pictures are the test's artifacts.
+// throws. With -artifacts it keeps
+// their pictures.
 func TestPagesOnEveryScreen(t *testing.T) {
 	t.Parallel()
 	w := newEmptyWorld(t, func(c *Config) { c.PathMode = true })
@@ -246,6 +248,9 @@ func (b *tab) shoot(dir string, l look, name string) {
 	b.t.Helper()
 	for _, f := range value(b, chromedp.Evaluate[[]string](flaws)) {
 		b.t.Errorf("%s, %s: %s", name, l.name, f)
+	}
+	if f := flag.Lookup("test.artifacts"); f == nil || f.Value.String() != "true" {
+		return // nobody is going to look at it
 	}
 	picture := chromedp.CaptureScreenshot()
 	if name == "list" || name == "detail" {

@@ -31,114 +31,6 @@ func lacks(t *testing.T, what, body string, parts ...string) {
 	}
 }
 
-func TestLogin(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	b := w.browser()
-
-	a := b.get("/workspaces/0198c0de-0000-7000-8000-000000000001?x=1")
-	if got := a.header.Get("Location"); a.status != http.StatusSeeOther || got != "/login?next=%2Fworkspaces%2F0198c0de-0000-7000-8000-000000000001%3Fx%3D1" {
-		t.Fatalf("without a session: %d %q", a.status, got)
-	}
-	a = b.get("/login?next=/settings/tokens")
-	contains(t, "login", a.body, `name="next" value="/settings/tokens"`, `autocomplete="current-password"`, `<label for="username">`)
-	a = b.get("/login?next=https://evil/")
-	contains(t, "login with a strange next", a.body, `name="next" value="/"`)
-
-	a = b.post("/login", url.Values{"username": {"admin"}, "password": {"wrong"}})
-	if a.status != http.StatusUnauthorized {
-		t.Errorf("wrong password: %d", a.status)
-	}
-	contains(t, "wrong password", a.body, "The username or the password is wrong.", `value="admin"`)
-	if a = b.post("/login", url.Values{}); a.status != http.StatusUnprocessableEntity {
-		t.Errorf("nothing filled in: %d", a.status)
-	}
-
-	a = b.post("/login", url.Values{"username": {"admin"}, "password": {adminPassword}, "next": {"//evil"}})
-	if a.status != http.StatusSeeOther || a.header.Get("Location") != "/" {
-		t.Fatalf("log in with a strange next: %d %q", a.status, a.header.Get("Location"))
-	}
-	if a = b.get("/login?next=/settings/tokens"); a.header.Get("Location") != "/settings/tokens" {
-		t.Errorf("login page with a session: %d %q", a.status, a.header.Get("Location"))
-	}
-	if a = b.get("/"); a.status != http.StatusOK {
-		t.Errorf("the list: %d", a.status)
-	}
-	if a = b.get("/logout"); a.status == http.StatusOK || a.status == http.StatusSeeOther {
-		t.Errorf("logging out by a GET: %d", a.status)
-	}
-	if a = b.post("/logout", nil); a.header.Get("Location") != "/login" {
-		t.Errorf("log out: %d", a.status)
-	}
-	if a = b.get("/"); a.status != http.StatusSeeOther {
-		t.Errorf("the list after logging out: %d", a.status)
-	}
-}
-
-func TestLockout(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	b := w.browser()
-	var a answer
-	for range 6 {
-		a = b.post("/login", url.Values{"username": {"admin"}, "password": {"wrong"}})
-	}
-	if a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" {
-		t.Errorf("locked out: %d, Retry-After %q", a.status, a.header.Get("Retry-After"))
-	}
-	contains(t, "locked out", a.body, "Too many failed attempts.")
-}
-
-func TestSetup(t *testing.T) {
-	t.Parallel()
-	w := newEmptyWorld(t)
-	code, err := w.auth.SetupCode(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := w.browser()
-	if a := b.get("/login"); a.header.Get("Location") != "/setup" {
-		t.Fatalf("login without users: %d %q", a.status, a.header.Get("Location"))
-	}
-	contains(t, "setup", b.get("/setup").body, `<label for="code">`, `<label for="password2">`, `autocomplete="new-password"`)
-
-	fill := func(change map[string]string) url.Values {
-		v := url.Values{"code": {code}, "username": {"mina"}, "password": {"a long password"}, "password2": {"a long password"}}
-		for k, s := range change {
-			v.Set(k, s)
-		}
-		return v
-	}
-	for name, c := range map[string]struct {
-		change map[string]string
-		want   string
-	}{
-		"the wrong code":      {map[string]string{"code": "AAAA-AAAA-AAAA-AAAA"}, "This is not the code."},
-		"no code":             {map[string]string{"code": ""}, "Please fill this in."},
-		"a short password":    {map[string]string{"password": "short", "password2": "short"}, "too short"},
-		"different passwords": {map[string]string{"password2": "another password"}, "not the same"},
-		"a bad username":      {map[string]string{"username": "a b"}, "A username has"},
-	} {
-		a := b.post("/setup", fill(c.change))
-		if a.status < 400 || a.status >= 500 {
-			t.Errorf("%s: %d", name, a.status)
-		}
-		contains(t, name, a.body, c.want)
-		lacks(t, name, a.body, "a long password")
-	}
-	a := b.post("/setup", fill(nil))
-	if a.status != http.StatusSeeOther || a.header.Get("Location") != "/" {
-		t.Fatalf("setup: %d %s", a.status, a.body)
-	}
-	contains(t, "the list", b.get("/").body, "Create your first workspace", "mina")
-	if a := w.browser().get("/setup"); a.header.Get("Location") != "/login" {
-		t.Errorf("setup again: %d %q", a.status, a.header.Get("Location"))
-	}
-	if a := w.browser().post("/setup", fill(map[string]string{"username": "second"})); a.header.Get("Location") != "/login" {
-		t.Errorf("a second first user: %d", a.status)
-	}
-}
-
 func TestCreate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -401,7 +293,7 @@ func TestTokens(t *testing.T) {
 	a = b.htmx("/settings/tokens", url.Values{"name": {"laptop"}, "expires": {"30"}})
 	contains(t, "made", a.body, auth.TokenPrefix, "only time", "Codehub-Session-Token", `id="tokens"`)
 	page := b.get("/settings/tokens").body
-	contains(t, "the list", page, "laptop", "never used", "29 days")
+	contains(t, "the list", page, "laptop", "never used", "30 days")
 	lacks(t, "the list", page, auth.TokenPrefix)
 	tokens, err := w.auth.Tokens(t.Context(), w.caller("admin"))
 	if err != nil || len(tokens) != 1 || tokens[0].ExpiresAt == nil {

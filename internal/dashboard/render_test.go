@@ -132,23 +132,23 @@ func TestEveryStateRendersWithAWayOut(t *testing.T) {
 				}
 			}
 		}
-		// States that look alike are rendered once.
+		// States that look alike are rendered once, and by turns in each language.
 		look := fmt.Sprint(v.State, v.Queued, v.Phase, v.Operation, v.Deleted, w.ErrorReason, v.Request, v.Primary, v.Actions, v.Menu)
 		if looks[look] {
 			return
 		}
 		looks[look] = true
-		for _, s := range sets {
-			if v.Deleted {
-				renderPart(t, s, "gone", map[string]any{"V": v, "OOB": false})
-			} else {
-				renderPart(t, s, "card", map[string]any{"V": v, "OOB": false})
-			}
-			dv := d.detailOf(w)
-			renderPart(t, s, "panel", dv)
-			renderPart(t, s, "facts", dv)
-			renderPart(t, s, "wait", waitView{view: viewOf(w, fromWait, 2*time.Hour, testNow), Kind: waitKind(w)})
+		languages := catalogue.Languages()
+		s := sets[languages[len(looks)%len(languages)].Code]
+		if v.Deleted {
+			renderPart(t, s, "gone", map[string]any{"V": v, "OOB": false})
+		} else {
+			renderPart(t, s, "card", map[string]any{"V": v, "OOB": false})
 		}
+		dv := d.detailOf(w)
+		renderPart(t, s, "panel", dv)
+		renderPart(t, s, "facts", dv)
+		renderPart(t, s, "wait", waitView{view: viewOf(w, fromWait, 2*time.Hour, testNow), Kind: waitKind(w)})
 	})
 	if n < 1000 || len(looks) < 100 {
 		t.Fatalf("only %d states with %d looks were tried", n, len(looks))

@@ -120,7 +120,7 @@ func (l *Language) In(t, now time.Time) string {
 	case d < 24*time.Hour:
 		return l.T("time.in_hours", int(d/time.Hour), int(d%time.Hour/time.Minute))
 	}
-	return l.N("time.in_days", int(d/(24*time.Hour)))
+	return l.N("time.in_days", int((d+12*time.Hour)/(24*time.Hour)))
 }
 
 // Bytes writes a size in decimal units: "640 MB".

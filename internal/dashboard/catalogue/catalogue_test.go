@@ -92,7 +92,7 @@ func TestTimesAndSizes(t *testing.T) {
 		}
 	}
 	for d, want := range map[time.Duration]string{
-		-time.Hour: "less than a minute", 118 * time.Minute: "1 h 58 min", 5 * time.Minute: "5 min", 24 * time.Hour: "1 day", 60 * time.Hour: "2 days",
+		-time.Hour: "less than a minute", 118 * time.Minute: "1 h 58 min", 5 * time.Minute: "5 min", 24 * time.Hour: "1 day", 60 * time.Hour: "3 days", 90*24*time.Hour - time.Second: "90 days",
 	} {
 		if got := English.In(now.Add(d), now); got != want {
 			t.Errorf("in %s is %q, want %q", d, got, want)

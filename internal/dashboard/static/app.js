@@ -21,7 +21,7 @@
   }
 
   function until(seconds, t) {
-    var days = Math.floor(seconds / 86400)
+    var days = Math.round(seconds / 86400)
     if (seconds < 60) return t.inMoment
     if (seconds < 3600) return fill(t.inMinutes, Math.floor(seconds / 60))
     if (seconds < 86400) return fill(t.inHours, Math.floor(seconds / 3600), Math.floor(seconds % 3600 / 60))
