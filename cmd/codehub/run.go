@@ -98,16 +98,11 @@ func (s *server) coordinate(ctx context.Context) error {
 	})
 }
 
-// notified takes one of the database's notifications. Routes and the sessions
-// behind them are dropped before anybody hears of it, so that whoever comes
-// back on an event never finds the state before it.
-func (s *server) notified(n postgres.Notification) {
-	s.hub.Handle(n.Channel, n.Payload)
-}
+// notified takes one of the database's notifications.
+func (s *server) notified(n postgres.Notification) { s.hub.Handle(n.Channel, n.Payload) }
 
 // gap follows a time in which notifications may have been missed.
 func (s *server) gap() {
-	s.proxy.InvalidateAll()
 	s.auth.InvalidateAll()
 	s.hub.Gap()
 }

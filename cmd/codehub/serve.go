@@ -153,6 +153,12 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 		Auth: s.auth, Sessions: s.auth, Store: proxyStore{db}, Runtime: rt, Pages: pages, Log: log,
 		PublicURL: cfg.PublicURL, CookieNames: slices.Concat(auth.CookieNames(), dashboard.CookieNames()), IsToken: auth.IsToken,
 	})
+	// Routes are dropped before anybody hears of a change, so that whoever comes
+	// back on an event never meets the state before it.
+	s.hub.Observe(bus.Observer{
+		Changed: func(_ string, id workspace.ID) { s.proxy.Invalidate(id) },
+		Gap:     s.proxy.InvalidateAll,
+	})
 	policy := judge.DefaultPolicy()
 	policy.DeleteGrace = cfg.DeleteGrace
 	s.ctrl = reconcile.New(reconcile.Config{
