@@ -42,6 +42,7 @@ var words = domains{
 	"overdue":  {"no", "yes"},
 	"executor": {"no", "yes"},
 	"late":     {"no", "yes"},
+	"recover":  {"no", "yes"},
 	"fresh":    {"no", "yes"},
 	"recorded": {"Timeout", "DataLost", "ArchiveCorrupted"},
 	"action":   {workspace.RecoverAfresh, workspace.RecoverEmpty},

@@ -37,7 +37,7 @@ func readAnswers(t testing.TB) *answers {
 		phase: phase["phase"].only(t, "deleted", "operation", "home", "error", "healthy",
 			"volume_ready", "archive_ready", "container_ready"),
 		workspace: operation["workspace"].only(t, "error", "healthy", "queued", "phase", "home", "seen",
-			"volume_ready", "archive_ready", "container_ready", "desired"),
+			"volume_ready", "archive_ready", "archive", "container_ready", "desired"),
 		deleted: operation["deleted"].only(t, "deleted", "error", "home", "seen", "volume_ready", "container_ready"),
 		done:    completion["done"].only(t, "operation", "home", "volume", "container", "archive_ready"),
 		running: retry["running"].only(t, "operation", "home", "healthy", "done", "queued", "container_ready",
@@ -185,7 +185,7 @@ func (a *answers) decision(t testing.TB, c combination, f facts) (does, home str
 	case word("deleted", c.deleted) != "no":
 		r = a.deleted.find(c.deleted, c.error, c.home, seen, f.volume, f.container)
 	default:
-		r = a.workspace.find(c.error, f.healthy, c.queued, f.phase, c.home, seen, f.volume, f.archive, f.container, c.desired)
+		r = a.workspace.find(c.error, f.healthy, c.queued, f.phase, c.home, seen, f.volume, f.archive, c.archive, f.container, c.desired)
 	}
 	if r == nil {
 		t.Fatalf("nothing says what is done for %s", c)

@@ -147,7 +147,12 @@ func choose(in Input) workspace.Operation {
 	case workspace.PhaseStandby:
 		switch {
 		case row.Home.State == workspace.HomeRemoving && container == workspace.ReasonNoContainer:
-			return archiving(in) // only the removal may follow, whatever is wanted
+			// Only the removal may follow, whatever is wanted; but not on the
+			// word of an earlier look that there is another copy.
+			if row.ArchiveKey != "" && in.Obs.Archive != ArchivePresent {
+				return workspace.OpNone
+			}
+			return archiving(in)
 		case run && row.Home.State == workspace.HomeLive:
 			return workspace.OpStarting
 		case row.Conditions.HasContainer():

@@ -24,12 +24,12 @@ func Phase(row workspace.Workspace, c workspace.Conditions) workspace.Phase {
 	return workspace.PhasePending
 }
 
-// nothingLeft: no home, no container, no volume of ours, no archive, and all
-// of that seen, not assumed.
+// nothingLeft: no home (and so no volume of ours), no container, no archive,
+// and all of that seen, not assumed.
 func nothingLeft(row workspace.Workspace, c workspace.Conditions) bool {
 	return row.Operation == workspace.OpNone && row.Home.State == workspace.HomeAbsent &&
 		c.Get(workspace.ContainerReady).Reason == workspace.ReasonNoContainer &&
-		!ownVolume(c) && c.Get(workspace.VolumeReady).Reason != workspace.ReasonNotObserved &&
+		c.Get(workspace.VolumeReady).Reason != workspace.ReasonNotObserved &&
 		row.ArchiveKey == ""
 }
 

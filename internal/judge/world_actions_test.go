@@ -1,6 +1,7 @@
 package judge_test
 
 import (
+	"strings"
 	"time"
 
 	"pgregory.net/rapid"
@@ -10,10 +11,14 @@ import (
 )
 
 // actions are the steps of a simulated world; rapid draws them in any order.
-// What matters most is listed several times.
+// What matters most is listed several times; what begins with + happens in
+// every world.
 func (w *world) actions() map[string]func(*rapid.T) {
 	a := map[string]func(*rapid.T){"": func(*rapid.T) { w.invariants() }}
 	add := func(name string, times int, f func()) {
+		if !strings.HasPrefix(name, "+") && !w.happens(name) {
+			return
+		}
 		for i := range times {
 			a[name+string(rune('a'+i))] = func(t *rapid.T) {
 				w.t = t
@@ -29,12 +34,12 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			}
 		}
 	}
-	add("tick", 8, serving(w.runTick))
+	add("+tick", 8, serving(w.runTick))
 	add("tick stage", 3, serving(w.stepTick))
-	add("executor", 8, serving(w.stepExecutor))
-	add("container answers", 2, w.stepContainer)
+	add("+executor", 8, serving(w.stepExecutor))
+	add("+container answers", 1, w.stepContainer)
 	add("job", 4, w.stepJobs)
-	add("goes on", 6, func() {
+	add("+goes on", 8, func() {
 		for range rapid.IntRange(1, 6).Draw(w.t, "rounds") {
 			w.stepJobs()
 			w.stepContainer()
@@ -58,7 +63,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		}
 	})
 	add("kill", 1, serving(w.kill))
-	add("start", 2, func() {
+	add("+start", 2, func() {
 		if w.srv == nil {
 			w.startServer()
 		}
@@ -66,7 +71,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 	add("use", 2, w.useHome)
 	add("sweep", 1, w.sweep)
 	w.requests(add)
-	w.faults(add)
+	w.mishaps(add)
 	return a
 }
 
@@ -111,7 +116,7 @@ func (w *world) sweep() {
 }
 
 func (w *world) requests(add func(string, int, func())) {
-	add("patch", 3, func() { w.patch(drawDesired(w.t), rapid.Bool().Draw(w.t, "queue")) })
+	add("+patch", 3, func() { w.patch(drawDesired(w.t), rapid.Bool().Draw(w.t, "queue")) })
 	add("visit", 2, w.visit)
 	add("expire", 2, w.expire)
 	add("cancel", 1, w.cancel)
@@ -126,16 +131,21 @@ func (w *world) requests(add func(string, int, func())) {
 	add("undelete", 2, w.undelete)
 }
 
-func (w *world) faults(add func(string, int, func())) {
+func (w *world) mishaps(add func(string, int, func())) {
 	add("engine goes", 1, func() { w.reachable = false })
-	add("engine comes", 2, w.engineComes)
+	add("+engine comes", 1, w.engineComes)
 	add("bucket goes", 1, func() { w.bucketUp = false })
-	add("bucket comes", 2, w.bucketComes)
+	add("+bucket comes", 1, w.bucketComes)
 	add("image goes", 1, func() { w.imageThere, w.imageBad = false, rapid.Bool().Draw(w.t, "bad") })
 	add("image comes", 1, func() { w.imageBad = false })
 	add("container exits", 1, func() {
 		if k := w.container; k != nil && k.state == judge.Running {
 			_ = w.endContainer(k.id)
+		}
+	})
+	add("container is slow", 1, func() {
+		if k := w.container; k != nil {
+			k.answers = false
 		}
 	})
 	add("container taken", 1, func() { w.container = nil })

@@ -52,6 +52,9 @@ func (w *world) checkDecision(in judge.Input, r judge.Result) {
 	if in.Row.Operation != workspace.OpNone && r.Row.Operation != in.Row.Operation && r.Row.Operation != workspace.OpNone {
 		w.failf("%s became %s", in.Row.Operation, r.Row.Operation)
 	}
+	w.checkSeen(in, r)
+	w.checkComplete(in, r)
+	w.checkAnswered(in, r)
 	if r.Row.Operation != workspace.OpNone && r.Action.Kind != judge.Claim && in.Obs.ContainerKnown && in.Obs.VolumeKnown {
 		if r.LookAgain.IsZero() || r.LookAgain.After(in.Now.Add(w.policy.NoProgress)) {
 			w.failf("%s has no deadline: %v", r.Row.Operation, r.LookAgain)
@@ -62,6 +65,72 @@ func (w *world) checkDecision(in judge.Input, r judge.Result) {
 	}
 	if r.Action.Kind == judge.Fail {
 		w.checkFail(in, r)
+	}
+}
+
+// checkSeen: what was not seen stays as it was, and nobody is let in to what
+// was not seen to run (design §2).
+func (w *world) checkSeen(in judge.Input, r judge.Result) {
+	stays := func(t workspace.ConditionType) {
+		if was, is := in.Row.Conditions.Get(t), r.Row.Conditions.Get(t); was.Reason != is.Reason {
+			w.failf("%s was %s and is %s, without having been seen", t, was.Reason, is.Reason)
+		}
+	}
+	if !in.Obs.ContainerKnown {
+		stays(workspace.ContainerReady)
+	}
+	if !in.Obs.VolumeKnown {
+		stays(workspace.VolumeReady)
+	}
+	if k := in.Obs.Container; in.Obs.ContainerKnown && r.Row.Conditions.Is(workspace.ContainerReady) &&
+		(k == nil || k.State != judge.Running || !k.Answers && !in.Row.Conditions.Is(workspace.ContainerReady)) {
+		w.failf("ready, but seen was %+v", k)
+	}
+	if v := in.Obs.Volume; in.Obs.VolumeKnown && r.Row.Conditions.Is(workspace.VolumeReady) && (v == nil || v.Claim != r.Row.Home.Claim) {
+		w.failf("there is a home, but seen was %+v", v)
+	}
+}
+
+// checkComplete: what is complete has come to where it was to lead (design §2).
+func (w *world) checkComplete(in judge.Input, r judge.Result) {
+	if r.Action.Kind != judge.Complete {
+		return
+	}
+	gone := in.Obs.ContainerKnown && in.Obs.Container == nil
+	ok := false
+	switch phase := r.Row.Phase; r.Action.Op {
+	case workspace.OpProvisioning, workspace.OpRestoring:
+		ok = phase == workspace.PhaseStandby && r.Row.Home.State == workspace.HomeLive
+	case workspace.OpStarting:
+		ok = phase == workspace.PhaseRunning
+	case workspace.OpStopping:
+		ok = gone && phase != workspace.PhaseRunning
+	case workspace.OpArchiving:
+		ok = phase == workspace.PhaseArchived || phase == workspace.PhasePending && r.Row.ArchiveKey == ""
+	case workspace.OpCreateEmptyArchive:
+		ok = phase == workspace.PhaseArchived
+	case workspace.OpDeleting:
+		ok = gone
+	}
+	if !ok {
+		w.failf("%s is complete, in %s", r.Action.Op, r.Row.Phase)
+	}
+}
+
+// checkAnswered: requests are answered, and what is asked for is done.
+func (w *world) checkAnswered(in judge.Input, r judge.Result) {
+	row := in.Row
+	if row.Operation == workspace.OpNone {
+		return
+	}
+	if row.CancelRequestedAt != nil && !r.ClearCancel {
+		w.failf("a request to cancel is not answered")
+	}
+	wanted := row.NextDesired == workspace.DesiredRunning || row.NextDesired == workspace.DesiredStandby
+	ends := row.CancelRequestedAt != nil && judge.Cancellable(row) ||
+		row.Operation == workspace.OpArchiving && row.Home.State == workspace.HomeLive && (wanted || in.Obs.Container != nil)
+	if ends && r.Row.Operation != workspace.OpNone {
+		w.failf("%s goes on", row.Operation)
 	}
 }
 
@@ -88,6 +157,9 @@ func (w *world) checkClaim(in judge.Input, r judge.Result) {
 	case workspace.OpDeleting:
 		ok = in.Row.DeletedAt != nil
 	}
+	if in.Row.RetryAt != nil && in.Row.RetryAt.After(in.Now) {
+		w.failf("%s claimed before the time to retry", r.Action.Op)
+	}
 	if in.Row.Operation != workspace.OpNone || r.Row.OpID != in.ClaimID || (in.Row.DeletedAt != nil) != (r.Action.Op == workspace.OpDeleting) {
 		ok = false
 	}
@@ -101,6 +173,9 @@ func (w *world) checkClaim(in judge.Input, r judge.Result) {
 func (w *world) checkFail(in judge.Input, r judge.Result) {
 	if r.Row.ErrorReason == workspace.ErrUnreachable {
 		w.failf("an outage is recorded as a failure")
+	}
+	if r.Row.ErrorReason == workspace.ErrActionFailed && r.Row.ErrorCount >= workspace.MaxAttempts {
+		w.failf("attempt %d is not the last", r.Row.ErrorCount)
 	}
 	if r.Action.Reason != workspace.ErrTimeout {
 		return
@@ -120,6 +195,15 @@ func (w *world) checkFail(in judge.Input, r judge.Result) {
 		if w.bucketUpAt.After(up) {
 			up = w.bucketUpAt
 		}
+	}
+	switch {
+	case in.Work.Pulling:
+		bound = w.policy.NoProgress
+		if in.Work.ProgressAt.After(up) {
+			up = in.Work.ProgressAt
+		}
+	case in.Work.PulledAt.After(up):
+		up = in.Work.PulledAt
 	}
 	if up.Add(bound).After(in.Now) {
 		w.failf("%s timed out, but the backend answers for %s only", r.Action.Op, in.Now.Sub(up))

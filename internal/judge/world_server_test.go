@@ -3,6 +3,8 @@ package judge_test
 import (
 	"time"
 
+	"pgregory.net/rapid"
+
 	"codehub/internal/judge"
 	"codehub/internal/workspace"
 )
@@ -110,7 +112,7 @@ func (w *world) runTick() {
 }
 
 func (w *world) observe(k *tick, look func()) (known bool) {
-	if !w.reachable || w.chance("list fails", 30) {
+	if !w.reachable || w.lookFails() {
 		k.failed = true
 		return false
 	}
@@ -118,12 +120,16 @@ func (w *world) observe(k *tick, look func()) (known bool) {
 	return true
 }
 
+func (w *world) lookFails() bool {
+	return !w.calm && rapid.IntRange(0, 39).Draw(w.t, "look") >= 40-w.faults.looks
+}
+
 func (w *world) askBucket(k *tick) {
 	switch {
 	case onBucket(k.row.Operation) && !w.bucketUp:
 		k.bucketFails = true // whoever works with the bucket finds out, asked for or not
 	case !w.policy.CanArchive || !judge.AsksBucket(k.row):
-	case !w.bucketUp || w.chance("bucket fails", 30):
+	case !w.bucketUp || w.lookFails():
 		k.bucketFails = true
 	default:
 		switch o := w.objects[k.row.ArchiveKey]; {

@@ -47,6 +47,7 @@ func TestMain(m *testing.M) {
 
 type world struct {
 	t      *rapid.T
+	faults faults
 	now    time.Time
 	serial int
 	calm   bool // no faults, no requests
@@ -85,7 +86,7 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func newWorld(t *rapid.T) *world {
 	w := &world{
-		t: t, now: epoch, policy: judge.DefaultPolicy(),
+		t: t, faults: drawFaults(t), now: epoch, policy: judge.DefaultPolicy(),
 		reachable: true, reachableAt: epoch, bucketUp: true, bucketUpAt: epoch,
 		imageThere:  rapid.Bool().Draw(t, "image there"),
 		job:         map[string]*job{},
@@ -104,8 +105,54 @@ func newWorld(t *rapid.T) *world {
 		DesiredState: drawDesired(t),
 		CreatedAt:    epoch,
 	}
+	w.begin()
 	w.startServer()
 	return w
+}
+
+// begin is where the workspace comes from: it is new, its home was brought
+// along, or its archive was found in a bucket (design §5, §11). Nothing of it
+// was observed yet.
+func (w *world) begin() {
+	r := &w.row
+	switch rapid.SampledFrom([]string{"new", "home", "archive"}).Draw(w.t, "begins with") {
+	case "home":
+		r.Home = workspace.Home{State: workspace.HomeLive, Claim: w.id("imported")}
+		w.volume = &volume{claim: r.Home.Claim, content: w.serial, complete: true}
+		w.home = homeTruth{has: true, latest: w.serial}
+	case "archive":
+		if !w.policy.CanArchive {
+			return
+		}
+		r.ArchiveKey = keyOf(w.id("adopted"))
+		w.objects[r.ArchiveKey] = &object{content: w.serial, meta: true}
+		w.home = homeTruth{has: true, latest: w.serial}
+	}
+}
+
+// faults is what can go wrong in one world. Worlds differ in it: where nearly
+// everything fails, nothing gets far.
+type faults struct {
+	calls, looks int // of 40, how many fail
+	off          map[string]bool
+}
+
+func drawFaults(t *rapid.T) faults {
+	return faults{
+		calls: rapid.SampledFrom([]int{0, 0, 2, 7, 20}).Draw(t, "calls fail"),
+		looks: rapid.SampledFrom([]int{0, 0, 1, 10}).Draw(t, "looks fail"),
+		off:   map[string]bool{},
+	}
+}
+
+// happens draws once for a world whether something ever happens in it.
+func (w *world) happens(what string) bool {
+	off, drawn := w.faults.off[what]
+	if !drawn {
+		off = rapid.Bool().Draw(w.t, "no "+what)
+		w.faults.off[what] = off
+	}
+	return !off
 }
 
 func drawDesired(t *rapid.T) workspace.DesiredState {
@@ -172,17 +219,11 @@ func (w *world) outcome() outcome {
 	if w.calm {
 		return fine
 	}
-	switch n := rapid.IntRange(0, 39).Draw(w.t, "outcome"); {
-	case n >= 39:
-		return unreachable
-	case n >= 38:
-		return unanswered
-	case n >= 36:
-		return lost
-	case n >= 33:
-		return refused
+	n := rapid.IntRange(0, 39).Draw(w.t, "outcome") - (40 - w.faults.calls)
+	if n < 0 {
+		return fine
 	}
-	return fine
+	return []outcome{refused, lost, unanswered, unreachable}[n%4]
 }
 
 // call makes one call to a backend, with the effect that it has if it gets

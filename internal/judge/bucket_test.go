@@ -1,0 +1,36 @@
+package judge_test
+
+import (
+	"testing"
+
+	"codehub/internal/judge"
+	"codehub/internal/workspace"
+)
+
+// TestAsksBucket: whose archive is asked for.
+func TestAsksBucket(t *testing.T) {
+	t.Parallel()
+	tb := readTables(t, "bucket.txt", words)["asks"].only(t, "archive", "operation", "home", "desired", "recover")
+	cross(tb.columns, func(v []uint8) {
+		c := combination{archive: v[0], operation: v[1], home: v[2], desired: v[3]}
+		in := c.input()
+		// What was seen before is what the row says; a fact of this look is not there yet.
+		before(&in.Row, workspace.ArchiveReady, map[string]string{
+			"present": workspace.ReasonArchiveReady, "missing": workspace.ReasonArchiveMissing, "corrupted": workspace.ReasonArchiveCorrupted,
+		}[word("archive", v[0])], tableKey)
+		if word("archive", v[0])[:3] == "unk" || word("archive", v[0]) == "nokey" {
+			in = c.input()
+		}
+		if yes(v[4]) {
+			in.Row.RecoverRequestedAt = &retryPast
+		}
+		rule := tb.find(v...)
+		if rule == nil {
+			t.Fatalf("nothing is said of %s", c)
+		}
+		if got := judge.AsksBucket(in.Row); got != (rule.answer[0] == "yes") {
+			t.Errorf("%s, recover %v: asks %v", c, yes(v[4]), got)
+		}
+	})
+	allUsed(t, map[string]*table{"": tb})
+}
