@@ -164,9 +164,32 @@ func (s *server) firstUser(ctx context.Context) error {
 	return nil
 }
 
-// checks are what /readyz looks at.
+// checks are what /readyz looks at. A server whose engine is down still
+// serves: what only keeps workspaces from changing is told and fails nothing.
 func (s *server) checks() []httpapi.Check {
-	return []httpapi.Check{{Name: "database", Run: s.db.Ping}}
+	return []httpapi.Check{
+		{Name: "database", Run: s.db.Ping},
+		{Name: "docker", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Backend) }},
+		{Name: "wall", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Wall) }},
+	}
+}
+
+func said(trouble string) error {
+	if trouble == "" {
+		return nil
+	}
+	return errors.New(trouble)
+}
+
+// trouble is what the dashboard tells everybody.
+func (s *server) trouble() string {
+	switch st := s.ctrl.Status(); {
+	case st.Backend != "":
+		return "backend"
+	case st.Wall != "":
+		return "wall"
+	}
+	return ""
 }
 
 // proxyStore is the database as the proxy sees it.

@@ -83,6 +83,10 @@ type Config struct {
 	MaxRunning int
 	// PathMode tells that workspaces share the dashboard's origin; admins are warned.
 	PathMode bool
+	// Trouble says what keeps every workspace from changing: "backend" (the
+	// container backend is not observed), "wall" (nothing may be started), or
+	// nothing; optional.
+	Trouble func() string
 	// Now is the clock; optional.
 	Now func() time.Time
 }

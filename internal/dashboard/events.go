@@ -203,6 +203,13 @@ func (b *feedBase) execute(name string, data any) (string, error) {
 	return out.String(), nil
 }
 
+// withTrouble adds the fragment that says what keeps everything from changing.
+func (b *feedBase) withTrouble(names []string, html map[string]string) ([]string, error) {
+	var err error
+	html["trouble"], err = b.execute("trouble", map[string]any{"Trouble": b.d.trouble(), "OOB": true})
+	return append(names, "trouble"), err
+}
+
 // fresh keeps those fragments, in order, that differ from what was sent.
 func (b *feedBase) fresh(names []string, html map[string]string) []byte {
 	var out bytes.Buffer

@@ -54,6 +54,9 @@ func (f *listFeed) show(l listView) ([]byte, bool, error) {
 			return nil, false, err
 		}
 	}
+	if names, err = f.withTrouble(names, html); err != nil {
+		return nil, false, err
+	}
 	out := f.fresh(names, html)
 	if shape := shapeOf(l); shape != f.shape {
 		f.shape = shape
@@ -62,7 +65,7 @@ func (f *listFeed) show(l listView) ([]byte, bool, error) {
 		if err != nil {
 			return nil, false, err
 		}
-		out = []byte(whole)
+		out = append([]byte(whole), html["trouble"]...)
 	}
 	return append(out, said...), busy, nil
 }
@@ -105,6 +108,9 @@ func (f *detailFeed) show(v detailView) ([]byte, bool, error) {
 		if html[name], err = f.execute(name, v); err != nil {
 			return nil, false, err
 		}
+	}
+	if names, err = f.withTrouble(names, html); err != nil {
+		return nil, false, err
 	}
 	said := f.announce(v.view)
 	return append(f.fresh(names, html), said...), v.Tone == toneBusy, nil
@@ -153,6 +159,11 @@ func (f *waitFeed) next(ctx context.Context) ([]byte, bool, error) {
 	if v.Kind != waitGone {
 		said = f.announce(v.view)
 	}
+	fragments := map[string]string{"wait": html}
+	names, err := f.withTrouble([]string{"wait"}, fragments)
+	if err != nil {
+		return nil, false, err
+	}
 	busy := v.Tone == toneBusy || v.Kind == waitLimit || v.Kind == waitLoading
-	return append(f.fresh([]string{"wait"}, map[string]string{"wait": html}), said...), busy, nil
+	return append(f.fresh(names, fragments), said...), busy, nil
 }

@@ -23,20 +23,21 @@ type pageSet struct {
 
 // page is what the layout needs beside the page's own Body.
 type page struct {
-	Title  string
-	Lang   *catalogue.Language
-	Langs  []*catalogue.Language
-	Theme  string // light, dark, or empty for the system's
-	Path   string // where the theme and language forms come back to
-	User   *workspace.Caller
-	Nav    string
-	Stream string // address of the page's event stream; empty for none
-	Warn   bool   // path mode, shown to an admin
-	Plain  bool   // no top bar: login, setup, the proxy's pages
-	Toast  *toast
-	Reload bool // without scripts, load again after some seconds
-	Now    time.Time
-	Body   any
+	Title   string
+	Lang    *catalogue.Language
+	Langs   []*catalogue.Language
+	Theme   string // light, dark, or empty for the system's
+	Path    string // where the theme and language forms come back to
+	User    *workspace.Caller
+	Nav     string
+	Stream  string // address of the page's event stream; empty for none
+	Warn    bool   // path mode, shown to an admin
+	Trouble string // what keeps every workspace from changing, see Config
+	Plain   bool   // no top bar: login, setup, the proxy's pages
+	Toast   *toast
+	Reload  bool // without scripts, load again after some seconds
+	Now     time.Time
+	Body    any
 }
 
 func parsePages(a *assets) map[string]*pageSet {
@@ -133,7 +134,17 @@ func (d *Dashboard) newPage(r *http.Request, c *workspace.Caller, titleKey strin
 		p.Theme = k.Value
 	}
 	p.Warn = d.PathMode && c != nil && c.Admin
+	if c != nil {
+		p.Trouble = d.trouble()
+	}
 	return p
+}
+
+func (d *Dashboard) trouble() string {
+	if d.Trouble == nil {
+		return ""
+	}
+	return d.Trouble()
 }
 
 // render writes a whole page. It is rendered before anything is sent, so that

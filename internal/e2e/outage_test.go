@@ -2,6 +2,9 @@ package e2e
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +45,15 @@ func TestDockerStopped(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second)
+	}
+	// The server goes on serving, and says what is the matter.
+	resp, err := http.Get(s.URL + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if b, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 200 || !strings.Contains(string(b), `"docker":"failed"`) {
+		t.Errorf("/readyz: %d %s %v", resp.StatusCode, b, err)
 	}
 	e.start()
 	for _, id := range all {

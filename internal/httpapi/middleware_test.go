@@ -178,8 +178,8 @@ func TestHealth(t *testing.T) {
 	}
 	log := &syncBuffer{}
 	logger := slog.New(slog.NewTextHandler(log, nil))
-	ok := Check{"database", func(context.Context) error { return nil }}
-	bad := Check{"docker", func(context.Context) error { return errors.New("secret words") }}
+	ok := Check{Name: "database", Run: func(context.Context) error { return nil }}
+	bad := Check{Name: "docker", Run: func(context.Context) error { return errors.New("secret words") }}
 	if a := get(Readyz(logger, []Check{ok})); a.status != 200 || a.body != `{"status":"ok","checks":{"database":"ok"}}` {
 		t.Errorf("%+v", a)
 	}
@@ -194,7 +194,7 @@ func TestHealth(t *testing.T) {
 // A check that hangs fails in time, and holds up no other.
 func TestReadyzDoesNotHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hang := Check{"slow", func(ctx context.Context) error { <-ctx.Done(); return nil }}
+		hang := Check{Name: "slow", Run: func(ctx context.Context) error { <-ctx.Done(); return nil }}
 		rec := httptest.NewRecorder()
 		start := time.Now()
 		Readyz(slog.New(slog.DiscardHandler), []Check{hang, hang}).ServeHTTP(rec, httptest.NewRequest("GET", "/", nil))
@@ -202,4 +202,16 @@ func TestReadyzDoesNotHang(t *testing.T) {
 			t.Errorf("%d after %v", rec.Code, time.Since(start))
 		}
 	})
+}
+
+// An engine that is down keeps workspaces from changing; the server serves.
+func TestReadyzTellsWhatIsAdvisory(t *testing.T) {
+	rec := httptest.NewRecorder()
+	Readyz(slog.New(slog.DiscardHandler), []Check{
+		{Name: "database", Run: func(context.Context) error { return nil }},
+		{Name: "docker", Advisory: true, Run: func(context.Context) error { return errors.New("down") }},
+	}).ServeHTTP(rec, httptest.NewRequest("GET", "/readyz", nil))
+	if want := `{"status":"ok","checks":{"database":"ok","docker":"failed"}}`; rec.Code != 200 || strings.TrimSpace(rec.Body.String()) != want {
+		t.Errorf("%d %s, want 200 %s", rec.Code, rec.Body, want)
+	}
 }

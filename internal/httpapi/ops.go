@@ -28,6 +28,8 @@ func Healthz() http.Handler {
 // Check is one thing that a server needs to be ready.
 type Check struct {
 	Name string
+	// Advisory marks what is told and makes nothing unready.
+	Advisory bool
 	// Run returns nil if it is there. It is called with a deadline.
 	Run func(ctx context.Context) error
 }
@@ -37,7 +39,7 @@ const readyWithin = 3 * time.Second
 
 var errNoAnswer = errors.New("no answer in time")
 
-// Readyz answers 200 if every check passes, else 503. Names and "ok" or
+// Readyz answers 200 if every check that is not advisory passes, else 503. Names and "ok" or
 // "failed" are all that it tells; why goes to the log.
 func Readyz(log *slog.Logger, checks []Check) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -55,7 +57,11 @@ func Readyz(log *slog.Logger, checks []Check) http.Handler {
 		for i, c := range checks {
 			body.Checks[c.Name] = "ok"
 			if errs[i] != nil {
-				body.Checks[c.Name], body.Status, status = "failed", "failed", http.StatusServiceUnavailable
+				body.Checks[c.Name] = "failed"
+				if c.Advisory {
+					continue
+				}
+				body.Status, status = "failed", http.StatusServiceUnavailable
 				log.WarnContext(r.Context(), "not ready", "check", c.Name, "err", errs[i])
 			}
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Bounds that every session has, so that nobody waits for ever for somebody
@@ -25,12 +26,13 @@ const (
 // ConnConfig is how codehub connects to dsn: with the bounds that every
 // session has, under the given application_name.
 func ConnConfig(dsn, application string) (*pgx.ConnConfig, error) {
-	cfg, err := pgx.ParseConfig(dsn)
+	// As the pool does: its parameters in a URL are none of the server's.
+	pool, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("parse the database url: %w", err)
 	}
-	bound(cfg, application)
-	return cfg, nil
+	bound(pool.ConnConfig, application)
+	return pool.ConnConfig, nil
 }
 
 func bound(cfg *pgx.ConnConfig, application string) {

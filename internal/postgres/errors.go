@@ -19,11 +19,12 @@ const (
 	serialization        = "40001"
 	deadlock             = "40P01"
 	lockNotAvailable     = "55P03"
-	tooManyConns         = "53300"
 	adminShutdown        = "57P01"
 	crashShutdown        = "57P02"
 	cannotConnectNow     = "57P03"
 	idleTransactionEnded = "25P03"
+
+	insufficientResources = "53" // class: the disk or the memory is full, too many connections
 )
 
 // failed wraps what the database said. Coded errors pass as they are; faults
@@ -71,8 +72,12 @@ func sacrificed(err error) bool {
 
 // passing reports whether err is a fault that passes by itself.
 func passing(err error) bool {
-	switch sqlState(err) {
-	case serialization, deadlock, lockNotAvailable, tooManyConns, adminShutdown, crashShutdown, cannotConnectNow, idleTransactionEnded:
+	state := sqlState(err)
+	if strings.HasPrefix(state, insufficientResources) {
+		return true
+	}
+	switch state {
+	case serialization, deadlock, lockNotAvailable, adminShutdown, crashShutdown, cannotConnectNow, idleTransactionEnded:
 		return true
 	case "":
 		// No word from the database at all: it is out of reach.

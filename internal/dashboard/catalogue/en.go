@@ -12,6 +12,8 @@ var en = map[string]string{
 	"layout.logout":         "Log out",
 	"layout.offline":        "Connection lost. Trying again…",
 	"layout.request_failed": "That did not reach the server. Check your connection and try again.",
+	"trouble.backend":       "Docker does not answer. Workspaces stay as they are until it does, and then go on by themselves.",
+	"trouble.wall":          "The network wall around the workspaces does not stand, so none is started. The server’s log says why.",
 	"layout.path_mode":      "Workspaces share this site’s address, so what runs in one can act as whoever opens it. Let only people you trust create workspaces.",
 	"nav.workspaces":        "Workspaces",
 	"nav.tokens":            "API tokens",

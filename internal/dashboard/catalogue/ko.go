@@ -12,6 +12,8 @@ var ko = map[string]string{
 	"layout.logout":         "로그아웃",
 	"layout.offline":        "연결이 끊겼습니다. 다시 연결하는 중…",
 	"layout.request_failed": "서버에 요청이 닿지 않았습니다. 연결을 확인하고 다시 시도하세요.",
+	"trouble.backend":       "Docker가 응답하지 않습니다. 다시 응답할 때까지 워크스페이스는 그대로 있고, 그 뒤에는 저절로 이어집니다.",
+	"trouble.wall":          "워크스페이스를 둘러싼 네트워크 방벽이 서 있지 않아 아무것도 시작하지 않습니다. 까닭은 서버 로그에 있습니다.",
 	"layout.path_mode":      "워크스페이스가 이 사이트와 같은 주소를 씁니다. 안에서 실행되는 것이 여는 사람을 대신해 행동할 수 있습니다. 신뢰하는 사람만 워크스페이스를 만들 수 있게 하세요.",
 	"nav.workspaces":        "워크스페이스",
 	"nav.tokens":            "API 토큰",

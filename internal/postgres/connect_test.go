@@ -1,0 +1,35 @@
+package postgres
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"codehub/internal/workspace"
+)
+
+// A URL may hold settings of the pool; a single connection must not hand them
+// to the server, which knows no such parameters.
+func TestConnConfigLeavesOutThePoolsParameters(t *testing.T) {
+	t.Parallel()
+	cfg, err := ConnConfig("postgres://u@localhost/db?pool_max_conns=7&sslmode=disable", "codehub-test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, ok := cfg.RuntimeParams["pool_max_conns"]; ok {
+		t.Errorf("pool_max_conns=%s would be sent to the server", v)
+	}
+	if cfg.RuntimeParams["application_name"] != "codehub-test" || cfg.RuntimeParams["lock_timeout"] == "" {
+		t.Errorf("bounds are missing: %v", cfg.RuntimeParams)
+	}
+}
+
+// A full disk or too little memory passes, and is nobody's bad request.
+func TestFullDiskIsUnavailable(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{"53100", "53200", "53300"} {
+		if err := failed("write", &pgconn.PgError{Code: state}); workspace.CodeOf(err) != workspace.CodeUnavailable {
+			t.Errorf("%s: %v", state, err)
+		}
+	}
+}
