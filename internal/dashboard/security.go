@@ -38,12 +38,14 @@ func limitBody(within time.Duration, h http.HandlerFunc) http.Handler {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		if r.Method == http.MethodPost {
 			// A server without a network connection sets no deadline. The end
-			// is lifted again: reached later, it would look like a client that
-			// has gone.
+			// is lifted again once all is read: reached later, it would look
+			// like a client that has gone. Otherwise it stays, as the server
+			// itself goes on to read the rest before it answers.
 			rc := http.NewResponseController(w)
 			_ = rc.SetReadDeadline(time.Now().Add(within))
-			_ = r.ParseForm()
-			_ = rc.SetReadDeadline(time.Time{})
+			if r.ParseForm() == nil {
+				_ = rc.SetReadDeadline(time.Time{})
+			}
 		}
 		h(w, r)
 	})

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -225,7 +226,7 @@ func TestFormThatTricklesIn(t *testing.T) {
 		}
 	}))
 	t.Cleanup(srv.Close)
-	send := func(body string, length int) {
+	send := func(body string, length int) net.Conn {
 		t.Helper()
 		c, err := net.Dial("tcp", srv.Listener.Addr().String())
 		if err != nil {
@@ -236,14 +237,21 @@ func TestFormThatTricklesIn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		return c
 	}
 	send("name=whole", len("name=whole"))
 	if <-gone || name != "whole" {
 		t.Errorf("in time: the request was ended, or its form not read: %q", name)
 	}
-	send("name=half", 1000)
+	half := send("name=half", 1000)
 	<-gone // the handler is reached though the form never ends
 	if name != "" {
 		t.Errorf("half a form was read: %q", name)
+	}
+	if err := half.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, half); err != nil {
+		t.Errorf("the connection is held: %v", err)
 	}
 }
