@@ -68,7 +68,7 @@ func (e *engine) start() {
 	e.Helper()
 	e.cmd = exec.Command("dockerd", "--host", e.host, "--data-root", filepath.Join(e.dir, "data"),
 		"--exec-root", filepath.Join(e.dir, "exec"), "--pidfile", filepath.Join(e.dir, "pid"),
-		"--bridge", e.bridge, "--iptables=false", "--ip6tables=false")
+		"--bridge", e.bridge, "--default-address-pool", "base=10.213.0.0/16,size=24", "--iptables=false", "--ip6tables=false")
 	e.cmd.Stdout, e.cmd.Stderr = &e.log, &e.log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := e.cmd.Start(); err != nil {

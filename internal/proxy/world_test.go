@@ -144,7 +144,12 @@ type answer struct {
 	body string
 }
 
-var noRedirects = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+// noRedirects has a transport of its own: closing an httptest.Server cuts the
+// default one, under requests that other tests are making.
+var noRedirects = &http.Client{
+	Transport:     &http.Transport{MaxIdleConnsPerHost: 64},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
 
 func (w *world) do(r *http.Request) answer {
 	w.t.Helper()

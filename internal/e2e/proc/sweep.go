@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"regexp"
+	"time"
 
 	"github.com/moby/moby/client"
 )
@@ -25,11 +26,30 @@ func (s *Server) Installation() string {
 func Label(installation string) string { return "codehub.installation=" + installation }
 
 // Sweep removes from the engine whatever an installation has made there, its
-// network, its wall and its helper's image included. The server has ended.
+// network, its wall and its helper's image included. The server has ended;
+// what the engine was still making for it then appears a moment later, so
+// Sweep looks until it has found nothing twice.
 func Sweep(ctx context.Context, docker *client.Client, installation string) error {
 	if installation == "" {
 		return nil
 	}
+	var errs []error
+	for quiet := 0; quiet < 2; {
+		found, err := sweepOnce(ctx, docker, installation)
+		errs = append(errs, err)
+		quiet++
+		if found > 0 {
+			quiet = 0
+		}
+		if ctx.Err() != nil || len(errs) > 20 {
+			break
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	return errors.Join(errs...)
+}
+
+func sweepOnce(ctx context.Context, docker *client.Client, installation string) (found int, err error) {
 	mine := client.Filters{}.Add("label", Label(installation))
 	var errs []error
 	containers, err := docker.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: mine})
@@ -49,7 +69,10 @@ func Sweep(ctx context.Context, docker *client.Client, installation string) erro
 	for _, n := range networks.Items {
 		_, err := docker.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{})
 		errs = append(errs, err)
-		// The wall has the network's name.
+		// The wall has the network's name. A server that was killed early has none yet.
+		if exec.CommandContext(ctx, "nft", "list", "table", "inet", n.Name).Run() != nil {
+			continue
+		}
 		if out, err := exec.CommandContext(ctx, "nft", "delete", "table", "inet", n.Name).CombinedOutput(); err != nil {
 			errs = append(errs, fmt.Errorf("remove the wall %s: %w: %s", n.Name, err, out))
 		}
@@ -60,5 +83,5 @@ func Sweep(ctx context.Context, docker *client.Client, installation string) erro
 		_, err := docker.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true})
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
+	return len(containers.Items) + len(volumes.Items) + len(networks.Items) + len(images.Items), errors.Join(errs...)
 }
