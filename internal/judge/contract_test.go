@@ -328,6 +328,9 @@ func TestContract08Order(t *testing.T) {
 			in.Row.ArchiveKey != "" && in.Obs.Archive != judge.ArchivePresent {
 			t.Fatal("a volume is removed for an archive that was not seen")
 		}
+		if r.Action.Kind == judge.Claim && r.Action.Op == workspace.OpProvisioning && in.Row.ArchiveKey != "" {
+			t.Fatal("an empty home is made in place of an archived one")
+		}
 	})
 }
 

@@ -42,6 +42,7 @@ type job struct {
 	content                 int
 	failure                 *judge.Failure
 	done                    bool
+	mounted                 *volume
 	movedAt                 time.Time
 }
 
@@ -210,6 +211,15 @@ func (w *world) stepJob(j *job) {
 	}
 }
 
+// mounted reports whether the job still works on the volume that it found by
+// its claim when it began.
+func (w *world) mounted(j *job) bool {
+	if j.mounted == nil && w.volume != nil && w.volume.claim == j.volumeClaim {
+		j.mounted = w.volume
+	}
+	return j.mounted != nil && j.mounted == w.volume
+}
+
 func (w *world) stepPack(j *job, fail func(workspace.ErrorReason)) {
 	switch j.pc {
 	case 0:
@@ -218,7 +228,7 @@ func (w *world) stepPack(j *job, fail func(workspace.ErrorReason)) {
 			j.content = w.serial
 			break
 		}
-		if w.volume == nil || w.volume.claim != j.volumeClaim {
+		if !w.mounted(j) {
 			fail(workspace.ErrActionFailed)
 			return
 		}
@@ -240,7 +250,7 @@ func (w *world) stepPack(j *job, fail func(workspace.ErrorReason)) {
 }
 
 func (w *world) stepUnpack(j *job, fail func(workspace.ErrorReason)) {
-	if w.volume == nil || w.volume.claim != j.volumeClaim {
+	if !w.mounted(j) {
 		fail(workspace.ErrActionFailed)
 		return
 	}
