@@ -247,22 +247,26 @@ func deleting(in Input) Result {
 
 // recovered clears the error and looks afresh; with RecoverEmpty what was lost
 // is given up (design §2, DataLost, and §3.10). Nothing is concluded from
-// what was seen earlier: the request waits for a look at everything.
+// what was seen earlier: the request waits for a look at everything. A
+// container without its volume is removed first.
 func recovered(in Input) Result {
 	row := in.Row
 	r := Result{Row: row, ClearCancel: row.CancelRequestedAt != nil}
 	if row.DeletedAt == nil && !fresh(in) {
 		return r
 	}
-	if row.DeletedAt == nil && row.RecoverAction == workspace.RecoverEmpty {
+	if row.DeletedAt == nil {
 		switch lost(row) {
 		case workspace.ErrContainerWithoutVolume:
-			// It works on nothing, and nothing can be put under it.
+			// It works on nothing, nobody is let in to it, and nothing can be
+			// put under it: what is wrong with the home shows without it.
 			if r, ok := removal(in, *row.RecoverRequestedAt); ok {
 				return r
 			}
 		case workspace.ErrDataLost, workspace.ErrArchiveCorrupted:
-			giveUp(&r.Row)
+			if row.RecoverAction == workspace.RecoverEmpty {
+				giveUp(&r.Row)
+			}
 		}
 	}
 	r.Action, r.ClearRecover = Action{Kind: Recover}, true

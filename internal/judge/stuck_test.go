@@ -154,20 +154,28 @@ func TestStartEmptyLeadsOut(t *testing.T) {
 	}
 }
 
-// A container whose volume is gone is removed before the empty home is made.
-func TestStartEmptyRemovesAContainerWithoutVolume(t *testing.T) {
+// A container whose volume is gone is removed, by either way to recover:
+// what is wrong with the home shows without it, and has its own ways out.
+func TestRecoveryRemovesAContainerWithoutVolume(t *testing.T) {
 	t.Parallel()
-	g := look(workspace.PhaseRunning).fails(workspace.ErrContainerWithoutVolume, 1).recovers(workspace.RecoverEmpty)
-	g.Obs.Volume = nil
-	r := g.judged()
-	wantAction(t, r, judge.RemoveContainer, "")
-	if r.ClearRecover || r.Row.Home.State != workspace.HomeLive {
-		t.Fatalf("given up already: %s", describe(r.Row))
+	lost := func(action string) *given {
+		g := look(workspace.PhaseRunning).fails(workspace.ErrContainerWithoutVolume, 1).recovers(action)
+		g.Obs.Volume = nil
+		r := g.judged()
+		wantAction(t, r, judge.RemoveContainer, "")
+		if r.ClearRecover || r.Row.Home.State != workspace.HomeLive {
+			t.Fatalf("given up already: %s", describe(r.Row))
+		}
+		g.next(r).Obs.Container = nil
+		r = g.judged()
+		wantAction(t, r, judge.Recover, "")
+		return g.next(r)
 	}
-	g.next(r).Obs.Container = nil
-	r = g.judged()
-	wantAction(t, r, judge.Recover, "")
-	wantAction(t, g.next(r).judged(), judge.Claim, workspace.OpProvisioning)
+	r := lost(workspace.RecoverAfresh).judged()
+	if wantAction(t, r, judge.Fail, workspace.OpNone); r.Row.ErrorReason != workspace.ErrDataLost {
+		t.Errorf("%s", describe(r.Row))
+	}
+	wantAction(t, lost(workspace.RecoverEmpty).judged(), judge.Claim, workspace.OpProvisioning)
 }
 
 // A recovery concludes nothing from what was seen before it.
