@@ -48,7 +48,7 @@ func settle(in Input, r *Result) {
 
 // forcedStop: the container goes now, whatever runs and whatever the phase
 // (design §6, /stop?force=true). A container that cannot be removed holds up
-// the rest no longer than a STOPPING would.
+// the rest no longer than a DELETING would.
 func forcedStop(in Input) (Result, bool) {
 	if in.Row.ForceStopRequestedAt == nil {
 		return Result{}, false
@@ -74,9 +74,10 @@ func forcedStop(in Input) (Result, bool) {
 }
 
 // removal has the container that was seen removed, if there is one, for as
-// long as a STOPPING may take from when it was asked for.
+// long as a DELETING may take from when it was asked for. (That is by the
+// database's clock, so a short bound would not do: it may be a little behind.)
 func removal(in Input, asked time.Time) (Result, bool) {
-	due := later(in.UpSince, asked).Add(in.Policy.Stopping)
+	due := later(in.UpSince, asked).Add(in.Policy.Deleting)
 	if !in.Obs.ContainerKnown || in.Obs.Container == nil || !due.After(in.Now) {
 		return Result{}, false
 	}

@@ -25,7 +25,7 @@ func TestForcedStopTable(t *testing.T) {
 		in := c.input()
 		asked := in.Now.Add(-time.Second)
 		if yes(v[2]) {
-			asked = in.Now.Add(-in.Policy.Stopping)
+			asked = in.Now.Add(-in.Policy.Deleting)
 		}
 		without := judge.Judge(in)
 		in.Row.ForceStopRequestedAt = &asked
@@ -49,7 +49,7 @@ func TestForcedStopTable(t *testing.T) {
 			wantAction(t, r, judge.Cancel, in.Row.Operation)
 		case "remove":
 			wantAction(t, r, judge.RemoveContainer, "")
-			if r.Row.StopReason != judge.StopForced || !r.LookAgain.Equal(asked.Add(in.Policy.Stopping)) {
+			if r.Row.StopReason != judge.StopForced || !r.LookAgain.Equal(asked.Add(in.Policy.Deleting)) {
 				t.Fatalf("%s: reason %q, again at %v", c, r.Row.StopReason, r.LookAgain)
 			}
 		}
@@ -76,7 +76,7 @@ func TestRecoverTable(t *testing.T) {
 		in.Row.ErrorReason, in.Row.ErrorMessage, in.Row.ErrorCount = workspace.ErrorReason(word("recorded", v[2])), "earlier", 1
 		asked := in.Now.Add(-time.Second)
 		if yes(v[7]) {
-			asked = in.Now.Add(-in.Policy.Stopping)
+			asked = in.Now.Add(-in.Policy.Deleting)
 		}
 		in.Row.RecoverRequestedAt, in.Row.RecoverAction = &asked, word("action", v[1])
 		fresh := uint8(1)

@@ -261,10 +261,10 @@ func TestForcedStopEnds(t *testing.T) {
 
 	r = g.judged()
 	wantAction(t, r, judge.RemoveContainer, "")
-	if due := asked.Add(g.Policy.Stopping); !r.LookAgain.Equal(due) || r.Row.StopReason != judge.StopForced {
+	if due := asked.Add(g.Policy.Deleting); !r.LookAgain.Equal(due) || r.Row.StopReason != judge.StopForced {
 		t.Errorf("again at %v, want %v; reason %q", r.LookAgain, due, r.Row.StopReason)
 	}
-	g.Now = asked.Add(g.Policy.Stopping)
+	g.Now = asked.Add(g.Policy.Deleting)
 	r = g.judged()
 	wantAction(t, r, judge.Claim, workspace.OpStopping) // with a deadline, and ERROR at its end
 	if !r.ClearForceStop {
