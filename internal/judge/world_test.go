@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	checks := os.Getenv("JUDGE_CHECKS")
 	if checks == "" {
-		checks = "2500"
+		checks = "1500"
 	}
 	for name, value := range map[string]string{"rapid.checks": checks, "rapid.steps": "80", "rapid.nofailfile": "true"} {
 		if given[name] {
