@@ -16,7 +16,7 @@ npm=11.19.1
 debian=bookworm
 base=codehub/debian:$debian
 
-digest=$(digest_files Dockerfile build.sh install.sh prune.sh entrypoint.sh code-server.yaml skel)
+digest=$(digest_files Dockerfile build.sh install.sh prune.sh entrypoint.sh launch.js code-server.yaml skel)
 if [ "${FORCE:-}" != 1 ] && is_current "$image" "$digest"; then
 	echo "image: $image is up to date"
 	exit 0
@@ -73,7 +73,7 @@ echo "image: fetching code-server $code_server, Node $node and npm $npm with npm
 command -v npm >/dev/null || die "npm is needed to fetch code-server: install it (apt-get install npm)"
 context=$work/context
 mkdir -p "$context/ca"
-cp -R Dockerfile install.sh prune.sh entrypoint.sh code-server.yaml skel "$context/"
+cp -R Dockerfile install.sh prune.sh entrypoint.sh launch.js code-server.yaml skel "$context/"
 # pack PACKAGE VERSION NAME fetches one package as NAME.tgz.
 pack() {
 	(cd "$work" && npm pack --silent "$1@$2" >/dev/null)

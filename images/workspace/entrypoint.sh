@@ -16,4 +16,4 @@ if [ -n "${HASHED_PASSWORD:-}" ]; then
 	auth=password
 fi
 cd "$HOME/project"
-exec dumb-init -- code-server --config /etc/codehub/code-server.yaml --auth "$auth" "$HOME/project"
+exec dumb-init -- /usr/lib/code-server/lib/node /usr/local/lib/codehub/launch.js --config /etc/codehub/code-server.yaml --auth "$auth" "$HOME/project"
