@@ -4,7 +4,7 @@
 // loads VS Code only when the first page is asked for. Here the container is
 // what is watched, and a workspace is opened to be used: without the second
 // process, and with the loading under way from the beginning, the first page
-// comes about 200 ms sooner and idle memory is about 45 MB less.
+// comes about 200 ms sooner and memory after it is about 35 MB less.
 "use strict";
 
 const root = "/usr/lib/code-server";
