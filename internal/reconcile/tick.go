@@ -151,7 +151,7 @@ func (t *term) write(ctx context.Context, steps []step) ([]bool, error) {
 	changes := make([]postgres.Change, len(steps))
 	for i, s := range steps {
 		changes[i] = postgres.Change{
-			Seen: s.row, Next: s.result.Row, Claim: compares(s.result.Action.Kind),
+			Seen: s.row, Next: s.result.Row, Claim: compares(s),
 			ClearRecover: s.result.ClearRecover, ClearCancel: s.result.ClearCancel, ClearForceStop: s.result.ClearForceStop,
 		}
 	}
@@ -181,10 +181,13 @@ func (t *term) refuse(refused *postgres.Refused) {
 
 // compares says which actions rest on everything the row said, and must not
 // land when any of it has changed since (design §3.4).
-func compares(k judge.Kind) bool {
-	switch k {
+func compares(s step) bool {
+	switch s.result.Action.Kind {
 	case judge.Claim, judge.Settle, judge.Recover, judge.Cancel:
 		return true
+	case judge.Fail:
+		// A broken invariant; the failure of an operation rests on its claim.
+		return s.row.Operation == workspace.OpNone
 	}
 	return false
 }

@@ -125,7 +125,7 @@ var en = map[string]string{
 	"problem.ImagePullFailed.title":        "The image could not be downloaded",
 	"problem.ImagePullFailed.body":         "Check that its name is right and that this server may download it, then try again. To use another image, create a new workspace.",
 	"problem.ContainerWithoutVolume.title": "A container runs without its home",
-	"problem.ContainerWithoutVolume.body":  "Its storage disappeared while it was running. Stop it, then look again.",
+	"problem.ContainerWithoutVolume.body":  "Its storage disappeared while it was running. Trying again removes the container and looks for the storage.",
 	"problem.ArchiveCorrupted.title":       "The archive is damaged",
 	"problem.ArchiveCorrupted.body":        "What was stored does not match what was written, so it was not unpacked. If a good copy can be put back, do that and try again. Starting empty gives up what was in it.",
 	"problem.Unknown.title":                "Something is wrong",

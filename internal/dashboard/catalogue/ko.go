@@ -125,7 +125,7 @@ var ko = map[string]string{
 	"problem.ImagePullFailed.title":        "이미지를 내려받지 못했습니다",
 	"problem.ImagePullFailed.body":         "이미지 이름이 맞는지, 이 서버가 내려받을 수 있는지 확인한 뒤 다시 시도하세요. 다른 이미지를 쓰려면 워크스페이스를 새로 만드세요.",
 	"problem.ContainerWithoutVolume.title": "컨테이너가 홈 없이 실행되고 있습니다",
-	"problem.ContainerWithoutVolume.body":  "실행되는 동안 저장소가 사라졌습니다. 중지한 뒤 다시 찾아보세요.",
+	"problem.ContainerWithoutVolume.body":  "실행되는 동안 저장소가 사라졌습니다. 다시 시도하면 컨테이너를 치우고 저장소를 다시 찾습니다.",
 	"problem.ArchiveCorrupted.title":       "보관본이 손상되었습니다",
 	"problem.ArchiveCorrupted.body":        "저장된 내용이 기록한 것과 달라서 풀지 않았습니다. 온전한 사본을 되돌려 놓을 수 있다면 그렇게 한 뒤 다시 시도하세요. 빈 홈으로 시작하면 그 안에 있던 것을 포기하게 됩니다.",
 	"problem.Unknown.title":                "문제가 생겼습니다",
