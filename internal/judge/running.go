@@ -143,7 +143,7 @@ func failed(in Input, reason workspace.ErrorReason, message string) Result {
 		reason = workspace.ErrRetryExceeded
 		r.Row.ErrorReason = reason
 	default:
-		at := in.Now.Add(backoff(in.Policy, r.Row.ErrorCount, in.Jitter))
+		at := in.Now.Add(in.Policy.Backoff(r.Row.ErrorCount, in.Jitter))
 		r.Row.ErrorReason, r.Row.RetryAt = reason, &at
 		r.LookAgain = at
 		r.ApplyQueued = in.Row.NextDesired != ""
@@ -155,8 +155,8 @@ func failed(in Input, reason workspace.ErrorReason, message string) Result {
 	return r
 }
 
-// backoff doubles from RetryBase to RetryMax and is spread by up to half.
-func backoff(p Policy, attempt int, jitter float64) time.Duration {
+// Backoff is the wait after the nth failure: it doubles from RetryBase to RetryMax and is spread by up to half.
+func (p Policy) Backoff(attempt int, jitter float64) time.Duration {
 	d := p.RetryBase << min(attempt-1, 16)
 	if d > p.RetryMax || d <= 0 {
 		d = p.RetryMax

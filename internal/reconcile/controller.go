@@ -123,6 +123,7 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 		busy:       map[string]bool{},
 		hands:      make(chan struct{}, chores),
 		settled:    map[workspace.ID]settlement{},
+		crashes:    crashes{},
 		refused:    map[workspace.ID]string{},
 		strays:     map[string]stray{},
 		upSince:    time.Now(),

@@ -478,3 +478,31 @@ func TestSlowOperationDelaysNobody(t *testing.T) {
 		t.Errorf("the slow one is %s, %s", ws.Phase, ws.Operation)
 	}
 }
+
+// A container that ends by itself right after it was ready is started again,
+// and not again and again without a pause.
+func TestCrashingContainerIsNotStartedWithoutPause(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.policy.RetryBase, w.policy.RetryMax = time.Hour, time.Hour })
+	w.lead()
+	id := w.create("one", workspace.DesiredRunning)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	w.write(id, "work")
+	starts := w.fake.Calls("StartContainer")
+	w.fake.EndContainer(id)
+	w.awaitPhase(id, workspace.PhaseStandby)
+	for looked := w.fake.Calls("Containers"); w.fake.Calls("Containers") < looked+5; {
+		time.Sleep(time.Millisecond)
+	}
+	if n := w.fake.Calls("StartContainer") - starts; n != 0 {
+		t.Errorf("it was started %d times without a pause", n)
+	}
+	// Its owner need not wait: to stop and to start it is a new beginning.
+	w.want(id, workspace.DesiredStandby, false)
+	w.await(id, "without a container", func(ws workspace.Workspace) bool {
+		return ws.Operation == workspace.OpNone && !ws.Conditions.HasContainer()
+	})
+	w.want(id, workspace.DesiredRunning, false)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	w.expect(id, "work")
+}

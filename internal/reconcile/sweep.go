@@ -159,6 +159,7 @@ func (t *term) forget(rows []workspace.Workspace, alive map[string]bool) {
 			delete(t.works, id)
 		}
 	}
+	t.crashes.forget(current)
 	for id := range t.settled {
 		if _, ok := current[id]; !ok {
 			delete(t.settled, id)

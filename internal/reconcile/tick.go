@@ -47,7 +47,7 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	now := time.Now().UTC()
 	p := plan{free: t.free()}
 	for _, row := range rows {
-		p.add(t.judge(now, row, views[row.ID], seen), seen.containers[row.ID], now)
+		p.add(t.crashes.heed(t.judge(now, row, views[row.ID], seen), t.cfg.Policy, now), seen.containers[row.ID], now)
 	}
 	landed, err := t.write(ctx, p.steps)
 	if err != nil {

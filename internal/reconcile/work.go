@@ -25,6 +25,7 @@ type term struct {
 	answered map[string]time.Time           // container ids that have answered on /healthz, and when
 	busy     map[string]bool                // side effects under way, by what they work on
 	settled  map[workspace.ID]settlement
+	crashes  crashes
 	hands    chan struct{} // for chores, so that they never ask for everybody at once
 
 	// The tick alone uses these.

@@ -1,0 +1,54 @@
+package reconcile
+
+import (
+	"time"
+
+	"codehub/internal/judge"
+	"codehub/internal/workspace"
+)
+
+// crashes slows down the starts of workspaces whose containers end by
+// themselves soon after they were ready: each such start counts as a success,
+// and without a pause one after the other would follow at once, for ever. It
+// is the tick's alone, and lives as long as the term.
+type crashes map[workspace.ID]crash
+
+type crash struct {
+	count   int
+	startAt time.Time // not before then
+}
+
+// shortLived is how long a container has to be ready for its end to be no
+// reason to wait.
+const shortLived = time.Minute
+
+// heed holds back the start that s claims, if it comes too soon, and says
+// when it may be made.
+func (c crashes) heed(s step, p judge.Policy, now time.Time) step {
+	id, exited := s.row.ID, s.result.Row.Conditions.Get(workspace.ContainerReady).Reason == workspace.ReasonContainerExited
+	known := c[id]
+	switch {
+	case s.row.Phase == workspace.PhaseRunning && exited && now.Sub(s.row.PhaseChangedAt) < shortLived:
+		known.count++
+		known.startAt = now.Add(p.Backoff(known.count, 0))
+		c[id] = known
+	case s.row.Phase == workspace.PhaseRunning && now.Sub(s.row.PhaseChangedAt) >= shortLived,
+		s.row.DesiredState != workspace.DesiredRunning, s.row.DeletedAt != nil:
+		delete(c, id) // it has lasted, or its owner has stopped it
+		return s
+	}
+	if a := s.result.Action; a.Kind == judge.Claim && a.Op == workspace.OpStarting && known.startAt.After(now) {
+		s.result = withoutClaim(s)
+		s.result.LookAgain = known.startAt
+	}
+	return s
+}
+
+// forget drops those of workspaces that are no more.
+func (c crashes) forget(current map[workspace.ID]string) {
+	for id := range c {
+		if _, ok := current[id]; !ok {
+			delete(c, id)
+		}
+	}
+}
