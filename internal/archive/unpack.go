@@ -1,0 +1,418 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// UnpackOptions say how to unpack.
+type UnpackOptions struct {
+	// Expect is what the archive must turn out to be. An archive that is more
+	// than that is refused as soon as it shows.
+	Expect *Meta
+	// MaxBytes and MaxEntries bound what is unpacked, where nothing is expected
+	// that does; 0 is no bound.
+	MaxBytes, MaxEntries int64
+	Progress             Progress
+}
+
+// limits are the bounds that hold: those of the options, or what is expected.
+func (o UnpackOptions) limits() (bytes, entries int64) {
+	bytes, entries = math.MaxInt64, math.MaxInt64
+	if o.MaxBytes > 0 {
+		bytes = o.MaxBytes
+	}
+	if o.MaxEntries > 0 {
+		entries = o.MaxEntries
+	}
+	if o.Expect != nil {
+		bytes, entries = min(bytes, o.Expect.Bytes), min(entries, o.Expect.Entries)
+	}
+	return bytes, entries
+}
+
+// Unpack makes an empty folder, to which nothing else has access, the home
+// that an archive is of, and syncs it to the disk. The home is complete only if
+// the error is nil; otherwise what is in dir is to be thrown away.
+//
+// Whatever the archive says, nothing outside dir is touched: every name is made
+// in a folder that Unpack itself made before and holds open.
+//
+// If the context ends, Unpack returns as soon as it can; a read of r that hangs
+// is left behind, and ends when r is closed.
+func Unpack(ctx context.Context, r io.Reader, dir string, opts UnpackOptions) (Stats, error) {
+	root, before, err := openEmpty(dir)
+	if err != nil {
+		return Stats{}, err
+	}
+	defer unix.Close(root)
+	d, err := newDecompressor(ctx, r)
+	if err != nil {
+		return Stats{}, err
+	}
+	defer d.stop()
+	u := newUnpacker(d, root, opts)
+	u.meter.report = opts.Progress
+	err = u.run(ctx)
+	if finished := u.finish(); err == nil {
+		err = finished
+	}
+	if err != nil {
+		return Stats{}, err
+	}
+	u.Size, u.SHA256 = d.size(), d.digest()
+	if opts.Expect != nil {
+		if err := opts.Expect.matches(u.Stats); err != nil {
+			return Stats{}, err
+		}
+	}
+	if u.top.entry == nil {
+		if err := unix.Fchmod(root, before.Mode&0o7777); err != nil {
+			return Stats{}, fmt.Errorf("set mode of home: %w", err)
+		}
+	}
+	// One call for all files and folders. It also reports what could not be
+	// written since the folder was opened.
+	if err := unix.Syncfs(root); err != nil {
+		return Stats{}, fmt.Errorf("sync home: %w", err)
+	}
+	u.done()
+	return u.Stats, nil
+}
+
+// openEmpty opens the folder and keeps everybody else out of it.
+func openEmpty(dir string) (int, unix.Stat_t, error) {
+	var st unix.Stat_t
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, st, fmt.Errorf("open folder to unpack into: %w", err)
+	}
+	list, err := readFolder(fd, make([]byte, 4096))
+	if err == nil && len(list) > 0 {
+		err = fmt.Errorf("folder to unpack into is not empty: %q is in it", list[0].name)
+	}
+	if err == nil {
+		err = fstat(fd, &st)
+	}
+	if err == nil {
+		err = unix.Fchmod(fd, 0o700)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, st, err
+	}
+	return fd, st, nil
+}
+
+const (
+	writers     = 4
+	writeBehind = 64 // small files under way
+	flushEvery  = 8 << 20
+)
+
+// unpacker makes files of entries. Folders, links and large files it makes
+// itself, small files are made by others side by side.
+type unpacker struct {
+	meter
+	maxBytes, maxEntries int64
+	tar                  tarReader
+	path                 path
+	top                  *target
+
+	jobs    chan *job
+	buffers sync.Pool
+	pending sync.WaitGroup // jobs under way
+	running sync.WaitGroup
+	mu      sync.Mutex
+	err     error // the first of a job
+}
+
+// job is a small file to be made.
+type job struct {
+	dir     *target
+	base    string
+	entry   *entry
+	content *[]byte
+}
+
+func newUnpacker(d *decompressor, root int, opts UnpackOptions) *unpacker {
+	u := &unpacker{
+		tar:  tarReader{src: &source{refill: d.next}},
+		top:  &target{fd: root},
+		jobs: make(chan *job, writeBehind),
+	}
+	u.maxBytes, u.maxEntries = opts.limits()
+	u.top.users.Add(1) // never given up: the caller closes it
+	u.path = path{folders: []*target{u.top}, owner: currentOwner()}
+	u.buffers.New = func() any { b := make([]byte, 0, smallFile); return &b }
+	for range writers {
+		u.running.Go(func() {
+			for j := range u.jobs {
+				u.work(j)
+			}
+		})
+	}
+	return u
+}
+
+func (u *unpacker) run(ctx context.Context) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := u.failure(); err != nil {
+			return err
+		}
+		e, err := u.tar.next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		u.Entries++
+		if u.Entries > u.maxEntries {
+			return corrupted("more than %d entries", u.maxEntries)
+		}
+		u.tick()
+		if err := u.make(ctx, e); err != nil {
+			return fmt.Errorf("unpack %q: %w", e.name, err)
+		}
+	}
+	return u.path.leave(0)
+}
+
+// finish waits for the writers and gives the home its own mode and times.
+func (u *unpacker) finish() error {
+	close(u.jobs)
+	u.running.Wait()
+	if err := u.failure(); err != nil || len(u.path.names) > 0 {
+		u.path.abandon()
+		return err
+	}
+	if u.top.entry == nil {
+		return nil
+	}
+	if err := u.path.owner.apply(u.top.fd, u.top.entry); err != nil {
+		return fmt.Errorf("unpack home: %w", err)
+	}
+	return nil
+}
+
+func (u *unpacker) failure() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.err
+}
+
+func (u *unpacker) fail(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.err == nil {
+		u.err = err
+	}
+}
+
+func (u *unpacker) make(ctx context.Context, e *entry) error {
+	if e.name == "." {
+		if u.Entries != 1 || e.kind != kindFolder {
+			return corrupted("the home comes first, once")
+		}
+		u.top.entry = e
+		return nil
+	}
+	if u.top.entry == nil {
+		return corrupted("the home comes first")
+	}
+	dir, base, err := u.path.parent(e.name)
+	if err != nil {
+		return err
+	}
+	switch e.kind {
+	case kindFolder:
+		return u.path.enter(dir, base, e)
+	case kindSymlink:
+		return u.symlink(dir, base, e)
+	case kindHardLink:
+		u.pending.Wait() // what it links to may still be under way
+		if err := u.failure(); err != nil {
+			return err
+		}
+		return u.path.link(e.link, dir, base)
+	}
+	u.Files++
+	stored := u.tar.left
+	if stored > u.maxBytes-u.Bytes {
+		return corrupted("more than %d bytes", u.maxBytes)
+	}
+	if stored <= smallFile && !e.sparse() {
+		return u.hand(dir, base, e)
+	}
+	return u.large(ctx, dir, base, e)
+}
+
+func (u *unpacker) symlink(dir *target, base string, e *entry) error {
+	if err := unix.Symlinkat(e.link, dir.fd, base); err != nil {
+		return made(err)
+	}
+	if u.path.owner.must(e) {
+		if err := unix.Fchownat(dir.fd, base, int(e.uid), int(e.gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return fmt.Errorf("set owner: %w", err)
+		}
+	}
+	times := timesOf(e)
+	if err := unix.UtimesNanoAt(dir.fd, base, times[:], unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("set times: %w", err)
+	}
+	return nil
+}
+
+// hand reads a small file and hands it to the writers.
+func (u *unpacker) hand(dir *target, base string, e *entry) error {
+	content := u.buffers.Get().(*[]byte)
+	*content = (*content)[:0]
+	for {
+		b, err := u.tar.content(smallFile)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		*content = append(*content, b...)
+		u.Bytes += int64(len(b))
+	}
+	dir.users.Add(1)
+	u.pending.Add(1)
+	u.jobs <- &job{dir, base, e, content}
+	return nil
+}
+
+func (u *unpacker) work(j *job) {
+	defer u.pending.Done()
+	err := u.failure()
+	if err == nil {
+		if err = u.small(j); err != nil {
+			err = fmt.Errorf("unpack %q: %w", j.entry.name, err)
+		}
+	}
+	u.buffers.Put(j.content)
+	if released := j.dir.release(u.path.owner); err == nil {
+		err = released
+	}
+	if err != nil {
+		u.fail(err)
+	}
+}
+
+func create(dir *target, base string) (int, error) {
+	fd, err := unix.Openat(dir.fd, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return -1, made(err)
+	}
+	return fd, nil
+}
+
+func (u *unpacker) small(j *job) error {
+	fd, err := create(j.dir, j.base)
+	if err != nil {
+		return err
+	}
+	if err := writeAt(fd, *j.content, 0); err != nil {
+		unix.Close(fd)
+		return err
+	}
+	if err := u.path.owner.apply(fd, j.entry); err != nil {
+		unix.Close(fd)
+		return err
+	}
+	return closeFile(fd)
+}
+
+// large writes a file from the decompressed frames as they come.
+func (u *unpacker) large(ctx context.Context, dir *target, base string, e *entry) error {
+	fd, err := create(dir, base)
+	if err != nil {
+		return err
+	}
+	if err := u.content(ctx, fd, e); err != nil {
+		unix.Close(fd)
+		return err
+	}
+	if err := u.path.owner.apply(fd, e); err != nil {
+		unix.Close(fd)
+		return err
+	}
+	return closeFile(fd)
+}
+
+func (u *unpacker) content(ctx context.Context, fd int, e *entry) error {
+	if e.sparse() {
+		if err := unix.Ftruncate(fd, e.size); err != nil {
+			return fmt.Errorf("set size: %w", err)
+		}
+		for _, x := range e.extents {
+			if err := u.extent(ctx, fd, x); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return u.extent(ctx, fd, extent{0, e.size})
+}
+
+func (u *unpacker) extent(ctx context.Context, fd int, x extent) error {
+	at, end, flushed := x.offset, x.offset+x.length, x.offset
+	for at < end {
+		b, err := u.tar.content(end - at)
+		if errors.Is(err, io.EOF) {
+			return corrupted("file is cut short")
+		}
+		if err != nil {
+			return err
+		}
+		if err := writeAt(fd, b, at); err != nil {
+			return err
+		}
+		at += int64(len(b))
+		u.Bytes += int64(len(b))
+		u.tick()
+		if at-flushed >= flushEvery {
+			// The disk begins now, so that the sync at the end has little left
+			// to do. That it cannot is no failure.
+			_ = unix.SyncFileRange(fd, flushed, at-flushed, unix.SYNC_FILE_RANGE_WRITE)
+			flushed = at
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func writeAt(fd int, b []byte, at int64) error {
+	for len(b) > 0 {
+		n, err := unix.Pwrite(fd, b, at)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+		b, at = b[n:], at+int64(n)
+	}
+	return nil
+}
+
+func closeFile(fd int) error {
+	if err := unix.Close(fd); err != nil && !errors.Is(err, unix.EINTR) {
+		return fmt.Errorf("close: %w", err)
+	}
+	return nil
+}
