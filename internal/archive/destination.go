@@ -18,6 +18,9 @@ type target struct {
 	fd    int
 	entry *entry // nil for a home that the archive has no entry of
 	users atomic.Int32
+	// writer is which of the writers makes the small files in it: two at a time
+	// would only wait for each other, since the kernel locks a folder.
+	writer int
 }
 
 // owner says whose files the process makes by itself.
@@ -91,19 +94,20 @@ func (d *target) release(o owner) error {
 	return nil
 }
 
-// path is the stack of folders from the home to where the archive is. New
+// trail is the stack of folders from the home to where the archive is. New
 // entries are made in one of these and nowhere else: each was made here, by
 // this very unpacking, and is held open, so that no name is ever looked up in
 // which a link could lead away.
-type path struct {
+type trail struct {
 	names   []string // of the folders below the home
 	folders []*target
 	owner   owner
+	made    int
 }
 
 // parent returns the folder in which name belongs and its last component,
 // after it has left the folders that the archive is done with.
-func (p *path) parent(name string) (*target, string, error) {
+func (p *trail) parent(name string) (*target, string, error) {
 	depth := 0
 	for {
 		part, rest, more := strings.Cut(name, "/")
@@ -120,7 +124,7 @@ func (p *path) parent(name string) (*target, string, error) {
 }
 
 // leave goes back up to this depth.
-func (p *path) leave(depth int) error {
+func (p *trail) leave(depth int) error {
 	for len(p.names) > depth {
 		last := p.folders[len(p.folders)-1]
 		p.names = p.names[:len(p.names)-1]
@@ -133,7 +137,7 @@ func (p *path) leave(depth int) error {
 }
 
 // enter makes a folder and goes into it. Until it is left nobody else may.
-func (p *path) enter(dir *target, base string, e *entry) error {
+func (p *trail) enter(dir *target, base string, e *entry) error {
 	if err := unix.Mkdirat(dir.fd, base, 0o700); err != nil {
 		return made(err)
 	}
@@ -141,7 +145,8 @@ func (p *path) enter(dir *target, base string, e *entry) error {
 	if err != nil {
 		return fmt.Errorf("open folder: %w", err)
 	}
-	t := &target{fd: fd, entry: e}
+	p.made++
+	t := &target{fd: fd, entry: e, writer: p.made % writers}
 	t.users.Add(1)
 	p.names = append(p.names, base)
 	p.folders = append(p.folders, t)
@@ -149,7 +154,7 @@ func (p *path) enter(dir *target, base string, e *entry) error {
 }
 
 // abandon closes what is open without a word; the home is of no use.
-func (p *path) abandon() {
+func (p *trail) abandon() {
 	for _, d := range p.folders[1:] {
 		unix.Close(d.fd)
 	}
@@ -157,7 +162,7 @@ func (p *path) abandon() {
 
 // link makes one more name for a file that is in the home already. The way to
 // the file is gone component by component, never through a link.
-func (p *path) link(to string, dir *target, base string) error {
+func (p *trail) link(to string, dir *target, base string) error {
 	home := p.folders[0].fd
 	fd := home
 	defer func() {

@@ -21,6 +21,8 @@ var (
 	// ErrUnavailable: the bucket did not answer as a bucket should: it is down,
 	// gone, full, or refuses us. Nothing follows about what it holds.
 	ErrUnavailable = errors.New("bucket is unavailable")
+	// ErrTooLarge: an object is larger than its upload was made for.
+	ErrTooLarge = errors.New("object is too large")
 )
 
 func corrupted(format string, args ...any) error {

@@ -189,3 +189,32 @@ func (p *packer) content(it *item) error {
 	_, err := p.Write(zeros[:padding(it.stored())])
 	return err
 }
+
+// PackTo packs into put, which is Store.Put or Transfer.Upload with a key or
+// ticket: while one packs the other stores. The object is stored only if the
+// error is nil. One of put is returned as it is.
+func PackTo(ctx context.Context, dir string, opts PackOptions, put func(context.Context, io.Reader) (int64, error)) (Stats, error) {
+	r, w := io.Pipe()
+	var size int64
+	stored := make(chan error, 1)
+	go func() {
+		var err error
+		size, err = put(ctx, r)
+		if err != nil {
+			r.CloseWithError(err)
+		}
+		stored <- err
+	}()
+	stats, err := Pack(ctx, dir, w, opts)
+	w.CloseWithError(err) // io.EOF for put if it is nil
+	if failed := <-stored; err == nil {
+		err = failed
+	}
+	if err == nil && size != stats.Size {
+		err = fmt.Errorf("%w: it stored %d bytes of %d", ErrUnavailable, size, stats.Size)
+	}
+	if err != nil {
+		return Stats{}, err
+	}
+	return stats, nil
+}

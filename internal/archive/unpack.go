@@ -112,7 +112,7 @@ func openEmpty(dir string) (int, unix.Stat_t, error) {
 
 const (
 	writers     = 4
-	writeBehind = 64 // small files under way
+	writeBehind = 32 // small files that wait for one of the writers
 	flushEvery  = 8 << 20
 )
 
@@ -122,10 +122,10 @@ type unpacker struct {
 	meter
 	maxBytes, maxEntries int64
 	tar                  tarReader
-	path                 path
+	trail                trail
 	top                  *target
 
-	jobs    chan *job
+	jobs    [writers]chan *job
 	buffers sync.Pool
 	pending sync.WaitGroup // jobs under way
 	running sync.WaitGroup
@@ -143,17 +143,17 @@ type job struct {
 
 func newUnpacker(d *decompressor, root int, opts UnpackOptions) *unpacker {
 	u := &unpacker{
-		tar:  tarReader{src: &source{refill: d.next}},
-		top:  &target{fd: root},
-		jobs: make(chan *job, writeBehind),
+		tar: tarReader{src: &source{refill: d.next}},
+		top: &target{fd: root},
 	}
 	u.maxBytes, u.maxEntries = opts.limits()
 	u.top.users.Add(1) // never given up: the caller closes it
-	u.path = path{folders: []*target{u.top}, owner: currentOwner()}
+	u.trail = trail{folders: []*target{u.top}, owner: currentOwner()}
 	u.buffers.New = func() any { b := make([]byte, 0, smallFile); return &b }
-	for range writers {
+	for i := range u.jobs {
+		u.jobs[i] = make(chan *job, writeBehind)
 		u.running.Go(func() {
-			for j := range u.jobs {
+			for j := range u.jobs[i] {
 				u.work(j)
 			}
 		})
@@ -185,21 +185,23 @@ func (u *unpacker) run(ctx context.Context) error {
 			return fmt.Errorf("unpack %q: %w", e.name, err)
 		}
 	}
-	return u.path.leave(0)
+	return u.trail.leave(0)
 }
 
 // finish waits for the writers and gives the home its own mode and times.
 func (u *unpacker) finish() error {
-	close(u.jobs)
+	for _, jobs := range u.jobs {
+		close(jobs)
+	}
 	u.running.Wait()
-	if err := u.failure(); err != nil || len(u.path.names) > 0 {
-		u.path.abandon()
+	if err := u.failure(); err != nil || len(u.trail.names) > 0 {
+		u.trail.abandon()
 		return err
 	}
 	if u.top.entry == nil {
 		return nil
 	}
-	if err := u.path.owner.apply(u.top.fd, u.top.entry); err != nil {
+	if err := u.trail.owner.apply(u.top.fd, u.top.entry); err != nil {
 		return fmt.Errorf("unpack home: %w", err)
 	}
 	return nil
@@ -230,13 +232,13 @@ func (u *unpacker) make(ctx context.Context, e *entry) error {
 	if u.top.entry == nil {
 		return corrupted("the home comes first")
 	}
-	dir, base, err := u.path.parent(e.name)
+	dir, base, err := u.trail.parent(e.name)
 	if err != nil {
 		return err
 	}
 	switch e.kind {
 	case kindFolder:
-		return u.path.enter(dir, base, e)
+		return u.trail.enter(dir, base, e)
 	case kindSymlink:
 		return u.symlink(dir, base, e)
 	case kindHardLink:
@@ -244,7 +246,7 @@ func (u *unpacker) make(ctx context.Context, e *entry) error {
 		if err := u.failure(); err != nil {
 			return err
 		}
-		return u.path.link(e.link, dir, base)
+		return u.trail.link(e.link, dir, base)
 	}
 	u.Files++
 	stored := u.tar.left
@@ -261,7 +263,7 @@ func (u *unpacker) symlink(dir *target, base string, e *entry) error {
 	if err := unix.Symlinkat(e.link, dir.fd, base); err != nil {
 		return made(err)
 	}
-	if u.path.owner.must(e) {
+	if u.trail.owner.must(e) {
 		if err := unix.Fchownat(dir.fd, base, int(e.uid), int(e.gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return fmt.Errorf("set owner: %w", err)
 		}
@@ -290,7 +292,7 @@ func (u *unpacker) hand(dir *target, base string, e *entry) error {
 	}
 	dir.users.Add(1)
 	u.pending.Add(1)
-	u.jobs <- &job{dir, base, e, content}
+	u.jobs[dir.writer] <- &job{dir, base, e, content}
 	return nil
 }
 
@@ -303,7 +305,7 @@ func (u *unpacker) work(j *job) {
 		}
 	}
 	u.buffers.Put(j.content)
-	if released := j.dir.release(u.path.owner); err == nil {
+	if released := j.dir.release(u.trail.owner); err == nil {
 		err = released
 	}
 	if err != nil {
@@ -328,7 +330,7 @@ func (u *unpacker) small(j *job) error {
 		unix.Close(fd)
 		return err
 	}
-	if err := u.path.owner.apply(fd, j.entry); err != nil {
+	if err := u.trail.owner.apply(fd, j.entry); err != nil {
 		unix.Close(fd)
 		return err
 	}
@@ -345,7 +347,7 @@ func (u *unpacker) large(ctx context.Context, dir *target, base string, e *entry
 		unix.Close(fd)
 		return err
 	}
-	if err := u.path.owner.apply(fd, e); err != nil {
+	if err := u.trail.owner.apply(fd, e); err != nil {
 		unix.Close(fd)
 		return err
 	}
