@@ -22,7 +22,8 @@ type PackOptions struct {
 // are counted, and attributes that belong to the host rather than the home.
 // Reading what others own takes root (CAP_DAC_READ_SEARCH).
 func Pack(ctx context.Context, dir string, w io.Writer, opts PackOptions) (Stats, error) {
-	root, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	var o opener
+	root, err := o.open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
 	if err != nil {
 		return Stats{}, fmt.Errorf("open home: %w", err)
 	}

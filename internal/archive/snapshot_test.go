@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -20,8 +21,7 @@ type state struct {
 	Link           string
 	SameAs         string // the first name of a file with several
 	Xattrs         map[string]string
-	Data           []extent
-	Blocks         int64
+	Data           [][2]int64
 	SHA256         string
 }
 
@@ -57,7 +57,7 @@ func (s *snapshotter) look(fd int, base, name string) {
 		v.Link, v.Size = string(buf[:n]), st.Size
 		v.SameAs = s.first(&st, name)
 	case unix.S_IFREG:
-		v.Size, v.Blocks = st.Size, st.Blocks
+		v.Size = st.Size
 		if v.SameAs = s.first(&st, name); v.SameAs == name || v.SameAs == "" {
 			v.SHA256, v.Data = content(s, fd, st.Size)
 		}
@@ -129,9 +129,9 @@ func xattrsOf(tb testing.TB, fd int) map[string]string {
 }
 
 // content hashes the data of a file and says where it is.
-func content(tb testing.TB, fd int, size int64) (string, []extent) {
+func content(tb testing.TB, fd int, size int64) (string, [][2]int64) {
 	sum := sha256.New()
-	var data []extent
+	var data [][2]int64
 	for at := int64(0); at < size; {
 		from, err := unix.Seek(fd, at, unix.SEEK_DATA)
 		if err == unix.ENXIO {
@@ -140,7 +140,7 @@ func content(tb testing.TB, fd int, size int64) (string, []extent) {
 		check(tb, err)
 		to, err := unix.Seek(fd, from, unix.SEEK_HOLE)
 		check(tb, err)
-		data = append(data, extent{from, to - from})
+		data = append(data, [2]int64{from, to - from})
 		for from < to {
 			buf := make([]byte, min(to-from, 1<<20))
 			n, err := unix.Pread(fd, buf, from)
@@ -154,4 +154,15 @@ func content(tb testing.TB, fd int, size int64) (string, []extent) {
 		at = to
 	}
 	return fmt.Sprintf("%x", sum.Sum(nil)), data
+}
+
+// allocated is how much disk a tree takes, by what du goes by.
+func allocated(tb testing.TB, root string) int64 {
+	tb.Helper()
+	out, err := exec.Command("du", "-s", "-B1", root).Output()
+	check(tb, err)
+	var n int64
+	_, err = fmt.Sscan(string(out), &n)
+	check(tb, err)
+	return n
 }

@@ -47,6 +47,11 @@ func (o UnpackOptions) limits() (bytes, entries int64) {
 // If the context ends, Unpack returns as soon as it can; a read of r that hangs
 // is left behind, and ends when r is closed.
 func Unpack(ctx context.Context, r io.Reader, dir string, opts UnpackOptions) (Stats, error) {
+	return unpack(ctx, r, dir, opts, unix.Syncfs)
+}
+
+// unpack takes what brings all of the file system onto the disk.
+func unpack(ctx context.Context, r io.Reader, dir string, opts UnpackOptions, sync func(fd int) error) (Stats, error) {
 	root, before, err := openEmpty(dir)
 	if err != nil {
 		return Stats{}, err
@@ -79,7 +84,7 @@ func Unpack(ctx context.Context, r io.Reader, dir string, opts UnpackOptions) (S
 	}
 	// One call for all files and folders. It also reports what could not be
 	// written since the folder was opened.
-	if err := unix.Syncfs(root); err != nil {
+	if err := sync(root); err != nil {
 		return Stats{}, fmt.Errorf("sync home: %w", err)
 	}
 	u.done()
