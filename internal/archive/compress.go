@@ -17,9 +17,9 @@ const (
 	// frameSize is how much content a zstd frame holds. More compresses hardly
 	// better; this much is what each core takes, twice over, in memory.
 	frameSize = 4 << 20
-	// maxWorkers bounds the memory of a machine with many cores. Eight compress
-	// more than a disk or a bucket takes.
-	maxWorkers = 8
+	// maxWorkers bounds the memory of a machine with many cores. Six compress
+	// about 1 GB/s, more than most disks and buckets take.
+	maxWorkers = 6
 )
 
 func workers() int { return min(max(runtime.GOMAXPROCS(0), 1), maxWorkers) }

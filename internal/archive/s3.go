@@ -258,7 +258,8 @@ func (s *S3) Check(ctx context.Context) error {
 	where := fmt.Sprintf("archives cannot be kept in the bucket %q at %s", s.bucket, s.core.EndpointURL())
 	fail := func(advice string, err error) error { return unavailable(ctx, where+": "+advice, err) }
 
-	if _, err := s.core.GetCreds(); err != nil {
+	if creds, err := s.core.GetCreds(); err != nil || creds.AccessKeyID == "" {
+		err = errors.Join(err, errors.New("none found"))
 		return fail("no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or run with a role", err)
 	}
 	if err := s.exists(ctx); err != nil {

@@ -177,9 +177,9 @@ func (t *Transfer) Get(ctx context.Context, url string, offset int64) (io.ReadCl
 
 // get asks for a URL anew for each connection: signatures expire.
 func (t *Transfer) get(ctx context.Context, doing string, url func(context.Context) (string, error), offset int64) (io.ReadCloser, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	d := &download{t: t, ctx: ctx, cancel: cancel, doing: doing, url: url, at: offset}
-	if err := t.retry(ctx, d.connect); err != nil {
+	own, cancel := context.WithCancelCause(ctx)
+	d := &download{t: t, ctx: own, cancel: cancel, doing: doing, url: url, at: offset}
+	if err := t.retry(own, d.connect); err != nil {
 		d.Close()
 		return nil, classify(ctx, doing, err)
 	}

@@ -145,8 +145,11 @@ func (u *upload) send(ctx context.Context, url string, b []byte) (etag string, e
 		if err != nil {
 			return err
 		}
-		etag = res.Header.Get("ETag")
-		return res.Body.Close()
+		defer res.Body.Close()
+		if etag = res.Header.Get("ETag"); etag == "" {
+			return errors.New("bucket took a part and gave no ETag for it")
+		}
+		return nil
 	})
 	return etag, err
 }
