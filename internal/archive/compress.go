@@ -75,8 +75,9 @@ func newCompressor(ctx context.Context, w io.Writer) (*compressor, error) {
 	return c, nil
 }
 
-// encoders are of two levels. The better one costs twice as much for 6 % less,
-// so that every other frame at each makes what `zstd -3` makes, in its time.
+// encoders are of two levels. Every other frame at each comes closest to
+// `zstd -3`: of source code in small files the better one alone makes 1.04 times
+// its size, the faster one 1.14 times its size for half the work.
 type encoders struct{ better, faster *zstd.Encoder }
 
 func newEncoders() (encoders, error) {
