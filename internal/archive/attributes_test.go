@@ -1,0 +1,38 @@
+package archive
+
+import (
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+func TestCopyAttributes(t *testing.T) {
+	t.Parallel()
+	from, to := t.TempDir(), t.TempDir()
+	check(t, unix.Chmod(from, 0o3751))
+	if os.Geteuid() == 0 {
+		check(t, os.Chown(from, 1000, 1001))
+		check(t, unix.Chmod(from, 0o3751))
+	}
+	check(t, unix.Setxattr(from, "user.kept", []byte("x"), 0))
+	check(t, unix.Setxattr(from, "system.posix_acl_default", acl(7, 5, 0, 4321), 0))
+	check(t, unix.Setxattr(to, "user.old", []byte("x"), 0))
+	check(t, unix.UtimesNanoAt(unix.AT_FDCWD, from, []unix.Timespec{{Sec: 5, Nsec: 6}, {Sec: 7, Nsec: 8}}, 0))
+	check(t, CopyAttributes(from, to))
+	if diff := cmp.Diff(snapshot(t, from), snapshot(t, to)); diff != "" {
+		t.Errorf("-from +to:\n%s", diff)
+	}
+}
+
+// A file with more extents than a map may have keeps its largest holes.
+func TestMergeExtents(t *testing.T) {
+	t.Parallel()
+	in := []extent{{0, 10}, {12, 3}, {100, 1}, {105, 5}, {1000, 1}}
+	want := []extent{{0, 15}, {100, 10}, {1000, 1}}
+	got := mergeExtents(append([]extent(nil), in...), 50)
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(extent{})); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,334 @@
+package archive
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+const (
+	// maxFrame is how much content a frame may hold to be decompressed by
+	// itself. An archive with larger ones, or such that do not say, is
+	// somebody else's, and decompressed in one stream.
+	maxFrame = 8 << 20
+	// maxWindow bounds the memory that a frame may ask for; zstd -19 takes 8 MiB.
+	maxWindow = 32 << 20
+)
+
+// decompressor reads zstd frames, decompresses them on all cores and hands out
+// their content in order. What it read is hashed on the way.
+type decompressor struct {
+	ctx     context.Context
+	cancel  context.CancelFunc
+	in      *hashingReader
+	buf     *bufio.Reader
+	free    chan *frame
+	work    chan *frame
+	ordered chan *frame
+	running sync.WaitGroup
+	present *frame
+	// tail is what is left to be read once a frame does not fit, or err why
+	// there is no further frame: set before ordered is closed.
+	tail   io.Reader
+	err    error
+	stream *zstd.Decoder // of the tail
+	buffer []byte
+}
+
+// hashingReader remembers what went by and how it ended: whether the source
+// failed or the archive is bad makes all the difference.
+type hashingReader struct {
+	r    io.Reader
+	sum  hash.Hash
+	size int64
+	err  error
+}
+
+func (h *hashingReader) Read(p []byte) (int, error) {
+	n, err := h.r.Read(p)
+	h.sum.Write(p[:n])
+	h.size += int64(n)
+	if err != nil && err != io.EOF {
+		h.err = err
+	}
+	return n, err
+}
+
+func newDecompressor(ctx context.Context, r io.Reader) (*decompressor, error) {
+	n := workers()
+	d := &decompressor{
+		in:      &hashingReader{r: r, sum: sha256.New()},
+		free:    make(chan *frame, n+2),
+		work:    make(chan *frame, n+2),
+		ordered: make(chan *frame, n+2),
+	}
+	d.buf = bufio.NewReaderSize(d.in, 256<<10)
+	decoders := make([]*zstd.Decoder, n)
+	for i := range decoders {
+		var err error
+		decoders[i], err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1),
+			zstd.WithDecoderMaxMemory(maxFrame), zstd.WithDecoderMaxWindow(maxFrame))
+		if err != nil {
+			return nil, err
+		}
+	}
+	d.ctx, d.cancel = context.WithCancel(ctx)
+	for range n + 2 {
+		d.free <- &frame{done: make(chan struct{}, 1)}
+	}
+	for _, z := range decoders {
+		d.running.Go(func() { d.decompress(z) })
+	}
+	d.running.Go(d.read)
+	return d, nil
+}
+
+// read splits the stream into frames.
+func (d *decompressor) read() {
+	defer close(d.ordered)
+	defer close(d.work)
+	for {
+		var f *frame
+		select {
+		case f = <-d.free:
+		case <-d.ctx.Done():
+			d.err = d.ctx.Err()
+			return
+		}
+		var whole bool
+		f.in, whole, d.err = readFrame(d.buf, f.in[:0])
+		if d.err != nil {
+			if d.err == io.EOF || errors.Is(d.err, ErrCorrupted) {
+				return
+			}
+			if d.in.err != nil {
+				d.err = d.in.err
+			} else {
+				d.err = corrupted("zstd stream is cut short")
+			}
+			return
+		}
+		if !whole {
+			d.tail = io.MultiReader(bytes.NewReader(slices.Clone(f.in)), d.buf)
+			return
+		}
+		if len(f.in) == 0 { // it held nothing
+			d.free <- f
+			continue
+		}
+		d.work <- f // never blocks: there are no more frames than room
+		d.ordered <- f
+	}
+}
+
+func (d *decompressor) decompress(z *zstd.Decoder) {
+	defer z.Close()
+	for f := range d.work {
+		var err error
+		if f.out, err = z.DecodeAll(f.in, f.out[:0]); err != nil {
+			f.out = nil
+		}
+		f.failed = err
+		f.done <- struct{}{}
+	}
+}
+
+// next returns the next piece of content, valid until it is called again, or
+// io.EOF after the last. It is the refill of a source.
+func (d *decompressor) next() ([]byte, error) {
+	for d.stream == nil {
+		if d.present != nil {
+			d.free <- d.present
+			d.present = nil
+		}
+		select {
+		case f, ok := <-d.ordered:
+			if !ok {
+				if err := d.ctx.Err(); err != nil {
+					return nil, err
+				}
+				if d.tail == nil {
+					return nil, d.err
+				}
+				if err := d.startStream(); err != nil {
+					return nil, err
+				}
+				continue
+			}
+			select {
+			case <-f.done:
+			case <-d.ctx.Done():
+				return nil, d.ctx.Err()
+			}
+			d.present = f
+			if f.failed != nil {
+				return nil, corrupted("zstd: %w", f.failed)
+			}
+			if len(f.out) > 0 {
+				return f.out, nil
+			}
+		case <-d.ctx.Done():
+			return nil, d.ctx.Err()
+		}
+	}
+	if err := d.ctx.Err(); err != nil {
+		return nil, err
+	}
+	n, err := io.ReadAtLeast(d.stream, d.buffer, 1)
+	switch {
+	case err == nil:
+		return d.buffer[:n], nil
+	case d.in.err != nil:
+		return nil, d.in.err
+	case err == io.EOF:
+		return nil, io.EOF
+	}
+	return nil, corrupted("zstd: %w", err)
+}
+
+// stop ends the workers. The one that reads the source is waited for only if
+// all of it was read: it may hang in a read that its owner alone can end.
+func (d *decompressor) stop() {
+	d.cancel()
+	if d.stream != nil {
+		d.stream.Close()
+	}
+}
+
+// digest and size are valid after next returned io.EOF.
+func (d *decompressor) digest() string { return hex.EncodeToString(d.in.sum.Sum(nil)) }
+
+func (d *decompressor) size() int64 { return d.in.size }
+
+func (d *decompressor) startStream() error {
+	z, err := zstd.NewReader(d.tail, zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
+	if err != nil {
+		return fmt.Errorf("make decoder: %w", err)
+	}
+	d.stream, d.buffer = z, make([]byte, 1<<20)
+	return nil
+}
+
+const (
+	magicFrame     = 0xFD2FB528
+	magicSkippable = 0x184D2A50 // and the fifteen after it
+	maxBlock       = 128 << 10
+)
+
+// readFrame reads one zstd frame as it is into b (RFC 8878 §3.1). Whole is
+// false if the frame is too large, or does not say how large it is: then b is
+// what was read of it. A skippable frame gives an empty b. io.EOF means that
+// there is no further frame.
+func readFrame(r *bufio.Reader, b []byte) (_ []byte, whole bool, _ error) {
+	more := func(n int) ([]byte, error) {
+		at := len(b)
+		b = grow(b, n)
+		_, err := io.ReadFull(r, b[at:])
+		if err == io.EOF && at > 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		return b[at:], err
+	}
+	p, err := more(4)
+	if err != nil {
+		return nil, false, err
+	}
+	magic := binary.LittleEndian.Uint32(p)
+	if magic&^0xF == magicSkippable {
+		if p, err = more(4); err != nil {
+			return nil, false, err
+		}
+		n := binary.LittleEndian.Uint32(p)
+		if _, err := io.CopyN(io.Discard, r, int64(n)); err != nil {
+			return nil, false, noEOF(err)
+		}
+		return b[:0], true, nil
+	}
+	if magic != magicFrame {
+		return nil, false, corrupted("not a zstd stream")
+	}
+	if p, err = more(1); err != nil {
+		return nil, false, err
+	}
+	descriptor := p[0]
+	single := descriptor&0x20 != 0
+	if !single {
+		if _, err := more(1); err != nil { // the window
+			return nil, false, err
+		}
+	}
+	if _, err := more([4]int{0, 1, 2, 4}[descriptor&3]); err != nil { // the dictionary
+		return nil, false, err
+	}
+	length := [4]int{0, 2, 4, 8}[descriptor>>6]
+	if length == 0 && single {
+		length = 1
+	}
+	if p, err = more(length); err != nil {
+		return nil, false, err
+	}
+	var content uint64
+	for i := len(p) - 1; i >= 0; i-- {
+		content = content<<8 | uint64(p[i])
+	}
+	if length == 2 {
+		content += 256
+	}
+	if length == 0 || content > maxFrame {
+		return b, false, nil
+	}
+	for last := false; !last; {
+		if p, err = more(3); err != nil {
+			return nil, false, err
+		}
+		h := uint32(p[0]) | uint32(p[1])<<8 | uint32(p[2])<<16
+		last = h&1 != 0
+		size := int(h >> 3)
+		if size > maxBlock || h>>1&3 == 3 {
+			return nil, false, corrupted("malformed zstd frame")
+		}
+		if h>>1&3 == 1 { // one byte, repeated
+			size = 1
+		}
+		if _, err := more(size); err != nil {
+			return nil, false, err
+		}
+		if len(b) > maxFrame+maxFrame/8 {
+			return nil, false, corrupted("zstd frame larger than its content")
+		}
+	}
+	if descriptor&4 != 0 { // the checksum
+		if _, err := more(4); err != nil {
+			return nil, false, err
+		}
+	}
+	return b, true, nil
+}
+
+func noEOF(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// grow lengthens b by n bytes.
+func grow(b []byte, n int) []byte {
+	if cap(b)-len(b) < n {
+		c := make([]byte, len(b), max(2*cap(b), len(b)+n, 64<<10))
+		copy(c, b)
+		b = c
+	}
+	return b[:len(b)+n]
+}

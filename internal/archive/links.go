@@ -1,0 +1,58 @@
+package archive
+
+import (
+	"math"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// linkTable knows the files with more than one name, until all of them were seen.
+type linkTable struct {
+	mu    sync.Mutex
+	files map[fileID]*linked
+}
+
+type fileID struct{ dev, ino uint64 }
+
+type linked struct {
+	first int64 // the lowest number of an item seen of it
+	name  string
+	left  uint64 // names not yet put into the archive
+}
+
+func idOf(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} }
+
+// earlier tells whether an item before this one is of the same file, so that
+// this one's content is not needed. If not it may still turn out so.
+func (t *linkTable) earlier(it *item) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := t.files[idOf(&it.stat)]
+	if l == nil {
+		l = &linked{first: math.MaxInt64, left: uint64(it.stat.Nlink)}
+		t.files[idOf(&it.stat)] = l
+	}
+	if l.first < it.number {
+		return true
+	}
+	l.first = it.number
+	return false
+}
+
+// link is called in the archive's order. It returns the name under which the
+// file is in the archive, or "" for the first time.
+func (t *linkTable) link(it *item) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id := idOf(&it.stat)
+	l := t.files[id]
+	name := l.name
+	if name == "" {
+		l.name = it.name
+	}
+	if l.left--; l.left == 0 {
+		delete(t.files, id)
+	}
+	return name
+}

@@ -1,0 +1,84 @@
+package archive
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+)
+
+func (s *S3) presign(ctx context.Context, method, key string, expires time.Duration, params url.Values) (string, error) {
+	u, err := s.core.Presign(ctx, method, s.bucket, s.prefix+key, expires, params)
+	if err != nil {
+		return "", unavailable(ctx, "sign a URL", err)
+	}
+	return u.String(), nil
+}
+
+func (s *S3) presignPart(ctx context.Context, key, uploadID string, number int, expires time.Duration) (string, error) {
+	return s.presign(ctx, http.MethodPut, key, expires, url.Values{"partNumber": {strconv.Itoa(number)}, "uploadId": {uploadID}})
+}
+
+// PresignGet makes the URL for Transfer.Get.
+func (s *S3) PresignGet(ctx context.Context, key string, expires time.Duration) (string, error) {
+	if err := checkKey(key); err != nil {
+		return "", err
+	}
+	return s.presign(ctx, http.MethodGet, key, expires, nil)
+}
+
+// PresignPut makes the URL for Transfer.Put.
+func (s *S3) PresignPut(ctx context.Context, key string, expires time.Duration) (string, error) {
+	if err := checkKey(key); err != nil {
+		return "", err
+	}
+	return s.presign(ctx, http.MethodPut, key, expires, nil)
+}
+
+// PresignUpload makes the ticket for Transfer.Upload. An upload that is never
+// done is for AbortIncomplete to sweep.
+func (s *S3) PresignUpload(ctx context.Context, key string, maxSize int64, expires time.Duration) (*Ticket, error) {
+	if err := checkKey(key); err != nil {
+		return nil, err
+	}
+	ticket, err := s.begin(ctx, key, partSize(maxSize), expires)
+	if err != nil {
+		return nil, err
+	}
+	n := min(max((maxSize+ticket.PartSize-1)/ticket.PartSize, 1), maxParts)
+	for number := range int(n) {
+		part, err := s.presignPart(ctx, key, ticket.UploadID, number+1, expires)
+		if err != nil {
+			return nil, err
+		}
+		ticket.Parts = append(ticket.Parts, part)
+	}
+	return ticket, nil
+}
+
+// begin begins a multipart upload; its ticket has no parts yet.
+func (s *S3) begin(ctx context.Context, key string, part int64, expires time.Duration) (*Ticket, error) {
+	id, err := s.core.NewMultipartUpload(ctx, s.bucket, s.prefix+key, minio.PutObjectOptions{})
+	if err != nil {
+		return nil, unavailable(ctx, "put "+key, err)
+	}
+	ticket := &Ticket{UploadID: id, PartSize: part}
+	params := url.Values{"uploadId": {id}}
+	for _, step := range []struct {
+		to     *string
+		method string
+		params url.Values
+	}{
+		{&ticket.Complete, http.MethodPost, params},
+		{&ticket.Abort, http.MethodDelete, params},
+		{&ticket.Head, http.MethodHead, nil},
+	} {
+		if *step.to, err = s.presign(ctx, step.method, key, expires, step.params); err != nil {
+			return nil, err
+		}
+	}
+	return ticket, nil
+}

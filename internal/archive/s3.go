@@ -1,0 +1,308 @@
+package archive
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+)
+
+// S3 is a Store in a bucket that speaks S3, under a prefix. Credentials come
+// from the usual environment, profile or role. It is a Presigner.
+type S3 struct {
+	core     minio.Core
+	transfer *Transfer
+	bucket   string
+	prefix   string // empty, or with "/" at its end
+}
+
+// Presigner makes URLs with which a Transfer moves objects without credentials.
+// They are good for as long as asked for, but at most a week, and not longer
+// than the credentials that signed them (of a role: hours).
+type Presigner interface {
+	PresignGet(ctx context.Context, key string, expires time.Duration) (string, error)
+	// PresignPut is for a small object of known length.
+	PresignPut(ctx context.Context, key string, expires time.Duration) (string, error)
+	// PresignUpload begins an upload of at most maxSize bytes.
+	PresignUpload(ctx context.Context, key string, maxSize int64, expires time.Duration) (*Ticket, error)
+}
+
+var _ Presigner = (*S3)(nil)
+
+// openS3 makes the store of an s3:// URL, with credentials found as usual.
+func openS3(u *url.URL) (*S3, error) {
+	client := &http.Client{Timeout: 5 * time.Second} // for asking the machine's role
+	return newS3(u, credentials.NewChainCredentials([]credentials.Provider{
+		&credentials.EnvAWS{},
+		&credentials.EnvMinio{},
+		&credentials.FileAWSCredentials{},
+		&credentials.IAM{Client: client},
+	}))
+}
+
+func newS3(u *url.URL, creds *credentials.Credentials) (*S3, error) {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("archive URL %q: %s", u.Redacted(), fmt.Sprintf(format, args...))
+	}
+	if u.Host == "" || u.User != nil || u.Port() != "" {
+		return nil, bad("a bucket is s3://bucket/prefix, and credentials come from the environment, a profile or a role")
+	}
+	opts := &minio.Options{Creds: creds, Secure: true, MaxRetries: tries, Transport: newTransport()}
+	host := "s3.amazonaws.com"
+	for name, values := range u.Query() {
+		value := values[len(values)-1]
+		switch name {
+		case "endpoint":
+			e, err := url.Parse(value)
+			if err != nil || e.Host == "" || (e.Scheme != "http" && e.Scheme != "https") || strings.Trim(e.Path, "/") != "" || e.User != nil {
+				return nil, bad("endpoint %q is none: it looks like https://host:port", value)
+			}
+			host, opts.Secure = e.Host, e.Scheme == "https"
+		case "region":
+			opts.Region = value
+		case "path-style":
+			path, err := strconv.ParseBool(value)
+			if err != nil {
+				return nil, bad("path-style is true or false, not %q", value)
+			}
+			opts.BucketLookup = minio.BucketLookupDNS
+			if path {
+				opts.BucketLookup = minio.BucketLookupPath
+			}
+		default:
+			return nil, bad("unknown parameter %q; there are endpoint, region and path-style", name)
+		}
+	}
+	prefix := strings.Trim(u.Path, "/")
+	if prefix != "" {
+		if err := checkKey(prefix); err != nil {
+			return nil, bad("bad prefix")
+		}
+		prefix += "/"
+	}
+	client, err := minio.New(host, opts)
+	if err != nil {
+		return nil, bad("%v", err)
+	}
+	return &S3{core: minio.Core{Client: client}, transfer: NewTransfer(), bucket: u.Host, prefix: prefix}, nil
+}
+
+// kind gives an error of the client its kind. One about the bucket, or about
+// us, says nothing of the object.
+func (s *S3) kind(ctx context.Context, doing string, err error) error {
+	if minio.ToErrorResponse(err).Code == minio.NoSuchKey {
+		return fmt.Errorf("%s: %w", doing, ErrNotFound)
+	}
+	return unavailable(ctx, doing, err)
+}
+
+func (s *S3) Put(ctx context.Context, key string, r io.Reader) (int64, error) {
+	if err := checkKey(key); err != nil {
+		return 0, err
+	}
+	doing := "put " + key
+	// What fits into one part needs no multipart upload.
+	src := &upstream{r: r}
+	var first bytes.Buffer
+	n, err := io.CopyN(&first, src, minPart)
+	if err != nil && err != io.EOF {
+		return 0, fmt.Errorf("%s: %w", doing, err)
+	}
+	if n < minPart {
+		if _, err := s.core.Client.PutObject(ctx, s.bucket, s.prefix+key, &first, n, minio.PutObjectOptions{}); err != nil {
+			return 0, unavailable(ctx, doing, err)
+		}
+		return n, nil
+	}
+	ticket, err := s.begin(ctx, key, 2*minPart, time.Hour)
+	if err != nil {
+		return 0, err
+	}
+	u := &upload{Transfer: s.transfer, ticket: ticket, part: func(ctx context.Context, number int) (string, error) {
+		if number > maxParts {
+			return "", fmt.Errorf("%w: %d bytes are the most", ErrTooLarge, ticket.PartSize*maxParts)
+		}
+		return s.presignPart(ctx, key, ticket.UploadID, number, time.Hour)
+	}}
+	return u.run(ctx, doing, io.MultiReader(&first, src))
+}
+
+func (s *S3) Get(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
+	if err := checkKey(key); err != nil {
+		return nil, err
+	}
+	return s.transfer.get(ctx, "get "+key, func(ctx context.Context) (string, error) {
+		return s.presign(ctx, http.MethodGet, key, time.Hour, nil)
+	}, offset)
+}
+
+func (s *S3) Stat(ctx context.Context, key string) (Object, error) {
+	if err := checkKey(key); err != nil {
+		return Object{}, err
+	}
+	doing := "stat " + key
+	info, err := s.core.Client.StatObject(ctx, s.bucket, s.prefix+key, minio.StatObjectOptions{})
+	if err != nil {
+		err = s.kind(ctx, doing, err)
+		if errors.Is(err, ErrNotFound) {
+			// An answer without a body: it may be the bucket that is missing.
+			if err := s.exists(ctx); err != nil {
+				return Object{}, unavailable(ctx, doing, err)
+			}
+		}
+		return Object{}, err
+	}
+	return Object{Key: key, Size: info.Size, Modified: info.LastModified}, nil
+}
+
+func (s *S3) exists(ctx context.Context) error {
+	ok, err := s.core.BucketExists(ctx, s.bucket)
+	if err == nil && !ok {
+		err = fmt.Errorf("there is no bucket %q", s.bucket)
+	}
+	return err
+}
+
+func (s *S3) Delete(ctx context.Context, key string) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	doing := "delete " + key
+	err := s.core.RemoveObject(ctx, s.bucket, s.prefix+key, minio.RemoveObjectOptions{})
+	if err == nil {
+		return nil
+	}
+	if err := s.kind(ctx, doing, err); !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	return nil
+}
+
+func (s *S3) List(ctx context.Context, prefix string) iter.Seq2[Object, error] {
+	return func(yield func(Object, error) bool) {
+		if err := checkPrefix(prefix); err != nil {
+			yield(Object{}, err)
+			return
+		}
+		opts := minio.ListObjectsOptions{Prefix: s.prefix + prefix, Recursive: true}
+		for o := range s.core.ListObjectsIter(ctx, s.bucket, opts) {
+			if o.Err != nil {
+				yield(Object{}, unavailable(ctx, "list "+prefix, o.Err))
+				return
+			}
+			key := strings.TrimPrefix(o.Key, s.prefix)
+			if strings.HasPrefix(key, probePrefix) || strings.HasSuffix(key, "/") {
+				continue // of a Check that runs, or a folder that some tool made
+			}
+			if !yield(Object{Key: key, Size: o.Size, Modified: o.LastModified}, nil) {
+				return
+			}
+		}
+		if ctx.Err() != nil {
+			yield(Object{}, unavailable(ctx, "list "+prefix, ctx.Err()))
+		}
+	}
+}
+
+func (s *S3) AbortIncomplete(ctx context.Context, prefix string, age time.Duration) (int, error) {
+	if err := checkPrefix(prefix); err != nil {
+		return 0, err
+	}
+	doing := "sweep " + prefix
+	before := time.Now().Add(-age)
+	n := 0
+	var keyMarker, idMarker string
+	for {
+		page, err := s.core.ListMultipartUploads(ctx, s.bucket, s.prefix+prefix, keyMarker, idMarker, "", 1000)
+		if err != nil {
+			return n, unavailable(ctx, doing, err)
+		}
+		for _, u := range page.Uploads {
+			if !strings.HasPrefix(u.Key, s.prefix+prefix) || u.Initiated.After(before) {
+				continue
+			}
+			err := s.core.AbortMultipartUpload(ctx, s.bucket, u.Key, u.UploadID)
+			if err != nil && minio.ToErrorResponse(err).Code != minio.NoSuchUpload {
+				return n, unavailable(ctx, doing, err)
+			}
+			n++
+		}
+		if !page.IsTruncated {
+			return n, nil
+		}
+		if page.NextKeyMarker == keyMarker && page.NextUploadIDMarker == idMarker {
+			return n, unavailable(ctx, doing, errors.New("bucket lists the same uploads again"))
+		}
+		keyMarker, idMarker = page.NextKeyMarker, page.NextUploadIDMarker
+	}
+}
+
+// probePrefix is what keys of Check begin with; no other key does.
+const probePrefix = ".codehub-check-"
+
+// Check does each thing once that archives will need.
+func (s *S3) Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	where := fmt.Sprintf("archives cannot be kept in the bucket %q at %s", s.bucket, s.core.EndpointURL())
+	fail := func(advice string, err error) error { return unavailable(ctx, where+": "+advice, err) }
+
+	if creds, err := s.core.GetCreds(); err != nil || creds.AccessKeyID == "" {
+		err = errors.Join(err, errors.New("none found"))
+		return fail("no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or run with a role", err)
+	}
+	if err := s.exists(ctx); err != nil {
+		return fail("make the bucket, or set bucket, endpoint, region and path-style in CODEHUB_ARCHIVE_URL right", err)
+	}
+	key := s.prefix + probePrefix + rand.Text()
+	content := []byte("written to see whether this bucket can be used\n")
+	if _, err := s.core.Client.PutObject(ctx, s.bucket, key, bytes.NewReader(content), int64(len(content)), minio.PutObjectOptions{}); err != nil {
+		return fail("allow these credentials to write (s3:PutObject)", err)
+	}
+	defer func() {
+		_ = s.core.RemoveObject(context.WithoutCancel(ctx), s.bucket, key, minio.RemoveObjectOptions{})
+	}()
+	body, _, _, err := s.core.GetObject(ctx, s.bucket, key, minio.GetObjectOptions{})
+	if err == nil {
+		var back []byte
+		back, err = io.ReadAll(body)
+		body.Close()
+		if err == nil && !bytes.Equal(back, content) {
+			err = errors.New("it gave back something else than was written")
+		}
+	}
+	if err != nil {
+		return fail("allow these credentials to read (s3:GetObject)", err)
+	}
+	for o := range s.core.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{Prefix: key, Recursive: true}) {
+		err = o.Err
+	}
+	if err != nil {
+		return fail("allow these credentials to list (s3:ListBucket)", err)
+	}
+	id, err := s.core.NewMultipartUpload(ctx, s.bucket, key, minio.PutObjectOptions{})
+	if err == nil {
+		err = s.core.AbortMultipartUpload(ctx, s.bucket, key, id)
+	}
+	if err == nil {
+		_, err = s.core.ListMultipartUploads(ctx, s.bucket, key, "", "", "", 1)
+	}
+	if err != nil {
+		return fail("allow these credentials multipart uploads (s3:AbortMultipartUpload, s3:ListBucketMultipartUploads)", err)
+	}
+	if err := s.core.RemoveObject(ctx, s.bucket, key, minio.RemoveObjectOptions{}); err != nil {
+		return fail("allow these credentials to delete (s3:DeleteObject)", err)
+	}
+	return nil
+}

@@ -1,0 +1,421 @@
+package archive
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"codehub/internal/archive/s3test"
+)
+
+func TestS3Down(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t, "bucket")
+	s := s3Store(t, server, "bucket/prefix")
+	put(t, s, "a/b", []byte("x"))
+	server.Stop()
+	unavailableStore(t, s)
+	check(t, server.Run())
+	if got := read(t, s, "a/b", 0); string(got) != "x" {
+		t.Errorf("it is back, and reads %q", got)
+	}
+	// A bucket that is gone says nothing of its objects.
+	check(t, os.Rename(server.BucketDir("bucket"), server.BucketDir("bucket")+"-away"))
+	unavailableStore(t, s)
+}
+
+func TestS3Check(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t, "bucket")
+	for name, c := range map[string]struct{ bucket, secret, want string }{
+		"right":         {"bucket", server.SecretKey, ""},
+		"no bucket":     {"none", server.SecretKey, "make the bucket"},
+		"wrong secret":  {"bucket", "wrong", "bucket"},
+		"no credential": {"bucket", "-", "no credentials"},
+	} {
+		u, err := url.Parse(server.URL(c.bucket))
+		check(t, err)
+		creds := credentials.NewStaticV4(server.AccessKey, c.secret, "")
+		if c.secret == "-" {
+			creds = credentials.NewChainCredentials(nil)
+		}
+		s, err := newS3(u, creds)
+		check(t, err)
+		err = s.Check(t.Context())
+		if c.want == "" {
+			check(t, err)
+			if keys := keysOf(t, s, ""); len(keys) != 0 {
+				t.Errorf("Check left %v", keys)
+			}
+			continue
+		}
+		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want one line that speaks of %q", name, err, c.want)
+		}
+	}
+}
+
+// Two installations in one bucket do not see each other.
+func TestS3Prefixes(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t, "bucket")
+	one, other := s3Store(t, server, "bucket/one"), s3Store(t, server, "bucket/one-more")
+	put(t, one, "ws/a", []byte("1"))
+	put(t, other, "ws/a", []byte("2"))
+	leaveBehind(t, other, "ws/half")
+	if diff := cmp.Diff([]string{"ws/a"}, keysOf(t, one, "")); diff != "" {
+		t.Error(diff)
+	}
+	if n, err := one.AbortIncomplete(t.Context(), "", 0); n != 0 || err != nil {
+		t.Errorf("%d of another's uploads aborted, %v", n, err)
+	}
+	check(t, one.Delete(t.Context(), "ws/a"))
+	if got := read(t, other, "ws/a", 0); string(got) != "2" {
+		t.Errorf("the other's object is %q", got)
+	}
+}
+
+// More than one page.
+func TestS3ListsAll(t *testing.T) {
+	t.Parallel()
+	s := s3Store(t, s3test.Start(t, "bucket"), "bucket")
+	var want []string
+	for i := range 1100 {
+		want = append(want, fmt.Sprintf("ws/%04d", i))
+		_, err := s.Put(t.Context(), want[i], strings.NewReader(""))
+		check(t, err)
+	}
+	if diff := cmp.Diff(want, keysOf(t, s, "")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// faulty stands before a server and spoils what it is told to.
+type faulty struct {
+	proxy *httputil.ReverseProxy
+	spoil func(w http.ResponseWriter, r *http.Request) bool
+}
+
+func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !f.spoil(w, r) {
+		f.proxy.ServeHTTP(w, r)
+	}
+}
+
+// through replaces the address in a signed URL by a proxy's, which passes on
+// the host that the signature is for.
+func through(t *testing.T, server *s3test.Server, spoil func(http.ResponseWriter, *http.Request) bool) *Transfer {
+	t.Helper()
+	target, err := url.Parse(server.Endpoint)
+	check(t, err)
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target); r.Out.Host = target.Host }}
+	f := &faulty{proxy: proxy, spoil: spoil}
+	transfer := NewTransfer()
+	transfer.backoff, transfer.stall = 10*time.Millisecond, 300*time.Millisecond
+	transfer.client.Transport = inProcess{f}
+	return transfer
+}
+
+// inProcess has a handler answer requests, with connections that can break.
+type inProcess struct{ handler http.Handler }
+
+func (p inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
+	pr, pw := io.Pipe()
+	w := &pipeWriter{header: http.Header{}, body: pw, started: make(chan struct{})}
+	go func() {
+		defer func() {
+			if cause := recover(); cause != nil {
+				w.fail()
+				pw.CloseWithError(io.ErrUnexpectedEOF)
+				return
+			}
+			w.WriteHeader(http.StatusOK)
+			pw.Close()
+		}()
+		p.handler.ServeHTTP(w, r)
+	}()
+	context.AfterFunc(r.Context(), func() { pw.CloseWithError(context.Cause(r.Context())) })
+	select {
+	case <-w.started:
+	case <-r.Context().Done():
+		return nil, context.Cause(r.Context())
+	}
+	if w.status == 0 {
+		return nil, syscall.ECONNREFUSED
+	}
+	res := &http.Response{StatusCode: w.status, Header: w.header, Body: pr, Request: r, ContentLength: -1}
+	if r.Method == http.MethodHead {
+		_, _ = fmt.Sscan(w.header.Get("Content-Length"), &res.ContentLength)
+	}
+	return res, nil
+}
+
+type pipeWriter struct {
+	header  http.Header
+	status  int
+	body    *io.PipeWriter
+	started chan struct{}
+}
+
+func (w *pipeWriter) Header() http.Header { return w.header }
+
+func (w *pipeWriter) WriteHeader(status int) {
+	if w.status == 0 && status >= 200 {
+		w.status = status
+		close(w.started)
+	}
+}
+
+// fail ends it without an answer, if there was none.
+func (w *pipeWriter) fail() {
+	if w.status == 0 {
+		close(w.started)
+	}
+}
+
+func (w *pipeWriter) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return w.body.Write(p)
+}
+
+func untouched(http.ResponseWriter, *http.Request) bool { return false }
+
+// A storage job's way, without any credentials.
+func TestTransfer(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t, "bucket")
+	s := s3Store(t, server, "bucket/prefix")
+	job := NewTransfer()
+	content := randomBytes(2*minPart + 12345)
+	ticket, err := s.PresignUpload(t.Context(), "ws/op/home.tar.zst", int64(len(content)), time.Hour)
+	check(t, err)
+	if len(ticket.Parts) != 3 {
+		t.Errorf("%d parts", len(ticket.Parts))
+	}
+	n, err := job.Upload(t.Context(), ticket, io.MultiReader(bytes.NewReader(content)))
+	check(t, err)
+	if n != int64(len(content)) || !bytes.Equal(read(t, s, "ws/op/home.tar.zst", 0), content) {
+		t.Errorf("something else was stored (%d bytes)", n)
+	}
+	small, err := s.PresignPut(t.Context(), "ws/op/home.tar.zst.meta", time.Hour)
+	check(t, err)
+	check(t, job.Put(t.Context(), small, []byte("meta")))
+	if got := read(t, s, "ws/op/home.tar.zst.meta", 0); string(got) != "meta" {
+		t.Errorf("meta is %q", got)
+	}
+	get, err := s.PresignGet(t.Context(), "ws/op/home.tar.zst", time.Hour)
+	check(t, err)
+	for _, offset := range []int{0, 1 << 20, len(content)} {
+		r, err := job.Get(t.Context(), get, int64(offset))
+		check(t, err)
+		got, err := io.ReadAll(r)
+		check(t, err)
+		check(t, r.Close())
+		if !bytes.Equal(got, content[offset:]) {
+			t.Errorf("from %d other bytes came", offset)
+		}
+	}
+	missing, err := s.PresignGet(t.Context(), "ws/none", time.Hour)
+	check(t, err)
+	if _, err := job.Get(t.Context(), missing, 0); !errors.Is(err, ErrNotFound) {
+		t.Errorf("Get of nothing: %v", err)
+	}
+	empty, err := s.PresignUpload(t.Context(), "ws/empty", 1, time.Hour)
+	check(t, err)
+	if n, err := job.Upload(t.Context(), empty, strings.NewReader("")); n != 0 || err != nil {
+		t.Errorf("Upload of nothing: %d, %v", n, err)
+	}
+	tight, err := s.PresignUpload(t.Context(), "ws/tight", minPart, time.Hour)
+	check(t, err)
+	if _, err := job.Upload(t.Context(), tight, bytes.NewReader(content)); !errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnavailable) {
+		t.Errorf("Upload of more than the ticket is for: %v", err)
+	}
+	if n, err := s.AbortIncomplete(t.Context(), "", 0); n != 0 || err != nil {
+		t.Errorf("%d uploads left behind, %v", n, err)
+	}
+	// What a job can do with its URLs, and nothing else.
+	other := strings.Replace(get, "ws/op/home", "ws/other/home", 1)
+	if _, err := job.Get(t.Context(), other, 0); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("a URL was good for another object: %v", err)
+	}
+	if err := job.Put(t.Context(), get, []byte("x")); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("a URL to read was good for writing: %v", err)
+	} else if strings.Contains(err.Error(), "Signature=") {
+		t.Errorf("the error tells the signature: %v", err)
+	}
+}
+
+// Every kind of passing fault, once for each request, is nothing that a job
+// hears of; a lasting one is, and leaves nothing.
+func TestTransferFaults(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t, "bucket")
+	s := s3Store(t, server, "bucket")
+	content := randomBytes(minPart + 1000)
+	faults := map[string]func(w http.ResponseWriter, r *http.Request){
+		"500":     func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(500) },
+		"503":     func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) },
+		"refused": func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) },
+		"200 with an error in it": func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost {
+				io.WriteString(w, `<?xml version="1.0"?><Error><Code>InternalError</Code></Error>`)
+				return
+			}
+			w.WriteHeader(500)
+		},
+	}
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			key := "ws/" + strings.ReplaceAll(name, " ", "-")
+			seen := map[string]int{}
+			var lock = make(chan struct{}, 1)
+			job := through(t, server, func(w http.ResponseWriter, r *http.Request) bool {
+				lock <- struct{}{}
+				seen[r.Method+r.URL.Path+r.URL.Query().Get("partNumber")]++
+				first := seen[r.Method+r.URL.Path+r.URL.Query().Get("partNumber")] == 1
+				<-lock
+				if first {
+					fault(w, r)
+				}
+				return first
+			})
+			ticket, err := s.PresignUpload(t.Context(), key, 100<<20, time.Hour)
+			check(t, err)
+			_, err = job.Upload(t.Context(), ticket, bytes.NewReader(content))
+			check(t, err)
+			get, err := s.PresignGet(t.Context(), key, time.Hour)
+			check(t, err)
+			r, err := job.Get(t.Context(), get, 0)
+			check(t, err)
+			got, err := io.ReadAll(r)
+			check(t, err)
+			if !bytes.Equal(got, content) {
+				t.Error("other bytes came back")
+			}
+
+			down := through(t, server, func(w http.ResponseWriter, r *http.Request) bool {
+				if r.Method == http.MethodDelete {
+					return false
+				}
+				fault(w, r)
+				return true
+			})
+			ticket, err = s.PresignUpload(t.Context(), key+"-down", 100<<20, time.Hour)
+			check(t, err)
+			if _, err = down.Upload(t.Context(), ticket, bytes.NewReader(content)); !errors.Is(err, ErrUnavailable) {
+				t.Errorf("Upload: %v", err)
+			}
+			if _, err = down.Get(t.Context(), get, 0); !errors.Is(err, ErrUnavailable) {
+				t.Errorf("Get: %v", err)
+			}
+			if _, err := s.Stat(t.Context(), key+"-down"); !errors.Is(err, ErrNotFound) {
+				t.Errorf("half of it is there: %v", err)
+			}
+		})
+	}
+}
+
+// The answer to the completion gets lost: it was done nonetheless.
+func TestCompletionAnswerLost(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t, "bucket")
+	s := s3Store(t, server, "bucket")
+	var lost atomic.Bool
+	job := through(t, server, untouched)
+	f := job.client.Transport.(inProcess).handler.(*faulty)
+	f.spoil = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPost || lost.Swap(true) {
+			return false
+		}
+		sink := &pipeWriter{header: http.Header{}, started: make(chan struct{})}
+		pr, pw := io.Pipe()
+		sink.body = pw
+		go io.Copy(io.Discard, pr)
+		f.proxy.ServeHTTP(sink, r)
+		panic(http.ErrAbortHandler)
+	}
+	content := randomBytes(minPart * 2)
+	ticket, err := s.PresignUpload(t.Context(), "ws/op", 100<<20, time.Hour)
+	check(t, err)
+	_, err = job.Upload(t.Context(), ticket, bytes.NewReader(content))
+	check(t, err)
+	if !bytes.Equal(read(t, s, "ws/op", 0), content) {
+		t.Error("something else is stored")
+	}
+}
+
+// A download that breaks off, or stalls, every megabyte arrives whole.
+func TestDownloadGoesOn(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t, "bucket")
+	s := s3Store(t, server, "bucket")
+	content := randomBytes(5 << 20)
+	put(t, s, "ws/op", content)
+	get, err := s.PresignGet(t.Context(), "ws/op", time.Hour)
+	check(t, err)
+	var connections atomic.Int64
+	job := through(t, server, untouched)
+	f := job.client.Transport.(inProcess).handler.(*faulty)
+	f.spoil = func(w http.ResponseWriter, r *http.Request) bool {
+		n := connections.Add(1)
+		f.proxy.ServeHTTP(&limitedWriter{ResponseWriter: w, left: 1 << 20, stall: n%2 == 0, done: r.Context().Done()}, r)
+		return true
+	}
+	r, err := job.Get(t.Context(), get, 100)
+	check(t, err)
+	got, err := io.ReadAll(r)
+	check(t, err)
+	check(t, r.Close())
+	if !bytes.Equal(got, content[100:]) {
+		t.Errorf("%d bytes came, not the right ones", len(got))
+	}
+	if connections.Load() < 5 {
+		t.Errorf("%d connections: nothing was broken", connections.Load())
+	}
+
+	// Another object in its place is not glued to the half of the first.
+	r, err = job.Get(t.Context(), get, 0)
+	check(t, err)
+	_, err = io.CopyN(io.Discard, r, 1000)
+	check(t, err)
+	put(t, s, "ws/op", randomBytes(5<<20+1))
+	if _, err = io.ReadAll(r); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("read on in another object: %v", err)
+	}
+	check(t, r.Close())
+}
+
+// limitedWriter breaks off, or stalls until the other side gives up.
+type limitedWriter struct {
+	http.ResponseWriter
+	left  int
+	stall bool
+	done  <-chan struct{}
+}
+
+func (w *limitedWriter) Write(p []byte) (int, error) {
+	if len(p) > w.left {
+		w.ResponseWriter.Write(p[:w.left])
+		if w.stall {
+			<-w.done
+		}
+		panic(http.ErrAbortHandler)
+	}
+	w.left -= len(p)
+	return w.ResponseWriter.Write(p)
+}

@@ -1,0 +1,149 @@
+package archive
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// folder is an open folder of the home that is packed. It is closed when
+// nobody needs it any more: its walk is over, and all in it are opened.
+type folder struct {
+	fd    int
+	users atomic.Int32
+}
+
+func (d *folder) use() { d.users.Add(1) }
+
+func (d *folder) release() {
+	if d.users.Add(-1) == 0 {
+		unix.Close(d.fd)
+	}
+}
+
+// opener opens files without changing their access times, where it may.
+type opener struct{ refused atomic.Bool }
+
+const openFlags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
+
+func (o *opener) open(dir int, name string, flags int) (int, error) {
+	flags |= openFlags
+	for {
+		noAtime := !o.refused.Load()
+		f := flags
+		if noAtime {
+			f |= unix.O_NOATIME
+		}
+		fd, err := unix.Openat(dir, name, f, 0)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case noAtime && errors.Is(err, unix.EPERM):
+			o.refused.Store(true) // only its owner and root may ask that
+		default:
+			return fd, err
+		}
+	}
+}
+
+// dirent is a name in a folder and its kind (unix.DT_*).
+type dirent struct {
+	name string
+	kind byte
+}
+
+// readFolder lists a folder, sorted by name.
+func readFolder(fd int, buf []byte) ([]dirent, error) {
+	var list []dirent
+	for {
+		n, err := unix.Getdents(fd, buf)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list folder: %w", err)
+		}
+		if n == 0 {
+			break
+		}
+		for b := buf[:n]; len(b) > 0; {
+			// struct linux_dirent64: ino 8, off 8, reclen 2, type 1, name.
+			length := int(b[16]) | int(b[17])<<8
+			kind, name := b[18], trimName(b[19:length])
+			b = b[length:]
+			if name != "." && name != ".." {
+				list = append(list, dirent{name, kind})
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b dirent) int { return strings.Compare(a.name, b.name) })
+	for i := range list {
+		if list[i].kind != unix.DT_UNKNOWN {
+			continue
+		}
+		var st unix.Stat_t
+		if err := unix.Fstatat(fd, list[i].name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return nil, fmt.Errorf("look at %q: %w", list[i].name, err)
+		}
+		list[i].kind = byte(st.Mode & unix.S_IFMT >> 12)
+	}
+	return list, nil
+}
+
+// sameFile tells whether nothing happened to a file between two looks at it.
+// The access time does not count: reading moves it.
+func sameFile(a, b *unix.Stat_t) bool {
+	return a.Dev == b.Dev && a.Ino == b.Ino && a.Mode == b.Mode && a.Size == b.Size &&
+		a.Mtim == b.Mtim && a.Ctim == b.Ctim && a.Uid == b.Uid && a.Gid == b.Gid
+}
+
+// readXattrs reads the attributes of an open file that belong to a home.
+func readXattrs(fd int) ([]xattr, error) {
+	var small [256]byte
+	names := small[:]
+	n, err := unix.Flistxattr(fd, names)
+	if errors.Is(err, unix.ERANGE) {
+		names = make([]byte, 64<<10) // the kernel's limit
+		n, err = unix.Flistxattr(fd, names)
+	}
+	if errors.Is(err, unix.ENOTSUP) || (err == nil && n == 0) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list attributes: %w", err)
+	}
+	var xs []xattr
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(names[:n]), "\x00"), "\x00") {
+		if !wantedXattr(name) {
+			continue
+		}
+		value := make([]byte, 256)
+		n, err := unix.Fgetxattr(fd, name, value)
+		if errors.Is(err, unix.ERANGE) {
+			value = make([]byte, 64<<10) // the kernel's limit
+			n, err = unix.Fgetxattr(fd, name, value)
+		}
+		if errors.Is(err, unix.ENODATA) {
+			return nil, fmt.Errorf("%w: attribute %q is gone", ErrChanged, name)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read attribute %q: %w", name, err)
+		}
+		xs = append(xs, xattr{name, value[:n:n]})
+	}
+	slices.SortFunc(xs, func(a, b xattr) int { return strings.Compare(a.name, b.name) })
+	return xs, nil
+}
+
+// describe fills an entry from what stat said.
+func describe(e *entry, st *unix.Stat_t) {
+	e.mode = st.Mode & 0o7777
+	e.uid, e.gid = st.Uid, st.Gid
+	e.mtime, e.atime = st.Mtim, st.Atim
+	if st.Mode&unix.S_IFMT == unix.S_IFREG {
+		e.size = st.Size
+	}
+}

@@ -1,0 +1,319 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// UnpackOptions say how to unpack.
+type UnpackOptions struct {
+	// Expect is what the archive must turn out to be. An archive that is more
+	// than that is refused as soon as it shows.
+	Expect *Meta
+	// MaxBytes and MaxEntries bound what is unpacked, where nothing is expected
+	// that does; 0 is no bound.
+	MaxBytes, MaxEntries int64
+	Progress             Progress
+}
+
+// limits are the bounds that hold: those of the options, or what is expected.
+func (o UnpackOptions) limits() (bytes, entries int64) {
+	bytes, entries = math.MaxInt64, math.MaxInt64
+	if o.MaxBytes > 0 {
+		bytes = o.MaxBytes
+	}
+	if o.MaxEntries > 0 {
+		entries = o.MaxEntries
+	}
+	if o.Expect != nil {
+		bytes, entries = min(bytes, o.Expect.Bytes), min(entries, o.Expect.Entries)
+	}
+	return bytes, entries
+}
+
+// Unpack makes an empty folder, to which nothing else has access, the home
+// that an archive is of, and syncs it to the disk. The home is complete only if
+// the error is nil; otherwise what is in dir is to be thrown away.
+//
+// Whatever the archive says, nothing outside dir is touched: every name is made
+// in a folder that Unpack itself made before and holds open.
+//
+// If the context ends, Unpack returns as soon as it can; a read of r that hangs
+// is left behind, and ends when r is closed.
+func Unpack(ctx context.Context, r io.Reader, dir string, opts UnpackOptions) (Stats, error) {
+	return unpack(ctx, r, dir, opts, unix.Syncfs)
+}
+
+// unpack takes what brings all of the file system onto the disk.
+func unpack(ctx context.Context, r io.Reader, dir string, opts UnpackOptions, sync func(fd int) error) (Stats, error) {
+	root, before, err := openEmpty(dir)
+	if err != nil {
+		return Stats{}, err
+	}
+	defer unix.Close(root)
+	d, err := newDecompressor(ctx, r)
+	if err != nil {
+		return Stats{}, err
+	}
+	defer d.stop()
+	u := newUnpacker(d, root, opts)
+	u.meter.report = opts.Progress
+	err = u.run(ctx)
+	if finished := u.finish(); err == nil {
+		err = finished
+	}
+	if err != nil {
+		return Stats{}, err
+	}
+	u.Size, u.SHA256 = d.size(), d.digest()
+	if opts.Expect != nil {
+		if err := opts.Expect.matches(u.Stats); err != nil {
+			return Stats{}, err
+		}
+	}
+	if u.top.entry == nil {
+		if err := unix.Fchmod(root, before.Mode&0o7777); err != nil {
+			return Stats{}, fmt.Errorf("set mode of home: %w", err)
+		}
+	}
+	// One call for all files and folders. It also reports what could not be
+	// written since the folder was opened.
+	if err := sync(root); err != nil {
+		return Stats{}, fmt.Errorf("sync home: %w", err)
+	}
+	u.done()
+	return u.Stats, nil
+}
+
+// openEmpty opens the folder and keeps everybody else out of it.
+func openEmpty(dir string) (int, unix.Stat_t, error) {
+	var st unix.Stat_t
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, st, fmt.Errorf("open folder to unpack into: %w", err)
+	}
+	list, err := readFolder(fd, make([]byte, 4096))
+	if err == nil && len(list) > 0 {
+		err = fmt.Errorf("folder to unpack into is not empty: %q is in it", list[0].name)
+	}
+	if err == nil {
+		err = fstat(fd, &st)
+	}
+	if err == nil {
+		err = unix.Fchmod(fd, 0o700)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, st, err
+	}
+	return fd, st, nil
+}
+
+const (
+	writers     = 4
+	writeBehind = 32 // small files that wait for one of the writers
+	flushEvery  = 8 << 20
+)
+
+// unpacker makes files of entries. Folders, links and large files it makes
+// itself, small files are made by others side by side.
+type unpacker struct {
+	meter
+	maxBytes, maxEntries int64
+	tar                  tarReader
+	trail                trail
+	top                  *target
+
+	jobs    [writers]chan *job
+	buffers sync.Pool
+	pending sync.WaitGroup // jobs under way
+	running sync.WaitGroup
+	mu      sync.Mutex
+	err     error // the first of a job
+}
+
+// job is a small file to be made.
+type job struct {
+	dir     *target
+	base    string
+	entry   *entry
+	content *[]byte
+}
+
+func newUnpacker(d *decompressor, root int, opts UnpackOptions) *unpacker {
+	u := &unpacker{
+		tar: tarReader{src: &source{refill: d.next}},
+		top: &target{fd: root},
+	}
+	u.maxBytes, u.maxEntries = opts.limits()
+	u.top.users.Add(1) // never given up: the caller closes it
+	u.trail = trail{folders: []*target{u.top}, owner: currentOwner()}
+	u.buffers.New = func() any { b := make([]byte, 0, smallFile); return &b }
+	for i := range u.jobs {
+		u.jobs[i] = make(chan *job, writeBehind)
+		u.running.Go(func() {
+			for j := range u.jobs[i] {
+				u.work(j)
+			}
+		})
+	}
+	return u
+}
+
+func (u *unpacker) run(ctx context.Context) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := u.failure(); err != nil {
+			return err
+		}
+		e, err := u.tar.next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		u.Entries++
+		if u.Entries > u.maxEntries {
+			return corrupted("more than %d entries", u.maxEntries)
+		}
+		u.tick()
+		if err := u.make(ctx, e); err != nil {
+			return fmt.Errorf("unpack %q: %w", e.name, err)
+		}
+	}
+	return u.trail.leave(0)
+}
+
+// finish waits for the writers and gives the home its own mode and times.
+func (u *unpacker) finish() error {
+	for _, jobs := range u.jobs {
+		close(jobs)
+	}
+	u.running.Wait()
+	if err := u.failure(); err != nil || len(u.trail.names) > 0 {
+		u.trail.abandon()
+		return err
+	}
+	if u.top.entry == nil {
+		return nil
+	}
+	if err := u.trail.owner.apply(u.top.fd, u.top.entry); err != nil {
+		return fmt.Errorf("unpack home: %w", err)
+	}
+	return nil
+}
+
+func (u *unpacker) failure() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.err
+}
+
+func (u *unpacker) fail(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.err == nil {
+		u.err = err
+	}
+}
+
+func (u *unpacker) make(ctx context.Context, e *entry) error {
+	if e.name == "." {
+		if u.Entries != 1 || e.kind != kindFolder {
+			return corrupted("the home comes first, once")
+		}
+		u.top.entry = e
+		return nil
+	}
+	if u.top.entry == nil {
+		return corrupted("the home comes first")
+	}
+	dir, base, err := u.trail.parent(e.name)
+	if err != nil {
+		return err
+	}
+	switch e.kind {
+	case kindFolder:
+		return u.trail.enter(dir, base, e)
+	case kindSymlink:
+		return u.symlink(dir, base, e)
+	case kindHardLink:
+		u.pending.Wait() // what it links to may still be under way
+		if err := u.failure(); err != nil {
+			return err
+		}
+		return u.trail.link(e.link, dir, base)
+	}
+	u.Files++
+	stored := u.tar.left
+	if stored > u.maxBytes-u.Bytes {
+		return corrupted("more than %d bytes", u.maxBytes)
+	}
+	if stored <= smallFile && !e.sparse() {
+		return u.hand(dir, base, e)
+	}
+	return u.large(ctx, dir, base, e)
+}
+
+func (u *unpacker) symlink(dir *target, base string, e *entry) error {
+	if err := unix.Symlinkat(e.link, dir.fd, base); err != nil {
+		return made(err)
+	}
+	if u.trail.owner.must(e) {
+		if err := unix.Fchownat(dir.fd, base, int(e.uid), int(e.gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return fmt.Errorf("set owner: %w", err)
+		}
+	}
+	times := timesOf(e)
+	if err := unix.UtimesNanoAt(dir.fd, base, times[:], unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("set times: %w", err)
+	}
+	return nil
+}
+
+// hand reads a small file and hands it to the writers.
+func (u *unpacker) hand(dir *target, base string, e *entry) error {
+	content := u.buffers.Get().(*[]byte)
+	*content = (*content)[:0]
+	for {
+		b, err := u.tar.content(smallFile)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		*content = append(*content, b...)
+		u.Bytes += int64(len(b))
+	}
+	dir.users.Add(1)
+	u.pending.Add(1)
+	u.jobs[dir.writer] <- &job{dir, base, e, content}
+	return nil
+}
+
+func (u *unpacker) work(j *job) {
+	defer u.pending.Done()
+	err := u.failure()
+	if err == nil {
+		if err = u.small(j); err != nil {
+			err = fmt.Errorf("unpack %q: %w", j.entry.name, err)
+		}
+	}
+	u.buffers.Put(j.content)
+	if released := j.dir.release(u.trail.owner); err == nil {
+		err = released
+	}
+	if err != nil {
+		u.fail(err)
+	}
+}
