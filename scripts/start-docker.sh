@@ -7,11 +7,12 @@ source messages.sh
 log=/var/log/codehub-dockerd.log
 socket=/var/run/docker.sock
 
-# engine_pid prints the process id in a pid file if a process of that name has it.
+# engine_pid prints the process id in a pid file if a process of that name has it
+# and lives: one that was killed keeps its entry until somebody has waited for it.
 engine_pid() {
 	local pid
 	pid=$(cat "$1" 2>/dev/null) || return 0
-	if [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = "$2" ]; then
+	if [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = "$2" ] && ! grep -q '^State:[[:space:]]*Z' "/proc/$pid/status" 2>/dev/null; then
 		echo "$pid"
 	fi
 }
