@@ -56,8 +56,10 @@ func (b *browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	ctx, cancel := context.WithTimeout(b.ctx, 2*time.Minute)
 	defer cancel()
 	if err := chromedp.Do(ctx, actions...); err != nil {
-		url, _ := chromedp.Run(b.ctx, chromedp.Location())
-		text, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string](`document.body.innerText.slice(0, 2000)`))
+		ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
+		defer cancel()
+		url, _ := chromedp.Run(ctx, chromedp.Location())
+		text, _ := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body.innerText.slice(0, 2000)`))
 		b.shot("failed")
 		b.Fatalf("%s: %v\nat %s\n%s", what, err, url, text)
 	}
@@ -67,7 +69,9 @@ func (b *browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 func (b *browser) shot(name string) {
 	b.Helper()
 	b.steps++
-	png, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
+	ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
+	defer cancel()
+	png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
 	if err != nil {
 		b.Errorf("screenshot: %v", err)
 		return

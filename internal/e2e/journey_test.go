@@ -38,10 +38,11 @@ func TestJourney(t *testing.T) {
 	id := list[0].ID
 
 	// The terminal draws on a canvas unless told not to; only then can a test
-	// read it.
+	// read it. And the IDE asks before it is left after some keys, in a dialog
+	// that nobody here answers.
 	settings := "/home/coder/.local/share/code-server/User/settings.json"
 	out, err := exec.CommandContext(t.Context(), "docker", "exec", "codehub-ws-"+id, "sed", "-i",
-		`s/^{/{\n  "terminal.integrated.gpuAcceleration": "off",/`, settings).CombinedOutput()
+		`s/^{/{\n  "terminal.integrated.gpuAcceleration": "off", "window.confirmBeforeClose": "never",/`, settings).CombinedOutput()
 	if err != nil {
 		t.Fatalf("turn the terminal's canvas off: %v: %s", err, out)
 	}
