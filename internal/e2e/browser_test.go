@@ -11,6 +11,7 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 )
@@ -43,10 +44,28 @@ func newBrowser(t *testing.T) *browser {
 	if err := os.MkdirAll(b.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := chromedp.Run(ctx, chromedp.Location()); err != nil {
+	if err := chromedp.Do(ctx, b.leaveByAll()); err != nil {
 		t.Fatalf("start Chromium: %v", err)
 	}
 	return b
+}
+
+// leaveByAll has every dialog answered with yes, for as long as the browser
+// lives: the IDE may ask whether it is to be left, and nobody is there.
+func (b *browser) leaveByAll() chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		opened := cdp.Events(b.ctx, t, page.JavascriptDialogOpening)
+		go func() {
+			for _, err := range opened {
+				if err != nil {
+					return
+				}
+				_, _ = cdp.Call(b.ctx, t, page.HandleJavaScriptDialog, page.HandleJavaScriptDialogParams{Accept: true})
+			}
+		}()
+		_, err := cdp.Call(ctx, t, page.Enable, page.EnableParams{})
+		return err
+	})
 }
 
 // do runs actions within a generous bound; on failure a screenshot says where
