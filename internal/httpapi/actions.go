@@ -65,7 +65,11 @@ func mayStartEmpty(ws workspace.Workspace, confirm string) error {
 	if ws.Phase != workspace.PhaseError {
 		return workspace.Errorf(workspace.CodeNotInError, "This workspace is not in an error.")
 	}
-	if ws.ErrorReason != workspace.ErrDataLost && ws.ErrorReason != workspace.ErrArchiveCorrupted {
+	lost := ws.ErrorReason
+	if health := ws.Conditions.Get(workspace.Healthy); lost == "" && !health.True() {
+		lost = workspace.ErrorReason(health.Reason) // a recovery has just cleared the error, and the loss is still seen
+	}
+	if lost != workspace.ErrDataLost && lost != workspace.ErrArchiveCorrupted {
 		return workspace.Errorf(workspace.CodeNotSupported, "The data of this workspace is not lost, so it cannot be started empty. Recover it instead.")
 	}
 	if confirm != ws.Name {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -82,7 +84,9 @@ func passing(err error) bool {
 	case "":
 		// No word from the database at all: it is out of reach.
 		var connect *pgconn.ConnectError
-		return errors.As(err, &connect) || pgconn.Timeout(err) || pgconn.SafeToRetry(err)
+		var broken net.Error // cut off in the middle of an answer, or of a question
+		return errors.As(err, &connect) || errors.As(err, &broken) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+			errors.Is(err, net.ErrClosed) || pgconn.Timeout(err) || pgconn.SafeToRetry(err)
 	}
 	return false
 }
