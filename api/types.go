@@ -52,6 +52,12 @@ type Progress struct {
 	Step  string `json:"step"`
 	Done  int64  `json:"done"`
 	Total int64  `json:"total"`
+	// Files and folders, where they count; bytes a second of late; and an
+	// estimate of the time that is left. 0 where unknown.
+	Entries      int64 `json:"entries"`
+	EntriesTotal int64 `json:"entries_total"`
+	Rate         int64 `json:"rate"`
+	SecondsLeft  int64 `json:"seconds_left"`
 }
 
 // WorkspaceList is the answer of GET /workspaces.

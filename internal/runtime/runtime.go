@@ -41,10 +41,49 @@ type Runtime interface {
 	// recorded as live.
 	SettleVolume(ctx context.Context, id workspace.ID, claim string) error
 
-	// RemoveVolume removes the home volume if it carries the claim; one that
-	// is absent is fine, one with another claim is ErrVolumeMismatch, and one
-	// that a container holds is refused.
+	// CreateEmptyVolume makes the home volume for a restore, with nothing in
+	// it. One with the same claim that is there is left as it is; one with
+	// another claim is ErrVolumeMismatch.
+	CreateEmptyVolume(ctx context.Context, spec VolumeSpec) error
+
+	// MarkRestored records on the volume with this claim that the archive key
+	// is its content, whole and synced (Volume.Marker). What only proved that
+	// the volume was seeded is dropped.
+	MarkRestored(ctx context.Context, id workspace.ID, claim, key string) error
+
+	// RemoveVolume removes the home volume if it carries the claim, and the
+	// ended jobs that hold it; one that is absent is fine, one with another
+	// claim is ErrVolumeMismatch, and one that anything else holds, such as the
+	// job that restored a later home, is refused.
 	RemoveVolume(ctx context.Context, id workspace.ID, claim string) error
+
+	// Jobs lists the storage jobs of this installation, running or ended, with
+	// one call to the backend.
+	Jobs(ctx context.Context) ([]Job, error)
+
+	// StartJob starts a storage job: `codehub storage-job` in a container of
+	// its own that has the volume (read-only for JobArchive), the one folder
+	// or socket by which it reaches the bucket, and no network. The job of the
+	// same kind and claim, running or ended, is returned instead if there is
+	// one; one of another claim is ErrConflict. The volume must carry
+	// spec.VolumeClaim, else ErrVolumeMismatch. JobArchive is refused while a
+	// container holds the workspace's volume, and JobRestore clears what marks
+	// the volume as seeded or restored before it starts.
+	StartJob(ctx context.Context, spec JobSpec) (Job, error)
+
+	// FollowJob gives every line that the job has printed since it began, and
+	// goes on until it ends; then it returns the exit code. ErrNotFound if
+	// there is no such job (any more).
+	FollowJob(ctx context.Context, jobID string, line func([]byte)) (exit int, err error)
+
+	// RemoveJob ends the job with exactly this backend id, by force, and
+	// removes it. One that is gone is fine. The job that a live home was
+	// restored by holds its volume (see RemoveVolume) and stays.
+	RemoveJob(ctx context.Context, jobID string) error
+
+	// Disks tells how full the disks are that homes are on, as far as this
+	// process can see them.
+	Disks(ctx context.Context) ([]Disk, error)
 
 	// StartContainer makes the container and starts it; the image is pulled
 	// if it is missing. It returns once the container was started, not once
@@ -116,6 +155,57 @@ type Volume struct {
 	Storage   string // workspace.StorageDockerVolume, …
 	Claim     string // claim id of the home it was made for; empty if it carries none
 	Seeded    bool   // the seeding is known to have finished; see SettleVolume
+	Marker    string // archive_key of what was restored into it, if that has finished; then Seeded is false
+}
+
+// JobKind is what a storage job does.
+type JobKind string
+
+const (
+	JobArchive JobKind = "archive" // volume to bucket
+	JobRestore JobKind = "restore" // bucket to volume
+)
+
+// JobCommand is the subcommand by which the codehub executable becomes a
+// storage job. The home, the folder of the one archive and the folder of the
+// bucket's socket are mounted where the others say, the latter two if given.
+const (
+	JobCommand   = "storage-job"
+	JobHomeDir   = "/home-volume"
+	JobObjectDir = "/object"
+	JobBucketDir = "/bucket"
+)
+
+// JobSpec says which storage job to run.
+type JobSpec struct {
+	Workspace   workspace.ID
+	Claim       string // of the operation
+	Kind        JobKind
+	Storage     string
+	VolumeClaim string // of the home
+	Key         string // archive_key: what is made, or restored
+	Input       []byte // what the job reads from its standard input; kept nowhere
+	ObjectDir   string // the archive's own folder, as the backend sees it; empty: none
+	BucketDir   string // the folder of the bucket's socket, as the backend sees it; empty: none
+}
+
+// Job is a storage job as the backend lists it.
+type Job struct {
+	ID          string // the backend's own id
+	Workspace   workspace.ID
+	Claim       string
+	Kind        JobKind
+	VolumeClaim string
+	Key         string
+	Running     bool
+	Created     time.Time
+}
+
+// Disk is how full a disk is.
+type Disk struct {
+	Name  string // what of codehub's is on it, for people
+	Free  int64  // bytes that are left for what is not root's
+	Total int64  // bytes
 }
 
 // VolumeSpec says which volume to make.
@@ -148,6 +238,9 @@ type Progress struct {
 	Step  string // one of the Step constants
 	Done  int64  // bytes; 0 if unknown
 	Total int64  // bytes; 0 if unknown
+
+	Entries      int64 // files and folders done; 0 if they do not count
+	EntriesTotal int64 // 0 if unknown
 }
 
 // Steps that are reported as progress.
@@ -157,6 +250,11 @@ const (
 	StepCreating = "creating"
 	StepStarting = "starting"
 	StepWaiting  = "waiting" // for the IDE's first answer
+
+	StepPacking   = "packing"
+	StepVerifying = "verifying" // the stored archive is read back
+	StepUnpacking = "unpacking"
+	StepRemoving  = "removing" // the archived home's volume
 )
 
 var (

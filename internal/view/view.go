@@ -46,7 +46,11 @@ func View(w workspace.Workspace, urlBase string, grace time.Duration) api.Worksp
 		DeletedAt:         utc(w.DeletedAt),
 	}
 	if w.Progress != nil {
-		v.Progress = &api.Progress{Step: w.Progress.Step, Done: w.Progress.Done, Total: w.Progress.Total}
+		p := w.Progress
+		v.Progress = &api.Progress{
+			Step: p.Step, Done: p.Done, Total: p.Total,
+			Entries: p.Entries, EntriesTotal: p.EntriesTotal, Rate: p.Rate, SecondsLeft: p.SecondsLeft,
+		}
 	}
 	for t, c := range w.Conditions {
 		v.Conditions[string(t)] = api.Condition{Status: c.Status, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime.UTC()}

@@ -22,6 +22,9 @@ const (
 const (
 	RecoverAfresh = "afresh" // clear the error and look again
 	RecoverEmpty  = "empty"  // give up what was lost and start with an empty home
+	// RecoverArchive: give up what was lost and go on with the archive that
+	// RecoverFrom names.
+	RecoverArchive = "archive"
 )
 
 // Workspace is one row: the last observation of one development environment,
@@ -72,6 +75,7 @@ type Workspace struct {
 	// exactly the request that it saw.
 	RecoverRequestedAt   *time.Time
 	RecoverAction        string
+	RecoverFrom          *Archive // with RecoverArchive alone
 	CancelRequestedAt    *time.Time
 	ForceStopRequestedAt *time.Time
 
@@ -114,6 +118,24 @@ type Progress struct {
 	Step  string `json:"step"`
 	Done  int64  `json:"done"`  // bytes; 0 if unknown
 	Total int64  `json:"total"` // bytes; 0 if unknown
+
+	Entries      int64 `json:"entries,omitempty"`       // files and folders done; 0 if they do not count
+	EntriesTotal int64 `json:"entries_total,omitempty"` // 0 if unknown
+	Rate         int64 `json:"rate,omitempty"`          // bytes a second of late; 0 if unknown
+	SecondsLeft  int64 `json:"seconds_left,omitempty"`  // estimated, at least 1; 0 if unknown
+}
+
+// Archive is one archive of a workspace's home, as the bucket and the database
+// know it: a generation.
+type Archive struct {
+	Key         string    `json:"key"`
+	WorkspaceID ID        `json:"workspace_id"`
+	OpID        string    `json:"archive_op_id"` // of the ARCHIVING that made it
+	Digest      string    `json:"digest"`        // SHA-256 of home.tar.zst, in hex
+	Size        int64     `json:"size"`          // bytes of home.tar.zst
+	Entries     int64     `json:"entries"`
+	CreatedAt   time.Time `json:"created_at"`
+	Found       bool      `json:"found,omitempty"` // found in the bucket, not made by an operation that this database remembers
 }
 
 // ValidImageRef reports whether s has the form of an image reference: letters,

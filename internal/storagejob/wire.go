@@ -1,0 +1,79 @@
+// Package storagejob is what runs inside a storage job: `codehub storage-job`
+// packs the home that is mounted for it into an archive, or unpacks one into
+// it (design §11). It gets its instructions on standard input and reports on
+// standard output, a JSON object a line; it has none of the bucket's
+// credentials and no network.
+package storagejob
+
+import "codehub/internal/archive"
+
+// ObjectName is the archive's name in the folder that a job of a folder store
+// has mounted; its .meta is beside it.
+const ObjectName = "home.tar.zst"
+
+// Spec is the instructions of one job.
+type Spec struct {
+	Kind  string `json:"kind"`  // "archive" or "restore", as runtime.JobKind
+	Claim string `json:"claim"` // is repeated in the result
+
+	// Meta of the archive. JobArchive fills in what the packing counts and
+	// stores it last; JobRestore holds what it reads against it.
+	Meta archive.Meta `json:"meta"`
+
+	// Signed is how the bucket is reached through its socket; nil: the archive
+	// is in the folder that is mounted.
+	Signed *Signed `json:"signed,omitempty"`
+
+	MaxBytes   int64 `json:"max_bytes,omitempty"`   // of a home that is unpacked; 0: what Meta says
+	MaxEntries int64 `json:"max_entries,omitempty"` // likewise
+}
+
+// Signed are the URLs of the one archive, each good for one thing.
+type Signed struct {
+	Upload *archive.Ticket `json:"upload,omitempty"` // archive: home.tar.zst
+	Meta   string          `json:"meta,omitempty"`   // archive: where the .meta is put
+	Get    string          `json:"get,omitempty"`    // restore: home.tar.zst
+}
+
+// Event is one line of a job's report: progress, or, as the last, the result.
+type Event struct {
+	Progress *Progress `json:"progress,omitempty"`
+	Result   *Result   `json:"result,omitempty"`
+}
+
+// Progress is how far a job is.
+type Progress struct {
+	Step         string `json:"step"` // as runtime.Progress
+	Bytes        int64  `json:"bytes"`
+	BytesTotal   int64  `json:"bytes_total,omitempty"`
+	Entries      int64  `json:"entries"`
+	EntriesTotal int64  `json:"entries_total,omitempty"`
+}
+
+// Result is how a job ended. One without an Error has done all that it was to
+// do, durably.
+type Result struct {
+	Claim string        `json:"claim"`
+	Kind  string        `json:"kind"`
+	Stats archive.Stats `json:"stats"`
+	Error *Error        `json:"error,omitempty"`
+}
+
+// Error is why a job failed.
+type Error struct {
+	Kind    ErrorKind `json:"kind"`
+	Message string    `json:"message"`
+}
+
+// ErrorKind sorts failures by what is to be done about them.
+type ErrorKind string
+
+const (
+	Corrupted   ErrorKind = "corrupted"   // the archive is damaged or hostile: trying again gives the same
+	NotFound    ErrorKind = "not_found"   // the archive is not there
+	Changed     ErrorKind = "changed"     // the home changed while it was packed
+	Unavailable ErrorKind = "unavailable" // the bucket does not answer: nobody's fault
+	DiskFull    ErrorKind = "disk_full"   // no room for the home
+	NoOrders    ErrorKind = "no_orders"   // the instructions did not arrive whole: whoever sent them went away
+	Failed      ErrorKind = "failed"      // anything else
+)
