@@ -26,6 +26,7 @@ type Config struct {
 	AdminPassword string `name:"admin-password" env:"CODEHUB_ADMIN_PASSWORD" help:"Password of the user admin, made at the first start. Without it a setup page takes the first user."`
 	DataDir       string `name:"data-dir" env:"CODEHUB_DATA_DIR" help:"Folder for the embedded database and local homes."`
 	DatabaseURL   string `name:"database-url" env:"CODEHUB_DATABASE_URL" help:"PostgreSQL to use instead of the embedded one."`
+	ArchiveURL    string `name:"archive-url" env:"CODEHUB_ARCHIVE_URL" help:"Where archives are kept: file:///folder, or s3://bucket/prefix?endpoint=https://host&region=…&path-style=true (default: the folder archives in the data folder)."`
 
 	Runtime          string `name:"runtime" env:"CODEHUB_RUNTIME" default:"docker" help:"What runs the containers: docker."`
 	DefaultImage     string `name:"default-image" env:"CODEHUB_DEFAULT_IMAGE" default:"codehub/workspace:latest" help:"Image of workspaces that name none."`
@@ -44,6 +45,9 @@ type Config struct {
 	MaxRunningGlobal  int           `name:"max-running-global" env:"CODEHUB_MAX_RUNNING_GLOBAL,MAX_RUNNING_GLOBAL" default:"100" help:"Workspaces that may run at once in all (0 = no limit)."`
 	MaxOperations     int           `name:"max-operations" env:"CODEHUB_MAX_OPERATIONS" default:"32" help:"Operations carried out at once."`
 	DeleteGrace       time.Duration `name:"delete-grace" env:"CODEHUB_DELETE_GRACE" default:"2h" help:"How long a deletion can be taken back (0 = not at all)."`
+	ArchiveKeep       int           `name:"archive-keep" env:"CODEHUB_ARCHIVE_KEEP" default:"1" help:"Earlier archives of each workspace that are kept beside the current one."`
+	GCDelay           time.Duration `name:"gc-delay" env:"CODEHUB_GC_DELAY" default:"2h" help:"How long an archive that nothing names any more is kept."`
+	MinFree           string        `name:"min-free" env:"CODEHUB_MIN_FREE" default:"5%" help:"Nothing is started or restored while less than this of a disk with homes is free (0 = never mind)."`
 	IdleInterval      time.Duration `name:"coordinator-idle-interval" env:"CODEHUB_COORDINATOR_IDLE_INTERVAL,COORDINATOR_IDLE_INTERVAL" default:"15s" help:"Time between two looks at everything when nothing happens."`
 	ActiveInterval    time.Duration `name:"coordinator-active-interval" env:"CODEHUB_COORDINATOR_ACTIVE_INTERVAL,COORDINATOR_ACTIVE_INTERVAL" default:"1s" help:"The same while something happens."`
 	ShutdownTimeout   time.Duration `name:"shutdown-timeout" env:"CODEHUB_SHUTDOWN_TIMEOUT" default:"15s" help:"How long a shutdown waits for requests under way."`
@@ -56,6 +60,8 @@ type Config struct {
 	MemoryBytes  int64          `kong:"-"`
 	LogBytes     int64          `kong:"-"`
 	DenyPrefixes []netip.Prefix `kong:"-"`
+	Archives     *url.URL       `kong:"-"` // of ArchiveURL
+	MinFreeShare float64        `kong:"-"` // of a disk, from 0 to 1
 }
 
 // Problem is a setting that cannot be right.
@@ -71,7 +77,7 @@ func (p *Problem) Error() string { return fmt.Sprintf("%s: %s; %s", p.Setting, p
 // first that cannot be right is returned as *Problem.
 func (c *Config) Resolve() error {
 	for _, check := range []func() error{
-		c.addresses, c.folders, c.database, c.backends, c.sizes, c.limits, c.intervals, c.logging,
+		c.addresses, c.folders, c.database, c.archives, c.backends, c.sizes, c.limits, c.intervals, c.logging,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -163,6 +169,28 @@ func (c *Config) database() error {
 	return nil
 }
 
+// archives checks what can be said of the bucket without asking it.
+func (c *Config) archives() error {
+	if c.ArchiveURL == "" {
+		c.ArchiveURL = (&url.URL{Scheme: "file", Path: filepath.Join(c.DataDir, "archives")}).String()
+	}
+	u, err := url.Parse(c.ArchiveURL)
+	switch {
+	case err != nil:
+		// The value may hold what is not for logs: it is not repeated.
+		return &Problem{"CODEHUB_ARCHIVE_URL", "it is no URL", "give one like file:///srv/archives or s3://bucket/prefix"}
+	case u.Scheme != "file" && u.Scheme != "s3":
+		return &Problem{"CODEHUB_ARCHIVE_URL", fmt.Sprintf("the scheme %q is not known", u.Scheme), "give one like file:///srv/archives or s3://bucket/prefix"}
+	}
+	c.Archives = u
+	share, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(c.MinFree), "%")), 64)
+	if err != nil || !(share >= 0 && share <= 90) {
+		return &Problem{"CODEHUB_MIN_FREE", fmt.Sprintf("%q is no share of a disk", c.MinFree), "give a percentage from 0 to 90, like 5%"}
+	}
+	c.MinFreeShare = share / 100
+	return nil
+}
+
 func (c *Config) backends() error {
 	if c.Runtime != "docker" {
 		return &Problem{"CODEHUB_RUNTIME", fmt.Sprintf("%q is not known", c.Runtime), "use docker"}
@@ -237,6 +265,7 @@ func (c *Config) limits() error {
 		{"MAX_RUNNING_PER_USER", c.MaxRunningPerUser, 0},
 		{"MAX_RUNNING_GLOBAL", c.MaxRunningGlobal, 0},
 		{"CODEHUB_MAX_OPERATIONS", c.MaxOperations, 1},
+		{"CODEHUB_ARCHIVE_KEEP", c.ArchiveKeep, 0},
 	} {
 		if l.v < l.least || l.v > 1_000_000 {
 			return &Problem{l.name, fmt.Sprintf("%d is out of bounds", l.v), fmt.Sprintf("give a number from %d to 1000000", l.least)}
@@ -252,6 +281,7 @@ func (c *Config) intervals() error {
 		least, most time.Duration
 	}{
 		{"CODEHUB_DELETE_GRACE", c.DeleteGrace, 0, 10 * 365 * 24 * time.Hour},
+		{"CODEHUB_GC_DELAY", c.GCDelay, time.Minute, 10 * 365 * 24 * time.Hour},
 		{"COORDINATOR_IDLE_INTERVAL", c.IdleInterval, 100 * time.Millisecond, time.Hour},
 		{"COORDINATOR_ACTIVE_INTERVAL", c.ActiveInterval, 50 * time.Millisecond, time.Minute},
 		{"CODEHUB_SHUTDOWN_TIMEOUT", c.ShutdownTimeout, time.Second, time.Hour},

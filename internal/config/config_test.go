@@ -34,6 +34,9 @@ func TestDefaults(t *testing.T) {
 		c.MaxRunningGlobal != 100 || c.DeleteGrace.String() != "2h0m0s" || c.NanoCPUs != 2e9 || c.MemoryBytes != 4<<30 {
 		t.Errorf("defaults differ from the design: %+v", c)
 	}
+	if c.Archives.String() != "file://"+filepath.Join(c.DataDir, "archives") || c.ArchiveKeep != 1 || c.GCDelay.String() != "2h0m0s" || c.MinFreeShare != 0.05 {
+		t.Errorf("defaults of archives differ from the design: %+v", c)
+	}
 	if !filepath.IsAbs(c.DataDir) {
 		t.Errorf("data folder %q is not absolute", c.DataDir)
 	}
@@ -77,6 +80,15 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{"global", []string{"--max-running-global=-1"}, "MAX_RUNNING_GLOBAL"},
 		{"operations", []string{"--max-operations", "0"}, "CODEHUB_MAX_OPERATIONS"},
 		{"grace", []string{"--delete-grace=-1s"}, "CODEHUB_DELETE_GRACE"},
+		{"archives, no scheme", []string{"--archive-url=/srv/archives"}, "CODEHUB_ARCHIVE_URL"},
+		{"archives, another scheme", []string{"--archive-url=ftp://host/archives"}, "CODEHUB_ARCHIVE_URL"},
+		{"archives, no URL", []string{"--archive-url=s3://%zz"}, "CODEHUB_ARCHIVE_URL"},
+		{"generations", []string{"--archive-keep=-1"}, "CODEHUB_ARCHIVE_KEEP"},
+		{"collection", []string{"--gc-delay=1s"}, "CODEHUB_GC_DELAY"},
+		{"free disk, words", []string{"--min-free=much"}, "CODEHUB_MIN_FREE"},
+		{"free disk, all of it", []string{"--min-free=100%"}, "CODEHUB_MIN_FREE"},
+		{"free disk, less than none", []string{"--min-free=-1"}, "CODEHUB_MIN_FREE"},
+		{"free disk, not a number", []string{"--min-free=NaN"}, "CODEHUB_MIN_FREE"},
 		{"idle", []string{"--coordinator-idle-interval", "1ms"}, "COORDINATOR_IDLE_INTERVAL"},
 		{"active over idle", []string{"--coordinator-active-interval", "30s"}, "COORDINATOR_ACTIVE_INTERVAL"},
 		{"shutdown", []string{"--shutdown-timeout", "0s"}, "CODEHUB_SHUTDOWN_TIMEOUT"},
