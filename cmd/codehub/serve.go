@@ -94,7 +94,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	rt, err := docker.New(ctx, docker.Config{
 		Installation: installation, DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir,
 		CPUs: float64(cfg.NanoCPUs) / 1e9, MemoryBytes: cfg.MemoryBytes, PidsLimit: cfg.Pids, LogMaxBytes: cfg.LogBytes,
-		Sudo: cfg.Sudo, EgressDeny: cfg.DenyPrefixes, AllowNoWall: cfg.AllowNoWall, Log: log,
+		Sudo: cfg.Sudo, EgressDeny: slices.Concat(cfg.DenyPrefixes, behind(ctx, cfg, log)), AllowNoWall: cfg.AllowNoWall, Log: log,
 	})
 	if err != nil {
 		return err
