@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"codehub/internal/archive/archivetest"
 )
 
 func TestCopyAttributes(t *testing.T) {
@@ -17,11 +19,11 @@ func TestCopyAttributes(t *testing.T) {
 		check(t, unix.Chmod(from, 0o3751))
 	}
 	check(t, unix.Setxattr(from, "user.kept", []byte("x"), 0))
-	check(t, unix.Setxattr(from, "system.posix_acl_default", acl(7, 5, 0, 4321), 0))
+	check(t, unix.Setxattr(from, "system.posix_acl_default", archivetest.ACL(7, 5, 0, 4321), 0))
 	check(t, unix.Setxattr(to, "user.old", []byte("x"), 0))
 	check(t, unix.UtimesNanoAt(unix.AT_FDCWD, from, []unix.Timespec{{Sec: 5, Nsec: 6}, {Sec: 7, Nsec: 8}}, 0))
 	check(t, CopyAttributes(from, to))
-	if diff := cmp.Diff(snapshot(t, from), snapshot(t, to)); diff != "" {
+	if diff := cmp.Diff(archivetest.Snapshot(t, from), archivetest.Snapshot(t, to)); diff != "" {
 		t.Errorf("-from +to:\n%s", diff)
 	}
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"codehub/internal/archive/archivetest"
 )
 
 // compressed is b in one zstd frame.
@@ -132,12 +134,12 @@ func refuse(t *testing.T, make func(out string) []byte, opts UnpackOptions) {
 	check(t, os.Mkdir(out, 0o755))
 	check(t, os.Mkdir(home, 0o755))
 	check(t, os.WriteFile(filepath.Join(out, "victim"), []byte("untouched"), 0o644))
-	before := snapshot(t, out)
+	before := archivetest.Snapshot(t, out)
 	_, err := Unpack(t.Context(), bytes.NewReader(make(out)), home, opts)
 	if !errors.Is(err, ErrCorrupted) {
 		t.Errorf("err = %v, want ErrCorrupted", err)
 	}
-	if diff := cmp.Diff(before, snapshot(t, out)); diff != "" {
+	if diff := cmp.Diff(before, archivetest.Snapshot(t, out)); diff != "" {
 		t.Errorf("something outside changed:\n%s", diff)
 	}
 	list, err := os.ReadDir(base)

@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+
+	"codehub/internal/archive/archivetest"
 )
 
 // Any tree comes back as it was.
@@ -44,14 +46,14 @@ func TestRandomTrees(t *testing.T) {
 				files = append(files, name)
 			}
 		}
-		before := snapshot(t, home)
+		before := archivetest.Snapshot(t, home)
 		b, meta := pack(t, home)
 		restored := filepath.Join(base, fmt.Sprint("restored", rounds))
 		check(t, os.Mkdir(restored, 0o700))
 		if _, err := Unpack(t.Context(), bytes.NewReader(b), restored, UnpackOptions{Expect: meta}); err != nil {
 			rt.Fatal(err)
 		}
-		if diff := cmp.Diff(before, snapshot(t, restored)); diff != "" {
+		if diff := cmp.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
 			rt.Fatalf("came back different:\n%s", diff)
 		}
 	})

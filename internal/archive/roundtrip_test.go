@@ -16,6 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"codehub/internal/archive/archivetest"
 )
 
 // meta completes what the archive of a test is expected to be.
@@ -39,8 +41,8 @@ func pack(tb testing.TB, home string) ([]byte, *Meta) {
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
-	corpus(t, home)
-	before := snapshot(t, home)
+	archivetest.Corpus(t, home)
+	before := archivetest.Snapshot(t, home)
 
 	var b bytes.Buffer
 	var seen, calls int64
@@ -55,10 +57,10 @@ func TestRoundTrip(t *testing.T) {
 	if calls == 0 || seen != packed.Entries {
 		t.Errorf("progress was told %d times and ended at %d of %d entries", calls, seen, packed.Entries)
 	}
-	if diff := cmp.Diff(before, snapshot(t, home)); diff != "" {
+	if diff := cmp.Diff(before, archivetest.Snapshot(t, home)); diff != "" {
 		t.Errorf("packing left traces in the home (-before +after):\n%s", diff)
 	}
-	if packed.Skipped != skippedInCorpus || packed.Entries != int64(len(before)) || packed.Size != int64(b.Len()) {
+	if packed.Skipped != archivetest.Skipped || packed.Entries != int64(len(before)) || packed.Size != int64(b.Len()) {
 		t.Errorf("stats are %+v; the tree has %d entries", packed, len(before))
 	}
 
@@ -78,7 +80,7 @@ func TestRoundTrip(t *testing.T) {
 	if diff := cmp.Diff(want, unpacked); diff != "" {
 		t.Errorf("Unpack counts otherwise (-packed +unpacked):\n%s", diff)
 	}
-	if diff := cmp.Diff(before, snapshot(t, restored)); diff != "" {
+	if diff := cmp.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
 		t.Errorf("the home came back different (-before +after):\n%s", diff)
 	}
 
@@ -86,7 +88,7 @@ func TestRoundTrip(t *testing.T) {
 	if !bytes.Equal(b.Bytes(), again) {
 		t.Error("the archive of the restored home differs from the first")
 	}
-	if a, b := allocated(t, home), allocated(t, restored); b > a+a/10 {
+	if a, b := archivetest.Allocated(t, home), archivetest.Allocated(t, restored); b > a+a/10 {
 		t.Errorf("the home takes %d bytes of disk now, and took %d", b, a)
 	}
 }
@@ -96,8 +98,8 @@ func TestRoundTrip(t *testing.T) {
 func TestGNUTarReadsIt(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
-	corpus(t, home)
-	before := snapshot(t, home)
+	archivetest.Corpus(t, home)
+	before := archivetest.Snapshot(t, home)
 	b, meta := pack(t, home)
 	name := filepath.Join(t.TempDir(), "home.tar.zst")
 	check(t, os.WriteFile(name, b, 0o600))
@@ -121,8 +123,8 @@ func TestGNUTarReadsIt(t *testing.T) {
 	if out, err := extract.CombinedOutput(); err != nil || len(out) > 0 {
 		t.Fatalf("tar -x: %v: %s", err, out)
 	}
-	after := snapshot(t, restored)
-	for _, states := range []map[string]state{before, after} {
+	after := archivetest.Snapshot(t, restored)
+	for _, states := range []map[string]archivetest.State{before, after} {
 		for name, s := range states {
 			s.Atime = "" // which tar does not restore
 			states[name] = s
@@ -137,7 +139,7 @@ func TestGNUTarReadsIt(t *testing.T) {
 func TestArchiveTarReadsIt(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
-	corpus(t, home)
+	archivetest.Corpus(t, home)
 	b, meta := pack(t, home)
 	z, err := zstd.NewReader(bytes.NewReader(b))
 	check(t, err)
@@ -172,9 +174,9 @@ func TestArchiveTarReadsIt(t *testing.T) {
 func TestReadsGNUTar(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
-	corpus(t, home)
+	archivetest.Corpus(t, home)
 	check(t, os.RemoveAll(filepath.Join(home, "special"))) // tar keeps FIFOs and devices
-	before := snapshot(t, home)
+	before := archivetest.Snapshot(t, home)
 	for _, flags := range [][]string{
 		{"--format=posix", "--sparse", "--xattrs", "--xattrs-include=*"},
 		{"--format=posix", "--sparse", "--sparse-version=1.0", "--xattrs", "--xattrs-include=*", "--use-compress-program=zstd -19 --long=24"},
@@ -195,8 +197,8 @@ func TestReadsGNUTar(t *testing.T) {
 		_, err = Unpack(t.Context(), f, restored, UnpackOptions{})
 		check(t, err)
 		check(t, f.Close())
-		after := snapshot(t, restored)
-		for _, states := range []map[string]state{before, after} {
+		after := archivetest.Snapshot(t, restored)
+		for _, states := range []map[string]archivetest.State{before, after} {
 			for name, s := range states {
 				s.Atime = ""
 				states[name] = s
@@ -217,13 +219,13 @@ func TestEmpty(t *testing.T) {
 	check(t, err)
 	dir := t.TempDir()
 	check(t, os.Chmod(dir, 0o2751))
-	before := snapshot(t, dir)
+	before := archivetest.Snapshot(t, dir)
 	stats, err = Unpack(t.Context(), bytes.NewReader(b), dir, UnpackOptions{Expect: meta})
 	check(t, err)
 	if stats.Entries != 0 {
 		t.Errorf("%d entries, want none", stats.Entries)
 	}
-	if diff := cmp.Diff(before["."].Mode, snapshot(t, dir)["."].Mode); diff != "" {
+	if diff := cmp.Diff(before["."].Mode, archivetest.Snapshot(t, dir)["."].Mode); diff != "" {
 		t.Errorf("the folder changed:\n%s", diff)
 	}
 	cmd := exec.Command("tar", "--zstd", "-t")
@@ -279,7 +281,7 @@ func TestPackEndsWithItsWriter(t *testing.T) {
 func TestCancelled(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
-	corpus(t, home)
+	archivetest.Corpus(t, home)
 	b, meta := pack(t, home)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

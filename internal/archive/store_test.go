@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
+	"codehub/internal/archive/archivetest"
 	"codehub/internal/archive/s3test"
 )
 
@@ -279,8 +280,8 @@ func testKeys(t *testing.T, s Store) {
 // back.
 func testArchives(t *testing.T, s Store) {
 	home := t.TempDir()
-	corpus(t, home)
-	before := snapshot(t, home)
+	archivetest.Corpus(t, home)
+	before := archivetest.Snapshot(t, home)
 	key := HomeKey("ws-1", "op-1")
 	stats, err := PackTo(t.Context(), home, PackOptions{}, func(ctx context.Context, r io.Reader) (int64, error) { return s.Put(ctx, key, r) })
 	check(t, err)
@@ -304,7 +305,7 @@ func testArchives(t *testing.T, s Store) {
 	_, err = Unpack(t.Context(), r, restored, UnpackOptions{Expect: meta})
 	check(t, err)
 	check(t, r.Close())
-	if diff := cmp.Diff(before, snapshot(t, restored)); diff != "" {
+	if diff := cmp.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
 		t.Errorf("the home came back different (-before +after):\n%s", diff)
 	}
 

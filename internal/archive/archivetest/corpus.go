@@ -1,4 +1,7 @@
-package archive
+// Package archivetest is what tests hold archives against: a home with
+// everything in it that homes were ever lost of, and a look at a home that
+// sees all there is to be seen of it.
+package archivetest
 
 import (
 	"bytes"
@@ -15,9 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// corpus is a home with everything that homes were ever lost of. What takes
-// root is in it if the test has that.
-func corpus(tb testing.TB, home string) {
+// Corpus makes a home with everything that homes were ever lost of out of an
+// empty folder. What takes root is in it if the test has that.
+func Corpus(tb testing.TB, home string) {
 	tb.Helper()
 	c := &corpusMaker{tb, home, os.Geteuid() == 0}
 	c.folders()
@@ -168,9 +171,9 @@ func (c *corpusMaker) attributes() {
 	check(c, os.MkdirAll(c.path("attributes/folder"), 0o755))
 	set("attributes/folder", "user.on-folder", []byte("yes"))
 	c.file("attributes/acl", "acl")
-	set("attributes/acl", "system.posix_acl_access", acl(6, 5, 4, 1234))
-	set("attributes/folder", "system.posix_acl_default", acl(7, 5, 0, 4321))
-	set("attributes/folder", "system.posix_acl_access", acl(7, 7, 1, 99))
+	set("attributes/acl", "system.posix_acl_access", ACL(6, 5, 4, 1234))
+	set("attributes/folder", "system.posix_acl_default", ACL(7, 5, 0, 4321))
+	set("attributes/folder", "system.posix_acl_access", ACL(7, 7, 1, 99))
 	c.file("attributes/folder/made-before-the-default-acl", "plain")
 	check(c, unix.Lremovexattr(c.path("attributes/folder/made-before-the-default-acl"), "system.posix_acl_access"))
 	if c.root {
@@ -182,8 +185,8 @@ func (c *corpusMaker) attributes() {
 	}
 }
 
-// acl is a POSIX ACL as the kernel takes it, with one named user.
-func acl(user, mask, other uint16, id uint32) []byte {
+// ACL is a POSIX ACL as the kernel takes it, with one named user.
+func ACL(user, mask, other uint16, id uint32) []byte {
 	b := binary.LittleEndian.AppendUint32(nil, 2)
 	const none = 0xffffffff
 	for _, e := range []struct {
@@ -197,8 +200,8 @@ func acl(user, mask, other uint16, id uint32) []byte {
 	return b
 }
 
-// skippedInCorpus is how many entries special makes that no archive holds.
-const skippedInCorpus = 3
+// Skipped is how many entries Corpus makes that no archive holds.
+const Skipped = 3
 
 func (c *corpusMaker) special() {
 	check(c, os.MkdirAll(c.path("special"), 0o755))
@@ -222,7 +225,9 @@ func (c *corpusMaker) special() {
 
 func (c *corpusMaker) sizes() {
 	random := rand.NewChaCha8([32]byte{7})
-	for _, n := range []int{0, 1, 511, 512, 513, smallFile - 1, smallFile, smallFile + 1, frameSize - 512, frameSize, frameSize + 1, 9 << 20} {
+	// Around where the packer goes another way: small files, frames.
+	const small, frame = 64 << 10, 4 << 20
+	for _, n := range []int{0, 1, 511, 512, 513, small - 1, small, small + 1, frame - 512, frame, frame + 1, 9 << 20} {
 		b := make([]byte, n)
 		random.Read(b)
 		c.file(fmt.Sprintf("sizes/%d", n), string(b))
@@ -237,5 +242,12 @@ func (c *corpusMaker) times() {
 		c.time(name, t[0], t[1])
 		check(c, os.MkdirAll(c.path(name+".d/sub"), 0o755))
 		c.time(name+".d", t[0], t[1])
+	}
+}
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

@@ -1,4 +1,4 @@
-package archive
+package archivetest
 
 import (
 	"crypto/sha256"
@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// state is all that can be seen of a file.
-type state struct {
+// State is all that can be seen of a file.
+type State struct {
 	Mode, UID, GID uint32
 	Size           int64
 	Mtime, Atime   string
@@ -25,20 +25,20 @@ type state struct {
 	SHA256         string
 }
 
-// snapshot looks at a tree, by its own means and without leaving a trace. The
+// Snapshot looks at a tree, by its own means and without leaving a trace. The
 // kinds that no archive holds are left out.
-func snapshot(tb testing.TB, root string) map[string]state {
+func Snapshot(tb testing.TB, root string) map[string]State {
 	tb.Helper()
 	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOATIME, 0)
 	check(tb, err)
-	s := &snapshotter{tb, map[string]state{}, map[uint64]string{}}
+	s := &snapshotter{tb, map[string]State{}, map[uint64]string{}}
 	s.look(fd, ".", ".")
 	return s.states
 }
 
 type snapshotter struct {
 	testing.TB
-	states map[string]state
+	states map[string]State
 	seen   map[uint64]string
 }
 
@@ -47,7 +47,7 @@ func (s *snapshotter) look(fd int, base, name string) {
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	check(s, unix.Fstat(fd, &st))
-	v := state{Mode: st.Mode, UID: st.Uid, GID: st.Gid, Mtime: stamp(st.Mtim), Atime: stamp(st.Atim), Xattrs: map[string]string{}}
+	v := State{Mode: st.Mode, UID: st.Uid, GID: st.Gid, Mtime: stamp(st.Mtim), Atime: stamp(st.Atim), Xattrs: map[string]string{}}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
 		v.Atime = "" // looking moves it
@@ -156,8 +156,8 @@ func content(tb testing.TB, fd int, size int64) (string, [][2]int64) {
 	return fmt.Sprintf("%x", sum.Sum(nil)), data
 }
 
-// allocated is how much disk a tree takes, by what du goes by.
-func allocated(tb testing.TB, root string) int64 {
+// Allocated is how much disk a tree takes, by what du goes by.
+func Allocated(tb testing.TB, root string) int64 {
 	tb.Helper()
 	out, err := exec.Command("du", "-s", "-B1", root).Output()
 	check(tb, err)
