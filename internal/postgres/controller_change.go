@@ -26,7 +26,7 @@ func (c Change) statement() (sql string, args []any, err error) {
 		u.set("progress", b)
 	}
 	if c.ClearRecover {
-		u.clear("recover_requested_at", c.Seen.RecoverRequestedAt, "recover_requested_at", "recover_action")
+		u.clear("recover_requested_at", c.Seen.RecoverRequestedAt, "recover_requested_at", "recover_action", "recover_archive")
 	}
 	if c.ClearCancel {
 		u.clear("cancel_requested_at", c.Seen.CancelRequestedAt, "cancel_requested_at")
@@ -136,6 +136,10 @@ func (u *update) compare(c Change) error {
 	if err != nil {
 		return err
 	}
+	from, err := jsonOf(s.RecoverFrom)
+	if err != nil {
+		return err
+	}
 	same("desired_state", s.DesiredState)
 	same("next_desired_state", nullable(s.NextDesired))
 	same("deleted_at", s.DeletedAt)
@@ -145,6 +149,7 @@ func (u *update) compare(c Change) error {
 	same("retry_at", s.RetryAt)
 	same("recover_requested_at", s.RecoverRequestedAt)
 	same("recover_action", nullable(s.RecoverAction))
+	same("recover_archive", from)
 	same("cancel_requested_at", s.CancelRequestedAt)
 	same("force_stop_requested_at", s.ForceStopRequestedAt)
 	return nil

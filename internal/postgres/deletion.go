@@ -50,7 +50,7 @@ func deleteNow(d decision, w *workspace.Workspace) {
 
 func requestRecovery(d decision, w *workspace.Workspace, action string) {
 	now := d.now
-	w.RecoverRequestedAt, w.RecoverAction = &now, action
+	w.RecoverRequestedAt, w.RecoverAction, w.RecoverFrom = &now, action, nil
 }
 
 // What is left of a deleted workspace and can be brought back; the same as

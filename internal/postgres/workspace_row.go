@@ -20,7 +20,7 @@ const (
 		archive_op_id, archive_key, archive_digest, archive_size, archive_entries,
 		error_reason, error_message, error_count, retry_at, stop_reason,
 		desired_state, next_desired_state, deleted_at,
-		recover_requested_at, recover_action, cancel_requested_at, force_stop_requested_at, created_at`
+		recover_requested_at, recover_action, recover_archive, cancel_requested_at, force_stop_requested_at, created_at`
 	peopleColumns = `description, memo, last_access_at, last_access_kind, keep_awake_until,
 		standby_ttl_seconds, archive_ttl_seconds, updated_at`
 	workspaceColumns = coreColumns + `, ` + peopleColumns
@@ -33,7 +33,7 @@ func coreTargets(w *workspace.Workspace) []any {
 		orEmpty(&w.ArchiveOpID), orEmpty(&w.ArchiveKey), &w.ArchiveDigest, &w.ArchiveSize, &w.ArchiveEntries,
 		(*zeronull.Text)(&w.ErrorReason), orEmpty(&w.ErrorMessage), &w.ErrorCount, &w.RetryAt, orEmpty(&w.StopReason),
 		&w.DesiredState, (*zeronull.Text)(&w.NextDesired), &w.DeletedAt,
-		&w.RecoverRequestedAt, orEmpty(&w.RecoverAction), &w.CancelRequestedAt, &w.ForceStopRequestedAt, &w.CreatedAt,
+		&w.RecoverRequestedAt, orEmpty(&w.RecoverAction), &w.RecoverFrom, &w.CancelRequestedAt, &w.ForceStopRequestedAt, &w.CreatedAt,
 	}
 }
 
@@ -86,16 +86,20 @@ func lockWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id w
 // saveWorkspace writes what the API layer owns (design §3.3), and nothing
 // else, from w, whose row the transaction holds.
 func saveWorkspace(ctx context.Context, tx pgx.Tx, w workspace.Workspace, updated bool) (saved workspace.Workspace, err error) {
+	from, err := jsonOf(w.RecoverFrom)
+	if err != nil {
+		return saved, err
+	}
 	err = tx.QueryRow(ctx, `
 		UPDATE workspaces SET
 			name = $2, description = $3, memo = $4, standby_ttl_seconds = $5, archive_ttl_seconds = $6, keep_awake_until = $7,
 			desired_state = $8, next_desired_state = $9, deleted_at = $10, last_access_at = $11, last_access_kind = $12,
-			recover_requested_at = $13, recover_action = $14, cancel_requested_at = $15, force_stop_requested_at = $16,
-			updated_at = CASE WHEN $17 THEN clock_timestamp() ELSE updated_at END
+			recover_requested_at = $13, recover_action = $14, cancel_requested_at = $15, force_stop_requested_at = $16, recover_archive = $17,
+			updated_at = CASE WHEN $18 THEN clock_timestamp() ELSE updated_at END
 		WHERE id = $1 RETURNING `+workspaceColumns,
 		w.ID, w.Name, w.Description, w.Memo, w.StandbyTTL, w.ArchiveTTL, w.KeepAwakeTil,
 		w.DesiredState, nullable(w.NextDesired), w.DeletedAt, w.LastAccessAt, nullable(w.LastAccess),
-		w.RecoverRequestedAt, nullable(w.RecoverAction), w.CancelRequestedAt, w.ForceStopRequestedAt, updated).
+		w.RecoverRequestedAt, nullable(w.RecoverAction), w.CancelRequestedAt, w.ForceStopRequestedAt, from, updated).
 		Scan(workspaceTargets(&saved)...)
 	if violates(err, "workspaces_name") {
 		return saved, nameTaken(w.Name, err)
