@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"os"
 	"sync"
 	"syscall"
@@ -131,10 +130,7 @@ func (s *Server) open(ctx context.Context, have []installation) error {
 	if s.socket, err = s.lay.socketFolder(); err != nil {
 		return err
 	}
-	s.url = (&url.URL{
-		Scheme: "postgres", User: url.User(roleName), Path: "/" + databaseName,
-		RawQuery: url.Values{"host": {s.socket}, "port": {port}, "sslmode": {"disable"}}.Encode(),
-	}).String()
+	s.url = addressOf(s.socket)
 	if made == 0 {
 		if err := s.create(ctx); err != nil {
 			return err
