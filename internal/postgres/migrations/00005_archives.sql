@@ -6,8 +6,8 @@
 --   that sets archive_key sets digest, size, entries and verified_at, clears
 --   unprotected_since, and sets superseded_at of the archive that was current.
 --   It does so only where deleting_at is NULL.
---   Garbage collection writes complete_at, unprotected_since and deleting_at,
---   adds what a listing found, and removes rows.
+--   Garbage collection writes complete_at, missing_since, unprotected_since and
+--   deleting_at, adds what a listing found, and removes rows.
 -- Whoever makes a workspace name an archive (archive_key, recover_archive), or
 -- takes a deletion back, holds the workspace's row; so does garbage collection
 -- while it sets deleting_at, from which there is no way back.
@@ -20,6 +20,8 @@ ALTER TABLE archives
     -- Since when it is known to be complete by its .meta alone: digest, size
     -- and entries are what that says.
     ADD COLUMN complete_at timestamptz,
+    -- Since when listings of the bucket do not have it.
+    ADD COLUMN missing_since timestamptz,
     -- Garbage collection is removing it, or has: nothing may name it any more.
     -- The row stays for a while, so that a late upload is known for what it is.
     ADD COLUMN deleting_at timestamptz;
@@ -57,12 +59,18 @@ CREATE TRIGGER workspaces_archive_update AFTER UPDATE ON workspaces
         OR OLD.deleted_at IS NOT NULL AND NEW.deleted_at IS NULL
     ) EXECUTE FUNCTION check_archive_is_kept();
 
--- Garbage collections are counted here and in the bucket. A database that is
--- behind was restored from a backup; every wait begins anew then.
+-- Every garbage collection leaves its id here and in the bucket. Where the two
+-- differ, the database was restored from a backup, or another one uses the same
+-- bucket as if it were this one: every wait begins anew then.
 CREATE TABLE gc_state (
-    only_row    boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-    run         bigint NOT NULL DEFAULT 0,
-    ran_at      timestamptz,
-    restored_at timestamptz -- when it last turned out so
+    only_row     boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    run          uuid,
+    ran_at       timestamptz,
+    restored_at  timestamptz, -- when the two last differed
+    -- The settings of the server that collected last: `codehub gc` without them
+    -- must not take more than it would.
+    delete_grace interval NOT NULL DEFAULT '0',
+    delay        interval NOT NULL DEFAULT '0',
+    keep         integer NOT NULL DEFAULT 0 CHECK (keep >= 0)
 );
 INSERT INTO gc_state DEFAULT VALUES;
