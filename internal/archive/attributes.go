@@ -6,44 +6,62 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CopyAttributes gives a folder the owner, mode, attributes and times of
-// another: for a home that was unpacked beside and whose content was then moved
-// to where the home is mounted. What the folder carried before is replaced.
-func CopyAttributes(from, to string) error {
+// Attributes are the owner, mode, extended attributes and times of a folder.
+type Attributes struct{ entry entry }
+
+// ReadAttributes reads those of a folder, without leaving a trace.
+func ReadAttributes(dir string) (*Attributes, error) {
 	var o opener
-	src, err := o.open(unix.AT_FDCWD, from, unix.O_DIRECTORY)
+	fd, err := o.open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
 	if err != nil {
-		return fmt.Errorf("open %s: %w", from, err)
+		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
-	defer unix.Close(src)
-	dst, err := o.open(unix.AT_FDCWD, to, unix.O_DIRECTORY)
-	if err != nil {
-		return fmt.Errorf("open %s: %w", to, err)
-	}
-	defer unix.Close(dst)
+	defer unix.Close(fd)
 	var st unix.Stat_t
-	if err := fstat(src, &st); err != nil {
-		return err
+	if err := fstat(fd, &st); err != nil {
+		return nil, err
 	}
-	e := entry{name: ".", kind: kindFolder}
-	describe(&e, &st)
-	if e.xattrs, err = readXattrs(src); err != nil {
-		return err
+	a := &Attributes{entry{name: ".", kind: kindFolder}}
+	describe(&a.entry, &st)
+	if a.entry.xattrs, err = readXattrs(fd); err != nil {
+		return nil, err
 	}
-	old, err := readXattrs(dst)
+	return a, nil
+}
+
+// Apply gives them to a folder in place of its own, and syncs it.
+func (a *Attributes) Apply(dir string) error {
+	var o opener
+	fd, err := o.open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", dir, err)
+	}
+	defer unix.Close(fd)
+	old, err := readXattrs(fd)
 	if err != nil {
 		return err
 	}
 	for _, x := range old {
-		if err := unix.Fremovexattr(dst, x.name); err != nil {
+		if err := unix.Fremovexattr(fd, x.name); err != nil {
 			return fmt.Errorf("remove attribute %q: %w", x.name, err)
 		}
 	}
-	if err := currentOwner().apply(dst, &e); err != nil {
+	if err := currentOwner().apply(fd, &a.entry); err != nil {
 		return err
 	}
-	if err := unix.Fsync(dst); err != nil {
-		return fmt.Errorf("sync %s: %w", to, err)
+	if err := unix.Fsync(fd); err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
 	}
 	return nil
+}
+
+// CopyAttributes gives a folder the owner, mode, attributes and times of
+// another: for a home that was unpacked beside and whose content was then moved
+// to where the home is mounted. What the folder carried before is replaced.
+func CopyAttributes(from, to string) error {
+	a, err := ReadAttributes(from)
+	if err != nil {
+		return err
+	}
+	return a.Apply(to)
 }

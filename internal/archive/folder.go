@@ -147,6 +147,29 @@ func give(root *os.Root, name string, owner *syscall.Stat_t) error {
 	return root.Lchown(name, int(owner.Uid), int(owner.Gid))
 }
 
+// MakeFolder makes the folder that an object of this key is to be in, for whom
+// has nothing but that folder mounted. It is there for good when MakeFolder
+// returns, and whose the store is.
+func (s *Folder) MakeFolder(ctx context.Context, key string) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	doing := "make the folder of " + key
+	root, err := s.open(ctx, doing)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	owner, err := ownerOf(root)
+	if err == nil {
+		err = makeFolders(root, path.Dir(key), owner)
+	}
+	if err != nil {
+		return unavailable(ctx, doing, err)
+	}
+	return nil
+}
+
 // makeFolders makes folders and syncs the ones in which they are.
 func makeFolders(root *os.Root, dir string, owner *syscall.Stat_t) error {
 	if dir == "." {

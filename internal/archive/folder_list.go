@@ -16,8 +16,8 @@ import (
 
 func (s *Folder) List(ctx context.Context, prefix string) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
-		err := s.each(ctx, "list "+prefix, prefix, func(_ *os.Root, o Object, temp bool) error {
-			if !temp && !yield(o, nil) {
+		err := s.each(ctx, "list "+prefix, prefix, func(_ *os.Root, o Object, temp string) error {
+			if temp == "" && !yield(o, nil) {
 				return fs.SkipAll
 			}
 			return nil
@@ -28,26 +28,73 @@ func (s *Folder) List(ctx context.Context, prefix string) iter.Seq2[Object, erro
 	}
 }
 
-func (s *Folder) AbortIncomplete(ctx context.Context, prefix string, age time.Duration) (int, error) {
+// AbortIncomplete also removes folders that have been empty for that long: an
+// upload that never began to store anything left its folder.
+func (s *Folder) AbortIncomplete(ctx context.Context, prefix string, age time.Duration, keep func(key string) bool) (int, error) {
 	n := 0
 	doing := "sweep " + prefix
 	before := time.Now().Add(-age)
-	err := s.each(ctx, doing, prefix, func(root *os.Root, o Object, temp bool) error {
-		if !temp || o.Modified.After(before) {
+	err := s.each(ctx, doing, prefix, func(root *os.Root, o Object, temp string) error {
+		if temp == "" || o.Modified.After(before) || keep != nil && keep(o.Key) {
 			return nil
 		}
-		if err := root.Remove(o.Key); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := root.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return unavailable(ctx, doing, err)
 		}
 		n++
 		return nil
 	})
-	return n, err
+	if err != nil {
+		return n, err
+	}
+	root, err := s.open(ctx, doing)
+	if err != nil {
+		return n, err
+	}
+	defer root.Close()
+	if err := removeEmpty(ctx, root, ".", prefix, before); err != nil {
+		return n, unavailable(ctx, doing, err)
+	}
+	return n, nil
+}
+
+// removeEmpty removes the empty folders below dir whose keys would begin with
+// prefix. That others come and go meanwhile is no error.
+func removeEmpty(ctx context.Context, root *os.Root, dir, prefix string, before time.Time) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	f, err := root.Open(dir)
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	list, err := f.ReadDir(-1)
+	var st fs.FileInfo
+	if err == nil {
+		st, err = f.Stat()
+	}
+	f.Close()
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	for _, d := range list {
+		name := path.Join(dir, d.Name())
+		if d.IsDir() && (strings.HasPrefix(name+"/", prefix) || strings.HasPrefix(prefix, name+"/")) {
+			if err := removeEmpty(ctx, root, name, prefix, before); err != nil {
+				return err
+			}
+		}
+	}
+	if len(list) == 0 && dir != "." && strings.HasPrefix(dir+"/", prefix) && st.ModTime().Before(before) {
+		_ = root.Remove(dir) // fails if something came into it
+	}
+	return nil
 }
 
 // each visits the files whose keys begin with prefix, in order, and also
-// temporary ones, which count by the key that they were to get.
-func (s *Folder) each(ctx context.Context, doing, prefix string, visit func(root *os.Root, o Object, temp bool) error) error {
+// temporary ones: temp is what such a one is called, and its key the one that
+// it was to get.
+func (s *Folder) each(ctx context.Context, doing, prefix string, visit func(root *os.Root, o Object, temp string) error) error {
 	if err := checkPrefix(prefix); err != nil {
 		return err
 	}
@@ -66,7 +113,7 @@ func (s *Folder) each(ctx context.Context, doing, prefix string, visit func(root
 	return unavailable(ctx, doing, err)
 }
 
-func (s *Folder) walk(ctx context.Context, root *os.Root, dir, prefix string, visit func(*os.Root, Object, bool) error) error {
+func (s *Folder) walk(ctx context.Context, root *os.Root, dir, prefix string, visit func(root *os.Root, o Object, temp string) error) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
@@ -96,10 +143,10 @@ func (s *Folder) walk(ctx context.Context, root *os.Root, dir, prefix string, vi
 			}
 			continue
 		}
-		key, temp := name, false
+		key, temp := name, ""
 		if rest, ok := strings.CutPrefix(d.Name(), tempPrefix); ok {
 			_, base, _ := strings.Cut(rest, "-")
-			key, temp = path.Join(dir, base), true
+			key, temp = path.Join(dir, base), name
 		}
 		if !d.Type().IsRegular() || d.Name() == marker || !strings.HasPrefix(key, prefix) {
 			continue
@@ -111,7 +158,7 @@ func (s *Folder) walk(ctx context.Context, root *os.Root, dir, prefix string, vi
 		if err != nil {
 			return err
 		}
-		if err := visit(root, Object{Key: name, Size: st.Size(), Modified: st.ModTime()}, temp); err != nil {
+		if err := visit(root, Object{Key: key, Size: st.Size(), Modified: st.ModTime()}, temp); err != nil {
 			return err
 		}
 	}

@@ -75,7 +75,7 @@ func onSmallDisk(t *testing.T, disk string) {
 	if got := read(t, s, "ws/kept", 0); string(got) != "before" {
 		t.Errorf("the object that was there is now %q", got)
 	}
-	if n, err := s.AbortIncomplete(t.Context(), "", 0); n != 0 || err != nil {
+	if n, err := s.AbortIncomplete(t.Context(), "", 0, nil); n != 0 || err != nil {
 		t.Errorf("%d halves left behind, %v", n, err)
 	}
 

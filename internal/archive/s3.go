@@ -58,7 +58,7 @@ func newS3(u *url.URL, creds *credentials.Credentials) (*S3, error) {
 	if u.Host == "" || u.User != nil || u.Port() != "" {
 		return nil, bad("a bucket is s3://bucket/prefix, and credentials come from the environment, a profile or a role")
 	}
-	opts := &minio.Options{Creds: creds, Secure: true, MaxRetries: tries, Transport: newTransport()}
+	opts := &minio.Options{Creds: creds, Secure: true, MaxRetries: tries, Transport: NewTransport()}
 	host := "s3.amazonaws.com"
 	for name, values := range u.Query() {
 		value := values[len(values)-1]
@@ -215,7 +215,7 @@ func (s *S3) List(ctx context.Context, prefix string) iter.Seq2[Object, error] {
 	}
 }
 
-func (s *S3) AbortIncomplete(ctx context.Context, prefix string, age time.Duration) (int, error) {
+func (s *S3) AbortIncomplete(ctx context.Context, prefix string, age time.Duration, keep func(key string) bool) (int, error) {
 	if err := checkPrefix(prefix); err != nil {
 		return 0, err
 	}
@@ -230,6 +230,9 @@ func (s *S3) AbortIncomplete(ctx context.Context, prefix string, age time.Durati
 		}
 		for _, u := range page.Uploads {
 			if !strings.HasPrefix(u.Key, s.prefix+prefix) || u.Initiated.After(before) {
+				continue
+			}
+			if keep != nil && keep(strings.TrimPrefix(u.Key, s.prefix)) {
 				continue
 			}
 			err := s.core.AbortMultipartUpload(ctx, s.bucket, u.Key, u.UploadID)

@@ -80,7 +80,7 @@ func TestS3Prefixes(t *testing.T) {
 	if diff := cmp.Diff([]string{"ws/a"}, keysOf(t, one, "")); diff != "" {
 		t.Error(diff)
 	}
-	if n, err := one.AbortIncomplete(t.Context(), "", 0); n != 0 || err != nil {
+	if n, err := one.AbortIncomplete(t.Context(), "", 0, nil); n != 0 || err != nil {
 		t.Errorf("%d of another's uploads aborted, %v", n, err)
 	}
 	check(t, one.Delete(t.Context(), "ws/a"))
@@ -244,7 +244,7 @@ func TestTransfer(t *testing.T) {
 	if _, err := job.Upload(t.Context(), tight, bytes.NewReader(content)); !errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnavailable) {
 		t.Errorf("Upload of more than the ticket is for: %v", err)
 	}
-	if n, err := s.AbortIncomplete(t.Context(), "", 0); n != 0 || err != nil {
+	if n, err := s.AbortIncomplete(t.Context(), "", 0, nil); n != 0 || err != nil {
 		t.Errorf("%d uploads left behind, %v", n, err)
 	}
 	// What a job can do with its URLs, and nothing else.

@@ -34,7 +34,8 @@ type Store interface {
 	List(ctx context.Context, prefix string) iter.Seq2[Object, error]
 	// AbortIncomplete removes what broken uploads to keys that begin with
 	// prefix left behind, if it is older than age, and says how many those were.
-	AbortIncomplete(ctx context.Context, prefix string, age time.Duration) (int, error)
+	// Uploads to keys that keep (if not nil) is true for stay.
+	AbortIncomplete(ctx context.Context, prefix string, age time.Duration, keep func(key string) bool) (int, error)
 	// Check finds out whether the bucket can be worked with, by doing so. Its
 	// error says what to do about it, in one line.
 	Check(ctx context.Context) error

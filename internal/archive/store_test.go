@@ -212,19 +212,19 @@ func testInterrupted(t *testing.T, s Store) {
 	if got := read(t, s, "interrupted/kept", 0); string(got) != "before" {
 		t.Errorf("the object that was there is now %q", got)
 	}
-	if n, err := s.AbortIncomplete(t.Context(), "", 0); err != nil || n != 0 {
+	if n, err := s.AbortIncomplete(t.Context(), "", 0, nil); err != nil || n != 0 {
 		t.Errorf("%d uploads were left behind, %v", n, err)
 	}
 
 	leaveBehind(t, s, "interrupted/half/home.tar.zst")
 	leaveBehind(t, s, "other/half/home.tar.zst")
-	if n, err := s.AbortIncomplete(t.Context(), "", time.Hour); err != nil || n != 0 {
+	if n, err := s.AbortIncomplete(t.Context(), "", time.Hour, nil); err != nil || n != 0 {
 		t.Errorf("%d young uploads swept, %v", n, err)
 	}
-	if n, err := s.AbortIncomplete(t.Context(), "interrupted/", 0); err != nil || n != 1 {
+	if n, err := s.AbortIncomplete(t.Context(), "interrupted/", 0, nil); err != nil || n != 1 {
 		t.Errorf("%d of 1 upload swept, %v", n, err)
 	}
-	if n, err := s.AbortIncomplete(t.Context(), "", 0); err != nil || n != 1 {
+	if n, err := s.AbortIncomplete(t.Context(), "", 0, nil); err != nil || n != 1 {
 		t.Errorf("%d of 1 other upload swept, %v", n, err)
 	}
 	check(t, s.Delete(t.Context(), "interrupted/kept"))
@@ -352,7 +352,7 @@ func unavailableStore(t *testing.T, s Store) {
 	_, errs["Get"] = s.Get(t.Context(), "a/b", 0)
 	_, errs["Stat"] = s.Stat(t.Context(), "a/b")
 	errs["Delete"] = s.Delete(t.Context(), "a/b")
-	_, errs["AbortIncomplete"] = s.AbortIncomplete(t.Context(), "", 0)
+	_, errs["AbortIncomplete"] = s.AbortIncomplete(t.Context(), "", 0, nil)
 	n := 0
 	for _, err := range s.List(t.Context(), "") {
 		n++

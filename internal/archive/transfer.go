@@ -28,20 +28,45 @@ type Transfer struct {
 const tries = 4
 
 // NewTransfer makes a Transfer with connections of its own.
-func NewTransfer() *Transfer {
+func NewTransfer() *Transfer { return newTransfer(NewTransport(), 500*time.Millisecond) }
+
+// NewTransferOver makes a Transfer whose requests all go over connections that
+// dial makes, in plain HTTP whatever the scheme of the URLs: to a relay that
+// speaks to the bucket on its behalf. What the URLs' signatures cover, the host
+// among it, stays. backoff is about how long it waits before a second try; each
+// further wait is twice as long.
+func NewTransferOver(dial func(ctx context.Context) (net.Conn, error), backoff time.Duration) *Transfer {
+	t := NewTransport()
+	t.Proxy = nil
+	t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }
+	t.WriteBufferSize, t.ReadBufferSize = 64<<10, 64<<10
+	return newTransfer(plain{t}, backoff)
+}
+
+// plain sends all requests in plain HTTP.
+type plain struct{ next http.RoundTripper }
+
+func (p plain) RoundTrip(req *http.Request) (*http.Response, error) {
+	req = req.Clone(req.Context())
+	req.URL.Scheme = "http"
+	return p.next.RoundTrip(req)
+}
+
+func newTransfer(transport http.RoundTripper, backoff time.Duration) *Transfer {
 	return &Transfer{
 		client: &http.Client{
-			Transport: newTransport(),
+			Transport: transport,
 			// A bucket that sends us elsewhere is not the one that was meant.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		backoff:   500 * time.Millisecond,
+		backoff:   backoff,
 		stall:     time.Minute,
 		partLimit: 10 * time.Minute,
 	}
 }
 
-func newTransport() *http.Transport {
+// NewTransport makes what speaks to buckets: it waits for no answer for ever.
+func NewTransport() *http.Transport {
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,

@@ -24,6 +24,16 @@ type Ticket struct {
 	Head     string   `json:"head"`
 }
 
+// Fit chooses how large the parts are by how large the object will be, at most
+// as far as is known. Without it they are of the size for the largest that the
+// ticket is for, which takes the most memory and has the least under way at a
+// time.
+func (t *Ticket) Fit(size int64) {
+	n := max(int64(len(t.Parts)), 1)
+	part := max((max(size, 0)/n>>20+1)<<20, minPart)
+	t.PartSize = min(t.PartSize, part)
+}
+
 const (
 	minPart    = 16 << 20
 	maxParts   = 10_000
