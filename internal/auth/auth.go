@@ -27,6 +27,7 @@ type Store interface {
 	UserByName(ctx context.Context, username string) (postgres.User, error)
 	RecordLoginFailure(ctx context.Context, userID string, lockedUntil func(failures int, now time.Time) *time.Time) (postgres.User, error)
 	ResetLoginFailures(ctx context.Context, userID string) error
+	RenewPasswordHash(ctx context.Context, userID, old, hash string) error
 
 	CreateSession(ctx context.Context, hash []byte, userID string, expires time.Time, userAgent string) error
 	SessionUser(ctx context.Context, hash []byte) (postgres.User, time.Time, error)

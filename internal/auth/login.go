@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -64,7 +65,9 @@ func (a *Auth) login(ctx context.Context, username, password, userAgent string) 
 		return Session{}, lockedOut(*until, now)
 	}
 	ok, err := a.hasher.Verify(ctx, hash, password)
-	if err != nil {
+	if errors.Is(err, errHash) {
+		a.log.WarnContext(ctx, "nobody can log in with this user's password hash: set a new password", "user", user.ID)
+	} else if err != nil {
 		return Session{}, fmt.Errorf("verify the password: %w", err)
 	}
 	switch {
@@ -84,6 +87,7 @@ func (a *Auth) login(ctx context.Context, username, password, userAgent string) 
 			return Session{}, fmt.Errorf("reset the failed logins: %w", err)
 		}
 	}
+	a.renew(ctx, user, password)
 	return a.begin(ctx, user, userAgent)
 }
 

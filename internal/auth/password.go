@@ -3,12 +3,12 @@ package auth
 import (
 	"context"
 	"crypto/rand"
-	"crypto/subtle"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -17,7 +17,6 @@ import (
 	"codehub/internal/workspace"
 
 	"golang.org/x/crypto/argon2"
-	"golang.org/x/text/unicode/norm"
 )
 
 // argonDefault is what new password hashes cost: about 45 ms on two cores.
@@ -124,12 +123,13 @@ func (h *hasher) Hash(ctx context.Context, password string) (string, error) {
 	}
 	defer h.release()
 	salt := random(argonSalt)
-	return encodeHash(h.params, salt, h.params.key(password, salt, argonKey)), nil
+	return encodeHash(h.params, salt, h.params.key(normal(password), salt, argonKey)), nil
 }
 
-// Verify reports whether password is the one that hash was made of.
+// Verify reports whether password is the one that hash was made of; errHash if
+// that cannot be read.
 func (h *hasher) Verify(ctx context.Context, hash, password string) (bool, error) {
-	p, salt, want, err := decodeHash(hash)
+	matches, err := readHash(hash)
 	if err != nil {
 		return false, err
 	}
@@ -137,7 +137,7 @@ func (h *hasher) Verify(ctx context.Context, hash, password string) (bool, error
 		return false, err
 	}
 	defer h.release()
-	return subtle.ConstantTimeCompare(p.key(password, salt, len(want)), want) == 1, nil
+	return slices.ContainsFunc(forms(password), matches), nil
 }
 
 // HashPassword makes the argon2id hash that the store keeps of a password.
@@ -151,10 +151,8 @@ type argonParams struct {
 	threads uint8
 }
 
-// key derives the key. The password is brought to one form first: the same
-// Hangul or accents are typed composed on one system and decomposed on another.
-func (p argonParams) key(password string, salt []byte, n int) []byte {
-	return argon2.IDKey(norm.NFC.Bytes([]byte(password)), salt, p.time, p.memory, p.threads, uint32(n))
+func (p argonParams) key(password, salt []byte, n int) []byte {
+	return argon2.IDKey(password, salt, p.time, p.memory, p.threads, uint32(n))
 }
 
 func encodeHash(p argonParams, salt, key []byte) string {

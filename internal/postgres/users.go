@@ -154,6 +154,16 @@ func (db *DB) ResetLoginFailures(ctx context.Context, userID string) error {
 	return failed("reset failed logins", err)
 }
 
+// RenewPasswordHash replaces the hash of the same password, made in another
+// way, unless it is no longer old. Nothing else changes.
+func (db *DB) RenewPasswordHash(ctx context.Context, userID, old, hash string) error {
+	if !workspace.ValidID(userID) {
+		return notFound("user")
+	}
+	_, err := db.pool.Exec(ctx, `UPDATE users SET password_hash = $3 WHERE id = $1 AND password_hash = $2`, userID, old, hash)
+	return failed("renew a password hash", err)
+}
+
 // SetPassword replaces the password's hash and ends everything that the old
 // password gave access to: the user's sessions and API tokens. It lifts a
 // lock-out.
