@@ -17,6 +17,7 @@ import (
 // env is where the parts are; the Makefile sets it.
 var env struct {
 	binary, workspaceImage, testImage, chromium, output string
+	scratch                                             string // gone after the tests
 	docker                                              *client.Client
 }
 
@@ -25,7 +26,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	os.RemoveAll(env.scratch)
+	os.Exit(code)
 }
 
 func prerequisites() error {
@@ -39,6 +42,9 @@ func prerequisites() error {
 	}
 	env.workspaceImage = or(os.Getenv("CODEHUB_TEST_WORKSPACE_IMAGE"), "codehub/workspace:latest")
 	env.testImage = or(os.Getenv("CODEHUB_TEST_IMAGE"), "codehub/testserver:latest")
+	if env.scratch, err = os.MkdirTemp("", "codehub-e2e-binaries-"); err != nil {
+		return err
+	}
 	env.output = or(os.Getenv("CODEHUB_TEST_OUTPUT"), filepath.Join(root, "test-output"))
 	for _, p := range []string{"/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"} {
 		if _, err := os.Stat(p); err == nil {

@@ -18,10 +18,13 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
+// test is whoever a failure is told to.
+type test struct{ testing.TB }
+
 // server is a codehub process with a person logged in, and nothing in Docker
 // before it and after it.
 type server struct {
-	*testing.T
+	test
 	*proc.Server
 	api    *codehub.Client
 	token  string
@@ -31,6 +34,11 @@ type server struct {
 
 func start(t *testing.T, settings ...string) *server {
 	t.Helper()
+	return startBinary(t, env.binary, settings...)
+}
+
+func startBinary(t *testing.T, binary string, settings ...string) *server {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "codehub-e2e-")
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +46,7 @@ func start(t *testing.T, settings ...string) *server {
 	if err := os.Chmod(dir, 0o755); err != nil { // the embedded database runs as another user
 		t.Fatal(err)
 	}
-	s := &server{T: t, home: filepath.Join(dir, "data"), docker: env.docker}
+	s := &server{test: test{t}, home: filepath.Join(dir, "data"), docker: env.docker}
 	for _, kv := range settings {
 		if host, ok := strings.CutPrefix(kv, "DOCKER_HOST="); ok {
 			if s.docker, err = client.New(client.WithHost(host)); err != nil {
@@ -46,7 +54,7 @@ func start(t *testing.T, settings ...string) *server {
 			}
 		}
 	}
-	if s.Server, err = proc.New(proc.Options{Binary: env.binary, DataDir: s.home, Env: append([]string{"CODEHUB_DEFAULT_IMAGE=" + env.testImage}, settings...)}); err != nil {
+	if s.Server, err = proc.New(proc.Options{Binary: binary, DataDir: s.home, Env: append([]string{"CODEHUB_DEFAULT_IMAGE=" + env.testImage}, settings...)}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
