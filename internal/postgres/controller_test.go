@@ -28,7 +28,7 @@ func full(w workspace.Workspace) workspace.Workspace {
 	w.Operation, w.OpID, w.OpStartedAt = workspace.OpStopping, uuid.NewString(), &at
 	w.ArchiveOpID, w.ArchiveKey, w.ArchiveDigest, w.ArchiveSize, w.ArchiveEntries = uuid.NewString(), "k", "d", 5, 6
 	w.ErrorReason, w.ErrorMessage, w.ErrorCount, w.RetryAt = workspace.ErrActionFailed, "e", 2, &at
-	w.StopReason, w.Progress = "idle", &workspace.Progress{Step: "pull", Done: 1, Total: 2}
+	w.StopReason, w.Progress = "idle", &workspace.Progress{Step: "pull", Done: 1, Total: 2, Entries: 3, EntriesTotal: 4, Rate: 5, SecondsLeft: 6}
 	return w
 }
 
@@ -48,7 +48,8 @@ func TestCandidates(t *testing.T) {
 	apply(t, c, postgres.Change{Seen: one, Next: full(one)})
 	requests := soon(time.Minute)
 	e.set(one.ID, state{
-		"recover_requested_at": requests, "recover_action": "empty", "cancel_requested_at": requests,
+		"recover_requested_at": requests, "recover_action": "archive", "cancel_requested_at": requests,
+		"recover_archive":         workspace.Archive{Key: "k", WorkspaceID: one.ID, OpID: "o", Digest: "d", Size: 1, Entries: 2, CreatedAt: requests, Found: true},
 		"force_stop_requested_at": requests, "next_desired_state": "DELETED",
 	})
 	deleted := e.workspace(e.user("bob"), state{"phase": "DELETING", "deleted_at": time.Now()})
@@ -200,6 +201,7 @@ func TestApplyCompares(t *testing.T) {
 		{"retry_at", nil, state{"retry_at": at}, false, true},
 		{"recover_requested_at", nil, state{"recover_requested_at": at, "recover_action": "afresh"}, false, true},
 		{"recover_action", state{"recover_requested_at": at, "recover_action": "afresh"}, state{"recover_action": "empty"}, false, true},
+		{"recover_archive", state{"recover_requested_at": at, "recover_action": "archive", "recover_archive": `{"key": "a"}`}, state{"recover_archive": `{"key": "b"}`}, false, true},
 		{"cancel_requested_at", nil, state{"cancel_requested_at": at}, false, true},
 		{"force_stop_requested_at", nil, state{"force_stop_requested_at": at}, false, true},
 		{"what people edit", nil, state{"name": "renamed", "memo": "m", "last_access_at": at}, true, true},
@@ -256,7 +258,7 @@ func TestApplyClearsTheRequestItSaw(t *testing.T) {
 	c := postgres.NewController(e.conn())
 	ann := e.user("ann")
 	first, second := soon(0), soon(time.Second)
-	all := state{"recover_requested_at": first, "recover_action": "afresh", "cancel_requested_at": first, "force_stop_requested_at": first}
+	all := state{"recover_requested_at": first, "recover_action": "archive", "recover_archive": `{"key": "k"}`, "cancel_requested_at": first, "force_stop_requested_at": first}
 	left := func(id workspace.ID) string {
 		return query[string](e, `SELECT concat_ws(' ', CASE WHEN recover_requested_at IS NOT NULL THEN 'recover:' || recover_action END,
 			CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancel' END, CASE WHEN force_stop_requested_at IS NOT NULL THEN 'stop' END)
@@ -269,11 +271,11 @@ func TestApplyClearsTheRequestItSaw(t *testing.T) {
 		want   string
 	}{
 		{"recover", postgres.Change{ClearRecover: true}, nil, "cancel stop"},
-		{"cancel", postgres.Change{ClearCancel: true}, nil, "recover:afresh stop"},
-		{"stop", postgres.Change{ClearForceStop: true}, nil, "recover:afresh cancel"},
+		{"cancel", postgres.Change{ClearCancel: true}, nil, "recover:archive stop"},
+		{"stop", postgres.Change{ClearForceStop: true}, nil, "recover:archive cancel"},
 		{"all", postgres.Change{ClearRecover: true, ClearCancel: true, ClearForceStop: true}, nil, ""},
 		{"asked again", postgres.Change{ClearRecover: true, ClearCancel: true, ClearForceStop: true},
-			state{"recover_requested_at": second, "recover_action": "empty", "cancel_requested_at": second, "force_stop_requested_at": second}, "recover:empty cancel stop"},
+			state{"recover_requested_at": second, "recover_action": "empty", "recover_archive": nil, "cancel_requested_at": second, "force_stop_requested_at": second}, "recover:empty cancel stop"},
 	} {
 		w := e.workspace(ann, all)
 		e.set(w.ID, x.change)
@@ -290,7 +292,7 @@ func TestApplyClearsTheRequestItSaw(t *testing.T) {
 	w := e.workspace(ann, nil)
 	e.set(w.ID, all)
 	apply(t, c, postgres.Change{Seen: w, Next: w, ClearRecover: true, ClearCancel: true, ClearForceStop: true})
-	if got := left(w.ID); got != "recover:afresh cancel stop" {
+	if got := left(w.ID); got != "recover:archive cancel stop" {
 		t.Errorf("left %q", got)
 	}
 }

@@ -70,10 +70,13 @@ func (db *DB) UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id
 		verb:  "undelete a workspace",
 		slots: true,
 		decide: func(d decision, w *workspace.Workspace) (record, bool, error) {
-			switch {
-			case w.DeletedAt == nil:
+			if w.DeletedAt == nil {
 				return record{}, false, workspace.Errorf(workspace.CodeNotDeleted, "the workspace is not deleted")
-			case db.gone(d, w):
+			}
+			switch gone, err := db.gone(ctx, d, w); {
+			case err != nil:
+				return record{}, false, err
+			case gone:
 				return record{}, false, workspace.Errorf(workspace.CodeGone, "the workspace is gone and cannot be brought back")
 			}
 			if w.Phase == workspace.PhaseRunning || w.Operation == workspace.OpStarting || w.Conditions.HasContainer() {
@@ -93,14 +96,29 @@ func (db *DB) UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id
 }
 
 // gone reports whether a deleted workspace cannot be brought back. A volume
-// is safe until its removal was claimed; an archive only for the grace, since
-// nothing is claimed before it is collected (design §3.9).
-func (db *DB) gone(d decision, w *workspace.Workspace) bool {
+// is safe until its removal was claimed; an archive for the grace, and not
+// once it is being collected (design §3.9). A grace that a restored backup
+// brought back begins anew, as garbage collection waits it out.
+func (db *DB) gone(ctx context.Context, d decision, w *workspace.Workspace) (bool, error) {
 	switch {
 	case w.Phase == workspace.PhaseDeleted, w.Home.State == workspace.HomeRemoving:
-		return true
+		return true, nil
 	case w.Conditions.Is(workspace.VolumeReady):
-		return false
+		return false, nil
+	case w.ArchiveKey == "":
+		return true, nil
 	}
-	return w.ArchiveKey == "" || !d.now.Before(w.DeletedAt.Add(db.grace))
+	var over bool
+	err := d.tx.QueryRow(ctx, `SELECT $1 >= `+graceBegan("$2::timestamptz")+` + make_interval(secs => $3)`,
+		d.now, w.DeletedAt, db.grace.Seconds()).Scan(&over)
+	if err != nil || over {
+		return over, err
+	}
+	return goingArchive(ctx, d.tx, w.ArchiveKey)
+}
+
+// graceBegan is since when the grace of what was deleted at a time counts, in
+// SQL: since a restored backup brought the deletion back, if one did.
+func graceBegan(deletedAt string) string {
+	return `GREATEST(` + deletedAt + `, (SELECT restored_at FROM gc_state))`
 }

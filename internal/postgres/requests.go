@@ -13,6 +13,35 @@ func (db *DB) RequestRecover(ctx context.Context, caller workspace.Caller, id wo
 	if action != workspace.RecoverAfresh && action != workspace.RecoverEmpty {
 		return workspace.Workspace{}, workspace.Errorf(workspace.CodeInvalid, "there is no such way to recover")
 	}
+	return db.requestRecover(ctx, caller, id, func(d decision, w *workspace.Workspace) (map[string]any, error) {
+		requestRecovery(d, w, action)
+		return map[string]any{"action": action}, nil
+	})
+}
+
+// RequestRecoverArchive asks to go on with one of the workspace's archives in
+// place of what was lost: that which the ARCHIVING archiveOpID made. It is kept
+// until the controller has taken it. As RequestRecover, and CodeNotFound if
+// there is no such archive (any more), or the workspace is deleted.
+func (db *DB) RequestRecoverArchive(ctx context.Context, caller workspace.Caller, id workspace.ID, archiveOpID string) (workspace.Workspace, error) {
+	return db.requestRecover(ctx, caller, id, func(d decision, w *workspace.Workspace) (map[string]any, error) {
+		if err := present(w); err != nil {
+			return nil, err
+		}
+		from, err := chooseArchive(ctx, d.tx, id, archiveOpID)
+		if err != nil {
+			return nil, err
+		}
+		requestRecovery(d, w, workspace.RecoverArchive)
+		w.RecoverFrom = &from
+		return map[string]any{"action": workspace.RecoverArchive, "archive_key": from.Key}, nil
+	})
+}
+
+// requestRecover has ask fill in the request, once it may be made, and say
+// what to record.
+func (db *DB) requestRecover(ctx context.Context, caller workspace.Caller, id workspace.ID,
+	ask func(d decision, w *workspace.Workspace) (map[string]any, error)) (workspace.Workspace, error) {
 	w, _, err := db.change(ctx, caller, id, change{
 		verb:  "request a recovery",
 		slots: true,
@@ -28,8 +57,12 @@ func (db *DB) RequestRecover(ctx context.Context, caller workspace.Caller, id wo
 					return record{}, false, err
 				}
 			}
-			requestRecovery(d, w, action)
-			return record{action: AuditRecover, details: map[string]any{"action": action, "error_reason": w.ErrorReason}}, true, nil
+			details, err := ask(d, w)
+			if err != nil {
+				return record{}, false, err
+			}
+			details["error_reason"] = w.ErrorReason
+			return record{action: AuditRecover, details: details}, true, nil
 		},
 	})
 	return w, err

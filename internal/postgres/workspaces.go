@@ -105,6 +105,7 @@ type decision struct {
 	// mayRun reports CodeLimitExceeded unless the workspace may run; only for
 	// changes with slots.
 	mayRun func() error
+	tx     pgx.Tx // holds the workspace's row
 }
 
 // record is what a change leaves behind: a row of the audit log, unless
@@ -127,7 +128,7 @@ func (db *DB) change(ctx context.Context, caller workspace.Caller, id workspace.
 			return err
 		}
 		next := seen
-		d := decision{now: now, mayRun: func() error { return db.checkLimits(ctx, tx, seen.OwnerID, id) }}
+		d := decision{now: now, tx: tx, mayRun: func() error { return db.checkLimits(ctx, tx, seen.OwnerID, id) }}
 		entry, ok, err := c.decide(d, &next)
 		if err != nil {
 			return err
