@@ -14,7 +14,9 @@ import (
 
 	"codehub/internal/config"
 	"codehub/internal/postgres"
+	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker"
+	"codehub/internal/storagejob"
 )
 
 // version is set by the build.
@@ -33,6 +35,10 @@ func main() {
 	// call is not for people and has no place in the help.
 	if len(os.Args) > 1 && os.Args[1] == docker.HelperCommand {
 		os.Exit(docker.HelperMain(os.Args[2:]))
+	}
+	// So do its storage jobs.
+	if len(os.Args) == 2 && os.Args[1] == runtime.JobCommand {
+		os.Exit(storagejob.Main())
 	}
 	os.Exit(run(os.Args[1:]))
 }

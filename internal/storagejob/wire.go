@@ -11,6 +11,17 @@ import "codehub/internal/archive"
 // has mounted; its .meta is beside it.
 const ObjectName = "home.tar.zst"
 
+// SocketName is the bucket's socket in the folder that is mounted for it: what
+// listens there speaks HTTP and passes requests on to the bucket.
+const SocketName = "bucket.sock"
+
+// Exit codes of a job. Its last event says more.
+const (
+	ExitOK       = 0
+	ExitFailed   = 1
+	ExitNoOrders = 3
+)
+
 // Spec is the instructions of one job.
 type Spec struct {
 	Kind  string `json:"kind"`  // "archive" or "restore", as runtime.JobKind
@@ -75,5 +86,6 @@ const (
 	Unavailable ErrorKind = "unavailable" // the bucket does not answer: nobody's fault
 	DiskFull    ErrorKind = "disk_full"   // no room for the home
 	NoOrders    ErrorKind = "no_orders"   // the instructions did not arrive whole: whoever sent them went away
+	Stopped     ErrorKind = "stopped"     // it was told to end (SIGTERM): the machine shuts down, or somebody meddled
 	Failed      ErrorKind = "failed"      // anything else
 )

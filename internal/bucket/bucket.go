@@ -1,0 +1,181 @@
+package bucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+
+	"codehub/internal/archive"
+	"codehub/internal/judge"
+	"codehub/internal/workspace"
+)
+
+// Config says which bucket, and whose part of it.
+type Config struct {
+	Store        archive.Store
+	Installation string // id of the installation
+	Version      string // of codehub, for the .meta
+
+	// Folder is where a file store is, as this process sees it, and HostFolder
+	// the same as the container engine does (see HostPath). Empty for S3.
+	Folder, HostFolder string
+
+	// SocketDir is where Relay makes its socket, as this process sees it, and
+	// HostSocketDir the same as the container engine does. Only for S3.
+	SocketDir, HostSocketDir string
+
+	// MaxBytes and MaxEntries bound what a restore unpacks, whatever a .meta
+	// says; 0: no bound.
+	MaxBytes, MaxEntries int64
+
+	Log *slog.Logger // nil: none
+}
+
+// Bucket is one installation's part of a bucket. Its errors are those of
+// archive.Store: archive.ErrNotFound only if the bucket is known to be the
+// right one, and archive.ErrUnavailable if nothing follows.
+type Bucket struct {
+	Config
+	presigner archive.Presigner // nil: a folder
+
+	mu      sync.Mutex
+	allowed *endpoint // what Relay passes on; nil: not known yet
+}
+
+// New makes a Bucket. It does not touch the bucket: Check does.
+func New(c Config) (*Bucket, error) {
+	if !workspace.ValidID(c.Installation) {
+		return nil, fmt.Errorf("bucket: installation id %.50q is none", c.Installation)
+	}
+	if c.Store == nil || c.Version == "" {
+		return nil, errors.New("bucket: a store and a version are needed")
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	b := &Bucket{Config: c}
+	if c.Folder != "" {
+		if _, ok := c.Store.(folderStore); !ok || c.HostFolder == "" {
+			return nil, errors.New("bucket: a folder needs a folder's store and its path on the engine's host")
+		}
+		return b, nil
+	}
+	presigner, ok := c.Store.(archive.Presigner)
+	if !ok || c.SocketDir == "" || c.HostSocketDir == "" {
+		return nil, errors.New("bucket: what is no folder needs a store that signs URLs, and a folder for its socket")
+	}
+	b.presigner = presigner
+	return b, nil
+}
+
+// folderStore is archive.Folder.
+type folderStore interface {
+	MakeFolder(ctx context.Context, key string) error
+}
+
+// Key is the archive_key of what an operation of this claim makes (design §3.7).
+func (b *Bucket) Key(id workspace.ID, claim string) string {
+	return b.Installation + "/" + archive.HomeKey(string(id), claim)
+}
+
+// Look finds out whether the archive of a row is there: its .meta, which is of
+// this workspace and says what the row says of digest and size (where it says
+// anything), and its object of that size. On an error it is ArchiveUnknown.
+func (b *Bucket) Look(ctx context.Context, row workspace.Workspace) (judge.Archive, error) {
+	meta, err := b.Meta(ctx, row.ArchiveKey)
+	if err == nil {
+		err = describes(meta, row)
+	}
+	if err == nil {
+		err = b.complete(ctx, row.ArchiveKey, meta)
+	}
+	switch {
+	case err == nil:
+		return judge.ArchivePresent, nil
+	case errors.Is(err, archive.ErrUnavailable):
+		return judge.ArchiveUnknown, err
+	case errors.Is(err, archive.ErrNotFound):
+		b.Log.Warn("archive is missing", "workspace", row.ID, "key", row.ArchiveKey, "err", err)
+		return judge.ArchiveMissing, nil
+	case errors.Is(err, archive.ErrCorrupted):
+		b.Log.Warn("archive is damaged", "workspace", row.ID, "key", row.ArchiveKey, "err", err)
+		return judge.ArchiveCorrupted, nil
+	}
+	return judge.ArchiveUnknown, err
+}
+
+// describes holds a .meta against the row whose archive it is to be of.
+func describes(meta *archive.Meta, row workspace.Workspace) error {
+	switch {
+	case meta.WorkspaceID != string(row.ID):
+		return fmt.Errorf("%w: its .meta is of workspace %.50q", archive.ErrCorrupted, meta.WorkspaceID)
+	case row.ArchiveDigest != "" && meta.SHA256 != row.ArchiveDigest:
+		return fmt.Errorf("%w: its .meta is of another archive: sha256 %s, not %s", archive.ErrCorrupted, meta.SHA256, row.ArchiveDigest)
+	case row.ArchiveSize != 0 && meta.Size != row.ArchiveSize:
+		return fmt.Errorf("%w: its .meta is of another archive: %d bytes, not %d", archive.ErrCorrupted, meta.Size, row.ArchiveSize)
+	}
+	return nil
+}
+
+// complete finds out whether the object is there in its full length.
+func (b *Bucket) complete(ctx context.Context, key string, meta *archive.Meta) error {
+	o, err := b.Stat(ctx, key)
+	if err == nil && o.Size != meta.Size {
+		err = fmt.Errorf("%s: %w: it is %d bytes, not %d", key, archive.ErrCorrupted, o.Size, meta.Size)
+	}
+	return err
+}
+
+// Meta reads the .meta of the archive with this key, of whatever installation.
+// One that is not of what the key says is archive.ErrCorrupted.
+func (b *Bucket) Meta(ctx context.Context, key string) (*archive.Meta, error) {
+	k, err := parseArchive(key)
+	if err != nil {
+		return nil, err
+	}
+	r, err := b.Store.Get(ctx, archive.MetaKey(key), 0)
+	if err != nil {
+		return nil, b.confirm(ctx, err)
+	}
+	defer r.Close()
+	meta, err := archive.ReadMeta(r)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", archive.MetaKey(key), b.confirm(ctx, err))
+	}
+	if meta.WorkspaceID != k.Workspace || meta.ArchiveOpID != k.OpID {
+		return nil, fmt.Errorf("%s: %w: it is of workspace %.50q and operation %.50q", archive.MetaKey(key), archive.ErrCorrupted, meta.WorkspaceID, meta.ArchiveOpID)
+	}
+	return meta, nil
+}
+
+// Stat looks at the object of the archive with this key.
+func (b *Bucket) Stat(ctx context.Context, key string) (archive.Object, error) {
+	if _, err := parseArchive(key); err != nil {
+		return archive.Object{}, err
+	}
+	o, err := b.Store.Stat(ctx, key)
+	return o, b.confirm(ctx, err)
+}
+
+// Open reads the archive with this key from an offset; at or past its end there
+// is nothing.
+func (b *Bucket) Open(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
+	if _, err := parseArchive(key); err != nil {
+		return nil, err
+	}
+	r, err := b.Store.Get(ctx, key, offset)
+	return r, b.confirm(ctx, err)
+}
+
+// own refuses keys that are not of archives of this installation: a bug, or a
+// row of another one.
+func (b *Bucket) own(key string) (Key, error) {
+	k, err := parseArchive(key)
+	if err == nil && k.Installation != b.Installation {
+		err = fmt.Errorf("archive %.200q is of another installation than this (%s)", key, b.Installation)
+	}
+	return k, err
+}

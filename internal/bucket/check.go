@@ -1,0 +1,71 @@
+package bucket
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"codehub/internal/archive"
+)
+
+// markerName is the object that says whose this part of the bucket is.
+const markerName = "codehub.json"
+
+func (b *Bucket) marker() string { return b.Installation + "/" + markerName }
+
+// Check finds out whether the bucket can be worked with, by doing so, and marks
+// it as this installation's; to be called before all else, when the server
+// starts. used says that the database knows of archives: then a bucket that is
+// not marked is not the one that they are in, and it is archive.ErrUnavailable.
+// The error says in one line what to do about it.
+func (b *Bucket) Check(ctx context.Context, used bool) error {
+	if used {
+		// First, so that an empty folder where a disk should be stays as it is.
+		if _, err := b.Store.Stat(ctx, b.marker()); errors.Is(err, archive.ErrNotFound) {
+			return b.wrong()
+		}
+	}
+	if err := b.Store.Check(ctx); err != nil {
+		return err
+	}
+	_, err := b.Store.Stat(ctx, b.marker())
+	if !errors.Is(err, archive.ErrNotFound) {
+		return err
+	}
+	if used {
+		return b.wrong()
+	}
+	content, err := json.MarshalIndent(map[string]any{
+		"what":            "the archives of one installation of codehub",
+		"installation":    b.Installation,
+		"codehub_version": b.Version,
+		"created_at":      time.Now().UTC().Truncate(time.Second),
+	}, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = b.Store.Put(ctx, b.marker(), bytes.NewReader(append(content, '\n')))
+	return err
+}
+
+func (b *Bucket) wrong() error {
+	return fmt.Errorf("%w: it is not the one that this installation's archives are in: %s is not there; set CODEHUB_ARCHIVE_URL to the bucket or folder of before (is its disk mounted?), or copy all that was there", archive.ErrUnavailable, b.marker())
+}
+
+// confirm believes that something is absent only of the right bucket.
+func (b *Bucket) confirm(ctx context.Context, err error) error {
+	if err == nil || !errors.Is(err, archive.ErrNotFound) {
+		return err
+	}
+	_, marked := b.Store.Stat(ctx, b.marker())
+	switch {
+	case marked == nil:
+		return err
+	case errors.Is(marked, archive.ErrNotFound):
+		return b.wrong()
+	}
+	return marked
+}

@@ -1,0 +1,46 @@
+package bucket
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// HostPath returns where the container engine finds a folder that this process
+// sees as folder. If the server is in a container, hostDataDir is where its data
+// folder is on the engine's host, and folder must be in that; else hostDataDir
+// is empty. The error says what is wrong and what would do.
+func HostPath(folder, dataDir, hostDataDir string) (string, error) {
+	folder = filepath.Clean(folder)
+	if hostDataDir == "" {
+		return folder, nil
+	}
+	rel, inside := within(filepath.Clean(dataDir), folder)
+	if inside {
+		// A link that leads out of the data folder leads elsewhere on the host.
+		_, inside = within(resolve(filepath.Clean(dataDir)), resolve(folder))
+	}
+	if !inside {
+		return "", fmt.Errorf("the folder %s is not in the data folder %s, and with CODEHUB_HOST_DATA_DIR only what is in that can be found on Docker's host: put the archives into %s, or on S3",
+			folder, dataDir, filepath.Join(dataDir, "archives"))
+	}
+	return filepath.Join(hostDataDir, rel), nil
+}
+
+func within(dir, path string) (string, bool) {
+	rel, err := filepath.Rel(dir, path)
+	return rel, err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+}
+
+// resolve follows the links on the way to what is there of a path.
+func resolve(path string) string {
+	real, err := filepath.EvalSymlinks(path)
+	if err == nil {
+		return real
+	}
+	dir, base := filepath.Split(path)
+	if dir = filepath.Clean(dir); dir == path {
+		return path
+	}
+	return filepath.Join(resolve(dir), base)
+}

@@ -1,0 +1,89 @@
+package bucket
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"codehub/internal/archive"
+)
+
+// Object is an object in the bucket.
+type Object struct {
+	archive.Object
+	Parsed Key
+}
+
+// List lists all objects of this installation, sorted by key, without its
+// marker. If anything fails there is no list at all.
+func (b *Bucket) List(ctx context.Context) ([]Object, error) {
+	list, err := b.list(ctx, b.Installation)
+	if err != nil {
+		return nil, err
+	}
+	marked := slices.IndexFunc(list, func(o Object) bool { return o.Parsed.Kind == Marker })
+	if marked < 0 {
+		return nil, b.wrong()
+	}
+	return slices.Delete(list, marked, marked+1), nil
+}
+
+// ListOf lists all objects of another installation in the bucket, or none.
+func (b *Bucket) ListOf(ctx context.Context, installation string) ([]Object, error) {
+	list, err := b.list(ctx, installation)
+	return slices.DeleteFunc(list, func(o Object) bool { return o.Parsed.Kind == Marker }), err
+}
+
+func (b *Bucket) list(ctx context.Context, installation string) ([]Object, error) {
+	var list []Object
+	for o, err := range b.Store.List(ctx, installation+"/") {
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, Object{o, ParseKey(o.Key)})
+	}
+	return list, nil
+}
+
+// Installations lists the ids of all installations that have something in the
+// bucket.
+func (b *Bucket) Installations(ctx context.Context) ([]string, error) {
+	var ids []string
+	for o, err := range b.Store.List(ctx, "") {
+		if err != nil {
+			return nil, err
+		}
+		id := ParseKey(o.Key).Installation
+		if id != "" && (len(ids) == 0 || ids[len(ids)-1] != id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// Delete removes the archive with this key, of which nothing need be there. The
+// .meta goes first: whoever is stopped in between leaves what an upload that
+// never ended leaves, which nobody takes for an archive and the next Delete
+// removes. The other way round it would leave the word that there is one.
+func (b *Bucket) Delete(ctx context.Context, key string) error {
+	if _, err := b.own(key); err != nil {
+		return err
+	}
+	for _, k := range []string{archive.MetaKey(key), key} {
+		if err := b.Store.Delete(ctx, k); err != nil && !errors.Is(err, archive.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// AbortIncomplete removes what uploads of this installation that broke off left
+// behind and that is older than age, and says how many those were. Those to the
+// archive keys that keep is true for stay: their jobs may still be at it.
+func (b *Bucket) AbortIncomplete(ctx context.Context, age time.Duration, keep func(key string) bool) (int, error) {
+	return b.Store.AbortIncomplete(ctx, b.Installation+"/", age, func(key string) bool {
+		k := ParseKey(key)
+		return (k.Kind == Home || k.Kind == Meta) && keep != nil && keep(k.Archive())
+	})
+}

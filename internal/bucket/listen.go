@@ -1,0 +1,122 @@
+package bucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"codehub/internal/storagejob"
+)
+
+const (
+	// watchSocket is how often a server looks whether anybody listens.
+	watchSocket = 2 * time.Second
+	bufferSize  = 128 << 10
+)
+
+// listen serves on the socket whenever nobody else does, until ctx ends.
+func (b *Bucket) listen(ctx context.Context, server *http.Server) error {
+	if err := os.MkdirAll(b.SocketDir, 0o700); err != nil {
+		return fmt.Errorf("make folder for the bucket's socket: %w", err)
+	}
+	// The folder keeps out everybody but this user; in a job's container it is
+	// all that there is, and its root need not be this user.
+	if err := os.Chmod(b.SocketDir, 0o700); err != nil {
+		return fmt.Errorf("make folder for the bucket's socket: %w", err)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	ticks := time.NewTicker(watchSocket)
+	defer ticks.Stop()
+	for {
+		if !listened(ctx, b.SocketDir) && ctx.Err() == nil {
+			l, err := bind(b.SocketDir)
+			if err != nil {
+				return err
+			}
+			group.Go(func() error {
+				if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+					return fmt.Errorf("serve the bucket's socket: %w", err)
+				}
+				return nil
+			})
+		}
+		select {
+		case <-ticks.C:
+		case <-ctx.Done():
+			_ = server.Close()
+			return group.Wait()
+		}
+	}
+}
+
+// listened tells whether somebody listens on the socket in dir.
+func listened(ctx context.Context, dir string) bool {
+	f, err := os.Open(dir)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	ctx, cancel := context.WithTimeout(ctx, watchSocket)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", inFolder(f, storagejob.SocketName))
+	if err == nil {
+		conn.Close()
+		return true
+	}
+	// It is busy, or hangs: it is somebody's.
+	return !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ENOENT)
+}
+
+// bind makes the socket, in place of one that is there.
+func bind(dir string) (net.Listener, error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("bind the bucket's socket: %w", err)
+	}
+	defer f.Close()
+	temp := storagejob.SocketName + "." + strconv.Itoa(os.Getpid())
+	_ = os.Remove(filepath.Join(dir, temp))
+	l, err := net.Listen("unix", inFolder(f, temp))
+	if err != nil {
+		return nil, fmt.Errorf("bind the bucket's socket: %w", err)
+	}
+	// The name is not for this listener to remove: it may be another's by then.
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	err = os.Chmod(filepath.Join(dir, temp), 0o666)
+	if err == nil {
+		err = os.Rename(filepath.Join(dir, temp), filepath.Join(dir, storagejob.SocketName))
+	}
+	if err != nil {
+		l.Close()
+		return nil, fmt.Errorf("bind the bucket's socket: %w", err)
+	}
+	return l, nil
+}
+
+// inFolder names a socket by the descriptor of its folder: a socket's path is
+// 107 bytes at most.
+func inFolder(f *os.File, name string) string {
+	return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) + "/" + name
+}
+
+// buffers are those of the proxy.
+type buffers struct{ pool sync.Pool }
+
+func newBuffers() *buffers {
+	return &buffers{sync.Pool{New: func() any { return new([bufferSize]byte) }}}
+}
+
+func (b *buffers) Get() []byte { return b.pool.Get().(*[bufferSize]byte)[:] }
+
+func (b *buffers) Put(p []byte) { b.pool.Put((*[bufferSize]byte)(p)) }

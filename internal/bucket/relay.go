@@ -1,0 +1,150 @@
+package bucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"time"
+
+	"codehub/internal/archive"
+)
+
+// Relay listens on the socket that storage jobs of an S3 bucket have mounted,
+// and passes their requests on to the bucket, until ctx ends. It passes on only
+// what carries a signature, which the server alone can make, and is about this
+// installation's archives. Any number of servers may share the folder of the
+// socket: one of them listens, and when that ends another one does.
+//
+// For a folder there is nothing to relay: it waits for the end of ctx.
+func (b *Bucket) Relay(ctx context.Context) error {
+	if b.presigner == nil {
+		<-ctx.Done()
+		return nil
+	}
+	transport := archive.NewTransport()
+	transport.WriteBufferSize, transport.ReadBufferSize = 64<<10, 64<<10
+	transport.MaxIdleConnsPerHost = 64
+	defer transport.CloseIdleConnections()
+	server := &http.Server{
+		Handler:           b.relayHandler(transport),
+		ReadHeaderTimeout: 30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		ErrorLog:          log.New(discard{}, "", 0), // a job that was ended in the middle
+	}
+	// Jobs try again what is cut off here.
+	defer server.Close()
+	return b.listen(ctx, server)
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+func (b *Bucket) relayHandler(transport http.RoundTripper) http.Handler {
+	proxy := &httputil.ReverseProxy{
+		Transport:     transport,
+		FlushInterval: -1,
+		BufferPool:    newBuffers(),
+		Rewrite: func(r *httputil.ProxyRequest) {
+			e := r.In.Context().Value(endpointKey{}).(*endpoint)
+			r.Out.URL.Scheme, r.Out.URL.Host = e.scheme, e.host
+			r.Out.Host = e.host // as it was signed
+			header := http.Header{}
+			for _, name := range passed {
+				if v := r.In.Header.Values(name); len(v) > 0 {
+					header[name] = v
+				}
+			}
+			r.Out.Header = header
+		},
+		ErrorLog: log.New(discard{}, "", 0),
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			if r.Context().Err() == nil {
+				b.Log.Warn("bucket does not answer a storage job", "method", r.Method, "path", r.URL.Path, "err", err)
+			}
+			http.Error(w, "the bucket does not answer: "+err.Error(), http.StatusBadGateway)
+		},
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		e, err := b.endpoint(r.Context())
+		if err != nil {
+			http.Error(w, "the bucket does not answer: "+err.Error(), http.StatusBadGateway)
+			return
+		}
+		if err := e.permits(r); err != nil {
+			b.Log.Warn("refused a request on the bucket's socket", "method", r.Method, "host", r.Host, "path", r.URL.Path, "err", err)
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
+		proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), endpointKey{}, e)))
+	})
+}
+
+// passed are the headers that go on to the bucket. What else a signature does
+// not cover could change what it stands for, such as x-amz-copy-source.
+var passed = []string{"Content-Type", "Range", "If-Match", "User-Agent"}
+
+// endpoint is what the URLs have in common that the presigner makes for keys of
+// this installation.
+type endpoint struct {
+	scheme, host string
+	path         string // before {workspace}/…
+	installation string
+}
+
+type endpointKey struct{}
+
+// endpoint finds out by having a URL signed, which may take asking the bucket
+// for its region.
+func (b *Bucket) endpoint(ctx context.Context) (*endpoint, error) {
+	b.mu.Lock()
+	e := b.allowed
+	b.mu.Unlock()
+	if e != nil {
+		return e, nil
+	}
+	signed, err := b.presigner.PresignGet(ctx, b.marker(), time.Minute)
+	if err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(signed)
+	if err != nil {
+		return nil, errors.New("the URLs of the bucket are malformed")
+	}
+	path, ok := strings.CutSuffix(u.Path, markerName)
+	if !ok {
+		return nil, fmt.Errorf("the URLs of the bucket look otherwise than %s", u.Path)
+	}
+	e = &endpoint{scheme: u.Scheme, host: u.Host, path: path, installation: b.Installation}
+	b.mu.Lock()
+	b.allowed = e
+	b.mu.Unlock()
+	return e, nil
+}
+
+// permits says why a request is not to be passed on.
+func (e *endpoint) permits(r *http.Request) error {
+	if r.Host != e.host {
+		return fmt.Errorf("host %.100q is not the bucket's", r.Host)
+	}
+	rest, ok := strings.CutPrefix(r.URL.Path, e.path)
+	k := ParseKey(e.installation + "/" + rest)
+	if !ok || r.URL.RawPath != "" || (k.Kind != Home && k.Kind != Meta) {
+		return fmt.Errorf("path %.300q is no archive of this installation", r.URL.Path)
+	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return errors.New("malformed query")
+	}
+	for _, name := range []string{"X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Signature"} {
+		if len(query[name]) != 1 || query.Get(name) == "" {
+			return errors.New("the URL is not signed")
+		}
+	}
+	return nil
+}

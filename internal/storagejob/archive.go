@@ -1,0 +1,70 @@
+package storagejob
+
+import (
+	"bytes"
+	"context"
+	"io"
+
+	"codehub/internal/archive"
+)
+
+// archive packs the home into the bucket, and then stores the .meta, by which
+// the archive is complete.
+func (j *job) archive(ctx context.Context) (archive.Stats, error) {
+	put, putMeta, err := j.destination(ctx)
+	if err != nil {
+		return archive.Stats{}, err
+	}
+	counting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go j.count(counting)
+	j.stage("pack")
+	stats, err := archive.PackTo(ctx, j.Home, archive.PackOptions{Progress: j.report.progress}, put)
+	cancel()
+	if err != nil {
+		return archive.Stats{}, wrap("archive the home", err)
+	}
+	meta := j.spec.Meta
+	meta.Describe(stats)
+	b, err := meta.Encode()
+	if err != nil {
+		return archive.Stats{}, err
+	}
+	j.stage("meta")
+	if err := putMeta(ctx, b); err != nil {
+		return archive.Stats{}, wrap("store the .meta", err)
+	}
+	j.stage("done")
+	return stats, nil
+}
+
+// destination returns how the archive and its .meta are stored.
+func (j *job) destination(ctx context.Context) (put func(context.Context, io.Reader) (int64, error), putMeta func(context.Context, []byte) error, err error) {
+	if s := j.spec.Signed; s != nil {
+		t := j.transfer()
+		j.fit(ctx, s.Upload)
+		put = func(ctx context.Context, r io.Reader) (int64, error) { return t.Upload(ctx, s.Upload, r) }
+		putMeta = func(ctx context.Context, b []byte) error { return t.Put(ctx, s.Meta, b) }
+		return put, putMeta, nil
+	}
+	folder := archive.NewFolder(j.Object)
+	// If an earlier job of this claim came to its end, what it stored is about
+	// to be replaced.
+	if err := folder.Delete(ctx, archive.MetaKey(ObjectName)); err != nil {
+		return nil, nil, wrap("store the archive", err)
+	}
+	put = func(ctx context.Context, r io.Reader) (int64, error) { return folder.Put(ctx, ObjectName, r) }
+	putMeta = func(ctx context.Context, b []byte) error {
+		_, err := folder.Put(ctx, archive.MetaKey(ObjectName), bytes.NewReader(b))
+		return err
+	}
+	return put, putMeta, nil
+}
+
+// source opens the archive that is to be restored.
+func (j *job) source(ctx context.Context) (io.ReadCloser, error) {
+	if s := j.spec.Signed; s != nil {
+		return j.transfer().Get(ctx, s.Get, 0)
+	}
+	return archive.NewFolder(j.Object).Get(ctx, ObjectName, 0)
+}

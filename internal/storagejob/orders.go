@@ -1,0 +1,106 @@
+package storagejob
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"codehub/internal/archive"
+	"codehub/internal/runtime"
+)
+
+const (
+	// maxOrders bounds the instructions: a ticket has at most 10,000 URLs, of
+	// which one with a role's token takes 2 KiB.
+	maxOrders = 64 << 20
+	// ordersWithin is how long they may take to come: whoever sends them does
+	// so at once.
+	ordersWithin = 2 * time.Minute
+)
+
+var errNoOrders = errors.New("the instructions did not arrive whole")
+
+// readOrders reads a Spec. It does not wait for the end of in: the engine may
+// hold it open.
+func readOrders(ctx context.Context, in io.Reader) (Spec, error) {
+	type read struct {
+		spec Spec
+		err  error
+	}
+	got := make(chan read, 1)
+	go func() {
+		spec, err := decodeOrders(in)
+		got <- read{spec, err}
+	}()
+	timer := time.NewTimer(ordersWithin)
+	defer timer.Stop()
+	select {
+	case r := <-got:
+		if r.err != nil {
+			return Spec{}, r.err
+		}
+		return r.spec, wrap("instructions", r.spec.validate())
+	case <-timer.C:
+		return Spec{}, fmt.Errorf("%w within %s", errNoOrders, ordersWithin)
+	case <-ctx.Done():
+		return Spec{}, context.Cause(ctx)
+	}
+}
+
+func decodeOrders(in io.Reader) (Spec, error) {
+	limited := &io.LimitedReader{R: in, N: maxOrders}
+	d := json.NewDecoder(limited)
+	d.DisallowUnknownFields()
+	var spec Spec
+	err := d.Decode(&spec)
+	switch {
+	case err == nil:
+	case limited.N <= 0:
+		return Spec{}, fmt.Errorf("instructions are longer than %d bytes", maxOrders)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return Spec{}, errNoOrders
+	default:
+		return Spec{}, fmt.Errorf("instructions: %w", err)
+	}
+	rest, err := io.ReadAll(d.Buffered())
+	if err != nil {
+		return Spec{}, fmt.Errorf("instructions: %w", err)
+	}
+	if strings.TrimSpace(string(rest)) != "" {
+		return Spec{}, errors.New("instructions: more follows after them")
+	}
+	return spec, nil
+}
+
+// validate finds out now what would only show after hours of packing.
+func (s *Spec) validate() error {
+	if s.Claim == "" {
+		return errors.New("claim is missing")
+	}
+	if s.MaxBytes < 0 || s.MaxEntries < 0 {
+		return errors.New("a limit is negative")
+	}
+	meta := s.Meta
+	switch s.Kind {
+	case string(runtime.JobArchive):
+		if meta.ArchiveOpID != s.Claim {
+			return fmt.Errorf("archive_op_id is %.50q, not the claim", meta.ArchiveOpID)
+		}
+		meta.Describe(archive.Stats{Size: 1, SHA256: strings.Repeat("0", 64)})
+		if s.Signed != nil && (s.Signed.Upload == nil || s.Signed.Meta == "") {
+			return errors.New("a URL for the upload is missing")
+		}
+	case string(runtime.JobRestore):
+		if s.Signed != nil && s.Signed.Get == "" {
+			return errors.New("the URL for the download is missing")
+		}
+	default:
+		return fmt.Errorf("unknown kind %.50q", s.Kind)
+	}
+	_, err := meta.Encode()
+	return err
+}

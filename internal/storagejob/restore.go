@@ -1,0 +1,142 @@
+package storagejob
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"codehub/internal/archive"
+)
+
+// restore makes the home what the archive holds. Until the server hears of its
+// success the home counts as nothing, and the next try wipes it.
+func (j *job) restore(ctx context.Context) (archive.Stats, error) {
+	// A bucket that has nothing to give is no reason to touch the home.
+	r, err := j.source(ctx)
+	if err != nil {
+		return archive.Stats{}, wrap("open the archive", err)
+	}
+	defer r.Close()
+	j.stage("wipe")
+	if err := wipe(ctx, j.Home); err != nil {
+		return archive.Stats{}, wrap("clear the home", err)
+	}
+	stats, err := j.fill(ctx, r)
+	if err != nil && ctx.Err() == nil {
+		// What is of no use shall not fill the disk. If it cannot be removed,
+		// the next try does.
+		_ = wipe(ctx, j.Home)
+	}
+	return stats, err
+}
+
+// fill unpacks beside and moves what is whole up into the home.
+func (j *job) fill(ctx context.Context, r io.Reader) (archive.Stats, error) {
+	if err := j.room(); err != nil {
+		return archive.Stats{}, err
+	}
+	staging, err := j.makeStaging()
+	if err != nil {
+		return archive.Stats{}, wrap("make a folder to unpack into", err)
+	}
+	j.stage("unpack")
+	stats, err := archive.Unpack(ctx, r, staging, archive.UnpackOptions{
+		Expect: &j.spec.Meta, MaxBytes: j.spec.MaxBytes, MaxEntries: j.spec.MaxEntries, Progress: j.report.progress,
+	})
+	if err != nil {
+		return archive.Stats{}, wrap("unpack the archive", err)
+	}
+	j.stage("move")
+	if err := j.moveUp(ctx, staging, stats.Entries > 0); err != nil {
+		return archive.Stats{}, wrap("move the home into place", err)
+	}
+	j.stage("sync")
+	if err := syncDisk(j.Home); err != nil {
+		return archive.Stats{}, wrap("sync the home", err)
+	}
+	j.stage("done")
+	return stats, nil
+}
+
+// room refuses at once what cannot fit: a disk that is full harms others.
+func (j *job) room() error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(j.Home, &st); err != nil {
+		return wrap("ask how much room there is", err)
+	}
+	if free := int64(st.Bavail) * st.Bsize; free < j.spec.Meta.Bytes {
+		return fmt.Errorf("the home takes %d bytes and %d are free: %w", j.spec.Meta.Bytes, free, unix.ENOSPC)
+	}
+	return nil
+}
+
+func (j *job) makeStaging() (string, error) {
+	dir := filepath.Join(j.Home, stagingName())
+	return dir, os.Mkdir(dir, 0o700)
+}
+
+// stagingName is one that no archive can know of.
+func stagingName() string { return ".codehub-restore-" + rand.Text() }
+
+// moveUp moves all that is in staging, which is in the home, up into it, and
+// gives the home what staging carries if that is a home's.
+func (j *job) moveUp(ctx context.Context, staging string, isHome bool) error {
+	// Before anything moves it.
+	attributes, err := archive.ReadAttributes(staging)
+	if err != nil {
+		return err
+	}
+	for { // the name may be taken after all
+		_, err := os.Lstat(filepath.Join(staging, filepath.Base(staging)))
+		if errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		next := filepath.Join(j.Home, stagingName())
+		if err := os.Rename(staging, next); err != nil {
+			return err
+		}
+		staging = next
+	}
+	home, err := os.Open(j.Home)
+	if err != nil {
+		return err
+	}
+	defer home.Close()
+	from, err := os.Open(staging)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	err = eachName(ctx, from, func(name string) error {
+		return unix.Renameat(int(from.Fd()), name, int(home.Fd()), name)
+	})
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(staging); err != nil {
+		return err
+	}
+	if !isHome {
+		return nil
+	}
+	return attributes.Apply(j.Home)
+}
+
+// syncDisk brings all of the file system that a folder is on onto the disk.
+func syncDisk(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return unix.Syncfs(int(f.Fd()))
+}
