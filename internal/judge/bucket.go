@@ -10,10 +10,27 @@ func AsksBucket(row workspace.Workspace) bool {
 	if row.ArchiveKey == "" {
 		return false
 	}
-	switch row.Operation {
-	case workspace.OpNone:
+	switch {
+	case row.Operation == workspace.OpNone:
 		return row.RecoverRequestedAt != nil || !archiveSeen(row) || row.Home.State == workspace.HomeRemoving ||
 			row.Home.State != workspace.HomeLive && row.DesiredState != workspace.DesiredArchived
+	case OnBucket(row.Operation):
+		return true
+	}
+	return false
+}
+
+// AsksEarlier reports whether the bucket is to be asked about the archive that
+// a recovery is to go on with: it is put in place of the one that was lost
+// only if it is there.
+func AsksEarlier(row workspace.Workspace) bool {
+	return row.Operation == workspace.OpNone && row.RecoverRequestedAt != nil &&
+		row.RecoverAction == workspace.RecoverArchive && row.RecoverFrom != nil
+}
+
+// OnBucket reports whether an operation works with the bucket.
+func OnBucket(op workspace.Operation) bool {
+	switch op {
 	case workspace.OpRestoring, workspace.OpArchiving, workspace.OpCreateEmptyArchive:
 		return true
 	}

@@ -34,3 +34,24 @@ func TestAsksBucket(t *testing.T) {
 	})
 	allUsed(t, map[string]*table{"": tb})
 }
+
+// TestAsksEarlier: an archive to go on with is looked at for a recovery alone.
+func TestAsksEarlier(t *testing.T) {
+	t.Parallel()
+	g := look(workspace.PhaseArchived).recovers(workspace.RecoverArchive)
+	if judge.AsksEarlier(g.Row) {
+		t.Error("asked for an archive that nothing names")
+	}
+	g.Row.RecoverFrom = &workspace.Archive{Key: earlierKey}
+	if !judge.AsksEarlier(g.Row) {
+		t.Error("not asked for what the recovery rests on")
+	}
+	g.Row.RecoverAction = workspace.RecoverEmpty
+	if judge.AsksEarlier(g.Row) {
+		t.Error("asked for a recovery that needs none")
+	}
+	g.Row.RecoverAction, g.Row.RecoverRequestedAt = workspace.RecoverArchive, nil
+	if judge.AsksEarlier(g.Row) {
+		t.Error("asked without a request")
+	}
+}

@@ -45,14 +45,15 @@ var words = domains{
 	"recover":  {"no", "yes"},
 	"fresh":    {"no", "yes"},
 	"recorded": {"Timeout", "DataLost", "ArchiveCorrupted"},
-	"action":   {workspace.RecoverAfresh, workspace.RecoverEmpty},
+	"action":   {workspace.RecoverAfresh, workspace.RecoverEmpty, workspace.RecoverArchive},
+	"earlier":  {"unknown", "present", "missing", "corrupted"},
 	"failure":  {"none", "Unreachable", "ActionFailed", "ImagePullFailed", "ArchiveCorrupted"},
 	"reason":   {"Timeout", "RetryExceeded", "ActionFailed", "DataLost", "Unreachable", "ImagePullFailed", "ContainerWithoutVolume", "ArchiveCorrupted"},
 	"attempts": {"0", "1", "2"},
 	"attempt":  {"1", "2"},
 	"base":     {"2", "50"},
 	"jitter":   {"least", "most"},
-	"up":       {"before", "after"},
+	"up":       {"before", "bucket", "after"},
 	"work":     {"none", "pulling", "pulled", "moving"},
 }
 
@@ -75,6 +76,7 @@ var (
 
 const (
 	tableKey   = "archives/key"
+	earlierKey = "archives/earlier"
 	tableClaim = "home-claim"
 )
 

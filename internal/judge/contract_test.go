@@ -45,7 +45,11 @@ func (a *answers) anyLook(t *rapid.T) judge.Input {
 	}
 	if in.Row.Operation == workspace.OpNone {
 		if in.Row.RecoverRequestedAt = ago("recover"); in.Row.RecoverRequestedAt != nil {
-			in.Row.RecoverAction = rapid.SampledFrom([]string{workspace.RecoverAfresh, workspace.RecoverEmpty}).Draw(t, "action")
+			in.Row.RecoverAction = rapid.SampledFrom([]string{workspace.RecoverAfresh, workspace.RecoverEmpty, workspace.RecoverArchive}).Draw(t, "action")
+		}
+		if in.Row.RecoverAction == workspace.RecoverArchive {
+			in.Row.RecoverFrom = &workspace.Archive{Key: earlierKey, Digest: "d", Size: 7, Entries: 3}
+			in.Obs.Earlier = judge.Archive(rapid.IntRange(0, 3).Draw(t, "earlier"))
 		}
 	} else {
 		in.Row.OpStartedAt = ago("started")
@@ -88,6 +92,9 @@ func TestContract01RealityOverRows(t *testing.T) {
 		in.Obs.ContainerKnown, in.Obs.VolumeKnown = true, true
 		if in.Row.ArchiveKey != "" && in.Obs.Archive == judge.ArchiveUnknown {
 			in.Obs.Archive = judge.ArchivePresent
+		}
+		if judge.AsksEarlier(in.Row) && in.Obs.Earlier == judge.ArchiveUnknown {
+			in.Obs.Earlier = judge.ArchiveMissing
 		}
 		other := in
 		other.Row.Phase = rapid.SampledFrom(workspace.Phases()).Draw(t, "another phase")
@@ -320,7 +327,7 @@ func TestContract08Order(t *testing.T) {
 		case step == [2]workspace.HomeState{workspace.HomeRemoving, workspace.HomeAbsent} && in.Obs.VolumeKnown:
 		case step == [2]workspace.HomeState{workspace.HomeFilling, workspace.HomeAbsent} && in.Row.DeletedAt != nil && in.Obs.VolumeKnown:
 		case step == [2]workspace.HomeState{workspace.HomeLive, workspace.HomeAbsent} && lost &&
-			(pastGrace || in.Row.RecoverAction == workspace.RecoverEmpty):
+			(pastGrace || confirmed(in)):
 		default:
 			t.Fatalf("%s has become %s: %d %s", from, to, r.Action.Kind, r.Action.Op)
 		}
@@ -339,14 +346,20 @@ func TestContract08Order(t *testing.T) {
 func TestContract09ArchivesStayNamed(t *testing.T) {
 	contract(t, func(t *rapid.T, in judge.Input) {
 		r := judge.Judge(in)
-		confirmed := in.Row.RecoverAction == workspace.RecoverEmpty && r.Action.Kind == judge.Recover && in.Row.DeletedAt == nil
-		if r.Row.ArchiveKey != in.Row.ArchiveKey && !confirmed {
+		if r.Row.ArchiveKey != in.Row.ArchiveKey && !(confirmed(in) && r.Action.Kind == judge.Recover && in.Row.DeletedAt == nil) {
 			t.Fatalf("archive_key %q is dropped by %d", in.Row.ArchiveKey, r.Action.Kind)
 		}
 		if r.Action.Kind == judge.Fail && r.Row.ArchiveOpID != in.Row.ArchiveOpID {
 			t.Fatal("a failed upload is not named any more")
 		}
 	})
+}
+
+// confirmed: its owner has given the home up, for an empty one or for an
+// earlier archive that was seen to be there.
+func confirmed(in judge.Input) bool {
+	return in.Row.RecoverAction == workspace.RecoverEmpty ||
+		in.Row.RecoverAction == workspace.RecoverArchive && in.Obs.Earlier == judge.ArchivePresent
 }
 
 // Contract 10. An outage never counts, every other failure does, the last one
@@ -356,6 +369,10 @@ func TestContract10Retries(t *testing.T) {
 		r := judge.Judge(in)
 		if r.Row.ErrorReason == workspace.ErrUnreachable {
 			t.Fatal("an outage is recorded")
+		}
+		still := r.Action.Kind == judge.Recover && r.Action.Reason != ""
+		if still && (r.Row.ErrorCount != 1 || r.Row.RetryAt != nil || !r.Row.ErrorReason.Final() || r.Row.Phase != workspace.PhaseError) {
+			t.Fatalf("recovered, and still lost: %s", describe(r.Row))
 		}
 		if r.Action.Kind == judge.Fail {
 			if r.Row.ErrorCount != in.Row.ErrorCount+1 || (r.Row.RetryAt == nil) != r.Row.ErrorReason.Final() {
@@ -367,7 +384,7 @@ func TestContract10Retries(t *testing.T) {
 			if r.Row.ErrorReason.Final() && r.Row.Phase != workspace.PhaseError && in.Row.DeletedAt == nil {
 				t.Fatalf("%s in %s", r.Row.ErrorReason, r.Row.Phase)
 			}
-		} else if r.Row.ErrorCount > in.Row.ErrorCount {
+		} else if r.Row.ErrorCount > in.Row.ErrorCount && !still {
 			t.Fatalf("%d counts as a failure", r.Action.Kind)
 		}
 		if in.Row.ErrorReason.Final() && r.Row.ErrorReason == "" && in.Row.DeletedAt == nil && in.Row.RecoverRequestedAt == nil {

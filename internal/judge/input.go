@@ -20,6 +20,9 @@ type Input struct {
 	// as this process knows. Deadlines count from here at the earliest: an
 	// outage, or a server that was down, is nobody's fault (design §3.10).
 	UpSince time.Time
+	// BucketUpSince is the same for the bucket, and counts for the operations
+	// that work with it (OnBucket); Now while it does not answer.
+	BucketUpSince time.Time
 	// ClaimID is a fresh id, used if an operation is claimed.
 	ClaimID string
 	// Jitter in [0,1) spreads retries.
@@ -34,6 +37,7 @@ type Observation struct {
 	VolumeKnown    bool
 	Volume         *Volume // nil: there is none
 	Archive        Archive
+	Earlier        Archive // what the row's RecoverFrom names; see AsksEarlier
 }
 
 // Container is the workspace's container as observed.

@@ -39,11 +39,21 @@ func ordinary(in Input) Result {
 func settle(in Input, r *Result) {
 	before := in.Row
 	if r.Action.Kind != None || r.Row.Home != before.Home {
-		next := in
-		next.Row = r.Row
-		r.Row.Conditions = Conditions(next)
+		r.Row.Conditions = Conditions(with(in, r.Row))
 		r.Row.Phase = Phase(r.Row, r.Row.Conditions)
 	}
+}
+
+// with is the same look at a row that names another archive, perhaps.
+func with(in Input, row workspace.Workspace) Input {
+	if row.ArchiveKey != in.Row.ArchiveKey {
+		in.Obs.Archive = ArchiveUnknown
+		if from := in.Row.RecoverFrom; from != nil && from.Key == row.ArchiveKey {
+			in.Obs.Archive = in.Obs.Earlier
+		}
+	}
+	in.Row = row
+	return in
 }
 
 // forcedStop: the container goes now, whatever runs and whatever the phase
@@ -247,9 +257,11 @@ func deleting(in Input) Result {
 }
 
 // recovered clears the error and looks afresh; with RecoverEmpty what was lost
-// is given up (design §2, DataLost, and §3.10). Nothing is concluded from
-// what was seen earlier: the request waits for a look at everything. A
-// container without its volume is removed first.
+// is given up, with RecoverArchive it is put back to an earlier archive that is
+// there (design §2, DataLost, and §3.10). Nothing is concluded from what was
+// seen earlier: the request waits for a look at everything. A container
+// without its volume is removed first. What is lost all the same is recorded
+// at once.
 func recovered(in Input) Result {
 	row := in.Row
 	r := Result{Row: row, ClearCancel: row.CancelRequestedAt != nil}
@@ -265,20 +277,47 @@ func recovered(in Input) Result {
 				return r
 			}
 		case workspace.ErrDataLost, workspace.ErrArchiveCorrupted:
-			if row.RecoverAction == workspace.RecoverEmpty {
-				giveUp(&r.Row)
+			switch from := row.RecoverFrom; {
+			case row.RecoverAction == workspace.RecoverEmpty:
+				giveUp(&r.Row, workspace.Archive{})
+			case row.RecoverAction == workspace.RecoverArchive && from != nil && in.Obs.Earlier == ArchivePresent:
+				giveUp(&r.Row, *from)
 			}
 		}
 	}
 	r.Action, r.ClearRecover = Action{Kind: Recover}, true
 	clearError(&r.Row)
+	stillLost(in, &r)
 	return r
+}
+
+// stillLost records what is lost after a recovery, so that nobody takes the
+// workspace for healthy until the next look.
+func stillLost(in Input, r *Result) {
+	health := Conditions(with(in, r.Row)).Get(workspace.Healthy)
+	if health.True() {
+		return
+	}
+	message := health.Message
+	if AsksEarlier(in.Row) {
+		switch in.Obs.Earlier {
+		case ArchiveMissing:
+			message += "; the archive " + in.Row.RecoverFrom.Key + " is gone as well"
+		case ArchiveCorrupted:
+			message += "; the archive " + in.Row.RecoverFrom.Key + " is damaged as well"
+		}
+	}
+	r.Row.ErrorReason, r.Row.ErrorMessage, r.Row.ErrorCount = workspace.ErrorReason(health.Reason), message, 1
+	r.Action.Reason, r.Action.Message = r.Row.ErrorReason, message
 }
 
 // fresh reports whether everything that health depends on was seen just now.
 func fresh(in Input) bool {
-	bucket := in.Row.ArchiveKey != "" && in.Row.Home.State != workspace.HomeLive && in.Policy.CanArchive
-	return in.Obs.ContainerKnown && in.Obs.VolumeKnown && (!bucket || in.Obs.Archive != ArchiveUnknown)
+	bucket := in.Policy.CanArchive
+	archive := bucket && in.Row.ArchiveKey != "" && in.Row.Home.State != workspace.HomeLive
+	earlier := bucket && AsksEarlier(in.Row)
+	return in.Obs.ContainerKnown && in.Obs.VolumeKnown &&
+		(!archive || in.Obs.Archive != ArchiveUnknown) && (!earlier || in.Obs.Earlier != ArchiveUnknown)
 }
 
 // lost is what stands between the workspace and its home. That an archive is
@@ -293,13 +332,14 @@ func lost(row workspace.Workspace) workspace.ErrorReason {
 	return ""
 }
 
-// giveUp lets go of a home that is lost. A volume that is still there is not
-// forgotten: one in filling is filled anew, one in removing is removed first.
-func giveUp(row *workspace.Workspace) {
+// giveUp lets go of a home that is lost, for what an archive holds or, without
+// one, an empty home. A volume that is still there is not forgotten: one in
+// filling is filled anew, one in removing is removed first.
+func giveUp(row *workspace.Workspace, instead workspace.Archive) {
 	if row.Home.State == workspace.HomeLive {
 		row.Home = workspace.Home{State: workspace.HomeAbsent}
 	}
-	row.ArchiveKey, row.ArchiveDigest, row.ArchiveSize, row.ArchiveEntries = "", "", 0, 0
+	row.ArchiveKey, row.ArchiveDigest, row.ArchiveSize, row.ArchiveEntries = instead.Key, instead.Digest, instead.Size, instead.Entries
 }
 
 func clearError(row *workspace.Workspace) {

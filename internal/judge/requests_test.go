@@ -63,9 +63,12 @@ func TestRecoverTable(t *testing.T) {
 	t.Parallel()
 	a := readAnswers(t)
 	tb := readTables(t, "requests.txt", words)["recover"].only(t,
-		"deleted", "action", "fresh", "healthy", "recorded", "home", "container", "late")
+		"deleted", "action", "fresh", "healthy", "recorded", "home", "container", "late", "earlier")
 	n := 0
-	cross([]string{"deleted", "action", "recorded", "home", "container", "volume", "archive", "late"}, func(v []uint8) {
+	cross([]string{"deleted", "action", "recorded", "home", "container", "volume", "archive", "late", "earlier"}, func(v []uint8) {
+		if withArchive := word("action", v[1]) == workspace.RecoverArchive; !withArchive && v[8] != 0 {
+			return // it is looked at for nothing else
+		}
 		c := combination{deleted: v[0], home: v[3], container: v[4], volume: v[5], archive: v[6], desired: 1}
 		if a.never.find(c.deleted, c.error, c.home, c.operation, c.queued, c.container, c.volume, c.archive) != nil {
 			return
@@ -79,13 +82,18 @@ func TestRecoverTable(t *testing.T) {
 			asked = in.Now.Add(-in.Policy.Deleting)
 		}
 		in.Row.RecoverRequestedAt, in.Row.RecoverAction = &asked, word("action", v[1])
+		if in.Row.RecoverAction == workspace.RecoverArchive {
+			in.Row.RecoverFrom = &workspace.Archive{Key: earlierKey, Digest: "d", Size: 7, Entries: 3}
+			in.Obs.Earlier = judge.Archive(v[8])
+		}
 		fresh := uint8(1)
 		unseen := func(column string, i uint8) bool { return strings.HasPrefix(word(column, i), "unknown:") }
 		if unseen("container", c.container) || unseen("volume", c.volume) ||
-			unseen("archive", c.archive) && in.Row.Home.State != workspace.HomeLive {
+			unseen("archive", c.archive) && in.Row.Home.State != workspace.HomeLive ||
+			judge.AsksEarlier(in.Row) && in.Obs.Earlier == judge.ArchiveUnknown {
 			fresh = 0
 		}
-		rule := tb.find(v[0], v[1], fresh, f.healthy, v[2], v[3], v[4], v[7])
+		rule := tb.find(v[0], v[1], fresh, f.healthy, v[2], v[3], v[4], v[7], v[8])
 		if rule == nil {
 			t.Fatalf("nothing is said of %s", c)
 		}
@@ -102,14 +110,31 @@ func checkRecover(t *testing.T, c combination, in judge.Input, answer []string, 
 		home = workspace.Home{State: workspace.HomeAbsent}
 	}
 	key := in.Row.ArchiveKey
-	if answer[3] == "dropped" {
+	switch answer[3] {
+	case "dropped":
 		key = ""
+	case "earlier":
+		key = earlierKey
+		if r.Row.ArchiveDigest != "d" || r.Row.ArchiveSize != 7 || r.Row.ArchiveEntries != 3 {
+			t.Fatalf("%s: what is known of the archive is not taken over: %+v", c, r.Row)
+		}
 	}
 	if r.Action.Kind != kind || r.ClearRecover != (answer[1] == "yes") || r.Row.Home != home || r.Row.ArchiveKey != key {
 		t.Fatalf("%s, %s of %s: %d answered %v %s, want %v", c, in.Row.RecoverAction, in.Row.ErrorReason, r.Action.Kind, r.ClearRecover, describe(r.Row), answer)
 	}
-	if cleared := r.Row.ErrorReason == "" && r.Row.ErrorCount == 0 && r.Row.RetryAt == nil; cleared != (kind == judge.Recover) {
-		t.Fatalf("%s: error cleared %v", c, cleared)
+	was := in.Row
+	is := [4]any{r.Row.ErrorReason, r.Row.ErrorCount, r.Row.ErrorMessage == "", r.Row.RetryAt == nil}
+	want := map[string][4]any{
+		"kept":  {was.ErrorReason, was.ErrorCount, was.ErrorMessage == "", true},
+		"none":  {workspace.ErrorReason(""), 0, true, true},
+		"still": {workspace.ErrorReason(judge.Conditions(in).Get(workspace.Healthy).Reason), 1, false, true},
+	}[answer[4]]
+	if is != want {
+		t.Fatalf("%s, %s of %s: error %v, want %v", c, was.RecoverAction, was.ErrorReason, is, want)
+	}
+	// Nobody takes it for healthy in between: the next look comes to the same.
+	if kind == judge.Recover && (answer[4] == "none") != r.Row.Conditions.Is(workspace.Healthy) {
+		t.Fatalf("%s, %s: error %v, healthy %v", c, was.RecoverAction, is, r.Row.Conditions.Get(workspace.Healthy))
 	}
 }
 

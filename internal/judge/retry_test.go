@@ -216,8 +216,11 @@ func TestDeadlines(t *testing.T) {
 		from["up"] = from["claim"].Add(200 * time.Millisecond)
 		from["pulled"] = from["claim"].Add(300 * time.Millisecond)
 		from["progress"] = from["claim"].Add(400 * time.Millisecond)
-		if word("up", v[1]) == "after" {
+		switch word("up", v[1]) {
+		case "after":
 			g.UpSince = from["up"]
+		case "bucket":
+			g.BucketUpSince = from["up"]
 		}
 		switch work {
 		case "pulling":

@@ -18,10 +18,14 @@ func running(in Input) Result {
 func proceed(in Input) Result {
 	row := in.Row
 	health := row.Conditions.Get(workspace.Healthy)
+	done := complete(in)
 	switch {
+	case done && row.Operation == workspace.OpRestoring && health.Reason != workspace.ReasonContainerWithoutVolume:
+		// The volume holds all of it: what became of the archive is of no account.
+		return completed(in)
 	case !health.True():
 		return failed(in, workspace.ErrorReason(health.Reason), health.Message)
-	case complete(in):
+	case done:
 		return completed(in)
 	case row.CancelRequestedAt != nil && Cancellable(row), givenUp(row), disturbed(row):
 		return cancelled(in)
@@ -108,10 +112,14 @@ func Cancellable(row workspace.Workspace) bool {
 }
 
 // givenUp: a workspace wanted again while it is being archived keeps its
-// volume, if that is not yet being removed (design §2).
+// volume, if that is not yet being removed (design §2). One that has no home
+// yet needs no archive to get one.
 func givenUp(row workspace.Workspace) bool {
-	return row.Operation == workspace.OpArchiving && row.Home.State == workspace.HomeLive &&
-		(row.NextDesired == workspace.DesiredRunning || row.NextDesired == workspace.DesiredStandby)
+	if row.NextDesired != workspace.DesiredRunning && row.NextDesired != workspace.DesiredStandby {
+		return false
+	}
+	return row.Operation == workspace.OpCreateEmptyArchive ||
+		row.Operation == workspace.OpArchiving && row.Home.State == workspace.HomeLive
 }
 
 // disturbed: a container has turned up, such as one that a killed server had
@@ -169,6 +177,9 @@ func deadline(in Input) time.Time {
 	start := in.UpSince
 	if in.Row.OpStartedAt != nil {
 		start = later(start, *in.Row.OpStartedAt)
+	}
+	if OnBucket(in.Row.Operation) {
+		start = later(start, in.BucketUpSince)
 	}
 	if in.Work.Pulling {
 		return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)

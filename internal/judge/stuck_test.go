@@ -171,9 +171,8 @@ func TestRecoveryRemovesAContainerWithoutVolume(t *testing.T) {
 		wantAction(t, r, judge.Recover, "")
 		return g.next(r)
 	}
-	r := lost(workspace.RecoverAfresh).judged()
-	if wantAction(t, r, judge.Fail, workspace.OpNone); r.Row.ErrorReason != workspace.ErrDataLost {
-		t.Errorf("%s", describe(r.Row))
+	if g := lost(workspace.RecoverAfresh); g.Row.ErrorReason != workspace.ErrDataLost || g.Row.Phase != workspace.PhaseError {
+		t.Errorf("%s", describe(g.Row))
 	}
 	wantAction(t, lost(workspace.RecoverEmpty).judged(), judge.Claim, workspace.OpProvisioning)
 }

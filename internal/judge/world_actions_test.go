@@ -1,6 +1,7 @@
 package judge_test
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -109,10 +110,20 @@ func (w *world) sweep() {
 		return
 	}
 	for key := range w.objects {
-		if key != r.ArchiveKey && key != keyOf(r.ArchiveOpID) {
+		if key != r.ArchiveKey && key != keyOf(r.ArchiveOpID) && key != w.earlier() {
 			delete(w.objects, key)
 		}
 	}
+}
+
+// earlier is the archive that was current before the present one, and is kept.
+func (w *world) earlier() string {
+	for _, key := range slices.Backward(w.generations) {
+		if key != w.row.ArchiveKey {
+			return key
+		}
+	}
+	return ""
 }
 
 func (w *world) requests(add func(string, int, func())) {
@@ -123,6 +134,7 @@ func (w *world) requests(add func(string, int, func())) {
 	add("force stop", 1, w.forceStop)
 	add("recover", 2, func() { w.recover(workspace.RecoverAfresh) })
 	add("recover empty", 1, func() { w.recover(workspace.RecoverEmpty) })
+	add("recover archive", 1, func() { w.recoverFrom(w.earlier()) })
 	add("delete", 1, func() {
 		if w.chance("really", 4) {
 			w.deleteWorkspace(rapid.Bool().Draw(w.t, "queue"))
@@ -194,6 +206,9 @@ func (w *world) handsOnVolume(what int) {
 
 func (w *world) handsOnArchive(what int) {
 	key := w.row.ArchiveKey
+	if earlier := w.earlier(); earlier != "" && w.chance("the earlier one", 3) {
+		key = earlier
+	}
 	o := w.objects[key]
 	switch {
 	case key == "":
@@ -202,12 +217,11 @@ func (w *world) handsOnArchive(what int) {
 	case what == 1 && o != nil:
 		w.byHand("damage the archive", func() { o.damaged = true })
 	case what >= 2:
-		w.byHand("put the archive back", w.putArchiveBack)
+		w.byHand("put the archive back", func() { w.putArchiveBack(key) })
 	}
 }
 
-func (w *world) putArchiveBack() {
-	key := w.row.ArchiveKey
+func (w *world) putArchiveBack(key string) {
 	if o := w.takenObject[key]; o != nil && w.objects[key] == nil {
 		w.objects[key] = o
 	}

@@ -41,7 +41,7 @@ func (w *world) deleteWorkspace(queue bool) {
 	case r.Phase == workspace.PhaseDeleted:
 	case r.DeletedAt != nil:
 		if r.ErrorReason.Final() && r.RecoverRequestedAt == nil {
-			r.RecoverRequestedAt, r.RecoverAction = w.requested(), workspace.RecoverAfresh
+			r.RecoverRequestedAt, r.RecoverAction, r.RecoverFrom = w.requested(), workspace.RecoverAfresh, nil
 		}
 	case r.Operation != workspace.OpNone && !queue:
 	case r.Operation != workspace.OpNone:
@@ -82,8 +82,20 @@ func (w *world) recover(action string) {
 	if r.Phase == workspace.PhaseDeleted || r.Phase != workspace.PhaseError && !stuck {
 		return
 	}
-	r.RecoverRequestedAt, r.RecoverAction = w.requested(), action
+	r.RecoverRequestedAt, r.RecoverAction, r.RecoverFrom = w.requested(), action, nil
 	w.logf("recover %s", action)
+}
+
+// recoverFrom is a recovery that is to go on with an archive that was kept.
+func (w *world) recoverFrom(key string) {
+	if key == "" {
+		return
+	}
+	w.recover(workspace.RecoverArchive)
+	if r := &w.row; r.RecoverAction == workspace.RecoverArchive && r.RecoverFrom == nil {
+		r.RecoverFrom = &workspace.Archive{Key: key}
+		w.logf("from %s", key)
+	}
 }
 
 func (w *world) cancel() {
@@ -193,7 +205,7 @@ func (w *world) useHome() {
 func (w *world) write(seen workspace.Workspace, r judge.Result) bool {
 	claim := false
 	switch r.Action.Kind {
-	case judge.Claim, judge.Settle, judge.Recover, judge.Cancel:
+	case judge.Claim, judge.Settle, judge.Recover, judge.Cancel, judge.Fail:
 		claim = true
 	}
 	if r.Row.Phase == workspace.PhaseDeleted && seen.Phase != workspace.PhaseDeleted {
@@ -220,7 +232,7 @@ func (w *world) write(seen workspace.Workspace, r judge.Result) bool {
 	clear(r.ClearCancel, seen.CancelRequestedAt, &db.CancelRequestedAt)
 	clear(r.ClearForceStop, seen.ForceStopRequestedAt, &db.ForceStopRequestedAt)
 	if db.RecoverRequestedAt == nil {
-		db.RecoverAction = ""
+		db.RecoverAction, db.RecoverFrom = "", nil
 	}
 	return true
 }

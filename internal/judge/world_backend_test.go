@@ -37,7 +37,6 @@ type object struct {
 type job struct {
 	claim, key, volumeClaim string
 	pack                    bool // else it restores
-	empty                   bool // packs an empty home
 	pc                      int
 	content                 int
 	failure                 *judge.Failure
@@ -71,6 +70,12 @@ func (w *world) copyExists() bool {
 		return inVolume
 	}
 	return inBucket
+}
+
+// damaged: an archive can be damaged without a look at its .meta telling.
+func (w *world) damaged(key string) bool {
+	o := w.objects[key]
+	return o != nil && o.damaged
 }
 
 // byHand is a step that no program is to blame for.
@@ -120,11 +125,16 @@ func (w *world) removeVolume(claim string) error {
 		return fmt.Errorf("the volume is in use by container %s", w.container.id)
 	}
 	for _, j := range w.job {
-		if !j.done && j.failure == nil && !j.empty {
+		if !j.done && j.failure == nil {
 			return fmt.Errorf("the volume is in use by job %s", j.claim)
 		}
 	}
 	w.mayRemove(v)
+	for c, j := range w.job {
+		if j.mounted == v {
+			delete(w.job, c)
+		}
+	}
 	w.volume = nil
 	w.logf("volume removed")
 	return nil
@@ -223,11 +233,6 @@ func (w *world) mounted(j *job) bool {
 func (w *world) stepPack(j *job, fail func(workspace.ErrorReason)) {
 	switch j.pc {
 	case 0:
-		if j.empty {
-			w.serial++
-			j.content = w.serial
-			break
-		}
 		if !w.mounted(j) {
 			fail(workspace.ErrActionFailed)
 			return
@@ -270,8 +275,6 @@ func (w *world) stepUnpack(j *job, fail func(workspace.ErrorReason)) {
 		w.wipe(w.volume, "a restore job")
 	case 3:
 		w.volume.content, w.volume.complete = j.content, true
-	case 4:
-		w.volume.marker = j.key
 		j.done = true
 		w.logf("job %s restored %d", j.claim, j.content)
 	}

@@ -88,14 +88,14 @@ func (w *world) next(e *executor) pending {
 			steps = append(steps, w.dropVolume)
 		}
 	case workspace.OpRestoring:
-		steps = []func(*executor) pending{w.endJobs, w.createVolume, w.startRestore, w.awaitJob}
+		steps = []func(*executor) pending{w.endJobs, w.createVolume, w.startRestore, w.awaitJob, w.markRestored}
 	case workspace.OpArchiving:
-		steps = []func(*executor) pending{w.endJobs, w.startPack, w.awaitJob, w.verify, w.commit, w.dropVolume}
+		steps = []func(*executor) pending{w.endJobs, w.startPack, w.awaitJob, w.verify, w.commit, w.removeJob, w.lookFirst, w.dropVolume}
 		if e.row.Home.State == workspace.HomeRemoving {
-			steps = []func(*executor) pending{w.endJobs, w.dropVolume}
+			steps = []func(*executor) pending{w.endJobs, w.lookFirst, w.dropVolume}
 		}
 	case workspace.OpCreateEmptyArchive:
-		steps = []func(*executor) pending{w.endJobs, w.startPack, w.awaitJob, w.verify, w.commit}
+		steps = []func(*executor) pending{w.endJobs, w.putEmpty, w.verify, w.commit}
 	}
 	if e.pc >= len(steps) {
 		return pending{ended: true}
@@ -143,6 +143,7 @@ func (w *world) ownVolume(e *executor) error {
 func (w *world) createVolume(e *executor) pending {
 	return pending{name: "create volume", late: true, effect: func() error {
 		if w.volume == nil {
+			delete(w.job, e.claim) // what it did was done to another one
 			w.volume = &volume{claim: e.row.Home.Claim}
 		}
 		return w.ownVolume(e)
@@ -269,8 +270,52 @@ func (w *world) startRestore(e *executor) pending {
 
 func (w *world) startPack(e *executor) pending {
 	return pending{name: "start archive job", effect: func() error {
-		w.attach(&job{claim: e.claim, key: keyOf(e.claim), volumeClaim: e.row.Home.Claim, pack: true,
-			empty: e.row.Operation == workspace.OpCreateEmptyArchive})
+		w.attach(&job{claim: e.claim, key: keyOf(e.claim), volumeClaim: e.row.Home.Claim, pack: true})
+		return nil
+	}}
+}
+
+// emptyHome is what every archive of no home holds.
+const emptyHome = -1
+
+// putEmpty: there is no home that a job would be needed for.
+func (w *world) putEmpty(e *executor) pending {
+	if e.row.ArchiveKey == keyOf(e.claim) {
+		return pending{ended: true}
+	}
+	return pending{name: "store an empty archive", bucket: true, late: true, effect: func() error {
+		w.objects[keyOf(e.claim)] = &object{content: emptyHome, meta: true}
+		return nil
+	}}
+}
+
+func (w *world) markRestored(e *executor) pending {
+	return pending{name: "mark volume restored", effect: func() error {
+		if err := w.ownVolume(e); err != nil {
+			return err
+		}
+		w.volume.marker, w.volume.seeded = e.row.ArchiveKey, false
+		return nil
+	}}
+}
+
+func (w *world) removeJob(e *executor) pending {
+	return pending{name: "remove job", effect: func() error { delete(w.job, e.claim); return nil }}
+}
+
+// lookFirst: a volume is not removed on the word of an earlier look.
+func (w *world) lookFirst(e *executor) pending {
+	key := e.row.ArchiveKey
+	if e.row.Home.State != workspace.HomeRemoving {
+		key = keyOf(e.claim)
+	}
+	if key == "" {
+		return pending{name: "nothing to look at", effect: nothing}
+	}
+	return pending{name: "look at the archive", bucket: true, effect: func() error {
+		if o := w.objects[key]; o == nil || !o.meta {
+			return errors.New("the archive is not there")
+		}
 		return nil
 	}}
 }
@@ -325,6 +370,7 @@ func (w *world) commit(e *executor) pending {
 			return errors.New("the claim is over")
 		}
 		r.ArchiveKey = keyOf(e.claim)
+		w.generations = append(w.generations, r.ArchiveKey)
 		if r.Operation == workspace.OpArchiving {
 			r.Home.State = workspace.HomeRemoving
 			return nil

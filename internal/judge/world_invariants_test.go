@@ -127,7 +127,7 @@ func (w *world) checkAnswered(in judge.Input, r judge.Result) {
 		w.failf("a request to cancel is not answered")
 	}
 	wanted := row.NextDesired == workspace.DesiredRunning || row.NextDesired == workspace.DesiredStandby
-	ends := row.CancelRequestedAt != nil && judge.Cancellable(row) ||
+	ends := row.CancelRequestedAt != nil && judge.Cancellable(row) || row.Operation == workspace.OpCreateEmptyArchive && wanted ||
 		row.Operation == workspace.OpArchiving && row.Home.State == workspace.HomeLive && (wanted || in.Obs.Container != nil)
 	if ends && r.Row.Operation != workspace.OpNone {
 		w.failf("%s goes on", row.Operation)
@@ -190,7 +190,7 @@ func (w *world) checkFail(in judge.Input, r judge.Result) {
 		workspace.OpDeleting:     w.policy.Deleting,
 	}[r.Action.Op]
 	up := w.reachableAt
-	if onBucket(r.Action.Op) {
+	if judge.OnBucket(r.Action.Op) {
 		bound = w.policy.NoProgress
 		if w.bucketUpAt.After(up) {
 			up = w.bucketUpAt
@@ -214,6 +214,8 @@ func (w *world) checkFail(in judge.Input, r judge.Result) {
 func (w *world) checkWritten(k *tick, r judge.Result) {
 	from, to := k.row.Home, r.Row.Home
 	switch {
+	case r.Action.Kind == judge.Fail && r.Action.Reason == workspace.ErrDataLost && w.hands == 0 && w.landed == 0:
+		w.failf("lost, and nobody has taken it: %s", r.Action.Message)
 	case from.State != workspace.HomeLive && to.State == workspace.HomeLive:
 		v := w.volume
 		if v == nil || v.claim != to.Claim || !v.complete {
@@ -227,10 +229,20 @@ func (w *world) checkWritten(k *tick, r judge.Result) {
 			w.home = homeTruth{has: true, latest: v.content}
 		}
 	case r.Action.Kind == judge.Recover && (from != to || k.row.ArchiveKey != r.Row.ArchiveKey):
-		if k.row.RecoverAction != workspace.RecoverEmpty || !k.sawGone && k.row.ErrorReason != workspace.ErrArchiveCorrupted {
+		if k.row.RecoverAction == workspace.RecoverAfresh || !k.sawGone && k.row.ErrorReason != workspace.ErrArchiveCorrupted {
 			w.failf("a home was given up that was there, or without a word of its owner")
 		}
 		w.home = homeTruth{}
+		if key := r.Row.ArchiveKey; key != "" { // from now on that archive is the home
+			w.home.has = true
+			if o := w.objects[key]; o != nil {
+				w.home.latest = o.content
+			}
+			w.home.gone = !w.copyExists()
+			if w.home.gone && k.hands == w.hands && !w.damaged(key) {
+				w.failf("put back to an archive that is not there")
+			}
+		}
 	case r.Action.Kind == judge.Claim && r.Action.Op == workspace.OpDeleting && to.State == workspace.HomeRemoving:
 		if w.now.Before(k.row.DeletedAt.Add(w.policy.DeleteGrace)) {
 			w.failf("deleted within the grace")

@@ -182,10 +182,15 @@ func (w *world) wayOut() {
 			w.recover(workspace.RecoverAfresh)
 		}},
 	}
+	if o := w.objects[w.earlier()]; o != nil && o.meta && !o.damaged && w.serial%4 == 1 {
+		ways[1].name, ways[1].take = "go back to the earlier archive", func() { w.recoverFrom(w.earlier()) }
+		ways = append(ways, ways[1], ways[2])
+		ways[3].name, ways[3].take = "start empty", func() { w.recover(workspace.RecoverEmpty) }
+	}
 	if w.home.gone && w.serial%2 == 0 {
 		ways[0].name, ways[0].take = "put back, recover", func() {
 			w.byHand("put everything back", func() {
-				w.putArchiveBack()
+				w.putArchiveBack(w.row.ArchiveKey)
 				if w.takenVolume != nil && w.takenVolume.claim == w.row.Home.Claim {
 					w.volume = w.takenVolume
 				}

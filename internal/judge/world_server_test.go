@@ -125,22 +125,33 @@ func (w *world) lookFails() bool {
 }
 
 func (w *world) askBucket(k *tick) {
-	switch {
-	case onBucket(k.row.Operation) && !w.bucketUp:
+	if judge.OnBucket(k.row.Operation) && !w.bucketUp {
 		k.bucketFails = true // whoever works with the bucket finds out, asked for or not
-	case !w.policy.CanArchive || !judge.AsksBucket(k.row):
-	case !w.bucketUp || w.lookFails():
-		k.bucketFails = true
-	default:
-		switch o := w.objects[k.row.ArchiveKey]; {
-		case o == nil || !o.meta:
-			k.obs.Archive = judge.ArchiveMissing
-		case o.damaged && w.chance("damage shows", 2):
-			k.obs.Archive = judge.ArchiveCorrupted
+		return
+	}
+	ask := func(asked bool, key string, answer *judge.Archive) {
+		switch {
+		case !w.policy.CanArchive || !asked:
+		case !w.bucketUp || w.lookFails():
+			k.bucketFails = true
 		default:
-			k.obs.Archive = judge.ArchivePresent
+			*answer = w.archiveAsSeen(key)
 		}
 	}
+	ask(judge.AsksBucket(k.row), k.row.ArchiveKey, &k.obs.Archive)
+	if judge.AsksEarlier(k.row) {
+		ask(true, k.row.RecoverFrom.Key, &k.obs.Earlier)
+	}
+}
+
+func (w *world) archiveAsSeen(key string) judge.Archive {
+	switch o := w.objects[key]; {
+	case o == nil || !o.meta:
+		return judge.ArchiveMissing
+	case o.damaged && w.chance("damage shows", 2):
+		return judge.ArchiveCorrupted
+	}
+	return judge.ArchivePresent
 }
 
 // decide has the tick judged, writes, and carries out.
@@ -161,7 +172,7 @@ func (w *world) decide(k *tick) {
 	}
 	in := judge.Input{
 		Now: w.now, Row: k.row, Obs: k.obs, Policy: w.policy,
-		UpSince: s.upSince, ClaimID: w.id("op"),
+		UpSince: s.upSince, BucketUpSince: s.bucketUpSince, ClaimID: w.id("op"),
 	}
 	if !w.calm {
 		in.Jitter = 0.5
@@ -169,12 +180,8 @@ func (w *world) decide(k *tick) {
 	if in.UpSince.IsZero() {
 		in.UpSince = w.now
 	}
-	if onBucket(k.row.Operation) {
-		if s.bucketUpSince.IsZero() {
-			in.UpSince = w.now
-		} else if s.bucketUpSince.After(in.UpSince) {
-			in.UpSince = s.bucketUpSince
-		}
+	if in.BucketUpSince.IsZero() {
+		in.BucketUpSince = w.now
 	}
 	if k.row.Operation != workspace.OpNone && k.workOf == k.row.OpID {
 		in.Work = k.work
@@ -185,19 +192,24 @@ func (w *world) decide(k *tick) {
 	if r.Action.Kind != judge.None || r.ApplyQueued {
 		w.logf("judged: kind %d %s %s %q queued %v", r.Action.Kind, r.Action.Op, r.Action.Reason, r.Action.Message, r.ApplyQueued)
 	}
-	if !w.write(k.row, r) {
-		return
+	now := k.row
+	if w.write(k.row, r) {
+		now = r.Row
+		w.checkWritten(k, r)
+		w.carryOut(k, r)
 	}
-	w.checkWritten(k, r)
-	w.carryOut(k, r)
+	w.sweepJobs(now)
 }
 
-func onBucket(op workspace.Operation) bool {
-	switch op {
-	case workspace.OpRestoring, workspace.OpArchiving, workspace.OpCreateEmptyArchive:
-		return true
+// sweepJobs ends the jobs that are not the present operation's, but for those
+// that have restored a home and hold it.
+func (w *world) sweepJobs(row workspace.Workspace) {
+	for _, c := range w.jobsOfOthers(row.OpID) {
+		j := w.job[c]
+		if restored := !j.pack && j.done && j.mounted == w.volume && w.volume != nil && w.volume.marker == j.key; !restored {
+			_ = w.call(w.reachable, func() error { delete(w.job, c); return nil })
+		}
 	}
-	return false
 }
 
 func (w *world) carryOut(k *tick, r judge.Result) {

@@ -70,6 +70,8 @@ type world struct {
 	bucketUpAt time.Time
 	objects    map[string]*object
 
+	generations []string // archives that were current at some time
+
 	// what hands have taken away and can put back
 	takenVolume *volume
 	takenObject map[string]*object
@@ -125,6 +127,7 @@ func (w *world) begin() {
 			return
 		}
 		r.ArchiveKey = keyOf(w.id("adopted"))
+		w.generations = append(w.generations, r.ArchiveKey)
 		w.objects[r.ArchiveKey] = &object{content: w.serial, meta: true}
 		w.home = homeTruth{has: true, latest: w.serial}
 	}
