@@ -18,6 +18,7 @@ type Workspace struct {
 	NextDesiredState  *string              `json:"next_desired_state"`
 	URL               string               `json:"url"`
 	ArchiveKey        *string              `json:"archive_key"`
+	ArchiveSize       *int64               `json:"archive_size"`
 	Conditions        map[string]Condition `json:"conditions"`
 	ErrorReason       *string              `json:"error_reason"`
 	ErrorMessage      *string              `json:"error_message"`
@@ -90,12 +91,38 @@ type UpdateWorkspace struct {
 	KeepAwakeUntil    Nullable[time.Time] `json:"keep_awake_until,omitzero"`
 }
 
+// Actions of Recover.
+const (
+	RecoverAfresh  = "afresh"  // clear the error and look again
+	RecoverEmpty   = "empty"   // give up what was lost; start with an empty home
+	RecoverArchive = "archive" // give up what was lost; go on with the archive of ArchiveOpID
+)
+
 // Recover is the body of POST /workspaces/{id}/recover; an empty body is
-// {"start_empty": false}. Starting empty gives up what was lost, so Confirm
-// must repeat the workspace's name.
+// {"action": "afresh"}. The other actions give up what was lost, so Confirm
+// must repeat the workspace's name. StartEmpty is the older way to say
+// RecoverEmpty.
 type Recover struct {
-	StartEmpty bool   `json:"start_empty,omitempty"`
-	Confirm    string `json:"confirm,omitempty"`
+	Action      string `json:"action,omitempty"`
+	ArchiveOpID string `json:"archive_op_id,omitempty"`
+	StartEmpty  bool   `json:"start_empty,omitempty"`
+	Confirm     string `json:"confirm,omitempty"`
+}
+
+// Archive is one archive of a workspace's home: a generation.
+type Archive struct {
+	OpID      string    `json:"archive_op_id"`
+	CreatedAt time.Time `json:"created_at"`
+	Size      int64     `json:"size"`    // bytes of home.tar.zst
+	Entries   int64     `json:"entries"` // files and folders
+	Digest    string    `json:"digest"`  // SHA-256 of home.tar.zst, in hex
+	Current   bool      `json:"current"` // what a restore unpacks
+	Found     bool      `json:"found"`   // found in the bucket, unknown to the database before
+}
+
+// ArchiveList is the answer of GET /workspaces/{id}/archives, newest first.
+type ArchiveList struct {
+	Archives []Archive `json:"archives"`
 }
 
 // Login is the body of POST /login.

@@ -42,16 +42,31 @@ func (s *server) recoverWorkspace(w http.ResponseWriter, r *http.Request, id aut
 	if err := s.decodeOptional(w, r, &in); err != nil {
 		return err
 	}
+	action, err := s.recoverAction(in)
+	if err != nil {
+		return err
+	}
 	ws, err := s.find(r, id)
 	if err != nil {
 		return err
 	}
-	action := workspace.RecoverAfresh
-	if in.StartEmpty {
-		if err := mayStartEmpty(ws, in.Confirm); err != nil {
+	switch action {
+	case workspace.RecoverEmpty:
+		if err := mayGiveUp(ws, in.Confirm, "Starting empty"); err != nil {
 			return err
 		}
-		action = workspace.RecoverEmpty
+	case workspace.RecoverArchive:
+		if err := mayGiveUp(ws, in.Confirm, "Going on with an earlier archive"); err != nil {
+			return err
+		}
+		ws, err = s.cfg.Store.RequestRecoverArchive(r.Context(), id.Caller, ws.ID, in.ArchiveOpID)
+		if workspace.CodeOf(err) == workspace.CodeNotFound {
+			err = workspace.Errorf(codeArchiveNotFound, "This workspace has no archive of that archive_op_id.")
+		}
+		if err != nil {
+			return err
+		}
+		return s.answer(w, http.StatusAccepted, ws)
 	}
 	if ws, err = s.cfg.Store.RequestRecover(r.Context(), id.Caller, ws.ID, action); err != nil {
 		return err
@@ -59,9 +74,39 @@ func (s *server) recoverWorkspace(w http.ResponseWriter, r *http.Request, id aut
 	return s.answer(w, http.StatusAccepted, ws)
 }
 
-// mayStartEmpty guards what is left of somebody's data: an empty start is
-// only for a home that is lost, and only in words (design §2).
-func mayStartEmpty(ws workspace.Workspace, confirm string) error {
+// recoverAction is what is asked for, however it is spelled.
+func (s *server) recoverAction(in api.Recover) (string, error) {
+	action := in.Action
+	switch {
+	case in.StartEmpty && action == "":
+		action = api.RecoverEmpty
+	case in.StartEmpty && action != api.RecoverEmpty:
+		return "", fieldError("start_empty", "contradicts action.")
+	}
+	if in.ArchiveOpID != "" && action != api.RecoverArchive {
+		return "", fieldError("archive_op_id", "is for the action archive alone.")
+	}
+	switch action {
+	case "", api.RecoverAfresh:
+		return workspace.RecoverAfresh, nil
+	case api.RecoverEmpty:
+		return workspace.RecoverEmpty, nil
+	case api.RecoverArchive:
+		switch {
+		case s.cfg.Archives == nil:
+			return "", workspace.Errorf(workspace.CodeNotSupported, "This server keeps no archives.")
+		case in.ArchiveOpID == "" || len(in.ArchiveOpID) > 128:
+			return "", fieldError("archive_op_id", "must name one of the workspace's archives.")
+		}
+		return workspace.RecoverArchive, nil
+	}
+	return "", fieldError("action", "must be afresh, empty or archive.")
+}
+
+// mayGiveUp guards what is left of somebody's data: another home in its place
+// is only for one that is lost, and only in words (design §2). what is what
+// the owner wants to do.
+func mayGiveUp(ws workspace.Workspace, confirm, what string) error {
 	if ws.Phase != workspace.PhaseError {
 		return workspace.Errorf(workspace.CodeNotInError, "This workspace is not in an error.")
 	}
@@ -70,10 +115,10 @@ func mayStartEmpty(ws workspace.Workspace, confirm string) error {
 		lost = workspace.ErrorReason(health.Reason) // a recovery has just cleared the error, and the loss is still seen
 	}
 	if lost != workspace.ErrDataLost && lost != workspace.ErrArchiveCorrupted {
-		return workspace.Errorf(workspace.CodeNotSupported, "The data of this workspace is not lost, so it cannot be started empty. Recover it instead.")
+		return workspace.Errorf(workspace.CodeNotSupported, "The data of this workspace is not lost, so nothing is put in its place. Recover it instead.")
 	}
 	if confirm != ws.Name {
-		e := workspace.Errorf(workspace.CodeConfirmRequired, "Starting empty gives up what was lost. Repeat the workspace's name in confirm.")
+		e := workspace.Errorf(workspace.CodeConfirmRequired, "%s gives up what was lost. Repeat the workspace's name in confirm.", what)
 		e.Details = map[string]any{"confirm": ws.Name}
 		return e
 	}

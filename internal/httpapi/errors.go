@@ -18,6 +18,9 @@ const (
 	codeUnsupportedMedia workspace.Code = "unsupported_media_type"
 	codeCrossOrigin      workspace.Code = "cross_origin"
 	codeTooManyStreams   workspace.Code = "too_many_streams"
+	codeArchiveNotFound  workspace.Code = "archive_not_found"
+	codeRange            workspace.Code = "range_not_satisfiable"
+	codePrecondition     workspace.Code = "precondition_failed"
 	codeInternal         workspace.Code = "internal"
 )
 
@@ -46,6 +49,9 @@ var statuses = map[workspace.Code]int{
 	codeUnsupportedMedia: http.StatusUnsupportedMediaType,
 	codeCrossOrigin:      http.StatusForbidden,
 	codeTooManyStreams:   http.StatusTooManyRequests,
+	codeArchiveNotFound:  http.StatusNotFound,
+	codeRange:            http.StatusRequestedRangeNotSatisfiable,
+	codePrecondition:     http.StatusPreconditionFailed,
 	codeInternal:         http.StatusInternalServerError,
 }
 

@@ -30,6 +30,9 @@ type Store interface {
 	DeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, queue bool) (workspace.Workspace, error)
 	UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	RequestRecover(ctx context.Context, caller workspace.Caller, id workspace.ID, action string) (workspace.Workspace, error)
+	// Archives lists the generations that can be downloaded and recovered from.
+	Archives(ctx context.Context, caller workspace.Caller, id workspace.ID) ([]workspace.Archive, error)
+	RequestRecoverArchive(ctx context.Context, caller workspace.Caller, id workspace.ID, archiveOpID string) (workspace.Workspace, error)
 	RequestCancel(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	RequestForceStop(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 }
@@ -47,9 +50,9 @@ type Config struct {
 	// What new workspaces run on: workspace.InstanceLocalDocker, ….
 	InstanceBackend string
 	StorageBackend  string
-	// Archives says that this server can archive and restore; without it the
-	// desired state ARCHIVED is refused.
-	Archives bool
+	// Archives is the bucket; nil if this server keeps no archives: then the
+	// desired state ARCHIVED is refused, and nobody has any.
+	Archives Archives
 
 	Store Store
 	Auth  *auth.Auth
@@ -62,7 +65,8 @@ type Config struct {
 	// WriteWithin is how long the reader of a stream may take to take one
 	// piece of it before it is cut off; 0 is 30 s.
 	WriteWithin time.Duration
-	// ReadWithin is how long a request's body may take to arrive; 0 is 30 s.
+	// ReadWithin is how long a request's body, or a piece of an archive from
+	// the bucket, may take to arrive; 0 is 30 s.
 	ReadWithin time.Duration
 }
 
@@ -76,7 +80,7 @@ type server struct {
 	origins *http.CrossOriginProtection
 	log     *slog.Logger
 
-	following following
+	following, downloading perUser
 }
 
 // handler answers one route. id is who asks; the zero Identity on open routes.
@@ -113,6 +117,8 @@ func (s *server) routes() []route {
 		{"POST", "/workspaces/{id}/recover", private, s.recoverWorkspace, nil},
 		{"POST", "/workspaces/{id}/cancel", private, s.cancelWorkspace, nil},
 		{"POST", "/workspaces/{id}/stop", private, s.stopWorkspace, []string{"force"}},
+		{"GET", "/workspaces/{id}/archive", private, s.downloadArchive, []string{"archive_op_id"}},
+		{"GET", "/workspaces/{id}/archives", private, s.listArchives, nil},
 		{"GET", "/workspaces/{id}/logs", private, s.workspaceLogs, []string{"follow", "tail"}},
 
 		{"GET", "/events", private, s.events, nil},

@@ -35,7 +35,7 @@ func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.I
 		return err
 	}
 	if follow {
-		if !s.following.add(id.Caller.UserID) {
+		if !s.following.add(id.Caller.UserID, maxFollowed) {
 			return workspace.Errorf(codeTooManyStreams, "Too many logs are being followed for this account: at most %d.", maxFollowed)
 		}
 		defer s.following.remove(id.Caller.UserID)
@@ -64,16 +64,17 @@ func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.I
 // connection to the container backend, which all users share.
 const maxFollowed = 16
 
-// following counts the logs that are being followed, by user.
-type following struct {
+// perUser counts what is being streamed, by user.
+type perUser struct {
 	mu sync.Mutex
 	by map[string]int
 }
 
-func (f *following) add(user string) bool {
+// add counts one more, unless the user has as many as they may.
+func (f *perUser) add(user string, most int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.by[user] >= maxFollowed {
+	if f.by[user] >= most {
 		return false
 	}
 	if f.by == nil {
@@ -83,7 +84,7 @@ func (f *following) add(user string) bool {
 	return true
 }
 
-func (f *following) remove(user string) {
+func (f *perUser) remove(user string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.by[user]--; f.by[user] == 0 {

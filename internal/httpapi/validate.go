@@ -82,7 +82,7 @@ func (s *server) checkDesired(v *string) (*workspace.DesiredState, error) {
 	if !ok {
 		return nil, fieldError("desired_state", "must be ARCHIVED, STANDBY or RUNNING.")
 	}
-	if d == workspace.DesiredArchived && !s.cfg.Archives {
+	if d == workspace.DesiredArchived && s.cfg.Archives == nil {
 		return nil, workspace.Errorf(workspace.CodeNotSupported, "This server keeps no archives, so a workspace cannot be archived here.")
 	}
 	return &d, nil

@@ -142,7 +142,11 @@ func TestLimit(t *testing.T) {
 func TestArchivedNeedsArchives(t *testing.T) {
 	t.Parallel()
 	for _, archives := range []bool{false, true} {
-		e := newEnv(t, func(c *Config) { c.Archives = archives })
+		e := newEnv(t, func(c *Config) {
+			if archives {
+				c.Archives = &fakeBucket{}
+			}
+		})
 		path := "/workspaces/" + string(e.workspace(e.ann, "a").ID)
 		if !archives {
 			e.want(409, "not_supported", "POST", "/workspaces", `{"name":"b","desired_state":"ARCHIVED"}`, as(e.ann))

@@ -3,6 +3,7 @@
 package view
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -45,6 +46,9 @@ func View(w workspace.Workspace, urlBase string, grace time.Duration) api.Worksp
 		UpdatedAt:         w.UpdatedAt.UTC(),
 		DeletedAt:         utc(w.DeletedAt),
 	}
+	if w.ArchiveKey != "" {
+		v.ArchiveSize = &w.ArchiveSize
+	}
 	if w.Progress != nil {
 		p := w.Progress
 		v.Progress = &api.Progress{
@@ -60,6 +64,20 @@ func View(w workspace.Workspace, urlBase string, grace time.Duration) api.Worksp
 		v.PurgedAt = &t
 	}
 	return v
+}
+
+// Archives are the generations of a workspace, newest first, as the API shows
+// them to its owner.
+func Archives(w workspace.Workspace, list []workspace.Archive) api.ArchiveList {
+	out := api.ArchiveList{Archives: make([]api.Archive, 0, len(list))}
+	for _, a := range list {
+		out.Archives = append(out.Archives, api.Archive{
+			OpID: a.OpID, CreatedAt: a.CreatedAt.UTC(), Size: a.Size, Entries: a.Entries, Digest: a.Digest,
+			Current: a.Key == w.ArchiveKey, Found: a.Found,
+		})
+	}
+	slices.SortStableFunc(out.Archives, func(a, b api.Archive) int { return b.CreatedAt.Compare(a.CreatedAt) })
+	return out
 }
 
 func optional(s string) *string {

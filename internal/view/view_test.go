@@ -24,8 +24,8 @@ func TestViewIsComplete(t *testing.T) {
 		ID: "id", OwnerID: "ann", Name: "name", Description: "description", Memo: "memo", ImageRef: "image",
 		Conditions: workspace.Conditions{workspace.VolumeReady: {Status: "True", Reason: "Ready", Message: "m", LastTransitionTime: at(1)}},
 		Phase:      workspace.PhaseDeleting, PhaseChangedAt: at(2), Operation: workspace.OpDeleting,
-		ArchiveKey: "key", ErrorReason: workspace.ErrTimeout, ErrorMessage: "message", ErrorCount: 3, StopReason: "idle",
-		Progress:     &workspace.Progress{Step: "pulling", Done: 1, Total: 2},
+		ArchiveKey: "key", ArchiveSize: 9, ErrorReason: workspace.ErrTimeout, ErrorMessage: "message", ErrorCount: 3, StopReason: "idle",
+		Progress:     &workspace.Progress{Step: "packing", Done: 1, Total: 2, Entries: 3, EntriesTotal: 4, Rate: 5, SecondsLeft: 6},
 		DesiredState: workspace.DesiredStandby, NextDesired: workspace.DesiredRunning, DeletedAt: p(3), LastAccessAt: p(4), LastAccess: "open",
 		KeepAwakeTil: p(5), StandbyTTL: n(0), ArchiveTTL: n(7), CreatedAt: at(6), UpdatedAt: at(7),
 	}
@@ -36,7 +36,8 @@ func TestViewIsComplete(t *testing.T) {
 		}
 	}
 	if v.URL != "https://hub.example.com/w/id/" || !v.PurgedAt.Equal(at(4)) || v.CreatedAt.Location() != time.UTC || v.DeletedAt.Location() != time.UTC ||
-		v.Conditions["storage.volume_ready"].Reason != "Ready" || *v.StandbyTTLSeconds != 0 || *v.Progress != (api.Progress{Step: "pulling", Done: 1, Total: 2}) {
+		v.Conditions["storage.volume_ready"].Reason != "Ready" || *v.StandbyTTLSeconds != 0 || *v.ArchiveSize != 9 ||
+		*v.Progress != (api.Progress{Step: "packing", Done: 1, Total: 2, Entries: 3, EntriesTotal: 4, Rate: 5, SecondsLeft: 6}) {
 		t.Errorf("%+v", v)
 	}
 }
@@ -48,5 +49,27 @@ func TestViewOfNothing(t *testing.T) {
 	want := api.Workspace{URL: "https://hub.example.com/w//", Conditions: map[string]api.Condition{}}
 	if d := cmp.Diff(want, v); d != "" {
 		t.Error(d)
+	}
+}
+
+// Generations come newest first, and the one that the workspace's archive_key
+// names is the current one.
+func TestArchives(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 2, 3, 0, 0, 0, time.FixedZone("KST", 9*3600))
+	w := workspace.Workspace{ArchiveKey: "in/ws/b/home.tar.zst"}
+	got := Archives(w, []workspace.Archive{
+		{Key: "in/ws/a/home.tar.zst", OpID: "a", Digest: "aa", Size: 1, Entries: 2, CreatedAt: at, Found: true},
+		{Key: "in/ws/b/home.tar.zst", OpID: "b", Digest: "bb", Size: 3, Entries: 4, CreatedAt: at.Add(time.Hour)},
+	})
+	want := api.ArchiveList{Archives: []api.Archive{
+		{OpID: "b", Digest: "bb", Size: 3, Entries: 4, CreatedAt: at.Add(time.Hour).UTC(), Current: true},
+		{OpID: "a", Digest: "aa", Size: 1, Entries: 2, CreatedAt: at.UTC(), Found: true},
+	}}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if none := Archives(w, nil); none.Archives == nil {
+		t.Error("none is null")
 	}
 }

@@ -1,0 +1,207 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"codehub/internal/archive"
+	"codehub/internal/auth"
+	"codehub/internal/view"
+	"codehub/internal/workspace"
+)
+
+// Archives is the bucket as downloads read it. Errors wrap archive.ErrNotFound
+// or archive.ErrUnavailable.
+type Archives interface {
+	// Open reads an object from an offset to its end.
+	Open(ctx context.Context, key string, offset int64) (io.ReadCloser, error)
+	Stat(ctx context.Context, key string) (archive.Object, error)
+}
+
+func (s *server) listArchives(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	ws, err := s.find(r, id)
+	if err != nil {
+		return err
+	}
+	list, err := s.generations(r.Context(), id, ws)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, view.Archives(ws, list))
+}
+
+func (s *server) generations(ctx context.Context, id auth.Identity, ws workspace.Workspace) ([]workspace.Archive, error) {
+	if s.cfg.Archives == nil {
+		return nil, nil
+	}
+	return s.cfg.Store.Archives(ctx, id.Caller, ws.ID)
+}
+
+// maxDownloads bounds how many archives one user downloads at once: each holds
+// a connection to the bucket.
+const maxDownloads = 16
+
+// downloadArchive answers home.tar.zst, the current one unless another is
+// named, to its owner. The answer can be had in pieces (RFC 9110, Range with
+// If-Range): an archive never changes, and its digest is its entity tag.
+func (s *server) downloadArchive(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	ws, err := s.find(r, id)
+	if err != nil {
+		return err
+	}
+	a, err := s.archiveOf(r, id, ws)
+	if err != nil {
+		return err
+	}
+	if !s.downloading.add(id.Caller.UserID, maxDownloads) {
+		return workspace.Errorf(codeTooManyStreams, "Too many archives are being downloaded for this account: at most %d.", maxDownloads)
+	}
+	defer s.downloading.remove(id.Caller.UserID)
+	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
+	defer stop()
+	asked, cancel := context.WithTimeout(ctx, s.cfg.ReadWithin)
+	found, err := s.cfg.Archives.Stat(asked, a.Key)
+	cancel()
+	if err != nil {
+		return archiveError(ctx, err)
+	}
+	content := newObject(ctx, s.cfg.Archives, a.Key, found.Size, s.cfg.ReadWithin)
+	defer content.Close()
+	describeArchive(w.Header(), ws.Name, a, found.Size)
+	return s.sendContent(w, r, content)
+}
+
+// archiveOf is the archive that a download asks for: an earlier generation by
+// its archive_op_id, else the one that a restore would unpack.
+func (s *server) archiveOf(r *http.Request, id auth.Identity, ws workspace.Workspace) (workspace.Archive, error) {
+	opID := r.URL.Query().Get("archive_op_id")
+	switch {
+	case s.cfg.Archives == nil, opID == "" && ws.ArchiveKey == "":
+		return workspace.Archive{}, workspace.Errorf(codeArchiveNotFound, "This workspace has no archive.")
+	case opID == "":
+		return workspace.Archive{Key: ws.ArchiveKey, Digest: ws.ArchiveDigest, Size: ws.ArchiveSize}, nil
+	}
+	list, err := s.generations(r.Context(), id, ws)
+	if err != nil {
+		return workspace.Archive{}, err
+	}
+	i := slices.IndexFunc(list, func(a workspace.Archive) bool { return a.OpID == opID })
+	if i < 0 {
+		return workspace.Archive{}, workspace.Errorf(codeArchiveNotFound, "This workspace has no archive of that archive_op_id.")
+	}
+	return list[i], nil
+}
+
+// describeArchive says what is sent. An object of another size than was
+// recorded is not what the digest is of: it is given out as it is, for whoever
+// wants to save what is left, and without it.
+func describeArchive(h http.Header, name string, a workspace.Archive, size int64) {
+	h.Set("Content-Type", "application/zstd")
+	h.Set("Content-Disposition", attachment(ArchiveFileName(name)))
+	h.Set("X-Accel-Buffering", "no")
+	digest, err := hex.DecodeString(a.Digest)
+	if err != nil || len(digest) != 32 || a.Size != size {
+		return
+	}
+	h.Set("ETag", `"`+strings.ToLower(a.Digest)+`"`)
+	h.Set("Repr-Digest", "sha-256=:"+base64.StdEncoding.EncodeToString(digest)+":")
+}
+
+// sendContent answers a GET or HEAD with content: preconditions and ranges are
+// http.ServeContent's, errors the API's. Several ranges are answered with the
+// whole: each would be a request to the bucket.
+func (s *server) sendContent(w http.ResponseWriter, r *http.Request, content *object) error {
+	out := &lateAnswer{w: w, rc: http.NewResponseController(w), within: s.cfg.WriteWithin}
+	if strings.Contains(r.Header.Get("Range"), ",") {
+		r = r.Clone(r.Context())
+		r.Header.Del("Range")
+	}
+	http.ServeContent(out, r, "", time.Time{}, content)
+	if out.begun {
+		if content.err != nil {
+			return errors.Join(errStarted, content.err)
+		}
+		return nil
+	}
+	var err error
+	switch {
+	case content.err != nil:
+		err = archiveError(content.ctx, content.err)
+	case out.status == http.StatusRequestedRangeNotSatisfiable:
+		err = workspace.Errorf(codeRange, "The archive has no such bytes: it is %d long.", content.size)
+	case out.status == http.StatusPreconditionFailed:
+		err = workspace.Errorf(codePrecondition, "The archive is not the one that the request is for.")
+	default:
+		out.begin() // HEAD, 304, and an archive of nothing
+		return nil
+	}
+	undescribe(w.Header(), out.status)
+	return err
+}
+
+// undescribe takes back what was said of a content that is not sent.
+func undescribe(h http.Header, status int) {
+	for _, name := range []string{"Accept-Ranges", "Content-Disposition", "Content-Length", "Etag", "Repr-Digest", "X-Accel-Buffering"} {
+		h.Del(name)
+	}
+	if status != http.StatusRequestedRangeNotSatisfiable {
+		h.Del("Content-Range")
+	}
+	headers(h)
+}
+
+// archiveError says what became of reading an archive; ctx is the request's.
+func archiveError(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return &workspace.Error{Code: workspace.CodeUnauthenticated, Message: "The session has ended.", Err: ctx.Err()}
+	case errors.Is(err, archive.ErrNotFound):
+		return &workspace.Error{Code: codeArchiveNotFound, Message: "The archive is not where it should be in the bucket.", Err: err}
+	case errors.Is(err, archive.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "The bucket that keeps the archives does not answer. Try again later.", Err: err}
+	}
+	return err
+}
+
+// lateAnswer begins the answer with the first of its content, so that until
+// then it can still become an error.
+type lateAnswer struct {
+	w      http.ResponseWriter
+	rc     *http.ResponseController
+	within time.Duration // how long the reader may take for one piece
+	status int           // what it is to begin with
+	begun  bool
+}
+
+func (a *lateAnswer) Header() http.Header { return a.w.Header() }
+
+func (a *lateAnswer) WriteHeader(status int) {
+	if a.status == 0 {
+		a.status = status
+	}
+}
+
+func (a *lateAnswer) begin() {
+	if !a.begun {
+		a.begun = true
+		a.w.WriteHeader(a.status)
+	}
+}
+
+func (a *lateAnswer) Write(b []byte) (int, error) {
+	a.WriteHeader(http.StatusOK)
+	if a.status >= http.StatusBadRequest {
+		return len(b), nil // an error's text; the API has its own
+	}
+	a.begin()
+	// A server without a network connection sets no deadline.
+	_ = a.rc.SetWriteDeadline(time.Now().Add(a.within))
+	return a.w.Write(b)
+}
