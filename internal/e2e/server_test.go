@@ -16,6 +16,7 @@ import (
 	"codehub/api"
 	codehub "codehub/client"
 	"codehub/internal/e2e/proc"
+	"codehub/internal/pgtest"
 )
 
 // test is whoever a failure is told to.
@@ -43,10 +44,17 @@ func startBinary(t *testing.T, binary string, settings ...string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	if err := os.Chmod(dir, 0o755); err != nil { // the embedded database runs as another user
 		t.Fatal(err)
 	}
-	s := &server{test: test{t}, home: filepath.Join(dir, "data"), docker: env.docker}
+	return startIn(t, binary, filepath.Join(dir, "data"), settings...)
+}
+
+func startIn(t *testing.T, binary, home string, settings ...string) *server {
+	t.Helper()
+	s := &server{test: test{t}, home: home, docker: env.docker}
+	var err error
 	for _, kv := range settings {
 		if host, ok := strings.CutPrefix(kv, "DOCKER_HOST="); ok {
 			if s.docker, err = client.New(client.WithHost(host)); err != nil {
@@ -63,7 +71,6 @@ func startBinary(t *testing.T, binary string, settings ...string) *server {
 		}
 		s.Close()
 		s.sweep()
-		os.RemoveAll(dir)
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -72,6 +79,13 @@ func startBinary(t *testing.T, binary string, settings ...string) *server {
 	}
 	s.login()
 	return s
+}
+
+// database is one of a server's own that is there at once, and forgets when
+// the machine loses power.
+func database(t *testing.T) string {
+	t.Helper()
+	return pgtest.New(t, nil)
 }
 
 // again starts the server after it was killed or stopped.

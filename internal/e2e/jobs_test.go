@@ -1,0 +1,130 @@
+package e2e
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/client"
+
+	"codehub/api"
+)
+
+// A job goes on while the server is down, and is found again by the next: the
+// same container, begun once.
+func TestJobOutlivesTheServer(t *testing.T) {
+	t.Parallel()
+	for store, open := range stores {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			b, rng := open(t), seeded(t, 4)
+			f := startFailing(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s")...)
+			begun := f.countJobs()
+			id, home := f.filled("one", rng)
+			for _, o := range []struct{ kind, wish string }{{"archive", "ARCHIVED"}, {"restore", "STANDBY"}} {
+				ask := o.kind + ".job-started@" + id
+				f.arm(ask, "hold")
+				f.want(id, o.wish)
+				f.held(ask)
+				before, at := f.job(o.kind, id)
+				f.Kill()
+				if store == "folder" { // it needs nobody: it ends in the meantime
+					f.jobEnds(o.kind, id)
+				} else { // it waits for somebody who relays
+					time.Sleep(3 * time.Second)
+					if !f.jobRuns(o.kind, id) {
+						t.Errorf("the %s job did not wait for the server", o.kind)
+					}
+				}
+				if now, started := f.job(o.kind, id); now != before || started != at || before == "" {
+					t.Errorf("the job was %s (%s), and is %s (%s) now", before, at, now, started)
+				}
+				f.somewhere(b, id, home)
+				f.disarm()
+				f.again()
+				if o.kind == "archive" {
+					f.archived(b, id, home)
+				} else {
+					f.restored(id, home)
+				}
+				if all := begun.of(o.kind, id); len(all) != 1 || all[0] != before {
+					t.Errorf("%s jobs were started: %v, want %s alone", o.kind, all, before)
+				}
+			}
+			f.remove(id)
+		})
+	}
+}
+
+func (s *server) jobRuns(kind, id string) bool {
+	c, err := s.docker.ContainerInspect(s.Context(), "codehub-"+kind+"-"+id, client.ContainerInspectOptions{})
+	return err == nil && c.Container.State.Running
+}
+
+func (s *server) jobEnds(kind, id string) {
+	s.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for s.jobRuns(kind, id) {
+		if time.Now().After(deadline) {
+			s.Fatalf("the %s job of %s does not end", kind, id)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (s *server) killJob(kind, id string) {
+	s.Helper()
+	if _, err := s.docker.ContainerKill(s.Context(), "codehub-"+kind+"-"+id, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// A job is killed at its start, in its middle and at its end, told by what it
+// asks of the bucket: it is done over, and only once.
+func TestJobKilledWhileItWorks(t *testing.T) {
+	t.Parallel()
+	b, rng := s3Bucket(t), seeded(t, 5)
+	p := newBucketProxy(t, b)
+	s := start(t, append(b.via(p.URL), "CODEHUB_DELETE_GRACE=0s")...)
+	isMeta := func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, ".meta") }
+	isPart := func(r *http.Request) bool { return r.URL.Query().Has("partNumber") }
+	id, home := s.filled("one", rng)
+	for _, c := range []struct {
+		when, kind, wish string
+		at               func(r *http.Request) bool
+	}{
+		{"start", "archive", "ARCHIVED", func(r *http.Request) bool { return r.Method == http.MethodPut && isPart(r) }},
+		{"middle", "archive", "ARCHIVED", func(r *http.Request) bool { return r.Method == http.MethodPost && r.URL.Query().Has("uploadId") }},
+		{"end", "archive", "ARCHIVED", func(r *http.Request) bool { return r.Method == http.MethodPut && isMeta(r) }},
+		{"middle", "restore", "STANDBY", func(r *http.Request) bool {
+			return r.Method == http.MethodGet && !isMeta(r) && s.jobRuns("restore", id)
+		}},
+	} {
+		s.want(id, map[string]string{"archive": "STANDBY", "restore": "ARCHIVED"}[c.kind])
+		s.awaitPhase(id, map[string]string{"archive": "STANDBY", "restore": "ARCHIVED"}[c.kind])
+		caught := false
+		p.set(func(of string, _ int, r *http.Request) fault {
+			if of == id && !caught && c.at(r) {
+				caught = true
+				return hang
+			}
+			return pass
+		})
+		s.want(id, c.wish)
+		p.hangs(id)
+		s.killJob(c.kind, id)
+		s.somewhere(b, id, home)
+		p.letGo()
+		w := s.await(id, c.wish+" in spite of the kill at its "+c.when, func(w api.Workspace) bool { return w.Phase == c.wish && w.Operation == "NONE" })
+		if w.ErrorReason != nil {
+			t.Errorf("%s, %s: an error is left: %s: %s", c.kind, c.when, *w.ErrorReason, str(w.ErrorMessage))
+		}
+		if c.kind == "archive" {
+			s.archived(b, id, home)
+		} else {
+			s.restored(id, home)
+		}
+	}
+	s.remove(id)
+}
