@@ -1,0 +1,141 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/workspace"
+)
+
+// Owner is the name that the owner of a workspace logs in with.
+func (c *Controller) Owner(ctx context.Context, id workspace.ID) (username string, err error) {
+	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `
+			SELECT u.username FROM workspaces w JOIN users u ON u.id = w.owner_user_id WHERE w.id = $1`, id).Scan(&username)
+	})
+	if missing(err) {
+		return "", notFound("workspace")
+	}
+	return username, failed("read a workspace's owner", err)
+}
+
+// ClaimArchive records the archive that an operation of this claim is about to
+// make, before anything of it is in the bucket: what is not recorded is never
+// collected (design §3.9). It is false, and nothing is recorded, if the claim
+// is over. Again is no error.
+func (c *Controller) ClaimArchive(ctx context.Context, id workspace.ID, claim, key string) (ours bool, err error) {
+	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `
+			WITH claimed AS (
+				SELECT id, op_id FROM workspaces
+				WHERE id = $1 AND op_id = $2 AND operation IN ('ARCHIVING', 'CREATE_EMPTY_ARCHIVE')
+				FOR NO KEY UPDATE
+			), recorded AS (
+				INSERT INTO archives (key, workspace_id, archive_op_id)
+				SELECT $3, id, op_id FROM claimed
+				ON CONFLICT (key) DO NOTHING
+			)
+			SELECT EXISTS (SELECT FROM claimed)`, id, claim, key).Scan(&ours)
+	})
+	return ours, failed("record an archive that is to be made", err)
+}
+
+// Stored is an archive that was read back and found whole.
+type Stored struct {
+	ID      workspace.ID
+	Claim   string // of the operation that made it
+	Key     string // archive_key
+	Digest  string // SHA-256 of home.tar.zst, in hex
+	Size    int64  // bytes of home.tar.zst
+	Entries int64
+}
+
+// StoreArchive makes a verified archive the workspace's own and, if it was
+// made of a home, has that removed, in one transaction (design §3.8). It is
+// false, and nothing is written, if the claim is over or somebody wants the
+// workspace as it is.
+func (c *Controller) StoreArchive(ctx context.Context, a Stored) (stored bool, err error) {
+	const verb = "store an archive"
+	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		var err error
+		for range attempts {
+			err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
+				stored, err = storeArchive(ctx, tx, a)
+				return err
+			})
+			if !sacrificed(err) {
+				break
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return false, failed(verb, err)
+	}
+	return stored, nil
+}
+
+func storeArchive(ctx context.Context, tx pgx.Tx, a Stored) (bool, error) {
+	var w workspace.Workspace
+	err := tx.QueryRow(ctx, `SELECT `+coreColumns+` FROM workspaces WHERE id = $1 FOR NO KEY UPDATE`, a.ID).Scan(coreTargets(&w)...)
+	if missing(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if w.OpID != a.Claim || !mayStore(w) {
+		return false, nil
+	}
+	home := w.Home
+	if w.Operation == workspace.OpArchiving {
+		home.State = workspace.HomeRemoving
+	}
+	homeCtx, err := jsonOf(&home)
+	if err != nil {
+		return false, err
+	}
+	tag, err := tx.Exec(ctx, `
+		INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, verified_at)
+		VALUES ($1, $2, $3, $4, $5, $6, clock_timestamp())
+		ON CONFLICT (key) DO UPDATE SET digest = EXCLUDED.digest, size = EXCLUDED.size, entries = EXCLUDED.entries,
+			verified_at = EXCLUDED.verified_at, unprotected_since = NULL, superseded_at = NULL
+		WHERE archives.deleting_at IS NULL`, a.Key, a.ID, a.Claim, a.Digest, a.Size, a.Entries)
+	if err != nil {
+		return false, err
+	}
+	if tag.RowsAffected() == 0 {
+		return false, fmt.Errorf("archive %s is being removed", a.Key)
+	}
+	_, err = tx.Exec(ctx, `
+		UPDATE archives SET superseded_at = clock_timestamp()
+		WHERE workspace_id = $1 AND key <> $2 AND (key = $3 OR verified_at IS NOT NULL AND superseded_at IS NULL)`,
+		a.ID, a.Key, nullable(w.ArchiveKey))
+	if err != nil {
+		return false, err
+	}
+	_, err = tx.Exec(ctx, `
+		UPDATE workspaces SET archive_key = $2, archive_digest = $3, archive_size = $4, archive_entries = $5, home_ctx = $6,
+			updated_at = clock_timestamp()
+		WHERE id = $1`, a.ID, a.Key, a.Digest, a.Size, a.Entries, homeCtx)
+	return err == nil, err
+}
+
+// mayStore reports whether nobody has come in between: the removal of a home
+// must not follow unless it is archived for its owner, at rest, with no
+// container and with nobody waiting for it. What never had a home has nothing
+// to lose.
+func mayStore(w workspace.Workspace) bool {
+	switch w.Operation {
+	case workspace.OpCreateEmptyArchive:
+		return true
+	case workspace.OpArchiving:
+		return w.Home.State == workspace.HomeLive && w.DesiredState == workspace.DesiredArchived && w.DeletedAt == nil &&
+			w.CancelRequestedAt == nil &&
+			w.NextDesired != workspace.DesiredRunning && w.NextDesired != workspace.DesiredStandby &&
+			w.Conditions.Get(workspace.ContainerReady).Reason == workspace.ReasonNoContainer
+	}
+	return false
+}

@@ -1,0 +1,248 @@
+package postgres_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// archiving is a workspace that is being archived, and what its operation has
+// come to.
+func (e *env) archiving(owner workspace.Caller, s state) (workspace.Workspace, postgres.Stored) {
+	e.Helper()
+	all := state{
+		"operation": "ARCHIVING", "desired_state": "ARCHIVED", "phase": "STANDBY", "conditions": noContainer,
+		"home_ctx": `{"state": "live", "claim": "home"}`,
+	}
+	for column, v := range s {
+		all[column] = v
+	}
+	w := e.workspace(owner, all)
+	return w, postgres.Stored{
+		ID: w.ID, Claim: w.OpID, Key: fmt.Sprintf("installation/%s/%s/home.tar.zst", w.ID, w.OpID), Digest: "abc", Size: 7, Entries: 3,
+	}
+}
+
+func TestOwner(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	c := postgres.NewController(e.conn())
+	w := e.workspace(e.user("ann"), nil)
+	if got := must(c.Owner(t.Context(), w.ID))(t); got != "ann" {
+		t.Errorf("%q", got)
+	}
+	_, err := c.Owner(t.Context(), workspace.ID(uuid.NewString()))
+	wantCode(t, err, workspace.CodeNotFound)
+}
+
+// What is about to be made is recorded, once, and only for the claim that is
+// under way.
+func TestClaimArchive(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	c := postgres.NewController(e.conn())
+	ann := e.user("ann")
+	recorded := func(key string) int { return query[int](e, `SELECT count(*) FROM archives WHERE key = $1`, key) }
+	for _, op := range []string{"ARCHIVING", "CREATE_EMPTY_ARCHIVE"} {
+		w, a := e.archiving(ann, state{"operation": op})
+		for range 2 {
+			if !must(c.ClaimArchive(t.Context(), w.ID, w.OpID, a.Key))(t) || recorded(a.Key) != 1 {
+				t.Errorf("%s is not recorded", op)
+			}
+		}
+		if must(c.ClaimArchive(t.Context(), w.ID, uuid.NewString(), a.Key+"x"))(t) || recorded(a.Key+"x") != 0 {
+			t.Errorf("%s: a claim that is over is recorded", op)
+		}
+	}
+	w, a := e.archiving(ann, state{"operation": "RESTORING"})
+	if must(c.ClaimArchive(t.Context(), w.ID, w.OpID, a.Key))(t) || recorded(a.Key) != 0 {
+		t.Error("recorded for an operation that makes none")
+	}
+	if must(c.ClaimArchive(t.Context(), workspace.ID(uuid.NewString()), uuid.NewString(), a.Key))(t) {
+		t.Error("recorded for no workspace")
+	}
+}
+
+func TestStoreArchive(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	c := postgres.NewController(e.conn())
+	ann := e.user("ann")
+	w, a := e.archiving(ann, nil)
+	earlier, _ := e.archive(w.ID, state{"verified_at": time.Now(), "superseded_at": time.Now().Add(-time.Hour)})
+	older, _ := e.archive(w.ID, state{"verified_at": time.Now()})
+	broken, _ := e.archive(w.ID, nil)
+	e.set(w.ID, state{"archive_key": earlier})
+	must(c.ClaimArchive(t.Context(), w.ID, w.OpID, a.Key))(t)
+	e.exec(`UPDATE archives SET unprotected_since = now() WHERE key = $1`, a.Key)
+
+	before := query[time.Time](e, `SELECT clock_timestamp()`)
+	for range 2 { // the second finds the home in removing
+		stored := must(c.StoreArchive(t.Context(), a))(t)
+		got := e.read(w.ID)
+		if got.ArchiveKey != a.Key || got.ArchiveDigest != "abc" || got.ArchiveSize != 7 || got.ArchiveEntries != 3 ||
+			got.Home != (workspace.Home{State: workspace.HomeRemoving, Claim: "home"}) || got.Operation != workspace.OpArchiving || got.OpID != w.OpID {
+			t.Fatalf("stored %v: %+v", stored, got)
+		}
+	}
+	type generation struct {
+		verified, superseded, unprotected *time.Time
+		digest                            string
+	}
+	read := func(key string) (g generation) {
+		t.Helper()
+		err := e.raw.QueryRow(t.Context(), `SELECT verified_at, superseded_at, unprotected_since, digest FROM archives WHERE key = $1`, key).
+			Scan(&g.verified, &g.superseded, &g.unprotected, &g.digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	if g := read(a.Key); g.verified == nil || g.superseded != nil || g.unprotected != nil || g.digest != "abc" {
+		t.Errorf("the new one: %+v", g)
+	}
+	if g := read(earlier); g.superseded == nil || g.superseded.Before(before) {
+		t.Errorf("the one before: %+v", g)
+	}
+	if g := read(older); g.superseded == nil {
+		t.Errorf("one that was given up: %+v", g)
+	}
+	if g := read(broken); g.superseded != nil {
+		t.Errorf("one that never was: %+v", g)
+	}
+}
+
+// Whoever comes in between keeps the home: nothing of the archive is stored
+// then, not even beside the workspace.
+func TestStoreArchiveUnlessSomebodyCame(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	c := postgres.NewController(e.conn())
+	ann := e.user("ann")
+	for name, s := range map[string]state{
+		"another claim":           {"op_id": uuid.NewString()},
+		"the operation is over":   {"operation": "NONE"},
+		"another operation":       {"operation": "RESTORING", "op_id": nil},
+		"the home is not live":    {"home_ctx": `{"state": "filling", "claim": "home"}`},
+		"the home is going":       {"home_ctx": `{"state": "removing", "claim": "home"}`},
+		"wanted at rest":          {"desired_state": "STANDBY"},
+		"wanted awake":            {"desired_state": "RUNNING"},
+		"deleted":                 {"deleted_at": time.Now()},
+		"cancelled":               {"cancel_requested_at": time.Now()},
+		"to be awake next":        {"next_desired_state": "RUNNING"},
+		"to be at rest next":      {"next_desired_state": "STANDBY"},
+		"a container has come":    {"conditions": container},
+		"a container has exited":  {"conditions": exited},
+		"containers are not seen": {"conditions": `{}`},
+	} {
+		w, a := e.archiving(ann, nil)
+		must(c.ClaimArchive(t.Context(), w.ID, w.OpID, a.Key))(t)
+		if s["operation"] == "RESTORING" {
+			s = state{"operation": "RESTORING", "op_id": w.OpID}
+		}
+		e.set(w.ID, s)
+		before := e.row(w.ID)
+		if must(c.StoreArchive(t.Context(), a))(t) {
+			t.Errorf("%s: stored", name)
+		}
+		if e.row(w.ID) != before || query[bool](e, `SELECT verified_at IS NOT NULL FROM archives WHERE key = $1`, a.Key) {
+			t.Errorf("%s: something was written", name)
+		}
+	}
+	if must(c.StoreArchive(t.Context(), postgres.Stored{ID: workspace.ID(uuid.NewString()), Claim: uuid.NewString(), Key: "k"}))(t) {
+		t.Error("stored for no workspace")
+	}
+	// To be archived and deleted next is no objection.
+	for name, s := range map[string]state{
+		"to be deleted next":  {"next_desired_state": "DELETED"},
+		"to be archived next": {"next_desired_state": "ARCHIVED"},
+		"a forced stop":       {"force_stop_requested_at": time.Now()},
+	} {
+		w, a := e.archiving(ann, nil)
+		e.set(w.ID, s)
+		if !must(c.StoreArchive(t.Context(), a))(t) {
+			t.Errorf("%s: not stored", name)
+		}
+	}
+}
+
+// What never had a home has nothing to lose: the claim alone counts.
+func TestStoreEmptyArchive(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	c := postgres.NewController(e.conn())
+	w, a := e.archiving(e.user("ann"), state{
+		"operation": "CREATE_EMPTY_ARCHIVE", "home_ctx": `{"state": "absent"}`, "phase": "PENDING", "conditions": nothing,
+		"next_desired_state": "RUNNING",
+	})
+	if !must(c.StoreArchive(t.Context(), a))(t) {
+		t.Fatal("not stored")
+	}
+	if got := e.read(w.ID); got.ArchiveKey != a.Key || got.Home.State != workspace.HomeAbsent {
+		t.Errorf("%+v", got)
+	}
+}
+
+// An archive that garbage collection has begun to remove becomes nobody's.
+func TestStoreArchiveThatIsGoing(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	c := postgres.NewController(e.conn())
+	w, a := e.archiving(e.user("ann"), nil)
+	must(c.ClaimArchive(t.Context(), w.ID, w.OpID, a.Key))(t)
+	e.exec(`UPDATE archives SET deleting_at = now() WHERE key = $1`, a.Key)
+	before := e.row(w.ID)
+	if stored, err := c.StoreArchive(t.Context(), a); err == nil || stored {
+		t.Errorf("stored %v, %v", stored, err)
+	}
+	if e.row(w.ID) != before {
+		t.Error("something was written")
+	}
+}
+
+// A look from before the archive was stored takes nothing of it back, whatever
+// it came to.
+func TestStoredArchiveStays(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	c := postgres.NewController(e.conn())
+	ann := e.user("ann")
+	now := soon(0)
+	for name, c1 := range map[string]struct {
+		change func(*workspace.Workspace)
+		claim  bool
+		lands  bool
+	}{
+		"conditions": {func(w *workspace.Workspace) {
+			w.Conditions = w.Conditions.With(workspace.ArchiveReady, false, workspace.ReasonNoArchive, "", now)
+		}, false, true},
+		"progress": {func(w *workspace.Workspace) { w.Progress = &workspace.Progress{Step: "packing"} }, false, true},
+		"a cancellation": {func(w *workspace.Workspace) {
+			w.Operation, w.OpID, w.OpStartedAt = workspace.OpNone, "", nil
+		}, true, false},
+		"a failure": {func(w *workspace.Workspace) {
+			w.Operation, w.OpID, w.OpStartedAt = workspace.OpNone, "", nil
+			w.ErrorReason, w.ErrorMessage, w.ErrorCount, w.Phase = workspace.ErrDataLost, "the volume is gone", 1, workspace.PhaseError
+		}, true, false},
+	} {
+		w, a := e.archiving(ann, nil)
+		seen := e.read(w.ID)
+		if !must(c.StoreArchive(t.Context(), a))(t) {
+			t.Fatal("not stored")
+		}
+		next := seen
+		c1.change(&next)
+		if landed := apply(t, c, postgres.Change{Seen: seen, Next: next, Claim: c1.claim})[0]; landed != c1.lands {
+			t.Errorf("%s: landed %v", name, landed)
+		}
+		got := e.read(w.ID)
+		if got.ArchiveKey != a.Key || got.ArchiveDigest != a.Digest || got.Home.State != workspace.HomeRemoving || got.Operation != workspace.OpArchiving {
+			t.Errorf("%s took it back: %+v", name, got)
+		}
+	}
+}
