@@ -19,7 +19,7 @@ export CODEHUB_TEST_IMAGE := $(TEST_IMAGE)
 TESTFLAGS ?=
 PACKAGES ?= ./...
 
-.PHONY: help run test bench build image images lint clean images-now
+.PHONY: help run test soak bench build image images lint clean images-now
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,15 @@ test: ## installs what the tests need, builds all, and runs every test
 	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
 	@echo "test: go test -race $(PACKAGES)"
 	@scripts/with-docker.sh go test -race -count=1 -timeout 30m -p 2 $(TESTFLAGS) $(PACKAGES)
+
+# How many random lives of workspaces; SEED=… repeats the choices of an earlier run.
+SOAK ?= 500
+
+soak: ## crashes, outages and random lives of workspaces, SOAK=500 of them
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory build
+	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
+	@SOAK=$(SOAK) scripts/with-docker.sh go test -count=1 -timeout 0 -v -run '^Test(RandomLives|KilledAt|Job|Bucket|.*FullDisk)' $(TESTFLAGS) ./internal/e2e
 
 bench: ## prints the benchmarks, one line a figure
 	@scripts/setup.sh test

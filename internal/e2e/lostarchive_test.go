@@ -3,9 +3,7 @@ package e2e
 import (
 	"archive/tar"
 	"bytes"
-	"crypto/sha256"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -169,7 +167,7 @@ func (s *server) hostile(object, meta string) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	m.Describe(archive.Stats{Entries: 3, Files: 1, Size: int64(b.Len()), SHA256: fmt.Sprintf("%x", sha256.Sum256(b.Bytes()))})
+	m.Describe(archive.Stats{Entries: 3, Files: 1, Size: int64(b.Len()), SHA256: digest(b.String())})
 	raw, err := m.Encode()
 	if err != nil {
 		s.Fatal(err)
