@@ -170,6 +170,9 @@ func (p *bucketProxy) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *bucketProxy) act(f fault, wait chan struct{}, w http.ResponseWriter, r *http.Request) {
+	if f == cutRequest && r.ContentLength <= 0 {
+		f = refuse // it has no middle
+	}
 	switch f {
 	case refuse:
 		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {

@@ -1,0 +1,74 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os/exec"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"codehub/internal/e2e/proc"
+)
+
+// A person archives a workspace, sees how far it is, opens its address, brings
+// it back with one click, and finds their file.
+func TestArchiveJourney(t *testing.T) {
+	t.Parallel()
+	bk := s3Bucket(t)
+	p := newBucketProxy(t, bk)
+	s := start(t, append(bk.via(p.URL), "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "COORDINATOR_IDLE_INTERVAL=2s")...)
+	b := newBrowser(t)
+	b.login(s.URL, proc.AdminPassword)
+	id := s.createDesired("compiler", "STANDBY")
+	s.awaitPhase(id, "STANDBY")
+	// See journey_test.go; and something to show progress with.
+	home := s.folder(id)
+	settings := home + "/.local/share/code-server/User/settings.json"
+	out, err := exec.CommandContext(t.Context(), "sed", "-i",
+		`s/^{/{\n  "terminal.integrated.gpuAcceleration": "off", "window.confirmBeforeClose": "never",/`, settings).CombinedOutput()
+	if err != nil {
+		t.Fatalf("turn the terminal's canvas off: %v: %s", err, out)
+	}
+	card := func(phase, operation string) string {
+		return fmt.Sprintf(`(c => c?.dataset.phase === %q && c.dataset.operation === %q)(document.getElementById('ws-%s'))`, phase, operation, id)
+	}
+	b.do("open it", chromedp.Navigate(s.URL+"/w/"+id+"/"))
+	b.terminal()
+	b.shell("echo $((6 * 7))-works | tee proof.txt", "42-works")
+
+	// The bucket is made to wait where the upload ends, and where the download
+	// is half way: that is when a person looks.
+	p.set(func(of string, _ int, r *http.Request) fault {
+		if of == id && (r.Method == http.MethodPost || r.Method == http.MethodGet && s.jobRuns("restore", id)) {
+			return hang
+		}
+		return pass
+	})
+	b.do("go back to the list", chromedp.Navigate(s.URL+"/"), until(card("RUNNING", "NONE")))
+	b.do("archive it", chromedp.Click("#menu-"+id+" summary"), chromedp.WaitVisible("#"+cssID(id+"-archive")))
+	b.shot("archive")
+	b.do("archive it", chromedp.Click("#"+cssID(id+"-archive")))
+	b.do("see how far it is", until(card("STANDBY", "ARCHIVING")),
+		until(fmt.Sprintf(`document.querySelector('#ws-%s progress') !== null && /[1-9]/.test(document.querySelector('#ws-%s .progress-text')?.innerText ?? '')`, id, id)))
+	b.shot("archiving")
+	p.hangs(id)
+	p.letGo()
+	b.do("see it archived", until(card("ARCHIVED", "NONE")))
+	b.shot("archived")
+	s.noHome(id)
+
+	b.do("open its address", chromedp.Navigate(s.URL+"/w/"+id+"/"), chromedp.WaitVisible("#"+cssID(id+"-start")))
+	b.shot("restore-needed")
+	b.do("restore it", chromedp.Click("#"+cssID(id+"-start")),
+		until(`document.querySelector('#wait progress') !== null`))
+	p.hangs(id)
+	b.shot("restoring")
+	p.set(nil)
+	p.letGo()
+	b.terminal() // the page has entered by itself
+	b.shell("cat proof.txt", "42-works")
+	b.shot("file-is-there")
+	s.remove(id)
+	s.noHome(id)
+}
