@@ -60,6 +60,9 @@ type Config struct {
 	// IsToken tells codehub's API tokens from other credentials.
 	IsToken func(string) bool
 
+	// Moved lists the workspaces that once had another id, by that; optional.
+	Moved func(context.Context) (map[string]workspace.ID, error)
+
 	// RouteAge is how long a route is used without an event; optional, 60 s.
 	RouteAge time.Duration
 	// CheckInterval is how often the routes behind open connections are
@@ -77,6 +80,7 @@ type Proxy struct {
 	origins  origins
 	secrets  secrets
 	routes   *routes
+	moves    moves
 	open     *connections
 	check    time.Duration
 	copyLog  *log.Logger // of the reverse proxy: connections that broke off
@@ -96,6 +100,7 @@ func New(c Config) *Proxy {
 		origins: newOrigins(c.PublicURL),
 		secrets: secrets{cookies: append([]string{runtime.SecretCookie}, c.CookieNames...), isToken: c.IsToken},
 		routes:  newRoutes(c.Store, c.Runtime, open, c.RouteAge),
+		moves:   moves{load: c.Moved, now: time.Now},
 		open:    open,
 		check:   c.CheckInterval,
 		copyLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
@@ -118,6 +123,9 @@ func (p *Proxy) Wrap(next http.Handler) http.Handler {
 
 // ServeHTTP serves /w/ and what is under it.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if p.redirectMoved(w, r) {
+		return
+	}
 	t, ok := parseTarget(r)
 	switch {
 	case !ok:
@@ -149,6 +157,11 @@ func (p *Proxy) OpenConnections() int { return p.open.count() }
 // look after the event. While the database does not answer, nothing is known
 // and nobody is cut off.
 func (p *Proxy) Run(ctx context.Context) error {
+	if p.moves.load != nil {
+		if _, err := p.moves.find(ctx, ""); err != nil && ctx.Err() == nil {
+			p.log.WarnContext(ctx, "old addresses are looked up when they are asked for", "err", err)
+		}
+	}
 	tick := time.NewTicker(p.check)
 	defer tick.Stop()
 	for {

@@ -1,0 +1,264 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/workspace"
+)
+
+// Actions of import-m1 in the audit log.
+const (
+	AuditUserImport = "user.import"
+	AuditImport     = "workspace.import"
+)
+
+// importKey names the lock of import-m1 among the database's advisory locks.
+const importKey int64 = 0x636f646568756206
+
+// LockImport makes this the only import-m1 at work on the database, until
+// release; CodeOperationInProgress if there is another. Should the connection
+// that holds the lock be lost, the claims still keep two imports apart.
+func (db *DB) LockImport(ctx context.Context) (release func(), err error) {
+	const verb = "take the import's lock"
+	conn, err := db.pool.Acquire(ctx)
+	if err != nil {
+		return nil, failed(verb, err)
+	}
+	var got bool
+	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, importKey).Scan(&got); err != nil || !got {
+		conn.Release()
+		if err != nil {
+			return nil, failed(verb, err)
+		}
+		return nil, workspace.Errorf(workspace.CodeOperationInProgress, "another import-m1 is at work on this database")
+	}
+	return func() {
+		// Not back to the pool: the lock is the session's.
+		_ = conn.Hijack().Close(context.WithoutCancel(ctx))
+	}, nil
+}
+
+// HasAdmin reports whether there is an administrator.
+func (db *DB) HasAdmin(ctx context.Context) (bool, error) {
+	var has bool
+	err := db.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM users WHERE admin AND NOT disabled)`).Scan(&has)
+	return has, failed("look for administrators", err)
+}
+
+// ImportedUsers returns the users of the first version that are here, by their
+// ids there; those removed since, too.
+func (db *DB) ImportedUsers(ctx context.Context) (map[string]string, error) {
+	return idsByOld[string](ctx, db, "list the imported users", `SELECT old_id, user_id FROM m1_users`)
+}
+
+// Moved returns the workspaces of the first version that are here, by their
+// ids there.
+func (db *DB) Moved(ctx context.Context) (map[string]workspace.ID, error) {
+	return idsByOld[workspace.ID](ctx, db, "list the imported workspaces",
+		`SELECT old_id, workspace_id FROM m1_workspaces WHERE imported_at IS NOT NULL`)
+}
+
+func idsByOld[T ~string](ctx context.Context, db *DB, verb, sql string) (map[string]T, error) {
+	rows, err := db.pool.Query(ctx, sql)
+	if err != nil {
+		return nil, failed(verb, err)
+	}
+	ids := map[string]T{}
+	var old, id string
+	_, err = pgx.ForEachRow(rows, []any{&old, &id}, func() error {
+		ids[old] = T(id)
+		return nil
+	})
+	if err != nil {
+		return nil, failed(verb, err)
+	}
+	return ids, nil
+}
+
+// ImportUser adds a user of the first version under the id that u brings along.
+// CodeNameTaken if the username is, in whatever case.
+func (db *DB) ImportUser(ctx context.Context, oldID string, u User) error {
+	return db.tx(ctx, "import a user", func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `
+			INSERT INTO users (id, username, username_key, password_hash, admin, created_at)
+			VALUES ($1, $2, $3, $4, $5, $6)`,
+			u.ID, u.Username, usernameKey(u.Username), u.PasswordHash, u.Admin, u.CreatedAt)
+		if violates(err, "users_username_key") {
+			return &workspace.Error{Code: workspace.CodeNameTaken, Message: fmt.Sprintf("the username %q is taken", u.Username), Err: err}
+		}
+		if err != nil {
+			return err
+		}
+		return recordUser(ctx, tx, oldID, u.ID, map[string]any{"username": u.Username, "admin": u.Admin, "old_id": oldID})
+	})
+}
+
+// GrantAdmin makes a user an administrator.
+func (db *DB) GrantAdmin(ctx context.Context, userID string) error {
+	return db.tx(ctx, "make an administrator", func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `UPDATE users SET admin = true WHERE id = $1`, userID); err != nil {
+			return err
+		}
+		return audit(ctx, tx, workspace.System, AuditUserImport, userID, map[string]any{"admin": true})
+	})
+}
+
+// JoinUser has a user of the first version be one who is here already.
+func (db *DB) JoinUser(ctx context.Context, oldID, userID string) error {
+	return db.tx(ctx, "join a user", func(tx pgx.Tx) error {
+		return recordUser(ctx, tx, oldID, userID, map[string]any{"joined": true, "old_id": oldID})
+	})
+}
+
+func recordUser(ctx context.Context, tx pgx.Tx, oldID, userID string, details map[string]any) error {
+	if _, err := tx.Exec(ctx, `INSERT INTO m1_users (old_id, user_id) VALUES ($1, $2)`, oldID, userID); err != nil {
+		return err
+	}
+	return audit(ctx, tx, workspace.System, AuditUserImport, userID, details)
+}
+
+// Import is what the database knows of a workspace of the first version.
+type Import struct {
+	OldID       string
+	ID          workspace.ID
+	ArchiveOpID string // of the last try to copy the home; empty if there was none
+	Done        bool   // it is a workspace here; nothing may be copied to it any more
+}
+
+// Imports lists the imports that were begun, by the workspaces' ids there.
+func (db *DB) Imports(ctx context.Context) (map[string]Import, error) {
+	const verb = "list the imports"
+	rows, err := db.pool.Query(ctx, `SELECT old_id, workspace_id, archive_op_id, imported_at IS NOT NULL FROM m1_workspaces`)
+	if err != nil {
+		return nil, failed(verb, err)
+	}
+	imports := map[string]Import{}
+	var i Import
+	_, err = pgx.ForEachRow(rows, []any{&i.OldID, &i.ID, orEmpty(&i.ArchiveOpID), &i.Done}, func() error {
+		imports[i.OldID] = i
+		return nil
+	})
+	if err != nil {
+		return nil, failed(verb, err)
+	}
+	return imports, nil
+}
+
+// ClaimImport records that the home of i is about to be copied under
+// i.ArchiveOpID; every try has one of its own. It returns those of earlier
+// tries, which can no longer be finished and whose objects the caller removes.
+// CodeGone if the import is done.
+func (db *DB) ClaimImport(ctx context.Context, i Import) (abandoned []string, err error) {
+	err = db.pool.QueryRow(ctx, `
+		INSERT INTO m1_workspaces AS m (old_id, workspace_id, archive_op_id) VALUES ($1, $2, $3)
+		ON CONFLICT (old_id) DO UPDATE SET archive_op_id = EXCLUDED.archive_op_id, claimed_at = now(),
+			abandoned = array_remove(m.abandoned || m.archive_op_id, NULL)
+		WHERE m.imported_at IS NULL AND m.workspace_id = EXCLUDED.workspace_id
+		RETURNING abandoned::text[]`,
+		i.OldID, i.ID, nullable(i.ArchiveOpID)).Scan(&abandoned)
+	if missing(err) {
+		return nil, importOver()
+	}
+	return abandoned, failed("claim an import", err)
+}
+
+// ForgetAbandoned records that the objects of earlier tries are removed.
+func (db *DB) ForgetAbandoned(ctx context.Context, oldID string, abandoned []string) error {
+	_, err := db.pool.Exec(ctx, `
+		UPDATE m1_workspaces SET abandoned = ARRAY(SELECT unnest(abandoned) EXCEPT SELECT unnest($2::uuid[]))
+		WHERE old_id = $1`, oldID, abandoned)
+	return failed("forget unfinished copies", err)
+}
+
+func importOver() error {
+	return workspace.Errorf(workspace.CodeGone, "another import-m1 has taken this workspace over or brought it here")
+}
+
+// ImportedWorkspace is what FinishImport makes a workspace of.
+type ImportedWorkspace struct {
+	Import
+	NewWorkspace
+	OwnerID   string
+	CreatedAt time.Time
+	// Named is the name to take if n others, counted from NewWorkspace.Name,
+	// are taken.
+	Named func(n int) string
+	// Home is the verified archive of the home; nil if there is no home yet.
+	Home *workspace.Archive
+}
+
+// FinishImport makes the workspace, under the claim of its Import, and with it
+// ends the import for good. Its home is its archive, from which the controller
+// restores it like any other. A workspace that is to run and may not, by the
+// limits, is desired STANDBY. CodeGone if the claim is no longer this one.
+func (db *DB) FinishImport(ctx context.Context, n ImportedWorkspace) (w workspace.Workspace, err error) {
+	err = db.tx(ctx, "finish an import", func(tx pgx.Tx) error {
+		desired := n.Desired
+		if desired == workspace.DesiredRunning {
+			if err := lockLimits(ctx, tx); err != nil {
+				return err
+			}
+			switch err := db.checkLimits(ctx, tx, n.OwnerID, n.ID); {
+			case workspace.CodeOf(err) == workspace.CodeLimitExceeded:
+				desired = workspace.DesiredStandby
+			case err != nil:
+				return err
+			}
+		}
+		tag, err := tx.Exec(ctx, `
+			UPDATE m1_workspaces SET imported_at = now()
+			WHERE old_id = $1 AND workspace_id = $2 AND archive_op_id IS NOT DISTINCT FROM $3 AND imported_at IS NULL`,
+			n.OldID, n.ID, nullable(n.ArchiveOpID))
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			return importOver()
+		}
+		if w, err = insertImported(ctx, tx, n, desired); err != nil {
+			return err
+		}
+		if h := n.Home; h != nil {
+			if _, err := tx.Exec(ctx, `
+				INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, verified_at)
+				VALUES ($1, $2, $3, $4, $5, $6, now())`, h.Key, n.ID, h.OpID, h.Digest, h.Size, h.Entries); err != nil {
+				return err
+			}
+		}
+		return audit(ctx, tx, workspace.System, AuditImport, string(n.ID),
+			map[string]any{"name": w.Name, "desired_state": w.DesiredState, "old_id": n.OldID, "owner": n.OwnerID})
+	})
+	return w, err
+}
+
+// maxNames bounds how many names are tried.
+const maxNames = 10_000
+
+func insertImported(ctx context.Context, tx pgx.Tx, n ImportedWorkspace, desired workspace.DesiredState) (w workspace.Workspace, err error) {
+	home := workspace.Archive{}
+	if n.Home != nil {
+		home = *n.Home
+	}
+	for try := range maxNames {
+		name := n.Name
+		if try > 0 {
+			name = n.Named(try)
+		}
+		err = tx.QueryRow(ctx, `
+			INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, instance_backend, storage_backend,
+				home_store_key, desired_state, created_at, archive_op_id, archive_key, archive_digest, archive_size, archive_entries)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+			ON CONFLICT (owner_user_id, name) WHERE deleted_at IS NULL DO NOTHING RETURNING `+workspaceColumns,
+			n.ID, n.OwnerID, name, n.Description, n.Memo, n.ImageRef, n.InstanceBackend, n.StorageBackend,
+			n.ID.VolumeName(), desired, n.CreatedAt, nullable(home.OpID), nullable(home.Key), home.Digest, home.Size, home.Entries).
+			Scan(workspaceTargets(&w)...)
+		if !missing(err) {
+			return w, err
+		}
+	}
+	return w, nameTaken(n.Name, nil)
+}
