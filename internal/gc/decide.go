@@ -1,0 +1,275 @@
+package gc
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"codehub/internal/bucket"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// Settings are how long archives are kept.
+type Settings = postgres.CollectionSettings
+
+// view is all that the decision about one workspace's archives is made of.
+type view struct {
+	now        time.Time // the database's
+	listedAt   time.Time // the same, before the bucket was listed
+	restoredAt time.Time // zero: never
+	set        Settings
+	prefix     string // of this installation's keys
+
+	holder    postgres.Holder
+	records   map[string]record
+	listed    map[string]listed
+	described map[string]described
+}
+
+// decision is what becomes of one archive, and what is to be written of it.
+type decision struct {
+	item    Item
+	finding postgres.Finding
+	changes bool // the finding says something new
+	there   bool // the bucket has something of it
+}
+
+// decide decides about every archive of one workspace that the bucket or the
+// database knows, in the order of their keys.
+func decide(v view) []decision {
+	keys := map[string]bool{}
+	for k := range v.records {
+		keys[k] = true
+	}
+	for k := range v.listed {
+		keys[k] = true
+	}
+	over, held := v.deleted()
+	if over && v.holder.ArchiveKey != "" {
+		keys[v.holder.ArchiveKey] = true
+	}
+	ranks := v.ranks()
+	out := make([]decision, 0, len(keys))
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		d := decision{item: Item{Key: key, Workspace: v.holder.ID, Name: v.holder.Name, Size: v.listed[key].size}}
+		r, recorded := v.records[key]
+		l := v.listed[key]
+		switch {
+		case recorded && r.DeletingAt != nil:
+			d.item.Verdict, d.item.Reason = Remove, "it is being removed"
+		case over:
+			d.item.Verdict, d.item.Reason = Remove, "its workspace was deleted on "+moment(*v.holder.DeletedAt)
+		case v.holder.DeletedAt != nil:
+			d.item.Verdict, d.item.Reason = Keep, held
+		default:
+			v.living(&d.item, key, ranks)
+		}
+		if d.item.Verdict == Keep && !recorded && v.described[key].meta != nil {
+			d.item.Verdict = Found
+		}
+		d.there = l.home || l.meta
+		d.finding, d.changes = v.finding(key, d.item)
+		out = append(out, d)
+	}
+	return out
+}
+
+// deleted says of a deleted workspace whether all of its archives go; else what
+// they are waiting for.
+func (v view) deleted() (over bool, held string) {
+	w := v.holder
+	if w.DeletedAt == nil {
+		return false, ""
+	}
+	began := later(*w.DeletedAt, v.restoredAt)
+	if due := began.Add(v.set.DeleteGrace); v.now.Before(due) {
+		return false, "the deletion of its workspace can be taken back until " + moment(due)
+	}
+	if w.Operation != workspace.OpNone || w.Home != workspace.HomeAbsent {
+		return false, "its deleted workspace still has a home"
+	}
+	// Somebody worked in it after it was deleted, as far as this database
+	// knows: the deletion was taken back in a time that it does not remember.
+	for key, l := range v.listed {
+		r, recorded := v.records[key]
+		switch d := v.described[key]; {
+		case !l.complete(), recorded && !r.Found:
+			continue
+		case recorded && !r.CreatedAt.After(*w.DeletedAt):
+			continue
+		case !recorded && d.meta != nil && !d.meta.CreatedAt.After(*w.DeletedAt):
+			continue
+		case !recorded && d.meta == nil && !l.modified.After(*w.DeletedAt):
+			continue
+		}
+		return false, "its workspace was archived after it was deleted: the deletion comes from a backup of the database"
+	}
+	return true, ""
+}
+
+// living decides about an archive of a workspace that is not deleted.
+func (v view) living(item *Item, key string, ranks map[string]int) {
+	w := v.holder
+	r, recorded := v.records[key]
+	l := v.listed[key]
+	keep := func(format string, args ...any) { item.Verdict, item.Reason = Keep, fmt.Sprintf(format, args...) }
+	switch {
+	case !strings.HasPrefix(key, v.prefix):
+		item.Verdict, item.Reason = Unknown, "it is in another installation's part of the bucket"
+	case key == w.ArchiveKey && v.currentMissing():
+		item.Verdict, item.Reason = Missing, "it is the workspace's current archive"
+	case key == w.ArchiveKey:
+		keep("it is the workspace's current archive")
+	case v.making(r, l):
+		keep("it is being made")
+	case !recorded && !l.complete():
+		item.Verdict, item.Reason = Unknown, "it is not complete, and the database does not know it"
+	case !recorded && v.described[key].meta == nil:
+		item.Verdict, item.Reason = Unknown, "its .meta says nothing that can be used: "+v.described[key].why
+	case !recorded:
+		keep("it is complete, and the database does not know it")
+	case v.since(r):
+		keep("it was made while the bucket was listed")
+	case r.known() && !l.complete():
+		item.Verdict, item.Reason = Missing, "it is an earlier archive of the workspace"
+	case key == w.RecoverKey:
+		keep("the workspace is to be recovered from it")
+	case w.Phase == workspace.PhaseError || w.ErrorReason.Final():
+		keep("its workspace is in an error state")
+	case v.currentMissing():
+		keep("the workspace's current archive is not in the bucket")
+	case r.Found && r.SupersededAt == nil:
+		keep("it was found in the bucket, and nobody has used it yet")
+	case r.wasCurrent():
+		n := v.set.Keep
+		if w.ArchiveKey == "" {
+			n = max(n, 1) // the last one, until there is a next
+		}
+		if rank := ranks[key]; rank < n {
+			keep("it is earlier archive %d of %d that are kept", rank+1, n)
+			return
+		}
+		v.unprotected(item, r, "newer ones have replaced it")
+	case l.complete() && w.Home != workspace.HomeLive && v.newest(r):
+		keep("it is complete, and newer than what the workspace has")
+	case l.complete():
+		v.unprotected(item, r, "what made it ended without it")
+	default:
+		v.unprotected(item, r, "its upload was never finished")
+	}
+}
+
+// unprotected lets an archive go once nothing has held on to it for the delay.
+func (v view) unprotected(item *Item, r record, why string) {
+	since := v.now
+	if r.UnprotectedSince != nil {
+		since = *r.UnprotectedSince
+	}
+	if r.SupersededAt != nil {
+		since = later(since, *r.SupersededAt)
+	}
+	due := later(since, v.restoredAt).Add(v.set.Delay)
+	item.Verdict, item.Reason = Remove, why
+	if v.now.Before(due) {
+		item.Verdict, item.Due = Wait, &due
+	}
+}
+
+// finding is what is to be written of an archive, and whether that is news.
+func (v view) finding(key string, item Item) (f postgres.Finding, changes bool) {
+	r, recorded := v.records[key]
+	l := v.listed[key]
+	if item.Verdict == Unknown || item.Verdict == Keep && !recorded {
+		return f, false
+	}
+	f = postgres.Finding{
+		Key: key, OpID: cmp.Or(bucket.ParseKey(key).OpID, uuid.Nil.String()), Add: !recorded,
+		Missing:     item.Verdict == Missing || item.Verdict == Remove && !l.home && !l.meta,
+		Unprotected: item.Verdict == Wait || item.Verdict == Remove,
+		Delete:      item.Verdict == Remove,
+	}
+	if m := v.described[key].meta; m != nil {
+		f.Complete, f.Digest, f.Size, f.Entries, f.CreatedAt = true, m.SHA256, m.Size, m.Entries, m.CreatedAt
+	}
+	changes = f.Add || f.Complete && r.CompleteAt == nil || f.Missing != (r.MissingSince != nil) ||
+		f.Unprotected != (r.UnprotectedSince != nil) || f.Delete && r.DeletingAt == nil
+	return f, changes
+}
+
+// ranks orders the archives that were current once and are there, the last one
+// first.
+func (v view) ranks() map[string]int {
+	var list []record
+	for key, r := range v.records {
+		if r.wasCurrent() && r.DeletingAt == nil && v.listed[key].complete() && key != v.holder.ArchiveKey && key != v.holder.RecoverKey {
+			list = append(list, r)
+		}
+	}
+	slices.SortFunc(list, func(a, b record) int {
+		return cmp.Or(b.last().Compare(a.last()), cmp.Compare(b.Key, a.Key))
+	})
+	out := make(map[string]int, len(list))
+	for i, r := range list {
+		out[r.Key] = i
+	}
+	return out
+}
+
+// making reports whether the archive is that of a claim under way.
+func (v view) making(r record, l listed) bool {
+	op := cmp.Or(r.OpID, l.opID)
+	switch v.holder.Operation {
+	case workspace.OpArchiving, workspace.OpCreateEmptyArchive:
+		return op != "" && (op == v.holder.OpID || op == v.holder.ArchiveOpID)
+	}
+	return false
+}
+
+// since reports whether the archive is too new for the listing to show it.
+func (v view) since(r record) bool {
+	return !r.CreatedAt.Before(v.listedAt) || r.VerifiedAt != nil && !r.VerifiedAt.Before(v.listedAt)
+}
+
+// currentMissing reports whether the listing should have shown the current
+// archive and did not.
+func (v view) currentMissing() bool {
+	key := v.holder.ArchiveKey
+	return strings.HasPrefix(key, v.prefix) && !v.listed[key].complete() && !v.since(v.records[key])
+}
+
+// newest reports whether an archive is newer than the current one.
+func (v view) newest(r record) bool {
+	current, recorded := v.records[v.holder.ArchiveKey]
+	return !recorded || r.CreatedAt.After(current.CreatedAt)
+}
+
+// record is an archive as the database has it.
+type record struct{ postgres.Record }
+
+// known: the database was sure once that it is complete.
+func (r record) known() bool { return r.VerifiedAt != nil || r.CompleteAt != nil || r.Found }
+
+func (r record) wasCurrent() bool { return r.VerifiedAt != nil || r.SupersededAt != nil }
+
+// last is when it was last known to be what its workspace has.
+func (r record) last() time.Time {
+	if r.SupersededAt != nil {
+		return later(r.CreatedAt, *r.SupersededAt)
+	}
+	return r.CreatedAt
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }

@@ -1,0 +1,10 @@
+// Package gc removes archives that nothing holds on to any more (design §3.9,
+// docs/adr/0006). It lists the bucket, then asks the database, decides about
+// each archive by itself in a pure function, and has every removal decided
+// once more, and marked for good, while nobody can change the workspace.
+//
+// Only what this database recorded is ever removed. A complete archive that it
+// does not know is recorded as found, and kept. Each collection leaves its id
+// in the bucket and in the database: where they differ, the database is not
+// the one that collected last, and every wait begins anew.
+package gc

@@ -1,0 +1,96 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"codehub/internal/archive"
+	"codehub/internal/bucket"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// listed is an archive as the bucket shows it.
+type listed struct {
+	opID       string
+	home, meta bool  // home.tar.zst, .meta
+	size       int64 // of what is there
+	modified   time.Time
+}
+
+// complete: its commit marker and what that speaks of are there.
+func (l listed) complete() bool { return l.home && l.meta }
+
+// listing is what a bucket holds for one installation.
+type listing struct {
+	at       time.Time // the database's time before it was begun
+	archives map[workspace.ID]map[string]listed
+	others   []archive.Object // no part of any archive
+}
+
+func newListing(at time.Time, objects []bucket.Object) listing {
+	l := listing{at: at, archives: map[workspace.ID]map[string]listed{}}
+	for _, o := range objects {
+		k := o.Parsed
+		if k.Kind != bucket.Home && k.Kind != bucket.Meta {
+			l.others = append(l.others, o.Object)
+			continue
+		}
+		id := workspace.ID(k.Workspace)
+		if l.archives[id] == nil {
+			l.archives[id] = map[string]listed{}
+		}
+		a := l.archives[id][k.Archive()]
+		a.opID = k.OpID
+		a.home = a.home || k.Kind == bucket.Home
+		a.meta = a.meta || k.Kind == bucket.Meta
+		a.size += o.Size
+		if o.Modified.After(a.modified) {
+			a.modified = o.Modified
+		}
+		l.archives[id][k.Archive()] = a
+	}
+	return l
+}
+
+// described is what a .meta says, or that it says nothing that can be read.
+type described struct {
+	meta *archive.Meta // nil: unreadable, or of something else
+	why  string
+}
+
+// describe reads the .meta of every complete archive of a known workspace that
+// the database has no figures of.
+func describe(ctx context.Context, b *bucket.Bucket, l listing, h postgres.Holdings) (map[string]described, error) {
+	out := map[string]described{}
+	for id, archives := range l.archives {
+		if _, known := h.Workspaces[id]; !known {
+			continue
+		}
+		records := byKey(h.Archives[id])
+		for key, a := range archives {
+			if r, recorded := records[key]; !a.complete() || recorded && (r.VerifiedAt != nil || r.CompleteAt != nil || r.DeletingAt != nil) {
+				continue
+			}
+			meta, err := b.Meta(ctx, key)
+			switch {
+			case err == nil:
+				out[key] = described{meta: meta}
+			case errors.Is(err, archive.ErrCorrupted), errors.Is(err, archive.ErrNotFound):
+				out[key] = described{why: err.Error()}
+			default:
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+func byKey(records []postgres.Record) map[string]record {
+	out := make(map[string]record, len(records))
+	for _, r := range records {
+		out[r.Key] = record{r}
+	}
+	return out
+}

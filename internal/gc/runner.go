@@ -1,0 +1,194 @@
+package gc
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// Runner collects for as long as this server leads.
+type Runner struct {
+	cfg   RunnerConfig
+	mu    sync.Mutex
+	stand Status
+}
+
+// RunnerConfig is what a Runner is made of.
+type RunnerConfig struct {
+	Config
+	Every time.Duration // between two collections of everything; 0: 4 h
+	First time.Duration // from the begin of a term to its first; 0: 3 min
+	// Glance is how often deleted workspaces are looked for whose grace is
+	// over, and which only wait for their archives to go; 0: 1 min.
+	Glance time.Duration
+}
+
+// Status is how collections fare, for /readyz and metrics.
+type Status struct {
+	At      time.Time // of the last collection of everything; zero: there was none
+	Err     string    // why it failed; empty: it did not
+	Took    time.Duration
+	Counts  map[Verdict]int
+	Bytes   map[Verdict]int64
+	Aborted int
+	// Removed and Failed count all archives since this process started.
+	Removed, Failed int
+	RemovedBytes    int64
+	Restored        bool // the database was found to be restored from a backup
+}
+
+// NewRunner makes a Runner.
+func NewRunner(cfg RunnerConfig) *Runner {
+	cfg.Server = true
+	if cfg.Every <= 0 {
+		cfg.Every = 4 * time.Hour
+	}
+	if cfg.First <= 0 {
+		cfg.First = 3 * time.Minute
+	}
+	if cfg.Glance <= 0 {
+		cfg.Glance = time.Minute
+	}
+	return &Runner{cfg: cfg}
+}
+
+// Status tells how collections fare.
+func (r *Runner) Status() Status {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stand
+}
+
+const (
+	glanceAt = 100              // deleted workspaces that one glance takes on
+	calm     = 10 * time.Minute // between two tries of one that could not be removed
+)
+
+// Run collects until ctx ends, through the leader's session. Whatever fails is
+// tried again; it is logged once until it changes.
+func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
+	full := time.NewTimer(spread(r.cfg.First))
+	defer full.Stop()
+	glance := time.NewTicker(r.cfg.Glance)
+	defer glance.Stop()
+	said, hurried := "", false
+	tried := map[workspace.ID]time.Time{}
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-full.C:
+			err = r.collect(ctx, session)
+			full.Reset(spread(r.cfg.Every))
+			clear(tried)
+		case <-glance.C:
+			err = r.deleted(ctx, session, tried)
+			if errors.Is(err, ErrRestored) {
+				// The collection of everything settles it.
+				if !hurried {
+					full.Reset(0)
+				}
+				hurried, err = true, nil
+			}
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		switch {
+		case err == nil:
+			said = ""
+		case errors.Is(err, postgres.ErrCollecting), err.Error() == said:
+		default:
+			said = err.Error()
+			r.cfg.Log.Error("archives are not collected; it is tried again", "err", err)
+		}
+	}
+}
+
+// spread is about d: servers that start together do not collect together.
+func spread(d time.Duration) time.Duration {
+	return d - d/10 + time.Duration(rand.Int64N(int64(d/5)+1))
+}
+
+// collect looks at everything.
+func (r *Runner) collect(ctx context.Context, session postgres.Session) error {
+	report, err := Collect(ctx, r.cfg.Config, session, Options{})
+	if errors.Is(err, postgres.ErrCollecting) {
+		return err
+	}
+	r.note(report, err)
+	if report == nil {
+		return err
+	}
+	n, bytes := report.Removed()
+	kept, _ := report.Count(Keep)
+	waiting, _ := report.Count(Wait)
+	unknown, unknownBytes := report.Count(Unknown)
+	missing, _ := report.Count(Missing)
+	found, _ := report.Count(Found)
+	r.cfg.Log.Info("archives collected", "removed", n, "bytes", bytes, "kept", kept, "waiting", waiting, "found", found,
+		"missing", missing, "unknown", unknown, "unknown_bytes", unknownBytes, "aborted_uploads", report.Aborted,
+		"failed", report.Failed, "took", report.Took)
+	return err
+}
+
+// deleted lets go of deleted workspaces that only their archives hold.
+func (r *Runner) deleted(ctx context.Context, session postgres.Session, tried map[workspace.ID]time.Time) error {
+	due, err := postgres.NewCollector(session).DueDeletions(ctx, r.cfg.Settings.DeleteGrace, glanceAt)
+	if err != nil {
+		return err
+	}
+	var ids []workspace.ID
+	for _, id := range due {
+		if at, before := tried[id]; !before || time.Since(at) >= calm {
+			ids = append(ids, id)
+			tried[id] = time.Now()
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	report, err := Collect(ctx, r.cfg.Config, session, Options{Only: ids})
+	if errors.Is(err, ErrRestored) || errors.Is(err, postgres.ErrCollecting) {
+		clear(tried)
+	}
+	r.noteRemoved(report)
+	return err
+}
+
+func (r *Runner) note(report *Report, err error) {
+	r.noteRemoved(report)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := &r.stand
+	s.At, s.Err = time.Now(), ""
+	if err != nil {
+		s.Err = err.Error()
+	}
+	if report == nil {
+		return
+	}
+	s.Took, s.Aborted, s.Restored = report.Took, report.Aborted, s.Restored || report.Restored
+	s.Counts, s.Bytes = map[Verdict]int{}, map[Verdict]int64{}
+	for _, v := range Verdicts() {
+		s.Counts[v], s.Bytes[v] = report.Count(v)
+	}
+}
+
+func (r *Runner) noteRemoved(report *Report) {
+	if report == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n, bytes := report.Removed()
+	r.stand.Removed += n
+	r.stand.RemovedBytes += bytes
+	r.stand.Failed += report.Failed
+}

@@ -1,0 +1,360 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
+	"codehub/internal/workspace"
+)
+
+// Session is one database session, used by one at a time: the leader's
+// (Controller), or a command's own.
+type Session interface {
+	Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error
+}
+
+// Collector is garbage collection's part of the store (design §3.9). It writes
+// through one session, which holds the lock of collections: one that lost it
+// lost the means to mark anything.
+type Collector struct {
+	session Session
+}
+
+// NewCollector makes the Collector of a session.
+func NewCollector(s Session) *Collector { return &Collector{s} }
+
+// Holder is a workspace as garbage collection sees it: what it holds on to.
+type Holder struct {
+	ID          workspace.ID
+	Name        string
+	Phase       workspace.Phase
+	Home        workspace.HomeState
+	Operation   workspace.Operation
+	OpID        string
+	ArchiveOpID string
+	ArchiveKey  string
+	RecoverKey  string // of the archive that is to be recovered from
+	ErrorReason workspace.ErrorReason
+	DeletedAt   *time.Time
+}
+
+// Record is an archive as the table archives has it. Times are the database's.
+type Record struct {
+	Key              string
+	WorkspaceID      workspace.ID
+	OpID             string
+	Found            bool
+	Digest           string
+	Size             int64
+	Entries          int64
+	CreatedAt        time.Time
+	VerifiedAt       *time.Time // it was read back and became the current one
+	CompleteAt       *time.Time // its .meta was read
+	SupersededAt     *time.Time // another became the current one
+	MissingSince     *time.Time
+	UnprotectedSince *time.Time
+	DeletingAt       *time.Time
+}
+
+// Holdings is what the database knows at one moment.
+type Holdings struct {
+	Now        time.Time
+	Workspaces map[workspace.ID]Holder
+	Archives   map[workspace.ID][]Record // of workspaces that are gone, too
+}
+
+const (
+	holderColumns = `id, name, phase, home_ctx ->> 'state', operation, op_id, archive_op_id, archive_key,
+		recover_archive ->> 'key', error_reason, deleted_at`
+	recordColumns = `key, workspace_id, archive_op_id, origin = 'found', digest, size, entries, created_at, verified_at, complete_at,
+		superseded_at, missing_since, unprotected_since, deleting_at`
+)
+
+func (h *Holder) targets() []any {
+	return []any{&h.ID, &h.Name, &h.Phase, &h.Home, &h.Operation, orEmpty(&h.OpID), orEmpty(&h.ArchiveOpID), orEmpty(&h.ArchiveKey),
+		orEmpty(&h.RecoverKey), (*zeronull.Text)(&h.ErrorReason), &h.DeletedAt}
+}
+
+func (r *Record) targets() []any {
+	return []any{&r.Key, &r.WorkspaceID, &r.OpID, &r.Found, &r.Digest, &r.Size, &r.Entries, &r.CreatedAt, &r.VerifiedAt, &r.CompleteAt,
+		&r.SupersededAt, &r.MissingSince, &r.UnprotectedSince, &r.DeletingAt}
+}
+
+// Holdings reads all workspaces and archives, or those of ids alone, as they
+// are at one moment.
+func (c *Collector) Holdings(ctx context.Context, ids []workspace.ID) (h Holdings, err error) {
+	opts := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		h = Holdings{Workspaces: map[workspace.ID]Holder{}, Archives: map[workspace.ID][]Record{}}
+		return pgx.BeginTxFunc(ctx, conn, opts, func(tx pgx.Tx) error {
+			if err := tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&h.Now); err != nil {
+				return err
+			}
+			var holder Holder
+			if err := each(ctx, tx, `SELECT `+holderColumns+` FROM workspaces`, `id`, ids, holder.targets(), func() {
+				h.Workspaces[holder.ID] = holder
+			}); err != nil {
+				return err
+			}
+			var r Record
+			return each(ctx, tx, `SELECT `+recordColumns+` FROM archives`, `workspace_id`, ids, r.targets(), func() {
+				h.Archives[r.WorkspaceID] = append(h.Archives[r.WorkspaceID], r)
+			})
+		})
+	})
+	return h, failed("read what is held of archives", err)
+}
+
+// each calls f for each row of a query, of the workspaces ids alone unless
+// that is nil.
+func each(ctx context.Context, tx pgx.Tx, sql, column string, ids []workspace.ID, targets []any, f func()) error {
+	var args []any
+	if ids != nil {
+		sql += ` WHERE ` + column + ` = ANY ($1::uuid[])`
+		args = append(args, ids)
+	}
+	rows, err := tx.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	_, err = pgx.ForEachRow(rows, targets, func() error { f(); return nil })
+	return err
+}
+
+// Finding is what garbage collection has to write of one archive.
+type Finding struct {
+	Key  string
+	OpID string
+	// Add records it as found in the bucket, if it is not recorded yet.
+	Add bool
+	// Digest, Size, Entries and CreatedAt are what its .meta says, with
+	// Complete; CreatedAt counts only with Add.
+	Complete      bool
+	Digest        string
+	Size, Entries int64
+	CreatedAt     time.Time
+
+	Missing     bool // the bucket does not have it
+	Unprotected bool // nothing holds on to it
+	// Delete marks it for good: it is being removed, and nothing may name it
+	// from here on.
+	Delete bool
+}
+
+// Settle has decide look at one workspace and its archives, as they are while
+// nobody changes them, and writes what it comes to, all in one transaction. In
+// particular no recovery, no archiving and no undeletion can come in between a
+// decision to remove an archive and its mark. decide is not called if the
+// workspace is gone; it may be called again after a conflict.
+func (c *Collector) Settle(ctx context.Context, id workspace.ID, decide func(now time.Time, w Holder, archives []Record) []Finding) error {
+	err := c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		var err error
+		for range attempts {
+			err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return settle(ctx, tx, id, decide) })
+			if !sacrificed(err) {
+				break
+			}
+		}
+		return err
+	})
+	return failed("settle the archives of workspace "+string(id), err)
+}
+
+func settle(ctx context.Context, tx pgx.Tx, id workspace.ID, decide func(now time.Time, w Holder, archives []Record) []Finding) error {
+	var w Holder
+	// The row first, by itself: what is read after it is what others have left.
+	err := tx.QueryRow(ctx, `SELECT `+holderColumns+` FROM workspaces WHERE id = $1 FOR NO KEY UPDATE`, id).Scan(w.targets()...)
+	if missing(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var now time.Time
+	if err := tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&now); err != nil {
+		return err
+	}
+	var r Record
+	var records []Record
+	err = each(ctx, tx, `SELECT `+recordColumns+` FROM archives`, `workspace_id`, []workspace.ID{id}, r.targets(), func() { records = append(records, r) })
+	if err != nil {
+		return err
+	}
+	var batch pgx.Batch
+	for _, f := range decide(now, w, records) {
+		f.queue(&batch, id, now)
+	}
+	if batch.Len() == 0 {
+		return nil
+	}
+	return tx.SendBatch(ctx, &batch).Close()
+}
+
+// queue writes a finding; now is the transaction's word for the present.
+func (f Finding) queue(b *pgx.Batch, id workspace.ID, now time.Time) {
+	if f.Add {
+		at := f.CreatedAt
+		if at.IsZero() {
+			at = now
+		}
+		b.Queue(`
+			INSERT INTO archives (key, workspace_id, archive_op_id, origin, created_at) VALUES ($1, $2, $3, 'found', $4)
+			ON CONFLICT (key) DO NOTHING`, f.Key, id, f.OpID, at)
+	}
+	if f.Complete {
+		b.Queue(`
+			UPDATE archives SET digest = $2, size = $3, entries = $4, complete_at = COALESCE(complete_at, $5)
+			WHERE key = $1 AND verified_at IS NULL`, f.Key, f.Digest, f.Size, f.Entries, now)
+	}
+	b.Queue(`
+		UPDATE archives SET
+			missing_since = CASE WHEN $2 THEN COALESCE(missing_since, $5::timestamptz) END,
+			unprotected_since = CASE WHEN $3 THEN COALESCE(unprotected_since, $5::timestamptz) END,
+			deleting_at = CASE WHEN $4 THEN COALESCE(deleting_at, $5::timestamptz) ELSE deleting_at END
+		WHERE key = $1`, f.Key, f.Missing, f.Unprotected, f.Delete, now)
+}
+
+// Release lets a deleted workspace go whose archive has been removed: nothing
+// of it is left then. It is false if the row is no longer as that takes.
+func (c *Collector) Release(ctx context.Context, id workspace.ID, key string) (released bool, err error) {
+	err = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		tag, err := conn.Exec(ctx, `
+			UPDATE workspaces SET archive_key = NULL, archive_digest = '', archive_size = 0, archive_entries = 0, updated_at = clock_timestamp()
+			WHERE id = $1 AND archive_key = $2 AND deleted_at IS NOT NULL AND operation = 'NONE' AND home_ctx ->> 'state' = 'absent'
+				AND EXISTS (SELECT FROM archives WHERE key = $2 AND deleting_at IS NOT NULL)`, id, key)
+		released = err == nil && tag.RowsAffected() == 1
+		return err
+	})
+	return released, failed("let a deleted workspace go", err)
+}
+
+// DueDeletions lists deleted workspaces, at most limit, of which nothing is
+// left but an archive, and whose grace is over.
+func (c *Collector) DueDeletions(ctx context.Context, grace time.Duration, limit int) (ids []workspace.ID, err error) {
+	err = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, `
+			SELECT id FROM workspaces
+			WHERE deleted_at IS NOT NULL AND phase <> 'DELETED' AND operation = 'NONE' AND home_ctx ->> 'state' = 'absent'
+				AND archive_key IS NOT NULL AND `+graceBegan("deleted_at")+` + make_interval(secs => $1) <= clock_timestamp()
+			ORDER BY deleted_at LIMIT $2`, grace.Seconds(), limit)
+		if err != nil {
+			return err
+		}
+		ids, err = pgx.CollectRows(rows, pgx.RowTo[workspace.ID])
+		return err
+	})
+	return ids, failed("look for deleted workspaces", err)
+}
+
+// UnderWay lists the ids of the claims that are making archives now.
+func (c *Collector) UnderWay(ctx context.Context) (claims map[string]bool, err error) {
+	claims = map[string]bool{}
+	err = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, `
+			SELECT unnest(ARRAY[op_id, archive_op_id])::text FROM workspaces
+			WHERE operation IN ('ARCHIVING', 'CREATE_EMPTY_ARCHIVE')`)
+		if err != nil {
+			return err
+		}
+		var id *string
+		_, err = pgx.ForEachRow(rows, []any{&id}, func() error {
+			if id != nil {
+				claims[*id] = true
+			}
+			return nil
+		})
+		return err
+	})
+	return claims, failed("look for archives being made", err)
+}
+
+// Forget removes the records of archives that were removed, and that no
+// listing has shown since before age ago.
+func (c *Collector) Forget(ctx context.Context, age time.Duration) (n int64, err error) {
+	err = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		tag, err := conn.Exec(ctx, `
+			DELETE FROM archives a WHERE deleting_at IS NOT NULL
+				AND GREATEST(deleting_at, missing_since) <= clock_timestamp() - make_interval(secs => $1) AND missing_since IS NOT NULL
+				AND NOT EXISTS (SELECT FROM workspaces WHERE id = a.workspace_id AND archive_key = a.key)`, age.Seconds())
+		n = tag.RowsAffected()
+		return err
+	})
+	return n, failed("forget removed archives", err)
+}
+
+// CollectionSettings are how a server collects.
+type CollectionSettings struct {
+	DeleteGrace time.Duration
+	Delay       time.Duration
+	Keep        int
+}
+
+// CollectionState is what is known of the collections before.
+type CollectionState struct {
+	Now        time.Time
+	Run        string // id of the last one; empty: there was none
+	RanAt      *time.Time
+	RestoredAt *time.Time // since when every wait counts anew
+	Settings   CollectionSettings
+}
+
+// ErrCollecting: another collection runs.
+var ErrCollecting = errors.New("another garbage collection is running")
+
+// collectionKey names the lock of collections among the advisory locks.
+const collectionKey int64 = 0x636f646568756204
+
+// Lock makes this session the only one that collects, until Unlock or its end.
+// ErrCollecting if another is at it.
+func (c *Collector) Lock(ctx context.Context) error {
+	return c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		var got bool
+		err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, collectionKey).Scan(&got)
+		if err == nil && !got {
+			return ErrCollecting
+		}
+		return failed("take the lock of collections", err)
+	})
+}
+
+// Unlock gives up what Lock took.
+func (c *Collector) Unlock(ctx context.Context) error {
+	return c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, collectionKey)
+		return failed("give up the lock of collections", err)
+	})
+}
+
+// State reads what is known of the collections before.
+func (c *Collector) State(ctx context.Context) (s CollectionState, err error) {
+	err = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `
+			SELECT clock_timestamp(), run, ran_at, restored_at, delete_grace, delay, keep FROM gc_state`).
+			Scan(&s.Now, orEmpty(&s.Run), &s.RanAt, &s.RestoredAt, &s.Settings.DeleteGrace, &s.Settings.Delay, &s.Settings.Keep)
+	})
+	return s, failed("read the state of garbage collection", err)
+}
+
+// Begin records that a collection begins, and gives the state that it is to
+// work with. With restored every wait counts anew. Settings are those of a
+// server, nil for anybody else.
+func (c *Collector) Begin(ctx context.Context, run string, restored bool, set *CollectionSettings) (s CollectionState, err error) {
+	var grace, delay *time.Duration
+	var keep *int
+	if set != nil {
+		grace, delay, keep = &set.DeleteGrace, &set.Delay, &set.Keep
+	}
+	err = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `
+			UPDATE gc_state SET run = $1, ran_at = clock_timestamp(),
+				restored_at = CASE WHEN $2 THEN clock_timestamp() ELSE restored_at END,
+				delete_grace = COALESCE($3, delete_grace), delay = COALESCE($4, delay), keep = COALESCE($5, keep)
+			RETURNING clock_timestamp(), run, ran_at, restored_at, delete_grace, delay, keep`, run, restored, grace, delay, keep).
+			Scan(&s.Now, orEmpty(&s.Run), &s.RanAt, &s.RestoredAt, &s.Settings.DeleteGrace, &s.Settings.Delay, &s.Settings.Keep)
+	})
+	return s, failed("begin a garbage collection", err)
+}
