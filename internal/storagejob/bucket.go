@@ -47,6 +47,9 @@ func (d *dialer) dial(ctx context.Context) (net.Conn, error) {
 			d.mu.Unlock()
 			return conn, nil
 		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		if !nobodyThere(err) {
 			return nil, fmt.Errorf("connect to the server's socket: %w", err)
 		}

@@ -71,12 +71,25 @@ type counter struct {
 // countHome counts the entries of a home and the bytes in its files, gently
 // with as many pauses as work.
 func countHome(ctx context.Context, home string, gently bool) (*counter, error) {
-	fd, err := unix.Open(home, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	f, err := openFolder(unix.AT_FDCWD, home)
 	if err != nil {
 		return nil, err
 	}
 	c := &counter{ctx: ctx, gently: gently, since: time.Now()}
-	return c, c.folder(os.NewFile(uintptr(fd), home))
+	return c, c.folder(f)
+}
+
+// openFolder opens a folder without a trace of it, where it may.
+func openFolder(dir int, name string) (*os.File, error) {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Openat(dir, name, flags|unix.O_NOATIME, 0)
+	if errors.Is(err, unix.EPERM) { // only its owner and root may ask that
+		fd, err = unix.Openat(dir, name, flags, 0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 func (c *counter) folder(f *os.File) error {
@@ -104,15 +117,11 @@ func (c *counter) child(dir int, d os.DirEntry) error {
 	}
 	switch {
 	case d.IsDir():
-		flags := unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
-		fd, err := unix.Openat(dir, d.Name(), flags|unix.O_NOATIME, 0)
-		if errors.Is(err, unix.EPERM) { // only its owner and root may ask that
-			fd, err = unix.Openat(dir, d.Name(), flags, 0)
-		}
+		f, err := openFolder(dir, d.Name())
 		if err != nil {
 			return err
 		}
-		return c.folder(os.NewFile(uintptr(fd), d.Name()))
+		return c.folder(f)
 	case d.Type().IsRegular():
 		var st unix.Stat_t
 		if err := unix.Fstatat(dir, d.Name(), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {

@@ -64,14 +64,14 @@ func (r *reporter) get() Progress {
 func (r *reporter) loop() {
 	defer close(r.done)
 	var last Progress
-	var at time.Time
+	var at time.Time // of the last report
 	ticks := time.NewTicker(reportEvery)
 	defer ticks.Stop()
 	for {
 		every := min(max(reportEvery, time.Since(r.began)/reportSlowdown), reportAtLeast)
-		// A tick may come a little early.
-		if since := time.Since(at) + reportEvery/4; since >= heartbeat || since >= every && r.get() != last {
-			last, at = r.get(), time.Now()
+		now := time.Now().Add(reportEvery / 4) // a tick may come a little early
+		if p := r.get(); now.After(at.Add(heartbeat)) || p != last && now.After(at.Add(every)) {
+			last, at = p, time.Now()
 			r.write(Event{Progress: &last})
 		}
 		select {

@@ -77,7 +77,7 @@ func (j *job) room() error {
 }
 
 func (j *job) makeStaging() (string, error) {
-	dir := filepath.Join(j.Home, stagingName())
+	dir := filepath.Join(j.Home, j.stagingName())
 	return dir, os.Mkdir(dir, 0o700)
 }
 
@@ -100,7 +100,7 @@ func (j *job) moveUp(ctx context.Context, staging string, isHome bool) error {
 		if err != nil {
 			return err
 		}
-		next := filepath.Join(j.Home, stagingName())
+		next := filepath.Join(j.Home, j.stagingName())
 		if err := os.Rename(staging, next); err != nil {
 			return err
 		}

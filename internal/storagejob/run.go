@@ -26,38 +26,67 @@ var errStopped = errors.New("the job was told to end")
 
 // Main is `codehub storage-job`: it returns the exit code.
 func Main() int {
+	ctx, stop := untilSignal()
+	defer stop()
+	return Run(ctx, os.Stdin, os.Stdout, Dirs{Home: runtime.JobHomeDir, Object: runtime.JobObjectDir, Bucket: runtime.JobBucketDir})
+}
+
+// cleanUpWithin is how long a job that was told to end may clean up; what is
+// left then the server sweeps.
+const cleanUpWithin = 2 * time.Second
+
+// untilSignal returns a context that ends when the process is told to end,
+// which it does a little later come what may. As the first process of a
+// container it would not, if it did not care.
+func untilSignal() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	go func() {
-		<-signals
-		cancel(errStopped)
-		// For cleaning up. What is left then is swept by the server.
-		time.Sleep(2 * time.Second)
-		os.Exit(ExitFailed)
+		select {
+		case <-signals:
+			cancel(errStopped)
+			time.Sleep(cleanUpWithin)
+			os.Exit(ExitFailed)
+		case <-ctx.Done():
+		}
 	}()
-	return Run(ctx, os.Stdin, os.Stdout, Dirs{Home: runtime.JobHomeDir, Object: runtime.JobObjectDir, Bucket: runtime.JobBucketDir})
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel(nil)
+	}
 }
 
 // Run carries out the one job that is described on in, reports on out, a JSON
 // object a line, and returns the exit code. If ctx ends, so does the job.
 func Run(ctx context.Context, in io.Reader, out io.Writer, dirs Dirs) int {
-	return run(ctx, in, out, dirs, func(string) {})
+	return newJob(out, dirs).run(ctx, in)
 }
 
-// run calls stage whenever the job is about to begin a further stage.
-func run(ctx context.Context, in io.Reader, out io.Writer, dirs Dirs, stage func(string)) int {
-	r := newReporter(out)
+// job is one job under way.
+type job struct {
+	Dirs
+	spec        Spec
+	report      *reporter
+	stage       func(string) // is called when a further stage begins
+	stagingName func() string
+}
+
+func newJob(out io.Writer, dirs Dirs) *job {
+	return &job{Dirs: dirs, report: newReporter(out), stage: func(string) {}, stagingName: stagingName}
+}
+
+func (j *job) run(ctx context.Context, in io.Reader) int {
 	spec, err := readOrders(ctx, in)
-	j := &job{Dirs: dirs, spec: spec, report: r, stage: stage}
+	j.spec = spec
 	var stats archive.Stats
 	switch {
 	case err != nil:
 	case spec.Kind == string(runtime.JobArchive):
-		r.start(runtime.StepPacking, 0, 0)
+		j.report.start(runtime.StepPacking, 0, 0)
 		stats, err = j.archive(ctx)
 	default:
-		r.start(runtime.StepUnpacking, spec.Meta.Bytes, spec.Meta.Entries)
+		j.report.start(runtime.StepUnpacking, spec.Meta.Bytes, spec.Meta.Entries)
 		stats, err = j.restore(ctx)
 	}
 	result := Result{Claim: spec.Claim, Kind: spec.Kind, Stats: stats}
@@ -65,7 +94,7 @@ func run(ctx context.Context, in io.Reader, out io.Writer, dirs Dirs, stage func
 		result.Stats = archive.Stats{}
 		result.Error = &Error{Kind: kindOf(ctx, err), Message: err.Error()}
 	}
-	r.finish(result)
+	j.report.finish(result)
 	switch {
 	case err == nil:
 		return ExitOK
@@ -73,14 +102,6 @@ func run(ctx context.Context, in io.Reader, out io.Writer, dirs Dirs, stage func
 		return ExitNoOrders
 	}
 	return ExitFailed
-}
-
-// job is one job under way.
-type job struct {
-	Dirs
-	spec   Spec
-	report *reporter
-	stage  func(string)
 }
 
 // kindOf sorts an error by what is to be done about it. What is the bucket's

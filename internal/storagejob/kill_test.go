@@ -1,0 +1,149 @@
+package storagejob
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"codehub/internal/archive"
+	"codehub/internal/archive/archivetest"
+)
+
+// process is a job in a process of its own.
+type process struct {
+	*exec.Cmd
+	out bytes.Buffer
+}
+
+func startProcess(tb testing.TB, dirs Dirs, in io.Reader, env ...string) *process {
+	tb.Helper()
+	p := &process{Cmd: exec.Command(os.Args[0])}
+	p.Env = append(append(os.Environ(), testJob+"="+string(encode(tb, dirs))), env...)
+	p.Stdin, p.Stdout, p.Stderr = in, &p.out, os.Stderr
+	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	check(tb, p.Start())
+	return p
+}
+
+// A job that is killed at any stage leaves nothing that could be taken for its
+// work, and the next one does all of it.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	home, object := smallHome(t), t.TempDir()
+	before := archivetest.Snapshot(t, home)
+	succeed(t, archiveSpec(), Dirs{Home: home, Object: object})
+	meta := readMeta(t, object)
+	kill := func(t *testing.T, spec Spec, dirs Dirs, stage string) {
+		t.Helper()
+		p := startProcess(t, dirs, bytes.NewReader(encode(t, spec)), testKillAt+"="+stage)
+		err := p.Wait()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Fatalf("the job ended with %v: %s", err, p.out.String())
+		}
+		if strings.Contains(p.out.String(), `"result"`) {
+			t.Errorf("a job that was killed has said %s", p.out.String())
+		}
+	}
+	for i, stage := range archiveStages {
+		t.Run("archive/"+stage, func(t *testing.T) {
+			t.Parallel()
+			object := t.TempDir()
+			kill(t, archiveSpec(), Dirs{Home: home, Object: object}, stage)
+			complete := exists(t, filepath.Join(object, archive.MetaKey(ObjectName)))
+			if complete != (stage == "done") || exists(t, filepath.Join(object, ObjectName)) != (i > 0) {
+				t.Errorf("the folder of the archive holds %q", namesIn(t, object))
+			}
+			if diff := archivetest.Diff(before, archivetest.Snapshot(t, home)); diff != "" {
+				t.Errorf("the home changed:\n%s", diff)
+			}
+			succeed(t, archiveSpec(), Dirs{Home: home, Object: object})
+			if readMeta(t, object).SHA256 != meta.SHA256 {
+				t.Error("the next job stored something else")
+			}
+		})
+	}
+	for _, stage := range restoreStages {
+		t.Run("restore/"+stage, func(t *testing.T) {
+			t.Parallel()
+			restored := smallHome(t)
+			kill(t, restoreSpec(meta), Dirs{Home: restored, Object: object}, stage)
+			succeed(t, restoreSpec(meta), Dirs{Home: restored, Object: object})
+			if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
+				t.Errorf("the home came back different:\n%s", diff)
+			}
+		})
+	}
+}
+
+// Killed while it writes, a job leaves half of an archive by a name that is
+// nobody's, for the server to sweep.
+func TestKilledWhilePacking(t *testing.T) {
+	t.Parallel()
+	home, object := smallHome(t), t.TempDir()
+	check(t, os.WriteFile(filepath.Join(home, "large"), randomBytes(128<<20), 0o600))
+	p := startProcess(t, Dirs{Home: home, Object: object}, bytes.NewReader(encode(t, archiveSpec())))
+	for deadline := time.Now().Add(30 * time.Second); len(namesIn(t, object)) == 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	check(t, p.Process.Kill())
+	if err := p.Wait(); err == nil {
+		t.Fatal("the job was done before it was killed")
+	}
+	if exists(t, filepath.Join(object, ObjectName)) || exists(t, filepath.Join(object, archive.MetaKey(ObjectName))) {
+		t.Errorf("the folder of the archive holds %q", namesIn(t, object))
+	}
+	n, err := archive.NewFolder(object).AbortIncomplete(t.Context(), "", 0, nil)
+	check(t, err)
+	if n != 1 || len(namesIn(t, object)) > 0 {
+		t.Errorf("%d halves were swept, %q stay", n, namesIn(t, object))
+	}
+}
+
+// SIGTERM ends a job at once, whatever it waits for.
+func TestSIGTERM(t *testing.T) {
+	t.Parallel()
+	for name, spec := range map[string]*Spec{"before its orders": nil, "while the server is away": {
+		Kind: "archive", Claim: testClaim, Meta: testMeta(),
+		Signed: &Signed{Meta: "https://bucket/meta?sig", Upload: &archive.Ticket{PartSize: 5 << 20, Parts: []string{"https://bucket/part?sig"}}},
+	}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, w, err := os.Pipe()
+			check(t, err)
+			defer w.Close()
+			p := startProcess(t, Dirs{Home: smallHome(t), Bucket: t.TempDir()}, r)
+			check(t, r.Close())
+			// More than a pipe holds: it is being read, by which time it cares
+			// for signals.
+			in := bytes.Repeat([]byte(" "), 128<<10)
+			if spec != nil {
+				in = append(in, encode(t, spec)...)
+			}
+			_, err = w.Write(in)
+			check(t, err)
+			began := time.Now()
+			check(t, p.Process.Signal(syscall.SIGTERM))
+			var exit *exec.ExitError
+			if err := p.Wait(); !errors.As(err, &exit) || exit.ExitCode() != ExitFailed {
+				t.Errorf("the job ended with %v", err)
+			}
+			if took := time.Since(began); took > cleanUpWithin+20*time.Second {
+				t.Errorf("it took %s", took)
+			}
+			if spec == nil {
+				rep := parseReport(t, ExitFailed, p.out.Bytes())
+				if rep.result == nil || rep.result.Error == nil || rep.result.Error.Kind != Stopped {
+					t.Errorf("the job said %s", p.out.String())
+				}
+			}
+		})
+	}
+}

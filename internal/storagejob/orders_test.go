@@ -1,0 +1,142 @@
+package storagejob
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"codehub/internal/archive"
+)
+
+// Instructions that are cut short, or none, are told apart from bad ones, and
+// neither touches anything.
+func TestOrders(t *testing.T) {
+	t.Parallel()
+	good := string(encode(t, archiveSpec()))
+	meta := testMeta()
+	meta.Describe(archive.Stats{Entries: 1, Size: 5, SHA256: strings.Repeat("a", 64)})
+	restore := string(encode(t, restoreSpec(&meta)))
+	with := func(s, old, new string) string {
+		if !strings.Contains(s, old) {
+			t.Fatalf("%s is not in %s", old, s)
+		}
+		return strings.Replace(s, old, new, 1)
+	}
+	for name, c := range map[string]struct {
+		in   string
+		kind ErrorKind
+	}{
+		"nothing":           {"", NoOrders},
+		"space":             {" \n", NoOrders},
+		"cut short":         {good[:len(good)-1], NoOrders},
+		"cut in a word":     {good[:20], NoOrders},
+		"no JSON":           {"archive /etc", Failed},
+		"a list":            {"[]", Failed},
+		"null":              {"null", Failed},
+		"empty":             {"{}", Failed},
+		"unknown field":     {with(good, `{`, `{"command":"rm",`), Failed},
+		"unknown meta":      {with(good, `"meta":{`, `"meta":{"x":1,`), Failed},
+		"two":               {good + good, Failed},
+		"more":              {good + "x", Failed},
+		"unknown kind":      {with(good, `"archive"`, `"delete"`), Failed},
+		"no claim":          {with(good, `"claim":"`+testClaim, `"claim":"`), Failed},
+		"another claim":     {with(good, `"archive_op_id":"`+testClaim, `"archive_op_id":"`+testWorkspace), Failed},
+		"no workspace":      {with(good, testWorkspace, ``), Failed},
+		"no upload":         {with(good, `"meta":{`, `"signed":{"meta":"http://x"},"meta":{`), Failed},
+		"no place for meta": {with(good, `"meta":{`, `"signed":{"upload":{}},"meta":{`), Failed},
+		"no download":       {with(restore, `"meta":{`, `"signed":{},"meta":{`), Failed},
+		"negative limit":    {with(restore, `"meta":{`, `"max_bytes":-1,"meta":{`), Failed},
+		"no digest":         {with(restore, meta.SHA256, `..`), Failed},
+		"negative size":     {with(restore, `"size":5`, `"size":-5`), Failed},
+		"absurd figure":     {with(restore, `"size":5`, `"size":1e99`), Failed},
+		"binary":            {"\x00\xff\x80", Failed},
+		"deeply nested":     {strings.Repeat(`{"meta":`, 100_000), Failed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			home, object := smallHome(t), t.TempDir()
+			var out bytes.Buffer
+			exit := Run(t.Context(), strings.NewReader(c.in), &out, Dirs{Home: home, Object: object})
+			r := parseReport(t, exit, out.Bytes())
+			if r.result == nil || r.result.Error == nil || r.result.Error.Kind != c.kind {
+				t.Errorf("the job said %.1000s", out.String())
+			}
+			if (exit == ExitNoOrders) != (c.kind == NoOrders) || exit == ExitOK {
+				t.Errorf("exit code %d", exit)
+			}
+			if len(namesIn(t, home)) == 0 || len(namesIn(t, object)) > 0 {
+				t.Error("something was touched")
+			}
+		})
+	}
+}
+
+// endless never comes to an end, within a value.
+type endless struct{ n int64 }
+
+func (e *endless) Read(p []byte) (int, error) {
+	if e.n == 0 {
+		e.n++
+		return copy(p, `{"claim":"`), nil
+	}
+	for i := range p {
+		p[i] = 'x'
+	}
+	e.n += int64(len(p))
+	return len(p), nil
+}
+
+func TestEndlessOrders(t *testing.T) {
+	t.Parallel()
+	e := &endless{}
+	var out bytes.Buffer
+	exit := Run(t.Context(), e, &out, Dirs{Home: t.TempDir()})
+	if exit != ExitFailed || e.n > maxOrders+1 || out.Len() > 1000 {
+		t.Errorf("exit code %d after %d bytes: %.1000s", exit, e.n, out.String())
+	}
+}
+
+// The engine may hold the standard input open, with all in it or with nothing.
+func TestOrdersWithoutEnd(t *testing.T) {
+	t.Parallel()
+	t.Run("all", func(t *testing.T) {
+		t.Parallel()
+		r, w := io.Pipe()
+		defer w.Close()
+		go w.Write(encode(t, archiveSpec()))
+		if exit := Run(t.Context(), r, io.Discard, Dirs{Home: smallHome(t), Object: t.TempDir()}); exit != ExitOK {
+			t.Errorf("exit code %d", exit)
+		}
+	})
+	t.Run("nothing", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			r, w := io.Pipe()
+			defer w.Close()
+			if exit := Run(t.Context(), r, io.Discard, Dirs{}); exit != ExitNoOrders {
+				t.Errorf("exit code %d", exit)
+			}
+		})
+	})
+}
+
+func FuzzOrders(f *testing.F) {
+	f.Add(encode(f, archiveSpec()))
+	meta := testMeta()
+	meta.Describe(archive.Stats{Entries: 1, Size: 5, SHA256: strings.Repeat("a", 64)})
+	f.Add(encode(f, restoreSpec(&meta)))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		spec, err := decodeOrders(bytes.NewReader(in))
+		if err != nil {
+			return
+		}
+		if spec.validate() != nil {
+			return
+		}
+		if spec.Claim == "" || spec.Kind != "archive" && spec.Kind != "restore" {
+			t.Errorf("%+v is valid", spec)
+		}
+	})
+}
