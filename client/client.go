@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -83,6 +84,11 @@ func CodeOf(err error) string {
 
 // request sends one request; the answer is a success and its body the caller's.
 func (c *Client) request(ctx context.Context, method, path string, query url.Values, in any) (*http.Response, error) {
+	return c.send(ctx, method, path, query, nil, in)
+}
+
+// send is request with headers of its own.
+func (c *Client) send(ctx context.Context, method, path string, query url.Values, header http.Header, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
 		b, err := json.Marshal(in)
@@ -99,6 +105,7 @@ func (c *Client) request(ctx context.Context, method, path string, query url.Val
 	if err != nil {
 		return nil, err
 	}
+	maps.Copy(req.Header, header)
 	req.Header.Set("User-Agent", c.agent)
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -170,5 +171,55 @@ func TestWait(t *testing.T) {
 	}
 	if _, err := c.Wait(t.Context(), "gone", runs); CodeOf(err) != "not_found" {
 		t.Error(err)
+	}
+}
+
+func TestDownload(t *testing.T) {
+	t.Parallel()
+	const digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" // of "abc"
+	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.RequestURI() != "/api/v1/workspaces/x/archive?archive_op_id=op" || r.Header.Get("Accept-Encoding") != "identity" {
+			t.Errorf("asked %s with %s", r.URL.RequestURI(), r.Header)
+		}
+		w.Header().Set("ETag", `"`+digest+`"`)
+		w.Header().Set("Repr-Digest", "md5=:x:, sha-256=:ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=:")
+		http.ServeContent(w, r, "", time.Time{}, strings.NewReader("abc"))
+	})
+	for _, d := range []struct {
+		offset int64
+		etag   string
+		want   string
+	}{{0, "", "abc"}, {2, `"` + digest + `"`, "c"}, {2, `"other"`, "abc"}, {2, "", "abc"}} {
+		got, err := c.Download(t.Context(), "x", "op", d.offset, d.etag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(got.Body)
+		got.Body.Close()
+		if err != nil || string(b) != d.want || got.Offset != int64(3-len(d.want)) || got.Size != 3 || got.SHA256 != digest || got.ETag != `"`+digest+`"` {
+			t.Errorf("from %d of %s: %q, %v, %+v", d.offset, d.etag, b, err, got)
+		}
+	}
+	if got, err := c.DownloadInfo(t.Context(), "x", "op"); err != nil || got.Body != nil || got.Size != 3 || got.SHA256 != digest {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// What a server says of a part is not believed blindly.
+func TestDownloadOfNonsense(t *testing.T) {
+	t.Parallel()
+	for _, said := range []string{"", "bytes", "bytes */3", "bytes x-1/3", "bytes 0-1/*", "bytes -1-1/3", "bytes 5-6/3"} {
+		c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Range", said)
+			w.WriteHeader(http.StatusPartialContent)
+		})
+		if d, err := c.DownloadInfo(t.Context(), "x", ""); err == nil {
+			t.Errorf("%q: %+v", said, d)
+		}
+	}
+	for said, want := range map[string]string{"sha-256=:AAAA:": "", "sha-512=:AAAA:": "", "sha-256=AAAA": "", "": ""} {
+		if got := reprDigest(said); got != want {
+			t.Errorf("%q: %q", said, got)
+		}
 	}
 }

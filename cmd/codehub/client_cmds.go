@@ -24,6 +24,10 @@ type ClientCmds struct {
 	Start      startCmd      `cmd:"" group:"Client:" help:"Start a workspace."`
 	Stop       stopCmd       `cmd:"" group:"Client:" help:"Stop a workspace."`
 	Restart    restartCmd    `cmd:"" group:"Client:" help:"Stop a workspace and start it again."`
+	Archive    archiveCmd    `cmd:"" group:"Client:" help:"Archive a workspace: its home becomes an object in the bucket."`
+	Restore    restoreCmd    `cmd:"" group:"Client:" help:"Restore a workspace from its archive."`
+	Archives   archivesCmd   `cmd:"" group:"Client:" help:"List the archives that are kept of a workspace."`
+	Download   downloadCmd   `cmd:"" group:"Client:" help:"Download an archive of a workspace."`
 	Delete     deleteCmd     `cmd:"" group:"Client:" aliases:"rm" help:"Delete a workspace."`
 	Undelete   undeleteCmd   `cmd:"" group:"Client:" help:"Take a deletion back."`
 	Recover    recoverCmd    `cmd:"" group:"Client:" help:"Recover a workspace from an error."`

@@ -95,6 +95,12 @@ func workspaceDetails(w api.Workspace) string {
 	at("Last access:", w.LastAccessAt)
 	at("Stops at:", w.StopsAt)
 	add("Stopped for:", w.StopReason)
+	if w.ArchiveSize != nil {
+		rows = append(rows, []string{"Archive:", sizeOf(*w.ArchiveSize)})
+	}
+	if p := joined(progressParts(w.Progress)); p != "" {
+		rows = append(rows, []string{"Progress:", p})
+	}
 	at("Awake until:", w.KeepAwakeUntil)
 	at("Deleted:", w.DeletedAt)
 	at("Gone for good:", w.PurgedAt)

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -11,11 +13,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"codehub/internal/archive"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
 	"codehub/internal/httpapi"
@@ -38,12 +42,13 @@ const clientPassword = "correct horse"
 // the scripts say themselves what is observed, by the command settle.
 type apiServer struct {
 	url, dsn string
+	bucket   string // a folder
 }
 
 func serveAPI(t testing.TB) apiServer {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	s := apiServer{dsn: pgtest.New(t, postgres.Migrate)}
+	s := apiServer{dsn: pgtest.New(t, postgres.Migrate), bucket: t.TempDir()}
 	db, err := postgres.Open(t.Context(), s.dsn, postgres.Options{Log: log, DeleteGrace: time.Hour, Limits: postgres.Limits{PerUser: 2}})
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +70,7 @@ func serveAPI(t testing.TB) apiServer {
 	srv.Config.Handler = httpapi.Outer(log, nil, httpapi.New(httpapi.Config{
 		URL: base, DeleteGrace: time.Hour, DefaultImage: "codehub/workspace:latest",
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
-		Store: db, Auth: who, Hub: hub, Logs: oneLine{}, Log: log,
+		Store: db, Auth: who, Hub: hub, Logs: oneLine{}, Log: log, Archives: cutBucket{archive.NewFolder(s.bucket), s.bucket},
 	}))
 	srv.Start()
 	t.Cleanup(srv.Close)
@@ -93,6 +98,61 @@ func (oneLine) Logs(ctx context.Context, _ workspace.ID, tail int, follow bool, 
 	return err
 }
 
+// cutBucket is a bucket whose answers end after as many bytes as the file
+// "cut" beside its objects says, each time that one is opened.
+type cutBucket struct {
+	*archive.Folder
+	dir string
+}
+
+func (b cutBucket) Open(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
+	body, err := b.Get(ctx, key, offset)
+	if err != nil {
+		return nil, err
+	}
+	said, err := os.ReadFile(filepath.Join(b.dir, "cut"))
+	if err != nil {
+		return body, nil
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(said)), 10, 64)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(io.LimitReader(body, n), cutOff{}), body}, nil
+}
+
+type cutOff struct{}
+
+func (cutOff) Read([]byte) (int, error) { return 0, archive.ErrUnavailable }
+
+// archived NAME ARCHIVE FILE makes the file an archive of a workspace, and its
+// current one.
+func archived(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: archived NAME ARCHIVE FILE")
+	}
+	content := ts.ReadFile(args[2])
+	key := "inst/" + args[0] + "/" + args[1] + "/home.tar.zst"
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, err := archive.NewFolder(ts.Getenv("BUCKET")).Put(ctx, key, strings.NewReader(content))
+	ts.Check(err)
+	sum := sha256.Sum256([]byte(content))
+	conn, err := pgx.Connect(ctx, ts.Getenv("DSN"))
+	ts.Check(err)
+	defer conn.Close(context.Background())
+	_, err = conn.Exec(ctx, `
+		WITH a AS (
+			INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, verified_at)
+			SELECT $1, id, $2, $3, $4, 12, now() FROM workspaces WHERE name = $5)
+		UPDATE workspaces SET archive_key = $1, archive_digest = $3, archive_size = $4 WHERE name = $5`,
+		key, args[1], hex.EncodeToString(sum[:]), len(content), args[0])
+	ts.Check(err)
+}
+
 func TestClient(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
@@ -103,11 +163,12 @@ func TestClient(t *testing.T) {
 			s := serveAPI(env.T().(testing.TB))
 			env.Setenv("SERVER", s.url)
 			env.Setenv("DSN", s.dsn)
+			env.Setenv("BUCKET", s.bucket)
 			env.Setenv("PASSWORD", clientPassword)
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config"))
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits, "archived": archived},
 	})
 }
 
@@ -128,7 +189,7 @@ func settle(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		values = append(values, value)
 		cast := ""
-		if column == "home_ctx" || column == "conditions" {
+		if column == "home_ctx" || column == "conditions" || column == "progress" {
 			cast = "::jsonb"
 		}
 		set = append(set, fmt.Sprintf("%s = NULLIF($%d, '')%s", column, len(values), cast))

@@ -82,9 +82,13 @@ func (cmd createCmd) Run(ctx context.Context, k *kong.Context) error {
 }
 
 // reach waits until a workspace has come to rest in the phase that is wanted
-// of it, or somebody wants something else.
-func reach(ctx context.Context, c *client.Client, id, phase string) (api.Workspace, error) {
+// of it, or somebody wants something else. show is told of all that it sees
+// on the way.
+func reach(ctx context.Context, c *client.Client, id, phase string, show ...func(api.Workspace)) (api.Workspace, error) {
 	w, err := c.Wait(ctx, id, func(w api.Workspace) bool {
+		for _, f := range show {
+			f(w)
+		}
 		elsewhere := w.DesiredState != phase && w.NextDesiredState == nil
 		return w.Operation == "NONE" && (w.Phase == phase || elsewhere || w.DeletedAt != nil)
 	})
@@ -148,7 +152,7 @@ func (s startCmd) Run(ctx context.Context, k *kong.Context) error {
 	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
 		w, err := c.Want(ctx, id, "RUNNING", true)
 		if err == nil && s.Wait {
-			w, err = reach(ctx, c, id, "RUNNING")
+			w, err = reachShowing(ctx, k, c, id, "RUNNING")
 		}
 		return outcome(w, err)
 	})
@@ -215,13 +219,21 @@ func (u undeleteCmd) Run(ctx context.Context, k *kong.Context) error {
 
 type recoverCmd struct {
 	onWorkspace
-	StartEmpty bool   `help:"Give up data that is lost, and start with an empty home."`
-	Confirm    string `placeholder:"NAME" help:"With --start-empty: the workspace's name."`
+	StartEmpty bool   `xor:"instead" help:"Give up data that is lost, and start with an empty home."`
+	Archive    string `xor:"instead" placeholder:"ARCHIVE" help:"Give up data that is lost, and go on with this archive, as codehub archives lists them."`
+	Confirm    string `placeholder:"NAME" help:"With --start-empty and --archive: the workspace's name."`
 }
 
 func (r recoverCmd) Run(ctx context.Context, k *kong.Context) error {
+	in := api.Recover{Confirm: r.Confirm}
+	switch {
+	case r.StartEmpty:
+		in.Action = api.RecoverEmpty
+	case r.Archive != "":
+		in.Action, in.ArchiveOpID = api.RecoverArchive, r.Archive
+	}
 	return r.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
-		return outcome(c.Recover(ctx, id, api.Recover{StartEmpty: r.StartEmpty, Confirm: r.Confirm}))
+		return outcome(c.Recover(ctx, id, in))
 	})
 }
 

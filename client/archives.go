@@ -1,0 +1,109 @@
+package client
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"codehub/api"
+)
+
+// Archives lists the archives that are kept of a workspace, newest first.
+func (c *Client) Archives(ctx context.Context, id string) ([]api.Archive, error) {
+	var out api.ArchiveList
+	err := c.call(ctx, http.MethodGet, path(id, "/archives"), nil, nil, &out)
+	return out.Archives, err
+}
+
+// Download is an archive on its way.
+type Download struct {
+	Body   io.ReadCloser
+	Offset int64  // where in the archive Body begins
+	Size   int64  // of the whole archive in bytes
+	ETag   string // names what is downloaded; empty if it has no name
+	SHA256 string // of the whole archive, in hex; empty if the server does not say
+}
+
+// Download opens an archive of a workspace: the one that archiveOpID made, or
+// if that is empty the current one. With an offset and the ETag of an earlier
+// Download it begins there, if the archive is still that one; else at its
+// beginning, as Offset then says. The caller closes Body.
+func (c *Client) Download(ctx context.Context, id, archiveOpID string, offset int64, etag string) (*Download, error) {
+	h := http.Header{}
+	if offset > 0 && etag != "" {
+		h.Set("Range", fmt.Sprintf("bytes=%d-", offset))
+		h.Set("If-Range", etag)
+	}
+	return c.download(ctx, id, archiveOpID, h)
+}
+
+// DownloadInfo is what a Download would tell, without its Body.
+func (c *Client) DownloadInfo(ctx context.Context, id, archiveOpID string) (*Download, error) {
+	// The first byte, and not HEAD, whose errors have no words.
+	d, err := c.download(ctx, id, archiveOpID, http.Header{"Range": {"bytes=0-0"}})
+	if err != nil {
+		return nil, err
+	}
+	d.Body.Close()
+	d.Body = nil
+	return d, nil
+}
+
+func (c *Client) download(ctx context.Context, id, archiveOpID string, h http.Header) (*Download, error) {
+	q := url.Values{}
+	if archiveOpID != "" {
+		q.Set("archive_op_id", archiveOpID)
+	}
+	// What is stored is what is counted: nobody on the way may compress it.
+	h.Set("Accept-Encoding", "identity")
+	resp, err := c.send(ctx, http.MethodGet, path(id, "/archive"), q, h, nil)
+	if err != nil {
+		return nil, err
+	}
+	d := &Download{Body: resp.Body, Size: resp.ContentLength, ETag: resp.Header.Get("ETag"), SHA256: reprDigest(resp.Header.Get("Repr-Digest"))}
+	if resp.StatusCode == http.StatusPartialContent {
+		d.Offset, d.Size, err = contentRange(resp.Header.Get("Content-Range"))
+	}
+	if err == nil && d.Size < 0 {
+		err = fmt.Errorf("the server does not say how large the archive is")
+	}
+	if err != nil {
+		resp.Body.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// contentRange reads "bytes 5-9/100": where the part begins, and how much the
+// whole is.
+func contentRange(s string) (start, size int64, err error) {
+	part, whole, ok1 := strings.Cut(strings.TrimPrefix(s, "bytes "), "/")
+	first, _, ok2 := strings.Cut(part, "-")
+	start, err1 := strconv.ParseInt(first, 10, 64)
+	size, err2 := strconv.ParseInt(whole, 10, 64)
+	if !ok1 || !ok2 || err1 != nil || err2 != nil || start < 0 || size < start {
+		return 0, 0, fmt.Errorf("the server sent a part of the archive and did not say which: Content-Range %q", s)
+	}
+	return start, size, nil
+}
+
+// reprDigest is the SHA-256, in hex, of a Repr-Digest (RFC 9530), or "".
+func reprDigest(s string) string {
+	for field := range strings.SplitSeq(s, ",") {
+		value, ok := strings.CutPrefix(strings.TrimSpace(field), "sha-256=:")
+		if !ok {
+			continue
+		}
+		b, err := base64.StdEncoding.DecodeString(strings.TrimSuffix(value, ":"))
+		if err == nil && len(b) == 32 {
+			return hex.EncodeToString(b)
+		}
+	}
+	return ""
+}
