@@ -22,6 +22,12 @@ import (
 type Rows interface {
 	Candidates(ctx context.Context) ([]workspace.Workspace, error)
 	Apply(ctx context.Context, changes []postgres.Change) (landed []bool, err error)
+
+	// What the executors of archives need; see postgres.Controller.
+	Owner(ctx context.Context, id workspace.ID) (username string, err error)
+	ClaimArchive(ctx context.Context, id workspace.ID, claim, key string) (ours bool, err error)
+	StoreArchive(ctx context.Context, a postgres.Stored) (stored bool, err error)
+
 	Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error
 }
 
@@ -39,16 +45,18 @@ type Routes interface {
 
 // Config is what a controller is made of.
 type Config struct {
-	Runtime runtime.Runtime
-	Wishes  Wishes
-	Routes  Routes
-	Log     *slog.Logger
-	Policy  judge.Policy
+	Runtime  runtime.Runtime
+	Archives Archives // nil: nothing is archived, whatever Policy says
+	Wishes   Wishes
+	Routes   Routes
+	Log      *slog.Logger
+	Policy   judge.Policy
 
 	IdleInterval   time.Duration // between ticks when nothing happens
 	ActiveInterval time.Duration // for ActiveFor after a wake, and while an operation runs
 	ActiveFor      time.Duration
-	MaxOperations  int // at once, image pulls not counted
+	MaxOperations  int // at once, image pulls and archives not counted
+	MaxJobs        int // homes archived at once, and as many restored; 0: 4
 	StopGrace      time.Duration
 
 	LookWithin  time.Duration // a look at the backend that takes longer has failed; 0: 20 s
@@ -57,6 +65,27 @@ type Config struct {
 	// AcceptVolumeLoss takes it as true when many volumes are gone at once,
 	// instead of as a failed observation (design §2).
 	AcceptVolumeLoss bool
+
+	// MinFree is the part of a disk with homes that has to be free for anything
+	// to be started or restored (design §11), such as 0.05; 0: no such bound.
+	MinFree float64
+
+	// Step, for tests alone, is called by an executor whenever a step of an
+	// archive, a restore or a removal is behind it: the moments at which a
+	// crash leaves something different. See Steps.
+	Step func(id workspace.ID, step string)
+}
+
+// Steps lists what Config.Step is told of, in the order of an undisturbed
+// archive of a home, of one that has nothing in it, and of a restore.
+func Steps() []string {
+	return []string{
+		"archive.begin", "archive.jobs-ended", "archive.claimed", "archive.job-started", "archive.job-done", "archive.verified",
+		"archive.before-store", "archive.stored", "archive.job-removed", "archive.looked", "archive.volume-removed",
+		"empty.begin", "empty.jobs-ended", "empty.claimed", "empty.verified", "empty.before-store", "empty.stored",
+		"restore.begin", "restore.jobs-ended", "restore.meta-read", "restore.volume-created", "restore.job-started", "restore.job-done",
+		"restore.before-mark", "restore.marked",
+	}
 }
 
 // Controller runs the workspaces of one installation. Only the leader's may
@@ -74,6 +103,8 @@ type Status struct {
 	Leading bool
 	Backend string // empty: it answers; else the error
 	Wall    string // empty: what has to stand around the containers stands
+	Bucket  string // empty: it answers, or there is none; else the error
+	Disk    string // empty: there is space; else which disk is how full
 	Tick    time.Time
 }
 
@@ -84,6 +115,12 @@ func New(cfg Config) *Controller {
 	}
 	if cfg.ChoreWithin <= 0 {
 		cfg.ChoreWithin = 2 * time.Minute
+	}
+	if cfg.MaxJobs <= 0 {
+		cfg.MaxJobs = 4
+	}
+	if cfg.Archives == nil {
+		cfg.Policy.CanArchive = false
 	}
 	return &Controller{cfg: cfg, wake: make(chan struct{}, 1)}
 }
@@ -123,6 +160,8 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 		busy:       map[string]bool{},
 		hands:      make(chan struct{}, chores),
 		settled:    map[workspace.ID]settlement{},
+		endings:    map[string]ending{},
+		bucket:     newBucket(),
 		crashes:    crashes{},
 		refused:    map[workspace.ID]string{},
 		strays:     map[string]stray{},
@@ -132,6 +171,9 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 	defer cancel()
 	c.update(func(s *Status) { *s = Status{Leading: true} })
 	defer c.update(func(s *Status) { s.Leading = false })
+	if c.cfg.Archives != nil {
+		t.group.Go(func() { t.watchBucket(ctx) })
+	}
 	return t.loop(ctx)
 }
 

@@ -17,11 +17,13 @@ import (
 type observation struct {
 	containers map[workspace.ID]*runtime.Container
 	volumes    map[workspace.ID]*runtime.Volume
+	jobs       map[workspace.ID][]runtime.Job
 }
 
 func (t *term) observe(ctx context.Context, rows []workspace.Workspace) (observation, error) {
 	var containers []runtime.Container
 	var volumes []runtime.Volume
+	var jobs []runtime.Job
 	// A backend that takes a call and never answers it is one that is down.
 	ctx, cancel := context.WithTimeout(ctx, t.cfg.LookWithin)
 	defer cancel()
@@ -34,6 +36,10 @@ func (t *term) observe(ctx context.Context, rows []workspace.Workspace) (observa
 		volumes, err = t.cfg.Runtime.Volumes(gctx)
 		return err
 	})
+	g.Go(func() (err error) {
+		jobs, err = t.cfg.Runtime.Jobs(gctx)
+		return err
+	})
 	err := g.Wait()
 	if err != nil {
 		return observation{}, fmt.Errorf("observe: %w", err)
@@ -41,6 +47,10 @@ func (t *term) observe(ctx context.Context, rows []workspace.Workspace) (observa
 	seen := observation{
 		containers: make(map[workspace.ID]*runtime.Container, len(containers)),
 		volumes:    make(map[workspace.ID]*runtime.Volume, len(volumes)),
+		jobs:       make(map[workspace.ID][]runtime.Job, len(jobs)),
+	}
+	for _, j := range jobs {
+		seen.jobs[j.Workspace] = append(seen.jobs[j.Workspace], j)
 	}
 	for i := range containers {
 		seen.containers[containers[i].Workspace] = &containers[i]
@@ -89,7 +99,7 @@ func (o observation) of(row workspace.Workspace, answered func(containerID strin
 		j.Container = &c
 	}
 	if v := o.volumes[row.ID]; v != nil {
-		j.Volume = &judge.Volume{Claim: v.Claim, Seeded: v.Seeded}
+		j.Volume = &judge.Volume{Claim: v.Claim, Seeded: v.Seeded, Marker: v.Marker}
 	}
 	return j
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"codehub/internal/archive"
 	"codehub/internal/judge"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -17,17 +18,29 @@ import (
 // perform carries out the operation that row has claimed. Every step may have
 // been done before; returning says nothing about completion, which is
 // observed (design §2).
-func (t *term) perform(ctx context.Context, row workspace.Workspace, seen *runtime.Container, step func(runtime.Progress)) error {
+func (t *term) perform(ctx context.Context, row workspace.Workspace, seen *runtime.Container, w *work) error {
 	switch row.Operation {
 	case workspace.OpProvisioning:
+		if _, err := t.endJobs(ctx, row); err != nil {
+			return err
+		}
 		return t.cfg.Runtime.CreateVolume(ctx, runtime.VolumeSpec{
 			Workspace: row.ID, Storage: row.StorageBackend, Claim: row.Home.Claim, Image: row.ImageRef,
-		}, step)
+		}, w.step)
 	case workspace.OpStarting:
-		return t.start(ctx, row, seen, step)
+		return t.start(ctx, row, seen, w.step)
 	case workspace.OpStopping:
 		return t.removeContainer(ctx, row.ID, seen, t.cfg.StopGrace)
+	case workspace.OpArchiving:
+		return t.archive(ctx, row, w)
+	case workspace.OpCreateEmptyArchive:
+		return t.archiveNothing(ctx, row)
+	case workspace.OpRestoring:
+		return t.restore(ctx, row, w)
 	case workspace.OpDeleting:
+		if _, err := t.endJobs(ctx, row); err != nil {
+			return err
+		}
 		if err := t.removeContainer(ctx, row.ID, seen, t.cfg.StopGrace); err != nil {
 			return err
 		}
@@ -143,13 +156,23 @@ func newSecret() (string, error) {
 	return hex.EncodeToString(b[:]), nil
 }
 
+// passed tells a test that a step of an operation is behind it. Nobody listens
+// in production.
+func (t *term) passed(id workspace.ID, step string) {
+	if t.cfg.Step != nil {
+		t.cfg.Step(id, step)
+	}
+}
+
 // failure sorts an executor's error into the reasons of design §3.10.
 func failure(err error) *judge.Failure {
 	var pull *runtime.PullError
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, runtime.ErrUnreachable):
+	case errors.Is(err, archive.ErrCorrupted):
+		return &judge.Failure{Reason: workspace.ErrArchiveCorrupted, Message: err.Error()}
+	case errors.Is(err, runtime.ErrUnreachable), errors.Is(err, archive.ErrUnavailable):
 		return &judge.Failure{Reason: workspace.ErrUnreachable, Message: err.Error()}
 	case errors.As(err, &pull):
 		return &judge.Failure{Reason: workspace.ErrImagePullFailed, Message: pull.Error()}

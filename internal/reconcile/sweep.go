@@ -41,13 +41,14 @@ func (t *term) sweep(ctx context.Context, rows []workspace.Workspace, seen obser
 				return true
 			})
 		}
-		if v != nil && v.Seeded && row.Home.State == workspace.HomeLive && row.Home.Claim == v.Claim {
+		if v != nil && (v.Seeded || v.Marker != "") && row.Home.State == workspace.HomeLive && row.Home.Claim == v.Claim {
 			t.settle(ctx, row.ID, v.Claim)
 		}
 	}
 	t.tidy(ctx, rows, seen)
 	t.forget(rows, alive)
 	t.prepare(ctx)
+	t.weigh(ctx)
 }
 
 // settle drops what only proved that the seeding was finished, once in a term:
@@ -160,6 +161,7 @@ func (t *term) forget(rows []workspace.Workspace, alive map[string]bool) {
 		}
 	}
 	t.crashes.forget(current)
+	t.bucket.forget(current)
 	for id := range t.settled {
 		if _, ok := current[id]; !ok {
 			delete(t.settled, id)

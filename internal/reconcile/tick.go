@@ -46,19 +46,26 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 
 	now := time.Now().UTC()
 	p := plan{free: t.free()}
+	mayFill, onBucket := t.mayFill(), false
+	bucketSince, bucketUp := t.bucket.since(now)
 	for _, row := range rows {
-		p.add(t.crashes.heed(t.judge(now, row, views[row.ID], seen), t.cfg.Policy, now), seen.containers[row.ID], now)
+		s := t.judge(ctx, now, row, views[row.ID], seen, bucketSince)
+		s = t.withhold(t.crashes.heed(s, t.cfg.Policy, now), mayFill, bucketUp)
+		p.add(s, seen.containers[row.ID], now)
+		onBucket = onBucket || judge.OnBucket(s.result.Row.Operation)
 	}
+	t.bucket.works(onBucket)
 	landed, err := t.write(ctx, p.steps)
 	if err != nil {
 		return time.Now().Add(outage), err
 	}
 	for i, s := range p.steps {
 		if landed[i] {
-			t.carryOut(ctx, s)
+			t.carryOut(ctx, s, bucketUp)
 		}
 	}
 	t.sweep(ctx, rows, seen)
+	t.sweepJobs(ctx, p.left(rows, landed), seen)
 	t.update(func(s *Status) { s.Tick = now })
 	return p.next, nil
 }
@@ -76,14 +83,33 @@ func (t *term) read(ctx context.Context) ([]workspace.Workspace, error) {
 // step is a decision on one row, to be written and then carried out.
 type step struct {
 	row       workspace.Workspace // as it was read
+	seen      judge.Input         // what was decided on
 	result    judge.Result
 	container *runtime.Container
 }
 
 type plan struct {
 	steps []step
-	free  int
+	free  map[lane]int
 	next  time.Time
+}
+
+// left is rows as the plan has left them.
+func (p *plan) left(rows []workspace.Workspace, landed []bool) []workspace.Workspace {
+	next := make(map[workspace.ID]workspace.Workspace, len(p.steps))
+	for i, s := range p.steps {
+		if landed[i] {
+			next[s.row.ID] = s.result.Row
+		}
+	}
+	out := make([]workspace.Workspace, len(rows))
+	for i, row := range rows {
+		out[i] = row
+		if n, ok := next[row.ID]; ok {
+			out[i] = n
+		}
+	}
+	return out
 }
 
 func (p *plan) add(s step, container *runtime.Container, now time.Time) {
@@ -92,12 +118,12 @@ func (p *plan) add(s step, container *runtime.Container, now time.Time) {
 		p.next = at
 	}
 	if s.result.Action.Kind == judge.Claim {
-		if p.free <= 0 {
+		if l := laneOf(s.result.Action.Op); p.free[l] <= 0 {
 			// No hands free: what was observed is written, the claim is made
 			// by a later tick, so that no deadline runs while it waits.
 			s.result = withoutClaim(s)
 		} else {
-			p.free--
+			p.free[l]--
 		}
 	}
 	if s.result.Action.Kind != judge.None || s.result.ApplyQueued || s.changed() {
@@ -108,7 +134,8 @@ func (p *plan) add(s step, container *runtime.Container, now time.Time) {
 // withoutClaim keeps what was observed and leaves the claim out.
 func withoutClaim(s step) judge.Result {
 	row := s.row
-	row.Conditions, row.Phase = s.result.Row.Conditions, s.result.Row.Phase
+	row.Conditions = judge.Conditions(s.seen)
+	row.Phase = judge.Phase(row, row.Conditions)
 	return judge.Result{Row: row, LookAgain: s.result.LookAgain}
 }
 
@@ -125,13 +152,21 @@ func equalProgress(a, b *workspace.Progress) bool {
 	return *a == *b
 }
 
-func (t *term) judge(now time.Time, row workspace.Workspace, v view, seen observation) step {
+func (t *term) judge(ctx context.Context, now time.Time, row workspace.Workspace, v view, seen observation, bucketSince time.Time) step {
 	in := judge.Input{
-		Now: now, Row: plausible(row, now, t.upSince, t.cfg.Policy), Obs: seen.of(row, t.isAnswered), Policy: t.cfg.Policy, UpSince: t.upSince,
-		ClaimID: newID(), Jitter: rand.Float64(),
+		Now: now, Row: plausible(row, now, t.upSince, t.cfg.Policy), Obs: seen.of(row, t.isAnswered), Policy: t.cfg.Policy,
+		UpSince: t.upSince, BucketUpSince: bucketSince, ClaimID: newID(), Jitter: rand.Float64(),
 	}
-	if row.Operation != workspace.OpNone && v.opID == row.OpID {
+	mine := row.Operation != workspace.OpNone && v.opID == row.OpID
+	if mine {
 		in.Work = v.judge
+	}
+	var asked bool
+	in.Obs.Archive, in.Obs.Earlier, asked = t.archives(ctx, row, v.ended, mine && v.ended.IsZero())
+	if asked && mine && !v.ended.IsZero() && v.judge.Failure == nil {
+		// What the executor has done is being looked at: there is nothing to be
+		// done again until that is known.
+		in.Work.Running = true
 	}
 	r := judge.Judge(in)
 	// Progress is for people who wait: a start that is over in a second needs none.
@@ -139,7 +174,7 @@ func (t *term) judge(now time.Time, row workspace.Workspace, v view, seen observ
 		r.Row.OpStartedAt != nil && now.Sub(*r.Row.OpStartedAt) > time.Second {
 		r.Row.Progress = v.progress
 	}
-	return step{row: row, result: r}
+	return step{row: row, seen: in, result: r}
 }
 
 func newID() string { return uuid.Must(uuid.NewV7()).String() }
@@ -183,16 +218,15 @@ func (t *term) refuse(refused *postgres.Refused) {
 // land when any of it has changed since (design §3.4).
 func compares(s step) bool {
 	switch s.result.Action.Kind {
-	case judge.Claim, judge.Settle, judge.Recover, judge.Cancel:
+	case judge.Claim, judge.Settle, judge.Recover, judge.Cancel, judge.Fail:
+		// Fail too: a look that is older than the storing of an archive and
+		// younger than the removal of its home takes it for lost.
 		return true
-	case judge.Fail:
-		// A broken invariant; the failure of an operation rests on its claim.
-		return s.row.Operation == workspace.OpNone
 	}
 	return false
 }
 
-func (t *term) carryOut(ctx context.Context, s step) {
+func (t *term) carryOut(ctx context.Context, s step, bucketUp bool) {
 	row, a := s.result.Row, s.result.Action
 	log := t.cfg.Log.With("workspace", row.ID, "phase", row.Phase)
 	switch a.Kind {
@@ -200,6 +234,9 @@ func (t *term) carryOut(ctx context.Context, s step) {
 		log.Info("operation claimed", "operation", a.Op)
 		t.execute(ctx, row, s.container)
 	case judge.Run:
+		if asksBucket(a.Op, row) && !bucketUp {
+			break // it waits; whoever comes in between is not in its way
+		}
 		t.execute(ctx, row, s.container)
 	case judge.Complete:
 		log.Info("operation complete", "operation", a.Op)
@@ -213,7 +250,7 @@ func (t *term) carryOut(ctx context.Context, s step) {
 		log.Warn("operation ended", "operation", a.Op, "reason", a.Reason, "message", a.Message, "attempt", row.ErrorCount)
 		t.drop(row.ID, s.row.OpID)
 	case judge.Recover:
-		log.Info("recovery asked for", "action", s.row.RecoverAction)
+		log.Info("recovery asked for", "action", s.row.RecoverAction, "still", a.Reason)
 		t.Wake()
 	case judge.RemoveContainer:
 		k := s.container

@@ -2,9 +2,11 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
+	"codehub/internal/archive"
 	"codehub/internal/judge"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -19,18 +21,23 @@ type term struct {
 
 	group sync.WaitGroup // executors, probes, removals
 
-	mu       sync.Mutex
-	works    map[workspace.ID]*work
-	leaving  map[workspace.ID]chan struct{} // executors told to end: the next one waits for them
-	answered map[string]time.Time           // container ids that have answered on /healthz, and when
-	busy     map[string]bool                // side effects under way, by what they work on
-	settled  map[workspace.ID]settlement
-	crashes  crashes
-	hands    chan struct{} // for chores, so that they never ask for everybody at once
+	mu        sync.Mutex
+	works     map[workspace.ID]*work
+	leaving   map[workspace.ID]chan struct{} // executors told to end: the next one waits for them
+	answered  map[string]time.Time           // container ids that have answered on /healthz, and when
+	busy      map[string]bool                // side effects under way, by what they work on
+	settled   map[workspace.ID]settlement
+	endings   map[string]ending // of jobs, by their backend ids
+	full      string            // which disk is too full to start anything; empty: none is
+	disksSeen bool
+	crashes   crashes
+	hands     chan struct{} // for chores, so that they never ask for everybody at once
+	bucket    *bucket
 
 	// The tick alone uses these.
 	began       time.Time // of the present tick
 	prepared    time.Time // when the surroundings of the containers were last checked
+	weighed     time.Time // when the disks were
 	strays      map[string]stray
 	refused     map[workspace.ID]string // what the database said of rows that it does not take
 	saidSkipped string
@@ -44,29 +51,55 @@ const chores = 8
 // work is the executor of one claim.
 type work struct {
 	opID   string
+	lane   lane
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the executor has returned
 	began  time.Time
 
 	mu       sync.Mutex
 	ended    time.Time // zero: at work
+	again    time.Time // once it has ended: not run again before
+	refusals int       // by the bucket, one after the other
 	failure  *judge.Failure
 	progress runtime.Progress
-	movedAt  time.Time
+	meter    meter
+	reached  map[string]sample // how far each step has ever been
+	movedAt  time.Time         // when one was last further than ever
 	pulling  bool
 	pulledAt time.Time
 }
 
-// rerun is how long an executor that ended without its operation being
-// complete is left alone before it is run again.
-const rerun = time.Second
+const (
+	// rerun is how long an executor that ended without its operation being
+	// complete is left alone before it is run again; one that the bucket has
+	// refused ever longer, up to refused.
+	rerun   = time.Second
+	refused = 30 * time.Second
+)
+
+// newWork is the work of an executor that begins; before is that of the same
+// claim that has ended, if there was one: what is run again goes on with its
+// time, and gets none for doing again what was done before.
+func newWork(row workspace.Workspace, cancel context.CancelFunc, before *work) *work {
+	now := time.Now()
+	w := &work{opID: row.OpID, lane: laneOf(row.Operation), cancel: cancel, done: make(chan struct{}), began: now, movedAt: now, reached: map[string]sample{}}
+	if before == nil {
+		return w
+	}
+	before.mu.Lock()
+	defer before.mu.Unlock()
+	w.refusals, w.progress, w.meter = before.refusals, before.progress, before.meter
+	w.reached, w.movedAt, w.pulledAt = before.reached, before.movedAt, before.pulledAt
+	return w
+}
 
 // step records progress; it is what executors hand to the runtime.
 func (w *work) step(p runtime.Progress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
-	if p != w.progress {
+	if r := w.reached[p.Step]; p.Done > r.done || p.Entries > r.entries {
+		w.reached[p.Step] = sample{done: max(p.Done, r.done), entries: max(p.Entries, r.entries)}
 		w.movedAt = now
 	}
 	pulling := p.Step == runtime.StepPulling
@@ -74,33 +107,65 @@ func (w *work) step(p runtime.Progress) {
 		w.pulledAt = now
 	}
 	w.progress, w.pulling = p, pulling
+	w.meter.note(now, p)
 }
 
-func (w *work) end(f *judge.Failure) {
+// afresh is told that another job begins: what it moves was not moved before.
+func (w *work) afresh() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ended, w.failure, w.pulling = time.Now(), f, false
+	w.reached = map[string]sample{}
+}
+
+// end records what the executor has ended with. Time in which the bucket
+// refused is nobody's.
+func (w *work) end(err error) *judge.Failure {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	w.ended, w.failure, w.pulling, w.again = now, failure(err), false, now.Add(rerun)
+	w.refusals++
+	if !errors.Is(err, archive.ErrUnavailable) {
+		w.refusals = 0
+		return w.failure
+	}
+	w.movedAt = now
+	w.again = now.Add(min(rerun<<min(w.refusals-1, 16), refused))
+	return w.failure
+}
+
+// resume has what the bucket refused tried again now.
+func (w *work) resume() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.refusals > 0 {
+		w.refusals, w.again = 0, time.Time{}
+	}
 }
 
 // snapshot is the work as the judge sees it, with its progress for people.
 func (w *work) snapshot(now time.Time) (judge.Work, *workspace.Progress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	running := w.ended.IsZero() || (now.Sub(w.ended) < rerun && w.failure == nil)
-	if w.failure != nil && w.failure.Reason == workspace.ErrUnreachable {
-		running = now.Sub(w.ended) < rerun
-	}
+	waits := w.failure == nil || w.failure.Reason == workspace.ErrUnreachable
+	running := w.ended.IsZero() || waits && now.Before(w.again)
 	j := judge.Work{Running: running, Failure: w.failure, ProgressAt: w.movedAt, Pulling: w.pulling, PulledAt: w.pulledAt}
 	if w.progress.Step == "" {
 		return j, nil
 	}
-	return j, &workspace.Progress{Step: w.progress.Step, Done: w.progress.Done, Total: w.progress.Total}
+	return j, w.meter.shown(now, w.progress)
 }
 
 func (w *work) occupies() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.ended.IsZero() && !w.pulling
+}
+
+func (w *work) endedAt() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ended
 }
 
 // over reports whether the executor has ended.
@@ -115,6 +180,7 @@ type view struct {
 	opID     string
 	judge    judge.Work
 	progress *workspace.Progress
+	ended    time.Time // zero: the executor is at work
 }
 
 func (t *term) views(now time.Time) map[workspace.ID]view {
@@ -123,7 +189,7 @@ func (t *term) views(now time.Time) map[workspace.ID]view {
 	out := make(map[workspace.ID]view, len(t.works))
 	for id, w := range t.works {
 		j, p := w.snapshot(now)
-		out[id] = view{opID: w.opID, judge: j, progress: p}
+		out[id] = view{opID: w.opID, judge: j, progress: p, ended: w.endedAt()}
 	}
 	return out
 }
@@ -135,14 +201,34 @@ func (t *term) operating() bool {
 	return len(t.works) > 0
 }
 
-// free is how many more operations may be claimed now.
-func (t *term) free() int {
+// lane is what an operation waits in line with. What takes as long as a home
+// is large must not keep a start waiting, nor a restore somebody waits for.
+type lane int
+
+const (
+	short lane = iota
+	archiving
+	restoring
+)
+
+func laneOf(op workspace.Operation) lane {
+	switch op {
+	case workspace.OpArchiving:
+		return archiving
+	case workspace.OpRestoring:
+		return restoring
+	}
+	return short
+}
+
+// free is how many more operations of each lane may be claimed now.
+func (t *term) free() map[lane]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := t.cfg.MaxOperations
+	n := map[lane]int{short: t.cfg.MaxOperations, archiving: t.cfg.MaxJobs, restoring: t.cfg.MaxJobs}
 	for _, w := range t.works {
 		if w.occupies() {
-			n--
+			n[w.lane]--
 		}
 	}
 	return n
@@ -164,15 +250,19 @@ func (t *term) drop(id workspace.ID, opID string) {
 func (t *term) execute(ctx context.Context, row workspace.Workspace, seen *runtime.Container) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	var earlier *work
 	if w := t.works[row.ID]; w != nil {
-		if w.opID == row.OpID && !w.over() {
+		switch {
+		case w.opID == row.OpID && !w.over():
 			return
+		case w.opID == row.OpID:
+			earlier = w
 		}
 		w.cancel()
 		t.leaving[row.ID] = w.done
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &work{opID: row.OpID, cancel: cancel, done: make(chan struct{}), began: time.Now(), movedAt: time.Now()}
+	w := newWork(row, cancel, earlier)
 	t.works[row.ID] = w
 	before := t.leaving[row.ID]
 	delete(t.leaving, row.ID)
@@ -182,15 +272,16 @@ func (t *term) execute(ctx context.Context, row workspace.Workspace, seen *runti
 		if before != nil {
 			<-before // its context has ended: one operation at a time (design §3.4)
 		}
-		err := t.perform(ctx, row, seen, w.step)
+		err := t.perform(ctx, row, seen, w)
 		if ctx.Err() != nil {
 			return
 		}
-		f := failure(err)
-		if f != nil {
+		if f := w.end(err); f != nil {
 			t.cfg.Log.Warn("operation failed", "workspace", row.ID, "operation", row.Operation, "reason", f.Reason, "err", err)
 		}
-		w.end(f)
+		if errors.Is(err, archive.ErrUnavailable) {
+			t.bucket.doubt()
+		}
 		t.Wake()
 	})
 }

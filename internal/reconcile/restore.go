@@ -1,0 +1,96 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"codehub/internal/archive"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// restore carries out RESTORING: a job fills the home's volume, which is then
+// marked with the archive it holds (design §3.7).
+func (t *term) restore(ctx context.Context, row workspace.Workspace, w *work) error {
+	t.passed(row.ID, "restore.begin")
+	own, err := t.endJobs(ctx, row)
+	if err != nil {
+		return err
+	}
+	t.passed(row.ID, "restore.jobs-ended")
+	home, err := t.volumeOf(ctx, row)
+	if err != nil || home != nil && home.Marker == row.ArchiveKey {
+		return err // it is all there: left alone
+	}
+	meta, err := t.cfg.Archives.Meta(ctx, row.ArchiveKey)
+	switch {
+	case errors.Is(err, archive.ErrNotFound):
+		return nil // the next look says what is lost
+	case err != nil:
+		return fmt.Errorf("read what the archive is of: %w", err)
+	case row.ArchiveDigest != "" && meta.SHA256 != row.ArchiveDigest:
+		return fmt.Errorf("the archive %s has the digest %s, not %s: %w", row.ArchiveKey, meta.SHA256, row.ArchiveDigest, archive.ErrCorrupted)
+	}
+	t.passed(row.ID, "restore.meta-read")
+	volume := runtime.VolumeSpec{Workspace: row.ID, Storage: row.StorageBackend, Claim: row.Home.Claim, Image: row.ImageRef}
+	if meta.Entries == 0 {
+		// It never had a home: it gets one as a new workspace does.
+		if err := t.cfg.Runtime.CreateVolume(ctx, volume, w.step); err != nil {
+			return err
+		}
+		t.passed(row.ID, "restore.volume-created")
+		return t.markRestored(ctx, row)
+	}
+	if own != nil && home == nil {
+		// What it has filled is gone, and is no word on what is made now.
+		if err := t.cfg.Runtime.RemoveJob(ctx, own.ID); err != nil {
+			return fmt.Errorf("remove a storage job: %w", err)
+		}
+		own = nil
+	}
+	if err := t.cfg.Runtime.CreateEmptyVolume(ctx, volume); err != nil {
+		return err
+	}
+	t.passed(row.ID, "restore.volume-created")
+	spec := runtime.JobSpec{
+		Workspace: row.ID, Claim: row.OpID, Kind: runtime.JobRestore, Storage: row.StorageBackend,
+		VolumeClaim: row.Home.Claim, Key: row.ArchiveKey,
+	}
+	done, _, err := t.runJob(ctx, own, spec, func(spec *runtime.JobSpec) error {
+		return t.cfg.Archives.RestoreJob(ctx, row, meta, spec)
+	}, w, func() { t.passed(row.ID, "restore.job-started") })
+	switch {
+	case errors.Is(err, archive.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case done.SHA256 != meta.SHA256 || done.Entries != meta.Entries || done.Bytes != meta.Bytes:
+		return fmt.Errorf("the storage job has restored %d entries of %d bytes of the archive %s, not what %s holds", done.Entries, done.Bytes, done.SHA256, row.ArchiveKey)
+	}
+	t.passed(row.ID, "restore.job-done")
+	return t.markRestored(ctx, row)
+}
+
+func (t *term) markRestored(ctx context.Context, row workspace.Workspace) error {
+	t.passed(row.ID, "restore.before-mark")
+	if err := t.cfg.Runtime.MarkRestored(ctx, row.ID, row.Home.Claim, row.ArchiveKey); err != nil {
+		return fmt.Errorf("mark the home as restored: %w", err)
+	}
+	t.passed(row.ID, "restore.marked")
+	return nil
+}
+
+// volumeOf is the volume of row's home as it is now, nil if there is none.
+func (t *term) volumeOf(ctx context.Context, row workspace.Workspace) (*runtime.Volume, error) {
+	volumes, err := t.cfg.Runtime.Volumes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list the volumes: %w", err)
+	}
+	for _, v := range volumes {
+		if v.Workspace == row.ID && v.Claim == row.Home.Claim {
+			return &v, nil
+		}
+	}
+	return nil, nil
+}
