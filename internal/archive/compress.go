@@ -9,8 +9,6 @@ import (
 	"io"
 	"runtime"
 	"sync"
-
-	"github.com/klauspost/compress/zstd"
 )
 
 const (
@@ -39,19 +37,24 @@ type compressor struct {
 	w      io.Writer
 	sum    hash.Hash
 	size   int64
-	frames int64
+	frames int64 // how many were begun
+	levels levels
 }
 
 // frame is a piece of content on its way through the workers.
 type frame struct {
 	in, out []byte
-	number  int64         // how often it was filled
+	faster  bool          // which encoder takes it
 	failed  error         // why in could not be decompressed
 	done    chan struct{} // of capacity 1: one send for each trip
 }
 
 func newCompressor(ctx context.Context, w io.Writer) (*compressor, error) {
-	n := workers()
+	return newCompressorOf(ctx, w, workers())
+}
+
+// newCompressorOf makes one of n workers, at most maxWorkers.
+func newCompressorOf(ctx context.Context, w io.Writer, n int) (*compressor, error) {
 	c := &compressor{
 		free:    make(chan *frame, n+2),
 		work:    make(chan *frame, n+2),
@@ -75,27 +78,10 @@ func newCompressor(ctx context.Context, w io.Writer) (*compressor, error) {
 	return c, nil
 }
 
-// encoders are of two levels. Every other frame at each comes closest to
-// `zstd -3`: of source code in small files the better one alone makes 1.04 times
-// its size, the faster one 1.14 times its size for half the work.
-type encoders struct{ better, faster *zstd.Encoder }
-
-func newEncoders() (encoders, error) {
-	var e encoders
-	for level, to := range map[zstd.EncoderLevel]**zstd.Encoder{zstd.SpeedDefault: &e.better, zstd.SpeedFastest: &e.faster} {
-		z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(level), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(frameSize))
-		if err != nil {
-			return encoders{}, fmt.Errorf("make encoder: %w", err)
-		}
-		*to = z
-	}
-	return e, nil
-}
-
 func (c *compressor) compress(e encoders) {
 	for f := range c.work {
 		z := e.better
-		if f.number%2 == 1 {
+		if f.faster {
 			z = e.faster
 		}
 		f.out = z.EncodeAll(f.in, f.out[:0])
@@ -116,6 +102,7 @@ func (c *compressor) write() {
 				c.cancel(fmt.Errorf("write archive: %w", err))
 			}
 		}
+		c.levels.account(f)
 		c.free <- f
 	}
 }
@@ -132,7 +119,7 @@ func (c *compressor) space() ([]byte, error) {
 				f.in = make([]byte, 0, frameSize)
 			}
 			f.in = f.in[:0]
-			f.number = c.frames
+			f.faster = c.levels.faster(c.frames)
 			c.frames++
 			c.present = f
 		case <-c.ctx.Done():
