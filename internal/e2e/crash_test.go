@@ -188,16 +188,28 @@ func TestLimitIsExact(t *testing.T) {
 	}
 }
 
-// loseVolume removes a home by hand.
+// loseVolume removes a home by hand, and what keeps it from being removed.
 func (s *server) loseVolume(id, storage string) {
 	s.Helper()
-	var err error
 	if storage == "local-dir" {
-		err = os.RemoveAll(filepath.Join(s.home, "homes", id))
-	} else {
-		_, err = s.docker.VolumeRemove(s.Context(), "ws-"+id+"-home", client.VolumeRemoveOptions{})
+		if err := os.RemoveAll(filepath.Join(s.home, "homes", id)); err != nil {
+			s.Fatal(err)
+		}
+		return
 	}
+	volume := "ws-" + id + "-home"
+	holders, err := s.docker.ContainerList(s.Context(), client.ContainerListOptions{
+		All: true, Filters: client.Filters{}.Add("volume", volume),
+	})
 	if err != nil {
+		s.Fatal(err)
+	}
+	for _, c := range holders.Items {
+		if _, err := s.docker.ContainerRemove(s.Context(), c.ID, client.ContainerRemoveOptions{}); err != nil {
+			s.Fatal(err)
+		}
+	}
+	if _, err := s.docker.VolumeRemove(s.Context(), volume, client.VolumeRemoveOptions{}); err != nil {
 		s.Fatal(err)
 	}
 }

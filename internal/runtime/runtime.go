@@ -36,25 +36,29 @@ type Runtime interface {
 	// ErrVolumeMismatch and is not touched.
 	CreateVolume(ctx context.Context, spec VolumeSpec, progress func(Progress)) error
 
-	// SettleVolume drops what only proved that the seeding was finished
-	// (Volume.Seeded may be false from then on). Called once the home is
-	// recorded as live.
+	// SettleVolume makes sure that a home which is recorded as live is never
+	// wiped or removed by a call that comes too late, and drops what only proved
+	// that it was seeded (Volume.Seeded may be false from then on). It is for
+	// restored homes as well, and mends what was lost of an earlier call.
 	SettleVolume(ctx context.Context, id workspace.ID, claim string) error
 
 	// CreateEmptyVolume makes the home volume for a restore, with nothing in
 	// it. One with the same claim that is there is left as it is; one with
-	// another claim is ErrVolumeMismatch.
+	// another claim is ErrVolumeMismatch. A job is what fills it.
 	CreateEmptyVolume(ctx context.Context, spec VolumeSpec) error
 
 	// MarkRestored records on the volume with this claim that the archive key
-	// is its content, whole and synced (Volume.Marker). What only proved that
-	// the volume was seeded is dropped.
+	// is its content, whole and synced (Volume.Marker). The job that restored
+	// it must still be there, ended with code 0, or the volume be a seeded one
+	// (for an archive of nothing), else ErrConflict: so a mark that comes too
+	// late is none. A volume that is absent or another's is ErrVolumeMismatch.
 	MarkRestored(ctx context.Context, id workspace.ID, claim, key string) error
 
 	// RemoveVolume removes the home volume if it carries the claim, and the
 	// ended jobs that hold it; one that is absent is fine, one with another
 	// claim is ErrVolumeMismatch, and one that anything else holds, such as the
-	// job that restored a later home, is refused.
+	// job that restored a later home, is refused. A claim that it was called
+	// for must never be live again.
 	RemoveVolume(ctx context.Context, id workspace.ID, claim string) error
 
 	// Jobs lists the storage jobs of this installation, running or ended, with
@@ -64,25 +68,30 @@ type Runtime interface {
 	// StartJob starts a storage job: `codehub storage-job` in a container of
 	// its own that has the volume (read-only for JobArchive), the one folder
 	// or socket by which it reaches the bucket, and no network. The job of the
-	// same kind and claim, running or ended, is returned instead if there is
-	// one; one of another claim is ErrConflict. The volume must carry
-	// spec.VolumeClaim, else ErrVolumeMismatch. JobArchive is refused while a
-	// container holds the workspace's volume, and JobRestore clears what marks
-	// the volume as seeded or restored before it starts.
+	// same kind, claim and key, running or ended, is returned instead if there
+	// is one; one of another claim is ErrConflict. The volume must carry
+	// spec.VolumeClaim, else ErrVolumeMismatch. It is ErrConflict while a
+	// container or another job holds the workspace's volume, and, for
+	// JobRestore, if the home is settled or spec.Key was restored into it
+	// already. JobRestore clears what marks the volume as seeded, or restored
+	// from something else, before it starts; the ended job of that goes, too.
+	// If the job did not get its whole input it ends by itself and says so.
 	StartJob(ctx context.Context, spec JobSpec) (Job, error)
 
-	// FollowJob gives every line that the job has printed since it began, and
-	// goes on until it ends; then it returns the exit code. ErrNotFound if
-	// there is no such job (any more).
+	// FollowJob gives every line that the job has printed since it began, each
+	// once, and goes on until it ends; then it returns the exit code. The bytes
+	// are good until line returns. ErrNotFound if there is no such job (any
+	// more), or it was never started.
 	FollowJob(ctx context.Context, jobID string, line func([]byte)) (exit int, err error)
 
 	// RemoveJob ends the job with exactly this backend id, by force, and
-	// removes it. One that is gone is fine. The job that a live home was
-	// restored by holds its volume (see RemoveVolume) and stays.
+	// removes it. One that is gone is fine. The job that restored a home which
+	// is marked and not settled yet holds its volume (see RemoveVolume): it
+	// stays, and that is no error.
 	RemoveJob(ctx context.Context, jobID string) error
 
-	// Disks tells how full the disks are that homes are on, as far as this
-	// process can see them.
+	// Disks tells how full the disks are that homes are on, each once, as far
+	// as this process can see them: nothing is told of another machine's.
 	Disks(ctx context.Context) ([]Disk, error)
 
 	// StartContainer makes the container and starts it; the image is pulled

@@ -88,6 +88,8 @@ type Runtime struct {
 	noWall  bool      // that it runs without a wall was reported
 	swept   time.Time
 	orphans map[string]bool // what the last sweep saw without a home
+	root    string          // the engine's folder, as it said at rootAt
+	rootAt  time.Time
 }
 
 var _ runtime.Runtime = (*Runtime)(nil)

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
@@ -17,11 +16,20 @@ import (
 )
 
 // A local-dir home is the folder {data}/homes/{id}/home. What a docker-volume
-// home says by labels stands in home.json beside it.
+// home says by labels stands in home.json beside it. Whoever changes that, or
+// what the name "home" means, does so under a lock on the folder around both,
+// having read it again; the kernel gives the lock back when its holder dies.
+// A home that goes is first renamed to what nobody else ever looks at.
 type sidecar struct {
 	Installation string      `json:"installation"`
 	Claim        string      `json:"claim"`
 	State        folderState `json:"state"`
+	Marker       string      `json:"marker,omitempty"` // archive_key of what was restored
+	Live         bool        `json:"live,omitempty"`   // settled: never wiped again
+
+	// Filler is who fills the folder, or did: a call, or the container of a
+	// job. What somebody else says about its end counts for nothing.
+	Filler string `json:"filler,omitempty"`
 }
 
 type folderState string
@@ -29,6 +37,7 @@ type folderState string
 const (
 	folderFilling  folderState = "filling"
 	folderSeeded   folderState = "seeded"
+	folderRestored folderState = "restored"
 	folderRemoving folderState = "removing"
 )
 
@@ -78,7 +87,7 @@ func (r *Runtime) folders() ([]runtime.Volume, error) {
 		if there && side.Installation == r.cfg.Installation {
 			out = append(out, runtime.Volume{
 				Workspace: id, Storage: workspace.StorageLocalDir,
-				Claim: side.Claim, Seeded: side.State == folderSeeded,
+				Claim: side.Claim, Seeded: side.State == folderSeeded, Marker: side.Marker,
 			})
 		}
 	}
@@ -102,7 +111,11 @@ func (r *Runtime) readFolder(id workspace.ID) (sidecar, bool, error) {
 	}
 	info, err := os.Lstat(r.homePath(id))
 	if errors.Is(err, fs.ErrNotExist) {
-		return side, false, nil
+		if side.State != folderRemoving {
+			return side, false, nil
+		}
+		left, err := r.trash(id) // it is listed until nothing of it is left
+		return side, len(left) > 0, err
 	}
 	if err != nil {
 		return side, false, fmt.Errorf("look at home: %w", err)
@@ -156,21 +169,127 @@ func syncDir(path string) error {
 }
 
 func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, progress func(runtime.Progress)) error {
+	id := spec.Workspace
+	users, err := r.folderUsers(ctx, id)
+	if err != nil {
+		return err
+	}
+	filler := randomHex(8)
+	filling := sidecar{Claim: spec.Claim, State: folderFilling, Filler: filler}
+	done := false
+	err = r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
+		if done = there && (side.Live || side.State == folderSeeded); done {
+			return side, nil
+		}
+		for _, u := range users {
+			if !u.idle() || u.role == roleJob && (side.Marker == "" || u.id != side.Filler) {
+				return side, fmt.Errorf("folder %s cannot be seeded: container %s has it: %w", r.homePath(id), u.name, runtime.ErrConflict)
+			}
+		}
+		report(progress, runtime.StepCreating)
+		if err := r.writeSidecar(id, filling); err != nil {
+			return side, err
+		}
+		if err := r.discardHome(id); err != nil {
+			return side, err
+		}
+		if err := os.Mkdir(r.homePath(id), 0o755); err != nil {
+			return side, fmt.Errorf("make home: %w", err)
+		}
+		return filling, nil
+	})
+	if err != nil || done {
+		return err
+	}
+	for _, u := range users {
+		if err := r.discard(ctx, u.id); err != nil {
+			return err
+		}
+	}
+	if err := r.dismount(ctx, id); err != nil {
+		return err
+	}
+	if err := r.emptyTrash(ctx, id); err != nil {
+		return err
+	}
+	if err := r.seedFolder(ctx, spec, progress); err != nil {
+		return err
+	}
+	if err := r.dismount(ctx, id); err != nil {
+		return err
+	}
+	return r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
+		if !there || side.Filler != filler || side.State != folderFilling {
+			return side, fmt.Errorf("folder %s was filled by another call meanwhile: %w", r.homePath(id), runtime.ErrConflict)
+		}
+		side.State = folderSeeded
+		return side, nil
+	})
+}
+
+// createEmptyFolder makes the folder for a restore.
+func (r *Runtime) createEmptyFolder(ctx context.Context, spec runtime.VolumeSpec) error {
+	return r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
+		if there {
+			return side, nil
+		}
+		side = sidecar{Claim: spec.Claim, State: folderFilling}
+		if err := r.writeSidecar(spec.Workspace, side); err != nil {
+			return side, err
+		}
+		if err := os.Mkdir(r.homePath(spec.Workspace), 0o755); err != nil {
+			return side, fmt.Errorf("make home: %w", err)
+		}
+		return side, syncDir(r.folder(spec.Workspace))
+	})
+}
+
+// editFolder changes what home.json says of a home with the claim, or of none
+// yet, under the folder's lock. A folder with another claim is
+// ErrVolumeMismatch.
+func (r *Runtime) editFolder(ctx context.Context, spec runtime.VolumeSpec, change func(side sidecar, there bool) (sidecar, error)) error {
+	id := spec.Workspace
 	if r.cfg.DataDir == "" {
 		return errors.New("no data folder is set for local-dir homes")
 	}
-	id := spec.Workspace
+	if err := r.makeFolder(id); err != nil {
+		return err
+	}
+	unlock, err := r.lockFolder(ctx, id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("folder %s was removed at this moment", r.folder(id))
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	side, there, err := r.readFolder(id)
 	if err != nil {
 		return err
 	}
-	switch {
-	case !r.ownsFolder(side, spec.Claim) && (there || side != sidecar{}):
+	if side.Installation == r.cfg.Installation && side.State == folderRemoving && !there {
+		side = sidecar{} // the removal was cut off where only this was left
+	}
+	known := side != sidecar{}
+	if known && side.State == folderRemoving || !r.ownsFolder(side, spec.Claim) && (there || known) {
 		return fmt.Errorf("folder %s: %w", r.homePath(id), runtime.ErrVolumeMismatch)
-	case there && side.State == folderSeeded:
+	}
+	next, err := change(side, there)
+	if err != nil {
+		return err
+	}
+	next.Installation = r.cfg.Installation
+	if next == side {
 		return nil
 	}
-	report(progress, runtime.StepCreating)
+	return r.writeSidecar(id, next)
+}
+
+// makeFolder makes the folder around a home.
+func (r *Runtime) makeFolder(id workspace.ID) error {
+	if _, err := os.Lstat(r.folder(id)); err == nil {
+		return nil
+	}
 	homes := filepath.Join(r.cfg.DataDir, homesDir)
 	for _, dir := range []string{homes, r.folder(id)} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -180,25 +299,15 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 	if err := errors.Join(syncDir(r.cfg.DataDir), syncDir(homes)); err != nil {
 		return fmt.Errorf("make folder for the home: %w", err)
 	}
-	if err := r.writeSidecar(id, sidecar{Claim: spec.Claim, State: folderFilling}); err != nil {
-		return err
+	return nil
+}
+
+// folderUsers lists the containers that have a local-dir home mounted.
+func (r *Runtime) folderUsers(ctx context.Context, id workspace.ID) ([]user, error) {
+	if r.cfg.DataDir == "" {
+		return nil, errors.New("no data folder is set for local-dir homes")
 	}
-	if err := r.dismount(ctx, id); err != nil {
-		return err
-	}
-	if err := r.removeTree(ctx, id); err != nil {
-		return err
-	}
-	if err := os.Mkdir(r.homePath(id), 0o755); err != nil {
-		return fmt.Errorf("make home: %w", err)
-	}
-	if err := r.seedFolder(ctx, spec, progress); err != nil {
-		return err
-	}
-	if err := r.dismount(ctx, id); err != nil {
-		return err
-	}
-	return r.writeSidecar(id, sidecar{Claim: spec.Claim, State: folderSeeded})
+	return r.users(ctx, r.hostHomePath(id))
 }
 
 // seedFolder fills the folder as a volume is filled: through a volume of the
@@ -238,21 +347,40 @@ func (r *Runtime) dismount(ctx context.Context, id workspace.ID) error {
 }
 
 // verifyFolder makes sure that a local-dir home is the one that is meant.
-func (r *Runtime) verifyFolder(spec runtime.ContainerSpec) error {
-	if spec.Storage != workspace.StorageLocalDir {
-		return nil
-	}
+func (r *Runtime) verifyFolder(id workspace.ID, claim string) error {
 	if r.cfg.DataDir == "" {
 		return errors.New("no data folder is set for local-dir homes")
 	}
-	side, there, err := r.readFolder(spec.Workspace)
+	side, there, err := r.readFolder(id)
 	if err != nil {
 		return err
 	}
-	if !there || !r.ownsFolder(side, spec.VolumeClaim) || side.State == folderRemoving {
-		return fmt.Errorf("folder %s: %w", r.homePath(spec.Workspace), runtime.ErrVolumeMismatch)
+	if !there || !r.ownsFolder(side, claim) || side.State == folderRemoving {
+		return fmt.Errorf("folder %s: %w", r.homePath(id), runtime.ErrVolumeMismatch)
 	}
 	return nil
+}
+
+// settleFolder records that a local-dir home is live, if it is there.
+func (r *Runtime) settleFolder(ctx context.Context, id workspace.ID, claim string) error {
+	if r.cfg.DataDir == "" || r.verifyFolder(id, claim) != nil {
+		return nil
+	}
+	spec := runtime.VolumeSpec{Workspace: id, Claim: claim}
+	err := r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
+		if !there {
+			return side, nil
+		}
+		side.Live, side.State = true, folderSeeded
+		if side.Marker != "" {
+			side.State = folderRestored
+		}
+		return side, nil
+	})
+	if errors.Is(err, runtime.ErrVolumeMismatch) {
+		return nil // removed meanwhile
+	}
+	return err
 }
 
 // removeFolder removes a local-dir home, if there is one. It is listed until
@@ -264,6 +392,61 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 	if _, err := os.Lstat(r.folder(id)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	users, err := r.folderUsers(ctx, id)
+	if err != nil {
+		return err
+	}
+	err = r.withFolder(ctx, id, claim, func(side sidecar, there bool) error {
+		if !there {
+			return nil
+		}
+		// The engine keeps a volume that a container holds; a folder it does not know.
+		for _, u := range users {
+			if !u.idle() {
+				return fmt.Errorf("folder %s is in use by container %s", r.homePath(id), u.name)
+			}
+		}
+		if err := r.writeSidecar(id, sidecar{Claim: claim, State: folderRemoving}); err != nil {
+			return err
+		}
+		return r.discardHome(id)
+	})
+	if err != nil {
+		return err
+	}
+	for _, u := range users {
+		if err := r.discard(ctx, u.id); err != nil {
+			return err
+		}
+	}
+	if err := r.removeOwned(ctx, mountName(id), roleMount); err != nil {
+		return err
+	}
+	if err := r.emptyTrash(ctx, id); err != nil {
+		return err
+	}
+	return r.withFolder(ctx, id, claim, func(_ sidecar, there bool) error {
+		if there {
+			return fmt.Errorf("folder %s was filled again at this moment", r.homePath(id))
+		}
+		if err := os.RemoveAll(r.folder(id)); err != nil {
+			return fmt.Errorf("remove folder of the home: %w", err)
+		}
+		return nil
+	})
+}
+
+// withFolder calls what removes a home under the folder's lock, if the folder is
+// there and has the claim, or none and nothing in it.
+func (r *Runtime) withFolder(ctx context.Context, id workspace.ID, claim string, call func(side sidecar, there bool) error) error {
+	unlock, err := r.lockFolder(ctx, id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	side, there, err := r.readFolder(id)
 	if err != nil {
 		return err
@@ -271,54 +454,5 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 	if !r.ownsFolder(side, claim) && (there || side != sidecar{}) {
 		return fmt.Errorf("folder %s: %w", r.homePath(id), runtime.ErrVolumeMismatch)
 	}
-	if there {
-		// The engine keeps a volume that a container holds; a folder it does not know.
-		_, err := r.find(ctx, id)
-		if err == nil {
-			return fmt.Errorf("folder %s is in use by the workspace's container", r.homePath(id))
-		}
-		if !errors.Is(err, runtime.ErrNotFound) {
-			return err
-		}
-		if err := r.writeSidecar(id, sidecar{Claim: claim, State: folderRemoving}); err != nil {
-			return err
-		}
-	}
-	if err := r.removeOwned(ctx, mountName(id), roleMount); err != nil {
-		return err
-	}
-	if err := r.removeTree(ctx, id); err != nil {
-		return err
-	}
-	if err := os.RemoveAll(r.folder(id)); err != nil {
-		return fmt.Errorf("remove folder of the home: %w", err)
-	}
-	return nil
-}
-
-// removeTree removes the home folder and all that is in it, by the helper
-// where this process may not: the files belong to the image's user.
-func (r *Runtime) removeTree(ctx context.Context, id workspace.ID) error {
-	err := os.RemoveAll(r.homePath(id))
-	if err == nil {
-		return nil
-	}
-	if !errors.Is(err, fs.ErrPermission) {
-		return fmt.Errorf("remove home: %w", err)
-	}
-	if err := r.removeTreeByHelper(ctx, id); err != nil {
-		return fmt.Errorf("remove home: %w", err)
-	}
-	return nil
-}
-
-func (r *Runtime) removeTreeByHelper(ctx context.Context, id workspace.ID) error {
-	return r.runHelper(ctx, helperRun{
-		args:    []string{cmdRemoveHome, "/folder/home"},
-		network: "none",
-		caps:    []string{"DAC_OVERRIDE", "FOWNER"},
-		mounts: []mount.Mount{{
-			Type: mount.TypeBind, Source: filepath.Dir(r.hostHomePath(id)), Target: "/folder",
-		}},
-	})
+	return call(side, there)
 }

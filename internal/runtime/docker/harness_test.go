@@ -20,7 +20,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
@@ -28,6 +27,7 @@ import (
 
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/runtimetest"
+	"codehub/internal/runtime/runtimetest/script"
 	"codehub/internal/workspace"
 )
 
@@ -146,7 +146,8 @@ func harness(t *testing.T, storage string) runtimetest.Harness {
 		RemoteImage:  func(sub *testing.T) string { return pushImage(t, sub, r, registry()) },
 		Home:         h.home,
 		Write:        write,
-		HalfSeed:     h.halfSeed, HalfStart: h.halfStart,
+		HalfSeed:     h.halfSeed, HalfStart: h.halfStart, HalfJob: h.halfJob,
+		EndJob: h.endJob, ReadOnlyCode: script.CodeFailed,
 		EndContainer: h.endContainer, TakeContainer: h.takeContainer,
 		TakeVolume: h.takeVolume, PutForeign: h.putForeign, Remains: h.remains,
 	}
@@ -326,6 +327,24 @@ func (h hands) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 	}
 }
 
+func (h hands) halfJob(t *testing.T, spec runtime.JobSpec) {
+	t.Helper()
+	image, err := h.r.ensureHelperImage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.r.api.ContainerCreate(t.Context(), h.r.jobOptions(spec, jobName(spec.Kind, spec.Workspace), image)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h hands) endJob(t *testing.T, jobID string) {
+	t.Helper()
+	if _, err := h.r.api.ContainerKill(t.Context(), jobID, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (h hands) endContainer(t *testing.T, id workspace.ID) {
 	t.Helper()
 	if _, err := h.r.api.ContainerStop(t.Context(), id.ContainerName(), client.ContainerStopOptions{}); err != nil {
@@ -350,8 +369,14 @@ func (h hands) takeVolume(t *testing.T, id workspace.ID) {
 		}
 		return
 	}
-	if err := h.r.removeSeed(ctx, id); err != nil {
+	users, err := h.r.users(ctx, id.VolumeName())
+	if err != nil {
 		t.Fatal(err)
+	}
+	for _, u := range users {
+		if err := h.r.discard(ctx, u.id); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if _, err := h.r.api.VolumeRemove(ctx, id.VolumeName(), client.VolumeRemoveOptions{}); err != nil {
 		t.Fatal(err)
@@ -384,13 +409,12 @@ func (h hands) remains(t *testing.T, id workspace.ID) []string {
 	for _, c := range containers.Items {
 		out = append(out, c.Names...)
 	}
-	for _, name := range []string{id.VolumeName(), settledName(id), mountName(id)} {
-		_, err := h.r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
-		if err == nil {
-			out = append(out, name)
-		} else if !errdefs.IsNotFound(err) {
-			t.Fatal(err)
-		}
+	volumes, err := h.r.api.VolumeList(ctx, client.VolumeListOptions{Filters: client.Filters{}.Add("name", string(id))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range volumes.Items {
+		out = append(out, v.Name)
 	}
 	if _, err := os.Lstat(h.r.folder(id)); err == nil {
 		out = append(out, h.r.folder(id))

@@ -145,9 +145,27 @@ func (r *Runtime) ensureHelperImage(ctx context.Context) (string, error) {
 	return h.ref, nil
 }
 
+// helperRef is the image of the executable, if that is known.
+func (r *Runtime) helperRef() string {
+	r.helper.mu.Lock()
+	defer r.helper.mu.Unlock()
+	return r.helper.ref
+}
+
 func (r *Runtime) importHelper(ctx context.Context, ref string, f io.Reader, size int64) error {
-	changes := []string{`ENTRYPOINT ["/codehub","` + HelperCommand + `"]`}
-	for k, v := range r.labels(roleHelper, "", "") {
+	entrypoint := `ENTRYPOINT ["/codehub","` + HelperCommand + `"]`
+	return r.importImage(ctx, ref, roleHelper, []string{entrypoint}, func(tw *tar.Writer) error {
+		if err := tw.WriteHeader(&tar.Header{Name: "codehub", Mode: 0o755, Size: size}); err != nil {
+			return err
+		}
+		_, err := io.CopyN(tw, f, size)
+		return err
+	})
+}
+
+// importImage makes an image of what fill writes.
+func (r *Runtime) importImage(ctx context.Context, ref, role string, changes []string, fill func(*tar.Writer) error) error {
+	for k, v := range r.labels(role, "", "") {
 		quoted, err := json.Marshal(v)
 		if err != nil {
 			return fmt.Errorf("encode label: %w", err)
@@ -159,20 +177,17 @@ func (r *Runtime) importHelper(ctx context.Context, ref string, f io.Reader, siz
 	go func() {
 		defer close(done)
 		tw := tar.NewWriter(pw)
-		err := tw.WriteHeader(&tar.Header{Name: "codehub", Mode: 0o755, Size: size})
-		if err == nil {
-			_, err = io.CopyN(tw, f, size)
-		}
+		err := fill(tw)
 		pw.CloseWithError(errors.Join(err, tw.Close()))
 	}()
 	defer func() {
 		pr.Close()
-		<-done // it reads f
+		<-done // what it reads is the caller's
 	}()
 	res, err := r.api.ImageImport(ctx, client.ImageImportSource{Source: pr, SourceName: "-"}, ref,
-		client.ImageImportOptions{Changes: changes, Message: "codehub's helper"})
+		client.ImageImportOptions{Changes: changes, Message: "codehub's " + role})
 	if err != nil {
-		return failed(ctx, "import helper image", err)
+		return failed(ctx, "import "+role+" image", err)
 	}
 	defer res.Close()
 	for dec := json.NewDecoder(res); ; {
@@ -183,16 +198,19 @@ func (r *Runtime) importHelper(ctx context.Context, ref string, f io.Reader, siz
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return failed(ctx, "import helper image", err)
+			return failed(ctx, "import "+role+" image", err)
 		case m.Error != "":
-			return fmt.Errorf("import helper image: %s", m.Error)
+			return fmt.Errorf("import %s image: %s", role, m.Error)
 		}
 	}
 }
 
-// removeOldHelpers removes the images of earlier executables. One that is in
-// use stays until the next time.
+// removeOldHelpers removes the images of earlier executables. One that a storage
+// job uses, running or ended, the engine keeps; the sweep comes again.
 func (r *Runtime) removeOldHelpers(ctx context.Context, current string) {
+	if current == "" {
+		return // it is not known yet which are old
+	}
 	list, err := r.api.ImageList(ctx, client.ImageListOptions{Filters: r.filter(roleHelper)})
 	if err != nil {
 		r.log.Debug("old helper images not listed", "err", err)

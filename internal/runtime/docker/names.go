@@ -8,6 +8,7 @@ import (
 
 	"github.com/moby/moby/client"
 
+	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
@@ -17,6 +18,11 @@ const (
 	labelRole         = "codehub.role"
 	labelWorkspace    = "codehub.workspace"
 	labelClaim        = "codehub.claim"
+
+	labelKind   = "codehub.kind"         // of a storage job
+	labelVolume = "codehub.volume-claim" // of the home that a storage job is for
+	labelKey    = "codehub.key"          // archive_key
+	labelProof  = "codehub.proof"        // id of the container that proves what a marker says
 
 	// labelAttempt tells a volume that this very call made from one that was there.
 	labelAttempt = "codehub.attempt"
@@ -28,7 +34,10 @@ const (
 	roleSeed      = "seed"      // container, never started: proves that a home was seeded
 	roleHelper    = "helper"    // container or image
 	roleHome      = "home"      // volume
-	roleSettled   = "settled"   // volume, empty: proves it once the seed container is gone
+	roleJob       = "job"       // container: a storage job
+	roleHolder    = "holder"    // container, never started, that holds a live home's volume; its image
+	roleRestored  = "restored"  // volume, empty: says what was restored into a home that is not live yet
+	roleSettled   = "settled"   // volume, empty: says that a home is live
 	roleMount     = "mount"     // volume: a local-dir home while it is seeded
 	roleMadeUp    = "made-up"   // volume that the engine made because a home was missing
 	roleNetwork   = "network"
@@ -42,6 +51,7 @@ type names struct {
 	bridge  string // an interface: 15 bytes at most
 	table   string
 	helper  string // repository of the helper's image, and prefix of its containers
+	holder  string // image of the containers that hold volumes
 }
 
 func namesOf(installation string) names {
@@ -54,12 +64,25 @@ func namesOf(installation string) names {
 		bridge:  "br-ch" + short,
 		table:   "codehub-" + short,
 		helper:  "codehub-helper-" + short,
+		holder:  "codehub-holder-" + short + ":1",
 	}
 }
 
 func seedName(id workspace.ID) string    { return "codehub-seed-" + string(id) }
 func settledName(id workspace.ID) string { return "ws-" + string(id) + "-settled" }
+func holderName(id workspace.ID) string  { return "codehub-home-" + string(id) }
 func mountName(id workspace.ID) string   { return "ws-" + string(id) + "-mount" }
+
+func jobName(kind runtime.JobKind, id workspace.ID) string {
+	return "codehub-" + string(kind) + "-" + string(id)
+}
+
+// restoredName is the name of a marker: one for each thing that it can say, so
+// that to remove it is never to remove what somebody else has said since.
+func restoredName(id workspace.ID, claim, key, proof string) string {
+	sum := sha256.Sum256([]byte(claim + "\n" + key + "\n" + proof))
+	return "ws-" + string(id) + "-restored-" + hex.EncodeToString(sum[:8])
+}
 
 // labels returns the labels of something with this role, and of its workspace
 // if it belongs to one.

@@ -94,7 +94,7 @@ func TestHelperRemovesHomes(t *testing.T) {
 	if err := r.CreateVolume(t.Context(), spec, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.removeTreeByHelper(t.Context(), spec.Workspace); err != nil {
+	if err := r.removeTreeByHelper(t.Context(), spec.Workspace, "home"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(r.homePath(spec.Workspace)); !errors.Is(err, os.ErrNotExist) {
@@ -172,15 +172,13 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := r.api.VolumeRemove(ctx, orphan.Workspace.VolumeName(), client.VolumeRemoveOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	hands{r: r, storage: workspace.StorageDockerVolume}.takeVolume(t, orphan.Workspace)
 	var counts []int
 	for range 3 {
 		if err := r.sweep(ctx); err != nil {
 			t.Fatal(err)
 		}
-		found, err := r.lookAtHomes(ctx)
+		found, err := r.lookAtHomes(ctx, "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -44,8 +44,10 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		if err != nil {
 			return runtime.Container{}, err
 		}
-		if err := r.verifyFolder(spec); err != nil {
-			return runtime.Container{}, err
+		if spec.Storage == workspace.StorageLocalDir {
+			if err := r.verifyFolder(spec.Workspace, spec.VolumeClaim); err != nil {
+				return runtime.Container{}, err
+			}
 		}
 		report(progress, runtime.StepCreating)
 		addr := r.addrs.take(r.now())
@@ -77,7 +79,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			continue
 		}
 
-		if err := r.verifyVolume(ctx, spec, made.ID, attempt); err != nil {
+		if err := r.verifyVolume(ctx, spec, made.ID); err != nil {
 			return runtime.Container{}, err
 		}
 		report(progress, runtime.StepStarting)
@@ -171,49 +173,19 @@ func (r *Runtime) homeMount(spec runtime.ContainerSpec, attempt string) mount.Mo
 	if spec.Storage == workspace.StorageLocalDir {
 		return mount.Mount{Type: mount.TypeBind, Source: r.hostHomePath(spec.Workspace), Target: runtime.HomeDir}
 	}
-	labels := r.labels(roleMadeUp, spec.Workspace, "")
-	labels[labelAttempt] = attempt
-	return mount.Mount{
-		Type:   mount.TypeVolume,
-		Source: spec.Workspace.VolumeName(),
-		Target: runtime.HomeDir,
-		VolumeOptions: &mount.VolumeOptions{
-			NoCopy: true,   // a home is filled by CreateVolume alone
-			Labels: labels, // taken only if the engine has to make the volume up
-		},
-	}
+	return r.volumeMount(spec.Workspace, runtime.HomeDir, attempt, false)
 }
 
 // verifyVolume makes sure that the home in a made container is the one that
-// was meant; otherwise the container goes, and a made-up volume with it. From
-// its creation on the container holds the volume, so that nobody can swap it.
-func (r *Runtime) verifyVolume(ctx context.Context, spec runtime.ContainerSpec, containerID, attempt string) error {
+// was meant; otherwise the container goes.
+func (r *Runtime) verifyVolume(ctx context.Context, spec runtime.ContainerSpec, containerID string) error {
 	if spec.Storage == workspace.StorageLocalDir {
-		if err := r.verifyFolder(spec); err != nil {
+		if err := r.verifyFolder(spec.Workspace, spec.VolumeClaim); err != nil {
 			return errors.Join(err, r.discard(ctx, containerID))
 		}
 		return nil
 	}
-	name := spec.Workspace.VolumeName()
-	v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
-	if err != nil {
-		return failed(ctx, "inspect volume", err)
-	}
-	labels := v.Volume.Labels
-	if r.owns(labels, roleHome) && labels[labelClaim] == spec.VolumeClaim {
-		return nil
-	}
-	if err := r.discard(ctx, containerID); err != nil {
-		return err
-	}
-	if !r.owns(labels, roleMadeUp) {
-		return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
-	}
-	// Also one that an earlier, interrupted call made up: it never held a home.
-	if _, err := r.api.VolumeRemove(ctx, name, client.VolumeRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
-		return failed(ctx, "remove made-up volume", err)
-	}
-	return fmt.Errorf("volume %s is missing: %w", name, runtime.ErrVolumeMismatch)
+	return r.checkVolume(ctx, spec.Workspace, spec.VolumeClaim, containerID)
 }
 
 // takeUp handles a container that has the workspace's name already. It reports
@@ -234,7 +206,7 @@ func (r *Runtime) takeUp(ctx context.Context, spec runtime.ContainerSpec, progre
 	if c.State == runtime.ContainerRunning {
 		return c, true, nil
 	}
-	if err := r.verifyVolume(ctx, spec, c.ID, ""); err != nil {
+	if err := r.verifyVolume(ctx, spec, c.ID); err != nil {
 		return runtime.Container{}, true, err
 	}
 	report(progress, runtime.StepStarting)

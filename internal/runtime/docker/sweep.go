@@ -14,9 +14,10 @@ const (
 )
 
 // sweepNow removes, now and then, what a crash or a person's hand left behind:
-// helpers that ended, and proofs of homes that are gone. A proof goes only when
-// two sweeps saw it without its home, since between two calls of CreateVolume's
-// it looks the same. A failure costs nothing but the sweep.
+// helpers that ended and their old images, what is left of removed homes, and
+// proofs of homes that are gone. A proof goes only when two sweeps saw it
+// without its home, since between two calls of CreateVolume's it looks the
+// same. A failure costs nothing but the sweep.
 func (r *Runtime) sweepNow(ctx context.Context) {
 	r.mu.Lock()
 	due := r.now().Sub(r.swept) >= sweepEvery
@@ -44,34 +45,70 @@ func (r *Runtime) sweep(ctx context.Context) error {
 			}
 		}
 	}
-	found, err := r.lookAtHomes(ctx)
+	r.removeOldHelpers(ctx, r.helperRef())
+	if err := r.sweepTrash(ctx); err != nil {
+		return err
+	}
+	found, err := r.lookAtHomes(ctx, "")
 	if err != nil {
 		return err
 	}
-	orphans := map[string]bool{}
-	for id, container := range found.seeds {
-		if _, ok := found.homes[id]; ok {
+	orphans := map[string]bool{} // by id or name
+	again := func(what string) bool {
+		orphans[what] = true
+		return r.orphans[what]
+	}
+	for id, seed := range found.seeds {
+		if _, ok := found.homes[id]; ok || !again(seed.container) {
 			continue
 		}
-		orphans[container] = true
-		if r.orphans[container] {
-			if err := r.discard(ctx, container); err != nil {
-				return err
-			}
+		if err := r.discard(ctx, seed.container); err != nil {
+			return err
+		}
+	}
+	for id, holder := range found.holders {
+		// One of another claim holds nothing that it was made for; by the id it
+		// is removed, and that alone.
+		if found.homes[id] == holder.claim || !again(holder.container) {
+			continue
+		}
+		if err := r.discard(ctx, holder.container); err != nil {
+			return err
 		}
 	}
 	for id := range found.settled {
-		if _, ok := found.homes[id]; ok {
+		name := settledName(id)
+		if _, ok := found.homes[id]; ok || !again(name) {
 			continue
 		}
-		name := settledName(id)
-		orphans[name] = true
-		if r.orphans[name] {
-			if err := r.removeOwned(ctx, name, roleSettled); err != nil {
+		if err := r.removeOwned(ctx, name, roleSettled); err != nil {
+			return err
+		}
+	}
+	for id, markers := range found.markers {
+		for _, m := range markers {
+			if found.homes[id] == m.claim || !again(m.name) {
+				continue
+			}
+			if err := r.removeOwned(ctx, m.name, roleRestored); err != nil {
 				return err
 			}
 		}
 	}
 	r.orphans = orphans // Prepare alone sweeps, one at a time
+	return nil
+}
+
+// sweepTrash removes what is left of local-dir homes whose removal was cut off.
+func (r *Runtime) sweepTrash(ctx context.Context) error {
+	folders, err := r.folders()
+	if err != nil {
+		return err
+	}
+	for _, v := range folders {
+		if err := r.emptyTrash(ctx, v.Workspace); err != nil {
+			return err
+		}
+	}
 	return nil
 }

@@ -20,75 +20,10 @@ import (
 // Once the home is live an empty volume takes over as the proof, since a
 // container would hold its image for ever.
 
-// Volumes implements runtime.Runtime.
-func (r *Runtime) Volumes(ctx context.Context) ([]runtime.Volume, error) {
-	found, err := r.lookAtHomes(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]runtime.Volume, 0, len(found.homes))
-	for id, claim := range found.homes {
-		out = append(out, runtime.Volume{
-			Workspace: id, Storage: workspace.StorageDockerVolume, Claim: claim,
-			Seeded: found.proven[id] == claim,
-		})
-	}
-	folders, err := r.folders()
-	if err != nil {
-		return nil, err
-	}
-	return append(out, folders...), nil
-}
-
-// homes is what the engine has of docker-volume homes.
-type homes struct {
-	homes   map[workspace.ID]string // → claim
-	proven  map[workspace.ID]string // → claim whose seeding finished
-	seeds   map[workspace.ID]string // → id of the seed container
-	settled map[workspace.ID]bool
-}
-
-func (r *Runtime) lookAtHomes(ctx context.Context) (homes, error) {
-	h := homes{
-		homes:   map[workspace.ID]string{},
-		proven:  map[workspace.ID]string{},
-		seeds:   map[workspace.ID]string{},
-		settled: map[workspace.ID]bool{},
-	}
-	seeds, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleSeed)})
-	if err != nil {
-		return h, failed(ctx, "list seed containers", err)
-	}
-	volumes, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter("")})
-	if err != nil {
-		return h, failed(ctx, "list volumes", err)
-	}
-	for _, c := range seeds.Items {
-		id := workspace.ID(c.Labels[labelWorkspace])
-		h.seeds[id] = c.ID
-		h.proven[id] = c.Labels[labelClaim]
-	}
-	for _, v := range volumes.Items {
-		id := workspace.ID(v.Labels[labelWorkspace])
-		switch {
-		case v.Labels[labelRole] == roleHome && v.Name == id.VolumeName():
-			h.homes[id] = v.Labels[labelClaim]
-		case v.Labels[labelRole] == roleSettled && v.Name == settledName(id):
-			h.settled[id] = true
-			if h.seeds[id] == "" {
-				h.proven[id] = v.Labels[labelClaim]
-			}
-		}
-	}
-	return h, nil
-}
-
-// CreateVolume implements runtime.Runtime.
+// CreateVolume implements runtime.Runtime. A home that is live (SettleVolume)
+// is never wiped, whoever asks for that.
 func (r *Runtime) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, progress func(runtime.Progress)) error {
-	if !workspace.ValidID(string(spec.Workspace)) {
-		return fmt.Errorf("workspace %q is not a UUID", spec.Workspace)
-	}
-	unlock, err := r.locks.lock(ctx, spec.Workspace)
+	unlock, err := r.lockHome(ctx, spec.Workspace)
 	if err != nil {
 		return err
 	}
@@ -103,56 +38,108 @@ func (r *Runtime) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, pro
 	report(progress, runtime.StepCreating)
 	name := spec.Workspace.VolumeName()
 	for range 3 {
-		labels := r.labels(roleHome, spec.Workspace, spec.Claim)
-		labels[labelAttempt] = randomHex(8)
-		// The engine answers with the volume that is there, if one is.
-		v, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels})
-		if errdefs.IsConflict(err) {
-			return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
-		}
+		labels, made, err := r.makeVolume(ctx, spec)
 		if err != nil {
-			return failed(ctx, "create volume", err)
+			return err
 		}
-		got := v.Volume.Labels
-		if got[labelAttempt] == labels[labelAttempt] {
+		if made {
 			return r.seed(ctx, spec, name, labels, progress)
 		}
-		if !r.owns(got, roleMadeUp) {
-			if !r.owns(got, roleHome) || got[labelClaim] != spec.Claim {
-				return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
-			}
-			done, err := r.isSeeded(ctx, spec.Workspace, spec.Claim)
-			if err != nil || done {
+		if r.owns(labels, roleMadeUp) {
+			if err := r.removeMadeUp(ctx, spec.Workspace); err != nil {
 				return err
 			}
+			continue
 		}
-		// Half seeded, or made up for a home that was missing: nothing in it counts.
-		if _, err := r.api.VolumeRemove(ctx, name, client.VolumeRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
-			return failed(ctx, "remove half-seeded volume", err)
+		done, err := r.reuseVolume(ctx, spec.Workspace, spec.Claim)
+		if err != nil || done {
+			return err
 		}
 	}
 	return fmt.Errorf("volume %s comes back as soon as it is removed", name)
 }
 
-// isSeeded reports whether the seeding for this claim is known to have finished.
-func (r *Runtime) isSeeded(ctx context.Context, id workspace.ID, claim string) (bool, error) {
-	c, err := r.api.ContainerInspect(ctx, seedName(id), client.ContainerInspectOptions{})
-	if err == nil {
-		l := c.Container.Config.Labels
-		if r.owns(l, roleSeed) && l[labelClaim] == claim {
-			return true, nil
-		}
-	} else if !errdefs.IsNotFound(err) {
-		return false, failed(ctx, "inspect seed container", err)
+// lockHome keeps other calls of this process away from the workspace's home.
+func (r *Runtime) lockHome(ctx context.Context, id workspace.ID) (unlock func(), err error) {
+	if !workspace.ValidID(string(id)) {
+		return nil, fmt.Errorf("workspace %q is not a UUID", id)
 	}
-	v, err := r.api.VolumeInspect(ctx, settledName(id), client.VolumeInspectOptions{})
-	if errdefs.IsNotFound(err) {
-		return false, nil
+	return r.locks.lock(ctx, id)
+}
+
+// makeVolume makes the home's volume, or finds it: one with the claim, or one
+// that the engine made up. It returns its labels.
+func (r *Runtime) makeVolume(ctx context.Context, spec runtime.VolumeSpec) (labels map[string]string, made bool, err error) {
+	name := spec.Workspace.VolumeName()
+	labels = r.labels(roleHome, spec.Workspace, spec.Claim)
+	labels[labelAttempt] = randomHex(8)
+	// The engine answers with the volume that is there, if one is.
+	v, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels})
+	if errdefs.IsConflict(err) {
+		return nil, false, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}
 	if err != nil {
-		return false, failed(ctx, "inspect volume", err)
+		return nil, false, failed(ctx, "create volume", err)
 	}
-	return r.owns(v.Volume.Labels, roleSettled) && v.Volume.Labels[labelClaim] == claim, nil
+	got := v.Volume.Labels
+	switch {
+	case got[labelAttempt] == labels[labelAttempt]:
+		return got, true, nil
+	case r.owns(got, roleMadeUp), r.owns(got, roleHome) && got[labelClaim] == spec.Claim:
+		return got, false, nil
+	}
+	return nil, false, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
+}
+
+// reuseVolume decides about a volume with the claim that is there before it is
+// seeded: it is seeded already, or it is wiped. Whatever holds it is listed
+// before its state is looked at: who fills it meanwhile does so under a
+// container that is not in the list, and the engine keeps it.
+func (r *Runtime) reuseVolume(ctx context.Context, id workspace.ID, claim string) (seeded bool, err error) {
+	name := id.VolumeName()
+	users, err := r.users(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	found, err := r.lookAtHomes(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	if there, ok := found.homes[id]; !ok {
+		return false, nil
+	} else if there != claim {
+		return false, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
+	}
+	if found.live(id) {
+		return true, nil
+	}
+	marker, marked := found.marker(id)
+	for _, u := range users {
+		if !u.idle() || u.role == roleJob && (!marked || u.id != marker.proof) {
+			return false, fmt.Errorf("volume %s cannot be seeded: container %s has it: %w", name, u.name, runtime.ErrConflict)
+		}
+	}
+	seeded = found.seeds[id].claim == claim // also where an archive of nothing was restored
+	if !seeded {
+		// Half seeded, or restored and not wanted after all: nothing in it counts.
+		if err := r.removeHeld(ctx, name, users); err != nil {
+			return false, err
+		}
+	}
+	return seeded, r.removeMarkers(ctx, found, id, claim)
+}
+
+// removeHeld removes a volume and what holds it.
+func (r *Runtime) removeHeld(ctx context.Context, name string, users []user) error {
+	for _, u := range users {
+		if err := r.discard(ctx, u.id); err != nil {
+			return err
+		}
+	}
+	if _, err := r.api.VolumeRemove(ctx, name, client.VolumeRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
+		return failed(ctx, "remove volume", err)
+	}
+	return nil
 }
 
 // seed copies what the image holds at HomeDir into an empty volume. On return
@@ -220,36 +207,57 @@ func (r *Runtime) removeSeed(ctx context.Context, id workspace.ID) error {
 }
 
 // SettleVolume implements runtime.Runtime. What it leaves keeps the home from
-// being taken for one that has to be seeded, whoever asks for that.
+// ever being wiped, whoever asks for that; it may be called for any live home,
+// and mends what of that was lost.
 func (r *Runtime) SettleVolume(ctx context.Context, id workspace.ID, claim string) error {
-	unlock, err := r.locks.lock(ctx, id)
+	unlock, err := r.lockHome(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return r.settle(ctx, id, claim)
+	if err := r.settleFolder(ctx, id, claim); err != nil {
+		return err
+	}
+	found, err := r.lookAtHomes(ctx, id)
+	if err != nil {
+		return err
+	}
+	if there, ok := found.homes[id]; !ok || there != claim {
+		return nil
+	}
+	if found.holders[id].claim != claim {
+		if holds, err := r.hold(ctx, id, claim); err != nil || !holds {
+			return err
+		}
+	}
+	if found.settled[id].claim != claim {
+		marker, _ := found.marker(id)
+		if err := r.recordSettled(ctx, id, claim, marker.key); err != nil {
+			return err
+		}
+	}
+	if err := r.removeMarkers(ctx, found, id, claim); err != nil {
+		return err
+	}
+	if seed := found.seeds[id]; seed.claim == claim {
+		return r.discard(ctx, seed.container)
+	}
+	return nil
 }
 
-func (r *Runtime) settle(ctx context.Context, id workspace.ID, claim string) error {
-	c, err := r.api.ContainerInspect(ctx, seedName(id), client.ContainerInspectOptions{})
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return failed(ctx, "inspect seed container", err)
-	}
-	if l := c.Container.Config.Labels; !r.owns(l, roleSeed) || l[labelClaim] != claim {
-		return nil
+// recordSettled makes the volume that says that the home is live.
+func (r *Runtime) recordSettled(ctx context.Context, id workspace.ID, claim, key string) error {
+	labels := r.labels(roleSettled, id, claim)
+	if key != "" {
+		labels[labelKey] = key
 	}
 	for range 2 {
-		v, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{
-			Name: settledName(id), Driver: "local", Labels: r.labels(roleSettled, id, claim),
-		})
+		v, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: settledName(id), Driver: "local", Labels: labels})
 		if err != nil {
 			return failed(ctx, "create volume", err)
 		}
 		if r.owns(v.Volume.Labels, roleSettled) && v.Volume.Labels[labelClaim] == claim {
-			return r.discard(ctx, c.Container.ID)
+			return nil
 		}
 		if err := r.removeOwned(ctx, settledName(id), roleSettled); err != nil {
 			return err
@@ -260,42 +268,90 @@ func (r *Runtime) settle(ctx context.Context, id workspace.ID, claim string) err
 
 // RemoveVolume implements runtime.Runtime.
 func (r *Runtime) RemoveVolume(ctx context.Context, id workspace.ID, claim string) error {
-	if !workspace.ValidID(string(id)) {
-		return fmt.Errorf("workspace %q is not a UUID", id)
-	}
-	unlock, err := r.locks.lock(ctx, id)
+	unlock, err := r.lockHome(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	name := id.VolumeName()
-	v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
-	if err != nil && !errdefs.IsNotFound(err) {
-		return failed(ctx, "inspect volume", err)
-	}
-	if err == nil && !r.owns(v.Volume.Labels, roleMadeUp) &&
-		(!r.owns(v.Volume.Labels, roleHome) || v.Volume.Labels[labelClaim] != claim) {
-		return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
-	}
-	if err == nil {
-		// The seed container holds the volume. What it proves stays known until
-		// the volume is gone: its removal may be refused.
-		if err := r.settle(ctx, id, claim); err != nil {
-			return err
-		}
-	}
-	if err := r.removeSeed(ctx, id); err != nil {
-		return err
-	}
-	if err == nil {
-		if _, err := r.api.VolumeRemove(ctx, name, client.VolumeRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
-			return failed(ctx, "remove volume", err)
-		}
-	}
-	if err := r.removeOwned(ctx, settledName(id), roleSettled); err != nil {
+	if err := r.removeHome(ctx, id, claim); err != nil {
 		return err
 	}
 	return r.removeFolder(ctx, id, claim)
+}
+
+// removeHome removes a docker-volume home, if there is one, and what belongs
+// to it. What holds the volume is removed by the ids that it had before the
+// claim was read; so what was made since is held by something else.
+func (r *Runtime) removeHome(ctx context.Context, id workspace.ID, claim string) error {
+	name := id.VolumeName()
+	users, err := r.users(ctx, name)
+	if err != nil {
+		return err
+	}
+	found, err := r.lookAtHomes(ctx, id)
+	if err != nil {
+		return err
+	}
+	there, ok := found.homes[id]
+	if !ok {
+		// None, or one that is nobody's home.
+		v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+		switch {
+		case errdefs.IsNotFound(err):
+		case err != nil:
+			return failed(ctx, "inspect volume", err)
+		case r.owns(v.Volume.Labels, roleHome):
+			return fmt.Errorf("volume %s was made at this moment", name)
+		case !r.owns(v.Volume.Labels, roleMadeUp):
+			return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
+		default:
+			if err := r.removeMadeUp(ctx, id); err != nil {
+				return err
+			}
+		}
+	} else {
+		if there != claim {
+			return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
+		}
+		for _, u := range users {
+			if !u.idle() {
+				return fmt.Errorf("volume %s is in use by container %s", name, u.name)
+			}
+		}
+		if err := r.removeHeld(ctx, name, users); err != nil {
+			return err
+		}
+	}
+	return r.removeRecords(ctx, found, id, claim)
+}
+
+// removeRecords removes what speaks of a home that is gone.
+func (r *Runtime) removeRecords(ctx context.Context, found homes, id workspace.ID, claim string) error {
+	if seed := found.seeds[id]; seed.claim == claim {
+		if err := r.discard(ctx, seed.container); err != nil {
+			return err
+		}
+	}
+	if err := r.removeMarkers(ctx, found, id, claim); err != nil {
+		return err
+	}
+	if found.settled[id].claim != claim {
+		return nil
+	}
+	return r.removeOwned(ctx, settledName(id), roleSettled)
+}
+
+// removeMarkers removes the markers of a home that were found.
+func (r *Runtime) removeMarkers(ctx context.Context, found homes, id workspace.ID, claim string) error {
+	for _, m := range found.markers[id] {
+		if m.claim != claim {
+			continue
+		}
+		if err := r.removeOwned(ctx, m.name, roleRestored); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // removeOwned removes a volume that is this installation's with this role.

@@ -34,6 +34,9 @@ type Harness struct {
 	HalfSeed      func(*testing.T, runtime.VolumeSpec)    // leaves what a crash in CreateVolume leaves
 	HalfStart     func(*testing.T, runtime.ContainerSpec) // leaves a container that was made and not started
 	EndContainer  func(*testing.T, workspace.ID)          // it ends by itself
+	HalfJob       func(*testing.T, runtime.JobSpec)       // leaves a job that was made and not started
+	EndJob        func(t *testing.T, jobID string)        // it is killed
+	ReadOnlyCode  int                                     // with which a job ends that changes a home it may only read
 	TakeContainer func(*testing.T, workspace.ID)          // removed by hand
 	TakeVolume    func(*testing.T, workspace.ID)          // removed by hand
 	PutForeign    func(*testing.T, workspace.ID)          // a volume of that name, made by hand
@@ -55,7 +58,7 @@ func Conformance(t *testing.T, harness func(*testing.T) Harness) {
 		t.Fatalf("Prepare of another installation: %v", err)
 	}
 	for _, group := range []map[string]func(*suite){
-		volumeTests(), containerTests(), installationTests(), backendTests(),
+		volumeTests(), containerTests(), installationTests(), backendTests(), jobTests(), restoreTests(),
 	} {
 		for name, test := range group {
 			t.Run(name, func(t *testing.T) {
@@ -72,8 +75,9 @@ func Conformance(t *testing.T, harness func(*testing.T) Harness) {
 type suite struct {
 	*testing.T
 	Harness
-	ctx context.Context
-	id  workspace.ID
+	ctx    context.Context
+	id     workspace.ID
+	object string // the folder of the workspace's archive
 }
 
 func (s *suite) volumeSpec() runtime.VolumeSpec {
@@ -114,6 +118,18 @@ func (s *suite) tidy() {
 		defer cancel()
 		if c, ok := s.find(ctx); ok {
 			if err := s.Runtime.RemoveContainer(ctx, c.ID, 0); err != nil {
+				s.Errorf("clean up: %v", err)
+			}
+		}
+		jobs, err := s.Runtime.Jobs(ctx)
+		if err != nil {
+			s.Errorf("clean up: %v", err)
+		}
+		for _, j := range jobs {
+			if j.Workspace != s.id {
+				continue
+			}
+			if err := s.Runtime.RemoveJob(ctx, j.ID); err != nil {
 				s.Errorf("clean up: %v", err)
 			}
 		}

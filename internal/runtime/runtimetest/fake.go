@@ -49,6 +49,9 @@ func DefaultHome() []File {
 //	StartContainer/start   the container is made, not started
 //	StartContainer/done    the container runs, the call has not returned
 //	RemoveContainer/remove the container has ended and is still there
+//	StartJob/start         the job is made, not started
+//	StartJob/done          the job runs, the call has not returned
+//	MarkRestored/done      the home is marked, the call has not returned
 //
 // id is empty for what concerns no single workspace.
 type Before func(ctx context.Context, op string, id workspace.ID) error
@@ -64,6 +67,8 @@ type Fake struct {
 	down       bool
 	prepareErr error
 	addr       func(workspace.ID) string
+	job        JobFunc
+	disks      []runtime.Disk
 	calls      map[string]int
 }
 
@@ -77,6 +82,7 @@ type world struct {
 	images       map[string]*fakeImage
 	containers   map[workspace.ID]*fakeContainer
 	volumes      map[workspace.ID]*fakeVolume
+	jobs         map[jobName]*fakeJob
 	exitOnStart  map[workspace.ID]bool
 	neverHealthy map[workspace.ID]bool
 	probesWanted map[workspace.ID]int
@@ -102,6 +108,8 @@ type fakeVolume struct {
 	runtime.Volume
 	installation string // empty: made by hand
 	files        map[string]File
+	live         bool   // settled
+	proof        string // id of the job that Marker is by; empty: the seeding
 }
 
 // NewFake returns a runtime on a backend of its own.
@@ -111,6 +119,7 @@ func NewFake() *Fake {
 		images:       map[string]*fakeImage{},
 		containers:   map[workspace.ID]*fakeContainer{},
 		volumes:      map[workspace.ID]*fakeVolume{},
+		jobs:         map[jobName]*fakeJob{},
 		exitOnStart:  map[workspace.ID]bool{},
 		neverHealthy: map[workspace.ID]bool{},
 		probesWanted: map[workspace.ID]int{},

@@ -19,8 +19,11 @@ func (f *Fake) SetBefore(b Before) {
 // SetDown makes the backend not answer, from the next call or step on.
 func (f *Fake) SetDown(down bool) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.down = down
+	f.mu.Unlock()
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	f.w.change() // who follows a job is cut off
 }
 
 // SetPrepareError makes Prepare fail, and with it every start; nil ends that.
@@ -111,8 +114,14 @@ func (f *Fake) EndContainer(id workspace.ID) {
 	}
 }
 
-// EndAll ends every container, as a restart of the backend does.
+// EndAll ends every container and job, as a restart of the backend does.
 func (f *Fake) EndAll() {
+	f.w.mu.Lock()
+	jobs := slices.Collect(maps.Values(f.w.jobs))
+	f.w.mu.Unlock()
+	for _, j := range jobs {
+		f.w.kill(j)
+	}
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	for _, c := range f.w.containers {
@@ -121,6 +130,31 @@ func (f *Fake) EndAll() {
 		}
 	}
 	f.w.change()
+}
+
+// EndJob kills a job by its id, as the kernel would.
+func (f *Fake) EndJob(jobID string) {
+	f.w.mu.Lock()
+	j := f.w.jobByID(jobID)
+	f.w.mu.Unlock()
+	if j != nil {
+		f.w.kill(j)
+	}
+}
+
+// SetJob says what storage jobs do that start from now on; with nil they end at
+// once with code 0.
+func (f *Fake) SetJob(job JobFunc) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.job = job
+}
+
+// SetDisks sets what Disks tells.
+func (f *Fake) SetDisks(disks ...runtime.Disk) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.disks = disks
 }
 
 // TakeContainer removes the workspace's container, as a person's hand would.

@@ -1,23 +1,316 @@
 package runtimetest
 
 import (
+	"bytes"
 	"context"
-	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
 
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
-var errSeam = errors.New("not there yet")
+// JobFunc is what a storage job does: it finds its home in the folder home,
+// prints its report to out, and returns its exit code. What it does to the
+// home of a JobArchive is forgotten. When ctx ends it has been killed, and must
+// return; its code counts for nothing then. It may wait for as long as it likes.
+type JobFunc func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int
 
-func (f *Fake) CreateEmptyVolume(context.Context, runtime.VolumeSpec) error { return errSeam }
-func (f *Fake) MarkRestored(context.Context, workspace.ID, string, string) error {
-	return errSeam
+// codeKilled is the exit code of a job that was killed.
+const codeKilled = 137
+
+// jobName is what there can be one job of.
+type jobName struct {
+	kind runtime.JobKind
+	id   workspace.ID
 }
-func (f *Fake) Jobs(context.Context) ([]runtime.Job, error) { return nil, nil }
-func (f *Fake) StartJob(context.Context, runtime.JobSpec) (runtime.Job, error) {
-	return runtime.Job{}, errSeam
+
+type jobState int
+
+const (
+	jobCreated jobState = iota
+	jobRunning
+	jobEnded
+)
+
+type fakeJob struct {
+	runtime.Job
+	spec         runtime.JobSpec
+	installation string
+	state        jobState
+	exit         int
+	lines        []string
+	part         []byte
+	killed       bool
+	cancel       context.CancelFunc
+	done         chan struct{} // closed when it has ended
 }
-func (f *Fake) FollowJob(context.Context, string, func([]byte)) (int, error) { return 0, errSeam }
-func (f *Fake) RemoveJob(context.Context, string) error                      { return errSeam }
-func (f *Fake) Disks(context.Context) ([]runtime.Disk, error)                { return nil, nil }
+
+// keeps reports whether the job is what keeps a home that it restored.
+func (j *fakeJob) keeps(v *fakeVolume) bool {
+	return j.state == jobEnded && v != nil && v.Claim == j.VolumeClaim && v.Marker != "" && v.proof == j.ID && !v.live
+}
+
+// jobsOf lists the jobs of a workspace; w.mu is held, as in all of these.
+func (w *world) jobsOf(id workspace.ID) []*fakeJob {
+	var out []*fakeJob
+	for _, kind := range []runtime.JobKind{runtime.JobArchive, runtime.JobRestore} {
+		if j := w.jobs[jobName{kind, id}]; j != nil {
+			out = append(out, j)
+		}
+	}
+	return out
+}
+
+func (w *world) dropJobs(id workspace.ID) {
+	for _, j := range w.jobsOf(id) {
+		w.dropJob(j)
+	}
+}
+
+func (w *world) dropJob(j *fakeJob) {
+	name := jobName{j.Kind, j.Workspace}
+	if w.jobs[name] == j {
+		delete(w.jobs, name)
+		w.change()
+	}
+}
+
+func (w *world) jobByID(id string) *fakeJob {
+	for _, j := range w.jobs {
+		if j.ID == id {
+			return j
+		}
+	}
+	return nil
+}
+
+// Jobs implements runtime.Runtime.
+func (f *Fake) Jobs(ctx context.Context) ([]runtime.Job, error) {
+	if err := f.enter(ctx, "Jobs", ""); err != nil {
+		return nil, err
+	}
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	var out []runtime.Job
+	for _, j := range f.w.jobs {
+		if j.installation == f.installation {
+			job := j.Job
+			job.Running = j.state == jobRunning
+			out = append(out, job)
+		}
+	}
+	slices.SortFunc(out, func(a, b runtime.Job) int { return strings.Compare(a.ID, b.ID) })
+	return out, nil
+}
+
+// StartJob implements runtime.Runtime.
+func (f *Fake) StartJob(ctx context.Context, spec runtime.JobSpec) (runtime.Job, error) {
+	if err := f.enter(ctx, "StartJob", spec.Workspace); err != nil {
+		return runtime.Job{}, err
+	}
+	if spec.Kind != runtime.JobArchive && spec.Kind != runtime.JobRestore {
+		return runtime.Job{}, fmt.Errorf("job of kind %q", spec.Kind)
+	}
+	j, made, err := f.makeJob(spec)
+	if err != nil {
+		return runtime.Job{}, err
+	}
+	if !made {
+		return f.listed(j), nil
+	}
+	if err := f.step(ctx, "StartJob/start", spec.Workspace); err != nil {
+		return runtime.Job{}, err
+	}
+	if err := f.runJob(j); err != nil {
+		return runtime.Job{}, err
+	}
+	if err := f.step(ctx, "StartJob/done", spec.Workspace); err != nil {
+		return runtime.Job{}, err
+	}
+	out := j.Job
+	out.Running = true // whoever started it learns of its end by looking
+	return out, nil
+}
+
+func (f *Fake) listed(j *fakeJob) runtime.Job {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	out := j.Job
+	out.Running = j.state == jobRunning
+	return out
+}
+
+// makeJob makes the job, or returns the one that there is. One that was made
+// and not started is made anew.
+func (f *Fake) makeJob(spec runtime.JobSpec) (job *fakeJob, made bool, err error) {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	v := f.w.volumes[spec.Workspace]
+	if !f.owns(v, spec.VolumeClaim) || v.Storage != spec.Storage {
+		return nil, false, fmt.Errorf("volume of %s: %w", spec.Workspace, runtime.ErrVolumeMismatch)
+	}
+	conflict := func(why string) error {
+		return fmt.Errorf("job of %s: %s: %w", spec.Workspace, why, runtime.ErrConflict)
+	}
+	restore := spec.Kind == runtime.JobRestore
+	if restore && v.live {
+		return nil, false, conflict("the home is live")
+	}
+	name := jobName{spec.Kind, spec.Workspace}
+	if j := f.w.jobs[name]; j != nil {
+		same := j.installation == f.installation && j.Claim == spec.Claim && j.VolumeClaim == spec.VolumeClaim && j.Key == spec.Key
+		switch {
+		case same && j.state != jobCreated:
+			return j, false, nil
+		case !same && !(restore && j.keeps(v) && j.Key != spec.Key):
+			return nil, false, conflict("there is one")
+		}
+		f.w.dropJob(j)
+	}
+	if f.w.containers[spec.Workspace] != nil {
+		return nil, false, conflict("a container has the home")
+	}
+	for _, j := range f.w.jobsOf(spec.Workspace) {
+		if j.state != jobEnded {
+			return nil, false, conflict("another has the home")
+		}
+	}
+	if restore {
+		if v.Marker == spec.Key && v.Marker != "" {
+			return nil, false, conflict("the archive is restored")
+		}
+		v.Seeded, v.Marker, v.proof = false, "", ""
+	}
+	j := &fakeJob{
+		Job: runtime.Job{
+			ID: f.w.nextID(), Workspace: spec.Workspace, Claim: spec.Claim, Kind: spec.Kind,
+			VolumeClaim: spec.VolumeClaim, Key: spec.Key, Created: time.Now(),
+		},
+		spec: spec, installation: f.installation, done: make(chan struct{}), cancel: func() {},
+	}
+	j.spec.Input = slices.Clone(spec.Input)
+	f.w.jobs[name] = j
+	f.w.change()
+	return j, true, nil
+}
+
+// FollowJob implements runtime.Runtime.
+func (f *Fake) FollowJob(ctx context.Context, jobID string, line func([]byte)) (int, error) {
+	f.w.mu.Lock()
+	j := f.w.jobByID(jobID)
+	f.w.mu.Unlock()
+	var id workspace.ID
+	if j != nil {
+		id = j.Workspace
+	}
+	if err := f.enter(ctx, "FollowJob", id); err != nil {
+		return 0, err
+	}
+	given := 0
+	for {
+		f.w.mu.Lock()
+		changed := f.w.changed
+		j := f.w.jobByID(jobID)
+		if j == nil || j.installation != f.installation || j.state == jobCreated {
+			f.w.mu.Unlock()
+			return 0, fmt.Errorf("job %s: %w", jobID, runtime.ErrNotFound)
+		}
+		fresh, ended, exit := j.lines[given:], j.state == jobEnded, j.exit
+		f.w.mu.Unlock()
+		for _, l := range fresh {
+			line([]byte(l))
+		}
+		given += len(fresh)
+		if err := ctx.Err(); err != nil {
+			return 0, fmt.Errorf("FollowJob: %w", err)
+		}
+		f.mu.Lock()
+		down := f.down
+		f.mu.Unlock()
+		if down {
+			return 0, fmt.Errorf("FollowJob: %w", runtime.ErrUnreachable)
+		}
+		if ended {
+			return exit, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// RemoveJob implements runtime.Runtime.
+func (f *Fake) RemoveJob(ctx context.Context, jobID string) error {
+	f.w.mu.Lock()
+	j := f.w.jobByID(jobID)
+	f.w.mu.Unlock()
+	var id workspace.ID
+	if j != nil {
+		id = j.Workspace
+	}
+	if err := f.enter(ctx, "RemoveJob", id); err != nil || j == nil {
+		return err
+	}
+	if j.installation != f.installation {
+		return fmt.Errorf("job %s is not this installation's", jobID)
+	}
+	f.w.mu.Lock()
+	keeps := j.keeps(f.w.volumes[j.Workspace])
+	f.w.mu.Unlock()
+	if keeps {
+		return nil
+	}
+	f.w.kill(j)
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	f.w.dropJob(j)
+	return nil
+}
+
+// Disks implements runtime.Runtime.
+func (f *Fake) Disks(ctx context.Context) ([]runtime.Disk, error) {
+	if err := f.enter(ctx, "Disks", ""); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.disks == nil {
+		return []runtime.Disk{{Name: "the fake's disk", Free: 60 << 30, Total: 100 << 30}}, nil
+	}
+	return slices.Clone(f.disks), nil
+}
+
+// jobReport is where a job prints.
+type jobReport struct {
+	w *world
+	j *fakeJob
+}
+
+func (r jobReport) Write(p []byte) (int, error) {
+	r.w.mu.Lock()
+	defer r.w.mu.Unlock()
+	if r.j.killed {
+		return 0, io.ErrClosedPipe
+	}
+	r.j.part = append(r.j.part, p...)
+	for {
+		i := bytes.IndexByte(r.j.part, '\n')
+		if i < 0 {
+			break
+		}
+		if i <= maxJobLine {
+			r.j.lines = append(r.j.lines, string(r.j.part[:i]))
+		}
+		r.j.part = r.j.part[i+1:]
+	}
+	r.w.change()
+	return len(p), nil
+}
+
+// maxJobLine is how long a line of a report can be, as Docker's runtime has it.
+const maxJobLine = 1 << 20

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/runtimetest/script"
 	"codehub/internal/workspace"
 )
 
@@ -28,6 +30,10 @@ func TestFakeConforms(t *testing.T) {
 
 func fakeHarness(storage string) Harness {
 	f := NewFake()
+	job := func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
+		return script.Run(ctx, spec.Input, home, spec.ObjectDir, out, io.Discard)
+	}
+	f.SetJob(job)
 	down := f.Neighbour()
 	down.SetDown(true)
 	var images atomic.Int64
@@ -76,6 +82,11 @@ func fakeHarness(storage string) Harness {
 			_, err := crashing("StartContainer/start").StartContainer(t.Context(), spec, nil)
 			wantCrash(t, err)
 		},
+		HalfJob: func(t *testing.T, spec runtime.JobSpec) {
+			_, err := crashing("StartJob/start").StartJob(t.Context(), spec)
+			wantCrash(t, err)
+		},
+		EndJob:        func(_ *testing.T, jobID string) { f.EndJob(jobID) },
 		EndContainer:  func(_ *testing.T, id workspace.ID) { f.EndContainer(id) },
 		TakeContainer: func(_ *testing.T, id workspace.ID) { f.TakeContainer(id) },
 		TakeVolume:    func(_ *testing.T, id workspace.ID) { f.TakeVolume(id) },
@@ -89,6 +100,9 @@ func fakeHarness(storage string) Harness {
 			}
 			if f.w.volumes[id] != nil {
 				out = append(out, id.VolumeName())
+			}
+			for _, j := range f.w.jobsOf(id) {
+				out = append(out, string(j.Kind)+" job")
 			}
 			return out
 		},

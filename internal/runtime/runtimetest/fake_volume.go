@@ -42,15 +42,21 @@ func (f *Fake) makeVolume(spec runtime.VolumeSpec) (bool, error) {
 		if v.installation != f.installation || v.Claim != spec.Claim {
 			return false, fmt.Errorf("volume of %s: %w", spec.Workspace, runtime.ErrVolumeMismatch)
 		}
-		if v.Seeded {
+		if v.live {
 			return true, nil
 		}
+		for _, j := range f.w.jobsOf(spec.Workspace) {
+			if !j.keeps(v) {
+				return false, fmt.Errorf("volume of %s: a job has it: %w", spec.Workspace, runtime.ErrConflict)
+			}
+		}
+		if v.Seeded || v.Marker != "" && v.proof == "" {
+			v.Seeded, v.Marker = true, ""
+			return true, nil
+		}
+		f.w.dropJobs(spec.Workspace)
 	}
-	f.w.volumes[spec.Workspace] = &fakeVolume{
-		Volume:       runtime.Volume{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.Claim},
-		installation: f.installation,
-		files:        map[string]File{},
-	}
+	f.w.volumes[spec.Workspace] = f.newVolume(spec)
 	f.w.change()
 	return false, nil
 }
@@ -77,7 +83,82 @@ func (f *Fake) fill(spec runtime.VolumeSpec, all bool) error {
 
 // SettleVolume implements runtime.Runtime. Like Docker's it keeps Seeded.
 func (f *Fake) SettleVolume(ctx context.Context, id workspace.ID, claim string) error {
-	return f.enter(ctx, "SettleVolume", id)
+	if err := f.enter(ctx, "SettleVolume", id); err != nil {
+		return err
+	}
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	if v := f.w.volumes[id]; f.owns(v, claim) {
+		v.live = true
+		f.w.change()
+	}
+	return nil
+}
+
+// owns reports whether the volume is this installation's with the claim.
+func (f *Fake) owns(v *fakeVolume, claim string) bool {
+	return v != nil && v.installation == f.installation && v.Claim == claim
+}
+
+// CreateEmptyVolume implements runtime.Runtime.
+func (f *Fake) CreateEmptyVolume(ctx context.Context, spec runtime.VolumeSpec) error {
+	if err := f.enter(ctx, "CreateEmptyVolume", spec.Workspace); err != nil {
+		return err
+	}
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	if v := f.w.volumes[spec.Workspace]; v != nil {
+		if !f.owns(v, spec.Claim) {
+			return fmt.Errorf("volume of %s: %w", spec.Workspace, runtime.ErrVolumeMismatch)
+		}
+		return nil
+	}
+	f.w.volumes[spec.Workspace] = f.newVolume(spec)
+	f.w.change()
+	return nil
+}
+
+func (f *Fake) newVolume(spec runtime.VolumeSpec) *fakeVolume {
+	return &fakeVolume{
+		Volume:       runtime.Volume{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.Claim},
+		installation: f.installation,
+		files:        map[string]File{},
+	}
+}
+
+// MarkRestored implements runtime.Runtime.
+func (f *Fake) MarkRestored(ctx context.Context, id workspace.ID, claim, key string) error {
+	if err := f.enter(ctx, "MarkRestored", id); err != nil {
+		return err
+	}
+	if err := f.mark(id, claim, key); err != nil {
+		return err
+	}
+	return f.step(ctx, "MarkRestored/done", id)
+}
+
+func (f *Fake) mark(id workspace.ID, claim, key string) error {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	v := f.w.volumes[id]
+	if !f.owns(v, claim) {
+		return fmt.Errorf("volume of %s: %w", id, runtime.ErrVolumeMismatch)
+	}
+	if v.live && v.Marker == key {
+		return nil
+	}
+	j := f.w.jobs[jobName{runtime.JobRestore, id}]
+	byJob := j != nil && j.installation == f.installation && j.state == jobEnded && j.exit == 0 && j.VolumeClaim == claim && j.Key == key
+	bySeed := j == nil && (v.Seeded || v.Marker != "" && v.proof == "")
+	if v.live || !byJob && !bySeed {
+		return fmt.Errorf("volume of %s: nothing shows that %s was restored into it: %w", id, key, runtime.ErrConflict)
+	}
+	v.Seeded, v.Marker, v.proof = false, key, ""
+	if byJob {
+		v.proof = j.ID
+	}
+	f.w.change()
+	return nil
 }
 
 // RemoveVolume implements runtime.Runtime.
@@ -97,6 +178,12 @@ func (f *Fake) RemoveVolume(ctx context.Context, id workspace.ID, claim string) 
 	if f.w.containers[id] != nil {
 		return fmt.Errorf("volume of %s is in use", id)
 	}
+	for _, j := range f.w.jobsOf(id) {
+		if j.state == jobRunning {
+			return fmt.Errorf("volume of %s is in use by a job", id)
+		}
+	}
+	f.w.dropJobs(id)
 	delete(f.w.volumes, id)
 	f.w.change()
 	return nil

@@ -1,10 +1,30 @@
-// Command helper is the helper alone, small enough for tests to build.
+// Command helper is the helper alone, small enough for tests to build, and
+// storage jobs that do what a script says.
 package main
 
 import (
+	"context"
+	"fmt"
+	"io"
 	"os"
 
+	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker"
+	"codehub/internal/runtime/runtimetest/script"
 )
 
-func main() { os.Exit(docker.HelperMain(os.Args[2:])) }
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == runtime.JobCommand {
+		os.Exit(job())
+	}
+	os.Exit(docker.HelperMain(os.Args[2:]))
+}
+
+func job() int {
+	input, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return script.Run(context.Background(), input, runtime.JobHomeDir, runtime.JobObjectDir, os.Stdout, os.Stderr)
+}

@@ -1,0 +1,127 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/api/types/mount"
+	"golang.org/x/sys/unix"
+
+	"codehub/internal/workspace"
+)
+
+// lockFolder locks the folder around a home, for this process alone. The error
+// is fs.ErrNotExist if there is no such folder.
+func (r *Runtime) lockFolder(ctx context.Context, id workspace.ID) (unlock func(), err error) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		unlock, err := tryLock(r.folder(id))
+		if unlock != nil || err != nil {
+			return unlock, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, failed(ctx, "wait for another process that changes the home in "+r.folder(id), ctx.Err())
+		}
+	}
+}
+
+// tryLock returns nil and no error if somebody else has the lock, or the folder
+// was replaced while it was taken.
+func tryLock(dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("lock the folder of a home: %w", err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("lock the folder of a home: %w", err)
+	}
+	locked, err := f.Stat()
+	if err == nil {
+		var now fs.FileInfo
+		now, err = os.Stat(dir)
+		if err == nil && os.SameFile(locked, now) {
+			return func() { f.Close() }, nil
+		}
+	}
+	f.Close()
+	if err != nil {
+		return nil, fmt.Errorf("lock the folder of a home: %w", err)
+	}
+	return nil, nil
+}
+
+const trashPrefix = ".removed-"
+
+// trash lists what is left of homes that were removed from a workspace's folder.
+func (r *Runtime) trash(id workspace.ID) ([]string, error) {
+	entries, err := os.ReadDir(r.folder(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list folder of the home: %w", err)
+	}
+	var out []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), trashPrefix) {
+			out = append(out, e.Name())
+		}
+	}
+	return out, nil
+}
+
+// discardHome makes the home trash, if there is one. The folder's lock is held.
+func (r *Runtime) discardHome(id workspace.ID) error {
+	err := os.Rename(r.homePath(id), filepath.Join(r.folder(id), trashPrefix+randomHex(8)))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("move home aside: %w", err)
+	}
+	if err := syncDir(r.folder(id)); err != nil {
+		return fmt.Errorf("move home aside: %w", err)
+	}
+	return nil
+}
+
+// emptyTrash removes it, by the helper where this process may not: the files
+// belong to the image's user.
+func (r *Runtime) emptyTrash(ctx context.Context, id workspace.ID) error {
+	left, err := r.trash(id)
+	if err != nil {
+		return err
+	}
+	for _, name := range left {
+		err := os.RemoveAll(filepath.Join(r.folder(id), name))
+		if errors.Is(err, fs.ErrPermission) {
+			err = r.removeTreeByHelper(ctx, id, name)
+		}
+		if err != nil {
+			return fmt.Errorf("remove home: %w", err)
+		}
+	}
+	return nil
+}
+
+func (r *Runtime) removeTreeByHelper(ctx context.Context, id workspace.ID, name string) error {
+	return r.runHelper(ctx, helperRun{
+		args:    []string{cmdRemoveHome, "/folder/" + name},
+		network: "none",
+		caps:    []string{"DAC_OVERRIDE", "FOWNER"},
+		mounts: []mount.Mount{{
+			Type: mount.TypeBind, Source: filepath.Dir(r.hostHomePath(id)), Target: "/folder",
+		}},
+	})
+}

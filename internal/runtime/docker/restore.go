@@ -1,0 +1,256 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// CreateEmptyVolume implements runtime.Runtime.
+func (r *Runtime) CreateEmptyVolume(ctx context.Context, spec runtime.VolumeSpec) error {
+	unlock, err := r.lockHome(ctx, spec.Workspace)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	switch spec.Storage {
+	case workspace.StorageDockerVolume:
+	case workspace.StorageLocalDir:
+		return r.createEmptyFolder(ctx, spec)
+	default:
+		return fmt.Errorf("storage backend %q is not one of Docker's", spec.Storage)
+	}
+	for range 3 {
+		labels, made, err := r.makeVolume(ctx, spec)
+		if made || err != nil || !r.owns(labels, roleMadeUp) {
+			return err
+		}
+		if err := r.removeMadeUp(ctx, spec.Workspace); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("volume %s comes back as soon as it is removed", spec.Workspace.VolumeName())
+}
+
+// homeLook is how a home looked before its job was made.
+type homeLook struct{ side sidecar }
+
+// lookAtHome makes sure that a job has a home to work on, before anything is made.
+func (r *Runtime) lookAtHome(ctx context.Context, spec runtime.JobSpec) (homeLook, error) {
+	if spec.Storage == workspace.StorageLocalDir {
+		if err := r.verifyFolder(spec.Workspace, spec.VolumeClaim); err != nil {
+			return homeLook{}, err
+		}
+		side, _, err := r.readFolder(spec.Workspace)
+		if err == nil && spec.Kind == runtime.JobRestore && side.Live {
+			err = errLive(spec.Workspace)
+		}
+		return homeLook{side}, err
+	}
+	found, err := r.lookAtHomes(ctx, spec.Workspace)
+	if err != nil {
+		return homeLook{}, err
+	}
+	if claim, ok := found.homes[spec.Workspace]; !ok || claim != spec.VolumeClaim {
+		return homeLook{}, fmt.Errorf("volume %s: %w", spec.Workspace.VolumeName(), runtime.ErrVolumeMismatch)
+	}
+	if spec.Kind == runtime.JobRestore && found.live(spec.Workspace) {
+		return homeLook{}, errLive(spec.Workspace)
+	}
+	return homeLook{}, nil
+}
+
+func errLive(id workspace.ID) error {
+	return fmt.Errorf("the home of workspace %s is live, and nothing is restored into it: %w", id, runtime.ErrConflict)
+}
+
+func errRestored(id workspace.ID) error {
+	return fmt.Errorf("the home of workspace %s is restored already: %w", id, runtime.ErrConflict)
+}
+
+// admitJob looks at the home once the job's container holds it, and makes the
+// record say that it is being filled if it is.
+func (r *Runtime) admitJob(ctx context.Context, spec runtime.JobSpec, before homeLook, containerID string) error {
+	source := spec.Workspace.VolumeName()
+	if spec.Storage == workspace.StorageLocalDir {
+		source = r.hostHomePath(spec.Workspace)
+	}
+	users, err := r.users(ctx, source)
+	if err != nil {
+		return err
+	}
+	for _, u := range users {
+		if u.id != containerID && !u.idle() {
+			return fmt.Errorf("the home of workspace %s is in use by container %s: %w", spec.Workspace, u.name, runtime.ErrConflict)
+		}
+	}
+	if spec.Storage == workspace.StorageLocalDir {
+		return r.admitToFolder(ctx, spec, before, containerID)
+	}
+	if err := r.checkVolume(ctx, spec.Workspace, spec.VolumeClaim, containerID); err != nil {
+		return err
+	}
+	if spec.Kind != runtime.JobRestore {
+		return nil
+	}
+	found, err := r.lookAtHomes(ctx, spec.Workspace)
+	if err != nil {
+		return err
+	}
+	if found.live(spec.Workspace) {
+		return errLive(spec.Workspace)
+	}
+	if m, ok := found.marker(spec.Workspace); ok && m.key == spec.Key {
+		return errRestored(spec.Workspace)
+	}
+	if seed := found.seeds[spec.Workspace]; seed.claim == spec.VolumeClaim {
+		if err := r.discard(ctx, seed.container); err != nil {
+			return err
+		}
+	}
+	return r.removeMarkers(ctx, found, spec.Workspace, spec.VolumeClaim)
+}
+
+func (r *Runtime) admitToFolder(ctx context.Context, spec runtime.JobSpec, before homeLook, containerID string) error {
+	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Claim: spec.VolumeClaim}
+	return r.editFolder(ctx, volume, func(side sidecar, there bool) (sidecar, error) {
+		switch {
+		case !there:
+			return side, fmt.Errorf("folder %s: %w", r.homePath(spec.Workspace), runtime.ErrVolumeMismatch)
+		case spec.Kind != runtime.JobRestore:
+			return side, nil
+		case side.Live:
+			return side, errLive(spec.Workspace)
+		case side.Marker == spec.Key && spec.Key != "":
+			return side, errRestored(spec.Workspace)
+		case side != before.side:
+			return side, fmt.Errorf("folder %s has changed meanwhile: %w", r.homePath(spec.Workspace), runtime.ErrConflict)
+		}
+		return sidecar{Claim: spec.VolumeClaim, State: folderFilling, Filler: containerID}, nil
+	})
+}
+
+// MarkRestored implements runtime.Runtime. It marks what the job that restored
+// the home proves by still being there, ended well; or, for an archive of
+// nothing, the seeding. A mark is worth nothing once another job has begun.
+func (r *Runtime) MarkRestored(ctx context.Context, id workspace.ID, claim, key string) error {
+	unlock, err := r.lockHome(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	found, err := r.lookAtHomes(ctx, id)
+	if err != nil {
+		return err
+	}
+	there, ok := found.homes[id]
+	switch {
+	case !ok && r.cfg.DataDir != "":
+		return r.markFolder(ctx, id, claim, key)
+	case !ok || there != claim:
+		return fmt.Errorf("volume %s: %w", id.VolumeName(), runtime.ErrVolumeMismatch)
+	case found.live(id) && found.settled[id].key == key:
+		return nil
+	case found.live(id):
+		return errLive(id)
+	}
+	proof, err := r.restoredBy(ctx, id, claim, key)
+	if err != nil {
+		return err
+	}
+	if proof == "" && found.seeds[id].claim == claim {
+		proof = found.seeds[id].container
+	}
+	if proof == "" {
+		return fmt.Errorf("volume %s: nothing shows that %s was restored into it: %w", id.VolumeName(), key, runtime.ErrConflict)
+	}
+	name := restoredName(id, claim, key, proof)
+	labels := r.labels(roleRestored, id, claim)
+	labels[labelKey], labels[labelProof] = key, proof
+	if _, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels}); err != nil {
+		return failed(ctx, "create volume", err)
+	}
+	for _, m := range found.markers[id] {
+		if m.claim == claim && m.name != name {
+			if err := r.removeOwned(ctx, m.name, roleRestored); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// restoredBy returns the id of the job that has restored the archive into the
+// home, or nothing if there is none.
+func (r *Runtime) restoredBy(ctx context.Context, id workspace.ID, claim, key string) (string, error) {
+	c, gone, err := r.inspectOwned(ctx, jobName(runtime.JobRestore, id), roleJob)
+	if gone || err != nil {
+		return "", err
+	}
+	job := inspectedJob(c)
+	ended := stateOf(c.State.Status) == runtime.ContainerExited
+	if !ended || c.State.ExitCode != 0 || job.VolumeClaim != claim || job.Key != key {
+		return "", fmt.Errorf("the job of claim %s (%s, code %d) has not restored %s: %w",
+			job.Claim, c.State.Status, c.State.ExitCode, key, runtime.ErrConflict)
+	}
+	return job.ID, nil
+}
+
+func (r *Runtime) markFolder(ctx context.Context, id workspace.ID, claim, key string) error {
+	if err := r.verifyFolder(id, claim); err != nil {
+		return err
+	}
+	side, _, err := r.readFolder(id)
+	if err != nil {
+		return err
+	}
+	proof := ""
+	if !side.Live {
+		if proof, err = r.restoredBy(ctx, id, claim, key); err != nil {
+			return err
+		}
+	}
+	return r.editFolder(ctx, runtime.VolumeSpec{Workspace: id, Claim: claim}, func(side sidecar, there bool) (sidecar, error) {
+		switch {
+		case !there:
+			return side, fmt.Errorf("folder %s: %w", r.homePath(id), runtime.ErrVolumeMismatch)
+		case side.Marker == key && key != "":
+			return side, nil
+		case side.Live:
+			return side, errLive(id)
+		case proof != "" && side.State == folderFilling && side.Filler == proof:
+		case proof == "" && (side.State == folderSeeded || side.State == folderRestored):
+		default:
+			return side, fmt.Errorf("folder %s: nothing shows that %s was restored into it: %w", r.homePath(id), key, runtime.ErrConflict)
+		}
+		side.State, side.Marker = folderRestored, key
+		return side, nil
+	})
+}
+
+// keepsHome reports whether an ended job is what keeps the home that it
+// restored from being removed, or restored once more, by whoever is late.
+func (r *Runtime) keepsHome(ctx context.Context, job runtime.Job) (bool, error) {
+	if job.Kind != runtime.JobRestore {
+		return false, nil
+	}
+	id := job.Workspace
+	found, err := r.lookAtHomes(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	if claim, ok := found.homes[id]; ok {
+		marker, _ := found.marker(id)
+		complete := marker.proof == job.ID || found.settled[id].claim == claim
+		return claim == job.VolumeClaim && complete && found.holders[id].claim != claim, nil
+	}
+	if r.cfg.DataDir == "" {
+		return false, nil
+	}
+	side, there, err := r.readFolder(id)
+	return there && r.ownsFolder(side, job.VolumeClaim) && side.Filler == job.ID && side.Marker != "" && !side.Live, err
+}
