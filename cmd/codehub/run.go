@@ -35,6 +35,7 @@ func (s *server) run(ctx context.Context, listener net.Listener) error {
 	g.Go(func() error { return s.auth.Run(gctx) })
 	g.Go(func() error { return s.proxy.Run(gctx) })
 	g.Go(func() error { return s.coordinate(gctx) })
+	g.Go(func() error { return s.bucket.Relay(gctx) })
 	g.Go(func() error { return s.forwardWakes(gctx) })
 	g.Go(func() error { return s.housekeeping(gctx) })
 	if s.private != nil {
@@ -87,15 +88,28 @@ func (s *server) drain(ctx context.Context, srv *http.Server, stopRequests conte
 	}
 }
 
-// coordinate runs the controller whenever this process leads.
+// coordinate runs the controller and the garbage collection whenever this
+// process leads.
 func (s *server) coordinate(ctx context.Context) error {
 	cfg, err := postgres.ConnConfig(s.dsn, "codehub-leader")
 	if err != nil {
 		return err
 	}
 	return lease.Run(ctx, cfg, s.log, func(ctx context.Context, conn *pgx.Conn) error {
-		return s.ctrl.Run(ctx, postgres.NewController(conn))
+		return s.lead(ctx, postgres.NewController(conn))
 	})
+}
+
+func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {
+	g, gctx := errgroup.WithContext(ctx)
+	gctx, end := context.WithCancel(gctx)
+	defer end()
+	g.Go(func() error {
+		defer end() // the session is gone, or the term is over
+		return s.ctrl.Run(gctx, rows)
+	})
+	g.Go(func() error { return s.garbage.Run(gctx, rows) })
+	return g.Wait()
 }
 
 // notified takes one of the database's notifications.
@@ -171,6 +185,9 @@ func (s *server) checks() []httpapi.Check {
 		{Name: "database", Run: s.db.Ping},
 		{Name: "docker", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Backend) }},
 		{Name: "wall", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Wall) }},
+		{Name: "bucket", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Bucket) }},
+		{Name: "disk", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Disk) }},
+		{Name: "garbage-collection", Advisory: true, Run: func(context.Context) error { return said(s.garbage.Status().Err) }},
 	}
 }
 
@@ -188,6 +205,10 @@ func (s *server) trouble() string {
 		return "backend"
 	case st.Wall != "":
 		return "wall"
+	case st.Disk != "":
+		return "disk"
+	case st.Bucket != "":
+		return "bucket"
 	}
 	return ""
 }

@@ -11,9 +11,11 @@ import (
 	"time"
 
 	"codehub/internal/auth"
+	"codehub/internal/bucket"
 	"codehub/internal/bus"
 	"codehub/internal/config"
 	"codehub/internal/dashboard"
+	"codehub/internal/gc"
 	"codehub/internal/httpapi"
 	"codehub/internal/judge"
 	"codehub/internal/postgres"
@@ -100,7 +102,14 @@ func serve(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	defer rt.Close()
-	s := newServer(cfg, log, dsn, db, rt, installation)
+	archives, err := openBucket(cfg, installation, log)
+	if err != nil {
+		return err
+	}
+	if err := checkBucket(ctx, archives, db, log); err != nil {
+		return err
+	}
+	s := newServer(cfg, log, dsn, db, rt, archives, installation)
 	s.private = private
 	return s.run(ctx, listener)
 }
@@ -129,12 +138,14 @@ type server struct {
 	auth    *auth.Auth
 	hub     *bus.Hub
 	proxy   *proxy.Proxy
+	bucket  *bucket.Bucket
 	ctrl    *reconcile.Controller
+	garbage *gc.Runner
 	http    http.Handler
 }
 
-func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB, rt *docker.Runtime, installation string) *server {
-	s := &server{cfg: cfg, log: log, dsn: dsn, db: db}
+func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB, rt *docker.Runtime, archives *bucket.Bucket, installation string) *server {
+	s := &server{cfg: cfg, log: log, dsn: dsn, db: db, bucket: archives}
 	s.auth = auth.New(db, auth.Config{URL: cfg.PublicURL, Log: log})
 	s.hub = bus.New(bus.Config{
 		Load: func(ctx context.Context, owner string, id workspace.ID) (workspace.Workspace, error) {
@@ -161,18 +172,23 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 	})
 	policy := judge.DefaultPolicy()
 	policy.DeleteGrace = cfg.DeleteGrace
+	policy.CanArchive = true
 	s.ctrl = reconcile.New(reconcile.Config{
-		Runtime: rt, Wishes: db, Routes: s.proxy, Log: log, Policy: policy,
+		Runtime: rt, Archives: archives, Wishes: db, Routes: s.proxy, Log: log, Policy: policy, MinFree: cfg.MinFreeShare, Step: failpoint(),
 		IdleInterval: cfg.IdleInterval, ActiveInterval: cfg.ActiveInterval, ActiveFor: 30 * time.Second,
 		MaxOperations: cfg.MaxOperations, StopGrace: 10 * time.Second, AcceptVolumeLoss: cfg.AcceptVolumeLoss,
 	})
+	s.garbage = gc.NewRunner(gc.RunnerConfig{Config: gc.Config{
+		Bucket: archives, Log: log,
+		Settings: gc.Settings{Keep: cfg.ArchiveKeep, Delay: cfg.GCDelay, DeleteGrace: cfg.DeleteGrace},
+	}})
 	log.Info("installation", "id", installation)
 
 	mux := http.NewServeMux()
 	mux.Handle("/api/", httpapi.New(httpapi.Config{
 		URL: cfg.PublicURL, DeleteGrace: cfg.DeleteGrace, DefaultImage: cfg.DefaultImage,
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: cfg.Storage,
-		Store: db, Auth: s.auth, Hub: s.hub, Logs: rt, Log: log,
+		Store: db, Auth: s.auth, Hub: s.hub, Logs: rt, Archives: archives, Log: log,
 	}))
 	mux.Handle("GET /healthz", httpapi.Healthz())
 	mux.Handle("GET /readyz", httpapi.Readyz(log, s.checks()))

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"codehub/internal/archive"
+	"codehub/internal/bucket"
+	"codehub/internal/config"
+	"codehub/internal/postgres"
+)
+
+// openBucket opens this installation's part of the bucket, without asking it
+// anything.
+func openBucket(cfg config.Config, installation string, log *slog.Logger) (*bucket.Bucket, error) {
+	store, err := archive.Open(cfg.ArchiveURL)
+	if err != nil {
+		return nil, &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "give one like file:///srv/archives or s3://bucket/prefix"}
+	}
+	c := bucket.Config{Store: store, Installation: installation, Version: version, Log: log}
+	if cfg.Archives.Scheme == "file" {
+		c.Folder = filepath.Clean(cfg.Archives.Path)
+		c.HostFolder, err = bucket.HostPath(c.Folder, cfg.DataDir, cfg.HostDataDir)
+	} else {
+		c.SocketDir = filepath.Join(cfg.DataDir, "run", "bucket")
+		c.HostSocketDir, err = bucket.HostPath(c.SocketDir, cfg.DataDir, cfg.HostDataDir)
+	}
+	if err != nil {
+		return nil, &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "or leave CODEHUB_HOST_DATA_DIR unset, if codehub itself is in no container"}
+	}
+	return bucket.New(c)
+}
+
+// checkWithin bounds the first look at the bucket.
+const checkWithin = 30 * time.Second
+
+// checkBucket finds out at the start whether the bucket can be worked with.
+// One that cannot stops the start, unless archives are in it already: then it
+// is an outage, during which people must get to their homes all the same.
+func checkBucket(ctx context.Context, b *bucket.Bucket, db *postgres.DB, log *slog.Logger) error {
+	used, err := db.HasArchives(ctx)
+	if err != nil {
+		return fmt.Errorf("look for archives: %w", err)
+	}
+	bounded, cancel := context.WithTimeout(ctx, checkWithin)
+	defer cancel()
+	err = b.Check(bounded, used)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case used && (errors.Is(err, archive.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)):
+		log.Error("the bucket cannot be reached; archives wait, and what is archived cannot be restored until it can", "err", err)
+		return nil
+	}
+	return &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "make the bucket reachable, or name another folder or bucket"}
+}
