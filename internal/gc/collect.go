@@ -276,10 +276,11 @@ func (c *collection) unknown(held postgres.Holdings) {
 // calls: something is to be written or removed.
 func (d decision) calls() bool { return d.changes || d.item.Verdict == Remove && d.there }
 
-// take puts decisions into the report. What was removed long ago is no news.
+// take puts decisions into the report. Where nothing is left to remove nothing
+// is to be told.
 func (c *collection) take(decisions []decision) {
 	for _, d := range decisions {
-		if d.item.Verdict != Remove || d.calls() {
+		if d.item.Verdict != Remove || d.there {
 			c.report.Items = append(c.report.Items, d.item)
 		}
 	}

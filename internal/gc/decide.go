@@ -211,9 +211,7 @@ func (v view) ranks() map[string]int {
 			list = append(list, r)
 		}
 	}
-	slices.SortFunc(list, func(a, b record) int {
-		return cmp.Or(b.last().Compare(a.last()), cmp.Compare(b.Key, a.Key))
-	})
+	slices.SortFunc(list, record.before)
 	out := make(map[string]int, len(list))
 	for i, r := range list {
 		out[r.Key] = i
@@ -257,12 +255,19 @@ func (r record) known() bool { return r.VerifiedAt != nil || r.CompleteAt != nil
 
 func (r record) wasCurrent() bool { return r.VerifiedAt != nil || r.SupersededAt != nil }
 
-// last is when it was last known to be what its workspace has.
-func (r record) last() time.Time {
-	if r.SupersededAt != nil {
-		return later(r.CreatedAt, *r.SupersededAt)
+// before orders archives that were current once, the last one first. One that
+// nothing has superseded was given up, and is newer than what was superseded.
+func (r record) before(o record) int {
+	a, b := r.SupersededAt, o.SupersededAt
+	switch {
+	case a == nil && b != nil:
+		return -1
+	case a != nil && b == nil:
+		return 1
+	case a != nil && !a.Equal(*b):
+		return b.Compare(*a)
 	}
-	return r.CreatedAt
+	return cmp.Or(o.CreatedAt.Compare(r.CreatedAt), cmp.Compare(o.Key, r.Key))
 }
 
 func later(a, b time.Time) time.Time {

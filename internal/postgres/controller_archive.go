@@ -109,8 +109,10 @@ func storeArchive(ctx context.Context, tx pgx.Tx, a Stored) (bool, error) {
 	if tag.RowsAffected() == 0 {
 		return false, fmt.Errorf("archive %s is being removed", a.Key)
 	}
+	// The one that was current is the last to be superseded: garbage collection
+	// keeps them in that order.
 	_, err = tx.Exec(ctx, `
-		UPDATE archives SET superseded_at = clock_timestamp()
+		UPDATE archives SET superseded_at = CASE WHEN key = $3 THEN clock_timestamp() ELSE now() END
 		WHERE workspace_id = $1 AND key <> $2 AND (key = $3 OR verified_at IS NOT NULL AND superseded_at IS NULL)`,
 		a.ID, a.Key, nullable(w.ArchiveKey))
 	if err != nil {

@@ -50,7 +50,7 @@ $$;
 -- +goose StatementEnd
 
 CREATE TRIGGER workspaces_archive_insert AFTER INSERT ON workspaces
-    FOR EACH ROW WHEN (NEW.archive_key IS NOT NULL)
+    FOR EACH ROW WHEN (NEW.archive_key IS NOT NULL AND NEW.deleted_at IS NULL)
     EXECUTE FUNCTION check_archive_is_kept();
 CREATE TRIGGER workspaces_archive_update AFTER UPDATE ON workspaces
     FOR EACH ROW WHEN (

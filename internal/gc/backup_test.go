@@ -1,0 +1,295 @@
+package gc_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"codehub/internal/archive"
+	"codehub/internal/gc"
+	"codehub/internal/workspace"
+)
+
+// backup keeps the rows as they are; restore brings them back in place of what
+// has come since.
+func (w *world) backup() (restore func()) {
+	w.Helper()
+	tables := []string{"archives", "workspaces", "gc_state"}
+	for _, table := range tables {
+		w.exec(`DROP TABLE IF EXISTS backup_` + table)
+		w.exec(`CREATE TABLE backup_` + table + ` AS TABLE ` + table)
+	}
+	return func() {
+		w.Helper()
+		for _, table := range tables {
+			columns := query[string](w, `SELECT string_agg(quote_ident(column_name), ', ') FROM information_schema.columns
+				WHERE table_name = $1 AND is_generated = 'NEVER'`, table)
+			w.exec(`DELETE FROM ` + table)
+			w.exec(`INSERT INTO ` + table + ` (` + columns + `) SELECT ` + columns + ` FROM backup_` + table)
+		}
+	}
+}
+
+// age makes a backup that much older, as time passes for it as well.
+func (w *world) age(d time.Duration) {
+	w.exec(`UPDATE backup_archives SET created_at = created_at - $1::interval, verified_at = verified_at - $1::interval,
+		complete_at = complete_at - $1::interval, superseded_at = superseded_at - $1::interval, missing_since = missing_since - $1::interval,
+		unprotected_since = unprotected_since - $1::interval, deleting_at = deleting_at - $1::interval`, d)
+	w.exec(`UPDATE backup_workspaces SET deleted_at = deleted_at - $1::interval`, d)
+	w.exec(`UPDATE backup_gc_state SET restored_at = restored_at - $1::interval, ran_at = ran_at - $1::interval`, d)
+}
+
+// wait lets time go by, for the backup, too.
+func (w *world) wait(d time.Duration) {
+	w.pass(d)
+	w.age(d)
+}
+
+// days collects and waits, until whatever could go has gone.
+func (w *world) days() {
+	w.Helper()
+	for range 4 {
+		w.collect(gc.Options{})
+		w.wait(12 * time.Hour)
+	}
+}
+
+// A database of yesterday costs nobody an archive of today.
+func TestRestoredDatabase(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *world) {
+		archived, live, making, fresh := w.workspace("archived"), w.workspace("live"), w.workspace("making"), w.workspace("fresh")
+		w.generations(archived, 3)
+		w.generations(live, 2)
+		w.live(live)
+		halfway, _ := w.claim(making)
+		w.collect(gc.Options{})
+		restore := w.backup()
+
+		// The day goes on: each workspace's only copy becomes another archive.
+		w.wait(delay)
+		w.collect(gc.Options{})
+		today := map[workspace.ID]string{}
+		for _, id := range []workspace.ID{archived, live, fresh} {
+			keys := w.generations(id, 3)
+			today[id] = keys[2]
+		}
+		w.keep(w.upload(making, halfway, "making"))
+		today[making] = halfway
+		w.days()
+		before := w.there()
+		for id, key := range today {
+			if !before[key] {
+				t.Fatalf("%s has lost its archive before anything was restored", id)
+			}
+		}
+
+		restore()
+		// What the controller sees: homes that it has on record are gone.
+		w.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost', operation = 'NONE', op_id = NULL WHERE home_ctx ->> 'state' = 'live'`)
+		r := w.collect(gc.Options{})
+		if !r.Restored {
+			t.Error("it was not noticed")
+		}
+		w.wait(time.Hour)
+		w.days()
+		for id, key := range today {
+			if !w.there()[key] {
+				t.Errorf("%s has lost the archive of today", id)
+			}
+			list, err := w.db.Archives(t.Context(), w.user, id)
+			check(t, err)
+			if len(list) == 0 || list[0].Key != key {
+				t.Errorf("what %s has today is not offered first: %+v", id, list)
+			}
+		}
+		// They can be gone on with, and are then collected as any others.
+		id := archived
+		w.exec(`UPDATE workspaces SET archive_key = $2, phase = 'ARCHIVED' WHERE id = $1`, id, today[id])
+		keys := w.generations(id, 2)
+		w.days()
+		there := w.there()
+		if there[today[id]] || !there[keys[0]] || !there[keys[1]] {
+			t.Error("what was found and then replaced twice is still there")
+		}
+	})
+}
+
+// A deletion that had been taken back is in force again after a restore: its
+// grace begins anew, and where the workspace was archived since nothing goes.
+func TestRestoredDeletion(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	quiet, busy := w.workspace("quiet"), w.workspace("busy")
+	quietKey := w.archive(quiet, "quiet")
+	w.archive(busy, "busy")
+	w.collect(gc.Options{})
+	w.delete(quiet)
+	w.delete(busy)
+	restore := w.backup()
+	for _, id := range []workspace.ID{quiet, busy} {
+		_, err := w.db.UndeleteWorkspace(t.Context(), w.user, id)
+		check(t, err)
+	}
+	w.wait(delay)
+	busyKeys := w.generations(busy, 2)
+	w.days()
+	restore()
+
+	r := w.collect(gc.Options{})
+	wantItem(t, r, quietKey, gc.Keep, "can be taken back until")
+	_, err := w.db.UndeleteWorkspace(t.Context(), w.user, quiet)
+	check(t, err)
+	w.days()
+	w.wantThere(append(busyKeys, quietKey)...)
+	r = w.collect(gc.Options{})
+	wantItem(t, r, busyKeys[1], gc.Keep, "from a backup")
+}
+
+// Two databases on one part of a bucket (a copy of production for a test, say):
+// each takes the other for itself restored, and nothing goes.
+func TestCopiedDatabase(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	id := w.workspace("one")
+	w.generations(id, 3)
+	w.collect(gc.Options{})
+	copied := newWorld(t, w.store.Store)
+	w.backup()
+	original, copies := w.bucket, []string{}
+	copied.bucket, copied.store = openBucket(t, w.store.Store, original.Installation)
+	copied.exec(`UPDATE installation SET id = $1`, original.Installation)
+	for range 6 {
+		for _, x := range []*world{w, copied} {
+			r := x.collect(gc.Options{})
+			if n, _ := r.Removed(); n != 0 {
+				t.Errorf("%d removed", n)
+			}
+			x.pass(4 * time.Hour)
+		}
+	}
+	copies = append(copies, w.store.deleted...)
+	if copies = append(copies, copied.store.deleted...); len(copies) != 0 {
+		t.Errorf("deleted %q", copies)
+	}
+	// The other is gone: this one goes on.
+	w.collect(gc.Options{})
+	w.pass(delay)
+	if n, _ := w.collect(gc.Options{}).Removed(); n != 1 {
+		t.Errorf("%d removed", n)
+	}
+}
+
+// Two installations in one bucket do not see each other.
+func TestTwoInstallations(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *world) {
+		other := newWorld(t, w.store.Store)
+		keys, theirs := w.generations(w.workspace("one"), 3), other.generations(other.workspace("one"), 3)
+		for range 3 {
+			for _, x := range []*world{w, other} {
+				for _, i := range x.collect(gc.Options{}).Items {
+					if !strings.HasPrefix(i.Key, x.bucket.Installation) {
+						t.Errorf("%s collects %s", x.bucket.Installation, i.Key)
+					}
+				}
+			}
+			w.pass(delay)
+		}
+		w.wantThere(keys[1:]...)
+		other.wantThere(theirs...)
+		// Even a row that names what is the other's.
+		id := w.workspace("two")
+		w.exec(`INSERT INTO archives (key, workspace_id, archive_op_id, verified_at, created_at, unprotected_since)
+			VALUES ($1, $2, $3, now() - interval '9 h', now() - interval '9 h', now() - interval '9 h')`, theirs[0], id, unknownOp)
+		w.collect(gc.Options{})
+		w.exec(`UPDATE workspaces SET deleted_at = now() - interval '9 h', home_ctx = '{"state": "absent"}', archive_key = $2 WHERE id = $1`, id, theirs[0])
+		w.collect(gc.Options{})
+		other.wantThere(theirs...)
+		if query[bool](w, `SELECT archive_key IS NOT NULL FROM workspaces WHERE id = $1`, id) {
+			t.Error("the row still holds what it cannot remove")
+		}
+	})
+}
+
+// A command beside the server takes no more than the server would, and nothing
+// where it is not certain that bucket and database belong together.
+func TestCommand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.set.Keep = 2
+	id := w.workspace("one")
+	keys := w.generations(id, 5)
+	w.collect(gc.Options{})
+	w.pass(delay)
+	cfg := w.config()
+	cfg.Server, cfg.Settings = false, gc.Settings{}
+	r, err := gc.Collect(t.Context(), cfg, w.session, gc.Options{DryRun: true})
+	check(t, err)
+	for i, want := range []gc.Verdict{gc.Remove, gc.Remove, gc.Keep, gc.Keep, gc.Keep} {
+		wantItem(t, r, keys[i], want, "")
+	}
+	w.wantThere(keys...)
+	if _, err = gc.Collect(t.Context(), cfg, w.session, gc.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	w.wantThere(keys[2:]...)
+	if n := query[int](w, `SELECT keep FROM gc_state`); n != 2 {
+		t.Errorf("it has set CODEHUB_ARCHIVE_KEEP to %d", n)
+	}
+	w.collect(gc.Options{}) // the server goes on as before
+	if w.collect(gc.Options{}).Restored {
+		t.Error("it was taken for a restored database")
+	}
+
+	w.exec(`UPDATE gc_state SET run = gen_random_uuid()`)
+	if _, err = gc.Collect(t.Context(), cfg, w.session, gc.Options{}); !errors.Is(err, gc.ErrRestored) {
+		t.Error(err)
+	}
+	if r, err = gc.Collect(t.Context(), cfg, w.session, gc.Options{DryRun: true}); err != nil || !r.Restored {
+		t.Errorf("%v, %+v", err, r)
+	}
+	if w.putObject(w.bucket.Installation+"/collection.json", []byte("{}")); !w.collect(gc.Options{}).Restored {
+		t.Error("a mark that cannot be read was taken for ours")
+	}
+}
+
+// What broke off is swept, and what is under way is not, however long it takes.
+func TestBrokenUploads(t *testing.T) {
+	t.Parallel()
+	s := s3(t)
+	w := newWorld(t, s)
+	w.set.Delay = 0 // uploads are begun when the bucket says so
+	id, other := w.workspace("one"), w.workspace("other")
+	broken, _ := w.claim(id)
+	w.cancel(id)
+	making, _ := w.claim(other)
+	p := s.(archive.Presigner)
+	for _, key := range []string{broken, making} {
+		_, err := p.PresignUpload(t.Context(), key, 1<<30, time.Hour)
+		check(t, err)
+	}
+	deadline := time.Now().Add(time.Minute)
+	for {
+		r := w.collect(gc.Options{}) // the bucket counts in seconds
+		if r.Aborted == 1 {
+			break
+		}
+		if r.Aborted > 1 || time.Now().After(deadline) {
+			t.Fatalf("%d aborted", r.Aborted)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if r := w.collect(gc.Options{}); r.Aborted != 0 {
+		t.Errorf("%d aborted", r.Aborted)
+	}
+	w.cancel(other)
+	w.exec(`UPDATE gc_state SET run = NULL`) // restored
+	w.set.Delay = delay
+	if r := w.collect(gc.Options{}); r.Aborted != 0 || !r.Restored {
+		t.Errorf("%d aborted after a restore", r.Aborted)
+	}
+	w.set.Delay = 0
+	if r := w.collect(gc.Options{}); r.Aborted != 1 {
+		t.Errorf("%d aborted", r.Aborted)
+	}
+}

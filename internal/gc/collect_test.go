@@ -1,0 +1,428 @@
+package gc_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"testing"
+	"time"
+
+	"codehub/internal/archive"
+	"codehub/internal/gc"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// onBoth runs a test on a folder and on an S3 server.
+func onBoth(t *testing.T, f func(t *testing.T, w *world)) {
+	t.Parallel()
+	for name, open := range map[string]func(testing.TB) archive.Store{"folder": folder, "s3": s3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(t, newWorld(t, open(t)))
+		})
+	}
+}
+
+// What newer archives have replaced goes, after the delay, and nothing else.
+func TestGenerations(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *world) {
+		id := w.workspace("one")
+		keys := w.generations(id, 4)
+		r := w.collect(gc.Options{})
+		for i, want := range []gc.Verdict{gc.Wait, gc.Wait, gc.Keep, gc.Keep} {
+			wantItem(t, r, keys[i], want, "")
+		}
+		w.wantThere(keys...)
+		w.pass(delay - time.Minute)
+		w.collect(gc.Options{})
+		w.wantThere(keys...)
+		w.pass(time.Minute)
+		r = w.collect(gc.Options{DryRun: true})
+		wantItem(t, r, keys[0], gc.Remove, "replaced")
+		w.wantThere(keys...)
+		r = w.collect(gc.Options{})
+		if n, bytes := r.Removed(); n != 2 || bytes == 0 || r.Failed != 0 {
+			t.Errorf("%d archives of %d bytes removed, %d failed", n, bytes, r.Failed)
+		}
+		w.wantThere(keys[2:]...)
+		// That they are gone is no news any more, and is forgotten some day.
+		r = w.collect(gc.Options{})
+		if n, _ := r.Removed(); n != 0 || len(r.Items) != 2 {
+			t.Errorf("%+v", r.Items)
+		}
+		w.collect(gc.Options{})
+		w.pass(31 * 24 * time.Hour)
+		w.collect(gc.Options{})
+		if n := query[int](w, `SELECT count(*) FROM archives`); n != 2 {
+			t.Errorf("%d archives are on record", n)
+		}
+	})
+}
+
+func TestKeep(t *testing.T) {
+	t.Parallel()
+	for keep := range 4 {
+		w := newWorld(t, nil)
+		w.set.Keep = keep
+		keys := w.generations(w.workspace("one"), 3)
+		w.collect(gc.Options{})
+		w.pass(delay)
+		w.collect(gc.Options{})
+		w.wantThere(keys[max(0, 2-keep):]...)
+	}
+}
+
+// Whatever the workspace is doing or has gone through, some archives must stay.
+func TestProtected(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.set.Keep = 0
+	for name, c := range map[string]struct {
+		do   func(id workspace.ID, keys []string) // two generations
+		want []gc.Verdict
+		why  string // of the first
+	}{
+		"at rest":        {nil, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
+		"restored":       {func(id workspace.ID, _ []string) { w.live(id) }, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
+		"archived again": {func(id workspace.ID, _ []string) { w.live(id); w.claim(id) }, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
+		"in ERROR":       {func(id workspace.ID, _ []string) { w.exec(`UPDATE workspaces SET phase = 'ERROR' WHERE id = $1`, id) }, []gc.Verdict{gc.Keep, gc.Keep}, "error"},
+		"an error on record": {func(id workspace.ID, _ []string) {
+			w.exec(`UPDATE workspaces SET error_reason = 'Timeout' WHERE id = $1`, id)
+		}, []gc.Verdict{gc.Keep, gc.Keep}, "error"},
+		"to be tried again": {func(id workspace.ID, _ []string) {
+			w.exec(`UPDATE workspaces SET error_reason = 'ActionFailed' WHERE id = $1`, id)
+		}, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
+		"deleted": {func(id workspace.ID, _ []string) { w.delete(id) }, []gc.Verdict{gc.Keep, gc.Keep}, "can be taken back until"},
+		"to be recovered": {func(id workspace.ID, keys []string) {
+			w.exec(`UPDATE workspaces SET phase = 'ERROR' WHERE id = $1`, id)
+			_, err := w.db.RequestRecoverArchive(t.Context(), w.user, id, opID(keys[0]))
+			check(t, err)
+			// Even if it is no error any more when it is taken up.
+			w.exec(`UPDATE workspaces SET phase = 'ARCHIVED' WHERE id = $1`, id)
+		}, []gc.Verdict{gc.Keep, gc.Keep}, "recovered from"},
+		"recovered": {func(id workspace.ID, keys []string) {
+			w.exec(`UPDATE workspaces SET archive_key = $2 WHERE id = $1`, id, keys[0])
+		}, []gc.Verdict{gc.Keep, gc.Wait}, "current"},
+		"started empty": {func(id workspace.ID, keys []string) {
+			w.exec(`UPDATE workspaces SET archive_key = NULL WHERE id = $1`, id)
+		}, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
+		"the current one is gone": {func(id workspace.ID, keys []string) {
+			check(t, w.bucket.Delete(t.Context(), keys[1]))
+		}, []gc.Verdict{gc.Keep, gc.Missing}, "not in the bucket"},
+		"its object is gone": {func(id workspace.ID, keys []string) {
+			check(t, w.store.Store.Delete(t.Context(), keys[1]))
+		}, []gc.Verdict{gc.Keep, gc.Missing}, "not in the bucket"},
+		"its .meta is gone": {func(id workspace.ID, keys []string) {
+			check(t, w.store.Store.Delete(t.Context(), archive.MetaKey(keys[1])))
+		}, []gc.Verdict{gc.Keep, gc.Missing}, "not in the bucket"},
+		"the earlier one is gone": {func(id workspace.ID, keys []string) {
+			check(t, w.bucket.Delete(t.Context(), keys[0]))
+		}, []gc.Verdict{gc.Missing, gc.Keep}, "earlier"},
+	} {
+		id := w.workspace(name)
+		keys := w.generations(id, 2)
+		if c.do != nil {
+			c.do(id, keys)
+		}
+		r := w.collect(gc.Options{})
+		for i, want := range c.want {
+			why := ""
+			if i == 0 {
+				why = c.why
+			}
+			t.Run(name, func(t *testing.T) { wantItem(t, r, keys[i], want, why) })
+		}
+		// Whatever is said of one says nothing of the others.
+		w.exec(`DELETE FROM workspaces WHERE id = $1`, id)
+		w.exec(`DELETE FROM archives WHERE workspace_id = $1`, id)
+		for k := range w.there() {
+			check(t, w.bucket.Delete(t.Context(), k))
+		}
+	}
+}
+
+// Uploads by claims, of which each ends in another way.
+func TestUploads(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *world) {
+		id := w.workspace("one")
+		current := w.archive(id, "current")
+		w.live(id)
+		half, _ := w.claim(id)
+		w.putHome(id, half, "half")
+		w.cancel(id)
+		whole, _ := w.claim(id)
+		w.upload(id, whole, "whole")
+		w.cancel(id)
+		nothing, _ := w.claim(id)
+		w.cancel(id)
+		making, _ := w.claim(id)
+		w.putHome(id, making, "making")
+
+		r := w.collect(gc.Options{})
+		wantItem(t, r, half, gc.Wait, "never finished")
+		wantItem(t, r, whole, gc.Wait, "ended without it")
+		wantItem(t, r, nothing, gc.Wait, "never finished")
+		wantItem(t, r, making, gc.Keep, "being made")
+		// Until it goes it can be recovered from.
+		list, err := w.db.Archives(t.Context(), w.user, id)
+		check(t, err)
+		if len(list) != 2 || list[0].Key != whole || list[0].Digest == "" || list[0].Size == 0 || list[0].Entries != 2 || list[1].Key != current {
+			t.Errorf("%+v", list)
+		}
+		w.pass(delay)
+		r = w.collect(gc.Options{})
+		wantItem(t, r, half, gc.Remove, "")
+		wantItem(t, r, making, gc.Keep, "being made")
+		w.wantThere(current)
+		// A job that nobody waited for is done after all: it is known for what it is.
+		w.upload(id, half, "half")
+		r = w.collect(gc.Options{})
+		wantItem(t, r, half, gc.Remove, "being removed")
+		w.wantThere(current)
+		// What is being made can still be finished.
+		stored := w.upload(id, making, "making")
+		w.keep(stored)
+		w.collect(gc.Options{})
+		w.pass(delay)
+		w.collect(gc.Options{})
+		w.wantThere(current, making)
+	})
+}
+
+func (w *world) delete(id workspace.ID) {
+	w.Helper()
+	_, err := w.db.DeleteWorkspace(w.Context(), w.user, id, false)
+	check(w, err)
+	w.exec(`UPDATE workspaces SET phase = 'DELETING' WHERE id = $1`, id)
+}
+
+// A deleted workspace's archives go all at once when its grace is over and its
+// home is gone, and then nothing of it is left.
+func TestDeleted(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *world) {
+		archived, live, other := w.workspace("archived"), w.workspace("live"), w.workspace("other")
+		kept := w.generations(other, 1)
+		w.generations(archived, 3)
+		second := w.generations(live, 2)
+		w.live(live)
+		unfinished, _ := w.claim(live)
+		w.putHome(live, unfinished, "half")
+		w.cancel(live)
+		w.delete(archived)
+		w.delete(live)
+		w.collect(gc.Options{})
+		w.pass(grace - time.Minute)
+		w.collect(gc.Options{})
+		if n := len(w.there()); n != 6 {
+			t.Fatalf("%d archives are left", n)
+		}
+		w.pass(time.Minute)
+		r := w.collect(gc.Options{})
+		w.wantThere(append(second, kept...)...)
+		wantItem(t, r, second[0], gc.Keep, "still has a home")
+		if r.Released != 1 || query[bool](w, `SELECT archive_key IS NOT NULL FROM workspaces WHERE id = $1`, archived) {
+			t.Errorf("%d released", r.Released)
+		}
+		// The controller has removed the other's home.
+		w.archived(live)
+		r = w.collect(gc.Options{})
+		w.wantThere(kept...)
+		if r.Released != 1 {
+			t.Errorf("%d released", r.Released)
+		}
+		w.exec(`UPDATE workspaces SET phase = 'DELETED' WHERE deleted_at IS NOT NULL`)
+		r = w.collect(gc.Options{})
+		if n, _ := r.Removed(); n != 0 || len(r.Items) != 1 {
+			t.Errorf("%+v", r.Items)
+		}
+		// What comes in late is known for what it is.
+		w.upload(live, unfinished, "half")
+		late := w.bucket.Key(live, unknownOp)
+		w.upload(live, late, "late")
+		w.pass(time.Hour)
+		r = w.collect(gc.Options{})
+		wantItem(t, r, unfinished, gc.Remove, "")
+		// It cannot be late: the deletion is.
+		wantItem(t, r, late, gc.Found, "after it was deleted")
+	})
+}
+
+const unknownOp = "019a7c1e-3f00-7abc-8def-0123456789ab"
+
+// The archives of a workspace that is deleted are looked at without listing
+// everybody's.
+func TestDeletedAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	id, other := w.workspace("one"), w.workspace("other")
+	w.generations(id, 2)
+	kept := w.generations(other, 3)
+	w.delete(id)
+	w.pass(grace)
+	c := postgres.NewCollector(w.session)
+	due, err := c.DueDeletions(t.Context(), grace, 10)
+	check(t, err)
+	if len(due) != 1 || due[0] != id {
+		t.Fatalf("due are %v", due)
+	}
+	// Not before a collection of everything has seen that the database is this bucket's.
+	if _, err := w.tryCollect(gc.Options{Only: due}); !errors.Is(err, gc.ErrRestored) {
+		t.Fatal(err)
+	}
+	w.exec(`UPDATE workspaces SET deleted_at = now() WHERE id = $1`, id)
+	w.collect(gc.Options{})
+	w.pass(grace)
+	r := w.collect(gc.Options{Only: due})
+	w.wantThere(kept...)
+	if r.Released != 1 {
+		t.Errorf("%+v", r)
+	}
+	if due, err = c.DueDeletions(t.Context(), grace, 10); err != nil || len(due) != 0 {
+		t.Errorf("due are %v, %v", due, err)
+	}
+}
+
+// What is not this database's to judge is reported and left alone.
+func TestUnknown(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *world) {
+		id := w.workspace("one")
+		current := w.archive(id, "current")
+		stranger := w.bucket.Key(workspace.ID(unknownOp), unknownOp)
+		w.upload(workspace.ID(unknownOp), stranger, "stranger")
+		half := w.bucket.Key(id, "019a7c1e-3f00-7abc-8def-000000000001")
+		w.putHome(id, half, "half")
+		meta := w.bucket.Key(id, "019a7c1e-3f00-7abc-8def-000000000002")
+		m := w.putHome(id, meta, "meta")
+		check(t, w.store.Store.Delete(t.Context(), meta))
+		w.putMeta(meta, m)
+		bad := w.bucket.Key(id, "019a7c1e-3f00-7abc-8def-000000000003")
+		w.putHome(id, bad, "bad")
+		w.putObject(archive.MetaKey(bad), []byte(`{"format": "none"}`))
+		foreign := w.bucket.Key(id, "019a7c1e-3f00-7abc-8def-000000000004")
+		w.putHome(id, foreign, "foreign")
+		w.putMeta(foreign, m) // of another archive
+		notes := w.bucket.Installation + "/notes.txt"
+		w.putObject(notes, []byte("x"))
+		beside := w.bucket.Installation + "/" + string(id) + "/" + opID(current) + "/home.tar.zst.sig"
+		w.putObject(beside, []byte("x"))
+
+		for range 3 {
+			r := w.collect(gc.Options{})
+			wantItem(t, r, stranger, gc.Unknown, "no workspace of this id")
+			wantItem(t, r, half, gc.Unknown, "not complete")
+			wantItem(t, r, meta, gc.Unknown, "not complete")
+			wantItem(t, r, bad, gc.Unknown, ".meta")
+			wantItem(t, r, foreign, gc.Unknown, ".meta")
+			wantItem(t, r, notes, gc.Unknown, "nothing of codehub's")
+			wantItem(t, r, beside, gc.Unknown, "nothing of codehub's")
+			w.pass(10 * delay)
+		}
+		if len(w.store.deleted) != 0 {
+			t.Errorf("deleted %q", w.store.deleted)
+		}
+	})
+}
+
+func opID(key string) string { return key[len(key)-len("/home.tar.zst")-36:][:36] }
+
+// If the bucket cannot be listed to its end, or a .meta cannot be read, nothing
+// is removed.
+func TestBucketFails(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	id := w.workspace("one")
+	keys := w.generations(id, 4)
+	w.collect(gc.Options{})
+	w.pass(delay)
+	marks := query[int](w, `SELECT count(*) FROM archives WHERE deleting_at IS NOT NULL OR missing_since IS NOT NULL`)
+	for n := 1; n <= 10; n++ {
+		w.store.listFailsAt = n
+		if r, err := w.tryCollect(gc.Options{}); !errors.Is(err, archive.ErrUnavailable) || r != nil {
+			t.Errorf("the listing fails at %d: %v", n, err)
+		}
+	}
+	w.store.listFailsAt = 0
+	found := w.bucket.Key(id, unknownOp)
+	w.upload(id, found, "found")
+	w.store.getFails = func(key string) bool { return key == archive.MetaKey(found) }
+	if _, err := w.tryCollect(gc.Options{}); !errors.Is(err, archive.ErrUnavailable) {
+		t.Error(err)
+	}
+	w.store.getFails = nil
+	w.wantThere(append(keys, found)...)
+	if n := query[int](w, `SELECT count(*) FROM archives WHERE deleting_at IS NOT NULL OR missing_since IS NOT NULL`); n != marks || n != 0 {
+		t.Errorf("%d archives are marked", n)
+	}
+
+	// A removal that fails is tried again; meanwhile nobody can choose it.
+	w.store.deleteFails = func(key string) bool { return key == keys[0] }
+	r := w.collect(gc.Options{})
+	if r.Failed != 1 || item(t, r, keys[0]).Error == "" || item(t, r, keys[1]).Error != "" {
+		t.Errorf("%+v", r.Items)
+	}
+	w.wantThere(keys[2], keys[3], found)
+	w.exec(`UPDATE workspaces SET phase = 'ERROR' WHERE id = $1`, id)
+	if _, err := w.db.RequestRecoverArchive(t.Context(), w.user, id, opID(keys[0])); workspace.CodeOf(err) != workspace.CodeNotFound {
+		t.Error(err)
+	}
+	w.store.deleteFails = nil
+	r = w.collect(gc.Options{})
+	wantItem(t, r, keys[0], gc.Remove, "being removed")
+	if n, _ := r.Removed(); n != 1 {
+		t.Errorf("%+v", r.Items)
+	}
+}
+
+// A bucket that removes nothing ends the collection.
+func TestBucketRefusesToDelete(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	for range 8 {
+		w.generations(w.workspace(rand.Text()), 3)
+	}
+	w.collect(gc.Options{})
+	w.pass(delay)
+	tries := 0
+	w.store.deleteFails = func(string) bool { tries++; return true }
+	r, err := w.tryCollect(gc.Options{})
+	if !errors.Is(err, archive.ErrUnavailable) || r == nil || r.Failed != tries || tries != 5 {
+		t.Errorf("after %d tries: %v", tries, err)
+	}
+	w.store.deleteFails = nil
+	w.collect(gc.Options{})
+	if n := len(w.there()); n != 16 {
+		t.Errorf("%d archives are left", n)
+	}
+}
+
+// A bucket that is not this installation's says nothing of any archive.
+func TestWrongBucket(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	keys := w.generations(w.workspace("one"), 3)
+	w.collect(gc.Options{})
+	w.pass(delay)
+	right, _ := w.bucket, w.store
+	empty := archive.NewFolder(t.TempDir())
+	check(t, empty.Check(t.Context()))
+	w.bucket, _ = openBucket(t, empty, right.Installation) // somebody has even marked it
+	r := w.collect(gc.Options{})
+	if !r.Restored {
+		t.Error("it was not noticed")
+	}
+	w.pass(10 * delay)
+	w.collect(gc.Options{})
+	w.bucket = right
+	w.wantThere(keys...)
+	// Back again: nothing was forgotten, and every wait begins anew.
+	r = w.collect(gc.Options{})
+	if !r.Restored {
+		t.Error("it was not noticed")
+	}
+	w.wantThere(keys...)
+	wantItem(t, r, keys[0], gc.Wait, "")
+	wantItem(t, r, keys[2], gc.Keep, "current")
+	w.pass(delay)
+	w.collect(gc.Options{})
+	w.wantThere(keys[1:]...)
+}

@@ -1,0 +1,428 @@
+package gc_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"codehub/internal/archive"
+	"codehub/internal/archive/s3test"
+	"codehub/internal/bucket"
+	"codehub/internal/gc"
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+func TestMain(m *testing.M) {
+	// The S3 server of the tests has one account; archive.Open finds it here.
+	os.Setenv("AWS_ACCESS_KEY_ID", "codehub-test")
+	os.Setenv("AWS_SECRET_ACCESS_KEY", "codehub-test-secret")
+	pgtest.Main(m)
+}
+
+const (
+	grace = 2 * time.Hour
+	delay = 2 * time.Hour
+)
+
+// world is an installation: a database, its part of a bucket, and a leader's
+// session.
+type world struct {
+	testing.TB
+	dsn     string
+	db      *postgres.DB
+	raw     *pgxpool.Pool
+	ctrl    *postgres.Controller
+	bucket  *bucket.Bucket
+	store   *store
+	user    workspace.Caller
+	set     gc.Settings
+	session postgres.Session
+}
+
+// newWorld makes an installation in a folder, or in the bucket that s3 is of.
+func newWorld(t testing.TB, shared archive.Store) *world {
+	t.Helper()
+	dsn := pgtest.New(t, postgres.Migrate)
+	db, err := postgres.Open(t.Context(), dsn, postgres.Options{DeleteGrace: grace})
+	check(t, err)
+	t.Cleanup(db.Close)
+	raw, err := pgxpool.New(t.Context(), dsn)
+	check(t, err)
+	t.Cleanup(raw.Close)
+	w := &world{TB: t, dsn: dsn, db: db, raw: raw, set: gc.Settings{DeleteGrace: grace, Delay: delay, Keep: 1}}
+	w.ctrl = postgres.NewController(connect(t, dsn))
+	w.session = w.ctrl
+	id, err := db.Installation(t.Context())
+	check(t, err)
+	if shared == nil {
+		shared = folder(t)
+	}
+	w.bucket, w.store = openBucket(t, shared, id)
+	u, err := db.CreateUser(t.Context(), postgres.User{Username: "ann", PasswordHash: "x"})
+	check(t, err)
+	w.user = workspace.Caller{UserID: u.ID, Username: u.Username}
+	return w
+}
+
+func connect(t testing.TB, dsn string) *pgx.Conn {
+	t.Helper()
+	cfg, err := postgres.ConnConfig(dsn, "test")
+	check(t, err)
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	check(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func folder(t testing.TB) archive.Store {
+	s := archive.NewFolder(filepath.Join(t.TempDir(), "archives"))
+	check(t, s.Check(t.Context()))
+	return s
+}
+
+func s3(t testing.TB) archive.Store {
+	t.Helper()
+	s, err := archive.Open(s3test.Start(t, "bucket").URL("bucket/prefix"))
+	check(t, err)
+	return s
+}
+
+func openBucket(t testing.TB, under archive.Store, installation string) (*bucket.Bucket, *store) {
+	t.Helper()
+	s := &store{Store: under}
+	cfg := bucket.Config{Store: s, Installation: installation, Version: "test"}
+	if f, ok := under.(*archive.Folder); ok {
+		cfg.Store, cfg.Folder, cfg.HostFolder = folderStore{s, f}, "/", "/"
+	} else {
+		cfg.Store, cfg.SocketDir, cfg.HostSocketDir = s3Store{s, under.(archive.Presigner)}, "/", "/"
+	}
+	b, err := bucket.New(cfg)
+	check(t, err)
+	check(t, b.Check(t.Context(), false))
+	return b, s
+}
+
+// store is a bucket's store that can be made to fail, and that tells of calls.
+type store struct {
+	archive.Store
+	listed      func() // after a listing
+	listFailsAt int    // objects; 0: never
+	deleteFails func(key string) bool
+	getFails    func(key string) bool
+	deleted     []string
+}
+
+type (
+	folderStore struct {
+		*store
+		*folderMaker
+	}
+	folderMaker = archive.Folder
+	s3Store     struct {
+		*store
+		archive.Presigner
+	}
+)
+
+// The methods that both parts of a folderStore have.
+func (s folderStore) Put(ctx context.Context, key string, r io.Reader) (int64, error) {
+	return s.store.Put(ctx, key, r)
+}
+func (s folderStore) Get(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
+	return s.store.Get(ctx, key, offset)
+}
+func (s folderStore) Stat(ctx context.Context, key string) (archive.Object, error) {
+	return s.store.Stat(ctx, key)
+}
+func (s folderStore) Delete(ctx context.Context, key string) error { return s.store.Delete(ctx, key) }
+func (s folderStore) List(ctx context.Context, prefix string) iter.Seq2[archive.Object, error] {
+	return s.store.List(ctx, prefix)
+}
+func (s folderStore) AbortIncomplete(ctx context.Context, prefix string, age time.Duration, keep func(string) bool) (int, error) {
+	return s.store.AbortIncomplete(ctx, prefix, age, keep)
+}
+func (s folderStore) Check(ctx context.Context) error { return s.store.Check(ctx) }
+
+func (s *store) List(ctx context.Context, prefix string) iter.Seq2[archive.Object, error] {
+	return func(yield func(archive.Object, error) bool) {
+		n := 0
+		for o, err := range s.Store.List(ctx, prefix) {
+			if n++; s.listFailsAt > 0 && n >= s.listFailsAt {
+				yield(archive.Object{}, fmt.Errorf("list: %w", archive.ErrUnavailable))
+				return
+			}
+			if !yield(o, err) {
+				return
+			}
+		}
+		if s.listed != nil {
+			s.listed()
+		}
+	}
+}
+
+func (s *store) Get(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
+	if s.getFails != nil && s.getFails(key) {
+		return nil, fmt.Errorf("get: %w", archive.ErrUnavailable)
+	}
+	return s.Store.Get(ctx, key, offset)
+}
+
+func (s *store) Delete(ctx context.Context, key string) error {
+	if s.deleteFails != nil && s.deleteFails(key) {
+		return fmt.Errorf("delete: %w", archive.ErrUnavailable)
+	}
+	s.deleted = append(s.deleted, key)
+	return s.Store.Delete(ctx, key)
+}
+
+// collect collects as the server does.
+func (w *world) collect(opts gc.Options) *gc.Report {
+	w.Helper()
+	r, err := w.tryCollect(opts)
+	check(w, err)
+	return r
+}
+
+func (w *world) config() gc.Config {
+	return gc.Config{Bucket: w.bucket, Settings: w.set, Server: true, Log: slog.New(slog.DiscardHandler)}
+}
+
+func (w *world) tryCollect(opts gc.Options) (*gc.Report, error) {
+	return gc.Collect(w.Context(), w.config(), w.session, opts)
+}
+
+// verdicts are what a collection came to, by the names that named gave.
+func verdicts(r *gc.Report, names map[string]string) map[string]gc.Verdict {
+	out := map[string]gc.Verdict{}
+	for _, i := range r.Items {
+		name := names[i.Key]
+		if name == "" {
+			name = i.Key
+		}
+		out[name] = i.Verdict
+	}
+	return out
+}
+
+// pass lets time go by: all that the database remembers is that much longer
+// ago.
+func (w *world) pass(d time.Duration) {
+	w.Helper()
+	w.exec(`UPDATE archives SET created_at = created_at - $1::interval, verified_at = verified_at - $1::interval,
+		complete_at = complete_at - $1::interval, superseded_at = superseded_at - $1::interval, missing_since = missing_since - $1::interval,
+		unprotected_since = unprotected_since - $1::interval, deleting_at = deleting_at - $1::interval`, d)
+	w.exec(`UPDATE workspaces SET deleted_at = deleted_at - $1::interval`, d)
+	w.exec(`UPDATE gc_state SET restored_at = restored_at - $1::interval, ran_at = ran_at - $1::interval`, d)
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.Helper()
+	_, err := w.raw.Exec(context.WithoutCancel(w.Context()), sql, args...)
+	if err != nil {
+		w.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func query[T any](w *world, sql string, args ...any) (v T) {
+	w.Helper()
+	if err := w.raw.QueryRow(w.Context(), sql, args...).Scan(&v); err != nil {
+		w.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// workspace makes a workspace with a live home.
+func (w *world) workspace(name string) workspace.ID {
+	w.Helper()
+	ws, err := w.db.CreateWorkspace(w.Context(), w.user, postgres.NewWorkspace{
+		Name: name, ImageRef: "image", Desired: workspace.DesiredStandby,
+		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
+	})
+	check(w, err)
+	w.live(ws.ID)
+	return ws.ID
+}
+
+// live: the home is there (it was restored, say), and nothing runs.
+func (w *world) live(id workspace.ID) {
+	w.exec(`UPDATE workspaces SET phase = 'STANDBY', operation = 'NONE', op_id = NULL, home_ctx = '{"state": "live", "claim": "c"}',
+		desired_state = 'STANDBY', error_reason = NULL, conditions = $2 WHERE id = $1`, id,
+		`{"infra.container_ready": {"status": "False", "reason": "NoContainer"}, "storage.volume_ready": {"status": "True", "reason": "Ready"}}`)
+}
+
+// claim claims an ARCHIVING, as the controller does, and returns the key.
+func (w *world) claim(id workspace.ID) (key, claim string) {
+	w.Helper()
+	return w.claimBy(w.ctrl, id)
+}
+
+func (w *world) claimBy(ctrl *postgres.Controller, id workspace.ID) (key, claim string) {
+	w.Helper()
+	claim = uuid.Must(uuid.NewV7()).String()
+	key = w.bucket.Key(id, claim)
+	w.exec(`UPDATE workspaces SET operation = 'ARCHIVING', op_id = $2, archive_op_id = $2, op_started_at = now(), desired_state = 'ARCHIVED'
+		WHERE id = $1 AND operation = 'NONE'`, id, claim)
+	ours, err := ctrl.ClaimArchive(context.WithoutCancel(w.Context()), id, claim, key)
+	check(w, err)
+	if !ours {
+		w.Fatal("the claim is over")
+	}
+	return key, claim
+}
+
+// cancel ends the operation without success.
+func (w *world) cancel(id workspace.ID) {
+	w.exec(`UPDATE workspaces SET operation = 'NONE', op_id = NULL, desired_state = 'STANDBY' WHERE id = $1`, id)
+}
+
+// upload puts an archive of a workspace's home with this content, and says
+// what is stored.
+func (w *world) upload(id workspace.ID, key, content string) postgres.Stored {
+	w.Helper()
+	meta := w.putHome(id, key, content)
+	w.putMeta(key, meta)
+	return postgres.Stored{ID: id, Claim: meta.ArchiveOpID, Key: key, Digest: meta.SHA256, Size: meta.Size, Entries: meta.Entries}
+}
+
+func (w *world) putHome(id workspace.ID, key, content string) *archive.Meta {
+	w.Helper()
+	home := w.TempDir()
+	check(w, os.WriteFile(filepath.Join(home, "content"), []byte(content), 0o600))
+	stats, err := archive.PackTo(context.WithoutCancel(w.Context()), home, archive.PackOptions{}, func(ctx context.Context, r io.Reader) (int64, error) {
+		return w.store.Store.Put(ctx, key, r)
+	})
+	check(w, err)
+	meta := &archive.Meta{
+		CodehubVersion: "test", WorkspaceID: string(id), WorkspaceName: "name of " + string(id), Owner: "ann",
+		ArchiveOpID: bucket.ParseKey(key).OpID, CreatedAt: time.Now().UTC(),
+	}
+	meta.Describe(stats)
+	return meta
+}
+
+func (w *world) putMeta(key string, meta *archive.Meta) {
+	w.Helper()
+	b, err := meta.Encode()
+	check(w, err)
+	w.putObject(archive.MetaKey(key), b)
+}
+
+func (w *world) putObject(key string, content []byte) {
+	w.Helper()
+	_, err := w.store.Store.Put(context.WithoutCancel(w.Context()), key, bytes.NewReader(content))
+	check(w, err)
+}
+
+// keep is StoreArchive, and the removal of the home after it.
+func (w *world) keep(a postgres.Stored) {
+	w.Helper()
+	stored, err := w.ctrl.StoreArchive(w.Context(), a)
+	check(w, err)
+	if !stored {
+		w.Fatalf("%s was not stored", a.Key)
+	}
+	w.archived(a.ID)
+}
+
+// archived: the home is removed after its archive was stored.
+func (w *world) archived(id workspace.ID) {
+	w.exec(`UPDATE workspaces SET operation = 'NONE', op_id = NULL, phase = 'ARCHIVED', home_ctx = '{"state": "absent"}', conditions = $2
+		WHERE id = $1`, id, `{"infra.container_ready": {"status": "False", "reason": "NoContainer"},
+		"storage.volume_ready": {"status": "False", "reason": "NoVolume"}, "storage.archive_ready": {"status": "True", "reason": "Ready"}}`)
+}
+
+// archive takes a workspace through a whole ARCHIVING.
+func (w *world) archive(id workspace.ID, content string) (key string) {
+	w.Helper()
+	key, _ = w.claim(id)
+	w.keep(w.upload(id, key, content))
+	return key
+}
+
+// generations archives and restores n times, and returns the keys.
+func (w *world) generations(id workspace.ID, n int) (keys []string) {
+	w.Helper()
+	for i := range n {
+		w.live(id)
+		keys = append(keys, w.archive(id, fmt.Sprint("generation ", i)))
+	}
+	return keys
+}
+
+// there lists the archives that are complete in the bucket, by key.
+func (w *world) there() map[string]bool {
+	w.Helper()
+	parts := map[string]int{}
+	for o, err := range w.store.Store.List(context.WithoutCancel(w.Context()), w.bucket.Installation+"/") {
+		check(w, err)
+		if k := bucket.ParseKey(o.Key); k.Kind == bucket.Home || k.Kind == bucket.Meta {
+			parts[k.Archive()]++
+		}
+	}
+	out := map[string]bool{}
+	for key, n := range parts {
+		if n == 2 {
+			out[key] = true
+		}
+	}
+	return out
+}
+
+func (w *world) wantThere(keys ...string) {
+	w.Helper()
+	if got, want := slices.Sorted(maps.Keys(w.there())), slices.Sorted(slices.Values(keys)); !slices.Equal(got, want) {
+		w.Errorf("in the bucket are %q, want %q", short(got), short(want))
+	}
+}
+
+// short is the part of keys that differs.
+func short(keys []string) []string {
+	var out []string
+	for _, k := range keys {
+		p := bucket.ParseKey(k)
+		out = append(out, p.Workspace[len(p.Workspace)-4:]+"/"+p.OpID[len(p.OpID)-4:])
+	}
+	return out
+}
+
+func item(t testing.TB, r *gc.Report, key string) gc.Item {
+	t.Helper()
+	for _, i := range r.Items {
+		if i.Key == key {
+			return i
+		}
+	}
+	t.Errorf("nothing is said of %s", key)
+	return gc.Item{}
+}
+
+func wantItem(t testing.TB, r *gc.Report, key string, v gc.Verdict, reason string) {
+	t.Helper()
+	if i := item(t, r, key); i.Verdict != v || !strings.Contains(i.Reason, reason) {
+		t.Errorf("%s: %s (%s), want %s (%s)", key, i.Verdict, i.Reason, v, reason)
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

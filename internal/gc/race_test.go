@@ -1,0 +1,327 @@
+package gc_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/gc"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// interrupted is a session before whose nth use something else happens.
+type interrupted struct {
+	postgres.Session
+	at     int
+	before func()
+	uses   int
+}
+
+func (s *interrupted) Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error {
+	if s.uses++; s.uses == s.at {
+		s.before()
+	}
+	return s.Session.Do(ctx, f)
+}
+
+// atEveryMoment runs a collection that has something to remove, with what
+// happens coming in at every moment at which it uses the database or has
+// listed the bucket.
+func atEveryMoment(t *testing.T, prepare func(w *world) (happens func(), after func(t *testing.T))) {
+	w := newWorld(t, nil)
+	w.set.Keep = 0
+	for at := 0; ; at++ {
+		w.exec(`DELETE FROM archives`)
+		w.exec(`DELETE FROM workspaces`)
+		for k := range w.there() {
+			check(t, w.bucket.Delete(t.Context(), k))
+		}
+		happens, after := prepare(w)
+		s := &interrupted{Session: w.ctrl, at: at, before: happens}
+		w.session, w.store.listed = s, nil
+		if at == 0 {
+			w.store.listed = sync.OnceFunc(happens)
+		}
+		_, err := w.tryCollect(gc.Options{})
+		check(t, err)
+		if s.uses < at {
+			happens() // when it is over
+		}
+		t.Run(fmt.Sprint("at ", at), after)
+		w.session, w.store.listed = w.ctrl, nil
+		// Whatever came in, the next one goes on well.
+		w.collect(gc.Options{})
+		t.Run(fmt.Sprint("at ", at, ", and the next"), after)
+		if s.uses < at {
+			if at < 6 {
+				t.Errorf("only %d moments", at)
+			}
+			return
+		}
+	}
+}
+
+func TestRecoveryComesIn(t *testing.T) {
+	t.Parallel()
+	atEveryMoment(t, func(w *world) (func(), func(*testing.T)) {
+		id := w.workspace("one")
+		keys := w.generations(id, 2)
+		w.collect(gc.Options{})
+		w.pass(delay)
+		var asked error
+		return func() {
+				// It is found broken, and its owner acts on it.
+				w.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, id)
+				_, asked = w.db.RequestRecoverArchive(w.Context(), w.user, id, opID(keys[0]))
+			}, func(t *testing.T) {
+				switch {
+				case asked == nil && !w.there()[keys[0]]:
+					t.Error("an archive that was chosen is gone")
+				case asked != nil && workspace.CodeOf(asked) != workspace.CodeNotFound:
+					t.Error(asked)
+				case asked != nil && w.there()[keys[0]]:
+					t.Error("refused, and the archive is there")
+				case !w.there()[keys[1]]:
+					t.Error("the current archive is gone")
+				}
+			}
+	})
+}
+
+// The controller goes on with an earlier archive, on a request that it saw.
+func TestControllerComesIn(t *testing.T) {
+	t.Parallel()
+	atEveryMoment(t, func(w *world) (func(), func(*testing.T)) {
+		id := w.workspace("one")
+		keys := w.generations(id, 2)
+		w.collect(gc.Options{})
+		w.pass(delay)
+		ctrl := postgres.NewController(connect(w, w.dsn))
+		return func() {
+				rows, err := ctrl.Candidates(w.Context())
+				check(w, err)
+				next := rows[0]
+				next.ArchiveKey = keys[0]
+				_, err = ctrl.Apply(w.Context(), []postgres.Change{{Seen: rows[0], Next: next, Claim: true}})
+				var refused *postgres.Refused
+				if err != nil && !errors.As(err, &refused) {
+					w.Error(err)
+				}
+			}, func(t *testing.T) {
+				if now := query[string](w, `SELECT archive_key FROM workspaces WHERE id = $1`, id); !w.there()[now] {
+					t.Error("the current archive is gone")
+				}
+			}
+	})
+}
+
+func TestUndeletionComesIn(t *testing.T) {
+	t.Parallel()
+	atEveryMoment(t, func(w *world) (func(), func(*testing.T)) {
+		id := w.workspace("one")
+		keys := w.generations(id, 2)
+		w.delete(id)
+		w.set.DeleteGrace = 0 // another clock, or another setting, than that of who undeletes
+		var err error
+		return func() { _, err = w.db.UndeleteWorkspace(w.Context(), w.user, id) }, func(t *testing.T) {
+			there := w.there()
+			switch {
+			case err == nil && (!there[keys[0]] || !there[keys[1]]):
+				t.Errorf("taken back, and %d archives are left", len(there))
+			case err == nil && query[string](w, `SELECT archive_key FROM workspaces WHERE id = $1`, id) != keys[1]:
+				t.Error("taken back, and it has no archive")
+			case err != nil && workspace.CodeOf(err) != workspace.CodeGone:
+				t.Error(err)
+			case err != nil && len(there) != 0:
+				t.Errorf("gone, and %d archives are left", len(there))
+			}
+		}
+	})
+}
+
+// A deletion comes in: its grace has only begun.
+func TestDeletionComesIn(t *testing.T) {
+	t.Parallel()
+	atEveryMoment(t, func(w *world) (func(), func(*testing.T)) {
+		w.set.DeleteGrace = grace
+		id := w.workspace("one")
+		keys := w.generations(id, 2)
+		w.collect(gc.Options{})
+		w.pass(delay)
+		return func() { w.delete(id) }, func(t *testing.T) {
+			if !w.there()[keys[1]] {
+				t.Error("the archive is gone")
+			}
+			if _, err := w.db.UndeleteWorkspace(w.Context(), w.user, id); err != nil {
+				t.Error(err)
+			}
+			w.exec(`UPDATE workspaces SET deleted_at = now() WHERE id = $1`, id)
+		}
+	})
+}
+
+// An archive is made current while others are collected.
+func TestStoringComesIn(t *testing.T) {
+	t.Parallel()
+	atEveryMoment(t, func(w *world) (func(), func(*testing.T)) {
+		id := w.workspace("one")
+		w.generations(id, 2)
+		w.collect(gc.Options{})
+		w.pass(delay)
+		w.live(id)
+		key, _ := w.claim(id)
+		stored := w.upload(id, key, "new")
+		ctrl := postgres.NewController(connect(w, w.dsn))
+		return func() {
+				ok, err := ctrl.StoreArchive(w.Context(), stored)
+				if !ok || err != nil {
+					w.Errorf("not stored: %v", err)
+				}
+			}, func(t *testing.T) {
+				if now := query[string](w, `SELECT archive_key FROM workspaces WHERE id = $1`, id); now != key || !w.there()[key] {
+					t.Error("the current archive is gone")
+				}
+			}
+	})
+}
+
+// A claim ends, and another begins; what it uploads is as if it always was.
+func TestClaimsComeIn(t *testing.T) {
+	t.Parallel()
+	atEveryMoment(t, func(w *world) (func(), func(*testing.T)) {
+		id := w.workspace("one")
+		keys := w.generations(id, 2)
+		w.live(id)
+		first, _ := w.claim(id)
+		w.upload(id, first, "first")
+		second := ""
+		ctrl := postgres.NewController(connect(w, w.dsn))
+		return func() {
+				w.cancel(id)
+				var claim string
+				second, claim = w.claimBy(ctrl, id)
+				stored := w.upload(id, second, "second")
+				stored.Claim = claim
+				ok, err := ctrl.StoreArchive(w.Context(), stored)
+				if !ok || err != nil {
+					w.Errorf("not stored: %v", err)
+				}
+			}, func(t *testing.T) {
+				there := w.there()
+				if !there[second] || !there[first] || !there[keys[1]] {
+					t.Error("an archive is gone")
+				}
+			}
+	})
+}
+
+// Owners, the controller and several collectors at once: what any workspace
+// names is there.
+func TestAllAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.set = gc.Settings{Delay: time.Nanosecond} // all that is not protected goes at the second look
+	const workspaces = 6
+	var ids []workspace.ID
+	for i := range workspaces {
+		id := w.workspace(fmt.Sprint(i))
+		w.generations(id, 3)
+		ids = append(ids, id)
+	}
+	w.collect(gc.Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	var group sync.WaitGroup
+	var done [3]atomic.Int64
+	bad := func(err error) bool { return err != nil && ctx.Err() == nil }
+	for range 2 {
+		session := postgres.NewController(connect(t, w.dsn))
+		group.Go(func() {
+			for ctx.Err() == nil {
+				r, err := gc.Collect(ctx, w.config(), session, gc.Options{})
+				switch {
+				case errors.Is(err, postgres.ErrCollecting):
+					time.Sleep(time.Millisecond)
+				case bad(err):
+					t.Error(err)
+					return
+				case r != nil:
+					n, _ := r.Removed()
+					done[0].Add(int64(n))
+				}
+			}
+		})
+	}
+	for i, id := range ids {
+		ctrl := postgres.NewController(connect(t, w.dsn))
+		group.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(i), 0))
+			for n := 0; ctx.Err() == nil; n++ {
+				w.live(id)
+				key, claim := w.claimBy(ctrl, id)
+				stored := w.upload(id, key, fmt.Sprint(n))
+				stored.Claim = claim
+				if r.IntN(3) == 0 {
+					w.cancel(id)
+					continue
+				}
+				if ok, err := ctrl.StoreArchive(ctx, stored); bad(err) || !ok && ctx.Err() == nil {
+					t.Errorf("not stored: %v", err)
+					return
+				}
+				done[1].Add(1)
+				// Its archive turns out to be lost, and it is recovered from any other.
+				w.exec(`UPDATE workspaces SET operation = 'NONE', op_id = NULL, phase = 'ERROR', error_reason = 'DataLost', home_ctx = '{"state": "absent"}' WHERE id = $1`, id)
+				list, err := w.db.Archives(ctx, w.user, id)
+				if bad(err) {
+					t.Error(err)
+					return
+				}
+				for _, a := range list {
+					ws, err := w.db.RequestRecoverArchive(ctx, w.user, id, a.OpID)
+					if workspace.CodeOf(err) == workspace.CodeNotFound {
+						continue
+					}
+					if bad(err) {
+						t.Error(err)
+						return
+					}
+					if err != nil {
+						return
+					}
+					next := ws
+					next.ArchiveKey, next.Phase, next.ErrorReason = ws.RecoverFrom.Key, workspace.PhaseArchived, ""
+					landed, err := ctrl.Apply(ctx, []postgres.Change{{Seen: ws, Next: next, Claim: true, ClearRecover: true}})
+					if bad(err) || err == nil && !landed[0] {
+						t.Errorf("the recovery did not land: %v", err)
+						return
+					}
+					if err == nil && !w.there()[next.ArchiveKey] {
+						t.Errorf("recovered from %s, which is gone", next.ArchiveKey)
+					}
+					done[2].Add(1)
+					break
+				}
+			}
+		})
+	}
+	group.Wait()
+	there := w.there()
+	for _, id := range ids {
+		if key := query[string](w, `SELECT archive_key FROM workspaces WHERE id = $1`, id); !there[key] {
+			t.Errorf("%s is gone", key)
+		}
+	}
+	t.Logf("%d removed, %d stored, %d recovered", done[0].Load(), done[1].Load(), done[2].Load())
+	if done[0].Load() == 0 || done[1].Load() == 0 || done[2].Load() == 0 {
+		t.Error("nothing was tested")
+	}
+}
