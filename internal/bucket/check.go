@@ -24,8 +24,12 @@ func (b *Bucket) marker() string { return b.Installation + "/" + markerName }
 func (b *Bucket) Check(ctx context.Context, used bool) error {
 	if used {
 		// First, so that an empty folder where a disk should be stays as it is.
-		if _, err := b.Store.Stat(ctx, b.marker()); errors.Is(err, archive.ErrNotFound) {
+		_, err := b.Store.Stat(ctx, b.marker())
+		if errors.Is(err, archive.ErrNotFound) {
 			return b.wrong()
+		}
+		if err != nil && b.presigner == nil {
+			return fmt.Errorf("archives are in the folder %s, which cannot be looked into: mount its disk, or set CODEHUB_ARCHIVE_URL to where it is now: %w", b.Folder, err)
 		}
 	}
 	if err := b.Store.Check(ctx); err != nil {

@@ -2,6 +2,7 @@ package bucket
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 )
@@ -34,13 +35,23 @@ func within(dir, path string) (string, bool) {
 
 // resolve follows the links on the way to what is there of a path.
 func resolve(path string) string {
-	real, err := filepath.EvalSymlinks(path)
-	if err == nil {
-		return real
+	for range 40 { // as many links as the kernel follows
+		real, err := filepath.EvalSymlinks(path)
+		if err == nil {
+			return real
+		}
+		to, err := os.Readlink(path)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path), to)
+		}
+		path = filepath.Clean(to)
 	}
-	dir, base := filepath.Split(path)
-	if dir = filepath.Clean(dir); dir == path {
+	dir := filepath.Dir(path)
+	if dir == path {
 		return path
 	}
-	return filepath.Join(resolve(dir), base)
+	return filepath.Join(resolve(dir), filepath.Base(path))
 }

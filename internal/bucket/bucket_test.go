@@ -1,0 +1,335 @@
+package bucket
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"codehub/internal/archive"
+	"codehub/internal/archive/archivetest"
+	"codehub/internal/judge"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// A home comes back through the bucket as it was, by jobs that get what the
+// server gives them and nothing else.
+func TestRoundTrip(t *testing.T) {
+	onBoth(t, func(t *testing.T, f *fixture) {
+		home, restored := t.TempDir(), t.TempDir()
+		archivetest.Corpus(t, home)
+		check(t, os.WriteFile(filepath.Join(home, "several-parts"), randomBytes(40<<20), 0o600))
+		before := archivetest.Snapshot(t, home)
+		row := f.archived(t, home)
+		if a, err := f.Look(t.Context(), row); a != judge.ArchivePresent || err != nil {
+			t.Errorf("Look: %v, %v", a, err)
+		}
+		meta, err := f.Meta(t.Context(), row.ArchiveKey)
+		check(t, err)
+		if meta.WorkspaceID != string(row.ID) || meta.WorkspaceName != row.Name || meta.Owner != "alice" || meta.CodehubVersion != "test" ||
+			f.Key(row.ID, meta.ArchiveOpID) != row.ArchiveKey || meta.CreatedAt.IsZero() || meta.Skipped != archivetest.Skipped {
+			t.Errorf("the .meta is %+v", meta)
+		}
+		result := f.run(t.Context(), t, f.restoreJob(t, row), restored)
+		if result.Error != nil || result.Claim != row.OpID {
+			t.Fatalf("the job ended with %+v %+v", result, result.Error)
+		}
+		if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
+			t.Errorf("the home came back different:\n%s", diff)
+		}
+	})
+}
+
+func TestPutEmpty(t *testing.T) {
+	onBoth(t, func(t *testing.T, f *fixture) {
+		row := newRow()
+		for range 2 { // steps are repeated
+			meta, err := f.PutEmpty(t.Context(), row, "alice")
+			check(t, err)
+			if meta.Entries != 0 || meta.ArchiveOpID != row.OpID {
+				t.Errorf("the .meta is %+v", meta)
+			}
+		}
+		row.ArchiveKey = f.Key(row.ID, row.OpID)
+		if a, err := f.Look(t.Context(), row); a != judge.ArchivePresent || err != nil {
+			t.Errorf("Look: %v, %v", a, err)
+		}
+	})
+}
+
+// What there is of an archive, and what not, is told apart.
+func TestLook(t *testing.T) {
+	onBoth(t, func(t *testing.T, f *fixture) {
+		ctx := t.Context()
+		good := f.archived(t, homeOf(t, 10_000))
+		object := func(row workspace.Workspace) []byte {
+			r, err := f.Open(ctx, row.ArchiveKey, 0)
+			check(t, err)
+			defer r.Close()
+			b := make([]byte, row.ArchiveSize)
+			_, err = r.Read(b[:1])
+			check(t, err)
+			return b
+		}
+		for name, c := range map[string]struct {
+			change func(t *testing.T, row *workspace.Workspace)
+			want   judge.Archive
+		}{
+			"present":          {func(*testing.T, *workspace.Workspace) {}, judge.ArchivePresent},
+			"row says nothing": {func(_ *testing.T, row *workspace.Workspace) { row.ArchiveDigest, row.ArchiveSize = "", 0 }, judge.ArchivePresent},
+			"no .meta": {func(t *testing.T, row *workspace.Workspace) {
+				check(t, f.Store.Delete(ctx, archive.MetaKey(row.ArchiveKey)))
+			}, judge.ArchiveMissing},
+			"no object": {func(t *testing.T, row *workspace.Workspace) {
+				check(t, f.Store.Delete(ctx, row.ArchiveKey))
+			}, judge.ArchiveMissing},
+			"nothing": {func(t *testing.T, row *workspace.Workspace) { check(t, f.Delete(ctx, row.ArchiveKey)) }, judge.ArchiveMissing},
+			"object shorter": {func(t *testing.T, row *workspace.Workspace) {
+				f.put(t, row.ArchiveKey, object(*row)[1:])
+			}, judge.ArchiveCorrupted},
+			"another digest": {func(_ *testing.T, row *workspace.Workspace) {
+				row.ArchiveDigest = strings.Repeat("0", 64)
+			}, judge.ArchiveCorrupted},
+			"another size":  {func(_ *testing.T, row *workspace.Workspace) { row.ArchiveSize++ }, judge.ArchiveCorrupted},
+			".meta damaged": {func(t *testing.T, row *workspace.Workspace) { f.put(t, archive.MetaKey(row.ArchiveKey), []byte("{")) }, judge.ArchiveCorrupted},
+			".meta empty":   {func(t *testing.T, row *workspace.Workspace) { f.put(t, archive.MetaKey(row.ArchiveKey), nil) }, judge.ArchiveCorrupted},
+			".meta of another": {func(t *testing.T, row *workspace.Workspace) {
+				f.putMeta(t, row.ArchiveKey, func(m *archive.Meta) { m.WorkspaceID = newID() })
+			}, judge.ArchiveCorrupted},
+			".meta of another operation": {func(t *testing.T, row *workspace.Workspace) {
+				f.putMeta(t, row.ArchiveKey, func(m *archive.Meta) { m.ArchiveOpID = newID() })
+			}, judge.ArchiveCorrupted},
+			"archive of another workspace": {func(_ *testing.T, row *workspace.Workspace) {
+				row.ID, row.ArchiveKey = workspace.ID(newID()), good.ArchiveKey
+			}, judge.ArchiveCorrupted},
+		} {
+			row := f.archived(t, homeOf(t, 5_000))
+			c.change(t, &row)
+			a, err := f.Look(ctx, row)
+			if a != c.want || err != nil {
+				t.Errorf("%s: %v, %v; want %v", name, a, err, c.want)
+			}
+		}
+		for _, key := range []string{"", "x", "../../etc/passwd", installation + "/" + markerName, good.ArchiveKey + ".meta", good.ArchiveKey + "/"} {
+			row := good
+			row.ArchiveKey = key
+			if a, err := f.Look(ctx, row); a != judge.ArchiveUnknown || err == nil {
+				t.Errorf("archive_key %q: %v, %v", key, a, err)
+			}
+		}
+	})
+}
+
+// A bucket that is down, or not the right one, says nothing of any archive.
+func TestWrongBucket(t *testing.T) {
+	t.Parallel()
+	silent := func(t *testing.T, b *Bucket, row workspace.Workspace) {
+		t.Helper()
+		ctx := t.Context()
+		a, err := b.Look(ctx, row)
+		wantErr(t, err, archive.ErrUnavailable)
+		if a != judge.ArchiveUnknown {
+			t.Errorf("Look: %v", a)
+		}
+		errs := map[string]error{}
+		_, errs["Meta"] = b.Meta(ctx, row.ArchiveKey)
+		_, errs["Stat"] = b.Stat(ctx, row.ArchiveKey)
+		_, errs["Open"] = b.Open(ctx, row.ArchiveKey, 0)
+		_, errs["List"] = b.List(ctx)
+		_, errs["ReadBack"] = b.ReadBack(ctx, row.ArchiveKey, archive.Stats{}, nil)
+		errs["Check"] = b.Check(ctx, true)
+		for what, err := range errs {
+			if !errors.Is(err, archive.ErrUnavailable) || errors.Is(err, archive.ErrNotFound) {
+				t.Errorf("%s: %v, want ErrUnavailable", what, err)
+			}
+		}
+	}
+	t.Run("folder", func(t *testing.T) {
+		t.Parallel()
+		f := newFolder(t)
+		row := f.archived(t, homeOf(t, 1000))
+		// The disk is not mounted: there is nothing, or an empty folder; and it
+		// is the same for a server that starts just then.
+		check(t, os.Rename(f.Folder, f.Folder+".elsewhere"))
+		fresh := func() *Bucket {
+			c := f.Config
+			c.Store = archive.NewFolder(f.Folder)
+			b, err := New(c)
+			check(t, err)
+			return b
+		}
+		silent(t, f.Bucket, row)
+		silent(t, fresh(), row)
+		check(t, os.MkdirAll(f.Folder, 0o700))
+		silent(t, f.Bucket, row)
+		silent(t, fresh(), row)
+		if list, err := os.ReadDir(f.Folder); err != nil || len(list) > 0 {
+			t.Errorf("the empty folder holds %v, %v", list, err)
+		}
+		check(t, os.Remove(f.Folder))
+		check(t, os.Rename(f.Folder+".elsewhere", f.Folder))
+		if a, err := f.Look(t.Context(), row); a != judge.ArchivePresent || err != nil {
+			t.Errorf("with its disk back: %v, %v", a, err)
+		}
+		check(t, fresh().Check(t.Context(), true))
+	})
+	t.Run("s3", func(t *testing.T) {
+		t.Parallel()
+		f := newS3(t)
+		row := f.archived(t, homeOf(t, 1000))
+		store, err := archive.Open(f.server.URL("the-bucket/another/prefix"))
+		check(t, err)
+		c := f.Config
+		c.Store = store
+		b, err := New(c)
+		check(t, err)
+		silent(t, b, row)
+	})
+	t.Run("s3 down", func(t *testing.T) {
+		t.Parallel()
+		f := newS3(t)
+		row := f.archived(t, homeOf(t, 1000))
+		f.server.Stop()
+		silent(t, f.Bucket, row)
+		check(t, f.server.Run())
+		if a, err := f.Look(t.Context(), row); a != judge.ArchivePresent || err != nil {
+			t.Errorf("up again: %v, %v", a, err)
+		}
+	})
+}
+
+func TestCheck(t *testing.T) {
+	onBoth(t, func(t *testing.T, f *fixture) {
+		ctx := t.Context()
+		before, err := f.Store.Stat(ctx, f.marker())
+		check(t, err)
+		for _, used := range []bool{false, true} {
+			check(t, f.Check(ctx, used))
+		}
+		after, err := f.Store.Stat(ctx, f.marker())
+		check(t, err)
+		if diff := cmp.Diff(before, after); diff != "" {
+			t.Errorf("the marker was written again:\n%s", diff)
+		}
+	})
+}
+
+func TestNew(t *testing.T) {
+	t.Parallel()
+	s3, err := archive.Open("s3://b?region=us-east-1")
+	check(t, err)
+	folder := archive.NewFolder("/x")
+	for name, c := range map[string]Config{
+		"installation":    {Store: folder, Installation: "../x", Version: "1", Folder: "/x", HostFolder: "/x"},
+		"no store":        {Installation: installation, Version: "1", Folder: "/x", HostFolder: "/x"},
+		"no version":      {Store: folder, Installation: installation, Folder: "/x", HostFolder: "/x"},
+		"no host's":       {Store: folder, Installation: installation, Version: "1", Folder: "/x"},
+		"folder as s3":    {Store: folder, Installation: installation, Version: "1", SocketDir: "/x", HostSocketDir: "/x"},
+		"s3 as folder":    {Store: s3, Installation: installation, Version: "1", Folder: "/x", HostFolder: "/x"},
+		"s3, no socket":   {Store: s3, Installation: installation, Version: "1"},
+		"s3, host socket": {Store: s3, Installation: installation, Version: "1", SocketDir: "/x"},
+	} {
+		if _, err := New(c); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+// The read-back believes neither the job nor the .meta nor the object alone.
+func TestReadBack(t *testing.T) {
+	onBoth(t, func(t *testing.T, f *fixture) {
+		ctx := t.Context()
+		row := newRow()
+		result := f.run(ctx, t, f.archiveJob(t, row), homeOf(t, 100_000))
+		key := f.Key(row.ID, row.OpID)
+		calls := 0
+		_, err := f.ReadBack(ctx, key, result.Stats, func(_, _ int64) { calls++ })
+		check(t, err)
+		if calls == 0 {
+			t.Error("no progress")
+		}
+		for name, change := range map[string]func(*archive.Stats){
+			"digest": func(s *archive.Stats) { s.SHA256 = strings.Repeat("0", 64) }, "size": func(s *archive.Stats) { s.Size++ },
+			"bytes": func(s *archive.Stats) { s.Bytes++ }, "entries": func(s *archive.Stats) { s.Entries-- }, "skipped": func(s *archive.Stats) { s.Skipped++ },
+		} {
+			made := result.Stats
+			change(&made)
+			if _, err := f.ReadBack(ctx, key, made, nil); !errors.Is(err, archive.ErrCorrupted) {
+				t.Errorf("the job says another %s: %v", name, err)
+			}
+		}
+		// The same size, other bytes.
+		r, err := f.Open(ctx, key, 0)
+		check(t, err)
+		content := make([]byte, result.Stats.Size)
+		_, err = readFull(r, content)
+		check(t, err)
+		check(t, r.Close())
+		content[len(content)/2] ^= 4
+		f.put(t, key, content)
+		_, err = f.ReadBack(ctx, key, result.Stats, nil)
+		wantErr(t, err, archive.ErrCorrupted)
+		check(t, f.Store.Delete(ctx, key))
+		_, err = f.ReadBack(ctx, key, result.Stats, nil)
+		wantErr(t, err, archive.ErrNotFound)
+	})
+}
+
+func TestOpenAtOffset(t *testing.T) {
+	onBoth(t, func(t *testing.T, f *fixture) {
+		row := f.archived(t, homeOf(t, 100_000))
+		for _, offset := range []int64{0, 1, row.ArchiveSize - 1, row.ArchiveSize, row.ArchiveSize + 10} {
+			r, err := f.Open(t.Context(), row.ArchiveKey, offset)
+			check(t, err)
+			n, err := readFull(r, make([]byte, row.ArchiveSize+1))
+			check(t, err)
+			check(t, r.Close())
+			if want := max(row.ArchiveSize-offset, 0); int64(n) != want {
+				t.Errorf("%d bytes at %d, want %d", n, offset, want)
+			}
+		}
+		gone := f.Key(row.ID, newID())
+		_, err := f.Open(t.Context(), gone, 0)
+		wantErr(t, err, archive.ErrNotFound)
+		_, err = f.Stat(t.Context(), gone)
+		wantErr(t, err, archive.ErrNotFound)
+	})
+}
+
+// A row that names what is not this installation's gets no job for it.
+func TestJobsOfOthers(t *testing.T) {
+	onBoth(t, func(t *testing.T, f *fixture) {
+		row := f.archived(t, homeOf(t, 1000))
+		meta, err := f.Meta(t.Context(), row.ArchiveKey)
+		check(t, err)
+		for _, key := range []string{strings.Replace(row.ArchiveKey, installation, another, 1), "", "../" + row.ArchiveKey, row.ArchiveKey + ".meta"} {
+			bad := row
+			bad.ArchiveKey = key
+			var spec runtime.JobSpec
+			if err := f.RestoreJob(t.Context(), bad, meta, &spec); err == nil || spec.Input != nil {
+				t.Errorf("a job for %q", key)
+			}
+			if err := f.Delete(t.Context(), key); err == nil {
+				t.Errorf("Delete of %q", key)
+			}
+		}
+		bad := row
+		bad.ArchiveDigest = strings.Repeat("0", 64)
+		var spec runtime.JobSpec
+		wantErr(t, f.RestoreJob(t.Context(), bad, meta, &spec), archive.ErrCorrupted)
+		for _, op := range []string{"", "..", "x/y"} {
+			bad := newRow()
+			bad.OpID = op
+			if err := f.ArchiveJob(t.Context(), bad, "alice", &spec); err == nil {
+				t.Errorf("a job for the claim %q", op)
+			}
+			if _, err := f.PutEmpty(t.Context(), bad, "alice"); err == nil {
+				t.Errorf("an empty archive for the claim %q", op)
+			}
+		}
+	})
+}
