@@ -10,18 +10,18 @@ import (
 // TestAsksBucket: whose archive is asked for.
 func TestAsksBucket(t *testing.T) {
 	t.Parallel()
-	tb := readTables(t, "bucket.txt", words)["asks"].only(t, "archive", "operation", "home", "desired", "recover")
+	tb := readTables(t, "bucket.txt", words)["asks"].only(t, "deleted", "archive", "operation", "home", "desired", "recover")
 	cross(tb.columns, func(v []uint8) {
-		c := combination{archive: v[0], operation: v[1], home: v[2], desired: v[3]}
+		c := combination{deleted: v[0], archive: v[1], operation: v[2], home: v[3], desired: v[4]}
 		in := c.input()
 		// What was seen before is what the row says; a fact of this look is not there yet.
 		before(&in.Row, workspace.ArchiveReady, map[string]string{
 			"present": workspace.ReasonArchiveReady, "missing": workspace.ReasonArchiveMissing, "corrupted": workspace.ReasonArchiveCorrupted,
-		}[word("archive", v[0])], tableKey)
-		if word("archive", v[0])[:3] == "unk" || word("archive", v[0]) == "nokey" {
+		}[word("archive", v[1])], tableKey)
+		if word("archive", v[1])[:3] == "unk" || word("archive", v[1]) == "nokey" {
 			in = c.input()
 		}
-		if yes(v[4]) {
+		if yes(v[5]) {
 			in.Row.RecoverRequestedAt = &retryPast
 		}
 		rule := tb.find(v...)
@@ -29,7 +29,7 @@ func TestAsksBucket(t *testing.T) {
 			t.Fatalf("nothing is said of %s", c)
 		}
 		if got := judge.AsksBucket(in.Row); got != (rule.answer[0] == "yes") {
-			t.Errorf("%s, recover %v: asks %v", c, yes(v[4]), got)
+			t.Errorf("%s, recover %v: asks %v", c, yes(v[5]), got)
 		}
 	})
 	allUsed(t, map[string]*table{"": tb})

@@ -225,7 +225,7 @@ func awaitsLook(row workspace.Workspace, busy bool) bool {
 		return true
 	case row.Operation != workspace.OpNone:
 		return !busy
-	case row.DeletedAt != nil, row.ErrorReason.Final():
+	case row.ErrorReason.Final():
 		return false
 	}
 	seen := row.Conditions.Get(workspace.ArchiveReady)

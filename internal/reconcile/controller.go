@@ -160,7 +160,7 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 		busy:       map[string]bool{},
 		hands:      make(chan struct{}, chores),
 		settled:    map[workspace.ID]settlement{},
-		endings:    map[string]ending{},
+		endings:    map[string]time.Time{},
 		bucket:     newBucket(),
 		crashes:    crashes{},
 		refused:    map[workspace.ID]string{},

@@ -2,7 +2,6 @@ package reconcile_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -285,123 +284,6 @@ func TestManyVolumesGoneAtOnceIsNoObservation(t *testing.T) {
 	w.lead()
 	w.await(ids[0], "lost, once that is accepted", func(ws workspace.Workspace) bool { return ws.ErrorReason == workspace.ErrDataLost })
 	w.awaitPhase(ids[5], workspace.PhaseStandby)
-}
-
-func TestFailuresAreTriedThreeTimes(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	var tries atomic.Int32
-	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
-		if op == "StartContainer" {
-			tries.Add(1)
-			return errors.New("no space left on device")
-		}
-		return nil
-	})
-	w.lead()
-	id := w.create("one", workspace.DesiredRunning)
-	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
-	if ws.ErrorReason != workspace.ErrRetryExceeded || ws.ErrorCount != 3 || tries.Load() != 3 ||
-		!strings.Contains(ws.ErrorMessage, "no space left on device") {
-		t.Errorf("after %d tries: %q %d %q", tries.Load(), ws.ErrorReason, ws.ErrorCount, ws.ErrorMessage)
-	}
-	w.fake.SetBefore(nil)
-	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
-		t.Fatal(err)
-	}
-	ws = w.awaitPhase(id, workspace.PhaseRunning)
-	if ws.ErrorCount != 0 || ws.ErrorReason != "" {
-		t.Errorf("the error stayed: %q %d", ws.ErrorReason, ws.ErrorCount)
-	}
-}
-
-func TestExitedContainerSaysItsLastWords(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	id := w.create("one", workspace.DesiredRunning)
-	w.fake.ExitOnStart(id, true)
-	w.lead()
-	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
-	if ws.ErrorReason != workspace.ErrRetryExceeded || !strings.Contains(ws.ErrorMessage, "ended before the IDE answered") {
-		t.Errorf("%q %q", ws.ErrorReason, ws.ErrorMessage)
-	}
-	w.fake.ExitOnStart(id, false)
-	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
-		t.Fatal(err)
-	}
-	w.awaitPhase(id, workspace.PhaseRunning)
-}
-
-func TestPullRefusedIsFinalInTheEnginesWords(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.fake.AddRefusedImage("example/none:1", "manifest unknown")
-	w.lead()
-	id := w.create("one", workspace.DesiredRunning, func(n *postgres.NewWorkspace) { n.ImageRef = "example/none:1" })
-	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
-	if ws.ErrorReason != workspace.ErrImagePullFailed || !strings.Contains(ws.ErrorMessage, "manifest unknown") {
-		t.Errorf("%q %q", ws.ErrorReason, ws.ErrorMessage)
-	}
-}
-
-func TestStartThatNeverAnswersTimesOut(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, func(w *world) { w.policy.Starting = 200 * time.Millisecond })
-	id := w.create("one", workspace.DesiredRunning)
-	w.fake.NeverHealthy(id, true)
-	w.lead()
-	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
-	if ws.ErrorReason != workspace.ErrTimeout {
-		t.Errorf("%q %q", ws.ErrorReason, ws.ErrorMessage)
-	}
-	// The way out: stop it by force, mend it, recover.
-	if _, err := w.db.RequestForceStop(t.Context(), w.owner, id); err != nil {
-		t.Fatal(err)
-	}
-	w.await(id, "without a container", func(ws workspace.Workspace) bool {
-		return ws.ForceStopRequestedAt == nil && !ws.Conditions.HasContainer()
-	})
-	w.fake.NeverHealthy(id, false)
-	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
-		t.Fatal(err)
-	}
-	w.awaitPhase(id, workspace.PhaseStandby)
-}
-
-func TestCancelEndsAStart(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	id := w.create("one", workspace.DesiredRunning)
-	w.fake.NeverHealthy(id, true)
-	w.lead()
-	w.await(id, "starting", func(ws workspace.Workspace) bool { return ws.Operation == workspace.OpStarting })
-	if _, err := w.db.RequestCancel(t.Context(), w.owner, id); err != nil {
-		t.Fatal(err)
-	}
-	w.await(id, "stopped", func(ws workspace.Workspace) bool {
-		return ws.Phase == workspace.PhaseStandby && ws.Operation == workspace.OpNone && !ws.Conditions.HasContainer()
-	})
-}
-
-func TestHangingPullIsCancelled(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	id := w.create("one", workspace.DesiredStandby)
-	stop := w.lead()
-	w.awaitPhase(id, workspace.PhaseStandby)
-	stop()
-	release := w.fake.AddHangingImage("example/slow:1", nil)
-	defer release()
-	w.fake.RemoveImage(runtimetest.DefaultImage)
-	slow := w.create("two", workspace.DesiredRunning, func(n *postgres.NewWorkspace) { n.ImageRef = "example/slow:1" })
-	w.lead()
-	w.await(slow, "provisioning", func(ws workspace.Workspace) bool { return ws.Operation == workspace.OpProvisioning })
-	// A deletion can be queued behind it, and the deadline is what ends it; a
-	// forced stop is taken note of and changes nothing, as there is no container.
-	if _, err := w.db.RequestForceStop(t.Context(), w.owner, slow); err != nil {
-		t.Fatal(err)
-	}
-	w.await(slow, "with the request dealt with", func(ws workspace.Workspace) bool { return ws.ForceStopRequestedAt == nil })
 }
 
 func TestQueuedWishFollowsTheOperation(t *testing.T) {

@@ -58,7 +58,8 @@ func (t *term) runJob(ctx context.Context, own *runtime.Job, spec runtime.JobSpe
 		}
 		started()
 		stats, err := t.follow(ctx, *own, w.step)
-		if err == nil || ctx.Err() != nil || errors.Is(err, runtime.ErrUnreachable) {
+		var failed *jobError
+		if err == nil || ctx.Err() != nil || errors.Is(err, runtime.ErrUnreachable) && !errors.As(err, &failed) {
 			return stats, own, err
 		}
 		if gone := t.cfg.Runtime.RemoveJob(ctx, own.ID); gone != nil {
@@ -105,10 +106,15 @@ func (t *term) follow(ctx context.Context, j runtime.Job, step func(runtime.Prog
 	case result.Claim != j.Claim || result.Kind != string(j.Kind):
 		return archive.Stats{}, fmt.Errorf("the storage job reports on %.50q of claim %.50q, and was to do %q of claim %q", result.Kind, result.Claim, j.Kind, j.Claim)
 	case result.Error != nil:
-		return archive.Stats{}, jobFailed(result.Error)
+		return archive.Stats{}, &jobError{jobFailed(result.Error)}
 	}
 	return result.Stats, nil
 }
+
+// jobError is a failure that the job itself has reported.
+type jobError struct{ error }
+
+func (e *jobError) Unwrap() error { return e.error }
 
 // jobFailed puts a job's error into the words of this side.
 func jobFailed(e *storagejob.Error) error {
@@ -123,6 +129,8 @@ func jobFailed(e *storagejob.Error) error {
 		return fmt.Errorf("%w: %w", archive.ErrChanged, said)
 	case storagejob.Unavailable:
 		return fmt.Errorf("%w: %w", archive.ErrUnavailable, said)
+	case storagejob.Stopped: // by an engine or a machine that goes down: nobody's fault
+		return fmt.Errorf("%w: %w", runtime.ErrUnreachable, said)
 	case storagejob.DiskFull:
 		return fmt.Errorf("the disk of the homes is full: %w", said)
 	}
@@ -147,20 +155,19 @@ func (w *lastWords) say() string {
 	return ""
 }
 
-// ending is the removal of a job that nobody needs any more.
-type ending struct {
-	again time.Time // not before, after a failure
-}
-
 // sweepJobs ends the jobs that are of no operation under way: of one that was
 // cancelled, that failed or that another server had begun. rows are as this
 // tick has left them. The job that a home was restored by stays as long as
 // that does.
 func (t *term) sweepJobs(ctx context.Context, rows []workspace.Workspace, seen observation) {
 	there := make(map[string]bool)
+	for _, jobs := range seen.jobs {
+		for _, j := range jobs {
+			there[j.ID] = true
+		}
+	}
 	for _, row := range rows {
 		for _, j := range seen.jobs[row.ID] {
-			there[j.ID] = true
 			if row.Operation != workspace.OpNone && j.Claim == row.OpID || holds(j, seen.volumes[row.ID]) {
 				continue
 			}
@@ -176,6 +183,31 @@ func (t *term) sweepJobs(ctx context.Context, rows []workspace.Workspace, seen o
 	}
 }
 
+// tidyJobs removes the storage jobs of workspaces that the database does not
+// have, like their containers; what they have worked on stays.
+func (t *term) tidyJobs(ctx context.Context, owned map[workspace.ID]bool, seen observation, next map[string]stray, now time.Time) {
+	ownerless := 0
+	for id := range seen.volumes {
+		if !owned[id] {
+			ownerless++
+		}
+	}
+	many := len(seen.volumes) >= 5 && ownerless*5 > len(seen.volumes) // see tidy
+	for id, jobs := range seen.jobs {
+		for _, j := range jobs {
+			if owned[id] || holds(j, seen.volumes[id]) {
+				continue
+			}
+			key := "job/" + j.ID
+			s := t.known(key, now)
+			if now.Sub(s.since) >= 2*t.cfg.IdleInterval && !many {
+				t.endJob(ctx, j)
+			}
+			next[key] = s
+		}
+	}
+}
+
 // holds reports whether the volume is what the job has restored.
 func holds(j runtime.Job, v *runtime.Volume) bool {
 	return j.Kind == runtime.JobRestore && !j.Running && v != nil && v.Claim == j.VolumeClaim && v.Marker != "" && v.Marker == j.Key
@@ -183,14 +215,12 @@ func holds(j runtime.Job, v *runtime.Volume) bool {
 
 func (t *term) endJob(ctx context.Context, j runtime.Job) {
 	t.mu.Lock()
-	wait := time.Now().Before(t.endings[j.ID].again)
+	wait := time.Now().Before(t.endings[j.ID])
 	t.mu.Unlock()
 	if wait {
 		return
 	}
 	t.effect(ctx, "job/"+j.ID, t.hands, func(ctx context.Context) bool {
-		// One that is there still, after all, is asked about now and then.
-		e := ending{again: time.Now().Add(t.cfg.IdleInterval)}
 		if err := t.cfg.Runtime.RemoveJob(ctx, j.ID); err != nil {
 			t.cfg.Log.Debug("storage job not removed yet", "workspace", j.Workspace, "job", j.ID, "err", err)
 		} else {
@@ -198,7 +228,8 @@ func (t *term) endJob(ctx context.Context, j runtime.Job) {
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.endings[j.ID] = e
+		// Should it still be there, it is asked about now and then.
+		t.endings[j.ID] = time.Now().Add(t.cfg.IdleInterval)
 		return false
 	})
 }

@@ -22,7 +22,7 @@ type stray struct {
 }
 
 // sweep runs what keeps the world tidy, beside the tick: it asks containers
-// that have not answered yet, settles seeded volumes, has the surroundings of
+// that have not answered yet, settles the volumes of live homes, has the surroundings of
 // the containers checked, removes what nobody owns, and forgets what is gone.
 func (t *term) sweep(ctx context.Context, rows []workspace.Workspace, seen observation) {
 	alive := make(map[string]bool, len(seen.containers))
@@ -41,7 +41,7 @@ func (t *term) sweep(ctx context.Context, rows []workspace.Workspace, seen obser
 				return true
 			})
 		}
-		if v != nil && (v.Seeded || v.Marker != "") && row.Home.State == workspace.HomeLive && row.Home.Claim == v.Claim {
+		if v != nil && row.Home.State == workspace.HomeLive && row.Home.Claim == v.Claim {
 			t.settle(ctx, row.ID, v.Claim)
 		}
 	}
@@ -51,8 +51,8 @@ func (t *term) sweep(ctx context.Context, rows []workspace.Workspace, seen obser
 	t.weigh(ctx)
 }
 
-// settle drops what only proved that the seeding was finished, once in a term:
-// it may be repeated, and need not be.
+// settle makes sure that a live home is never wiped or removed by a call that
+// comes too late, once in a term: it may be repeated, and need not be.
 func (t *term) settle(ctx context.Context, id workspace.ID, claim string) {
 	t.mu.Lock()
 	s := t.settled[id]
@@ -74,7 +74,7 @@ func (t *term) settle(ctx context.Context, id workspace.ID, claim string) {
 	})
 }
 
-// tidy removes containers whose workspace the database does not have: one that
+// tidy removes containers and storage jobs whose workspace the database does not have: one that
 // the engine finished making after its workspace was gone, or after the
 // database was restored from a backup. They are nobody's, and nobody reaches
 // them. A home is never removed here, and only reported. Since rows are read
@@ -118,6 +118,7 @@ func (t *term) tidy(ctx context.Context, rows []workspace.Workspace, seen observ
 		}
 		next[k.ID] = s
 	}
+	t.tidyJobs(ctx, owned, seen, next, now)
 	for id, v := range seen.volumes {
 		if owned[id] {
 			continue

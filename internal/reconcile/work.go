@@ -27,8 +27,8 @@ type term struct {
 	answered  map[string]time.Time           // container ids that have answered on /healthz, and when
 	busy      map[string]bool                // side effects under way, by what they work on
 	settled   map[workspace.ID]settlement
-	endings   map[string]ending // of jobs, by their backend ids
-	full      string            // which disk is too full to start anything; empty: none is
+	endings   map[string]time.Time // jobs that nobody needs, by their backend ids: not removed again before
+	full      string               // which disk is too full to start anything; empty: none is
 	disksSeen bool
 	crashes   crashes
 	hands     chan struct{} // for chores, so that they never ask for everybody at once
@@ -74,7 +74,7 @@ const (
 	// complete is left alone before it is run again; one that the bucket has
 	// refused ever longer, up to refused.
 	rerun   = time.Second
-	refused = 30 * time.Second
+	refused = 5 * time.Minute
 )
 
 // newWork is the work of an executor that begins; before is that of the same

@@ -1,0 +1,119 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"codehub/internal/archive"
+	"codehub/internal/runtime"
+	"codehub/internal/storagejob"
+	"codehub/internal/workspace"
+)
+
+// What a storage job, or the bucket, says decides what becomes of the
+// operation.
+func TestFailureReasons(t *testing.T) {
+	t.Parallel()
+	job := func(kind storagejob.ErrorKind) error {
+		return fmt.Errorf("x: %w", jobFailed(&storagejob.Error{Kind: kind, Message: "its words"}))
+	}
+	for _, c := range []struct {
+		err              error
+		packing, restore workspace.ErrorReason
+	}{
+		{job(storagejob.Corrupted), workspace.ErrActionFailed, workspace.ErrArchiveCorrupted},
+		{job(storagejob.NotFound), workspace.ErrActionFailed, workspace.ErrActionFailed},
+		{job(storagejob.Changed), workspace.ErrActionFailed, workspace.ErrActionFailed},
+		{job(storagejob.Unavailable), workspace.ErrUnreachable, workspace.ErrUnreachable},
+		{job(storagejob.Stopped), workspace.ErrUnreachable, workspace.ErrUnreachable},
+		{job(storagejob.DiskFull), workspace.ErrActionFailed, workspace.ErrActionFailed},
+		{job(storagejob.Failed), workspace.ErrActionFailed, workspace.ErrActionFailed},
+		{job("something new"), workspace.ErrActionFailed, workspace.ErrActionFailed},
+		{errNoOrders, workspace.ErrActionFailed, workspace.ErrActionFailed},
+		{fmt.Errorf("x: %w", runtime.ErrUnreachable), workspace.ErrUnreachable, workspace.ErrUnreachable},
+		{fmt.Errorf("x: %w", archive.ErrUnavailable), workspace.ErrUnreachable, workspace.ErrUnreachable},
+		{&runtime.PullError{Image: "i", Message: "no"}, workspace.ErrImagePullFailed, workspace.ErrImagePullFailed},
+	} {
+		if f := failure(c.err); f.Reason != c.restore || f.Message == "" {
+			t.Errorf("%v: %+v, want %s", c.err, f, c.restore)
+		}
+		if f := failure(notDamaged(c.err)); f.Reason != c.packing || f.Message != c.err.Error() {
+			t.Errorf("packing, %v: %+v, want %s", c.err, f, c.packing)
+		}
+	}
+	if failure(nil) != nil {
+		t.Error("a failure out of nothing")
+	}
+}
+
+func TestJobsWordsAreBounded(t *testing.T) {
+	t.Parallel()
+	long := jobFailed(&storagejob.Error{Kind: storagejob.Failed, Message: strings.Repeat("é", 5000)})
+	if s := long.Error(); len(s) > 2100 || !strings.HasPrefix(s, "éé") {
+		t.Errorf("%d bytes", len(s))
+	}
+	var w lastWords
+	for i := range 1000 {
+		w.add([]byte(fmt.Sprint("panic: line ", i)))
+	}
+	if s := w.say(); len(s) > 2100 || !strings.HasSuffix(s, "line 999") {
+		t.Errorf("%d bytes, %q", len(s), s)
+	}
+	w = nil
+	if s := w.say(); s != "" {
+		t.Errorf("nothing said: %q", s)
+	}
+}
+
+// Which disk is too full, in words that say how full.
+func TestTooFull(t *testing.T) {
+	t.Parallel()
+	const gib = 1 << 30
+	for _, c := range []struct {
+		disks []runtime.Disk
+		says  string
+	}{
+		{nil, ""},
+		{[]runtime.Disk{{Name: "homes", Free: 50 * gib, Total: 100 * gib}}, ""},
+		{[]runtime.Disk{{Name: "homes", Free: 5 * gib, Total: 100 * gib}}, ""},
+		{[]runtime.Disk{{Name: "homes", Free: 5*gib - 1, Total: 100 * gib}}, "homes: 5.0 %"},
+		{[]runtime.Disk{{Name: "a", Free: 9, Total: 10}, {Name: "b", Free: 0, Total: 100 * gib}}, "b: 0.0 %"},
+		{[]runtime.Disk{{Name: "unknown"}}, ""},
+	} {
+		if got := tooFull(c.disks, 0.05); !strings.HasPrefix(got, c.says) || c.says == "" && got != "" {
+			t.Errorf("%v: %q, want %q", c.disks, got, c.says)
+		}
+	}
+}
+
+// What a bucket says of an archive that nobody has tells whether it is there.
+func TestAskBucket(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err error
+		up  bool
+	}{
+		{fmt.Errorf("x: %w", archive.ErrNotFound), true},
+		{fmt.Errorf("x: %w", archive.ErrCorrupted), true},
+		{nil, true},
+		{fmt.Errorf("x: %w", archive.ErrUnavailable), false},
+		{errors.New("who knows"), false},
+		{context.DeadlineExceeded, false},
+	} {
+		tm := &term{Controller: New(Config{Archives: metaOnly{err: c.err}})}
+		if err := tm.askBucket(t.Context(), "k"); (err == nil) != c.up {
+			t.Errorf("%v: %v", c.err, err)
+		}
+	}
+}
+
+// metaOnly is a bucket that is asked for nothing but a .meta.
+type metaOnly struct {
+	Archives
+	err error
+}
+
+func (m metaOnly) Meta(context.Context, string) (*archive.Meta, error) { return &archive.Meta{}, m.err }

@@ -1,0 +1,128 @@
+package reconcile
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"codehub/internal/archive"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+var archivingRow = workspace.Workspace{ID: "w", Operation: workspace.OpArchiving, OpID: "claim"}
+
+// Only what is further than ever is progress: not the same again, nor a report
+// that is read again from its beginning.
+func TestProgressIsWhatIsFurther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWork(archivingRow, func() {}, nil)
+		begun := time.Now()
+		pack := func(done, entries int64) {
+			w.step(runtime.Progress{Step: runtime.StepPacking, Done: done, Entries: entries})
+		}
+		moved := func(what string, want bool) {
+			t.Helper()
+			if got := w.movedAt.Equal(time.Now()); got != want {
+				t.Errorf("%s: progress %v", what, got)
+			}
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Second)
+		pack(0, 0)
+		moved("it begins", false)
+		if !w.movedAt.Equal(begun) {
+			t.Error("the time does not count from the beginning")
+		}
+		pack(10, 1)
+		moved("bytes and entries", true)
+		pack(10, 1)
+		moved("the same again", false)
+		pack(10, 2)
+		moved("an empty file", true)
+		pack(20, 2)
+		moved("bytes of a large file", true)
+
+		// The server was told nothing new, and follows the same job again.
+		at := w.movedAt
+		w.end(errors.New("the connection broke"))
+		again := newWork(archivingRow, func() {}, w)
+		w = again
+		if !w.movedAt.Equal(at) {
+			t.Error("to be run again is taken for progress")
+		}
+		pack(0, 0)
+		pack(10, 1)
+		pack(20, 2)
+		moved("what was read before", false)
+		pack(20, 3)
+		moved("on from there", true)
+		w.step(runtime.Progress{Step: runtime.StepVerifying, Done: 5})
+		moved("the next step", true)
+
+		w.afresh() // a job that begins anew moves all of it anew
+		pack(5, 1)
+		moved("another job", true)
+	})
+}
+
+// An executor that is run again for its claim goes on with the time, and the
+// image, that it has.
+func TestRunAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		row := workspace.Workspace{ID: "w", Operation: workspace.OpStarting, OpID: "claim"}
+		w := newWork(row, func() {}, nil)
+		w.step(runtime.Progress{Step: runtime.StepPulling, Done: 1, Total: 2})
+		time.Sleep(time.Minute)
+		w.step(runtime.Progress{Step: runtime.StepCreating})
+		pulled := time.Now()
+		w.end(fmt.Errorf("create: %w", runtime.ErrUnreachable))
+		time.Sleep(time.Minute)
+		j, p := newWork(row, func() {}, w).snapshot(time.Now())
+		if !j.PulledAt.Equal(pulled) || !j.Running || j.Failure != nil || p == nil || p.Step != runtime.StepCreating {
+			t.Errorf("run again: %+v, %+v", j, p)
+		}
+	})
+}
+
+// What the bucket refuses is tried again ever less often, costs nobody their
+// time, and is tried at once when the bucket is back.
+func TestBucketRefuses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWork(archivingRow, func() {}, nil)
+		var waits []time.Duration
+		for range 12 {
+			time.Sleep(time.Hour)
+			w.end(fmt.Errorf("upload: %w", archive.ErrUnavailable))
+			ended := time.Now()
+			j, _ := w.snapshot(ended)
+			if !j.Running || j.Failure == nil || j.Failure.Reason != workspace.ErrUnreachable || !j.ProgressAt.Equal(ended) {
+				t.Fatalf("refused: %+v", j)
+			}
+			waits = append(waits, w.again.Sub(ended))
+			if j, _ := w.snapshot(w.again); j.Running {
+				t.Fatal("never run again")
+			}
+			w = newWork(archivingRow, func() {}, w)
+		}
+		if waits[0] != rerun || waits[1] != 2*rerun || waits[2] != 4*rerun || waits[11] != refused {
+			t.Errorf("waits %v", waits)
+		}
+		w.end(fmt.Errorf("upload: %w", archive.ErrUnavailable))
+		w.resume()
+		if j, _ := w.snapshot(time.Now()); j.Running {
+			t.Error("it waits although the bucket is back")
+		}
+		// An engine that does not answer is asked again soon.
+		w = newWork(archivingRow, func() {}, w)
+		w.end(runtime.ErrUnreachable)
+		if w.again.Sub(time.Now()) != rerun {
+			t.Errorf("waits %v", w.again.Sub(time.Now()))
+		}
+	})
+}
