@@ -27,6 +27,8 @@ type cli struct {
 	Migrate migrateCmd `cmd:"" help:"Bring a database up to date and end."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
+	ImportM1 importM1Cmd `cmd:"" name:"import-m1" help:"Bring over the users, workspaces and homes of codehub's first version."`
+
 	ClientCmds
 }
 

@@ -162,7 +162,7 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 	})
 	s.proxy = proxy.New(proxy.Config{
 		Auth: s.auth, Sessions: s.auth, Store: proxyStore{db}, Runtime: rt, Pages: pages, Log: log,
-		PublicURL: cfg.PublicURL, CookieNames: slices.Concat(auth.CookieNames(), dashboard.CookieNames()), IsToken: auth.IsToken,
+		PublicURL: cfg.PublicURL, CookieNames: slices.Concat(auth.CookieNames(), dashboard.CookieNames()), IsToken: auth.IsToken, Moved: db.Moved,
 	})
 	// Routes are dropped before anybody hears of a change, so that whoever comes
 	// back on an event never meets the state before it.

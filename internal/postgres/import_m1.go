@@ -20,26 +20,42 @@ const (
 const importKey int64 = 0x636f646568756206
 
 // LockImport makes this the only import-m1 at work on the database, until
-// release; CodeOperationInProgress if there is another. Should the connection
-// that holds the lock be lost, the claims still keep two imports apart.
+// release; CodeOperationInProgress if there is another. No garbage is collected
+// meanwhile, which could take an upload that takes long for one that was given
+// up. Should the connection that holds the locks be lost, the claims still keep
+// two imports apart.
 func (db *DB) LockImport(ctx context.Context) (release func(), err error) {
 	const verb = "take the import's lock"
-	conn, err := db.pool.Acquire(ctx)
+	pooled, err := db.pool.Acquire(ctx)
 	if err != nil {
 		return nil, failed(verb, err)
 	}
-	var got bool
-	if err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, importKey).Scan(&got); err != nil || !got {
-		conn.Release()
-		if err != nil {
-			return nil, failed(verb, err)
-		}
-		return nil, workspace.Errorf(workspace.CodeOperationInProgress, "another import-m1 is at work on this database")
+	// Not back to the pool: the locks are the session's.
+	conn := pooled.Hijack()
+	release = func() { _ = conn.Close(context.WithoutCancel(ctx)) }
+	got, err := tryLock(ctx, conn, importKey)
+	if err == nil && !got {
+		err = workspace.Errorf(workspace.CodeOperationInProgress, "another import-m1 is at work on this database")
 	}
-	return func() {
-		// Not back to the pool: the lock is the session's.
-		_ = conn.Hijack().Close(context.WithoutCancel(ctx))
-	}, nil
+	for err == nil {
+		if got, err = tryLock(ctx, conn, collectionKey); got {
+			return release, nil
+		}
+		select {
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-time.After(collectionPoll): // a collection takes seconds
+		}
+	}
+	release()
+	return nil, failed(verb, err)
+}
+
+const collectionPoll = 100 * time.Millisecond
+
+func tryLock(ctx context.Context, conn *pgx.Conn, key int64) (got bool, err error) {
+	err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, key).Scan(&got)
+	return got, err
 }
 
 // HasAdmin reports whether there is an administrator.

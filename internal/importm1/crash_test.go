@@ -1,0 +1,311 @@
+package importm1
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// settled checks that an import has come to its end: each workspace here once,
+// with its home whole, and nothing left over anywhere.
+func (w *world) settled(imported ...string) {
+	w.Helper()
+	report := w.bring()
+	if report.Left != 0 {
+		w.Errorf("left: %+v", report)
+	}
+	var keys []string
+	for _, short := range imported {
+		r := report.of(w, w.id(short))
+		ws := w.row(r.ID)
+		w.holds(ws, homeOf(w, r.OldID))
+		keys = append(keys, ws.ArchiveKey, ws.ArchiveKey+".meta")
+	}
+	slices.Sort(keys)
+	equal(w, "objects in the bucket", keys, w.objects())
+	equal(w, "old containers", map[string]string{}, w.containers())
+	for what, want := range map[string]int{
+		`SELECT count(*) FROM workspaces`:                                                     len(imported),
+		`SELECT count(*) FROM archives`:                                                       len(imported),
+		`SELECT count(*) FROM m1_workspaces WHERE imported_at IS NULL`:                        0,
+		`SELECT count(*) FROM m1_workspaces WHERE abandoned <> '{}'`:                          0,
+		`SELECT count(*) FROM users`:                                                          1 + len(report.Users),
+		`SELECT count(*) FROM audit_log WHERE action = 'workspace.import'`:                    len(imported),
+		`SELECT count(*) FROM workspaces WHERE desired_state = 'RUNNING'`:                     1,
+		`SELECT count(*) FROM workspaces WHERE archive_key NOT IN (SELECT key FROM archives)`: 0,
+	} {
+		if got := query[int](w, w.dsn, what); got != want {
+			w.Errorf("%s: %d, want %d", what, got, want)
+		}
+	}
+}
+
+// smallWorld has three workspaces, of which one runs.
+func smallWorld(t testing.TB) *world {
+	w := newWorld(t)
+	w.sql(w.from, `UPDATE users SET password_hash = '!'`) // to verify real ones takes time
+	w.sql(w.from, `DELETE FROM workspaces WHERE id NOT IN ($1, $2, $3)`, w.id("wR0"), w.id("wT0"), w.id("wT1"))
+	for _, short := range []string{"wR0", "wT0", "wT1"} {
+		w.home(w.id(short), func(dir string) {
+			for i := range 20 {
+				w.file(filepath.Join(dir, strings.Repeat("f", i+1)), strings.Repeat(short, 1000*i))
+			}
+		})
+	}
+	w.run(w.id("wR0"), true)
+	w.run(w.id("wT0"), false)
+	return w
+}
+
+// Killed after its first step, then after its second, and so on: the import
+// comes to the same end.
+func TestKilledAfterEveryStep(t *testing.T) {
+	t.Parallel()
+	w := smallWorld(t)
+	kills := 0
+	for n := 1; w.apart(spec{Nth: n}); n++ {
+		if kills++; kills > 100 {
+			t.Fatal("it never comes to an end")
+		}
+	}
+	t.Logf("killed %d times", kills)
+	if kills < 9 {
+		t.Errorf("killed only %d times", kills)
+	}
+	w.settled("wR0", "wT0", "wT1")
+}
+
+// Each step by its name, from a fresh start, and again before what the first
+// kill left is cleared away.
+func TestKilledAtAStep(t *testing.T) {
+	t.Parallel()
+	for _, step := range []string{"user", "stopped", "claimed", "packing", "packed", "described", "verified", "finished", "removed"} {
+		t.Run(step, func(t *testing.T) {
+			t.Parallel()
+			w := smallWorld(t)
+			if !w.apart(spec{Kill: step}) {
+				t.Fatalf("the step %s was never taken", step)
+			}
+			switch step {
+			case "claimed", "packing", "packed", "described", "verified":
+				if !w.apart(spec{Kill: "claimed"}) || !w.apart(spec{Kill: "swept"}) {
+					t.Error("what an unfinished copy left was not removed")
+				}
+				if left := w.objects(); len(left) != 0 {
+					t.Errorf("still there: %v", left)
+				}
+			}
+			w.apart(spec{})
+			w.settled("wR0", "wT0", "wT1")
+		})
+	}
+}
+
+var errTest = errors.New("the test wants it to end here")
+
+// An error ends the import where it is; what was not begun is not touched.
+func TestEndedByAnError(t *testing.T) {
+	t.Parallel()
+	w := smallWorld(t)
+	c := w.config()
+	c.Step = func(step string) error {
+		if step == "packing" {
+			return errTest
+		}
+		return nil
+	}
+	report, err := Run(t.Context(), c)
+	if !errors.Is(err, errTest) || report.Left != 3 {
+		t.Fatalf("%v; %+v", err, report)
+	}
+	if first := report.Workspaces[0]; first.OldID != w.id("wR0") || first.Container != "stopped" || !strings.Contains(first.Reason, errTest.Error()) {
+		t.Errorf("of the first is said %+v", first)
+	}
+	if n := query[int](w, w.dsn, `SELECT count(*) FROM m1_workspaces`); n != 1 {
+		t.Errorf("%d were begun", n)
+	}
+	w.settled("wR0", "wT0", "wT1")
+}
+
+// A bucket that fails meets all alike: only one container is stopped for it.
+func TestBucketFails(t *testing.T) {
+	t.Parallel()
+	w := smallWorld(t)
+	w.home(w.id("wT1"), nil)
+	w.sql(w.from, `UPDATE workspaces SET status = 'RUNNING' WHERE id = $1`, w.id("wT1"))
+	w.run(w.id("wT1"), true)
+	c := w.config()
+	away := w.bucket.Folder + ".away"
+	c.Step = func(step string) error {
+		if step == "claimed" {
+			return errors.Join(os.Rename(w.bucket.Folder, away), os.WriteFile(w.bucket.Folder, nil, 0o600))
+		}
+		return nil
+	}
+	report, err := Run(t.Context(), c)
+	if err == nil || report.Left != 3 {
+		t.Fatalf("%v; %+v", err, report)
+	}
+	states := w.containers()
+	if states[w.id("wR0")] != "exited" || states[w.id("wT1")] != "running" {
+		t.Errorf("containers: %v", states)
+	}
+	ok(t, os.Remove(w.bucket.Folder))
+	ok(t, os.Rename(away, w.bucket.Folder))
+	if report := w.bring(); report.Left != 0 {
+		t.Errorf("once the bucket is back: %+v", report)
+	}
+	equal(t, "old containers", map[string]string{}, w.containers())
+}
+
+// A home that is worked in while it is copied, or a first version that still
+// runs: nothing is recorded.
+func TestStartedWhileCopied(t *testing.T) {
+	t.Parallel()
+	w := smallWorld(t)
+	for _, at := range []string{"stopped", "verified"} {
+		c := w.config()
+		c.Step = func(step string) error {
+			if step == at {
+				w.start("codehub-ws-" + w.id("wR0"))
+			}
+			return nil
+		}
+		report, err := Run(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := report.of(t, w.id("wR0")); r.Result != Left || !strings.Contains(r.Reason, "stop the first version") {
+			t.Errorf("started when it was %s: %+v", at, r)
+		}
+		if w.containers()[w.id("wR0")] != "running" {
+			t.Error("it was stopped once more")
+		}
+	}
+	w.settled("wR0", "wT0", "wT1")
+}
+
+// A container of a workspace that has come over, running again, is somebody at
+// work in the old home: it is told, and left.
+func TestStartedAfterwards(t *testing.T) {
+	t.Parallel()
+	w := smallWorld(t)
+	w.bring()
+	w.run(w.id("wR0"), true)
+	w.run(w.id("wT1"), false)
+	report := w.bring()
+	if r := report.of(t, w.id("wR0")); r.Result != Left || !strings.Contains(r.Reason, "runs again") || report.Left != 1 {
+		t.Errorf("%+v", report)
+	}
+	equal(t, "containers", map[string]string{w.id("wR0"): "running"}, w.containers())
+}
+
+// A try that was overtaken by another cannot come to its end any more.
+func TestOvertaken(t *testing.T) {
+	t.Parallel()
+	w := smallWorld(t)
+	c := w.config()
+	c.Step = func(step string) error {
+		if step == "verified" {
+			w.sql(w.dsn, `UPDATE m1_workspaces SET archive_op_id = gen_random_uuid(), abandoned = abandoned || archive_op_id WHERE imported_at IS NULL`)
+		}
+		return nil
+	}
+	report, err := Run(t.Context(), c)
+	if err != nil || report.Left != 3 || !strings.Contains(report.Workspaces[0].Reason, "another import-m1") {
+		t.Errorf("%v; %+v", err, report)
+	}
+	if n := query[int](w, w.dsn, `SELECT count(*) FROM workspaces`); n != 0 {
+		t.Errorf("%d workspaces", n)
+	}
+	w.settled("wR0", "wT0", "wT1")
+}
+
+func TestOneAtATime(t *testing.T) {
+	t.Parallel()
+	w := smallWorld(t)
+	release, err := w.db.LockImport(t.Context())
+	ok(t, err)
+	if _, err := Run(t.Context(), w.config()); workspace.CodeOf(err) != workspace.CodeOperationInProgress {
+		t.Errorf("a second import: %v", err)
+	}
+	release()
+
+	// Nor does it begin while garbage is collected.
+	conn, err := pgx.Connect(t.Context(), w.dsn)
+	ok(t, err)
+	defer conn.Close(t.Context())
+	collector := postgres.NewCollector(session{conn})
+	ok(t, collector.Lock(t.Context()))
+	c, waits := w.config(), make(chan Report)
+	go func() {
+		report, _ := Run(t.Context(), c)
+		waits <- report
+	}()
+	select {
+	case report := <-waits:
+		t.Errorf("beside a collection: %+v", report)
+	case <-time.After(300 * time.Millisecond):
+	}
+	ok(t, collector.Unlock(t.Context()))
+	if report := <-waits; report.Left != 0 || len(report.Workspaces) != 3 {
+		t.Errorf("after a collection: %+v", report)
+	}
+	w.settled("wR0", "wT0", "wT1")
+}
+
+type session struct{ conn *pgx.Conn }
+
+func (s session) Do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	return f(ctx, s.conn)
+}
+
+// The limits hold, and those used last get what they allow.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.allHomes()
+	w.sql(w.from, `UPDATE workspaces SET status = 'RUNNING' WHERE status <> 'DELETED'`)
+	w.sql(w.from, `UPDATE workspaces SET updated_at = '2026-03-01Z' WHERE id IN ($1, $2)`, w.id("wG0"), w.id("wE0"))
+	w.home(w.id("wC0"), nil)
+	report := w.bring()
+	var running []string
+	for _, r := range report.Workspaces {
+		if r.Result == Imported && w.row(r.ID).DesiredState == workspace.DesiredRunning {
+			running = append(running, r.OldID)
+		}
+	}
+	slices.Sort(running)
+	want := []string{w.id("wG0"), w.id("wE0"), w.id("wT1")} // of kim two, of lee one
+	slices.Sort(want)
+	equal(t, "running", want, running)
+	if r := report.of(t, w.id("wR0")); r.DesiredState != "STANDBY" || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "as many run here") {
+		t.Errorf("one beyond the limit: %+v", r)
+	}
+}
+
+// With no limits everything that ran runs.
+func TestNoLimits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.allHomes()
+	w.home(w.id("wC0"), nil)
+	w.sql(w.from, `UPDATE workspaces SET status = 'RUNNING' WHERE status <> 'DELETED'`)
+	db, err := postgres.Open(t.Context(), w.dsn, postgres.Options{})
+	ok(t, err)
+	defer db.Close()
+	report := w.bring(func(c *Config) { c.DB = db })
+	if n := query[int](w, w.dsn, `SELECT count(*) FROM workspaces WHERE desired_state = 'RUNNING'`); n != 8 || report.Left != 0 {
+		t.Errorf("%d run; %+v", n, report)
+	}
+}

@@ -1,0 +1,114 @@
+package importm1
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+
+	"codehub/internal/postgres"
+)
+
+// homes is the folder of the first version's homes. It is only read.
+type homes struct{ dir string }
+
+// homeKey is where that version keeps the home of a workspace, below the
+// folder of all homes.
+func homeKey(owner, id string) string {
+	return path.Join("users", owner, "workspaces", id, "home")
+}
+
+// check finds out whether this is such a folder.
+func (h homes) check() error {
+	fi, err := os.Stat(h.dir)
+	if err != nil {
+		return fmt.Errorf("look at the folder of the homes: %w", err)
+	}
+	if !fi.IsDir() {
+		return fmt.Errorf("%s is no folder", h.dir)
+	}
+	if fi, err = os.Lstat(filepath.Join(h.dir, "users")); err != nil || !fi.IsDir() {
+		return fmt.Errorf("%s has no folder users in it: give the folder that the first version had as CODEHUB_HOME_STORE__WORKSPACE_BASE_DIR", h.dir)
+	}
+	return nil
+}
+
+// find returns the folder of a workspace's home, or "" if there is none. A
+// home that lies anywhere but where that version would have put it, or is
+// reached over a link, is somebody's doing, and not followed.
+func (h homes) find(w postgres.M1Workspace) (string, error) {
+	if w.HomeStoreKey != homeKey(w.OwnerID, w.ID) || !filepath.IsLocal(w.HomeStoreKey) {
+		return "", fmt.Errorf("its home_store_key %.200q is not that of the first version (%.200q)", w.HomeStoreKey, homeKey(w.OwnerID, w.ID))
+	}
+	at := h.dir
+	for _, part := range pathParts(w.HomeStoreKey) {
+		at = filepath.Join(at, part)
+		switch fi, err := os.Lstat(at); {
+		case errors.Is(err, fs.ErrNotExist):
+			return "", nil
+		case err != nil:
+			return "", fmt.Errorf("look for its home: %w", err)
+		case !fi.IsDir():
+			return "", fmt.Errorf("%s is no folder, and nothing else is followed", at)
+		}
+	}
+	return at, nil
+}
+
+func pathParts(p string) []string {
+	var parts []string
+	for p != "" && p != "." {
+		dir, last := path.Split(p)
+		parts = append(parts, last)
+		p = path.Clean(dir)
+	}
+	slices.Reverse(parts)
+	return parts
+}
+
+// unknown lists the homes that belong to no workspace of the database.
+func (h homes) unknown(list []postgres.M1Workspace) ([]string, error) {
+	known := map[string]bool{}
+	for _, w := range list {
+		known[homeKey(w.OwnerID, w.ID)] = true
+	}
+	var unknown []string
+	users, err := folders(h.dir, "users")
+	if err != nil {
+		return nil, err
+	}
+	for _, user := range users {
+		workspaces, err := folders(h.dir, path.Join(user, "workspaces"))
+		if err != nil {
+			return nil, err
+		}
+		for _, w := range workspaces {
+			home := path.Join(w, "home")
+			if _, err := os.Lstat(filepath.Join(h.dir, home)); err == nil && !known[home] {
+				unknown = append(unknown, filepath.Join(h.dir, home))
+			}
+		}
+	}
+	return unknown, nil
+}
+
+// folders lists the folders in a folder below dir, with their path from there.
+func folders(dir, below string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, below))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for homes: %w", err)
+	}
+	var list []string
+	for _, e := range entries {
+		if e.IsDir() {
+			list = append(list, path.Join(below, e.Name()))
+		}
+	}
+	return list, nil
+}

@@ -1,0 +1,199 @@
+package importm1
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/moby/moby/client"
+
+	"codehub/internal/archive"
+	"codehub/internal/bucket"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// maxOldID is the longest id that is recorded; a ULID has 26 characters.
+const maxOldID = 255
+
+// Config is what an import is made of. All is required but what says so.
+type Config struct {
+	Source postgres.M1Data
+	Homes  string         // the folder of the first version's homes
+	Docker *client.Client // the engine of its containers
+
+	DB     *postgres.DB
+	Bucket *bucket.Bucket // that Check has been called of
+
+	Storage      string // backend of the homes here
+	DefaultImage string // where the old one cannot be used
+	Image        string // optional: for all workspaces, instead of their own
+	Admin        string // optional: who becomes an administrator
+	JoinUsers    bool   // users of the same name are the same people
+	DryRun       bool   // change nothing, say what would be
+
+	Log *slog.Logger
+	// Step is told each step once it is done, and ends the import with its
+	// error; optional, for tests.
+	Step func(step string) error
+}
+
+type run struct {
+	Config
+	homes  homes
+	engine engine
+	report Report
+}
+
+// Run brings over what is not here yet, and says of everything what became of
+// it. An error is of the whole: the report then goes as far as it got. It may
+// be run any number of times, and ended at any moment.
+func Run(ctx context.Context, cfg Config) (Report, error) {
+	r := &run{Config: cfg, homes: homes{cfg.Homes}, engine: engine{cfg.Docker}}
+	r.report = Report{DryRun: cfg.DryRun, Users: []User{}, Workspaces: []Workspace{}, UnknownHomes: []string{}, Warnings: []string{}}
+	err := r.all(ctx)
+	r.report.count()
+	return r.report, err
+}
+
+func (r *run) all(ctx context.Context) error {
+	if err := r.ready(ctx); err != nil {
+		return err
+	}
+	release, err := r.DB.LockImport(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := r.noAdmin(ctx); err != nil {
+		return err
+	}
+	if r.report.UnknownHomes, err = r.homes.unknown(r.Source.Workspaces); err != nil {
+		return err
+	}
+	if n := r.Source.Others; n > 0 {
+		r.report.Warnings = append(r.report.Warnings, fmt.Sprintf(
+			"%d others are connected to the first version's database: if it still runs, stop it first, and run this again", n))
+	}
+	owners, err := r.users(ctx)
+	if err != nil {
+		return fmt.Errorf("bring the users over: %w", err)
+	}
+	return r.workspaces(ctx, owners)
+}
+
+// ready finds out whether all that the import needs is there, before anything
+// is changed.
+func (r *run) ready(ctx context.Context) error {
+	if slices.ContainsFunc(r.Source.Workspaces, func(w postgres.M1Workspace) bool { return !gone(w) && w.Status != "CREATED" }) {
+		if err := r.homes.check(); err != nil {
+			return err
+		}
+	}
+	if _, err := r.engine.api.Ping(ctx, client.PingOptions{}); err != nil {
+		return fmt.Errorf("ask Docker about the old containers: %w", err)
+	}
+	return nil
+}
+
+// gone reports whether a workspace had been deleted: one of the two signs is
+// enough for that version not to show it to anybody.
+func gone(w postgres.M1Workspace) bool { return w.Status == "DELETED" || w.DeletedAt != nil }
+
+func (r *run) workspaces(ctx context.Context, owners map[string]owner) error {
+	begun, err := r.DB.Imports(ctx)
+	if err != nil {
+		return err
+	}
+	names := uniqueNames(slices.DeleteFunc(slices.Clone(r.Source.Workspaces), gone))
+	var stopped error
+	for _, m := range order(r.Source.Workspaces) {
+		w := Workspace{OldID: m.ID, OldName: m.Name, Owner: r.ownerName(m, owners), Status: m.Status}
+		switch {
+		case stopped != nil:
+			w.Result, w.Reason = Left, "not tried: the import ended before it"
+		default:
+			err := r.workspace(ctx, m, owners[m.OwnerID], begun, names[m.ID], &w)
+			if err != nil {
+				w.Result, w.Reason = Left, err.Error()
+			}
+			if ctx.Err() != nil || errors.As(err, new(ended)) || r.hopeless(ctx, err) {
+				stopped = err
+			}
+		}
+		if w.Result == Left {
+			r.Log.WarnContext(ctx, "workspace left", "old_id", m.ID, "reason", w.Reason)
+		} else {
+			r.Log.InfoContext(ctx, "workspace "+w.Result, "old_id", m.ID, "workspace", w.ID)
+		}
+		r.report.Workspaces = append(r.report.Workspaces, w)
+	}
+	return stopped
+}
+
+// order is that in which workspaces come over: those that run first, the one
+// used last before all, since their people wait for them, and they get what
+// the limits allow.
+func order(list []postgres.M1Workspace) []postgres.M1Workspace {
+	sorted := slices.Clone(list)
+	slices.SortStableFunc(sorted, func(a, b postgres.M1Workspace) int {
+		ra, rb := runs(a), runs(b)
+		switch {
+		case ra && !rb:
+			return -1
+		case rb && !ra:
+			return 1
+		case ra:
+			return b.UpdatedAt.Compare(a.UpdatedAt)
+		}
+		return 0 // oldest first, as they come
+	})
+	return sorted
+}
+
+func runs(w postgres.M1Workspace) bool {
+	return !gone(w) && (w.Status == "RUNNING" || w.Status == "PROVISIONING")
+}
+
+func (r *run) ownerName(m postgres.M1Workspace, owners map[string]owner) string {
+	if o := owners[m.OwnerID]; o.username != "" {
+		return o.username
+	}
+	for _, u := range r.Source.Users {
+		if u.ID == m.OwnerID {
+			return u.Username
+		}
+	}
+	return m.OwnerID
+}
+
+// hopeless reports whether an error would meet every other workspace too: then
+// none of them is stopped for nothing.
+func (r *run) hopeless(ctx context.Context, err error) bool {
+	if err == nil {
+		return false
+	}
+	return errors.Is(err, archive.ErrUnavailable) || workspace.CodeOf(err) == workspace.CodeUnavailable || r.engineDown(ctx)
+}
+
+func (r *run) engineDown(ctx context.Context) bool {
+	_, err := r.engine.api.Ping(ctx, client.PingOptions{})
+	return err != nil
+}
+
+// ended is the error that a step ended the import with.
+type ended struct{ error }
+
+func (e ended) Unwrap() error { return e.error }
+
+func (r *run) step(name string) error {
+	if r.Step == nil {
+		return nil
+	}
+	if err := r.Step(name); err != nil {
+		return ended{err}
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+package importm1
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"codehub/internal/auth"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// defaultPassword is what the first version gave its user admin unless it was
+// told another one.
+const defaultPassword = "admin"
+
+// owner is a user of the first version as they are here; the id is empty if
+// they are not.
+type owner struct{ id, username string }
+
+// noAdmin refuses what would leave an installation that nobody administers, and
+// that nobody can set up any more either, since it has users.
+func (r *run) noAdmin(ctx context.Context) error {
+	if r.Admin != "" {
+		if slices.ContainsFunc(r.Source.Users, func(u postgres.M1User) bool { return r.wished(u.Username) }) {
+			return nil
+		}
+		return fmt.Errorf("the first version has no user %q to make an administrator", r.Admin)
+	}
+	has, err := r.DB.HasAdmin(ctx)
+	if err != nil || has || len(r.Source.Users) == 0 {
+		return err
+	}
+	return errors.New("this installation has no administrator yet, and the first version knew none: " +
+		"start codehub once and set it up, or name a user of the first version with --admin")
+}
+
+// users brings the users over and says who is who.
+func (r *run) users(ctx context.Context) (map[string]owner, error) {
+	done, err := r.DB.ImportedUsers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	owners := map[string]owner{}
+	made := map[string]bool{} // in a dry run
+	for _, m := range r.Source.Users {
+		u := User{OldID: m.ID, OldName: m.Username}
+		who, err := r.user(ctx, m, done, made, &u)
+		if err != nil {
+			return nil, err
+		}
+		if u.Result != Left {
+			owners[m.ID] = who
+			u.ID, u.Username = who.id, who.username
+		}
+		r.report.Users = append(r.report.Users, u)
+		if err := r.step("user"); err != nil {
+			return nil, err
+		}
+	}
+	return owners, nil
+}
+
+func (r *run) user(ctx context.Context, m postgres.M1User, done map[string]string, made map[string]bool, u *User) (owner, error) {
+	leave := func(reason string, args ...any) (owner, error) {
+		u.Result, u.Reason = Left, fmt.Sprintf(reason, args...)
+		return owner{}, nil
+	}
+	if id, ok := done[m.ID]; ok {
+		here, err := r.DB.User(ctx, id)
+		if workspace.CodeOf(err) == workspace.CodeNotFound {
+			return leave("they were brought over before, and have been removed here since")
+		}
+		if err != nil {
+			return owner{}, err
+		}
+		u.Result = Already
+		return owner{here.ID, here.Username}, r.grant(ctx, m, here, u)
+	}
+	if len(m.ID) > maxOldID {
+		return leave("its id is too long")
+	}
+	name := username(m.Username)
+	if name == "" {
+		return leave("nothing of its username can be one here")
+	}
+	if leave := r.password(m.PasswordHash, m.Username, u); leave != nil {
+		return owner{}, nil
+	}
+	here, err := r.DB.UserByName(ctx, name)
+	if err != nil && workspace.CodeOf(err) != workspace.CodeNotFound {
+		return owner{}, err
+	}
+	if err == nil && !r.imported(done, here.ID) {
+		// Somebody who was here before: the same person, or not.
+		if !r.JoinUsers || !sameUsername(here.Username, strings.TrimSpace(m.Username)) {
+			return leave("there is a user %s here already: if users of the same name are the same people, say so with --join-users", here.Username)
+		}
+		return r.join(ctx, m, here, u)
+	}
+	who := owner{id: newID(r.Bucket.Installation, "user", m.ID, m.CreatedAt), username: name}
+	for n := 2; ; n++ {
+		err := r.makeUser(ctx, m, who, made)
+		if err == nil {
+			break
+		}
+		if workspace.CodeOf(err) != workspace.CodeNameTaken || n > 100 {
+			return owner{}, err
+		}
+		who.username = fmt.Sprintf("%s-%d", trimmed(name, 60), n)
+	}
+	if who.username != m.Username {
+		u.Notes = append(u.Notes, fmt.Sprintf("logs in as %s from now on", who.username))
+	}
+	u.Result, u.Admin = Imported, r.wished(m.Username)
+	return who, nil
+}
+
+// wished reports whether a user is the one to become an administrator.
+func (r *run) wished(username string) bool { return r.Admin != "" && username == r.Admin }
+
+// password says what is to be known of a user's password. An administrator
+// with one that everybody knows is left.
+func (r *run) password(hash, username string, u *User) error {
+	matches, readable := auth.Matches(hash, defaultPassword)
+	switch {
+	case !readable:
+		u.Notes = append(u.Notes, "its password hash is of no kind that can be verified: they cannot log in until they get a new password")
+	case matches && r.wished(username):
+		u.Result, u.Reason = Left, "its password is the one that the first version came with, too well known for an administrator: change it first"
+		return errors.New(u.Reason)
+	case matches:
+		u.Notes = append(u.Notes, "its password is the one that the first version came with: have it changed")
+	}
+	return nil
+}
+
+func (r *run) join(ctx context.Context, m postgres.M1User, here postgres.User, u *User) (owner, error) {
+	if !r.DryRun {
+		if err := r.DB.JoinUser(ctx, m.ID, here.ID); err != nil {
+			return owner{}, err
+		}
+	}
+	u.Result, u.Notes = Joined, []string{"the password is the one they have here"}
+	return owner{here.ID, here.Username}, r.grant(ctx, m, here, u)
+}
+
+// grant makes a user who is here an administrator if that is the wish.
+func (r *run) grant(ctx context.Context, m postgres.M1User, here postgres.User, u *User) error {
+	u.Admin = here.Admin
+	if here.Admin || !r.wished(m.Username) {
+		return nil
+	}
+	if r.password(here.PasswordHash, m.Username, u) != nil {
+		return nil
+	}
+	u.Admin = true
+	if r.DryRun {
+		return nil
+	}
+	return r.DB.GrantAdmin(ctx, here.ID)
+}
+
+// imported reports whether a user here came from the first version: then one
+// of the same name, but for its case, is somebody else.
+func (r *run) imported(done map[string]string, id string) bool {
+	for _, u := range r.report.Users {
+		if u.ID == id && (u.Result == Imported || u.Result == Joined) {
+			return true
+		}
+	}
+	for _, have := range done {
+		if have == id {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *run) makeUser(ctx context.Context, m postgres.M1User, who owner, made map[string]bool) error {
+	if r.DryRun {
+		taken := made[folded(who.username)]
+		if !taken {
+			_, err := r.DB.UserByName(ctx, who.username)
+			if err != nil && workspace.CodeOf(err) != workspace.CodeNotFound {
+				return err
+			}
+			taken = err == nil
+		}
+		if taken {
+			return workspace.Errorf(workspace.CodeNameTaken, "taken")
+		}
+		made[folded(who.username)] = true
+		return nil
+	}
+	return r.DB.ImportUser(ctx, m.ID, postgres.User{
+		ID: who.id, Username: who.username, PasswordHash: m.PasswordHash, Admin: r.wished(m.Username), CreatedAt: m.CreatedAt,
+	})
+}
+
+func trimmed(s string, characters int) string {
+	if r := []rune(s); len(r) > characters {
+		return string(r[:characters])
+	}
+	return s
+}

@@ -1,0 +1,229 @@
+package importm1
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"codehub/internal/archive"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// statuses are those of the first version.
+var statuses = map[string]bool{
+	"CREATED": true, "PROVISIONING": true, "RUNNING": true, "STOPPING": true,
+	"STOPPED": true, "DELETING": true, "ERROR": true, "DELETED": true,
+}
+
+// workspace brings one workspace over. What it returns is why it did not.
+func (r *run) workspace(ctx context.Context, m postgres.M1Workspace, who owner, begun map[string]postgres.Import, name string, w *Workspace) error {
+	i, ok := begun[m.ID]
+	if !ok {
+		i = postgres.Import{OldID: m.ID, ID: workspace.ID(newID(r.Bucket.Installation, "workspace", m.ID, m.CreatedAt))}
+	}
+	switch {
+	case i.Done:
+		return r.already(ctx, m, i, w)
+	case gone(m):
+		return r.deleted(ctx, m, w)
+	}
+	if err := importable(m, who); err != nil {
+		return err
+	}
+	old, err := r.engine.find(ctx, m, r.Homes)
+	if err != nil {
+		return err
+	}
+	home, err := r.home(m)
+	if err != nil {
+		return err
+	}
+	next := r.made(m, who, name, i, w)
+	w.ID, w.Name, w.DesiredState = string(i.ID), name, string(next.Desired)
+	if r.DryRun {
+		w.Result = Imported
+		return nil
+	}
+	if err := r.bring(ctx, m, who, old, home, &next, w); err != nil {
+		w.ID, w.Name, w.DesiredState, w.Home = "", "", "", nil
+		return err
+	}
+	w.Result = Imported
+	if old == nil {
+		return nil
+	}
+	if err := r.engine.remove(ctx, old); err != nil {
+		w.Notes = append(w.Notes, err.Error()+"; the next run tries again")
+		return nil
+	}
+	w.Container = "removed"
+	return r.step("removed")
+}
+
+// importable says what keeps a workspace from coming over.
+func importable(m postgres.M1Workspace, who owner) error {
+	switch {
+	case who.id == "":
+		return errors.New("its owner was left")
+	case len(m.ID) > maxOldID || m.ID == "":
+		return errors.New("its id is empty or too long")
+	case !statuses[m.Status]:
+		return fmt.Errorf("its status %.50q is none of the first version's", m.Status)
+	case m.InstanceBackend != "local-docker":
+		return fmt.Errorf("its instance_backend is %.50q, which the first version did not have", m.InstanceBackend)
+	case m.StorageBackend != "local-dir":
+		return fmt.Errorf("its storage_backend is %.50q, which the first version did not have", m.StorageBackend)
+	}
+	return nil
+}
+
+// home finds the home. One that was never started has none; of any other the
+// home must be there, since an empty one in its place would be a loss that
+// nobody notices.
+func (r *run) home(m postgres.M1Workspace) (string, error) {
+	home, err := r.homes.find(m)
+	if err == nil && home == "" && m.Status != "CREATED" {
+		err = fmt.Errorf("its home is not at %s/%s: put it there, or an empty folder if there is nothing to be lost", r.Homes, m.HomeStoreKey)
+	}
+	return home, err
+}
+
+// made is what the workspace will be here.
+func (r *run) made(m postgres.M1Workspace, who owner, name string, i postgres.Import, w *Workspace) postgres.ImportedWorkspace {
+	n := postgres.ImportedWorkspace{
+		Import: i, OwnerID: who.id, CreatedAt: m.CreatedAt,
+		NewWorkspace: postgres.NewWorkspace{
+			Name: name, Description: m.Description, Memo: m.Memo, ImageRef: m.ImageRef,
+			InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: r.Storage,
+			Desired: workspace.DesiredStandby,
+		},
+		Named: func(n int) string { return suffixed(name, n+1) },
+	}
+	if runs(m) {
+		n.Desired = workspace.DesiredRunning
+	}
+	note := func(format string, args ...any) { w.Notes = append(w.Notes, fmt.Sprintf(format, args...)) }
+	switch {
+	case r.Image != "":
+		n.ImageRef = r.Image
+	case !workspace.ValidImageRef(m.ImageRef):
+		n.ImageRef = r.DefaultImage
+		note("its image %.100q is no image reference: %s instead", m.ImageRef, r.DefaultImage)
+	}
+	if name != m.Name {
+		note("renamed: its name was taken, or could not be one here")
+	}
+	if _, ok := ulidTime(m.ID); !ok {
+		note("its id is no ULID")
+	}
+	if !addressable(m.ID) {
+		note("its old address is not redirected")
+	}
+	switch m.Status {
+	case "DELETING":
+		note("its deletion had begun and not ended: it is here, to be deleted again")
+	case "ERROR":
+		note("was in ERROR")
+	}
+	return n
+}
+
+// bring stops the old container, copies the home and records it.
+func (r *run) bring(ctx context.Context, m postgres.M1Workspace, who owner, old *oldContainer, home string, n *postgres.ImportedWorkspace, w *Workspace) error {
+	if old != nil && old.running {
+		if err := r.engine.stop(ctx, old); err != nil {
+			return err
+		}
+		w.Container = "stopped"
+		if err := r.step("stopped"); err != nil {
+			return err
+		}
+	}
+	still, err := r.engine.find(ctx, m, r.Homes)
+	if err != nil {
+		return err
+	}
+	if still != nil && still.running {
+		return errors.New("its old container runs again: stop the first version, then run this again")
+	}
+	if home == "" {
+		n.ArchiveOpID = ""
+		if err := r.claim(ctx, n.Import); err != nil {
+			return err
+		}
+	} else if n.Home, err = r.copy(ctx, &n.Import, home, archive.Meta{WorkspaceName: n.Name, Owner: who.username}, w); err != nil {
+		return err
+	}
+	if after, err := r.engine.find(ctx, m, r.Homes); err != nil {
+		return err
+	} else if !same(still, after) {
+		return errors.New("its old container was started while its home was copied: stop the first version, then run this again")
+	}
+	made, err := r.DB.FinishImport(ctx, *n)
+	if err != nil {
+		return err
+	}
+	if made.DesiredState != n.Desired {
+		w.Notes = append(w.Notes, "it ran, and as many run here as may: it is stopped")
+	}
+	if made.Name != n.Name {
+		w.Notes = append(w.Notes, "renamed: its owner has one of that name here already")
+	}
+	w.Name, w.DesiredState = made.Name, string(made.DesiredState)
+	return r.step("finished")
+}
+
+// same reports whether a container was neither started nor made meanwhile.
+func same(before, after *oldContainer) bool {
+	if after == nil {
+		return true
+	}
+	return before != nil && before.id == after.id && before.started == after.started && !after.running
+}
+
+// already looks after what an earlier run has brought over. Nothing of it is
+// touched but the container that the first version had for it.
+func (r *run) already(ctx context.Context, m postgres.M1Workspace, i postgres.Import, w *Workspace) error {
+	w.ID = string(i.ID)
+	old, err := r.engine.find(ctx, m, r.Homes)
+	switch {
+	case err != nil:
+		return err
+	case old == nil:
+	case old.running:
+		return errors.New("it has been brought over, and its old container runs again: " +
+			"what is done in it since is in its old home alone; stop the first version, and remove the container")
+	case !r.DryRun:
+		if err := r.engine.remove(ctx, old); err != nil {
+			return err
+		}
+		w.Container = "removed"
+	}
+	w.Result = Already
+	return nil
+}
+
+// deleted leaves what had been deleted where it is: the first version keeps
+// the homes of those, and nobody asks for them. A container that is left over
+// goes, as it was to.
+func (r *run) deleted(ctx context.Context, m postgres.M1Workspace, w *Workspace) error {
+	w.Result = Deleted
+	if home, err := r.homes.find(m); err == nil && home != "" {
+		w.Notes = append(w.Notes, "its home is still at "+home)
+	}
+	old, err := r.engine.find(ctx, m, r.Homes)
+	if err != nil || old == nil || r.DryRun {
+		return err
+	}
+	if old.running {
+		if err := r.engine.stop(ctx, old); err != nil {
+			return err
+		}
+	}
+	if err := r.engine.remove(ctx, old); err != nil {
+		return err
+	}
+	w.Container = "removed"
+	return nil
+}
