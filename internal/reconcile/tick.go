@@ -240,7 +240,11 @@ func (t *term) carryOut(ctx context.Context, s step, bucketUp bool) {
 		t.execute(ctx, row, s.container)
 	case judge.Complete:
 		log.Info("operation complete", "operation", a.Op)
-		t.drop(row.ID, s.row.OpID)
+		if a.Op == workspace.OpArchiving || a.Op == workspace.OpDeleting {
+			t.letEnd(row.ID, s.row.OpID)
+		} else {
+			t.drop(row.ID, s.row.OpID)
+		}
 		t.Wake()
 	case judge.Cancel:
 		log.Info("operation cancelled", "operation", a.Op)

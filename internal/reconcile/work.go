@@ -245,6 +245,17 @@ func (t *term) drop(id workspace.ID, opID string) {
 	}
 }
 
+// letEnd has the work on id come to its end by itself: the home is gone as soon
+// as its volume is, and what tells of the home goes after that.
+func (t *term) letEnd(id workspace.ID, opID string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if w := t.works[id]; w != nil && w.opID == opID {
+		delete(t.works, id)
+		t.leaving[id] = w.done
+	}
+}
+
 // execute runs the executor of row's claim, after the one before it on the
 // same workspace has ended. Nothing happens if one of this claim is at work.
 func (t *term) execute(ctx context.Context, row workspace.Workspace, seen *runtime.Container) {
