@@ -69,6 +69,5 @@ func TestArchiveJourney(t *testing.T) {
 	b.terminal() // the page has entered by itself
 	b.shell("cat proof.txt", "42-works")
 	b.shot("file-is-there")
-	s.remove(id)
-	s.noHome(id)
+	s.discard(id)
 }

@@ -72,7 +72,7 @@ func TestBucketFailsAtEachCall(t *testing.T) {
 		}
 		a := run("ARCHIVED", func(on *server, v patient) { on.archived(b, v.id, v.home) })
 		s.sound()
-		r := run("STANDBY", func(on *server, v patient) { on.restored(v.id, v.home); on.remove(v.id) })
+		r := run("STANDBY", func(on *server, v patient) { on.restored(v.id, v.home); on.discard(v.id) })
 		s.sound()
 		reached = a || r
 	}
@@ -153,6 +153,6 @@ func TestBucketAway(t *testing.T) {
 		}
 	}
 	for _, id := range []string{resting, waiting, opened, stuck} {
-		s.remove(id)
+		s.discard(id)
 	}
 }

@@ -78,7 +78,7 @@ func TestArchiveOnFullDisk(t *testing.T) {
 	s.archived(b, id, home)
 	s.want(id, "STANDBY")
 	s.restored(id, home)
-	s.remove(id)
+	s.discard(id)
 }
 
 // awaitWords waits until it is said of a workspace that its disk is full.
@@ -121,5 +121,5 @@ func TestRestoreOnFullDisk(t *testing.T) {
 		return w.Phase == "STANDBY" && w.Operation == "NONE"
 	})
 	s.restored(id, home)
-	s.remove(id)
+	s.discard(id)
 }

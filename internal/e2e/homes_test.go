@@ -226,26 +226,58 @@ func (s *server) archived(b *bucket, id string, want homeState) api.Workspace {
 	return w
 }
 
-// noHome: nothing of a workspace is left on the engine and the disk.
-func (s *server) noHome(id string) {
+// remains lists what is left of a workspace on the engine and the disk.
+func (s *server) remains(id string) []string {
 	s.Helper()
+	var out []string
 	mine := client.Filters{}.Add("label", "codehub.workspace="+id)
 	cs, err := s.docker.ContainerList(s.Context(), client.ContainerListOptions{All: true, Filters: mine})
 	if err != nil {
 		s.Fatal(err)
 	}
 	for _, c := range cs.Items {
-		s.Errorf("a container of %s is left: %v %s", id, c.Names, c.Status)
+		out = append(out, fmt.Sprintf("container %v, %s", c.Names, c.Status))
 	}
 	vs, err := s.docker.VolumeList(s.Context(), client.VolumeListOptions{Filters: mine})
 	if err != nil {
 		s.Fatal(err)
 	}
 	for _, v := range vs.Items {
-		s.Errorf("a volume of %s is left: %s", id, v.Name)
+		out = append(out, "volume "+v.Name)
 	}
-	if _, err := os.Lstat(filepath.Join(s.home, "homes", id)); err == nil {
-		s.Errorf("the folder of %s is left", id)
+	local := filepath.Join(s.home, "homes", id)
+	if _, err := os.Lstat(local); err == nil {
+		out = append(out, "folder "+local)
+	}
+	return out
+}
+
+// noHome: nothing of a workspace is left on the engine and the disk.
+func (s *server) noHome(id string) {
+	s.Helper()
+	if left := s.remains(id); len(left) != 0 {
+		s.Errorf("of workspace %s there is left: %v", id, left)
+	}
+}
+
+// discard deletes a workspace and waits until its home is gone. Its archives
+// go later, by themselves.
+func (s *server) discard(id string) {
+	s.Helper()
+	if _, err := s.api.Delete(s.Context(), id, true); err != nil {
+		s.Fatal(err)
+	}
+	s.discarded(id)
+}
+
+func (s *server) discarded(id string) {
+	s.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for len(s.remains(id)) != 0 {
+		if time.Now().After(deadline) {
+			s.Fatalf("of deleted workspace %s there is left: %v", id, s.remains(id))
+		}
+		time.Sleep(50 * time.Millisecond)
 	}
 }
 

@@ -52,7 +52,7 @@ func TestJobOutlivesTheServer(t *testing.T) {
 					t.Errorf("%s jobs were started: %v, want %s alone", o.kind, all, before)
 				}
 			}
-			f.remove(id)
+			f.discard(id)
 		})
 	}
 }
@@ -126,5 +126,5 @@ func TestJobKilledWhileItWorks(t *testing.T) {
 			s.restored(id, home)
 		}
 	}
-	s.remove(id)
+	s.discard(id)
 }

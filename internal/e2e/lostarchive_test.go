@@ -91,7 +91,7 @@ func TestArchiveMissingOrDamaged(t *testing.T) {
 				s.restored(id, home)
 				s.want(id, "RUNNING")
 				s.awaitPhase(id, "RUNNING")
-				s.remove(id)
+				s.discard(id)
 			})
 		})
 	}
@@ -269,5 +269,5 @@ func TestWaysOutOfALostArchive(t *testing.T) {
 			t.Fatalf("the home is not new: %q", name)
 		}
 	}
-	s.remove(id)
+	s.discard(id)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/api"
+	"codehub/internal/reconcile"
 )
 
 // long has the tests run what is too much for every day (make soak).
@@ -30,25 +31,38 @@ func seeded(t *testing.T, salt uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, salt))
 }
 
-// learn archives and restores a workspace undisturbed and returns the steps
-// that this takes, each once, in order.
-func (f *failing) learn(b *bucket, rng *rand.Rand) (archiving, restoring []string) {
+// learn archives and restores a workspace undisturbed, and makes one that is
+// archived before it was ever used; all the steps that there are have to be
+// passed in that, or the matrix has holes.
+func (f *failing) learn(b *bucket, rng *rand.Rand) (archiving, nothing, restoring []string) {
 	f.Helper()
 	id, home := f.filled("teacher", rng)
-	begin := len(f.steps(id))
 	f.want(id, "ARCHIVED")
 	f.archived(b, id, home)
-	archiving = once(f.steps(id)[begin:])
-	begin = len(f.steps(id))
 	f.want(id, "STANDBY")
 	f.restored(id, home)
-	restoring = once(f.steps(id)[begin:])
-	f.remove(id)
-	f.Logf("the steps: %v, %v", archiving, restoring)
+	f.discard(id)
+	empty := f.createDesired("nothing", "ARCHIVED")
+	f.awaitPhase(empty, "ARCHIVED")
+	passed := slices.Concat(once(f.steps(id)), once(f.steps(empty)))
+	for _, step := range reconcile.Steps() {
+		if !slices.Contains(passed, step) {
+			f.Errorf("step %s was not passed: %v", step, passed)
+		}
+		switch kind, _, _ := strings.Cut(step, "."); kind {
+		case "archive":
+			archiving = append(archiving, step)
+		case "empty":
+			nothing = append(nothing, step)
+		case "restore":
+			restoring = append(restoring, step)
+		}
+	}
+	f.discard(empty)
 	if len(archiving)+len(restoring) < 12 {
 		f.Fatalf("%d steps cannot be all: %v, %v", len(archiving)+len(restoring), archiving, restoring)
 	}
-	return archiving, restoring
+	return archiving, nothing, restoring
 }
 
 func once(all []string) []string {
@@ -61,40 +75,59 @@ func once(all []string) []string {
 	return out
 }
 
+// jobsAtOnce is how many homes a server archives at once, and restores.
+const jobsAtOnce = 4
+
 // victim is a workspace that something happens to at one step.
 type victim struct {
-	id, ask string
-	home    homeState
+	id, step string
+	home     homeState
+	to       string // where it is wanted meanwhile
 }
 
-// victims makes a workspace with a home of its own for each step.
-func (f *failing) victims(steps []string, rng *rand.Rand) []victim {
+func (v victim) ask() string { return v.step + "@" + v.id }
+
+// victims makes a workspace with a home of its own for each step: in STANDBY
+// for the steps of archiving, ARCHIVED for those of restoring.
+func (f *failing) victims(b *bucket, archiving, restoring []string, rng *rand.Rand) (up, down []victim) {
 	f.Helper()
-	out := make([]victim, len(steps))
-	seeds := make([]uint64, len(steps))
+	all := make([]victim, len(archiving)+len(restoring))
+	for i := range all {
+		if i < len(archiving) {
+			all[i] = victim{step: archiving[i], to: "ARCHIVED"}
+		} else {
+			all[i] = victim{step: restoring[i-len(archiving)], to: "STANDBY"}
+		}
+	}
+	seeds := make([]uint64, len(all))
 	for i := range seeds {
 		seeds[i] = rng.Uint64()
 	}
-	f.abreast(len(steps), func(i int, on *server) {
-		out[i].id, out[i].home = on.filled(fmt.Sprintf("%02d", i), rand.New(rand.NewPCG(seeds[i], 0)))
-	})
-	f.sound()
-	return out
-}
-
-// strike has something happen to each victim at a step of its own, and to none
-// of the others.
-func (f *failing) strike(victims []victim, steps []string, action string) {
-	f.Helper()
-	f.set(func() {
-		for i := range victims {
-			victims[i].ask = ""
-			if i < len(steps) {
-				victims[i].ask = steps[i] + "@" + victims[i].id
-				f.armed[victims[i].ask], f.holds[victims[i].ask] = action, f.heldAt(victims[i].ask)
-			}
+	f.abreast(len(all), func(i int, on *server) {
+		v := &all[i]
+		v.id, v.home = on.filled(fmt.Sprint(i, " ", v.step), rand.New(rand.NewPCG(seeds[i], 0)))
+		if v.to == "STANDBY" {
+			on.want(v.id, "ARCHIVED")
+			on.archived(b, v.id, v.home)
 		}
 	})
+	f.sound()
+	return all[:len(archiving)], all[len(archiving):]
+}
+
+// arrived waits until a victim is where it is wanted, whole.
+func (s *server) arrived(b *bucket, v victim) {
+	s.Helper()
+	if v.to == "ARCHIVED" {
+		s.archived(b, v.id, v.home)
+	} else {
+		s.restored(v.id, v.home)
+	}
+}
+
+// wave is the nth part of a list, of so many as a server works on at once.
+func wave[T any](all []T, n int) []T {
+	return all[min(n*jobsAtOnce, len(all)):min((n+1)*jobsAtOnce, len(all))]
 }
 
 // variants are the pairs of storage and store that a crash is tried on.
@@ -110,7 +143,7 @@ func variants(t *testing.T, f func(t *testing.T, b *bucket, storage string)) {
 	}
 }
 
-// The server is killed while an operation is at each of its steps, a
+// The server is killed while operations are at each of their steps, a
 // workspace at each, and started again: every home is whole somewhere all the
 // while, and in exactly one place in the end.
 func TestKilledAtEveryStep(t *testing.T) {
@@ -118,40 +151,49 @@ func TestKilledAtEveryStep(t *testing.T) {
 	variants(t, func(t *testing.T, b *bucket, storage string) {
 		rng := seeded(t, 1)
 		f := startFailing(t, append(b.settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
-		archiving, restoring := f.learn(b, rng)
-		all := f.victims(make([]string, max(len(archiving), len(restoring))), rng)
-		crash := func(steps []string, wish string) {
-			f.strike(all, steps, "hold")
-			for _, v := range all {
-				f.want(v.id, wish)
+		archiving, nothing, restoring := f.learn(b, rng)
+		up, down := f.victims(b, archiving, restoring, rng)
+		for n := 0; len(wave(up, n))+len(wave(down, n))+len(wave(nothing, n)) > 0; n++ {
+			at := slices.Concat(wave(up, n), wave(down, n))
+			for _, v := range at {
+				f.arm(v.ask(), "hold")
 			}
-			for _, v := range all[:len(steps)] {
-				f.held(v.ask)
+			for _, step := range wave(nothing, n) {
+				f.arm(step, "hold") // by whoever comes by
+			}
+			for _, v := range at {
+				f.want(v.id, v.to)
+			}
+			var empties []string
+			for _, step := range wave(nothing, n) {
+				empties = append(empties, f.createDesired("nothing "+step, "ARCHIVED"))
+			}
+			for _, v := range at {
+				f.held(v.ask())
+			}
+			for _, step := range wave(nothing, n) {
+				f.held(step)
 			}
 			f.Kill()
-			for _, v := range all {
+			for _, v := range at {
 				f.somewhere(b, v.id, v.home)
 			}
 			f.disarm()
 			f.again()
+			f.abreast(len(at), func(i int, on *server) {
+				on.arrived(b, at[i])
+				on.unharmed(at[i].id, at[i].step)
+				on.discard(at[i].id)
+			})
+			f.abreast(len(empties), func(i int, on *server) {
+				on.awaitPhase(empties[i], "ARCHIVED")
+				on.unharmed(empties[i], "one of empty")
+				on.want(empties[i], "STANDBY")
+				on.awaitPhase(empties[i], "STANDBY")
+				on.discard(empties[i])
+			})
+			f.sound()
 		}
-		crash(archiving, "ARCHIVED")
-		f.abreast(len(all), func(i int, on *server) {
-			w := on.archived(b, all[i].id, all[i].home)
-			on.unharmed(w, all[i].ask)
-		})
-		f.sound()
-		crash(restoring, "STANDBY")
-		f.abreast(len(all), func(i int, on *server) {
-			on.restored(all[i].id, all[i].home)
-			w, err := on.api.Get(on.Context(), all[i].id)
-			if err != nil {
-				on.Fatal(err)
-			}
-			on.unharmed(w, all[i].ask)
-			on.remove(all[i].id)
-			on.noHome(all[i].id)
-		})
 		if cs, vs := f.left(); len(cs)+len(vs) != 0 {
 			t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
 		}
@@ -159,8 +201,12 @@ func TestKilledAtEveryStep(t *testing.T) {
 }
 
 // unharmed: a crash of the server counts as nobody's failure.
-func (s *server) unharmed(w api.Workspace, at string) {
+func (s *server) unharmed(id, at string) {
 	s.Helper()
+	w, err := s.api.Get(s.Context(), id)
+	if err != nil {
+		s.Fatal(err)
+	}
 	if w.ErrorCount != 0 || w.ErrorReason != nil {
 		s.Errorf("a kill at %s counted as a failure: %d, %s: %s", at, w.ErrorCount, str(w.ErrorReason), str(w.ErrorMessage))
 	}
@@ -175,7 +221,7 @@ func TestKilledAtEveryStepAgain(t *testing.T) {
 			t.Parallel()
 			b, rng := open(t), seeded(t, 2)
 			f := startFailing(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s")...)
-			archiving, restoring := f.learn(b, rng)
+			archiving, _, restoring := f.learn(b, rng)
 			if !long { // make soak does all
 				archiving, restoring = archiving[rng.IntN(len(archiving)):][:1], restoring[rng.IntN(len(restoring)):][:1]
 			}
@@ -192,7 +238,7 @@ func TestKilledAtEveryStepAgain(t *testing.T) {
 				f.dieAt(b, step, id, home, "STANDBY")
 				f.restored(id, home)
 			}
-			f.remove(id)
+			f.discard(id)
 		})
 	}
 }
@@ -244,25 +290,18 @@ func TestJobEndedAtEveryStep(t *testing.T) {
 	variants(t, func(t *testing.T, b *bucket, storage string) {
 		rng := seeded(t, 3)
 		f := startFailing(t, append(b.settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=0s")...)
-		archiving, restoring := f.learn(b, rng)
-		n := max(len(archiving), len(restoring))
-		all := f.victims(make([]string, 2*n), rng)
-		both := func(steps []string) {
-			f.disarm()
-			f.strike(all[:n], steps, "killjob")
-			f.strike(all[n:], steps, "removejob")
+		archiving, _, restoring := f.learn(b, rng)
+		up, down := f.victims(b, slices.Concat(archiving, archiving), slices.Concat(restoring, restoring), rng)
+		for half, action := range []string{"killjob", "removejob"} {
+			for _, v := range slices.Concat(up[half*len(archiving):][:len(archiving)], down[half*len(restoring):][:len(restoring)]) {
+				f.arm(v.ask(), action)
+			}
 		}
-		both(archiving)
+		all := slices.Concat(up, down)
 		f.abreast(len(all), func(i int, on *server) {
-			on.want(all[i].id, "ARCHIVED")
-			on.archived(b, all[i].id, all[i].home)
-		})
-		f.sound()
-		both(restoring)
-		f.abreast(len(all), func(i int, on *server) {
-			on.want(all[i].id, "STANDBY")
-			on.restored(all[i].id, all[i].home)
-			on.remove(all[i].id)
+			on.want(all[i].id, all[i].to)
+			on.arrived(b, all[i])
+			on.discard(all[i].id)
 		})
 		if cs, vs := f.left(); len(cs)+len(vs) != 0 {
 			t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)

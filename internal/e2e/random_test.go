@@ -93,8 +93,8 @@ func newWorld(t *testing.T, storage, store string, rng *rand.Rand) *world {
 	}
 	w.failing = startFailing(t, append(settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=3s", "MAX_RUNNING_PER_USER=0")...)
 	w.test = test{lane{t}} // what is fatal to the trouble is not to end the test's own goroutine
-	archiving, restoring := w.learn(b, rng)
-	w.steps = slices.Concat(archiving, restoring)
+	archiving, nothing, restoring := w.learn(b, rng)
+	w.steps = slices.Concat(archiving, nothing, restoring)
 	go func() {
 		defer close(w.stopped)
 		w.trouble(rng)
@@ -190,8 +190,7 @@ func (w *world) live(on *server, n int64, rng *rand.Rand) {
 	delete(w.lives, l)
 	w.mu.Unlock()
 	l.persist("delete", func() error { _, err := on.api.Delete(on.Context(), l.id, true); return err })
-	on.awaitGone(l.id)
-	on.noHome(l.id)
+	on.discarded(l.id)
 	w.lived.Add(1)
 }
 

@@ -45,8 +45,7 @@ func TestHomesComeBack(t *testing.T) {
 				if *second.ArchiveKey == *first.ArchiveKey {
 					t.Error("two archives have one key")
 				}
-				s.remove(id)
-				s.noHome(id)
+				s.discard(id)
 				if cs, vs := s.left(); len(cs)+len(vs) != 0 {
 					t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
 				}
@@ -84,4 +83,31 @@ func TestArchivedBeforeItWasMade(t *testing.T) {
 	s.want(id, "RUNNING")
 	s.awaitPhase(id, "RUNNING")
 	s.expect(id, "first work")
+}
+
+// A deleted workspace's archives go as well, and then it is DELETED.
+func TestDeletedWithItsArchives(t *testing.T) {
+	t.Parallel()
+	b, rng := folderBucket(t), seeded(t, 15)
+	s := start(t, append(b.settings, "CODEHUB_DELETE_GRACE=1s")...)
+	id, home := s.filled("archived", rng)
+	s.want(id, "ARCHIVED")
+	s.archived(b, id, home)
+	back, home := s.filled("and back", rng)
+	s.want(back, "ARCHIVED")
+	s.archived(b, back, home)
+	s.want(back, "STANDBY")
+	s.restored(back, home)
+	for _, id := range []string{id, back} {
+		if _, err := s.api.Delete(t.Context(), id, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range []string{id, back} {
+		s.awaitGone(id)
+		s.noHome(id)
+		if keys := b.keys(t, id); len(keys) != 0 {
+			t.Errorf("archives of a deleted workspace: %v", keys)
+		}
+	}
 }

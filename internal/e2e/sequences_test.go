@@ -49,7 +49,7 @@ func TestArchiveRetriedAfterAnEdit(t *testing.T) {
 			f.want(id, "RUNNING")
 			f.awaitPhase(id, "RUNNING")
 			f.expect(id, "the owner's edit")
-			f.remove(id)
+			f.discard(id)
 		})
 	}
 }
@@ -61,7 +61,7 @@ func TestWishWhenTheArchiveIsRecorded(t *testing.T) {
 	t.Parallel()
 	b, rng := folderBucket(t), seeded(t, 11)
 	f := startFailing(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
-	for _, step := range []string{"archive.verified", "archive.recorded", "archive.job-removed"} {
+	for _, step := range []string{"archive.before-store", "archive.stored", "archive.looked"} {
 		for _, wish := range []string{"STANDBY", "RUNNING"} {
 			id, home := f.filled(step+" "+wish, rng)
 			before := f.volumeClaim(id)
@@ -72,10 +72,10 @@ func TestWishWhenTheArchiveIsRecorded(t *testing.T) {
 			f.disarm()
 			f.await(id, wish+" by itself", func(w api.Workspace) bool { return w.Phase == wish && w.Operation == "NONE" })
 			same(t, "the home", withoutRoot(home), withoutRoot(f.look(id)))
-			if kept := f.volumeClaim(id) == before; kept != (step == "archive.verified") {
+			if kept := f.volumeClaim(id) == before; kept != (step == "archive.before-store") {
 				t.Errorf("%s, %s: the volume was kept: %v", step, wish, kept)
 			}
-			f.remove(id)
+			f.discard(id)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func TestStoppedLeaderGoesOn(t *testing.T) {
 				}
 			}
 			id, home := a.filled("one", rng)
-			ask := "archive.job-removed@" + id
+			ask := "archive.looked@" + id
 			a.arm(ask, "pause")
 			a.want(id, "ARCHIVED")
 			a.stopped()
@@ -190,7 +190,7 @@ func TestStoppedLeaderGoesOn(t *testing.T) {
 			now := next.look(id)
 			delete(now, "./notes.txt")
 			same(t, "the home", withoutRoot(home), withoutRoot(now))
-			next.remove(id)
+			next.discard(id)
 		})
 	}
 }

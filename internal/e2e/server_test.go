@@ -200,10 +200,11 @@ func (s *server) remove(id string) {
 	s.awaitGone(id)
 }
 
-// awaitGone waits until a deleted workspace is DELETED.
+// awaitGone waits until a deleted workspace is DELETED; one that has archives
+// is looked for once a minute.
 func (s *server) awaitGone(id string) {
 	s.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		_, err := s.api.Get(s.Context(), id)
 		var e *codehub.Error
