@@ -419,7 +419,7 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 			return err
 		}
 	}
-	if err := r.removeOwned(ctx, mountName(id), roleMount); err != nil {
+	if err := r.dismount(ctx, id); err != nil {
 		return err
 	}
 	if err := r.emptyTrash(ctx, id); err != nil {

@@ -22,6 +22,7 @@ const (
 	reopenAfter   = 200 * time.Millisecond
 	drainAtMost   = 5 * time.Second // that a log goes on after its container's end
 	maxWordLength = 4 << 10
+	followTimeout = time.Minute // nobody waits for a page here, and an engine at work is slow
 )
 
 // FollowJob implements runtime.Runtime. Each line is given once, without its
@@ -67,7 +68,7 @@ func (r *Runtime) FollowJob(ctx context.Context, jobID string, line func([]byte)
 
 // inspectJob looks at a job that was started, by its id.
 func (r *Runtime) inspectJob(ctx context.Context, jobID string) (container.InspectResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
 	c, err := r.api.ContainerInspect(ctx, jobID, client.ContainerInspectOptions{})
 	switch {

@@ -292,10 +292,22 @@ func (h hands) halfSeed(t *testing.T, spec runtime.VolumeSpec) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	h.put(t, spec.Workspace, "half", "")
+}
+
+// put stores a file in a home, as nobody should.
+func (h hands) put(t *testing.T, id workspace.ID, name, content string) {
+	t.Helper()
+	ctx := t.Context()
+	if h.storage == workspace.StorageLocalDir {
+		putFileWith(t, h.r.homePath(id), name, content)
+		return
+	}
 	c, err := h.r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Config: &container.Config{Image: testImage(), Cmd: []string{"never-started"}, Labels: h.r.labels("test", "", "")},
 		HostConfig: &container.HostConfig{Mounts: []mount.Mount{{
-			Type: mount.TypeVolume, Source: spec.Workspace.VolumeName(), Target: "/half",
+			Type: mount.TypeVolume, Source: id.VolumeName(), Target: "/home-put",
+			VolumeOptions: &mount.VolumeOptions{NoCopy: true},
 		}}},
 	})
 	if err != nil {
@@ -303,14 +315,26 @@ func (h hands) halfSeed(t *testing.T, spec runtime.VolumeSpec) {
 	}
 	var b bytes.Buffer
 	tw := tar.NewWriter(&b)
-	err = errors.Join(tw.WriteHeader(&tar.Header{Name: "half", Mode: 0o600}), tw.Close())
-	if err != nil {
+	err = tw.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(content))})
+	if err == nil {
+		_, err = io.WriteString(tw, content)
+	}
+	if err := errors.Join(err, tw.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.r.api.CopyToContainer(ctx, c.ID, client.CopyToContainerOptions{DestinationPath: "/half", Content: &b}); err != nil {
+	if _, err := h.r.api.CopyToContainer(ctx, c.ID, client.CopyToContainerOptions{DestinationPath: "/home-put", Content: &b}); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.r.discard(ctx, c.ID); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func putFile(t *testing.T, dir, name string) { t.Helper(); putFileWith(t, dir, name, "") }
+
+func putFileWith(t *testing.T, dir, name, content string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -66,6 +66,13 @@ func (s Spec) rules() []rule {
 	for _, p := range s.denied() {
 		add(chainForward, "deny "+p.String(), from, destination(p), drop)
 	}
+	// Other networks of containers and machines on this host, whatever their
+	// names and whenever they come: the engine keeps its own apart, but not at
+	// every moment, and those that are not its own not at all.
+	for _, b := range s.Outward {
+		add(chainForward, "outward "+b+" accept", from, iface(expr.MetaKeyOIFNAME, b), accept)
+	}
+	add(chainForward, "bridges drop", from, toBridge(), drop)
 	return out
 }
 
@@ -88,6 +95,7 @@ func verdict(k expr.VerdictKind) []expr.Any {
 	return []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: k}}
 }
 
+// iface matches the name of an interface, or its kind.
 func iface(key expr.MetaKey, name string) []expr.Any {
 	padded := make([]byte, 16)
 	copy(padded, name)
@@ -95,6 +103,12 @@ func iface(key expr.MetaKey, name string) []expr.Any {
 		&expr.Meta{Key: key, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: padded},
 	}
+}
+
+// toBridge matches what leaves by a bridge, of whatever name.
+func toBridge() []expr.Any {
+	const keyOutKind = 27 // NFT_META_OIFKIND, since Linux 5.1
+	return iface(keyOutKind, "bridge")
 }
 
 // answers matches packets of connections that the other side opened.

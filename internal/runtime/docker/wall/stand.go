@@ -13,8 +13,8 @@ import (
 // ErrDown is a wall that is not there, or not as it was described.
 var ErrDown = errors.New("the wall does not stand")
 
-// Stand makes the wall stand as described; one that stands is left alone. The
-// nameservers of this host are added. It acts on the network namespace of the
+// Stand makes the wall stand as described; one that stands is left alone. What
+// is particular to this host is added. It acts on the network namespace of the
 // process and needs NET_ADMIN there: without it the error is fs.ErrPermission.
 func Stand(s Spec) error {
 	s, err := s.onThisHost()

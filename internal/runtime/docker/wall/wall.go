@@ -22,6 +22,10 @@ type Spec struct {
 	// Nameservers are asked on port 53 wherever they are: the engine resolves
 	// names for a container from the container's own network.
 	Nameservers []netip.Addr `json:"nameservers,omitempty"`
+
+	// Outward are the bridges that lead outside; every other one is a private
+	// network of this host, and out of reach.
+	Outward []string `json:"outward,omitempty"`
 }
 
 // linkLocal is out of reach always: 169.254.169.254 and its kin hand the
@@ -70,13 +74,19 @@ func (s Spec) denied() []netip.Prefix {
 	return out
 }
 
-// onThisHost returns the spec with the nameservers of this host.
+// onThisHost returns the spec with what is particular to this host: its
+// nameservers, and which of its bridges lead outside.
 func (s Spec) onThisHost() (Spec, error) {
 	ns, err := hostNameservers()
 	if err != nil {
 		return s, err
 	}
 	s.Nameservers = append(slices.Clone(s.Nameservers), ns...)
+	outward, err := outwardBridges()
+	if err != nil {
+		return s, err
+	}
+	s.Outward = append(slices.Clone(s.Outward), outward...)
 	return s, s.validate()
 }
 

@@ -22,6 +22,7 @@ func TestSpecTravels(t *testing.T) {
 		Table: "t", Bridge: "br-test",
 		Deny:        []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")},
 		Nameservers: []netip.Addr{netip.MustParseAddr("10.0.0.53")},
+		Outward:     []string{"br-lan"},
 	}
 	text, err := want.Encode()
 	if err != nil {

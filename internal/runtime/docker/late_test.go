@@ -1,0 +1,369 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// A leader that is stopped between any two of its calls to the engine, and goes
+// on when another one has brought the home to life, must leave it alone. Each
+// case is run once for every request that the stopped call makes.
+
+// held stops the engine's requests of one call before the nth.
+type held struct {
+	mu      sync.Mutex
+	n       int
+	seen    []string
+	reached chan struct{}
+	release chan struct{}
+}
+
+func (e *engine) hold(n int) *held {
+	h := &held{n: n, reached: make(chan struct{}), release: make(chan struct{})}
+	f := func(_ http.ResponseWriter, req *http.Request) bool {
+		h.mu.Lock()
+		h.seen = append(h.seen, req.Method+" "+req.URL.Path)
+		mine := len(h.seen) == h.n
+		h.mu.Unlock()
+		if mine {
+			close(h.reached)
+			<-h.release
+		}
+		return false
+	}
+	e.fault.Store(&f)
+	return h
+}
+
+type lateCase struct {
+	name string
+	// before prepares the home; late is the call of the leader that is stopped;
+	// meanwhile is what the other does.
+	before    func(l *lateHome)
+	late      func(ctx context.Context, l *lateHome) error
+	meanwhile func(l *lateHome)
+	after     func(l *lateHome) // checks; nil: the home is live with its content
+	folders   bool              // local-dir does it otherwise than the engine's volumes do
+}
+
+// lateHome is one home, seen by the leader that is stopped and by the next.
+type lateHome struct {
+	*testing.T
+	old, next *Runtime
+	storage   string
+	id        workspace.ID
+	claim     string // of the home, as the next leader has it
+	old2      runtime.Job
+	objects   string
+}
+
+func (l *lateHome) ok(what string, err error) {
+	l.Helper()
+	if err != nil {
+		l.Fatalf("%s: %v", what, err)
+	}
+}
+
+func (l *lateHome) volume(claim string) runtime.VolumeSpec {
+	return runtime.VolumeSpec{Workspace: l.id, Storage: l.storage, Claim: claim, Image: testImage()}
+}
+
+func (l *lateHome) restoring(op, claim, key, content string) runtime.JobSpec {
+	return runtime.JobSpec{
+		Workspace: l.id, Claim: op, Kind: runtime.JobRestore, Storage: l.storage, VolumeClaim: claim, Key: key,
+		Input: []byte("wipe\nwrite content " + content + "\nexit 0\n"), ObjectDir: l.objects,
+	}
+}
+
+// restore brings the home to life from an archive, as the next leader.
+func (l *lateHome) restore(op, claim, key string) runtime.Job {
+	l.Helper()
+	ctx := l.Context()
+	l.ok("CreateEmptyVolume", l.next.CreateEmptyVolume(ctx, l.volume(claim)))
+	job := l.runJob(l.next, l.restoring(op, claim, key, "kept"))
+	l.ok("MarkRestored", l.next.MarkRestored(ctx, l.id, claim, key))
+	l.claim = claim
+	return job
+}
+
+func (l *lateHome) runJob(r *Runtime, spec runtime.JobSpec) runtime.Job {
+	l.Helper()
+	job, err := r.StartJob(l.Context(), spec)
+	l.ok("StartJob", err)
+	code, err := r.FollowJob(l.Context(), job.ID, func([]byte) {})
+	l.ok("FollowJob", err)
+	if code != 0 {
+		l.Fatalf("the job ended with %d", code)
+	}
+	return job
+}
+
+func (l *lateHome) settle() {
+	l.Helper()
+	l.ok("SettleVolume", l.next.SettleVolume(l.Context(), l.id, l.claim))
+}
+
+// seed makes a live home of the image, with content of its own.
+func (l *lateHome) seed(claim string) {
+	l.Helper()
+	l.ok("CreateVolume", l.next.CreateVolume(l.Context(), l.volume(claim), nil))
+	hands{r: l.next, storage: l.storage}.put(l.T, l.id, "content", "kept")
+	l.claim = claim
+}
+
+func (l *lateHome) content() string {
+	l.Helper()
+	for _, f := range (hands{r: l.next, storage: l.storage}).home(l.T, l.id) {
+		if f.Path == "content" {
+			return f.Content
+		}
+	}
+	return ""
+}
+
+func (l *lateHome) listed() runtime.Volume {
+	l.Helper()
+	list, err := l.next.Volumes(l.Context())
+	l.ok("Volumes", err)
+	i := slices.IndexFunc(list, func(v runtime.Volume) bool { return v.Workspace == l.id })
+	if i < 0 {
+		return runtime.Volume{}
+	}
+	return list[i]
+}
+
+// alive checks that the home is what it was, and can be settled and removed.
+func (l *lateHome) alive() {
+	l.Helper()
+	ctx := l.Context()
+	if v := l.listed(); v.Claim != l.claim {
+		l.Fatalf("volume = %+v, want claim %s", v, l.claim)
+	}
+	if got := l.content(); got != "kept" {
+		l.Fatalf("content = %q", got)
+	}
+	l.settle()
+	jobs, err := l.next.Jobs(ctx)
+	l.ok("Jobs", err)
+	for _, j := range jobs {
+		if j.Workspace != l.id {
+			continue
+		}
+		if j.Running {
+			l.Fatalf("a job runs: %+v", j)
+		}
+		l.ok("RemoveJob", l.next.RemoveJob(ctx, j.ID))
+	}
+	l.ok("RemoveVolume", l.next.RemoveVolume(ctx, l.id, l.claim))
+	if left := (hands{r: l.next, storage: l.storage}).remains(l.T, l.id); len(left) > 0 {
+		l.Fatalf("left behind: %q", left)
+	}
+}
+
+func lateCases() []lateCase {
+	removes := func(ctx context.Context, l *lateHome) error { return l.old.RemoveVolume(ctx, l.id, "home-1") }
+	restores := func(ctx context.Context, l *lateHome) error {
+		_, err := l.old.StartJob(ctx, l.restoring("op", "home-1", "key", "stale"))
+		return err
+	}
+	empty := func(l *lateHome) {
+		l.ok("CreateEmptyVolume", l.next.CreateEmptyVolume(l.Context(), l.volume("home-1")))
+	}
+	return []lateCase{{
+		name:   "removes a seeded home that is archived and restored",
+		before: func(l *lateHome) { l.seed("home-1"); l.settle() },
+		late:   removes,
+		meanwhile: func(l *lateHome) {
+			l.ok("RemoveVolume", l.next.RemoveVolume(l.Context(), l.id, "home-1"))
+			l.restore("op", "home-2", "key")
+		},
+	}, {
+		name: "removes a restored home that is archived, restored and settled", folders: true,
+		before: func(l *lateHome) { l.restore("op-1", "home-1", "key-1"); l.settle() },
+		late:   removes,
+		meanwhile: func(l *lateHome) {
+			l.ok("RemoveVolume", l.next.RemoveVolume(l.Context(), l.id, "home-1"))
+			job := l.restore("op-2", "home-2", "key-2")
+			l.settle()
+			l.ok("RemoveJob", l.next.RemoveJob(l.Context(), job.ID))
+		},
+	}, {
+		name:   "removes a home that is given up and seeded anew",
+		before: func(l *lateHome) { l.seed("home-1"); l.settle() },
+		late:   removes,
+		meanwhile: func(l *lateHome) {
+			l.ok("RemoveVolume", l.next.RemoveVolume(l.Context(), l.id, "home-1"))
+			l.seed("home-2")
+			l.settle()
+		},
+	}, {
+		name: "restores what is restored", folders: true,
+		before: empty, late: restores,
+		meanwhile: func(l *lateHome) { l.restore("op", "home-1", "key") },
+	}, {
+		name:   "restores what is restored and settled, and its job removed",
+		before: empty, late: restores,
+		meanwhile: func(l *lateHome) {
+			job := l.restore("op", "home-1", "key")
+			l.settle()
+			l.ok("RemoveJob", l.next.RemoveJob(l.Context(), job.ID))
+		},
+	}, {
+		name:   "restores what is given up and seeded",
+		before: empty, late: restores,
+		meanwhile: func(l *lateHome) {
+			jobs, err := l.next.Jobs(l.Context())
+			l.ok("Jobs", err)
+			for _, j := range jobs {
+				if j.Workspace == l.id {
+					l.ok("RemoveJob", l.next.RemoveJob(l.Context(), j.ID))
+				}
+			}
+			l.seed("home-1")
+			l.settle()
+		},
+	}, {
+		name:      "seeds what is seeded",
+		before:    func(l *lateHome) {},
+		late:      func(ctx context.Context, l *lateHome) error { return l.old.CreateVolume(ctx, l.volume("home-1"), nil) },
+		meanwhile: func(l *lateHome) { l.seed("home-1"); l.settle() },
+	}, {
+		name: "seeds again what is seeded by now", folders: true,
+		before: func(l *lateHome) {
+			hands{r: l.next, storage: l.storage}.halfSeed(l.T, l.volume("home-1"))
+		},
+		late:      func(ctx context.Context, l *lateHome) error { return l.old.CreateVolume(ctx, l.volume("home-1"), nil) },
+		meanwhile: func(l *lateHome) { l.seed("home-1"); l.settle() },
+	}, {
+		name:   "removes the job that has restored the home",
+		before: func(l *lateHome) { empty(l); l.old2 = l.runJob(l.next, l.restoring("op", "home-1", "key", "kept")) },
+		late:   func(ctx context.Context, l *lateHome) error { return l.old.RemoveJob(ctx, l.old2.ID) },
+		meanwhile: func(l *lateHome) {
+			l.ok("MarkRestored", l.next.MarkRestored(l.Context(), l.id, "home-1", "key"))
+			l.claim = "home-1"
+			l.settle()
+		},
+	}, {
+		name:   "settles a home that is archived and restored",
+		before: func(l *lateHome) { l.seed("home-1") },
+		late:   func(ctx context.Context, l *lateHome) error { return l.old.SettleVolume(ctx, l.id, "home-1") },
+		meanwhile: func(l *lateHome) {
+			l.ok("RemoveVolume", l.next.RemoveVolume(l.Context(), l.id, "home-1"))
+			l.restore("op", "home-2", "key")
+		},
+	}, {
+		name: "marks what another job restores just now", folders: true,
+		before: func(l *lateHome) { empty(l); l.old2 = l.runJob(l.next, l.restoring("op-1", "home-1", "key", "first")) },
+		late:   func(ctx context.Context, l *lateHome) error { return l.old.MarkRestored(ctx, l.id, "home-1", "key") },
+		meanwhile: func(l *lateHome) {
+			l.ok("RemoveJob", l.next.RemoveJob(l.Context(), l.old2.ID))
+			jobs, err := l.next.Jobs(l.Context())
+			l.ok("Jobs", err)
+			if slices.ContainsFunc(jobs, func(j runtime.Job) bool { return j.Workspace == l.id }) {
+				return // it was marked already
+			}
+			spec := l.restoring("op-2", "home-1", "key", "kept")
+			spec.Input = []byte("wipe\nwait go\nwrite content kept\nexit 0\n")
+			_, err = l.next.StartJob(l.Context(), spec)
+			l.ok("StartJob", err)
+		},
+		after: func(l *lateHome) {
+			jobs, err := l.next.Jobs(l.Context())
+			l.ok("Jobs", err)
+			i := slices.IndexFunc(jobs, func(j runtime.Job) bool { return j.Workspace == l.id })
+			l.claim = "home-1"
+			if i < 0 || jobs[i].Claim == "op-1" {
+				if v := l.listed(); v.Marker != "key" {
+					l.Fatalf("volume = %+v", v)
+				}
+				return
+			}
+			if v := l.listed(); v.Marker != "" || v.Seeded {
+				l.Fatalf("a home that is being filled is listed as %+v", v)
+			}
+			putFile(l.T, l.objects, "go")
+			code, err := l.next.FollowJob(l.Context(), jobs[i].ID, func([]byte) {})
+			if err != nil || code != 0 {
+				l.Fatalf("FollowJob = %d, %v", code, err)
+			}
+			l.ok("MarkRestored", l.next.MarkRestored(l.Context(), l.id, "home-1", "key"))
+			l.alive()
+		},
+	}}
+}
+
+func TestLateLeader(t *testing.T) {
+	t.Parallel()
+	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
+		for _, tc := range lateCases() {
+			if storage == workspace.StorageLocalDir && !tc.folders {
+				continue
+			}
+			t.Run(storage+"/"+tc.name, func(t *testing.T) {
+				t.Parallel()
+				e := newEngine(t)
+				next := newRuntime(t, nil)
+				old := newRuntime(t, func(c *Config) {
+					c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
+				})
+				if _, err := old.Jobs(t.Context()); err != nil { // the first request asks for more than that
+					t.Fatal(err)
+				}
+				for n := 1; runLate(t, tc, e, old, next, storage, n); n++ {
+					if n > 60 {
+						t.Fatal("the call has no end")
+					}
+				}
+			})
+		}
+	}
+}
+
+// runLate stops the call before its nth request; it reports false if the call
+// does not have so many.
+func runLate(t *testing.T, tc lateCase, e *engine, old, next *Runtime, storage string, n int) bool {
+	t.Helper()
+	l := &lateHome{T: t, old: old, next: next, storage: storage, id: workspace.ID(uuid.NewString()), objects: t.TempDir()}
+	tc.before(l)
+	h := e.hold(n)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- tc.late(ctx, l) }()
+	select {
+	case <-done:
+		e.fault.Store(nil)
+		t.Logf("%d requests", n-1)
+		return false
+	case <-h.reached:
+	}
+	at := fmt.Sprintf("stopped before request %d, %s", n, h.seen[n-1])
+	t.Log(at)
+	released := sync.OnceFunc(func() { close(h.release) })
+	defer released()
+	tc.meanwhile(l)
+	released()
+	err := <-done
+	e.fault.Store(nil)
+	t.Logf("%s: ended with %v", at, err)
+	if err != nil && strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
+		t.Fatalf("%s: %v", at, err)
+	}
+	if tc.after != nil {
+		tc.after(l)
+		return true
+	}
+	l.alive()
+	return true
+}
