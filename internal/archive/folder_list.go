@@ -123,6 +123,9 @@ func (s *Folder) walk(ctx context.Context, root *os.Root, dir, prefix string, vi
 	}
 	list, err := f.ReadDir(-1)
 	f.Close()
+	if err != nil && dir != "." {
+		return ignoreMissing(err) // removed since it was opened
+	}
 	if err != nil {
 		return err
 	}

@@ -448,3 +448,45 @@ func TestOpen(t *testing.T) {
 		}
 	}
 }
+
+// Folders come and go while they are listed: that is no fault of the listing.
+func TestFolderListsWhileFoldersGo(t *testing.T) {
+	t.Parallel()
+	s := NewFolder(t.TempDir())
+	check(t, s.Check(t.Context()))
+	put(t, s, "stays/x", []byte("x"))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 60 {
+			key := fmt.Sprintf("goes/%d/x", i%7)
+			if _, err := s.Put(t.Context(), key, strings.NewReader("x")); err != nil {
+				t.Error(err)
+				return
+			}
+			if err := s.Delete(t.Context(), key); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	for listing := true; listing; {
+		select {
+		case <-done:
+			listing = false
+		default:
+		}
+		stays := 0
+		for o, err := range s.List(t.Context(), "") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if o.Key == "stays/x" {
+				stays++
+			}
+		}
+		if stays != 1 {
+			t.Fatalf("listed %d times", stays)
+		}
+	}
+}

@@ -189,6 +189,9 @@ func TestStoringComesIn(t *testing.T) {
 				if now := query[string](w, `SELECT archive_key FROM workspaces WHERE id = $1`, id); now != key || !w.there()[key] {
 					t.Error("the current archive is gone")
 				}
+				if query[bool](w, `SELECT missing_since IS NOT NULL FROM archives WHERE key = $1`, key) {
+					t.Error("an archive that the listing could not show counts as missing")
+				}
 			}
 	})
 }
@@ -229,6 +232,7 @@ func TestAllAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.set = gc.Settings{Delay: time.Nanosecond} // all that is not protected goes at the second look
+	w.store.noSweep = true                      // nor is an upload ever younger than that
 	const workspaces = 6
 	var ids []workspace.ID
 	for i := range workspaces {

@@ -1,0 +1,233 @@
+package gc_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/archive"
+	"codehub/internal/gc"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// What was found is kept for as long as nobody has used it, whatever is newer.
+func TestFoundStays(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *world) {
+		id := w.workspace("one")
+		w.archive(id, "old")
+		found := w.bucket.Key(id, unknownOp)
+		w.upload(id, found, "found")
+		r := w.collect(gc.Options{DryRun: true})
+		wantItem(t, r, found, gc.Found, "does not know it")
+		if n := query[int](w, `SELECT count(*) FROM archives`); n != 1 {
+			t.Errorf("%d are on record after a look", n)
+		}
+		wantItem(t, w.collect(gc.Options{}), found, gc.Found, "")
+		list, err := w.db.Archives(t.Context(), w.user, id)
+		check(t, err)
+		if len(list) != 2 || list[0].Key != found || !list[0].Found || list[0].Digest == "" || list[0].Entries != 2 || list[1].Found {
+			t.Errorf("%+v", list)
+		}
+		keys := w.generations(id, 3)
+		w.live(id)
+		for range 3 {
+			w.pass(10 * delay)
+			wantItem(t, w.collect(gc.Options{}), found, gc.Keep, "nobody has used it")
+		}
+		w.wantThere(found, keys[1], keys[2])
+	})
+}
+
+// A complete archive that the workspace has nothing newer than is kept, even
+// if what made it never came to say so.
+func TestCompleteIsKeptForWantOfBetter(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.set.Keep = 0
+	never, had := w.workspace("never"), w.workspace("had")
+	old := w.archive(had, "old")
+	w.live(had)
+	var keys []string
+	for _, id := range []workspace.ID{never, had} {
+		key, _ := w.claim(id)
+		w.upload(id, key, "complete")
+		keys = append(keys, key)
+		w.exec(`UPDATE workspaces SET operation = 'NONE', op_id = NULL, home_ctx = '{"state": "absent"}' WHERE id = $1`, id)
+	}
+	for range 3 {
+		r := w.collect(gc.Options{})
+		wantItem(t, r, keys[0], gc.Keep, "newer than what")
+		wantItem(t, r, keys[1], gc.Keep, "newer than what")
+		w.pass(delay)
+	}
+	w.wantThere(append(keys, old)...)
+	// Once there is something newer it is what it is.
+	newer := w.generations(had, 1)
+	w.collect(gc.Options{})
+	w.pass(delay)
+	w.collect(gc.Options{})
+	w.wantThere(keys[0], newer[0])
+}
+
+// Whoever is changing the workspace right now is waited for.
+func TestWaitsForWhoHoldsTheWorkspace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.set.Keep = 0
+	id := w.workspace("one")
+	keys := w.generations(id, 2)
+	w.collect(gc.Options{})
+	w.pass(delay)
+	tx, err := w.raw.Begin(t.Context())
+	check(t, err)
+	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+	_, err = tx.Exec(t.Context(), `UPDATE workspaces SET archive_key = $2 WHERE id = $1`, id, keys[0])
+	check(t, err)
+	done := make(chan *gc.Report, 1)
+	go func() {
+		r, err := w.tryCollect(gc.Options{})
+		if err != nil {
+			t.Error(err)
+		}
+		done <- r
+	}()
+	for len(done) == 0 && !query[bool](w, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`) {
+		time.Sleep(time.Millisecond)
+	}
+	check(t, tx.Commit(t.Context()))
+	wantItem(t, <-done, keys[0], gc.Keep, "current")
+	w.wantThere(keys...)
+}
+
+// One collection at a time, whoever begins it.
+func TestOneAtATime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	other := postgres.NewController(connect(t, w.dsn))
+	check(t, postgres.NewCollector(other).Lock(t.Context()))
+	if _, err := w.tryCollect(gc.Options{}); !errors.Is(err, postgres.ErrCollecting) {
+		t.Error(err)
+	}
+	w.collect(gc.Options{DryRun: true}) // to look is free
+	check(t, postgres.NewCollector(other).Unlock(t.Context()))
+	w.collect(gc.Options{})
+	w.collect(gc.Options{}) // and the lock was given up
+}
+
+// While it leads a server collects, soon after the begin and then again, and
+// lets deleted workspaces go without waiting for that.
+func TestRunner(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.set = gc.Settings{Delay: time.Millisecond, DeleteGrace: time.Millisecond}
+	id, deleted := w.workspace("one"), w.workspace("deleted")
+	keys := w.generations(id, 2)
+	w.archive(deleted, "deleted")
+	w.delete(deleted)
+	cfg := gc.RunnerConfig{Config: w.config(), First: time.Hour, Every: 10 * time.Millisecond, Glance: 10 * time.Millisecond}
+	var logged atomic.Int64
+	cfg.Log = slog.New(slog.NewTextHandler(writer(func() { logged.Add(1) }), &slog.HandlerOptions{Level: slog.LevelError}))
+	runner := gc.NewRunner(cfg)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	// A session of its own: the end of the term may cut it off.
+	session := postgres.NewController(connect(t, w.dsn))
+	go func() { ended <- runner.Run(ctx, session) }()
+	eventually(t, "the deleted one is let go", func() bool {
+		return query[bool](w, `SELECT archive_key IS NULL FROM workspaces WHERE id = $1`, deleted)
+	})
+	eventually(t, "what was replaced goes", func() bool { return len(w.there()) == 1 })
+	w.wantThere(keys[1])
+	eventually(t, "it says so", func() bool {
+		s := runner.Status()
+		return s.Removed >= 2 && s.RemovedBytes > 0 && s.Err == "" && s.Counts[gc.Keep] == 1 && !s.At.IsZero()
+	})
+	// What fails is told once, and tried again.
+	w.exec(`ALTER TABLE gc_state RENAME TO away`)
+	eventually(t, "it fails", func() bool { return runner.Status().Err != "" })
+	before := logged.Load()
+	w.exec(`ALTER TABLE away RENAME TO gc_state`)
+	eventually(t, "it goes on", func() bool { return runner.Status().Err == "" })
+	if before < 1 || before > 4 {
+		t.Errorf("said %d times", before)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+type writer func()
+
+func (w writer) Write(b []byte) (int, error) { w(); return len(b), nil }
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
+}
+
+// A collection that is stopped in the middle has marked what it began with, and
+// the next one goes on.
+func TestStopped(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.set.Keep = 0
+	id := w.workspace("one")
+	keys := w.generations(id, 2)
+	w.collect(gc.Options{})
+	w.pass(delay)
+	for at := 1; ; at++ {
+		session := postgres.NewController(connect(t, w.dsn))
+		ctx, stop := context.WithCancel(t.Context())
+		s := &interrupted{Session: session, at: at, before: stop}
+		_, err := gc.Collect(ctx, w.config(), s, gc.Options{})
+		stop()
+		if s.uses < at {
+			check(t, err)
+			break
+		}
+		if there := w.there(); !there[keys[1]] {
+			t.Fatal("the current archive is gone")
+		}
+		// The session's end gives up its lock.
+		check(t, session.Do(t.Context(), func(ctx context.Context, conn *pgx.Conn) error { return conn.Close(ctx) }))
+		w.exec(`UPDATE gc_state SET restored_at = restored_at - interval '9 h'`) // crashes between two marks
+	}
+	w.collect(gc.Options{})
+	w.pass(delay)
+	w.collect(gc.Options{})
+	w.wantThere(keys[1])
+}
+
+// Half of an archive that is being removed is left by a crash: it is nobody's
+// archive, and the next collection removes the rest.
+func TestHalfRemoved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.set.Keep = 0
+	id := w.workspace("one")
+	keys := w.generations(id, 2)
+	w.collect(gc.Options{})
+	w.pass(delay)
+	w.store.deleteFails = func(key string) bool { return key == keys[0] } // its .meta goes first
+	w.collect(gc.Options{})
+	if _, err := w.bucket.Meta(t.Context(), keys[0]); !errors.Is(err, archive.ErrNotFound) {
+		t.Error(err)
+	}
+	w.store.deleteFails = nil
+	w.collect(gc.Options{})
+	if _, err := w.bucket.Stat(t.Context(), keys[0]); !errors.Is(err, archive.ErrNotFound) {
+		t.Error(err)
+	}
+	w.wantThere(keys[1])
+}
