@@ -121,8 +121,8 @@ func TestBucketRefuses(t *testing.T) {
 		// An engine that does not answer is asked again soon.
 		w = newWork(archivingRow, func() {}, w)
 		w.end(runtime.ErrUnreachable)
-		if w.again.Sub(time.Now()) != rerun {
-			t.Errorf("waits %v", w.again.Sub(time.Now()))
+		if time.Until(w.again) != rerun {
+			t.Errorf("waits %v", time.Until(w.again))
 		}
 	})
 }

@@ -29,6 +29,12 @@ type world struct {
 	maxOps int
 	accept bool // AcceptVolumeLoss
 
+	archives *archives // nil: none are kept; see withArchives
+	minFree  float64
+	maxJobs  int
+	step     func(id workspace.ID, step string)
+	gates    []*gate
+
 	lookWithin, choreWithin time.Duration
 	wishes                  reconcile.Wishes
 	wrap                    func(*postgres.Controller) reconcile.Rows
@@ -67,7 +73,12 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 }
 
 func (w *world) controller() *reconcile.Controller {
+	var kept reconcile.Archives
+	if w.archives != nil {
+		kept = w.archives
+	}
 	return reconcile.New(reconcile.Config{
+		Archives: kept, MinFree: w.minFree, MaxJobs: w.maxJobs, Step: w.step,
 		Runtime: w.fake, Wishes: w.wishes, Routes: w, Policy: w.policy, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
 		IdleInterval: 20 * time.Millisecond, ActiveInterval: 10 * time.Millisecond, ActiveFor: time.Second,
 		MaxOperations: w.maxOps, StopGrace: time.Second, AcceptVolumeLoss: w.accept,
@@ -78,11 +89,17 @@ func (w *world) controller() *reconcile.Controller {
 // lead runs a controller until the test, or the returned function, ends it.
 func (w *world) lead() (stop func()) {
 	w.Helper()
+	_, stop = w.leads()
+	return stop
+}
+
+func (w *world) leads() (c *reconcile.Controller, stop func()) {
+	w.Helper()
 	conn, err := pgx.Connect(w.Context(), w.dsn)
 	if err != nil {
 		w.Fatal(err)
 	}
-	c := w.controller()
+	c = w.controller()
 	ctx, cancel := context.WithCancel(w.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx, w.wrap(postgres.NewController(conn))) }()
@@ -98,8 +115,13 @@ func (w *world) lead() (stop func()) {
 			_ = conn.Close(cctx)
 		})
 	}
-	w.Cleanup(stop)
-	return stop
+	w.Cleanup(func() {
+		for _, g := range w.gates {
+			g.letGo()
+		}
+		stop()
+	})
+	return c, stop
 }
 
 func (w *world) create(name string, desired workspace.DesiredState, change ...func(*postgres.NewWorkspace)) workspace.ID {

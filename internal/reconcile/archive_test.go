@@ -1,0 +1,364 @@
+package reconcile_test
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/reconcile"
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/runtimetest"
+	"codehub/internal/workspace"
+)
+
+// An archived workspace is an object and no volume, and comes back as it was,
+// again and again, each time from an archive of its own.
+func TestArchiveAndRestore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	w.lead()
+	id := w.filled("one", "work")
+	first := w.row(id).Home.Claim
+	w.want(id, workspace.DesiredStandby, false)
+	w.awaitPhase(id, workspace.PhaseStandby)
+	home, _ := w.fake.Home(id)
+
+	before := w.archived(id)
+	if before.ArchiveDigest == "" || before.ArchiveSize == 0 || before.ArchiveEntries != int64(len(home)) {
+		t.Errorf("the row says %q, %d bytes, %d entries of %d", before.ArchiveDigest, before.ArchiveSize, before.ArchiveEntries, len(home))
+	}
+	w.awaitNoJobs(id)
+	w.want(id, workspace.DesiredStandby, false)
+	ws := w.awaitPhase(id, workspace.PhaseStandby)
+	if ws.Home.Claim == first || ws.Home.Marker != before.ArchiveKey || ws.ArchiveKey != before.ArchiveKey {
+		t.Errorf("restored: %+v, key %s", ws.Home, ws.ArchiveKey)
+	}
+	restored, _ := w.fake.Home(id)
+	if d := cmp.Diff(home, restored); d != "" {
+		t.Error(d)
+	}
+	w.opened(id, "work")
+	w.write(id, "more work")
+	after := w.archived(id)
+	if after.ArchiveKey == before.ArchiveKey {
+		t.Error("another archive by the same name")
+	}
+	w.opened(id, "more work")
+
+	list, err := w.db.Archives(t.Context(), w.owner, id)
+	if err != nil || len(list) != 2 || list[0].Key != after.ArchiveKey || list[1].Key != before.ArchiveKey {
+		t.Errorf("generations: %+v, %v", list, err)
+	}
+}
+
+// What is archived before it ever had a home gets one as a new workspace does.
+func TestArchiveOfNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	w.lead()
+	id := w.create("one", workspace.DesiredArchived)
+	ws := w.awaitPhase(id, workspace.PhaseArchived)
+	w.isArchived(ws)
+	if ws.ArchiveEntries != 0 || w.fake.Calls("StartJob") != 0 {
+		t.Errorf("%d entries, %d jobs", ws.ArchiveEntries, w.fake.Calls("StartJob"))
+	}
+	w.want(id, workspace.DesiredRunning, false)
+	ws = w.awaitPhase(id, workspace.PhaseRunning)
+	home, _ := w.fake.Home(id)
+	if d := cmp.Diff(runtimetest.DefaultHome(), home); d != "" {
+		t.Error(d)
+	}
+	if ws.Home.Marker != ws.ArchiveKey {
+		t.Errorf("%+v, %s", ws.Home, ws.ArchiveKey)
+	}
+	w.write(id, "work")
+	w.archived(id)
+	w.opened(id, "work")
+}
+
+// A home that is being archived says how far that is.
+func TestProgressOfAnArchive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	g := w.gate("archive.verified")
+	w.step = g.hold
+	w.lead()
+	id := w.filled("one", "work")
+	w.want(id, workspace.DesiredArchived, false)
+	w.reached(g)
+	ws := w.await(id, "with progress", func(ws workspace.Workspace) bool { return ws.Progress != nil })
+	if p := ws.Progress; p.Step != runtime.StepVerifying || p.Done == 0 || p.Done != p.Total || p.Entries == 0 || p.Entries != p.EntriesTotal {
+		t.Errorf("%+v", p)
+	}
+	g.letGo()
+	if ws = w.awaitPhase(id, workspace.PhaseArchived); ws.Progress != nil {
+		t.Errorf("nothing is under way, and %+v", ws.Progress)
+	}
+}
+
+// Every step that Config.Step is said to be told of is passed, in this order.
+func TestSteps(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	var mu sync.Mutex
+	var passed []string
+	w.step = func(_ workspace.ID, step string) {
+		mu.Lock()
+		defer mu.Unlock()
+		passed = append(passed, step)
+	}
+	w.lead()
+	id := w.filled("one", "work")
+	w.archived(id)
+	nothing := w.create("nothing", workspace.DesiredArchived)
+	w.awaitPhase(nothing, workspace.PhaseArchived)
+	w.opened(id, "work")
+	mu.Lock()
+	defer mu.Unlock()
+	if d := cmp.Diff(reconcile.Steps(), passed); d != "" {
+		t.Error(d)
+	}
+}
+
+// The server ends at any step of any of it, and its next start goes on.
+func TestArchiveTakenUpAtEveryStep(t *testing.T) {
+	t.Parallel()
+	for _, at := range reconcile.Steps() {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, withArchives)
+			g := w.gate(at)
+			w.step = g.hold
+			stop := w.lead()
+			crash := func() {
+				t.Helper()
+				w.reached(g)
+				time.AfterFunc(10*time.Millisecond, func() { g.letGo() }) // it has no more to say by then
+				stop()
+				w.lead()
+			}
+			id := w.filled("one", "work")
+			if at[:5] == "empty" {
+				id = w.create("nothing", workspace.DesiredArchived)
+				crash()
+				w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
+				return
+			}
+			w.want(id, workspace.DesiredArchived, false)
+			if at[:7] == "archive" {
+				crash()
+			}
+			w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
+			w.want(id, workspace.DesiredRunning, false)
+			if at[:7] == "restore" {
+				crash()
+			}
+			if ws := w.awaitPhase(id, workspace.PhaseRunning); ws.ErrorCount != 0 {
+				t.Errorf("the crash counted as %d failures", ws.ErrorCount)
+			}
+			w.expect(id, "work")
+			if len(w.keys(id)) != 1 {
+				t.Errorf("archives: %v", w.keys(id))
+			}
+		})
+	}
+}
+
+// The storage job is killed, or removed, at any step.
+func TestStorageJobEndsAtEveryStep(t *testing.T) {
+	t.Parallel()
+	for _, end := range []string{"killed", "removed"} {
+		for _, at := range []string{"archive.job-started", "archive.job-done", "archive.verified", "archive.stored", "restore.job-started", "restore.job-done", "restore.marked"} {
+			t.Run(at+" "+end, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, withArchives)
+				var once sync.Once
+				w.step = func(id workspace.ID, step string) {
+					if step != at {
+						return
+					}
+					once.Do(func() {
+						jobs, err := w.fake.Jobs(t.Context())
+						if err != nil || len(jobs) != 1 {
+							t.Errorf("jobs: %+v, %v", jobs, err)
+						}
+						for _, j := range jobs {
+							if end == "killed" {
+								w.fake.EndJob(j.ID)
+							} else if err := w.fake.RemoveJob(t.Context(), j.ID); err != nil {
+								t.Error(err)
+							}
+						}
+					})
+				}
+				w.lead()
+				id := w.filled("one", "work")
+				w.archived(id)
+				w.opened(id, "work")
+			})
+		}
+	}
+}
+
+// A start need not wait until a large home is packed.
+func TestArchivesHaveALaneOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives, func(w *world) { w.maxOps, w.maxJobs = 1, 1 })
+	g := w.gate("archive.job-done")
+	var third workspace.ID
+	w.step = func(id workspace.ID, step string) {
+		if id != third {
+			g.hold(id, step)
+		}
+	}
+	third = w.create("third", workspace.DesiredRunning)
+	w.lead()
+	w.awaitPhase(third, workspace.PhaseRunning)
+	w.archived(third)
+	large, other := w.filled("large", "work"), w.filled("other", "other work")
+	w.want(large, workspace.DesiredArchived, false)
+	w.want(other, workspace.DesiredArchived, false)
+	w.reached(g)
+	w.want(third, workspace.DesiredRunning, false)
+	w.awaitPhase(third, workspace.PhaseRunning)
+	w.awaitPhase(w.create("new", workspace.DesiredRunning), workspace.PhaseRunning)
+	archiving := 0
+	for _, id := range []workspace.ID{large, other} {
+		if w.row(id).Operation == workspace.OpArchiving {
+			archiving++
+		}
+	}
+	if archiving != 1 {
+		t.Errorf("%d archives at once", archiving)
+	}
+	g.letGo()
+	for _, id := range []workspace.ID{large, other} {
+		w.awaitPhase(id, workspace.PhaseArchived)
+	}
+}
+
+// A job that nobody works with any more is removed: of an operation that was
+// cancelled at once, of a workspace that the database does not have after a
+// while. The one that a home was restored by is left alone.
+func TestJobsThatNobodyNeeds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	g := w.gate("archive.job-started")
+	w.step = g.hold
+	stop := w.lead()
+	id := w.filled("one", "work")
+	w.want(id, workspace.DesiredArchived, false)
+	w.reached(g)
+	if _, err := w.db.RequestCancel(t.Context(), w.owner, id); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitNoJobs(id) // while the executor has not ended yet
+	g.letGo()
+	w.awaitPhase(id, workspace.PhaseStandby)
+	w.opened(id, "work")
+
+	gone := w.filled("gone", "work")
+	w.archived(gone)
+	w.opened(gone, "work")
+	w.want(gone, workspace.DesiredStandby, false)
+	claim := w.awaitPhase(gone, workspace.PhaseStandby).Home.Claim
+	asked := w.fake.Calls("RemoveJob")
+	w.awaitCalls("Jobs", w.fake.Calls("Jobs")+10)
+	if n := w.fake.Calls("RemoveJob") - asked; n > 1 {
+		t.Errorf("a job that holds a home was asked to go %d times", n)
+	}
+	stop()
+	w.fake.SetJob(nil)
+	_, err := w.fake.StartJob(t.Context(), runtime.JobSpec{
+		Workspace: gone, Claim: "c", Kind: runtime.JobArchive, Storage: workspace.StorageDockerVolume, VolumeClaim: claim, Key: "k",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(t.Context(), w.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), `DELETE FROM workspaces WHERE id = $1`, gone); err != nil {
+		t.Fatal(err)
+	}
+	w.lead()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		jobs, err := w.fake.Jobs(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(jobs, func(j runtime.Job) bool { return j.Workspace == gone && j.Kind == runtime.JobArchive }) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the job that nobody owns stays: %+v", jobs)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if _, ok := w.fake.Home(gone); !ok {
+		t.Error("a home that nobody owns was removed")
+	}
+}
+
+// Too little space: nothing is started or restored, what is packed goes on,
+// and everybody is told.
+func TestLittleSpace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives, func(w *world) { w.minFree = 0.05 })
+	c, _ := w.leads()
+	id, packed := w.filled("one", "work"), w.filled("two", "work")
+	w.archived(id)
+	w.fake.SetDisks(runtime.Disk{Name: "the homes", Free: 4, Total: 100})
+	w.awaitStatus(c, "the homes: 4.0 %", func(s reconcile.Status) string { return s.Disk })
+	w.want(id, workspace.DesiredRunning, false)
+	fresh := w.create("three", workspace.DesiredRunning)
+	w.archived(packed)
+	w.awaitCalls("Containers", w.fake.Calls("Containers")+10)
+	for _, id := range []workspace.ID{id, fresh} {
+		if ws := w.row(id); ws.Operation != workspace.OpNone || ws.ErrorCount != 0 || ws.Phase != workspace.PhaseArchived && ws.Phase != workspace.PhasePending {
+			t.Errorf("%s is %s, %s", ws.Name, ws.Phase, ws.Operation)
+		}
+	}
+	w.fake.SetDisks()
+	w.awaitPhase(id, workspace.PhaseRunning)
+	w.awaitPhase(fresh, workspace.PhaseRunning)
+	w.expect(id, "work")
+	w.awaitStatus(c, "", func(s reconcile.Status) string { return s.Disk })
+}
+
+// A server that begins on a full disk does not start anything before it has
+// found that out, and one that cannot find out starts all the same.
+func TestLittleSpaceAtTheBeginning(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.minFree = 0.05 })
+	w.fake.SetDisks(runtime.Disk{Name: "the homes", Free: 4, Total: 100})
+	id := w.create("one", workspace.DesiredRunning)
+	stop := w.lead()
+	w.awaitCalls("Containers", 20)
+	if ws := w.row(id); ws.Operation != workspace.OpNone || w.fake.Calls("CreateVolume") != 0 {
+		t.Errorf("%s, %s", ws.Phase, ws.Operation)
+	}
+	stop()
+	var asked atomic.Int32
+	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
+		if op == "Disks" {
+			asked.Add(1)
+			return errNotNow
+		}
+		return nil
+	})
+	w.lead()
+	w.awaitPhase(id, workspace.PhaseRunning)
+	if asked.Load() == 0 {
+		t.Error("nobody asked")
+	}
+}

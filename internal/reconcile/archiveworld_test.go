@@ -1,0 +1,304 @@
+package reconcile_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"codehub/internal/archive"
+	"codehub/internal/bucket"
+	"codehub/internal/judge"
+	"codehub/internal/reconcile"
+	"codehub/internal/runtime"
+	"codehub/internal/storagejob"
+	"codehub/internal/workspace"
+)
+
+// archives is a real bucket in a folder, with faults.
+type archives struct {
+	*bucket.Bucket
+	folder string
+
+	mu     sync.Mutex
+	before func(ctx context.Context, op string, id workspace.ID) error // its error is the call's
+	calls  map[string]int
+}
+
+var _ reconcile.Archives = (*archives)(nil)
+
+// withArchives gives a world a bucket, and storage jobs that do what real ones
+// do.
+func withArchives(w *world) {
+	folder := w.TempDir()
+	store := archive.NewFolder(folder)
+	b, err := bucket.New(bucket.Config{
+		Store: store, Installation: uuid.NewString(), Version: "test", Folder: folder, HostFolder: folder,
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if err := b.Check(w.Context(), false); err != nil {
+		w.Fatal(err)
+	}
+	w.archives = &archives{Bucket: b, folder: folder, calls: map[string]int{}}
+	w.policy.CanArchive = true
+	w.fake.SetJob(realJob)
+}
+
+// realJob does what a storage job does, in a folder of the home's content.
+func realJob(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
+	return storagejob.Run(ctx, bytes.NewReader(spec.Input), out, storagejob.Dirs{Home: home, Object: spec.ObjectDir})
+}
+
+func (a *archives) setBefore(f func(ctx context.Context, op string, id workspace.ID) error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.before = f
+}
+
+// setDown makes the bucket unavailable.
+func (a *archives) setDown(down bool) {
+	if !down {
+		a.setBefore(nil)
+		return
+	}
+	a.setBefore(func(_ context.Context, op string, _ workspace.ID) error {
+		return fmt.Errorf("%s: connection refused: %w", op, archive.ErrUnavailable)
+	})
+}
+
+func (a *archives) enter(ctx context.Context, op string, id workspace.ID) error {
+	a.mu.Lock()
+	a.calls[op]++
+	before := a.before
+	a.mu.Unlock()
+	if before != nil {
+		return before(ctx, op, id)
+	}
+	return nil
+}
+
+func (a *archives) count(op string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.calls[op]
+}
+
+func (a *archives) Look(ctx context.Context, row workspace.Workspace) (judge.Archive, error) {
+	if err := a.enter(ctx, "Look", row.ID); err != nil {
+		return judge.ArchiveUnknown, err
+	}
+	return a.Bucket.Look(ctx, row)
+}
+
+func (a *archives) Meta(ctx context.Context, key string) (*archive.Meta, error) {
+	if err := a.enter(ctx, "Meta", workspace.ID(bucket.ParseKey(key).Workspace)); err != nil {
+		return nil, err
+	}
+	return a.Bucket.Meta(ctx, key)
+}
+
+func (a *archives) ArchiveJob(ctx context.Context, row workspace.Workspace, owner string, spec *runtime.JobSpec) error {
+	if err := a.enter(ctx, "ArchiveJob", row.ID); err != nil {
+		return err
+	}
+	return a.Bucket.ArchiveJob(ctx, row, owner, spec)
+}
+
+func (a *archives) RestoreJob(ctx context.Context, row workspace.Workspace, meta *archive.Meta, spec *runtime.JobSpec) error {
+	if err := a.enter(ctx, "RestoreJob", row.ID); err != nil {
+		return err
+	}
+	return a.Bucket.RestoreJob(ctx, row, meta, spec)
+}
+
+func (a *archives) ReadBack(ctx context.Context, key string, made archive.Stats, progress archive.Progress) (*archive.Meta, error) {
+	if err := a.enter(ctx, "ReadBack", workspace.ID(bucket.ParseKey(key).Workspace)); err != nil {
+		return nil, err
+	}
+	return a.Bucket.ReadBack(ctx, key, made, progress)
+}
+
+func (a *archives) PutEmpty(ctx context.Context, row workspace.Workspace, owner string) (*archive.Meta, error) {
+	if err := a.enter(ctx, "PutEmpty", row.ID); err != nil {
+		return nil, err
+	}
+	return a.Bucket.PutEmpty(ctx, row, owner)
+}
+
+// take moves the archive with this key away, and back with the function that
+// it returns.
+func (a *archives) take(t *testing.T, key string) (putBack func()) {
+	t.Helper()
+	from, to := filepath.Join(a.folder, key), filepath.Join(t.TempDir(), "taken")
+	if err := os.Rename(from, to); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := os.Rename(to, from); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// damage changes one byte in the middle of the archive with this key.
+func (a *archives) damage(t *testing.T, key string) {
+	t.Helper()
+	path := filepath.Join(a.folder, key)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 1
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// gate has whoever comes to one step wait there, once.
+type gate struct {
+	at      string
+	reached chan struct{} // closed when somebody has come
+	open    chan struct{} // closed to let them go on
+	once    sync.Once
+	opened  sync.Once
+}
+
+// gate makes a gate, which the end of the test opens if nothing else does.
+func (w *world) gate(at string) *gate {
+	g := &gate{at: at, reached: make(chan struct{}), open: make(chan struct{})}
+	w.gates = append(w.gates, g)
+	return g
+}
+
+// hold is a Config.Step.
+func (g *gate) hold(_ workspace.ID, step string) {
+	if step == g.at {
+		g.pass()
+	}
+}
+
+func (g *gate) pass() {
+	g.once.Do(func() {
+		close(g.reached)
+		<-g.open
+	})
+}
+
+func (g *gate) letGo() { g.opened.Do(func() { close(g.open) }) }
+
+func (w *world) reached(g *gate) {
+	w.Helper()
+	select {
+	case <-g.reached:
+	case <-time.After(20 * time.Second):
+		w.Fatalf("nobody came to %s", g.at)
+	}
+}
+
+// filled makes a workspace that runs, with something in its home.
+func (w *world) filled(name, content string) workspace.ID {
+	w.Helper()
+	id := w.create(name, workspace.DesiredRunning)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	w.write(id, content)
+	return id
+}
+
+// archived archives a workspace, and checks that it is an object and no volume.
+func (w *world) archived(id workspace.ID) workspace.Workspace {
+	w.Helper()
+	w.want(id, workspace.DesiredArchived, false)
+	ws := w.awaitPhase(id, workspace.PhaseArchived)
+	w.isArchived(ws)
+	return ws
+}
+
+func (w *world) isArchived(ws workspace.Workspace) {
+	w.Helper()
+	if _, ok := w.fake.Home(ws.ID); ok {
+		w.Error("ARCHIVED, and the volume is still there")
+	}
+	if ws.Home.State != workspace.HomeAbsent || ws.ArchiveKey != w.archives.Key(ws.ID, ws.ArchiveOpID) || ws.ErrorCount != 0 {
+		w.Errorf("archived: home %+v, key %s of %s, errors %d", ws.Home, ws.ArchiveKey, ws.ArchiveOpID, ws.ErrorCount)
+	}
+	if seen, err := w.archives.Look(w.Context(), ws); err != nil || seen != judge.ArchivePresent {
+		w.Errorf("the archive: %v, %v", seen, err)
+	}
+}
+
+// opened has a workspace started, and checks what is in its home.
+func (w *world) opened(id workspace.ID, content string) workspace.Workspace {
+	w.Helper()
+	w.want(id, workspace.DesiredRunning, false)
+	ws := w.awaitPhase(id, workspace.PhaseRunning)
+	w.expect(id, content)
+	return ws
+}
+
+// keys lists the archives of a workspace that are in the bucket, complete or
+// not.
+func (w *world) keys(id workspace.ID) []string {
+	w.Helper()
+	list, err := w.archives.List(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	var out []string
+	for _, o := range list {
+		if o.Parsed.Workspace == string(id) && o.Parsed.Kind == bucket.Home {
+			out = append(out, o.Key)
+		}
+	}
+	return out
+}
+
+// awaitNoJobs waits until no storage job is left of the workspace.
+func (w *world) awaitNoJobs(id workspace.ID) {
+	w.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		jobs, err := w.fake.Jobs(w.Context())
+		if err != nil {
+			w.Fatal(err)
+		}
+		if !slices.ContainsFunc(jobs, func(j runtime.Job) bool { return j.Workspace == id }) {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.Fatalf("jobs are left: %+v", jobs)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+var errNotNow = errors.New("not now")
+
+// awaitStatus waits until the controller says of itself what begins so, or
+// nothing.
+func (w *world) awaitStatus(c *reconcile.Controller, begins string, of func(reconcile.Status) string) {
+	w.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		said := of(c.Status())
+		if strings.HasPrefix(said, begins) && (begins != "" || said == "") {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.Fatalf("it says %q, want %q", said, begins)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
