@@ -4,12 +4,10 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"runtime"
 	"strconv"
 	"time"
 
 	"github.com/minio/minio-go/v7"
-	"golang.org/x/sync/errgroup"
 )
 
 func (s *S3) presign(ctx context.Context, method, key string, expires time.Duration, params url.Values) (string, error) {
@@ -51,22 +49,19 @@ func (s *S3) PresignUpload(ctx context.Context, key string, maxSize int64, expir
 		return nil, err
 	}
 	n := min(max((maxSize+ticket.PartSize-1)/ticket.PartSize, 1), maxParts)
-	ticket.Parts = make([]string, n)
-	var group errgroup.Group
-	signers := runtime.GOMAXPROCS(0)
-	for i := range signers { // each takes some 20 µs
-		group.Go(func() error {
-			for number := i; number < len(ticket.Parts); number += signers {
-				var err error
-				if ticket.Parts[number], err = s.presignPart(ctx, key, ticket.UploadID, number+1, expires); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
+	first, err := s.presignPart(ctx, key, ticket.UploadID, 1, expires)
+	if err != nil {
 		return nil, err
+	}
+	ticket.Parts = make([]string, n)
+	ticket.Parts[0] = first
+	signer := s.partSigner(first)
+	for i := 1; i < len(ticket.Parts); i++ {
+		if signer != nil {
+			ticket.Parts[i] = signer.sign(i + 1)
+		} else if ticket.Parts[i], err = s.presignPart(ctx, key, ticket.UploadID, i+1, expires); err != nil {
+			return nil, err
+		}
 	}
 	return ticket, nil
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -135,18 +136,22 @@ func TestWrongBucket(t *testing.T) {
 		if a != judge.ArchiveUnknown {
 			t.Errorf("Look: %v", a)
 		}
-		errs := map[string]error{}
-		_, errs["Meta"] = b.Meta(ctx, row.ArchiveKey)
-		_, errs["Stat"] = b.Stat(ctx, row.ArchiveKey)
-		_, errs["Open"] = b.Open(ctx, row.ArchiveKey, 0)
-		_, errs["List"] = b.List(ctx)
-		_, errs["ReadBack"] = b.ReadBack(ctx, row.ArchiveKey, archive.Stats{}, nil)
-		errs["Check"] = b.Check(ctx, true)
-		for what, err := range errs {
-			if !errors.Is(err, archive.ErrUnavailable) || errors.Is(err, archive.ErrNotFound) {
-				t.Errorf("%s: %v, want ErrUnavailable", what, err)
-			}
+		var all sync.WaitGroup // a bucket that is down takes a few seconds for each
+		for what, call := range map[string]func() error{
+			"Meta":     func() error { _, err := b.Meta(ctx, row.ArchiveKey); return err },
+			"Stat":     func() error { _, err := b.Stat(ctx, row.ArchiveKey); return err },
+			"Open":     func() error { _, err := b.Open(ctx, row.ArchiveKey, 0); return err },
+			"List":     func() error { _, err := b.List(ctx); return err },
+			"ReadBack": func() error { _, err := b.ReadBack(ctx, row.ArchiveKey, archive.Stats{}, nil); return err },
+			"Check":    func() error { return b.Check(ctx, true) },
+		} {
+			all.Go(func() {
+				if err := call(); !errors.Is(err, archive.ErrUnavailable) || errors.Is(err, archive.ErrNotFound) {
+					t.Errorf("%s: %v, want ErrUnavailable", what, err)
+				}
+			})
 		}
+		all.Wait()
 	}
 	t.Run("folder", func(t *testing.T) {
 		t.Parallel()

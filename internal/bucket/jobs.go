@@ -81,11 +81,13 @@ func (b *Bucket) RestoreJob(ctx context.Context, row workspace.Workspace, meta *
 }
 
 func give(spec *runtime.JobSpec, orders storagejob.Spec) error {
-	input, err := json.Marshal(orders)
-	if err != nil {
+	var input bytes.Buffer
+	e := json.NewEncoder(&input)
+	e.SetEscapeHTML(false) // of thousands of URLs
+	if err := e.Encode(orders); err != nil {
 		return fmt.Errorf("encode a job's instructions: %w", err)
 	}
-	spec.Input = input
+	spec.Input = input.Bytes()
 	return nil
 }
 

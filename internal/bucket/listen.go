@@ -13,8 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"codehub/internal/storagejob"
 )
 
@@ -24,37 +22,34 @@ const (
 	bufferSize  = 128 << 10
 )
 
-// listen serves on the socket whenever nobody else does, until ctx ends.
+// listen serves on the socket whenever nobody else does, until ctx ends. That
+// it cannot at first is an error; later on it tries again.
 func (b *Bucket) listen(ctx context.Context, server *http.Server) error {
-	if err := os.MkdirAll(b.SocketDir, 0o700); err != nil {
-		return fmt.Errorf("make folder for the bucket's socket: %w", err)
-	}
-	// The folder keeps out everybody but this user; in a job's container it is
-	// all that there is, and its root need not be this user.
-	if err := os.Chmod(b.SocketDir, 0o700); err != nil {
-		return fmt.Errorf("make folder for the bucket's socket: %w", err)
-	}
-	group, ctx := errgroup.WithContext(ctx)
+	var serving sync.WaitGroup
 	ticks := time.NewTicker(watchSocket)
 	defer ticks.Stop()
-	for {
+	for first := true; ; first = false {
 		if !listened(ctx, b.SocketDir) && ctx.Err() == nil {
 			l, err := bind(b.SocketDir)
-			if err != nil {
+			switch {
+			case err == nil:
+				serving.Go(func() {
+					if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+						b.Log.Error("storage jobs cannot reach the bucket", "err", err)
+					}
+				})
+			case first:
 				return err
+			default:
+				b.Log.Error("storage jobs cannot reach the bucket", "err", err)
 			}
-			group.Go(func() error {
-				if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-					return fmt.Errorf("serve the bucket's socket: %w", err)
-				}
-				return nil
-			})
 		}
 		select {
 		case <-ticks.C:
 		case <-ctx.Done():
 			_ = server.Close()
-			return group.Wait()
+			serving.Wait()
+			return nil
 		}
 	}
 }
@@ -80,6 +75,15 @@ func listened(ctx context.Context, dir string) bool {
 
 // bind makes the socket, in place of one that is there.
 func bind(dir string) (net.Listener, error) {
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		// The folder keeps out everybody but this user; in a job's container it
+		// is all that there is, and its root need not be this user.
+		err = os.Chmod(dir, 0o700)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make folder for the bucket's socket: %w", err)
+	}
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("bind the bucket's socket: %w", err)

@@ -106,19 +106,21 @@ func newFolder(tb testing.TB) *fixture {
 // Its relay runs.
 func newS3(tb testing.TB) *fixture {
 	tb.Helper()
-	f := newS3Stopped(tb, false)
+	return newS3On(tb, s3test.Start(tb, "the-bucket"), "some/prefix")
+}
+
+// newS3On shares a server with others.
+func newS3On(tb testing.TB, server *s3test.Server, prefix string) *fixture {
+	tb.Helper()
+	f := newS3Stopped(tb, server, prefix, false)
 	f.relay(tb)
 	return f
 }
 
-func newS3Stopped(tb testing.TB, secure bool) *fixture {
+func newS3Stopped(tb testing.TB, server *s3test.Server, prefix string, secure bool) *fixture {
 	tb.Helper()
-	server := s3test.Start(tb, "the-bucket")
 	proxy := newFaults(tb, server.Endpoint, secure)
-	store, err := archive.Open(strings.ReplaceAll(server.URL("the-bucket/some/prefix"), server.Endpoint[len("http://"):], proxy.URL[len("http://"):]))
-	if secure {
-		store, err = archive.Open("s3://the-bucket/some/prefix?path-style=true&region=us-east-1&endpoint=" + proxy.URL)
-	}
+	store, err := archive.Open("s3://the-bucket/" + prefix + "?path-style=true&region=us-east-1&endpoint=" + proxy.URL)
 	check(tb, err)
 	dir := filepath.Join(tb.TempDir(), strings.Repeat("a-long-path/", 12))
 	b, err := New(Config{
@@ -166,7 +168,7 @@ func onBoth(t *testing.T, test func(t *testing.T, f *fixture)) {
 // run runs the storage job of a spec, as its container would.
 func (f *fixture) run(ctx context.Context, tb testing.TB, spec runtime.JobSpec, home string) storagejob.Result {
 	tb.Helper()
-	dirs := storagejob.Dirs{Home: home, Bucket: f.SocketDir}
+	dirs := storagejob.Dirs{Home: home, Bucket: f.SocketDir, Backoff: 200 * time.Millisecond}
 	if f.server == nil {
 		rel, ok := strings.CutPrefix(spec.ObjectDir, hostFolder+"/")
 		if !ok || spec.BucketDir != "" {

@@ -1,6 +1,7 @@
 package storagejob
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +16,8 @@ import (
 )
 
 const (
-	// backoff is before the second of four tries.
-	backoff = 2 * time.Second
+	// backoff is such that a bucket that is restarted is back in time.
+	backoff = 3 * time.Second
 	// serverAway is how long the server, which the socket is of, may be away:
 	// it is being replaced by a newer one, say.
 	serverAway = 15 * time.Minute
@@ -25,7 +26,7 @@ const (
 // transfer moves objects through the bucket's socket.
 func (j *job) transfer() *archive.Transfer {
 	d := &dialer{dir: j.Bucket, patience: serverAway, every: time.Second}
-	return archive.NewTransferOver(d.dial, backoff)
+	return archive.NewTransferOver(d.dial, cmp.Or(j.Backoff, backoff))
 }
 
 // dialer connects to the bucket's socket and waits while nobody listens there.

@@ -19,6 +19,10 @@ type Dirs struct {
 	Home   string // the home, read-only for an archive
 	Object string // the folder of the one archive, for a folder store
 	Bucket string // the folder of the bucket's socket, for S3
+
+	// Backoff is about how long the job waits before it asks the bucket a
+	// second time; it doubles before the third and the last. 0: 3 s.
+	Backoff time.Duration
 }
 
 // errStopped is why a job ends that was told to.

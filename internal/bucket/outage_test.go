@@ -1,0 +1,344 @@
+package bucket
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"codehub/internal/archive"
+	"codehub/internal/archive/archivetest"
+	"codehub/internal/archive/s3test"
+	"codehub/internal/judge"
+	"codehub/internal/runtime"
+	"codehub/internal/storagejob"
+)
+
+// started runs a job beside the test.
+func (f *fixture) started(t *testing.T, spec runtime.JobSpec, home string) <-chan storagejob.Result {
+	result := make(chan storagejob.Result, 1)
+	go func() { result <- f.run(t.Context(), t, spec, home) }()
+	return result
+}
+
+// The server is away in the middle of a job, for a while, and the job goes on.
+func TestServerAway(t *testing.T) {
+	t.Parallel()
+	f := newS3Stopped(t, s3test.Start(t, "the-bucket"), "some/prefix", false)
+	stop := f.relay(t)
+	home, restored := homeOf(t, 80<<20), t.TempDir()
+	before := archivetest.Snapshot(t, home)
+
+	// While it uploads: the third part meets nobody.
+	row := newRow()
+	spec := f.archiveJob(t, row)
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	var n atomic.Int32
+	f.proxy.on(func(w http.ResponseWriter, r *http.Request) bool {
+		if isPart(r) && n.Add(1) == 3 {
+			close(reached)
+			<-goOn
+		}
+		return false
+	})
+	result := f.started(t, spec, home)
+	<-reached
+	stop()
+	close(goOn)
+	if listened(t.Context(), f.SocketDir) {
+		t.Fatal("the relay still listens")
+	}
+	time.Sleep(100 * time.Millisecond) // the job may notice
+	stop = f.relay(t)
+	made := <-result
+	if made.Error != nil {
+		t.Fatalf("%+v", made.Error)
+	}
+	row.ArchiveKey = f.Key(row.ID, row.OpID)
+	_, err := f.ReadBack(t.Context(), row.ArchiveKey, made.Stats, nil)
+	check(t, err)
+
+	// While it downloads, in the middle of the object.
+	reached = make(chan struct{})
+	goOn = make(chan struct{})
+	n.Store(0)
+	f.proxy.on(func(w http.ResponseWriter, r *http.Request) bool {
+		if n.Add(1) == 1 {
+			f.proxy.next.ServeHTTP(&stopping{ResponseWriter: w, left: 20 << 20, reached: reached, goOn: goOn}, r)
+			return true
+		}
+		return false
+	})
+	spec = f.restoreJob(t, row)
+	n.Store(0)
+	result = f.started(t, spec, restored)
+	<-reached
+	stop()
+	close(goOn)
+	f.relay(t)
+	if r := <-result; r.Error != nil {
+		t.Fatalf("%+v", r.Error)
+	}
+	if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
+		t.Errorf("the home came back different:\n%s", diff)
+	}
+	requests := f.proxy.requests()
+	if last := requests[len(requests)-1]; last.Header.Get("Range") == "" || last.Header.Get("If-Match") == "" {
+		t.Errorf("the download began anew: %v", last.Header)
+	}
+}
+
+// stopping stops in the middle of an answer.
+type stopping struct {
+	http.ResponseWriter
+	left    int
+	reached chan struct{}
+	goOn    chan struct{}
+}
+
+func (s *stopping) Write(p []byte) (int, error) {
+	if s.left > 0 && s.left <= len(p) {
+		close(s.reached)
+		<-s.goOn
+	}
+	s.left -= len(p)
+	return s.ResponseWriter.Write(p)
+}
+
+func (s *stopping) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+// Faults that pass are nobody's concern.
+func TestPassingFaults(t *testing.T) {
+	t.Parallel()
+	f := newS3(t)
+	var n atomic.Int32
+	f.proxy.on(func(w http.ResponseWriter, r *http.Request) bool {
+		switch k := n.Add(1); {
+		case k%3 == 1:
+			return answer(w, r, http.StatusInternalServerError, "InternalError")
+		case k%7 == 2:
+			_, _ = io.CopyN(io.Discard, r.Body, 1000)
+			panic(http.ErrAbortHandler) // cut in the middle
+		}
+		return false
+	})
+	home, restored := homeOf(t, 60<<20), t.TempDir()
+	before := archivetest.Snapshot(t, home)
+	row := newRow()
+	spec := f.archiveJob(t, row)
+	made := f.run(t.Context(), t, spec, home)
+	if made.Error != nil {
+		t.Fatalf("%+v", made.Error)
+	}
+	f.proxy.on(func(w http.ResponseWriter, r *http.Request) bool {
+		if n.Add(1)%2 == 0 {
+			f.proxy.next.ServeHTTP(&cutting{w, 15 << 20}, r)
+			return true
+		}
+		return false
+	})
+	row.ArchiveKey = f.Key(row.ID, row.OpID)
+	_, err := f.ReadBack(t.Context(), row.ArchiveKey, made.Stats, nil)
+	check(t, err)
+	if result := f.run(t.Context(), t, f.restoreJob(t, row), restored); result.Error != nil {
+		t.Fatalf("%+v", result.Error)
+	}
+	if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
+		t.Errorf("the home came back different:\n%s", diff)
+	}
+}
+
+// cutting ends a connection in the middle of an answer.
+type cutting struct {
+	http.ResponseWriter
+	left int
+}
+
+func (c *cutting) Write(p []byte) (int, error) {
+	if c.left -= len(p); c.left < 0 {
+		panic(http.ErrAbortHandler)
+	}
+	return c.ResponseWriter.Write(p)
+}
+
+func (c *cutting) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+// A bucket that stays bad at any call is told as Unavailable, and nothing in it
+// looks like an archive; the home that was there stays.
+func TestBucketFails(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t, "the-bucket")
+	refuse := func(status int, code string) func(w http.ResponseWriter, r *http.Request) bool {
+		return func(w http.ResponseWriter, r *http.Request) bool { return answer(w, r, status, code) }
+	}
+	when := func(which func(r *http.Request) bool, what func(w http.ResponseWriter, r *http.Request) bool) func(w http.ResponseWriter, r *http.Request) bool {
+		return func(w http.ResponseWriter, r *http.Request) bool { return which(r) && what(w, r) }
+	}
+	isMeta := func(r *http.Request) bool { return r.Method == http.MethodPut && filepath.Ext(r.URL.Path) == ".meta" }
+	isComplete := func(r *http.Request) bool { return r.Method == http.MethodPost }
+	isGet := func(r *http.Request) bool { return r.Method == http.MethodGet }
+	cut := func(w http.ResponseWriter, r *http.Request) bool { panic(http.ErrAbortHandler) }
+	// They mostly wait: all at once, whatever the number of cores.
+	var all sync.WaitGroup
+	defer all.Wait()
+	at := func(name string, test func(t *testing.T, f *fixture)) {
+		all.Go(func() {
+			t.Run(name, func(t *testing.T) { test(t, newS3On(t, server, strings.ReplaceAll(name, " ", "-"))) })
+		})
+	}
+	for name, fault := range map[string]func(w http.ResponseWriter, r *http.Request) bool{
+		"parts 500":     when(isPart, refuse(500, "InternalError")),
+		"parts 403":     when(isPart, refuse(403, "AccessDenied")),
+		"parts cut":     when(isPart, cut),
+		"full":          when(isPart, refuse(507, "XMinioStorageFull")),
+		"complete 503":  when(isComplete, refuse(503, "SlowDown")),
+		"complete gone": when(isComplete, refuse(404, "NoSuchUpload")),
+		"complete lies": when(isComplete, refuse(200, "InternalError")),
+		"meta 500":      when(isMeta, refuse(500, "InternalError")),
+		"meta 403":      when(isMeta, refuse(403, "ExpiredToken")),
+	} {
+		at(name, func(t *testing.T, f *fixture) {
+			row := newRow()
+			spec := f.archiveJob(t, row)
+			f.proxy.on(fault)
+			result := f.run(t.Context(), t, spec, homeOf(t, 20<<20))
+			if result.Error == nil || result.Error.Kind != storagejob.Unavailable {
+				t.Errorf("the job ended with %+v", result.Error)
+			}
+			f.proxy.on(nil)
+			row.ArchiveKey = f.Key(row.ID, row.OpID)
+			if a, err := f.Look(t.Context(), row); a != judge.ArchiveMissing || err != nil {
+				t.Errorf("Look: %v, %v", a, err)
+			}
+			// What it leaves is for the sweep, or it swept it itself.
+			_, err := f.AbortIncomplete(t.Context(), 0, nil)
+			check(t, err)
+			check(t, f.Delete(t.Context(), row.ArchiveKey))
+			if list, err := f.List(t.Context()); err != nil || len(list) > 0 {
+				t.Errorf("left: %v, %v", list, err)
+			}
+		})
+	}
+	for name, fault := range map[string]func(w http.ResponseWriter, r *http.Request) bool{
+		"get 500": when(isGet, refuse(500, "InternalError")),
+		"get 403": when(isGet, refuse(403, "AccessDenied")),
+		"get 404": when(isGet, refuse(404, "NoSuchBucket")),
+		"get cut": when(isGet, cut),
+	} {
+		at(name, func(t *testing.T, f *fixture) {
+			row := f.archived(t, homeOf(t, 1<<20))
+			spec := f.restoreJob(t, row)
+			f.proxy.on(fault)
+			restored := homeOf(t, 100)
+			result := f.run(t.Context(), t, spec, restored)
+			if result.Error == nil || result.Error.Kind != storagejob.Unavailable {
+				t.Errorf("the job ended with %+v", result.Error)
+			}
+			if _, err := os.Stat(filepath.Join(restored, "file")); err != nil {
+				t.Errorf("for nothing the home was cleared: %v", err)
+			}
+		})
+	}
+	at("get gone", func(t *testing.T, f *fixture) {
+		row := f.archived(t, homeOf(t, 1<<20))
+		spec := f.restoreJob(t, row)
+		check(t, f.Store.Delete(t.Context(), row.ArchiveKey))
+		result := f.run(t.Context(), t, spec, t.TempDir())
+		if result.Error == nil || result.Error.Kind != storagejob.NotFound {
+			t.Errorf("the job ended with %+v", result.Error)
+		}
+	})
+	at("damaged", func(t *testing.T, f *fixture) {
+		row := f.archived(t, homeOf(t, 1<<20))
+		spec := f.restoreJob(t, row)
+		f.put(t, row.ArchiveKey, randomBytes(int(row.ArchiveSize)))
+		result := f.run(t.Context(), t, spec, t.TempDir())
+		if result.Error == nil || result.Error.Kind != storagejob.Corrupted {
+			t.Errorf("the job ended with %+v", result.Error)
+		}
+	})
+	at("down", func(t *testing.T, f *fixture) {
+		row := newRow()
+		spec := f.archiveJob(t, row)
+		f.proxy.Close()
+		result := f.run(t.Context(), t, spec, homeOf(t, 1<<20))
+		if result.Error == nil || result.Error.Kind != storagejob.Unavailable {
+			t.Errorf("the job ended with %+v", result.Error)
+		}
+	})
+}
+
+// A slow bucket is waited for: what counts is that it goes on at all.
+func TestSlowBucket(t *testing.T) {
+	t.Parallel()
+	f := newS3(t)
+	f.proxy.on(func(w http.ResponseWriter, r *http.Request) bool {
+		r.Body = &slow{r.Body}
+		f.proxy.next.ServeHTTP(&slowAnswer{w}, r)
+		return true
+	})
+	row := f.archived(t, homeOf(t, 2<<20))
+	if result := f.run(t.Context(), t, f.restoreJob(t, row), t.TempDir()); result.Error != nil {
+		t.Errorf("%+v", result.Error)
+	}
+}
+
+type slow struct{ io.ReadCloser }
+
+func (s *slow) Read(p []byte) (int, error) {
+	time.Sleep(5 * time.Millisecond)
+	return s.ReadCloser.Read(p[:min(len(p), 32<<10)])
+}
+
+type slowAnswer struct{ http.ResponseWriter }
+
+func (s *slowAnswer) Write(p []byte) (int, error) {
+	time.Sleep(5 * time.Millisecond)
+	return s.ResponseWriter.Write(p)
+}
+
+func (s *slowAnswer) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+// A job that is ended in the middle of its upload leaves nothing that looks
+// like an archive, and gives up what it uploaded.
+func TestEndedWhileUploading(t *testing.T) {
+	t.Parallel()
+	f := newS3(t)
+	row := newRow()
+	spec := f.archiveJob(t, row)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var n atomic.Int32
+	f.proxy.on(func(w http.ResponseWriter, r *http.Request) bool {
+		if isPart(r) && n.Add(1) == 2 {
+			cancel()
+		}
+		return false
+	})
+	result := f.run(ctx, t, spec, homeOf(t, 60<<20))
+	if result.Error == nil || result.Error.Kind != storagejob.Stopped {
+		t.Errorf("the job ended with %+v", result.Error)
+	}
+	row.ArchiveKey = f.Key(row.ID, row.OpID)
+	if a, err := f.Look(t.Context(), row); a != judge.ArchiveMissing || err != nil {
+		t.Errorf("Look: %v, %v", a, err)
+	}
+	if !slices.ContainsFunc(f.proxy.requests(), func(r *http.Request) bool { return r.Method == http.MethodDelete }) {
+		t.Error("the upload was not given up")
+	}
+	// A part that was under way just then may have brought it back.
+	_, err := f.AbortIncomplete(t.Context(), 0, nil)
+	check(t, err)
+	if n, err := f.AbortIncomplete(t.Context(), 0, nil); n != 0 || err != nil {
+		t.Errorf("%d uploads were left, %v", n, err)
+	}
+	_, err = f.Meta(t.Context(), row.ArchiveKey)
+	wantErr(t, err, archive.ErrNotFound)
+}

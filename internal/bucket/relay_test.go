@@ -1,0 +1,270 @@
+package bucket
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"codehub/internal/archive"
+	"codehub/internal/archive/s3test"
+)
+
+// The relay passes on what is signed and about this installation's archives,
+// and refuses everything else before the bucket hears of it.
+func TestRelayRefuses(t *testing.T) {
+	t.Parallel()
+	f := newS3(t)
+	ctx := t.Context()
+	row := f.archived(t, homeOf(t, 1000))
+	signed := func(key string) string {
+		u, err := f.presigner.PresignGet(ctx, key, time.Hour)
+		check(t, err)
+		return u
+	}
+	good := signed(row.ArchiveKey)
+	foreign := strings.Replace(row.ArchiveKey, installation, another, 1)
+	f.put(t, foreign, []byte("secret"))
+	query := good[strings.Index(good, "?"):]
+	endpoint := good[:strings.Index(good, "/the-bucket")]
+	path := strings.TrimPrefix(good[:strings.Index(good, "?")], endpoint)
+	client := f.over()
+	ask := func(method, u string, change func(*http.Request)) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(ctx, method, u, nil)
+		check(t, err)
+		if change != nil {
+			change(req)
+		}
+		res, err := client.Do(req)
+		check(t, err)
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		check(t, err)
+		return res.StatusCode, string(b)
+	}
+	f.proxy.on(nil)
+	for name, c := range map[string]struct {
+		method, url string
+		change      func(*http.Request)
+	}{
+		"not signed":             {"GET", endpoint + path, nil},
+		"not signed, authorized": {"GET", endpoint + path, func(r *http.Request) { r.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=x") }},
+		"half signed":            {"GET", endpoint + path + "?X-Amz-Signature=abc", nil},
+		"empty signature":        {"GET", endpoint + path + strings.Replace(query, "X-Amz-Signature=", "X-Amz-Signature=&x=", 1), nil},
+		"signed twice":           {"GET", good + "&X-Amz-Signature=abc", nil},
+		"malformed query":        {"GET", good + "&%zz", nil},
+		"semicolons":             {"GET", good + ";a=b", nil},
+		"another installation":   {"GET", signed(foreign), nil},
+		"the marker":             {"GET", signed(installation + "/" + markerName), nil},
+		"what is no archive":     {"GET", signed(installation + "/readme"), nil},
+		"the bucket":             {"GET", endpoint + "/the-bucket" + query, nil},
+		"a listing":              {"GET", endpoint + "/the-bucket/" + query + "&list-type=2", nil},
+		"another bucket":         {"GET", endpoint + strings.Replace(path, "/the-bucket/", "/another/", 1) + query, nil},
+		"another prefix":         {"GET", endpoint + strings.Replace(path, "/some/", "/", 1) + query, nil},
+		"up and away":            {"GET", endpoint + strings.Replace(path, installation, another+"/../"+installation, 1) + query, nil},
+		"up and out":             {"GET", endpoint + path + "/../../../../" + another + "/x" + query, nil},
+		"up, encoded":            {"GET", endpoint + path + "%2f..%2f..%2f" + query, nil},
+		"an encoded name":        {"GET", endpoint + strings.Replace(path, "home.tar", "home%2etar", 1) + query, nil},
+		"an encoded slash":       {"GET", endpoint + strings.Replace(path, "/home.tar", "%2fhome.tar", 1) + query, nil},
+		"double slash":           {"GET", endpoint + strings.Replace(path, "/home", "//home", 1) + query, nil},
+		"a folder":               {"GET", endpoint + path + "/" + query, nil},
+		"another host":           {"GET", good, func(r *http.Request) { r.Host = "evil.example" }},
+		"the host, sort of":      {"GET", good, func(r *http.Request) { r.Host = r.Host + "." }},
+		"no host":                {"GET", good, func(r *http.Request) { r.Host = "bucket.sock" }},
+		"all":                    {"OPTIONS", endpoint + "/" + query, nil},
+		"a post":                 {"POST", endpoint + "/the-bucket" + query + "&delete", nil},
+	} {
+		if status, body := ask(c.method, c.url, c.change); status != http.StatusForbidden || strings.Contains(body, "secret") {
+			t.Errorf("%s: %d %s", name, status, body)
+		}
+	}
+	for _, r := range f.proxy.requests() {
+		t.Errorf("the bucket was asked for %s", r.URL)
+	}
+
+	// A signature that is there but wrong is for the bucket to refuse.
+	for name, u := range map[string]string{
+		"a wrong signature": strings.Replace(good, "X-Amz-Signature=", "X-Amz-Signature=0", 1),
+		"another archive":   strings.Replace(good, row.ArchiveKey, f.Key(row.ID, newID()), 1),
+	} {
+		if status, _ := ask("GET", u, nil); status != http.StatusForbidden {
+			t.Errorf("%s: %d", name, status)
+		}
+	}
+	for _, method := range []string{"PUT", "DELETE", "POST"} {
+		if status, _ := ask(method, good, nil); status/100 != 4 {
+			t.Errorf("%s with a URL for GET: %d", method, status)
+		}
+	}
+
+	f.proxy.on(nil)
+	status, body := ask("GET", good, func(r *http.Request) {
+		r.Header.Set("Range", "bytes=0-3")
+		for _, name := range []string{"X-Amz-Copy-Source", "Authorization", "Cookie", "X-Forwarded-Host", "Proxy-Authorization", "X-Amz-Acl"} {
+			r.Header.Set(name, "/the-bucket/some/prefix/"+foreign)
+		}
+	})
+	if status != http.StatusPartialContent || body != "\x28\xb5\x2f\xfd" { // how zstd begins
+		t.Errorf("what is good: %d %q", status, body)
+	}
+	for _, r := range f.proxy.requests() {
+		for name := range r.Header {
+			if name != "Range" && name != "User-Agent" {
+				t.Errorf("the header %s went on to the bucket", name)
+			}
+		}
+	}
+}
+
+// Buckets are addressed by path or by host: the relay goes by how they are
+// signed.
+func TestRelayAddressing(t *testing.T) {
+	t.Parallel()
+	for _, raw := range []string{
+		"s3://the-bucket/pre/fix?region=eu-central-1",
+		"s3://the-bucket?region=eu-central-1&path-style=true",
+		"s3://the-bucket/pre?region=x&endpoint=https://minio.example:9000&path-style=true",
+		"s3://the-bucket?region=x&endpoint=https://s3.example&path-style=false",
+		"s3://the-bucket/deep/prefix?region=x&endpoint=http://127.0.0.1:9000&path-style=true",
+	} {
+		store, err := archive.Open(raw)
+		check(t, err)
+		b, err := New(Config{Store: store, Installation: installation, Version: "1", SocketDir: "/x", HostSocketDir: "/x"})
+		check(t, err)
+		e, err := b.endpoint(t.Context())
+		check(t, err)
+		key := b.Key("01900000-0000-7000-8000-000000000001", newID())
+		permits := func(key string, change func(*url.URL)) bool {
+			signed, err := b.presigner.PresignGet(t.Context(), key, time.Hour)
+			check(t, err)
+			u, err := url.Parse(signed)
+			check(t, err)
+			change(u)
+			req, err := http.NewRequest(http.MethodGet, u.String(), nil)
+			check(t, err)
+			if u.Scheme != e.scheme {
+				t.Errorf("%s: the scheme is %s", raw, e.scheme)
+			}
+			return e.permits(req) == nil
+		}
+		same := func(*url.URL) {}
+		if !permits(key, same) || !permits(archive.MetaKey(key), same) {
+			t.Errorf("%s: refuses its own at %+v", raw, e)
+		}
+		if permits(strings.Replace(key, installation, another, 1), same) {
+			t.Errorf("%s: permits another installation's", raw)
+		}
+		if permits(key, func(u *url.URL) { u.Host = "x" + u.Host }) || permits(key, func(u *url.URL) { u.Host = u.Hostname() + ":1" }) {
+			t.Errorf("%s: permits another host", raw)
+		}
+		if permits(key, func(u *url.URL) { u.Path = "/x" + u.Path }) {
+			t.Errorf("%s: permits another path", raw)
+		}
+	}
+}
+
+// The folder of the socket lets nobody else in; a socket that a killed server
+// left is replaced; the folder itself may vanish.
+func TestRelaySocket(t *testing.T) {
+	t.Parallel()
+	f := newS3Stopped(t, s3test.Start(t, "the-bucket"), "some/prefix", false)
+	check(t, os.MkdirAll(f.SocketDir, 0o755))
+	l, err := bind(f.SocketDir) // is not removed when closed
+	check(t, err)
+	check(t, l.Close())
+	stop := f.relay(t)
+	st, err := os.Stat(f.SocketDir)
+	check(t, err)
+	if st.Mode().Perm() != 0o700 {
+		t.Errorf("the folder's mode is %v", st.Mode())
+	}
+	row := f.archived(t, homeOf(t, 1000))
+	check(t, os.RemoveAll(f.SocketDir))
+	for deadline := time.Now().Add(20 * time.Second); !listened(t.Context(), f.SocketDir); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody made the socket anew")
+		}
+	}
+	if result := f.run(t.Context(), t, f.restoreJob(t, row), t.TempDir()); result.Error != nil {
+		t.Errorf("%+v", result.Error)
+	}
+	list, err := os.ReadDir(f.SocketDir)
+	check(t, err)
+	if len(list) != 1 {
+		t.Errorf("the folder holds %v", list)
+	}
+	stop()
+	if _, err := os.Stat(filepath.Join(f.SocketDir, "bucket.sock")); err != nil {
+		t.Errorf("the socket, which may be another server's by now, is gone: %v", err)
+	}
+}
+
+// A folder that cannot be made is told at once.
+func TestRelayWithoutFolder(t *testing.T) {
+	t.Parallel()
+	f := newS3Stopped(t, s3test.Start(t, "the-bucket"), "some/prefix", false)
+	f.SocketDir = filepath.Join(t.TempDir(), "file", "bucket")
+	check(t, os.WriteFile(filepath.Dir(f.SocketDir), nil, 0o600))
+	if err := f.Relay(t.Context()); err == nil {
+		t.Error("the relay listens nowhere")
+	}
+}
+
+// Of two servers one listens, and the other takes over.
+func TestTwoServers(t *testing.T) {
+	t.Parallel()
+	f := newS3Stopped(t, s3test.Start(t, "the-bucket"), "some/prefix", false)
+	stop := f.relay(t)
+	second, err := New(f.Config)
+	check(t, err)
+	other := &fixture{second, f.server, f.proxy}
+	other.relay(t)
+	row := f.archived(t, homeOf(t, 1000))
+	stop()
+	if result := f.run(t.Context(), t, f.restoreJob(t, row), t.TempDir()); result.Error != nil {
+		t.Errorf("%+v", result.Error)
+	}
+	f.relay(t)
+	row = f.archived(t, homeOf(t, 2000))
+	if _, err := f.Stat(t.Context(), row.ArchiveKey); err != nil {
+		t.Error(err)
+	}
+}
+
+// For a folder there is nothing to relay, and nothing ends before its time.
+func TestRelayOfFolder(t *testing.T) {
+	t.Parallel()
+	f := newFolder(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Relay(ctx) }()
+	select {
+	case err := <-ended:
+		t.Errorf("it ended with %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	cancel()
+	check(t, <-ended)
+}
+
+// The job speaks plainly to the socket, and the relay TLS to the bucket.
+func TestRelayTLS(t *testing.T) {
+	t.Parallel()
+	f := newS3Stopped(t, s3test.Start(t, "the-bucket"), "some/prefix", true)
+	f.relay(t)
+	row := f.archived(t, homeOf(t, 40<<20))
+	if result := f.run(t.Context(), t, f.restoreJob(t, row), t.TempDir()); result.Error != nil {
+		t.Errorf("%+v", result.Error)
+	}
+	for _, r := range f.proxy.requests() {
+		if r.TLS == nil {
+			t.Errorf("%s %s went in the clear", r.Method, r.URL.Path)
+		}
+	}
+}
