@@ -73,6 +73,15 @@ func runningOf(ctx context.Context, in querier, owner string, except workspace.I
 	return pgx.CollectRows(rows, toWorkspace)
 }
 
+// MayRun is CodeLimitExceeded if the limits would refuse a start of the
+// caller's workspace now, and promises nothing: it is for saying what a queued
+// wish waits for.
+func (db *DB) MayRun(ctx context.Context, caller workspace.Caller, id workspace.ID) error {
+	return db.tx(ctx, "look at the limits", func(tx pgx.Tx) error {
+		return db.checkLimits(ctx, tx, caller.UserID, id)
+	})
+}
+
 // RunningOf lists the user's workspaces that count against the limits,
 // newest first.
 func (db *DB) RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error) {

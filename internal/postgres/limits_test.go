@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -225,4 +226,36 @@ func watchCount(e *env, stop <-chan struct{}) <-chan int {
 		}
 	}()
 	return most
+}
+
+// What a queued wish waits for is what would refuse a start.
+func TestMayRun(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 1, Global: 2}})
+	ctx := t.Context()
+	ann, bob, eve := e.user("ann"), e.user("bob"), e.user("eve")
+	limit := func(caller workspace.Caller, id workspace.ID) string {
+		t.Helper()
+		err := e.MayRun(ctx, caller, id)
+		if err == nil {
+			return ""
+		}
+		wantCode(t, err, workspace.CodeLimitExceeded)
+		var coded *workspace.Error
+		errors.As(err, &coded)
+		return fmt.Sprint(coded.Details["limit_type"])
+	}
+	first, second := e.workspace(ann, nil), e.workspace(ann, nil)
+	others := e.workspace(eve, nil)
+	if got := limit(ann, first.ID); got != "" {
+		t.Errorf("with room: %q", got)
+	}
+	e.exec(`UPDATE workspaces SET phase = 'RUNNING' WHERE id = $1`, first.ID)
+	if limit(ann, first.ID) != "" || limit(ann, second.ID) != "per_user" || limit(eve, others.ID) != "" {
+		t.Errorf("%q, %q, %q", limit(ann, first.ID), limit(ann, second.ID), limit(eve, others.ID))
+	}
+	e.workspace(bob, state{"phase": "RUNNING"})
+	if got := limit(eve, others.ID); got != "global" {
+		t.Errorf("full: %q", got)
+	}
 }
