@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -27,7 +28,7 @@ func main() {
 	}
 }
 
-// bench is what every figure is measured with.
+// bench is what the figures of a running server are measured with.
 type bench struct {
 	server *proc.Server
 	api    *apiClient
@@ -39,7 +40,7 @@ type bench struct {
 }
 
 func run() error {
-	only := flag.String("only", "wake,create,starts,idle", "figures to measure")
+	only := flag.String("only", "wake,create,starts,idle,job,small,mixed", "figures to measure")
 	n := flag.Int("n", 10, "runs of which the median is taken")
 	idle := flag.Duration("idle", 5*time.Minute, "how long the idle server is watched")
 	flag.Parse()
@@ -50,6 +51,52 @@ func run() error {
 	if err != nil {
 		return err
 	}
+	var ofServer, ofArchives []string
+	for _, name := range strings.Split(*only, ",") {
+		switch {
+		case serverFigures[name] != nil:
+			ofServer = append(ofServer, name)
+		case archiveFigures[name] != nil:
+			ofArchives = append(ofArchives, name)
+		default:
+			return fmt.Errorf("no figure %q", name)
+		}
+	}
+	if err := measureServer(ctx, binary, *n, *idle, ofServer); err != nil {
+		return err
+	}
+	return measureArchives(ctx, binary, *n, ofArchives)
+}
+
+var serverFigures = map[string]func(*bench, context.Context) error{
+	"wake": (*bench).wake, "create": (*bench).create, "starts": (*bench).starts, "idle": (*bench).idleServer,
+}
+
+var archiveFigures = map[string]func(*storage, context.Context) error{
+	"job": (*storage).jobCost, "small": (*storage).small, "mixed": (*storage).mixed,
+}
+
+func measureArchives(ctx context.Context, binary string, n int, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	s, err := newStorage(ctx, binary, n)
+	if err != nil {
+		return fmt.Errorf("archives: %w", err)
+	}
+	defer s.close(ctx)
+	for _, name := range names {
+		if err := archiveFigures[name](s, ctx); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func measureServer(ctx context.Context, binary string, n int, idle time.Duration, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
 	dir, err := os.MkdirTemp("", "codehub-bench-")
 	if err != nil {
 		return err
@@ -58,7 +105,6 @@ func run() error {
 	if err := os.Chmod(dir, 0o755); err != nil { // the database runs as another user
 		return err
 	}
-	small := env("CODEHUB_TEST_IMAGE", "codehub/testserver:latest")
 	server, err := proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(dir, "data"), Env: []string{
 		"MAX_RUNNING_PER_USER=0", "MAX_RUNNING_GLOBAL=0", "CODEHUB_DELETE_GRACE=0s", "CODEHUB_LOG_LEVEL=info"}})
 	if err != nil {
@@ -88,17 +134,11 @@ func run() error {
 		return err
 	}
 	defer api.removeAll()
-	b := &bench{server: server, api: api, bare: bare, small: small, n: *n, idle: *idle,
+	b := &bench{server: server, api: api, bare: bare, n: n, idle: idle,
+		small: env("CODEHUB_TEST_IMAGE", "codehub/testserver:latest"),
 		image: env("CODEHUB_TEST_WORKSPACE_IMAGE", "codehub/workspace:latest")}
-	figures := map[string]func(context.Context) error{
-		"wake": b.wake, "create": b.create, "starts": b.starts, "idle": b.idleServer,
-	}
-	for _, name := range strings.Split(*only, ",") {
-		f := figures[name]
-		if f == nil {
-			return fmt.Errorf("no figure %q", name)
-		}
-		if err := f(ctx); err != nil {
+	for _, name := range names {
+		if err := serverFigures[name](b, ctx); err != nil {
 			return fmt.Errorf("%s: %w\n%s", name, err, lastLines(server.Log(), 30))
 		}
 	}
@@ -110,6 +150,19 @@ func env(name, otherwise string) string {
 		return v
 	}
 	return otherwise
+}
+
+// envInt is a count from the environment.
+func envInt(name string, otherwise int) (int, error) {
+	v := os.Getenv(name)
+	if v == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%s is %q: it must be a number above 0", name, v)
+	}
+	return n, nil
 }
 
 func lastLines(s string, n int) string {

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
+
+	"codehub/internal/archive"
+	"codehub/internal/bucket"
+	"codehub/internal/e2e/proc"
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker"
+	"codehub/internal/storagejob"
+	"codehub/internal/workspace"
+)
+
+// storage archives and restores as the server does, with storage jobs and a
+// bucket in a folder, but for the database; and, beside it, with tar and zstd.
+type storage struct {
+	runtime      *docker.Runtime
+	bucket       *bucket.Bucket
+	api          *client.Client
+	installation string
+	dir          string // the bucket, and the rival's archives
+	n            int
+
+	text  []byte     // of sourceText
+	fixed *fixedCost // once it was measured
+	count int        // of the rival's archives
+}
+
+func newStorage(ctx context.Context, binary string, n int) (*storage, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("the homes are in the engine's own folder: run this as root")
+	}
+	s := &storage{installation: uuid.NewString(), n: n}
+	var err error
+	if s.dir, err = os.MkdirTemp("", "codehub-bench-archives-"); err != nil {
+		return nil, err
+	}
+	if err := s.open(ctx, binary); err != nil {
+		s.close(ctx)
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *storage) open(ctx context.Context, binary string) error {
+	var err error
+	if s.api, err = client.New(client.FromEnv); err != nil {
+		return err
+	}
+	s.runtime, err = docker.New(ctx, docker.Config{Installation: s.installation, HelperBinary: binary, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	folder := filepath.Join(s.dir, "bucket")
+	s.bucket, err = bucket.New(bucket.Config{
+		Store: archive.NewFolder(folder), Folder: folder, HostFolder: folder,
+		Installation: s.installation, Version: "bench",
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.bucket.Check(ctx, false); err != nil {
+		return err
+	}
+	s.text, err = sourceText(ctx)
+	return err
+}
+
+func (s *storage) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Minute) // a disk may take its time with this much
+	defer cancel()
+	if s.runtime != nil {
+		s.runtime.Close()
+	}
+	if s.api != nil {
+		if err := proc.Sweep(ctx, s.api, s.installation); err != nil {
+			fmt.Fprintln(os.Stderr, "bench: clean up in Docker:", err)
+		}
+		s.api.Close()
+	}
+	if err := os.RemoveAll(s.dir); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+	}
+}
+
+// home is a volume, with the row that it would have.
+type home struct {
+	row   workspace.Workspace
+	claim string
+	dir   string // where the volume is on this machine
+}
+
+// volume makes a home with nothing in it.
+func (s *storage) volume(ctx context.Context) (*home, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return nil, err
+	}
+	h := &home{claim: uuid.NewString(), row: workspace.Workspace{
+		ID: workspace.ID(id.String()), Name: "bench", StorageBackend: workspace.StorageDockerVolume,
+	}}
+	err = s.runtime.CreateEmptyVolume(ctx, runtime.VolumeSpec{Workspace: h.row.ID, Storage: h.row.StorageBackend, Claim: h.claim})
+	if err != nil {
+		return nil, err
+	}
+	v, err := s.api.VolumeInspect(ctx, h.row.ID.VolumeName(), client.VolumeInspectOptions{})
+	if err != nil {
+		return nil, err
+	}
+	h.dir = v.Volume.Mountpoint
+	if _, err := os.Stat(h.dir); err != nil {
+		return nil, fmt.Errorf("the engine must be on this machine: %w", err)
+	}
+	return h, nil
+}
+
+func (s *storage) homeOf(ctx context.Context, fill func(dir string) error) (*home, error) {
+	h, err := s.volume(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := fill(h.dir); err != nil {
+		return nil, fmt.Errorf("make a home: %w", err)
+	}
+	return h, os.Lchown(h.dir, workspaceUser, workspaceUser)
+}
+
+// archived is what the archiving of a home came to.
+type archived struct {
+	stored time.Duration // until the job has ended
+	done   time.Duration // until the archive is read back, too
+	usage  usage         // of the job
+	meta   *archive.Meta
+	key    string
+}
+
+// archive does what the controller does until the volume may be removed.
+func (s *storage) archive(ctx context.Context, h *home) (archived, error) {
+	row := h.row
+	row.OpID = uuid.NewString()
+	a := archived{key: s.bucket.Key(row.ID, row.OpID)}
+	spec := runtime.JobSpec{
+		Workspace: row.ID, Claim: row.OpID, Kind: runtime.JobArchive, Storage: row.StorageBackend, VolumeClaim: h.claim, Key: a.key,
+	}
+	begun := time.Now()
+	if err := s.bucket.ArchiveJob(ctx, row, "bench", &spec); err != nil {
+		return a, err
+	}
+	result, job, used, err := s.runJob(ctx, spec)
+	if err != nil {
+		return a, err
+	}
+	a.stored, a.usage = time.Since(begun), used
+	if a.meta, err = s.bucket.ReadBack(ctx, a.key, result.Stats, nil); err != nil {
+		return a, err
+	}
+	a.done = time.Since(begun)
+	return a, s.runtime.RemoveJob(ctx, job)
+}
+
+// restore fills a new home from an archive. It returns how long that took, up
+// to when all is on the disk.
+func (s *storage) restore(ctx context.Context, from archived) (time.Duration, usage, error) {
+	h, err := s.volume(ctx)
+	if err != nil {
+		return 0, usage{}, err
+	}
+	settle()
+	row := h.row
+	// As if it were this workspace's: the archive and its .meta say whose it is.
+	row.ID, row.OpID, row.ArchiveKey = workspace.ID(from.meta.WorkspaceID), uuid.NewString(), from.key
+	spec := runtime.JobSpec{
+		Workspace: h.row.ID, Claim: row.OpID, Kind: runtime.JobRestore, Storage: row.StorageBackend, VolumeClaim: h.claim, Key: from.key,
+	}
+	begun := time.Now()
+	if err := s.bucket.RestoreJob(ctx, row, from.meta, &spec); err != nil {
+		return 0, usage{}, err
+	}
+	_, _, used, err := s.runJob(ctx, spec)
+	return time.Since(begun), used, err
+}
+
+// runJob runs a storage job to its end, and returns its id, too.
+func (s *storage) runJob(ctx context.Context, spec runtime.JobSpec) (result storagejob.Result, id string, used usage, err error) {
+	job, err := s.runtime.StartJob(ctx, spec)
+	if err != nil {
+		return result, "", used, err
+	}
+	watched := s.watch(ctx, job.ID)
+	ended := false
+	exit, err := s.runtime.FollowJob(ctx, job.ID, func(line []byte) {
+		var e storagejob.Event
+		if json.Unmarshal(line, &e) == nil && e.Result != nil {
+			result, ended = *e.Result, true
+		}
+	})
+	used = watched()
+	switch {
+	case err != nil:
+	case !ended:
+		err = fmt.Errorf("the job ended with code %d and without a result", exit)
+	case result.Error != nil:
+		err = fmt.Errorf("the job failed: %s", result.Error.Message)
+	}
+	return result, job.ID, used, err
+}
+
+// settle leaves nothing to be written for whoever is measured next.
+func settle() { unix.Sync() }
