@@ -1,0 +1,405 @@
+package reconcile_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"codehub/internal/postgres"
+	"codehub/internal/reconcile"
+	"codehub/internal/runtime"
+	"codehub/internal/storagejob"
+	"codehub/internal/workspace"
+)
+
+// The sequences that a review of the design found dangerous.
+
+// An archive is given up after it was stored and read back, the owner edits,
+// and it is archived again: the earlier upload stands for nothing.
+func TestArchiveAfterAnEditIsAnother(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	g := w.gate("archive.verified")
+	w.step = g.hold
+	w.lead()
+	id := w.filled("one", "work")
+	w.want(id, workspace.DesiredArchived, false)
+	w.reached(g)
+	first := w.row(id).ArchiveOpID
+	w.want(id, workspace.DesiredRunning, true)
+	w.await(id, "given up", func(ws workspace.Workspace) bool { return ws.Operation != workspace.OpArchiving })
+	g.letGo()
+	ws := w.awaitPhase(id, workspace.PhaseRunning)
+	if ws.ArchiveKey != "" || ws.Home.State != workspace.HomeLive {
+		t.Errorf("what was given up is the archive: %s, home %s", ws.ArchiveKey, ws.Home.State)
+	}
+	w.write(id, "edited")
+	ws = w.archived(id)
+	if ws.ArchiveOpID == first || ws.ArchiveKey == w.archives.Key(id, first) {
+		t.Error("the earlier upload is the archive")
+	}
+	w.opened(id, "edited")
+}
+
+// A wish comes in the moment in which archive_key is stored: before it, the
+// home stays; after it, it comes back by itself.
+func TestWishWhileTheArchiveIsStored(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"archive.before-store", "archive.stored", "archive.looked", "archive.volume-removed"} {
+		for _, wish := range []workspace.DesiredState{workspace.DesiredStandby, workspace.DesiredRunning} {
+			t.Run(fmt.Sprint(at, " ", wish), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, withArchives)
+				g := w.gate(at)
+				w.step = g.hold
+				w.lead()
+				id := w.filled("one", "work")
+				before := w.row(id).Home.Claim
+				w.want(id, workspace.DesiredArchived, false)
+				w.reached(g)
+				w.want(id, wish, true)
+				g.letGo()
+				ws := w.await(id, "as wished", func(ws workspace.Workspace) bool {
+					return ws.Phase == workspace.Phase(wish) && ws.Operation == workspace.OpNone && ws.DesiredState == wish
+				})
+				w.expect(id, "work")
+				if kept := ws.Home.Claim == before; kept != (at == "archive.before-store") {
+					t.Errorf("the home was kept: %v", kept)
+				}
+				if ws.ErrorCount != 0 {
+					t.Errorf("%d failures", ws.ErrorCount)
+				}
+			})
+		}
+	}
+}
+
+// It is cancelled in that moment.
+func TestCancelWhileTheArchiveIsStored(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	g := w.gate("archive.before-store")
+	w.step = g.hold
+	w.lead()
+	id := w.filled("one", "work")
+	w.want(id, workspace.DesiredArchived, false)
+	w.reached(g)
+	if _, err := w.db.RequestCancel(t.Context(), w.owner, id); err != nil {
+		t.Fatal(err)
+	}
+	g.letGo()
+	if ws := w.awaitPhase(id, workspace.PhaseStandby); ws.ArchiveKey != "" || ws.DesiredState != workspace.DesiredStandby {
+		t.Errorf("%s, wanted %s", ws.ArchiveKey, ws.DesiredState)
+	}
+	w.opened(id, "work")
+}
+
+// A deletion is taken back in the moment in which the removal of the home is
+// claimed: either it is too late, or the home stays.
+func TestUndeleteWhileTheRemovalIsClaimed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	var id workspace.ID
+	var once sync.Once
+	w.wrap = func(c *postgres.Controller) reconcile.Rows {
+		return rows{Controller: c, before: func(changes []postgres.Change) error {
+			for _, c := range changes {
+				if c.Seen.ID == id && c.Next.Operation == workspace.OpDeleting && c.Next.Home.State == workspace.HomeRemoving {
+					once.Do(func() {
+						if _, err := w.db.UndeleteWorkspace(t.Context(), w.owner, id); err != nil {
+							t.Errorf("taken back: %v", err)
+						}
+					})
+				}
+			}
+			return nil
+		}}
+	}
+	id = w.create("one", workspace.DesiredRunning)
+	w.lead()
+	w.awaitPhase(id, workspace.PhaseRunning)
+	w.write(id, "work")
+	if _, err := w.db.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
+		t.Fatal(err)
+	}
+	w.await(id, "back", func(ws workspace.Workspace) bool {
+		return ws.DeletedAt == nil && ws.Phase == workspace.PhaseStandby && ws.Operation == workspace.OpNone
+	})
+	w.opened(id, "work")
+}
+
+// frozen is the session of a server that may be stopped, as by SIGSTOP: it
+// does not tick until it goes on.
+type frozen struct {
+	*postgres.Controller
+	stopped atomic.Bool
+	goOn    chan struct{}
+}
+
+func (f *frozen) Candidates(ctx context.Context) ([]workspace.Workspace, error) {
+	if f.stopped.Load() {
+		select {
+		case <-f.goOn:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return f.Controller.Candidates(ctx)
+}
+
+// A leader is stopped at any step, another one carries on, the home is back
+// and edited, and then the first one goes on where it was: nothing of the home
+// is touched. (Its context would have ended meanwhile; that is not relied on.)
+func TestStoppedLeaderGoesOn(t *testing.T) {
+	t.Parallel()
+	for _, at := range reconcile.Steps() {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, withArchives)
+			g := w.gate(at)
+			f := &frozen{goOn: make(chan struct{})}
+			w.step = g.hold
+			w.wrap = func(c *postgres.Controller) reconcile.Rows { f.Controller = c; return f }
+			stopFirst := w.lead()
+
+			var id workspace.ID
+			switch {
+			case strings.HasPrefix(at, "empty"):
+				id = w.create("nothing", workspace.DesiredArchived)
+			case strings.HasPrefix(at, "restore"):
+				id = w.filled("one", "work")
+				w.archived(id)
+				w.want(id, workspace.DesiredRunning, false)
+			default:
+				id = w.filled("one", "work")
+				w.want(id, workspace.DesiredArchived, false)
+			}
+			w.reached(g)
+			f.stopped.Store(true)
+
+			w.step, w.wrap = nil, func(c *postgres.Controller) reconcile.Rows { return c }
+			settled := w.fake.Calls("SettleVolume")
+			stopSecond := w.lead()
+			w.await(id, "archived, or back already", func(ws workspace.Workspace) bool {
+				return ws.Operation == workspace.OpNone && (ws.Phase == workspace.PhaseArchived || ws.Phase == workspace.PhaseRunning)
+			})
+			w.want(id, workspace.DesiredRunning, false)
+			w.awaitPhase(id, workspace.PhaseRunning)
+			if !strings.HasPrefix(at, "empty") {
+				w.expect(id, "work")
+			}
+			w.write(id, "edited")
+			w.awaitCalls("SettleVolume", settled+1)
+			w.want(id, workspace.DesiredStandby, false)
+			before := w.awaitPhase(id, workspace.PhaseStandby)
+			home, _ := w.fake.Home(id)
+			stopSecond()
+
+			g.letGo()
+			w.quiet()
+			after, ok := w.fake.Home(id)
+			if !ok || fmt.Sprint(after) != fmt.Sprint(home) {
+				t.Fatalf("the home was %v and is %v (%v)", home, after, ok)
+			}
+			stopFirst()
+			w.lead()
+			if ws := w.opened(id, "edited"); ws.Home != before.Home || ws.ArchiveKey != before.ArchiveKey {
+				t.Errorf("%+v has become %+v", before.Home, ws.Home)
+			}
+			w.archived(id)
+			w.opened(id, "edited")
+		})
+	}
+}
+
+// quiet waits until nobody has called the runtime or the bucket for a while.
+func (w *world) quiet() {
+	w.Helper()
+	total := func() (n int) {
+		for _, op := range []string{"Jobs", "Volumes", "StartJob", "FollowJob", "RemoveJob", "MarkRestored", "RemoveVolume", "CreateVolume", "CreateEmptyVolume"} {
+			n += w.fake.Calls(op)
+		}
+		for _, op := range []string{"Look", "Meta", "ArchiveJob", "RestoreJob", "ReadBack", "PutEmpty"} {
+			n += w.archives.count(op)
+		}
+		return n
+	}
+	for last, since := total(), time.Now(); time.Since(since) < 250*time.Millisecond; time.Sleep(5 * time.Millisecond) {
+		if n := total(); n != last {
+			last, since = n, time.Now()
+		}
+	}
+}
+
+// A look that read the row before the archive was stored, and the volumes
+// after the home was removed, is no word that the home is lost.
+func TestLookAcrossTheRemoval(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	before, gone := w.gate("archive.before-store"), make(chan struct{})
+	w.step = func(id workspace.ID, step string) {
+		before.hold(id, step)
+		if step == "archive.volume-removed" {
+			close(gone)
+		}
+	}
+	var fails atomic.Int32
+	w.wrap = func(c *postgres.Controller) reconcile.Rows {
+		return rows{Controller: c, before: func(changes []postgres.Change) error {
+			for _, c := range changes {
+				if c.Next.ErrorReason == workspace.ErrDataLost {
+					fails.Add(1)
+				}
+			}
+			return nil
+		}}
+	}
+	w.lead()
+	id := w.filled("one", "work")
+	looking := newFirst()
+	var hold atomic.Bool
+	w.fake.SetBefore(func(ctx context.Context, op string, _ workspace.ID) error {
+		if op == "Volumes" && hold.Load() {
+			looking.do(func() {
+				select {
+				case <-gone:
+				case <-ctx.Done():
+				}
+			})
+		}
+		return nil
+	})
+	w.want(id, workspace.DesiredArchived, false)
+	w.reached(before)
+	hold.Store(true)
+	<-looking.reached // it has read the row by now
+	before.letGo()
+	ws := w.awaitPhase(id, workspace.PhaseArchived)
+	w.isArchived(ws)
+	if fails.Load() == 0 {
+		t.Error("no look came across it: the test is not what it says")
+	}
+	w.opened(id, "work")
+}
+
+// A job that reports of another claim is not believed, and goes.
+func TestJobOfAnEarlierClaimReports(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	var jobs atomic.Int32
+	w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
+		if jobs.Add(1) > 1 {
+			return realJob(ctx, spec, home, out)
+		}
+		// As a whole, durable archive, but of a claim that is long over.
+		var orders storagejob.Spec
+		if err := json.Unmarshal(spec.Input, &orders); err != nil {
+			t.Error(err)
+		}
+		orders.Claim, orders.Meta.ArchiveOpID = "019a0000-0000-7000-8000-000000000009", "019a0000-0000-7000-8000-000000000009"
+		input, err := json.Marshal(orders)
+		if err != nil {
+			t.Error(err)
+		}
+		spec.Input = input
+		return realJob(ctx, spec, home, out)
+	})
+	failed := w.watchErrors()
+	w.lead()
+	id := w.filled("one", "work")
+	w.archived(id)
+	if said := failed(); len(said) != 1 || !strings.Contains(said[0], "reports on") {
+		t.Errorf("failures: %q", said)
+	}
+	if jobs.Load() != 2 {
+		t.Errorf("%d jobs", jobs.Load())
+	}
+	w.opened(id, "work")
+}
+
+// watchErrors lists what operations have failed with, each time.
+func (w *world) watchErrors() func() []string {
+	var mu sync.Mutex
+	var said []string
+	w.wrap = func(c *postgres.Controller) reconcile.Rows {
+		return rows{Controller: c, before: func(changes []postgres.Change) error {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, c := range changes {
+				if c.Next.ErrorCount > c.Seen.ErrorCount {
+					said = append(said, c.Next.ErrorMessage)
+				}
+			}
+			return nil
+		}}
+	}
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return said
+	}
+}
+
+// A job whose instructions did not arrive, since whoever sent them was killed,
+// is started once more, and counts for nothing.
+func TestJobWithoutInstructions(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		times int32
+		fails int
+	}{{"once", 1, 0}, {"again and again", 2, 1}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, withArchives)
+			var jobs atomic.Int32
+			w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
+				if jobs.Add(1) <= c.times {
+					spec.Input = spec.Input[:len(spec.Input)/2]
+				}
+				return realJob(ctx, spec, home, out)
+			})
+			failed := w.watchErrors()
+			w.lead()
+			id := w.filled("one", "work")
+			w.archived(id)
+			if said := failed(); len(said) != c.fails {
+				t.Errorf("failures: %q", said)
+			}
+		})
+	}
+}
+
+// A job that ends without a word, or goes on about something else, says so in
+// the end; the home is where it was.
+func TestJobWithoutAResult(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	w.fake.SetJob(func(_ context.Context, _ runtime.JobSpec, _ string, out io.Writer) int {
+		fmt.Fprintln(out, "panic: runtime error: index out of range")
+		fmt.Fprintln(out, `{"progress": {"step": "packing", "bytes": 12}}`)
+		fmt.Fprintln(out, `{"unknown": true}`)
+		return 2
+	})
+	w.lead()
+	id := w.filled("one", "work")
+	w.want(id, workspace.DesiredArchived, false)
+	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	if ws.ErrorReason != workspace.ErrRetryExceeded || !strings.Contains(ws.ErrorMessage, "exit code 2") ||
+		!strings.Contains(ws.ErrorMessage, "index out of range") || ws.Home.State != workspace.HomeLive {
+		t.Errorf("%s: %s, home %s", ws.ErrorReason, ws.ErrorMessage, ws.Home.State)
+	}
+	w.fake.SetJob(realJob)
+	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitPhase(id, workspace.PhaseArchived)
+	w.awaitNoJobs(id)
+	w.opened(id, "work")
+}
