@@ -301,6 +301,10 @@ func TestUnknown(t *testing.T) {
 		foreign := w.bucket.Key(id, "019a7c1e-3f00-7abc-8def-000000000004")
 		w.putHome(id, foreign, "foreign")
 		w.putMeta(foreign, m) // of another archive
+		cut := w.bucket.Key(id, "019a7c1e-3f00-7abc-8def-000000000005")
+		m = w.putHome(id, cut, "cut")
+		m.Size++
+		w.putMeta(cut, m)
 		notes := w.bucket.Installation + "/notes.txt"
 		w.putObject(notes, []byte("x"))
 		beside := w.bucket.Installation + "/" + string(id) + "/" + opID(current) + "/home.tar.zst.sig"
@@ -313,6 +317,7 @@ func TestUnknown(t *testing.T) {
 			wantItem(t, r, meta, gc.Unknown, "not complete")
 			wantItem(t, r, bad, gc.Unknown, ".meta")
 			wantItem(t, r, foreign, gc.Unknown, ".meta")
+			wantItem(t, r, cut, gc.Unknown, "bytes")
 			wantItem(t, r, notes, gc.Unknown, "nothing of codehub's")
 			wantItem(t, r, beside, gc.Unknown, "nothing of codehub's")
 			w.pass(10 * delay)

@@ -3,6 +3,7 @@ package gc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"codehub/internal/archive"
@@ -16,6 +17,7 @@ type listed struct {
 	opID       string
 	home, meta bool  // home.tar.zst, .meta
 	size       int64 // of what is there
+	homeSize   int64 // of home.tar.zst
 	modified   time.Time
 }
 
@@ -46,6 +48,9 @@ func newListing(at time.Time, objects []bucket.Object) listing {
 		a.home = a.home || k.Kind == bucket.Home
 		a.meta = a.meta || k.Kind == bucket.Meta
 		a.size += o.Size
+		if k.Kind == bucket.Home {
+			a.homeSize = o.Size
+		}
 		if o.Modified.After(a.modified) {
 			a.modified = o.Modified
 		}
@@ -75,6 +80,8 @@ func describe(ctx context.Context, b *bucket.Bucket, l listing, h postgres.Holdi
 			}
 			meta, err := b.Meta(ctx, key)
 			switch {
+			case err == nil && meta.Size != a.homeSize:
+				out[key] = described{why: fmt.Sprintf("it speaks of %d bytes, and there are %d", meta.Size, a.homeSize)}
 			case err == nil:
 				out[key] = described{meta: meta}
 			case errors.Is(err, archive.ErrCorrupted), errors.Is(err, archive.ErrNotFound):

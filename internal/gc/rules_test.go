@@ -231,3 +231,19 @@ func TestHalfRemoved(t *testing.T) {
 	}
 	w.wantThere(keys[1])
 }
+
+// One that came back into use waits anew, whatever was seen of it before.
+func TestUsedAgainWaitsAnew(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.set.Keep = 0
+	id := w.workspace("one")
+	keys := w.generations(id, 2)
+	w.collect(gc.Options{})
+	w.pass(delay)
+	w.exec(`UPDATE workspaces SET archive_key = $2 WHERE id = $1`, id, keys[0]) // recovered from it
+	w.generations(id, 1)
+	wantItem(t, w.collect(gc.Options{}), keys[0], gc.Wait, "replaced")
+	w.pass(delay)
+	wantItem(t, w.collect(gc.Options{}), keys[0], gc.Remove, "replaced")
+}
