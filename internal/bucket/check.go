@@ -56,7 +56,7 @@ func (b *Bucket) Check(ctx context.Context, used bool) error {
 }
 
 func (b *Bucket) wrong() error {
-	return fmt.Errorf("%w: it is not the one that this installation's archives are in: %s is not there; set CODEHUB_ARCHIVE_URL to the bucket or folder of before (is its disk mounted?), or copy all that was there", archive.ErrUnavailable, b.marker())
+	return fmt.Errorf("%w: it is not the one that this installation's archives are in: %s is not there; set CODEHUB_ARCHIVE_URL to the bucket or folder of before (is its disk mounted?), or copy all that was there, this object too", archive.ErrUnavailable, b.marker())
 }
 
 // confirm believes that something is absent only of the right bucket.

@@ -29,6 +29,9 @@ import (
 // The credentials of the S3 servers come by the usual environment, and the
 // certificate that httptest's servers have is trusted.
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(inJob); dir != "" {
+		os.Exit(jobProcess(dir))
+	}
 	os.Exit(func() int {
 		server := httptest.NewTLSServer(http.NotFoundHandler())
 		cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
@@ -165,21 +168,30 @@ func onBoth(t *testing.T, test func(t *testing.T, f *fixture)) {
 	t.Run("s3", func(t *testing.T) { t.Parallel(); test(t, newS3(t)) })
 }
 
-// run runs the storage job of a spec, as its container would.
-func (f *fixture) run(ctx context.Context, tb testing.TB, spec runtime.JobSpec, home string) storagejob.Result {
+// dirs are what the container of a job has mounted.
+func (f *fixture) dirs(tb testing.TB, spec runtime.JobSpec, home string) storagejob.Dirs {
 	tb.Helper()
-	dirs := storagejob.Dirs{Home: home, Bucket: f.SocketDir, Backoff: 200 * time.Millisecond}
+	dirs := storagejob.Dirs{Home: home, Backoff: 200 * time.Millisecond}
 	if f.server == nil {
 		rel, ok := strings.CutPrefix(spec.ObjectDir, hostFolder+"/")
 		if !ok || spec.BucketDir != "" {
 			tb.Fatalf("the job gets %+v", spec)
 		}
 		dirs.Object = filepath.Join(f.Folder, rel)
-	} else if spec.ObjectDir != "" || spec.BucketDir != f.HostSocketDir {
+		return dirs
+	}
+	if spec.ObjectDir != "" || spec.BucketDir != f.HostSocketDir {
 		tb.Fatalf("the job gets %+v", spec)
 	}
+	dirs.Bucket = f.SocketDir
+	return dirs
+}
+
+// run runs the storage job of a spec, as its container would.
+func (f *fixture) run(ctx context.Context, tb testing.TB, spec runtime.JobSpec, home string) storagejob.Result {
+	tb.Helper()
 	var out bytes.Buffer
-	storagejob.Run(ctx, bytes.NewReader(spec.Input), &out, dirs)
+	storagejob.Run(ctx, bytes.NewReader(spec.Input), &out, f.dirs(tb, spec, home))
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	var e storagejob.Event
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &e); err != nil || e.Result == nil {
