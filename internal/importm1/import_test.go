@@ -16,7 +16,7 @@ import (
 // Everything that a first version can hold, in every status, and once more.
 func TestImport(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := peopledWorld(t)
 	w.allHomes()
 	corpus := w.home(w.id("wR0"), func(dir string) {
 		ok(t, os.RemoveAll(dir))

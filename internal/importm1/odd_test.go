@@ -39,7 +39,6 @@ func (w *world) add(id, name, status string, set ...string) string {
 func justUsers(t testing.TB) *world {
 	w := newWorld(t)
 	w.sql(w.from, `DELETE FROM workspaces`)
-	w.sql(w.from, `UPDATE users SET password_hash = '!'`)
 	return w
 }
 
@@ -297,7 +296,7 @@ func TestUsers(t *testing.T) {
 // The first version knew no administrators.
 func TestAdministrators(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := peopledWorld(t)
 	w.sql(w.from, `DELETE FROM workspaces`)
 	w.sql(w.dsn, `UPDATE users SET admin = false`)
 	refused := func(why string, change ...func(*Config)) {

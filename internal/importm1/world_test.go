@@ -66,8 +66,17 @@ func testImage() string {
 }
 
 // newWorld has the rows of testdata, without homes and containers, and an
-// empty installation that has an administrator.
+// empty installation that has an administrator. Its passwords cannot be
+// verified, which would take the tests most of their time.
 func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := peopledWorld(t)
+	w.sql(w.from, `UPDATE users SET password_hash = '!'`)
+	return w
+}
+
+// peopledWorld is one with real passwords.
+func peopledWorld(t testing.TB) *world {
 	t.Helper()
 	w := emptyWorld(t)
 	w.sql(w.from, w.tagged(testdata(t, "m1_rows.sql")))
