@@ -23,6 +23,7 @@ import (
 // engine stands between a runtime and the real engine, and can fail.
 type engine struct {
 	host  string
+	srv   *httptest.Server
 	fault atomic.Pointer[func(http.ResponseWriter, *http.Request) bool] // true: answered
 }
 
@@ -51,6 +52,7 @@ func newEngine(t *testing.T) *engine {
 	srv.Listener = l
 	srv.Config.ErrorLog = nil
 	srv.Start()
+	e.srv = srv
 	t.Cleanup(srv.Close)
 	e.host = "unix://" + path
 	return e
@@ -71,6 +73,9 @@ func (e *engine) fail(path string, how func(http.ResponseWriter, *http.Request))
 	}
 	e.fault.Store(&f)
 }
+
+// cut breaks every connection that stands.
+func (e *engine) cut() { e.srv.CloseClientConnections() }
 
 func hangUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 

@@ -1,0 +1,435 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// newLate returns a home without a history, for tests of one runtime.
+func newLate(t *testing.T, r *Runtime, storage string) *lateHome {
+	return &lateHome{T: t, old: r, next: r, storage: storage, id: workspace.ID(uuid.NewString()), objects: t.TempDir()}
+}
+
+func TestJobHardening(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	cases := []struct {
+		kind   runtime.JobKind
+		object bool
+		bucket bool
+		caps   []string
+		mounts map[string]bool // → read-write
+	}{
+		{runtime.JobArchive, true, false, []string{"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER"},
+			map[string]bool{runtime.JobHomeDir: false, runtime.JobObjectDir: true}},
+		{runtime.JobArchive, false, true, []string{"DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER"},
+			map[string]bool{runtime.JobHomeDir: false, runtime.JobBucketDir: false}},
+		{runtime.JobRestore, true, true, []string{"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "SETFCAP"},
+			map[string]bool{runtime.JobHomeDir: true, runtime.JobObjectDir: false, runtime.JobBucketDir: false}},
+	}
+	for _, tc := range cases {
+		l := newLate(t, r, workspace.StorageDockerVolume)
+		l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
+		spec := runtime.JobSpec{
+			Workspace: l.id, Claim: "op", Kind: tc.kind, Storage: l.storage, VolumeClaim: "home-1", Key: "key",
+			Input: []byte("say the-secret\nexit 0\n"),
+		}
+		if tc.object {
+			spec.ObjectDir = t.TempDir()
+		}
+		if tc.bucket {
+			spec.BucketDir = t.TempDir()
+		}
+		job := l.runJob(r, spec)
+		info, err := r.api.ContainerInspect(t.Context(), job.ID, client.ContainerInspectOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := json.Marshal(info.Container)
+		if err != nil || bytes.Contains(raw, []byte("the-secret")) {
+			t.Errorf("%s: what it was told can be read from outside: %s, %v", tc.kind, raw, err)
+		}
+		h := info.Container.HostConfig
+		if h.NetworkMode != "none" || !h.ReadonlyRootfs || h.Privileged || h.Memory != jobMemory || h.MemorySwap != jobMemory ||
+			h.PidsLimit == nil || *h.PidsLimit != jobPids || h.CPUShares != jobCPUShares || !h.RestartPolicy.IsNone() ||
+			!slices.Contains(h.SecurityOpt, "no-new-privileges:true") {
+			t.Errorf("%s: host config = %+v", tc.kind, h)
+		}
+		if diff := cmp.Diff([]string{"ALL"}, normal(h.CapDrop)); diff != "" {
+			t.Errorf("%s: dropped (-want +got):\n%s", tc.kind, diff)
+		}
+		if diff := cmp.Diff(tc.caps, normal(h.CapAdd)); diff != "" {
+			t.Errorf("%s: added (-want +got):\n%s", tc.kind, diff)
+		}
+		mounts := map[string]bool{}
+		for _, m := range info.Container.Mounts {
+			mounts[m.Destination] = m.RW
+		}
+		if diff := cmp.Diff(tc.mounts, mounts); diff != "" {
+			t.Errorf("%s: mounts (-want +got):\n%s", tc.kind, diff)
+		}
+	}
+}
+
+// A log that the engine cuts off is gone on with, without a line twice.
+func TestJobLogThatIsCutOff(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	r := newRuntime(t, func(c *Config) { c.Host = e.host })
+	l := newLate(t, r, workspace.StorageDockerVolume)
+	l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
+	spec := l.restoring("op", "home-1", "key", "x")
+	spec.Input = []byte("count 200\nwait go\ncount 200\nexit 0\n")
+	job, err := r.StartJob(t.Context(), spec)
+	l.ok("StartJob", err)
+	cuts := 0
+	e.fail("/logs", func(w http.ResponseWriter, req *http.Request) {
+		cuts++
+		if cuts == 4 {
+			putFile(t, l.objects, "go")
+		}
+		out := req.Clone(req.Context())
+		out.RequestURI, out.URL.Scheme, out.URL.Host = "", "http", "engine"
+		res, err := r.real().Do(out)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		defer res.Body.Close()
+		w.Header().Set("Content-Type", res.Header.Get("Content-Type"))
+		// Somewhere in a line, or in the header of one; later whole.
+		if cuts <= 6 {
+			_, _ = io.CopyN(w, res.Body, int64(300*cuts+cuts))
+			w.(http.Flusher).Flush()
+			panic(http.ErrAbortHandler)
+		}
+		_, _ = io.Copy(w, res.Body)
+	})
+	var got, want []string
+	for range 2 {
+		for i := range 200 {
+			want = append(want, fmt.Sprint(i+1))
+		}
+	}
+	code, err := r.FollowJob(t.Context(), job.ID, func(line []byte) { got = append(got, string(line)) })
+	if err != nil || code != 0 {
+		t.Fatalf("FollowJob = %d, %v", code, err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+}
+
+func TestFollowingWhileTheEngineGoesDown(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	r := newRuntime(t, func(c *Config) { c.Host = e.host })
+	l := newLate(t, r, workspace.StorageDockerVolume)
+	l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
+	spec := l.restoring("op", "home-1", "key", "x")
+	spec.Input = []byte("say begun\nwait go\nexit 0\n")
+	job, err := r.StartJob(t.Context(), spec)
+	l.ok("StartJob", err)
+	down := func(_ http.ResponseWriter, _ *http.Request) bool { panic(http.ErrAbortHandler) }
+	_, err = r.FollowJob(t.Context(), job.ID, func([]byte) {
+		e.fault.Store(&down)
+		e.cut()
+	})
+	if !errors.Is(err, runtime.ErrUnreachable) {
+		t.Fatalf("error = %v", err)
+	}
+	e.fault.Store(nil)
+	putFile(t, l.objects, "go")
+	var got []string
+	code, err := r.FollowJob(t.Context(), job.ID, func(line []byte) { got = append(got, string(line)) })
+	if err != nil || code != 0 || !slices.Equal(got, []string{"begun"}) {
+		t.Fatalf("FollowJob = %d, %v, %q", code, err, got)
+	}
+}
+
+func TestLines(t *testing.T) {
+	t.Parallel()
+	for _, step := range []int{1, 2, 3, 7, 100} {
+		var got []string
+		l := &lines{max: 5, line: func(b []byte) { got = append(got, string(b)) }, tooLong: func() { got = append(got, "too long") }}
+		text := []byte("one\n\n12345\n123456\ntwo\nunfinished")
+		for part := range slices.Chunk(text, step) {
+			if n, err := l.Write(part); n != len(part) || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		if diff := cmp.Diff([]string{"one", "", "12345", "too long", "two"}, got); diff != "" {
+			t.Errorf("in steps of %d (-want +got):\n%s", step, diff)
+		}
+	}
+}
+
+// The server dies after any of the requests of a call, whose answer it does not
+// see. The same call made again comes to the same end.
+func TestCallsCutOffAnywhere(t *testing.T) {
+	t.Parallel()
+	restored := func(l *lateHome) { l.restore("op-1", "home-1", "key-1") }
+	cases := []struct {
+		name   string
+		before func(l *lateHome)
+		call   func(ctx context.Context, l *lateHome) error
+		check  func(l *lateHome)
+	}{{
+		"a restored home is removed",
+		func(l *lateHome) { restored(l); l.settle() },
+		func(ctx context.Context, l *lateHome) error { return l.old.RemoveVolume(ctx, l.id, "home-1") },
+		func(l *lateHome) { l.claim = "" },
+	}, {
+		"a restored home is seeded instead",
+		restored,
+		func(ctx context.Context, l *lateHome) error { return l.old.CreateVolume(ctx, l.volume("home-1"), nil) },
+		func(l *lateHome) {
+			if v := l.listed(); !v.Seeded || v.Marker != "" || l.content() != "" {
+				l.Fatalf("volume = %+v, content = %q", v, l.content())
+			}
+		},
+	}, {
+		"a seeded home is restored instead",
+		func(l *lateHome) { l.seed("home-1") },
+		func(ctx context.Context, l *lateHome) error {
+			job, err := l.old.StartJob(ctx, l.restoring("op", "home-1", "key", "kept"))
+			if err != nil {
+				return err
+			}
+			code, err := l.old.FollowJob(ctx, job.ID, func([]byte) {})
+			if err == nil && code != 0 {
+				// It says that it had no orders, and is removed by whoever follows it.
+				return errors.Join(runtime.ErrUnreachable, l.old.RemoveJob(ctx, job.ID))
+			}
+			return err
+		},
+		func(l *lateHome) {
+			if v := l.listed(); v.Seeded || v.Marker != "" || l.content() != "kept" {
+				l.Fatalf("volume = %+v, content = %q", v, l.content())
+			}
+			l.ok("MarkRestored", l.old.MarkRestored(l.Context(), l.id, "home-1", "key"))
+		},
+	}, {
+		"a restored home is marked",
+		func(l *lateHome) {
+			l.ok("CreateEmptyVolume", l.next.CreateEmptyVolume(l.Context(), l.volume("home-1")))
+			l.runJob(l.next, l.restoring("op", "home-1", "key", "kept"))
+		},
+		func(ctx context.Context, l *lateHome) error { return l.old.MarkRestored(ctx, l.id, "home-1", "key") },
+		func(l *lateHome) {
+			if v := l.listed(); v.Marker != "key" {
+				l.Fatalf("volume = %+v", v)
+			}
+		},
+	}, {
+		"a restored home is settled",
+		restored,
+		func(ctx context.Context, l *lateHome) error { return l.old.SettleVolume(ctx, l.id, "home-1") },
+		func(l *lateHome) {
+			if v := l.listed(); v.Marker != "key-1" || v.Seeded {
+				l.Fatalf("volume = %+v", v)
+			}
+		},
+	}}
+	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
+		for _, tc := range cases {
+			t.Run(storage+"/"+tc.name, func(t *testing.T) {
+				t.Parallel()
+				e := newEngine(t)
+				next := newRuntime(t, nil)
+				old := newRuntime(t, func(c *Config) {
+					c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
+				})
+				if _, err := old.Jobs(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				for n := 1; ; n++ {
+					l := newLate(t, next, storage)
+					l.old, l.claim = old, "home-1"
+					tc.before(l)
+					cut := cutAfter(e, old, n)
+					err := tc.call(t.Context(), l)
+					e.fault.Store(nil)
+					if err != nil && !errors.Is(err, runtime.ErrUnreachable) {
+						t.Fatalf("cut off after request %d: %v", n, err)
+					}
+					for try := 0; ; try++ {
+						err := tc.call(t.Context(), l)
+						if err == nil {
+							break
+						}
+						if try == 3 || !errors.Is(err, runtime.ErrUnreachable) {
+							t.Fatalf("after one that was cut off after request %d: %v", n, err)
+						}
+					}
+					tc.check(l)
+					l.ok("RemoveVolume", next.RemoveVolume(t.Context(), l.id, "home-1"))
+					if left := (hands{r: next, storage: storage}).remains(t, l.id); len(left) > 0 {
+						t.Fatalf("left behind after request %d: %q", n, left)
+					}
+					if !*cut {
+						return
+					}
+				}
+			})
+		}
+	}
+}
+
+// cutAfter has the nth request from now on done and its answer lost, and all
+// after it fail. It says whether there were so many.
+func cutAfter(e *engine, r *Runtime, n int) *bool {
+	seen, cut := 0, new(bool)
+	f := func(_ http.ResponseWriter, req *http.Request) bool {
+		seen++
+		if seen < n {
+			return false
+		}
+		if seen == n {
+			*cut = true
+			if req.Header.Get("Upgrade") == "" {
+				out := req.Clone(context.Background())
+				out.RequestURI, out.URL.Scheme, out.URL.Host = "", "http", "engine"
+				if res, err := r.real().Do(out); err == nil {
+					res.Body.Close()
+				}
+			}
+		}
+		panic(http.ErrAbortHandler)
+	}
+	e.fault.Store(&f)
+	return cut
+}
+
+// Somebody removes the containers that do not run, as people do to tidy up.
+func TestHolderThatWasPruned(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	l := newLate(t, r, workspace.StorageDockerVolume)
+	l.restore("op", "home-1", "key")
+	l.settle()
+	users, err := r.users(t.Context(), l.id.VolumeName())
+	l.ok("users", err)
+	for _, u := range users {
+		l.ok("discard", r.discard(t.Context(), u.id))
+	}
+	if v := l.listed(); v.Marker != "key" {
+		t.Fatalf("volume = %+v", v)
+	}
+	_, err = r.StartJob(t.Context(), l.restoring("op-late", "home-1", "key-2", "stale"))
+	if !errors.Is(err, runtime.ErrConflict) {
+		t.Fatalf("StartJob: %v", err)
+	}
+	l.ok("CreateVolume", r.CreateVolume(t.Context(), l.volume("home-1"), nil))
+	l.settle()
+	if users, err = r.users(t.Context(), l.id.VolumeName()); err != nil || len(users) != 1 || users[0].role != roleHolder {
+		t.Fatalf("users = %+v, %v", users, err)
+	}
+	l.alive()
+}
+
+// A process that was stopped while it changed a home's folder holds its lock.
+func TestFolderThatAnotherProcessChanges(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	l := newLate(t, r, workspace.StorageLocalDir)
+	l.restore("op", "home-1", "key")
+	unlock, err := tryLock(r.folder(l.id))
+	if unlock == nil || err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := r.RemoveVolume(ctx, l.id, "home-1"); !errors.Is(err, runtime.ErrUnreachable) {
+		t.Fatalf("RemoveVolume under another's lock: %v", err)
+	}
+	unlock()
+	l.alive()
+}
+
+// What a removal that was cut off left of a folder is in nobody's way.
+func TestFolderWhoseRemovalWasCutOff(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	l := newLate(t, r, workspace.StorageLocalDir)
+	l.restore("op", "home-1", "key")
+	l.ok("write", r.writeSidecar(l.id, sidecar{Claim: "home-1", State: folderRemoving}))
+	l.ok("discard", r.discardHome(l.id))
+	if v := l.listed(); v.Claim != "home-1" || v.Marker != "" || v.Seeded {
+		t.Fatalf("a home that is half removed is listed as %+v", v)
+	}
+	if err := r.CreateEmptyVolume(t.Context(), l.volume("home-2")); !errors.Is(err, runtime.ErrVolumeMismatch) {
+		t.Fatalf("CreateEmptyVolume: %v", err)
+	}
+	l.ok("sweep", r.sweep(t.Context()))
+	if v := l.listed(); v != (runtime.Volume{}) {
+		t.Fatalf("listed: %+v", v)
+	}
+	l.ok("RemoveJob", r.RemoveJob(t.Context(), l.jobID()))
+	l.restore("op-2", "home-2", "key")
+	l.alive()
+}
+
+func (l *lateHome) jobID() string {
+	l.Helper()
+	jobs, err := l.next.Jobs(l.Context())
+	l.ok("Jobs", err)
+	for _, j := range jobs {
+		if j.Workspace == l.id {
+			return j.ID
+		}
+	}
+	l.Fatal("there is no job")
+	return ""
+}
+
+func TestDisks(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, func(c *Config) { c.DataDir = filepath.Join(t.TempDir(), "not", "made", "yet") })
+	disks, err := r.Disks(t.Context())
+	if err != nil || len(disks) == 0 || !strings.HasPrefix(disks[0].Name, "the data folder") {
+		t.Fatalf("disks = %+v, %v", disks, err)
+	}
+	device := func(path string) uint64 {
+		d, _, err := diskOf(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	if device(os.TempDir()) != device(filepath.Join(os.TempDir(), "none", "at", "all")) {
+		t.Error("a folder that is not there is on another disk than the one above it")
+	}
+	root, err := r.engineRoot(t.Context())
+	if err != nil || root == "" {
+		t.Fatalf("the engine's folder = %q, %v", root, err)
+	}
+	if one := device(r.cfg.DataDir) == device(root); one != (len(disks) == 1) {
+		t.Errorf("disks = %+v; one and the same: %v", disks, one)
+	}
+	r.cfg.DataDir = root // the same for sure
+	if disks, err = r.Disks(t.Context()); err != nil || len(disks) != 1 {
+		t.Errorf("disks = %+v, %v", disks, err)
+	}
+	remote := newRuntime(t, func(c *Config) { c.Host = "tcp://192.0.2.1:2375" })
+	if disks, err = remote.Disks(t.Context()); err != nil || len(disks) != 1 {
+		t.Errorf("with an engine elsewhere: %+v, %v", disks, err)
+	}
+}
