@@ -35,6 +35,7 @@ type bucket struct {
 
 	mu      sync.Mutex
 	upSince time.Time // zero: it does not answer
+	doubted bool      // somebody could not work with it, and it was not asked since
 	busy    bool      // something works with it
 	looks   map[sight]*look
 	pending int       // looks under way
@@ -73,8 +74,17 @@ func newBucket() *bucket {
 	}
 }
 
-// doubt has the bucket asked soon whether it is there.
+// doubt is told that somebody could not work with the bucket: it is asked soon
+// whether it is there, and until then taken for away.
 func (b *bucket) doubt() {
+	b.mu.Lock()
+	b.doubted = true
+	b.mu.Unlock()
+	b.ask()
+}
+
+// ask has the bucket asked soon whether it is there.
+func (b *bucket) ask() {
 	select {
 	case b.kick <- struct{}{}:
 	default:
@@ -86,11 +96,14 @@ func (b *bucket) doubt() {
 func (b *bucket) since(now time.Time) (since time.Time, up bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.upSince.IsZero() {
+	if b.away() {
 		return now, false
 	}
 	return b.upSince, true
 }
+
+// away reports whether nothing should be begun with the bucket; mu is held.
+func (b *bucket) away() bool { return b.doubted || b.upSince.IsZero() }
 
 // works says whether anything works with the bucket now.
 func (b *bucket) works(busy bool) {
@@ -99,7 +112,7 @@ func (b *bucket) works(busy bool) {
 	b.busy = busy
 	b.mu.Unlock()
 	if begins {
-		b.doubt()
+		b.ask()
 	}
 }
 
@@ -160,7 +173,8 @@ func (t *term) askBucket(ctx context.Context, key string) error {
 func (t *term) heard(err error) {
 	b := t.bucket
 	b.mu.Lock()
-	was := !b.upSince.IsZero()
+	was, doubted := !b.upSince.IsZero(), b.doubted
+	b.doubted = false
 	switch {
 	case err != nil:
 		b.upSince = time.Time{}
@@ -178,6 +192,8 @@ func (t *term) heard(err error) {
 		t.cfg.Log.Info("the bucket of the archives answers again")
 		t.update(func(s *Status) { s.Bucket = "" })
 		t.resume()
+		t.Wake()
+	case doubted:
 		t.Wake()
 	}
 }
@@ -250,7 +266,7 @@ func (t *term) answer(ctx context.Context, s sight, q question, since time.Time,
 	case l != nil && l.under:
 		l.waits = l.waits || waits
 		return judge.ArchiveUnknown, true
-	case b.upSince.IsZero():
+	case b.away():
 		return judge.ArchiveUnknown, false // once it is back everything is looked at again
 	}
 	l = &look{question: q, under: true, waits: waits, asked: now}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"codehub/internal/archive"
+	"codehub/internal/judge"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -23,14 +24,9 @@ func (t *term) restore(ctx context.Context, row workspace.Workspace, w *work) er
 	if err != nil || home != nil && home.Marker == row.ArchiveKey {
 		return err // it is all there: left alone
 	}
-	meta, err := t.cfg.Archives.Meta(ctx, row.ArchiveKey)
-	switch {
-	case errors.Is(err, archive.ErrNotFound):
-		return nil // the next look says what is lost
-	case err != nil:
-		return fmt.Errorf("read what the archive is of: %w", err)
-	case row.ArchiveDigest != "" && meta.SHA256 != row.ArchiveDigest:
-		return fmt.Errorf("the archive %s has the digest %s, not %s: %w", row.ArchiveKey, meta.SHA256, row.ArchiveDigest, archive.ErrCorrupted)
+	meta, err := t.metaOf(ctx, row)
+	if err != nil || meta == nil {
+		return err // if it is gone, the next look says what is lost
 	}
 	t.passed(row.ID, "restore.meta-read")
 	volume := runtime.VolumeSpec{Workspace: row.ID, Storage: row.StorageBackend, Claim: row.Home.Claim, Image: row.ImageRef}
@@ -70,6 +66,28 @@ func (t *term) restore(ctx context.Context, row workspace.Workspace, w *work) er
 	}
 	t.passed(row.ID, "restore.job-done")
 	return t.markRestored(ctx, row)
+}
+
+// metaOf is the .meta of row's archive, nil if the archive is not there. No
+// volume is made for what cannot be restored into it.
+func (t *term) metaOf(ctx context.Context, row workspace.Workspace) (*archive.Meta, error) {
+	seen, err := t.cfg.Archives.Look(ctx, row)
+	if err != nil {
+		return nil, fmt.Errorf("look at the archive: %w", err)
+	}
+	if seen == judge.ArchiveMissing {
+		return nil, nil
+	}
+	meta, err := t.cfg.Archives.Meta(ctx, row.ArchiveKey)
+	switch {
+	case errors.Is(err, archive.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read what the archive is of: %w", err)
+	case seen != judge.ArchivePresent || row.ArchiveDigest != "" && meta.SHA256 != row.ArchiveDigest:
+		return nil, fmt.Errorf("the archive %s is %d bytes with the digest %s, not what was stored: %w", row.ArchiveKey, meta.Size, meta.SHA256, archive.ErrCorrupted)
+	}
+	return meta, nil
 }
 
 func (t *term) markRestored(ctx context.Context, row workspace.Workspace) error {

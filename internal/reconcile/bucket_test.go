@@ -1,0 +1,435 @@
+package reconcile_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"codehub/internal/archive"
+	"codehub/internal/reconcile"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// impatient has operations on the bucket time out soon.
+func impatient(w *world) { w.policy.NoProgress = time.Second }
+
+func bucketOf(s reconcile.Status) string { return s.Bucket }
+
+// While the bucket is away archives wait and keep nobody out, and nothing of
+// that is an error.
+func TestBucketAwayKeepsNobodyOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives, impatient)
+	c, _ := w.leads()
+	packed, kept := w.filled("packed", "packed work"), w.filled("kept", "kept work")
+	w.archived(packed)
+	w.want(kept, workspace.DesiredStandby, false)
+	w.awaitPhase(kept, workspace.PhaseStandby)
+	w.archives.setDown(true)
+	w.want(kept, workspace.DesiredArchived, false)
+	w.awaitStatus(c, "Meta: connection refused", bucketOf)
+	w.want(packed, workspace.DesiredRunning, false)
+	empty := w.create("empty", workspace.DesiredArchived)
+	time.Sleep(2 * w.policy.NoProgress) // for long: far longer than an operation may be without progress
+	w.awaitCalls("Containers", w.fake.Calls("Containers")+10)
+	for id, phase := range map[workspace.ID]workspace.Phase{packed: workspace.PhaseArchived, kept: workspace.PhaseStandby, empty: workspace.PhasePending} {
+		if ws := w.row(id); ws.Phase != phase || ws.ErrorCount != 0 {
+			t.Errorf("%s is %s, %s, %d errors: %s", ws.Name, ws.Phase, ws.Operation, ws.ErrorCount, ws.ErrorMessage)
+		}
+	}
+	w.want(kept, workspace.DesiredRunning, true)
+	w.want(empty, workspace.DesiredRunning, true)
+	w.awaitPhase(kept, workspace.PhaseRunning)
+	w.awaitPhase(empty, workspace.PhaseRunning)
+	w.expect(kept, "kept work")
+	w.want(kept, workspace.DesiredArchived, true)
+	w.await(kept, "waiting", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseStandby })
+
+	w.archives.setDown(false)
+	w.awaitStatus(c, "", bucketOf)
+	w.awaitPhase(packed, workspace.PhaseRunning)
+	w.expect(packed, "packed work")
+	w.isArchived(w.awaitPhase(kept, workspace.PhaseArchived))
+	w.opened(kept, "kept work")
+}
+
+// The bucket goes at any call of an operation, for longer than it may be
+// without progress, and comes back.
+func TestBucketGoesInTheMiddle(t *testing.T) {
+	t.Parallel()
+	for _, op := range []string{"ArchiveJob", "ReadBack", "Look", "PutEmpty", "Meta", "RestoreJob"} {
+		t.Run(op, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, withArchives, impatient)
+			away := newFirst()
+			w.archives.setBefore(func(_ context.Context, at string, id workspace.ID) error {
+				if at == op && (op != "Meta" || strings.Trim(string(id), "0-") != "") && (op != "Look" || w.row(id).Operation == workspace.OpArchiving) {
+					go away.do(func() { w.archives.setDown(true) })
+					return fmt.Errorf("%s: cut off: %w", at, archive.ErrUnavailable)
+				}
+				return nil
+			})
+			failed := w.watchErrors()
+			c, _ := w.leads()
+			id := workspace.ID("")
+			if op == "PutEmpty" {
+				id = w.create("nothing", workspace.DesiredArchived)
+			} else {
+				id = w.filled("one", "work")
+				w.want(id, workspace.DesiredArchived, false)
+			}
+			if op == "Meta" || op == "RestoreJob" {
+				w.awaitPhase(id, workspace.PhaseArchived)
+				w.want(id, workspace.DesiredRunning, false)
+			}
+			<-away.reached
+			w.awaitStatus(c, op[:4], func(s reconcile.Status) string { return op[:4] + s.Bucket[:min(len(s.Bucket), 1)] })
+			time.Sleep(2 * w.policy.NoProgress)
+			w.awaitCalls("Containers", w.fake.Calls("Containers")+10)
+			if ws := w.row(id); ws.Operation == workspace.OpNone || ws.Phase == workspace.PhaseError {
+				t.Errorf("%s, %s: %s", ws.Phase, ws.Operation, ws.ErrorMessage)
+			}
+			w.archives.setDown(false)
+			if op == "Meta" || op == "RestoreJob" {
+				w.awaitPhase(id, workspace.PhaseRunning)
+				w.expect(id, "work")
+			} else {
+				w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
+			}
+			if said := failed(); len(said) != 0 {
+				t.Errorf("failures: %q", said)
+			}
+		})
+	}
+}
+
+// A storage job that is refused by the bucket is made anew, ever less often,
+// and counts for nothing; and its owner gets in meanwhile.
+func TestJobRefusedByTheBucket(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	var jobs atomic.Int32
+	var full atomic.Bool
+	full.Store(true)
+	w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
+		jobs.Add(1)
+		if full.Load() {
+			fmt.Fprintf(out, `{"result": {"claim": %q, "kind": %q, "error": {"kind": "unavailable", "message": "no space left in the bucket"}}}`+"\n", spec.Claim, spec.Kind)
+			return 1
+		}
+		return realJob(ctx, spec, home, out)
+	})
+	failed := w.watchErrors()
+	w.lead()
+	id := w.filled("one", "work")
+	w.want(id, workspace.DesiredArchived, false)
+	w.awaitCalls("StartJob", 2)
+	claim := w.row(id).OpID
+	w.awaitCalls("StartJob", 3)
+	if ws := w.row(id); ws.OpID != claim || ws.Operation != workspace.OpArchiving {
+		t.Errorf("%s of another claim", ws.Operation)
+	}
+	w.want(id, workspace.DesiredRunning, true)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	w.expect(id, "work")
+	full.Store(false)
+	w.archived(id)
+	if said := failed(); len(said) != 0 {
+		t.Errorf("failures: %q", said)
+	}
+	w.opened(id, "work")
+}
+
+// A bucket that takes a question and never answers it slows down nobody who
+// has no need of it.
+func TestBucketThatHangs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	c, _ := w.leads()
+	stuck := w.filled("stuck", "work")
+	w.archived(stuck)
+	var asked atomic.Int32
+	w.archives.setBefore(func(ctx context.Context, _ string, _ workspace.ID) error {
+		asked.Add(1)
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	w.want(stuck, workspace.DesiredRunning, false)
+	for deadline := time.Now().Add(20 * time.Second); asked.Load() == 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody asks")
+		}
+	}
+	for i := range 3 {
+		w.awaitPhase(w.create(fmt.Sprint("ws", i), workspace.DesiredRunning), workspace.PhaseRunning)
+	}
+	if said := bucketOf(c.Status()); said != "" && !strings.Contains(said, "not answered") {
+		t.Errorf("the bucket: %s", said)
+	}
+	// Cancelled, it waits for nothing.
+	if _, err := w.db.RequestCancel(t.Context(), w.owner, stuck); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitPhase(stuck, workspace.PhaseArchived)
+}
+
+// A bucket that is slow to answer holds up the end of an archive, and has none
+// of it done again.
+func TestBucketThatIsSlow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	w.archives.setBefore(func(ctx context.Context, op string, _ workspace.ID) error {
+		if op == "Look" {
+			select {
+			case <-time.After(1500 * time.Millisecond): // longer than an executor rests
+			case <-ctx.Done():
+			}
+		}
+		return nil
+	})
+	w.lead()
+	id := w.filled("one", "work")
+	w.archived(id)
+	if n := w.fake.Calls("RemoveVolume"); n != 1 {
+		t.Errorf("the executor was run %d times", n)
+	}
+}
+
+// Whoever opens a workspace which is only being archived because it never had
+// a home need not wait for the bucket.
+func TestWantedBeforeItHasAnArchive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	hang := newFirst()
+	w.archives.setBefore(func(ctx context.Context, op string, _ workspace.ID) error {
+		if op == "PutEmpty" {
+			hang.do(func() { <-ctx.Done() })
+		}
+		return ctx.Err()
+	})
+	w.lead()
+	id := w.create("one", workspace.DesiredArchived)
+	<-hang.reached
+	w.want(id, workspace.DesiredRunning, true)
+	if ws := w.awaitPhase(id, workspace.PhaseRunning); ws.ArchiveKey != "" {
+		t.Errorf("its archive is %s", ws.ArchiveKey)
+	}
+}
+
+// The archive is gone: nothing is started, nothing removed, and there are ways
+// out.
+func TestArchiveIsGone(t *testing.T) {
+	t.Parallel()
+	for name, way := range map[string]func(w *world, id workspace.ID, earlier string, putBack func()){
+		"it is back": func(w *world, id workspace.ID, _ string, putBack func()) {
+			putBack()
+			w.recovered(id, workspace.RecoverAfresh)
+			w.awaitPhase(id, workspace.PhaseRunning)
+			w.expect(id, "newer")
+		},
+		"an earlier one": func(w *world, id workspace.ID, earlier string, _ func()) {
+			if _, err := w.db.RequestRecoverArchive(w.Context(), w.owner, id, earlier); err != nil {
+				w.Fatal(err)
+			}
+			if ws := w.awaitPhase(id, workspace.PhaseRunning); ws.ArchiveKey != w.archives.Key(id, earlier) || ws.ArchiveDigest == "" || ws.RecoverFrom != nil {
+				w.Errorf("went on with %s (%q), %+v", ws.ArchiveKey, ws.ArchiveDigest, ws.RecoverFrom)
+			}
+			w.expect(id, "older")
+			w.archived(id)
+			w.opened(id, "older")
+		},
+		"start empty": func(w *world, id workspace.ID, _ string, _ func()) {
+			w.recovered(id, workspace.RecoverEmpty)
+			w.awaitPhase(id, workspace.PhaseRunning)
+			if _, ok := w.fake.Read(id, "notes.txt"); ok {
+				w.Error("it is not empty")
+			}
+		},
+		"an earlier one that is gone as well": func(w *world, id workspace.ID, earlier string, putBack func()) {
+			putEarlierBack := w.archives.take(w.T, w.archives.Key(id, earlier))
+			if _, err := w.db.RequestRecoverArchive(w.Context(), w.owner, id, earlier); err != nil {
+				w.Fatal(err)
+			}
+			ws := w.await(id, "answered", func(ws workspace.Workspace) bool { return ws.RecoverRequestedAt == nil })
+			if ws.ErrorReason != workspace.ErrDataLost || ws.Phase != workspace.PhaseError || !strings.Contains(ws.ErrorMessage, "gone as well") ||
+				ws.ArchiveKey == w.archives.Key(id, earlier) {
+				w.Errorf("%s, %s, %s: %s", ws.ArchiveKey, ws.Phase, ws.ErrorReason, ws.ErrorMessage)
+			}
+			putEarlierBack()
+			putBack()
+			w.recovered(id, workspace.RecoverAfresh)
+			w.awaitPhase(id, workspace.PhaseRunning)
+			w.expect(id, "newer")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, withArchives)
+			w.lead()
+			id := w.filled("one", "older")
+			earlier := w.archived(id).ArchiveOpID
+			w.opened(id, "older")
+			w.write(id, "newer")
+			ws := w.archived(id)
+			putBack := w.archives.take(t, ws.ArchiveKey)
+			w.want(id, workspace.DesiredRunning, false)
+			lost := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+			if lost.ErrorReason != workspace.ErrDataLost || !strings.Contains(lost.ErrorMessage, ws.ArchiveKey) || lost.ArchiveKey != ws.ArchiveKey {
+				t.Errorf("%s: %s", lost.ErrorReason, lost.ErrorMessage)
+			}
+			if _, ok := w.fake.Home(id); ok {
+				t.Error("a home was made all the same")
+			}
+			// To look again finds out the same, and is never taken for a way out.
+			w.recovered(id, workspace.RecoverAfresh)
+			still := w.await(id, "answered", func(ws workspace.Workspace) bool { return ws.RecoverRequestedAt == nil })
+			if still.Phase != workspace.PhaseError || still.ErrorReason != workspace.ErrDataLost {
+				t.Errorf("looked again: %s, %q", still.Phase, still.ErrorReason)
+			}
+			way(w, id, earlier, putBack)
+		})
+	}
+}
+
+func (w *world) recovered(id workspace.ID, action string) {
+	w.Helper()
+	if _, err := w.db.RequestRecover(w.Context(), w.owner, id, action); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// The archive is damaged: that is final at once, and nothing of it is let in.
+func TestArchiveIsDamaged(t *testing.T) {
+	t.Parallel()
+	for _, what := range []string{"the object", "the .meta"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, withArchives)
+			w.lead()
+			id := w.filled("one", "older")
+			earlier := w.archived(id).ArchiveOpID
+			w.opened(id, "older")
+			w.write(id, "newer")
+			key := w.archived(id).ArchiveKey
+			if what == "the object" {
+				w.archives.damage(t, key)
+			} else {
+				w.archives.damage(t, archive.MetaKey(key))
+			}
+			w.want(id, workspace.DesiredRunning, false)
+			ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+			if ws.ErrorReason != workspace.ErrArchiveCorrupted || ws.ArchiveKey != key || ws.ErrorCount != 1 {
+				t.Errorf("%s, %d: %s", ws.ErrorReason, ws.ErrorCount, ws.ErrorMessage)
+			}
+			if len(w.keys(id)) != 2 {
+				t.Errorf("archives: %v", w.keys(id))
+			}
+			if _, err := w.db.RequestRecoverArchive(t.Context(), w.owner, id, earlier); err != nil {
+				t.Fatal(err)
+			}
+			w.awaitPhase(id, workspace.PhaseRunning)
+			w.expect(id, "older")
+		})
+	}
+}
+
+// What was stored is not what was packed: the home stays, and it is packed
+// again. That is none of the errors of an archive that is in use.
+func TestReadBackFindsDamage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	once := sync.Once{}
+	w.archives.setBefore(func(_ context.Context, op string, id workspace.ID) error {
+		if op == "ReadBack" {
+			once.Do(func() {
+				w.archives.damage(t, w.keys(id)[0])
+			})
+		}
+		return nil
+	})
+	failed := w.watchErrors()
+	w.lead()
+	id := w.filled("one", "work")
+	w.archived(id)
+	if said := failed(); len(said) != 1 || !strings.Contains(said[0], "corrupted") {
+		t.Errorf("failures: %q", said)
+	}
+	w.opened(id, "work")
+}
+
+// Between the storing and the removal the archive goes: the volume is all
+// there is, and it stays.
+func TestArchiveGoesBeforeTheRemoval(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	var putBack func()
+	w.step = func(id workspace.ID, step string) {
+		if step == "archive.job-removed" && putBack == nil {
+			putBack = w.archives.take(t, w.row(id).ArchiveKey)
+		}
+	}
+	w.lead()
+	id := w.filled("one", "work")
+	w.want(id, workspace.DesiredArchived, false)
+	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	if ws.ErrorReason != workspace.ErrDataLost || ws.Home.State != workspace.HomeRemoving {
+		t.Errorf("%s, home %s: %s", ws.ErrorReason, ws.Home.State, ws.ErrorMessage)
+	}
+	w.expect(id, "work")
+	putBack()
+	w.recovered(id, workspace.RecoverAfresh)
+	w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
+	w.opened(id, "work")
+}
+
+// A folder that is not the bucket any more, such as one whose disk is not
+// mounted, has lost nobody's archive.
+func TestBucketIsAnotherFolder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives, impatient)
+	c, _ := w.leads()
+	id := w.filled("one", "work")
+	w.archived(id)
+	mountAgain := w.archives.take(t, w.archives.Installation)
+	w.want(id, workspace.DesiredRunning, false)
+	for deadline := time.Now().Add(20 * time.Second); bucketOf(c.Status()) == ""; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody has noticed")
+		}
+	}
+	time.Sleep(2 * w.policy.NoProgress)
+	if ws := w.row(id); ws.Phase == workspace.PhaseError || ws.ErrorCount != 0 {
+		t.Errorf("%s: %s", ws.Phase, ws.ErrorMessage)
+	}
+	mountAgain()
+	w.awaitPhase(id, workspace.PhaseRunning)
+	w.expect(id, "work")
+}
+
+// A restore finds that there is no room: that is said in clear words.
+func TestNoRoomForTheHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	w.lead()
+	id := w.filled("one", "work")
+	w.archived(id)
+	w.fake.SetJob(func(_ context.Context, spec runtime.JobSpec, _ string, out io.Writer) int {
+		fmt.Fprintf(out, `{"result": {"claim": %q, "kind": %q, "error": {"kind": "disk_full", "message": "write: no space left on device"}}}`+"\n", spec.Claim, spec.Kind)
+		return 1
+	})
+	w.want(id, workspace.DesiredRunning, false)
+	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	if ws.ErrorReason != workspace.ErrRetryExceeded || !strings.Contains(ws.ErrorMessage, "the disk of the homes is full") {
+		t.Errorf("%s: %s", ws.ErrorReason, ws.ErrorMessage)
+	}
+	w.fake.SetJob(realJob)
+	w.recovered(id, workspace.RecoverAfresh)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	w.expect(id, "work")
+}
