@@ -16,6 +16,10 @@ func (v *view) offer() {
 	cancel, undelete := post("cancel", "x"), post("undelete", "undo")
 	forceStop := dialog("force-stop", "bolt", true)
 	edit, remove := dialog("edit", "pencil", false), dialog("delete", "trash", true)
+	archive := dialog("archive", "box", false)
+	stay := action{Key: "stay_archived", Icon: "x", Post: path + "/archive"}
+	unarchive := action{Key: "no_archive", Icon: "x", Post: path + "/stop"}
+	archiving := v.Queued == string(workspace.DesiredArchived)
 
 	if v.Deleted {
 		if v.Problem != nil && v.Problem.Final {
@@ -38,18 +42,28 @@ func (v *view) offer() {
 		switch v.State {
 		case "running":
 			v.Primary, v.Actions = &open, []action{stop}
+			v.offerArchive(archive)
 		case "stopped":
 			v.Primary, v.Actions = &open, []action{start}
+			v.offerArchive(archive)
 		case "archived":
-			restore := start
-			restore.Key, restore.Icon = "restore", "undo"
-			v.Primary = &restore
+			// It is opened where its loading page shows how far it is.
+			reopen := action{Key: "restore_open", Icon: "open", Post: path + "/start", NewTab: true}
+			v.Primary, v.Actions = &reopen, []action{post("restore", "undo")}
 		case "pending":
 			v.Primary = &start
 		case "stopping":
 			// RUNNING, asked to stop and not claimed yet.
 			v.Actions = []action{start}
+			if archiving {
+				v.Actions = []action{start, unarchive}
+			}
 			v.Menu = []action{edit, forceStop, remove}
+		case "archiving":
+			// STANDBY, to be archived and not claimed yet.
+			v.Actions = []action{start, unarchive}
+		case "restoring":
+			v.Actions = []action{stay}
 		default:
 			// On its way up and not claimed yet: waiting for a retry, for
 			// room, or for the backend to answer.
@@ -74,19 +88,28 @@ func (v *view) offer() {
 			v.Actions = []action{start}
 		}
 	case workspace.OpRestoring:
-		v.Actions = []action{cancel}
-	case workspace.OpArchiving, workspace.OpCreateEmptyArchive:
-		v.Actions = []action{start}
-		if v.Operation == workspace.OpArchiving && v.W.Home.State != workspace.HomeRemoving && v.W.CancelRequestedAt == nil {
-			v.Actions = []action{start, cancel}
-		}
+		v.Actions = []action{start, cancel}
 		if v.Queued == string(workspace.DesiredRunning) {
-			v.Actions = nil
+			keep.Key, keep.Post = "no_start", path+"/restore"
+			v.Actions = []action{keep, cancel}
+		}
+	case workspace.OpArchiving, workspace.OpCreateEmptyArchive:
+		first := start
+		if v.Queued == string(workspace.DesiredRunning) || v.Queued == string(workspace.DesiredStandby) {
+			first = stay
+		}
+		v.Actions = []action{first}
+		if v.Operation == workspace.OpArchiving && v.W.Home.State != workspace.HomeRemoving {
+			cancel.Key = "stop_archiving"
+			v.Actions = append(v.Actions, cancel)
 		}
 	case workspace.OpStopping:
 		v.Actions = []action{start}
-		if v.Queued == string(workspace.DesiredRunning) {
+		switch {
+		case v.Queued == string(workspace.DesiredRunning):
 			v.Actions = []action{keep}
+		case archiving:
+			v.Actions = []action{start, unarchive}
 		}
 		v.Menu = []action{edit, forceStop, remove}
 	case workspace.OpDeleting:
@@ -94,6 +117,17 @@ func (v *view) offer() {
 	}
 	if v.Request == "cancel" {
 		v.Actions = nil
+	}
+}
+
+// offerArchive offers archiving, where this server does that.
+func (v *view) offerArchive(archive action) {
+	switch {
+	case !v.Archives:
+	case v.From == fromDetail:
+		v.ToArchive = &archive
+	default:
+		v.Menu = []action{v.Menu[0], archive, v.Menu[1]}
 	}
 }
 
@@ -106,13 +140,18 @@ func (v *view) offerInError() {
 	empty := action{Key: "start-empty", Icon: "sparkle", Dialog: path + "/start-empty", Danger: true}
 
 	out := []action{again}
-	switch v.Problem.Key {
-	case string(workspace.ErrDataLost):
-		// Nothing is made up by itself: the volume comes back, or its owner
+	if v.Lost() {
+		// Nothing is made up by itself: what is lost comes back, or its owner
 		// gives it up in words (design §2).
-		out[0].Key = "recover_volume"
-		out = append(out, empty)
-	case string(workspace.ErrArchiveCorrupted):
+		switch v.Problem.Key {
+		case string(workspace.ErrDataLost):
+			out[0].Key = "recover_volume"
+		case archiveMissing:
+			out[0].Key = "recover_object"
+		}
+		if v.Archives {
+			out = append(out, action{Key: "recover-archive", Icon: "undo", Dialog: path + "/recover-archive"})
+		}
 		out = append(out, empty)
 	}
 	if v.W.Conditions.HasContainer() {

@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"time"
 
+	"codehub/internal/archive"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
 	"codehub/internal/postgres"
@@ -32,9 +33,13 @@ type Store interface {
 	DeleteWorkspace(ctx context.Context, c workspace.Caller, id workspace.ID, queue bool) (workspace.Workspace, error)
 	UndeleteWorkspace(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
 	RequestRecover(ctx context.Context, c workspace.Caller, id workspace.ID, action string) (workspace.Workspace, error)
+	Archives(context.Context, workspace.Caller, workspace.ID) ([]workspace.Archive, error)
+	RequestRecoverArchive(ctx context.Context, c workspace.Caller, id workspace.ID, archiveOpID string) (workspace.Workspace, error)
 	RequestCancel(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
 	RequestForceStop(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
 	RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error)
+	// MayRun is CodeLimitExceeded while the limits keep the workspace from running.
+	MayRun(context.Context, workspace.Caller, workspace.ID) error
 }
 
 // Auth says who asks (*auth.Auth). Errors for people are *workspace.Error.
@@ -63,6 +68,12 @@ type Logs interface {
 	Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error
 }
 
+// Archives is the bucket, as far as the pages look into it. Errors wrap
+// archive.ErrNotFound or archive.ErrUnavailable.
+type Archives interface {
+	Stat(ctx context.Context, key string) (archive.Object, error)
+}
+
 // Config is what the pages need. Everything without "optional" is required.
 type Config struct {
 	Store  Store
@@ -83,9 +94,12 @@ type Config struct {
 	MaxRunning int
 	// PathMode tells that workspaces share the dashboard's origin; admins are warned.
 	PathMode bool
-	// Trouble says what keeps every workspace from changing: "backend" (the
-	// container backend is not observed), "wall" (nothing may be started), or
-	// nothing; optional.
+	// Archives is the bucket; without it nothing is archived here. Optional.
+	Archives Archives
+	// Trouble says what keeps workspaces from changing: "backend" (the
+	// container backend is not observed), "wall" (nothing may be started),
+	// "disk" (hardly anything is free: nothing is started or restored),
+	// "bucket" (nothing can be archived or restored), or nothing; optional.
 	Trouble func() string
 	// Now is the clock; optional.
 	Now func() time.Time
@@ -143,13 +157,17 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	signedIn("GET /workspaces/{id}", d.detail)
 	signedIn("GET /workspaces/{id}/logs", d.logs)
 	signedIn("GET /workspaces/{id}/limit", d.limitState)
-	for _, name := range []string{"edit", "delete", "force-stop", "start-empty"} {
+	for _, name := range []string{"edit", "delete", "force-stop", "start-empty", "archive", "recover-archive"} {
 		signedIn("GET /workspaces/{id}/"+name, d.dialog(name))
 	}
 	signedIn("POST /workspaces/{id}/edit", d.edit)
 	signedIn("POST /workspaces/{id}/memo", d.memo)
 	signedIn("POST /workspaces/{id}/start", d.start)
 	signedIn("POST /workspaces/{id}/stop", d.stop)
+	signedIn("POST /workspaces/{id}/archive", d.archive)
+	signedIn("POST /workspaces/{id}/restore", d.restore)
+	signedIn("GET /workspaces/{id}/download", d.download)
+	signedIn("POST /workspaces/{id}/recover-archive", d.recoverArchive)
 	signedIn("POST /workspaces/{id}/force-stop", d.forceStop)
 	signedIn("POST /workspaces/{id}/cancel", d.cancel)
 	signedIn("POST /workspaces/{id}/recover", d.recover)

@@ -15,8 +15,9 @@ import (
 // detailView is what a workspace's own page shows.
 type detailView struct {
 	view
-	Checks []check
-	OOB    bool
+	Checks      []check
+	Generations []generation
+	OOB         bool
 }
 
 // check is one condition, in the texts condition.<Type> and reason.<Reason>.
@@ -28,11 +29,19 @@ type check struct {
 var checkOrder = []workspace.ConditionType{workspace.ContainerReady, workspace.VolumeReady, workspace.ArchiveReady, workspace.Healthy}
 
 func (d *Dashboard) detailOf(w workspace.Workspace) detailView {
-	v := detailView{view: viewOf(w, fromDetail, d.DeleteGrace, d.Now())}
+	v := detailView{view: d.viewOf(w, fromDetail)}
 	for _, t := range checkOrder {
 		v.Checks = append(v.Checks, check{string(t), w.Conditions.Get(t)})
 	}
 	return v
+}
+
+// readDetail is detailOf with what is kept beside the workspace's row.
+func (d *Dashboard) readDetail(ctx context.Context, c workspace.Caller, w workspace.Workspace) (detailView, error) {
+	v := d.detailOf(w)
+	var err error
+	v.Generations, err = d.generations(ctx, c, w)
+	return v, err
 }
 
 // workspaceOf reads the workspace that the path names. An id that is none is not found.
@@ -58,7 +67,11 @@ func (d *Dashboard) detail(w http.ResponseWriter, r *http.Request, c workspace.C
 		d.fail(w, r, err)
 		return
 	}
-	v := d.detailOf(ws)
+	v, err := d.readDetail(r.Context(), c, ws)
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
 	p := d.newPage(r, &c, "detail.title", v)
 	p.Title, p.Nav = ws.Name, "workspaces"
 	feed := &detailFeed{feedBase: d.newFeed(r, c), id: ws.ID}

@@ -95,7 +95,11 @@ func (f *detailFeed) next(ctx context.Context) ([]byte, bool, error) {
 	if err != nil {
 		return f.gone(err)
 	}
-	return f.show(f.d.detailOf(ws))
+	v, err := f.d.readDetail(ctx, f.c, ws)
+	if err != nil {
+		return nil, false, err
+	}
+	return f.show(v)
 }
 
 // show returns what has to be sent for the page to show v.
@@ -103,7 +107,7 @@ func (f *detailFeed) show(v detailView) ([]byte, bool, error) {
 	v.view, v.OOB = still(v.view), true
 	var err error
 	html := map[string]string{}
-	names := []string{"panel", "facts"}
+	names := []string{"panel", "archives", "facts"}
 	for _, name := range names {
 		if html[name], err = f.execute(name, v); err != nil {
 			return nil, false, err

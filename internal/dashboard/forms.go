@@ -27,9 +27,11 @@ type form struct {
 
 	W     *view           // the workspace that it is about, if any
 	Token *postgres.Token // the token that it is about, if any
-	Image string          // the default image
-	Grace bool            // a deletion can be taken back
-	OOB   bool
+
+	Generations []generation // to choose from
+	Image       string       // the default image
+	Grace       bool         // a deletion can be taken back
+	OOB         bool
 
 	lang interface {
 		T(key string, args ...any) string
@@ -44,7 +46,7 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 		Image: d.DefaultImage, Grace: d.DeleteGrace > 0, lang: d.set(r).lang, r: r,
 	}
 	if ws != nil {
-		v := viewOf(*ws, f.From, d.DeleteGrace, d.Now())
+		v := d.viewOf(*ws, f.From)
 		f.W = &v
 		f.Action = "/workspaces/" + v.ID + "/" + name
 		f.Back = backTo(f.From, ws.ID)
@@ -60,11 +62,17 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 	case "token":
 		f.Action, f.Back = "/settings/tokens", "/settings/tokens"
 		f.Value["expires"] = "90"
-	case "delete", "force-stop", "start-empty", "revoke":
+	case "delete", "force-stop", "start-empty", "recover-archive", "revoke":
 		f.Danger = true
 	}
 	return f
 }
+
+// Confirmed reports whether the form takes its confirmation in words.
+func (f *form) Confirmed() bool { return f.Name == "start-empty" || f.Name == "recover-archive" }
+
+// Nothing reports whether there is nothing to choose from, and so to send.
+func (f *form) Nothing() bool { return f.Name == "recover-archive" && len(f.Generations) == 0 }
 
 // fail records what is wrong with a field.
 func (f *form) fail(field, key string, args ...any) { f.Errors[field] = f.lang.T(key, args...) }
@@ -124,6 +132,9 @@ func (d *Dashboard) openForm(name string, r *http.Request, c workspace.Caller) (
 	if err != nil {
 		return nil, err
 	}
+	if name == "recover-archive" {
+		return d.recoverForm(r, c, ws)
+	}
 	return d.form(name, r, &ws), nil
 }
 
@@ -163,7 +174,7 @@ func (d *Dashboard) refuseForm(w http.ResponseWriter, r *http.Request, c workspa
 			f.Problem = f.lang.T("create.limit_global")
 		}
 	case workspace.CodeInvalid, workspace.CodeTooLarge:
-		f.Problem = e.Message
+		f.Problem = f.lang.T("err." + string(e.Code))
 	default:
 		d.refuse(w, r, c, "", err)
 		return

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,14 +50,28 @@ func (b *tab) as(l look) {
 // fill makes a workspace in every state that people see.
 func (w *world) fill() map[string]workspace.ID {
 	ids := map[string]workspace.ID{}
-	id := w.add("archived-blog", func(ws *workspace.Workspace) {
-		standby(ws)
-		ws.Phase, ws.Home.State, ws.ArchiveKey = workspace.PhaseArchived, workspace.HomeAbsent, "k/home.tar.zst"
-		ws.Conditions = ws.Conditions.With(workspace.VolumeReady, false, workspace.ReasonNoVolume, "", time.Now()).
-			With(workspace.ArchiveReady, true, workspace.ReasonArchiveReady, "", time.Now())
-	})
+	long := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+	id := w.add("archived-blog", standby)
+	w.observe(id, archived(w.keep(id, generation1, 734_000_000, 12_345, long), 734_000_000))
+	w.keep(id, generation0, 690_000_000, 11_987, long.Add(-50*24*time.Hour))
 	w.want(id, "desired_state", "ARCHIVED")
 	ids["archived"] = id
+	ids["missing"] = w.add("photo-archive", standby)
+	key := w.keep(ids["missing"], generation3, 3_100_000_000, 4_321, long)
+	w.keep(ids["missing"], generation2, 2_900_000_000, 4_300, long.Add(-9*24*time.Hour))
+	w.observe(ids["missing"], func(ws *workspace.Workspace) {
+		archived(key, 3_100_000_000)(ws)
+		ws.Phase, ws.ErrorReason, ws.ErrorMessage = workspace.PhaseError, workspace.ErrDataLost, "archive "+key+" is not in the bucket"
+	})
+	ids["archiving"] = w.add("compiler", moving(standby, workspace.OpArchiving,
+		workspace.Progress{Step: "packing", Done: 412_000_000, Total: 1_240_000_000, Entries: 12_345, EntriesTotal: 98_765, Rate: 48_000_000, SecondsLeft: 18}))
+	w.want(ids["archiving"], "desired_state", "ARCHIVED")
+	w.want(ids["archiving"], "next_desired_state", "RUNNING")
+	ids["restoring"] = w.add("game-server", func(ws *workspace.Workspace) {
+		moving(archived("k", 1), workspace.OpRestoring, workspace.Progress{Step: "unpacking", Done: 88_000_000, Entries: 911})(ws)
+		ws.Home.State = workspace.HomeFilling
+	})
+	w.want(ids["restoring"], "desired_state", "STANDBY")
 
 	ids["lost"] = w.add("thesis", failed(workspace.ErrDataLost, "volume ws-thesis-home is not there"))
 	ids["pull"] = w.add("legacy-api", failed(workspace.ErrImagePullFailed,
@@ -95,13 +111,28 @@ func (w *world) fill() map[string]workspace.ID {
 
 const runtimeStepPulling = "pulling"
 
+// The archive_op_ids of what is in the bucket.
+const (
+	generation0 = "01900000-0000-7000-8000-000000000000"
+	generation1 = "01900000-0000-7000-8000-000000000001"
+	generation2 = "01900000-0000-7000-8000-000000000002"
+	generation3 = "01900000-0000-7000-8000-000000000003"
+)
+
+// troubled says what a test wants to be wrong.
+type troubled struct{ what atomic.Value }
+
+func (t *troubled) set(what string) { t.what.Store(what) }
+func (t *troubled) said() string    { s, _ := t.what.Load().(string); return s }
+
 // TestPagesOnEveryScreen opens every page in light and dark, wide and on a
 // phone, in both languages: none has a flaw, breaks its content policy or
 // throws. With -artifacts it keeps
 // their pictures.
 func TestPagesOnEveryScreen(t *testing.T) {
 	t.Parallel()
-	w := newEmptyWorld(t, func(c *Config) { c.PathMode = true })
+	trouble := &troubled{}
+	w := newEmptyWorld(t, func(c *Config) { c.PathMode, c.Trouble = true, trouble.said })
 	b := w.tab()
 	shots := t.ArtifactDir()
 	for _, l := range looks {
@@ -162,17 +193,44 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.visit("/workspaces/" + string(ids["running"]))
 		b.shown("#log pre")
 		b.shoot(shots, l, "detail")
+		b.visit("/")
+		b.press("#menu-" + string(ids["running"]) + " > summary")
+		b.press(item("running", "archive"))
+		b.shown("dialog[open]")
+		b.shoot(shots, l, "archive")
+		b.visit("/workspaces/" + string(ids["missing"]))
+		b.shoot(shots, l, "detail-missing")
+		b.press("#choose-" + generation2)
+		b.shown("dialog[open]")
+		b.shoot(shots, l, "recover-archive")
+		b.press("#dialog-form button[type=submit]")
+		b.shown("#e-confirm")
+		b.shoot(shots, l, "recover-archive-wrong")
+		for _, what := range []string{"bucket", "disk"} {
+			trouble.set(what)
+			b.visit("/workspaces/" + string(ids["archived"]))
+			b.shoot(shots, l, "detail-archived-"+what)
+		}
+		trouble.set("")
 		for name, path := range map[string]string{
-			"edit":         "/workspaces/" + string(ids["running"]) + "/edit?from=detail",
-			"wait-loading": "/w/" + string(ids["pull-progress"]) + "/",
-			"wait-queued":  "/w/" + string(ids["stopping"]) + "/",
-			"wait-restore": "/w/" + string(ids["archived"]) + "/",
-			"wait-failed":  "/w/" + string(ids["pull"]) + "/",
-			"wait-limit":   "/w/" + string(ids["stopped"]) + "/",
-			"wait-deleted": "/w/" + string(ids["deleted"]) + "/",
-			"not-found":    "/w/0198c0de-0000-7000-8000-000000000009/",
-			"tokens-none":  "/settings/tokens",
-			"no-page":      "/nowhere",
+			"recover-archive-page": "/workspaces/" + string(ids["missing"]) + "/recover-archive",
+			"recover-archive-none": "/workspaces/" + string(ids["lost"]) + "/recover-archive",
+			"no-archive":           "/workspaces/" + string(ids["running"]) + "/download",
+			"detail-stopped":       "/workspaces/" + string(ids["stopped"]),
+			"detail-archiving":     "/workspaces/" + string(ids["archiving"]),
+			"wait-archiving":       "/w/" + string(ids["archiving"]) + "/",
+			"wait-restoring":       "/w/" + string(ids["restoring"]) + "/",
+			"wait-missing":         "/w/" + string(ids["missing"]) + "/",
+			"edit":                 "/workspaces/" + string(ids["running"]) + "/edit?from=detail",
+			"wait-loading":         "/w/" + string(ids["pull-progress"]) + "/",
+			"wait-queued":          "/w/" + string(ids["stopping"]) + "/",
+			"wait-restore":         "/w/" + string(ids["archived"]) + "/",
+			"wait-failed":          "/w/" + string(ids["pull"]) + "/",
+			"wait-limit":           "/w/" + string(ids["stopped"]) + "/",
+			"wait-deleted":         "/w/" + string(ids["deleted"]) + "/",
+			"not-found":            "/w/0198c0de-0000-7000-8000-000000000009/",
+			"tokens-none":          "/settings/tokens",
+			"no-page":              "/nowhere",
 		} {
 			b.visit(path)
 			b.shoot(shots, l, name)
@@ -222,7 +280,7 @@ const flaws = `(function () {
 		if (e.matches('a[href], button, summary, input:not([type=hidden]), select, textarea')) {
 			var name = e.textContent.trim() || e.getAttribute('aria-label') || (e.labels && e.labels[0] && e.labels[0].textContent.trim())
 			if (!name) out.push('no name: ' + what(e))
-			if (e.matches('input:not([type=checkbox]), select, textarea, .btn, .menu-item') && r.height < 24) out.push('too small to press: ' + what(e))
+			if (e.matches('input:not([type=checkbox], [type=radio]), select, textarea, .btn, .menu-item') && r.height < 24) out.push('too small to press: ' + what(e))
 		}
 		if (e.tagName === 'IMG' && !e.hasAttribute('alt')) out.push('no alt: ' + what(e))
 		var own = Array.from(e.childNodes).some(function (n) { return n.nodeType === 3 && n.data.trim() })
@@ -253,7 +311,7 @@ func (b *tab) shoot(dir string, l look, name string) {
 		return // nobody is going to look at it
 	}
 	picture := chromedp.CaptureScreenshot()
-	if name == "list" || name == "detail" {
+	if name == "list" || strings.HasPrefix(name, "detail") {
 		picture = chromedp.FullScreenshot(100)
 	}
 	if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s.%s.png", name, l.name)), value(b, picture), 0o644); err != nil {

@@ -273,7 +273,7 @@ func TestGlobalLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	d := w.dash
-	v := limitView{W: viewOf(someWorkspace(workspace.PhaseStandby), fromList, time.Hour, testNow)}
+	v := limitView{W: viewOf(someWorkspace(workspace.PhaseStandby), fromList, terms{time.Hour, true, testNow})}
 	html := renderPart(t, d.pages["en"], "limit-dialog", v)
 	contains(t, "the dialog", html, "The server runs as many workspaces as it may", "Try again")
 	lacks(t, "the dialog", html, "hx-get", " disabled")

@@ -16,6 +16,7 @@ type limitView struct {
 	Max     int
 	PerUser bool
 	Room    bool // one has stopped since
+	Queued  bool // W starts by itself once there is room
 	From    string
 	OOB     bool
 }
@@ -49,15 +50,14 @@ func (l limitView) RetryPath() string {
 
 // readLimit reads who takes up the caller's places now.
 func (d *Dashboard) readLimit(ctx context.Context, c workspace.Caller, w workspace.Workspace, perUser bool, maximum int, from string) (limitView, error) {
-	now := d.Now()
-	v := limitView{W: viewOf(w, from, d.DeleteGrace, now), Max: maximum, PerUser: perUser, From: from}
+	v := limitView{W: d.viewOf(w, from), Max: maximum, PerUser: perUser, From: from}
 	rows, err := d.Store.RunningOf(ctx, c.UserID)
 	if err != nil {
 		return v, err
 	}
 	for _, other := range rows {
 		if other.ID != w.ID {
-			v.Running = append(v.Running, viewOf(other, from, d.DeleteGrace, now))
+			v.Running = append(v.Running, d.viewOf(other, from))
 		}
 	}
 	v.Room = perUser && len(v.Running) < maximum

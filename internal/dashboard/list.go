@@ -78,10 +78,9 @@ func (d *Dashboard) readList(ctx context.Context, c workspace.Caller, q listQuer
 	if err != nil {
 		return listView{}, err
 	}
-	now := d.Now()
 	l := listView{Query: q.q, First: q.cursor == "", Image: d.DefaultImage}
 	for _, w := range rows {
-		l.Views = append(l.Views, viewOf(w, fromList, d.DeleteGrace, now))
+		l.Views = append(l.Views, d.viewOf(w, fromList))
 	}
 	if next != "" {
 		l.Next = listQuery{q.q, next}.address("/")
@@ -92,7 +91,7 @@ func (d *Dashboard) readList(ctx context.Context, c workspace.Caller, q listQuer
 			return listView{}, err
 		}
 		for _, w := range gone {
-			l.Deleted = append(l.Deleted, viewOf(w, fromList, d.DeleteGrace, now))
+			l.Deleted = append(l.Deleted, d.viewOf(w, fromList))
 		}
 	}
 	running, err := d.Store.RunningOf(ctx, c.UserID)

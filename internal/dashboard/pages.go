@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"codehub/internal/proxy"
@@ -36,19 +37,19 @@ type waitView struct {
 
 // waitOf works out what to show of the workspace to somebody who waits for it.
 func (d *Dashboard) waitOf(ctx context.Context, c workspace.Caller, w workspace.Workspace) (waitView, error) {
-	v := waitView{view: viewOf(w, fromWait, d.DeleteGrace, d.Now()), Kind: waitKind(w)}
+	v := waitView{view: d.viewOf(w, fromWait), Kind: waitKind(w)}
 	if v.Kind != waitLoading || w.Operation != workspace.OpNone || w.NextDesired != workspace.DesiredRunning {
 		return v, nil
 	}
-	// Queued, and nothing is in its way but the limit.
-	maximum, err := d.maxRunning(ctx, c)
-	if err != nil || maximum == 0 {
+	// Queued, and nothing is in its way but the limits.
+	err := d.Store.MayRun(ctx, c, w.ID)
+	var full *workspace.Error
+	if !errors.As(err, &full) || full.Code != workspace.CodeLimitExceeded {
 		return v, err
 	}
-	limit, err := d.readLimit(ctx, c, w, true, maximum, fromWait)
-	if err == nil && !limit.Room {
-		v.Kind, v.Limit = waitLimit, limit
-	}
+	perUser, maximum := limitOf(full)
+	v.Limit, err = d.readLimit(ctx, c, w, perUser, maximum, fromWait)
+	v.Kind, v.Limit.Queued = waitLimit, true
 	return v, err
 }
 
@@ -112,18 +113,17 @@ func (d *Dashboard) Deleted(w http.ResponseWriter, r *http.Request, status int, 
 
 // LimitReached is the page that tells what runs instead.
 func (d *Dashboard) LimitReached(w http.ResponseWriter, r *http.Request, status int, p proxy.LimitPage) {
-	now := d.Now()
-	l := limitView{W: viewOf(p.Workspace, fromWait, d.DeleteGrace, now), PerUser: p.Type != "global", Max: p.Max, From: fromWait}
+	l := limitView{W: d.viewOf(p.Workspace, fromWait), PerUser: p.Type != "global", Max: p.Max, From: fromWait}
 	for _, other := range p.Running {
 		if other.ID != p.Workspace.ID {
-			l.Running = append(l.Running, viewOf(other, fromWait, d.DeleteGrace, now))
+			l.Running = append(l.Running, d.viewOf(other, fromWait))
 		}
 	}
 	d.showWait(w, r, status, p.WorkspacePage, waitLimit, l)
 }
 
 func (d *Dashboard) showWait(w http.ResponseWriter, r *http.Request, status int, p proxy.WorkspacePage, kind string, l limitView) {
-	v := waitView{view: viewOf(p.Workspace, fromWait, d.DeleteGrace, d.Now()), Kind: kind, Limit: l, First: true}
+	v := waitView{view: d.viewOf(p.Workspace, fromWait), Kind: kind, Limit: l, First: true}
 	out := d.newPage(r, &p.Caller, "wait."+kind+".title", v)
 	out.Title, out.Plain = p.Workspace.Name, true
 	out.Reload = kind == waitLoading

@@ -26,7 +26,7 @@ func TestProxyPages(t *testing.T) {
 		{"pending", func(*workspace.Workspace) {}, "ARCHIVED", 502, []string{`data-kind="start"`, "has not been started yet", `/start"`}},
 		{"archived", func(ws *workspace.Workspace) {
 			ws.Phase, ws.ArchiveKey = workspace.PhaseArchived, "k"
-		}, "ARCHIVED", 502, []string{`data-kind="restore"`, "is archived", "Restore and start", `/start"`}},
+		}, "ARCHIVED", 502, []string{`data-kind="restore"`, "is archived", "Restore and open", `/start"`}},
 		{"lost", failed(workspace.ErrDataLost, "no such volume"), "STANDBY", 502, []string{`data-kind="failed"`, "The home folder is missing", "/recover", "/start-empty", "/delete", "no such volume"}},
 		{"pull", failed(workspace.ErrImagePullFailed, "pull access denied"), "STANDBY", 502, []string{`data-kind="failed"`, "could not be downloaded", "pull access denied"}},
 	} {

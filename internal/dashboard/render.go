@@ -72,6 +72,8 @@ func funcs(l *catalogue.Language, a *assets) template.FuncMap {
 		"t":     l.T,
 		"n":     l.N,
 		"bytes": l.Bytes,
+		"count": l.Count,
+		"left":  l.Left,
 		"asset": a.url,
 		"icon":  icon,
 		"ago":   func(t, now time.Time) template.HTML { return stamp("ago", t, l.Ago(t, now)) },

@@ -106,7 +106,7 @@ func TestEveryStateRendersWithAWayOut(t *testing.T) {
 	n, looks := 0, map[string]bool{}
 	everyState(func(w workspace.Workspace) {
 		n++
-		v := viewOf(w, fromList, 2*time.Hour, testNow)
+		v := viewOf(w, fromList, terms{2 * time.Hour, true, testNow})
 		what := fmt.Sprintf("%s/%s error %q desired %s queued %q", w.Phase, w.Operation, w.ErrorReason, w.DesiredState, w.NextDesired)
 		actions := slices.Concat(v.Actions, v.Menu)
 		if v.Primary != nil {
@@ -148,7 +148,7 @@ func TestEveryStateRendersWithAWayOut(t *testing.T) {
 		dv := d.detailOf(w)
 		renderPart(t, s, "panel", dv)
 		renderPart(t, s, "facts", dv)
-		renderPart(t, s, "wait", waitView{view: viewOf(w, fromWait, 2*time.Hour, testNow), Kind: waitKind(w)})
+		renderPart(t, s, "wait", waitView{view: viewOf(w, fromWait, terms{2 * time.Hour, true, testNow}), Kind: waitKind(w)})
 	})
 	if n < 1000 || len(looks) < 100 {
 		t.Fatalf("only %d states with %d looks were tried", n, len(looks))
@@ -166,8 +166,8 @@ func TestProblemsSayWhatToDo(t *testing.T) {
 		{workspace.ErrTimeout, true, []string{"recover", "stop", "delete"}},
 		{workspace.ErrRetryExceeded, false, []string{"recover", "delete"}},
 		{workspace.ErrImagePullFailed, false, []string{"recover", "delete"}},
-		{workspace.ErrDataLost, false, []string{"recover_volume", "start-empty", "delete"}},
-		{workspace.ErrArchiveCorrupted, false, []string{"recover", "start-empty", "delete"}},
+		{workspace.ErrDataLost, false, []string{"recover_volume", "recover-archive", "start-empty", "delete"}},
+		{workspace.ErrArchiveCorrupted, false, []string{"recover", "recover-archive", "start-empty", "delete"}},
 		{workspace.ErrContainerWithoutVolume, true, []string{"recover", "stop", "delete"}},
 	} {
 		w := someWorkspace(workspace.PhaseError)
@@ -175,7 +175,7 @@ func TestProblemsSayWhatToDo(t *testing.T) {
 		if c.container {
 			w.Conditions = w.Conditions.With(workspace.ContainerReady, true, workspace.ReasonContainerReady, "", testNow)
 		}
-		v := viewOf(w, fromList, time.Hour, testNow)
+		v := viewOf(w, fromList, terms{time.Hour, true, testNow})
 		var got []string
 		for _, a := range v.Problem.Actions {
 			got = append(got, a.Key)
@@ -186,6 +186,133 @@ func TestProblemsSayWhatToDo(t *testing.T) {
 	}
 }
 
+// What is missing is named by where it was, and a server without archives
+// offers none.
+func TestLostArchives(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		home     workspace.HomeState
+		key      string
+		archives bool
+		want     string
+	}{
+		{workspace.HomeLive, "k", true, "DataLost recover_volume recover-archive start-empty delete"},
+		{workspace.HomeLive, "", false, "DataLost recover_volume start-empty delete"},
+		{workspace.HomeAbsent, "k", true, "ArchiveMissing recover_object recover-archive start-empty delete"},
+		{workspace.HomeFilling, "k", true, "ArchiveMissing recover_object recover-archive start-empty delete"},
+	} {
+		// As recorded, and as seen before it is recorded.
+		for _, recorded := range []bool{true, false} {
+			w := someWorkspace(workspace.PhaseError)
+			w.ErrorReason, w.Home.State, w.ArchiveKey = workspace.ErrDataLost, c.home, c.key
+			if !recorded {
+				w.ErrorReason = ""
+				w.Conditions = w.Conditions.With(workspace.Healthy, false, string(workspace.ErrDataLost), "gone", testNow)
+			}
+			v := viewOf(w, fromDetail, terms{time.Hour, c.archives, testNow})
+			got := v.Problem.Key
+			for _, a := range v.Problem.Actions {
+				got += " " + a.Key
+			}
+			if got != c.want || !v.Lost() {
+				t.Errorf("%+v, recorded %v: %s", c, recorded, got)
+			}
+		}
+	}
+}
+
+// Where a workspace can be archived and restored, and by which button.
+func TestArchiveActions(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		phase   workspace.Phase
+		op      workspace.Operation
+		desired workspace.DesiredState
+		next    workspace.DesiredState
+		from    string
+		want    string // primary | actions | menu | place of its own
+	}{
+		{workspace.PhaseRunning, workspace.OpNone, workspace.DesiredRunning, "", fromList, "open | stop | edit archive delete |"},
+		{workspace.PhaseStandby, workspace.OpNone, workspace.DesiredStandby, "", fromList, "open | start | edit archive delete |"},
+		{workspace.PhaseStandby, workspace.OpNone, workspace.DesiredStandby, "", fromDetail, "open | start | edit delete | archive"},
+		{workspace.PhaseArchived, workspace.OpNone, workspace.DesiredArchived, "", fromList, "restore_open | restore | edit delete |"},
+		{workspace.PhaseRunning, workspace.OpNone, workspace.DesiredArchived, "", fromList, "| start no_archive | edit force-stop delete |"},
+		{workspace.PhaseRunning, workspace.OpStopping, workspace.DesiredArchived, "", fromList, "| start no_archive | edit force-stop delete |"},
+		{workspace.PhaseStandby, workspace.OpNone, workspace.DesiredArchived, "", fromList, "| start no_archive | edit delete |"},
+		{workspace.PhaseStandby, workspace.OpArchiving, workspace.DesiredArchived, "", fromList, "| start stop_archiving | edit delete |"},
+		{workspace.PhaseStandby, workspace.OpArchiving, workspace.DesiredArchived, workspace.DesiredRunning, fromList, "| stay_archived stop_archiving | edit delete |"},
+		{workspace.PhaseArchived, workspace.OpNone, workspace.DesiredRunning, "", fromList, "| stay_archived | edit delete |"},
+		{workspace.PhaseArchived, workspace.OpRestoring, workspace.DesiredStandby, "", fromList, "| start cancel | edit delete |"},
+		{workspace.PhaseArchived, workspace.OpRestoring, workspace.DesiredRunning, "", fromList, "| no_start cancel | edit delete |"},
+	} {
+		w := someWorkspace(c.phase)
+		w.Operation, w.DesiredState, w.NextDesired = c.op, c.desired, c.next
+		v := viewOf(w, c.from, terms{time.Hour, true, testNow})
+		var got []string
+		list := func(actions ...action) {
+			for _, a := range actions {
+				got = append(got, a.Key)
+			}
+		}
+		if v.Primary != nil {
+			list(*v.Primary)
+		}
+		got = append(got, "|")
+		list(v.Actions...)
+		got = append(got, "|")
+		list(v.Menu...)
+		got = append(got, "|")
+		if v.ToArchive != nil {
+			list(*v.ToArchive)
+		}
+		if s := strings.Join(got, " "); s != c.want {
+			t.Errorf("%s/%s desired %s queued %q: %s, want %s", c.phase, c.op, c.desired, c.next, s, c.want)
+		}
+		without := viewOf(w, c.from, terms{time.Hour, false, testNow})
+		if without.ToArchive != nil || slices.ContainsFunc(without.Menu, func(a action) bool { return a.Key == "archive" }) {
+			t.Errorf("%s/%s: archiving is offered without archives", c.phase, c.op)
+		}
+	}
+	// What is being removed can only be finished.
+	w := someWorkspace(workspace.PhaseStandby)
+	w.Operation, w.DesiredState, w.Home.State = workspace.OpArchiving, workspace.DesiredArchived, workspace.HomeRemoving
+	if v := viewOf(w, fromList, terms{time.Hour, true, testNow}); len(v.Actions) != 1 || v.Actions[0].Key != "start" {
+		t.Errorf("removing: %+v", v.Actions)
+	}
+}
+
+func TestProgress(t *testing.T) {
+	t.Parallel()
+	sets := parsePages(newAssets())
+	show := func(lang string, op workspace.Operation, p *workspace.Progress) string {
+		w := someWorkspace(workspace.PhaseStandby)
+		w.Operation, w.Progress = op, p
+		return strings.Join(strings.Fields(renderPart(t, sets[lang], "progress", viewOf(w, fromList, terms{time.Hour, true, testNow}))), " ")
+	}
+	full := &workspace.Progress{Step: "packing", Done: 412_000_000, Total: 1_240_000_000, Entries: 12345, EntriesTotal: 98765, Rate: 48_000_000, SecondsLeft: 18}
+	contains(t, "all is known", show("en", workspace.OpArchiving, full), "Packing the home folder", "412 MB of 1.2 GB", `max="100" value="33"`,
+		`aria-label="Packing the home folder"`, `aria-valuetext="412 MB of 1.2 GB"`, "12,345 of 98,765 files", "48 MB/s · about 20 s left")
+	contains(t, "in Korean", show("ko", workspace.OpArchiving, full), "홈 폴더를 묶는 중", "1.2 GB 중 412 MB", "파일 98,765개 중 12,345개", "초당 48 MB · 약 20초 남음")
+	unknown := show("en", workspace.OpRestoring, &workspace.Progress{Step: "unpacking", Done: 5_000_000, Entries: 1})
+	contains(t, "no total", unknown, "Unpacking the home folder", "5 MB", "<progress aria-label=", "1 file<")
+	lacks(t, "no total", unknown, "value=", "valuetext", "·", " of ")
+	// The lines are there before anything is known, so that nothing jumps.
+	for _, p := range []*workspace.Progress{nil, full, {Step: "removing"}} {
+		if got := strings.Count(show("en", workspace.OpArchiving, p), `class="progress-text`); got != 2 {
+			t.Errorf("%+v: %d lines", p, got)
+		}
+	}
+	for _, step := range []string{"packing", "verifying", "unpacking", "removing"} {
+		lacks(t, step, show("en", workspace.OpArchiving, &workspace.Progress{Step: step}), ">"+step+"<")
+	}
+	// Files alone tell how far it is, too.
+	contains(t, "files alone", show("en", workspace.OpRestoring, &workspace.Progress{Step: "unpacking", Entries: 1, EntriesTotal: 4}), `value="25"`)
+	// A second try has both what went wrong and its progress.
+	w := someWorkspace(workspace.PhaseStandby)
+	w.Operation, w.Progress, w.ErrorReason, w.ErrorCount = workspace.OpArchiving, full, workspace.ErrActionFailed, 1
+	contains(t, "again", renderPart(t, sets["en"], "card", map[string]any{"V": viewOf(w, fromList, terms{time.Hour, true, testNow}), "OOB": false}), "412 MB", "problem-soft")
+}
+
 func TestNamesAreEscaped(t *testing.T) {
 	t.Parallel()
 	w := someWorkspace(workspace.PhaseError)
@@ -193,7 +320,7 @@ func TestNamesAreEscaped(t *testing.T) {
 	w.Description, w.Memo, w.ErrorMessage, w.ImageRef = w.Name, `</textarea>`+w.Name, `</pre><b>`+w.Name, w.Name
 	d := &Dashboard{Config: Config{DeleteGrace: time.Hour, Now: func() time.Time { return testNow }}}
 	for _, s := range parsePages(newAssets()) {
-		v := viewOf(w, fromList, time.Hour, testNow)
+		v := viewOf(w, fromList, terms{time.Hour, true, testNow})
 		dv := d.detailOf(w)
 		f := &form{Name: "delete", W: &v, Value: map[string]string{}, Errors: map[string]string{}}
 		edit := &form{Name: "edit", W: &v, Value: map[string]string{"name": w.Name, "description": w.Name, "memo": w.Memo}, Errors: map[string]string{}}

@@ -90,7 +90,7 @@ func (d *Dashboard) entryProblem(r *http.Request, err error) string {
 		case workspace.CodeUnavailable:
 			return l.T("login.busy")
 		case workspace.CodeInvalid, workspace.CodeNameTaken:
-			return e.Message
+			return l.T("setup.refused")
 		}
 	}
 	d.logFailure(r, err)

@@ -43,11 +43,15 @@ type problem struct {
 	Actions []action
 }
 
-// progress is how far an operation is. Percent is -1 where it is not known.
+// progress is how far an operation is. Percent is -1 where it is not known,
+// everything else 0.
 type progress struct {
-	Step        string
-	Done, Total int64
-	Percent     int
+	Step           string
+	Done, Total    int64 // bytes
+	Percent        int
+	Files, FilesOf int
+	Rate           int64 // bytes a second
+	Left           int   // seconds
 }
 
 // view is a workspace as the pages show it: which state its person sees and
@@ -73,12 +77,15 @@ type view struct {
 	RetryAt  *time.Time
 	Attempt  int
 
-	Primary *action
-	Actions []action // beside the primary one
-	Menu    []action
+	Primary   *action
+	Actions   []action // beside the primary one
+	Menu      []action
+	ToArchive *action // has a place of its own on the workspace's page, elsewhere it is in the menu
 
 	Deleted      bool
 	RestoreUntil time.Time // of a deleted one; zero when it can no longer be taken back
+
+	Archives bool // this server keeps archives
 
 	W    workspace.Workspace
 	From string
@@ -90,13 +97,24 @@ func (v view) Enterable() bool {
 	return v.Phase == workspace.PhaseRunning && v.Operation == workspace.OpNone && !v.Deleted
 }
 
+// terms are what a view depends on beside its workspace.
+type terms struct {
+	grace    time.Duration // for which a deletion can be taken back
+	archives bool          // this server keeps archives
+	now      time.Time
+}
+
+func (d *Dashboard) viewOf(w workspace.Workspace, from string) view {
+	return viewOf(w, from, terms{d.DeleteGrace, d.Archives != nil, d.Now()})
+}
+
 // viewOf works out what to show of w. It is pure: everything it depends on is
 // an argument.
-func viewOf(w workspace.Workspace, from string, grace time.Duration, now time.Time) view {
+func viewOf(w workspace.Workspace, from string, on terms) view {
 	v := view{
 		ID: string(w.ID), Name: w.Name, Description: w.Description, Memo: w.Memo, Image: w.ImageRef,
 		URL: "/w/" + string(w.ID) + "/", Phase: w.Phase, Operation: w.Operation,
-		Deleted: w.DeletedAt != nil, Since: w.PhaseChangedAt, W: w, From: from, Now: now,
+		Deleted: w.DeletedAt != nil, Since: w.PhaseChangedAt, W: w, From: from, Now: on.now, Archives: on.archives,
 	}
 	v.State, v.Tone = stateOf(w)
 	if w.Operation != workspace.OpNone {
@@ -118,7 +136,7 @@ func viewOf(w workspace.Workspace, from string, grace time.Duration, now time.Ti
 	}
 	if v.Deleted {
 		v.Since = *w.DeletedAt
-		if until := w.DeletedAt.Add(grace); grace > 0 && restorable(w, until, now) {
+		if until := w.DeletedAt.Add(on.grace); on.grace > 0 && restorable(w, until, on.now) {
 			v.RestoreUntil = until
 		}
 	}
@@ -200,20 +218,33 @@ func progressOf(p *workspace.Progress) *progress {
 	if p == nil {
 		return nil
 	}
-	out := &progress{Step: p.Step, Done: p.Done, Total: p.Total, Percent: -1}
-	if p.Total > 0 && p.Done >= 0 {
-		out.Percent = min(100, int(p.Done*100/p.Total))
+	out := &progress{
+		Step: p.Step, Done: p.Done, Total: p.Total, Percent: -1,
+		Files: int(p.Entries), FilesOf: int(p.EntriesTotal), Rate: p.Rate, Left: int(p.SecondsLeft),
+	}
+	switch {
+	case p.Total > 0 && p.Done >= 0:
+		out.Percent = min(100, int(float64(p.Done)/float64(p.Total)*100))
+	case p.Total == 0 && p.EntriesTotal > 0 && p.Entries >= 0:
+		out.Percent = min(100, int(float64(p.Entries)/float64(p.EntriesTotal)*100))
 	}
 	return out
 }
 
-// queuedOf names the wish that is carried out once the operation has ended: a
-// queued one, or a desired state beyond what the operation leads to.
+// queuedOf names the wish that is carried out once the present step has ended:
+// a queued one, or a desired state beyond what the step leads to.
 func queuedOf(w workspace.Workspace) string {
 	if w.NextDesired != "" {
 		return string(w.NextDesired)
 	}
 	switch w.Operation {
+	case workspace.OpNone:
+		// The step that comes first has not been claimed yet.
+		switch {
+		case w.Phase == workspace.PhaseRunning && w.DesiredState == workspace.DesiredArchived,
+			w.Phase == workspace.PhaseArchived && w.DesiredState == workspace.DesiredRunning:
+			return string(w.DesiredState)
+		}
 	case workspace.OpProvisioning, workspace.OpRestoring, workspace.OpStopping:
 		switch w.DesiredState {
 		case workspace.DesiredRunning, workspace.DesiredArchived:
@@ -250,17 +281,67 @@ func requestOf(w workspace.Workspace) string {
 func problemOf(w workspace.Workspace) *problem {
 	switch {
 	case w.ErrorReason != "":
-		return &problem{Key: string(w.ErrorReason), Final: w.ErrorReason.Final(), Detail: w.ErrorMessage}
+		return &problem{Key: problemKey(w, w.ErrorReason), Final: w.ErrorReason.Final(), Detail: w.ErrorMessage}
 	case w.Phase == workspace.PhaseError:
 		// Not healthy, and the reason has not been recorded yet.
 		c := w.Conditions.Get(workspace.Healthy)
 		key := "Unknown"
 		if r := workspace.ErrorReason(c.Reason); !c.True() && r.Final() && known(r) {
-			key = c.Reason
+			key = problemKey(w, r)
 		}
 		return &problem{Key: key, Final: true, Detail: c.Message}
 	}
 	return nil
+}
+
+// archiveMissing is a DataLost whose home was in the archive.
+const archiveMissing = "ArchiveMissing"
+
+func problemKey(w workspace.Workspace, r workspace.ErrorReason) string {
+	if r == workspace.ErrDataLost && w.Home.State != workspace.HomeLive && w.ArchiveKey != "" {
+		return archiveMissing
+	}
+	return string(r)
+}
+
+// Lost reports whether the data is lost, so that something may be put in its
+// place.
+func (v view) Lost() bool {
+	if v.Problem == nil || !v.Problem.Final || v.Deleted {
+		return false
+	}
+	switch v.Problem.Key {
+	case string(workspace.ErrDataLost), string(workspace.ErrArchiveCorrupted), archiveMissing:
+		return true
+	}
+	return false
+}
+
+// Offers reports whether the home may go on with that archive: data is lost,
+// and not with it.
+func (v view) Offers(g generation) bool {
+	if !v.Lost() {
+		return false
+	}
+	return !g.Current || v.Problem.Key == string(workspace.ErrDataLost)
+}
+
+// Working reports whether there is something to show the progress of. A step
+// that is tried again has both its progress and what went wrong before.
+func (v view) Working() bool {
+	return v.Tone == toneBusy && (v.Problem == nil || !v.Problem.Final && v.Progress != nil)
+}
+
+// Moves reports whether what is under way moves a home, which takes as long as
+// the home is large.
+func (v view) Moves() bool { return v.State == "archiving" || v.State == "restoring" }
+
+// Then names what comes afterwards, in the texts then.<Then>; empty for nothing.
+func (v view) Then() string {
+	if v.Operation == workspace.OpArchiving && (v.Queued == string(workspace.DesiredRunning) || v.Queued == string(workspace.DesiredStandby)) {
+		return v.Queued + "_archiving"
+	}
+	return v.Queued
 }
 
 func known(r workspace.ErrorReason) bool {

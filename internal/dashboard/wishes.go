@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode"
 
+	"codehub/internal/httpapi"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -119,7 +120,7 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 	f.line("name", maxName, true)
 	f.lines("description", maxDescription)
 	f.line("image", maxImage, false)
-	if image := f.Value["image"]; image != "" && !workspace.ValidImageRef(image) {
+	if image := f.Value["image"]; image != "" && !httpapi.ValidImageRef(image) {
 		f.fail("image", "field.image_bad")
 	}
 	if f.bad() {
@@ -213,7 +214,7 @@ func backTo(from string, id workspace.ID) string {
 }
 
 // notes are what can be said after a redirect, as /?note=…&about=….
-var notes = []string{"create", "edit", "memo", "start", "stop", "force_stop", "cancel", "recover", "start_empty", "delete", "delete_queued", "undelete", "token_revoked"}
+var notes = []string{"create", "edit", "memo", "start", "stop", "force_stop", "cancel", "recover", "recover_archive", "start_empty", "archive", "restore", "delete", "delete_queued", "undelete", "token_revoked"}
 
 // noted is the toast that the page's address asks for, if it is one of ours.
 func (d *Dashboard) noted(r *http.Request, c workspace.Caller) *toast {
@@ -239,7 +240,7 @@ func (d *Dashboard) toast(r *http.Request, c workspace.Caller, note string, id w
 	if workspace.ValidID(string(id)) {
 		if ws, err := d.Store.Workspace(r.Context(), c, id); err == nil {
 			name = ws.Name
-			if v := viewOf(ws, from, d.DeleteGrace, d.Now()); note == "delete" && !v.RestoreUntil.IsZero() {
+			if v := d.viewOf(ws, from); note == "delete" && !v.RestoreUntil.IsZero() {
 				t.Undo = "/workspaces/" + string(id) + "/undelete"
 			}
 		}
@@ -303,9 +304,9 @@ func (d *Dashboard) redraw(r *http.Request, c workspace.Caller, from string, id 
 		v.OOB = true
 		return []part{{"wait", v}}, err
 	}
-	v := d.detailOf(ws)
+	v, err := d.readDetail(r.Context(), c, ws)
 	v.OOB = true
-	return []part{{"panel", v}, {"facts", v}}, nil
+	return []part{{"panel", v}, {"archives", v}, {"facts", v}}, err
 }
 
 // limitOf reads the details of a limit that was reached (design §6).

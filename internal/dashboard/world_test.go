@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/archive"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
 	"codehub/internal/pgtest"
@@ -44,6 +45,45 @@ type world struct {
 	proxy  *proxy.Proxy
 	server *httptest.Server
 	logs   *containers
+	bucket *bucket
+}
+
+// bucket is what the pages see of the bucket.
+type bucket struct {
+	mu   sync.Mutex
+	err  error
+	have map[string]int64
+}
+
+func (b *bucket) Stat(_ context.Context, key string) (archive.Object, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	size, ok := b.have[key]
+	switch {
+	case b.err != nil:
+		return archive.Object{}, b.err
+	case !ok:
+		return archive.Object{}, archive.ErrNotFound
+	}
+	return archive.Object{Key: key, Size: size}, nil
+}
+
+// keep makes an archive of a workspace, which the bucket has.
+func (w *world) keep(id workspace.ID, opID string, size, entries int64, at time.Time) (key string) {
+	w.t.Helper()
+	key = "inst/" + string(id) + "/" + opID + "/home.tar.zst"
+	err := w.ctrl.Do(w.t.Context(), func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, created_at, verified_at)
+			VALUES ($1, $2, $3, 'digest', $4, $5, $6, $6)`, key, string(id), opID, size, entries, at)
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.bucket.mu.Lock()
+	defer w.bucket.mu.Unlock()
+	w.bucket.have[key] = size
+	return key
 }
 
 // containers is what the containers print and where they are reached.
@@ -118,7 +158,7 @@ func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 
-	w := &world{t: t, db: db, ctrl: postgres.NewController(conn), logs: &containers{}}
+	w := &world{t: t, db: db, ctrl: postgres.NewController(conn), logs: &containers{}, bucket: &bucket{have: map[string]int64{}}}
 	mux := http.NewServeMux()
 	var handler http.Handler = mux
 	w.server = httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { handler.ServeHTTP(rw, r) }))
@@ -142,7 +182,7 @@ func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
 	config := Config{
 		Store: db, Auth: w.auth, Events: hub, Logs: w.logs, Log: log, URL: address, DefaultImage: "codehub/workspace:latest",
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
-		DeleteGrace: 2 * time.Hour, MaxRunning: 2,
+		DeleteGrace: 2 * time.Hour, MaxRunning: 2, Archives: w.bucket,
 	}
 	for _, f := range change {
 		f(&config)
@@ -246,6 +286,26 @@ func running(w *workspace.Workspace) {
 	standby(w)
 	w.Phase = workspace.PhaseRunning
 	w.Conditions = w.Conditions.With(workspace.ContainerReady, true, workspace.ReasonContainerReady, "", time.Now().UTC())
+}
+
+// archived is a workspace whose home is in the archive of that key.
+func archived(key string, size int64) func(*workspace.Workspace) {
+	return func(w *workspace.Workspace) {
+		now := time.Now().UTC()
+		w.Phase, w.Operation, w.Progress, w.Home = workspace.PhaseArchived, workspace.OpNone, nil, workspace.Home{State: workspace.HomeAbsent}
+		w.ArchiveKey, w.ArchiveDigest, w.ArchiveSize = key, "digest", size
+		w.Conditions = w.Conditions.With(workspace.VolumeReady, false, workspace.ReasonNoVolume, "", now).
+			With(workspace.ContainerReady, false, workspace.ReasonNoContainer, "", now).With(workspace.Healthy, true, workspace.ReasonHealthy, "", now).
+			With(workspace.ArchiveReady, true, workspace.ReasonArchiveReady, key, now)
+	}
+}
+
+// moving is an operation on a home that is so far.
+func moving(base func(*workspace.Workspace), op workspace.Operation, p workspace.Progress) func(*workspace.Workspace) {
+	return func(w *workspace.Workspace) {
+		operating(base, op)(w)
+		w.Progress = &p
+	}
 }
 
 func operating(base func(*workspace.Workspace), op workspace.Operation) func(*workspace.Workspace) {

@@ -61,10 +61,16 @@ func checkImageRef(s string) error {
 	if len(s) > maxImageRef {
 		return fieldError("image_ref", fmt.Sprintf("is too long: at most %d bytes.", maxImageRef))
 	}
-	if _, err := reference.ParseNormalizedNamed(s); err != nil {
+	if !ValidImageRef(s) {
 		return fieldError("image_ref", "is not an image reference like registry/name:tag.")
 	}
 	return nil
+}
+
+// ValidImageRef reports whether s is what a workspace may be made of.
+func ValidImageRef(s string) bool {
+	_, err := reference.ParseNormalizedNamed(s)
+	return err == nil && len(s) <= maxImageRef
 }
 
 func checkTTL(field string, v *int) error {

@@ -23,7 +23,7 @@ type Pages interface {
 	// a moment later than this one, so a second try is normal.
 	Loading(w http.ResponseWriter, r *http.Request, status int, p LoadingPage)
 	// RestoreNeeded is shown for ARCHIVED (502), with a button that wants it
-	// RUNNING.
+	// RUNNING and leads back here.
 	RestoreNeeded(w http.ResponseWriter, r *http.Request, status int, p WorkspacePage)
 	// StartNeeded is shown for PENDING (502), with a button that wants it
 	// RUNNING.
@@ -64,8 +64,8 @@ type WorkspacePage struct {
 // LoadingPage is the page that waits for a workspace.
 type LoadingPage struct {
 	WorkspacePage
-	// Queued tells that the workspace is being stopped or archived, and that
-	// it will be started once that has ended.
+	// Queued tells that what goes on does not lead to RUNNING, such as a stop,
+	// and that the workspace will be started once that has ended.
 	Queued bool
 }
 

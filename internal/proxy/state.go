@@ -29,7 +29,12 @@ func courseOf(w workspace.Workspace) course {
 		return courseDeleted
 	case workspace.OpStopping, workspace.OpArchiving:
 		return courseQueue
-	default: // PROVISIONING, RESTORING and STARTING lead to RUNNING; CREATE_EMPTY_ARCHIVE to a page with a button
+	case workspace.OpProvisioning, workspace.OpRestoring:
+		if w.DesiredState == workspace.DesiredStandby {
+			return courseQueue // by itself it would end short of RUNNING
+		}
+		return courseWait
+	default: // STARTING leads to RUNNING, CREATE_EMPTY_ARCHIVE to a page with a button
 		return courseWait
 	}
 	wanted := w.DesiredState == workspace.DesiredStandby || w.DesiredState == workspace.DesiredRunning

@@ -5,6 +5,7 @@ package catalogue
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"golang.org/x/text/language"
@@ -121,6 +122,28 @@ func (l *Language) In(t, now time.Time) string {
 		return l.T("time.in_hours", int(d/time.Hour), int(d%time.Hour/time.Minute))
 	}
 	return l.N("time.in_days", int((d+12*time.Hour)/(24*time.Hour)))
+}
+
+// Left says for how many more seconds something takes, no more exactly than
+// that is known: "40 s", "3 min", "1 h 5 min".
+func (l *Language) Left(seconds int) string {
+	switch {
+	case seconds <= 55:
+		return l.T("time.in_seconds", max(5, (seconds+4)/5*5))
+	case seconds <= 59*60:
+		return l.T("time.in_minutes", (seconds+59)/60)
+	}
+	minutes := (seconds + 5*60 - 1) / (5 * 60) * 5
+	return l.T("time.in_hours", minutes/60, minutes%60)
+}
+
+// Count writes a number with its thousands set apart: "12,345".
+func (l *Language) Count(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
 }
 
 // Bytes writes a size in decimal units: "640 MB".

@@ -98,6 +98,19 @@ func TestTimesAndSizes(t *testing.T) {
 			t.Errorf("in %s is %q, want %q", d, got, want)
 		}
 	}
+	for n, want := range map[int]string{
+		0: "5 s", 1: "5 s", 6: "10 s", 55: "55 s", 56: "1 min", 60: "1 min", 61: "2 min", 59 * 60: "59 min",
+		59*60 + 1: "1 h 0 min", 3600: "1 h 0 min", 3601: "1 h 5 min", 7 * 3600: "7 h 0 min",
+	} {
+		if got := English.Left(n); got != want {
+			t.Errorf("%d s left are %q, want %q", n, got, want)
+		}
+	}
+	for n, want := range map[int]string{0: "0", 7: "7", 999: "999", 1000: "1,000", 12345: "12,345", 1234567: "1,234,567", -1234: "-1,234", -123: "-123"} {
+		if got := English.Count(n); got != want {
+			t.Errorf("%d is %q, want %q", n, got, want)
+		}
+	}
 	for n, want := range map[int64]string{0: "0 B", 999: "999 B", 1500: "1 kB", 640_000_000: "640 MB", 2_500_000_000: "2.5 GB"} {
 		if got := English.Bytes(n); got != want {
 			t.Errorf("%d bytes is %q, want %q", n, got, want)

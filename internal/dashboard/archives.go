@@ -1,0 +1,152 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"codehub/internal/archive"
+	"codehub/internal/workspace"
+)
+
+// generation is one archive of a workspace.
+type generation struct {
+	OpID    string
+	At      time.Time // zero if it is not known
+	Size    int64     // bytes
+	Files   int
+	Current bool // what a restore unpacks
+	Found   bool // found in the bucket, unknown to the database before
+}
+
+// generations are the archives that can be chosen and downloaded, newest first.
+func (d *Dashboard) generations(ctx context.Context, c workspace.Caller, w workspace.Workspace) ([]generation, error) {
+	if d.Archives == nil {
+		return nil, nil
+	}
+	list, err := d.Store.Archives(ctx, c, w.ID)
+	if err != nil {
+		return nil, err
+	}
+	var out []generation
+	for _, a := range list {
+		out = append(out, generation{a.OpID, a.CreatedAt, a.Size, int(a.Entries), a.Key == w.ArchiveKey, a.Found})
+	}
+	return out, nil
+}
+
+func (d *Dashboard) archive(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	if d.Archives == nil {
+		d.refuse(w, r, c, "", workspace.Errorf(workspace.CodeNotSupported, "this server keeps no archives"))
+		return
+	}
+	d.carryOut(w, r, c, d.want(workspace.DesiredArchived, "archive"))
+}
+
+// restore brings the home back and starts nothing.
+func (d *Dashboard) restore(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	d.carryOut(w, r, c, d.want(workspace.DesiredStandby, "restore"))
+}
+
+// recoverArchive goes on with an archive in place of what was lost. The
+// workspace's name, typed, is the confirmation, as for starting empty.
+func (d *Dashboard) recoverArchive(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	ws, err := d.workspaceOf(r.Context(), r, c)
+	if err != nil {
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	f, err := d.recoverForm(r, c, ws)
+	if err != nil {
+		d.refuse(w, r, c, ws.ID, err)
+		return
+	}
+	chosen := r.PostFormValue("archive")
+	f.Value["archive"] = chosen
+	if !slices.ContainsFunc(f.Generations, func(g generation) bool { return g.OpID == chosen }) {
+		f.fail("archive", "field.archive_gone")
+	}
+	if strings.TrimSpace(r.PostFormValue("confirm")) != strings.TrimSpace(ws.Name) {
+		f.fail("confirm", "field.confirm_mismatch")
+	}
+	switch {
+	case !f.W.Lost():
+		d.refuse(w, r, c, ws.ID, workspace.Errorf(workspace.CodeNotInError, "the data of this workspace is not lost"))
+		return
+	case f.bad():
+		d.again(w, r, c, f)
+		return
+	}
+	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
+		_, err := d.Store.RequestRecoverArchive(ctx, c, id, chosen)
+		return "recover_archive", err
+	})
+}
+
+// recoverForm offers the archives, the one that the address names chosen, else
+// the newest.
+func (d *Dashboard) recoverForm(r *http.Request, c workspace.Caller, ws workspace.Workspace) (*form, error) {
+	f := d.form("recover-archive", r, &ws)
+	var err error
+	if f.Generations, err = d.generations(r.Context(), c, ws); err != nil {
+		return nil, err
+	}
+	if f.W.Lost() {
+		f.Generations = slices.DeleteFunc(f.Generations, func(g generation) bool { return !f.W.Offers(g) })
+	}
+	f.Value["archive"] = r.URL.Query().Get("archive_op_id")
+	if f.Value["archive"] == "" && len(f.Generations) > 0 {
+		f.Value["archive"] = f.Generations[0].OpID
+	}
+	return f, nil
+}
+
+// lookWithin bounds the look into the bucket before a download.
+const lookWithin = 10 * time.Second
+
+// download leads to the API's download, or says in words why there is none.
+func (d *Dashboard) download(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	ws, err := d.workspaceOf(r.Context(), r, c)
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	opID := r.URL.Query().Get("archive_op_id")
+	key := ws.ArchiveKey
+	if opID != "" {
+		list, err := d.Store.Archives(r.Context(), c, ws.ID)
+		if err != nil {
+			d.fail(w, r, err)
+			return
+		}
+		key = ""
+		for _, a := range list {
+			if a.OpID == opID {
+				key = a.Key
+			}
+		}
+	}
+	if d.Archives == nil || key == "" {
+		d.message(w, r, http.StatusNotFound, "archive_not_found")
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), lookWithin)
+	defer cancel()
+	switch _, err := d.Archives.Stat(ctx, key); {
+	case errors.Is(err, archive.ErrNotFound):
+		d.message(w, r, http.StatusNotFound, "archive_not_found")
+	case err != nil:
+		d.Log.Warn("looking for an archive failed", "workspace", ws.ID, "err", err)
+		d.message(w, r, http.StatusServiceUnavailable, "archive_unavailable")
+	default:
+		to := "/api/v1/workspaces/" + string(ws.ID) + "/archive"
+		if opID != "" {
+			to += "?" + url.Values{"archive_op_id": {opID}}.Encode()
+		}
+		d.redirect(w, r, to)
+	}
+}

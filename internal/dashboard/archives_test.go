@@ -1,0 +1,365 @@
+package dashboard
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"codehub/internal/archive"
+	"codehub/internal/workspace"
+
+	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/chromedp"
+)
+
+func TestArchiveAndRestore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	id := w.add("project", running)
+	w.want(id, "desired_state", "RUNNING")
+	path, list := "/workspaces/"+string(id), url.Values{"from": {"list"}}
+	row := func() workspace.Workspace {
+		t.Helper()
+		ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ws
+	}
+	contains(t, "the question", b.get(path+"/archive?from=detail").body, "Archive project?", "unsaved edits", "Only the home folder")
+	if row().DesiredState != workspace.DesiredRunning {
+		t.Fatal("a GET archived it")
+	}
+	a := b.htmx(path+"/archive", list)
+	contains(t, "archive", a.body, `data-state="stopping"`, "then archive", "is going to be archived", "Do not archive")
+	if row().DesiredState != workspace.DesiredArchived {
+		t.Errorf("desired %s", row().DesiredState)
+	}
+	w.observe(id, standby)
+	lacks(t, "a stopped one", b.get(path+"/archive").body, "unsaved edits")
+	contains(t, "not claimed yet", b.get("/").body, `data-state="archiving"`)
+
+	// Wanted again meanwhile, and left alone after all.
+	w.observe(id, operating(standby, workspace.OpArchiving))
+	a = b.htmx(path+"/start", list)
+	contains(t, "queued", a.body, "will start as soon as the archive step is safe", "Keep it archived")
+	if row().NextDesired != workspace.DesiredRunning {
+		t.Errorf("next desired %q", row().NextDesired)
+	}
+	b.htmx(path+"/archive", list)
+	if row().NextDesired != "" {
+		t.Errorf("next desired %q", row().NextDesired)
+	}
+	if a = b.htmx(path+"/cancel", list); a.status != http.StatusOK || row().CancelRequestedAt == nil || row().DesiredState != workspace.DesiredStandby {
+		t.Errorf("cancel: %d, desired %s", a.status, row().DesiredState)
+	}
+
+	w.observe(id, archived(w.keep(id, generation1, 734_000_000, 12_345, time.Now()), 734_000_000))
+	w.want(id, "desired_state", "ARCHIVED")
+	page := b.get("/").body
+	contains(t, "archived", page, `data-state="archived"`, `action="`+path+`/restore"`, "Restore and open", `target="_blank"`)
+	contains(t, "restore", b.htmx(path+"/restore", list).body, `data-state="restoring"`, "is being restored")
+	if row().DesiredState != workspace.DesiredStandby {
+		t.Errorf("desired %s", row().DesiredState)
+	}
+	w.want(id, "desired_state", "ARCHIVED")
+	// What "restore and open" sends, in a tab of its own.
+	a = b.post(path+"/start", url.Values{"from": {"wait"}})
+	if a.status != http.StatusSeeOther || a.header.Get("Location") != "/w/"+string(id)+"/" || row().DesiredState != workspace.DesiredRunning {
+		t.Errorf("%d %q", a.status, a.header.Get("Location"))
+	}
+	w.observe(id, operating(archived("k", 1), workspace.OpRestoring))
+	if a = b.htmx(path+"/cancel", list); a.status != http.StatusOK || row().DesiredState != workspace.DesiredArchived {
+		t.Errorf("cancel: %d, desired %s", a.status, row().DesiredState)
+	}
+}
+
+func TestArchivesOnTheDetailPage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	id := w.add("project", standby)
+	path := "/workspaces/" + string(id)
+	contains(t, "none yet", b.get(path).body, `id="archives"`, "Not needed for a while?", `id="`+string(id)+`-archive"`)
+	old := time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)
+	w.keep(id, generation0, 690_000_000, 1, old)
+	w.observe(id, archived(w.keep(id, generation1, 734_000_000, 12_345, old.Add(24*time.Hour)), 734_000_000))
+	w.want(id, "desired_state", "ARCHIVED")
+	page := b.get(path).body
+	contains(t, "two", page, "2026-01-03 03:04 UTC", "current", "734 MB · 12,345 files", "2026-01-02 03:04 UTC", "690 MB · 1 file<",
+		path+"/download?archive_op_id="+generation0)
+	lacks(t, "two", page, "recover-archive", "Not needed for a while?")
+	if strings.Index(page, generation1) > strings.Index(page, generation0) {
+		t.Error("the older comes first")
+	}
+
+	// Download leads to the API's, or says why there is none.
+	for query, want := range map[string]string{"": "", "?archive_op_id=" + generation0: "?archive_op_id=" + generation0} {
+		a := b.get(path + "/download" + query)
+		if a.status != http.StatusSeeOther || a.header.Get("Location") != "/api/v1"+path+"/archive"+want {
+			t.Errorf("%s: %d %q", query, a.status, a.header.Get("Location"))
+		}
+	}
+	check := func(query string, status int, text string) {
+		t.Helper()
+		a := b.get(path + "/download" + query)
+		if a.status != status {
+			t.Errorf("%s: %d", query, a.status)
+		}
+		contains(t, query, a.body, text)
+	}
+	check("?archive_op_id="+generation3, 404, "There is no such archive")
+	w.bucket.mu.Lock()
+	w.bucket.err = fmt.Errorf("look: %w", archive.ErrUnavailable)
+	w.bucket.mu.Unlock()
+	check("", 503, "The archive cannot be reached right now")
+	w.bucket.mu.Lock()
+	w.bucket.err, w.bucket.have = nil, nil
+	w.bucket.mu.Unlock()
+	check("", 404, "There is no such archive")
+	if _, err := w.auth.CreateUser(t.Context(), "other", "another password", false); err != nil {
+		t.Fatal(err)
+	}
+	other := w.browser()
+	other.post("/login", url.Values{"username": {"other"}, "password": {"another password"}})
+	if a := other.get(path + "/download"); a.status != http.StatusForbidden {
+		t.Errorf("somebody else: %d", a.status)
+	}
+}
+
+func TestWithoutArchives(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *Config) { c.Archives = nil })
+	b := w.signedIn()
+	id := w.add("project", standby)
+	path := "/workspaces/" + string(id)
+	lacks(t, "the list", b.get("/").body, path+"/archive")
+	contains(t, "the page", b.get(path).body, `id="archives" hidden`)
+	if a := b.htmx(path+"/archive", nil); a.status != http.StatusConflict {
+		t.Errorf("archive: %d", a.status)
+	}
+	if a := b.get(path + "/download"); a.status != http.StatusNotFound {
+		t.Errorf("download: %d", a.status)
+	}
+}
+
+func TestRecoverFromAnArchive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	id := w.add("project", standby)
+	path := "/workspaces/" + string(id)
+	asked := func() string {
+		t.Helper()
+		ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ws.RecoverFrom == nil {
+			return ws.RecoverAction
+		}
+		return ws.RecoverAction + " " + ws.RecoverFrom.OpID
+	}
+	w.observe(id, failed(workspace.ErrDataLost, "gone"))
+	form := b.get(path+"/recover-archive", "HX-Request", "true").body
+	contains(t, "none", form, "No archive of this workspace is kept")
+	lacks(t, "none", form, `type="submit"`, "f-confirm")
+
+	w.keep(id, generation0, 690_000_000, 1, time.Now().Add(-time.Hour))
+	w.keep(id, generation1, 734_000_000, 12_345, time.Now())
+	contains(t, "the newest is chosen", b.get(path+"/recover-archive").body, `value="`+generation1+`" checked`, `value="`+generation0+`">`, "734 MB · 12,345 files")
+	contains(t, "the one asked for", b.get(path+"/recover-archive?archive_op_id="+generation0).body, `value="`+generation0+`" checked`)
+	contains(t, "the page offers it", b.get(path).body, `recover-archive?from=detail&amp;archive_op_id=`+generation0)
+
+	a := b.htmx(path+"/recover-archive", url.Values{"archive": {generation0}, "confirm": {"projekt"}, "from": {"detail"}})
+	if a.status != http.StatusUnprocessableEntity || asked() != "" {
+		t.Errorf("another name: %d, asked for %q", a.status, asked())
+	}
+	contains(t, "another name", a.body, "not the workspace’s name", `value="`+generation0+`" checked`)
+	a = b.htmx(path+"/recover-archive", url.Values{"archive": {generation3}, "confirm": {"project"}})
+	if a.status != http.StatusUnprocessableEntity || asked() != "" {
+		t.Errorf("no such archive: %d, asked for %q", a.status, asked())
+	}
+	contains(t, "no such archive", a.body, "Choose one of these archives")
+	a = b.htmx(path+"/recover-archive", url.Values{"archive": {generation0}, "confirm": {"project"}, "from": {"detail"}})
+	if a.status != http.StatusOK || asked() != "archive "+generation0 {
+		t.Errorf("%d, asked for %q", a.status, asked())
+	}
+	contains(t, "done", a.body, "Going on with the archive", `id="panel"`, `id="archives"`)
+
+	// What is missing itself is no way out.
+	w.observe(id, func(ws *workspace.Workspace) {
+		archived("inst/"+string(id)+"/"+generation1+"/home.tar.zst", 734_000_000)(ws)
+		ws.Phase, ws.ErrorReason = workspace.PhaseError, workspace.ErrDataLost
+	})
+	form = b.get(path + "/recover-archive").body
+	contains(t, "without the missing one", form, `value="`+generation0+`" checked`)
+	lacks(t, "without the missing one", form, generation1)
+	page := b.get(path).body
+	contains(t, "the page", page, "The archive is missing", "choose-"+generation0, "archive_op_id="+generation1)
+	lacks(t, "the page", page, "choose-"+generation1)
+
+	// Nothing is put in the place of what is there.
+	w.observe(id, failed(workspace.ErrTimeout, "x"))
+	if a = b.htmx(path+"/recover-archive", url.Values{"archive": {generation0}, "confirm": {"project"}}); a.status != http.StatusConflict || asked() != "" {
+		t.Errorf("not lost: %d, asked for %q", a.status, asked())
+	}
+}
+
+// The page of a workspace shows how far it is, and what comes of it.
+func TestProgressStream(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.add("project", standby)
+	w.want(id, "desired_state", "ARCHIVED")
+	b := w.signedIn()
+	for _, query := range []string{"?workspace=" + string(id), "?wait=" + string(id), ""} {
+		l := b.listen(query)
+		w.observe(id, moving(standby, workspace.OpArchiving, workspace.Progress{Step: "packing", Done: 25, Total: 100}))
+		l.until(`value="25"`, "Packing the home folder")
+		w.observe(id, moving(standby, workspace.OpArchiving, workspace.Progress{Step: "verifying", Done: 75, Total: 100}))
+		l.until(`value="75"`, "Checking what was stored")
+		key := w.keep(id, workspaceOp(), 5, 6, time.Now())
+		w.observe(id, archived(key, 5))
+		l.until("update", "rchived")
+		l.stop()
+		w.observe(id, standby)
+	}
+}
+
+var ops int
+
+// workspaceOp is another archive_op_id.
+func workspaceOp() string {
+	ops++
+	return fmt.Sprintf("01900000-0000-7000-8000-0000000001%02d", ops)
+}
+
+// Opened while it is archived, it says that it comes back, and does.
+func TestOpeningWhileArchiving(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.add("project", operating(standby, workspace.OpArchiving))
+	w.want(id, "desired_state", "ARCHIVED")
+	b := w.signedIn()
+	a := b.get("/w/"+string(id)+"/", "Accept", "text/html")
+	if a.status != http.StatusServiceUnavailable {
+		t.Errorf("status %d", a.status)
+	}
+	contains(t, "the page", a.body, `data-kind="loading"`, "It will start as soon as the archive step is safe.", "Keep it archived", "progress-moves")
+	lacks(t, "the page", a.body, `-cancel"`)
+	ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+	if err != nil || ws.NextDesired != workspace.DesiredRunning {
+		t.Errorf("next desired %q, %v", ws.NextDesired, err)
+	}
+	contains(t, "in Korean", b.get("/w/"+string(id)+"/", "Accept", "text/html", "Accept-Language", "ko").body, "보관 단계가 안전해지는 대로 시작합니다.")
+}
+
+// An archived workspace is restored with one click, and entered by itself.
+func TestRestoringInABrowser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.ide()
+	id := w.add("project", standby)
+	w.observe(id, archived(w.keep(id, generation1, 734_000_000, 12_345, time.Now()), 734_000_000))
+	w.want(id, "desired_state", "ARCHIVED")
+	b := w.tab()
+	b.logIn()
+	b.visit("/w/" + string(id) + "/?folder=/home/coder/x")
+	b.shown(`#wait[data-kind=restore]`)
+	b.until(`document.getElementById('wait').textContent.includes('734 MB')`)
+	b.press(`[id="` + string(id) + `-start"]`)
+	b.shown(`#wait[data-kind=loading] progress:not([value])`)
+	b.eval(mark)
+	height := `document.querySelector('#wait .progress').getBoundingClientRect().height`
+	before := value(b, chromedp.Evaluate[float64](height))
+	w.observe(id, moving(archived("k", 1), workspace.OpRestoring,
+		workspace.Progress{Step: "unpacking", Done: 412_000_000, Total: 1_240_000_000, Entries: 12_345, EntriesTotal: 98_765, Rate: 48_000_000, SecondsLeft: 18}))
+	b.until(`document.querySelector('#wait progress')?.value === 33 && window.marked`)
+	if after := value(b, chromedp.Evaluate[float64](height)); after != before || after == 0 {
+		t.Errorf("the progress was %v high and is %v", before, after)
+	}
+	bar := b.accessible("progressbar")
+	if bar["name"] != "Unpacking the home folder" || bar["value"] != "33" || bar["valuemax"] != "100" {
+		t.Errorf("the bar is %v to a screen reader", bar)
+	}
+	w.observe(id, running)
+	b.until(`document.getElementById('ide')`)
+}
+
+// accessible is what a screen reader is told of the element with a role.
+func (b *tab) accessible(role string) map[string]string {
+	b.t.Helper()
+	r, err := chromedp.Call(b.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	text := func(v *accessibility.Value) string {
+		if v == nil {
+			return ""
+		}
+		return strings.Trim(string(v.Value), `"`)
+	}
+	for _, n := range r.Nodes {
+		if text(n.Role) != role || n.Ignored {
+			continue
+		}
+		out := map[string]string{"name": text(n.Name), "value": text(n.Value)}
+		for _, p := range n.Properties {
+			out[string(p.Name)] = text(p.Value)
+		}
+		return out
+	}
+	return nil
+}
+
+// Restored and opened from the list, it has a tab of its own.
+func TestRestoreAndOpenInABrowser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.add("project", standby)
+	w.observe(id, archived(w.keep(id, generation1, 734_000_000, 12_345, time.Now()), 734_000_000))
+	w.want(id, "desired_state", "ARCHIVED")
+	b := w.tab()
+	b.logIn()
+	b.shown(card(id, "archived"))
+	b.eval(mark)
+	b.press(fmt.Sprintf(`[id="%s-restore_open"]`, id))
+	for deadline := time.Now().Add(patience); ; {
+		ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("desired %s, %v", ws.DesiredState, err)
+		}
+		if ws.DesiredState == workspace.DesiredRunning {
+			break
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	if !value(b, chromedp.Evaluate[bool]("window.marked === true")) {
+		t.Error("the list was left")
+	}
+}
+
+// What a queued start waits for is said, whichever limit it is.
+func TestWaitStreamShowsTheGlobalLimit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *Config) { c.Store = full{c.Store} })
+	id := w.add("project", standby)
+	w.want(id, "next_desired_state", "RUNNING")
+	ev := w.signedIn().listen("?wait="+string(id)).until(`data-kind="limit"`, "The server is full", "It starts by itself as soon as there is room.", "Try again")
+	lacks(t, "the limit", ev.data, "hx-get", "Stop one to make room")
+}
+
+// full is a server that runs as many workspaces as it may.
+type full struct{ Store }
+
+func (full) MayRun(context.Context, workspace.Caller, workspace.ID) error {
+	e := workspace.Errorf(workspace.CodeLimitExceeded, "full")
+	e.Details = map[string]any{"limit_type": "global", "current": 100, "max": 100}
+	return e
+}
