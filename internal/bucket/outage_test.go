@@ -55,7 +55,7 @@ func TestServerAway(t *testing.T) {
 	if listened(t.Context(), f.SocketDir) {
 		t.Fatal("the relay still listens")
 	}
-	time.Sleep(100 * time.Millisecond) // the job may notice
+	time.Sleep(500 * time.Millisecond) // that long it is away: longer than the job waits before it tries again
 	stop = f.relay(t)
 	made := <-result
 	if made.Error != nil {

@@ -8,11 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/s3test"
+	"codehub/internal/judge"
 )
 
 // The relay passes on what is signed and about this installation's archives,
@@ -266,5 +268,63 @@ func TestRelayTLS(t *testing.T) {
 		if r.TLS == nil {
 			t.Errorf("%s %s went in the clear", r.Method, r.URL.Path)
 		}
+	}
+}
+
+// What a job that was ended left half sent or half read is given up towards the
+// bucket too.
+func TestRelayAbandoned(t *testing.T) {
+	t.Parallel()
+	f := newS3(t)
+	row := f.archived(t, homeOf(t, 8<<20))
+	get, err := f.presigner.PresignGet(t.Context(), row.ArchiveKey, time.Hour)
+	check(t, err)
+	put, err := f.presigner.PresignPut(t.Context(), f.Key(row.ID, newID()), time.Hour)
+	check(t, err)
+	var begun, open atomic.Int32
+	f.proxy.on(func(w http.ResponseWriter, r *http.Request) bool {
+		begun.Add(1)
+		open.Add(1)
+		defer open.Add(-1)
+		f.proxy.next.ServeHTTP(w, r)
+		return true
+	})
+	wait := func(what string, done func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %d begun, %d open", what, begun.Load(), open.Load())
+			}
+		}
+	}
+	const n = 20
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	client := f.over()
+	body, sent := io.Pipe()
+	defer sent.Close()
+	for i := range 2 * n {
+		go func() {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, get, nil)
+			if i%2 == 0 {
+				req, err = http.NewRequestWithContext(ctx, http.MethodPut, put, body)
+				req.ContentLength = 1 << 30
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if res, err := client.Do(req); err == nil {
+				<-ctx.Done() // and read nothing
+				res.Body.Close()
+			}
+		}()
+	}
+	wait("begin", func() bool { return begun.Load() == 2*n })
+	cancel()
+	wait("end", func() bool { return open.Load() == 0 })
+	f.proxy.on(nil)
+	if a, err := f.Look(t.Context(), row); a != judge.ArchivePresent || err != nil {
+		t.Errorf("Look: %v, %v", a, err)
 	}
 }
