@@ -158,7 +158,7 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 		Store: db, Auth: s.auth, Events: s.hub, Logs: rt, Log: log,
 		URL: cfg.PublicURL, DefaultImage: cfg.DefaultImage,
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: cfg.Storage,
-		DeleteGrace: cfg.DeleteGrace, MaxRunning: cfg.MaxRunningPerUser, PathMode: true, Trouble: s.trouble,
+		DeleteGrace: cfg.DeleteGrace, MaxRunning: cfg.MaxRunningPerUser, PathMode: true, Archives: archives, Trouble: s.trouble,
 	})
 	s.proxy = proxy.New(proxy.Config{
 		Auth: s.auth, Sessions: s.auth, Store: proxyStore{db}, Runtime: rt, Pages: pages, Log: log,
