@@ -26,6 +26,7 @@ var allowed = map[string][]string{
 	"codehub/internal/proxy":          {"codehub/api", "codehub/internal/workspace", "codehub/internal/runtime"},
 	"codehub/internal/reconcile":      {"codehub/internal/workspace", "codehub/internal/judge", "codehub/internal/runtime", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/storagejob"},
 	"codehub/internal/importm1":       {"codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/auth", "codehub/internal/bucket"},
+	"codehub/internal/adopt":          {"codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/bucket"},
 	"codehub/internal/gc":             {"codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/bucket"},
 	"codehub/internal/storagejob":     {"codehub/internal/archive", "codehub/internal/runtime"},
 	"codehub/internal/bucket":         {"codehub/internal/workspace", "codehub/internal/judge", "codehub/internal/runtime", "codehub/internal/archive", "codehub/internal/storagejob"},

@@ -27,6 +27,7 @@ type cli struct {
 	Migrate migrateCmd `cmd:"" help:"Bring a database up to date and end."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
+	Adopt    adoptCmd    `cmd:"" name:"adopt-archives" help:"Rebuild the workspaces of a lost database from the archives in the bucket."`
 	GC       gcCmd       `cmd:"" name:"gc" help:"Remove archives that nothing holds on to any more, or say which those are."`
 	ImportM1 importM1Cmd `cmd:"" name:"import-m1" help:"Bring over the users, workspaces and homes of codehub's first version."`
 

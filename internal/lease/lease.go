@@ -43,6 +43,16 @@ func Run(ctx context.Context, cfg *pgx.ConnConfig, log *slog.Logger, term Term) 
 	}
 }
 
+// Hold takes the leader's lock for as long as conn lives, for a command that
+// must not run beside a server. It is false if a server leads.
+func Hold(ctx context.Context, conn *pgx.Conn) (held bool, err error) {
+	c := candidate{}
+	if held, err = c.try(ctx, conn); err != nil {
+		return false, fmt.Errorf("try the leader's lock: %w", err)
+	}
+	return held, nil
+}
+
 type candidate struct {
 	cfg  *pgx.ConnConfig
 	log  *slog.Logger

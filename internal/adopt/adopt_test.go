@@ -1,0 +1,615 @@
+package adopt_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"codehub/internal/adopt"
+	"codehub/internal/archive"
+	"codehub/internal/archive/s3test"
+	"codehub/internal/auth"
+	"codehub/internal/bucket"
+	"codehub/internal/gc"
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+func TestMain(m *testing.M) {
+	// The S3 server of the tests has one account; archive.Open finds it here.
+	os.Setenv("AWS_ACCESS_KEY_ID", "codehub-test")
+	os.Setenv("AWS_SECRET_ACCESS_KEY", "codehub-test-secret")
+	pgtest.Main(m)
+}
+
+// place is a database, and its part of a bucket.
+type place struct {
+	testing.TB
+	dsn    string
+	db     *postgres.DB
+	raw    *pgxpool.Pool
+	store  archive.Store
+	id     string
+	cfg    adopt.Config
+	auth   *auth.Auth
+	taking int // how often it was made sure that no server runs
+}
+
+func folder(t testing.TB) archive.Store {
+	s := archive.NewFolder(filepath.Join(t.TempDir(), "archives"))
+	check(t, s.Check(t.Context()))
+	return s
+}
+
+func s3(t testing.TB) archive.Store {
+	s, err := archive.Open(s3test.Start(t, "bucket").URL("bucket/prefix"))
+	check(t, err)
+	return s
+}
+
+func newPlace(t testing.TB, store archive.Store) *place {
+	t.Helper()
+	p := &place{TB: t, dsn: pgtest.New(t, postgres.Migrate), store: store}
+	var err error
+	p.db, err = postgres.Open(t.Context(), p.dsn, postgres.Options{DeleteGrace: time.Hour})
+	check(t, err)
+	t.Cleanup(p.db.Close)
+	p.raw, err = pgxpool.New(t.Context(), p.dsn)
+	check(t, err)
+	t.Cleanup(p.raw.Close)
+	p.id, err = p.db.Installation(t.Context())
+	check(t, err)
+	p.auth = auth.New(p.db, auth.Config{Log: slog.New(slog.DiscardHandler)})
+	p.cfg = adopt.Config{
+		DB: p.db, Session: p.session(), Own: p.open(p.id),
+		Open:       func(id string) (*bucket.Bucket, error) { return p.open(id), nil },
+		Alone:      func(context.Context) error { p.taking++; return nil },
+		CreateUser: p.auth.CreateUser,
+		Image:      "image", Instance: workspace.InstanceLocalDocker, Storage: workspace.StorageDockerVolume,
+		Log: slog.New(slog.DiscardHandler),
+	}
+	return p
+}
+
+func (p *place) session() *postgres.Controller {
+	cfg, err := postgres.ConnConfig(p.dsn, "test")
+	check(p, err)
+	conn, err := pgx.ConnectConfig(p.Context(), cfg)
+	check(p, err)
+	p.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return postgres.NewController(conn)
+}
+
+func (p *place) open(installation string) *bucket.Bucket {
+	cfg := bucket.Config{Store: p.store, Installation: installation, Version: "test"}
+	if _, ok := p.store.(archive.Presigner); ok {
+		cfg.SocketDir, cfg.HostSocketDir = "/", "/"
+	} else {
+		cfg.Folder, cfg.HostFolder = "/", "/"
+	}
+	b, err := bucket.New(cfg)
+	check(p, err)
+	return b
+}
+
+func (p *place) run() *adopt.Report {
+	p.Helper()
+	r, err := adopt.Run(p.Context(), p.cfg)
+	check(p, err)
+	return r
+}
+
+func (p *place) exec(sql string, args ...any) {
+	p.Helper()
+	_, err := p.raw.Exec(p.Context(), sql, args...)
+	if err != nil {
+		p.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func query[T any](p *place, sql string, args ...any) (v T) {
+	p.Helper()
+	if err := p.raw.QueryRow(p.Context(), sql, args...).Scan(&v); err != nil {
+		p.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// rows is all that the database holds, as text.
+func (p *place) rows() string {
+	var b strings.Builder
+	for _, table := range []string{"installation", "users", "workspaces", "archives", "audit_log"} {
+		b.WriteString(query[string](p, `SELECT COALESCE(string_agg(t::text, E'\n' ORDER BY t::text), '') FROM `+table+` t`) + "\n")
+	}
+	return b.String()
+}
+
+func (p *place) objects() (keys []string) {
+	for o, err := range p.store.List(p.Context(), "") {
+		check(p, err)
+		keys = append(keys, fmt.Sprint(o.Key, " ", o.Size))
+	}
+	return keys
+}
+
+// lost are archives that an installation has left in a bucket.
+type lost struct {
+	p            *place
+	installation string
+	began        time.Time
+}
+
+func (p *place) lose() *lost {
+	l := &lost{p: p, installation: uuid.NewString(), began: time.Now().UTC().Add(-24 * time.Hour).Truncate(time.Microsecond)}
+	check(p, p.open(l.installation).Check(p.Context(), false))
+	return l
+}
+
+// put puts an archive that was made so long after the begin.
+func (l *lost) put(id workspace.ID, owner, name, content string, after time.Duration) (key string, meta *archive.Meta) {
+	l.p.Helper()
+	home := l.p.TempDir()
+	check(l.p, os.WriteFile(filepath.Join(home, "content"), []byte(content), 0o600))
+	op := uuid.Must(uuid.NewV7()).String()
+	key = l.installation + "/" + archive.HomeKey(string(id), op)
+	stats, err := archive.PackTo(l.p.Context(), home, archive.PackOptions{}, func(ctx context.Context, r io.Reader) (int64, error) {
+		return l.p.store.Put(ctx, key, r)
+	})
+	check(l.p, err)
+	meta = &archive.Meta{
+		CodehubVersion: "test", WorkspaceID: string(id), WorkspaceName: name, Owner: owner, ArchiveOpID: op, CreatedAt: l.began.Add(after),
+	}
+	meta.Describe(stats)
+	b, err := meta.Encode()
+	check(l.p, err)
+	l.p.putObject(archive.MetaKey(key), b)
+	return key, meta
+}
+
+func (p *place) putObject(key string, b []byte) {
+	_, err := p.store.Put(p.Context(), key, bytes.NewReader(b))
+	check(p, err)
+}
+
+func newID() workspace.ID { return workspace.ID(uuid.Must(uuid.NewV7()).String()) }
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func onBoth(t *testing.T, f func(t *testing.T, p *place)) {
+	t.Parallel()
+	for name, store := range map[string]func(testing.TB) archive.Store{"folder": folder, "s3": s3} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(t, newPlace(t, store(t)))
+		})
+	}
+}
+
+type outcome struct {
+	Result      adopt.Result
+	Owner, Name string
+	Archives    int
+}
+
+func outcomes(r *adopt.Report) map[workspace.ID]outcome {
+	out := map[workspace.ID]outcome{}
+	for _, w := range r.Workspaces {
+		out[w.ID] = outcome{w.Result, w.Owner, w.Name, w.Archives}
+	}
+	return out
+}
+
+// The whole of a lost database comes back, as far as archives tell.
+func TestLostDatabase(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *place) {
+		ctx := t.Context()
+		l := p.lose()
+		one, two, same, broken := newID(), newID(), newID(), newID()
+		oldest, _ := l.put(one, "ann", "first name", "1", 0)
+		l.put(one, "ann", "first name", "2", time.Hour)
+		current, meta := l.put(one, "ann", "work", "3", 2*time.Hour)
+		l.put(two, "bob", "work", "4", time.Hour)
+		l.put(same, "ann", "work", "5", time.Hour)
+		_, cut := l.put(broken, "ann", "broken", "6", time.Hour)
+		check(t, p.store.Delete(ctx, l.installation+"/"+archive.HomeKey(string(broken), cut.ArchiveOpID)))
+		half := l.installation + "/" + archive.HomeKey(string(one), uuid.NewString())
+		p.putObject(half, []byte("half"))
+		p.putObject(l.installation+"/collection.json", []byte("{}"))
+		p.cfg.Admin = "bob"
+
+		before, objects := p.rows(), p.objects()
+		p.cfg.DryRun = true
+		would := p.run()
+		if d := cmp.Diff(before, p.rows()); d != "" {
+			t.Errorf("a dry run has written: %s", d)
+		}
+		if d := cmp.Diff(objects, p.objects()); d != "" || p.taking != 0 {
+			t.Errorf("a dry run has touched the bucket: %s", d)
+		}
+		p.cfg.DryRun = false
+		r := p.run()
+		if d := cmp.Diff(would.Installation, r.Installation); d != "" || !would.TakenOver || !r.TakenOver || r.Copied || len(would.Users) != 2 {
+			t.Errorf("%+v, and then %+v", would, r)
+		}
+		want := map[workspace.ID]outcome{
+			one: {adopt.Adopted, "ann", "work", 3}, two: {adopt.Adopted, "bob", "work", 1}, same: {adopt.Adopted, "ann", "work (2)", 1},
+		}
+		if d := cmp.Diff(want, outcomes(r)); d != "" {
+			t.Error(d)
+		}
+		if len(r.Unusable) != 2 || r.Left != 0 {
+			t.Errorf("%+v", r.Unusable)
+		}
+
+		// The database is the lost one's, and its people can log in.
+		if id, err := p.db.Installation(ctx); err != nil || id != l.installation || p.taking != 1 {
+			t.Errorf("installation %s, %v", id, err)
+		}
+		admins := 0
+		for _, u := range r.Users {
+			if _, err := p.auth.Login(ctx, u.Username, u.Password, "test"); err != nil {
+				t.Errorf("%s: %v", u.Username, err)
+			}
+			if u.Admin {
+				admins++
+			}
+			if made, err := p.db.UserByName(ctx, u.Username); err != nil || made.Admin != u.Admin || u.Admin != (u.Username == "bob") {
+				t.Errorf("%+v, %v", made, err)
+			}
+		}
+		if len(r.Users) != 2 || admins != 1 {
+			t.Errorf("%+v", r.Users)
+		}
+		ann, err := p.db.UserByName(ctx, "ann")
+		check(t, err)
+		caller := workspace.Caller{UserID: ann.ID}
+		ws, err := p.db.Workspace(ctx, caller, one)
+		check(t, err)
+		if ws.ArchiveKey != current || ws.ArchiveDigest != meta.SHA256 || ws.ArchiveSize != meta.Size || ws.ArchiveEntries != meta.Entries ||
+			ws.ArchiveOpID != meta.ArchiveOpID || ws.DesiredState != workspace.DesiredArchived || ws.Phase != workspace.PhasePending ||
+			ws.Home.State != workspace.HomeAbsent || ws.ImageRef != "image" || !ws.CreatedAt.Equal(l.began) || ws.HomeStoreKey != one.VolumeName() {
+			t.Errorf("%+v", ws)
+		}
+		list, err := p.db.Archives(ctx, caller, one)
+		if err != nil || len(list) != 3 || list[0].Key != current || list[2].Key != oldest {
+			t.Errorf("%+v, %v", list, err)
+		}
+
+		// Again nothing is done.
+		p.cfg.Own, p.cfg.Admin = p.open(l.installation), ""
+		before, objects = p.rows(), p.objects()
+		r = p.run()
+		for id, o := range outcomes(r) {
+			if o.Result != adopt.Known {
+				t.Errorf("%s: %+v", id, o)
+			}
+		}
+		if d := cmp.Diff(before, p.rows()); d != "" || r.TakenOver || len(r.Users) != 0 {
+			t.Errorf("the second time: %s", d)
+		}
+		if d := cmp.Diff(objects, p.objects()); d != "" {
+			t.Error(d)
+		}
+
+		// Collections take the archives for what they are.
+		set := gc.Settings{Keep: 1, Delay: time.Hour, DeleteGrace: time.Hour}
+		g := gc.Config{Bucket: p.cfg.Own, Settings: set, Server: true, Log: p.cfg.Log}
+		report, err := gc.Collect(ctx, g, p.session(), gc.Options{})
+		check(t, err)
+		if n, _ := report.Removed(); n != 0 || !report.Restored {
+			t.Errorf("%d removed", n)
+		}
+		p.exec(`UPDATE archives SET unprotected_since = unprotected_since - interval '2 h'`)
+		p.exec(`UPDATE gc_state SET restored_at = restored_at - interval '2 h'`)
+		report, err = gc.Collect(ctx, g, p.session(), gc.Options{})
+		check(t, err)
+		if n, _ := report.Removed(); n != 1 {
+			t.Errorf("%d removed", n)
+		}
+		if _, err := p.cfg.Own.Meta(ctx, oldest); !errors.Is(err, archive.ErrNotFound) {
+			t.Error(err)
+		}
+	})
+}
+
+// An adoption that is ended anywhere is gone on with by the next.
+func TestEndedInTheMiddle(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, folder(t))
+	l := p.lose()
+	var ids []workspace.ID
+	for i := range 4 {
+		ids = append(ids, newID())
+		l.put(ids[i], fmt.Sprint("user", i%2), fmt.Sprint("w", i), "x", 0)
+	}
+	p.cfg.Admin = "user0"
+	create := p.cfg.CreateUser
+	calls := 0
+	p.cfg.CreateUser = func(ctx context.Context, name, password string, admin bool) (postgres.User, error) {
+		if calls++; calls == 2 {
+			return postgres.User{}, errors.New("the database is gone")
+		}
+		return create(ctx, name, password, admin)
+	}
+	r, err := adopt.Run(t.Context(), p.cfg)
+	if err == nil || r == nil || len(r.Users) != 1 || r.Users[0].Password == "" {
+		t.Fatalf("%v, %+v", err, r)
+	}
+	p.cfg.CreateUser, p.cfg.Own, p.cfg.Admin = create, p.open(l.installation), ""
+	r = p.run()
+	if len(r.Users) != 1 || r.TakenOver || query[int](p, `SELECT count(*) FROM workspaces`) != 4 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Somebody must be able to administer what comes out of it.
+func TestSomebodyAdministers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		owners   []string
+		existing string // an administrator who is there; empty: nobody
+		admin    string
+		want     string // in the error; empty: none
+		becomes  string
+	}{
+		"nobody":               {owners: []string{"ann"}, want: "--admin"},
+		"named":                {owners: []string{"ann", "bob"}, admin: "ann", becomes: "ann"},
+		"named, and not one":   {owners: []string{"ann"}, admin: "eve", want: "eve"},
+		"the admin there was":  {owners: []string{"ann", "admin"}, becomes: "admin"},
+		"one is there":         {owners: []string{"ann"}, existing: "root"},
+		"and no other by name": {owners: []string{"ann", "admin"}, existing: "root"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t, folder(t))
+			l := p.lose()
+			for _, o := range c.owners {
+				l.put(newID(), o, "w", "x", 0)
+			}
+			if c.existing != "" {
+				_, err := p.auth.CreateUser(t.Context(), c.existing, "a long password", true)
+				check(t, err)
+			}
+			p.cfg.Admin = c.admin
+			before := p.rows()
+			r, err := adopt.Run(t.Context(), p.cfg)
+			if c.want != "" {
+				if err == nil || !strings.Contains(err.Error(), c.want) || before != p.rows() {
+					t.Errorf("%v", err)
+				}
+				return
+			}
+			check(t, err)
+			for _, u := range r.Users {
+				if u.Admin != (u.Username == c.becomes) {
+					t.Errorf("%+v", u)
+				}
+			}
+		})
+	}
+}
+
+func TestOwners(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, folder(t))
+	_, err := p.auth.CreateUser(t.Context(), "root", "a long password", true)
+	check(t, err)
+	l := p.lose()
+	a, b, c, d := newID(), newID(), newID(), newID()
+	l.put(a, "Root", "a", "x", 0) // in whatever case
+	l.put(b, "bob", "b", "x", 0)
+	l.put(c, "carol", "c", "x", 0)
+	l.put(d, "no\x00body", strings.Repeat("ü", 300), "x", 0)
+	p.cfg.Owners = map[string]string{"bob": "root"}
+	r := p.run()
+	got := outcomes(r)
+	if got[a].Owner != "Root" || got[b].Owner != "root" || got[c].Owner != "carol" || got[d].Result != adopt.Left || r.Left != 1 {
+		t.Errorf("%+v", got)
+	}
+	if len(r.Users) != 1 || r.Users[0].Username != "carol" {
+		t.Errorf("%+v", r.Users)
+	}
+	// The one that is left finds an owner in a second run.
+	p.cfg.Own, p.cfg.Owner = p.open(l.installation), "root"
+	if got = outcomes(p.run()); got[d].Result != adopt.Adopted || got[d].Owner != "root" || len([]rune(got[d].Name)) != 255 {
+		t.Errorf("%+v", got[d])
+	}
+	p.cfg.Owner = "nobody"
+	if _, err := adopt.Run(t.Context(), p.cfg); err != nil {
+		t.Errorf("with nothing to adopt nobody is needed: %v", err)
+	}
+	l.put(newID(), "dave", "d", "x", 0)
+	if _, err := adopt.Run(t.Context(), p.cfg); err == nil || !strings.Contains(err.Error(), "nobody") {
+		t.Error(err)
+	}
+}
+
+// Whose archives: never by guessing.
+func TestWhose(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, folder(t))
+	_, err := p.auth.CreateUser(t.Context(), "root", "a long password", true)
+	check(t, err)
+	p.cfg.Owner = "root"
+	fails := func(want string) {
+		t.Helper()
+		before := p.rows()
+		if _, err := adopt.Run(t.Context(), p.cfg); err == nil || !strings.Contains(err.Error(), want) || before != p.rows() {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	fails("no archives")
+	one, two := p.lose(), p.lose()
+	a, b := newID(), newID()
+	one.put(a, "ann", "a", "x", 0)
+	two.put(b, "ann", "b", "x", 0)
+	fails("--installation")
+	p.cfg.Installation = uuid.NewString()
+	fails("nothing of an installation")
+	p.cfg.Installation = one.installation
+	p.cfg.Alone = func(context.Context) error { return errors.New("a server runs") }
+	fails("a server runs")
+	p.cfg.Alone = func(context.Context) error { return nil }
+	r := p.run()
+	if !r.TakenOver || len(r.Workspaces) != 1 || r.Workspaces[0].ID != a || !slices.Equal(r.Others, []string{two.installation}) {
+		t.Errorf("%+v", r)
+	}
+	// From now on it has its own, and says that there are others.
+	p.cfg.Own, p.cfg.Installation = p.open(one.installation), ""
+	if r = p.run(); r.Installation != one.installation || !slices.Equal(r.Others, []string{two.installation}) {
+		t.Errorf("%+v", r)
+	}
+}
+
+// What another installation has archived is copied, and stays what it is there.
+func TestCopied(t *testing.T) {
+	onBoth(t, func(t *testing.T, p *place) {
+		ctx := t.Context()
+		root, err := p.auth.CreateUser(ctx, "root", "a long password", true)
+		check(t, err)
+		_, err = p.db.CreateWorkspace(ctx, workspace.Caller{UserID: root.ID}, postgres.NewWorkspace{
+			Name: "mine", ImageRef: "i", Desired: workspace.DesiredStandby, InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
+		})
+		check(t, err)
+		l := p.lose()
+		good, bad, old := newID(), newID(), newID()
+		l.put(good, "root", "mine", "1", 0)
+		key, meta := l.put(good, "root", "mine", "2", time.Hour)
+		damaged, m := l.put(bad, "root", "bad", "3", time.Hour)
+		p.putObject(damaged, bytes.Repeat([]byte("x"), int(m.Size)))
+		oldDamaged, m := l.put(old, "root", "old", "4", 0)
+		p.putObject(oldDamaged, bytes.Repeat([]byte("x"), int(m.Size)))
+		l.put(old, "root", "old", "5", time.Hour)
+		theirs := func() (out []string) {
+			for _, o := range p.objects() {
+				if strings.HasPrefix(o, l.installation) {
+					out = append(out, o)
+				}
+			}
+			return out
+		}
+		before := theirs()
+		p.cfg.Installation = l.installation
+		r := p.run()
+		want := map[workspace.ID]outcome{
+			good: {adopt.Adopted, "root", "mine (2)", 2}, bad: {adopt.Left, "root", "bad", 1}, old: {adopt.Adopted, "root", "old", 2},
+		}
+		if d := cmp.Diff(want, outcomes(r)); d != "" || !r.Copied || r.TakenOver || p.taking != 0 || len(r.Unusable) != 1 {
+			t.Errorf("%s %+v", d, r)
+		}
+		if id, err := p.db.Installation(ctx); err != nil || id != p.id {
+			t.Errorf("%s, %v", id, err)
+		}
+		if d := cmp.Diff(before, theirs()); d != "" {
+			t.Errorf("the other installation's: %s", d)
+		}
+		ws, err := p.db.Workspace(ctx, workspace.System, good)
+		check(t, err)
+		if ws.ArchiveKey != strings.Replace(key, l.installation, p.id, 1) || ws.ArchiveDigest != meta.SHA256 {
+			t.Errorf("%+v", ws)
+		}
+		body, err := p.cfg.Own.Open(ctx, ws.ArchiveKey, 0)
+		check(t, err)
+		defer body.Close()
+		if _, err := archive.Verify(ctx, body, meta, nil); err != nil {
+			t.Error(err)
+		}
+		// It can be restored like any other.
+		if look, err := p.cfg.Own.Look(ctx, ws); err != nil || fmt.Sprint(look) != "1" {
+			t.Errorf("%v, %v", look, err)
+		}
+		if n := query[int](p, `SELECT count(*) FROM archives WHERE key NOT LIKE $1`, p.id+"/%"); n != 0 {
+			t.Errorf("%d archives are another installation's", n)
+		}
+		// Again: what is here is here.
+		r = p.run()
+		if got := outcomes(r); got[good].Result != adopt.Left || got[bad].Result != adopt.Left {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// A database that was restored from a backup learns what it does not know, and
+// what was deleted in its time and archived since comes back.
+func TestRestoredDatabase(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, folder(t))
+	ctx := t.Context()
+	root, err := p.auth.CreateUser(ctx, "root", "a long password", true)
+	check(t, err)
+	caller := workspace.Caller{UserID: root.ID, Username: "root"}
+	l := &lost{p: p, installation: p.id, began: time.Now().UTC().Add(-24 * time.Hour)}
+	check(t, p.cfg.Own.Check(ctx, false))
+	make := func(name string) workspace.ID {
+		w, err := p.db.CreateWorkspace(ctx, caller, postgres.NewWorkspace{
+			Name: name, ImageRef: "i", Desired: workspace.DesiredStandby, InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
+		})
+		check(t, err)
+		return w.ID
+	}
+	there, deleted, gone := make("there"), make("deleted"), make("gone")
+	key, _ := l.put(there, "root", "there", "1", 0)
+	later, _ := l.put(deleted, "root", "deleted", "2", 12*time.Hour)
+	l.put(gone, "root", "gone", "3", time.Hour)
+	for _, id := range []workspace.ID{deleted, gone} {
+		p.exec(`UPDATE workspaces SET deleted_at = $2, phase = 'DELETING' WHERE id = $1`, id, l.began.Add(6*time.Hour))
+	}
+	make("deleted") // somebody has taken the name
+	p.exec(`UPDATE workspaces SET phase = 'DELETED' WHERE id = $1`, gone)
+
+	r := p.run()
+	want := map[workspace.ID]outcome{
+		there: {adopt.Recorded, "", "there", 1}, deleted: {adopt.Revived, "", "deleted (2)", 1}, gone: {adopt.Recorded, "", "gone", 1},
+	}
+	if d := cmp.Diff(want, outcomes(r)); d != "" {
+		t.Error(d)
+	}
+	list, err := p.db.Archives(ctx, caller, there)
+	if err != nil || len(list) != 1 || list[0].Key != key || !list[0].Found || list[0].Size == 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	ws, err := p.db.Workspace(ctx, caller, deleted)
+	if err != nil || ws.ArchiveKey != later || ws.DeletedAt != nil || ws.DesiredState != workspace.DesiredArchived {
+		t.Errorf("%+v, %v", ws, err)
+	}
+	before := p.rows()
+	if r = p.run(); before != p.rows() || r.Workspaces[0].Result != adopt.Known {
+		t.Errorf("the second time: %+v", r)
+	}
+}
+
+// A bucket that fails while it is read has nothing adopted.
+func TestBucketFails(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t, "bucket")
+	s, err := archive.Open(server.URL("bucket"))
+	check(t, err)
+	p := newPlace(t, s)
+	l := p.lose()
+	l.put(newID(), "admin", "w", "x", 0)
+	before := p.rows()
+	server.Stop()
+	if _, err := adopt.Run(t.Context(), p.cfg); !errors.Is(err, archive.ErrUnavailable) || before != p.rows() {
+		t.Error(err)
+	}
+}

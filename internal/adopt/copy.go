@@ -1,0 +1,61 @@
+package adopt
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"slices"
+
+	"codehub/internal/archive"
+	"codehub/internal/workspace"
+)
+
+// copy copies a workspace's archives into this installation's part of the
+// bucket, oldest first, each with its .meta last. One that is not what its .meta
+// says is left out; it is an error if the newest is.
+func (r *run) copy(ctx context.Context, h home) (home, error) {
+	out := home{id: h.id}
+	for i, a := range slices.Backward(h.archives) {
+		copied, err := r.copyOne(ctx, a)
+		if err != nil && (i == 0 || ctx.Err() != nil) {
+			return home{}, fmt.Errorf("copy %s: %w", a.Key, err)
+		}
+		if err != nil {
+			r.report.Unusable = append(r.report.Unusable, Unusable{Key: a.Key, Why: err.Error()})
+			continue
+		}
+		out.archives = append([]stored{copied}, out.archives...)
+	}
+	return out, nil
+}
+
+func (r *run) copyOne(ctx context.Context, a stored) (stored, error) {
+	to := a
+	to.Key = r.Own.Key(workspace.ID(a.meta.WorkspaceID), a.OpID)
+	if o, err := r.Own.Store.Stat(ctx, archive.MetaKey(to.Key)); err == nil && o.Size > 0 {
+		return to, nil // by an earlier run
+	}
+	in, err := r.Own.Store.Get(ctx, a.Key, 0)
+	if err != nil {
+		return to, err
+	}
+	defer in.Close()
+	sum := sha256.New()
+	n, err := r.Own.Store.Put(ctx, to.Key, io.TeeReader(in, sum))
+	if err != nil {
+		return to, err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != a.Digest || n != a.Size {
+		_ = r.Own.Store.Delete(ctx, to.Key)
+		return to, fmt.Errorf("%w: it is %d bytes with sha256 %s, and its .meta speaks of %d with %s", archive.ErrCorrupted, n, got, a.Size, a.Digest)
+	}
+	content, err := a.meta.Encode()
+	if err != nil {
+		return to, err
+	}
+	_, err = r.Own.Store.Put(ctx, archive.MetaKey(to.Key), bytes.NewReader(content))
+	return to, err
+}

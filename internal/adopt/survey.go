@@ -1,0 +1,109 @@
+package adopt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"codehub/internal/archive"
+	"codehub/internal/bucket"
+	"codehub/internal/workspace"
+)
+
+// stored is an archive that is complete, with its .meta.
+type stored struct {
+	workspace.Archive
+	meta *archive.Meta
+}
+
+// home is a workspace as the bucket knows it.
+type home struct {
+	id       workspace.ID
+	archives []stored // newest first
+}
+
+func (h home) newest() stored { return h.archives[0] }
+
+func (h home) list() []workspace.Archive {
+	out := make([]workspace.Archive, len(h.archives))
+	for i, a := range h.archives {
+		out[i] = a.Archive
+	}
+	return out
+}
+
+// survey reads what archives an installation has in the bucket.
+func survey(ctx context.Context, b *bucket.Bucket, installation string) (homes []home, unusable []Unusable, err error) {
+	objects, err := b.ListOf(ctx, installation)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list the bucket: %w", err)
+	}
+	sizes, metas := map[string]int64{}, map[string]bool{}
+	for _, o := range objects {
+		switch o.Parsed.Kind {
+		case bucket.Home:
+			sizes[o.Key] = o.Size
+		case bucket.Meta:
+			metas[o.Parsed.Archive()] = true
+			if _, there := sizes[o.Parsed.Archive()]; !there {
+				sizes[o.Parsed.Archive()] = -1
+			}
+		}
+	}
+	byID := map[workspace.ID][]stored{}
+	for _, key := range slices.Sorted(maps.Keys(sizes)) {
+		a, why, err := read(ctx, b, key, sizes[key], metas[key])
+		if err != nil {
+			return nil, nil, fmt.Errorf("read %s: %w", archive.MetaKey(key), err)
+		}
+		if why != "" {
+			unusable = append(unusable, Unusable{Key: key, Why: why})
+			continue
+		}
+		byID[a.WorkspaceID] = append(byID[a.WorkspaceID], a)
+	}
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		h := home{id: id, archives: byID[id]}
+		slices.SortStableFunc(h.archives, func(a, b stored) int { return b.CreatedAt.Compare(a.CreatedAt) })
+		homes = append(homes, h)
+	}
+	return homes, unusable, nil
+}
+
+// read reads the .meta of an archive; why says why it cannot be used.
+func read(ctx context.Context, b *bucket.Bucket, key string, size int64, hasMeta bool) (a stored, why string, err error) {
+	switch {
+	case !hasMeta:
+		return a, "it has no .meta: its upload never ended", nil
+	case size < 0:
+		return a, "it has a .meta and nothing else", nil
+	}
+	r, err := b.Store.Get(ctx, archive.MetaKey(key), 0)
+	if errors.Is(err, archive.ErrNotFound) {
+		return a, "its .meta is gone", nil
+	}
+	if err != nil {
+		return a, "", err
+	}
+	defer r.Close()
+	meta, err := archive.ReadMeta(r)
+	if errors.Is(err, archive.ErrCorrupted) {
+		return a, err.Error(), nil
+	}
+	if err != nil {
+		return a, "", err
+	}
+	k := bucket.ParseKey(key)
+	switch {
+	case meta.WorkspaceID != k.Workspace || meta.ArchiveOpID != k.OpID:
+		return a, "its .meta is of another archive", nil
+	case meta.Size != size:
+		return a, fmt.Sprintf("it is %d bytes, and its .meta speaks of %d", size, meta.Size), nil
+	}
+	return stored{meta: meta, Archive: workspace.Archive{
+		Key: key, WorkspaceID: workspace.ID(k.Workspace), OpID: k.OpID,
+		Digest: meta.SHA256, Size: meta.Size, Entries: meta.Entries, CreatedAt: meta.CreatedAt, Found: true,
+	}}, "", nil
+}

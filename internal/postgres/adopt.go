@@ -1,0 +1,175 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/workspace"
+)
+
+// AuditAdopt is a workspace that adopt-archives has rebuilt.
+const AuditAdopt = "workspace.adopt"
+
+// HasWorkspaces reports whether there is any workspace, deleted ones included.
+func (db *DB) HasWorkspaces(ctx context.Context) (has bool, err error) {
+	err = db.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workspaces)`).Scan(&has)
+	return has, failed("look for workspaces", err)
+}
+
+// TakeInstallation makes this database that of another installation, whose
+// containers, volumes and archives are its own from then on. CodeForbidden once
+// it has a workspace or an archive of its own. No server may be running.
+func (db *DB) TakeInstallation(ctx context.Context, id string) error {
+	return db.tx(ctx, "take over an installation", func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `LOCK TABLE workspaces, archives IN SHARE ROW EXCLUSIVE MODE`); err != nil {
+			return err
+		}
+		var used bool
+		if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workspaces) OR EXISTS (SELECT FROM archives)`).Scan(&used); err != nil {
+			return err
+		}
+		if used {
+			return workspace.Errorf(workspace.CodeForbidden, "this database has workspaces of its own")
+		}
+		_, err := tx.Exec(ctx, `INSERT INTO installation (id) VALUES ($1) ON CONFLICT (only_row) DO UPDATE SET id = EXCLUDED.id`, id)
+		return err
+	})
+}
+
+// Adoption is a workspace to be rebuilt from its archives.
+type Adoption struct {
+	ID              workspace.ID
+	OwnerID         string
+	Name            string // another one is made of it if it is taken
+	ImageRef        string
+	InstanceBackend string
+	StorageBackend  string
+	CreatedAt       time.Time
+	Archives        []workspace.Archive // newest first, at least one
+}
+
+// Adopt adds the row of a workspace that was lost: archived, with the newest of
+// its archives as the current one, and the others as earlier ones. A workspace
+// that is there is left alone, and adopted is false.
+func (db *DB) Adopt(ctx context.Context, a Adoption) (name string, adopted bool, err error) {
+	err = db.tx(ctx, "adopt a workspace", func(tx pgx.Tx) error {
+		name, adopted = "", false
+		// Nobody else takes a name of the owner's meanwhile.
+		if _, err := tx.Exec(ctx, `SELECT FROM users WHERE id = $1 FOR UPDATE`, a.OwnerID); err != nil {
+			return err
+		}
+		free, err := freeName(ctx, tx, a.OwnerID, a.Name)
+		if err != nil {
+			return err
+		}
+		current := a.Archives[0]
+		tag, err := tx.Exec(ctx, `
+			INSERT INTO workspaces (id, owner_user_id, name, image_ref, instance_backend, storage_backend, home_store_key, desired_state,
+				archive_op_id, archive_key, archive_digest, archive_size, archive_entries, created_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, 'ARCHIVED', $8, $9, $10, $11, $12, $13) ON CONFLICT (id) DO NOTHING`,
+			a.ID, a.OwnerID, free, a.ImageRef, a.InstanceBackend, a.StorageBackend, a.ID.VolumeName(),
+			current.OpID, current.Key, current.Digest, current.Size, current.Entries, a.CreatedAt)
+		if err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+		if err := recordAdopted(ctx, tx, a.Archives); err != nil {
+			return err
+		}
+		name, adopted = free, true
+		return audit(ctx, tx, workspace.System, AuditAdopt, string(a.ID), map[string]any{"name": free, "archive_key": current.Key})
+	})
+	return name, adopted, err
+}
+
+// recordAdopted records archives, newest first: each has superseded the next.
+func recordAdopted(ctx context.Context, tx pgx.Tx, list []workspace.Archive) error {
+	for i, r := range list {
+		var superseded *time.Time
+		if i > 0 {
+			superseded = &list[i-1].CreatedAt
+		}
+		_, err := tx.Exec(ctx, `
+			INSERT INTO archives (key, workspace_id, archive_op_id, origin, digest, size, entries, created_at, complete_at, superseded_at)
+			VALUES ($1, $2, $3, 'found', $4, $5, $6, $7, clock_timestamp(), $8)
+			ON CONFLICT (key) DO UPDATE SET digest = EXCLUDED.digest, size = EXCLUDED.size, entries = EXCLUDED.entries,
+				complete_at = COALESCE(archives.complete_at, EXCLUDED.complete_at), unprotected_since = NULL, missing_since = NULL
+			WHERE archives.deleting_at IS NULL`,
+			r.Key, r.WorkspaceID, r.OpID, r.Digest, r.Size, r.Entries, r.CreatedAt, superseded)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// freeName is name, or name with a number, whatever the owner does not have.
+func freeName(ctx context.Context, tx pgx.Tx, ownerID, name string) (string, error) {
+	name = clean(name)
+	for n := 1; ; n++ {
+		candidate := name
+		if n > 1 {
+			suffix := fmt.Sprintf(" (%d)", n)
+			candidate = cut(name, maxName-len(suffix)) + suffix
+		} else {
+			candidate = cut(name, maxName)
+		}
+		var taken bool
+		err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workspaces WHERE owner_user_id = $1 AND name = $2 AND deleted_at IS NULL)`,
+			ownerID, candidate).Scan(&taken)
+		if err != nil || !taken {
+			return candidate, err
+		}
+	}
+}
+
+// maxName is how many characters a workspace's name may have.
+const maxName = 255
+
+// cut takes at most n characters of s.
+func cut(s string, n int) string {
+	for utf8.RuneCountInString(s) > n {
+		_, size := utf8.DecodeLastRuneInString(s)
+		s = s[:len(s)-size]
+	}
+	return s
+}
+
+// Revive takes back a deletion that a restored backup brought back: archives
+// have been made since it. They become the workspace's, the newest as the
+// current one. It is false if the workspace is not deleted, or its home is
+// there or on its way out.
+func (db *DB) Revive(ctx context.Context, id workspace.ID, archives []workspace.Archive) (name string, revived bool, err error) {
+	err = db.tx(ctx, "revive a workspace", func(tx pgx.Tx) error {
+		name, revived = "", false
+		w, _, err := lockWorkspace(ctx, tx, workspace.System, id)
+		if err != nil {
+			return err
+		}
+		if w.DeletedAt == nil || w.Operation != workspace.OpNone || w.Home.State != workspace.HomeAbsent || !archives[0].CreatedAt.After(*w.DeletedAt) {
+			return nil
+		}
+		if name, err = freeName(ctx, tx, w.OwnerID, w.Name); err != nil {
+			return err
+		}
+		if err := recordAdopted(ctx, tx, archives); err != nil {
+			return err
+		}
+		current := archives[0]
+		_, err = tx.Exec(ctx, `
+			UPDATE workspaces SET name = $2, deleted_at = NULL, desired_state = 'ARCHIVED', next_desired_state = NULL, phase = 'PENDING',
+				phase_changed_at = clock_timestamp(), conditions = '{}', archive_key = $3, archive_digest = $4, archive_size = $5, archive_entries = $6,
+				error_reason = NULL, error_message = NULL, error_count = 0, retry_at = NULL, recover_requested_at = NULL, recover_action = NULL,
+				recover_archive = NULL, cancel_requested_at = NULL, force_stop_requested_at = NULL, updated_at = clock_timestamp()
+			WHERE id = $1`, id, name, current.Key, current.Digest, current.Size, current.Entries)
+		if err != nil {
+			return err
+		}
+		revived = true
+		return audit(ctx, tx, workspace.System, AuditAdopt, string(id), map[string]any{"name": name, "archive_key": current.Key, "deleted_at": w.DeletedAt})
+	})
+	return name, revived, err
+}
