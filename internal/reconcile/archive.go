@@ -112,19 +112,38 @@ func (t *term) archiveNothing(ctx context.Context, row workspace.Workspace) erro
 // claimArchive records the archive that is about to be made, so that it is
 // known to be codehub's own whatever happens (design §3.9).
 func (t *term) claimArchive(ctx context.Context, row workspace.Workspace, key string) (owner string, ours bool, err error) {
-	if owner, err = t.rows.Owner(ctx, row.ID); err != nil {
-		return "", false, err
-	}
-	ours, err = t.rows.ClaimArchive(ctx, row.ID, row.OpID, key)
+	err = t.through(ctx, func(ctx context.Context) error {
+		if owner, err = t.rows.Owner(ctx, row.ID); err != nil {
+			return err
+		}
+		ours, err = t.rows.ClaimArchive(ctx, row.ID, row.OpID, key)
+		return err
+	})
 	return owner, ours, err
+}
+
+// through runs statements of an executor through the leader's session. They are
+// not cut off when the operation is cancelled: that would end the session, and
+// the term with it. What they compare keeps them from coming too late.
+func (t *term) through(ctx context.Context, f func(ctx context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(t.ctx, answer)
+	defer cancel()
+	return f(ctx)
 }
 
 // store makes a verified archive the workspace's own. The row that it returns
 // is as it was before if somebody has come in between.
 func (t *term) store(ctx context.Context, row workspace.Workspace, key string, meta *archive.Meta, of string) (workspace.Workspace, error) {
 	t.passed(row.ID, of+".before-store")
-	stored, err := t.rows.StoreArchive(ctx, postgres.Stored{
-		ID: row.ID, Claim: row.OpID, Key: key, Digest: meta.SHA256, Size: meta.Size, Entries: meta.Entries,
+	stored := false
+	err := t.through(ctx, func(ctx context.Context) (err error) {
+		stored, err = t.rows.StoreArchive(ctx, postgres.Stored{
+			ID: row.ID, Claim: row.OpID, Key: key, Digest: meta.SHA256, Size: meta.Size, Entries: meta.Entries,
+		})
+		return err
 	})
 	if err != nil || !stored {
 		return row, err

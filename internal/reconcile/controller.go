@@ -153,6 +153,7 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 	defer cancel()
 	t := &term{
 		Controller: c,
+		ctx:        ctx,
 		rows:       rows,
 		works:      map[workspace.ID]*work{},
 		leaving:    map[workspace.ID]chan struct{}{},

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"codehub/internal/postgres"
 	"codehub/internal/reconcile"
 	"codehub/internal/runtime"
@@ -98,6 +100,59 @@ func TestCancelWhileTheArchiveIsStored(t *testing.T) {
 		t.Errorf("%s, wanted %s", ws.ArchiveKey, ws.DesiredState)
 	}
 	w.opened(id, "work")
+}
+
+// slowStore has the storing of an archive be under way when the operation is
+// dropped.
+type slowStore struct {
+	*postgres.Controller
+	cancelled, storing chan struct{}
+}
+
+func (s slowStore) Apply(ctx context.Context, changes []postgres.Change) ([]bool, error) {
+	landed, err := s.Controller.Apply(ctx, changes)
+	for _, c := range changes {
+		if c.Seen.Operation == workspace.OpArchiving && c.Next.Operation == workspace.OpNone {
+			close(s.cancelled)
+			<-s.storing
+		}
+	}
+	return landed, err
+}
+
+func (s slowStore) StoreArchive(ctx context.Context, a postgres.Stored) (bool, error) {
+	<-s.cancelled
+	err := s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		close(s.storing)
+		_, err := conn.Exec(ctx, `SELECT pg_sleep(0.2)`)
+		return err
+	})
+	if err != nil {
+		return false, err
+	}
+	return s.Controller.StoreArchive(ctx, a)
+}
+
+// An operation that is cancelled while its executor is at the database ends,
+// and not the leader's session.
+func TestCancelDoesNotEndTheSession(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	w.wrap = func(c *postgres.Controller) reconcile.Rows {
+		return slowStore{c, make(chan struct{}), make(chan struct{})}
+	}
+	g := w.gate("archive.before-store")
+	w.step = g.hold
+	w.lead() // reports that Run has ended with an error
+	id := w.filled("one", "work")
+	w.want(id, workspace.DesiredArchived, false)
+	w.reached(g)
+	w.want(id, workspace.DesiredRunning, true)
+	g.letGo()
+	if ws := w.awaitPhase(id, workspace.PhaseRunning); ws.ArchiveKey != "" {
+		t.Errorf("its archive is %s", ws.ArchiveKey)
+	}
+	w.expect(id, "work")
 }
 
 // A deletion is taken back in the moment in which the removal of the home is

@@ -16,6 +16,7 @@ import (
 // lives and dies with it.
 type term struct {
 	*Controller
+	ctx     context.Context // of the term
 	rows    Rows
 	upSince time.Time // since when the backend has answered without a break; zero: it does not
 
