@@ -1,6 +1,7 @@
 package adopt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,7 +67,10 @@ func survey(ctx context.Context, b *bucket.Bucket, installation string) (homes [
 	}
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
 		h := home{id: id, archives: byID[id]}
-		slices.SortStableFunc(h.archives, func(a, b stored) int { return b.CreatedAt.Compare(a.CreatedAt) })
+		// Within a second their ids tell: they are made of the time as well.
+		slices.SortStableFunc(h.archives, func(a, b stored) int {
+			return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.OpID, a.OpID))
+		})
 		homes = append(homes, h)
 	}
 	return homes, unusable, nil
