@@ -19,6 +19,7 @@ import (
 	"codehub/internal/archive"
 	"codehub/internal/bucket"
 	"codehub/internal/judge"
+	"codehub/internal/postgres"
 	"codehub/internal/reconcile"
 	"codehub/internal/runtime"
 	"codehub/internal/storagejob"
@@ -300,5 +301,16 @@ func (w *world) awaitStatus(c *reconcile.Controller, begins string, of func(reco
 			w.Fatalf("it says %q, want %q", said, begins)
 		}
 		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// tryWish is a wish that may be refused.
+func (w *world) tryWish(id workspace.ID, d workspace.DesiredState) {
+	w.Helper()
+	_, err := w.db.PatchWorkspace(w.Context(), w.owner, id, postgres.Patch{Desired: &d, Queue: true})
+	switch workspace.CodeOf(err) {
+	case "", workspace.CodeRecoveryRequired:
+	default:
+		w.Fatal(err)
 	}
 }
