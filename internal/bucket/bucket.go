@@ -92,6 +92,9 @@ func (b *Bucket) Look(ctx context.Context, row workspace.Workspace) (judge.Archi
 	if err == nil {
 		err = b.complete(ctx, row.ArchiveKey, meta)
 	}
+	if err == nil {
+		err = b.right(ctx) // a home is removed on this word
+	}
 	switch {
 	case err == nil:
 		return judge.ArchivePresent, nil

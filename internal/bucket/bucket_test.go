@@ -338,3 +338,34 @@ func TestJobsOfOthers(t *testing.T) {
 		}
 	})
 }
+
+// Where the disk of the archives is not mounted nothing is stored, and nothing
+// that is there for an archive: behind the disk, once it is back, nobody would
+// find it. A server that started just then knows the folder by its mark alone.
+func TestNothingIsStoredBehindTheDisk(t *testing.T) {
+	t.Parallel()
+	f := newFolder(t)
+	row := f.archived(t, homeOf(t, 1000))
+	check(t, os.Rename(f.Folder, f.Folder+".elsewhere"))
+	check(t, os.Mkdir(f.Folder, 0o700))
+	c := f.Config
+	c.Store = archive.NewFolder(f.Folder)
+	b, err := New(c)
+	check(t, err)
+	ctx := t.Context()
+	wantErr(t, b.ArchiveJob(ctx, newRow(), "ada", &runtime.JobSpec{}), archive.ErrUnavailable)
+	_, err = b.PutEmpty(ctx, newRow(), "ada")
+	wantErr(t, err, archive.ErrUnavailable)
+	if list, err := os.ReadDir(f.Folder); err != nil || len(list) > 0 {
+		t.Errorf("the empty folder holds %v, %v", list, err)
+	}
+
+	// As if an earlier job had stored it there.
+	check(t, os.CopyFS(f.Folder, os.DirFS(f.Folder+".elsewhere")))
+	check(t, os.Remove(filepath.Join(f.Folder, installation, markerName)))
+	a, err := b.Look(ctx, row)
+	wantErr(t, err, archive.ErrUnavailable)
+	if a != judge.ArchiveUnknown {
+		t.Errorf("an archive behind the disk is %v", a)
+	}
+}

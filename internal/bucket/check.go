@@ -59,17 +59,24 @@ func (b *Bucket) wrong() error {
 	return fmt.Errorf("%w: it is not the one that this installation's archives are in: %s is not there; set CODEHUB_ARCHIVE_URL to the bucket or folder of before (is its disk mounted?), or copy all that was there, this object too", archive.ErrUnavailable, b.marker())
 }
 
+// right finds out whether the bucket is the one that this installation's
+// archives are in. What is there counts for nothing elsewhere, and what is
+// stored elsewhere is lost: an empty folder where a disk should be is one.
+func (b *Bucket) right(ctx context.Context) error {
+	_, err := b.Store.Stat(ctx, b.marker())
+	if errors.Is(err, archive.ErrNotFound) {
+		return b.wrong()
+	}
+	return err
+}
+
 // confirm believes that something is absent only of the right bucket.
 func (b *Bucket) confirm(ctx context.Context, err error) error {
 	if err == nil || !errors.Is(err, archive.ErrNotFound) {
 		return err
 	}
-	_, marked := b.Store.Stat(ctx, b.marker())
-	switch {
-	case marked == nil:
-		return err
-	case errors.Is(marked, archive.ErrNotFound):
-		return b.wrong()
+	if wrong := b.right(ctx); wrong != nil {
+		return wrong
 	}
-	return marked
+	return err
 }

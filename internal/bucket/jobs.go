@@ -33,6 +33,9 @@ func (b *Bucket) ArchiveJob(ctx context.Context, row workspace.Workspace, owner 
 	if _, err := b.own(key); err != nil {
 		return err
 	}
+	if err := b.right(ctx); err != nil {
+		return err
+	}
 	orders := storagejob.Spec{Kind: string(runtime.JobArchive), Claim: row.OpID, Meta: b.newMeta(row, owner)}
 	if b.presigner == nil {
 		if err := b.Store.(folderStore).MakeFolder(ctx, key); err != nil {
@@ -109,6 +112,9 @@ func (b *Bucket) newMeta(row workspace.Workspace, owner string) archive.Meta {
 func (b *Bucket) PutEmpty(ctx context.Context, row workspace.Workspace, owner string) (*archive.Meta, error) {
 	key := b.Key(row.ID, row.OpID)
 	if _, err := b.own(key); err != nil {
+		return nil, err
+	}
+	if err := b.right(ctx); err != nil {
 		return nil, err
 	}
 	content, stats, err := archive.Empty()
