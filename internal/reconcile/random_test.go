@@ -36,7 +36,7 @@ func TestHomesSurviveWhateverComes(t *testing.T) {
 	for n := range runs {
 		t.Run(fmt.Sprintf("RANDOM_SEED=%d", seed+uint64(n)), func(t *testing.T) {
 			t.Parallel()
-			newPlay(t, seed+uint64(n)).run(30)
+			newPlay(t, seed+uint64(n)).run(40)
 		})
 	}
 }
@@ -110,7 +110,12 @@ func (p *play) set(f func()) {
 func (p *play) run(steps int) {
 	for range steps {
 		p.act()
-		time.Sleep(time.Duration(p.rng.Int64N(int64(40 * time.Millisecond))))
+		longest := 40 * time.Millisecond
+		if p.rng.IntN(3) == 0 {
+			longest = 400 * time.Millisecond // time to get somewhere
+		}
+		time.Sleep(time.Duration(p.rng.Int64N(int64(longest))))
+		p.edit()
 	}
 	p.calm()
 	for _, d := range []workspace.DesiredState{workspace.DesiredRunning, workspace.DesiredArchived, workspace.DesiredRunning} {
@@ -124,6 +129,7 @@ func (p *play) run(steps int) {
 			p.expect(p.id, p.want)
 		}
 	}
+	p.Logf("%d edits, %d archives begun, %d jobs", p.n, len(p.keys(p.id)), p.fake.Calls("StartJob"))
 }
 
 // calm ends what makes trouble, and what has become of it.
@@ -147,29 +153,27 @@ func (p *play) calm() {
 
 func (p *play) act() {
 	desired := []workspace.DesiredState{workspace.DesiredArchived, workspace.DesiredArchived, workspace.DesiredRunning, workspace.DesiredRunning, workspace.DesiredStandby}
-	switch what := p.rng.IntN(20); {
+	switch what := p.rng.IntN(19); {
 	case what < 7: // a wish, which may be refused
 		p.wish(desired[p.rng.IntN(len(desired))])
-	case what < 9:
-		p.edit()
-	case what < 11:
+	case what < 10:
 		p.Log("the server is killed")
 		p.stop()
 		p.stop = p.lead()
-	case what < 13:
+	case what < 12:
 		p.killJobs()
-	case what < 14:
+	case what < 13:
 		p.Log("cancel")
 		_, _ = p.db.RequestCancel(p.Context(), p.owner, p.id)
-	case what < 15:
+	case what < 14:
 		p.Log("the container ends")
 		p.fake.EndContainer(p.id)
-	case what < 16:
-		down := p.rng.IntN(2) == 0
+	case what < 15:
+		down := p.rng.IntN(4) == 0
 		p.Logf("engine down: %v", down)
 		p.fake.SetDown(down)
-	case what < 18:
-		part := []float64{0, 0, 0.2, 1}[p.rng.IntN(4)]
+	case what < 17:
+		part := []float64{0, 0, 0, 0, 0.2, 1}[p.rng.IntN(6)]
 		p.Logf("the bucket fails: %g", part)
 		p.set(func() { p.broken = part })
 	default:
