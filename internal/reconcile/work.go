@@ -119,7 +119,7 @@ func (w *work) afresh() {
 }
 
 // end records what the executor has ended with. Time in which the bucket
-// refused is nobody's.
+// refused is nobody's, nor is that in which what it broke off is done again.
 func (w *work) end(err error) *judge.Failure {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,7 +130,7 @@ func (w *work) end(err error) *judge.Failure {
 		w.refusals = 0
 		return w.failure
 	}
-	w.movedAt = now
+	w.movedAt, w.reached = now, map[string]sample{}
 	w.again = now.Add(min(rerun<<min(w.refusals-1, 16), refused))
 	return w.failure
 }

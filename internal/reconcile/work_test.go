@@ -126,3 +126,21 @@ func TestBucketRefuses(t *testing.T) {
 		}
 	})
 }
+
+// To read a large archive back once more takes as long as before: what the
+// bucket broke off is not held against the second try.
+func TestWhatTheBucketBrokeOffIsProgressAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWork(archivingRow, func() {}, nil)
+		verified := func(done int64) { w.step(runtime.Progress{Step: runtime.StepVerifying, Done: done, Total: 100}) }
+		verified(90)
+		w.end(fmt.Errorf("read back: %w", archive.ErrUnavailable))
+		w = newWork(archivingRow, func() {}, w)
+		time.Sleep(time.Minute)
+		verified(10)
+		if j, _ := w.snapshot(time.Now()); !j.ProgressAt.Equal(time.Now()) {
+			t.Error("no progress until it is as far as it was")
+		}
+	})
+}
