@@ -196,7 +196,7 @@ func TestStoringComesIn(t *testing.T) {
 	})
 }
 
-// A claim ends, and another begins; what it uploads is as if it always was.
+// A claim ends, and others begin; what they upload is as if it always was.
 func TestClaimsComeIn(t *testing.T) {
 	t.Parallel()
 	atEveryMoment(t, func(w *world) (func(), func(*testing.T)) {
@@ -205,22 +205,26 @@ func TestClaimsComeIn(t *testing.T) {
 		w.live(id)
 		first, _ := w.claim(id)
 		w.upload(id, first, "first")
-		second := ""
+		var second, third string
 		ctrl := postgres.NewController(connect(w, w.dsn))
 		return func() {
 				w.cancel(id)
-				var claim string
-				second, claim = w.claimBy(ctrl, id)
-				stored := w.upload(id, second, "second")
-				stored.Claim = claim
-				ok, err := ctrl.StoreArchive(w.Context(), stored)
+				second, _ = w.claimBy(ctrl, id)
+				w.upload(id, second, "second")
+				w.cancel(id)
+				third, _ = w.claimBy(ctrl, id)
+				ok, err := ctrl.StoreArchive(w.Context(), w.upload(id, third, "third"))
 				if !ok || err != nil {
 					w.Errorf("not stored: %v", err)
 				}
 			}, func(t *testing.T) {
 				there := w.there()
-				if !there[second] || !there[first] || !there[keys[1]] {
+				if !there[first] || !there[second] || !there[third] || !there[keys[1]] {
 					t.Error("an archive is gone")
+				}
+				// What the listing could not show is not missing.
+				if query[bool](w, `SELECT missing_since IS NOT NULL FROM archives WHERE key = $1`, third) {
+					t.Error("the current archive counts as missing")
 				}
 			}
 	})

@@ -27,6 +27,18 @@ type Collector struct {
 // NewCollector makes the Collector of a session.
 func NewCollector(s Session) *Collector { return &Collector{s} }
 
+// answerWithin bounds each use of the session: others need it, and one that
+// does not answer is gone.
+const answerWithin = 30 * time.Second
+
+func (c *Collector) do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error {
+	return c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		ctx, cancel := context.WithTimeout(ctx, answerWithin)
+		defer cancel()
+		return f(ctx, conn)
+	})
+}
+
 // Holder is a workspace as garbage collection sees it: what it holds on to.
 type Holder struct {
 	ID          workspace.ID
@@ -88,7 +100,7 @@ func (r *Record) targets() []any {
 // are at one moment.
 func (c *Collector) Holdings(ctx context.Context, ids []workspace.ID) (h Holdings, err error) {
 	opts := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		h = Holdings{Workspaces: map[workspace.ID]Holder{}, Archives: map[workspace.ID][]Record{}}
 		return pgx.BeginTxFunc(ctx, conn, opts, func(tx pgx.Tx) error {
 			if err := tx.QueryRow(ctx, `SELECT clock_timestamp()`).Scan(&h.Now); err != nil {
@@ -151,7 +163,7 @@ type Finding struct {
 // decision to remove an archive and its mark. decide is not called if the
 // workspace is gone; it may be called again after a conflict.
 func (c *Collector) Settle(ctx context.Context, id workspace.ID, decide func(now time.Time, w Holder, archives []Record) []Finding) error {
-	err := c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+	err := c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		var err error
 		for range attempts {
 			err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return settle(ctx, tx, id, decide) })
@@ -221,7 +233,7 @@ func (f Finding) queue(b *pgx.Batch, id workspace.ID, now time.Time) {
 // Release lets a deleted workspace go whose archive has been removed: nothing
 // of it is left then. It is false if the row is no longer as that takes.
 func (c *Collector) Release(ctx context.Context, id workspace.ID, key string) (released bool, err error) {
-	err = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, `
 			UPDATE workspaces SET archive_key = NULL, archive_digest = '', archive_size = 0, archive_entries = 0, updated_at = clock_timestamp()
 			WHERE id = $1 AND archive_key = $2 AND deleted_at IS NOT NULL AND operation = 'NONE' AND home_ctx ->> 'state' = 'absent'
@@ -235,7 +247,7 @@ func (c *Collector) Release(ctx context.Context, id workspace.ID, key string) (r
 // DueDeletions lists deleted workspaces, at most limit, of which nothing is
 // left but an archive, and whose grace is over.
 func (c *Collector) DueDeletions(ctx context.Context, grace time.Duration, limit int) (ids []workspace.ID, err error) {
-	err = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `
 			SELECT id FROM workspaces
 			WHERE deleted_at IS NOT NULL AND phase <> 'DELETED' AND operation = 'NONE' AND home_ctx ->> 'state' = 'absent'
@@ -253,7 +265,7 @@ func (c *Collector) DueDeletions(ctx context.Context, grace time.Duration, limit
 // UnderWay lists the ids of the claims that are making archives now.
 func (c *Collector) UnderWay(ctx context.Context) (claims map[string]bool, err error) {
 	claims = map[string]bool{}
-	err = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `
 			SELECT unnest(ARRAY[op_id, archive_op_id])::text FROM workspaces
 			WHERE operation IN ('ARCHIVING', 'CREATE_EMPTY_ARCHIVE')`)
@@ -275,7 +287,7 @@ func (c *Collector) UnderWay(ctx context.Context) (claims map[string]bool, err e
 // Forget removes the records of archives that were removed, and that no
 // listing has shown since before age ago.
 func (c *Collector) Forget(ctx context.Context, age time.Duration) (n int64, err error) {
-	err = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, `
 			DELETE FROM archives a WHERE deleting_at IS NOT NULL
 				AND GREATEST(deleting_at, missing_since) <= clock_timestamp() - make_interval(secs => $1) AND missing_since IS NOT NULL
@@ -311,7 +323,7 @@ const collectionKey int64 = 0x636f646568756204
 // Lock makes this session the only one that collects, until Unlock or its end.
 // ErrCollecting if another is at it.
 func (c *Collector) Lock(ctx context.Context) error {
-	return c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+	return c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		var got bool
 		err := conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, collectionKey).Scan(&got)
 		if err == nil && !got {
@@ -323,7 +335,7 @@ func (c *Collector) Lock(ctx context.Context) error {
 
 // Unlock gives up what Lock took.
 func (c *Collector) Unlock(ctx context.Context) error {
-	return c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+	return c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, collectionKey)
 		return failed("give up the lock of collections", err)
 	})
@@ -331,7 +343,7 @@ func (c *Collector) Unlock(ctx context.Context) error {
 
 // State reads what is known of the collections before.
 func (c *Collector) State(ctx context.Context) (s CollectionState, err error) {
-	err = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `
 			SELECT clock_timestamp(), run, ran_at, restored_at, delete_grace, delay, keep FROM gc_state`).
 			Scan(&s.Now, orEmpty(&s.Run), &s.RanAt, &s.RestoredAt, &s.Settings.DeleteGrace, &s.Settings.Delay, &s.Settings.Keep)
@@ -348,7 +360,7 @@ func (c *Collector) Begin(ctx context.Context, run string, restored bool, set *C
 	if set != nil {
 		grace, delay, keep = &set.DeleteGrace, &set.Delay, &set.Keep
 	}
-	err = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `
 			UPDATE gc_state SET run = $1, ran_at = clock_timestamp(),
 				restored_at = CASE WHEN $2 THEN clock_timestamp() ELSE restored_at END,
