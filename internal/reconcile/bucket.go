@@ -120,6 +120,7 @@ func (b *bucket) works(busy bool) {
 // ends. It is asked for the .meta of an archive that nobody has.
 func (t *term) watchBucket(ctx context.Context) {
 	nobody := t.cfg.Archives.Key("00000000-0000-0000-0000-000000000000", "00000000-0000-0000-0000-000000000000")
+	var asked chan error // what has not been answered yet
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -129,7 +130,21 @@ func (t *term) watchBucket(ctx context.Context) {
 		case <-t.bucket.kick:
 		case <-timer.C:
 		}
-		err := t.askBucket(ctx, nobody)
+		if asked == nil {
+			answer := make(chan error, 1)
+			go func() { answer <- t.askBucket(ctx, nobody) }()
+			asked = answer
+		}
+		var err error
+		select {
+		case <-ctx.Done():
+		case err = <-asked:
+			asked = nil
+		case <-time.After(t.cfg.LookWithin + bucketLeast):
+			// A folder on a disk that hangs knows of no deadline. It is not asked
+			// a second time before it has answered.
+			err = fmt.Errorf("the bucket hangs: it has not answered for more than %s", t.cfg.LookWithin)
+		}
 		if ctx.Err() != nil {
 			return
 		}

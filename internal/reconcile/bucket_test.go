@@ -179,6 +179,30 @@ func TestBucketThatHangs(t *testing.T) {
 	w.awaitPhase(stuck, workspace.PhaseArchived)
 }
 
+// A folder on a disk that hangs does not even give up when its time is over.
+// It is no bucket that answers, and costs nobody more than one thread.
+func TestBucketThatHangsForGood(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives, impatient, func(w *world) { w.lookWithin = 200 * time.Millisecond })
+	hangs := make(chan struct{})
+	var asked atomic.Int32
+	w.archives.setBefore(func(_ context.Context, op string, id workspace.ID) error {
+		if op == "Meta" && strings.Trim(string(id), "0-") == "" {
+			asked.Add(1)
+			<-hangs
+		}
+		return nil
+	})
+	t.Cleanup(sync.OnceFunc(func() { close(hangs) }))
+	c, stop := w.leads()
+	w.awaitStatus(c, "the bucket hangs", bucketOf)
+	w.awaitCalls("Containers", w.fake.Calls("Containers")+100)
+	if n := asked.Load(); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+	stop()
+}
+
 // A bucket that is slow to answer holds up the end of an archive, and has none
 // of it done again.
 func TestBucketThatIsSlow(t *testing.T) {
