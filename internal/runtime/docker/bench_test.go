@@ -247,3 +247,84 @@ func BenchmarkStart50(b *testing.B) {
 		all(b, func(i int) (runtime.Container, error) { return r.StartContainer(b.Context(), specs[i], nil) })
 	})
 }
+
+// BenchmarkJob is the fixed cost of a restore that restores nothing, step by
+// step, beside a container of the same image that is started and waited for.
+func BenchmarkJob(b *testing.B) {
+	bin, err := helperBinary()
+	if err != nil {
+		b.Fatal(err)
+	}
+	r := benchRuntime(b)
+	r.cfg.HelperBinary = bin
+	image, err := r.ensureHelperImage(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("bare", func(b *testing.B) {
+		for b.Loop() {
+			if err := bareRun(b.Context(), r, image); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("codehub", func(b *testing.B) {
+		var start, follow, mark, settle, remove time.Duration
+		for b.Loop() {
+			id := workspace.ID(uuid.NewString())
+			spec := runtime.JobSpec{
+				Workspace: id, Claim: "o", Kind: runtime.JobRestore, Storage: workspace.StorageDockerVolume,
+				VolumeClaim: "h", Key: "k", Input: []byte("exit 0\n"),
+			}
+			err := r.CreateEmptyVolume(b.Context(), runtime.VolumeSpec{Workspace: id, Storage: spec.Storage, Claim: "h"})
+			began := time.Now()
+			lap := func(sum *time.Duration) {
+				*sum += time.Since(began)
+				began = time.Now()
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			var job runtime.Job
+			job, err = r.StartJob(b.Context(), spec)
+			lap(&start)
+			_, err = r.FollowJob(b.Context(), job.ID, func([]byte) {})
+			lap(&follow)
+			err = r.MarkRestored(b.Context(), id, "h", "k")
+			lap(&mark)
+			b.StopTimer()
+			began = time.Now()
+			err = r.SettleVolume(b.Context(), id, "h")
+			lap(&settle)
+			err = r.RemoveVolume(b.Context(), id, "h")
+			lap(&remove)
+			b.StartTimer()
+		}
+		for name, sum := range map[string]time.Duration{"start": start, "follow": follow, "mark": mark, "settle": settle, "remove": remove} {
+			b.ReportMetric(float64(sum.Milliseconds())/float64(b.N), name+"-ms/op")
+		}
+	})
+}
+
+// bareRun is `docker run` of a script that does nothing.
+func bareRun(ctx context.Context, r *Runtime, image string) error {
+	made, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Config:     &container.Config{Image: image, Cmd: []string{"none", "none"}, Labels: r.labels("bare", "", "")},
+		HostConfig: &container.HostConfig{NetworkMode: "none"},
+	})
+	if err != nil {
+		return err
+	}
+	wait := r.api.ContainerWait(ctx, made.ID, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
+	if _, err := r.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
+		return err
+	}
+	select {
+	case err = <-wait.Error:
+	case <-wait.Result:
+	}
+	if err != nil {
+		return err
+	}
+	return r.discard(ctx, made.ID)
+}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/moby/moby/client"
 
@@ -178,13 +179,18 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 	filling := sidecar{Claim: spec.Claim, State: folderFilling, Filler: filler}
 	done := false
 	err = r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
-		if done = there && (side.Live || side.State == folderSeeded); done {
+		if done = there && side.Live; done {
 			return side, nil
 		}
 		for _, u := range users {
-			if !u.idle() || u.role == roleJob && (side.Marker == "" || u.id != side.Filler) {
+			if !u.idle() || u.worked() && (side.Marker == "" || u.id != side.Filler) {
 				return side, fmt.Errorf("folder %s cannot be seeded: container %s has it: %w", r.homePath(id), u.name, runtime.ErrConflict)
 			}
+		}
+		if done = there && side.State == folderSeeded; done {
+			// Whoever waits to fill it otherwise finds that it was changed.
+			side.Filler = filler
+			return side, nil
 		}
 		report(progress, runtime.StepCreating)
 		if err := r.writeSidecar(id, filling); err != nil {
@@ -198,13 +204,11 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 		}
 		return filling, nil
 	})
-	if err != nil || done {
+	if err != nil {
 		return err
 	}
-	for _, u := range users {
-		if err := r.discard(ctx, u.id); err != nil {
-			return err
-		}
+	if err := r.discardJobs(ctx, users); err != nil || done {
+		return err
 	}
 	if err := r.dismount(ctx, id); err != nil {
 		return err
@@ -396,7 +400,7 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 	if err != nil {
 		return err
 	}
-	err = r.withFolder(ctx, id, claim, func(side sidecar, there bool) error {
+	err = r.withFolder(ctx, id, claim, func(_ sidecar, there bool) error {
 		if !there {
 			return nil
 		}
@@ -414,10 +418,9 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 	if err != nil {
 		return err
 	}
-	for _, u := range users {
-		if err := r.discard(ctx, u.id); err != nil {
-			return err
-		}
+	users = slices.DeleteFunc(users, func(u user) bool { return !u.idle() })
+	if err := r.discardJobs(ctx, users); err != nil {
+		return err
 	}
 	if err := r.dismount(ctx, id); err != nil {
 		return err

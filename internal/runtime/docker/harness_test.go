@@ -351,15 +351,17 @@ func (h hands) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 	}
 }
 
-func (h hands) halfJob(t *testing.T, spec runtime.JobSpec) {
+func (h hands) halfJob(t *testing.T, spec runtime.JobSpec) string {
 	t.Helper()
 	image, err := h.r.ensureHelperImage(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.r.api.ContainerCreate(t.Context(), h.r.jobOptions(spec, jobName(spec.Kind, spec.Workspace), image)); err != nil {
+	made, err := h.r.api.ContainerCreate(t.Context(), h.r.jobOptions(spec, jobName(spec.Kind, spec.Workspace), image))
+	if err != nil {
 		t.Fatal(err)
 	}
+	return made.ID
 }
 
 func (h hands) endJob(t *testing.T, jobID string) {

@@ -206,10 +206,11 @@ func (r *Runtime) users(ctx context.Context, source string) ([]user, error) {
 // idle reports whether the container only holds the home, and can go with it.
 func (u user) idle() bool {
 	switch u.role {
-	case roleSeed, roleHolder:
-		return !u.running
-	case roleJob:
+	case roleSeed, roleHolder, roleJob:
 		return !u.running
 	}
 	return false
 }
+
+// worked reports whether it is a job that runs, or did.
+func (u user) worked() bool { return u.role == roleJob && u.started }

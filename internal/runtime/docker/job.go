@@ -32,7 +32,8 @@ const (
 // changed is looked at between the creation of the container and its start: a
 // server that was stopped there finds its container gone, and so does nothing.
 
-// Jobs implements runtime.Runtime.
+// Jobs implements runtime.Runtime. One that was made and not started is no job
+// yet: StartJob makes it anew, and whatever else wants its place removes it.
 func (r *Runtime) Jobs(ctx context.Context) ([]runtime.Job, error) {
 	list, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleJob)})
 	if err != nil {
@@ -40,6 +41,9 @@ func (r *Runtime) Jobs(ctx context.Context) ([]runtime.Job, error) {
 	}
 	out := make([]runtime.Job, 0, len(list.Items))
 	for _, c := range list.Items {
+		if stateOf(c.State) == runtime.ContainerCreated {
+			continue
+		}
 		out = append(out, jobOf(c.ID, c.Labels, c.State, time.Unix(c.Created, 0)))
 	}
 	return out, nil
@@ -114,7 +118,7 @@ func (r *Runtime) takeUpJob(ctx context.Context, spec runtime.JobSpec, name stri
 	job := inspectedJob(found)
 	same := job.Claim == spec.Claim && job.VolumeClaim == spec.VolumeClaim && job.Key == spec.Key
 	switch {
-	case same && stateOf(found.State.Status) == runtime.ContainerCreated:
+	case stateOf(found.State.Status) == runtime.ContainerCreated:
 		// Who made it has ended, or waits before its start and will not find it:
 		// it has had no input, and never will.
 		return runtime.Job{}, false, r.discard(ctx, found.ID)

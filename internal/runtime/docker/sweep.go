@@ -14,7 +14,7 @@ const (
 )
 
 // sweepNow removes, now and then, what a crash or a person's hand left behind:
-// helpers that ended and their old images, what is left of removed homes, and
+// helpers that ended, their old images, jobs that were never started, what is left of removed homes, and
 // proofs of homes that are gone. A proof goes only when two sweeps saw it
 // without its home, since between two calls of CreateVolume's it looks the
 // same. A failure costs nothing but the sweep.
@@ -38,7 +38,13 @@ func (r *Runtime) sweep(ctx context.Context) error {
 	if err != nil {
 		return failed(ctx, "list helpers", err)
 	}
-	for _, c := range helpers.Items {
+	jobs, err := r.api.ContainerList(ctx, client.ContainerListOptions{
+		All: true, Filters: r.filter(roleJob).Add("status", string(container.StateCreated)),
+	})
+	if err != nil {
+		return failed(ctx, "list storage jobs", err)
+	}
+	for _, c := range append(helpers.Items, jobs.Items...) {
 		if c.State != container.StateRunning && r.now().Sub(time.Unix(c.Created, 0)) > helperLife {
 			if err := r.discard(ctx, c.ID); err != nil {
 				return err

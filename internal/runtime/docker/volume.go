@@ -115,18 +115,35 @@ func (r *Runtime) reuseVolume(ctx context.Context, id workspace.ID, claim string
 	}
 	marker, marked := found.marker(id)
 	for _, u := range users {
-		if !u.idle() || u.role == roleJob && (!marked || u.id != marker.proof) {
+		if !u.idle() || u.worked() && (!marked || u.id != marker.proof) {
 			return false, fmt.Errorf("volume %s cannot be seeded: container %s has it: %w", name, u.name, runtime.ErrConflict)
 		}
 	}
 	seeded = found.seeds[id].claim == claim // also where an archive of nothing was restored
-	if !seeded {
+	if seeded {
+		// A job that was made and not started must not be started any more.
+		err = r.discardJobs(ctx, users)
+	} else {
 		// Half seeded, or restored and not wanted after all: nothing in it counts.
-		if err := r.removeHeld(ctx, name, users); err != nil {
-			return false, err
-		}
+		err = r.removeHeld(ctx, name, users)
+	}
+	if err != nil {
+		return false, err
 	}
 	return seeded, r.removeMarkers(ctx, found, id, claim)
+}
+
+// discardJobs removes those of the containers that are jobs.
+func (r *Runtime) discardJobs(ctx context.Context, users []user) error {
+	for _, u := range users {
+		if u.role != roleJob {
+			continue
+		}
+		if err := r.discard(ctx, u.id); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // removeHeld removes a volume and what holds it.

@@ -31,16 +31,16 @@ type Harness struct {
 	// Write stores a file in the home by way of what runs in the container.
 	Write func(t *testing.T, id workspace.ID, up runtime.Upstream, path, content string)
 
-	HalfSeed      func(*testing.T, runtime.VolumeSpec)    // leaves what a crash in CreateVolume leaves
-	HalfStart     func(*testing.T, runtime.ContainerSpec) // leaves a container that was made and not started
-	EndContainer  func(*testing.T, workspace.ID)          // it ends by itself
-	HalfJob       func(*testing.T, runtime.JobSpec)       // leaves a job that was made and not started
-	EndJob        func(t *testing.T, jobID string)        // it is killed
-	ReadOnlyCode  int                                     // with which a job ends that changes a home it may only read
-	TakeContainer func(*testing.T, workspace.ID)          // removed by hand
-	TakeVolume    func(*testing.T, workspace.ID)          // removed by hand
-	PutForeign    func(*testing.T, workspace.ID)          // a volume of that name, made by hand
-	Remains       func(*testing.T, workspace.ID) []string // all that the backend has of the workspace
+	HalfSeed      func(*testing.T, runtime.VolumeSpec)     // leaves what a crash in CreateVolume leaves
+	HalfStart     func(*testing.T, runtime.ContainerSpec)  // leaves a container that was made and not started
+	EndContainer  func(*testing.T, workspace.ID)           // it ends by itself
+	HalfJob       func(*testing.T, runtime.JobSpec) string // leaves a job that was made and not started; its id
+	EndJob        func(t *testing.T, jobID string)         // it is killed
+	ReadOnlyCode  int                                      // with which a job ends that changes a home it may only read
+	TakeContainer func(*testing.T, workspace.ID)           // removed by hand
+	TakeVolume    func(*testing.T, workspace.ID)           // removed by hand
+	PutForeign    func(*testing.T, workspace.ID)           // a volume of that name, made by hand
+	Remains       func(*testing.T, workspace.ID) []string  // all that the backend has of the workspace
 }
 
 // bound ends a test that hangs; nothing in here waits for time to pass.

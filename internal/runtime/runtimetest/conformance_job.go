@@ -69,18 +69,33 @@ func jobTests() map[string]func(*suite) {
 		"job/made and not started is made anew": func(s *suite) {
 			s.create()
 			spec := s.archiveSpec("say anew", "exit 0")
-			s.HalfJob(s.T, spec)
-			half := s.job()
-			if half.Running {
-				s.Fatalf("job = %+v, want one that does not run", half)
+			for _, claim := range []string{"op-1", "op-0"} {
+				other := spec
+				other.Claim = claim
+				half := s.HalfJob(s.T, other)
+				s.noJob() // it neither runs nor has ended
+				_, err := s.Runtime.FollowJob(s.ctx, half, func([]byte) {})
+				s.is("FollowJob of one that never ran", err, runtime.ErrNotFound)
+				job := s.startJob(spec)
+				if job.ID == half {
+					s.Fatal("a job that nobody gave its input was taken up")
+				}
+				s.wantReport(job.ID, 0, "anew")
+				s.ok("RemoveJob", s.Runtime.RemoveJob(s.ctx, job.ID))
 			}
-			_, err := s.Runtime.FollowJob(s.ctx, half.ID, func([]byte) {})
-			s.is("FollowJob of one that never ran", err, runtime.ErrNotFound)
-			job := s.startJob(spec)
-			if job.ID == half.ID {
-				s.Fatal("a job that nobody gave its input was taken up")
+		},
+		"job/made and not started is in nobody's way": func(s *suite) {
+			s.createEmpty()
+			half := s.HalfJob(s.T, s.restoreSpec("wipe", "exit 0"))
+			for range 2 {
+				s.create()
+				s.wantVolume("home-1", true)
+				half = s.HalfJob(s.T, s.restoreSpec("wipe", "exit 0"))
 			}
-			s.wantReport(job.ID, 0, "anew")
+			s.wantReport(s.startJob(s.archiveSpec("say packed", "exit 0")).ID, 0, "packed")
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+			s.nothingRemains()
+			s.ok("RemoveJob", s.Runtime.RemoveJob(s.ctx, half))
 		},
 		"job/whose input did not arrive says so": func(s *suite) {
 			s.create()

@@ -97,7 +97,7 @@ func (f *Fake) Jobs(ctx context.Context) ([]runtime.Job, error) {
 	defer f.w.mu.Unlock()
 	var out []runtime.Job
 	for _, j := range f.w.jobs {
-		if j.installation == f.installation {
+		if j.installation == f.installation && j.state != jobCreated {
 			job := j.Job
 			job.Running = j.state == jobRunning
 			out = append(out, job)
@@ -162,11 +162,14 @@ func (f *Fake) makeJob(spec runtime.JobSpec) (job *fakeJob, made bool, err error
 	}
 	name := jobName{spec.Kind, spec.Workspace}
 	if j := f.w.jobs[name]; j != nil {
-		same := j.installation == f.installation && j.Claim == spec.Claim && j.VolumeClaim == spec.VolumeClaim && j.Key == spec.Key
+		if j.installation != f.installation {
+			return nil, false, conflict("another installation's is there")
+		}
+		same := j.Claim == spec.Claim && j.VolumeClaim == spec.VolumeClaim && j.Key == spec.Key
 		switch {
 		case same && j.state != jobCreated:
 			return j, false, nil
-		case !same && !(restore && j.keeps(v) && j.Key != spec.Key):
+		case !same && j.state != jobCreated && !(restore && j.keeps(v) && j.Key != spec.Key):
 			return nil, false, conflict("there is one")
 		}
 		f.w.dropJob(j)
@@ -175,7 +178,7 @@ func (f *Fake) makeJob(spec runtime.JobSpec) (job *fakeJob, made bool, err error
 		return nil, false, conflict("a container has the home")
 	}
 	for _, j := range f.w.jobsOf(spec.Workspace) {
-		if j.state != jobEnded {
+		if j.state == jobRunning {
 			return nil, false, conflict("another has the home")
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -82,9 +84,12 @@ func fakeHarness(storage string) Harness {
 			_, err := crashing("StartContainer/start").StartContainer(t.Context(), spec, nil)
 			wantCrash(t, err)
 		},
-		HalfJob: func(t *testing.T, spec runtime.JobSpec) {
+		HalfJob: func(t *testing.T, spec runtime.JobSpec) string {
 			_, err := crashing("StartJob/start").StartJob(t.Context(), spec)
 			wantCrash(t, err)
+			f.w.mu.Lock()
+			defer f.w.mu.Unlock()
+			return f.w.jobs[jobName{spec.Kind, spec.Workspace}].ID
 		},
 		EndJob:        func(_ *testing.T, jobID string) { f.EndJob(jobID) },
 		EndContainer:  func(_ *testing.T, id workspace.ID) { f.EndContainer(id) },
@@ -124,6 +129,23 @@ func started(t *testing.T, f *Fake) (workspace.ID, runtime.Container) {
 		t.Fatal(err)
 	}
 	return id, c
+}
+
+// startedJob starts a job on a home of its own.
+func startedJob(t *testing.T, f *Fake, kind runtime.JobKind) runtime.Job {
+	t.Helper()
+	id := workspace.ID(uuid.NewString())
+	volume := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageDockerVolume, Claim: "h"}
+	if err := f.CreateEmptyVolume(t.Context(), volume); err != nil {
+		t.Fatal(err)
+	}
+	job, err := f.StartJob(t.Context(), runtime.JobSpec{
+		Workspace: id, Claim: "o", Kind: kind, Storage: volume.Storage, VolumeClaim: "h", Key: "k",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return job
 }
 
 func TestFaults(t *testing.T) {
@@ -222,6 +244,88 @@ func TestFaults(t *testing.T) {
 			f.EndAll()
 			if err := f.Probe(t.Context(), c); err == nil {
 				t.Fatal("an ended container answers")
+			}
+		},
+		"a job without a function ends at once": func(t *testing.T, f *Fake) {
+			job := startedJob(t, f, runtime.JobArchive)
+			if code, err := f.FollowJob(t.Context(), job.ID, func([]byte) { t.Error("it printed something") }); code != 0 || err != nil {
+				t.Fatal(code, err)
+			}
+		},
+		"a job hangs until the backend restarts": func(t *testing.T, f *Fake) {
+			f.SetJob(func(ctx context.Context, _ runtime.JobSpec, home string, out io.Writer) int {
+				fmt.Fprintln(out, "hanging")
+				<-ctx.Done()
+				return 0
+			})
+			job := startedJob(t, f, runtime.JobRestore)
+			code, err := f.FollowJob(t.Context(), job.ID, func([]byte) { go f.EndAll() })
+			if code != codeKilled || err != nil {
+				t.Fatal(code, err)
+			}
+		},
+		"a killed job leaves what it did until then": func(t *testing.T, f *Fake) {
+			f.SetJob(func(ctx context.Context, _ runtime.JobSpec, home string, out io.Writer) int {
+				err := os.WriteFile(filepath.Join(home, "half"), []byte("ha"), 0o600)
+				fmt.Fprintln(out, err)
+				<-ctx.Done()
+				return 0
+			})
+			job := startedJob(t, f, runtime.JobRestore)
+			code, err := f.FollowJob(t.Context(), job.ID, func([]byte) { go f.EndJob(job.ID) })
+			if code != codeKilled || err != nil {
+				t.Fatal(code, err)
+			}
+			if content, _ := f.Read(job.Workspace, "half"); content != "ha" {
+				t.Fatalf("content = %q", content)
+			}
+			if err := f.MarkRestored(t.Context(), job.Workspace, "h", "k"); !errors.Is(err, runtime.ErrConflict) {
+				t.Fatalf("MarkRestored: %v", err)
+			}
+		},
+		"who follows a job is cut off when the backend goes down": func(t *testing.T, f *Fake) {
+			f.SetJob(func(ctx context.Context, _ runtime.JobSpec, _ string, out io.Writer) int {
+				fmt.Fprintln(out, "begun")
+				<-ctx.Done()
+				return 0
+			})
+			job := startedJob(t, f, runtime.JobArchive)
+			_, err := f.FollowJob(t.Context(), job.ID, func([]byte) { f.SetDown(true) })
+			if !errors.Is(err, runtime.ErrUnreachable) {
+				t.Fatalf("error = %v", err)
+			}
+			f.SetDown(false)
+			if err := f.RemoveJob(t.Context(), job.ID); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a crash after a job was started finds it again": func(t *testing.T, f *Fake) {
+			id, _ := started(t, f)
+			f.TakeContainer(id)
+			spec := runtime.JobSpec{Workspace: id, Claim: "o", Kind: runtime.JobArchive, Storage: workspace.StorageDockerVolume, VolumeClaim: "h", Key: "k"}
+			f.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
+				if op == "StartJob/done" {
+					return errCrash
+				}
+				return nil
+			})
+			if _, err := f.StartJob(t.Context(), spec); !errors.Is(err, errCrash) {
+				t.Fatalf("error = %v", err)
+			}
+			f.SetBefore(nil)
+			jobs, err := f.Jobs(t.Context())
+			if err != nil || len(jobs) != 1 {
+				t.Fatalf("jobs = %+v, %v", jobs, err)
+			}
+			if job, err := f.StartJob(t.Context(), spec); err != nil || job.ID != jobs[0].ID {
+				t.Fatalf("job = %+v, %v", job, err)
+			}
+		},
+		"disks are as full as is said": func(t *testing.T, f *Fake) {
+			want := runtime.Disk{Name: "small", Free: 1, Total: 2}
+			f.SetDisks(want)
+			if got, err := f.Disks(t.Context()); err != nil || len(got) != 1 || got[0] != want {
+				t.Fatalf("disks = %+v, %v", got, err)
 			}
 		},
 		"calls are counted": func(t *testing.T, f *Fake) {

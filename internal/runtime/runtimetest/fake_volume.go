@@ -46,15 +46,15 @@ func (f *Fake) makeVolume(spec runtime.VolumeSpec) (bool, error) {
 			return true, nil
 		}
 		for _, j := range f.w.jobsOf(spec.Workspace) {
-			if !j.keeps(v) {
+			if j.state != jobCreated && !j.keeps(v) {
 				return false, fmt.Errorf("volume of %s: a job has it: %w", spec.Workspace, runtime.ErrConflict)
 			}
 		}
+		f.w.dropJobs(spec.Workspace)
 		if v.Seeded || v.Marker != "" && v.proof == "" {
 			v.Seeded, v.Marker = true, ""
 			return true, nil
 		}
-		f.w.dropJobs(spec.Workspace)
 	}
 	f.w.volumes[spec.Workspace] = f.newVolume(spec)
 	f.w.change()
