@@ -13,7 +13,7 @@ func AsksBucket(row workspace.Workspace) bool {
 	}
 	switch {
 	case row.Operation == workspace.OpNone:
-		return row.RecoverRequestedAt != nil || !archiveSeen(row) || row.Home.State == workspace.HomeRemoving ||
+		return row.RecoverRequestedAt != nil || !archiveSeen(row) || row.Home.State == workspace.HomeRemoving || leftOver(row) ||
 			row.Home.State != workspace.HomeLive && row.DesiredState != workspace.DesiredArchived
 	case OnBucket(row.Operation):
 		return true
@@ -36,6 +36,13 @@ func OnBucket(op workspace.Operation) bool {
 		return true
 	}
 	return false
+}
+
+// leftOver reports whether the volume is what a restore has left that was
+// called off: nobody wants it, and the archive holds all of it.
+func leftOver(row workspace.Workspace) bool {
+	return row.Home.State == workspace.HomeFilling && row.ArchiveKey != "" &&
+		row.DesiredState == workspace.DesiredArchived && row.Conditions.Get(workspace.VolumeReady).Reason == workspace.ReasonFilling
 }
 
 // archiveSeen reports whether the archive condition is about the archive that

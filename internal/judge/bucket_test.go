@@ -10,7 +10,7 @@ import (
 // TestAsksBucket: whose archive is asked for.
 func TestAsksBucket(t *testing.T) {
 	t.Parallel()
-	tb := readTables(t, "bucket.txt", words)["asks"].only(t, "deleted", "archive", "operation", "home", "desired", "recover")
+	tb := readTables(t, "bucket.txt", words)["asks"].only(t, "deleted", "archive", "operation", "home", "desired", "recover", "volume_ready")
 	cross(tb.columns, func(v []uint8) {
 		c := combination{deleted: v[0], archive: v[1], operation: v[2], home: v[3], desired: v[4]}
 		in := c.input()
@@ -21,6 +21,7 @@ func TestAsksBucket(t *testing.T) {
 		if word("archive", v[1])[:3] == "unk" || word("archive", v[1]) == "nokey" {
 			in = c.input()
 		}
+		before(&in.Row, workspace.VolumeReady, word("volume_ready", v[6]), "")
 		if yes(v[5]) {
 			in.Row.RecoverRequestedAt = &retryPast
 		}

@@ -323,6 +323,8 @@ func TestContract08Order(t *testing.T) {
 		case from == to:
 		case step == [2]workspace.HomeState{workspace.HomeAbsent, workspace.HomeFilling}:
 		case step == [2]workspace.HomeState{workspace.HomeFilling, workspace.HomeLive}:
+		case step == [2]workspace.HomeState{workspace.HomeFilling, workspace.HomeRemoving} && r.Action.Op == workspace.OpArchiving &&
+			in.Obs.Archive == judge.ArchivePresent && in.Row.DesiredState == workspace.DesiredArchived:
 		case to == workspace.HomeRemoving && pastGrace && r.Action.Op == workspace.OpDeleting:
 		case step == [2]workspace.HomeState{workspace.HomeRemoving, workspace.HomeAbsent} && in.Obs.VolumeKnown:
 		case step == [2]workspace.HomeState{workspace.HomeFilling, workspace.HomeAbsent} && in.Row.DeletedAt != nil && in.Obs.VolumeKnown:

@@ -179,6 +179,8 @@ func choose(in Input) workspace.Operation {
 	switch {
 	case row.Phase == workspace.PhaseArchived && up && fillable && in.Policy.CanArchive:
 		return workspace.OpRestoring
+	case row.Phase == workspace.PhaseArchived && leftOver(row) && in.Obs.Archive == ArchivePresent:
+		return archiving(in) // only the removal: what is archived costs no volume
 	case row.Phase == workspace.PhasePending && row.ArchiveKey == "" && fillable && up:
 		return workspace.OpProvisioning
 	case row.Phase == workspace.PhasePending && row.ArchiveKey == "" && fillable && in.Policy.CanArchive:
@@ -208,6 +210,9 @@ func claim(in Input, r *Result, op workspace.Operation) {
 		}
 	case workspace.OpArchiving, workspace.OpCreateEmptyArchive:
 		r.Row.ArchiveOpID = in.ClaimID
+		if op == workspace.OpArchiving && r.Row.Home.State == workspace.HomeFilling {
+			r.Row.Home.State = workspace.HomeRemoving
+		}
 	case workspace.OpStopping:
 		if in.Row.Conditions.Get(workspace.ContainerReady).Reason == workspace.ReasonContainerExited {
 			r.Row.StopReason = StopExited

@@ -153,7 +153,8 @@ func (w *world) checkClaim(in judge.Input, r judge.Result) {
 	case workspace.OpStopping:
 		ok = phase == workspace.PhaseRunning && want != workspace.DesiredRunning || phase != workspace.PhaseRunning && judge.Conditions(in).HasContainer()
 	case workspace.OpArchiving:
-		ok = phase == workspace.PhaseStandby && (!up || home == workspace.HomeRemoving) && !judge.Conditions(in).HasContainer()
+		ok = (phase == workspace.PhaseStandby && (!up || home == workspace.HomeRemoving) ||
+			phase == workspace.PhaseArchived && !up && home == workspace.HomeFilling) && !judge.Conditions(in).HasContainer()
 	case workspace.OpDeleting:
 		ok = in.Row.DeletedAt != nil
 	}
@@ -251,7 +252,7 @@ func (w *world) checkWritten(k *tick, r judge.Result) {
 	case from.State == workspace.HomeLive && to.State == workspace.HomeAbsent && !(k.row.DeletedAt != nil && k.sawGone):
 		w.failf("a live home became absent")
 	}
-	if from.State != to.State && to.State == workspace.HomeRemoving && r.Action.Op != workspace.OpDeleting {
+	if from.State == workspace.HomeLive && to.State == workspace.HomeRemoving && r.Action.Op != workspace.OpDeleting {
 		w.failf("the judge has a home removed")
 	}
 }

@@ -154,6 +154,9 @@ func (w *world) whereWanted() {
 	if r.Phase != workspace.PhaseRunning && k != nil {
 		w.failf("%s with a container", r.Phase)
 	}
+	if v := w.volume; r.Phase == workspace.PhaseArchived && v != nil && v.claim == r.Home.Claim {
+		w.failf("ARCHIVED, and it costs a volume")
+	}
 	home := workspace.HomeLive
 	if r.Phase == workspace.PhaseArchived || r.Phase == workspace.PhasePending {
 		home = workspace.HomeAbsent

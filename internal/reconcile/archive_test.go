@@ -309,6 +309,65 @@ func TestJobsThatNobodyNeeds(t *testing.T) {
 	}
 }
 
+// A restore that is called off leaves nothing: what is archived costs no
+// volume. Called off too late, it leaves the home to nobody either.
+func TestRestoreCalledOff(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"restore.begin", "restore.volume-created", "restore.job-started", "restore.job-done", "restore.before-mark"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, withArchives)
+			g := w.gate(at)
+			w.step = g.hold
+			w.lead()
+			id := w.filled("one", "work")
+			key := w.archived(id).ArchiveKey
+			w.want(id, workspace.DesiredRunning, false)
+			w.reached(g)
+			if _, err := w.db.RequestCancel(t.Context(), w.owner, id); err != nil {
+				t.Fatal(err)
+			}
+			w.await(id, "called off", func(ws workspace.Workspace) bool { return ws.Operation != workspace.OpRestoring })
+			g.letGo()
+			ws := w.await(id, "archived, without a volume", func(ws workspace.Workspace) bool {
+				_, volume := w.fake.Home(id)
+				return ws.Phase == workspace.PhaseArchived && ws.Operation == workspace.OpNone && !volume
+			})
+			if ws.ArchiveKey != key || ws.ErrorCount != 0 {
+				t.Errorf("%s, %d errors", ws.ArchiveKey, ws.ErrorCount)
+			}
+			w.awaitNoJobs(id)
+			w.opened(id, "work")
+		})
+	}
+}
+
+// A deleted workspace is gone when its archives are.
+func TestDeletionOfAnArchive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	w.lead()
+	id := w.filled("one", "work")
+	w.archived(id)
+	if _, err := w.db.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitCalls("Containers", w.fake.Calls("Containers")+5)
+	if ws, err := w.db.Workspace(t.Context(), workspace.System, id); err != nil || ws.Phase != workspace.PhaseDeleting || ws.Operation != workspace.OpNone {
+		t.Fatalf("%s, %s, %v", ws.Phase, ws.Operation, err)
+	}
+	conn, err := pgx.Connect(t.Context(), w.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	// As garbage collection does once it has removed them.
+	if _, err := conn.Exec(t.Context(), `UPDATE workspaces SET archive_key = NULL WHERE id = $1`, id); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitGone(id)
+}
+
 // Too little space: nothing is started or restored, what is packed goes on,
 // and everybody is told.
 func TestLittleSpace(t *testing.T) {

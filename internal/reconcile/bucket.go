@@ -260,7 +260,8 @@ func awaitsLook(row workspace.Workspace, busy bool) bool {
 		return false
 	}
 	seen := row.Conditions.Get(workspace.ArchiveReady)
-	return row.Home.State == workspace.HomeRemoving || !seen.True() || seen.Message != row.ArchiveKey
+	goes := row.Home.State == workspace.HomeRemoving || row.Home.State == workspace.HomeFilling && row.DesiredState == workspace.DesiredArchived
+	return goes || !seen.True() || seen.Message != row.ArchiveKey
 }
 
 func (t *term) answer(ctx context.Context, s sight, q question, since time.Time, waits bool) (answer judge.Archive, asked bool) {
