@@ -13,7 +13,6 @@ import (
 	"mime"
 	"net/http"
 	"net/http/httptest"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -449,28 +448,6 @@ func TestRangesLikeServeContent(t *testing.T) {
 		t.Error(d)
 	}
 	e.bucket.closed(t)
-}
-
-// A program that people use goes on where it was cut off.
-func TestResumeByCurl(t *testing.T) {
-	t.Parallel()
-	e := newArchived(t, "a", 400_000)
-	e.bucket.set(func(f *fakeBucket) { f.breaks = 150_000 })
-	file := filepath.Join(t.TempDir(), "home.tar.zst")
-	for i := range 5 {
-		out, err := exec.Command("curl", "-sS", "-f", "-C", "-", "-o", file, "-H", "Cookie: "+e.ann.cookie.String(), e.srv.URL+Prefix+e.path).CombinedOutput()
-		if err == nil {
-			if sum, err := exec.Command("sha256sum", file).Output(); err != nil || !strings.HasPrefix(string(sum), e.digest) {
-				t.Errorf("%s, %v", sum, err)
-			}
-			if i != 2 {
-				t.Errorf("it took %d tries", i+1)
-			}
-			return
-		}
-		t.Logf("%s", out)
-	}
-	t.Error("never complete")
 }
 
 func TestGenerations(t *testing.T) {
