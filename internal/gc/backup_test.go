@@ -293,3 +293,50 @@ func TestBrokenUploads(t *testing.T) {
 		t.Errorf("%d aborted", r.Aborted)
 	}
 }
+
+// A backup that is older than the last archive shows, even if nothing was
+// collected in between; and what was made in the forgotten time is kept, though
+// its owner went on with something older.
+func TestRestoredBetweenCollections(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.set.Keep = 0
+	touch := func(always bool) error { return gc.Touch(t.Context(), w.config(), w.session, always) }
+	check(t, touch(true)) // an installation that has never collected
+	id := w.workspace("one")
+	old := w.archive(id, "old")
+	w.collect(gc.Options{})
+	w.live(id)
+	making, _ := w.claim(id)
+	check(t, touch(true)) // nothing has happened
+	run := query[string](w, `SELECT run::text FROM gc_state`)
+	restore := w.backup()
+	w.keep(w.upload(id, making, "new"))
+	check(t, touch(false))
+	if query[string](w, `SELECT run::text FROM gc_state`) == run {
+		t.Error("an archive was made, and nothing tells")
+	}
+	check(t, touch(false))
+	w.wait(time.Hour)
+	restore()
+
+	check(t, touch(false)) // what is cheap looks no further
+	if err := touch(true); !errors.Is(err, gc.ErrRestored) {
+		t.Errorf("the restored database: %v", err)
+	}
+	// The controller finds the home gone; its owner is quick.
+	w.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost', operation = 'NONE', op_id = NULL WHERE id = $1`, id)
+	w.exec(`UPDATE workspaces SET phase = 'ARCHIVED', error_reason = NULL, archive_key = $2 WHERE id = $1`, id, old)
+	w.live(id)
+	if !w.collect(gc.Options{}).Restored {
+		t.Error("it was not noticed")
+	}
+	check(t, touch(true))
+	w.days()
+	wantItem(t, w.collect(gc.Options{}), making, gc.Keep, "restored since")
+	w.wantThere(old, making)
+	list, err := w.db.Archives(t.Context(), w.user, id)
+	if err != nil || len(list) != 2 || list[0].Key != making {
+		t.Errorf("%+v, %v", list, err)
+	}
+}

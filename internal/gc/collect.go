@@ -59,22 +59,54 @@ const (
 // error that came up once something may have been removed.
 func Collect(ctx context.Context, cfg Config, session postgres.Session, opts Options) (*Report, error) {
 	c := &collection{Config: cfg, Options: opts, db: postgres.NewCollector(session)}
-	if !opts.DryRun {
-		if err := c.db.Lock(ctx); err != nil {
-			return nil, err
-		}
-		defer func() {
-			uctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockWithin)
-			defer cancel()
-			_ = c.db.Unlock(uctx) // the end of the session does the same
-		}()
-	}
 	began := time.Now()
-	err := c.run(ctx)
+	run := func() error { return c.run(ctx) }
+	var err error
+	if opts.DryRun {
+		err = run()
+	} else {
+		err = c.locked(ctx, run)
+	}
 	if c.report != nil {
 		c.report.Took = time.Since(began)
 	}
 	return c.report, err
+}
+
+// Touch leaves a new id in the bucket and in the database if an archive was made
+// since the last: whatever backup of the database is older than that shows then.
+// ErrRestored if the two differ already, which it looks at only if there is
+// something to leave, or always is set.
+func Touch(ctx context.Context, cfg Config, session postgres.Session, always bool) error {
+	c := &collection{Config: cfg, db: postgres.NewCollector(session)}
+	return c.locked(ctx, func() (err error) {
+		if c.state, err = c.db.State(ctx); err != nil || !c.state.Stored && !always {
+			return err
+		}
+		last, err := c.lastRun(ctx)
+		switch {
+		case err != nil:
+			return fmt.Errorf("read what collected last: %w", err)
+		case last != c.state.Run:
+			return ErrRestored
+		case last == "" || !c.state.Stored:
+			return nil
+		}
+		return c.mark(ctx, false)
+	})
+}
+
+// locked runs f while nobody else collects.
+func (c *collection) locked(ctx context.Context, f func() error) error {
+	if err := c.db.Lock(ctx); err != nil {
+		return err
+	}
+	defer func() {
+		uctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockWithin)
+		defer cancel()
+		_ = c.db.Unlock(uctx) // the end of the session does the same
+	}()
+	return f()
 }
 
 // collection is one collection.

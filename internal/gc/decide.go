@@ -158,6 +158,9 @@ func (v view) living(item *Item, key string, ranks map[string]int) {
 		v.unprotected(item, r, "newer ones have replaced it")
 	case l.complete() && w.Home != workspace.HomeLive && v.newest(r):
 		keep("it is complete, and newer than what the workspace has")
+	case l.complete() && r.CreatedAt.Before(v.restoredAt):
+		// It may have been made the current one in a time that is forgotten.
+		keep("it is complete, and the database was restored since it was begun")
 	case l.complete():
 		v.unprotected(item, r, "what made it ended without it")
 	default:

@@ -1,6 +1,7 @@
 package gc_test
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -129,6 +130,12 @@ func (h *history) step() {
 		h.tell("restored from the backup")
 		h.restore()
 		h.observe()
+		// The server looks when it begins to lead.
+		if err := gc.Touch(h.Context(), h.config(), h.session, true); errors.Is(err, gc.ErrRestored) {
+			h.gc()
+		} else if err != nil {
+			h.Error(err)
+		}
 	case n < 86 && len(h.late) > 0:
 		key := h.late[h.r.IntN(len(h.late))]
 		h.tell("a late upload")
@@ -211,6 +218,10 @@ func (h *history) archiving(id workspace.ID, r row, name string) {
 		if stored {
 			delete(h.homes, id)
 			h.archived(id)
+			// The server sees to that within a minute.
+			if err := gc.Touch(h.Context(), h.config(), h.session, false); err != nil && !errors.Is(err, gc.ErrRestored) {
+				h.Error(err)
+			}
 		} else {
 			h.cancel(id)
 		}
@@ -236,7 +247,7 @@ func (h *history) recover(id workspace.ID, r row, name string) {
 	_, err := h.db.RequestRecoverArchive(h.Context(), h.user, id, best.OpID)
 	check(h, err)
 	h.tell("%s: to be recovered from %s", name, best.OpID[30:])
-	if h.newest[id] == 0 {
+	if h.newest[id] == 0 && h.there()[best.Key] {
 		h.newest[id] = h.content[best.Key]
 	}
 }
@@ -299,7 +310,8 @@ func (h *history) gc() {
 		}
 		if r.phase == "ERROR" {
 			for key := range h.there() {
-				if bucket.ParseKey(key).Workspace == string(id) {
+				going := query[bool](h.world, `SELECT EXISTS (SELECT FROM archives WHERE key = $1 AND deleting_at IS NOT NULL)`, key)
+				if bucket.ParseKey(key).Workspace == string(id) && !going {
 					held[key] = "in ERROR"
 				}
 			}

@@ -23,8 +23,8 @@ type RunnerConfig struct {
 	Config
 	Every time.Duration // between two collections of everything; 0: 4 h
 	First time.Duration // from the begin of a term to its first; 0: 3 min
-	// Glance is how often deleted workspaces are looked for whose grace is
-	// over, and which only wait for their archives to go; 0: 1 min.
+	// Glance is how often it is seen whether archives were made, and whether
+	// deleted workspaces wait only for their archives to go; 0: 1 min.
 	Glance time.Duration
 }
 
@@ -78,6 +78,7 @@ func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 	defer glance.Stop()
 	said, hurried := "", false
 	tried := map[workspace.ID]time.Time{}
+	first := true
 	for {
 		var err error
 		select {
@@ -88,7 +89,8 @@ func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 			full.Reset(spread(r.cfg.Every))
 			clear(tried)
 		case <-glance.C:
-			err = r.deleted(ctx, session, tried)
+			err = r.glance(ctx, session, first, tried)
+			first = first && err != nil
 			if errors.Is(err, ErrRestored) {
 				// The collection of everything settles it.
 				if !hurried {
@@ -136,6 +138,16 @@ func (r *Runner) collect(ctx context.Context, session postgres.Session) error {
 		"missing", missing, "unknown", unknown, "unknown_bytes", unknownBytes, "aborted_uploads", report.Aborted,
 		"failed", report.Failed, "took", report.Took)
 	return err
+}
+
+// glance does what is not to wait for the next collection of everything: it
+// leaves a mark once archives were made, at first sees whether the database was
+// restored from a backup, and lets go of deleted workspaces.
+func (r *Runner) glance(ctx context.Context, session postgres.Session, first bool, tried map[workspace.ID]time.Time) error {
+	if err := Touch(ctx, r.cfg.Config, session, first); err != nil {
+		return err
+	}
+	return r.deleted(ctx, session, tried)
 }
 
 // deleted lets go of deleted workspaces that only their archives hold.

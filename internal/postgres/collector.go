@@ -311,7 +311,15 @@ type CollectionState struct {
 	Run        string // id of the last one; empty: there was none
 	RanAt      *time.Time
 	RestoredAt *time.Time // since when every wait counts anew
+	Stored     bool       // an archive was made since
 	Settings   CollectionSettings
+}
+
+const stateColumns = `clock_timestamp(), run, ran_at, restored_at, delete_grace, delay, keep,
+	EXISTS (SELECT FROM archives WHERE verified_at >= COALESCE(ran_at, '-infinity'))`
+
+func (s *CollectionState) targets() []any {
+	return []any{&s.Now, orEmpty(&s.Run), &s.RanAt, &s.RestoredAt, &s.Settings.DeleteGrace, &s.Settings.Delay, &s.Settings.Keep, &s.Stored}
 }
 
 // ErrCollecting: another collection runs.
@@ -344,15 +352,13 @@ func (c *Collector) Unlock(ctx context.Context) error {
 // State reads what is known of the collections before.
 func (c *Collector) State(ctx context.Context) (s CollectionState, err error) {
 	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, `
-			SELECT clock_timestamp(), run, ran_at, restored_at, delete_grace, delay, keep FROM gc_state`).
-			Scan(&s.Now, orEmpty(&s.Run), &s.RanAt, &s.RestoredAt, &s.Settings.DeleteGrace, &s.Settings.Delay, &s.Settings.Keep)
+		return conn.QueryRow(ctx, `SELECT `+stateColumns+` FROM gc_state`).Scan(s.targets()...)
 	})
 	return s, failed("read the state of garbage collection", err)
 }
 
-// Begin records that a collection begins, and gives the state that it is to
-// work with. With restored every wait counts anew. Settings are those of a
+// Begin records the id that is left in the bucket as well, when a collection
+// begins or an archive was made, and gives the state to work with. With restored every wait counts anew. Settings are those of a
 // server, nil for anybody else.
 func (c *Collector) Begin(ctx context.Context, run string, restored bool, set *CollectionSettings) (s CollectionState, err error) {
 	var grace, delay *time.Duration
@@ -365,8 +371,7 @@ func (c *Collector) Begin(ctx context.Context, run string, restored bool, set *C
 			UPDATE gc_state SET run = $1, ran_at = clock_timestamp(),
 				restored_at = CASE WHEN $2 THEN clock_timestamp() ELSE restored_at END,
 				delete_grace = COALESCE($3, delete_grace), delay = COALESCE($4, delay), keep = COALESCE($5, keep)
-			RETURNING clock_timestamp(), run, ran_at, restored_at, delete_grace, delay, keep`, run, restored, grace, delay, keep).
-			Scan(&s.Now, orEmpty(&s.Run), &s.RanAt, &s.RestoredAt, &s.Settings.DeleteGrace, &s.Settings.Delay, &s.Settings.Keep)
+			RETURNING `+stateColumns, run, restored, grace, delay, keep).Scan(s.targets()...)
 	})
 	return s, failed("begin a garbage collection", err)
 }

@@ -59,9 +59,12 @@ CREATE TRIGGER workspaces_archive_update AFTER UPDATE ON workspaces
         OR OLD.deleted_at IS NOT NULL AND NEW.deleted_at IS NULL
     ) EXECUTE FUNCTION check_archive_is_kept();
 
--- Every garbage collection leaves its id here and in the bucket. Where the two
--- differ, the database was restored from a backup, or another one uses the same
--- bucket as if it were this one: every wait begins anew then.
+CREATE INDEX archives_verified ON archives (verified_at);
+
+-- Every garbage collection leaves its id here and in the bucket, and so does
+-- the server a moment after an archive was made. Where the two differ, the
+-- database was restored from a backup, or another one uses the same bucket as
+-- if it were this one: every wait begins anew then.
 CREATE TABLE gc_state (
     only_row     boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     run          uuid,
