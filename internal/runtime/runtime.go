@@ -206,6 +206,7 @@ type Job struct {
 	Kind        JobKind
 	VolumeClaim string
 	Key         string
+	BucketDir   string // as in the JobSpec that it was started by
 	Running     bool
 	Created     time.Time
 }

@@ -79,6 +79,8 @@ type Runtime struct {
 	prepareLock chan struct{} // held while the surroundings are checked or repaired
 	applyWall   func(context.Context, wall.Spec) error
 
+	holderImage sync.Mutex // held while it is made
+
 	damaged sync.Map // workspaces whose damaged home.json was reported
 
 	mu      sync.Mutex

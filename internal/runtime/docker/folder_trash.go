@@ -104,7 +104,7 @@ func (r *Runtime) emptyTrash(ctx context.Context, id workspace.ID) error {
 		return err
 	}
 	for _, name := range left {
-		err := os.RemoveAll(filepath.Join(r.folder(id), name))
+		err := removeTree(ctx, filepath.Join(r.folder(id), name))
 		if errors.Is(err, fs.ErrPermission) {
 			err = r.removeTreeByHelper(ctx, id, name)
 		}

@@ -80,13 +80,27 @@ func (r *Runtime) createHolder(ctx context.Context, id workspace.ID, claim, atte
 	}
 	made, err := r.api.ContainerCreate(ctx, opts)
 	if err != nil && errdefs.IsNotFound(err) {
-		nothing := func(*tar.Writer) error { return nil }
-		if err := r.importImage(ctx, r.names.holder, roleHolder, nil, nothing); err != nil {
+		if err := r.ensureHolderImage(ctx); err != nil {
 			return "", err
 		}
 		made, err = r.api.ContainerCreate(ctx, opts)
 	}
 	return made.ID, err
+}
+
+// ensureHolderImage makes the image of nothing, if it is missing.
+func (r *Runtime) ensureHolderImage(ctx context.Context) error {
+	r.holderImage.Lock() // many homes are settled at once
+	defer r.holderImage.Unlock()
+	_, err := r.api.ImageInspect(ctx, r.names.holder)
+	if err == nil {
+		return nil
+	}
+	if !errdefs.IsNotFound(err) {
+		return failed(ctx, "inspect holder image", err)
+	}
+	nothing := func(*tar.Writer) error { return nil }
+	return r.importImage(ctx, r.names.holder, roleHolder, nil, nothing)
 }
 
 // volumeMount mounts a docker-volume home. Should it be missing, what the

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -49,7 +50,7 @@ func runAsHelper(args []string) error {
 		if !filepath.IsAbs(args[1]) || filepath.Clean(args[1]) == "/" {
 			return fmt.Errorf("remove-home: %q is not a folder's absolute path", args[1])
 		}
-		return os.RemoveAll(args[1])
+		return removeTree(context.Background(), args[1])
 	}
 	return fmt.Errorf("host-helper has no command %q", args[0])
 }

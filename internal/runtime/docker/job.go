@@ -57,6 +57,7 @@ func jobOf(id string, labels map[string]string, state container.ContainerState, 
 		Kind:        runtime.JobKind(labels[labelKind]),
 		VolumeClaim: labels[labelVolume],
 		Key:         labels[labelKey],
+		BucketDir:   labels[labelBucket],
 		Running:     stateOf(state) == runtime.ContainerRunning,
 		Created:     created,
 	}
@@ -174,7 +175,7 @@ func (r *Runtime) runJob(ctx context.Context, spec runtime.JobSpec, before homeL
 	}
 	return runtime.Job{
 		ID: id, Workspace: spec.Workspace, Claim: spec.Claim, Kind: spec.Kind,
-		VolumeClaim: spec.VolumeClaim, Key: spec.Key, Running: true, Created: r.now(),
+		VolumeClaim: spec.VolumeClaim, Key: spec.Key, BucketDir: spec.BucketDir, Running: true, Created: r.now(),
 	}, nil
 }
 
@@ -184,6 +185,9 @@ func (r *Runtime) jobOptions(spec runtime.JobSpec, name, image string) client.Co
 	labels[labelKind] = string(spec.Kind)
 	labels[labelVolume] = spec.VolumeClaim
 	labels[labelKey] = spec.Key
+	if spec.BucketDir != "" {
+		labels[labelBucket] = spec.BucketDir
+	}
 	restore := spec.Kind == runtime.JobRestore
 	pids := int64(jobPids)
 	return client.ContainerCreateOptions{

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -343,6 +344,27 @@ func TestHolderThatWasPruned(t *testing.T) {
 		t.Fatalf("users = %+v, %v", users, err)
 	}
 	l.alive()
+}
+
+func TestSettledAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	var wg sync.WaitGroup
+	for range 5 {
+		l := newLate(t, r, workspace.StorageDockerVolume)
+		l.claim = "home-1"
+		l.ok("CreateVolume", r.CreateVolume(t.Context(), l.volume("home-1"), nil))
+		wg.Go(func() {
+			if err := r.SettleVolume(t.Context(), l.id, "home-1"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	images, err := r.api.ImageList(t.Context(), client.ImageListOptions{Filters: r.filter(roleHolder)})
+	if err != nil || len(images.Items) != 1 {
+		t.Errorf("holder images = %+v, %v", images.Items, err)
+	}
 }
 
 // A process that was stopped while it changed a home's folder holds its lock.

@@ -22,6 +22,7 @@ const (
 	labelKind   = "codehub.kind"         // of a storage job
 	labelVolume = "codehub.volume-claim" // of the home that a storage job is for
 	labelKey    = "codehub.key"          // archive_key
+	labelBucket = "codehub.bucket"       // folder of the bucket's socket that a storage job has
 	labelProof  = "codehub.proof"        // id of the container that proves what a marker says
 
 	// labelAttempt tells a volume that this very call made from one that was there.

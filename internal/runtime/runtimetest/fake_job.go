@@ -191,7 +191,7 @@ func (f *Fake) makeJob(spec runtime.JobSpec) (job *fakeJob, made bool, err error
 	j := &fakeJob{
 		Job: runtime.Job{
 			ID: f.w.nextID(), Workspace: spec.Workspace, Claim: spec.Claim, Kind: spec.Kind,
-			VolumeClaim: spec.VolumeClaim, Key: spec.Key, Created: time.Now(),
+			VolumeClaim: spec.VolumeClaim, Key: spec.Key, BucketDir: spec.BucketDir, Created: time.Now(),
 		},
 		spec: spec, installation: f.installation, done: make(chan struct{}), cancel: func() {},
 	}
