@@ -32,6 +32,10 @@ type Archives interface {
 	ArchiveJob(ctx context.Context, row workspace.Workspace, owner string, spec *runtime.JobSpec) error
 	RestoreJob(ctx context.Context, row workspace.Workspace, meta *archive.Meta, spec *runtime.JobSpec) error
 
+	// Reaches reports whether this server is who relays what the job asks of the
+	// bucket, if it asks through a server at all.
+	Reaches(j runtime.Job) bool
+
 	// ReadBack reads the stored archive back to its end and compares it with
 	// its .meta, and that with made, what the job says that it stored
 	// (design §3.8). archive.ErrCorrupted if they differ.

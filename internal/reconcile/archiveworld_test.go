@@ -30,6 +30,7 @@ import (
 type archives struct {
 	*bucket.Bucket
 	folder string
+	socket string // what jobs are to reach the bucket by
 
 	mu     sync.Mutex
 	before func(ctx context.Context, op string, id workspace.ID) error // its error is the call's
@@ -114,6 +115,7 @@ func (a *archives) ArchiveJob(ctx context.Context, row workspace.Workspace, owne
 	if err := a.enter(ctx, "ArchiveJob", row.ID); err != nil {
 		return err
 	}
+	spec.BucketDir = a.socket
 	return a.Bucket.ArchiveJob(ctx, row, owner, spec)
 }
 
@@ -121,8 +123,11 @@ func (a *archives) RestoreJob(ctx context.Context, row workspace.Workspace, meta
 	if err := a.enter(ctx, "RestoreJob", row.ID); err != nil {
 		return err
 	}
+	spec.BucketDir = a.socket
 	return a.Bucket.RestoreJob(ctx, row, meta, spec)
 }
+
+func (a *archives) Reaches(j runtime.Job) bool { return j.BucketDir == a.socket }
 
 func (a *archives) ReadBack(ctx context.Context, key string, made archive.Stats, progress archive.Progress) (*archive.Meta, error) {
 	if err := a.enter(ctx, "ReadBack", workspace.ID(bucket.ParseKey(key).Workspace)); err != nil {

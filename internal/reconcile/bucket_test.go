@@ -348,7 +348,7 @@ func TestArchiveIsDamaged(t *testing.T) {
 			}
 			w.want(id, workspace.DesiredRunning, false)
 			ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
-			if ws.ErrorReason != workspace.ErrArchiveCorrupted || ws.ArchiveKey != key || ws.ErrorCount != 1 {
+			if ws.ErrorReason != workspace.ErrArchiveCorrupted || ws.ArchiveKey != key || ws.ErrorCount != 1 || !strings.Contains(ws.ErrorMessage, key) {
 				t.Errorf("%s, %d: %s", ws.ErrorReason, ws.ErrorCount, ws.ErrorMessage)
 			}
 			if len(w.keys(id)) != 2 {
@@ -410,6 +410,35 @@ func TestArchiveGoesBeforeTheRemoval(t *testing.T) {
 	w.recovered(id, workspace.RecoverAfresh)
 	w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
 	w.opened(id, "work")
+}
+
+// Given up in that state, what is left goes without a look at any archive, and
+// a home is made anew.
+func TestGivenUpBeforeTheRemoval(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	taken := false
+	w.step = func(id workspace.ID, step string) {
+		if step == "archive.job-removed" && !taken {
+			taken = true
+			w.archives.take(t, w.row(id).ArchiveKey)
+		}
+	}
+	w.lead()
+	id := w.filled("one", "work")
+	w.want(id, workspace.DesiredArchived, false)
+	before := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	w.recovered(id, workspace.RecoverEmpty)
+	if ws := w.awaitPhase(id, workspace.PhaseArchived); ws.ArchiveEntries != 0 || ws.ArchiveKey == before.ArchiveKey {
+		t.Errorf("%d entries in %s", ws.ArchiveEntries, ws.ArchiveKey)
+	}
+	w.want(id, workspace.DesiredRunning, false)
+	if ws := w.awaitPhase(id, workspace.PhaseRunning); ws.Home.Claim == before.Home.Claim {
+		t.Error("the home that was given up is back")
+	}
+	if _, ok := w.fake.Read(id, "notes.txt"); ok {
+		t.Error("it is not empty")
+	}
 }
 
 // A folder that is not the bucket any more, such as one whose disk is not

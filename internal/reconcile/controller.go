@@ -88,6 +88,10 @@ func Steps() []string {
 	}
 }
 
+// DeleteSteps lists what Config.Step is told of when the volume of a deleted
+// home is removed.
+func DeleteSteps() []string { return []string{"delete.begin", "delete.volume-removed"} }
+
 // Controller runs the workspaces of one installation. Only the leader's may
 // run: Run is called once for each term.
 type Controller struct {

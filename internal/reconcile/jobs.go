@@ -16,7 +16,9 @@ import (
 
 // endJobs ends the storage jobs of other claims on row's workspace: none of
 // them may touch the home while this claim works on it. It returns the job
-// that this claim has already, nil if there is none.
+// that this claim has already, nil if there is none. One that runs and waits
+// for another server to relay what it asks of the bucket is ended as well: that
+// server leads no more, and may never come back.
 func (t *term) endJobs(ctx context.Context, row workspace.Workspace) (*runtime.Job, error) {
 	jobs, err := t.cfg.Runtime.Jobs(ctx)
 	if err != nil {
@@ -27,7 +29,8 @@ func (t *term) endJobs(ctx context.Context, row workspace.Workspace) (*runtime.J
 		if j.Workspace != row.ID {
 			continue
 		}
-		if j.Claim == row.OpID && j.VolumeClaim == row.Home.Claim {
+		mute := j.Running && t.cfg.Archives != nil && !t.cfg.Archives.Reaches(j)
+		if j.Claim == row.OpID && j.VolumeClaim == row.Home.Claim && !mute {
 			own = &j
 			continue
 		}

@@ -47,7 +47,12 @@ func (t *term) perform(ctx context.Context, row workspace.Workspace, seen *runti
 		if row.Home.State != workspace.HomeRemoving {
 			return nil
 		}
-		return t.cfg.Runtime.RemoveVolume(ctx, row.ID, row.Home.Claim)
+		t.passed(row.ID, "delete.begin")
+		if err := t.cfg.Runtime.RemoveVolume(ctx, row.ID, row.Home.Claim); err != nil {
+			return err
+		}
+		t.passed(row.ID, "delete.volume-removed")
+		return nil
 	}
 	return fmt.Errorf("no executor for %s", row.Operation)
 }

@@ -59,6 +59,8 @@ func (t *term) restore(ctx context.Context, row workspace.Workspace, w *work) er
 	switch {
 	case errors.Is(err, archive.ErrNotFound):
 		return nil
+	case errors.Is(err, archive.ErrCorrupted):
+		return fmt.Errorf("the archive %s: %w", row.ArchiveKey, err)
 	case err != nil:
 		return err
 	case done.SHA256 != meta.SHA256 || done.Entries != meta.Entries || done.Bytes != meta.Bytes:
