@@ -14,7 +14,7 @@ import (
 // removeTree removes a folder and all that is in it, however deep: what people
 // leave in their homes may be nested hundreds of thousands of times, for which
 // os.RemoveAll takes a descriptor and some stack each. Folders within folders
-// are moved up instead. It follows no links.
+// are moved up instead. It follows no links. Two may remove the same.
 func removeTree(ctx context.Context, path string) error {
 	top, err := openTree(unix.AT_FDCWD, path)
 	switch {
@@ -41,32 +41,36 @@ func removeFlat(ctx context.Context, top *os.File, name string) error {
 	}
 	dir, err := openTree(int(top.Fd()), name)
 	if err != nil {
-		return err
+		return unlessGone(err)
 	}
 	defer dir.Close()
 	err = eachIn(ctx, dir, func(name string) error {
 		folder, err := unlink(dir, name)
 		if folder {
-			err = unix.Renameat(int(dir.Fd()), name, int(top.Fd()), rand.Text())
+			err = unlessGone(unix.Renameat(int(dir.Fd()), name, int(top.Fd()), rand.Text()))
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return unix.Unlinkat(int(top.Fd()), name, unix.AT_REMOVEDIR)
+	return unlessGone(unix.Unlinkat(int(top.Fd()), name, unix.AT_REMOVEDIR))
 }
 
 // unlink removes a name, or reports that it is a folder's.
 func unlink(dir *os.File, name string) (folder bool, err error) {
 	err = unix.Unlinkat(int(dir.Fd()), name, 0)
-	switch {
-	case errors.Is(err, unix.EISDIR):
+	if errors.Is(err, unix.EISDIR) {
 		return true, nil
-	case errors.Is(err, unix.ENOENT):
-		return false, nil
 	}
-	return false, err
+	return false, unlessGone(err)
+}
+
+func unlessGone(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
 }
 
 func openTree(dir int, name string) (*os.File, error) {
@@ -87,7 +91,7 @@ func eachIn(ctx context.Context, dir *os.File, take func(name string) error) err
 			return err
 		}
 		names, err := dir.Readdirnames(1024)
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) { // it is gone itself
 			return nil
 		}
 		if err != nil {
