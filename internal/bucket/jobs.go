@@ -136,6 +136,11 @@ func (b *Bucket) PutEmpty(ctx context.Context, row workspace.Workspace, owner st
 	return b.ReadBack(ctx, key, stats, nil)
 }
 
+// Reaches implements reconcile.Archives.
+func (b *Bucket) Reaches(j runtime.Job) bool {
+	return j.BucketDir == "" || j.BucketDir == b.HostSocketDir
+}
+
 // ReadBack reads the stored archive back to its end and compares it with its
 // .meta, and that with made, what the job says that it stored (design §3.8).
 // archive.ErrCorrupted if they differ.

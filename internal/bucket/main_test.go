@@ -172,6 +172,9 @@ func onBoth(t *testing.T, test func(t *testing.T, f *fixture)) {
 func (f *fixture) dirs(tb testing.TB, spec runtime.JobSpec, home string) storagejob.Dirs {
 	tb.Helper()
 	dirs := storagejob.Dirs{Home: home, Backoff: 200 * time.Millisecond}
+	if !f.Reaches(runtime.Job{BucketDir: spec.BucketDir}) || f.Reaches(runtime.Job{BucketDir: "/another/server"}) {
+		tb.Error("it does not know its own jobs")
+	}
 	if f.server == nil {
 		rel, ok := strings.CutPrefix(spec.ObjectDir, hostFolder+"/")
 		if !ok || spec.BucketDir != "" {

@@ -412,6 +412,32 @@ func TestArchiveGoesBeforeTheRemoval(t *testing.T) {
 	w.opened(id, "work")
 }
 
+// That an archive was there while its home was being removed says nothing
+// about whether it is there afterwards.
+func TestLookFromBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	w.step = func(id workspace.ID, step string) {
+		if step != "archive.looked" {
+			return
+		}
+		// Let the tick see it: it looks now and then while an executor is at work.
+		for begun := w.archives.count("Look"); w.archives.count("Look") < begun+2; {
+			time.Sleep(time.Millisecond)
+		}
+		w.archives.take(t, w.row(id).ArchiveKey)
+	}
+	w.lead()
+	id := w.filled("one", "work")
+	w.want(id, workspace.DesiredArchived, false)
+	ws := w.await(id, "at its end", func(ws workspace.Workspace) bool {
+		return ws.Phase == workspace.PhaseError || ws.Phase == workspace.PhaseArchived && ws.Operation == workspace.OpNone
+	})
+	if ws.ErrorReason != workspace.ErrDataLost {
+		t.Errorf("%s, %q", ws.Phase, ws.ErrorReason)
+	}
+}
+
 // Given up in that state, what is left goes without a look at any archive, and
 // a home is made anew.
 func TestGivenUpBeforeTheRemoval(t *testing.T) {

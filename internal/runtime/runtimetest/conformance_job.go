@@ -35,6 +35,16 @@ func jobTests() map[string]func(*suite) {
 				s.Fatalf("job as listed (-want +got):\n%s", diff)
 			}
 		},
+		"job/says by which socket it reaches the bucket": func(s *suite) {
+			s.create()
+			spec := s.archiveSpec("exit 0")
+			spec.BucketDir = s.TempDir()
+			job := s.startJob(spec)
+			s.wantReport(job.ID, 0)
+			if got := s.job().BucketDir; job.BucketDir != spec.BucketDir || got != spec.BucketDir {
+				s.Fatalf("socket's folder = %q, listed %q, want %q", job.BucketDir, got, spec.BucketDir)
+			}
+		},
 		"job/of the same claim is the same job, running or ended": func(s *suite) {
 			s.create()
 			spec := s.archiveSpec("wait go", "exit 0")
