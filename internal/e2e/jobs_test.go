@@ -128,3 +128,38 @@ func TestJobKilledWhileItWorks(t *testing.T) {
 	}
 	s.discard(id)
 }
+
+// A leader is killed in the middle of an archive and of a restore, and another
+// server, which has a bucket's socket of its own, takes over: it does not wait
+// for the first to come back.
+func TestStandbyTakesOverJobs(t *testing.T) {
+	t.Parallel()
+	b, rng := s3Bucket(t), seeded(t, 16)
+	p := newBucketProxy(t, b)
+	settings := append(b.via(p.URL), "CODEHUB_DATABASE_URL="+database(t), "CODEHUB_DELETE_GRACE=0s")
+	first := start(t, settings...)
+	second := start(t, settings...)
+	id, home := first.filled("one", rng)
+	for _, o := range []struct{ kind, wish string }{{"archive", "ARCHIVED"}, {"restore", "STANDBY"}} {
+		caught := false
+		p.set(func(of string, _ int, r *http.Request) fault {
+			if of == id && !caught && (r.Method == http.MethodPost && r.URL.Query().Has("uploadId") || r.Method == http.MethodGet && second.jobRuns("restore", id)) {
+				caught = true
+				return hang
+			}
+			return pass
+		})
+		second.want(id, o.wish)
+		p.hangs(id)
+		first.Kill()
+		p.letGo()
+		if o.kind == "archive" {
+			second.archived(b, id, home)
+		} else {
+			second.restored(id, home)
+		}
+		first.again() // which stands by now
+		first, second = second, first
+	}
+	second.discard(id)
+}

@@ -194,10 +194,36 @@ func TestKilledAtEveryStep(t *testing.T) {
 			})
 			f.sound()
 		}
+		f.deletedInSpite(reconcile.DeleteSteps(), rng)
 		if cs, vs := f.left(); len(cs)+len(vs) != 0 {
 			t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
 		}
 	})
+}
+
+// deletedInSpite kills the server while deleted homes are at these steps of
+// their removal.
+func (f *failing) deletedInSpite(steps []string, rng *rand.Rand) {
+	f.Helper()
+	var ids []string
+	for _, step := range steps {
+		id, _ := f.filled(step, rng)
+		ids = append(ids, id)
+		f.arm(step+"@"+id, "hold")
+		if _, err := f.api.Delete(f.Context(), id, true); err != nil {
+			f.Fatal(err)
+		}
+	}
+	for i, step := range steps {
+		f.held(step + "@" + ids[i])
+	}
+	f.Kill()
+	f.disarm()
+	f.again()
+	for _, id := range ids {
+		f.awaitGone(id)
+		f.noHome(id)
+	}
 }
 
 // unharmed: a crash of the server counts as nobody's failure.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/moby/moby/client"
 
 	"codehub/api"
@@ -110,7 +111,7 @@ func TestUndeleteWhenTheRemovalIsClaimed(t *testing.T) {
 	t.Parallel()
 	b, rng := folderBucket(t), seeded(t, 12)
 	f := startFailing(t, append(b.settings, "CODEHUB_DELETE_GRACE=2s")...)
-	ask := "delete.volume"
+	ask := "delete.begin"
 	f.arm(ask, "hold")
 	id, _ := f.filled("one", rng)
 	if _, err := f.api.Delete(t.Context(), id, true); err != nil {
@@ -155,7 +156,8 @@ func TestStoppedLeaderGoesOn(t *testing.T) {
 		t.Run(storage, func(t *testing.T) {
 			t.Parallel()
 			b, rng := folderBucket(t), seeded(t, 13)
-			settings := append(b.settings, "CODEHUB_DATABASE_URL="+database(t), "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage)
+			dsn := database(t)
+			settings := append(b.settings, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage)
 			a := startFailing(t, settings...)
 			next := startBinary(t, env.binary, settings...)
 			if storage == "local-dir" { // they are on one machine, with one disk
@@ -168,6 +170,7 @@ func TestStoppedLeaderGoesOn(t *testing.T) {
 			a.arm(ask, "pause")
 			a.want(id, "ARCHIVED")
 			a.stopped()
+			a.depose(dsn)
 			next.somewhere(b, id, home)
 			next.archived(b, id, home)
 			next.want(id, "STANDBY")
@@ -192,6 +195,21 @@ func TestStoppedLeaderGoesOn(t *testing.T) {
 			same(t, "the home", withoutRoot(home), withoutRoot(now))
 			next.discard(id)
 		})
+	}
+}
+
+// depose ends the session by which a server leads.
+func (s *server) depose(dsn string) {
+	s.Helper()
+	conn, err := pgx.Connect(s.Context(), dsn)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer conn.Close(s.Context())
+	tag, err := conn.Exec(s.Context(), `SELECT pg_terminate_backend(pid) FROM pg_locks
+		WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+	if err != nil || tag.RowsAffected() == 0 {
+		s.Fatalf("end the leader's session: %v, %v", tag, err)
 	}
 }
 

@@ -67,7 +67,7 @@ func startIn(t *testing.T, binary, home string, settings ...string) *server {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the server's log:\n%s", lastLines(s.Log(), 150))
+			t.Logf("the server's log:\n%s", lastLines(withoutPolls(s.Log()), 150))
 		}
 		s.Close()
 		s.sweep()
@@ -257,6 +257,17 @@ func str(p *string) string {
 		return ""
 	}
 	return *p
+}
+
+// withoutPolls leaves out what await asks all the time.
+func withoutPolls(log string) string {
+	var out strings.Builder
+	for line := range strings.Lines(log) {
+		if !strings.Contains(line, `route="GET /api/v1/workspaces/{id}" status=200`) {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
 }
 
 func lastLines(s string, n int) string {
