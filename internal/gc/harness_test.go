@@ -216,19 +216,6 @@ func (w *world) tryCollect(opts gc.Options) (*gc.Report, error) {
 	return gc.Collect(w.Context(), w.config(), w.session, opts)
 }
 
-// verdicts are what a collection came to, by the names that named gave.
-func verdicts(r *gc.Report, names map[string]string) map[string]gc.Verdict {
-	out := map[string]gc.Verdict{}
-	for _, i := range r.Items {
-		name := names[i.Key]
-		if name == "" {
-			name = i.Key
-		}
-		out[name] = i.Verdict
-	}
-	return out
-}
-
 // pass lets time go by: all that the database remembers is that much longer
 // ago.
 func (w *world) pass(d time.Duration) {

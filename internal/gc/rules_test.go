@@ -247,3 +247,15 @@ func TestUsedAgainWaitsAnew(t *testing.T) {
 	w.pass(delay)
 	wantItem(t, w.collect(gc.Options{}), keys[0], gc.Remove, "replaced")
 }
+
+// An archive that is not there keeps no other from being kept.
+func TestMissingTakesNoPlace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	keys := w.generations(w.workspace("one"), 4)
+	check(t, w.bucket.Delete(t.Context(), keys[2]))
+	r := w.collect(gc.Options{})
+	wantItem(t, r, keys[2], gc.Missing, "earlier")
+	wantItem(t, r, keys[1], gc.Keep, "1 of 1")
+	wantItem(t, r, keys[0], gc.Wait, "replaced")
+}
