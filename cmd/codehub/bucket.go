@@ -46,9 +46,7 @@ func checkBucket(ctx context.Context, b *bucket.Bucket, db *postgres.DB, log *sl
 	if err != nil {
 		return fmt.Errorf("look for archives: %w", err)
 	}
-	bounded, cancel := context.WithTimeout(ctx, checkWithin)
-	defer cancel()
-	err = b.Check(bounded, used)
+	err = answered(ctx, checkWithin, func(ctx context.Context) error { return b.Check(ctx, used) })
 	switch {
 	case err == nil:
 		return nil
@@ -59,4 +57,24 @@ func checkBucket(ctx context.Context, b *bucket.Bucket, db *postgres.DB, log *sl
 		return nil
 	}
 	return &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "make the bucket reachable, or name another folder or bucket"}
+}
+
+// answered gives ask so long to answer. One that hangs whatever its context
+// says is left behind: a folder on a disk that does not answer.
+func answered(ctx context.Context, within time.Duration, ask func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	answer := make(chan error, 1)
+	go func() { answer <- ask(ctx) }()
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+	}
+	select { // what it has to say about that
+	case err := <-answer:
+		return err
+	case <-time.After(time.Second):
+		return fmt.Errorf("it has not answered within %s: %w", within, ctx.Err())
+	}
 }
