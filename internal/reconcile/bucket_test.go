@@ -146,6 +146,42 @@ func TestJobRefusedByTheBucket(t *testing.T) {
 	w.opened(id, "work")
 }
 
+// While the bucket refuses what it is sent, no more archives are begun than may
+// be at once: else all of them would be tried again together.
+func TestRefusedArchivesKeepTheirPlace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives, func(w *world) { w.maxJobs = 1 })
+	var full atomic.Bool
+	full.Store(true)
+	w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
+		if full.Load() {
+			fmt.Fprintf(out, `{"result": {"claim": %q, "kind": %q, "error": {"kind": "unavailable", "message": "no space left in the bucket"}}}`+"\n", spec.Claim, spec.Kind)
+			return 1
+		}
+		return realJob(ctx, spec, home, out)
+	})
+	w.lead()
+	ids := []workspace.ID{w.filled("one", "work"), w.filled("other", "other work")}
+	for _, id := range ids {
+		w.want(id, workspace.DesiredArchived, false)
+	}
+	w.awaitCalls("StartJob", 3)
+	w.awaitCalls("Containers", w.fake.Calls("Containers")+20)
+	archiving := 0
+	for _, id := range ids {
+		if w.row(id).Operation == workspace.OpArchiving {
+			archiving++
+		}
+	}
+	if archiving != 1 {
+		t.Errorf("%d archives at once", archiving)
+	}
+	full.Store(false)
+	for _, id := range ids {
+		w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
+	}
+}
+
 // A bucket that takes a question and never answers it slows down nobody who
 // has no need of it.
 func TestBucketThatHangs(t *testing.T) {

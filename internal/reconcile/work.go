@@ -157,10 +157,13 @@ func (w *work) snapshot(now time.Time) (judge.Work, *workspace.Progress) {
 	return j, w.meter.shown(now, w.progress)
 }
 
+// occupies reports whether the work is one of those that may be at once. What
+// waits for an image is not; an archive that the bucket has refused still is:
+// others would fare no better, and all would be tried again together.
 func (w *work) occupies() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.ended.IsZero() && !w.pulling
+	return w.ended.IsZero() && !w.pulling || w.lane == archiving && w.refusals > 0
 }
 
 func (w *work) endedAt() time.Time {
