@@ -39,7 +39,7 @@ func readAnswers(t testing.TB) *answers {
 		workspace: operation["workspace"].only(t, "error", "healthy", "queued", "phase", "home", "seen",
 			"volume_ready", "archive_ready", "archive", "container_ready", "desired"),
 		deleted: operation["deleted"].only(t, "deleted", "error", "home", "seen", "volume_ready", "container_ready"),
-		done:    completion["done"].only(t, "operation", "home", "volume", "container", "archive_ready"),
+		done:    completion["done"].only(t, "operation", "home", "volume", "container", "archive"),
 		running: retry["running"].only(t, "operation", "home", "healthy", "done", "queued", "container_ready",
 			"cancel", "failure", "overdue", "seen", "executor"),
 		never: never["never"].only(t, "deleted", "error", "home", "operation", "queued", "container", "volume", "archive"),
@@ -171,7 +171,7 @@ func (a *answers) decision(t testing.TB, c combination, f facts) (does, home str
 	var r *rule
 	switch {
 	case word("operation", c.operation) != "NONE":
-		done := a.done.find(c.operation, c.home, c.volume, c.container, f.archive)
+		done := a.done.find(c.operation, c.home, c.volume, c.container, c.archive)
 		if done == nil {
 			t.Fatalf("%s has no answer for %s", a.done.name, c)
 		}

@@ -52,7 +52,7 @@ func TestRunningOperation(t *testing.T) {
 			}
 		}
 		f := a.expect(t, c)
-		done := words.index(t, "done", a.done.find(c.operation, c.home, c.volume, c.container, f.archive).answer[0])
+		done := words.index(t, "done", a.done.find(c.operation, c.home, c.volume, c.container, c.archive).answer[0])
 		in := c.input()
 		seen := uint8(0)
 		if in.Obs.ContainerKnown && in.Obs.VolumeKnown {

@@ -55,7 +55,7 @@ func complete(in Input) bool {
 	own := obs.VolumeKnown && obs.Volume != nil && obs.Volume.Claim != "" && obs.Volume.Claim == row.Home.Claim
 	noContainer := obs.ContainerKnown && obs.Container == nil
 	noVolume := obs.VolumeKnown && (obs.Volume == nil || !own)
-	archived := row.ArchiveKey != "" && row.Conditions.Is(workspace.ArchiveReady)
+	archived := row.ArchiveKey != "" && obs.Archive == ArchivePresent // now, and not in an earlier look
 	switch row.Operation {
 	case workspace.OpProvisioning:
 		return own && obs.Volume.Seeded

@@ -237,6 +237,11 @@ func (t *term) archives(ctx context.Context, row workspace.Workspace, since time
 	if judge.AsksBucket(row) {
 		current, asked = t.answer(ctx, sight{id: row.ID}, q, since, waits)
 	}
+	if busy && current == judge.ArchivePresent {
+		// The executor may do away with what speaks for an operation that is
+		// complete while this was on its way: that is asked at its end.
+		current = judge.ArchiveUnknown
+	}
 	if judge.AsksEarlier(row) {
 		from := row.RecoverFrom
 		q.key, q.digest, q.size = from.Key, from.Digest, from.Size
