@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"codehub/internal/e2e/proc"
 )
 
 // bucketProxy stands between the server and its S3 bucket and has single
@@ -63,7 +65,11 @@ func newBucketProxy(tb testing.TB, b *bucket) *bucketProxy {
 		FlushInterval: -1,
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
-	p.listen("127.0.0.1:0")
+	address, err := proc.FreeAddress() // it has to be free when the bucket is back
+	if err != nil {
+		tb.Fatal(err)
+	}
+	p.listen(address)
 	tb.Cleanup(p.away)
 	return p
 }

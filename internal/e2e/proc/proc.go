@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -53,18 +54,31 @@ func New(opts Options) (*Server, error) {
 		return nil, fmt.Errorf("codehub binary: %w (make build makes it)", err)
 	}
 	if opts.Listen == "" {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+		var err error
+		if opts.Listen, err = FreeAddress(); err != nil {
 			return nil, err
 		}
-		opts.Listen = l.Addr().String()
-		l.Close()
 	}
 	_, port, err := net.SplitHostPort(opts.Listen)
 	if err != nil {
 		return nil, err
 	}
 	return &Server{opts: opts, URL: "http://localhost:" + port, log: &tail{}}, nil
+}
+
+// FreeAddress is one of the loopback that nothing listens on. Unlike those that
+// the kernel gives out it stays free while nobody does: no connection that
+// somebody makes begins there.
+func FreeAddress() (string, error) {
+	const first, last = 20000, 32767
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+rand.IntN(last-first+1)))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String(), nil
+		}
+	}
+	return "", fmt.Errorf("no port from %d to %d is free", first, last)
 }
 
 // Start starts the process and waits until /readyz says that it serves.
