@@ -40,7 +40,7 @@ func TestCapabilities(t *testing.T) {
 		}
 		return r
 	}
-	run(archiveSpec(), Dirs{Home: home, Object: object}, "+dac_read_search,+fowner,+dac_override,+chown")
+	run(archiveSpec(), Dirs{Home: home, Object: object}, "+fowner,+dac_override,+chown")
 	if diff := archivetest.Diff(before, archivetest.Snapshot(t, home)); diff != "" {
 		t.Errorf("packing left traces in the home:\n%s", diff)
 	}
@@ -52,7 +52,7 @@ func TestCapabilities(t *testing.T) {
 		}
 	}
 	archivetest.Corpus(t, restored)
-	run(restoreSpec(readMeta(t, object)), Dirs{Home: restored, Object: object}, "+chown,+dac_override,+fowner,+fsetid,+setfcap,+dac_read_search")
+	run(restoreSpec(readMeta(t, object)), Dirs{Home: restored, Object: object}, "+chown,+dac_override,+fowner,+fsetid,+setfcap")
 	if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
 		t.Errorf("the home came back different:\n%s", diff)
 	}

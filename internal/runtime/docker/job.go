@@ -221,16 +221,16 @@ func (r *Runtime) jobOptions(spec runtime.JobSpec, name, image string) client.Co
 	}
 }
 
-// jobCaps: a job reads and writes what belongs to any user, and no more.
+// jobCaps: a job reads and writes what belongs to any user, in what is mounted
+// for it, and no more. DAC_READ_SEARCH would do for reading, and open any file of
+// the disk that a volume is on, by its handle.
 func jobCaps(spec runtime.JobSpec) []string {
 	if spec.Kind == runtime.JobRestore {
-		return []string{"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "SETFCAP"}
+		return []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"}
 	}
-	caps := []string{"DAC_READ_SEARCH", "FOWNER"}
+	caps := []string{"DAC_OVERRIDE", "FOWNER"}
 	if spec.ObjectDir != "" { // the folder is the server's user's
-		caps = append(caps, "CHOWN", "DAC_OVERRIDE")
-	} else if spec.BucketDir != "" { // and so is the socket
-		caps = append(caps, "DAC_OVERRIDE")
+		caps = append(caps, "CHOWN")
 	}
 	return caps
 }

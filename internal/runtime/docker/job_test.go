@@ -39,11 +39,11 @@ func TestJobHardening(t *testing.T) {
 		caps   []string
 		mounts map[string]bool // → read-write
 	}{
-		{runtime.JobArchive, true, false, []string{"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER"},
+		{runtime.JobArchive, true, false, []string{"CHOWN", "DAC_OVERRIDE", "FOWNER"},
 			map[string]bool{runtime.JobHomeDir: false, runtime.JobObjectDir: true}},
-		{runtime.JobArchive, false, true, []string{"DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER"},
+		{runtime.JobArchive, false, true, []string{"DAC_OVERRIDE", "FOWNER"},
 			map[string]bool{runtime.JobHomeDir: false, runtime.JobBucketDir: false}},
-		{runtime.JobRestore, true, true, []string{"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "SETFCAP"},
+		{runtime.JobRestore, true, true, []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"},
 			map[string]bool{runtime.JobHomeDir: true, runtime.JobObjectDir: false, runtime.JobBucketDir: false}},
 	}
 	for _, tc := range cases {
