@@ -2,6 +2,7 @@ package reconcile_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -54,6 +55,34 @@ func TestArchiveAndRestore(t *testing.T) {
 	list, err := w.db.Archives(t.Context(), w.owner, id)
 	if err != nil || len(list) != 2 || list[0].Key != after.ArchiveKey || list[1].Key != before.ArchiveKey {
 		t.Errorf("generations: %+v, %v", list, err)
+	}
+}
+
+// A restored home is settled before anything is started on it: until then a
+// call that comes too late may still restore something else into it.
+func TestRestoredHomesAreSettledFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	var restored, failed, settled atomic.Bool
+	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
+		switch {
+		case op == "MarkRestored":
+			restored.Store(true)
+		case op == "SettleVolume" && restored.Load() && failed.CompareAndSwap(false, true):
+			return errors.New("not now")
+		case op == "SettleVolume" && restored.Load():
+			settled.Store(true)
+		case op == "StartContainer" && restored.Load() && !settled.Load():
+			t.Error("started on a home that is not settled")
+		}
+		return nil
+	})
+	w.lead()
+	id := w.filled("one", "work")
+	w.archived(id)
+	w.opened(id, "work")
+	if !settled.Load() {
+		t.Error("never settled")
 	}
 }
 

@@ -72,6 +72,11 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 			return fmt.Errorf("remove the earlier container: %w", err)
 		}
 	}
+	if row.Home.Marker != "" {
+		if err := t.settleNow(ctx, row.ID, row.Home.Claim); err != nil {
+			return err
+		}
+	}
 	secret, err := newSecret()
 	if err != nil {
 		return err

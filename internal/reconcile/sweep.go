@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"codehub/internal/runtime"
@@ -54,9 +55,7 @@ func (t *term) sweep(ctx context.Context, rows []workspace.Workspace, seen obser
 // settle makes sure that a live home is never wiped or removed by a call that
 // comes too late, once in a term: it may be repeated, and need not be.
 func (t *term) settle(ctx context.Context, id workspace.ID, claim string) {
-	t.mu.Lock()
-	s := t.settled[id]
-	t.mu.Unlock()
+	s := t.settlementOf(id)
 	if s.claim == claim && (s.done || time.Now().Before(s.again)) {
 		return
 	}
@@ -72,6 +71,28 @@ func (t *term) settle(ctx context.Context, id workspace.ID, claim string) {
 		t.settled[id] = s
 		return false
 	})
+}
+
+// settleNow does the same at once, for a home that was restored and is about
+// to be started on: a late call that was to restore something else into it
+// cannot be told from a present one until it is settled.
+func (t *term) settleNow(ctx context.Context, id workspace.ID, claim string) error {
+	if s := t.settlementOf(id); s.claim == claim && s.done {
+		return nil
+	}
+	if err := t.cfg.Runtime.SettleVolume(ctx, id, claim); err != nil {
+		return fmt.Errorf("settle the restored home: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.settled[id] = settlement{claim: claim, done: true}
+	return nil
+}
+
+func (t *term) settlementOf(id workspace.ID) settlement {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.settled[id]
 }
 
 // tidy removes containers and storage jobs whose workspace the database does not have: one that
