@@ -29,7 +29,8 @@ func ReadAttributes(dir string) (*Attributes, error) {
 	return a, nil
 }
 
-// Apply gives them to a folder in place of its own, and syncs it.
+// Apply gives them to a folder in place of its own, and syncs it: to a home whose
+// content was unpacked beside and then moved to where it is mounted.
 func (a *Attributes) Apply(dir string) error {
 	var o opener
 	fd, err := o.open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
@@ -53,15 +54,4 @@ func (a *Attributes) Apply(dir string) error {
 		return fmt.Errorf("sync %s: %w", dir, err)
 	}
 	return nil
-}
-
-// CopyAttributes gives a folder the owner, mode, attributes and times of
-// another: for a home that was unpacked beside and whose content was then moved
-// to where the home is mounted. What the folder carried before is replaced.
-func CopyAttributes(from, to string) error {
-	a, err := ReadAttributes(from)
-	if err != nil {
-		return err
-	}
-	return a.Apply(to)
 }

@@ -10,7 +10,7 @@ import (
 	"codehub/internal/archive/archivetest"
 )
 
-func TestCopyAttributes(t *testing.T) {
+func TestAttributesOfAnotherFolder(t *testing.T) {
 	t.Parallel()
 	from, to := t.TempDir(), t.TempDir()
 	check(t, unix.Chmod(from, 0o3751))
@@ -22,7 +22,9 @@ func TestCopyAttributes(t *testing.T) {
 	check(t, unix.Setxattr(from, "system.posix_acl_default", archivetest.ACL(7, 5, 0, 4321), 0))
 	check(t, unix.Setxattr(to, "user.old", []byte("x"), 0))
 	check(t, unix.UtimesNanoAt(unix.AT_FDCWD, from, []unix.Timespec{{Sec: 5, Nsec: 6}, {Sec: 7, Nsec: 8}}, 0))
-	check(t, CopyAttributes(from, to))
+	a, err := ReadAttributes(from)
+	check(t, err)
+	check(t, a.Apply(to))
 	if diff := cmp.Diff(archivetest.Snapshot(t, from), archivetest.Snapshot(t, to)); diff != "" {
 		t.Errorf("-from +to:\n%s", diff)
 	}
