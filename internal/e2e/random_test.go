@@ -40,7 +40,7 @@ func TestRandomLives(t *testing.T) {
 		t.Run(v.storage+" "+v.store, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, v.storage, v.store, rand.New(rand.NewPCG(seed, uint64(len(v.store)))))
-			w.abreast(8, func(_ int, on *server) {
+			w.abreast(12, func(_ int, on *server) {
 				for !t.Failed() {
 					n := next.Add(1)
 					if n > int64(lives) {
@@ -108,7 +108,7 @@ func (w *world) trouble(rng *rand.Rand) {
 		select {
 		case <-w.stop:
 			return
-		case <-time.After(time.Duration(1000+rng.IntN(5000)) * time.Millisecond):
+		case <-time.After(time.Duration(2000+rng.IntN(10000)) * time.Millisecond):
 		}
 		if w.proxy != nil && rng.IntN(4) == 0 {
 			w.outages.Add(1)
@@ -180,7 +180,7 @@ func (w *world) live(on *server, n int64, rng *rand.Rand) {
 	w.mu.Lock()
 	w.lives[l] = true
 	w.mu.Unlock()
-	for range 3 + rng.IntN(5) {
+	for range 2 + rng.IntN(4) {
 		l.step()
 		if on.Failed() {
 			return
@@ -272,7 +272,7 @@ func (l *life) wish(desired string) {
 
 func (l *life) arrive(desired string) {
 	l.on.Helper()
-	w := l.on.await(l.id, "where it is wanted: "+desired, func(w api.Workspace) bool {
+	w := l.on.within(5*time.Minute).await(l.id, "where it is wanted: "+desired, func(w api.Workspace) bool {
 		if w.Phase == "ERROR" {
 			l.on.Fatalf("in ERROR: %s: %s", str(w.ErrorReason), str(w.ErrorMessage))
 		}

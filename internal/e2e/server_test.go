@@ -31,6 +31,15 @@ type server struct {
 	token  string
 	home   string // its data folder
 	docker *client.Client
+
+	patience time.Duration // how long await waits; 0: two minutes
+}
+
+// within is the server with another patience.
+func (s *server) within(patience time.Duration) *server {
+	other := *s
+	other.patience = patience
+	return &other
 }
 
 func start(t *testing.T, settings ...string) *server {
@@ -162,7 +171,11 @@ func (s *server) create(in api.CreateWorkspace) string {
 // await polls the API, as over kills of the server no stream lasts.
 func (s *server) await(id, what string, ok func(api.Workspace) bool) api.Workspace {
 	s.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
+	patience := s.patience
+	if patience == 0 {
+		patience = 2 * time.Minute
+	}
+	deadline := time.Now().Add(patience)
 	var last api.Workspace
 	var err error
 	for time.Now().Before(deadline) {
