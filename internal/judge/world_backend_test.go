@@ -98,11 +98,13 @@ func (w *world) jobsOfOthers(claim string) []string {
 }
 
 // wipe empties a volume that is about to be filled: never one that codehub did
-// not make, and never a home that is live or being removed (design §2). A job
-// of before the deletion may still write to what goes anyway.
+// not make, and never a home that is live (design §2). A job of before, be it
+// of a restore that was called off, may still write to what goes anyway and is
+// in the bucket.
 func (w *world) wipe(v *volume, who string) {
 	h := w.row.Home
-	if v.claim == stranger || v.claim == h.Claim && h.State != workspace.HomeFilling && w.row.DeletedAt == nil {
+	goes := h.State == workspace.HomeRemoving && (w.home.gone || w.copyExists())
+	if v.claim == stranger || v.claim == h.Claim && h.State != workspace.HomeFilling && !goes && w.row.DeletedAt == nil {
 		w.failf("%s wipes a volume of claim %s", who, v.claim)
 	}
 	v.content, v.complete, v.marker, v.seeded = 0, false, "", false
