@@ -21,7 +21,7 @@ func openBucket(cfg config.Config, installation string, log *slog.Logger) (*buck
 	if err != nil {
 		return nil, &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "give one like file:///srv/archives or s3://bucket/prefix"}
 	}
-	c := bucket.Config{Store: store, Installation: installation, Version: version, Log: log}
+	c := bucket.Config{Store: store, Installation: installation, Version: version, MinFree: cfg.MinFreeShare, Log: log}
 	if cfg.Archives.Scheme == "file" {
 		c.Folder = filepath.Clean(cfg.Archives.Path)
 		c.HostFolder, err = bucket.HostPath(c.Folder, cfg.DataDir, cfg.HostDataDir)

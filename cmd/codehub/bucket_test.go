@@ -4,10 +4,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/uuid"
+
+	"codehub/internal/config"
 )
+
+// What is kept free of a disk is kept by storage jobs, too.
+func TestBucketKeepsTheReserve(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	at := &url.URL{Scheme: "file", Path: dir}
+	b, err := openBucket(config.Config{Archives: at, ArchiveURL: at.String(), DataDir: dir, MinFreeShare: 0.07}, uuid.NewString(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.MinFree != 0.07 {
+		t.Errorf("%g", b.MinFree)
+	}
+}
 
 // A bucket that hangs does not keep the server from starting, and one that
 // gives up in time says why itself.

@@ -27,9 +27,9 @@ type Config struct {
 	// HostSocketDir the same as the container engine does. Only for S3.
 	SocketDir, HostSocketDir string
 
-	// MaxBytes and MaxEntries bound what a restore unpacks, whatever a .meta
-	// says; 0: no bound.
-	MaxBytes, MaxEntries int64
+	// MinFree is the share of a disk, such as 0.05, that storage jobs leave
+	// free (see storagejob.Spec); 0: none.
+	MinFree float64
 
 	Log *slog.Logger // nil: none
 }

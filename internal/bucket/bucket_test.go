@@ -305,6 +305,19 @@ func TestOpenAtOffset(t *testing.T) {
 	})
 }
 
+// Jobs are told what to leave free of a disk.
+func TestJobsKeepTheReserve(t *testing.T) {
+	onBoth(t, func(t *testing.T, f *fixture) {
+		row := f.archived(t, homeOf(t, 1000))
+		f.MinFree = 0.07
+		for _, spec := range []runtime.JobSpec{f.archiveJob(t, newRow()), f.restoreJob(t, row)} {
+			if !strings.Contains(string(spec.Input), `"min_free":0.07`) {
+				t.Errorf("it is told %.1000s", spec.Input)
+			}
+		}
+	})
+}
+
 // A row that names what is not this installation's gets no job for it.
 func TestJobsOfOthers(t *testing.T) {
 	onBoth(t, func(t *testing.T, f *fixture) {

@@ -36,7 +36,7 @@ func (b *Bucket) ArchiveJob(ctx context.Context, row workspace.Workspace, owner 
 	if err := b.right(ctx); err != nil {
 		return err
 	}
-	orders := storagejob.Spec{Kind: string(runtime.JobArchive), Claim: row.OpID, Meta: b.newMeta(row, owner)}
+	orders := storagejob.Spec{Kind: string(runtime.JobArchive), Claim: row.OpID, Meta: b.newMeta(row, owner), MinFree: b.MinFree}
 	if b.presigner == nil {
 		if err := b.Store.(folderStore).MakeFolder(ctx, key); err != nil {
 			return err
@@ -66,10 +66,7 @@ func (b *Bucket) RestoreJob(ctx context.Context, row workspace.Workspace, meta *
 	if err := describes(meta, row); err != nil {
 		return err
 	}
-	orders := storagejob.Spec{
-		Kind: string(runtime.JobRestore), Claim: row.OpID, Meta: *meta,
-		MaxBytes: b.MaxBytes, MaxEntries: b.MaxEntries,
-	}
+	orders := storagejob.Spec{Kind: string(runtime.JobRestore), Claim: row.OpID, Meta: *meta, MinFree: b.MinFree}
 	if b.presigner == nil {
 		spec.ObjectDir = b.hostFolderOf(row.ArchiveKey)
 		return give(spec, orders)

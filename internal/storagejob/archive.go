@@ -53,7 +53,7 @@ func (j *job) destination(ctx context.Context) (put func(context.Context, io.Rea
 	if err := folder.Delete(ctx, archive.MetaKey(ObjectName)); err != nil {
 		return nil, nil, wrap("store the archive", err)
 	}
-	put = func(ctx context.Context, r io.Reader) (int64, error) { return folder.Put(ctx, ObjectName, r) }
+	put = func(ctx context.Context, r io.Reader) (int64, error) { return j.intoFolder(ctx, folder, ObjectName, r) }
 	putMeta = func(ctx context.Context, b []byte) error {
 		_, err := folder.Put(ctx, archive.MetaKey(ObjectName), bytes.NewReader(b))
 		return err

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -170,12 +171,6 @@ func TestErrorKinds(t *testing.T) {
 	t.Run("more than expected", func(t *testing.T) {
 		restore(t, object, func(s *Spec) { s.Meta.Bytes-- }, Corrupted, true)
 	})
-	t.Run("more bytes than allowed", func(t *testing.T) {
-		restore(t, object, func(s *Spec) { s.MaxBytes = 1000 }, Corrupted, true)
-	})
-	t.Run("more entries than allowed", func(t *testing.T) {
-		restore(t, object, func(s *Spec) { s.MaxEntries = 10 }, Corrupted, true)
-	})
 	t.Run("no room", func(t *testing.T) {
 		restore(t, object, func(s *Spec) { s.Meta.Bytes = 1 << 60 }, DiskFull, true)
 	})
@@ -327,5 +322,99 @@ func TestFullDisk(t *testing.T) {
 		}
 		check(t, syscall.Mount("none", disk, "tmpfs", syscall.MS_REMOUNT, "size=64m,nr_inodes=1000"))
 		succeed(t, spec, Dirs{Home: restored, Object: object})
+	})
+}
+
+// What a job writes leaves of a disk what nobody may take, and is told as what
+// it is; whatever fits above that is written.
+func TestReserve(t *testing.T) {
+	t.Parallel()
+	inMountNamespace(t, func(t *testing.T) {
+		home, object, disk := smallHome(t), t.TempDir(), t.TempDir()
+		check(t, os.WriteFile(filepath.Join(home, "large"), randomBytes(12<<20), 0o600))
+		for i := range 200 { // the first progress comes early
+			check(t, os.WriteFile(filepath.Join(home, fmt.Sprint("small-", i)), nil, 0o600))
+		}
+		succeed(t, archiveSpec(), Dirs{Home: home, Object: object})
+		check(t, syscall.Mount("none", disk, "tmpfs", 0, "size=64m"))
+		t.Cleanup(func() { check(t, syscall.Unmount(disk, syscall.MNT_DETACH)) })
+		free := func() int64 {
+			var st unix.Statfs_t
+			check(t, unix.Statfs(disk, &st))
+			return int64(st.Bavail) * st.Bsize
+		}
+		put, restored, filler := filepath.Join(disk, "object"), filepath.Join(disk, "home"), filepath.Join(disk, "filler")
+		check(t, os.Mkdir(put, 0o700))
+		check(t, os.Mkdir(restored, 0o700))
+
+		least := int64(64 << 20)
+		watched := func(spec Spec, dirs Dirs, at string, then func()) report {
+			stop, stopped := make(chan struct{}), make(chan struct{})
+			least = 64 << 20
+			go func() {
+				defer close(stopped)
+				for {
+					least = min(least, free())
+					select {
+					case <-stop:
+						return
+					case <-time.After(time.Millisecond):
+					}
+				}
+			}()
+			r := doJob(t.Context(), t, spec, dirs, func(j *job) {
+				j.stage = func(s string) {
+					if s == at {
+						then()
+					}
+				}
+			})
+			close(stop)
+			<-stopped
+			return r
+		}
+		keeping := func(spec Spec, share float64) Spec { spec.MinFree = share; return spec }
+		full := func(r report, kind ErrorKind, words, left string, reserve int64) {
+			t.Helper()
+			r.wantError(t, kind)
+			if e := r.result.Error; e != nil && !strings.Contains(e.Message, words) {
+				t.Errorf("it says %q", e.Message)
+			}
+			if names := namesIn(t, left); len(names) > 0 {
+				t.Errorf("%s holds %q", left, names)
+			}
+			if least < reserve {
+				t.Errorf("%d bytes were free at one time, and %d have to be", least, reserve)
+			}
+		}
+		none := func() {}
+
+		// 12 MiB into 64 MiB of which 90 % stay free, give or take what is
+		// written between two looks.
+		packing := Dirs{Home: home, Object: put}
+		full(watched(keeping(archiveSpec(), 0.9), packing, "", none), Unavailable, "the disk of the archives is full", put, 56<<20)
+		if exists(t, filepath.Join(put, archive.MetaKey(ObjectName))) {
+			t.Error("there is a .meta")
+		}
+		restore := restoreSpec(readMeta(t, object))
+		unpacking := Dirs{Home: restored, Object: object}
+		full(watched(keeping(restore, 0.9), unpacking, "", none), DiskFull, "90.0 % stay free", restored, 63<<20)
+
+		// There is room until somebody else takes it.
+		fill := func() { check(t, os.WriteFile(filler, make([]byte, 40<<20), 0o600)) }
+		full(watched(keeping(restore, 0.5), unpacking, "unpack", fill), DiskFull, "has filled up meanwhile", restored, 10<<20)
+		if !exists(t, filler) {
+			t.Error("nothing was filled")
+		}
+
+		// 24 MiB are left now, of which some 4 are kept: it fits.
+		succeed(t, keeping(archiveSpec(), 0.06), packing)
+		check(t, os.RemoveAll(put))
+		check(t, os.Mkdir(put, 0o700))
+		succeed(t, keeping(restore, 0.06), unpacking)
+
+		// Less is left than has to be, and nothing is written at all.
+		before := free()
+		full(watched(keeping(archiveSpec(), 0.5), packing, "", none), Unavailable, "the disk of the archives is full", put, before-1<<16)
 	})
 }

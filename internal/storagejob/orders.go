@@ -81,8 +81,8 @@ func (s *Spec) validate() error {
 	if s.Claim == "" {
 		return errors.New("claim is missing")
 	}
-	if s.MaxBytes < 0 || s.MaxEntries < 0 {
-		return errors.New("a limit is negative")
+	if s.MinFree < 0 || s.MinFree >= 1 {
+		return fmt.Errorf("min_free is %g, which is no share of a disk", s.MinFree)
 	}
 	meta := s.Meta
 	switch s.Kind {

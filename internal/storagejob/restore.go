@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -46,10 +45,13 @@ func (j *job) fill(ctx context.Context, r io.Reader) (archive.Stats, error) {
 		return archive.Stats{}, wrap("make a folder to unpack into", err)
 	}
 	j.stage("unpack")
-	stats, err := archive.Unpack(ctx, r, staging, archive.UnpackOptions{
-		Expect: &j.spec.Meta, MaxBytes: j.spec.MaxBytes, MaxEntries: j.spec.MaxEntries, Progress: j.report.progress,
-	})
+	unpacking, progress, end := j.sparingly(ctx)
+	defer end()
+	stats, err := archive.Unpack(unpacking, r, staging, archive.UnpackOptions{Expect: &j.spec.Meta, Progress: progress})
 	if err != nil {
+		if unpacking.Err() != nil && ctx.Err() == nil {
+			err = context.Cause(unpacking)
+		}
 		return archive.Stats{}, wrap("unpack the archive", err)
 	}
 	j.stage("move")
@@ -62,18 +64,6 @@ func (j *job) fill(ctx context.Context, r io.Reader) (archive.Stats, error) {
 	}
 	j.stage("done")
 	return stats, nil
-}
-
-// room refuses at once what cannot fit: a disk that is full harms others.
-func (j *job) room() error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(j.Home, &st); err != nil {
-		return wrap("ask how much room there is", err)
-	}
-	if free := int64(st.Bavail) * st.Bsize; free < j.spec.Meta.Bytes {
-		return fmt.Errorf("the home takes %d bytes and %d are free: %w", j.spec.Meta.Bytes, free, unix.ENOSPC)
-	}
-	return nil
 }
 
 func (j *job) makeStaging() (string, error) {

@@ -35,8 +35,10 @@ type Spec struct {
 	// is in the folder that is mounted.
 	Signed *Signed `json:"signed,omitempty"`
 
-	MaxBytes   int64 `json:"max_bytes,omitempty"`   // of a home that is unpacked; 0: what Meta says
-	MaxEntries int64 `json:"max_entries,omitempty"` // likewise
+	// MinFree is the share of a disk, such as 0.05, that the job leaves free:
+	// a restore of that of the home, an archive of that of its folder, if it
+	// goes into one. 0: none.
+	MinFree float64 `json:"min_free,omitempty"`
 }
 
 // Signed are the URLs of the one archive, each good for one thing.

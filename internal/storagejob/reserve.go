@@ -1,0 +1,107 @@
+package storagejob
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/sys/unix"
+
+	"codehub/internal/archive"
+)
+
+// headroom is how many bytes may still be written to the disk that dir is on
+// before less than the least share of it is free; negative: it is less by now.
+func headroom(dir string, least float64) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, wrap("ask how much room there is", err)
+	}
+	block := int64(st.Frsize)
+	return int64(st.Bavail)*block - int64(least*float64(st.Blocks)*float64(block)), nil
+}
+
+// room refuses at once what cannot fit: a disk that is full harms others.
+func (j *job) room() error {
+	left, err := headroom(j.Home, j.spec.MinFree)
+	if err != nil {
+		return err
+	}
+	if left < j.spec.Meta.Bytes {
+		return fmt.Errorf("the home takes %d bytes and %d may be taken of its disk%s: %w", j.spec.Meta.Bytes, max(0, left), j.sparing(), unix.ENOSPC)
+	}
+	return nil
+}
+
+// sparing says what is kept free, as the end of half a sentence.
+func (j *job) sparing() string {
+	if j.spec.MinFree <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(", of which %.1f %% stay free", 100*j.spec.MinFree)
+}
+
+// sparingly returns a context that ends as soon as a home that is unpacked
+// leaves less of its disk free than it must, and what is to be told of how far
+// it is. Others fill the disk, too, and a home takes more than what is in it.
+func (j *job) sparingly(ctx context.Context) (context.Context, archive.Progress, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	progress := func(bytes, entries int64) {
+		j.report.progress(bytes, entries)
+		if j.spec.MinFree <= 0 || bytes >= j.spec.Meta.Bytes && entries >= j.spec.Meta.Entries {
+			return // nothing more is written
+		}
+		left, err := headroom(j.Home, j.spec.MinFree)
+		if err == nil && left < 0 {
+			err = fmt.Errorf("its disk has filled up meanwhile%s: %w", j.sparing(), unix.ENOSPC)
+		}
+		if err != nil {
+			cancel(err)
+		}
+	}
+	return ctx, progress, func() { cancel(nil) }
+}
+
+const (
+	// askEvery is how much of an archive is written at most before its disk is
+	// looked at again, and askLeast how much at least, however little is left.
+	askEvery = 64 << 20
+	askLeast = 1 << 20
+)
+
+// frugal reads what is written to a disk, and fails as a bucket that is not
+// there as soon as too little of it is left.
+type frugal struct {
+	io.Reader
+	left  func() (int64, error) // see headroom
+	until int64                 // may be read before it is asked again
+}
+
+func (f *frugal) Read(p []byte) (int, error) {
+	if f.until <= 0 {
+		left, err := f.left()
+		if err == nil && left <= 0 {
+			err = errors.New("the disk of the archives is full")
+		}
+		if err != nil {
+			return 0, fmt.Errorf("%w: %w", archive.ErrUnavailable, err)
+		}
+		f.until = min(max(left/2, askLeast), askEvery)
+	}
+	n, err := f.Reader.Read(p[:min(int64(len(p)), f.until)])
+	f.until -= int64(n)
+	return n, err
+}
+
+// intoFolder says of a folder's disk that is full that this is what it is.
+func (j *job) intoFolder(ctx context.Context, folder *archive.Folder, key string, r io.Reader) (int64, error) {
+	if j.spec.MinFree > 0 {
+		r = &frugal{Reader: r, left: func() (int64, error) { return headroom(j.Object, j.spec.MinFree) }}
+	}
+	n, err := folder.Put(ctx, key, r)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		err = fmt.Errorf("the disk of the archives is full: %w", err)
+	}
+	return n, err
+}
