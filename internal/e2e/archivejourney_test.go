@@ -40,15 +40,15 @@ func TestArchiveJourney(t *testing.T) {
 	// The bucket is made to wait where the upload ends, and where the download
 	// is half way: that is when a person looks.
 	p.set(func(of string, _ int, r *http.Request) fault {
-		if of == id && (r.Method == http.MethodPost || r.Method == http.MethodGet && s.jobRuns("restore", id)) {
+		if of == id && (r.URL.Query().Has("uploadId") && r.Method == http.MethodPost || r.Method == http.MethodGet && s.jobRuns("restore", id)) {
 			return hang
 		}
 		return pass
 	})
 	b.do("go back to the list", chromedp.Navigate(s.URL+"/"), until(card("RUNNING", "NONE")))
-	b.do("archive it", chromedp.Click("#menu-"+id+" summary"), chromedp.WaitVisible("#"+cssID(id+"-archive")))
+	b.do("ask for the archive", chromedp.Click("#menu-"+id+" summary"), chromedp.Click("#"+cssID(id+"-archive")), chromedp.WaitVisible("dialog[open] #dialog-form"))
 	b.shot("archive")
-	b.do("archive it", chromedp.Click("#"+cssID(id+"-archive")))
+	b.do("confirm", chromedp.Click("#dialog-form button[type=submit]"))
 	b.do("see how far it is", until(card("STANDBY", "ARCHIVING")),
 		until(fmt.Sprintf(`document.querySelector('#ws-%s progress') !== null && /[1-9]/.test(document.querySelector('#ws-%s .progress-text')?.innerText ?? '')`, id, id)))
 	b.shot("archiving")

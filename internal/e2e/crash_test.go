@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
 	"codehub/api"
@@ -198,18 +199,24 @@ func (s *server) loseVolume(id, storage string) {
 		return
 	}
 	volume := "ws-" + id + "-home"
-	holders, err := s.docker.ContainerList(s.Context(), client.ContainerListOptions{
-		All: true, Filters: client.Filters{}.Add("volume", volume),
-	})
-	if err != nil {
-		s.Fatal(err)
-	}
-	for _, c := range holders.Items {
-		if _, err := s.docker.ContainerRemove(s.Context(), c.ID, client.ContainerRemoveOptions{}); err != nil {
+	for deadline := time.Now().Add(time.Minute); ; {
+		holders, err := s.docker.ContainerList(s.Context(), client.ContainerListOptions{
+			All: true, Filters: client.Filters{}.Add("volume", volume),
+		})
+		if err != nil {
 			s.Fatal(err)
 		}
-	}
-	if _, err := s.docker.VolumeRemove(s.Context(), volume, client.VolumeRemoveOptions{}); err != nil {
-		s.Fatal(err)
+		for _, c := range holders.Items {
+			if _, err := s.docker.ContainerRemove(s.Context(), c.ID, client.ContainerRemoveOptions{}); err != nil {
+				s.Fatal(err)
+			}
+		}
+		_, err = s.docker.VolumeRemove(s.Context(), volume, client.VolumeRemoveOptions{})
+		switch {
+		case err == nil:
+			return
+		case !errdefs.IsConflict(err) || time.Now().After(deadline): // the server has it held again
+			s.Fatal(err)
+		}
 	}
 }
