@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"codehub/internal/postgres"
 	"codehub/internal/reconcile"
+	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
@@ -325,6 +327,44 @@ func TestVolumeIsSettledInTheEnd(t *testing.T) {
 	id := w.create("one", workspace.DesiredStandby)
 	w.awaitPhase(id, workspace.PhaseStandby)
 	w.awaitCalls("SettleVolume", 2)
+}
+
+// What holds a home is made again when somebody has removed it, in the same
+// term; and a home that is held is left alone.
+func TestVolumeIsSettledAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.lead()
+	id := w.create("one", workspace.DesiredStandby)
+	w.awaitPhase(id, workspace.PhaseStandby)
+	for range 3 {
+		w.awaitHeld(id)
+		before := w.fake.Calls("SettleVolume")
+		w.awaitCalls("Volumes", w.fake.Calls("Volumes")+10)
+		// One more is made if a look was older than the settling.
+		if n := w.fake.Calls("SettleVolume"); n > before+1 {
+			t.Errorf("a home that is held was settled %d times more", n-before)
+		}
+		w.fake.Prune(id)
+	}
+}
+
+func (w *world) awaitHeld(id workspace.ID) {
+	w.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		list, err := w.fake.Volumes(w.Context())
+		if err != nil {
+			w.Fatal(err)
+		}
+		if slices.ContainsFunc(list, func(v runtime.Volume) bool { return v.Workspace == id && v.Held }) {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.Fatalf("never held: %+v", list)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
 }
 
 // What tidies up never asks a backend for everybody at once.

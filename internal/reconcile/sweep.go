@@ -13,7 +13,7 @@ import (
 type settlement struct {
 	claim string
 	done  bool
-	again time.Time // not before, after a failure
+	again time.Time // not before
 }
 
 // stray is something in the backend that belongs to no workspace.
@@ -43,7 +43,7 @@ func (t *term) sweep(ctx context.Context, rows []workspace.Workspace, seen obser
 			})
 		}
 		if v != nil && row.Home.State == workspace.HomeLive && row.Home.Claim == v.Claim {
-			t.settle(ctx, row.ID, v.Claim)
+			t.settle(ctx, row.ID, v.Claim, v.Held)
 		}
 	}
 	t.tidy(ctx, rows, seen)
@@ -53,22 +53,16 @@ func (t *term) sweep(ctx context.Context, rows []workspace.Workspace, seen obser
 }
 
 // settle makes sure that a live home is never wiped or removed by a call that
-// comes too late, once in a term: it may be repeated, and need not be.
-func (t *term) settle(ctx context.Context, id workspace.ID, claim string) {
-	s := t.settlementOf(id)
-	if s.claim == claim && (s.done || time.Now().Before(s.again)) {
+// comes too late, or by people who tidy up: once in a term, and again whenever
+// what holds it has gone.
+func (t *term) settle(ctx context.Context, id workspace.ID, claim string, held bool) {
+	if s := t.settlementOf(id, claim, held); s.done || time.Now().Before(s.again) {
 		return
 	}
 	t.effect(ctx, "settle/"+string(id), t.hands, func(ctx context.Context) bool {
-		err := t.cfg.Runtime.SettleVolume(ctx, id, claim)
-		s := settlement{claim: claim, done: err == nil}
-		if err != nil {
-			s.again = time.Now().Add(2 * t.cfg.IdleInterval)
+		if err := t.settleVolume(ctx, id, claim); err != nil {
 			t.cfg.Log.Debug("volume not settled yet", "workspace", id, "err", err)
 		}
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.settled[id] = s
 		return false
 	})
 }
@@ -77,22 +71,37 @@ func (t *term) settle(ctx context.Context, id workspace.ID, claim string) {
 // to be started on: a late call that was to restore something else into it
 // cannot be told from a present one until it is settled.
 func (t *term) settleNow(ctx context.Context, id workspace.ID, claim string) error {
-	if s := t.settlementOf(id); s.claim == claim && s.done {
+	if t.settlementOf(id, claim, true).done {
 		return nil
 	}
-	if err := t.cfg.Runtime.SettleVolume(ctx, id, claim); err != nil {
+	if err := t.settleVolume(ctx, id, claim); err != nil {
 		return fmt.Errorf("settle the restored home: %w", err)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.settled[id] = settlement{claim: claim, done: true}
 	return nil
 }
 
-func (t *term) settlementOf(id workspace.ID) settlement {
+func (t *term) settleVolume(ctx context.Context, id workspace.ID, claim string) error {
+	err := t.cfg.Runtime.SettleVolume(ctx, id, claim)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.settled[id]
+	t.settled[id] = settlement{claim: claim, done: err == nil, again: time.Now().Add(2 * t.cfg.IdleInterval)}
+	return err
+}
+
+// settlementOf tells how far the settling of the home is. One that was seen not
+// to be held is not settled, whatever was done before: a start does it anew.
+func (t *term) settlementOf(id workspace.ID, claim string, held bool) settlement {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.settled[id]
+	if s.claim != claim {
+		return settlement{}
+	}
+	if !held && s.done {
+		s.done = false
+		t.settled[id] = s
+	}
+	return s
 }
 
 // tidy removes containers and storage jobs whose workspace the database does not have: one that

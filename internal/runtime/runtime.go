@@ -165,6 +165,9 @@ type Volume struct {
 	Claim     string // claim id of the home it was made for; empty if it carries none
 	Seeded    bool   // the seeding is known to have finished; see SettleVolume
 	Marker    string // archive_key of what was restored into it, if that has finished; then Seeded is false
+	// Held is whether a live home is kept from being removed by whoever tidies up
+	// the backend, or comes too late. If it is not, it is to be settled (again).
+	Held bool
 }
 
 // JobKind is what a storage job does.
@@ -265,6 +268,8 @@ const (
 	StepVerifying = "verifying" // the stored archive is read back
 	StepUnpacking = "unpacking"
 	StepRemoving  = "removing" // the archived home's volume
+
+	StepWaitingBucket = "waiting-bucket" // it has refused the last attempt; the next one comes
 )
 
 var (
@@ -272,6 +277,7 @@ var (
 	ErrNotFound       = errors.New("no such container")
 	ErrConflict       = errors.New("another container has this workspace's name")
 	ErrVolumeMismatch = errors.New("the volume is not the one this home was put in")
+	ErrNoSpace        = errors.New("the container backend has no space left on its disk")
 )
 
 // PullError is an image that is neither there nor to be had. Message is the

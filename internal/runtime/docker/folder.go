@@ -79,7 +79,7 @@ func (r *Runtime) folders() ([]runtime.Volume, error) {
 			if _, said := r.damaged.LoadOrStore(id, true); !said {
 				r.log.Error("a home's description is damaged; the home is left alone", "workspace", id, "err", err)
 			}
-			out = append(out, runtime.Volume{Workspace: id, Storage: workspace.StorageLocalDir})
+			out = append(out, runtime.Volume{Workspace: id, Storage: workspace.StorageLocalDir, Held: true})
 			continue
 		}
 		if err != nil {
@@ -88,7 +88,7 @@ func (r *Runtime) folders() ([]runtime.Volume, error) {
 		if there && side.Installation == r.cfg.Installation {
 			out = append(out, runtime.Volume{
 				Workspace: id, Storage: workspace.StorageLocalDir,
-				Claim: side.Claim, Seeded: side.State == folderSeeded, Marker: side.Marker,
+				Claim: side.Claim, Seeded: side.State == folderSeeded, Marker: side.Marker, Held: true,
 			})
 		}
 	}

@@ -125,6 +125,7 @@ func (h homes) marker(id workspace.ID) (record, bool) {
 
 func (h homes) volume(id workspace.ID) runtime.Volume {
 	v := runtime.Volume{Workspace: id, Storage: workspace.StorageDockerVolume, Claim: h.homes[id]}
+	v.Held = v.Claim != "" && h.holders[id].claim == v.Claim
 	if s := h.settled[id]; s.claim == v.Claim && v.Claim != "" {
 		v.Marker, v.Seeded = s.key, s.key == ""
 		return v

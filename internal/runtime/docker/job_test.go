@@ -325,13 +325,19 @@ func TestHolderThatWasPruned(t *testing.T) {
 	r := newRuntime(t, nil)
 	l := newLate(t, r, workspace.StorageDockerVolume)
 	l.restore("op", "home-1", "key")
+	if v := l.listed(); v.Held {
+		t.Fatalf("volume that only its job holds = %+v", v)
+	}
 	l.settle()
+	if v := l.listed(); !v.Held {
+		t.Fatalf("volume after settling = %+v", v)
+	}
 	users, err := r.users(t.Context(), l.id.VolumeName())
 	l.ok("users", err)
 	for _, u := range users {
 		l.ok("discard", r.discard(t.Context(), u.id))
 	}
-	if v := l.listed(); v.Marker != "key" {
+	if v := l.listed(); v.Marker != "key" || v.Held {
 		t.Fatalf("volume = %+v", v)
 	}
 	_, err = r.StartJob(t.Context(), l.restoring("op-late", "home-1", "key-2", "stale"))
@@ -340,6 +346,9 @@ func TestHolderThatWasPruned(t *testing.T) {
 	}
 	l.ok("CreateVolume", r.CreateVolume(t.Context(), l.volume("home-1"), nil))
 	l.settle()
+	if v := l.listed(); !v.Held {
+		t.Fatalf("volume after it was settled again = %+v", v)
+	}
 	if users, err = r.users(t.Context(), l.id.VolumeName()); err != nil || len(users) != 1 || users[0].role != roleHolder {
 		t.Fatalf("users = %+v, %v", users, err)
 	}

@@ -3,6 +3,8 @@ package docker
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -208,6 +210,49 @@ func TestSweep(t *testing.T) {
 		if err != nil || (len(list.Items) == 1) != (ahead == 0) {
 			t.Errorf("%s later: helpers = %+v, %v", ahead, list.Items, err)
 		}
+	}
+}
+
+// What cannot be removed of one home keeps what is left of others from nothing.
+func TestSweepGoesOn(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	r := newRuntime(t, func(c *Config) { c.Host = e.host })
+	ctx := t.Context()
+	gone := newHome().Workspace
+	if err := r.recordSettled(ctx, gone, "home-1", ""); err != nil {
+		t.Fatal(err)
+	}
+	labels := r.labels(roleRestored, gone, "home-1")
+	if _, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: restoredName(gone, "home-1", "key", "proof"), Labels: labels}); err != nil {
+		t.Fatal(err)
+	}
+	// Settled homes are looked at before markers.
+	refused := func(w http.ResponseWriter, req *http.Request) bool {
+		if req.Method != http.MethodDelete || !strings.HasSuffix(req.URL.Path, settledName(gone)) {
+			return false
+		}
+		answer(http.StatusInternalServerError, "device or resource busy")(w, req)
+		return true
+	}
+	e.fault.Store(&refused)
+	var errs []string
+	for range 2 {
+		errs = append(errs, fmt.Sprint(r.sweep(ctx)))
+	}
+	if errs[0] != "<nil>" || !strings.Contains(errs[1], "busy") {
+		t.Errorf("sweeps: %q", errs)
+	}
+	found, err := r.lookAtHomes(ctx, "")
+	if err != nil || len(found.settled) != 1 || len(found.markers) != 0 {
+		t.Errorf("left: %+v, %v", found, err)
+	}
+	e.fault.Store(nil)
+	if err := r.sweep(ctx); err != nil {
+		t.Error(err)
+	}
+	if found, err = r.lookAtHomes(ctx, ""); err != nil || len(found.settled) != 0 {
+		t.Errorf("left: %+v, %v", found, err)
 	}
 }
 

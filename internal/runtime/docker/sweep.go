@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
@@ -33,7 +34,16 @@ func (r *Runtime) sweepNow(ctx context.Context) {
 	}
 }
 
+// sweep removes all that it can: what one home refuses keeps no other waiting.
 func (r *Runtime) sweep(ctx context.Context) error {
+	errs := []error{r.sweepUnfinished(ctx)}
+	r.removeOldHelpers(ctx, r.helperRef())
+	errs = append(errs, r.sweepTrash(ctx), r.sweepOrphans(ctx))
+	return errors.Join(errs...)
+}
+
+// sweepUnfinished removes helpers that ended and jobs that were never started.
+func (r *Runtime) sweepUnfinished(ctx context.Context) error {
 	helpers, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleHelper)})
 	if err != nil {
 		return failed(ctx, "list helpers", err)
@@ -44,17 +54,30 @@ func (r *Runtime) sweep(ctx context.Context) error {
 	if err != nil {
 		return failed(ctx, "list storage jobs", err)
 	}
+	var errs []error
 	for _, c := range append(helpers.Items, jobs.Items...) {
 		if c.State != container.StateRunning && r.now().Sub(time.Unix(c.Created, 0)) > helperLife {
-			if err := r.discard(ctx, c.ID); err != nil {
-				return err
-			}
+			errs = append(errs, r.discard(ctx, c.ID))
 		}
 	}
-	r.removeOldHelpers(ctx, r.helperRef())
-	if err := r.sweepTrash(ctx); err != nil {
+	return errors.Join(errs...)
+}
+
+// sweepTrash removes what is left of local-dir homes whose removal was cut off.
+func (r *Runtime) sweepTrash(ctx context.Context) error {
+	folders, err := r.folders()
+	if err != nil {
 		return err
 	}
+	var errs []error
+	for _, v := range folders {
+		errs = append(errs, r.emptyTrash(ctx, v.Workspace))
+	}
+	return errors.Join(errs...)
+}
+
+// sweepOrphans removes what holds or proves homes that are gone.
+func (r *Runtime) sweepOrphans(ctx context.Context) error {
 	found, err := r.lookAtHomes(ctx, "")
 	if err != nil {
 		return err
@@ -64,57 +87,32 @@ func (r *Runtime) sweep(ctx context.Context) error {
 		orphans[what] = true
 		return r.orphans[what]
 	}
+	var errs []error
 	for id, seed := range found.seeds {
-		if _, ok := found.homes[id]; ok || !again(seed.container) {
-			continue
-		}
-		if err := r.discard(ctx, seed.container); err != nil {
-			return err
+		if _, ok := found.homes[id]; !ok && again(seed.container) {
+			errs = append(errs, r.discard(ctx, seed.container))
 		}
 	}
 	for id, holder := range found.holders {
 		// One of another claim holds nothing that it was made for; by the id it
 		// is removed, and that alone.
-		if found.homes[id] == holder.claim || !again(holder.container) {
-			continue
-		}
-		if err := r.discard(ctx, holder.container); err != nil {
-			return err
+		if found.homes[id] != holder.claim && again(holder.container) {
+			errs = append(errs, r.discard(ctx, holder.container))
 		}
 	}
 	for id := range found.settled {
 		name := settledName(id)
-		if _, ok := found.homes[id]; ok || !again(name) {
-			continue
-		}
-		if err := r.removeOwned(ctx, name, roleSettled); err != nil {
-			return err
+		if _, ok := found.homes[id]; !ok && again(name) {
+			errs = append(errs, r.removeOwned(ctx, name, roleSettled))
 		}
 	}
 	for id, markers := range found.markers {
 		for _, m := range markers {
-			if found.homes[id] == m.claim || !again(m.name) {
-				continue
-			}
-			if err := r.removeOwned(ctx, m.name, roleRestored); err != nil {
-				return err
+			if found.homes[id] != m.claim && again(m.name) {
+				errs = append(errs, r.removeOwned(ctx, m.name, roleRestored))
 			}
 		}
 	}
 	r.orphans = orphans // Prepare alone sweeps, one at a time
-	return nil
-}
-
-// sweepTrash removes what is left of local-dir homes whose removal was cut off.
-func (r *Runtime) sweepTrash(ctx context.Context) error {
-	folders, err := r.folders()
-	if err != nil {
-		return err
-	}
-	for _, v := range folders {
-		if err := r.emptyTrash(ctx, v.Workspace); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(errs...)
 }

@@ -215,9 +215,17 @@ func (s *suite) wantVolume(claim string, seeded bool) {
 	if !ok {
 		s.Fatal("the volume is not listed")
 	}
-	want := runtime.Volume{Workspace: s.id, Storage: s.Storage, Claim: claim, Seeded: seeded}
+	want := runtime.Volume{Workspace: s.id, Storage: s.Storage, Claim: claim, Seeded: seeded, Held: got.Held} // see wantHeld
 	if diff := cmp.Diff(want, got); diff != "" {
 		s.Fatalf("volume as listed (-want +got):\n%s", diff)
+	}
+}
+
+// wantHeld checks that the home, which was settled, is listed as held.
+func (s *suite) wantHeld() {
+	s.Helper()
+	if v, ok := s.volume(); !ok || !v.Held {
+		s.Fatalf("volume after settling: %+v", v)
 	}
 }
 

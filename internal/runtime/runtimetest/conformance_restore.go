@@ -27,6 +27,7 @@ func restoreTests() map[string]func(*suite) {
 			for range 2 {
 				s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
 				s.wantRestored("key-1")
+				s.wantHeld()
 			}
 			s.ok("MarkRestored again", s.mark("key-1"))
 			s.wantRestored("key-1")

@@ -74,6 +74,7 @@ func volumeTests() map[string]func(*suite) {
 			if v, _ := s.volume(); v.Claim != "home-1" {
 				s.Fatalf("volume after settling: %+v", v)
 			}
+			s.wantHeld()
 			s.wantHome(s.Seed)
 		},
 		"volume/absent is fine to settle and to remove": func(s *suite) {

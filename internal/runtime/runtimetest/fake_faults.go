@@ -173,6 +173,16 @@ func (f *Fake) TakeVolume(id workspace.ID) {
 	f.w.change()
 }
 
+// Prune removes what holds the workspace's home, as people do to tidy up.
+func (f *Fake) Prune(id workspace.ID) {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	if v := f.w.volumes[id]; v != nil {
+		v.Held = false
+	}
+	f.w.change()
+}
+
 // PutForeignVolume makes a volume with the workspace's name that nobody's
 // installation made.
 func (f *Fake) PutForeignVolume(id workspace.ID, files []File) {

@@ -89,7 +89,7 @@ func (f *Fake) SettleVolume(ctx context.Context, id workspace.ID, claim string) 
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	if v := f.w.volumes[id]; f.owns(v, claim) {
-		v.live = true
+		v.live, v.Held = true, true
 		f.w.change()
 	}
 	return nil
