@@ -13,7 +13,7 @@ const (
 	smallFile = 64 << 10
 	// readAhead is how many entries are under way: it bounds the memory, the
 	// open files and the requests that a disk sees at a time.
-	readAhead = 256
+	readAhead = 64
 	readers   = 8
 )
 
