@@ -260,7 +260,7 @@ func TestDeletedAlone(t *testing.T) {
 	w.delete(id)
 	w.pass(grace)
 	c := postgres.NewCollector(w.session)
-	due, err := c.DueDeletions(t.Context(), grace, 10)
+	due, err := c.DueDeletions(t.Context(), grace, nil, 10)
 	check(t, err)
 	if len(due) != 1 || due[0] != id {
 		t.Fatalf("due are %v", due)
@@ -277,7 +277,7 @@ func TestDeletedAlone(t *testing.T) {
 	if r.Released != 1 {
 		t.Errorf("%+v", r)
 	}
-	if due, err = c.DueDeletions(t.Context(), grace, 10); err != nil || len(due) != 0 {
+	if due, err = c.DueDeletions(t.Context(), grace, nil, 10); err != nil || len(due) != 0 {
 		t.Errorf("due are %v, %v", due, err)
 	}
 }

@@ -3,6 +3,7 @@ package gc_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -160,6 +161,43 @@ func TestRunner(t *testing.T) {
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// Deleted workspaces that cannot be let go keep no other one waiting for the
+// next collection of everything.
+func TestStuckDeletions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	stuck := map[string]bool{}
+	for i := range 4 {
+		id := w.workspace(fmt.Sprint("stuck", i))
+		stuck[w.archive(id, "kept")] = true
+		w.delete(id)
+		w.exec(`UPDATE workspaces SET deleted_at = now() - interval '1 hour' WHERE id = $1`, id)
+	}
+	w.store.deleteFails = func(key string) bool { return stuck[key] }
+	w.set.DeleteGrace = 2 * time.Hour
+	w.collect(gc.Options{}) // the database is this bucket's
+	id := w.workspace("newer")
+	w.archive(id, "gone")
+	w.delete(id)
+	w.set.DeleteGrace = time.Millisecond
+
+	runner := gc.NewRunner(gc.RunnerConfig{Config: w.config(), First: time.Hour, Glance: 10 * time.Millisecond, AtOnce: 2})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	session := postgres.NewController(connect(t, w.dsn))
+	go func() { ended <- runner.Run(ctx, session) }()
+	eventually(t, "the newer one is let go", func() bool {
+		return query[bool](w, `SELECT archive_key IS NULL FROM workspaces WHERE id = $1`, id)
+	})
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if s := runner.Status(); s.Removed != 1 || s.Failed != len(stuck) {
+		t.Errorf("%+v", s)
 	}
 }
 

@@ -3,7 +3,9 @@ package gc
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,6 +28,7 @@ type RunnerConfig struct {
 	// Glance is how often it is seen whether archives were made, and whether
 	// deleted workspaces wait only for their archives to go; 0: 1 min.
 	Glance time.Duration
+	AtOnce int // deleted workspaces that one glance takes on; 0: 100
 }
 
 // Status is how collections fare, for /readyz and metrics.
@@ -54,6 +57,9 @@ func NewRunner(cfg RunnerConfig) *Runner {
 	if cfg.Glance <= 0 {
 		cfg.Glance = time.Minute
 	}
+	if cfg.AtOnce <= 0 {
+		cfg.AtOnce = 100
+	}
 	return &Runner{cfg: cfg}
 }
 
@@ -64,10 +70,8 @@ func (r *Runner) Status() Status {
 	return r.stand
 }
 
-const (
-	glanceAt = 100              // deleted workspaces that one glance takes on
-	calm     = 10 * time.Minute // between two tries of one that could not be removed
-)
+// calm is between two tries of a deleted workspace that could not be let go.
+const calm = 10 * time.Minute
 
 // Run collects until ctx ends, through the leader's session. Whatever fails is
 // tried again; it is logged once until it changes.
@@ -152,19 +156,13 @@ func (r *Runner) glance(ctx context.Context, session postgres.Session, first boo
 
 // deleted lets go of deleted workspaces that only their archives hold.
 func (r *Runner) deleted(ctx context.Context, session postgres.Session, tried map[workspace.ID]time.Time) error {
-	due, err := postgres.NewCollector(session).DueDeletions(ctx, r.cfg.Settings.DeleteGrace, glanceAt)
-	if err != nil {
+	maps.DeleteFunc(tried, func(_ workspace.ID, at time.Time) bool { return time.Since(at) >= calm })
+	ids, err := postgres.NewCollector(session).DueDeletions(ctx, r.cfg.Settings.DeleteGrace, slices.Collect(maps.Keys(tried)), r.cfg.AtOnce)
+	if err != nil || len(ids) == 0 {
 		return err
 	}
-	var ids []workspace.ID
-	for _, id := range due {
-		if at, before := tried[id]; !before || time.Since(at) >= calm {
-			ids = append(ids, id)
-			tried[id] = time.Now()
-		}
-	}
-	if len(ids) == 0 {
-		return nil
+	for _, id := range ids {
+		tried[id] = time.Now()
 	}
 	report, err := Collect(ctx, r.cfg.Config, session, Options{Only: ids})
 	if errors.Is(err, ErrRestored) || errors.Is(err, postgres.ErrCollecting) {

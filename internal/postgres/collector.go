@@ -244,15 +244,16 @@ func (c *Collector) Release(ctx context.Context, id workspace.ID, key string) (r
 	return released, failed("let a deleted workspace go", err)
 }
 
-// DueDeletions lists deleted workspaces, at most limit, of which nothing is
-// left but an archive, and whose grace is over.
-func (c *Collector) DueDeletions(ctx context.Context, grace time.Duration, limit int) (ids []workspace.ID, err error) {
+// DueDeletions lists deleted workspaces, at most limit and none of except, of
+// which nothing is left but an archive, and whose grace is over.
+func (c *Collector) DueDeletions(ctx context.Context, grace time.Duration, except []workspace.ID, limit int) (ids []workspace.ID, err error) {
 	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `
 			SELECT id FROM workspaces
 			WHERE deleted_at IS NOT NULL AND phase <> 'DELETED' AND operation = 'NONE' AND home_ctx ->> 'state' = 'absent'
 				AND archive_key IS NOT NULL AND `+graceBegan("deleted_at")+` + make_interval(secs => $1) <= clock_timestamp()
-			ORDER BY deleted_at LIMIT $2`, grace.Seconds(), limit)
+				AND (id = ANY ($2::uuid[])) IS NOT TRUE
+			ORDER BY deleted_at LIMIT $3`, grace.Seconds(), except, limit)
 		if err != nil {
 			return err
 		}
