@@ -19,6 +19,7 @@ import (
 // failed wraps an error of the engine. One that says that the engine did not
 // answer, or was going down while it did, also wraps runtime.ErrUnreachable; a
 // call that its caller gave up does not, one that ran into a deadline does.
+// One that says that its disk is full also wraps runtime.ErrNoSpace.
 func failed(ctx context.Context, what string, err error) error {
 	switch {
 	case err == nil:
@@ -27,8 +28,36 @@ func failed(ctx context.Context, what string, err error) error {
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	case ctx.Err() != nil || unreachable(err):
 		return fmt.Errorf("%s: %w: %w", what, runtime.ErrUnreachable, err)
+	case noSpace(err):
+		return fmt.Errorf("%s: %w: %w", what, runtime.ErrNoSpace, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
+}
+
+// noSpace reports whether the engine failed because its disk is full. It has no
+// code for that, only the kernel's words at the end of its own; in the middle
+// they may be a name that somebody has chosen.
+func noSpace(err error) bool {
+	if errdefs.IsInvalidArgument(err) || errdefs.IsNotFound(err) || errdefs.IsConflict(err) || errdefs.IsPermissionDenied(err) {
+		return false
+	}
+	said := strings.TrimRight(strings.TrimSuffix(strings.TrimSpace(err.Error()), ": unknown"), " \n\"'.")
+	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
+		if errors.Is(err, errno) || strings.HasSuffix(said, ": "+errno.Error()) || said == errno.Error() {
+			return true
+		}
+	}
+	return false
+}
+
+// fillsDisk reports whether a pull failed because the engine's disk is full. A
+// registry's own words say nothing of that.
+func fillsDisk(err error) bool {
+	own := false
+	for _, begins := range []string{"write /", "mkdir /", "open /", "failed to register layer: ", "failed to extract layer "} {
+		own = own || strings.HasPrefix(err.Error(), begins)
+	}
+	return own && noSpace(err)
 }
 
 func unreachable(err error) bool {

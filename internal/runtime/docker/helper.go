@@ -200,7 +200,7 @@ func (r *Runtime) importImage(ctx context.Context, ref, role string, changes []s
 		case err != nil:
 			return failed(ctx, "import "+role+" image", err)
 		case m.Error != "":
-			return fmt.Errorf("import %s image: %s", role, m.Error)
+			return failed(ctx, "import "+role+" image", errors.New(m.Error))
 		}
 	}
 }

@@ -71,7 +71,7 @@ func pullFailed(ctx context.Context, image string, err error) error {
 		// The caller's bound on a pull says nothing about the engine.
 		return fmt.Errorf("pull %s: %w", image, context.Cause(ctx))
 	}
-	if unreachable(err) {
+	if unreachable(err) || fillsDisk(err) {
 		return failed(ctx, "pull "+image, err)
 	}
 	return &runtime.PullError{Image: image, Message: echoed.ReplaceAllString(err.Error(), "$1")}

@@ -1,0 +1,123 @@
+package docker
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"codehub/internal/runtime"
+)
+
+// That the engine's disk is full is told by the end of what it says.
+func TestNoSpaceWords(t *testing.T) {
+	t.Parallel()
+	for said, want := range map[string]bool{
+		"Error response from daemon: mkdir /var/lib/docker/overlay2/5e-init: no space left on device": true,
+		"no space left on device":             true,
+		"write /x: no space left on device\n": true,
+		`error while creating mount source path "/x": mkdir /x: no space left on device`:                          true,
+		`failed to create task for container: mkdir /run/containerd/x: no space left on device: unknown`:          true,
+		"mkdir /var/lib/docker/overlay2/5e: disk quota exceeded":                                                  true,
+		`exec: "x: no space left on device": stat x: no space left on device: no such file or directory: unknown`: false,
+		"open /x: no such file or directory":                                                                      false,
+		"":                                                                                                        false,
+	} {
+		err := failed(t.Context(), "create container", words(said))
+		if errors.Is(err, runtime.ErrNoSpace) != want || errors.Is(err, runtime.ErrUnreachable) {
+			t.Errorf("%q: %v", said, err)
+		}
+	}
+	bad := fmt.Errorf("no image /x: no space left on device%w", silent{errdefs.ErrInvalidArgument})
+	if errors.Is(failed(t.Context(), "create container", bad), runtime.ErrNoSpace) {
+		t.Error("a name is taken for a full disk")
+	}
+}
+
+type words string
+
+func (w words) Error() string { return string(w) }
+
+// silent adds nothing to the words of an error but what it is.
+type silent struct{ error }
+
+func (silent) Error() string   { return "" }
+func (s silent) Unwrap() error { return s.error }
+
+// Only the engine's own disk is meant: a registry may say what it likes.
+func TestPullFillsTheDisk(t *testing.T) {
+	t.Parallel()
+	for said, full := range map[string]bool{
+		"write /var/lib/docker/tmp/GetImageBlob1: no space left on device":                                       true,
+		"failed to register layer: Error processing tar file(exit status 1): write /a: no space left on device":  true,
+		"unknown: no space left on device":                                                                       false,
+		"toomanyrequests: write /a: no space left on device":                                                     false,
+		"failed to register layer: Error processing tar file(exit status 1): lchown /a: operation not permitted": false,
+	} {
+		err := pullFailed(t.Context(), "image", errors.New(said))
+		var pull *runtime.PullError
+		if errors.Is(err, runtime.ErrNoSpace) != full || errors.As(err, &pull) == full {
+			t.Errorf("%q: %v", said, err)
+		}
+	}
+}
+
+// Whatever is made on the engine's disk says that it is full.
+func TestEngineWithoutSpace(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	r := newRuntime(t, func(c *Config) { c.Host = e.host })
+	if err := r.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	type home = runtime.ContainerSpec
+	create := func(spec home) error {
+		return r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}, nil)
+	}
+	start := func(spec home) error { _, err := r.StartContainer(t.Context(), spec, nil); return err }
+	refuses := answer(500, "mkdir /var/lib/docker/x: no space left on device")
+	for _, c := range []struct {
+		path string
+		made bool // the volume is there
+		call func(home) error
+	}{
+		{"/volumes/create", false, create},
+		{"/containers/create", false, create},
+		{"/containers/create", true, start},
+		{"/start", true, start},
+	} {
+		spec := newHome()
+		if c.made {
+			if err := create(spec); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e.fail(c.path, refuses)
+		err := c.call(spec)
+		e.fail("", nil)
+		if !errors.Is(err, runtime.ErrNoSpace) || errors.Is(err, runtime.ErrUnreachable) {
+			t.Errorf("%s: %v", c.path, err)
+		}
+		if err := c.call(spec); err != nil {
+			t.Errorf("%s, with space again: %v", c.path, err)
+		}
+	}
+
+	for _, how := range []func(http.ResponseWriter, *http.Request){
+		refuses,
+		func(w http.ResponseWriter, _ *http.Request) { // the engine has begun to answer
+			fmt.Fprintln(w, `{"status":"importing"}`)
+			fmt.Fprintln(w, `{"error":"write /codehub: no space left on device","errorDetail":{"message":"write /codehub: no space left on device"}}`)
+		},
+	} {
+		e.fail("/images/create", how)
+		err := r.importImage(t.Context(), "codehub-test-"+randomHex(8)+":none", roleHelper, nil, func(*tar.Writer) error { return nil })
+		e.fail("", nil)
+		if !errors.Is(err, runtime.ErrNoSpace) {
+			t.Errorf("import: %v", err)
+		}
+	}
+}
