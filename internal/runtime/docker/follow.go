@@ -57,12 +57,19 @@ func (r *Runtime) FollowJob(ctx context.Context, jobID string, line func([]byte)
 		if err != nil {
 			r.log.Debug("a storage job's log was cut off; it is opened again", "job", jobID, "err", err)
 		}
-		if try > 0 {
-			select {
-			case <-ctx.Done():
-			case <-time.After(reopenAfter):
-			}
+		if try > 0 || err == nil {
+			r.pause(ctx, jobID)
 		}
+	}
+}
+
+// pause waits a moment, or until the job has ended: mostly its log has just
+// told so, a little before the engine does.
+func (r *Runtime) pause(ctx context.Context, jobID string) {
+	ctx, cancel := context.WithTimeout(ctx, reopenAfter)
+	defer cancel()
+	if r.awaitExit(ctx, jobID) != nil {
+		<-ctx.Done()
 	}
 }
 
