@@ -58,29 +58,16 @@ func (c *adoptCmd) Run(ctx context.Context) error {
 }
 
 func (c *adoptCmd) adopt(ctx context.Context, log *slog.Logger) (*adopt.Report, error) {
-	db, dsn, release, err := openDatabase(ctx, c.Config, log)
+	o, err := open(ctx, c.Config, "codehub-adopt", log)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
-	installation, err := db.Installation(ctx)
-	if err != nil {
-		return nil, err
-	}
-	own, err := openBucket(c.Config, installation, log)
-	if err != nil {
-		return nil, err
-	}
-	session, closeSession, err := commandSession(ctx, dsn, "codehub-adopt")
-	if err != nil {
-		return nil, err
-	}
-	defer closeSession()
+	defer o.release()
 	return adopt.Run(ctx, adopt.Config{
-		DB: db, Session: session, Own: own,
+		DB: o.db, Session: o.session, Own: o.bucket,
 		Open:       func(id string) (*bucket.Bucket, error) { return openBucket(c.Config, id, log) },
-		Alone:      func(ctx context.Context) error { return alone(ctx, session) },
-		CreateUser: auth.New(db, auth.Config{URL: c.PublicURL, Log: log}).CreateUser,
+		Alone:      func(ctx context.Context) error { return alone(ctx, o.session) },
+		CreateUser: auth.New(o.db, auth.Config{URL: c.PublicURL, Log: log}).CreateUser,
 
 		Installation: c.Installation, Owner: c.Owner, Owners: c.OwnerMap, Admin: c.Admin, Image: c.Image,
 		Instance: workspace.InstanceLocalDocker, Storage: c.Storage, DryRun: c.DryRun, Log: log,

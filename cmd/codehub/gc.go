@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"codehub/internal/config"
 	"codehub/internal/gc"
 	"codehub/internal/postgres"
@@ -43,45 +41,19 @@ func (c *gcCmd) Run(ctx context.Context) error {
 }
 
 func (c *gcCmd) collect(ctx context.Context, log *slog.Logger) (*gc.Report, error) {
-	db, dsn, release, err := openDatabase(ctx, c.Config, log)
+	o, err := open(ctx, c.Config, "codehub-gc", log)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
-	installation, err := db.Installation(ctx)
-	if err != nil {
-		return nil, err
-	}
-	b, err := openBucket(c.Config, installation, log)
-	if err != nil {
-		return nil, err
-	}
-	session, closeSession, err := commandSession(ctx, dsn, "codehub-gc")
-	if err != nil {
-		return nil, err
-	}
-	defer closeSession()
+	defer o.release()
 	report, err := gc.Collect(ctx, gc.Config{
-		Bucket: b, Log: log,
+		Bucket: o.bucket, Log: log,
 		Settings: gc.Settings{Keep: c.ArchiveKeep, Delay: c.GCDelay, DeleteGrace: c.DeleteGrace},
-	}, session, gc.Options{DryRun: c.DryRun})
+	}, o.session, gc.Options{DryRun: c.DryRun})
 	if errors.Is(err, postgres.ErrCollecting) {
 		err = fmt.Errorf("%w; try again when it is done, or look with --dry-run", err)
 	}
 	return report, err
-}
-
-// commandSession is a session of a command's own.
-func commandSession(ctx context.Context, dsn, application string) (postgres.Session, func(), error) {
-	cfg, err := postgres.ConnConfig(dsn, application)
-	if err != nil {
-		return nil, nil, err
-	}
-	conn, err := pgx.ConnectConfig(ctx, cfg)
-	if err != nil {
-		return nil, nil, fmt.Errorf("connect to the database: %w", err)
-	}
-	return postgres.NewController(conn), func() { _ = conn.Close(context.WithoutCancel(ctx)) }, nil
 }
 
 // collectionText is the report for people.

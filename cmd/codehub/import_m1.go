@@ -67,30 +67,22 @@ func (c *importM1Cmd) bring(ctx context.Context, log *slog.Logger) (*importm1.Re
 		return nil, fmt.Errorf("reach Docker: %w", err)
 	}
 	defer docker.Close()
-	db, _, release, err := openDatabase(ctx, c.Config, log)
+	o, err := open(ctx, c.Config, "codehub-import-m1", log)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
-	installation, err := db.Installation(ctx)
-	if err != nil {
-		return nil, err
-	}
-	bucket, err := openBucket(c.Config, installation, log)
-	if err != nil {
-		return nil, err
-	}
+	defer o.release()
 	if !c.DryRun {
-		used, err := db.HasArchives(ctx)
+		used, err := o.db.HasArchives(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if err := bucket.Check(ctx, used); err != nil {
+		if err := o.bucket.Check(ctx, used); err != nil {
 			return nil, &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "homes come over through it"}
 		}
 	}
 	report, err := importm1.Run(ctx, importm1.Config{
-		Source: source, Homes: homes, Docker: docker, DB: db, Bucket: bucket,
+		Source: source, Homes: homes, Docker: docker, DB: o.db, Bucket: o.bucket,
 		Storage: c.Storage, DefaultImage: c.DefaultImage, Image: c.Image,
 		Admin: c.Admin, JoinUsers: c.JoinUsers, DryRun: c.DryRun,
 		Log: log, Step: importStep(),

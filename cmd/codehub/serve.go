@@ -193,6 +193,7 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 	mux.Handle("GET /healthz", httpapi.Healthz())
 	mux.Handle("GET /readyz", httpapi.Readyz(log, s.checks()))
 	metrics := httpapi.NewMetrics()
+	metrics.Registry().MustRegister(collectionMetrics{s.garbage.Status})
 	mux.Handle("GET /metrics", metrics.Handler())
 	pages.Routes(mux)
 	s.http = httpapi.Outer(log, metrics, s.proxy.Wrap(mux))
