@@ -42,12 +42,8 @@ func noSpace(err error) bool {
 		return false
 	}
 	said := strings.TrimRight(strings.TrimSuffix(strings.TrimSpace(err.Error()), ": unknown"), " \n\"'.")
-	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
-		if errors.Is(err, errno) || strings.HasSuffix(said, ": "+errno.Error()) || said == errno.Error() {
-			return true
-		}
-	}
-	return false
+	words := syscall.ENOSPC.Error()
+	return errors.Is(err, syscall.ENOSPC) || said == words || strings.HasSuffix(said, ": "+words)
 }
 
 // fillsDisk reports whether a pull failed because the engine's disk is full. A
