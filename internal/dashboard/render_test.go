@@ -302,9 +302,12 @@ func TestProgress(t *testing.T) {
 			t.Errorf("%+v: %d lines", p, got)
 		}
 	}
-	for _, step := range []string{"packing", "verifying", "unpacking", "removing"} {
+	for _, step := range []string{"packing", "verifying", "unpacking", "removing", "waiting-bucket"} {
 		lacks(t, step, show("en", workspace.OpArchiving, &workspace.Progress{Step: step}), ">"+step+"<")
 	}
+	waits := &workspace.Progress{Step: "waiting-bucket"}
+	contains(t, "the bucket has refused", show("en", workspace.OpArchiving, waits), "Waiting for the archive storage to answer", "<progress aria-label=")
+	contains(t, "in Korean", show("ko", workspace.OpRestoring, waits), "보관본 저장소가 응답하기를 기다리는 중")
 	// Files alone tell how far it is, too.
 	contains(t, "files alone", show("en", workspace.OpRestoring, &workspace.Progress{Step: "unpacking", Entries: 1, EntriesTotal: 4}), `value="25"`)
 	// A second try has both what went wrong and its progress.

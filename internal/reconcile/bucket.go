@@ -213,7 +213,7 @@ func (t *term) heard(err error) {
 	}
 }
 
-// resume has every executor that the bucket refused run again.
+// resume has every executor that was refused run again.
 func (t *term) resume() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

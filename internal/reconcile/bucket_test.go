@@ -135,6 +135,7 @@ func TestJobRefusedByTheBucket(t *testing.T) {
 	if ws := w.row(id); ws.OpID != claim || ws.Operation != workspace.OpArchiving {
 		t.Errorf("%s of another claim", ws.Operation)
 	}
+	w.await(id, "waiting for the bucket", waitsForBucket)
 	w.want(id, workspace.DesiredRunning, true)
 	w.awaitPhase(id, workspace.PhaseRunning)
 	w.expect(id, "work")
@@ -143,6 +144,43 @@ func TestJobRefusedByTheBucket(t *testing.T) {
 	if said := failed(); len(said) != 0 {
 		t.Errorf("failures: %q", said)
 	}
+	w.opened(id, "work")
+}
+
+func waitsForBucket(ws workspace.Workspace) bool {
+	return ws.Progress != nil && *ws.Progress == workspace.Progress{Step: runtime.StepWaitingBucket}
+}
+
+// A server that begins while the bucket is away does not show how far another
+// was as if it went on.
+func TestWaitsForTheBucketAfterARestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	stop := w.lead()
+	id := w.filled("one", "work")
+	packing, cut := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
+		fmt.Fprintln(out, `{"progress": {"step": "packing", "bytes": 9, "bytes_total": 10}}`)
+		once.Do(func() { close(packing) })
+		select {
+		case <-cut:
+		case <-ctx.Done():
+		}
+		return realJob(ctx, spec, home, out)
+	})
+	w.want(id, workspace.DesiredArchived, false)
+	<-packing
+	w.await(id, "shown as packed", func(ws workspace.Workspace) bool {
+		return ws.Progress != nil && ws.Progress.Step == runtime.StepPacking
+	})
+	stop()
+	w.archives.setDown(true)
+	w.lead()
+	close(cut)
+	w.await(id, "waiting for the bucket", waitsForBucket)
+	w.archives.setDown(false)
+	w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
 	w.opened(id, "work")
 }
 

@@ -47,14 +47,38 @@ func (t *term) noteDisk(full string) (changed bool) {
 	was, first := t.full, !t.disksSeen
 	t.full, t.disksSeen = full, true
 	t.mu.Unlock()
-	t.update(func(s *Status) { s.Disk = full })
+	t.sayDisk()
 	switch {
 	case was == "" && full != "":
 		t.cfg.Log.Error("too little space is left on a disk; nothing is started or restored", "disk", full)
 	case was != "" && full == "":
 		t.cfg.Log.Info("there is space on the disks again")
+		t.resume()
 	}
 	return first || (was == "") != (full == "")
+}
+
+// sayDisk tells which disk is too full, or that the engine has said so of its
+// own. That alone keeps nothing from being begun: it may be another disk than
+// what is begun needs, and whatever finds no space waits for itself.
+func (t *term) sayDisk() {
+	t.mu.Lock()
+	full, was, lacks := t.full, t.noSpace, false
+	for _, w := range t.works {
+		lacks = lacks || w.lacksSpace()
+	}
+	t.noSpace = lacks
+	t.mu.Unlock()
+	if full == "" && lacks {
+		full = "the container engine says that it has no space left; what needs some waits"
+	}
+	t.update(func(s *Status) { s.Disk = full })
+	switch {
+	case lacks && !was:
+		t.cfg.Log.Error("the container engine has no space left; what needs some waits")
+	case was && !lacks:
+		t.cfg.Log.Info("nothing waits for space any more")
+	}
 }
 
 func (t *term) fullDisk() string {
@@ -73,12 +97,20 @@ func (t *term) mayFill() bool {
 
 // withhold leaves out a claim whose time has not come: of what takes space
 // while a disk is full, and of what needs the bucket while that is not there.
-// The workspace stays as it is, and open to all other wishes.
+// The workspace stays as it is, and open to all other wishes. Of an operation
+// that is not run on before the bucket is there it says so.
 func (t *term) withhold(s step, mayFill, bucketUp bool) step {
-	if s.result.Action.Kind != judge.Claim {
+	op, row := s.result.Action.Op, s.result.Row
+	switch s.result.Action.Kind {
+	case judge.Claim:
+	case judge.Run:
+		if asksBucket(op, row) && !bucketUp {
+			s.result.Row.Progress = &workspace.Progress{Step: runtime.StepWaitingBucket}
+		}
+		return s
+	default:
 		return s
 	}
-	op, row := s.result.Action.Op, s.result.Row
 	fills := op == workspace.OpProvisioning || op == workspace.OpRestoring || op == workspace.OpStarting
 	if fills && !mayFill || asksBucket(op, row) && !bucketUp {
 		s.result = withoutClaim(s)

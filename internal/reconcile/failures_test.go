@@ -3,12 +3,15 @@ package reconcile_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"codehub/internal/postgres"
+	"codehub/internal/reconcile"
+	"codehub/internal/runtime"
 	"codehub/internal/runtime/runtimetest"
 	"codehub/internal/workspace"
 )
@@ -40,6 +43,62 @@ func TestFailuresAreTriedThreeTimes(t *testing.T) {
 		t.Errorf("the error stayed: %q %d", ws.ErrorReason, ws.ErrorCount)
 	}
 }
+
+// An engine whose disk is full is waited for, however long, and told of; it
+// counts against nobody, and keeps nobody else from being started.
+func TestEngineWithoutSpace(t *testing.T) {
+	t.Parallel()
+	for _, op := range []string{"CreateVolume", "StartContainer", "StartJob"} {
+		t.Run(op, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, withArchives, impatient, func(w *world) {
+				w.policy.Provisioning, w.policy.Starting = time.Second, time.Second
+			})
+			failed := w.watchErrors()
+			c, _ := w.leads()
+			var id, other workspace.ID
+			var refused atomic.Int32
+			full := func() {
+				w.fake.SetBefore(func(_ context.Context, at string, ws workspace.ID) error {
+					if at == op && ws != other {
+						refused.Add(1)
+						return fmt.Errorf("x: %w", runtime.ErrNoSpace)
+					}
+					return nil
+				})
+			}
+			if op == "StartJob" {
+				id, other = w.filled("one", "work"), w.filled("other", "work")
+				full()
+				w.want(id, workspace.DesiredArchived, false)
+			} else {
+				other = w.create("other", workspace.DesiredStandby)
+				w.awaitPhase(other, workspace.PhaseStandby)
+				full()
+				id = w.create("one", workspace.DesiredRunning)
+			}
+			w.awaitCalls(op, w.fake.Calls(op)+3)
+			w.awaitStatus(c, "the container engine says that it has no space left", diskOf)
+			w.want(other, workspace.DesiredRunning, false)
+			w.awaitPhase(other, workspace.PhaseRunning)
+			if ws := w.row(id); ws.ErrorCount != 0 || ws.Operation == workspace.OpNone || refused.Load() < 3 {
+				t.Errorf("%s, %s, %d errors: %s", ws.Phase, ws.Operation, ws.ErrorCount, ws.ErrorMessage)
+			}
+			w.fake.SetBefore(nil)
+			if op == "StartJob" {
+				w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
+			} else {
+				w.awaitPhase(id, workspace.PhaseRunning)
+			}
+			w.awaitStatus(c, "", diskOf)
+			if said := failed(); len(said) != 0 {
+				t.Errorf("failures: %q", said)
+			}
+		})
+	}
+}
+
+func diskOf(s reconcile.Status) string { return s.Disk }
 
 func TestExitedContainerSaysItsLastWords(t *testing.T) {
 	t.Parallel()

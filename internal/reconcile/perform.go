@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"time"
 
 	"codehub/internal/archive"
@@ -174,6 +175,12 @@ func (t *term) passed(id workspace.ID, step string) {
 	}
 }
 
+// lacksSpace reports whether the machine has no space left for what the engine,
+// or this process, was to make: nobody's fault, and nothing to count.
+func lacksSpace(err error) bool {
+	return errors.Is(err, runtime.ErrNoSpace) || errors.Is(err, syscall.ENOSPC)
+}
+
 // failure sorts an executor's error into the reasons of design §3.10.
 func failure(err error) *judge.Failure {
 	var pull *runtime.PullError
@@ -182,7 +189,7 @@ func failure(err error) *judge.Failure {
 		return nil
 	case errors.Is(err, archive.ErrCorrupted):
 		return &judge.Failure{Reason: workspace.ErrArchiveCorrupted, Message: err.Error()}
-	case errors.Is(err, runtime.ErrUnreachable), errors.Is(err, archive.ErrUnavailable):
+	case errors.Is(err, runtime.ErrUnreachable), errors.Is(err, archive.ErrUnavailable), lacksSpace(err):
 		return &judge.Failure{Reason: workspace.ErrUnreachable, Message: err.Error()}
 	case errors.As(err, &pull):
 		return &judge.Failure{Reason: workspace.ErrImagePullFailed, Message: pull.Error()}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 
 	"codehub/internal/archive"
@@ -35,6 +36,8 @@ func TestFailureReasons(t *testing.T) {
 		{errNoOrders, workspace.ErrActionFailed, workspace.ErrActionFailed},
 		{fmt.Errorf("x: %w", runtime.ErrUnreachable), workspace.ErrUnreachable, workspace.ErrUnreachable},
 		{fmt.Errorf("x: %w", archive.ErrUnavailable), workspace.ErrUnreachable, workspace.ErrUnreachable},
+		{fmt.Errorf("x: %w", runtime.ErrNoSpace), workspace.ErrUnreachable, workspace.ErrUnreachable},
+		{fmt.Errorf("x: %w", syscall.ENOSPC), workspace.ErrUnreachable, workspace.ErrUnreachable},
 		{&runtime.PullError{Image: "i", Message: "no"}, workspace.ErrImagePullFailed, workspace.ErrImagePullFailed},
 	} {
 		if f := failure(c.err); f.Reason != c.restore || f.Message == "" {

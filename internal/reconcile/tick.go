@@ -64,6 +64,7 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 			t.carryOut(ctx, s, bucketUp)
 		}
 	}
+	t.sayDisk()
 	t.sweep(ctx, rows, seen)
 	t.sweepJobs(ctx, p.left(rows, landed), seen)
 	t.update(func(s *Status) { s.Tick = now })

@@ -30,6 +30,7 @@ type term struct {
 	settled   map[workspace.ID]settlement
 	endings   map[string]time.Time // jobs that nobody needs, by their backend ids: not removed again before
 	full      string               // which disk is too full to start anything; empty: none is
+	noSpace   bool                 // some work waits for space
 	disksSeen bool
 	crashes   crashes
 	hands     chan struct{} // for chores, so that they never ask for everybody at once
@@ -60,7 +61,8 @@ type work struct {
 	mu       sync.Mutex
 	ended    time.Time // zero: at work
 	again    time.Time // once it has ended: not run again before
-	refusals int       // by the bucket, one after the other
+	refusals int       // by the bucket, or for want of space, one after the other
+	noSpace  bool      // the last attempt ended for want of space
 	failure  *judge.Failure
 	progress runtime.Progress
 	meter    meter
@@ -73,7 +75,7 @@ type work struct {
 const (
 	// rerun is how long an executor that ended without its operation being
 	// complete is left alone before it is run again; one that the bucket has
-	// refused ever longer, up to refused.
+	// refused, or that found no space, ever longer, up to refused.
 	rerun   = time.Second
 	refused = 5 * time.Minute
 )
@@ -89,7 +91,7 @@ func newWork(row workspace.Workspace, cancel context.CancelFunc, before *work) *
 	}
 	before.mu.Lock()
 	defer before.mu.Unlock()
-	w.refusals, w.progress, w.meter = before.refusals, before.progress, before.meter
+	w.refusals, w.noSpace, w.progress, w.meter = before.refusals, before.noSpace, before.progress, before.meter
 	w.reached, w.movedAt, w.pulledAt = before.reached, before.movedAt, before.pulledAt
 	return w
 }
@@ -119,23 +121,39 @@ func (w *work) afresh() {
 }
 
 // end records what the executor has ended with. Time in which the bucket
-// refused is nobody's, nor is that in which what it broke off is done again.
+// refused, or there was no space, is nobody's, nor is that in which what was
+// broken off is done again.
 func (w *work) end(err error) *judge.Failure {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
 	w.ended, w.failure, w.pulling, w.again = now, failure(err), false, now.Add(rerun)
 	w.refusals++
-	if !errors.Is(err, archive.ErrUnavailable) {
+	bucket := errors.Is(err, archive.ErrUnavailable)
+	w.noSpace = !bucket && lacksSpace(err)
+	if !bucket && !w.noSpace {
 		w.refusals = 0
 		return w.failure
 	}
 	w.movedAt, w.reached = now, map[string]sample{}
 	w.again = now.Add(min(rerun<<min(w.refusals-1, 16), refused))
+	if bucket {
+		w.progress = runtime.Progress{Step: runtime.StepWaitingBucket}
+		w.meter.note(now, w.progress)
+	} else {
+		w.pulledAt = w.again // its time counts from the next try
+	}
 	return w.failure
 }
 
-// resume has what the bucket refused tried again now.
+// lacksSpace reports whether the work waits for space, or tries again.
+func (w *work) lacksSpace() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.noSpace
+}
+
+// resume has what was refused tried again now.
 func (w *work) resume() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

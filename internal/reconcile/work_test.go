@@ -144,3 +144,58 @@ func TestWhatTheBucketBrokeOffIsProgressAgain(t *testing.T) {
 		}
 	})
 }
+
+// What finds no space is tried again like what the bucket refuses, and each
+// time has all the time it may take.
+func TestNoSpaceIsNobodysTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		row := workspace.Workspace{ID: "w", Operation: workspace.OpStarting, OpID: "claim"}
+		w := newWork(row, func() {}, nil)
+		for _, wait := range []time.Duration{rerun, 2 * rerun, 4 * rerun} {
+			time.Sleep(time.Hour)
+			w.end(fmt.Errorf("create: %w", runtime.ErrNoSpace))
+			ended := time.Now()
+			j, _ := w.snapshot(ended)
+			if !j.Running || j.Failure == nil || j.Failure.Reason != workspace.ErrUnreachable || !j.PulledAt.Equal(ended.Add(wait)) || !j.ProgressAt.Equal(ended) {
+				t.Fatalf("no space: %+v", j)
+			}
+			if j, _ := w.snapshot(ended.Add(wait)); j.Running {
+				t.Fatal("it is not run again in time")
+			}
+			w = newWork(row, func() {}, w)
+			if !w.lacksSpace() {
+				t.Error("to try again is taken for space")
+			}
+		}
+		w.end(nil)
+		if w.lacksSpace() || w.refusals != 0 {
+			t.Error("there is space, and it still waits")
+		}
+	})
+}
+
+// What the bucket has refused says so, until the next attempt gets on.
+func TestWaitsForTheBucketIsSaid(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWork(archivingRow, func() {}, nil)
+		w.step(runtime.Progress{Step: runtime.StepPacking, Done: 90, Total: 100})
+		says := func(want workspace.Progress) {
+			t.Helper()
+			if _, p := w.snapshot(time.Now()); p == nil || *p != want {
+				t.Errorf("%+v, want %+v", p, want)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		says(workspace.Progress{Step: "packing", Done: 90, Total: 100})
+		w.end(fmt.Errorf("upload: %w", archive.ErrUnavailable))
+		says(workspace.Progress{Step: "waiting-bucket"})
+		w = newWork(archivingRow, func() {}, w)
+		says(workspace.Progress{Step: "waiting-bucket"})
+		w.step(runtime.Progress{Step: runtime.StepPacking, Done: 10, Total: 100})
+		says(workspace.Progress{Step: "packing", Done: 10, Total: 100})
+		w.end(errors.New("something else"))
+		says(workspace.Progress{Step: "packing", Done: 10, Total: 100})
+	})
+}
