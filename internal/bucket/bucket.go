@@ -27,8 +27,9 @@ type Config struct {
 	// HostSocketDir the same as the container engine does. Only for S3.
 	SocketDir, HostSocketDir string
 
-	// MinFree is the share of a disk, such as 0.05, that storage jobs leave
-	// free (see storagejob.Spec); 0: none.
+	// MinFree is the share of a disk, such as 0.05, that restores leave free
+	// (see storagejob.Spec); 0: none. Archives into a folder leave half of it:
+	// on a disk that has become too full to restore to, they are what makes room.
 	MinFree float64
 
 	Log *slog.Logger // nil: none
