@@ -361,6 +361,11 @@ func TestEmbeddedDatabaseFails(t *testing.T) {
 		if err := syscall.Kill(pid, sig); err != nil {
 			t.Fatal(err)
 		}
+		// What is open stays open, or says that it cannot be reached for now.
+		status, body := s.ide(http.MethodGet, id, "/file?path=notes.txt", "")
+		if (status != http.StatusOK || body != "work") && status != http.StatusServiceUnavailable {
+			t.Errorf("without its database the server answers: %d %s", status, body)
+		}
 		s.insist(id, "STANDBY")
 		s.awaitPhase(id, "STANDBY")
 		s.want(id, "RUNNING")

@@ -30,13 +30,18 @@ func TestBucketFailsAtEachCall(t *testing.T) {
 	}
 	// run has all go wrong once at their nth request, and says whether all have.
 	run := func(wish string, check func(on *server, v patient)) (enough bool) {
-		by := map[string]patient{}
+		by, since := map[string]patient{}, map[string]time.Time{}
 		for _, v := range all {
 			by[v.id] = v
 		}
 		p.set(func(of string, n int, _ *http.Request) fault {
-			if v, ok := by[of]; ok && n == v.nth {
+			v, ok := by[of]
+			switch {
+			case ok && n == v.nth:
+				since[of] = time.Now()
 				return v.fault
+			case ok && n > v.nth && v.fault == busy && time.Since(since[of]) < 3*time.Second:
+				return busy
 			}
 			return pass
 		})
@@ -75,6 +80,7 @@ func TestBucketFailsAtEachCall(t *testing.T) {
 		r := run("STANDBY", func(on *server, v patient) { on.restored(v.id, v.home); on.discard(v.id) })
 		s.sound()
 		reached = a || r
+		t.Logf("%d faults; each of the first %d requests had some", len(all), wave*8+8)
 	}
 }
 

@@ -44,11 +44,12 @@ const (
 	cutAnswer  fault = "cut answer"  // it is done, and half of the answer comes back
 	status500  fault = "500"
 	status503  fault = "503"
-	hang       fault = "hang" // until go on
+	busy       fault = "503 for a while"
+	hang       fault = "hang" // until letGo
 )
 
 // faults are those that pass by themselves.
-var faults = []fault{refuse, slow, cutRequest, cutAnswer, status500, status503}
+var faults = []fault{refuse, slow, cutRequest, cutAnswer, status500, status503, busy}
 
 func newBucketProxy(tb testing.TB, b *bucket) *bucketProxy {
 	target, err := url.Parse(b.s3.Endpoint)
@@ -203,9 +204,9 @@ func (p *bucketProxy) act(f fault, wait chan struct{}, w http.ResponseWriter, r 
 	case cutAnswer:
 		p.relay.ServeHTTP(&halfWriter{ResponseWriter: w, then: func() { panic(http.ErrAbortHandler) }}, r)
 		panic(http.ErrAbortHandler)
-	case status500, status503:
+	case status500, status503, busy:
 		code, name := http.StatusInternalServerError, "InternalError"
-		if f == status503 {
+		if f != status500 {
 			code, name = http.StatusServiceUnavailable, "SlowDown"
 		}
 		w.Header().Set("Content-Type", "application/xml")

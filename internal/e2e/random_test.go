@@ -191,7 +191,9 @@ func (w *world) live(on *server, n int64, rng *rand.Rand) {
 	w.mu.Unlock()
 	l.persist("delete", func() error { _, err := on.api.Delete(on.Context(), l.id, true); return err })
 	on.discarded(l.id)
-	w.lived.Add(1)
+	if n := w.lived.Add(1); n%20 == 0 {
+		w.Logf("%d lives here so far, %d kills", n, w.kills.Load())
+	}
 }
 
 func (l *life) note(format string, args ...any) {
