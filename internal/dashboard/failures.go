@@ -17,7 +17,7 @@ func statusOf(err error) int {
 		return http.StatusUnauthorized
 	case workspace.CodeForbidden:
 		return http.StatusForbidden
-	case workspace.CodeNotFound:
+	case workspace.CodeNotFound, workspace.CodeArchiveNotFound:
 		return http.StatusNotFound
 	case workspace.CodeGone:
 		return http.StatusGone

@@ -323,7 +323,7 @@ func (v view) Offers(g generation) bool {
 	if !v.Lost() {
 		return false
 	}
-	return !g.Current || v.Problem.Key == string(workspace.ErrDataLost)
+	return !g.Current || !v.W.ArchiveLost()
 }
 
 // Working reports whether there is something to show the progress of. A step

@@ -367,7 +367,7 @@ func TestBucketFails(t *testing.T) {
 	}
 	w.wantThere(keys[2], keys[3], found)
 	w.exec(`UPDATE workspaces SET phase = 'ERROR' WHERE id = $1`, id)
-	if _, err := w.db.RequestRecoverArchive(t.Context(), w.user, id, opID(keys[0])); workspace.CodeOf(err) != workspace.CodeNotFound {
+	if _, err := w.db.RequestRecoverArchive(t.Context(), w.user, id, opID(keys[0])); workspace.CodeOf(err) != workspace.CodeArchiveNotFound {
 		t.Error(err)
 	}
 	w.store.deleteFails = nil

@@ -85,7 +85,7 @@ func TestRecoveryComesIn(t *testing.T) {
 				switch {
 				case asked == nil && !w.there()[keys[0]]:
 					t.Error("an archive that was chosen is gone")
-				case asked != nil && workspace.CodeOf(asked) != workspace.CodeNotFound:
+				case asked != nil && workspace.CodeOf(asked) != workspace.CodeArchiveNotFound:
 					t.Error(asked)
 				case asked != nil && w.there()[keys[0]]:
 					t.Error("refused, and the archive is there")
@@ -295,7 +295,7 @@ func TestAllAtOnce(t *testing.T) {
 				}
 				for _, a := range list {
 					ws, err := w.db.RequestRecoverArchive(ctx, w.user, id, a.OpID)
-					if workspace.CodeOf(err) == workspace.CodeNotFound {
+					if code := workspace.CodeOf(err); code == workspace.CodeNotFound || code == workspace.CodeArchiveNotFound {
 						continue
 					}
 					if bad(err) {

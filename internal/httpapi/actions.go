@@ -60,9 +60,6 @@ func (s *server) recoverWorkspace(w http.ResponseWriter, r *http.Request, id aut
 			return err
 		}
 		ws, err = s.cfg.Store.RequestRecoverArchive(r.Context(), id.Caller, ws.ID, in.ArchiveOpID)
-		if workspace.CodeOf(err) == workspace.CodeNotFound {
-			err = workspace.Errorf(codeArchiveNotFound, "This workspace has no archive of that archive_op_id.")
-		}
 		if err != nil {
 			return err
 		}

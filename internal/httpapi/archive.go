@@ -84,7 +84,7 @@ func (s *server) archiveOf(r *http.Request, id auth.Identity, ws workspace.Works
 	opID := r.URL.Query().Get("archive_op_id")
 	switch {
 	case s.cfg.Archives == nil, opID == "" && ws.ArchiveKey == "":
-		return workspace.Archive{}, workspace.Errorf(codeArchiveNotFound, "This workspace has no archive.")
+		return workspace.Archive{}, workspace.Errorf(workspace.CodeArchiveNotFound, "This workspace has no archive.")
 	case opID == "":
 		return workspace.Archive{Key: ws.ArchiveKey, Digest: ws.ArchiveDigest, Size: ws.ArchiveSize}, nil
 	}
@@ -94,7 +94,7 @@ func (s *server) archiveOf(r *http.Request, id auth.Identity, ws workspace.Works
 	}
 	i := slices.IndexFunc(list, func(a workspace.Archive) bool { return a.OpID == opID })
 	if i < 0 {
-		return workspace.Archive{}, workspace.Errorf(codeArchiveNotFound, "This workspace has no archive of that archive_op_id.")
+		return workspace.Archive{}, workspace.Errorf(workspace.CodeArchiveNotFound, "This workspace has no archive of that archive_op_id.")
 	}
 	return list[i], nil
 }
@@ -163,7 +163,7 @@ func archiveError(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return &workspace.Error{Code: workspace.CodeUnauthenticated, Message: "The session has ended.", Err: ctx.Err()}
 	case errors.Is(err, archive.ErrNotFound):
-		return &workspace.Error{Code: codeArchiveNotFound, Message: "The archive is not where it should be in the bucket.", Err: err}
+		return &workspace.Error{Code: workspace.CodeArchiveNotFound, Message: "The archive is not where it should be in the bucket.", Err: err}
 	case errors.Is(err, archive.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "The bucket that keeps the archives does not answer. Try again later.", Err: err}
 	}

@@ -501,6 +501,10 @@ func TestGenerations(t *testing.T) {
 	if got := asked(); got != "archive "+old {
 		t.Errorf("asked for %s", got)
 	}
+	e.want(404, "archive_not_found", "POST", recover, archive(current, "a"), as(e.ann)) // it is what is lost
+	if got := asked(); got != "archive "+old {
+		t.Errorf("asked for %s", got)
+	}
 	// The other ways are there in the new words, too.
 	e.want(202, "", "POST", recover, `{"action":"afresh"}`, as(e.ann))
 	e.want(409, "confirmation_required", "POST", recover, `{"action":"empty"}`, as(e.ann))

@@ -18,7 +18,6 @@ const (
 	codeUnsupportedMedia workspace.Code = "unsupported_media_type"
 	codeCrossOrigin      workspace.Code = "cross_origin"
 	codeTooManyStreams   workspace.Code = "too_many_streams"
-	codeArchiveNotFound  workspace.Code = "archive_not_found"
 	codeRange            workspace.Code = "range_not_satisfiable"
 	codePrecondition     workspace.Code = "precondition_failed"
 	codeInternal         workspace.Code = "internal"
@@ -32,6 +31,7 @@ var statuses = map[workspace.Code]int{
 	workspace.CodeLockedOut:           http.StatusTooManyRequests,
 	workspace.CodeForbidden:           http.StatusForbidden,
 	workspace.CodeNotFound:            http.StatusNotFound,
+	workspace.CodeArchiveNotFound:     http.StatusNotFound,
 	workspace.CodeNameTaken:           http.StatusConflict,
 	workspace.CodeOperationInProgress: http.StatusConflict,
 	workspace.CodeRecoveryRequired:    http.StatusConflict,
@@ -49,7 +49,6 @@ var statuses = map[workspace.Code]int{
 	codeUnsupportedMedia: http.StatusUnsupportedMediaType,
 	codeCrossOrigin:      http.StatusForbidden,
 	codeTooManyStreams:   http.StatusTooManyRequests,
-	codeArchiveNotFound:  http.StatusNotFound,
 	codeRange:            http.StatusRequestedRangeNotSatisfiable,
 	codePrecondition:     http.StatusPreconditionFailed,
 	codeInternal:         http.StatusInternalServerError,

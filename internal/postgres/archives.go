@@ -44,8 +44,9 @@ func (db *DB) Archives(ctx context.Context, caller workspace.Caller, id workspac
 // it stays. The transaction holds the workspace's row, as garbage collection
 // does before it marks an archive.
 func chooseArchive(ctx context.Context, tx pgx.Tx, id workspace.ID, opID string) (a workspace.Archive, err error) {
+	gone := workspace.Errorf(workspace.CodeArchiveNotFound, "This workspace has no archive of that archive_op_id.")
 	if !workspace.ValidID(opID) {
-		return a, notFound("archive")
+		return a, gone
 	}
 	err = tx.QueryRow(ctx, `
 		UPDATE archives SET unprotected_since = NULL
@@ -54,7 +55,7 @@ func chooseArchive(ctx context.Context, tx pgx.Tx, id workspace.ID, opID string)
 			ORDER BY created_at DESC LIMIT 1)
 		RETURNING `+archiveColumns, id, opID).Scan(archiveTargets(&a)...)
 	if missing(err) {
-		return a, notFound("archive")
+		return a, gone
 	}
 	return a, err
 }

@@ -103,12 +103,20 @@ func TestRequestRecoverArchive(t *testing.T) {
 	} {
 		before := e.row(w.ID)
 		_, err := e.RequestRecoverArchive(ctx, ann, w.ID, opID)
-		if workspace.CodeOf(err) != workspace.CodeNotFound || before != e.row(w.ID) {
+		if workspace.CodeOf(err) != workspace.CodeArchiveNotFound || before != e.row(w.ID) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	// The very one that is lost, while it is.
+	e.set(w.ID, state{"archive_key": key})
+	_, err := e.RequestRecoverArchive(ctx, ann, w.ID, opID)
+	wantCode(t, err, workspace.CodeArchiveNotFound)
+	e.set(w.ID, state{"home_ctx": map[string]any{"state": "live", "claim": uuid.NewString()}})
+	if got = must(e.RequestRecoverArchive(ctx, ann, w.ID, opID))(t); got.RecoverFrom == nil || got.RecoverFrom.Key != key {
+		t.Errorf("in place of a lost volume: %+v", got.RecoverFrom)
+	}
 	// Otherwise as every recovery.
-	_, err := e.RequestRecoverArchive(ctx, e.user("eve"), w.ID, opID)
+	_, err = e.RequestRecoverArchive(ctx, e.user("eve"), w.ID, opID)
 	wantCode(t, err, workspace.CodeForbidden)
 	e.set(w.ID, state{"desired_state": "RUNNING"})
 	e.workspace(ann, state{"phase": "RUNNING"})

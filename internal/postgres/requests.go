@@ -21,8 +21,9 @@ func (db *DB) RequestRecover(ctx context.Context, caller workspace.Caller, id wo
 
 // RequestRecoverArchive asks to go on with one of the workspace's archives in
 // place of what was lost: that which the ARCHIVING archiveOpID made. It is kept
-// until the controller has taken it. As RequestRecover, and CodeNotFound if
-// there is no such archive (any more), or the workspace is deleted.
+// until the controller has taken it. As RequestRecover, and CodeNotFound if the
+// workspace is deleted, CodeArchiveNotFound if there is no such archive (any
+// more), or it is the very one that is lost.
 func (db *DB) RequestRecoverArchive(ctx context.Context, caller workspace.Caller, id workspace.ID, archiveOpID string) (workspace.Workspace, error) {
 	return db.requestRecover(ctx, caller, id, func(d decision, w *workspace.Workspace) (map[string]any, error) {
 		if err := present(w); err != nil {
@@ -31,6 +32,9 @@ func (db *DB) RequestRecoverArchive(ctx context.Context, caller workspace.Caller
 		from, err := chooseArchive(ctx, d.tx, id, archiveOpID)
 		if err != nil {
 			return nil, err
+		}
+		if from.Key == w.ArchiveKey && w.ArchiveLost() {
+			return nil, workspace.Errorf(workspace.CodeArchiveNotFound, "That archive is what is lost. Choose another, or recover to look for it once more.")
 		}
 		requestRecovery(d, w, workspace.RecoverArchive)
 		w.RecoverFrom = &from

@@ -15,6 +15,7 @@ const (
 	CodeLockedOut           Code = "locked_out"
 	CodeForbidden           Code = "forbidden"
 	CodeNotFound            Code = "not_found"
+	CodeArchiveNotFound     Code = "archive_not_found"
 	CodeNameTaken           Code = "name_taken"
 	CodeOperationInProgress Code = "operation_in_progress"
 	CodeRecoveryRequired    Code = "recovery_required"

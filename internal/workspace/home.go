@@ -28,3 +28,17 @@ type Home struct {
 	// home that began empty.
 	Marker string `json:"marker,omitempty"`
 }
+
+// ArchiveLost reports whether what is lost is the archive that the row names:
+// the home is in it, and it is missing or damaged. There is no going on with
+// that one; should it be back, a fresh look finds it.
+func (w Workspace) ArchiveLost() bool {
+	if w.ArchiveKey == "" || w.Home.State == HomeLive {
+		return false
+	}
+	lost := w.ErrorReason
+	if health := w.Conditions.Get(Healthy); lost == "" && !health.True() {
+		lost = ErrorReason(health.Reason) // a recovery has just cleared the error, and the loss is still seen
+	}
+	return lost == ErrDataLost || lost == ErrArchiveCorrupted
+}
