@@ -17,7 +17,7 @@ func TestArchiveJourney(t *testing.T) {
 	t.Parallel()
 	bk := s3Bucket(t)
 	p := newBucketProxy(t, bk)
-	s := start(t, append(bk.via(p.URL), "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "COORDINATOR_IDLE_INTERVAL=2s")...)
+	s := startQuick(t, append(bk.via(p.URL), "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "COORDINATOR_IDLE_INTERVAL=2s")...)
 	b := newBrowser(t)
 	b.login(s.URL, proc.AdminPassword)
 	id := s.createDesired("compiler", "STANDBY")

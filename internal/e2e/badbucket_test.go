@@ -15,7 +15,7 @@ func TestBucketFailsAtEachCall(t *testing.T) {
 	t.Parallel()
 	b, rng := s3Bucket(t), seeded(t, 6)
 	p := newBucketProxy(t, b)
-	s := start(t, append(b.via(p.URL), "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
+	s := startQuick(t, append(b.via(p.URL), "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
 
 	type patient struct {
 		id    string
@@ -103,7 +103,7 @@ func TestBucketAway(t *testing.T) {
 	t.Parallel()
 	b, rng := s3Bucket(t), seeded(t, 7)
 	p := newBucketProxy(t, b)
-	s := start(t, append(b.via(p.URL), "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
+	s := startQuick(t, append(b.via(p.URL), "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
 	resting, restingHome := s.filled("archived before", rng)
 	s.want(resting, "ARCHIVED")
 	s.archived(b, resting, restingHome)

@@ -45,6 +45,9 @@ func startFailing(t *testing.T, settings ...string) *failing {
 	}
 	dir := t.TempDir()
 	f := &failing{spec: filepath.Join(dir, "failpoints"), log: filepath.Join(dir, "steps"), armed: map[string]string{}, holds: map[string]int{}}
+	if !slices.ContainsFunc(settings, func(kv string) bool { return strings.HasPrefix(kv, "CODEHUB_DATABASE_URL=") }) {
+		settings = append(settings, "CODEHUB_DATABASE_URL="+database(t))
+	}
 	f.server = startBinary(t, binary, append(settings, "CODEHUB_FAILPOINT="+f.spec, "CODEHUB_FAILPOINT_LOG="+f.log)...)
 	t.Cleanup(func() { _ = syscall.Kill(f.Pid(), syscall.SIGCONT) }) // one that is stopped cannot end
 	return f

@@ -60,7 +60,7 @@ func TestArchiveOnFullDisk(t *testing.T) {
 	disk := filepath.Join(t.TempDir(), "disk")
 	resize := smallDisk(t, disk, "8m")
 	b := &bucket{dir: filepath.Join(disk, "archives")}
-	s := start(t, "CODEHUB_ARCHIVE_URL=file://"+b.dir, "CODEHUB_DELETE_GRACE=0s")
+	s := startQuick(t, "CODEHUB_ARCHIVE_URL=file://"+b.dir, "CODEHUB_DELETE_GRACE=0s")
 	begun := s.countJobs()
 	id, home := s.bulky("large", 16)
 	attempts := func(n int) {

@@ -27,7 +27,7 @@ func TestArchiveMissingOrDamaged(t *testing.T) {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
 			b := open(t)
-			s := start(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
+			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
 			cases := []struct {
 				name, reason string
 				meta         bool // what is damaged
@@ -216,7 +216,7 @@ func (s *server) archives(id string) []api.Archive {
 func TestWaysOutOfALostArchive(t *testing.T) {
 	t.Parallel()
 	b, rng := folderBucket(t), seeded(t, 9)
-	s := start(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_ARCHIVE_KEEP=1")...)
+	s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_ARCHIVE_KEEP=1")...)
 	id, first := s.filled("one", rng)
 	s.want(id, "ARCHIVED")
 	s.archived(b, id, first)

@@ -5,9 +5,12 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"testing"
 	"time"
 
@@ -25,6 +28,12 @@ func TestMain(m *testing.M) {
 	if err := prerequisites(); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		os.Exit(1)
+	}
+	// They wait for others most of the time: more of them at once than there are
+	// cores.
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+		_ = f.Value.Set(strconv.Itoa(2 * runtime.GOMAXPROCS(0)))
 	}
 	code := m.Run()
 	os.RemoveAll(env.scratch)

@@ -250,7 +250,8 @@ func TestKilledAtEveryStepAgain(t *testing.T) {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
 			b, rng := open(t), seeded(t, 2)
-			f := startFailing(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s")...)
+			// With the server's own database, which is left behind every time.
+			f := startFailing(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_DATABASE_URL=")...)
 			archiving, _, restoring := f.learn(b, rng)
 			if !long { // make soak does all
 				archiving, restoring = archiving[rng.IntN(len(archiving)):][:1], restoring[rng.IntN(len(restoring)):][:1]

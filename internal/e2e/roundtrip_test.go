@@ -17,7 +17,7 @@ func TestHomesComeBack(t *testing.T) {
 			t.Run(storage+" "+store, func(t *testing.T) {
 				t.Parallel()
 				b := open(t)
-				s := start(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage)...)
+				s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage)...)
 				id := s.standby("full")
 				archivetest.Corpus(t, s.folder(id))
 				home := s.look(id)
@@ -59,7 +59,7 @@ func TestHomesComeBack(t *testing.T) {
 func TestArchivedBeforeItWasMade(t *testing.T) {
 	t.Parallel()
 	b := folderBucket(t)
-	s := start(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s")...)
+	s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s")...)
 	fresh := s.look(s.standby("fresh"))
 	id := s.createDesired("never", "ARCHIVED")
 	w := s.awaitPhase(id, "ARCHIVED")
@@ -89,7 +89,7 @@ func TestArchivedBeforeItWasMade(t *testing.T) {
 func TestDeletedWithItsArchives(t *testing.T) {
 	t.Parallel()
 	b, rng := folderBucket(t), seeded(t, 15)
-	s := start(t, append(b.settings, "CODEHUB_DELETE_GRACE=1s")...)
+	s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=1s")...)
 	id, home := s.filled("archived", rng)
 	s.want(id, "ARCHIVED")
 	s.archived(b, id, home)

@@ -97,6 +97,12 @@ func database(t *testing.T) string {
 	return pgtest.New(t, nil)
 }
 
+// startQuick is start with such a database.
+func startQuick(t *testing.T, settings ...string) *server {
+	t.Helper()
+	return start(t, append(settings, "CODEHUB_DATABASE_URL="+database(t))...)
+}
+
 // again starts the server after it was killed or stopped.
 func (s *server) again() {
 	s.Helper()
