@@ -183,7 +183,9 @@ func TestStoppedLeaderGoesOn(t *testing.T) {
 			a.resume()
 			a.await(id, "seen by the first one again", func(w api.Workspace) bool { return w.Phase == "RUNNING" })
 			a.awaitLog("standing by")
-			t.Logf("the first one went on with %v", a.steps(id)[passed:])
+			if gone := a.steps(id)[passed:]; len(gone) != 0 {
+				t.Errorf("the first one went on with %v", gone)
+			}
 			if after := next.containerOf(id); after != before {
 				t.Errorf("the container was %s, and is %s", before, after)
 			}
