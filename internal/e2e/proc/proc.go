@@ -43,6 +43,8 @@ type Server struct {
 	done chan struct{}
 	err  error
 	log  *tail
+
+	installation string // once it was seen in the log, of which only the end is kept
 }
 
 // New prepares a server without starting it.
@@ -142,6 +144,7 @@ func (s *Server) AwaitReady(ctx context.Context) error {
 		if resp, err := http.DefaultClient.Do(req); err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
+				s.Installation()
 				return nil
 			}
 		}

@@ -16,10 +16,13 @@ var installationID = regexp.MustCompile(`msg=installation id=([0-9a-f-]{36})`)
 // Installation is the id that labels everything of this server in Docker;
 // empty if it has not started yet.
 func (s *Server) Installation() string {
-	if m := installationID.FindStringSubmatch(s.Log()); m != nil {
-		return m[1]
+	log := s.Log()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m := installationID.FindStringSubmatch(log); m != nil && s.installation == "" {
+		s.installation = m[1]
 	}
-	return ""
+	return s.installation
 }
 
 // Label is the label, with its value, of everything of an installation.
