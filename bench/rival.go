@@ -23,7 +23,7 @@ func (s *storage) tar(ctx context.Context, h *home) (tarball, error) {
 	t := tarball{path: filepath.Join(s.dir, fmt.Sprintf("rival-%d.tar.zst", s.count))}
 	begun := time.Now()
 	var err error
-	if t.cpu, err = shell(ctx, `tar -c -C "$0" . | zstd -q -T0 -3 -o "$1" && sync`, h.dir, t.path); err != nil {
+	if t.cpu, err = s.shell(ctx, `tar -c -C "$0" . | zstd -q -T0 -3 -o "$1" && sync`, h.dir, t.path); err != nil {
 		return t, err
 	}
 	t.took = time.Since(begun)
@@ -43,20 +43,25 @@ func (s *storage) untar(ctx context.Context, t tarball) (took, cpu time.Duration
 	}
 	settle()
 	begun := time.Now()
-	cpu, err = shell(ctx, `zstd -q -dc "$0" | tar -x -C "$1" && sync`, t.path, h.dir)
+	cpu, err = s.shell(ctx, `zstd -q -dc "$0" | tar -x -C "$1" && sync`, t.path, h.dir)
 	return time.Since(begun), cpu, err
 }
 
 // warm reads a home as the rival does, so that neither is the first to: the
 // first pays for the access times, too.
 func (s *storage) warm(ctx context.Context, h *home) error {
-	_, err := shell(ctx, `tar -c -C "$0" . | cat > /dev/null`, h.dir)
+	_, err := s.shell(ctx, `tar -c -C "$0" . | cat > /dev/null`, h.dir)
 	return err
 }
 
 // shell returns the processor time of the script and all that it ran.
-func shell(ctx context.Context, script string, args ...string) (time.Duration, error) {
-	cmd := exec.CommandContext(ctx, "bash", append([]string{"-c", "set -o pipefail; " + script}, args...)...)
+func (s *storage) shell(ctx context.Context, script string, args ...string) (time.Duration, error) {
+	script = "set -o pipefail; " + script
+	cmd := exec.CommandContext(ctx, "bash", append([]string{"-c", script}, args...)...)
+	if s.share != "" {
+		cmd.Args[2] = `echo $$ > "$SHARE/cgroup.procs" && ` + script
+		cmd.Env = append(os.Environ(), "SHARE="+s.share)
+	}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w: %s", script, err, out)

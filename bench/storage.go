@@ -36,6 +36,7 @@ type storage struct {
 	text  []byte     // of sourceText
 	fixed *fixedCost // once it was measured
 	count int        // of the rival's archives
+	share string     // the rival's control group; empty as long as there was no job
 }
 
 func newStorage(ctx context.Context, binary string, n int) (*storage, error) {
@@ -79,6 +80,9 @@ func (s *storage) open(ctx context.Context, binary string) error {
 }
 
 func (s *storage) close(ctx context.Context) {
+	if s.share != "" {
+		_ = os.Remove(s.share)
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Minute) // a disk may take its time with this much
 	defer cancel()
 	if s.runtime != nil {

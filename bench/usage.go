@@ -28,6 +28,11 @@ func (s *storage) watch(ctx context.Context, id string) func() usage {
 		if err != nil || c.Container.State.Pid == 0 {
 			return
 		}
+		if s.share == "" {
+			if s.share, err = shareOf(c.Container.State.Pid); err != nil {
+				fmt.Fprintln(os.Stderr, "bench: the rival has a larger share of the processors than a job:", err)
+			}
+		}
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
 		for {
