@@ -41,10 +41,10 @@ func startEngine(t *testing.T) *engine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		e.stop() // first: it writes to its log until then
 		if t.Failed() {
 			t.Logf("the engine's log:\n%s", lastLines(e.log.String(), 40))
 		}
-		e.stop()
 		e.api.Close()
 		e.ip("link", "delete", e.bridge)
 		if err := os.RemoveAll(dir); err != nil {

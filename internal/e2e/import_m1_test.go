@@ -87,7 +87,8 @@ func (v *firstVersion) run(docker *client.Client, short string) {
 		Name:   "codehub-ws-" + v.id(short),
 		Config: &container.Config{Image: env.testImage, User: "1000:1000", Env: []string{"HOME=/home/coder"}},
 		HostConfig: &container.HostConfig{
-			Mounts: []mount.Mount{{Type: mount.TypeBind, Source: filepath.Join(v.homes, v.key(short)), Target: "/home/coder"}},
+			NetworkMode: "none",
+			Mounts:      []mount.Mount{{Type: mount.TypeBind, Source: filepath.Join(v.homes, v.key(short)), Target: "/home/coder"}},
 		},
 	})
 	v.must(err)

@@ -61,5 +61,12 @@ func TestDockerStopped(t *testing.T) {
 			t.Errorf("%s: %d failures, %s", w.Name, w.ErrorCount, str(w.ErrorMessage))
 		}
 	}
+	// The first look at the engine that is back may still be to come, and what
+	// was RUNNING before it is found stopped by that, and started again.
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if code, _ := s.ide("GET", running[0], "/healthz", ""); code == http.StatusOK {
+			break
+		}
+	}
 	s.expect(running[0], "work")
 }

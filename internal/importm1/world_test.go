@@ -216,7 +216,8 @@ func (w *world) run(id string, running bool, change ...func(*client.ContainerCre
 		Name:   "codehub-ws-" + id,
 		Config: &container.Config{Image: testImage(), User: "1000:1000", Env: []string{"HOME=" + homeMount}},
 		HostConfig: &container.HostConfig{
-			Mounts: []mount.Mount{{Type: mount.TypeBind, Source: home, Target: homeMount}},
+			NetworkMode: "none",
+			Mounts:      []mount.Mount{{Type: mount.TypeBind, Source: home, Target: homeMount}},
 		},
 	}
 	for _, f := range change {
