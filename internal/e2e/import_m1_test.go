@@ -190,7 +190,11 @@ func (s *server) firstVersionIsHere(v *firstVersion, report importm1.Report) {
 		if home, ok := was[w.ID]; ok {
 			same(s.TB, "the home of "+w.Name, archivetest.WithoutAtimes(home), archivetest.WithoutAtimes(as.look(w.ID)))
 		}
+		// A server that runs learns of what has moved within seconds.
 		res := s.anonymous("/w/" + w.OldID + "/some/file?x=1")
+		for deadline := time.Now().Add(time.Minute); res.StatusCode == http.StatusNotFound && time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+			res = s.anonymous("/w/" + w.OldID + "/some/file?x=1")
+		}
 		if want := "/w/" + w.ID + "/some/file?x=1"; res.StatusCode != http.StatusPermanentRedirect || res.Header.Get("Location") != want {
 			s.Errorf("the old address of %s: %d %s", w.Name, res.StatusCode, res.Header.Get("Location"))
 		}
