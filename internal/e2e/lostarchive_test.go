@@ -81,8 +81,7 @@ func TestArchiveMissingOrDamaged(t *testing.T) {
 					s.Errorf("%s: the bucket held %v, and holds %v", c.name, before, after)
 				}
 				// As long as it is so, a fresh look says the same.
-				s.recover(id, api.Recover{})
-				s.await(id, "in ERROR still", func(w api.Workspace) bool { return w.Phase == "ERROR" && w.Operation == "NONE" })
+				s.recoverInVain(id)
 
 				for name, content := range good {
 					s.put(name, content)
@@ -184,6 +183,18 @@ func (s *server) recover(id string, how api.Recover) {
 	s.Helper()
 	if _, err := s.api.Recover(s.Context(), id, how); err != nil {
 		s.Fatal(err)
+	}
+}
+
+// recoverInVain recovers what is still lost, and waits until that is found.
+func (s *server) recoverInVain(id string) {
+	s.Helper()
+	looked := func() int { return strings.Count(s.Server.Log(), `msg="recovery asked for" workspace=`+id) }
+	before := looked()
+	s.recover(id, api.Recover{})
+	w := s.await(id, "looked at afresh", func(api.Workspace) bool { return looked() > before })
+	if w.Phase != "ERROR" || w.Operation != "NONE" {
+		s.Errorf("after a fresh look at what is lost it is %s, %s", w.Phase, w.Operation)
 	}
 }
 
