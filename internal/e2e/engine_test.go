@@ -20,7 +20,7 @@ import (
 type engine struct {
 	*testing.T
 	dir    string
-	bridge string // without one of its own it would take the machine's docker0 away
+	bridge string // of its own, and no address pools: with either missing or given it takes the machine's docker0 away
 	host   string
 	api    *client.Client
 	cmd    *exec.Cmd
@@ -40,7 +40,7 @@ func startEngine(t *testing.T) *engine {
 	if e.api, err = client.New(client.WithHost(e.host)); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	cleanup(t, func() {
 		e.stop() // first: it writes to its log until then
 		if t.Failed() {
 			t.Logf("the engine's log:\n%s", lastLines(e.log.String(), 40))
@@ -68,7 +68,7 @@ func (e *engine) start() {
 	e.Helper()
 	e.cmd = exec.Command("dockerd", "--host", e.host, "--data-root", filepath.Join(e.dir, "data"),
 		"--exec-root", filepath.Join(e.dir, "exec"), "--pidfile", filepath.Join(e.dir, "pid"),
-		"--bridge", e.bridge, "--default-address-pool", "base=10.213.0.0/16,size=24", "--iptables=false", "--ip6tables=false")
+		"--bridge", e.bridge, "--iptables=false", "--ip6tables=false")
 	e.cmd.Stdout, e.cmd.Stderr = &e.log, &e.log
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := e.cmd.Start(); err != nil {

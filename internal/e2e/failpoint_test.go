@@ -49,7 +49,7 @@ func startFailing(t *testing.T, settings ...string) *failing {
 		settings = append(settings, "CODEHUB_DATABASE_URL="+database(t))
 	}
 	f.server = startBinary(t, binary, append(settings, "CODEHUB_FAILPOINT="+f.spec, "CODEHUB_FAILPOINT_LOG="+f.log)...)
-	t.Cleanup(func() { _ = syscall.Kill(f.Pid(), syscall.SIGCONT) }) // one that is stopped cannot end
+	cleanup(t, func() { _ = syscall.Kill(f.Pid(), syscall.SIGCONT) }) // one that is stopped cannot end
 	return f
 }
 

@@ -24,7 +24,7 @@ func smallDisk(t *testing.T, dir, size string) (resize func(size string)) {
 	if err := syscall.Mount("none", dir, "tmpfs", 0, "size="+size+",mode=755"); err != nil {
 		t.Fatalf("mount a small disk: %v", err)
 	}
-	t.Cleanup(func() {
+	cleanup(t, func() {
 		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
 			t.Errorf("unmount the small disk: %v", err)
 		}

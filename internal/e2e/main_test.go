@@ -35,6 +35,7 @@ func TestMain(m *testing.M) {
 	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
 		_ = f.Value.Set(strconv.Itoa(2 * runtime.GOMAXPROCS(0)))
 	}
+	watchForInterrupts()
 	code := m.Run()
 	os.RemoveAll(env.scratch)
 	os.Exit(code)

@@ -74,12 +74,14 @@ func startIn(t *testing.T, binary, home string, settings ...string) *server {
 	if s.Server, err = proc.New(proc.Options{Binary: binary, DataDir: s.home, Env: append([]string{"CODEHUB_DEFAULT_IMAGE=" + env.testImage}, settings...)}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	cleanup(t, func() {
 		if t.Failed() {
 			t.Logf("the server's log:\n%s", lastLines(withoutPolls(s.Log()), 150))
 		}
 		s.Close()
 		s.sweep()
+		os.RemoveAll(home)
+		os.Remove(filepath.Dir(home)) // if it was for this server alone
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -44,6 +44,8 @@ type Server struct {
 	err  error
 	log  *tail
 
+	closed bool
+
 	installation string // once it was seen in the log, of which only the end is kept
 }
 
@@ -93,6 +95,12 @@ func (s *Server) Start(ctx context.Context) error {
 
 // Launch starts the process and does not wait for it.
 func (s *Server) Launch() error {
+	s.mu.Lock()
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		return errors.New("start codehub: the server is closed")
+	}
 	cmd := exec.Command(s.opts.Binary, "serve")
 	cmd.Env = append(clean(os.Environ()),
 		"CODEHUB_LISTEN="+s.opts.Listen, "CODEHUB_URL="+s.URL, "CODEHUB_DATA_DIR="+s.opts.DataDir,
@@ -201,8 +209,12 @@ func (s *Server) signal(sig syscall.Signal) {
 	}
 }
 
-// Close ends the process and the embedded database that it may have left.
+// Close ends the process for good, and the embedded database that it may have
+// left.
 func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
 	s.Stop()
 	stopLeftDatabase(s.opts.DataDir)
 }
