@@ -26,6 +26,7 @@ type Config struct {
 	AdminPassword string `name:"admin-password" env:"CODEHUB_ADMIN_PASSWORD" help:"Password of the user admin, made at the first start. Without it a setup page takes the first user."`
 	DataDir       string `name:"data-dir" env:"CODEHUB_DATA_DIR" help:"Folder for the embedded database and local homes."`
 	DatabaseURL   string `name:"database-url" env:"CODEHUB_DATABASE_URL" help:"PostgreSQL to use instead of the embedded one."`
+	RedisURL      string `name:"redis-url" env:"CODEHUB_REDIS_URL" help:"Redis between several servers: redis://[user:password@]host:port/db, or rediss:// (default: none; one server needs none)."`
 	ArchiveURL    string `name:"archive-url" env:"CODEHUB_ARCHIVE_URL" help:"Where archives are kept: file:///folder, or s3://bucket/prefix?endpoint=https://host&region=…&path-style=true (default: the folder archives in the data folder)."`
 
 	Runtime          string `name:"runtime" env:"CODEHUB_RUNTIME" default:"docker" help:"What runs the containers: docker."`
@@ -49,6 +50,13 @@ type Config struct {
 	GCDelay           time.Duration `name:"gc-delay" env:"CODEHUB_GC_DELAY" default:"2h" help:"How long an archive that nothing names any more is kept."`
 	MinFree           string        `name:"min-free" env:"CODEHUB_MIN_FREE" default:"5%" help:"Nothing is started or restored while less than this of a disk with homes is free (0 = never mind)."`
 	IdleInterval      time.Duration `name:"coordinator-idle-interval" env:"CODEHUB_COORDINATOR_IDLE_INTERVAL,COORDINATOR_IDLE_INTERVAL" default:"15s" help:"Time between two looks at everything when nothing happens."`
+	StandbyTTL        int           `name:"ttl-standby-seconds" env:"CODEHUB_TTL_STANDBY_SECONDS,TTL_STANDBY_SECONDS" default:"600" help:"Seconds without use after which a workspace is stopped, unless it has a time of its own (0 = never)."`
+	ArchiveTTL        int           `name:"ttl-archive-seconds" env:"CODEHUB_TTL_ARCHIVE_SECONDS,TTL_ARCHIVE_SECONDS" default:"1800" help:"Seconds after which a stopped workspace is archived, unless it has a time of its own (0 = never)."`
+	KeepAwakeMax      time.Duration `name:"keep-awake-max" env:"CODEHUB_KEEP_AWAKE_MAX" default:"24h" help:"For how long people may keep a workspace awake at most."`
+	OrphanDelay       time.Duration `name:"orphan-delay" env:"CODEHUB_ORPHAN_DELAY" default:"10m" help:"How long containers and jobs that belong to no workspace are left alone before they are removed."`
+	SSEPrefix         string        `name:"redis-channel-sse-prefix" env:"CODEHUB_REDIS_CHANNEL_SSE_PREFIX,REDIS_CHANNEL_SSE_PREFIX" default:"codehub:sse" help:"Beginning of the Redis channels that events are published on."`
+	WakePrefix        string        `name:"redis-channel-wake-prefix" env:"CODEHUB_REDIS_CHANNEL_WAKE_PREFIX,REDIS_CHANNEL_WAKE_PREFIX" default:"codehub:wake" help:"Beginning of the Redis channels that the coordinator is woken on."`
+	ActivityKey       string        `name:"redis-activity-key" env:"CODEHUB_REDIS_ACTIVITY_KEY" default:"codehub:activity" help:"Redis sorted set that collects when each workspace was last used."`
 	ActiveInterval    time.Duration `name:"coordinator-active-interval" env:"CODEHUB_COORDINATOR_ACTIVE_INTERVAL,COORDINATOR_ACTIVE_INTERVAL" default:"1s" help:"The same while something happens."`
 	ShutdownTimeout   time.Duration `name:"shutdown-timeout" env:"CODEHUB_SHUTDOWN_TIMEOUT" default:"15s" help:"How long a shutdown waits for requests under way."`
 	LogFormat         string        `name:"log-format" env:"CODEHUB_LOG_FORMAT" default:"text" help:"text or json."`
@@ -77,7 +85,7 @@ func (p *Problem) Error() string { return fmt.Sprintf("%s: %s; %s", p.Setting, p
 // first that cannot be right is returned as *Problem.
 func (c *Config) Resolve() error {
 	for _, check := range []func() error{
-		c.addresses, c.folders, c.database, c.archives, c.backends, c.sizes, c.limits, c.intervals, c.logging,
+		c.addresses, c.folders, c.database, c.redis, c.archives, c.backends, c.sizes, c.limits, c.intervals, c.logging,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -191,6 +199,23 @@ func (c *Config) archives() error {
 	return nil
 }
 
+func (c *Config) redis() error {
+	if c.RedisURL != "" {
+		u, err := url.Parse(c.RedisURL)
+		if err != nil || u.Scheme != "redis" && u.Scheme != "rediss" && u.Scheme != "unix" {
+			return &Problem{"CODEHUB_REDIS_URL", "it is no address of a Redis server", "give one like redis://host:6379/0, or leave it unset"}
+		}
+	}
+	for _, name := range []struct{ setting, v string }{
+		{"REDIS_CHANNEL_SSE_PREFIX", c.SSEPrefix}, {"REDIS_CHANNEL_WAKE_PREFIX", c.WakePrefix}, {"CODEHUB_REDIS_ACTIVITY_KEY", c.ActivityKey},
+	} {
+		if name.v == "" || len(name.v) > 200 || strings.ContainsAny(name.v, " *?[]\\\r\n") {
+			return &Problem{name.setting, fmt.Sprintf("%q is no name of a channel or key", name.v), "give a name without spaces and wildcards, like codehub:sse"}
+		}
+	}
+	return nil
+}
+
 func (c *Config) backends() error {
 	if c.Runtime != "docker" {
 		return &Problem{"CODEHUB_RUNTIME", fmt.Sprintf("%q is not known", c.Runtime), "use docker"}
@@ -257,6 +282,9 @@ func parseBytes(s string) (int64, error) {
 	return v * unit, nil
 }
 
+// MaxTTL bounds a TTL, in seconds: ten years.
+const MaxTTL = 10 * 365 * 24 * 3600
+
 func (c *Config) limits() error {
 	for _, l := range []struct {
 		name     string
@@ -269,6 +297,14 @@ func (c *Config) limits() error {
 	} {
 		if l.v < l.least || l.v > 1_000_000 {
 			return &Problem{l.name, fmt.Sprintf("%d is out of bounds", l.v), fmt.Sprintf("give a number from %d to 1000000", l.least)}
+		}
+	}
+	for _, ttl := range []struct {
+		name string
+		v    int
+	}{{"TTL_STANDBY_SECONDS", c.StandbyTTL}, {"TTL_ARCHIVE_SECONDS", c.ArchiveTTL}} {
+		if ttl.v < 0 || ttl.v > MaxTTL {
+			return &Problem{ttl.name, fmt.Sprintf("%d is out of bounds", ttl.v), fmt.Sprintf("give a number of seconds up to %d, or 0 for never", MaxTTL)}
 		}
 	}
 	return nil
@@ -284,6 +320,8 @@ func (c *Config) intervals() error {
 		{"CODEHUB_GC_DELAY", c.GCDelay, time.Minute, 10 * 365 * 24 * time.Hour},
 		{"COORDINATOR_IDLE_INTERVAL", c.IdleInterval, 100 * time.Millisecond, time.Hour},
 		{"COORDINATOR_ACTIVE_INTERVAL", c.ActiveInterval, 50 * time.Millisecond, time.Minute},
+		{"CODEHUB_KEEP_AWAKE_MAX", c.KeepAwakeMax, time.Minute, 10 * 365 * 24 * time.Hour},
+		{"CODEHUB_ORPHAN_DELAY", c.OrphanDelay, time.Second, 10 * 365 * 24 * time.Hour},
 		{"CODEHUB_SHUTDOWN_TIMEOUT", c.ShutdownTimeout, time.Second, time.Hour},
 	} {
 		if d.v < d.least || d.v > d.most {

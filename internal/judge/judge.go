@@ -99,6 +99,7 @@ const (
 	StopRequested = "requested"
 	StopForced    = "forced"
 	StopExited    = "exited"
+	StopIdle      = "idle" // the standby TTL stopped it
 )
 
 // idle decides for a workspace that is not deleted and on which nothing runs.
@@ -214,9 +215,13 @@ func claim(in Input, r *Result, op workspace.Operation) {
 			r.Row.Home.State = workspace.HomeRemoving
 		}
 	case workspace.OpStopping:
-		if in.Row.Conditions.Get(workspace.ContainerReady).Reason == workspace.ReasonContainerExited {
+		switch {
+		case in.Row.Conditions.Get(workspace.ContainerReady).Reason == workspace.ReasonContainerExited:
 			r.Row.StopReason = StopExited
-		} else if r.Row.StopReason == "" {
+		case r.Row.StopReason != "":
+		case in.Row.DesiredCause == workspace.CauseIdle:
+			r.Row.StopReason = StopIdle
+		default:
 			r.Row.StopReason = StopRequested
 		}
 	}

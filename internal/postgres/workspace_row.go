@@ -19,10 +19,11 @@ const (
 		home_ctx, conditions, phase, phase_changed_at, observed_at, operation, op_id, op_started_at, progress,
 		archive_op_id, archive_key, archive_digest, archive_size, archive_entries,
 		error_reason, error_message, error_count, retry_at, stop_reason,
-		desired_state, next_desired_state, deleted_at,
+		desired_state, desired_cause, next_desired_state, deleted_at,
 		recover_requested_at, recover_action, recover_archive, cancel_requested_at, force_stop_requested_at, created_at`
 	peopleColumns = `description, memo, last_access_at, last_access_kind, keep_awake_until,
-		standby_ttl_seconds, archive_ttl_seconds, updated_at`
+		standby_ttl_seconds, archive_ttl_seconds, updated_at,
+		unwatched_since(CASE WHEN phase = 'RUNNING' THEN GREATEST(last_access_at, phase_changed_at) ELSE phase_changed_at END)`
 	workspaceColumns = coreColumns + `, ` + peopleColumns
 )
 
@@ -32,7 +33,7 @@ func coreTargets(w *workspace.Workspace) []any {
 		&w.Home, &w.Conditions, &w.Phase, &w.PhaseChangedAt, &w.ObservedAt, &w.Operation, orEmpty(&w.OpID), &w.OpStartedAt, &w.Progress,
 		orEmpty(&w.ArchiveOpID), orEmpty(&w.ArchiveKey), &w.ArchiveDigest, &w.ArchiveSize, &w.ArchiveEntries,
 		(*zeronull.Text)(&w.ErrorReason), orEmpty(&w.ErrorMessage), &w.ErrorCount, &w.RetryAt, orEmpty(&w.StopReason),
-		&w.DesiredState, (*zeronull.Text)(&w.NextDesired), &w.DeletedAt,
+		&w.DesiredState, orEmpty(&w.DesiredCause), (*zeronull.Text)(&w.NextDesired), &w.DeletedAt,
 		&w.RecoverRequestedAt, orEmpty(&w.RecoverAction), &w.RecoverFrom, &w.CancelRequestedAt, &w.ForceStopRequestedAt, &w.CreatedAt,
 	}
 }
@@ -40,7 +41,7 @@ func coreTargets(w *workspace.Workspace) []any {
 func workspaceTargets(w *workspace.Workspace) []any {
 	return append(coreTargets(w),
 		&w.Description, &w.Memo, &w.LastAccessAt, orEmpty(&w.LastAccess), &w.KeepAwakeTil,
-		&w.StandbyTTL, &w.ArchiveTTL, &w.UpdatedAt)
+		&w.StandbyTTL, &w.ArchiveTTL, &w.UpdatedAt, &w.Unwatched)
 }
 
 // orEmpty scans NULL as "".
@@ -93,7 +94,7 @@ func saveWorkspace(ctx context.Context, tx pgx.Tx, w workspace.Workspace, update
 	err = tx.QueryRow(ctx, `
 		UPDATE workspaces SET
 			name = $2, description = $3, memo = $4, standby_ttl_seconds = $5, archive_ttl_seconds = $6, keep_awake_until = $7,
-			desired_state = $8, next_desired_state = $9, deleted_at = $10, last_access_at = $11, last_access_kind = $12,
+			desired_state = $8, desired_cause = CASE WHEN desired_state = $8 THEN desired_cause END, next_desired_state = $9, deleted_at = $10, last_access_at = $11, last_access_kind = $12,
 			recover_requested_at = $13, recover_action = $14, cancel_requested_at = $15, force_stop_requested_at = $16, recover_archive = $17,
 			updated_at = CASE WHEN $18 THEN clock_timestamp() ELSE updated_at END
 		WHERE id = $1 RETURNING `+workspaceColumns,

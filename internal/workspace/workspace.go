@@ -63,6 +63,7 @@ type Workspace struct {
 
 	// Written by the API layer alone.
 	DesiredState DesiredState
+	DesiredCause string       // CauseIdle or CauseUnused if a TTL set DesiredState; empty if a person did
 	NextDesired  DesiredState // queued wish; empty for none
 	DeletedAt    *time.Time
 	LastAccessAt *time.Time
@@ -70,6 +71,10 @@ type Workspace struct {
 	KeepAwakeTil *time.Time
 	StandbyTTL   *int // seconds; nil = the server's default, 0 = never
 	ArchiveTTL   *int
+
+	// Unwatched is how much of the time since IdleSince nobody watched: it
+	// counts for no TTL (design §4). Computed when the row is read.
+	Unwatched time.Duration
 
 	// Requests: set by the API layer, cleared by the controller, which clears
 	// exactly the request that it saw.
