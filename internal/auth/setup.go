@@ -116,7 +116,7 @@ func (a *Auth) EnsureAdmin(ctx context.Context, password string) (bool, error) {
 }
 
 func (a *Auth) createFirst(ctx context.Context, username, password string) (postgres.User, error) {
-	u, err := a.newUser(ctx, username, password)
+	u, err := a.NewUser(ctx, username, password)
 	if err != nil {
 		return postgres.User{}, err
 	}
@@ -135,7 +135,7 @@ func (a *Auth) createFirst(ctx context.Context, username, password string) (post
 
 // CreateUser makes a user with a password.
 func (a *Auth) CreateUser(ctx context.Context, username, password string, admin bool) (postgres.User, error) {
-	u, err := a.newUser(ctx, username, password)
+	u, err := a.NewUser(ctx, username, password)
 	if err != nil {
 		return postgres.User{}, err
 	}
@@ -143,17 +143,24 @@ func (a *Auth) CreateUser(ctx context.Context, username, password string, admin 
 	return a.store.CreateUser(ctx, u)
 }
 
-func (a *Auth) newUser(ctx context.Context, username, password string) (postgres.User, error) {
+// NewUser checks a username and a password, and makes a user of them that is
+// not stored yet.
+func (a *Auth) NewUser(ctx context.Context, username, password string) (postgres.User, error) {
 	username = norm.NFC.String(strings.TrimSpace(username))
 	if err := CheckUsername(username); err != nil {
 		return postgres.User{}, err
 	}
-	if err := CheckPassword(username, password); err != nil {
-		return postgres.User{}, err
-	}
-	hash, err := a.hasher.Hash(ctx, password)
+	hash, err := a.CheckedHash(ctx, username, password)
 	if err != nil {
 		return postgres.User{}, err
 	}
 	return postgres.User{Username: username, PasswordHash: hash}, nil
+}
+
+// CheckedHash is the hash of a password that the user may take.
+func (a *Auth) CheckedHash(ctx context.Context, username, password string) (string, error) {
+	if err := CheckPassword(username, password); err != nil {
+		return "", err
+	}
+	return a.hasher.Hash(ctx, password)
 }

@@ -19,6 +19,7 @@ const (
 	AuditTokenCreate = "token.create"
 	AuditTokenDelete = "token.delete"
 	AuditUserCreate  = "user.create"
+	AuditUserChange  = "user.change"
 	AuditPassword    = "user.password"
 	AuditCreate      = "workspace.create"
 	AuditDelete      = "workspace.delete"

@@ -47,7 +47,7 @@ func (db *DB) UserCount(ctx context.Context) (int, error) {
 func (db *DB) CreateUser(ctx context.Context, u User) (User, error) {
 	var made User
 	err := db.tx(ctx, "create a user", func(tx pgx.Tx) (err error) {
-		made, err = insertUser(ctx, tx, u)
+		made, err = insertUser(ctx, tx, workspace.Caller{}, u)
 		return err
 	})
 	return made, err
@@ -69,13 +69,14 @@ func (db *DB) CreateFirstUser(ctx context.Context, u User) (User, error) {
 			return workspace.Errorf(workspace.CodeForbidden, "codehub has been set up already")
 		}
 		var err error
-		made, err = insertUser(ctx, tx, u)
+		made, err = insertUser(ctx, tx, workspace.Caller{}, u)
 		return err
 	})
 	return made, err
 }
 
-func insertUser(ctx context.Context, tx pgx.Tx, u User) (User, error) {
+// insertUser adds a user on the word of by; nobody: of their own.
+func insertUser(ctx context.Context, tx pgx.Tx, by workspace.Caller, u User) (User, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return User{}, fmt.Errorf("make an id: %w", err)
@@ -92,7 +93,9 @@ func insertUser(ctx context.Context, tx pgx.Tx, u User) (User, error) {
 	if err != nil {
 		return User{}, err
 	}
-	by := workspace.Caller{UserID: made.ID, Username: made.Username}
+	if by == (workspace.Caller{}) {
+		by = workspace.Caller{UserID: made.ID, Username: made.Username}
+	}
 	return made, audit(ctx, tx, by, AuditUserCreate, made.ID, map[string]any{"username": made.Username, "admin": made.Admin})
 }
 
@@ -182,10 +185,8 @@ func (db *DB) SetPassword(ctx context.Context, userID, hash string) error {
 		if err != nil {
 			return err
 		}
-		for _, table := range []string{"sessions", "api_tokens"} {
-			if _, err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE user_id = $1`, userID); err != nil {
-				return err
-			}
+		if err := endAccess(ctx, tx, userID); err != nil {
+			return err
 		}
 		return audit(ctx, tx, by, AuditPassword, userID, nil)
 	})

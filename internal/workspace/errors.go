@@ -26,6 +26,7 @@ const (
 	CodeLimitExceeded       Code = "workspace_limit_exceeded"
 	CodeConfirmRequired     Code = "confirmation_required"
 	CodeNotSupported        Code = "not_supported"
+	CodeLastAdmin           Code = "last_admin"
 	CodeTooLarge            Code = "too_large"
 	CodeUnavailable         Code = "unavailable"
 )

@@ -55,6 +55,8 @@ CREATE TABLE orphans (
     name          text NOT NULL,
     workspace_id  text NOT NULL DEFAULT '',
     detail        text NOT NULL DEFAULT '',
+    -- It is not removed by itself: a home, or one of suspiciously many.
+    kept          boolean NOT NULL DEFAULT false,
     first_seen_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (kind, name)
 );

@@ -1,0 +1,74 @@
+// Package admin is what administrators see and may do: the servers and what
+// they can reach, what belongs to no workspace, and the accounts. The API and
+// the dashboard are on top of it. That the caller is an administrator is
+// checked inside, in the store, against the database and not against what a
+// session said a while ago.
+package admin
+
+import (
+	"context"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// Store is what is kept of all that; *postgres.DB is it. Every method is
+// CodeForbidden for who is no administrator.
+type Store interface {
+	AdminStatus(ctx context.Context, caller workspace.Caller) (api.AdminStatus, error)
+	Orphans(ctx context.Context, caller workspace.Caller) ([]postgres.Orphan, error)
+	Accounts(ctx context.Context, caller workspace.Caller, cursor string) (api.AccountList, error)
+	Account(ctx context.Context, caller workspace.Caller, id string) (api.Account, error)
+	CreateAccount(ctx context.Context, caller workspace.Caller, u postgres.User) (api.Account, error)
+	PatchAccount(ctx context.Context, caller workspace.Caller, id string, p postgres.AccountPatch) (api.Account, error)
+}
+
+// Passwords checks and hashes; *auth.Auth is it.
+type Passwords interface {
+	// NewUser checks a username and a password and makes a user of them, as
+	// the setup does.
+	NewUser(ctx context.Context, username, password string) (postgres.User, error)
+	// CheckedHash is the hash of a password that its user may take.
+	CheckedHash(ctx context.Context, username, password string) (string, error)
+}
+
+// Config is what a Service is made of.
+type Config struct {
+	Store     Store
+	Passwords Passwords
+	// OrphanDelay is CODEHUB_ORPHAN_DELAY.
+	OrphanDelay time.Duration
+}
+
+// Service answers administrators. It is safe for concurrent use.
+type Service struct{ cfg Config }
+
+// New makes a Service.
+func New(cfg Config) *Service { return &Service{cfg: cfg} }
+
+// AdminStatus is how the servers and the workspaces fare.
+func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api.AdminStatus, error) {
+	return s.cfg.Store.AdminStatus(ctx, caller)
+}
+
+// Orphans lists what the leader has found in the backend that belongs to no
+// workspace, oldest first.
+func (s *Service) Orphans(ctx context.Context, caller workspace.Caller) ([]api.Orphan, error) {
+	found, err := s.cfg.Store.Orphans(ctx, caller)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]api.Orphan, len(found))
+	for i, o := range found {
+		list[i] = api.Orphan{
+			Kind: o.Kind, Name: o.Name, WorkspaceID: o.WorkspaceID, Detail: o.Detail, FirstSeenAt: o.FirstSeenAt,
+		}
+		if !o.Kept {
+			at := o.FirstSeenAt.Add(s.cfg.OrphanDelay)
+			list[i].RemovedAfter = &at
+		}
+	}
+	return list, nil
+}

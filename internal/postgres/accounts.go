@@ -1,0 +1,231 @@
+package postgres
+
+import (
+	"context"
+	"encoding/base64"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/api"
+	"codehub/internal/workspace"
+)
+
+// accountPage is how many users one list has.
+const accountPage = 100
+
+const accountColumns = `u.id, u.username, u.admin, u.disabled, u.max_running,
+	CASE WHEN u.locked_until > now() THEN u.locked_until END, u.created_at,
+	(SELECT count(*) FROM workspaces w WHERE w.holds_slot AND w.owner_user_id = u.id),
+	(SELECT count(*) FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL)`
+
+func toAccount(row pgx.CollectableRow) (api.Account, error) {
+	var a api.Account
+	err := row.Scan(&a.ID, &a.Username, &a.Admin, &a.Disabled, &a.MaxRunning, &a.LockedTill, &a.CreatedAt, &a.Running, &a.Workspaces)
+	return a, err
+}
+
+// administrators locks the rows of all who may administer, so that no two
+// changes can leave nobody, and returns them; CodeForbidden unless the caller
+// is one of them. System may, too.
+func administrators(ctx context.Context, tx pgx.Tx, caller workspace.Caller) (map[string]bool, error) {
+	rows, err := tx.Query(ctx, `SELECT id FROM users WHERE admin AND NOT disabled ORDER BY id FOR NO KEY UPDATE`)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		all[id] = true
+	}
+	if caller != workspace.System && !all[caller.UserID] {
+		return nil, notAdmin()
+	}
+	return all, nil
+}
+
+// administers is CodeForbidden unless the caller is an administrator now.
+func (db *DB) administers(ctx context.Context, caller workspace.Caller) error {
+	if caller == workspace.System {
+		return nil
+	}
+	var admin bool
+	if workspace.ValidID(caller.UserID) {
+		err := db.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM users WHERE id = $1 AND admin AND NOT disabled)`, caller.UserID).Scan(&admin)
+		if err != nil {
+			return failed("look up who administers", err)
+		}
+	}
+	if !admin {
+		return notAdmin()
+	}
+	return nil
+}
+
+func notAdmin() error {
+	return workspace.Errorf(workspace.CodeForbidden, "Only administrators may do that.")
+}
+
+// Accounts lists the users by name, a page at a time; administrators alone.
+func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, cursor string) (api.AccountList, error) {
+	if err := db.administers(ctx, caller); err != nil {
+		return api.AccountList{}, err
+	}
+	after, err := base64.RawURLEncoding.DecodeString(cursor)
+	if err != nil || !utf8.Valid(after) || strings.ContainsRune(string(after), 0) {
+		return api.AccountList{}, workspace.Errorf(workspace.CodeInvalid, "the cursor is not one that a list gave")
+	}
+	const verb = "list the users"
+	rows, err := db.pool.Query(ctx, `
+		SELECT `+accountColumns+` FROM users u
+		WHERE $1 = '' OR u.username_key COLLATE "C" > $1 ORDER BY u.username_key COLLATE "C" LIMIT $2`, string(after), accountPage+1)
+	if err != nil {
+		return api.AccountList{}, failed(verb, err)
+	}
+	list, err := pgx.CollectRows(rows, toAccount)
+	if err != nil {
+		return api.AccountList{}, failed(verb, err)
+	}
+	out := api.AccountList{Users: list}
+	if len(list) > accountPage {
+		out.Users = list[:accountPage]
+		out.NextCursor = base64.RawURLEncoding.EncodeToString([]byte(usernameKey(list[accountPage-1].Username)))
+	}
+	return out, nil
+}
+
+// Account reads one user; administrators alone.
+func (db *DB) Account(ctx context.Context, caller workspace.Caller, id string) (api.Account, error) {
+	if err := db.administers(ctx, caller); err != nil {
+		return api.Account{}, err
+	}
+	if !workspace.ValidID(id) {
+		return api.Account{}, notFound("user")
+	}
+	a, err := account(ctx, db.pool, id)
+	if missing(err) {
+		return api.Account{}, notFound("user")
+	}
+	return a, failed("read a user", err)
+}
+
+func account(ctx context.Context, in querier, id string) (api.Account, error) {
+	rows, err := in.Query(ctx, `SELECT `+accountColumns+` FROM users u WHERE u.id = $1`, id)
+	if err != nil {
+		return api.Account{}, err
+	}
+	return pgx.CollectExactlyOneRow(rows, toAccount)
+}
+
+// CreateAccount adds a user for an administrator. CodeNameTaken.
+func (db *DB) CreateAccount(ctx context.Context, caller workspace.Caller, u User) (api.Account, error) {
+	var out api.Account
+	err := db.tx(ctx, "create an account", func(tx pgx.Tx) error {
+		if _, err := administrators(ctx, tx, caller); err != nil {
+			return err
+		}
+		made, err := insertUser(ctx, tx, caller, u)
+		if err != nil {
+			return err
+		}
+		out, err = account(ctx, tx, made.ID)
+		return err
+	})
+	return out, err
+}
+
+// AccountPatch is what an administrator changes of a user; what is nil or not
+// set stays.
+type AccountPatch struct {
+	Admin        *bool
+	Disabled     *bool
+	MaxRunning   api.Nullable[int] // counts from the next start on
+	PasswordHash *string
+}
+
+// PatchAccount changes a user for an administrator. One who is disabled, or
+// whose password is another one, loses all sessions and API tokens; a new
+// password lifts a lock-out, too. CodeNotFound; CodeLastAdmin if no enabled
+// administrator would be left.
+func (db *DB) PatchAccount(ctx context.Context, caller workspace.Caller, id string, p AccountPatch) (api.Account, error) {
+	var out api.Account
+	err := db.tx(ctx, "change an account", func(tx pgx.Tx) error {
+		admins, err := administrators(ctx, tx, caller)
+		if err != nil {
+			return err
+		}
+		if !workspace.ValidID(id) {
+			return notFound("user")
+		}
+		var u User
+		err = tx.QueryRow(ctx, `SELECT `+userColumns+` FROM users u WHERE id = $1 FOR NO KEY UPDATE`, id).Scan(u.targets()...)
+		if missing(err) {
+			return notFound("user")
+		}
+		if err != nil {
+			return err
+		}
+		changed := p.apply(&u)
+		if last := len(admins) == 1 && admins[id]; last && (!u.Admin || u.Disabled) {
+			return workspace.Errorf(workspace.CodeLastAdmin, "%s is the only administrator who can log in; make another one first.", u.Username)
+		}
+		if len(changed) > 0 {
+			if err := saveAccount(ctx, tx, u, p.PasswordHash != nil); err != nil {
+				return err
+			}
+			if err := audit(ctx, tx, caller, AuditUserChange, id, changed); err != nil {
+				return err
+			}
+		}
+		out, err = account(ctx, tx, id)
+		return err
+	})
+	return out, err
+}
+
+// apply changes u, and says what of it, for the record: never a hash.
+func (p AccountPatch) apply(u *User) map[string]any {
+	changed := map[string]any{}
+	if p.Admin != nil && *p.Admin != u.Admin {
+		u.Admin, changed["admin"] = *p.Admin, *p.Admin
+	}
+	if p.Disabled != nil && *p.Disabled != u.Disabled {
+		u.Disabled, changed["disabled"] = *p.Disabled, *p.Disabled
+	}
+	if n := p.MaxRunning; n.Set && (n.Value == nil) != (u.MaxRunning == nil) || n.Value != nil && *n.Value != *u.MaxRunning {
+		u.MaxRunning, changed["max_running"] = n.Value, n.Value
+	}
+	if p.PasswordHash != nil {
+		u.PasswordHash, changed["password"] = *p.PasswordHash, true
+	}
+	if len(changed) > 0 {
+		changed["username"] = u.Username
+	}
+	return changed
+}
+
+func saveAccount(ctx context.Context, tx pgx.Tx, u User, password bool) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE users SET admin = $2, disabled = $3, max_running = $4, password_hash = $5,
+			failed_logins = CASE WHEN $6 THEN 0 ELSE failed_logins END,
+			locked_until = CASE WHEN $6 THEN NULL ELSE locked_until END
+		WHERE id = $1`, u.ID, u.Admin, u.Disabled, u.MaxRunning, u.PasswordHash, password)
+	if err != nil || !u.Disabled && !password {
+		return err
+	}
+	return endAccess(ctx, tx, u.ID)
+}
+
+// endAccess ends everything by which the user is let in.
+func endAccess(ctx context.Context, tx pgx.Tx, userID string) error {
+	for _, table := range []string{"sessions", "api_tokens"} {
+		if _, err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE user_id = $1`, userID); err != nil {
+			return err
+		}
+	}
+	return nil
+}

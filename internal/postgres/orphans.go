@@ -1,0 +1,93 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/workspace"
+)
+
+// Orphan is something in the backend that belongs to no workspace.
+type Orphan struct {
+	Kind        string // container, volume or job
+	Name        string // unique within its kind
+	WorkspaceID string // as its label says; that workspace is not in the database
+	Detail      string // for people
+	Kept        bool   // it is not removed by itself
+	FirstSeenAt time.Time
+	Age         time.Duration // since then, by the database's clock; as the leader reads it
+}
+
+// Orphans lists what the leader has found, oldest first; administrators alone.
+func (db *DB) Orphans(ctx context.Context, caller workspace.Caller) ([]Orphan, error) {
+	if err := db.administers(ctx, caller); err != nil {
+		return nil, err
+	}
+	const verb = "list the orphans"
+	rows, err := db.pool.Query(ctx, selectOrphans)
+	if err != nil {
+		return nil, failed(verb, err)
+	}
+	list, err := pgx.CollectRows(rows, toOrphan)
+	return list, failed(verb, err)
+}
+
+const selectOrphans = `
+	SELECT kind, name, workspace_id, detail, kept, first_seen_at, GREATEST(clock_timestamp() - first_seen_at, '0')
+	FROM orphans ORDER BY first_seen_at, kind, name`
+
+func toOrphan(row pgx.CollectableRow) (o Orphan, err error) {
+	err = row.Scan(&o.Kind, &o.Name, &o.WorkspaceID, &o.Detail, &o.Kept, &o.FirstSeenAt, &o.Age)
+	return o, err
+}
+
+// SaveOrphans makes the table hold exactly seen, and returns it: what is in it
+// already keeps its time, so that a change of leaders begins no delay anew.
+func (c *Controller) SaveOrphans(ctx context.Context, seen []Orphan) (list []Orphan, err error) {
+	var kinds, names, workspaces, details []string
+	var kept []bool
+	for _, o := range seen {
+		kinds, names, workspaces = append(kinds, o.Kind), append(names, clean(o.Name)), append(workspaces, clean(o.WorkspaceID))
+		details, kept = append(details, clean(o.Detail)), append(kept, o.Kept)
+	}
+	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `
+				DELETE FROM orphans o WHERE NOT EXISTS (
+					SELECT FROM unnest($1::text[], $2::text[]) AS s (kind, name) WHERE s.kind = o.kind AND s.name = o.name)`, kinds, names)
+			if err != nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, `
+				INSERT INTO orphans AS o (kind, name, workspace_id, detail, kept)
+				SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[])
+				ON CONFLICT (kind, name) DO UPDATE SET workspace_id = EXCLUDED.workspace_id, detail = EXCLUDED.detail, kept = EXCLUDED.kept
+				WHERE (o.workspace_id, o.detail, o.kept) IS DISTINCT FROM (EXCLUDED.workspace_id, EXCLUDED.detail, EXCLUDED.kept)`,
+				kinds, names, workspaces, details, kept)
+			if err != nil {
+				return err
+			}
+			rows, err := tx.Query(ctx, selectOrphans)
+			if err != nil {
+				return err
+			}
+			list, err = pgx.CollectRows(rows, toOrphan)
+			return err
+		})
+	})
+	return list, failed("write the orphans", err)
+}
+
+// Owned reports whether there is a workspace of that id of which something may
+// be left.
+func (c *Controller) Owned(ctx context.Context, id workspace.ID) (owned bool, err error) {
+	if !workspace.ValidID(string(id)) {
+		return false, nil
+	}
+	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workspaces WHERE id = $1 AND phase <> 'DELETED')`, id).Scan(&owned)
+	})
+	return owned, failed("look for a workspace", err)
+}
