@@ -48,6 +48,7 @@ func (cs *connections) add(c *connection) bool {
 	if cs.closed || c.upstream.closed {
 		return false
 	}
+	c.upstream.idle = time.Time{}
 	set := cs.by[c.id]
 	if set == nil {
 		set = map[*connection]struct{}{}
@@ -87,6 +88,9 @@ func (cs *connections) move(c *connection, to *upstream) bool {
 	if to != nil && to.closed {
 		return false
 	}
+	if to != nil {
+		to.idle = time.Time{}
+	}
 	c.upstream = to
 	return true
 }
@@ -117,14 +121,20 @@ func (cs *connections) closeUpstream(u *upstream) {
 	u.transport.CloseIdleConnections()
 }
 
-// retire closes u if nothing goes there.
-func (cs *connections) retire(u *upstream) bool {
+// retire closes u if nothing has gone there for that long.
+func (cs *connections) retire(u *upstream, after time.Duration) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for c := range cs.by[u.id] {
 		if c.upstream == u {
 			return false
 		}
+	}
+	if u.idle.IsZero() {
+		u.idle = time.Now()
+	}
+	if time.Since(u.idle) < after {
+		return false
 	}
 	u.closed = true
 	u.transport.CloseIdleConnections()

@@ -17,6 +17,9 @@ const (
 	fillTimeout = 10 * time.Second
 	// shortAge is how long a route is used that the runtime did not confirm.
 	shortAge = 2 * time.Second
+	// keepAddress is for how long the address of a container that nobody uses
+	// stands in for an engine that does not answer.
+	keepAddress = 10 * time.Minute
 	// maxFills bounds how often one request waits for a route that was
 	// invalidated while it was being read.
 	maxFills = 8
@@ -49,6 +52,7 @@ type routes struct {
 	runtime Upstreams
 	open    *connections
 	maxAge  time.Duration
+	keep    time.Duration // for how long an address that nobody uses is remembered, see ask
 
 	mu    sync.Mutex
 	known map[workspace.ID]*route
@@ -68,7 +72,7 @@ type fill struct {
 
 func newRoutes(store Store, rt Upstreams, open *connections, maxAge time.Duration) *routes {
 	return &routes{
-		store: store, runtime: rt, open: open, maxAge: maxAge,
+		store: store, runtime: rt, open: open, maxAge: maxAge, keep: keepAddress,
 		known: map[workspace.ID]*route{}, fills: map[workspace.ID]*fill{}, upstreams: map[workspace.ID]*upstream{},
 	}
 }
@@ -275,7 +279,7 @@ func (rs *routes) sweep() {
 	}
 	for id, u := range rs.upstreams {
 		// A reading under way may be about to find that u still stands.
-		if rs.known[id] == nil && rs.fills[id] == nil && rs.open.retire(u) {
+		if rs.known[id] == nil && rs.fills[id] == nil && rs.open.retire(u, rs.keep) {
 			delete(rs.upstreams, id)
 		}
 	}

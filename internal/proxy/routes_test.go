@@ -189,6 +189,11 @@ func TestSweep(t *testing.T) {
 		if err := rs.check(context.Background()); err != nil {
 			t.Fatal(err)
 		}
+		if rs.upstreams[wsA] != r.upstream {
+			t.Error("forgotten as soon as nobody was there: the engine may not answer when they come back")
+		}
+		time.Sleep(keepAddress)
+		rs.sweep()
 		if len(rs.known)+len(rs.upstreams)+len(rs.fills) != 0 {
 			t.Errorf("left: %v %v %v", rs.known, rs.upstreams, rs.fills)
 		}

@@ -21,7 +21,9 @@ type upstream struct {
 	id        workspace.ID
 	transport *http.Transport
 
-	closed bool // guarded by connections.mu: nothing more is led there
+	// Guarded by connections.mu:
+	closed bool      // nothing more is led there
+	idle   time.Time // since when nothing goes there; zero: it is in use, or not known
 }
 
 func newUpstream(id workspace.ID, u runtime.Upstream) *upstream {

@@ -81,6 +81,7 @@ type Runtime struct {
 
 	holderImage sync.Mutex // held while it is made
 
+	made    sync.Map // ids of seed containers that the engine has made to the end
 	damaged sync.Map // workspaces whose damaged home.json was reported
 
 	mu      sync.Mutex

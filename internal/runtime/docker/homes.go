@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 
+	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
@@ -29,7 +30,7 @@ func (r *Runtime) Volumes(ctx context.Context) ([]runtime.Volume, error) {
 // homes is what the engine has of docker-volume homes.
 type homes struct {
 	homes   map[workspace.ID]string  // → claim
-	seeds   map[workspace.ID]holding // the seed containers
+	seeds   map[workspace.ID]holding // the seed containers that have done their work
 	holders map[workspace.ID]holding
 	ended   map[string]bool // ids of restore jobs that have ended
 	settled map[workspace.ID]record
@@ -82,7 +83,13 @@ func (r *Runtime) lookAtHomes(ctx context.Context, only workspace.ID) (homes, er
 		id := workspace.ID(c.Labels[labelWorkspace])
 		switch c.Labels[labelRole] {
 		case roleSeed:
-			h.seeds[id] = holding{c.ID, c.Labels[labelClaim]}
+			done, err := r.isMade(ctx, c.ID)
+			if err != nil {
+				return h, err
+			}
+			if done {
+				h.seeds[id] = holding{c.ID, c.Labels[labelClaim]}
+			}
 		case roleHolder:
 			h.holders[id] = holding{c.ID, c.Labels[labelClaim]}
 		case roleJob:
@@ -102,6 +109,24 @@ func (r *Runtime) lookAtHomes(ctx context.Context, only workspace.ID) (homes, er
 		}
 	}
 	return h, nil
+}
+
+// isMade reports whether the engine has come to the end of making a container
+// that is in its list: it can be inspected only then. One that has been is
+// made for good.
+func (r *Runtime) isMade(ctx context.Context, containerID string) (bool, error) {
+	if _, known := r.made.Load(containerID); known {
+		return true, nil
+	}
+	_, err := r.api.ContainerInspect(ctx, containerID, client.ContainerInspectOptions{})
+	if errdefs.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, failed(ctx, "inspect seed container", err)
+	}
+	r.made.Store(containerID, nil)
+	return true, nil
 }
 
 // live reports whether the home is known to be live: it is held for good, or

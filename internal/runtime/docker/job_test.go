@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -285,7 +286,7 @@ func TestCallsCutOffAnywhere(t *testing.T) {
 					if left := (hands{r: next, storage: storage}).remains(t, l.id); len(left) > 0 {
 						t.Fatalf("left behind after request %d: %q", n, left)
 					}
-					if !*cut {
+					if !cut.Load() {
 						return
 					}
 				}
@@ -296,15 +297,16 @@ func TestCallsCutOffAnywhere(t *testing.T) {
 
 // cutAfter has the nth request from now on done and its answer lost, and all
 // after it fail. It says whether there were so many.
-func cutAfter(e *engine, r *Runtime, n int) *bool {
-	seen, cut := 0, new(bool)
+func cutAfter(e *engine, r *Runtime, n int) *atomic.Bool {
+	var seen atomic.Int64
+	cut := new(atomic.Bool)
 	f := func(_ http.ResponseWriter, req *http.Request) bool {
-		seen++
-		if seen < n {
+		now := seen.Add(1)
+		if now < int64(n) {
 			return false
 		}
-		if seen == n {
-			*cut = true
+		if now == int64(n) {
+			cut.Store(true)
 			if req.Header.Get("Upgrade") == "" {
 				out := req.Clone(context.Background())
 				out.RequestURI, out.URL.Scheme, out.URL.Host = "", "http", "engine"

@@ -255,5 +255,6 @@ func (r *Runtime) discard(ctx context.Context, id string) error {
 	if err != nil && !errdefs.IsNotFound(err) {
 		return failed(ctx, "remove container", err)
 	}
+	r.made.Delete(id)
 	return nil
 }

@@ -15,8 +15,9 @@ import (
 
 // A docker-volume home is seeded by a container that is made and never
 // started: the engine copies what the image holds at HomeDir, with owners and
-// modes, before it enters that container in its list. So the container in the
-// list proves that the copy is complete, and no code of the image has run.
+// modes, before it lets anybody inspect that container (but while it is in its
+// list already). So a container that can be inspected proves that the copy is
+// complete, and no code of the image has run.
 // Once the home is live an empty volume takes over as the proof, since a
 // container would hold its image for ever.
 

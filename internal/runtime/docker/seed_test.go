@@ -1,0 +1,72 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// The engine lists a container while it still copies the image's files into
+// its volume: a home is not seeded before that is over.
+func TestSeededIsSeededWholly(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	const files = 20_000
+	var rootfs bytes.Buffer
+	tw := tar.NewWriter(&rootfs)
+	for i := range files {
+		if err := tw.WriteHeader(&tar.Header{Name: fmt.Sprintf("home/coder/%05d", i), Typeflag: tar.TypeReg, Mode: 0o644, Uid: 1000, Gid: 1000}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	spec := runtime.VolumeSpec{
+		Workspace: newHome().Workspace, Storage: workspace.StorageDockerVolume, Claim: "home",
+		Image: importImage(t, r, []string{"USER 1000"}, rootfs.Bytes()),
+	}
+	done := make(chan error, 1)
+	go func() { done <- r.CreateVolume(t.Context(), spec, nil) }()
+	looks := 0
+	for {
+		list, err := r.Volumes(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list) == 1 && list[0].Seeded {
+			break
+		}
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatal(err)
+			}
+			done <- nil
+		default:
+		}
+		looks++
+	}
+	v, err := r.api.VolumeInspect(t.Context(), spec.Workspace.VolumeName(), client.VolumeInspectOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := os.ReadDir(filepath.Clean(v.Volume.Mountpoint))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(names) != files {
+		t.Errorf("seeded after %d looks with %d of %d files", looks, len(names), files)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
