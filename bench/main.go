@@ -40,7 +40,7 @@ type bench struct {
 }
 
 func run() error {
-	only := flag.String("only", "wake,create,starts,idle,job,small,mixed", "figures to measure")
+	only := flag.String("only", "wake,create,starts,idle,job,small,mixed,tick", "figures to measure")
 	n := flag.Int("n", 10, "runs of which the median is taken")
 	idle := flag.Duration("idle", 5*time.Minute, "how long the idle server is watched")
 	flag.Parse()
@@ -51,13 +51,15 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	var ofServer, ofArchives []string
+	var ofServer, ofArchives, ofDatabase []string
 	for _, name := range strings.Split(*only, ",") {
 		switch {
 		case serverFigures[name] != nil:
 			ofServer = append(ofServer, name)
 		case archiveFigures[name] != nil:
 			ofArchives = append(ofArchives, name)
+		case databaseFigures[name] != nil:
+			ofDatabase = append(ofDatabase, name)
 		default:
 			return fmt.Errorf("no figure %q", name)
 		}
@@ -65,7 +67,15 @@ func run() error {
 	if err := measureServer(ctx, binary, *n, *idle, ofServer); err != nil {
 		return err
 	}
-	return measureArchives(ctx, binary, *n, ofArchives)
+	if err := measureArchives(ctx, binary, *n, ofArchives); err != nil {
+		return err
+	}
+	for _, name := range ofDatabase {
+		if err := databaseFigures[name](ctx, *n); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 var serverFigures = map[string]func(*bench, context.Context) error{
@@ -74,6 +84,11 @@ var serverFigures = map[string]func(*bench, context.Context) error{
 
 var archiveFigures = map[string]func(*storage, context.Context) error{
 	"job": (*storage).jobCost, "small": (*storage).small, "mixed": (*storage).mixed,
+}
+
+// databaseFigures need neither Docker nor the binary.
+var databaseFigures = map[string]func(ctx context.Context, n int) error{
+	"tick": tick,
 }
 
 func measureArchives(ctx context.Context, binary string, n int, names []string) error {
