@@ -1,0 +1,155 @@
+package redisbus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"codehub/internal/activity"
+	"codehub/internal/activity/activitytest"
+	"codehub/internal/redistest"
+	"codehub/internal/workspace"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// open opens a bus at url until the end of the test.
+func open(t *testing.T, url string, opts ...func(*Config)) *Redis {
+	t.Helper()
+	cfg := Config{URL: url, SSEPrefix: "codehub:sse", WakePrefix: "codehub:wake", ActivityKey: "codehub:activity", Log: slog.New(slog.DiscardHandler)}
+	for _, o := range opts {
+		o(&cfg)
+	}
+	b, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return b
+}
+
+func TestActivity(t *testing.T) {
+	t.Parallel()
+	activitytest.Conformance(t, func(t *testing.T) activitytest.Subject {
+		s := redistest.New(t)
+		return activitytest.Subject{Bus: open(t, s.URL()), Other: open(t, s.URL()), Losses: map[string]func(*testing.T){
+			"flush":    func(*testing.T) { s.Flush() },
+			"restart":  func(*testing.T) { s.Restart() },
+			"eviction": func(*testing.T) { s.Do("DEL", "codehub:activity") },
+		}}
+	})
+}
+
+// A restart that reads a snapshot brings back what was there then, and the
+// epoch says that later things may be missing.
+func TestOldSnapshot(t *testing.T) {
+	t.Parallel()
+	s := redistest.New(t)
+	b := open(t, s.URL())
+	at := time.UnixMilli(1_800_000_000_000)
+	saved := activity.Access{ID: id(1), At: at, Kind: activity.Typing}
+	before, err := b.Add(t.Context(), []activity.Access{saved})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Do("SAVE")
+	if _, err := b.Add(t.Context(), []activity.Access{{ID: id(2), At: at, Kind: activity.Typing}}); err != nil {
+		t.Fatal(err)
+	}
+	s.Restart()
+	seen, after, err := b.Read(t.Context())
+	if err != nil || len(seen) != 1 || seen[0] != saved {
+		t.Errorf("after the restart: %v, %v", seen, err)
+	}
+	if before == after {
+		t.Error("the epoch is the same")
+	}
+}
+
+// What others keep under the same key is neither read nor removed.
+func TestForeignMembers(t *testing.T) {
+	t.Parallel()
+	s := redistest.New(t)
+	b := open(t, s.URL())
+	s.Do("ZADD", "codehub:activity", "12", "01ARZ3NDEKTSV4RRFFQ69G5FAV")
+	seen, _, err := b.Read(t.Context())
+	if err != nil || len(seen) != 0 {
+		t.Errorf("read %v, %v", seen, err)
+	}
+	if _, err := b.Add(t.Context(), []activity.Access{{ID: id(1), Kind: activity.Open}}); err != nil {
+		t.Errorf("a time before all times: %v", err)
+	}
+}
+
+// Whatever is wrong with Redis, nobody waits long for it.
+func TestActivityIsBounded(t *testing.T) {
+	t.Parallel()
+	for name, harm := range map[string]func(*redistest.Server){
+		"frozen": (*redistest.Server).Freeze, "stopped": (*redistest.Server).Stop,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.New(t)
+			b := open(t, s.URL())
+			if _, err := b.Add(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+			harm(s)
+			done := make(chan error, 3)
+			go func() { _, err := b.Add(context.Background(), nil); done <- err }()
+			go func() { _, _, err := b.Read(context.Background()); done <- err }()
+			go func() { done <- b.Remove(context.Background(), []activity.Access{{ID: id(1)}}) }()
+			for range 3 {
+				select {
+				case err := <-done:
+					if err == nil {
+						t.Error("it worked")
+					}
+				case <-time.After(20 * time.Second):
+					t.Fatal("still waiting")
+				}
+			}
+		})
+	}
+}
+
+// A loss in the middle of a long addition is noticed: the epoch that comes back
+// must hold all of it.
+func TestLossWhileAdding(t *testing.T) {
+	t.Parallel()
+	s := redistest.New(t)
+	b := open(t, s.URL())
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	stop := make(chan struct{})
+	flushed := make(chan struct{})
+	go func() {
+		defer close(flushed)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+				s.Flush()
+			}
+		}
+	}()
+	defer func() { close(stop); <-flushed }()
+	many := make([]activity.Access, 50*atOnce)
+	for i := range many {
+		many[i] = activity.Access{ID: id(i), At: time.UnixMilli(1_800_000_000_000), Kind: activity.Open}
+	}
+	for ctx.Err() == nil {
+		if _, err := b.Add(ctx, many); errors.Is(err, errLost) {
+			return
+		}
+	}
+	t.Error("no loss was noticed")
+}
+
+func id(n int) workspace.ID { return workspace.ID(fmt.Sprintf("0198c0de-0000-7000-8000-%012x", n)) }
