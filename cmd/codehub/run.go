@@ -35,6 +35,7 @@ func (s *server) run(ctx context.Context, listener net.Listener) error {
 	g.Go(func() error { return s.auth.Run(gctx) })
 	g.Go(func() error { return s.proxy.Run(gctx) })
 	g.Go(func() error { return s.coordinate(gctx) })
+	g.Go(func() error { return s.self.Run(gctx) })
 	g.Go(func() error { return s.bucket.Relay(gctx) })
 	g.Go(func() error { return s.forwardWakes(gctx) })
 	g.Go(func() error { return s.housekeeping(gctx) })

@@ -22,6 +22,7 @@ import (
 	"codehub/internal/postgres/embedded"
 	"codehub/internal/proxy"
 	"codehub/internal/reconcile"
+	"codehub/internal/replica"
 	"codehub/internal/runtime/docker"
 	"codehub/internal/workspace"
 )
@@ -93,6 +94,11 @@ func serve(ctx context.Context, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
+	shared, err := sharedSettings(ctx, cfg, db)
+	if err != nil {
+		return err
+	}
+	self := replica.New(replica.Config{DB: db, Version: version, Settings: shared, Log: log})
 	rt, err := docker.New(ctx, docker.Config{
 		Installation: installation, DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir,
 		CPUs: float64(cfg.NanoCPUs) / 1e9, MemoryBytes: cfg.MemoryBytes, PidsLimit: cfg.Pids, LogMaxBytes: cfg.LogBytes,
@@ -109,8 +115,16 @@ func serve(ctx context.Context, cfg config.Config) error {
 	if err := checkBucket(ctx, archives, db, log); err != nil {
 		return err
 	}
+	if err := join(ctx, self); err != nil {
+		return err
+	}
+	defer func() {
+		if err := self.Leave(ctx); err != nil {
+			log.Warn("this server stays on the list of servers for a minute", "err", err)
+		}
+	}()
 	s := newServer(cfg, log, dsn, db, rt, archives, installation)
-	s.private = private
+	s.private, s.self = private, self
 	return s.run(ctx, listener)
 }
 
@@ -135,6 +149,7 @@ type server struct {
 	db  *postgres.DB
 	// private is the embedded database; nil with CODEHUB_DATABASE_URL.
 	private *embedded.Server
+	self    *replica.Replica
 	auth    *auth.Auth
 	hub     *bus.Hub
 	proxy   *proxy.Proxy

@@ -1,0 +1,130 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/api"
+)
+
+// ReplicaAlive is for how long a server that says nothing counts as alive.
+const ReplicaAlive = 60 * time.Second
+
+// replicaForgotten is after what time a server that was never heard of again
+// is left out of every list.
+const replicaForgotten = 24 * time.Hour
+
+// replicasKey is the advisory lock under which servers join, one by one.
+const replicasKey int64 = 0x636f646568756204
+
+// Replica is a codehub process that serves on this database. Times are the
+// database's.
+type Replica struct {
+	ID       string // a UUID, of this process alone
+	Hostname string
+	Version  string
+	// Settings are what others compare theirs with, by the setting's name.
+	Settings map[string]string
+	Health   map[string]api.Breaker // what it can reach
+
+	StartedAt time.Time
+	SeenAt    time.Time
+	FlushedAt *time.Time    // up to when the activity that it saw is handed on
+	Age       time.Duration // since SeenAt
+	Leads     bool          // its session holds the leader's lock
+	Alive     bool          // seen within ReplicaAlive
+}
+
+// JoinReplica records r, unless check objects to how it goes with the others
+// that are known: its error is returned as it is. Those that join at once do so
+// one after the other, so that each sees the ones before it. Rows of servers
+// that have been gone for a day are removed.
+func (db *DB) JoinReplica(ctx context.Context, r Replica, check func(others []Replica) error) error {
+	const verb = "join the servers of this database"
+	var objection error
+	err := db.tx(ctx, verb, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, replicasKey); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `DELETE FROM replicas WHERE seen_at < clock_timestamp() - $1::interval`, replicaForgotten); err != nil {
+			return err
+		}
+		others, err := readReplicas(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if objection = check(others); objection != nil {
+			return nil
+		}
+		return writeReplica(ctx, tx, r)
+	})
+	if err != nil {
+		return err
+	}
+	return objection
+}
+
+// BeatReplica says that r is alive, and what it can reach.
+func (db *DB) BeatReplica(ctx context.Context, r Replica) error {
+	return failed("tell that this server is alive", writeReplica(ctx, db.pool, r))
+}
+
+// writeReplica writes the whole row: the beat of a server that was taken for
+// long gone, and stood still, makes it anew.
+func writeReplica(ctx context.Context, in execer, r Replica) error {
+	settings, err := jsonOf(&r.Settings)
+	if err != nil {
+		return err
+	}
+	if r.Health == nil {
+		r.Health = map[string]api.Breaker{}
+	}
+	health, err := jsonOf(&r.Health)
+	if err != nil {
+		return err
+	}
+	_, err = in.Exec(ctx, `
+		INSERT INTO replicas (id, hostname, version, settings, health, started_at, seen_at)
+		VALUES ($1, $2, $3, $4, $5, clock_timestamp(), clock_timestamp())
+		ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp(), health = EXCLUDED.health`,
+		r.ID, clean(r.Hostname), clean(r.Version), settings, health)
+	return err
+}
+
+// LeaveReplica takes a server off the list that has come to its end.
+func (db *DB) LeaveReplica(ctx context.Context, id string) error {
+	_, err := db.pool.Exec(ctx, `DELETE FROM replicas WHERE id = $1`, id)
+	return failed("leave the servers of this database", err)
+}
+
+// Replicas lists the servers that are known, the longest-serving first; those
+// that ended without a word are among them for a day.
+func (db *DB) Replicas(ctx context.Context) ([]Replica, error) {
+	list, err := readReplicas(ctx, db.pool)
+	return list, failed("read the servers of this database", err)
+}
+
+func readReplicas(ctx context.Context, in querier) ([]Replica, error) {
+	rows, err := in.Query(ctx, `
+		SELECT r.id, r.hostname, r.version, r.settings, r.health, r.started_at, r.seen_at, r.flushed_at,
+			clock_timestamp() - r.seen_at, COALESCE(r.id = l.replica_id, false)
+		FROM replicas r LEFT JOIN (`+leading+`) l ON true
+		ORDER BY r.started_at, r.id`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (r Replica, err error) {
+		err = row.Scan(&r.ID, &r.Hostname, &r.Version, &r.Settings, &r.Health, &r.StartedAt, &r.SeenAt, &r.FlushedAt, &r.Age, &r.Leads)
+		r.Alive = r.Age < ReplicaAlive
+		return r, err
+	})
+}
+
+// HasHomesIn reports whether any workspace keeps its home on that storage.
+func (db *DB) HasHomesIn(ctx context.Context, storage string) (yes bool, err error) {
+	err = db.pool.QueryRow(ctx, `
+		SELECT EXISTS (SELECT FROM workspaces WHERE storage_backend = $1 AND phase <> 'DELETED')`, storage).Scan(&yes)
+	return yes, failed("look for homes", err)
+}

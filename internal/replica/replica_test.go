@@ -1,0 +1,165 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+func database(t *testing.T) *postgres.DB {
+	t.Helper()
+	db, err := postgres.Open(t.Context(), pgtest.New(t, postgres.Migrate), postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	return db
+}
+
+type lines struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func TestReplicaJoinsBeatsAndLeaves(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	r := New(Config{DB: db, Version: "v1", Log: slog.New(slog.DiscardHandler), Settings: Settings{Must: map[string]string{"A": "1"}},
+		Health: func() map[string]api.Breaker { return map[string]api.Breaker{"docker": {State: api.BreakerOpen}} }})
+	if err := r.Join(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	list, err := db.Replicas(t.Context())
+	if err != nil || len(list) != 1 || list[0].ID != r.ID() || list[0].Version != "v1" || list[0].Hostname == "" || list[0].Health["docker"].State != api.BreakerOpen {
+		t.Fatalf("%v, %+v", err, list)
+	}
+	first := list[0].SeenAt
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		list, err := db.Replicas(t.Context())
+		if err == nil && list[0].SeenAt.After(first) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no beat: %v, %+v", err, list)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Leave(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := db.Replicas(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("%v, %+v", err, list)
+	}
+}
+
+func TestSettingsAreCompared(t *testing.T) {
+	t.Parallel()
+	ours := Settings{Must: map[string]string{"A": "1", "B": "2"}, Should: map[string]string{"L": "5"}, DataDir: "/data"}
+	with := func(change func(*postgres.Replica)) postgres.Replica {
+		r := postgres.Replica{Hostname: "other", Alive: true, Settings: ours.recorded()}
+		change(&r)
+		return r
+	}
+	for name, c := range map[string]struct {
+		other          postgres.Replica
+		refused, warns string // the setting
+	}{
+		"the same":             {other: with(func(*postgres.Replica) {})},
+		"another archive":      {other: with(func(r *postgres.Replica) { r.Settings["A"] = "x" }), refused: "A"},
+		"another limit":        {other: with(func(r *postgres.Replica) { r.Settings["L"] = "6" }), warns: "L"},
+		"not known there":      {other: with(func(r *postgres.Replica) { delete(r.Settings, "A") })},
+		"known only there":     {other: with(func(r *postgres.Replica) { r.Settings["C"] = "3" })},
+		"dead":                 {other: with(func(r *postgres.Replica) { r.Settings["A"] = "x"; r.Alive = false })},
+		"killed a moment ago":  {other: with(func(r *postgres.Replica) { r.Settings["A"] = "x"; r.Age = fresh + 1 })},
+		"ours, before a crash": {other: with(func(r *postgres.Replica) { r.Settings["A"] = "x"; r.Hostname = "me" })},
+		"another on our host": {other: with(func(r *postgres.Replica) {
+			r.Settings["A"], r.Settings[dataDir], r.Hostname = "x", "/data2", "me"
+		}), refused: "A"},
+	} {
+		warnings, err := ours.compare("me", []postgres.Replica{c.other})
+		var d *Differs
+		switch {
+		case errors.As(err, &d) != (c.refused != "") || d != nil && d.Setting != c.refused:
+			t.Errorf("%s: %v", name, err)
+		case len(warnings) > 0 != (c.warns != "") || len(warnings) > 0 && warnings[0].Setting != c.warns:
+			t.Errorf("%s: %v", name, warnings)
+		}
+	}
+}
+
+func TestAServerThatDiffersIsRefusedAndOneWithOtherLimitsWarned(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var log lines
+	made := func(must, should, dir string) *Replica {
+		return New(Config{DB: db, Log: slog.New(slog.NewTextHandler(&log, nil)), Settings: Settings{
+			Must: map[string]string{"CODEHUB_ARCHIVE_URL": must}, Should: map[string]string{"MAX_RUNNING_GLOBAL": should}, DataDir: dir}})
+	}
+	if err := made("s3://a", "1", "/a").Join(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	err := made("s3://b", "1", "/b").Join(t.Context())
+	var d *Differs
+	if !errors.As(err, &d) || !strings.Contains(err.Error(), "s3://a") {
+		t.Fatalf("%v", err)
+	}
+	if list, err := db.Replicas(t.Context()); err != nil || len(list) != 1 {
+		t.Errorf("who was refused is on the list: %v, %+v", err, list)
+	}
+	if err := made("s3://a", "2", "/c").Join(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "MAX_RUNNING_GLOBAL") {
+		t.Errorf("not warned: %s", log.String())
+	}
+}
+
+// A database that is away is reported once.
+func TestSilentDatabaseIsReportedOnce(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	var log lines
+	r := New(Config{DB: db, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	ctx, cancel := context.WithCancel(t.Context())
+	db.Close()
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(log.String(), "level=WARN") && time.Now().Before(deadline); {
+		time.Sleep(20 * time.Millisecond)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(log.String(), "level=WARN"); n != 1 {
+		t.Errorf("reported %d times: %s", n, log.String())
+	}
+}
