@@ -65,6 +65,7 @@ type Hub struct {
 	mu        sync.Mutex
 	subs      map[string]map[*Subscription]struct{} // by user
 	observers map[*Observer]struct{}
+	said      recently
 }
 
 // New makes a Hub.
@@ -108,6 +109,23 @@ func (h *Hub) Notify(owner string, id workspace.ID) {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.said.add(id, now)
+	h.notify(owner, id, now)
+}
+
+// Echo says the same by a second way. What the first has said a moment ago is
+// left out, as everything would be read twice. Should it have been another
+// change of the workspace, the first way brings it, or a gap.
+func (h *Hub) Echo(owner string, id workspace.ID) {
+	now := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.said.holds(id, now) {
+		h.notify(owner, id, now)
+	}
+}
+
+func (h *Hub) notify(owner string, id workspace.ID, now time.Time) {
 	// Observers drop what they remember before anybody can come back for it.
 	for o := range h.observers {
 		if o.Changed != nil {

@@ -202,6 +202,44 @@ func TestOrderUnderLoad(t *testing.T) {
 	readers.Wait()
 }
 
+// What comes by a second way, too, is read once, whichever comes first stays
+// possible, and nothing is remembered for long.
+func TestEcho(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r rows
+		r.set("ann", "a", "1")
+		h := newHub(&r)
+		s := subscribe(t, h, "ann")
+		wantEvents(t, s, "resync")
+		changed := 0
+		defer h.Observe(Observer{Changed: func(string, workspace.ID) { changed++ }})()
+		h.Notify("ann", "a")
+		wantEvents(t, s, "a=1")
+		h.Echo("ann", "a")
+		wantEvents(t, s) // nothing
+		time.Sleep(echoWithin / 2)
+		h.Notify("ann", "b")
+		h.Echo("ann", "a")
+		time.Sleep(echoWithin / 2)
+		h.Echo("ann", "b")
+		if wantEvents(t, s, "b gone"); changed != 2 {
+			t.Errorf("told %d times", changed)
+		}
+		h.Echo("ann", "a") // another change, of which the first way said nothing
+		wantEvents(t, s, "a=1")
+		h.Echo("ann", "c") // the second way comes first
+		h.Notify("ann", "c")
+		wantEvents(t, s, "c gone")
+		for i := range 1000 {
+			h.Notify("ann", workspace.ID(fmt.Sprint(i)))
+			time.Sleep(echoWithin / 10)
+			if n := len(h.said.now) + len(h.said.before); n > 30 {
+				t.Fatalf("%d ids are remembered", n)
+			}
+		}
+	})
+}
+
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	var r rows

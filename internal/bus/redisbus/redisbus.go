@@ -6,7 +6,6 @@ package redisbus
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -56,8 +55,10 @@ type Redis struct {
 	// trouble is why the subscription does not stand; nil when it does.
 	trouble atomic.Pointer[error]
 
-	retryFirst, retryLast  time.Duration
+	// A subscription that has fallen silent is noticed within the sum of
+	// pingEvery and pingTimeout, and made anew at most retryLast later.
 	pingEvery, pingTimeout time.Duration
+	retryFirst, retryLast  time.Duration
 }
 
 // Open makes the bus without asking the server: see Check. It fails on a URL
@@ -69,6 +70,7 @@ func Open(cfg Config) (*Redis, error) {
 	}
 	opts.DialTimeout, opts.ReadTimeout, opts.WriteTimeout, opts.PoolTimeout = dialWithin, answerWithin, answerWithin, answerWithin
 	opts.ContextTimeoutEnabled = true
+	opts.Protocol = 2                          // messages come in the order and framing of answers
 	opts.DialerRetries, opts.MaxRetries = 1, 1 // once more, on a new connection, after a server's restart
 	opts.PoolSize, opts.MaxActiveConns, opts.PipelinePoolSize = 8, 8, -1
 	opts.ClientName = "codehub"
@@ -126,16 +128,10 @@ func (b *Redis) Check(ctx context.Context) error {
 
 // judged tells settings that are wrong from a server that is away.
 func judged(err error) error {
-	var record tls.RecordHeaderError
-	if errors.As(err, &record) {
-		return &Unusable{"the server speaks no TLS, so that it is redis:// rather than rediss://", err}
-	}
 	said := err.Error()
 	for _, c := range []struct{ begins, why string }{
 		{"WRONGPASS", "the server refuses the name or password"},
 		{"NOAUTH", "the server wants a password"},
-		{"ERR AUTH <password> called without any password", "the server has no password, and one is given"},
-		{"ERR invalid password", "the server refuses the password"},
 		{"NOPERM", "this user may not do what codehub needs: PING, INFO, EVAL, ZADD, ZRANGE, ZRANGEBYSCORE, ZSCORE, ZREM, HSET, HDEL, HGETALL, DEL, PUBLISH, SUBSCRIBE and PSUBSCRIBE"},
 		{"ERR DB index is out of range", "the server has no such database"},
 		{"READONLY", "the server is a read-only replica"},
