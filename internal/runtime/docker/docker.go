@@ -17,6 +17,7 @@ import (
 
 	"github.com/moby/moby/client"
 
+	"codehub/internal/breaker"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/workspace"
@@ -66,15 +67,18 @@ type Config struct {
 
 // Runtime implements runtime.Runtime on a Docker Engine.
 type Runtime struct {
-	cfg    Config
-	api    *client.Client
-	probe  *http.Client
-	log    *slog.Logger
-	now    func() time.Time
-	names  names
-	helper helperImage
-	addrs  addresses
-	locks  locks
+	cfg     Config
+	api     *client.Client // under the breaker
+	plain   *client.Client // for what is not; see connect
+	idle    *http.Transport
+	breaker *breaker.Breaker
+	probe   *http.Client
+	log     *slog.Logger
+	now     func() time.Time
+	names   names
+	helper  helperImage
+	addrs   addresses
+	locks   locks
 
 	prepareLock chan struct{} // held while the surroundings are checked or repaired
 	applyWall   func(context.Context, wall.Spec) error
@@ -126,17 +130,8 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		return nil, errors.New("no logger given")
 	}
 
-	opts := []client.Opt{client.FromEnv}
-	if cfg.Host != "" {
-		opts = append(opts, client.WithHost(cfg.Host))
-	}
-	api, err := client.New(opts...)
-	if err != nil {
-		return nil, fmt.Errorf("configure the Docker client: %w", err)
-	}
 	r := &Runtime{
 		cfg:         cfg,
-		api:         api,
 		log:         cfg.Log,
 		now:         time.Now,
 		names:       namesOf(cfg.Installation),
@@ -150,12 +145,19 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 			},
 		},
 	}
+	if err := r.connect(); err != nil {
+		return nil, fmt.Errorf("configure the Docker client: %w", err)
+	}
 	r.applyWall = r.standWall
 	return r, nil
 }
 
 // Close gives the connections to the engine back.
-func (r *Runtime) Close() error { return r.api.Close() }
+func (r *Runtime) Close() error {
+	r.breaker.Close()
+	r.idle.CloseIdleConnections()
+	return r.plain.Close()
+}
 
 func report(progress func(runtime.Progress), step string) {
 	if progress != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/breaker"
 	"codehub/internal/runtime"
 )
 
@@ -57,7 +58,7 @@ func fillsDisk(err error) bool {
 }
 
 func unreachable(err error) bool {
-	if client.IsErrConnectionFailed(err) {
+	if client.IsErrConnectionFailed(err) || errors.Is(err, breaker.ErrOpen) {
 		return true
 	}
 	var transport *url.Error

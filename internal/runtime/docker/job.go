@@ -152,7 +152,10 @@ func (r *Runtime) runJob(ctx context.Context, spec runtime.JobSpec, before homeL
 	if err := r.admitJob(ctx, spec, before, id); err != nil {
 		return giveUp(err)
 	}
-	stdin, err := r.api.ContainerAttach(ctx, id, client.ContainerAttachOptions{Stream: true, Stdin: true})
+	if err := r.breaker.Allow(ctx); err != nil {
+		return giveUp(failed(ctx, "attach to storage job", err))
+	}
+	stdin, err := r.plain.ContainerAttach(ctx, id, client.ContainerAttachOptions{Stream: true, Stdin: true})
 	if err != nil {
 		return giveUp(failed(ctx, "attach to storage job", err))
 	}

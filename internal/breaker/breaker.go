@@ -1,0 +1,226 @@
+// Package breaker keeps codehub from waiting for a backend that does not
+// answer (design §3.10). A breaker is closed while calls go through; after some
+// failures in a row it is open, and calls fail at once; after a pause, longer
+// each time, it is half-open: one probe of its own is sent, and what comes of
+// that closes or opens it again.
+//
+// What counts is whether the backend answers, never what it says: a refusal is
+// an answer. Whoever gives up a call has learned nothing of the backend, so
+// that counts for nothing either; one that runs into its own deadline has. A
+// stream counts as answered once it has begun: nothing that runs is cut off by
+// an open breaker, and the end of a stream is no failure.
+//
+// It is not sony/gobreaker: there the pause is always the same, and the probe
+// is whatever call comes next. A look at everything is several calls at once,
+// of which all but one would be refused, upon which the caller gives up the
+// one that was let through; and a server that nobody asks anything would never
+// find out that the backend is back.
+package breaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"codehub/api"
+)
+
+// ErrOpen is what calls fail with while the backend is known not to answer.
+var ErrOpen = errors.New("it did not answer of late, and is not asked again just yet")
+
+// Config says what a Breaker watches, and how patient it is.
+type Config struct {
+	Name string // of the backend, for the log and the metrics
+
+	Failures    int           // in a row, that open it; 0: 5
+	FirstPause  time.Duration // before the first probe; 0: 1 s
+	MostPause   time.Duration // before each of the later ones, at most; 0: 15 s
+	ProbeWithin time.Duration // that a probe may take; 0: 5 s
+
+	// Probe asks the backend something cheap. It is called by one goroutine at
+	// a time, with a context that the breaker's own transport lets through.
+	// nil means that the first answer is taken for granted after the pause.
+	Probe func(ctx context.Context) error
+
+	Log *slog.Logger // nil: none
+}
+
+// Breaker is the state of one backend. It is safe for concurrent use.
+type Breaker struct {
+	cfg Config
+
+	mu       sync.Mutex
+	state    string
+	since    time.Time
+	failures int // in a row
+	last     string
+	pause    time.Duration // before the next probe
+	timer    *time.Timer
+	closed   bool
+	opened   int // how often it has opened
+}
+
+// New makes a closed breaker.
+func New(cfg Config) *Breaker {
+	if cfg.Failures <= 0 {
+		cfg.Failures = 5
+	}
+	if cfg.FirstPause <= 0 {
+		cfg.FirstPause = time.Second
+	}
+	if cfg.MostPause <= 0 {
+		cfg.MostPause = 15 * time.Second
+	}
+	if cfg.ProbeWithin <= 0 {
+		cfg.ProbeWithin = 5 * time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Breaker{cfg: cfg, state: api.BreakerClosed, since: time.Now(), pause: cfg.FirstPause}
+}
+
+// Close ends the probes. The breaker stays as it is.
+func (b *Breaker) Close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+}
+
+// State is how the backend fares.
+func (b *Breaker) State() api.Breaker {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return api.Breaker{State: b.state, Since: b.since.UTC(), Failures: b.failures, Error: b.last}
+}
+
+// Allow is ErrOpen, with what the backend failed with last, unless a call may
+// be made. ctx of a probe may always.
+func (b *Breaker) Allow(ctx context.Context) error {
+	if ctx.Value(probing{}) == b {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.state == api.BreakerClosed {
+		return nil
+	}
+	return fmt.Errorf("%s: %w (%s)", b.cfg.Name, ErrOpen, b.last)
+}
+
+// Note takes down how a call ended that was allowed: nil if the backend
+// answered, whatever it said. An error counts unless the caller had given up.
+func (b *Breaker) Note(ctx context.Context, err error) {
+	if ctx.Value(probing{}) == b || errors.Is(err, ErrOpen) {
+		return // the probe speaks for itself
+	}
+	if err != nil && (errors.Is(ctx.Err(), context.Canceled) || ctx.Err() == nil && errors.Is(err, context.Canceled)) {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.state != api.BreakerClosed {
+		return // of a call from before: the probe finds out
+	}
+	if err == nil {
+		b.failures, b.last, b.pause = 0, "", b.cfg.FirstPause
+		return
+	}
+	b.failures++
+	b.last = words(err)
+	if b.failures >= b.cfg.Failures {
+		b.opened++
+		b.become(api.BreakerOpen)
+		b.cfg.Log.Error("a backend does not answer; it is left alone and asked now and then", "backend", b.cfg.Name, "failures", b.failures, "err", err)
+		b.await()
+	}
+}
+
+// Do makes one call under the breaker, for backends without a transport.
+// answered says which errors are the backend's own answers.
+func (b *Breaker) Do(ctx context.Context, answered func(error) bool, call func() error) error {
+	if err := b.Allow(ctx); err != nil {
+		return err
+	}
+	err := call()
+	if err != nil && answered(err) {
+		b.Note(ctx, nil)
+	} else {
+		b.Note(ctx, err)
+	}
+	return err
+}
+
+// become changes the state; mu is held.
+func (b *Breaker) become(state string) { b.state, b.since = state, time.Now() }
+
+// await has the backend probed after the pause, and makes the next one longer;
+// mu is held.
+func (b *Breaker) await() {
+	if b.closed {
+		return
+	}
+	b.timer = time.AfterFunc(b.pause, b.probe)
+	b.pause = min(2*b.pause, b.cfg.MostPause)
+}
+
+type probing struct{}
+
+// probe asks the backend whether it is back. One that hangs whatever its
+// context says, such as a folder on a disk that does not answer, is not asked
+// a second time before it has answered.
+func (b *Breaker) probe() {
+	b.mu.Lock()
+	b.become(api.BreakerHalfOpen)
+	ended := b.closed
+	b.mu.Unlock()
+	if ended {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), probing{}, b), b.cfg.ProbeWithin)
+	defer cancel()
+	overdue := context.AfterFunc(ctx, func() { b.overdue() })
+	defer overdue()
+	var err error
+	if b.cfg.Probe != nil {
+		err = b.cfg.Probe(ctx)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err != nil {
+		b.failures++
+		b.last = words(err)
+		b.become(api.BreakerOpen)
+		b.await()
+		return
+	}
+	b.failures, b.last = 0, ""
+	b.become(api.BreakerClosed)
+	b.cfg.Log.Info("a backend answers again", "backend", b.cfg.Name)
+}
+
+// overdue shows that a probe hangs.
+func (b *Breaker) overdue() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.state == api.BreakerHalfOpen {
+		b.become(api.BreakerOpen)
+	}
+}
+
+// words is an error for people to read: bounded, in one line.
+func words(err error) string {
+	const most = 500
+	s := strings.Join(strings.Fields(err.Error()), " ")
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}

@@ -1,0 +1,91 @@
+package docker
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/docker/go-connections/sockets"
+	"github.com/docker/go-connections/tlsconfig"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/breaker"
+)
+
+// probeMostPause: an engine is next door, and asking it costs next to nothing;
+// people wait for it.
+const probeMostPause = 5 * time.Second
+
+// connect makes the clients of the engine: one whose calls go under a circuit
+// breaker, and one without, for the breaker's own probes and for connections
+// that are taken over, which no transport sees.
+func (r *Runtime) connect() error {
+	opts := []client.Opt{client.FromEnv}
+	host := r.cfg.Host
+	if host != "" {
+		opts = append(opts, client.WithHost(host))
+	} else if host = os.Getenv(client.EnvOverrideHost); host == "" {
+		host = client.DefaultDockerHost
+	}
+	var err error
+	if r.plain, err = client.New(opts...); err != nil {
+		return err
+	}
+	next, err := engineTransport(host)
+	if err != nil {
+		return err
+	}
+	r.idle = next
+	r.breaker = breaker.New(breaker.Config{
+		Name: "engine", Probe: r.ping, MostPause: probeMostPause, ProbeWithin: askTimeout, Log: r.log,
+	})
+	opts = append(opts, client.WithHTTPClient(&http.Client{
+		Transport: r.breaker.Transport(next), CheckRedirect: client.CheckRedirect,
+	}))
+	if next.TLSClientConfig != nil {
+		opts = append(opts, client.WithScheme("https"))
+	}
+	r.api, err = client.New(opts...)
+	return err
+}
+
+// engineTransport is what the client's own transport is, which it lets nobody
+// wrap.
+func engineTransport(host string) (*http.Transport, error) {
+	u, err := client.ParseHostURL(host)
+	if err != nil {
+		return nil, err
+	}
+	t := &http.Transport{MaxIdleConns: 6, IdleConnTimeout: 30 * time.Second}
+	if certs := os.Getenv(client.EnvOverrideCertPath); certs != "" {
+		t.TLSClientConfig, err = tlsconfig.Client(tlsconfig.Options{
+			CAFile: filepath.Join(certs, "ca.pem"), CertFile: filepath.Join(certs, "cert.pem"), KeyFile: filepath.Join(certs, "key.pem"),
+			InsecureSkipVerify: os.Getenv(client.EnvTLSVerify) == "", MinVersion: tls.VersionTLS12,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("configure TLS from %s: %w", client.EnvOverrideCertPath, err)
+		}
+	}
+	return t, sockets.ConfigureTransport(t, u.Scheme, u.Host)
+}
+
+// ping asks for what an engine that hangs is the first not to tell.
+func (r *Runtime) ping(ctx context.Context) error {
+	_, err := r.plain.ContainerList(ctx, client.ContainerListOptions{Limit: 1})
+	return failedToAnswer(err)
+}
+
+// failedToAnswer is err unless the engine has said it itself.
+func failedToAnswer(err error) error {
+	if err == nil || !unreachable(err) {
+		return nil
+	}
+	return err
+}
+
+// Breaker tells whether the engine answers.
+func (r *Runtime) Breaker() *breaker.Breaker { return r.breaker }
