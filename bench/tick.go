@@ -285,7 +285,7 @@ type watchedRows struct {
 	held  time.Duration
 }
 
-func (r *watchedRows) Candidates(ctx context.Context) ([]workspace.Workspace, error) {
+func (r *watchedRows) Candidates(ctx context.Context) ([]*workspace.Workspace, error) {
 	began := time.Now()
 	list, err := r.Controller.Candidates(ctx)
 	r.mu.Lock()

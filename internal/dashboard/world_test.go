@@ -256,7 +256,7 @@ func (w *world) observe(id workspace.ID, change func(*workspace.Workspace)) {
 		if seen.ID != id {
 			continue
 		}
-		next := seen
+		next := *seen
 		change(&next)
 		if next.Operation == workspace.OpNone {
 			next.OpID, next.OpStartedAt = "", nil
@@ -264,7 +264,7 @@ func (w *world) observe(id workspace.ID, change func(*workspace.Workspace)) {
 			now := time.Now().UTC()
 			next.OpID, next.OpStartedAt = uuid.NewString(), &now
 		}
-		landed, err := w.ctrl.Apply(w.t.Context(), []postgres.Change{{Seen: seen, Next: next, ClearRecover: true, ClearCancel: true, ClearForceStop: true}})
+		landed, err := w.ctrl.Apply(w.t.Context(), []postgres.Change{{Seen: *seen, Next: next, ClearRecover: true, ClearCancel: true, ClearForceStop: true}})
 		if err != nil || !landed[0] {
 			w.t.Fatalf("write the observation: landed %v, %v", landed, err)
 		}

@@ -108,9 +108,9 @@ func TestControllerComesIn(t *testing.T) {
 		return func() {
 				rows, err := ctrl.Candidates(w.Context())
 				check(w, err)
-				next := rows[0]
+				next := *rows[0]
 				next.ArchiveKey = keys[0]
-				_, err = ctrl.Apply(w.Context(), []postgres.Change{{Seen: rows[0], Next: next, Claim: true}})
+				_, err = ctrl.Apply(w.Context(), []postgres.Change{{Seen: *rows[0], Next: next, Claim: true}})
 				var refused *postgres.Refused
 				if err != nil && !errors.As(err, &refused) {
 					w.Error(err)

@@ -30,7 +30,10 @@ func BenchmarkTick(b *testing.B) {
 			}
 		}
 	})
-	list := must(c.Candidates(b.Context()))(b)
+	var list []workspace.Workspace
+	for _, row := range must(c.Candidates(b.Context()))(b) {
+		list = append(list, *row)
+	}
 	b.Run("Apply1000", func(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
 			var changes []postgres.Change

@@ -16,9 +16,13 @@ import (
 type known struct {
 	id      [16]byte
 	version uint32
-	turn    uint64 // of the last Candidates that saw it
-	row     workspace.Workspace
+	turn    uint64               // of the last Candidates that saw it
+	row     *workspace.Workspace // never changed, only replaced
 }
+
+// readSize bounds how many rows are read at once, and so for how long other
+// users of the session wait.
+const readSize = 5000
 
 // Candidates reads every workspace of which something is left, deleted ones
 // included, by ascending id. What only people see or the TTLs need stays
@@ -26,29 +30,38 @@ type known struct {
 // StandbyTTL, ArchiveTTL and UpdatedAt.
 //
 // Every call asks for the present version of every row, and reads those that
-// it does not have yet. Rows share the memory behind their pointers and maps
-// with those of other calls, so that is not to be changed.
-func (c *Controller) Candidates(ctx context.Context) (list []workspace.Workspace, err error) {
-	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		c.turn++
-		stale, err := c.look(ctx, conn)
-		if err == nil && len(stale) > 0 {
-			err = c.read(ctx, conn, stale)
+// it does not have yet. A row that is as it was is the one of the last call,
+// the very same pointer: what it points to is not to be changed.
+func (c *Controller) Candidates(ctx context.Context) ([]*workspace.Workspace, error) {
+	c.looking.Lock()
+	defer c.looking.Unlock()
+	c.turn++
+	stale, present, err := c.look(ctx)
+	for part := range slices.Chunk(stale, readSize) {
+		if err == nil {
+			var n int
+			n, err = c.read(ctx, part)
+			present += n
 		}
-		if err != nil {
-			return err
-		}
+	}
+	if err != nil {
+		return nil, failed("read the workspaces", err)
+	}
+	if present < len(c.order) {
 		c.forget()
-		list = make([]workspace.Workspace, len(c.order))
-		for i, k := range c.order {
-			list[i] = k.row
-		}
-		return nil
-	})
-	return list, failed("read the workspaces", err)
+	}
+	byID := func(a, b *known) int { return bytes.Compare(a.id[:], b.id[:]) }
+	if len(stale) > 0 && !slices.IsSortedFunc(c.order, byID) {
+		slices.SortFunc(c.order, byID)
+	}
+	list := make([]*workspace.Workspace, len(c.order))
+	for i, k := range c.order {
+		list[i] = k.row
+	}
+	return list, nil
 }
 
-// forget drops the rows that are gone, and puts new ones in their place.
+// forget drops the rows that are gone.
 func (c *Controller) forget() {
 	c.order = slices.DeleteFunc(c.order, func(k *known) bool {
 		gone := k.turn != c.turn
@@ -57,49 +70,55 @@ func (c *Controller) forget() {
 		}
 		return gone
 	})
-	slices.SortFunc(c.order, func(a, b *known) int { return bytes.Compare(a.id[:], b.id[:]) })
 }
 
-// look finds the rows whose present version is not known.
-func (c *Controller) look(ctx context.Context, conn *pgx.Conn) (stale [][16]byte, err error) {
-	rows, err := conn.Query(ctx, `SELECT id, xmin FROM workspaces WHERE phase <> 'DELETED'`)
-	if err != nil {
-		return nil, err
-	}
-	var id [16]byte
-	var version uint32
-	_, err = pgx.ForEachRow(rows, []any{&id, &version}, func() error {
-		if k := c.known[id]; k != nil && k.version == version {
-			k.turn = c.turn
-		} else {
-			stale = append(stale, id)
-		}
-		return nil
-	})
-	return stale, err
-}
-
-// read reads rows afresh; one that is gone by now is left out.
-func (c *Controller) read(ctx context.Context, conn *pgx.Conn, stale [][16]byte) error {
-	rows, err := conn.Query(ctx, `
-		SELECT id, xmin, `+coreColumns+` FROM workspaces WHERE id = ANY ($1) AND phase <> 'DELETED'`, stale)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var fresh known
-		if err := rows.Scan(append([]any{&fresh.id, &fresh.version}, coreTargets(&fresh.row)...)...); err != nil {
+// look finds the rows whose present version is not known, and counts those
+// whose is.
+func (c *Controller) look(ctx context.Context) (stale [][16]byte, present int, err error) {
+	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, `SELECT id, xmin FROM workspaces WHERE phase <> 'DELETED'`)
+		if err != nil {
 			return err
 		}
-		fresh.turn = c.turn
-		k := c.known[fresh.id]
-		if k == nil {
-			k = &known{}
-			c.known[fresh.id] = k
-			c.order = append(c.order, k)
+		var id [16]byte
+		var version uint32
+		_, err = pgx.ForEachRow(rows, []any{&id, &version}, func() error {
+			if k := c.known[id]; k != nil && k.version == version {
+				k.turn = c.turn
+				present++
+			} else {
+				stale = append(stale, id)
+			}
+			return nil
+		})
+		return err
+	})
+	return stale, present, err
+}
+
+// read reads rows afresh and counts them; one that is gone by now is left out.
+func (c *Controller) read(ctx context.Context, stale [][16]byte) (n int, err error) {
+	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, `
+			SELECT id, xmin, `+coreColumns+` FROM workspaces WHERE id = ANY ($1) AND phase <> 'DELETED'`, stale)
+		if err != nil {
+			return err
 		}
-		*k = fresh
-	}
-	return rows.Err()
+		defer rows.Close()
+		for ; rows.Next(); n++ {
+			fresh := known{turn: c.turn, row: &workspace.Workspace{}}
+			if err := rows.Scan(append([]any{&fresh.id, &fresh.version}, coreTargets(fresh.row)...)...); err != nil {
+				return err
+			}
+			k := c.known[fresh.id]
+			if k == nil {
+				k = &known{}
+				c.known[fresh.id] = k
+				c.order = append(c.order, k)
+			}
+			*k = fresh
+		}
+		return rows.Err()
+	})
+	return n, err
 }

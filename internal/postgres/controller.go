@@ -21,9 +21,11 @@ type Controller struct {
 	mu   sync.Mutex
 	conn *pgx.Conn
 
-	known map[[16]byte]*known // rows as they were last read, for Candidates
-	order []*known            // the same by ascending id
-	turn  uint64
+	// Of Candidates alone.
+	looking sync.Mutex
+	known   map[[16]byte]*known // rows as they were last read
+	order   []*known            // the same by ascending id
+	turn    uint64
 }
 
 // NewController makes a Controller of the leader's session. Whoever else uses

@@ -56,12 +56,12 @@ func TestCandidates(t *testing.T) {
 	e.workspace(ann, state{"phase": "DELETED", "deleted_at": time.Now()})
 
 	got := must(c.Candidates(t.Context()))(t)
-	var want []workspace.Workspace
+	var want []*workspace.Workspace
 	for _, id := range []workspace.ID{one.ID, deleted.ID} {
 		w := e.read(id)
 		w.Description, w.Memo, w.LastAccessAt, w.LastAccess, w.KeepAwakeTil = "", "", nil, "", nil
 		w.StandbyTTL, w.ArchiveTTL, w.UpdatedAt = nil, nil, time.Time{}
-		want = append(want, w)
+		want = append(want, &w)
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -102,7 +102,7 @@ func TestCandidatesFollow(t *testing.T) {
 		if d := cmp.Diff(want, got); d != "" {
 			t.Fatal(d)
 		}
-		if !slices.IsSortedFunc(got, func(a, b workspace.Workspace) int { return strings.Compare(string(a.ID), string(b.ID)) }) {
+		if !slices.IsSortedFunc(got, func(a, b *workspace.Workspace) int { return strings.Compare(string(a.ID), string(b.ID)) }) {
 			t.Fatal("not by id")
 		}
 	}
@@ -342,12 +342,12 @@ func TestApplyMany(t *testing.T) {
 	rows := must(c.Candidates(t.Context()))(t)
 	var changes []postgres.Change
 	for i := len(rows) - 1; i >= 0; i-- {
-		next := rows[i]
+		seen, next := *rows[i], *rows[i]
 		next.Phase, next.ErrorCount = workspace.PhaseStandby, i
 		if i%7 == 0 {
-			rows[i].OpID, rows[i].Operation = uuid.NewString(), workspace.OpStarting // seen wrongly
+			seen.OpID, seen.Operation = uuid.NewString(), workspace.OpStarting // seen wrongly
 		}
-		changes = append(changes, postgres.Change{Seen: rows[i], Next: next, Claim: i%2 == 0})
+		changes = append(changes, postgres.Change{Seen: seen, Next: next, Claim: i%2 == 0})
 	}
 	for i, ok := range apply(t, c, changes...) {
 		if n := len(rows) - 1 - i; ok != (n%7 != 0) {

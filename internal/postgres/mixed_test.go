@@ -107,7 +107,7 @@ func pretend(ctx context.Context, e *env) error {
 		}
 		var changes []postgres.Change
 		for _, w := range rows {
-			changes = append(changes, step(r, w))
+			changes = append(changes, step(r, *w))
 		}
 		if _, err := c.Apply(e.Context(), changes); err != nil {
 			return err

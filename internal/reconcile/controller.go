@@ -20,7 +20,7 @@ import (
 
 // Rows is what the controller reads and writes through the leader's session.
 type Rows interface {
-	Candidates(ctx context.Context) ([]workspace.Workspace, error)
+	Candidates(ctx context.Context) ([]*workspace.Workspace, error)
 	Apply(ctx context.Context, changes []postgres.Change) (landed []bool, err error)
 
 	// What the executors of archives need; see postgres.Controller.

@@ -22,6 +22,12 @@ type crash struct {
 // reason to wait.
 const shortLived = time.Minute
 
+// concerns reports whether anything is known of the workspace.
+func (c crashes) concerns(id workspace.ID) bool {
+	_, ok := c[id]
+	return ok
+}
+
 // heed holds back the start that s claims, if it comes too soon, and says
 // when it may be made.
 func (c crashes) heed(s step, p judge.Policy, now time.Time) step {

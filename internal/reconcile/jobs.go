@@ -162,7 +162,7 @@ func (w *lastWords) say() string {
 // cancelled, that failed or that another server had begun. rows are as this
 // tick has left them. The job that a home was restored by stays as long as
 // that does.
-func (t *term) sweepJobs(ctx context.Context, rows []workspace.Workspace, seen observation) {
+func (t *term) sweepJobs(ctx context.Context, rows []*workspace.Workspace, seen observation) {
 	there := make(map[string]bool)
 	for _, jobs := range seen.jobs {
 		for _, j := range jobs {

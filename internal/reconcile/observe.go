@@ -20,7 +20,7 @@ type observation struct {
 	jobs       map[workspace.ID][]runtime.Job
 }
 
-func (t *term) observe(ctx context.Context, rows []workspace.Workspace) (observation, error) {
+func (t *term) observe(ctx context.Context, rows []*workspace.Workspace) (observation, error) {
 	var containers []runtime.Container
 	var volumes []runtime.Volume
 	var jobs []runtime.Job
@@ -69,7 +69,7 @@ func (t *term) observe(ctx context.Context, rows []workspace.Workspace) (observa
 // lost counts the volumes that were there at the last observation and are not
 // in this one (design §2: more than 20 % of at least five is no observation,
 // but an engine that came back with another data folder).
-func (o observation) lost(rows []workspace.Workspace) (lost, of int) {
+func (o observation) lost(rows []*workspace.Workspace) (lost, of int) {
 	for _, row := range rows {
 		if row.Home.State != workspace.HomeLive || !row.Conditions.Is(workspace.VolumeReady) {
 			continue

@@ -197,7 +197,7 @@ type frozen struct {
 	goOn    chan struct{}
 }
 
-func (f *frozen) Candidates(ctx context.Context) ([]workspace.Workspace, error) {
+func (f *frozen) Candidates(ctx context.Context) ([]*workspace.Workspace, error) {
 	if f.stopped.Load() {
 		select {
 		case <-f.goOn:

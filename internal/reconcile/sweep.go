@@ -25,7 +25,7 @@ type stray struct {
 // sweep runs what keeps the world tidy, beside the tick: it asks containers
 // that have not answered yet, settles the volumes of live homes, has the surroundings of
 // the containers checked, removes what nobody owns, and forgets what is gone.
-func (t *term) sweep(ctx context.Context, rows []workspace.Workspace, seen observation) {
+func (t *term) sweep(ctx context.Context, rows []*workspace.Workspace, seen observation) {
 	alive := make(map[string]bool, len(seen.containers))
 	for _, row := range rows {
 		k, v := seen.containers[row.ID], seen.volumes[row.ID]
@@ -109,7 +109,7 @@ func (t *term) settlementOf(id workspace.ID, claim string, held bool) settlement
 // database was restored from a backup. They are nobody's, and nobody reaches
 // them. A home is never removed here, and only reported. Since rows are read
 // before the backend is asked, one look would be enough; it takes several.
-func (t *term) tidy(ctx context.Context, rows []workspace.Workspace, seen observation) {
+func (t *term) tidy(ctx context.Context, rows []*workspace.Workspace, seen observation) {
 	owned := make(map[workspace.ID]bool, len(rows))
 	for _, row := range rows {
 		owned[row.ID] = true
@@ -172,7 +172,7 @@ func (t *term) known(key string, now time.Time) stray {
 }
 
 // forget drops what is known of containers and operations that are no more.
-func (t *term) forget(rows []workspace.Workspace, alive map[string]bool) {
+func (t *term) forget(rows []*workspace.Workspace, alive map[string]bool) {
 	current := make(map[workspace.ID]string, len(rows))
 	for _, row := range rows {
 		current[row.ID] = row.OpID

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -48,10 +49,16 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	p := plan{free: t.free()}
 	mayFill, onBucket := t.mayFill(), false
 	bucketSince, bucketUp := t.bucket.since(now)
+	t.rest.begin(now, t.upSince)
 	for _, row := range rows {
-		s := t.judge(ctx, now, row, views[row.ID], seen, bucketSince)
+		k, v := seen.containers[row.ID], seen.volumes[row.ID]
+		if t.rest.lasts(row, k, v) && !t.crashes.concerns(row.ID) {
+			continue
+		}
+		s := t.judge(ctx, now, *row, views[row.ID], seen, bucketSince)
+		t.rest.note(s)
 		s = t.withhold(t.crashes.heed(s, t.cfg.Policy, now), mayFill, bucketUp)
-		p.add(s, seen.containers[row.ID], now)
+		p.add(s, k, now)
 		onBucket = onBucket || judge.OnBucket(s.result.Row.Operation)
 	}
 	t.bucket.works(onBucket)
@@ -71,7 +78,7 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	return p.next, nil
 }
 
-func (t *term) read(ctx context.Context) ([]workspace.Workspace, error) {
+func (t *term) read(ctx context.Context) ([]*workspace.Workspace, error) {
 	ctx, cancel := context.WithTimeout(ctx, answer)
 	defer cancel()
 	rows, err := t.rows.Candidates(ctx)
@@ -96,16 +103,18 @@ type plan struct {
 }
 
 // left is rows as the plan has left them.
-func (p *plan) left(rows []workspace.Workspace, landed []bool) []workspace.Workspace {
-	next := make(map[workspace.ID]workspace.Workspace, len(p.steps))
+func (p *plan) left(rows []*workspace.Workspace, landed []bool) []*workspace.Workspace {
+	if len(p.steps) == 0 {
+		return rows
+	}
+	next := make(map[workspace.ID]*workspace.Workspace, len(p.steps))
 	for i, s := range p.steps {
 		if landed[i] {
-			next[s.row.ID] = s.result.Row
+			next[s.row.ID] = &p.steps[i].result.Row
 		}
 	}
-	out := make([]workspace.Workspace, len(rows))
+	out := slices.Clone(rows)
 	for i, row := range rows {
-		out[i] = row
 		if n, ok := next[row.ID]; ok {
 			out[i] = n
 		}

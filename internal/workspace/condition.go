@@ -1,6 +1,9 @@
 package workspace
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // ConditionType names one observed fact about a workspace.
 type ConditionType string
@@ -84,19 +87,21 @@ func (c Conditions) HasContainer() bool {
 }
 
 // With returns a copy of c in which t has the given status, reason and
-// message. The transition time moves to now only when the status changes.
+// message, or c itself if it has them: neither is to be changed. The
+// transition time moves to now only when the status changes.
 func (c Conditions) With(t ConditionType, status bool, reason, message string, now time.Time) Conditions {
-	out := make(Conditions, len(c)+1)
-	for k, v := range c {
-		out[k] = v
-	}
 	n := Condition{Status: "False", Reason: reason, Message: message, LastTransitionTime: now}
 	if status {
 		n.Status = "True"
 	}
 	if old, ok := c[t]; ok && old.Status == n.Status {
+		if old.Reason == reason && old.Message == message {
+			return c
+		}
 		n.LastTransitionTime = old.LastTransitionTime
 	}
+	out := make(Conditions, len(c)+1)
+	maps.Copy(out, c)
 	out[t] = n
 	return out
 }
