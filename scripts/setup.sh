@@ -65,6 +65,7 @@ need_test_tools() {
 	need has_c_compiler 'gcc libc6-dev' "Go's race detector"
 	need has_chromium chromium "the end-to-end tests' browser"
 	need has_cjk_font 'fontconfig fonts-noto-cjk' "Korean letters in the browser's screenshots"
+	need 'has redis-server' redis-server "the bus between several servers"
 	need 'has docker-registry' docker-registry "an image registry for the tests of image pulls"
 	need 'has nft' nftables "shows the firewall's rules to the tests"
 	need 'has zstd' zstd "reads archives in the tests"
@@ -105,11 +106,14 @@ settle_packages() {
 	if ! has docker; then
 		as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends docker-cli
 	fi
-	# The tests start registries of their own; the package starts one for all.
-	if [[ " ${packages[*]} " == *" docker-registry "* ]] && [ -d /run/systemd/system ]; then
-		echo "setup: stopping the docker-registry service that the package started"
-		as_root systemctl disable --quiet --now docker-registry
-	fi
+	# The tests start servers of their own; the packages start one for all.
+	local service
+	for service in docker-registry redis-server; do
+		if [[ " ${packages[*]} " == *" $service "* ]] && [ -d /run/systemd/system ]; then
+			echo "setup: stopping the $service service that the package started"
+			as_root systemctl disable --quiet --now "$service"
+		fi
+	done
 }
 
 case ${1:-} in

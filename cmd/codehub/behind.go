@@ -18,8 +18,8 @@ import (
 // lookup bounds the wait for a name's addresses at start.
 const lookup = 5 * time.Second
 
-// behind are the addresses of what stands behind codehub, its database and
-// its bucket: workspaces have no business there (design §11). A name is looked
+// behind are the addresses of what stands behind codehub, its database, its
+// Redis and its bucket: workspaces have no business there (design §11). A name is looked
 // up once, at the start; one that cannot be is said and left out.
 func behind(ctx context.Context, cfg config.Config, log *slog.Logger) []netip.Prefix {
 	hosts, err := hostsBehind(cfg)
@@ -57,6 +57,9 @@ func hostsBehind(cfg config.Config) ([]string, error) {
 			host = e.Hostname()
 		}
 		add(host)
+	}
+	if r, err := url.Parse(cfg.RedisURL); err == nil && r.Scheme != "unix" {
+		add(r.Hostname())
 	}
 	if cfg.DatabaseURL == "" {
 		return hosts, nil // a Unix socket

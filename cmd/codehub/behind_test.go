@@ -15,21 +15,24 @@ import (
 func TestHostsBehind(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		database, archives string
-		want               []string
+		database, archives, redis string
+		want                      []string
 	}{
-		{"", "file:///srv/archives", nil},
-		{"postgres:///codehub?host=/run/postgresql", "file:///srv/archives", nil},
-		{"postgres://u:p@db.example.com:5432/codehub", "s3://b/p", []string{"s3.amazonaws.com", "db.example.com"}},
-		{"postgres://u:p@10.0.0.1,10.0.0.2/codehub", "s3://b?endpoint=http://10.0.0.1:9000", []string{"10.0.0.1", "10.0.0.2"}},
+		{"", "file:///srv/archives", "", nil},
+		{"postgres:///codehub?host=/run/postgresql", "file:///srv/archives", "", nil},
+		{"postgres://u:p@db.example.com:5432/codehub", "s3://b/p", "", []string{"s3.amazonaws.com", "db.example.com"}},
+		{"postgres://u:p@10.0.0.1,10.0.0.2/codehub", "s3://b?endpoint=http://10.0.0.1:9000", "", []string{"10.0.0.1", "10.0.0.2"}},
+		{"", "file:///srv/archives", "rediss://:p@redis.example.com:6379/1", []string{"redis.example.com"}},
+		{"", "file:///srv/archives", "redis://[2001:db8::8]", []string{"2001:db8::8"}},
+		{"", "file:///srv/archives", "unix:///run/redis.sock", nil},
 	} {
 		u, err := url.Parse(c.archives)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := hostsBehind(config.Config{DatabaseURL: c.database, Archives: u})
+		got, err := hostsBehind(config.Config{DatabaseURL: c.database, Archives: u, RedisURL: c.redis})
 		if d := cmp.Diff(c.want, got); d != "" || err != nil {
-			t.Errorf("%s, %s: %v\n%s", c.database, c.archives, err, d)
+			t.Errorf("%s, %s, %s: %v\n%s", c.database, c.archives, c.redis, err, d)
 		}
 	}
 }

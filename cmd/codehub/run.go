@@ -38,6 +38,9 @@ func (s *server) run(ctx context.Context, listener net.Listener) error {
 	g.Go(func() error { return s.self.Run(gctx) })
 	g.Go(func() error { return s.bucket.Relay(gctx) })
 	g.Go(func() error { return s.forwardWakes(gctx) })
+	if s.redis != nil {
+		g.Go(func() error { return s.hearRedis(gctx) })
+	}
 	g.Go(func() error { return s.housekeeping(gctx) })
 	if s.private != nil {
 		g.Go(func() error { return s.private.Run(gctx) })
@@ -102,6 +105,8 @@ func (s *server) coordinate(ctx context.Context) error {
 }
 
 func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {
+	s.leads.Store(true)
+	defer s.leads.Store(false)
 	g, gctx := errgroup.WithContext(ctx)
 	gctx, end := context.WithCancel(gctx)
 	defer end()
@@ -114,7 +119,10 @@ func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {
 }
 
 // notified takes one of the database's notifications.
-func (s *server) notified(n postgres.Notification) { s.hub.Handle(n.Channel, n.Payload) }
+func (s *server) notified(n postgres.Notification) {
+	s.hub.Handle(n.Channel, n.Payload)
+	s.tell(n)
+}
 
 // gap follows a time in which notifications may have been missed.
 func (s *server) gap() {
@@ -182,7 +190,7 @@ func (s *server) firstUser(ctx context.Context) error {
 // checks are what /readyz looks at. A server whose engine is down still
 // serves: what only keeps workspaces from changing is told and fails nothing.
 func (s *server) checks() []httpapi.Check {
-	return []httpapi.Check{
+	checks := []httpapi.Check{
 		{Name: "database", Run: s.db.Ping},
 		{Name: "docker", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Backend) }},
 		{Name: "wall", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Wall) }},
@@ -190,6 +198,10 @@ func (s *server) checks() []httpapi.Check {
 		{Name: "disk", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Disk) }},
 		{Name: "garbage-collection", Advisory: true, Run: func(context.Context) error { return said(s.garbage.Status().Err) }},
 	}
+	if s.cfg.RedisURL != "" {
+		checks = append(checks, httpapi.Check{Name: "redis", Advisory: true, Run: func(context.Context) error { return s.redis.Trouble() }})
+	}
+	return checks
 }
 
 func said(trouble string) error {

@@ -8,11 +8,13 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"codehub/internal/auth"
 	"codehub/internal/bucket"
 	"codehub/internal/bus"
+	"codehub/internal/bus/redisbus"
 	"codehub/internal/config"
 	"codehub/internal/dashboard"
 	"codehub/internal/gc"
@@ -94,6 +96,13 @@ func serve(ctx context.Context, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
+	redis, err := openRedis(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	if redis != nil {
+		defer redis.Close()
+	}
 	shared, err := sharedSettings(ctx, cfg, db)
 	if err != nil {
 		return err
@@ -124,7 +133,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 		}
 	}()
 	s := newServer(cfg, log, dsn, db, rt, archives, installation)
-	s.private, s.self = private, self
+	s.private, s.self, s.redis = private, self, redis
 	return s.run(ctx, listener)
 }
 
@@ -150,6 +159,10 @@ type server struct {
 	// private is the embedded database; nil with CODEHUB_DATABASE_URL.
 	private *embedded.Server
 	self    *replica.Replica
+	// redis is nil without CODEHUB_REDIS_URL; leads is whether this server is
+	// the one that publishes there.
+	redis   *redisbus.Redis
+	leads   atomic.Bool
 	auth    *auth.Auth
 	hub     *bus.Hub
 	proxy   *proxy.Proxy

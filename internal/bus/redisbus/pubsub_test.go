@@ -30,8 +30,6 @@ func start(t *testing.T, url string, opts ...func(*Redis)) *server {
 	t.Helper()
 	s := &server{t: t, events: make(chan string, 10000), wakes: make(chan struct{}, 10000), log: &syncBuffer{}}
 	s.Redis = open(t, url, func(c *Config) {
-		c.Event = func(owner string, id workspace.ID) { s.events <- owner + " " + string(id) }
-		c.Wake = func() { s.wakes <- struct{}{} }
 		c.Log = slog.New(slog.NewTextHandler(s.log, nil))
 	})
 	s.pingEvery, s.retryLast = 100*time.Millisecond, 100*time.Millisecond
@@ -40,7 +38,11 @@ func start(t *testing.T, url string, opts ...func(*Redis)) *server {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
+	hearer := Hearer{
+		Event: func(owner string, id workspace.ID) { s.events <- owner + " " + string(id) },
+		Wake:  func() { s.wakes <- struct{}{} },
+	}
+	go func() { done <- s.Run(ctx, hearer) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

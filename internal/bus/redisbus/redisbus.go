@@ -37,10 +37,12 @@ type Config struct {
 	// CODEHUB_REDIS_ACTIVITY_KEY).
 	SSEPrefix, WakePrefix, ActivityKey string
 	Log                                *slog.Logger
+}
 
-	// Event and Wake are told, in the goroutine of Run, what other servers
-	// published: that a workspace changed, and that there is something for the
-	// controller to do. They must not block.
+// Hearer is told, in the goroutine of Run, what a server published: that a
+// workspace changed, and that there is something for the controller to do. It
+// must not block.
+type Hearer struct {
 	Event func(owner string, id workspace.ID)
 	Wake  func()
 }

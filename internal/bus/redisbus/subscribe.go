@@ -19,17 +19,17 @@ import (
 // Run publishes what was handed over and hears what others publish, until ctx
 // ends, and then returns nil. While Redis is away it tries again; nobody has to
 // read anything afresh for that, as the database tells everything, too.
-func (b *Redis) Run(ctx context.Context) error {
+func (b *Redis) Run(ctx context.Context, h Hearer) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return b.publish(gctx) })
-	g.Go(func() error { return b.subscribe(gctx) })
+	g.Go(func() error { return b.subscribe(gctx, h) })
 	return g.Wait()
 }
 
-func (b *Redis) subscribe(ctx context.Context) error {
+func (b *Redis) subscribe(ctx context.Context, h Hearer) error {
 	retry, told := b.retryFirst, false
 	for {
-		err := b.listen(ctx, func() {
+		err := b.listen(ctx, h, func() {
 			b.trouble.Store(new(error))
 			if told {
 				b.cfg.Log.Info("Redis is back")
@@ -55,7 +55,7 @@ func (b *Redis) subscribe(ctx context.Context) error {
 }
 
 // listen subscribes, says so with ready, and hears until the connection breaks.
-func (b *Redis) listen(ctx context.Context, ready func()) error {
+func (b *Redis) listen(ctx context.Context, h Hearer, ready func()) error {
 	ps := b.client.Subscribe(ctx)
 	defer ps.Close()
 	defer context.AfterFunc(ctx, func() { _ = ps.Close() })()
@@ -79,7 +79,7 @@ func (b *Redis) listen(ctx context.Context, ready func()) error {
 				ready()
 			}
 		case *redis.Message:
-			b.heard(m)
+			b.heard(m, h)
 		}
 	}
 }
@@ -114,9 +114,9 @@ func wrapped(verb string, err error) error {
 
 // heard hands on a message. Whoever can publish there can cause no more than
 // that a row is read again.
-func (b *Redis) heard(m *redis.Message) {
+func (b *Redis) heard(m *redis.Message, h Hearer) {
 	if m.Channel == b.wakeChannel() {
-		b.cfg.Wake()
+		h.Wake()
 		return
 	}
 	owner := strings.TrimPrefix(m.Channel, b.cfg.SSEPrefix+":")
@@ -125,7 +125,7 @@ func (b *Redis) heard(m *redis.Message) {
 		b.cfg.Log.Debug("a message on Redis that is no event", "channel", m.Channel)
 		return
 	}
-	b.cfg.Event(owner, p.ID)
+	h.Event(owner, p.ID)
 }
 
 func (b *Redis) wakeChannel() string { return b.cfg.WakePrefix + ":wc" }
