@@ -109,9 +109,12 @@ settle_packages() {
 	# The tests start servers of their own; the packages start one for all.
 	local service
 	for service in docker-registry redis-server; do
-		if [[ " ${packages[*]} " == *" $service "* ]] && [ -d /run/systemd/system ]; then
-			echo "setup: stopping the $service service that the package started"
+		[[ " ${packages[*]} " == *" $service "* ]] || continue
+		echo "setup: stopping the $service service that the package started"
+		if [ -d /run/systemd/system ]; then
 			as_root systemctl disable --quiet --now "$service"
+		elif has service; then
+			as_root service "$service" stop >/dev/null 2>&1 || true
 		fi
 	done
 }
