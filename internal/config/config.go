@@ -283,7 +283,7 @@ func parseBytes(s string) (int64, error) {
 }
 
 // MaxTTL bounds a TTL, in seconds: ten years.
-const MaxTTL = 10 * 365 * 24 * 3600
+const MaxTTL = workspace.MaxTTL
 
 func (c *Config) limits() error {
 	for _, l := range []struct {

@@ -89,6 +89,7 @@ func (db *DB) UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id
 			if w.Conditions.Is(workspace.VolumeReady) {
 				w.DesiredState = workspace.DesiredStandby
 			}
+			stays(d, w) // the deletion may not have been looked at yet
 			return record{action: AuditUndelete, details: map[string]any{"name": w.Name}}, true, nil
 		},
 	})

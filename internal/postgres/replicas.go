@@ -17,7 +17,7 @@ const ReplicaAlive = 60 * time.Second
 const replicaForgotten = 24 * time.Hour
 
 // replicasKey is the advisory lock under which servers join, one by one.
-const replicasKey int64 = 0x636f646568756204
+const replicasKey int64 = 0x636f646568756207
 
 // Replica is a codehub process that serves on this database. Times are the
 // database's.

@@ -87,6 +87,9 @@ func (db *DB) RequestCancel(ctx context.Context, caller workspace.Caller, id wor
 			}
 			now := d.now
 			w.DesiredState, w.NextDesired, w.CancelRequestedAt = back, "", &now
+			if keepsUp(w.Phase, back) {
+				stays(d, w)
+			}
 			return record{action: AuditCancel, details: map[string]any{"operation": w.Operation}}, true, nil
 		},
 	})
@@ -123,6 +126,9 @@ func (db *DB) RequestForceStop(ctx context.Context, caller workspace.Caller, id 
 			}
 			if w.NextDesired == workspace.DesiredRunning {
 				w.NextDesired = ""
+			}
+			if keepsUp(w.Phase, w.DesiredState) {
+				stays(d, w)
 			}
 			return record{action: AuditForceStop}, true, nil
 		},

@@ -69,18 +69,23 @@ func wish(d decision, w *workspace.Workspace, want workspace.DesiredState, queue
 	if caller == workspace.System {
 		entry = record{}
 	}
+	keeps := caller != workspace.System && keepsUp(w.Phase, want)
 	switch {
 	case w.Phase == workspace.PhaseError:
 		return record{}, false, workspace.Errorf(workspace.CodeRecoveryRequired, "the workspace is in an error state; recover it first")
 	case want == w.DesiredState:
 		changed := w.NextDesired != ""
-		w.NextDesired = ""
+		if w.NextDesired = ""; changed && keeps {
+			stays(d, w)
+		}
 		return entry, changed, nil
 	case w.Operation != workspace.OpNone && !queue:
 		return record{}, false, inProgress(w)
 	case w.Operation != workspace.OpNone:
 		changed := w.NextDesired != want
-		w.NextDesired = want
+		if w.NextDesired = want; changed && keeps {
+			stays(d, w)
+		}
 		entry.queued()
 		return entry, changed, nil
 	}
@@ -90,7 +95,18 @@ func wish(d decision, w *workspace.Workspace, want workspace.DesiredState, queue
 		}
 	}
 	w.DesiredState, w.NextDesired = want, ""
+	if keeps {
+		stays(d, w)
+	}
 	return entry, true, nil
+}
+
+// keepsUp reports whether a wish leaves a phase that a TTL ends as it is, or
+// leads up from it, so that what the TTL counts from must not be the phase's
+// begin.
+func keepsUp(phase workspace.Phase, want workspace.DesiredState) bool {
+	return phase == workspace.PhaseStandby && want != workspace.DesiredArchived ||
+		phase == workspace.PhaseRunning && want == workspace.DesiredRunning
 }
 
 func (r record) queued() {

@@ -23,7 +23,7 @@ const (
 		recover_requested_at, recover_action, recover_archive, cancel_requested_at, force_stop_requested_at, created_at`
 	peopleColumns = `description, memo, last_access_at, last_access_kind, keep_awake_until,
 		standby_ttl_seconds, archive_ttl_seconds, updated_at,
-		unwatched_since(CASE WHEN phase = 'RUNNING' THEN GREATEST(last_access_at, phase_changed_at) ELSE phase_changed_at END)`
+		unwatched_since(` + idleSince + `)`
 	workspaceColumns = coreColumns + `, ` + peopleColumns
 )
 

@@ -22,6 +22,7 @@ const (
 	CodeNotInError          Code = "not_in_error"
 	CodeNotCancellable      Code = "not_cancellable"
 	CodeNotDeleted          Code = "not_deleted"
+	CodeNotRunning          Code = "not_running"
 	CodeGone                Code = "gone"
 	CodeLimitExceeded       Code = "workspace_limit_exceeded"
 	CodeConfirmRequired     Code = "confirmation_required"

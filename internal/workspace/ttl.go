@@ -8,6 +8,9 @@ const (
 	CauseUnused = "unused" // STANDBY for the archive TTL
 )
 
+// MaxTTL bounds a TTL, in seconds: ten years.
+const MaxTTL = 10 * 365 * 24 * 3600
+
 // TTL is after how long without use a workspace is stopped, and a stopped one
 // archived. 0 means never.
 type TTL struct {
@@ -26,10 +29,12 @@ func (w Workspace) TTLOf(server TTL) TTL {
 	return server
 }
 
-// IdleSince is from when on the workspace's TTL counts: its last use while it
-// runs, else its last change of phase.
+// IdleSince is from when on the workspace's TTL counts: its last change of
+// phase, or its last use if that was later. A stopped one is used by what its
+// owner asks for: a start or an archiving that is taken back leaves its phase
+// as it was, and it is not to be archived the minute after.
 func (w Workspace) IdleSince() time.Time {
-	if w.Phase == PhaseRunning && w.LastAccessAt != nil && w.LastAccessAt.After(w.PhaseChangedAt) {
+	if w.LastAccessAt != nil && w.LastAccessAt.After(w.PhaseChangedAt) {
 		return *w.LastAccessAt
 	}
 	return w.PhaseChangedAt

@@ -1,0 +1,115 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/activity"
+	"codehub/internal/workspace"
+)
+
+// Idleness ends what nobody uses (design §4, the TTL runner), through the
+// leader's session. It writes what the API layer owns, on nobody's behalf.
+type Idleness struct {
+	session Session
+}
+
+// NewIdleness makes the Idleness of the leader's session.
+func NewIdleness(s Session) *Idleness { return &Idleness{s} }
+
+// EndIdle wishes RUNNING workspaces STANDBY that were not used for longer than
+// their standby TTL, or def, the server's: at most limit of them, whose ids it
+// returns. Now is up to when the clock of activity has moved.
+func (i *Idleness) EndIdle(ctx context.Context, def time.Duration, limit int) ([]workspace.ID, error) {
+	ids, err := i.end(ctx, endOf(workspace.PhaseRunning, workspace.DesiredRunning, "standby_ttl_seconds"), workspace.DesiredStandby, workspace.CauseIdle, def, limit)
+	return ids, failed("stop what nobody uses", err)
+}
+
+// EndUnused is the same for STANDBY workspaces, which it wishes ARCHIVED.
+func (i *Idleness) EndUnused(ctx context.Context, def time.Duration, limit int) ([]workspace.ID, error) {
+	ids, err := i.end(ctx, endOf(workspace.PhaseStandby, workspace.DesiredStandby, "archive_ttl_seconds"), workspace.DesiredArchived, workspace.CauseUnused, def, limit)
+	return ids, failed("archive what nobody uses", err)
+}
+
+// endOf is the statement that ends what is in a phase, as it is wanted, for
+// longer than its TTL. It is the same rule as workspace.EndsAt. Whoever holds a
+// row is changing it: it is passed over until the next time, as the leader's
+// beat waits for this. A row that was changed since the statement began is
+// looked at anew when it is locked.
+func endOf(phase workspace.Phase, desired workspace.DesiredState, ttl string) string {
+	ttl = `COALESCE(w.` + ttl + `, $1)`
+	return `
+		WITH due AS (
+			SELECT w.id FROM workspaces w, activity_clock c
+			WHERE w.phase = '` + string(phase) + `' AND w.desired_state = '` + string(desired) + `'
+				AND w.operation = 'NONE' AND w.next_desired_state IS NULL AND w.deleted_at IS NULL
+				AND ` + ttl + ` > 0
+				AND (w.keep_awake_until >= c.watched_until) IS NOT TRUE
+				AND c.watched_until - ` + idleSince + ` > make_interval(secs => ` + ttl + `)
+				AND c.watched_until - ` + idleSince + ` - unwatched_since(` + idleSince + `) > make_interval(secs => ` + ttl + `)
+			ORDER BY w.id LIMIT $2
+			FOR NO KEY UPDATE OF w SKIP LOCKED
+		), ended AS (
+			UPDATE workspaces w SET desired_state = $3, desired_cause = $4, updated_at = clock_timestamp()
+			FROM due WHERE w.id = due.id
+			RETURNING w.id
+		), noted AS (
+			INSERT INTO audit_log (username, action, target, details)
+			SELECT $5, $6, id::text, jsonb_build_object('from', '` + string(desired) + `', 'to', $3::text, 'cause', $4::text) FROM ended
+		)
+		SELECT id FROM ended ORDER BY id`
+}
+
+func (i *Idleness) end(ctx context.Context, sql string, to workspace.DesiredState, cause string, def time.Duration, limit int) (ids []workspace.ID, err error) {
+	err = inSession(ctx, i.session, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, sql, seconds(def), limit, to, cause, workspace.System.Username, AuditDesired)
+		if err != nil {
+			return err
+		}
+		ids, err = pgx.CollectRows(rows, pgx.RowTo[workspace.ID])
+		return err
+	})
+	return ids, err
+}
+
+// Stay counts as a use of a running workspace now, on its owner's word. If it
+// was just found idle, that is taken back. CodeNotRunning otherwise, and
+// CodeOperationInProgress once it is being stopped.
+func (db *DB) Stay(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	w, _, err := db.change(ctx, caller, id, change{
+		verb:  "keep a workspace running",
+		slots: true,
+		decide: func(d decision, w *workspace.Workspace) (record, bool, error) {
+			switch err := present(w); {
+			case err != nil:
+				return record{}, false, err
+			case w.Phase != workspace.PhaseRunning:
+				return record{}, false, workspace.Errorf(workspace.CodeNotRunning, "the workspace is not running")
+			case w.Operation != workspace.OpNone:
+				return record{}, false, inProgress(w)
+			}
+			stays(d, w)
+			if w.DesiredState == workspace.DesiredRunning || w.DesiredCause != workspace.CauseIdle {
+				return record{visit: true}, true, nil
+			}
+			if err := d.mayRun(); err != nil {
+				return record{}, false, err
+			}
+			entry := record{action: AuditDesired, details: map[string]any{"from": w.DesiredState, "to": workspace.DesiredRunning}}
+			w.DesiredState = workspace.DesiredRunning
+			return entry, true, nil
+		},
+	})
+	return w, err
+}
+
+// stays notes that the workspace's owner wants it as it is, or up again: a
+// phase that does not change by that begins a full TTL all the same.
+func stays(d decision, w *workspace.Workspace) {
+	if now := d.now; w.LastAccessAt == nil || w.LastAccessAt.Before(now) {
+		w.LastAccessAt = &now
+	}
+	w.LastAccess = string(activity.Stay)
+}
