@@ -8,9 +8,9 @@
 //	relay.go    to the container and back: headers, WebSockets, streams
 //
 // Beside them stand the route cache (routes.go), which answers the second
-// station without the database or the runtime, and the record of what is open
+// station without the database or the runtime, the record of what is open
 // (connections.go), by which a connection ends with its session, its route or
-// the server.
+// the server, and what is noticed of people on the way (use.go).
 //
 // In path mode every workspace shares the dashboard's origin, so that a page
 // in a workspace can act as its visitor there. What the proxy can do about it

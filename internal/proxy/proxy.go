@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"time"
 
+	"codehub/internal/activity"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -60,6 +61,9 @@ type Config struct {
 	// IsToken tells codehub's API tokens from other credentials.
 	IsToken func(string) bool
 
+	// Activity records who really uses a workspace; optional.
+	Activity *activity.Recorder
+
 	// Moved lists the workspaces that once had another id, by that; optional.
 	Moved func(context.Context) (map[string]workspace.ID, error)
 
@@ -81,6 +85,7 @@ type Proxy struct {
 	secrets  secrets
 	routes   *routes
 	moves    moves
+	used     *activity.Recorder // or nil
 	open     *connections
 	check    time.Duration
 	copyLog  *log.Logger // of the reverse proxy: connections that broke off
@@ -101,6 +106,7 @@ func New(c Config) *Proxy {
 		secrets: secrets{cookies: append([]string{runtime.SecretCookie}, c.CookieNames...), isToken: c.IsToken},
 		routes:  newRoutes(c.Store, c.Runtime, open, c.RouteAge),
 		moves:   moves{load: c.Moved, now: time.Now},
+		used:    c.Activity,
 		open:    open,
 		check:   c.CheckInterval,
 		copyLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),

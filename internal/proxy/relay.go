@@ -33,17 +33,22 @@ func (p *Proxy) relay(w http.ResponseWriter, r *http.Request, v visit, to *upstr
 		// without us in between. HTTP/2 does so anyway.
 		_ = http.NewResponseController(w).EnableFullDuplex()
 	}
-	x := &exchange{proxy: p, visit: v, connection: c}
+	x := &exchange{proxy: p, visit: v, connection: c, use: p.useOf(r, v)}
+	defer x.use.end()
 	rp := httputil.ReverseProxy{
-		Rewrite:        x.rewrite,
-		Transport:      x,
-		ModifyResponse: x.confine,
-		ErrorHandler:   x.failed,
-		FlushInterval:  -1,
-		BufferPool:     buffers,
-		ErrorLog:       p.copyLog,
+		Rewrite:   x.rewrite,
+		Transport: x,
+		ModifyResponse: func(res *http.Response) error {
+			x.confine(res)
+			x.answered(r, res)
+			return nil
+		},
+		ErrorHandler:  x.failed,
+		FlushInterval: -1,
+		BufferPool:    buffers,
+		ErrorLog:      p.copyLog,
 	}
-	rp.ServeHTTP(&visitorWriter{ResponseWriter: w, open: p.open, connection: c}, r.WithContext(ctx))
+	rp.ServeHTTP(&visitorWriter{ResponseWriter: w, open: p.open, connection: c, use: x.use}, r.WithContext(ctx))
 	if c.wasCut() {
 		panic(http.ErrAbortHandler) // a cut answer must not look whole
 	}
@@ -55,6 +60,7 @@ type exchange struct {
 	proxy      *Proxy
 	visit      visit
 	connection *connection
+	use        *use // or nil
 }
 
 // rewrite makes the container's request of the visitor's. Hop-by-hop and
@@ -73,6 +79,7 @@ func (x *exchange) rewrite(pr *httputil.ProxyRequest) {
 	}
 	x.proxy.secrets.strip(out.Header)
 	address(out, x.connection.upstream)
+	x.use.request(out)
 }
 
 // address leads a request to a container that knows the secret.
@@ -118,13 +125,12 @@ func repeatable(r *http.Request) bool {
 }
 
 // confine keeps the answer's effects within the workspace.
-func (x *exchange) confine(res *http.Response) error {
+func (x *exchange) confine(res *http.Response) {
 	confine(res.Header, confinement{
 		prefix:   x.visit.prefix,
 		reserved: x.proxy.secrets.cookies,
 		hosts:    []string{x.connection.upstream.Addr, res.Request.Host, x.proxy.origins.host},
 	})
-	return nil
 }
 
 // confineEarly does the same for informational answers (103), which the

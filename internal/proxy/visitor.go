@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"codehub/internal/activity/vscode"
 )
 
 // linger is how long one side of a WebSocket may stay open after the other
@@ -29,6 +31,7 @@ type visitorWriter struct {
 	http.ResponseWriter
 	open       *connections
 	connection *connection
+	use        *use // or nil
 }
 
 // Unwrap lets http.ResponseController reach what flushes.
@@ -48,6 +51,9 @@ func (w *visitorWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		}
 	}
 	end := &visitorConn{Conn: conn, connection: w.connection}
+	if w.use != nil {
+		end.watch = w.use.watch
+	}
 	if !w.open.attach(w.connection, end) {
 		w.connection.close()
 		_ = end.Close()
@@ -68,6 +74,7 @@ func tuneVisitor(c *net.TCPConn) error {
 type visitorConn struct {
 	net.Conn
 	connection *connection
+	watch      *vscode.Watch // or nil
 
 	mu    sync.Mutex
 	timer *time.Timer
@@ -77,6 +84,14 @@ func (c *visitorConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if errors.Is(err, io.EOF) {
 		c.ending()
+	}
+	return n, err
+}
+
+func (c *visitorConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if c.watch != nil {
+		c.watch.Server(p[:max(n, 0)])
 	}
 	return n, err
 }

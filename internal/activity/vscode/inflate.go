@@ -1,0 +1,180 @@
+package vscode
+
+import (
+	"compress/flate"
+	"errors"
+	"io"
+	"iter"
+	"sync"
+	"time"
+)
+
+// inflater undoes permessage-deflate (RFC 7692) as the bytes come. A
+// decompressor wants to ask for its input, so it runs as a coroutine that is
+// resumed with each part and rests where that ends.
+type inflater struct {
+	out      func([]byte) error
+	takeover bool // what a message begins with may refer to earlier ones
+	budget   *budget
+
+	in    []byte
+	yield func(struct{}) bool
+	next  func() (struct{}, bool) // nil between messages without takeover
+	stop  func()
+	err   error
+}
+
+var (
+	errFinal    = errors.New("a compressed stream ends in the middle of a message")
+	errTooMuch  = errors.New("more is unpacked than a connection may have looked at")
+	errStopped  = errors.New("stopped")
+	syncTail    = []byte{0, 0, 0xff, 0xff}                      // what senders leave out
+	messageTail = []byte{0, 0, 0xff, 0xff, 1, 0, 0, 0xff, 0xff} // and the stream's end
+)
+
+// write takes the next part of a message. After an error the inflater has
+// lost its place.
+func (z *inflater) write(p []byte) error {
+	if z.err != nil {
+		return z.err
+	}
+	if z.next == nil {
+		z.next, z.stop = iter.Pull(z.run)
+	}
+	z.in = p
+	_, more := z.next()
+	if !more && z.err == nil && len(z.in) > 0 {
+		z.err = errFinal
+	}
+	z.in = nil
+	return z.err
+}
+
+// end says that a message has come to its end, by when everything in it has
+// been given out.
+func (z *inflater) end() error {
+	if z.takeover {
+		return z.write(syncTail)
+	}
+	if z.next == nil {
+		return nil // a message without a byte
+	}
+	if err := z.write(messageTail); err != nil {
+		return err
+	}
+	z.close()
+	return nil
+}
+
+// close ends the coroutine. The inflater may be used on without takeover.
+func (z *inflater) close() {
+	if z.next != nil {
+		z.stop()
+		z.next, z.stop = nil, nil
+	}
+}
+
+// decompressor has the 32 KiB window and what else takes memory, so it is
+// lent to one message at a time wherever that is possible.
+type decompressor struct {
+	reader io.Reader // of compress/flate; a flate.Resetter
+	buffer [4 << 10]byte
+}
+
+var decompressors = sync.Pool{New: func() any { return &decompressor{reader: flate.NewReader(nothing{})} }}
+
+func (z *inflater) run(yield func(struct{}) bool) {
+	z.yield = yield
+	d := decompressors.Get().(*decompressor)
+	if z.err = d.reset(z); z.err != nil {
+		return
+	}
+	z.err = z.copy(d)
+	// Not after a panic: whatever is wrong with it then is not for others.
+	if d.reset(nothing{}) == nil {
+		decompressors.Put(d)
+	}
+}
+
+func (d *decompressor) reset(from flate.Reader) error {
+	return d.reader.(flate.Resetter).Reset(from, nil)
+}
+
+// copy gives out what comes until the stream ends.
+func (z *inflater) copy(d *decompressor) error {
+	for {
+		n, err := d.reader.Read(d.buffer[:])
+		if n > 0 {
+			if !z.budget.spend(n) {
+				return errTooMuch
+			}
+			if err := z.out(d.buffer[:n]); err != nil {
+				return err
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF) && z.takeover:
+			return errFinal
+		case errors.Is(err, io.EOF), errors.Is(err, errStopped):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// wait returns once there is input.
+func (z *inflater) wait() error {
+	for len(z.in) == 0 {
+		if !z.yield(struct{}{}) {
+			return errStopped
+		}
+	}
+	return nil
+}
+
+func (z *inflater) ReadByte() (byte, error) {
+	if err := z.wait(); err != nil {
+		return 0, err
+	}
+	b := z.in[0]
+	z.in = z.in[1:]
+	return b, nil
+}
+
+func (z *inflater) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if err := z.wait(); err != nil {
+		return 0, err
+	}
+	n := copy(p, z.in)
+	z.in = z.in[n:]
+	return n, nil
+}
+
+// nothing is what a decompressor that nobody uses reads.
+type nothing struct{}
+
+func (nothing) Read([]byte) (int, error) { return 0, io.EOF }
+func (nothing) ReadByte() (byte, error)  { return 0, io.EOF }
+
+// budget bounds the work that a connection causes: a byte can unpack to a
+// thousand. What a real IDE sends stays far below: it has to pack it first.
+type budget struct {
+	start time.Time
+	spent int64
+}
+
+const (
+	budgetAtOnce    = 128 << 20 // bytes unpacked
+	budgetPerSecond = 64 << 20
+)
+
+func newBudget() *budget { return &budget{start: time.Now()} }
+
+func (b *budget) spend(n int) bool {
+	b.spent += int64(n)
+	return b.spent <= budgetAtOnce || b.spent-budgetAtOnce <= int64(time.Since(b.start).Seconds()*budgetPerSecond)
+}

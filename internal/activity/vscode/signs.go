@@ -1,0 +1,169 @@
+package vscode
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// Everything in this file is said by one version of VS Code, that of the
+// workspace image; TestCodeServer in internal/proxy holds it against the real
+// one.
+
+// sign is what a message says about people.
+type sign int
+
+const (
+	noSign sign = iota
+	present
+	away
+	typed
+	printed
+)
+
+// Methods of the extension host that its window calls (MainThread* →
+// ExtHost*). Not among them: $onDidChangeWindowFocus and scrolling, which
+// windows do by themselves, and $onFileEvent, which is what watchers say.
+const (
+	windowActive      = "$onDidChangeWindowActive" // [true] at a key or click, [false] a minute after the last
+	modelChanged      = "$acceptModelChanged"      // also when a file changes on disk; what was typed leaves it dirty
+	modelSaved        = "$acceptModelSaved"
+	completion        = "$provideCompletionItems"
+	editorChanged     = "$acceptEditorPropertiesChanged"
+	shellPrinted      = "$shellExecutionData" // with shell integration only
+	terminalChannel   = "remoteterminal"
+	terminalTyped     = "$input"
+	requestPromise    = 100 // of the channels' protocol
+	responseEventFire = 204
+)
+
+var (
+	isTrue      = []byte("true]")
+	byKey       = []byte(`"source":"keyboard"`)
+	byMouse     = []byte(`"source":"mouse"`)
+	stringEvent = []byte(`,"event":"`)
+	idFirst     = []byte(`{"id":`)
+)
+
+// signOfHost reads what a window says to its extension host.
+func signOfHost(m message) sign {
+	name, args, ok := hostCall(m.body)
+	if !ok {
+		return noSign
+	}
+	switch string(name) {
+	case windowActive:
+		if bytes.HasSuffix(m.last, isTrue) {
+			return present
+		}
+		return away
+	case modelChanged:
+		if bytes.HasSuffix(m.last, isTrue) {
+			return typed
+		}
+	case modelSaved, completion:
+		return typed
+	case editorChanged:
+		if bytes.Contains(args, byKey) || bytes.Contains(args, byMouse) {
+			return present
+		}
+	case shellPrinted:
+		return printed
+	}
+	return noSign
+}
+
+// hostCall takes apart a call of the extension host's protocol: its kind, four
+// bytes of id, one of the object, the method with its length, the arguments.
+func hostCall(body []byte) (name, args []byte, ok bool) {
+	if len(body) < 7 || body[0] < 1 || body[0] > 4 {
+		return nil, nil, false
+	}
+	rest := body[7:]
+	n := int(body[6])
+	if n > len(rest) {
+		return nil, nil, false
+	}
+	return rest[:n], rest[n:], true
+}
+
+// signOfManagement reads what a window says to the server.
+func signOfManagement(m message) sign {
+	// [100, id, channel, name], then the arguments.
+	rest, n, ok := value(m.body, valueArray)
+	if !ok || n != 4 {
+		return noSign
+	}
+	rest, kind, ok := value(rest, valueInt)
+	if !ok || kind != requestPromise {
+		return noSign
+	}
+	rest, _, ok = value(rest, valueInt)
+	if !ok {
+		return noSign
+	}
+	channel, rest, ok := text(rest)
+	if !ok || string(channel) != terminalChannel {
+		return noSign
+	}
+	name, _, ok := text(rest)
+	if !ok || string(name) != terminalTyped {
+		return noSign
+	}
+	return typed
+}
+
+// signOfServer reads what the server says to a window.
+func signOfServer(m message) sign {
+	// [204, id], then the event: of a terminal, {"id":…,"event":"what it
+	// printed"}; its other events are no strings.
+	rest, n, ok := value(m.body, valueArray)
+	if !ok || n != 2 {
+		return noSign
+	}
+	rest, kind, ok := value(rest, valueInt)
+	if !ok || kind != responseEventFire {
+		return noSign
+	}
+	rest, _, ok = value(rest, valueInt)
+	if !ok {
+		return noSign
+	}
+	event, _, ok := value(rest, valueObject)
+	if !ok || !bytes.HasPrefix(event, idFirst) {
+		return noSign
+	}
+	// The id is a number, so the event stands near the beginning.
+	if bytes.Contains(event[:min(len(event), 40)], stringEvent) {
+		return printed
+	}
+	return noSign
+}
+
+// Kinds of values in the channels' protocol, each before its length or, for
+// an integer, itself.
+const (
+	valueString = 1
+	valueArray  = 4
+	valueObject = 5
+	valueInt    = 6
+)
+
+// value reads the head of a value of the given kind and its number.
+func value(p []byte, kind byte) (rest []byte, n uint64, ok bool) {
+	if len(p) < 2 || p[0] != kind {
+		return nil, 0, false
+	}
+	n, size := binary.Uvarint(p[1:])
+	if size <= 0 {
+		return nil, 0, false
+	}
+	return p[1+size:], n, true
+}
+
+func text(p []byte) (s, rest []byte, ok bool) {
+	rest, n, ok := value(p, valueString)
+	if !ok || n > uint64(len(rest)) {
+		return nil, nil, false
+	}
+	return rest[:n], rest[n:], true
+}
