@@ -349,11 +349,11 @@ func (b *bucket) answered(l *look, answer judge.Archive, ok bool) bool {
 }
 
 // forget drops what is known of archives of workspaces that are no more.
-func (b *bucket) forget(current map[workspace.ID]string) {
+func (b *bucket) forget(current *roll) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for s, l := range b.looks {
-		if _, ok := current[s.id]; !ok && !l.under {
+		if !current.has(s.id) && !l.under {
 			delete(b.looks, s)
 		}
 	}

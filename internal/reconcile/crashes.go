@@ -51,9 +51,9 @@ func (c crashes) heed(s step, p judge.Policy, now time.Time) step {
 }
 
 // forget drops those of workspaces that are no more.
-func (c crashes) forget(current map[workspace.ID]string) {
+func (c crashes) forget(current *roll) {
 	for id := range c {
-		if _, ok := current[id]; !ok {
+		if !current.has(id) {
 			delete(c, id)
 		}
 	}

@@ -188,17 +188,20 @@ func (t *term) sweepJobs(ctx context.Context, rows []*workspace.Workspace, seen 
 
 // tidyJobs removes the storage jobs of workspaces that the database does not
 // have, like their containers; what they have worked on stays.
-func (t *term) tidyJobs(ctx context.Context, owned map[workspace.ID]bool, seen observation, next map[string]stray, now time.Time) {
+func (t *term) tidyJobs(ctx context.Context, seen observation, next map[string]stray, now time.Time) {
+	if len(seen.jobs) == 0 {
+		return
+	}
 	ownerless := 0
 	for id := range seen.volumes {
-		if !owned[id] {
+		if !t.roll.has(id) {
 			ownerless++
 		}
 	}
 	many := len(seen.volumes) >= 5 && ownerless*5 > len(seen.volumes) // see tidy
 	for id, jobs := range seen.jobs {
 		for _, j := range jobs {
-			if owned[id] || holds(j, seen.volumes[id]) {
+			if t.roll.has(id) || holds(j, seen.volumes[id]) {
 				continue
 			}
 			key := "job/" + j.ID

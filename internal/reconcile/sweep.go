@@ -25,10 +25,10 @@ type stray struct {
 // sweep runs what keeps the world tidy, beside the tick: it asks containers
 // that have not answered yet, settles the volumes of live homes, has the surroundings of
 // the containers checked, removes what nobody owns, and forgets what is gone.
-func (t *term) sweep(ctx context.Context, rows []*workspace.Workspace, seen observation) {
+func (t *term) sweep(ctx context.Context, seen observation) {
 	alive := make(map[string]bool, len(seen.containers))
-	for _, row := range rows {
-		k, v := seen.containers[row.ID], seen.volumes[row.ID]
+	for _, e := range t.roll.entries {
+		row, k, v := e.row, e.container, e.volume
 		if k != nil {
 			alive[k.ID] = true
 		}
@@ -46,8 +46,8 @@ func (t *term) sweep(ctx context.Context, rows []*workspace.Workspace, seen obse
 			t.settle(ctx, row.ID, v.Claim, v.Held)
 		}
 	}
-	t.tidy(ctx, rows, seen)
-	t.forget(rows, alive)
+	t.tidy(ctx, seen)
+	t.forget(alive)
 	t.prepare(ctx)
 	t.weigh(ctx)
 }
@@ -109,23 +109,19 @@ func (t *term) settlementOf(id workspace.ID, claim string, held bool) settlement
 // database was restored from a backup. They are nobody's, and nobody reaches
 // them. A home is never removed here, and only reported. Since rows are read
 // before the backend is asked, one look would be enough; it takes several.
-func (t *term) tidy(ctx context.Context, rows []*workspace.Workspace, seen observation) {
-	owned := make(map[workspace.ID]bool, len(rows))
-	for _, row := range rows {
-		owned[row.ID] = true
-	}
+func (t *term) tidy(ctx context.Context, seen observation) {
 	now := time.Now()
 	next := map[string]stray{}
 	ownerless := 0
 	for id := range seen.containers {
-		if !owned[id] {
+		if !t.roll.has(id) {
 			ownerless++
 		}
 	}
 	// So many at once are rather a database that is not the usual one.
 	many := len(seen.containers) >= 5 && ownerless*5 > len(seen.containers)
 	for id, k := range seen.containers {
-		if owned[id] {
+		if t.roll.has(id) {
 			continue
 		}
 		s := t.known(k.ID, now)
@@ -148,9 +144,9 @@ func (t *term) tidy(ctx context.Context, rows []*workspace.Workspace, seen obser
 		}
 		next[k.ID] = s
 	}
-	t.tidyJobs(ctx, owned, seen, next, now)
+	t.tidyJobs(ctx, seen, next, now)
 	for id, v := range seen.volumes {
-		if owned[id] {
+		if t.roll.has(id) {
 			continue
 		}
 		key := "volume/" + string(id)
@@ -172,11 +168,7 @@ func (t *term) known(key string, now time.Time) stray {
 }
 
 // forget drops what is known of containers and operations that are no more.
-func (t *term) forget(rows []*workspace.Workspace, alive map[string]bool) {
-	current := make(map[workspace.ID]string, len(rows))
-	for _, row := range rows {
-		current[row.ID] = row.OpID
-	}
+func (t *term) forget(alive map[string]bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, at := range t.answered {
@@ -187,19 +179,19 @@ func (t *term) forget(rows []*workspace.Workspace, alive map[string]bool) {
 	}
 	for id, w := range t.works {
 		// A claim of this very tick is not in the rows that the tick began with.
-		if opID, ok := current[id]; w.over() && w.began.Before(t.began) && (!ok || opID != w.opID) {
+		if opID, ok := t.roll.opID(id); w.over() && w.began.Before(t.began) && (!ok || opID != w.opID) {
 			delete(t.works, id)
 		}
 	}
-	t.crashes.forget(current)
-	t.bucket.forget(current)
+	t.crashes.forget(&t.roll)
+	t.bucket.forget(&t.roll)
 	for id := range t.settled {
-		if _, ok := current[id]; !ok {
+		if !t.roll.has(id) {
 			delete(t.settled, id)
 		}
 	}
 	for id := range t.refused {
-		if _, ok := current[id]; !ok {
+		if !t.roll.has(id) {
 			delete(t.refused, id)
 		}
 	}

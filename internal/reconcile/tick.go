@@ -49,16 +49,16 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	p := plan{free: t.free()}
 	mayFill, onBucket := t.mayFill(), false
 	bucketSince, bucketUp := t.bucket.since(now)
-	t.rest.begin(now, t.upSince)
-	for _, row := range rows {
-		k, v := seen.containers[row.ID], seen.volumes[row.ID]
-		if t.rest.lasts(row, k, v) && !t.crashes.concerns(row.ID) {
+	t.roll.call(now, t.upSince, rows, seen)
+	for i := range t.roll.entries {
+		e := &t.roll.entries[i]
+		if e.rests && !t.crashes.concerns(e.row.ID) {
 			continue
 		}
-		s := t.judge(ctx, now, *row, views[row.ID], seen, bucketSince)
-		t.rest.note(s)
+		s := t.judge(ctx, now, *e.row, views[e.row.ID], seen, bucketSince)
+		e.note(s)
 		s = t.withhold(t.crashes.heed(s, t.cfg.Policy, now), mayFill, bucketUp)
-		p.add(s, k, now)
+		p.add(s, e.container, now)
 		onBucket = onBucket || judge.OnBucket(s.result.Row.Operation)
 	}
 	t.bucket.works(onBucket)
@@ -72,7 +72,7 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 		}
 	}
 	t.sayDisk()
-	t.sweep(ctx, rows, seen)
+	t.sweep(ctx, seen)
 	t.sweepJobs(ctx, p.left(rows, landed), seen)
 	t.update(func(s *Status) { s.Tick = now })
 	return p.next, nil

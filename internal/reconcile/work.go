@@ -40,7 +40,7 @@ type term struct {
 	began       time.Time // of the present tick
 	prepared    time.Time // when the surroundings of the containers were last checked
 	weighed     time.Time // when the disks were
-	rest        rest
+	roll        roll
 	strays      map[string]stray
 	refused     map[workspace.ID]string // what the database said of rows that it does not take
 	saidSkipped string
