@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"codehub/internal/archive"
+	"codehub/internal/breaker"
 	"codehub/internal/bucket"
 	"codehub/internal/config"
 	"codehub/internal/postgres"
@@ -17,11 +18,12 @@ import (
 // openBucket opens this installation's part of the bucket, without asking it
 // anything.
 func openBucket(cfg config.Config, installation string, log *slog.Logger) (*bucket.Bucket, error) {
-	store, err := archive.Open(cfg.ArchiveURL)
+	br := breaker.New(breaker.Config{Name: "bucket", Log: log})
+	store, err := archive.OpenOver(cfg.ArchiveURL, br.Transport)
 	if err != nil {
 		return nil, &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "give one like file:///srv/archives or s3://bucket/prefix"}
 	}
-	c := bucket.Config{Store: store, Installation: installation, Version: version, MinFree: cfg.MinFreeShare, Log: log}
+	c := bucket.Config{Store: store, Installation: installation, Version: version, MinFree: cfg.MinFreeShare, Breaker: br, Log: log}
 	if cfg.Archives.Scheme == "file" {
 		c.Folder = filepath.Clean(cfg.Archives.Path)
 		c.HostFolder, err = bucket.HostPath(c.Folder, cfg.DataDir, cfg.HostDataDir)

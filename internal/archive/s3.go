@@ -41,24 +41,29 @@ type Presigner interface {
 var _ Presigner = (*S3)(nil)
 
 // openS3 makes the store of an s3:// URL, with credentials found as usual.
-func openS3(u *url.URL) (*S3, error) {
+func openS3(u *url.URL, over func(http.RoundTripper) http.RoundTripper) (*S3, error) {
 	client := &http.Client{Timeout: 5 * time.Second} // for asking the machine's role
-	return newS3(u, credentials.NewChainCredentials([]credentials.Provider{
+	return newS3Over(u, credentials.NewChainCredentials([]credentials.Provider{
 		&credentials.EnvAWS{},
 		&credentials.EnvMinio{},
 		&credentials.FileAWSCredentials{},
 		&credentials.IAM{Client: client},
-	}))
+	}), over)
 }
 
-func newS3(u *url.URL, creds *credentials.Credentials) (*S3, error) {
+func newS3(u *url.URL, creds *credentials.Credentials) (*S3, error) { return newS3Over(u, creds, nil) }
+
+func newS3Over(u *url.URL, creds *credentials.Credentials, over func(http.RoundTripper) http.RoundTripper) (*S3, error) {
+	if over == nil {
+		over = func(t http.RoundTripper) http.RoundTripper { return t }
+	}
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("archive URL %q: %s", u.Redacted(), fmt.Sprintf(format, args...))
 	}
 	if u.Host == "" || u.User != nil || u.Port() != "" {
 		return nil, bad("a bucket is s3://bucket/prefix, and credentials come from the environment, a profile or a role")
 	}
-	opts := &minio.Options{Creds: creds, Secure: true, MaxRetries: tries, Transport: NewTransport()}
+	opts := &minio.Options{Creds: creds, Secure: true, MaxRetries: tries, Transport: over(NewTransport())}
 	host := "s3.amazonaws.com"
 	for name, values := range u.Query() {
 		value := values[len(values)-1]
@@ -95,7 +100,7 @@ func newS3(u *url.URL, creds *credentials.Credentials) (*S3, error) {
 	if err != nil {
 		return nil, bad("%v", err)
 	}
-	return &S3{core: minio.Core{Client: client}, transfer: NewTransfer(), bucket: u.Host, prefix: prefix}, nil
+	return &S3{core: minio.Core{Client: client}, transfer: newTransfer(over(NewTransport()), transferBackoff), bucket: u.Host, prefix: prefix}, nil
 }
 
 // kind gives an error of the client its kind. One about the bucket, or about

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -51,7 +52,11 @@ type Object struct {
 // Open makes the store that a URL speaks of: file:///folder or
 // s3://bucket/prefix?endpoint=…&region=…&path-style=…. It does not look whether
 // the bucket is there: Check does.
-func Open(rawURL string) (Store, error) {
+func Open(rawURL string) (Store, error) { return OpenOver(rawURL, nil) }
+
+// OpenOver is Open, with over around every transport that speaks to the bucket
+// on this process's behalf; nil: nothing. A folder has none.
+func OpenOver(rawURL string, over func(http.RoundTripper) http.RoundTripper) (Store, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
 		return nil, errors.New("archive URL cannot be parsed: it looks like file:///folder or s3://bucket/prefix?region=…")
@@ -63,7 +68,7 @@ func Open(rawURL string) (Store, error) {
 		}
 		return NewFolder(u.Path), nil
 	case "s3":
-		return openS3(u)
+		return openS3(u, over)
 	}
 	return nil, fmt.Errorf("archive URL %q: the scheme is none of file and s3", u.Redacted())
 }

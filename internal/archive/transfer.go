@@ -28,7 +28,9 @@ type Transfer struct {
 const tries = 4
 
 // NewTransfer makes a Transfer with connections of its own.
-func NewTransfer() *Transfer { return newTransfer(NewTransport(), 500*time.Millisecond) }
+func NewTransfer() *Transfer { return newTransfer(NewTransport(), transferBackoff) }
+
+const transferBackoff = 500 * time.Millisecond
 
 // NewTransferOver makes a Transfer whose requests all go over connections that
 // dial makes, in plain HTTP whatever the scheme of the URLs: to a relay that

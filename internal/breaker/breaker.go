@@ -24,6 +24,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"codehub/api"
@@ -42,8 +43,9 @@ type Config struct {
 	ProbeWithin time.Duration // that a probe may take; 0: 5 s
 
 	// Probe asks the backend something cheap. It is called by one goroutine at
-	// a time, with a context that the breaker's own transport lets through.
-	// nil means that the first answer is taken for granted after the pause.
+	// a time, with a context that the breaker's own transport lets through; an
+	// answer that came by that counts, whatever the probe makes of it. Without
+	// a probe the backend is taken to be back after the pause.
 	Probe func(ctx context.Context) error
 
 	Log *slog.Logger // nil: none
@@ -54,6 +56,7 @@ type Breaker struct {
 	cfg Config
 
 	mu       sync.Mutex
+	ask      func(ctx context.Context) error
 	state    string
 	since    time.Time
 	failures int // in a row
@@ -81,7 +84,14 @@ func New(cfg Config) *Breaker {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Breaker{cfg: cfg, state: api.BreakerClosed, since: time.Now(), pause: cfg.FirstPause}
+	return &Breaker{cfg: cfg, ask: cfg.Probe, state: api.BreakerClosed, since: time.Now(), pause: cfg.FirstPause}
+}
+
+// SetProbe sets Config.Probe, for a backend that is made after its breaker.
+func (b *Breaker) SetProbe(ask func(ctx context.Context) error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ask = ask
 }
 
 // Close ends the probes. The breaker stays as it is.
@@ -104,7 +114,7 @@ func (b *Breaker) State() api.Breaker {
 // Allow is ErrOpen, with what the backend failed with last, unless a call may
 // be made. ctx of a probe may always.
 func (b *Breaker) Allow(ctx context.Context) error {
-	if ctx.Value(probing{}) == b {
+	if b.probeOf(ctx) != nil {
 		return nil
 	}
 	b.mu.Lock()
@@ -118,8 +128,14 @@ func (b *Breaker) Allow(ctx context.Context) error {
 // Note takes down how a call ended that was allowed: nil if the backend
 // answered, whatever it said. An error counts unless the caller had given up.
 func (b *Breaker) Note(ctx context.Context, err error) {
-	if ctx.Value(probing{}) == b || errors.Is(err, ErrOpen) {
-		return // the probe speaks for itself
+	if p := b.probeOf(ctx); p != nil {
+		if err == nil {
+			p.answered.Store(true)
+		}
+		return
+	}
+	if errors.Is(err, ErrOpen) {
+		return
 	}
 	if err != nil && (errors.Is(ctx.Err(), context.Canceled) || ctx.Err() == nil && errors.Is(err, context.Canceled)) {
 		return
@@ -167,34 +183,48 @@ func (b *Breaker) await() {
 	if b.closed {
 		return
 	}
-	b.timer = time.AfterFunc(b.pause, b.probe)
+	b.timer = time.AfterFunc(b.pause, b.sendProbe)
 	b.pause = min(2*b.pause, b.cfg.MostPause)
 }
 
-type probing struct{}
+// probe is what the context of a probe carries.
+type probe struct {
+	of       *Breaker
+	answered atomic.Bool // a call of it was
+}
 
-// probe asks the backend whether it is back. One that hangs whatever its
+type probeKey struct{}
+
+func (b *Breaker) probeOf(ctx context.Context) *probe {
+	if p, ok := ctx.Value(probeKey{}).(*probe); ok && p.of == b {
+		return p
+	}
+	return nil
+}
+
+// sendProbe asks the backend whether it is back. One that hangs whatever its
 // context says, such as a folder on a disk that does not answer, is not asked
 // a second time before it has answered.
-func (b *Breaker) probe() {
+func (b *Breaker) sendProbe() {
 	b.mu.Lock()
 	b.become(api.BreakerHalfOpen)
-	ended := b.closed
+	ended, ask := b.closed, b.ask
 	b.mu.Unlock()
 	if ended {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), probing{}, b), b.cfg.ProbeWithin)
+	p := &probe{of: b}
+	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), probeKey{}, p), b.cfg.ProbeWithin)
 	defer cancel()
-	overdue := context.AfterFunc(ctx, func() { b.overdue() })
-	defer overdue()
+	inTime := context.AfterFunc(ctx, b.overdue)
+	defer inTime()
 	var err error
-	if b.cfg.Probe != nil {
-		err = b.cfg.Probe(ctx)
+	if ask != nil {
+		err = ask(ctx)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err != nil {
+	if err != nil && !p.answered.Load() {
 		b.failures++
 		b.last = words(err)
 		b.become(api.BreakerOpen)

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"codehub/internal/archive"
+	"codehub/internal/breaker"
 	"codehub/internal/judge"
 	"codehub/internal/workspace"
 )
@@ -32,6 +33,11 @@ type Config struct {
 	// on a disk that has become too full to restore to, they are what makes room.
 	MinFree float64
 
+	// Breaker is the circuit breaker that calls to the bucket are under; that of
+	// S3 has to be in the store's transport as well (see archive.OpenOver). nil:
+	// none. New gives it its probe.
+	Breaker *breaker.Breaker
+
 	Log *slog.Logger // nil: none
 }
 
@@ -41,6 +47,7 @@ type Config struct {
 type Bucket struct {
 	Config
 	presigner archive.Presigner // nil: a folder
+	folders   folderStore       // nil: S3
 
 	mu      sync.Mutex
 	allowed *endpoint // what Relay passes on; nil: not known yet
@@ -58,10 +65,16 @@ func New(c Config) (*Bucket, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	b := &Bucket{Config: c}
+	b.Store = guard(c.Store, c.Breaker, c.Folder != "")
+	if c.Breaker != nil {
+		c.Breaker.SetProbe(b.probe(c.Store))
+	}
 	if c.Folder != "" {
-		if _, ok := c.Store.(folderStore); !ok || c.HostFolder == "" {
+		folders, ok := c.Store.(folderStore)
+		if !ok || c.HostFolder == "" {
 			return nil, errors.New("bucket: a folder needs a folder's store and its path on the engine's host")
 		}
+		b.folders = folders
 		return b, nil
 	}
 	presigner, ok := c.Store.(archive.Presigner)

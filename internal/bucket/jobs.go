@@ -38,7 +38,7 @@ func (b *Bucket) ArchiveJob(ctx context.Context, row workspace.Workspace, owner 
 	}
 	orders := storagejob.Spec{Kind: string(runtime.JobArchive), Claim: row.OpID, Meta: b.newMeta(row, owner), MinFree: b.MinFree / 2}
 	if b.presigner == nil {
-		if err := b.Store.(folderStore).MakeFolder(ctx, key); err != nil {
+		if err := b.makeFolder(ctx, key); err != nil {
 			return err
 		}
 		spec.ObjectDir = b.hostFolderOf(key)

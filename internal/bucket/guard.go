@@ -1,0 +1,149 @@
+package bucket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"time"
+
+	"codehub/internal/archive"
+	"codehub/internal/breaker"
+)
+
+// hangsAfter is how long a call to a folder may take that moves no data.
+const hangsAfter = 30 * time.Second
+
+// guarded is a store under a circuit breaker: while that is open, calls are
+// archive.ErrUnavailable at once. What opens it is, for S3, seen by the
+// store's transport. A folder is on a disk that answers, whatever it says, or
+// hangs whatever the context says: then the call is left behind.
+type guarded struct {
+	archive.Store
+	b      *breaker.Breaker
+	folder bool
+	within time.Duration
+}
+
+func guard(s archive.Store, b *breaker.Breaker, folder bool) archive.Store {
+	if b == nil {
+		return s
+	}
+	return guarded{Store: s, b: b, folder: folder, within: hangsAfter}
+}
+
+func (g guarded) allow(ctx context.Context, doing string) error {
+	if err := g.b.Allow(ctx); err != nil {
+		return fmt.Errorf("%s: %w: %w", doing, archive.ErrUnavailable, err)
+	}
+	return nil
+}
+
+var errHangs = errors.New("the folder's disk does not answer")
+
+// call makes a call to the store. What comes of one that was left behind goes
+// to late, if it came to anything.
+func call[T any](ctx context.Context, g guarded, doing string, f func(ctx context.Context) (T, error), late func(T)) (T, error) {
+	var none T
+	if err := g.allow(ctx, doing); err != nil {
+		return none, err
+	}
+	if !g.folder {
+		return f(ctx)
+	}
+	type answer struct {
+		v   T
+		err error
+	}
+	answered := make(chan answer)
+	left := make(chan struct{})
+	go func() {
+		v, err := f(ctx)
+		select {
+		case answered <- answer{v, err}:
+		case <-left:
+			if err == nil && late != nil {
+				late(v)
+			}
+		}
+	}()
+	timer := time.NewTimer(g.within)
+	defer timer.Stop()
+	select {
+	case a := <-answered:
+		g.b.Note(ctx, nil)
+		return a.v, a.err
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	close(left)
+	err := errHangs
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	g.b.Note(ctx, err)
+	if errors.Is(err, context.Canceled) {
+		return none, fmt.Errorf("%s: %w", doing, err)
+	}
+	return none, fmt.Errorf("%s: %w: %w", doing, archive.ErrUnavailable, err)
+}
+
+func (g guarded) Stat(ctx context.Context, key string) (archive.Object, error) {
+	return call(ctx, g, "stat "+key, func(ctx context.Context) (archive.Object, error) { return g.Store.Stat(ctx, key) }, nil)
+}
+
+func (g guarded) Get(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
+	return call(ctx, g, "get "+key, func(ctx context.Context) (io.ReadCloser, error) { return g.Store.Get(ctx, key, offset) },
+		func(r io.ReadCloser) { _ = r.Close() })
+}
+
+func (g guarded) Delete(ctx context.Context, key string) error {
+	_, err := call(ctx, g, "delete "+key, func(ctx context.Context) (struct{}, error) { return struct{}{}, g.Store.Delete(ctx, key) }, nil)
+	return err
+}
+
+func (g guarded) Put(ctx context.Context, key string, r io.Reader) (int64, error) {
+	if err := g.allow(ctx, "put "+key); err != nil {
+		return 0, err
+	}
+	return g.Store.Put(ctx, key, r)
+}
+
+func (g guarded) List(ctx context.Context, prefix string) iter.Seq2[archive.Object, error] {
+	if err := g.allow(ctx, "list "+prefix); err != nil {
+		return func(yield func(archive.Object, error) bool) { yield(archive.Object{}, err) }
+	}
+	return g.Store.List(ctx, prefix)
+}
+
+func (g guarded) AbortIncomplete(ctx context.Context, prefix string, age time.Duration, keep func(key string) bool) (int, error) {
+	if err := g.allow(ctx, "sweep "+prefix); err != nil {
+		return 0, err
+	}
+	return g.Store.AbortIncomplete(ctx, prefix, age, keep)
+}
+
+// probe asks the store for what is cheap to find. Of a folder every answer is
+// one; of S3 the breaker's transport tells.
+func (b *Bucket) probe(store archive.Store) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := store.Stat(ctx, b.marker())
+		if b.folders != nil || !errors.Is(err, archive.ErrUnavailable) {
+			return nil
+		}
+		return err
+	}
+}
+
+// makeFolder makes the folder of an archive in a folder.
+func (b *Bucket) makeFolder(ctx context.Context, key string) error {
+	g, ok := b.Store.(guarded)
+	if !ok {
+		return b.folders.MakeFolder(ctx, key)
+	}
+	_, err := call(ctx, g, "make the folder of "+key, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, b.folders.MakeFolder(ctx, key)
+	}, nil)
+	return err
+}

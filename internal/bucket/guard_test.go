@@ -1,0 +1,179 @@
+package bucket
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/archive"
+	"codehub/internal/archive/s3test"
+	"codehub/internal/breaker"
+)
+
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not in time", what)
+		}
+	}
+}
+
+// TestBreakerOfS3: a bucket that hangs up is left alone after a while, a
+// download that runs goes on meanwhile, its own refusals count for nothing, and
+// it is found to be back without anybody's asking.
+func TestBreakerOfS3(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t, "the-bucket")
+	proxy := newFaults(t, server.Endpoint, false)
+	br := breaker.New(breaker.Config{Name: "bucket", FirstPause: 50 * time.Millisecond, MostPause: 200 * time.Millisecond})
+	t.Cleanup(br.Close)
+	store, err := archive.OpenOver("s3://the-bucket/p?path-style=true&region=us-east-1&endpoint="+proxy.URL, br.Transport)
+	check(t, err)
+	b, err := New(Config{
+		Store: store, Installation: installation, Version: "test", SocketDir: t.TempDir(), HostSocketDir: "/s", Breaker: br,
+	})
+	check(t, err)
+	check(t, b.Check(t.Context(), false))
+	row := newRow()
+	row.ArchiveKey = b.Key(row.ID, row.OpID)
+	content := randomBytes(8 << 20)
+	f := &fixture{b, server, proxy}
+	f.put(t, row.ArchiveKey, content)
+
+	proxy.on(func(w http.ResponseWriter, r *http.Request) bool { return answer(w, r, 403, "AccessDenied") })
+	for range 10 {
+		_, err := b.Stat(t.Context(), row.ArchiveKey)
+		wantErr(t, err, archive.ErrUnavailable)
+	}
+	if s := br.State(); s.State != api.BreakerClosed || s.Failures != 0 {
+		t.Fatalf("refusals: %+v", s)
+	}
+	proxy.on(nil)
+
+	running, err := b.Open(t.Context(), row.ArchiveKey, 0)
+	check(t, err)
+	defer running.Close()
+	if _, err := io.ReadFull(running, make([]byte, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	proxy.on(func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) })
+	await(t, "open", func() bool {
+		_, err := b.Stat(t.Context(), row.ArchiveKey)
+		wantErr(t, err, archive.ErrUnavailable)
+		return br.State().State != api.BreakerClosed
+	})
+	began := time.Now()
+	for range 20 {
+		_, err := b.Stat(t.Context(), row.ArchiveKey)
+		if br.State().State == api.BreakerOpen {
+			wantErr(t, err, breaker.ErrOpen)
+			wantErr(t, err, archive.ErrUnavailable)
+		}
+	}
+	t.Logf("20 calls while open took %s", time.Since(began))
+	rest, err := io.ReadAll(running)
+	if err != nil || len(rest) != len(content)-1000 {
+		t.Errorf("the download that ran: %d of %d bytes, %v", len(rest)+1000, len(content), err)
+	}
+	proxy.on(nil)
+	await(t, "closed by itself", func() bool { return br.State().State == api.BreakerClosed })
+	if _, err := b.Stat(t.Context(), row.ArchiveKey); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hanging is a folder on a disk that answers, or hangs whatever the context
+// says.
+type hanging struct {
+	*archive.Folder
+	disk chan struct{} // closed: it answers
+	late chan struct{} // closed with what was opened too late
+}
+
+func (h *hanging) Stat(ctx context.Context, key string) (archive.Object, error) {
+	<-h.disk
+	return h.Folder.Stat(ctx, key)
+}
+
+func (h *hanging) Get(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
+	<-h.disk
+	r, err := h.Folder.Get(context.WithoutCancel(ctx), key, offset)
+	if err != nil {
+		return nil, err
+	}
+	return &closer{r, h.late}, nil
+}
+
+type closer struct {
+	io.ReadCloser
+	closed chan struct{}
+}
+
+func (c *closer) Close() error {
+	close(c.closed)
+	return c.ReadCloser.Close()
+}
+
+// TestFolderThatHangs: nobody waits for the disk for ever, only a few calls hang
+// on it, and what they have opened in the end is closed.
+func TestFolderThatHangs(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "archives")
+	h := &hanging{Folder: archive.NewFolder(dir), disk: make(chan struct{}), late: make(chan struct{})}
+	br := breaker.New(breaker.Config{Name: "bucket", Failures: 2, FirstPause: 20 * time.Millisecond, ProbeWithin: 20 * time.Millisecond})
+	t.Cleanup(br.Close)
+	b, err := New(Config{
+		Store: h, Installation: installation, Version: "test", Folder: dir, HostFolder: hostFolder, Breaker: br,
+	})
+	check(t, err)
+	check(t, h.Check(t.Context()))
+	_, err = h.Put(t.Context(), b.marker(), &io.LimitedReader{R: zeros{}, N: 10})
+	check(t, err)
+	g := b.Store.(guarded)
+	g.within = 50 * time.Millisecond
+	b.Store = g
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.Store.Stat(ctx, b.marker()); !errors.Is(err, context.Canceled) || errors.Is(err, archive.ErrUnavailable) {
+		t.Errorf("given up: %v", err)
+	}
+	_, err = b.Store.Get(t.Context(), b.marker(), 0)
+	wantErr(t, err, archive.ErrUnavailable)
+	_, err = b.Store.Stat(t.Context(), b.marker())
+	wantErr(t, err, archive.ErrUnavailable)
+	if br.State().State == api.BreakerClosed {
+		t.Fatalf("%+v", br.State())
+	}
+	if _, err := b.Store.Stat(t.Context(), b.marker()); !errors.Is(err, breaker.ErrOpen) || !errors.Is(err, archive.ErrUnavailable) {
+		t.Errorf("while open: %v", err)
+	}
+	close(h.disk)
+	select {
+	case <-h.late:
+	case <-time.After(10 * time.Second):
+		t.Error("what was opened too late stays open")
+	}
+	await(t, "closed by itself", func() bool { return br.State().State == api.BreakerClosed })
+	if _, err := b.Store.Stat(t.Context(), b.marker()); err != nil {
+		t.Error(err)
+	}
+	// What is not there is an answer.
+	for range 5 {
+		_, err := b.Store.Stat(t.Context(), "nothing")
+		wantErr(t, err, archive.ErrNotFound)
+	}
+	if s := br.State(); s.State != api.BreakerClosed || s.Failures != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }

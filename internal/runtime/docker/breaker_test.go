@@ -1,0 +1,180 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/breaker"
+	"codehub/internal/runtime"
+)
+
+// all makes every request to the engine fail like this; nil heals.
+func (e *engine) all(how func(http.ResponseWriter, *http.Request)) { e.fail("", how) }
+
+func awaitState(t *testing.T, r *Runtime, want string) {
+	t.Helper()
+	for deadline := time.Now().Add(60 * time.Second); r.Breaker().State().State != want; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the breaker is %+v, want %s", r.Breaker().State(), want)
+		}
+	}
+}
+
+// TestBreaker: an engine that takes calls and never answers them is left alone
+// after a few, calls fail at once from then on, what is being followed goes on,
+// and it is found to be back by itself.
+func TestBreaker(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	r := newRuntime(t, func(c *Config) { c.Host = e.host })
+	if err := r.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	spec := newHome()
+	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}
+	if err := r.CreateVolume(t.Context(), volume, nil); err != nil {
+		t.Fatal(err)
+	}
+	k, err := r.StartContainer(t.Context(), spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &growing{}
+	if err := healthy(t.Context(), r, k); err != nil {
+		t.Fatal(err)
+	}
+	up, err := r.Upstream(t.Context(), spec.Workspace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	followed := make(chan error, 1)
+	go func() { followed <- r.Logs(t.Context(), spec.Workspace, 0, true, log) }()
+	log.await(t, 1)
+
+	e.all(func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })
+	for range 20 {
+		short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		_, err := r.Containers(short)
+		cancel()
+		if !errors.Is(err, runtime.ErrUnreachable) {
+			t.Fatalf("an engine that hangs: %v", err)
+		}
+		if r.Breaker().State().State != api.BreakerClosed {
+			break
+		}
+	}
+	if s := r.Breaker().State(); s.State == api.BreakerClosed || s.Error == "" {
+		t.Fatalf("%+v", s)
+	}
+	began := time.Now()
+	for _, call := range []func() error{
+		func() error { _, err := r.Containers(t.Context()); return err },
+		func() error { return r.CreateVolume(t.Context(), volume, nil) },
+		func() error { _, err := r.Upstream(t.Context(), newHome().Workspace); return err },
+	} {
+		if err := call(); !errors.Is(err, runtime.ErrUnreachable) || !errors.Is(err, breaker.ErrOpen) {
+			t.Errorf("while open: %v", err)
+		}
+	}
+	t.Logf("three calls while open took %s", time.Since(began))
+
+	// The stream of before is alive: what the container prints now comes by it.
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+up.Addr+"/exit?code=0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.AddCookie(&http.Cookie{Name: runtime.SecretCookie, Value: up.Secret})
+	if res, err := http.DefaultClient.Do(req); err == nil {
+		res.Body.Close()
+	}
+	select {
+	case err := <-followed:
+		if err != nil || !strings.Contains(log.String(), "asked to exit") {
+			t.Errorf("the log that was followed: %v, %q", err, log.String())
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the log that was followed has no end")
+	}
+	if s := r.Breaker().State(); s.State == api.BreakerClosed {
+		t.Errorf("while the log was followed: %+v", s)
+	}
+
+	e.all(nil)
+	awaitState(t, r, api.BreakerClosed)
+	if _, err := r.Containers(t.Context()); err != nil {
+		t.Errorf("healed: %v", err)
+	}
+}
+
+// TestBreakerCountsNoAnswers: an engine that says no, and callers that give up,
+// open nothing.
+func TestBreakerCountsNoAnswers(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	r := newRuntime(t, func(c *Config) { c.Host = e.host })
+	e.all(answer(500, "no space left on device"))
+	for range 10 {
+		if _, err := r.Containers(t.Context()); err == nil || errors.Is(err, breaker.ErrOpen) {
+			t.Fatal(err)
+		}
+	}
+	asked := make(chan struct{}, 100)
+	e.all(func(_ http.ResponseWriter, req *http.Request) {
+		asked <- struct{}{}
+		<-req.Context().Done()
+	})
+	for range 10 {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { _, err := r.Containers(ctx); done <- err }()
+		<-asked
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+	}
+	e.all(nil)
+	if s := r.Breaker().State(); s.State != api.BreakerClosed || s.Failures != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// growing is a log that is being followed.
+type growing struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (g *growing) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.b.Write(p)
+}
+
+func (g *growing) String() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.b.String()
+}
+
+func (g *growing) lines() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return strings.Count(g.b.String(), "\n")
+}
+
+func (g *growing) await(t *testing.T, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); g.lines() < n; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the container prints nothing")
+		}
+	}
+}
