@@ -1,0 +1,189 @@
+package activity
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// at is so many seconds after noon.
+func at(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
+
+func atp(s int) *time.Time { t := at(s); return &t }
+
+// server is one that was seen and has flushed then.
+func server(id string, seen, flushed int, epoch string) Replica {
+	return Replica{ID: id, StartedAt: at(-10000), SeenAt: at(seen), FlushedAt: atp(flushed), Epoch: epoch}
+}
+
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	fresh := Replica{ID: "fresh", StartedAt: at(-20), SeenAt: at(-1)}
+	for _, c := range []struct {
+		name  string
+		state State
+		epoch string
+		early bool // the term has just begun
+		want  Step
+	}{
+		{name: "nobody", state: State{WatchedUntil: atp(-60)}},
+		{name: "the slowest counts", state: State{WatchedUntil: atp(-60), Replicas: []Replica{server("a", -1, -10, Database), server("b", -1, -29, Database)}},
+			want: Step{WatchedUntil: at(-29)}},
+		{name: "one that has just started had seen nothing before", state: State{WatchedUntil: atp(-60), Replicas: []Replica{server("a", -1, -10, Database), fresh}},
+			want: Step{WatchedUntil: at(-20)}},
+		{name: "never back", state: State{WatchedUntil: atp(-5), Replicas: []Replica{server("a", -1, -10, Database)}}},
+		{name: "for the first time", state: State{Replicas: []Replica{server("a", -1, -10, Database)}},
+			want: Step{WatchedUntil: at(-10), Gaps: []Gap{{Ended: at(-10)}}}},
+		{name: "by the bus", epoch: "e1", state: State{WatchedUntil: atp(-60), Replicas: []Replica{server("a", -1, -10, "e1"), server("b", -1, -20, Database)}},
+			want: Step{WatchedUntil: at(-20)}},
+		{name: "the bus has lost it", epoch: "e2", state: State{WatchedUntil: atp(-60), Replicas: []Replica{server("a", -1, -10, "e1"), server("b", -1, -20, "e2")}}},
+		{name: "the bus is away", state: State{WatchedUntil: atp(-60), Replicas: []Replica{server("a", -1, -10, "e1")}}},
+		{name: "a jump", state: State{WatchedUntil: atp(-3600), Replicas: []Replica{server("a", -1, -10, Database)}},
+			want: Step{WatchedUntil: at(-10), Gaps: []Gap{{atp(-3600), at(-10)}}}},
+		{name: "no jump yet", state: State{WatchedUntil: atp(-190), Replicas: []Replica{server("a", -1, -10, Database)}},
+			want: Step{WatchedUntil: at(-10)}},
+		{name: "a dead one", state: State{WatchedUntil: atp(-100), Replicas: []Replica{server("a", -1, -10, Database), server("dead", -61, -90, "e1")}},
+			want: Step{WatchedUntil: at(-10), Gaps: []Gap{{atp(-90), at(0)}}, Dead: []Replica{server("dead", -61, -90, "e1")}}},
+		{name: "not dead yet", state: State{WatchedUntil: atp(-100), Replicas: []Replica{server("a", -1, -10, Database), server("dead", -60, -90, Database)}},
+			want: Step{WatchedUntil: at(-90)}},
+		{name: "who would be dead, after an outage", early: true,
+			state: State{WatchedUntil: atp(-4000), Replicas: []Replica{server("a", -3600, -3610, Database), server("b", -1, -1, Database)}},
+			want:  Step{WatchedUntil: at(-3610), Gaps: []Gap{{atp(-4000), at(-3610)}}}},
+		{name: "found dead before", state: State{WatchedUntil: atp(-100), Replicas: []Replica{server("a", -1, -10, Database), server("dead", -500, -400, Gone)}},
+			want: Step{WatchedUntil: at(-10)}},
+		{name: "found dead before, by the last leader", early: true,
+			state: State{WatchedUntil: atp(-100), Replicas: []Replica{server("a", -1, -10, Database), server("dead", -500, -400, Gone)}},
+			want:  Step{WatchedUntil: at(-10)}},
+		{name: "back, and has not handed on what it saw", epoch: "e1",
+			state: State{WatchedUntil: atp(-100), Replicas: []Replica{server("a", -1, -10, "e1"), server("back", -1, -400, Gone)}}},
+		{name: "back, and dead again", state: State{WatchedUntil: atp(-100), Replicas: []Replica{server("a", -1, -10, Database), server("back", -100, -400, Gone)}},
+			want: Step{WatchedUntil: at(-10), Gaps: []Gap{{atp(-400), at(0)}}, Dead: []Replica{server("back", -100, -400, Gone)}}},
+		{name: "all dead", state: State{WatchedUntil: atp(-100), Replicas: []Replica{server("a", -100, -120, Database)}},
+			want: Step{Gaps: []Gap{{atp(-120), at(0)}}, Dead: []Replica{server("a", -100, -120, Database)}}},
+	} {
+		c.state.Now, c.want.Now = at(0), at(0)
+		if d := cmp.Diff(c.want, decide(c.state, c.epoch, !c.early)); d != "" {
+			t.Errorf("%s (-want +got): %s", c.name, d)
+		}
+	}
+}
+
+// clockStore plays the database.
+type clockStore struct {
+	state State
+	err   error // of every call
+	order *[]string
+	taken []Step
+	saved []Access
+}
+
+func (s *clockStore) say(what string) error { *s.order = append(*s.order, what); return s.err }
+
+func (s *clockStore) State(context.Context) (State, error) { return s.state, s.say("state") }
+
+func (s *clockStore) SaveAccesses(_ context.Context, seen []Access) error {
+	s.saved = append(s.saved, seen...)
+	return s.say("save")
+}
+
+func (s *clockStore) Take(_ context.Context, step Step) error {
+	if err := s.say("take"); err != nil {
+		return err
+	}
+	s.taken = append(s.taken, step)
+	return nil
+}
+
+// orderedBus plays a bus.
+type orderedBus struct {
+	order *[]string
+	seen  []Access
+	epoch string
+	err   error
+}
+
+func (b *orderedBus) Add(_ context.Context, seen []Access) (string, error) {
+	*b.order = append(*b.order, "add")
+	if b.err == nil {
+		b.seen = append(b.seen, seen...)
+	}
+	return b.epoch, b.err
+}
+
+func (b *orderedBus) Read(context.Context) ([]Access, string, error) {
+	*b.order = append(*b.order, "read")
+	return b.seen, b.epoch, b.err
+}
+
+func (b *orderedBus) Remove(context.Context, []Access) error {
+	*b.order = append(*b.order, "remove")
+	return b.err
+}
+
+func (o *clockStore) took(t *testing.T, want ...string) {
+	t.Helper()
+	if d := cmp.Diff(want, *o.order); d != "" {
+		t.Errorf("done (-want +got): %s", d)
+	}
+	*o.order = nil
+}
+
+// What replicas have recorded is read before the bus, what the bus holds is
+// written before the clock moves, and removed last; what fails moves nothing.
+func TestTickInOrder(t *testing.T) {
+	t.Parallel()
+	var order []string
+	store := &clockStore{order: &order, state: State{Now: at(0), WatchedUntil: atp(-60), Replicas: []Replica{server("a", -1, -10, "e1")}}}
+	bus := &orderedBus{order: &order, epoch: "e1", seen: []Access{{ID: "w", At: at(-20), Kind: Typing}}}
+	c := NewClock(store, bus, slog.New(slog.DiscardHandler))
+	tick := func(wantMoved, wantErr bool) {
+		t.Helper()
+		if moved, err := c.Tick(t.Context()); moved != wantMoved || (err != nil) != wantErr {
+			t.Errorf("moved %v, %v", moved, err)
+		}
+	}
+	store.err = errors.New("away")
+	tick(false, true)
+	store.took(t, "state")
+	store.err = nil
+
+	// Out of reach, the bus keeps the clock where it is.
+	bus.err = errors.New("away")
+	tick(false, false)
+	store.took(t, "state", "read")
+	bus.err = nil
+
+	tick(true, false)
+	store.took(t, "state", "read", "save", "take", "remove")
+	if len(store.saved) != 1 || len(store.taken) != 1 || !c.Until().Equal(at(-10)) {
+		t.Errorf("%v %v %v", store.saved, store.taken, c.Until())
+	}
+	// Another epoch: what is there is written, but it is not all.
+	bus.epoch = "e2"
+	tick(true, false)
+	store.took(t, "state", "read", "save", "remove")
+
+	// A server that is back takes the step back, not the clock.
+	bus.epoch, store.state.Replicas[0].FlushedAt = "e1", atp(-5)
+	broken := &takeFails{store, ErrMoved}
+	c.store = broken
+	tick(true, false)
+	if !c.Until().Equal(at(-10)) {
+		t.Error(c.Until())
+	}
+	broken.err = errors.New("away")
+	tick(true, true)
+}
+
+type takeFails struct {
+	*clockStore
+	err error
+}
+
+func (f *takeFails) Take(context.Context, Step) error { return f.err }

@@ -1,0 +1,423 @@
+package ttl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"codehub/internal/activity"
+	"codehub/internal/activity/activitytest"
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// world is a server with its memory, its flusher and its TTLs, on a database
+// whose time the test moves.
+type world struct {
+	testing.TB
+	db      *postgres.DB
+	conn    *pgx.Conn
+	session session
+	memory  *activity.Recorder
+	bus     *activitytest.Bus
+	flush   *activity.Flusher
+	owner   workspace.Caller
+	cfg     Config
+}
+
+// session is the leader's.
+type session struct{ conn *pgx.Conn }
+
+func (s session) Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error {
+	return f(ctx, s.conn)
+}
+
+// newWorld makes one whose workspaces are stopped after 10 min and archived
+// after 30.
+func newWorld(t testing.TB, withBus bool) *world {
+	t.Helper()
+	dsn := pgtest.New(t, postgres.Migrate)
+	db, err := postgres.Open(t.Context(), dsn, postgres.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	w := &world{TB: t, db: db, memory: activity.New(), conn: connect(t, dsn), session: session{connect(t, dsn)}}
+	u, err := db.CreateUser(t.Context(), postgres.User{Username: "ann", PasswordHash: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.owner = workspace.Caller{UserID: u.ID, Username: u.Username}
+	self, log := uuid.NewString(), slog.New(slog.DiscardHandler)
+	w.exec(`INSERT INTO replicas (id) VALUES ($1)`, self)
+	var bus activity.Bus
+	if withBus {
+		w.bus = activitytest.NewBus()
+		bus = w.bus
+	}
+	w.flush = activity.NewFlusher(activity.FlusherConfig{Memory: w.memory, Store: db, Bus: bus, Replica: self, Log: log})
+	w.cfg = Config{TTL: workspace.TTL{Standby: 10 * time.Minute, Archive: 30 * time.Minute}, CanArchive: true, Bus: bus, Log: log}
+	return w
+}
+
+func connect(t testing.TB, dsn string) *pgx.Conn {
+	t.Helper()
+	cfg, err := postgres.ConnConfig(dsn, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.Helper()
+	if _, err := w.conn.Exec(w.Context(), sql, args...); err != nil {
+		w.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// workspace makes one in a phase that it has just come to.
+func (w *world) workspace(phase workspace.Phase) workspace.ID {
+	w.Helper()
+	ws, err := w.db.CreateWorkspace(w.Context(), w.owner, postgres.NewWorkspace{
+		Name: uuid.NewString(), ImageRef: "x", Desired: workspace.DesiredStandby,
+		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.exec(`UPDATE workspaces SET phase = $2, desired_state = $2, phase_changed_at = clock_timestamp() WHERE id = $1`, ws.ID, phase)
+	return ws.ID
+}
+
+// pass lets time pass: everything was so much longer ago. The server's beat
+// goes on.
+func (w *world) pass(d time.Duration) {
+	w.Helper()
+	for _, move := range []string{
+		`UPDATE workspaces SET phase_changed_at = phase_changed_at - $1::interval, last_access_at = last_access_at - $1::interval,
+			keep_awake_until = keep_awake_until - $1::interval`,
+		`UPDATE activity_clock SET watched_until = watched_until - $1::interval`,
+		`UPDATE replicas SET flushed_at = flushed_at - $1::interval, started_at = started_at - $1::interval`,
+	} {
+		w.exec(move, d)
+	}
+	w.exec(`WITH old AS (DELETE FROM unwatched RETURNING *) INSERT INTO unwatched SELECT began - $1::interval, ended - $1::interval FROM old`, d)
+}
+
+// begin begins a term.
+func (w *world) begin() *term {
+	t := &term{Runner: New(w.cfg), store: postgres.NewActivityClock(w.session), idle: postgres.NewIdleness(w.session)}
+	t.clock = activity.NewClock(t.store, t.cfg.Bus, t.cfg.Log)
+	return t
+}
+
+func (w *world) flushes() {
+	w.Helper()
+	if err := w.flush.Flush(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) ticks(t *term) {
+	w.Helper()
+	if err := t.tick(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// minutes lets them pass, with a flush and a tick after each.
+func (w *world) minutes(t *term, n int) {
+	w.Helper()
+	for range n {
+		w.pass(time.Minute)
+		w.flushes()
+		w.ticks(t)
+	}
+}
+
+// touches records a use in the server's memory.
+func (w *world) touches(id workspace.ID, kind activity.Kind) {
+	m := w.memory.Mark(id)
+	m.Touch(kind)
+	m.Release()
+}
+
+// uses records a use and hands it on until the memory, whose time does not
+// pass, has forgotten it.
+func (w *world) uses(t *term, id workspace.ID, kind activity.Kind) {
+	w.Helper()
+	w.touches(id, kind)
+	for range 1000 {
+		w.flushes()
+		w.ticks(t)
+		if _, there := w.memory.Last(id); !there {
+			return
+		}
+	}
+	w.Fatal("it is not forgotten")
+}
+
+// wants checks what is desired, and for what cause.
+func (w *world) wants(when string, id workspace.ID, want workspace.DesiredState, cause string) {
+	w.Helper()
+	ws, err := w.db.Workspace(w.Context(), workspace.System, id)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if ws.DesiredState != want || ws.DesiredCause != cause {
+		w.Fatalf("%s: desired %s for %q, want %s for %q", when, ws.DesiredState, ws.DesiredCause, want, cause)
+	}
+}
+
+const (
+	runs  = workspace.DesiredRunning
+	rests = workspace.DesiredStandby
+)
+
+// A workspace is stopped by its TTL and archived by the next one; each use
+// begins it anew.
+func TestByTheMinute(t *testing.T) {
+	t.Parallel()
+	for _, withBus := range []bool{false, true} {
+		t.Run(fmt.Sprintf("bus=%v", withBus), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, withBus)
+			w.flushes()
+			term := w.begin()
+			w.ticks(term)
+			idle, used, rest := w.workspace("RUNNING"), w.workspace("RUNNING"), w.workspace("STANDBY")
+			w.minutes(term, 9)
+			w.wants("before its TTL", idle, runs, "")
+			w.uses(term, used, activity.Typing)
+			w.minutes(term, 2)
+			w.wants("after its TTL", idle, rests, workspace.CauseIdle)
+			w.minutes(term, 7)
+			w.wants("before the TTL since its use", used, runs, "")
+			w.minutes(term, 3)
+			w.wants("after the TTL since its use", used, rests, workspace.CauseIdle)
+			w.minutes(term, 8)
+			w.wants("before its archive TTL", rest, rests, "")
+			w.minutes(term, 3)
+			w.wants("after its archive TTL", rest, workspace.DesiredArchived, workspace.CauseUnused)
+			if s := term.Status(); s.Stopped != 2 || s.Archived != 1 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// A server without a bucket archives nothing.
+func TestNoArchives(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, false)
+	w.cfg.CanArchive = false
+	w.flushes()
+	term := w.begin()
+	w.ticks(term)
+	rest := w.workspace("STANDBY")
+	w.minutes(term, 40)
+	w.wants("without a bucket", rest, rests, "")
+}
+
+// A first start, and one after an hour in which nothing ran, stop nobody at
+// the first tick: each has what was left of its TTL.
+func TestTimeNobodyWatched(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, false)
+	old := w.workspace("RUNNING")
+	w.pass(100 * time.Hour)
+	w.exec(`UPDATE replicas SET started_at = now()`)
+	term := w.begin()
+	w.ticks(term) // nobody has flushed, and the clock moves to when the server started
+	w.flushes()
+	w.ticks(term)
+	w.wants("at a first start", old, runs, "")
+	w.minutes(term, 9)
+	w.wants("before its TTL", old, runs, "")
+
+	w.pass(time.Hour) // the database was away: no flush, no tick
+	again := w.begin()
+	w.flushes()
+	w.ticks(again)
+	w.wants("after an outage", old, runs, "")
+	w.minutes(again, 2)
+	w.wants("after the rest of its TTL", old, rests, workspace.CauseIdle)
+}
+
+// Before every server has handed on what it saw nobody is stopped, however
+// long that takes; one that has used its workspace in the meantime is not.
+func TestSlowServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, false)
+	w.flushes()
+	term := w.begin()
+	w.ticks(term)
+	idle, used := w.workspace("RUNNING"), w.workspace("RUNNING")
+	slow := uuid.NewString()
+	w.exec(`INSERT INTO replicas (id) VALUES ($1)`, slow)
+	w.minutes(term, 2)
+	w.exec(`UPDATE replicas SET flushed_at = now(), flush_epoch = 'database' WHERE id = $1`, slow)
+	for range 30 {
+		w.minutes(term, 1) // the slow one is seen and hands on nothing
+	}
+	w.wants("unknown", idle, runs, "")
+	at := time.Now().Add(-time.Minute)
+	if err := w.db.SaveAccesses(t.Context(), []activity.Access{{ID: used, At: at, Kind: activity.Output}}); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(`UPDATE replicas SET flushed_at = now(), flush_epoch = 'database' WHERE id = $1`, slow)
+	w.ticks(term)
+	w.wants("known, after a jump", idle, runs, "") // half an hour is a gap
+	w.exec(`DELETE FROM replicas WHERE id = $1`, slow)
+	w.minutes(term, 9)
+	w.wants("known", idle, rests, workspace.CauseIdle)
+	w.wants("used at the slow one", used, runs, "")
+}
+
+// A bus that loses what it holds stops nobody: what was in it is handed on
+// again before the clock moves past it.
+func TestLostBus(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, true)
+	w.flushes()
+	term := w.begin()
+	w.ticks(term)
+	used := w.workspace("RUNNING")
+	w.minutes(term, 9)
+	until := term.clock.Until()
+	w.touches(used, activity.Presence)
+	w.flushes()
+	w.bus.Lose()
+	w.pass(2 * time.Minute)
+	w.ticks(term)
+	if !term.clock.Until().Equal(until) {
+		t.Fatal("the clock moved past what was lost")
+	}
+	w.wants("while nobody knows", used, runs, "")
+	w.minutes(term, 1)
+	w.wants("known again", used, runs, "")
+	w.uses(term, used, activity.Presence)
+
+	// Out of reach for an hour, with the database in its place.
+	w.bus.Fail(errors.New("away"))
+	for range 5 {
+		w.uses(term, used, activity.Typing)
+		w.minutes(term, 9)
+	}
+	w.wants("used without a bus", used, runs, "")
+	w.minutes(term, 2)
+	w.wants("idle without a bus", used, rests, workspace.CauseIdle)
+}
+
+// Kept awake, it is not stopped before, nor archived; 0 is never.
+func TestKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, false)
+	w.flushes()
+	term := w.begin()
+	w.ticks(term)
+	awake, never := w.workspace("RUNNING"), w.workspace("RUNNING")
+	w.exec(`UPDATE workspaces SET keep_awake_until = clock_timestamp() + interval '30 min' WHERE id = $1`, awake)
+	w.exec(`UPDATE workspaces SET standby_ttl_seconds = 0 WHERE id = $1`, never)
+	w.minutes(term, 29)
+	w.wants("kept awake", awake, runs, "")
+	w.minutes(term, 2)
+	w.wants("no longer kept awake", awake, rests, workspace.CauseIdle)
+	w.minutes(term, 60)
+	w.wants("never", never, runs, "")
+}
+
+// More are due than one statement ends: all are ended by one tick.
+func TestBatches(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, false)
+	w.cfg.Batch = 3
+	w.flushes()
+	term := w.begin()
+	w.ticks(term)
+	var ids []workspace.ID
+	for range 10 {
+		ids = append(ids, w.workspace("RUNNING"))
+	}
+	w.exec(`UPDATE workspaces SET phase_changed_at = phase_changed_at - interval '1 hour'`)
+	w.exec(`DELETE FROM unwatched`)
+	w.minutes(term, 1)
+	for _, id := range ids {
+		w.wants("all", id, rests, workspace.CauseIdle)
+	}
+}
+
+// With one server, what was used right before the tick is not stopped, though
+// its use was not handed on yet.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, false)
+	w.flushes()
+	first := w.begin()
+	w.ticks(first)
+	idle, used := w.workspace("RUNNING"), w.workspace("RUNNING")
+	w.minutes(first, 8)
+	w.pass(150 * time.Second)
+	w.touches(used, activity.Typing)
+	w.cfg.Flush, w.cfg.Every = w.flush.Flush, 10*time.Millisecond
+	r := New(w.cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx, w.session) }()
+	for deadline := time.Now().Add(time.Minute); r.Status().Stopped == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("nothing is stopped: %+v", r.Status())
+		}
+	}
+	if r.Status().WatchedUntil.IsZero() {
+		t.Error("it does not tell how far it is")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	w.wants("idle", idle, rests, workspace.CauseIdle)
+	w.wants("used", used, runs, "")
+	if s := r.Status(); !s.WatchedUntil.IsZero() || s.Err != "" {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A session that is gone ends nothing, and is told of.
+func TestRunWithoutSession(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, false)
+	w.flushes()
+	id := w.workspace("RUNNING")
+	_ = w.session.conn.Close(t.Context())
+	w.cfg.Every = time.Millisecond
+	r := New(w.cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx, w.session) }()
+	for deadline := time.Now().Add(time.Minute); r.Status().Err == ""; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not tell")
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	w.wants("without a leader", id, runs, "")
+}
