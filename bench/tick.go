@@ -227,7 +227,7 @@ func (d *ownDatabase) lead(ctx context.Context, backend *still) (*leader, error)
 	policy := judge.DefaultPolicy()
 	policy.CanArchive, policy.RetryMax = true, 2*time.Hour
 	l := &leader{session: s, done: make(chan error, 1)}
-	l.rows = &watchedRows{Controller: postgres.NewController(conn)}
+	l.rows = &watchedRows{Controller: postgres.NewController(postgres.NewSession(conn))}
 	l.controller = reconcile.New(reconcile.Config{
 		Runtime: backend, Archives: present{}, Wishes: db, Routes: backend, Policy: policy,
 		Log:          slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),

@@ -81,7 +81,7 @@ func archivedThrice(t *testing.T) (c bucketCommand, id workspace.ID, keys []stri
 		claim := uuid.Must(uuid.NewV7()).String()
 		_, err := conn.Exec(ctx, `UPDATE workspaces SET operation = 'CREATE_EMPTY_ARCHIVE', op_id = $2, archive_op_id = $2 WHERE id = $1`, ws.ID, claim)
 		try(t, err)
-		ctrl := postgres.NewController(conn)
+		ctrl := postgres.NewController(postgres.NewSession(conn))
 		key := b.Key(ws.ID, claim)
 		_, err = ctrl.ClaimArchive(ctx, ws.ID, claim, key)
 		try(t, err)
@@ -132,7 +132,7 @@ func TestGCCommand(t *testing.T) {
 	_, err := conn.Exec(t.Context(), `UPDATE archives SET unprotected_since = unprotected_since - interval '1 day', superseded_at = superseded_at - interval '1 day'`)
 	try(t, err)
 	// Another collection is at it.
-	collector := postgres.NewCollector(postgres.NewController(conn))
+	collector := postgres.NewCollector(postgres.NewController(postgres.NewSession(conn)))
 	try(t, collector.Lock(t.Context()))
 	if _, errs, exit := c.run("gc"); exit != exitError || !strings.Contains(errs, "another garbage collection") {
 		t.Errorf("exit %d: %s", exit, errs)
@@ -180,11 +180,11 @@ func TestAdoptCommand(t *testing.T) {
 	try(t, err)
 	leading, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		ended <- lease.Run(leads, cfg, slog.New(slog.DiscardHandler), func(ctx context.Context, _ *pgx.Conn) error {
+		ended <- lease.Run(leads, lease.Config{Conn: cfg, Log: slog.New(slog.DiscardHandler), Term: func(ctx context.Context, _ *lease.Session) error {
 			close(leading)
 			<-ctx.Done()
 			return nil
-		})
+		}})
 	}()
 	<-leading
 	if _, errs, exit := c.run("adopt-archives", "--admin", "ann"); exit != exitError || !strings.Contains(errs, "stop it first") {

@@ -48,7 +48,7 @@ func open(ctx context.Context, cfg config.Config, application string, log *slog.
 	if err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)
 	}
-	o.session = postgres.NewController(conn)
+	o.session = postgres.NewController(postgres.NewSession(conn))
 	database := o.release
 	o.release = func() {
 		_ = conn.Close(context.WithoutCancel(ctx))

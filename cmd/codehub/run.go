@@ -9,12 +9,12 @@ import (
 	"os"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"codehub/internal/httpapi"
 	"codehub/internal/lease"
 	"codehub/internal/postgres"
+	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
@@ -99,9 +99,9 @@ func (s *server) coordinate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return lease.Run(ctx, cfg, s.log, func(ctx context.Context, conn *pgx.Conn) error {
-		return s.lead(ctx, postgres.NewController(conn))
-	})
+	return lease.Run(ctx, lease.Config{Conn: cfg, Replica: s.self.ID(), Log: s.log, Term: func(ctx context.Context, session *lease.Session) error {
+		return s.lead(runtime.WithFence(ctx, session.Alive), postgres.NewController(session))
+	}})
 }
 
 func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {

@@ -92,7 +92,7 @@ func (p *place) session() *postgres.Controller {
 	conn, err := pgx.ConnectConfig(p.Context(), cfg)
 	check(p, err)
 	p.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return postgres.NewController(conn)
+	return postgres.NewController(postgres.NewSession(conn))
 }
 
 func (p *place) open(installation string) *bucket.Bucket {

@@ -158,7 +158,7 @@ func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
 	}
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 
-	w := &world{t: t, db: db, ctrl: postgres.NewController(conn), logs: &containers{}, bucket: &bucket{have: map[string]int64{}}}
+	w := &world{t: t, db: db, ctrl: postgres.NewController(postgres.NewSession(conn)), logs: &containers{}, bucket: &bucket{have: map[string]int64{}}}
 	mux := http.NewServeMux()
 	var handler http.Handler = mux
 	w.server = httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { handler.ServeHTTP(rw, r) }))

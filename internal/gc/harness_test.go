@@ -66,7 +66,7 @@ func newWorld(t testing.TB, shared archive.Store) *world {
 	check(t, err)
 	t.Cleanup(raw.Close)
 	w := &world{TB: t, dsn: dsn, db: db, raw: raw, set: gc.Settings{DeleteGrace: grace, Delay: delay, Keep: 1}}
-	w.ctrl = postgres.NewController(connect(t, dsn))
+	w.ctrl = postgres.NewController(postgres.NewSession(connect(t, dsn)))
 	w.session = w.ctrl
 	id, err := db.Installation(t.Context())
 	check(t, err)

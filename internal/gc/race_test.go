@@ -104,7 +104,7 @@ func TestControllerComesIn(t *testing.T) {
 		keys := w.generations(id, 2)
 		w.collect(gc.Options{})
 		w.pass(delay)
-		ctrl := postgres.NewController(connect(w, w.dsn))
+		ctrl := postgres.NewController(postgres.NewSession(connect(w, w.dsn)))
 		return func() {
 				rows, err := ctrl.Candidates(w.Context())
 				check(w, err)
@@ -179,7 +179,7 @@ func TestStoringComesIn(t *testing.T) {
 		w.live(id)
 		key, _ := w.claim(id)
 		stored := w.upload(id, key, "new")
-		ctrl := postgres.NewController(connect(w, w.dsn))
+		ctrl := postgres.NewController(postgres.NewSession(connect(w, w.dsn)))
 		return func() {
 				ok, err := ctrl.StoreArchive(w.Context(), stored)
 				if !ok || err != nil {
@@ -206,7 +206,7 @@ func TestClaimsComeIn(t *testing.T) {
 		first, _ := w.claim(id)
 		w.upload(id, first, "first")
 		var second, third string
-		ctrl := postgres.NewController(connect(w, w.dsn))
+		ctrl := postgres.NewController(postgres.NewSession(connect(w, w.dsn)))
 		return func() {
 				w.cancel(id)
 				second, _ = w.claimBy(ctrl, id)
@@ -251,7 +251,7 @@ func TestAllAtOnce(t *testing.T) {
 	var done [3]atomic.Int64
 	bad := func(err error) bool { return err != nil && ctx.Err() == nil }
 	for range 2 {
-		session := postgres.NewController(connect(t, w.dsn))
+		session := postgres.NewController(postgres.NewSession(connect(t, w.dsn)))
 		group.Go(func() {
 			for ctx.Err() == nil {
 				r, err := gc.Collect(ctx, w.config(), session, gc.Options{})
@@ -269,7 +269,7 @@ func TestAllAtOnce(t *testing.T) {
 		})
 	}
 	for i, id := range ids {
-		ctrl := postgres.NewController(connect(t, w.dsn))
+		ctrl := postgres.NewController(postgres.NewSession(connect(t, w.dsn)))
 		group.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), 0))
 			for n := 0; ctx.Err() == nil; n++ {

@@ -110,7 +110,7 @@ func TestWaitsForWhoHoldsTheWorkspace(t *testing.T) {
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	other := postgres.NewController(connect(t, w.dsn))
+	other := postgres.NewController(postgres.NewSession(connect(t, w.dsn)))
 	check(t, postgres.NewCollector(other).Lock(t.Context()))
 	if _, err := w.tryCollect(gc.Options{}); !errors.Is(err, postgres.ErrCollecting) {
 		t.Error(err)
@@ -138,7 +138,7 @@ func TestRunner(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	// A session of its own: the end of the term may cut it off.
-	session := postgres.NewController(connect(t, w.dsn))
+	session := postgres.NewController(postgres.NewSession(connect(t, w.dsn)))
 	go func() { ended <- runner.Run(ctx, session) }()
 	eventually(t, "the deleted one is let go", func() bool {
 		return query[bool](w, `SELECT archive_key IS NULL FROM workspaces WHERE id = $1`, deleted)
@@ -187,7 +187,7 @@ func TestStuckDeletions(t *testing.T) {
 	runner := gc.NewRunner(gc.RunnerConfig{Config: w.config(), First: time.Hour, Glance: 10 * time.Millisecond, AtOnce: 2})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	session := postgres.NewController(connect(t, w.dsn))
+	session := postgres.NewController(postgres.NewSession(connect(t, w.dsn)))
 	go func() { ended <- runner.Run(ctx, session) }()
 	eventually(t, "the newer one is let go", func() bool {
 		return query[bool](w, `SELECT archive_key IS NULL FROM workspaces WHERE id = $1`, id)
@@ -225,7 +225,7 @@ func TestStopped(t *testing.T) {
 	w.collect(gc.Options{})
 	w.pass(delay)
 	for at := 1; ; at++ {
-		session := postgres.NewController(connect(t, w.dsn))
+		session := postgres.NewController(postgres.NewSession(connect(t, w.dsn)))
 		ctx, stop := context.WithCancel(t.Context())
 		s := &interrupted{Session: session, at: at, before: stop}
 		_, err := gc.Collect(ctx, w.config(), s, gc.Options{})

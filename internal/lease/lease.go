@@ -1,63 +1,88 @@
 // Package lease elects the one server process that runs the coordinator
 // (design §4): whoever holds a session-level PostgreSQL advisory lock, on a
 // connection of its own that no pool can recycle.
+//
+// The leader writes through that session, and beats into the table leader, on
+// another connection so that a long statement costs it nothing: a beat is good
+// if the database says that the leader's session holds the lock. A term ends 10 s
+// after the last good beat. A follower ends the session of a leader that has not
+// beaten for 15 s. See docs/adr/0009-the-leaders-beat-and-fence.md.
 package lease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
-// key names the leader's lock among the advisory locks of the database.
-const key int64 = 0x636f646568756201
-
 const (
-	retry   = 2 * time.Second
-	connect = 10 * time.Second
-	ask     = 5 * time.Second
+	every = time.Second // between two tries of a follower
+
+	connectWithin = 10 * time.Second
+	ask           = 5 * time.Second // for an answer
 )
 
-// Term is a time of leadership. What it runs writes through conn, the session
-// that holds the lock: a leader that lost the lock lost the means to write.
-// It ends when ctx does, and returns an error when conn is broken.
-type Term func(ctx context.Context, conn *pgx.Conn) error
+// Term is a time of leadership. What it runs writes through s, the session
+// that holds the lock: a leader that lost the lock lost the means to write. ctx
+// ends with the session, and Session.Alive tells right before an act on anything
+// else whether this process still leads. Term returns soon after ctx has ended.
+type Term func(ctx context.Context, s *Session) error
 
-// Run stands for election until ctx ends, and runs term each time this
-// process leads. cfg should notice by itself when the database is gone.
-// Errors are logged; they end the term, never Run.
-func Run(ctx context.Context, cfg *pgx.ConnConfig, log *slog.Logger, term Term) error {
-	c := candidate{cfg: cfg, log: log, term: term}
+// Config is what is stood for election with.
+type Config struct {
+	// Conn leads to the database, migrated; no pooler that gives each
+	// transaction another session may be in between.
+	Conn *pgx.ConnConfig
+	// Replica is this process's id, a UUID; empty: one is made up.
+	Replica string
+	Log     *slog.Logger
+	Term    Term
+	// Linger is how long a term that is over may take to end; 0: 30 s. What
+	// still hangs then can do nothing any more, and is left behind.
+	Linger time.Duration
+}
+
+// Run stands for election until ctx ends, and runs the term each time this
+// process leads. Errors are logged; they end the term, never Run.
+func Run(ctx context.Context, cfg Config) error {
+	if cfg.Replica == "" {
+		cfg.Replica = uuid.NewString()
+	}
+	if cfg.Linger <= 0 {
+		cfg.Linger = 30 * time.Second
+	}
+	c := candidate{Config: cfg}
 	for {
 		err := c.stand(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		c.report(err)
-		if pause(ctx) != nil {
+		if pause(ctx, every) != nil {
 			return nil
 		}
 	}
 }
 
 // Hold takes the leader's lock for as long as conn lives, for a command that
-// must not run beside a server. It is false if a server leads.
+// must not run beside a server. It is false if a server leads. It has no beat,
+// and nobody ends it.
 func Hold(ctx context.Context, conn *pgx.Conn) (held bool, err error) {
-	c := candidate{}
-	if held, err = c.try(ctx, conn); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, ask)
+	defer cancel()
+	if err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, key).Scan(&held); err != nil {
 		return false, fmt.Errorf("try the leader's lock: %w", err)
 	}
 	return held, nil
 }
 
 type candidate struct {
-	cfg  *pgx.ConnConfig
-	log  *slog.Logger
-	term Term
-
+	Config
 	said string // the last error, so that an outage is reported once
 }
 
@@ -67,7 +92,7 @@ func (c *candidate) report(err error) {
 		said = err.Error()
 	}
 	if said != c.said {
-		c.log.Error("this server does not lead; it tries again", "err", said)
+		c.Log.Error("this server does not lead; it tries again", "err", said)
 	}
 	c.said = said
 }
@@ -75,53 +100,122 @@ func (c *candidate) report(err error) {
 // stand takes one session through one candidacy: it waits on it for the lock,
 // leads with it, and gives it up.
 func (c *candidate) stand(ctx context.Context) error {
-	conn, err := c.connect(ctx)
+	conn, self, err := c.connect(ctx)
 	if err != nil {
 		return fmt.Errorf("connect for leadership: %w", err)
 	}
-	defer func() {
-		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		_ = conn.Close(cctx) // releases the lock; a broken connection has released it
-	}()
-	for waiting := false; ; waiting = true {
-		got, err := c.try(ctx, conn)
-		if err != nil {
-			return fmt.Errorf("try the leader's lock: %w", err)
-		}
-		if got {
-			break
-		}
-		if !waiting {
-			c.log.Info("another server leads; standing by")
-		}
-		if err := pause(ctx); err != nil {
-			return err
-		}
+	s, err := c.await(ctx, conn, self)
+	if err != nil {
+		goodbye(ctx, conn)
+		return err
 	}
 	c.said = ""
-	c.log.Info("leading")
-	if err := c.term(ctx, conn); err != nil {
+	c.Log.Info("leading", "replica", c.Replica)
+	err = c.lead(ctx, s)
+	s.close(ctx) // releases the lock
+	return err
+}
+
+// await tries until it has the lock, and sees that a leader which hangs does
+// not stand in the way.
+func (c *candidate) await(ctx context.Context, conn *pgx.Conn, self backend) (*Session, error) {
+	var w watch
+	for waiting := false; ; waiting = true {
+		sent := now()
+		got, other, err := try(ctx, conn, c.Replica, self)
+		if err != nil {
+			return nil, fmt.Errorf("try the leader's lock: %w", err)
+		}
+		if got {
+			return newSession(ctx, conn, self, sent), nil
+		}
+		if !waiting {
+			c.Log.Info("another server leads; standing by")
+		}
+		again := every
+		if w.hung(now(), other) {
+			ended, err := end(ctx, conn, other)
+			if err != nil {
+				return nil, fmt.Errorf("end the session of a leader that hangs: %w", err)
+			}
+			if ended {
+				c.Log.Warn("the leader hangs: its session was ended", "replica", other.replica, "silent_for", other.age)
+				again = every / 10
+			}
+		}
+		if err := pause(ctx, again); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// lead runs a term on s, from its first beat to its end.
+func (c *candidate) lead(ctx context.Context, s *Session) error {
+	term, endTerm := context.WithCancel(s.ctx)
+	defer endTerm()
+	defer context.AfterFunc(ctx, endTerm)()
+	beats := make(chan struct{})
+	go func() {
+		defer close(beats)
+		c.beat(s)
+	}()
+	ended := make(chan error, 1)
+	go func() { ended <- c.Term(term, s) }()
+
+	err := c.outcome(term, ended)
+	if cause := context.Cause(s.ctx); cause != nil {
+		err = cause // what the term says follows from it
+	}
+	s.end(errors.New("the term is over"))
+	<-beats
+	if err != nil {
 		return fmt.Errorf("the term ended: %w", err)
 	}
 	return nil
 }
 
-func (c *candidate) connect(ctx context.Context) (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connect)
-	defer cancel()
-	return pgx.ConnectConfig(ctx, c.cfg)
+// outcome is what the term has ended with. The beat goes on while it winds
+// down, so that nobody begins before the last of its executors has ended.
+func (c *candidate) outcome(term context.Context, ended <-chan error) error {
+	select {
+	case err := <-ended:
+		return err
+	case <-term.Done():
+	}
+	patience := time.NewTimer(c.Linger)
+	defer patience.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-patience.C:
+		return fmt.Errorf("something of it still hangs after %s and is left behind, unable to do anything", c.Linger)
+	}
 }
 
-func (c *candidate) try(ctx context.Context, conn *pgx.Conn) (got bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, ask)
+func (c *candidate) connect(ctx context.Context) (*pgx.Conn, backend, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectWithin)
 	defer cancel()
-	err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, key).Scan(&got)
-	return got, err
+	conn, err := pgx.ConnectConfig(ctx, c.Conn)
+	if err != nil {
+		return nil, backend{}, err
+	}
+	self, err := identify(ctx, conn)
+	if err != nil {
+		goodbye(ctx, conn)
+		return nil, backend{}, err
+	}
+	return conn, self, nil
 }
 
-func pause(ctx context.Context) error {
-	t := time.NewTimer(retry)
+// goodbye closes a connection that may be broken.
+func goodbye(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx) // the session ends with the connection, said goodbye to or not
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:

@@ -11,29 +11,72 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"codehub/internal/lease"
 	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+// patience is for what comes for certain, on a machine that is busy.
+const patience = 2 * time.Minute
 
-func config(t *testing.T, dsn string) *pgx.ConnConfig {
+func config(t testing.TB, dsn string) *pgx.ConnConfig {
 	t.Helper()
-	cfg, err := pgx.ParseConfig(dsn)
+	cfg, err := postgres.ConnConfig(dsn, "codehub-leader")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return cfg
 }
 
-// run stands for election until the test, or the returned function, ends it.
-func run(t *testing.T, dsn string, log *slog.Logger, term lease.Term) (stop func()) {
+func connect(t testing.TB, dsn string) *pgx.Conn {
 	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func exec(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func await[T any](t testing.TB, what string, from <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(patience):
+		t.Fatalf("no %s within %s", what, patience)
+	}
+	return v
+}
+
+// eventually asks until it is so.
+func eventually(t testing.TB, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !so(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", patience, what)
+		}
+	}
+}
+
+// run stands for election until the test, or the returned function, ends it.
+func run(t *testing.T, cfg lease.Config) (stop func()) {
+	t.Helper()
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- lease.Run(ctx, config(t, dsn), log, term) }()
+	go func() { done <- lease.Run(ctx, cfg) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -44,64 +87,306 @@ func run(t *testing.T, dsn string, log *slog.Logger, term lease.Term) (stop func
 	return stop
 }
 
+// terms is a candidate whose terms the test takes part in.
+type terms struct {
+	id    string
+	began chan *lease.Session
+	ended chan error // why the session was over, once its term was
+	stop  func()
+}
+
+func candidate(t *testing.T, dsn string) *terms {
+	t.Helper()
+	c := &terms{id: uuid.NewString(), began: make(chan *lease.Session, 100), ended: make(chan error, 100)}
+	c.stop = run(t, lease.Config{Conn: config(t, dsn), Replica: c.id, Term: func(ctx context.Context, s *lease.Session) error {
+		c.began <- s
+		<-ctx.Done()
+		c.ended <- s.Alive()
+		return nil
+	}})
+	return c
+}
+
+func database(t *testing.T) string { return pgtest.New(t, postgres.Migrate) }
+
+func pid(t testing.TB, s *lease.Session) (pid uint32) {
+	t.Helper()
+	err := s.Do(t.Context(), func(_ context.Context, conn *pgx.Conn) error {
+		pid = conn.PgConn().PID()
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
 func TestOneLeadsAndTheOtherTakesOver(t *testing.T) {
 	t.Parallel()
-	dsn := pgtest.New(t, nil)
+	dsn := database(t)
 	var leading atomic.Int32
-	terms := make(chan int, 2)
+	began := make(chan int, 2)
 	term := func(n int) lease.Term {
-		return func(ctx context.Context, _ *pgx.Conn) error {
+		return func(ctx context.Context, _ *lease.Session) error {
 			if leading.Add(1) != 1 {
 				t.Error("two lead at once")
 			}
 			defer leading.Add(-1)
-			terms <- n
+			began <- n
 			<-ctx.Done()
 			return nil
 		}
 	}
-	log := slog.New(slog.DiscardHandler)
-	stops := []func(){run(t, dsn, log, term(0)), run(t, dsn, log, term(1))}
-	first := <-terms
+	var stops []func()
+	for n := range 2 {
+		stops = append(stops, run(t, lease.Config{Conn: config(t, dsn), Term: term(n)}))
+	}
+	first := await(t, "leader", began)
 	stops[first]()
-	if second := <-terms; second == first {
+	if second := await(t, "other leader", began); second == first {
 		t.Errorf("%d leads again", first)
 	}
 }
 
-// A session that is ended from outside ends the term; the next one begins on a
-// session that holds the lock again.
+// A session that is ended from outside ends the term, before anybody writes
+// with it; the next one begins on a session that holds the lock again.
 func TestLeadsAgainAfterItsSessionWasEnded(t *testing.T) {
 	t.Parallel()
-	dsn := pgtest.New(t, nil)
-	pids := make(chan uint32, 2)
-	run(t, dsn, slog.New(slog.DiscardHandler), func(ctx context.Context, conn *pgx.Conn) error {
-		pids <- conn.PgConn().PID()
-		for {
-			if err := conn.Ping(ctx); err != nil {
-				return err
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
+	dsn := database(t)
+	c := candidate(t, dsn)
+	s := await(t, "leader", c.began)
+	first := pid(t, s)
+	exec(t, connect(t, dsn), `SELECT pg_terminate_backend($1)`, first)
+	if err := await(t, "end of the term", c.ended); !errors.Is(err, lease.ErrOver) {
+		t.Errorf("alive: %v", err)
+	}
+	err := s.Do(t.Context(), func(context.Context, *pgx.Conn) error {
+		t.Error("a session that is over is used")
+		return nil
 	})
-	first := <-pids
-	other, err := pgx.Connect(t.Context(), dsn)
+	if !errors.Is(err, lease.ErrOver) {
+		t.Errorf("do: %v", err)
+	}
+	if second := pid(t, await(t, "leader", c.began)); second == first {
+		t.Error("the session that was ended leads")
+	}
+}
+
+// The lock that is lost without the session ends the term with the next beat.
+func TestLostLockEndsTheTerm(t *testing.T) {
+	t.Parallel()
+	c := candidate(t, database(t))
+	err := await(t, "leader", c.began).Do(t.Context(), func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`)
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer other.Close(context.Background())
-	if _, err := other.Exec(t.Context(), `SELECT pg_terminate_backend($1)`, first); err != nil {
+	if err := await(t, "end of the term", c.ended); !errors.Is(err, lease.ErrOver) || !strings.Contains(err.Error(), "lock") {
+		t.Errorf("%v", err)
+	}
+	await(t, "next term", c.began)
+}
+
+// The leader is told from the others, as long as its session has the lock.
+func TestWhoLeadsIsKnown(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	db, err := postgres.Open(t.Context(), dsn, postgres.Options{})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if second := <-pids; second == first {
-		t.Error("the session that was ended leads")
+	defer db.Close()
+	c := candidate(t, dsn)
+	for _, id := range []string{c.id, uuid.NewString()} {
+		if err := db.JoinReplica(t.Context(), postgres.Replica{ID: id}, func([]postgres.Replica) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
 	}
+	leads := func() (ids []string) {
+		list, err := db.Replicas(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range list {
+			if r.Leads {
+				ids = append(ids, r.ID)
+			}
+		}
+		return ids
+	}
+	await(t, "leader", c.began)
+	if ids := leads(); len(ids) != 1 || ids[0] != c.id {
+		t.Errorf("%v lead, it is %s", ids, c.id)
+	}
+	c.stop()
+	if ids := leads(); len(ids) != 0 {
+		t.Errorf("%v lead, nobody does", ids)
+	}
+}
+
+// A statement that takes longer than a term lasts without a beat costs nothing.
+func TestLongStatementCostsNoLeadership(t *testing.T) {
+	t.Parallel()
+	c := candidate(t, database(t))
+	s := await(t, "leader", c.began)
+	err := s.Do(t.Context(), func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `SELECT pg_sleep(17)`)
+		return err
+	})
+	if err != nil || s.Alive() != nil || len(c.ended) != 0 {
+		t.Errorf("%v, %v, %d terms ended", err, s.Alive(), len(c.ended))
+	}
+}
+
+// Who gives up what it does with the session costs nobody the leadership.
+func TestGivingUpCostsNoLeadership(t *testing.T) {
+	t.Parallel()
+	s := await(t, "leader", candidate(t, database(t)).began)
+	ctx, cancel := context.WithCancel(t.Context())
+	err := s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		cancel()
+		_, err := conn.Exec(ctx, `SELECT pg_sleep(0.3)`)
+		return err
+	})
+	if err != nil || s.Alive() != nil {
+		t.Errorf("%v, %v", err, s.Alive())
+	}
+	if err := s.Do(ctx, func(context.Context, *pgx.Conn) error { return errors.New("begun") }); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Without room for another connection the leader beats with its session.
+func TestBeatsWhereTheDatabaseTakesNoMoreConnections(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	cfg := config(t, dsn)
+	var dials atomic.Int32
+	dial := cfg.DialFunc
+	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if dials.Add(1) > 1 {
+			return nil, errors.New("no more connections")
+		}
+		return dial(ctx, network, addr)
+	}
+	began, ended := make(chan *lease.Session, 1), make(chan error, 1)
+	run(t, lease.Config{Conn: cfg, Term: func(ctx context.Context, s *lease.Session) error {
+		began <- s
+		<-ctx.Done()
+		ended <- s.Alive()
+		return nil
+	}})
+	await(t, "leader", began)
+	conn := connect(t, dsn)
+	var first time.Time
+	if err := conn.QueryRow(t.Context(), `SELECT beat_at FROM leader`).Scan(&first); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "beats for longer than a term lasts without", func() bool {
+		var beat time.Time
+		if err := conn.QueryRow(t.Context(), `SELECT beat_at FROM leader`).Scan(&beat); err != nil {
+			t.Fatal(err)
+		}
+		return beat.Sub(first) > 11*time.Second
+	})
+	select {
+	case err := <-ended:
+		t.Errorf("the term ended: %v", err)
+	default:
+	}
+}
+
+// A command that keeps servers from leading has no beat, and is left alone
+// however old the last one of a server is.
+func TestCommandIsNeverEnded(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	before := candidate(t, dsn)
+	await(t, "leader", before.began)
+	before.stop()
+	command, admin := connect(t, dsn), connect(t, dsn)
+	eventually(t, "the command has the lock", func() bool {
+		held, err := lease.Hold(t.Context(), command)
+		return held && err == nil
+	})
+	exec(t, admin, `UPDATE leader SET beat_at = now() - interval '1 hour'`)
+	c := candidate(t, dsn)
+	select {
+	case <-c.began:
+		t.Fatal("a server leads beside the command")
+	case <-time.After(7 * time.Second): // more than a follower looks on before it acts
+	}
+	if err := command.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_ = command.Close(t.Context())
+	await(t, "leader", c.began)
+}
+
+// The database's clock may jump: a leader that beats is left alone.
+func TestClockJumpsEndNoTerm(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	c := candidate(t, dsn)
+	await(t, "leader", c.began)
+	follower, admin := candidate(t, dsn), connect(t, dsn)
+	for _, jump := range []string{"1 hour", "-1 hour"} {
+		// As all beats look that were made before the clock jumped.
+		exec(t, admin, `UPDATE leader SET beat_at = beat_at - $1::interval`, jump)
+		eventually(t, "the next beat", func() (beaten bool) {
+			if err := admin.QueryRow(t.Context(), `SELECT abs(extract(epoch FROM clock_timestamp() - beat_at)) < 3 FROM leader`).Scan(&beaten); err != nil {
+				t.Fatal(err)
+			}
+			return beaten
+		})
+	}
+	if len(c.ended) != 0 || len(follower.began) != 0 {
+		t.Errorf("%d terms ended, %d began", len(c.ended), len(follower.began))
+	}
+}
+
+// What hangs in a term that is over keeps nobody from the next one, and can do
+// nothing any more.
+func TestHungTermIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	began, letGo := make(chan *lease.Session, 10), make(chan struct{})
+	defer close(letGo)
+	run(t, lease.Config{Conn: config(t, dsn), Linger: time.Second, Term: func(context.Context, *lease.Session) error {
+		began <- nil
+		<-letGo
+		return nil
+	}})
+	await(t, "leader", began)
+	exec(t, connect(t, dsn), `SELECT pg_terminate_backend(pid) FROM leader`)
+	await(t, "next term", began)
+}
+
+// One that hangs with the session itself in its hands neither.
+func TestHungUserOfTheSessionIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	began, letGo := make(chan *lease.Session, 10), make(chan struct{})
+	defer close(letGo)
+	run(t, lease.Config{Conn: config(t, dsn), Linger: time.Second, Term: func(ctx context.Context, s *lease.Session) error {
+		began <- s
+		return s.Do(ctx, func(context.Context, *pgx.Conn) error {
+			<-letGo
+			return nil
+		})
+	}})
+	await(t, "leader", began)
+	admin := connect(t, dsn)
+	exec(t, admin, `UPDATE leader SET pid = 0`) // the lock is lost as far as the beat can tell
+	await(t, "next term", began)
 }
 
 // A database that is out of reach is reported once, however long that lasts.
 func TestOutageIsReportedOnce(t *testing.T) {
 	t.Parallel()
-	cfg := config(t, pgtest.New(t, nil))
+	cfg := config(t, database(t))
 	var tries atomic.Int32
 	again := make(chan struct{}, 1)
 	cfg.DialFunc = func(context.Context, string, string) (net.Conn, error) {
@@ -111,16 +396,10 @@ func TestOutageIsReportedOnce(t *testing.T) {
 		return nil, errors.New("no way there")
 	}
 	var out lines
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		done <- lease.Run(ctx, cfg, slog.New(slog.NewTextHandler(&out, nil)), func(context.Context, *pgx.Conn) error { return nil })
-	}()
+	stop := run(t, lease.Config{Conn: cfg, Log: slog.New(slog.NewTextHandler(&out, nil)),
+		Term: func(context.Context, *lease.Session) error { return nil }})
 	<-again
-	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	stop()
 	if n := out.count("level=ERROR"); n != 1 {
 		t.Errorf("reported %d times in %d tries", n, tries.Load())
 	}

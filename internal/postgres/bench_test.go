@@ -14,11 +14,11 @@ func BenchmarkTick(b *testing.B) {
 	e := open(b, postgres.Options{})
 	fill(e, rows)
 	e.exec(`VACUUM ANALYZE workspaces`)
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	b.Run("CandidatesFirst", func(b *testing.B) {
 		conn := e.conn()
 		for b.Loop() {
-			must(postgres.NewController(conn).Candidates(b.Context()))(b)
+			must(postgres.NewController(postgres.NewSession(conn)).Candidates(b.Context()))(b)
 		}
 	})
 	must(c.Candidates(b.Context()))(b)

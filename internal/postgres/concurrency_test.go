@@ -58,7 +58,7 @@ func TestWishSeesTheClaim(t *testing.T) {
 func TestClaimSeesTheWish(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	w := e.workspace(e.user("ann"), state{"phase": "STANDBY", "desired_state": "RUNNING"})
 	next := w
 	next.Operation, next.OpID = workspace.OpStarting, uuid.NewString()

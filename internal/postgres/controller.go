@@ -18,8 +18,9 @@ import (
 // what was observed and what is being done (design §3.3), through the session
 // that holds the leader's lock, so that a leader that lost it cannot write.
 type Controller struct {
-	mu   sync.Mutex
-	conn *pgx.Conn
+	session Session
+
+	utc bool // used by whoever has the session
 
 	// Of Candidates alone.
 	looking sync.Mutex
@@ -28,21 +29,38 @@ type Controller struct {
 	turn    uint64
 }
 
-// NewController makes a Controller of the leader's session. Whoever else uses
-// conn does so through Do.
-func NewController(conn *pgx.Conn) *Controller {
-	_ = inUTC(context.Background(), conn) // it only sets up conn's codecs
-	return &Controller{conn: conn, known: map[[16]byte]*known{}}
+// NewController makes a Controller of the leader's session, or of a command's
+// own.
+func NewController(s Session) *Controller {
+	return &Controller{session: s, known: map[[16]byte]*known{}}
 }
 
 // Do runs f with the session, while nobody else uses it.
 func (c *Controller) Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	return c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		if !c.utc {
+			_ = inUTC(ctx, conn) // it only sets up conn's codecs
+			c.utc = true
+		}
+		return f(ctx, conn)
+	})
+}
+
+// NewSession makes a Session of a connection that nobody uses but through it.
+func NewSession(conn *pgx.Conn) Session { return &ownSession{conn: conn} }
+
+type ownSession struct {
+	mu   sync.Mutex
+	conn *pgx.Conn
+}
+
+func (s *ownSession) Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return f(ctx, c.conn)
+	return f(ctx, s.conn)
 }
 
 // Change is what the controller writes to one row.

@@ -31,7 +31,7 @@ func (e *env) archiving(owner workspace.Caller, s state) (workspace.Workspace, p
 func TestOwner(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	w := e.workspace(e.user("ann"), nil)
 	if got := must(c.Owner(t.Context(), w.ID))(t); got != "ann" {
 		t.Errorf("%q", got)
@@ -45,7 +45,7 @@ func TestOwner(t *testing.T) {
 func TestClaimArchive(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	ann := e.user("ann")
 	recorded := func(key string) int { return query[int](e, `SELECT count(*) FROM archives WHERE key = $1`, key) }
 	for _, op := range []string{"ARCHIVING", "CREATE_EMPTY_ARCHIVE"} {
@@ -71,7 +71,7 @@ func TestClaimArchive(t *testing.T) {
 func TestStoreArchive(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	ann := e.user("ann")
 	w, a := e.archiving(ann, nil)
 	earlier, _ := e.archive(w.ID, state{"verified_at": time.Now(), "superseded_at": time.Now().Add(-time.Hour)})
@@ -122,7 +122,7 @@ func TestStoreArchive(t *testing.T) {
 func TestStoreArchiveUnlessSomebodyCame(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	ann := e.user("ann")
 	for name, s := range map[string]state{
 		"another claim":           {"op_id": uuid.NewString()},
@@ -175,7 +175,7 @@ func TestStoreArchiveUnlessSomebodyCame(t *testing.T) {
 func TestStoreEmptyArchive(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	w, a := e.archiving(e.user("ann"), state{
 		"operation": "CREATE_EMPTY_ARCHIVE", "home_ctx": `{"state": "absent"}`, "phase": "PENDING", "conditions": nothing,
 		"next_desired_state": "RUNNING",
@@ -192,7 +192,7 @@ func TestStoreEmptyArchive(t *testing.T) {
 func TestStoreArchiveThatIsGoing(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	w, a := e.archiving(e.user("ann"), nil)
 	must(c.ClaimArchive(t.Context(), w.ID, w.OpID, a.Key))(t)
 	e.exec(`UPDATE archives SET deleting_at = now() WHERE key = $1`, a.Key)
@@ -210,7 +210,7 @@ func TestStoreArchiveThatIsGoing(t *testing.T) {
 func TestStoredArchiveStays(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	ann := e.user("ann")
 	now := soon(0)
 	for name, c1 := range map[string]struct {

@@ -40,7 +40,7 @@ func apply(t testing.TB, c *postgres.Controller, changes ...postgres.Change) []b
 func TestCandidates(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	ann := e.user("ann")
 	n := newWorkspace("one", workspace.DesiredRunning)
 	n.Description, n.Memo, n.StandbyTTL = "d", "m", ptr(1)
@@ -77,7 +77,7 @@ func TestCandidatesFollow(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	conn := e.conn()
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	ann := e.user("ann")
 	r := rand.New(rand.NewPCG(3, 3))
 	var ids []workspace.ID
@@ -98,7 +98,7 @@ func TestCandidatesFollow(t *testing.T) {
 				e.set(ids[r.IntN(len(ids))], state{"error_count": r.IntN(1000), "conditions": container})
 			}
 		}
-		got, want := must(c.Candidates(t.Context()))(t), must(postgres.NewController(conn).Candidates(t.Context()))(t)
+		got, want := must(c.Candidates(t.Context()))(t), must(postgres.NewController(postgres.NewSession(conn)).Candidates(t.Context()))(t)
 		if d := cmp.Diff(want, got); d != "" {
 			t.Fatal(d)
 		}
@@ -111,7 +111,7 @@ func TestCandidatesFollow(t *testing.T) {
 func TestApplyWritesWhatTheControllerOwns(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	ann := e.user("ann")
 	w := e.workspace(ann, nil)
 	next := full(w)
@@ -174,7 +174,7 @@ func TestApplyWritesWhatTheControllerOwns(t *testing.T) {
 func TestApplyCompares(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	ann := e.user("ann")
 	at := soon(0)
 	for _, x := range []struct {
@@ -237,7 +237,7 @@ func TestApplyCompares(t *testing.T) {
 func TestApplyDoesNotBuryTheUndeleted(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	w := e.workspace(e.user("ann"), state{"phase": "DELETING", "deleted_at": time.Now()})
 	next := w
 	next.Phase = workspace.PhaseDeleted
@@ -255,7 +255,7 @@ func TestApplyDoesNotBuryTheUndeleted(t *testing.T) {
 func TestApplyClearsTheRequestItSaw(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	ann := e.user("ann")
 	first, second := soon(0), soon(time.Second)
 	all := state{"recover_requested_at": first, "recover_action": "archive", "recover_archive": `{"key": "k"}`, "cancel_requested_at": first, "force_stop_requested_at": first}
@@ -302,7 +302,7 @@ func TestApplyClearsTheRequestItSaw(t *testing.T) {
 func TestApplyRefused(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	ann := e.user("ann")
 	good, bad, odd := e.workspace(ann, nil), e.workspace(ann, nil), e.workspace(ann, nil)
 	next := func(w workspace.Workspace) workspace.Workspace { w.ErrorCount = 1; return w }
@@ -337,7 +337,7 @@ func TestApplyRefused(t *testing.T) {
 func TestApplyMany(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	fill(e, 2500)
 	rows := must(c.Candidates(t.Context()))(t)
 	var changes []postgres.Change
@@ -380,7 +380,7 @@ func TestControllerWithoutSession(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	conn := e.conn()
-	c := postgres.NewController(conn)
+	c := postgres.NewController(postgres.NewSession(conn))
 	w := e.workspace(e.user("ann"), nil)
 	e.exec(`SELECT pg_terminate_backend($1)`, conn.PgConn().PID())
 	next := w
@@ -400,7 +400,7 @@ func TestControllerWithoutSession(t *testing.T) {
 func TestControllerTakesTurns(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	fill(e, 20)
 	done := make(chan error)
 	const each = 20

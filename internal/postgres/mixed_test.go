@@ -98,7 +98,7 @@ func anyCall(ctx context.Context, e *env, r *rand.Rand, who workspace.Caller, id
 // pretend is a controller without containers: it moves rows the way the real
 // one does, and applies queued wishes.
 func pretend(ctx context.Context, e *env) error {
-	c := postgres.NewController(e.conn())
+	c := postgres.NewController(postgres.NewSession(e.conn()))
 	r := rand.New(rand.NewPCG(2, 2))
 	for ctx.Err() == nil {
 		rows, err := c.Candidates(e.Context())

@@ -180,7 +180,7 @@ func TestLostSessionEndsTheTerm(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- w.controller().Run(t.Context(), postgres.NewController(conn)) }()
+	go func() { done <- w.controller().Run(t.Context(), postgres.NewController(postgres.NewSession(conn))) }()
 	id := w.create("one", workspace.DesiredRunning)
 	w.awaitPhase(id, workspace.PhaseRunning)
 	other, err := pgx.Connect(t.Context(), w.dsn)

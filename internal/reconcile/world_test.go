@@ -102,7 +102,7 @@ func (w *world) leads() (c *reconcile.Controller, stop func()) {
 	c = w.controller()
 	ctx, cancel := context.WithCancel(w.Context())
 	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx, w.wrap(postgres.NewController(conn))) }()
+	go func() { done <- c.Run(ctx, w.wrap(postgres.NewController(postgres.NewSession(conn)))) }()
 	var once sync.Once
 	stop = func() {
 		once.Do(func() {

@@ -44,7 +44,7 @@ func (r *Runtime) connect() error {
 		Name: "engine", Probe: r.ping, MostPause: probeMostPause, ProbeWithin: askTimeout, Log: r.log,
 	})
 	opts = append(opts, client.WithHTTPClient(&http.Client{
-		Transport: r.breaker.Transport(next), CheckRedirect: client.CheckRedirect,
+		Transport: fenced{r.breaker.Transport(next)}, CheckRedirect: client.CheckRedirect,
 	}))
 	if next.TLSClientConfig != nil {
 		opts = append(opts, client.WithScheme("https"))

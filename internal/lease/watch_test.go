@@ -1,0 +1,44 @@
+package lease
+
+import (
+	"testing"
+	"time"
+)
+
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	beaten := func(n int, age time.Duration) leader {
+		return leader{replica: "r", backend: backend{pid: 1, start: at}, beat: at.Add(time.Duration(n) * beatEvery), age: age}
+	}
+	type look struct {
+		after time.Duration // since the look before
+		leader
+		hung bool
+	}
+	s := time.Second
+	long := []look{{0, beaten(0, 0), false}}
+	for n := range 14 {
+		long = append(long, look{s, beaten(0, -time.Hour), n >= 14})
+	}
+	for name, looks := range map[string][]look{
+		"nobody ever led":          {{0, leader{}, false}, {s, leader{age: time.Hour}, false}},
+		"it beats":                 {{0, beaten(0, s), false}, {s, beaten(1, s), false}, {s, beaten(2, s), false}},
+		"old, and just begun":      {{0, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), false}, {2 * s, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), true}},
+		"the clock was set on":     {{0, beaten(0, 0), false}, {s, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), false}, {s, beaten(1, 0), false}},
+		"it was set back":          append(long, look{s, beaten(0, -time.Hour), true}),
+		"who looks stood still":    {{0, beaten(0, 0), false}, {time.Hour, beaten(0, 10*s), false}, {s, beaten(0, 11*s), false}},
+		"and the leader hangs too": {{0, beaten(0, 0), false}, {time.Hour, beaten(0, time.Hour), false}, {3 * s, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), true}},
+		"another one meanwhile": {{0, beaten(0, time.Hour), false}, {3 * s, beaten(0, time.Hour), false},
+			{s, leader{replica: "r", backend: backend{pid: 2, start: at}, beat: at, age: time.Hour}, false}},
+	} {
+		var w watch
+		now := time.Minute
+		for i, l := range looks {
+			now += l.after
+			if got := w.hung(now, l.leader); got != l.hung {
+				t.Errorf("%s: look %d: hung is %v", name, i, got)
+			}
+		}
+	}
+}
