@@ -176,9 +176,7 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 	s := &server{cfg: cfg, log: log, dsn: dsn, db: db, bucket: archives}
 	s.auth = auth.New(db, auth.Config{URL: cfg.PublicURL, Log: log})
 	s.hub = bus.New(bus.Config{
-		Load: func(ctx context.Context, owner string, id workspace.ID) (workspace.Workspace, error) {
-			return db.Workspace(ctx, workspace.Caller{UserID: owner}, id)
-		},
+		Load:        bus.Batched(reload(db)),
 		AuthChanged: s.auth.Invalidate,
 		Log:         log,
 	})

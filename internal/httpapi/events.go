@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"net/http"
 	"time"
 
@@ -32,7 +33,7 @@ func (s *server) events(w http.ResponseWriter, r *http.Request, id auth.Identity
 	defer sub.Close()
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
-	st := &stream{server: s, w: w, rc: http.NewResponseController(w), caller: id.Caller, shown: map[workspace.ID]bool{}}
+	st := &stream{server: s, w: w, rc: http.NewResponseController(w), caller: id.Caller, shown: map[workspace.ID]uint64{}}
 	if r.Method == http.MethodHead {
 		return nil
 	}
@@ -42,15 +43,24 @@ func (s *server) events(w http.ResponseWriter, r *http.Request, id auth.Identity
 	return nil
 }
 
-// stream is one reader of events. shown is what it was told: true for a
-// workspace that is there, false for one that it knows to be deleted.
+// stream is one reader of events.
 type stream struct {
 	*server
 	w      http.ResponseWriter
 	rc     *http.ResponseController
 	caller workspace.Caller
-	shown  map[workspace.ID]bool
+	// shown is what it was told: a digest of a workspace as it was shown last,
+	// or deleted. Nobody is told the same twice, however often it is said.
+	shown map[workspace.ID]uint64
+	// unsent is whether something waits for a flush.
+	unsent bool
 }
+
+// deleted stands for a workspace that the reader knows to be gone.
+const deleted = 0
+
+// seed is of the digests, which never leave the process.
+var seed = maphash.MakeSeed()
 
 // run streams until something ends it, and says what.
 func (st *stream) run(ctx context.Context, sub *bus.Subscription) error {
@@ -73,7 +83,7 @@ func (st *stream) run(ctx context.Context, sub *bus.Subscription) error {
 			err = st.updated(ev.Workspace)
 		}
 		if err == nil {
-			err = st.rc.Flush()
+			err = st.flush()
 		}
 		if err != nil {
 			return err
@@ -83,70 +93,110 @@ func (st *stream) run(ctx context.Context, sub *bus.Subscription) error {
 
 func (st *stream) heartbeat(next *time.Time) error {
 	*next = time.Now().Add(st.cfg.Heartbeat)
-	return st.send(api.EventHeartbeat, struct{}{})
+	return st.send(api.EventHeartbeat, []byte("{}"))
 }
 
 // all sends everything there is, and the deletion of everything that this
-// reader was shown and that is there no longer.
+// reader was shown, or may have been on an earlier connection, and that is
+// there no longer.
 func (st *stream) all(ctx context.Context) error {
 	gone := make(map[workspace.ID]bool)
-	for id, there := range st.shown {
-		if there {
+	for id, as := range st.shown {
+		if as != deleted {
 			gone[id] = true
 		}
 	}
-	for _, deleted := range []bool{false, true} {
-		f := postgres.Filter{Limit: maxPage, Deleted: deleted}
-		for {
-			list, next, err := st.cfg.Store.ListWorkspaces(ctx, st.caller, f)
-			if err != nil {
-				return fmt.Errorf("list the workspaces: %w", err)
+	f := postgres.Filter{Limit: maxPage}
+	for {
+		list, next, err := st.cfg.Store.ListWorkspaces(ctx, st.caller, f)
+		if err != nil {
+			return fmt.Errorf("list the workspaces: %w", err)
+		}
+		for _, ws := range list {
+			delete(gone, ws.ID)
+			if err := st.updated(ws); err != nil {
+				return err
 			}
-			for _, ws := range list {
-				delete(gone, ws.ID)
-				if err := st.updated(ws); err != nil {
-					return err
-				}
-			}
-			if f.Cursor = next; next == "" {
-				break
-			}
+		}
+		if f.Cursor = next; next == "" {
+			break
+		}
+	}
+	list, err := st.cfg.Store.RecentlyDeleted(ctx, st.caller)
+	if err != nil {
+		return fmt.Errorf("list the deleted workspaces: %w", err)
+	}
+	for _, id := range list {
+		delete(gone, id)
+		if err := st.deleted(id); err != nil {
+			return err
 		}
 	}
 	for id := range gone {
-		if err := st.deleted(id); err != nil {
+		if err := st.again(ctx, id); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// again looks after a workspace that was in no list. It need not be gone: a
+// deletion may have been taken back between two lists.
+func (st *stream) again(ctx context.Context, id workspace.ID) error {
+	ws, err := st.cfg.Store.Workspace(ctx, st.caller, id)
+	switch code := workspace.CodeOf(err); {
+	case err == nil:
+		return st.updated(ws)
+	case code == workspace.CodeNotFound || code == workspace.CodeForbidden:
+		return st.deleted(id)
+	}
+	return fmt.Errorf("read a workspace: %w", err)
+}
+
 func (st *stream) updated(ws workspace.Workspace) error {
 	if ws.DeletedAt != nil {
 		return st.deleted(ws.ID)
 	}
-	st.shown[ws.ID] = true
-	return st.send(api.EventUpdated, st.view(ws))
-}
-
-// deleted is sent once, and to readers that never heard of the workspace too:
-// they may have kept it from an earlier connection.
-func (st *stream) deleted(id workspace.ID) error {
-	if there, known := st.shown[id]; known && !there {
-		return nil
-	}
-	st.shown[id] = false
-	return st.send(api.EventDeleted, api.Deleted{ID: string(id)})
-}
-
-func (st *stream) send(event string, data any) error {
-	b, err := json.Marshal(data)
+	data, err := json.Marshal(st.view(ws))
 	if err != nil {
 		return err
 	}
+	digest := max(maphash.Bytes(seed, data), deleted+1)
+	if st.shown[ws.ID] == digest {
+		return nil
+	}
+	st.shown[ws.ID] = digest
+	return st.send(api.EventUpdated, data)
+}
+
+// deleted is sent to readers that never heard of the workspace too: they may
+// have kept it from an earlier connection.
+func (st *stream) deleted(id workspace.ID) error {
+	if as, known := st.shown[id]; known && as == deleted {
+		return nil
+	}
+	data, err := json.Marshal(api.Deleted{ID: string(id)})
+	if err != nil {
+		return err
+	}
+	st.shown[id] = deleted
+	return st.send(api.EventDeleted, data)
+}
+
+func (st *stream) send(event string, data []byte) error {
 	if err := st.rc.SetWriteDeadline(time.Now().Add(st.cfg.WriteWithin)); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(st.w, "event: %s\ndata: %s\n\n", event, b)
+	st.unsent = true
+	_, err := fmt.Fprintf(st.w, "event: %s\ndata: %s\n\n", event, data)
 	return err
+}
+
+// flush sends what waits. It has the time that the last of it was given.
+func (st *stream) flush() error {
+	if !st.unsent {
+		return nil
+	}
+	st.unsent = false
+	return st.rc.Flush()
 }

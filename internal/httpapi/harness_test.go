@@ -72,9 +72,13 @@ func newEnv(t *testing.T, opts ...option) *env {
 	base := &url.URL{Scheme: "http", Host: e.srv.Listener.Addr().String()}
 	e.auth = auth.New(db, auth.Config{URL: base, Log: log})
 	e.hub = bus.New(bus.Config{
-		Load: func(ctx context.Context, owner string, id workspace.ID) (workspace.Workspace, error) {
-			return db.Workspace(ctx, workspace.Caller{UserID: owner}, id)
-		},
+		Load: bus.Batched(func(ctx context.Context, wanted []bus.Wanted) ([]workspace.Workspace, error) {
+			owners, ids := make([]string, len(wanted)), make([]workspace.ID, len(wanted))
+			for i, w := range wanted {
+				owners[i], ids[i] = w.Owner, w.ID
+			}
+			return db.Reload(ctx, owners, ids)
+		}),
 		AuthChanged: e.auth.Invalidate,
 		Log:         log,
 	})

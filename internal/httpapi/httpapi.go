@@ -26,6 +26,8 @@ type Store interface {
 	CreateWorkspace(ctx context.Context, caller workspace.Caller, n postgres.NewWorkspace) (workspace.Workspace, error)
 	Workspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	ListWorkspaces(ctx context.Context, caller workspace.Caller, f postgres.Filter) ([]workspace.Workspace, string, error)
+	// RecentlyDeleted are those that event streams tell to be gone.
+	RecentlyDeleted(ctx context.Context, caller workspace.Caller) ([]workspace.ID, error)
 	PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p postgres.Patch) (workspace.Workspace, error)
 	DeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, queue bool) (workspace.Workspace, error)
 	UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)

@@ -60,3 +60,6 @@ CREATE TABLE orphans (
     first_seen_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (kind, name)
 );
+
+-- What event streams tell to be gone.
+CREATE INDEX workspaces_deleted_by_owner ON workspaces (owner_user_id, deleted_at DESC) WHERE deleted_at IS NOT NULL;
