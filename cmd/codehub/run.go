@@ -36,6 +36,7 @@ func (s *server) run(ctx context.Context, listener net.Listener) error {
 	g.Go(func() error { return s.proxy.Run(gctx) })
 	g.Go(func() error { return s.coordinate(gctx) })
 	g.Go(func() error { return s.self.Run(gctx) })
+	g.Go(func() error { return s.flush.Run(gctx) })
 	g.Go(func() error { return s.bucket.Relay(gctx) })
 	g.Go(func() error { return s.forwardWakes(gctx) })
 	if s.redis != nil {
@@ -67,6 +68,7 @@ func (s *server) run(ctx context.Context, listener net.Listener) error {
 		}
 		s.log.Info("shutting down")
 		s.drain(ctx, srv, stopRequests)
+		s.lastFlush(ctx)
 		stopBehind()
 		return nil
 	})
@@ -115,6 +117,7 @@ func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {
 		return s.ctrl.Run(gctx, rows)
 	})
 	g.Go(func() error { return s.garbage.Run(gctx, rows) })
+	g.Go(func() error { return s.ttl.Run(gctx, rows) })
 	return g.Wait()
 }
 
@@ -196,6 +199,7 @@ func (s *server) checks() []httpapi.Check {
 		{Name: "wall", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Wall) }},
 		{Name: "bucket", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Bucket) }},
 		{Name: "disk", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Disk) }},
+		{Name: "idleness", Advisory: true, Run: func(context.Context) error { return said(s.ttl.Status().Err) }},
 		{Name: "garbage-collection", Advisory: true, Run: func(context.Context) error { return said(s.garbage.Status().Err) }},
 	}
 	if s.cfg.RedisURL != "" {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"codehub/internal/activity"
 	"codehub/internal/auth"
 	"codehub/internal/bucket"
 	"codehub/internal/bus"
@@ -26,6 +27,7 @@ import (
 	"codehub/internal/reconcile"
 	"codehub/internal/replica"
 	"codehub/internal/runtime/docker"
+	"codehub/internal/ttl"
 	"codehub/internal/workspace"
 )
 
@@ -134,6 +136,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	}()
 	s := newServer(cfg, log, dsn, db, rt, archives, installation)
 	s.private, s.self, s.redis = private, self, redis
+	s.idleness()
 	return s.run(ctx, listener)
 }
 
@@ -169,11 +172,14 @@ type server struct {
 	bucket  *bucket.Bucket
 	ctrl    *reconcile.Controller
 	garbage *gc.Runner
+	used    *activity.Recorder
+	flush   *activity.Flusher
+	ttl     *ttl.Runner
 	http    http.Handler
 }
 
 func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB, rt *docker.Runtime, archives *bucket.Bucket, installation string) *server {
-	s := &server{cfg: cfg, log: log, dsn: dsn, db: db, bucket: archives}
+	s := &server{cfg: cfg, log: log, dsn: dsn, db: db, bucket: archives, used: activity.New()}
 	s.auth = auth.New(db, auth.Config{URL: cfg.PublicURL, Log: log})
 	s.hub = bus.New(bus.Config{
 		Load:        bus.Batched(reload(db)),
@@ -189,6 +195,7 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 	s.proxy = proxy.New(proxy.Config{
 		Auth: s.auth, Sessions: s.auth, Store: proxyStore{db}, Runtime: rt, Pages: pages, Log: log,
 		PublicURL: cfg.PublicURL, CookieNames: slices.Concat(auth.CookieNames(), dashboard.CookieNames()), IsToken: auth.IsToken, Moved: db.Moved,
+		Activity: s.used,
 	})
 	// Routes are dropped before anybody hears of a change, so that whoever comes
 	// back on an event never meets the state before it.

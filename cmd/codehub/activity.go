@@ -1,0 +1,40 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"codehub/internal/activity"
+	"codehub/internal/ttl"
+	"codehub/internal/workspace"
+)
+
+// idleness makes the parts that hand on what people do and end what nobody
+// uses. The server's replica and its Redis are there by now.
+func (s *server) idleness() {
+	var bus activity.Bus
+	if s.redis != nil {
+		bus = s.redis
+	}
+	s.flush = activity.NewFlusher(activity.FlusherConfig{Memory: s.used, Store: s.db, Bus: bus, Replica: s.self.ID(), Log: s.log})
+	s.ttl = ttl.New(ttl.Config{TTL: serverTTL(s.cfg.StandbyTTL, s.cfg.ArchiveTTL), CanArchive: true, Bus: bus, Log: s.log, Flush: s.flush.Flush})
+}
+
+// serverTTL is the server's default, of settings in seconds.
+func serverTTL(standby, archive int) workspace.TTL {
+	return workspace.TTL{Standby: time.Duration(standby) * time.Second, Archive: time.Duration(archive) * time.Second}
+}
+
+// lastWithin bounds the last flush, at shutdown.
+const lastWithin = 5 * time.Second
+
+// lastFlush hands on what people did until the proxy was drained. What is not
+// handed on is as if the server had been killed: the leader takes the time
+// since the flush before for unwatched.
+func (s *server) lastFlush(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWithin)
+	defer cancel()
+	if err := s.flush.Last(ctx); err != nil {
+		s.log.Warn("what people did last is not handed on", "err", err)
+	}
+}
