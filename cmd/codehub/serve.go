@@ -191,6 +191,8 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 		URL: cfg.PublicURL, DefaultImage: cfg.DefaultImage,
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: cfg.Storage,
 		DeleteGrace: cfg.DeleteGrace, MaxRunning: cfg.MaxRunningPerUser, PathMode: true, Archives: archives, Trouble: s.trouble,
+		TTL:          workspace.TTL{Standby: time.Duration(cfg.StandbyTTL) * time.Second, Archive: time.Duration(cfg.ArchiveTTL) * time.Second},
+		KeepAwakeMax: cfg.KeepAwakeMax,
 	})
 	s.proxy = proxy.New(proxy.Config{
 		Auth: s.auth, Sessions: s.auth, Store: proxyStore{db}, Runtime: rt, Pages: pages, Log: log,

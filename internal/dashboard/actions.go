@@ -12,6 +12,8 @@ func (v *view) offer() {
 	}
 	open := action{Key: "open", Icon: "open", Href: v.URL, NewTab: true}
 	start, stop := post("start", "play"), post("stop", "stop")
+	thenStart := start // once what is under way has ended
+	thenStart.Label = "then_start"
 	keep := action{Key: "stay_stopped", Icon: "x", Post: path + "/stop"}
 	cancel, undelete := post("cancel", "x"), post("undelete", "undo")
 	forceStop := dialog("force-stop", "bolt", true)
@@ -43,9 +45,16 @@ func (v *view) offer() {
 		case "running":
 			v.Primary, v.Actions = &open, []action{stop}
 			v.offerArchive(archive)
+			v.offerKeepAwake()
 		case "stopped":
 			v.Primary, v.Actions = &open, []action{start}
+			if v.AwaitsRoom() {
+				v.Actions = []action{keep}
+			}
 			v.offerArchive(archive)
+			if v.W.KeepAwakeTil != nil && v.W.KeepAwakeTil.After(v.Now) {
+				v.offerKeepAwake()
+			}
 		case "archived":
 			// It is opened where its loading page shows how far it is.
 			reopen := action{Key: "restore_open", Icon: "open", Post: path + "/start", NewTab: true}
@@ -85,16 +94,16 @@ func (v *view) offer() {
 			keep.Key = "no_start"
 			v.Actions = []action{keep}
 		} else {
-			v.Actions = []action{start}
+			v.Actions = []action{thenStart}
 		}
 	case workspace.OpRestoring:
-		v.Actions = []action{start, cancel}
+		v.Actions = []action{thenStart, cancel}
 		if v.Queued == string(workspace.DesiredRunning) {
 			keep.Key, keep.Post = "no_start", path+"/restore"
 			v.Actions = []action{keep, cancel}
 		}
 	case workspace.OpArchiving, workspace.OpCreateEmptyArchive:
-		first := start
+		first := thenStart
 		if v.Queued == string(workspace.DesiredRunning) || v.Queued == string(workspace.DesiredStandby) {
 			first = stay
 		}
@@ -104,12 +113,12 @@ func (v *view) offer() {
 			v.Actions = append(v.Actions, cancel)
 		}
 	case workspace.OpStopping:
-		v.Actions = []action{start}
+		v.Actions = []action{thenStart}
 		switch {
 		case v.Queued == string(workspace.DesiredRunning):
 			v.Actions = []action{keep}
 		case archiving:
-			v.Actions = []action{start, unarchive}
+			v.Actions = []action{thenStart, unarchive}
 		}
 		v.Menu = []action{edit, forceStop, remove}
 	case workspace.OpDeleting:
@@ -128,6 +137,13 @@ func (v *view) offerArchive(archive action) {
 		v.ToArchive = &archive
 	default:
 		v.Menu = []action{v.Menu[0], archive, v.Menu[1]}
+	}
+}
+
+// offerKeepAwake offers to keep it from stopping by itself, where it would.
+func (v *view) offerKeepAwake() {
+	if v.From == fromDetail && !v.Life.At.IsZero() {
+		v.KeepAwake = &action{Key: "keep-awake", Icon: "clock", Dialog: "/workspaces/" + v.ID + "/keep-awake"}
 	}
 }
 

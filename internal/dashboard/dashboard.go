@@ -40,6 +40,8 @@ type Store interface {
 	RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error)
 	// MayRun is CodeLimitExceeded while the limits keep the workspace from running.
 	MayRun(context.Context, workspace.Caller, workspace.ID) error
+	// Stay counts as a use of the workspace now.
+	Stay(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
 }
 
 // Auth says who asks (*auth.Auth). Errors for people are *workspace.Error.
@@ -92,6 +94,14 @@ type Config struct {
 	DeleteGrace time.Duration
 	// MaxRunning is the limit of running workspaces per person, 0 for none.
 	MaxRunning int
+	// TTL is after how long without use workspaces are stopped and archived
+	// that have no time of their own.
+	TTL workspace.TTL
+	// KeepAwakeMax is for how long a workspace may be kept awake at most.
+	KeepAwakeMax time.Duration
+	// Admin is what administrators see and do; optional, without it there is
+	// no page for them.
+	Admin Admin
 	// PathMode tells that workspaces share the dashboard's origin; admins are warned.
 	PathMode bool
 	// Archives is the bucket; without it nothing is archived here. Optional.
@@ -157,11 +167,13 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	signedIn("GET /workspaces/{id}", d.detail)
 	signedIn("GET /workspaces/{id}/logs", d.logs)
 	signedIn("GET /workspaces/{id}/limit", d.limitState)
-	for _, name := range []string{"edit", "delete", "force-stop", "start-empty", "archive", "recover-archive"} {
+	for _, name := range []string{"edit", "keep-awake", "delete", "force-stop", "start-empty", "archive", "recover-archive"} {
 		signedIn("GET /workspaces/{id}/"+name, d.dialog(name))
 	}
 	signedIn("POST /workspaces/{id}/edit", d.edit)
 	signedIn("POST /workspaces/{id}/memo", d.memo)
+	signedIn("POST /workspaces/{id}/keep-awake", d.keepAwake)
+	signedIn("POST /workspaces/{id}/stay", d.stay)
 	signedIn("POST /workspaces/{id}/start", d.start)
 	signedIn("POST /workspaces/{id}/stop", d.stop)
 	signedIn("POST /workspaces/{id}/archive", d.archive)
@@ -180,4 +192,14 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	signedIn("POST /settings/tokens", d.createToken)
 	signedIn("GET /settings/tokens/{token}/revoke", d.dialog("revoke"))
 	signedIn("POST /settings/tokens/{token}/revoke", d.revokeToken)
+
+	// For administrators alone; nobody else gets further than d.admin.
+	admin := func(pattern string, h callerHandler) { signedIn(pattern, d.admin(h)) }
+	admin("GET /admin", d.adminPage)
+	admin("GET /admin/people/new", d.personDialog("person-new"))
+	admin("POST /admin/people", d.addPerson)
+	for _, name := range []string{"limit", "password", "make-admin", "take-admin", "disable", "enable"} {
+		admin("GET /admin/people/{person}/"+name, d.personDialog("person-"+name))
+		admin("POST /admin/people/{person}/"+name, d.changePerson("person-"+name))
+	}
 }

@@ -75,7 +75,7 @@ func (d *Dashboard) detail(w http.ResponseWriter, r *http.Request, c workspace.C
 	p := d.newPage(r, &c, "detail.title", v)
 	p.Title, p.Nav = ws.Name, "workspaces"
 	feed := &detailFeed{feedBase: d.newFeed(r, c), id: ws.ID}
-	shown, _, err := feed.show(v)
+	shown, _, err := feed.show(v, p.Notices)
 	p.Stream = streamOf("/dashboard/events?workspace="+v.ID, shown, err)
 	p.Toast = d.noted(r, c)
 	d.render(w, r, http.StatusOK, "detail", p)

@@ -34,7 +34,12 @@ type feed interface {
 	// next returns the fragments to swap, empty if there is nothing new, and
 	// whether something is under way.
 	next(ctx context.Context) (html []byte, busy bool, err error)
+	// due is when the page changes by itself, zero if it is not known to.
+	due() time.Time
 }
+
+// noticesStream is the stream of pages that have nothing else to keep.
+const noticesStream = "/dashboard/events?notices=1"
 
 // events streams HTML fragments that keep a page as it would be if it were
 // loaded now. A page has one stream, which it gives up while it is hidden.
@@ -100,10 +105,16 @@ func (d *Dashboard) feedFor(r *http.Request, c workspace.Caller) feed {
 	q := r.URL.Query()
 	base := d.newFeed(r, c)
 	if id := q.Get("wait"); workspace.ValidID(id) {
-		return &waitFeed{feedBase: base, id: workspace.ID(id)}
+		return &waitFeed{feedBase: base, id: workspace.ID(id), forRoom: q.Has("room")}
 	}
 	if id := q.Get("workspace"); workspace.ValidID(id) {
 		return &detailFeed{feedBase: base, id: workspace.ID(id)}
+	}
+	switch {
+	case q.Has("admin") && c.Admin && d.Admin != nil:
+		return &adminFeed{feedBase: base, cursor: q.Get("cursor")}
+	case q.Has("admin"), q.Has("notices"):
+		return &noticesFeed{feedBase: base}
 	}
 	return &listFeed{feedBase: base, q: listQueryOf(q)}
 }
@@ -170,11 +181,14 @@ func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-cha
 			return nil // the browser left
 		}
 		first, soon = false, false
+		after := idleLook
 		if busy {
-			look.Reset(busyLook)
-		} else {
-			look.Reset(idleLook)
+			after = busyLook
 		}
+		if at := f.due(); !at.IsZero() {
+			after = min(after, max(at.Sub(d.Now()), gather))
+		}
+		look.Reset(after)
 	}
 }
 
@@ -185,7 +199,10 @@ type feedBase struct {
 	set    *pageSet
 	sent   map[string]string // fragment → what the page shows
 	states map[string]string // workspace → state that was last announced
+	change time.Time         // when the page changes by itself; zero if it does not
 }
+
+func (b *feedBase) due() time.Time { return b.change }
 
 // still makes what is shown independent of when it is rendered, so that a
 // fragment changes only with what it is about. How long ago something was is
@@ -203,11 +220,18 @@ func (b *feedBase) execute(name string, data any) (string, error) {
 	return out.String(), nil
 }
 
-// withTrouble adds the fragment that says what keeps everything from changing.
-func (b *feedBase) withTrouble(names []string, html map[string]string) ([]string, error) {
-	var err error
-	html["trouble"], err = b.execute("trouble", map[string]any{"Trouble": b.d.trouble(), "OOB": true})
-	return append(names, "trouble"), err
+// withNotices adds the fragments that every page has.
+func (b *feedBase) withNotices(names []string, html map[string]string, n notices) ([]string, error) {
+	n.Now, n.OOB = time.Time{}, true
+	b.change = n.due
+	for _, name := range []string{"trouble", "ending"} {
+		var err error
+		if html[name], err = b.execute(name, n); err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	return names, nil
 }
 
 // fresh keeps those fragments, in order, that differ from what was sent.

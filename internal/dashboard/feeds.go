@@ -22,11 +22,13 @@ func (f *listFeed) next(ctx context.Context) ([]byte, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	return f.show(l)
+	n := notices{Trouble: f.d.trouble(), Now: f.d.Now()}
+	n.add(l.running, f.d.TTL)
+	return f.show(l, n)
 }
 
-// show returns what has to be sent for the page to show l.
-func (f *listFeed) show(l listView) ([]byte, bool, error) {
+// show returns what has to be sent for the page to show l and n.
+func (f *listFeed) show(l listView, n notices) ([]byte, bool, error) {
 	busy, said := false, ""
 	settle := func(views []view) []view {
 		out := make([]view, len(views))
@@ -54,7 +56,7 @@ func (f *listFeed) show(l listView) ([]byte, bool, error) {
 			return nil, false, err
 		}
 	}
-	if names, err = f.withTrouble(names, html); err != nil {
+	if names, err = f.withNotices(names, html, n); err != nil {
 		return nil, false, err
 	}
 	out := f.fresh(names, html)
@@ -65,7 +67,7 @@ func (f *listFeed) show(l listView) ([]byte, bool, error) {
 		if err != nil {
 			return nil, false, err
 		}
-		out = append([]byte(whole), html["trouble"]...)
+		out = append([]byte(whole), html["trouble"]+html["ending"]...)
 	}
 	return append(out, said...), busy, nil
 }
@@ -99,11 +101,15 @@ func (f *detailFeed) next(ctx context.Context) ([]byte, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	return f.show(v)
+	n, err := f.d.readNotices(ctx, f.c)
+	if err != nil {
+		return nil, false, err
+	}
+	return f.show(v, n)
 }
 
-// show returns what has to be sent for the page to show v.
-func (f *detailFeed) show(v detailView) ([]byte, bool, error) {
+// show returns what has to be sent for the page to show v and n.
+func (f *detailFeed) show(v detailView, n notices) ([]byte, bool, error) {
 	v.view, v.OOB = still(v.view), true
 	var err error
 	html := map[string]string{}
@@ -113,7 +119,7 @@ func (f *detailFeed) show(v detailView) ([]byte, bool, error) {
 			return nil, false, err
 		}
 	}
-	if names, err = f.withTrouble(names, html); err != nil {
+	if names, err = f.withNotices(names, html, n); err != nil {
 		return nil, false, err
 	}
 	said := f.announce(v.view)
@@ -132,10 +138,28 @@ func (f *detailFeed) gone(err error) ([]byte, bool, error) {
 	return f.fresh([]string{"panel"}, map[string]string{"panel": html}), false, nil
 }
 
+// noticesFeed keeps what every page has, on a page with nothing else to keep.
+type noticesFeed struct{ feedBase }
+
+func (f *noticesFeed) next(ctx context.Context) ([]byte, bool, error) {
+	n, err := f.d.readNotices(ctx, f.c)
+	if err != nil {
+		return nil, false, err
+	}
+	html := map[string]string{}
+	names, err := f.withNotices(nil, html, n)
+	if err != nil {
+		return nil, false, err
+	}
+	return f.fresh(names, html), false, nil
+}
+
 // waitFeed keeps the proxy's pages.
 type waitFeed struct {
 	feedBase
 	id workspace.ID
+	// forRoom: somebody waits for the limits to let it start.
+	forRoom bool
 }
 
 func (f *waitFeed) next(ctx context.Context) ([]byte, bool, error) {
@@ -147,11 +171,14 @@ func (f *waitFeed) next(ctx context.Context) ([]byte, bool, error) {
 	case err != nil:
 		return nil, false, err
 	default:
-		if v, err = f.d.waitOf(ctx, f.c, ws); err != nil {
+		if v, err = f.d.waitOf(ctx, f.c, ws, f.forRoom); err != nil {
 			return nil, false, err
 		}
 	}
+	// Once it was let in, or something else became of it, nobody waits for room.
+	f.forRoom = f.forRoom && (v.Kind == waitLimit || v.Kind == waitReady)
 	v.view, v.OOB = still(v.view), true
+	v.Limit.W = still(v.Limit.W)
 	for i, other := range v.Limit.Running {
 		v.Limit.Running[i] = still(other)
 	}
@@ -163,8 +190,12 @@ func (f *waitFeed) next(ctx context.Context) ([]byte, bool, error) {
 	if v.Kind != waitGone {
 		said = f.announce(v.view)
 	}
+	n, err := f.d.readNotices(ctx, f.c)
+	if err != nil {
+		return nil, false, err
+	}
 	fragments := map[string]string{"wait": html}
-	names, err := f.withTrouble([]string{"wait"}, fragments)
+	names, err := f.withNotices([]string{"wait"}, fragments, n)
 	if err != nil {
 		return nil, false, err
 	}

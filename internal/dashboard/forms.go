@@ -7,6 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"codehub/internal/dashboard/catalogue"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 
@@ -30,13 +31,16 @@ type form struct {
 
 	Generations []generation // to choose from
 	Image       string       // the default image
-	Grace       bool         // a deletion can be taken back
+	Lasting     []int        // seconds to choose from
+	Max         int          // the most that can be chosen, in seconds
+	TTL         workspace.TTL
+	Person      *postgres.User // the person that it is about, if any
+	MaxRunning  int            // of whoever has no limit of their own, 0 for none
+	Grace       bool           // a deletion can be taken back
 	OOB         bool
 
-	lang interface {
-		T(key string, args ...any) string
-	}
-	r *http.Request
+	lang *catalogue.Language
+	r    *http.Request
 }
 
 // form prepares the form with that name about ws, which may be nil.
@@ -52,6 +56,7 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 		f.Back = backTo(f.From, ws.ID)
 		f.Value["name"], f.Value["description"], f.Value["memo"] = ws.Name, ws.Description, ws.Memo
 	}
+	f.TTL, f.MaxRunning = d.TTL, d.MaxRunning
 	switch name {
 	case "new":
 		f.Action = "/workspaces"
@@ -59,6 +64,11 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 		if r.Method == http.MethodPost {
 			f.Value["start"] = r.PostFormValue("start")
 		}
+	case "edit":
+		f.showTTL("standby", ws.StandbyTTL)
+		f.showTTL("archive", ws.ArchiveTTL)
+	case "keep-awake":
+		d.showKeepAwake(f, *ws)
 	case "token":
 		f.Action, f.Back = "/settings/tokens", "/settings/tokens"
 		f.Value["expires"] = "90"

@@ -246,18 +246,19 @@ func TestLimit(t *testing.T) {
 		t.Fatalf("start at the limit: %d", a.status)
 	}
 	contains(t, "the dialog", a.body, "<dialog", "You may run 2 workspaces at a time. Stop one to start “three”.", ">one<", ">two<",
-		`hx-post="/workspaces/`+string(ids[0])+`/stop"`, `hx-trigger="every 1s"`, " disabled")
+		"It starts by itself as soon as there is room.", `hx-post="/workspaces/`+string(ids[0])+`/stop"`, `hx-trigger="every 1s"`)
+	lacks(t, "the dialog", a.body, `hx-trigger="load`)
 
 	// A browser without scripts gets the same as a page.
 	a = b.post(start, nil)
 	contains(t, "the page", a.body, "<!doctype html>", "You may run 2 workspaces", ">one<")
 
-	a = b.htmx("/workspaces/"+string(ids[0])+"/stop", url.Values{"from": {"list"}, "for": {string(third)}, "max": {"2"}})
+	a = b.htmx("/workspaces/"+string(ids[0])+"/stop", url.Values{"from": {"list"}, "for": {string(third)}})
 	contains(t, "one is stopping", a.body, `id="limit-list"`, "Stopping", "hx-swap-oob")
 	w.observe(ids[0], standby)
-	a = b.get("/workspaces/"+string(third)+"/limit?max=2", "HX-Request", "true")
-	contains(t, "there is room", a.body, "There is room now", `hx-post="`+start+`"`)
-	lacks(t, "there is room", a.body, " disabled")
+	a = b.get("/workspaces/"+string(third)+"/limit", "HX-Request", "true")
+	contains(t, "there is room", a.body, "There is room now", `hx-post="`+start+`"`, `hx-trigger="load, submit"`)
+	lacks(t, "there is room", a.body, "hx-get")
 	if a = b.htmx(start, url.Values{"from": {"list"}}); a.status != http.StatusOK {
 		t.Errorf("start with room: %d %s", a.status, a.body)
 	}
@@ -273,10 +274,10 @@ func TestGlobalLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	d := w.dash
-	v := limitView{W: viewOf(someWorkspace(workspace.PhaseStandby), fromList, terms{time.Hour, true, testNow})}
+	v := limitView{W: viewOf(someWorkspace(workspace.PhaseStandby), fromList, terms{time.Hour, true, testTTL, testNow})}
 	html := renderPart(t, d.pages["en"], "limit-dialog", v)
-	contains(t, "the dialog", html, "The server runs as many workspaces as it may", "Try again")
-	lacks(t, "the dialog", html, "hx-get", " disabled")
+	contains(t, "the dialog", html, "The server runs as many workspaces as it may", "It starts by itself as soon as there is room.", "Try again", "hx-get")
+	lacks(t, "the dialog", html, " disabled", "load, submit")
 }
 
 func TestTokens(t *testing.T) {

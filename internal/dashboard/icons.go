@@ -31,6 +31,9 @@ var icons = map[string]string{
 	"chevron":  `<path d="M7 10l5 5 5-5"/>`,
 	"lock":     `<rect x="5.5" y="10.5" width="13" height="9" rx="2"/><path d="M8.5 10.5V8a3.5 3.5 0 0 1 7 0v2.5"/>`,
 	"box":      `<path d="M12 3.8l7.5 4v8.4l-7.5 4-7.5-4V7.8zM4.5 7.8l7.5 4 7.5-4M12 11.8v8.4"/>`,
+	"clock":    `<circle cx="12" cy="12" r="8"/><path d="M12 7.5V12l3 2"/>`,
+	"server":   `<rect x="4.5" y="4.5" width="15" height="6.5" rx="2"/><rect x="4.5" y="13" width="15" height="6.5" rx="2"/><path d="M8 7.8v.1M8 16.2v.1"/>`,
+	"people":   `<circle cx="9" cy="9" r="3.2"/><path d="M3.5 18.5a5.5 5.5 0 0 1 11 0M15.5 6.2a3.2 3.2 0 0 1 0 5.6M17 14a5.5 5.5 0 0 1 3.5 4.5"/>`,
 	"search":   `<circle cx="10.8" cy="10.8" r="5.8"/><path d="M15.2 15.2l4.3 4.3"/>`,
 }
 

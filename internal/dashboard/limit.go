@@ -2,8 +2,8 @@ package dashboard
 
 import (
 	"context"
+	"errors"
 	"net/http"
-	"strconv"
 
 	"codehub/internal/workspace"
 )
@@ -15,10 +15,12 @@ type limitView struct {
 	Running []view // the owner's own that count, W left out
 	Max     int
 	PerUser bool
-	Room    bool // one has stopped since
-	Queued  bool // W starts by itself once there is room
-	From    string
-	OOB     bool
+	Room    bool // there is now
+	// Live: the page's stream looks for room, and enters W once there is.
+	// Otherwise this asks by itself, and has W start.
+	Live bool
+	From string
+	OOB  bool
 }
 
 // StopPath is where to post to make this workspace give up its place, ""
@@ -48,9 +50,18 @@ func (l limitView) RetryPath() string {
 	return "/workspaces/" + l.W.ID + "/start"
 }
 
-// readLimit reads who takes up the caller's places now.
-func (d *Dashboard) readLimit(ctx context.Context, c workspace.Caller, w workspace.Workspace, perUser bool, maximum int, from string) (limitView, error) {
-	v := limitView{W: d.viewOf(w, from), Max: maximum, PerUser: perUser, From: from}
+// readLimit reads who takes up the caller's places now. full is why the limits
+// refused; nil to have a look at them.
+func (d *Dashboard) readLimit(ctx context.Context, c workspace.Caller, w workspace.Workspace, full *workspace.Error, from string) (limitView, error) {
+	v := limitView{W: d.viewOf(w, from), From: from}
+	if full == nil {
+		err := d.Store.MayRun(ctx, c, w.ID)
+		if !errors.As(err, &full) || full.Code != workspace.CodeLimitExceeded {
+			v.Room = err == nil
+			return v, err
+		}
+	}
+	v.PerUser, v.Max = limitOf(full)
 	rows, err := d.Store.RunningOf(ctx, c.UserID)
 	if err != nil {
 		return v, err
@@ -60,7 +71,6 @@ func (d *Dashboard) readLimit(ctx context.Context, c workspace.Caller, w workspa
 			v.Running = append(v.Running, d.viewOf(other, from))
 		}
 	}
-	v.Room = perUser && len(v.Running) < maximum
 	return v, nil
 }
 
@@ -70,8 +80,7 @@ func (d *Dashboard) refuseLimit(w http.ResponseWriter, r *http.Request, c worksp
 		d.fail(w, r, err)
 		return
 	}
-	perUser, maximum := limitOf(e)
-	v, err := d.readLimit(r.Context(), c, ws, perUser, maximum, fromOf(r))
+	v, err := d.readLimit(r.Context(), c, ws, e, fromOf(r))
 	if err != nil {
 		d.fail(w, r, err)
 		return
@@ -90,8 +99,7 @@ func (d *Dashboard) limitState(w http.ResponseWriter, r *http.Request, c workspa
 		d.fail(w, r, err)
 		return
 	}
-	maximum, _ := strconv.Atoi(r.URL.Query().Get("max")) // for display alone
-	v, err := d.readLimit(r.Context(), c, ws, true, maximum, fromOf(r))
+	v, err := d.readLimit(r.Context(), c, ws, nil, fromOf(r))
 	if err != nil {
 		d.fail(w, r, err)
 		return
@@ -111,12 +119,11 @@ func (d *Dashboard) madeRoom(w http.ResponseWriter, r *http.Request, c workspace
 		d.refuse(w, r, c, id, err)
 		return
 	}
-	maximum, _ := strconv.Atoi(r.PostFormValue("max"))
-	v, err := d.readLimit(r.Context(), c, ws, true, maximum, from)
+	v, err := d.readLimit(r.Context(), c, ws, nil, from)
 	if err != nil {
 		d.refuse(w, r, c, id, err)
 		return
 	}
-	v.OOB = true
+	v.OOB, v.Live = true, r.PostFormValue("live") != ""
 	d.fragments(w, r, http.StatusOK, part{"limit-list", v})
 }

@@ -25,6 +25,8 @@ type listView struct {
 	Max     int // 0 for none
 	OOB     bool
 	Image   string // what a workspace gets whose creator names none
+
+	running []workspace.Workspace // the caller's own that count against the limits
 }
 
 // Empty reports whether there is nothing at all yet.
@@ -66,7 +68,7 @@ func (d *Dashboard) list(w http.ResponseWriter, r *http.Request, c workspace.Cal
 	p := d.newPage(r, &c, "list.title", l)
 	p.Nav = "workspaces"
 	feed := &listFeed{feedBase: d.newFeed(r, c), q: q}
-	shown, _, err := feed.show(l)
+	shown, _, err := feed.show(l, p.Notices)
 	p.Stream = streamOf(q.address("/dashboard/events"), shown, err)
 	p.Toast = d.noted(r, c)
 	d.render(w, r, http.StatusOK, "list", p)
@@ -94,11 +96,10 @@ func (d *Dashboard) readList(ctx context.Context, c workspace.Caller, q listQuer
 			l.Deleted = append(l.Deleted, d.viewOf(w, fromList))
 		}
 	}
-	running, err := d.Store.RunningOf(ctx, c.UserID)
-	if err != nil {
+	if l.running, err = d.Store.RunningOf(ctx, c.UserID); err != nil {
 		return listView{}, err
 	}
-	l.Running = len(running)
+	l.Running = len(l.running)
 	l.Max, err = d.maxRunning(ctx, c)
 	return l, err
 }

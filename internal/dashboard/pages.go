@@ -2,7 +2,6 @@ package dashboard
 
 import (
 	"context"
-	"errors"
 	"net/http"
 
 	"codehub/internal/proxy"
@@ -36,21 +35,24 @@ type waitView struct {
 }
 
 // waitOf works out what to show of the workspace to somebody who waits for it.
-func (d *Dashboard) waitOf(ctx context.Context, c workspace.Caller, w workspace.Workspace) (waitView, error) {
+// forRoom: they opened it, and the limits were in the way.
+func (d *Dashboard) waitOf(ctx context.Context, c workspace.Caller, w workspace.Workspace, forRoom bool) (waitView, error) {
 	v := waitView{view: d.viewOf(w, fromWait), Kind: waitKind(w)}
-	if v.Kind != waitLoading || w.Operation != workspace.OpNone || w.NextDesired != workspace.DesiredRunning {
+	forRoom = forRoom && v.Kind == waitStopped
+	if !forRoom && !v.AwaitsRoom() {
 		return v, nil
 	}
-	// Queued, and nothing is in its way but the limits.
-	err := d.Store.MayRun(ctx, c, w.ID)
-	var full *workspace.Error
-	if !errors.As(err, &full) || full.Code != workspace.CodeLimitExceeded {
+	limit, err := d.readLimit(ctx, c, w, nil, fromWait)
+	switch {
+	case err != nil:
 		return v, err
+	case !limit.Room:
+		limit.Live = true
+		v.Kind, v.Limit = waitLimit, limit
+	case forRoom:
+		v.Kind = waitReady // opening it again starts it
 	}
-	perUser, maximum := limitOf(full)
-	v.Limit, err = d.readLimit(ctx, c, w, perUser, maximum, fromWait)
-	v.Kind, v.Limit.Queued = waitLimit, true
-	return v, err
+	return v, nil
 }
 
 // waitKind is what to show for a workspace, limits aside.
@@ -113,7 +115,7 @@ func (d *Dashboard) Deleted(w http.ResponseWriter, r *http.Request, status int, 
 
 // LimitReached is the page that tells what runs instead.
 func (d *Dashboard) LimitReached(w http.ResponseWriter, r *http.Request, status int, p proxy.LimitPage) {
-	l := limitView{W: d.viewOf(p.Workspace, fromWait), PerUser: p.Type != "global", Max: p.Max, From: fromWait}
+	l := limitView{W: d.viewOf(p.Workspace, fromWait), PerUser: p.Type != "global", Max: p.Max, From: fromWait, Live: true}
 	for _, other := range p.Running {
 		if other.ID != p.Workspace.ID {
 			l.Running = append(l.Running, d.viewOf(other, fromWait))
@@ -126,9 +128,10 @@ func (d *Dashboard) showWait(w http.ResponseWriter, r *http.Request, status int,
 	v := waitView{view: d.viewOf(p.Workspace, fromWait), Kind: kind, Limit: l, First: true}
 	out := d.newPage(r, &p.Caller, "wait."+kind+".title", v)
 	out.Title, out.Plain = p.Workspace.Name, true
-	out.Reload = kind == waitLoading
-	if kind != waitLimit {
-		out.Stream = "/dashboard/events?wait=" + v.ID
+	out.Reload = kind == waitLoading || kind == waitLimit
+	out.Stream = "/dashboard/events?wait=" + v.ID
+	if kind == waitLimit {
+		out.Stream += "&room=1"
 	}
 	d.render(w, r, status, "wait", out)
 }

@@ -59,7 +59,9 @@ func TestProxyPages(t *testing.T) {
 	if a.status != http.StatusBadGateway {
 		t.Errorf("at the limit: %d", a.status)
 	}
-	contains(t, "at the limit", a.body, `data-kind="limit"`, "Stop one to start “asleep”", ">one<", ">two<", `/stop"`, `hx-trigger="every 1s"`)
+	contains(t, "at the limit", a.body, `data-kind="limit"`, "Stop one to start “asleep”", ">one<", ">two<", `/stop"`, "It starts by itself",
+		`sse-connect="/dashboard/events?wait=`+string(id)+`&amp;room=1"`, `http-equiv="refresh"`)
+	lacks(t, "at the limit", a.body, `hx-trigger="every 1s"`)
 
 	b.htmx("/workspaces/"+string(id)+"/delete", nil)
 	a = b.get("/w/"+string(id)+"/", "Accept", "text/html")

@@ -32,8 +32,9 @@ type page struct {
 	Nav     string
 	Stream  string // address of the page's event stream; empty for none
 	Warn    bool   // path mode, shown to an admin
-	Trouble string // what keeps every workspace from changing, see Config
-	Plain   bool   // no top bar: login, setup, the proxy's pages
+	Notices notices
+	Admin   bool // the user may see what administrators see
+	Plain   bool // no top bar: login, setup, the proxy's pages
 	Toast   *toast
 	Reload  bool // without scripts, load again after some seconds
 	Now     time.Time
@@ -74,6 +75,14 @@ func funcs(l *catalogue.Language, a *assets) template.FuncMap {
 		"bytes": l.Bytes,
 		"count": l.Count,
 		"left":  l.Left,
+		"lasting": func(v any) string {
+			if n, ok := v.(int); ok {
+				return l.Lasting(time.Duration(n) * time.Second)
+			}
+			d, _ := v.(time.Duration)
+			return l.Lasting(d)
+		},
+		"utc":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"asset": a.url,
 		"icon":  icon,
 		"ago":   func(t, now time.Time) template.HTML { return stamp("ago", t, l.Ago(t, now)) },
@@ -137,7 +146,9 @@ func (d *Dashboard) newPage(r *http.Request, c *workspace.Caller, titleKey strin
 	}
 	p.Warn = d.PathMode && c != nil && c.Admin
 	if c != nil {
-		p.Trouble = d.trouble()
+		p.Notices = d.noticesFor(r, *c)
+		p.Admin = c.Admin && d.Admin != nil
+		p.Stream = noticesStream
 	}
 	return p
 }

@@ -15,7 +15,10 @@ import (
 
 const testID = workspace.ID("0198c0de-0000-7000-8000-000000000001")
 
-var testNow = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+var (
+	testNow = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	testTTL = workspace.TTL{Standby: 10 * time.Minute, Archive: 30 * time.Minute}
+)
 
 // someWorkspace is a workspace at rest in a phase.
 func someWorkspace(p workspace.Phase) workspace.Workspace {
@@ -85,7 +88,7 @@ func everyState(f func(workspace.Workspace)) {
 }
 
 // leak matches a catalogue's key, or fmt's complaint, where a text should be.
-var leak = regexp.MustCompile(`%!|>[^<]*\b(state|action|problem|queued|request|reason|condition|step|wait|dialog|toast|message|stopped)\.[a-zA-Z_-]+`)
+var leak = regexp.MustCompile(`%!|>[^<]*\b(state|action|problem|queued|request|reason|condition|step|wait|dialog|toast|message|why|life|used|ttl|admin|person)\.[a-zA-Z_-]+`)
 
 func renderPart(t *testing.T, s *pageSet, name string, data any) string {
 	t.Helper()
@@ -106,7 +109,7 @@ func TestEveryStateRendersWithAWayOut(t *testing.T) {
 	n, looks := 0, map[string]bool{}
 	everyState(func(w workspace.Workspace) {
 		n++
-		v := viewOf(w, fromList, terms{2 * time.Hour, true, testNow})
+		v := viewOf(w, fromList, terms{2 * time.Hour, true, testTTL, testNow})
 		what := fmt.Sprintf("%s/%s error %q desired %s queued %q", w.Phase, w.Operation, w.ErrorReason, w.DesiredState, w.NextDesired)
 		actions := slices.Concat(v.Actions, v.Menu)
 		if v.Primary != nil {
@@ -148,7 +151,7 @@ func TestEveryStateRendersWithAWayOut(t *testing.T) {
 		dv := d.detailOf(w)
 		renderPart(t, s, "panel", dv)
 		renderPart(t, s, "facts", dv)
-		renderPart(t, s, "wait", waitView{view: viewOf(w, fromWait, terms{2 * time.Hour, true, testNow}), Kind: waitKind(w)})
+		renderPart(t, s, "wait", waitView{view: viewOf(w, fromWait, terms{2 * time.Hour, true, testTTL, testNow}), Kind: waitKind(w)})
 	})
 	if n < 1000 || len(looks) < 100 {
 		t.Fatalf("only %d states with %d looks were tried", n, len(looks))
@@ -175,7 +178,7 @@ func TestProblemsSayWhatToDo(t *testing.T) {
 		if c.container {
 			w.Conditions = w.Conditions.With(workspace.ContainerReady, true, workspace.ReasonContainerReady, "", testNow)
 		}
-		v := viewOf(w, fromList, terms{time.Hour, true, testNow})
+		v := viewOf(w, fromList, terms{time.Hour, true, testTTL, testNow})
 		var got []string
 		for _, a := range v.Problem.Actions {
 			got = append(got, a.Key)
@@ -209,7 +212,7 @@ func TestLostArchives(t *testing.T) {
 				w.ErrorReason = ""
 				w.Conditions = w.Conditions.With(workspace.Healthy, false, string(workspace.ErrDataLost), "gone", testNow)
 			}
-			v := viewOf(w, fromDetail, terms{time.Hour, c.archives, testNow})
+			v := viewOf(w, fromDetail, terms{time.Hour, c.archives, testTTL, testNow})
 			got := v.Problem.Key
 			for _, a := range v.Problem.Actions {
 				got += " " + a.Key
@@ -247,7 +250,7 @@ func TestArchiveActions(t *testing.T) {
 	} {
 		w := someWorkspace(c.phase)
 		w.Operation, w.DesiredState, w.NextDesired = c.op, c.desired, c.next
-		v := viewOf(w, c.from, terms{time.Hour, true, testNow})
+		v := viewOf(w, c.from, terms{time.Hour, true, testTTL, testNow})
 		var got []string
 		list := func(actions ...action) {
 			for _, a := range actions {
@@ -268,7 +271,7 @@ func TestArchiveActions(t *testing.T) {
 		if s := strings.Join(got, " "); s != c.want {
 			t.Errorf("%s/%s desired %s queued %q: %s, want %s", c.phase, c.op, c.desired, c.next, s, c.want)
 		}
-		without := viewOf(w, c.from, terms{time.Hour, false, testNow})
+		without := viewOf(w, c.from, terms{time.Hour, false, testTTL, testNow})
 		if without.ToArchive != nil || slices.ContainsFunc(without.Menu, func(a action) bool { return a.Key == "archive" }) {
 			t.Errorf("%s/%s: archiving is offered without archives", c.phase, c.op)
 		}
@@ -276,7 +279,7 @@ func TestArchiveActions(t *testing.T) {
 	// What is being removed can only be finished.
 	w := someWorkspace(workspace.PhaseStandby)
 	w.Operation, w.DesiredState, w.Home.State = workspace.OpArchiving, workspace.DesiredArchived, workspace.HomeRemoving
-	if v := viewOf(w, fromList, terms{time.Hour, true, testNow}); len(v.Actions) != 1 || v.Actions[0].Key != "start" {
+	if v := viewOf(w, fromList, terms{time.Hour, true, testTTL, testNow}); len(v.Actions) != 1 || v.Actions[0].Key != "start" {
 		t.Errorf("removing: %+v", v.Actions)
 	}
 }
@@ -287,7 +290,7 @@ func TestProgress(t *testing.T) {
 	show := func(lang string, op workspace.Operation, p *workspace.Progress) string {
 		w := someWorkspace(workspace.PhaseStandby)
 		w.Operation, w.Progress = op, p
-		return strings.Join(strings.Fields(renderPart(t, sets[lang], "progress", viewOf(w, fromList, terms{time.Hour, true, testNow}))), " ")
+		return strings.Join(strings.Fields(renderPart(t, sets[lang], "progress", viewOf(w, fromList, terms{time.Hour, true, testTTL, testNow}))), " ")
 	}
 	full := &workspace.Progress{Step: "packing", Done: 412_000_000, Total: 1_240_000_000, Entries: 12345, EntriesTotal: 98765, Rate: 48_000_000, SecondsLeft: 18}
 	contains(t, "all is known", show("en", workspace.OpArchiving, full), "Packing the home folder", "412 MB of 1.2 GB", `max="100" value="33"`,
@@ -313,7 +316,7 @@ func TestProgress(t *testing.T) {
 	// A second try has both what went wrong and its progress.
 	w := someWorkspace(workspace.PhaseStandby)
 	w.Operation, w.Progress, w.ErrorReason, w.ErrorCount = workspace.OpArchiving, full, workspace.ErrActionFailed, 1
-	contains(t, "again", renderPart(t, sets["en"], "card", map[string]any{"V": viewOf(w, fromList, terms{time.Hour, true, testNow}), "OOB": false}), "412 MB", "problem-soft")
+	contains(t, "again", renderPart(t, sets["en"], "card", map[string]any{"V": viewOf(w, fromList, terms{time.Hour, true, testTTL, testNow}), "OOB": false}), "412 MB", "problem-soft")
 }
 
 func TestNamesAreEscaped(t *testing.T) {
@@ -323,7 +326,7 @@ func TestNamesAreEscaped(t *testing.T) {
 	w.Description, w.Memo, w.ErrorMessage, w.ImageRef = w.Name, `</textarea>`+w.Name, `</pre><b>`+w.Name, w.Name
 	d := &Dashboard{Config: Config{DeleteGrace: time.Hour, Now: func() time.Time { return testNow }}}
 	for _, s := range parsePages(newAssets()) {
-		v := viewOf(w, fromList, terms{time.Hour, true, testNow})
+		v := viewOf(w, fromList, terms{time.Hour, true, testTTL, testNow})
 		dv := d.detailOf(w)
 		f := &form{Name: "delete", W: &v, Value: map[string]string{}, Errors: map[string]string{}}
 		edit := &form{Name: "edit", W: &v, Value: map[string]string{"name": w.Name, "description": w.Name, "memo": w.Memo}, Errors: map[string]string{}}

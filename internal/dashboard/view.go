@@ -21,12 +21,14 @@ const (
 	fromList   = "list"
 	fromDetail = "detail"
 	fromWait   = "wait" // the proxy's pages under /w/
+	fromAny    = "any"  // whatever page; its stream redraws it
 )
 
 // action is one thing that a person can do now. Exactly one of Href (a link),
 // Dialog (a link that opens a dialog; it works as a page too) and Post is set.
 type action struct {
 	Key    string // names it: the label is the text action.<Key>
+	Label  string // if it is action.<Label> instead
 	Href   string
 	Dialog string
 	Post   string
@@ -70,9 +72,11 @@ type view struct {
 	Tone     string
 	Since    time.Time
 	Progress *progress
-	Queued   string // the text queued.<Queued>; empty for none
-	Request  string // the text request.<Request>: asked for and not acted upon yet
-	Stopped  string // why it stopped, as recorded
+	Queued   string        // the text queued.<Queued>; empty for none
+	Request  string        // the text request.<Request>: asked for and not acted upon yet
+	Why      string        // the text why.<Why>: why it is at rest, or on its way there
+	Unused   time.Duration // for which it had not been used, if Why says so
+	Life     lifetime
 	Problem  *problem
 	RetryAt  *time.Time
 	Attempt  int
@@ -81,6 +85,7 @@ type view struct {
 	Actions   []action // beside the primary one
 	Menu      []action
 	ToArchive *action // has a place of its own on the workspace's page, elsewhere it is in the menu
+	KeepAwake *action // on the workspace's page alone
 
 	Deleted      bool
 	RestoreUntil time.Time // of a deleted one; zero when it can no longer be taken back
@@ -101,11 +106,12 @@ func (v view) Enterable() bool {
 type terms struct {
 	grace    time.Duration // for which a deletion can be taken back
 	archives bool          // this server keeps archives
+	ttl      workspace.TTL // of what has no time of its own
 	now      time.Time
 }
 
 func (d *Dashboard) viewOf(w workspace.Workspace, from string) view {
-	return viewOf(w, from, terms{d.DeleteGrace, d.Archives != nil, d.Now()})
+	return viewOf(w, from, terms{d.DeleteGrace, d.Archives != nil, d.TTL, d.Now()})
 }
 
 // viewOf works out what to show of w. It is pure: everything it depends on is
@@ -127,9 +133,8 @@ func viewOf(w workspace.Workspace, from string, on terms) view {
 		v.Queued = queuedOf(w)
 		v.Request = requestOf(w)
 	}
-	if w.Phase == workspace.PhaseStandby && w.Operation == workspace.OpNone {
-		v.Stopped = w.StopReason
-	}
+	v.Why, v.Unused = whyOf(w)
+	v.Life = lifetimeOf(w, on)
 	v.Problem = problemOf(w)
 	if v.Problem != nil && !v.Problem.Final {
 		v.RetryAt, v.Attempt = w.RetryAt, w.ErrorCount
@@ -336,12 +341,30 @@ func (v view) Working() bool {
 // the home is large.
 func (v view) Moves() bool { return v.State == "archiving" || v.State == "restoring" }
 
+// AwaitsRoom reports whether it starts as soon as the limits allow: nothing
+// else is in the way of a queued start.
+func (v view) AwaitsRoom() bool {
+	return v.W.NextDesired == workspace.DesiredRunning && v.W.DesiredState != workspace.DesiredRunning &&
+		v.Operation == workspace.OpNone && v.Phase != workspace.PhaseError && !v.Deleted
+}
+
 // Then names what comes afterwards, in the texts then.<Then>; empty for nothing.
 func (v view) Then() string {
 	if v.Operation == workspace.OpArchiving && (v.Queued == string(workspace.DesiredRunning) || v.Queued == string(workspace.DesiredStandby)) {
 		return v.Queued + "_archiving"
 	}
+	if v.AwaitsRoom() {
+		return v.Queued + "_room"
+	}
 	return v.Queued
+}
+
+// Text is the name of an action's label.
+func (a action) Text() string {
+	if a.Label != "" {
+		return a.Label
+	}
+	return a.Key
 }
 
 func known(r workspace.ErrorReason) bool {

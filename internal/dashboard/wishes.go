@@ -44,7 +44,10 @@ func (d *Dashboard) carryOut(w http.ResponseWriter, r *http.Request, c workspace
 
 func (d *Dashboard) want(s workspace.DesiredState, note string) wish {
 	return func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
-		_, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{Desired: &s, Queue: true})
+		ws, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{Desired: &s, Queue: true})
+		if err == nil && ws.NextDesired == s {
+			note += "_queued"
+		}
 		return note, err
 	}
 }
@@ -155,12 +158,15 @@ func (d *Dashboard) edit(w http.ResponseWriter, r *http.Request, c workspace.Cal
 	f.line("name", maxName, true)
 	f.lines("description", maxDescription)
 	f.lines("memo", maxMemo)
+	standby, archive := f.ttl("standby"), f.ttl("archive")
 	if f.bad() {
 		d.again(w, r, c, f)
 		return
 	}
 	name, description, memo := f.Value["name"], f.Value["description"], f.Value["memo"]
-	_, err = d.Store.PatchWorkspace(r.Context(), c, ws.ID, postgres.Patch{Name: &name, Description: &description, Memo: &memo})
+	_, err = d.Store.PatchWorkspace(r.Context(), c, ws.ID, postgres.Patch{
+		Name: &name, Description: &description, Memo: &memo, StandbyTTL: standby, ArchiveTTL: archive,
+	})
 	if err != nil {
 		d.refuseForm(w, r, c, f, err)
 		return
@@ -196,7 +202,7 @@ func fromOf(r *http.Request) string {
 	if from == "" {
 		from = r.URL.Query().Get("from")
 	}
-	if slices.Contains([]string{fromDetail, fromWait}, from) {
+	if slices.Contains([]string{fromDetail, fromWait, fromAny}, from) {
 		return from
 	}
 	return fromList
@@ -205,7 +211,7 @@ func fromOf(r *http.Request) string {
 // backTo is the page that a form stood on.
 func backTo(from string, id workspace.ID) string {
 	switch {
-	case id == "" || from == fromList:
+	case id == "" || from == fromList || from == fromAny:
 		return "/"
 	case from == fromWait:
 		return "/w/" + string(id) + "/"
@@ -214,7 +220,17 @@ func backTo(from string, id workspace.ID) string {
 }
 
 // notes are what can be said after a redirect, as /?note=…&about=….
-var notes = []string{"create", "edit", "memo", "start", "stop", "force_stop", "cancel", "recover", "recover_archive", "start_empty", "archive", "restore", "delete", "delete_queued", "undelete", "token_revoked"}
+var notes = []string{"create", "edit", "memo", "start", "start_queued", "stop", "stop_queued", "force_stop", "cancel", "recover", "recover_archive", "start_empty",
+	"archive", "archive_queued", "restore", "restore_queued", "delete", "delete_queued", "undelete", "stay", "awake", "awake_off", "token_revoked", "person"}
+
+// notedAt is the address of a page that says note.
+func notedAt(path, note string, about workspace.ID) string {
+	v := url.Values{"note": {note}}
+	if about != "" {
+		v.Set("about", string(about))
+	}
+	return path + "?" + v.Encode()
+}
 
 // noted is the toast that the page's address asks for, if it is one of ours.
 func (d *Dashboard) noted(r *http.Request, c workspace.Caller) *toast {
@@ -265,9 +281,9 @@ func (d *Dashboard) done(w http.ResponseWriter, r *http.Request, c workspace.Cal
 	if gone && from != fromList {
 		back = "/"
 	}
-	if !isHTMX(r) || back != backTo(from, id) || (from == fromWait && note == "start") {
+	if !isHTMX(r) || back != backTo(from, id) || (from == fromWait && (note == "start" || note == "start_queued")) {
 		if from != fromWait || back == "/" {
-			back += "?" + url.Values{"note": {note}, "about": {string(id)}}.Encode()
+			back = notedAt(back, note, id)
 		}
 		d.redirect(w, r, back)
 		return
@@ -283,6 +299,9 @@ func (d *Dashboard) done(w http.ResponseWriter, r *http.Request, c workspace.Cal
 
 // redraw is the part of the page from that shows the workspace.
 func (d *Dashboard) redraw(r *http.Request, c workspace.Caller, from string, id workspace.ID) ([]part, error) {
+	if from == fromAny {
+		return nil, nil
+	}
 	if from == fromList || id == "" {
 		q := listQuery{}
 		if u, err := url.Parse(r.Header.Get("HX-Current-URL")); err == nil {
@@ -300,7 +319,7 @@ func (d *Dashboard) redraw(r *http.Request, c workspace.Caller, from string, id 
 		return nil, err
 	}
 	if from == fromWait {
-		v, err := d.waitOf(r.Context(), c, ws)
+		v, err := d.waitOf(r.Context(), c, ws, false)
 		v.OOB = true
 		return []part{{"wait", v}}, err
 	}

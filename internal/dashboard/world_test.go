@@ -182,7 +182,7 @@ func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
 	config := Config{
 		Store: db, Auth: w.auth, Events: hub, Logs: w.logs, Log: log, URL: address, DefaultImage: "codehub/workspace:latest",
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
-		DeleteGrace: 2 * time.Hour, MaxRunning: 2, Archives: w.bucket,
+		DeleteGrace: 2 * time.Hour, MaxRunning: 2, Archives: w.bucket, TTL: testTTL, KeepAwakeMax: 24 * time.Hour,
 	}
 	for _, f := range change {
 		f(&config)

@@ -137,6 +137,24 @@ func (l *Language) Left(seconds int) string {
 	return l.T("time.in_hours", minutes/60, minutes%60)
 }
 
+// Lasting says how long something lasts, in the largest unit that is exact
+// enough: "10 min", "1 h 30 min", "3 h", "1 day".
+func (l *Language) Lasting(d time.Duration) string {
+	day := 24 * time.Hour
+	switch {
+	case d < time.Minute:
+		return l.T("time.in_seconds", int(d/time.Second))
+	case d < time.Hour:
+		return l.T("time.in_minutes", int(d/time.Minute))
+	case d < day || d < 2*day && d%day >= time.Hour:
+		if minutes := int(d % time.Hour / time.Minute); minutes > 0 {
+			return l.T("time.in_hours", int(d/time.Hour), minutes)
+		}
+		return l.T("time.hours", int(d/time.Hour))
+	}
+	return l.N("time.in_days", int((d+day/2)/day))
+}
+
 // Count writes a number with its thousands set apart: "12,345".
 func (l *Language) Count(n int) string {
 	s := strconv.Itoa(n)

@@ -41,6 +41,47 @@
     })
   }
 
+  // What is about to stop is said once to those who do not see it, however
+  // often its part of the page is drawn anew.
+  var saidBefore = []
+  function said(what) {
+    try {
+      var all = JSON.parse(sessionStorage.getItem('codehub-said') || '[]')
+      if (all.indexOf(what) >= 0) return true
+      sessionStorage.setItem('codehub-said', JSON.stringify(all.concat(what).slice(-20)))
+    } catch (e) { /* no storage: once a page */ }
+    if (saidBefore.indexOf(what) >= 0) return true
+    saidBefore.push(what)
+    return false
+  }
+
+  function sayEndings() {
+    var to = document.getElementById('ending-said')
+    var fresh = Array.from(document.querySelectorAll('[data-ending]')).filter(function (el) { return !said(el.dataset.ending) })
+    if (fresh.length) to.textContent = fresh.map(function (el) { return el.dataset.say }).join(' ')
+  }
+
+  // Fields for a moment are in the browser's own time; what is sent is not.
+  function pad(n) { return String(n).padStart(2, '0') }
+  function moments() {
+    each('input[data-moment]', function (el) {
+      var at = new Date(el.dataset.moment || NaN)
+      el.removeAttribute('data-moment')
+      if (isNaN(at)) return
+      el.value = at.getFullYear() + '-' + pad(at.getMonth() + 1) + '-' + pad(at.getDate()) + 'T' + pad(at.getHours()) + ':' + pad(at.getMinutes())
+    })
+  }
+  document.addEventListener('htmx:configRequest', function (e) {
+    each('input[type="datetime-local"]', function (el) {
+      var at = new Date(el.value)
+      if (el.name && !isNaN(at)) e.detail.parameters[el.name] = at.toISOString()
+    }, e.target)
+  })
+  document.addEventListener('input', function (e) {
+    var until = e.target.closest && e.target.closest('.choice-until')
+    if (until && e.target.type === 'datetime-local') until.querySelector('input[type="radio"]').checked = true
+  })
+
   // Dialogs: whatever is put into #dialog is shown above the page.
   var pressed = null // the last link or button outside of a dialog that was used
   function showDialog() {
@@ -100,6 +141,8 @@
 
   function settle() {
     times()
+    sayEndings()
+    moments()
     showDialog()
     each('[data-toast]', watchToast)
   }
@@ -189,8 +232,21 @@
   })
   document.body.addEventListener('htmx:afterSwap', times)
   document.body.addEventListener('htmx:load', settle) // once htmx has taken hold of what is new
+  // A button that was used and went with what it stood in leaves the focus
+  // where the next one like it is, else at the page's beginning.
+  var inEnding = false
+  document.body.addEventListener('htmx:oobBeforeSwap', function (e) {
+    if (e.detail.target && e.detail.target.id === 'ending') inEnding = e.detail.target.contains(document.activeElement)
+  })
   document.body.addEventListener('htmx:oobAfterSwap', function (e) {
     times()
+    sayEndings()
+    moments()
+    if (e.detail.target && e.detail.target.id === 'ending' && inEnding) {
+      inEnding = false
+      var next = document.querySelector('#ending button') || document.getElementById('main')
+      if (!document.activeElement || document.activeElement === document.body) next.focus()
+    }
     var form = document.getElementById('dialog-form')
     if (e.detail.target && e.detail.target.id === 'dialog-form' && form) showErrors(form)
   })

@@ -1,0 +1,177 @@
+package dashboard
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/workspace"
+)
+
+// Admin is what administrators see of the installation and change of its
+// people (*admin.Service). It checks by itself that the caller is one:
+// CodeForbidden. Errors for people are *workspace.Error.
+type Admin interface {
+	AdminStatus(context.Context, workspace.Caller) (api.AdminStatus, error)
+	Orphans(context.Context, workspace.Caller) ([]api.Orphan, error)
+	// Accounts lists the people from where cursor, a NextCursor, says.
+	Accounts(ctx context.Context, c workspace.Caller, cursor string) (api.AccountList, error)
+	CreateAccount(context.Context, workspace.Caller, api.CreateAccount) (api.Account, error)
+	PatchAccount(ctx context.Context, c workspace.Caller, id string, p api.PatchAccount) (api.Account, error)
+}
+
+// admin lets administrators alone through to h.
+func (d *Dashboard) admin(h callerHandler) callerHandler {
+	return func(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+		switch {
+		case d.Admin == nil:
+			d.noPage(w, r)
+		case !c.Admin:
+			d.message(w, r, http.StatusForbidden, "admins_only")
+		default:
+			h(w, r, c)
+		}
+	}
+}
+
+// adminView is what the administrators' page shows.
+type adminView struct {
+	Status  api.AdminStatus
+	Orphans []api.Orphan
+	Stale   bool // what people do has not been known for a while
+	People  []personView
+	Next    string // address of the next page of people; empty on the last
+	First   bool   // the first page of them
+	Now     time.Time
+	OOB     bool
+}
+
+// personView is one of the people.
+type personView struct {
+	api.Account
+	Self    bool // whoever looks
+	Locked  bool // out, for wrong passwords
+	PerUser int  // the server's limit
+}
+
+// Limit is how many workspaces the person may run, 0 for any number.
+func (p personView) Limit() int {
+	if p.MaxRunning != nil {
+		return *p.MaxRunning
+	}
+	return p.PerUser
+}
+
+// unwatchedFor is how long it may not be known what people do before
+// administrators are told: longer than it takes at worst to become known.
+const unwatchedFor = 3 * time.Minute
+
+// counted is how many there are of something.
+type counted struct {
+	Key string
+	N   int
+}
+
+// inOrder lists the counts that are not zero: those of order first, then what
+// is not in it.
+func inOrder(counts map[string]int, order []string) []counted {
+	var out []counted
+	for _, k := range append(order, slices.DeleteFunc(slices.Sorted(maps.Keys(counts)), func(k string) bool { return slices.Contains(order, k) })...) {
+		if n := counts[k]; n > 0 {
+			out = append(out, counted{k, n})
+		}
+	}
+	return out
+}
+
+// Phases are how many workspaces are in each phase.
+func (v adminView) Phases() []counted {
+	return inOrder(v.Status.Phases, []string{"RUNNING", "STANDBY", "ARCHIVED", "PENDING", "ERROR", "DELETING"})
+}
+
+// Operations are how many operations of each kind are under way.
+func (v adminView) Operations() []counted {
+	return inOrder(v.Status.Operations, []string{"PROVISIONING", "STARTING", "STOPPING", "ARCHIVING", "RESTORING", "CREATE_EMPTY_ARCHIVE", "DELETING"})
+}
+
+func (d *Dashboard) readAdmin(ctx context.Context, c workspace.Caller, cursor string) (adminView, error) {
+	v := adminView{Now: d.Now(), First: cursor == ""}
+	var err error
+	if v.Status, err = d.Admin.AdminStatus(ctx, c); err != nil {
+		return v, err
+	}
+	if v.Orphans, err = d.Admin.Orphans(ctx, c); err != nil {
+		return v, err
+	}
+	list, err := d.Admin.Accounts(ctx, c, cursor)
+	if err != nil {
+		return v, err
+	}
+	for _, a := range list.Users {
+		v.People = append(v.People, personView{
+			Account: a, Self: a.ID == c.UserID, PerUser: v.Status.PerUser, Locked: a.LockedTill != nil && a.LockedTill.After(v.Now),
+		})
+	}
+	v.Stale = v.Status.WatchedUntil == nil || v.Now.Sub(*v.Status.WatchedUntil) > unwatchedFor
+	if list.NextCursor != "" {
+		v.Next = listQuery{cursor: list.NextCursor}.address("/admin")
+	}
+	return v, nil
+}
+
+func (d *Dashboard) adminPage(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	cursor := r.URL.Query().Get("cursor")
+	v, err := d.readAdmin(r.Context(), c, cursor)
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	p := d.newPage(r, &c, "admin.title", v)
+	p.Nav = "admin"
+	p.Stream = "/dashboard/events?" + url.Values{"admin": {"1"}, "cursor": {cursor}}.Encode()
+	p.Toast = d.noted(r, c)
+	d.render(w, r, http.StatusOK, "admin", p)
+}
+
+// adminLook is how often the administrators' page is looked after: what it
+// shows brings no events.
+const adminLook = 5 * time.Second
+
+// adminFeed keeps the administrators' page.
+type adminFeed struct {
+	feedBase
+	cursor string
+}
+
+func (f *adminFeed) next(ctx context.Context) ([]byte, bool, error) {
+	f.change = f.d.Now().Add(adminLook)
+	n, err := f.d.readNotices(ctx, f.c)
+	if err != nil {
+		return nil, false, err
+	}
+	html := map[string]string{}
+	names := []string{"admin-status", "admin-orphans", "admin-people"}
+	v, err := f.d.readAdmin(ctx, f.c, f.cursor)
+	switch {
+	case workspace.CodeOf(err) == workspace.CodeForbidden:
+		// The stream began before its reader's rights ended.
+		names = []string{"admin-over"}
+	case err != nil:
+		return nil, false, err
+	}
+	v.OOB, v.Now = true, time.Time{} // see still
+	for _, name := range names {
+		if html[name], err = f.execute(name, v); err != nil {
+			return nil, false, err
+		}
+	}
+	if names, err = f.withNotices(names, html, n); err != nil {
+		return nil, false, err
+	}
+	f.change = f.d.Now().Add(adminLook)
+	return f.fresh(names, html), false, nil
+}

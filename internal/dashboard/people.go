@@ -1,0 +1,221 @@
+package dashboard
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"codehub/api"
+	"codehub/internal/auth"
+	"codehub/internal/workspace"
+)
+
+// What the field of a person's limit holds.
+const (
+	limitServer = "server" // the server's
+	limitOwn    = "own"
+	limitNone   = "none"
+)
+
+// maxOwnLimit bounds a limit that is given to somebody.
+const maxOwnLimit = 10_000
+
+// personForm prepares a form about one of the people, or for a new one.
+func (d *Dashboard) personForm(name string, r *http.Request) (*form, error) {
+	f := d.form(name, r, nil)
+	f.Back, f.Value["limit"] = "/admin", limitServer
+	id := r.PathValue("person")
+	if id == "" {
+		f.Action = "/admin/people"
+		return f, nil
+	}
+	u, err := d.Store.User(r.Context(), id)
+	if err != nil {
+		return nil, err
+	}
+	f.Person = &u
+	f.Action = "/admin/people/" + u.ID + "/" + strings.TrimPrefix(name, "person-")
+	switch {
+	case u.MaxRunning == nil:
+	case *u.MaxRunning == 0:
+		f.Value["limit"] = limitNone
+	default:
+		f.Value["limit"], f.Value["limit_n"] = limitOwn, strconv.Itoa(*u.MaxRunning)
+	}
+	f.Danger = name == "person-disable" || name == "person-take-admin"
+	return f, nil
+}
+
+// personDialog serves a form about one of the people.
+func (d *Dashboard) personDialog(name string) callerHandler {
+	return func(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+		f, err := d.personForm(name, r)
+		if err != nil {
+			d.fail(w, r, err)
+			return
+		}
+		d.showForm(w, r, c, http.StatusOK, f)
+	}
+}
+
+// ownLimit reads a person's limit.
+func (f *form) ownLimit() (v api.Nullable[int]) {
+	f.Value["limit"], f.Value["limit_n"] = f.r.PostFormValue("limit"), strings.TrimSpace(f.r.PostFormValue("limit_n"))
+	n := 0
+	switch f.Value["limit"] {
+	case limitServer:
+		return api.Nullable[int]{Set: true}
+	case limitNone:
+	case limitOwn:
+		var err error
+		if n, err = strconv.Atoi(f.Value["limit_n"]); err != nil || n < 1 || n > maxOwnLimit {
+			f.fail("limit", "field.limit_bad", maxOwnLimit)
+		}
+	default:
+		f.fail("limit", "field.required")
+	}
+	return api.Nullable[int]{Set: true, Value: &n}
+}
+
+// newPassword reads a password that somebody is given.
+func (f *form) newPassword() string {
+	password := f.r.PostFormValue("password")
+	switch {
+	case password == "":
+		f.fail("password", "field.required")
+	case len(password) < auth.MinPassword:
+		f.fail("password", "setup.password_short", auth.MinPassword)
+	case password != f.r.PostFormValue("password2"):
+		f.fail("password2", "setup.password_mismatch")
+	}
+	return password
+}
+
+func (d *Dashboard) addPerson(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	f, err := d.personForm("person-new", r)
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	f.line("username", 64, true)
+	f.Value["admin"] = r.PostFormValue("admin")
+	in := api.CreateAccount{Username: f.Value["username"], Password: f.newPassword(), Admin: f.Value["admin"] != "", MaxRunning: f.ownLimit().Value}
+	if f.bad() {
+		d.again(w, r, c, f)
+		return
+	}
+	a, err := d.Admin.CreateAccount(r.Context(), c, in)
+	if err != nil {
+		d.refusePerson(w, r, c, f, err)
+		return
+	}
+	d.peopleChanged(w, r, c, f.lang.T("toast.person_added", a.Username))
+}
+
+// changePerson carries out the form with that name.
+func (d *Dashboard) changePerson(name string) callerHandler {
+	return func(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+		f, err := d.personForm(name, r)
+		if err != nil {
+			d.fail(w, r, err)
+			return
+		}
+		p := f.personPatch()
+		if f.bad() {
+			d.again(w, r, c, f)
+			return
+		}
+		a, err := d.Admin.PatchAccount(r.Context(), c, f.Person.ID, p)
+		if err != nil {
+			d.refusePerson(w, r, c, f, err)
+			return
+		}
+		d.peopleChanged(w, r, c, f.lang.T("toast."+strings.ReplaceAll(name, "-", "_"), a.Username))
+	}
+}
+
+// personPatch is what the form changes of its person.
+func (f *form) personPatch() (p api.PatchAccount) {
+	yes, no := true, false
+	switch f.Name {
+	case "person-limit":
+		p.MaxRunning = f.ownLimit()
+	case "person-password":
+		password := f.newPassword()
+		p.Password = &password
+	case "person-make-admin":
+		p.Admin = &yes
+	case "person-take-admin":
+		p.Admin = &no
+	case "person-disable":
+		p.Disabled = &yes
+	case "person-enable":
+		p.Disabled = &no
+	}
+	return p
+}
+
+// refusePerson answers a form about people that was refused: in the form where
+// that can be mended there.
+func (d *Dashboard) refusePerson(w http.ResponseWriter, r *http.Request, c workspace.Caller, f *form, err error) {
+	var e *workspace.Error
+	if !errors.As(err, &e) {
+		d.refusePeople(w, r, c, err)
+		return
+	}
+	switch e.Code {
+	case workspace.CodeNameTaken:
+		f.fail("username", "field.username_taken")
+	case workspace.CodeInvalid, workspace.CodeTooLarge:
+		f.Problem = f.lang.T("setup.refused")
+	case workspace.CodeLastAdmin:
+		f.Problem = f.lang.T("err.last_admin")
+	default:
+		d.refusePeople(w, r, c, err)
+		return
+	}
+	d.again(w, r, c, f)
+}
+
+// refusePeople answers with a message what cannot be mended in a form.
+func (d *Dashboard) refusePeople(w http.ResponseWriter, r *http.Request, c workspace.Caller, err error) {
+	if !isHTMX(r) {
+		d.fail(w, r, err)
+		return
+	}
+	d.logFailure(r, err)
+	l := d.set(r).lang
+	text := l.T("err.internal")
+	if code := workspace.CodeOf(err); code != "" && l.Has("err."+string(code)) {
+		text = l.T("err." + string(code))
+	}
+	d.fragments(w, r, statusOf(err), part{"close-dialog", nil}, part{"toast-oob", &toast{Text: text, Error: true}})
+}
+
+// currentCursor is which part of the people the browser shows.
+func currentCursor(r *http.Request) string {
+	u, err := url.Parse(r.Header.Get("HX-Current-URL"))
+	if err != nil {
+		return ""
+	}
+	return u.Query().Get("cursor")
+}
+
+// peopleChanged answers a change that was carried out.
+func (d *Dashboard) peopleChanged(w http.ResponseWriter, r *http.Request, c workspace.Caller, said string) {
+	if !isHTMX(r) {
+		d.redirect(w, r, notedAt("/admin", "person", ""))
+		return
+	}
+	parts := []part{{"close-dialog", nil}, {"toast-oob", &toast{Text: said}}}
+	// The page shows it, too: the part of the people that it has open.
+	if v, err := d.readAdmin(r.Context(), c, currentCursor(r)); err == nil {
+		v.OOB = true
+		parts = append([]part{{"admin-people", v}}, parts...)
+	} else {
+		d.logFailure(r, err)
+	}
+	d.fragments(w, r, http.StatusOK, parts...)
+}
