@@ -92,3 +92,9 @@ type PatchAccount struct {
 	MaxRunning Nullable[int] `json:"max_running,omitzero"`
 	Password   *string       `json:"password,omitempty"`
 }
+
+// ChangePassword is the body of POST /users/me/password.
+type ChangePassword struct {
+	Current string `json:"current"`
+	New     string `json:"new"`
+}

@@ -195,9 +195,9 @@ func (s *server) firstUser(ctx context.Context) error {
 func (s *server) checks() []httpapi.Check {
 	checks := []httpapi.Check{
 		{Name: "database", Run: s.db.Ping},
-		{Name: "docker", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Backend) }},
+		{Name: "docker", Advisory: true, Run: func(context.Context) error { return said(s.reach("engine", s.ctrl.Status().Backend)) }},
 		{Name: "wall", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Wall) }},
-		{Name: "bucket", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Bucket) }},
+		{Name: "bucket", Advisory: true, Run: func(context.Context) error { return said(s.reach("bucket", s.ctrl.Status().Bucket)) }},
 		{Name: "disk", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Disk) }},
 		{Name: "idleness", Advisory: true, Run: func(context.Context) error { return said(s.ttl.Status().Err) }},
 		{Name: "garbage-collection", Advisory: true, Run: func(context.Context) error { return said(s.garbage.Status().Err) }},
@@ -213,21 +213,6 @@ func said(trouble string) error {
 		return nil
 	}
 	return errors.New(trouble)
-}
-
-// trouble is what the dashboard tells everybody.
-func (s *server) trouble() string {
-	switch st := s.ctrl.Status(); {
-	case st.Backend != "":
-		return "backend"
-	case st.Wall != "":
-		return "wall"
-	case st.Disk != "":
-		return "disk"
-	case st.Bucket != "":
-		return "bucket"
-	}
-	return ""
 }
 
 // proxyStore is the database as the proxy sees it.

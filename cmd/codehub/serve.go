@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"codehub/internal/activity"
+	"codehub/internal/admin"
 	"codehub/internal/auth"
 	"codehub/internal/bucket"
 	"codehub/internal/bus"
@@ -109,7 +110,8 @@ func serve(ctx context.Context, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
-	self := replica.New(replica.Config{DB: db, Version: version, Settings: shared, Log: log})
+	reachable := backends{}
+	self := replica.New(replica.Config{DB: db, Version: version, Settings: shared, Health: reachable.states, Log: log})
 	rt, err := docker.New(ctx, docker.Config{
 		Installation: installation, DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir,
 		CPUs: float64(cfg.NanoCPUs) / 1e9, MemoryBytes: cfg.MemoryBytes, PidsLimit: cfg.Pids, LogMaxBytes: cfg.LogBytes,
@@ -123,6 +125,8 @@ func serve(ctx context.Context, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
+	reachable["engine"], reachable["bucket"] = rt.Breaker(), archives.Breaker
+	defer archives.Breaker.Close()
 	if err := checkBucket(ctx, archives, db, log); err != nil {
 		return err
 	}
@@ -134,7 +138,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 			log.Warn("this server stays on the list of servers for a minute", "err", err)
 		}
 	}()
-	s := newServer(cfg, log, dsn, db, rt, archives, installation)
+	s := newServer(cfg, log, dsn, db, rt, archives, installation, reachable)
 	s.private, s.self, s.redis = private, self, redis
 	s.idleness()
 	return s.run(ctx, listener)
@@ -164,35 +168,38 @@ type server struct {
 	self    *replica.Replica
 	// redis is nil without CODEHUB_REDIS_URL; leads is whether this server is
 	// the one that publishes there.
-	redis   *redisbus.Redis
-	leads   atomic.Bool
-	auth    *auth.Auth
-	hub     *bus.Hub
-	proxy   *proxy.Proxy
-	bucket  *bucket.Bucket
-	ctrl    *reconcile.Controller
-	garbage *gc.Runner
-	used    *activity.Recorder
-	flush   *activity.Flusher
-	ttl     *ttl.Runner
-	http    http.Handler
+	redis  *redisbus.Redis
+	leads  atomic.Bool
+	auth   *auth.Auth
+	hub    *bus.Hub
+	proxy  *proxy.Proxy
+	bucket *bucket.Bucket
+	// backends are rt's and bucket's circuit breakers.
+	backends backends
+	ctrl     *reconcile.Controller
+	garbage  *gc.Runner
+	used     *activity.Recorder
+	flush    *activity.Flusher
+	ttl      *ttl.Runner
+	http     http.Handler
 }
 
-func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB, rt *docker.Runtime, archives *bucket.Bucket, installation string) *server {
-	s := &server{cfg: cfg, log: log, dsn: dsn, db: db, bucket: archives, used: activity.New()}
+func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB, rt *docker.Runtime, archives *bucket.Bucket, installation string, reachable backends) *server {
+	s := &server{cfg: cfg, log: log, dsn: dsn, db: db, bucket: archives, backends: reachable, used: activity.New()}
 	s.auth = auth.New(db, auth.Config{URL: cfg.PublicURL, Log: log})
 	s.hub = bus.New(bus.Config{
 		Load:        bus.Batched(reload(db)),
 		AuthChanged: s.auth.Invalidate,
 		Log:         log,
 	})
+	administration := admin.New(admin.Config{Store: db, Passwords: s.auth, OrphanDelay: cfg.OrphanDelay})
 	pages := dashboard.New(dashboard.Config{
 		Store: db, Auth: s.auth, Events: s.hub, Logs: rt, Log: log,
 		URL: cfg.PublicURL, DefaultImage: cfg.DefaultImage,
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: cfg.Storage,
 		DeleteGrace: cfg.DeleteGrace, MaxRunning: cfg.MaxRunningPerUser, PathMode: true, Archives: archives, Trouble: s.trouble,
 		TTL:          workspace.TTL{Standby: time.Duration(cfg.StandbyTTL) * time.Second, Archive: time.Duration(cfg.ArchiveTTL) * time.Second},
-		KeepAwakeMax: cfg.KeepAwakeMax,
+		KeepAwakeMax: cfg.KeepAwakeMax, Admin: administration,
 	})
 	s.proxy = proxy.New(proxy.Config{
 		Auth: s.auth, Sessions: s.auth, Store: proxyStore{db}, Runtime: rt, Pages: pages, Log: log,
@@ -223,12 +230,12 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 	mux.Handle("/api/", httpapi.New(httpapi.Config{
 		URL: cfg.PublicURL, DeleteGrace: cfg.DeleteGrace, DefaultImage: cfg.DefaultImage,
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: cfg.Storage,
-		Store: db, Auth: s.auth, Hub: s.hub, Logs: rt, Archives: archives, Log: log,
+		Store: db, Auth: s.auth, Hub: s.hub, Logs: rt, Archives: archives, Admin: administration, Log: log,
 	}))
 	mux.Handle("GET /healthz", httpapi.Healthz())
-	mux.Handle("GET /readyz", httpapi.Readyz(log, s.checks()))
+	mux.Handle("GET /readyz", httpapi.Readyz(log, s.checks(), s.backends.states))
 	metrics := httpapi.NewMetrics()
-	metrics.Registry().MustRegister(collectionMetrics{s.garbage.Status})
+	metrics.Registry().MustRegister(collectionMetrics{s.garbage.Status}, reachable.metrics())
 	mux.Handle("GET /metrics", metrics.Handler())
 	pages.Routes(mux)
 	s.http = httpapi.Outer(log, metrics, s.proxy.Wrap(mux))

@@ -25,9 +25,11 @@ type Store interface {
 	CreateUser(ctx context.Context, u postgres.User) (postgres.User, error)
 	CreateFirstUser(ctx context.Context, u postgres.User) (postgres.User, error)
 	UserByName(ctx context.Context, username string) (postgres.User, error)
+	User(ctx context.Context, id string) (postgres.User, error)
 	RecordLoginFailure(ctx context.Context, userID string, lockedUntil func(failures int, now time.Time) *time.Time) (postgres.User, error)
 	ResetLoginFailures(ctx context.Context, userID string) error
 	RenewPasswordHash(ctx context.Context, userID, old, hash string) error
+	SetPassword(ctx context.Context, userID, hash string) error
 
 	CreateSession(ctx context.Context, hash []byte, userID string, expires time.Time, userAgent string) error
 	SessionUser(ctx context.Context, hash []byte) (postgres.User, time.Time, error)

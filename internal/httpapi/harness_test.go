@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/admin"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
 	"codehub/internal/pgtest"
@@ -86,6 +87,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 		URL: base, DeleteGrace: time.Hour, DefaultImage: "codehub/workspace:latest",
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
 		Store: db, Auth: e.auth, Hub: e.hub, Logs: e.logs, Log: log,
+		Admin: admin.New(admin.Config{Store: db, Passwords: e.auth, OrphanDelay: 10 * time.Minute}),
 	}
 	for _, o := range opts {
 		o(&cfg)

@@ -45,6 +45,16 @@ type Logs interface {
 }
 
 // Config configures New.
+// Admin is what administrators see and may do; *admin.Service is it. Every
+// method checks that the caller is one.
+type Admin interface {
+	AdminStatus(ctx context.Context, caller workspace.Caller) (api.AdminStatus, error)
+	Orphans(ctx context.Context, caller workspace.Caller) ([]api.Orphan, error)
+	Accounts(ctx context.Context, caller workspace.Caller, cursor string) (api.AccountList, error)
+	CreateAccount(ctx context.Context, caller workspace.Caller, in api.CreateAccount) (api.Account, error)
+	PatchAccount(ctx context.Context, caller workspace.Caller, id string, in api.PatchAccount) (api.Account, error)
+}
+
 type Config struct {
 	URL          *url.URL // CODEHUB_URL
 	DeleteGrace  time.Duration
@@ -60,6 +70,7 @@ type Config struct {
 	Auth  *auth.Auth
 	Hub   *bus.Hub
 	Logs  Logs
+	Admin Admin
 	Log   *slog.Logger
 
 	// Heartbeat is the pause between heartbeats of an event stream; 0 is 30 s.
@@ -112,6 +123,13 @@ func (s *server) routes() []route {
 
 		{"GET", "/workspaces", private, s.listWorkspaces, []string{"q", "phase", "deleted", "limit", "cursor"}},
 		{"POST", "/workspaces", private, s.createWorkspace, nil},
+		{"POST", "/users/me/password", private, s.changePassword, nil},
+
+		{"GET", "/admin/status", private, s.adminStatus, nil},
+		{"GET", "/admin/orphans", private, s.listOrphans, nil},
+		{"GET", "/users", private, s.listAccounts, []string{"cursor"}},
+		{"POST", "/users", private, s.createAccount, nil},
+		{"PATCH", "/users/{id}", private, s.patchAccount, nil},
 		{"GET", "/workspaces/{id}", private, s.getWorkspace, nil},
 		{"PATCH", "/workspaces/{id}", private, s.patchWorkspace, nil},
 		{"DELETE", "/workspaces/{id}", private, s.deleteWorkspace, []string{"queue"}},

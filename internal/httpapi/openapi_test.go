@@ -103,6 +103,9 @@ func wire() map[string]any {
 		"CreateWorkspace": api.CreateWorkspace{}, "UpdateWorkspace": api.UpdateWorkspace{}, "Recover": api.Recover{},
 		"Login": api.Login{}, "User": api.User{}, "Session": api.Session{}, "CreateToken": api.CreateToken{},
 		"Token": api.Token{}, "TokenList": api.TokenList{}, "Deleted": api.Deleted{}, "Error": api.Error{},
+		"ChangePassword": api.ChangePassword{}, "AdminStatus": api.AdminStatus{}, "Server": api.Server{}, "Breaker": api.Breaker{},
+		"Orphan": api.Orphan{}, "OrphanList": api.OrphanList{}, "Account": api.Account{}, "AccountList": api.AccountList{},
+		"CreateAccount": api.CreateAccount{}, "PatchAccount": api.PatchAccount{},
 	}
 }
 
@@ -114,7 +117,7 @@ func TestDocumentHasTheFields(t *testing.T) {
 	if d := cmp.Diff(slices.Sorted(maps.Keys(wire())), slices.Sorted(maps.Keys(d.Components.Schemas))); d != "" {
 		t.Errorf("types (-) and schemas (+) differ:\n%s", d)
 	}
-	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "CreateToken"}
+	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "CreateToken", "ChangePassword", "CreateAccount", "PatchAccount"}
 	for name, v := range wire() {
 		s := d.Components.Schemas[name]
 		typ := reflect.TypeOf(v)

@@ -12,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"codehub/api"
 )
 
 // Healthz answers that the process runs, and looks at nothing else: a server
@@ -40,8 +42,9 @@ const readyWithin = 3 * time.Second
 var errNoAnswer = errors.New("no answer in time")
 
 // Readyz answers 200 if every check that is not advisory passes, else 503. Names and "ok" or
-// "failed" are all that it tells; why goes to the log.
-func Readyz(log *slog.Logger, checks []Check) http.Handler {
+// "failed" are all that it tells, and in which state the circuit breakers of
+// the backends are (nil: there are none); why goes to the log.
+func Readyz(log *slog.Logger, checks []Check, breakers func() map[string]api.Breaker) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		Quiet(r.Context())
 		SetRoute(r.Context(), "/readyz")
@@ -50,9 +53,15 @@ func Readyz(log *slog.Logger, checks []Check) http.Handler {
 		defer cancel()
 		errs := runChecks(ctx, checks)
 		body := struct {
-			Status string            `json:"status"`
-			Checks map[string]string `json:"checks"`
-		}{"ok", map[string]string{}}
+			Status   string            `json:"status"`
+			Checks   map[string]string `json:"checks"`
+			Breakers map[string]string `json:"breakers,omitempty"`
+		}{"ok", map[string]string{}, map[string]string{}}
+		if breakers != nil {
+			for name, b := range breakers() {
+				body.Breakers[name] = b.State
+			}
+		}
 		status := http.StatusOK
 		for i, c := range checks {
 			body.Checks[c.Name] = "ok"

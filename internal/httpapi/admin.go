@@ -1,0 +1,87 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"codehub/api"
+	"codehub/internal/auth"
+	"codehub/internal/workspace"
+)
+
+func (s *server) adminStatus(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	status, err := s.cfg.Admin.AdminStatus(r.Context(), id.Caller)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, status)
+}
+
+func (s *server) listOrphans(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	orphans, err := s.cfg.Admin.Orphans(r.Context(), id.Caller)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, api.OrphanList{Orphans: orphans})
+}
+
+func (s *server) listAccounts(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	list, err := s.cfg.Admin.Accounts(r.Context(), id.Caller, r.URL.Query().Get("cursor"))
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, list)
+}
+
+func (s *server) createAccount(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	var in api.CreateAccount
+	if err := s.decode(w, r, &in); err != nil {
+		return err
+	}
+	made, err := s.cfg.Admin.CreateAccount(r.Context(), id.Caller, in)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusCreated, made)
+}
+
+func (s *server) patchAccount(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	var in api.PatchAccount
+	if err := s.decode(w, r, &in); err != nil {
+		return err
+	}
+	user := r.PathValue("id")
+	changed, err := s.cfg.Admin.PatchAccount(r.Context(), id.Caller, user, in)
+	if err != nil {
+		return err
+	}
+	// The event of the database says so to every server; this one need not wait.
+	s.cfg.Auth.Invalidate(user, "")
+	return writeJSON(w, http.StatusOK, changed)
+}
+
+// changePassword answers 204. A browser gets a new session with it.
+func (s *server) changePassword(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	var in api.ChangePassword
+	if err := s.decode(w, r, &in); err != nil {
+		return err
+	}
+	switch {
+	case in.Current == "":
+		return fieldError("current", "is required.")
+	case in.New == "":
+		return fieldError("new", "is required.")
+	}
+	session, err := s.cfg.Auth.ChangePassword(r.Context(), id.Caller, in.Current, in.New, r.UserAgent())
+	if workspace.CodeOf(err) == workspace.CodeBadCredentials {
+		// Not 401: the caller is logged in, and stays so.
+		return workspace.Errorf(workspace.CodeForbidden, "The present password is wrong.")
+	}
+	if err != nil {
+		return err
+	}
+	if session.ID != "" {
+		http.SetCookie(w, s.cfg.Auth.Cookie(session))
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
