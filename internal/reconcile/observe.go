@@ -20,7 +20,7 @@ type observation struct {
 	jobs       map[workspace.ID][]runtime.Job
 }
 
-func (t *term) observe(ctx context.Context, rows []*workspace.Workspace) (observation, error) {
+func (t *term) observe(ctx context.Context) (observation, error) {
 	var containers []runtime.Container
 	var volumes []runtime.Volume
 	var jobs []runtime.Job
@@ -58,28 +58,7 @@ func (t *term) observe(ctx context.Context, rows []*workspace.Workspace) (observ
 	for i := range volumes {
 		seen.volumes[volumes[i].Workspace] = &volumes[i]
 	}
-	if !t.cfg.AcceptVolumeLoss {
-		if lost, of := seen.lost(rows); of >= 5 && lost*5 > of {
-			return observation{}, fmt.Errorf("%d of %d volumes: %w", lost, of, errVolumesGone)
-		}
-	}
 	return seen, nil
-}
-
-// lost counts the volumes that were there at the last observation and are not
-// in this one (design §2: more than 20 % of at least five is no observation,
-// but an engine that came back with another data folder).
-func (o observation) lost(rows []*workspace.Workspace) (lost, of int) {
-	for _, row := range rows {
-		if row.Home.State != workspace.HomeLive || !row.Conditions.Is(workspace.VolumeReady) {
-			continue
-		}
-		of++
-		if v := o.volumes[row.ID]; v == nil || v.Claim != row.Home.Claim {
-			lost++
-		}
-	}
-	return lost, of
 }
 
 // of is the observation of one workspace, as the judge takes it.

@@ -22,6 +22,7 @@ type roll struct {
 	index   map[workspace.ID]int // where in entries
 	judged  time.Time            // when all were last judged
 	upSince time.Time
+	strange bool // there are containers or volumes of no workspace
 }
 
 type entry struct {
@@ -31,7 +32,9 @@ type entry struct {
 	// rests: the last tick had nothing to do with it, and there will be
 	// nothing at any later time as long as row, container and volume are what
 	// they are.
-	rests bool
+	rests   bool
+	settled bool // it rests, and its home is settled
+	lives   bool // the row says that its home is live and was seen
 }
 
 // call puts down what was observed of the rows, which are by ascending id.
@@ -49,19 +52,24 @@ func (r *roll) call(now, upSince time.Time, rows []*workspace.Workspace, seen ob
 			r.index[row.ID] = i
 		}
 	}
+	r.strange = false
 	for id, k := range seen.containers {
 		if i, ok := r.index[id]; ok {
 			r.entries[i].container = k
+		} else {
+			r.strange = true
 		}
 	}
 	for id, v := range seen.volumes {
 		if i, ok := r.index[id]; ok {
 			r.entries[i].volume = v
+		} else {
+			r.strange = true
 		}
 	}
-	if now.Sub(r.judged).Abs() >= restFor || !upSince.Equal(r.upSince) {
+	afresh := now.Sub(r.judged).Abs() >= restFor || !upSince.Equal(r.upSince)
+	if afresh {
 		r.judged, r.upSince = now, upSince
-		return
 	}
 	passed := 0
 	for i := range r.entries {
@@ -69,11 +77,33 @@ func (r *roll) call(now, upSince time.Time, rows []*workspace.Workspace, seen ob
 		for passed < len(r.last) && r.last[passed].row != e.row && r.last[passed].row.ID < e.row.ID {
 			passed++
 		}
-		if passed < len(r.last) {
-			was := r.last[passed]
-			e.rests = was.rests && was.row == e.row && equalTo(was.container, e.container) && equalTo(was.volume, e.volume)
+		if passed == len(r.last) || r.last[passed].row != e.row {
+			e.lives = e.row.Home.State == workspace.HomeLive && e.row.Conditions.Is(workspace.VolumeReady)
+			continue
+		}
+		was := r.last[passed]
+		e.lives = was.lives
+		if !afresh && was.rests && equalTo(was.container, e.container) && equalTo(was.volume, e.volume) {
+			e.rests, e.settled = true, was.settled
 		}
 	}
+}
+
+// lost counts the volumes that were there at the last observation and are not
+// in this one (design §2: more than 20 % of at least five is no observation,
+// but an engine that came back with another data folder).
+func (r *roll) lost() (lost, of int) {
+	for i := range r.entries {
+		e := &r.entries[i]
+		if !e.lives {
+			continue
+		}
+		of++
+		if e.volume == nil || e.volume.Claim != e.row.Home.Claim {
+			lost++
+		}
+	}
+	return lost, of
 }
 
 func equalTo[T comparable](a, b *T) bool {
@@ -89,6 +119,7 @@ func (e *entry) note(s step) {
 		row.RecoverRequestedAt == nil && row.CancelRequestedAt == nil && row.ForceStopRequestedAt == nil &&
 		!judge.AsksBucket(row) &&
 		(e.container == nil || e.container.State == runtime.ContainerRunning && row.Conditions.Is(workspace.ContainerReady))
+	e.settled = false
 }
 
 // has reports whether the database has the workspace.

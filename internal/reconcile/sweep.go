@@ -27,8 +27,12 @@ type stray struct {
 // the containers checked, removes what nobody owns, and forgets what is gone.
 func (t *term) sweep(ctx context.Context, seen observation) {
 	alive := make(map[string]bool, len(seen.containers))
-	for _, e := range t.roll.entries {
+	for i := range t.roll.entries {
+		e := &t.roll.entries[i]
 		row, k, v := e.row, e.container, e.volume
+		if k == nil && (v == nil || e.settled) {
+			continue
+		}
 		if k != nil {
 			alive[k.ID] = true
 		}
@@ -42,8 +46,8 @@ func (t *term) sweep(ctx context.Context, seen observation) {
 				return true
 			})
 		}
-		if v != nil && row.Home.State == workspace.HomeLive && row.Home.Claim == v.Claim {
-			t.settle(ctx, row.ID, v.Claim, v.Held)
+		if v != nil && !e.settled && row.Home.State == workspace.HomeLive && row.Home.Claim == v.Claim {
+			e.settled = t.settle(ctx, row.ID, v.Claim, v.Held)
 		}
 	}
 	t.tidy(ctx, seen)
@@ -55,9 +59,9 @@ func (t *term) sweep(ctx context.Context, seen observation) {
 // settle makes sure that a live home is never wiped or removed by a call that
 // comes too late, or by people who tidy up: once in a term, and again whenever
 // what holds it has gone.
-func (t *term) settle(ctx context.Context, id workspace.ID, claim string, held bool) {
+func (t *term) settle(ctx context.Context, id workspace.ID, claim string, held bool) (done bool) {
 	if s := t.settlementOf(id, claim, held); s.done || time.Now().Before(s.again) {
-		return
+		return s.done
 	}
 	t.effect(ctx, "settle/"+string(id), t.hands, func(ctx context.Context) bool {
 		if err := t.settleVolume(ctx, id, claim); err != nil {
@@ -65,6 +69,7 @@ func (t *term) settle(ctx context.Context, id workspace.ID, claim string, held b
 		}
 		return false
 	})
+	return false
 }
 
 // settleNow does the same at once, for a home that was restored and is about
@@ -110,6 +115,10 @@ func (t *term) settlementOf(id workspace.ID, claim string, held bool) settlement
 // them. A home is never removed here, and only reported. Since rows are read
 // before the backend is asked, one look would be enough; it takes several.
 func (t *term) tidy(ctx context.Context, seen observation) {
+	if !t.roll.strange && len(seen.jobs) == 0 {
+		clear(t.strays)
+		return
+	}
 	now := time.Now()
 	next := map[string]stray{}
 	ownerless := 0

@@ -36,7 +36,10 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	if err != nil {
 		return time.Now().Add(outage), err
 	}
-	seen, err := t.observe(ctx, rows)
+	seen, err := t.observe(ctx)
+	if err == nil {
+		err = t.takeRoll(rows, seen)
+	}
 	if err != nil {
 		if ctx.Err() == nil {
 			t.backendDown(err)
@@ -49,7 +52,6 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	p := plan{free: t.free()}
 	mayFill, onBucket := t.mayFill(), false
 	bucketSince, bucketUp := t.bucket.since(now)
-	t.roll.call(now, t.upSince, rows, seen)
 	for i := range t.roll.entries {
 		e := &t.roll.entries[i]
 		if e.rests && !t.crashes.concerns(e.row.ID) {
@@ -76,6 +78,15 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	t.sweepJobs(ctx, p.left(rows, landed), seen)
 	t.update(func(s *Status) { s.Tick = now })
 	return p.next, nil
+}
+
+// takeRoll holds what was observed against the rows.
+func (t *term) takeRoll(rows []*workspace.Workspace, seen observation) error {
+	t.roll.call(time.Now(), t.upSince, rows, seen)
+	if lost, of := t.roll.lost(); !t.cfg.AcceptVolumeLoss && of >= 5 && lost*5 > of {
+		return fmt.Errorf("%d of %d volumes: %w", lost, of, errVolumesGone)
+	}
+	return nil
 }
 
 func (t *term) read(ctx context.Context) ([]*workspace.Workspace, error) {

@@ -1,0 +1,222 @@
+package reconcile
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"codehub/internal/judge"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// standing is three workspaces, of which the second runs and the third is
+// archived, as a tick sees them.
+type standing struct {
+	rows []*workspace.Workspace
+	seen observation
+}
+
+func newStanding() *standing {
+	s := &standing{seen: observation{containers: map[workspace.ID]*runtime.Container{}, volumes: map[workspace.ID]*runtime.Volume{}}}
+	for _, id := range []workspace.ID{"a", "b", "c"} {
+		row := &workspace.Workspace{ID: id, Operation: workspace.OpNone, Home: workspace.Home{State: workspace.HomeLive, Claim: "of " + string(id)}}
+		s.rows = append(s.rows, row)
+		if id == "c" {
+			row.Home = workspace.Home{State: workspace.HomeAbsent}
+			continue
+		}
+		row.Conditions = row.Conditions.With(workspace.VolumeReady, true, workspace.ReasonVolumeReady, "", noon)
+		s.seen.volumes[id] = &runtime.Volume{Workspace: id, Claim: row.Home.Claim}
+	}
+	b := s.rows[1]
+	b.Conditions = b.Conditions.With(workspace.ContainerReady, true, workspace.ReasonContainerReady, "", noon)
+	s.seen.containers["b"] = &runtime.Container{ID: "k", Workspace: "b", State: runtime.ContainerRunning}
+	return s
+}
+
+// tick takes the roll, and has everything that is judged come to nothing.
+func (s *standing) tick(r *roll, at time.Time) (judged string) {
+	r.call(at, noon, s.rows, s.seen)
+	for i := range r.entries {
+		if e := &r.entries[i]; !e.rests {
+			judged += string(e.row.ID)
+			e.note(step{row: *e.row, result: judge.Result{Row: *e.row}})
+		}
+	}
+	return judged
+}
+
+// What rests is judged again when anything about it has changed, when the
+// backend was away, and now and then.
+func TestRoll(t *testing.T) {
+	t.Parallel()
+	replace := func(s *standing, i int, change func(*workspace.Workspace)) {
+		row := *s.rows[i]
+		change(&row)
+		s.rows[i] = &row
+	}
+	for _, x := range []struct {
+		name   string
+		change func(*standing)
+		after  time.Duration
+		want   string
+	}{
+		{name: "nothing"},
+		{name: "the row", change: func(s *standing) { replace(s, 2, func(w *workspace.Workspace) { w.DesiredState = "RUNNING" }) }, want: "c"},
+		{name: "the container's state", change: func(s *standing) {
+			s.seen.containers["b"] = &runtime.Container{ID: "k", Workspace: "b", State: runtime.ContainerExited}
+		}, want: "b"},
+		{name: "the container, listed afresh", change: func(s *standing) { k := *s.seen.containers["b"]; s.seen.containers["b"] = &k }},
+		{name: "a container more", change: func(s *standing) { s.seen.containers["c"] = &runtime.Container{ID: "l", Workspace: "c"} }, want: "c"},
+		{name: "a container less", change: func(s *standing) { delete(s.seen.containers, "b") }, want: "b"},
+		{name: "the volume's claim", change: func(s *standing) { s.seen.volumes["a"] = &runtime.Volume{Workspace: "a", Claim: "x"} }, want: "a"},
+		{name: "the volume's hold", change: func(s *standing) {
+			s.seen.volumes["a"] = &runtime.Volume{Workspace: "a", Claim: "of a", Held: true}
+		}, want: "a"},
+		{name: "a volume less", change: func(s *standing) { delete(s.seen.volumes, "a") }, want: "a"},
+		{name: "a workspace more", change: func(s *standing) {
+			s.rows = []*workspace.Workspace{{ID: "0"}, s.rows[0], s.rows[1], {ID: "bb"}, s.rows[2]}
+		}, want: "0bb"},
+		{name: "a workspace less", change: func(s *standing) { s.rows = s.rows[1:] }},
+		{name: "nothing for long", after: restFor, want: "abc"},
+		{name: "nothing, by a clock that was set back", after: -restFor, want: "abc"},
+	} {
+		s, r := newStanding(), &roll{}
+		if judged := s.tick(r, noon); judged != "abc" {
+			t.Errorf("%s: first judged are %q", x.name, judged)
+		}
+		if judged := s.tick(r, noon.Add(time.Minute)); judged != "" {
+			t.Errorf("%s: %q do not rest", x.name, judged)
+		}
+		if x.change != nil {
+			x.change(s)
+		}
+		if judged := s.tick(r, noon.Add(x.after)); judged != x.want {
+			t.Errorf("%s: judged again are %q, want %q", x.name, judged, x.want)
+		}
+		for id, want := range map[workspace.ID]bool{"c": true, "d": false} {
+			if _, known := r.opID(id); r.has(id) != want || known != want {
+				t.Errorf("%s: whether there is %s is said wrongly", x.name, id)
+			}
+		}
+	}
+	s, r := newStanding(), &roll{}
+	s.tick(r, noon)
+	r.call(noon, noon.Add(time.Second), s.rows, s.seen)
+	for _, e := range r.entries {
+		if e.rests {
+			t.Errorf("%s rests though the backend was away", e.row.ID)
+		}
+	}
+}
+
+// A home that is gone is missed whether its workspace rested or not.
+func TestRollMissesHomes(t *testing.T) {
+	t.Parallel()
+	s, r := newStanding(), &roll{}
+	for _, x := range []struct {
+		change   func()
+		lost, of int
+	}{{nil, 0, 2}, {nil, 0, 2}, {func() { delete(s.seen.volumes, "a") }, 1, 2}, {func() { s.seen.volumes["b"] = &runtime.Volume{Claim: "x"} }, 2, 2}} {
+		if x.change != nil {
+			x.change()
+		}
+		r.call(noon, noon, s.rows, s.seen)
+		if lost, of := r.lost(); lost != x.lost || of != x.of {
+			t.Errorf("%d of %d are lost, want %d of %d", lost, of, x.lost, x.of)
+		}
+		s.tick(r, noon)
+	}
+}
+
+// What is said to rest is decided in the same way at any later time, with
+// whatever is not compared: so it needs no judging.
+func TestRestIsTimeless(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(4, 4))
+	rested := map[workspace.Phase]int{}
+	for range 100_000 {
+		row, k, v := anyWorkspace(r)
+		seen := observation{containers: map[workspace.ID]*runtime.Container{}, volumes: map[workspace.ID]*runtime.Volume{}}
+		if k != nil {
+			seen.containers[row.ID] = k
+		}
+		if v != nil {
+			seen.volumes[row.ID] = v
+		}
+		look := func(now time.Time, answered bool) step {
+			in := judge.Input{
+				Now: now, Row: row, Policy: judge.DefaultPolicy(), UpSince: noon.Add(-time.Hour), ClaimID: "claim",
+				Obs: seen.of(row, func(string) bool { return answered }), BucketUpSince: noon,
+			}
+			in.Policy.CanArchive = true
+			return step{row: row, seen: in, result: judge.Judge(in)}
+		}
+		e := &entry{row: &row, container: k, volume: v}
+		e.note(look(noon, false))
+		if !e.rests {
+			continue
+		}
+		rested[row.Phase]++
+		for _, later := range []time.Duration{time.Second, time.Hour, 1000 * time.Hour} {
+			for _, answered := range []bool{false, true} {
+				again := &entry{row: &row, container: k, volume: v}
+				if again.note(look(noon.Add(later), answered)); !again.rests {
+					t.Fatalf("%s later there is something to do with %+v, container %+v, volume %+v", later, row, k, v)
+				}
+			}
+		}
+	}
+	for _, p := range []workspace.Phase{workspace.PhaseRunning, workspace.PhaseStandby, workspace.PhaseArchived, workspace.PhaseError} {
+		if rested[p] == 0 {
+			t.Errorf("none was at rest in %s: %v", p, rested)
+		}
+	}
+}
+
+func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
+
+// anyWorkspace is one in any state, mostly in agreement with itself, so that
+// many are at rest.
+func anyWorkspace(r *rand.Rand) (row workspace.Workspace, k *runtime.Container, v *runtime.Volume) {
+	times := make([]*time.Time, 20)
+	for _, d := range []time.Duration{-time.Hour, time.Minute} {
+		at := noon.Add(d)
+		times = append(times, &at)
+	}
+	row = workspace.Workspace{
+		ID: workspace.ID(fmt.Sprintf("%08d-0000-7000-8000-000000000000", r.IntN(1e8))), Operation: workspace.OpNone,
+		Home:         workspace.Home{State: pick(r, workspace.HomeStates()...), Claim: "home"},
+		DesiredState: pick(r, workspace.DesiredRunning, workspace.DesiredStandby, workspace.DesiredArchived),
+		NextDesired:  pick(r, "", "", "", workspace.DesiredDeleted), ArchiveKey: pick(r, "", "key"),
+		ErrorReason: pick(r, append(make([]workspace.ErrorReason, 12), workspace.ErrorReasons()...)...),
+		RetryAt:     pick(r, times...), DeletedAt: pick(r, times...), RecoverRequestedAt: pick(r, times...),
+		CancelRequestedAt: pick(r, times...), ForceStopRequestedAt: pick(r, times...),
+	}
+	if row.ErrorReason != "" {
+		row.ErrorCount = 1
+	}
+	if r.IntN(2) == 0 {
+		v = &runtime.Volume{Workspace: row.ID, Claim: pick(r, "home", "home", "other"), Seeded: r.IntN(2) == 0}
+	}
+	if r.IntN(3) == 0 {
+		k = &runtime.Container{ID: "k", Workspace: row.ID, State: pick(r, runtime.ContainerCreated, runtime.ContainerRunning, runtime.ContainerExited)}
+	}
+	// As it is once it was looked at, now or with something else there.
+	of := judge.Input{Now: noon, Row: row, Obs: judge.Observation{ContainerKnown: true, VolumeKnown: true, Archive: pick(r, judge.ArchivePresent, judge.ArchiveMissing)}}
+	if v != nil && r.IntN(8) > 0 {
+		of.Obs.Volume = &judge.Volume{Claim: v.Claim}
+	}
+	if k != nil && r.IntN(8) > 0 {
+		of.Obs.Container = &judge.Container{ID: k.ID, State: map[runtime.ContainerState]judge.ContainerState{
+			runtime.ContainerCreated: judge.Created, runtime.ContainerRunning: judge.Running, runtime.ContainerExited: judge.Exited,
+		}[k.State], Answers: r.IntN(4) > 0}
+	}
+	row.Conditions = judge.Conditions(of)
+	row.Phase = judge.Phase(row, row.Conditions)
+	return row, k, v
+}
