@@ -41,7 +41,7 @@ func connect(t testing.TB, dsn string) *pgx.Conn {
 	return conn
 }
 
-func exec(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
+func execute(t testing.TB, conn *pgx.Conn, sql string, args ...any) {
 	t.Helper()
 	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
 		t.Fatalf("%s: %v", sql, err)
@@ -156,7 +156,7 @@ func TestLeadsAgainAfterItsSessionWasEnded(t *testing.T) {
 	c := candidate(t, dsn)
 	s := await(t, "leader", c.began)
 	first := pid(t, s)
-	exec(t, connect(t, dsn), `SELECT pg_terminate_backend($1)`, first)
+	execute(t, connect(t, dsn), `SELECT pg_terminate_backend($1)`, first)
 	if err := await(t, "end of the term", c.ended); !errors.Is(err, lease.ErrOver) {
 		t.Errorf("alive: %v", err)
 	}
@@ -311,7 +311,7 @@ func TestCommandIsNeverEnded(t *testing.T) {
 		held, err := lease.Hold(t.Context(), command)
 		return held && err == nil
 	})
-	exec(t, admin, `UPDATE leader SET beat_at = now() - interval '1 hour'`)
+	execute(t, admin, `UPDATE leader SET beat_at = now() - interval '1 hour'`)
 	c := candidate(t, dsn)
 	select {
 	case <-c.began:
@@ -334,7 +334,7 @@ func TestClockJumpsEndNoTerm(t *testing.T) {
 	follower, admin := candidate(t, dsn), connect(t, dsn)
 	for _, jump := range []string{"1 hour", "-1 hour"} {
 		// As all beats look that were made before the clock jumped.
-		exec(t, admin, `UPDATE leader SET beat_at = beat_at - $1::interval`, jump)
+		execute(t, admin, `UPDATE leader SET beat_at = beat_at - $1::interval`, jump)
 		eventually(t, "the next beat", func() (beaten bool) {
 			if err := admin.QueryRow(t.Context(), `SELECT abs(extract(epoch FROM clock_timestamp() - beat_at)) < 3 FROM leader`).Scan(&beaten); err != nil {
 				t.Fatal(err)
@@ -360,7 +360,7 @@ func TestHungTermIsLeftBehind(t *testing.T) {
 		return nil
 	}})
 	await(t, "leader", began)
-	exec(t, connect(t, dsn), `SELECT pg_terminate_backend(pid) FROM leader`)
+	execute(t, connect(t, dsn), `SELECT pg_terminate_backend(pid) FROM leader`)
 	await(t, "next term", began)
 }
 
@@ -379,7 +379,7 @@ func TestHungUserOfTheSessionIsLeftBehind(t *testing.T) {
 	}})
 	await(t, "leader", began)
 	admin := connect(t, dsn)
-	exec(t, admin, `UPDATE leader SET pid = 0`) // the lock is lost as far as the beat can tell
+	execute(t, admin, `UPDATE leader SET pid = 0`) // the lock is lost as far as the beat can tell
 	await(t, "next term", began)
 }
 

@@ -18,7 +18,7 @@ type line struct{ conn net.Conn }
 
 func lineOf(conn net.Conn) line { return line{conn} }
 
-func (line) hungUp() bool { return false }
+func (line) hungUp(bool) bool { return false }
 
 // cut closes the connection without a word.
 func (l line) cut() { _ = l.conn.Close() }

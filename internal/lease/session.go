@@ -86,10 +86,20 @@ func (s *Session) Alive() error {
 	}
 	if silent := now() - s.good; silent >= lasts {
 		s.endLocked(fmt.Errorf("no beat has reached the database for %s", silent.Round(time.Millisecond)))
-	} else if s.line.hungUp() {
+	} else if s.hungUp() {
 		s.endLocked(errors.New("the database has ended its session"))
 	}
 	return s.over
+}
+
+func (s *Session) hungUp() bool {
+	select {
+	case s.lock <- struct{}{}:
+		defer func() { <-s.lock }()
+		return s.line.hungUp(true)
+	default:
+		return s.line.hungUp(false)
+	}
 }
 
 // beaten counts a good beat that was sent then.

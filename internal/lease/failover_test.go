@@ -1,0 +1,321 @@
+package lease_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
+
+	"codehub/internal/e2e/proc"
+	"codehub/internal/lease"
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+)
+
+const childEnv = "LEASE_TEST_CHILD"
+
+// TestMain is also a server for the tests to kill and to stop: it leads, and
+// says what it does.
+func TestMain(m *testing.M) {
+	dsn := os.Getenv(childEnv)
+	if dsn == "" {
+		pgtest.Main(m)
+	}
+	cfg, err := postgres.ConnConfig(dsn, "codehub-leader")
+	if err == nil {
+		err = lease.Run(context.Background(), lease.Config{Conn: cfg, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Term: childTerm})
+	}
+	fmt.Println("error", err)
+}
+
+// clock is one that all processes have in common, in ns.
+func clock() int64 {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t)
+	return t.Nano()
+}
+
+// childTerm acts on something that knows nothing of sessions, for as long as it
+// may, and then tries to write. One write was begun before that.
+func childTerm(_ context.Context, s *lease.Session) error {
+	fmt.Println("lead", clock())
+	begun := make(chan error, 1)
+	go func() {
+		begun <- s.Do(context.Background(), func(ctx context.Context, conn *pgx.Conn) error {
+			for s.Alive() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			_, err := conn.Exec(context.Background(), `INSERT INTO written VALUES ('begun')`)
+			return err
+		})
+	}()
+	for s.Alive() == nil {
+		fmt.Println("act", clock())
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println("refused", s.Alive())
+	fmt.Println("begun", <-begun)
+	fmt.Println("write", s.Do(context.Background(), func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `INSERT INTO written VALUES ('afterwards')`)
+		return err
+	}))
+	return nil
+}
+
+// child is a server in a process of its own.
+type child struct {
+	*exec.Cmd
+	acted atomic.Int64 // when it last acted
+	acts  atomic.Int64
+	said  chan string // what else it says
+}
+
+func start(t *testing.T, dsn string) *child {
+	t.Helper()
+	c := &child{Cmd: exec.Command("/proc/self/exe"), said: make(chan string, 100)}
+	c.Env = append(os.Environ(), childEnv+"="+dsn)
+	c.Stderr = t.Output()
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.read(out)
+	}()
+	t.Cleanup(func() {
+		_ = c.Process.Kill()
+		<-done
+		_ = c.Wait()
+	})
+	return c
+}
+
+func (c *child) read(out io.Reader) {
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		word, rest, _ := strings.Cut(lines.Text(), " ")
+		if word != "act" {
+			c.said <- lines.Text()
+			continue
+		}
+		at, _ := strconv.ParseInt(rest, 10, 64)
+		c.acted.Store(at)
+		c.acts.Add(1)
+	}
+}
+
+func (c *child) awaits(t *testing.T, word string) string {
+	t.Helper()
+	said := await(t, word, c.said)
+	if !strings.HasPrefix(said, word+" ") {
+		t.Fatalf("the child says %q, not %s", said, word)
+	}
+	return said
+}
+
+// leads waits until the child leads and acts.
+func (c *child) leads(t *testing.T) {
+	t.Helper()
+	c.awaits(t, "lead")
+	before := c.acts.Load()
+	eventually(t, "the child acts", func() bool { return c.acts.Load() > before })
+}
+
+// withWritten is a database with a table to write to.
+func withWritten(t *testing.T) (dsn string, admin *pgx.Conn) {
+	t.Helper()
+	dsn = database(t)
+	admin = connect(t, dsn)
+	execute(t, admin, `CREATE TABLE written (what text)`)
+	return dsn, admin
+}
+
+func nothingWritten(t *testing.T, admin *pgx.Conn) {
+	t.Helper()
+	var n int
+	if err := admin.QueryRow(t.Context(), `SELECT count(*) FROM written`).Scan(&n); err != nil || n != 0 {
+		t.Errorf("%v, %d rows written by who does not lead any more", err, n)
+	}
+}
+
+// follower stands for election, and says when its term began.
+func follower(t *testing.T, dsn string) (began <-chan int64) {
+	t.Helper()
+	at := make(chan int64, 10)
+	run(t, lease.Config{Conn: config(t, dsn), Term: func(ctx context.Context, _ *lease.Session) error {
+		at <- clock()
+		<-ctx.Done()
+		return nil
+	}})
+	return at
+}
+
+func TestDeadLeaderIsReplaced(t *testing.T) {
+	t.Parallel()
+	dsn, _ := withWritten(t)
+	c := start(t, dsn)
+	c.leads(t)
+	began := follower(t, dsn)
+	if err := c.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "new leader", began)
+}
+
+// A leader that was stopped is replaced. Woken, it does nothing: neither what
+// knows nothing of sessions, nor what it had begun to write, nor anything more.
+func TestHungLeaderIsReplacedAndPowerless(t *testing.T) {
+	t.Parallel()
+	dsn, admin := withWritten(t)
+	c := start(t, dsn)
+	c.leads(t)
+	began := follower(t, dsn)
+	if err := c.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "new leader", began)
+	acts := c.acts.Load()
+	if err := c.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	c.awaits(t, "refused")
+	for _, word := range []string{"begun", "write"} {
+		if said := c.awaits(t, word); strings.Contains(said, "<nil>") {
+			t.Errorf("%s", said)
+		}
+	}
+	if n := c.acts.Load(); n != acts {
+		t.Errorf("it acted %d times after it was woken", n-acts)
+	}
+	nothingWritten(t, admin)
+}
+
+// One that is cut off from the database stops acting before another begins.
+func TestCutOffLeaderEndsBeforeAnotherBegins(t *testing.T) {
+	t.Parallel()
+	dsn, admin := withWritten(t)
+	wire, err := proc.NewWire(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer wire.Close()
+	c := start(t, wire.URL)
+	c.leads(t)
+	began := follower(t, dsn)
+	wire.Cut()
+	c.awaits(t, "refused")
+	at := await(t, "new leader", began)
+	if last := c.acted.Load(); last >= at {
+		t.Errorf("it acted %s after another had begun", time.Duration(last-at))
+	}
+	wire.Mend()
+	for _, word := range []string{"begun", "write"} {
+		if said := c.awaits(t, word); strings.Contains(said, "<nil>") {
+			t.Errorf("%s", said)
+		}
+	}
+	nothingWritten(t, admin)
+}
+
+// A restart of the database ends the term at once, and the next one begins
+// once it is up.
+func TestDatabaseRestarted(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.StartOwn(t)
+	if err := postgres.Migrate(t.Context(), pg.DSN()); err != nil {
+		t.Fatal(err)
+	}
+	a, b := candidate(t, pg.DSN()), candidate(t, pg.DSN())
+	first, other := a, b
+	select {
+	case <-a.began:
+	case <-b.began:
+		first, other = b, a
+	case <-time.After(patience):
+		t.Fatal("nobody leads")
+	}
+	pg.Stop()
+	if err := await(t, "end of the term", first.ended); !errors.Is(err, lease.ErrOver) {
+		t.Errorf("%v", err)
+	}
+	if len(other.began) != 0 {
+		t.Error("somebody leads without a database")
+	}
+	pg.Start()
+	select {
+	case <-a.began:
+	case <-b.began:
+	case <-time.After(patience):
+		t.Fatal("nobody leads after the restart")
+	}
+}
+
+// Whatever happens to their sessions, no two act at once.
+func TestTwoNeverLeadAtOnce(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	var acting, terms, acts, leader atomic.Int32
+	term := func(n int32) lease.Term {
+		return func(ctx context.Context, s *lease.Session) error {
+			leader.Store(n)
+			terms.Add(1)
+			for s.Alive() == nil && ctx.Err() == nil {
+				if acting.Add(1) != 1 {
+					t.Error("two act at once")
+				}
+				acts.Add(1)
+				acting.Add(-1)
+				time.Sleep(50 * time.Microsecond)
+			}
+			return nil
+		}
+	}
+	var wires []*proc.Wire
+	for n := range int32(3) {
+		wire, err := proc.NewWire(dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(wire.Close)
+		wires = append(wires, wire)
+		run(t, lease.Config{Conn: config(t, wire.URL), Term: term(n)})
+	}
+	admin := connect(t, dsn)
+	next := func(cause func()) {
+		before := terms.Load()
+		cause()
+		eventually(t, "another term", func() bool { return terms.Load() > before })
+	}
+	ended := func(which string) func() {
+		return func() { execute(t, admin, `SELECT pg_terminate_backend(pid) FROM `+which) }
+	}
+	eventually(t, "a first term", func() bool { return terms.Load() > 0 })
+	for range 6 {
+		next(ended(`leader`))
+	}
+	for range 2 {
+		next(ended(`pg_stat_activity WHERE application_name = 'codehub-leader' AND datname = current_database()`))
+	}
+	cut := wires[leader.Load()]
+	next(cut.Cut)
+	cut.Mend()
+	next(ended(`leader`))
+	t.Logf("%d terms, %d acts", terms.Load(), acts.Load())
+}
