@@ -1,0 +1,328 @@
+package e2e
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"codehub/api"
+	codehub "codehub/client"
+	"codehub/internal/e2e/proc"
+	"codehub/internal/pgtest"
+)
+
+// clusterOf says what a cluster is made of.
+type clusterOf struct {
+	servers    int
+	failpoints bool // the servers have them
+	postgres   bool // one of its own, which can be restarted
+	redis      bool
+	bucket     *bucket
+	endpoint   string // of the bucket, if it is not where the bucket is
+	settings   []string
+	limits     limits // that are checked at each commit
+}
+
+// cluster is several servers of one installation, on one machine: one database,
+// one engine, one bucket, and a data folder for each.
+type cluster struct {
+	test
+	clusterOf
+	members []*member
+	pg      *pgtest.Own
+	dsn     string // of the database, by no link
+	redis   *redisServer
+	audit   *audit
+}
+
+// member is one server of a cluster, with ways of its own to database and
+// engine. As a server it has the administrator logged in.
+type member struct {
+	*server
+	name       string
+	db, engine *link
+	is         func(pid uint32) bool // whether a process of PostgreSQL serves it
+	calls      func() []string       // what it had the engine change since
+	fail       *failing              // nil: it has no failpoints
+	stopped    atomic.Bool           // by SIGSTOP
+}
+
+// adminName is the user that every server is told to make.
+const adminName = "admin"
+
+func startCluster(t *testing.T, of clusterOf) *cluster {
+	t.Helper()
+	c := &cluster{test: test{t}, clusterOf: of}
+	if of.postgres {
+		c.pg = pgtest.StartOwn(t)
+		c.dsn = c.pg.DSN()
+	} else {
+		c.dsn = database(t)
+	}
+	if of.redis {
+		c.redis = startRedis(t)
+	}
+	binary := env.binary
+	if of.failpoints {
+		var err error
+		if binary, err = withFailpoints(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range of.servers {
+		c.add(t, i, binary)
+	}
+	cleanup(t, c.end)
+	// The first one migrates, and the triggers of the audit follow that.
+	c.members[0].again()
+	c.audit = c.watch(of.limits)
+	var group sync.WaitGroup
+	for _, m := range c.members[1:] {
+		group.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if err := m.Start(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	c.members[0].login()
+	for _, m := range c.members {
+		*m.server = *m.as(test{t}, c.members[0].token)
+	}
+	return c
+}
+
+// add prepares a server without starting it.
+func (c *cluster) add(t *testing.T, n int, binary string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "codehub-e2e-") // short: sockets live in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	m := &member{name: fmt.Sprint("server ", n+1)}
+	m.server = &server{test: test{t}, home: filepath.Join(dir, "data"), docker: env.docker}
+	db, err := url.Parse(c.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(db.Query().Get("host"), ".s.PGSQL."+db.Query().Get("port"))
+	m.db = newLink(t, "tcp", "127.0.0.1:0", func() (net.Conn, error) { return net.Dial("unix", socket) })
+	m.is = m.db.backends()
+	db.Host, db.RawQuery = m.db.address, "sslmode=disable"
+	engine := env.docker.DaemonHost()
+	m.engine = newLink(t, "unix", filepath.Join(dir, "d.sock"), func() (net.Conn, error) { return dialEngine(engine) })
+	m.calls = m.engine.calls()
+	settings := append(slices.Clone(c.bucket.settings), "CODEHUB_DEFAULT_IMAGE="+env.testImage,
+		"CODEHUB_DATABASE_URL="+db.String(), "DOCKER_HOST=unix://"+m.engine.address)
+	if c.endpoint != "" {
+		settings = append(settings, c.bucket.via(c.endpoint)...)
+	}
+	if c.redis != nil {
+		settings = append(settings, "CODEHUB_REDIS_URL="+c.redis.URL())
+	}
+	if c.failpoints {
+		m.fail = &failing{server: m.server, spec: filepath.Join(dir, "failpoints"), log: filepath.Join(dir, "steps"), armed: map[string]string{}, holds: map[string]int{}}
+		settings = append(settings, "CODEHUB_FAILPOINT="+m.fail.spec, "CODEHUB_FAILPOINT_LOG="+m.fail.log)
+	}
+	if m.Server, err = proc.New(proc.Options{Binary: binary, DataDir: m.home, Env: append(settings, c.settings...)}); err != nil {
+		t.Fatal(err)
+	}
+	c.members = append(c.members, m)
+}
+
+func dialEngine(host string) (net.Conn, error) {
+	u, err := url.Parse(host)
+	if err != nil {
+		return nil, err
+	}
+	if u.Scheme == "unix" {
+		return net.Dial("unix", u.Path)
+	}
+	return net.Dial("tcp", u.Host)
+}
+
+// end ends all servers and removes what they have made.
+func (c *cluster) end() {
+	var group sync.WaitGroup
+	for _, m := range c.members {
+		group.Go(func() {
+			m.wake()
+			m.db.heal()
+			m.engine.heal()
+			m.Close()
+		})
+	}
+	group.Wait()
+	for _, m := range c.members {
+		if c.Failed() {
+			m.Logf("the log of %s:\n%s", m.name, lastLines(withoutRequests(m.Log()), 80))
+		}
+	}
+	for _, m := range c.members {
+		if m.Installation() != "" {
+			m.sweep()
+			break
+		}
+	}
+}
+
+// withoutRequests leaves out what was asked of the API.
+func withoutRequests(log string) string {
+	var out strings.Builder
+	for line := range strings.Lines(log) {
+		if !strings.Contains(line, "msg=request ") {
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
+// as is the server as somebody else uses it, for whose failures on is told.
+func (m *member) as(on test, token string) *server {
+	m.Helper()
+	s := *m.server
+	s.test, s.token = on, token
+	var err error
+	if s.api, err = codehub.New(m.URL, token); err != nil {
+		on.Fatal(err)
+	}
+	return &s
+}
+
+// stop stops a server's process where it is; wake has it go on.
+func (m *member) stop() {
+	m.Helper()
+	if err := syscall.Kill(m.Pid(), syscall.SIGSTOP); err != nil {
+		m.Error(err)
+	}
+	m.stopped.Store(true)
+}
+
+func (m *member) wake() {
+	if m.Done() != nil {
+		_ = syscall.Kill(m.Pid(), syscall.SIGCONT)
+	}
+	m.stopped.Store(false)
+}
+
+// sql runs a statement on the database, by no link.
+func (c *cluster) sql(statement string, args ...any) {
+	c.Helper()
+	if err := c.trySQL(c.Context(), func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, statement, args...)
+		return err
+	}); err != nil {
+		c.Fatalf("%.100s: %v", statement, err)
+	}
+}
+
+func (c *cluster) trySQL(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, c.dsn)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return f(ctx, conn)
+}
+
+// leader is who holds the leader's lock, nil if nobody does.
+func (c *cluster) leader() *member {
+	var pid uint32
+	err := c.trySQL(context.Background(), func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `SELECT COALESCE((SELECT pid FROM e2e.holders LIMIT 1), 0)`).Scan(&pid)
+	})
+	if err != nil || pid == 0 {
+		return nil
+	}
+	for _, m := range c.members {
+		if m.is(pid) {
+			return m
+		}
+	}
+	return nil
+}
+
+// leads waits until somebody leads, who is none of not, and returns who, and
+// how long that took.
+func (c *cluster) leads(not ...*member) *member {
+	c.Helper()
+	began := time.Now()
+	for time.Since(began) < time.Minute {
+		if m := c.leader(); m != nil && !slices.Contains(not, m) {
+			c.Logf("%s leads after %.1f s", m.name, time.Since(began).Seconds())
+			return m
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	c.Fatal("nobody leads")
+	return nil
+}
+
+// other is a server that is not m, and serves.
+func (c *cluster) other(not ...*member) *member {
+	for _, m := range c.members {
+		if !slices.Contains(not, m) && !m.stopped.Load() {
+			return m
+		}
+	}
+	return nil
+}
+
+// user makes a user with a token, by SQL. Their password is the administrator's.
+func (c *cluster) user(name string) (id, token string) {
+	c.Helper()
+	id, token = uuid.Must(uuid.NewV7()).String(), "chub_"+rand.Text()
+	hash := sha256.Sum256([]byte(token))
+	c.sql(`INSERT INTO users (id, username, username_key, password_hash)
+		SELECT $1, $2, $2, password_hash FROM users WHERE username = $3`, id, name, adminName)
+	c.sql(`INSERT INTO api_tokens (id, user_id, name, hash) VALUES ($1, $2, 'e2e', $3)`, uuid.Must(uuid.NewV7()), id, hash[:])
+	return id, token
+}
+
+// settled waits until a user's workspaces are where they are wanted, or in
+// ERROR, and returns them.
+func (c *cluster) settled(on *server, within time.Duration) []api.Workspace {
+	c.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		all, err := on.api.List(c.Context(), codehub.Filter{})
+		i := slices.IndexFunc(all, func(w api.Workspace) bool {
+			return w.Operation != "NONE" || w.NextDesiredState != nil || w.Phase != w.DesiredState && w.Phase != "ERROR"
+		})
+		if err == nil && i < 0 {
+			return all
+		}
+		if time.Now().After(deadline) {
+			if err == nil {
+				w := all[i]
+				err = fmt.Errorf("%s (%s) is %s, %s, wanted %s, then %q, %d failures, %s %s",
+					w.Name, w.ID, w.Phase, w.Operation, w.DesiredState, str(w.NextDesiredState), w.ErrorCount, str(w.ErrorReason), str(w.ErrorMessage))
+			}
+			c.Fatalf("not everything is where it is wanted: %v", err)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}

@@ -1,0 +1,67 @@
+package pgtest
+
+import (
+	"context"
+	"maps"
+	"os"
+	"testing"
+
+	"codehub/internal/postgres/embedded"
+)
+
+// Own is a PostgreSQL of a test's own, which the test may stop and start. It
+// and its files are gone when the test is, or the process.
+type Own struct {
+	testing.TB
+	pg  *embedded.Server
+	dir string
+}
+
+// StartOwn starts one, with an empty database.
+func StartOwn(t testing.TB) *Own {
+	t.Helper()
+	dir, err := os.MkdirTemp(tempBase(), "codehub-pgtest-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &Own{TB: t, dir: dir}
+	t.Cleanup(func() {
+		o.Stop()
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := cleanUpAfter(dir); err != nil {
+		t.Fatal(err)
+	}
+	o.Start()
+	return o
+}
+
+// DSN is the address of the database. It stays the same over restarts.
+func (o *Own) DSN() string { return o.pg.URL() }
+
+// Start starts PostgreSQL again after Stop.
+func (o *Own) Start() {
+	o.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	pg, err := embedded.Start(ctx, embedded.Config{Dir: o.dir, Settings: maps.Clone(settings)})
+	if err != nil {
+		o.Fatalf("start a PostgreSQL of the test's own: %v", err)
+	}
+	o.pg = pg
+}
+
+// Stop ends PostgreSQL with whoever is connected.
+func (o *Own) Stop() {
+	o.Helper()
+	if o.pg == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := o.pg.Stop(ctx); err != nil {
+		o.Errorf("stop the PostgreSQL of the test's own: %v", err)
+	}
+}
