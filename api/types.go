@@ -15,6 +15,7 @@ type Workspace struct {
 	Operation         string               `json:"operation"`
 	Progress          *Progress            `json:"progress"`
 	DesiredState      string               `json:"desired_state"`
+	DesiredCause      *string              `json:"desired_cause"`
 	NextDesiredState  *string              `json:"next_desired_state"`
 	URL               string               `json:"url"`
 	ArchiveKey        *string              `json:"archive_key"`

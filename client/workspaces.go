@@ -83,6 +83,11 @@ func (c *Client) Cancel(ctx context.Context, id string) (api.Workspace, error) {
 	return c.workspace(ctx, http.MethodPost, path(id, "/cancel"), nil, nil)
 }
 
+// Stay counts as a use of a running workspace now.
+func (c *Client) Stay(ctx context.Context, id string) (api.Workspace, error) {
+	return c.workspace(ctx, http.MethodPost, path(id, "/stay"), nil, nil)
+}
+
 // Stop stops a workspace; with force its container is removed at once.
 func (c *Client) Stop(ctx context.Context, id string, force bool) (api.Workspace, error) {
 	return c.workspace(ctx, http.MethodPost, path(id, "/stop"), flag("force", force), nil)

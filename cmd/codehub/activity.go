@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"codehub/internal/activity"
+	"codehub/internal/config"
 	"codehub/internal/ttl"
 	"codehub/internal/workspace"
 )
@@ -17,12 +18,18 @@ func (s *server) idleness() {
 		bus = s.redis
 	}
 	s.flush = activity.NewFlusher(activity.FlusherConfig{Memory: s.used, Store: s.db, Bus: bus, Replica: s.self.ID(), Log: s.log})
-	s.ttl = ttl.New(ttl.Config{TTL: serverTTL(s.cfg.StandbyTTL, s.cfg.ArchiveTTL), CanArchive: true, Bus: bus, Log: s.log, Flush: s.flush.Flush})
+	s.ttl = ttl.New(ttl.Config{TTL: serverTTL(s.cfg), CanArchive: true, Bus: bus, Log: s.log, Flush: s.flush.Flush})
 }
 
-// serverTTL is the server's default, of settings in seconds.
-func serverTTL(standby, archive int) workspace.TTL {
-	return workspace.TTL{Standby: time.Duration(standby) * time.Second, Archive: time.Duration(archive) * time.Second}
+// serverTTL is what holds for workspaces without times of their own.
+func serverTTL(cfg config.Config) workspace.TTL {
+	return workspace.TTL{Standby: time.Duration(cfg.StandbyTTL) * time.Second, Archive: time.Duration(cfg.ArchiveTTL) * time.Second}
+}
+
+// lastUse is when this very server saw a workspace used last.
+func (s *server) lastUse(id workspace.ID) (at time.Time, kind string, ok bool) {
+	a, ok := s.used.Last(id)
+	return a.At, string(a.Kind), ok
 }
 
 // lastWithin bounds the last flush, at shutdown.

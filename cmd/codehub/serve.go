@@ -198,7 +198,7 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 		URL: cfg.PublicURL, DefaultImage: cfg.DefaultImage,
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: cfg.Storage,
 		DeleteGrace: cfg.DeleteGrace, MaxRunning: cfg.MaxRunningPerUser, PathMode: true, Archives: archives, Trouble: s.trouble,
-		TTL:          workspace.TTL{Standby: time.Duration(cfg.StandbyTTL) * time.Second, Archive: time.Duration(cfg.ArchiveTTL) * time.Second},
+		TTL:          serverTTL(cfg),
 		KeepAwakeMax: cfg.KeepAwakeMax, Admin: administration,
 	})
 	s.proxy = proxy.New(proxy.Config{
@@ -218,7 +218,7 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 	s.ctrl = reconcile.New(reconcile.Config{
 		Runtime: rt, Archives: archives, Wishes: db, Routes: s.proxy, Log: log, Policy: policy, MinFree: cfg.MinFreeShare, Step: failpoint(),
 		IdleInterval: cfg.IdleInterval, ActiveInterval: cfg.ActiveInterval, ActiveFor: 30 * time.Second,
-		MaxOperations: cfg.MaxOperations, StopGrace: 10 * time.Second, AcceptVolumeLoss: cfg.AcceptVolumeLoss,
+		MaxOperations: cfg.MaxOperations, StopGrace: 10 * time.Second, AcceptVolumeLoss: cfg.AcceptVolumeLoss, OrphanDelay: cfg.OrphanDelay,
 	})
 	s.garbage = gc.NewRunner(gc.RunnerConfig{Config: gc.Config{
 		Bucket: archives, Log: log,
@@ -231,6 +231,7 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 		URL: cfg.PublicURL, DeleteGrace: cfg.DeleteGrace, DefaultImage: cfg.DefaultImage,
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: cfg.Storage,
 		Store: db, Auth: s.auth, Hub: s.hub, Logs: rt, Archives: archives, Admin: administration, Log: log,
+		TTL: serverTTL(cfg), KeepAwakeMax: cfg.KeepAwakeMax, LastUse: s.lastUse,
 	}))
 	mux.Handle("GET /healthz", httpapi.Healthz())
 	mux.Handle("GET /readyz", httpapi.Readyz(log, s.checks(), s.backends.states))

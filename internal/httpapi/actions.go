@@ -134,6 +134,19 @@ func (s *server) cancelWorkspace(w http.ResponseWriter, r *http.Request, id auth
 	return s.answer(w, http.StatusAccepted, ws)
 }
 
+// keepWorkspace counts as a use of the workspace now.
+func (s *server) keepWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	wsID, err := pathID(r)
+	if err != nil {
+		return err
+	}
+	ws, err := s.cfg.Store.Stay(r.Context(), id.Caller, wsID)
+	if err != nil {
+		return err
+	}
+	return s.answer(w, http.StatusOK, ws)
+}
+
 // stopWorkspace wants STANDBY, as soon as the operation under way is over;
 // with force=true, and in ERROR, the container is removed now.
 func (s *server) stopWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -37,6 +38,7 @@ type Store interface {
 	RequestRecoverArchive(ctx context.Context, caller workspace.Caller, id workspace.ID, archiveOpID string) (workspace.Workspace, error)
 	RequestCancel(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	RequestForceStop(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	Stay(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 }
 
 // Logs is where containers' output comes from; runtime.Runtime is it.
@@ -44,7 +46,6 @@ type Logs interface {
 	Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error
 }
 
-// Config configures New.
 // Admin is what administrators see and may do; *admin.Service is it. Every
 // method checks that the caller is one.
 type Admin interface {
@@ -55,9 +56,12 @@ type Admin interface {
 	PatchAccount(ctx context.Context, caller workspace.Caller, id string, in api.PatchAccount) (api.Account, error)
 }
 
+// Config configures New.
 type Config struct {
 	URL          *url.URL // CODEHUB_URL
 	DeleteGrace  time.Duration
+	TTL          workspace.TTL // the defaults for workspaces without times of their own
+	KeepAwakeMax time.Duration // for how long a workspace may be kept awake at most; 0: 24 h
 	DefaultImage string
 	// What new workspaces run on: workspace.InstanceLocalDocker, ….
 	InstanceBackend string
@@ -67,11 +71,15 @@ type Config struct {
 	Archives Archives
 
 	Store Store
+	Admin Admin
 	Auth  *auth.Auth
 	Hub   *bus.Hub
 	Logs  Logs
-	Admin Admin
 	Log   *slog.Logger
+
+	// LastUse is when a workspace was last used as this very server saw it,
+	// which it may not have handed on yet; optional.
+	LastUse func(workspace.ID) (at time.Time, kind string, ok bool)
 
 	// Heartbeat is the pause between heartbeats of an event stream; 0 is 30 s.
 	Heartbeat time.Duration
@@ -116,13 +124,6 @@ func (s *server) routes() []route {
 		{"POST", "/logout", private, s.logout, nil},
 		{"GET", "/session", private, s.session, nil},
 		{"GET", "/users/me", private, s.me, nil},
-
-		{"GET", "/tokens", private, s.listTokens, nil},
-		{"POST", "/tokens", private, s.createToken, nil},
-		{"DELETE", "/tokens/{id}", private, s.deleteToken, nil},
-
-		{"GET", "/workspaces", private, s.listWorkspaces, []string{"q", "phase", "deleted", "limit", "cursor"}},
-		{"POST", "/workspaces", private, s.createWorkspace, nil},
 		{"POST", "/users/me/password", private, s.changePassword, nil},
 
 		{"GET", "/admin/status", private, s.adminStatus, nil},
@@ -130,12 +131,20 @@ func (s *server) routes() []route {
 		{"GET", "/users", private, s.listAccounts, []string{"cursor"}},
 		{"POST", "/users", private, s.createAccount, nil},
 		{"PATCH", "/users/{id}", private, s.patchAccount, nil},
+
+		{"GET", "/tokens", private, s.listTokens, nil},
+		{"POST", "/tokens", private, s.createToken, nil},
+		{"DELETE", "/tokens/{id}", private, s.deleteToken, nil},
+
+		{"GET", "/workspaces", private, s.listWorkspaces, []string{"q", "phase", "deleted", "limit", "cursor"}},
+		{"POST", "/workspaces", private, s.createWorkspace, nil},
 		{"GET", "/workspaces/{id}", private, s.getWorkspace, nil},
 		{"PATCH", "/workspaces/{id}", private, s.patchWorkspace, nil},
 		{"DELETE", "/workspaces/{id}", private, s.deleteWorkspace, []string{"queue"}},
 		{"POST", "/workspaces/{id}/undelete", private, s.undeleteWorkspace, nil},
 		{"POST", "/workspaces/{id}/recover", private, s.recoverWorkspace, nil},
 		{"POST", "/workspaces/{id}/cancel", private, s.cancelWorkspace, nil},
+		{"POST", "/workspaces/{id}/stay", private, s.keepWorkspace, nil},
 		{"POST", "/workspaces/{id}/stop", private, s.stopWorkspace, []string{"force"}},
 		{"GET", "/workspaces/{id}/archive", private, s.downloadArchive, []string{"archive_op_id"}},
 		{"GET", "/workspaces/{id}/archives", private, s.listArchives, nil},
@@ -149,6 +158,9 @@ func (s *server) routes() []route {
 // protection against cross-origin requests and its own headers; request ids,
 // the access log and the recovery from panics come from Outer, around it.
 func New(cfg Config) http.Handler {
+	if cfg.KeepAwakeMax <= 0 {
+		cfg.KeepAwakeMax = 24 * time.Hour
+	}
 	if cfg.Heartbeat <= 0 {
 		cfg.Heartbeat = 30 * time.Second
 	}
@@ -160,22 +172,39 @@ func New(cfg Config) http.Handler {
 	}
 	s := &server{cfg: cfg, base: strings.TrimRight(cfg.URL.String(), "/"), origins: CrossOrigin(cfg.URL), log: cfg.Log}
 	mux := http.NewServeMux()
-	methods := map[string][]string{}
+	// A path has one pattern, of all methods: /users/me and /users/{id} would
+	// not go together if each had some.
+	paths := map[string]map[string]http.Handler{}
 	for _, rt := range s.routes() {
-		mux.Handle(rt.method+" "+Prefix+rt.path, s.serve(rt))
-		methods[rt.path] = append(methods[rt.path], rt.method)
+		if paths[rt.path] == nil {
+			paths[rt.path] = map[string]http.Handler{}
+		}
+		paths[rt.path][rt.method] = s.serve(rt)
 		if rt.method == http.MethodGet {
-			methods[rt.path] = append(methods[rt.path], http.MethodHead)
+			paths[rt.path][http.MethodHead] = paths[rt.path][rt.method]
 		}
 	}
-	for path, allowed := range methods {
-		slices.Sort(allowed)
-		mux.Handle(Prefix+path, s.serve(route{path: path, open: true, handle: methodNotAllowed(strings.Join(allowed, ", "))}))
+	for path, methods := range paths {
+		mux.Handle(Prefix+path, s.byMethod(path, methods))
 	}
 	mux.Handle("/", s.serve(route{path: "/", open: true, handle: func(http.ResponseWriter, *http.Request, auth.Identity) error {
 		return workspace.Errorf(workspace.CodeNotFound, "There is no such call. The API is described at %s/openapi.json.", Prefix)
 	}}))
 	return mux
+}
+
+// byMethod answers what a path takes, and says of every other method what that
+// is.
+func (s *server) byMethod(path string, methods map[string]http.Handler) http.Handler {
+	allowed := strings.Join(slices.Sorted(maps.Keys(methods)), ", ")
+	other := s.serve(route{path: path, open: true, handle: methodNotAllowed(allowed)})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h, ok := methods[r.Method]
+		if !ok {
+			h = other
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // CrossOrigin makes the check that refuses what another origin's page sends.

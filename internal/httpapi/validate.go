@@ -20,8 +20,6 @@ const (
 	maxDescription = 4 << 10
 	maxMemo        = 64 << 10
 	maxImageRef    = 512
-	maxTTL         = 10 * 365 * 24 * 60 * 60 // seconds: ten years
-	maxKeepAwake   = 30 * 24 * time.Hour
 )
 
 // checkName brings a name to the form it is kept in: one spelling of what
@@ -74,8 +72,8 @@ func ValidImageRef(s string) bool {
 }
 
 func checkTTL(field string, v *int) error {
-	if v != nil && (*v < 0 || *v > maxTTL) {
-		return fieldError(field, fmt.Sprintf("must be between 0 (never) and %d seconds.", maxTTL))
+	if v != nil && (*v < 0 || *v > workspace.MaxTTL) {
+		return fieldError(field, fmt.Sprintf("must be between 0 (never) and %d seconds.", workspace.MaxTTL))
 	}
 	return nil
 }
@@ -94,15 +92,30 @@ func (s *server) checkDesired(v *string) (*workspace.DesiredState, error) {
 	return &d, nil
 }
 
-func checkKeepAwake(v api.Nullable[time.Time], now time.Time) error {
-	if v.Value == nil {
+// awakeSlack is how far a client's clock may be ahead: whoever asks for all
+// that there is should get it.
+const awakeSlack = time.Minute
+
+func (s *server) checkKeepAwake(v api.Nullable[time.Time], now time.Time) error {
+	switch {
+	case v.Value == nil:
 		return nil
-	}
-	if !v.Value.After(now) {
+	case !v.Value.After(now):
 		return fieldError("keep_awake_until", "must be in the future.")
-	}
-	if v.Value.Sub(now) > maxKeepAwake {
-		return fieldError("keep_awake_until", "must be within the next 30 days.")
+	case v.Value.Sub(now) > s.cfg.KeepAwakeMax+awakeSlack:
+		return fieldError("keep_awake_until", "must be within the next "+inWords(s.cfg.KeepAwakeMax)+".")
 	}
 	return nil
+}
+
+// inWords is a length of time without its zeros: 24h, 1h30m.
+func inWords(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
 }

@@ -173,7 +173,7 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 		checkText("memo", deref(in.Memo), maxMemo),
 		checkTTL("standby_ttl_seconds", in.StandbyTTLSeconds.Value),
 		checkTTL("archive_ttl_seconds", in.ArchiveTTLSeconds.Value),
-		checkKeepAwake(in.KeepAwakeUntil, time.Now()),
+		s.checkKeepAwake(in.KeepAwakeUntil, time.Now()),
 	); err != nil {
 		return err
 	}
@@ -210,7 +210,14 @@ func pathID(r *http.Request) (workspace.ID, error) {
 }
 
 func (s *server) view(ws workspace.Workspace) api.Workspace {
-	return view.View(ws, s.base, s.cfg.DeleteGrace)
+	if s.cfg.LastUse != nil && ws.Phase == workspace.PhaseRunning {
+		// What was seen here of late is handed on later. No gap that counts
+		// since then is known yet.
+		if at, kind, ok := s.cfg.LastUse(ws.ID); ok && (ws.LastAccessAt == nil || at.After(*ws.LastAccessAt)) {
+			ws.LastAccessAt, ws.LastAccess, ws.Unwatched = &at, kind, 0
+		}
+	}
+	return view.Server{URL: s.base, Grace: s.cfg.DeleteGrace, TTL: s.cfg.TTL}.View(ws)
 }
 
 func (s *server) answer(w http.ResponseWriter, status int, ws workspace.Workspace) error {

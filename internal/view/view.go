@@ -16,9 +16,15 @@ func URL(urlBase string, id workspace.ID) string {
 	return strings.TrimRight(urlBase, "/") + "/w/" + string(id) + "/"
 }
 
-// View is a workspace as the API shows it to its owner. grace is how long a
-// deletion can be taken back.
-func View(w workspace.Workspace, urlBase string, grace time.Duration) api.Workspace {
+// Server is what a server's own settings add to what is shown.
+type Server struct {
+	URL   string        // CODEHUB_URL
+	Grace time.Duration // how long a deletion can be taken back
+	TTL   workspace.TTL // the defaults
+}
+
+// View is a workspace as the API shows it to its owner.
+func (s Server) View(w workspace.Workspace) api.Workspace {
 	v := api.Workspace{
 		ID:                string(w.ID),
 		Name:              w.Name,
@@ -28,8 +34,9 @@ func View(w workspace.Workspace, urlBase string, grace time.Duration) api.Worksp
 		Phase:             string(w.Phase),
 		Operation:         string(w.Operation),
 		DesiredState:      string(w.DesiredState),
+		DesiredCause:      optional(w.DesiredCause),
 		NextDesiredState:  optional(string(w.NextDesired)),
-		URL:               URL(urlBase, w.ID),
+		URL:               URL(s.URL, w.ID),
 		ArchiveKey:        optional(w.ArchiveKey),
 		Conditions:        make(map[string]api.Condition, 4),
 		ErrorReason:       optional(string(w.ErrorReason)),
@@ -59,8 +66,11 @@ func View(w workspace.Workspace, urlBase string, grace time.Duration) api.Worksp
 	for t, c := range w.Conditions {
 		v.Conditions[string(t)] = api.Condition{Status: c.Status, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime.UTC()}
 	}
+	if at, ok := w.EndsAt(s.TTL); ok {
+		v.StopsAt = utc(&at)
+	}
 	if w.DeletedAt != nil {
-		t := w.DeletedAt.UTC().Add(grace)
+		t := w.DeletedAt.UTC().Add(s.Grace)
 		v.PurgedAt = &t
 	}
 	return v

@@ -14,7 +14,8 @@ import (
 const base = "https://hub.example.com/"
 
 // Every field of what the API shows is filled from a workspace that has
-// everything, but for the one that no server computes yet.
+// everything, but for when it stops by itself, which one that is deleted does
+// not.
 func TestViewIsComplete(t *testing.T) {
 	t.Parallel()
 	at := func(h int) time.Time { return time.Date(2026, 1, 2, h, 0, 0, 0, time.FixedZone("KST", 9*3600)) }
@@ -26,10 +27,10 @@ func TestViewIsComplete(t *testing.T) {
 		Phase:      workspace.PhaseDeleting, PhaseChangedAt: at(2), Operation: workspace.OpDeleting,
 		ArchiveKey: "key", ArchiveSize: 9, ErrorReason: workspace.ErrTimeout, ErrorMessage: "message", ErrorCount: 3, StopReason: "idle",
 		Progress:     &workspace.Progress{Step: "packing", Done: 1, Total: 2, Entries: 3, EntriesTotal: 4, Rate: 5, SecondsLeft: 6},
-		DesiredState: workspace.DesiredStandby, NextDesired: workspace.DesiredRunning, DeletedAt: p(3), LastAccessAt: p(4), LastAccess: "open",
+		DesiredState: workspace.DesiredStandby, DesiredCause: "idle", NextDesired: workspace.DesiredRunning, DeletedAt: p(3), LastAccessAt: p(4), LastAccess: "open",
 		KeepAwakeTil: p(5), StandbyTTL: n(0), ArchiveTTL: n(7), CreatedAt: at(6), UpdatedAt: at(7),
 	}
-	v := View(w, base, time.Hour)
+	v := Server{URL: base, Grace: time.Hour}.View(w)
 	for i := range reflect.TypeFor[api.Workspace]().NumField() {
 		if f := reflect.TypeFor[api.Workspace]().Field(i).Name; f != "StopsAt" && reflect.ValueOf(v).Field(i).IsZero() {
 			t.Errorf("%s is empty", f)
@@ -45,10 +46,32 @@ func TestViewIsComplete(t *testing.T) {
 // What a workspace does not have is null, not empty.
 func TestViewOfNothing(t *testing.T) {
 	t.Parallel()
-	v := View(workspace.Workspace{}, base, time.Hour)
+	v := Server{URL: base, Grace: time.Hour}.View(workspace.Workspace{})
 	want := api.Workspace{URL: "https://hub.example.com/w//", Conditions: map[string]api.Condition{}}
 	if d := cmp.Diff(want, v); d != "" {
 		t.Error(d)
+	}
+}
+
+// When a workspace stops by itself, or is archived, is shown in UTC, by the
+// server's TTLs or its own, and null where nothing is to come.
+func TestStopsAt(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 2, 3, 0, 0, 0, time.FixedZone("KST", 9*3600))
+	never := 0
+	server := Server{TTL: workspace.TTL{Standby: time.Hour, Archive: 2 * time.Hour}}
+	running := workspace.Workspace{Phase: workspace.PhaseRunning, DesiredState: workspace.DesiredRunning, Operation: workspace.OpNone, PhaseChangedAt: at, Unwatched: time.Minute}
+	standby := running
+	standby.Phase, standby.DesiredState, standby.StandbyTTL = workspace.PhaseStandby, workspace.DesiredStandby, &never
+	if got := server.View(running).StopsAt; got == nil || !got.Equal(at.Add(61*time.Minute)) || got.Location() != time.UTC {
+		t.Errorf("a running one: %v", got)
+	}
+	if got := server.View(standby).StopsAt; got == nil || !got.Equal(at.Add(121*time.Minute)) {
+		t.Errorf("a stopped one: %v", got)
+	}
+	running.StandbyTTL = &never
+	if got := server.View(running).StopsAt; got != nil {
+		t.Errorf("never: %v", got)
 	}
 }
 
