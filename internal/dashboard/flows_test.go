@@ -133,13 +133,55 @@ func TestLimitInABrowser(t *testing.T) {
 	id := w.add("three", standby)
 	b.logIn()
 	b.press(fmt.Sprintf(`[id="%s-start"]`, id))
-	b.shown("dialog[open] #limit-start[disabled]")
+	b.shown("dialog[open] #limit-list")
 	b.press(fmt.Sprintf(`[id="limit-%s"]`, ids[0]))
 	b.until(`document.querySelector('#limit-list .tone-busy')`)
+	if ws := w.row(id); ws.DesiredState == workspace.DesiredRunning {
+		t.Fatal("it starts before the other one has gone")
+	}
+	// Once that has really gone, the one that waits starts by itself.
 	w.observe(ids[0], standby)
-	b.press("#limit-start:not([disabled])")
 	b.until(`!document.querySelector('dialog[open]')`)
 	b.shown(card(id, "starting"))
+
+	// A place that is given up elsewhere does the same.
+	w.observe(id, running)
+	b.press(fmt.Sprintf(`[id="%s-start"]`, ids[0]))
+	b.shown("dialog[open] #limit-list")
+	w.want(ids[1], "desired_state", "STANDBY")
+	w.observe(ids[1], standby)
+	b.until(`!document.querySelector('dialog[open]')`)
+	b.shown(card(ids[0], "starting"))
+}
+
+// Who opens a workspace that the limits keep from starting is let in as soon as
+// there is room, at the address that they opened.
+func TestLimitPageInABrowser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.ide()
+	var ids []workspace.ID
+	for _, name := range []string{"one", "two"} {
+		ids = append(ids, w.add(name, running))
+		w.want(ids[len(ids)-1], "desired_state", "RUNNING")
+	}
+	id := w.add("three", standby)
+	b := w.tab()
+	b.logIn()
+	b.visit("/w/" + string(id) + "/?folder=/home/coder/x")
+	b.shown(`#wait[data-kind=limit] #limit-list`)
+	b.press(fmt.Sprintf(`[id="limit-%s"]`, ids[0]))
+	b.until(`document.querySelector('#limit-list .tone-busy')`)
+	b.eval(mark)
+	w.observe(ids[0], operating(running, workspace.OpStopping))
+	b.until(`document.querySelector('#limit-list').textContent.includes('Stopping') && window.marked`)
+	w.observe(ids[0], standby)
+	b.shown(`#wait[data-kind=loading]`)
+	if ws := w.row(id); ws.DesiredState != workspace.DesiredRunning {
+		t.Fatalf("desired %s", ws.DesiredState)
+	}
+	w.observe(id, running)
+	b.until(`document.getElementById('ide')?.textContent === 'folder=/home/coder/x'`)
 }
 
 func TestThemeStays(t *testing.T) {

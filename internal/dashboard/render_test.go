@@ -17,6 +17,10 @@ const testID = workspace.ID("0198c0de-0000-7000-8000-000000000001")
 
 var (
 	testNow = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	// testPages are parsed once, for all tests.
+	testPages = parsePages(newAssets())
+	// tags matches markup.
+	tags    = regexp.MustCompile(`<[^>]*>`)
 	testTTL = workspace.TTL{Standby: 10 * time.Minute, Archive: 30 * time.Minute}
 )
 
@@ -105,7 +109,7 @@ func renderPart(t *testing.T, s *pageSet, name string, data any) string {
 func TestEveryStateRendersWithAWayOut(t *testing.T) {
 	t.Parallel()
 	d := &Dashboard{Config: Config{DeleteGrace: 2 * time.Hour, Now: func() time.Time { return testNow }}}
-	sets := parsePages(newAssets())
+	sets := testPages
 	n, looks := 0, map[string]bool{}
 	everyState(func(w workspace.Workspace) {
 		n++
@@ -286,7 +290,7 @@ func TestArchiveActions(t *testing.T) {
 
 func TestProgress(t *testing.T) {
 	t.Parallel()
-	sets := parsePages(newAssets())
+	sets := testPages
 	show := func(lang string, op workspace.Operation, p *workspace.Progress) string {
 		w := someWorkspace(workspace.PhaseStandby)
 		w.Operation, w.Progress = op, p
@@ -325,7 +329,7 @@ func TestNamesAreEscaped(t *testing.T) {
 	w.Name = `<script>alert(1)</script>" onmouseover="x`
 	w.Description, w.Memo, w.ErrorMessage, w.ImageRef = w.Name, `</textarea>`+w.Name, `</pre><b>`+w.Name, w.Name
 	d := &Dashboard{Config: Config{DeleteGrace: time.Hour, Now: func() time.Time { return testNow }}}
-	for _, s := range parsePages(newAssets()) {
+	for _, s := range testPages {
 		v := viewOf(w, fromList, terms{time.Hour, true, testTTL, testNow})
 		dv := d.detailOf(w)
 		f := &form{Name: "delete", W: &v, Value: map[string]string{}, Errors: map[string]string{}}

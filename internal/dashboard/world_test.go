@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/admin"
 	"codehub/internal/archive"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
@@ -182,6 +183,7 @@ func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
 	config := Config{
 		Store: db, Auth: w.auth, Events: hub, Logs: w.logs, Log: log, URL: address, DefaultImage: "codehub/workspace:latest",
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
+		Admin:       admin.New(admin.Config{Store: db, Passwords: w.auth, OrphanDelay: time.Hour}),
 		DeleteGrace: 2 * time.Hour, MaxRunning: 2, Archives: w.bucket, TTL: testTTL, KeepAwakeMax: 24 * time.Hour,
 	}
 	for _, f := range change {
@@ -232,16 +234,52 @@ func (w *world) add(name string, change func(*workspace.Workspace)) workspace.ID
 	return ws.ID
 }
 
-// want sets what is desired, as the API layer does, past its checks.
-func (w *world) want(id workspace.ID, column string, value any) {
+// row is a workspace of the admin's as it is now.
+func (w *world) row(id workspace.ID) workspace.Workspace {
+	w.t.Helper()
+	ws, err := w.db.Workspace(w.t.Context(), w.caller(auth.AdminUsername), id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return ws
+}
+
+// exec changes the database behind everybody's back.
+func (w *world) exec(sql string, args ...any) {
 	w.t.Helper()
 	err := w.ctrl.Do(w.t.Context(), func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, fmt.Sprintf("UPDATE workspaces SET %s = $1 WHERE id = $2", column), value, string(id))
+		_, err := conn.Exec(ctx, sql, args...)
 		return err
 	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// used makes it so long since the workspace was used and changed its phase.
+func (w *world) used(id workspace.ID, ago time.Duration) {
+	w.t.Helper()
+	w.exec(`UPDATE workspaces SET last_access_at = now() - $2::interval, last_access_kind = 'typing', phase_changed_at = now() - $2::interval - interval '1 minute' WHERE id = $1`, string(id), ago)
+}
+
+// person makes a user who is no admin, and a browser in which they have
+// logged in.
+func (w *world) person(name string) *browser {
+	w.t.Helper()
+	if _, err := w.auth.CreateUser(w.t.Context(), name, "another password", false); err != nil {
+		w.t.Fatal(err)
+	}
+	b := w.browser()
+	if a := b.post("/login", url.Values{"username": {name}, "password": {"another password"}}); a.status != http.StatusSeeOther {
+		w.t.Fatalf("log in: %d %s", a.status, a.body)
+	}
+	return b
+}
+
+// want sets what is desired, as the API layer does, past its checks.
+func (w *world) want(id workspace.ID, column string, value any) {
+	w.t.Helper()
+	w.exec(fmt.Sprintf("UPDATE workspaces SET %s = $1 WHERE id = $2", column), value, string(id))
 }
 
 // observe changes what the controller writes of a workspace, and has it take

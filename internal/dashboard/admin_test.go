@@ -1,0 +1,241 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"codehub/internal/workspace"
+)
+
+// servers puts two servers of an installation, and what they cannot reach,
+// into the database.
+func (w *world) servers() {
+	w.t.Helper()
+	w.exec(`INSERT INTO replicas (id, hostname, version, started_at, seen_at, flushed_at, health) VALUES
+		('01900000-0000-7000-8000-0000000000a1', 'alpha.example', '1.2.0', now() - interval '3 days', now(), now(), '{"engine": {"state": "closed", "since": "2026-03-01T10:00:00Z", "failures": 0}, "bucket": {"state": "open", "since": "2026-03-01T10:00:00Z", "failures": 7, "error": "dial tcp <10.0.0.9>:9000: connection refused"}}'),
+		('01900000-0000-7000-8000-0000000000a2', 'beta.example', '1.1.9', now() - interval '9 days', now() - interval '1 hour', NULL, '{}')`)
+	w.exec(`INSERT INTO orphans (kind, name, workspace_id, detail, first_seen_at) VALUES
+		('container', 'codehub-ws-0198c0de-0000-7000-8000-000000000009', '0198c0de-0000-7000-8000-000000000009', 'Up 3 days <b>', now() - interval '10 minutes')`)
+	w.exec(`INSERT INTO orphans (kind, name, detail, first_seen_at, kept) VALUES ('volume', 'ws-0198c0de-0000-7000-8000-000000000009-home', '', now() - interval '2 days', true)`)
+}
+
+func (w *world) userID(name string) string {
+	w.t.Helper()
+	u, err := w.db.UserByName(w.t.Context(), name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return u.ID
+}
+
+func TestAdminPage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.servers()
+	w.add("one", standby)
+	w.want(w.add("two", operating(standby, workspace.OpStarting)), "desired_state", "RUNNING")
+	w.person("ann")
+	b := w.signedIn()
+	contains(t, "the list", b.get("/").body, `<a href="/admin">Administration</a>`)
+	page := b.get("/admin").body
+	contains(t, "the page", page, `<a href="/admin" aria-current="page">`, "alpha.example", "Version 1.2.0", "beta.example", "does not answer",
+		"Container engine</strong>: answers", "Archive storage</strong>: does not answer; it is left alone for a moment", "dial tcp &lt;10.0.0.9&gt;:9000: connection refused",
+		"Stopped 2", "Starting 1", "Up 3 days &lt;b&gt;", "is removed in", "is never removed by itself", ">Container<", ">Volume<",
+		"1 of at most 2 running", "0 of at most 2 running", "2 workspaces", "0 workspaces", ">ann<", ">you<", ">administrator<",
+		"What people do is known up to", "Nothing stops by itself until it is known again.", `sse-connect="/dashboard/events?admin=1&amp;cursor="`)
+	w.exec(`UPDATE activity_clock SET watched_until = now() - interval '20 seconds'`)
+	page = b.get("/admin").body
+	lacks(t, "watched", page, "Nothing stops by itself until")
+	contains(t, "in Korean", b.get("/admin", "Accept-Language", "ko").body, "컨테이너 엔진", "응답함", "저절로 제거되지 않음")
+	// Nobody can lock themselves out by accident.
+	self := "/admin/people/" + w.userID("admin")
+	lacks(t, "the page", page, self+"/disable", self+"/take-admin", self+"/password")
+
+	l := b.listen("?admin=1&cursor=")
+	l.until("update", `id="admin-status"`, `id="admin-people"`, `id="admin-orphans"`, "ann")
+	if _, err := w.auth.CreateUser(t.Context(), "new-here", "another password", false); err != nil {
+		t.Fatal(err)
+	}
+	l.until("update", `id="admin-people"`, "new-here")
+}
+
+func TestAdminStreamEndsWithTheRights(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if _, err := w.auth.CreateUser(t.Context(), "second", "another password", true); err != nil {
+		t.Fatal(err)
+	}
+	b := w.browser()
+	b.post("/login", url.Values{"username": {"second"}, "password": {"another password"}})
+	l := b.listen("?admin=1")
+	l.until("update", `id="admin-people"`)
+	w.exec(`UPDATE users SET admin = false WHERE username = 'second'`)
+	ev := l.until("update", `id="admin-over"`, "You are not one of this server’s administrators")
+	lacks(t, "after that", ev.data, "admin-people")
+}
+
+func TestPeople(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	contains(t, "the form", b.get("/admin/people/new").body, "Add a person", `type="password"`, `autocomplete="new-password"`, "As usual here: 2")
+	for name, c := range map[string]struct {
+		form url.Values
+		want string
+	}{
+		"nothing":        {url.Values{"limit": {"server"}}, "Please fill this in."},
+		"a short one":    {url.Values{"username": {"ann"}, "password": {"short"}, "password2": {"short"}, "limit": {"server"}}, "too short"},
+		"another":        {url.Values{"username": {"ann"}, "password": {"a long password"}, "password2": {"a longer password"}, "limit": {"server"}}, "not the same"},
+		"a bad limit":    {url.Values{"username": {"ann"}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"own"}, "limit_n": {"0"}}, "between 1 and"},
+		"a bad name":     {url.Values{"username": {"an n"}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"server"}}, "begins with a letter or digit"},
+		"a name in use":  {url.Values{"username": {"ADMIN"}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"server"}}, "has this username already"},
+		"a name too far": {url.Values{"username": {strings.Repeat("x", 65)}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"server"}}, "at most 64"},
+	} {
+		a := b.htmx("/admin/people", c.form)
+		if a.status != http.StatusUnprocessableEntity {
+			t.Errorf("%s: %d", name, a.status)
+		}
+		contains(t, name, a.body, c.want, `id="dialog-form"`)
+		lacks(t, name, a.body, "a long password", "short\"")
+	}
+	a := b.htmx("/admin/people", url.Values{"username": {"ann"}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"own"}, "limit_n": {"5"}})
+	if a.status != http.StatusOK {
+		t.Fatalf("add: %d %s", a.status, a.body)
+	}
+	contains(t, "added", a.body, "ann can log in now.", `id="admin-people"`, "0 of at most 5 running", "own limit", `id="dialog" hx-swap-oob="innerHTML"`)
+	ann := w.browser()
+	if a := ann.post("/login", url.Values{"username": {"ann"}, "password": {"a long password"}}); a.status != http.StatusSeeOther {
+		t.Fatalf("ann logs in: %d", a.status)
+	}
+
+	person := "/admin/people/" + w.userID("ann")
+	contains(t, "the limit's form", b.get(person+"/limit", "HX-Request", "true").body, "How many workspaces ann may run", `value="5"`, `<option value="own" selected>`)
+	contains(t, "no limit", b.htmx(person+"/limit", url.Values{"limit": {"none"}}).body, "The limit of ann was changed.", "0 running", "own limit")
+	contains(t, "the server's", b.htmx(person+"/limit", url.Values{"limit": {"server"}}).body, "0 of at most 2 running")
+	contains(t, "another", b.htmx(person+"/limit", url.Values{"limit": {"own"}, "limit_n": {"1000000"}}).body, "between 1 and")
+
+	contains(t, "make admin", b.htmx(person+"/make-admin", nil).body, "ann is an administrator now.")
+	if a := ann.get("/admin"); a.status != http.StatusOK {
+		t.Errorf("ann's page: %d", a.status)
+	}
+	contains(t, "take admin", b.htmx(person+"/take-admin", nil).body, "ann is no administrator any more.")
+
+	contains(t, "a bad password", b.htmx(person+"/password", url.Values{"password": {"ann-ann-ann"}, "password2": {"x"}}).body, "not the same")
+	contains(t, "a password", b.htmx(person+"/password", url.Values{"password": {"quite another one"}, "password2": {"quite another one"}}).body, "ann has a new password.")
+	if a := ann.get("/"); a.status != http.StatusSeeOther {
+		t.Errorf("ann is still logged in: %d", a.status)
+	}
+	if a := ann.post("/login", url.Values{"username": {"ann"}, "password": {"quite another one"}}); a.status != http.StatusSeeOther {
+		t.Errorf("ann logs in with it: %d", a.status)
+	}
+
+	contains(t, "the confirmation", b.get(person+"/disable").body, "Disable ann?", "Their workspaces and files are kept.")
+	contains(t, "disable", b.htmx(person+"/disable", nil).body, "ann is disabled.", ">disabled<", person+"/enable")
+	if a := ann.get("/"); a.status != http.StatusSeeOther {
+		t.Errorf("ann is still logged in: %d", a.status)
+	}
+	contains(t, "enable", b.htmx(person+"/enable", nil).body, "ann is enabled again.")
+
+	// The last administrator stays one, whatever is sent.
+	self := "/admin/people/" + w.userID("admin")
+	for _, p := range []string{"/take-admin", "/disable"} {
+		a := b.htmx(self+p, nil)
+		if a.status != http.StatusUnprocessableEntity {
+			t.Errorf("%s of the last administrator: %d", p, a.status)
+		}
+		contains(t, p, a.body, "this is the last one")
+	}
+	// Without scripts.
+	if a := b.post(person+"/make-admin", nil); a.header.Get("Location") != "/admin?note=person" {
+		t.Errorf("without scripts: %d %s", a.status, a.header.Get("Location"))
+	}
+	contains(t, "after the redirect", b.get("/admin?note=person").body, "The change was made.")
+	for _, p := range []string{"/admin/people/nobody/limit", "/admin/people/0198c0de-0000-7000-8000-000000000001/disable"} {
+		if a := b.post(p, nil); a.status != http.StatusNotFound {
+			t.Errorf("%s: %d", p, a.status)
+		}
+	}
+}
+
+// adminPaths are what administrators alone may ask for.
+func adminPaths(id string) (get, post []string) {
+	for _, name := range []string{"limit", "password", "make-admin", "take-admin", "disable", "enable"} {
+		post = append(post, "/admin/people/"+id+"/"+name)
+	}
+	get = append([]string{"/admin", "/admin/people/new"}, post...)
+	return get, append(post, "/admin/people")
+}
+
+func TestAdminsAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.servers()
+	ann, nobody := w.person("ann"), w.browser()
+	form := url.Values{"username": {"mallory"}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"none"}}
+	get, post := adminPaths(w.userID("ann"))
+	lacks(t, "ann's list", ann.get("/").body, "/admin")
+	for _, p := range get {
+		if a := ann.get(p); a.status != http.StatusForbidden || strings.Contains(a.body, "alpha.example") {
+			t.Errorf("GET %s: %d", p, a.status)
+		}
+		if a := nobody.get(p); a.status != http.StatusSeeOther || !strings.HasPrefix(a.header.Get("Location"), "/login") {
+			t.Errorf("GET %s by nobody: %d", p, a.status)
+		}
+	}
+	for _, p := range post {
+		for _, header := range [][]string{nil, {"HX-Request", "true"}} {
+			if a := ann.post(p, form, header...); a.status != http.StatusForbidden {
+				t.Errorf("POST %s: %d", p, a.status)
+			}
+		}
+		if a := nobody.post(p, form); a.status != http.StatusSeeOther || !strings.HasPrefix(a.header.Get("Location"), "/login") {
+			t.Errorf("POST %s by nobody: %d", p, a.status)
+		}
+	}
+	l := ann.listen("?admin=1")
+	ev := l.until("update")
+	lacks(t, "ann's stream", ev.data, "admin-", "alpha.example")
+	// From another site not even an administrator's browser does it, and no
+	// GET does anything.
+	b := w.signedIn()
+	for _, p := range post {
+		if a := b.post(p, form, "Sec-Fetch-Site", "cross-site"); a.status != http.StatusForbidden {
+			t.Errorf("POST %s from another site: %d", p, a.status)
+		}
+	}
+	for _, p := range get {
+		b.get(p + "?" + form.Encode())
+	}
+	u, err := w.db.UserByName(t.Context(), "ann")
+	if err != nil || u.Admin || u.Disabled || u.MaxRunning != nil {
+		t.Errorf("ann was changed: %+v, %v", u, err)
+	}
+	if n, err := w.db.UserCount(t.Context()); err != nil || n != 2 {
+		t.Errorf("%d users, %v", n, err)
+	}
+	if a := ann.get("/"); a.status != http.StatusOK {
+		t.Errorf("ann is logged out: %d", a.status)
+	}
+}
+
+// A server that has nothing to administer has no such page.
+func TestWithoutAdministration(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *Config) { c.Admin = nil })
+	b := w.signedIn()
+	lacks(t, "the list", b.get("/").body, "/admin")
+	get, post := adminPaths(w.userID("admin"))
+	for _, p := range get {
+		if a := b.get(p); a.status != http.StatusNotFound {
+			t.Errorf("GET %s: %d", p, a.status)
+		}
+	}
+	for _, p := range post {
+		if a := b.post(p, nil); a.status != http.StatusNotFound {
+			t.Errorf("POST %s: %d", p, a.status)
+		}
+	}
+	lacks(t, "the stream", b.listen("?admin=1").until("update").data, "admin-")
+}

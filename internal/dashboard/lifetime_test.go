@@ -1,0 +1,130 @@
+package dashboard
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"codehub/internal/judge"
+	"codehub/internal/workspace"
+)
+
+// life is what a card says of a workspace's time, in words.
+func life(t *testing.T, lang string, w workspace.Workspace, ttl workspace.TTL) string {
+	t.Helper()
+	v := viewOf(w, fromList, terms{time.Hour, true, ttl, testNow})
+	s := renderPart(t, testPages[lang], "life", v)
+	s = strings.NewReplacer("</span>", " |").Replace(s)
+	return strings.Join(strings.Fields(tags.ReplaceAllString(s, " ")), " ")
+}
+
+func TestLifetimes(t *testing.T) {
+	t.Parallel()
+	ago := func(d time.Duration) *time.Time { at := testNow.Add(-d); return &at }
+	ahead := func(d time.Duration) *time.Time { return ago(-d) }
+	seconds := func(n int) *int { return &n }
+	for name, c := range map[string]struct {
+		phase  workspace.Phase
+		change func(*workspace.Workspace)
+		ttl    workspace.TTL
+		en, ko string
+	}{
+		"used": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.LastAccessAt, w.LastAccess = ago(3*time.Minute), "typing" }, testTTL,
+			"Last used 3 min ago : typing | stops by itself in 7 min |", "마지막 사용: 3분 전 : 입력 | 저절로 중지되기까지 7분 |"},
+		"never used": {workspace.PhaseRunning, func(w *workspace.Workspace) {}, testTTL,
+			"Not used yet | stops by itself in 5 min |", "아직 쓰지 않음 | 저절로 중지되기까지 5분 |"},
+		"time that nobody watched does not count": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.Unwatched = time.Hour }, testTTL,
+			"Not used yet | stops by itself in 1 h 5 min |", "아직 쓰지 않음 | 저절로 중지되기까지 1시간 5분 |"},
+		"a time of its own": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.StandbyTTL = seconds(3 * 3600) }, testTTL,
+			"Not used yet | stops by itself in 2 h 55 min |", "아직 쓰지 않음 | 저절로 중지되기까지 2시간 55분 |"},
+		"never": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.StandbyTTL = seconds(0) }, testTTL,
+			"Not used yet | never stops by itself |", "아직 쓰지 않음 | 저절로 중지되지 않음 |"},
+		"never here": {workspace.PhaseRunning, func(w *workspace.Workspace) {}, workspace.TTL{},
+			"Not used yet | never stops by itself |", "아직 쓰지 않음 | 저절로 중지되지 않음 |"},
+		"overdue": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.PhaseChangedAt = *ago(time.Hour) }, testTTL,
+			"Not used yet | stops by itself in less than a minute |", "아직 쓰지 않음 | 저절로 중지되기까지 1분 미만 |"},
+		"kept awake": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.KeepAwakeTil = ahead(2 * time.Hour) }, testTTL,
+			"Not used yet | kept awake for another 2 h 0 min |", "아직 쓰지 않음 | 깨워 두는 시간: 2시간 0분 |"},
+		"was kept awake": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.KeepAwakeTil = ago(time.Hour) }, testTTL,
+			"Not used yet | stops by itself in 5 min |", "아직 쓰지 않음 | 저절로 중지되기까지 5분 |"},
+		"being stopped by somebody": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.DesiredState = workspace.DesiredStandby }, testTTL, "", ""},
+		"being stopped, idle": {workspace.PhaseRunning, func(w *workspace.Workspace) {
+			w.DesiredState, w.DesiredCause, w.Operation = workspace.DesiredStandby, workspace.CauseIdle, workspace.OpStopping
+		}, testTTL, "It is being stopped, as it is not used. |", "쓰지 않아서 중지하고 있습니다. |"},
+		"stopped on request": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason = judge.StopRequested }, testTTL,
+			"It was stopped on request. | archived by itself in 25 min |", "요청에 따라 중지했습니다. | 저절로 보관되기까지 25분 |"},
+		"stopped by force": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason, w.ArchiveTTL = judge.StopForced, seconds(0) }, testTTL,
+			"It was stopped by force. | never archived by itself |", "강제로 중지했습니다. | 저절로 보관되지 않음 |"},
+		"exited": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason = judge.StopExited }, testTTL,
+			"It stopped by itself: its container ended. | archived by itself in 25 min |", "컨테이너가 스스로 끝나서 중지되었습니다. | 저절로 보관되기까지 25분 |"},
+		"idle": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason, w.LastAccessAt = judge.StopIdle, ago(18*time.Minute) }, testTTL,
+			"It was stopped, as it was not used for 13 min. | archived by itself in 25 min |", "13분 동안 쓰지 않아서 중지했습니다. | 저절로 보관되기까지 25분 |"},
+		"idle, and never used": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason = judge.StopIdle }, testTTL,
+			"It was stopped, as it was not used. | archived by itself in 25 min |", "쓰지 않아서 중지했습니다. | 저절로 보관되기까지 25분 |"},
+		"being archived, unused": {workspace.PhaseStandby, func(w *workspace.Workspace) {
+			w.DesiredState, w.DesiredCause, w.Operation = workspace.DesiredArchived, workspace.CauseUnused, workspace.OpArchiving
+		}, testTTL, "It is being archived, as it was not used. |", "쓰지 않아서 보관하고 있습니다. |"},
+		"archived, unused": {workspace.PhaseArchived, func(w *workspace.Workspace) { w.DesiredCause = workspace.CauseUnused }, testTTL,
+			"It was archived, as it was not used. |", "쓰지 않아서 보관했습니다. |"},
+		"archived on request": {workspace.PhaseArchived, func(w *workspace.Workspace) {}, testTTL, "", ""},
+		"deleted":             {workspace.PhaseDeleting, func(w *workspace.Workspace) { w.DesiredCause = workspace.CauseUnused }, testTTL, "", ""},
+	} {
+		w := someWorkspace(c.phase)
+		c.change(&w)
+		if got := life(t, "en", w, c.ttl); got != c.en {
+			t.Errorf("%s: %q, want %q", name, got, c.en)
+		}
+		if got := life(t, "ko", w, c.ttl); got != c.ko {
+			t.Errorf("%s: %q, want %q", name, got, c.ko)
+		}
+	}
+	// A server without archives has no time for that either.
+	if v := viewOf(someWorkspace(workspace.PhaseStandby), fromList, terms{time.Hour, false, testTTL, testNow}); v.Life.Key != "" {
+		t.Errorf("without archives: %+v", v.Life)
+	}
+}
+
+func TestWarnBefore(t *testing.T) {
+	t.Parallel()
+	for ttl, want := range map[time.Duration]time.Duration{
+		30 * time.Second: time.Minute, 3 * time.Minute: time.Minute, 10 * time.Minute: 2 * time.Minute,
+		25 * time.Minute: 5 * time.Minute, 3 * time.Hour: 5 * time.Minute,
+	} {
+		if got := warnBefore(ttl); got != want {
+			t.Errorf("%s: %s, want %s", ttl, got, want)
+		}
+	}
+}
+
+// A workspace is about to stop from a fixed moment on, which the page's stream
+// waits for.
+func TestNoticesComeInTime(t *testing.T) {
+	t.Parallel()
+	w := someWorkspace(workspace.PhaseRunning) // since 5 min, so it stops in 5 and is told of 2 min before
+	soon := testNow.Add(3 * time.Minute)
+	for at, want := range map[time.Time]bool{testNow: false, soon.Add(-time.Nanosecond): false, soon: true, soon.Add(time.Hour): true} {
+		n := notices{Now: at}
+		n.add([]workspace.Workspace{w}, testTTL)
+		if got := len(n.Endings) == 1; got != want || !want && !n.due.Equal(soon) {
+			t.Errorf("at %s: %+v", at, n)
+		}
+	}
+	for name, change := range map[string]func(*workspace.Workspace){
+		"stopped":    func(w *workspace.Workspace) { w.DesiredState = workspace.DesiredStandby },
+		"kept awake": func(w *workspace.Workspace) { at := testNow.Add(2 * time.Hour); w.KeepAwakeTil = &at },
+		"busy":       func(w *workspace.Workspace) { w.Operation = workspace.OpStopping },
+		"never":      func(w *workspace.Workspace) { never := 0; w.StandbyTTL = &never },
+		"at rest": func(w *workspace.Workspace) {
+			w.Phase, w.DesiredState = workspace.PhaseStandby, workspace.DesiredStandby
+		},
+		"asked to stay": func(w *workspace.Workspace) { at := soon; w.LastAccessAt = &at },
+	} {
+		other := w
+		change(&other)
+		n := notices{Now: soon}
+		n.add([]workspace.Workspace{other}, testTTL)
+		if len(n.Endings) > 0 {
+			t.Errorf("%s: %+v", name, n.Endings)
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"testing"
+	"time"
+
+	"codehub/internal/workspace"
+)
+
+func TestKeepAwake(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *Config) { c.KeepAwakeMax = 12 * time.Hour })
+	b := w.signedIn()
+	id := w.add("project", running)
+	w.want(id, "desired_state", "RUNNING")
+	path := "/workspaces/" + string(id)
+	from := url.Values{"from": {"detail"}}
+	with := func(kv ...string) url.Values {
+		v := url.Values{"from": {"detail"}}
+		for i := 0; i < len(kv); i += 2 {
+			v.Set(kv[i], kv[i+1])
+		}
+		return v
+	}
+	contains(t, "its page", b.get(path).body, path+`/keep-awake`, "stops by itself in")
+	dialog := b.get(path+"/keep-awake", "HX-Request", "true").body
+	contains(t, "the dialog", dialog, "Keep project awake", ">1 h<", ">2 h<", ">4 h<", ">8 h<", ">12 h<", "At most 12 h from now.", `value="until"`)
+	lacks(t, "the dialog", dialog, ">1 day<", "No longer")
+
+	near := func(what string, want time.Duration) {
+		t.Helper()
+		ws := w.row(id)
+		if ws.KeepAwakeTil == nil || ws.KeepAwakeTil.Sub(time.Now().Add(want)).Abs() > time.Minute {
+			t.Fatalf("%s: kept awake until %v", what, ws.KeepAwakeTil)
+		}
+	}
+	a := b.htmx(path+"/keep-awake", with("awake", "7200"))
+	near("2 h", 2*time.Hour)
+	contains(t, "2 h", a.body, `id="panel"`, "kept awake for another", "1 h 59 min", "is kept awake.", `id="dialog" hx-swap-oob="innerHTML"`)
+	contains(t, "the dialog", b.get(path+"/keep-awake?from=detail").body, "No longer", `data-moment="`+w.row(id).KeepAwakeTil.Format(time.RFC3339)+`"`)
+
+	// Until a time, as a script and as a plain form sends it, in whatever zone.
+	at := time.Now().Add(5 * time.Hour).Truncate(time.Minute)
+	for _, s := range []string{at.UTC().Format("2006-01-02T15:04:05.000Z"), at.In(time.FixedZone("", 9*3600)).Format(time.RFC3339), at.UTC().Format("2006-01-02T15:04")} {
+		b.htmx(path+"/keep-awake", with("awake", "off"))
+		if ws := w.row(id); ws.KeepAwakeTil != nil {
+			t.Fatalf("off: %v", ws.KeepAwakeTil)
+		}
+		b.htmx(path+"/keep-awake", with("awake", "until", "until", s))
+		if ws := w.row(id); ws.KeepAwakeTil == nil || !ws.KeepAwakeTil.Equal(at) {
+			t.Errorf("until %s: %v", s, ws.KeepAwakeTil)
+		}
+	}
+	for name, form := range map[string]url.Values{
+		"too far":      with("awake", "until", "until", time.Now().Add(13*time.Hour).UTC().Format(time.RFC3339)),
+		"past":         with("awake", "until", "until", time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)),
+		"no time":      with("awake", "until"),
+		"nonsense":     with("awake", "until", "until", "tomorrow"),
+		"longer":       with("awake", strconv.Itoa(13*3600)),
+		"negative":     with("awake", "-1"),
+		"not a number": with("awake", "x"),
+		"nothing":      from,
+	} {
+		a := b.htmx(path+"/keep-awake", form)
+		if a.status != http.StatusUnprocessableEntity {
+			t.Errorf("%s: %d", name, a.status)
+		}
+		contains(t, name, a.body, `aria-invalid="true"`, "field-error", `id="dialog-form"`)
+		if ws := w.row(id); ws.KeepAwakeTil == nil || !ws.KeepAwakeTil.Equal(at) {
+			t.Errorf("%s: it was changed to %v", name, ws.KeepAwakeTil)
+		}
+	}
+	// Without scripts.
+	if a := b.post(path+"/keep-awake", with("awake", "3600")); a.status != http.StatusSeeOther || a.header.Get("Location") != notedAt(path, "awake", id) {
+		t.Errorf("without scripts: %d %s", a.status, a.header.Get("Location"))
+	}
+	contains(t, "after the redirect", b.get(notedAt(path, "awake", id)).body, "“project” is kept awake.")
+
+	// What never stops by itself need not be kept from it.
+	w.want(id, "standby_ttl_seconds", 0)
+	lacks(t, "never", b.get(path).body, "/keep-awake")
+}
+
+func TestTTLs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	id := w.add("project", standby)
+	path := "/workspaces/" + string(id) + "/edit"
+	edit := func(kv ...string) answer {
+		v := url.Values{"name": {"project"}}
+		for i := 0; i < len(kv); i += 2 {
+			v.Set(kv[i], kv[i+1])
+		}
+		return b.htmx(path, v)
+	}
+	is := func(what string, standby, archive int) {
+		t.Helper()
+		number := func(p *int) int {
+			if p == nil {
+				return -1
+			}
+			return *p
+		}
+		if ws := w.row(id); number(ws.StandbyTTL) != standby || number(ws.ArchiveTTL) != archive {
+			t.Errorf("%s: %d and %d, want %d and %d", what, number(ws.StandbyTTL), number(ws.ArchiveTTL), standby, archive)
+		}
+	}
+	contains(t, "the form", b.get(path).body, "As usual here: after 10 min", "As usual here: after 30 min", `<option value="server" selected>`)
+	edit("standby_ttl", "after", "standby_ttl_n", "3", "standby_ttl_unit", "3600", "archive_ttl", "never")
+	is("3 h and never", 3*3600, 0)
+	contains(t, "the form", b.get(path).body, `value="3"`, `<option value="3600" selected>hours`, `<option value="never" selected>`)
+	edit()
+	is("a form without them", 3*3600, 0)
+	edit("standby_ttl", "server", "archive_ttl", "after", "archive_ttl_n", "2", "archive_ttl_unit", "86400")
+	is("the server's and 2 days", -1, 2*86400)
+	for name, form := range map[string][]string{
+		"none":     {"standby_ttl", "after", "standby_ttl_n", "0", "standby_ttl_unit", "60"},
+		"no unit":  {"standby_ttl", "after", "standby_ttl_n", "1", "standby_ttl_unit", "61"},
+		"too long": {"standby_ttl", "after", "standby_ttl_n", "3651", "standby_ttl_unit", "86400"},
+		"overflow": {"standby_ttl", "after", "standby_ttl_n", "9223372036854775807", "standby_ttl_unit", "86400"},
+		"text":     {"standby_ttl", "after", "standby_ttl_n", "x", "standby_ttl_unit", "60"},
+		"unknown":  {"archive_ttl", "sometimes"},
+	} {
+		if a := edit(form...); a.status != http.StatusUnprocessableEntity {
+			t.Errorf("%s: %d", name, a.status)
+		} else {
+			contains(t, name, a.body, `aria-invalid="true"`, "field-error")
+		}
+		is(name, -1, 2*86400)
+	}
+	// Seconds, which only the API sets, are kept and shown.
+	w.want(id, "standby_ttl_seconds", 90)
+	contains(t, "seconds", b.get(path).body, `value="90"`, `<option value="1" selected>seconds`)
+	lacks(t, "no seconds", b.get("/workspaces/"+string(w.add("other", standby))+"/edit").body, `<option value="1"`)
+	w.dash.Archives = nil
+	lacks(t, "without archives", b.get(path).body, "archive_ttl")
+}
+
+func TestStay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	id := w.add("project <x>", running)
+	w.want(id, "desired_state", "RUNNING")
+	stay := "/workspaces/" + string(id) + "/stay"
+	pages := []string{"/", "/workspaces/" + string(id), "/settings/tokens", "/workspaces/new", "/admin"}
+	for _, p := range pages {
+		lacks(t, p+" in time", b.get(p).body, "data-ending")
+	}
+	w.used(id, 9*time.Minute)
+	other := w.add("asleep", standby)
+	w.want(other, "next_desired_state", "RUNNING")
+	w.observe(other, operating(running, workspace.OpStopping))
+	for _, p := range append(pages, "/w/"+string(other)+"/") {
+		contains(t, p, b.get(p, "Accept", "text/html").body, `data-ending="`+string(id), "project &lt;x&gt;</strong> is not used and stops in", "less than a minute", `hx-post="`+stay+`"`, `data-say="project &lt;x&gt; is not used and stops soon.`)
+	}
+	contains(t, "in Korean", b.get("/", "Accept-Language", "ko").body, "계속 실행", "워크스페이스를 쓰지 않아 곧 중지합니다")
+	before := w.row(id)
+	a := b.htmx(stay, url.Values{"from": {"any"}})
+	if a.status != http.StatusOK {
+		t.Fatalf("stay: %d %s", a.status, a.body)
+	}
+	contains(t, "stay", a.body, `<div id="ending" hx-swap-oob="true"></div>`, "“project &lt;x&gt;” stays.")
+	after := w.row(id)
+	if !after.LastAccessAt.After(before.LastAccessAt.Add(8*time.Minute)) || after.LastAccess != "stay" {
+		t.Errorf("last used %v (%s), before %v", after.LastAccessAt, after.LastAccess, before.LastAccessAt)
+	}
+	lacks(t, "after that", b.get("/").body, "data-ending")
+	contains(t, "after that", b.get("/").body, "asked to stay")
+	w.used(id, 9*time.Minute)
+	if a := b.post(stay, url.Values{"from": {"any"}}); a.header.Get("Location") != notedAt("/", "stay", id) {
+		t.Errorf("without scripts: %d %s", a.status, a.header.Get("Location"))
+	}
+	// Too late.
+	w.observe(id, operating(running, workspace.OpStopping))
+	a = b.htmx(stay, url.Values{"from": {"any"}})
+	if a.status != http.StatusConflict {
+		t.Errorf("while it is being stopped: %d", a.status)
+	}
+	w.want(id, "desired_state", "STANDBY")
+	w.observe(id, standby)
+	if a = b.htmx(stay, url.Values{"from": {"any"}}); a.status != http.StatusConflict {
+		t.Errorf("stopped: %d", a.status)
+	}
+	contains(t, "stopped", a.body, "not running any more")
+	lacks(t, "stopped", a.body, `id="workspaces"`)
+}
+
+// What is about to stop is said when it is time, on every page, and no longer
+// once it was used.
+func TestEndingStream(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	id := w.add("project", running)
+	w.want(id, "desired_state", "RUNNING")
+	// It stops after 10 min; 2 min before is in a moment.
+	w.used(id, 8*time.Minute-3*time.Second)
+	var streams []*listener
+	for _, query := range []string{"", "?workspace=" + string(id), "?notices=1", "?admin=1"} {
+		streams = append(streams, b.listen(query))
+	}
+	for _, l := range streams {
+		first := l.until("update", `id="ending"`)
+		lacks(t, "at first", first.data, "data-ending")
+		l.until("update", "data-ending", "project</strong> is not used", `hx-post="/workspaces/`+string(id)+`/stay"`)
+	}
+	if _, err := w.db.Stay(t.Context(), w.caller("admin"), id); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range streams {
+		l.until("update", `<div id="ending" hx-swap-oob="true"></div>`)
+	}
+}
