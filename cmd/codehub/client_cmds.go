@@ -24,6 +24,9 @@ type ClientCmds struct {
 	Start      startCmd      `cmd:"" group:"Client:" help:"Start a workspace."`
 	Stop       stopCmd       `cmd:"" group:"Client:" help:"Stop a workspace."`
 	Restart    restartCmd    `cmd:"" group:"Client:" help:"Stop a workspace and start it again."`
+	Stay       stayCmd       `cmd:"" group:"Client:" help:"Count as a use of a running workspace now: its time begins anew."`
+	KeepAwake  keepAwakeCmd  `cmd:"" group:"Client:" help:"Neither stop nor archive a workspace by itself for a while."`
+	Set        setCmd        `cmd:"" group:"Client:" help:"Change a workspace's name, notes, or after what time without use it stops."`
 	Archive    archiveCmd    `cmd:"" group:"Client:" help:"Archive a workspace: its home becomes an object in the bucket."`
 	Restore    restoreCmd    `cmd:"" group:"Client:" help:"Restore a workspace from its archive."`
 	Archives   archivesCmd   `cmd:"" group:"Client:" help:"List the archives that are kept of a workspace."`

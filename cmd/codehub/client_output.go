@@ -72,9 +72,9 @@ func workspaceTable(list []api.Workspace, now time.Time) string {
 	return table(rows)
 }
 
-func workspaceDetails(w api.Workspace) string {
+func workspaceDetails(w api.Workspace, now time.Time) string {
 	rows := [][]string{
-		{"Name:", w.Name}, {"ID:", w.ID}, {"State:", state(w)}, {"Wanted:", w.DesiredState},
+		{"Name:", w.Name}, {"ID:", w.ID}, {"State:", state(w)}, {"Wanted:", wanted(w)},
 		{"URL:", w.URL}, {"Image:", w.ImageRef}, {"Created:", w.CreatedAt.Local().Format(time.DateTime)},
 	}
 	add := func(name string, v *string) {
@@ -92,9 +92,15 @@ func workspaceDetails(w api.Workspace) string {
 	add("Memo:", &w.Memo)
 	add("Error:", w.ErrorReason)
 	add("", w.ErrorMessage)
-	at("Last access:", w.LastAccessAt)
-	at("Stops at:", w.StopsAt)
-	add("Stopped for:", w.StopReason)
+	say := func(name, what string) { add(name, &what) }
+	say("Last use:", lastUse(w, now))
+	if name, what := lifetime(w, now); name != "" {
+		say(name+":", what)
+	}
+	if w.StopReason != nil {
+		say("Stopped:", inWords(stops, *w.StopReason))
+	}
+	say("Own times:", ownTTLs(w))
 	if w.ArchiveSize != nil {
 		rows = append(rows, []string{"Archive:", sizeOf(*w.ArchiveSize)})
 	}

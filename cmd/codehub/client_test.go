@@ -69,6 +69,7 @@ func serveAPI(t testing.TB) apiServer {
 	})
 	srv.Config.Handler = httpapi.Outer(log, nil, httpapi.New(httpapi.Config{
 		URL: base, DeleteGrace: time.Hour, DefaultImage: "codehub/workspace:latest",
+		TTL:             workspace.TTL{Standby: 10 * time.Minute, Archive: 30 * time.Minute},
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
 		Store: db, Auth: who, Hub: hub, Logs: oneLine{}, Log: log, Archives: cutBucket{archive.NewFolder(s.bucket), s.bucket},
 	}))

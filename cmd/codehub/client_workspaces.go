@@ -60,6 +60,7 @@ type createCmd struct {
 	Image       string `short:"i" help:"The image; the server's default unless given."`
 	Start       bool   `negatable:"" default:"true" help:"Start it at once."`
 	Wait        bool   `short:"w" help:"Wait until it is there."`
+	ttlFlags
 }
 
 func (cmd createCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -71,7 +72,8 @@ func (cmd createCmd) Run(ctx context.Context, k *kong.Context) error {
 	if !cmd.Start {
 		want = "STANDBY"
 	}
-	w, err := c.Create(ctx, api.CreateWorkspace{Name: cmd.Name, Description: cmd.Description, ImageRef: cmd.Image, DesiredState: &want})
+	w, err := c.Create(ctx, api.CreateWorkspace{Name: cmd.Name, Description: cmd.Description, ImageRef: cmd.Image, DesiredState: &want,
+		StandbyTTLSeconds: cmd.StandbyTTL.seconds, ArchiveTTLSeconds: cmd.ArchiveTTL.seconds})
 	if err == nil && cmd.Wait {
 		w, err = reach(ctx, c, w.ID, want)
 	}
@@ -130,7 +132,7 @@ type showCmd struct{ onWorkspace }
 func (s showCmd) Run(ctx context.Context, k *kong.Context) error {
 	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
 		w, err := c.Get(ctx, id)
-		return w, workspaceDetails(w), err
+		return w, workspaceDetails(w, time.Now()), err
 	})
 }
 
