@@ -198,6 +198,7 @@ func (s *server) checks() []httpapi.Check {
 		{Name: "docker", Advisory: true, Run: func(context.Context) error { return said(s.reach("engine", s.ctrl.Status().Backend)) }},
 		{Name: "wall", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Wall) }},
 		{Name: "bucket", Advisory: true, Run: func(context.Context) error { return said(s.reach("bucket", s.ctrl.Status().Bucket)) }},
+		{Name: "orphans", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Strange) }},
 		{Name: "disk", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Disk) }},
 		{Name: "idleness", Advisory: true, Run: func(context.Context) error { return said(s.ttl.Status().Err) }},
 		{Name: "garbage-collection", Advisory: true, Run: func(context.Context) error { return said(s.garbage.Status().Err) }},

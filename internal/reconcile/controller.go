@@ -28,6 +28,10 @@ type Rows interface {
 	ClaimArchive(ctx context.Context, id workspace.ID, claim, key string) (ours bool, err error)
 	StoreArchive(ctx context.Context, a postgres.Stored) (stored bool, err error)
 
+	// What belongs to no workspace.
+	SaveOrphans(ctx context.Context, seen []postgres.Orphan) ([]postgres.Orphan, error)
+	Owned(ctx context.Context, id workspace.ID) (owned bool, err error)
+
 	Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error
 }
 
@@ -61,6 +65,11 @@ type Config struct {
 
 	LookWithin  time.Duration // a look at the backend that takes longer has failed; 0: 20 s
 	ChoreWithin time.Duration // the same for what is done beside the operations; 0: 2 min
+
+	// OrphanDelay is how long containers and jobs that belong to no workspace are
+	// left alone after they were first seen, by whichever leader; 0: twice
+	// IdleInterval.
+	OrphanDelay time.Duration
 
 	// AcceptVolumeLoss takes it as true when many volumes are gone at once,
 	// instead of as a failed observation (design §2).
@@ -109,6 +118,7 @@ type Status struct {
 	Wall    string // empty: what has to stand around the containers stands
 	Bucket  string // empty: it answers, or there is none; else the error
 	Disk    string // empty: there is space; else which disk is how full
+	Strange string // empty, or that suspiciously many containers belong to no workspace
 	Tick    time.Time
 }
 
@@ -169,7 +179,6 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 		bucket:     newBucket(),
 		crashes:    crashes{},
 		refused:    map[workspace.ID]string{},
-		strays:     map[string]stray{},
 		upSince:    time.Now(),
 	}
 	defer t.wait()

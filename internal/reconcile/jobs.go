@@ -186,34 +186,6 @@ func (t *term) sweepJobs(ctx context.Context, rows []*workspace.Workspace, seen 
 	}
 }
 
-// tidyJobs removes the storage jobs of workspaces that the database does not
-// have, like their containers; what they have worked on stays.
-func (t *term) tidyJobs(ctx context.Context, seen observation, next map[string]stray, now time.Time) {
-	if len(seen.jobs) == 0 {
-		return
-	}
-	ownerless := 0
-	for id := range seen.volumes {
-		if !t.roll.has(id) {
-			ownerless++
-		}
-	}
-	many := len(seen.volumes) >= 5 && ownerless*5 > len(seen.volumes) // see tidy
-	for id, jobs := range seen.jobs {
-		for _, j := range jobs {
-			if t.roll.has(id) || holds(j, seen.volumes[id]) {
-				continue
-			}
-			key := "job/" + j.ID
-			s := t.known(key, now)
-			if now.Sub(s.since) >= 2*t.cfg.IdleInterval && !many {
-				t.endJob(ctx, j)
-			}
-			next[key] = s
-		}
-	}
-}
-
 // holds reports whether the volume is what the job has restored.
 func holds(j runtime.Job, v *runtime.Volume) bool {
 	return j.Kind == runtime.JobRestore && !j.Running && v != nil && v.Claim == j.VolumeClaim && v.Marker != "" && v.Marker == j.Key

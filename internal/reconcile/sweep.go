@@ -16,12 +16,6 @@ type settlement struct {
 	again time.Time // not before
 }
 
-// stray is something in the backend that belongs to no workspace.
-type stray struct {
-	since time.Time
-	said  bool
-}
-
 // sweep runs what keeps the world tidy, beside the tick: it asks containers
 // that have not answered yet, settles the volumes of live homes, has the surroundings of
 // the containers checked, removes what nobody owns, and forgets what is gone.
@@ -107,73 +101,6 @@ func (t *term) settlementOf(id workspace.ID, claim string, held bool) settlement
 		t.settled[id] = s
 	}
 	return s
-}
-
-// tidy removes containers and storage jobs whose workspace the database does not have: one that
-// the engine finished making after its workspace was gone, or after the
-// database was restored from a backup. They are nobody's, and nobody reaches
-// them. A home is never removed here, and only reported. Since rows are read
-// before the backend is asked, one look would be enough; it takes several.
-func (t *term) tidy(ctx context.Context, seen observation) {
-	if !t.roll.strange && len(seen.jobs) == 0 {
-		clear(t.strays)
-		return
-	}
-	now := time.Now()
-	next := map[string]stray{}
-	ownerless := 0
-	for id := range seen.containers {
-		if !t.roll.has(id) {
-			ownerless++
-		}
-	}
-	// So many at once are rather a database that is not the usual one.
-	many := len(seen.containers) >= 5 && ownerless*5 > len(seen.containers)
-	for id, k := range seen.containers {
-		if t.roll.has(id) {
-			continue
-		}
-		s := t.known(k.ID, now)
-		switch {
-		case now.Sub(s.since) < 2*t.cfg.IdleInterval:
-		case many && !s.said:
-			t.cfg.Log.Warn("a container belongs to no workspace; it is kept, since so many do", "workspace", id, "container", k.ID, "state", k.Detail)
-			s.said = true
-		case !many:
-			if !s.said {
-				t.cfg.Log.Warn("removing a container that belongs to no workspace", "workspace", id, "container", k.ID, "state", k.Detail)
-				s.said = true
-			}
-			t.effect(ctx, "remove/"+k.ID, t.hands, func(ctx context.Context) bool {
-				if err := t.removeContainer(ctx, id, k, t.cfg.StopGrace); err != nil {
-					t.cfg.Log.Debug("container not removed yet", "container", k.ID, "err", err)
-				}
-				return false
-			})
-		}
-		next[k.ID] = s
-	}
-	t.tidyJobs(ctx, seen, next, now)
-	for id, v := range seen.volumes {
-		if t.roll.has(id) {
-			continue
-		}
-		key := "volume/" + string(id)
-		s := t.known(key, now)
-		if !s.said && now.Sub(s.since) >= 2*t.cfg.IdleInterval {
-			t.cfg.Log.Warn("a home belongs to no workspace; it is kept", "workspace", id, "storage", v.Storage)
-			s.said = true
-		}
-		next[key] = s
-	}
-	t.strays = next
-}
-
-func (t *term) known(key string, now time.Time) stray {
-	if s, ok := t.strays[key]; ok {
-		return s
-	}
-	return stray{since: now}
 }
 
 // forget drops what is known of containers and operations that are no more.

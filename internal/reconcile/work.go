@@ -33,6 +33,7 @@ type term struct {
 	noSpace   bool                 // some work waits for space
 	disksSeen bool
 	crashes   crashes
+	orphans   orphans
 	hands     chan struct{} // for chores, so that they never ask for everybody at once
 	bucket    *bucket
 
@@ -41,7 +42,7 @@ type term struct {
 	prepared    time.Time // when the surroundings of the containers were last checked
 	weighed     time.Time // when the disks were
 	roll        roll
-	strays      map[string]stray
+	saidStrange string
 	refused     map[workspace.ID]string // what the database said of rows that it does not take
 	saidSkipped string
 	saidDown    time.Time

@@ -36,6 +36,7 @@ type world struct {
 	gates    []*gate
 
 	lookWithin, choreWithin time.Duration
+	orphanDelay             time.Duration
 	wishes                  reconcile.Wishes
 	wrap                    func(*postgres.Controller) reconcile.Rows
 
@@ -82,7 +83,7 @@ func (w *world) controller() *reconcile.Controller {
 		Runtime: w.fake, Wishes: w.wishes, Routes: w, Policy: w.policy, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
 		IdleInterval: 20 * time.Millisecond, ActiveInterval: 10 * time.Millisecond, ActiveFor: time.Second,
 		MaxOperations: w.maxOps, StopGrace: time.Second, AcceptVolumeLoss: w.accept,
-		LookWithin: w.lookWithin, ChoreWithin: w.choreWithin,
+		LookWithin: w.lookWithin, ChoreWithin: w.choreWithin, OrphanDelay: w.orphanDelay,
 	})
 }
 

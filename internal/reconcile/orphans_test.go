@@ -1,0 +1,233 @@
+package reconcile_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/postgres"
+	"codehub/internal/reconcile"
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/runtimetest"
+	"codehub/internal/workspace"
+)
+
+// stranger is a workspace that the database does not have, of which there is
+// a home and a container.
+func (w *world) stranger() workspace.ID {
+	w.Helper()
+	id := workspace.ID(uuid.Must(uuid.NewV7()).String())
+	err := w.fake.CreateVolume(w.Context(), runtime.VolumeSpec{
+		Workspace: id, Storage: workspace.StorageDockerVolume, Claim: "home", Image: runtimetest.DefaultImage,
+	}, nil)
+	if err == nil {
+		_, err = w.fake.StartContainer(w.Context(), runtime.ContainerSpec{
+			Workspace: id, Claim: "start", Image: runtimetest.DefaultImage, Storage: workspace.StorageDockerVolume, VolumeClaim: "home", Secret: "s",
+		}, nil)
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+	return id
+}
+
+// orphansOf is what the database says of the workspace, by kind.
+func (w *world) orphansOf(id workspace.ID) map[string]postgres.Orphan {
+	w.Helper()
+	list, err := w.db.Orphans(w.Context(), workspace.System)
+	if err != nil {
+		w.Fatal(err)
+	}
+	out := map[string]postgres.Orphan{}
+	for _, o := range list {
+		if o.WorkspaceID == string(id) {
+			out[o.Kind] = o
+		}
+	}
+	return out
+}
+
+func (w *world) awaitTrue(what string, ok func() bool) {
+	w.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.Fatalf("%s: not in time", what)
+		}
+	}
+}
+
+func (w *world) sql(statement string, args ...any) {
+	w.Helper()
+	conn, err := pgx.Connect(w.Context(), w.dsn)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(w.Context(), statement, args...); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) hasContainer(id workspace.ID) bool {
+	w.Helper()
+	list, err := w.fake.Containers(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, k := range list {
+		if k.Workspace == id {
+			return true
+		}
+	}
+	return false
+}
+
+// TestOrphansWait: what belongs to no workspace is written down when it is
+// seen, its container is removed after the delay, of which a change of leaders
+// begins none anew, and its home never.
+func TestOrphansWait(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.orphanDelay = time.Hour })
+	id := w.stranger()
+	stop := w.lead()
+	w.awaitTrue("written down", func() bool { return len(w.orphansOf(id)) == 2 })
+	first := w.orphansOf(id)
+	if k, v := first["container"], first["volume"]; k.Kept || k.Detail != "running" || !v.Kept || v.Name != id.VolumeName() {
+		t.Fatalf("%+v", first)
+	}
+	stop()
+	w.sql(`UPDATE orphans SET first_seen_at = first_seen_at - interval '59 minutes'`)
+	stop = w.lead()
+	w.awaitCalls("Containers", 20)
+	if again := w.orphansOf(id)["container"].FirstSeenAt; !again.Equal(first["container"].FirstSeenAt.Add(-59 * time.Minute)) {
+		t.Errorf("first seen at %s, then at %s", first["container"].FirstSeenAt, again)
+	}
+	if !w.hasContainer(id) {
+		t.Fatal("removed before its time")
+	}
+	stop()
+	w.sql(`UPDATE orphans SET first_seen_at = first_seen_at - interval '2 minutes'`)
+	w.lead()
+	w.awaitTrue("removed", func() bool { return !w.hasContainer(id) })
+	w.awaitTrue("crossed out", func() bool { return len(w.orphansOf(id)) == 1 })
+	w.sql(`UPDATE orphans SET first_seen_at = first_seen_at - interval '1 year'`)
+	w.awaitCalls("Containers", w.fake.Calls("Containers")+10)
+	if _, ok := w.fake.Home(id); !ok {
+		t.Error("a home was removed")
+	}
+	w.fake.TakeVolume(id)
+	w.awaitTrue("the home crossed out", func() bool { return len(w.orphansOf(id)) == 0 })
+}
+
+// owning says that the database has every workspace, as if one had been made
+// in the very moment.
+type owning struct {
+	*postgres.Controller
+	asked chan struct{}
+}
+
+func (o owning) Owned(context.Context, workspace.ID) (bool, error) {
+	select {
+	case o.asked <- struct{}{}:
+	default:
+	}
+	return true, nil
+}
+
+func TestOrphansAreLookedForOnceMore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.orphanDelay = time.Millisecond })
+	asked := make(chan struct{}, 1)
+	w.wrap = func(c *postgres.Controller) reconcile.Rows { return owning{c, asked} }
+	id := w.stranger()
+	stop := w.lead()
+	for range 3 {
+		<-asked
+	}
+	stop()
+	if !w.hasContainer(id) || w.fake.Calls("RemoveContainer") != 0 {
+		t.Error("removed, though the database has its workspace")
+	}
+}
+
+// TestManyOrphansAreKept: a database that is not the usual one costs nobody a
+// container, and is told of.
+func TestManyOrphansAreKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.orphanDelay = time.Millisecond })
+	var ids []workspace.ID
+	for range 6 {
+		ids = append(ids, w.stranger())
+	}
+	c, _ := w.leads()
+	w.awaitStatus(c, "6 of 6 containers belong to no workspace", func(s reconcile.Status) string { return s.Strange })
+	w.awaitTrue("written down", func() bool { return len(w.orphansOf(ids[0])) == 2 })
+	w.awaitCalls("Containers", w.fake.Calls("Containers")+20)
+	for _, id := range ids {
+		if o := w.orphansOf(id)["container"]; !o.Kept || !strings.Contains(o.Detail, "is this the right database?") || !w.hasContainer(id) {
+			t.Errorf("%s: %+v", id, o)
+		}
+	}
+	for _, id := range ids[1:] {
+		w.fake.TakeContainer(id)
+	}
+	w.awaitStatus(c, "", func(s reconcile.Status) string { return s.Strange })
+	w.awaitTrue("the last one removed", func() bool { return !w.hasContainer(ids[0]) })
+}
+
+// TestOrphanJobs are ended after the delay.
+func TestOrphanJobs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.orphanDelay = time.Hour })
+	id := w.stranger()
+	w.fake.TakeContainer(id)
+	job, err := w.fake.StartJob(t.Context(), runtime.JobSpec{
+		Workspace: id, Claim: "archive", Kind: runtime.JobArchive, Storage: workspace.StorageDockerVolume, VolumeClaim: "home", Key: "k",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := w.lead()
+	w.awaitTrue("written down", func() bool { return w.orphansOf(id)["job"].Name == job.ID })
+	if jobs, err := w.fake.Jobs(t.Context()); err != nil || len(jobs) != 1 {
+		t.Fatalf("%v, %v", jobs, err)
+	}
+	stop()
+	w.sql(`UPDATE orphans SET first_seen_at = first_seen_at - interval '2 hours'`)
+	w.lead()
+	w.awaitTrue("ended", func() bool { jobs, err := w.fake.Jobs(t.Context()); return err == nil && len(jobs) == 0 })
+	w.awaitTrue("crossed out", func() bool { return len(w.orphansOf(id)) == 1 })
+}
+
+// counting counts what is written of orphans.
+type counting struct {
+	*postgres.Controller
+	saved chan int
+}
+
+func (c counting) SaveOrphans(ctx context.Context, seen []postgres.Orphan) ([]postgres.Orphan, error) {
+	c.saved <- len(seen)
+	return c.Controller.SaveOrphans(ctx, seen)
+}
+
+// TestOrphansAreWrittenWhenSomethingChanges, and not at each look.
+func TestOrphansAreWrittenWhenSomethingChanges(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.orphanDelay = time.Hour })
+	saved := make(chan int, 1000)
+	w.wrap = func(c *postgres.Controller) reconcile.Rows { return counting{c, saved} }
+	id := w.stranger()
+	stop := w.lead()
+	w.awaitCalls("Containers", 30)
+	w.fake.EndContainer(id)
+	w.awaitTrue("exited", func() bool { return w.orphansOf(id)["container"].Detail == "exited" })
+	w.awaitCalls("Containers", w.fake.Calls("Containers")+30)
+	stop()
+	if n := len(saved); n > 3 { // one for each, and one that a tick may have asked for meanwhile
+		t.Errorf("written %d times", n)
+	}
+}
