@@ -32,7 +32,14 @@ func (db *DB) LockImport(ctx context.Context) (release func(), err error) {
 	}
 	// Not back to the pool: the locks are the session's.
 	conn := pooled.Hijack()
-	release = func() { _ = conn.Close(context.WithoutCancel(ctx)) }
+	release = func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		// By name: the end of a session takes the server a moment longer, in
+		// which the next import would be refused.
+		_, _ = conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`)
+		_ = conn.Close(ctx)
+	}
 	got, err := tryLock(ctx, conn, importKey)
 	if err == nil && !got {
 		err = workspace.Errorf(workspace.CodeOperationInProgress, "another import-m1 is at work on this database")
