@@ -37,14 +37,16 @@ test: ## installs what the tests need, builds all, and runs every test
 	@echo "test: go test -race $(PACKAGES)"
 	@scripts/with-docker.sh go test -race -count=1 -timeout 30m -p 2 $(TESTFLAGS) $(PACKAGES)
 
-# How many random lives of workspaces; SEED=… repeats the choices of an earlier run.
+# How many random lives of workspaces, and for how long three servers are in
+# chaos; SEED=… repeats the choices of an earlier run.
 SOAK ?= 500
+SOAK_CHAOS ?= 10m
 
-soak: ## crashes, outages and random lives of workspaces, SOAK=500 of them
+soak: ## crashes, outages, SOAK=500 random lives of workspaces, SOAK_CHAOS=10m of chaos
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory build
 	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
-	@SOAK=$(SOAK) scripts/with-docker.sh go test -count=1 -timeout 0 -v -run '^Test(RandomLives|KilledAt|Job|Bucket|.*FullDisk)' $(TESTFLAGS) ./internal/e2e
+	@SOAK=$(SOAK) SOAK_CHAOS=$(SOAK_CHAOS) scripts/with-docker.sh go test -count=1 -timeout 0 -v -run '^Test(RandomLives|KilledAt|Job|Bucket|.*FullDisk|Chaos)' $(TESTFLAGS) ./internal/e2e
 
 bench: ## prints the benchmarks, one line a figure
 	@scripts/setup.sh test
