@@ -99,6 +99,14 @@ func (w *world) fill() map[string]workspace.ID {
 		w.want(id, "description", about)
 	}
 	w.want(ids["running"], "memo", "Runs on port 3000.\nStaging: ask Mina for the key.")
+	w.used(ids["running"], 9*time.Minute)
+	ids["awake"] = w.add("nightly-build", running)
+	w.want(ids["awake"], "desired_state", "RUNNING")
+	w.used(ids["awake"], 70*time.Minute)
+	w.want(ids["awake"], "keep_awake_until", time.Now().Add(3*time.Hour))
+	ids["idle"] = w.add("quiet-notes", func(ws *workspace.Workspace) { standby(ws); ws.StopReason = "idle" })
+	w.exec(`UPDATE workspaces SET last_access_at = now() - interval '25 minutes', phase_changed_at = now() - interval '12 minutes' WHERE id = $1`, string(ids["idle"]))
+	w.exec(`UPDATE workspaces SET desired_cause = 'unused' WHERE id = $1`, string(ids["archived"]))
 	ids["deleted"] = w.add("old-experiment", standby)
 	if _, err := w.db.DeleteWorkspace(w.t.Context(), w.caller("admin"), ids["deleted"], false); err != nil {
 		w.t.Fatal(err)
@@ -162,6 +170,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.shoot(shots, l, "empty")
 	}
 	ids = w.fill()
+	w.servers()
+	w.person("ann")
+	ann := w.userID("ann")
 	for _, l := range looks {
 		b.as(l)
 		b.visit("/")
@@ -198,6 +209,35 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.press(item("running", "archive"))
 		b.shown("dialog[open]")
 		b.shoot(shots, l, "archive")
+		b.visit("/workspaces/" + string(ids["awake"]))
+		b.shoot(shots, l, "detail-awake")
+		b.press(item("awake", "keep-awake"))
+		b.shown("dialog[open]")
+		b.until(`document.querySelector('#f-until').value`)
+		b.shoot(shots, l, "keep-awake")
+		b.eval(`document.querySelector('#f-until').value = '2020-01-01T00:00'`)
+		b.press("#dialog-form button[type=submit]")
+		b.shown("#e-until")
+		b.shoot(shots, l, "keep-awake-wrong")
+		b.visit("/workspaces/" + string(ids["running"]) + "/edit")
+		b.eval(`document.querySelector('#f-standby_ttl').value = 'after'`)
+		b.press("#dialog-form button[type=submit]")
+		b.shown("#e-standby_ttl")
+		b.shoot(shots, l, "edit-wrong")
+		b.visit("/admin")
+		b.shoot(shots, l, "admin")
+		b.press("#person-new")
+		b.shown("dialog[open]")
+		b.shoot(shots, l, "person-new")
+		b.press("#dialog-form button[type=submit]")
+		b.shown("#e-username")
+		b.shoot(shots, l, "person-new-wrong")
+		b.visit("/admin")
+		b.press("#menu-" + ann + " > summary")
+		b.shoot(shots, l, "person-menu")
+		b.press(fmt.Sprintf(`[id="%s-disable"]`, ann))
+		b.shown("dialog[open]")
+		b.shoot(shots, l, "person-disable")
 		b.visit("/workspaces/" + string(ids["missing"]))
 		b.shoot(shots, l, "detail-missing")
 		b.press("#choose-" + generation2)
@@ -217,6 +257,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 			"recover-archive-none": "/workspaces/" + string(ids["lost"]) + "/recover-archive",
 			"no-archive":           "/workspaces/" + string(ids["running"]) + "/download",
 			"detail-stopped":       "/workspaces/" + string(ids["stopped"]),
+			"detail-idle":          "/workspaces/" + string(ids["idle"]),
+			"person-limit":         "/admin/people/" + ann + "/limit",
+			"person-password":      "/admin/people/" + ann + "/password",
 			"detail-archiving":     "/workspaces/" + string(ids["archiving"]),
 			"wait-archiving":       "/w/" + string(ids["archiving"]) + "/",
 			"wait-restoring":       "/w/" + string(ids["restoring"]) + "/",
@@ -311,7 +354,7 @@ func (b *tab) shoot(dir string, l look, name string) {
 		return // nobody is going to look at it
 	}
 	picture := chromedp.CaptureScreenshot()
-	if name == "list" || strings.HasPrefix(name, "detail") {
+	if name == "list" || name == "admin" || strings.HasPrefix(name, "detail") {
 		picture = chromedp.FullScreenshot(100)
 	}
 	if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s.%s.png", name, l.name)), value(b, picture), 0o644); err != nil {
