@@ -57,7 +57,7 @@ func TestKinds(t *testing.T) {
 		r := New()
 		m := r.Mark(wsA)
 		for _, kind := range []Kind{Open, Presence, Typing, Output, Client, Stay, "new"} {
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			m.Touch(kind)
 			want := kind
 			if kind == "new" {
@@ -99,7 +99,7 @@ func TestForget(t *testing.T) {
 			t.Errorf("a connection that is still there records %v, %v", got, ok)
 		}
 		again.Release()
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		r.Forget(time.Now())
 		if len(r.by) != 0 {
 			t.Errorf("%d in memory at the end", len(r.by))

@@ -21,11 +21,13 @@ type inflater struct {
 	yield func(struct{}) bool
 	next  func() (struct{}, bool) // nil between messages without takeover
 	stop  func()
+	waits bool // for more than it was given
 	err   error
 }
 
 var (
 	errFinal    = errors.New("a compressed stream ends in the middle of a message")
+	errCut      = errors.New("a compressed message is cut short")
 	errTooMuch  = errors.New("more is unpacked than a connection may have looked at")
 	errStopped  = errors.New("stopped")
 	syncTail    = []byte{0, 0, 0xff, 0xff}                      // what senders leave out
@@ -42,8 +44,8 @@ func (z *inflater) write(p []byte) error {
 		z.next, z.stop = iter.Pull(z.run)
 	}
 	z.in = p
-	_, more := z.next()
-	if !more && z.err == nil && len(z.in) > 0 {
+	_, z.waits = z.next()
+	if !z.waits && z.err == nil && len(z.in) > 0 {
 		z.err = errFinal
 	}
 	z.in = nil
@@ -63,7 +65,10 @@ func (z *inflater) end() error {
 		return err
 	}
 	z.close()
-	return nil
+	if z.waits {
+		z.err = errCut
+	}
+	return z.err
 }
 
 // close ends the coroutine. The inflater may be used on without takeover.

@@ -16,6 +16,7 @@ const (
 	noSign sign = iota
 	present
 	away
+	moved
 	typed
 	printed
 )
@@ -25,7 +26,8 @@ const (
 // windows do by themselves, and $onFileEvent, which is what watchers say.
 const (
 	windowActive      = "$onDidChangeWindowActive" // [true] at a key or click, [false] a minute after the last
-	modelChanged      = "$acceptModelChanged"      // also when a file changes on disk; what was typed leaves it dirty
+	modelChanged      = "$acceptModelChanged"      // also when a file changes on disk; then it is not dirty
+	modelDirty        = "$acceptDirtyStateChanged" // comes after the first change, which is not called dirty yet
 	modelSaved        = "$acceptModelSaved"
 	completion        = "$provideCompletionItems"
 	editorChanged     = "$acceptEditorPropertiesChanged"
@@ -56,7 +58,7 @@ func signOfHost(m message) sign {
 			return present
 		}
 		return away
-	case modelChanged:
+	case modelChanged, modelDirty:
 		if bytes.HasSuffix(m.last, isTrue) {
 			return typed
 		}
@@ -64,7 +66,7 @@ func signOfHost(m message) sign {
 		return typed
 	case editorChanged:
 		if bytes.Contains(args, byKey) || bytes.Contains(args, byMouse) {
-			return present
+			return moved
 		}
 	case shellPrinted:
 		return printed

@@ -28,6 +28,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"codehub/internal/activity"
 )
@@ -115,12 +116,16 @@ type client struct {
 	messages messages
 	repeats  *repeats // of what is forwarded; else nil
 
-	greeted    bool // the first message of VS Code's protocol has come
-	compressed bool // this message is
-	size       int  // of it so far
-	touched    bool // by what is being looked at
-	present    bool // somebody is at the window
+	greeted    bool      // the first message of VS Code's protocol has come
+	compressed bool      // this message is
+	size       int       // of it so far
+	present    bool      // somebody is at the window
+	did        time.Time // when somebody last did more than be there
 }
+
+// telling is for how long what somebody did is not covered up by their being
+// there still.
+const telling = 5 * time.Second
 
 // Client looks at bytes that the client has sent and that were passed on. They
 // are not changed and not kept.
@@ -147,19 +152,23 @@ func (c *client) look(p []byte) {
 		c.watch.touch(activity.Client)
 		return
 	}
-	c.touched = false
 	if err := c.frames.read(p, c); err != nil {
 		c.lose(err)
 	}
 	// A window says when somebody has come and when they have left; what it
 	// sends all the time says that it is still there.
-	if c.present && !c.touched {
+	if c.present {
 		c.touch(activity.Presence)
 	}
 }
 
 func (c *client) touch(kind activity.Kind) {
-	c.touched = true
+	switch {
+	case kind != activity.Presence:
+		c.did = time.Now()
+	case time.Since(c.did) < telling:
+		return
+	}
 	c.watch.touch(kind)
 }
 
@@ -255,6 +264,8 @@ func (c *client) take(m message) {
 		c.touch(activity.Presence)
 	case away:
 		c.present = false
+	case moved:
+		c.touch(activity.Presence)
 	case typed:
 		c.touch(activity.Typing)
 	case printed:

@@ -1,0 +1,94 @@
+package proxy
+
+import (
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"codehub/internal/activity"
+)
+
+// What the IDE of the workspace image says by itself is nobody's: the strings
+// that are looked for belong to its version, and these tests hold them against
+// it.
+
+// settled is in how long a page that was opened and left is quiet: a window
+// takes its visitor for present for 70 s.
+const settled = 3 * time.Minute
+
+func TestCodeServerIdle(t *testing.T) {
+	t.Parallel()
+	for _, folder := range []string{"/home/coder", "/home/coder/project"} {
+		t.Run(folder, func(t *testing.T) {
+			t.Parallel()
+			c := newCodeServer(t, "")
+			c.open(folder, "")
+			c.quiet(2*time.Minute, settled+2*time.Minute)
+			now := time.Now()
+			c.do("press a key that does nothing", chromedp.KeyEvent(kb.Shift))
+			c.used(now, activity.Presence, time.Minute)
+			c.readable()
+		})
+	}
+}
+
+func TestCodeServerInUse(t *testing.T) {
+	t.Parallel()
+	// Without shell integration nothing but the terminal's own output tells.
+	c := newCodeServer(t, `"terminal.integrated.shellIntegration.enabled": false, "editor.wordBasedSuggestions": "off", "files.autoSave": "off",`)
+	c.docker("exec", c.container, "sh", "-c", "echo 'body { color: red }' > /home/coder/project/a.css")
+	c.open("/home/coder/project", "a.css")
+
+	now := c.still()
+	c.do("type in the editor", chromedp.Click(".editor-instance .view-lines"), chromedp.KeyEvent("x"))
+	c.used(now, activity.Typing, time.Minute)
+
+	now = c.still()
+	c.do("save", chromedp.KeyEvent("s", chromedp.KeyModifiers(chromedp.ModifierCtrl)), becomes(`document.querySelector('.tab.dirty') === null`))
+	c.used(now, activity.Typing, time.Minute)
+
+	now = c.still()
+	c.do("ask for completion", chromedp.KeyEvent(" ", chromedp.KeyModifiers(chromedp.ModifierCtrl)))
+	c.used(now, activity.Typing, time.Minute)
+
+	c.do("close the suggestions", chromedp.KeyEvent("\u001b"))
+	c.command("Terminal: Create New Terminal", true)
+	shown := `(document.querySelector('.terminal-wrapper.active .xterm-rows')?.innerText ?? '')`
+	c.do("wait for the prompt", chromedp.WaitVisible(".terminal-wrapper.active .xterm-rows"), becomes(shown+`.includes('$')`))
+	// What shows in the terminal is its output: only without an echo do keys
+	// stand alone.
+	c.do("turn the echo off", chromedp.Click(".terminal-wrapper.active .xterm-screen"), insert("read -s x"), chromedp.KeyEvent("\r"))
+	now = c.still()
+	c.do("type in the terminal", insert("w"))
+	c.used(now, activity.Typing, time.Minute)
+
+	c.do("leave something running", chromedp.KeyEvent("\r"), insert("while sleep 5; do date; done"), chromedp.KeyEvent("\r"))
+	// Nobody is taken for present after a minute, and the output goes on.
+	left := time.Now().Add(90 * time.Second)
+	for time.Now().Before(left) {
+		c.used(time.Now(), activity.Output, 20*time.Second)
+	}
+	for range 4 {
+		access := c.used(time.Now(), activity.Output, 10*time.Second)
+		time.Sleep(time.Second)
+		if last, _ := c.recorder.Last(wsA); last.Kind != activity.Output {
+			t.Errorf("%s %v after the output, with nobody there", last.Kind, last.At.Sub(access.At))
+		}
+	}
+	c.readable()
+}
+
+// still waits until what was done before has been recorded.
+func (c *codeServer) still() time.Time {
+	c.Helper()
+	typed := func() time.Time {
+		if last, _ := c.recorder.Last(wsA); last.Kind == activity.Typing || last.Kind == activity.Output {
+			return last.At
+		}
+		return time.Time{}
+	}
+	eventually(c, "nobody types", func() bool { return time.Since(typed()) > 2*time.Second })
+	return time.Now()
+}

@@ -1,0 +1,227 @@
+package proxy
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"codehub/internal/activity"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// codeServer is a real code-server in its container, seen through a proxy
+// that records, and a tab of Chromium.
+type codeServer struct {
+	*testing.T
+	world     *world
+	recorder  *activity.Recorder
+	container string
+	tab       context.Context
+}
+
+// settings let a test read the terminal, and leave without being asked.
+const codeServerSettings = `"terminal.integrated.gpuAcceleration": "off", "window.confirmBeforeClose": "never",`
+
+// newCodeServer runs the workspace image; more are settings of the IDE.
+func newCodeServer(t *testing.T, more string) *codeServer {
+	t.Helper()
+	image := os.Getenv("CODEHUB_TEST_WORKSPACE_IMAGE")
+	if image == "" {
+		image = "codehub/workspace:latest"
+	}
+	c := &codeServer{T: t, recorder: activity.New()}
+	secret := make([]byte, 32)
+	if _, err := rand.Read(secret); err != nil {
+		t.Fatal(err)
+	}
+	upstream := runtime.Upstream{Secret: hex.EncodeToString(secret)}
+	c.container = c.docker("run", "--detach", "--rm", "--label", "codehub.test=proxy", "--env", "HASHED_PASSWORD="+upstream.Secret, image)
+	t.Cleanup(func() {
+		out, err := exec.Command("docker", "rm", "--force", "--volumes", c.container).CombinedOutput()
+		if err != nil {
+			t.Errorf("remove the container: %v: %s", err, out)
+		}
+	})
+	upstream.ContainerID = c.container
+	upstream.Addr = c.docker("inspect", "--format", "{{.NetworkSettings.IPAddress}}", c.container) + ":8080"
+	eventually(t, "code-server answers", func() bool {
+		res, err := noRedirects.Get("http://" + upstream.Addr + "/healthz")
+		if err != nil {
+			return false
+		}
+		res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	})
+	c.docker("exec", c.container, "sed", "-i", "s/^{/{"+strings.ReplaceAll(codeServerSettings+more, "/", `\/`)+"/", "/home/coder/.local/share/code-server/User/settings.json")
+	c.world = newWorld(t, func(config *Config) { config.Activity = c.recorder })
+	c.world.engine.put(wsA, upstream)
+	c.browse()
+	return c
+}
+
+func (c *codeServer) docker(args ...string) string {
+	c.Helper()
+	out, err := exec.CommandContext(c.Context(), "docker", args...).CombinedOutput()
+	if err != nil {
+		c.Fatalf("docker %s: %v: %s", args[0], err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+func (c *codeServer) browse() {
+	c.Helper()
+	path := ""
+	for _, p := range []string{"/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"} {
+		if _, err := os.Stat(p); err == nil {
+			path = p
+			break
+		}
+	}
+	if path == "" {
+		c.Fatal("no Chromium: install the package chromium")
+	}
+	actx, cancel := chromedp.NewExecAllocator(c.Context(), append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("disable-background-networking", true),
+		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true), chromedp.Flag("no-first-run", true),
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("lang", "en-US"), chromedp.WindowSize(1280, 800), chromedp.WSURLReadTimeout(time.Minute))...)
+	c.Cleanup(cancel)
+	c.tab, cancel = chromedp.NewContext(actx)
+	c.Cleanup(cancel)
+	// The first call starts the browser, which ends with its context.
+	err := chromedp.Do(c.tab, chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, network.SetCookie, network.SetCookieParams{Name: sessionCookie, Value: "ann-1", URL: c.world.server.URL})
+		return err
+	}))
+	if err != nil {
+		c.Fatalf("start Chromium: %v", err)
+	}
+}
+
+// do takes steps in the tab.
+func (c *codeServer) do(what string, steps ...chromedp.Action[chromedp.Void]) {
+	c.Helper()
+	ctx, cancel := context.WithTimeout(c.tab, 2*time.Minute)
+	defer cancel()
+	if err := chromedp.Do(ctx, steps...); err != nil {
+		ctx, cancel := context.WithTimeout(c.tab, 10*time.Second)
+		defer cancel()
+		shown, _ := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body.innerText.slice(0, 2000)`))
+		c.Fatalf("%s: %v\n%s", what, err, shown)
+	}
+}
+
+// open opens a folder, and a file in it unless that is "", and waits for the
+// extension host.
+func (c *codeServer) open(folder, file string) {
+	c.Helper()
+	address := c.world.server.URL + under(wsA) + "/?folder=" + folder
+	if file != "" {
+		address += fmt.Sprintf(`&payload=[["openFile","vscode-remote://%s%s/%s"]]`, c.world.server.Listener.Addr(), folder, file)
+	}
+	c.do("open "+folder, chromedp.Navigate(address), becomes(`document.querySelector('.monaco-workbench .part.editor') !== null`))
+	if file != "" {
+		c.do("see "+file, becomes(`document.querySelector('.editor-instance .view-line') !== null`))
+	}
+	// Commands of the remote side are there once it has connected.
+	c.command("Terminal: Create New Terminal", false)
+}
+
+// command finds a command, and takes it.
+func (c *codeServer) command(name string, take bool) {
+	c.Helper()
+	offered := becomes(fmt.Sprintf(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes(%q))`, name[strings.Index(name, ":")+2:]))
+	for try := 1; ; try++ {
+		c.do("open the command palette", chromedp.KeyEvent(kb.F1), chromedp.WaitVisible(".quick-input-widget input"), insert(name))
+		ctx, cancel := context.WithTimeout(c.tab, 3*time.Second)
+		err := chromedp.Do(ctx, offered)
+		cancel()
+		if err == nil {
+			break
+		}
+		if try == 20 {
+			c.Fatalf("%s is not offered: %v", name, err)
+		}
+		c.do("close the command palette", chromedp.KeyEvent(kb.Escape))
+	}
+	key := kb.Escape
+	if take {
+		key = "\r"
+	}
+	c.do("take it or leave it", chromedp.KeyEvent(key))
+}
+
+// insert types as an input method does.
+func insert(s string) chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, input.InsertText, input.InsertTextParams{Text: s})
+		return err
+	})
+}
+
+// becomes waits for a JavaScript expression to be true.
+func becomes(expression string) chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		for {
+			if ok, err := chromedp.Evaluate[bool](expression)(ctx, t); err == nil && ok {
+				return nil
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("never true: %s: %w", expression, ctx.Err())
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	})
+}
+
+// used waits until something of a kind is recorded, since a time.
+func (c *codeServer) used(since time.Time, kind activity.Kind, within time.Duration) activity.Access {
+	c.Helper()
+	var last activity.Access
+	for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if last, _ = c.recorder.Last(wsA); last.Kind == kind && last.At.After(since) {
+			return last
+		}
+	}
+	c.Fatalf("no %s within %v: last was %s %v ago", kind, within, last.Kind, time.Since(last.At))
+	return last
+}
+
+// quiet waits until nothing has been recorded for so long.
+func (c *codeServer) quiet(long, within time.Duration) {
+	c.Helper()
+	id := workspace.ID(wsA)
+	for end := time.Now().Add(within); ; time.Sleep(100 * time.Millisecond) {
+		last, _ := c.recorder.Last(id)
+		if time.Since(last.At) > long {
+			return
+		}
+		if time.Now().After(end) {
+			c.Fatalf("never quiet for %v: last was %s %v ago", long, last.Kind, time.Since(last.At))
+		}
+	}
+}
+
+// readable fails if anything could not be read.
+func (c *codeServer) readable() {
+	c.Helper()
+	c.world.logMu.Lock()
+	defer c.world.logMu.Unlock()
+	if strings.Contains(c.world.log.String(), "cannot be read any more") {
+		c.Error("a side of a WebSocket could not be read")
+	}
+}

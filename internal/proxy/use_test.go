@@ -1,0 +1,276 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"codehub/internal/activity"
+)
+
+// recording is a world whose proxy records, and its IDE.
+func recording(t testing.TB) (*world, *ide, *activity.Recorder) {
+	t.Helper()
+	r := activity.New()
+	w := newWorld(t, func(c *Config) { c.Activity = r })
+	return w, w.serve(wsA), r
+}
+
+// kind is what is recorded of workspace A.
+func kind(r *activity.Recorder) activity.Kind {
+	last, _ := r.Last(wsA)
+	return last.Kind
+}
+
+func (w *world) send(method, path, body string, header ...string) answer {
+	w.t.Helper()
+	r := w.request(method, path, header...)
+	if body != "" {
+		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+	}
+	return w.do(r)
+}
+
+// Of requests count the opening of a page and what is sent, and of both only
+// what reaches the workspace.
+func TestRequestsThatCount(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		what, method, path, body string
+		header                   []string
+		want                     activity.Kind
+	}{
+		{"a page", http.MethodGet, "/", "", navigation, activity.Open},
+		{"a page of what runs there", http.MethodGet, "/proxy/3000/", "", navigation, activity.Open},
+		{"an asset", http.MethodGet, "/x.js", "", nil, ""},
+		{"what a script fetches", http.MethodGet, "/api", "", []string{"Sec-Fetch-Mode", "cors", "Sec-Fetch-Dest", "empty"}, ""},
+		{"a page in a page", http.MethodGet, "/", "", []string{"Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}, ""},
+		{"a page fetched ahead", http.MethodGet, "/", "", append([]string{"Sec-Purpose", "prefetch"}, navigation...), ""},
+		{"a health check", http.MethodGet, "/healthz", "", nil, ""},
+		{"a health check of another make", http.MethodHead, "/", "", []string{"Accept", "text/html"}, ""},
+		{"a preflight", http.MethodOptions, "/", "x", nil, ""},
+		{"a GET with a body", http.MethodGet, "/", "x", nil, ""},
+		{"something sent", http.MethodPost, "/", "x", nil, activity.Client},
+		{"something stored", http.MethodPut, "/file", "x", nil, activity.Client},
+		{"something removed", http.MethodDelete, "/file", "", nil, ""},
+		{"what an IDE asks by itself", http.MethodPost, "/mint-key", "", nil, ""},
+		{"a beacon", http.MethodPost, "/stats", "x", []string{"Sec-Fetch-Mode", "no-cors"}, ""},
+		{"a browser's report", http.MethodPost, "/csp", "x", []string{"Sec-Fetch-Dest", "report"}, ""},
+		{"an app that polls", http.MethodPost, "/proxy/3000/graphql", "x", nil, ""},
+		{"the same at its own path", http.MethodPost, "/absproxy/3000/graphql", "x", nil, ""},
+	} {
+		w, _, r := recording(t)
+		if got := w.send(test.method, under(wsA)+test.path, test.body, test.header...); got.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %d", test.what, got.StatusCode)
+		}
+		if got := kind(r); got != test.want {
+			t.Errorf("%s is %q, want %q", test.what, got, test.want)
+		}
+		eventually(t, test.what+" is over", func() bool { return w.proxy.OpenConnections() == 0 })
+		r.Forget(time.Now().Add(time.Hour))
+		if _, ok := r.Last(wsA); ok {
+			t.Errorf("%s: its connection still holds the workspace", test.what)
+		}
+	}
+}
+
+// Who is turned away uses nothing, nor does whoever meets a page of ours.
+func TestWhatReachesNobodyCountsNothing(t *testing.T) {
+	t.Parallel()
+	w, i, r := recording(t)
+	w.send(http.MethodPost, under(wsA)+"/", "x", "Cookie", sessionCookie+"=bob-1")
+	w.get(under(wsA)+"/", append([]string{"Cookie", sessionCookie + "=bob-1"}, navigation...)...)
+	w.get(under(wsA)+"/", append([]string{"Cookie", ""}, navigation...)...)
+	i.stop()
+	w.open(under(wsA) + "/")
+	if last, ok := r.Last(wsA); ok {
+		t.Errorf("recorded %v", last)
+	}
+	if len(r.Since(time.Time{})) != 0 {
+		t.Error("something is recorded of another workspace")
+	}
+}
+
+// A long upload counts while it lasts.
+func TestLongUploadCounts(t *testing.T) {
+	t.Parallel()
+	w, _, r := recording(t)
+	body, in := io.Pipe()
+	req := w.request(http.MethodPost, under(wsA)+"/")
+	req.Body, req.ContentLength = body, -1
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.do(req)
+	}()
+	var last time.Time
+	for range 3 {
+		if _, err := io.WriteString(in, "x"); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it counts again", func() bool {
+			a, ok := r.Last(wsA)
+			return ok && a.At.After(last)
+		})
+		a, _ := r.Last(wsA)
+		last = a.At
+	}
+	in.Close()
+	<-done
+}
+
+func (w *world) socket(t testing.TB, path string, mode websocket.CompressionMode) *websocket.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	conn, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(w.server.URL, "http")+path, &websocket.DialOptions{
+		HTTPHeader:      http.Header{"Cookie": {sessionCookie + "=ann-1"}, "Origin": {w.server.URL}},
+		CompressionMode: mode,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.SetReadLimit(-1)
+	t.Cleanup(func() { conn.CloseNow() })
+	return conn
+}
+
+// echo sends a message and waits until it is back, by when it was looked at.
+func echo(t testing.TB, conn *websocket.Conn, message []byte) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := conn.Write(ctx, websocket.MessageBinary, message); err != nil {
+		t.Fatal(err)
+	}
+	_, back, err := conn.Read(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(back, message) {
+		t.Fatalf("%d bytes came back as %d others", len(message), len(back))
+	}
+}
+
+// A WebSocket that is no known IDE's counts by what its client sends.
+func TestWebSocketsThatCount(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]websocket.CompressionMode{
+		"plain": websocket.CompressionDisabled, "compressed": websocket.CompressionContextTakeover, "compressed alone": websocket.CompressionNoContextTakeover,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, _, r := recording(t)
+			conn := w.socket(t, under(wsA)+"/", mode)
+			conn.CloseRead(t.Context())
+			if err := conn.Ping(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if last, ok := r.Last(wsA); ok {
+				t.Errorf("a ping is recorded as %v", last)
+			}
+			conn = w.socket(t, under(wsA)+"/", mode)
+			echo(t, conn, nil)
+			if last, ok := r.Last(wsA); ok {
+				t.Errorf("an empty message is recorded as %v", last)
+			}
+			echo(t, conn, []byte("a key"))
+			eventually(t, "it counts", func() bool { return kind(r) == activity.Client })
+			first, _ := r.Last(wsA)
+			echo(t, conn, bytes.Repeat([]byte("much"), 100_000))
+			eventually(t, "it counts again", func() bool { a, _ := r.Last(wsA); return a.At.After(first.At) })
+		})
+	}
+}
+
+// Whatever is looked at, the traffic is what it was, headers included, but
+// that VS Code's clients are told to compress alone.
+func TestTrafficIsUntouched(t *testing.T) {
+	t.Parallel()
+	w, _, _ := recording(t)
+	for path, alone := range map[string]bool{"/": false, "/proxy/3000/": false, "/stable-c0ffee?reconnectionToken=x&reconnection=false": true} {
+		for _, offer := range []string{"permessage-deflate; client_max_window_bits", "permessage-deflate", ""} {
+			res := w.get(under(wsA)+path, "Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Origin", w.server.URL,
+				"Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Extensions", offer)
+			if res.StatusCode != http.StatusSwitchingProtocols {
+				t.Fatalf("%s: %d", path, res.StatusCode)
+			}
+			got := res.Header.Get("Sec-WebSocket-Extensions")
+			if want := alone && offer != ""; strings.Contains(got, "client_no_context_takeover") != want || (got == "") != (offer == "") {
+				t.Errorf("%s, offered %q: %q", path, offer, got)
+			}
+		}
+		// Garbage to whoever looks into it.
+		for _, mode := range []websocket.CompressionMode{websocket.CompressionDisabled, websocket.CompressionContextTakeover} {
+			conn := w.socket(t, under(wsA)+path, mode)
+			for _, n := range []int{1, 13, 100, 100_000, 3 << 20} {
+				message := make([]byte, n)
+				for i := range message {
+					message[i] = byte(i * i >> 3)
+				}
+				message[0] = 2 // as VS Code's messages begin
+				echo(t, conn, message)
+			}
+		}
+	}
+}
+
+// BenchmarkWebSocket sends 64 MiB up and down through a WebSocket, straight,
+// through the proxy, and through one that looks at it: as what is no IDE's,
+// and as VS Code's, in which it is unpacked.
+func BenchmarkWebSocket(b *testing.B) {
+	w, i, _ := recording(b)
+	bare := newWorld(b)
+	bare.engine.put(wsA, i.upstream("c"))
+	const size = 64 << 20
+	chunk := make([]byte, 256<<10)
+	for n := range chunk {
+		chunk[n] = "0123456789abcdef"[n*n>>4&15]
+	}
+	i.handle = func(rw http.ResponseWriter, r *http.Request) {
+		conn, err := websocket.Accept(rw, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+		if err != nil {
+			return
+		}
+		defer conn.CloseNow()
+		conn.SetReadLimit(-1)
+		for range size / len(chunk) {
+			if _, _, err := conn.Read(r.Context()); err != nil {
+				return
+			}
+		}
+		for range size / len(chunk) {
+			if err := conn.Write(r.Context(), websocket.MessageBinary, chunk); err != nil {
+				return
+			}
+		}
+	}
+	run := func(name string, w *world, path string) {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(2 * size)
+			for b.Loop() {
+				conn := w.socket(b, under(wsA)+path, websocket.CompressionDisabled)
+				for range size / len(chunk) {
+					if err := conn.Write(b.Context(), websocket.MessageBinary, chunk); err != nil {
+						b.Fatal(err)
+					}
+				}
+				for range size / len(chunk) {
+					if _, _, err := conn.Read(b.Context()); err != nil {
+						b.Fatal(err)
+					}
+				}
+				conn.CloseNow()
+			}
+		})
+	}
+	run("unwatched", bare, "/")
+	run("watched", w, "/")
+	run("vscode", w, "/x?reconnectionToken=x")
+}
