@@ -66,6 +66,7 @@ need_test_tools() {
 	need has_chromium chromium "the end-to-end tests' browser"
 	need has_cjk_font 'fontconfig fonts-noto-cjk' "Korean letters in the browser's screenshots"
 	need 'has redis-server' redis-server "the bus between several servers"
+	need 'has pgbouncer' pgbouncer "the pooler that stands before a database"
 	need 'has docker-registry' docker-registry "an image registry for the tests of image pulls"
 	need 'has nft' nftables "shows the firewall's rules to the tests"
 	need 'has zstd' zstd "reads archives in the tests"
@@ -108,7 +109,7 @@ settle_packages() {
 	fi
 	# The tests start servers of their own; the packages start one for all.
 	local service
-	for service in docker-registry redis-server; do
+	for service in docker-registry redis-server pgbouncer; do
 		[[ " ${packages[*]} " == *" $service "* ]] || continue
 		echo "setup: stopping the $service service that the package started"
 		if [ -d /run/systemd/system ]; then

@@ -36,7 +36,7 @@ func openDatabase(ctx context.Context, cfg config.Config, log *slog.Logger) (db 
 // databaseOf is the address of the database, and what ends its use.
 func databaseOf(ctx context.Context, cfg config.Config, log *slog.Logger) (dsn string, stop func(), err error) {
 	if cfg.DatabaseURL != "" {
-		return cfg.DatabaseURL, func() {}, nil
+		return cfg.DatabaseURL, func() {}, checkSession(ctx, cfg.DatabaseURL)
 	}
 	lock, err := embedded.LockDir(cfg.DataDir)
 	if inUse := (*embedded.LockedError)(nil); errors.As(err, &inUse) {
@@ -58,4 +58,16 @@ func databaseOf(ctx context.Context, cfg config.Config, log *slog.Logger) (dsn s
 		}
 		_ = lock.Release() // the end of the process does the same
 	}, nil
+}
+
+// checkSession refuses a way to the database on which connections are no
+// sessions.
+func checkSession(ctx context.Context, dsn string) error {
+	err := postgres.CheckSession(ctx, dsn)
+	if errors.Is(err, postgres.ErrPooled) {
+		return &config.Problem{Setting: "CODEHUB_DATABASE_URL",
+			Why: "a connection pooler in between gives each transaction another session of the database, on which no lock and no notification lasts",
+			Do:  "name PostgreSQL itself, or have the pooler keep sessions together (PgBouncer: pool_mode = session)"}
+	}
+	return err
 }

@@ -83,6 +83,8 @@ func serve(ctx context.Context, cfg config.Config) error {
 			}
 		}()
 		dsn = private.URL()
+	} else if err := checkSession(ctx, dsn); err != nil {
+		return err
 	}
 	if err := postgres.Migrate(ctx, dsn); err != nil {
 		return err

@@ -25,7 +25,7 @@ func (c *candidate) beat(s *Session) {
 		}
 	}()
 	defer func() { <-watching }()
-	p := pulse{cfg: c.Conn, session: s}
+	p := pulse{cfg: c.Conn, replica: c.Replica, session: s}
 	defer p.close()
 	next, failing := s.left()-lasts+beatEvery, false
 	for pause(s.ctx, next) == nil {
@@ -51,6 +51,7 @@ func (c *candidate) beat(s *Session) {
 // pulse is the connection that is beaten on, beside the session.
 type pulse struct {
 	cfg     *pgx.ConnConfig
+	replica string
 	session *Session
 	conn    *pgx.Conn
 }
@@ -63,7 +64,7 @@ func (p *pulse) beat() error {
 			return p.onSession(err)
 		}
 	}
-	err := beat(ctx, p.conn, p.session.self)
+	err := beat(ctx, p.conn, p.replica, p.session.self)
 	if err != nil && !errors.Is(err, errLost) {
 		p.close()
 	}
@@ -97,7 +98,7 @@ func (p *pulse) onSession(otherwise error) error {
 	defer func() { <-s.lock }()
 	ctx, cancel := context.WithTimeout(s.ctx, max(s.left(), 0))
 	defer cancel()
-	if err := beat(ctx, s.conn, s.self); err != nil {
+	if err := beat(ctx, s.conn, p.replica, s.self); err != nil {
 		return errors.Join(otherwise, err)
 	}
 	return nil

@@ -77,10 +77,12 @@ func try(ctx context.Context, conn *pgx.Conn, replica string, self backend) (got
 // nobody.
 var errLost = errors.New("its session does not hold the leader's lock any more")
 
-// beat writes a beat for the session self, on whatever connection.
-func beat(ctx context.Context, conn *pgx.Conn, self backend) error {
+// beat writes a beat of replica with the session self, on whatever connection.
+// A pooler may give the same session to the next leader.
+func beat(ctx context.Context, conn *pgx.Conn, replica string, self backend) error {
 	tag, err := conn.Exec(ctx, `
-		UPDATE leader SET beat_at = clock_timestamp() WHERE pid = $2 AND backend_start = $3 AND `+holds, key, self.pid, self.start)
+		UPDATE leader SET beat_at = clock_timestamp()
+		WHERE replica_id = $4::uuid AND pid = $2 AND backend_start = $3 AND `+holds, key, self.pid, self.start, replica)
 	if err == nil && tag.RowsAffected() == 0 {
 		err = errLost
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -37,9 +38,13 @@ func ConnConfig(dsn, application string) (*pgx.ConnConfig, error) {
 
 func bound(cfg *pgx.ConnConfig, application string) {
 	cfg.RuntimeParams["application_name"] = application
-	cfg.RuntimeParams["lock_timeout"] = lockTimeout
-	cfg.RuntimeParams["idle_in_transaction_session_timeout"] = idleInTransaction
 	cfg.RuntimeParams["timezone"] = "UTC"
+	// Not among the parameters of the start: a pooler refuses those it does not
+	// know.
+	cfg.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		_, err := conn.Exec(ctx, `SET lock_timeout = '`+lockTimeout+`'; SET idle_in_transaction_session_timeout = '`+idleInTransaction+`'`).ReadAll()
+		return err
+	}
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTimeout
 	}
