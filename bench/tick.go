@@ -206,17 +206,23 @@ type leader struct {
 	done       chan error
 	ctx        context.Context
 	rows       *watchedRows
+	close      func() // what it works with
 }
 
-// lead prepares a term, which the first measured tick begins.
-func (d *ownDatabase) lead(ctx context.Context, backend *still) (*leader, error) {
+// connect makes a session whose statements s counts.
+func (d *ownDatabase) connect(ctx context.Context, s *session) (*pgx.Conn, error) {
 	cfg, err := postgres.ConnConfig(d.pg.URL(), "codehub leader")
 	if err != nil {
 		return nil, err
 	}
-	s := &session{}
 	cfg.Tracer = s
-	conn, err := pgx.ConnectConfig(ctx, cfg)
+	return pgx.ConnectConfig(ctx, cfg)
+}
+
+// lead prepares a term, which the first measured tick begins.
+func (d *ownDatabase) lead(ctx context.Context, backend *still) (*leader, error) {
+	s := &session{}
+	conn, err := d.connect(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +232,7 @@ func (d *ownDatabase) lead(ctx context.Context, backend *still) (*leader, error)
 	}
 	policy := judge.DefaultPolicy()
 	policy.CanArchive, policy.RetryMax = true, 2*time.Hour
-	l := &leader{session: s, done: make(chan error, 1)}
+	l := &leader{session: s, close: func() { db.Close(); _ = conn.Close(context.WithoutCancel(ctx)) }, done: make(chan error, 1)}
 	l.rows = &watchedRows{Controller: postgres.NewController(postgres.NewSession(conn))}
 	l.controller = reconcile.New(reconcile.Config{
 		Runtime: backend, Archives: present{}, Wishes: db, Routes: backend, Policy: policy,
@@ -242,6 +248,7 @@ func (l *leader) stop() {
 	if !l.last.IsZero() {
 		<-l.done
 	}
+	l.close()
 }
 
 // once has the controller tick, and measures it.
@@ -305,9 +312,18 @@ type session struct {
 	mu         sync.Mutex
 	statements int
 	longest    time.Duration
+
+	longestSQL  string
+	longestArgs []any
 }
 
-type startedAt struct{}
+// begun is a statement under way, in the context of its end.
+type begun struct {
+	at   time.Time
+	data pgx.TraceQueryStartData
+}
+
+type begunKey struct{}
 
 func (s *session) reset() {
 	s.mu.Lock()
@@ -321,23 +337,23 @@ func (s *session) seen() (statements int, longest time.Duration) {
 	return s.statements, s.longest
 }
 
-func (s *session) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+func (s *session) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.statements++
-	return context.WithValue(ctx, startedAt{}, time.Now())
+	return context.WithValue(ctx, begunKey{}, begun{time.Now(), data})
 }
 
 func (s *session) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if at, ok := ctx.Value(startedAt{}).(time.Time); ok {
-		s.longest = max(s.longest, time.Since(at))
+	if b, ok := ctx.Value(begunKey{}).(begun); ok && time.Since(b.at) > s.longest {
+		s.longest, s.longestSQL, s.longestArgs = time.Since(b.at), b.data.SQL, b.data.Args
 	}
 }
 
 func (s *session) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
-	return context.WithValue(ctx, startedAt{}, time.Now())
+	return context.WithValue(ctx, begunKey{}, begun{at: time.Now()})
 }
 
 func (s *session) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {

@@ -37,13 +37,18 @@ func (i *Idleness) EndUnused(ctx context.Context, def time.Duration, limit int) 
 // longer than its TTL. It is the same rule as workspace.EndsAt. Whoever holds a
 // row is changing it: it is passed over until the next time, as the leader's
 // beat waits for this. A row that was changed since the statement began is
-// looked at anew when it is locked.
+// looked at anew when it is locked. What may be due is found first, by the index
+// of what TTLs end: the order by id would have all workspaces walked through.
 func endOf(phase workspace.Phase, desired workspace.DesiredState, ttl string) string {
 	ttl = `COALESCE(w.` + ttl + `, $1)`
 	return `
 		WITH due AS (
 			SELECT w.id FROM workspaces w, activity_clock c
-			WHERE w.phase = '` + string(phase) + `' AND w.desired_state = '` + string(desired) + `'
+			WHERE w.id = ANY (ARRAY(
+					SELECT w.id FROM workspaces w, activity_clock c
+					WHERE w.phase = '` + string(phase) + `' AND w.phase IN ('RUNNING', 'STANDBY') AND w.operation = 'NONE' AND w.deleted_at IS NULL
+						AND c.watched_until - ` + idleSince + ` > make_interval(secs => ` + ttl + `) AND ` + ttl + ` > 0))
+				AND w.phase = '` + string(phase) + `' AND w.desired_state = '` + string(desired) + `'
 				AND w.operation = 'NONE' AND w.next_desired_state IS NULL AND w.deleted_at IS NULL
 				AND ` + ttl + ` > 0
 				AND (w.keep_awake_until >= c.watched_until) IS NOT TRUE

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/activity"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// statementBound is how long one statement of the leader may take: its beat,
+// every 3 s, waits for it, and 10 s without one end its term.
+const statementBound = time.Second
+
+// ttl: what the leader asks of a database of many workspaces to end those that
+// nobody uses, with none of them due, and with more than it ends at once; and
+// the writing of accesses, which makes the next tick read those rows again.
+func ttl(ctx context.Context, n int) (err error) {
+	db, err := openOwn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.close()) }()
+	if _, err := db.fill(ctx, mixOf(many)); err != nil {
+		return err
+	}
+	s := &session{}
+	conn, err := db.connect(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, `UPDATE activity_clock SET watched_until = now()`); err != nil {
+		return err
+	}
+	shared := postgres.NewSession(conn)
+	idle, clock := postgres.NewIdleness(shared), postgres.NewActivityClock(shared)
+	const never, batch = 1000 * time.Hour, 500
+	count := func(end func(context.Context, time.Duration, int) ([]workspace.ID, error), after time.Duration, want int) func() error {
+		return func() error {
+			ids, err := end(ctx, after, batch)
+			if err == nil && len(ids) != want {
+				err = fmt.Errorf("%d are due, want %d", len(ids), want)
+			}
+			return err
+		}
+	}
+	for _, f := range []struct {
+		what string
+		n    int
+		do   func() error
+	}{
+		{"stop what is idle, none is", n, count(idle.EndIdle, never, 0)},
+		{"archive what is not used, none is", n, count(idle.EndUnused, never, 0)},
+		{"forget what nobody watched", n, func() error {
+			_, err := clock.Prune(ctx, workspace.TTL{Standby: never, Archive: never})
+			return err
+		}},
+		{fmt.Sprintf("stop %d of several thousand", batch), min(n, 5), count(idle.EndIdle, 5*time.Hour, batch)},
+		{fmt.Sprintf("archive %d of several thousand", batch), min(n, 5), count(idle.EndUnused, 5*time.Hour, batch)},
+	} {
+		var took []time.Duration
+		s.reset()
+		for range f.n {
+			start := time.Now()
+			if err := f.do(); err != nil {
+				return fmt.Errorf("%s: %w", f.what, err)
+			}
+			took = append(took, time.Since(start))
+		}
+		_, longest := s.seen()
+		plan, err := s.planOfLongest(ctx, conn)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("ttl over %d workspaces: %s: %s, the longest statement %s (at most %s), by %s: %s\n",
+			many, f.what, ms1(median(took)), ms1(longest), statementBound, plan, verdict(longest <= statementBound))
+	}
+	return accesses(ctx, n)
+}
+
+// accesses measures the writing of the last uses of all that runs, and the
+// tick that follows.
+func accesses(ctx context.Context, n int) (err error) {
+	db, err := openOwn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.close()) }()
+	backend, err := db.fill(ctx, mixOf(many))
+	if err != nil {
+		return err
+	}
+	store, err := postgres.Open(ctx, db.pg.URL(), postgres.Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	l, err := db.lead(ctx, backend)
+	if err != nil {
+		return err
+	}
+	defer l.stop()
+	if _, err := l.once(ctx); err != nil {
+		return err
+	}
+	var writes []time.Duration
+	var ticks []oneTick
+	for range min(n, 5) {
+		var seen []activity.Access
+		for _, c := range backend.containers {
+			seen = append(seen, activity.Access{ID: c.Workspace, At: time.Now(), Kind: activity.Typing})
+		}
+		start := time.Now()
+		if err := store.SaveAccesses(ctx, seen); err != nil {
+			return err
+		}
+		writes = append(writes, time.Since(start))
+		one, err := l.once(ctx)
+		if err != nil {
+			return err
+		}
+		ticks = append(ticks, one)
+	}
+	tick := medianOf(ticks)
+	fmt.Printf("ttl: %d accesses are written in %s; the tick after it, over %d workspaces, takes %s, %d statements, the longest %s\n",
+		len(backend.containers), ms1(median(writes)), many, ms1(tick.took), tick.statements, ms1(tick.longest))
+	return nil
+}
+
+// planOfLongest tells how the longest of the statements comes by its rows.
+func (s *session) planOfLongest(ctx context.Context, conn *pgx.Conn) (string, error) {
+	s.mu.Lock()
+	sql, args := s.longestSQL, s.longestArgs
+	s.mu.Unlock()
+	rows, err := conn.Query(ctx, "EXPLAIN "+sql, args...)
+	if err != nil {
+		return "", err
+	}
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return "", err
+	}
+	for _, line := range lines {
+		name, _, _ := strings.Cut(strings.TrimLeft(line, " ->"), "  (cost")
+		if strings.Contains(name, "Scan") && strings.Contains(name, " workspaces") && !strings.Contains(name, "workspaces_pkey") {
+			return strings.TrimSpace(name), nil
+		}
+	}
+	return "another plan", nil
+}
