@@ -47,6 +47,7 @@ type env struct {
 	log  *syncBuffer
 	logs *fakeLogs
 	m    *Metrics
+	cfg  Config
 
 	ann, eve person
 }
@@ -73,13 +74,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 	base := &url.URL{Scheme: "http", Host: e.srv.Listener.Addr().String()}
 	e.auth = auth.New(db, auth.Config{URL: base, Log: log})
 	e.hub = bus.New(bus.Config{
-		Load: bus.Batched(func(ctx context.Context, wanted []bus.Wanted) ([]workspace.Workspace, error) {
-			owners, ids := make([]string, len(wanted)), make([]workspace.ID, len(wanted))
-			for i, w := range wanted {
-				owners[i], ids[i] = w.Owner, w.ID
-			}
-			return db.Reload(ctx, owners, ids)
-		}),
+		Load:        bus.Batched(reload(db)),
 		AuthChanged: e.auth.Invalidate,
 		Log:         log,
 	})
@@ -92,6 +87,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 	for _, o := range opts {
 		o(&cfg)
 	}
+	e.cfg = cfg
 	e.srv.Config.Handler = Outer(log, e.m, New(cfg))
 	e.srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	e.srv.Start()
@@ -105,6 +101,17 @@ func newEnv(t *testing.T, opts ...option) *env {
 	e.background(e.auth.Run)
 	e.ann, e.eve = e.join("ann"), e.join("eve")
 	return e
+}
+
+// reload reads what event streams need.
+func reload(db *postgres.DB) func(context.Context, []bus.Wanted) ([]workspace.Workspace, error) {
+	return func(ctx context.Context, wanted []bus.Wanted) ([]workspace.Workspace, error) {
+		owners, ids := make([]string, len(wanted)), make([]workspace.ID, len(wanted))
+		for i, w := range wanted {
+			owners[i], ids[i] = w.Owner, w.ID
+		}
+		return db.Reload(ctx, owners, ids)
+	}
 }
 
 // background runs f until the end of the test.

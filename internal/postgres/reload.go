@@ -14,7 +14,7 @@ import (
 func (db *DB) Reload(ctx context.Context, owners []string, ids []workspace.ID) ([]workspace.Workspace, error) {
 	const verb = "read changed workspaces"
 	rows, err := db.pool.Query(ctx, `SELECT `+workspaceColumns+` FROM workspaces
-		WHERE (id, owner_user_id) IN (SELECT * FROM unnest($1::uuid[], $2::uuid[])) AND phase <> 'DELETED'`, valid(ids), valid(owners))
+		WHERE (id, owner_user_id) IN (SELECT * FROM unnest($1::text[]::uuid[], $2::text[]::uuid[])) AND phase <> 'DELETED'`, valid(ids), valid(owners))
 	if err != nil {
 		return nil, failed(verb, err)
 	}

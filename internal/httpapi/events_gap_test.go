@@ -1,0 +1,218 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"codehub/internal/auth"
+	"codehub/internal/bus"
+	"codehub/internal/postgres"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// replica is another server on the same database, whose listener goes by
+// listen.
+func (e *env) replica(listen string) *env {
+	e.t.Helper()
+	log := slog.New(slog.NewTextHandler(e.log, nil))
+	r := &env{t: e.t, dsn: e.dsn, db: e.db, log: e.log, logs: e.logs, m: NewMetrics(), ann: e.ann, eve: e.eve}
+	r.auth = auth.New(e.db, auth.Config{URL: e.cfg.URL, Log: log})
+	r.hub = bus.New(bus.Config{Load: bus.Batched(reload(e.db)), AuthChanged: r.auth.Invalidate, Log: log})
+	r.cfg = e.cfg
+	r.cfg.Auth, r.cfg.Hub = r.auth, r.hub
+	r.srv = httptest.NewServer(Outer(log, r.m, New(r.cfg)))
+	e.t.Cleanup(r.srv.Close)
+	e.background(func(ctx context.Context) error {
+		return postgres.NewListener(listen, log).Run(ctx, func(n postgres.Notification) { r.hub.Handle(n.Channel, n.Payload) }, func() {
+			r.auth.InvalidateAll()
+			r.hub.Gap()
+		})
+	})
+	e.background(r.auth.Run)
+	return r
+}
+
+// unheard runs statements of which the database tells nobody.
+func (e *env) unheard(statements ...string) {
+	e.t.Helper()
+	conn, err := pgx.Connect(e.t.Context(), e.dsn)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	script := `BEGIN; ALTER TABLE workspaces DISABLE TRIGGER USER; ALTER TABLE sessions DISABLE TRIGGER USER;`
+	for _, s := range statements {
+		script += s + ";"
+	}
+	script += `ALTER TABLE workspaces ENABLE TRIGGER USER; ALTER TABLE sessions ENABLE TRIGGER USER; COMMIT`
+	if _, err := conn.Exec(e.t.Context(), script); err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+// After the listener was away, however it went, nothing that anybody remembers
+// is believed: not the sessions, not what subscribers were shown, not the
+// routes; and the controller looks at everything.
+func TestAllIsReadAfreshAfterAGap(t *testing.T) {
+	t.Parallel()
+	for name, harm := range map[string]func(e *env, silence func()){
+		"silence": func(_ *env, silence func()) { silence() }, // found by the listener's pings, within 10 s
+		"terminated": func(e *env, _ func()) {
+			e.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'codehub-listener'`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			through, silence := swallowing(t, e.dsn)
+			r := e.replica(through)
+			a, b := e.workspace(e.ann, "a"), e.workspace(e.ann, "b")
+			s := r.events(as(e.ann))
+			s.until("heartbeat")
+			e.exec(`UPDATE workspaces SET phase = 'STANDBY' WHERE id = $1`, a.ID)
+			s.until("updated a STANDBY") // it listens
+			r.want(200, "", "GET", "/session", "", as(e.eve))
+			gone := make(chan struct{}, 100)
+			defer r.hub.Observe(bus.Observer{Gap: func() { gone <- struct{}{} }})()
+			for len(r.hub.Wakes()) > 0 {
+				<-r.hub.Wakes()
+			}
+			e.unheard(
+				`UPDATE workspaces SET phase = 'PENDING', name = 'renamed' WHERE id = '`+string(a.ID)+`'`,
+				`UPDATE workspaces SET deleted_at = now(), phase = 'DELETED' WHERE id = '`+string(b.ID)+`'`,
+				`DELETE FROM sessions WHERE user_id = '`+e.eve.Caller.UserID+`'`)
+			r.want(200, "", "GET", "/session", "", as(e.eve)) // remembered
+			harm(e, silence)
+			s.until("updated renamed PENDING")
+			s.until("deleted " + string(b.ID))
+			r.want(401, "unauthenticated", "GET", "/session", "", as(e.eve))
+			<-gone
+			select {
+			case <-r.hub.Wakes():
+			case <-time.After(limit):
+				t.Error("the controller was not woken")
+			}
+			e.exec(`UPDATE workspaces SET phase = 'STANDBY' WHERE id = $1`, a.ID) // it listens again
+			s.until("updated renamed STANDBY")
+		})
+	}
+}
+
+// Two servers, of which each hears everything twice: their readers do not.
+func TestTheSecondWay(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	r := e.replica(e.dsn)
+	a := e.workspace(e.ann, "a")
+	s := r.events(as(e.ann))
+	s.until("heartbeat")
+	for _, phase := range []string{"STANDBY", "PENDING", "STANDBY", "PENDING"} {
+		e.exec(`UPDATE workspaces SET phase = $2 WHERE id = $1`, a.ID, phase)
+		r.hub.Echo(a.OwnerID, a.ID)
+		for _, ev := range s.until("updated a " + phase) {
+			if ev != "heartbeat" {
+				t.Errorf("before it is %s: %s", phase, ev)
+			}
+		}
+		r.hub.Echo(a.OwnerID, a.ID)
+	}
+	// The second way alone is enough.
+	e.unheard(`UPDATE workspaces SET name = 'renamed' WHERE id = '` + string(a.ID) + `'`)
+	told := make(chan struct{})
+	var echo sync.WaitGroup
+	echo.Go(func() {
+		for {
+			select {
+			case <-told:
+				return
+			case <-time.After(10 * time.Millisecond):
+				r.hub.Echo(a.OwnerID, a.ID) // what was said a moment ago is over
+			}
+		}
+	})
+	s.until("updated renamed PENDING")
+	close(told)
+	echo.Wait()
+}
+
+// swallowing puts a TCP connection between a client and the database. silence
+// lets what there is take everything and answer nothing, as a network does
+// that lost its way; later connections pass.
+func swallowing(t *testing.T, dsn string) (through string, silence func()) {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	network, address := pgconn.NetworkAddress(cfg.Host, cfg.Port)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var open []net.Conn
+	var group sync.WaitGroup
+	silent := make(chan struct{})
+	pipe := func(to, from net.Conn, silent <-chan struct{}) {
+		defer to.Close()
+		b := make([]byte, 32<<10)
+		for {
+			n, err := from.Read(b)
+			if err != nil {
+				return
+			}
+			select {
+			case <-silent:
+				_, _ = io.Copy(io.Discard, from)
+				return
+			default:
+			}
+			if _, err := to.Write(b[:n]); err != nil {
+				return
+			}
+		}
+	}
+	group.Go(func() {
+		for {
+			client, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial(network, address)
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			mu.Lock()
+			open = append(open, client, server)
+			now := silent
+			mu.Unlock()
+			group.Go(func() { pipe(server, client, now) })
+			group.Go(func() { pipe(client, server, now) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = ln.Close()
+		mu.Lock()
+		for _, c := range open {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		group.Wait()
+	})
+	host, port, _ := net.SplitHostPort(ln.Addr().String())
+	return "host=" + host + " port=" + port + " sslmode=disable user=" + cfg.User + " password='" + cfg.Password + "' dbname=" + cfg.Database, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		close(silent)
+		silent = make(chan struct{})
+	}
+}
