@@ -38,6 +38,9 @@ type ClientCmds struct {
 	Open       openCmd       `cmd:"" group:"Client:" help:"Open a workspace in the browser."`
 	Logs       logsCmd       `cmd:"" group:"Client:" help:"Print what a workspace's container printed."`
 	Tokens     tokensCmd     `cmd:"" group:"Client:" help:"API tokens."`
+	Passwd     passwdCmd     `cmd:"" group:"Client:" help:"Change your password."`
+	Users      usersCmd      `cmd:"" group:"Client:" help:"Users, for administrators."`
+	Status     statusCmd     `cmd:"" group:"Client:" help:"How the servers fare, for administrators."`
 	Completion completionCmd `cmd:"" group:"Client:" help:"Print a completion script for a shell."`
 }
 

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/alecthomas/kong"
 	"golang.org/x/term"
@@ -111,19 +110,8 @@ func (l loginCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return explain(err)
 	}
-	host, _ := os.Hostname()
-	token, err := session.CreateToken(ctx, api.CreateToken{Name: "codehub login on " + host, ExpiresAt: l.Expires.from(time.Now())})
-	if err != nil {
-		return explain(err)
-	}
-	if err := (savedLogin{URL: server, Token: token.Token, TokenID: token.ID}).write(); err != nil {
-		return fmt.Errorf("keep the login: %w", err)
-	}
-	if sameServer(known.URL, server) && known.TokenID != "" {
-		_ = session.DeleteToken(ctx, known.TokenID) // may be over, or somebody else's
-	}
-	if err := session.Logout(ctx); err != nil {
-		return explain(err)
+	if err := keepLogin(ctx, session, server, l.Expires, known); err != nil {
+		return err
 	}
 	fmt.Fprintf(k.Stderr, "Logged in to %s as %s.\n", server, plain(user.Username))
 	return nil
@@ -144,13 +132,17 @@ func ask(out io.Writer, in *bufio.Reader, question string) (string, error) {
 	return line, nil
 }
 
-// askPassword reads a line that the terminal does not show.
 func askPassword(out io.Writer, in *bufio.Reader) (string, error) {
+	return askSecret(out, in, "Password: ")
+}
+
+// askSecret reads a line that the terminal does not show.
+func askSecret(out io.Writer, in *bufio.Reader, question string) (string, error) {
 	fd := int(os.Stdin.Fd())
 	if !term.IsTerminal(fd) {
 		return ask(out, in, "")
 	}
-	fmt.Fprint(out, "Password: ")
+	fmt.Fprint(out, question)
 	b, err := term.ReadPassword(fd)
 	fmt.Fprintln(out)
 	if err == nil && len(b) == 0 {

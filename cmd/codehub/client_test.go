@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/admin"
 	"codehub/internal/archive"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
@@ -72,6 +73,7 @@ func serveAPI(t testing.TB) apiServer {
 		TTL:             workspace.TTL{Standby: 10 * time.Minute, Archive: 30 * time.Minute},
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
 		Store: db, Auth: who, Hub: hub, Logs: oneLine{}, Log: log, Archives: cutBucket{archive.NewFolder(s.bucket), s.bucket},
+		Admin: admin.New(admin.Config{Store: db, Passwords: who, OrphanDelay: 10 * time.Minute}),
 	}))
 	srv.Start()
 	t.Cleanup(srv.Close)
@@ -86,6 +88,20 @@ func serveAPI(t testing.TB) apiServer {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// statement runs SQL on the server's database.
+func statement(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: sql STATEMENT")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, ts.Getenv("DSN"))
+	ts.Check(err)
+	defer conn.Close(context.Background())
+	_, err = conn.Exec(ctx, args[0])
+	ts.Check(err)
 }
 
 // oneLine is what the container of the workspace that has one printed.
@@ -169,7 +185,7 @@ func TestClient(t *testing.T) {
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config"))
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits, "archived": archived},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits, "archived": archived, "sql": statement},
 	})
 }
 

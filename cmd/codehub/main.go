@@ -31,6 +31,8 @@ type cli struct {
 	GC       gcCmd       `cmd:"" name:"gc" help:"Remove archives that nothing holds on to any more, or say which those are."`
 	ImportM1 importM1Cmd `cmd:"" name:"import-m1" help:"Bring over the users, workspaces and homes of codehub's first version."`
 
+	ResetPassword resetPasswordCmd `cmd:"" name:"reset-password" help:"Give a user another password by the database itself, on the server's machine."`
+
 	ClientCmds
 }
 

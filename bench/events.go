@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"codehub/internal/e2e/proc"
+)
+
+const (
+	eventsP50, eventsP99 = 5 * time.Millisecond, 50 * time.Millisecond
+	// eventsOver is the time that the events are spread over which do not come
+	// all at once.
+	eventsOver = 10 * time.Second
+	// committers is how many connections change workspaces.
+	committers = 8
+)
+
+// events: from the commit of a change to the event at its owner's stream, over
+// HTTP, with everybody subscribed and one event each. The time begins right
+// before COMMIT is sent, so that its way to the database and the disk's part are
+// in it.
+func events(ctx context.Context, _ int) error {
+	binary, err := filepath.Abs(env("CODEHUB_TEST_BINARY", "bin/codehub"))
+	if err != nil {
+		return err
+	}
+	for _, users := range []int{1000, 5000} {
+		if err := eventsOf(ctx, binary, users); err != nil {
+			return fmt.Errorf("%d users: %w", users, err)
+		}
+	}
+	return nil
+}
+
+func eventsOf(ctx context.Context, binary string, users int) (err error) {
+	if err := descriptors(users); err != nil {
+		return err
+	}
+	db, err := openOwn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.close()) }()
+	everybody, err := db.people(ctx, users)
+	if err != nil {
+		return err
+	}
+	server, err := db.serve(ctx, binary)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, lastLines(server.Log(), 30))
+		}
+	}()
+	ears, err := listenAll(ctx, server.URL, everybody)
+	if err != nil {
+		return err
+	}
+	defer ears.close()
+	c, err := db.committers(ctx)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+
+	cpu, err := cpuTime(server.Pid())
+	if err != nil {
+		return err
+	}
+	if err := ears.round(ctx, func(tag string, began func(person int)) error {
+		return c.spread(ctx, everybody, tag, eventsOver, began)
+	}); err != nil {
+		return err
+	}
+	spread, commits := ears.took(), c.took
+	if err := ears.round(ctx, func(tag string, began func(person int)) error {
+		return c.atOnce(ctx, everybody, tag, began)
+	}); err != nil {
+		return err
+	}
+	used, err := cpuTime(server.Pid())
+	if err != nil {
+		return err
+	}
+	rss, err := resident(server.Pid())
+	if err != nil {
+		return err
+	}
+	says := func(p50, p99 time.Duration) string { // where there is a bar
+		if users > 1000 {
+			return ""
+		}
+		return fmt.Sprintf(" (at most %s and %s): %s", eventsP50, eventsP99, verdict(p50 <= eventsP50 && p99 <= eventsP99))
+	}
+	for _, f := range []struct {
+		how  string
+		took []time.Duration
+	}{{"spread over " + eventsOver.String(), spread}, {"all at once, of one transaction", ears.took()}} {
+		p50, p99 := percentile(f.took, 50), percentile(f.took, 99)
+		fmt.Printf("events to %d users, %s: p50 %s, p99 %s, the last %s%s\n", users, f.how, ms1(p50), ms1(p99), ms1(slices.Max(f.took)), says(p50, p99))
+	}
+	fmt.Printf("events to %d users: the commit alone p50 %s, p99 %s; %.2f ms of the server's processor for each; %.0f MB resident, %.1f kB a stream\n",
+		users, ms1(percentile(commits, 50)), ms1(percentile(commits, 99)), float64(used-cpu)/1e6/float64(2*users), float64(rss)/1e6, float64(rss)/1e3/float64(users))
+	return c.compare(ctx, everybody)
+}
+
+func percentile(d []time.Duration, p int) time.Duration {
+	s := slices.Sorted(slices.Values(d))
+	return s[min(len(s)-1, (len(s)*p+99)/100-1)]
+}
+
+// descriptors makes sure that both ends of every stream can be open.
+func descriptors(users int) error {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return err
+	}
+	if need := uint64(users + 500); l.Cur < need {
+		l.Cur = min(max(need, l.Cur), l.Max)
+		if l.Max < need {
+			return fmt.Errorf("%d descriptors are needed, and %d allowed: raise the limit (ulimit -Hn)", need, l.Max)
+		}
+		return unix.Setrlimit(unix.RLIMIT_NOFILE, &l)
+	}
+	return nil
+}
+
+// serve starts a server on the database.
+func (d *ownDatabase) serve(ctx context.Context, binary string) (*proc.Server, error) {
+	s, err := proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(d.dir, "server"), Env: []string{
+		"CODEHUB_DATABASE_URL=" + d.pg.URL(), "CODEHUB_LOG_LEVEL=info", "CODEHUB_ALLOW_NO_WALL=true"}})
+	if err != nil {
+		return nil, err
+	}
+	sctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	if err := s.Start(sctx); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// committing is connections that change workspaces.
+type committing struct {
+	conns []*pgx.Conn
+	took  []time.Duration // of each COMMIT
+}
+
+func (d *ownDatabase) committers(ctx context.Context) (*committing, error) {
+	c := &committing{}
+	for range committers {
+		conn, err := pgx.Connect(ctx, d.pg.URL())
+		if err != nil {
+			c.close()
+			return nil, err
+		}
+		c.conns = append(c.conns, conn)
+	}
+	return c, nil
+}
+
+func (c *committing) close() {
+	for _, conn := range c.conns {
+		_ = conn.Close(context.Background())
+	}
+}
+
+const edit = `UPDATE workspaces SET memo = $2 WHERE id = $1`
+
+// spread commits one change for each person, evenly over time.
+func (c *committing) spread(ctx context.Context, everybody []person, tag string, over time.Duration, began func(int)) error {
+	start := time.Now()
+	took := make([]time.Duration, len(everybody))
+	var g errgroup.Group
+	for n, conn := range c.conns {
+		g.Go(func() error {
+			for i := n; i < len(everybody); i += len(c.conns) {
+				time.Sleep(time.Until(start.Add(over * time.Duration(i) / time.Duration(len(everybody)))))
+				tx, err := conn.Begin(ctx)
+				if err != nil {
+					return err
+				}
+				if _, err := tx.Exec(ctx, edit, everybody[i].workspace, tag); err != nil {
+					return err
+				}
+				began(i)
+				commit := time.Now()
+				if err := tx.Commit(ctx); err != nil {
+					return err
+				}
+				took[i] = time.Since(commit)
+			}
+			return nil
+		})
+	}
+	c.took = took
+	return g.Wait()
+}
+
+// atOnce commits a change for everybody in one transaction.
+func (c *committing) atOnce(ctx context.Context, everybody []person, tag string, began func(int)) error {
+	tx, err := c.conns[0].Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `UPDATE workspaces SET memo = $1`, tag); err != nil {
+		return err
+	}
+	for i := range everybody {
+		began(i)
+	}
+	return tx.Commit(ctx)
+}
+
+// compare is what telling costs those who commit: as many commits as quickly as
+// they go, with and without notifications.
+func (c *committing) compare(ctx context.Context, everybody []person) error {
+	rate := func(tag string) (float64, error) {
+		begun := time.Now()
+		err := c.spread(ctx, everybody, tag, 0, func(int) {})
+		return float64(len(everybody)) / time.Since(begun).Seconds(), err
+	}
+	with, err := rate("with")
+	if err != nil {
+		return err
+	}
+	if _, err := c.conns[0].Exec(ctx, `ALTER TABLE workspaces DISABLE TRIGGER USER`); err != nil {
+		return err
+	}
+	without, err := rate("without")
+	if err != nil {
+		return err
+	}
+	fmt.Printf("events to %d users: %.0f commits/s by %d connections with notifications, %.0f without\n", len(everybody), with, committers, without)
+	return nil
+}

@@ -1,0 +1,62 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"codehub/api"
+)
+
+// AdminStatus says how servers and workspaces fare; for administrators.
+func (c *Client) AdminStatus(ctx context.Context) (api.AdminStatus, error) {
+	var out api.AdminStatus
+	err := c.call(ctx, http.MethodGet, "/admin/status", nil, nil, &out)
+	return out, err
+}
+
+// Orphans lists what belongs to no workspace; for administrators.
+func (c *Client) Orphans(ctx context.Context) ([]api.Orphan, error) {
+	var out api.OrphanList
+	err := c.call(ctx, http.MethodGet, "/admin/orphans", nil, nil, &out)
+	return out.Orphans, err
+}
+
+// Accounts lists all users by name; for administrators.
+func (c *Client) Accounts(ctx context.Context) ([]api.Account, error) {
+	var all []api.Account
+	for cursor := ""; ; {
+		query := url.Values{}
+		if cursor != "" {
+			query.Set("cursor", cursor)
+		}
+		var page api.AccountList
+		if err := c.call(ctx, http.MethodGet, "/users", query, nil, &page); err != nil {
+			return nil, err
+		}
+		all = append(all, page.Users...)
+		if cursor = page.NextCursor; cursor == "" {
+			return all, nil
+		}
+	}
+}
+
+// CreateAccount adds a user; for administrators.
+func (c *Client) CreateAccount(ctx context.Context, in api.CreateAccount) (api.Account, error) {
+	var out api.Account
+	err := c.call(ctx, http.MethodPost, "/users", nil, in, &out)
+	return out, err
+}
+
+// PatchAccount changes a user; for administrators.
+func (c *Client) PatchAccount(ctx context.Context, id string, in api.PatchAccount) (api.Account, error) {
+	var out api.Account
+	err := c.call(ctx, http.MethodPatch, "/users/"+url.PathEscape(id), nil, in, &out)
+	return out, err
+}
+
+// ChangePassword changes the client's own password. All sessions and API
+// tokens end with that, the client's too.
+func (c *Client) ChangePassword(ctx context.Context, current, password string) error {
+	return c.call(ctx, http.MethodPost, "/users/me/password", nil, api.ChangePassword{Current: current, New: password}, nil)
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/term"
+
+	"codehub/api"
+	"codehub/client"
+)
+
+// passwdCmd changes one's own password. Since that ends every login, the one
+// that is kept here is made anew.
+type passwdCmd struct {
+	serverFlags
+	Expires span `default:"90d" help:"How long the new login lasts, like 12h or 90d; 0: until logout."`
+}
+
+func (p passwdCmd) Run(ctx context.Context, k *kong.Context) error {
+	known, err := readLogin()
+	if err != nil {
+		return err
+	}
+	c, err := p.connect()
+	if err != nil {
+		return err
+	}
+	me, err := c.Me(ctx)
+	if err != nil {
+		return explain(err)
+	}
+	in := bufio.NewReader(os.Stdin)
+	current, err := askSecret(k.Stderr, in, "Present password: ")
+	if err != nil {
+		return err
+	}
+	password, err := askNewPassword(k.Stderr, in)
+	if err != nil {
+		return err
+	}
+	if err := c.ChangePassword(ctx, current, password); err != nil {
+		return explain(err)
+	}
+	fmt.Fprintln(k.Stderr, "The password is another one. All sessions and tokens have ended.")
+	server := p.server(known)
+	if known.Token == "" || !sameServer(known.URL, server) || os.Getenv(tokenVariable) != "" {
+		return nil
+	}
+	session, _, err := client.Login(ctx, server, api.Login{Username: me.Username, Password: password}, client.WithUserAgent("codehub-cli/"+version))
+	if err != nil {
+		return fmt.Errorf("log in with it: %w", explain(err))
+	}
+	return keepLogin(ctx, session, server, p.Expires, savedLogin{})
+}
+
+// keepLogin makes a token of a session, keeps it in place of the one before,
+// and ends that and the session.
+func keepLogin(ctx context.Context, session *client.Client, server string, lasts span, before savedLogin) error {
+	host, _ := os.Hostname()
+	token, err := session.CreateToken(ctx, api.CreateToken{Name: "codehub login on " + host, ExpiresAt: lasts.from(time.Now())})
+	if err != nil {
+		return explain(err)
+	}
+	if err := (savedLogin{URL: server, Token: token.Token, TokenID: token.ID}).write(); err != nil {
+		return fmt.Errorf("keep the login: %w", err)
+	}
+	if sameServer(before.URL, server) && before.TokenID != "" {
+		_ = session.DeleteToken(ctx, before.TokenID) // may be over, or somebody else's
+	}
+	if err := session.Logout(ctx); err != nil {
+		return explain(err)
+	}
+	return nil
+}
+
+// askNewPassword asks for a password, at a terminal twice.
+func askNewPassword(out io.Writer, in *bufio.Reader) (string, error) {
+	password, err := askSecret(out, in, "New password: ")
+	if err != nil || !term.IsTerminal(int(os.Stdin.Fd())) {
+		return password, err
+	}
+	again, err := askSecret(out, in, "New password again: ")
+	if err == nil && again != password {
+		err = errors.New("these were two different passwords")
+	}
+	return password, err
+}

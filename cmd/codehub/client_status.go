@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/api"
+)
+
+// statusCmd tells administrators how the servers fare.
+type statusCmd struct {
+	serverFlags
+	outputFlags
+}
+
+type statusReport struct {
+	api.AdminStatus
+	Orphans []api.Orphan `json:"orphans"`
+}
+
+func (s statusCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := s.connect()
+	if err != nil {
+		return err
+	}
+	var r statusReport
+	if r.AdminStatus, err = c.AdminStatus(ctx); err == nil {
+		r.Orphans, err = c.Orphans(ctx)
+	}
+	if err != nil {
+		return explain(err)
+	}
+	return s.print(k.Stdout, r, statusText(r, time.Now()))
+}
+
+func statusText(r statusReport, now time.Time) string {
+	var b strings.Builder
+	rows := [][]string{{"SERVER", "", "VERSION", "UP", "SEEN", "BACKENDS"}}
+	for _, s := range r.Servers {
+		marks := "alive"
+		switch {
+		case s.Leads:
+			marks = "leads"
+		case !s.Alive:
+			marks = "gone"
+		}
+		rows = append(rows, []string{s.Hostname, marks, s.Version, age(now.Sub(s.StartedAt)), age(now.Sub(s.SeenAt)) + " ago", backendWords(s.Backends)})
+	}
+	b.WriteString(table(rows))
+	fmt.Fprintf(&b, "\nWorkspaces: %s\n", countWords(r.Phases))
+	fmt.Fprintf(&b, "Operations: %s\n", countWords(r.Operations))
+	fmt.Fprintf(&b, "Running:    %d of %s\n", r.Running, limitWords(r.MaxRunning))
+	if r.WatchedUntil != nil {
+		fmt.Fprintf(&b, "Watched:    until %s ago\n", age(now.Sub(*r.WatchedUntil)))
+	}
+	if len(r.Orphans) > 0 {
+		rows := [][]string{{"OF NO WORKSPACE", "NAME", "SINCE", "GOES", ""}}
+		for _, o := range r.Orphans {
+			goes := "never by itself"
+			if o.RemovedAfter != nil {
+				goes = o.RemovedAfter.Local().Format(time.DateTime)
+			}
+			rows = append(rows, []string{o.Kind, o.Name, age(now.Sub(o.FirstSeenAt)), goes, o.Detail})
+		}
+		fmt.Fprintf(&b, "\n%s", table(rows))
+	}
+	return b.String()
+}
+
+func backendWords(backends map[string]api.Breaker) string {
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(backends)) {
+		b := backends[name]
+		said := name + " ok"
+		if b.State != api.BreakerClosed {
+			said = name + " " + b.State + ": " + b.Error
+		}
+		words = append(words, said)
+	}
+	return strings.Join(words, ", ")
+}
+
+func countWords(counts map[string]int) string {
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		words = append(words, strconv.Itoa(counts[name])+" "+name)
+	}
+	if len(words) == 0 {
+		return "none"
+	}
+	return strings.Join(words, ", ")
+}
+
+func limitWords(n int) string {
+	if n == 0 {
+		return "any number"
+	}
+	return strconv.Itoa(n)
+}

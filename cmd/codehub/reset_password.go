@@ -1,0 +1,68 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"codehub/api"
+	"codehub/internal/admin"
+	"codehub/internal/auth"
+	"codehub/internal/config"
+	"codehub/internal/workspace"
+)
+
+// resetPasswordCmd gives somebody a password by the database itself, on the
+// server's machine: for when nobody is left who could do that by the API. It
+// takes the settings of serve, so that it finds this installation.
+type resetPasswordCmd struct {
+	config.Config `embed:""`
+
+	User  string `required:"" help:"The username."`
+	Admin bool   `help:"Make them an administrator, too."`
+}
+
+func (c *resetPasswordCmd) Run(ctx context.Context) error {
+	if err := c.Resolve(); err != nil {
+		return err
+	}
+	password, err := askNewPassword(os.Stderr, bufio.NewReader(os.Stdin))
+	if err != nil {
+		return err
+	}
+	return c.reset(ctx, password, newLogger(c.Config))
+}
+
+// reset also enables the user and lifts a lock-out.
+func (c *resetPasswordCmd) reset(ctx context.Context, password string, log *slog.Logger) error {
+	db, _, release, err := openDatabase(ctx, c.Config, log)
+	if err != nil {
+		return err
+	}
+	defer release()
+	user, err := db.UserByName(ctx, c.User)
+	if workspace.CodeOf(err) == workspace.CodeNotFound {
+		return fmt.Errorf("there is no user %q", c.User)
+	}
+	if err != nil {
+		return err
+	}
+	enabled := false
+	patch := api.PatchAccount{Disabled: &enabled, Password: &password}
+	if c.Admin {
+		patch.Admin = &c.Admin
+	}
+	service := admin.New(admin.Config{Store: db, Passwords: auth.New(db, auth.Config{URL: c.PublicURL, Log: log})})
+	account, err := service.PatchAccount(ctx, workspace.System, user.ID, patch)
+	if err != nil {
+		return err
+	}
+	said := ""
+	if account.Admin {
+		said = " and is an administrator"
+	}
+	fmt.Fprintf(os.Stderr, "%s has another password%s. All sessions and tokens of theirs have ended.\n", plain(account.Username), said)
+	return nil
+}
