@@ -45,6 +45,7 @@ var leaves = []string{
 	"codehub/internal/lease",
 	"codehub/internal/config",
 	"codehub/internal/postgres/embedded",
+	"codehub/internal/bus/redisbus",
 }
 
 func TestImportGraph(t *testing.T) {
