@@ -19,6 +19,7 @@ var allowed = map[string][]string{
 	"codehub/internal/config":          {"codehub/internal/workspace"},
 	"codehub/internal/breaker":         {"codehub/api"},
 	"codehub/internal/bus":             {"codehub/internal/workspace"},
+	"codehub/internal/bus/redisbus":    {"codehub/internal/workspace", "codehub/internal/activity"},
 	"codehub/internal/auth":            {"codehub/api", "codehub/internal/workspace", "codehub/internal/postgres"},
 	"codehub/internal/admin":           {"codehub/api", "codehub/internal/workspace", "codehub/internal/postgres"},
 	"codehub/internal/archive":         {},

@@ -24,6 +24,11 @@ func TestCheck(t *testing.T) {
 	t.Parallel()
 	plain, guarded := redistest.New(t), redistest.New(t, "--requirepass", "secret", "--databases", "2")
 	guarded.Do("ACL", "SETUSER", "weak", "on", ">weak", "~*", "&*", "+ping")
+	narrow := []any{"ACL", "SETUSER", "narrow", "on", ">narrow", "~codehub:activity*", "&codehub:*"}
+	for _, c := range strings.Split(Commands, ", ") {
+		narrow = append(narrow, "+"+strings.ToLower(c))
+	}
+	guarded.Do(narrow...)
 	tlsAddr, tlsURL := withTLS(t)
 	gone := redistest.New(t)
 	gone.Stop()
@@ -36,6 +41,7 @@ func TestCheck(t *testing.T) {
 		"socket":               {url: "unix://" + plain.Socket() + "?db=1"},
 		"password":             {url: guarded.URL()},
 		"TLS":                  {url: tlsURL + "?skip_verify=true"},
+		"a narrow user":        {url: "redis://narrow:narrow@" + guarded.Addr() + "/1"},
 		"wrong password":       {url: "redis://:wrong@" + guarded.Addr(), unusable: "refuses the name or password"},
 		"unknown user":         {url: "redis://who:secret@" + guarded.Addr(), unusable: "refuses the name or password"},
 		"no password":          {url: "redis://" + guarded.Addr(), unusable: "wants a password"},

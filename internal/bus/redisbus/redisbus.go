@@ -107,6 +107,9 @@ func (u *Unusable) Error() string {
 
 func (u *Unusable) Unwrap() error { return u.Err }
 
+// Commands are what codehub's user of Redis has to be allowed.
+const Commands = "PING, HELLO, CLIENT, SELECT, INFO, PUBLISH, SUBSCRIBE, PSUBSCRIBE, MULTI, EXEC, EVAL, EVALSHA, ZADD, ZRANGE, ZRANGEBYSCORE, ZSCORE, ZREM, HSET, HDEL, HGETALL, DEL"
+
 // Check asks the server for everything that the bus needs of it. An error is
 // *Unusable if the setting is wrong, and anything else if the server is not
 // there now, which may pass.
@@ -134,7 +137,7 @@ func judged(err error) error {
 	for _, c := range []struct{ begins, why string }{
 		{"WRONGPASS", "the server refuses the name or password"},
 		{"NOAUTH", "the server wants a password"},
-		{"NOPERM", "this user may not do what codehub needs: PING, INFO, EVAL, ZADD, ZRANGE, ZRANGEBYSCORE, ZSCORE, ZREM, HSET, HDEL, HGETALL, DEL, PUBLISH, SUBSCRIBE and PSUBSCRIBE"},
+		{"NOPERM", "this user may not do what codehub needs: " + Commands + ", on its channels and keys"},
 		{"ERR DB index is out of range", "the server has no such database"},
 		{"READONLY", "the server is a read-only replica"},
 		{"ERR unknown command", "the server is too old: Redis 6.2 or later is needed"},
