@@ -20,13 +20,19 @@ const settled = 3 * time.Minute
 
 func TestCodeServerIdle(t *testing.T) {
 	t.Parallel()
-	for _, folder := range []string{"/home/coder", "/home/coder/project"} {
+	for folder, file := range map[string]string{"/home/coder": "", "/home/coder/project": "a.css"} {
 		t.Run(folder, func(t *testing.T) {
 			t.Parallel()
 			c := newCodeServer(t, "")
-			c.open(folder, "")
+			c.longFile()
+			c.open(folder, file)
 			c.quiet(2*time.Minute, settled+2*time.Minute)
 			now := time.Now()
+			if file != "" {
+				c.do("scroll", wheel())
+				c.used(now, activity.Presence, time.Minute)
+			}
+			now = time.Now()
 			c.do("press a key that does nothing", chromedp.KeyEvent(kb.Shift))
 			c.used(now, activity.Presence, time.Minute)
 			c.readable()
@@ -38,7 +44,7 @@ func TestCodeServerInUse(t *testing.T) {
 	t.Parallel()
 	// Without shell integration nothing but the terminal's own output tells.
 	c := newCodeServer(t, `"terminal.integrated.shellIntegration.enabled": false, "editor.wordBasedSuggestions": "off", "files.autoSave": "off",`)
-	c.docker("exec", c.container, "sh", "-c", "echo 'body { color: red }' > /home/coder/project/a.css")
+	c.longFile()
 	c.open("/home/coder/project", "a.css")
 
 	now := c.still()
@@ -78,6 +84,12 @@ func TestCodeServerInUse(t *testing.T) {
 		}
 	}
 	c.readable()
+}
+
+// longFile makes a.css in the project.
+func (c *codeServer) longFile() {
+	c.Helper()
+	c.docker("exec", c.container, "sh", "-c", "yes 'body { color: red }' | head -500 > /home/coder/project/a.css")
 }
 
 // still waits until what was done before has been recorded.

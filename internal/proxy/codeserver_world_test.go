@@ -164,6 +164,14 @@ func (c *codeServer) command(name string, take bool) {
 	c.do("take it or leave it", chromedp.KeyEvent(key))
 }
 
+// wheel turns the mouse's wheel over the editor.
+func wheel() chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, input.DispatchMouseEvent, input.DispatchMouseEventParams{Type: input.DispatchMouseEventTypeMouseWheel, X: 700, Y: 200, DeltaX: 1, DeltaY: 300})
+		return err
+	})
+}
+
 // insert types as an input method does.
 func insert(s string) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {

@@ -17,19 +17,22 @@ const (
 	present
 	away
 	moved
+	scrolled
+	rewritten // by nobody at the window
 	typed
 	printed
 )
 
 // Methods of the extension host that its window calls (MainThread* →
-// ExtHost*). Not among them: $onDidChangeWindowFocus and scrolling, which
-// windows do by themselves, and $onFileEvent, which is what watchers say.
+// ExtHost*). Not among them: $onDidChangeWindowFocus, which windows say by
+// themselves, and $onFileEvent, which is what watchers say.
 const (
 	windowActive      = "$onDidChangeWindowActive" // [true] at a key or click, [false] a minute after the last
 	modelChanged      = "$acceptModelChanged"      // also when a file changes on disk; then it is not dirty
 	modelDirty        = "$acceptDirtyStateChanged" // comes after the first change, which is not called dirty yet
 	modelSaved        = "$acceptModelSaved"
 	completion        = "$provideCompletionItems"
+	hover             = "$provideHover"
 	editorChanged     = "$acceptEditorPropertiesChanged"
 	shellPrinted      = "$shellExecutionData" // with shell integration only
 	terminalChannel   = "remoteterminal"
@@ -42,6 +45,7 @@ var (
 	isTrue      = []byte("true]")
 	byKey       = []byte(`"source":"keyboard"`)
 	byMouse     = []byte(`"source":"mouse"`)
+	ranges      = []byte(`"visibleRanges":[{`)
 	stringEvent = []byte(`,"event":"`)
 	idFirst     = []byte(`{"id":`)
 )
@@ -62,12 +66,18 @@ func signOfHost(m message) sign {
 		if bytes.HasSuffix(m.last, isTrue) {
 			return typed
 		}
+		return rewritten
 	case modelSaved, completion:
 		return typed
 	case editorChanged:
 		if bytes.Contains(args, byKey) || bytes.Contains(args, byMouse) {
 			return moved
 		}
+		if bytes.Contains(args, ranges) {
+			return scrolled
+		}
+	case hover:
+		return moved
 	case shellPrinted:
 		return printed
 	}

@@ -121,11 +121,16 @@ type client struct {
 	size       int       // of it so far
 	present    bool      // somebody is at the window
 	did        time.Time // when somebody last did more than be there
+	rewritten  time.Time // when a text last changed that nobody typed
 }
 
 // telling is for how long what somebody did is not covered up by their being
 // there still.
 const telling = 5 * time.Second
+
+// following is for how long after a text has changed by itself, such as a log
+// in the output panel, an editor that scrolls follows it.
+const following = 5 * time.Second
 
 // Client looks at bytes that the client has sent and that were passed on. They
 // are not changed and not kept.
@@ -266,6 +271,12 @@ func (c *client) take(m message) {
 		c.present = false
 	case moved:
 		c.touch(activity.Presence)
+	case rewritten:
+		c.rewritten = time.Now()
+	case scrolled:
+		if time.Since(c.rewritten) > following {
+			c.touch(activity.Presence)
+		}
 	case typed:
 		c.touch(activity.Typing)
 	case printed:

@@ -62,6 +62,8 @@ func TestSigns(t *testing.T) {
 			{"completion", forHost, call(completion, `[4,{"path":"/a"}]`), kinds(activity.Typing)},
 			{"the cursor", forHost, call(editorChanged, `["e",{"selections":{"selections":[],"source":"keyboard"}}]`), kinds(activity.Presence)},
 			{"the mouse", forHost, call(editorChanged, `["e",{"selections":{"selections":[],"source":"mouse"}}]`), kinds(activity.Presence)},
+			{"a hover", forHost, call(hover, `[4,{"path":"/a"}]`), kinds(activity.Presence)},
+			{"the wheel", forHost, call(editorChanged, `["e",{"options":null,"selections":null,"visibleRanges":[{"startLineNumber":1}]}]`), kinds(activity.Presence)},
 			{"a script moves the cursor", forHost, call(editorChanged, `["e",{"selections":{"selections":[],"source":"api"}}]`), nil},
 			{"output, with shell integration", forHost, call(shellPrinted, `[1,"x"]`), kinds(activity.Output)},
 			{"a method that speaks of another", forHost, call("$log", `["$acceptModelSaved",true]`), nil},
@@ -183,6 +185,26 @@ func TestPresence(t *testing.T) {
 		b.Client(b.sends(call(windowActive, "[false]")))
 		b.Client(b.sends(keepAlive))
 		b.expect(t, "gone")
+	})
+}
+
+// An editor scrolls by itself where a text grows by itself.
+func TestFollowingALog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newTab(t, false)
+		b.greet(forHost)
+		scroll := b.sends(call(editorChanged, `["e",{"visibleRanges":[{"startLineNumber":1}]}]`))
+		for range 5 {
+			b.Client(b.sends(call(modelChanged, `[{"path":"/log"},{},false]`)))
+			b.Client(scroll)
+			time.Sleep(time.Second)
+			b.Client(scroll)
+			b.expect(t, "it follows")
+		}
+		time.Sleep(2 * following)
+		b.Client(scroll)
+		b.expect(t, "somebody scrolls", activity.Presence)
 	})
 }
 
