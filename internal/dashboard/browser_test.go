@@ -3,12 +3,15 @@ package dashboard
 import (
 	"context"
 	"fmt"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 )
@@ -26,24 +29,61 @@ type tab struct {
 	bad []string
 }
 
-// browsers bounds how many run at once: each is some hundred megabytes and
-// several processes.
-var browsers = make(chan struct{}, 2)
+// tabs bounds how many are open at once.
+var tabs = make(chan struct{}, 3)
+
+// chromium is the browser that all tests share, each in a profile of its own.
+var chromium struct {
+	once  sync.Once
+	ctx   context.Context
+	err   error
+	close func()
+}
+
+// openBrowser starts the browser, once.
+func openBrowser() (context.Context, error) {
+	chromium.once.Do(func() {
+		dir, err := os.MkdirTemp("", "codehub-dashboard-")
+		if err != nil {
+			chromium.err = err
+			return
+		}
+		opts := append(chromedp.DefaultExecAllocatorOptions[:],
+			chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(dir), chromedp.WSURLReadTimeout(patience),
+			chromedp.Flag("disable-component-update", true), chromedp.Flag("lang", "en-US"))
+		alloc, stop := chromedp.NewExecAllocator(context.Background(), opts...)
+		ctx, leave := chromedp.NewContext(alloc)
+		chromium.ctx, chromium.err = ctx, chromedp.Do(ctx)
+		chromium.close = func() {
+			leave()
+			stop()
+			chromedp.FromContext(ctx).Allocator.Wait()
+			_ = os.RemoveAll(dir)
+		}
+	})
+	return chromium.ctx, chromium.err
+}
+
+// closeBrowser ends it, if it was started.
+func closeBrowser() {
+	if chromium.close != nil {
+		chromium.close()
+	}
+}
 
 func (w *world) tab() *tab {
 	w.t.Helper()
-	browsers <- struct{}{}
-	w.t.Cleanup(func() { <-browsers })
-	opts := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(w.t.TempDir()),
-		chromedp.Flag("disable-component-update", true), chromedp.Flag("lang", "en-US"))
-	alloc, stop := chromedp.NewExecAllocator(context.Background(), opts...)
-	w.t.Cleanup(stop)
-	ctx, stop := chromedp.NewContext(alloc)
+	tabs <- struct{}{}
+	w.t.Cleanup(func() { <-tabs })
+	shared, err := openBrowser()
+	if err != nil {
+		w.t.Fatalf("start the browser: %v", err)
+	}
+	ctx, stop := chromedp.NewContext(shared, chromedp.WithNewBrowserContext())
 	w.t.Cleanup(stop)
 	b := &tab{t: w.t, w: w, ctx: ctx}
 	if err := chromedp.Listen(ctx, b.heard); err != nil {
-		w.t.Fatalf("start the browser: %v", err)
+		w.t.Fatalf("open a tab: %v", err)
 	}
 	if _, err := chromedp.Call(ctx, log.Enable, cdp.Empty{}); err != nil {
 		w.t.Fatal(err)
@@ -122,11 +162,22 @@ func (b *tab) shown(selector string) {
 	b.until(fmt.Sprintf("document.querySelector(%q)?.getClientRects().length", selector))
 }
 
-// press clicks an element once it is there.
+// press clicks an element once it is there. One that is drawn anew just when
+// it was found is looked for again.
 func (b *tab) press(selector string) {
 	b.t.Helper()
-	b.shown(selector)
-	b.run(chromedp.Click(chromedp.CSS(selector)))
+	ctx, stop := context.WithTimeout(b.ctx, patience)
+	defer stop()
+	for {
+		b.shown(selector)
+		err := chromedp.Do(ctx, chromedp.Click(chromedp.CSS(selector)))
+		switch {
+		case err == nil:
+			return
+		case ctx.Err() != nil || !strings.Contains(err.Error(), "Could not find node"):
+			b.t.Fatalf("browser: press %s: %v", selector, err)
+		}
+	}
 }
 
 // enter types into a field and, with "\r" at the end, sends its form.
@@ -141,7 +192,22 @@ func (b *tab) visit(path string) {
 	b.run(chromedp.Navigate(b.w.server.URL + path))
 }
 
+// logIn logs the admin in, without the form.
 func (b *tab) logIn() {
+	b.t.Helper()
+	c := b.w.session("admin")
+	_, err := chromedp.Call(b.ctx, network.SetCookie, network.SetCookieParams{
+		Name: c.Name, Value: c.Value, URL: b.w.server.URL, HTTPOnly: new(true), SameSite: network.CookieSameSiteLax,
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.visit("/")
+	b.shown(".topbar")
+}
+
+// logInByHand logs the admin in as a person does.
+func (b *tab) logInByHand() {
 	b.t.Helper()
 	b.visit("/login")
 	b.enter("#username", "admin")

@@ -154,12 +154,8 @@ func TestStreamStartsFromWhatThePageShows(t *testing.T) {
 func TestStreamShowsOnlyItsOwn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if _, err := w.auth.CreateUser(t.Context(), "other", "another password", false); err != nil {
-		t.Fatal(err)
-	}
+	b := w.person("other")
 	id := w.add("secret-project", running)
-	b := w.browser()
-	b.post("/login", map[string][]string{"username": {"other"}, "password": {"another password"}})
 	for _, query := range []string{"", "?workspace=" + string(id), "?wait=" + string(id)} {
 		// The stream is asked for something of its own after the other's change.
 		l := b.listen(query)

@@ -30,7 +30,7 @@ func TestListInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	b := w.tab()
-	b.logIn()
+	b.logInByHand()
 	b.shown(".empty")
 	b.eval(mark)
 

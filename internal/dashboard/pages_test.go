@@ -80,12 +80,8 @@ func TestProxyPages(t *testing.T) {
 func TestProxyPagesOfOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if _, err := w.auth.CreateUser(t.Context(), "other", "another password", false); err != nil {
-		t.Fatal(err)
-	}
+	b := w.person("other")
 	id := w.add("secret-project", standby)
-	b := w.browser()
-	b.post("/login", map[string][]string{"username": {"other"}, "password": {"another password"}})
 	a := b.get("/w/"+string(id)+"/", "Accept", "text/html")
 	if a.status != http.StatusForbidden {
 		t.Errorf("status %d", a.status)

@@ -19,12 +19,8 @@ import (
 func TestOthersWorkspaces(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if _, err := w.auth.CreateUser(t.Context(), "other", "another password", false); err != nil {
-		t.Fatal(err)
-	}
+	b := w.person("other")
 	id := w.add("secret-project", running)
-	b := w.browser()
-	b.post("/login", url.Values{"username": {"other"}, "password": {"another password"}})
 	path := "/workspaces/" + string(id)
 	for _, p := range []string{path, path + "/logs", path + "/edit", path + "/delete", path + "/force-stop", path + "/start-empty", path + "/limit"} {
 		a := b.get(p)
@@ -172,11 +168,7 @@ func TestAdminsAreWarnedOfPathMode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.PathMode = true })
 	contains(t, "an admin's list", w.signedIn().get("/").body, "Let only people you trust create workspaces")
-	if _, err := w.auth.CreateUser(t.Context(), "other", "another password", false); err != nil {
-		t.Fatal(err)
-	}
-	b := w.browser()
-	b.post("/login", url.Values{"username": {"other"}, "password": {"another password"}})
+	b := w.person("other")
 	lacks(t, "somebody's list", b.get("/").body, "Let only people you trust create workspaces")
 }
 

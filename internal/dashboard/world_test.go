@@ -2,6 +2,10 @@ package dashboard
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -9,6 +13,9 @@ import (
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	goruntime "runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -28,7 +35,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+// TestMain runs the tests with one browser for all of them; the database
+// server ends by itself. They wait for streams and browsers most of the time:
+// more of them at once than there are cores.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(goruntime.GOMAXPROCS(0)) {
+		_ = f.Value.Set(strconv.Itoa(2 * goruntime.GOMAXPROCS(0)))
+	}
+	code := m.Run()
+	closeBrowser()
+	os.Exit(code)
+}
 
 // patience bounds every wait for something that must happen.
 const patience = 60 * time.Second
@@ -135,10 +153,60 @@ func (l logWriter) Write(p []byte) (int, error) {
 func newWorld(t *testing.T, change ...func(*Config)) *world {
 	t.Helper()
 	w := newEmptyWorld(t, change...)
-	if _, err := w.auth.EnsureAdmin(t.Context(), adminPassword); err != nil {
-		t.Fatal(err)
-	}
+	w.user(auth.AdminUsername, adminPassword, true)
 	return w
+}
+
+// hashes are of passwords that tests use: made once, as that takes long on
+// purpose.
+var hashes struct {
+	sync.Mutex
+	of map[string]string
+}
+
+// user adds a user, who can log in.
+func (w *world) user(name, password string, admin bool) {
+	w.t.Helper()
+	hashes.Lock()
+	defer hashes.Unlock()
+	if hashes.of[password] == "" {
+		h, err := w.auth.CheckedHash(w.t.Context(), name, password)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if hashes.of == nil {
+			hashes.of = map[string]string{}
+		}
+		hashes.of[password] = h
+	}
+	if _, err := w.db.CreateUser(w.t.Context(), postgres.User{Username: name, PasswordHash: hashes.of[password], Admin: admin}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// session begins one of the user's, as a login would, and returns its cookie.
+func (w *world) session(name string) *http.Cookie {
+	w.t.Helper()
+	var secret [32]byte
+	_, _ = rand.Read(secret[:])
+	id := base64.RawURLEncoding.EncodeToString(secret[:])
+	hash, expires := sha256.Sum256([]byte(id)), time.Now().Add(time.Hour)
+	if err := w.db.CreateSession(w.t.Context(), hash[:], w.userID(name), expires, "test"); err != nil {
+		w.t.Fatal(err)
+	}
+	return w.auth.Cookie(auth.Session{ID: id, Expires: expires})
+}
+
+// as is a browser in which the user is logged in.
+func (w *world) as(name string) *browser {
+	w.t.Helper()
+	b := w.browser()
+	address, err := url.Parse(w.server.URL)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	b.c.Jar.SetCookies(address, []*http.Cookie{w.session(name)})
+	return b
 }
 
 // newEmptyWorld has no user yet.
@@ -173,7 +241,7 @@ func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.auth = auth.New(db, auth.Config{URL: address, Log: log})
+	w.auth = auth.New(db, auth.Config{URL: address, Log: log, CheapHashes: true})
 	hub := bus.New(bus.Config{
 		Load: func(ctx context.Context, owner string, id workspace.ID) (workspace.Workspace, error) {
 			return db.Workspace(ctx, workspace.Caller{UserID: owner}, id)
@@ -266,14 +334,8 @@ func (w *world) used(id workspace.ID, ago time.Duration) {
 // logged in.
 func (w *world) person(name string) *browser {
 	w.t.Helper()
-	if _, err := w.auth.CreateUser(w.t.Context(), name, "another password", false); err != nil {
-		w.t.Fatal(err)
-	}
-	b := w.browser()
-	if a := b.post("/login", url.Values{"username": {name}, "password": {"another password"}}); a.status != http.StatusSeeOther {
-		w.t.Fatalf("log in: %d %s", a.status, a.body)
-	}
-	return b
+	w.user(name, "another password", false)
+	return w.as(name)
 }
 
 // want sets what is desired, as the API layer does, past its checks.
@@ -374,13 +436,9 @@ func (w *world) browser() *browser {
 	return &browser{w, &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-// signedIn is a browser in which the admin has logged in.
+// signedIn is a browser in which the admin is logged in.
 func (w *world) signedIn() *browser {
-	b := w.browser()
-	if a := b.post("/login", url.Values{"username": {auth.AdminUsername}, "password": {adminPassword}}); a.status != http.StatusSeeOther {
-		w.t.Fatalf("log in: %d %s", a.status, a.body)
-	}
-	return b
+	return w.as(auth.AdminUsername)
 }
 
 type answer struct {
