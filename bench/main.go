@@ -40,7 +40,7 @@ type bench struct {
 }
 
 func run() error {
-	only := flag.String("only", "wake,create,starts,idle,job,small,mixed,tick,ttl,events,activity", "figures to measure")
+	only := flag.String("only", "wake,create,starts,idle,job,small,mixed,tick,leader,ttl,events,activity", "figures to measure")
 	n := flag.Int("n", 10, "runs of which the median is taken")
 	idle := flag.Duration("idle", 5*time.Minute, "how long the idle server is watched")
 	flag.Parse()
@@ -86,9 +86,9 @@ var archiveFigures = map[string]func(*storage, context.Context) error{
 	"job": (*storage).jobCost, "small": (*storage).small, "mixed": (*storage).mixed,
 }
 
-// databaseFigures need neither Docker nor the binary.
+// databaseFigures need no Docker.
 var databaseFigures = map[string]func(ctx context.Context, n int) error{
-	"tick": tick, "ttl": ttl, "events": events, "activity": recording,
+	"tick": tick, "leader": succession, "ttl": ttl, "events": events, "activity": recording,
 }
 
 func measureArchives(ctx context.Context, binary string, n int, names []string) error {
