@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -26,9 +27,10 @@ type person struct {
 	via   []*server // one for each member
 	does  []deed
 
-	all   []*owned // in the order in which they were made
-	made  int
-	tally map[string]int // answers, by what was asked
+	all     []*owned // in the order in which they were made
+	deleted *owned   // the last one
+	made    int
+	tally   map[string]int // answers, by what was asked
 }
 
 // owned is a workspace of a person's, and what must be in its home: every file
@@ -50,29 +52,33 @@ var wishesOf = []string{"RUNNING", "RUNNING", "STANDBY", "ARCHIVED"}
 
 // want is a deed on one's own: the others need a workspace.
 var (
-	create = deed{"create", 4, func(p *person, ctx context.Context, on *server, _ *owned, n int) error {
+	create = deed{"create", 3, func(p *person, ctx context.Context, on *server, _ *owned, n int) error {
 		return p.create(ctx, on, wishesOf[n%4])
 	}}
-	wish = deed{"want", 14, func(p *person, ctx context.Context, on *server, w *owned, n int) error {
+	wish = deed{"want", 16, func(p *person, ctx context.Context, on *server, w *owned, n int) error {
 		_, err := on.api.Want(ctx, w.id, wishesOf[n%4], n%5 != 0)
 		return err
 	}}
-	write = deed{"write", 12, func(p *person, ctx context.Context, on *server, w *owned, n int) error { return p.write(ctx, on, w, n) }}
-	visit = deed{"visit", 8, func(p *person, ctx context.Context, on *server, w *owned, _ int) error { return p.visit(ctx, on, w) }}
-	patch = deed{"patch", 4, func(p *person, ctx context.Context, on *server, w *owned, n int) error {
+	write = deed{"write", 14, func(p *person, ctx context.Context, on *server, w *owned, n int) error { return p.write(ctx, on, w, n) }}
+	visit = deed{"visit", 6, func(p *person, ctx context.Context, on *server, w *owned, _ int) error { return p.visit(ctx, on, w) }}
+	patch = deed{"patch", 3, func(p *person, ctx context.Context, on *server, w *owned, n int) error {
 		memo := fmt.Sprint("memo ", n)
 		_, err := on.api.Update(ctx, w.id, api.UpdateWorkspace{Memo: &memo})
 		return err
 	}}
-	discard = deed{"delete", 3, func(p *person, ctx context.Context, on *server, w *owned, n int) error {
+	discard = deed{"delete", 1, func(p *person, ctx context.Context, on *server, w *owned, n int) error {
 		_, err := on.api.Delete(ctx, w.id, n%2 == 0)
+		p.deleted = w
 		return err
 	}}
-	undelete = deed{"undelete", 6, func(p *person, ctx context.Context, on *server, w *owned, _ int) error {
+	undelete = deed{"undelete", 3, func(p *person, ctx context.Context, on *server, w *owned, _ int) error {
+		if p.deleted != nil {
+			w = p.deleted
+		}
 		_, err := on.api.Undelete(ctx, w.id)
 		return err
 	}}
-	recovery = deed{"recover", 4, func(p *person, ctx context.Context, on *server, w *owned, _ int) error {
+	recovery = deed{"recover", 3, func(p *person, ctx context.Context, on *server, w *owned, _ int) error {
 		_, err := on.api.Recover(ctx, w.id, api.Recover{})
 		return err
 	}}
@@ -80,7 +86,7 @@ var (
 		_, err := on.api.Cancel(ctx, w.id)
 		return err
 	}}
-	forceStop = deed{"force stop", 3, func(p *person, ctx context.Context, on *server, w *owned, _ int) error {
+	forceStop = deed{"force stop", 2, func(p *person, ctx context.Context, on *server, w *owned, _ int) error {
 		_, err := on.api.Stop(ctx, w.id, true)
 		return err
 	}}
@@ -146,7 +152,11 @@ func (p *person) do(d deed, on *server, which, n int) {
 	err := d.do(p, ctx, on, w, n)
 	said := "done"
 	if err != nil {
-		if said = codehub.CodeOf(err); said == "" {
+		var ide ideError
+		switch said = codehub.CodeOf(err); {
+		case errors.As(err, &ide):
+			said = ide.Error()
+		case said == "":
 			said = "no answer"
 		}
 	}
@@ -166,9 +176,19 @@ func (p *person) create(ctx context.Context, on *server, desired string) error {
 	return err
 }
 
+// ideError is an answer of a workspace, or of the proxy in its place, that is none.
+type ideError int
+
+func (e ideError) Error() string { return fmt.Sprintf("answered %d", int(e)) }
+
 // write has the IDE write a new file; it has to be there for ever once that
 // was answered.
 func (p *person) write(ctx context.Context, on *server, w *owned, n int) error {
+	if running, err := on.api.List(ctx, codehub.Filter{Phase: "RUNNING"}); err == nil && len(running) > 0 { // it makes little sense elsewhere
+		if i := slices.IndexFunc(p.all, func(o *owned) bool { return o.id == running[n%len(running)].ID }); i >= 0 {
+			w = p.all[i]
+		}
+	}
 	if w.writes > 60 {
 		return nil
 	}
@@ -179,7 +199,7 @@ func (p *person) write(ctx context.Context, on *server, w *owned, n int) error {
 		return err
 	}
 	if resp != http.StatusOK {
-		return fmt.Errorf("the IDE says %d", resp)
+		return ideError(resp)
 	}
 	w.files["./"+name] = digest(content)
 	return nil

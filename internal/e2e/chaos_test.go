@@ -40,8 +40,8 @@ func TestChaos(t *testing.T) {
 		servers: 3, postgres: true, redis: true, bucket: b, endpoint: p.URL,
 		limits: limits{perUser: 2, global: 5, observed: true},
 		settings: []string{
-			"MAX_RUNNING_PER_USER=2", "MAX_RUNNING_GLOBAL=5", "CODEHUB_DELETE_GRACE=3s", "COORDINATOR_IDLE_INTERVAL=2s",
-			"CODEHUB_ORPHAN_DELAY=10s", "TTL_STANDBY_SECONDS=0", "TTL_ARCHIVE_SECONDS=0",
+			"MAX_RUNNING_PER_USER=2", "MAX_RUNNING_GLOBAL=5", "CODEHUB_DELETE_GRACE=8s", "COORDINATOR_IDLE_INTERVAL=2s",
+			"CODEHUB_ORPHAN_DELAY=10s", "TTL_STANDBY_SECONDS=30", "TTL_ARCHIVE_SECONDS=30",
 		},
 	})
 	var people []*person
@@ -58,9 +58,9 @@ func TestChaos(t *testing.T) {
 	tr := newTrouble(c, p)
 	var group sync.WaitGroup
 	for _, who := range people {
-		group.Go(func() { who.live(stop, 400*time.Millisecond) })
+		group.Go(func() { who.live(stop, 200*time.Millisecond) })
 	}
-	tr.make(rand.New(rand.NewPCG(rng.Uint64(), 99)), 2*time.Second, stop)
+	tr.make(rand.New(rand.NewPCG(rng.Uint64(), 99)), 1500*time.Millisecond, stop)
 	group.Wait()
 	t.Logf("what went wrong:%s", said(tr.tally))
 	c.calm(people, subscribers)
@@ -70,6 +70,8 @@ func TestChaos(t *testing.T) {
 // calm: the faults are over, and everything comes to where it is wanted.
 func (c *cluster) calm(people []*person, subscribers [][]*subscriber) {
 	c.Helper()
+	// What nobody uses stays where it is from now on.
+	c.sql(`UPDATE workspaces SET standby_ttl_seconds = 0, archive_ttl_seconds = 0`)
 	files, tally := 0, map[string]int{}
 	for i, who := range people {
 		all := who.arrives(who.via[0], 4*time.Minute)

@@ -6,8 +6,6 @@ import (
 	"net"
 	"os"
 	"regexp"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -269,15 +267,15 @@ func backendOf(said []byte) uint32 {
 	return 0
 }
 
-var changesEngine = regexp.MustCompile(`^(POST|PUT|DELETE) (\S+) HTTP/1\.1\r\n`)
+var engineCall = regexp.MustCompile(`^(?:GET|HEAD|POST|PUT|DELETE) \S+`)
 
-// calls has a link to an engine remember what a server asks of it that changes
-// anything; take returns what there was since it was last called.
+// calls has a link to an engine remember what a server asks of it; take
+// returns what there was since it was last called.
 func (k *link) calls() (take func() []string) {
 	var all []string
 	k.hear(func(_ *linked, fromClient bool, b []byte) {
-		if m := changesEngine.FindSubmatch(b); fromClient && m != nil {
-			all = append(all, string(m[1])+" "+string(m[2]))
+		if m := engineCall.Find(b); fromClient && m != nil {
+			all = append(all, string(m))
 		}
 	})
 	return func() []string {
@@ -285,6 +283,6 @@ func (k *link) calls() (take func() []string) {
 		defer k.mu.Unlock()
 		out := all
 		all = nil
-		return slices.DeleteFunc(out, func(call string) bool { return strings.HasSuffix(call, "/wait") })
+		return out
 	}
 }

@@ -57,7 +57,7 @@ type member struct {
 	name       string
 	db, engine *link
 	is         func(pid uint32) bool // whether a process of PostgreSQL serves it
-	calls      func() []string       // what it had the engine change since
+	calls      func() []string       // what it has asked of the engine since
 	fail       *failing              // nil: it has no failpoints
 	stopped    atomic.Bool           // by SIGSTOP
 }

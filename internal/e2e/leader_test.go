@@ -109,9 +109,12 @@ func (c *cluster) works(m *member, id string) {
 // the database refuses it and it asks the engine for nothing.
 func TestFormerLeaderActsNoMore(t *testing.T) {
 	t.Parallel()
-	for name, f := range map[string]struct{ halt, resume func(m *member) }{
-		"stopped": {func(m *member) { m.stop() }, func(m *member) { m.wake() }},
-		"cut off": {func(m *member) { m.db.freeze() }, func(m *member) { m.db.heal() }},
+	for name, f := range map[string]struct {
+		last         string // what it does when the last of them has come by
+		halt, resume func(m *member)
+	}{
+		"stopped": {"pause", func(m *member) { m.fail.stopped(); m.stopped.Store(true) }, (*member).wake},
+		"cut off": {"hold", func(m *member) { m.db.freeze() }, func(m *member) { m.db.heal() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -124,15 +127,21 @@ func TestFormerLeaderActsNoMore(t *testing.T) {
 			old := c.leads()
 			next := c.other(old)
 			type about struct{ step, wish string }
-			all := []about{{"archive.before-store", "ARCHIVED"}, {"archive.looked", "ARCHIVED"}, {"delete.begin", "DELETED"}}
+			all := []about{{"archive.before-store", "ARCHIVED"}, {"delete.begin", "DELETED"}, {"archive.looked", "ARCHIVED"}}
 			ids, homes := make([]string, len(all)), make([]homeState, len(all))
 			for i, a := range all {
 				ids[i], homes[i] = old.filled(a.step, rng)
-				old.fail.arm(a.step+"@"+ids[i], "hold")
 			}
 			uploads, uploaded := old.filled("uploads", rng)
 			p.set(hangOnce(func(of string, r *http.Request) bool { return of == uploads && ofJob("archive", r) }))
+			next.want(uploads, "ARCHIVED")
+			p.hangs(uploads)
 			for i, a := range all {
+				ask, action := a.step+"@"+ids[i], "hold"
+				if i == len(all)-1 {
+					action = f.last
+				}
+				old.fail.arm(ask, action)
 				if a.wish == "DELETED" {
 					if _, err := next.api.Delete(t.Context(), ids[i], true); err != nil {
 						t.Fatal(err)
@@ -140,22 +149,20 @@ func TestFormerLeaderActsNoMore(t *testing.T) {
 				} else {
 					next.want(ids[i], a.wish)
 				}
+				if action == "hold" {
+					old.fail.held(ask)
+				}
 			}
-			next.want(uploads, "ARCHIVED")
-			for i, a := range all {
-				old.fail.held(a.step + "@" + ids[i])
-			}
-			p.hangs(uploads)
 
 			f.halt(old)
 			c.leads(old)
 			p.letGo()
 			next.archived(b, ids[0], homes[0])
-			next.archived(b, ids[1], homes[1])
-			next.awaitGone(ids[2])
+			next.awaitGone(ids[1])
+			next.archived(b, ids[2], homes[2])
 			next.archived(b, uploads, uploaded)
-			next.want(ids[1], "STANDBY") // there is something to remove again
-			next.restored(ids[1], homes[1])
+			next.want(ids[2], "STANDBY") // there is something to remove again
+			next.restored(ids[2], homes[2])
 			old.calls()
 			stoodBy := standsBy(old)
 			old.fail.disarm()
@@ -168,9 +175,9 @@ func TestFormerLeaderActsNoMore(t *testing.T) {
 				time.Sleep(20 * time.Millisecond)
 			}
 			if calls := old.calls(); len(calls) > 0 {
-				t.Errorf("a server that leads no more had the engine do this:\n%s", strings.Join(calls, "\n"))
+				t.Errorf("a server that leads no more asked this of the engine:\n%s", strings.Join(calls, "\n"))
 			}
-			next.restored(ids[1], homes[1])
+			next.restored(ids[2], homes[2])
 			if w, err := next.api.Get(t.Context(), ids[0]); err != nil || w.Phase != "ARCHIVED" {
 				t.Errorf("%s is %s: %v", w.Name, w.Phase, err)
 			}
@@ -179,7 +186,7 @@ func TestFormerLeaderActsNoMore(t *testing.T) {
 			c.leads(next)
 			old.want(ids[0], "STANDBY")
 			old.restored(ids[0], homes[0])
-			old.await(ids[1], "there", func(w api.Workspace) bool { return w.Phase == "STANDBY" })
+			old.await(ids[2], "there", func(w api.Workspace) bool { return w.Phase == "STANDBY" })
 		})
 	}
 }
