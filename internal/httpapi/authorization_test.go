@@ -14,10 +14,18 @@ import (
 
 // bodies are valid ones for the routes that need one.
 var bodies = map[string]string{
-	"POST /tokens":           `{"name":"made"}`,
-	"POST /workspaces":       `{"name":"made"}`,
-	"PATCH /workspaces/{id}": `{"memo":"changed"}`,
-	"POST /login":            `{"username":"ann","password":"` + password + `"}`,
+	"POST /tokens":            `{"name":"made"}`,
+	"POST /workspaces":        `{"name":"made"}`,
+	"PATCH /workspaces/{id}":  `{"memo":"changed"}`,
+	"POST /login":             `{"username":"ann","password":"` + password + `"}`,
+	"POST /users":             `{"username":"carl","password":"` + password + `"}`,
+	"PATCH /users/{id}":       `{"max_running":3}`,
+	"POST /users/me/password": `{"current":"` + password + `","new":"another ` + password + `"}`,
+}
+
+// forAdmins reports whether a route is one for administrators alone.
+func forAdmins(rt route) bool {
+	return strings.HasPrefix(rt.path, "/admin/") || strings.HasPrefix(rt.path, "/users") && !strings.HasPrefix(rt.path, "/users/me")
 }
 
 // Each route against each kind of caller. A refusal changes nothing.
@@ -89,8 +97,11 @@ func TestAuthorization(t *testing.T) {
 	}
 	path := func(rt route) string {
 		id := string(target.ID)
-		if strings.HasPrefix(rt.path, "/tokens") {
+		switch {
+		case strings.HasPrefix(rt.path, "/tokens"):
 			id = annsToken[0].ID
+		case strings.HasPrefix(rt.path, "/users"):
+			id = e.eve.User.ID
 		}
 		return strings.ReplaceAll(rt.path, "{id}", id)
 	}
@@ -106,7 +117,7 @@ func TestAuthorization(t *testing.T) {
 				t.Errorf("%s by %s: %d %s", name, who, a.status, a.body)
 			}
 		}
-		if strings.Contains(rt.path, "{id}") {
+		if strings.Contains(rt.path, "{id}") || forAdmins(rt) {
 			if a := e.do(rt.method, Prefix+path(rt), bodies[name], as(e.eve)); a.status != http.StatusForbidden || a.code() != string(workspace.CodeForbidden) {
 				t.Errorf("%s by a stranger: %d %s", name, a.status, a.body)
 			}
@@ -115,11 +126,13 @@ func TestAuthorization(t *testing.T) {
 	if after := e.dump(); after != before {
 		t.Errorf("refused requests changed something:\n%s\n\n%s", before, after)
 	}
+	e.exec(`UPDATE users SET admin = true WHERE username = 'ann'`)
+	e.auth.InvalidateAll()
 	// Those who may are not refused. What a call says of the state is another
 	// test's business; its answer may be a 404 or 409.
 	for _, rt := range testServer().routes() {
 		name := rt.method + " " + rt.path
-		if name == "POST /logout" || name == "DELETE /tokens/{id}" {
+		if name == "POST /logout" || name == "DELETE /tokens/{id}" || name == "POST /users/me/password" {
 			continue
 		}
 		for who, w := range owners {

@@ -1,0 +1,159 @@
+package httpapi
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"codehub/api"
+	"codehub/internal/auth"
+	"codehub/internal/workspace"
+)
+
+// boss makes ann an administrator.
+func (e *env) boss() {
+	e.t.Helper()
+	e.exec(`UPDATE users SET admin = true WHERE username = 'ann'`)
+	e.auth.InvalidateAll()
+}
+
+func TestAccounts(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.boss()
+	made := read[api.Account](t, e.want(201, "", "POST", "/users", `{"username":"carl","password":"long enough","max_running":1}`, as(e.ann)))
+	if made.Username != "carl" || made.Admin || made.MaxRunning == nil || *made.MaxRunning != 1 || !workspace.ValidID(made.ID) {
+		t.Errorf("%+v", made)
+	}
+	e.want(409, "name_taken", "POST", "/users", `{"username":"CARL","password":"long enough"}`, as(e.ann))
+	for _, bad := range []string{
+		`{"username":"-x","password":"long enough"}`, `{"username":"x","password":"short"}`, `{"username":"longenough","password":"longenough"}`,
+		`{"username":"x","password":"long enough","max_running":-1}`, `{"username":"x","password":"long enough","max_running":1000001}`,
+		`{"username":"x","password":"long enough","root":true}`,
+	} {
+		e.want(400, "invalid_request", "POST", "/users", bad, as(e.ann))
+	}
+	list := read[api.AccountList](t, e.want(200, "", "GET", "/users", "", as(e.ann)))
+	var names []string
+	for _, a := range list.Users {
+		names = append(names, a.Username)
+	}
+	if strings.Join(names, " ") != "ann carl eve" || list.NextCursor != "" {
+		t.Errorf("%v %q", names, list.NextCursor)
+	}
+	e.want(400, "invalid_request", "GET", "/users?cursor=%21", "", as(e.ann))
+
+	path := "/users/" + made.ID
+	if a := read[api.Account](t, e.want(200, "", "PATCH", path, `{"max_running":null}`, as(e.ann))); a.MaxRunning != nil {
+		t.Errorf("%+v", a)
+	}
+	if a := read[api.Account](t, e.want(200, "", "PATCH", path, `{}`, as(e.ann))); a.Admin || a.Disabled {
+		t.Errorf("%+v", a)
+	}
+	e.want(404, "not_found", "PATCH", "/users/019a0000-0000-7000-8000-000000000001", `{"admin":true}`, as(e.ann))
+	e.want(404, "not_found", "PATCH", "/users/nobody", `{"admin":true}`, as(e.ann))
+	e.want(400, "invalid_request", "PATCH", path, `{"password":"carl"}`, as(e.ann))
+	e.want(400, "invalid_request", "PATCH", "/users/"+e.ann.User.ID, `{"password":"long enough"}`, as(e.ann))
+	e.want(409, "last_admin", "PATCH", "/users/"+e.ann.User.ID, `{"admin":false}`, as(e.ann))
+	e.want(409, "last_admin", "PATCH", "/users/"+e.ann.User.ID, `{"disabled":true}`, as(e.ann))
+	e.want(200, "", "PATCH", path, `{"admin":true}`, as(e.ann))
+	e.want(200, "", "PATCH", "/users/"+e.ann.User.ID, `{"admin":false}`, as(e.ann))
+	e.want(403, "forbidden", "GET", "/users", "", as(e.ann)) // at once
+	e.exec(`UPDATE audit_log SET details = '{}' WHERE action = 'user.create' AND username = 'ann' AND target = $1`, made.ID)
+	e.exec(`UPDATE audit_log SET details = '{}' WHERE action = 'user.change' AND username = 'ann' AND details ? 'admin'`)
+}
+
+// TestDisabledAtOnce: sessions, tokens and streams of a disabled user end.
+func TestDisabledAtOnce(t *testing.T) {
+	t.Parallel()
+	for what, patch := range map[string]string{"disabled": `{"disabled":true}`, "another password": `{"password":"long enough"}`} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t)
+			e.boss()
+			_, secret, err := e.auth.CreateToken(t.Context(), auth.Identity{Caller: e.eve.Caller}, "x", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.want(200, "", "GET", "/session", "", header(api.TokenHeader, secret))
+			watched, stop := e.auth.Watch(t.Context(), e.eve.Caller.Session)
+			defer stop()
+			ws := e.workspace(e.eve, "stays")
+			e.want(200, "", "PATCH", "/users/"+e.eve.User.ID, patch, as(e.ann))
+			e.want(401, "unauthenticated", "GET", "/session", "", as(e.eve))
+			e.want(401, "unauthenticated", "GET", "/session", "", header(api.TokenHeader, secret))
+			<-watched.Done() // what open connections end with
+			if _, err := e.db.Workspace(t.Context(), e.eve.Caller, ws.ID); err != nil {
+				t.Errorf("the workspace: %v", err)
+			}
+			// Enabled again, what had ended has ended.
+			e.want(200, "", "PATCH", "/users/"+e.eve.User.ID, `{"disabled":false}`, as(e.ann))
+			e.want(401, "unauthenticated", "GET", "/session", "", as(e.eve))
+		})
+	}
+}
+
+func TestChangePassword(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	other := e.enter("eve")
+	const next = "a better horse"
+	e.want(403, "forbidden", "POST", "/users/me/password", `{"current":"wrong","new":"`+next+`"}`, as(e.eve))
+	e.want(400, "invalid_request", "POST", "/users/me/password", `{"current":"`+password+`","new":"short"}`, as(e.eve))
+	e.want(400, "invalid_request", "POST", "/users/me/password", `{"new":"`+next+`"}`, as(e.eve))
+	e.want(200, "", "GET", "/session", "", as(e.eve))
+	a := e.want(204, "", "POST", "/users/me/password", `{"current":"`+password+`","new":"`+next+`"}`, as(e.eve))
+	e.want(401, "unauthenticated", "GET", "/session", "", as(e.eve))
+	e.want(401, "unauthenticated", "GET", "/session", "", as(other))
+	cookies := (&http.Response{Header: a.header}).Cookies()
+	if len(cookies) != 1 {
+		t.Fatalf("cookies %v", cookies)
+	}
+	e.want(200, "", "GET", "/session", "", func(r *http.Request) { r.AddCookie(cookies[0]) })
+	e.want(401, "bad_credentials", "POST", "/login", `{"username":"eve","password":"`+password+`"}`)
+	e.want(200, "", "POST", "/login", `{"username":"eve","password":"`+next+`"}`)
+
+	// A token may, too, and has ended then; guesses are limited like logins.
+	_, secret, err := e.auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, "x", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a = e.want(204, "", "POST", "/users/me/password", `{"current":"`+password+`","new":"`+next+`"}`, header(api.TokenHeader, secret))
+	if a.header.Get("Set-Cookie") != "" {
+		t.Error("a token was given a session")
+	}
+	e.want(401, "unauthenticated", "GET", "/session", "", header(api.TokenHeader, secret))
+	ann, err := e.auth.Login(t.Context(), "ann", next, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := person{ann, e.auth.Cookie(ann)}
+	for range 5 {
+		e.want(403, "forbidden", "POST", "/users/me/password", `{"current":"wrong","new":"`+password+`"}`, as(p))
+	}
+	e.want(429, "locked_out", "POST", "/users/me/password", `{"current":"`+next+`","new":"`+password+`"}`, as(p))
+}
+
+func TestAdminStatus(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	e.boss()
+	ws := e.workspace(e.eve, "one")
+	e.exec(`UPDATE workspaces SET operation = 'PROVISIONING', op_id = gen_random_uuid(), op_started_at = now() WHERE id = $1`, ws.ID)
+	e.exec(`INSERT INTO replicas (id, hostname, version, health, seen_at) VALUES
+		('019a0000-0000-7000-8000-000000000001', 'one', '1', '{"engine": {"state": "open", "since": "2026-01-01T00:00:00Z", "failures": 5}}', now()),
+		('019a0000-0000-7000-8000-000000000002', 'two', '1', '[]', now() - interval '2 minutes')`)
+	e.exec(`INSERT INTO leader (replica_id, pid, backend_start) VALUES ('019a0000-0000-7000-8000-000000000001', 1, now())`)
+	s := read[api.AdminStatus](t, e.want(200, "", "GET", "/admin/status", "", as(e.ann)))
+	if len(s.Servers) != 2 || s.Phases["PENDING"] != 1 || s.Operations["PROVISIONING"] != 1 || s.PerUser != 100 || s.MaxRunning != 0 {
+		t.Fatalf("%+v", s)
+	}
+	if one, two := s.Servers[0], s.Servers[1]; !one.Leads || !one.Alive || one.Backends["engine"].State != api.BreakerOpen || two.Leads || two.Alive || two.Backends == nil {
+		t.Errorf("%+v", s.Servers)
+	}
+	e.exec(`INSERT INTO orphans (kind, name, kept) VALUES ('volume', 'v', true), ('container', 'c', false)`)
+	l := read[api.OrphanList](t, e.want(200, "", "GET", "/admin/orphans", "", as(e.ann)))
+	if len(l.Orphans) != 2 || l.Orphans[0].RemovedAfter == nil || l.Orphans[1].RemovedAfter != nil {
+		t.Errorf("%+v", l)
+	}
+}
