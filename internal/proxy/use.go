@@ -109,7 +109,7 @@ func (x *exchange) answered(in *http.Request, res *http.Response) {
 		VSCode:     own,
 		Forwarded:  vscode.ForwardedPort(x.visit.path),
 		Lost: func(err error) {
-			x.proxy.log.Debug("what an IDE says cannot be read any more", "workspace", x.visit.id, "err", err)
+			x.proxy.log.Info("what an IDE says cannot be read any more", "workspace", x.visit.id, "err", err)
 		},
 	})
 	res.Body = &watchedBackend{ReadWriteCloser: backend, watch: u.watch}

@@ -1,0 +1,213 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+
+	"codehub/api"
+	"codehub/internal/e2e/proc"
+)
+
+// Four tabs of real code-server, and a TTL of 3 min: those that nobody uses
+// stop their workspaces no later than they should, and never start them again;
+// the one that somebody types in now and then, and the one whose terminal
+// prints with nobody there, run on.
+func TestIdleTabs(t *testing.T) {
+	t.Parallel()
+	const (
+		ttl     = 180 * time.Second
+		watched = 330 * time.Second
+		// Late by a window's minute of taking its visitor for present, a flush,
+		// a tick of the clock and one of the TTLs; and what the machine takes.
+		late = 4 * time.Minute
+	)
+	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, fmt.Sprintf("TTL_STANDBY_SECONDS=%d", int(ttl.Seconds())), "MAX_RUNNING_PER_USER=4")
+	first := newBrowser(t)
+	first.login(s.URL, proc.AdminPassword)
+
+	home := s.ideTab(first, "idle-in-home", "/home/coder", "")
+	folder := s.ideTab(first, "idle-in-a-folder", "/home/coder/project", "")
+	typed := s.ideTab(first, "typed-in", "/home/coder/project", "notes.txt")
+	printing := s.ideTab(first, "printing", "/home/coder/project", "")
+	printing.front()
+	printing.terminal()
+	printing.do("leave something running", chromedp.Click(".terminal-wrapper.active .xterm-screen"), text("while sleep 20; do date; done"), chromedp.KeyEvent("\r"))
+	start := time.Now()
+
+	var all sync.WaitGroup
+	problems := make(chan error, 5)
+	for _, idle := range []*ideTab{home, folder} {
+		all.Go(func() { problems <- idle.stopsByItself(ttl + late) })
+	}
+	all.Go(func() {
+		for time.Since(start) < watched {
+			if err := typed.key(); err != nil {
+				problems <- err
+				return
+			}
+			if err := typed.runsFor(time.Minute); err != nil {
+				problems <- err
+				return
+			}
+		}
+	})
+	all.Go(func() { problems <- printing.runsFor(watched) })
+	all.Wait()
+	close(problems)
+	for err := range problems {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if t.Failed() {
+		return
+	}
+	for tab, kinds := range map[*ideTab][]string{typed: {"typing", "presence"}, printing: {"output"}} {
+		w, err := tab.runs()
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if w.LastAccessKind == nil || w.LastAccessAt == nil {
+			t.Errorf("%s: nothing is known of its use", tab.name)
+			continue
+		}
+		if !strings.Contains(strings.Join(kinds, " "), *w.LastAccessKind) {
+			t.Errorf("%s: last used by %s", tab.name, *w.LastAccessKind)
+		}
+		if ago := time.Since(*w.LastAccessAt); ago > ttl {
+			t.Errorf("%s: last used %v ago", tab.name, ago)
+		}
+	}
+}
+
+// ideTab is a tab with the IDE of a workspace of its own.
+type ideTab struct {
+	*browser
+	server   *server
+	id, name string
+}
+
+// ideTab creates a workspace and opens it in a new tab.
+func (s *server) ideTab(b *browser, name, folder, file string) *ideTab {
+	s.Helper()
+	id := s.create(api.CreateWorkspace{Name: name})
+	s.awaitPhase(id, "RUNNING")
+	out, err := exec.CommandContext(s.Context(), "docker", "exec", "codehub-ws-"+id, "sh", "-c",
+		`sed -i 's/^{/{ "terminal.integrated.gpuAcceleration": "off", "terminal.integrated.shellIntegration.enabled": false, "window.confirmBeforeClose": "never",/' `+
+			`/home/coder/.local/share/code-server/User/settings.json && echo hello > /home/coder/project/notes.txt`).CombinedOutput()
+	if err != nil {
+		s.Fatalf("prepare the home: %v: %s", err, out)
+	}
+	ctx, cancel := chromedp.NewContext(b.ctx)
+	s.Cleanup(cancel)
+	tab := &ideTab{browser: &browser{T: b.T, ctx: ctx, dir: b.dir}, server: s, id: id, name: name}
+	if err := chromedp.Do(ctx, tab.leaveByAll()); err != nil { // the first call makes the tab
+		s.Fatal(err)
+	}
+	address := s.URL + "/w/" + id + "/?folder=" + folder
+	if file != "" {
+		address += "&payload=" + url.QueryEscape(fmt.Sprintf(`[["openFile","vscode-remote://%s%s/%s"]]`, strings.TrimPrefix(s.URL, "http://"), folder, file))
+	}
+	tab.do("open "+name, chromedp.Navigate(address), until(`document.querySelector('.monaco-workbench .part.editor') !== null`))
+	if file != "" {
+		tab.do("see "+file, until(`document.querySelector('.editor-instance .view-line') !== null`))
+	}
+	return tab
+}
+
+// front shows the tab: a browser gives its keys to that one.
+func (t *ideTab) front() {
+	t.Helper()
+	t.do("bring it to the front", chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, page.BringToFront, cdp.Empty{})
+		return err
+	}))
+}
+
+// key presses one in the editor.
+func (t *ideTab) key() error {
+	ctx, cancel := context.WithTimeout(t.ctx, time.Minute)
+	defer cancel()
+	bring := chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, page.BringToFront, cdp.Empty{})
+		return err
+	})
+	if err := chromedp.Do(ctx, bring, chromedp.Click(".editor-instance .view-lines"), chromedp.KeyEvent("x")); err != nil {
+		return fmt.Errorf("%s: press a key: %w", t.name, err)
+	}
+	return nil
+}
+
+// runs returns the workspace, and an error if it does not run.
+func (t *ideTab) runs() (api.Workspace, error) {
+	w, err := t.server.api.Get(t.Context(), t.id)
+	if err == nil && (w.Phase != "RUNNING" || w.DesiredState != "RUNNING") {
+		err = fmt.Errorf("%s: phase %s, desired %s because of %s; last used %v by %s",
+			t.name, w.Phase, w.DesiredState, str(w.DesiredCause), w.LastAccessAt, str(w.LastAccessKind))
+	}
+	return w, err
+}
+
+// runsFor watches that it never stops.
+func (t *ideTab) runsFor(d time.Duration) error {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
+		if _, err := t.runs(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stopsByItself waits until idleness stops it, and watches for a minute that
+// the tab, which wants to connect again, does not wake it.
+func (t *ideTab) stopsByItself(within time.Duration) error {
+	start := time.Now()
+	for {
+		w, err := t.server.api.Get(t.Context(), t.id)
+		if err != nil {
+			return err
+		}
+		if w.Phase == "STANDBY" && w.Operation == "NONE" {
+			if str(w.StopReason) != "idle" {
+				return fmt.Errorf("%s stopped: %s", t.name, str(w.StopReason))
+			}
+			break
+		}
+		if time.Since(start) > within {
+			return fmt.Errorf("%s is %s after %v; last used %v by %s", t.name, w.Phase, within, w.LastAccessAt, str(w.LastAccessKind))
+		}
+		time.Sleep(time.Second)
+	}
+	t.Logf("%s: in STANDBY after %v", t.name, time.Since(start).Round(time.Second))
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Second) {
+		w, err := t.server.api.Get(t.Context(), t.id)
+		if err != nil {
+			return err
+		}
+		if w.Phase != "STANDBY" || w.DesiredState != "STANDBY" || w.Operation != "NONE" {
+			return fmt.Errorf("%s: its open tab woke it: %s, %s, desired %s", t.name, w.Phase, w.Operation, w.DesiredState)
+		}
+	}
+	tries := 0
+	for line := range strings.Lines(t.server.Log()) {
+		if strings.Contains(line, "path=/w/"+t.id+"/") && strings.Contains(line, "status=503") {
+			tries++
+		}
+	}
+	t.Logf("%s: its tab asked %d times", t.name, tries)
+	if tries == 0 {
+		return fmt.Errorf("%s: its tab did not try to connect again", t.name)
+	}
+	return nil
+}
