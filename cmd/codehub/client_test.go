@@ -61,7 +61,7 @@ func serveAPI(t testing.TB) apiServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	who := auth.New(db, auth.Config{URL: base, Log: log})
+	who := auth.New(db, auth.Config{URL: base, Log: log, CheapHashes: true})
 	hub := bus.New(bus.Config{
 		Load: func(ctx context.Context, owner string, id workspace.ID) (workspace.Workspace, error) {
 			return db.Workspace(ctx, workspace.Caller{UserID: owner}, id)

@@ -74,7 +74,7 @@ func newPlace(t testing.TB, store archive.Store) *place {
 	t.Cleanup(p.raw.Close)
 	p.id, err = p.db.Installation(t.Context())
 	check(t, err)
-	p.auth = auth.New(p.db, auth.Config{Log: slog.New(slog.DiscardHandler)})
+	p.auth = auth.New(p.db, auth.Config{Log: slog.New(slog.DiscardHandler), CheapHashes: true})
 	p.cfg = adopt.Config{
 		DB: p.db, Session: p.session(), Own: p.open(p.id),
 		Open:       func(id string) (*bucket.Bucket, error) { return p.open(id), nil },

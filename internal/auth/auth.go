@@ -55,6 +55,9 @@ type Config struct {
 	Log *slog.Logger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+	// CheapHashes, for tests alone, makes new password hashes that cost next to
+	// nothing, and protect as little.
+	CheapHashes bool
 }
 
 // Auth answers who asks. It is safe for concurrent use.
@@ -90,7 +93,7 @@ func New(store Store, cfg Config) *Auth {
 		log:      cfg.Log,
 		now:      now,
 		secure:   cfg.URL != nil && cfg.URL.Scheme == "https",
-		hasher:   newHasher(argonDefault),
+		hasher:   newHasher(argonOf(cfg)),
 		attempts: newAttempts(maxAttemptNames),
 		names:    newTurns(),
 		answerIn: refusalQuantum,

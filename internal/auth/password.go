@@ -22,6 +22,16 @@ import (
 // argonDefault is what new password hashes cost: about 45 ms on two cores.
 var argonDefault = argonParams{time: 2, memory: 64 << 10, threads: 2}
 
+// argonCheap is what they cost where they protect nothing.
+var argonCheap = argonParams{time: 1, memory: 64, threads: 1}
+
+func argonOf(cfg Config) argonParams {
+	if cfg.CheapHashes {
+		return argonCheap
+	}
+	return argonDefault
+}
+
 const (
 	argonKey  = 32
 	argonSalt = 16
@@ -102,9 +112,11 @@ func (h *hasher) release() {
 	// Each hash leaves 64 MiB of garbage, which would pile up in a flood, and
 	// stay for minutes in an idle server, if the collector were left to its
 	// own pace.
-	if h.busy.Add(-1) == 0 && h.waiting.Load() == 0 {
+	switch last := h.busy.Add(-1) == 0 && h.waiting.Load() == 0; {
+	case h.params.memory < argonDefault.memory: // there is little of it
+	case last:
 		debug.FreeOSMemory()
-	} else {
+	default:
 		runtime.GC()
 	}
 	<-h.slots

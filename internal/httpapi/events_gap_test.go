@@ -24,7 +24,7 @@ func (e *env) replica(listen string) *env {
 	e.t.Helper()
 	log := slog.New(slog.NewTextHandler(e.log, nil))
 	r := &env{t: e.t, dsn: e.dsn, db: e.db, log: e.log, logs: e.logs, m: NewMetrics(), ann: e.ann, eve: e.eve}
-	r.auth = auth.New(e.db, auth.Config{URL: e.cfg.URL, Log: log})
+	r.auth = auth.New(e.db, auth.Config{URL: e.cfg.URL, Log: log, CheapHashes: true})
 	r.hub = bus.New(bus.Config{Load: bus.Batched(reload(e.db)), AuthChanged: r.auth.Invalidate, Log: log})
 	r.cfg = e.cfg
 	r.cfg.Auth, r.cfg.Hub = r.auth, r.hub

@@ -72,7 +72,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 	e.db = db
 	e.srv = httptest.NewUnstartedServer(nil)
 	base := &url.URL{Scheme: "http", Host: e.srv.Listener.Addr().String()}
-	e.auth = auth.New(db, auth.Config{URL: base, Log: log})
+	e.auth = auth.New(db, auth.Config{URL: base, Log: log, CheapHashes: true})
 	e.hub = bus.New(bus.Config{
 		Load:        bus.Batched(reload(db)),
 		AuthChanged: e.auth.Invalidate,
