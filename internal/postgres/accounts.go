@@ -26,11 +26,18 @@ func toAccount(row pgx.CollectableRow) (api.Account, error) {
 	return a, err
 }
 
-// administrators locks the rows of all who may administer, so that no two
-// changes can leave nobody, and returns them; CodeForbidden unless the caller
-// is one of them. System may, too.
+// accountsKey names the lock of the accounts' rights among the database's
+// advisory locks.
+const accountsKey int64 = 0x636f6465687562a0
+
+// administrators makes this the only transaction that changes who may
+// administer, so that no two can leave nobody, and returns who may now;
+// CodeForbidden unless the caller is one of them. System may, too.
 func administrators(ctx context.Context, tx pgx.Tx, caller workspace.Caller) (map[string]bool, error) {
-	rows, err := tx.Query(ctx, `SELECT id FROM users WHERE admin AND NOT disabled ORDER BY id FOR NO KEY UPDATE`)
+	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, accountsKey); err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, `SELECT id FROM users WHERE admin AND NOT disabled`)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,182 @@
+package postgres_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// administrator makes a user who is one.
+func administrator(e *env, name string) workspace.Caller {
+	e.Helper()
+	u, err := e.CreateUser(e.Context(), postgres.User{Username: name, PasswordHash: "x", Admin: true})
+	if err != nil {
+		e.Fatal(err)
+	}
+	return workspace.Caller{UserID: u.ID, Username: u.Username, Admin: true}
+}
+
+// TestOnlyAdministrators: what the caller claims to be counts for nothing.
+func TestOnlyAdministrators(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	boss := administrator(e, "boss")
+	u, err := e.CreateUser(ctx, postgres.User{Username: "eve", PasswordHash: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	yes := true
+	for who, caller := range map[string]workspace.Caller{
+		"a user": {UserID: u.ID}, "one who says so": {UserID: u.ID, Admin: true}, "nobody": {}, "an id that is none": {UserID: "x", Admin: true},
+	} {
+		calls := map[string]func() error{
+			"status":  func() error { _, err := e.AdminStatus(ctx, caller); return err },
+			"orphans": func() error { _, err := e.Orphans(ctx, caller); return err },
+			"list":    func() error { _, err := e.Accounts(ctx, caller, ""); return err },
+			"read":    func() error { _, err := e.Account(ctx, caller, boss.UserID); return err },
+			"create": func() error {
+				_, err := e.CreateAccount(ctx, caller, postgres.User{Username: "new", PasswordHash: "x"})
+				return err
+			},
+			"patch": func() error {
+				_, err := e.PatchAccount(ctx, caller, u.ID, postgres.AccountPatch{Admin: &yes})
+				return err
+			},
+		}
+		for what, call := range calls {
+			if err := call(); workspace.CodeOf(err) != workspace.CodeForbidden {
+				t.Errorf("%s by %s: %v", what, who, err)
+			}
+		}
+	}
+	list, err := e.Accounts(ctx, boss, "")
+	if err != nil || len(list.Users) != 2 || list.Users[1].Admin {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// TestAdministratorsDemoteEachOther: at once, and one stays.
+func TestAdministratorsDemoteEachOther(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	var admins []workspace.Caller
+	for i := range 6 {
+		admins = append(admins, administrator(e, fmt.Sprint("admin", i)))
+	}
+	no, yes := false, true
+	var wg sync.WaitGroup
+	for i, by := range admins {
+		for j, whom := range admins {
+			wg.Go(func() {
+				p := postgres.AccountPatch{Admin: &no}
+				if (i+j)%2 == 0 {
+					p = postgres.AccountPatch{Disabled: &yes}
+				}
+				_, err := e.PatchAccount(e.Context(), by, whom.UserID, p)
+				switch workspace.CodeOf(err) {
+				case "", workspace.CodeForbidden, workspace.CodeLastAdmin:
+				default:
+					e.Errorf("%v", err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	var left int
+	if err := e.raw.QueryRow(t.Context(), `SELECT count(*) FROM users WHERE admin AND NOT disabled`).Scan(&left); err != nil || left != 1 {
+		t.Errorf("%d administrators are left, %v", left, err)
+	}
+}
+
+func TestAccountPages(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	boss := administrator(e, "Zoe")
+	const n = 250
+	e.exec(`INSERT INTO users (id, username, username_key, password_hash)
+		SELECT gen_random_uuid(), 'u' || i, 'u' || i, 'x' FROM generate_series(1, $1) i`, n)
+	seen := map[string]bool{}
+	last := ""
+	for cursor, pages := "", 0; ; pages++ {
+		list, err := e.Accounts(t.Context(), boss, cursor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range list.Users {
+			if seen[a.Username] {
+				t.Errorf("%s twice", a.Username)
+			}
+			seen[a.Username] = true
+		}
+		if cursor = list.NextCursor; cursor == "" || pages > 5 {
+			last = list.Users[len(list.Users)-1].Username
+			break
+		}
+	}
+	if len(seen) != n+1 || last != "Zoe" {
+		t.Errorf("%d users, the last is %s", len(seen), last)
+	}
+}
+
+// TestOwnLimit: a limit of a user's own counts from the next start on, and is
+// read once the limits' lock is held.
+func TestOwnLimit(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 5}})
+	ctx := t.Context()
+	boss := administrator(e, "boss")
+	set := func(n *int) {
+		t.Helper()
+		if _, err := e.PatchAccount(ctx, boss, boss.UserID, postgres.AccountPatch{MaxRunning: api.Nullable[int]{Set: true, Value: n}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	number := func(n int) *int { return &n }
+	start := func(name string) error {
+		_, err := e.CreateWorkspace(ctx, boss, postgres.NewWorkspace{
+			Name: name, ImageRef: "i", InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume, Desired: workspace.DesiredRunning,
+		})
+		return err
+	}
+	set(number(1))
+	if err := start("a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := start("b"); workspace.CodeOf(err) != workspace.CodeLimitExceeded {
+		t.Fatalf("beyond one's own limit: %v", err)
+	}
+	// Whoever waits for the lock goes by the limit as it is then.
+	for _, c := range []struct {
+		during *int
+		ok     bool
+	}{{number(2), true}, {number(1), false}, {number(0), true}, {number(2), false}, {nil, true}} {
+		held, err := e.raw.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := held.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, int64(0x636f646568756202)); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- start(fmt.Sprint("w", time.Now().UnixNano())) }()
+		for waits := 0; waits == 0; time.Sleep(time.Millisecond) {
+			if err := e.raw.QueryRow(ctx, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&waits); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set(c.during)
+		if err := held.Commit(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; (err == nil) != c.ok {
+			t.Errorf("with the limit %v set meanwhile: %v", c.during, err)
+		}
+	}
+}
