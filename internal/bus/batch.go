@@ -59,7 +59,6 @@ func (b *batch) one(ctx context.Context, owner string, id workspace.ID) (workspa
 		return workspace.Workspace{}, ctx.Err()
 	case b.turn <- struct{}{}:
 		b.run(ctx, r)
-		<-b.turn
 		<-r.done // somebody else may have begun it
 	}
 	if r.err != nil {
@@ -84,8 +83,9 @@ func (b *batch) join(w Wanted) *round {
 	return r
 }
 
-// run carries a round out unless somebody has begun to.
+// run carries a round out, unless somebody has begun to, and gives up the turn.
 func (b *batch) run(ctx context.Context, r *round) {
+	defer func() { <-b.turn }()
 	b.mu.Lock()
 	begun := r.begun
 	r.begun = true
