@@ -40,7 +40,7 @@ type bench struct {
 }
 
 func run() error {
-	only := flag.String("only", "wake,create,starts,idle,job,small,mixed,tick,leader,ttl,events,activity", "figures to measure")
+	only := flag.String("only", "wake,create,starts,idle,job,small,mixed,tick,leader,ttl,full,events,activity", "figures to measure")
 	n := flag.Int("n", 10, "runs of which the median is taken")
 	idle := flag.Duration("idle", 5*time.Minute, "how long the idle server is watched")
 	flag.Parse()
@@ -52,6 +52,7 @@ func run() error {
 		return err
 	}
 	var ofServer, ofArchives, ofDatabase []string
+	alone := false
 	for _, name := range strings.Split(*only, ",") {
 		switch {
 		case serverFigures[name] != nil:
@@ -60,6 +61,8 @@ func run() error {
 			ofArchives = append(ofArchives, name)
 		case databaseFigures[name] != nil:
 			ofDatabase = append(ofDatabase, name)
+		case name == "full":
+			alone = true
 		default:
 			return fmt.Errorf("no figure %q", name)
 		}
@@ -73,6 +76,11 @@ func run() error {
 	for _, name := range ofDatabase {
 		if err := databaseFigures[name](ctx, *n); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if alone {
+		if err := full(ctx, binary); err != nil {
+			return fmt.Errorf("full: %w", err)
 		}
 	}
 	return nil

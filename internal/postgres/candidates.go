@@ -3,6 +3,7 @@ package postgres
 import (
 	"bytes"
 	"context"
+	"runtime/debug"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -57,6 +58,11 @@ func (c *Controller) Candidates(ctx context.Context) ([]*workspace.Workspace, er
 	list := make([]*workspace.Workspace, len(c.order))
 	for i, k := range c.order {
 		list[i] = k.row
+	}
+	if len(stale) > 2*readSize {
+		// The first look of a term: what reading so many has left would stay
+		// with the process, which from now on needs next to none.
+		debug.FreeOSMemory()
 	}
 	return list, nil
 }
