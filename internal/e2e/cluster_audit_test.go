@@ -96,15 +96,20 @@ type audit struct {
 	seen int               // looks at the engine
 }
 
-// watch installs the audit in a database that is migrated, and begins to look.
-func (c *cluster) watch(l limits) *audit {
+// watched installs the audit in a database that is migrated; begin has it look,
+// until the test ends.
+func (c *cluster) watched(l limits) *audit {
 	c.Helper()
 	c.sql(fmt.Sprintf(auditSQL, uint64(leaderKey), l.perUser, l.global, l.observed))
+	return &audit{cluster: c}
+}
+
+func (a *audit) begin() {
 	ctx, stop := context.WithCancel(context.Background())
-	a := &audit{cluster: c, stop: stop}
+	a.stop = stop
 	a.done.Go(func() {
 		for ctx.Err() == nil {
-			a.database(ctx)
+			_ = a.database(ctx) // the database may be away; the last look must succeed
 			a.engine(ctx)
 			select {
 			case <-ctx.Done():
@@ -112,8 +117,7 @@ func (c *cluster) watch(l limits) *audit {
 			}
 		}
 	})
-	c.Cleanup(a.end)
-	return a
+	a.Cleanup(a.end)
 }
 
 // end takes a last look.

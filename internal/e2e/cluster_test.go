@@ -90,7 +90,7 @@ func startCluster(t *testing.T, of clusterOf) *cluster {
 	cleanup(t, c.end)
 	// The first one migrates, and the triggers of the audit follow that.
 	c.members[0].again()
-	c.audit = c.watch(of.limits)
+	c.audit = c.watched(of.limits)
 	var group sync.WaitGroup
 	for _, m := range c.members[1:] {
 		group.Go(func() {
@@ -109,6 +109,7 @@ func startCluster(t *testing.T, of clusterOf) *cluster {
 	for _, m := range c.members {
 		*m.server = *m.as(test{t}, c.members[0].token)
 	}
+	c.audit.begin()
 	return c
 }
 
