@@ -89,12 +89,11 @@ func (v *view) offer() {
 		v.Actions = []action{cancel}
 		v.Menu = []action{edit, forceStop, remove}
 	case workspace.OpProvisioning:
-		// It cannot be ended halfway; what comes after it can be chosen.
 		if v.Queued == string(workspace.DesiredRunning) {
 			keep.Key = "no_start"
-			v.Actions = []action{keep}
+			v.Actions = []action{keep, cancel}
 		} else {
-			v.Actions = []action{thenStart}
+			v.Actions = []action{thenStart, cancel}
 		}
 	case workspace.OpRestoring:
 		v.Actions = []action{thenStart, cancel}

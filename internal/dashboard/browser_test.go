@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
@@ -190,6 +191,14 @@ func (b *tab) enter(selector, text string) {
 func (b *tab) visit(path string) {
 	b.t.Helper()
 	b.run(chromedp.Navigate(b.w.server.URL + path))
+}
+
+// inTimeZone moves the tab there.
+func (b *tab) inTimeZone(name string) {
+	b.t.Helper()
+	if _, err := chromedp.Call(b.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: name}); err != nil {
+		b.t.Fatal(err)
+	}
 }
 
 // logIn logs the admin in, without the form.

@@ -5,10 +5,14 @@ import (
 	"context"
 	"errors"
 	"html"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"codehub/internal/bus"
@@ -258,4 +262,47 @@ func TestStreamRefused(t *testing.T) {
 	if a := w.signedIn().get("/dashboard/events"); a.status != http.StatusServiceUnavailable {
 		t.Errorf("status %d", a.status)
 	}
+}
+
+// agenda is a page that changes by itself at some times.
+type agenda struct {
+	at     []time.Time
+	looked []time.Time
+}
+
+func (a *agenda) next(context.Context) ([]byte, bool, error) {
+	a.looked = append(a.looked, time.Now())
+	return nil, false, nil
+}
+
+func (a *agenda) due() time.Time {
+	for _, at := range a.at {
+		if at.After(time.Now()) {
+			return at
+		}
+	}
+	return time.Time{}
+}
+
+// A page that changes by itself is looked at just then.
+func TestStreamLooksWhenSomethingIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		a := &agenda{at: []time.Time{began.Add(7 * time.Second), began.Add(7*time.Second + time.Nanosecond), began.Add(50 * time.Second)}}
+		d := &Dashboard{Config: Config{Now: time.Now, Log: slog.New(slog.DiscardHandler)}}
+		rec := httptest.NewRecorder()
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		if err := d.follow(ctx, &stream{w: rec, rc: http.NewResponseController(rec)}, a, make(chan struct{}), ""); err != nil {
+			t.Fatal(err)
+		}
+		var got []time.Duration
+		for _, at := range a.looked {
+			got = append(got, at.Sub(began))
+		}
+		want := []time.Duration{0, 7 * time.Second, 7*time.Second + gather, 37*time.Second + gather, 50 * time.Second}
+		if !slices.Equal(got, want) {
+			t.Errorf("looked after %v, want %v", got, want)
+		}
+	})
 }

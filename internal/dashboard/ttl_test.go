@@ -198,8 +198,7 @@ func TestEndingStream(t *testing.T) {
 	b := w.signedIn()
 	id := w.add("project", running)
 	w.want(id, "desired_state", "RUNNING")
-	// It stops after 10 min; 2 min before is in a moment.
-	w.used(id, 8*time.Minute-3*time.Second)
+	w.used(id, time.Minute)
 	var streams []*listener
 	for _, query := range []string{"", "?workspace=" + string(id), "?notices=1", "?admin=1"} {
 		streams = append(streams, b.listen(query))
@@ -207,6 +206,11 @@ func TestEndingStream(t *testing.T) {
 	for _, l := range streams {
 		first := l.until("update", `id="ending"`)
 		lacks(t, "at first", first.data, "data-ending")
+	}
+	// It stops after 10 min; 2 min before is in a moment.
+	w.used(id, 8*time.Minute-time.Second)
+	w.want(id, "description", "a change that the streams hear of")
+	for _, l := range streams {
 		l.until("update", "data-ending", "project</strong> is not used", `hx-post="/workspaces/`+string(id)+`/stay"`)
 	}
 	if _, err := w.db.Stay(t.Context(), w.caller("admin"), id); err != nil {

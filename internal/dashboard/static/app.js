@@ -235,8 +235,8 @@
   // A button that was used and went with what it stood in leaves the focus
   // where the next one like it is, else at the page's beginning.
   var inEnding = false
-  document.body.addEventListener('htmx:oobBeforeSwap', function (e) {
-    if (e.detail.target && e.detail.target.id === 'ending') inEnding = e.detail.target.contains(document.activeElement)
+  document.body.addEventListener('htmx:beforeRequest', function (e) {
+    if (e.target.closest('#ending')) inEnding = true // the button is about to be disabled
   })
   document.body.addEventListener('htmx:oobAfterSwap', function (e) {
     times()
