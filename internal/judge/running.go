@@ -103,7 +103,7 @@ func completed(in Input) Result {
 // owner. The others are short and end by their deadlines.
 func Cancellable(row workspace.Workspace) bool {
 	switch row.Operation {
-	case workspace.OpStarting, workspace.OpRestoring:
+	case workspace.OpProvisioning, workspace.OpStarting, workspace.OpRestoring:
 		return true
 	case workspace.OpArchiving:
 		return row.Home.State == workspace.HomeLive

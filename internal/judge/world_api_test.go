@@ -106,7 +106,7 @@ func (w *world) cancel() {
 	switch {
 	case r.Operation == workspace.OpStarting:
 		r.DesiredState = workspace.DesiredStandby
-	case r.Operation == workspace.OpRestoring:
+	case r.Operation == workspace.OpRestoring, r.Operation == workspace.OpProvisioning:
 		r.DesiredState = workspace.DesiredArchived
 	case r.Operation == workspace.OpArchiving && r.Home.State != workspace.HomeRemoving:
 		r.DesiredState = workspace.DesiredStandby

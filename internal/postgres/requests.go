@@ -102,7 +102,7 @@ func cancelled(w *workspace.Workspace) (workspace.DesiredState, bool) {
 	switch {
 	case w.Operation == workspace.OpStarting:
 		return workspace.DesiredStandby, true
-	case w.Operation == workspace.OpRestoring:
+	case w.Operation == workspace.OpRestoring, w.Operation == workspace.OpProvisioning:
 		return workspace.DesiredArchived, true
 	case w.Operation == workspace.OpArchiving && w.Home.State != workspace.HomeRemoving:
 		return workspace.DesiredStandby, true
