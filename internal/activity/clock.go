@@ -34,6 +34,13 @@ func (r Replica) covered() time.Time {
 	return *r.FlushedAt
 }
 
+// known reports whether what the replica handed on is where the leader finds
+// it: not if it is in an epoch of the bus that is over, nor after it was taken
+// for dead.
+func (r Replica) known(epoch string) bool {
+	return r.FlushedAt == nil || r.Epoch == Database || (epoch != "" && r.Epoch == epoch)
+}
+
 // State is what a tick of the clock begins with.
 type State struct {
 	Now          time.Time // the database's
@@ -126,7 +133,7 @@ func (c *Clock) Tick(ctx context.Context) (moved bool, err error) {
 	if !step.WatchedUntil.IsZero() {
 		c.until = step.WatchedUntil
 	}
-	c.report(state, step)
+	c.report(state, step, epoch)
 	if len(seen) > 0 {
 		if err := c.bus.Remove(ctx, seen); err != nil {
 			c.log.Debug("what was read stays in the bus", "err", err)
@@ -173,9 +180,7 @@ func decide(s State, epoch string, bury bool) Step {
 			}
 			continue
 		}
-		if r.FlushedAt != nil && r.Epoch != Database && (epoch == "" || r.Epoch != epoch) { // Gone, too
-			known = false
-		}
+		known = known && r.known(epoch)
 		if at := r.covered(); until.IsZero() || at.Before(until) {
 			until = at
 		}
@@ -196,18 +201,20 @@ func decide(s State, epoch string, bury bool) Step {
 
 // report says what keeps idle workspaces from being stopped, once until it
 // changes.
-func (c *Clock) report(s State, step Step) {
+func (c *Clock) report(s State, step Step, epoch string) {
 	for _, r := range step.Dead {
 		c.log.Warn("a server is gone; the time that nobody watched counts for no workspace", "replica", r.ID, "seen_at", r.SeenAt, "flushed_at", r.covered())
 	}
-	said := ""
-	for _, r := range s.Replicas {
-		if s.Now.Sub(r.SeenAt) <= DeadAfter && s.Now.Sub(r.covered()) > stale {
-			said = r.ID
+	behind := ""
+	if step.WatchedUntil.IsZero() && s.WatchedUntil != nil && s.Now.Sub(*s.WatchedUntil) > stale {
+		for _, r := range s.Replicas {
+			if !r.buried() && (s.Now.Sub(r.covered()) > stale || !r.known(epoch)) {
+				behind = r.ID
+			}
 		}
 	}
-	if said != c.said && said != "" {
-		c.log.Warn("a server does not hand on what people do; nothing idle is stopped until it does", "replica", said)
+	if behind != c.said && behind != "" {
+		c.log.Warn("what people do at a server does not arrive; nothing idle is stopped until it does", "replica", behind, "bus", epoch != "")
 	}
-	c.said = said
+	c.said = behind
 }

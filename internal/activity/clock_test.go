@@ -1,9 +1,11 @@
 package activity
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -187,3 +189,34 @@ type takeFails struct {
 }
 
 func (f *takeFails) Take(context.Context, Step) error { return f.err }
+
+// What holds the clock up for long is told once, and again when it is another.
+func TestClockTells(t *testing.T) {
+	t.Parallel()
+	var order []string
+	var log bytes.Buffer
+	store := &clockStore{order: &order, state: State{Now: at(0), WatchedUntil: atp(-200), Replicas: []Replica{server("a", -1, -10, "e1"), server("b", -1, -400, Database)}}}
+	c := NewClock(store, nil, slog.New(slog.NewTextHandler(&log, nil)))
+	tick := func(want string) {
+		t.Helper()
+		log.Reset()
+		if _, err := c.Tick(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if want == "" && log.Len() > 0 || !strings.Contains(log.String(), want) {
+			t.Errorf("told %q, want %q", log.String(), want)
+		}
+	}
+	tick("") // not for long
+	store.state.WatchedUntil = atp(-400)
+	tick("replica=b")
+	tick("")
+	store.state.Replicas = store.state.Replicas[:1]
+	tick("replica=a")
+	tick("")
+	store.state.Replicas[0].Epoch = Database
+	tick("")
+	store.state.Replicas = []Replica{server("a", -1, -10, Database), server("dead", -100, -400, "e1")}
+	c.began = c.began.Add(-time.Hour)
+	tick("replica=dead")
+}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 )
 
@@ -35,8 +34,8 @@ type FlushStore interface {
 type Flusher struct {
 	cfg FlusherConfig
 
-	mu        sync.Mutex // one flush at a time
-	confirmed time.Time  // the last asOf that was recorded, by the database's clock
+	turn      chan struct{} // one flush at a time: holds an element during one
+	confirmed time.Time     // the last asOf that was recorded, by the database's clock
 }
 
 // FlusherConfig is what a Flusher is made of.
@@ -61,7 +60,7 @@ func NewFlusher(cfg FlusherConfig) *Flusher {
 	if cfg.Every <= 0 {
 		cfg.Every = 30 * time.Second
 	}
-	return &Flusher{cfg: cfg}
+	return &Flusher{cfg: cfg, turn: make(chan struct{}, 1)}
 }
 
 // Run flushes at once, and then again and again until ctx ends. What fails is
@@ -100,10 +99,14 @@ func (f *Flusher) Flush(ctx context.Context) error { return f.flush(ctx, f.cfg.B
 func (f *Flusher) Last(ctx context.Context) error { return f.flush(ctx, nil) }
 
 func (f *Flusher) flush(ctx context.Context, bus Bus) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, flushWithin)
 	defer cancel()
+	select {
+	case f.turn <- struct{}{}:
+		defer func() { <-f.turn }()
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the flush under way: %w", ctx.Err())
+	}
 
 	// The clocks are held together before the database's was read: so a use is
 	// dated late by the time that the answer took, and never early.

@@ -237,3 +237,25 @@ func (s *tellsFlush) SaveAccesses(context.Context, []Access) error { return erro
 func (s *tellsFlush) ConfirmFlush(context.Context, string, time.Time, string) (bool, error) {
 	return false, errors.New("away")
 }
+
+// A flush that hangs holds up none after it for longer than that one may take.
+func TestFlushesInTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hung := &tellsFlush{make(chan time.Time)}
+		f := flusher(New(), hung, nil)
+		first := make(chan error)
+		go func() { first <- f.Flush(t.Context()) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := f.Last(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 5*time.Second {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+		<-hung.asked
+		if <-first == nil {
+			t.Error("not told")
+		}
+	})
+}
