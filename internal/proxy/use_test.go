@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"io"
 	"net/http"
 	"strings"
@@ -221,56 +222,73 @@ func TestTrafficIsUntouched(t *testing.T) {
 	}
 }
 
-// BenchmarkWebSocket sends 64 MiB up and down through a WebSocket, straight,
-// through the proxy, and through one that looks at it: as what is no IDE's,
-// and as VS Code's, in which it is unpacked.
+// BenchmarkWebSocket sends 32 MiB up and down through a WebSocket, of no known
+// IDE and of VS Code's, which is packed by both ends and unpacked by whoever
+// looks at it; each through a proxy that looks and one that does not.
 func BenchmarkWebSocket(b *testing.B) {
 	w, i, _ := recording(b)
-	bare := newWorld(b)
-	bare.engine.put(wsA, i.upstream("c"))
-	const size = 64 << 20
-	chunk := make([]byte, 256<<10)
-	for n := range chunk {
-		chunk[n] = "0123456789abcdef"[n*n>>4&15]
-	}
+	blind := newWorld(b)
+	blind.engine.put(wsA, i.upstream("c"))
+	const size, count = 256 << 10, 128
+	text := strings.Repeat("drwxr-xr-x 2 coder coder 4096 Nov 20 18:27 src ", size)
 	i.handle = func(rw http.ResponseWriter, r *http.Request) {
-		conn, err := websocket.Accept(rw, r, &websocket.AcceptOptions{InsecureSkipVerify: true})
+		conn, err := websocket.Accept(rw, r, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionContextTakeover})
 		if err != nil {
 			return
 		}
 		defer conn.CloseNow()
 		conn.SetReadLimit(-1)
-		for range size / len(chunk) {
-			if _, _, err := conn.Read(r.Context()); err != nil {
-				return
-			}
-		}
-		for range size / len(chunk) {
-			if err := conn.Write(r.Context(), websocket.MessageBinary, chunk); err != nil {
+		for {
+			kind, message, err := conn.Read(r.Context())
+			if err != nil || conn.Write(r.Context(), kind, message) != nil {
 				return
 			}
 		}
 	}
-	run := func(name string, w *world, path string) {
+	run := func(name string, w *world, path string, mode websocket.CompressionMode, greeting, message []byte) {
 		b.Run(name, func(b *testing.B) {
-			b.SetBytes(2 * size)
+			b.SetBytes(2 * int64(len(message)) * count)
 			for b.Loop() {
-				conn := w.socket(b, under(wsA)+path, websocket.CompressionDisabled)
-				for range size / len(chunk) {
-					if err := conn.Write(b.Context(), websocket.MessageBinary, chunk); err != nil {
-						b.Fatal(err)
-					}
-				}
-				for range size / len(chunk) {
-					if _, _, err := conn.Read(b.Context()); err != nil {
-						b.Fatal(err)
-					}
+				conn := w.socket(b, under(wsA)+path, mode)
+				echo(b, conn, greeting)
+				for range count {
+					echo(b, conn, message)
 				}
 				conn.CloseNow()
 			}
 		})
 	}
-	run("unwatched", bare, "/")
-	run("watched", w, "/")
-	run("vscode", w, "/x?reconnectionToken=x")
+	plain := []byte(text[:size])
+	run("plain/blind", blind, "/", websocket.CompressionDisabled, plain, plain)
+	run("plain/looking", w, "/", websocket.CompressionDisabled, plain, plain)
+	greeting := codeMessage(2, `{"type":"connectionType","desiredConnectionType":1}`)
+	message := codeMessage(1, text[:size])
+	run("vscode/blind", blind, "/?reconnectionToken=x", websocket.CompressionContextTakeover, greeting, message)
+	run("vscode/looking", w, "/?reconnectionToken=x", websocket.CompressionContextTakeover, greeting, message)
+}
+
+// codeMessage is one of VS Code's protocol.
+func codeMessage(kind byte, body string) []byte {
+	head := []byte{kind, 0, 0, 0, 0, 0, 0, 0, 0}
+	return append(binary.BigEndian.AppendUint32(head, uint32(len(body))), body...)
+}
+
+// What a terminal prints counts through the proxy, and what is typed in one.
+func TestTerminalThatPrints(t *testing.T) {
+	t.Parallel()
+	w, _, r := recording(t)
+	conn := w.socket(t, under(wsA)+"/?reconnectionToken=x", websocket.CompressionContextTakeover)
+	echo(t, conn, codeMessage(2, `{"type":"connectionType","desiredConnectionType":1}`))
+	echo(t, conn, codeMessage(9, ""))
+	if last, ok := r.Last(wsA); ok {
+		t.Errorf("the greeting is recorded as %v", last)
+	}
+	// The IDE of this test says back what it is told: here, that a terminal
+	// has printed.
+	printed := `{"id":1,"event":"` + strings.Repeat("Fri Nov 20\r\n", 50) + `"}`
+	event := "\x04\x02\x06\xcc\x01\x06\x19\x05" + string(binary.AppendUvarint(nil, uint64(len(printed)))) + printed
+	echo(t, conn, codeMessage(1, event))
+	eventually(t, "output counts", func() bool { return kind(r) == activity.Output })
+	echo(t, conn, codeMessage(1, "\x04\x04\x06\x64\x06\x05\x01\x0eremoteterminal\x01\x06$input\x04\x00"))
+	eventually(t, "typing counts", func() bool { return kind(r) == activity.Typing })
 }
