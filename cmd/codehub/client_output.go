@@ -92,6 +92,9 @@ func workspaceDetails(w api.Workspace, now time.Time) string {
 	add("Memo:", &w.Memo)
 	add("Error:", w.ErrorReason)
 	add("", w.ErrorMessage)
+	if c := w.Conditions["infra.container_ready"]; c.Message != "" {
+		add("Container:", &c.Message)
+	}
 	say := func(name, what string) { add(name, &what) }
 	say("Last use:", lastUse(w, now))
 	if name, what := lifetime(w, now); name != "" {

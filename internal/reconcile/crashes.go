@@ -1,6 +1,8 @@
 package reconcile
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"codehub/internal/judge"
@@ -46,8 +48,21 @@ func (c crashes) heed(s step, p judge.Policy, now time.Time) step {
 	if a := s.result.Action; a.Kind == judge.Claim && a.Op == workspace.OpStarting && known.startAt.After(now) {
 		s.result = withoutClaim(s)
 		s.result.LookAgain = known.startAt
+		s.result.Row.Conditions = known.told(s.result.Row.Conditions, now)
 	}
 	return s
+}
+
+// told says in the condition of the container what its start waits for, and
+// what its owner can do. It is the same at each look.
+func (c crash) told(conditions workspace.Conditions, now time.Time) workspace.Conditions {
+	was := conditions.Get(workspace.ContainerReady)
+	message := fmt.Sprintf("it has ended by itself soon after it was ready, %d times in a row; it is started again at %s, or at once if it is stopped and started",
+		c.count, c.startAt.UTC().Format("15:04:05 UTC"))
+	if c.count == 1 {
+		message = strings.Replace(message, ", 1 times in a row", "", 1)
+	}
+	return conditions.With(workspace.ContainerReady, was.True(), was.Reason, message, now)
 }
 
 // forget drops those of workspaces that are no more.

@@ -3,7 +3,9 @@ package reconcile_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"codehub/internal/reconcile"
 	"codehub/internal/runtime"
@@ -51,4 +53,33 @@ func TestProvisioningWithoutSpaceCanBeCancelled(t *testing.T) {
 			w.awaitPhase(id, workspace.PhaseRunning)
 		})
 	}
+}
+
+// TestCrashLoopSaysSo: the pause before the next start, and why, can be read,
+// and who stops and starts the workspace does not wait for it.
+func TestCrashLoopSaysSo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.policy.RetryBase, w.policy.RetryMax = time.Hour, time.Hour })
+	w.lead()
+	id := w.create("one", workspace.DesiredRunning)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	w.fake.EndContainer(id)
+	ws := w.await(id, "held back", func(ws workspace.Workspace) bool {
+		return strings.Contains(ws.Conditions.Get(workspace.ContainerReady).Message, "it is started again at")
+	})
+	if ws.Phase != workspace.PhaseStandby || ws.Operation != workspace.OpNone {
+		t.Errorf("%s, %s", ws.Phase, ws.Operation)
+	}
+	// It is written once, not at each look.
+	w.awaitCalls("Containers", w.fake.Calls("Containers")+20)
+	if again := w.row(id); !again.Conditions.Equal(ws.Conditions) {
+		t.Errorf("%+v, then %+v", ws.Conditions, again.Conditions)
+	}
+	w.want(id, workspace.DesiredStandby, true)
+	w.await(id, "stopped", func(ws workspace.Workspace) bool {
+		c := ws.Conditions.Get(workspace.ContainerReady)
+		return ws.Phase == workspace.PhaseStandby && c.Reason == workspace.ReasonNoContainer && c.Message == ""
+	})
+	w.want(id, workspace.DesiredRunning, true)
+	w.awaitPhase(id, workspace.PhaseRunning)
 }
