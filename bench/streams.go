@@ -76,10 +76,9 @@ type ears struct {
 type round struct {
 	tag   []byte
 	start time.Time
-	// By person, in nanoseconds since start.
-	began, heard []atomic.Int64
-	left         atomic.Int64
-	all          chan struct{} // closed when everybody has heard of it
+	heard []atomic.Int64 // by person, in nanoseconds since start
+	left  atomic.Int64
+	all   chan struct{} // closed when everybody has heard of it
 }
 
 // listenAll opens a stream for everybody and waits until all have had what
@@ -173,41 +172,32 @@ func (e *ears) heard(i int, line []byte, at time.Time) {
 	}
 }
 
-// round measures one event for everybody, which commit brings about. commit
-// calls began right before each.
-func (e *ears) round(ctx context.Context, commit func(tag string, began func(person int)) error) error {
+// round has one event come for everybody, which commit brings about, and
+// returns when each was heard.
+func (e *ears) round(ctx context.Context, commit func(tag string) error) ([]time.Time, error) {
 	e.n++
 	tag := fmt.Sprintf("round %d", e.n)
-	r := &round{
-		tag: fmt.Appendf(nil, `"memo":%q`, tag), start: time.Now(), all: make(chan struct{}),
-		began: make([]atomic.Int64, len(e.conns)), heard: make([]atomic.Int64, len(e.conns)),
-	}
+	r := &round{tag: fmt.Appendf(nil, `"memo":%q`, tag), start: time.Now(), all: make(chan struct{}), heard: make([]atomic.Int64, len(e.conns))}
 	r.left.Store(int64(len(e.conns)))
 	e.now.Store(r)
-	if err := commit(tag, func(i int) { r.began[i].Store(int64(time.Since(r.start))) }); err != nil {
-		return err
+	if err := commit(tag); err != nil {
+		return nil, err
 	}
 	select {
 	case <-r.all:
-		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return nil, ctx.Err()
 	case <-time.After(time.Minute):
+		if f := e.fail.Load(); f != nil {
+			return nil, *f
+		}
+		return nil, fmt.Errorf("%d of %d have heard nothing", r.left.Load(), len(e.conns))
 	}
-	if f := e.fail.Load(); f != nil {
-		return *f
+	heard := make([]time.Time, len(e.conns))
+	for i := range heard {
+		heard[i] = r.start.Add(time.Duration(r.heard[i].Load()))
 	}
-	return fmt.Errorf("%d of %d have heard nothing", r.left.Load(), len(e.conns))
-}
-
-// took is how long the events of the last round took.
-func (e *ears) took() []time.Duration {
-	r := e.now.Load()
-	out := make([]time.Duration, len(e.conns))
-	for i := range out {
-		out[i] = time.Duration(r.heard[i].Load() - r.began[i].Load())
-	}
-	return out
+	return heard, nil
 }
 
 func (e *ears) close() {

@@ -144,7 +144,10 @@ type ownDatabase struct {
 	dir string
 }
 
-func openOwn(ctx context.Context) (*ownDatabase, error) {
+func openOwn(ctx context.Context) (*ownDatabase, error) { return openWith(ctx, nil) }
+
+// openWith does so with further settings.
+func openWith(ctx context.Context, settings map[string]string) (*ownDatabase, error) {
 	dir, err := os.MkdirTemp("", "codehub-bench-")
 	if err != nil {
 		return nil, err
@@ -152,7 +155,7 @@ func openOwn(ctx context.Context) (*ownDatabase, error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // the database runs as another user
 		return nil, err
 	}
-	pg, err := embedded.Start(ctx, embedded.Config{Dir: filepath.Join(dir, "data")})
+	pg, err := embedded.Start(ctx, embedded.Config{Dir: filepath.Join(dir, "data"), Settings: settings})
 	if err == nil {
 		err = postgres.Migrate(ctx, pg.URL())
 	}
