@@ -33,7 +33,7 @@ func (s *server) events(w http.ResponseWriter, r *http.Request, id auth.Identity
 	defer sub.Close()
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
-	st := &stream{server: s, w: w, rc: http.NewResponseController(w), caller: id.Caller, shown: map[workspace.ID]uint64{}}
+	st := &stream{server: s, w: w, rc: http.NewResponseController(w), caller: id.Caller, shown: map[workspace.ID]uint64{}, seed: maphash.MakeSeed()}
 	if r.Method == http.MethodHead {
 		return nil
 	}
@@ -52,15 +52,13 @@ type stream struct {
 	// shown is what it was told: a digest of a workspace as it was shown last,
 	// or deleted. Nobody is told the same twice, however often it is said.
 	shown map[workspace.ID]uint64
+	seed  maphash.Seed // of the digests
 	// unsent is whether something waits for a flush.
 	unsent bool
 }
 
 // deleted stands for a workspace that the reader knows to be gone.
 const deleted = 0
-
-// seed is of the digests, which never leave the process.
-var seed = maphash.MakeSeed()
 
 // run streams until something ends it, and says what.
 func (st *stream) run(ctx context.Context, sub *bus.Subscription) error {
@@ -161,7 +159,7 @@ func (st *stream) updated(ws workspace.Workspace) error {
 	if err != nil {
 		return err
 	}
-	digest := max(maphash.Bytes(seed, data), deleted+1)
+	digest := max(maphash.Bytes(st.seed, data), deleted+1)
 	if st.shown[ws.ID] == digest {
 		return nil
 	}
