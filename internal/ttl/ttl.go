@@ -88,7 +88,7 @@ func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 			r.cfg.Log.Error("what is idle cannot be stopped; it is tried again", "err", err)
 		}
 		said = text
-		r.note(func(s *Status) { s.WatchedUntil, s.Err = term.clock.Until(), text })
+		r.note(func(s *Status) { s.Err = text })
 		select {
 		case <-ctx.Done():
 			return nil
@@ -119,6 +119,7 @@ func (t *term) tick(ctx context.Context) error {
 		_ = t.cfg.Flush(ctx) // the Flusher tells of it
 	}
 	moved, err := t.clock.Tick(ctx)
+	t.note(func(s *Status) { s.WatchedUntil = t.clock.Until() })
 	if err != nil || !moved {
 		return err
 	}

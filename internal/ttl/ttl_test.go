@@ -3,15 +3,16 @@ package ttl
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"testing"
 	"time"
 
 	"codehub/internal/activity"
 	"codehub/internal/activity/activitytest"
+	"codehub/internal/bus/redisbus"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
+	"codehub/internal/redistest"
 	"codehub/internal/workspace"
 
 	"github.com/google/uuid"
@@ -28,7 +29,6 @@ type world struct {
 	conn    *pgx.Conn
 	session session
 	memory  *activity.Recorder
-	bus     *activitytest.Bus
 	flush   *activity.Flusher
 	owner   workspace.Caller
 	cfg     Config
@@ -43,7 +43,7 @@ func (s session) Do(ctx context.Context, f func(ctx context.Context, conn *pgx.C
 
 // newWorld makes one whose workspaces are stopped after 10 min and archived
 // after 30.
-func newWorld(t testing.TB, withBus bool) *world {
+func newWorld(t testing.TB, bus activity.Bus) *world {
 	t.Helper()
 	dsn := pgtest.New(t, postgres.Migrate)
 	db, err := postgres.Open(t.Context(), dsn, postgres.Options{})
@@ -59,11 +59,6 @@ func newWorld(t testing.TB, withBus bool) *world {
 	w.owner = workspace.Caller{UserID: u.ID, Username: u.Username}
 	self, log := uuid.NewString(), slog.New(slog.DiscardHandler)
 	w.exec(`INSERT INTO replicas (id) VALUES ($1)`, self)
-	var bus activity.Bus
-	if withBus {
-		w.bus = activitytest.NewBus()
-		bus = w.bus
-	}
 	w.flush = activity.NewFlusher(activity.FlusherConfig{Memory: w.memory, Store: db, Bus: bus, Replica: self, Log: log})
 	w.cfg = Config{TTL: workspace.TTL{Standby: 10 * time.Minute, Archive: 30 * time.Minute}, CanArchive: true, Bus: bus, Log: log}
 	return w
@@ -193,10 +188,14 @@ const (
 // begins it anew.
 func TestByTheMinute(t *testing.T) {
 	t.Parallel()
-	for _, withBus := range []bool{false, true} {
-		t.Run(fmt.Sprintf("bus=%v", withBus), func(t *testing.T) {
+	for name, bus := range map[string]func(t *testing.T) activity.Bus{
+		"database": func(*testing.T) activity.Bus { return nil },
+		"bus":      func(*testing.T) activity.Bus { return activitytest.NewBus() },
+		"Redis":    func(t *testing.T) activity.Bus { bus, _ := redisBus(t); return bus },
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, withBus)
+			w := newWorld(t, bus(t))
 			w.flushes()
 			term := w.begin()
 			w.ticks(term)
@@ -224,7 +223,7 @@ func TestByTheMinute(t *testing.T) {
 // A server without a bucket archives nothing.
 func TestNoArchives(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, false)
+	w := newWorld(t, nil)
 	w.cfg.CanArchive = false
 	w.flushes()
 	term := w.begin()
@@ -238,7 +237,7 @@ func TestNoArchives(t *testing.T) {
 // the first tick: each has what was left of its TTL.
 func TestTimeNobodyWatched(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, false)
+	w := newWorld(t, nil)
 	old := w.workspace("RUNNING")
 	w.pass(100 * time.Hour)
 	w.exec(`UPDATE replicas SET started_at = now()`)
@@ -263,7 +262,7 @@ func TestTimeNobodyWatched(t *testing.T) {
 // long that takes; one that has used its workspace in the meantime is not.
 func TestSlowServer(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, false)
+	w := newWorld(t, nil)
 	w.flushes()
 	term := w.begin()
 	w.ticks(term)
@@ -293,7 +292,8 @@ func TestSlowServer(t *testing.T) {
 // again before the clock moves past it.
 func TestLostBus(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, true)
+	bus := activitytest.NewBus()
+	w := newWorld(t, bus)
 	w.flushes()
 	term := w.begin()
 	w.ticks(term)
@@ -302,7 +302,7 @@ func TestLostBus(t *testing.T) {
 	until := term.clock.Until()
 	w.touches(used, activity.Presence)
 	w.flushes()
-	w.bus.Lose()
+	bus.Lose()
 	w.pass(2 * time.Minute)
 	w.ticks(term)
 	if !term.clock.Until().Equal(until) {
@@ -314,7 +314,7 @@ func TestLostBus(t *testing.T) {
 	w.uses(term, used, activity.Presence)
 
 	// Out of reach for an hour, with the database in its place.
-	w.bus.Fail(errors.New("away"))
+	bus.Fail(errors.New("away"))
 	for range 5 {
 		w.uses(term, used, activity.Typing)
 		w.minutes(term, 9)
@@ -324,10 +324,50 @@ func TestLostBus(t *testing.T) {
 	w.wants("idle without a bus", used, rests, workspace.CauseIdle)
 }
 
+// A real Redis, restarted empty and flushed, stops nobody either.
+func TestLostRedis(t *testing.T) {
+	t.Parallel()
+	bus, server := redisBus(t)
+	w := newWorld(t, bus)
+	w.flushes()
+	term := w.begin()
+	w.ticks(term)
+	used := w.workspace("RUNNING")
+	for _, lose := range []func(){server.Restart, server.Flush} {
+		w.minutes(term, 9)
+		w.wants("before its TTL", used, runs, "")
+		w.touches(used, activity.Output)
+		w.flushes()
+		lose()
+		w.pass(2 * time.Minute)
+		w.ticks(term)
+		w.wants("while nobody knows", used, runs, "")
+		w.minutes(term, 1)
+		w.wants("known again", used, runs, "")
+		w.uses(term, used, activity.Output)
+	}
+	server.Stop()
+	w.minutes(term, 9)
+	w.wants("used before Redis went", used, runs, "")
+	w.minutes(term, 2)
+	w.wants("idle without Redis", used, rests, workspace.CauseIdle)
+}
+
+func redisBus(t *testing.T) (activity.Bus, *redistest.Server) {
+	t.Helper()
+	server := redistest.New(t)
+	bus, err := redisbus.Open(redisbus.Config{URL: server.URL(), SSEPrefix: "sse", WakePrefix: "wake", ActivityKey: "activity", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = bus.Close() })
+	return bus, server
+}
+
 // Kept awake, it is not stopped before, nor archived; 0 is never.
 func TestKept(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, false)
+	w := newWorld(t, nil)
 	w.flushes()
 	term := w.begin()
 	w.ticks(term)
@@ -345,7 +385,7 @@ func TestKept(t *testing.T) {
 // More are due than one statement ends: all are ended by one tick.
 func TestBatches(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, false)
+	w := newWorld(t, nil)
 	w.cfg.Batch = 3
 	w.flushes()
 	term := w.begin()
@@ -366,7 +406,7 @@ func TestBatches(t *testing.T) {
 // its use was not handed on yet.
 func TestRun(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, false)
+	w := newWorld(t, nil)
 	w.flushes()
 	first := w.begin()
 	w.ticks(first)
@@ -401,7 +441,7 @@ func TestRun(t *testing.T) {
 // A session that is gone ends nothing, and is told of.
 func TestRunWithoutSession(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, false)
+	w := newWorld(t, nil)
 	w.flushes()
 	id := w.workspace("RUNNING")
 	_ = w.session.conn.Close(t.Context())
