@@ -1,15 +1,19 @@
 package main
 
 import (
+	"context"
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
 	"codehub/internal/config"
+	"codehub/internal/e2e/proc"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 )
@@ -38,6 +42,38 @@ func TestPoolerIsRefused(t *testing.T) {
 		if !strings.Contains(said, "CODEHUB_DATABASE_URL: a connection pooler") || !strings.Contains(said, "pool_mode = session") {
 			t.Errorf("%s", said)
 		}
+	}
+}
+
+// Through a pooler that keeps sessions together a server serves and leads. It
+// is on the list while it is up, and leaves it in the end.
+func TestServesThroughAPooler(t *testing.T) {
+	t.Parallel()
+	dsn := pgtest.New(t, postgres.Migrate)
+	db, err := postgres.Open(t.Context(), dsn, postgres.Options{})
+	try(t, err)
+	defer db.Close()
+	binary, err := exec.LookPath("codehub")
+	try(t, err)
+	dir := t.TempDir()
+	server, err := proc.New(proc.Options{Binary: binary, DataDir: dir, Env: []string{
+		"CODEHUB_DATABASE_URL=" + pgtest.Pooler(t, dsn, "session"), "DOCKER_HOST=unix://" + filepath.Join(dir, "no-engine")}})
+	try(t, err)
+	defer server.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	try(t, server.Start(ctx))
+	for {
+		list, err := db.Replicas(ctx)
+		try(t, err)
+		if len(list) == 1 && list[0].Leads && list[0].Alive {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	server.Stop()
+	if list, err := db.Replicas(ctx); err != nil || len(list) != 0 {
+		t.Errorf("%v, %+v\n%s", err, list, server.Log())
 	}
 }
 

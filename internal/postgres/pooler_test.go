@@ -72,8 +72,7 @@ func TestBusyPoolerIsFound(t *testing.T) {
 	}
 }
 
-// PostgreSQL itself is never taken for a pooler, busy or not, even where it
-// has only one connection left.
+// PostgreSQL itself is never taken for a pooler, busy or not.
 func TestPostgreSQLIsNoPooler(t *testing.T) {
 	t.Parallel()
 	dsn := emptyDSN(t)
