@@ -15,12 +15,13 @@ import (
 // openRedis makes the bus between servers, nil without CODEHUB_REDIS_URL. A
 // Redis that is away now is no reason not to serve; one that refuses is a
 // setting to mend.
-func openRedis(ctx context.Context, cfg config.Config, log *slog.Logger) (*redisbus.Redis, error) {
+func openRedis(ctx context.Context, cfg config.Config, installation string, log *slog.Logger) (*redisbus.Redis, error) {
 	if cfg.RedisURL == "" {
 		return nil, nil
 	}
 	b, err := redisbus.Open(redisbus.Config{
-		URL: cfg.RedisURL, SSEPrefix: cfg.SSEPrefix, WakePrefix: cfg.WakePrefix, ActivityKey: cfg.ActivityKey, Log: log,
+		URL: cfg.RedisURL, SSEPrefix: cfg.SSEPrefix, WakePrefix: cfg.WakePrefix, ActivityKey: cfg.ActivityKey,
+		Installation: installation, Log: log,
 	})
 	if err == nil {
 		err = b.Check(ctx)
@@ -32,7 +33,7 @@ func openRedis(ctx context.Context, cfg config.Config, log *slog.Logger) (*redis
 		return nil, &config.Problem{Setting: "CODEHUB_REDIS_URL", Why: unusable.Error(), Do: "give the server's address with the name and password it wants, or leave it unset: one server needs none"}
 	}
 	if err != nil {
-		log.Warn("Redis is away: this server goes on without it, and uses it once it is there", "err", err)
+		log.Warn("Redis is away, or in use by another installation: this server goes on without it, and uses it once it can", "err", err)
 	}
 	return b, nil
 }

@@ -101,7 +101,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
-	redis, err := openRedis(ctx, cfg, log)
+	redis, err := openRedis(ctx, cfg, installation, log)
 	if err != nil {
 		return err
 	}

@@ -22,30 +22,43 @@ var _ activity.Bus = (*Redis)(nil)
 // no time has. So it ends with whatever may have lost a part of the set: FLUSHALL,
 // the key's eviction where memory is short, a restart that reads an older
 // snapshot, a failover to a replica that was behind.
-const epochOf = `
-local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+//
+// The mark also names the installation, ARGV[1]: another one that used the same
+// key would take out what is not its own. It is kept for an hour after the last
+// that was added or read, so that nobody has to clear up after a database that
+// is no more.
+const markOf = `
 local mark = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(0', 'LIMIT', 0, 1)[1]
+if mark and string.sub(mark, 1, #ARGV[1] + 1) ~= ARGV[1] .. '/' then
+	return redis.error_reply('FOREIGN the key is in use by another installation')
+end
+`
+
+// epochOf takes what may become the mark's own part in ARGV[2].
+const epochOf = markOf + `
 if not mark then
-	mark = ARGV[1]
+	mark = ARGV[1] .. '/' .. ARGV[2]
 	redis.call('DEL', KEYS[2])
 	redis.call('ZADD', KEYS[1], -1, mark)
 end
-local epoch = run .. ':' .. mark
+redis.call('EXPIRE', KEYS[1], 3600)
+redis.call('EXPIRE', KEYS[2], 3600)
+local epoch = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') .. ':' .. mark
 `
 
 var (
 	epochScript = redis.NewScript(epochOf + `return epoch`)
-	// addScript takes ARGV[2…] in threes: workspace, millisecond, kind.
+	// addScript takes ARGV[3…] in threes: workspace, millisecond, kind.
 	addScript = redis.NewScript(epochOf + `
-for i = 2, #ARGV, 3 do
+for i = 3, #ARGV, 3 do
 	if redis.call('ZADD', KEYS[1], 'GT', 'CH', ARGV[i + 1], ARGV[i]) == 1 then
 		redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 2])
 	end
 end
 return epoch`)
-	// removeScript takes ARGV in twos: workspace, millisecond.
-	removeScript = redis.NewScript(`
-for i = 1, #ARGV, 2 do
+	// removeScript takes ARGV[2…] in twos: workspace, millisecond.
+	removeScript = redis.NewScript(markOf + `
+for i = 2, #ARGV, 2 do
 	local at = redis.call('ZSCORE', KEYS[1], ARGV[i])
 	if at and tonumber(at) >= 0 and tonumber(at) <= tonumber(ARGV[i + 1]) then
 		redis.call('ZREM', KEYS[1], ARGV[i])
@@ -68,8 +81,7 @@ func (b *Redis) Add(ctx context.Context, seen []activity.Access) (epoch string, 
 	for first := true; first || len(seen) > 0; first = false {
 		part := seen[:min(len(seen), atOnce)]
 		seen = seen[len(part):]
-		args := make([]any, 1, 1+3*len(part))
-		args[0] = uuid.NewString()
+		args := append(make([]any, 0, 2+3*len(part)), b.cfg.Installation, uuid.NewString())
 		for _, a := range part {
 			if ms := a.At.UnixMilli(); ms >= 0 {
 				args = append(args, string(a.ID), ms, string(a.Kind))
@@ -95,7 +107,7 @@ func (b *Redis) Read(ctx context.Context) (seen []activity.Access, epoch string,
 	var at *redis.ZSliceCmd
 	var kinds *redis.MapStringStringCmd
 	_, err = b.client.TxPipelined(ctx, func(p redis.Pipeliner) error {
-		got = epochScript.Eval(ctx, p, b.keys(), uuid.NewString())
+		got = epochScript.Eval(ctx, p, b.keys(), b.cfg.Installation, uuid.NewString())
 		at = p.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{Key: b.cfg.ActivityKey, Start: "0", Stop: "+inf", ByScore: true})
 		kinds = p.HGetAll(ctx, b.kindsKey())
 		return nil
@@ -123,7 +135,7 @@ func (b *Redis) Remove(ctx context.Context, seen []activity.Access) error {
 	for len(seen) > 0 {
 		part := seen[:min(len(seen), atOnce)]
 		seen = seen[len(part):]
-		args := make([]any, 0, 2*len(part))
+		args := append(make([]any, 0, 1+2*len(part)), b.cfg.Installation)
 		for _, a := range part {
 			args = append(args, string(a.ID), a.At.UnixMilli())
 		}

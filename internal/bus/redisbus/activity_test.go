@@ -86,6 +86,43 @@ func TestForeignMembers(t *testing.T) {
 	}
 }
 
+// Two installations with the same names do not take each other's activity: the
+// second is told, and whoever was first goes on.
+func TestAnotherInstallation(t *testing.T) {
+	t.Parallel()
+	s := redistest.New(t)
+	mine := open(t, s.URL(), func(c *Config) { c.Installation = "mine" })
+	other := open(t, s.URL(), func(c *Config) { c.Installation = "min" })
+	seen := []activity.Access{{ID: id(1), At: time.UnixMilli(1_800_000_000_000), Kind: activity.Typing}}
+	if _, err := mine.Add(t.Context(), seen); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Add(t.Context(), nil); err == nil {
+		t.Error("it added")
+	}
+	if _, _, err := other.Read(t.Context()); err == nil {
+		t.Error("it read")
+	}
+	if err := other.Remove(t.Context(), seen); err == nil {
+		t.Error("it removed")
+	}
+	var unusable *Unusable
+	if err := other.Check(t.Context()); err == nil || errors.As(err, &unusable) {
+		t.Errorf("the check says %v", err)
+	}
+	got, _, err := mine.Read(t.Context())
+	if err != nil || len(got) != 1 {
+		t.Errorf("the first one reads %v, %v", got, err)
+	}
+	c := s.Client()
+	defer c.Close()
+	for _, key := range mine.keys() { // what is left of a database that is no more goes by itself
+		if ttl, err := c.TTL(t.Context(), key).Result(); err != nil || ttl <= 0 || ttl > time.Hour {
+			t.Errorf("%s lives for %v, %v", key, ttl, err)
+		}
+	}
+}
+
 // Whatever is wrong with Redis, nobody waits long for it.
 func TestActivityIsBounded(t *testing.T) {
 	t.Parallel()

@@ -36,7 +36,9 @@ type Config struct {
 	// Names (the settings REDIS_CHANNEL_SSE_PREFIX, REDIS_CHANNEL_WAKE_PREFIX,
 	// CODEHUB_REDIS_ACTIVITY_KEY).
 	SSEPrefix, WakePrefix, ActivityKey string
-	Log                                *slog.Logger
+	// Installation is the database's: only its servers share the activity.
+	Installation string
+	Log          *slog.Logger
 }
 
 // Hearer is told, in the goroutine of Run, what a server published: that a
@@ -108,11 +110,11 @@ func (u *Unusable) Error() string {
 func (u *Unusable) Unwrap() error { return u.Err }
 
 // Commands are what codehub's user of Redis has to be allowed.
-const Commands = "PING, HELLO, CLIENT, SELECT, INFO, PUBLISH, SUBSCRIBE, PSUBSCRIBE, MULTI, EXEC, EVAL, EVALSHA, ZADD, ZRANGE, ZRANGEBYSCORE, ZSCORE, ZREM, HSET, HDEL, HGETALL, DEL"
+const Commands = "PING, HELLO, CLIENT, SELECT, INFO, PUBLISH, SUBSCRIBE, PSUBSCRIBE, MULTI, EXEC, EVAL, EVALSHA, ZADD, ZRANGE, ZRANGEBYSCORE, ZSCORE, ZREM, HSET, HDEL, HGETALL, DEL, EXPIRE"
 
 // Check asks the server for everything that the bus needs of it. An error is
 // *Unusable if the setting is wrong, and anything else if the server is not
-// there now, which may pass.
+// there now, or in use by another installation, which may pass.
 func (b *Redis) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
