@@ -132,7 +132,9 @@ func (d *Dashboard) adminPage(w http.ResponseWriter, r *http.Request, c workspac
 	}
 	p := d.newPage(r, &c, "admin.title", v)
 	p.Nav = "admin"
-	p.Stream = "/dashboard/events?" + url.Values{"admin": {"1"}, "cursor": {cursor}}.Encode()
+	feed := &adminFeed{feedBase: d.newFeed(r, c), cursor: cursor}
+	shown, _, err := feed.show(v, p.Notices, adminParts...)
+	p.Stream = streamOf("/dashboard/events?"+url.Values{"admin": {"1"}, "cursor": {cursor}}.Encode(), shown, err)
 	p.Toast = d.noted(r, c)
 	d.render(w, r, http.StatusOK, "admin", p)
 }
@@ -153,23 +155,32 @@ func (f *adminFeed) next(ctx context.Context) ([]byte, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	html := map[string]string{}
-	names := []string{"admin-status", "admin-orphans", "admin-people"}
 	v, err := f.d.readAdmin(ctx, f.c, f.cursor)
 	switch {
 	case workspace.CodeOf(err) == workspace.CodeForbidden:
 		// The stream began before its reader's rights ended.
-		names = []string{"admin-over"}
+		return f.show(v, n, "admin-over")
 	case err != nil:
 		return nil, false, err
 	}
+	return f.show(v, n, adminParts...)
+}
+
+// adminParts are the fragments of the page.
+var adminParts = []string{"admin-status", "admin-orphans", "admin-people"}
+
+// show returns what has to be sent for those parts of the page to show v and n.
+func (f *adminFeed) show(v adminView, n notices, parts ...string) ([]byte, bool, error) {
 	v.OOB, v.Now = true, time.Time{} // see still
-	for _, name := range names {
+	html := map[string]string{}
+	for _, name := range parts {
+		var err error
 		if html[name], err = f.execute(name, v); err != nil {
 			return nil, false, err
 		}
 	}
-	if names, err = f.withNotices(names, html, n); err != nil {
+	names, err := f.withNotices(parts, html, n)
+	if err != nil {
 		return nil, false, err
 	}
 	f.change = f.d.Now().Add(adminLook)

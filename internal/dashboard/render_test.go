@@ -155,7 +155,9 @@ func TestEveryStateRendersWithAWayOut(t *testing.T) {
 				}
 			}
 		}
-		// States that look alike are rendered once, and by turns in each language.
+		// States that look alike are rendered once: by turns in each language,
+		// and on the list or on a page of their own, which are put together from
+		// the same.
 		look := fmt.Sprint(v.State, v.Queued, v.Phase, v.Operation, v.Deleted, w.ErrorReason, v.Request, v.Primary, v.Actions, v.Menu)
 		if looks[look] {
 			return
@@ -163,14 +165,19 @@ func TestEveryStateRendersWithAWayOut(t *testing.T) {
 		looks[look] = true
 		languages := catalogue.Languages()
 		s := sets[languages[len(looks)%len(languages)].Code]
-		if v.Deleted {
+		dv := d.detailOf(w)
+		switch {
+		case len(looks)/2%2 == 0:
+			renderPart(t, s, "panel", dv)
+		case v.Deleted:
 			renderPart(t, s, "gone", map[string]any{"V": v, "OOB": false})
-		} else {
+		default:
 			renderPart(t, s, "card", map[string]any{"V": v, "OOB": false})
 		}
-		dv := d.detailOf(w)
-		renderPart(t, s, "panel", dv)
-		renderPart(t, s, "facts", dv)
+		if facts := fmt.Sprint(w.Phase, s.lang.Code); !looks[facts] {
+			looks[facts] = true // they tell of the conditions alone
+			renderPart(t, s, "facts", dv)
+		}
 		renderPart(t, s, "wait", waitView{view: viewOf(w, fromWait, terms{2 * time.Hour, true, testTTL, testNow}), Kind: waitKind(w)})
 	})
 	if n < 1000 || len(looks) < 100 {
