@@ -232,17 +232,24 @@ func (p *person) ask(ctx context.Context, on *server, method, id, path, body str
 
 // arrives waits until all of a person's workspaces are where they are wanted.
 // From an error they take the way out that is theirs, unless it says that
-// something is lost.
+// something is lost; what waits for a slot they want no more.
 func (p *person) arrives(on *server, within time.Duration) []api.Workspace {
 	on.Helper()
 	deadline := time.Now().Add(within)
 	for {
 		all := p.c.settled(on, time.Until(deadline))
-		stuck := slices.DeleteFunc(slices.Clone(all), func(w api.Workspace) bool { return w.Phase != "ERROR" })
+		stuck := slices.DeleteFunc(slices.Clone(all), func(w api.Workspace) bool { return w.Phase != "ERROR" && w.NextDesiredState == nil })
 		if len(stuck) == 0 {
 			return all
 		}
 		for _, w := range stuck {
+			if w.Phase != "ERROR" {
+				on.Logf("%s waits for a slot, and is wanted %s again", w.Name, w.DesiredState)
+				if _, err := on.api.Want(on.Context(), w.ID, w.DesiredState, true); err != nil && time.Now().After(deadline) {
+					on.Fatal(err)
+				}
+				continue
+			}
 			on.Logf("%s is in ERROR (%s: %s) and is recovered", w.Name, str(w.ErrorReason), str(w.ErrorMessage))
 			if r := str(w.ErrorReason); r == "DataLost" || r == "ArchiveCorrupted" {
 				on.Fatalf("%s of %s: %s: %s", w.Name, p.name, r, str(w.ErrorMessage))

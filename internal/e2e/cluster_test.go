@@ -303,15 +303,15 @@ func (c *cluster) user(name string) (id, token string) {
 	return id, token
 }
 
-// settled waits until a user's workspaces are where they are wanted, or in
-// ERROR, and returns them.
+// settled waits until a user's workspaces are where they are wanted, in ERROR, or
+// at rest and waiting for a slot, and returns them.
 func (c *cluster) settled(on *server, within time.Duration) []api.Workspace {
 	c.Helper()
 	deadline := time.Now().Add(within)
 	for {
 		all, err := on.api.List(c.Context(), codehub.Filter{})
 		i := slices.IndexFunc(all, func(w api.Workspace) bool {
-			return w.Operation != "NONE" || w.NextDesiredState != nil || w.Phase != w.DesiredState && w.Phase != "ERROR"
+			return w.Operation != "NONE" || w.Phase != w.DesiredState && w.Phase != "ERROR" && !waitsForSlot(w)
 		})
 		if err == nil && i < 0 {
 			return all
@@ -326,4 +326,9 @@ func (c *cluster) settled(on *server, within time.Duration) []api.Workspace {
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
+}
+
+// waitsForSlot: its queued wish is followed once the limits allow it.
+func waitsForSlot(w api.Workspace) bool {
+	return w.Operation == "NONE" && str(w.NextDesiredState) == "RUNNING"
 }
