@@ -59,7 +59,7 @@ func TestEndsAsEndsAtSays(t *testing.T) {
 		e.watched(until)
 		server := workspace.TTL{Standby: time.Duration(r.IntN(4)) * 10 * time.Minute, Archive: time.Duration(r.IntN(4)) * 10 * time.Minute}
 		want := map[workspace.ID]string{}
-		for range 150 {
+		for range 80 {
 			s := state{
 				"phase":               pick("RUNNING", "STANDBY"),
 				"phase_changed_at":    ago(),
