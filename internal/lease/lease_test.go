@@ -221,9 +221,7 @@ func TestWhoLeadsIsKnown(t *testing.T) {
 		t.Errorf("%v lead, it is %s", ids, c.id)
 	}
 	c.stop()
-	if ids := leads(); len(ids) != 0 {
-		t.Errorf("%v lead, nobody does", ids)
-	}
+	eventually(t, "nobody leads", func() bool { return len(leads()) == 0 })
 }
 
 // A statement that takes longer than a term lasts without a beat costs nothing.
