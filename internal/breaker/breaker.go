@@ -38,6 +38,7 @@ type Config struct {
 	Name string // of the backend, for the log and the metrics
 
 	Failures    int           // in a row, that open it; 0: 5
+	Patience    time.Duration // without any answer, after which a single call that ran into its deadline opens it; 0: 5 s
 	FirstPause  time.Duration // before the first probe; 0: 1 s
 	MostPause   time.Duration // before each of the later ones, at most; 0: 15 s
 	ProbeWithin time.Duration // that a probe may take; 0: 5 s
@@ -64,13 +65,17 @@ type Breaker struct {
 	pause    time.Duration // before the next probe
 	timer    *time.Timer
 	closed   bool
-	opened   int // how often it has opened
+	opened   int       // how often it has opened
+	answered time.Time // when the backend last answered
 }
 
 // New makes a closed breaker.
 func New(cfg Config) *Breaker {
 	if cfg.Failures <= 0 {
 		cfg.Failures = 5
+	}
+	if cfg.Patience <= 0 {
+		cfg.Patience = 5 * time.Second
 	}
 	if cfg.FirstPause <= 0 {
 		cfg.FirstPause = time.Second
@@ -125,9 +130,10 @@ func (b *Breaker) Allow(ctx context.Context) error {
 	return fmt.Errorf("%s: %w (%s)", b.cfg.Name, ErrOpen, b.last)
 }
 
-// Note takes down how a call ended that was allowed: nil if the backend
-// answered, whatever it said. An error counts unless the caller had given up.
-func (b *Breaker) Note(ctx context.Context, err error) {
+// Note takes down how a call ended that was allowed and began then: nil if the
+// backend answered, whatever it said. An error counts unless the caller had
+// given up.
+func (b *Breaker) Note(ctx context.Context, began time.Time, err error) {
 	if p := b.probeOf(ctx); p != nil {
 		if err == nil {
 			p.answered.Store(true)
@@ -145,11 +151,16 @@ func (b *Breaker) Note(ctx context.Context, err error) {
 	if b.state != api.BreakerClosed {
 		return // of a call from before: the probe finds out
 	}
+	now := time.Now()
 	if err == nil {
-		b.failures, b.last, b.pause = 0, "", b.cfg.FirstPause
+		b.failures, b.last, b.pause, b.answered = 0, "", b.cfg.FirstPause, now
 		return
 	}
 	b.failures++
+	// A backend that hangs would otherwise cost as many deadlines as failures.
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) && now.Sub(began) >= b.cfg.Patience && b.answered.Before(began) {
+		b.failures = max(b.failures, b.cfg.Failures)
+	}
 	b.last = words(err)
 	if b.failures >= b.cfg.Failures {
 		b.opened++
@@ -165,11 +176,12 @@ func (b *Breaker) Do(ctx context.Context, answered func(error) bool, call func()
 	if err := b.Allow(ctx); err != nil {
 		return err
 	}
+	began := time.Now()
 	err := call()
 	if err != nil && answered(err) {
-		b.Note(ctx, nil)
+		b.Note(ctx, began, nil)
 	} else {
-		b.Note(ctx, err)
+		b.Note(ctx, began, err)
 	}
 	return err
 }

@@ -139,7 +139,7 @@ func TestFlapping(t *testing.T) {
 		b := &backend{}
 		br := breaker.New(breaker.Config{Name: "x", Failures: 1, Probe: b.probe})
 		defer br.Close()
-		fail := func() { br.Note(t.Context(), errAway) }
+		fail := func() { br.Note(t.Context(), time.Now(), errAway) }
 		fail()
 		time.Sleep(1100 * time.Millisecond)
 		wantState(t, br, api.BreakerClosed)
@@ -159,7 +159,7 @@ func TestOneProbeAtATime(t *testing.T) {
 		b := &backend{hang: make(chan struct{})}
 		br := breaker.New(breaker.Config{Name: "x", Failures: 1, Probe: b.probe})
 		defer br.Close()
-		br.Note(t.Context(), errAway)
+		br.Note(t.Context(), time.Now(), errAway)
 		time.Sleep(1100 * time.Millisecond)
 		synctest.Wait()
 		wantState(t, br, api.BreakerHalfOpen)
@@ -186,13 +186,13 @@ func TestGivenUp(t *testing.T) {
 		defer br.Close()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		br.Note(ctx, ctx.Err())
-		br.Note(ctx, errAway) // what the transport makes of that
+		br.Note(ctx, time.Now(), ctx.Err())
+		br.Note(ctx, time.Now(), errAway) // what the transport makes of that
 		wantState(t, br, api.BreakerClosed)
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		<-ctx.Done()
-		br.Note(ctx, ctx.Err())
+		br.Note(ctx, time.Now(), ctx.Err())
 		wantState(t, br, api.BreakerOpen)
 	})
 }
@@ -293,5 +293,29 @@ func TestManyAtOnce(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		wantState(t, br, api.BreakerClosed)
+	})
+}
+
+// TestHangs: one call that waited long for nothing is enough, unless another
+// one was answered meanwhile.
+func TestHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hangs := func(br *breaker.Breaker, within time.Duration, meanwhile func()) {
+			began := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), within)
+			defer cancel()
+			time.Sleep(within / 2)
+			meanwhile()
+			<-ctx.Done()
+			br.Note(ctx, began, ctx.Err())
+		}
+		br := breaker.New(breaker.Config{Name: "x", FirstPause: time.Hour})
+		defer br.Close()
+		hangs(br, 20*time.Second, func() { br.Note(t.Context(), time.Now(), nil) })
+		hangs(br, time.Second, func() {})
+		wantState(t, br, api.BreakerClosed)
+		hangs(br, 20*time.Second, func() {})
+		wantState(t, br, api.BreakerOpen)
 	})
 }

@@ -1,6 +1,9 @@
 package breaker
 
-import "net/http"
+import (
+	"net/http"
+	"time"
+)
 
 // Transport is next under the breaker. A response counts as an answer as soon
 // as its header is there, whatever its status; what comes of its body later is
@@ -21,8 +24,9 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return nil, err
 	}
+	began := time.Now()
 	resp, err := t.next.RoundTrip(r)
-	t.b.Note(r.Context(), err)
+	t.b.Note(r.Context(), began, err)
 	return resp, err
 }
 

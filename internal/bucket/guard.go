@@ -68,11 +68,12 @@ func call[T any](ctx context.Context, g guarded, doing string, f func(ctx contex
 			}
 		}
 	}()
+	began := time.Now()
 	timer := time.NewTimer(g.within)
 	defer timer.Stop()
 	select {
 	case a := <-answered:
-		g.b.Note(ctx, nil)
+		g.b.Note(ctx, began, nil)
 		return a.v, a.err
 	case <-timer.C:
 	case <-ctx.Done():
@@ -82,7 +83,7 @@ func call[T any](ctx context.Context, g guarded, doing string, f func(ctx contex
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	g.b.Note(ctx, err)
+	g.b.Note(ctx, began, err)
 	if errors.Is(err, context.Canceled) {
 		return none, fmt.Errorf("%s: %w", doing, err)
 	}

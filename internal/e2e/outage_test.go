@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,7 +16,24 @@ import (
 // is in ERROR, neither during it nor after it, and everything comes back.
 func TestDockerStopped(t *testing.T) {
 	t.Parallel()
-	e := startEngine(t)
+	t.Run("stopped", func(t *testing.T) { // one after the other: they share a bridge
+		e := startEngine(t)
+		withoutEngine(t, e, e.stop, e.start)
+	})
+	t.Run("hangs", func(t *testing.T) { // it takes calls and never answers them
+		e := startEngine(t)
+		t.Cleanup(func() { e.signal(syscall.SIGCONT) }) // before it is stopped
+		withoutEngine(t, e, func() { e.signal(syscall.SIGSTOP) }, func() { e.signal(syscall.SIGCONT) })
+	})
+}
+
+func (e *engine) signal(s syscall.Signal) {
+	if e.cmd != nil {
+		_ = e.cmd.Process.Signal(s)
+	}
+}
+
+func withoutEngine(t *testing.T, e *engine, stop, again func()) {
 	s := start(t, "DOCKER_HOST="+e.host, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")
 	standby := "STANDBY"
 	var running []string
@@ -29,7 +47,7 @@ func TestDockerStopped(t *testing.T) {
 	s.awaitPhase(stopped, "STANDBY")
 	s.write(running[0], "work")
 
-	e.stop()
+	stop()
 	down := time.Now()
 	s.want(stopped, "RUNNING") // a start and a creation in the middle of it
 	created := s.create(api.CreateWorkspace{Name: "created in the outage"})
@@ -52,10 +70,14 @@ func TestDockerStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if b, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 200 || !strings.Contains(string(b), `"docker":"failed"`) {
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != 200 || !strings.Contains(string(b), `"docker":"failed"`) {
 		t.Errorf("/readyz: %d %s %v", resp.StatusCode, b, err)
 	}
-	e.start()
+	if !strings.Contains(string(b), `"engine":"open"`) && !strings.Contains(string(b), `"engine":"half-open"`) {
+		t.Errorf("the engine's breaker: %s", b)
+	}
+	again()
 	for _, id := range all {
 		if w := s.awaitPhase(id, "RUNNING"); w.ErrorCount != 0 {
 			t.Errorf("%s: %d failures, %s", w.Name, w.ErrorCount, str(w.ErrorMessage))
