@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/moby/moby/client"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -58,7 +59,7 @@ func eventsOf(ctx context.Context, binary string, users int) (err error) {
 	if err != nil {
 		return err
 	}
-	defer server.Close()
+	defer func() { err = errors.Join(err, end(ctx, server)) }()
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, lastLines(server.Log(), 30))
@@ -163,6 +164,17 @@ func (d *ownDatabase) serve(ctx context.Context, binary string) (*proc.Server, e
 		return nil, err
 	}
 	return s, nil
+}
+
+// end stops a server and leaves nothing of it in Docker.
+func end(ctx context.Context, s *proc.Server) error {
+	s.Close()
+	api, err := client.New(client.FromEnv)
+	if err != nil {
+		return err
+	}
+	defer api.Close()
+	return proc.Sweep(context.WithoutCancel(ctx), api, s.Installation())
 }
 
 // committing is connections that change workspaces.
