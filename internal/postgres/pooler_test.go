@@ -139,14 +139,15 @@ func TestPoolerInSessionMode(t *testing.T) {
 	if _, err := db.CreateWorkspace(ctx, workspace.Caller{UserID: u.ID}, newWorkspace("one", workspace.DesiredRunning)); err != nil {
 		t.Fatal(err)
 	}
+	news, term := heard, led
 	for _, wait := range []string{"notification", "term"} {
 		select {
-		case n := <-heard:
+		case n := <-news:
 			if !strings.HasPrefix(n.Channel, "ws_") {
 				t.Errorf("heard %+v", n)
 			}
-			heard = nil
-		case err := <-led:
+			news = nil
+		case err := <-term:
 			if err != nil {
 				t.Error(err)
 			}
