@@ -71,7 +71,7 @@ func TestRequestCancel(t *testing.T) {
 		{"RESTORING", state{"operation": "RESTORING", "desired_state": "RUNNING"}, workspace.DesiredArchived},
 		{"ARCHIVING", state{"operation": "ARCHIVING", "desired_state": "ARCHIVED", "home_ctx": `{"state": "live"}`}, workspace.DesiredStandby},
 		{"ARCHIVING, the home being removed", state{"operation": "ARCHIVING", "desired_state": "ARCHIVED", "home_ctx": `{"state": "removing"}`}, ""},
-		{"PROVISIONING", state{"operation": "PROVISIONING"}, ""},
+		{"PROVISIONING", state{"operation": "PROVISIONING"}, workspace.DesiredArchived},
 		{"CREATE_EMPTY_ARCHIVE", state{"operation": "CREATE_EMPTY_ARCHIVE"}, ""},
 		{"STOPPING", state{"operation": "STOPPING"}, ""},
 		{"DELETING", state{"operation": "DELETING"}, ""},
