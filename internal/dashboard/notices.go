@@ -16,8 +16,12 @@ type notices struct {
 	Now     time.Time
 	OOB     bool
 
-	due time.Time // when the next workspace will be about to stop; zero for none
+	due time.Time // when to look again: the next one will be about to stop, say; zero for no need
 }
+
+// endingLook is how often is looked whether what is about to stop was used
+// after all: not each use is an event.
+const endingLook = 5 * time.Second
 
 // ending is a workspace that is about to stop, as nobody uses it.
 type ending struct {
@@ -48,10 +52,11 @@ func (n *notices) add(rows []workspace.Workspace, ttl workspace.TTL) {
 			continue
 		}
 		from := at.Add(-warnBefore(w.TTLOf(ttl).Standby))
-		switch {
-		case !n.Now.Before(from):
+		if !n.Now.Before(from) {
 			n.Endings = append(n.Endings, ending{string(w.ID), w.Name, at})
-		case n.due.IsZero() || from.Before(n.due):
+			from = n.Now.Add(endingLook)
+		}
+		if n.due.IsZero() || from.Before(n.due) {
 			n.due = from
 		}
 	}
