@@ -1,0 +1,78 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"codehub/api"
+	codehub "codehub/client"
+)
+
+// Who is disabled is out within seconds, with a WebSocket that is open as well;
+// their workspace goes on, and is theirs again when they are enabled.
+func TestDisabledWithAnOpenWebSocket(t *testing.T) {
+	t.Parallel()
+	s := start(t, "CODEHUB_DELETE_GRACE=0s")
+	ctx := t.Context()
+	id := s.create(api.CreateWorkspace{Name: "one"})
+	s.awaitPhase(id, "RUNNING")
+	me, err := s.api.Me(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	boss := api.CreateAccount{Username: "boss", Password: "a password", Admin: true}
+	if _, err := s.api.CreateAccount(ctx, boss); err != nil {
+		t.Fatal(err)
+	}
+	other, _, err := codehub.Login(ctx, s.URL, api.Login{Username: boss.Username, Password: boss.Password})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	addr := strings.TrimPrefix(s.URL, "http://")
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprintf(c, "GET /w/%s/ws HTTP/1.1\r\nHost: %s\r\nOrigin: %s\r\n%s: %s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", id, addr, s.URL, api.TokenHeader, s.token)
+	r := bufio.NewReader(c)
+	if line, err := r.ReadString('\n'); err != nil || !strings.Contains(line, " 101 ") {
+		t.Fatalf("WebSocket: %q, %v", line, err)
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		for _, err := r.ReadByte(); err == nil; _, err = r.ReadByte() {
+		}
+	}()
+
+	yes, no := true, false
+	if _, err := other.PatchAccount(ctx, me.ID, api.PatchAccount{Disabled: &yes}); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if _, err := s.api.Me(ctx); codehub.CodeOf(err) != "unauthenticated" {
+		t.Errorf("the token: %v", err)
+	}
+	select {
+	case <-closed:
+		t.Logf("closed after %s", time.Since(began))
+	case <-time.After(5 * time.Second):
+		t.Error("the WebSocket is still open after 5 s")
+	}
+	status, err := other.AdminStatus(ctx)
+	if err != nil || status.Phases["RUNNING"] != 1 {
+		t.Errorf("%+v, %v", status, err)
+	}
+	if _, err := other.PatchAccount(ctx, me.ID, api.PatchAccount{Disabled: &no}); err != nil {
+		t.Fatal(err)
+	}
+	s.login()
+	s.awaitPhase(id, "RUNNING")
+}
