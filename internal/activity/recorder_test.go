@@ -140,6 +140,13 @@ func TestNobodyRecords(t *testing.T) {
 	}
 }
 
+func TestTouchAllocatesNothing(t *testing.T) { // not beside others, which do
+	m := New().Mark(wsA)
+	if n := testing.AllocsPerRun(1000, func() { m.Touch(Typing) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // BenchmarkTouch records over many connections at once.
 func BenchmarkTouch(b *testing.B) {
 	for _, connections := range []int{1, 1000} {

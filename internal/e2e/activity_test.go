@@ -143,7 +143,7 @@ func (t *ideTab) key() error {
 		_, err := cdp.Call(ctx, target, page.BringToFront, cdp.Empty{})
 		return err
 	})
-	if err := chromedp.Do(ctx, bring, chromedp.Click(".editor-instance .view-lines"), chromedp.KeyEvent("x")); err != nil {
+	if err := chromedp.Do(ctx, bring, chromedp.MouseClickXY(700, 200), chromedp.KeyEvent("x")); err != nil {
 		return fmt.Errorf("%s: press a key: %w", t.name, err)
 	}
 	return nil

@@ -27,6 +27,7 @@ func TestCodeServerIdle(t *testing.T) {
 			c.longFile()
 			c.open(folder, file)
 			c.quiet(2*time.Minute, settled+2*time.Minute)
+			c.reconnects()
 			now := time.Now()
 			if file != "" {
 				c.do("scroll", wheel())
@@ -47,16 +48,26 @@ func TestCodeServerInUse(t *testing.T) {
 	c.longFile()
 	c.open("/home/coder/project", "a.css")
 
-	now := c.still()
-	c.do("type in the editor", chromedp.Click(".editor-instance .view-lines"), chromedp.KeyEvent("x"))
+	c.quiet(5*time.Second, time.Minute) // it writes its settings at load
+	now := time.Now()
+	dirty := `document.querySelector('.tab.dirty') !== null`
+	for try := 1; ; try++ { // the workbench may still take the focus elsewhere
+		c.do("type in the editor", chromedp.MouseClickXY(700, 200), chromedp.KeyEvent("x"))
+		if c.happens(dirty, 2*time.Second) {
+			break
+		}
+		if try == 20 {
+			c.Fatal("nothing can be typed")
+		}
+	}
 	c.used(now, activity.Typing, time.Minute)
 
 	now = c.still()
-	c.do("save", chromedp.KeyEvent("s", chromedp.KeyModifiers(chromedp.ModifierCtrl)), becomes(`document.querySelector('.tab.dirty') === null`))
+	c.do("save", chromedp.KeyEvent("s", chromedp.KeyModifiers(chromedp.ModifierCtrl)), becomes("!("+dirty+")"))
 	c.used(now, activity.Typing, time.Minute)
 
 	now = c.still()
-	c.do("ask for completion", chromedp.KeyEvent(" ", chromedp.KeyModifiers(chromedp.ModifierCtrl)))
+	c.do("ask for completion", chromedp.KeyEvent(" ", chromedp.KeyModifiers(chromedp.ModifierCtrl)), becomes(`document.querySelector('.suggest-widget.visible') !== null`))
 	c.used(now, activity.Typing, time.Minute)
 
 	c.do("close the suggestions", chromedp.KeyEvent("\u001b"))
@@ -84,6 +95,28 @@ func TestCodeServerInUse(t *testing.T) {
 		}
 	}
 	c.readable()
+}
+
+// reconnects cuts the tab's WebSockets. That it makes new ones is nobody's
+// doing.
+func (c *codeServer) reconnects() {
+	c.Helper()
+	before, _ := c.recorder.Last(wsA)
+	had := c.sockets()
+	c.world.proxy.open.closeAll((*connection).isWebSocket)
+	eventually(c, "the tab has made new WebSockets", func() bool {
+		has := c.sockets()
+		for old := range had {
+			if has[old] {
+				return false
+			}
+		}
+		return len(has) == len(had)
+	})
+	time.Sleep(20 * time.Second) // for what it may have to say then
+	if last, _ := c.recorder.Last(wsA); last != before {
+		c.Errorf("%s %v after it, which was all the tab's own doing", last.Kind, time.Since(last.At))
+	}
 }
 
 // longFile makes a.css in the project.

@@ -138,22 +138,35 @@ func (c *codeServer) open(folder, file string) {
 	}
 	// Commands of the remote side are there once it has connected.
 	c.command("Terminal: Create New Terminal", false)
+	// One WebSocket is for those, and one for the extension host.
+	eventually(c, "the tab has both its WebSockets", func() bool { return len(c.sockets()) == 2 })
+}
+
+// sockets are the tab's WebSockets.
+func (c *codeServer) sockets() map[*connection]bool {
+	open := c.world.proxy.open
+	open.mu.Lock()
+	defer open.mu.Unlock()
+	is := map[*connection]bool{}
+	for connection := range open.by[wsA] {
+		if connection.isWebSocket() {
+			is[connection] = true
+		}
+	}
+	return is
 }
 
 // command finds a command, and takes it.
 func (c *codeServer) command(name string, take bool) {
 	c.Helper()
-	offered := becomes(fmt.Sprintf(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes(%q))`, name[strings.Index(name, ":")+2:]))
+	offered := fmt.Sprintf(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes(%q))`, name[strings.Index(name, ":")+2:])
 	for try := 1; ; try++ {
 		c.do("open the command palette", chromedp.KeyEvent(kb.F1), chromedp.WaitVisible(".quick-input-widget input"), insert(name))
-		ctx, cancel := context.WithTimeout(c.tab, 3*time.Second)
-		err := chromedp.Do(ctx, offered)
-		cancel()
-		if err == nil {
+		if c.happens(offered, 3*time.Second) {
 			break
 		}
 		if try == 20 {
-			c.Fatalf("%s is not offered: %v", name, err)
+			c.Fatalf("%s is not offered", name)
 		}
 		c.do("close the command palette", chromedp.KeyEvent(kb.Escape))
 	}
@@ -170,6 +183,13 @@ func wheel() chromedp.Action[chromedp.Void] {
 		_, err := cdp.Call(ctx, t, input.DispatchMouseEvent, input.DispatchMouseEventParams{Type: input.DispatchMouseEventTypeMouseWheel, X: 700, Y: 200, DeltaX: 1, DeltaY: 300})
 		return err
 	})
+}
+
+// happens reports whether an expression becomes true in so long.
+func (c *codeServer) happens(expression string, within time.Duration) bool {
+	ctx, cancel := context.WithTimeout(c.tab, within)
+	defer cancel()
+	return chromedp.Do(ctx, becomes(expression)) == nil
 }
 
 // insert types as an input method does.
@@ -205,7 +225,7 @@ func (c *codeServer) used(since time.Time, kind activity.Kind, within time.Durat
 			return last
 		}
 	}
-	c.Fatalf("no %s within %v: last was %s %v ago", kind, within, last.Kind, time.Since(last.At))
+	c.Fatalf("no %s within %v: last was %s %v ago, with %d WebSockets open", kind, within, last.Kind, time.Since(last.At), len(c.sockets()))
 	return last
 }
 
