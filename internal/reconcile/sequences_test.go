@@ -378,20 +378,20 @@ func TestJobOfAnEarlierClaimReports(t *testing.T) {
 	w.opened(id, "work")
 }
 
-// watchErrors lists what operations have failed with, each time.
+// watchErrors lists what operations have failed with, each time. What a look
+// concluded that was overtaken, and that the database did not take, is none.
 func (w *world) watchErrors() func() []string {
 	var mu sync.Mutex
 	var said []string
 	w.wrap = func(c *postgres.Controller) reconcile.Rows {
-		return rows{Controller: c, before: func(changes []postgres.Change) error {
+		return watched{c, func(changes []postgres.Change, landed []bool) {
 			mu.Lock()
 			defer mu.Unlock()
-			for _, c := range changes {
-				if c.Next.ErrorCount > c.Seen.ErrorCount {
+			for i, c := range changes {
+				if landed[i] && c.Next.ErrorCount > c.Seen.ErrorCount {
 					said = append(said, c.Next.ErrorMessage)
 				}
 			}
-			return nil
 		}}
 	}
 	return func() []string {
@@ -399,6 +399,20 @@ func (w *world) watchErrors() func() []string {
 		defer mu.Unlock()
 		return said
 	}
+}
+
+// watched tells what has become of each change.
+type watched struct {
+	*postgres.Controller
+	after func(changes []postgres.Change, landed []bool)
+}
+
+func (w watched) Apply(ctx context.Context, changes []postgres.Change) ([]bool, error) {
+	landed, err := w.Controller.Apply(ctx, changes)
+	if landed != nil {
+		w.after(changes, landed)
+	}
+	return landed, err
 }
 
 // A job whose instructions did not arrive, since whoever sent them was killed,
