@@ -34,6 +34,10 @@ func TestBreaker(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
+	t.Cleanup(func() { // what the test has made is removed by way of the engine
+		e.all(nil)
+		awaitState(t, r, api.BreakerClosed)
+	})
 	if err := r.Prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
