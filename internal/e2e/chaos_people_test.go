@@ -147,7 +147,7 @@ func (p *person) do(d deed, on *server, which, n int) {
 		recent := p.all[max(0, len(p.all)-2*most):]
 		w = recent[which%len(recent)]
 	}
-	ctx, cancel := context.WithTimeout(p.c.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(p.c.Context(), 5*time.Second)
 	defer cancel()
 	err := d.do(p, ctx, on, w, n)
 	said := "done"

@@ -1,0 +1,80 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+)
+
+// The audit sees what it is for: a write of what is the controller's by who
+// does not lead, and one workspace more than the limits allow. It lets pass
+// what is right.
+func TestAuditSees(t *testing.T) {
+	t.Parallel()
+	c := &cluster{test: test{t}, dsn: pgtest.New(t, postgres.Migrate)}
+	c.watched(limits{perUser: 1, global: 2})
+	const (
+		user  = `INSERT INTO users (id, username, username_key, password_hash) SELECT gen_random_uuid(), n, n, '' FROM (VALUES ('ann'), ('bob'), ('eve')) AS v (n)`
+		runs  = `INSERT INTO workspaces (id, owner_user_id, name, image_ref, instance_backend, storage_backend, home_store_key, desired_state) SELECT gen_random_uuid(), id, gen_random_uuid(), 'i', 'local-docker', 'docker-volume', 'k', 'RUNNING' FROM users WHERE username = ANY ($1)`
+		write = `UPDATE workspaces SET phase = 'STANDBY'`
+		lead  = `SELECT pg_advisory_lock($1)`
+	)
+	none := errors.New("rolled back")
+	for _, v := range []struct {
+		name  string
+		users []string
+		leads bool
+		write bool
+		want  int
+	}{
+		{"one of each", []string{"ann", "bob"}, false, false, 0},
+		{"two of one", []string{"ann", "ann"}, false, false, 1},
+		{"three in all", []string{"ann", "bob", "eve"}, false, false, 1},
+		{"a write of the leader", []string{"ann"}, true, true, 0},
+		{"a write of somebody else", []string{"ann"}, false, true, 1},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			err := c.trySQL(t.Context(), func(ctx context.Context, conn *pgx.Conn) error {
+				return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+					if _, err := tx.Exec(ctx, user); err != nil {
+						return err
+					}
+					if v.leads {
+						if _, err := tx.Exec(ctx, lead, int64(leaderKey)); err != nil {
+							return err
+						}
+					}
+					for _, u := range v.users {
+						if _, err := tx.Exec(ctx, runs, []string{u}); err != nil {
+							return err
+						}
+						if _, err := tx.Exec(ctx, `SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED`); err != nil {
+							return err
+						}
+					}
+					if v.write {
+						if _, err := tx.Exec(ctx, write); err != nil {
+							return err
+						}
+					}
+					var broken int
+					if err := tx.QueryRow(ctx, `SELECT count(*) FROM e2e.broken WHERE NOT mild`).Scan(&broken); err != nil {
+						return err
+					}
+					if broken != v.want {
+						t.Errorf("the audit tells of %d, want %d", broken, v.want)
+					}
+					return none
+				})
+			})
+			if !errors.Is(err, none) {
+				t.Fatal(err)
+			}
+		})
+	}
+}
