@@ -112,7 +112,7 @@ func TestSaveAccessesTogether(t *testing.T) {
 		}
 	})
 	wg.Wait()
-	want := base.Add((19*6 + 5) * time.Second).Format(time.RFC3339Nano) + " typing"
+	want := base.Add((19*6+5)*time.Second).Format(time.RFC3339Nano) + " typing"
 	for _, id := range ids {
 		if got := lastUse(e.read(id)); got != want {
 			t.Errorf("%s, want %s", got, want)
