@@ -196,7 +196,19 @@ func decide(s State, epoch string, bury bool) Step {
 			step.Gaps = append(step.Gaps, Gap{was, until})
 		}
 	}
+	// The database's clock was set back: what begins now would look idle for as
+	// long as that clock takes to catch up.
+	if was := s.WatchedUntil; was != nil && was.After(s.Now) {
+		step.Gaps = append(step.Gaps, Gap{&s.Now, later(*was, step.WatchedUntil)})
+	}
 	return step
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // report says what keeps idle workspaces from being stopped, once until it

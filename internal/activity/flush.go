@@ -36,6 +36,7 @@ type Flusher struct {
 
 	turn      chan struct{} // one flush at a time: holds an element during one
 	confirmed time.Time     // the last asOf that was recorded, by the database's clock
+	here      time.Time     // the same moment by the clock here
 }
 
 // FlusherConfig is what a Flusher is made of.
@@ -116,7 +117,7 @@ func (f *Flusher) flush(ctx context.Context, bus Bus) error {
 		return err
 	}
 	// After the database's time was read: all that came before it is there.
-	from := f.pending(p, here)
+	from := f.pending(p)
 	seen := f.cfg.Memory.Since(from)
 	for i := range seen {
 		seen[i].At = wholeSecond(p.Now.Add(seen[i].At.Sub(here)))
@@ -132,15 +133,16 @@ func (f *Flusher) flush(ctx context.Context, bus Bus) error {
 	if !known {
 		return errUnknown
 	}
-	f.confirmed = p.Now
+	f.confirmed, f.here = p.Now, here
 	f.cfg.Memory.Forget(from)
 	return nil
 }
 
 // pending is from when on what was seen has still to be handed on, by the
 // clock here: what is both recorded as handed on and written by the leader
-// need not be.
-func (f *Flusher) pending(p FlushPoint, here time.Time) time.Time {
+// need not be. It is told from the flush that was recorded: the database's
+// clock may have been set since.
+func (f *Flusher) pending(p FlushPoint) time.Time {
 	if f.confirmed.IsZero() || p.WatchedUntil == nil {
 		return time.Time{}
 	}
@@ -148,7 +150,7 @@ func (f *Flusher) pending(p FlushPoint, here time.Time) time.Time {
 	if p.WatchedUntil.Before(done) {
 		done = *p.WatchedUntil
 	}
-	return here.Add(done.Sub(p.Now))
+	return f.here.Add(done.Sub(f.confirmed))
 }
 
 // hand gives seen to the bus, or to the database if there is none or it fails,

@@ -166,6 +166,30 @@ func TestFlushAfterAbsence(t *testing.T) {
 	})
 }
 
+// The database's clock may be set, either way, between two flushes: what people
+// did meanwhile is handed on all the same.
+func TestFlushWhenTheClockIsSet(t *testing.T) {
+	t.Parallel()
+	for _, by := range []time.Duration{-time.Hour, -20 * time.Second, 20 * time.Second, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &flushStore{}
+			memory := New()
+			f := flusher(memory, store, nil)
+			must(t, f.Flush(t.Context()))
+			now := store.now()
+			store.watched = &now
+			time.Sleep(5 * time.Second)
+			use(memory, "w", Typing)
+			time.Sleep(25 * time.Second)
+			store.ahead = by
+			must(t, f.Flush(t.Context()))
+			if late := store.saved["w"].At.Sub(store.now().Add(-25 * time.Second)); late < 0 || late > time.Second {
+				t.Errorf("clock set by %s: dated %s late: %v", by, late, store.saved)
+			}
+		})
+	}
+}
+
 // While the bus is away the database takes it, while the database is away it
 // stays, and the last flush goes to the database in any case.
 func TestFlushElsewhere(t *testing.T) {

@@ -258,6 +258,24 @@ func TestTimeNobodyWatched(t *testing.T) {
 	w.wants("after the rest of its TTL", old, rests, workspace.CauseIdle)
 }
 
+// The database's clock is set back by an hour: what is started before it has
+// caught up is not idle for that hour.
+func TestClockSetBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.flushes()
+	term := w.begin()
+	w.ticks(term)
+	w.exec(`UPDATE activity_clock SET watched_until = watched_until + interval '1 hour'`)
+	w.exec(`UPDATE replicas SET flushed_at = flushed_at + interval '1 hour'`)
+	w.ticks(term)
+	id := w.workspace("RUNNING")
+	w.minutes(term, 30)
+	w.wants("before the clock has caught up", id, runs, "")
+	w.minutes(term, 60)
+	w.wants("after its TTL", id, rests, workspace.CauseIdle)
+}
+
 // Before every server has handed on what it saw nobody is stopped, however
 // long that takes; one that has used its workspace in the meantime is not.
 func TestSlowServer(t *testing.T) {
