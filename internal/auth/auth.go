@@ -29,9 +29,9 @@ type Store interface {
 	RecordLoginFailure(ctx context.Context, userID string, lockedUntil func(failures int, now time.Time) *time.Time) (postgres.User, error)
 	ResetLoginFailures(ctx context.Context, userID string) error
 	RenewPasswordHash(ctx context.Context, userID, old, hash string) error
-	SetPassword(ctx context.Context, userID, hash string) error
+	SetPassword(ctx context.Context, userID, verified, hash string) error
 
-	CreateSession(ctx context.Context, hash []byte, userID string, expires time.Time, userAgent string) error
+	CreateSession(ctx context.Context, hash []byte, userID, verified string, expires time.Time, userAgent string) error
 	SessionUser(ctx context.Context, hash []byte) (postgres.User, time.Time, error)
 	DeleteSession(ctx context.Context, hash []byte) error
 	ValidSessions(ctx context.Context, hashes [][]byte) ([][]byte, error)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 
 	"golang.org/x/text/cases"
@@ -16,59 +17,59 @@ import (
 // ones are limited together with those at the login. All the user's sessions
 // and tokens end, the caller's too; the new session that is returned is for a
 // browser to go on with, and none for a caller with a token. Errors are those
-// of Login, and CodeInvalid for a password that cannot be taken.
+// of Login, CodeInvalid for a password that cannot be taken, and
+// CodeUnauthenticated if somebody else has changed it, or disabled the user,
+// meanwhile.
 func (a *Auth) ChangePassword(ctx context.Context, caller workspace.Caller, current, password, userAgent string) (Session, error) {
 	start := time.Now()
-	hash, err := a.checkedChange(ctx, caller, current, password)
+	user, hash, err := a.checkedChange(ctx, caller, current, password)
 	if err != nil {
 		if workspace.CodeOf(err) == workspace.CodeBadCredentials {
 			a.wait(ctx, start)
 		}
 		return Session{}, err
 	}
-	if err := a.store.SetPassword(ctx, caller.UserID, hash); err != nil {
+	if err := a.store.SetPassword(ctx, user.ID, user.PasswordHash, hash); err != nil {
 		return Session{}, fmt.Errorf("set the password: %w", err)
 	}
 	a.Invalidate(caller.UserID, "")
 	if caller.Token != "" {
 		return Session{}, nil
 	}
-	user, err := a.store.User(ctx, caller.UserID)
-	if err != nil {
-		return Session{}, fmt.Errorf("look up the user: %w", err)
-	}
+	user.PasswordHash = hash
 	return a.begin(ctx, user, userAgent)
 }
 
-// checkedChange is the hash of the new password, once the present one has
-// proved right.
-func (a *Auth) checkedChange(ctx context.Context, caller workspace.Caller, current, password string) (string, error) {
+// checkedChange is the caller, with the hash of the present password, which has
+// proved right, and the hash of the new one.
+func (a *Auth) checkedChange(ctx context.Context, caller workspace.Caller, current, password string) (user postgres.User, changed string, err error) {
 	done, err := a.names.take(ctx, cases.Fold().String(norm.NFKC.String(caller.Username)))
 	if err != nil {
-		return "", err
+		return user, "", err
 	}
 	defer done()
-	user, err := a.store.User(ctx, caller.UserID)
+	user, err = a.store.User(ctx, caller.UserID)
 	if err != nil {
-		return "", fmt.Errorf("look up the user: %w", err)
+		return user, "", fmt.Errorf("look up the user: %w", err)
 	}
 	if until, now := user.LockedUntil, a.now(); until != nil && until.After(now) {
-		return "", lockedOut(*until, now)
+		return user, "", lockedOut(*until, now)
 	}
 	if err := CheckPassword(user.Username, password); err != nil {
-		return "", err
+		return user, "", err
 	}
 	ok := false
 	if current != "" && len(current) <= MaxPassword {
 		if ok, err = a.hasher.Verify(ctx, user.PasswordHash, current); err != nil {
-			return "", fmt.Errorf("verify the password: %w", err)
+			return user, "", fmt.Errorf("verify the password: %w", err)
 		}
 	}
 	if !ok {
 		if _, err := a.store.RecordLoginFailure(ctx, user.ID, lockedUntil); err != nil {
-			return "", fmt.Errorf("count the failed attempt: %w", err)
+			return user, "", fmt.Errorf("count the failed attempt: %w", err)
 		}
-		return "", workspace.Errorf(workspace.CodeBadCredentials, "The present password is wrong.")
+		return user, "", workspace.Errorf(workspace.CodeBadCredentials, "The present password is wrong.")
 	}
-	return a.hasher.Hash(ctx, password)
+	changed, err = a.hasher.Hash(ctx, password)
+	return user, changed, err
 }

@@ -74,16 +74,22 @@ func (h *hasher) current(hash string) bool {
 }
 
 // renew replaces a hash that was made in another way, once its password is
-// known. That it fails is no reason to keep anybody out.
-func (a *Auth) renew(ctx context.Context, user postgres.User, password string) {
+// known, and returns the user with it. That it fails is no reason to keep
+// anybody out.
+func (a *Auth) renew(ctx context.Context, user postgres.User, password string) postgres.User {
 	if a.hasher.current(user.PasswordHash) {
-		return
+		return user
 	}
 	hash, err := a.hasher.Hash(ctx, password)
 	if err == nil {
 		err = a.store.RenewPasswordHash(ctx, user.ID, user.PasswordHash, hash)
 	}
-	if err != nil && !errors.Is(err, context.Canceled) {
+	if err == nil {
+		user.PasswordHash = hash
+		return user
+	}
+	if !errors.Is(err, context.Canceled) {
 		a.log.WarnContext(ctx, "password hash not renewed", "user", user.ID, "err", err)
 	}
+	return user
 }

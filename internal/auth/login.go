@@ -33,6 +33,11 @@ type Session struct {
 func (a *Auth) Login(ctx context.Context, username, password, userAgent string) (Session, error) {
 	start := time.Now()
 	s, err := a.login(ctx, username, password, userAgent)
+	if workspace.CodeOf(err) == workspace.CodeUnauthenticated {
+		// The password was given another hash meanwhile: by its renewal, or
+		// because it is another one.
+		s, err = a.login(ctx, username, password, userAgent)
+	}
 	if err != nil {
 		a.wait(ctx, start)
 	}
@@ -87,17 +92,18 @@ func (a *Auth) login(ctx context.Context, username, password, userAgent string) 
 			return Session{}, fmt.Errorf("reset the failed logins: %w", err)
 		}
 	}
-	a.renew(ctx, user, password)
-	return a.begin(ctx, user, userAgent)
+	return a.begin(ctx, a.renew(ctx, user, password), userAgent)
 }
 
-// begin makes a session for a user who has proved to be that user. Its id is
-// always new: one that the browser brought along is never taken over.
+// begin makes a session for a user who has proved to be that user, by the
+// password of the hash that user has. Its id is always new: one that the
+// browser brought along is never taken over. CodeUnauthenticated if the hash is
+// another one by now.
 func (a *Auth) begin(ctx context.Context, user postgres.User, userAgent string) (Session, error) {
 	id := newSessionID()
 	hash := hashSecret(id)
 	expires := a.now().Add(SessionLifetime).UTC().Truncate(time.Second)
-	if err := a.store.CreateSession(ctx, hash[:], user.ID, expires, boundedText(userAgent, 256)); err != nil {
+	if err := a.store.CreateSession(ctx, hash[:], user.ID, user.PasswordHash, expires, boundedText(userAgent, 256)); err != nil {
 		return Session{}, fmt.Errorf("create the session: %w", err)
 	}
 	return Session{ID: id, Expires: expires, User: user, Caller: callerOf(user, hash, "")}, nil

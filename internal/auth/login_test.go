@@ -265,3 +265,54 @@ func TestEnsureAdmin(t *testing.T) {
 		t.Errorf("admin: %+v, %v", s.User, err)
 	}
 }
+
+// A login or a change that was under way when the password became another one
+// does not go by the old one; one whose hash was only renewed does no harm.
+func TestPasswordChangesMeanwhile(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	caller := e.login().Caller
+	// during runs f as it waits for its turn to hash while the user gets that hash.
+	during := func(hash string, f func() error) error {
+		t.Helper()
+		for range maxHashing {
+			if err := e.hasher.acquire(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		done := make(chan error, 1)
+		go func() { done <- f() }()
+		for e.hasher.waiting.Load() == 0 {
+			<-time.After(time.Millisecond)
+		}
+		e.exec(`UPDATE users SET password_hash = $1`, hash)
+		for range maxHashing {
+			e.hasher.release()
+		}
+		return <-done
+	}
+	login := func() error { _, err := e.Login(t.Context(), "ann", password, ""); return err }
+	hash := func(password string) string {
+		h, err := e.hasher.Hash(t.Context(), password)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	if err := during(hash(password), login); err != nil {
+		t.Errorf("renewed meanwhile: %v", err)
+	}
+	if err := during(hash("another horse"), login); workspace.CodeOf(err) != workspace.CodeBadCredentials {
+		t.Errorf("another password meanwhile: %v", err)
+	}
+	err := during(hash("a third horse"), func() error {
+		_, err := e.ChangePassword(t.Context(), caller, "another horse", "mine again", "")
+		return err
+	})
+	if workspace.CodeOf(err) != workspace.CodeUnauthenticated {
+		t.Errorf("changed by somebody else meanwhile: %v", err)
+	}
+	if _, err := e.Login(t.Context(), "ann", "a third horse", ""); err != nil {
+		t.Errorf("whoever changed it last: %v", err)
+	}
+}

@@ -131,7 +131,7 @@ func TestSessionsEnd(t *testing.T) {
 		},
 		"new password": {
 			end: func(e *env, s Session) {
-				if err := e.db.SetPassword(e.t.Context(), s.User.ID, "$x"); err != nil {
+				if err := e.db.SetPassword(e.t.Context(), s.User.ID, s.User.PasswordHash, "$x"); err != nil {
 					e.t.Error(err)
 				}
 			},

@@ -115,7 +115,7 @@ func TestSignedOutElsewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.db.SetPassword(t.Context(), u.ID, u.PasswordHash); err != nil {
+	if err := w.db.SetPassword(t.Context(), u.ID, u.PasswordHash, u.PasswordHash); err != nil {
 		t.Fatal(err)
 	}
 	b.until(`location.pathname === '/login' && location.search === '?next=%2F'`)

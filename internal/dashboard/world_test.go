@@ -191,7 +191,7 @@ func (w *world) session(name string) *http.Cookie {
 	_, _ = rand.Read(secret[:])
 	id := base64.RawURLEncoding.EncodeToString(secret[:])
 	hash, expires := sha256.Sum256([]byte(id)), time.Now().Add(time.Hour)
-	if err := w.db.CreateSession(w.t.Context(), hash[:], w.userID(name), expires, "test"); err != nil {
+	if err := w.db.CreateSession(w.t.Context(), hash[:], w.userID(name), "", expires, "test"); err != nil {
 		w.t.Fatal(err)
 	}
 	return w.auth.Cookie(auth.Session{ID: id, Expires: expires})

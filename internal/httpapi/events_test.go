@@ -170,7 +170,7 @@ func TestStreamEndsWithItsSession(t *testing.T) {
 		"logout":   func(e *env) { e.want(204, "", "POST", "/logout", "", as(e.ann)) },
 		"disabled": func(e *env) { e.exec(`UPDATE users SET disabled = true WHERE username = 'ann'`) },
 		"password": func(e *env) {
-			if err := e.db.SetPassword(e.t.Context(), e.ann.User.ID, cheapHash()); err != nil {
+			if err := e.db.SetPassword(e.t.Context(), e.ann.User.ID, e.ann.User.PasswordHash, cheapHash()); err != nil {
 				e.t.Fatal(err)
 			}
 		},

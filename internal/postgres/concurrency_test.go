@@ -15,13 +15,22 @@ import (
 // committed: f gets to see the row only afterwards.
 func (e *env) meanwhile(id workspace.ID, set string, f func()) {
 	e.Helper()
+	e.during(f, `UPDATE workspaces SET `+set+` WHERE id = '`+string(id)+`'`)
+}
+
+// during runs f while another transaction has carried out the statements and
+// not yet committed. f has to wait for it.
+func (e *env) during(f func(), statements ...string) {
+	e.Helper()
 	tx, err := e.raw.Begin(e.Context())
 	if err != nil {
 		e.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }() // no more than a formality, once committed
-	if _, err := tx.Exec(e.Context(), `UPDATE workspaces SET `+set+` WHERE id = $1`, id); err != nil {
-		e.Fatal(err)
+	for _, sql := range statements {
+		if _, err := tx.Exec(e.Context(), sql); err != nil {
+			e.Fatal(err)
+		}
 	}
 	done := make(chan struct{})
 	go func() {
@@ -31,7 +40,7 @@ func (e *env) meanwhile(id workspace.ID, set string, f func()) {
 	for query[int](e, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0 {
 		select {
 		case <-done:
-			e.Fatal("it did not wait for the row")
+			e.Fatal("it did not wait for the other transaction")
 		default:
 		}
 	}

@@ -139,7 +139,7 @@ func TestAuthNotifications(t *testing.T) {
 	h := e.hear()
 	ann := e.user("ann")
 	session := func(name string, expires time.Time) {
-		if err := e.CreateSession(ctx, hash(name), ann.UserID, expires, ""); err != nil {
+		if err := e.CreateSession(ctx, hash(name), ann.UserID, "", expires, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -192,7 +192,7 @@ func TestAuthNotifications(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect("token", told("t"))
-	if err := e.SetPassword(ctx, ann.UserID, "new"); err != nil {
+	if err := e.SetPassword(ctx, ann.UserID, must(e.User(ctx, ann.UserID))(t).PasswordHash, "new"); err != nil {
 		t.Fatal(err)
 	}
 	expect("password", told("", "b", "u"))

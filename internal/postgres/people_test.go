@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"encoding/hex"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -45,8 +46,8 @@ func TestUsers(t *testing.T) {
 		wantCode(t, err, workspace.CodeNotFound)
 		_, err = e.RecordLoginFailure(ctx, id, func(int, time.Time) *time.Time { return nil })
 		wantCode(t, err, workspace.CodeNotFound)
-		wantCode(t, e.SetPassword(ctx, id, "h"), workspace.CodeNotFound)
-		wantCode(t, e.CreateSession(ctx, hash("s"), id, soon(time.Hour), ""), workspace.CodeNotFound)
+		wantCode(t, e.SetPassword(ctx, id, "h", "h"), workspace.CodeNotFound)
+		wantCode(t, e.CreateSession(ctx, hash("s"), id, "", soon(time.Hour), ""), workspace.CodeNotFound)
 	}
 	_, err := e.UserByName(ctx, "nobody")
 	wantCode(t, err, workspace.CodeNotFound)
@@ -131,7 +132,7 @@ func TestSessions(t *testing.T) {
 	ann := e.user("ann")
 	expires := soon(time.Hour)
 	agent := "Mozilla\x00\xff " + strings.Repeat("é", 600)
-	if err := e.CreateSession(ctx, hash("a"), ann.UserID, expires, agent); err != nil {
+	if err := e.CreateSession(ctx, hash("a"), ann.UserID, "", expires, agent); err != nil {
 		t.Fatal(err)
 	}
 	u, until, err := e.SessionUser(ctx, hash("a"))
@@ -140,7 +141,7 @@ func TestSessions(t *testing.T) {
 	}
 	_, _, err = e.SessionUser(ctx, hash("other"))
 	wantCode(t, err, workspace.CodeUnauthenticated)
-	if err := e.CreateSession(ctx, []byte("a plain session id"), ann.UserID, expires, ""); err == nil {
+	if err := e.CreateSession(ctx, []byte("a plain session id"), ann.UserID, "", expires, ""); err == nil {
 		t.Error("what is no SHA-256 was stored")
 	}
 
@@ -156,12 +157,12 @@ func TestSessions(t *testing.T) {
 	}
 
 	// One that is over, and one whose user is disabled.
-	if err := e.CreateSession(ctx, hash("old"), ann.UserID, soon(-time.Second), ""); err != nil {
+	if err := e.CreateSession(ctx, hash("old"), ann.UserID, "", soon(-time.Second), ""); err != nil {
 		t.Fatal(err)
 	}
 	_, _, err = e.SessionUser(ctx, hash("old"))
 	wantCode(t, err, workspace.CodeUnauthenticated)
-	if err := e.CreateSession(ctx, hash("new"), ann.UserID, expires, ""); err != nil {
+	if err := e.CreateSession(ctx, hash("new"), ann.UserID, "", expires, ""); err != nil {
 		t.Fatal(err)
 	}
 	if n := must(e.DeleteExpiredSessions(ctx))(t); n != 1 {
@@ -170,7 +171,7 @@ func TestSessions(t *testing.T) {
 	e.exec(`UPDATE users SET disabled = true`)
 	_, _, err = e.SessionUser(ctx, hash("new"))
 	wantCode(t, err, workspace.CodeUnauthenticated)
-	wantCode(t, e.CreateSession(ctx, hash("newer"), ann.UserID, expires, ""), workspace.CodeNotFound)
+	wantCode(t, e.CreateSession(ctx, hash("newer"), ann.UserID, "", expires, ""), workspace.CodeNotFound)
 }
 
 func TestTokens(t *testing.T) {
@@ -241,11 +242,11 @@ func TestValidSessions(t *testing.T) {
 	ctx := t.Context()
 	ann, bob := e.user("ann"), e.user("bob")
 	for name, expires := range map[string]time.Duration{"session": time.Hour, "over": -time.Second} {
-		if err := e.CreateSession(ctx, hash(name), ann.UserID, soon(expires), ""); err != nil {
+		if err := e.CreateSession(ctx, hash(name), ann.UserID, "", soon(expires), ""); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := e.CreateSession(ctx, hash("disabled"), bob.UserID, soon(time.Hour), ""); err != nil {
+	if err := e.CreateSession(ctx, hash("disabled"), bob.UserID, "", soon(time.Hour), ""); err != nil {
 		t.Fatal(err)
 	}
 	must(e.CreateToken(ctx, ann, postgres.Token{Name: "t", Hash: hash("token")}))(t)
@@ -280,13 +281,13 @@ func TestSetPassword(t *testing.T) {
 	ctx := t.Context()
 	ann, bob := e.user("ann"), e.user("bob")
 	for _, who := range []workspace.Caller{ann, bob} {
-		if err := e.CreateSession(ctx, hash("s"+who.Username), who.UserID, soon(time.Hour), ""); err != nil {
+		if err := e.CreateSession(ctx, hash("s"+who.Username), who.UserID, "", soon(time.Hour), ""); err != nil {
 			t.Fatal(err)
 		}
 		must(e.CreateToken(ctx, who, postgres.Token{Name: "t", Hash: hash("t" + who.Username)}))(t)
 	}
 	must(e.RecordLoginFailure(ctx, ann.UserID, func(_ int, now time.Time) *time.Time { return ptr(now.Add(time.Hour)) }))(t)
-	if err := e.SetPassword(ctx, ann.UserID, "new"); err != nil {
+	if err := e.SetPassword(ctx, ann.UserID, must(e.User(ctx, ann.UserID))(t).PasswordHash, "new"); err != nil {
 		t.Fatal(err)
 	}
 	u := must(e.User(ctx, ann.UserID))(t)
@@ -299,6 +300,56 @@ func TestSetPassword(t *testing.T) {
 	}
 	if d := cmp.Diff([]string{"ann user.create", "ann login", "ann user.password"}, e.audited(ann.UserID)); d != "" {
 		t.Error(d)
+	}
+}
+
+// What is under way while somebody's access is being ended does not outlast it.
+func TestNothingOutlastsTheEndOfAccess(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	ann := e.user("ann")
+	old := "hash of ann"
+	if err := e.CreateSession(ctx, hash("s"), ann.UserID, old, soon(time.Hour), ""); err != nil {
+		t.Fatal(err)
+	}
+	ann.Session = hex.EncodeToString(hash("s"))
+	must(e.CreateToken(ctx, ann, postgres.Token{Name: "laptop", Hash: hash("t")}))(t)
+	byToken := ann
+	byToken.Session = hex.EncodeToString(hash("t"))
+	must(e.CreateToken(ctx, byToken, postgres.Token{Name: "child", Hash: hash("c")}))(t)
+
+	var err error
+	disable := []string{`UPDATE users SET disabled = true`, `DELETE FROM sessions`, `DELETE FROM api_tokens`}
+	e.during(func() { err = e.CreateSession(ctx, hash("s2"), ann.UserID, old, soon(time.Hour), "") }, disable...)
+	wantCode(t, err, workspace.CodeNotFound)
+	e.exec(`UPDATE users SET disabled = false`)
+	e.during(func() { _, err = e.CreateToken(ctx, ann, postgres.Token{Name: "late", Hash: hash("t2")}) }, disable...)
+	wantCode(t, err, workspace.CodeForbidden)
+	e.during(func() { err = e.SetPassword(ctx, ann.UserID, old, "mine") }, `UPDATE users SET disabled = true`)
+	wantCode(t, err, workspace.CodeUnauthenticated)
+	e.exec(`UPDATE users SET disabled = false`)
+
+	for _, who := range []workspace.Caller{ann, byToken} {
+		_, err = e.CreateToken(ctx, who, postgres.Token{Name: "late", Hash: hash("t3")})
+		wantCode(t, err, workspace.CodeUnauthenticated)
+	}
+	another := `UPDATE users SET password_hash = 'another'`
+	e.during(func() { err = e.CreateSession(ctx, hash("s3"), ann.UserID, old, soon(time.Hour), "") }, another)
+	wantCode(t, err, workspace.CodeUnauthenticated)
+	e.exec(`UPDATE users SET password_hash = $1`, old)
+	e.during(func() { err = e.SetPassword(ctx, ann.UserID, old, "mine") }, another)
+	wantCode(t, err, workspace.CodeUnauthenticated)
+
+	// The other way round: what came first ends with the rest.
+	if err := e.CreateSession(ctx, hash("s4"), ann.UserID, "another", soon(time.Hour), ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.SetPassword(ctx, ann.UserID, "another", "new"); err != nil {
+		t.Fatal(err)
+	}
+	if n := query[int](e, `SELECT (SELECT count(*) FROM sessions) + (SELECT count(*) FROM api_tokens)`); n != 0 {
+		t.Errorf("%d sessions and tokens are left", n)
 	}
 }
 

@@ -15,8 +15,11 @@ import (
 // maxUserAgent bounds what is kept of a browser's own description.
 const maxUserAgent = 512
 
-// CreateSession begins a session of the user.
-func (db *DB) CreateSession(ctx context.Context, hash []byte, userID string, expires time.Time, userAgent string) error {
+// CreateSession begins a session of the user. verified is the hash of the
+// password that they have shown to know, empty if they were let in otherwise:
+// CodeUnauthenticated if theirs is another one by now, as a login that was
+// under way must not outlast what ends all sessions.
+func (db *DB) CreateSession(ctx context.Context, hash []byte, userID, verified string, expires time.Time, userAgent string) error {
 	if !workspace.ValidID(userID) {
 		return notFound("user")
 	}
@@ -25,19 +28,33 @@ func (db *DB) CreateSession(ctx context.Context, hash []byte, userID string, exp
 		userAgent = clean(userAgent[:maxUserAgent])
 	}
 	return db.tx(ctx, "begin a session", func(tx pgx.Tx) error {
-		by := workspace.Caller{UserID: userID}
-		err := tx.QueryRow(ctx, `
-			INSERT INTO sessions (hash, user_id, expires_at, user_agent)
-			SELECT $1, id, $3, $4 FROM users WHERE id = $2 AND NOT disabled
-			RETURNING (SELECT username FROM users WHERE id = $2)`, hash, userID, expires, userAgent).Scan(&by.Username)
+		u, err := enabledUser(ctx, tx, userID)
 		if missing(err) {
 			return notFound("user")
 		}
 		if err != nil {
 			return err
 		}
+		if verified != "" && verified != u.PasswordHash {
+			return unauthenticated()
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO sessions (hash, user_id, expires_at, user_agent) VALUES ($1, $2, $3, $4)`,
+			hash, userID, expires, userAgent)
+		if err != nil {
+			return err
+		}
+		by := workspace.Caller{UserID: userID, Username: u.Username}
 		return audit(ctx, tx, by, AuditLogin, userID, map[string]any{"user_agent": userAgent})
 	})
+}
+
+// enabledUser reads a user who may be let in, and has whoever ends their access
+// (saveAccount, SetPassword) come before or after this transaction: in the
+// middle of it, what it adds would stay.
+func enabledUser(ctx context.Context, tx pgx.Tx, id string) (User, error) {
+	var u User
+	err := tx.QueryRow(ctx, `SELECT `+userColumns+` FROM users u WHERE id = $1 AND NOT disabled FOR SHARE`, id).Scan(u.targets()...)
+	return u, err
 }
 
 // SessionUser returns whose session it is and when it ends;

@@ -29,7 +29,8 @@ func (t *Token) targets() []any {
 }
 
 // CreateToken adds a token of the caller's. ID, UserID and CreatedAt are made
-// here.
+// here. CodeUnauthenticated if the session or token that the caller came with
+// has ended.
 func (db *DB) CreateToken(ctx context.Context, caller workspace.Caller, t Token) (Token, error) {
 	if !workspace.ValidID(caller.UserID) {
 		return Token{}, forbidden()
@@ -40,13 +41,23 @@ func (db *DB) CreateToken(ctx context.Context, caller workspace.Caller, t Token)
 	}
 	var made Token
 	err = db.tx(ctx, "create a token", func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, `
-			INSERT INTO api_tokens AS t (id, user_id, name, hash, expires_at)
-			SELECT $1, u.id, $3, $4, $5 FROM users u WHERE u.id = $2 AND NOT u.disabled
-			RETURNING `+tokenColumns,
-			id.String(), caller.UserID, t.Name, t.Hash, t.ExpiresAt).Scan(made.targets()...)
+		_, err := enabledUser(ctx, tx, caller.UserID)
 		if missing(err) {
 			return forbidden()
+		}
+		if err != nil {
+			return err
+		}
+		// Asked after the lock: an end of the session that this waited for is seen.
+		err = tx.QueryRow(ctx, `
+			INSERT INTO api_tokens AS t (id, user_id, name, hash, expires_at)
+			SELECT $1, $2, $3, $4, $5
+			WHERE $6 = '' OR EXISTS (SELECT FROM sessions WHERE hash = decode($6, 'hex'))
+				OR EXISTS (SELECT FROM api_tokens WHERE hash = decode($6, 'hex'))
+			RETURNING `+tokenColumns,
+			id.String(), caller.UserID, t.Name, t.Hash, t.ExpiresAt, caller.Session).Scan(made.targets()...)
+		if missing(err) {
+			return unauthenticated()
 		}
 		if err != nil {
 			return err

@@ -169,25 +169,31 @@ func (db *DB) RenewPasswordHash(ctx context.Context, userID, old, hash string) e
 
 // SetPassword replaces the password's hash and ends everything that the old
 // password gave access to: the user's sessions and API tokens. It lifts a
-// lock-out.
-func (db *DB) SetPassword(ctx context.Context, userID, hash string) error {
+// lock-out. verified is the hash of the password that the user has shown to
+// know; CodeUnauthenticated if theirs is another one by now, or they have been
+// disabled: an administrator's word stands.
+func (db *DB) SetPassword(ctx context.Context, userID, verified, hash string) error {
 	if !workspace.ValidID(userID) {
 		return notFound("user")
 	}
 	return db.tx(ctx, "set a password", func(tx pgx.Tx) error {
-		by := workspace.Caller{UserID: userID}
-		err := tx.QueryRow(ctx, `
-			UPDATE users SET password_hash = $2, failed_logins = 0, locked_until = NULL
-			WHERE id = $1 RETURNING username`, userID, hash).Scan(&by.Username)
-		if missing(err) {
+		var u User
+		err := tx.QueryRow(ctx, `SELECT `+userColumns+` FROM users u WHERE id = $1 FOR NO KEY UPDATE`, userID).Scan(u.targets()...)
+		switch {
+		case missing(err):
 			return notFound("user")
+		case err != nil:
+			return err
+		case u.Disabled || u.PasswordHash != verified:
+			return unauthenticated()
 		}
+		_, err = tx.Exec(ctx, `UPDATE users SET password_hash = $2, failed_logins = 0, locked_until = NULL WHERE id = $1`, userID, hash)
 		if err != nil {
 			return err
 		}
 		if err := endAccess(ctx, tx, userID); err != nil {
 			return err
 		}
-		return audit(ctx, tx, by, AuditPassword, userID, nil)
+		return audit(ctx, tx, workspace.Caller{UserID: userID, Username: u.Username}, AuditPassword, userID, nil)
 	})
 }
