@@ -42,6 +42,20 @@ func (s *server) lastFlush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWithin)
 	defer cancel()
 	if err := s.flush.Last(ctx); err != nil {
+		s.owes = true
 		s.log.Warn("what people did last is not handed on", "err", err)
+	}
+}
+
+// leave takes this server off the list of servers, unless it still had to hand
+// something on: then it is to be found dead there, as the clock of activity
+// would otherwise go on over what nobody knows of.
+func (s *server) leave(ctx context.Context) {
+	if s.owes {
+		s.log.Warn("this server stays on the list of servers for a minute, for what it did not hand on")
+		return
+	}
+	if err := s.self.Leave(ctx); err != nil {
+		s.log.Warn("this server stays on the list of servers for a minute", "err", err)
 	}
 }

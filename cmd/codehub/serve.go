@@ -135,14 +135,10 @@ func serve(ctx context.Context, cfg config.Config) error {
 	if err := join(ctx, self); err != nil {
 		return err
 	}
-	defer func() {
-		if err := self.Leave(ctx); err != nil {
-			log.Warn("this server stays on the list of servers for a minute", "err", err)
-		}
-	}()
 	s := newServer(cfg, log, dsn, db, rt, archives, installation, reachable)
 	s.private, s.self, s.redis = private, self, redis
 	s.idleness()
+	defer s.leave(ctx)
 	return s.run(ctx, listener)
 }
 
@@ -182,6 +178,7 @@ type server struct {
 	garbage  *gc.Runner
 	used     *activity.Recorder
 	flush    *activity.Flusher
+	owes     bool // what people did last could not be handed on
 	ttl      *ttl.Runner
 	http     http.Handler
 }
