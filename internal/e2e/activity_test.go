@@ -41,7 +41,7 @@ func TestIdleTabs(t *testing.T) {
 	printing := s.ideTab(first, "printing", "/home/coder/project", "")
 	printing.front()
 	printing.terminal()
-	printing.do("leave something running", chromedp.Click(".terminal-wrapper.active .xterm-screen"), text("while sleep 20; do date; done"), chromedp.KeyEvent("\r"))
+	printing.leaveRunning()
 	start := time.Now()
 
 	var all sync.WaitGroup
@@ -133,6 +133,25 @@ func (t *ideTab) front() {
 		_, err := cdp.Call(ctx, target, page.BringToFront, cdp.Empty{})
 		return err
 	}))
+}
+
+// leaveRunning has the terminal print every 20 s. A new terminal may lose what
+// is typed at once.
+func (t *ideTab) leaveRunning() {
+	t.Helper()
+	shows := until(`(document.querySelector('.terminal-wrapper.active .xterm-rows')?.innerText ?? '').includes('going-2')`)
+	for range 10 {
+		t.do("leave something running", chromedp.Click(".terminal-wrapper.active .xterm-screen"),
+			text("echo going-$((1 + 1)); while sleep 20; do date; done"), chromedp.KeyEvent("\r"))
+		ctx, cancel := context.WithTimeout(t.ctx, 10*time.Second)
+		err := chromedp.Do(ctx, shows)
+		cancel()
+		if err == nil {
+			return
+		}
+	}
+	t.shot("nothing-runs")
+	t.Fatal("nothing can be typed in the terminal")
 }
 
 // key presses one in the editor.
