@@ -15,9 +15,10 @@ export CODEHUB_TEST_BINARY := $(CURDIR)/bin/codehub
 export CODEHUB_TEST_WORKSPACE_IMAGE := $(WORKSPACE_IMAGE)
 export CODEHUB_TEST_IMAGE := $(TEST_IMAGE)
 
-# More flags for go test, say TESTFLAGS='-run TestWake -v', and the packages to test.
+# More flags for go test, say TESTFLAGS='-run TestWake -v', and the packages to test:
+# those that take longest come first, so that nothing is left waiting for them.
 TESTFLAGS ?=
-PACKAGES ?= ./...
+PACKAGES ?= ./internal/e2e ./internal/proxy ./internal/runtime/docker ./internal/dashboard ./...
 
 .PHONY: help run test soak bench build image images lint clean images-now
 
