@@ -41,3 +41,36 @@ func TestFencedCallsAreNotSent(t *testing.T) {
 		t.Errorf("%v, %d sent", err, sent)
 	}
 }
+
+// Nor does it change a home in a folder, which is no call to the engine.
+func TestFencedFoldersStay(t *testing.T) {
+	t.Parallel()
+	r := &Runtime{cfg: Config{Installation: "i", DataDir: t.TempDir()}}
+	spec := runtime.VolumeSpec{Workspace: newHome().Workspace, Claim: "c"}
+	over := errors.New("the term is over")
+	may := error(nil)
+	ctx := context.WithoutCancel(runtime.WithFence(t.Context(), func() error { return may }))
+	edits, removals := 0, 0
+	edit := func() error {
+		return r.editFolder(ctx, spec, func(side sidecar, _ bool) (sidecar, error) {
+			edits++
+			side.Claim = "c"
+			return side, nil
+		})
+	}
+	remove := func() error {
+		return r.withFolder(ctx, spec.Workspace, "c", func(sidecar, bool) error { removals++; return nil })
+	}
+	if err := errors.Join(edit(), remove()); err != nil || edits != 1 || removals != 1 {
+		t.Fatalf("%v, %d edits, %d removals", err, edits, removals)
+	}
+	may = over
+	for _, err := range []error{edit(), remove()} {
+		if !errors.Is(err, over) {
+			t.Error(err)
+		}
+	}
+	if edits != 1 || removals != 1 {
+		t.Errorf("%d edits, %d removals", edits, removals)
+	}
+}

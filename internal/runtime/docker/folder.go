@@ -267,6 +267,9 @@ func (r *Runtime) editFolder(ctx context.Context, spec runtime.VolumeSpec, chang
 		return err
 	}
 	defer unlock()
+	if err := runtime.Fenced(ctx); err != nil {
+		return fmt.Errorf("change folder %s: %w: %w", r.homePath(id), runtime.ErrUnreachable, err)
+	}
 	side, there, err := r.readFolder(id)
 	if err != nil {
 		return err
@@ -450,6 +453,11 @@ func (r *Runtime) withFolder(ctx context.Context, id workspace.ID, claim string,
 		return err
 	}
 	defer unlock()
+	// Asked here, too: the calls to the engine, which ask, were before the lock
+	// was waited for.
+	if err := runtime.Fenced(ctx); err != nil {
+		return fmt.Errorf("remove folder %s: %w: %w", r.homePath(id), runtime.ErrUnreachable, err)
+	}
 	side, there, err := r.readFolder(id)
 	if err != nil {
 		return err
