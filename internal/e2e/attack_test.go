@@ -27,9 +27,9 @@ import (
 // killed the other takes over.
 func TestStandbyTakesOver(t *testing.T) {
 	t.Parallel()
-	database := "CODEHUB_DATABASE_URL=" + pgtest.New(t, nil)
-	first := start(t, database, "CODEHUB_DELETE_GRACE=0s")
-	second := start(t, database, "CODEHUB_DELETE_GRACE=0s")
+	settings := append(folderBucket(t).settings, "CODEHUB_DATABASE_URL="+pgtest.New(t, nil), "CODEHUB_DELETE_GRACE=0s")
+	first := start(t, settings...)
+	second := start(t, settings...)
 	if strings.Contains(second.Log(), "msg=leading") || !strings.Contains(second.Log(), "standing by") {
 		t.Fatal("the second server does not stand by")
 	}
