@@ -148,7 +148,7 @@ func lifetime(w api.Workspace, now time.Time) (name, what string) {
 	case !at.After(now):
 		return name, "within a minute"
 	default:
-		what = fmt.Sprintf("in %s (%s)", age(at.Sub(now)), at.Local().Format(time.DateTime))
+		what = fmt.Sprintf("in %s (%s)", ahead(at.Sub(now)), at.Local().Format(time.DateTime))
 		if keptAwake := w.KeepAwakeUntil != nil && w.KeepAwakeUntil.Equal(*at); !keptAwake && w.Phase == "RUNNING" {
 			what += " unless it is used"
 		}

@@ -69,7 +69,10 @@ func TestLifetime(t *testing.T) {
 		w    api.Workspace
 		want string
 	}{
-		{w("RUNNING", "RUNNING", in(90*time.Minute)), "Stops in 1h (* unless it is used"},
+		{w("RUNNING", "RUNNING", in(90*time.Minute)), "Stops in 1h30m (* unless it is used"},
+		{w("RUNNING", "RUNNING", in(2*time.Hour-time.Second)), "Stops in 2h (* unless it is used"},
+		{w("RUNNING", "RUNNING", in(90*time.Second-1)), "Stops in 1m (* unless it is used"},
+		{w("RUNNING", "RUNNING", in(20*time.Second)), "Stops in 20s (* unless it is used"},
 		{w("RUNNING", "RUNNING", in(0)), "Stops within a minute"},
 		{w("RUNNING", "RUNNING", nil), "Stops never by itself"},
 		{awake, "Stops in 1h (*)"},

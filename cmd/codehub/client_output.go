@@ -130,6 +130,19 @@ func tokenTable(list []api.Token) string {
 	return table(rows)
 }
 
+// ahead is how long something takes yet, to the minute for as long as that
+// matters: who asked for 2h is not told 1h.
+func ahead(d time.Duration) string {
+	d = max(d, time.Second)
+	if d >= time.Minute {
+		d = d.Round(time.Minute)
+	}
+	if d < time.Hour || d >= 48*time.Hour || d%time.Hour == 0 {
+		return age(d)
+	}
+	return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+}
+
 func age(d time.Duration) string {
 	switch {
 	case d < time.Minute:
