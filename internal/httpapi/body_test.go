@@ -66,8 +66,9 @@ func TestDecode(t *testing.T) {
 	if p.KeepAwakeUntil.Set || !p.StandbyTTLSeconds.Set || p.StandbyTTLSeconds.Value != nil || *p.ArchiveTTLSeconds.Value != 5 {
 		t.Errorf("%+v", p)
 	}
-	if err := decoded(`{"keep_awake_until":"tomorrow"}`, &p, typ); workspace.CodeOf(err) != workspace.CodeInvalid {
-		t.Error(err)
+	err := decoded(`{"keep_awake_until":"tomorrow"}`, &p, typ)
+	if workspace.CodeOf(err) != workspace.CodeInvalid || !strings.Contains(err.Error(), " tomorrow is not a time like 2026-") {
+		t.Errorf("a time that is none: %v", err)
 	}
 }
 

@@ -60,6 +60,10 @@ func (s *server) decodeBody(w http.ResponseWriter, r *http.Request, v any, optio
 		if errors.As(err, &wrong) && wrong.Field != "" {
 			return fieldError(wrong.Field, "is of the wrong type: "+wrong.Value+".")
 		}
+		var noTime *time.ParseError
+		if errors.As(err, &noTime) {
+			return workspace.Errorf(workspace.CodeInvalid, "%s is not a time like 2026-12-24T18:30:00Z.", boundedText(strings.Trim(noTime.Value, `"`)))
+		}
 		return workspace.Errorf(workspace.CodeInvalid, "A value in the body cannot be read: %s.", boundedText(err.Error()))
 	}
 	return nil
