@@ -36,20 +36,19 @@ func Sweep(ctx context.Context, docker *client.Client, installation string) erro
 	if installation == "" {
 		return nil
 	}
-	var errs []error
-	for quiet := 0; quiet < 2; {
-		found, err := sweepOnce(ctx, docker, installation)
-		errs = append(errs, err)
+	// What cannot be removed, as the engine is making something of it, can be
+	// the next time: what went wrong before counts for nothing then.
+	var err error
+	for quiet, times := 0, 0; quiet < 2 && times < 20 && ctx.Err() == nil; times++ {
+		var found int
+		found, err = sweepOnce(ctx, docker, installation)
 		quiet++
 		if found > 0 {
 			quiet = 0
 		}
-		if ctx.Err() != nil || len(errs) > 20 {
-			break
-		}
 		time.Sleep(200 * time.Millisecond)
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 func sweepOnce(ctx context.Context, docker *client.Client, installation string) (found int, err error) {
