@@ -48,7 +48,8 @@ const (
 	hashWait       = 10 * time.Second
 )
 
-// MinPassword and MaxPassword bound a password, in bytes.
+// Bounds of a password: MinPassword in characters, as people count them, and
+// MaxPassword in bytes.
 const (
 	MinPassword = 8
 	MaxPassword = 1024
@@ -57,16 +58,22 @@ const (
 // CheckPassword says whether a person may take this password.
 func CheckPassword(username, password string) error {
 	switch {
-	case !utf8.ValidString(password):
-		return workspace.Errorf(workspace.CodeInvalid, "The password is not valid UTF-8.")
-	case len(password) < MinPassword:
-		return workspace.Errorf(workspace.CodeInvalid, "The password is too short: at least %d characters.", MinPassword)
 	case len(password) > MaxPassword:
 		return workspace.Errorf(workspace.CodeInvalid, "The password is too long: at most %d bytes.", MaxPassword)
+	case !utf8.ValidString(password):
+		return workspace.Errorf(workspace.CodeInvalid, "The password is not valid UTF-8.")
+	case ShortPassword(password):
+		return workspace.Errorf(workspace.CodeInvalid, "The password is too short: at least %d characters.", MinPassword)
 	case strings.EqualFold(username, password):
 		return workspace.Errorf(workspace.CodeInvalid, "The password must not be the username.")
 	}
 	return nil
+}
+
+// ShortPassword reports whether a password has too few characters. Hangul and
+// accents count once however they are composed.
+func ShortPassword(password string) bool {
+	return utf8.RuneCount(normal(password)) < MinPassword
 }
 
 var errHash = errors.New("the stored password hash cannot be read")

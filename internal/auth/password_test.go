@@ -139,6 +139,10 @@ func TestCheckPassword(t *testing.T) {
 		strings.Repeat("x", 1025):          false,
 		"\xff\xfe\xfd\xfc\xfb\xfa\xf9\xf8": false,
 		"Username":                         false,
+		"비밀번":                              false, // nine bytes
+		"비밀번호비밀번":                          false,
+		"비밀번호비밀번호":                         true,
+		"\u1107\u1175\u1106\u1175\u11af\u1107\u1165\u11ab": false, // 비밀번 again
 	} {
 		if err := CheckPassword("username", p); (err == nil) != ok {
 			t.Errorf("%.20q: %v", p, err)

@@ -154,7 +154,7 @@ func (d *Dashboard) setup(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case password == "":
-	case len(password) < auth.MinPassword:
+	case auth.ShortPassword(password):
 		e.Errors["password"] = l.T("setup.password_short", auth.MinPassword)
 	case password != r.PostFormValue("password2"):
 		e.Errors["password2"] = l.T("setup.password_mismatch")
