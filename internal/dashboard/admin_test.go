@@ -118,7 +118,7 @@ func TestPeople(t *testing.T) {
 	contains(t, "the limit's form", b.get(person+"/limit", "HX-Request", "true").body, "How many workspaces ann may run", `value="5"`, `<option value="own" selected>`)
 	contains(t, "no limit", b.htmx(person+"/limit", url.Values{"limit": {"none"}}).body, "The limit of ann was changed.", "0 running", "own limit")
 	contains(t, "the server's", b.htmx(person+"/limit", url.Values{"limit": {"server"}}).body, "0 of at most 2 running")
-	contains(t, "another", b.htmx(person+"/limit", url.Values{"limit": {"own"}, "limit_n": {"1000000"}}).body, "between 1 and")
+	contains(t, "another", b.htmx(person+"/limit", url.Values{"limit": {"own"}, "limit_n": {"1000001"}}).body, "between 1 and")
 
 	contains(t, "make admin", b.htmx(person+"/make-admin", nil).body, "ann is an administrator now.")
 	if a := ann.get("/admin"); a.status != http.StatusOK {

@@ -19,8 +19,9 @@ const (
 	limitNone   = "none"
 )
 
-// maxOwnLimit bounds a limit that is given to somebody.
-const maxOwnLimit = 10_000
+// maxOwnLimit bounds a limit that is given to somebody, as the API does
+// (admin.MaxRunning): what was given there can be saved again here.
+const maxOwnLimit = 1_000_000
 
 // personForm prepares a form about one of the people, or for a new one.
 func (d *Dashboard) personForm(name string, r *http.Request) (*form, error) {
@@ -85,7 +86,7 @@ func (f *form) newPassword() string {
 	switch {
 	case password == "":
 		f.fail("password", "field.required")
-	case len(password) < auth.MinPassword:
+	case auth.ShortPassword(password):
 		f.fail("password", "setup.password_short", auth.MinPassword)
 	case password != f.r.PostFormValue("password2"):
 		f.fail("password2", "setup.password_mismatch")

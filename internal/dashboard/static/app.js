@@ -245,7 +245,7 @@
     if (e.detail.target && e.detail.target.id === 'ending' && inEnding) {
       inEnding = false
       var next = document.querySelector('#ending button') || document.getElementById('main')
-      if (!document.activeElement || document.activeElement === document.body) next.focus()
+      if (!document.activeElement || document.activeElement === document.body) next.focus({ preventScroll: true })
     }
     var form = document.getElementById('dialog-form')
     if (e.detail.target && e.detail.target.id === 'dialog-form' && form) showErrors(form)
