@@ -11,6 +11,7 @@ import (
 	"codehub/internal/admin"
 	"codehub/internal/auth"
 	"codehub/internal/config"
+	"codehub/internal/postgres/embedded"
 	"codehub/internal/workspace"
 )
 
@@ -27,6 +28,11 @@ type resetPasswordCmd struct {
 func (c *resetPasswordCmd) Run(ctx context.Context) error {
 	if err := c.Resolve(); err != nil {
 		return err
+	}
+	if c.DatabaseURL == "" && !embedded.Exists(c.DataDir) {
+		// Opening it would make one, in which there is nobody.
+		return &config.Problem{Setting: "CODEHUB_DATA_DIR", Why: "no codehub has its database in " + c.DataDir,
+			Do: "give this command the settings of serve (CODEHUB_DATA_DIR or CODEHUB_DATABASE_URL)"}
 	}
 	password, err := askNewPassword(os.Stderr, bufio.NewReader(os.Stdin))
 	if err != nil {

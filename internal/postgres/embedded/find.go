@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -16,6 +18,12 @@ var ErrNotRunning = errors.New("no database runs in the data folder")
 
 // findWait bounds how long Find waits for a PostgreSQL on its way up.
 const findWait = 30 * time.Second
+
+// Exists reports whether the data folder has a database, running or not.
+func Exists(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "postgres", dataName, "PG_VERSION"))
+	return !errors.Is(err, fs.ErrNotExist) // one that cannot be looked at is told of by who opens it
+}
 
 // Find returns the address of the PostgreSQL that another process keeps in the
 // data folder, for a command that works beside a running server: it starts,
