@@ -117,8 +117,7 @@ func idle(in Input) Result {
 	case !health.True():
 		return failed(in, workspace.ErrorReason(health.Reason), health.Message)
 	case row.NextDesired != "":
-		r.ApplyQueued = true
-		return r
+		return queued(in, r)
 	case row.RetryAt != nil && row.RetryAt.After(in.Now):
 		r.LookAgain = *row.RetryAt
 		return r
@@ -138,6 +137,22 @@ func idle(in Input) Result {
 		r.Action = Action{Kind: Settle}
 		clearError(&r.Row)
 	}
+	return r
+}
+
+// queued has a queued wish put into force. A start may have to wait for the
+// limits, and what is left of one that was called off goes meanwhile: its
+// container would run on beside as many as may. What is up already is not
+// stopped for the moment that the wish takes.
+func queued(in Input, r Result) Result {
+	row := in.Row
+	start := row.NextDesired == workspace.DesiredRunning && row.DesiredState != workspace.DesiredRunning
+	waits := row.RetryAt != nil && row.RetryAt.After(in.Now)
+	if start && row.Phase != workspace.PhaseRunning && row.Conditions.HasContainer() && !waits {
+		claim(in, &r, workspace.OpStopping)
+		return r
+	}
+	r.ApplyQueued = true
 	return r
 }
 

@@ -270,3 +270,32 @@ func TestForcedStopEnds(t *testing.T) {
 		t.Error("the request stays")
 	}
 }
+
+// A start that was called off leaves its container, and its owner has queued
+// another one that waits for the limits: what nobody is counted for must not
+// run on for as long as that takes.
+func TestQueuedStartDoesNotKeepTheContainerOfAnotherOne(t *testing.T) {
+	t.Parallel()
+	for _, state := range []judge.ContainerState{judge.Created, judge.Running, judge.Exited} {
+		g := look(workspace.PhaseStandby).container(state)
+		g.Row.NextDesired = workspace.DesiredRunning
+		wantAction(t, g.judged(), judge.Claim, workspace.OpStopping)
+		// After a failed attempt it waits, and may be let in meanwhile.
+		at := g.Now.Add(time.Minute)
+		g.fails(workspace.ErrActionFailed, 1).Row.RetryAt = &at
+		if r := g.judged(); r.Action.Kind != judge.None || !r.ApplyQueued {
+			t.Errorf("%+v", r)
+		}
+	}
+	// What is up is left alone, and there may be nothing to remove.
+	g := look(workspace.PhaseRunning).wants(workspace.DesiredStandby)
+	g.Row.NextDesired = workspace.DesiredRunning
+	if r := g.judged(); r.Action.Kind != judge.None || !r.ApplyQueued {
+		t.Errorf("%+v", r)
+	}
+	g = look(workspace.PhaseStandby)
+	g.Row.NextDesired = workspace.DesiredRunning
+	if r := g.judged(); r.Action.Kind != judge.None || !r.ApplyQueued {
+		t.Errorf("%+v", r)
+	}
+}
