@@ -26,10 +26,11 @@ func serverTTL(cfg config.Config) workspace.TTL {
 	return workspace.TTL{Standby: time.Duration(cfg.StandbyTTL) * time.Second, Archive: time.Duration(cfg.ArchiveTTL) * time.Second}
 }
 
-// lastUse is when this very server saw a workspace used last.
+// lastUse is when this very server saw a workspace used last, by the
+// database's clock, as all that is held against it.
 func (s *server) lastUse(id workspace.ID) (at time.Time, kind string, ok bool) {
 	a, ok := s.used.Last(id)
-	return a.At, string(a.Kind), ok
+	return s.flush.Dated(a.At), string(a.Kind), ok
 }
 
 // lastWithin bounds the last flush, at shutdown.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 )
 
@@ -37,6 +38,19 @@ type Flusher struct {
 	turn      chan struct{} // one flush at a time: holds an element during one
 	confirmed time.Time     // the last asOf that was recorded, by the database's clock
 	here      time.Time     // the same moment by the clock here
+
+	clocks atomic.Pointer[clocks] // nil: the database has not been asked yet
+}
+
+// clocks is one moment by the clock here and by the database's.
+type clocks struct{ here, database time.Time }
+
+// Dated is a time here as the database's clock has it, as of the last flush.
+func (f *Flusher) Dated(at time.Time) time.Time {
+	if c := f.clocks.Load(); c != nil {
+		return c.database.Add(at.Sub(c.here))
+	}
+	return at
 }
 
 // FlusherConfig is what a Flusher is made of.
@@ -116,11 +130,12 @@ func (f *Flusher) flush(ctx context.Context, bus Bus) error {
 	if err != nil {
 		return err
 	}
+	f.clocks.Store(&clocks{here, p.Now})
 	// After the database's time was read: all that came before it is there.
 	from := f.pending(p)
 	seen := f.cfg.Memory.Since(from)
 	for i := range seen {
-		seen[i].At = wholeSecond(p.Now.Add(seen[i].At.Sub(here)))
+		seen[i].At = wholeSecond(f.Dated(seen[i].At))
 	}
 	epoch, err := f.hand(ctx, bus, seen)
 	if err != nil {

@@ -87,6 +87,9 @@ func TestFlushDates(t *testing.T) {
 		if late := a.At.Sub(used); late < 0 || late > 2*time.Second || a.Kind != Typing || a.At.Truncate(time.Second) != a.At {
 			t.Errorf("dated %s late as %s: %s", late, a.Kind, a.At)
 		}
+		if here := f.Dated(time.Now()); here.Sub(store.now()).Abs() > 2*time.Second {
+			t.Errorf("now is %s here, and %s there", here, store.now())
+		}
 		if store.epoch != Database || !store.asOf.After(used) || !store.asOf.Before(store.now()) {
 			t.Errorf("flushed up to %s in %s", store.asOf, store.epoch)
 		}
