@@ -190,7 +190,9 @@ func (w *world) live(on *server, n int64, rng *rand.Rand) {
 	delete(w.lives, l)
 	w.mu.Unlock()
 	l.persist("delete", func() error { _, err := on.api.Delete(on.Context(), l.id, true); return err })
-	on.discarded(l.id)
+	// A server that is killed right after the home is gone leaves the empty
+	// volume that spoke of it to the sweep.
+	on.discarded(l.id, "volume ws-"+l.id+"-settled")
 	if n := w.lived.Add(1); n%20 == 0 {
 		w.Logf("%d lives here so far, %d kills", n, w.kills.Load())
 	}

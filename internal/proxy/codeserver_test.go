@@ -67,8 +67,16 @@ func TestCodeServerInUse(t *testing.T) {
 	c.used(now, activity.Typing, time.Minute)
 
 	now = c.still()
-	c.do("ask for completion", chromedp.KeyEvent(" ", chromedp.KeyModifiers(chromedp.ModifierCtrl)), becomes(`document.querySelector('.suggest-widget.visible') !== null`))
-	c.used(now, activity.Typing, time.Minute)
+	for try := 1; ; try++ { // nobody is asked before the extension that knows the language is there
+		c.do("ask for completion", chromedp.KeyEvent(" ", chromedp.KeyModifiers(chromedp.ModifierCtrl)), becomes(`document.querySelector('.suggest-widget.visible') !== null`))
+		if _, ok := c.isUsed(now, activity.Typing, 5*time.Second); ok {
+			break
+		}
+		if try == 20 {
+			c.Fatal("completion counts for nothing")
+		}
+		c.do("close the suggestions", chromedp.KeyEvent("\u001b"), becomes(`document.querySelector('.suggest-widget.visible') === null`))
+	}
 
 	c.do("close the suggestions", chromedp.KeyEvent("\u001b"))
 	c.command("Terminal: Create New Terminal", true)

@@ -219,14 +219,21 @@ func becomes(expression string) chromedp.Action[chromedp.Void] {
 // used waits until something of a kind is recorded, since a time.
 func (c *codeServer) used(since time.Time, kind activity.Kind, within time.Duration) activity.Access {
 	c.Helper()
-	var last activity.Access
+	last, ok := c.isUsed(since, kind, within)
+	if !ok {
+		c.Fatalf("no %s within %v: last was %s %v ago, with %d WebSockets open", kind, within, last.Kind, time.Since(last.At), len(c.sockets()))
+	}
+	return last
+}
+
+// isUsed is used for what may not have come about.
+func (c *codeServer) isUsed(since time.Time, kind activity.Kind, within time.Duration) (last activity.Access, ok bool) {
 	for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if last, _ = c.recorder.Last(wsA); last.Kind == kind && last.At.After(since) {
-			return last
+			return last, true
 		}
 	}
-	c.Fatalf("no %s within %v: last was %s %v ago, with %d WebSockets open", kind, within, last.Kind, time.Since(last.At), len(c.sockets()))
-	return last
+	return last, false
 }
 
 // quiet waits until nothing has been recorded for so long.
