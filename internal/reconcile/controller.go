@@ -191,10 +191,15 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 	return t.loop(ctx)
 }
 
+// dear is how long a look takes after which the next one waits a while.
+const dear = 25 * time.Millisecond
+
 func (t *term) loop(ctx context.Context) error {
 	var activeUntil time.Time
 	for {
+		began := time.Now()
 		next, err := t.tick(ctx)
+		took := time.Since(began)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -219,7 +224,24 @@ func (t *term) loop(ctx context.Context) error {
 		case <-t.wake:
 			timer.Stop()
 			activeUntil = time.Now().Add(t.cfg.ActiveFor)
+			// A backend that has much to do is not kept from it by being looked
+			// at all the time.
+			if took > dear && pause(ctx, min(3*took, t.cfg.ActiveInterval)-time.Since(now)) != nil {
+				return nil
+			}
 		}
+	}
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
