@@ -2,16 +2,10 @@ package postgres_test
 
 import (
 	"context"
-	"io"
-	"net"
-	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-
+	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -93,7 +87,7 @@ func TestListener(t *testing.T) {
 func TestListenerPings(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	dsn, cut := between(t, e.dsn)
+	dsn, cut := pgtest.Swallowing(t, e.dsn)
 	l := listen(t, postgres.NewListener(dsn, discard()).Impatient(50*time.Millisecond))
 	<-l.gaps
 	for range 2 {
@@ -123,76 +117,5 @@ func TestListenerWaitsForTheDatabase(t *testing.T) {
 	}
 	if err := postgres.NewListener("::", discard()).Run(t.Context(), nil, nil); err == nil {
 		t.Error("listened to nonsense")
-	}
-}
-
-// between puts itself between a client and the database. cut lets the present
-// connections go silent in both directions without closing them.
-func between(t *testing.T, dsn string) (through string, cut func()) {
-	t.Helper()
-	cfg, err := pgx.ParseConfig(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	network, address := pgconn.NetworkAddress(cfg.Host, cfg.Port)
-	dir := t.TempDir()
-	ln, err := net.Listen("unix", filepath.Join(dir, ".s.PGSQL.5432"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	silent := make(chan struct{})
-	var open []net.Conn
-	t.Cleanup(func() {
-		_ = ln.Close()
-		mu.Lock()
-		defer mu.Unlock()
-		for _, c := range open {
-			_ = c.Close()
-		}
-	})
-	pipe := func(to, from net.Conn, silent <-chan struct{}) {
-		buf := make([]byte, 4096)
-		for {
-			n, err := from.Read(buf)
-			if err != nil {
-				_ = to.Close()
-				return
-			}
-			select {
-			case <-silent:
-				_, _ = io.Copy(io.Discard, from)
-				return
-			default:
-			}
-			if _, err := to.Write(buf[:n]); err != nil {
-				return
-			}
-		}
-	}
-	go func() {
-		for {
-			client, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial(network, address)
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			mu.Lock()
-			open = append(open, client, server)
-			go pipe(server, client, silent)
-			go pipe(client, server, silent)
-			mu.Unlock()
-		}
-	}()
-	u := "host=" + dir + " port=5432 user=" + cfg.User + " password='" + cfg.Password + "' dbname=" + cfg.Database
-	return u, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		close(silent)
-		silent = make(chan struct{})
 	}
 }
