@@ -101,15 +101,7 @@ func hostCall(body []byte) (name, args []byte, ok bool) {
 // signOfManagement reads what a window says to the server.
 func signOfManagement(m message) sign {
 	// [100, id, channel, name], then the arguments.
-	rest, n, ok := value(m.body, valueArray)
-	if !ok || n != 4 {
-		return noSign
-	}
-	rest, kind, ok := value(rest, valueInt)
-	if !ok || kind != requestPromise {
-		return noSign
-	}
-	rest, _, ok = value(rest, valueInt)
+	rest, ok := addressed(m.body, 4, requestPromise)
 	if !ok {
 		return noSign
 	}
@@ -128,15 +120,7 @@ func signOfManagement(m message) sign {
 func signOfServer(m message) sign {
 	// [204, id], then the event: of a terminal, {"id":…,"event":"what it
 	// printed"}; its other events are no strings.
-	rest, n, ok := value(m.body, valueArray)
-	if !ok || n != 2 {
-		return noSign
-	}
-	rest, kind, ok := value(rest, valueInt)
-	if !ok || kind != responseEventFire {
-		return noSign
-	}
-	rest, _, ok = value(rest, valueInt)
+	rest, ok := addressed(m.body, 2, responseEventFire)
 	if !ok {
 		return noSign
 	}
@@ -159,6 +143,21 @@ const (
 	valueObject = 5
 	valueInt    = 6
 )
+
+// addressed reads the head of a call or an answer of the given kind: an array of so
+// many values, of which the first two are the kind and an id.
+func addressed(body []byte, size, kind uint64) (rest []byte, ok bool) {
+	rest, n, ok := value(body, valueArray)
+	if !ok || n != size {
+		return nil, false
+	}
+	rest, n, ok = value(rest, valueInt)
+	if !ok || n != kind {
+		return nil, false
+	}
+	rest, _, ok = value(rest, valueInt)
+	return rest, ok
+}
 
 // value reads the head of a value of the given kind and its number.
 func value(p []byte, kind byte) (rest []byte, n uint64, ok bool) {
