@@ -17,7 +17,7 @@ import (
 const idleSince = `GREATEST(last_access_at, phase_changed_at)`
 
 // accessBatch is how many workspaces one statement says the last use of: the
-// leader's beat waits for it, as do those whose rows it holds.
+// controller waits for the session meanwhile, and others for the rows it holds.
 const accessBatch = 500
 
 // FlushPoint is what a flush of activity begins with.

@@ -35,8 +35,8 @@ func (i *Idleness) EndUnused(ctx context.Context, def time.Duration, limit int) 
 
 // endOf is the statement that ends what is in a phase, as it is wanted, for
 // longer than its TTL. It is the same rule as workspace.EndsAt. Whoever holds a
-// row is changing it: it is passed over until the next time, as the leader's
-// beat waits for this. A row that was changed since the statement began is
+// row is changing it: it is passed over until the next time, as the controller
+// waits for the session. A row that was changed since the statement began is
 // looked at anew when it is locked. What may be due is found first, by the index
 // of what TTLs end: the order by id would have all workspaces walked through.
 func endOf(phase workspace.Phase, desired workspace.DesiredState, ttl string) string {
