@@ -16,6 +16,9 @@ var (
 	// ErrChanged: a file changed while it was packed. Something still writes to
 	// the home, so that no archive of it can be right.
 	ErrChanged = errors.New("home changed while it was packed")
+	// ErrUnrestorable: the home holds an entry that no restore could make again.
+	// The error names it. Packing it again gives the same answer.
+	ErrUnrestorable = errors.New("home cannot be archived")
 	// ErrNotFound: the bucket answered, and it has no such object.
 	ErrNotFound = errors.New("object not found")
 	// ErrUnavailable: the bucket did not answer as a bucket should: it is down,

@@ -3,7 +3,7 @@ package archive
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -76,7 +76,7 @@ func (h *header) append(b []byte, e *entry) ([]byte, error) {
 		h.records = appendRecord(h.records, xattrKey+escapeKey.Replace(x.name), x.value)
 	}
 	if len(h.records) > maxHeader {
-		return b, errors.New("names and attributes are too large")
+		return b, fmt.Errorf("%w: its path and attributes take more than %d bytes", ErrUnrestorable, maxHeader)
 	}
 	if len(h.records) > 0 {
 		b = appendUstar(b, ustar{name: "./PaxHeaders/" + string(e.kind), kind: kindPAX, mode: 0o644, size: int64(len(h.records))})

@@ -54,8 +54,10 @@ func (m *Meta) Encode() ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// ReadMeta reads a .meta to its end. Anything that Encode would not have
-// written is ErrCorrupted; an error of r itself is returned as it is.
+// ReadMeta reads a .meta to its end. Fields that this version does not know are
+// a newer one's, and passed over: what changes how an archive is read changes
+// its format. Anything else that Encode would not have written is ErrCorrupted,
+// another format as well; an error of r itself is returned as it is.
 func ReadMeta(r io.Reader) (*Meta, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxMeta+1))
 	if err != nil {
@@ -65,7 +67,6 @@ func ReadMeta(r io.Reader) (*Meta, error) {
 		return nil, corrupted("meta is larger than %d bytes", maxMeta)
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
 	var m Meta
 	if err := d.Decode(&m); err != nil {
 		return nil, corrupted("meta: %w", err)
@@ -81,7 +82,7 @@ func ReadMeta(r io.Reader) (*Meta, error) {
 
 func (m *Meta) validate() error {
 	if m.Format != Format {
-		return fmt.Errorf("format is %.40q, not %q", m.Format, Format)
+		return fmt.Errorf("its format is %.40q, and this version of codehub reads %q: a newer version may read it", m.Format, Format)
 	}
 	for _, f := range []struct{ name, value string }{
 		{"codehub_version", m.CodehubVersion}, {"workspace_id", m.WorkspaceID},

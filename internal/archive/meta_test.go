@@ -33,7 +33,6 @@ func TestMeta(t *testing.T) {
 		"null":               "null",
 		"cut short":          string(good[:len(good)/2]),
 		"more follows":       string(good) + "{}",
-		"unknown field":      replace("{", `{"surprise": 1,`),
 		"other format":       replace(Format, "home.tar.zst/2"),
 		"negative":           replace(`"bytes": 20`, `"bytes": -20`),
 		"no size":            replace(`"size": 10`, `"size": 0`),
@@ -49,6 +48,15 @@ func TestMeta(t *testing.T) {
 		if m, err := ReadMeta(strings.NewReader(bad)); !errors.Is(err, ErrCorrupted) {
 			t.Errorf("%s: %v, %v, want ErrCorrupted", name, m, err)
 		}
+	}
+	newer := replace("{", `{"fingerprint": "x", "of a newer version": {"format": ["home.tar.zst/3"]},`)
+	if got, err := ReadMeta(strings.NewReader(newer)); err != nil {
+		t.Errorf("fields of a newer version: %v", err)
+	} else if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("fields of a newer version change the others:\n%s", diff)
+	}
+	if _, err := ReadMeta(strings.NewReader(replace(Format, "home.tar.zst/2"))); err == nil || !strings.Contains(err.Error(), "newer version") {
+		t.Errorf("another format: %v", err)
 	}
 	fault := errors.New("line cut")
 	if _, err := ReadMeta(iotest.ErrReader(fault)); !errors.Is(err, fault) || errors.Is(err, ErrCorrupted) {

@@ -12,6 +12,12 @@ import (
 // PackOptions say how to pack.
 type PackOptions struct {
 	Progress Progress
+	// Scratch is an empty folder on the file system that a restore of the home
+	// would use. In it Pack tries to make again whatever a file system may
+	// refuse: many or large attributes, ACLs, unusual names, long links. What it
+	// does refuse ends the packing with ErrUnrestorable. It is not looked at if
+	// the home has no such entry. Empty: nothing is tried.
+	Scratch string
 }
 
 // Pack writes an archive of the folder dir to w in one pass. Nothing may write
@@ -35,17 +41,19 @@ func Pack(ctx context.Context, dir string, w io.Writer, opts PackOptions) (Stats
 	}
 	p := &packer{compressor: c, meter: meter{report: opts.Progress}}
 	walkCtx, cancel := context.WithCancel(c.ctx)
-	p.walker = walk(walkCtx, root)
+	prover := &prover{dir: opts.Scratch}
+	p.walker = walk(walkCtx, root, prover)
 	err = p.run()
 	cancel()
 	p.walker.finish()
+	prover.close()
 	if err != nil {
 		c.cancel(err)
 	}
 	if err := c.stop(); err != nil {
 		return Stats{}, err
 	}
-	p.Size, p.SHA256 = c.size, c.digest()
+	p.Size, p.SHA256, p.Fingerprint = c.size, c.digest(), p.print.String()
 	p.done()
 	return p.Stats, nil
 }
@@ -82,6 +90,7 @@ type packer struct {
 	walker *walker
 	header header
 	buf    []byte
+	print  fingerprint
 }
 
 func (p *packer) run() error {
@@ -104,6 +113,7 @@ func (p *packer) run() error {
 }
 
 func (p *packer) put(it *item) error {
+	p.print.add(it.print)
 	if it.skip {
 		p.Skipped++
 		return nil

@@ -73,7 +73,8 @@ func (r *records) set(key string, value []byte) error {
 				return errors.New("said twice")
 			}
 		}
-		r.xattrs = append(r.xattrs, xattr{name, value})
+		// Of a folder it is kept for long, and with it would be the whole header.
+		r.xattrs = append(r.xattrs, xattr{name, bytes.Clone(value)})
 		return nil
 	}
 	s := string(value)

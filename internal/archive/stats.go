@@ -17,6 +17,11 @@ type Stats struct {
 	// Size and SHA256 (in hex) are those of the compressed archive.
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
+	// Fingerprint stands for what Pack saw of the home: the path, kind, mode,
+	// owner, size, inode, mtime and ctime of every entry, the skipped ones
+	// included. A home of which Fingerprint returns the same has not changed
+	// since. Unpack and Verify leave it empty.
+	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
 // Progress is told how much is done: bytes of content and entries, both only

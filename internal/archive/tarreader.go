@@ -16,6 +16,8 @@ type tarReader struct {
 	src  *source
 	left int64 // content of the present entry not yet read
 	pad  int64 // and what fills its last block
+
+	checked string // the last name that was found to be good
 }
 
 // next returns the next entry, io.EOF after the last. Content of the entry
@@ -121,7 +123,7 @@ func (t *tarReader) entry(u ustar, more *records) (*entry, error) {
 		name = more.sparse.name
 	}
 	var err error
-	if e.name, err = cleanName(name, e.kind == kindFolder); err != nil {
+	if e.name, err = t.cleanName(name, e.kind == kindFolder); err != nil {
 		return nil, err
 	}
 	switch e.kind {
@@ -132,17 +134,17 @@ func (t *tarReader) entry(u ustar, more *records) (*entry, error) {
 		}
 	case kindFolder:
 	case kindHardLink:
-		e.link, err = cleanName(link, false)
+		e.link, err = t.cleanName(link, false)
 	case kindSymlink:
 		e.link = link
 		if link == "" || len(link) > maxLink {
-			err = corrupted("%q is a link of %d bytes", e.name, len(link))
+			err = corrupted("%s is a link of %d bytes", quoted(e.name), len(link))
 		}
 	default:
-		err = corrupted("%q is of a kind (%q) that no home holds", e.name, e.kind)
+		err = corrupted("%s is of a kind (%q) that no home holds", quoted(e.name), e.kind)
 	}
 	if err == nil && e.kind != kindFile && (stored != 0 || more.sparse != nil) {
-		err = corrupted("%q is no file and has content", e.name)
+		err = corrupted("%s is no file and has content", quoted(e.name))
 	}
 	return e, err
 }
@@ -150,7 +152,7 @@ func (t *tarReader) entry(u ustar, more *records) (*entry, error) {
 // layout reads where the data of a sparse file belongs.
 func (t *tarReader) layout(e *entry, s *sparseRecord, stored int64) error {
 	if s.major != "1" || s.minor != "0" || s.size < 0 {
-		return corrupted("%q: unknown kind of sparse file", e.name)
+		return corrupted("%s: unknown kind of sparse file", quoted(e.name))
 	}
 	e.size = s.size
 	extents, length, err := readSparseMap(func() ([]byte, error) { return t.src.must(blockSize) }, s.size, stored)
@@ -179,25 +181,35 @@ func (t *tarReader) content(limit int64) ([]byte, error) {
 
 // cleanName checks a name and strips it of what only spells it: "./" before,
 // and "/" behind that of a folder.
-func cleanName(name string, folder bool) (string, error) {
+func (t *tarReader) cleanName(name string, folder bool) (string, error) {
 	full := name
 	name = strings.TrimPrefix(name, "./")
 	if folder {
 		name = strings.TrimSuffix(name, "/")
 		if name == "" || name == "." {
 			if full == "" || full == "/" {
-				return "", corrupted("bad name %q", full)
+				return "", corrupted("bad name %s", quoted(full))
 			}
 			return ".", nil
 		}
 	}
 	if strings.IndexByte(name, 0) >= 0 {
-		return "", corrupted("bad name %q", full)
+		return "", corrupted("bad name %s", quoted(full))
 	}
-	for part := range strings.SplitSeq(name, "/") {
+	// The folder that the last name was in, or one above it, is good: to check
+	// all of every name would take the square of a depth.
+	rest := name
+	if at := strings.LastIndexByte(name, '/'); at > 0 && strings.HasPrefix(t.checked, name[:at+1]) {
+		rest = name[at+1:]
+	}
+	for part := range strings.SplitSeq(rest, "/") {
 		if part == "" || part == "." || part == ".." || len(part) > maxName {
-			return "", corrupted("bad name %q", full)
+			return "", corrupted("bad name %s", quoted(full))
 		}
+	}
+	t.checked = name
+	if folder {
+		t.checked = name + "/"
 	}
 	return name, nil
 }

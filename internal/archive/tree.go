@@ -3,7 +3,6 @@ package archive
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -14,6 +13,7 @@ import (
 // nobody needs it any more: its walk is over, and all in it are opened.
 type folder struct {
 	fd    int
+	print [32]byte // see pathPrint
 	users atomic.Int32
 }
 
@@ -49,50 +49,6 @@ func (o *opener) open(dir int, name string, flags int) (int, error) {
 	}
 }
 
-// dirent is a name in a folder and its kind (unix.DT_*).
-type dirent struct {
-	name string
-	kind byte
-}
-
-// readFolder lists a folder, sorted by name.
-func readFolder(fd int, buf []byte) ([]dirent, error) {
-	var list []dirent
-	for {
-		n, err := unix.Getdents(fd, buf)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("list folder: %w", err)
-		}
-		if n == 0 {
-			break
-		}
-		for b := buf[:n]; len(b) > 0; {
-			// struct linux_dirent64: ino 8, off 8, reclen 2, type 1, name.
-			length := int(b[16]) | int(b[17])<<8
-			kind, name := b[18], trimName(b[19:length])
-			b = b[length:]
-			if name != "." && name != ".." {
-				list = append(list, dirent{name, kind})
-			}
-		}
-	}
-	slices.SortFunc(list, func(a, b dirent) int { return strings.Compare(a.name, b.name) })
-	for i := range list {
-		if list[i].kind != unix.DT_UNKNOWN {
-			continue
-		}
-		var st unix.Stat_t
-		if err := unix.Fstatat(fd, list[i].name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return nil, fmt.Errorf("look at %q: %w", list[i].name, err)
-		}
-		list[i].kind = byte(st.Mode & unix.S_IFMT >> 12)
-	}
-	return list, nil
-}
-
 // sameFile tells whether nothing happened to a file between two looks at it.
 // The access time does not count: reading moves it.
 func sameFile(a, b *unix.Stat_t) bool {
@@ -100,7 +56,8 @@ func sameFile(a, b *unix.Stat_t) bool {
 		a.Mtim == b.Mtim && a.Ctim == b.Ctim && a.Uid == b.Uid && a.Gid == b.Gid
 }
 
-// readXattrs reads the attributes of an open file that belong to a home.
+// readXattrs reads the attributes of an open file that belong to a home, in the
+// order in which the file system lists them: set in this order they fit again.
 func readXattrs(fd int) ([]xattr, error) {
 	var small [256]byte
 	names := small[:]
@@ -134,7 +91,6 @@ func readXattrs(fd int) ([]xattr, error) {
 		}
 		xs = append(xs, xattr{name, value[:n:n]})
 	}
-	slices.SortFunc(xs, func(a, b xattr) int { return strings.Compare(a.name, b.name) })
 	return xs, nil
 }
 

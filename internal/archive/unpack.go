@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"path"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -98,21 +99,39 @@ func openEmpty(dir string) (int, unix.Stat_t, error) {
 	if err != nil {
 		return -1, st, fmt.Errorf("open folder to unpack into: %w", err)
 	}
-	list, err := readFolder(fd, make([]byte, 4096))
-	if err == nil && len(list) > 0 {
-		err = fmt.Errorf("folder to unpack into is not empty: %q is in it", list[0].name)
-	}
+	err = isEmpty(fd)
 	if err == nil {
 		err = fstat(fd, &st)
 	}
 	if err == nil {
-		err = unix.Fchmod(fd, 0o700)
+		err = clearAttributes(fd)
 	}
 	if err != nil {
 		unix.Close(fd)
 		return -1, st, err
 	}
 	return fd, st, nil
+}
+
+func isEmpty(fd int) error {
+	b := make([]byte, 4096)
+	for {
+		n, err := unix.Getdents(fd, b)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return fmt.Errorf("list folder: %w", err)
+		case n == 0:
+			return nil
+		}
+		for rest := b[:n]; len(rest) > 0; {
+			var d dirent
+			if d, rest = nextDirent(rest); d.name != "." && d.name != ".." {
+				return fmt.Errorf("folder to unpack into is not empty: %q is in it", d.name)
+			}
+		}
+	}
 }
 
 const (
@@ -153,7 +172,7 @@ func newUnpacker(d *decompressor, root int, opts UnpackOptions) *unpacker {
 	}
 	u.maxBytes, u.maxEntries = opts.limits()
 	u.top.users.Add(1) // never given up: the caller closes it
-	u.trail = trail{folders: []*target{u.top}, owner: currentOwner()}
+	u.trail = trail{folders: []*target{u.top}, owner: currentOwner(), settle: u.pending.Wait}
 	u.buffers.New = func() any { b := make([]byte, 0, smallFile); return &b }
 	for i := range u.jobs {
 		u.jobs[i] = make(chan *job, writeBehind)
@@ -187,10 +206,10 @@ func (u *unpacker) run(ctx context.Context) error {
 		}
 		u.tick()
 		if err := u.make(ctx, e); err != nil {
-			return fmt.Errorf("unpack %q: %w", e.name, err)
+			return fmt.Errorf("unpack %s: %w", quoted(e.name), err)
 		}
 	}
-	return u.trail.leave(0)
+	return u.trail.leaveAll()
 }
 
 // finish waits for the writers and gives the home its own mode and times.
@@ -199,7 +218,7 @@ func (u *unpacker) finish() error {
 		close(jobs)
 	}
 	u.running.Wait()
-	if err := u.failure(); err != nil || len(u.trail.names) > 0 {
+	if err := u.failure(); err != nil || len(u.trail.folders) > 1 {
 		u.trail.abandon()
 		return err
 	}
@@ -306,12 +325,12 @@ func (u *unpacker) work(j *job) {
 	err := u.failure()
 	if err == nil {
 		if err = u.small(j); err != nil {
-			err = fmt.Errorf("unpack %q: %w", j.entry.name, err)
+			err = fmt.Errorf("unpack %s: %w", quoted(j.entry.name), err)
 		}
 	}
 	u.buffers.Put(j.content)
-	if released := j.dir.release(u.trail.owner); err == nil {
-		err = released
+	if released := j.dir.release(u.trail.owner); err == nil && released != nil {
+		err = fmt.Errorf("unpack %s: %w", quoted(path.Dir(j.entry.name)), released)
 	}
 	if err != nil {
 		u.fail(err)

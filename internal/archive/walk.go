@@ -3,6 +3,8 @@ package archive
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +28,7 @@ type item struct {
 	number int64
 	stat   unix.Stat_t
 	skip   bool
+	print  [4]uint64 // what it adds to the fingerprint
 	// ready holds the header and the content of a small file, at once what is
 	// to be written.
 	ready []byte
@@ -38,26 +41,26 @@ type item struct {
 type walker struct {
 	ctx     context.Context
 	opener  opener
+	prover  *prover
 	links   linkTable
 	work    chan *item
 	ordered chan *item
 	items   sync.Pool
 	buffers sync.Pool
 	running sync.WaitGroup
-	dirents []byte
 	count   int64
 	err     error // why the walk ended early; valid when ordered is closed
 }
 
 // walk starts to walk the open folder root. The items come from ordered, which
 // is closed at the end; finish must be called in any case.
-func walk(ctx context.Context, root int) *walker {
+func walk(ctx context.Context, root int, prover *prover) *walker {
 	w := &walker{
 		ctx:     ctx,
+		prover:  prover,
 		links:   linkTable{files: map[fileID]*linked{}},
 		work:    make(chan *item, readAhead),
 		ordered: make(chan *item, readAhead),
-		dirents: make([]byte, 64<<10),
 	}
 	w.items.New = func() any { return &item{done: make(chan struct{}, 1)} }
 	w.buffers.New = func() any { b := make([]byte, 0, smallFile+8<<10); return &b }
@@ -67,6 +70,7 @@ func walk(ctx context.Context, root int) *walker {
 			for it := range w.work {
 				if it.err = w.ctx.Err(); it.err == nil {
 					it.err = w.read(it, &h)
+					it.print = entryPrint(it.dir.print, it.base, &it.stat)
 				}
 				it.dir.release()
 				it.done <- struct{}{}
@@ -76,10 +80,7 @@ func walk(ctx context.Context, root int) *walker {
 	w.running.Go(func() {
 		defer close(w.ordered)
 		defer close(w.work)
-		top := &folder{fd: root}
-		top.use()
-		top.use() // the caller closes it
-		w.err = w.folder(top, "")
+		w.err = traverse(w.ctx, &w.opener, root, w)
 	})
 	return w
 }
@@ -122,69 +123,50 @@ func (w *walker) send(to chan *item, it *item) error {
 	}
 }
 
-// folder walks an open folder, of which it takes one use.
-func (w *walker) folder(dir *folder, path string) error {
-	defer dir.release()
-	it := w.item(path, "", nil)
-	if path == "" {
-		it.name = "."
-	}
+// folder puts an open folder into the order.
+func (w *walker) folder(dir *folder, t *traverser, st *unix.Stat_t) (int, error) {
+	it := w.item(t.here(), "", nil)
 	it.done <- struct{}{} // there is nothing to read ahead
-	if err := fstat(dir.fd, &it.stat); err != nil {
-		return failed(it.name, err)
-	}
-	before := it.stat
 	xs, err := readXattrs(dir.fd)
 	if err != nil {
-		return failed(it.name, err)
+		return 0, failed(it.name, err)
 	}
-	it.kind, it.xattrs = kindFolder, xs
-	describe(&it.entry, &it.stat)
-	list, err := readFolder(dir.fd, w.dirents)
-	if err != nil {
-		return failed(it.name, err)
+	it.kind, it.xattrs, it.stat = kindFolder, xs, *st
+	it.print = entryPrint(dir.print, "", st)
+	describe(&it.entry, st)
+	if err := w.prover.prove(&it.entry, baseOf(it.name)); err != nil {
+		return 0, failed(it.name, err)
 	}
-	name := it.name
-	if err := w.send(w.ordered, it); err != nil {
-		return err
-	}
-	for _, d := range list {
-		if err := w.child(dir, path, d); err != nil {
-			return err
-		}
-	}
-	var after unix.Stat_t
-	if err := fstat(dir.fd, &after); err != nil {
-		return failed(name, err)
-	}
-	if !sameFile(&before, &after) {
-		return failed(name, ErrChanged)
-	}
-	return nil
+	return sizeOf(xs), w.send(w.ordered, it)
 }
 
-func (w *walker) child(dir *folder, path string, d dirent) error {
-	name := d.name
-	if path != "" {
-		name = path + "/" + name
+func baseOf(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }
+
+func sizeOf(xs []xattr) int {
+	n := 0
+	for _, x := range xs {
+		n += len(x.name) + len(x.value)
 	}
-	if d.kind == unix.DT_DIR {
-		fd, err := w.opener.open(dir.fd, d.name, unix.O_DIRECTORY)
-		if err != nil {
-			return failed(name, err)
-		}
-		sub := &folder{fd: fd}
-		sub.use()
-		return w.folder(sub, name)
+	return n
+}
+
+// leaf gives a file to the readers and puts it into the order.
+func (w *walker) leaf(dir *folder, t *traverser, d dirent) error {
+	it := w.item(t.name(d.name), d.name, dir)
+	if len(it.name) > maxPath {
+		return failed(it.name, fmt.Errorf("%w: its path is longer than %d bytes", ErrUnrestorable, maxPath))
 	}
-	it := w.item(name, d.name, dir)
 	switch d.kind {
 	case unix.DT_REG:
 		it.kind = kindFile
 	case unix.DT_LNK:
 		it.kind = kindSymlink
 	default: // FIFO, socket, device
+		if err := unix.Fstatat(dir.fd, d.name, &it.stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return failed(it.name, gone(err))
+		}
 		it.skip = true
+		it.print = entryPrint(dir.print, d.name, &it.stat)
 		it.done <- struct{}{}
 		return w.send(w.ordered, it)
 	}
@@ -209,7 +191,7 @@ func (w *walker) read(it *item, h *header) error {
 	}
 	fd, err := w.opener.open(it.dir.fd, it.base, 0)
 	if err != nil {
-		return failed(it.name, err)
+		return failed(it.name, gone(err))
 	}
 	it.fd = fd
 	if err := fstat(fd, &it.stat); err != nil {
@@ -222,6 +204,9 @@ func (w *walker) read(it *item, h *header) error {
 		return failed(it.name, err)
 	}
 	describe(&it.entry, &it.stat)
+	if err := w.prover.prove(&it.entry, it.base); err != nil {
+		return failed(it.name, err)
+	}
 	if it.stat.Nlink > 1 && w.links.earlier(it) {
 		unix.Close(fd)
 		it.fd = -1
@@ -261,6 +246,9 @@ func (w *walker) readLink(it *item) error {
 		return failed(it.name, err)
 	}
 	it.link = string(buf[:n])
+	if err := w.prover.prove(&it.entry, it.base); err != nil {
+		return failed(it.name, err)
+	}
 	if it.stat.Nlink > 1 {
 		w.links.earlier(it)
 	}
@@ -305,4 +293,13 @@ func fstat(fd int, st *unix.Stat_t) error {
 	return nil
 }
 
-func failed(name string, err error) error { return fmt.Errorf("pack %q: %w", name, err) }
+func failed(name string, err error) error { return fmt.Errorf("pack %s: %w", quoted(name), err) }
+
+// quoted is a name as it is shown in an error: of a long one both ends.
+func quoted(name string) string {
+	const most = 400
+	if len(name) > most {
+		return fmt.Sprintf("%q…%q", name[:most/2], name[len(name)-most/2:])
+	}
+	return strconv.Quote(name)
+}

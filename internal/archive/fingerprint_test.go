@@ -1,0 +1,176 @@
+package archive
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"codehub/internal/archive/archivetest"
+)
+
+func fingerprintOf(tb testing.TB, dir string) string {
+	tb.Helper()
+	f, err := Fingerprint(tb.Context(), dir)
+	check(tb, err)
+	return f
+}
+
+func TestFingerprintMatchesPack(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	archivetest.Corpus(t, home)
+	before := archivetest.Snapshot(t, home)
+	stats, err := Pack(t.Context(), home, io.Discard, PackOptions{})
+	check(t, err)
+	if again := fingerprintOf(t, home); stats.Fingerprint == "" || again != stats.Fingerprint {
+		t.Errorf("Fingerprint = %q, Pack had %q", again, stats.Fingerprint)
+	}
+	if diff := archivetest.Diff(before, archivetest.Snapshot(t, home)); diff != "" {
+		t.Errorf("Fingerprint changed the home:\n%s", diff)
+	}
+}
+
+func TestFingerprintDetectsEveryChange(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(home string) error{
+		"content": func(home string) error {
+			return os.WriteFile(filepath.Join(home, "a/file"), []byte("CONTENT"), 0o644)
+		},
+		"content with the old mtime": func(home string) error {
+			file := filepath.Join(home, "a/file")
+			var st unix.Stat_t
+			if err := unix.Stat(file, &st); err != nil {
+				return err
+			}
+			if err := os.WriteFile(file, []byte("CONTENT"), 0o644); err != nil {
+				return err
+			}
+			return unix.UtimesNanoAt(unix.AT_FDCWD, file, []unix.Timespec{st.Atim, st.Mtim}, 0)
+		},
+		"mode":         func(home string) error { return os.Chmod(filepath.Join(home, "a"), 0o711) },
+		"attribute":    func(home string) error { return unix.Setxattr(filepath.Join(home, "a/file"), "user.x", nil, 0) },
+		"new file":     func(home string) error { return os.WriteFile(filepath.Join(home, "a/new"), nil, 0o644) },
+		"new socket":   func(home string) error { return unix.Mknod(filepath.Join(home, "a/socket"), unix.S_IFSOCK|0o600, 0) },
+		"removed FIFO": func(home string) error { return os.Remove(filepath.Join(home, "fifo")) },
+		"renamed": func(home string) error {
+			return os.Rename(filepath.Join(home, "a/file"), filepath.Join(home, "a/File"))
+		},
+		"moved":         func(home string) error { return os.Rename(filepath.Join(home, "a/file"), filepath.Join(home, "file")) },
+		"link replaced": func(home string) error { return os.Rename(filepath.Join(home, "other"), filepath.Join(home, "link")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			home := t.TempDir()
+			check(t, os.MkdirAll(filepath.Join(home, "a"), 0o755))
+			check(t, os.WriteFile(filepath.Join(home, "a/file"), []byte("content"), 0o644))
+			check(t, os.Symlink("to", filepath.Join(home, "link")))
+			check(t, os.Symlink("to", filepath.Join(home, "other")))
+			check(t, unix.Mkfifo(filepath.Join(home, "fifo"), 0o600))
+			before := fingerprintOf(t, home)
+			// Reading does not count.
+			_, err := os.ReadFile(filepath.Join(home, "a/file"))
+			check(t, err)
+			check(t, unix.UtimesNanoAt(unix.AT_FDCWD, filepath.Join(home, "a"), []unix.Timespec{{Sec: 1}, {Nsec: unix.UTIME_OMIT}}, 0))
+			if name != "mode" { // the access time moved the ctime of the folder
+				before = fingerprintOf(t, home)
+			}
+			// The clock of a file system ticks every few milliseconds.
+			for tick := filepath.Join(t.TempDir(), "tick"); ; {
+				check(t, os.WriteFile(tick, nil, 0o600))
+				if newest(t, tick) > newest(t, filepath.Join(home, "a/file")) && newest(t, tick) > newest(t, filepath.Join(home, "a")) {
+					break
+				}
+			}
+			check(t, change(home))
+			if after := fingerprintOf(t, home); after == before {
+				t.Errorf("the fingerprint is still %s", after)
+			}
+		})
+	}
+}
+
+func newest(tb testing.TB, name string) int64 {
+	tb.Helper()
+	var st unix.Stat_t
+	check(tb, unix.Stat(name, &st))
+	return st.Ctim.Nano()
+}
+
+// A folder's listing is read in parts, and folders far above are closed: what
+// is still to be visited in them is found again.
+func TestTraverseVisitsAllOnce(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	want := int64(1)
+	long := strings.Repeat("n", 200)
+	add := func(dir string) {
+		check(t, os.Mkdir(filepath.Join(home, dir), 0o755))
+		want++
+	}
+	// At each of three depths more folders than a part of a listing holds.
+	deep := ""
+	for depth := range 3 * openFolders {
+		if depth%openFolders == 1 {
+			for i := range 1000 {
+				add(filepath.Join(deep, fmt.Sprintf("%04d-%s", i, long)))
+				if i%3 == 0 {
+					check(t, os.WriteFile(filepath.Join(home, deep, fmt.Sprintf("%04d-file-%s", i, long)), nil, 0o644))
+					want++
+				}
+			}
+			deep = filepath.Join(deep, fmt.Sprintf("%04d-%s", 500, long))
+			continue
+		}
+		deep = filepath.Join(deep, "d")
+		add(deep)
+	}
+	visits := map[string]int{}
+	var o opener
+	root, err := o.open(unix.AT_FDCWD, home, unix.O_DIRECTORY)
+	check(t, err)
+	defer unix.Close(root)
+	check(t, traverse(t.Context(), &o, root, visitFunc(func(name string) { visits[name]++ })))
+	if int64(len(visits)) != want {
+		t.Errorf("%d entries were visited, want %d", len(visits), want)
+	}
+	for name, n := range visits {
+		if n != 1 {
+			t.Errorf("%s was visited %d times", name, n)
+		}
+	}
+}
+
+type visitFunc func(name string)
+
+func (v visitFunc) folder(_ *folder, t *traverser, _ *unix.Stat_t) (int, error) {
+	v(t.here())
+	return 0, nil
+}
+
+func (v visitFunc) leaf(_ *folder, t *traverser, d dirent) error {
+	v(t.name(d.name))
+	return nil
+}
+
+// A folder that is moved while those in it are visited is not lost track of.
+func TestTraverseFindsMovedFolder(t *testing.T) {
+	t.Parallel()
+	home, elsewhere := t.TempDir(), t.TempDir()
+	deep := strings.Repeat("d/", 2*openFolders)
+	check(t, os.MkdirAll(filepath.Join(home, deep), 0o755))
+	_, err := Measure(t.Context(), home, func(m Measurement) error {
+		if m.Entries == 2*openFolders+1 {
+			return os.Rename(filepath.Join(home, strings.Repeat("d/", 20)), filepath.Join(elsewhere, "moved"))
+		}
+		return nil
+	})
+	if !errors.Is(err, ErrChanged) {
+		t.Errorf("Measure = %v, want ErrChanged", err)
+	}
+}

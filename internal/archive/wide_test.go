@@ -1,0 +1,68 @@
+package archive
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// wideHome is set in the process whose memory is measured: the home it packs.
+const wideHome = "CODEHUB_TEST_WIDE_HOME"
+
+// Packing a folder with very many long names takes no more memory than packing
+// a small one.
+func TestPackMemoryIsBoundedForWideFolder(t *testing.T) {
+	if home := os.Getenv(wideHome); home != "" {
+		_, err := Pack(t.Context(), home, io.Discard, PackOptions{})
+		check(t, err)
+		_, err = Fingerprint(t.Context(), home)
+		check(t, err)
+		status, err := os.ReadFile("/proc/self/status")
+		check(t, err)
+		fmt.Printf("peak %s kB\n", regexp.MustCompile(`VmHWM:\s+(\d+)`).FindSubmatch(status)[1])
+		return
+	}
+	t.Parallel()
+	const names, few, more = 300_000, 40_000, 40 << 10    // the last in kB
+	dir, err := os.MkdirTemp("/dev/shm", "codehub-wide-") // to make the files on a disk takes long
+	if err != nil {
+		dir, err = os.MkdirTemp("", "codehub-wide-")
+	}
+	check(t, err)
+	t.Cleanup(func() { check(t, os.RemoveAll(dir)) })
+	wide, small := filepath.Join(dir, "wide"), filepath.Join(dir, "small")
+	for home, n := range map[string]int{wide: names, small: few} {
+		check(t, os.Mkdir(home, 0o755))
+		fd, err := unix.Open(home, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		check(t, err)
+		for i := range n {
+			check(t, unix.Mknodat(fd, fmt.Sprintf("%0*d-%s", 10, i*7919%n, strings.Repeat("n", 244)), unix.S_IFREG|0o600, 0))
+		}
+		unix.Close(fd)
+	}
+	peak := func(home string) int {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestPackMemoryIsBoundedForWideFolder$", "-test.v")
+		cmd.Env = append(os.Environ(), wideHome+"="+home, "GOMAXPROCS=2", "GOGC=50")
+		out, err := cmd.CombinedOutput()
+		found := regexp.MustCompile(`peak (\d+) kB`).FindSubmatch(out)
+		if err != nil || found == nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		kb, err := strconv.Atoi(string(found[1]))
+		check(t, err)
+		return kb
+	}
+	least, most := peak(small), peak(wide)
+	t.Logf("the peak is %d kB for %d names and %d kB for %d", most, names, least, few)
+	if most > least+more {
+		t.Errorf("packing %d names takes %d kB, packing %d takes %d kB", names, most, few, least)
+	}
+}

@@ -1,0 +1,226 @@
+// Package treewipe removes folders with everything in them, whatever people
+// have left there: nested hundreds of thousands of times, with millions of
+// entries, or of owners and modes that forbid it. It takes a few descriptors
+// and little memory, follows no links and does not leave the file system.
+package treewipe
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Remove removes a folder and all that is in it, or a file. Two may remove the
+// same; one that is gone is no error. progress, if it is given, gets how many
+// entries are removed so far.
+func Remove(ctx context.Context, path string, progress func(entries int64)) error {
+	for {
+		err := Empty(ctx, path, progress)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			return nil
+		case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+			return os.Remove(path)
+		case err != nil:
+			return err
+		}
+		err = os.Remove(path)
+		if errors.Is(err, unix.ENOTEMPTY) { // another that removes it has moved something up
+			continue
+		}
+		if errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		return err
+	}
+}
+
+// Empty removes all that is in a folder, as Remove, and leaves the folder.
+//
+// Folders within folders are moved up into dir before they are removed: an
+// Empty that does not come to its end may leave them there by other names.
+func Empty(ctx context.Context, dir string, progress func(entries int64)) error {
+	top, err := open(unix.AT_FDCWD, dir)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", dir, err)
+	}
+	defer top.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(top.Fd()), &st); err != nil {
+		return fmt.Errorf("stat %s: %w", dir, err)
+	}
+	w := &wiper{top: top, device: st.Dev, progress: progress}
+	if err := w.each(ctx, top, w.entry); err != nil {
+		return fmt.Errorf("empty %s: %w", dir, err)
+	}
+	return nil
+}
+
+// queueMax is how many folders that were moved up are remembered. The others
+// are found when the folder is listed again.
+const queueMax = 1024
+
+type wiper struct {
+	top      *os.File
+	device   uint64
+	queue    []string // folders in top that came from below
+	entries  int64
+	progress func(int64)
+}
+
+func (w *wiper) removed() {
+	if w.entries++; w.progress != nil {
+		w.progress(w.entries)
+	}
+}
+
+// entry removes a name in top, and whatever comes up from below it.
+func (w *wiper) entry(ctx context.Context, name string) error {
+	for {
+		if err := w.flat(ctx, name); err != nil {
+			return fmt.Errorf("remove %q: %w", name, err)
+		}
+		if len(w.queue) == 0 {
+			return nil
+		}
+		name, w.queue = w.queue[len(w.queue)-1], w.queue[:len(w.queue)-1]
+	}
+}
+
+// flat removes a name in top. If it is a folder's, the folders in it are moved
+// into top.
+func (w *wiper) flat(ctx context.Context, name string) error {
+	if folder, err := w.unlink(w.top, name); !folder {
+		return err
+	}
+	dir, err := w.open(name)
+	if err != nil {
+		return unlessGone(err)
+	}
+	defer dir.Close()
+	err = w.each(ctx, dir, func(_ context.Context, name string) error {
+		folder, err := w.unlink(dir, name)
+		if folder {
+			err = unlessGone(w.moveUp(dir, name))
+		}
+		if err != nil {
+			return fmt.Errorf("%q: %w", name, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	err = unix.Unlinkat(int(w.top.Fd()), name, unix.AT_REMOVEDIR)
+	if err == nil {
+		w.removed()
+	}
+	return unlessGone(err)
+}
+
+func (w *wiper) moveUp(dir *os.File, name string) error {
+	to := rand.Text()
+	err := unix.Renameat(int(dir.Fd()), name, int(w.top.Fd()), to)
+	if errors.Is(err, unix.EACCES) { // not root: the folder's own mode forbids to move it
+		if err := unix.Fchmodat(int(dir.Fd()), name, 0o700, 0); err != nil {
+			return err
+		}
+		err = unix.Renameat(int(dir.Fd()), name, int(w.top.Fd()), to)
+	}
+	if err == nil && len(w.queue) < queueMax {
+		w.queue = append(w.queue, to)
+	}
+	return err
+}
+
+// open opens a folder in top for its content to be removed.
+func (w *wiper) open(name string) (*os.File, error) {
+	dir, err := open(int(w.top.Fd()), name)
+	if errors.Is(err, unix.EACCES) { // not root: it is the mode that forbids it
+		if err := unix.Fchmodat(int(w.top.Fd()), name, 0o700, 0); err != nil {
+			return nil, err
+		}
+		dir, err = open(int(w.top.Fd()), name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	err = unix.Fstat(int(dir.Fd()), &st)
+	if err == nil && st.Dev != w.device {
+		err = errors.New("another file system is mounted there")
+	}
+	if err == nil && st.Mode&0o300 != 0o300 && os.Geteuid() != 0 {
+		err = unix.Fchmod(int(dir.Fd()), 0o700)
+	}
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+// unlink removes a name, or reports that it is a folder's.
+func (w *wiper) unlink(dir *os.File, name string) (folder bool, err error) {
+	err = unix.Unlinkat(int(dir.Fd()), name, 0)
+	switch {
+	case err == nil:
+		w.removed()
+	case errors.Is(err, unix.EISDIR):
+		return true, nil
+	}
+	return false, unlessGone(err)
+}
+
+// each calls take, which removes the name, for all names in a folder, until
+// there are none. A listing is gone through to its end before it is begun
+// again: what was removed may leave gaps that take long to read.
+func (w *wiper) each(ctx context.Context, dir *os.File, take func(ctx context.Context, name string) error) error {
+	for {
+		if _, err := dir.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		empty := true
+		for {
+			if err := ctx.Err(); err != nil {
+				return context.Cause(ctx)
+			}
+			names, err := dir.Readdirnames(1024)
+			if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) { // it is gone itself
+				break
+			}
+			if err != nil {
+				return err
+			}
+			empty = false
+			for _, name := range names {
+				if err := take(ctx, name); err != nil {
+					return err
+				}
+			}
+		}
+		if empty {
+			return nil
+		}
+	}
+}
+
+func open(dir int, name string) (*os.File, error) {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func unlessGone(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
