@@ -160,8 +160,8 @@ func (l *layout) clearStale() error {
 // since postgres will not mistake the process for its own, or if nobody may look.
 func (l *layout) worksHere(pid int) (inUse, known bool) {
 	proc := "/proc/" + strconv.Itoa(pid)
-	if zombie(proc) {
-		return false, true // killed, and its parent, an init that does not, has yet to reap it
+	if dead(proc) {
+		return false, true // its parent, perhaps an init that never does, has yet to reap it
 	}
 	fi, err := os.Stat(proc)
 	if err != nil {
@@ -180,16 +180,24 @@ func (l *layout) worksHere(pid int) (inUse, known bool) {
 	return false, err == nil && strings.TrimSpace(string(comm)) != "postgres"
 }
 
-// zombie tells whether the process has ended and is only kept for its parent.
-// postgres cannot tell and takes it for alive.
-func zombie(proc string) bool {
+// dead reports whether the process is a zombie, or was killed and is about to
+// be one: it has closed its files, the lock among them. postgres cannot tell and
+// takes it for alive.
+func dead(proc string) bool {
 	stat, err := os.ReadFile(proc + "/stat")
-	if err != nil {
+	return err == nil && statDead(stat)
+}
+
+func statDead(stat []byte) bool {
+	// pid (name) state ppid pgrp session tty tpgid flags …, where the name may hold
+	// anything.
+	fields := strings.Fields(string(stat[max(0, bytes.LastIndexByte(stat, ')')):]))
+	if len(fields) < 8 {
 		return false
 	}
-	// pid (name) state …, where the name may hold anything.
-	_, rest, ok := strings.Cut(string(stat[max(0, bytes.LastIndexByte(stat, ')')):]), ") ")
-	return ok && strings.HasPrefix(rest, "Z")
+	const exiting = 0x4 // PF_EXITING
+	flags, err := strconv.ParseUint(fields[7], 10, 64)
+	return fields[1] == "Z" || fields[1] == "X" || err == nil && flags&exiting != 0
 }
 
 // pause waits, or returns the cause why the context has ended.

@@ -208,7 +208,7 @@ func processUID(t *testing.T, pid int) int {
 
 // alive tells whether the process runs; one that nobody reaped does not.
 func alive(pid int) bool {
-	return syscall.Kill(pid, 0) == nil && !zombie("/proc/"+strconv.Itoa(pid))
+	return syscall.Kill(pid, 0) == nil && !dead("/proc/"+strconv.Itoa(pid))
 }
 
 // eventually waits for what comes about by itself.
