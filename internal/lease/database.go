@@ -47,8 +47,8 @@ type leader struct {
 	age  time.Duration // of the beat, by the same
 }
 
-// try takes the lock and, in the same statement, beats for the first time; if
-// it does not get it, it says who beats.
+// try takes the lock and, in the same statement, beats for the first time. It
+// returns who beats, or, if it got the lock, who beat last before that.
 func try(ctx context.Context, conn *pgx.Conn, replica string, self backend) (got bool, other leader, err error) {
 	ctx, cancel := context.WithTimeout(ctx, ask)
 	defer cancel()
@@ -67,10 +67,10 @@ func try(ctx context.Context, conn *pgx.Conn, replica string, self backend) (got
 		)
 		SELECT lock.got, l.replica_id::text, l.pid, l.backend_start, l.beat_at, clock_timestamp() - l.beat_at
 		FROM lock LEFT JOIN leader l ON true`, key, replica, self.pid, self.start).Scan(&got, &id, &pid, &start, &beat, &age)
-	if err != nil || got || id == nil {
+	if err != nil || id == nil {
 		return got, leader{}, err
 	}
-	return false, leader{replica: *id, backend: backend{pid: *pid, start: *start}, beat: *beat, age: *age}, nil
+	return got, leader{replica: *id, backend: backend{pid: *pid, start: *start}, beat: *beat, age: *age}, nil
 }
 
 // errLost is the error of a beat that found the lock with somebody else, or

@@ -127,7 +127,7 @@ func (c *candidate) await(ctx context.Context, conn *pgx.Conn, self backend) (*S
 			return nil, fmt.Errorf("try the leader's lock: %w", err)
 		}
 		if got {
-			return newSession(ctx, conn, self, sent), nil
+			return newSession(ctx, conn, self, sent, other), nil
 		}
 		if !waiting {
 			c.Log.Info("another server leads; standing by")

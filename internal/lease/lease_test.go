@@ -224,6 +224,42 @@ func TestWhoLeadsIsKnown(t *testing.T) {
 	eventually(t, "nobody leads", func() bool { return len(leads()) == 0 })
 }
 
+// A term knows for how long no leader had beaten before it, by the database's
+// clock, whichever way that was set.
+func TestTermReportsGapSinceLastLeader(t *testing.T) {
+	t.Parallel()
+	dsn := database(t)
+	conn := connect(t, dsn)
+	type gap struct {
+		since time.Duration
+		led   bool
+	}
+	began := make(chan gap, 1)
+	term := func() gap {
+		t.Helper()
+		stop := run(t, lease.Config{Conn: config(t, dsn), Term: func(ctx context.Context, s *lease.Session) error {
+			since, led := s.Gap()
+			began <- gap{since, led}
+			<-ctx.Done()
+			return nil
+		}})
+		defer stop()
+		return await(t, "term", began)
+	}
+	if g := term(); g.led || g.since != 0 {
+		t.Errorf("the first term: %+v", g)
+	}
+	if g := term(); !g.led || g.since < 0 || g.since > time.Minute {
+		t.Errorf("the second term: %+v", g)
+	}
+	for _, ago := range []time.Duration{24 * time.Hour, -24 * time.Hour} {
+		execute(t, conn, `UPDATE leader SET beat_at = clock_timestamp() - $1::interval`, ago)
+		if g := term(); !g.led || (g.since-ago).Abs() > time.Minute {
+			t.Errorf("after %s: %+v", ago, g)
+		}
+	}
+}
+
 // A statement that takes longer than a term lasts without a beat costs nothing.
 func TestLongStatementCostsNoLeadership(t *testing.T) {
 	t.Parallel()

@@ -28,6 +28,7 @@ var ErrOver = errors.New("this server does not lead any more")
 type Session struct {
 	conn *pgx.Conn
 	self backend
+	last leader        // who led before this term
 	line line          // to the database, to look at without using it
 	lock chan struct{} // holds an element while somebody uses conn
 
@@ -39,11 +40,16 @@ type Session struct {
 	over error
 }
 
-func newSession(ctx context.Context, conn *pgx.Conn, self backend, sent time.Duration) *Session {
-	s := &Session{conn: conn, self: self, line: lineOf(conn.PgConn().Conn()), lock: make(chan struct{}, 1), good: sent}
+func newSession(ctx context.Context, conn *pgx.Conn, self backend, sent time.Duration, last leader) *Session {
+	s := &Session{conn: conn, self: self, last: last, line: lineOf(conn.PgConn().Conn()), lock: make(chan struct{}, 1), good: sent}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	return s
 }
+
+// Gap is for how long no leader had beaten when this term began, by the
+// database's clock: negative if that clock was set back. led is false if no
+// server ever led.
+func (s *Session) Gap() (gap time.Duration, led bool) { return s.last.age, s.last.replica != "" }
 
 // Do runs f with the session while nobody else uses it. The end of ctx keeps f
 // from being begun and does not break it off: a statement that is broken off
