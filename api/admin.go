@@ -39,11 +39,13 @@ type AdminStatus struct {
 	MaxRunning   int            `json:"max_running_global"`
 	PerUser      int            `json:"max_running_per_user"`
 	WatchedUntil *time.Time     `json:"watched_until"` // up to when it is known what people did
+	Hold         string         `json:"hold"`          // why codehub is on hold; empty: it is not
+	HoldSince    *time.Time     `json:"hold_since"`
 }
 
 // Orphan is something in the backend that belongs to no workspace.
 type Orphan struct {
-	Kind        string    `json:"kind"` // container, volume or job
+	Kind        string    `json:"kind"` // container, volume, job or set-aside
 	Name        string    `json:"name"`
 	WorkspaceID string    `json:"workspace_id,omitempty"`
 	Detail      string    `json:"detail,omitempty"`
@@ -97,4 +99,47 @@ type PatchAccount struct {
 type ChangePassword struct {
 	Current string `json:"current"`
 	New     string `json:"new"`
+}
+
+// Actions of a RestoreStep.
+const (
+	RestoreKeep    = "keep"    // it stays as it is in the database
+	RestoreVolume  = "volume"  // its volume is its home
+	RestoreArchive = "archive" // an archive holds its home
+)
+
+// RestorePlan is the answer of GET and POST /admin/restore.
+type RestorePlan struct {
+	OnHold     bool          `json:"on_hold"`
+	Reason     string        `json:"reason"` // why it is on hold
+	Since      *time.Time    `json:"since"`
+	Applied    bool          `json:"applied"`
+	Workspaces []RestoreStep `json:"workspaces"`
+}
+
+// RestoreStep is what becomes of one workspace.
+type RestoreStep struct {
+	ID     string `json:"id"`
+	Name   string `json:"name"`
+	Owner  string `json:"owner"` // empty: nothing tells, so it is the administrator's who applies the plan
+	Action string `json:"action"`
+	Reason string `json:"reason"` // English sentences
+	// ReasonCode names the reason: one of those in openapi.json.
+	ReasonCode string `json:"reason_code"`
+	New        bool   `json:"new"`       // the database does not have it
+	Undelete   bool   `json:"undelete"`  // its deletion is taken back
+	Running    bool   `json:"running"`   // its container runs
+	Lost       bool   `json:"lost"`      // no complete copy of its home is known
+	SetAside   bool   `json:"set_aside"` // a volume that blocks its home is kept under another name
+
+	ArchiveKey string     `json:"archive_key,omitempty"`
+	ArchivedAt *time.Time `json:"archived_at,omitempty"`
+}
+
+// ApplyRestore is the body of POST /admin/restore. Workspaces are named by id, or
+// by name.
+type ApplyRestore struct {
+	Only         []string `json:"only,omitempty"`          // change these alone; empty: all
+	KeepDatabase []string `json:"keep_database,omitempty"` // leave these as they are in the database
+	DryRun       bool     `json:"dry_run,omitempty"`       // answer with the plan and change nothing
 }

@@ -6,17 +6,20 @@ import "time"
 
 // Workspace is a workspace as the API shows it to its owner.
 type Workspace struct {
-	ID                string               `json:"id"`
-	Name              string               `json:"name"`
-	Description       string               `json:"description"`
-	Memo              string               `json:"memo"`
-	ImageRef          string               `json:"image_ref"`
-	Phase             string               `json:"phase"`
-	Operation         string               `json:"operation"`
-	Progress          *Progress            `json:"progress"`
-	DesiredState      string               `json:"desired_state"`
-	DesiredCause      *string              `json:"desired_cause"`
-	NextDesiredState  *string              `json:"next_desired_state"`
+	ID               string    `json:"id"`
+	Name             string    `json:"name"`
+	Description      string    `json:"description"`
+	Memo             string    `json:"memo"`
+	ImageRef         string    `json:"image_ref"`
+	Phase            string    `json:"phase"`
+	Operation        string    `json:"operation"`
+	Progress         *Progress `json:"progress"`
+	DesiredState     string    `json:"desired_state"`
+	DesiredCause     *string   `json:"desired_cause"`
+	NextDesiredState *string   `json:"next_desired_state"`
+	// PendingRequest was accepted and is not carried out yet: "force_stop",
+	// "cancel", "recover" or "set_aside".
+	PendingRequest    *string              `json:"pending_request"`
 	URL               string               `json:"url"`
 	ArchiveKey        *string              `json:"archive_key"`
 	ArchiveSize       *int64               `json:"archive_size"`
@@ -51,9 +54,12 @@ type Condition struct {
 // Progress is how far the running operation is. Done and Total are bytes and
 // 0 where unknown.
 type Progress struct {
-	Step  string `json:"step"`
-	Done  int64  `json:"done"`
-	Total int64  `json:"total"`
+	Step string `json:"step"`
+	// What the step waits for: the name of a container, or the backend's reason.
+	// Empty for a step that does not wait.
+	Detail string `json:"detail"`
+	Done   int64  `json:"done"`
+	Total  int64  `json:"total"`
 	// Files and folders, where they count; bytes a second of late; and an
 	// estimate of the time that is left. 0 where unknown.
 	Entries      int64 `json:"entries"`
@@ -97,11 +103,13 @@ const (
 	RecoverAfresh  = "afresh"  // clear the error and look again
 	RecoverEmpty   = "empty"   // give up what was lost; start with an empty home
 	RecoverArchive = "archive" // give up what was lost; go on with the archive of ArchiveOpID
+	// RecoverSetAside keeps what is in the way of the home under another name.
+	RecoverSetAside = "set_aside"
 )
 
 // Recover is the body of POST /workspaces/{id}/recover; an empty body is
-// {"action": "afresh"}. The other actions give up what was lost, so Confirm
-// must repeat the workspace's name. StartEmpty is the older way to say
+// {"action": "afresh"}. RecoverEmpty and RecoverArchive give up what was lost, so
+// Confirm must repeat the workspace's name. StartEmpty is the older way to say
 // RecoverEmpty.
 type Recover struct {
 	Action      string `json:"action,omitempty"`

@@ -60,3 +60,17 @@ func (c *Client) PatchAccount(ctx context.Context, id string, in api.PatchAccoun
 func (c *Client) ChangePassword(ctx context.Context, current, password string) error {
 	return c.call(ctx, http.MethodPost, "/users/me/password", nil, api.ChangePassword{Current: current, New: password}, nil)
 }
+
+// RestorePlan says what a take-over after a restore would do; for administrators.
+func (c *Client) RestorePlan(ctx context.Context) (api.RestorePlan, error) {
+	var out api.RestorePlan
+	err := c.call(ctx, http.MethodGet, "/admin/restore", nil, nil, &out)
+	return out, err
+}
+
+// ApplyRestore takes over; for administrators.
+func (c *Client) ApplyRestore(ctx context.Context, in api.ApplyRestore) (api.RestorePlan, error) {
+	var out api.RestorePlan
+	err := c.call(ctx, http.MethodPost, "/admin/restore", nil, in, &out)
+	return out, err
+}

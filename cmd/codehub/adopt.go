@@ -25,12 +25,12 @@ import (
 type adoptCmd struct {
 	config.Config `embed:""`
 
-	Installation string            `name:"installation" placeholder:"ID" help:"Whose archives, if the bucket has those of several installations."`
-	Owner        string            `name:"owner" placeholder:"NAME" help:"User who is to own all that is adopted, instead of who did."`
-	OwnerMap     map[string]string `name:"owner-map" placeholder:"OLD=NEW" help:"User who is to own what another did; those who are not there are made, each with a password that is shown once."`
-	Admin        string            `name:"admin" placeholder:"NAME" help:"Who of the users that are made becomes an administrator."`
-	Image        string            `name:"image" placeholder:"IMAGE" help:"Image of what is adopted, which archives do not tell (default: that of --default-image)."`
-	DryRun       bool              `name:"dry-run" help:"Say what would be done, and do none of it."`
+	Installation string            `name:"installation" placeholder:"ID" help:"Installation whose archives are adopted."`
+	Owner        string            `name:"owner" placeholder:"NAME" help:"Owner of all adopted workspaces (default: the previous owners)."`
+	OwnerMap     map[string]string `name:"owner-map" placeholder:"OLD=NEW" help:"Replace owners; missing users are created with a password shown once."`
+	Admin        string            `name:"admin" placeholder:"NAME" help:"Created user who becomes an administrator."`
+	Image        string            `name:"image" placeholder:"IMAGE" help:"Image of adopted workspaces (default: --default-image)."`
+	DryRun       bool              `name:"dry-run" help:"Show what would change without applying it."`
 	outputFlags
 }
 
@@ -42,17 +42,17 @@ func (c *adoptCmd) Run(ctx context.Context) error {
 		c.Image = c.DefaultImage
 	}
 	if !workspace.ValidImageRef(c.Image) {
-		return &config.Problem{Setting: "--image", Why: fmt.Sprintf("%q is no image reference", c.Image), Do: "give one like codehub/workspace:latest"}
+		return &config.Problem{Setting: "--image", Why: fmt.Sprintf("%q is not an image reference", c.Image), Do: "use one like codehub/workspace:latest"}
 	}
 	report, err := c.adopt(ctx, newLogger(c.Config))
 	if report != nil {
-		// Passwords are in it: it is printed whatever came up.
+		// The report has passwords, so print it even after an error.
 		if printed := c.print(os.Stdout, report, adoptionText(*report)); printed != nil {
 			return errors.Join(err, printed)
 		}
 	}
 	if err == nil && report.Left > 0 {
-		err = fmt.Errorf("%d workspaces were left; why is in the report", report.Left)
+		err = fmt.Errorf("%d workspaces were not adopted; the report has the reasons", report.Left)
 	}
 	return err
 }
@@ -79,13 +79,13 @@ func alone(ctx context.Context, session postgres.Session) error {
 	return session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		held, err := lease.Hold(ctx, conn)
 		if err == nil && !held {
-			err = errors.New("a codehub server runs on this database: stop it first, so that the database can become that of another installation")
+			err = errors.New("a codehub server is running on this database; stop it first")
 		}
 		return err
 	})
 }
 
-// adoptionText is the report for people.
+// adoptionText formats the report as tables.
 func adoptionText(r adopt.Report) string {
 	var b strings.Builder
 	if len(r.Users) > 0 {
@@ -99,7 +99,7 @@ func adoptionText(r adopt.Report) string {
 		}
 		fmt.Fprintln(&b, table(rows))
 		if !r.DryRun {
-			fmt.Fprint(&b, "These passwords are shown this once: hand them to their owners.\n\n")
+			fmt.Fprint(&b, "These passwords are shown only once. Give them to the users.\n\n")
 		}
 	}
 	if len(r.Workspaces) > 0 {
@@ -114,19 +114,19 @@ func adoptionText(r adopt.Report) string {
 		fmt.Fprintln(&b, table(rows))
 	}
 	for _, u := range r.Unusable {
-		fmt.Fprintf(&b, "Left alone: %s: %s\n", plain(u.Key), plain(u.Why))
+		fmt.Fprintf(&b, "Skipped: %s: %s\n", plain(u.Key), plain(u.Why))
 	}
 	switch {
 	case r.TakenOver && r.DryRun:
-		fmt.Fprintf(&b, "The database would become that of installation %s.\n", r.Installation)
+		fmt.Fprintf(&b, "The database would take the id of installation %s.\n", r.Installation)
 	case r.TakenOver:
-		fmt.Fprintf(&b, "The database is that of installation %s now: containers and volumes that are left of it are its own.\n", r.Installation)
-		fmt.Fprintln(&b, "A home that was not archived is in its volume still. It is left alone, and keeps its workspace from being restored.")
+		fmt.Fprintf(&b, "The database now has the id of installation %s and owns its remaining containers and volumes.\n", r.Installation)
+		fmt.Fprintln(&b, "A home that was not archived is still in its volume. The volume is not changed, and blocks the restore of its workspace.")
 	case r.Copied:
-		fmt.Fprintf(&b, "The archives are copies of those of installation %s, which keeps its own.\n", r.Installation)
+		fmt.Fprintf(&b, "The archives are copies; installation %s keeps its own.\n", r.Installation)
 	}
 	if len(r.Others) > 0 {
-		fmt.Fprintf(&b, "The bucket also has archives of: %s (see --installation).\n", strings.Join(r.Others, ", "))
+		fmt.Fprintf(&b, "The bucket also has archives of other installations: %s (see --installation).\n", strings.Join(r.Others, ", "))
 	}
 	counts := map[adopt.Result]int{}
 	for _, w := range r.Workspaces {

@@ -15,32 +15,35 @@ import (
 // ClientCmds are the commands that talk to a server, this one or another, by
 // its API (design §13).
 type ClientCmds struct {
-	Login      loginCmd      `cmd:"" group:"Client:" help:"Log in to a server and remember it."`
-	Logout     logoutCmd     `cmd:"" group:"Client:" help:"Forget the server, and end the token that the login made."`
-	Whoami     whoamiCmd     `cmd:"" group:"Client:" help:"Say who you are to the server."`
-	Create     createCmd     `cmd:"" group:"Client:" help:"Create a workspace."`
-	List       listCmd       `cmd:"" group:"Client:" aliases:"ls" help:"List your workspaces."`
-	Show       showCmd       `cmd:"" group:"Client:" help:"Show one workspace."`
-	Start      startCmd      `cmd:"" group:"Client:" help:"Start a workspace."`
-	Stop       stopCmd       `cmd:"" group:"Client:" help:"Stop a workspace."`
-	Restart    restartCmd    `cmd:"" group:"Client:" help:"Stop a workspace and start it again."`
-	Stay       stayCmd       `cmd:"" group:"Client:" help:"Count as a use of a running workspace now: its time begins anew."`
-	KeepAwake  keepAwakeCmd  `cmd:"" group:"Client:" help:"Neither stop nor archive a workspace by itself for a while."`
-	Set        setCmd        `cmd:"" group:"Client:" help:"Change a workspace's name, notes, or after what time without use it stops."`
-	Archive    archiveCmd    `cmd:"" group:"Client:" help:"Archive a workspace: its home becomes an object in the bucket."`
-	Restore    restoreCmd    `cmd:"" group:"Client:" help:"Restore a workspace from its archive."`
-	Archives   archivesCmd   `cmd:"" group:"Client:" help:"List the archives that are kept of a workspace."`
-	Download   downloadCmd   `cmd:"" group:"Client:" help:"Download an archive of a workspace."`
-	Delete     deleteCmd     `cmd:"" group:"Client:" aliases:"rm" help:"Delete a workspace."`
-	Undelete   undeleteCmd   `cmd:"" group:"Client:" help:"Take a deletion back."`
-	Recover    recoverCmd    `cmd:"" group:"Client:" help:"Recover a workspace from an error."`
-	Cancel     cancelCmd     `cmd:"" group:"Client:" help:"Cancel the operation under way."`
-	Open       openCmd       `cmd:"" group:"Client:" help:"Open a workspace in the browser."`
-	Logs       logsCmd       `cmd:"" group:"Client:" help:"Print what a workspace's container printed."`
-	Tokens     tokensCmd     `cmd:"" group:"Client:" help:"API tokens."`
-	Passwd     passwdCmd     `cmd:"" group:"Client:" help:"Change your password."`
-	Users      usersCmd      `cmd:"" group:"Client:" help:"Users, for administrators."`
-	Status     statusCmd     `cmd:"" group:"Client:" help:"How the servers fare, for administrators."`
+	Login     loginCmd     `cmd:"" group:"Client:" help:"Log in to a server and remember it."`
+	Logout    logoutCmd    `cmd:"" group:"Client:" help:"Log out and revoke the token."`
+	Whoami    whoamiCmd    `cmd:"" group:"Client:" help:"Show the current user."`
+	Create    createCmd    `cmd:"" group:"Client:" help:"Create a workspace."`
+	List      listCmd      `cmd:"" group:"Client:" aliases:"ls" help:"List your workspaces."`
+	Show      showCmd      `cmd:"" group:"Client:" help:"Show one workspace."`
+	Start     startCmd     `cmd:"" group:"Client:" help:"Start a workspace."`
+	Stop      stopCmd      `cmd:"" group:"Client:" help:"Stop a workspace."`
+	Restart   restartCmd   `cmd:"" group:"Client:" help:"Stop a workspace and start it again."`
+	Stay      stayCmd      `cmd:"" group:"Client:" help:"Reset a workspace's idle timer."`
+	KeepAwake keepAwakeCmd `cmd:"" group:"Client:" help:"Keep a workspace awake for a while."`
+	Set       setCmd       `cmd:"" group:"Client:" help:"Change a workspace's settings."`
+	Archive   archiveCmd   `cmd:"" group:"Client:" help:"Archive a workspace."`
+	Restore   restoreCmd   `cmd:"" group:"Client:" help:"Restore a workspace from its archive."`
+	Archives  archivesCmd  `cmd:"" group:"Client:" help:"List the archives that are kept of a workspace."`
+	Download  downloadCmd  `cmd:"" group:"Client:" help:"Download an archive of a workspace."`
+	Delete    deleteCmd    `cmd:"" group:"Client:" aliases:"rm" help:"Delete a workspace."`
+	Undelete  undeleteCmd  `cmd:"" group:"Client:" help:"Undo a deletion."`
+	Recover   recoverCmd   `cmd:"" group:"Client:" help:"Recover a workspace from an error."`
+	Cancel    cancelCmd    `cmd:"" group:"Client:" help:"Cancel the operation under way."`
+	Open      openCmd      `cmd:"" group:"Client:" help:"Open a workspace in the browser."`
+	Logs      logsCmd      `cmd:"" group:"Client:" help:"Print what a workspace's container printed."`
+	Tokens    tokensCmd    `cmd:"" group:"Client:" help:"API tokens."`
+	Passwd    passwdCmd    `cmd:"" group:"Client:" help:"Change your password."`
+	Users     usersCmd     `cmd:"" group:"Client:" help:"Users, for administrators."`
+	Status    statusCmd    `cmd:"" group:"Client:" help:"Show server status."`
+
+	ReconcileRestore reconcileRestoreCmd `cmd:"" group:"Client:" name:"reconcile-restore" help:"Reconcile a restored database and take over."`
+
 	Completion completionCmd `cmd:"" group:"Client:" help:"Print a completion script for a shell."`
 }
 

@@ -88,6 +88,7 @@ func workspaceDetails(w api.Workspace, now time.Time) string {
 		}
 	}
 	add("Then wanted:", w.NextDesiredState)
+	add("Pending request:", w.PendingRequest)
 	add("Description:", &w.Description)
 	add("Memo:", &w.Memo)
 	add("Error:", w.ErrorReason)

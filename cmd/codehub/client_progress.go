@@ -67,7 +67,7 @@ func progressParts(p *api.Progress) []string {
 	if p == nil {
 		return nil
 	}
-	parts := []string{plain(p.Step), amount(p.Done, p.Total)}
+	parts := []string{plain(p.Step), plain(p.Detail), amount(p.Done, p.Total)}
 	switch {
 	case p.EntriesTotal > 0:
 		parts = append(parts, fmt.Sprintf("%d of %d files", p.Entries, p.EntriesTotal))

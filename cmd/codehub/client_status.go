@@ -14,7 +14,7 @@ import (
 	"codehub/api"
 )
 
-// statusCmd tells administrators how the servers fare.
+// statusCmd shows administrators the state of the servers.
 type statusCmd struct {
 	serverFlags
 	outputFlags
@@ -53,21 +53,24 @@ func statusText(r statusReport, now time.Time) string {
 		}
 		rows = append(rows, []string{s.Hostname, marks, s.Version, age(now.Sub(s.StartedAt)), age(now.Sub(s.SeenAt)) + " ago", backendWords(s.Backends)})
 	}
+	if r.Hold != "" {
+		fmt.Fprintf(&b, "codehub is on hold: %s. Run codehub reconcile-restore to review the takeover.\n\n", r.Hold)
+	}
 	b.WriteString(table(rows))
 	fmt.Fprintf(&b, "\nWorkspaces: %s\n", countWords(r.Phases))
 	fmt.Fprintf(&b, "Operations: %s\n", countWords(r.Operations))
 	fmt.Fprintf(&b, "Running:    %d of %s\n", r.Running, limitWords(r.MaxRunning))
 	if r.WatchedUntil != nil {
-		fmt.Fprintf(&b, "Watched:    until %s ago\n", age(now.Sub(*r.WatchedUntil)))
+		fmt.Fprintf(&b, "Activity:   recorded through %s ago\n", age(now.Sub(*r.WatchedUntil)))
 	}
 	if len(r.Orphans) > 0 {
-		rows := [][]string{{"OF NO WORKSPACE", "NAME", "SINCE", "GOES", ""}}
+		rows := [][]string{{"ORPHAN", "NAME", "SINCE", "REMOVED", "DETAIL"}}
 		for _, o := range r.Orphans {
-			goes := "never by itself"
+			removed := "never"
 			if o.RemovedAfter != nil {
-				goes = o.RemovedAfter.Local().Format(time.DateTime)
+				removed = o.RemovedAfter.Local().Format(time.DateTime)
 			}
-			rows = append(rows, []string{o.Kind, o.Name, age(now.Sub(o.FirstSeenAt)), goes, o.Detail})
+			rows = append(rows, []string{o.Kind, o.Name, age(now.Sub(o.FirstSeenAt)), removed, o.Detail})
 		}
 		fmt.Fprintf(&b, "\n%s", table(rows))
 	}
@@ -78,11 +81,11 @@ func backendWords(backends map[string]api.Breaker) string {
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(backends)) {
 		b := backends[name]
-		said := name + " ok"
+		text := name + " ok"
 		if b.State != api.BreakerClosed {
-			said = name + " " + b.State + ": " + b.Error
+			text = name + " " + b.State + ": " + b.Error
 		}
-		words = append(words, said)
+		words = append(words, text)
 	}
 	return strings.Join(words, ", ")
 }

@@ -50,7 +50,7 @@ func serveAPI(t testing.TB) apiServer {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	s := apiServer{dsn: pgtest.New(t, postgres.Migrate), bucket: t.TempDir()}
-	db, err := postgres.Open(t.Context(), s.dsn, postgres.Options{Log: log, DeleteGrace: time.Hour, Limits: postgres.Limits{PerUser: 2}})
+	db, err := postgres.Open(t.Context(), s.dsn, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 2}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -221,8 +221,9 @@ func (u undeleteCmd) Run(ctx context.Context, k *kong.Context) error {
 
 type recoverCmd struct {
 	onWorkspace
-	StartEmpty bool   `xor:"instead" help:"Give up data that is lost, and start with an empty home."`
-	Archive    string `xor:"instead" placeholder:"ARCHIVE" help:"Give up data that is lost, and go on with this archive, as codehub archives lists them."`
+	StartEmpty bool   `xor:"instead" help:"Give up lost data; start with an empty home."`
+	Archive    string `xor:"instead" placeholder:"ARCHIVE" help:"Replace lost data with this archive."`
+	SetAside   bool   `xor:"instead" help:"Set aside the volume that blocks the home."`
 	Confirm    string `placeholder:"NAME" help:"With --start-empty and --archive: the workspace's name."`
 }
 
@@ -231,6 +232,8 @@ func (r recoverCmd) Run(ctx context.Context, k *kong.Context) error {
 	switch {
 	case r.StartEmpty:
 		in.Action = api.RecoverEmpty
+	case r.SetAside:
+		in.Action = api.RecoverSetAside
 	case r.Archive != "":
 		in.Action, in.ArchiveOpID = api.RecoverArchive, r.Archive
 	}

@@ -22,8 +22,8 @@ func openDatabase(ctx context.Context, cfg config.Config, log *slog.Logger) (db 
 	}
 	if err = postgres.Migrate(ctx, dsn); err == nil {
 		db, err = postgres.Open(ctx, dsn, postgres.Options{
-			Limits:      postgres.Limits{PerUser: cfg.MaxRunningPerUser, Global: cfg.MaxRunningGlobal},
-			DeleteGrace: cfg.DeleteGrace, Log: log,
+			Limits: postgres.Limits{PerUser: cfg.MaxRunningPerUser, Global: cfg.MaxRunningGlobal},
+			Log:    log,
 		})
 	}
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 	"codehub/internal/postgres"
 )
 
-// gcCmd is one garbage collection, beside a server or without one. It takes the
-// settings of serve, so that it finds this installation.
+// gcCmd collects garbage once, whether or not a server runs. It has the settings
+// of serve, to find the installation.
 type gcCmd struct {
 	config.Config `embed:""`
 
-	DryRun bool `name:"dry-run" help:"Say what would go, what is kept and why, and remove nothing."`
+	DryRun bool `name:"dry-run" help:"List archives and reasons without removing any."`
 	outputFlags
 }
 
@@ -35,7 +35,7 @@ func (c *gcCmd) Run(ctx context.Context) error {
 		}
 	}
 	if err == nil && report.Failed > 0 {
-		err = fmt.Errorf("%d archives could not be removed; the next collection tries again", report.Failed)
+		err = fmt.Errorf("%d archives could not be removed; the next collection retries", report.Failed)
 	}
 	return err
 }
@@ -51,16 +51,16 @@ func (c *gcCmd) collect(ctx context.Context, log *slog.Logger) (*gc.Report, erro
 		Settings: gc.Settings{Keep: c.ArchiveKeep, Delay: c.GCDelay, DeleteGrace: c.DeleteGrace},
 	}, o.session, gc.Options{DryRun: c.DryRun})
 	if errors.Is(err, postgres.ErrCollecting) {
-		err = fmt.Errorf("%w; try again when it is done, or look with --dry-run", err)
+		err = fmt.Errorf("%w; retry when it ends, or use --dry-run", err)
 	}
 	return report, err
 }
 
-// collectionText is the report for people.
+// collectionText formats the report as a table.
 func collectionText(r gc.Report) string {
 	var b strings.Builder
 	if len(r.Items) > 0 {
-		rows := [][]string{{"", "WORKSPACE", "SIZE", "WHY", "ARCHIVE"}}
+		rows := [][]string{{"", "WORKSPACE", "SIZE", "REASON", "ARCHIVE"}}
 		order := gc.Verdicts()
 		slices.Reverse(order)
 		items := slices.Clone(r.Items)
@@ -69,9 +69,9 @@ func collectionText(r gc.Report) string {
 			why := i.Reason
 			switch {
 			case i.Error != "":
-				why += "; it could not be removed: " + i.Error
+				why += "; removal failed: " + i.Error
 			case i.Due != nil:
-				why += "; it goes on " + i.Due.Local().Format(time.DateTime)
+				why += "; removal on " + i.Due.Local().Format(time.DateTime)
 			}
 			name := i.Name
 			if name == "" {
@@ -82,8 +82,8 @@ func collectionText(r gc.Report) string {
 		fmt.Fprintln(&b, table(rows))
 	}
 	if r.Restored {
-		fmt.Fprintln(&b, "The bucket was last collected by another database, or by this one at a later time: it was restored from a")
-		fmt.Fprintln(&b, "backup, or a copy of it uses the same bucket. Every wait begins anew with the server's next collection.")
+		fmt.Fprintln(&b, "Another database led last on this bucket. The server goes on hold and collects no garbage.")
+		fmt.Fprintln(&b, "Run codehub reconcile-restore.")
 	}
 	var parts []string
 	for _, v := range gc.Verdicts() {
@@ -96,10 +96,10 @@ func collectionText(r gc.Report) string {
 	}
 	fmt.Fprintln(&b, strings.Join(parts, ", "))
 	if r.Aborted > 0 {
-		fmt.Fprintf(&b, "Removed what %d broken uploads had left behind.\n", r.Aborted)
+		fmt.Fprintf(&b, "Removed %d incomplete uploads.\n", r.Aborted)
 	}
 	if r.Released > 0 {
-		fmt.Fprintf(&b, "Nothing is left of %d deleted workspaces.\n", r.Released)
+		fmt.Fprintf(&b, "%d deleted workspaces are completely removed.\n", r.Released)
 	}
 	if r.DryRun {
 		fmt.Fprintln(&b, "Nothing was changed: this was a dry run.")

@@ -126,7 +126,7 @@ func TestGCCommand(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	out, _, exit := c.run("gc")
-	if exit != exitOK || !strings.Contains(out, "it goes on") || !strings.Contains(out, "keep: 2") || !strings.Contains(out, "work") {
+	if exit != exitOK || !strings.Contains(out, "removal on") || !strings.Contains(out, "keep: 2") || !strings.Contains(out, "work") {
 		t.Errorf("exit %d: %s", exit, out)
 	}
 	_, err := conn.Exec(t.Context(), `UPDATE archives SET unprotected_since = unprotected_since - interval '1 day', superseded_at = superseded_at - interval '1 day'`)
@@ -194,7 +194,7 @@ func TestAdoptCommand(t *testing.T) {
 	try(t, <-ended)
 
 	out, errs, exit := c.run("adopt-archives", "--admin", "ann")
-	for _, want := range []string{"ann", "administrator", "shown this once", "adopted: 1", string(id)} {
+	for _, want := range []string{"ann", "administrator", "shown only once", "adopted: 1", string(id)} {
 		if exit != exitOK || !strings.Contains(out, want) {
 			t.Errorf("exit %d, no %q in:\n%s\n%s", exit, want, out, errs)
 		}

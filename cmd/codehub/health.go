@@ -1,14 +1,16 @@
 package main
 
 import (
+	"cmp"
+
 	"codehub/api"
 	"codehub/internal/breaker"
 )
 
-// backends are the circuit breakers of what a server works with, by name.
+// backends are the circuit breakers of the backends, by name.
 type backends map[string]*breaker.Breaker
 
-// states is how they are now.
+// states returns the current state of each breaker.
 func (b backends) states() map[string]api.Breaker {
 	out := make(map[string]api.Breaker, len(b))
 	for name, br := range b {
@@ -17,7 +19,7 @@ func (b backends) states() map[string]api.Breaker {
 	return out
 }
 
-// metrics is their figures.
+// metrics returns the metrics of all breakers.
 func (b backends) metrics() breaker.Metrics {
 	var all breaker.Metrics
 	for _, br := range b {
@@ -26,8 +28,8 @@ func (b backends) metrics() breaker.Metrics {
 	return all
 }
 
-// reach is what keeps this server from a backend: in the controller's words,
-// if it leads, else in those of the breaker.
+// reach returns why this server cannot reach a backend: the controller's error on
+// the leader, otherwise the breaker's; empty if it can.
 func (s *server) reach(backend, trouble string) string {
 	if b := s.backends[backend]; trouble == "" && b != nil {
 		if st := b.State(); st.State != api.BreakerClosed {
@@ -37,11 +39,14 @@ func (s *server) reach(backend, trouble string) string {
 	return trouble
 }
 
-// trouble is what the dashboard tells everybody.
+// trouble returns the problem that the dashboard shows to every user.
 func (s *server) trouble() string {
 	st := s.ctrl.Status()
+	marks := s.marks.Status()
 	switch {
-	case s.reach("engine", st.Backend) != "":
+	case marks.Hold != "" || s.onHold.Load() != nil:
+		return "hold"
+	case s.reach("engine", cmp.Or(marks.Docker, st.Backend)) != "":
 		return "backend"
 	case st.Wall != "":
 		return "wall"

@@ -26,7 +26,7 @@ type importM1Cmd struct {
 	Admin     string `name:"admin" placeholder:"NAME" help:"User of the first version, which knew no administrators, who becomes one."`
 	JoinUsers bool   `name:"join-users" help:"Users of the same name are the same people."`
 	Image     string `name:"image" placeholder:"IMAGE" help:"Image for all that comes over, instead of their own."`
-	DryRun    bool   `name:"dry-run" help:"Say what would be done, and do none of it."`
+	DryRun    bool   `name:"dry-run" help:"Show what would change without applying it."`
 	outputFlags
 }
 
@@ -35,7 +35,7 @@ func (c *importM1Cmd) Run(ctx context.Context) error {
 		return err
 	}
 	if c.Image != "" && !workspace.ValidImageRef(c.Image) {
-		return &config.Problem{Setting: "--image", Why: fmt.Sprintf("%q is no image reference", c.Image), Do: "give one like codehub/workspace:latest"}
+		return &config.Problem{Setting: "--image", Why: fmt.Sprintf("%q is not an image reference", c.Image), Do: "give one like codehub/workspace:latest"}
 	}
 	log := newLogger(c.Config)
 	report, err := c.bring(ctx, log)

@@ -24,14 +24,16 @@ var version = "dev"
 
 type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run the server: dashboard, API, proxy and coordinator."`
-	Migrate migrateCmd `cmd:"" help:"Bring a database up to date and end."`
+	Migrate migrateCmd `cmd:"" help:"Apply database migrations."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
-	Adopt    adoptCmd    `cmd:"" name:"adopt-archives" help:"Rebuild the workspaces of a lost database from the archives in the bucket."`
-	GC       gcCmd       `cmd:"" name:"gc" help:"Remove archives that nothing holds on to any more, or say which those are."`
-	ImportM1 importM1Cmd `cmd:"" name:"import-m1" help:"Bring over the users, workspaces and homes of codehub's first version."`
+	Adopt    adoptCmd    `cmd:"" name:"adopt-archives" help:"Rebuild a lost database from the archives."`
+	GC       gcCmd       `cmd:"" name:"gc" help:"Remove archives that are no longer needed."`
+	ImportM1 importM1Cmd `cmd:"" name:"import-m1" help:"Import the data of codehub's first version."`
 
-	ResetPassword resetPasswordCmd `cmd:"" name:"reset-password" help:"Give a user another password by the database itself, on the server's machine."`
+	Uninstall uninstallCmd `cmd:"" name:"uninstall" help:"Remove an installation's resources from Docker."`
+
+	ResetPassword resetPasswordCmd `cmd:"" name:"reset-password" help:"Set a user's password in the database."`
 
 	ClientCmds
 }
@@ -45,6 +47,9 @@ func main() {
 	// So do its storage jobs.
 	if len(os.Args) == 2 && os.Args[1] == runtime.JobCommand {
 		os.Exit(storagejob.Main())
+	}
+	if len(os.Args) == 2 && os.Args[1] == runtime.CopyCommand {
+		os.Exit(storagejob.CopyMain())
 	}
 	os.Exit(run(os.Args[1:]))
 }

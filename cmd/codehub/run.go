@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,7 @@ func (s *server) run(ctx context.Context, listener net.Listener) error {
 		g.Go(func() error { return s.hearRedis(gctx) })
 	}
 	g.Go(func() error { return s.housekeeping(gctx) })
+	g.Go(func() error { return s.watchHold(gctx) })
 	if s.private != nil {
 		g.Go(func() error { return s.private.Run(gctx) })
 	}
@@ -95,30 +97,39 @@ func (s *server) drain(ctx context.Context, srv *http.Server, stopRequests conte
 }
 
 // coordinate runs the controller and the garbage collection whenever this
-// process leads.
+// process leads, and the marks say that its database does.
 func (s *server) coordinate(ctx context.Context) error {
 	cfg, err := postgres.ConnConfig(s.dsn, "codehub-leader")
 	if err != nil {
 		return err
 	}
 	return lease.Run(ctx, lease.Config{Conn: cfg, Replica: s.self.ID(), Log: s.log, Term: func(ctx context.Context, session *lease.Session) error {
-		return s.lead(runtime.WithFence(ctx, session.Alive), postgres.NewController(session))
+		rows := postgres.NewController(session)
+		if gap, led := session.Gap(); led && gap.Abs() > postgres.LeaderGap {
+			if err := rows.RestartWaits(ctx); err != nil {
+				return err
+			}
+			s.log.Warn("no server led; deletion and garbage collection delays restarted", "for", gap)
+		}
+		return s.lead(runtime.WithFence(ctx, session.Alive), rows)
 	}})
 }
 
 func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {
 	s.leads.Store(true)
 	defer s.leads.Store(false)
-	g, gctx := errgroup.WithContext(ctx)
-	gctx, end := context.WithCancel(gctx)
-	defer end()
-	g.Go(func() error {
-		defer end() // the session is gone, or the term is over
-		return s.ctrl.Run(gctx, rows)
+	return s.marks.Run(ctx, rows, func(ctx context.Context) error {
+		g, gctx := errgroup.WithContext(ctx)
+		gctx, end := context.WithCancel(gctx)
+		defer end()
+		g.Go(func() error {
+			defer end() // the session is gone, or the term is over
+			return s.ctrl.Run(gctx, rows)
+		})
+		g.Go(func() error { return s.garbage.Run(gctx, rows) })
+		g.Go(func() error { return s.ttl.Run(gctx, rows) })
+		return g.Wait()
 	})
-	g.Go(func() error { return s.garbage.Run(gctx, rows) })
-	g.Go(func() error { return s.ttl.Run(gctx, rows) })
-	return g.Wait()
 }
 
 // notified takes one of the database's notifications.
@@ -139,6 +150,7 @@ func (s *server) forwardWakes(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.hub.Wakes():
+			s.marks.Wake()
 			s.ctrl.Wake()
 		}
 	}
@@ -195,7 +207,10 @@ func (s *server) firstUser(ctx context.Context) error {
 func (s *server) checks() []httpapi.Check {
 	checks := []httpapi.Check{
 		{Name: "database", Run: s.db.Ping},
-		{Name: "docker", Advisory: true, Run: func(context.Context) error { return said(s.reach("engine", s.ctrl.Status().Backend)) }},
+		{Name: "docker", Advisory: true, Run: func(context.Context) error {
+			return said(s.reach("engine", cmp.Or(s.marks.Status().Docker, s.ctrl.Status().Backend)))
+		}},
+		{Name: "hold", Advisory: true, Run: func(context.Context) error { return said(s.hold()) }},
 		{Name: "wall", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Wall) }},
 		{Name: "bucket", Advisory: true, Run: func(context.Context) error { return said(s.reach("bucket", s.ctrl.Status().Bucket)) }},
 		{Name: "orphans", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Strange) }},

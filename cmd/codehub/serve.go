@@ -22,11 +22,13 @@ import (
 	"codehub/internal/gc"
 	"codehub/internal/httpapi"
 	"codehub/internal/judge"
+	"codehub/internal/mark"
 	"codehub/internal/postgres"
 	"codehub/internal/postgres/embedded"
 	"codehub/internal/proxy"
 	"codehub/internal/reconcile"
 	"codehub/internal/replica"
+	"codehub/internal/rollback"
 	"codehub/internal/runtime/docker"
 	"codehub/internal/ttl"
 	"codehub/internal/workspace"
@@ -90,8 +92,8 @@ func serve(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	db, err := postgres.Open(ctx, dsn, postgres.Options{
-		Limits:      postgres.Limits{PerUser: cfg.MaxRunningPerUser, Global: cfg.MaxRunningGlobal},
-		DeleteGrace: cfg.DeleteGrace, Log: log,
+		Limits: postgres.Limits{PerUser: cfg.MaxRunningPerUser, Global: cfg.MaxRunningGlobal},
+		Log:    log,
 	})
 	if err != nil {
 		return err
@@ -176,6 +178,8 @@ type server struct {
 	backends backends
 	ctrl     *reconcile.Controller
 	garbage  *gc.Runner
+	marks    *mark.Keeper
+	onHold   atomic.Pointer[string] // why, as last read from the database; nil: it is not
 	used     *activity.Recorder
 	flush    *activity.Flusher
 	owes     bool // what people did last could not be handed on
@@ -192,13 +196,17 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 		Log:         log,
 	})
 	administration := admin.New(admin.Config{Store: db, Passwords: s.auth, OrphanDelay: cfg.OrphanDelay})
+	restore := rollback.New(rollback.Config{
+		Store: db, Runtime: rt, Bucket: archives, DeleteGrace: cfg.DeleteGrace, Log: log,
+		DefaultImage: cfg.DefaultImage, InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: cfg.Storage,
+	})
 	pages := dashboard.New(dashboard.Config{
 		Store: db, Auth: s.auth, Events: s.hub, Logs: rt, Log: log,
 		URL: cfg.PublicURL, DefaultImage: cfg.DefaultImage,
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: cfg.Storage,
 		DeleteGrace: cfg.DeleteGrace, MaxRunning: cfg.MaxRunningPerUser, PathMode: true, Archives: archives, Trouble: s.trouble,
 		TTL:          serverTTL(cfg),
-		KeepAwakeMax: cfg.KeepAwakeMax, Admin: administration,
+		KeepAwakeMax: cfg.KeepAwakeMax, Admin: administration, Restore: restore,
 	})
 	s.proxy = proxy.New(proxy.Config{
 		Auth: s.auth, Sessions: s.auth, Store: proxyStore{db}, Runtime: rt, Pages: pages, Log: log,
@@ -211,6 +219,7 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 		Changed: func(_ string, id workspace.ID) { s.proxy.Invalidate(id) },
 		Gap:     s.proxy.InvalidateAll,
 	})
+	s.marks = mark.New(mark.Config{Runtime: rt, Bucket: archives, Files: s.databaseFiles, Log: log})
 	policy := judge.DefaultPolicy()
 	policy.DeleteGrace = cfg.DeleteGrace
 	policy.CanArchive = true
@@ -218,8 +227,9 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 		Runtime: rt, Archives: archives, Wishes: db, Routes: s.proxy, Log: log, Policy: policy, MinFree: cfg.MinFreeShare, Step: failpoint(),
 		IdleInterval: cfg.IdleInterval, ActiveInterval: cfg.ActiveInterval, ActiveFor: 30 * time.Second,
 		MaxOperations: cfg.MaxOperations, StopGrace: 10 * time.Second, AcceptVolumeLoss: cfg.AcceptVolumeLoss, OrphanDelay: cfg.OrphanDelay,
+		MayRemove: s.marks.MayRemove,
 	})
-	s.garbage = gc.NewRunner(gc.RunnerConfig{Config: gc.Config{
+	s.garbage = gc.NewRunner(gc.RunnerConfig{Ready: s.marks.MayRemove, Config: gc.Config{
 		Bucket: archives, Log: log,
 		Settings: gc.Settings{Keep: cfg.ArchiveKeep, Delay: cfg.GCDelay, DeleteGrace: cfg.DeleteGrace},
 	}})
@@ -229,13 +239,13 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 	mux.Handle("/api/", httpapi.New(httpapi.Config{
 		URL: cfg.PublicURL, DeleteGrace: cfg.DeleteGrace, DefaultImage: cfg.DefaultImage,
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: cfg.Storage,
-		Store: db, Auth: s.auth, Hub: s.hub, Logs: rt, Archives: archives, Admin: administration, Log: log,
+		Store: db, Auth: s.auth, Hub: s.hub, Logs: rt, Archives: archives, Admin: administration, Restore: restore, Log: log,
 		TTL: serverTTL(cfg), KeepAwakeMax: cfg.KeepAwakeMax, LastUse: s.lastUse,
 	}))
 	mux.Handle("GET /healthz", httpapi.Healthz())
 	mux.Handle("GET /readyz", httpapi.Readyz(log, s.checks(), s.backends.states))
 	metrics := httpapi.NewMetrics()
-	metrics.Registry().MustRegister(collectionMetrics{s.garbage.Status}, reachable.metrics())
+	metrics.Registry().MustRegister(collectionMetrics{s.garbage.Status}, reachable.metrics(), s.holdMetric())
 	mux.Handle("GET /metrics", metrics.Handler())
 	pages.Routes(mux)
 	s.http = httpapi.Outer(log, metrics, s.proxy.Wrap(mux))

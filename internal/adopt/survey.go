@@ -35,6 +35,34 @@ func (h home) list() []workspace.Archive {
 	return out
 }
 
+// Found is a workspace as the bucket knows it, by its complete archives.
+type Found struct {
+	ID       workspace.ID
+	Archives []FoundArchive // newest first
+}
+
+// FoundArchive is a complete archive, and what its .meta says of its workspace.
+type FoundArchive struct {
+	workspace.Archive
+	Owner, WorkspaceName string
+}
+
+// Survey reads which complete archives the installation has in its bucket.
+func Survey(ctx context.Context, b *bucket.Bucket) ([]Found, error) {
+	homes, _, err := survey(ctx, b, b.Installation)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Found, len(homes))
+	for i, h := range homes {
+		out[i].ID = h.id
+		for _, a := range h.archives {
+			out[i].Archives = append(out[i].Archives, FoundArchive{a.Archive, a.meta.Owner, a.meta.WorkspaceName})
+		}
+	}
+	return out, nil
+}
+
 // survey reads what archives an installation has in the bucket.
 func survey(ctx context.Context, b *bucket.Bucket, installation string) (homes []home, unusable []Unusable, err error) {
 	objects, err := b.ListOf(ctx, installation)

@@ -107,7 +107,7 @@ func (v *view) offer() {
 			first = stay
 		}
 		v.Actions = []action{first}
-		if v.Operation == workspace.OpArchiving && v.W.Home.State != workspace.HomeRemoving {
+		if v.Operation == workspace.OpArchiving && v.W.Home.State == workspace.HomeLive {
 			cancel.Key = "stop_archiving"
 			v.Actions = append(v.Actions, cancel)
 		}
@@ -155,6 +155,12 @@ func (v *view) offerInError() {
 	empty := action{Key: "start-empty", Icon: "sparkle", Dialog: path + "/start-empty", Danger: true}
 
 	out := []action{again}
+	if v.W.Obstructed() {
+		out = append(out, action{Key: "set-aside", Icon: "box", Dialog: path + "/set-aside"})
+	}
+	if v.Problem.Key == volumeKept {
+		out[0].Key = "recover_kept"
+	}
 	if v.Lost() {
 		// Nothing is made up by itself: what is lost comes back, or its owner
 		// gives it up in words (design §2).
@@ -174,7 +180,7 @@ func (v *view) offerInError() {
 	}
 	v.Problem.Actions = append(out, remove)
 	v.Menu = []action{{Key: "edit", Icon: "pencil", Dialog: path + "/edit"}}
-	if v.Request == "recover" {
+	if v.Request == "recover" || v.Request == "set_aside" {
 		v.Problem.Actions = []action{remove}
 	}
 }

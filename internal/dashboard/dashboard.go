@@ -106,8 +106,12 @@ type Config struct {
 	PathMode bool
 	// Archives is the bucket; without it nothing is archived here. Optional.
 	Archives Archives
+	// Restore compares a restored database with what there is; nil: there is
+	// nothing to compare it with.
+	Restore Restore
 	// Trouble says what keeps workspaces from changing: "backend" (the
-	// container backend is not observed), "wall" (nothing may be started),
+	// container backend is not observed), "hold" (another database led last),
+	// "wall" (nothing may be started),
 	// "disk" (hardly anything is free: nothing is started or restored),
 	// "bucket" (nothing can be archived or restored), or nothing; optional.
 	Trouble func() string
@@ -167,7 +171,7 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	signedIn("GET /workspaces/{id}", d.detail)
 	signedIn("GET /workspaces/{id}/logs", d.logs)
 	signedIn("GET /workspaces/{id}/limit", d.limitState)
-	for _, name := range []string{"edit", "keep-awake", "delete", "force-stop", "start-empty", "archive", "recover-archive"} {
+	for _, name := range []string{"edit", "keep-awake", "delete", "force-stop", "start-empty", "archive", "recover-archive", "set-aside"} {
 		signedIn("GET /workspaces/{id}/"+name, d.dialog(name))
 	}
 	signedIn("POST /workspaces/{id}/edit", d.edit)
@@ -180,6 +184,7 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	signedIn("POST /workspaces/{id}/restore", d.restore)
 	signedIn("GET /workspaces/{id}/download", d.download)
 	signedIn("POST /workspaces/{id}/recover-archive", d.recoverArchive)
+	signedIn("POST /workspaces/{id}/set-aside", d.setAside)
 	signedIn("POST /workspaces/{id}/force-stop", d.forceStop)
 	signedIn("POST /workspaces/{id}/cancel", d.cancel)
 	signedIn("POST /workspaces/{id}/recover", d.recover)
@@ -196,6 +201,8 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	// For administrators alone; nobody else gets further than d.admin.
 	admin := func(pattern string, h callerHandler) { signedIn(pattern, d.admin(h)) }
 	admin("GET /admin", d.adminPage)
+	admin("GET /admin/restore", d.restorePage)
+	admin("POST /admin/restore", d.takeOver)
 	admin("GET /admin/people/new", d.personDialog("person-new"))
 	admin("POST /admin/people", d.addPerson)
 	for _, name := range []string{"limit", "password", "make-admin", "take-admin", "disable", "enable"} {

@@ -131,7 +131,27 @@ func TestWishes(t *testing.T) {
 	}
 	contains(t, "cancel what cannot be", a.body, "cannot be cancelled any more", "toast-error")
 
-	w.observe(id, failed(workspace.ErrDataLost, "no such volume"))
+	w.observe(id, failed(workspace.ErrRetryExceeded, "a volume is in the way"))
+	if a = b.htmx(path+"/set-aside", list); a.status != http.StatusConflict || row().RecoverAction != "" {
+		t.Fatalf("set aside with nothing in the way: %d, action %q", a.status, row().RecoverAction)
+	}
+	w.observe(id, func(ws *workspace.Workspace) {
+		failed(workspace.ErrRetryExceeded, "a volume is in the way")(ws)
+		ws.Conditions = ws.Conditions.With(workspace.VolumeReady, false, workspace.ReasonForeignVolume, "", testNow)
+	})
+	a = b.get("/")
+	contains(t, "a volume in the way", a.body, "Another volume has this home’s name", path+"/set-aside")
+	a = b.get(path + "/set-aside")
+	contains(t, "the dialog", a.body, "Nothing is deleted", `action="`+path+`/set-aside"`)
+	if a = b.htmx(path+"/set-aside", list); a.status != http.StatusOK || row().RecoverAction != workspace.RecoverSetAside {
+		t.Fatalf("set aside: %d, action %q", a.status, row().RecoverAction)
+	}
+	contains(t, "set aside", a.body, "Setting the volume aside", "Setting aside the volume that blocks")
+
+	w.observe(id, func(ws *workspace.Workspace) {
+		failed(workspace.ErrDataLost, "no such volume")(ws)
+		ws.RecoverRequestedAt, ws.RecoverAction = nil, ""
+	})
 	a = b.htmx(path+"/start", list)
 	if a.status != http.StatusConflict {
 		t.Errorf("start in ERROR: %d", a.status)
@@ -220,7 +240,7 @@ func TestDeleteAndUndo(t *testing.T) {
 	b.htmx(path+"/delete", nil)
 	w.observe(id, func(ws *workspace.Workspace) {
 		operating(standby, workspace.OpDeleting)(ws)
-		ws.Phase, ws.Home.State = workspace.PhaseDeleting, workspace.HomeRemoving
+		ws.Phase, ws.Home.State = workspace.PhaseDeleting, workspace.HomeDeleting
 	})
 	a = b.htmx(path+"/undelete", url.Values{"from": {"list"}})
 	if a.status != http.StatusGone {

@@ -216,6 +216,47 @@ func TestProblemsSayWhatToDo(t *testing.T) {
 	}
 }
 
+// What is in the home's way can be set aside, whatever the error.
+func TestObstructedOffersSetAside(t *testing.T) {
+	t.Parallel()
+	for reason, want := range map[workspace.ErrorReason]string{
+		workspace.ErrRetryExceeded: "Obstructed recover set-aside delete",
+		workspace.ErrTimeout:       "Obstructed recover set-aside delete",
+		workspace.ErrDataLost:      "DataLost recover_volume set-aside recover-archive start-empty delete",
+	} {
+		w := someWorkspace(workspace.PhaseError)
+		w.ErrorReason, w.Home.State = reason, workspace.HomeLive
+		w.Conditions = w.Conditions.With(workspace.VolumeReady, false, workspace.ReasonForeignVolume, "", testNow)
+		v := viewOf(w, fromList, terms{time.Hour, true, testTTL, testNow})
+		got := v.Problem.Key
+		for _, a := range v.Problem.Actions {
+			got += " " + a.Key
+		}
+		if got != want {
+			t.Errorf("%s offers %q, want %q", reason, got, want)
+		}
+	}
+}
+
+// The archive is lost, but not the volume that it was made of: nothing is to be
+// given up.
+func TestVolumeKeptOffersNothingElse(t *testing.T) {
+	t.Parallel()
+	for _, reason := range []workspace.ErrorReason{workspace.ErrDataLost, workspace.ErrArchiveCorrupted} {
+		w := someWorkspace(workspace.PhaseError)
+		w.ErrorReason, w.ArchiveKey, w.Home.State = reason, "k", workspace.HomeArchived
+		w.Conditions = w.Conditions.With(workspace.VolumeReady, true, workspace.ReasonVolumeReady, "", testNow)
+		v := viewOf(w, fromList, terms{time.Hour, true, testTTL, testNow})
+		var got []string
+		for _, a := range v.Problem.Actions {
+			got = append(got, a.Key)
+		}
+		if v.Problem.Key != "VolumeKept" || v.Lost() || !slices.Equal(got, []string{"recover_kept", "delete"}) {
+			t.Errorf("%s: %s offers %v", reason, v.Problem.Key, got)
+		}
+	}
+}
+
 // What is missing is named by where it was, and a server without archives
 // offers none.
 func TestLostArchives(t *testing.T) {
@@ -305,7 +346,7 @@ func TestArchiveActions(t *testing.T) {
 	}
 	// What is being removed can only be finished.
 	w := someWorkspace(workspace.PhaseStandby)
-	w.Operation, w.DesiredState, w.Home.State = workspace.OpArchiving, workspace.DesiredArchived, workspace.HomeRemoving
+	w.Operation, w.DesiredState, w.Home.State = workspace.OpArchiving, workspace.DesiredArchived, workspace.HomeArchived
 	if v := viewOf(w, fromList, terms{time.Hour, true, testTTL, testNow}); len(v.Actions) != 1 || v.Actions[0].Key != "start" {
 		t.Errorf("removing: %+v", v.Actions)
 	}
@@ -332,12 +373,20 @@ func TestProgress(t *testing.T) {
 			t.Errorf("%+v: %d lines", p, got)
 		}
 	}
-	for _, step := range []string{"packing", "verifying", "unpacking", "removing", "waiting-bucket"} {
+	for _, step := range []string{"packing", "verifying", "checking", "unpacking", "removing", "waiting-bucket", "waiting-in-use", "waiting-backend"} {
 		lacks(t, step, show("en", workspace.OpArchiving, &workspace.Progress{Step: step}), ">"+step+"<")
 	}
 	waits := &workspace.Progress{Step: "waiting-bucket"}
 	contains(t, "the bucket has refused", show("en", workspace.OpArchiving, waits), "Waiting for the archive storage to answer", "<progress aria-label=")
 	contains(t, "in Korean", show("ko", workspace.OpRestoring, waits), "보관본 저장소가 응답하기를 기다리는 중")
+	inUse := &workspace.Progress{Step: "waiting-in-use", Detail: "nightly<backup"}
+	for lang, said := range map[string]string{"en": "Used by container nightly&lt;backup", "ko": "사용 중인 컨테이너: nightly&lt;backup"} {
+		for _, op := range []workspace.Operation{workspace.OpArchiving, workspace.OpProvisioning} {
+			contains(t, "the home is in use", show(lang, op, inUse), said)
+		}
+	}
+	contains(t, "no address", show("en", workspace.OpStarting, &workspace.Progress{Step: "waiting-backend", Detail: "no free network address"}),
+		"Waiting for Docker", "no free network address")
 	// Files alone tell how far it is, too.
 	contains(t, "files alone", show("en", workspace.OpRestoring, &workspace.Progress{Step: "unpacking", Entries: 1, EntriesTotal: 4}), `value="25"`)
 	// A second try has both what went wrong and its progress.

@@ -48,7 +48,7 @@ type problem struct {
 // progress is how far an operation is. Percent is -1 where it is not known,
 // everything else 0.
 type progress struct {
-	Step           string
+	Step, Detail   string
 	Done, Total    int64 // bytes
 	Percent        int
 	Files, FilesOf int
@@ -131,7 +131,7 @@ func viewOf(w workspace.Workspace, from string, on terms) view {
 	}
 	if !v.Deleted {
 		v.Queued = queuedOf(w)
-		v.Request = requestOf(w)
+		v.Request = w.PendingRequest()
 	}
 	v.Why, v.Unused = whyOf(w)
 	v.Life = lifetimeOf(w, on)
@@ -141,24 +141,24 @@ func viewOf(w workspace.Workspace, from string, on terms) view {
 	}
 	if v.Deleted {
 		v.Since = *w.DeletedAt
-		if until := w.DeletedAt.Add(on.grace); on.grace > 0 && restorable(w, until, on.now) {
-			v.RestoreUntil = until
+		if on.grace > 0 && restorable(w) {
+			v.RestoreUntil, _ = w.PurgeAt(on.grace)
 		}
 	}
 	v.offer()
 	return v
 }
 
-// restorable reports whether a deleted workspace can be brought back: its
-// volume until its removal is claimed, an archive until the time is up.
-func restorable(w workspace.Workspace, until, now time.Time) bool {
+// restorable reports whether a deleted workspace can be brought back, as far as
+// its row says: whether its archive is being collected only the request finds.
+func restorable(w workspace.Workspace) bool {
 	switch {
-	case w.Phase == workspace.PhaseDeleted, w.Home.State == workspace.HomeRemoving:
+	case w.Phase == workspace.PhaseDeleted, w.Home.State == workspace.HomeDeleting, w.Home.Removed():
 		return false
-	case w.Conditions.Is(workspace.VolumeReady):
-		return true
+	case w.Home.State == workspace.HomeLive, w.Home.State == workspace.HomeArchived:
+		return w.Conditions.Is(workspace.VolumeReady) || w.ArchiveKey != ""
 	}
-	return w.ArchiveKey != "" && now.Before(until)
+	return w.ArchiveKey != ""
 }
 
 // stateOf names the state that a person sees and its tone. A desired state
@@ -224,7 +224,7 @@ func progressOf(p *workspace.Progress) *progress {
 		return nil
 	}
 	out := &progress{
-		Step: p.Step, Done: p.Done, Total: p.Total, Percent: -1,
+		Step: p.Step, Detail: p.Detail, Done: p.Done, Total: p.Total, Percent: -1,
 		Files: int(p.Entries), FilesOf: int(p.EntriesTotal), Rate: p.Rate, Left: int(p.SecondsLeft),
 	}
 	switch {
@@ -269,18 +269,6 @@ func queuedOf(w workspace.Workspace) string {
 	return ""
 }
 
-func requestOf(w workspace.Workspace) string {
-	switch {
-	case w.ForceStopRequestedAt != nil:
-		return "force_stop"
-	case w.CancelRequestedAt != nil:
-		return "cancel"
-	case w.RecoverRequestedAt != nil:
-		return "recover"
-	}
-	return ""
-}
-
 // problemOf names what went wrong: a final reason, one that is being tried
 // again, or a retry for no recorded reason.
 func problemOf(w workspace.Workspace) *problem {
@@ -302,7 +290,21 @@ func problemOf(w workspace.Workspace) *problem {
 // archiveMissing is a DataLost whose home was in the archive.
 const archiveMissing = "ArchiveMissing"
 
+// obstructed is a failure because of a volume that is in the home's way.
+const obstructed = "Obstructed"
+
+// volumeKept is a lost archive of a home whose volume is still complete: to
+// recover uses that, and nothing is lost.
+const volumeKept = "VolumeKept"
+
 func problemKey(w workspace.Workspace, r workspace.ErrorReason) string {
+	if w.Obstructed() && (r == workspace.ErrRetryExceeded || r == workspace.ErrTimeout) {
+		return obstructed
+	}
+	lost := r == workspace.ErrDataLost || r == workspace.ErrArchiveCorrupted
+	if lost && w.Home.State == workspace.HomeArchived && w.Conditions.Is(workspace.VolumeReady) {
+		return volumeKept
+	}
 	if r == workspace.ErrDataLost && w.Home.State != workspace.HomeLive && w.ArchiveKey != "" {
 		return archiveMissing
 	}

@@ -81,6 +81,14 @@ func (d *Dashboard) recover(w http.ResponseWriter, r *http.Request, c workspace.
 	})
 }
 
+// setAside has what is in the home's way kept under another name.
+func (d *Dashboard) setAside(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
+		_, err := d.Store.RequestRecover(ctx, c, id, workspace.RecoverSetAside)
+		return "set_aside", err
+	})
+}
+
 // startEmpty gives up what was lost. The workspace's name, typed, is the
 // confirmation (design §2).
 func (d *Dashboard) startEmpty(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
@@ -220,8 +228,8 @@ func backTo(from string, id workspace.ID) string {
 }
 
 // notes are what can be said after a redirect, as /?note=…&about=….
-var notes = []string{"create", "edit", "memo", "start", "start_queued", "stop", "stop_queued", "force_stop", "cancel", "recover", "recover_archive", "start_empty",
-	"archive", "archive_queued", "restore", "restore_queued", "delete", "delete_queued", "undelete", "stay", "awake", "awake_off", "token_revoked", "person"}
+var notes = []string{"create", "edit", "memo", "start", "start_queued", "stop", "stop_queued", "force_stop", "cancel", "recover", "recover_archive", "set_aside", "start_empty",
+	"archive", "archive_queued", "restore", "restore_queued", "delete", "delete_queued", "undelete", "stay", "awake", "awake_off", "token_revoked", "person", "take_over"}
 
 // notedAt is the address of a page that says note.
 func notedAt(path, note string, about workspace.ID) string {

@@ -215,7 +215,7 @@ func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
 	log := slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	dsn := pgtest.New(t, postgres.Migrate)
 	db, err := postgres.Open(t.Context(), dsn, postgres.Options{
-		Limits: postgres.Limits{PerUser: 2, Global: 100}, DeleteGrace: 2 * time.Hour, Log: log, MaxConns: 8,
+		Limits: postgres.Limits{PerUser: 2, Global: 100}, Log: log, MaxConns: 8,
 	})
 	if err != nil {
 		t.Fatal(err)

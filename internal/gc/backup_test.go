@@ -8,6 +8,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/gc"
+	"codehub/internal/mark"
 	"codehub/internal/workspace"
 )
 
@@ -87,10 +88,7 @@ func TestRestoredDatabase(t *testing.T) {
 		restore()
 		// What the controller sees: homes that it has on record are gone.
 		w.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost', operation = 'NONE', op_id = NULL WHERE home_ctx ->> 'state' = 'live'`)
-		r := w.collect(gc.Options{})
-		if !r.Restored {
-			t.Error("it was not noticed")
-		}
+		w.restored()
 		w.wait(time.Hour)
 		w.days()
 		for id, key := range today {
@@ -136,6 +134,7 @@ func TestRestoredDeletion(t *testing.T) {
 	w.days()
 	restore()
 
+	w.restored()
 	r := w.collect(gc.Options{})
 	wantItem(t, r, quietKey, gc.Keep, "can be taken back until")
 	_, err := w.db.UndeleteWorkspace(t.Context(), w.user, quiet)
@@ -147,36 +146,39 @@ func TestRestoredDeletion(t *testing.T) {
 }
 
 // Two databases on one part of a bucket (a copy of production for a test, say):
-// each takes the other for itself restored, and nothing goes.
+// the one that did not lead last collects nothing.
 func TestCopiedDatabase(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	id := w.workspace("one")
-	w.generations(id, 3)
+	keys := w.generations(w.workspace("one"), 3)
 	w.collect(gc.Options{})
 	copied := newWorld(t, w.store.Store)
-	w.backup()
-	original, copies := w.bucket, []string{}
-	copied.bucket, copied.store = openBucket(t, w.store.Store, original.Installation)
-	copied.exec(`UPDATE installation SET id = $1`, original.Installation)
-	for range 6 {
-		for _, x := range []*world{w, copied} {
-			r := x.collect(gc.Options{})
-			if n, _ := r.Removed(); n != 0 {
-				t.Errorf("%d removed", n)
-			}
-			x.pass(4 * time.Hour)
+	copied.docker = w.docker
+	copied.bucket, copied.store = openBucket(t, w.store.Store, w.bucket.Installation)
+	copied.exec(`UPDATE installation SET id = $1`, w.bucket.Installation)
+	for range 3 {
+		copied.pass(4 * time.Hour)
+		if err := copied.mark(); !mark.IsForeign(err) {
+			t.Errorf("the copy leads: %v", err)
+		}
+		if _, err := copied.tryCollect(gc.Options{}); !errors.Is(err, gc.ErrRestored) {
+			t.Errorf("the copy collects: %v", err)
 		}
 	}
-	copies = append(copies, w.store.deleted...)
-	if copies = append(copies, copied.store.deleted...); len(copies) != 0 {
-		t.Errorf("deleted %q", copies)
+	if len(copied.store.deleted) != 0 {
+		t.Errorf("deleted %q", copied.store.deleted)
 	}
-	// The other is gone: this one goes on.
-	w.collect(gc.Options{})
+	// The original goes on.
 	w.pass(delay)
 	if n, _ := w.collect(gc.Options{}).Removed(); n != 1 {
 		t.Errorf("%d removed", n)
+	}
+	w.wantThere(keys[1:]...)
+	// The copy takes over on purpose: the original collects no more.
+	copied.restored()
+	copied.collect(gc.Options{})
+	if _, err := w.tryCollect(gc.Options{}); !errors.Is(err, gc.ErrRestored) {
+		t.Errorf("the original collects: %v", err)
 	}
 }
 
@@ -237,9 +239,7 @@ func TestCommand(t *testing.T) {
 		t.Errorf("it has set CODEHUB_ARCHIVE_KEEP to %d", n)
 	}
 	w.collect(gc.Options{}) // the server goes on as before
-	if w.collect(gc.Options{}).Restored {
-		t.Error("it was taken for a restored database")
-	}
+	w.collect(gc.Options{})
 
 	w.exec(`UPDATE gc_state SET run = gen_random_uuid()`)
 	if _, err = gc.Collect(t.Context(), cfg, w.session, gc.Options{}); !errors.Is(err, gc.ErrRestored) {
@@ -248,8 +248,9 @@ func TestCommand(t *testing.T) {
 	if r, err = gc.Collect(t.Context(), cfg, w.session, gc.Options{DryRun: true}); err != nil || !r.Restored {
 		t.Errorf("%v, %+v", err, r)
 	}
-	if w.putObject(w.bucket.Installation+"/collection.json", []byte("{}")); !w.collect(gc.Options{}).Restored {
-		t.Error("a mark that cannot be read was taken for ours")
+	w.putObject(mark.Key(w.bucket.Installation), []byte("{}"))
+	if _, err = gc.Collect(t.Context(), cfg, w.session, gc.Options{}); !errors.Is(err, gc.ErrRestored) {
+		t.Errorf("a mark that cannot be read was taken for ours: %v", err)
 	}
 }
 
@@ -283,9 +284,10 @@ func TestBrokenUploads(t *testing.T) {
 		t.Errorf("%d aborted", r.Aborted)
 	}
 	w.cancel(other)
-	w.exec(`UPDATE gc_state SET run = NULL`) // restored
+	w.exec(`UPDATE gc_state SET run = NULL, serial = 0`)
+	w.restored()
 	w.set.Delay = delay
-	if r := w.collect(gc.Options{}); r.Aborted != 0 || !r.Restored {
+	if r := w.collect(gc.Options{}); r.Aborted != 0 {
 		t.Errorf("%d aborted after a restore", r.Aborted)
 	}
 	w.set.Delay = 0
@@ -301,37 +303,23 @@ func TestRestoredBetweenCollections(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.set.Keep = 0
-	touch := func(always bool) error { return gc.Touch(t.Context(), w.config(), w.session, always) }
-	check(t, touch(true)) // an installation that has never collected
+	check(t, w.mark()) // an installation that has never collected
 	id := w.workspace("one")
 	old := w.archive(id, "old")
 	w.collect(gc.Options{})
 	w.live(id)
 	making, _ := w.claim(id)
-	check(t, touch(true)) // nothing has happened
-	run := query[string](w, `SELECT run::text FROM gc_state`)
+	check(t, w.mark())
 	restore := w.backup()
 	w.keep(w.upload(id, making, "new"))
-	check(t, touch(false))
-	if query[string](w, `SELECT run::text FROM gc_state`) == run {
-		t.Error("an archive was made, and nothing tells")
-	}
-	check(t, touch(false))
+	check(t, w.mark())
 	w.wait(time.Hour)
 	restore()
-
-	check(t, touch(false)) // what is cheap looks no further
-	if err := touch(true); !errors.Is(err, gc.ErrRestored) {
-		t.Errorf("the restored database: %v", err)
-	}
+	w.restored()
 	// The controller finds the home gone; its owner is quick.
 	w.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost', operation = 'NONE', op_id = NULL WHERE id = $1`, id)
 	w.exec(`UPDATE workspaces SET phase = 'ARCHIVED', error_reason = NULL, archive_key = $2 WHERE id = $1`, id, old)
 	w.live(id)
-	if !w.collect(gc.Options{}).Restored {
-		t.Error("it was not noticed")
-	}
-	check(t, touch(true))
 	w.days()
 	wantItem(t, w.collect(gc.Options{}), making, gc.Keep, "restored since")
 	w.wantThere(old, making)

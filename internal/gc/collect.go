@@ -1,22 +1,17 @@
 package gc
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
-	"codehub/internal/archive"
 	"codehub/internal/bucket"
+	"codehub/internal/mark"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -26,9 +21,12 @@ type Config struct {
 	Bucket   *bucket.Bucket
 	Settings Settings
 	// Server says that this is a server's own collection: others take its
-	// settings for the least, and it alone goes on with a restored database.
+	// settings for the least.
 	Server bool
 	Log    *slog.Logger
+
+	// clock is watched from one collection to the next; nil: within one only.
+	clock *postgres.ClockWatch
 }
 
 // Options are what one collection is to do.
@@ -38,10 +36,9 @@ type Options struct {
 	Only []workspace.ID
 }
 
-// ErrRestored is why a collection that is not a server's own does nothing.
-var ErrRestored = errors.New("the bucket and the database do not belong to the same last garbage collection: " +
-	"either the database was restored from a backup, or CODEHUB_ARCHIVE_URL is not the server's bucket; " +
-	"the server's own collection settles the former")
+// ErrRestored is why a collection does nothing. Only a dry run looks further.
+var ErrRestored = errors.New("the bucket belongs to another database or to a later state of this one: " +
+	"run codehub reconcile-restore, or check CODEHUB_ARCHIVE_URL")
 
 const (
 	// forgetAfter is how long it is remembered that an archive was removed: an
@@ -53,12 +50,16 @@ const (
 	unlockWithin = 5 * time.Second
 )
 
+// errClockSet ends a collection that found that a clock was set; the next one
+// goes on.
+var errClockSet = errors.New("a clock was set, or this machine slept; every wait was restarted")
+
 // Collect looks at all archives of the installation and removes those that
 // nothing holds on to. If the listing or a query fails nothing is removed. It is
 // postgres.ErrCollecting if another collection runs; a report comes with any
 // error that came up once something may have been removed.
 func Collect(ctx context.Context, cfg Config, session postgres.Session, opts Options) (*Report, error) {
-	c := &collection{Config: cfg, Options: opts, db: postgres.NewCollector(session)}
+	c := &collection{Config: cfg, Options: opts, db: postgres.NewCollector(session), session: session}
 	began := time.Now()
 	run := func() error { return c.run(ctx) }
 	var err error
@@ -71,29 +72,6 @@ func Collect(ctx context.Context, cfg Config, session postgres.Session, opts Opt
 		c.report.Took = time.Since(began)
 	}
 	return c.report, err
-}
-
-// Touch leaves a new id in the bucket and in the database if an archive was made
-// since the last: whatever backup of the database is older than that shows then.
-// ErrRestored if the two differ already, which it looks at only if there is
-// something to leave, or always is set.
-func Touch(ctx context.Context, cfg Config, session postgres.Session, always bool) error {
-	c := &collection{Config: cfg, db: postgres.NewCollector(session)}
-	return c.locked(ctx, func() (err error) {
-		if c.state, err = c.db.State(ctx); err != nil || !c.state.Stored && !always {
-			return err
-		}
-		last, err := c.lastRun(ctx)
-		switch {
-		case err != nil:
-			return fmt.Errorf("read what collected last: %w", err)
-		case last != c.state.Run:
-			return ErrRestored
-		case last == "" || !c.state.Stored:
-			return nil
-		}
-		return c.mark(ctx, false)
-	})
 }
 
 // locked runs f while nobody else collects.
@@ -113,7 +91,8 @@ func (c *collection) locked(ctx context.Context, f func() error) error {
 type collection struct {
 	Config
 	Options
-	db *postgres.Collector
+	db      *postgres.Collector
+	session postgres.Session
 
 	state     postgres.CollectionState
 	listing   listing
@@ -158,28 +137,38 @@ func (c *collection) run(ctx context.Context) error {
 
 // begin lists the bucket and sees whether it and the database belong together.
 func (c *collection) begin(ctx context.Context) ([]bucket.Object, error) {
-	var err error
-	if c.state, err = c.db.State(ctx); err != nil {
+	// The mark before what the database knows of it: a server may leave new ones
+	// meanwhile.
+	last, found, err := mark.Read(ctx, c.Bucket)
+	if err != nil {
+		return nil, err
+	}
+	db := postgres.NewMarks(c.session)
+	marks, err := db.State(ctx)
+	if err != nil {
+		return nil, err
+	}
+	verdict, err := mark.Compare(ctx, db, marks, last, found)
+	if err != nil {
+		return nil, err
+	}
+	restored := verdict == mark.Foreign || marks.Hold != ""
+	if restored && !c.DryRun || c.Only != nil && verdict == mark.Missing {
+		return nil, ErrRestored
+	}
+	if err := c.readState(ctx); err != nil {
 		return nil, err
 	}
 	c.listing.at = c.state.Now
-	last, err := c.lastRun(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read what collected last: %w", err)
-	}
-	restored := last != c.state.Run
-	if c.Only != nil && (restored || last == "") || restored && !c.Server && !c.DryRun {
-		return nil, ErrRestored
-	}
 	objects, err := c.list(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list the bucket: %w", err)
 	}
 	switch {
-	case c.DryRun && restored:
+	case restored:
 		c.state.RestoredAt = &c.state.Now
-	case !c.DryRun && c.Only == nil:
-		if err := c.mark(ctx, restored); err != nil {
+	case c.Server && !c.DryRun && c.Only == nil:
+		if err := c.db.SaveSettings(ctx, c.Settings); err != nil {
 			return nil, err
 		}
 	}
@@ -192,6 +181,28 @@ func (c *collection) begin(ctx context.Context) ([]bucket.Object, error) {
 		}
 	}
 	return objects, nil
+}
+
+// readState reads the state of garbage collection, and compares the database's
+// clock with the time that has passed here.
+func (c *collection) readState(ctx context.Context) (err error) {
+	if c.clock == nil {
+		c.clock = &postgres.ClockWatch{}
+	}
+	if c.state, err = c.db.State(ctx); err != nil || c.DryRun {
+		return err
+	}
+	if _, set := c.clock.Note(postgres.Clock{Now: c.state.Now, At: time.Now()}); set {
+		return c.clockSet(ctx)
+	}
+	return nil
+}
+
+func (c *collection) clockSet(ctx context.Context) error {
+	if err := c.db.RestartWaits(ctx); err != nil {
+		return err
+	}
+	return errClockSet
 }
 
 // list lists what is of the installation, or of the workspaces Only alone.
@@ -213,63 +224,6 @@ func (c *collection) list(ctx context.Context) ([]bucket.Object, error) {
 
 func (c *collection) prefix() string { return c.Bucket.Installation + "/" }
 
-// runMark is the object that says which collection was the last.
-func (c *collection) runMark() string { return c.prefix() + "collection.json" }
-
-type runMark struct {
-	What string    `json:"what"`
-	Run  string    `json:"run"`
-	At   time.Time `json:"at"`
-}
-
-// lastRun is the id of the collection that the bucket saw last, "" for none.
-func (c *collection) lastRun(ctx context.Context) (string, error) {
-	r, err := c.Bucket.Store.Get(ctx, c.runMark(), 0)
-	if errors.Is(err, archive.ErrNotFound) {
-		return "", nil
-	}
-	if err != nil {
-		return "", err
-	}
-	defer r.Close()
-	b, err := io.ReadAll(io.LimitReader(r, 4<<10))
-	if err != nil {
-		return "", err
-	}
-	var m runMark
-	if err := json.Unmarshal(b, &m); err != nil || !workspace.ValidID(m.Run) {
-		return "unreadable", nil // differs from every other
-	}
-	return m.Run, nil
-}
-
-// mark leaves the id of this collection in the bucket and in the database. A
-// crash in between makes them differ, which costs a delay.
-func (c *collection) mark(ctx context.Context, restored bool) error {
-	run := uuid.NewString()
-	content, err := json.MarshalIndent(runMark{"the last garbage collection, by the database that collects here", run, c.state.Now}, "", "  ")
-	if err != nil {
-		return err
-	}
-	if _, err := c.Bucket.Store.Put(ctx, c.runMark(), bytes.NewReader(append(content, '\n'))); err != nil {
-		return fmt.Errorf("mark the bucket: %w", err)
-	}
-	var set *Settings
-	if c.Server {
-		set = &c.Settings
-	}
-	now := c.state.Now
-	if c.state, err = c.db.Begin(ctx, run, restored, set); err != nil {
-		return err
-	}
-	c.state.Now = now
-	if restored {
-		c.Log.Warn("the bucket was last collected by another database, or by this one at a later time: it was restored from a backup, or a copy of it uses the same bucket; every wait begins anew",
-			"installation", c.Bucket.Installation)
-	}
-	return nil
-}
-
 func (c *collection) restoredNow() bool {
 	return c.state.RestoredAt != nil && !c.state.RestoredAt.Before(c.state.Now)
 }
@@ -289,7 +243,7 @@ func (c *collection) view(now time.Time, w postgres.Holder, records []postgres.R
 // database does not have.
 func (c *collection) unknown(held postgres.Holdings) {
 	for _, o := range c.listing.others {
-		if o.Key != c.runMark() {
+		if o.Key != mark.Key(c.Bucket.Installation) {
 			c.report.Items = append(c.report.Items, Item{Verdict: Unknown, Reason: "it is nothing of codehub's", Key: o.Key, Size: o.Size})
 		}
 	}
@@ -323,7 +277,13 @@ func (c *collection) take(decisions []decision) {
 func (c *collection) settle(ctx context.Context, id workspace.ID) error {
 	var decisions []decision
 	var w postgres.Holder
+	set := false
 	err := c.db.Settle(ctx, id, func(now time.Time, holder postgres.Holder, records []postgres.Record) []postgres.Finding {
+		_, jumped := c.clock.Note(postgres.Clock{Now: now, At: time.Now()})
+		if set = set || jumped; set {
+			decisions = nil
+			return nil
+		}
 		w = holder
 		decisions = decide(c.view(now, holder, records))
 		var out []postgres.Finding
@@ -340,6 +300,9 @@ func (c *collection) settle(ctx context.Context, id workspace.ID) error {
 		return failed(ctx, &c.dbFailed, err)
 	}
 	c.dbFailed = 0
+	if set {
+		return c.clockSet(ctx)
+	}
 	clean := true
 	for i := range decisions {
 		item := &decisions[i].item

@@ -4,7 +4,6 @@
 // once more, and marked for good, while nobody can change the workspace.
 //
 // Only what this database recorded is ever removed. A complete archive that it
-// does not know is recorded as found, and kept. Each collection leaves its id
-// in the bucket and in the database: where they differ, the database is not
-// the one that collected last, and every wait begins anew.
+// does not know is recorded as found, and kept. Nothing is collected while the
+// mark in the bucket is not this database's (package mark).
 package gc

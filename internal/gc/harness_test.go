@@ -3,6 +3,7 @@ package gc_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -23,8 +24,10 @@ import (
 	"codehub/internal/archive/s3test"
 	"codehub/internal/bucket"
 	"codehub/internal/gc"
+	"codehub/internal/mark"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
+	"codehub/internal/runtime/runtimetest"
 	"codehub/internal/workspace"
 )
 
@@ -53,19 +56,20 @@ type world struct {
 	user    workspace.Caller
 	set     gc.Settings
 	session postgres.Session
+	docker  *runtimetest.Fake
 }
 
 // newWorld makes an installation in a folder, or in the bucket that s3 is of.
 func newWorld(t testing.TB, shared archive.Store) *world {
 	t.Helper()
 	dsn := pgtest.New(t, postgres.Migrate)
-	db, err := postgres.Open(t.Context(), dsn, postgres.Options{DeleteGrace: grace})
+	db, err := postgres.Open(t.Context(), dsn, postgres.Options{})
 	check(t, err)
 	t.Cleanup(db.Close)
 	raw, err := pgxpool.New(t.Context(), dsn)
 	check(t, err)
 	t.Cleanup(raw.Close)
-	w := &world{TB: t, dsn: dsn, db: db, raw: raw, set: gc.Settings{DeleteGrace: grace, Delay: delay, Keep: 1}}
+	w := &world{TB: t, dsn: dsn, db: db, raw: raw, set: gc.Settings{DeleteGrace: grace, Delay: delay, Keep: 1}, docker: runtimetest.NewFake()}
 	w.ctrl = postgres.NewController(postgres.NewSession(connect(t, dsn)))
 	w.session = w.ctrl
 	id, err := db.Installation(t.Context())
@@ -200,9 +204,12 @@ func (s *store) Delete(ctx context.Context, key string) error {
 	return s.Store.Delete(ctx, key)
 }
 
-// collect collects as the server does.
+// collect collects as the server does, which leaves a mark now and then.
 func (w *world) collect(opts gc.Options) *gc.Report {
 	w.Helper()
+	if !opts.DryRun {
+		check(w, w.mark())
+	}
 	r, err := w.tryCollect(opts)
 	check(w, err)
 	return r
@@ -210,6 +217,26 @@ func (w *world) collect(opts gc.Options) *gc.Report {
 
 func (w *world) config() gc.Config {
 	return gc.Config{Bucket: w.bucket, Settings: w.set, Server: true, Log: slog.New(slog.DiscardHandler)}
+}
+
+// mark is what the server does when its term begins, and at least every minute.
+func (w *world) mark() error {
+	k := mark.New(mark.Config{Runtime: w.docker, Bucket: w.bucket, Log: slog.New(slog.DiscardHandler), Watch: time.Millisecond})
+	return k.Move(w.Context(), w.session)
+}
+
+// restored is what the server and an administrator do about a database that
+// comes from a backup: nothing, and then this one takes over.
+func (w *world) restored() {
+	w.Helper()
+	if err := w.mark(); !mark.IsForeign(err) {
+		w.Fatalf("the restored database: %v", err)
+	}
+	if _, err := w.tryCollect(gc.Options{}); !errors.Is(err, gc.ErrRestored) {
+		w.Fatalf("a collection before anybody took over: %v", err)
+	}
+	w.exec(`UPDATE gc_state SET take_over = true, hold = NULL, hold_since = NULL, restored_at = now()`)
+	check(w, w.mark())
 }
 
 func (w *world) tryCollect(opts gc.Options) (*gc.Report, error) {

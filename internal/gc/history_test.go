@@ -1,7 +1,6 @@
 package gc_test
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -13,6 +12,7 @@ import (
 
 	"codehub/internal/bucket"
 	"codehub/internal/gc"
+	"codehub/internal/mark"
 	"codehub/internal/workspace"
 )
 
@@ -131,7 +131,8 @@ func (h *history) step() {
 		h.restore()
 		h.observe()
 		// The server looks when it begins to lead.
-		if err := gc.Touch(h.Context(), h.config(), h.session, true); errors.Is(err, gc.ErrRestored) {
+		if err := h.mark(); mark.IsForeign(err) {
+			h.restored()
 			h.gc()
 		} else if err != nil {
 			h.Error(err)
@@ -218,10 +219,8 @@ func (h *history) archiving(id workspace.ID, r row, name string) {
 		if stored {
 			delete(h.homes, id)
 			h.archived(id)
-			// The server sees to that within a minute.
-			if err := gc.Touch(h.Context(), h.config(), h.session, false); err != nil && !errors.Is(err, gc.ErrRestored) {
-				h.Error(err)
-			}
+			// The server leaves a mark within seconds.
+			check(h, h.mark())
 		} else {
 			h.cancel(id)
 		}

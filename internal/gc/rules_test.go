@@ -131,7 +131,8 @@ func TestRunner(t *testing.T) {
 	keys := w.generations(id, 2)
 	w.archive(deleted, "deleted")
 	w.delete(deleted)
-	cfg := gc.RunnerConfig{Config: w.config(), First: time.Hour, Every: 10 * time.Millisecond, Glance: 10 * time.Millisecond}
+	check(t, w.mark())
+	cfg := gc.RunnerConfig{Config: w.config(), First: 10 * time.Millisecond, Every: 10 * time.Millisecond, Glance: 10 * time.Millisecond}
 	var logged atomic.Int64
 	cfg.Log = slog.New(slog.NewTextHandler(writer(func() { logged.Add(1) }), &slog.HandlerOptions{Level: slog.LevelError}))
 	runner := gc.NewRunner(cfg)

@@ -25,9 +25,11 @@ type RunnerConfig struct {
 	Config
 	Every time.Duration // between two collections of everything; 0: 4 h
 	First time.Duration // from the begin of a term to its first; 0: 3 min
-	// Glance is how often it is seen whether archives were made, and whether
-	// deleted workspaces wait only for their archives to go; 0: 1 min.
+	// Glance is how often it is seen whether deleted workspaces wait only for
+	// their archives to go; 0: 1 min.
 	Glance time.Duration
+	// Ready reports whether anything may be removed yet; nil: always.
+	Ready  func() bool
 	AtOnce int // deleted workspaces that one glance takes on; 0: 100
 }
 
@@ -42,7 +44,6 @@ type Status struct {
 	// Removed and Failed count all archives since this process started.
 	Removed, Failed int
 	RemovedBytes    int64
-	Restored        bool // the database was found to be restored from a backup
 }
 
 // NewRunner makes a Runner.
@@ -80,27 +81,25 @@ func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 	defer full.Stop()
 	glance := time.NewTicker(r.cfg.Glance)
 	defer glance.Stop()
-	said, hurried := "", false
+	r.cfg.clock = &postgres.ClockWatch{}
+	said := ""
 	tried := map[workspace.ID]time.Time{}
-	first := true
 	for {
 		var err error
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-full.C:
+			if !r.ready() {
+				full.Reset(r.cfg.Glance)
+				continue
+			}
 			err = r.collect(ctx, session)
 			full.Reset(spread(r.cfg.Every))
 			clear(tried)
 		case <-glance.C:
-			err = r.glance(ctx, session, first, tried)
-			first = first && err != nil
-			if errors.Is(err, ErrRestored) {
-				// The collection of everything settles it.
-				if !hurried {
-					full.Reset(0)
-				}
-				hurried, err = true, nil
+			if r.ready() {
+				err = r.deleted(ctx, session, tried)
 			}
 		}
 		if ctx.Err() != nil {
@@ -116,6 +115,8 @@ func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 		}
 	}
 }
+
+func (r *Runner) ready() bool { return r.cfg.Ready == nil || r.cfg.Ready() }
 
 // spread is about d: servers that start together do not collect together.
 func spread(d time.Duration) time.Duration {
@@ -142,16 +143,6 @@ func (r *Runner) collect(ctx context.Context, session postgres.Session) error {
 		"missing", missing, "unknown", unknown, "unknown_bytes", unknownBytes, "aborted_uploads", report.Aborted,
 		"failed", report.Failed, "took", report.Took)
 	return err
-}
-
-// glance does what is not to wait for the next collection of everything: it
-// leaves a mark once archives were made, at first sees whether the database was
-// restored from a backup, and lets go of deleted workspaces.
-func (r *Runner) glance(ctx context.Context, session postgres.Session, first bool, tried map[workspace.ID]time.Time) error {
-	if err := Touch(ctx, r.cfg.Config, session, first); err != nil {
-		return err
-	}
-	return r.deleted(ctx, session, tried)
 }
 
 // deleted lets go of deleted workspaces that only their archives hold.
@@ -184,7 +175,7 @@ func (r *Runner) note(report *Report, err error) {
 	if report == nil {
 		return
 	}
-	s.Took, s.Aborted, s.Restored = report.Took, report.Aborted, s.Restored || report.Restored
+	s.Took, s.Aborted = report.Took, report.Aborted
 	s.Counts, s.Bytes = map[Verdict]int{}, map[Verdict]int64{}
 	for _, v := range Verdicts() {
 		s.Counts[v], s.Bytes[v] = report.Count(v)

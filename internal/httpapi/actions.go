@@ -88,6 +88,8 @@ func (s *server) recoverAction(in api.Recover) (string, error) {
 		return workspace.RecoverAfresh, nil
 	case api.RecoverEmpty:
 		return workspace.RecoverEmpty, nil
+	case api.RecoverSetAside:
+		return workspace.RecoverSetAside, nil
 	case api.RecoverArchive:
 		switch {
 		case s.cfg.Archives == nil:
@@ -97,7 +99,7 @@ func (s *server) recoverAction(in api.Recover) (string, error) {
 		}
 		return workspace.RecoverArchive, nil
 	}
-	return "", fieldError("action", "must be afresh, empty or archive.")
+	return "", fieldError("action", "must be afresh, empty, archive or set_aside.")
 }
 
 // mayGiveUp guards what is left of somebody's data: another home in its place

@@ -24,6 +24,36 @@ func (s *server) listOrphans(w http.ResponseWriter, r *http.Request, id auth.Ide
 	return writeJSON(w, http.StatusOK, api.OrphanList{Orphans: orphans})
 }
 
+func (s *server) restorePlan(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	if s.cfg.Restore == nil {
+		return noRestore()
+	}
+	plan, err := s.cfg.Restore.RestorePlan(r.Context(), id.Caller)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, plan)
+}
+
+func (s *server) applyRestore(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	if s.cfg.Restore == nil {
+		return noRestore()
+	}
+	var in api.ApplyRestore
+	if err := s.decode(w, r, &in); err != nil {
+		return err
+	}
+	done, err := s.cfg.Restore.ApplyRestore(r.Context(), id.Caller, in)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, done)
+}
+
+func noRestore() error {
+	return workspace.Errorf(workspace.CodeNotSupported, "This server has no runtime to compare its database with.")
+}
+
 func (s *server) listAccounts(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	list, err := s.cfg.Admin.Accounts(r.Context(), id.Caller, r.URL.Query().Get("cursor"))
 	if err != nil {

@@ -18,6 +18,7 @@ var bodies = map[string]string{
 	"POST /workspaces":        `{"name":"made"}`,
 	"PATCH /workspaces/{id}":  `{"memo":"changed"}`,
 	"POST /login":             `{"username":"ann","password":"` + password + `"}`,
+	"POST /admin/restore":     `{}`,
 	"POST /users":             `{"username":"carl","password":"` + password + `"}`,
 	"PATCH /users/{id}":       `{"max_running":3}`,
 	"POST /users/me/password": `{"current":"` + password + `","new":"another ` + password + `"}`,

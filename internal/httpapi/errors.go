@@ -38,6 +38,7 @@ var statuses = map[workspace.Code]int{
 	workspace.CodeNotInError:          http.StatusConflict,
 	workspace.CodeNotCancellable:      http.StatusConflict,
 	workspace.CodeNotDeleted:          http.StatusConflict,
+	workspace.CodeNotOnHold:           http.StatusConflict,
 	workspace.CodeNotRunning:          http.StatusConflict,
 	workspace.CodeGone:                http.StatusGone,
 	workspace.CodeLimitExceeded:       http.StatusTooManyRequests,

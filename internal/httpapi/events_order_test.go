@@ -140,7 +140,7 @@ func TestDeletedWhileAway(t *testing.T) {
 	first.end()
 	e.exec(`UPDATE workspaces SET deleted_at = now(), phase = 'DELETED' WHERE id = $1`, a.ID)
 	e.exec(`UPDATE workspaces SET deleted_at = now(), phase = 'DELETED' WHERE id = $1`, hers.ID)
-	e.exec(`UPDATE workspaces SET deleted_at = now() - interval '9 days', phase = 'DELETING', home_ctx = '{"state":"removing"}' WHERE id = $1`, b.ID)
+	e.exec(`UPDATE workspaces SET deleted_at = now() - interval '9 days', phase = 'DELETING', home_ctx = '{"state":"deleting"}' WHERE id = $1`, b.ID)
 	e.exec(`UPDATE workspaces SET deleted_at = now() - interval '9 days', phase = 'DELETED' WHERE id = $1`, c.ID)
 	got := map[string]bool{}
 	for _, ev := range e.events(as(e.ann)).until("heartbeat") {

@@ -22,7 +22,9 @@ import (
 	"codehub/internal/bus"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
+	"codehub/internal/rollback"
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/runtimetest"
 	"codehub/internal/workspace"
 
 	"github.com/jackc/pgx/v5"
@@ -64,7 +66,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 	t.Helper()
 	e := &env{t: t, dsn: pgtest.New(t, postgres.Migrate), log: &syncBuffer{}, logs: &fakeLogs{}, m: NewMetrics()}
 	log := slog.New(slog.NewTextHandler(e.log, nil))
-	db, err := postgres.Open(t.Context(), e.dsn, postgres.Options{Log: log, DeleteGrace: time.Hour, Limits: postgres.Limits{PerUser: 100}})
+	db, err := postgres.Open(t.Context(), e.dsn, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 100}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +84,8 @@ func newEnv(t *testing.T, opts ...option) *env {
 		URL: base, DeleteGrace: time.Hour, DefaultImage: "codehub/workspace:latest",
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
 		Store: db, Auth: e.auth, Hub: e.hub, Logs: e.logs, Log: log,
-		Admin: admin.New(admin.Config{Store: db, Passwords: e.auth, OrphanDelay: 10 * time.Minute}),
+		Restore: rollback.New(rollback.Config{Store: db, Runtime: runtimetest.NewFake(), DeleteGrace: time.Hour, Log: slog.New(slog.DiscardHandler)}),
+		Admin:   admin.New(admin.Config{Store: db, Passwords: e.auth, OrphanDelay: 10 * time.Minute}),
 	}
 	for _, o := range opts {
 		o(&cfg)

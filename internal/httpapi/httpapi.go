@@ -56,6 +56,13 @@ type Admin interface {
 	PatchAccount(ctx context.Context, caller workspace.Caller, id string, in api.PatchAccount) (api.Account, error)
 }
 
+// Restore compares a restored database with what there is; *rollback.Service is
+// it. Every method checks that the caller is an administrator.
+type Restore interface {
+	RestorePlan(ctx context.Context, caller workspace.Caller) (api.RestorePlan, error)
+	ApplyRestore(ctx context.Context, caller workspace.Caller, in api.ApplyRestore) (api.RestorePlan, error)
+}
+
 // Config configures New.
 type Config struct {
 	URL          *url.URL // CODEHUB_URL
@@ -72,10 +79,12 @@ type Config struct {
 
 	Store Store
 	Admin Admin
-	Auth  *auth.Auth
-	Hub   *bus.Hub
-	Logs  Logs
-	Log   *slog.Logger
+	// Restore answers /admin/restore; nil: there is nothing to compare with.
+	Restore Restore
+	Auth    *auth.Auth
+	Hub     *bus.Hub
+	Logs    Logs
+	Log     *slog.Logger
 
 	// LastUse is when a workspace was last used as this very server saw it,
 	// which it may not have handed on yet; optional.
@@ -128,6 +137,8 @@ func (s *server) routes() []route {
 
 		{"GET", "/admin/status", private, s.adminStatus, nil},
 		{"GET", "/admin/orphans", private, s.listOrphans, nil},
+		{"GET", "/admin/restore", private, s.restorePlan, nil},
+		{"POST", "/admin/restore", private, s.applyRestore, nil},
 		{"GET", "/users", private, s.listAccounts, []string{"cursor"}},
 		{"POST", "/users", private, s.createAccount, nil},
 		{"PATCH", "/users/{id}", private, s.patchAccount, nil},

@@ -106,6 +106,7 @@ func wire() map[string]any {
 		"ChangePassword": api.ChangePassword{}, "AdminStatus": api.AdminStatus{}, "Server": api.Server{}, "Breaker": api.Breaker{},
 		"Orphan": api.Orphan{}, "OrphanList": api.OrphanList{}, "Account": api.Account{}, "AccountList": api.AccountList{},
 		"CreateAccount": api.CreateAccount{}, "PatchAccount": api.PatchAccount{},
+		"RestorePlan": api.RestorePlan{}, "RestoreStep": api.RestoreStep{}, "ApplyRestore": api.ApplyRestore{},
 	}
 }
 
@@ -117,7 +118,7 @@ func TestDocumentHasTheFields(t *testing.T) {
 	if d := cmp.Diff(slices.Sorted(maps.Keys(wire())), slices.Sorted(maps.Keys(d.Components.Schemas))); d != "" {
 		t.Errorf("types (-) and schemas (+) differ:\n%s", d)
 	}
-	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "CreateToken", "ChangePassword", "CreateAccount", "PatchAccount"}
+	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "CreateToken", "ChangePassword", "CreateAccount", "PatchAccount", "ApplyRestore"}
 	for name, v := range wire() {
 		s := d.Components.Schemas[name]
 		typ := reflect.TypeOf(v)

@@ -57,6 +57,10 @@ func TestWorkspaces(t *testing.T) {
 	e.want(202, "", "POST", path+"/stop", "", me)
 	e.exec(`UPDATE workspaces SET force_stop_requested_at = NULL WHERE force_stop_requested_at IS NOT NULL`)
 	e.want(409, "not_supported", "POST", path+"/recover", `{"start_empty":true,"confirm":"b"}`, me)
+	e.want(409, "not_supported", "POST", path+"/recover", `{"action":"set_aside"}`, me)
+	e.exec(`UPDATE workspaces SET conditions = '{"storage.volume_ready":{"status":"False","reason":"ForeignVolume"}}'`)
+	e.want(202, "", "POST", path+"/recover", `{"action":"set_aside"}`, me)
+	e.exec(`UPDATE workspaces SET recover_requested_at = NULL, recover_action = NULL, conditions = '{}' WHERE recover_action = 'set_aside'`)
 	e.want(202, "", "POST", path+"/recover", "", me)
 	e.exec(`UPDATE workspaces SET recover_requested_at = NULL, recover_action = NULL, error_reason = 'DataLost' WHERE recover_action = 'afresh'`)
 	if a := e.want(409, "confirmation_required", "POST", path+"/recover", `{"start_empty":true}`, me); read[api.Error](t, a).Details["confirm"] != "b" {
@@ -89,7 +93,7 @@ func TestWorkspaces(t *testing.T) {
 		t.Errorf("undeleted: %+v", got)
 	}
 	e.want(202, "", "DELETE", path, "", me)
-	e.exec(`UPDATE workspaces SET home_ctx = '{"state":"removing"}' WHERE deleted_at IS NOT NULL`)
+	e.exec(`UPDATE workspaces SET home_ctx = '{"state":"deleting"}' WHERE deleted_at IS NOT NULL`)
 	e.want(410, "gone", "POST", path+"/undelete", "", me)
 	e.exec(`UPDATE workspaces SET phase = 'DELETED' WHERE deleted_at IS NOT NULL`)
 	e.want(404, "not_found", "GET", path, "", me)

@@ -17,6 +17,7 @@ const (
 	Fail                 // Op failed, or an invariant is broken: record Reason
 	Cancel               // Op ends on request
 	Recover              // the recorded error is cleared
+	SetAside             // what is in the home's way is kept under another name
 	RemoveContainer      // forced stop: the container goes, whatever the phase
 	Settle               // bookkeeping alone: the row becomes what reality is
 )

@@ -13,7 +13,7 @@ func AsksBucket(row workspace.Workspace) bool {
 	}
 	switch {
 	case row.Operation == workspace.OpNone:
-		return row.RecoverRequestedAt != nil || !archiveSeen(row) || row.Home.State == workspace.HomeRemoving || leftOver(row) ||
+		return row.RecoverRequestedAt != nil || !archiveSeen(row) || row.Home.State.Removable() || leftOver(row) ||
 			row.Home.State != workspace.HomeLive && row.DesiredState != workspace.DesiredArchived
 	case OnBucket(row.Operation):
 		return true

@@ -19,18 +19,19 @@ type combination struct {
 var words = domains{
 	"deleted":   {"no", "grace", "past"},
 	"error":     {"none", "waiting", "due", "final", "lost"},
-	"home":      {"absent", "filling", "live", "removing"},
+	"home":      {"absent", "filling", "live", "archived", "discarding", "deleting"},
 	"operation": {"NONE", "PROVISIONING", "CREATE_EMPTY_ARCHIVE", "RESTORING", "STARTING", "STOPPING", "ARCHIVING", "DELETING"},
 	"desired":   {"ARCHIVED", "STANDBY", "RUNNING"},
 	"queued":    {"none", "DELETED", "ARCHIVED", "STANDBY", "RUNNING"},
 	"container": {"none", "created", "running", "running:Ready", "answers", "exited",
 		"unknown:NotObserved", "unknown:NoContainer", "unknown:Exited", "unknown:Starting", "unknown:Ready"},
-	"volume": {"none", "unseeded", "seeded", "restored", "foreign",
-		"unknown:NotObserved", "unknown:NoVolume", "unknown:Ready", "unknown:Filling", "unknown:ForeignVolume", "unknown:Unowned"},
+	"volume": {"none", "unseeded", "seeded", "restored", "earlier", "foreign",
+		"unknown:NotObserved", "unknown:NoVolume", "unknown:Ready", "unknown:Filling", "unknown:Discarding", "unknown:Removing",
+		"unknown:ForeignVolume", "unknown:Unowned"},
 	"archive": {"nokey", "present", "missing", "corrupted",
 		"unknown:NotObserved", "unknown:Ready", "unknown:ArchiveMissing", "unknown:ArchiveCorrupted", "unknown:another"},
 
-	"volume_ready":    {"NotObserved", "NoVolume", "Ready", "Filling", "ForeignVolume", "Unowned"},
+	"volume_ready":    {"NotObserved", "NoVolume", "Ready", "Filling", "Discarding", "Removing", "ForeignVolume", "Unowned"},
 	"archive_ready":   {"NotObserved", "NoArchive", "Ready", "ArchiveMissing", "ArchiveCorrupted"},
 	"container_ready": {"NotObserved", "NoContainer", "Exited", "Starting", "Ready"},
 	"healthy":         {"Healthy", "ContainerWithoutVolume", "DataLost", "ArchiveCorrupted"},
@@ -47,8 +48,8 @@ var words = domains{
 	"recorded": {"Timeout", "DataLost", "ArchiveCorrupted"},
 	"action":   {workspace.RecoverAfresh, workspace.RecoverEmpty, workspace.RecoverArchive},
 	"earlier":  {"unknown", "present", "missing", "corrupted"},
-	"failure":  {"none", "Unreachable", "ActionFailed", "ImagePullFailed", "ArchiveCorrupted"},
-	"reason":   {"Timeout", "RetryExceeded", "ActionFailed", "DataLost", "Unreachable", "ImagePullFailed", "ContainerWithoutVolume", "ArchiveCorrupted"},
+	"failure":  {"none", "Unreachable", "ActionFailed", "ImagePullFailed", "ArchiveCorrupted", "Passing", "InUse"},
+	"reason":   {"Timeout", "RetryExceeded", "ActionFailed", "DataLost", "Unreachable", "ImagePullFailed", "ContainerWithoutVolume", "ArchiveCorrupted", "Unrestorable"},
 	"attempts": {"0", "1", "2"},
 	"attempt":  {"1", "2"},
 	"base":     {"2", "50"},
@@ -173,11 +174,9 @@ func (c combination) setVolume(in *judge.Input) {
 	switch fact {
 	case "foreign":
 		in.Obs.Volume = &judge.Volume{Claim: "another", Seeded: true, Marker: tableKey}
-	case "unseeded", "seeded", "restored":
-		in.Obs.Volume = &judge.Volume{Claim: tableClaim, Seeded: fact == "seeded", Marker: "an earlier one"}
-		if fact == "restored" {
-			in.Obs.Volume.Marker = tableKey
-		}
+	case "unseeded", "seeded", "restored", "earlier":
+		in.Obs.Volume = &judge.Volume{Claim: tableClaim, Seeded: fact == "seeded"}
+		in.Obs.Volume.Marker = map[string]string{"restored": tableKey, "earlier": earlierKey}[fact]
 	}
 }
 

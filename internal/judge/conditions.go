@@ -33,22 +33,33 @@ func Conditions(in Input) workspace.Conditions {
 	return c.With(workspace.Healthy, false, string(reason), msg, in.Now)
 }
 
+// incomplete is the reason of a volume that is never ready in a home's state.
+var incomplete = map[workspace.HomeState]string{
+	workspace.HomeFilling:    workspace.ReasonFilling,
+	workspace.HomeDiscarding: workspace.ReasonDiscarding,
+	workspace.HomeDeleting:   workspace.ReasonRemoving,
+}
+
 func volumeReady(home workspace.Home, v *Volume) (ok bool, reason, message string) {
 	if v == nil {
 		return false, workspace.ReasonNoVolume, ""
 	}
 	ours := v.Claim != "" && v.Claim == home.Claim
 	switch home.State {
-	case workspace.HomeLive, workspace.HomeRemoving:
-		if !ours {
+	case workspace.HomeLive, workspace.HomeArchived:
+		switch {
+		case !ours:
 			return false, workspace.ReasonForeignVolume, "a volume with the home's name is there, but it is not the one the home was put in"
+		case home.State == workspace.HomeArchived && !v.Complete(), v.Removing:
+			// Removal deletes what marks a volume as complete before its content.
+			return false, workspace.ReasonRemoving, ""
 		}
 		return true, workspace.ReasonVolumeReady, ""
-	case workspace.HomeFilling:
+	case workspace.HomeFilling, workspace.HomeDiscarding, workspace.HomeDeleting:
 		if !ours {
 			return false, workspace.ReasonForeignVolume, "a volume that codehub did not make for this home is in the way"
 		}
-		return false, workspace.ReasonFilling, ""
+		return false, incomplete[home.State], ""
 	}
 	return false, workspace.ReasonUnowned, "a volume with the home's name is there, though no home should be"
 }
@@ -67,7 +78,7 @@ func containerReady(row workspace.Workspace, k *Container) (ok bool, reason, mes
 			return false, workspace.ReasonContainerStarting, ""
 		}
 		return false, workspace.ReasonContainerExited, k.Detail
-	case row.Home.State == workspace.HomeRemoving:
+	case row.Home.State.Removable(), row.Home.State == workspace.HomeDeleting:
 		return false, workspace.ReasonContainerStarting, "the home it runs on is being removed"
 	case k.Answers || row.Conditions.Is(workspace.ContainerReady):
 		return true, workspace.ReasonContainerReady, ""
@@ -98,13 +109,19 @@ func broken(row workspace.Workspace, c workspace.Conditions) (workspace.ErrorRea
 			return workspace.ErrDataLost, "the home volume " + row.ID.VolumeName() + " is gone"
 		case workspace.ReasonForeignVolume:
 			return workspace.ErrDataLost, "the home volume " + row.ID.VolumeName() + " was replaced by another one"
+		case workspace.ReasonRemoving:
+			return workspace.ErrDataLost, "the removal of the home volume " + row.ID.VolumeName() + " had begun: it is not complete"
 		}
 	default:
+		stillThere := ""
+		if row.Home.State == workspace.HomeArchived && volume.True() {
+			stillThere = "; the home volume " + row.ID.VolumeName() + " is still there and complete: recover to use it"
+		}
 		switch archive.Reason {
 		case workspace.ReasonArchiveMissing:
-			return workspace.ErrDataLost, "the archive " + row.ArchiveKey + " is gone"
+			return workspace.ErrDataLost, "the archive " + row.ArchiveKey + " is gone" + stillThere
 		case workspace.ReasonArchiveCorrupted:
-			return workspace.ErrArchiveCorrupted, "the archive " + row.ArchiveKey + " is damaged"
+			return workspace.ErrArchiveCorrupted, "the archive " + row.ArchiveKey + " is damaged" + stillThere
 		}
 	}
 	return "", ""

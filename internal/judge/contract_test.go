@@ -45,7 +45,7 @@ func (a *answers) anyLook(t *rapid.T) judge.Input {
 	}
 	if in.Row.Operation == workspace.OpNone {
 		if in.Row.RecoverRequestedAt = ago("recover"); in.Row.RecoverRequestedAt != nil {
-			in.Row.RecoverAction = rapid.SampledFrom([]string{workspace.RecoverAfresh, workspace.RecoverEmpty, workspace.RecoverArchive}).Draw(t, "action")
+			in.Row.RecoverAction = rapid.SampledFrom([]string{workspace.RecoverAfresh, workspace.RecoverEmpty, workspace.RecoverArchive, workspace.RecoverSetAside}).Draw(t, "action")
 		}
 		if in.Row.RecoverAction == workspace.RecoverArchive {
 			in.Row.RecoverFrom = &workspace.Archive{Key: earlierKey, Digest: "d", Size: 7, Entries: 3}
@@ -63,7 +63,7 @@ func (a *answers) anyLook(t *rapid.T) judge.Input {
 }
 
 func anyWork(t *rapid.T, now time.Time) judge.Work {
-	switch rapid.IntRange(0, 4).Draw(t, "work") {
+	switch rapid.IntRange(0, 5).Draw(t, "work") {
 	case 0:
 		return judge.Work{Running: true}
 	case 1:
@@ -73,6 +73,9 @@ func anyWork(t *rapid.T, now time.Time) judge.Work {
 	case 3:
 		reason := rapid.SampledFrom(workspace.ErrorReasons()).Draw(t, "failure")
 		return judge.Work{Failure: &judge.Failure{Reason: reason, Message: "why"}}
+	case 4:
+		busy := &judge.Failure{Reason: workspace.ErrActionFailed, Message: "why", Passing: true, InUse: rapid.Bool().Draw(t, "in use")}
+		return judge.Work{Running: rapid.Bool().Draw(t, "tried again"), Failure: busy}
 	}
 	return judge.Work{}
 }
@@ -145,7 +148,7 @@ func TestContract02LevelTriggered(t *testing.T) {
 		for range 10 {
 			r := g.judged()
 			switch r.Action.Kind {
-			case judge.None, judge.Claim, judge.Run, judge.RemoveContainer:
+			case judge.None, judge.Claim, judge.Run, judge.RemoveContainer, judge.SetAside:
 				return
 			}
 			g.next(r)
@@ -266,7 +269,7 @@ func (g *given) carriedOut() {
 		g.archived("archives/" + g.Row.ArchiveOpID)
 	case workspace.OpArchiving:
 		g.archived("archives/" + g.Row.ArchiveOpID)
-		g.Row.Home.State, g.Obs.Volume = workspace.HomeRemoving, nil
+		g.Row.Home.State, g.Obs.Volume = workspace.HomeArchived, nil
 	}
 }
 
@@ -309,9 +312,9 @@ func TestContract07ArchiveAndRestoreAreRepeatable(t *testing.T) {
 	})
 }
 
-// Contract 8. The home's state goes in order: into removing by a deletion past
-// its grace alone (by an archive only with its key), out of live only so, or
-// when its loss is confirmed; and what is removed was archived.
+// Contract 8. The home's state goes in order: into deleting by a deletion past
+// its grace alone, out of live only so, or when its loss is confirmed; and what
+// is removed was archived.
 func TestContract08Order(t *testing.T) {
 	contract(t, func(t *rapid.T, in judge.Input) {
 		r := judge.Judge(in)
@@ -323,17 +326,20 @@ func TestContract08Order(t *testing.T) {
 		case from == to:
 		case step == [2]workspace.HomeState{workspace.HomeAbsent, workspace.HomeFilling}:
 		case step == [2]workspace.HomeState{workspace.HomeFilling, workspace.HomeLive}:
-		case step == [2]workspace.HomeState{workspace.HomeFilling, workspace.HomeRemoving} && r.Action.Op == workspace.OpArchiving &&
+		case step == [2]workspace.HomeState{workspace.HomeFilling, workspace.HomeDiscarding} && r.Action.Op == workspace.OpArchiving &&
 			in.Obs.Archive == judge.ArchivePresent && in.Row.DesiredState == workspace.DesiredArchived:
-		case to == workspace.HomeRemoving && pastGrace && r.Action.Op == workspace.OpDeleting:
-		case step == [2]workspace.HomeState{workspace.HomeRemoving, workspace.HomeAbsent} && in.Obs.VolumeKnown:
+		case to == workspace.HomeDeleting && pastGrace && r.Action.Op == workspace.OpDeleting:
+		case (from.Removable() || from == workspace.HomeDeleting) && to == workspace.HomeAbsent && in.Obs.VolumeKnown:
+		case step == [2]workspace.HomeState{workspace.HomeArchived, workspace.HomeLive} && r.Action.Kind == judge.Recover &&
+			in.Obs.Volume != nil && in.Obs.Volume.Claim == in.Row.Home.Claim && in.Obs.Volume.Complete():
+		case step == [2]workspace.HomeState{workspace.HomeArchived, workspace.HomeDiscarding} && r.Action.Kind == judge.Recover && confirmed(in):
 		case step == [2]workspace.HomeState{workspace.HomeFilling, workspace.HomeAbsent} && in.Row.DeletedAt != nil && in.Obs.VolumeKnown:
 		case step == [2]workspace.HomeState{workspace.HomeLive, workspace.HomeAbsent} && lost &&
 			(pastGrace || confirmed(in)):
 		default:
 			t.Fatalf("%s has become %s: %d %s", from, to, r.Action.Kind, r.Action.Op)
 		}
-		if r.Action.Kind == judge.Claim && r.Action.Op == workspace.OpArchiving && from == workspace.HomeRemoving &&
+		if r.Action.Kind == judge.Claim && r.Action.Op == workspace.OpArchiving && from.Removable() &&
 			in.Row.ArchiveKey != "" && in.Obs.Archive != judge.ArchivePresent {
 			t.Fatal("a volume is removed for an archive that was not seen")
 		}
@@ -377,10 +383,11 @@ func TestContract10Retries(t *testing.T) {
 			t.Fatalf("recovered, and still lost: %s", describe(r.Row))
 		}
 		if r.Action.Kind == judge.Fail {
-			if r.Row.ErrorCount != in.Row.ErrorCount+1 || (r.Row.RetryAt == nil) != r.Row.ErrorReason.Final() {
+			unrestorable := r.Row.ErrorReason == workspace.ErrUnrestorable // not tried again, and no ERROR
+			if r.Row.ErrorCount != in.Row.ErrorCount+1 || (r.Row.RetryAt == nil) != (r.Row.ErrorReason.Final() || unrestorable) {
 				t.Fatalf("failed: %s, again at %v", describe(r.Row), r.Row.RetryAt)
 			}
-			if !r.Row.ErrorReason.Final() && r.Row.ErrorCount >= workspace.MaxAttempts {
+			if !r.Row.ErrorReason.Final() && !unrestorable && r.Row.ErrorCount >= workspace.MaxAttempts {
 				t.Fatalf("attempt %d is not the last", r.Row.ErrorCount)
 			}
 			if r.Row.ErrorReason.Final() && r.Row.Phase != workspace.PhaseError && in.Row.DeletedAt == nil {

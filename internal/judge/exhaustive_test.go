@@ -215,6 +215,9 @@ func (a *answers) outcome(in judge.Input, c combination, f facts, does, home str
 		e.row.Home.State = workspace.HomeState(home)
 		if home == "absent" {
 			e.row.Home = workspace.Home{State: workspace.HomeAbsent}
+			if in.Row.Home.State == workspace.HomeDeleting {
+				e.row.Home.Claim = in.Row.Home.Claim
+			}
 		}
 	}
 	switch does {

@@ -41,7 +41,7 @@ func look(phase workspace.Phase) *given {
 // home gives the workspace a volume of its own, in that state.
 func (g *given) home(state workspace.HomeState) *given {
 	g.Row.Home = workspace.Home{State: state, Claim: "home"}
-	g.Obs.Volume = &judge.Volume{Claim: "home"}
+	g.Obs.Volume = &judge.Volume{Claim: "home", Seeded: state == workspace.HomeLive || state == workspace.HomeArchived}
 	return g
 }
 

@@ -8,13 +8,20 @@ import (
 
 // Input is everything one decision is made of.
 type Input struct {
+	// Now and all other times here are by the database's clock.
 	Now time.Time
-	Row workspace.Workspace
-	Obs Observation
+	// WaitsSince is since when every deletion waits its whole grace again;
+	// zero: since it was made.
+	WaitsSince time.Time
+	Row        workspace.Workspace
+	Obs        Observation
 	// Work is what this process knows of the running operation, taken before
 	// the observation was begun, so that the observation is never older than
 	// the result it is held against.
-	Work   Work
+	Work Work
+	// Aside is why the volume in the home's way was not set aside for the
+	// present request; nil: it was not tried, or is being tried.
+	Aside  *Failure
 	Policy Policy
 	// UpSince is since when the backend has answered without a break, as far
 	// as this process knows. Deadlines count from here at the earliest: an
@@ -62,7 +69,13 @@ type Volume struct {
 	Claim  string // claim id of the home it was made for
 	Seeded bool   // its seeding is known to have finished
 	Marker string // archive_key of what was restored into it, if that has finished
+	// Removing is whether its removal has begun: it is never complete again.
+	Removing bool
 }
+
+// Complete reports whether the volume holds a whole home. What says so is
+// removed before any of its content is.
+func (v Volume) Complete() bool { return v.Seeded || v.Marker != "" }
 
 // Archive is what the bucket said of the object that archive_key names.
 type Archive int
@@ -78,15 +91,23 @@ const (
 type Work struct {
 	Running    bool      // an executor of exactly this claim is at work
 	ProgressAt time.Time // when it last got further; zero: never
+	Moving     bool      // it has got further, and not with an image alone
 	Pulling    bool      // it waits for an image
 	PulledAt   time.Time // when the image was there; zero: not known
-	Failure    *Failure  // it has ended without success
+	Failure    *Failure  // the executor has ended without success; one that passes also while it is tried again
 }
 
 // Failure is why an executor gave up.
 type Failure struct {
 	Reason  workspace.ErrorReason
 	Message string
+
+	// Passing: the cause passes by itself. The operation goes on, its executor is
+	// run again, and nothing counts as an attempt before the deadline.
+	Passing bool
+	// InUse: the cause is a container that uses the home. An archiving waits for
+	// it without a deadline.
+	InUse bool
 }
 
 // Policy holds the bounds of design §3.10 and §12.

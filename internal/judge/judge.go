@@ -84,8 +84,7 @@ func forcedStop(in Input) (Result, bool) {
 }
 
 // removal has the container that was seen removed, if there is one, for as
-// long as a DELETING may take from when it was asked for. (That is by the
-// database's clock, so a short bound would not do: it may be a little behind.)
+// long as a DELETING may take from when it was asked for.
 func removal(in Input, asked time.Time) (Result, bool) {
 	due := later(in.UpSince, asked).Add(in.Policy.Deleting)
 	if !in.Obs.ContainerKnown || in.Obs.Container == nil || !due.After(in.Now) {
@@ -122,7 +121,7 @@ func idle(in Input) Result {
 		r.LookAgain = *row.RetryAt
 		return r
 	}
-	if row.Home.State == workspace.HomeRemoving && in.Obs.VolumeKnown && !ownVolume(row.Conditions) {
+	if row.Home.State.Removable() && in.Obs.VolumeKnown && !ownVolume(row.Conditions) {
 		// The volume went after the ARCHIVING that was to see it go had ended.
 		r.Action = Action{Kind: Settle}
 		r.Row.Home = workspace.Home{State: workspace.HomeAbsent}
@@ -132,7 +131,7 @@ func idle(in Input) Result {
 		claim(in, &r, op)
 		return r
 	}
-	if row.ErrorReason != "" || row.ErrorCount > 0 {
+	if (row.ErrorReason != "" || row.ErrorCount > 0) && !unrestorable(row) {
 		// At rest nothing fails any more: the next wish has all its attempts.
 		r.Action = Action{Kind: Settle}
 		clearError(&r.Row)
@@ -173,24 +172,22 @@ func choose(in Input) workspace.Operation {
 		return workspace.OpNone
 	case workspace.PhaseStandby:
 		switch {
-		case row.Home.State == workspace.HomeRemoving && container == workspace.ReasonNoContainer:
-			// Only the removal may follow, whatever is wanted; but not on the
-			// word of an earlier look that there is another copy.
-			if row.ArchiveKey != "" && in.Obs.Archive != ArchivePresent {
-				return workspace.OpNone
-			}
-			return archiving(in)
+		case row.Home.State.Removable() && container == workspace.ReasonNoContainer:
+			return removing(in)
 		case run && row.Home.State == workspace.HomeLive:
 			return workspace.OpStarting
 		case row.Conditions.HasContainer():
 			return workspace.OpStopping // an exited container is removed before anything else
-		case row.DesiredState == workspace.DesiredArchived && container == workspace.ReasonNoContainer:
+		case row.DesiredState == workspace.DesiredArchived && container == workspace.ReasonNoContainer && !unrestorable(row):
 			return archiving(in)
 		}
 		return workspace.OpNone
 	}
 	if row.Conditions.HasContainer() {
 		return workspace.OpStopping
+	}
+	if row.Home.State.Removable() {
+		return removing(in)
 	}
 	switch {
 	case row.Phase == workspace.PhaseArchived && up && fillable && in.Policy.CanArchive:
@@ -203,6 +200,25 @@ func choose(in Input) workspace.Operation {
 		return workspace.OpCreateEmptyArchive
 	}
 	return workspace.OpNone
+}
+
+// removing is ARCHIVING for a home whose volume is all that is left to remove,
+// whatever is wanted. An earlier observation of the archive does not count.
+func removing(in Input) workspace.Operation {
+	switch {
+	case !ownVolume(in.Row.Conditions):
+		return workspace.OpNone
+	case in.Row.ArchiveKey != "" && in.Obs.Archive != ArchivePresent:
+		return workspace.OpNone
+	}
+	return archiving(in)
+}
+
+// unrestorable reports whether the home was found to be one that cannot be
+// archived. It stays in STANDBY, with the error shown, until another desired
+// state is requested.
+func unrestorable(row workspace.Workspace) bool {
+	return row.ErrorReason == workspace.ErrUnrestorable && row.DesiredState == workspace.DesiredArchived && row.Home.State == workspace.HomeLive
 }
 
 func archiving(in Input) workspace.Operation {
@@ -227,7 +243,7 @@ func claim(in Input, r *Result, op workspace.Operation) {
 	case workspace.OpArchiving, workspace.OpCreateEmptyArchive:
 		r.Row.ArchiveOpID = in.ClaimID
 		if op == workspace.OpArchiving && r.Row.Home.State == workspace.HomeFilling {
-			r.Row.Home.State = workspace.HomeRemoving
+			r.Row.Home.State = workspace.HomeDiscarding
 		}
 	case workspace.OpStopping:
 		switch {
@@ -262,23 +278,29 @@ func deleting(in Input) Result {
 		r.LookAgain = *row.RetryAt
 		return r
 	}
-	due := row.DeletedAt.Add(in.Policy.DeleteGrace)
+	due := later(*row.DeletedAt, in.WaitsSince).Add(in.Policy.DeleteGrace)
 	inGrace := due.After(in.Now)
 	switch {
 	case row.Conditions.HasContainer():
 		claim(in, &r, workspace.OpDeleting)
-	case row.Home.State == workspace.HomeLive && inGrace, ownVolume(row.Conditions) && inGrace:
-		// A live home waits out the grace even where its volume is not seen:
-		// it may be back before the deletion is taken back.
+	case inGrace && (mayBeWhole(row.Home.State) || ownVolume(row.Conditions)):
+		// A home that may be complete waits out the grace even where its
+		// volume is not seen: it may be back before the deletion is undone.
 		r.LookAgain = due
 	case ownVolume(row.Conditions):
 		claim(in, &r, workspace.OpDeleting)
-		r.Row.Home.State = workspace.HomeRemoving
+		r.Row.Home.State = workspace.HomeDeleting
 	case in.Obs.VolumeKnown && row.Home.State != workspace.HomeAbsent:
 		r.Action = Action{Kind: Settle}
-		r.Row.Home = workspace.Home{State: workspace.HomeAbsent}
+		r.Row.Home = removed(row.Home)
 	}
 	return r
+}
+
+// mayBeWhole reports whether a volume of a home in this state can be a complete
+// copy.
+func mayBeWhole(s workspace.HomeState) bool {
+	return s == workspace.HomeLive || s == workspace.HomeArchived
 }
 
 // recovered clears the error and looks afresh; with RecoverEmpty what was lost
@@ -293,27 +315,58 @@ func recovered(in Input) Result {
 	if row.DeletedAt == nil && !fresh(in) {
 		return r
 	}
-	if row.DeletedAt == nil {
-		switch lost(row) {
-		case workspace.ErrContainerWithoutVolume:
-			// It works on nothing, nobody is let in to it, and nothing can be
-			// put under it: what is wrong with the home shows without it.
-			if r, ok := removal(in, *row.RecoverRequestedAt); ok {
-				return r
-			}
-		case workspace.ErrDataLost, workspace.ErrArchiveCorrupted:
-			switch from := row.RecoverFrom; {
-			case row.RecoverAction == workspace.RecoverEmpty:
-				giveUp(&r.Row, workspace.Archive{})
-			case row.RecoverAction == workspace.RecoverArchive && from != nil && in.Obs.Earlier == ArchivePresent:
-				giveUp(&r.Row, *from)
-			}
+	if r, waits := settingAside(in); waits {
+		return r
+	}
+	reason := lost(row)
+	if reason == workspace.ErrContainerWithoutVolume {
+		// It works on nothing, nobody is let in to it, and nothing can be
+		// put under it: what is wrong with the home shows without it.
+		if r, ok := removal(in, *row.RecoverRequestedAt); ok {
+			return r
 		}
+	}
+	switch home, done := doneMeanwhile(in, reason); {
+	case done:
+		r.Row.Home = home
+	case reason != workspace.ErrDataLost && reason != workspace.ErrArchiveCorrupted:
+	case row.RecoverAction == workspace.RecoverEmpty:
+		giveUp(&r.Row, workspace.Archive{})
+	case row.RecoverAction == workspace.RecoverArchive && row.RecoverFrom != nil && in.Obs.Earlier == ArchivePresent:
+		giveUp(&r.Row, *row.RecoverFrom)
+	}
+	if r.Row.Home.State == workspace.HomeLive && row.Conditions.Is(workspace.ContainerReady) {
+		r.Row.StopReason = "" // a start has come to its end
 	}
 	r.Action, r.ClearRecover = Action{Kind: Recover}, true
 	clearError(&r.Row)
 	stillLost(in, &r)
 	return r
+}
+
+// doneMeanwhile is the home after a recovery that finds done what the failed
+// operation was to do, or that finds a complete volume in place of a lost
+// archive (reason, see lost). Nothing is done again, wiped or given up then.
+func doneMeanwhile(in Input, reason workspace.ErrorReason) (home workspace.Home, done bool) {
+	home, v := in.Row.Home, in.Obs.Volume
+	if !in.Obs.VolumeKnown || reason == workspace.ErrContainerWithoutVolume {
+		return home, false
+	}
+	key := in.Row.ArchiveKey
+	own := v != nil && v.Claim != "" && v.Claim == home.Claim
+	switch {
+	case in.Row.DeletedAt != nil:
+		return removed(home), home.State == workspace.HomeDeleting && !own
+	case home.State == workspace.HomeFilling && own && (key == "" && v.Seeded || key != "" && v.Marker == key):
+		home.State, home.Marker = workspace.HomeLive, key
+		return home, true
+	case home.State == workspace.HomeArchived && own && v.Complete() && reason != "":
+		home.State = workspace.HomeLive
+		return home, true
+	case home.State.Removable() && !own && (key == "" || in.Obs.Archive == ArchivePresent):
+		return removed(home), true
+	}
+	return home, false
 }
 
 // stillLost records what is lost after a recovery, so that nobody takes the
@@ -332,6 +385,7 @@ func stillLost(in Input, r *Result) {
 			message += "; the archive " + in.Row.RecoverFrom.Key + " is damaged as well"
 		}
 	}
+	message = withWayOut(in, message)
 	r.Row.ErrorReason, r.Row.ErrorMessage, r.Row.ErrorCount = workspace.ErrorReason(health.Reason), message, 1
 	r.Action.Reason, r.Action.Message = r.Row.ErrorReason, message
 }
@@ -346,8 +400,12 @@ func fresh(in Input) bool {
 }
 
 // lost is what stands between the workspace and its home. That an archive is
-// damaged may have been found out by a restore alone.
+// damaged may have been found out by a restore alone. A deleted workspace has
+// nothing to lose.
 func lost(row workspace.Workspace) workspace.ErrorReason {
+	if row.DeletedAt != nil {
+		return ""
+	}
 	switch health := row.Conditions.Get(workspace.Healthy); {
 	case !health.True():
 		return workspace.ErrorReason(health.Reason)
@@ -359,10 +417,17 @@ func lost(row workspace.Workspace) workspace.ErrorReason {
 
 // giveUp lets go of a home that is lost, for what an archive holds or, without
 // one, an empty home. A volume that is still there is not forgotten: one in
-// filling is filled anew, one in removing is removed first.
+// filling is filled anew, what is left of an archived home is removed first.
 func giveUp(row *workspace.Workspace, instead workspace.Archive) {
-	if row.Home.State == workspace.HomeLive {
+	switch row.Home.State {
+	case workspace.HomeLive:
+		if row.Conditions.Get(workspace.VolumeReady).Reason == workspace.ReasonRemoving {
+			row.Home.State = workspace.HomeDiscarding // what is left of it blocks the next home
+			break
+		}
 		row.Home = workspace.Home{State: workspace.HomeAbsent}
+	case workspace.HomeArchived:
+		row.Home.State = workspace.HomeDiscarding
 	}
 	row.ArchiveKey, row.ArchiveDigest, row.ArchiveSize, row.ArchiveEntries = instead.Key, instead.Digest, instead.Size, instead.Entries
 }

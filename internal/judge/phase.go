@@ -37,7 +37,7 @@ func nothingLeft(row workspace.Workspace, c workspace.Conditions) bool {
 // complete or not. One that codehub did not make for it is never removed.
 func ownVolume(c workspace.Conditions) bool {
 	switch c.Get(workspace.VolumeReady).Reason {
-	case workspace.ReasonVolumeReady, workspace.ReasonFilling:
+	case workspace.ReasonVolumeReady, workspace.ReasonFilling, workspace.ReasonDiscarding, workspace.ReasonRemoving:
 		return true
 	}
 	return false

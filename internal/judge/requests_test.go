@@ -63,7 +63,7 @@ func TestRecoverTable(t *testing.T) {
 	t.Parallel()
 	a := readAnswers(t)
 	tb := readTables(t, "requests.txt", words)["recover"].only(t,
-		"deleted", "action", "fresh", "healthy", "recorded", "home", "container", "late", "earlier")
+		"deleted", "action", "fresh", "healthy", "recorded", "home", "volume", "archive", "container", "late", "earlier")
 	n := 0
 	cross([]string{"deleted", "action", "recorded", "home", "container", "volume", "archive", "late", "earlier"}, func(v []uint8) {
 		if withArchive := word("action", v[1]) == workspace.RecoverArchive; !withArchive && v[8] != 0 {
@@ -93,7 +93,7 @@ func TestRecoverTable(t *testing.T) {
 			judge.AsksEarlier(in.Row) && in.Obs.Earlier == judge.ArchiveUnknown {
 			fresh = 0
 		}
-		rule := tb.find(v[0], v[1], fresh, f.healthy, v[2], v[3], v[4], v[7], v[8])
+		rule := tb.find(v[0], v[1], fresh, f.healthy, v[2], v[3], v[5], v[6], v[4], v[7], v[8])
 		if rule == nil {
 			t.Fatalf("nothing is said of %s", c)
 		}
@@ -106,8 +106,17 @@ func TestRecoverTable(t *testing.T) {
 func checkRecover(t *testing.T, c combination, in judge.Input, answer []string, r judge.Result) {
 	kind := map[string]judge.Kind{"rest": judge.None, "remove": judge.RemoveContainer, "recover": judge.Recover}[answer[0]]
 	home := in.Row.Home
-	if answer[2] == "absent" {
+	switch answer[2] {
+	case "=":
+	case "absent":
 		home = workspace.Home{State: workspace.HomeAbsent}
+		if in.Row.Home.State == workspace.HomeDeleting {
+			home.Claim = in.Row.Home.Claim
+		}
+	default:
+		if home.State = workspace.HomeState(answer[2]); in.Row.Home.State == workspace.HomeFilling {
+			home.Marker = in.Row.ArchiveKey
+		}
 	}
 	key := in.Row.ArchiveKey
 	switch answer[3] {

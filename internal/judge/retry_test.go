@@ -59,7 +59,8 @@ func TestRunningOperation(t *testing.T) {
 			seen = 1
 		}
 		cross([]string{"cancel", "failure", "overdue", "executor"}, func(v []uint8) {
-			if yes(v[3]) && v[1] != 0 {
+			passing := word("failure", v[1]) == "Passing" || word("failure", v[1]) == "InUse"
+			if yes(v[3]) && v[1] != 0 && !passing {
 				return // one that has failed is not at work
 			}
 			n++
@@ -67,7 +68,9 @@ func TestRunningOperation(t *testing.T) {
 			if yes(v[0]) {
 				in.Row.CancelRequestedAt = &asked
 			}
-			if reason := word("failure", v[1]); reason != "none" {
+			if reason := word("failure", v[1]); passing {
+				in.Work.Failure = &judge.Failure{Reason: workspace.ErrActionFailed, Message: "busy", Passing: true, InUse: reason == "InUse"}
+			} else if reason != "none" {
 				in.Work.Failure = &judge.Failure{Reason: workspace.ErrorReason(reason), Message: "it failed"}
 			}
 			if yes(v[2]) {
@@ -91,7 +94,7 @@ func TestRunningOperation(t *testing.T) {
 }
 
 func checkRunning(t *testing.T, c combination, in judge.Input, does string, r judge.Result) {
-	kind := map[string]judge.Kind{"complete": judge.Complete, "cancel": judge.Cancel, "run": judge.Run, "wait": judge.None}[does]
+	kind := map[string]judge.Kind{"complete": judge.Complete, "cancel": judge.Cancel, "run": judge.Run, "rerun": judge.Run, "wait": judge.None, "idle": judge.None}[does]
 	reason, message := workspace.ErrorReason(""), ""
 	switch does {
 	case "health":
@@ -101,6 +104,9 @@ func checkRunning(t *testing.T, c combination, in judge.Input, does string, r ju
 		kind, reason, message = judge.Fail, in.Work.Failure.Reason, in.Work.Failure.Message
 	case "timeout":
 		kind, reason, message = judge.Fail, workspace.ErrTimeout, string(in.Row.Operation)+" did not finish in time"
+		if f := in.Work.Failure; f != nil && f.Passing {
+			message += ": busy"
+		}
 	}
 	if r.Action.Kind != kind || r.Action.Reason != reason || r.Action.Message != message {
 		t.Fatalf("%s: %+v, want %s", c, r.Action, does)
@@ -115,7 +121,12 @@ func checkRunning(t *testing.T, c combination, in judge.Input, does string, r ju
 	if r.ApplyQueued != queued {
 		t.Fatalf("%s: %s: queued wish applied %v", c, does, r.ApplyQueued)
 	}
-	if kind == judge.Run || kind == judge.None {
+	switch does {
+	case "rerun", "idle":
+		if !r.LookAgain.IsZero() {
+			t.Fatalf("%s: %s: again at %v", c, does, r.LookAgain)
+		}
+	case "run", "wait":
 		if due := deadlineOf(in); due.After(in.Now) != r.LookAgain.Equal(due) {
 			t.Fatalf("%s: %s: again at %v, deadline %v", c, does, r.LookAgain, due)
 		}
@@ -155,7 +166,8 @@ func TestFailuresRecorded(t *testing.T) {
 			(r.Row.RetryAt != nil) != retried || r.LookAgain.IsZero() == retried || r.Row.Operation != workspace.OpNone {
 			t.Errorf("%s after %d in %s: %s, again at %v, want %v", reason, v[1], op, describe(r.Row), r.Row.RetryAt, rule.answer)
 		}
-		if inError := r.Row.Phase == workspace.PhaseError; inError == retried && op != workspace.OpDeleting {
+		final := !retried && reason != workspace.ErrUnrestorable
+		if inError := r.Row.Phase == workspace.PhaseError; inError != final && op != workspace.OpDeleting {
 			t.Errorf("%s after %d in %s: phase %s", reason, v[1], op, r.Row.Phase)
 		}
 	})
@@ -228,7 +240,7 @@ func TestDeadlines(t *testing.T) {
 		case "pulled":
 			g.Work.PulledAt = from["pulled"]
 		case "moving":
-			g.Work.ProgressAt = from["progress"]
+			g.Work.Moving, g.Work.ProgressAt = true, from["progress"]
 		}
 		seconds, err := strconv.Atoi(rule.answer[1])
 		if err != nil {

@@ -30,15 +30,21 @@ func proceed(in Input) Result {
 	case row.CancelRequestedAt != nil && Cancellable(row), givenUp(row), disturbed(row):
 		return cancelled(in)
 	}
-	if f := in.Work.Failure; f != nil && f.Reason != workspace.ErrUnreachable {
+	f := in.Work.Failure
+	if f != nil && f.Reason != workspace.ErrUnreachable && !f.Passing {
 		return failed(in, f.Reason, f.Message)
 	}
 	r := Result{Row: row}
 	due := deadline(in)
 	overdue := !due.After(in.Now)
 	switch seen := in.Obs.ContainerKnown && in.Obs.VolumeKnown; {
+	case waitsForUser(in): // for as long as it takes
 	case overdue && seen:
-		return failed(in, workspace.ErrTimeout, fmt.Sprintf("%s did not finish in time", row.Operation))
+		message := fmt.Sprintf("%s did not finish in time", row.Operation)
+		if f != nil && f.Passing {
+			message += ": " + f.Message
+		}
+		return failed(in, workspace.ErrTimeout, message)
 	case !overdue:
 		r.LookAgain = due
 	} // else what is waited for is an observation: it may be complete already
@@ -46,6 +52,13 @@ func proceed(in Input) Result {
 		r.Action = Action{Kind: Run, Op: row.Operation}
 	}
 	return r
+}
+
+// waitsForUser reports whether an archiving waits for a container that uses the
+// home. Nothing is wrong with the workspace meanwhile, however long that takes.
+func waitsForUser(in Input) bool {
+	f := in.Work.Failure
+	return in.Row.Operation == workspace.OpArchiving && f != nil && f.Passing && f.InUse
 }
 
 // complete reports whether the operation is done, by observation alone and
@@ -69,9 +82,9 @@ func complete(in Input) bool {
 		return noContainer
 	case workspace.OpArchiving:
 		// Without a key the home was given up, and only its volume had to go.
-		return row.Home.State == workspace.HomeRemoving && noVolume && (archived || row.ArchiveKey == "")
+		return row.Home.State.Removable() && noVolume && (archived || row.ArchiveKey == "")
 	case workspace.OpDeleting:
-		return noContainer && (row.Home.State != workspace.HomeRemoving || noVolume)
+		return noContainer && (row.Home.State != workspace.HomeDeleting || noVolume)
 	}
 	return false
 }
@@ -89,14 +102,23 @@ func completed(in Input) Result {
 	case workspace.OpArchiving:
 		r.Row.Home = workspace.Home{State: workspace.HomeAbsent}
 	case workspace.OpDeleting:
-		if in.Row.Home.State == workspace.HomeRemoving {
-			r.Row.Home = workspace.Home{State: workspace.HomeAbsent}
+		if in.Row.Home.State == workspace.HomeDeleting {
+			r.Row.Home = removed(in.Row.Home)
 		}
 	}
 	endOperation(&r.Row)
 	clearError(&r.Row)
 	r.ApplyQueued = in.Row.NextDesired != ""
 	return r
+}
+
+// removed is the home once its volume is gone; see workspace.Home.Removed.
+func removed(home workspace.Home) workspace.Home {
+	gone := workspace.Home{State: workspace.HomeAbsent}
+	if home.State == workspace.HomeDeleting {
+		gone.Claim = home.Claim
+	}
+	return gone
 }
 
 // Cancellable reports whether the running operation can be ended by its
@@ -143,10 +165,14 @@ func failed(in Input, reason workspace.ErrorReason, message string) Result {
 	op := in.Row.Operation
 	endOperation(&r.Row)
 	r.Row.ErrorCount++
-	r.Row.ErrorMessage = message
+	r.Row.ErrorMessage = withWayOut(in, message)
 	switch {
 	case reason.Final():
 		r.Row.ErrorReason = reason
+	case reason == workspace.ErrUnrestorable:
+		// To pack the home again gives the same answer.
+		r.Row.ErrorReason, r.Row.RetryAt = reason, nil
+		r.ApplyQueued = in.Row.NextDesired != ""
 	case r.Row.ErrorCount >= workspace.MaxAttempts:
 		reason = workspace.ErrRetryExceeded
 		r.Row.ErrorReason = reason
@@ -185,6 +211,10 @@ func deadline(in Input) time.Time {
 		return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)
 	}
 	start = later(start, in.Work.PulledAt)
+	if in.Work.Moving && (in.Row.Operation == workspace.OpProvisioning || in.Row.Operation == workspace.OpDeleting) {
+		// A large home on a slow disk, which is seeded or removed.
+		return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)
+	}
 	switch in.Row.Operation {
 	case workspace.OpProvisioning:
 		return start.Add(in.Policy.Provisioning)

@@ -71,7 +71,7 @@ func TestDeletionIsNotHeldUpByWhatWasLost(t *testing.T) {
 func TestVolumeGoneAfterArchivingHasEnded(t *testing.T) {
 	t.Parallel()
 	g := look(workspace.PhaseArchived).wants(workspace.DesiredRunning)
-	g.Row.Home = workspace.Home{State: workspace.HomeRemoving, Claim: "home"}
+	g.Row.Home = workspace.Home{State: workspace.HomeArchived, Claim: "home"}
 	r := g.judged()
 	wantAction(t, r, judge.Settle, "")
 	wantAction(t, g.next(r).judged(), judge.Claim, workspace.OpRestoring)
@@ -80,7 +80,7 @@ func TestVolumeGoneAfterArchivingHasEnded(t *testing.T) {
 // Nobody is let in to a home that is being removed: its container goes first.
 func TestNobodyIsLetInToAHomeThatIsRemoved(t *testing.T) {
 	t.Parallel()
-	g := look(workspace.PhaseStandby).archived("key").home(workspace.HomeRemoving).container(judge.Running).wants(workspace.DesiredRunning)
+	g := look(workspace.PhaseStandby).archived("key").home(workspace.HomeArchived).container(judge.Running).wants(workspace.DesiredRunning)
 	g.Obs.Container.Answers = true
 	r := g.judged()
 	if r.Row.Phase == workspace.PhaseRunning {
@@ -127,8 +127,8 @@ func TestStartEmptyLeadsOut(t *testing.T) {
 			workspace.Home{State: workspace.HomeAbsent}},
 		{"the archive is gone, a restore has begun", gone(look(workspace.PhaseArchived).home(workspace.HomeFilling)).fails(workspace.ErrDataLost, 1),
 			workspace.Home{State: workspace.HomeFilling, Claim: "home"}},
-		{"the archive is gone, the volume is being removed", gone(look(workspace.PhaseArchived).home(workspace.HomeRemoving)).fails(workspace.ErrDataLost, 1),
-			workspace.Home{State: workspace.HomeRemoving, Claim: "home"}},
+		{"the archive is gone, the volume is being removed", gone(look(workspace.PhaseArchived).home(workspace.HomeDiscarding)).fails(workspace.ErrDataLost, 1),
+			workspace.Home{State: workspace.HomeDiscarding, Claim: "home"}},
 		{"the archive is damaged, as a restore has found out", look(workspace.PhaseArchived).home(workspace.HomeFilling).fails(workspace.ErrArchiveCorrupted, 1),
 			workspace.Home{State: workspace.HomeFilling, Claim: "home"}},
 	} {
@@ -139,7 +139,7 @@ func TestStartEmptyLeadsOut(t *testing.T) {
 			if r.Row.Home != c.home || r.Row.ArchiveKey != "" || !r.ClearRecover {
 				t.Fatalf("recovered: %s", describe(r.Row))
 			}
-			if r = c.g.next(r).judged(); c.home.State == workspace.HomeRemoving {
+			if r = c.g.next(r).judged(); c.home.State == workspace.HomeDiscarding {
 				wantAction(t, r, judge.Claim, workspace.OpArchiving) // what is left goes first
 				c.g.next(r).Obs.Volume = nil
 				r = c.g.judged()
@@ -231,7 +231,7 @@ func TestArchiveConditionIsAboutOneArchive(t *testing.T) {
 	g := look(workspace.PhaseStandby).archived("old")
 	g.Obs.Archive = judge.ArchiveMissing
 	g.Row.Conditions = judge.Conditions(g.Input)
-	g.during(workspace.OpArchiving).home(workspace.HomeRemoving)
+	g.during(workspace.OpArchiving).home(workspace.HomeArchived)
 	g.Row.ArchiveKey, g.Obs.Archive = "new", judge.ArchiveUnknown
 	r := g.judged()
 	if c := r.Row.Conditions.Get(workspace.ArchiveReady); r.Row.Phase == workspace.PhaseError || c.Reason != workspace.ReasonNotObserved {
@@ -297,5 +297,39 @@ func TestQueuedStartDoesNotKeepTheContainerOfAnotherOne(t *testing.T) {
 	g.Row.NextDesired = workspace.DesiredRunning
 	if r := g.judged(); r.Action.Kind != judge.None || !r.ApplyQueued {
 		t.Errorf("%+v", r)
+	}
+}
+
+// A deletion waits its whole grace from the time at which the waits were
+// restarted, if that is later than the deletion. Nothing else goes by it.
+func TestGraceCountsFromTheRestart(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		deleted, restarted time.Duration // ago; restarted 0: never
+		left               time.Duration // of the grace of 2 h; 0: it is over
+	}{
+		{deleted: time.Minute, left: 119 * time.Minute},
+		{deleted: 2 * time.Hour},
+		{deleted: 3 * time.Hour, restarted: time.Minute, left: 119 * time.Minute},
+		{deleted: time.Minute, restarted: 3 * time.Hour, left: 119 * time.Minute},
+		{deleted: 3 * time.Hour, restarted: 2 * time.Hour},
+		{deleted: -24 * time.Hour, left: 26 * time.Hour}, // the clock was set back
+		{deleted: 3 * time.Hour, restarted: -24 * time.Hour, left: 26 * time.Hour},
+	} {
+		for _, home := range []workspace.HomeState{workspace.HomeFilling, workspace.HomeLive, workspace.HomeArchived, workspace.HomeDiscarding, workspace.HomeDeleting} {
+			g := look(workspace.PhaseArchived).home(home).deleted(c.deleted)
+			if c.restarted != 0 {
+				g.WaitsSince = g.Now.Add(-c.restarted)
+			}
+			r := g.judged()
+			if c.left == 0 {
+				wantAction(t, r, judge.Claim, workspace.OpDeleting)
+				continue
+			}
+			wantAction(t, r, judge.None, "")
+			if !r.LookAgain.Equal(g.Now.Add(c.left)) {
+				t.Errorf("%+v, %s: %s are left", c, home, r.LookAgain.Sub(g.Now))
+			}
+		}
 	}
 }

@@ -93,12 +93,12 @@ func (w *world) land() {
 	c.effect()
 }
 
-// sweep is the collection of archives (design §3.9), and of what only proved
-// that a volume was seeded.
+// sweep is the collection of archives (design §3.9), and the settling of a live
+// home, which mends what marks its volume as complete.
 func (w *world) sweep() {
 	r := &w.row
-	if v := w.volume; v != nil && r.Home.State == workspace.HomeLive && r.Home.Claim == v.claim {
-		v.seeded = false
+	if v := w.volume; v != nil && r.Home.State == workspace.HomeLive && r.Home.Claim == v.claim && v.complete {
+		v.seeded = v.marker == ""
 	}
 	if r.DeletedAt != nil && r.Operation == workspace.OpNone && r.Home.State == workspace.HomeAbsent &&
 		r.ArchiveKey != "" && !w.now.Before(r.DeletedAt.Add(w.policy.DeleteGrace)) {
@@ -134,6 +134,7 @@ func (w *world) requests(add func(string, int, func())) {
 	add("force stop", 1, w.forceStop)
 	add("recover", 2, func() { w.recover(workspace.RecoverAfresh) })
 	add("recover empty", 1, func() { w.recover(workspace.RecoverEmpty) })
+	add("set aside", 1, func() { w.recover(workspace.RecoverSetAside) })
 	add("recover archive", 1, func() { w.recoverFrom(w.earlier()) })
 	add("delete", 1, func() {
 		if w.chance("really", 4) {

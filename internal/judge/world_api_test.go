@@ -64,13 +64,13 @@ func (w *world) undelete() {
 	r := &w.row
 	volume := r.Conditions.Is(workspace.VolumeReady)
 	switch {
-	case r.DeletedAt == nil, r.Phase == workspace.PhaseDeleted, r.Home.State == workspace.HomeRemoving:
+	case r.DeletedAt == nil, r.Phase == workspace.PhaseDeleted, r.Home.State == workspace.HomeDeleting, r.Home.Removed():
 		return
-	case !volume && (r.ArchiveKey == "" || !w.now.Before(r.DeletedAt.Add(w.policy.DeleteGrace))):
+	case !volume && r.ArchiveKey == "":
 		return
 	}
 	r.DeletedAt, r.NextDesired, r.DesiredState = nil, "", workspace.DesiredArchived
-	if volume {
+	if volume && r.Home.State == workspace.HomeLive {
 		r.DesiredState = workspace.DesiredStandby
 	}
 	w.logf("undelete")
@@ -108,7 +108,7 @@ func (w *world) cancel() {
 		r.DesiredState = workspace.DesiredStandby
 	case r.Operation == workspace.OpRestoring, r.Operation == workspace.OpProvisioning:
 		r.DesiredState = workspace.DesiredArchived
-	case r.Operation == workspace.OpArchiving && r.Home.State != workspace.HomeRemoving:
+	case r.Operation == workspace.OpArchiving && r.Home.State == workspace.HomeLive:
 		r.DesiredState = workspace.DesiredStandby
 	default:
 		return

@@ -66,8 +66,11 @@ func (w *world) copyExists() bool {
 	inVolume := w.volume != nil && w.volume.claim == h.Claim && w.volume.complete && w.volume.content == w.home.latest
 	o := w.objects[w.row.ArchiveKey]
 	inBucket := w.row.ArchiveKey != "" && o != nil && o.meta && !o.damaged && o.content == w.home.latest
-	if h.State == workspace.HomeLive {
+	switch h.State {
+	case workspace.HomeLive:
 		return inVolume
+	case workspace.HomeArchived:
+		return inBucket || inVolume && (w.volume.seeded || w.volume.marker != "")
 	}
 	return inBucket
 }
@@ -103,7 +106,7 @@ func (w *world) jobsOfOthers(claim string) []string {
 // in the bucket.
 func (w *world) wipe(v *volume, who string) {
 	h := w.row.Home
-	goes := h.State == workspace.HomeRemoving && (w.home.gone || w.copyExists())
+	goes := (h.State == workspace.HomeDiscarding || h.State == workspace.HomeDeleting) && (w.home.gone || !w.home.has || w.copyExists())
 	if v.claim == stranger || v.claim == h.Claim && h.State != workspace.HomeFilling && !goes && w.row.DeletedAt == nil {
 		w.failf("%s wipes a volume of claim %s", who, v.claim)
 	}
@@ -113,14 +116,29 @@ func (w *world) wipe(v *volume, who string) {
 // stranger is the claim of a volume that codehub did not make.
 const stranger = "stranger"
 
-// removeVolume removes the volume if it carries the claim. It fails while
-// something has it mounted.
-func (w *world) removeVolume(claim string) error {
+// setAside keeps what is in the way of the home with the claim: nothing is lost
+// by it but the name.
+func (w *world) setAside(claim string) error {
+	v := w.volume
+	if v == nil || v.claim == claim || w.container != nil && w.container.volume == v {
+		return nil
+	}
+	if w.row.Home.Claim == v.claim && w.row.Home.State == workspace.HomeLive {
+		w.failf("a live home is set aside")
+	}
+	w.logf("volume of claim %s set aside", v.claim)
+	w.volume = nil
+	return nil
+}
+
+// takeApart is one step of the removal of the volume, if that carries the claim
+// of e's home. It fails while something has the volume mounted.
+func (w *world) takeApart(e *executor, step func(v *volume)) error {
 	v := w.volume
 	if v == nil {
 		return nil
 	}
-	if v.claim != claim {
+	if v.claim != e.row.Home.Claim {
 		return fmt.Errorf("the volume is of claim %q", v.claim)
 	}
 	if w.container != nil && w.container.volume == v {
@@ -131,27 +149,22 @@ func (w *world) removeVolume(claim string) error {
 			return fmt.Errorf("the volume is in use by job %s", j.claim)
 		}
 	}
-	w.mayRemove(v)
-	for c, j := range w.job {
-		if j.mounted == v {
-			delete(w.job, c)
+	step(v)
+	if w.home.has && !w.home.gone && !w.copyExists() {
+		if w.hands == e.hands && !w.damaged(w.row.ArchiveKey) {
+			w.failf("the volume is removed without a copy")
 		}
+		w.home.gone = true // the archive was taken after it was looked at, or damaged where no look tells
 	}
-	w.volume = nil
-	w.logf("volume removed")
 	return nil
 }
 
-// mayRemove: of a home only one in removing, and only with a complete copy of
-// it in the bucket, or once it was deleted for longer than the grace (design
-// §3.8). What no row names any more is an orphan.
+// mayRemove: of a home only one whose removal follows (design §3.8). What no
+// row names any more is an orphan.
 func (w *world) mayRemove(v *volume) {
 	h := w.row.Home
-	switch {
-	case v.claim == stranger, v.claim == h.Claim && h.State != workspace.HomeRemoving:
+	if v.claim == stranger || v.claim == h.Claim && !h.State.Removable() && h.State != workspace.HomeDeleting {
 		w.failf("the volume of claim %s is removed", v.claim)
-	case w.home.has && !w.home.gone && !w.copyExists():
-		w.failf("the volume is removed without a copy")
 	}
 }
 

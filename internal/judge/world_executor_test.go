@@ -14,6 +14,7 @@ type executor struct {
 	claim    string
 	row      workspace.Workspace // as claimed
 	seen     *container          // as observed when the claim was made
+	hands    int                 // how much had been done by hand when it looked at the archive
 	pc       int
 	ended    bool
 	endedAt  time.Time
@@ -84,15 +85,15 @@ func (w *world) next(e *executor) pending {
 		steps = []func(*executor) pending{w.endSeen, w.removeSeen}
 	case workspace.OpDeleting:
 		steps = []func(*executor) pending{w.endJobs, w.endSeen, w.removeSeen}
-		if e.row.Home.State == workspace.HomeRemoving {
-			steps = append(steps, w.dropVolume)
+		if e.row.Home.State == workspace.HomeDeleting {
+			steps = append(steps, w.unmarkVolume, w.emptyVolume, w.dropVolume)
 		}
 	case workspace.OpRestoring:
 		steps = []func(*executor) pending{w.endJobs, w.createVolume, w.startRestore, w.awaitJob, w.markRestored}
 	case workspace.OpArchiving:
-		steps = []func(*executor) pending{w.endJobs, w.startPack, w.awaitJob, w.verify, w.commit, w.removeJob, w.lookFirst, w.dropVolume}
-		if e.row.Home.State == workspace.HomeRemoving {
-			steps = []func(*executor) pending{w.endJobs, w.lookFirst, w.dropVolume}
+		steps = []func(*executor) pending{w.endJobs, w.startPack, w.awaitJob, w.verify, w.commit, w.removeJob, w.lookFirst, w.unmarkVolume, w.emptyVolume, w.dropVolume}
+		if e.row.Home.State.Removable() {
+			steps = []func(*executor) pending{w.endJobs, w.lookFirst, w.unmarkVolume, w.emptyVolume, w.dropVolume}
 		}
 	case workspace.OpCreateEmptyArchive:
 		steps = []func(*executor) pending{w.endJobs, w.putEmpty, w.verify, w.commit}
@@ -186,8 +187,36 @@ func (w *world) markSeeded(e *executor) pending {
 	}}
 }
 
+// The removal of a volume: what marks it as complete goes first, so that what
+// is half removed is never taken for a home.
+func (w *world) unmarkVolume(e *executor) pending {
+	return pending{name: "unmark volume", late: true, effect: func() error {
+		return w.takeApart(e, func(v *volume) { v.seeded, v.marker = false, "" })
+	}}
+}
+
+func (w *world) emptyVolume(e *executor) pending {
+	return pending{name: "empty volume", late: true, effect: func() error {
+		return w.takeApart(e, func(v *volume) {
+			w.mayRemove(v)
+			v.content, v.complete = 0, false
+		})
+	}}
+}
+
 func (w *world) dropVolume(e *executor) pending {
-	return pending{name: "remove volume", late: true, effect: func() error { return w.removeVolume(e.row.Home.Claim) }}
+	return pending{name: "remove volume", late: true, effect: func() error {
+		return w.takeApart(e, func(v *volume) {
+			w.mayRemove(v)
+			for c, j := range w.job {
+				if j.mounted == v {
+					delete(w.job, c)
+				}
+			}
+			w.volume = nil
+			w.logf("volume removed")
+		})
+	}}
 }
 
 func (w *world) endContainerOf(k *container) pending {
@@ -306,7 +335,7 @@ func (w *world) removeJob(e *executor) pending {
 // lookFirst: a volume is not removed on the word of an earlier look.
 func (w *world) lookFirst(e *executor) pending {
 	key := e.row.ArchiveKey
-	if e.row.Home.State != workspace.HomeRemoving {
+	if !e.row.Home.State.Removable() {
 		key = keyOf(e.claim)
 	}
 	if key == "" {
@@ -316,6 +345,7 @@ func (w *world) lookFirst(e *executor) pending {
 		if o := w.objects[key]; o == nil || !o.meta {
 			return errors.New("the archive is not there")
 		}
+		e.hands = w.hands
 		return nil
 	}}
 }
@@ -372,7 +402,7 @@ func (w *world) commit(e *executor) pending {
 		r.ArchiveKey = keyOf(e.claim)
 		w.generations = append(w.generations, r.ArchiveKey)
 		if r.Operation == workspace.OpArchiving {
-			r.Home.State = workspace.HomeRemoving
+			r.Home.State = workspace.HomeArchived
 			return nil
 		}
 		if o := w.objects[r.ArchiveKey]; o != nil {

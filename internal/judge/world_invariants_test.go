@@ -140,20 +140,21 @@ func (w *world) checkClaim(in judge.Input, r judge.Result) {
 	phase := judge.Phase(in.Row, judge.Conditions(in))
 	home, want := in.Row.Home.State, in.Row.DesiredState
 	up := want != workspace.DesiredArchived
+	fillable := home == workspace.HomeAbsent || home == workspace.HomeFilling
 	ok := false
 	switch r.Action.Op {
 	case workspace.OpProvisioning:
-		ok = phase == workspace.PhasePending && up && in.Row.ArchiveKey == "" && home != workspace.HomeLive && home != workspace.HomeRemoving
+		ok = phase == workspace.PhasePending && up && in.Row.ArchiveKey == "" && fillable
 	case workspace.OpCreateEmptyArchive:
-		ok = phase == workspace.PhasePending && !up && in.Row.ArchiveKey == "" && home != workspace.HomeLive && home != workspace.HomeRemoving
+		ok = phase == workspace.PhasePending && !up && in.Row.ArchiveKey == "" && fillable
 	case workspace.OpRestoring:
-		ok = phase == workspace.PhaseArchived && up && home != workspace.HomeLive && home != workspace.HomeRemoving
+		ok = phase == workspace.PhaseArchived && up && fillable
 	case workspace.OpStarting:
 		ok = phase == workspace.PhaseStandby && want == workspace.DesiredRunning && home == workspace.HomeLive
 	case workspace.OpStopping:
 		ok = phase == workspace.PhaseRunning && want != workspace.DesiredRunning || phase != workspace.PhaseRunning && judge.Conditions(in).HasContainer()
 	case workspace.OpArchiving:
-		ok = (phase == workspace.PhaseStandby && (!up || home == workspace.HomeRemoving) ||
+		ok = (phase == workspace.PhaseStandby && !up || home.Removable() ||
 			phase == workspace.PhaseArchived && !up && home == workspace.HomeFilling) && !judge.Conditions(in).HasContainer()
 	case workspace.OpDeleting:
 		ok = in.Row.DeletedAt != nil
@@ -217,6 +218,11 @@ func (w *world) checkWritten(k *tick, r judge.Result) {
 	switch {
 	case r.Action.Kind == judge.Fail && r.Action.Reason == workspace.ErrDataLost && w.hands == 0 && w.landed == 0:
 		w.failf("lost, and nobody has taken it: %s", r.Action.Message)
+	case from.State == workspace.HomeArchived && to.State == workspace.HomeLive:
+		if v := w.volume; (v == nil || v.claim != to.Claim || !v.complete) && k.hands == w.hands {
+			w.failf("a home that is not complete is live")
+		}
+		w.home.gone = w.home.has && !w.copyExists()
 	case from.State != workspace.HomeLive && to.State == workspace.HomeLive:
 		v := w.volume
 		if v == nil || v.claim != to.Claim || !v.complete {
@@ -226,9 +232,11 @@ func (w *world) checkWritten(k *tick, r judge.Result) {
 			w.home = homeTruth{has: true, gone: true}
 			return
 		}
-		if k.row.Operation == workspace.OpProvisioning {
+		if k.row.Operation == workspace.OpProvisioning || r.Action.Kind == judge.Recover && k.row.ArchiveKey == "" {
 			w.home = homeTruth{has: true, latest: v.content}
 		}
+	case r.Action.Kind == judge.Recover && from.State != workspace.HomeLive && to.State == workspace.HomeAbsent && k.row.ArchiveKey == r.Row.ArchiveKey:
+		// What was to be removed is gone.
 	case r.Action.Kind == judge.Recover && (from != to || k.row.ArchiveKey != r.Row.ArchiveKey):
 		if k.row.RecoverAction == workspace.RecoverAfresh || !k.sawGone && k.row.ErrorReason != workspace.ErrArchiveCorrupted {
 			w.failf("a home was given up that was there, or without a word of its owner")
@@ -244,7 +252,7 @@ func (w *world) checkWritten(k *tick, r judge.Result) {
 				w.failf("put back to an archive that is not there")
 			}
 		}
-	case r.Action.Kind == judge.Claim && r.Action.Op == workspace.OpDeleting && to.State == workspace.HomeRemoving:
+	case r.Action.Kind == judge.Claim && r.Action.Op == workspace.OpDeleting && to.State == workspace.HomeDeleting:
 		if w.now.Before(k.row.DeletedAt.Add(w.policy.DeleteGrace)) {
 			w.failf("deleted within the grace")
 		}
@@ -252,7 +260,7 @@ func (w *world) checkWritten(k *tick, r judge.Result) {
 	case from.State == workspace.HomeLive && to.State == workspace.HomeAbsent && !(k.row.DeletedAt != nil && k.sawGone):
 		w.failf("a live home became absent")
 	}
-	if from.State == workspace.HomeLive && to.State == workspace.HomeRemoving && r.Action.Op != workspace.OpDeleting {
+	if from.State == workspace.HomeLive && (to.State.Removable() || to.State == workspace.HomeDeleting && r.Action.Op != workspace.OpDeleting) {
 		w.failf("the judge has a home removed")
 	}
 }

@@ -175,14 +175,11 @@ func (w *world) wayOut() {
 	}{
 		{"recover", func() { w.recover(workspace.RecoverAfresh) }},
 		{"start empty", func() { w.recover(workspace.RecoverEmpty) }},
-		{"remove what is in the way by hand, recover", func() {
-			if v := w.volume; v != nil && v.claim != w.row.Home.Claim {
-				if w.hands == 0 && w.landed == 0 {
-					w.failf("codehub's own volume is in its way")
-				}
-				w.byHand("remove the volume that is in the way", func() { w.volume = nil })
+		{"set aside what is in the way", func() {
+			if v := w.volume; v != nil && v.claim != w.row.Home.Claim && w.hands == 0 && w.landed == 0 {
+				w.failf("codehub's own volume is in its way")
 			}
-			w.recover(workspace.RecoverAfresh)
+			w.recover(workspace.RecoverSetAside)
 		}},
 	}
 	if o := w.objects[w.earlier()]; o != nil && o.meta && !o.damaged && w.serial%4 == 1 {

@@ -222,6 +222,8 @@ func (w *world) carryOut(k *tick, r judge.Result) {
 		}
 	case judge.Complete, judge.Fail, judge.Cancel:
 		w.drop()
+	case judge.SetAside:
+		_ = w.call(w.reachable, func() error { return w.setAside(r.Row.Home.Claim) })
 	case judge.RemoveContainer:
 		if k.seen == nil {
 			w.failf("a container is to be removed that nobody has seen")

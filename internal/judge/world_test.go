@@ -120,7 +120,7 @@ func (w *world) begin() {
 	switch rapid.SampledFrom([]string{"new", "home", "archive"}).Draw(w.t, "begins with") {
 	case "home":
 		r.Home = workspace.Home{State: workspace.HomeLive, Claim: w.id("imported")}
-		w.volume = &volume{claim: r.Home.Claim, content: w.serial, complete: true}
+		w.volume = &volume{claim: r.Home.Claim, content: w.serial, complete: true, seeded: true}
 		w.home = homeTruth{has: true, latest: w.serial}
 	case "archive":
 		if !w.policy.CanArchive {

@@ -35,7 +35,11 @@ func (db *DB) TakeInstallation(ctx context.Context, id string) error {
 		if used {
 			return workspace.Errorf(workspace.CodeForbidden, "this database has workspaces of its own")
 		}
-		_, err := tx.Exec(ctx, `INSERT INTO installation (id) VALUES ($1) ON CONFLICT (only_row) DO UPDATE SET id = EXCLUDED.id`, id)
+		if _, err := tx.Exec(ctx, `INSERT INTO installation (id) VALUES ($1) ON CONFLICT (only_row) DO UPDATE SET id = EXCLUDED.id`, id); err != nil {
+			return err
+		}
+		// The marks outside are of the database that was lost.
+		_, err := tx.Exec(ctx, `UPDATE gc_state SET take_over = true, restored_at = clock_timestamp()`)
 		return err
 	})
 }

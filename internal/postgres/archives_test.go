@@ -161,27 +161,19 @@ func TestGoingArchivesAreNotNamed(t *testing.T) {
 func TestUndeleteOfAnArchive(t *testing.T) {
 	t.Parallel()
 	const grace = time.Hour
-	e := open(t, postgres.Options{DeleteGrace: grace})
+	e := open(t, postgres.Options{})
 	ctx := t.Context()
 	ann := e.user("ann")
 	for name, c := range map[string]struct {
-		ago      time.Duration // since when it is deleted
-		restored time.Duration // since when the database is restored; 0: it never was
-		going    bool
-		want     workspace.Code
+		ago   time.Duration // since when it is deleted
+		going bool
+		want  workspace.Code
 	}{
-		"in its grace":                              {ago: grace / 2},
-		"past it":                                   {ago: 2 * grace, want: workspace.CodeGone},
-		"in its grace, already collected":           {ago: grace / 2, going: true, want: workspace.CodeGone},
-		"past it, and the database was restored":    {ago: 2 * grace, restored: grace / 2},
-		"past it, even since the restore":           {ago: 3 * grace, restored: 2 * grace, want: workspace.CodeGone},
-		"in its grace, restored long before":        {ago: grace / 2, restored: 4 * grace},
-		"past it, collected, the database restored": {ago: 2 * grace, restored: grace / 2, going: true, want: workspace.CodeGone},
+		"in its grace":                    {ago: grace / 2},
+		"past it, not collected yet":      {ago: 2 * grace},
+		"in its grace, already collected": {ago: grace / 2, going: true, want: workspace.CodeGone},
+		"past it, already collected":      {ago: 2 * grace, going: true, want: workspace.CodeGone},
 	} {
-		e.exec(`UPDATE gc_state SET restored_at = NULL`)
-		if c.restored != 0 {
-			e.exec(`UPDATE gc_state SET restored_at = now() - $1::interval`, c.restored)
-		}
 		w := e.workspace(ann, state{"phase": "DELETING", "conditions": nothing, "deleted_at": time.Now().Add(-c.ago), "desired_state": "ARCHIVED"})
 		key, _ := e.archive(w.ID, state{"verified_at": time.Now()})
 		e.set(w.ID, state{"archive_key": key})

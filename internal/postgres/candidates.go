@@ -5,6 +5,7 @@ import (
 	"context"
 	"runtime/debug"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -30,8 +31,8 @@ const readSize = 5000
 // empty: Description, Memo, LastAccessAt, LastAccess, KeepAwakeTil,
 // StandbyTTL, ArchiveTTL and UpdatedAt.
 //
-// Every call asks for the present version of every row, and reads those that
-// it does not have yet. A row that is as it was is the one of the last call,
+// Every call reads the database's clock (see Clock), asks for the present
+// version of every row, and reads those that it does not have yet. A row that is as it was is the one of the last call,
 // the very same pointer: what it points to is not to be changed.
 func (c *Controller) Candidates(ctx context.Context) ([]*workspace.Workspace, error) {
 	c.looking.Lock()
@@ -78,11 +79,26 @@ func (c *Controller) forget() {
 	})
 }
 
-// look finds the rows whose present version is not known, and counts those
-// whose is.
+// look reads the database's clock, finds the rows whose present version is not
+// known, and counts those whose is. It is one round trip.
 func (c *Controller) look(ctx context.Context) (stale [][16]byte, present int, err error) {
 	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, `SELECT id, xmin FROM workspaces WHERE phase <> 'DELETED'`)
+		var batch pgx.Batch
+		batch.Queue(`SELECT clock_timestamp(), restored_at FROM gc_state`)
+		batch.Queue(`SELECT id, xmin FROM workspaces WHERE phase <> 'DELETED'`)
+		results := conn.SendBatch(ctx, &batch)
+		defer results.Close()
+		var clock Clock
+		var waitsSince *time.Time
+		if err := results.QueryRow().Scan(&clock.Now, &waitsSince); err != nil {
+			return err
+		}
+		clock.At = time.Now()
+		if waitsSince != nil {
+			clock.WaitsSince = *waitsSince
+		}
+		c.clock = clock
+		rows, err := results.Query()
 		if err != nil {
 			return err
 		}
@@ -97,7 +113,10 @@ func (c *Controller) look(ctx context.Context) (stale [][16]byte, present int, e
 			}
 			return nil
 		})
-		return err
+		if err != nil {
+			return err
+		}
+		return results.Close()
 	})
 	return stale, present, err
 }

@@ -251,7 +251,7 @@ func (c *Collector) DueDeletions(ctx context.Context, grace time.Duration, excep
 		rows, err := conn.Query(ctx, `
 			SELECT id FROM workspaces
 			WHERE deleted_at IS NOT NULL AND phase <> 'DELETED' AND operation = 'NONE' AND home_ctx ->> 'state' = 'absent'
-				AND archive_key IS NOT NULL AND `+graceBegan("deleted_at")+` + make_interval(secs => $1) <= clock_timestamp()
+				AND archive_key IS NOT NULL AND `+graceBegan+` + make_interval(secs => $1) <= clock_timestamp()
 				AND (id = ANY ($2::uuid[])) IS NOT TRUE
 			ORDER BY deleted_at LIMIT $3`, grace.Seconds(), except, limit)
 		if err != nil {
@@ -306,21 +306,17 @@ type CollectionSettings struct {
 	Keep        int
 }
 
-// CollectionState is what is known of the collections before.
+// CollectionState is what a collection begins with.
 type CollectionState struct {
 	Now        time.Time
-	Run        string // id of the last one; empty: there was none
-	RanAt      *time.Time
 	RestoredAt *time.Time // since when every wait counts anew
-	Stored     bool       // an archive was made since
 	Settings   CollectionSettings
 }
 
-const stateColumns = `clock_timestamp(), run, ran_at, restored_at, delete_grace, delay, keep,
-	EXISTS (SELECT FROM archives WHERE verified_at >= COALESCE(ran_at, '-infinity'))`
+const selectState = `SELECT clock_timestamp(), restored_at, delete_grace, delay, keep FROM gc_state`
 
 func (s *CollectionState) targets() []any {
-	return []any{&s.Now, orEmpty(&s.Run), &s.RanAt, &s.RestoredAt, &s.Settings.DeleteGrace, &s.Settings.Delay, &s.Settings.Keep, &s.Stored}
+	return []any{&s.Now, &s.RestoredAt, &s.Settings.DeleteGrace, &s.Settings.Delay, &s.Settings.Keep}
 }
 
 // ErrCollecting: another collection runs.
@@ -350,29 +346,19 @@ func (c *Collector) Unlock(ctx context.Context) error {
 	})
 }
 
-// State reads what is known of the collections before.
+// State reads what a collection begins with.
 func (c *Collector) State(ctx context.Context) (s CollectionState, err error) {
 	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, `SELECT `+stateColumns+` FROM gc_state`).Scan(s.targets()...)
+		return conn.QueryRow(ctx, selectState).Scan(s.targets()...)
 	})
 	return s, failed("read the state of garbage collection", err)
 }
 
-// Begin records the id that is left in the bucket as well, when a collection
-// begins or an archive was made, and gives the state to work with. With restored every wait counts anew. Settings are those of a
-// server, nil for anybody else.
-func (c *Collector) Begin(ctx context.Context, run string, restored bool, set *CollectionSettings) (s CollectionState, err error) {
-	var grace, delay *time.Duration
-	var keep *int
-	if set != nil {
-		grace, delay, keep = &set.DeleteGrace, &set.Delay, &set.Keep
-	}
-	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, `
-			UPDATE gc_state SET run = $1, ran_at = clock_timestamp(),
-				restored_at = CASE WHEN $2 THEN clock_timestamp() ELSE restored_at END,
-				delete_grace = COALESCE($3, delete_grace), delay = COALESCE($4, delay), keep = COALESCE($5, keep)
-			RETURNING `+stateColumns, run, restored, grace, delay, keep).Scan(s.targets()...)
+// SaveSettings records how a server collects.
+func (c *Collector) SaveSettings(ctx context.Context, set CollectionSettings) error {
+	err := c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `UPDATE gc_state SET delete_grace = $1, delay = $2, keep = $3`, set.DeleteGrace, set.Delay, set.Keep)
+		return err
 	})
-	return s, failed("begin a garbage collection", err)
+	return failed("save the settings of garbage collection", err)
 }

@@ -27,6 +27,7 @@ type Controller struct {
 	known   map[[16]byte]*known // rows as they were last read
 	order   []*known            // the same by ascending id
 	turn    uint64
+	clock   Clock // as it was last read
 }
 
 // NewController makes a Controller of the leader's session, or of a command's

@@ -91,7 +91,7 @@ func storeArchive(ctx context.Context, tx pgx.Tx, a Stored) (bool, error) {
 	}
 	home := w.Home
 	if w.Operation == workspace.OpArchiving {
-		home.State = workspace.HomeRemoving
+		home.State = workspace.HomeArchived
 	}
 	homeCtx, err := jsonOf(&home)
 	if err != nil {
@@ -123,6 +123,25 @@ func storeArchive(ctx context.Context, tx pgx.Tx, a Stored) (bool, error) {
 			updated_at = clock_timestamp()
 		WHERE id = $1`, a.ID, a.Key, a.Digest, a.Size, a.Entries, homeCtx)
 	return err == nil, err
+}
+
+// KeepHome takes an archived home back: it is live again, and newer than the
+// archive that was just stored, which stays as one of its generations. The
+// operation is to end, as the next archive needs a key of its own. Nothing of
+// the volume may have been removed yet. It is false, and nothing is written, if
+// the claim is over, or the home is not one whose removal is left.
+func (c *Controller) KeepHome(ctx context.Context, id workspace.ID, claim, homeClaim string) (kept bool, err error) {
+	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		tag, err := conn.Exec(ctx, `
+			UPDATE workspaces SET home_ctx = jsonb_set(home_ctx, '{state}', to_jsonb($4::text)),
+				cancel_requested_at = clock_timestamp(), updated_at = clock_timestamp()
+			WHERE id = $1 AND op_id = $2 AND operation = 'ARCHIVING' AND deleted_at IS NULL
+				AND home_ctx->>'claim' = $3 AND home_ctx->>'state' = $5`,
+			id, claim, homeClaim, workspace.HomeLive, workspace.HomeArchived)
+		kept = err == nil && tag.RowsAffected() == 1
+		return err
+	})
+	return kept, failed("take an archived home back", err)
 }
 
 // mayStore reports whether nobody has come in between: the removal of a home

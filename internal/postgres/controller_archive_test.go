@@ -82,11 +82,11 @@ func TestStoreArchive(t *testing.T) {
 	e.exec(`UPDATE archives SET unprotected_since = now() WHERE key = $1`, a.Key)
 
 	before := query[time.Time](e, `SELECT clock_timestamp()`)
-	for range 2 { // the second finds the home in removing
+	for range 2 { // the second finds the home archived
 		stored := must(c.StoreArchive(t.Context(), a))(t)
 		got := e.read(w.ID)
 		if got.ArchiveKey != a.Key || got.ArchiveDigest != "abc" || got.ArchiveSize != 7 || got.ArchiveEntries != 3 ||
-			got.Home != (workspace.Home{State: workspace.HomeRemoving, Claim: "home"}) || got.Operation != workspace.OpArchiving || got.OpID != w.OpID {
+			got.Home != (workspace.Home{State: workspace.HomeArchived, Claim: "home"}) || got.Operation != workspace.OpArchiving || got.OpID != w.OpID {
 			t.Fatalf("stored %v: %+v", stored, got)
 		}
 	}
@@ -129,7 +129,7 @@ func TestStoreArchiveUnlessSomebodyCame(t *testing.T) {
 		"the operation is over":   {"operation": "NONE"},
 		"another operation":       {"operation": "RESTORING", "op_id": nil},
 		"the home is not live":    {"home_ctx": `{"state": "filling", "claim": "home"}`},
-		"the home is going":       {"home_ctx": `{"state": "removing", "claim": "home"}`},
+		"the home is going":       {"home_ctx": `{"state": "archived", "claim": "home"}`},
 		"wanted at rest":          {"desired_state": "STANDBY"},
 		"wanted awake":            {"desired_state": "RUNNING"},
 		"deleted":                 {"deleted_at": time.Now()},
@@ -241,8 +241,46 @@ func TestStoredArchiveStays(t *testing.T) {
 			t.Errorf("%s: landed %v", name, landed)
 		}
 		got := e.read(w.ID)
-		if got.ArchiveKey != a.Key || got.ArchiveDigest != a.Digest || got.Home.State != workspace.HomeRemoving || got.Operation != workspace.OpArchiving {
+		if got.ArchiveKey != a.Key || got.ArchiveDigest != a.Digest || got.Home.State != workspace.HomeArchived || got.Operation != workspace.OpArchiving {
 			t.Errorf("%s took it back: %+v", name, got)
 		}
+	}
+}
+
+// A home is taken back by the claim that has stored its archive, and by no other;
+// the claim is to end then, and stores nothing any more.
+func TestKeepHomeRequiresTheClaim(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	c := postgres.NewController(postgres.NewSession(e.conn()))
+	ann := e.user("ann")
+	w, a := e.archiving(ann, nil)
+	keep := func(claim, home string) bool {
+		t.Helper()
+		return must(c.KeepHome(t.Context(), w.ID, claim, home))(t)
+	}
+	state := func() workspace.HomeState { t.Helper(); return e.read(w.ID).Home.State }
+	if keep(w.OpID, "home") || state() != workspace.HomeLive {
+		t.Error("a live home is taken back")
+	}
+	must(c.StoreArchive(t.Context(), a))(t)
+	stored := state()
+	if keep(uuid.NewString(), "home") || keep(w.OpID, "another") || state() != stored {
+		t.Errorf("taken back by another claim: %s", state())
+	}
+	e.exec(`UPDATE workspaces SET deleted_at = now() WHERE id = $1`, w.ID)
+	if keep(w.OpID, "home") || state() != stored {
+		t.Errorf("taken back from a deletion: %s", state())
+	}
+	e.exec(`UPDATE workspaces SET deleted_at = NULL WHERE id = $1`, w.ID)
+	if !keep(w.OpID, "home") {
+		t.Error("not taken back")
+	}
+	if got := e.read(w.ID); got.Home != (workspace.Home{State: workspace.HomeLive, Claim: "home"}) || got.ArchiveKey != a.Key || got.OpID != w.OpID ||
+		got.CancelRequestedAt == nil || got.DesiredState != workspace.DesiredArchived {
+		t.Errorf("taken back: %+v", got)
+	}
+	if must(c.StoreArchive(t.Context(), a))(t) || state() != workspace.HomeLive {
+		t.Error("stored again")
 	}
 }

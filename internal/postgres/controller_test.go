@@ -60,7 +60,7 @@ func TestCandidates(t *testing.T) {
 	for _, id := range []workspace.ID{one.ID, deleted.ID} {
 		w := e.read(id)
 		w.Description, w.Memo, w.LastAccessAt, w.LastAccess, w.KeepAwakeTil = "", "", nil, "", nil
-		w.StandbyTTL, w.ArchiveTTL, w.UpdatedAt = nil, nil, time.Time{}
+		w.StandbyTTL, w.ArchiveTTL, w.UpdatedAt, w.GraceBegan = nil, nil, time.Time{}, nil
 		want = append(want, &w)
 	}
 	if d := cmp.Diff(want, got); d != "" {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -12,11 +11,9 @@ import (
 
 // Options say how the store behaves.
 type Options struct {
-	Limits Limits
-	// DeleteGrace is for how long a deletion can be taken back (design §2).
-	DeleteGrace time.Duration
-	Log         *slog.Logger
-	MaxConns    int32 // of the pool; 0: 10
+	Limits   Limits
+	Log      *slog.Logger
+	MaxConns int32 // of the pool; 0: 10
 }
 
 // Limits bound how many workspaces run at once (design §7); 0 means no limit.
@@ -30,7 +27,6 @@ type Limits struct {
 type DB struct {
 	pool   *pgxpool.Pool
 	limits Limits
-	grace  time.Duration
 	log    *slog.Logger
 }
 
@@ -60,7 +56,7 @@ func Open(ctx context.Context, dsn string, opts Options) (*DB, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &DB{pool: pool, limits: opts.Limits, grace: opts.DeleteGrace, log: log}, nil
+	return &DB{pool: pool, limits: opts.Limits, log: log}, nil
 }
 
 // Close gives up all connections, once those in use are returned.

@@ -53,18 +53,18 @@ func requestRecovery(d decision, w *workspace.Workspace, action string) {
 	w.RecoverRequestedAt, w.RecoverAction, w.RecoverFrom = &now, action, nil
 }
 
-// What is left of a deleted workspace and can be brought back; the same as
-// gone below says, for lists.
-const (
-	volumeThere = `conditions #>> '{storage.volume_ready,status}' IS NOT DISTINCT FROM 'True'`
-	restorable  = `deleted_at IS NOT NULL AND phase <> 'DELETED' AND home_ctx ->> 'state' <> 'removing'
-		AND (` + volumeThere + ` OR archive_key IS NOT NULL)`
-)
+// restorable selects deleted workspaces that can be undeleted. It is the
+// negation of gone, in SQL.
+const restorable = `deleted_at IS NOT NULL AND phase <> 'DELETED' AND home_ctx ->> 'state' <> 'deleting'
+	AND (home_ctx ->> 'state' <> 'absent' OR home_ctx ->> 'claim' IS NULL)
+	AND (home_ctx ->> 'state' IN ('live', 'archived') AND conditions #>> '{storage.volume_ready,status}' IS NOT DISTINCT FROM 'True'
+		OR archive_key IS NOT NULL AND NOT EXISTS (SELECT FROM archives WHERE key = archive_key AND deleting_at IS NOT NULL))`
 
-// UndeleteWorkspace takes a deletion back: to STANDBY if the volume is there,
-// else to ARCHIVED. CodeNotDeleted; CodeGone once the removal has begun or
-// nothing is left; CodeNameTaken; CodeLimitExceeded if its container is still
-// there and another workspace has taken its place.
+// UndeleteWorkspace takes a deletion back: to STANDBY if the home is live and
+// its volume complete, else to ARCHIVED. CodeNotDeleted; CodeGone once the
+// removal of the home is claimed or no complete copy of it is left;
+// CodeNameTaken; CodeLimitExceeded if its container is still there and another
+// workspace has taken its place.
 func (db *DB) UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
 	w, _, err := db.change(ctx, caller, id, change{
 		verb:  "undelete a workspace",
@@ -73,7 +73,7 @@ func (db *DB) UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id
 			if w.DeletedAt == nil {
 				return record{}, false, workspace.Errorf(workspace.CodeNotDeleted, "the workspace is not deleted")
 			}
-			switch gone, err := db.gone(ctx, d, w); {
+			switch gone, err := gone(ctx, d, w); {
 			case err != nil:
 				return record{}, false, err
 			case gone:
@@ -84,9 +84,13 @@ func (db *DB) UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id
 					return record{}, false, err
 				}
 			}
+			// A backup of the database from before this must show as one.
+			if err := wantMark(ctx, d.tx); err != nil {
+				return record{}, false, err
+			}
 			w.DeletedAt, w.NextDesired = nil, ""
 			w.DesiredState = workspace.DesiredArchived
-			if w.Conditions.Is(workspace.VolumeReady) {
+			if w.Home.State == workspace.HomeLive && w.Conditions.Is(workspace.VolumeReady) {
 				w.DesiredState = workspace.DesiredStandby
 			}
 			stays(d, w) // the deletion may not have been looked at yet
@@ -96,30 +100,23 @@ func (db *DB) UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id
 	return w, err
 }
 
-// gone reports whether a deleted workspace cannot be brought back. A volume
-// is safe until its removal was claimed; an archive for the grace, and not
-// once it is being collected (design §3.9). A grace that a restored backup
-// brought back begins anew, as garbage collection waits it out.
-func (db *DB) gone(ctx context.Context, d decision, w *workspace.Workspace) (bool, error) {
+// gone reports whether a deleted workspace cannot be brought back: no complete
+// copy of its home is left, or the removal of the home is claimed. An archive
+// counts until garbage collection has marked it (design §3.9). The grace is
+// not looked at: what it ends with are those two.
+func gone(ctx context.Context, d decision, w *workspace.Workspace) (bool, error) {
+	whole := w.Home.State == workspace.HomeLive || w.Home.State == workspace.HomeArchived
 	switch {
-	case w.Phase == workspace.PhaseDeleted, w.Home.State == workspace.HomeRemoving:
+	case w.Phase == workspace.PhaseDeleted, w.Home.State == workspace.HomeDeleting, w.Home.Removed():
 		return true, nil
-	case w.Conditions.Is(workspace.VolumeReady):
+	case whole && w.Conditions.Is(workspace.VolumeReady):
 		return false, nil
 	case w.ArchiveKey == "":
 		return true, nil
 	}
-	var over bool
-	err := d.tx.QueryRow(ctx, `SELECT $1 >= `+graceBegan("$2::timestamptz")+` + make_interval(secs => $3)`,
-		d.now, w.DeletedAt, db.grace.Seconds()).Scan(&over)
-	if err != nil || over {
-		return over, err
-	}
 	return goingArchive(ctx, d.tx, w.ArchiveKey)
 }
 
-// graceBegan is since when the grace of what was deleted at a time counts, in
-// SQL: since a restored backup brought the deletion back, if one did.
-func graceBegan(deletedAt string) string {
-	return `GREATEST(` + deletedAt + `, (SELECT restored_at FROM gc_state))`
-}
+// graceBegan is since when the grace of a deletion counts, in SQL: since all waits
+// were restarted, if that was after the deletion. NULL if there is no deletion.
+const graceBegan = `CASE WHEN deleted_at IS NOT NULL THEN GREATEST(deleted_at, (SELECT restored_at FROM gc_state)) END`

@@ -119,7 +119,7 @@ func TestLimitIsExact(t *testing.T) {
 	for name, limits := range map[string]postgres.Limits{"per user": {PerUser: 3}, "global": {Global: 3}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := open(t, postgres.Options{Limits: limits, MaxConns: 24, DeleteGrace: time.Hour})
+			e := open(t, postgres.Options{Limits: limits, MaxConns: 24})
 			ctx := t.Context()
 			users := []workspace.Caller{e.user("ann"), e.user("bob"), e.user("eve")}
 			starts := startsOf(e, users, name == "per user")
@@ -179,7 +179,7 @@ func startsOf(e *env, users []workspace.Caller, oneUser bool) []func(ctx context
 		case 4:
 			s = state{"phase": "ERROR", "error_reason": "Timeout", "desired_state": "RUNNING", "conditions": noContainer}
 		case 5:
-			s = state{"phase": "DELETING", "deleted_at": time.Now(), "conditions": container}
+			s = state{"phase": "DELETING", "deleted_at": time.Now(), "conditions": container, "home_ctx": `{"state": "live", "claim": "c"}`}
 		}
 		made[i] = e.workspace(who(i), s).ID
 	}

@@ -46,9 +46,6 @@ func (db *DB) ListWorkspaces(ctx context.Context, caller workspace.Caller, f Fil
 	}
 	if f.Deleted {
 		q.add(restorable)
-		// What is left of an archived workspace may go as soon as its time is up.
-		q.add(`(`+volumeThere+` OR `+graceBegan("deleted_at")+` > now() - make_interval(secs => ?)
-			AND NOT EXISTS (SELECT FROM archives WHERE key = archive_key AND deleting_at IS NOT NULL))`, db.grace.Seconds())
 	} else {
 		q.add(`deleted_at IS NULL`)
 	}

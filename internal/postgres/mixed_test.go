@@ -22,7 +22,7 @@ func TestMixedCalls(t *testing.T) {
 	t.Parallel()
 	const limit = 3
 	repeated := make(chan struct{}, 1000) // transactions that a deadlock ended
-	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: limit}, MaxConns: 24, DeleteGrace: time.Hour, Log: logTo(repeated)})
+	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: limit}, MaxConns: 24, Log: logTo(repeated)})
 	ann, bob := e.user("ann"), e.user("bob")
 	fine := []workspace.Code{
 		workspace.CodeNotFound, workspace.CodeGone, workspace.CodeNotDeleted, workspace.CodeNotInError, workspace.CodeNameTaken,

@@ -11,13 +11,13 @@ import (
 
 // Orphan is something in the backend that belongs to no workspace.
 type Orphan struct {
-	Kind        string // container, volume or job
+	Kind        string // container, volume, job or set-aside
 	Name        string // unique within its kind
-	WorkspaceID string // as its label says; that workspace is not in the database
+	WorkspaceID string // as its label says; that workspace is not in the database, or does not use it (set-aside)
 	Detail      string // for people
 	Kept        bool   // it is not removed by itself
 	FirstSeenAt time.Time
-	Age         time.Duration // since then, by the database's clock; as the leader reads it
+	Age         time.Duration // for how long it counts as seen, by the database's clock; as the leader reads it
 }
 
 // Orphans lists what the leader has found, oldest first; administrators alone.
@@ -35,7 +35,7 @@ func (db *DB) Orphans(ctx context.Context, caller workspace.Caller) ([]Orphan, e
 }
 
 const selectOrphans = `
-	SELECT kind, name, workspace_id, detail, kept, first_seen_at, GREATEST(clock_timestamp() - first_seen_at, '0')
+	SELECT kind, name, workspace_id, detail, kept, first_seen_at, GREATEST(clock_timestamp() - GREATEST(first_seen_at, (SELECT restored_at FROM gc_state)), '0')
 	FROM orphans ORDER BY first_seen_at, kind, name`
 
 func toOrphan(row pgx.CollectableRow) (o Orphan, err error) {

@@ -34,6 +34,9 @@ func (db *DB) AdminStatus(ctx context.Context, caller workspace.Caller) (api.Adm
 		if err := counts(ctx, tx, &out); err != nil {
 			return err
 		}
+		if err := tx.QueryRow(ctx, `SELECT hold, hold_since FROM gc_state`).Scan(orEmpty(&out.Hold), &out.HoldSince); err != nil {
+			return err
+		}
 		err = tx.QueryRow(ctx, `SELECT watched_until FROM activity_clock`).Scan(&out.WatchedUntil)
 		if missing(err) {
 			err = nil

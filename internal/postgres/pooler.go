@@ -63,12 +63,19 @@ func checkSession(ctx context.Context, cfg *pgx.ConnConfig) error {
 		if err != nil {
 			return err
 		}
-		now, err := sessionOf(ctx, ours)
-		if err != nil {
-			return err
-		}
-		if other == session || now != session {
+		if other == session {
 			return ErrPooled
+		}
+		// Twice: a pooler that deals out two sessions in turn gives this
+		// connection the same one each time the other was asked in between.
+		for range 2 {
+			now, err := sessionOf(ctx, ours)
+			if err != nil {
+				return err
+			}
+			if now != session {
+				return ErrPooled
+			}
 		}
 	}
 	return nil

@@ -25,12 +25,16 @@ func TestPoolersThatSplitSessionsAreFound(t *testing.T) {
 			"as it comes":    nil,
 			"one session":    {"default_pool_size = 1"},
 			"one by one":     {"server_round_robin = 1", "min_pool_size = 5"},
+			"two in turn":    {"server_round_robin = 1", "min_pool_size = 2", "default_pool_size = 2"},
 			"with reset":     {"server_reset_query_always = 1"},
 			"unknown passes": {"ignore_startup_parameters = extra_float_digits"},
 		} {
 			t.Run(mode+", "+name, func(t *testing.T) {
 				t.Parallel()
 				dsn := pgtest.Pooler(t, emptyDSN(t), mode, settings...)
+				if name == "two in turn" {
+					openTwoSessions(t, dsn)
+				}
 				for range 3 {
 					if err := postgres.CheckSession(t.Context(), dsn); !errors.Is(err, postgres.ErrPooled) {
 						t.Errorf("%v", err)
@@ -39,6 +43,25 @@ func TestPoolersThatSplitSessionsAreFound(t *testing.T) {
 			})
 		}
 	}
+}
+
+// openTwoSessions has a pooler open two sessions with the database.
+func openTwoSessions(t *testing.T, dsn string) {
+	t.Helper()
+	var group sync.WaitGroup
+	for range 2 {
+		conn, err := pgx.Connect(t.Context(), dsn+"&default_query_exec_mode=simple_protocol")
+		if err != nil {
+			t.Fatal(err)
+		}
+		group.Go(func() {
+			defer conn.Close(context.Background())
+			if _, err := conn.Exec(t.Context(), `SELECT pg_sleep(0.3)`); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
 }
 
 // busy keeps a database at work over n connections until the test ends.

@@ -7,13 +7,20 @@ import (
 )
 
 // RequestRecover asks for the error to be cleared and for a fresh look
-// (RecoverAfresh), or for an empty home in place of what was lost
-// (RecoverEmpty). CodeNotInError; CodeLimitExceeded if it would then run.
+// (RecoverAfresh), for an empty home in place of what was lost (RecoverEmpty),
+// or for what is in the home's way to be set aside (RecoverSetAside;
+// CodeNotSupported if nothing is). CodeNotInError; CodeLimitExceeded if it
+// would then run.
 func (db *DB) RequestRecover(ctx context.Context, caller workspace.Caller, id workspace.ID, action string) (workspace.Workspace, error) {
-	if action != workspace.RecoverAfresh && action != workspace.RecoverEmpty {
+	switch action {
+	case workspace.RecoverAfresh, workspace.RecoverEmpty, workspace.RecoverSetAside:
+	default:
 		return workspace.Workspace{}, workspace.Errorf(workspace.CodeInvalid, "there is no such way to recover")
 	}
 	return db.requestRecover(ctx, caller, id, func(d decision, w *workspace.Workspace) (map[string]any, error) {
+		if action == workspace.RecoverSetAside && (w.DeletedAt != nil || !w.Obstructed()) {
+			return nil, workspace.Errorf(workspace.CodeNotSupported, "No volume blocks this workspace's home.")
+		}
 		requestRecovery(d, w, action)
 		return map[string]any{"action": action}, nil
 	})
@@ -104,7 +111,7 @@ func cancelled(w *workspace.Workspace) (workspace.DesiredState, bool) {
 		return workspace.DesiredStandby, true
 	case w.Operation == workspace.OpRestoring, w.Operation == workspace.OpProvisioning:
 		return workspace.DesiredArchived, true
-	case w.Operation == workspace.OpArchiving && w.Home.State != workspace.HomeRemoving:
+	case w.Operation == workspace.OpArchiving && w.Home.State == workspace.HomeLive:
 		return workspace.DesiredStandby, true
 	}
 	return "", false

@@ -70,7 +70,7 @@ func TestRequestCancel(t *testing.T) {
 		{"STARTING", state{"operation": "STARTING", "desired_state": "RUNNING", "next_desired_state": "ARCHIVED"}, workspace.DesiredStandby},
 		{"RESTORING", state{"operation": "RESTORING", "desired_state": "RUNNING"}, workspace.DesiredArchived},
 		{"ARCHIVING", state{"operation": "ARCHIVING", "desired_state": "ARCHIVED", "home_ctx": `{"state": "live"}`}, workspace.DesiredStandby},
-		{"ARCHIVING, the home being removed", state{"operation": "ARCHIVING", "desired_state": "ARCHIVED", "home_ctx": `{"state": "removing"}`}, ""},
+		{"ARCHIVING, the home being removed", state{"operation": "ARCHIVING", "desired_state": "ARCHIVED", "home_ctx": `{"state": "archived"}`}, ""},
 		{"PROVISIONING", state{"operation": "PROVISIONING"}, workspace.DesiredArchived},
 		{"CREATE_EMPTY_ARCHIVE", state{"operation": "CREATE_EMPTY_ARCHIVE"}, ""},
 		{"STOPPING", state{"operation": "STOPPING"}, ""},

@@ -170,7 +170,7 @@ func TestEndingGivesWay(t *testing.T) {
 // phase does not change by it.
 func TestFullTTL(t *testing.T) {
 	t.Parallel()
-	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 100}, DeleteGrace: time.Hour})
+	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 100}})
 	ann := e.user("ann")
 	ctx := t.Context()
 	long := soon(-100 * time.Hour)

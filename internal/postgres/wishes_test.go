@@ -134,7 +134,7 @@ func TestDelete(t *testing.T) {
 
 func TestUndelete(t *testing.T) {
 	t.Parallel()
-	e := open(t, postgres.Options{DeleteGrace: time.Hour, Limits: postgres.Limits{PerUser: 1}})
+	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 1}})
 	ctx := t.Context()
 	now, late := time.Now(), time.Now().Add(-2*time.Hour)
 	for _, c := range []struct {
@@ -144,13 +144,13 @@ func TestUndelete(t *testing.T) {
 		desired workspace.DesiredState
 	}{
 		{"not deleted", nil, workspace.CodeNotDeleted, ""},
-		{"with its volume", state{"deleted_at": now, "phase": "DELETING", "conditions": noContainer, "desired_state": "RUNNING"}, "", workspace.DesiredStandby},
-		{"with a container", state{"deleted_at": now, "phase": "DELETING", "conditions": container, "operation": "DELETING"}, "", workspace.DesiredStandby},
-		{"late, before the removal", state{"deleted_at": late, "phase": "DELETING", "conditions": noContainer}, "", workspace.DesiredStandby},
+		{"with its volume", state{"deleted_at": now, "phase": "DELETING", "conditions": noContainer, "desired_state": "RUNNING", "home_ctx": `{"state": "live"}`}, "", workspace.DesiredStandby},
+		{"with a container", state{"deleted_at": now, "phase": "DELETING", "conditions": container, "operation": "DELETING", "home_ctx": `{"state": "live"}`}, "", workspace.DesiredStandby},
+		{"late, before the removal", state{"deleted_at": late, "phase": "DELETING", "conditions": noContainer, "home_ctx": `{"state": "live"}`}, "", workspace.DesiredStandby},
 		{"archived", state{"deleted_at": now, "phase": "DELETING", "conditions": nothing, "archive_key": "k"}, "", workspace.DesiredArchived},
-		{"archived, late", state{"deleted_at": late, "phase": "DELETING", "conditions": nothing, "archive_key": "k"}, workspace.CodeGone, ""},
+		{"archived, late, not collected yet", state{"deleted_at": late, "phase": "DELETING", "conditions": nothing, "archive_key": "k"}, "", workspace.DesiredArchived},
 		{"nothing left", state{"deleted_at": now, "phase": "DELETING", "conditions": nothing}, workspace.CodeGone, ""},
-		{"being removed", state{"deleted_at": now, "phase": "DELETING", "conditions": noContainer, "home_ctx": `{"state": "removing"}`}, workspace.CodeGone, ""},
+		{"being removed", state{"deleted_at": now, "phase": "DELETING", "conditions": noContainer, "home_ctx": `{"state": "deleting"}`}, workspace.CodeGone, ""},
 		{"removed", state{"deleted_at": now, "phase": "DELETED", "archive_key": "k"}, workspace.CodeGone, ""},
 	} {
 		who := e.user(c.name)
@@ -171,7 +171,7 @@ func TestUndelete(t *testing.T) {
 	}
 
 	ann := e.user("ann")
-	w := e.workspace(ann, state{"deleted_at": now, "phase": "DELETING", "conditions": noContainer})
+	w := e.workspace(ann, state{"deleted_at": now, "phase": "DELETING", "conditions": noContainer, "home_ctx": `{"state": "live"}`})
 	n := newWorkspace(w.Name, workspace.DesiredStandby)
 	taken := must(e.CreateWorkspace(ctx, ann, n))(t)
 	_, err := e.UndeleteWorkspace(ctx, ann, w.ID)
@@ -181,7 +181,7 @@ func TestUndelete(t *testing.T) {
 
 	// One whose container is still there would run beside the one that took
 	// its place.
-	w = e.workspace(ann, state{"deleted_at": now, "phase": "DELETING", "conditions": container})
+	w = e.workspace(ann, state{"deleted_at": now, "phase": "DELETING", "conditions": container, "home_ctx": `{"state": "live"}`})
 	must(e.PatchWorkspace(ctx, ann, taken.ID, postgres.Patch{Desired: ptr(workspace.DesiredRunning)}))(t)
 	_, err = e.UndeleteWorkspace(ctx, ann, w.ID)
 	wantCode(t, err, workspace.CodeLimitExceeded)

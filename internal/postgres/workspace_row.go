@@ -23,7 +23,7 @@ const (
 		recover_requested_at, recover_action, recover_archive, cancel_requested_at, force_stop_requested_at, created_at`
 	peopleColumns = `description, memo, last_access_at, last_access_kind, keep_awake_until,
 		standby_ttl_seconds, archive_ttl_seconds, updated_at,
-		unwatched_since(` + idleSince + `)`
+		unwatched_since(` + idleSince + `), ` + graceBegan
 	workspaceColumns = coreColumns + `, ` + peopleColumns
 )
 
@@ -41,7 +41,7 @@ func coreTargets(w *workspace.Workspace) []any {
 func workspaceTargets(w *workspace.Workspace) []any {
 	return append(coreTargets(w),
 		&w.Description, &w.Memo, &w.LastAccessAt, orEmpty(&w.LastAccess), &w.KeepAwakeTil,
-		&w.StandbyTTL, &w.ArchiveTTL, &w.UpdatedAt, &w.Unwatched)
+		&w.StandbyTTL, &w.ArchiveTTL, &w.UpdatedAt, &w.Unwatched, &w.GraceBegan)
 }
 
 // orEmpty scans NULL as "".

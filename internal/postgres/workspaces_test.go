@@ -89,7 +89,7 @@ func TestCreateWorkspace(t *testing.T) {
 // everybody.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
-	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 2}, DeleteGrace: time.Hour})
+	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 2}})
 	ctx := t.Context()
 	ann := e.user("ann")
 	bob := e.user("bob")
@@ -159,7 +159,7 @@ func TestStrangers(t *testing.T) {
 
 func TestListWorkspaces(t *testing.T) {
 	t.Parallel()
-	e := open(t, postgres.Options{DeleteGrace: time.Hour})
+	e := open(t, postgres.Options{})
 	ctx := t.Context()
 	ann := e.user("ann")
 	add := func(name, description string, s state) string {
@@ -177,8 +177,9 @@ func TestListWorkspaces(t *testing.T) {
 	add("late, with its volume", "", state{"phase": "DELETING", "deleted_at": time.Now().Add(-2 * time.Hour), "conditions": container, "home_ctx": `{"state": "live"}`})
 	add("archived", "", state{"phase": "DELETING", "deleted_at": time.Now(), "conditions": nothing, "archive_key": "k"})
 	add("late, archived", "", state{"phase": "DELETING", "deleted_at": time.Now().Add(-2 * time.Hour), "conditions": nothing, "archive_key": "k"})
+	add("removed", "", state{"phase": "DELETING", "deleted_at": time.Now(), "conditions": nothing, "archive_key": "k", "home_ctx": `{"state": "absent", "claim": "c"}`})
 	add("nothing left", "", state{"phase": "DELETING", "deleted_at": time.Now(), "conditions": nothing})
-	add("being removed", "", state{"phase": "DELETING", "deleted_at": time.Now(), "conditions": noContainer, "home_ctx": `{"state": "removing"}`})
+	add("being removed", "", state{"phase": "DELETING", "deleted_at": time.Now(), "conditions": noContainer, "home_ctx": `{"state": "deleting"}`})
 	must(e.CreateWorkspace(ctx, e.user("bob"), newWorkspace("bob's alpha", workspace.DesiredStandby)))(t)
 
 	for _, c := range []struct {
@@ -195,7 +196,7 @@ func TestListWorkspaces(t *testing.T) {
 		{postgres.Filter{Query: "'; --"}, nil},
 		{postgres.Filter{Phase: workspace.PhaseStandby}, []string{"betaax", "Beta_x"}},
 		{postgres.Filter{Phase: workspace.PhaseStandby, Query: "x"}, []string{"betaax", "Beta_x"}},
-		{postgres.Filter{Deleted: true}, []string{"archived", "late, with its volume", "deleted"}},
+		{postgres.Filter{Deleted: true}, []string{"late, archived", "archived", "late, with its volume", "deleted"}},
 	} {
 		list, next, err := e.ListWorkspaces(ctx, ann, c.f)
 		if err != nil || next != "" {
@@ -208,7 +209,7 @@ func TestListWorkspaces(t *testing.T) {
 	for _, w := range must3(e.ListWorkspaces(ctx, ann, postgres.Filter{Deleted: true}))(t) {
 		must(e.UndeleteWorkspace(ctx, ann, w.ID))(t) // what is listed can be brought back
 	}
-	if all := must3(e.ListWorkspaces(ctx, workspace.System, postgres.Filter{}))(t); len(all) != 7 {
+	if all := must3(e.ListWorkspaces(ctx, workspace.System, postgres.Filter{}))(t); len(all) != 8 {
 		t.Errorf("codehub itself sees %v", names(all))
 	}
 }

@@ -22,7 +22,7 @@ func (t *term) archive(ctx context.Context, row workspace.Workspace, w *work) er
 		return err
 	}
 	t.passed(row.ID, "archive.jobs-ended")
-	if row.Home.State == workspace.HomeRemoving {
+	if row.Home.State.Removable() {
 		return t.removeArchived(ctx, row, own, w)
 	}
 	key := t.cfg.Archives.Key(row.ID, row.OpID)
@@ -35,13 +35,23 @@ func (t *term) archive(ctx context.Context, row workspace.Workspace, w *work) er
 		Workspace: row.ID, Claim: row.OpID, Kind: runtime.JobArchive, Storage: row.StorageBackend,
 		VolumeClaim: row.Home.Claim, Key: key,
 	}
+	ended := own != nil && !own.Running
 	made, own, err := t.runJob(ctx, own, spec, func(spec *runtime.JobSpec) error {
 		return t.cfg.Archives.ArchiveJob(ctx, row, owner, spec)
 	}, w, func() { t.passed(row.ID, "archive.job-started") })
+	if errors.Is(err, archive.ErrChanged) {
+		return fmt.Errorf("%w while it was packed: %w", errHomeChanged, err)
+	}
 	if err != nil {
 		return notDamaged(err)
 	}
 	t.passed(row.ID, "archive.job-done")
+	if ended {
+		// An attempt before this one waited, perhaps: nothing is read back in vain.
+		if err := t.checkUnchanged(ctx, row, own, made, w); err != nil {
+			return err
+		}
+	}
 	meta, err := t.cfg.Archives.ReadBack(ctx, key, made, func(bytes, entries int64) {
 		w.step(runtime.Progress{Step: runtime.StepVerifying, Done: bytes, Total: made.Bytes, Entries: entries, EntriesTotal: made.Entries})
 	})
@@ -49,13 +59,42 @@ func (t *term) archive(ctx context.Context, row workspace.Workspace, w *work) er
 		return notDamaged(fmt.Errorf("read the stored archive back: %w", err))
 	}
 	t.passed(row.ID, "archive.verified")
-	if row, err = t.store(ctx, row, key, meta, "archive"); err != nil || row.Home.State != workspace.HomeRemoving {
+	if err := t.checkUnchanged(ctx, row, own, made, w); err != nil {
+		return err
+	}
+	t.passed(row.ID, "archive.unchanged")
+	if row, err = t.store(ctx, row, key, meta, "archive"); err != nil || row.Home.State != workspace.HomeArchived {
 		return err
 	}
 	return t.removeArchived(ctx, row, own, w)
 }
 
-// removeArchived removes the volume of a home in removing. Nothing is removed
+// errHomeChanged is an archive that does not count, as the home has changed
+// since. It is packed again, at most maxChanges times for one claim.
+var errHomeChanged = errors.New("the home has changed")
+
+// checkUnchanged makes sure that nothing uses the home, and that it is what was
+// packed: its fingerprint is the one that the job reported. If it is not, the
+// job is removed, so that the next attempt packs again. (A job of an earlier
+// version reports none.)
+func (t *term) checkUnchanged(ctx context.Context, row workspace.Workspace, own *runtime.Job, made archive.Stats, w *work) error {
+	seen, err := t.cfg.Runtime.Fingerprint(ctx, row.ID, row.Home.Claim, func(p runtime.Progress) {
+		p.EntriesTotal = made.Entries
+		w.step(p)
+	})
+	if err != nil {
+		return fmt.Errorf("check the home before its archive is stored: %w", err)
+	}
+	if made.Fingerprint != "" && seen == made.Fingerprint {
+		return nil
+	}
+	if err := t.cfg.Runtime.RemoveJob(ctx, own.ID); err != nil {
+		return fmt.Errorf("remove the storage job: %w", err)
+	}
+	return fmt.Errorf("%w since it was packed", errHomeChanged)
+}
+
+// removeArchived removes the volume of an archived or discarded home. Nothing is removed
 // on the word of an earlier look: the archive is looked at right before that.
 // (A home without one was given up.)
 func (t *term) removeArchived(ctx context.Context, row workspace.Workspace, own *runtime.Job, w *work) error {
@@ -76,11 +115,38 @@ func (t *term) removeArchived(ctx context.Context, row workspace.Workspace, own 
 		}
 	}
 	t.passed(row.ID, "archive.looked")
-	if err := t.cfg.Runtime.RemoveVolume(ctx, row.ID, row.Home.Claim); err != nil {
+	err := t.removeVolume(ctx, row, w.step)
+	if f := failure(err); f != nil && f.InUse {
+		return errors.Join(err, t.keepHome(ctx, row))
+	}
+	if err != nil {
 		return err
 	}
 	t.passed(row.ID, "archive.volume-removed")
 	return nil
+}
+
+// keepHome takes the home back that a container uses whose archive was just
+// stored: what the container writes is in no archive yet. The operation ends by
+// that, and the next one packs under another key. A home that is not
+// whole any more is not taken back; only its removal is waited for.
+func (t *term) keepHome(ctx context.Context, row workspace.Workspace) error {
+	if row.ArchiveKey == "" || row.Home.State != workspace.HomeArchived {
+		return nil
+	}
+	home, err := t.volumeOf(ctx, row)
+	if err != nil || home == nil || !home.Seeded && home.Marker == "" {
+		return err
+	}
+	kept := false
+	err = t.through(ctx, func(ctx context.Context) (err error) {
+		kept, err = t.rows.KeepHome(ctx, row.ID, row.OpID, row.Home.Claim)
+		return err
+	})
+	if kept {
+		t.cfg.Log.Info("archived home kept because a container uses it", "workspace", row.ID)
+	}
+	return err
 }
 
 // archiveNothing carries out CREATE_EMPTY_ARCHIVE: what has no home needs no
@@ -150,7 +216,7 @@ func (t *term) store(ctx context.Context, row workspace.Workspace, key string, m
 	}
 	row.ArchiveKey, row.ArchiveDigest, row.ArchiveSize, row.ArchiveEntries = key, meta.SHA256, meta.Size, meta.Entries
 	if row.Operation == workspace.OpArchiving {
-		row.Home.State = workspace.HomeRemoving
+		row.Home.State = workspace.HomeArchived
 	}
 	t.passed(row.ID, of+".stored")
 	return row, nil

@@ -360,7 +360,8 @@ func TestRestoreCalledOff(t *testing.T) {
 			g.letGo()
 			ws := w.await(id, "archived, without a volume", func(ws workspace.Workspace) bool {
 				_, volume := w.fake.Home(id)
-				return ws.Phase == workspace.PhaseArchived && ws.Operation == workspace.OpNone && !volume
+				return ws.Phase == workspace.PhaseArchived && ws.Operation == workspace.OpNone && !volume &&
+					ws.Conditions.Get(workspace.VolumeReady).Reason == workspace.ReasonNoVolume
 			})
 			if ws.ArchiveKey != key || ws.ErrorCount != 0 {
 				t.Errorf("%s, %d errors", ws.ArchiveKey, ws.ErrorCount)

@@ -265,7 +265,7 @@ func awaitsLook(row workspace.Workspace, busy bool) bool {
 		return false
 	}
 	seen := row.Conditions.Get(workspace.ArchiveReady)
-	goes := row.Home.State == workspace.HomeRemoving || row.Home.State == workspace.HomeFilling && row.DesiredState == workspace.DesiredArchived
+	goes := row.Home.State.Removable() || row.Home.State == workspace.HomeFilling && row.DesiredState == workspace.DesiredArchived
 	return goes || !seen.True() || seen.Message != row.ArchiveKey
 }
 

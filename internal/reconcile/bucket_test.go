@@ -476,7 +476,7 @@ func TestArchiveGoesBeforeTheRemoval(t *testing.T) {
 	id := w.filled("one", "work")
 	w.want(id, workspace.DesiredArchived, false)
 	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
-	if ws.ErrorReason != workspace.ErrDataLost || ws.Home.State != workspace.HomeRemoving {
+	if ws.ErrorReason != workspace.ErrDataLost || ws.Home.State != workspace.HomeArchived {
 		t.Errorf("%s, home %s: %s", ws.ErrorReason, ws.Home.State, ws.ErrorMessage)
 	}
 	w.expect(id, "work")
@@ -509,35 +509,6 @@ func TestLookFromBeforeTheEnd(t *testing.T) {
 	})
 	if ws.ErrorReason != workspace.ErrDataLost {
 		t.Errorf("%s, %q", ws.Phase, ws.ErrorReason)
-	}
-}
-
-// Given up in that state, what is left goes without a look at any archive, and
-// a home is made anew.
-func TestGivenUpBeforeTheRemoval(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, withArchives)
-	taken := false
-	w.step = func(id workspace.ID, step string) {
-		if step == "archive.job-removed" && !taken {
-			taken = true
-			w.archives.take(t, w.row(id).ArchiveKey)
-		}
-	}
-	w.lead()
-	id := w.filled("one", "work")
-	w.want(id, workspace.DesiredArchived, false)
-	before := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
-	w.recovered(id, workspace.RecoverEmpty)
-	if ws := w.awaitPhase(id, workspace.PhaseArchived); ws.ArchiveEntries != 0 || ws.ArchiveKey == before.ArchiveKey {
-		t.Errorf("%d entries in %s", ws.ArchiveEntries, ws.ArchiveKey)
-	}
-	w.want(id, workspace.DesiredRunning, false)
-	if ws := w.awaitPhase(id, workspace.PhaseRunning); ws.Home.Claim == before.Home.Claim {
-		t.Error("the home that was given up is back")
-	}
-	if _, ok := w.fake.Read(id, "notes.txt"); ok {
-		t.Error("it is not empty")
 	}
 }
 

@@ -1,31 +1,46 @@
 package reconcile
 
 import (
+	"context"
 	"time"
 
 	"codehub/internal/judge"
 	"codehub/internal/workspace"
 )
 
-// jump is by how much the wall clock may differ from the time that has really
-// passed between two ticks before it counts as having been set.
+// jump is by how much the database's clock may deviate from the time that has
+// passed here between two ticks before the deadlines of operations count from
+// now, as they do after an outage.
 const jump = 10 * time.Second
 
-// begin notes the time of a tick. Deadlines hold the wall clock against times
-// in the database: if it was set, or the machine slept, they count afresh, as
-// they do after an outage. Nobody took too long.
-func (t *term) begin() {
-	now := time.Now()
-	if !t.began.IsZero() && !t.upSince.IsZero() {
-		if wall, real := now.Round(0).Sub(t.began.Round(0)), now.Sub(t.began); jumped(wall, real) {
-			t.cfg.Log.Warn("the clock was set, or this machine slept; deadlines count from now", "by", wall-real)
-			t.upSince = now
-		}
+// checkClock compares the clock that was read with the rows with the time that
+// has passed here. If a clock was set, or this machine slept, every deletion
+// and every garbage collection waits its whole time again before anything is
+// judged.
+func (t *term) checkClock(ctx context.Context) error {
+	clock := t.rows.Clock()
+	deviation, set := t.watch.Note(clock)
+	if deviation.Abs() > jump && !t.upSince.IsZero() {
+		t.cfg.Log.Warn("clock was set or machine slept; deadlines restarted", "deviation", deviation)
+		t.upSince = time.Now()
 	}
-	t.began = now
+	t.waits = t.waits || set
+	if !t.waits {
+		t.clock = clock
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, answer)
+	defer cancel()
+	if err := t.rows.RestartWaits(ctx); err != nil {
+		return err
+	}
+	t.cfg.Log.Warn("clock was set; deletion and garbage collection delays restarted", "deviation", deviation)
+	t.waits, t.clock = false, t.rows.Clock()
+	t.mu.Lock()
+	t.orphans = orphans{} // read again: their time counts from now as well
+	t.mu.Unlock()
+	return nil
 }
-
-func jumped(wall, real time.Duration) bool { return (wall - real).Abs() > jump }
 
 // plausible is row without times that a clock which was ahead has left behind:
 // a retry is never further away than the longest wait, and what runs was not

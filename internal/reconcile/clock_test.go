@@ -8,23 +8,6 @@ import (
 	"codehub/internal/workspace"
 )
 
-func TestClockThatWasSet(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		wall, real time.Duration
-		want       bool
-	}{
-		{time.Second, time.Second, false},
-		{20 * time.Second, 15 * time.Second, false}, // as a slewing clock may be
-		{time.Hour, time.Second, true},
-		{-time.Hour, time.Second, true},
-	} {
-		if got := jumped(c.wall, c.real); got != c.want {
-			t.Errorf("jumped(%s, %s) = %v", c.wall, c.real, got)
-		}
-	}
-}
-
 // A clock that was hours ahead and was then put right keeps nobody waiting.
 func TestTimesFromTheFuture(t *testing.T) {
 	t.Parallel()

@@ -23,10 +23,15 @@ type Rows interface {
 	Candidates(ctx context.Context) ([]*workspace.Workspace, error)
 	Apply(ctx context.Context, changes []postgres.Change) (landed []bool, err error)
 
+	// The database's clock, as the last Candidates read it.
+	Clock() postgres.Clock
+	RestartWaits(ctx context.Context) error
+
 	// What the executors of archives need; see postgres.Controller.
 	Owner(ctx context.Context, id workspace.ID) (username string, err error)
 	ClaimArchive(ctx context.Context, id workspace.ID, claim, key string) (ours bool, err error)
 	StoreArchive(ctx context.Context, a postgres.Stored) (stored bool, err error)
+	KeepHome(ctx context.Context, id workspace.ID, claim, homeClaim string) (kept bool, err error)
 
 	// What belongs to no workspace.
 	SaveOrphans(ctx context.Context, seen []postgres.Orphan) ([]postgres.Orphan, error)
@@ -79,6 +84,11 @@ type Config struct {
 	// to be started or restored (design §11), such as 0.05; 0: no such bound.
 	MinFree float64
 
+	// MayRemove reports whether anything may be removed for good: until Docker and
+	// the bucket were compared with the database, deletions and orphans wait.
+	// nil: always.
+	MayRemove func() bool
+
 	// Step, for tests alone, is called by an executor whenever a step of an
 	// archive, a restore or a removal is behind it: the moments at which a
 	// crash leaves something different. See Steps.
@@ -89,7 +99,7 @@ type Config struct {
 // archive of a home, of one that has nothing in it, and of a restore.
 func Steps() []string {
 	return []string{
-		"archive.begin", "archive.jobs-ended", "archive.claimed", "archive.job-started", "archive.job-done", "archive.verified",
+		"archive.begin", "archive.jobs-ended", "archive.claimed", "archive.job-started", "archive.job-done", "archive.verified", "archive.unchanged",
 		"archive.before-store", "archive.stored", "archive.job-removed", "archive.looked", "archive.volume-removed",
 		"empty.begin", "empty.jobs-ended", "empty.claimed", "empty.verified", "empty.before-store", "empty.stored",
 		"restore.begin", "restore.jobs-ended", "restore.meta-read", "restore.volume-created", "restore.job-started", "restore.job-done",
@@ -174,6 +184,7 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 		answered:   map[string]time.Time{},
 		busy:       map[string]bool{},
 		hands:      make(chan struct{}, chores),
+		asides:     asides{slots: make(chan struct{}, asidesAtOnce)},
 		settled:    map[workspace.ID]settlement{},
 		endings:    map[string]time.Time{},
 		bucket:     newBucket(),

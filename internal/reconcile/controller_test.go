@@ -73,7 +73,8 @@ func TestTakenUpAtEveryStep(t *testing.T) {
 	for _, op := range []string{
 		"CreateVolume", "CreateVolume/seed", "CreateVolume/done",
 		"StartContainer", "StartContainer/start", "StartContainer/done", "Probe",
-		"RemoveContainer", "RemoveContainer/remove", "RemoveVolume",
+		"RemoveContainer", "RemoveContainer/remove",
+		"RemoveVolume", "RemoveVolume/begun", "RemoveVolume/half", "RemoveVolume/done",
 	} {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel()
@@ -111,7 +112,7 @@ func TestTakenUpAtEveryStep(t *testing.T) {
 				w.awaitPhase(id, workspace.PhaseRunning)
 				w.expect(id, "work")
 				return
-			case "RemoveVolume":
+			case "RemoveVolume", "RemoveVolume/begun", "RemoveVolume/half", "RemoveVolume/done":
 				w.awaitPhase(id, workspace.PhaseRunning)
 				if _, err := w.db.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
 					t.Fatal(err)

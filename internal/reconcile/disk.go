@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"codehub/internal/archive"
 	"codehub/internal/judge"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -111,6 +112,10 @@ func (t *term) withhold(s step, mayFill, bucketUp bool) step {
 	default:
 		return s
 	}
+	if removes(row) && !t.removable {
+		s.result = withoutClaim(s)
+		return s
+	}
 	fills := op == workspace.OpProvisioning || op == workspace.OpRestoring || op == workspace.OpStarting
 	if fills && !mayFill || asksBucket(op, row) && !bucketUp {
 		s.result = withoutClaim(s)
@@ -118,8 +123,24 @@ func (t *term) withhold(s step, mayFill, bucketUp bool) step {
 	return s
 }
 
+// removes reports whether the operation that row has claimed removes a home.
+func removes(row workspace.Workspace) bool {
+	return row.Operation == workspace.OpDeleting && row.Home.State == workspace.HomeDeleting
+}
+
+// mayRemove reports whether anything may be removed for good.
+func (t *term) mayRemove() bool { return t.cfg.MayRemove == nil || t.cfg.MayRemove() }
+
+// removeVolume removes row's home.
+func (t *term) removeVolume(ctx context.Context, row workspace.Workspace, progress func(runtime.Progress)) error {
+	if !t.mayRemove() {
+		return fmt.Errorf("the bucket's mark has not been compared yet: %w", archive.ErrUnavailable)
+	}
+	return t.cfg.Runtime.RemoveVolume(ctx, row.ID, row.Home.Claim, progress)
+}
+
 // asksBucket reports whether the operation needs the bucket: a home that was
 // given up is removed without a look at any archive.
 func asksBucket(op workspace.Operation, row workspace.Workspace) bool {
-	return judge.OnBucket(op) && (row.Home.State != workspace.HomeRemoving || row.ArchiveKey != "")
+	return judge.OnBucket(op) && (!row.Home.State.Removable() || row.ArchiveKey != "")
 }

@@ -188,3 +188,57 @@ func TestHangingPullIsCancelled(t *testing.T) {
 	}
 	w.await(slow, "with the request dealt with", func(ws workspace.Workspace) bool { return ws.ForceStopRequestedAt == nil })
 }
+
+// A failure of 50 kB is cut before anybody gets it.
+func TestFailureMessageIsCut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
+		if op == "CreateVolume" {
+			return errors.New(strings.Repeat("é", 25<<10))
+		}
+		return nil
+	})
+	w.lead()
+	id := w.create("one", workspace.DesiredRunning)
+	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	if len(ws.ErrorMessage) > workspace.MaxMessage || !strings.HasSuffix(ws.ErrorMessage, "… (cut)") {
+		t.Errorf("a message of %d bytes: …%q", len(ws.ErrorMessage), ws.ErrorMessage[max(0, len(ws.ErrorMessage)-20):])
+	}
+}
+
+// A removal and a seeding that take longer than their deadlines, and get on,
+// are no Timeout: the disk is slow.
+func TestSlowDiskCausesNoTimeout(t *testing.T) {
+	t.Parallel()
+	const bound = 200 * time.Millisecond
+	w := newWorld(t, func(w *world) { w.policy.Deleting, w.policy.Provisioning = bound, bound })
+	slow := make(chan struct{}, 2)
+	w.fake.SetBefore(func(ctx context.Context, op string, _ workspace.ID) error {
+		if op != "RemoveVolume/half" && op != "CreateVolume/slow" {
+			return nil
+		}
+		slow <- struct{}{}
+		// The controller has looked often since the deadline passed.
+		for began, calls := time.Now(), w.fake.Calls("Volumes"); ; time.Sleep(time.Millisecond) {
+			if time.Since(began) > 2*bound && w.fake.Calls("Volumes") > calls+10 || ctx.Err() != nil {
+				return ctx.Err()
+			}
+		}
+	})
+	w.lead()
+	id := w.create("one", workspace.DesiredStandby)
+	ws := w.await(id, "made", func(ws workspace.Workspace) bool {
+		return ws.Phase == workspace.PhaseStandby || ws.Phase == workspace.PhaseError
+	})
+	if ws.ErrorReason != "" {
+		t.Fatalf("the seeding failed: %s: %s", ws.ErrorReason, ws.ErrorMessage)
+	}
+	if _, err := w.db.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		<-slow
+	}
+	w.awaitGone(id)
+}

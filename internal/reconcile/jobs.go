@@ -121,8 +121,7 @@ func (e *jobError) Unwrap() error { return e.error }
 
 // jobFailed puts a job's error into the words of this side.
 func jobFailed(e *storagejob.Error) error {
-	const most = 2000
-	said := errors.New(strings.ToValidUTF8(e.Message[:min(len(e.Message), most)], "\uFFFD"))
+	said := errors.New(workspace.Cut(e.Message))
 	switch e.Kind {
 	case storagejob.Corrupted:
 		return fmt.Errorf("%w: %w", archive.ErrCorrupted, said)
@@ -130,6 +129,8 @@ func jobFailed(e *storagejob.Error) error {
 		return fmt.Errorf("%w: %w", archive.ErrNotFound, said)
 	case storagejob.Changed:
 		return fmt.Errorf("%w: %w", archive.ErrChanged, said)
+	case storagejob.Unrestorable:
+		return fmt.Errorf("%w: %w", archive.ErrUnrestorable, said)
 	case storagejob.Unavailable:
 		return fmt.Errorf("%w: %w", archive.ErrUnavailable, said)
 	case storagejob.Stopped: // by an engine or a machine that goes down: nobody's fault

@@ -78,7 +78,7 @@ func (o observation) of(row workspace.Workspace, answered func(containerID strin
 		j.Container = &c
 	}
 	if v := o.volumes[row.ID]; v != nil {
-		j.Volume = &judge.Volume{Claim: v.Claim, Seeded: v.Seeded, Marker: v.Marker}
+		j.Volume = &judge.Volume{Claim: v.Claim, Seeded: v.Seeded, Marker: v.Marker, Removing: v.Removing}
 	}
 	return j
 }

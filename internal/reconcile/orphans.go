@@ -57,10 +57,14 @@ func (t *term) tidy(ctx context.Context, seen observation) {
 	if t.roll.strange || len(seen.jobs) > 0 {
 		found = t.strangers(ctx, seen)
 	}
+	found = append(found, t.asideOrphans(ctx)...)
 	t.sayStrangers(found)
 	known := t.knownOrphans()
 	if !known.loaded || differ(found, known.list) {
 		t.writeOrphans(ctx, found)
+	}
+	if !t.removable {
+		return
 	}
 	for _, s := range found {
 		o, ok := known.list[orphanKey{s.Kind, s.Name}]
@@ -97,7 +101,7 @@ func (t *term) strangers(ctx context.Context, seen observation) []stranger {
 		out = append(out, s.keptIf(containers))
 	}
 	for id, v := range seen.volumes {
-		if !t.roll.has(id) {
+		if !t.roll.has(id) && !v.Foreign {
 			out = append(out, stranger{id: id, Orphan: orphanOf(orphanVolume, id.VolumeName(), id, v.Storage)}.keptIf("a home is never removed by itself"))
 		}
 	}
@@ -151,8 +155,8 @@ func (t *term) share(containers map[workspace.ID]*runtime.Container) string {
 
 func (t *term) shareOfVolumes(volumes map[workspace.ID]*runtime.Volume) string {
 	return t.suspicious("homes", len(volumes), func(yield func(workspace.ID) bool) {
-		for id := range volumes {
-			if !yield(id) {
+		for id, v := range volumes {
+			if !v.Foreign && !yield(id) {
 				return
 			}
 		}

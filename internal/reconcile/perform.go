@@ -25,9 +25,11 @@ func (t *term) perform(ctx context.Context, row workspace.Workspace, seen *runti
 		if _, err := t.endJobs(ctx, row); err != nil {
 			return err
 		}
-		return t.cfg.Runtime.CreateVolume(ctx, runtime.VolumeSpec{
-			Workspace: row.ID, Storage: row.StorageBackend, Claim: row.Home.Claim, Image: row.ImageRef,
-		}, w.step)
+		spec, err := t.volumeSpec(ctx, row)
+		if err != nil {
+			return err
+		}
+		return t.cfg.Runtime.CreateVolume(ctx, spec, w.step)
 	case workspace.OpStarting:
 		return t.start(ctx, row, seen, w.step)
 	case workspace.OpStopping:
@@ -45,17 +47,27 @@ func (t *term) perform(ctx context.Context, row workspace.Workspace, seen *runti
 		if err := t.removeContainer(ctx, row.ID, seen, t.cfg.StopGrace); err != nil {
 			return err
 		}
-		if row.Home.State != workspace.HomeRemoving {
+		if row.Home.State != workspace.HomeDeleting {
 			return nil
 		}
 		t.passed(row.ID, "delete.begin")
-		if err := t.cfg.Runtime.RemoveVolume(ctx, row.ID, row.Home.Claim); err != nil {
+		if err := t.removeVolume(ctx, row, w.step); err != nil {
 			return err
 		}
 		t.passed(row.ID, "delete.volume-removed")
 		return nil
 	}
 	return fmt.Errorf("no executor for %s", row.Operation)
+}
+
+// volumeSpec says which volume row's home is in.
+func (t *term) volumeSpec(ctx context.Context, row workspace.Workspace) (spec runtime.VolumeSpec, err error) {
+	spec = runtime.VolumeSpec{Workspace: row.ID, Storage: row.StorageBackend, Claim: row.Home.Claim, Image: row.ImageRef, Name: row.Name}
+	err = t.through(ctx, func(ctx context.Context) (err error) {
+		spec.Owner, err = t.rows.Owner(ctx, row.ID)
+		return err
+	})
+	return spec, err
 }
 
 const (
@@ -181,16 +193,31 @@ func lacksSpace(err error) bool {
 	return errors.Is(err, runtime.ErrNoSpace) || errors.Is(err, syscall.ENOSPC)
 }
 
-// failure sorts an executor's error into the reasons of design §3.10.
+// failure sorts an executor's error into the reasons of design §3.10. Its
+// message is cut here, for the row, the API and the log.
 func failure(err error) *judge.Failure {
+	f := sorted(err)
+	if f != nil {
+		f.Message = workspace.Cut(f.Message)
+	}
+	return f
+}
+
+func sorted(err error) *judge.Failure {
 	var pull *runtime.PullError
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, archive.ErrCorrupted):
 		return &judge.Failure{Reason: workspace.ErrArchiveCorrupted, Message: err.Error()}
+	case errors.Is(err, archive.ErrUnrestorable):
+		return &judge.Failure{Reason: workspace.ErrUnrestorable, Message: err.Error()}
 	case errors.Is(err, runtime.ErrUnreachable), errors.Is(err, archive.ErrUnavailable), lacksSpace(err):
 		return &judge.Failure{Reason: workspace.ErrUnreachable, Message: err.Error()}
+	case errors.Is(err, runtime.ErrBusy), errors.Is(err, errHomeChanged):
+		var busy *runtime.BusyError
+		inUse := errors.As(err, &busy) && busy.Container != ""
+		return &judge.Failure{Reason: workspace.ErrActionFailed, Message: err.Error(), Passing: true, InUse: inUse}
 	case errors.As(err, &pull):
 		return &judge.Failure{Reason: workspace.ErrImagePullFailed, Message: pull.Error()}
 	}

@@ -68,7 +68,7 @@ func (m *meter) shown(now time.Time, p runtime.Progress) *workspace.Progress {
 	bytes, entries := m.rates(now, p)
 	left := max(remaining(p.Done, p.Total, bytes), remaining(p.Entries, p.EntriesTotal, entries))
 	return &workspace.Progress{
-		Step: p.Step, Done: p.Done, Total: p.Total, Entries: p.Entries, EntriesTotal: p.EntriesTotal,
+		Step: p.Step, Detail: p.Detail, Done: p.Done, Total: p.Total, Entries: p.Entries, EntriesTotal: p.EntriesTotal,
 		Rate: int64(bytes), SecondsLeft: left,
 	}
 }

@@ -28,6 +28,7 @@ func TestFailureReasons(t *testing.T) {
 		{job(storagejob.Corrupted), workspace.ErrActionFailed, workspace.ErrArchiveCorrupted},
 		{job(storagejob.NotFound), workspace.ErrActionFailed, workspace.ErrActionFailed},
 		{job(storagejob.Changed), workspace.ErrActionFailed, workspace.ErrActionFailed},
+		{job(storagejob.Unrestorable), workspace.ErrUnrestorable, workspace.ErrUnrestorable},
 		{job(storagejob.Unavailable), workspace.ErrUnreachable, workspace.ErrUnreachable},
 		{job(storagejob.Stopped), workspace.ErrUnreachable, workspace.ErrUnreachable},
 		{job(storagejob.DiskFull), workspace.ErrActionFailed, workspace.ErrActionFailed},
@@ -55,7 +56,7 @@ func TestFailureReasons(t *testing.T) {
 func TestJobsWordsAreBounded(t *testing.T) {
 	t.Parallel()
 	long := jobFailed(&storagejob.Error{Kind: storagejob.Failed, Message: strings.Repeat("é", 5000)})
-	if s := long.Error(); len(s) > 2100 || !strings.HasPrefix(s, "éé") {
+	if s := long.Error(); len(s) > workspace.MaxMessage || !strings.HasPrefix(s, "éé") || !strings.HasSuffix(s, "(cut)") {
 		t.Errorf("%d bytes", len(s))
 	}
 	var w lastWords

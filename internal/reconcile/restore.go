@@ -29,7 +29,10 @@ func (t *term) restore(ctx context.Context, row workspace.Workspace, w *work) er
 		return err // if it is gone, the next look says what is lost
 	}
 	t.passed(row.ID, "restore.meta-read")
-	volume := runtime.VolumeSpec{Workspace: row.ID, Storage: row.StorageBackend, Claim: row.Home.Claim, Image: row.ImageRef}
+	volume, err := t.volumeSpec(ctx, row)
+	if err != nil {
+		return err
+	}
 	if meta.Entries == 0 {
 		// It never had a home: it gets one as a new workspace does.
 		if err := t.cfg.Runtime.CreateVolume(ctx, volume, w.step); err != nil {

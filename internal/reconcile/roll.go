@@ -63,7 +63,7 @@ func (r *roll) call(now, upSince time.Time, rows []*workspace.Workspace, seen ob
 	for id, v := range seen.volumes {
 		if i, ok := r.index[id]; ok {
 			r.entries[i].volume = v
-		} else {
+		} else if !v.Foreign {
 			r.strange = true
 		}
 	}

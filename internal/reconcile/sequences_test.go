@@ -165,7 +165,7 @@ func TestUndeleteWhileTheRemovalIsClaimed(t *testing.T) {
 	w.wrap = func(c *postgres.Controller) reconcile.Rows {
 		return rows{Controller: c, before: func(changes []postgres.Change) error {
 			for _, c := range changes {
-				if c.Seen.ID == id && c.Next.Operation == workspace.OpDeleting && c.Next.Home.State == workspace.HomeRemoving {
+				if c.Seen.ID == id && c.Next.Operation == workspace.OpDeleting && c.Next.Home.State == workspace.HomeDeleting {
 					once.Do(func() {
 						if _, err := w.db.UndeleteWorkspace(t.Context(), w.owner, id); err != nil {
 							t.Errorf("taken back: %v", err)

@@ -30,10 +30,14 @@ const (
 func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	// What the executors have ended with is taken first: the observation below
 	// is then never older than the result it is held against.
-	t.begin()
+	t.began = time.Now()
+	t.removable = t.mayRemove()
 	views := t.views(t.began)
 	rows, err := t.read(ctx)
 	if err != nil {
+		return time.Now().Add(outage), err
+	}
+	if err := t.checkClock(ctx); err != nil {
 		return time.Now().Add(outage), err
 	}
 	seen, err := t.observe(ctx)
@@ -48,10 +52,11 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	}
 	t.backendUp()
 
-	now := time.Now().UTC()
+	now := t.clock.Of(time.Now())
 	p := plan{free: t.free()}
 	mayFill, onBucket := t.mayFill(), false
-	bucketSince, bucketUp := t.bucket.since(now)
+	bucketSince, bucketUp := t.bucket.since(time.Now())
+	bucketSince = t.clock.Of(bucketSince)
 	for i := range t.roll.entries {
 		e := &t.roll.entries[i]
 		if e.rests && !t.crashes.concerns(e.row.ID) {
@@ -76,8 +81,8 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 	t.sayDisk()
 	t.sweep(ctx, seen)
 	t.sweepJobs(ctx, p.left(rows, landed), seen)
-	t.update(func(s *Status) { s.Tick = now })
-	return p.next, nil
+	t.update(func(s *Status) { s.Tick = time.Now() })
+	return t.clock.Local(p.next), nil
 }
 
 // takeRoll holds what was observed against the rows.
@@ -147,9 +152,23 @@ func (p *plan) add(s step, container *runtime.Container, now time.Time) {
 			p.free[l]--
 		}
 	}
+	if s.result.Action.Kind == judge.Run && s.waited() {
+		// What waited was in nobody's way, and lines up again.
+		if l := laneOf(s.row.Operation); p.free[l] <= 0 {
+			s.result.Action = judge.Action{}
+		} else {
+			p.free[l]--
+		}
+	}
 	if s.result.Action.Kind != judge.None || s.result.ApplyQueued || s.changed() {
 		p.steps = append(p.steps, s)
 	}
+}
+
+// waited reports whether the executor has ended for a cause that passes.
+func (s step) waited() bool {
+	f := s.seen.Work.Failure
+	return f != nil && f.Passing
 }
 
 // withoutClaim keeps what was observed and leaves the claim out.
@@ -174,15 +193,21 @@ func equalProgress(a, b *workspace.Progress) bool {
 }
 
 func (t *term) judge(ctx context.Context, now time.Time, row workspace.Workspace, v view, seen observation, bucketSince time.Time) step {
+	upSince := t.clock.Of(t.upSince)
 	in := judge.Input{
-		Now: now, Row: plausible(row, now, t.upSince, t.cfg.Policy), Obs: seen.of(row, t.isAnswered), Policy: t.cfg.Policy,
-		UpSince: t.upSince, BucketUpSince: bucketSince, ClaimID: newID(), Jitter: rand.Float64(),
+		Now: now, WaitsSince: t.clock.WaitsSince, Row: plausible(row, now, upSince, t.cfg.Policy), Obs: seen.of(row, t.isAnswered), Policy: t.cfg.Policy,
+		UpSince: upSince, BucketUpSince: bucketSince, ClaimID: newID(), Jitter: rand.Float64(),
+	}
+	if removes(row) && !t.removable {
+		in.UpSince = now // it waits for the bucket's mark, and uses up none of its time
 	}
 	mine := row.Operation != workspace.OpNone && v.opID == row.OpID
 	if mine {
 		in.Work = v.judge
+		in.Work.ProgressAt, in.Work.PulledAt = t.clock.Of(v.judge.ProgressAt), t.clock.Of(v.judge.PulledAt)
 	}
 	var asked bool
+	in.Aside = t.asideFailure(row)
 	in.Obs.Archive, in.Obs.Earlier, asked = t.archives(ctx, row, v.ended, mine && v.ended.IsZero())
 	if asked && mine && !v.ended.IsZero() && v.judge.Failure == nil {
 		// What the executor has done is being looked at: there is nothing to be
@@ -277,6 +302,8 @@ func (t *term) carryOut(ctx context.Context, s step, bucketUp bool) {
 	case judge.Recover:
 		log.Info("recovery asked for", "action", s.row.RecoverAction, "still", a.Reason)
 		t.Wake()
+	case judge.SetAside:
+		t.setAside(ctx, row, s.seen.Obs.Volume.Claim)
 	case judge.RemoveContainer:
 		k := s.container
 		if k == nil {

@@ -3,11 +3,13 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
 	"codehub/internal/archive"
 	"codehub/internal/judge"
+	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -34,11 +36,16 @@ type term struct {
 	disksSeen bool
 	crashes   crashes
 	orphans   orphans
+	asides    asides
 	hands     chan struct{} // for chores, so that they never ask for everybody at once
 	bucket    *bucket
 
 	// The tick alone uses these.
 	began       time.Time // of the present tick
+	removable   bool      // whether anything could be removed for good before the tick read the rows
+	clock       postgres.Clock
+	watch       postgres.ClockWatch
+	waits       bool      // the waits are to be restarted before anything is judged
 	prepared    time.Time // when the surroundings of the containers were last checked
 	weighed     time.Time // when the disks were
 	roll        roll
@@ -65,11 +72,17 @@ type work struct {
 	again    time.Time // once it has ended: not run again before
 	refusals int       // by the bucket, or for want of space, one after the other
 	noSpace  bool      // the last attempt ended for want of space
+	busy     int       // attempts, one after the other, that ended with runtime.ErrBusy
+	changes  int       // how often the home had changed since it was packed
 	failure  *judge.Failure
+	waits    *judge.Failure  // why the last attempt ended, until this one gets further
+	waitedAt map[string]bool // the steps that the last attempt took
+	steps    map[string]bool // the steps that this one has taken
 	progress runtime.Progress
 	meter    meter
 	reached  map[string]sample // how far each step has ever been
 	movedAt  time.Time         // when one was last further than ever
+	moving   bool              // one was, other than a pull
 	pulling  bool
 	pulledAt time.Time
 }
@@ -80,6 +93,11 @@ const (
 	// refused, or that found no space, ever longer, up to refused.
 	rerun   = time.Second
 	refused = 5 * time.Minute
+	// busyMost bounds the pause after a refusal that passes by itself. What ends
+	// it is outside of codehub, and tells nobody.
+	busyMost = 30 * time.Second
+	// maxChanges is how often a home is packed that changes each time.
+	maxChanges = 3
 )
 
 // newWork is the work of an executor that begins; before is that of the same
@@ -87,14 +105,18 @@ const (
 // time, and gets none for doing again what was done before.
 func newWork(row workspace.Workspace, cancel context.CancelFunc, before *work) *work {
 	now := time.Now()
-	w := &work{opID: row.OpID, lane: laneOf(row.Operation), cancel: cancel, done: make(chan struct{}), began: now, movedAt: now, reached: map[string]sample{}}
+	w := &work{
+		opID: row.OpID, lane: laneOf(row.Operation), cancel: cancel, done: make(chan struct{}), began: now, movedAt: now,
+		reached: map[string]sample{}, steps: map[string]bool{},
+	}
 	if before == nil {
 		return w
 	}
 	before.mu.Lock()
 	defer before.mu.Unlock()
 	w.refusals, w.noSpace, w.progress, w.meter = before.refusals, before.noSpace, before.progress, before.meter
-	w.reached, w.movedAt, w.pulledAt = before.reached, before.movedAt, before.pulledAt
+	w.reached, w.movedAt, w.moving, w.pulledAt = before.reached, before.movedAt, before.moving, before.pulledAt
+	w.busy, w.changes, w.waits, w.waitedAt = before.busy, before.changes, before.waits, before.waitedAt
 	return w
 }
 
@@ -106,12 +128,21 @@ func (w *work) step(p runtime.Progress) {
 	if r := w.reached[p.Step]; p.Done > r.done || p.Entries > r.entries {
 		w.reached[p.Step] = sample{done: max(p.Done, r.done), entries: max(p.Entries, r.entries)}
 		w.movedAt = now
+		w.moving = w.moving || p.Step != runtime.StepPulling
 	}
 	pulling := p.Step == runtime.StepPulling
 	if w.pulling && !pulling {
 		w.pulledAt = now
 	}
-	w.progress, w.pulling = p, pulling
+	w.pulling = pulling
+	w.steps[p.Step] = true
+	if w.waits != nil {
+		if w.waitedAt[p.Step] {
+			return // the attempt that was refused was here, too
+		}
+		w.waits, w.movedAt = nil, now
+	}
+	w.progress = p
 	w.meter.note(now, p)
 }
 
@@ -130,6 +161,13 @@ func (w *work) end(err error) *judge.Failure {
 	defer w.mu.Unlock()
 	now := time.Now()
 	w.ended, w.failure, w.pulling, w.again = now, failure(err), false, now.Add(rerun)
+	if w.failure != nil && w.failure.Passing {
+		return w.endBusy(err, now)
+	}
+	if w.waits != nil {
+		w.waits, w.movedAt = nil, now
+	}
+	w.busy = 0
 	w.refusals++
 	bucket := errors.Is(err, archive.ErrUnavailable)
 	w.noSpace = !bucket && lacksSpace(err)
@@ -146,6 +184,51 @@ func (w *work) end(err error) *judge.Failure {
 		w.pulledAt = w.again // its time counts from the next try
 	}
 	return w.failure
+}
+
+// endBusy records a failure that passes by itself. It is w's lock holder that
+// calls it.
+func (w *work) endBusy(err error, now time.Time) *judge.Failure {
+	w.refusals, w.noSpace = 0, false
+	w.busy++
+	w.again = now.Add(min(rerun<<min(w.busy-1, 16), busyMost))
+	if errors.Is(err, errHomeChanged) {
+		w.waits = nil
+		if w.changes++; w.changes >= maxChanges {
+			w.failure.Passing = false
+		}
+		return w.failure
+	}
+	w.waits, w.waitedAt = w.failure, w.steps
+	w.progress = runtime.Progress{Step: runtime.StepWaitingBackend, Detail: shortened(err.Error())}
+	var busy *runtime.BusyError
+	if errors.As(err, &busy) {
+		w.progress.Detail = shortened(busy.Reason)
+		if busy.Container != "" {
+			w.progress = runtime.Progress{Step: runtime.StepWaitingInUse, Detail: shortened(busy.Container)}
+		}
+	}
+	w.meter.note(now, w.progress)
+	return w.failure
+}
+
+// shortened is text that is shown beside other things.
+func shortened(text string) string {
+	const most = 200
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}
+
+// waitsFor is why the last attempt was refused, if this one waits for the same.
+func (w *work) waitsFor() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waits == nil {
+		return ""
+	}
+	return w.waits.Message
 }
 
 // lacksSpace reports whether the work waits for space, or tries again.
@@ -168,9 +251,13 @@ func (w *work) resume() {
 func (w *work) snapshot(now time.Time) (judge.Work, *workspace.Progress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	waits := w.failure == nil || w.failure.Reason == workspace.ErrUnreachable
+	failure := w.failure
+	if w.ended.IsZero() {
+		failure = w.waits
+	}
+	waits := failure == nil || failure.Reason == workspace.ErrUnreachable || failure.Passing
 	running := w.ended.IsZero() || waits && now.Before(w.again)
-	j := judge.Work{Running: running, Failure: w.failure, ProgressAt: w.movedAt, Pulling: w.pulling, PulledAt: w.pulledAt}
+	j := judge.Work{Running: running, Failure: failure, ProgressAt: w.movedAt, Moving: w.moving, Pulling: w.pulling, PulledAt: w.pulledAt}
 	if w.progress.Step == "" {
 		return j, nil
 	}
@@ -178,7 +265,7 @@ func (w *work) snapshot(now time.Time) (judge.Work, *workspace.Progress) {
 }
 
 // occupies reports whether the work is one of those that may be at once. What
-// waits for an image is not; an archive that the bucket has refused still is:
+// waits for an image, or for something that passes by itself, is not; an archive that the bucket has refused still is:
 // others would fare no better, and all would be tried again together.
 func (w *work) occupies() bool {
 	w.mu.Lock()
@@ -311,14 +398,29 @@ func (t *term) execute(ctx context.Context, row workspace.Workspace, seen *runti
 		if ctx.Err() != nil {
 			return
 		}
-		if f := w.end(err); f != nil {
-			t.cfg.Log.Warn("operation failed", "workspace", row.ID, "operation", row.Operation, "reason", f.Reason, "err", err)
-		}
+		waited := w.waitsFor()
+		t.logEnd(row, w.end(err), waited, err)
 		if errors.Is(err, archive.ErrUnavailable) {
 			t.bucket.doubt()
 		}
 		t.Wake()
 	})
+}
+
+// logEnd logs what an executor has ended with. What is waited for is logged once.
+func (t *term) logEnd(row workspace.Workspace, f *judge.Failure, waited string, err error) {
+	log := t.cfg.Log.With("workspace", row.ID, "operation", row.Operation)
+	switch {
+	case f == nil:
+	case f.Passing && f.Message == waited:
+		log.Debug("operation still waiting", "err", f.Message)
+	case f.Passing && !errors.Is(err, errHomeChanged):
+		log.Info("operation waiting", "err", f.Message)
+	case f.Passing:
+		log.Warn("home changed while packing; packing again", "err", f.Message)
+	default:
+		log.Warn("operation failed", "reason", f.Reason, "err", f.Message)
+	}
 }
 
 // effect runs f beside the tick, one at a time for each key, and bounded in

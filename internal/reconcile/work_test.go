@@ -3,9 +3,12 @@ package reconcile
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"codehub/internal/archive"
 	"codehub/internal/runtime"
@@ -198,4 +201,81 @@ func TestWaitsForTheBucketIsSaid(t *testing.T) {
 		w.end(errors.New("something else"))
 		says(workspace.Progress{Step: "packing", Done: 10, Total: 100})
 	})
+}
+
+// What passes by itself is tried again ever less often, up to every 30 s, says
+// what it waits for, and takes none of the time of what comes after it.
+func TestBusyIsShownUntilAttemptProgresses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		busy := fmt.Errorf("start a storage job: %w", &runtime.BusyError{Reason: "the home is in use by container reader", Container: "reader"})
+		w := newWork(archivingRow, func() {}, nil)
+		began := time.Now()
+		var waits []time.Duration
+		for range 7 {
+			w.step(runtime.Progress{Step: runtime.StepCreating})
+			w.end(busy)
+			ended := time.Now()
+			j, p := w.snapshot(ended)
+			if f := j.Failure; f == nil || !f.Passing || !f.InUse || !j.Running || !j.ProgressAt.Equal(began) || w.occupies() {
+				t.Fatalf("busy: %+v, %+v", j, j.Failure)
+			}
+			if p == nil || *p != (workspace.Progress{Step: "waiting-in-use", Detail: "reader"}) {
+				t.Fatalf("busy: %+v", p)
+			}
+			waits = append(waits, w.again.Sub(ended))
+			time.Sleep(w.again.Sub(ended))
+			if j, _ := w.snapshot(time.Now()); j.Running {
+				t.Fatal("it is not tried again in time")
+			}
+			w = newWork(archivingRow, func() {}, w)
+		}
+		if diff := cmp.Diff([]time.Duration{rerun, 2 * rerun, 4 * rerun, 8 * rerun, 16 * rerun, busyMost, busyMost}, waits); diff != "" {
+			t.Error(diff)
+		}
+		// The next attempt has come no further yet, and then does.
+		w.step(runtime.Progress{Step: runtime.StepCreating})
+		if j, p := w.snapshot(time.Now()); j.Failure == nil || p.Step != "waiting-in-use" || !w.occupies() {
+			t.Errorf("tried again: %+v, %+v", j, p)
+		}
+		w.step(runtime.Progress{Step: runtime.StepPacking})
+		if j, p := w.snapshot(time.Now()); j.Failure != nil || p.Step != "packing" || !j.ProgressAt.Equal(time.Now()) {
+			t.Errorf("further: %+v, %+v", j, p)
+		}
+		w.end(errors.New("no such runtime"))
+		if j, _ := w.snapshot(time.Now()); j.Failure == nil || j.Failure.Passing {
+			t.Errorf("failed: %+v", j.Failure)
+		}
+	})
+}
+
+// What the backend says is shown where no container is to blame, and not all of
+// it.
+func TestBusyBackendIsShown(t *testing.T) {
+	t.Parallel()
+	w := newWork(archivingRow, func() {}, nil)
+	w.end(fmt.Errorf("start: %w", &runtime.BusyError{Reason: strings.Repeat("no free address ", 100)}))
+	j, p := w.snapshot(time.Now())
+	if p == nil || p.Step != runtime.StepWaitingBackend || len(p.Detail) > 210 || !strings.HasPrefix(p.Detail, "no free address") {
+		t.Errorf("%+v", p)
+	}
+	if j.Failure == nil || !j.Failure.Passing || j.Failure.InUse {
+		t.Errorf("%+v", j.Failure)
+	}
+}
+
+// A home that changes is packed again twice; the third time is a failure.
+func TestChangedHomeIsPackedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWork(archivingRow, func() {}, nil)
+	for n := 1; n <= maxChanges; n++ {
+		w.end(fmt.Errorf("check: %w", errHomeChanged))
+		if j, _ := w.snapshot(time.Now()); j.Failure == nil || j.Failure.Passing != (n < maxChanges) {
+			t.Errorf("%d: %+v", n, j.Failure)
+		}
+		w = newWork(archivingRow, func() {}, w)
+		if j, _ := w.snapshot(time.Now()); j.Failure != nil {
+			t.Errorf("%d: packed again, and %+v", n, j.Failure)
+		}
+	}
 }

@@ -37,6 +37,7 @@ type world struct {
 
 	lookWithin, choreWithin time.Duration
 	orphanDelay             time.Duration
+	mayRemove               func() bool
 	wishes                  reconcile.Wishes
 	wrap                    func(*postgres.Controller) reconcile.Rows
 
@@ -58,13 +59,18 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 	for _, f := range change {
 		f(w)
 	}
-	db, err := postgres.Open(t.Context(), w.dsn, postgres.Options{DeleteGrace: w.policy.DeleteGrace, Log: slog.New(slog.DiscardHandler)})
+	db, err := postgres.Open(t.Context(), w.dsn, postgres.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.db, w.wishes = db, db
 	w.wrap = func(c *postgres.Controller) reconcile.Rows { return c }
 	t.Cleanup(db.Close)
+	t.Cleanup(func() {
+		if err := w.fake.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	u, err := db.CreateUser(t.Context(), postgres.User{Username: "ada", PasswordHash: "x"})
 	if err != nil {
 		t.Fatal(err)
@@ -84,6 +90,7 @@ func (w *world) controller() *reconcile.Controller {
 		IdleInterval: 20 * time.Millisecond, ActiveInterval: 10 * time.Millisecond, ActiveFor: time.Second,
 		MaxOperations: w.maxOps, StopGrace: time.Second, AcceptVolumeLoss: w.accept,
 		LookWithin: w.lookWithin, ChoreWithin: w.choreWithin, OrphanDelay: w.orphanDelay,
+		MayRemove: w.mayRemove,
 	})
 }
 

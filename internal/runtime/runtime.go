@@ -18,14 +18,16 @@ import (
 //
 // Every call may be repeated: a step that was already done is done (design
 // §3.6). Errors that wrap ErrUnreachable mean that the backend did not answer
-// and nothing is known; every other error is the backend's own "no".
+// and nothing is known; every other error is the backend's own "no". One that
+// wraps ErrBusy passes by itself: the same call may succeed later.
 type Runtime interface {
 	// Containers lists every workspace container of this installation, in
 	// whatever state, with one call to the backend.
 	Containers(ctx context.Context) ([]Container, error)
 
 	// Volumes lists every home volume of this installation, with one call per
-	// kind of volume.
+	// kind of volume, and every volume with a home's name that carries no label
+	// (Volume.Foreign), unless the workspace has a home as well.
 	Volumes(ctx context.Context) ([]Volume, error)
 
 	// CreateVolume makes the home volume, seeds it with what the image holds
@@ -33,7 +35,8 @@ type Runtime interface {
 	// pulled if it is missing. If a volume with the same claim is there but
 	// its seeding did not finish, it is wiped and seeded again; finished, it
 	// is left alone. A volume by that name with another claim is
-	// ErrVolumeMismatch and is not touched.
+	// ErrVolumeMismatch and is not touched. One that has to be wiped or taken
+	// over while a container uses it is ErrBusy.
 	CreateVolume(ctx context.Context, spec VolumeSpec, progress func(Progress)) error
 
 	// SettleVolume makes sure that a home which is recorded as live is never
@@ -56,10 +59,35 @@ type Runtime interface {
 
 	// RemoveVolume removes the home volume if it carries the claim, and the
 	// ended jobs that hold it; one that is absent is fine, one with another
-	// claim is ErrVolumeMismatch, and one that anything else holds, such as the
-	// job that restored a later home, is refused. A claim that it was called
-	// for must never be live again.
-	RemoveVolume(ctx context.Context, id workspace.ID, claim string) error
+	// claim is ErrVolumeMismatch, and one that any other container uses, running
+	// or not, is ErrBusy. A claim that it was called
+	// for must never be live again, unless Volumes still lists it as complete
+	// after the call has ended. From before the first byte of the content
+	// goes the volume is neither Seeded nor has it a Marker, and nothing is
+	// started on it or restored into it. It is listed until its removal outlasts
+	// a power cut. Progress counts the entries that this call has seen go.
+	RemoveVolume(ctx context.Context, id workspace.ID, claim string, progress func(Progress)) error
+
+	// Fingerprint returns a digest of what the home volume holds: paths, kinds,
+	// sizes, inodes and change times, but no content (archive.Fingerprint). Equal
+	// digests mean that nothing in it has changed in between. The volume must
+	// carry the claim, else ErrVolumeMismatch. It is ErrBusy while a container
+	// uses the volume that is neither what holds the home nor an ended job.
+	Fingerprint(ctx context.Context, id workspace.ID, claim string, progress func(Progress)) (string, error)
+
+	// SetAside keeps what has the name of the workspace's home and is not the
+	// home with this claim under another name, and frees the home's name. An
+	// empty claim means that the workspace has no home. found is the claim of
+	// what was seen in the way, empty for none: a volume with another one has
+	// come since and is left alone (ErrVolumeMismatch). It returns the new name,
+	// or "" if nothing is in the way. Content, owners, modes, times, links,
+	// attributes and ACLs are kept, and compared before the name is freed;
+	// nothing of another installation is touched (ErrVolumeMismatch), nor what a
+	// running container uses (ErrConflict; the message names the container).
+	SetAside(ctx context.Context, id workspace.ID, claim, found string, progress func(Progress)) (name string, err error)
+
+	// Asides lists what SetAside has kept. Nothing removes it but people.
+	Asides(ctx context.Context) ([]Aside, error)
 
 	// Jobs lists the storage jobs of this installation, running or ended, with
 	// one call to the backend.
@@ -70,9 +98,9 @@ type Runtime interface {
 	// or socket by which it reaches the bucket, and no network. The job of the
 	// same kind, claim and key, running or ended, is returned instead if there
 	// is one; one of another claim is ErrConflict. The volume must carry
-	// spec.VolumeClaim, else ErrVolumeMismatch. It is ErrConflict while a
-	// container or another job holds the workspace's volume, and, for
-	// JobRestore, if the home is settled or spec.Key was restored into it
+	// spec.VolumeClaim, else ErrVolumeMismatch. It is ErrBusy while a container,
+	// whosever it is, or another job uses the workspace's volume. For JobRestore
+	// it is ErrConflict if the home is settled or spec.Key was restored into it
 	// already. JobRestore clears what marks the volume as seeded, or restored
 	// from something else, before it starts; the ended job of that goes, too.
 	// If the job did not get its whole input it ends by itself and says so.
@@ -100,7 +128,8 @@ type Runtime interface {
 	// is started; one that runs is left alone; one of another claim, or one
 	// that has exited, is ErrConflict. The volume must carry spec.VolumeClaim,
 	// else nothing is started and the error is ErrVolumeMismatch (a volume
-	// that the backend made up for the occasion is removed again).
+	// that the backend made up for the occasion is removed again). It is ErrBusy
+	// while the network has no free address.
 	StartContainer(ctx context.Context, spec ContainerSpec, progress func(Progress)) (Container, error)
 
 	// RemoveContainer stops the container with exactly this backend id, after
@@ -119,9 +148,18 @@ type Runtime interface {
 	// container ends. ErrNotFound if there is no container.
 	Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error
 
+	// Mark returns the newest mark of this installation: the one with the
+	// highest serial. found is false if the backend has none.
+	Mark(ctx context.Context) (m workspace.Mark, found bool, err error)
+
+	// SetMark stores a mark and then removes those of this installation with
+	// lower serials. A mark that is there already is left as it is.
+	SetMark(ctx context.Context, m workspace.Mark) error
+
 	// Prepare checks what has to stand around the containers (the network and
 	// its wall, design §11) and repairs it. The controller calls it at every
-	// tick; StartContainer refuses while it fails.
+	// tick; StartContainer refuses while it fails. It is ErrBusy while the
+	// backend has no free addresses for the network.
 	Prepare(ctx context.Context) error
 }
 
@@ -165,9 +203,46 @@ type Volume struct {
 	Claim     string // claim id of the home it was made for; empty if it carries none
 	Seeded    bool   // the seeding is known to have finished; see SettleVolume
 	Marker    string // archive_key of what was restored into it, if that has finished; then Seeded is false
+	// Removing is whether its removal has begun: it is never complete again.
+	Removing bool
+	// Foreign is whether it only has a home's name: it carries no claim, and no
+	// sign of which installation it belongs to.
+	Foreign bool
 	// Held is whether a live home is kept from being removed by whoever tidies up
 	// the backend, or comes too late. If it is not, it is to be settled (again).
 	Held bool
+	// Owner and Name are those of the VolumeSpec that it was made by; empty if
+	// it was made before they were kept.
+	Owner, Name string
+}
+
+// Aside is a volume or folder that was set aside; see Runtime.SetAside.
+type Aside struct {
+	Name      string // of the volume, or the path of the folder
+	Workspace workspace.ID
+	Storage   string    // workspace.StorageDockerVolume, …
+	Since     time.Time // when it was set aside
+	Complete  bool      // false: the copy was cut off, and its original is still there
+	Bytes     int64     // content of the files; 0 if unknown
+	Entries   int64     // files and folders; 0 if unknown
+}
+
+// CopyCommand is the subcommand by which the codehub executable copies a home
+// from CopyFromDir to CopyToDir. It prints a CopyReport a line, as JSON.
+const (
+	CopyCommand = "copy-home"
+	CopyFromDir = "/from"
+	CopyToDir   = "/to"
+)
+
+// CopyReport is how far a copy is. The last one of a copy that is complete and
+// was compared with its original has Done and the digest of both.
+type CopyReport struct {
+	Step    string `json:"step,omitempty"` // StepCopying or StepVerifying
+	Bytes   int64  `json:"bytes"`
+	Entries int64  `json:"entries"`
+	Done    bool   `json:"done,omitempty"`
+	Digest  string `json:"digest,omitempty"`
 }
 
 // JobKind is what a storage job does.
@@ -180,12 +255,14 @@ const (
 
 // JobCommand is the subcommand by which the codehub executable becomes a
 // storage job. The home, the folder of the one archive and the folder of the
-// bucket's socket are mounted where the others say, the latter two if given.
+// bucket's socket are mounted where the others say, the latter two if given; for
+// a JobArchive also an empty folder on the file system that a restore would use.
 const (
-	JobCommand   = "storage-job"
-	JobHomeDir   = "/home-volume"
-	JobObjectDir = "/object"
-	JobBucketDir = "/bucket"
+	JobCommand    = "storage-job"
+	JobHomeDir    = "/home-volume"
+	JobObjectDir  = "/object"
+	JobBucketDir  = "/bucket"
+	JobScratchDir = "/scratch"
 )
 
 // JobSpec says which storage job to run.
@@ -227,6 +304,10 @@ type VolumeSpec struct {
 	Storage   string
 	Claim     string
 	Image     string
+	// Owner is the owner's username and Name the workspace's name. They are
+	// kept with the volume, so that it can be told whose it is when the
+	// database does not know it. Later changes of either are not followed.
+	Owner, Name string
 }
 
 // ContainerSpec says which container to start.
@@ -248,9 +329,11 @@ type Upstream struct {
 
 // Progress is how far a long step is, for people.
 type Progress struct {
-	Step  string // one of the Step constants
-	Done  int64  // bytes; 0 if unknown
-	Total int64  // bytes; 0 if unknown
+	Step   string // one of the Step constants
+	Detail string // what the step waits for, in a few words; empty for most steps
+
+	Done  int64 // bytes; 0 if unknown
+	Total int64 // bytes; 0 if unknown
 
 	Entries      int64 // files and folders done; 0 if they do not count
 	EntriesTotal int64 // 0 if unknown
@@ -266,10 +349,14 @@ const (
 
 	StepPacking   = "packing"
 	StepVerifying = "verifying" // the stored archive is read back
+	StepChecking  = "checking"  // whether the home is what was packed
 	StepUnpacking = "unpacking"
-	StepRemoving  = "removing" // the archived home's volume
+	StepRemoving  = "removing" // the home's volume
+	StepCopying   = "copying"  // a volume that is set aside
 
-	StepWaitingBucket = "waiting-bucket" // it has refused the last attempt; the next one comes
+	StepWaitingBucket  = "waiting-bucket"  // it has refused the last attempt; the next one comes
+	StepWaitingInUse   = "waiting-in-use"  // Detail: the container that uses the home
+	StepWaitingBackend = "waiting-backend" // Detail: the backend's reason, such as no free network address
 )
 
 var (
@@ -278,7 +365,21 @@ var (
 	ErrConflict       = errors.New("another container has this workspace's name")
 	ErrVolumeMismatch = errors.New("the volume is not the one this home was put in")
 	ErrNoSpace        = errors.New("the container backend has no space left on its disk")
+
+	// ErrBusy is a refusal for a cause that passes by itself; see BusyError.
+	ErrBusy = errors.New("busy")
 )
+
+// BusyError is an ErrBusy that says why.
+type BusyError struct {
+	Reason    string // a clause for people: "volume ws-… is in use by container backup"
+	Container string // the name of the container that uses the home; empty: the cause is another one
+}
+
+func (e *BusyError) Error() string { return e.Reason }
+
+// Is reports that every BusyError is an ErrBusy.
+func (e *BusyError) Is(target error) bool { return target == ErrBusy }
 
 // PullError is an image that is neither there nor to be had. Message is the
 // backend's own words.

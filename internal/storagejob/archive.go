@@ -19,7 +19,7 @@ func (j *job) archive(ctx context.Context) (archive.Stats, error) {
 	defer cancel()
 	go j.count(counting)
 	j.stage("pack")
-	stats, err := archive.PackTo(ctx, j.Home, archive.PackOptions{Progress: j.report.progress}, put)
+	stats, err := archive.PackTo(ctx, j.Home, archive.PackOptions{Progress: j.report.progress, Scratch: j.Scratch}, put)
 	cancel()
 	if err != nil {
 		return archive.Stats{}, wrap("archive the home", err)

@@ -40,7 +40,13 @@ func TestCapabilities(t *testing.T) {
 		}
 		return r
 	}
-	run(archiveSpec(), Dirs{Home: home, Object: object}, "+fowner,+dac_override,+chown")
+	const capabilities = "+chown,+dac_override,+fowner,+fsetid,+setfcap"
+	scratch := t.TempDir()
+	check(t, os.Chown(scratch, 1234, 1235))
+	run(archiveSpec(), Dirs{Home: home, Object: object, Scratch: scratch}, capabilities)
+	if left := namesIn(t, scratch); len(left) > 0 {
+		t.Errorf("the job left %q in its scratch folder", left)
+	}
 	if diff := archivetest.Diff(before, archivetest.Snapshot(t, home)); diff != "" {
 		t.Errorf("packing left traces in the home:\n%s", diff)
 	}
@@ -52,7 +58,7 @@ func TestCapabilities(t *testing.T) {
 		}
 	}
 	archivetest.Corpus(t, restored)
-	run(restoreSpec(readMeta(t, object)), Dirs{Home: restored, Object: object}, "+chown,+dac_override,+fowner,+fsetid,+setfcap")
+	run(restoreSpec(readMeta(t, object)), Dirs{Home: restored, Object: object}, capabilities)
 	if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
 		t.Errorf("the home came back different:\n%s", diff)
 	}

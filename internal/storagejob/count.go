@@ -2,9 +2,6 @@ package storagejob
 
 import (
 	"context"
-	"errors"
-	"io"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,7 +29,7 @@ func (j *job) count(ctx context.Context) {
 		return
 	}
 	if c, err := countHome(ctx, j.Home, true); err == nil {
-		j.report.total(c.bytes, c.entries)
+		j.report.total(c.Bytes, c.Entries)
 	}
 }
 
@@ -54,101 +51,30 @@ func (j *job) fit(ctx context.Context, t *archive.Ticket) {
 	if err != nil {
 		return
 	}
-	j.report.total(c.bytes, c.entries)
+	j.report.total(c.Bytes, c.Entries)
 	// A file system that compresses may say that a file takes less than it
 	// holds, and headers come on top.
-	t.Fit(c.bytes + c.bytes/4 + c.entries*4096)
-}
-
-// counter counts what an archive of a home will have.
-type counter struct {
-	ctx            context.Context
-	gently         bool
-	bytes, entries int64
-	since          time.Time // the last pause
+	t.Fit(c.Bytes + c.Bytes/4 + c.Entries*4096)
 }
 
 // countHome counts the entries of a home and the bytes in its files, gently
 // with as many pauses as work.
-func countHome(ctx context.Context, home string, gently bool) (*counter, error) {
-	f, err := openFolder(unix.AT_FDCWD, home)
-	if err != nil {
-		return nil, err
+func countHome(ctx context.Context, home string, gently bool) (archive.Measurement, error) {
+	if !gently {
+		return archive.Measure(ctx, home, nil)
 	}
-	c := &counter{ctx: ctx, gently: gently, since: time.Now()}
-	return c, c.folder(f)
-}
-
-// openFolder opens a folder without a trace of it, where it may.
-func openFolder(dir int, name string) (*os.File, error) {
-	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	fd, err := unix.Openat(dir, name, flags|unix.O_NOATIME, 0)
-	if errors.Is(err, unix.EPERM) { // only its owner and root may ask that
-		fd, err = unix.Openat(dir, name, flags, 0)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return os.NewFile(uintptr(fd), name), nil
-}
-
-func (c *counter) folder(f *os.File) error {
-	defer f.Close()
-	c.entries++
-	for {
-		list, err := f.ReadDir(countBatch)
-		if errors.Is(err, io.EOF) {
+	since := time.Now() // the last pause
+	looked := 0
+	return archive.Measure(ctx, home, func(archive.Measurement) error {
+		if looked++; looked%countBatch != 0 {
 			return nil
 		}
-		if err != nil {
-			return err
+		select {
+		case <-time.After(time.Since(since)):
+		case <-ctx.Done():
+			return ctx.Err()
 		}
-		for _, d := range list {
-			if err := c.child(int(f.Fd()), d); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-func (c *counter) child(dir int, d os.DirEntry) error {
-	if err := c.pause(); err != nil {
-		return err
-	}
-	switch {
-	case d.IsDir():
-		f, err := openFolder(dir, d.Name())
-		if err != nil {
-			return err
-		}
-		return c.folder(f)
-	case d.Type().IsRegular():
-		var st unix.Stat_t
-		if err := unix.Fstatat(dir, d.Name(), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return err
-		}
-		c.entries++
-		// Holes are not stored, and of several names of a file one is.
-		c.bytes += min(st.Size, st.Blocks*512) / int64(max(st.Nlink, 1))
-	case d.Type()&os.ModeSymlink != 0:
-		c.entries++
-	}
-	return nil
-}
-
-// pause rests for as long as the batch before took.
-func (c *counter) pause() error {
-	if err := c.ctx.Err(); err != nil {
-		return err
-	}
-	if !c.gently || c.entries%countBatch != 0 {
+		since = time.Now()
 		return nil
-	}
-	select {
-	case <-time.After(time.Since(c.since)):
-	case <-c.ctx.Done():
-		return c.ctx.Err()
-	}
-	c.since = time.Now()
-	return nil
+	})
 }

@@ -23,11 +23,11 @@ func TestCountHome(t *testing.T) {
 	}
 	stats, err := archive.Pack(t.Context(), home, &counting{}, archive.PackOptions{})
 	check(t, err)
-	if c.entries != stats.Entries {
-		t.Errorf("%d entries were counted, %d packed", c.entries, stats.Entries)
+	if c.Entries != stats.Entries {
+		t.Errorf("%d entries were counted, %d packed", c.Entries, stats.Entries)
 	}
-	if off := c.bytes - stats.Bytes; off < -stats.Bytes/1000 || off > stats.Bytes/1000 {
-		t.Errorf("%d bytes were counted, %d packed", c.bytes, stats.Bytes)
+	if off := c.Bytes - stats.Bytes; off < -stats.Bytes/1000 || off > stats.Bytes/1000 {
+		t.Errorf("%d bytes were counted, %d packed", c.Bytes, stats.Bytes)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -60,7 +60,7 @@ func TestTotals(t *testing.T) {
 			t.Errorf("too early: %+v", p)
 		}
 		j.count(t.Context())
-		if p := j.report.get(); p.BytesTotal != want.bytes || p.EntriesTotal != want.entries {
+		if p := j.report.get(); p.BytesTotal != want.Bytes || p.EntriesTotal != want.Entries {
 			t.Errorf("totals are %+v, want %+v", p, want)
 		}
 	})

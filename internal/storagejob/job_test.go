@@ -53,7 +53,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Error("clearing the home followed a link")
 	}
 	stats := packed.result.Stats
-	stats.Skipped = 0
+	stats.Skipped, stats.Fingerprint = 0, ""
 	if diff := cmp.Diff(stats, unpacked.result.Stats); diff != "" {
 		t.Errorf("what was unpacked counts otherwise (-packed +unpacked):\n%s", diff)
 	}
@@ -223,7 +223,7 @@ func TestErrorKinds(t *testing.T) {
 // stages of each kind of job, in order.
 var (
 	archiveStages = []string{"pack", "meta", "done"}
-	restoreStages = []string{"wipe", "unpack", "move", "sync", "done"}
+	restoreStages = []string{"wipe", "unpack", "move", "attributes", "sync", "done"}
 )
 
 // A job that is told to end does, at whatever stage, and says so.

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"codehub/internal/archive"
 	"codehub/internal/archive/archivetest"
 )
@@ -32,13 +34,31 @@ func startProcess(tb testing.TB, dirs Dirs, in io.Reader, env ...string) *proces
 	return p
 }
 
+// homeWithACLs makes a home with default ACLs on its root and on folders, which
+// would widen the permissions of whatever is made in them: its files were not.
+func homeWithACLs(tb testing.TB) string {
+	tb.Helper()
+	home := smallHome(tb)
+	inner := filepath.Join(home, "folder-1", "inner")
+	check(tb, os.Mkdir(inner, 0o700))
+	check(tb, os.WriteFile(filepath.Join(inner, "private"), []byte("private"), 0o600))
+	check(tb, os.WriteFile(filepath.Join(home, "private"), []byte("private"), 0o600))
+	check(tb, os.WriteFile(filepath.Join(home, "shared"), []byte("shared"), 0o600))
+	check(tb, unix.Setxattr(filepath.Join(home, "shared"), "system.posix_acl_access", archivetest.ACL(6, 6, 0, 4321), 0))
+	for _, dir := range []string{".", "folder-1", "folder-1/inner", "folder-2"} {
+		check(tb, unix.Setxattr(filepath.Join(home, dir), "system.posix_acl_default", archivetest.ACL(7, 7, 5, 4321), 0))
+	}
+	check(tb, unix.Setxattr(filepath.Join(home, "folder-2"), "system.posix_acl_access", archivetest.ACL(7, 7, 5, 4321), 0))
+	return home
+}
+
 // A job that is killed at any stage leaves nothing that could be taken for its
 // work, and the next one does all of it.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	home, object := smallHome(t), t.TempDir()
+	home, object, scratch := homeWithACLs(t), t.TempDir(), t.TempDir()
 	before := archivetest.Snapshot(t, home)
-	succeed(t, archiveSpec(), Dirs{Home: home, Object: object})
+	succeed(t, archiveSpec(), Dirs{Home: home, Object: object, Scratch: scratch})
 	meta := readMeta(t, object)
 	kill := func(t *testing.T, spec Spec, dirs Dirs, stage string) {
 		t.Helper()
@@ -73,7 +93,7 @@ func TestKilled(t *testing.T) {
 	for _, stage := range restoreStages {
 		t.Run("restore/"+stage, func(t *testing.T) {
 			t.Parallel()
-			restored := smallHome(t)
+			restored := homeWithACLs(t)
 			kill(t, restoreSpec(meta), Dirs{Home: restored, Object: object}, stage)
 			succeed(t, restoreSpec(meta), Dirs{Home: restored, Object: object})
 			if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {

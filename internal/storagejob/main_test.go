@@ -25,7 +25,17 @@ const testJob = "CODEHUB_TEST_STORAGE_JOB"
 // testKillAt is the stage at whose beginning that process kills itself.
 const testKillAt = "CODEHUB_TEST_KILL_AT"
 
+// testCopy is set in a process that is a copy: FROM:TO.
+const testCopy = "CODEHUB_TEST_COPY"
+
 func TestMain(m *testing.M) {
+	if from, to, ok := strings.Cut(os.Getenv(testCopy), ":"); ok {
+		if err := Copy(context.Background(), from, to, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(ExitFailed)
+		}
+		os.Exit(ExitOK)
+	}
 	if dirs := os.Getenv(testJob); dirs != "" {
 		os.Exit(jobProcess(dirs))
 	}

@@ -86,6 +86,8 @@ func (s *Spec) validate() error {
 	}
 	meta := s.Meta
 	switch s.Kind {
+	case KindFingerprint:
+		return nil // there is no archive
 	case string(runtime.JobArchive):
 		if meta.ArchiveOpID != s.Claim {
 			return fmt.Errorf("archive_op_id is %.50q, not the claim", meta.ArchiveOpID)

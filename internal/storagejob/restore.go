@@ -22,11 +22,15 @@ func (j *job) restore(ctx context.Context) (archive.Stats, error) {
 		return archive.Stats{}, wrap("open the archive", err)
 	}
 	defer r.Close()
+	before, err := os.Stat(j.Home)
+	if err != nil {
+		return archive.Stats{}, wrap("open the home", err)
+	}
 	j.stage("wipe")
 	if err := wipe(ctx, j.Home); err != nil {
 		return archive.Stats{}, wrap("clear the home", err)
 	}
-	stats, err := j.fill(ctx, r)
+	stats, err := j.fill(ctx, r, before.Mode())
 	if err != nil && ctx.Err() == nil {
 		// What is of no use shall not fill the disk. If it cannot be removed,
 		// the next try does.
@@ -36,7 +40,7 @@ func (j *job) restore(ctx context.Context) (archive.Stats, error) {
 }
 
 // fill unpacks beside and moves what is whole up into the home.
-func (j *job) fill(ctx context.Context, r io.Reader) (archive.Stats, error) {
+func (j *job) fill(ctx context.Context, r io.Reader, before os.FileMode) (archive.Stats, error) {
 	if err := j.room(); err != nil {
 		return archive.Stats{}, err
 	}
@@ -55,7 +59,7 @@ func (j *job) fill(ctx context.Context, r io.Reader) (archive.Stats, error) {
 		return archive.Stats{}, wrap("unpack the archive", err)
 	}
 	j.stage("move")
-	if err := j.moveUp(ctx, staging, stats.Entries > 0); err != nil {
+	if err := j.moveUp(ctx, staging, stats.Entries > 0, before); err != nil {
 		return archive.Stats{}, wrap("move the home into place", err)
 	}
 	j.stage("sync")
@@ -75,8 +79,8 @@ func (j *job) makeStaging() (string, error) {
 func stagingName() string { return ".codehub-restore-" + rand.Text() }
 
 // moveUp moves all that is in staging, which is in the home, up into it, and
-// gives the home what staging carries if that is a home's.
-func (j *job) moveUp(ctx context.Context, staging string, isHome bool) error {
+// gives the home what staging carries if that is a home's, else the mode it had.
+func (j *job) moveUp(ctx context.Context, staging string, isHome bool, before os.FileMode) error {
 	// Before anything moves it.
 	attributes, err := archive.ReadAttributes(staging)
 	if err != nil {
@@ -116,8 +120,9 @@ func (j *job) moveUp(ctx context.Context, staging string, isHome bool) error {
 		return err
 	}
 	if !isHome {
-		return nil
+		return os.Chmod(j.Home, before)
 	}
+	j.stage("attributes")
 	return attributes.Apply(j.Home)
 }
 

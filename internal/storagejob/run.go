@@ -12,6 +12,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/runtime"
+	"codehub/internal/workspace"
 )
 
 // Dirs are where a job finds what it works on.
@@ -19,6 +20,10 @@ type Dirs struct {
 	Home   string // the home, read-only for an archive
 	Object string // the folder of the one archive, for a folder store
 	Bucket string // the folder of the bucket's socket, for S3
+
+	// Scratch is an empty folder on the file system of the homes, for an archive
+	// (archive.PackOptions). Empty: nothing is tried in it.
+	Scratch string
 
 	// Backoff is about how long the job waits before it asks the bucket a
 	// second time; it doubles before the third and the last. 0: 3 s.
@@ -32,7 +37,7 @@ var errStopped = errors.New("the job was told to end")
 func Main() int {
 	ctx, stop := untilSignal()
 	defer stop()
-	return Run(ctx, os.Stdin, os.Stdout, Dirs{Home: runtime.JobHomeDir, Object: runtime.JobObjectDir, Bucket: runtime.JobBucketDir})
+	return Run(ctx, os.Stdin, os.Stdout, Dirs{Home: runtime.JobHomeDir, Object: runtime.JobObjectDir, Bucket: runtime.JobBucketDir, Scratch: runtime.JobScratchDir})
 }
 
 // cleanUpWithin is how long a job that was told to end may clean up; what is
@@ -89,6 +94,9 @@ func (j *job) run(ctx context.Context, in io.Reader) int {
 	case spec.Kind == string(runtime.JobArchive):
 		j.report.start(runtime.StepPacking, 0, 0)
 		stats, err = j.archive(ctx)
+	case spec.Kind == KindFingerprint:
+		j.report.start(runtime.StepVerifying, 0, 0)
+		stats, err = j.fingerprint(ctx)
 	default:
 		j.report.start(runtime.StepUnpacking, spec.Meta.Bytes, spec.Meta.Entries)
 		stats, err = j.restore(ctx)
@@ -96,7 +104,7 @@ func (j *job) run(ctx context.Context, in io.Reader) int {
 	result := Result{Claim: spec.Claim, Kind: spec.Kind, Stats: stats}
 	if err != nil {
 		result.Stats = archive.Stats{}
-		result.Error = &Error{Kind: kindOf(ctx, err), Message: err.Error()}
+		result.Error = &Error{Kind: kindOf(ctx, err), Message: workspace.Cut(err.Error())}
 	}
 	j.report.finish(result)
 	switch {
@@ -125,6 +133,8 @@ func kindOf(ctx context.Context, err error) ErrorKind {
 		return Corrupted
 	case errors.Is(err, archive.ErrChanged):
 		return Changed
+	case errors.Is(err, archive.ErrUnrestorable):
+		return Unrestorable
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return DiskFull
 	}

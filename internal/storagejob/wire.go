@@ -22,9 +22,22 @@ const (
 	ExitNoOrders = 3
 )
 
+// KindFingerprint is the kind of a job that only reads the metadata of a home
+// and reports its fingerprint, which compares with that of an archive job
+// (archive.Stats). It needs the home mounted read-only at runtime.JobHomeDir and
+// nothing else, CAP_DAC_OVERRIDE and CAP_FOWNER as an archive job, and of its Spec
+// no more than Kind and Claim:
+//
+//	{"kind": "fingerprint", "claim": "01900000-…"}
+//
+// It reports as any job: progress (entries), then a result in whose Stats are
+// Entries, Bytes (an estimate), Skipped and Fingerprint. A home that changes
+// while the job reads it is an Error of kind Changed.
+const KindFingerprint = "fingerprint"
+
 // Spec is the instructions of one job.
 type Spec struct {
-	Kind  string `json:"kind"`  // "archive" or "restore", as runtime.JobKind
+	Kind  string `json:"kind"`  // "archive" or "restore", as runtime.JobKind, or KindFingerprint
 	Claim string `json:"claim"` // is repeated in the result
 
 	// Meta of the archive. JobArchive fills in what the packing counts and
@@ -82,12 +95,13 @@ type Error struct {
 type ErrorKind string
 
 const (
-	Corrupted   ErrorKind = "corrupted"   // the archive is damaged or hostile: trying again gives the same
-	NotFound    ErrorKind = "not_found"   // the archive is not there
-	Changed     ErrorKind = "changed"     // the home changed while it was packed
-	Unavailable ErrorKind = "unavailable" // the bucket does not answer: nobody's fault
-	DiskFull    ErrorKind = "disk_full"   // no room for the home
-	NoOrders    ErrorKind = "no_orders"   // the instructions did not arrive whole: whoever sent them went away
-	Stopped     ErrorKind = "stopped"     // it was told to end (SIGTERM): the machine shuts down, or somebody meddled
-	Failed      ErrorKind = "failed"      // anything else
+	Corrupted    ErrorKind = "corrupted"    // the archive is damaged or hostile: trying again gives the same
+	NotFound     ErrorKind = "not_found"    // the archive is not there
+	Unrestorable ErrorKind = "unrestorable" // the home holds what no restore could make again
+	Changed      ErrorKind = "changed"      // the home changed while it was packed
+	Unavailable  ErrorKind = "unavailable"  // the bucket does not answer: nobody's fault
+	DiskFull     ErrorKind = "disk_full"    // no room for the home
+	NoOrders     ErrorKind = "no_orders"    // the instructions did not arrive whole: whoever sent them went away
+	Stopped      ErrorKind = "stopped"      // it was told to end (SIGTERM): the machine shuts down, or somebody meddled
+	Failed       ErrorKind = "failed"       // anything else
 )

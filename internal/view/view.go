@@ -36,6 +36,7 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 		DesiredState:      string(w.DesiredState),
 		DesiredCause:      optional(w.DesiredCause),
 		NextDesiredState:  optional(string(w.NextDesired)),
+		PendingRequest:    optional(w.PendingRequest()),
 		URL:               URL(s.URL, w.ID),
 		ArchiveKey:        optional(w.ArchiveKey),
 		Conditions:        make(map[string]api.Condition, 4),
@@ -59,7 +60,7 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 	if w.Progress != nil {
 		p := w.Progress
 		v.Progress = &api.Progress{
-			Step: p.Step, Done: p.Done, Total: p.Total,
+			Step: p.Step, Detail: p.Detail, Done: p.Done, Total: p.Total,
 			Entries: p.Entries, EntriesTotal: p.EntriesTotal, Rate: p.Rate, SecondsLeft: p.SecondsLeft,
 		}
 	}
@@ -69,9 +70,8 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 	if at, ok := w.EndsAt(s.TTL); ok {
 		v.StopsAt = utc(&at)
 	}
-	if w.DeletedAt != nil {
-		t := w.DeletedAt.UTC().Add(s.Grace)
-		v.PurgedAt = &t
+	if at, ok := w.PurgeAt(s.Grace); ok {
+		v.PurgedAt = utc(&at)
 	}
 	return v
 }

@@ -9,7 +9,7 @@ import (
 type ConditionType string
 
 const (
-	VolumeReady    ConditionType = "storage.volume_ready"  // the volume exists and the home is live or removing
+	VolumeReady    ConditionType = "storage.volume_ready"  // the home's own volume exists and is complete
 	ArchiveReady   ConditionType = "storage.archive_ready" // archive_key is set and its object was there when last looked at
 	ContainerReady ConditionType = "infra.container_ready" // the container runs and has answered
 	Healthy        ConditionType = "policy.healthy"        // no invariant is broken
@@ -21,6 +21,8 @@ const (
 	ReasonVolumeReady   = "Ready"
 	ReasonNoVolume      = "NoVolume"      // no volume by this name
 	ReasonFilling       = "Filling"       // it is being provisioned or restored
+	ReasonDiscarding    = "Discarding"    // left of a cancelled restore; it is removed
+	ReasonRemoving      = "Removing"      // its removal has begun
 	ReasonForeignVolume = "ForeignVolume" // a volume is there, but not the one this home was put in
 	ReasonUnowned       = "Unowned"       // a volume is there though no home should be
 

@@ -23,6 +23,7 @@ const (
 	CodeNotCancellable      Code = "not_cancellable"
 	CodeNotDeleted          Code = "not_deleted"
 	CodeNotRunning          Code = "not_running"
+	CodeNotOnHold           Code = "not_on_hold"
 	CodeGone                Code = "gone"
 	CodeLimitExceeded       Code = "workspace_limit_exceeded"
 	CodeConfirmRequired     Code = "confirmation_required"

@@ -1,32 +1,83 @@
 package workspace
 
+import "time"
+
 // HomeState is what may be done with the volume of a workspace. It is written
 // by the controller alone, in the transaction of the step it belongs to
 // (design §2, "The home's state").
 type HomeState string
 
 const (
-	HomeAbsent   HomeState = "absent"   // no volume should exist
-	HomeFilling  HomeState = "filling"  // being provisioned or restored: only this home may be wiped and filled again
-	HomeLive     HomeState = "live"     // complete, the only current copy: never wiped
-	HomeRemoving HomeState = "removing" // archived and verified, or deleted past its grace: only the removal may follow
+	HomeAbsent     HomeState = "absent"     // no volume should exist
+	HomeFilling    HomeState = "filling"    // being provisioned or restored: only this home may be wiped and filled again
+	HomeLive       HomeState = "live"       // complete, the only current copy: never wiped
+	HomeArchived   HomeState = "archived"   // its content is in the verified archive that archive_key names; the volume waits for its removal
+	HomeDiscarding HomeState = "discarding" // the half-filled volume of a cancelled restore: never complete, waits for its removal
+	HomeDeleting   HomeState = "deleting"   // deleted past its grace: the removal of the volume is claimed
 )
 
 // HomeStates lists every state of a home.
 func HomeStates() []HomeState {
-	return []HomeState{HomeAbsent, HomeFilling, HomeLive, HomeRemoving}
+	return []HomeState{HomeAbsent, HomeFilling, HomeLive, HomeArchived, HomeDiscarding, HomeDeleting}
 }
+
+// Removable reports whether ARCHIVING removes the volume of a home in this
+// state and does nothing else with it.
+func (s HomeState) Removable() bool { return s == HomeArchived || s == HomeDiscarding }
 
 // Home is the content of the column home_ctx.
 type Home struct {
 	State HomeState `json:"state"`
 	// Claim is the claim id of the operation that made the volume. The volume
 	// carries it as a label: a volume with another claim, or none, is not this
-	// home, whatever its name.
+	// home, whatever its name. An absent home has a claim only if a deletion
+	// removed its volume: see Removed.
 	Claim string `json:"claim,omitempty"`
 	// Marker is the archive_key that was restored into the volume; empty for a
 	// home that began empty.
 	Marker string `json:"marker,omitempty"`
+}
+
+// Removed reports whether a deletion past its grace removed the home's volume.
+// An archive that is still there may be older than what was removed.
+func (h Home) Removed() bool { return h.State == HomeAbsent && h.Claim != "" }
+
+// Obstructed reports whether a volume with the home's name was last seen that
+// is not this home. It can be set aside (RecoverSetAside).
+func (w Workspace) Obstructed() bool {
+	switch w.Conditions.Get(VolumeReady).Reason {
+	case ReasonForeignVolume, ReasonUnowned:
+		return true
+	}
+	return false
+}
+
+// PurgeAt is when a deletion with this grace cannot be undone any more, at the
+// earliest; false if the workspace is not deleted.
+func (w Workspace) PurgeAt(grace time.Duration) (time.Time, bool) {
+	if w.DeletedAt == nil {
+		return time.Time{}, false
+	}
+	if w.GraceBegan != nil && w.GraceBegan.After(*w.DeletedAt) {
+		return w.GraceBegan.Add(grace), true
+	}
+	return w.DeletedAt.Add(grace), true
+}
+
+// PendingRequest names the request that was accepted and is not carried out
+// yet: force_stop, cancel, recover or set_aside; empty if there is none.
+func (w Workspace) PendingRequest() string {
+	switch {
+	case w.ForceStopRequestedAt != nil:
+		return "force_stop"
+	case w.CancelRequestedAt != nil:
+		return "cancel"
+	case w.RecoverRequestedAt != nil && w.RecoverAction == RecoverSetAside:
+		return "set_aside"
+	case w.RecoverRequestedAt != nil:
+		return "recover"
+	}
+	return ""
 }
 
 // ArchiveLost reports whether what is lost is the archive that the row names:

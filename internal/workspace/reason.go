@@ -12,19 +12,23 @@ const (
 	ErrImagePullFailed        ErrorReason = "ImagePullFailed"
 	ErrContainerWithoutVolume ErrorReason = "ContainerWithoutVolume"
 	ErrArchiveCorrupted       ErrorReason = "ArchiveCorrupted"
+	// ErrUnrestorable: the home holds what no restore could make again, so it is
+	// not archived. It stays live; the message names the entry.
+	ErrUnrestorable ErrorReason = "Unrestorable"
 )
 
 // ErrorReasons lists every reason.
 func ErrorReasons() []ErrorReason {
 	return []ErrorReason{ErrTimeout, ErrRetryExceeded, ErrActionFailed, ErrDataLost, ErrUnreachable,
-		ErrImagePullFailed, ErrContainerWithoutVolume, ErrArchiveCorrupted}
+		ErrImagePullFailed, ErrContainerWithoutVolume, ErrArchiveCorrupted, ErrUnrestorable}
 }
 
 // Final reports whether the reason, once recorded, puts the workspace in
-// ERROR. ActionFailed and Unreachable are tried again (design §3.10).
+// ERROR. ActionFailed and Unreachable are tried again (design §3.10);
+// Unrestorable is not, but hinders nothing else.
 func (r ErrorReason) Final() bool {
 	switch r {
-	case "", ErrActionFailed, ErrUnreachable:
+	case "", ErrActionFailed, ErrUnreachable, ErrUnrestorable:
 		return false
 	}
 	return true

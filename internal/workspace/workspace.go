@@ -25,6 +25,8 @@ const (
 	// RecoverArchive: give up what was lost and go on with the archive that
 	// RecoverFrom names.
 	RecoverArchive = "archive"
+	// RecoverSetAside: keep under another name what is in the home's way.
+	RecoverSetAside = "set_aside"
 )
 
 // Workspace is one row: the last observation of one development environment,
@@ -66,6 +68,7 @@ type Workspace struct {
 	DesiredCause string       // CauseIdle or CauseUnused if a TTL set DesiredState; empty if a person did
 	NextDesired  DesiredState // queued wish; empty for none
 	DeletedAt    *time.Time
+	GraceBegan   *time.Time // since when the grace of the deletion counts, by the database's clock; nil: since DeletedAt
 	LastAccessAt *time.Time
 	LastAccess   string // kind of the last access
 	KeepAwakeTil *time.Time
@@ -120,9 +123,10 @@ func ValidID(s string) bool {
 
 // Progress is how far the running operation is, for people.
 type Progress struct {
-	Step  string `json:"step"`
-	Done  int64  `json:"done"`  // bytes; 0 if unknown
-	Total int64  `json:"total"` // bytes; 0 if unknown
+	Step   string `json:"step"`
+	Detail string `json:"detail,omitempty"` // what the step waits for, such as a container's name
+	Done   int64  `json:"done"`             // bytes; 0 if unknown
+	Total  int64  `json:"total"`            // bytes; 0 if unknown
 
 	Entries      int64 `json:"entries,omitempty"`       // files and folders done; 0 if they do not count
 	EntriesTotal int64 `json:"entries_total,omitempty"` // 0 if unknown

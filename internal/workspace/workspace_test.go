@@ -50,8 +50,8 @@ func TestWordsAreListedOnce(t *testing.T) {
 	}
 	check("phases", spelled(workspace.Phases()), 7)
 	check("operations", spelled(workspace.Operations()), 8)
-	check("homes", spelled(workspace.HomeStates()), 4)
-	check("error reasons", spelled(workspace.ErrorReasons()), 8)
+	check("homes", spelled(workspace.HomeStates()), 6)
+	check("error reasons", spelled(workspace.ErrorReasons()), 9)
 	if workspace.Operations()[0] != workspace.OpNone {
 		t.Error("NONE is not the first of the operations")
 	}
@@ -68,7 +68,7 @@ func spelled[S ~string](list []S) []string {
 // Terminal at once, or after retries (design §3.10).
 func TestFinalReasons(t *testing.T) {
 	t.Parallel()
-	passing := []workspace.ErrorReason{"", workspace.ErrActionFailed, workspace.ErrUnreachable}
+	passing := []workspace.ErrorReason{"", workspace.ErrActionFailed, workspace.ErrUnreachable, workspace.ErrUnrestorable}
 	for _, r := range append(workspace.ErrorReasons(), "") {
 		if got, want := r.Final(), !slices.Contains(passing, r); got != want {
 			t.Errorf("%q: %v", r, got)

@@ -18,6 +18,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // AdminPassword is the password of admin on every server of this package.
@@ -70,19 +72,39 @@ func New(opts Options) (*Server, error) {
 	return &Server{opts: opts, URL: "http://localhost:" + port, log: &tail{}}, nil
 }
 
-// FreeAddress is one of the loopback that nothing listens on. Unlike those that
-// the kernel gives out it stays free while nobody does: no connection that
-// somebody makes begins there.
+// FreeAddress returns a loopback address on which nothing listens. Its port
+// lies below the kernel's ephemeral range, so that no outgoing connection takes
+// it, and stays reserved for this process until that ends: no other caller, in
+// this test binary or another one, is given the same port.
 func FreeAddress() (string, error) {
 	const first, last = 20000, 32767
 	for range 100 {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+rand.IntN(last-first+1)))
+		port := first + rand.IntN(last-first+1)
+		if !reserve(port) {
+			continue
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil {
 			defer l.Close()
 			return l.Addr().String(), nil
 		}
 	}
 	return "", fmt.Errorf("no port from %d to %d is free", first, last)
+}
+
+// reserve binds an abstract Unix socket named after the port and reports
+// whether no process had bound it before. The socket is left open on purpose:
+// the kernel closes it with the process.
+func reserve(port int) bool {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("@codehub-test-port-%d", port)}); err != nil {
+		unix.Close(fd)
+		return false
+	}
+	return true
 }
 
 // Start starts the process and waits until /readyz says that it serves.

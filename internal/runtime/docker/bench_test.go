@@ -296,7 +296,7 @@ func BenchmarkJob(b *testing.B) {
 			began = time.Now()
 			err = r.SettleVolume(b.Context(), id, "h")
 			lap(&settle)
-			err = r.RemoveVolume(b.Context(), id, "h")
+			err = r.RemoveVolume(b.Context(), id, "h", nil)
 			lap(&remove)
 			b.StartTimer()
 		}

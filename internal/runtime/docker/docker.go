@@ -85,6 +85,9 @@ type Runtime struct {
 
 	holderImage sync.Mutex // held while it is made
 
+	countAfter, countEvery time.Duration // see watchSeeding
+	farAway                bool          // Docker's folder is not believed to be reachable
+
 	made    sync.Map // ids of seed containers that the engine has made to the end
 	damaged sync.Map // workspaces whose damaged home.json was reported
 
@@ -136,6 +139,8 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		now:         time.Now,
 		names:       namesOf(cfg.Installation),
 		prepareLock: make(chan struct{}, 1),
+		countAfter:  countAfter,
+		countEvery:  countEvery,
 		probe: &http.Client{
 			Timeout: probeTimeout,
 			// One connection a probe: addresses are reused, connections must not be.

@@ -15,25 +15,50 @@ import (
 
 	"codehub/internal/breaker"
 	"codehub/internal/runtime"
+	"codehub/internal/workspace"
 )
 
 // failed wraps an error of the engine. One that says that the engine did not
 // answer, or was going down while it did, also wraps runtime.ErrUnreachable; a
 // call that its caller gave up does not, one that ran into a deadline does.
-// One that says that its disk is full also wraps runtime.ErrNoSpace.
+// One that says that its disk is full also wraps runtime.ErrNoSpace, and one for
+// a cause that passes by itself is runtime.ErrBusy.
 func failed(ctx context.Context, what string, err error) error {
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
+	}
+	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	case ctx.Err() != nil || unreachable(err):
-		return fmt.Errorf("%s: %w: %w", what, runtime.ErrUnreachable, err)
+		return fmt.Errorf("%s: %w: %w", what, runtime.ErrUnreachable, shortened(err))
+	case passes(err):
+		return &passingError{fmt.Errorf("%s: %w", what, shortened(err))}
 	case noSpace(err):
-		return fmt.Errorf("%s: %w: %w", what, runtime.ErrNoSpace, err)
+		return fmt.Errorf("%s: %w: %w", what, runtime.ErrNoSpace, shortened(err))
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return fmt.Errorf("%s: %w", what, shortened(err))
 }
+
+// shortened is err with its message cut: Docker's answers may have any size.
+func shortened(err error) error {
+	if len(err.Error()) <= workspace.MaxMessage {
+		return err
+	}
+	return longError{err}
+}
+
+type longError struct{ error }
+
+func (e longError) Error() string { return workspace.Cut(e.error.Error()) }
+func (e longError) Unwrap() error { return e.error }
+
+// passingError is a refusal that passes by itself, in Docker's own words.
+type passingError struct{ error }
+
+func (e *passingError) Unwrap() error { return e.error }
+
+func (e *passingError) Is(target error) bool { return target == runtime.ErrBusy }
 
 // noSpace reports whether the engine failed because its disk is full. It has no
 // code for that, only the kernel's words at the end of its own; in the middle

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
 
 	"codehub/internal/runtime"
+	"codehub/internal/workspace"
 )
 
 // That the engine's disk is full is told by the end of what it says.
@@ -118,5 +120,22 @@ func TestEngineWithoutSpace(t *testing.T) {
 		if !errors.Is(err, runtime.ErrNoSpace) {
 			t.Errorf("import: %v", err)
 		}
+	}
+}
+
+// Docker answers with as much as it likes; what is made of it has a limit.
+func TestErrorOfDockerIsCut(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	r := newRuntime(t, func(c *Config) { c.Host = e.host })
+	spec := newHome()
+	e.fail("/volumes/create", answer(500, strings.Repeat("unlinkat: directory not empty: ", 50<<10/31)+"no space left on device"))
+	err := r.CreateVolume(t.Context(), runtime.VolumeSpec{
+		Workspace: spec.Workspace, Storage: spec.Storage, Claim: "home", Image: spec.Image,
+	}, nil)
+	e.fail("", nil)
+	const prefix = 200 // what this side adds
+	if !errors.Is(err, runtime.ErrNoSpace) || len(err.Error()) > workspace.MaxMessage+prefix || !strings.HasSuffix(err.Error(), "… (cut)") {
+		t.Fatalf("an error of %d bytes", len(fmt.Sprint(err)))
 	}
 }

@@ -195,9 +195,8 @@ func TestStepsWhoseAnswerIsLost(t *testing.T) {
 			if err != nil || up.Secret != spec.Secret {
 				t.Fatalf("upstream = %+v, %v", up, err)
 			}
-			homes, err := r.Volumes(t.Context())
-			if err != nil || len(homes) != 1 || !homes[0].Seeded {
-				t.Fatalf("volumes = %+v, %v", homes, err)
+			if homes := ownHomes(t, r); len(homes) != 1 || !homes[0].Seeded {
+				t.Fatalf("volumes = %+v", homes)
 			}
 		})
 	}

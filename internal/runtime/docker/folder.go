@@ -27,6 +27,8 @@ type sidecar struct {
 	State        folderState `json:"state"`
 	Marker       string      `json:"marker,omitempty"` // archive_key of what was restored
 	Live         bool        `json:"live,omitempty"`   // settled: never wiped again
+	Owner        string      `json:"owner,omitempty"`  // username of the workspace's owner
+	Name         string      `json:"name,omitempty"`   // of the workspace
 
 	// Filler is who fills the folder, or did: a call, or the container of a
 	// job. What somebody else says about its end counts for nothing.
@@ -85,10 +87,14 @@ func (r *Runtime) folders() ([]runtime.Volume, error) {
 		if err != nil {
 			return nil, err
 		}
+		if there && side.Installation == "" {
+			out = append(out, runtime.Volume{Workspace: id, Storage: workspace.StorageLocalDir, Foreign: true})
+		}
 		if there && side.Installation == r.cfg.Installation {
 			out = append(out, runtime.Volume{
 				Workspace: id, Storage: workspace.StorageLocalDir,
-				Claim: side.Claim, Seeded: side.State == folderSeeded, Marker: side.Marker, Held: true,
+				Claim: side.Claim, Seeded: side.State == folderSeeded, Marker: side.Marker, Held: true, Removing: side.State == folderRemoving,
+				Owner: side.Owner, Name: side.Name,
 			})
 		}
 	}
@@ -176,14 +182,17 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 		return err
 	}
 	filler := randomHex(8)
-	filling := sidecar{Claim: spec.Claim, State: folderFilling, Filler: filler}
+	filling := sidecar{Claim: spec.Claim, State: folderFilling, Owner: spec.Owner, Name: spec.Name, Filler: filler}
 	done := false
 	err = r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
 		if done = there && side.Live; done {
 			return side, nil
 		}
+		if err := inUse("folder "+r.homePath(id), users); err != nil {
+			return side, err
+		}
 		for _, u := range users {
-			if !u.idle() || u.worked() && (side.Marker == "" || u.id != side.Filler) {
+			if u.worked() && (side.Marker == "" || u.id != side.Filler) {
 				return side, fmt.Errorf("folder %s cannot be seeded: container %s has it: %w", r.homePath(id), u.name, runtime.ErrConflict)
 			}
 		}
@@ -213,7 +222,7 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 	if err := r.dismount(ctx, id); err != nil {
 		return err
 	}
-	if err := r.emptyTrash(ctx, id); err != nil {
+	if err := r.emptyTrash(ctx, id, progress); err != nil {
 		return err
 	}
 	if err := r.seedFolder(ctx, spec, progress); err != nil {
@@ -224,7 +233,7 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 	}
 	return r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
 		if !there || side.Filler != filler || side.State != folderFilling {
-			return side, fmt.Errorf("folder %s was filled by another call meanwhile: %w", r.homePath(id), runtime.ErrConflict)
+			return side, meanwhile("folder %s was filled by another call meanwhile", r.homePath(id))
 		}
 		side.State = folderSeeded
 		return side, nil
@@ -237,7 +246,7 @@ func (r *Runtime) createEmptyFolder(ctx context.Context, spec runtime.VolumeSpec
 		if there {
 			return side, nil
 		}
-		side = sidecar{Claim: spec.Claim, State: folderFilling}
+		side = sidecar{Claim: spec.Claim, State: folderFilling, Owner: spec.Owner, Name: spec.Name}
 		if err := r.writeSidecar(spec.Workspace, side); err != nil {
 			return side, err
 		}
@@ -261,7 +270,7 @@ func (r *Runtime) editFolder(ctx context.Context, spec runtime.VolumeSpec, chang
 	}
 	unlock, err := r.lockFolder(ctx, id)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("folder %s was removed at this moment", r.folder(id))
+		return meanwhile("folder %s was removed at this moment", r.folder(id))
 	}
 	if err != nil {
 		return err
@@ -276,6 +285,9 @@ func (r *Runtime) editFolder(ctx context.Context, spec runtime.VolumeSpec, chang
 	}
 	if side.Installation == r.cfg.Installation && side.State == folderRemoving && !there {
 		side = sidecar{} // the removal was cut off where only this was left
+	}
+	if side.Installation == r.cfg.Installation && side.Claim != spec.Claim && !there {
+		side = sidecar{} // the home it described was taken by hand
 	}
 	known := side != sidecar{}
 	if known && side.State == folderRemoving || !r.ownsFolder(side, spec.Claim) && (there || known) {
@@ -320,7 +332,7 @@ func (r *Runtime) folderUsers(ctx context.Context, id workspace.ID) ([]user, err
 // seedFolder fills the folder as a volume is filled: through a volume of the
 // engine's that is a bind mount of it.
 func (r *Runtime) seedFolder(ctx context.Context, spec runtime.VolumeSpec, progress func(runtime.Progress)) error {
-	_, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{
+	_, err := r.createVolume(ctx, client.VolumeCreateOptions{
 		Name:   mountName(spec.Workspace),
 		Driver: "local",
 		DriverOpts: map[string]string{
@@ -329,7 +341,12 @@ func (r *Runtime) seedFolder(ctx context.Context, spec runtime.VolumeSpec, progr
 		Labels: r.labels(roleMount, spec.Workspace, spec.Claim),
 	})
 	if err != nil {
-		return failed(ctx, "create volume", err)
+		return err
+	}
+	// Docker writes the options of a volume without syncing them, and does not start
+	// with an empty file of them, which is what a power cut would leave.
+	if err := r.syncMount(ctx, mountName(spec.Workspace)); err != nil {
+		return err
 	}
 	madeUp := r.labels(roleMadeUp, spec.Workspace, "")
 	if err := r.seed(ctx, spec, mountName(spec.Workspace), madeUp, progress); err != nil {
@@ -340,7 +357,23 @@ func (r *Runtime) seedFolder(ctx context.Context, spec runtime.VolumeSpec, progr
 		return failed(ctx, "inspect volume", err)
 	}
 	if !r.owns(v.Volume.Labels, roleMount) {
-		return fmt.Errorf("volume %s was removed while it was seeded", mountName(spec.Workspace))
+		return meanwhile("volume %s was removed while it was seeded", mountName(spec.Workspace))
+	}
+	return nil
+}
+
+// syncMount has the options of a volume outlast a power cut, where Docker's data
+// folder is within reach.
+func (r *Runtime) syncMount(ctx context.Context, name string) error {
+	v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+	if err != nil {
+		return failed(ctx, "inspect volume", err)
+	}
+	if !r.isLocal(v.Volume.Mountpoint) {
+		return nil
+	}
+	if err := syncDir(filepath.Dir(filepath.Dir(v.Volume.Mountpoint))); err != nil && !errors.Is(err, fs.ErrPermission) {
+		return err
 	}
 	return nil
 }
@@ -392,7 +425,7 @@ func (r *Runtime) settleFolder(ctx context.Context, id workspace.ID, claim strin
 
 // removeFolder removes a local-dir home, if there is one. It is listed until
 // nothing of it is left.
-func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim string) error {
+func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) error {
 	if r.cfg.DataDir == "" {
 		return nil
 	}
@@ -408,10 +441,8 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 			return nil
 		}
 		// The engine keeps a volume that a container holds; a folder it does not know.
-		for _, u := range users {
-			if !u.idle() {
-				return fmt.Errorf("folder %s is in use by container %s", r.homePath(id), u.name)
-			}
+		if err := inUse("folder "+r.homePath(id), users); err != nil {
+			return err
 		}
 		if err := r.writeSidecar(id, sidecar{Claim: claim, State: folderRemoving}); err != nil {
 			return err
@@ -428,14 +459,18 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 	if err := r.dismount(ctx, id); err != nil {
 		return err
 	}
-	if err := r.emptyTrash(ctx, id); err != nil {
+	report(progress, runtime.StepRemoving)
+	if err := r.emptyTrash(ctx, id, progress); err != nil {
 		return err
 	}
 	return r.withFolder(ctx, id, claim, func(_ sidecar, there bool) error {
 		if there {
-			return fmt.Errorf("folder %s was filled again at this moment", r.homePath(id))
+			return meanwhile("folder %s was filled again at this moment", r.homePath(id))
 		}
 		if err := os.RemoveAll(r.folder(id)); err != nil {
+			return fmt.Errorf("remove folder of the home: %w", err)
+		}
+		if err := syncDir(filepath.Join(r.cfg.DataDir, homesDir)); err != nil {
 			return fmt.Errorf("remove folder of the home: %w", err)
 		}
 		return nil

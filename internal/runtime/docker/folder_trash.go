@@ -13,6 +13,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"golang.org/x/sys/unix"
 
+	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
@@ -98,16 +99,26 @@ func (r *Runtime) discardHome(id workspace.ID) error {
 
 // emptyTrash removes it, by the helper where this process may not: the files
 // belong to the image's user.
-func (r *Runtime) emptyTrash(ctx context.Context, id workspace.ID) error {
+func (r *Runtime) emptyTrash(ctx context.Context, id workspace.ID, progress func(runtime.Progress)) error {
 	left, err := r.trash(id)
 	if err != nil {
 		return err
 	}
+	before := int64(0)
 	for _, name := range left {
-		err := removeTree(ctx, filepath.Join(r.folder(id), name))
-		if errors.Is(err, fs.ErrPermission) {
-			err = r.removeTreeByHelper(ctx, id, name)
+		last := before
+		tell := func(n int64) {
+			last = max(last, before+n)
+			if progress != nil {
+				progress(runtime.Progress{Step: runtime.StepRemoving, Entries: last})
+			}
 		}
+		err := removeTree(ctx, filepath.Join(r.folder(id), name), tell)
+		before = last
+		if errors.Is(err, fs.ErrPermission) {
+			err = r.removeTreeByHelper(ctx, id, name, tell)
+		}
+		before = last
 		if err != nil {
 			return fmt.Errorf("remove home: %w", err)
 		}
@@ -115,8 +126,13 @@ func (r *Runtime) emptyTrash(ctx context.Context, id workspace.ID) error {
 	return nil
 }
 
-func (r *Runtime) removeTreeByHelper(ctx context.Context, id workspace.ID, name string) error {
+func (r *Runtime) removeTreeByHelper(ctx context.Context, id workspace.ID, name string, tell func(n int64)) error {
 	return r.runHelper(ctx, helperRun{
+		line: func(line []byte) {
+			if n, ok := parseRemoved(line); ok && tell != nil {
+				tell(n)
+			}
+		},
 		args:    []string{cmdRemoveHome, "/folder/" + name},
 		network: "none",
 		caps:    []string{"DAC_OVERRIDE", "FOWNER"},

@@ -30,10 +30,15 @@ const (
 // the engine tells of now and then, is not noticed by the caller. A line whose
 // end the job did not live to print is not given.
 func (r *Runtime) FollowJob(ctx context.Context, jobID string, line func([]byte)) (int, error) {
+	return r.follow(ctx, roleJob, jobID, line)
+}
+
+// follow follows a container with this role, which was started, to its end.
+func (r *Runtime) follow(ctx context.Context, role, jobID string, line func([]byte)) (int, error) {
 	words := &lastWords{log: func(s string) { r.log.Debug("storage job says", "job", jobID, "words", s) }}
 	given := 0
 	for try := 0; ; try++ {
-		c, err := r.inspectJob(ctx, jobID)
+		c, err := r.inspectJob(ctx, role, jobID)
 		if err != nil {
 			return 0, err
 		}
@@ -74,7 +79,7 @@ func (r *Runtime) pause(ctx context.Context, jobID string) {
 }
 
 // inspectJob looks at a job that was started, by its id.
-func (r *Runtime) inspectJob(ctx context.Context, jobID string) (container.InspectResponse, error) {
+func (r *Runtime) inspectJob(ctx context.Context, role, jobID string) (container.InspectResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
 	c, err := r.api.ContainerInspect(ctx, jobID, client.ContainerInspectOptions{})
@@ -83,7 +88,7 @@ func (r *Runtime) inspectJob(ctx context.Context, jobID string) (container.Inspe
 		return container.InspectResponse{}, fmt.Errorf("storage job %s: %w", jobID, runtime.ErrNotFound)
 	case err != nil:
 		return container.InspectResponse{}, failed(ctx, "inspect storage job", err)
-	case c.Container.ID != jobID || !r.owns(c.Container.Config.Labels, roleJob):
+	case c.Container.ID != jobID || !r.owns(c.Container.Config.Labels, role):
 		return container.InspectResponse{}, fmt.Errorf("container %s is no storage job: %w", jobID, runtime.ErrNotFound)
 	case stateOf(c.Container.State.Status) == runtime.ContainerCreated:
 		return container.InspectResponse{}, fmt.Errorf("storage job %s was never started: %w", jobID, runtime.ErrNotFound)

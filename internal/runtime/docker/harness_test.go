@@ -129,7 +129,7 @@ func dismantle(ctx context.Context, r *Runtime) error {
 		_, e := r.api.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true})
 		err = errors.Join(err, e)
 	}
-	return errors.Join(err, removeWall(ctx, r))
+	return errors.Join(err, takeDownWall(ctx, r))
 }
 
 func harness(t *testing.T, storage string) runtimetest.Harness {
@@ -147,9 +147,12 @@ func harness(t *testing.T, storage string) runtimetest.Harness {
 		Home:         h.home,
 		Write:        write,
 		HalfSeed:     h.halfSeed, HalfStart: h.halfStart, HalfJob: h.halfJob,
-		EndJob: h.endJob, ReadOnlyCode: script.CodeFailed,
+		HalfRemove: h.halfRemove,
+		EndJob:     h.endJob, ReadOnlyCode: script.CodeFailed,
+		Use: h.use, Edit: h.edit,
 		EndContainer: h.endContainer, TakeContainer: h.takeContainer,
 		TakeVolume: h.takeVolume, PutForeign: h.putForeign, Remains: h.remains,
+		FillForeign: h.put, Aside: h.aside, TakeAside: h.takeAside,
 	}
 }
 
@@ -266,6 +269,63 @@ func write(t *testing.T, _ workspace.ID, up runtime.Upstream, name, content stri
 	request(t, up, http.MethodPut, "/file?path="+name, strings.NewReader(content))
 }
 
+// homeMount mounts a home as somebody else's container does.
+func (h hands) homeMount(id workspace.ID, readOnly bool) mount.Mount {
+	m := mount.Mount{Type: mount.TypeVolume, Source: id.VolumeName(), Target: runtime.JobHomeDir, ReadOnly: readOnly}
+	if h.storage == workspace.StorageLocalDir {
+		m.Type, m.Source = mount.TypeBind, h.r.homePath(id)
+	}
+	return m
+}
+
+// use has a container that is not codehub's mount the home.
+func (h hands) use(t *testing.T, id workspace.ID, name string, running bool) (leave func()) {
+	t.Helper()
+	c, err := h.r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+		Name:       name,
+		Config:     &container.Config{Image: testImage(), Labels: h.r.labels("test", "", "")},
+		HostConfig: &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{h.homeMount(id, true)}},
+	})
+	if err == nil && running {
+		_, err = h.r.api.ContainerStart(t.Context(), c.ID, client.ContainerStartOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	leave = sync.OnceFunc(func() {
+		if err := h.r.discard(context.Background(), c.ID); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(leave)
+	return leave
+}
+
+// edit changes a home by a container that is not codehub's.
+func (h hands) edit(t *testing.T, id workspace.ID, lines ...string) {
+	t.Helper()
+	image, err := h.r.ensureHelperImage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := h.r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+		Config: &container.Config{
+			Image: image, Entrypoint: []string{"/codehub", "edit"}, Cmd: []string{strings.Join(lines, "\n") + "\nexit 0\n"},
+			User: "0:0", Labels: h.r.labels("test", "", ""),
+		},
+		HostConfig: &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{h.homeMount(id, false)}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.r.awaitLook(t.Context(), c.ID, func() {}); err != nil {
+		t.Error(err)
+	}
+	if err := h.r.discard(t.Context(), c.ID); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // halfSeed leaves a volume with something in it and no proof of the rest.
 func (h hands) halfSeed(t *testing.T, spec runtime.VolumeSpec) {
 	t.Helper()
@@ -357,11 +417,55 @@ func (h hands) halfJob(t *testing.T, spec runtime.JobSpec) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := h.r.makeScratch(spec); err != nil {
+		t.Fatal(err)
+	}
 	made, err := h.r.api.ContainerCreate(t.Context(), h.r.jobOptions(spec, jobName(spec.Kind, spec.Workspace), image))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return made.ID
+}
+
+// ownHomes lists the homes of r's installation. Volumes without labels, which
+// other tests leave in the way of their homes, are seen by every installation.
+func ownHomes(t *testing.T, r *Runtime) []runtime.Volume {
+	t.Helper()
+	list, err := r.Volumes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.DeleteFunc(list, func(v runtime.Volume) bool { return v.Foreign })
+}
+
+// halfRemove leaves a home whose removal has begun, before its content went.
+func (h hands) halfRemove(t *testing.T, id workspace.ID, claim string) {
+	t.Helper()
+	ctx := t.Context()
+	if h.storage == workspace.StorageLocalDir {
+		err := h.r.withFolder(ctx, id, claim, func(sidecar, bool) error {
+			return errors.Join(h.r.writeSidecar(id, sidecar{Claim: claim, State: folderRemoving}), h.r.discardHome(id))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	image, err := h.r.ensureHelperImage(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := h.r.lookAtHomes(ctx, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := h.r.api.ContainerCreate(ctx, h.r.removerOptions(id, claim, image))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.r.admitRemover(ctx, found, id, claim, made.ID); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (h hands) endJob(t *testing.T, jobID string) {
@@ -418,6 +522,36 @@ func (h hands) putForeign(t *testing.T, id workspace.ID) {
 		return
 	}
 	if _, err := h.r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: id.VolumeName()}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// aside reads a home that was set aside.
+func (h hands) aside(t *testing.T, name string) []runtimetest.File {
+	t.Helper()
+	if h.storage == workspace.StorageLocalDir {
+		return readTree(t, h.r, mount.Mount{Type: mount.TypeBind, Source: filepath.Join(name, "home"), Target: runtime.HomeDir})
+	}
+	return readTree(t, h.r, mount.Mount{
+		Type: mount.TypeVolume, Source: name, Target: runtime.HomeDir,
+		VolumeOptions: &mount.VolumeOptions{NoCopy: true},
+	})
+}
+
+// takeAside removes it as docs/operations.md says.
+func (h hands) takeAside(t *testing.T, name string) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	if h.storage == workspace.StorageLocalDir {
+		if err := os.RemoveAll(name); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if err := h.r.discard(ctx, asideHolderName(name)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.r.api.VolumeRemove(ctx, name, client.VolumeRemoveOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
+
+	"codehub/internal/workspace"
 )
 
 // The helper is a container of an image that holds nothing but the codehub
@@ -39,6 +41,7 @@ type helperRun struct {
 	network string
 	caps    []string
 	mounts  []mount.Mount
+	line    func([]byte) // gets what it prints, while it runs; nil: not wanted
 }
 
 // runHelper runs the helper to its end; its error output is the error.
@@ -66,6 +69,9 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 			LogConfig:      container.LogConfig{Type: "json-file"},
 		},
 	})
+	if errdefs.IsNotFound(err) {
+		return meanwhile("the helper's image was removed at this moment")
+	}
 	if err != nil {
 		return failed(ctx, "create helper", err)
 	}
@@ -74,12 +80,16 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
 		if err := r.discard(ctx, made.ID); err != nil {
-			r.log.Warn("helper container stays behind", "container", made.ID, "err", err)
+			r.log.Warn("helper container not removed", "container", made.ID, "err", err)
 		}
 	}()
 	wait := r.api.ContainerWait(ctx, made.ID, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
 	if _, err := r.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
 		return failed(ctx, "start helper", err)
+	}
+	if run.line != nil {
+		told := r.listen(ctx, made.ID, run.line)
+		defer func() { <-told }()
 	}
 	select {
 	case err := <-wait.Error:
@@ -92,6 +102,20 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 	}
 }
 
+// listen gives the lines that a helper prints to line. The channel is closed
+// when there are no more.
+func (r *Runtime) listen(ctx context.Context, id string, line func([]byte)) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		given := 0
+		if err := r.readReport(ctx, id, true, &given, line, &lastWords{log: func(string) {}}); err != nil {
+			r.log.Debug("progress of a helper not read to its end", "container", id, "err", err)
+		}
+	}()
+	return done
+}
+
 func (r *Runtime) helperWords(ctx context.Context, id string) string {
 	stream, err := r.api.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "20"})
 	if err != nil {
@@ -102,7 +126,7 @@ func (r *Runtime) helperWords(ctx context.Context, id string) string {
 	if _, err := stdcopy.StdCopy(&b, &b, io.LimitReader(stream, 16<<10)); err != nil && b.Len() == 0 {
 		return err.Error()
 	}
-	return strings.TrimSpace(b.String())
+	return workspace.Cut(strings.TrimSpace(b.String()))
 }
 
 // ensureHelperImage returns the image of the executable as it is now; it is

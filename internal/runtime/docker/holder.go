@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
@@ -62,7 +63,7 @@ func (r *Runtime) hold(ctx context.Context, id workspace.ID, claim string) (bool
 		}
 		return err == nil, err
 	}
-	return false, fmt.Errorf("container %s comes back as soon as it is removed", holderName(id))
+	return false, comesBack("container " + holderName(id))
 }
 
 func (r *Runtime) createHolder(ctx context.Context, id workspace.ID, claim, attempt string) (string, error) {
@@ -201,7 +202,7 @@ func (r *Runtime) users(ctx context.Context, source string) ([]user, error) {
 	for _, c := range list.Items {
 		u := user{id: c.ID, running: stateOf(c.State) == runtime.ContainerRunning, started: stateOf(c.State) != runtime.ContainerCreated}
 		if len(c.Names) > 0 {
-			u.name = c.Names[0]
+			u.name = strings.TrimPrefix(c.Names[0], "/")
 		}
 		if c.Labels[labelInstallation] == r.cfg.Installation {
 			u.role = c.Labels[labelRole]
@@ -209,7 +210,7 @@ func (r *Runtime) users(ctx context.Context, source string) ([]user, error) {
 		switch u.role {
 		case roleJob:
 			u.claim = c.Labels[labelVolume]
-		case roleSeed, roleHolder:
+		case roleSeed, roleHolder, roleRemover:
 			u.claim = c.Labels[labelClaim]
 		}
 		out = append(out, u)
@@ -220,8 +221,10 @@ func (r *Runtime) users(ctx context.Context, source string) ([]user, error) {
 // idle reports whether the container only holds the home, and can go with it.
 func (u user) idle() bool {
 	switch u.role {
-	case roleSeed, roleHolder, roleJob:
+	case roleSeed, roleHolder, roleJob, roleLook, roleRemover, roleCopy:
 		return !u.running
+	case roleHelper:
+		return true // it only looks
 	}
 	return false
 }

@@ -2,6 +2,8 @@ package docker
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
@@ -16,25 +18,48 @@ func (r *Runtime) Volumes(ctx context.Context) ([]runtime.Volume, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]runtime.Volume, 0, len(found.homes))
-	for id := range found.homes {
-		out = append(out, found.volume(id))
-	}
 	folders, err := r.folders()
 	if err != nil {
 		return nil, err
 	}
-	return append(out, folders...), nil
+	out := make([]runtime.Volume, 0, len(found.homes)+len(folders))
+	for id := range found.homes {
+		out = append(out, found.volume(id))
+	}
+	for id, records := range found.removing {
+		// The volume is gone as far as Docker says. Until that is known to
+		// outlast a power cut, the home is not.
+		if _, ok := found.homes[id]; !ok {
+			out = append(out, runtime.Volume{Workspace: id, Storage: workspace.StorageDockerVolume, Claim: records[0].claim, Removing: true})
+			delete(found.foreign, id) // a power cut has brought it back
+		}
+	}
+	for _, v := range folders {
+		if _, ok := found.homes[v.Workspace]; ok && v.Foreign {
+			continue
+		}
+		delete(found.foreign, v.Workspace)
+		out = append(out, v)
+	}
+	for id := range found.foreign {
+		out = append(out, runtime.Volume{Workspace: id, Storage: workspace.StorageDockerVolume, Foreign: true})
+	}
+	return out, nil
 }
 
 // homes is what the engine has of docker-volume homes.
 type homes struct {
-	homes   map[workspace.ID]string  // → claim
-	seeds   map[workspace.ID]holding // the seed containers that have done their work
+	homes   map[workspace.ID]string            // → claim
+	labels  map[workspace.ID]map[string]string // of the homes
+	seeds   map[workspace.ID]holding           // the seed containers that have done their work
 	holders map[workspace.ID]holding
 	ended   map[string]bool // ids of restore jobs that have ended
-	settled map[workspace.ID]record
+	settled map[workspace.ID][]record
 	markers map[workspace.ID][]record
+	// removing is of the homes whose removal has begun: nothing else that is
+	// found of them counts any more.
+	removing map[workspace.ID][]record
+	foreign  map[workspace.ID]bool // volumes with a home's name and no installation's label
 }
 
 // holding is a container that holds a home, and the claim of the home that it
@@ -56,18 +81,23 @@ const holdingNames = "^/?codehub-(seed|home|restore)-"
 // lookAtHomes asks the engine about all homes, or about one workspace's.
 func (r *Runtime) lookAtHomes(ctx context.Context, only workspace.ID) (homes, error) {
 	h := homes{
-		homes:   map[workspace.ID]string{},
-		seeds:   map[workspace.ID]holding{},
-		holders: map[workspace.ID]holding{},
-		ended:   map[string]bool{},
-		settled: map[workspace.ID]record{},
-		markers: map[workspace.ID][]record{},
+		homes:    map[workspace.ID]string{},
+		labels:   map[workspace.ID]map[string]string{},
+		seeds:    map[workspace.ID]holding{},
+		holders:  map[workspace.ID]holding{},
+		ended:    map[string]bool{},
+		settled:  map[workspace.ID][]record{},
+		markers:  map[workspace.ID][]record{},
+		removing: map[workspace.ID][]record{},
+		foreign:  map[workspace.ID]bool{},
 	}
-	filter := r.filter("")
+	filter, names := r.filter(""), "^ws-"
 	if only != "" {
-		filter = filter.Add("label", labelWorkspace+"="+string(only))
+		filter, names = filter.Add("label", labelWorkspace+"="+string(only)), names+string(only)+"-"
 	}
-	volumes, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: filter})
+	// By name rather than by label: a volume that lost its labels is in the way
+	// of the home, and Docker cannot select by one or the other.
+	volumes, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: client.Filters{}.Add("name", names)})
 	if err != nil {
 		return h, failed(ctx, "list volumes", err)
 	}
@@ -97,18 +127,34 @@ func (r *Runtime) lookAtHomes(ctx context.Context, only workspace.ID) (homes, er
 		}
 	}
 	for _, v := range volumes.Items {
+		if id, ok := foreignHome(v.Name, v.Labels); ok {
+			h.foreign[id] = true
+		}
+		if v.Labels[labelInstallation] != r.cfg.Installation {
+			continue
+		}
 		id := workspace.ID(v.Labels[labelWorkspace])
 		rec := record{name: v.Name, claim: v.Labels[labelClaim], key: v.Labels[labelKey], proof: v.Labels[labelProof]}
 		switch {
 		case v.Labels[labelRole] == roleHome && v.Name == id.VolumeName():
-			h.homes[id] = rec.claim
-		case v.Labels[labelRole] == roleSettled && v.Name == settledName(id):
-			h.settled[id] = rec
+			h.homes[id], h.labels[id] = rec.claim, v.Labels
+		case v.Labels[labelRole] == roleSettled && (v.Name == settledName(id, rec.claim) || v.Name == earlierSettledName(id)):
+			h.settled[id] = append(h.settled[id], rec)
 		case v.Labels[labelRole] == roleRestored:
 			h.markers[id] = append(h.markers[id], rec)
+		case v.Labels[labelRole] == roleRemoving && v.Name == removingName(id, rec.claim, rec.proof):
+			h.removing[id] = append(h.removing[id], rec)
 		}
 	}
 	return h, nil
+}
+
+// foreignHome returns whose home a volume has the name of, if it carries no
+// installation's label.
+func foreignHome(name string, labels map[string]string) (workspace.ID, bool) {
+	_, labelled := labels[labelInstallation]
+	id := workspace.ID(strings.TrimSuffix(strings.TrimPrefix(name, "ws-"), "-home"))
+	return id, !labelled && workspace.ValidID(string(id)) && name == id.VolumeName()
 }
 
 // isMade reports whether the engine has come to the end of making a container
@@ -129,17 +175,50 @@ func (r *Runtime) isMade(ctx context.Context, containerID string) (bool, error) 
 	return true, nil
 }
 
+// goes reports whether the removal of the home with this claim has begun.
+func (h homes) goes(id workspace.ID, claim string) bool { return len(h.removalsOf(id, claim)) > 0 }
+
+// removalsOf returns the records that the removal of the home with this claim
+// has begun.
+func (h homes) removalsOf(id workspace.ID, claim string) []record {
+	return slices.DeleteFunc(slices.Clone(h.removing[id]), func(r record) bool { return r.claim != claim })
+}
+
+// settledOf returns the record that the home with this claim is live.
+func (h homes) settledOf(id workspace.ID, claim string) (record, bool) {
+	for _, rec := range h.settled[id] {
+		if claim != "" && rec.claim == claim {
+			return rec, true
+		}
+	}
+	return record{}, false
+}
+
+func (h homes) isSettled(id workspace.ID, claim string) bool {
+	_, ok := h.settledOf(id, claim)
+	return ok
+}
+
+// settledKey is the archive that the record says was restored; empty: none.
+func (h homes) settledKey(id workspace.ID, claim string) string {
+	rec, _ := h.settledOf(id, claim)
+	return rec.key
+}
+
 // live reports whether the home is known to be live: it is held for good, or
 // recorded as settled.
 func (h homes) live(id workspace.ID) bool {
 	claim := h.homes[id]
-	return claim != "" && (h.settled[id].claim == claim || h.holders[id].claim == claim)
+	return claim != "" && !h.goes(id, claim) && (h.isSettled(id, claim) || h.holders[id].claim == claim)
 }
 
 // marker returns what was restored into the home, if that is known: the
 // container that proves it still holds the volume.
 func (h homes) marker(id workspace.ID) (record, bool) {
 	claim := h.homes[id]
+	if h.goes(id, claim) {
+		return record{}, false
+	}
 	for _, m := range h.markers[id] {
 		if m.claim == claim && (h.ended[m.proof] || h.seeds[id] == holding{m.proof, claim}) {
 			return m, true
@@ -149,9 +228,16 @@ func (h homes) marker(id workspace.ID) (record, bool) {
 }
 
 func (h homes) volume(id workspace.ID) runtime.Volume {
-	v := runtime.Volume{Workspace: id, Storage: workspace.StorageDockerVolume, Claim: h.homes[id]}
+	v := runtime.Volume{
+		Workspace: id, Storage: workspace.StorageDockerVolume, Claim: h.homes[id],
+		Owner: h.labels[id][labelOwner], Name: h.labels[id][labelName],
+	}
+	if h.goes(id, v.Claim) {
+		v.Removing = true
+		return v
+	}
 	v.Held = v.Claim != "" && h.holders[id].claim == v.Claim
-	if s := h.settled[id]; s.claim == v.Claim && v.Claim != "" {
+	if s, ok := h.settledOf(id, v.Claim); ok {
 		v.Marker, v.Seeded = s.key, s.key == ""
 		return v
 	}

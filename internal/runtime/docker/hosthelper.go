@@ -7,7 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
+	"time"
 
+	"codehub/internal/archive"
 	"codehub/internal/runtime/docker/wall"
 )
 
@@ -17,40 +20,116 @@ const HelperCommand = "host-helper"
 
 const (
 	cmdWall       = "wall"
+	cmdRemoveWall = "remove-wall"
 	cmdRemoveHome = "remove-home"
+	cmdEmptyHome  = "empty-home"
+	cmdIsEmpty    = "is-empty"
+	cmdSync       = "sync"
+	cmdCount      = "count"
+
+	cmdFingerprint = "fingerprint"
 )
+
+// wallTable is what the tables of installations are named; see namesOf.
+var wallTable = regexp.MustCompile(`^codehub-[0-9a-f]{8}$`)
 
 // HelperMain runs `codehub host-helper args…` and returns the exit code. It is
 // not for people: Runtime runs it in a short-lived container.
 //
 //	wall SPEC           sets the wall that the JSON describes (in the host's network)
+//	remove-wall TABLE   removes the wall (in the host's network)
 //	remove-home PATH    removes a folder, whomever the files in it belong to
-func HelperMain(args []string) int { return helperMain(args, os.Stderr) }
+//	empty-home PATH     removes all that is in a folder, for good
+//	is-empty PATH       fails unless nothing is in a folder
+//	sync PATH           syncs the file system that a folder is on
+//	count PATH          prints how much is in a folder
+//	fingerprint PATH    prints the number of entries seen so far, now and then, and
+//	                    last the fingerprint of a home (archive.Fingerprint)
+func HelperMain(args []string) int { return helperMain(args, os.Stdout, os.Stderr) }
 
-func helperMain(args []string, stderr io.Writer) int {
-	if err := runAsHelper(args); err != nil {
+func helperMain(args []string, stdout, stderr io.Writer) int {
+	if err := runAsHelper(args, stdout); err != nil {
 		fmt.Fprintln(stderr, err)
 		return 1
 	}
 	return 0
 }
 
-func runAsHelper(args []string) error {
+func runAsHelper(args []string, stdout io.Writer) error {
 	if len(args) != 2 {
-		return errors.New("usage: host-helper wall SPEC | remove-home PATH")
+		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | sync PATH | count PATH | fingerprint PATH")
 	}
-	switch args[0] {
-	case cmdWall:
+	if args[0] == cmdWall {
 		spec, err := wall.ParseSpec(args[1])
 		if err != nil {
 			return err
 		}
 		return wall.Stand(spec)
-	case cmdRemoveHome:
-		if !filepath.IsAbs(args[1]) || filepath.Clean(args[1]) == "/" {
-			return fmt.Errorf("remove-home: %q is not a folder's absolute path", args[1])
+	}
+	if args[0] == cmdRemoveWall {
+		if !wallTable.MatchString(args[1]) {
+			return fmt.Errorf("remove-wall: %q is not a table of codehub", args[1])
 		}
-		return removeTree(context.Background(), args[1])
+		return wall.Remove(args[1])
+	}
+	path := args[1]
+	if !filepath.IsAbs(path) || filepath.Clean(path) == "/" {
+		return fmt.Errorf("%s: %q is not a folder's absolute path", args[0], path)
+	}
+	ctx := context.Background()
+	removed := func(n int64) { fmt.Fprintf(stdout, "%s%d\n", removedPrefix, n) }
+	switch args[0] {
+	case cmdRemoveHome:
+		return removeTree(ctx, path, removed)
+	case cmdEmptyHome:
+		return emptyHomeAt(ctx, path, removed)
+	case cmdIsEmpty:
+		entries, err := os.ReadDir(path)
+		if err == nil && len(entries) > 0 {
+			err = errors.New(notEmpty)
+		}
+		return err
+	case cmdSync:
+		dir, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		return syncFileSystem(dir)
+	case cmdCount:
+		size, err := countTree(ctx, path)
+		if err == nil {
+			fmt.Fprintln(stdout, size)
+		}
+		return err
+	case cmdFingerprint:
+		return printFingerprint(stdout, path)
 	}
 	return fmt.Errorf("host-helper has no command %q", args[0])
+}
+
+// notEmpty is how is-empty fails if there is something.
+const notEmpty = "the folder is not empty"
+
+// printEvery is how often the helper prints how far it is.
+const printEvery = time.Second
+
+func printFingerprint(out io.Writer, home string) error {
+	last := time.Now()
+	m, err := archive.Measure(context.Background(), home, func(m archive.Measurement) error {
+		if m.Entries%1024 != 0 || time.Since(last) < printEvery {
+			return nil
+		}
+		last = time.Now()
+		_, err := fmt.Fprintln(out, m.Entries)
+		return err
+	})
+	if errors.Is(err, archive.ErrChanged) {
+		m.Fingerprint, err = changing(), nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(out, m.Fingerprint)
+	return err
 }

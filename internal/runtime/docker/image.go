@@ -10,6 +10,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/workspace"
 )
 
 // imageMissing reports whether a refusal to create a container was for want of
@@ -19,7 +20,7 @@ func (r *Runtime) imageMissing(ctx context.Context, refusal error, image string)
 		// Not a reference at all, perhaps: the engine's word on the image tells.
 		_, err := r.api.ImageInspect(ctx, image)
 		if err != nil && errdefs.IsInvalidArgument(err) {
-			return false, &runtime.PullError{Image: image, Message: err.Error()}
+			return false, &runtime.PullError{Image: image, Message: workspace.Cut(err.Error())}
 		}
 		return false, nil
 	}
@@ -74,7 +75,7 @@ func pullFailed(ctx context.Context, image string, err error) error {
 	if unreachable(err) || fillsDisk(err) {
 		return failed(ctx, "pull "+image, err)
 	}
-	return &runtime.PullError{Image: image, Message: echoed.ReplaceAllString(err.Error(), "$1")}
+	return &runtime.PullError{Image: image, Message: workspace.Cut(echoed.ReplaceAllString(err.Error(), "$1"))}
 }
 
 // echoed is where the engine repeats what a server that is no registry has

@@ -74,7 +74,7 @@ func TestSeedKeepsWhatIsEasilyLost(t *testing.T) {
 			if diff := cmp.Diff(want, hands{r: r, storage: storage}.home(t, spec.Workspace)); diff != "" {
 				t.Errorf("home (-image +volume):\n%s", diff)
 			}
-			if err := r.RemoveVolume(t.Context(), spec.Workspace, "h"); err != nil {
+			if err := r.RemoveVolume(t.Context(), spec.Workspace, "h", nil); err != nil {
 				t.Error(err)
 			}
 		})
@@ -119,7 +119,7 @@ func TestPullThatHangsEndsWithItsCaller(t *testing.T) {
 	if !errors.Is(err, enough) || errors.Is(err, runtime.ErrUnreachable) || errors.As(err, &pull) {
 		t.Fatalf("error = %v, want the caller's own reason", err)
 	}
-	if err := r.RemoveVolume(t.Context(), spec.Workspace, "h"); err != nil {
+	if err := r.RemoveVolume(t.Context(), spec.Workspace, "h", nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -92,6 +94,14 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec) (runtime.J
 		if err != nil {
 			return runtime.Job{}, err
 		}
+		// The home's users are listed again once the container stands. A home
+		// that is in use for long has none made for it, again and again.
+		if err := r.checkUnused(ctx, spec, func(u user) bool { return u.role == roleJob }); err != nil {
+			return runtime.Job{}, err
+		}
+		if err := r.makeScratch(spec); err != nil {
+			return runtime.Job{}, err
+		}
 		made, err := r.api.ContainerCreate(ctx, r.jobOptions(spec, name, image))
 		switch {
 		case err == nil:
@@ -106,7 +116,7 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec) (runtime.J
 			return runtime.Job{}, failed(ctx, "create storage job", err)
 		}
 	}
-	return runtime.Job{}, fmt.Errorf("container %s comes back as soon as it is removed", name)
+	return runtime.Job{}, comesBack("container " + name)
 }
 
 // takeUpJob handles a container that has the job's name already. It reports
@@ -117,6 +127,9 @@ func (r *Runtime) takeUpJob(ctx context.Context, spec runtime.JobSpec, name stri
 		return runtime.Job{}, false, err
 	}
 	job := inspectedJob(found)
+	if found.State.Status == container.StateRemoving {
+		return runtime.Job{}, false, r.awaitRemoval(ctx, found.ID)
+	}
 	same := job.Claim == spec.Claim && job.VolumeClaim == spec.VolumeClaim && job.Key == spec.Key
 	switch {
 	case stateOf(found.State.Status) == runtime.ContainerCreated:
@@ -209,7 +222,7 @@ func (r *Runtime) jobOptions(spec runtime.JobSpec, name, image string) client.Co
 			NetworkMode:    "none",
 			UsernsMode:     "host",
 			CapDrop:        []string{"ALL"},
-			CapAdd:         jobCaps(spec),
+			CapAdd:         jobCaps(),
 			ReadonlyRootfs: true,
 			SecurityOpt:    []string{"no-new-privileges:true"},
 			RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
@@ -227,15 +240,10 @@ func (r *Runtime) jobOptions(spec runtime.JobSpec, name, image string) client.Co
 // jobCaps: a job reads and writes what belongs to any user, in what is mounted
 // for it, and no more. DAC_READ_SEARCH would do for reading, and open any file of
 // the disk that a volume is on, by its handle.
-func jobCaps(spec runtime.JobSpec) []string {
-	if spec.Kind == runtime.JobRestore {
-		return []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"}
-	}
-	caps := []string{"DAC_OVERRIDE", "FOWNER"}
-	if spec.ObjectDir != "" { // the folder is the server's user's
-		caps = append(caps, "CHOWN")
-	}
-	return caps
+func jobCaps() []string {
+	// An archive job has the home read-only and tries in its scratch folder what a
+	// restore would do.
+	return []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"}
 }
 
 func (r *Runtime) jobMounts(spec runtime.JobSpec, restore bool) []mount.Mount {
@@ -246,6 +254,9 @@ func (r *Runtime) jobMounts(spec runtime.JobSpec, restore bool) []mount.Mount {
 		}
 	}
 	mounts := []mount.Mount{home}
+	if spec.Kind == runtime.JobArchive {
+		mounts = append(mounts, r.scratchMount(spec))
+	}
 	if spec.ObjectDir != "" {
 		mounts = append(mounts, mount.Mount{
 			Type: mount.TypeBind, Source: filepath.Clean(spec.ObjectDir), Target: runtime.JobObjectDir, ReadOnly: restore,
@@ -258,6 +269,37 @@ func (r *Runtime) jobMounts(spec runtime.JobSpec, restore bool) []mount.Mount {
 		})
 	}
 	return mounts
+}
+
+// scratchMount is an empty folder where a restore would make the home again: for
+// a volume an anonymous one, which goes with the container, for a folder one
+// beside it, which goes with the home.
+func (r *Runtime) scratchMount(spec runtime.JobSpec) mount.Mount {
+	if spec.Storage == workspace.StorageLocalDir {
+		return mount.Mount{
+			Type: mount.TypeBind, Source: filepath.Join(filepath.Dir(r.hostHomePath(spec.Workspace)), scratchName), Target: runtime.JobScratchDir,
+		}
+	}
+	return mount.Mount{
+		Type: mount.TypeVolume, Target: runtime.JobScratchDir,
+		VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.labels(roleScratch, spec.Workspace, spec.Claim)},
+	}
+}
+
+// scratchName lies beside the home, in the folder that goes with it. It is no
+// trash, which is removed while a job may run.
+const scratchName = ".scratch"
+
+// makeScratch makes the folder that scratchMount mounts.
+func (r *Runtime) makeScratch(spec runtime.JobSpec) error {
+	if spec.Kind != runtime.JobArchive || spec.Storage != workspace.StorageLocalDir {
+		return nil
+	}
+	err := os.Mkdir(filepath.Join(r.folder(spec.Workspace), scratchName), 0o700)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make the scratch folder of a storage job: %w", err)
+	}
+	return nil
 }
 
 // RemoveJob implements runtime.Runtime. The job that restored a home which is

@@ -33,6 +33,7 @@ func newLate(t *testing.T, r *Runtime, storage string) *lateHome {
 func TestJobHardening(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
+	all := []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"}
 	cases := []struct {
 		kind   runtime.JobKind
 		object bool
@@ -40,11 +41,11 @@ func TestJobHardening(t *testing.T) {
 		caps   []string
 		mounts map[string]bool // → read-write
 	}{
-		{runtime.JobArchive, true, false, []string{"CHOWN", "DAC_OVERRIDE", "FOWNER"},
-			map[string]bool{runtime.JobHomeDir: false, runtime.JobObjectDir: true}},
-		{runtime.JobArchive, false, true, []string{"DAC_OVERRIDE", "FOWNER"},
-			map[string]bool{runtime.JobHomeDir: false, runtime.JobBucketDir: false}},
-		{runtime.JobRestore, true, true, []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"},
+		{runtime.JobArchive, true, false, all,
+			map[string]bool{runtime.JobHomeDir: false, runtime.JobScratchDir: true, runtime.JobObjectDir: true}},
+		{runtime.JobArchive, false, true, all,
+			map[string]bool{runtime.JobHomeDir: false, runtime.JobScratchDir: true, runtime.JobBucketDir: false}},
+		{runtime.JobRestore, true, true, all,
 			map[string]bool{runtime.JobHomeDir: true, runtime.JobObjectDir: false, runtime.JobBucketDir: false}},
 	}
 	for _, tc := range cases {
@@ -196,7 +197,7 @@ func TestCallsCutOffAnywhere(t *testing.T) {
 	}{{
 		"a restored home is removed",
 		func(l *lateHome) { restored(l); l.settle() },
-		func(ctx context.Context, l *lateHome) error { return l.old.RemoveVolume(ctx, l.id, "home-1") },
+		func(ctx context.Context, l *lateHome) error { return l.old.RemoveVolume(ctx, l.id, "home-1", nil) },
 		func(l *lateHome) { l.claim = "" },
 	}, {
 		"a restored home is seeded instead",
@@ -282,7 +283,7 @@ func TestCallsCutOffAnywhere(t *testing.T) {
 						}
 					}
 					tc.check(l)
-					l.ok("RemoveVolume", next.RemoveVolume(t.Context(), l.id, "home-1"))
+					l.ok("RemoveVolume", next.RemoveVolume(t.Context(), l.id, "home-1", nil))
 					if left := (hands{r: next, storage: storage}).remains(t, l.id); len(left) > 0 {
 						t.Fatalf("left behind after request %d: %q", n, left)
 					}
@@ -390,7 +391,7 @@ func TestFolderThatAnotherProcessChanges(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := r.RemoveVolume(ctx, l.id, "home-1"); !errors.Is(err, runtime.ErrUnreachable) {
+	if err := r.RemoveVolume(ctx, l.id, "home-1", nil); !errors.Is(err, runtime.ErrUnreachable) {
 		t.Fatalf("RemoveVolume under another's lock: %v", err)
 	}
 	unlock()
@@ -464,5 +465,53 @@ func TestDisks(t *testing.T) {
 	remote := newRuntime(t, func(c *Config) { c.Host = "tcp://192.0.2.1:2375" })
 	if disks, err = remote.Disks(t.Context()); err != nil || len(disks) != 1 {
 		t.Errorf("with an engine elsewhere: %+v, %v", disks, err)
+	}
+}
+
+// An archive job has an empty folder on the file system of the homes, which
+// goes with it, or with the home.
+func TestJobScratchIsRemovedWithJobOrHome(t *testing.T) {
+	t.Parallel()
+	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
+		t.Run(storage, func(t *testing.T) {
+			t.Parallel()
+			r := newRuntime(t, nil)
+			l := newLate(t, r, storage)
+			l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
+			spec := runtime.JobSpec{
+				Workspace: l.id, Claim: "op", Kind: runtime.JobArchive, Storage: storage, VolumeClaim: "home-1", Key: "key",
+				Input: []byte("exit 0\n"), ObjectDir: t.TempDir(),
+			}
+			for range 2 { // the second finds what the first has left
+				job := l.runJob(r, spec)
+				info, err := r.api.ContainerInspect(t.Context(), job.ID, client.ContainerInspectOptions{})
+				l.ok("ContainerInspect", err)
+				found := map[string]string{}
+				for _, m := range info.Container.Mounts {
+					found[m.Destination] = m.Source
+					if m.Destination == runtime.JobScratchDir && m.Name != "" {
+						v, err := r.api.VolumeInspect(t.Context(), m.Name, client.VolumeInspectOptions{})
+						l.ok("VolumeInspect", err)
+						if !r.owns(v.Volume.Labels, roleScratch) {
+							t.Errorf("the volume's labels are %v", v.Volume.Labels)
+						}
+					}
+				}
+				home, scratch := found[runtime.JobHomeDir], found[runtime.JobScratchDir]
+				if scratch == "" || filepath.Dir(filepath.Dir(home)) != filepath.Dir(filepath.Dir(scratch)) && filepath.Dir(home) != filepath.Dir(scratch) {
+					t.Errorf("the home is %s and the scratch folder %s", home, scratch)
+				}
+				l.ok("RemoveJob", r.RemoveJob(t.Context(), job.ID))
+			}
+			left, err := r.api.VolumeList(t.Context(), client.VolumeListOptions{Filters: r.filter(roleScratch)})
+			l.ok("VolumeList", err)
+			if len(left.Items) > 0 {
+				t.Errorf("volumes are left: %v", left.Items)
+			}
+			l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
+			if entries, err := os.ReadDir(filepath.Join(r.cfg.DataDir, homesDir)); err == nil && len(entries) > 0 {
+				t.Errorf("left of the home: %v", entries)
+			}
+		})
 	}
 }

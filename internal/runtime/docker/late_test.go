@@ -2,6 +2,7 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -165,14 +166,14 @@ func (l *lateHome) alive() {
 		}
 		l.ok("RemoveJob", l.next.RemoveJob(ctx, j.ID))
 	}
-	l.ok("RemoveVolume", l.next.RemoveVolume(ctx, l.id, l.claim))
+	l.ok("RemoveVolume", l.next.RemoveVolume(ctx, l.id, l.claim, nil))
 	if left := (hands{r: l.next, storage: l.storage}).remains(l.T, l.id); len(left) > 0 {
 		l.Fatalf("left behind: %q", left)
 	}
 }
 
 func lateCases() []lateCase {
-	removes := func(ctx context.Context, l *lateHome) error { return l.old.RemoveVolume(ctx, l.id, "home-1") }
+	removes := func(ctx context.Context, l *lateHome) error { return l.old.RemoveVolume(ctx, l.id, "home-1", nil) }
 	restores := func(ctx context.Context, l *lateHome) error {
 		_, err := l.old.StartJob(ctx, l.restoring("op", "home-1", "key", "stale"))
 		return err
@@ -185,7 +186,7 @@ func lateCases() []lateCase {
 		before: func(l *lateHome) { l.seed("home-1"); l.settle() },
 		late:   removes,
 		meanwhile: func(l *lateHome) {
-			l.ok("RemoveVolume", l.next.RemoveVolume(l.Context(), l.id, "home-1"))
+			l.ok("RemoveVolume", l.next.RemoveVolume(l.Context(), l.id, "home-1", nil))
 			l.restore("op", "home-2", "key")
 		},
 	}, {
@@ -193,7 +194,7 @@ func lateCases() []lateCase {
 		before: func(l *lateHome) { l.restore("op-1", "home-1", "key-1"); l.settle() },
 		late:   removes,
 		meanwhile: func(l *lateHome) {
-			l.ok("RemoveVolume", l.next.RemoveVolume(l.Context(), l.id, "home-1"))
+			l.ok("RemoveVolume", l.next.RemoveVolume(l.Context(), l.id, "home-1", nil))
 			job := l.restore("op-2", "home-2", "key-2")
 			l.settle()
 			l.ok("RemoveJob", l.next.RemoveJob(l.Context(), job.ID))
@@ -203,7 +204,7 @@ func lateCases() []lateCase {
 		before: func(l *lateHome) { l.seed("home-1"); l.settle() },
 		late:   removes,
 		meanwhile: func(l *lateHome) {
-			l.ok("RemoveVolume", l.next.RemoveVolume(l.Context(), l.id, "home-1"))
+			l.ok("RemoveVolume", l.next.RemoveVolume(l.Context(), l.id, "home-1", nil))
 			l.seed("home-2")
 			l.settle()
 		},
@@ -259,7 +260,22 @@ func lateCases() []lateCase {
 		before: func(l *lateHome) { l.seed("home-1") },
 		late:   func(ctx context.Context, l *lateHome) error { return l.old.SettleVolume(ctx, l.id, "home-1") },
 		meanwhile: func(l *lateHome) {
-			l.ok("RemoveVolume", l.next.RemoveVolume(l.Context(), l.id, "home-1"))
+			l.ok("RemoveVolume", l.next.RemoveVolume(l.Context(), l.id, "home-1", nil))
+			l.restore("op", "home-2", "key")
+		},
+	}, {
+		name:   "takes the fingerprint of a home that is archived and restored",
+		before: func(l *lateHome) { l.seed("home-1"); l.settle() },
+		late: func(ctx context.Context, l *lateHome) error {
+			_, err := l.old.Fingerprint(ctx, l.id, "home-1", nil)
+			return err
+		},
+		meanwhile: func(l *lateHome) {
+			err := l.next.RemoveVolume(l.Context(), l.id, "home-1", nil)
+			for errors.Is(err, runtime.ErrBusy) { // the late call's container ends by itself
+				err = l.next.RemoveVolume(l.Context(), l.id, "home-1", nil)
+			}
+			l.ok("RemoveVolume", err)
 			l.restore("op", "home-2", "key")
 		},
 	}, {
@@ -366,4 +382,11 @@ func runLate(t *testing.T, tc lateCase, e *engine, old, next *Runtime, storage s
 	}
 	l.alive()
 	return true
+}
+
+// halfMade leaves a volume whose seeding has not begun.
+func (l *lateHome) halfMade(claim string) {
+	l.Helper()
+	_, _, err := l.next.makeVolume(l.Context(), l.volume(claim))
+	l.ok("makeVolume", err)
 }

@@ -24,6 +24,19 @@ const (
 	labelKey    = "codehub.key"          // archive_key
 	labelBucket = "codehub.bucket"       // folder of the bucket's socket that a storage job has
 	labelProof  = "codehub.proof"        // id of the container that proves what a marker says
+	labelAside  = "codehub.aside"        // volume that a container holds, or copies to
+	labelSince  = "codehub.since"        // when a volume was set aside, RFC 3339
+	labelBytes  = "codehub.bytes"        // content of a volume that was set aside
+	labelFiles  = "codehub.entries"      // how many entries it has
+	labelDigest = "codehub.digest"       // digest of it, as archive.Digest
+
+	labelOwner = "codehub.owner"          // username of the workspace's owner, on a home
+	labelName  = "codehub.workspace-name" // on a home
+
+	labelMark     = "codehub.mark"     // id of a mark
+	labelSerial   = "codehub.serial"   // of a mark
+	labelIdentity = "codehub.identity" // of the database that made a mark
+	labelAt       = "codehub.at"       // when a mark was made
 
 	// labelAttempt tells a volume that this very call made from one that was there.
 	labelAttempt = "codehub.attempt"
@@ -31,18 +44,26 @@ const (
 
 // Roles.
 const (
-	roleWorkspace = "workspace" // container
-	roleSeed      = "seed"      // container, never started: proves that a home was seeded
-	roleHelper    = "helper"    // container or image
-	roleHome      = "home"      // volume
-	roleJob       = "job"       // container: a storage job
-	roleHolder    = "holder"    // container, never started, that holds a live home's volume; its image
-	roleRestored  = "restored"  // volume, empty: says what was restored into a home that is not live yet
-	roleSettled   = "settled"   // volume, empty: says that a home is live
-	roleMount     = "mount"     // volume: a local-dir home while it is seeded
-	roleMadeUp    = "made-up"   // volume that the engine made because a home was missing
-	roleNetwork   = "network"
-	roleDraft     = "network-draft" // network that only asks the engine for a free subnet
+	roleWorkspace   = "workspace"      // container
+	roleSeed        = "seed"           // container, never started: proves that a home was seeded
+	roleHelper      = "helper"         // container or image
+	roleHome        = "home"           // volume
+	roleJob         = "job"            // container: a storage job
+	roleLook        = "look"           // container: takes the fingerprint of a home
+	roleHolder      = "holder"         // container, never started, that holds a live home's volume; its image
+	roleRestored    = "restored"       // volume, empty: says what was restored into a home that is not live yet
+	roleSettled     = "settled"        // volume, empty: says that a home is live
+	roleMount       = "mount"          // volume: a local-dir home while it is seeded
+	roleRemover     = "remover"        // container that empties a home before Docker removes its volume
+	roleRemoving    = "removing"       // volume, empty: says that the removal of a home has begun
+	roleMadeUp      = "made-up"        // volume that the engine made because a home was missing
+	roleAside       = "aside"          // volume that was set aside; the container that holds it
+	roleAsideRecord = "aside-complete" // volume, empty: says that a volume that was set aside is complete
+	roleCopy        = "copy"           // container that copies what is set aside
+	roleMark        = "mark"           // volume, empty: says which database leads here
+	roleScratch     = "scratch"        // volume, anonymous: where an archive job tries a restore
+	roleNetwork     = "network"
+	roleDraft       = "network-draft" // network that only asks the engine for a free subnet
 )
 
 // names are the names of what an installation has once. They derive from its
@@ -69,10 +90,35 @@ func namesOf(installation string) names {
 	}
 }
 
-func seedName(id workspace.ID) string    { return "codehub-seed-" + string(id) }
-func settledName(id workspace.ID) string { return "ws-" + string(id) + "-settled" }
-func holderName(id workspace.ID) string  { return "codehub-home-" + string(id) }
-func mountName(id workspace.ID) string   { return "ws-" + string(id) + "-mount" }
+func seedName(id workspace.ID) string   { return "codehub-seed-" + string(id) }
+func holderName(id workspace.ID) string { return "codehub-home-" + string(id) }
+func copyName(id workspace.ID) string   { return "codehub-copy-" + string(id) }
+func mountName(id workspace.ID) string  { return "ws-" + string(id) + "-mount" }
+
+// settledName is the name of the record that a home is live. It carries the
+// claim: a power cut may bring a removed volume back without its labels, and
+// that must not take the name of a later home's record.
+func settledName(id workspace.ID, claim string) string {
+	sum := sha256.Sum256([]byte(claim))
+	return earlierSettledName(id) + "-" + hex.EncodeToString(sum[:8])
+}
+
+// earlierSettledName is the name that such a record had before it carried the
+// claim.
+func earlierSettledName(id workspace.ID) string { return "ws-" + string(id) + "-settled" }
+
+func removerName(id workspace.ID) string { return "codehub-remove-" + string(id) }
+
+// removingName is the name of the record that the removal of a home has begun:
+// one for each remover, so that a call that comes too late can take back its own.
+func removingName(id workspace.ID, claim, remover string) string {
+	sum := sha256.Sum256([]byte(claim + "\n" + remover))
+	return "ws-" + string(id) + "-removing-" + hex.EncodeToString(sum[:8])
+}
+
+// lookName is the container that takes the fingerprint of a home.
+func lookName(id workspace.ID) string { return "codehub-look-" + string(id) }
+func (n names) mark(id string) string { return n.network + "-mark-" + id }
 
 func jobName(kind runtime.JobKind, id workspace.ID) string {
 	return "codehub-" + string(kind) + "-" + string(id)

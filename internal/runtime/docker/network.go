@@ -54,7 +54,7 @@ func (r *Runtime) ensureNetwork(ctx context.Context) (*network, error) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("network %s cannot be made: its name or interface is taken, and then it is not", r.names.network)
+	return nil, meanwhile("network %s cannot be created: another call keeps taking and freeing its name or interface", r.names.network)
 }
 
 // createNetwork makes the network on a subnet that the engine chose. The engine

@@ -96,7 +96,7 @@ func TestHelperRemovesHomes(t *testing.T) {
 	if err := r.CreateVolume(t.Context(), spec, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.removeTreeByHelper(t.Context(), spec.Workspace, "home"); err != nil {
+	if err := r.removeTreeByHelper(t.Context(), spec.Workspace, "home", nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(r.homePath(spec.Workspace)); !errors.Is(err, os.ErrNotExist) {
@@ -152,9 +152,10 @@ func TestHelperArguments(t *testing.T) {
 	for _, args := range [][]string{
 		nil, {"wall"}, {"dance", "x"}, {"wall", "{"}, {"wall", `{"table":"t"}`}, {"wall", `{"tabel":"t"}`},
 		{"remove-home", "/"}, {"remove-home", "relative"}, {"remove-home", "//"},
+		{"empty-home", "/"}, {"is-empty", "relative"}, {"is-empty", "/proc/self"}, {"sync", "/none"}, {"count", "/none"},
 	} {
 		var words strings.Builder
-		if code := helperMain(args, &words); code == 0 || words.Len() == 0 {
+		if code := helperMain(args, &words, &words); code == 0 || words.Len() == 0 {
 			t.Errorf("host-helper %q: code %d, %q", args, code, words.String())
 		}
 	}
@@ -229,7 +230,7 @@ func TestSweepGoesOn(t *testing.T) {
 	}
 	// Settled homes are looked at before markers.
 	refused := func(w http.ResponseWriter, req *http.Request) bool {
-		if req.Method != http.MethodDelete || !strings.HasSuffix(req.URL.Path, settledName(gone)) {
+		if req.Method != http.MethodDelete || !strings.HasSuffix(req.URL.Path, settledName(gone, "home-1")) {
 			return false
 		}
 		answer(http.StatusInternalServerError, "device or resource busy")(w, req)

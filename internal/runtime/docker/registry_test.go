@@ -142,4 +142,4 @@ func drain(t *testing.T, r io.ReadCloser) {
 }
 
 // removeWall takes the installation's wall down, by the helper if need be.
-func removeWall(_ context.Context, r *Runtime) error { return wall.Remove(r.names.table) }
+func takeDownWall(_ context.Context, r *Runtime) error { return wall.Remove(r.names.table) }

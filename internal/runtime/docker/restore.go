@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/moby/moby/client"
 
@@ -26,14 +27,21 @@ func (r *Runtime) CreateEmptyVolume(ctx context.Context, spec runtime.VolumeSpec
 	}
 	for range 3 {
 		labels, made, err := r.makeVolume(ctx, spec)
-		if made || err != nil || !r.owns(labels, roleMadeUp) {
+		if made || err != nil {
+			return err
+		}
+		if !r.owns(labels, roleMadeUp) {
+			begun, err := r.removalBegun(ctx, spec.Workspace, spec.Claim)
+			if err == nil && begun {
+				err = fmt.Errorf("volume %s is being removed: %w", spec.Workspace.VolumeName(), runtime.ErrVolumeMismatch)
+			}
 			return err
 		}
 		if err := r.removeMadeUp(ctx, spec.Workspace); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("volume %s comes back as soon as it is removed", spec.Workspace.VolumeName())
+	return comesBack("volume " + spec.Workspace.VolumeName())
 }
 
 // homeLook is how a home looked before its job was made.
@@ -55,7 +63,7 @@ func (r *Runtime) lookAtHome(ctx context.Context, spec runtime.JobSpec) (homeLoo
 	if err != nil {
 		return homeLook{}, err
 	}
-	if claim, ok := found.homes[spec.Workspace]; !ok || claim != spec.VolumeClaim {
+	if claim, ok := found.homes[spec.Workspace]; !ok || claim != spec.VolumeClaim || found.goes(spec.Workspace, claim) {
 		return homeLook{}, fmt.Errorf("volume %s: %w", spec.Workspace.VolumeName(), runtime.ErrVolumeMismatch)
 	}
 	if spec.Kind == runtime.JobRestore && found.live(spec.Workspace) {
@@ -75,18 +83,8 @@ func errRestored(id workspace.ID) error {
 // admitJob looks at the home once the job's container holds it, and makes the
 // record say that it is being filled if it is.
 func (r *Runtime) admitJob(ctx context.Context, spec runtime.JobSpec, before homeLook, containerID string) error {
-	source := spec.Workspace.VolumeName()
-	if spec.Storage == workspace.StorageLocalDir {
-		source = r.hostHomePath(spec.Workspace)
-	}
-	users, err := r.users(ctx, source)
-	if err != nil {
+	if err := r.checkUnused(ctx, spec, func(u user) bool { return u.id == containerID }); err != nil {
 		return err
-	}
-	for _, u := range users {
-		if u.id != containerID && !u.idle() {
-			return fmt.Errorf("the home of workspace %s is in use by container %s: %w", spec.Workspace, u.name, runtime.ErrConflict)
-		}
 	}
 	if spec.Storage == workspace.StorageLocalDir {
 		return r.admitToFolder(ctx, spec, before, containerID)
@@ -100,6 +98,9 @@ func (r *Runtime) admitJob(ctx context.Context, spec runtime.JobSpec, before hom
 	found, err := r.lookAtHomes(ctx, spec.Workspace)
 	if err != nil {
 		return err
+	}
+	if found.goes(spec.Workspace, spec.VolumeClaim) {
+		return fmt.Errorf("volume %s: %w", spec.Workspace.VolumeName(), runtime.ErrVolumeMismatch)
 	}
 	if found.live(spec.Workspace) {
 		return errLive(spec.Workspace)
@@ -115,6 +116,20 @@ func (r *Runtime) admitJob(ctx context.Context, spec runtime.JobSpec, before hom
 	return r.removeMarkers(ctx, found, spec.Workspace, spec.VolumeClaim)
 }
 
+// checkUnused makes sure that no container uses the home of a job, but for those
+// that are left out.
+func (r *Runtime) checkUnused(ctx context.Context, spec runtime.JobSpec, except func(user) bool) error {
+	source := spec.Workspace.VolumeName()
+	if spec.Storage == workspace.StorageLocalDir {
+		source = r.hostHomePath(spec.Workspace)
+	}
+	users, err := r.users(ctx, source)
+	if err != nil {
+		return err
+	}
+	return inUse("the home of workspace "+string(spec.Workspace), slices.DeleteFunc(users, except))
+}
+
 func (r *Runtime) admitToFolder(ctx context.Context, spec runtime.JobSpec, before homeLook, containerID string) error {
 	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Claim: spec.VolumeClaim}
 	return r.editFolder(ctx, volume, func(side sidecar, there bool) (sidecar, error) {
@@ -128,7 +143,7 @@ func (r *Runtime) admitToFolder(ctx context.Context, spec runtime.JobSpec, befor
 		case side.Marker == spec.Key && spec.Key != "":
 			return side, errRestored(spec.Workspace)
 		case side != before.side:
-			return side, fmt.Errorf("folder %s has changed meanwhile: %w", r.homePath(spec.Workspace), runtime.ErrConflict)
+			return side, meanwhile("folder %s has changed meanwhile", r.homePath(spec.Workspace))
 		}
 		return sidecar{Claim: spec.VolumeClaim, State: folderFilling, Filler: containerID}, nil
 	})
@@ -151,9 +166,9 @@ func (r *Runtime) MarkRestored(ctx context.Context, id workspace.ID, claim, key 
 	switch {
 	case !ok && r.cfg.DataDir != "":
 		return r.markFolder(ctx, id, claim, key)
-	case !ok || there != claim:
+	case !ok || there != claim || found.goes(id, claim):
 		return fmt.Errorf("volume %s: %w", id.VolumeName(), runtime.ErrVolumeMismatch)
-	case found.live(id) && found.settled[id].key == key:
+	case found.live(id) && found.settledKey(id, claim) == key:
 		return nil
 	case found.live(id):
 		return errLive(id)
@@ -171,8 +186,12 @@ func (r *Runtime) MarkRestored(ctx context.Context, id workspace.ID, claim, key 
 	name := restoredName(id, claim, key, proof)
 	labels := r.labels(roleRestored, id, claim)
 	labels[labelKey], labels[labelProof] = key, proof
-	if _, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels}); err != nil {
-		return failed(ctx, "create volume", err)
+	got, err := r.createVolume(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels})
+	if err != nil {
+		return err
+	}
+	if !r.owns(got, roleRestored) || got[labelProof] != proof {
+		return fmt.Errorf("volume %s is not this installation's", name)
 	}
 	for _, m := range found.markers[id] {
 		if m.claim == claim && m.name != name {
@@ -245,7 +264,7 @@ func (r *Runtime) keepsHome(ctx context.Context, job runtime.Job) (bool, error) 
 	}
 	if claim, ok := found.homes[id]; ok {
 		marker, _ := found.marker(id)
-		complete := marker.proof == job.ID || found.settled[id].claim == claim
+		complete := !found.goes(id, claim) && (marker.proof == job.ID || found.isSettled(id, claim))
 		return claim == job.VolumeClaim && complete && found.holders[id].claim != claim, nil
 	}
 	if r.cfg.DataDir == "" {

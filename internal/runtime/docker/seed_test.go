@@ -38,11 +38,7 @@ func TestSeededIsSeededWholly(t *testing.T) {
 	go func() { done <- r.CreateVolume(t.Context(), spec, nil) }()
 	looks := 0
 	for {
-		list, err := r.Volumes(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(list) == 1 && list[0].Seeded {
+		if list := ownHomes(t, r); len(list) == 1 && list[0].Seeded {
 			break
 		}
 		select {

@@ -104,7 +104,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		}
 	}
 	if last == nil {
-		last = errors.New("create container: its name is taken, and then it is not")
+		last = meanwhile("create container: its name is taken, and then it is not")
 	}
 	return runtime.Container{}, last
 }
@@ -185,7 +185,17 @@ func (r *Runtime) verifyVolume(ctx context.Context, spec runtime.ContainerSpec, 
 		}
 		return nil
 	}
-	return r.checkVolume(ctx, spec.Workspace, spec.VolumeClaim, containerID)
+	if err := r.checkVolume(ctx, spec.Workspace, spec.VolumeClaim, containerID); err != nil {
+		return err
+	}
+	begun, err := r.removalBegun(ctx, spec.Workspace, spec.VolumeClaim)
+	if err == nil && begun {
+		err = fmt.Errorf("volume %s is being removed: %w", spec.Workspace.VolumeName(), runtime.ErrVolumeMismatch)
+	}
+	if err != nil {
+		return errors.Join(err, r.discard(ctx, containerID))
+	}
+	return nil
 }
 
 // takeUp handles a container that has the workspace's name already. It reports
@@ -197,6 +207,9 @@ func (r *Runtime) takeUp(ctx context.Context, spec runtime.ContainerSpec, progre
 	}
 	if err != nil {
 		return runtime.Container{}, false, failed(ctx, "inspect container", err)
+	}
+	if found.Container.State.Status == container.StateRemoving {
+		return runtime.Container{}, false, r.awaitRemoval(ctx, found.Container.ID)
 	}
 	c := r.inspected(found.Container)
 	labels := found.Container.Config.Labels
@@ -252,6 +265,9 @@ func (r *Runtime) inspect(ctx context.Context, id string) (runtime.Container, er
 // discard removes a container that was never of use.
 func (r *Runtime) discard(ctx context.Context, id string) error {
 	_, err := r.api.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	if errdefs.IsConflict(err) && strings.Contains(err.Error(), "already in progress") {
+		err = r.awaitRemoval(ctx, id)
+	}
 	if err != nil && !errdefs.IsNotFound(err) {
 		return failed(ctx, "remove container", err)
 	}

@@ -3,10 +3,14 @@ package docker
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
+
+	"codehub/internal/workspace"
 )
 
 const (
@@ -54,8 +58,17 @@ func (r *Runtime) sweepUnfinished(ctx context.Context) error {
 	if err != nil {
 		return failed(ctx, "list storage jobs", err)
 	}
+	// One that has ended holds a home; whoever removes that makes another.
+	removers, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleRemover)})
+	if err != nil {
+		return failed(ctx, "list removers", err)
+	}
+	looks, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleLook)})
+	if err != nil {
+		return failed(ctx, "list containers that take fingerprints", err)
+	}
 	var errs []error
-	for _, c := range append(helpers.Items, jobs.Items...) {
+	for _, c := range slices.Concat(helpers.Items, jobs.Items, removers.Items, looks.Items) {
 		if c.State != container.StateRunning && r.now().Sub(time.Unix(c.Created, 0)) > helperLife {
 			errs = append(errs, r.discard(ctx, c.ID))
 		}
@@ -71,7 +84,7 @@ func (r *Runtime) sweepTrash(ctx context.Context) error {
 	}
 	var errs []error
 	for _, v := range folders {
-		errs = append(errs, r.emptyTrash(ctx, v.Workspace))
+		errs = append(errs, r.emptyTrash(ctx, v.Workspace, nil))
 	}
 	return errors.Join(errs...)
 }
@@ -100,10 +113,11 @@ func (r *Runtime) sweepOrphans(ctx context.Context) error {
 			errs = append(errs, r.discard(ctx, holder.container))
 		}
 	}
-	for id := range found.settled {
-		name := settledName(id)
-		if _, ok := found.homes[id]; !ok && again(name) {
-			errs = append(errs, r.removeOwned(ctx, name, roleSettled))
+	for id, records := range found.settled {
+		for _, rec := range records {
+			if found.homes[id] != rec.claim && again(rec.name) {
+				errs = append(errs, r.removeOwned(ctx, rec.name, roleSettled))
+			}
 		}
 	}
 	for id, markers := range found.markers {
@@ -113,6 +127,28 @@ func (r *Runtime) sweepOrphans(ctx context.Context) error {
 			}
 		}
 	}
+	for id, records := range found.removing {
+		for _, rec := range records {
+			// The home is gone, and the call that removed it, or came too late
+			// for that, did not get to the end.
+			if found.homes[id] != rec.claim && again(rec.name) {
+				errs = append(errs, r.sweepRemoval(ctx, id, rec.claim))
+			}
+		}
+	}
 	r.orphans = orphans // Prepare alone sweeps, one at a time
 	return errors.Join(errs...)
+}
+
+// sweepRemoval ends a removal that was cut off after Docker had removed the
+// volume. One that a power cut brought back is for RemoveVolume.
+func (r *Runtime) sweepRemoval(ctx context.Context, id workspace.ID, claim string) error {
+	v, err := r.api.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
+	if err != nil && !errdefs.IsNotFound(err) {
+		return failed(ctx, "inspect volume", err)
+	}
+	if err == nil && !r.owns(v.Volume.Labels, roleHome) {
+		return nil
+	}
+	return r.endRemoval(ctx, id, claim)
 }

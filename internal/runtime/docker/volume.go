@@ -57,7 +57,7 @@ func (r *Runtime) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, pro
 			return err
 		}
 	}
-	return fmt.Errorf("volume %s comes back as soon as it is removed", name)
+	return comesBack("volume " + name)
 }
 
 // lockHome keeps other calls of this process away from the workspace's home.
@@ -68,21 +68,40 @@ func (r *Runtime) lockHome(ctx context.Context, id workspace.ID) (unlock func(),
 	return r.locks.lock(ctx, id)
 }
 
+// createVolume makes a volume and returns the labels of the one by that name,
+// which may have been there. Docker's answer to the creation is not trusted:
+// after its restart it leaves out the labels of a volume that is there until
+// somebody inspects the volume.
+func (r *Runtime) createVolume(ctx context.Context, opts client.VolumeCreateOptions) (map[string]string, error) {
+	for range 3 {
+		if _, err := r.api.VolumeCreate(ctx, opts); err != nil {
+			return nil, failed(ctx, "create volume", err)
+		}
+		v, err := r.api.VolumeInspect(ctx, opts.Name, client.VolumeInspectOptions{})
+		if err == nil {
+			return v.Volume.Labels, nil
+		}
+		if !errdefs.IsNotFound(err) {
+			return nil, failed(ctx, "inspect volume", err)
+		}
+	}
+	return nil, fmt.Errorf("volume %s is removed as soon as it is created", opts.Name)
+}
+
 // makeVolume makes the home's volume, or finds it: one with the claim, or one
 // that the engine made up. It returns its labels.
 func (r *Runtime) makeVolume(ctx context.Context, spec runtime.VolumeSpec) (labels map[string]string, made bool, err error) {
 	name := spec.Workspace.VolumeName()
 	labels = r.labels(roleHome, spec.Workspace, spec.Claim)
 	labels[labelAttempt] = randomHex(8)
-	// The engine answers with the volume that is there, if one is.
-	v, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels})
+	describe(labels, spec)
+	got, err := r.createVolume(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels})
 	if errdefs.IsConflict(err) {
 		return nil, false, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}
 	if err != nil {
-		return nil, false, failed(ctx, "create volume", err)
+		return nil, false, err
 	}
-	got := v.Volume.Labels
 	switch {
 	case got[labelAttempt] == labels[labelAttempt]:
 		return got, true, nil
@@ -90,6 +109,16 @@ func (r *Runtime) makeVolume(ctx context.Context, spec runtime.VolumeSpec) (labe
 		return got, false, nil
 	}
 	return nil, false, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
+}
+
+// describe adds to a home's labels whose it is.
+func describe(labels map[string]string, spec runtime.VolumeSpec) {
+	if spec.Owner != "" {
+		labels[labelOwner] = spec.Owner
+	}
+	if spec.Name != "" {
+		labels[labelName] = spec.Name
+	}
 }
 
 // reuseVolume decides about a volume with the claim that is there before it is
@@ -108,15 +137,18 @@ func (r *Runtime) reuseVolume(ctx context.Context, id workspace.ID, claim string
 	}
 	if there, ok := found.homes[id]; !ok {
 		return false, nil
-	} else if there != claim {
+	} else if there != claim || found.goes(id, claim) {
 		return false, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}
 	if found.live(id) {
 		return true, nil
 	}
 	marker, marked := found.marker(id)
+	if err := inUse("volume "+name, users); err != nil {
+		return false, err
+	}
 	for _, u := range users {
-		if !u.idle() || u.worked() && (!marked || u.id != marker.proof) {
+		if u.worked() && (!marked || u.id != marker.proof) {
 			return false, fmt.Errorf("volume %s cannot be seeded: container %s has it: %w", name, u.name, runtime.ErrConflict)
 		}
 	}
@@ -154,10 +186,7 @@ func (r *Runtime) removeHeld(ctx context.Context, name string, users []user) err
 			return err
 		}
 	}
-	if _, err := r.api.VolumeRemove(ctx, name, client.VolumeRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
-		return failed(ctx, "remove volume", err)
-	}
-	return nil
+	return r.removeVolume(ctx, name)
 }
 
 // seed copies what the image holds at HomeDir into an empty volume. On return
@@ -182,7 +211,9 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 	}
 	pulled := false
 	for range 3 {
+		counted := r.watchSeeding(ctx, spec, volume, progress)
 		_, err := r.api.ContainerCreate(ctx, opts)
+		counted()
 		if err == nil {
 			return nil
 		}
@@ -206,7 +237,7 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 		pulled = true
 		report(progress, runtime.StepSeeding)
 	}
-	return fmt.Errorf("container %s comes back as soon as it is removed", seedName(spec.Workspace))
+	return comesBack("container " + seedName(spec.Workspace))
 }
 
 // removeSeed removes the workspace's seed container, if there is one.
@@ -240,7 +271,7 @@ func (r *Runtime) SettleVolume(ctx context.Context, id workspace.ID, claim strin
 	if err != nil {
 		return err
 	}
-	if there, ok := found.homes[id]; !ok || there != claim {
+	if there, ok := found.homes[id]; !ok || there != claim || found.goes(id, claim) {
 		return nil
 	}
 	if found.holders[id].claim != claim {
@@ -248,9 +279,17 @@ func (r *Runtime) SettleVolume(ctx context.Context, id workspace.ID, claim strin
 			return err
 		}
 	}
-	if found.settled[id].claim != claim {
+	if !found.isSettled(id, claim) {
 		marker, _ := found.marker(id)
 		if err := r.recordSettled(ctx, id, claim, marker.key); err != nil {
+			return err
+		}
+	}
+	for _, rec := range found.settled[id] {
+		if rec.claim == claim {
+			continue // of a home that somebody removed by hand
+		}
+		if err := r.removeOwned(ctx, rec.name, roleSettled); err != nil {
 			return err
 		}
 	}
@@ -270,93 +309,18 @@ func (r *Runtime) recordSettled(ctx context.Context, id workspace.ID, claim, key
 		labels[labelKey] = key
 	}
 	for range 2 {
-		v, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: settledName(id), Driver: "local", Labels: labels})
+		got, err := r.createVolume(ctx, client.VolumeCreateOptions{Name: settledName(id, claim), Driver: "local", Labels: labels})
 		if err != nil {
-			return failed(ctx, "create volume", err)
+			return err
 		}
-		if r.owns(v.Volume.Labels, roleSettled) && v.Volume.Labels[labelClaim] == claim {
+		if r.owns(got, roleSettled) && got[labelClaim] == claim {
 			return nil
 		}
-		if err := r.removeOwned(ctx, settledName(id), roleSettled); err != nil {
+		if err := r.removeOwned(ctx, settledName(id, claim), roleSettled); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("volume %s is not this installation's", settledName(id))
-}
-
-// RemoveVolume implements runtime.Runtime.
-func (r *Runtime) RemoveVolume(ctx context.Context, id workspace.ID, claim string) error {
-	unlock, err := r.lockHome(ctx, id)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if err := r.removeHome(ctx, id, claim); err != nil {
-		return err
-	}
-	return r.removeFolder(ctx, id, claim)
-}
-
-// removeHome removes a docker-volume home, if there is one, and what belongs
-// to it. What holds the volume is removed by the ids that it had before the
-// claim was read; so what was made since is held by something else.
-func (r *Runtime) removeHome(ctx context.Context, id workspace.ID, claim string) error {
-	name := id.VolumeName()
-	users, err := r.users(ctx, name)
-	if err != nil {
-		return err
-	}
-	found, err := r.lookAtHomes(ctx, id)
-	if err != nil {
-		return err
-	}
-	there, ok := found.homes[id]
-	if !ok {
-		// None, or one that is nobody's home.
-		v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
-		switch {
-		case errdefs.IsNotFound(err):
-		case err != nil:
-			return failed(ctx, "inspect volume", err)
-		case r.owns(v.Volume.Labels, roleHome):
-			return fmt.Errorf("volume %s was made at this moment", name)
-		case !r.owns(v.Volume.Labels, roleMadeUp):
-			return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
-		default:
-			if err := r.removeMadeUp(ctx, id); err != nil {
-				return err
-			}
-		}
-	} else {
-		if there != claim {
-			return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
-		}
-		for _, u := range users {
-			if !u.idle() {
-				return fmt.Errorf("volume %s is in use by container %s", name, u.name)
-			}
-		}
-		if err := r.removeHeld(ctx, name, users); err != nil {
-			return err
-		}
-	}
-	return r.removeRecords(ctx, found, id, claim)
-}
-
-// removeRecords removes what speaks of a home that is gone.
-func (r *Runtime) removeRecords(ctx context.Context, found homes, id workspace.ID, claim string) error {
-	if seed := found.seeds[id]; seed.claim == claim {
-		if err := r.discard(ctx, seed.container); err != nil {
-			return err
-		}
-	}
-	if err := r.removeMarkers(ctx, found, id, claim); err != nil {
-		return err
-	}
-	if found.settled[id].claim != claim {
-		return nil
-	}
-	return r.removeOwned(ctx, settledName(id), roleSettled)
+	return fmt.Errorf("volume %s is not this installation's", settledName(id, claim))
 }
 
 // removeMarkers removes the markers of a home that were found.
@@ -366,6 +330,19 @@ func (r *Runtime) removeMarkers(ctx context.Context, found homes, id workspace.I
 			continue
 		}
 		if err := r.removeOwned(ctx, m.name, roleRestored); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeSettled removes the record that the home with this claim is live.
+func (r *Runtime) removeSettled(ctx context.Context, found homes, id workspace.ID, claim string) error {
+	for _, rec := range found.settled[id] {
+		if rec.claim != claim {
+			continue
+		}
+		if err := r.removeOwned(ctx, rec.name, roleSettled); err != nil {
 			return err
 		}
 	}
@@ -384,8 +361,5 @@ func (r *Runtime) removeOwned(ctx context.Context, name, role string) error {
 	if !r.owns(v.Volume.Labels, role) {
 		return nil
 	}
-	if _, err := r.api.VolumeRemove(ctx, name, client.VolumeRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
-		return failed(ctx, "remove volume", err)
-	}
-	return nil
+	return r.removeVolume(ctx, name)
 }

@@ -31,16 +31,29 @@ type Harness struct {
 	// Write stores a file in the home by way of what runs in the container.
 	Write func(t *testing.T, id workspace.ID, up runtime.Upstream, path, content string)
 
-	HalfSeed      func(*testing.T, runtime.VolumeSpec)     // leaves what a crash in CreateVolume leaves
-	HalfStart     func(*testing.T, runtime.ContainerSpec)  // leaves a container that was made and not started
+	HalfSeed  func(*testing.T, runtime.VolumeSpec)    // leaves what a crash in CreateVolume leaves
+	HalfStart func(*testing.T, runtime.ContainerSpec) // leaves a container that was made and not started
+	// Use has a container that is not codehub's mount the home read-only, running
+	// or only made, until leave is called. Edit changes the home as such a
+	// container does; the lines are those of package script.
+	Use  func(t *testing.T, id workspace.ID, name string, running bool) (leave func())
+	Edit func(t *testing.T, id workspace.ID, lines ...string)
+
 	EndContainer  func(*testing.T, workspace.ID)           // it ends by itself
 	HalfJob       func(*testing.T, runtime.JobSpec) string // leaves a job that was made and not started; its id
+	HalfRemove    func(*testing.T, workspace.ID, string)   // leaves what a crash in RemoveVolume leaves of a home with this claim
 	EndJob        func(t *testing.T, jobID string)         // it is killed
 	ReadOnlyCode  int                                      // with which a job ends that changes a home it may only read
 	TakeContainer func(*testing.T, workspace.ID)           // removed by hand
 	TakeVolume    func(*testing.T, workspace.ID)           // removed by hand
 	PutForeign    func(*testing.T, workspace.ID)           // a volume of that name, made by hand
-	Remains       func(*testing.T, workspace.ID) []string  // all that the backend has of the workspace
+	// FillForeign stores a file in such a volume. Aside lists what a home that
+	// was set aside holds, sorted by path; TakeAside removes it by hand.
+	FillForeign func(t *testing.T, id workspace.ID, path, content string)
+	Aside       func(t *testing.T, name string) []File
+	TakeAside   func(t *testing.T, name string)
+
+	Remains func(*testing.T, workspace.ID) []string // all that the backend has of the workspace
 }
 
 // bound ends a test that hangs; nothing in here waits for time to pass.
@@ -58,7 +71,7 @@ func Conformance(t *testing.T, harness func(*testing.T) Harness) {
 		t.Fatalf("Prepare of another installation: %v", err)
 	}
 	for _, group := range []map[string]func(*suite){
-		volumeTests(), containerTests(), installationTests(), backendTests(), jobTests(), restoreTests(),
+		volumeTests(), containerTests(), installationTests(), backendTests(), jobTests(), restoreTests(), removalTests(), busyTests(), asideTests(), markTests(),
 	} {
 		for name, test := range group {
 			t.Run(name, func(t *testing.T) {
@@ -138,10 +151,10 @@ func (s *suite) tidy() {
 			s.Errorf("clean up: %v", err)
 		}
 		for _, v := range list {
-			if v.Workspace != s.id {
+			if v.Workspace != s.id || v.Foreign {
 				continue
 			}
-			if err := s.Runtime.RemoveVolume(ctx, s.id, v.Claim); err != nil {
+			if err := s.Runtime.RemoveVolume(ctx, s.id, v.Claim, nil); err != nil {
 				s.Errorf("clean up: %v", err)
 			}
 		}
@@ -206,6 +219,19 @@ func (s *suite) volume() (runtime.Volume, bool) {
 		return runtime.Volume{}, false
 	}
 	return list[i], true
+}
+
+// wantRemoving checks that the home's removal is listed as begun.
+func (s *suite) wantRemoving(claim string) {
+	s.Helper()
+	got, ok := s.volume()
+	if !ok {
+		s.Fatal("the volume is not listed")
+	}
+	want := runtime.Volume{Workspace: s.id, Storage: s.Storage, Claim: claim, Removing: true, Held: got.Held}
+	if diff := cmp.Diff(want, got); diff != "" {
+		s.Fatalf("volume as listed (-want +got):\n%s", diff)
+	}
 }
 
 // wantVolume checks what is listed of the home.

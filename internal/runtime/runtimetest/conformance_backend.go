@@ -61,7 +61,7 @@ func installationTests() map[string]func(*suite) {
 func (s *suite) neighbourLeavesVolume() {
 	s.Helper()
 	s.is("CreateVolume", s.Neighbour.CreateVolume(s.ctx, s.volumeSpec(), nil), runtime.ErrVolumeMismatch)
-	s.is("RemoveVolume", s.Neighbour.RemoveVolume(s.ctx, s.id, "home-1"), runtime.ErrVolumeMismatch)
+	s.is("RemoveVolume", s.Neighbour.RemoveVolume(s.ctx, s.id, "home-1", nil), runtime.ErrVolumeMismatch)
 }
 
 // backendTests: images, and a backend that is down.
@@ -91,14 +91,14 @@ func backendTests() map[string]func(*suite) {
 				s.wantPullError(err, image)
 				s.noContainer()
 			}
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 			spec := s.volumeSpec()
 			spec.Image = s.MissingImage
 			s.wantPullError(s.Runtime.CreateVolume(s.ctx, spec, nil), s.MissingImage)
 			if v, ok := s.volume(); ok && v.Seeded {
 				s.Fatalf("volume = %+v without an image", v)
 			}
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 			s.nothingRemains()
 		},
 		"image/pulled for a home, with progress": func(s *suite) {
@@ -139,7 +139,7 @@ func backendTests() map[string]func(*suite) {
 				"Containers":      containers,
 				"CreateVolume":    r.CreateVolume(s.ctx, s.volumeSpec(), nil),
 				"SettleVolume":    r.SettleVolume(s.ctx, s.id, "home-1"),
-				"RemoveVolume":    r.RemoveVolume(s.ctx, s.id, "home-1"),
+				"RemoveVolume":    r.RemoveVolume(s.ctx, s.id, "home-1", nil),
 				"StartContainer":  start,
 				"RemoveContainer": r.RemoveContainer(s.ctx, fmt.Sprintf("%064x", 1), time.Second),
 				"Upstream":        upstream,

@@ -103,7 +103,7 @@ func jobTests() map[string]func(*suite) {
 				half = s.HalfJob(s.T, s.restoreSpec("wipe", "exit 0"))
 			}
 			s.wantReport(s.startJob(s.archiveSpec("say packed", "exit 0")).ID, 0, "packed")
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 			s.nothingRemains()
 			s.ok("RemoveJob", s.Runtime.RemoveJob(s.ctx, half))
 		},
@@ -181,7 +181,7 @@ func jobTests() map[string]func(*suite) {
 			if err != nil || string(raw) != "content" {
 				s.Fatalf("object = %q, %v", raw, err)
 			}
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 			s.createEmpty()
 			s.wantReport(s.startJob(s.restoreSpec("write kept x", "exit 0")).ID, 0)
 		},

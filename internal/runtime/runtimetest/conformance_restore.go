@@ -76,7 +76,7 @@ func restoreTests() map[string]func(*suite) {
 			if v, _ = s.volume(); v.Marker != "key-0" || v.Seeded {
 				s.Fatalf("volume = %+v", v)
 			}
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 			s.nothingRemains()
 		},
 		"restore/seeded instead": func(s *suite) {
@@ -169,7 +169,7 @@ func restoreTests() map[string]func(*suite) {
 				if settled {
 					s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
 				}
-				s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+				s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 				s.noVolume()
 				s.noJob()
 				s.nothingRemains()
@@ -179,7 +179,7 @@ func restoreTests() map[string]func(*suite) {
 			s.createEmpty()
 			spec := s.restoreSpec("write from job", "wait go", "exit 0")
 			job := s.startJob(spec)
-			if err := s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"); err == nil || errors.Is(err, runtime.ErrUnreachable) {
+			if err := s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil); err == nil || errors.Is(err, runtime.ErrUnreachable) {
 				s.Fatalf("RemoveVolume under a running job: %v", err)
 			}
 			s.put(spec, "go")
@@ -189,7 +189,7 @@ func restoreTests() map[string]func(*suite) {
 		"restore/what marked one home marks no other": func(s *suite) {
 			s.restored("key-1")
 			s.ok("MarkRestored", s.mark("key-1"))
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 			s.createEmpty()
 			s.wantVolume("home-1", false)
 			s.restored("key-1")

@@ -35,7 +35,7 @@ func volumeTests() map[string]func(*suite) {
 			spec := s.volumeSpec()
 			spec.Claim = "home-2"
 			s.is("CreateVolume", s.Runtime.CreateVolume(s.ctx, spec, nil), runtime.ErrVolumeMismatch)
-			s.is("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-2"), runtime.ErrVolumeMismatch)
+			s.is("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-2", nil), runtime.ErrVolumeMismatch)
 			s.wantVolume("home-1", true)
 			s.wantHome(s.Seed)
 		},
@@ -43,12 +43,21 @@ func volumeTests() map[string]func(*suite) {
 			s.PutForeign(s.T, s.id)
 			s.Cleanup(func() { s.TakeVolume(s.T, s.id) })
 			s.is("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil), runtime.ErrVolumeMismatch)
-			s.is("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"), runtime.ErrVolumeMismatch)
+			s.is("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil), runtime.ErrVolumeMismatch)
 			_, err := s.Runtime.StartContainer(s.ctx, s.containerSpec(), nil)
 			s.is("StartContainer", err, runtime.ErrVolumeMismatch)
 			if len(s.Remains(s.T, s.id)) != 1 {
 				s.Fatalf("remains: %q, want the volume alone", s.Remains(s.T, s.id))
 			}
+		},
+		"volume/taken by hand makes room for another": func(s *suite) {
+			s.create()
+			s.TakeVolume(s.T, s.id)
+			spec := s.volumeSpec()
+			spec.Claim = "home-2"
+			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, spec, nil))
+			s.wantVolume("home-2", true)
+			s.wantHome(s.Seed)
 		},
 		"volume/half seeded is seeded again": func(s *suite) {
 			s.tidy()
@@ -61,7 +70,7 @@ func volumeTests() map[string]func(*suite) {
 		"volume/half seeded is removed": func(s *suite) {
 			s.tidy()
 			s.HalfSeed(s.T, s.volumeSpec())
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 			s.nothingRemains()
 		},
 		"volume/settled twice, and with another claim": func(s *suite) {
@@ -79,7 +88,7 @@ func volumeTests() map[string]func(*suite) {
 		},
 		"volume/absent is fine to settle and to remove": func(s *suite) {
 			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 		},
 		"volume/removed with all that belongs to it": func(s *suite) {
 			for _, settled := range []bool{false, true} {
@@ -88,7 +97,7 @@ func volumeTests() map[string]func(*suite) {
 					s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
 				}
 				for range 2 {
-					s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+					s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 				}
 				s.noVolume()
 				s.nothingRemains()
@@ -97,7 +106,7 @@ func volumeTests() map[string]func(*suite) {
 		"volume/a removed home is not the next one": func(s *suite) {
 			s.create()
 			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 			spec := s.volumeSpec()
 			spec.Claim = "home-2"
 			s.HalfSeed(s.T, spec)
@@ -112,7 +121,7 @@ func volumeTests() map[string]func(*suite) {
 			s.noVolume()
 			_, err := s.Runtime.StartContainer(s.ctx, s.containerSpec(), nil)
 			s.is("StartContainer", err, runtime.ErrVolumeMismatch)
-			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"))
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 			s.nothingRemains()
 		},
 		"volume/removed by hand and made again": func(s *suite) {
@@ -141,7 +150,7 @@ func volumeTests() map[string]func(*suite) {
 		"volume/of a running container stays": func(s *suite) {
 			s.create()
 			c := s.start()
-			if err := s.Runtime.RemoveVolume(s.ctx, s.id, "home-1"); err == nil {
+			if err := s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil); err == nil {
 				s.Fatal("RemoveVolume under a running container succeeded")
 			}
 			s.wantVolume("home-1", true)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 
@@ -44,6 +45,7 @@ func DefaultHome() []File {
 // The operations are the names of runtime.Runtime's methods. The steps:
 //
 //	CreateVolume/pull, StartContainer/pull   the image is missing
+//	CreateVolume/slow      half of the home is copied, and that was reported
 //	CreateVolume/seed      the volume is made, half of the home copied
 //	CreateVolume/done      the seeding has finished, the call has not returned
 //	StartContainer/start   the container is made, not started
@@ -52,6 +54,12 @@ func DefaultHome() []File {
 //	StartJob/start         the job is made, not started
 //	StartJob/done          the job runs, the call has not returned
 //	MarkRestored/done      the home is marked, the call has not returned
+//	RemoveVolume/begun     nothing says any more that the home is complete
+//	RemoveVolume/half      half of the home is removed
+//	RemoveVolume/done      the volume is gone, the call has not returned
+//	SetAside/copied        what is in the way is copied, its name is not free
+//	SetAside/done          the name is free, the call has not returned
+//	SetMark/done           the mark is stored, the call has not returned
 //
 // id is empty for what concerns no single workspace.
 type Before func(ctx context.Context, op string, id workspace.ID) error
@@ -83,9 +91,14 @@ type world struct {
 	containers   map[workspace.ID]*fakeContainer
 	volumes      map[workspace.ID]*fakeVolume
 	jobs         map[jobName]*fakeJob
+	asides       []fakeAside
+	marks        map[string]map[string]workspace.Mark // by installation and id
 	exitOnStart  map[workspace.ID]bool
 	neverHealthy map[workspace.ID]bool
 	probesWanted map[workspace.ID]int
+	users        map[workspace.ID][]string // foreign containers that have the home mounted
+	noAddress    string                    // why no container can be started; empty: there are addresses
+	scratch      string                    // homes as folders; empty: none was needed yet
 }
 
 type fakeImage struct {
@@ -108,8 +121,10 @@ type fakeVolume struct {
 	runtime.Volume
 	installation string // empty: made by hand
 	files        map[string]File
+	folder       string // the files as a folder, for archive jobs and fingerprints; empty: changed since, or none
 	live         bool   // settled
 	proof        string // id of the job that Marker is by; empty: the seeding
+	goes         bool   // its removal has begun
 }
 
 // NewFake returns a runtime on a backend of its own.
@@ -120,13 +135,25 @@ func NewFake() *Fake {
 		containers:   map[workspace.ID]*fakeContainer{},
 		volumes:      map[workspace.ID]*fakeVolume{},
 		jobs:         map[jobName]*fakeJob{},
+		marks:        map[string]map[string]workspace.Mark{},
 		exitOnStart:  map[workspace.ID]bool{},
 		neverHealthy: map[workspace.ID]bool{},
 		probesWanted: map[workspace.ID]int{},
+		users:        map[workspace.ID][]string{},
 	}
 	f := &Fake{installation: "installation-1", w: w, calls: map[string]int{}}
 	f.AddImage(DefaultImage, DefaultHome())
 	return f
+}
+
+// Close removes the folders that the fake has made. Jobs must have ended.
+func (f *Fake) Close() error {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	if f.w.scratch == "" {
+		return nil
+	}
+	return os.RemoveAll(f.w.scratch)
 }
 
 // Neighbour returns another installation's runtime on the same backend.
@@ -201,11 +228,58 @@ func (f *Fake) Volumes(ctx context.Context) ([]runtime.Volume, error) {
 	defer f.w.mu.Unlock()
 	var out []runtime.Volume
 	for _, id := range slices.Sorted(maps.Keys(f.w.volumes)) {
-		if v := f.w.volumes[id]; v.installation == f.installation {
+		switch v := f.w.volumes[id]; v.installation {
+		case f.installation:
 			out = append(out, v.Volume)
+		case "":
+			out = append(out, runtime.Volume{Workspace: id, Storage: v.Storage, Foreign: true})
 		}
 	}
 	return out, nil
+}
+
+// Mark implements runtime.Runtime.
+func (f *Fake) Mark(ctx context.Context) (m workspace.Mark, found bool, err error) {
+	if err := f.enter(ctx, "Mark", ""); err != nil {
+		return m, false, err
+	}
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(f.w.marks[f.installation])) {
+		if o := f.w.marks[f.installation][id]; !found || o.Serial >= m.Serial {
+			m, found = o, true
+		}
+	}
+	return m, found, nil
+}
+
+// SetMark implements runtime.Runtime.
+func (f *Fake) SetMark(ctx context.Context, m workspace.Mark) error {
+	if err := f.enter(ctx, "SetMark", ""); err != nil {
+		return err
+	}
+	f.w.mu.Lock()
+	marks := f.w.marks[f.installation]
+	if marks == nil {
+		marks = map[string]workspace.Mark{}
+		f.w.marks[f.installation] = marks
+	}
+	if _, there := marks[m.ID]; !there {
+		marks[m.ID] = m
+	}
+	maps.DeleteFunc(marks, func(_ string, o workspace.Mark) bool { return o.Serial < m.Serial })
+	f.w.change()
+	f.w.mu.Unlock()
+	return f.step(ctx, "SetMark/done", "")
+}
+
+// TakeMarks removes all marks of this installation, as somebody who prunes
+// volumes does.
+func (f *Fake) TakeMarks() {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	delete(f.w.marks, f.installation)
+	f.w.change()
 }
 
 // Prepare implements runtime.Runtime.

@@ -54,7 +54,7 @@ func (f *Fake) makeContainer(spec runtime.ContainerSpec) (runtime.Container, err
 		return c.Container, nil
 	}
 	v := f.w.volumes[spec.Workspace]
-	if v == nil || v.installation != f.installation || v.Storage != spec.Storage || v.Claim != spec.VolumeClaim {
+	if !f.owns(v, spec.VolumeClaim) || v.Storage != spec.Storage {
 		delete(f.w.containers, spec.Workspace)
 		f.w.change()
 		return runtime.Container{}, fmt.Errorf("volume of %s: %w", spec.Workspace, runtime.ErrVolumeMismatch)
@@ -83,6 +83,11 @@ func (f *Fake) run(containerID string, id workspace.ID) (runtime.Container, erro
 	c := f.w.containers[id]
 	if c == nil || c.ID != containerID {
 		return runtime.Container{}, fmt.Errorf("start container of %s: it is gone", id)
+	}
+	if f.w.noAddress != "" {
+		delete(f.w.containers, id)
+		f.w.change()
+		return runtime.Container{}, &runtime.BusyError{Reason: "start container: " + f.w.noAddress}
 	}
 	c.State, c.Detail = runtime.ContainerRunning, "Up"
 	c.log = append(c.log, "listening", "ready")

@@ -188,7 +188,7 @@ func (f *Fake) Prune(id workspace.ID) {
 func (f *Fake) PutForeignVolume(id workspace.ID, files []File) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
-	v := &fakeVolume{Volume: runtime.Volume{Workspace: id}, files: map[string]File{}}
+	v := &fakeVolume{Volume: runtime.Volume{Workspace: id, Storage: workspace.StorageDockerVolume}, files: map[string]File{}}
 	for _, file := range files {
 		v.files[file.Path] = file
 	}
@@ -234,5 +234,62 @@ func (f *Fake) Write(id workspace.ID, path, content string) error {
 		return fmt.Errorf("workspace %s does not run", id)
 	}
 	v.files[path] = File{Path: path, Mode: 0o644, UID: 1000, GID: 1000, Content: content}
+	v.folder = ""
 	return nil
+}
+
+// Use has a container that is nobody's of codehub's mount the workspace's home,
+// until leave is called.
+func (f *Fake) Use(id workspace.ID, container string) (leave func()) {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	f.w.users[id] = append(f.w.users[id], container)
+	return func() {
+		f.w.mu.Lock()
+		defer f.w.mu.Unlock()
+		if i := slices.Index(f.w.users[id], container); i >= 0 {
+			f.w.users[id] = slices.Delete(f.w.users[id], i, i+1)
+		}
+	}
+}
+
+// WriteBeside stores a file in the workspace's home, as a foreign container
+// would that comes and goes.
+func (f *Fake) WriteBeside(id workspace.ID, path, content string) error {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	v := f.w.volumes[id]
+	if v == nil {
+		return fmt.Errorf("workspace %s has no volume", id)
+	}
+	v.files[path] = File{Path: path, Mode: 0o644, Content: content}
+	v.folder = ""
+	return nil
+}
+
+// Edit changes the home by way of its folder.
+func (f *Fake) Edit(id workspace.ID, edit func(folder string) error) error {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	v := f.w.volumes[id]
+	if v == nil {
+		return fmt.Errorf("workspace %s has no volume", id)
+	}
+	folder, err := f.w.folderOf(v)
+	if err != nil {
+		return err
+	}
+	if err := edit(folder); err != nil {
+		return err
+	}
+	v.files, err = load(folder)
+	return err
+}
+
+// SetNoAddress makes every start of a container be refused for want of a network
+// address, in these words; empty ends that.
+func (f *Fake) SetNoAddress(words string) {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	f.w.noAddress = words
 }

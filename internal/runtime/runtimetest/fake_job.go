@@ -174,13 +174,8 @@ func (f *Fake) makeJob(spec runtime.JobSpec) (job *fakeJob, made bool, err error
 		}
 		f.w.dropJob(j)
 	}
-	if f.w.containers[spec.Workspace] != nil {
-		return nil, false, conflict("a container has the home")
-	}
-	for _, j := range f.w.jobsOf(spec.Workspace) {
-		if j.state == jobRunning {
-			return nil, false, conflict("another has the home")
-		}
+	if err := f.w.inUse(spec.Workspace); err != nil {
+		return nil, false, err
 	}
 	if restore {
 		if v.Marker == spec.Key && v.Marker != "" {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,7 +35,13 @@ func (f *Fake) runJob(j *fakeJob) error {
 		f.w.change()
 		return nil
 	}
-	home, err := unload(v.files)
+	var home string
+	var err error
+	if j.Kind == runtime.JobArchive {
+		home, err = f.w.folderOf(v)
+	} else {
+		home, err = unload("", v.files)
+	}
 	if err != nil {
 		return fmt.Errorf("start job of %s: %w", j.Workspace, err)
 	}
@@ -49,16 +56,19 @@ func (f *Fake) runJob(j *fakeJob) error {
 func (w *world) carryOut(ctx context.Context, j *fakeJob, v *fakeVolume, home string, run JobFunc) {
 	code := run(ctx, j.spec, home, jobReport{w, j})
 	files, err := load(home)
-	if err == nil {
-		err = os.RemoveAll(home)
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if j.Kind == runtime.JobArchive && v.folder == home && !maps.Equal(files, v.files) {
+		v.folder = "" // the job has written to what it may only read
+	}
+	if err == nil && v.folder != home {
+		err = os.RemoveAll(home)
+	}
 	if err != nil {
 		j.lines = append(j.lines, "the fake's job: "+err.Error())
 		code = 1
 	} else if j.Kind == runtime.JobRestore {
-		v.files = files
+		v.files, v.folder = files, ""
 	}
 	j.state, j.exit = jobEnded, code
 	if j.killed {
@@ -83,9 +93,10 @@ func (w *world) kill(j *fakeJob) {
 	}
 }
 
-// unload puts a home into a folder of its own.
-func unload(files map[string]File) (string, error) {
-	dir, err := os.MkdirTemp("", "codehub-fake-home-")
+// unload puts a home into a folder of its own, within another one if that is
+// given.
+func unload(within string, files map[string]File) (string, error) {
+	dir, err := os.MkdirTemp(within, "codehub-fake-home-")
 	if err != nil {
 		return "", err
 	}

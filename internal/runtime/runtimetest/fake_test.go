@@ -1,6 +1,7 @@
 package runtimetest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -25,13 +27,18 @@ func TestFakeConforms(t *testing.T) {
 	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
 		t.Run(storage, func(t *testing.T) {
 			t.Parallel()
-			Conformance(t, func(*testing.T) Harness { return fakeHarness(storage) })
+			Conformance(t, func(t *testing.T) Harness { return fakeHarness(t, storage) })
 		})
 	}
 }
 
-func fakeHarness(storage string) Harness {
+func fakeHarness(t *testing.T, storage string) Harness {
 	f := NewFake()
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	job := func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
 		return script.Run(ctx, spec.Input, home, spec.ObjectDir, out, io.Discard)
 	}
@@ -91,11 +98,39 @@ func fakeHarness(storage string) Harness {
 			defer f.w.mu.Unlock()
 			return f.w.jobs[jobName{spec.Kind, spec.Workspace}].ID
 		},
+		HalfRemove: func(t *testing.T, id workspace.ID, claim string) {
+			wantCrash(t, crashing("RemoveVolume/half").RemoveVolume(t.Context(), id, claim, nil))
+		},
+		Use: func(_ *testing.T, id workspace.ID, name string, _ bool) func() { return f.Use(id, name) },
+		Edit: func(t *testing.T, id workspace.ID, lines ...string) {
+			err := f.Edit(id, func(folder string) error {
+				var out bytes.Buffer
+				if code := script.Run(t.Context(), editing(lines), folder, "", &out, &out); code != 0 {
+					return fmt.Errorf("edit ended with %d: %s", code, out.String())
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		},
 		EndJob:        func(_ *testing.T, jobID string) { f.EndJob(jobID) },
 		EndContainer:  func(_ *testing.T, id workspace.ID) { f.EndContainer(id) },
 		TakeContainer: func(_ *testing.T, id workspace.ID) { f.TakeContainer(id) },
 		TakeVolume:    func(_ *testing.T, id workspace.ID) { f.TakeVolume(id) },
-		PutForeign:    func(_ *testing.T, id workspace.ID) { f.PutForeignVolume(id, nil) },
+		PutForeign: func(_ *testing.T, id workspace.ID) {
+			f.PutForeignVolume(id, nil)
+			f.w.mu.Lock()
+			defer f.w.mu.Unlock()
+			f.w.volumes[id].Storage = storage
+		},
+		FillForeign: func(_ *testing.T, id workspace.ID, path, content string) {
+			f.w.mu.Lock()
+			defer f.w.mu.Unlock()
+			f.w.volumes[id].files[path] = File{Path: path, Content: content}
+		},
+		Aside:     func(_ *testing.T, name string) []File { return f.AsideFiles(name) },
+		TakeAside: func(_ *testing.T, name string) { f.TakeAside(name) },
 		Remains: func(_ *testing.T, id workspace.ID) []string {
 			f.w.mu.Lock()
 			defer f.w.mu.Unlock()
@@ -113,6 +148,9 @@ func fakeHarness(storage string) Harness {
 		},
 	}
 }
+
+// editing is lines as a script.
+func editing(lines []string) []byte { return []byte(strings.Join(lines, "\n") + "\nexit 0\n") }
 
 // started returns a fake with a running workspace.
 func started(t *testing.T, f *Fake) (workspace.ID, runtime.Container) {

@@ -3,7 +3,9 @@ package runtimetest
 import (
 	"context"
 	"fmt"
+	"os"
 
+	"codehub/internal/archive"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -25,6 +27,11 @@ func (f *Fake) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, progre
 	if err := f.fill(spec, false); err != nil {
 		return err
 	}
+	if f.tells(progress, spec.Workspace) {
+		if err := f.step(ctx, "CreateVolume/slow", spec.Workspace); err != nil {
+			return err
+		}
+	}
 	if err := f.step(ctx, "CreateVolume/seed", spec.Workspace); err != nil {
 		return err
 	}
@@ -39,11 +46,14 @@ func (f *Fake) makeVolume(spec runtime.VolumeSpec) (bool, error) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	if v := f.w.volumes[spec.Workspace]; v != nil {
-		if v.installation != f.installation || v.Claim != spec.Claim {
+		if !f.owns(v, spec.Claim) {
 			return false, fmt.Errorf("volume of %s: %w", spec.Workspace, runtime.ErrVolumeMismatch)
 		}
 		if v.live {
 			return true, nil
+		}
+		if err := f.w.inUse(spec.Workspace); err != nil {
+			return false, err
 		}
 		for _, j := range f.w.jobsOf(spec.Workspace) {
 			if j.state != jobCreated && !j.keeps(v) {
@@ -61,6 +71,24 @@ func (f *Fake) makeVolume(spec runtime.VolumeSpec) (bool, error) {
 	return false, nil
 }
 
+// tells reports how much is in the volume, as of a seeding that takes its time.
+func (f *Fake) tells(progress func(runtime.Progress), id workspace.ID) bool {
+	f.mu.Lock()
+	slow := f.before != nil
+	f.mu.Unlock()
+	if !slow || progress == nil {
+		return false
+	}
+	f.w.mu.Lock()
+	entries := 0
+	if v := f.w.volumes[id]; v != nil {
+		entries = len(v.files)
+	}
+	f.w.mu.Unlock()
+	progress(runtime.Progress{Step: runtime.StepSeeding, Entries: int64(entries)})
+	return true
+}
+
 // fill copies the image's home into the volume: half of it, or all.
 func (f *Fake) fill(spec runtime.VolumeSpec, all bool) error {
 	f.w.mu.Lock()
@@ -76,6 +104,7 @@ func (f *Fake) fill(spec runtime.VolumeSpec, all bool) error {
 	for _, file := range home {
 		v.files[file.Path] = file
 	}
+	v.folder = ""
 	v.Seeded = all
 	f.w.change()
 	return nil
@@ -95,9 +124,10 @@ func (f *Fake) SettleVolume(ctx context.Context, id workspace.ID, claim string) 
 	return nil
 }
 
-// owns reports whether the volume is this installation's with the claim.
+// owns reports whether the volume is this installation's with the claim, and is
+// to stay.
 func (f *Fake) owns(v *fakeVolume, claim string) bool {
-	return v != nil && v.installation == f.installation && v.Claim == claim
+	return v != nil && v.installation == f.installation && v.Claim == claim && !v.goes
 }
 
 // CreateEmptyVolume implements runtime.Runtime.
@@ -120,7 +150,9 @@ func (f *Fake) CreateEmptyVolume(ctx context.Context, spec runtime.VolumeSpec) e
 
 func (f *Fake) newVolume(spec runtime.VolumeSpec) *fakeVolume {
 	return &fakeVolume{
-		Volume:       runtime.Volume{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.Claim},
+		Volume: runtime.Volume{
+			Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.Claim, Owner: spec.Owner, Name: spec.Name,
+		},
 		installation: f.installation,
 		files:        map[string]File{},
 	}
@@ -162,31 +194,141 @@ func (f *Fake) mark(id workspace.ID, claim, key string) error {
 }
 
 // RemoveVolume implements runtime.Runtime.
-func (f *Fake) RemoveVolume(ctx context.Context, id workspace.ID, claim string) error {
+func (f *Fake) RemoveVolume(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) error {
 	if err := f.enter(ctx, "RemoveVolume", id); err != nil {
 		return err
 	}
+	files, err := f.beginRemoval(id, claim)
+	if files < 0 || err != nil {
+		return err
+	}
+	report(progress, runtime.StepRemoving)
+	if err := f.step(ctx, "RemoveVolume/begun", id); err != nil {
+		return err
+	}
+	for removed := range files {
+		if err := f.removeFile(id, claim); err != nil {
+			return err
+		}
+		if progress != nil {
+			progress(runtime.Progress{Step: runtime.StepRemoving, Entries: int64(removed) + 1})
+		}
+		if removed == files/2 {
+			if err := f.step(ctx, "RemoveVolume/half", id); err != nil {
+				return err
+			}
+		}
+	}
+	f.w.mu.Lock()
+	if v := f.w.volumes[id]; v != nil && v.Claim == claim {
+		delete(f.w.volumes, id)
+		f.w.change()
+	}
+	f.w.mu.Unlock()
+	return f.step(ctx, "RemoveVolume/done", id)
+}
+
+// beginRemoval returns how many files there are to remove; fewer than 0 if
+// there is no volume.
+func (f *Fake) beginRemoval(id workspace.ID, claim string) (files int, err error) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	v := f.w.volumes[id]
 	if v == nil {
-		return nil
+		return -1, nil
 	}
 	if v.installation != f.installation || v.Claim != claim {
-		return fmt.Errorf("volume of %s: %w", id, runtime.ErrVolumeMismatch)
+		return 0, fmt.Errorf("volume of %s: %w", id, runtime.ErrVolumeMismatch)
 	}
-	if f.w.containers[id] != nil {
-		return fmt.Errorf("volume of %s is in use", id)
+	if err := f.w.inUse(id); err != nil {
+		return 0, err
 	}
-	for _, j := range f.w.jobsOf(id) {
+	v.goes, v.Removing, v.live, v.Seeded, v.Marker, v.proof, v.Held = true, true, false, false, "", "", false
+	f.w.dropJobs(id)
+	f.w.change()
+	return len(v.files), nil
+}
+
+func (f *Fake) removeFile(id workspace.ID, claim string) error {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	v := f.w.volumes[id]
+	if v == nil || v.Claim != claim {
+		return nil // somebody else has removed it
+	}
+	for path := range v.files {
+		delete(v.files, path)
+		break
+	}
+	return nil
+}
+
+// inUse returns a BusyError while anything uses the workspace's volume; w.mu is
+// held.
+func (w *world) inUse(id workspace.ID) error {
+	by := ""
+	if w.containers[id] != nil {
+		by = id.ContainerName()
+	}
+	for _, j := range w.jobsOf(id) {
 		if j.state == jobRunning {
-			return fmt.Errorf("volume of %s is in use by a job", id)
+			by = "codehub-" + string(j.Kind) + "-" + string(id)
 		}
 	}
-	f.w.dropJobs(id)
-	delete(f.w.volumes, id)
-	f.w.change()
-	return nil
+	if users := w.users[id]; len(users) > 0 {
+		by = users[0]
+	}
+	if by == "" {
+		return nil
+	}
+	return &runtime.BusyError{Reason: fmt.Sprintf("volume of %s is in use by container %s", id, by), Container: by}
+}
+
+// Fingerprint implements runtime.Runtime.
+func (f *Fake) Fingerprint(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) (string, error) {
+	if err := f.enter(ctx, "Fingerprint", id); err != nil {
+		return "", err
+	}
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	v := f.w.volumes[id]
+	if !f.owns(v, claim) {
+		return "", fmt.Errorf("volume of %s: %w", id, runtime.ErrVolumeMismatch)
+	}
+	if err := f.w.inUse(id); err != nil {
+		return "", err
+	}
+	folder, err := f.w.folderOf(v)
+	if err != nil {
+		return "", err
+	}
+	report(progress, runtime.StepChecking)
+	m, err := archive.Measure(ctx, folder, nil)
+	if err == nil && progress != nil {
+		progress(runtime.Progress{Step: runtime.StepChecking, Entries: m.Entries})
+	}
+	return m.Fingerprint, err
+}
+
+// folderOf is the volume as a folder; the same one until its files change. w.mu
+// is held.
+func (w *world) folderOf(v *fakeVolume) (string, error) {
+	if v.folder != "" {
+		return v.folder, nil
+	}
+	if w.scratch == "" {
+		dir, err := os.MkdirTemp("", "codehub-fake-")
+		if err != nil {
+			return "", err
+		}
+		w.scratch = dir
+	}
+	folder, err := unload(w.scratch, v.files)
+	if err != nil {
+		return "", err
+	}
+	v.folder = folder
+	return folder, nil
 }
 
 // ensureImage pulls the image if it is missing.

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -34,6 +35,10 @@ const (
 //	write PATH WORDS   stores a file in the home
 //	read PATH          prints a file of the home
 //	wipe               empties the home
+//	touch PATH         sets a file's times
+//	rename FROM TO     renames a file of the home
+//	chmod PATH MODE    sets a file's mode, in octal
+//	socket PATH        leaves a socket
 //	put NAME WORDS     stores a file in the archive's folder
 //	wait NAME          until a file of that name is in the archive's folder
 //	exit N             must be the last
@@ -90,6 +95,19 @@ func do(ctx context.Context, line, home, object string, out, errOut io.Writer) e
 			err = errors.Join(err, os.RemoveAll(filepath.Join(home, e.Name())))
 		}
 		return err
+	case "touch":
+		now := time.Now()
+		return os.Chtimes(filepath.Join(home, name), now, now)
+	case "rename":
+		return os.Rename(filepath.Join(home, name), filepath.Join(home, words))
+	case "chmod":
+		mode, err := strconv.ParseUint(words, 8, 32)
+		if err != nil {
+			return err
+		}
+		return os.Chmod(filepath.Join(home, name), fs.FileMode(mode))
+	case "socket":
+		return syscall.Mknod(filepath.Join(home, name), syscall.S_IFSOCK|0o600, 0)
 	case "put":
 		return os.WriteFile(filepath.Join(object, name), []byte(words), 0o644)
 	case "wait":

@@ -11,11 +11,18 @@ import (
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker"
 	"codehub/internal/runtime/runtimetest/script"
+	"codehub/internal/storagejob"
 )
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == runtime.JobCommand {
 		os.Exit(job())
+	}
+	if len(os.Args) == 3 && os.Args[1] == "edit" {
+		os.Exit(script.Run(context.Background(), []byte(os.Args[2]), runtime.JobHomeDir, "/none", os.Stdout, os.Stderr))
+	}
+	if len(os.Args) > 1 && os.Args[1] == runtime.CopyCommand {
+		os.Exit(storagejob.CopyMain())
 	}
 	os.Exit(docker.HelperMain(os.Args[2:]))
 }

@@ -1,0 +1,68 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+
+	"codehub/api"
+	"codehub/internal/workspace"
+)
+
+// Restore plans and applies what a restored database needs (*rollback.Service).
+// It checks by itself that the caller is an administrator: CodeForbidden.
+type Restore interface {
+	RestorePlan(context.Context, workspace.Caller) (api.RestorePlan, error)
+	ApplyRestore(context.Context, workspace.Caller, api.ApplyRestore) (api.RestorePlan, error)
+}
+
+// restoreView is what the page about a take-over shows.
+type restoreView struct {
+	Plan    api.RestorePlan
+	Changes []api.RestoreStep // what is not left as it is, or needs to be known
+	Kept    int               // the others
+}
+
+func viewOfPlan(p api.RestorePlan) restoreView {
+	v := restoreView{Plan: p}
+	for _, s := range p.Workspaces {
+		if s.Action == api.RestoreKeep && !s.Lost && s.ArchivedAt == nil {
+			v.Kept++
+			continue
+		}
+		v.Changes = append(v.Changes, s)
+	}
+	return v
+}
+
+func (d *Dashboard) restorePage(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	if d.Restore == nil {
+		d.noPage(w, r)
+		return
+	}
+	plan, err := d.Restore.RestorePlan(r.Context(), c)
+	if err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	p := d.newPage(r, &c, "restore.title", viewOfPlan(plan))
+	p.Nav = "admin"
+	d.render(w, r, http.StatusOK, "restore", p)
+}
+
+// takeOver applies the plan, but for the workspaces that are ticked to stay as
+// the database has them.
+func (d *Dashboard) takeOver(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	if d.Restore == nil {
+		d.noPage(w, r)
+		return
+	}
+	if err := r.ParseForm(); err != nil {
+		d.fail(w, r, workspace.Errorf(workspace.CodeInvalid, "The form cannot be read."))
+		return
+	}
+	if _, err := d.Restore.ApplyRestore(r.Context(), c, api.ApplyRestore{KeepDatabase: r.PostForm["keep"]}); err != nil {
+		d.fail(w, r, err)
+		return
+	}
+	d.redirect(w, r, notedAt("/admin", "take_over", ""))
+}

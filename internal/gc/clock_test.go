@@ -1,0 +1,33 @@
+package gc_test
+
+import (
+	"testing"
+	"time"
+
+	"codehub/internal/gc"
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+)
+
+// The database's clock is set while archives are collected: nothing is removed
+// by it, and every wait begins again.
+func TestClockIsSetDuringACollection(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{-24 * time.Hour, 24 * time.Hour} {
+		w := newWorld(t, nil)
+		clock := pgtest.NewClock(t, w.dsn)
+		w.session = postgres.NewController(postgres.NewSession(connect(t, clock.DSN)))
+		id, other := w.workspace("deleted"), w.workspace("other")
+		keys := append(w.generations(id, 2), w.generations(other, 4)...)
+		w.collect(gc.Options{}) // what is superseded waits from here on
+		w.delete(id)
+		w.store.listed = func() { clock.Set(ahead) }
+		// Set back, nothing is due, and the collection may end without a second reading.
+		if _, err := w.tryCollect(gc.Options{}); err == nil && ahead > 0 {
+			t.Errorf("%s: the collection went on", ahead)
+		}
+		w.store.listed = nil
+		w.collect(gc.Options{})
+		w.wantThere(keys...)
+	}
+}

@@ -1,0 +1,571 @@
+package mark_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"codehub/internal/archive"
+	"codehub/internal/bucket"
+	"codehub/internal/mark"
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/runtimetest"
+	"codehub/internal/workspace"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// installation is a database with its Docker and its part of a bucket.
+type installation struct {
+	*testing.T
+	raw     *pgxpool.Pool
+	dsn     string
+	fake    *runtimetest.Fake
+	bucket  *bucket.Bucket
+	dir     string
+	files   string
+	backend mark.Runtime // nil: fake
+}
+
+func newInstallation(t *testing.T) *installation {
+	t.Helper()
+	i := &installation{T: t, dsn: pgtest.New(t, postgres.Migrate), fake: runtimetest.NewFake(), dir: filepath.Join(t.TempDir(), "archives"), files: "1:1"}
+	var err error
+	i.raw, err = pgxpool.New(t.Context(), i.dsn)
+	i.check(err)
+	t.Cleanup(i.raw.Close)
+	store := archive.NewFolder(i.dir)
+	i.check(store.Check(t.Context()))
+	i.bucket, err = bucket.New(bucket.Config{Store: store, Installation: uuid.NewString(), Version: "test", Folder: i.dir, HostFolder: i.dir})
+	i.check(err)
+	i.check(i.bucket.Check(t.Context(), false))
+	return i
+}
+
+func (i *installation) check(err error) {
+	i.Helper()
+	if err != nil {
+		i.Fatal(err)
+	}
+}
+
+func (i *installation) exec(sql string, args ...any) {
+	i.Helper()
+	_, err := i.raw.Exec(i.Context(), sql, args...)
+	i.check(err)
+}
+
+func query[T any](i *installation, sql string) (v T) {
+	i.Helper()
+	i.check(i.raw.QueryRow(i.Context(), sql).Scan(&v))
+	return v
+}
+
+// backup keeps what the database knows of marks; the function restores it.
+func (i *installation) backup() (restore func()) {
+	i.Helper()
+	table := "b" + uuid.NewString()[:8]
+	i.exec(`CREATE TABLE ` + table + ` AS TABLE gc_state`)
+	i.exec(`CREATE TABLE ` + table + `_past AS TABLE past_marks`)
+	return func() {
+		i.Helper()
+		i.exec(`DELETE FROM past_marks`)
+		i.exec(`INSERT INTO past_marks SELECT * FROM ` + table + `_past`)
+		i.exec(`DELETE FROM gc_state`)
+		i.exec(`INSERT INTO gc_state SELECT * FROM ` + table)
+	}
+}
+
+// marksOf makes this database a copy of another, as far as marks go.
+func (i *installation) marksOf(other *installation) {
+	i.Helper()
+	var state [4]any
+	i.check(other.raw.QueryRow(i.Context(), `SELECT run, serial, next_run, next_serial FROM gc_state`).Scan(&state[0], &state[1], &state[2], &state[3]))
+	i.exec(`UPDATE gc_state SET run = $1, serial = $2, next_run = $3, next_serial = $4`, state[:]...)
+	for _, run := range query[[]string](other, `SELECT array_agg(run::text) FROM past_marks`) {
+		i.exec(`INSERT INTO past_marks (run) VALUES ($1) ON CONFLICT DO NOTHING`, run)
+	}
+}
+
+func (i *installation) session() postgres.Session {
+	i.Helper()
+	cfg, err := postgres.ConnConfig(i.dsn, "test")
+	i.check(err)
+	conn, err := pgx.ConnectConfig(i.Context(), cfg)
+	i.check(err)
+	i.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return postgres.NewSession(conn)
+}
+
+func (i *installation) keeper() *mark.Keeper {
+	files := i.files
+	var rt mark.Runtime = i.fake
+	if i.backend != nil {
+		rt = i.backend
+	}
+	return mark.New(mark.Config{
+		Runtime: rt, Bucket: i.bucket, Files: func() string { return files }, Log: slog.New(slog.DiscardHandler),
+		Every: 20 * time.Millisecond, Watch: 300 * time.Millisecond, Look: 5 * time.Millisecond, Retry: 5 * time.Millisecond, Within: 5 * time.Second,
+	})
+}
+
+// leader is a Keeper that runs.
+type leader struct {
+	*installation
+	k     *mark.Keeper
+	acts  atomic.Int32 // how many act now
+	acted atomic.Int32 // how often it began to
+	end   context.CancelFunc
+	ended chan error
+}
+
+func (i *installation) lead() *leader {
+	i.Helper()
+	ctx, end := context.WithCancel(i.Context())
+	l := &leader{installation: i, k: i.keeper(), end: end, ended: make(chan error, 1)}
+	session := i.session()
+	go func() {
+		l.ended <- l.k.Run(ctx, session, func(ctx context.Context) error {
+			l.acts.Add(1)
+			l.acted.Add(1)
+			<-ctx.Done()
+			l.acts.Add(-1)
+			return nil
+		})
+	}()
+	i.Cleanup(func() { end() })
+	return l
+}
+
+func (l *leader) stop() {
+	l.Helper()
+	l.end()
+	if err := <-l.ended; err != nil {
+		l.Errorf("the term: %v", err)
+	}
+}
+
+func (l *leader) await(what string, ok func() bool) {
+	l.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			l.Fatalf("never %s: %+v", what, l.k.Status())
+		}
+	}
+}
+
+func (l *leader) awaitActing() {
+	l.Helper()
+	l.await("acts", func() bool { return l.acts.Load() == 1 })
+}
+func (l *leader) awaitHold() {
+	l.Helper()
+	l.await("holds", func() bool {
+		return l.acts.Load() == 0 && l.k.Status().Hold != "" && query[bool](l.installation, `SELECT hold IS NOT NULL FROM gc_state`)
+	})
+}
+
+// awaitMoved waits for another mark in Docker.
+func (l *leader) awaitMoved() workspace.Mark {
+	l.Helper()
+	first := l.inDocker()
+	l.await("leaves another mark", func() bool { return l.inDocker().ID != first.ID })
+	return l.inDocker()
+}
+
+func (i *installation) inDocker() workspace.Mark {
+	i.Helper()
+	m, _, err := i.fake.Mark(i.Context())
+	i.check(err)
+	return m
+}
+
+// firstMark is the first one that this database left.
+func (i *installation) firstMark() workspace.Mark {
+	i.Helper()
+	return workspace.Mark{ID: query[string](i, `SELECT run::text FROM past_marks ORDER BY left_at LIMIT 1`), Serial: 1}
+}
+
+func (i *installation) restoredAt() bool {
+	return query[bool](i, `SELECT restored_at IS NOT NULL FROM gc_state`)
+}
+
+func (i *installation) takeOver() {
+	i.exec(`UPDATE gc_state SET hold = NULL, hold_since = NULL, take_over = true, taken_over_at = now(), restored_at = now()`)
+}
+
+func TestCompareVerdicts(t *testing.T) {
+	t.Parallel()
+	over := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	state := postgres.MarkState{Run: "run", Serial: 5, NextRun: "next", TakenOver: &over}
+	for name, c := range map[string]struct {
+		there workspace.Mark
+		found bool
+		want  mark.Verdict
+	}{
+		"none":             {want: mark.Missing},
+		"last":             {workspace.Mark{ID: "run", Serial: 5}, true, mark.Same},
+		"announced":        {workspace.Mark{ID: "next", Serial: 6}, true, mark.Same},
+		"older":            {workspace.Mark{ID: "own", Serial: 4}, true, mark.Stale},
+		"older, of a copy": {workspace.Mark{ID: "x", Serial: 4}, true, mark.Foreign},
+		"as new as ours":   {workspace.Mark{ID: "x", Serial: 5}, true, mark.Foreign},
+		"newer":            {workspace.Mark{ID: "x", Serial: 6}, true, mark.Foreign},
+		"older, written late by the database that was superseded": {workspace.Mark{ID: "x", Serial: 4, At: over.Add(time.Second)}, true, mark.Stale},
+		"older, of a copy that leads elsewhere":                   {workspace.Mark{ID: "x", Serial: 4, At: over.Add(time.Hour)}, true, mark.Foreign},
+		"without a serial":                                        {workspace.Mark{ID: "own"}, true, mark.Stale},
+	} {
+		if got, err := mark.Compare(t.Context(), past{"own": true}, state, c.there, c.found); err != nil || got != c.want {
+			t.Errorf("%s: %s, want %s (%v)", name, got, c.want, err)
+		}
+	}
+	if got, err := mark.Compare(t.Context(), past{}, postgres.MarkState{}, workspace.Mark{ID: "x"}, true); err != nil || got != mark.Foreign {
+		t.Errorf("a database that has left no mark: %s (%v)", got, err)
+	}
+}
+
+// past are the marks that a database left.
+type past map[string]bool
+
+func (p past) Left(_ context.Context, id string) (bool, error) { return p[id], nil }
+
+// Marks are the same in all three places, and move.
+func TestRunStoresMarksEverywhere(t *testing.T) {
+	t.Parallel()
+	i := newInstallation(t)
+	l := i.lead()
+	l.awaitActing()
+	l.awaitMoved()
+	l.await("settled everywhere", func() bool {
+		b, found, err := mark.Read(t.Context(), i.bucket)
+		return err == nil && found && b.ID == i.inDocker().ID && b.ID == query[string](i, `SELECT COALESCE(run::text, '') FROM gc_state`)
+	})
+	l.stop()
+	if i.restoredAt() {
+		t.Error("the waits of a new installation began anew")
+	}
+	l = i.lead()
+	l.awaitActing()
+	if l.stop(); i.restoredAt() {
+		t.Error("the waits began anew with a new term")
+	}
+}
+
+func TestRunHoldsAfterRestore(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(i *installation){
+		"both marks": func(*installation) {},
+		// Each is enough by itself.
+		"Docker alone": func(i *installation) { i.check(i.bucket.Store.Delete(i.Context(), mark.Key(i.bucket.Installation))) },
+		"bucket alone": func(i *installation) { i.fake.TakeMarks() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			i := newInstallation(t)
+			l := i.lead()
+			l.awaitMoved()
+			restore := i.backup()
+			l.awaitMoved()
+			l.awaitMoved()
+			l.stop()
+			restore()
+			lose(i)
+			before := i.inDocker()
+			l = i.lead()
+			l.awaitHold()
+			if l.k.MayRemove() || l.k.Status().Hold == "" || l.acted.Load() != 0 || i.inDocker() != before {
+				t.Errorf("on hold: %+v, acted %d times", l.k.Status(), l.acted.Load())
+			}
+			l.stop()
+			l = i.lead() // a restart changes nothing
+			l.awaitHold()
+			i.takeOver()
+			l.awaitActing()
+			if m := l.awaitMoved(); m.Serial < before.Serial+1000 && before.ID != "" {
+				t.Errorf("serial %d after %d", m.Serial, before.Serial)
+			}
+			l.stop()
+			l = i.lead()
+			l.awaitActing()
+			l.stop()
+		})
+	}
+}
+
+// A mark that was lost is no restored database; the waits begin anew.
+func TestRunContinuesWithoutMarks(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(i *installation){
+		"Docker": func(i *installation) { i.fake.TakeMarks() },
+		"bucket": func(i *installation) { i.check(i.bucket.Store.Delete(i.Context(), mark.Key(i.bucket.Installation))) },
+		"older in the bucket": func(i *installation) {
+			i.check(mark.Write(i.Context(), i.bucket, i.firstMark()))
+		},
+		"older in Docker": func(i *installation) {
+			i.fake.TakeMarks()
+			i.check(i.fake.SetMark(i.Context(), i.firstMark()))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			i := newInstallation(t)
+			l := i.lead()
+			l.await("has left some", func() bool { return query[int](i, `SELECT serial FROM gc_state`) > 2 })
+			l.stop()
+			lose(i)
+			l = i.lead()
+			l.awaitActing()
+			if !i.restoredAt() {
+				t.Error("the waits did not begin anew")
+			}
+			i.fake.TakeMarks() // while it leads
+			l.await("puts the mark back", func() bool { return i.inDocker().ID != "" })
+			if l.stop(); l.acted.Load() != 1 {
+				t.Errorf("it began to act %d times", l.acted.Load())
+			}
+		})
+	}
+}
+
+// A crash at any moment of a move does not look like a restored database.
+func TestMoveInterruptedIsNotForeign(t *testing.T) {
+	t.Parallel()
+	i := newInstallation(t)
+	cut := errors.New("cut off")
+	for _, at := range []string{"SetMark", "SetMark/done", "Mark", "SetMark/done", "SetMark/done", "SetMark"} {
+		ctx, end := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		i.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
+			if op == at {
+				return cut
+			}
+			return nil
+		})
+		err := i.keeper().Move(ctx, i.session())
+		end()
+		i.fake.SetBefore(nil)
+		if mark.IsForeign(err) {
+			t.Fatalf("cut off at %s: %v", at, err)
+		}
+		if err := i.keeper().Move(t.Context(), i.session()); err != nil {
+			t.Fatalf("after it was cut off at %s: %v", at, err)
+		}
+	}
+	if i.restoredAt() {
+		t.Error("the waits began anew")
+	}
+}
+
+// A copy of the database sees that the original leads, and holds; the original
+// goes on.
+func TestRunHoldsInCopy(t *testing.T) {
+	t.Parallel()
+	original := newInstallation(t)
+	l := original.lead()
+	l.awaitActing()
+	copied := newInstallation(t)
+	copied.fake, copied.bucket, copied.files = original.fake, original.bucket, "1:2"
+	copied.marksOf(original)
+	c := copied.lead()
+	c.awaitHold()
+	l.awaitMoved()
+	if c.acted.Load() != 0 || l.acts.Load() != 1 || l.acted.Load() != 1 {
+		t.Errorf("the copy acted %d times, the original %d times", c.acted.Load(), l.acted.Load())
+	}
+	copied.takeOver()
+	c.awaitActing()
+	l.awaitHold()
+	c.awaitMoved()
+	// And back again.
+	original.takeOver()
+	l.awaitActing()
+	c.awaitHold()
+	l.stop()
+	c.stop()
+}
+
+// Two servers with one bucket and different Docker daemons: the one that led
+// before the other took over holds.
+func TestRunHoldsWhenAnotherServerHasItsArchives(t *testing.T) {
+	t.Parallel()
+	original := newInstallation(t)
+	l := original.lead()
+	l.awaitMoved()
+	copied := newInstallation(t)
+	copied.bucket = original.bucket
+	copied.marksOf(original)
+	copied.exec(`UPDATE gc_state SET take_over = true, taken_over_at = now()`)
+	c := copied.lead()
+	c.awaitActing()
+	l.awaitHold()
+	c.awaitMoved()
+	if c.acts.Load() != 1 || l.k.MayRemove() {
+		t.Errorf("the copy acts: %d; the original: %+v", c.acts.Load(), l.k.Status())
+	}
+	l.stop()
+	c.stop()
+}
+
+// A copy that took over elsewhere is ahead of its original by many marks. It
+// holds when it is started on the original's Docker.
+func TestRunHoldsInCopyThatIsAhead(t *testing.T) {
+	t.Parallel()
+	original := newInstallation(t)
+	l := original.lead()
+	l.awaitMoved()
+	copied := newInstallation(t)
+	copied.marksOf(original)
+	copied.exec(`UPDATE gc_state SET take_over = true, taken_over_at = now() - interval '1 hour'`)
+	c := copied.lead()
+	c.await("has taken over", func() bool { return query[bool](copied, `SELECT NOT take_over FROM gc_state`) })
+	c.stop()
+	copied.fake = original.fake
+	acted := c.acted.Load()
+	l.awaitMoved()
+	c = copied.lead()
+	c.awaitHold()
+	l.awaitMoved()
+	if acted == 0 || c.acted.Load() != 0 || l.acts.Load() != 1 {
+		t.Errorf("acted elsewhere %d times, on the original's Docker %d times; the original acts: %d", acted, c.acted.Load(), l.acts.Load())
+	}
+	l.stop()
+	c.stop()
+}
+
+// A database whose files were moved goes on once nobody else is seen to lead.
+func TestRunContinuesOnMovedDatabase(t *testing.T) {
+	t.Parallel()
+	i := newInstallation(t)
+	l := i.lead()
+	l.awaitMoved()
+	l.stop()
+	i.files = "2:1"
+	l = i.lead()
+	l.await("watches", func() bool { return l.k.Status().Watching })
+	if l.acted.Load() != 0 {
+		t.Error("it acts already")
+	}
+	l.awaitActing()
+	l.stop()
+	l = i.lead()
+	l.awaitActing()
+	if l.stop(); i.restoredAt() {
+		t.Error("the waits began anew")
+	}
+}
+
+// Without the bucket everything goes on but removals.
+func TestRunWithoutBucketPausesRemovals(t *testing.T) {
+	t.Parallel()
+	i := newInstallation(t)
+	l := i.lead()
+	l.awaitMoved()
+	restore := i.backup()
+	l.awaitMoved()
+	l.stop()
+	i.check(os.Rename(i.dir, i.dir+".away"))
+	l = i.lead()
+	l.awaitActing()
+	l.awaitMoved()
+	if l.acts.Load() != 1 || l.k.MayRemove() {
+		t.Fatalf("without the bucket: %+v", l.k.Status())
+	}
+	i.check(os.Rename(i.dir+".away", i.dir))
+	l.await("compares", l.k.MayRemove)
+	// The restored database must not catch up while the bucket is away.
+	i.exec(`UPDATE gc_state SET serial = serial + 100000`)
+	l.awaitMoved()
+	l.awaitMoved()
+	l.stop()
+
+	// It is the bucket alone that shows the restore.
+	restore()
+	i.fake.TakeMarks()
+	i.check(os.Rename(i.dir, i.dir+".away"))
+	l = i.lead()
+	l.awaitActing()
+	l.awaitMoved()
+	if l.k.MayRemove() {
+		t.Error("something may be removed")
+	}
+	i.check(os.Rename(i.dir+".away", i.dir))
+	l.awaitHold()
+	l.stop()
+}
+
+// A mark that cannot be stored, as on a full disk, keeps nobody from making room.
+func TestRunContinuesWithoutSpaceForMark(t *testing.T) {
+	t.Parallel()
+	i := newInstallation(t)
+	l := i.lead()
+	l.awaitMoved()
+	l.stop()
+	var full atomic.Bool
+	full.Store(true)
+	i.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
+		if op == "SetMark" && full.Load() {
+			return runtime.ErrNoSpace
+		}
+		return nil
+	})
+	l = i.lead()
+	l.awaitActing()
+	full.Store(false)
+	l.awaitMoved()
+	if l.stop(); l.acted.Load() != 1 {
+		t.Errorf("it began to act %d times", l.acted.Load())
+	}
+}
+
+// Docker has to answer first.
+func TestRunWaitsForDocker(t *testing.T) {
+	t.Parallel()
+	i := newInstallation(t)
+	i.fake.SetDown(true)
+	l := i.lead()
+	l.await("says so", func() bool { return l.k.Status().Docker != "" })
+	if l.acted.Load() != 0 {
+		t.Error("it acts")
+	}
+	i.fake.SetDown(false)
+	l.awaitActing()
+	if l.k.Status().Docker != "" {
+		t.Errorf("%+v", l.k.Status())
+	}
+	l.stop()
+}
+
+// takenName refuses the first mark for good, as Docker does when a power cut
+// has left a volume by its name without labels.
+type takenName struct {
+	mark.Runtime
+	taken atomic.Pointer[string]
+}
+
+func (b *takenName) SetMark(ctx context.Context, m workspace.Mark) error {
+	b.taken.CompareAndSwap(nil, &m.ID)
+	if *b.taken.Load() == m.ID {
+		return fmt.Errorf("volume: %w", runtime.ErrConflict)
+	}
+	return b.Runtime.SetMark(ctx, m)
+}
+
+func TestRunStoresAnotherMarkIfNameIsTaken(t *testing.T) {
+	t.Parallel()
+	i := newInstallation(t)
+	i.backend = &takenName{Runtime: i.fake}
+	l := i.lead()
+	l.awaitMoved()
+	l.awaitMoved()
+	l.stop()
+}

@@ -1,0 +1,167 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"codehub/internal/judge"
+	"codehub/internal/postgres"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// orphanAside is what was set aside, among the orphans.
+const orphanAside = "set-aside"
+
+// asidesAtOnce is how many volumes are copied at once.
+const asidesAtOnce = 2
+
+// listAsides is how often what was set aside is listed at least.
+const listAsides = time.Minute
+
+// asides is what this term knows of volumes that are set aside.
+type asides struct {
+	attempts map[workspace.ID]attempt
+	slots    chan struct{} // copies at once, each of which may fill a disk
+	list     []runtime.Aside
+	next     time.Time // not listed again before
+}
+
+// attempt is a request to set aside what is in the way, and how it went.
+type attempt struct {
+	request time.Time
+	failure *judge.Failure
+	again   time.Time // not tried again before
+}
+
+// asideFailure is why the present request was not carried out; nil: it was not
+// tried, or is being tried.
+func (t *term) asideFailure(row workspace.Workspace) *judge.Failure {
+	if row.RecoverRequestedAt == nil || row.RecoverAction != workspace.RecoverSetAside {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if a := t.asides.attempts[row.ID]; a.request.Equal(*row.RecoverRequestedAt) {
+		return a.failure
+	}
+	return nil
+}
+
+// setAside keeps what is in the way of the workspace's home under another name,
+// beside the tick. It takes as long as the volume is large, and is given up
+// when it makes no progress; that its name is free is observed. found is the claim of the volume.
+func (t *term) setAside(ctx context.Context, row workspace.Workspace, found string) {
+	key := "set-aside/" + string(row.ID)
+	if !t.mayFill() {
+		return // the copy takes as much space as the volume
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	request := *row.RecoverRequestedAt
+	if a := t.asides.attempts[row.ID]; t.busy[key] || a.request.Equal(request) && time.Now().Before(a.again) {
+		return
+	}
+	t.busy[key] = true
+	t.group.Go(func() {
+		name, err := t.moveAside(ctx, row, found)
+		log := t.cfg.Log.With("workspace", row.ID)
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.busy, key)
+		t.asides.next = time.Time{}
+		if ctx.Err() != nil {
+			return
+		}
+		if t.asides.attempts == nil {
+			t.asides.attempts = map[workspace.ID]attempt{}
+		}
+		switch f := failure(err); {
+		case f == nil:
+			delete(t.asides.attempts, row.ID)
+			log.Info("volume set aside", "name", name)
+		case f.Reason == workspace.ErrUnreachable:
+			t.asides.attempts[row.ID] = attempt{request: request, again: time.Now().Add(outage)}
+			log.Debug("set volume aside failed; retrying", "err", err)
+		default:
+			t.asides.attempts[row.ID] = attempt{request: request, failure: f}
+			log.Warn("set volume aside failed", "err", err)
+		}
+		t.Wake()
+	})
+}
+
+var errNoProgress = errors.New("the copy made no progress")
+
+func (t *term) moveAside(ctx context.Context, row workspace.Workspace, found string) (string, error) {
+	select {
+	case t.asides.slots <- struct{}{}:
+		defer func() { <-t.asides.slots }()
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	patience := t.cfg.Policy.NoProgress
+	watchdog := time.AfterFunc(patience, func() { cancel(errNoProgress) })
+	defer watchdog.Stop()
+	var last runtime.Progress
+	name, err := t.cfg.Runtime.SetAside(ctx, row.ID, row.Home.Claim, found, func(p runtime.Progress) {
+		if p != last {
+			last = p
+			watchdog.Reset(patience)
+		}
+	})
+	if errors.Is(context.Cause(ctx), errNoProgress) {
+		return name, fmt.Errorf("%w for %s", errNoProgress, patience)
+	}
+	return name, err
+}
+
+// asideOrphans is what was set aside, for administrators: it is kept until
+// people remove it.
+func (t *term) asideOrphans(ctx context.Context) []stranger {
+	t.mu.Lock()
+	list, due := t.asides.list, !time.Now().Before(t.asides.next)
+	t.mu.Unlock()
+	if due {
+		t.effect(ctx, "list-asides", nil, func(ctx context.Context) bool {
+			t.mu.Lock()
+			t.asides.next = time.Now().Add(listAsides)
+			t.mu.Unlock()
+			found, err := t.cfg.Runtime.Asides(ctx)
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			if err != nil {
+				t.cfg.Log.Debug("list set-aside volumes failed", "err", err)
+				return false
+			}
+			changed := len(found) != len(t.asides.list)
+			t.asides.list = found
+			return changed
+		})
+	}
+	out := make([]stranger, 0, len(list))
+	for _, a := range list {
+		out = append(out, stranger{id: a.Workspace, Orphan: postgres.Orphan{
+			Kind: orphanAside, Name: a.Name, WorkspaceID: string(a.Workspace), Detail: describeAside(a), Kept: true,
+		}})
+	}
+	return out
+}
+
+func describeAside(a runtime.Aside) string {
+	detail := a.Storage
+	if !a.Since.IsZero() {
+		detail += ", since " + a.Since.UTC().Format(time.RFC3339)
+	}
+	if a.Entries > 0 {
+		detail += fmt.Sprintf(", %d bytes in %d files and folders", a.Bytes, a.Entries)
+	}
+	if !a.Complete {
+		return detail + "; kept: perhaps a partial copy"
+	}
+	return detail + "; kept until an administrator removes it"
+}

@@ -1,0 +1,417 @@
+package reconcile_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// inUse reports whether the workspace says that it waits for the container.
+func inUse(container string) func(workspace.Workspace) bool {
+	return func(ws workspace.Workspace) bool {
+		return ws.Progress != nil && *ws.Progress == workspace.Progress{Step: runtime.StepWaitingInUse, Detail: container}
+	}
+}
+
+// A container that only reads the home holds up the archive for as long as it
+// is there: no failure is counted, no deadline ends it, and its name is shown.
+func TestArchivingWaitsForUserOfHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives, func(w *world) { w.policy.NoProgress = 3 * time.Second })
+	failed := w.watchErrors()
+	w.lead()
+	id := w.filled("one", "work")
+	leave := w.fake.Use(id, "nightly-backup")
+	w.want(id, workspace.DesiredArchived, false)
+	claim := w.await(id, "waiting for the container", inUse("nightly-backup")).OpID
+	w.awaitCalls("StartJob", 3)
+	ws := w.await(id, "waiting for the container", inUse("nightly-backup"))
+	if ws.OpID != claim || ws.ErrorCount != 0 || ws.Home.State != workspace.HomeLive {
+		t.Errorf("%s of claim %s (was %s), %d failures, home %s", ws.Operation, ws.OpID, claim, ws.ErrorCount, ws.Home.State)
+	}
+	w.isOverdue(ws)
+	leave()
+	w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
+	if said := failed(); len(said) != 0 {
+		t.Errorf("failures: %q", said)
+	}
+	w.opened(id, "work")
+}
+
+// isOverdue waits until the operation has gone on past its deadline.
+func (w *world) isOverdue(ws workspace.Workspace) {
+	w.Helper()
+	w.await(ws.ID, "under way after its deadline", func(now workspace.Workspace) bool {
+		if now.OpID != ws.OpID {
+			w.Fatalf("%s has ended before its deadline: %s %s", ws.Operation, now.ErrorReason, now.ErrorMessage)
+		}
+		return time.Since(*ws.OpStartedAt) > w.policy.NoProgress+200*time.Millisecond
+	})
+}
+
+// An archive that waits for a container can be cancelled, or given up for a
+// start, which the container does not hinder.
+func TestArchivingThatWaitsForUserCanBeCancelled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	w.lead()
+	id := w.filled("one", "work")
+	w.fake.Use(id, "reader")
+	w.want(id, workspace.DesiredArchived, false)
+	w.await(id, "waiting for the container", inUse("reader"))
+	if _, err := w.db.RequestCancel(t.Context(), w.owner, id); err != nil {
+		t.Fatal(err)
+	}
+	if ws := w.awaitPhase(id, workspace.PhaseStandby); ws.DesiredState != workspace.DesiredStandby || ws.Progress != nil {
+		t.Errorf("wanted %s, progress %+v", ws.DesiredState, ws.Progress)
+	}
+	w.want(id, workspace.DesiredArchived, false)
+	w.await(id, "waiting for the container", inUse("reader"))
+	w.want(id, workspace.DesiredRunning, true)
+	if ws := w.awaitPhase(id, workspace.PhaseRunning); ws.ErrorCount != 0 {
+		t.Errorf("%d failures", ws.ErrorCount)
+	}
+	w.expect(id, "work")
+}
+
+// A container that comes when the archive is stored, and only the removal of
+// the home is left, is waited for, too. What it writes until it goes is in the
+// archive that is made then.
+func TestRemovalWaitsForUserOfHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives, func(w *world) { w.policy.NoProgress = 3 * time.Second })
+	var leave func()
+	var once sync.Once
+	w.step = func(id workspace.ID, step string) {
+		if step == "archive.stored" {
+			once.Do(func() { leave = w.fake.Use(id, "late-reader") })
+		}
+	}
+	failed := w.watchErrors()
+	w.lead()
+	id := w.filled("one", "work")
+	w.want(id, workspace.DesiredArchived, false)
+	w.await(id, "waiting for the container", inUse("late-reader"))
+	w.awaitCalls("StartJob", 3)
+	ws := w.await(id, "waiting for the container", inUse("late-reader"))
+	w.isOverdue(ws)
+	if ws.ErrorCount != 0 || ws.ArchiveKey == "" || ws.Home.State != workspace.HomeLive {
+		t.Errorf("%d failures, archive %q, home %s", ws.ErrorCount, ws.ArchiveKey, ws.Home.State)
+	}
+	if err := w.fake.WriteBeside(id, "notes.txt", "written last"); err != nil {
+		t.Fatal(err)
+	}
+	leave()
+	w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
+	if said := failed(); len(said) != 0 {
+		t.Errorf("failures: %q", said)
+	}
+	w.opened(id, "written last")
+}
+
+// One who wants the workspace back then gets it with what the container has
+// written.
+func TestStartWhileRemovalWaitsKeepsHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	var once sync.Once
+	w.step = func(id workspace.ID, step string) {
+		if step == "archive.looked" {
+			once.Do(func() { w.fake.Use(id, "late-writer") })
+		}
+	}
+	w.lead()
+	id := w.filled("one", "work")
+	home := w.row(id).Home
+	w.want(id, workspace.DesiredArchived, false)
+	w.await(id, "waiting for the container", inUse("late-writer"))
+	if err := w.fake.WriteBeside(id, "notes.txt", "written last"); err != nil {
+		t.Fatal(err)
+	}
+	w.want(id, workspace.DesiredRunning, true)
+	if ws := w.awaitPhase(id, workspace.PhaseRunning); ws.Home.Claim != home.Claim || ws.ErrorCount != 0 {
+		t.Errorf("home %+v, was %+v; %d failures", ws.Home, home, ws.ErrorCount)
+	}
+	w.expect(id, "written last")
+}
+
+// What a container writes between the packing and the moment in which the
+// archive counts is in an archive that is made after it: whether it has gone
+// again by then, or is still there.
+func TestArchivingIncludesWritesAfterPacking(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"archive.job-done", "archive.verified"} {
+		for _, stays := range []bool{false, true} {
+			t.Run(fmt.Sprint(at, " stays ", stays), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, withArchives)
+				leave := func() {}
+				var once sync.Once
+				w.step = func(id workspace.ID, step string) {
+					if step != at {
+						return
+					}
+					once.Do(func() {
+						if stays {
+							leave = w.fake.Use(id, "writer")
+						}
+						if err := w.fake.WriteBeside(id, "notes.txt", "written late"); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				failed := w.watchErrors()
+				w.lead()
+				id := w.filled("one", "work")
+				w.want(id, workspace.DesiredArchived, false)
+				if stays {
+					w.await(id, "waiting for the container", inUse("writer"))
+					if err := w.fake.WriteBeside(id, "notes.txt", "written last"); err != nil {
+						t.Error(err)
+					}
+					leave()
+				}
+				w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
+				if said := failed(); len(said) != 0 {
+					t.Errorf("failures: %q", said)
+				}
+				w.opened(id, map[bool]string{false: "written late", true: "written last"}[stays])
+			})
+		}
+	}
+}
+
+// A server that ends after the home has changed leaves it to the next one to
+// notice.
+func TestArchivingOnNextServerIncludesWritesAfterPacking(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	g := w.gate("archive.verified")
+	w.step = g.hold
+	stop := w.lead()
+	id := w.filled("one", "work")
+	w.want(id, workspace.DesiredArchived, false)
+	w.reached(g)
+	time.AfterFunc(10*time.Millisecond, func() { g.letGo() })
+	stop()
+	if err := w.fake.WriteBeside(id, "notes.txt", "written late"); err != nil {
+		t.Fatal(err)
+	}
+	w.lead()
+	w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
+	w.opened(id, "written late")
+}
+
+// A home that changes each time it is packed is not packed for ever: that ends
+// as a failure that says so.
+func TestArchivingFailsIfHomeKeepsChanging(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	var writes atomic.Int32
+	var writing atomic.Bool
+	writing.Store(true)
+	w.fake.SetBefore(func(_ context.Context, op string, id workspace.ID) error {
+		if op == "Fingerprint" && writing.Load() {
+			return w.fake.WriteBeside(id, "notes.txt", fmt.Sprint("write ", writes.Add(1)))
+		}
+		return nil
+	})
+	failed := w.watchErrors()
+	w.lead()
+	id := w.filled("one", "work")
+	w.want(id, workspace.DesiredArchived, false)
+	ws := w.await(id, "failed", func(ws workspace.Workspace) bool { return ws.ErrorCount == 1 })
+	if ws.Home.State != workspace.HomeLive || ws.ArchiveKey != "" || !strings.Contains(ws.ErrorMessage, "the home has changed since it was packed") {
+		t.Errorf("%s, home %s, archive %q", ws.ErrorMessage, ws.Home.State, ws.ArchiveKey)
+	}
+	if n := writes.Load(); n < 3 {
+		t.Errorf("given up after %d archives", n)
+	}
+	writing.Store(false)
+	w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
+	if said := failed(); len(said) != 1 {
+		t.Errorf("failures: %q", said)
+	}
+}
+
+// The archive of a job that reports no fingerprint, as one of an earlier
+// version does, is packed again.
+func TestArchivingRepacksJobWithoutFingerprint(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	var jobs atomic.Int32
+	w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
+		if jobs.Add(1) > 1 {
+			return realJob(ctx, spec, home, out)
+		}
+		return realJob(ctx, spec, home, without{out, "fingerprint"})
+	})
+	failed := w.watchErrors()
+	w.lead()
+	id := w.filled("one", "work")
+	w.archived(id)
+	if said := failed(); len(said) != 0 || jobs.Load() != 2 {
+		t.Errorf("%d jobs, failures: %q", jobs.Load(), said)
+	}
+	w.opened(id, "work")
+}
+
+// without leaves a field out of what a job reports of its archive.
+type without struct {
+	io.Writer
+	field string
+}
+
+func (w without) Write(line []byte) (int, error) {
+	var event map[string]map[string]any
+	if json.Unmarshal(line, &event) == nil && event["result"] != nil {
+		stats, ok := event["result"]["stats"].(map[string]any)
+		if _, there := stats[w.field]; !ok || !there {
+			return 0, fmt.Errorf("no %s in %s", w.field, line)
+		}
+		delete(stats, w.field)
+		b, err := json.Marshal(event)
+		if err != nil {
+			return 0, err
+		}
+		_, err = w.Writer.Write(append(b, '\n'))
+		return len(line), err
+	}
+	return w.Writer.Write(line)
+}
+
+// A home that is in use does not keep others from being archived, and lines up
+// again when it is not.
+func TestHomeInUseDoesNotDelayOtherArchivings(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives, func(w *world) { w.maxJobs = 1 })
+	var atOnce, most atomic.Int32
+	w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
+		most.Store(max(most.Load(), atOnce.Add(1)))
+		defer atOnce.Add(-1)
+		time.Sleep(20 * time.Millisecond)
+		return realJob(ctx, spec, home, out)
+	})
+	w.lead()
+	var leaves []func()
+	var used []workspace.ID
+	for i := range 3 {
+		id := w.filled(fmt.Sprint("used", i), "work")
+		leaves, used = append(leaves, w.fake.Use(id, "reader")), append(used, id)
+		w.want(id, workspace.DesiredArchived, false)
+		w.await(id, "waiting for the container", inUse("reader"))
+	}
+	w.archived(w.filled("free", "work"))
+	for _, leave := range leaves {
+		leave()
+	}
+	for _, id := range used {
+		w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
+	}
+	if n := most.Load(); n != 1 {
+		t.Errorf("%d archives at once", n)
+	}
+}
+
+// The removal of a deleted home waits for a container that uses it.
+func TestDeletionWaitsForUserOfHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	failed := w.watchErrors()
+	w.lead()
+	id := w.create("one", workspace.DesiredRunning)
+	w.awaitPhase(id, workspace.PhaseRunning)
+	leave := w.fake.Use(id, "reader")
+	if _, err := w.db.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitCalls("RemoveVolume", 3)
+	leave()
+	w.awaitGone(id)
+	if said := failed(); len(said) != 0 {
+		t.Errorf("failures: %q", said)
+	}
+}
+
+const noAddress = "no available IPv4 addresses on this network's address pools: codehub-1 (1)"
+
+// A start for which the network has no address waits for one.
+func TestStartWaitsForAddress(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	failed := w.watchErrors()
+	w.lead()
+	id := w.create("one", workspace.DesiredStandby)
+	w.awaitPhase(id, workspace.PhaseStandby)
+	w.fake.SetNoAddress(noAddress)
+	w.want(id, workspace.DesiredRunning, false)
+	w.await(id, "waiting for an address", func(ws workspace.Workspace) bool {
+		return ws.Progress != nil && ws.Progress.Step == runtime.StepWaitingBackend && strings.Contains(ws.Progress.Detail, noAddress)
+	})
+	w.awaitCalls("StartContainer", 3)
+	if ws := w.row(id); ws.Operation != workspace.OpStarting || ws.ErrorCount != 0 {
+		t.Errorf("%s, %d failures", ws.Operation, ws.ErrorCount)
+	}
+	w.fake.SetNoAddress("")
+	w.awaitPhase(id, workspace.PhaseRunning)
+	if said := failed(); len(said) != 0 {
+		t.Errorf("failures: %q", said)
+	}
+}
+
+// What passes by itself, and does not before the deadline, ends as a Timeout
+// that says what was waited for.
+func TestStartThatWaitsForAddressTimesOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.policy.Starting = 2 * time.Second })
+	w.lead()
+	id := w.create("one", workspace.DesiredStandby)
+	w.awaitPhase(id, workspace.PhaseStandby)
+	w.fake.SetNoAddress(noAddress)
+	w.want(id, workspace.DesiredRunning, false)
+	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	if ws.ErrorReason != workspace.ErrTimeout || ws.ErrorCount != 1 || !strings.HasSuffix(ws.ErrorMessage, noAddress) {
+		t.Errorf("%s (%d): %s", ws.ErrorReason, ws.ErrorCount, ws.ErrorMessage)
+	}
+	w.fake.SetNoAddress("")
+	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitPhase(id, workspace.PhaseRunning)
+}
+
+// A backend that fails while a home is in use counts as a failure.
+func TestFailureAfterWaitingCounts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	var broken atomic.Bool
+	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
+		if op == "StartJob" && broken.CompareAndSwap(true, false) {
+			return errors.New("no such runtime")
+		}
+		return nil
+	})
+	failed := w.watchErrors()
+	w.lead()
+	id := w.filled("one", "work")
+	leave := w.fake.Use(id, "reader")
+	w.want(id, workspace.DesiredArchived, false)
+	w.await(id, "waiting for the container", inUse("reader"))
+	broken.Store(true)
+	w.await(id, "failed once", func(workspace.Workspace) bool { return len(failed()) == 1 })
+	leave()
+	w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
+	if said := failed(); len(said) != 1 || !strings.Contains(said[0], "no such runtime") {
+		t.Errorf("failures: %q", said)
+	}
+}

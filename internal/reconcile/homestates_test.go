@@ -1,0 +1,211 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"codehub/internal/workspace"
+)
+
+// refuseRemoval has every removal of a home volume fail while it is set.
+func (w *world) refuseRemoval() *atomic.Bool {
+	var refuse atomic.Bool
+	refuse.Store(true)
+	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
+		if op == "RemoveVolume" && refuse.Load() {
+			return errors.New("the engine refuses")
+		}
+		return nil
+	})
+	return &refuse
+}
+
+// cancelledRestore is an archived workspace whose restore was cancelled when
+// its volume was half filled.
+func (w *world) cancelledRestore(content string) workspace.ID {
+	w.Helper()
+	g := w.gate("restore.volume-created")
+	w.step = g.hold
+	w.lead()
+	id := w.filled("one", content)
+	w.archived(id)
+	w.want(id, workspace.DesiredRunning, false)
+	w.reached(g)
+	if _, err := w.db.RequestCancel(w.Context(), w.owner, id); err != nil {
+		w.Fatal(err)
+	}
+	w.await(id, "cancelled", func(ws workspace.Workspace) bool { return ws.Operation != workspace.OpRestoring })
+	return id
+}
+
+// awaitAbsent waits until the workspace is archived and has no volume.
+func (w *world) awaitAbsent(id workspace.ID) workspace.Workspace {
+	w.Helper()
+	return w.await(id, "ARCHIVED without a volume", func(ws workspace.Workspace) bool {
+		return ws.Phase == workspace.PhaseArchived && ws.Operation == workspace.OpNone && ws.Home.State == workspace.HomeAbsent
+	})
+}
+
+func (w *world) delete(id workspace.ID) {
+	w.Helper()
+	if _, err := w.db.DeleteWorkspace(w.Context(), w.owner, id, true); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) undelete(id workspace.ID) {
+	w.Helper()
+	if _, err := w.db.UndeleteWorkspace(w.Context(), w.owner, id); err != nil {
+		w.Fatalf("undelete: %v", err)
+	}
+}
+
+// The archive is lost after it was stored and before the volume is removed: to
+// recover goes on with the volume, whatever way is chosen.
+func TestRecoverUsesVolumeIfArchiveIsLost(t *testing.T) {
+	t.Parallel()
+	for _, action := range []string{workspace.RecoverAfresh, workspace.RecoverEmpty} {
+		t.Run(action, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, withArchives)
+			var taken atomic.Bool
+			w.step = func(id workspace.ID, step string) {
+				if step == "archive.job-removed" && taken.CompareAndSwap(false, true) {
+					w.archives.take(t, w.row(id).ArchiveKey)
+				}
+			}
+			w.lead()
+			id := w.filled("one", "work")
+			w.want(id, workspace.DesiredArchived, false)
+			lost := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+			w.recovered(id, action)
+			ws := w.awaitPhase(id, workspace.PhaseArchived) // it is archived again
+			w.isArchived(ws)
+			if ws.ArchiveKey == lost.ArchiveKey {
+				t.Error("the archive that was lost is the archive")
+			}
+			w.opened(id, "work")
+		})
+	}
+}
+
+// A cancelled restore whose volume cannot be removed is archived: it never
+// shows a volume that is ready.
+func TestCancelledRestoreIsNeverReady(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	id := w.cancelledRestore("work")
+	refuse := w.refuseRemoval()
+	for _, g := range w.gates {
+		g.letGo()
+	}
+	removals := w.fake.Calls("RemoveVolume")
+	ws := w.await(id, "given up on the removal", func(ws workspace.Workspace) bool {
+		if ws.Phase == workspace.PhaseStandby || ws.Conditions.Is(workspace.VolumeReady) {
+			w.Fatalf("a half-filled volume is shown: phase %s, %v", ws.Phase, ws.Conditions)
+		}
+		return ws.ErrorReason == workspace.ErrRetryExceeded
+	})
+	if n := w.fake.Calls("RemoveVolume"); n < removals+3 || ws.Home.Claim == "" {
+		t.Errorf("%d removals were tried, home %+v", n-removals, ws.Home)
+	}
+	refuse.Store(false)
+	w.recovered(id, workspace.RecoverAfresh)
+	w.isArchived(w.awaitAbsent(id))
+	w.opened(id, "work")
+}
+
+// The archive of a cancelled restore is lost as well: its half-filled volume
+// is no home. Given up, it is removed and a new home is made.
+func TestRecoverIgnoresDiscardedVolume(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives)
+	id := w.cancelledRestore("work")
+	refuse := w.refuseRemoval()
+	for _, g := range w.gates {
+		g.letGo()
+	}
+	ws := w.await(id, "given up on the removal", func(ws workspace.Workspace) bool { return ws.ErrorReason == workspace.ErrRetryExceeded })
+	w.archives.take(t, ws.ArchiveKey)
+	w.recovered(id, workspace.RecoverAfresh)
+	w.await(id, "lost", func(ws workspace.Workspace) bool { return ws.ErrorReason == workspace.ErrDataLost })
+	refuse.Store(false)
+	w.recovered(id, workspace.RecoverEmpty)
+	if again := w.awaitPhase(id, workspace.PhaseArchived); again.ArchiveEntries != 0 || again.ArchiveKey == ws.ArchiveKey {
+		t.Errorf("%d entries in %s", again.ArchiveEntries, again.ArchiveKey)
+	}
+	w.want(id, workspace.DesiredRunning, false)
+	if again := w.awaitPhase(id, workspace.PhaseRunning); again.Home.Claim == ws.Home.Claim {
+		t.Error("the volume that was given up is the home")
+	}
+	if _, ok := w.fake.Read(id, "notes.txt"); ok {
+		t.Error("it is not empty")
+	}
+}
+
+// Within the grace nothing of a deleted workspace is removed but its container,
+// and the deletion can be undone, in whatever state the home is.
+func TestUndeleteWithinGraceKeepsHome(t *testing.T) {
+	t.Parallel()
+	hour := func(w *world) { w.policy.DeleteGrace = time.Hour }
+	for name, begin := range map[string]func(w *world, refuse *atomic.Bool) workspace.ID{
+		"live": func(w *world, refuse *atomic.Bool) workspace.ID {
+			w.lead()
+			return w.filled("one", "work")
+		},
+		"absent": func(w *world, refuse *atomic.Bool) workspace.ID {
+			w.lead()
+			refuse.Store(false)
+			id := w.filled("one", "work")
+			w.archived(id)
+			return id
+		},
+		"archived": func(w *world, refuse *atomic.Bool) workspace.ID {
+			w.lead()
+			id := w.filled("one", "work")
+			w.want(id, workspace.DesiredArchived, false)
+			w.await(id, "given up on the removal", func(ws workspace.Workspace) bool { return ws.ErrorReason == workspace.ErrRetryExceeded })
+			return id
+		},
+		"discarding": func(w *world, refuse *atomic.Bool) workspace.ID {
+			refuse.Store(false)
+			id := w.cancelledRestore("work")
+			refuse.Store(true)
+			for _, g := range w.gates {
+				g.letGo()
+			}
+			w.await(id, "given up on the removal", func(ws workspace.Workspace) bool { return ws.ErrorReason == workspace.ErrRetryExceeded })
+			return id
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, withArchives, hour)
+			// Whether anything is tried is what counts.
+			refuse := w.refuseRemoval()
+			id := begin(w, refuse)
+			home := w.row(id).Home
+			w.delete(id)
+			w.await(id, "deleted, without its container", func(ws workspace.Workspace) bool {
+				return ws.Phase == workspace.PhaseDeleting && ws.Operation == workspace.OpNone && ws.ErrorReason == "" && ws.RecoverRequestedAt == nil &&
+					!ws.Conditions.HasContainer()
+			})
+			removals := w.fake.Calls("RemoveVolume")
+			w.awaitCalls("Containers", w.fake.Calls("Containers")+20)
+			if n := w.fake.Calls("RemoveVolume"); n != removals {
+				t.Errorf("%d removals were tried within the grace", n-removals)
+			}
+			refuse.Store(false)
+			w.undelete(id)
+			if name != "live" {
+				w.isArchived(w.awaitAbsent(id))
+			} else if ws := w.awaitPhase(id, workspace.PhaseStandby); ws.Home != home {
+				t.Errorf("the home was %+v and is %+v", home, ws.Home)
+			}
+			w.opened(id, "work")
+		})
+	}
+}

@@ -1,0 +1,39 @@
+package reconcile_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"codehub/internal/workspace"
+)
+
+// Until the bucket is compared with the database nothing is removed for good:
+// deletions and orphans wait, and everything else goes on.
+func TestRemovalsWaitForMarkComparison(t *testing.T) {
+	t.Parallel()
+	var may atomic.Bool
+	w := newWorld(t, func(w *world) { w.orphanDelay, w.mayRemove = time.Nanosecond, may.Load })
+	stranger := w.stranger()
+	w.lead()
+	id := w.create("one", workspace.DesiredRunning)
+	w.await(id, "RUNNING", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseRunning })
+	if _, err := w.db.DeleteWorkspace(t.Context(), w.owner, id, true); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitTrue("its container goes", func() bool { return !w.hasContainer(id) })
+	w.awaitCalls("Containers", w.fake.Calls("Containers")+10)
+	if _, ok := w.fake.Home(id); !ok {
+		t.Fatal("the home is gone")
+	}
+	if !w.hasContainer(stranger) {
+		t.Error("an orphan is gone")
+	}
+	// It can still be taken back: its removal was not claimed.
+	if n := w.fake.Calls("RemoveVolume"); n != 0 {
+		t.Errorf("a removal was tried %d times", n)
+	}
+	may.Store(true)
+	w.awaitTrue("the home goes", func() bool { _, ok := w.fake.Home(id); return !ok })
+	w.awaitTrue("the orphan goes", func() bool { return !w.hasContainer(stranger) })
+}

@@ -1,0 +1,145 @@
+package reconcile_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/pgtest"
+	"codehub/internal/workspace"
+)
+
+const day = 24 * time.Hour
+
+// withClock gives a world's database a clock that is set, and can be again.
+func withClock(ahead time.Duration, clock **pgtest.Clock) func(*world) {
+	return func(w *world) {
+		*clock = pgtest.NewClock(w, w.dsn)
+		(*clock).Set(ahead)
+		w.dsn = (*clock).DSN
+	}
+}
+
+func withGrace(d time.Duration) func(*world) {
+	return func(w *world) { w.policy.DeleteGrace = d }
+}
+
+// deletedNow deletes a workspace and waits until nothing but its home is left.
+func (w *world) deletedNow(id workspace.ID) {
+	w.Helper()
+	w.delete(id)
+	w.await(id, "deleted, without its container", func(ws workspace.Workspace) bool {
+		return ws.Phase == workspace.PhaseDeleting && ws.Operation == workspace.OpNone && !ws.Conditions.HasContainer()
+	})
+}
+
+// notRemoved waits for many ticks, in which no home may be removed.
+func (w *world) notRemoved() {
+	w.Helper()
+	before := w.fake.Calls("RemoveVolume")
+	w.awaitCalls("Containers", w.fake.Calls("Containers")+30)
+	if n := w.fake.Calls("RemoveVolume"); n != before {
+		w.Errorf("%d homes were removed", n-before)
+	}
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.Helper()
+	conn, err := pgx.Connect(w.Context(), w.dsn)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer conn.Close(w.Context())
+	if _, err := conn.Exec(w.Context(), sql, args...); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// The database's clock and the server's differ: the grace is exactly as long,
+// and operations take their time.
+func TestGraceIsExactWithDifferingClocks(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{-day, -90 * time.Second, 90 * time.Second, day} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			t.Parallel()
+			var clock *pgtest.Clock
+			w := newWorld(t, withArchives, withClock(ahead, &clock), withGrace(time.Minute))
+			w.lead()
+			id := w.filled("one", "work")
+			w.deletedNow(id)
+			w.notRemoved()
+			w.undelete(id)
+			w.awaitPhase(id, workspace.PhaseStandby)
+			w.archived(id)
+			w.opened(id, "work")
+			w.deletedNow(id)
+			w.exec(`UPDATE workspaces SET deleted_at = deleted_at - interval '1 minute'`)
+			w.await(id, "removed after its grace", func(ws workspace.Workspace) bool { return ws.Home.State == workspace.HomeAbsent })
+		})
+	}
+}
+
+// The database's clock is set while a server leads: every deletion waits its
+// whole grace again.
+func TestClockChangeRestartsGrace(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{-day, day} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			t.Parallel()
+			var clock *pgtest.Clock
+			w := newWorld(t, withArchives, withClock(0, &clock), withGrace(time.Hour))
+			w.lead()
+			id := w.filled("one", "work")
+			w.deletedNow(id)
+			for _, to := range []time.Duration{ahead, 0, ahead} {
+				clock.Set(to)
+				w.notRemoved()
+			}
+			var restored time.Duration
+			conn, err := pgx.Connect(t.Context(), w.dsn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close(t.Context())
+			if err := conn.QueryRow(t.Context(), `SELECT clock_timestamp() - restored_at FROM gc_state`).Scan(&restored); err != nil || restored < 0 || restored > time.Minute {
+				t.Errorf("the waits were restarted %s ago, %v", restored, err)
+			}
+			w.undelete(id)
+			w.awaitPhase(id, workspace.PhaseStandby)
+			w.opened(id, "work")
+		})
+	}
+}
+
+// Rows that a restored backup brought back were deleted long ago: their homes
+// stay for the whole grace, counted from the restore.
+func TestRestoredDeletionWaitsWholeGrace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, withArchives, withGrace(time.Hour))
+	stop := w.lead()
+	var ids []workspace.ID
+	for i, state := range []string{"live", "filling", "archived", "discarding"} {
+		id := w.filled(fmt.Sprint("ws", i), "work")
+		w.want(id, workspace.DesiredStandby, false)
+		w.awaitPhase(id, workspace.PhaseStandby)
+		ids = append(ids, id)
+		_ = state
+	}
+	stop()
+	for i, state := range []string{"live", "filling", "archived", "discarding"} {
+		w.exec(`UPDATE workspaces SET deleted_at = now() - interval '3 hours', phase = 'DELETING', archive_key = CASE WHEN $2 = 'live' THEN NULL ELSE 'k' END,
+			home_ctx = jsonb_set(home_ctx, '{state}', to_jsonb($2::text)) WHERE id = $1`, ids[i], state)
+	}
+	w.exec(`UPDATE gc_state SET restored_at = now()`)
+	w.lead()
+	w.notRemoved()
+	w.undelete(ids[0])
+	w.awaitPhase(ids[0], workspace.PhaseStandby)
+	w.opened(ids[0], "work")
+	w.exec(`UPDATE gc_state SET restored_at = now() - interval '2 hours'`)
+	for _, id := range ids[1:] {
+		w.await(id, "removed after its grace", func(ws workspace.Workspace) bool { return ws.Home.State == workspace.HomeAbsent })
+	}
+}

@@ -1,0 +1,437 @@
+// Package rollback compares a restored database with what Docker and the bucket
+// hold, and gives every workspace the newest complete copy of its home.
+//
+// Plan decides and changes nothing. Service reads what there is and applies what
+// was chosen, in one transaction that also ends the hold (package mark). Nothing
+// is ever removed: what is not chosen stays where it is.
+package rollback
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"codehub/internal/postgres"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// View is all that is known of one workspace.
+type View struct {
+	ID        workspace.ID
+	Row       *postgres.RollbackRow // nil: the database does not have it
+	Volume    *runtime.Volume       // nil: there is none
+	Container *runtime.Container    // nil: there is none
+	Archives  []Archive             // complete ones in the bucket, newest first
+}
+
+// Archive is a complete archive, with what its .meta says of the workspace.
+type Archive struct {
+	workspace.Archive
+	Owner, Name string
+}
+
+// Action is what becomes of a workspace's row.
+type Action string
+
+// Actions.
+const (
+	Keep        Action = "keep"    // the row stays as it is in the database
+	TakeVolume  Action = "volume"  // the volume is its home
+	TakeArchive Action = "archive" // an archive holds its home
+)
+
+// Step is the decision about one workspace.
+type Step struct {
+	View
+	Action   Action
+	New      bool     // the database gets a row for it
+	Undelete bool     // its deletion is taken back
+	Runs     bool     // its container runs and goes on running
+	SetAside bool     // a volume that is not taken blocks its home, and is kept under another name
+	Archive  *Archive // that is taken; else the newest one, if the database does not know it
+	Reason   Reason
+	Lost     bool // no complete copy of its home is known
+}
+
+// Reason is why a step was decided; its text is for people.
+type Reason string
+
+// Reasons.
+const (
+	Deleted          Reason = "deleted"
+	DeletionPending  Reason = "deletion_pending"
+	CreatedLater     Reason = "created_later"
+	Incomplete       Reason = "incomplete"
+	UndeletedRunning Reason = "undeleted_running"
+	UndeletedVolume  Reason = "undeleted_volume"
+	UndeletedArchive Reason = "undeleted_archive"
+	UndeletedOverdue Reason = "undeleted_overdue"
+	VolumeUnchanged  Reason = "volume_unchanged"
+	VolumeNewer      Reason = "volume_newer"
+	VolumeAndArchive Reason = "volume_and_archive"
+	ArchiveUnchanged Reason = "archive_unchanged"
+	ArchiveNewer     Reason = "archive_newer"
+	NoHome           Reason = "no_home"
+	NoCopy           Reason = "no_copy"
+	KeptByChoice     Reason = "kept_by_choice"
+)
+
+var reasonTexts = map[Reason]string{
+	Deleted:          "The workspace is deleted.",
+	DeletionPending:  "The workspace is deleted. The deletion can be undone for a whole grace period again.",
+	CreatedLater:     "The workspace was created after the backup.",
+	Incomplete:       "The volume is incomplete and stays as it is.",
+	UndeletedRunning: "Its container is running, so its deletion was undone after the backup.",
+	UndeletedVolume:  "Its volume was created after the backup, so its deletion was undone.",
+	UndeletedArchive: "It was archived after it was deleted, so its deletion was undone.",
+	UndeletedOverdue: "Its home still exists long after the deletion was due, so its deletion was undone.",
+	VolumeUnchanged:  "Its volume is the one in the database.",
+	VolumeNewer:      "Its volume was created after the backup.",
+	VolumeAndArchive: "Its volume is used. The database does not know its newest archive: if Docker was restored as well, compare both.",
+	ArchiveUnchanged: "Its archive is the one in the database.",
+	ArchiveNewer:     "Its newest archive was created after the backup.",
+	NoHome:           "It has no home yet.",
+	NoCopy:           "No complete copy of its home was found. It was deleted after the backup, or is lost.",
+	KeptByChoice:     "An administrator chose to keep the database's state.",
+}
+
+// Reasons lists every reason.
+func Reasons() []Reason { return slices.Sorted(maps.Keys(reasonTexts)) }
+
+// Text is the reason as one English sentence or two.
+func (r Reason) Text() string { return reasonTexts[r] }
+
+// Owner and Name are the owner's username and the workspace's name, as far as
+// anything tells.
+func (s Step) Owner() string {
+	if s.Row != nil {
+		return s.Row.Owner
+	}
+	return s.described(func(v *runtime.Volume) string { return v.Owner }, func(a Archive) string { return a.Owner })
+}
+
+// Name is the workspace's name; see Owner.
+func (s Step) Name() string {
+	if s.Row != nil {
+		return s.Row.Name
+	}
+	name := s.described(func(v *runtime.Volume) string { return v.Name }, func(a Archive) string { return a.Name })
+	return cmp.Or(name, "workspace-"+string(s.ID[:8]))
+}
+
+// described prefers what the newest archive says, which is later than the volume's
+// creation.
+func (s Step) described(volume func(*runtime.Volume) string, archive func(Archive) string) string {
+	said := ""
+	if len(s.Archives) > 0 {
+		said = archive(s.Archives[0])
+	}
+	if s.Volume != nil {
+		said = cmp.Or(said, volume(s.Volume))
+	}
+	return said
+}
+
+// slack is how long after the end of its grace a deletion is taken for carried
+// out, if nothing kept it from that.
+const slack = 10 * time.Minute
+
+// Facts are the times that the plan depends on, all by the database's clock.
+type Facts struct {
+	Grace time.Duration // how long a deletion can be undone
+	// LedUntil is when a database last led here: nothing was removed since.
+	LedUntil  time.Time
+	HoldSince *time.Time // nil: codehub is not on hold
+	// VolumesAsOf is set if Docker is older than the bucket, as after a snapshot
+	// of the whole machine was restored: no volume is newer than that. It tells
+	// nothing about folders (local-dir).
+	VolumesAsOf *time.Time
+}
+
+// Plan decides about every workspace, in the order of their ids.
+func Plan(views []View, facts Facts) []Step {
+	out := make([]Step, 0, len(views))
+	for _, v := range views {
+		s := plan(v, facts)
+		if s.Row == nil && s.Action == Keep && s.Volume == nil {
+			continue // nothing to tell
+		}
+		out = append(out, s)
+	}
+	slices.SortFunc(out, func(a, b Step) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+func plan(v View, facts Facts) Step {
+	s := Step{View: v, Action: Keep, Runs: v.running()}
+	if v.Row == nil {
+		return s.lostRow(facts)
+	}
+	if v.Row.DeletedAt != nil {
+		why := v.usedSince(facts)
+		if why == "" {
+			s.Reason = DeletionPending
+			if v.Row.Phase == workspace.PhaseDeleted {
+				s.Reason = Deleted
+			}
+			return s
+		}
+		s.Undelete, s.Reason = true, why
+	}
+	return s.newest(facts)
+}
+
+// lostRow decides about a workspace that the database does not have.
+func (s Step) lostRow(facts Facts) Step {
+	if a := s.afterVolume(facts); a != nil {
+		s.New, s.Reason = true, CreatedLater
+		return s.takeArchive(a)
+	}
+	switch {
+	case s.complete():
+		s.Action, s.New = TakeVolume, true
+		s.Reason = CreatedLater
+	case len(s.Archives) > 0:
+		s.New, s.Reason = true, CreatedLater
+		return s.takeArchive(&s.Archives[0])
+	case s.Volume != nil:
+		s.Reason = Incomplete
+	}
+	return s
+}
+
+// usedSince says what shows that the deletion was taken back after the backup.
+func (v View) usedSince(facts Facts) Reason {
+	deleted := *v.Row.DeletedAt
+	if facts.HoldSince != nil && !deleted.Before(*facts.HoldSince) {
+		return "" // its owner deleted it in this database
+	}
+	newest := Archive{}
+	if len(v.Archives) > 0 {
+		newest = v.Archives[0]
+	}
+	due := deleted.Add(facts.Grace + slack)
+	switch {
+	case v.running():
+		return UndeletedRunning
+	case v.complete() && v.Volume.Claim != v.Row.Home.Claim:
+		return UndeletedVolume
+	case newest.Key != "" && newest.CreatedAt.After(deleted):
+		return UndeletedArchive
+	case v.Row.Phase == workspace.PhaseDeleted:
+		return ""
+	case facts.LedUntil.After(due) && facts.VolumesAsOf == nil && v.Row.Home.State == workspace.HomeLive && v.complete(),
+		facts.LedUntil.After(due) && v.Row.Home.State == workspace.HomeAbsent && v.has(v.Row.ArchiveKey):
+		return UndeletedOverdue
+	}
+	return ""
+}
+
+// newest decides about a workspace that is not deleted, or not any more. A
+// complete volume is never older than any archive, since it is removed once its
+// archive is verified, unless Docker went back together with the database.
+func (s Step) newest(facts Facts) Step {
+	row := s.Row
+	because := func(reason Reason) {
+		if s.Reason == "" {
+			s.Reason = reason
+		}
+	}
+	current := s.Volume != nil && !s.Volume.Removing && row.Home.State == workspace.HomeLive && s.Volume.Claim == row.Home.Claim
+	if a := s.afterVolume(facts); a != nil {
+		because(ArchiveNewer)
+		return s.takeArchive(a)
+	}
+	if s.complete() {
+		removed := row.Home.State == workspace.HomeDeleting && s.Volume.Claim == row.Home.Claim
+		if a := s.best(); a != nil && !known(row, *a) && (current || s.Volume.Claim != row.Home.Claim) {
+			s.Archive = a
+			because(VolumeAndArchive)
+		}
+		if !s.Undelete && (current || removed) {
+			because(VolumeUnchanged)
+			return s
+		}
+		s.Action = TakeVolume
+		because(VolumeNewer)
+		return s
+	}
+	if current && !s.Undelete {
+		because(VolumeUnchanged)
+		return s
+	}
+	best := s.best()
+	switch {
+	case best == nil:
+		if row.Home.State == workspace.HomeLive || row.ArchiveKey != "" {
+			s.Lost = true
+			s.Reason = NoCopy
+			s.Undelete = false
+			return s
+		}
+		because(NoHome)
+	case row.Home.State != workspace.HomeLive && best.Key == row.ArchiveKey && !s.Undelete:
+		because(ArchiveUnchanged)
+		if s.Volume != nil && s.Volume.Claim != "" && s.Volume.Claim != row.Home.Claim {
+			return s.takeArchive(best) // so that the volume does not block the restore
+		}
+	default:
+		because(ArchiveNewer)
+		return s.takeArchive(best)
+	}
+	return s
+}
+
+// takeArchive restores from this archive. A volume that would block that is set
+// aside, since it may hold what no archive does.
+func (s Step) takeArchive(a *Archive) Step {
+	s.Action, s.Archive = TakeArchive, a
+	s.SetAside = s.Volume != nil && s.Volume.Claim != "" && !s.discards()
+	return s
+}
+
+// discards reports whether the volume holds nothing that counts: its removal has
+// begun, or the database knows that it was never filled.
+func (s Step) discards() bool {
+	if s.Volume.Removing || s.Row == nil || s.Row.Home.Claim != s.Volume.Claim {
+		return s.Volume.Removing
+	}
+	return !s.complete() && (s.Row.Home.State == workspace.HomeFilling || s.Row.Home.State == workspace.HomeDiscarding)
+}
+
+// best is the newest archive that may be gone on with: the row's own, one of which
+// the backup did not know that it is complete, or, if neither is there, any. What
+// the backup knew and did not name was replaced or left aside on purpose.
+func (s Step) best() *Archive {
+	if len(s.Archives) == 0 {
+		return nil
+	}
+	row := s.Row
+	for i, a := range s.Archives {
+		if row == nil || a.Key == row.ArchiveKey || !known(row, a) {
+			return &s.Archives[i]
+		}
+	}
+	return &s.Archives[0]
+}
+
+// known reports whether the database knew the archive as complete. What was
+// complete and not verified while the home was live may have become the home's
+// since: its archiving went on.
+func known(row *postgres.RollbackRow, a Archive) bool {
+	return row.Known[a.Key] || row.Unverified[a.Key] && row.Home.State != workspace.HomeLive
+}
+
+// afterVolume is the archive that was made after the volume was last written:
+// Docker went back to a time before it. A running container may have changed its
+// volume since, so its volume stays.
+func (s Step) afterVolume(facts Facts) *Archive {
+	if s.Volume == nil || s.Volume.Removing || s.Runs || facts.VolumesAsOf == nil || s.Volume.Storage != workspace.StorageDockerVolume {
+		return nil
+	}
+	if a := s.best(); a != nil && a.CreatedAt.After(*facts.VolumesAsOf) {
+		return a
+	}
+	return nil
+}
+
+func (v View) has(key string) bool {
+	return key != "" && slices.ContainsFunc(v.Archives, func(a Archive) bool { return a.Key == key })
+}
+
+func (v View) running() bool {
+	return v.Container != nil && v.Container.State == runtime.ContainerRunning
+}
+
+// complete reports whether the volume holds a whole home. A holder is only made
+// for a live home; folders have none, and list as held always.
+func (v View) complete() bool {
+	if v.Volume == nil || v.Volume.Claim == "" {
+		return false
+	}
+	held := v.Volume.Held && v.Volume.Storage == workspace.StorageDockerVolume
+	return v.Volume.Seeded || v.Volume.Marker != "" || held || v.running()
+}
+
+// Choice is what an administrator wants otherwise than planned. Workspaces are
+// named by id, or by name.
+type Choice struct {
+	Only         []string // change these alone; empty: all
+	KeepDatabase []string // leave these as they are in the database
+}
+
+// Choose makes of steps what the choice leaves of them. An error names a workspace
+// that the plan does not have, or has twice.
+func Choose(steps []Step, c Choice) ([]Step, error) {
+	out := slices.Clone(steps)
+	find := func(what string) (int, error) {
+		at := -1
+		for i, s := range out {
+			if string(s.ID) != what && s.Name() != what {
+				continue
+			}
+			if at >= 0 {
+				return 0, workspace.Errorf(workspace.CodeInvalid, "There are several workspaces named %q. Give the id.", what)
+			}
+			at = i
+		}
+		if at < 0 {
+			return 0, workspace.Errorf(workspace.CodeInvalid, "There is no workspace %q in the plan.", what)
+		}
+		return at, nil
+	}
+	keep := func(i int) error {
+		if out[i].losesVolume() {
+			return workspace.Errorf(workspace.CodeInvalid,
+				"The database would have the newest copy of %q removed. Take it up, and delete the workspace afterwards if you do not need it.", out[i].Name())
+		}
+		out[i] = Step{View: out[i].View, Action: Keep, Runs: out[i].Runs, Lost: out[i].Lost, Reason: KeptByChoice}
+		return nil
+	}
+	if len(c.Only) > 0 {
+		chosen := map[int]bool{}
+		for _, what := range c.Only {
+			i, err := find(what)
+			if err != nil {
+				return nil, err
+			}
+			chosen[i] = true
+		}
+		for i := range out {
+			if chosen[i] || out[i].Action == Keep || out[i].losesVolume() {
+				continue
+			}
+			if err := keep(i); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, what := range c.KeepDatabase {
+		i, err := find(what)
+		if err != nil {
+			return nil, err
+		}
+		if out[i].Row == nil && out[i].New {
+			return nil, workspace.Errorf(workspace.CodeInvalid, "The database does not have the workspace %q.", what)
+		}
+		if err := keep(i); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// losesVolume reports whether the row as it is would have the complete volume
+// removed that the step takes up: it was live again after the backup.
+func (s Step) losesVolume() bool {
+	return s.Action == TakeVolume && s.Row != nil && s.Row.DeletedAt == nil && s.Row.Home.Claim == s.Volume.Claim &&
+		(s.Row.Home.State == workspace.HomeFilling || s.Row.Home.State.Removable())
+}
+
+// describe is what a step comes to, for logs.
+func (s Step) describe() string {
+	return fmt.Sprintf("%s (new: %v, undelete: %v, runs: %v)", s.Action, s.New, s.Undelete, s.Runs)
+}

@@ -1,0 +1,245 @@
+package rollback
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/adopt"
+	"codehub/internal/bucket"
+	"codehub/internal/mark"
+	"codehub/internal/postgres"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// Store is the database; *postgres.DB is it. Its methods are for administrators
+// alone.
+type Store interface {
+	RollbackState(ctx context.Context, caller workspace.Caller) (postgres.RollbackState, error)
+	ApplyRollback(ctx context.Context, caller workspace.Caller, steps []postgres.RollbackStep) error
+}
+
+// Runtime is what holds volumes and containers; runtime.Runtime is it.
+type Runtime interface {
+	Volumes(ctx context.Context) ([]runtime.Volume, error)
+	Containers(ctx context.Context) ([]runtime.Container, error)
+	Mark(ctx context.Context) (m workspace.Mark, found bool, err error)
+}
+
+// Config is what a Service is made of.
+type Config struct {
+	Store       Store
+	Runtime     Runtime
+	Bucket      *bucket.Bucket
+	DeleteGrace time.Duration
+	Log         *slog.Logger
+	// What workspaces get whose row is lost: nothing tells their image.
+	DefaultImage, InstanceBackend, StorageBackend string
+}
+
+// Service plans and applies.
+type Service struct{ cfg Config }
+
+// New makes a Service.
+func New(cfg Config) *Service { return &Service{cfg} }
+
+// RestorePlan says what a take-over would do. Nothing is changed.
+func (s *Service) RestorePlan(ctx context.Context, caller workspace.Caller) (api.RestorePlan, error) {
+	state, steps, err := s.steps(ctx, caller)
+	if err != nil {
+		return api.RestorePlan{}, err
+	}
+	return described(state, steps), nil
+}
+
+// ApplyRestore applies the plan with the choices of in, and makes this database
+// lead. A dry run returns what would be applied. CodeNotOnHold; CodeInvalid for a
+// choice that the plan does not allow.
+func (s *Service) ApplyRestore(ctx context.Context, caller workspace.Caller, in api.ApplyRestore) (api.RestorePlan, error) {
+	state, steps, err := s.steps(ctx, caller)
+	if err != nil {
+		return api.RestorePlan{}, err
+	}
+	if state.Hold == "" && !in.DryRun {
+		return api.RestorePlan{}, workspace.Errorf(workspace.CodeNotOnHold, "codehub is not on hold, so there is nothing to take over.")
+	}
+	if steps, err = Choose(steps, Choice{Only: in.Only, KeepDatabase: in.KeepDatabase}); err != nil {
+		return api.RestorePlan{}, err
+	}
+	if in.DryRun {
+		return described(state, steps), nil
+	}
+	var changes []postgres.RollbackStep
+	for _, step := range steps {
+		if c, ok := s.change(step); ok {
+			changes = append(changes, c)
+		}
+	}
+	if err := s.cfg.Store.ApplyRollback(ctx, caller, changes); err != nil {
+		return api.RestorePlan{}, err
+	}
+	for _, step := range steps {
+		if step.Action != Keep {
+			s.cfg.Log.Info("workspace taken up after a restore", "workspace", step.ID, "action", step.describe(), "reason", step.Reason)
+		}
+	}
+	plan := described(state, steps)
+	plan.OnHold, plan.Applied = false, true
+	return plan, nil
+}
+
+// steps reads what there is and plans. The database is read first: what is changed
+// afterwards is refused when it is written.
+func (s *Service) steps(ctx context.Context, caller workspace.Caller) (postgres.RollbackState, []Step, error) {
+	state, err := s.cfg.Store.RollbackState(ctx, caller)
+	if err != nil {
+		return state, nil, err
+	}
+	views, err := s.views(ctx, state)
+	if err != nil {
+		return state, nil, unavailable(err)
+	}
+	facts, err := s.facts(ctx, state)
+	if err != nil {
+		return state, nil, unavailable(err)
+	}
+	return state, Plan(views, facts), nil
+}
+
+// facts reads the marks in Docker and the bucket, which say how old they are.
+func (s *Service) facts(ctx context.Context, state postgres.RollbackState) (Facts, error) {
+	f := Facts{Grace: s.cfg.DeleteGrace, LedUntil: state.Now, HoldSince: state.Since}
+	docker, found, err := s.cfg.Runtime.Mark(ctx)
+	if err != nil {
+		return f, fmt.Errorf("read Docker's mark: %w", err)
+	}
+	last := docker.At
+	if s.cfg.Bucket != nil {
+		theirs, kept, err := mark.Read(ctx, s.cfg.Bucket)
+		if err != nil {
+			return f, err
+		}
+		if theirs.At.After(last) {
+			last = theirs.At
+		}
+		// Each mark is stored in Docker before the bucket.
+		if found && kept && !docker.At.IsZero() && !theirs.At.IsZero() && docker.Serial < theirs.Serial {
+			f.VolumesAsOf = &docker.At
+		}
+	}
+	if !last.IsZero() && last.Before(f.LedUntil) {
+		f.LedUntil = last
+	}
+	return f, nil
+}
+
+func unavailable(err error) error {
+	return &workspace.Error{Code: workspace.CodeUnavailable, Message: "Docker or the bucket did not respond.", Err: err}
+}
+
+func (s *Service) views(ctx context.Context, state postgres.RollbackState) ([]View, error) {
+	byID := map[workspace.ID]*View{}
+	view := func(id workspace.ID) *View {
+		if byID[id] == nil {
+			byID[id] = &View{ID: id}
+		}
+		return byID[id]
+	}
+	for i, row := range state.Rows {
+		view(row.ID).Row = &state.Rows[i]
+	}
+	volumes, err := s.cfg.Runtime.Volumes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list the volumes: %w", err)
+	}
+	for i, v := range volumes {
+		if v.Foreign {
+			continue // it tells nothing about whose it is: its owner may set it aside
+		}
+		view(v.Workspace).Volume = &volumes[i]
+	}
+	containers, err := s.cfg.Runtime.Containers(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list the containers: %w", err)
+	}
+	for i, c := range containers {
+		view(c.Workspace).Container = &containers[i]
+	}
+	if s.cfg.Bucket != nil {
+		found, err := adopt.Survey(ctx, s.cfg.Bucket)
+		if err != nil {
+			return nil, fmt.Errorf("read the archives: %w", err)
+		}
+		for _, f := range found {
+			v := view(f.ID)
+			for _, a := range f.Archives {
+				if v.Row == nil || !v.Row.Going[a.Key] {
+					v.Archives = append(v.Archives, Archive{Archive: a.Archive, Owner: a.Owner, Name: a.WorkspaceName})
+				}
+			}
+		}
+	}
+	out := make([]View, 0, len(byID))
+	for id, v := range byID {
+		if workspace.ValidID(string(id)) {
+			out = append(out, *v)
+		}
+	}
+	return out, nil
+}
+
+// change is what a step writes; false: nothing.
+func (s *Service) change(step Step) (postgres.RollbackStep, bool) {
+	c := postgres.RollbackStep{
+		ID: step.ID, Seen: step.Row, Owner: step.Owner(), Name: step.Name(), Undelete: step.Undelete, Runs: step.Runs,
+		ImageRef: s.cfg.DefaultImage, InstanceBackend: s.cfg.InstanceBackend, StorageBackend: s.cfg.StorageBackend,
+	}
+	for _, a := range step.Archives {
+		c.Archives = append(c.Archives, a.Archive)
+	}
+	v := step.Volume
+	switch step.Action {
+	case TakeVolume:
+		c.Home = workspace.Home{State: workspace.HomeLive, Claim: v.Claim, Marker: v.Marker}
+		c.StorageBackend, c.Desired = v.Storage, workspace.DesiredStandby
+		if step.Runs {
+			c.Desired = workspace.DesiredRunning
+		}
+		if len(step.Archives) > 0 {
+			c.Current = &step.Archives[0].Archive
+		}
+		return c, true
+	case TakeArchive:
+		c.Home = workspace.Home{State: workspace.HomeAbsent}
+		if v != nil && v.Claim != "" && step.discards() {
+			c.Home, c.StorageBackend = workspace.Home{State: workspace.HomeDiscarding, Claim: v.Claim}, v.Storage
+		}
+		c.Desired, c.Current, c.SetAside = workspace.DesiredArchived, &step.Archive.Archive, step.SetAside
+		return c, true
+	}
+	if row := step.Row; row != nil && row.Home.State == workspace.HomeLive && (v == nil || v.Claim != row.Home.Claim) {
+		c.Unchanged = true
+		return c, true
+	}
+	return c, false
+}
+
+// described is the plan for people and machines.
+func described(state postgres.RollbackState, steps []Step) api.RestorePlan {
+	out := api.RestorePlan{OnHold: state.Hold != "", Reason: state.Hold, Since: state.Since, Workspaces: []api.RestoreStep{}}
+	for _, s := range steps {
+		item := api.RestoreStep{
+			ID: string(s.ID), Name: s.Name(), Owner: s.Owner(), Action: string(s.Action),
+			Reason: s.Reason.Text(), ReasonCode: string(s.Reason),
+			New: s.New, Undelete: s.Undelete, Running: s.Runs, Lost: s.Lost, SetAside: s.SetAside,
+		}
+		if s.Archive != nil {
+			item.ArchiveKey, item.ArchivedAt = s.Archive.Key, &s.Archive.CreatedAt
+		}
+		out.Workspaces = append(out.Workspaces, item)
+	}
+	return out
+}

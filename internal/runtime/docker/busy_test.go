@@ -1,0 +1,257 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// What passes by itself is told by Docker's words, of 20.10 and of later.
+func TestPassesRecognisesTemporaryErrors(t *testing.T) {
+	t.Parallel()
+	for said, want := range map[string]bool{
+		"no available IPv4 addresses on this network's address pools: codehub-1f346c02 (9e6c)":                       true,
+		"No available addresses on this pool":                                                                        true,
+		"failed to set up container networking: no available addresses on this pool":                                 true,
+		"could not find an available, non-overlapping IPv4 address pool among the defaults to assign to the network": true,
+		"all predefined address pools have been fully subnetted":                                                     true,
+		"Pool overlaps with other one on this address space":                                                         true,
+		"invalid pool request: Pool overlaps with other one on this address space":                                   true,
+		"Address already in use":                                                                            true,
+		"Bind for 127.0.0.1:32768 failed: port is already allocated":                                        true,
+		"remove ws-1-home: volume is in use - [3f2a]":                                                       true,
+		"removal of container 3f2a is already in progress":                                                  true,
+		"unlinkat /var/lib/docker/overlay2/1/merged: device or resource busy":                               true,
+		"driver failed programming external connectivity on endpoint x: iptables failed: bad rule":          false,
+		"OCI runtime create failed: runc create failed: exec: \"never-started\": executable file not found": false,
+		"": false,
+	} {
+		err := failed(t.Context(), "start container", words(said))
+		if errors.Is(err, runtime.ErrBusy) != want || errors.Is(err, runtime.ErrUnreachable) {
+			t.Errorf("%q: %v", said, err)
+		}
+		if want && !strings.HasSuffix(err.Error(), said) {
+			t.Errorf("%q has become %q", said, err)
+		}
+	}
+	bad := fmt.Errorf("no image /volume is in use%w", silent{errdefs.ErrInvalidArgument})
+	if errors.Is(failed(t.Context(), "create container", bad), runtime.ErrBusy) {
+		t.Error("a name is taken for a reason")
+	}
+}
+
+// tinyNetwork gives an installation a network with five addresses.
+func tinyNetwork(t *testing.T, r *Runtime) {
+	t.Helper()
+	var err error
+	for range 20 { // somebody else's may be there
+		b := rand.Uint32()
+		subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 213, byte(b), byte(b>>8) &^ 7}), 29)
+		_, err = r.api.NetworkCreate(t.Context(), r.names.network, r.networkOptions(roleNetwork, subnet))
+		if err == nil {
+			return
+		}
+		if !errors.Is(failed(t.Context(), "create network", err), runtime.ErrBusy) {
+			break
+		}
+	}
+	t.Fatal(err)
+}
+
+// A network whose addresses are used up is busy, and leaves nothing behind; once
+// one is free the start succeeds.
+func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	tinyNetwork(t, r)
+	if err := r.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var others []string
+	for range 5 {
+		c, err := r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+			Config:     &container.Config{Image: testImage(), Labels: r.labels("test", "", "")},
+			HostConfig: &container.HostConfig{NetworkMode: container.NetworkMode(r.names.network)},
+		})
+		if err == nil {
+			_, err = r.api.ContainerStart(t.Context(), c.ID, client.ContainerStartOptions{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		others = append(others, c.ID)
+	}
+	spec := newHome()
+	err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = r.StartContainer(t.Context(), spec, nil); !errors.Is(err, runtime.ErrBusy) {
+		t.Fatalf("StartContainer: %v", err)
+	}
+	t.Log(err)
+	// In Docker's own words where it chooses the address.
+	one, err := r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
+		Config:     &container.Config{Image: testImage(), Labels: r.labels("test", "", "")},
+		HostConfig: &container.HostConfig{NetworkMode: container.NetworkMode(r.names.network)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.api.ContainerStart(t.Context(), one.ID, client.ContainerStartOptions{})
+	if err = failed(t.Context(), "start container", err); !errors.Is(err, runtime.ErrBusy) {
+		t.Fatalf("ContainerStart: %v", err)
+	}
+	t.Log(err)
+	if list, err := r.Containers(t.Context()); err != nil || len(list) != 0 {
+		t.Fatalf("containers = %+v, %v", list, err)
+	}
+	if err := r.discard(t.Context(), others[0]); err != nil {
+		t.Fatal(err)
+	}
+	for tries := 1; ; tries++ { // each asks for a few of the addresses
+		c, err := r.StartContainer(t.Context(), spec, nil)
+		if err == nil {
+			awaitHealthy(t, r, c)
+			return
+		}
+		if !errors.Is(err, runtime.ErrBusy) || tries > 3 {
+			t.Fatalf("StartContainer with a free address: %v", err)
+		}
+	}
+}
+
+// A container that comes to use a home between the look at its users and what
+// is done with it is found all the same, and what was made for that goes.
+func TestNewUserOfHomeIsDetected(t *testing.T) {
+	t.Parallel()
+	job := func(r *Runtime, id workspace.ID) error {
+		_, err := r.StartJob(t.Context(), runtime.JobSpec{
+			Workspace: id, Claim: "op", Kind: runtime.JobArchive, Storage: workspace.StorageDockerVolume,
+			VolumeClaim: "home-1", Key: "key", Input: []byte("exit 0\n"),
+		})
+		return err
+	}
+	for _, c := range []struct {
+		name, method, path string
+		call               func(r *Runtime, id workspace.ID) error
+	}{
+		{"archive", http.MethodPost, "/containers/create", job},
+		{"fingerprint", http.MethodPost, "/containers/create", func(r *Runtime, id workspace.ID) error {
+			_, err := r.Fingerprint(t.Context(), id, "home-1", nil)
+			return err
+		}},
+		{"removal", http.MethodDelete, "-home", func(r *Runtime, id workspace.ID) error { return r.RemoveVolume(t.Context(), id, "home-1", nil) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			e := newEngine(t)
+			r := newRuntime(t, func(cfg *Config) { cfg.Host = e.host })
+			if err := r.Prepare(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			h := hands{r: r, storage: workspace.StorageDockerVolume}
+			id := newHome().Workspace
+			err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: h.storage, Claim: "home-1", Image: testImage()}, nil)
+			if err == nil {
+				err = r.SettleVolume(t.Context(), id, "home-1")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := "reader-" + string(id)
+			leave := func() {}
+			var came atomic.Bool
+			f := func(_ http.ResponseWriter, req *http.Request) bool {
+				if req.Method == c.method && strings.HasSuffix(req.URL.Path, c.path) && came.CompareAndSwap(false, true) {
+					leave = h.use(t, id, name, true)
+				}
+				return false
+			}
+			e.fault.Store(&f)
+			var busy *runtime.BusyError
+			if err := c.call(r, id); !errors.As(err, &busy) || busy.Container != name {
+				t.Fatalf("%v", err)
+			}
+			if list := ownHomes(t, r); len(list) != 1 {
+				t.Fatalf("volumes = %+v", list)
+			}
+			leave()
+			if err := c.call(r, id); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// A fingerprint that was cut off by the end of its server leaves a container,
+// which is in nobody's way.
+func TestInterruptedFingerprintBlocksNothing(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	h := hands{r: r, storage: workspace.StorageDockerVolume}
+	for name, call := range map[string]func(id workspace.ID) error{
+		"fingerprint": func(id workspace.ID) error { _, err := r.Fingerprint(t.Context(), id, "home-1", nil); return err },
+		"removal":     func(id workspace.ID) error { return r.RemoveVolume(t.Context(), id, "home-1", nil) },
+	} {
+		id := newHome().Workspace
+		err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: h.storage, Claim: "home-1", Image: testImage()}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		home, err := r.findHome(t.Context(), id, "home-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		image, err := r.ensureHelperImage(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, err := r.api.ContainerCreate(t.Context(), r.lookOptions(id, "home-1", image, home))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := call(id); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := r.api.ContainerInspect(context.Background(), made.ID, client.ContainerInspectOptions{}); !errdefs.IsNotFound(err) {
+			t.Errorf("%s: the container stays: %v", name, err)
+		}
+	}
+}
+
+// What takes a fingerprint may read the home, and nothing else.
+func TestFingerprintHardening(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
+		id := newHome().Workspace
+		err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: storage, Claim: "home-1", Image: testImage()}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		home, err := r.findHome(t.Context(), id, "home-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		opts := r.lookOptions(id, "home-1", "image", home)
+		host := opts.HostConfig
+		if host.NetworkMode != "none" || !host.ReadonlyRootfs || host.Memory == 0 || len(host.Mounts) != 1 || !host.Mounts[0].ReadOnly ||
+			strings.Join(host.CapDrop, ",") != "ALL" || strings.Join(host.CapAdd, ",") != "DAC_OVERRIDE,FOWNER" || len(opts.Config.Env) != 1 {
+			t.Errorf("%s: %+v", storage, host)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// A local-dir home that is set aside is the folder {data}/homes/{id}, renamed
+// to {id}.aside-{time}-{random} in the same folder: nothing is copied.
+const asideInfix = ".aside-"
+
+// setFolderAside renames the folder around a home that is not the one with the
+// claim.
+func (r *Runtime) setFolderAside(ctx context.Context, id workspace.ID, claim, found string) (string, error) {
+	if r.cfg.DataDir == "" {
+		return "", nil
+	}
+	if _, err := os.Lstat(r.folder(id)); errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	users, err := r.folderUsers(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	for _, u := range users {
+		if u.running {
+			return "", fmt.Errorf("folder %s is in use by container %s; stop the container: %w", r.homePath(id), u.name, runtime.ErrConflict)
+		}
+	}
+	unlock, err := r.lockFolder(ctx, id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if err := runtime.Fenced(ctx); err != nil {
+		return "", fmt.Errorf("set folder %s aside: %w: %w", r.folder(id), runtime.ErrUnreachable, err)
+	}
+	side, there, err := r.readFolder(id)
+	damaged := errors.Is(err, errSidecar)
+	switch {
+	case err != nil && !damaged:
+		return "", err
+	case !damaged && side.Installation != "" && side.Installation != r.cfg.Installation:
+		return "", fmt.Errorf("folder %s belongs to installation %s: %w", r.folder(id), side.Installation, runtime.ErrVolumeMismatch)
+	case !damaged && claim != "" && r.ownsFolder(side, claim):
+		return "", nil
+	case !damaged && !there && (side == sidecar{} || side.State == folderRemoving):
+		return "", nil // no home is in it
+	case !damaged && side.Claim != found:
+		return "", fmt.Errorf("folder %s was replaced: %w", r.folder(id), runtime.ErrVolumeMismatch)
+	}
+	if err := r.discardJobs(ctx, users); err != nil {
+		return "", err
+	}
+	if err := r.dismount(ctx, id); err != nil {
+		return "", err
+	}
+	name := r.folder(id) + asideInfix + r.now().UTC().Format(asideTime) + "-" + randomHex(4)
+	if err := os.Rename(r.folder(id), name); err != nil {
+		return "", fmt.Errorf("set folder aside: %w", err)
+	}
+	if err := syncDir(filepath.Dir(name)); err != nil {
+		return "", fmt.Errorf("set folder aside: %w", err)
+	}
+	r.log.Info("folder set aside", "workspace", id, "folder", name)
+	return name, nil
+}
+
+func (r *Runtime) foldersAside() ([]runtime.Aside, error) {
+	if r.cfg.DataDir == "" {
+		return nil, nil
+	}
+	homes := filepath.Join(r.cfg.DataDir, homesDir)
+	entries, err := os.ReadDir(homes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list set-aside homes: %w", err)
+	}
+	var out []runtime.Aside
+	for _, e := range entries {
+		id, rest, ok := strings.Cut(e.Name(), asideInfix)
+		if !ok || !workspace.ValidID(id) {
+			continue
+		}
+		at, _, _ := strings.Cut(rest, "-")
+		a := runtime.Aside{Name: filepath.Join(homes, e.Name()), Workspace: workspace.ID(id), Storage: workspace.StorageLocalDir, Complete: true}
+		a.Since, _ = time.Parse(asideTime, at) // a name that people gave leaves it unknown
+		out = append(out, a)
+	}
+	return out, nil
+}

@@ -1,0 +1,310 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
+
+	"codehub/internal/dockertest"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// nest makes folders within folders.
+func nest(t *testing.T, path string, depth int) {
+	t.Helper()
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	for i := 0; i < depth && err == nil; i++ {
+		at := fd
+		if err = unix.Mkdirat(at, "a", 0o700); err == nil {
+			fd, err = unix.Openat(at, "a", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		}
+		unix.Close(at)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(fd)
+}
+
+func (l *lateHome) mountpoint(name string) string {
+	l.Helper()
+	v, err := l.next.api.VolumeInspect(l.Context(), name, client.VolumeInspectOptions{})
+	l.ok("VolumeInspect", err)
+	return v.Volume.Mountpoint
+}
+
+// A home may be nested deeper than Docker has descriptors, which takes one for
+// each level of what it removes itself.
+func TestRemoveHomeDeeperThanDockersDescriptors(t *testing.T) {
+	t.Parallel()
+	const depth, descriptors = 5_000, 1024
+	d := dockertest.Start(t, dockertest.Options{Image: testImage(), NoFile: descriptors})
+	r := newRuntime(t, func(c *Config) { c.Host = d.Host })
+	l := newLate(t, r, workspace.StorageDockerVolume)
+
+	_, err := r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: "plain"})
+	l.ok("VolumeCreate", err)
+	plain := l.mountpoint("plain")
+	nest(t, plain, depth)
+	if _, err := r.api.VolumeRemove(t.Context(), "plain", client.VolumeRemoveOptions{}); err == nil {
+		t.Error("Docker removed it by itself: this test shows nothing")
+	}
+	l.ok("removeTree", removeTree(t.Context(), plain, nil))
+
+	l.seed("home-1")
+	l.settle()
+	nest(t, l.mountpoint(l.id.VolumeName()), depth)
+	var removed int64
+	l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", func(p runtime.Progress) { removed = p.Entries }))
+	if removed < depth {
+		t.Errorf("it told of %d entries, of more than %d", removed, depth)
+	}
+	if left := (hands{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// bulky makes a live home of many files.
+func (l *lateHome) bulky(files int) {
+	l.Helper()
+	l.seed("home-1")
+	l.settle()
+	dir := l.mountpoint(l.id.VolumeName())
+	for i := range files {
+		if err := os.WriteFile(filepath.Join(dir, strconv.Itoa(i)), nil, 0o600); err != nil {
+			l.Fatal(err)
+		}
+	}
+}
+
+// The container that empties a home is killed, or the server is, in the middle.
+func TestRemovalContinuesAfterKill(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	t.Run("container", func(t *testing.T) {
+		t.Parallel()
+		l := newLate(t, r, workspace.StorageDockerVolume)
+		l.bulky(20_000)
+		kill := sync.OnceFunc(func() {
+			_, err := r.api.ContainerKill(t.Context(), removerName(l.id), client.ContainerKillOptions{Signal: "KILL"})
+			t.Logf("killed: %v", err)
+		})
+		l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", func(p runtime.Progress) {
+			if p.Entries > 0 {
+				kill()
+			}
+		}))
+		if left := (hands{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
+			t.Errorf("left behind: %q", left)
+		}
+	})
+	t.Run("server", func(t *testing.T) {
+		t.Parallel()
+		l := newLate(t, r, workspace.StorageDockerVolume)
+		l.bulky(20_000)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		err := r.RemoveVolume(ctx, l.id, "home-1", func(p runtime.Progress) {
+			if p.Entries > 0 {
+				cancel()
+			}
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Fatalf("RemoveVolume: %v", err)
+		}
+		if v := l.listed(); v.Claim != "home-1" || v.Seeded || v.Marker != "" {
+			t.Fatalf("a home that is half removed is listed as %+v", v)
+		}
+		// The next call takes up the container, which works on or has ended.
+		l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
+		if left := (hands{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
+			t.Errorf("left behind: %q", left)
+		}
+	})
+}
+
+// loopDisk makes a file system in a file, and mounts it. It commits nothing by
+// itself for as long as the test takes.
+func loopDisk(t *testing.T, image, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("mount", "-o", "loop,commit=900", image, dir).CombinedOutput(); err != nil {
+		t.Fatalf("mount %s: %v: %s", image, err, out)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
+}
+
+func command(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
+}
+
+// A power cut right after RemoveVolume has returned: Docker comes up from what
+// was on the disk in that moment. Docker's own removal does not outlast that,
+// and the volume comes back without its labels.
+func TestRemovalSurvivesPowerCut(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "chl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	image, cut := filepath.Join(dir, "disk"), filepath.Join(dir, "cut")
+	command(t, "truncate", "-s", "512M", image)
+	command(t, "mkfs.ext4", "-q", image)
+	loopDisk(t, image, filepath.Join(dir, "a"))
+
+	root := filepath.Join(dir, "a", "data")
+	d := dockertest.Start(t, dockertest.Options{Image: testImage(), Root: root})
+	r := newRuntime(t, func(c *Config) { c.Host = d.Host })
+	made := func() *lateHome {
+		l := newLate(t, r, workspace.StorageDockerVolume)
+		l.seed("home-1")
+		l.settle()
+		return l
+	}
+	here, byHelper, kept := made(), made(), made()
+	_, err = r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: "plain", Labels: map[string]string{"a": "b"}})
+	here.ok("VolumeCreate", err)
+	command(t, "sync", "-f", root)
+
+	here.ok("RemoveVolume", r.RemoveVolume(t.Context(), here.id, "home-1", nil))
+	command(t, "cp", "--sparse=always", image, cut+"1")
+	// As where the daemon's folder is out of reach.
+	r.farAway = true
+	byHelper.ok("RemoveVolume", r.RemoveVolume(t.Context(), byHelper.id, "home-1", nil))
+	r.farAway = false
+	_, err = r.api.VolumeRemove(t.Context(), "plain", client.VolumeRemoveOptions{})
+	here.ok("VolumeRemove", err)
+	command(t, "cp", "--sparse=always", image, cut+"2")
+
+	for n, gone := range map[string][]*lateHome{"1": {here}, "2": {here, byHelper}} {
+		loopDisk(t, cut+n, filepath.Join(dir, "b"+n))
+		after := dockertest.Start(t, dockertest.Options{Root: filepath.Join(dir, "b"+n, "data")})
+		list, err := after.API.VolumeList(t.Context(), client.VolumeListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := map[string]map[string]string{}
+		for _, v := range list.Items {
+			names[v.Name] = v.Labels
+		}
+		if names[kept.id.VolumeName()][labelClaim] != "home-1" {
+			t.Errorf("cut %s: the home that is kept has the labels %v", n, names[kept.id.VolumeName()])
+		}
+		for _, l := range gone {
+			if labels, back := names[l.id.VolumeName()]; back {
+				t.Errorf("cut %s: a removed home is back, with the labels %v", n, labels)
+			}
+		}
+		if labels, back := names["plain"]; n == "2" && (!back || len(labels) > 0) {
+			t.Errorf("cut %s: what Docker removed itself is back: %v, %v; this test shows nothing", n, back, labels)
+		}
+	}
+}
+
+// A power cut between Docker's removal of a volume and the sync brings it back,
+// empty and without its labels. It is listed until it is gone, and removed.
+func TestVolumeBackAfterPowerCutIsRemoved(t *testing.T) {
+	t.Parallel()
+	for _, farAway := range []bool{false, true} {
+		t.Run("far away "+strconv.FormatBool(farAway), func(t *testing.T) {
+			t.Parallel()
+			r := newRuntime(t, nil)
+			r.farAway = farAway
+			back := func() *lateHome {
+				l := newLate(t, r, workspace.StorageDockerVolume)
+				l.seed("home-1")
+				h := hands{r: r, storage: l.storage}
+				h.halfRemove(t, l.id, "home-1")
+				h.takeVolume(t, l.id)
+				_, err := r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: l.id.VolumeName()})
+				l.ok("VolumeCreate", err)
+				if v := l.listed(); v.Claim != "home-1" || v.Seeded {
+					t.Errorf("volume = %+v, want it listed", v)
+				}
+				return l
+			}
+			l := back()
+			l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
+			if left := (hands{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
+				t.Errorf("left behind: %q", left)
+			}
+
+			l = back()
+			putFile(t, l.mountpoint(l.id.VolumeName()), "of somebody")
+			if err := r.RemoveVolume(t.Context(), l.id, "home-1", nil); !errors.Is(err, runtime.ErrVolumeMismatch) {
+				t.Errorf("a volume with something in it: %v", err)
+			}
+			hands{r: r, storage: l.storage}.takeVolume(t, l.id)
+			l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
+		})
+	}
+}
+
+// Docker is silent while it copies an image into a volume; what arrives is
+// counted meanwhile.
+func TestSeedingReportsProgress(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	r := newRuntime(t, func(c *Config) { c.Host = e.host })
+	r.countAfter, r.countEvery = time.Millisecond, time.Millisecond
+	l := newLate(t, r, workspace.StorageDockerVolume)
+	told := make(chan runtime.Progress, 1)
+	steps := []string{"one", "two"}
+	f := func(_ http.ResponseWriter, req *http.Request) bool {
+		if !strings.HasSuffix(req.URL.Path, "/containers/create") {
+			return false
+		}
+		dir := l.mountpoint(l.id.VolumeName())
+		for _, name := range steps {
+			if err := os.WriteFile(filepath.Join(dir, name), bytes.Repeat([]byte("x"), 1000), 0o600); err != nil {
+				t.Error(err)
+			}
+			<-told
+		}
+		steps = nil
+		return false
+	}
+	e.fault.Store(&f)
+	var last runtime.Progress
+	l.ok("CreateVolume", r.CreateVolume(t.Context(), l.volume("home-1"), func(p runtime.Progress) {
+		if p.Step == runtime.StepSeeding && p.Done >= last.Done+1000 {
+			last = p
+			told <- p
+		}
+	}))
+	if last.Entries != 3 || last.Done != 2000 {
+		t.Errorf("progress ends with %+v", last)
+	}
+	name := l.id.VolumeName()
+	here, err := countTree(t.Context(), l.mountpoint(name))
+	l.ok("countTree", err)
+	there, err := r.sizeByHelper(t.Context(), name)
+	l.ok("sizeByHelper", err)
+	if here != there || here.entries < 3 {
+		t.Errorf("counted %v, by the helper %v", here, there)
+	}
+}

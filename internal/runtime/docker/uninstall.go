@@ -1,0 +1,210 @@
+package docker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime/docker/wall"
+	"codehub/internal/workspace"
+)
+
+// Item is one thing that an installation has in Docker or beside it.
+type Item struct {
+	Kind   string // container, volume, home, record of a home, network, image, nftables table, set aside
+	Name   string
+	Detail string // for people
+}
+
+// Inventory is everything that an installation has outside its database and its
+// archives.
+type Inventory struct {
+	Remove []Item // what Uninstall removes
+	Homes  []Item // what it removes only when told to
+	Keep   []Item // what it never removes
+}
+
+// Inventory lists what the installation has.
+func (r *Runtime) Inventory(ctx context.Context) (Inventory, error) {
+	inv := Inventory{}
+	containers, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter("")})
+	if err != nil {
+		return inv, failed(ctx, "list containers", err)
+	}
+	held := false // set-aside volumes need the holders' image
+	for _, c := range containers.Items {
+		role := c.Labels[labelRole]
+		if role == roleAside {
+			held = true
+			continue
+		}
+		name := c.ID
+		if len(c.Names) > 0 {
+			name = strings.TrimPrefix(c.Names[0], "/")
+		}
+		inv.Remove = append(inv.Remove, Item{"container", name, role + ", " + string(c.State)})
+	}
+	volumes, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter("")})
+	if err != nil {
+		return inv, failed(ctx, "list volumes", err)
+	}
+	kept := map[string]bool{} // claims of the homes
+	for _, v := range volumes.Items {
+		if v.Labels[labelRole] == roleHome {
+			kept[v.Labels[labelClaim]] = true
+		}
+	}
+	for _, v := range volumes.Items {
+		switch role := v.Labels[labelRole]; {
+		case role == roleHome, role == roleAside, role == roleAsideRecord: // below
+		case (role == roleSettled || role == roleRestored) && kept[v.Labels[labelClaim]]:
+			// Without it nothing shows that the home is complete.
+			inv.Homes = append(inv.Homes, Item{"record of a home", v.Name, role})
+		default:
+			inv.Remove = append(inv.Remove, Item{"volume", v.Name, role})
+		}
+	}
+	networks, err := r.api.NetworkList(ctx, client.NetworkListOptions{Filters: r.filter("")})
+	if err != nil {
+		return inv, failed(ctx, "list networks", err)
+	}
+	for _, n := range networks.Items {
+		inv.Remove = append(inv.Remove, Item{"network", n.Name, ""})
+	}
+	images, err := r.api.ImageList(ctx, client.ImageListOptions{Filters: r.filter("")})
+	if err != nil {
+		return inv, failed(ctx, "list images", err)
+	}
+	for _, i := range images.Items {
+		names := i.RepoTags
+		if len(names) == 0 {
+			names = []string{i.ID}
+		}
+		for _, name := range names {
+			item := Item{"image", name, i.Labels[labelRole]}
+			if held && i.Labels[labelRole] == roleHolder {
+				item.Detail = "keeps set-aside volumes from docker volume prune"
+				inv.Keep = append(inv.Keep, item)
+				continue
+			}
+			inv.Remove = append(inv.Remove, item)
+		}
+	}
+	inv.Remove = append(inv.Remove, Item{"nftables table", r.names.table, "if there is one"})
+	homes, err := r.Volumes(ctx)
+	if err != nil {
+		return inv, err
+	}
+	for _, v := range homes {
+		if v.Foreign {
+			continue
+		}
+		name := v.Workspace.VolumeName()
+		if v.Storage == workspace.StorageLocalDir {
+			name = r.folder(v.Workspace)
+		}
+		inv.Homes = append(inv.Homes, Item{"home", name, v.Storage})
+	}
+	asides, err := r.Asides(ctx)
+	if err != nil {
+		return inv, err
+	}
+	for _, a := range asides {
+		inv.Keep = append(inv.Keep, Item{"set aside", a.Name, a.Storage})
+	}
+	for _, list := range [][]Item{inv.Remove, inv.Homes, inv.Keep} {
+		slices.SortStableFunc(list, func(a, b Item) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
+	}
+	return inv, nil
+}
+
+// Uninstall removes what Inventory lists under Remove and, with homes, the
+// homes, and reports each item that is gone. It removes all that it can; the
+// error names the rest. It may be repeated. No server of this installation may
+// run meanwhile.
+func (r *Runtime) Uninstall(ctx context.Context, homes bool, gone func(Item)) error {
+	inv, err := r.Inventory(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	each := func(kind string, remove func(Item) error) {
+		for _, item := range inv.Remove {
+			if item.Kind != kind {
+				continue
+			}
+			if err := remove(item); err != nil {
+				errs = append(errs, fmt.Errorf("remove %s %s: %w", kind, item.Name, err))
+				continue
+			}
+			gone(item)
+		}
+	}
+	each("container", func(i Item) error { return r.discard(ctx, i.Name) })
+	if homes {
+		errs = append(errs, r.removeHomes(ctx, gone))
+	}
+	each("volume", func(i Item) error {
+		_, err := r.api.VolumeRemove(ctx, i.Name, client.VolumeRemoveOptions{})
+		return ignoreNotFound(failed(ctx, "remove volume", err))
+	})
+	each("nftables table", func(Item) error { return r.removeWall(ctx) })
+	each("network", func(i Item) error {
+		_, err := r.api.NetworkRemove(ctx, i.Name, client.NetworkRemoveOptions{})
+		return ignoreNotFound(failed(ctx, "remove network", err))
+	})
+	// Last, since the others may need the helper. Its image may be newer than the
+	// list is.
+	if inv, err = r.Inventory(ctx); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	each("image", func(i Item) error {
+		_, err := r.api.ImageRemove(ctx, i.Name, client.ImageRemoveOptions{PruneChildren: true})
+		return ignoreNotFound(failed(ctx, "remove image", err))
+	})
+	return errors.Join(errs...)
+}
+
+func ignoreNotFound(err error) error {
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func (r *Runtime) removeHomes(ctx context.Context, gone func(Item)) error {
+	homes, err := r.Volumes(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, v := range homes {
+		if v.Foreign {
+			continue
+		}
+		if err := r.RemoveVolume(ctx, v.Workspace, v.Claim, nil); err != nil {
+			errs = append(errs, fmt.Errorf("remove the home of workspace %s: %w", v.Workspace, err))
+			continue
+		}
+		gone(Item{"home", v.Workspace.VolumeName(), v.Storage})
+	}
+	return errors.Join(errs...)
+}
+
+// removeWall removes the nftables table: at once where this process is on
+// Docker's host and may, else by the helper.
+func (r *Runtime) removeWall(ctx context.Context) error {
+	if r.sharesHost() {
+		if err := wall.Remove(r.names.table); !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+	}
+	return r.runHelper(ctx, helperRun{args: []string{cmdRemoveWall, r.names.table}, network: "host", caps: []string{"NET_ADMIN"}})
+}

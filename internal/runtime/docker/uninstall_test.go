@@ -1,0 +1,159 @@
+package docker
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/wall"
+	"codehub/internal/workspace"
+)
+
+// inhabited is an installation with a running workspace, one in a folder, an
+// ended storage job and a volume that was set aside.
+func inhabited(t *testing.T, r *Runtime) (running, folder, archived workspace.ID) {
+	t.Helper()
+	ok := func(what string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	ctx := t.Context()
+	ok("Prepare", r.Prepare(ctx))
+	homes := map[string]workspace.ID{}
+	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
+		id := workspace.ID(uuid.NewString())
+		homes[storage] = id
+		ok("CreateVolume", r.CreateVolume(ctx, runtime.VolumeSpec{Workspace: id, Storage: storage, Claim: "home", Image: testImage()}, nil))
+		ok("SettleVolume", r.SettleVolume(ctx, id, "home"))
+		hands{r: r, storage: storage}.put(t, id, "content", "kept")
+	}
+	running = homes[workspace.StorageDockerVolume]
+	_, err := r.StartContainer(ctx, runtime.ContainerSpec{
+		Workspace: running, Claim: "start", Image: testImage(), Storage: workspace.StorageDockerVolume, VolumeClaim: "home", Secret: "s",
+	}, nil)
+	ok("StartContainer", err)
+	archived = workspace.ID(uuid.NewString())
+	ok("CreateEmptyVolume", r.CreateEmptyVolume(ctx, runtime.VolumeSpec{Workspace: archived, Storage: workspace.StorageDockerVolume, Claim: "home"}))
+	job, err := r.StartJob(ctx, runtime.JobSpec{
+		Workspace: archived, Claim: "op", Kind: runtime.JobRestore, Storage: workspace.StorageDockerVolume, VolumeClaim: "home", Key: "key",
+		Input: []byte("wipe\nwrite content restored\nexit 0\n"), ObjectDir: t.TempDir(),
+	})
+	ok("StartJob", err)
+	_, err = r.FollowJob(ctx, job.ID, func([]byte) {})
+	ok("FollowJob", err)
+	ok("MarkRestored", r.MarkRestored(ctx, archived, "home", "key"))
+	id, _ := blocked(t, r)
+	_, err = r.SetAside(ctx, id, "", "", nil)
+	ok("SetAside", err)
+	return running, homes[workspace.StorageLocalDir], archived
+}
+
+func stands(t *testing.T, r *Runtime) bool {
+	t.Helper()
+	err := wall.Check(wall.Spec{Table: r.names.table, Bridge: r.names.bridge})
+	if err != nil && !errors.Is(err, wall.ErrDown) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// kinds counts what an inventory lists, by kind.
+func kinds(items []Item) map[string]int {
+	n := map[string]int{}
+	for _, i := range items {
+		n[i.Kind]++
+	}
+	return n
+}
+
+func TestUninstallKeepsHomesAndOtherInstallations(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	other := newRuntime(t, func(c *Config) { c.DataDir = r.cfg.DataDir })
+	running, folder, archived := inhabited(t, r)
+	inhabited(t, other)
+	ctx := t.Context()
+	others, err := other.Inventory(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var gone []Item
+	for range 2 { // it may be repeated
+		if err := r.Uninstall(ctx, false, func(i Item) { gone = append(gone, i) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := kinds(gone); n["container"] < 3 || n["network"] != 1 || n["image"] == 0 || n["nftables table"] != 2 || n["home"] != 0 {
+		t.Errorf("removed: %v", n)
+	}
+	inv, err := r.Inventory(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := kinds(inv.Remove); len(n) != 1 || n["nftables table"] != 1 { // always listed
+		t.Errorf("left: %+v", inv.Remove)
+	}
+	if n := kinds(inv.Homes); n["home"] != 3 || n["record of a home"] != 2 || kinds(inv.Keep)["set aside"] != 1 {
+		t.Errorf("homes %+v, kept %+v", inv.Homes, inv.Keep)
+	}
+	if stands(t, r) || !stands(t, other) {
+		t.Errorf("walls: ours %v, the other's %v", stands(t, r), stands(t, other))
+	}
+	for id, storage := range map[workspace.ID]string{
+		running: workspace.StorageDockerVolume, folder: workspace.StorageLocalDir, archived: workspace.StorageDockerVolume,
+	} {
+		want := map[bool]string{true: "restored", false: "kept"}[id == archived]
+		if !hasContent(hands{r: r, storage: storage}.home(t, id), want) {
+			t.Errorf("the home of %s has changed", id)
+		}
+	}
+	now, err := other.Inventory(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(now.Remove, others.Remove) || !slices.Equal(now.Homes, others.Homes) || !slices.Equal(now.Keep, others.Keep) {
+		t.Errorf("the other installation has %+v, had %+v", now, others)
+	}
+}
+
+func TestUninstallRemovesHomesOnRequest(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	_, folder, _ := inhabited(t, r)
+	ctx := t.Context()
+	var gone []Item
+	if err := r.Uninstall(ctx, true, func(i Item) { gone = append(gone, i) }); err != nil {
+		t.Fatal(err)
+	}
+	if n := kinds(gone); n["home"] != 3 {
+		t.Errorf("removed: %v", n)
+	}
+	inv, err := r.Inventory(ctx)
+	if err != nil || len(inv.Homes) != 0 || kinds(inv.Keep)["set aside"] != 1 {
+		t.Errorf("left: %+v, %v", inv, err)
+	}
+	if _, err := os.Lstat(r.folder(folder)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder: %v", err)
+	}
+	// What was set aside needs a hand, and only that.
+	asides, err := r.Asides(ctx)
+	if err != nil || len(asides) != 1 || !asides[0].Complete {
+		t.Fatalf("set aside: %+v, %v", asides, err)
+	}
+	hands{r: r, storage: workspace.StorageDockerVolume}.takeAside(t, asides[0].Name)
+	if err := r.Uninstall(ctx, true, func(Item) {}); err != nil {
+		t.Fatal(err)
+	}
+	left, err := r.api.ImageList(ctx, client.ImageListOptions{Filters: r.filter("")})
+	if err != nil || len(left.Items) != 0 {
+		t.Errorf("images left: %+v, %v", left.Items, err)
+	}
+}

@@ -1,0 +1,163 @@
+package runtimetest
+
+import (
+	"slices"
+
+	"github.com/google/go-cmp/cmp"
+
+	"codehub/internal/runtime"
+)
+
+// asideTests: what is in a home's way is kept under another name.
+func asideTests() map[string]func(*suite) {
+	return map[string]func(*suite){
+		"aside/volume without labels": func(s *suite) {
+			s.tidy()
+			s.PutForeign(s.T, s.id)
+			s.FillForeign(s.T, s.id, "kept", "by hand")
+			if v, ok := s.volume(); !ok || !v.Foreign || v.Claim != "" || v.Storage != s.Storage {
+				s.Fatalf("volume without labels: %+v, %v", v, ok)
+			}
+			s.is("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil), runtime.ErrVolumeMismatch)
+			name := s.setAside("home-1", "")
+			s.noVolume()
+			s.wantAside(name, "kept", "by hand")
+			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil))
+			s.wantVolume("home-1", true)
+			s.wantHome(s.Seed)
+			s.wantAside(name, "kept", "by hand")
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+			s.wantAside(name, "kept", "by hand")
+		},
+		"aside/home of another claim": func(s *suite) {
+			s.create()
+			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			name := s.setAside("home-2", "home-1")
+			s.noVolume()
+			if diff := cmp.Diff(s.Seed, s.Aside(s.T, name)); diff != "" {
+				s.Fatalf("set aside (-want +got):\n%s", diff)
+			}
+			spec := s.volumeSpec()
+			spec.Claim = "home-2"
+			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, spec, nil))
+			s.wantVolume("home-2", true)
+		},
+		"aside/home that nobody has any more": func(s *suite) {
+			s.create()
+			s.setAside("", "home-1")
+			s.noVolume()
+		},
+		"aside/home itself is left alone": func(s *suite) {
+			s.create()
+			name, err := s.Runtime.SetAside(s.ctx, s.id, "home-1", "", nil)
+			s.ok("SetAside", err)
+			if name != "" {
+				s.Fatalf("the home was set aside as %s", name)
+			}
+			s.wantVolume("home-1", true)
+			s.wantHome(s.Seed)
+			s.noAside()
+		},
+		"aside/home that has come since is left alone": func(s *suite) {
+			s.create()
+			for _, found := range []string{"", "home-0"} {
+				_, err := s.Runtime.SetAside(s.ctx, s.id, "home-0", found, nil)
+				s.is("SetAside", err, runtime.ErrVolumeMismatch)
+			}
+			s.wantVolume("home-1", true)
+			s.wantHome(s.Seed)
+			s.noAside()
+		},
+		"aside/nothing in the way": func(s *suite) {
+			name, err := s.Runtime.SetAside(s.ctx, s.id, "home-1", "", nil)
+			s.ok("SetAside", err)
+			if name != "" {
+				s.Fatalf("nothing was set aside as %s", name)
+			}
+			s.noAside()
+			s.nothingRemains()
+		},
+		"aside/twice in a row": func(s *suite) {
+			s.tidy()
+			s.PutForeign(s.T, s.id)
+			s.FillForeign(s.T, s.id, "kept", "first")
+			first := s.setAside("home-1", "")
+			s.PutForeign(s.T, s.id)
+			s.FillForeign(s.T, s.id, "kept", "second")
+			second := s.setAside("home-1", "")
+			if first == second {
+				s.Fatalf("both are %s", first)
+			}
+			s.wantAside(first, "kept", "first")
+			s.wantAside(second, "kept", "second")
+		},
+		"aside/in use by a container": func(s *suite) {
+			s.create()
+			c := s.start()
+			if _, err := s.Runtime.SetAside(s.ctx, s.id, "home-2", "home-1", nil); err == nil {
+				s.Fatal("a volume in use was set aside")
+			} else {
+				s.is("SetAside", err, runtime.ErrConflict)
+			}
+			s.noAside()
+			s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, 0))
+			s.setAside("home-2", "home-1")
+		},
+		"aside/another installation's": func(s *suite) {
+			s.create()
+			_, err := s.Neighbour.SetAside(s.ctx, s.id, "home-2", "home-1", nil)
+			s.is("SetAside", err, runtime.ErrVolumeMismatch)
+			s.wantVolume("home-1", true)
+			s.wantHome(s.Seed)
+			name := s.setAside("home-2", "home-1")
+			list, err := s.Neighbour.Asides(s.ctx)
+			s.ok("Asides", err)
+			if s.Storage != "local-dir" && slices.ContainsFunc(list, func(a runtime.Aside) bool { return a.Name == name }) {
+				s.Fatalf("the neighbour lists %s", name)
+			}
+		},
+	}
+}
+
+// setAside sets the volume in the way aside, and checks that it is listed.
+func (s *suite) setAside(claim, found string) string {
+	s.Helper()
+	name, err := s.Runtime.SetAside(s.ctx, s.id, claim, found, nil)
+	if name != "" {
+		s.Cleanup(func() { s.TakeAside(s.T, name) })
+	}
+	s.ok("SetAside", err)
+	for _, a := range s.asides() {
+		if a.Name != name {
+			continue
+		}
+		if a.Workspace != s.id || a.Storage != s.Storage || !a.Complete || a.Since.IsZero() {
+			s.Fatalf("listed as %+v", a)
+		}
+		return name
+	}
+	s.Fatalf("%q is not listed: %+v", name, s.asides())
+	return ""
+}
+
+func (s *suite) asides() []runtime.Aside {
+	s.Helper()
+	list, err := s.Runtime.Asides(s.ctx)
+	s.ok("Asides", err)
+	return slices.DeleteFunc(list, func(a runtime.Aside) bool { return a.Workspace != s.id })
+}
+
+func (s *suite) noAside() {
+	s.Helper()
+	if list := s.asides(); len(list) > 0 {
+		s.Fatalf("set aside: %+v", list)
+	}
+}
+
+func (s *suite) wantAside(name, path, content string) {
+	s.Helper()
+	files := s.Aside(s.T, name)
+	if !slices.ContainsFunc(files, func(f File) bool { return f.Path == path && f.Content == content }) {
+		s.Fatalf("%s holds %+v", name, files)
+	}
+}

@@ -1,0 +1,137 @@
+package runtimetest
+
+import (
+	"errors"
+	"strings"
+
+	"codehub/internal/runtime"
+)
+
+// busyTests: what another container uses is refused for as long as it does, and
+// a home that changes shows.
+func busyTests() map[string]func(*suite) {
+	return map[string]func(*suite){
+		"busy/a home that another container uses": func(s *suite) {
+			for _, running := range []bool{true, false} {
+				s.create()
+				name := "reader-" + string(s.id)
+				leave := s.Use(s.T, s.id, name, running)
+				busy := func(what string, err error) {
+					s.Helper()
+					s.is(what, err, runtime.ErrBusy)
+					var by *runtime.BusyError
+					if !errors.As(err, &by) || by.Container != name || !strings.Contains(err.Error(), name) {
+						s.Fatalf("%s does not name the container: %v", what, err)
+					}
+				}
+				_, err := s.Runtime.StartJob(s.ctx, s.archiveSpec("exit 0"))
+				busy("StartJob", err)
+				spec := s.restoreSpec("wipe", "exit 0")
+				_, err = s.Runtime.StartJob(s.ctx, spec)
+				busy("StartJob of a restore", err)
+				s.noJob()
+				_, err = s.Runtime.Fingerprint(s.ctx, s.id, "home-1", nil)
+				busy("Fingerprint", err)
+				busy("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+				s.wantVolume("home-1", true)
+				s.wantHome(s.Seed)
+				leave()
+				s.wantReport(s.startJob(s.archiveSpec("say packed", "exit 0")).ID, 0, "packed")
+				s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+				s.nothingRemains()
+			}
+		},
+		"busy/a half-seeded home that another container uses": func(s *suite) {
+			s.tidy()
+			s.HalfSeed(s.T, s.volumeSpec())
+			leave := s.Use(s.T, s.id, "reader-"+string(s.id), true)
+			s.is("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil), runtime.ErrBusy)
+			s.wantVolume("home-1", false)
+			leave()
+			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil))
+			s.wantVolume("home-1", true)
+			s.wantHome(s.Seed)
+		},
+		"busy/a user keeps nothing from being started": func(s *suite) {
+			s.create()
+			leave := s.Use(s.T, s.id, "reader-"+string(s.id), true)
+			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			s.answers(s.start())
+			leave()
+		},
+		"busy/the fingerprint of a home changes with the home": func(s *suite) {
+			s.create()
+			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			s.Edit(s.T, s.id, "write notes one", "write other x")
+			last := s.fingerprint()
+			for _, lines := range [][]string{
+				{"write notes two"}, {"touch notes"}, {"rename notes moved"}, {"chmod moved 600"}, {"socket talk"}, {"write fresh x"},
+			} {
+				if again := s.fingerprint(); again != last {
+					s.Fatalf("nothing has changed, and %s has become %s", last, again)
+				}
+				s.Edit(s.T, s.id, lines...)
+				now := s.fingerprint()
+				if now == last {
+					s.Fatalf("%q does not show in %s", lines, now)
+				}
+				last = now
+			}
+		},
+		"busy/the fingerprint of a home beside an ended job": func(s *suite) {
+			s.create()
+			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
+			before := s.fingerprint()
+			spec := s.archiveSpec("wait go", "exit 0")
+			job := s.startJob(spec)
+			_, err := s.Runtime.Fingerprint(s.ctx, s.id, "home-1", nil)
+			s.is("Fingerprint while a job runs", err, runtime.ErrBusy)
+			s.put(spec, "go")
+			s.wantReport(job.ID, 0)
+			if after := s.fingerprint(); after != before {
+				s.Fatalf("a job that only reads has made %s of %s", after, before)
+			}
+			if got := s.job(); got.ID != job.ID {
+				s.Fatalf("job = %+v, want %s", got, job.ID)
+			}
+			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
+			s.nothingRemains()
+		},
+		"busy/the fingerprint of no home, or another's": func(s *suite) {
+			s.tidy()
+			for range 2 {
+				_, err := s.Runtime.Fingerprint(s.ctx, s.id, "home-1", nil)
+				s.is("Fingerprint without a volume", err, runtime.ErrVolumeMismatch)
+				s.nothingRemains()
+			}
+			s.create()
+			_, err := s.Runtime.Fingerprint(s.ctx, s.id, "home-2", nil)
+			s.is("Fingerprint", err, runtime.ErrVolumeMismatch)
+			_, err = s.Neighbour.Fingerprint(s.ctx, s.id, "home-1", nil)
+			s.is("Fingerprint of the neighbour", err, runtime.ErrVolumeMismatch)
+			s.wantHome(s.Seed)
+		},
+		"busy/the fingerprint under a container": func(s *suite) {
+			s.create()
+			s.start()
+			_, err := s.Runtime.Fingerprint(s.ctx, s.id, "home-1", nil)
+			s.is("Fingerprint", err, runtime.ErrBusy)
+		},
+	}
+}
+
+// fingerprint takes the home's fingerprint, which leaves nothing behind.
+func (s *suite) fingerprint() string {
+	s.Helper()
+	before := len(s.Remains(s.T, s.id))
+	var seen runtime.Progress
+	print, err := s.Runtime.Fingerprint(s.ctx, s.id, "home-1", func(p runtime.Progress) { seen = p })
+	s.ok("Fingerprint", err)
+	if seen.Step != runtime.StepChecking {
+		s.Fatalf("progress = %+v", seen)
+	}
+	if after := s.Remains(s.T, s.id); len(after) != before || print == "" {
+		s.Fatalf("fingerprint %q, and %q remain", print, after)
+	}
+	return print
+}

@@ -1,0 +1,73 @@
+package storagejob
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"codehub/internal/archive"
+	"codehub/internal/runtime"
+)
+
+// CopyReport is one line of what a copy prints: how far it is, or, in the last
+// line, its result.
+type CopyReport = runtime.CopyReport
+
+// CopyMain is `codehub copy-home`: it returns the exit code.
+func CopyMain() int {
+	ctx, stop := untilSignal()
+	defer stop()
+	if err := Copy(ctx, runtime.CopyFromDir, runtime.CopyToDir, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return ExitFailed
+	}
+	return ExitOK
+}
+
+// Copy copies the home in from into the empty folder to: owners, modes, times,
+// links, attributes and ACLs included. It syncs the copy and compares the
+// digests of both; the copy is complete only if the error is nil. Sockets,
+// FIFOs and devices are not copied. Progress and result go to out, a JSON
+// object a line.
+func Copy(ctx context.Context, from, to string, out io.Writer) error {
+	lines := json.NewEncoder(out)
+	progress := func(step string) archive.Progress {
+		return func(bytes, entries int64) {
+			_ = lines.Encode(CopyReport{Step: step, Bytes: bytes, Entries: entries}) // nobody may be reading
+		}
+	}
+	r, w := io.Pipe()
+	packed := make(chan error, 1)
+	go func() {
+		_, err := archive.Pack(ctx, from, w, archive.PackOptions{})
+		w.CloseWithError(err)
+		packed <- err
+	}()
+	_, err := archive.Unpack(ctx, r, to, archive.UnpackOptions{Progress: progress(runtime.StepCopying)})
+	r.CloseWithError(err)
+	if failed := <-packed; failed != nil && (err == nil || !errors.Is(failed, err)) {
+		err = failed
+	}
+	if err != nil {
+		return fmt.Errorf("copy the home: %w", err)
+	}
+	// The source last: a change to it since it was read shows as well.
+	copied, stats, err := archive.Digest(ctx, to, progress(runtime.StepVerifying))
+	if err != nil {
+		return fmt.Errorf("read the copy: %w", err)
+	}
+	original, _, err := archive.Digest(ctx, from, progress(runtime.StepVerifying))
+	if err != nil {
+		return fmt.Errorf("read the home once more: %w", err)
+	}
+	if copied != original {
+		return fmt.Errorf("the copy (%s) differs from the home (%s)", copied, original)
+	}
+	if err := lines.Encode(CopyReport{Done: true, Bytes: stats.Bytes, Entries: stats.Entries, Digest: copied}); err != nil {
+		return fmt.Errorf("report the copy: %w", err)
+	}
+	return nil
+}
