@@ -16,9 +16,11 @@ export CODEHUB_TEST_WORKSPACE_IMAGE := $(WORKSPACE_IMAGE)
 export CODEHUB_TEST_IMAGE := $(TEST_IMAGE)
 
 # More flags for go test, say TESTFLAGS='-run TestWake -v', and the packages to test:
-# those that take longest come first, so that nothing is left waiting for them.
+# those that take longest come first, so that nothing is left waiting for them. The
+# end-to-end tests run alone, before the others: they watch idle workspaces in real
+# time, and a browser that other packages keep from the processor loses keys.
 TESTFLAGS ?=
-PACKAGES ?= ./internal/e2e ./internal/proxy ./internal/runtime/docker ./internal/dashboard ./...
+PACKAGES ?= ./internal/runtime/docker ./internal/proxy ./internal/dashboard ./...
 
 .PHONY: help run test soak bench build image images lint clean images-now
 
@@ -35,19 +37,34 @@ test: ## installs what the tests need, builds all, and runs every test
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory build
 	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
-	@echo "test: go test -race $(PACKAGES)"
-	@scripts/with-docker.sh go test -race -count=1 -timeout 30m -p 2 $(TESTFLAGS) $(PACKAGES)
+	@failed=0; run() { echo "test: go test -race $$*"; scripts/with-docker.sh go test -race -count=1 -timeout 30m -p 2 $(TESTFLAGS) "$$@" || failed=1; }; \
+	packages=$$(go list $(PACKAGES)) || exit 1; \
+	alone=$$(grep '/internal/e2e$$' <<<"$$packages"); rest=$$(grep -v '/internal/e2e$$' <<<"$$packages"); \
+	[ -z "$$alone" ] || run $$alone; [ -z "$$rest" ] || run $$rest; exit $$failed
 
-# How many random lives of workspaces, and for how long three servers are in
-# chaos; SEED=… repeats the choices of an earlier run.
+# How many rounds of each fault (docs/testing.md), on how many machines at a time, how many random lives of
+# workspaces, and for how long three servers are in chaos; SEED=… repeats the
+# choices of an earlier run.
+SOAK_CUTS ?= 200
+SOAK_KILLS ?= 500
+SOAK_RESTARTS ?= 100
+SOAK_CLOCK ?= 40
+SOAK_ROLLBACKS ?= 20
+SOAK_MACHINES ?= 6
 SOAK ?= 500
 SOAK_CHAOS ?= 10m
 
-soak: ## crashes, outages, SOAK=500 random lives of workspaces, SOAK_CHAOS=10m of chaos
+soak: ## power cuts, kills, restarts, clock jumps, rollbacks, random lives, chaos
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory build
 	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
+ifdef SOAK_ONLY
+	@SOAK_ONLY=$(SOAK_ONLY) scripts/with-docker.sh go test -count=1 -timeout 0 -v -run '^TestItems$$' $(TESTFLAGS) ./internal/soak
+else
+	@SOAK_CUTS=$(SOAK_CUTS) SOAK_KILLS=$(SOAK_KILLS) SOAK_RESTARTS=$(SOAK_RESTARTS) SOAK_CLOCK=$(SOAK_CLOCK) SOAK_ROLLBACKS=$(SOAK_ROLLBACKS) \
+		scripts/with-docker.sh go test -count=1 -timeout 0 -parallel $(SOAK_MACHINES) -v -run '^Test(Soak|Items)$$' $(TESTFLAGS) ./internal/soak
 	@SOAK=$(SOAK) SOAK_CHAOS=$(SOAK_CHAOS) scripts/with-docker.sh go test -count=1 -timeout 0 -v -run '^Test(RandomLives|KilledAt|Job|Bucket|.*FullDisk|Chaos)' $(TESTFLAGS) ./internal/e2e
+endif
 
 bench: ## prints the benchmarks, one line a figure
 	@scripts/setup.sh test

@@ -26,6 +26,7 @@ check_go() {
 has_postgres() { has postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
 has_chromium() { has chromium || has chromium-browser || has google-chrome; }
 has_cjk_font() { has fc-list && [ -n "$(fc-list ':lang=ko' family)" ]; }
+has_faketime() { compgen -G '/usr/lib/*/faketime/libfaketime.so.1' >/dev/null; }
 has_c_compiler() { has gcc && [ -e /usr/include/stdlib.h ]; }
 has_dockerd() { has dockerd || docker_answers; }
 
@@ -71,6 +72,10 @@ need_test_tools() {
 	need 'has nft' nftables "shows the firewall's rules to the tests"
 	need 'has zstd' zstd "reads archives in the tests"
 	need 'has git' git "the tests' way to the repository"
+	need has_faketime libfaketime "moves the clock of a database in the tests"
+	need 'has mkfs.ext4' e2fsprogs "the disks whose power the tests cut"
+	need 'has losetup' util-linux "attaches those disks"
+	need 'has ip' iproute2 "networks of the tests' own"
 }
 
 install_packages() {

@@ -1,0 +1,80 @@
+package soak
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/client"
+)
+
+// env is where the parts are; the Makefile sets it.
+var env struct {
+	binary, image, output string
+	scratch               string // gone after the tests
+	docker                *client.Client
+}
+
+// The main thread runs nothing but TestMain: a thread that enters a namespace
+// must end, or the namespace does not, and this one cannot end.
+func init() { runtime.LockOSThread() }
+
+func TestMain(m *testing.M) {
+	if device := os.Getenv(initDevice); device != "" {
+		fmt.Fprintln(os.Stderr, "soak: init:", beInit(device))
+		os.Exit(1)
+	}
+	if err := prerequisites(); err != nil {
+		fmt.Fprintln(os.Stderr, "soak:", err)
+		os.Exit(1)
+	}
+	closeOnSignal()
+	code := m.Run()
+	ending.Lock() // for good: a signal that came before cleans up, and ends the process
+	report.print()
+	os.RemoveAll(env.scratch)
+	os.Exit(code)
+}
+
+func prerequisites() error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("these tests make machines of namespaces and block devices: run them as root")
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return err
+	}
+	env.binary = or(os.Getenv("CODEHUB_TEST_BINARY"), filepath.Join(root, "bin", "codehub"))
+	if _, err := os.Stat(env.binary); err != nil {
+		return fmt.Errorf("no codehub binary: run make build (%w)", err)
+	}
+	env.image = or(os.Getenv("CODEHUB_TEST_IMAGE"), "codehub/testserver:latest")
+	env.output = or(os.Getenv("CODEHUB_TEST_OUTPUT"), filepath.Join(root, "test-output", "soak"))
+	if err := os.MkdirAll(env.output, 0o755); err != nil {
+		return err
+	}
+	if env.docker, err = client.New(client.FromEnv); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if _, err := env.docker.ImageInspect(ctx, env.image); err != nil {
+		return fmt.Errorf("image %s: %w (make images builds it; Docker must run)", env.image, err)
+	}
+	// Short: sockets live under it. PostgreSQL's user passes through it.
+	if env.scratch, err = os.MkdirTemp("", "chs"); err != nil {
+		return err
+	}
+	return os.Chmod(env.scratch, 0o755)
+}
+
+func or(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
