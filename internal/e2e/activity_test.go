@@ -136,13 +136,14 @@ func (t *ideTab) front() {
 }
 
 // leaveRunning has the terminal print every 20 s. A new terminal may lose what
-// is typed at once.
+// is typed at once, and a busy machine any key: the loop itself prints what is
+// waited for, so that one which was mistyped is typed again.
 func (t *ideTab) leaveRunning() {
 	t.Helper()
 	shows := until(`(document.querySelector('.terminal-wrapper.active .xterm-rows')?.innerText ?? '').includes('going-2')`)
 	for range 10 {
 		t.do("leave something running", chromedp.Click(".terminal-wrapper.active .xterm-screen"),
-			text("echo going-$((1 + 1)); while sleep 20; do date; done"), chromedp.KeyEvent("\r"))
+			text("while echo going-$((1 + 1)); do sleep 20; done"), chromedp.KeyEvent("\r"))
 		ctx, cancel := context.WithTimeout(t.ctx, 10*time.Second)
 		err := chromedp.Do(ctx, shows)
 		cancel()

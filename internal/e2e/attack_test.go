@@ -104,7 +104,7 @@ func TestDatabaseRestarts(t *testing.T) {
 // insist asks until the database, which was taken away, is there again.
 func (s *server) insist(id, desired string) {
 	s.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for {
 		_, err := s.api.Want(s.Context(), id, desired, true)
 		var e *codehub.Error
@@ -225,7 +225,7 @@ func TestDockerHangs(t *testing.T) {
 	s.write(id, "work")
 	relay.freeze()
 	other := s.create(api.CreateWorkspace{Name: "two"})
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for !strings.Contains(s.Log(), "cannot be observed") {
 		if time.Now().After(deadline) {
 			t.Fatal("the server waits for the engine and says nothing")

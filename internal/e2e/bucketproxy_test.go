@@ -136,7 +136,7 @@ func (p *bucketProxy) letGo() {
 // hangs waits until a request about the workspace hangs.
 func (p *bucketProxy) hangs(workspace string) {
 	p.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for {
 		p.mu.Lock()
 		_, ok := p.open[workspace]

@@ -199,7 +199,7 @@ func (s *server) loseVolume(id, storage string) {
 		return
 	}
 	volume := "ws-" + id + "-home"
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(patience); ; {
 		holders, err := s.docker.ContainerList(s.Context(), client.ContainerListOptions{
 			All: true, Filters: client.Filters{}.Add("volume", volume),
 		})

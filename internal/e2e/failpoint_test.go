@@ -109,7 +109,7 @@ func (f *failing) steps(id string) []string {
 // held waits until an operation waits at a step where it was asked to.
 func (f *failing) held(ask string) {
 	f.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for f.heldAt(ask) <= f.holds[ask] {
 		if time.Now().After(deadline) {
 			f.Fatalf("nobody came by %s", ask)
@@ -141,7 +141,7 @@ func (f *failing) died() {
 // stopped waits until the server's process is stopped (SIGSTOP).
 func (f *failing) stopped() {
 	f.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", f.Pid()))
 		if err != nil {

@@ -285,7 +285,7 @@ func (s *server) discard(id string) {
 // server was killed, what is named later.
 func (s *server) discarded(id, later string) {
 	s.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for {
 		left := s.remains(id)
 		if len(left) == 0 || len(left) == 1 && left[0] == later {

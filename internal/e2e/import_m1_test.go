@@ -192,7 +192,7 @@ func (s *server) firstVersionIsHere(v *firstVersion, report importm1.Report) {
 		}
 		// A server that runs learns of what has moved within seconds.
 		res := s.anonymous("/w/" + w.OldID + "/some/file?x=1")
-		for deadline := time.Now().Add(time.Minute); res.StatusCode == http.StatusNotFound && time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		for deadline := time.Now().Add(patience); res.StatusCode == http.StatusNotFound && time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
 			res = s.anonymous("/w/" + w.OldID + "/some/file?x=1")
 		}
 		if want := "/w/" + w.ID + "/some/file?x=1"; res.StatusCode != http.StatusPermanentRedirect || res.Header.Get("Location") != want {

@@ -97,7 +97,7 @@ func (s *server) jobRuns(kind, id string) bool {
 
 func (s *server) jobEnds(kind, id string) {
 	s.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for s.jobRuns(kind, id) {
 		if time.Now().After(deadline) {
 			s.Fatalf("the %s job of %s does not end", kind, id)

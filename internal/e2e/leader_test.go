@@ -82,7 +82,7 @@ func TestLeaderLost(t *testing.T) {
 func (c *cluster) works(m *member, id string) {
 	c.Helper()
 	on := m.within(time.Minute)
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	desired := ""
 	for { // it may not have noticed yet that the database is back
 		w, err := on.api.Get(c.Context(), id)
@@ -167,7 +167,7 @@ func TestFormerLeaderActsNoMore(t *testing.T) {
 			stoodBy := standsBy(old)
 			old.fail.disarm()
 			f.resume(old)
-			deadline := time.Now().Add(time.Minute)
+			deadline := time.Now().Add(patience)
 			for standsBy(old) == stoodBy {
 				if time.Now().After(deadline) {
 					t.Fatalf("%s does not stand by", old.name)

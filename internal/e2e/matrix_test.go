@@ -299,7 +299,7 @@ func (f *failing) dieAt(b *bucket, step, id string, home homeState, wish string)
 // diesOr waits until the server has died, or the workspace is as it should be.
 func (f *failing) diesOr(ok func(api.Workspace) bool, id string) (died bool) {
 	f.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for time.Now().Before(deadline) {
 		select {
 		case <-f.Done():

@@ -10,31 +10,26 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/dockertest"
 )
 
 // Docker stops for 30 s while workspaces run, start and are created: nobody
 // is in ERROR, neither during it nor after it, and everything comes back.
 func TestDockerStopped(t *testing.T) {
 	t.Parallel()
-	t.Run("stopped", func(t *testing.T) { // one after the other: they share a bridge
-		e := startEngine(t)
-		withoutEngine(t, e, e.stop, e.start)
+	t.Run("stopped", func(t *testing.T) {
+		e := dockertest.Start(t, dockertest.Options{Image: env.testImage, Cleanup: cleanup})
+		withoutDocker(t, e, func() { e.End(syscall.SIGTERM) }, e.Start)
 	})
 	t.Run("hangs", func(t *testing.T) { // it takes calls and never answers them
-		e := startEngine(t)
-		t.Cleanup(func() { e.signal(syscall.SIGCONT) }) // before it is stopped
-		withoutEngine(t, e, func() { e.signal(syscall.SIGSTOP) }, func() { e.signal(syscall.SIGCONT) })
+		e := dockertest.Start(t, dockertest.Options{Image: env.testImage, Cleanup: cleanup})
+		t.Cleanup(func() { e.Signal(syscall.SIGCONT) }) // before it is stopped
+		withoutDocker(t, e, func() { e.Signal(syscall.SIGSTOP) }, func() { e.Signal(syscall.SIGCONT) })
 	})
 }
 
-func (e *engine) signal(s syscall.Signal) {
-	if e.cmd != nil {
-		_ = e.cmd.Process.Signal(s)
-	}
-}
-
-func withoutEngine(t *testing.T, e *engine, stop, again func()) {
-	s := start(t, "DOCKER_HOST="+e.host, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")
+func withoutDocker(t *testing.T, e *dockertest.Daemon, stop, again func()) {
+	s := start(t, "DOCKER_HOST="+e.Host, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")
 	standby := "STANDBY"
 	var running []string
 	for i := range 3 {
@@ -85,7 +80,7 @@ func withoutEngine(t *testing.T, e *engine, stop, again func()) {
 	}
 	// The first look at the engine that is back may still be to come, and what
 	// was RUNNING before it is found stopped by that, and started again.
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if code, _ := s.ide("GET", running[0], "/healthz", ""); code == http.StatusOK {
 			break
 		}

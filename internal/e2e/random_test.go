@@ -206,7 +206,7 @@ func (l *life) note(format string, args ...any) {
 func (l *life) persist(what string, f func() error) {
 	l.on.Helper()
 	l.note("%s", what)
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for {
 		err := f()
 		if err == nil {
@@ -340,7 +340,7 @@ func (l *life) write() {
 	name := fmt.Sprintf("ide-%d.txt", l.rng.IntN(4))
 	content := strings.Repeat(fmt.Sprint(l.rng.Uint64()), 1+l.rng.IntN(2000))
 	l.note("write %s", name)
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for {
 		status, body := l.on.ide(http.MethodPut, l.id, "/file?path="+name, content)
 		if status == http.StatusOK {

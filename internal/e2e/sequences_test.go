@@ -208,7 +208,7 @@ func (s *server) depose(dsn string) {
 func (s *server) awaitLog(what string) {
 	s.Helper()
 	before := strings.Count(s.Server.Log(), what)
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(patience)
 	for strings.Count(s.Server.Log(), what) == before {
 		if time.Now().After(deadline) {
 			s.Fatalf("the server never said %q", what)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -22,6 +23,11 @@ import (
 // test is whoever a failure is told to.
 type test struct{ testing.TB }
 
+// patience is how long tests wait for what has to happen. Only a failure takes
+// that long: a machine that is busy with other tests may need minutes for what
+// takes seconds.
+const patience = 5 * time.Minute
+
 // server is a codehub process with a person logged in, and nothing in Docker
 // before it and after it.
 type server struct {
@@ -32,7 +38,7 @@ type server struct {
 	home   string // its data folder
 	docker *client.Client
 
-	patience time.Duration // how long await waits; 0: two minutes
+	patience time.Duration // how long await waits; 0: patience
 }
 
 // within is the server with another patience.
@@ -153,7 +159,9 @@ func (s *server) left() (containers, volumes []string) {
 		s.Error(err)
 	}
 	for _, v := range vs.Items {
-		volumes = append(volumes, v.Name)
+		if !strings.Contains(v.Name, "-mark-") { // of the installation, for as long as it lives
+			volumes = append(volumes, v.Name)
+		}
 	}
 	return containers, volumes
 }
@@ -179,11 +187,7 @@ func (s *server) create(in api.CreateWorkspace) string {
 // await polls the API, as over kills of the server no stream lasts.
 func (s *server) await(id, what string, ok func(api.Workspace) bool) api.Workspace {
 	s.Helper()
-	patience := s.patience
-	if patience == 0 {
-		patience = 2 * time.Minute
-	}
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(cmp.Or(s.patience, patience))
 	var last api.Workspace
 	var err error
 	for time.Now().Before(deadline) {
@@ -225,7 +229,7 @@ func (s *server) remove(id string) {
 // is looked for once a minute.
 func (s *server) awaitGone(id string) {
 	s.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
+	deadline := time.Now().Add(patience)
 	for {
 		_, err := s.api.Get(s.Context(), id)
 		var e *codehub.Error

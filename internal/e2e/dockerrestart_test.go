@@ -1,0 +1,68 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/moby/moby/client"
+
+	"codehub/api"
+	"codehub/internal/dockertest"
+)
+
+// Docker is restarted, in order and by kill -9, while a home is being made and
+// another one restored: both go on from what is there, and nobody is in ERROR.
+func TestDockerRestartedInTheMiddle(t *testing.T) {
+	t.Parallel()
+	e := dockertest.Start(t, dockertest.Options{Image: env.testImage, Cleanup: cleanup})
+	bucket := folderBucket(t)
+	f := startFailing(t, append(bucket.settings, "DOCKER_HOST="+e.Host)...)
+	release := make(chan struct{})
+	registry := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select { // it answers nobody
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(registry.Close)
+	t.Cleanup(func() { close(release) })
+	standby := "STANDBY"
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		name := fmt.Sprint("by ", int(signal))
+		restored := f.standby(name + " restored")
+		f.want(restored, "ARCHIVED")
+		f.awaitPhase(restored, "ARCHIVED")
+		held := "restore.volume-created@" + restored
+		f.arm(held, "hold")
+		f.want(restored, "STANDBY")
+		f.held(held)
+
+		image := strings.TrimPrefix(registry.URL, "http://") + "/slow:" + strconv.Itoa(int(signal))
+		made := f.create(api.CreateWorkspace{Name: name + " made", DesiredState: &standby, ImageRef: image})
+		f.await(made, "waiting for its image", func(w api.Workspace) bool {
+			return w.Progress != nil && w.Progress.Step == "pulling"
+		})
+
+		e.Restart(signal)
+		if _, err := e.API.ImageTag(t.Context(), client.ImageTagOptions{Source: env.testImage, Target: image}); err != nil {
+			t.Fatal(err)
+		}
+		f.disarm(held)
+		for _, id := range []string{restored, made} {
+			w := f.await(id, "in STANDBY", func(w api.Workspace) bool {
+				if w.Phase == "ERROR" {
+					t.Fatalf("%s: %s: %s", w.Name, str(w.ErrorReason), str(w.ErrorMessage))
+				}
+				return w.Phase == "STANDBY" && w.Operation == "NONE"
+			})
+			if w.ErrorCount != 0 {
+				t.Errorf("%s: %d failures, %s", w.Name, w.ErrorCount, str(w.ErrorMessage))
+			}
+		}
+	}
+}

@@ -1,0 +1,370 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/api"
+	codehub "codehub/client"
+	"codehub/internal/e2e/proc"
+)
+
+// rows makes a backup of the database, and returns what restores it; the server
+// has to be stopped for that.
+func (s *server) rows(dsn string) (restore func()) {
+	s.Helper()
+	file := filepath.Join(s.TempDir(), fmt.Sprintf("backup-%d.sql", rand.Uint64()))
+	run := func(name string, args ...string) {
+		s.Helper()
+		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+			s.Fatalf("%s: %v\n%s", name, err, out)
+		}
+	}
+	run("pg_dump", "--format=custom", "--file="+file, dsn)
+	return func() {
+		s.Helper()
+		ctx := context.Background()
+		conn, err := pgx.Connect(ctx, dsn)
+		if err != nil {
+			s.Fatal(err)
+		}
+		defer conn.Close(ctx)
+		if _, err := conn.Exec(ctx, `DROP SCHEMA public CASCADE; CREATE SCHEMA public`); err != nil {
+			s.Fatal(err)
+		}
+		run("pg_restore", "--exit-on-error", "--no-owner", "--dbname="+dsn, file)
+	}
+}
+
+// awaitHold waits until the server says that it is on hold, or not any more.
+func (s *server) awaitHold(on bool) {
+	s.Helper()
+	s.until(fmt.Sprintf("on hold: %v", on), func() bool {
+		st, err := s.api.AdminStatus(s.Context())
+		return err == nil && (st.Hold != "") == on && strings.Contains(s.readyz(), `"hold":"failed"`) == on
+	})
+}
+
+func (s *server) until(what string, ok func() bool) {
+	s.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.Fatalf("never %s; /readyz: %s", what, s.readyz())
+		}
+	}
+}
+
+func (s *server) readyz() string {
+	resp, err := http.Get(s.URL + "/readyz")
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(resp.Body)
+	return string(b)
+}
+
+// mark is the id of the last mark in the database.
+func (s *server) mark(dsn string) (id string) {
+	s.Helper()
+	conn, err := pgx.Connect(s.Context(), dsn)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	if err := conn.QueryRow(s.Context(), `SELECT COALESCE(run::text, '') FROM gc_state`).Scan(&id); err != nil {
+		s.Fatal(err)
+	}
+	return id
+}
+
+// awaitMark waits until another mark is left.
+func (s *server) awaitMark(dsn, before string) {
+	s.Helper()
+	s.until("another mark", func() bool { return s.mark(dsn) != before })
+}
+
+// plan is the dry run, by name.
+func (s *server) plan() map[string]api.RestoreStep {
+	s.Helper()
+	p, err := s.api.RestorePlan(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	return byName(p)
+}
+
+func byName(p api.RestorePlan) map[string]api.RestoreStep {
+	out := map[string]api.RestoreStep{}
+	for _, w := range p.Workspaces {
+		out[w.Name] = w
+	}
+	return out
+}
+
+func (s *server) takeOver(in api.ApplyRestore) {
+	s.Helper()
+	if _, err := s.api.ApplyRestore(s.Context(), in); err != nil {
+		s.Fatal(err)
+	}
+	s.awaitHold(false)
+}
+
+// refurnished puts other content into a home at rest.
+func (s *server) refurnished(id string, rng *rand.Rand) homeState {
+	s.Helper()
+	furnish(s.TB, s.folder(id), rng)
+	return s.look(id)
+}
+
+// A database of a backup from before much of what happened: on hold nothing is
+// touched, and the take-over gives everybody the newest copy.
+func TestRollback(t *testing.T) {
+	t.Parallel()
+	b := folderBucket(t)
+	dsn := database(t)
+	settings := append(b.settings, "CODEHUB_DATABASE_URL="+dsn, "MAX_RUNNING_PER_USER=0", "CODEHUB_ORPHAN_DELAY=1s", "COORDINATOR_IDLE_INTERVAL=1s")
+	s := start(t, settings...)
+	var mu sync.Mutex
+	ids, homes := map[string]string{}, map[string]homeState{}
+	names := []string{"live then archived", "archived then live", "archived twice", "deleted since", "undeleted since", "same"}
+	s.abreast(len(names), func(i int, s *server) {
+		id, home := s.filled(names[i], seeded(t, uint64(400+i)))
+		mu.Lock()
+		defer mu.Unlock()
+		ids[names[i]], homes[names[i]] = id, home
+	})
+	archive := func(name string) {
+		s.want(ids[name], "ARCHIVED")
+		s.archived(b, ids[name], homes[name])
+	}
+	archive("archived then live")
+	archive("archived twice")
+	if _, err := s.api.Delete(t.Context(), ids["undeleted since"], false); err != nil {
+		t.Fatal(err)
+	}
+	restore := s.rows(dsn)
+	before := s.mark(dsn)
+
+	// What the backup does not know.
+	archive("live then archived")
+	s.want(ids["archived then live"], "STANDBY")
+	s.awaitPhase(ids["archived then live"], "STANDBY")
+	homes["archived then live"] = s.refurnished(ids["archived then live"], seeded(t, 411))
+	s.want(ids["archived twice"], "STANDBY")
+	s.awaitPhase(ids["archived twice"], "STANDBY")
+	homes["archived twice"] = s.refurnished(ids["archived twice"], seeded(t, 412))
+	archive("archived twice")
+	if _, err := s.api.Delete(t.Context(), ids["deleted since"], false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.api.Undelete(t.Context(), ids["undeleted since"]); err != nil {
+		t.Fatal(err)
+	}
+	s.want(ids["undeleted since"], "RUNNING")
+	s.awaitPhase(ids["undeleted since"], "RUNNING")
+	s.write(ids["undeleted since"], "after the undelete")
+	ids["made since"] = s.create(api.CreateWorkspace{Name: "made since"})
+	s.awaitPhase(ids["made since"], "RUNNING")
+	s.write(ids["made since"], "made since the backup")
+	ids["made and archived"], homes["made and archived"] = s.filled("made and archived", seeded(t, 413))
+	archive("made and archived")
+	s.awaitMark(dsn, before)
+	running := s.containerOf(ids["made since"])
+
+	s.Stop()
+	restore()
+	s.again()
+	s.awaitHold(true)
+	s.nothingGoes(func() {
+		plan := s.plan()
+		for name, want := range map[string]api.RestoreStep{
+			"live then archived": {Action: api.RestoreArchive}, "archived then live": {Action: api.RestoreVolume},
+			"archived twice": {Action: api.RestoreArchive}, "deleted since": {Action: api.RestoreKeep},
+			"undeleted since": {Action: api.RestoreVolume, Undelete: true, Running: true}, "same": {Action: api.RestoreKeep},
+			"made since":        {Action: api.RestoreVolume, New: true, Running: true, Owner: "admin"},
+			"made and archived": {Action: api.RestoreArchive, New: true, Owner: "admin"},
+		} {
+			got := plan[name]
+			if got.Action != want.Action || got.New != want.New || got.Undelete != want.Undelete || got.Running != want.Running || got.Lost ||
+				got.ID != ids[name] || want.Owner != "" && got.Owner != want.Owner {
+				t.Errorf("the plan for %q: %+v, want %+v", name, got, want)
+			}
+		}
+	})
+	s.takeOver(api.ApplyRestore{})
+
+	for _, name := range []string{"made since", "undeleted since"} {
+		s.awaitPhase(ids[name], "RUNNING")
+	}
+	s.expect(ids["made since"], "made since the backup")
+	s.expect(ids["undeleted since"], "after the undelete")
+	if now := s.containerOf(ids["made since"]); now != running {
+		t.Errorf("the container that ran was %s, now it is %s", running, now)
+	}
+	for _, name := range []string{"archived then live", "deleted since", "same"} {
+		s.awaitPhase(ids[name], "STANDBY")
+		same(s.TB, "the home of "+name, homes[name], s.look(ids[name]))
+	}
+	for _, name := range []string{"live then archived", "archived twice", "made and archived"} {
+		s.awaitPhase(ids[name], "ARCHIVED")
+		s.want(ids[name], "STANDBY")
+		s.restored(ids[name], homes[name])
+	}
+	if _, err := s.api.ApplyRestore(t.Context(), api.ApplyRestore{}); err == nil {
+		t.Error("it was taken over twice")
+	}
+}
+
+// A deletion that the backup holds and that was taken back since.
+func TestRollbackOfAnUndelete(t *testing.T) {
+	t.Parallel()
+	b := folderBucket(t)
+	dsn := database(t)
+	s := start(t, append(b.settings, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DELETE_GRACE=20s", "COORDINATOR_IDLE_INTERVAL=1s")...)
+	live, home := s.filled("live", seeded(t, 421))
+	kept, archived := s.filled("archived", seeded(t, 422))
+	s.want(kept, "ARCHIVED")
+	key := *s.archived(b, kept, archived).ArchiveKey
+	for _, id := range []string{live, kept} {
+		if _, err := s.api.Delete(t.Context(), id, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deleted := time.Now()
+	restore, before := s.rows(dsn), s.mark(dsn)
+	for _, id := range []string{live, kept} {
+		if _, err := s.api.Undelete(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.awaitMark(dsn, before)
+	s.Kill()
+	restore()
+	time.Sleep(time.Until(deleted.Add(20 * time.Second))) // the time that counts is the deletion's
+	s.again()
+	s.awaitHold(true)
+	s.nothingGoes(func() {})
+	same(s.TB, "the live home", home, s.look(live))
+	if _, _, err := b.unpack(t, key); err != nil {
+		t.Errorf("the archive: %v", err)
+	}
+	s.takeOver(api.ApplyRestore{})
+	for _, id := range []string{live, kept} { // within the whole grace
+		if _, err := s.api.Undelete(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+	}
+	s.awaitPhase(live, "STANDBY")
+	s.awaitPhase(kept, "ARCHIVED")
+	same(s.TB, "the live home", home, s.look(live))
+	s.want(kept, "STANDBY")
+	s.restored(kept, archived)
+}
+
+// A second server on a copy of the data folder: it holds, and stops and removes
+// nothing of the original's, whether that runs or not.
+func TestCopiedDataFolder(t *testing.T) {
+	t.Parallel()
+	b := folderBucket(t)
+	s := start(t, append(b.settings, "COORDINATOR_IDLE_INTERVAL=1s")...)
+	running := s.create(api.CreateWorkspace{Name: "running"})
+	s.awaitPhase(running, "RUNNING")
+	s.write(running, "of the original")
+	made := s.containerOf(running)
+
+	drill := s.copied(b)
+	drill.awaitHold(true)
+	later := s.create(api.CreateWorkspace{Name: "made by the original"})
+	s.awaitPhase(later, "RUNNING")
+	drill.nothingGoes(func() {})
+	s.expect(running, "of the original")
+	if now := s.containerOf(running); now != made {
+		t.Errorf("the container was %s, now it is %s", made, now)
+	}
+	if st, err := s.api.AdminStatus(t.Context()); err != nil || st.Hold != "" {
+		t.Errorf("the original: %+v, %v", st, err)
+	}
+
+	// On purpose the copy takes over, and the original holds.
+	drill.takeOver(api.ApplyRestore{})
+	s.awaitHold(true)
+	drill.awaitPhase(later, "RUNNING") // the copy did not know it
+	drill.expect(running, "of the original")
+	if now := s.containerOf(running); now != made {
+		t.Errorf("the container was %s, now it is %s", made, now)
+	}
+	drill.want(running, "STANDBY")
+	drill.awaitPhase(running, "STANDBY")
+	s.nothingGoes(func() {})
+	s.Stop()
+	s.again()
+	s.awaitHold(true)
+}
+
+// copied starts a server on a copy of the data folder of one that runs.
+func (s *server) copied(b *bucket) *server {
+	s.Helper()
+	dir, err := os.MkdirTemp("", "codehub-e2e-copy-")
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		s.Fatal(err)
+	}
+	home := filepath.Join(dir, "data")
+	_, _ = exec.Command("cp", "-a", s.home, home).CombinedOutput() // files may go meanwhile
+	other := *s
+	other.home = home
+	if other.Server, err = proc.New(proc.Options{Binary: env.binary, DataDir: home, Env: append([]string{"CODEHUB_DEFAULT_IMAGE=" + env.testImage, "COORDINATOR_IDLE_INTERVAL=1s"}, b.settings...)}); err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(other.Close)
+	s.Cleanup(func() {
+		if s.Failed() {
+			s.Logf("the copy's log:\n%s", lastLines(withoutPolls(other.Log()), 100))
+		}
+	})
+	other.again()
+	if other.api, err = codehub.New(other.URL, s.token); err != nil {
+		s.Fatal(err)
+	}
+	return &other
+}
+
+// nothingGoes: while f runs, and for some ticks, Docker keeps all containers and
+// homes that it has.
+func (s *server) nothingGoes(f func()) {
+	s.Helper()
+	look := func() map[string]bool {
+		containers, volumes := s.left()
+		there := map[string]bool{}
+		for _, name := range append(containers, volumes...) {
+			there[name] = true
+		}
+		return there
+	}
+	before := look()
+	f()
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		after := look()
+		for name := range before {
+			if !after[name] {
+				s.Fatalf("%s is gone", name)
+			}
+		}
+	}
+}
