@@ -153,7 +153,7 @@ func TestFaultsOnce(t *testing.T) {
 
 // laneRounds is how many rounds of one fault run one after the other at most:
 // longer series are split into lanes, which run in parallel.
-const laneRounds = 100
+const laneRounds = 50
 
 // TestSoak runs as many rounds of each fault as its setting says. The number of
 // machines at a time is that of go test -parallel.
