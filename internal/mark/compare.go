@@ -33,7 +33,7 @@ func Compare(ctx context.Context, db Past, s postgres.MarkState, there workspace
 	}
 	// A power cut or a write that came late brings an older one back, also one of
 	// the database that this one took over from.
-	if s.TakenOver != nil && !there.At.IsZero() && there.At.Before(s.TakenOver.Add(lateWrite)) {
+	if s.TakenOver != nil && there.At.Sub(*s.TakenOver).Abs() < lateWrite {
 		return Stale, nil
 	}
 	left, err := db.Left(ctx, there.ID)
@@ -43,8 +43,9 @@ func Compare(ctx context.Context, db Past, s postgres.MarkState, there workspace
 	return Stale, nil
 }
 
-// lateWrite is how long after a take-over the previous leader may still leave a
-// mark: it reads the marks before it leaves one, and its writes are bounded.
+// lateWrite is how long before and after a take-over the previous leader may have
+// left a mark that arrives late: it reads the marks before it leaves one, and its
+// writes are bounded.
 const lateWrite = time.Minute
 
 // Past knows the marks that a database left; *postgres.Marks is it.

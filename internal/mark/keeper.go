@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -153,6 +154,8 @@ type term struct {
 	moved    time.Time // when the last mark was stored; by this process's clock
 	owed     bool      // the bucket does not have the last mark
 	compared bool      // the bucket
+	stored   string    // id of the mark that the bucket had last; empty: not known
+	tookOver bool      // by an administrator's decision, before the bucket responded
 	said     string
 }
 
@@ -255,6 +258,10 @@ func (t *term) compare(ctx context.Context) error {
 			floor = max(floor, theirs.Serial)
 		}
 		t.cfg.Log.Warn("taking over")
+		if err := t.db.Supersede(ctx, docker.ID, theirs.ID); err != nil {
+			return err
+		}
+		t.tookOver = unread != nil
 		// Far above what a server that still leads adds until it notices.
 		return t.leave(ctx, floor+999)
 	}
@@ -275,7 +282,7 @@ func (t *term) compare(ctx context.Context) error {
 	case state.Hold != "" && (inDocker != Same || t.cfg.Bucket != nil && (unread != nil || inBucket != Same)):
 		return &errForeign{state.Hold}
 	}
-	if err := t.watch(ctx, docker, inDocker, theirs, checked && inBucket == Same); err != nil {
+	if err := t.watch(ctx, state, docker, inDocker, theirs, checked && inBucket == Same); err != nil {
 		return err
 	}
 	if state.Hold != "" {
@@ -320,7 +327,7 @@ func foreignIn(place string, m workspace.Mark) string {
 
 // watch finds out whether a server leads on the database that this one may be a
 // copy of: it would replace its mark meanwhile.
-func (t *term) watch(ctx context.Context, docker workspace.Mark, in Verdict, theirs workspace.Mark, kept bool) error {
+func (t *term) watch(ctx context.Context, state postgres.MarkState, docker workspace.Mark, in Verdict, theirs workspace.Mark, kept bool) error {
 	last := theirs
 	switch {
 	case in == Same:
@@ -342,13 +349,14 @@ func (t *term) watch(ctx context.Context, docker workspace.Mark, in Verdict, the
 		if err != nil {
 			return &outsideError{err}
 		}
-		if found && now.ID != docker.ID {
+		// A mark that was announced may arrive late. An original leaves more.
+		if found && now.ID != docker.ID && now.ID != state.NextRun {
 			return &errForeign{"another server leads with the original of this database"}
 		}
 		if !kept {
 			continue
 		}
-		if now, found, err := t.bucket(ctx); err == nil && found && now.ID != theirs.ID {
+		if now, found, err := t.bucket(ctx); err == nil && found && !slices.Contains([]string{theirs.ID, docker.ID, state.NextRun}, now.ID) {
 			return &errForeign{"another server leads with the original of this database, on the same archives"}
 		}
 	}
@@ -394,7 +402,9 @@ func (t *term) finish(ctx context.Context, m workspace.Mark) error {
 		if err != nil {
 			t.cfg.Log.Debug("store the bucket's mark failed; retrying", "err", err)
 		}
-		t.owed = err != nil
+		if t.owed = err != nil; err == nil {
+			t.stored = m.ID
+		}
 	}
 	return t.db.Settle(ctx, m.ID)
 }
@@ -492,14 +502,24 @@ func (t *term) compareBucket(ctx context.Context, state postgres.MarkState) erro
 		return err
 	}
 	switch {
+	case verdict == Foreign && t.tookOver && theirs.Serial < unreadable:
+		// The bucket did not respond when this database took over.
+		if err := t.db.Supersede(ctx, theirs.ID); err != nil {
+			return err
+		}
+		t.tookOver, t.compared = false, true
+		t.update(func(s *Status) { s.MayRemove = true })
+		return t.leave(ctx, theirs.Serial+999)
 	case verdict == Foreign:
 		return &errForeign{foreignIn("the archives", theirs)}
-	case verdict != Same && !(t.compared && t.owed):
+	case verdict != Same && (t.stored == "" || theirs.ID != t.stored):
 		// Stale is what it is after an outage of the bucket.
+		t.cfg.Log.Warn("bucket's mark missing or stale; waits restarted", "bucket", verdict)
 		if err := t.db.RestartWaits(ctx); err != nil {
 			return err
 		}
 	}
+	t.stored = theirs.ID
 	if !t.compared {
 		t.compared = true
 		t.update(func(s *Status) { s.MayRemove = true })

@@ -39,7 +39,7 @@ func (db *DB) TakeInstallation(ctx context.Context, id string) error {
 			return err
 		}
 		// The marks outside are of the database that was lost.
-		_, err := tx.Exec(ctx, `UPDATE gc_state SET take_over = true, restored_at = clock_timestamp()`)
+		_, err := tx.Exec(ctx, `UPDATE gc_state SET take_over = true, taken_over_at = clock_timestamp(), restored_at = clock_timestamp()`)
 		return err
 	})
 }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -80,8 +81,12 @@ func (m *Marks) Announce(ctx context.Context, floor int64) (mark workspace.Mark,
 				mark_wanted = mark_wanted AND COALESCE(next_serial > $2, false),
 				ran_at = CASE WHEN next_serial > $2 THEN ran_at ELSE clock_timestamp() END
 			RETURNING next_run, next_serial),
-			recorded AS (INSERT INTO past_marks (run) SELECT next_run FROM announced ON CONFLICT DO NOTHING),
-			pruned AS (DELETE FROM past_marks WHERE left_at < clock_timestamp() - make_interval(days => 7))
+			-- The snapshot is that of before: run is the mark that is about to be replaced.
+			recorded AS (INSERT INTO past_marks (run)
+				SELECT next_run FROM announced UNION SELECT run FROM gc_state WHERE run IS NOT NULL
+				ON CONFLICT (run) DO UPDATE SET left_at = EXCLUDED.left_at),
+			pruned AS (DELETE FROM past_marks WHERE left_at < clock_timestamp() - make_interval(days => 30)
+				AND run NOT IN (SELECT run FROM gc_state WHERE run IS NOT NULL UNION SELECT next_run FROM announced))
 			SELECT next_run, next_serial, clock_timestamp() FROM announced`, uuid.NewString(), floor).Scan(&mark.ID, &mark.Serial, &mark.At)
 	})
 	return mark, err
@@ -101,12 +106,22 @@ func (m *Marks) Settle(ctx context.Context, id string) error {
 }
 
 // Left reports whether this database, or the one that it is a copy of, left the
-// mark within the last week.
+// mark. It is forgotten 30 days after it was replaced.
 func (m *Marks) Left(ctx context.Context, id string) (left bool, err error) {
 	err = m.do(ctx, "look up a past mark", func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM past_marks WHERE run::text = $1)`, id).Scan(&left)
 	})
 	return left, err
+}
+
+// Supersede records marks that another database left and that this one takes
+// over from: they are past ones, should they be seen again.
+func (m *Marks) Supersede(ctx context.Context, ids ...string) error {
+	ids = slices.DeleteFunc(ids, func(id string) bool { return uuid.Validate(id) != nil })
+	return m.do(ctx, "record the marks of another database", func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `INSERT INTO past_marks (run) SELECT DISTINCT unnest($1::text[])::uuid ON CONFLICT DO NOTHING`, ids)
+		return err
+	})
 }
 
 // RestartWaits has every wait begin anew: the grace of deletions, and the delay

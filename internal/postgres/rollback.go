@@ -38,7 +38,9 @@ type RollbackState struct {
 	Now   time.Time
 	Hold  string     // empty: it is not on hold
 	Since *time.Time // on hold since
-	Rows  []RollbackRow
+	// WaitsSince is since when every deletion waits its whole grace again; nil: never.
+	WaitsSince *time.Time
+	Rows       []RollbackRow
 }
 
 // RollbackState reads all workspaces and their archives at one moment; for
@@ -49,7 +51,7 @@ func (db *DB) RollbackState(ctx context.Context, caller workspace.Caller) (s Rol
 	}
 	opts := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, db.pool, opts, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, `SELECT clock_timestamp(), hold, hold_since FROM gc_state`).Scan(&s.Now, orEmpty(&s.Hold), &s.Since); err != nil {
+		if err := tx.QueryRow(ctx, `SELECT clock_timestamp(), hold, hold_since, restored_at FROM gc_state`).Scan(&s.Now, orEmpty(&s.Hold), &s.Since, &s.WaitsSince); err != nil {
 			return err
 		}
 		known, unverified, going := archiveKeys{}, archiveKeys{}, archiveKeys{}

@@ -83,7 +83,7 @@ func (r *Runtime) marks(ctx context.Context) (map[string]workspace.Mark, error) 
 		if m.Serial, err = strconv.ParseInt(v.Labels[labelSerial], 10, 64); err != nil {
 			continue
 		}
-		m.At, _ = time.Parse(time.RFC3339Nano, v.Labels[labelAt]) // for people alone
+		m.At, _ = time.Parse(time.RFC3339Nano, v.Labels[labelAt])
 		out[v.Name] = m
 	}
 	return out, nil
