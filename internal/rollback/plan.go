@@ -145,6 +145,8 @@ type Facts struct {
 	// LedUntil is when a database last led here: nothing was removed since.
 	LedUntil  time.Time
 	HoldSince *time.Time // nil: codehub is not on hold
+	// WaitsSince is since when every deletion waits its whole grace again; nil: never.
+	WaitsSince *time.Time
 	// VolumesAsOf is set if Docker is older than the bucket, as after a snapshot
 	// of the whole machine was restored: no volume is newer than that. It tells
 	// nothing about folders (local-dir).
@@ -214,6 +216,9 @@ func (v View) usedSince(facts Facts) Reason {
 		newest = v.Archives[0]
 	}
 	due := deleted.Add(facts.Grace + slack)
+	if facts.WaitsSince != nil && facts.WaitsSince.After(deleted) {
+		due = facts.WaitsSince.Add(facts.Grace + slack)
+	}
 	switch {
 	case v.running():
 		return UndeletedRunning

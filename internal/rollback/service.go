@@ -111,7 +111,7 @@ func (s *Service) steps(ctx context.Context, caller workspace.Caller) (postgres.
 
 // facts reads the marks in Docker and the bucket, which say how old they are.
 func (s *Service) facts(ctx context.Context, state postgres.RollbackState) (Facts, error) {
-	f := Facts{Grace: s.cfg.DeleteGrace, LedUntil: state.Now, HoldSince: state.Since}
+	f := Facts{Grace: s.cfg.DeleteGrace, LedUntil: state.Now, HoldSince: state.Since, WaitsSince: state.WaitsSince}
 	docker, found, err := s.cfg.Runtime.Mark(ctx)
 	if err != nil {
 		return f, fmt.Errorf("read Docker's mark: %w", err)
@@ -208,8 +208,8 @@ func (s *Service) change(step Step) (postgres.RollbackStep, bool) {
 		if step.Runs {
 			c.Desired = workspace.DesiredRunning
 		}
-		if len(step.Archives) > 0 {
-			c.Current = &step.Archives[0].Archive
+		if a := step.best(); a != nil {
+			c.Current = &a.Archive
 		}
 		return c, true
 	case TakeArchive:
