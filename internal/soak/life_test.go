@@ -330,6 +330,9 @@ func (l *life) compare(dir string) (diff string, err error) {
 		l.home, l.dirty = got, false
 		return "", nil
 	}
+	// What such a file holds is not known until a write to it is acknowledged: after
+	// a power cut it may be empty, or zeros that no block is written for.
+	maps.DeleteFunc(got, func(name string, _ archivetest.State) bool { return l.writing[strings.TrimPrefix(name, "./")] })
 	want, seen := maps.Clone(l.home), maps.Clone(got)
 	if l.dirty {
 		want, seen = withoutWork(want), withoutWork(seen)
@@ -344,13 +347,12 @@ func (l *life) compare(dir string) (diff string, err error) {
 	}
 	for name := range l.writing {
 		delete(want, "./"+name)
-		delete(seen, "./"+name)
 	}
 	if d := archivetest.Diff(want, seen); d != "" {
 		wrong = append(wrong, d)
 	}
 	if len(wrong) == 0 {
-		l.home, l.dirty, l.added, l.writing = got, false, map[string]string{}, map[string]bool{}
+		l.home, l.dirty, l.added = got, false, map[string]string{}
 	}
 	return strings.Join(wrong, "\n"), nil
 }
