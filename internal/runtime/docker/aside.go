@@ -81,6 +81,9 @@ func (r *Runtime) foreign(ctx context.Context, id workspace.ID, claim, found str
 }
 
 func (r *Runtime) setVolumeAside(ctx context.Context, id workspace.ID, claim, found string, progress func(runtime.Progress)) (string, error) {
+	if name, err := r.finishAside(ctx, id, claim, found, progress); err != nil || name != "" {
+		return name, err
+	}
 	// Before the claim is read: what comes to hold the volume later is not
 	// removed with it, and so keeps Docker from removing another home.
 	users, err := r.users(ctx, id.VolumeName())
@@ -111,12 +114,12 @@ func (r *Runtime) setVolumeAside(ctx context.Context, id workspace.ID, claim, fo
 		}
 		return "", err // else it may still run: the next attempt goes on with it
 	}
-	if err := r.holdCopy(ctx, id, c, report); err != nil {
+	if err := r.holdCopy(ctx, id, labels[labelClaim], c, report); err != nil {
 		return "", err
 	}
 	// The copy is complete and held. From here on there are two of it until the
 	// original is gone.
-	if err := r.freeName(ctx, id, c, labels[labelClaim], holders); err != nil {
+	if err := r.freeName(ctx, id, c, labels[labelClaim], holders, progress); err != nil {
 		return "", err
 	}
 	if err := r.forgetRemoval(ctx, id, claim, found); err != nil {
@@ -124,6 +127,28 @@ func (r *Runtime) setVolumeAside(ctx context.Context, id workspace.ID, claim, fo
 	}
 	r.log.Info("volume set aside", "workspace", id, "volume", c.target, "bytes", report.Bytes, "entries", report.Entries)
 	return c.target, nil
+}
+
+// finishAside goes on with the removal of an original whose copy is complete. It
+// returns the copy's name; empty if there is none.
+func (r *Runtime) finishAside(ctx context.Context, id workspace.ID, claim, found string, progress func(runtime.Progress)) (string, error) {
+	if found == "" || found == claim {
+		return "", nil
+	}
+	homes, err := r.lookAtHomes(ctx, id)
+	if err != nil || homes.homes[id] != found || len(homes.removalsOf(id, found)) == 0 {
+		return "", err
+	}
+	records, err := r.api.VolumeList(ctx, client.VolumeListOptions{
+		Filters: r.filter(roleAsideRecord).Add("label", labelWorkspace+"="+string(id), labelClaim+"="+found),
+	})
+	if err != nil {
+		return "", failed(ctx, "list volumes that were set aside", err)
+	}
+	if len(records.Items) == 0 {
+		return "", nil
+	}
+	return records.Items[0].Labels[labelAside], r.removeHome(ctx, id, found, progress)
 }
 
 // forgetRemoval removes the records that the removal of the home with the claim
@@ -357,11 +382,11 @@ func asideHolderName(target string) string {
 
 // holdCopy makes the container that holds a complete copy, or finds it, and
 // records that the copy is complete. The container keeps docker volume prune away.
-func (r *Runtime) holdCopy(ctx context.Context, id workspace.ID, c copying, report runtime.CopyReport) error {
+func (r *Runtime) holdCopy(ctx context.Context, id workspace.ID, claim string, c copying, report runtime.CopyReport) error {
 	if err := r.holdAside(ctx, id, c.target); err != nil {
 		return err
 	}
-	labels := r.labels(roleAsideRecord, id, "")
+	labels := r.labels(roleAsideRecord, id, claim)
 	labels[labelAside] = c.target
 	labels[labelBytes] = strconv.FormatInt(report.Bytes, 10)
 	labels[labelFiles] = strconv.FormatInt(report.Entries, 10)
@@ -447,7 +472,7 @@ func (r *Runtime) makeHolder(ctx context.Context, opts client.ContainerCreateOpt
 
 // freeName removes the original of a copy that is complete and held, and the
 // holders that it had when its claim was read.
-func (r *Runtime) freeName(ctx context.Context, id workspace.ID, c copying, claim string, holders []user) error {
+func (r *Runtime) freeName(ctx context.Context, id workspace.ID, c copying, claim string, holders []user, progress func(runtime.Progress)) error {
 	if err := r.onlyIdle(ctx, id, c); err != nil {
 		return err
 	}
@@ -460,7 +485,7 @@ func (r *Runtime) freeName(ctx context.Context, id workspace.ID, c copying, clai
 		return r.removeVolume(ctx, id.VolumeName())
 	}
 	// As any home, which may be nested deeper than Docker can remove.
-	return r.removeHome(ctx, id, claim, nil)
+	return r.removeHome(ctx, id, claim, progress)
 }
 
 // Asides implements runtime.Runtime. The holder of a complete copy that was

@@ -328,3 +328,28 @@ func TestSetAsideOfDeepVolume(t *testing.T) {
 	}
 	l.ok("removeTree", removeTree(t.Context(), l.mountpoint(name), nil))
 }
+
+// A server that ends while it removes the original of a complete copy leaves what
+// the next attempt finishes: there is one copy, with everything in it.
+func TestSetAsideInterruptedWhileRemoving(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	l := newLate(t, r, workspace.StorageDockerVolume)
+	l.seed("home-1")
+	l.settle()
+	h := hands{r: r, storage: l.storage}
+	h.put(t, l.id, "content", "kept")
+	record := r.labels(roleAsideRecord, l.id, "home-1")
+	record[labelAside] = "ws-" + string(l.id) + "-aside-earlier"
+	_, err := r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: asideRecordName(record[labelAside]), Labels: record})
+	l.ok("VolumeCreate", err)
+	h.halfRemove(t, l.id, "home-1")
+	name, err := r.SetAside(t.Context(), l.id, "home-2", "home-1", nil)
+	l.ok("SetAside", err)
+	if name != record[labelAside] {
+		t.Errorf("set aside as %q, want the copy of the earlier attempt", name)
+	}
+	if _, err := r.api.VolumeInspect(t.Context(), l.id.VolumeName(), client.VolumeInspectOptions{}); !errdefs.IsNotFound(err) {
+		t.Errorf("the original: %v", err)
+	}
+}

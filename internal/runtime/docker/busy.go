@@ -81,6 +81,21 @@ func (r *Runtime) removeVolume(ctx context.Context, name string) error {
 		if listErr != nil {
 			return listErr
 		}
+		removers := 0
+		for _, u := range users {
+			if u.role == roleRemover && !u.running {
+				if err := r.discard(ctx, u.id); err != nil {
+					return err
+				}
+				removers++
+			}
+		}
+		if removers > 0 && removers == len(users) {
+			return &runtime.BusyError{
+				Reason:    fmt.Sprintf("volume %s is still held by its remover %s, which Docker is removing", name, users[0].name),
+				Container: users[0].name,
+			}
+		}
 		if len(users) > 0 {
 			return &runtime.BusyError{
 				Reason:    fmt.Sprintf("volume %s is in use by container %s", name, users[0].name),

@@ -188,7 +188,8 @@ type user struct {
 	role    string // empty: not this installation's
 	claim   string // of the home; empty if it says none
 	running bool
-	started bool // it runs, or did
+	started bool   // it runs, or did
+	state   string // Docker's word for its state, if it is not idle
 }
 
 // users lists the containers that have a home mounted, by its volume's name or
@@ -212,6 +213,20 @@ func (r *Runtime) users(ctx context.Context, source string) ([]user, error) {
 			u.claim = c.Labels[labelVolume]
 		case roleSeed, roleHolder, roleRemover:
 			u.claim = c.Labels[labelClaim]
+		}
+		if !u.idle() {
+			// Docker's list may have a container that is gone, or its state of before a
+			// crash; such a container must not keep a home busy for ever.
+			found, err := r.api.ContainerInspect(ctx, c.ID, client.ContainerInspectOptions{})
+			if errdefs.IsNotFound(err) {
+				r.log.Warn("docker lists a container that does not exist", "container", u.name, "id", c.ID, "state", c.State)
+				continue
+			}
+			if err != nil {
+				return nil, failed(ctx, "inspect container that holds a home", err)
+			}
+			u.running = stateOf(found.Container.State.Status) == runtime.ContainerRunning
+			u.state = string(found.Container.State.Status)
 		}
 		out = append(out, u)
 	}

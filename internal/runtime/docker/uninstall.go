@@ -147,6 +147,11 @@ func (r *Runtime) Uninstall(ctx context.Context, homes bool, gone func(Item)) er
 			gone(item)
 		}
 	}
+	if !homes {
+		if err := r.keepProofs(ctx); err != nil {
+			return err
+		}
+	}
 	each("container", func(i Item) error { return r.discard(ctx, i.Name) })
 	if homes {
 		errs = append(errs, r.removeHomes(ctx, gone))
@@ -170,6 +175,23 @@ func (r *Runtime) Uninstall(ctx context.Context, homes bool, gone func(Item)) er
 		return ignoreNotFound(failed(ctx, "remove image", err))
 	})
 	return errors.Join(errs...)
+}
+
+// keepProofs records that homes are complete which only a container shows to be.
+func (r *Runtime) keepProofs(ctx context.Context) error {
+	homes, err := r.Volumes(ctx)
+	if err != nil {
+		return err
+	}
+	for _, v := range homes {
+		if v.Storage != workspace.StorageDockerVolume || v.Foreign || v.Removing || !v.Seeded && v.Marker == "" {
+			continue
+		}
+		if err := r.recordSettled(ctx, v.Workspace, v.Claim, v.Marker); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func ignoreNotFound(err error) error {

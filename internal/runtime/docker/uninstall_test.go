@@ -101,7 +101,7 @@ func TestUninstallKeepsHomesAndOtherInstallations(t *testing.T) {
 	if n := kinds(inv.Remove); len(n) != 1 || n["nftables table"] != 1 { // always listed
 		t.Errorf("left: %+v", inv.Remove)
 	}
-	if n := kinds(inv.Homes); n["home"] != 3 || n["record of a home"] != 2 || kinds(inv.Keep)["set aside"] != 1 {
+	if n := kinds(inv.Homes); n["home"] != 3 || n["record of a home"] != 3 || kinds(inv.Keep)["set aside"] != 1 {
 		t.Errorf("homes %+v, kept %+v", inv.Homes, inv.Keep)
 	}
 	if stands(t, r) || !stands(t, other) {
