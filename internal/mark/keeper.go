@@ -250,7 +250,9 @@ func (t *term) compare(ctx context.Context) error {
 		if theirs, kept, unread = t.bucket(ctx); unread != nil {
 			t.cfg.Log.Warn("read the bucket's mark failed; removals paused", "err", unread)
 		}
-		t.compared = unread == nil
+		if t.compared = unread == nil; t.compared {
+			t.stored = theirs.ID
+		}
 	}
 	if state.TakeOver {
 		floor := max(state.Serial, docker.Serial)
