@@ -69,9 +69,16 @@ func (c *uninstallCmd) Run(ctx context.Context) error {
 		removed++
 		fmt.Printf("Removed %s %s\n", i.Kind, i.Name)
 	})
-	left := len(inv.Keep)
-	if !c.Homes {
-		left += len(inv.Homes)
+	left := 0
+	for _, i := range inv.Keep {
+		if i.Kind == "set aside" {
+			left++
+		}
+	}
+	for _, i := range inv.Homes {
+		if i.Kind == "home" && !c.Homes {
+			left++
+		}
 	}
 	fmt.Printf("%d removed; %d homes and set-aside volumes kept. The data folder %s and the archives are unchanged.\n", removed, left, c.DataDir)
 	return err

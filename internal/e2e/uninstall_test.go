@@ -92,7 +92,7 @@ func TestUninstall(t *testing.T) {
 	if code != 0 || !strings.Contains(said, "1 homes and set-aside volumes kept") {
 		t.Errorf("uninstall: %d, %s", code, said)
 	}
-	if c, v, n, i := s.inDocker(id); c != 0 || v != 1 || n != 0 || i != 0 {
+	if c, v, n, i := s.inDocker(id); c != 0 || v != 2 || n != 0 || i != 0 { // the home and the record that it is complete
 		t.Errorf("left: %d containers, %d volumes, %d networks, %d images: %s", c, v, n, i, said)
 	}
 	if s.folder(ws) == "" {
