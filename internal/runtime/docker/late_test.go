@@ -364,7 +364,9 @@ func runLate(t *testing.T, tc lateCase, e *engine, old, next *Runtime, storage s
 		return false
 	case <-h.reached:
 	}
+	h.mu.Lock()
 	at := fmt.Sprintf("stopped before request %d, %s", n, h.seen[n-1])
+	h.mu.Unlock()
 	t.Log(at)
 	released := sync.OnceFunc(func() { close(h.release) })
 	defer released()
