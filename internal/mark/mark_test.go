@@ -428,6 +428,7 @@ func TestRunHoldsInCopyThatIsAhead(t *testing.T) {
 	copied.exec(`UPDATE gc_state SET take_over = true, taken_over_at = now() - interval '1 hour'`)
 	c := copied.lead()
 	c.await("has taken over", func() bool { return query[bool](copied, `SELECT NOT take_over FROM gc_state`) })
+	c.awaitActing()
 	c.stop()
 	copied.fake = original.fake
 	acted := c.acted.Load()
