@@ -154,7 +154,8 @@ type term struct {
 	moved    time.Time // when the last mark was stored; by this process's clock
 	owed     bool      // the bucket does not have the last mark
 	compared bool      // the bucket
-	stored   string    // id of the mark that the bucket had last; empty: not known
+	read     bool      // stored is known
+	stored   string    // id of the mark that the bucket had last; empty: it had none
 	tookOver bool      // by an administrator's decision, before the bucket responded
 	said     string
 }
@@ -251,7 +252,7 @@ func (t *term) compare(ctx context.Context) error {
 			t.cfg.Log.Warn("read the bucket's mark failed; removals paused", "err", unread)
 		}
 		if t.compared = unread == nil; t.compared {
-			t.stored = theirs.ID
+			t.read, t.stored = true, theirs.ID
 		}
 	}
 	if state.TakeOver {
@@ -405,7 +406,7 @@ func (t *term) finish(ctx context.Context, m workspace.Mark) error {
 			t.cfg.Log.Debug("store the bucket's mark failed; retrying", "err", err)
 		}
 		if t.owed = err != nil; err == nil {
-			t.stored = m.ID
+			t.read, t.stored = true, m.ID
 		}
 	}
 	return t.db.Settle(ctx, m.ID)
@@ -514,14 +515,14 @@ func (t *term) compareBucket(ctx context.Context, state postgres.MarkState) erro
 		return t.leave(ctx, theirs.Serial+999)
 	case verdict == Foreign:
 		return &errForeign{foreignIn("the archives", theirs)}
-	case verdict != Same && (t.stored == "" || theirs.ID != t.stored):
+	case verdict != Same && !(t.read && theirs.ID == t.stored):
 		// Stale is what it is after an outage of the bucket.
 		t.cfg.Log.Warn("bucket's mark missing or stale; waits restarted", "bucket", verdict)
 		if err := t.db.RestartWaits(ctx); err != nil {
 			return err
 		}
 	}
-	t.stored = theirs.ID
+	t.read, t.stored, t.tookOver = true, theirs.ID, false
 	if !t.compared {
 		t.compared = true
 		t.update(func(s *Status) { s.MayRemove = true })

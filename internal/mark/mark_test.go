@@ -570,3 +570,47 @@ func TestRunStoresAnotherMarkIfNameIsTaken(t *testing.T) {
 	l.awaitMoved()
 	l.stop()
 }
+
+// The bucket does not respond while a database takes over. Its mark, of the
+// previous leader, is no reason to hold once it does; the mark of one that takes
+// over afterwards is.
+func TestTakeOverWithoutBucket(t *testing.T) {
+	t.Parallel()
+	for name, ago := range map[string]string{"late write": "0 s", "long ago": "1 hour"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			i := newInstallation(t)
+			l := i.lead()
+			l.awaitMoved()
+			restore := i.backup()
+			l.awaitMoved()
+			l.awaitMoved()
+			l.stop()
+			restore()
+			i.fake.TakeMarks()
+			i.check(os.Rename(i.dir, i.dir+".away"))
+			i.exec(`UPDATE gc_state SET take_over = true, taken_over_at = now() - $1::interval`, ago)
+			l = i.lead()
+			l.awaitActing()
+			if l.k.MayRemove() {
+				t.Error("something may be removed before the bucket was compared")
+			}
+			i.check(os.Rename(i.dir+".away", i.dir))
+			l.await("compares", l.k.MayRemove)
+			if l.acts.Load() != 1 {
+				t.Error("it does not act any more")
+			}
+			l.awaitMoved()
+
+			other := newInstallation(t)
+			other.bucket = i.bucket
+			other.marksOf(i)
+			other.exec(`UPDATE gc_state SET take_over = true, taken_over_at = now()`)
+			o := other.lead()
+			o.awaitActing()
+			l.awaitHold()
+			l.stop()
+			o.stop()
+		})
+	}
+}
