@@ -37,7 +37,7 @@ func onExt4(t *testing.T, block int, f func(t *testing.T, disk string)) {
 		return
 	}
 	if os.Geteuid() != 0 {
-		t.Skip("only root may mount an ext4 file system")
+		t.Fatal("this test needs root: only root may mount an ext4 file system")
 	}
 	dir := t.TempDir()
 	image := filepath.Join(dir, "image")

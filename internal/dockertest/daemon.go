@@ -184,10 +184,13 @@ func (d *Daemon) endContainerd() {
 	if err != nil || pid <= 1 {
 		d.Fatalf("%s: %q", path, raw)
 	}
-	for {
+	for deadline := time.Now().Add(time.Minute); ; {
 		command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if err != nil || !strings.Contains(string(command), d.dir) { // a zombie has none
 			break
+		}
+		if time.Now().After(deadline) {
+			d.Fatalf("containerd (pid %d) does not end", pid)
 		}
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 		time.Sleep(20 * time.Millisecond)

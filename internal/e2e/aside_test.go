@@ -82,8 +82,8 @@ func (s *server) obstruct(id, storage string) homeState {
 		for deadline := time.Now().Add(patience); err == nil && len(v.Volume.Labels) > 0 && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 			v, err = s.docker.VolumeCreate(s.Context(), client.VolumeCreateOptions{Name: name})
 		}
-		if err != nil {
-			s.Fatal(err)
+		if err != nil || len(v.Volume.Labels) > 0 {
+			s.Fatalf("volume %s: labels %v, %v", name, v.Volume.Labels, err)
 		}
 		s.Cleanup(func() {
 			_, _ = s.docker.VolumeRemove(context.Background(), name, client.VolumeRemoveOptions{})
