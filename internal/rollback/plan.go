@@ -391,7 +391,7 @@ func Choose(steps []Step, c Choice) ([]Step, error) {
 	keep := func(i int) error {
 		if out[i].losesVolume() {
 			return workspace.Errorf(workspace.CodeInvalid,
-				"The database would have the newest copy of %q removed. Take it up, and delete the workspace afterwards if you do not need it.", out[i].Name())
+				"The database's state would remove the newest copy of %q. Apply the plan for it, and delete the workspace afterwards if you do not need it.", out[i].Name())
 		}
 		out[i] = Step{View: out[i].View, Action: Keep, Runs: out[i].Runs, Lost: out[i].Lost, Reason: KeptByChoice}
 		return nil

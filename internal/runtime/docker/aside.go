@@ -522,7 +522,7 @@ func (r *Runtime) Asides(ctx context.Context) ([]runtime.Aside, error) {
 			a.Entries, _ = strconv.ParseInt(labels[labelFiles], 10, 64)
 			if !held[v.Name] {
 				if err := r.holdAside(ctx, a.Workspace, v.Name); err != nil {
-					return nil, err
+					r.log.Warn("holder of a set-aside volume not created", "volume", v.Name, "err", err)
 				}
 			}
 		}
