@@ -108,7 +108,7 @@ const (
 )
 
 // Recover is the body of POST /workspaces/{id}/recover; an empty body is
-// {"action": "afresh"}. RecoverEmpty and RecoverArchive give up what was lost, so
+// {"action": "afresh"}. RecoverEmpty and RecoverArchive give up the lost data, so
 // Confirm must repeat the workspace's name. StartEmpty is the older way to say
 // RecoverEmpty.
 type Recover struct {

@@ -95,8 +95,8 @@ func permutations(xs []xattr) [][]xattr {
 }
 
 // On ext4 the order in which attributes are set decides whether they fit.
-// Whatever set a file can have by some order comes back, from archives with the
-// attributes in the order of their names as well.
+// Every set of attributes that ext4 accepts in some order is restored, also from
+// archives that have the attributes sorted by name.
 func TestUnpackAttributesThatBarelyFitExt4(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -13,10 +13,10 @@ import (
 type PackOptions struct {
 	Progress Progress
 	// Scratch is an empty folder on the file system that a restore of the home
-	// would use. In it Pack tries to make again whatever a file system may
-	// refuse: many or large attributes, ACLs, unusual names, long links. What it
-	// does refuse ends the packing with ErrUnrestorable. It is not looked at if
-	// the home has no such entry. Empty: nothing is tried.
+	// would use. In it Pack creates again every entry that a file system may
+	// refuse: many or large attributes, ACLs, unusual names, long links. An entry
+	// that is refused ends the packing with ErrUnrestorable. The folder is not used
+	// if the home has no such entry. Empty: nothing is tried.
 	Scratch string
 }
 

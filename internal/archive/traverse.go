@@ -20,8 +20,8 @@ const (
 	// maxPath is how long a path inside a home may be: each entry's name in a
 	// tar is its whole path, so that archives grow with the square of a depth.
 	maxPath = 256 << 10
-	// maxHeld bounds the attributes of the folders of one path: whoever unpacks
-	// them has to hold all of them until the last.
+	// maxHeld bounds the attributes of the folders of one path, in bytes: unpacking
+	// holds them in memory until the innermost folder is complete.
 	maxHeld = 64 << 20
 )
 

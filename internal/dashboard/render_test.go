@@ -216,7 +216,7 @@ func TestProblemsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// What is in the home's way can be set aside, whatever the error.
+// Every error of a blocked workspace offers to set the volume aside.
 func TestObstructedOffersSetAside(t *testing.T) {
 	t.Parallel()
 	for reason, want := range map[workspace.ErrorReason]string{

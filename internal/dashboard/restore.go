@@ -49,8 +49,8 @@ func (d *Dashboard) restorePage(w http.ResponseWriter, r *http.Request, c worksp
 	d.render(w, r, http.StatusOK, "restore", p)
 }
 
-// takeOver applies the plan, but for the workspaces that are ticked to stay as
-// the database has them.
+// takeOver applies the plan. The form's field keep names the workspaces that keep
+// the database's state.
 func (d *Dashboard) takeOver(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	if d.Restore == nil {
 		d.noPage(w, r)

@@ -15,8 +15,8 @@ import (
 	"codehub/internal/dockertest"
 )
 
-// Docker is restarted, in order and by kill -9, while a home is being made and
-// another one restored: both go on from what is there, and nobody is in ERROR.
+// Docker is restarted, by SIGTERM and by SIGKILL, while one home is created and
+// another one restored: both operations complete, and no workspace is in ERROR.
 func TestDockerRestartedInTheMiddle(t *testing.T) {
 	t.Parallel()
 	e := dockertest.Start(t, dockertest.Options{Image: env.testImage, Cleanup: cleanup})
@@ -24,7 +24,7 @@ func TestDockerRestartedInTheMiddle(t *testing.T) {
 	f := startFailing(t, append(bucket.settings, "DOCKER_HOST="+e.Host)...)
 	release := make(chan struct{})
 	registry := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		select { // it answers nobody
+		select { // it never responds
 		case <-release:
 		case <-r.Context().Done():
 		}

@@ -146,8 +146,8 @@ func TestWrittenAfterPackingIsNotLost(t *testing.T) {
 				f.discard(id)
 			}
 
-			// Once the archive counts and the home is about to go, the home of one who
-			// comes is kept until it has gone, and packed anew.
+			// A container that mounts the home after the archive was stored, and before
+			// the home is removed: the home stays until it ends, and is packed again.
 			id, _ := f.filled("late", rng)
 			ask, writer := "archive.stored@"+id, "writer-"+id
 			f.arm(ask, "hold")

@@ -52,8 +52,8 @@ func (s *server) inDocker(id string) (containers, volumes, networks, images int)
 	return len(cs.Items), len(vs.Items), len(ns.Items), len(is.Items)
 }
 
-// An installation is removed when nobody runs it, once that is confirmed; its
-// homes only when that is confirmed as well.
+// Uninstall refuses while a server runs, and asks before it removes anything. The
+// removal of homes needs a confirmation of its own.
 func TestUninstall(t *testing.T) {
 	t.Parallel()
 	settings := []string{"CODEHUB_DATABASE_URL=" + database(t)}
