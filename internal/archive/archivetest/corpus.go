@@ -156,6 +156,14 @@ func (c *corpusMaker) sparse() {
 	make("sparse/linked", 3<<20, 1<<20)
 	check(c, os.Link(c.path("sparse/linked"), c.path("sparse/linked-too")))
 	c.file("sparse/zeros-but-not", strings.Repeat("\x00", 300_000))
+	for _, size := range []int64{3, 200_000} { // disk that was never written to
+		name := fmt.Sprintf("sparse/allocated-%d", size)
+		c.file(name, "")
+		f, err := os.OpenFile(c.path(name), os.O_WRONLY, 0)
+		check(c, err)
+		check(c, unix.Fallocate(int(f.Fd()), 0, 0, size))
+		check(c, f.Close())
+	}
 }
 
 func (c *corpusMaker) attributes() {
