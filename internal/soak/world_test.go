@@ -164,6 +164,7 @@ func (w *world) verify(kind string) {
 				return
 			}
 			w.found(kind, result, why+"\n"+l.history())
+			w.dump(l.id)
 		})
 	}
 	group.Wait()
