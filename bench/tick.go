@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"codehub/internal/archive"
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/postgres/embedded"
 	"codehub/internal/reconcile"
@@ -233,7 +233,7 @@ func (d *ownDatabase) lead(ctx context.Context, backend *still) (*leader, error)
 	if err != nil {
 		return nil, err
 	}
-	policy := judge.DefaultPolicy()
+	policy := lifecycle.DefaultPolicy()
 	policy.CanArchive, policy.RetryMax = true, 2*time.Hour
 	l := &leader{session: s, close: func() { db.Close(); _ = conn.Close(context.WithoutCancel(ctx)) }, done: make(chan error, 1)}
 	l.rows = &watchedRows{Controller: postgres.NewController(postgres.NewSession(conn))}
@@ -376,8 +376,8 @@ func (present) Key(id workspace.ID, claim string) string {
 	return "codehub/" + string(id) + "/" + claim + "/home.tar.zst"
 }
 
-func (present) Look(context.Context, workspace.Workspace) (judge.Archive, error) {
-	return judge.ArchivePresent, nil
+func (present) Look(context.Context, workspace.Workspace) (lifecycle.Archive, error) {
+	return lifecycle.ArchivePresent, nil
 }
 
 func (present) Meta(context.Context, string) (*archive.Meta, error) { return nil, archive.ErrNotFound }

@@ -14,7 +14,7 @@ var allowed = map[string][]string{
 	"codehub/api":                      {},
 	"codehub/internal/workspace":       {},
 	"codehub/client":                   {"codehub/api"},
-	"codehub/internal/judge":           {"codehub/internal/workspace"},
+	"codehub/internal/lifecycle":       {"codehub/internal/workspace"},
 	"codehub/internal/runtime":         {"codehub/internal/workspace"},
 	"codehub/internal/config":          {"codehub/internal/workspace"},
 	"codehub/internal/breaker":         {"codehub/api"},
@@ -31,7 +31,7 @@ var allowed = map[string][]string{
 	"codehub/internal/runtime/docker":  {"codehub/internal/workspace", "codehub/internal/runtime", "codehub/internal/runtime/docker/wall", "codehub/internal/breaker", "codehub/internal/archive", "codehub/internal/treewipe"},
 	"codehub/internal/activity/vscode": {"codehub/internal/activity"},
 	"codehub/internal/proxy":           {"codehub/api", "codehub/internal/workspace", "codehub/internal/runtime", "codehub/internal/activity", "codehub/internal/activity/vscode"},
-	"codehub/internal/reconcile":       {"codehub/internal/workspace", "codehub/internal/judge", "codehub/internal/runtime", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/storagejob"},
+	"codehub/internal/reconcile":       {"codehub/internal/workspace", "codehub/internal/lifecycle", "codehub/internal/runtime", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/storagejob"},
 	"codehub/internal/importm1":        {"codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/auth", "codehub/internal/bucket"},
 	"codehub/internal/adopt":           {"codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/bucket"},
 	"codehub/internal/gc":              {"codehub/internal/mark", "codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/bucket"},
@@ -39,7 +39,7 @@ var allowed = map[string][]string{
 	"codehub/internal/rollback":        {"codehub/api", "codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/adopt", "codehub/internal/bucket", "codehub/internal/mark", "codehub/internal/runtime"},
 	"codehub/internal/storagejob":      {"codehub/internal/workspace", "codehub/internal/archive", "codehub/internal/runtime", "codehub/internal/treewipe"},
 	"codehub/internal/treewipe":        {},
-	"codehub/internal/bucket":          {"codehub/internal/breaker", "codehub/internal/workspace", "codehub/internal/judge", "codehub/internal/runtime", "codehub/internal/archive", "codehub/internal/storagejob"},
+	"codehub/internal/bucket":          {"codehub/internal/breaker", "codehub/internal/workspace", "codehub/internal/lifecycle", "codehub/internal/runtime", "codehub/internal/archive", "codehub/internal/storagejob"},
 }
 
 // leaves are imported by the command line alone, which does the wiring.

@@ -21,7 +21,7 @@ import (
 	"codehub/internal/dashboard"
 	"codehub/internal/gc"
 	"codehub/internal/httpapi"
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/mark"
 	"codehub/internal/postgres"
 	"codehub/internal/postgres/embedded"
@@ -220,7 +220,7 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 		Gap:     s.proxy.InvalidateAll,
 	})
 	s.marks = mark.New(mark.Config{Runtime: rt, Bucket: archives, Files: s.databaseFiles, Log: log})
-	policy := judge.DefaultPolicy()
+	policy := lifecycle.DefaultPolicy()
 	policy.DeleteGrace = cfg.DeleteGrace
 	policy.CanArchive = true
 	s.ctrl = reconcile.New(reconcile.Config{

@@ -10,7 +10,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/breaker"
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -98,7 +98,7 @@ func (b *Bucket) Key(id workspace.ID, claim string) string {
 // Look finds out whether the archive of a row is there: its .meta, which is of
 // this workspace and says what the row says of digest and size (where it says
 // anything), and its object of that size. On an error it is ArchiveUnknown.
-func (b *Bucket) Look(ctx context.Context, row workspace.Workspace) (judge.Archive, error) {
+func (b *Bucket) Look(ctx context.Context, row workspace.Workspace) (lifecycle.Archive, error) {
 	meta, err := b.Meta(ctx, row.ArchiveKey)
 	if err == nil {
 		err = describes(meta, row)
@@ -111,17 +111,17 @@ func (b *Bucket) Look(ctx context.Context, row workspace.Workspace) (judge.Archi
 	}
 	switch {
 	case err == nil:
-		return judge.ArchivePresent, nil
+		return lifecycle.ArchivePresent, nil
 	case errors.Is(err, archive.ErrUnavailable):
-		return judge.ArchiveUnknown, err
+		return lifecycle.ArchiveUnknown, err
 	case errors.Is(err, archive.ErrNotFound):
 		b.Log.Warn("archive is missing", "workspace", row.ID, "key", row.ArchiveKey, "err", err)
-		return judge.ArchiveMissing, nil
+		return lifecycle.ArchiveMissing, nil
 	case errors.Is(err, archive.ErrCorrupted):
 		b.Log.Warn("archive is damaged", "workspace", row.ID, "key", row.ArchiveKey, "err", err)
-		return judge.ArchiveCorrupted, nil
+		return lifecycle.ArchiveCorrupted, nil
 	}
-	return judge.ArchiveUnknown, err
+	return lifecycle.ArchiveUnknown, err
 }
 
 // describes holds a .meta against the row whose archive it is to be of.

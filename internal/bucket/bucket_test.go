@@ -12,7 +12,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/archivetest"
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -26,7 +26,7 @@ func TestRoundTrip(t *testing.T) {
 		check(t, os.WriteFile(filepath.Join(home, "several-parts"), randomBytes(40<<20), 0o600))
 		before := archivetest.Snapshot(t, home)
 		row := f.archived(t, home)
-		if a, err := f.Look(t.Context(), row); a != judge.ArchivePresent || err != nil {
+		if a, err := f.Look(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
 			t.Errorf("Look: %v, %v", a, err)
 		}
 		meta, err := f.Meta(t.Context(), row.ArchiveKey)
@@ -56,7 +56,7 @@ func TestPutEmpty(t *testing.T) {
 			}
 		}
 		row.ArchiveKey = f.Key(row.ID, row.OpID)
-		if a, err := f.Look(t.Context(), row); a != judge.ArchivePresent || err != nil {
+		if a, err := f.Look(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
 			t.Errorf("Look: %v, %v", a, err)
 		}
 	})
@@ -78,35 +78,35 @@ func TestLook(t *testing.T) {
 		}
 		for name, c := range map[string]struct {
 			change func(t *testing.T, row *workspace.Workspace)
-			want   judge.Archive
+			want   lifecycle.Archive
 		}{
-			"present":          {func(*testing.T, *workspace.Workspace) {}, judge.ArchivePresent},
-			"row says nothing": {func(_ *testing.T, row *workspace.Workspace) { row.ArchiveDigest, row.ArchiveSize = "", 0 }, judge.ArchivePresent},
+			"present":          {func(*testing.T, *workspace.Workspace) {}, lifecycle.ArchivePresent},
+			"row says nothing": {func(_ *testing.T, row *workspace.Workspace) { row.ArchiveDigest, row.ArchiveSize = "", 0 }, lifecycle.ArchivePresent},
 			"no .meta": {func(t *testing.T, row *workspace.Workspace) {
 				check(t, f.Store.Delete(ctx, archive.MetaKey(row.ArchiveKey)))
-			}, judge.ArchiveMissing},
+			}, lifecycle.ArchiveMissing},
 			"no object": {func(t *testing.T, row *workspace.Workspace) {
 				check(t, f.Store.Delete(ctx, row.ArchiveKey))
-			}, judge.ArchiveMissing},
-			"nothing": {func(t *testing.T, row *workspace.Workspace) { check(t, f.Delete(ctx, row.ArchiveKey)) }, judge.ArchiveMissing},
+			}, lifecycle.ArchiveMissing},
+			"nothing": {func(t *testing.T, row *workspace.Workspace) { check(t, f.Delete(ctx, row.ArchiveKey)) }, lifecycle.ArchiveMissing},
 			"object shorter": {func(t *testing.T, row *workspace.Workspace) {
 				f.put(t, row.ArchiveKey, object(*row)[1:])
-			}, judge.ArchiveCorrupted},
+			}, lifecycle.ArchiveCorrupted},
 			"another digest": {func(_ *testing.T, row *workspace.Workspace) {
 				row.ArchiveDigest = strings.Repeat("0", 64)
-			}, judge.ArchiveCorrupted},
-			"another size":  {func(_ *testing.T, row *workspace.Workspace) { row.ArchiveSize++ }, judge.ArchiveCorrupted},
-			".meta damaged": {func(t *testing.T, row *workspace.Workspace) { f.put(t, archive.MetaKey(row.ArchiveKey), []byte("{")) }, judge.ArchiveCorrupted},
-			".meta empty":   {func(t *testing.T, row *workspace.Workspace) { f.put(t, archive.MetaKey(row.ArchiveKey), nil) }, judge.ArchiveCorrupted},
+			}, lifecycle.ArchiveCorrupted},
+			"another size":  {func(_ *testing.T, row *workspace.Workspace) { row.ArchiveSize++ }, lifecycle.ArchiveCorrupted},
+			".meta damaged": {func(t *testing.T, row *workspace.Workspace) { f.put(t, archive.MetaKey(row.ArchiveKey), []byte("{")) }, lifecycle.ArchiveCorrupted},
+			".meta empty":   {func(t *testing.T, row *workspace.Workspace) { f.put(t, archive.MetaKey(row.ArchiveKey), nil) }, lifecycle.ArchiveCorrupted},
 			".meta of another": {func(t *testing.T, row *workspace.Workspace) {
 				f.putMeta(t, row.ArchiveKey, func(m *archive.Meta) { m.WorkspaceID = newID() })
-			}, judge.ArchiveCorrupted},
+			}, lifecycle.ArchiveCorrupted},
 			".meta of another operation": {func(t *testing.T, row *workspace.Workspace) {
 				f.putMeta(t, row.ArchiveKey, func(m *archive.Meta) { m.ArchiveOpID = newID() })
-			}, judge.ArchiveCorrupted},
+			}, lifecycle.ArchiveCorrupted},
 			"archive of another workspace": {func(_ *testing.T, row *workspace.Workspace) {
 				row.ID, row.ArchiveKey = workspace.ID(newID()), good.ArchiveKey
-			}, judge.ArchiveCorrupted},
+			}, lifecycle.ArchiveCorrupted},
 		} {
 			row := f.archived(t, homeOf(t, 5_000))
 			c.change(t, &row)
@@ -118,7 +118,7 @@ func TestLook(t *testing.T) {
 		for _, key := range []string{"", "x", "../../etc/passwd", installation + "/" + markerName, good.ArchiveKey + ".meta", good.ArchiveKey + "/"} {
 			row := good
 			row.ArchiveKey = key
-			if a, err := f.Look(ctx, row); a != judge.ArchiveUnknown || err == nil {
+			if a, err := f.Look(ctx, row); a != lifecycle.ArchiveUnknown || err == nil {
 				t.Errorf("archive_key %q: %v, %v", key, a, err)
 			}
 		}
@@ -133,7 +133,7 @@ func TestWrongBucket(t *testing.T) {
 		ctx := t.Context()
 		a, err := b.Look(ctx, row)
 		wantErr(t, err, archive.ErrUnavailable)
-		if a != judge.ArchiveUnknown {
+		if a != lifecycle.ArchiveUnknown {
 			t.Errorf("Look: %v", a)
 		}
 		var all sync.WaitGroup // a bucket that is down takes a few seconds for each
@@ -177,7 +177,7 @@ func TestWrongBucket(t *testing.T) {
 		}
 		check(t, os.Remove(f.Folder))
 		check(t, os.Rename(f.Folder+".elsewhere", f.Folder))
-		if a, err := f.Look(t.Context(), row); a != judge.ArchivePresent || err != nil {
+		if a, err := f.Look(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
 			t.Errorf("with its disk back: %v, %v", a, err)
 		}
 		check(t, fresh().Check(t.Context(), true))
@@ -201,7 +201,7 @@ func TestWrongBucket(t *testing.T) {
 		f.server.Stop()
 		silent(t, f.Bucket, row)
 		check(t, f.server.Run())
-		if a, err := f.Look(t.Context(), row); a != judge.ArchivePresent || err != nil {
+		if a, err := f.Look(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
 			t.Errorf("up again: %v, %v", a, err)
 		}
 	})
@@ -379,7 +379,7 @@ func TestNothingIsStoredBehindTheDisk(t *testing.T) {
 	check(t, os.Remove(filepath.Join(f.Folder, installation, markerName)))
 	a, err := b.Look(ctx, row)
 	wantErr(t, err, archive.ErrUnavailable)
-	if a != judge.ArchiveUnknown {
+	if a != lifecycle.ArchiveUnknown {
 		t.Errorf("an archive behind the disk is %v", a)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"codehub/internal/archive"
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -126,7 +126,7 @@ func TestDelete(t *testing.T) {
 		if len(list) != 2 {
 			t.Errorf("left: %v", list)
 		}
-		if a, err := f.Look(t.Context(), kept); a != judge.ArchivePresent || err != nil {
+		if a, err := f.Look(t.Context(), kept); a != lifecycle.ArchivePresent || err != nil {
 			t.Errorf("the other: %v, %v", a, err)
 		}
 	})
@@ -134,7 +134,7 @@ func TestDelete(t *testing.T) {
 	row := f.archived(t, homeOf(t, 1000))
 	f.Store = &stubborn{archive.NewFolder(f.Folder), 1}
 	wantErr(t, f.Delete(t.Context(), row.ArchiveKey), archive.ErrUnavailable)
-	if a, err := f.Look(t.Context(), row); a != judge.ArchiveMissing || err != nil {
+	if a, err := f.Look(t.Context(), row); a != lifecycle.ArchiveMissing || err != nil {
 		t.Errorf("half a removal: %v, %v", a, err)
 	}
 	list, err := f.List(t.Context())

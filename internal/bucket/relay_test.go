@@ -14,7 +14,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/s3test"
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 )
 
 // The relay passes on what is signed and about this installation's archives,
@@ -324,7 +324,7 @@ func TestRelayAbandoned(t *testing.T) {
 	cancel()
 	wait("end", func() bool { return open.Load() == 0 })
 	f.proxy.on(nil)
-	if a, err := f.Look(t.Context(), row); a != judge.ArchivePresent || err != nil {
+	if a, err := f.Look(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
 		t.Errorf("Look: %v, %v", a, err)
 	}
 }

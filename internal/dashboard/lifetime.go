@@ -66,7 +66,7 @@ func whyOf(w workspace.Workspace) (why string, unused time.Duration) {
 	return "", 0
 }
 
-// stopIdle is the stop_reason of what its TTL stopped (judge.StopIdle).
+// stopIdle is the stop_reason of what its TTL stopped (lifecycle.StopIdle).
 const stopIdle = "idle"
 
 // Bounds of how long before it stops by itself a workspace's owner is told.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -51,15 +51,15 @@ func TestLifetimes(t *testing.T) {
 		"being stopped, idle": {workspace.PhaseRunning, func(w *workspace.Workspace) {
 			w.DesiredState, w.DesiredCause, w.Operation = workspace.DesiredStandby, workspace.CauseIdle, workspace.OpStopping
 		}, testTTL, "It is being stopped, as it is not used. |", "쓰지 않아서 중지하고 있습니다. |"},
-		"stopped on request": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason = judge.StopRequested }, testTTL,
+		"stopped on request": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason = lifecycle.StopRequested }, testTTL,
 			"It was stopped on request. | archived by itself in 25 min |", "요청에 따라 중지했습니다. | 저절로 보관되기까지 25분 |"},
-		"stopped by force": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason, w.ArchiveTTL = judge.StopForced, seconds(0) }, testTTL,
+		"stopped by force": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason, w.ArchiveTTL = lifecycle.StopForced, seconds(0) }, testTTL,
 			"It was stopped by force. | never archived by itself |", "강제로 중지했습니다. | 저절로 보관되지 않음 |"},
-		"exited": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason = judge.StopExited }, testTTL,
+		"exited": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason = lifecycle.StopExited }, testTTL,
 			"It stopped by itself: its container ended. | archived by itself in 25 min |", "컨테이너가 스스로 끝나서 중지되었습니다. | 저절로 보관되기까지 25분 |"},
-		"idle": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason, w.LastAccessAt = judge.StopIdle, ago(18*time.Minute) }, testTTL,
+		"idle": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason, w.LastAccessAt = lifecycle.StopIdle, ago(18*time.Minute) }, testTTL,
 			"It was stopped, as it was not used for 13 min. | archived by itself in 25 min |", "13분 동안 쓰지 않아서 중지했습니다. | 저절로 보관되기까지 25분 |"},
-		"idle, and never used": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason = judge.StopIdle }, testTTL,
+		"idle, and never used": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason = lifecycle.StopIdle }, testTTL,
 			"It was stopped, as it was not used. | archived by itself in 25 min |", "쓰지 않아서 중지했습니다. | 저절로 보관되기까지 25분 |"},
 		"being archived, unused": {workspace.PhaseStandby, func(w *workspace.Workspace) {
 			w.DesiredState, w.DesiredCause, w.Operation = workspace.DesiredArchived, workspace.CauseUnused, workspace.OpArchiving

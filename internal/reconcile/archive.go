@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"codehub/internal/archive"
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -110,7 +110,7 @@ func (t *term) removeArchived(ctx context.Context, row workspace.Workspace, own 
 		if err != nil {
 			return fmt.Errorf("look at the archive before its home is removed: %w", err)
 		}
-		if seen != judge.ArchivePresent {
+		if seen != lifecycle.ArchivePresent {
 			return nil // the volume stays, and the next look says what is lost
 		}
 	}

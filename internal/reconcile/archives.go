@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"codehub/internal/archive"
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -20,7 +20,7 @@ type Archives interface {
 	// is of this workspace and says what the row says of digest and size (where
 	// it says anything), and its object of that size. It is ArchiveMissing if
 	// either is not there. On an error it is ArchiveUnknown.
-	Look(ctx context.Context, row workspace.Workspace) (judge.Archive, error)
+	Look(ctx context.Context, row workspace.Workspace) (lifecycle.Archive, error)
 
 	// Meta reads the .meta of an archive. archive.ErrNotFound,
 	// archive.ErrCorrupted.

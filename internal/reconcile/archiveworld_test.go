@@ -18,7 +18,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/bucket"
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/reconcile"
 	"codehub/internal/runtime"
@@ -97,9 +97,9 @@ func (a *archives) count(op string) int {
 	return a.calls[op]
 }
 
-func (a *archives) Look(ctx context.Context, row workspace.Workspace) (judge.Archive, error) {
+func (a *archives) Look(ctx context.Context, row workspace.Workspace) (lifecycle.Archive, error) {
 	if err := a.enter(ctx, "Look", row.ID); err != nil {
-		return judge.ArchiveUnknown, err
+		return lifecycle.ArchiveUnknown, err
 	}
 	return a.Bucket.Look(ctx, row)
 }
@@ -240,7 +240,7 @@ func (w *world) isArchived(ws workspace.Workspace) {
 	if ws.Home.State != workspace.HomeAbsent || ws.ArchiveKey == "" || ws.ErrorCount != 0 {
 		w.Errorf("archived: home %+v, key %q, errors %d", ws.Home, ws.ArchiveKey, ws.ErrorCount)
 	}
-	if seen, err := w.archives.Look(w.Context(), ws); err != nil || seen != judge.ArchivePresent {
+	if seen, err := w.archives.Look(w.Context(), ws); err != nil || seen != lifecycle.ArchivePresent {
 		w.Errorf("the archive: %v, %v", seen, err)
 	}
 }

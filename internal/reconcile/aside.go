@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -32,13 +32,13 @@ type asides struct {
 // attempt is a request to set aside what is in the way, and how it went.
 type attempt struct {
 	request time.Time
-	failure *judge.Failure
+	failure *lifecycle.Failure
 	again   time.Time // not tried again before
 }
 
 // asideFailure is why the present request was not carried out; nil: it was not
 // tried, or is being tried.
-func (t *term) asideFailure(row workspace.Workspace) *judge.Failure {
+func (t *term) asideFailure(row workspace.Workspace) *lifecycle.Failure {
 	if row.RecoverRequestedAt == nil || row.RecoverAction != workspace.RecoverSetAside {
 		return nil
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"codehub/internal/archive"
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -64,7 +64,7 @@ type look struct {
 	waits    bool // a decision waits for it
 	asked    time.Time
 	answered time.Time
-	answer   judge.Archive // ArchiveUnknown: the bucket did not say
+	answer   lifecycle.Archive // ArchiveUnknown: the bucket did not say
 }
 
 func newBucket() *bucket {
@@ -225,24 +225,24 @@ func (t *term) resume() {
 // archives is what the bucket has said lately of the archives of row, and
 // whether it is being asked. What it has not said yet is asked for, beside the
 // tick. An answer that is older than since is held against nothing.
-func (t *term) archives(ctx context.Context, row workspace.Workspace, since time.Time, busy bool) (current, earlier judge.Archive, asked bool) {
+func (t *term) archives(ctx context.Context, row workspace.Workspace, since time.Time, busy bool) (current, earlier lifecycle.Archive, asked bool) {
 	if t.cfg.Archives == nil {
-		return judge.ArchiveUnknown, judge.ArchiveUnknown, false
+		return lifecycle.ArchiveUnknown, lifecycle.ArchiveUnknown, false
 	}
 	waits := awaitsLook(row, busy)
 	q := question{key: row.ArchiveKey, digest: row.ArchiveDigest, size: row.ArchiveSize}
 	if at := row.RecoverRequestedAt; at != nil {
 		q.request = at.UTC()
 	}
-	if judge.AsksBucket(row) {
+	if lifecycle.AsksBucket(row) {
 		current, asked = t.answer(ctx, sight{id: row.ID}, q, since, waits)
 	}
-	if busy && current == judge.ArchivePresent {
+	if busy && current == lifecycle.ArchivePresent {
 		// The executor may do away with what speaks for an operation that is
 		// complete while this was on its way: that is asked at its end.
-		current = judge.ArchiveUnknown
+		current = lifecycle.ArchiveUnknown
 	}
-	if judge.AsksEarlier(row) {
+	if lifecycle.AsksEarlier(row) {
 		from := row.RecoverFrom
 		q.key, q.digest, q.size = from.Key, from.Digest, from.Size
 		var too bool
@@ -269,7 +269,7 @@ func awaitsLook(row workspace.Workspace, busy bool) bool {
 	return goes || !seen.True() || seen.Message != row.ArchiveKey
 }
 
-func (t *term) answer(ctx context.Context, s sight, q question, since time.Time, waits bool) (answer judge.Archive, asked bool) {
+func (t *term) answer(ctx context.Context, s sight, q question, since time.Time, waits bool) (answer lifecycle.Archive, asked bool) {
 	now := time.Now()
 	b := t.bucket
 	b.mu.Lock()
@@ -280,26 +280,26 @@ func (t *term) answer(ctx context.Context, s sight, q question, since time.Time,
 			return l.answer, false
 		}
 		if !waits && now.Sub(l.answered) < t.cfg.IdleInterval {
-			return judge.ArchiveUnknown, false
+			return lifecycle.ArchiveUnknown, false
 		}
 	}
 	switch {
 	case l != nil && l.under:
 		l.waits = l.waits || waits
-		return judge.ArchiveUnknown, true
+		return lifecycle.ArchiveUnknown, true
 	case b.away():
-		return judge.ArchiveUnknown, false // once it is back everything is looked at again
+		return lifecycle.ArchiveUnknown, false // once it is back everything is looked at again
 	}
 	l = &look{question: q, under: true, waits: waits, asked: now}
 	b.looks[s] = l
 	b.pending++
 	t.group.Go(func() { t.lookAt(ctx, s, l) })
-	return judge.ArchiveUnknown, true
+	return lifecycle.ArchiveUnknown, true
 }
 
 // lookAt looks at one archive, once one of the few that do so is free.
 func (t *term) lookAt(ctx context.Context, s sight, l *look) {
-	answer, err := judge.ArchiveUnknown, error(nil)
+	answer, err := lifecycle.ArchiveUnknown, error(nil)
 	select {
 	case t.bucket.eyes <- struct{}{}:
 		t.bucket.asks(l)
@@ -317,12 +317,12 @@ func (t *term) lookAt(ctx context.Context, s sight, l *look) {
 	}
 }
 
-func (t *term) askFor(ctx context.Context, s sight, q question) (judge.Archive, error) {
+func (t *term) askFor(ctx context.Context, s sight, q question) (lifecycle.Archive, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.cfg.LookWithin)
 	defer cancel()
 	answer, err := t.cfg.Archives.Look(ctx, workspace.Workspace{ID: s.id, ArchiveKey: q.key, ArchiveDigest: q.digest, ArchiveSize: q.size})
 	if err != nil {
-		return judge.ArchiveUnknown, err
+		return lifecycle.ArchiveUnknown, err
 	}
 	return answer, nil
 }
@@ -336,7 +336,7 @@ func (b *bucket) asks(l *look) {
 
 // answered notes the answer, and reports whether everything is to be looked at
 // because of it. With many answers at once a few times a second is enough.
-func (b *bucket) answered(l *look, answer judge.Archive, ok bool) bool {
+func (b *bucket) answered(l *look, answer lifecycle.Archive, ok bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l.under, l.answered, l.answer = false, time.Now(), answer

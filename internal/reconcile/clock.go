@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -45,7 +45,7 @@ func (t *term) checkClock(ctx context.Context) error {
 // plausible is row without times that a clock which was ahead has left behind:
 // a retry is never further away than the longest wait, and what runs was not
 // begun in the future.
-func plausible(row workspace.Workspace, now, upSince time.Time, p judge.Policy) workspace.Workspace {
+func plausible(row workspace.Workspace, now, upSince time.Time, p lifecycle.Policy) workspace.Workspace {
 	if at := row.RetryAt; at != nil && at.Sub(now) > p.RetryMax*3/2+jump {
 		row.RetryAt = nil
 	}

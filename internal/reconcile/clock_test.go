@@ -4,14 +4,14 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
 // A clock that was hours ahead and was then put right keeps nobody waiting.
 func TestTimesFromTheFuture(t *testing.T) {
 	t.Parallel()
-	p := judge.DefaultPolicy()
+	p := lifecycle.DefaultPolicy()
 	up := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	now := up.Add(time.Minute)
 	soon, later, before := now.Add(p.RetryMax), now.Add(9*time.Hour), now.Add(-time.Second)

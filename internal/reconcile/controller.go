@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -59,7 +59,7 @@ type Config struct {
 	Wishes   Wishes
 	Routes   Routes
 	Log      *slog.Logger
-	Policy   judge.Policy
+	Policy   lifecycle.Policy
 
 	IdleInterval   time.Duration // between ticks when nothing happens
 	ActiveInterval time.Duration // for ActiveFor after a wake, and while an operation runs

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -32,7 +32,7 @@ func (c crashes) concerns(id workspace.ID) bool {
 
 // heed holds back the start that s claims, if it comes too soon, and says
 // when it may be made.
-func (c crashes) heed(s step, p judge.Policy, now time.Time) step {
+func (c crashes) heed(s step, p lifecycle.Policy, now time.Time) step {
 	id, exited := s.row.ID, s.result.Row.Conditions.Get(workspace.ContainerReady).Reason == workspace.ReasonContainerExited
 	known := c[id]
 	switch {
@@ -45,7 +45,7 @@ func (c crashes) heed(s step, p judge.Policy, now time.Time) step {
 		delete(c, id) // it has lasted, or its owner has stopped it
 		return s
 	}
-	if a := s.result.Action; a.Kind == judge.Claim && a.Op == workspace.OpStarting && known.startAt.After(now) {
+	if a := s.result.Action; a.Kind == lifecycle.Claim && a.Op == workspace.OpStarting && known.startAt.After(now) {
 		s.result = withoutClaim(s)
 		s.result.LookAgain = known.startAt
 		s.result.Row.Conditions = known.told(s.result.Row.Conditions, now)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"codehub/internal/archive"
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -103,8 +103,8 @@ func (t *term) mayFill() bool {
 func (t *term) withhold(s step, mayFill, bucketUp bool) step {
 	op, row := s.result.Action.Op, s.result.Row
 	switch s.result.Action.Kind {
-	case judge.Claim:
-	case judge.Run:
+	case lifecycle.Claim:
+	case lifecycle.Run:
 		if asksBucket(op, row) && !bucketUp {
 			s.result.Row.Progress = &workspace.Progress{Step: runtime.StepWaitingBucket}
 		}
@@ -142,5 +142,5 @@ func (t *term) removeVolume(ctx context.Context, row workspace.Workspace, progre
 // asksBucket reports whether the operation needs the bucket: a home that was
 // given up is removed without a look at any archive.
 func asksBucket(op workspace.Operation, row workspace.Workspace) bool {
-	return judge.OnBucket(op) && (!row.Home.State.Removable() || row.ArchiveKey != "")
+	return lifecycle.OnBucket(op) && (!row.Home.State.Removable() || row.ArchiveKey != "")
 }

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -61,24 +61,24 @@ func (t *term) observe(ctx context.Context) (observation, error) {
 	return seen, nil
 }
 
-// of is the observation of one workspace, as the judge takes it.
-func (o observation) of(row workspace.Workspace, answered func(containerID string) bool) judge.Observation {
-	j := judge.Observation{ContainerKnown: true, VolumeKnown: true}
+// of is the observation of one workspace, as lifecycle.Judge takes it.
+func (o observation) of(row workspace.Workspace, answered func(containerID string) bool) lifecycle.Observation {
+	j := lifecycle.Observation{ContainerKnown: true, VolumeKnown: true}
 	if k := o.containers[row.ID]; k != nil {
-		c := judge.Container{ID: k.ID, Detail: k.Detail}
+		c := lifecycle.Container{ID: k.ID, Detail: k.Detail}
 		switch k.State {
 		case runtime.ContainerCreated:
-			c.State = judge.Created
+			c.State = lifecycle.Created
 		case runtime.ContainerRunning:
-			c.State = judge.Running
+			c.State = lifecycle.Running
 			c.Answers = answered(k.ID)
 		default:
-			c.State = judge.Exited
+			c.State = lifecycle.Exited
 		}
 		j.Container = &c
 	}
 	if v := o.volumes[row.ID]; v != nil {
-		j.Volume = &judge.Volume{Claim: v.Claim, Seeded: v.Seeded, Marker: v.Marker, Removing: v.Removing}
+		j.Volume = &lifecycle.Volume{Claim: v.Claim, Seeded: v.Seeded, Marker: v.Marker, Removing: v.Removing}
 	}
 	return j
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"codehub/internal/archive"
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -195,7 +195,7 @@ func lacksSpace(err error) bool {
 
 // failure sorts an executor's error into the reasons of design §3.10. Its
 // message is cut here, for the row, the API and the log.
-func failure(err error) *judge.Failure {
+func failure(err error) *lifecycle.Failure {
 	f := sorted(err)
 	if f != nil {
 		f.Message = workspace.Cut(f.Message)
@@ -203,23 +203,23 @@ func failure(err error) *judge.Failure {
 	return f
 }
 
-func sorted(err error) *judge.Failure {
+func sorted(err error) *lifecycle.Failure {
 	var pull *runtime.PullError
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, archive.ErrCorrupted):
-		return &judge.Failure{Reason: workspace.ErrArchiveCorrupted, Message: err.Error()}
+		return &lifecycle.Failure{Reason: workspace.ErrArchiveCorrupted, Message: err.Error()}
 	case errors.Is(err, archive.ErrUnrestorable):
-		return &judge.Failure{Reason: workspace.ErrUnrestorable, Message: err.Error()}
+		return &lifecycle.Failure{Reason: workspace.ErrUnrestorable, Message: err.Error()}
 	case errors.Is(err, runtime.ErrUnreachable), errors.Is(err, archive.ErrUnavailable), lacksSpace(err):
-		return &judge.Failure{Reason: workspace.ErrUnreachable, Message: err.Error()}
+		return &lifecycle.Failure{Reason: workspace.ErrUnreachable, Message: err.Error()}
 	case errors.Is(err, runtime.ErrBusy), errors.Is(err, errHomeChanged):
 		var busy *runtime.BusyError
 		inUse := errors.As(err, &busy) && busy.Container != ""
-		return &judge.Failure{Reason: workspace.ErrActionFailed, Message: err.Error(), Passing: true, InUse: inUse}
+		return &lifecycle.Failure{Reason: workspace.ErrActionFailed, Message: err.Error(), Passing: true, InUse: inUse}
 	case errors.As(err, &pull):
-		return &judge.Failure{Reason: workspace.ErrImagePullFailed, Message: pull.Error()}
+		return &lifecycle.Failure{Reason: workspace.ErrImagePullFailed, Message: pull.Error()}
 	}
-	return &judge.Failure{Reason: workspace.ErrActionFailed, Message: err.Error()}
+	return &lifecycle.Failure{Reason: workspace.ErrActionFailed, Message: err.Error()}
 }

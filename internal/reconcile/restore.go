@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"codehub/internal/archive"
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -80,7 +80,7 @@ func (t *term) metaOf(ctx context.Context, row workspace.Workspace) (*archive.Me
 	if err != nil {
 		return nil, fmt.Errorf("look at the archive: %w", err)
 	}
-	if seen == judge.ArchiveMissing {
+	if seen == lifecycle.ArchiveMissing {
 		return nil, nil
 	}
 	meta, err := t.cfg.Archives.Meta(ctx, row.ArchiveKey)
@@ -89,7 +89,7 @@ func (t *term) metaOf(ctx context.Context, row workspace.Workspace) (*archive.Me
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("read what the archive is of: %w", err)
-	case seen != judge.ArchivePresent || row.ArchiveDigest != "" && meta.SHA256 != row.ArchiveDigest:
+	case seen != lifecycle.ArchivePresent || row.ArchiveDigest != "" && meta.SHA256 != row.ArchiveDigest:
 		return nil, fmt.Errorf("the archive %s is %d bytes with the digest %s, not what was stored: %w", row.ArchiveKey, meta.Size, meta.SHA256, archive.ErrCorrupted)
 	}
 	return meta, nil

@@ -3,7 +3,7 @@ package reconcile
 import (
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -114,10 +114,10 @@ func equalTo[T comparable](a, b *T) bool {
 // waits for no time, no answer and nobody.
 func (e *entry) note(s step) {
 	row, r := s.row, s.result
-	e.rests = r.Action.Kind == judge.None && r.LookAgain.IsZero() && !r.ApplyQueued && !s.changed() &&
+	e.rests = r.Action.Kind == lifecycle.None && r.LookAgain.IsZero() && !r.ApplyQueued && !s.changed() &&
 		row.Operation == workspace.OpNone && row.NextDesired == "" && row.RetryAt == nil && row.DeletedAt == nil &&
 		row.RecoverRequestedAt == nil && row.CancelRequestedAt == nil && row.ForceStopRequestedAt == nil &&
-		!judge.AsksBucket(row) &&
+		!lifecycle.AsksBucket(row) &&
 		(e.container == nil || e.container.State == runtime.ContainerRunning && row.Conditions.Is(workspace.ContainerReady))
 	e.settled = false
 }

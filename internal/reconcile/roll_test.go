@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -44,7 +44,7 @@ func (s *standing) tick(r *roll, at time.Time) (judged string) {
 	for i := range r.entries {
 		if e := &r.entries[i]; !e.rests {
 			judged += string(e.row.ID)
-			e.note(step{row: *e.row, result: judge.Result{Row: *e.row}})
+			e.note(step{row: *e.row, result: lifecycle.Result{Row: *e.row}})
 		}
 	}
 	return judged
@@ -149,12 +149,12 @@ func TestRestIsTimeless(t *testing.T) {
 			seen.volumes[row.ID] = v
 		}
 		look := func(now time.Time, answered bool) step {
-			in := judge.Input{
-				Now: now, Row: row, Policy: judge.DefaultPolicy(), UpSince: noon.Add(-time.Hour), ClaimID: "claim",
+			in := lifecycle.Input{
+				Now: now, Row: row, Policy: lifecycle.DefaultPolicy(), UpSince: noon.Add(-time.Hour), ClaimID: "claim",
 				Obs: seen.of(row, func(string) bool { return answered }), BucketUpSince: noon,
 			}
 			in.Policy.CanArchive = true
-			return step{row: row, seen: in, result: judge.Judge(in)}
+			return step{row: row, seen: in, result: lifecycle.Judge(in)}
 		}
 		e := &entry{row: &row, container: k, volume: v}
 		e.note(look(noon, false))
@@ -207,16 +207,16 @@ func anyWorkspace(r *rand.Rand) (row workspace.Workspace, k *runtime.Container, 
 		k = &runtime.Container{ID: "k", Workspace: row.ID, State: pick(r, runtime.ContainerCreated, runtime.ContainerRunning, runtime.ContainerExited)}
 	}
 	// As it is once it was looked at, now or with something else there.
-	of := judge.Input{Now: noon, Row: row, Obs: judge.Observation{ContainerKnown: true, VolumeKnown: true, Archive: pick(r, judge.ArchivePresent, judge.ArchiveMissing)}}
+	of := lifecycle.Input{Now: noon, Row: row, Obs: lifecycle.Observation{ContainerKnown: true, VolumeKnown: true, Archive: pick(r, lifecycle.ArchivePresent, lifecycle.ArchiveMissing)}}
 	if v != nil && r.IntN(8) > 0 {
-		of.Obs.Volume = &judge.Volume{Claim: v.Claim}
+		of.Obs.Volume = &lifecycle.Volume{Claim: v.Claim}
 	}
 	if k != nil && r.IntN(8) > 0 {
-		of.Obs.Container = &judge.Container{ID: k.ID, State: map[runtime.ContainerState]judge.ContainerState{
-			runtime.ContainerCreated: judge.Created, runtime.ContainerRunning: judge.Running, runtime.ContainerExited: judge.Exited,
+		of.Obs.Container = &lifecycle.Container{ID: k.ID, State: map[runtime.ContainerState]lifecycle.ContainerState{
+			runtime.ContainerCreated: lifecycle.Created, runtime.ContainerRunning: lifecycle.Running, runtime.ContainerExited: lifecycle.Exited,
 		}[k.State], Answers: r.IntN(4) > 0}
 	}
-	row.Conditions = judge.Conditions(of)
-	row.Phase = judge.Phase(row, row.Conditions)
+	row.Conditions = lifecycle.Conditions(of)
+	row.Phase = lifecycle.Phase(row, row.Conditions)
 	return row, k, v
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -66,7 +66,7 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 		e.note(s)
 		s = t.withhold(t.crashes.heed(s, t.cfg.Policy, now), mayFill, bucketUp)
 		p.add(s, e.container, now)
-		onBucket = onBucket || judge.OnBucket(s.result.Row.Operation)
+		onBucket = onBucket || lifecycle.OnBucket(s.result.Row.Operation)
 	}
 	t.bucket.works(onBucket)
 	landed, err := t.write(ctx, p.steps)
@@ -107,8 +107,8 @@ func (t *term) read(ctx context.Context) ([]*workspace.Workspace, error) {
 // step is a decision on one row, to be written and then carried out.
 type step struct {
 	row       workspace.Workspace // as it was read
-	seen      judge.Input         // what was decided on
-	result    judge.Result
+	seen      lifecycle.Input     // what was decided on
+	result    lifecycle.Result
 	container *runtime.Container
 }
 
@@ -143,7 +143,7 @@ func (p *plan) add(s step, container *runtime.Container, now time.Time) {
 	if at := s.result.LookAgain; !at.IsZero() && (p.next.IsZero() || at.Before(p.next)) {
 		p.next = at
 	}
-	if s.result.Action.Kind == judge.Claim {
+	if s.result.Action.Kind == lifecycle.Claim {
 		if l := laneOf(s.result.Action.Op); p.free[l] <= 0 {
 			// No hands free: what was observed is written, the claim is made
 			// by a later tick, so that no deadline runs while it waits.
@@ -152,15 +152,15 @@ func (p *plan) add(s step, container *runtime.Container, now time.Time) {
 			p.free[l]--
 		}
 	}
-	if s.result.Action.Kind == judge.Run && s.waited() {
+	if s.result.Action.Kind == lifecycle.Run && s.waited() {
 		// What waited was in nobody's way, and lines up again.
 		if l := laneOf(s.row.Operation); p.free[l] <= 0 {
-			s.result.Action = judge.Action{}
+			s.result.Action = lifecycle.Action{}
 		} else {
 			p.free[l]--
 		}
 	}
-	if s.result.Action.Kind != judge.None || s.result.ApplyQueued || s.changed() {
+	if s.result.Action.Kind != lifecycle.None || s.result.ApplyQueued || s.changed() {
 		p.steps = append(p.steps, s)
 	}
 }
@@ -172,11 +172,11 @@ func (s step) waited() bool {
 }
 
 // withoutClaim keeps what was observed and leaves the claim out.
-func withoutClaim(s step) judge.Result {
+func withoutClaim(s step) lifecycle.Result {
 	row := s.row
-	row.Conditions = judge.Conditions(s.seen)
-	row.Phase = judge.Phase(row, row.Conditions)
-	return judge.Result{Row: row, LookAgain: s.result.LookAgain}
+	row.Conditions = lifecycle.Conditions(s.seen)
+	row.Phase = lifecycle.Phase(row, row.Conditions)
+	return lifecycle.Result{Row: row, LookAgain: s.result.LookAgain}
 }
 
 func (s step) changed() bool {
@@ -194,7 +194,7 @@ func equalProgress(a, b *workspace.Progress) bool {
 
 func (t *term) judge(ctx context.Context, now time.Time, row workspace.Workspace, v view, seen observation, bucketSince time.Time) step {
 	upSince := t.clock.Of(t.upSince)
-	in := judge.Input{
+	in := lifecycle.Input{
 		Now: now, WaitsSince: t.clock.WaitsSince, Row: plausible(row, now, upSince, t.cfg.Policy), Obs: seen.of(row, t.isAnswered), Policy: t.cfg.Policy,
 		UpSince: upSince, BucketUpSince: bucketSince, ClaimID: newID(), Jitter: rand.Float64(),
 	}
@@ -203,18 +203,18 @@ func (t *term) judge(ctx context.Context, now time.Time, row workspace.Workspace
 	}
 	mine := row.Operation != workspace.OpNone && v.opID == row.OpID
 	if mine {
-		in.Work = v.judge
-		in.Work.ProgressAt, in.Work.PulledAt = t.clock.Of(v.judge.ProgressAt), t.clock.Of(v.judge.PulledAt)
+		in.Work = v.work
+		in.Work.ProgressAt, in.Work.PulledAt = t.clock.Of(v.work.ProgressAt), t.clock.Of(v.work.PulledAt)
 	}
 	var asked bool
 	in.Aside = t.asideFailure(row)
 	in.Obs.Archive, in.Obs.Earlier, asked = t.archives(ctx, row, v.ended, mine && v.ended.IsZero())
-	if asked && mine && !v.ended.IsZero() && v.judge.Failure == nil {
+	if asked && mine && !v.ended.IsZero() && v.work.Failure == nil {
 		// What the executor has done is being looked at: there is nothing to be
 		// done again until that is known.
 		in.Work.Running = true
 	}
-	r := judge.Judge(in)
+	r := lifecycle.Judge(in)
 	// Progress is for people who wait: a start that is over in a second needs none.
 	if r.Row.Operation != workspace.OpNone && v.opID == r.Row.OpID && v.progress != nil &&
 		r.Row.OpStartedAt != nil && now.Sub(*r.Row.OpStartedAt) > time.Second {
@@ -264,7 +264,7 @@ func (t *term) refuse(refused *postgres.Refused) {
 // land when any of it has changed since (design §3.4).
 func compares(s step) bool {
 	switch s.result.Action.Kind {
-	case judge.Claim, judge.Settle, judge.Recover, judge.Cancel, judge.Fail:
+	case lifecycle.Claim, lifecycle.Settle, lifecycle.Recover, lifecycle.Cancel, lifecycle.Fail:
 		// Fail too: a look that is older than the storing of an archive and
 		// younger than the removal of its home takes it for lost.
 		return true
@@ -276,15 +276,15 @@ func (t *term) carryOut(ctx context.Context, s step, bucketUp bool) {
 	row, a := s.result.Row, s.result.Action
 	log := t.cfg.Log.With("workspace", row.ID, "phase", row.Phase)
 	switch a.Kind {
-	case judge.Claim:
+	case lifecycle.Claim:
 		log.Info("operation claimed", "operation", a.Op)
 		t.execute(ctx, row, s.container)
-	case judge.Run:
+	case lifecycle.Run:
 		if asksBucket(a.Op, row) && !bucketUp {
 			break // it waits; whoever comes in between is not in its way
 		}
 		t.execute(ctx, row, s.container)
-	case judge.Complete:
+	case lifecycle.Complete:
 		log.Info("operation complete", "operation", a.Op)
 		if a.Op == workspace.OpArchiving || a.Op == workspace.OpDeleting {
 			t.letEnd(row.ID, s.row.OpID)
@@ -292,19 +292,19 @@ func (t *term) carryOut(ctx context.Context, s step, bucketUp bool) {
 			t.drop(row.ID, s.row.OpID)
 		}
 		t.Wake()
-	case judge.Cancel:
+	case lifecycle.Cancel:
 		log.Info("operation cancelled", "operation", a.Op)
 		t.drop(row.ID, s.row.OpID)
 		t.Wake()
-	case judge.Fail:
+	case lifecycle.Fail:
 		log.Warn("operation ended", "operation", a.Op, "reason", a.Reason, "message", a.Message, "attempt", row.ErrorCount)
 		t.drop(row.ID, s.row.OpID)
-	case judge.Recover:
+	case lifecycle.Recover:
 		log.Info("recovery asked for", "action", s.row.RecoverAction, "still", a.Reason)
 		t.Wake()
-	case judge.SetAside:
+	case lifecycle.SetAside:
 		t.setAside(ctx, row, s.seen.Obs.Volume.Claim)
-	case judge.RemoveContainer:
+	case lifecycle.RemoveContainer:
 		k := s.container
 		if k == nil {
 			break

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"codehub/internal/archive"
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -74,10 +74,10 @@ type work struct {
 	noSpace  bool      // the last attempt ended for want of space
 	busy     int       // attempts, one after the other, that ended with runtime.ErrBusy
 	changes  int       // how often the home had changed since it was packed
-	failure  *judge.Failure
-	waits    *judge.Failure  // why the last attempt ended, until this one gets further
-	waitedAt map[string]bool // the steps that the last attempt took
-	steps    map[string]bool // the steps that this one has taken
+	failure  *lifecycle.Failure
+	waits    *lifecycle.Failure // why the last attempt ended, until this one gets further
+	waitedAt map[string]bool    // the steps that the last attempt took
+	steps    map[string]bool    // the steps that this one has taken
 	progress runtime.Progress
 	meter    meter
 	reached  map[string]sample // how far each step has ever been
@@ -156,7 +156,7 @@ func (w *work) afresh() {
 // end records what the executor has ended with. Time in which the bucket
 // refused, or there was no space, is nobody's, nor is that in which what was
 // broken off is done again.
-func (w *work) end(err error) *judge.Failure {
+func (w *work) end(err error) *lifecycle.Failure {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
@@ -188,7 +188,7 @@ func (w *work) end(err error) *judge.Failure {
 
 // endBusy records a failure that passes by itself. It is w's lock holder that
 // calls it.
-func (w *work) endBusy(err error, now time.Time) *judge.Failure {
+func (w *work) endBusy(err error, now time.Time) *lifecycle.Failure {
 	w.refusals, w.noSpace = 0, false
 	w.busy++
 	w.again = now.Add(min(rerun<<min(w.busy-1, 16), busyMost))
@@ -247,8 +247,8 @@ func (w *work) resume() {
 	}
 }
 
-// snapshot is the work as the judge sees it, with its progress for people.
-func (w *work) snapshot(now time.Time) (judge.Work, *workspace.Progress) {
+// snapshot is the work as lifecycle.Judge takes it, with its progress for people.
+func (w *work) snapshot(now time.Time) (lifecycle.Work, *workspace.Progress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	failure := w.failure
@@ -257,7 +257,7 @@ func (w *work) snapshot(now time.Time) (judge.Work, *workspace.Progress) {
 	}
 	waits := failure == nil || failure.Reason == workspace.ErrUnreachable || failure.Passing
 	running := w.ended.IsZero() || waits && now.Before(w.again)
-	j := judge.Work{Running: running, Failure: failure, ProgressAt: w.movedAt, Moving: w.moving, Pulling: w.pulling, PulledAt: w.pulledAt}
+	j := lifecycle.Work{Running: running, Failure: failure, ProgressAt: w.movedAt, Moving: w.moving, Pulling: w.pulling, PulledAt: w.pulledAt}
 	if w.progress.Step == "" {
 		return j, nil
 	}
@@ -289,7 +289,7 @@ func (w *work) over() bool {
 // view is a work frozen before an observation was begun.
 type view struct {
 	opID     string
-	judge    judge.Work
+	work     lifecycle.Work
 	progress *workspace.Progress
 	ended    time.Time // zero: the executor is at work
 }
@@ -300,7 +300,7 @@ func (t *term) views(now time.Time) map[workspace.ID]view {
 	out := make(map[workspace.ID]view, len(t.works))
 	for id, w := range t.works {
 		j, p := w.snapshot(now)
-		out[id] = view{opID: w.opID, judge: j, progress: p, ended: w.endedAt()}
+		out[id] = view{opID: w.opID, work: j, progress: p, ended: w.endedAt()}
 	}
 	return out
 }
@@ -408,7 +408,7 @@ func (t *term) execute(ctx context.Context, row workspace.Workspace, seen *runti
 }
 
 // logEnd logs what an executor has ended with. What is waited for is logged once.
-func (t *term) logEnd(row workspace.Workspace, f *judge.Failure, waited string, err error) {
+func (t *term) logEnd(row workspace.Workspace, f *lifecycle.Failure, waited string, err error) {
 	log := t.cfg.Log.With("workspace", row.ID, "operation", row.Operation)
 	switch {
 	case f == nil:

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/reconcile"
@@ -25,7 +25,7 @@ type world struct {
 	db     *postgres.DB
 	fake   *runtimetest.Fake
 	owner  workspace.Caller
-	policy judge.Policy
+	policy lifecycle.Policy
 	maxOps int
 	accept bool // AcceptVolumeLoss
 
@@ -53,7 +53,7 @@ func (w *world) CloseRoute(id workspace.ID) {
 
 func newWorld(t *testing.T, change ...func(*world)) *world {
 	t.Helper()
-	w := &world{T: t, dsn: pgtest.New(t, postgres.Migrate), fake: runtimetest.NewFake(), policy: judge.DefaultPolicy(), maxOps: 32}
+	w := &world{T: t, dsn: pgtest.New(t, postgres.Migrate), fake: runtimetest.NewFake(), policy: lifecycle.DefaultPolicy(), maxOps: 32}
 	w.policy.DeleteGrace = 0
 	w.policy.RetryBase = 10 * time.Millisecond
 	for _, f := range change {

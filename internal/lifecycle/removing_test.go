@@ -1,9 +1,9 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"testing"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -13,7 +13,7 @@ func TestLiveHomeWhoseRemovalHasBegunIsLost(t *testing.T) {
 	t.Parallel()
 	g := look(workspace.PhaseStandby)
 	g.Obs.Volume.Seeded, g.Obs.Volume.Removing = false, true
-	r := judge.Judge(g.Input)
+	r := lifecycle.Judge(g.Input)
 	if health := r.Row.Conditions.Get(workspace.Healthy); health.True() || r.Row.ErrorReason != workspace.ErrDataLost {
 		t.Errorf("healthy %+v, reason %q", health, r.Row.ErrorReason)
 	}

@@ -1,10 +1,10 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"testing"
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -18,7 +18,7 @@ func TestFailuresAreForgottenAtRest(t *testing.T) {
 	at := g.Now
 	g.Row.RetryAt = &at
 	r := g.judged()
-	wantAction(t, r, judge.Settle, "")
+	wantAction(t, r, lifecycle.Settle, "")
 	if r.Row.ErrorCount != 0 || r.Row.ErrorReason != "" || r.Row.RetryAt != nil {
 		t.Errorf("left of the failure: %s", describe(r.Row))
 	}
@@ -33,13 +33,13 @@ func TestDeletedHomeWaitsOutItsGrace(t *testing.T) {
 	g := look(workspace.PhaseStandby).deleted(time.Minute)
 	g.Obs.Volume = nil
 	r := g.judged()
-	wantAction(t, r, judge.None, "")
+	wantAction(t, r, lifecycle.None, "")
 	if r.Row.Phase != workspace.PhaseDeleting || r.Row.Home.State != workspace.HomeLive || !r.LookAgain.Equal(g.Row.DeletedAt.Add(g.Policy.DeleteGrace)) {
 		t.Errorf("within the grace: %s, again at %v", describe(r.Row), r.LookAgain)
 	}
 	g.deleted(g.Policy.DeleteGrace)
 	r = g.judged()
-	wantAction(t, r, judge.Settle, "")
+	wantAction(t, r, lifecycle.Settle, "")
 	if r = g.next(r).judged(); r.Row.Phase != workspace.PhaseDeleted {
 		t.Errorf("after the grace: %s", describe(r.Row))
 	}
@@ -56,13 +56,13 @@ func TestDeletionIsNotHeldUpByWhatWasLost(t *testing.T) {
 		g := look(workspace.PhaseStandby).deleted(3*time.Hour).fails(reason, 1)
 		r := g.judged()
 		if reason == workspace.ErrTimeout || reason == workspace.ErrRetryExceeded {
-			wantAction(t, r, judge.None, "")
+			wantAction(t, r, lifecycle.None, "")
 			r = g.recovers(workspace.RecoverAfresh).judged()
-			wantAction(t, r, judge.Recover, "")
+			wantAction(t, r, lifecycle.Recover, "")
 		} else {
-			wantAction(t, r, judge.Settle, "")
+			wantAction(t, r, lifecycle.Settle, "")
 		}
-		wantAction(t, g.next(r).judged(), judge.Claim, workspace.OpDeleting)
+		wantAction(t, g.next(r).judged(), lifecycle.Claim, workspace.OpDeleting)
 	}
 }
 
@@ -73,20 +73,20 @@ func TestVolumeGoneAfterArchivingHasEnded(t *testing.T) {
 	g := look(workspace.PhaseArchived).wants(workspace.DesiredRunning)
 	g.Row.Home = workspace.Home{State: workspace.HomeArchived, Claim: "home"}
 	r := g.judged()
-	wantAction(t, r, judge.Settle, "")
-	wantAction(t, g.next(r).judged(), judge.Claim, workspace.OpRestoring)
+	wantAction(t, r, lifecycle.Settle, "")
+	wantAction(t, g.next(r).judged(), lifecycle.Claim, workspace.OpRestoring)
 }
 
 // Nobody is let in to a home that is being removed: its container goes first.
 func TestNobodyIsLetInToAHomeThatIsRemoved(t *testing.T) {
 	t.Parallel()
-	g := look(workspace.PhaseStandby).archived("key").home(workspace.HomeArchived).container(judge.Running).wants(workspace.DesiredRunning)
+	g := look(workspace.PhaseStandby).archived("key").home(workspace.HomeArchived).container(lifecycle.Running).wants(workspace.DesiredRunning)
 	g.Obs.Container.Answers = true
 	r := g.judged()
 	if r.Row.Phase == workspace.PhaseRunning {
 		t.Errorf("phase %s", r.Row.Phase)
 	}
-	wantAction(t, r, judge.Claim, workspace.OpStopping)
+	wantAction(t, r, lifecycle.Claim, workspace.OpStopping)
 	if g.during(workspace.OpArchiving).judged().Row.Phase == workspace.PhaseRunning {
 		t.Error("RUNNING while its home is removed")
 	}
@@ -95,11 +95,11 @@ func TestNobodyIsLetInToAHomeThatIsRemoved(t *testing.T) {
 // A container that turns up while a home is packed ends the packing.
 func TestArchivingEndsWhenAContainerTurnsUp(t *testing.T) {
 	t.Parallel()
-	for _, state := range []judge.ContainerState{judge.Created, judge.Running, judge.Exited} {
+	for _, state := range []lifecycle.ContainerState{lifecycle.Created, lifecycle.Running, lifecycle.Exited} {
 		g := look(workspace.PhaseStandby).wants(workspace.DesiredArchived).during(workspace.OpArchiving).container(state)
 		r := g.judged()
-		wantAction(t, r, judge.Cancel, workspace.OpArchiving)
-		wantAction(t, g.next(r).judged(), judge.Claim, workspace.OpStopping)
+		wantAction(t, r, lifecycle.Cancel, workspace.OpArchiving)
+		wantAction(t, g.next(r).judged(), lifecycle.Claim, workspace.OpStopping)
 	}
 }
 
@@ -107,7 +107,7 @@ func TestArchivingEndsWhenAContainerTurnsUp(t *testing.T) {
 // in the way for ever.
 func TestStartEmptyLeadsOut(t *testing.T) {
 	t.Parallel()
-	gone := func(g *given) *given { g.Obs.Archive = judge.ArchiveMissing; return g }
+	gone := func(g *given) *given { g.Obs.Archive = lifecycle.ArchiveMissing; return g }
 	for _, c := range []struct {
 		name string
 		g    *given
@@ -135,18 +135,18 @@ func TestStartEmptyLeadsOut(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			r := c.g.wants(workspace.DesiredStandby).recovers(workspace.RecoverEmpty).judged()
-			wantAction(t, r, judge.Recover, "")
+			wantAction(t, r, lifecycle.Recover, "")
 			if r.Row.Home != c.home || r.Row.ArchiveKey != "" || !r.ClearRecover {
 				t.Fatalf("recovered: %s", describe(r.Row))
 			}
 			if r = c.g.next(r).judged(); c.home.State == workspace.HomeDiscarding {
-				wantAction(t, r, judge.Claim, workspace.OpArchiving) // what is left goes first
+				wantAction(t, r, lifecycle.Claim, workspace.OpArchiving) // what is left goes first
 				c.g.next(r).Obs.Volume = nil
 				r = c.g.judged()
-				wantAction(t, r, judge.Complete, workspace.OpArchiving)
+				wantAction(t, r, lifecycle.Complete, workspace.OpArchiving)
 				r = c.g.next(r).judged()
 			}
-			wantAction(t, r, judge.Claim, workspace.OpProvisioning)
+			wantAction(t, r, lifecycle.Claim, workspace.OpProvisioning)
 			if c.home.State == workspace.HomeFilling && r.Row.Home.Claim != c.home.Claim {
 				t.Errorf("the volume of %s is in the way of %s", c.home.Claim, r.Row.Home.Claim)
 			}
@@ -162,19 +162,19 @@ func TestRecoveryRemovesAContainerWithoutVolume(t *testing.T) {
 		g := look(workspace.PhaseRunning).fails(workspace.ErrContainerWithoutVolume, 1).recovers(action)
 		g.Obs.Volume = nil
 		r := g.judged()
-		wantAction(t, r, judge.RemoveContainer, "")
+		wantAction(t, r, lifecycle.RemoveContainer, "")
 		if r.ClearRecover || r.Row.Home.State != workspace.HomeLive {
 			t.Fatalf("given up already: %s", describe(r.Row))
 		}
 		g.next(r).Obs.Container = nil
 		r = g.judged()
-		wantAction(t, r, judge.Recover, "")
+		wantAction(t, r, lifecycle.Recover, "")
 		return g.next(r)
 	}
 	if g := lost(workspace.RecoverAfresh); g.Row.ErrorReason != workspace.ErrDataLost || g.Row.Phase != workspace.PhaseError {
 		t.Errorf("%s", describe(g.Row))
 	}
-	wantAction(t, lost(workspace.RecoverEmpty).judged(), judge.Claim, workspace.OpProvisioning)
+	wantAction(t, lost(workspace.RecoverEmpty).judged(), lifecycle.Claim, workspace.OpProvisioning)
 }
 
 // A recovery concludes nothing from what was seen before it.
@@ -182,26 +182,26 @@ func TestRecoveryWaitsForAFreshLook(t *testing.T) {
 	t.Parallel()
 	for _, action := range []string{workspace.RecoverAfresh, workspace.RecoverEmpty} {
 		g := look(workspace.PhaseArchived)
-		g.Obs.Archive = judge.ArchiveMissing
-		g.Row.Conditions = judge.Conditions(g.Input)
+		g.Obs.Archive = lifecycle.ArchiveMissing
+		g.Row.Conditions = lifecycle.Conditions(g.Input)
 		g.fails(workspace.ErrDataLost, 1).recovers(action)
-		if !judge.AsksBucket(g.Row) {
+		if !lifecycle.AsksBucket(g.Row) {
 			t.Error("the bucket is not asked")
 		}
-		for _, blind := range []func(*judge.Observation){
-			func(o *judge.Observation) { o.Archive = judge.ArchiveUnknown },
-			func(o *judge.Observation) { o.Archive, o.ContainerKnown = judge.ArchivePresent, false },
-			func(o *judge.Observation) { o.Archive, o.VolumeKnown = judge.ArchivePresent, false },
+		for _, blind := range []func(*lifecycle.Observation){
+			func(o *lifecycle.Observation) { o.Archive = lifecycle.ArchiveUnknown },
+			func(o *lifecycle.Observation) { o.Archive, o.ContainerKnown = lifecycle.ArchivePresent, false },
+			func(o *lifecycle.Observation) { o.Archive, o.VolumeKnown = lifecycle.ArchivePresent, false },
 		} {
 			h := *g
 			blind(&h.Obs)
-			if r := h.judged(); r.Action.Kind != judge.None || r.ClearRecover || r.Row.ArchiveKey == "" {
+			if r := h.judged(); r.Action.Kind != lifecycle.None || r.ClearRecover || r.Row.ArchiveKey == "" {
 				t.Fatalf("%s: not waited for: %d %s", action, r.Action.Kind, describe(r.Row))
 			}
 		}
-		g.Obs.Archive = judge.ArchivePresent // it is back
+		g.Obs.Archive = lifecycle.ArchivePresent // it is back
 		r := g.judged()
-		wantAction(t, r, judge.Recover, "")
+		wantAction(t, r, lifecycle.Recover, "")
 		if r.Row.Phase != workspace.PhaseArchived || r.Row.ArchiveKey == "" {
 			t.Errorf("%s: %s", action, describe(r.Row))
 		}
@@ -215,13 +215,13 @@ func TestNoTimeoutFromAFailedObservation(t *testing.T) {
 	g := look(workspace.PhaseRunning).during(workspace.OpStopping)
 	g.Now = g.Now.Add(time.Hour)
 	blind := *g
-	blind.Obs = judge.Observation{}
+	blind.Obs = lifecycle.Observation{}
 	r := blind.judged()
-	wantAction(t, r, judge.None, "")
+	wantAction(t, r, lifecycle.None, "")
 	if !r.LookAgain.IsZero() {
 		t.Errorf("to be looked at again at %v, which is past", r.LookAgain)
 	}
-	wantAction(t, g.judged(), judge.Fail, workspace.OpStopping)
+	wantAction(t, g.judged(), lifecycle.Fail, workspace.OpStopping)
 }
 
 // What was seen of an earlier archive says nothing about the one that took its
@@ -229,15 +229,15 @@ func TestNoTimeoutFromAFailedObservation(t *testing.T) {
 func TestArchiveConditionIsAboutOneArchive(t *testing.T) {
 	t.Parallel()
 	g := look(workspace.PhaseStandby).archived("old")
-	g.Obs.Archive = judge.ArchiveMissing
-	g.Row.Conditions = judge.Conditions(g.Input)
+	g.Obs.Archive = lifecycle.ArchiveMissing
+	g.Row.Conditions = lifecycle.Conditions(g.Input)
 	g.during(workspace.OpArchiving).home(workspace.HomeArchived)
-	g.Row.ArchiveKey, g.Obs.Archive = "new", judge.ArchiveUnknown
+	g.Row.ArchiveKey, g.Obs.Archive = "new", lifecycle.ArchiveUnknown
 	r := g.judged()
 	if c := r.Row.Conditions.Get(workspace.ArchiveReady); r.Row.Phase == workspace.PhaseError || c.Reason != workspace.ReasonNotObserved {
 		t.Errorf("%s", describe(r.Row))
 	}
-	if !judge.AsksBucket(r.Row) {
+	if !lifecycle.AsksBucket(r.Row) {
 		t.Error("the bucket is not asked about the new one")
 	}
 }
@@ -253,19 +253,19 @@ func TestForcedStopEnds(t *testing.T) {
 	blind := *g
 	blind.Obs.ContainerKnown, blind.Obs.Container = false, nil
 	r := blind.judged()
-	wantAction(t, r, judge.None, "")
+	wantAction(t, r, lifecycle.None, "")
 	if r.ClearForceStop {
 		t.Error("taken for done unseen")
 	}
 
 	r = g.judged()
-	wantAction(t, r, judge.RemoveContainer, "")
-	if due := asked.Add(g.Policy.Deleting); !r.LookAgain.Equal(due) || r.Row.StopReason != judge.StopForced {
+	wantAction(t, r, lifecycle.RemoveContainer, "")
+	if due := asked.Add(g.Policy.Deleting); !r.LookAgain.Equal(due) || r.Row.StopReason != lifecycle.StopForced {
 		t.Errorf("again at %v, want %v; reason %q", r.LookAgain, due, r.Row.StopReason)
 	}
 	g.Now = asked.Add(g.Policy.Deleting)
 	r = g.judged()
-	wantAction(t, r, judge.Claim, workspace.OpStopping) // with a deadline, and ERROR at its end
+	wantAction(t, r, lifecycle.Claim, workspace.OpStopping) // with a deadline, and ERROR at its end
 	if !r.ClearForceStop {
 		t.Error("the request stays")
 	}
@@ -276,26 +276,26 @@ func TestForcedStopEnds(t *testing.T) {
 // run on for as long as that takes.
 func TestQueuedStartDoesNotKeepTheContainerOfAnotherOne(t *testing.T) {
 	t.Parallel()
-	for _, state := range []judge.ContainerState{judge.Created, judge.Running, judge.Exited} {
+	for _, state := range []lifecycle.ContainerState{lifecycle.Created, lifecycle.Running, lifecycle.Exited} {
 		g := look(workspace.PhaseStandby).container(state)
 		g.Row.NextDesired = workspace.DesiredRunning
-		wantAction(t, g.judged(), judge.Claim, workspace.OpStopping)
+		wantAction(t, g.judged(), lifecycle.Claim, workspace.OpStopping)
 		// After a failed attempt it waits, and may be let in meanwhile.
 		at := g.Now.Add(time.Minute)
 		g.fails(workspace.ErrActionFailed, 1).Row.RetryAt = &at
-		if r := g.judged(); r.Action.Kind != judge.None || !r.ApplyQueued {
+		if r := g.judged(); r.Action.Kind != lifecycle.None || !r.ApplyQueued {
 			t.Errorf("%+v", r)
 		}
 	}
 	// What is up is left alone, and there may be nothing to remove.
 	g := look(workspace.PhaseRunning).wants(workspace.DesiredStandby)
 	g.Row.NextDesired = workspace.DesiredRunning
-	if r := g.judged(); r.Action.Kind != judge.None || !r.ApplyQueued {
+	if r := g.judged(); r.Action.Kind != lifecycle.None || !r.ApplyQueued {
 		t.Errorf("%+v", r)
 	}
 	g = look(workspace.PhaseStandby)
 	g.Row.NextDesired = workspace.DesiredRunning
-	if r := g.judged(); r.Action.Kind != judge.None || !r.ApplyQueued {
+	if r := g.judged(); r.Action.Kind != lifecycle.None || !r.ApplyQueued {
 		t.Errorf("%+v", r)
 	}
 }
@@ -323,10 +323,10 @@ func TestGraceCountsFromTheRestart(t *testing.T) {
 			}
 			r := g.judged()
 			if c.left == 0 {
-				wantAction(t, r, judge.Claim, workspace.OpDeleting)
+				wantAction(t, r, lifecycle.Claim, workspace.OpDeleting)
 				continue
 			}
-			wantAction(t, r, judge.None, "")
+			wantAction(t, r, lifecycle.None, "")
 			if !r.LookAgain.Equal(g.Now.Add(c.left)) {
 				t.Errorf("%+v, %s: %s are left", c, home, r.LookAgain.Sub(g.Now))
 			}

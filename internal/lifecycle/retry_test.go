@@ -1,4 +1,4 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"strconv"
@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -69,9 +69,9 @@ func TestRunningOperation(t *testing.T) {
 				in.Row.CancelRequestedAt = &asked
 			}
 			if reason := word("failure", v[1]); passing {
-				in.Work.Failure = &judge.Failure{Reason: workspace.ErrActionFailed, Message: "busy", Passing: true, InUse: reason == "InUse"}
+				in.Work.Failure = &lifecycle.Failure{Reason: workspace.ErrActionFailed, Message: "busy", Passing: true, InUse: reason == "InUse"}
 			} else if reason != "none" {
-				in.Work.Failure = &judge.Failure{Reason: workspace.ErrorReason(reason), Message: "it failed"}
+				in.Work.Failure = &lifecycle.Failure{Reason: workspace.ErrorReason(reason), Message: "it failed"}
 			}
 			if yes(v[2]) {
 				long := in.Now.Add(-time.Hour)
@@ -82,7 +82,7 @@ func TestRunningOperation(t *testing.T) {
 			if rule == nil {
 				t.Fatalf("nothing is said of %s, %v", c, v)
 			}
-			checkRunning(t, c, in, rule.answer[0], judge.Judge(in))
+			checkRunning(t, c, in, rule.answer[0], lifecycle.Judge(in))
 		})
 	})
 	for _, r := range running.rules {
@@ -93,17 +93,17 @@ func TestRunningOperation(t *testing.T) {
 	t.Logf("%d combinations", n)
 }
 
-func checkRunning(t *testing.T, c combination, in judge.Input, does string, r judge.Result) {
-	kind := map[string]judge.Kind{"complete": judge.Complete, "cancel": judge.Cancel, "run": judge.Run, "rerun": judge.Run, "wait": judge.None, "idle": judge.None}[does]
+func checkRunning(t *testing.T, c combination, in lifecycle.Input, does string, r lifecycle.Result) {
+	kind := map[string]lifecycle.Kind{"complete": lifecycle.Complete, "cancel": lifecycle.Cancel, "run": lifecycle.Run, "rerun": lifecycle.Run, "wait": lifecycle.None, "idle": lifecycle.None}[does]
 	reason, message := workspace.ErrorReason(""), ""
 	switch does {
 	case "health":
-		kind, reason = judge.Fail, workspace.ErrorReason(judge.Conditions(in).Get(workspace.Healthy).Reason)
-		message = judge.Conditions(in).Get(workspace.Healthy).Message
+		kind, reason = lifecycle.Fail, workspace.ErrorReason(lifecycle.Conditions(in).Get(workspace.Healthy).Reason)
+		message = lifecycle.Conditions(in).Get(workspace.Healthy).Message
 	case "failure":
-		kind, reason, message = judge.Fail, in.Work.Failure.Reason, in.Work.Failure.Message
+		kind, reason, message = lifecycle.Fail, in.Work.Failure.Reason, in.Work.Failure.Message
 	case "timeout":
-		kind, reason, message = judge.Fail, workspace.ErrTimeout, string(in.Row.Operation)+" did not finish in time"
+		kind, reason, message = lifecycle.Fail, workspace.ErrTimeout, string(in.Row.Operation)+" did not finish in time"
 		if f := in.Work.Failure; f != nil && f.Passing {
 			message += ": busy"
 		}
@@ -111,13 +111,13 @@ func checkRunning(t *testing.T, c combination, in judge.Input, does string, r ju
 	if r.Action.Kind != kind || r.Action.Reason != reason || r.Action.Message != message {
 		t.Fatalf("%s: %+v, want %s", c, r.Action, does)
 	}
-	if ended := kind == judge.Fail || kind == judge.Cancel || kind == judge.Complete; ended != (r.Row.Operation == workspace.OpNone) {
+	if ended := kind == lifecycle.Fail || kind == lifecycle.Cancel || kind == lifecycle.Complete; ended != (r.Row.Operation == workspace.OpNone) {
 		t.Fatalf("%s: %s leaves %s", c, does, r.Row.Operation)
 	}
 	if r.ClearCancel != (in.Row.CancelRequestedAt != nil) {
 		t.Fatalf("%s: %s: the request to cancel is not answered", c, does)
 	}
-	queued := in.Row.NextDesired != "" && (kind == judge.Complete || kind == judge.Cancel || kind == judge.Fail && !reason.Final())
+	queued := in.Row.NextDesired != "" && (kind == lifecycle.Complete || kind == lifecycle.Cancel || kind == lifecycle.Fail && !reason.Final())
 	if r.ApplyQueued != queued {
 		t.Fatalf("%s: %s: queued wish applied %v", c, does, r.ApplyQueued)
 	}
@@ -149,18 +149,18 @@ func TestFailuresRecorded(t *testing.T) {
 		}
 		g := look(workspace.PhaseStandby).during(op)
 		g.Row.ErrorCount = int(v[1])
-		g.Work = judge.Work{Failure: &judge.Failure{Reason: reason, Message: "why"}}
+		g.Work = lifecycle.Work{Failure: &lifecycle.Failure{Reason: reason, Message: "why"}}
 		if op == workspace.OpStopping {
-			g.container(judge.Running)
+			g.container(lifecycle.Running)
 		}
 		if op == workspace.OpDeleting {
-			g.deleted(time.Minute).container(judge.Exited)
+			g.deleted(time.Minute).container(lifecycle.Exited)
 		}
 		if op == workspace.OpCreateEmptyArchive || op == workspace.OpProvisioning || op == workspace.OpRestoring {
 			g.home(workspace.HomeFilling)
 		}
 		r := g.judged()
-		wantAction(t, r, judge.Fail, op)
+		wantAction(t, r, lifecycle.Fail, op)
 		retried := rule.answer[1] == "yes"
 		if string(r.Row.ErrorReason) != rule.answer[0] || r.Row.ErrorMessage != "why" || r.Row.ErrorCount != int(v[1])+1 ||
 			(r.Row.RetryAt != nil) != retried || r.LookAgain.IsZero() == retried || r.Row.Operation != workspace.OpNone {
@@ -191,7 +191,7 @@ func TestBackoff(t *testing.T) {
 			t.Fatalf("nothing is said of %v", v)
 		}
 		g := look(workspace.PhaseStandby).during(workspace.OpStarting)
-		g.Work = judge.Work{Failure: &judge.Failure{Reason: workspace.ErrActionFailed, Message: "why"}}
+		g.Work = lifecycle.Work{Failure: &lifecycle.Failure{Reason: workspace.ErrActionFailed, Message: "why"}}
 		g.Row.ErrorCount = number(word("attempt", v[0])) - 1
 		g.Policy.RetryBase = time.Duration(number(word("base", v[1]))) * time.Second
 		g.Jitter = float64(v[2]) // of [0,1): 1 is never reached
@@ -220,7 +220,7 @@ func TestDeadlines(t *testing.T) {
 		g := look(workspace.PhaseStandby).during(op)
 		switch op {
 		case workspace.OpStopping, workspace.OpDeleting:
-			g.container(judge.Running)
+			g.container(lifecycle.Running)
 		case workspace.OpProvisioning, workspace.OpRestoring, workspace.OpCreateEmptyArchive:
 			g.home(workspace.HomeFilling)
 		}

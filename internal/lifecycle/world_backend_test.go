@@ -1,18 +1,18 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"fmt"
 	"slices"
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
 // container is the workspace's container at the engine.
 type container struct {
 	id, claim string
-	state     judge.ContainerState
+	state     lifecycle.ContainerState
 	answers   bool
 	volume    *volume
 }
@@ -39,7 +39,7 @@ type job struct {
 	pack                    bool // else it restores
 	pc                      int
 	content                 int
-	failure                 *judge.Failure
+	failure                 *lifecycle.Failure
 	done                    bool
 	mounted                 *volume
 	movedAt                 time.Time
@@ -173,8 +173,8 @@ func (w *world) startContainer(id string) error {
 	switch {
 	case k == nil || k.id != id:
 		return fmt.Errorf("no container %s", id)
-	case k.state == judge.Created:
-		k.state = judge.Running
+	case k.state == lifecycle.Created:
+		k.state = lifecycle.Running
 		w.logf("container %s started", id)
 	}
 	return nil
@@ -182,7 +182,7 @@ func (w *world) startContainer(id string) error {
 
 func (w *world) endContainer(id string) error {
 	if k := w.container; k != nil && k.id == id {
-		k.state, k.answers = judge.Exited, false
+		k.state, k.answers = lifecycle.Exited, false
 		w.logf("container %s ended", id)
 	}
 	return nil
@@ -198,7 +198,7 @@ func (w *world) removeContainer(id string) error {
 
 // stepContainer: what runs answers after a while.
 func (w *world) stepContainer() {
-	if k := w.container; k != nil && k.state == judge.Running && !k.answers {
+	if k := w.container; k != nil && k.state == lifecycle.Running && !k.answers {
 		k.answers = true
 	}
 }
@@ -215,7 +215,7 @@ func (w *world) stepJob(j *job) {
 		return
 	}
 	fail := func(reason workspace.ErrorReason) {
-		j.failure = &judge.Failure{Reason: reason, Message: "job: " + string(reason)}
+		j.failure = &lifecycle.Failure{Reason: reason, Message: "job: " + string(reason)}
 		w.logf("job %s failed: %s", j.claim, reason)
 	}
 	switch w.outcome() {

@@ -1,11 +1,11 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"time"
 
 	"pgregory.net/rapid"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -22,10 +22,10 @@ type server struct {
 type tick struct {
 	stage       int
 	row         workspace.Workspace
-	work        judge.Work
+	work        lifecycle.Work
 	workOf      string
 	seen        *container // as listed: a copy
-	obs         judge.Observation
+	obs         lifecycle.Observation
 	failed      bool
 	bucketFails bool
 	hands       int  // how much had been done by hand when the look began
@@ -83,13 +83,13 @@ func (w *world) stepTick() {
 			if c := w.container; c != nil {
 				copied := *c
 				k.seen = &copied
-				k.obs.Container = &judge.Container{ID: c.id, State: c.state, Answers: c.answers}
+				k.obs.Container = &lifecycle.Container{ID: c.id, State: c.state, Answers: c.answers}
 			}
 		})
 	case 3:
 		k.obs.VolumeKnown = w.observe(k, func() {
 			if v := w.volume; v != nil {
-				k.obs.Volume = &judge.Volume{Claim: v.claim, Seeded: v.seeded, Marker: v.marker}
+				k.obs.Volume = &lifecycle.Volume{Claim: v.claim, Seeded: v.seeded, Marker: v.marker}
 			}
 		})
 	case 4:
@@ -125,11 +125,11 @@ func (w *world) lookFails() bool {
 }
 
 func (w *world) askBucket(k *tick) {
-	if judge.OnBucket(k.row.Operation) && !w.bucketUp {
+	if lifecycle.OnBucket(k.row.Operation) && !w.bucketUp {
 		k.bucketFails = true // whoever works with the bucket finds out, asked for or not
 		return
 	}
-	ask := func(asked bool, key string, answer *judge.Archive) {
+	ask := func(asked bool, key string, answer *lifecycle.Archive) {
 		switch {
 		case !w.policy.CanArchive || !asked:
 		case !w.bucketUp || w.lookFails():
@@ -138,20 +138,20 @@ func (w *world) askBucket(k *tick) {
 			*answer = w.archiveAsSeen(key)
 		}
 	}
-	ask(judge.AsksBucket(k.row), k.row.ArchiveKey, &k.obs.Archive)
-	if judge.AsksEarlier(k.row) {
+	ask(lifecycle.AsksBucket(k.row), k.row.ArchiveKey, &k.obs.Archive)
+	if lifecycle.AsksEarlier(k.row) {
 		ask(true, k.row.RecoverFrom.Key, &k.obs.Earlier)
 	}
 }
 
-func (w *world) archiveAsSeen(key string) judge.Archive {
+func (w *world) archiveAsSeen(key string) lifecycle.Archive {
 	switch o := w.objects[key]; {
 	case o == nil || !o.meta:
-		return judge.ArchiveMissing
+		return lifecycle.ArchiveMissing
 	case o.damaged && w.chance("damage shows", 2):
-		return judge.ArchiveCorrupted
+		return lifecycle.ArchiveCorrupted
 	}
-	return judge.ArchivePresent
+	return lifecycle.ArchivePresent
 }
 
 // decide has the tick judged, writes, and carries out.
@@ -170,7 +170,7 @@ func (w *world) decide(k *tick) {
 	} else if s.bucketUpSince.IsZero() {
 		s.bucketUpSince = w.now
 	}
-	in := judge.Input{
+	in := lifecycle.Input{
 		Now: w.now, Row: k.row, Obs: k.obs, Policy: w.policy,
 		UpSince: s.upSince, BucketUpSince: s.bucketUpSince, ClaimID: w.id("op"),
 	}
@@ -186,10 +186,10 @@ func (w *world) decide(k *tick) {
 	if k.row.Operation != workspace.OpNone && k.workOf == k.row.OpID {
 		in.Work = k.work
 	}
-	r := judge.Judge(in)
+	r := lifecycle.Judge(in)
 	w.checkDecision(in, r)
 	s.lookAgain = r.LookAgain
-	if r.Action.Kind != judge.None || r.ApplyQueued {
+	if r.Action.Kind != lifecycle.None || r.ApplyQueued {
 		w.logf("judged: kind %d %s %s %q queued %v", r.Action.Kind, r.Action.Op, r.Action.Reason, r.Action.Message, r.ApplyQueued)
 	}
 	now := k.row
@@ -212,19 +212,19 @@ func (w *world) sweepJobs(row workspace.Workspace) {
 	}
 }
 
-func (w *world) carryOut(k *tick, r judge.Result) {
+func (w *world) carryOut(k *tick, r lifecycle.Result) {
 	s := w.srv
 	switch r.Action.Kind {
-	case judge.Claim, judge.Run:
+	case lifecycle.Claim, lifecycle.Run:
 		if s.exec == nil || s.exec.ended || s.exec.claim != r.Row.OpID {
 			w.drop()
 			s.exec = &executor{claim: r.Row.OpID, row: r.Row, seen: k.seen}
 		}
-	case judge.Complete, judge.Fail, judge.Cancel:
+	case lifecycle.Complete, lifecycle.Fail, lifecycle.Cancel:
 		w.drop()
-	case judge.SetAside:
+	case lifecycle.SetAside:
 		_ = w.call(w.reachable, func() error { return w.setAside(r.Row.Home.Claim) })
-	case judge.RemoveContainer:
+	case lifecycle.RemoveContainer:
 		if k.seen == nil {
 			w.failf("a container is to be removed that nobody has seen")
 		}
@@ -249,11 +249,11 @@ func (w *world) drop() {
 }
 
 // work is what the server knows of the operation's executor.
-func (s *server) work(now time.Time) (judge.Work, string) {
+func (s *server) work(now time.Time) (lifecycle.Work, string) {
 	e := s.exec
 	if e == nil {
-		return judge.Work{}, ""
+		return lifecycle.Work{}, ""
 	}
 	running := !e.ended || e.failure == nil && now.Sub(e.endedAt) < time.Second
-	return judge.Work{Running: running, ProgressAt: e.movedAt, Pulling: e.pulling, PulledAt: e.pulledAt, Failure: e.failure}, e.claim
+	return lifecycle.Work{Running: running, ProgressAt: e.movedAt, Pulling: e.pulling, PulledAt: e.pulledAt, Failure: e.failure}, e.claim
 }

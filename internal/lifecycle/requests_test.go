@@ -1,4 +1,4 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"reflect"
@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -27,9 +27,9 @@ func TestForcedStopTable(t *testing.T) {
 		if yes(v[2]) {
 			asked = in.Now.Add(-in.Policy.Deleting)
 		}
-		without := judge.Judge(in)
+		without := lifecycle.Judge(in)
 		in.Row.ForceStopRequestedAt = &asked
-		r := judge.Judge(in)
+		r := lifecycle.Judge(in)
 		rule := tb.find(v[0], v[1], v[2])
 		if rule == nil {
 			t.Fatalf("nothing is said of %s", c)
@@ -44,12 +44,12 @@ func TestForcedStopTable(t *testing.T) {
 				t.Fatalf("%s: %+v, want %+v", c, r, without)
 			}
 		case "rest":
-			wantAction(t, r, judge.None, "")
+			wantAction(t, r, lifecycle.None, "")
 		case "cancel":
-			wantAction(t, r, judge.Cancel, in.Row.Operation)
+			wantAction(t, r, lifecycle.Cancel, in.Row.Operation)
 		case "remove":
-			wantAction(t, r, judge.RemoveContainer, "")
-			if r.Row.StopReason != judge.StopForced || !r.LookAgain.Equal(asked.Add(in.Policy.Deleting)) {
+			wantAction(t, r, lifecycle.RemoveContainer, "")
+			if r.Row.StopReason != lifecycle.StopForced || !r.LookAgain.Equal(asked.Add(in.Policy.Deleting)) {
 				t.Fatalf("%s: reason %q, again at %v", c, r.Row.StopReason, r.LookAgain)
 			}
 		}
@@ -84,27 +84,27 @@ func TestRecoverTable(t *testing.T) {
 		in.Row.RecoverRequestedAt, in.Row.RecoverAction = &asked, word("action", v[1])
 		if in.Row.RecoverAction == workspace.RecoverArchive {
 			in.Row.RecoverFrom = &workspace.Archive{Key: earlierKey, Digest: "d", Size: 7, Entries: 3}
-			in.Obs.Earlier = judge.Archive(v[8])
+			in.Obs.Earlier = lifecycle.Archive(v[8])
 		}
 		fresh := uint8(1)
 		unseen := func(column string, i uint8) bool { return strings.HasPrefix(word(column, i), "unknown:") }
 		if unseen("container", c.container) || unseen("volume", c.volume) ||
 			unseen("archive", c.archive) && in.Row.Home.State != workspace.HomeLive ||
-			judge.AsksEarlier(in.Row) && in.Obs.Earlier == judge.ArchiveUnknown {
+			lifecycle.AsksEarlier(in.Row) && in.Obs.Earlier == lifecycle.ArchiveUnknown {
 			fresh = 0
 		}
 		rule := tb.find(v[0], v[1], fresh, f.healthy, v[2], v[3], v[5], v[6], v[4], v[7], v[8])
 		if rule == nil {
 			t.Fatalf("nothing is said of %s", c)
 		}
-		checkRecover(t, c, in, rule.answer, judge.Judge(in))
+		checkRecover(t, c, in, rule.answer, lifecycle.Judge(in))
 	})
 	allUsed(t, map[string]*table{"": tb})
 	t.Logf("%d combinations", n)
 }
 
-func checkRecover(t *testing.T, c combination, in judge.Input, answer []string, r judge.Result) {
-	kind := map[string]judge.Kind{"rest": judge.None, "remove": judge.RemoveContainer, "recover": judge.Recover}[answer[0]]
+func checkRecover(t *testing.T, c combination, in lifecycle.Input, answer []string, r lifecycle.Result) {
+	kind := map[string]lifecycle.Kind{"rest": lifecycle.None, "remove": lifecycle.RemoveContainer, "recover": lifecycle.Recover}[answer[0]]
 	home := in.Row.Home
 	switch answer[2] {
 	case "=":
@@ -136,13 +136,13 @@ func checkRecover(t *testing.T, c combination, in judge.Input, answer []string, 
 	want := map[string][4]any{
 		"kept":  {was.ErrorReason, was.ErrorCount, was.ErrorMessage == "", true},
 		"none":  {workspace.ErrorReason(""), 0, true, true},
-		"still": {workspace.ErrorReason(judge.Conditions(in).Get(workspace.Healthy).Reason), 1, false, true},
+		"still": {workspace.ErrorReason(lifecycle.Conditions(in).Get(workspace.Healthy).Reason), 1, false, true},
 	}[answer[4]]
 	if is != want {
 		t.Fatalf("%s, %s of %s: error %v, want %v", c, was.RecoverAction, was.ErrorReason, is, want)
 	}
 	// Nobody takes it for healthy in between: the next look comes to the same.
-	if kind == judge.Recover && (answer[4] == "none") != r.Row.Conditions.Is(workspace.Healthy) {
+	if kind == lifecycle.Recover && (answer[4] == "none") != r.Row.Conditions.Is(workspace.Healthy) {
 		t.Fatalf("%s, %s: error %v, healthy %v", c, was.RecoverAction, is, r.Row.Conditions.Get(workspace.Healthy))
 	}
 }
@@ -167,7 +167,7 @@ func TestWithoutArchives(t *testing.T) {
 		n++
 		in := c.input()
 		in.Policy.CanArchive = false
-		if r := judge.Judge(in); r.Action.Kind == judge.Claim {
+		if r := lifecycle.Judge(in); r.Action.Kind == lifecycle.Claim {
 			t.Fatalf("%s: %s is claimed", c, r.Action.Op)
 		}
 	})

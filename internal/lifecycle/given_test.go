@@ -1,22 +1,22 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"testing"
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
 // given is a look at one workspace, put together by a test.
-type given struct{ judge.Input }
+type given struct{ lifecycle.Input }
 
 // look is a workspace that nothing is wrong with, at rest in the phase, and
 // the observation that says so.
 func look(phase workspace.Phase) *given {
-	g := &given{judge.Input{
-		Now: epoch.Add(time.Hour), UpSince: epoch, ClaimID: "fresh", Policy: judge.DefaultPolicy(),
-		Obs: judge.Observation{ContainerKnown: true, VolumeKnown: true},
+	g := &given{lifecycle.Input{
+		Now: epoch.Add(time.Hour), UpSince: epoch, ClaimID: "fresh", Policy: lifecycle.DefaultPolicy(),
+		Obs: lifecycle.Observation{ContainerKnown: true, VolumeKnown: true},
 		Row: workspace.Workspace{
 			ID: "019a0000-0000-7000-8000-000000000001", Operation: workspace.OpNone,
 			Home: workspace.Home{State: workspace.HomeAbsent}, DesiredState: workspace.DesiredArchived,
@@ -31,27 +31,27 @@ func look(phase workspace.Phase) *given {
 	}
 	if phase == workspace.PhaseRunning {
 		g.Row.DesiredState = workspace.DesiredRunning
-		g.container(judge.Running).Obs.Container.Answers = true
+		g.container(lifecycle.Running).Obs.Container.Answers = true
 	}
-	g.Row.Conditions = judge.Conditions(g.Input)
-	g.Row.Phase = judge.Phase(g.Row, g.Row.Conditions)
+	g.Row.Conditions = lifecycle.Conditions(g.Input)
+	g.Row.Phase = lifecycle.Phase(g.Row, g.Row.Conditions)
 	return g
 }
 
 // home gives the workspace a volume of its own, in that state.
 func (g *given) home(state workspace.HomeState) *given {
 	g.Row.Home = workspace.Home{State: state, Claim: "home"}
-	g.Obs.Volume = &judge.Volume{Claim: "home", Seeded: state == workspace.HomeLive || state == workspace.HomeArchived}
+	g.Obs.Volume = &lifecycle.Volume{Claim: "home", Seeded: state == workspace.HomeLive || state == workspace.HomeArchived}
 	return g
 }
 
 func (g *given) archived(key string) *given {
-	g.Row.ArchiveKey, g.Obs.Archive = key, judge.ArchivePresent
+	g.Row.ArchiveKey, g.Obs.Archive = key, lifecycle.ArchivePresent
 	return g
 }
 
-func (g *given) container(state judge.ContainerState) *given {
-	g.Obs.Container = &judge.Container{ID: "c1", State: state}
+func (g *given) container(state lifecycle.ContainerState) *given {
+	g.Obs.Container = &lifecycle.Container{ID: "c1", State: state}
 	return g
 }
 
@@ -85,10 +85,10 @@ func (g *given) deleted(ago time.Duration) *given {
 	return g
 }
 
-func (g *given) judged() judge.Result { return judge.Judge(g.Input) }
+func (g *given) judged() lifecycle.Result { return lifecycle.Judge(g.Input) }
 
 // next takes the decision for written and looks again a second later.
-func (g *given) next(r judge.Result) *given {
+func (g *given) next(r lifecycle.Result) *given {
 	g.Row = r.Row
 	if r.ClearRecover {
 		g.Row.RecoverRequestedAt, g.Row.RecoverAction = nil, ""
@@ -99,12 +99,12 @@ func (g *given) next(r judge.Result) *given {
 	if r.ClearCancel {
 		g.Row.CancelRequestedAt = nil
 	}
-	g.Work = judge.Work{}
+	g.Work = lifecycle.Work{}
 	g.Now = g.Now.Add(time.Second)
 	return g
 }
 
-func wantAction(t *testing.T, r judge.Result, kind judge.Kind, op workspace.Operation) {
+func wantAction(t *testing.T, r lifecycle.Result, kind lifecycle.Kind, op workspace.Operation) {
 	t.Helper()
 	if r.Action.Kind != kind || r.Action.Op != op {
 		t.Fatalf("action %d %q %s %s, want %d %q; row: %s", r.Action.Kind, r.Action.Op, r.Action.Reason, r.Action.Message, kind, op, describe(r.Row))

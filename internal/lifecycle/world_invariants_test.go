@@ -1,9 +1,9 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -45,8 +45,8 @@ func (w *world) invariants() {
 }
 
 // checkDecision checks what the judge said, before anything comes of it.
-func (w *world) checkDecision(in judge.Input, r judge.Result) {
-	if r.Action.Kind == judge.Claim {
+func (w *world) checkDecision(in lifecycle.Input, r lifecycle.Result) {
+	if r.Action.Kind == lifecycle.Claim {
 		w.checkClaim(in, r)
 	}
 	if in.Row.Operation != workspace.OpNone && r.Row.Operation != in.Row.Operation && r.Row.Operation != workspace.OpNone {
@@ -55,7 +55,7 @@ func (w *world) checkDecision(in judge.Input, r judge.Result) {
 	w.checkSeen(in, r)
 	w.checkComplete(in, r)
 	w.checkAnswered(in, r)
-	if r.Row.Operation != workspace.OpNone && r.Action.Kind != judge.Claim && in.Obs.ContainerKnown && in.Obs.VolumeKnown {
+	if r.Row.Operation != workspace.OpNone && r.Action.Kind != lifecycle.Claim && in.Obs.ContainerKnown && in.Obs.VolumeKnown {
 		if r.LookAgain.IsZero() || r.LookAgain.After(in.Now.Add(w.policy.NoProgress)) {
 			w.failf("%s has no deadline: %v", r.Row.Operation, r.LookAgain)
 		}
@@ -63,14 +63,14 @@ func (w *world) checkDecision(in judge.Input, r judge.Result) {
 	if !r.LookAgain.IsZero() && !r.LookAgain.After(in.Now) {
 		w.failf("to be looked at again in the past: %v", r.LookAgain.Sub(in.Now))
 	}
-	if r.Action.Kind == judge.Fail {
+	if r.Action.Kind == lifecycle.Fail {
 		w.checkFail(in, r)
 	}
 }
 
 // checkSeen: what was not seen stays as it was, and nobody is let in to what
 // was not seen to run (design §2).
-func (w *world) checkSeen(in judge.Input, r judge.Result) {
+func (w *world) checkSeen(in lifecycle.Input, r lifecycle.Result) {
 	stays := func(t workspace.ConditionType) {
 		if was, is := in.Row.Conditions.Get(t), r.Row.Conditions.Get(t); was.Reason != is.Reason {
 			w.failf("%s was %s and is %s, without having been seen", t, was.Reason, is.Reason)
@@ -83,7 +83,7 @@ func (w *world) checkSeen(in judge.Input, r judge.Result) {
 		stays(workspace.VolumeReady)
 	}
 	if k := in.Obs.Container; in.Obs.ContainerKnown && r.Row.Conditions.Is(workspace.ContainerReady) &&
-		(k == nil || k.State != judge.Running || !k.Answers && !in.Row.Conditions.Is(workspace.ContainerReady)) {
+		(k == nil || k.State != lifecycle.Running || !k.Answers && !in.Row.Conditions.Is(workspace.ContainerReady)) {
 		w.failf("ready, but seen was %+v", k)
 	}
 	if v := in.Obs.Volume; in.Obs.VolumeKnown && r.Row.Conditions.Is(workspace.VolumeReady) && (v == nil || v.Claim != r.Row.Home.Claim) {
@@ -92,8 +92,8 @@ func (w *world) checkSeen(in judge.Input, r judge.Result) {
 }
 
 // checkComplete: what is complete has come to where it was to lead (design §2).
-func (w *world) checkComplete(in judge.Input, r judge.Result) {
-	if r.Action.Kind != judge.Complete {
+func (w *world) checkComplete(in lifecycle.Input, r lifecycle.Result) {
+	if r.Action.Kind != lifecycle.Complete {
 		return
 	}
 	gone := in.Obs.ContainerKnown && in.Obs.Container == nil
@@ -118,7 +118,7 @@ func (w *world) checkComplete(in judge.Input, r judge.Result) {
 }
 
 // checkAnswered: requests are answered, and what is asked for is done.
-func (w *world) checkAnswered(in judge.Input, r judge.Result) {
+func (w *world) checkAnswered(in lifecycle.Input, r lifecycle.Result) {
 	row := in.Row
 	if row.Operation == workspace.OpNone {
 		return
@@ -127,7 +127,7 @@ func (w *world) checkAnswered(in judge.Input, r judge.Result) {
 		w.failf("a request to cancel is not answered")
 	}
 	wanted := row.NextDesired == workspace.DesiredRunning || row.NextDesired == workspace.DesiredStandby
-	ends := row.CancelRequestedAt != nil && judge.Cancellable(row) || row.Operation == workspace.OpCreateEmptyArchive && wanted ||
+	ends := row.CancelRequestedAt != nil && lifecycle.Cancellable(row) || row.Operation == workspace.OpCreateEmptyArchive && wanted ||
 		row.Operation == workspace.OpArchiving && row.Home.State == workspace.HomeLive && (wanted || in.Obs.Container != nil)
 	if ends && r.Row.Operation != workspace.OpNone {
 		w.failf("%s goes on", row.Operation)
@@ -136,8 +136,8 @@ func (w *world) checkAnswered(in judge.Input, r judge.Result) {
 
 // checkClaim: neighbouring levels only, up or down as wanted, and only what
 // the home's state allows (design §2).
-func (w *world) checkClaim(in judge.Input, r judge.Result) {
-	phase := judge.Phase(in.Row, judge.Conditions(in))
+func (w *world) checkClaim(in lifecycle.Input, r lifecycle.Result) {
+	phase := lifecycle.Phase(in.Row, lifecycle.Conditions(in))
 	home, want := in.Row.Home.State, in.Row.DesiredState
 	up := want != workspace.DesiredArchived
 	fillable := home == workspace.HomeAbsent || home == workspace.HomeFilling
@@ -152,10 +152,10 @@ func (w *world) checkClaim(in judge.Input, r judge.Result) {
 	case workspace.OpStarting:
 		ok = phase == workspace.PhaseStandby && want == workspace.DesiredRunning && home == workspace.HomeLive
 	case workspace.OpStopping:
-		ok = phase == workspace.PhaseRunning && want != workspace.DesiredRunning || phase != workspace.PhaseRunning && judge.Conditions(in).HasContainer()
+		ok = phase == workspace.PhaseRunning && want != workspace.DesiredRunning || phase != workspace.PhaseRunning && lifecycle.Conditions(in).HasContainer()
 	case workspace.OpArchiving:
 		ok = (phase == workspace.PhaseStandby && !up || home.Removable() ||
-			phase == workspace.PhaseArchived && !up && home == workspace.HomeFilling) && !judge.Conditions(in).HasContainer()
+			phase == workspace.PhaseArchived && !up && home == workspace.HomeFilling) && !lifecycle.Conditions(in).HasContainer()
 	case workspace.OpDeleting:
 		ok = in.Row.DeletedAt != nil
 	}
@@ -172,7 +172,7 @@ func (w *world) checkClaim(in judge.Input, r judge.Result) {
 
 // checkFail: an outage is nobody's fault, and a deadline does not run during
 // one (design §3.10).
-func (w *world) checkFail(in judge.Input, r judge.Result) {
+func (w *world) checkFail(in lifecycle.Input, r lifecycle.Result) {
 	if r.Row.ErrorReason == workspace.ErrUnreachable {
 		w.failf("an outage is recorded as a failure")
 	}
@@ -192,7 +192,7 @@ func (w *world) checkFail(in judge.Input, r judge.Result) {
 		workspace.OpDeleting:     w.policy.Deleting,
 	}[r.Action.Op]
 	up := w.reachableAt
-	if judge.OnBucket(r.Action.Op) {
+	if lifecycle.OnBucket(r.Action.Op) {
 		bound = w.policy.NoProgress
 		if w.bucketUpAt.After(up) {
 			up = w.bucketUpAt
@@ -213,10 +213,10 @@ func (w *world) checkFail(in judge.Input, r judge.Result) {
 }
 
 // checkWritten follows what a write that landed means for the owner's home.
-func (w *world) checkWritten(k *tick, r judge.Result) {
+func (w *world) checkWritten(k *tick, r lifecycle.Result) {
 	from, to := k.row.Home, r.Row.Home
 	switch {
-	case r.Action.Kind == judge.Fail && r.Action.Reason == workspace.ErrDataLost && w.hands == 0 && w.landed == 0:
+	case r.Action.Kind == lifecycle.Fail && r.Action.Reason == workspace.ErrDataLost && w.hands == 0 && w.landed == 0:
 		w.failf("lost, and nobody has taken it: %s", r.Action.Message)
 	case from.State == workspace.HomeArchived && to.State == workspace.HomeLive:
 		if v := w.volume; (v == nil || v.claim != to.Claim || !v.complete) && k.hands == w.hands {
@@ -232,12 +232,12 @@ func (w *world) checkWritten(k *tick, r judge.Result) {
 			w.home = homeTruth{has: true, gone: true}
 			return
 		}
-		if k.row.Operation == workspace.OpProvisioning || r.Action.Kind == judge.Recover && k.row.ArchiveKey == "" {
+		if k.row.Operation == workspace.OpProvisioning || r.Action.Kind == lifecycle.Recover && k.row.ArchiveKey == "" {
 			w.home = homeTruth{has: true, latest: v.content}
 		}
-	case r.Action.Kind == judge.Recover && from.State != workspace.HomeLive && to.State == workspace.HomeAbsent && k.row.ArchiveKey == r.Row.ArchiveKey:
+	case r.Action.Kind == lifecycle.Recover && from.State != workspace.HomeLive && to.State == workspace.HomeAbsent && k.row.ArchiveKey == r.Row.ArchiveKey:
 		// What was to be removed is gone.
-	case r.Action.Kind == judge.Recover && (from != to || k.row.ArchiveKey != r.Row.ArchiveKey):
+	case r.Action.Kind == lifecycle.Recover && (from != to || k.row.ArchiveKey != r.Row.ArchiveKey):
 		if k.row.RecoverAction == workspace.RecoverAfresh || !k.sawGone && k.row.ErrorReason != workspace.ErrArchiveCorrupted {
 			w.failf("a home was given up that was there, or without a word of its owner")
 		}
@@ -252,7 +252,7 @@ func (w *world) checkWritten(k *tick, r judge.Result) {
 				w.failf("put back to an archive that is not there")
 			}
 		}
-	case r.Action.Kind == judge.Claim && r.Action.Op == workspace.OpDeleting && to.State == workspace.HomeDeleting:
+	case r.Action.Kind == lifecycle.Claim && r.Action.Op == workspace.OpDeleting && to.State == workspace.HomeDeleting:
 		if w.now.Before(k.row.DeletedAt.Add(w.policy.DeleteGrace)) {
 			w.failf("deleted within the grace")
 		}

@@ -1,4 +1,4 @@
-package judge
+package lifecycle
 
 import "codehub/internal/workspace"
 

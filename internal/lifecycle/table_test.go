@@ -1,4 +1,4 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"fmt"
@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -82,9 +82,9 @@ const (
 )
 
 // input makes a look at such a workspace.
-func (c combination) input() judge.Input {
-	in := judge.Input{
-		Now: tableNow, UpSince: epoch, ClaimID: "new-claim", Policy: judge.DefaultPolicy(),
+func (c combination) input() lifecycle.Input {
+	in := lifecycle.Input{
+		Now: tableNow, UpSince: epoch, ClaimID: "new-claim", Policy: lifecycle.DefaultPolicy(),
 		Row: workspace.Workspace{
 			ID: "019a0000-0000-7000-8000-000000000001", Conditions: workspace.Conditions{},
 			Home:         workspace.Home{State: workspace.HomeState(word("home", c.home))},
@@ -144,7 +144,7 @@ func before(r *workspace.Workspace, t workspace.ConditionType, reason, message s
 	r.Conditions[t] = workspace.Condition{Status: status, Reason: reason, Message: message, LastTransitionTime: epoch}
 }
 
-func (c combination) setContainer(in *judge.Input) {
+func (c combination) setContainer(in *lifecycle.Input) {
 	fact := word("container", c.container)
 	if was, ok := strings.CutPrefix(fact, "unknown:"); ok {
 		before(&in.Row, workspace.ContainerReady, was, "")
@@ -153,18 +153,18 @@ func (c combination) setContainer(in *judge.Input) {
 	in.Obs.ContainerKnown = true
 	switch fact {
 	case "created":
-		in.Obs.Container = &judge.Container{ID: "c", State: judge.Created}
+		in.Obs.Container = &lifecycle.Container{ID: "c", State: lifecycle.Created}
 	case "exited":
-		in.Obs.Container = &judge.Container{ID: "c", State: judge.Exited}
+		in.Obs.Container = &lifecycle.Container{ID: "c", State: lifecycle.Exited}
 	case "running", "answers":
-		in.Obs.Container = &judge.Container{ID: "c", State: judge.Running, Answers: fact == "answers"}
+		in.Obs.Container = &lifecycle.Container{ID: "c", State: lifecycle.Running, Answers: fact == "answers"}
 	case "running:Ready":
 		before(&in.Row, workspace.ContainerReady, workspace.ReasonContainerReady, "")
-		in.Obs.Container = &judge.Container{ID: "c", State: judge.Running}
+		in.Obs.Container = &lifecycle.Container{ID: "c", State: lifecycle.Running}
 	}
 }
 
-func (c combination) setVolume(in *judge.Input) {
+func (c combination) setVolume(in *lifecycle.Input) {
 	fact := word("volume", c.volume)
 	if was, ok := strings.CutPrefix(fact, "unknown:"); ok {
 		before(&in.Row, workspace.VolumeReady, was, "")
@@ -173,14 +173,14 @@ func (c combination) setVolume(in *judge.Input) {
 	in.Obs.VolumeKnown = true
 	switch fact {
 	case "foreign":
-		in.Obs.Volume = &judge.Volume{Claim: "another", Seeded: true, Marker: tableKey}
+		in.Obs.Volume = &lifecycle.Volume{Claim: "another", Seeded: true, Marker: tableKey}
 	case "unseeded", "seeded", "restored", "earlier":
-		in.Obs.Volume = &judge.Volume{Claim: tableClaim, Seeded: fact == "seeded"}
+		in.Obs.Volume = &lifecycle.Volume{Claim: tableClaim, Seeded: fact == "seeded"}
 		in.Obs.Volume.Marker = map[string]string{"restored": tableKey, "earlier": earlierKey}[fact]
 	}
 }
 
-func (c combination) setArchive(in *judge.Input) {
+func (c combination) setArchive(in *lifecycle.Input) {
 	fact := word("archive", c.archive)
 	if fact == "nokey" {
 		return
@@ -188,8 +188,8 @@ func (c combination) setArchive(in *judge.Input) {
 	in.Row.ArchiveKey = tableKey
 	switch was, unknown := strings.CutPrefix(fact, "unknown:"); {
 	case !unknown:
-		in.Obs.Archive = map[string]judge.Archive{
-			"present": judge.ArchivePresent, "missing": judge.ArchiveMissing, "corrupted": judge.ArchiveCorrupted,
+		in.Obs.Archive = map[string]lifecycle.Archive{
+			"present": lifecycle.ArchivePresent, "missing": lifecycle.ArchiveMissing, "corrupted": lifecycle.ArchiveCorrupted,
 		}[fact]
 	case was == "another":
 		before(&in.Row, workspace.ArchiveReady, workspace.ReasonArchiveMissing, "archives/another")

@@ -1,4 +1,4 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"slices"
@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -152,7 +152,7 @@ func (w *world) mishaps(add func(string, int, func())) {
 	add("image goes", 1, func() { w.imageThere, w.imageBad = false, rapid.Bool().Draw(w.t, "bad") })
 	add("image comes", 1, func() { w.imageBad = false })
 	add("container exits", 1, func() {
-		if k := w.container; k != nil && k.state == judge.Running {
+		if k := w.container; k != nil && k.state == lifecycle.Running {
 			_ = w.endContainer(k.id)
 		}
 	})

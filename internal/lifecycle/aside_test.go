@@ -1,10 +1,10 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"strings"
 	"testing"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -27,12 +27,12 @@ func TestSetAsideTable(t *testing.T) {
 			asked = in.Now.Add(-in.Policy.Deleting)
 		}
 		in.Row.RecoverRequestedAt, in.Row.RecoverAction = &asked, workspace.RecoverAfresh
-		plain := judge.Judge(in)
+		plain := lifecycle.Judge(in)
 		in.Row.RecoverAction = workspace.RecoverSetAside
-		r := judge.Judge(in)
+		r := lifecycle.Judge(in)
 		known := in.Obs.ContainerKnown && in.Obs.VolumeKnown
 		switch {
-		case plain.Action.Kind == judge.None || in.Row.DeletedAt != nil || !judge.InTheWay(in):
+		case plain.Action.Kind == lifecycle.None || in.Row.DeletedAt != nil || !lifecycle.InTheWay(in):
 			// Nothing is in the way, or not everything was seen: as a plain recovery.
 			plain.Row.RecoverAction = workspace.RecoverSetAside
 			if describe(plain.Row) != describe(r.Row) || plain.Action != r.Action || plain.ClearRecover != r.ClearRecover {
@@ -41,12 +41,12 @@ func TestSetAsideTable(t *testing.T) {
 		case !known:
 			t.Fatalf("%s: decided without an observation", c)
 		case in.Obs.Container != nil && !yes(v[6]):
-			if r.Action.Kind != judge.RemoveContainer || r.ClearRecover {
+			if r.Action.Kind != lifecycle.RemoveContainer || r.ClearRecover {
 				t.Fatalf("%s: %+v, want the container removed first", c, r.Action)
 			}
 		default:
 			aside++
-			if r.Action.Kind != judge.SetAside || r.ClearRecover || r.Row.Home != in.Row.Home || r.Row.ArchiveKey != in.Row.ArchiveKey ||
+			if r.Action.Kind != lifecycle.SetAside || r.ClearRecover || r.Row.Home != in.Row.Home || r.Row.ArchiveKey != in.Row.ArchiveKey ||
 				r.Row.ErrorReason != in.Row.ErrorReason || r.Row.ErrorCount != in.Row.ErrorCount {
 				t.Fatalf("%s: %+v %s", c, r.Action, describe(r.Row))
 			}
@@ -66,9 +66,9 @@ func TestSetAsideTable(t *testing.T) {
 func obstructed(home workspace.HomeState) *given {
 	g := look(workspace.PhasePending).fails(workspace.ErrRetryExceeded, workspace.MaxAttempts)
 	g.Row.Home = workspace.Home{State: home, Claim: "home"}
-	g.Obs.Volume = &judge.Volume{}
-	g.Row.Conditions = judge.Conditions(g.Input)
-	g.Row.Phase = judge.Phase(g.Row, g.Row.Conditions)
+	g.Obs.Volume = &lifecycle.Volume{}
+	g.Row.Conditions = lifecycle.Conditions(g.Input)
+	g.Row.Phase = lifecycle.Phase(g.Row, g.Row.Conditions)
 	return g
 }
 
@@ -79,9 +79,9 @@ func TestSetAsideFailureKeepsError(t *testing.T) {
 		workspace.HomeLive:    workspace.ErrDataLost,
 	} {
 		g := obstructed(home).recovers(workspace.RecoverSetAside)
-		g.Aside = &judge.Failure{Reason: workspace.ErrActionFailed, Message: "in use by container dump"}
-		r := judge.Judge(g.Input)
-		if r.Action.Kind != judge.Fail || !r.ClearRecover || r.Row.ErrorReason != want || r.Row.Phase != workspace.PhaseError ||
+		g.Aside = &lifecycle.Failure{Reason: workspace.ErrActionFailed, Message: "in use by container dump"}
+		r := lifecycle.Judge(g.Input)
+		if r.Action.Kind != lifecycle.Fail || !r.ClearRecover || r.Row.ErrorReason != want || r.Row.Phase != workspace.PhaseError ||
 			!strings.Contains(r.Row.ErrorMessage, "in use by container dump") || r.Row.RetryAt != nil {
 			t.Errorf("%s: %+v, %s %q", home, r.Action, r.Row.ErrorReason, r.Row.ErrorMessage)
 		}
@@ -91,12 +91,12 @@ func TestSetAsideFailureKeepsError(t *testing.T) {
 func TestSetAsideThenRecovers(t *testing.T) {
 	t.Parallel()
 	g := obstructed(workspace.HomeFilling).recovers(workspace.RecoverSetAside)
-	if r := judge.Judge(g.Input); r.Action.Kind != judge.SetAside {
+	if r := lifecycle.Judge(g.Input); r.Action.Kind != lifecycle.SetAside {
 		t.Fatalf("%+v", r.Action)
 	}
 	g.Obs.Volume = nil
-	r := judge.Judge(g.Input)
-	if r.Action.Kind != judge.Recover || !r.ClearRecover || r.Row.ErrorReason != "" || r.Row.Phase == workspace.PhaseError {
+	r := lifecycle.Judge(g.Input)
+	if r.Action.Kind != lifecycle.Recover || !r.ClearRecover || r.Row.ErrorReason != "" || r.Row.Phase == workspace.PhaseError {
 		t.Errorf("the name is free: %+v, %s", r.Action, describe(r.Row))
 	}
 }
@@ -107,8 +107,8 @@ func TestSetAsideOfReplacedHomeIsDataLost(t *testing.T) {
 	t.Parallel()
 	g := obstructed(workspace.HomeLive).recovers(workspace.RecoverSetAside)
 	g.Obs.Volume = nil
-	r := judge.Judge(g.Input)
-	if r.Action.Kind != judge.Recover || r.Row.ErrorReason != workspace.ErrDataLost || r.Row.Home.State != workspace.HomeLive {
+	r := lifecycle.Judge(g.Input)
+	if r.Action.Kind != lifecycle.Recover || r.Row.ErrorReason != workspace.ErrDataLost || r.Row.Home.State != workspace.HomeLive {
 		t.Errorf("%+v, %s", r.Action, describe(r.Row))
 	}
 }
@@ -117,19 +117,19 @@ func TestErrorNamesWayOut(t *testing.T) {
 	t.Parallel()
 	g := look(workspace.PhasePending).wants(workspace.DesiredStandby)
 	g.Row.Home = workspace.Home{State: workspace.HomeFilling, Claim: "home"}
-	g.Obs.Volume = &judge.Volume{}
+	g.Obs.Volume = &lifecycle.Volume{}
 	g.during(workspace.OpProvisioning).Row.ErrorCount = workspace.MaxAttempts - 1
-	g.Work = judge.Work{Failure: &judge.Failure{Reason: workspace.ErrActionFailed, Message: "the volume is not the one"}}
-	if r := judge.Judge(g.Input); r.Row.ErrorReason != workspace.ErrRetryExceeded || !strings.Contains(r.Row.ErrorMessage, "set the volume aside") {
+	g.Work = lifecycle.Work{Failure: &lifecycle.Failure{Reason: workspace.ErrActionFailed, Message: "the volume is not the one"}}
+	if r := lifecycle.Judge(g.Input); r.Row.ErrorReason != workspace.ErrRetryExceeded || !strings.Contains(r.Row.ErrorMessage, "set the volume aside") {
 		t.Errorf("%s %q", r.Row.ErrorReason, r.Row.ErrorMessage)
 	}
 	lost := look(workspace.PhaseStandby)
-	lost.Obs.Volume = &judge.Volume{Claim: "another"}
-	if r := judge.Judge(lost.Input); r.Row.ErrorReason != workspace.ErrDataLost || !strings.Contains(r.Row.ErrorMessage, "set the volume aside") {
+	lost.Obs.Volume = &lifecycle.Volume{Claim: "another"}
+	if r := lifecycle.Judge(lost.Input); r.Row.ErrorReason != workspace.ErrDataLost || !strings.Contains(r.Row.ErrorMessage, "set the volume aside") {
 		t.Errorf("%s %q", r.Row.ErrorReason, r.Row.ErrorMessage)
 	}
 	lost.Obs.Volume = nil
-	if r := judge.Judge(lost.Input); strings.Contains(r.Row.ErrorMessage, "set the volume aside") {
+	if r := lifecycle.Judge(lost.Input); strings.Contains(r.Row.ErrorMessage, "set the volume aside") {
 		t.Errorf("nothing is in the way: %q", r.Row.ErrorMessage)
 	}
 }

@@ -1,9 +1,9 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"testing"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -29,7 +29,7 @@ func TestAsksBucket(t *testing.T) {
 		if rule == nil {
 			t.Fatalf("nothing is said of %s", c)
 		}
-		if got := judge.AsksBucket(in.Row); got != (rule.answer[0] == "yes") {
+		if got := lifecycle.AsksBucket(in.Row); got != (rule.answer[0] == "yes") {
 			t.Errorf("%s, recover %v: asks %v", c, yes(v[5]), got)
 		}
 	})
@@ -40,19 +40,19 @@ func TestAsksBucket(t *testing.T) {
 func TestAsksEarlier(t *testing.T) {
 	t.Parallel()
 	g := look(workspace.PhaseArchived).recovers(workspace.RecoverArchive)
-	if judge.AsksEarlier(g.Row) {
+	if lifecycle.AsksEarlier(g.Row) {
 		t.Error("asked for an archive that nothing names")
 	}
 	g.Row.RecoverFrom = &workspace.Archive{Key: earlierKey}
-	if !judge.AsksEarlier(g.Row) {
+	if !lifecycle.AsksEarlier(g.Row) {
 		t.Error("not asked for what the recovery rests on")
 	}
 	g.Row.RecoverAction = workspace.RecoverEmpty
-	if judge.AsksEarlier(g.Row) {
+	if lifecycle.AsksEarlier(g.Row) {
 		t.Error("asked for a recovery that needs none")
 	}
 	g.Row.RecoverAction, g.Row.RecoverRequestedAt = workspace.RecoverArchive, nil
-	if judge.AsksEarlier(g.Row) {
+	if lifecycle.AsksEarlier(g.Row) {
 		t.Error("asked without a request")
 	}
 }

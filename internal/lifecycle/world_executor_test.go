@@ -1,11 +1,11 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"errors"
 	"fmt"
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -18,7 +18,7 @@ type executor struct {
 	pc       int
 	ended    bool
 	endedAt  time.Time
-	failure  *judge.Failure
+	failure  *lifecycle.Failure
 	movedAt  time.Time // of what moves bytes alone: a step that is repeated for ever is no progress
 	pulling  bool
 	pulledAt time.Time
@@ -32,7 +32,7 @@ type pending struct {
 	bucket bool
 	effect func() error
 	ended  bool
-	fails  *judge.Failure
+	fails  *lifecycle.Failure
 }
 
 func (w *world) stepExecutor() {
@@ -62,7 +62,7 @@ func (w *world) stepExecutor() {
 
 var errPull = errors.New("pull access denied")
 
-func failure(err error) *judge.Failure {
+func failure(err error) *lifecycle.Failure {
 	reason := workspace.ErrActionFailed
 	switch {
 	case errors.Is(err, errUnreachable):
@@ -70,7 +70,7 @@ func failure(err error) *judge.Failure {
 	case errors.Is(err, errPull):
 		reason = workspace.ErrImagePullFailed
 	}
-	return &judge.Failure{Reason: reason, Message: err.Error()}
+	return &lifecycle.Failure{Reason: reason, Message: err.Error()}
 }
 
 // next is what the executor does next.
@@ -238,7 +238,7 @@ func (w *world) removeSeen(e *executor) pending { return w.removeContainerOf(e.s
 
 // stale is an earlier container that a start has to remove first.
 func (e *executor) stale() *container {
-	if k := e.seen; k != nil && (k.state == judge.Exited || k.claim != e.claim) {
+	if k := e.seen; k != nil && (k.state == lifecycle.Exited || k.claim != e.claim) {
 		return k
 	}
 	return nil
@@ -250,7 +250,7 @@ func (w *world) removeStale(e *executor) pending { return w.removeContainerOf(e.
 func (w *world) createContainer(e *executor) pending {
 	return pending{name: "create container", late: true, effect: func() error {
 		switch k := w.container; {
-		case k != nil && (k.claim != e.claim || k.state == judge.Exited):
+		case k != nil && (k.claim != e.claim || k.state == lifecycle.Exited):
 			return fmt.Errorf("container %s has the name", k.id)
 		case k != nil:
 			return nil
@@ -258,7 +258,7 @@ func (w *world) createContainer(e *executor) pending {
 		if err := w.ownVolume(e); err != nil {
 			return err
 		}
-		w.container = &container{id: w.id("c"), claim: e.claim, state: judge.Created, volume: w.volume}
+		w.container = &container{id: w.id("c"), claim: e.claim, state: lifecycle.Created, volume: w.volume}
 		w.logf("container %s created", w.container.id)
 		return nil
 	}}
@@ -267,7 +267,7 @@ func (w *world) createContainer(e *executor) pending {
 func (w *world) start(e *executor) pending {
 	k := w.container
 	if k == nil || k.claim != e.claim {
-		return pending{fails: &judge.Failure{Reason: workspace.ErrActionFailed, Message: "the container is gone"}}
+		return pending{fails: &lifecycle.Failure{Reason: workspace.ErrActionFailed, Message: "the container is gone"}}
 	}
 	return pending{name: "start container", late: true, effect: func() error {
 		if w.srv != nil && w.srv.exec == e {
@@ -279,8 +279,8 @@ func (w *world) start(e *executor) pending {
 
 func (w *world) await(e *executor) pending {
 	switch k := w.container; {
-	case k == nil || k.claim != e.claim || k.state == judge.Exited:
-		return pending{fails: &judge.Failure{Reason: workspace.ErrActionFailed, Message: "the container ended"}}
+	case k == nil || k.claim != e.claim || k.state == lifecycle.Exited:
+		return pending{fails: &lifecycle.Failure{Reason: workspace.ErrActionFailed, Message: "the container ended"}}
 	case k.answers:
 		return pending{ended: true}
 	}
@@ -364,7 +364,7 @@ func (w *world) awaitJob(e *executor) pending {
 	j := w.job[e.claim]
 	switch {
 	case j == nil:
-		return pending{fails: &judge.Failure{Reason: workspace.ErrActionFailed, Message: "the job is gone"}}
+		return pending{fails: &lifecycle.Failure{Reason: workspace.ErrActionFailed, Message: "the job is gone"}}
 	case j.failure != nil:
 		return pending{fails: j.failure}
 	case !j.done:

@@ -1,4 +1,4 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"reflect"
@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -17,7 +17,7 @@ import (
 
 // anyLook draws a look at any workspace that can occur, with any requests and
 // whatever its executor may be doing.
-func (a *answers) anyLook(t *rapid.T) judge.Input {
+func (a *answers) anyLook(t *rapid.T) lifecycle.Input {
 	c := rapid.Custom(func(t *rapid.T) combination {
 		draw := func(column string) uint8 {
 			return rapid.Uint8Range(0, uint8(len(words[column])-1)).Draw(t, column)
@@ -33,7 +33,7 @@ func (a *answers) anyLook(t *rapid.T) judge.Input {
 	in.Policy.CanArchive = rapid.Bool().Draw(t, "archives")
 	in.Jitter = rapid.Float64Range(0, 0.999).Draw(t, "jitter")
 	in.Row.ErrorCount += rapid.IntRange(0, 1).Draw(t, "failed before")
-	in.Row.ArchiveOpID, in.Row.StopReason = "last-archiving", judge.StopForced
+	in.Row.ArchiveOpID, in.Row.StopReason = "last-archiving", lifecycle.StopForced
 	in.Row.Phase = rapid.SampledFrom(workspace.Phases()).Draw(t, "phase as stored")
 	ago := func(what string) *time.Time {
 		minutes := rapid.IntRange(-1, 3).Draw(t, what)
@@ -49,7 +49,7 @@ func (a *answers) anyLook(t *rapid.T) judge.Input {
 		}
 		if in.Row.RecoverAction == workspace.RecoverArchive {
 			in.Row.RecoverFrom = &workspace.Archive{Key: earlierKey, Digest: "d", Size: 7, Entries: 3}
-			in.Obs.Earlier = judge.Archive(rapid.IntRange(0, 3).Draw(t, "earlier"))
+			in.Obs.Earlier = lifecycle.Archive(rapid.IntRange(0, 3).Draw(t, "earlier"))
 		}
 	} else {
 		in.Row.OpStartedAt = ago("started")
@@ -62,26 +62,26 @@ func (a *answers) anyLook(t *rapid.T) judge.Input {
 	return in
 }
 
-func anyWork(t *rapid.T, now time.Time) judge.Work {
+func anyWork(t *rapid.T, now time.Time) lifecycle.Work {
 	switch rapid.IntRange(0, 5).Draw(t, "work") {
 	case 0:
-		return judge.Work{Running: true}
+		return lifecycle.Work{Running: true}
 	case 1:
-		return judge.Work{Running: true, Pulling: true, ProgressAt: now.Add(-time.Minute)}
+		return lifecycle.Work{Running: true, Pulling: true, ProgressAt: now.Add(-time.Minute)}
 	case 2:
-		return judge.Work{Running: true, PulledAt: now.Add(-time.Minute), ProgressAt: now.Add(-time.Second)}
+		return lifecycle.Work{Running: true, PulledAt: now.Add(-time.Minute), ProgressAt: now.Add(-time.Second)}
 	case 3:
 		reason := rapid.SampledFrom(workspace.ErrorReasons()).Draw(t, "failure")
-		return judge.Work{Failure: &judge.Failure{Reason: reason, Message: "why"}}
+		return lifecycle.Work{Failure: &lifecycle.Failure{Reason: reason, Message: "why"}}
 	case 4:
-		busy := &judge.Failure{Reason: workspace.ErrActionFailed, Message: "why", Passing: true, InUse: rapid.Bool().Draw(t, "in use")}
-		return judge.Work{Running: rapid.Bool().Draw(t, "tried again"), Failure: busy}
+		busy := &lifecycle.Failure{Reason: workspace.ErrActionFailed, Message: "why", Passing: true, InUse: rapid.Bool().Draw(t, "in use")}
+		return lifecycle.Work{Running: rapid.Bool().Draw(t, "tried again"), Failure: busy}
 	}
-	return judge.Work{}
+	return lifecycle.Work{}
 }
 
 // contract checks a property of every look.
-func contract(t *testing.T, holds func(t *rapid.T, in judge.Input)) {
+func contract(t *testing.T, holds func(t *rapid.T, in lifecycle.Input)) {
 	t.Helper()
 	t.Parallel()
 	a := readAnswers(t)
@@ -91,13 +91,13 @@ func contract(t *testing.T, holds func(t *rapid.T, in judge.Input)) {
 // Contract 1. What the row took for true is of no account once everything was
 // seen; of the container it matters whether it was ready (design §2).
 func TestContract01RealityOverRows(t *testing.T) {
-	contract(t, func(t *rapid.T, in judge.Input) {
+	contract(t, func(t *rapid.T, in lifecycle.Input) {
 		in.Obs.ContainerKnown, in.Obs.VolumeKnown = true, true
-		if in.Row.ArchiveKey != "" && in.Obs.Archive == judge.ArchiveUnknown {
-			in.Obs.Archive = judge.ArchivePresent
+		if in.Row.ArchiveKey != "" && in.Obs.Archive == lifecycle.ArchiveUnknown {
+			in.Obs.Archive = lifecycle.ArchivePresent
 		}
-		if judge.AsksEarlier(in.Row) && in.Obs.Earlier == judge.ArchiveUnknown {
-			in.Obs.Earlier = judge.ArchiveMissing
+		if lifecycle.AsksEarlier(in.Row) && in.Obs.Earlier == lifecycle.ArchiveUnknown {
+			in.Obs.Earlier = lifecycle.ArchiveMissing
 		}
 		other := in
 		other.Row.Phase = rapid.SampledFrom(workspace.Phases()).Draw(t, "another phase")
@@ -109,14 +109,14 @@ func TestContract01RealityOverRows(t *testing.T) {
 		if c, ok := in.Row.Conditions[workspace.ContainerReady]; ok {
 			other.Row.Conditions[workspace.ContainerReady] = c
 		}
-		if x, y := timeless(judge.Judge(in)), timeless(judge.Judge(other)); !reflect.DeepEqual(x, y) {
+		if x, y := timeless(lifecycle.Judge(in)), timeless(lifecycle.Judge(other)); !reflect.DeepEqual(x, y) {
 			t.Fatalf("from one row:\n%+v\nfrom another:\n%+v", x, y)
 		}
 	})
 }
 
 // timeless leaves out since when conditions are as they are.
-func timeless(r judge.Result) judge.Result {
+func timeless(r lifecycle.Result) lifecycle.Result {
 	c := workspace.Conditions{}
 	for k, v := range r.Row.Conditions {
 		v.LastTransitionTime = time.Time{}
@@ -129,18 +129,18 @@ func timeless(r judge.Result) judge.Result {
 // Contract 2. A look depends on nothing but what is there: between now and
 // LookAgain time changes nothing, and bookkeeping comes to an end.
 func TestContract02LevelTriggered(t *testing.T) {
-	contract(t, func(t *rapid.T, in judge.Input) {
-		r := judge.Judge(in)
-		if again := judge.Judge(in); !reflect.DeepEqual(r, again) {
+	contract(t, func(t *rapid.T, in lifecycle.Input) {
+		r := lifecycle.Judge(in)
+		if again := lifecycle.Judge(in); !reflect.DeepEqual(r, again) {
 			t.Fatalf("the same look twice:\n%+v\n%+v", r, again)
 		}
-		if r.Action.Kind == judge.None && !r.ApplyQueued {
+		if r.Action.Kind == lifecycle.None && !r.ApplyQueued {
 			later := in
 			later.Now = in.Now.Add(time.Duration(rapid.IntRange(1, 40000).Draw(t, "later")) * time.Second)
 			if !r.LookAgain.IsZero() && !later.Now.Before(r.LookAgain) {
 				later.Now = r.LookAgain.Add(-time.Nanosecond)
 			}
-			if l := judge.Judge(later); l.Action != r.Action || l.ApplyQueued != r.ApplyQueued || !l.LookAgain.Equal(r.LookAgain) {
+			if l := lifecycle.Judge(later); l.Action != r.Action || l.ApplyQueued != r.ApplyQueued || !l.LookAgain.Equal(r.LookAgain) {
 				t.Fatalf("%v later: %+v instead of %+v, to be looked at again at %v", later.Now.Sub(in.Now), l.Action, r.Action, r.LookAgain)
 			}
 		}
@@ -148,7 +148,7 @@ func TestContract02LevelTriggered(t *testing.T) {
 		for range 10 {
 			r := g.judged()
 			switch r.Action.Kind {
-			case judge.None, judge.Claim, judge.Run, judge.RemoveContainer, judge.SetAside:
+			case lifecycle.None, lifecycle.Claim, lifecycle.Run, lifecycle.RemoveContainer, lifecycle.SetAside:
 				return
 			}
 			g.next(r)
@@ -163,8 +163,8 @@ func TestContract03SingleWriter(t *testing.T) {
 	controllers := []string{"Home", "Conditions", "Phase", "PhaseChangedAt", "ObservedAt", "Operation", "OpID", "OpStartedAt",
 		"ArchiveOpID", "ArchiveKey", "ArchiveDigest", "ArchiveSize", "ArchiveEntries", "ErrorReason", "ErrorMessage", "ErrorCount",
 		"RetryAt", "StopReason", "Progress"}
-	contract(t, func(t *rapid.T, in judge.Input) {
-		was, is := reflect.ValueOf(in.Row), reflect.ValueOf(judge.Judge(in).Row)
+	contract(t, func(t *rapid.T, in lifecycle.Input) {
+		was, is := reflect.ValueOf(in.Row), reflect.ValueOf(lifecycle.Judge(in).Row)
 		for i := range was.NumField() {
 			name := was.Type().Field(i).Name
 			if !slices.Contains(controllers, name) && !reflect.DeepEqual(was.Field(i).Interface(), is.Field(i).Interface()) {
@@ -177,9 +177,9 @@ func TestContract03SingleWriter(t *testing.T) {
 // Contract 4. One operation at a time: claimed where there is none, with the
 // new claim's id, and ended by the judge alone. ERROR implies NONE.
 func TestContract04OneOperation(t *testing.T) {
-	contract(t, func(t *rapid.T, in judge.Input) {
-		r := judge.Judge(in)
-		op, claim := r.Row.Operation, r.Action.Kind == judge.Claim
+	contract(t, func(t *rapid.T, in lifecycle.Input) {
+		r := lifecycle.Judge(in)
+		op, claim := r.Row.Operation, r.Action.Kind == lifecycle.Claim
 		switch {
 		case (op == workspace.OpNone) != (r.Row.OpID == "") || (op == workspace.OpNone) != (r.Row.OpStartedAt == nil):
 			t.Fatalf("%s with claim %q since %v", op, r.Row.OpID, r.Row.OpStartedAt)
@@ -191,7 +191,7 @@ func TestContract04OneOperation(t *testing.T) {
 			t.Fatalf("ERROR during %s", op)
 		case in.Row.Operation != workspace.OpNone && op == workspace.OpNone:
 			switch r.Action.Kind {
-			case judge.Complete, judge.Fail, judge.Cancel:
+			case lifecycle.Complete, lifecycle.Fail, lifecycle.Cancel:
 			default:
 				t.Fatalf("%s has ended of itself", in.Row.Operation)
 			}
@@ -232,7 +232,7 @@ func TestContract05Ordered(t *testing.T) {
 		var ops []workspace.Operation
 		for range 20 {
 			r := g.judged()
-			if r.Action.Kind == judge.Claim {
+			if r.Action.Kind == lifecycle.Claim {
 				if r.Row.Phase != stages[r.Action.Op][0] {
 					t.Errorf("%s to %s: %s claimed in %s", c.from, c.to, r.Action.Op, r.Row.Phase)
 				}
@@ -240,7 +240,7 @@ func TestContract05Ordered(t *testing.T) {
 				g.next(r).carriedOut()
 				continue
 			}
-			if r.Action.Kind == judge.Complete && r.Row.Phase != stages[r.Action.Op][1] {
+			if r.Action.Kind == lifecycle.Complete && r.Row.Phase != stages[r.Action.Op][1] {
 				t.Errorf("%s to %s: %s led to %s", c.from, c.to, r.Action.Op, r.Row.Phase)
 			}
 			g.next(r)
@@ -258,11 +258,11 @@ func TestContract05Ordered(t *testing.T) {
 func (g *given) carriedOut() {
 	switch g.Row.Operation {
 	case workspace.OpProvisioning:
-		g.Obs.Volume = &judge.Volume{Claim: g.Row.Home.Claim, Seeded: true}
+		g.Obs.Volume = &lifecycle.Volume{Claim: g.Row.Home.Claim, Seeded: true}
 	case workspace.OpRestoring:
-		g.Obs.Volume = &judge.Volume{Claim: g.Row.Home.Claim, Marker: g.Row.ArchiveKey}
+		g.Obs.Volume = &lifecycle.Volume{Claim: g.Row.Home.Claim, Marker: g.Row.ArchiveKey}
 	case workspace.OpStarting:
-		g.container(judge.Running).Obs.Container.Answers = true
+		g.container(lifecycle.Running).Obs.Container.Answers = true
 	case workspace.OpStopping:
 		g.Obs.Container = nil
 	case workspace.OpCreateEmptyArchive:
@@ -276,14 +276,14 @@ func (g *given) carriedOut() {
 // Contract 6. A container has its volume: nothing is started but a live home
 // whose own volume is there, and nothing removed that was not seen.
 func TestContract06AContainerHasItsVolume(t *testing.T) {
-	contract(t, func(t *rapid.T, in judge.Input) {
-		r := judge.Judge(in)
+	contract(t, func(t *rapid.T, in lifecycle.Input) {
+		r := lifecycle.Judge(in)
 		switch {
-		case r.Action.Op == workspace.OpStarting && r.Action.Kind == judge.Claim:
+		case r.Action.Op == workspace.OpStarting && r.Action.Kind == lifecycle.Claim:
 			if r.Row.Home.State != workspace.HomeLive || !r.Row.Conditions.Is(workspace.VolumeReady) || in.Row.DeletedAt != nil {
 				t.Fatalf("a start is claimed: %s", describe(r.Row))
 			}
-		case r.Action.Kind == judge.RemoveContainer && in.Obs.Container == nil:
+		case r.Action.Kind == lifecycle.RemoveContainer && in.Obs.Container == nil:
 			t.Fatal("a container is to be removed that was not seen")
 		}
 		if r.Row.Phase == workspace.PhaseRunning && r.Row.Home.State != workspace.HomeLive {
@@ -296,13 +296,13 @@ func TestContract06AContainerHasItsVolume(t *testing.T) {
 // done when its marker is the key; what was made for a home that is being
 // filled is found again by its claim.
 func TestContract07ArchiveAndRestoreAreRepeatable(t *testing.T) {
-	contract(t, func(t *rapid.T, in judge.Input) {
-		r := judge.Judge(in)
-		uploads := r.Action.Kind == judge.Claim && (r.Action.Op == workspace.OpArchiving || r.Action.Op == workspace.OpCreateEmptyArchive)
+	contract(t, func(t *rapid.T, in lifecycle.Input) {
+		r := lifecycle.Judge(in)
+		uploads := r.Action.Kind == lifecycle.Claim && (r.Action.Op == workspace.OpArchiving || r.Action.Op == workspace.OpCreateEmptyArchive)
 		if want := map[bool]string{true: in.ClaimID, false: in.Row.ArchiveOpID}[uploads]; r.Row.ArchiveOpID != want {
 			t.Fatalf("%d %s: archive_op_id %q, want %q", r.Action.Kind, r.Action.Op, r.Row.ArchiveOpID, want)
 		}
-		if r.Action.Kind == judge.Complete && r.Action.Op == workspace.OpRestoring &&
+		if r.Action.Kind == lifecycle.Complete && r.Action.Op == workspace.OpRestoring &&
 			(in.Obs.Volume == nil || in.Obs.Volume.Marker != in.Row.ArchiveKey || r.Row.Home.Marker != in.Row.ArchiveKey) {
 			t.Fatalf("restored: %+v, marker %q, key %q", in.Obs.Volume, r.Row.Home.Marker, in.Row.ArchiveKey)
 		}
@@ -316,34 +316,34 @@ func TestContract07ArchiveAndRestoreAreRepeatable(t *testing.T) {
 // its grace alone, out of live only so, or when its loss is confirmed; and what
 // is removed was archived.
 func TestContract08Order(t *testing.T) {
-	contract(t, func(t *rapid.T, in judge.Input) {
-		r := judge.Judge(in)
+	contract(t, func(t *rapid.T, in lifecycle.Input) {
+		r := lifecycle.Judge(in)
 		from, to := in.Row.Home.State, r.Row.Home.State
 		pastGrace := in.Row.DeletedAt != nil && !in.Now.Before(in.Row.DeletedAt.Add(in.Policy.DeleteGrace))
-		lost := !judge.Conditions(in).Is(workspace.Healthy) || in.Row.DeletedAt != nil && in.Obs.VolumeKnown
+		lost := !lifecycle.Conditions(in).Is(workspace.Healthy) || in.Row.DeletedAt != nil && in.Obs.VolumeKnown
 		step := [2]workspace.HomeState{from, to}
 		switch {
 		case from == to:
 		case step == [2]workspace.HomeState{workspace.HomeAbsent, workspace.HomeFilling}:
 		case step == [2]workspace.HomeState{workspace.HomeFilling, workspace.HomeLive}:
 		case step == [2]workspace.HomeState{workspace.HomeFilling, workspace.HomeDiscarding} && r.Action.Op == workspace.OpArchiving &&
-			in.Obs.Archive == judge.ArchivePresent && in.Row.DesiredState == workspace.DesiredArchived:
+			in.Obs.Archive == lifecycle.ArchivePresent && in.Row.DesiredState == workspace.DesiredArchived:
 		case to == workspace.HomeDeleting && pastGrace && r.Action.Op == workspace.OpDeleting:
 		case (from.Removable() || from == workspace.HomeDeleting) && to == workspace.HomeAbsent && in.Obs.VolumeKnown:
-		case step == [2]workspace.HomeState{workspace.HomeArchived, workspace.HomeLive} && r.Action.Kind == judge.Recover &&
+		case step == [2]workspace.HomeState{workspace.HomeArchived, workspace.HomeLive} && r.Action.Kind == lifecycle.Recover &&
 			in.Obs.Volume != nil && in.Obs.Volume.Claim == in.Row.Home.Claim && in.Obs.Volume.Complete():
-		case step == [2]workspace.HomeState{workspace.HomeArchived, workspace.HomeDiscarding} && r.Action.Kind == judge.Recover && confirmed(in):
+		case step == [2]workspace.HomeState{workspace.HomeArchived, workspace.HomeDiscarding} && r.Action.Kind == lifecycle.Recover && confirmed(in):
 		case step == [2]workspace.HomeState{workspace.HomeFilling, workspace.HomeAbsent} && in.Row.DeletedAt != nil && in.Obs.VolumeKnown:
 		case step == [2]workspace.HomeState{workspace.HomeLive, workspace.HomeAbsent} && lost &&
 			(pastGrace || confirmed(in)):
 		default:
 			t.Fatalf("%s has become %s: %d %s", from, to, r.Action.Kind, r.Action.Op)
 		}
-		if r.Action.Kind == judge.Claim && r.Action.Op == workspace.OpArchiving && from.Removable() &&
-			in.Row.ArchiveKey != "" && in.Obs.Archive != judge.ArchivePresent {
+		if r.Action.Kind == lifecycle.Claim && r.Action.Op == workspace.OpArchiving && from.Removable() &&
+			in.Row.ArchiveKey != "" && in.Obs.Archive != lifecycle.ArchivePresent {
 			t.Fatal("a volume is removed for an archive that was not seen")
 		}
-		if r.Action.Kind == judge.Claim && r.Action.Op == workspace.OpProvisioning && in.Row.ArchiveKey != "" {
+		if r.Action.Kind == lifecycle.Claim && r.Action.Op == workspace.OpProvisioning && in.Row.ArchiveKey != "" {
 			t.Fatal("an empty home is made in place of an archived one")
 		}
 	})
@@ -352,12 +352,12 @@ func TestContract08Order(t *testing.T) {
 // Contract 9. What the collection of archives protects stays named: the key
 // until its loss is confirmed, and the last upload.
 func TestContract09ArchivesStayNamed(t *testing.T) {
-	contract(t, func(t *rapid.T, in judge.Input) {
-		r := judge.Judge(in)
-		if r.Row.ArchiveKey != in.Row.ArchiveKey && !(confirmed(in) && r.Action.Kind == judge.Recover && in.Row.DeletedAt == nil) {
+	contract(t, func(t *rapid.T, in lifecycle.Input) {
+		r := lifecycle.Judge(in)
+		if r.Row.ArchiveKey != in.Row.ArchiveKey && !(confirmed(in) && r.Action.Kind == lifecycle.Recover && in.Row.DeletedAt == nil) {
 			t.Fatalf("archive_key %q is dropped by %d", in.Row.ArchiveKey, r.Action.Kind)
 		}
-		if r.Action.Kind == judge.Fail && r.Row.ArchiveOpID != in.Row.ArchiveOpID {
+		if r.Action.Kind == lifecycle.Fail && r.Row.ArchiveOpID != in.Row.ArchiveOpID {
 			t.Fatal("a failed upload is not named any more")
 		}
 	})
@@ -365,24 +365,24 @@ func TestContract09ArchivesStayNamed(t *testing.T) {
 
 // confirmed: its owner has given the home up, for an empty one or for an
 // earlier archive that was seen to be there.
-func confirmed(in judge.Input) bool {
+func confirmed(in lifecycle.Input) bool {
 	return in.Row.RecoverAction == workspace.RecoverEmpty ||
-		in.Row.RecoverAction == workspace.RecoverArchive && in.Obs.Earlier == judge.ArchivePresent
+		in.Row.RecoverAction == workspace.RecoverArchive && in.Obs.Earlier == lifecycle.ArchivePresent
 }
 
 // Contract 10. An outage never counts, every other failure does, the last one
 // is final; an error ends by an explicit recovery (or with the workspace).
 func TestContract10Retries(t *testing.T) {
-	contract(t, func(t *rapid.T, in judge.Input) {
-		r := judge.Judge(in)
+	contract(t, func(t *rapid.T, in lifecycle.Input) {
+		r := lifecycle.Judge(in)
 		if r.Row.ErrorReason == workspace.ErrUnreachable {
 			t.Fatal("an outage is recorded")
 		}
-		still := r.Action.Kind == judge.Recover && r.Action.Reason != ""
+		still := r.Action.Kind == lifecycle.Recover && r.Action.Reason != ""
 		if still && (r.Row.ErrorCount != 1 || r.Row.RetryAt != nil || !r.Row.ErrorReason.Final() || r.Row.Phase != workspace.PhaseError) {
 			t.Fatalf("recovered, and still lost: %s", describe(r.Row))
 		}
-		if r.Action.Kind == judge.Fail {
+		if r.Action.Kind == lifecycle.Fail {
 			unrestorable := r.Row.ErrorReason == workspace.ErrUnrestorable // not tried again, and no ERROR
 			if r.Row.ErrorCount != in.Row.ErrorCount+1 || (r.Row.RetryAt == nil) != (r.Row.ErrorReason.Final() || unrestorable) {
 				t.Fatalf("failed: %s, again at %v", describe(r.Row), r.Row.RetryAt)

@@ -1,10 +1,10 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"reflect"
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -202,10 +202,10 @@ func (w *world) useHome() {
 
 // write is the controller's write: a compare-and-swap that sets what differs
 // between the row as it was read and as it is to be.
-func (w *world) write(seen workspace.Workspace, r judge.Result) bool {
+func (w *world) write(seen workspace.Workspace, r lifecycle.Result) bool {
 	claim := false
 	switch r.Action.Kind {
-	case judge.Claim, judge.Settle, judge.Recover, judge.Cancel, judge.Fail:
+	case lifecycle.Claim, lifecycle.Settle, lifecycle.Recover, lifecycle.Cancel, lifecycle.Fail:
 		claim = true
 	}
 	if r.Row.Phase == workspace.PhaseDeleted && seen.Phase != workspace.PhaseDeleted {

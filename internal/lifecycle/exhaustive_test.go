@@ -1,4 +1,4 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"strings"
@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -152,11 +152,11 @@ func (a *answers) one(t testing.TB, c combination) {
 	in := c.input()
 	before := a.expect(t, c)
 	if c.desired == 0 && c.queued == 0 { // conditions know nothing of wishes
-		conditions := judge.Conditions(in)
-		before.check(t, "seen", c, conditions, judge.Phase(in.Row, conditions))
+		conditions := lifecycle.Conditions(in)
+		before.check(t, "seen", c, conditions, lifecycle.Phase(in.Row, conditions))
 	}
 	does, home := a.decision(t, c, before)
-	r := judge.Judge(in)
+	r := lifecycle.Judge(in)
 	want := a.outcome(in, c, before, does, home)
 	want.check(t, c, r)
 	a.expect(t, want.after).check(t, "after "+does, c, r.Row.Conditions, r.Row.Phase)
@@ -196,7 +196,7 @@ func (a *answers) decision(t testing.TB, c combination, f facts) (does, home str
 // expected is what one look should come to.
 type expected struct {
 	does      string
-	kind      judge.Kind
+	kind      lifecycle.Kind
 	op        workspace.Operation
 	reason    workspace.ErrorReason
 	row       workspace.Workspace // as it should be, but for conditions, phase and message
@@ -206,7 +206,7 @@ type expected struct {
 }
 
 // outcome spells a decision of the tables out.
-func (a *answers) outcome(in judge.Input, c combination, f facts, does, home string) expected {
+func (a *answers) outcome(in lifecycle.Input, c combination, f facts, does, home string) expected {
 	e := expected{does: does, row: in.Row, after: c}
 	queued := in.Row.NextDesired != ""
 	ends := func() { e.row.Operation, e.row.OpID, e.row.OpStartedAt = workspace.OpNone, "", nil }
@@ -229,17 +229,17 @@ func (a *answers) outcome(in judge.Input, c combination, f facts, does, home str
 	case "queue":
 		e.apply = true
 	case "forget":
-		e.kind = judge.Settle
+		e.kind = lifecycle.Settle
 		forget()
 	case "settle":
-		e.kind = judge.Settle
+		e.kind = lifecycle.Settle
 	case "fail", "health":
-		e.kind, e.op, e.reason = judge.Fail, in.Row.Operation, workspace.ErrorReason(word("healthy", f.healthy))
+		e.kind, e.op, e.reason = lifecycle.Fail, in.Row.Operation, workspace.ErrorReason(word("healthy", f.healthy))
 		ends()
 		e.row.ErrorReason, e.row.RetryAt = e.reason, nil
 		e.row.ErrorCount++
 	case "complete":
-		e.kind, e.op, e.apply = judge.Complete, in.Row.Operation, queued
+		e.kind, e.op, e.apply = lifecycle.Complete, in.Row.Operation, queued
 		ends()
 		forget()
 		switch in.Row.Operation {
@@ -249,10 +249,10 @@ func (a *answers) outcome(in judge.Input, c combination, f facts, does, home str
 			e.row.StopReason = ""
 		}
 	case "cancel":
-		e.kind, e.op, e.apply = judge.Cancel, in.Row.Operation, queued
+		e.kind, e.op, e.apply = lifecycle.Cancel, in.Row.Operation, queued
 		ends()
 	case "run":
-		e.kind, e.op = judge.Run, in.Row.Operation
+		e.kind, e.op = lifecycle.Run, in.Row.Operation
 		e.lookAgain = deadlineOf(in)
 	default: // an operation is claimed
 		e.claims(in, f, workspace.Operation(does))
@@ -261,9 +261,9 @@ func (a *answers) outcome(in judge.Input, c combination, f facts, does, home str
 	return e
 }
 
-func (e *expected) claims(in judge.Input, f facts, op workspace.Operation) {
+func (e *expected) claims(in lifecycle.Input, f facts, op workspace.Operation) {
 	now := in.Now
-	e.kind, e.op = judge.Claim, op
+	e.kind, e.op = lifecycle.Claim, op
 	e.row.Operation, e.row.OpID, e.row.OpStartedAt = op, in.ClaimID, &now
 	switch op {
 	case workspace.OpProvisioning, workspace.OpRestoring:
@@ -273,9 +273,9 @@ func (e *expected) claims(in judge.Input, f facts, op workspace.Operation) {
 	case workspace.OpArchiving, workspace.OpCreateEmptyArchive:
 		e.row.ArchiveOpID = in.ClaimID
 	case workspace.OpStopping:
-		e.row.StopReason = judge.StopRequested
+		e.row.StopReason = lifecycle.StopRequested
 		if word("container_ready", f.container) == workspace.ReasonContainerExited {
-			e.row.StopReason = judge.StopExited
+			e.row.StopReason = lifecycle.StopExited
 		}
 	}
 }
@@ -302,7 +302,7 @@ func (e *expected) translate() {
 	}
 }
 
-func deadlineOf(in judge.Input) time.Time {
+func deadlineOf(in lifecycle.Input) time.Time {
 	bound := map[workspace.Operation]time.Duration{
 		workspace.OpProvisioning: in.Policy.Provisioning,
 		workspace.OpStarting:     in.Policy.Starting,
@@ -315,7 +315,7 @@ func deadlineOf(in judge.Input) time.Time {
 	return in.Row.OpStartedAt.Add(bound)
 }
 
-func (e *expected) check(t testing.TB, c combination, r judge.Result) {
+func (e *expected) check(t testing.TB, c combination, r lifecycle.Result) {
 	if r.Action.Kind != e.kind || r.Action.Op != e.op || r.Action.Reason != e.reason {
 		t.Fatalf("%s: %d %q %q, want %s: %d %q %q", c, r.Action.Kind, r.Action.Op, r.Action.Reason, e.does, e.kind, e.op, e.reason)
 	}
@@ -324,7 +324,7 @@ func (e *expected) check(t testing.TB, c combination, r judge.Result) {
 	}
 	want := e.row
 	want.Conditions, want.Phase = r.Row.Conditions, r.Row.Phase
-	if e.kind == judge.Fail {
+	if e.kind == lifecycle.Fail {
 		want.ErrorMessage = r.Row.ErrorMessage
 		if r.Row.ErrorMessage == "" {
 			t.Fatalf("%s: an error without a message", c)

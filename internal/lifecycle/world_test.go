@@ -1,4 +1,4 @@
-package judge_test
+package lifecycle_test
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"codehub/internal/judge"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -23,13 +23,13 @@ import (
 // wanted, or in an ERROR that has a way out.
 
 // TestMain gives the simulated worlds more runs than rapid's default of 100.
-// For a soak: JUDGE_CHECKS=200000 go test -count=1 -timeout 0 -run World ./internal/judge
+// For a soak: LIFECYCLE_CHECKS=200000 go test -count=1 -timeout 0 -run World ./internal/judge
 // (or -rapid.checks; -rapid.seed and -rapid.failfile repeat what failed).
 func TestMain(m *testing.M) {
 	flag.Parse()
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	checks := os.Getenv("JUDGE_CHECKS")
+	checks := os.Getenv("LIFECYCLE_CHECKS")
 	if checks == "" {
 		checks = "1500"
 	}
@@ -51,7 +51,7 @@ type world struct {
 	now    time.Time
 	serial int
 	calm   bool // no faults, no requests
-	policy judge.Policy
+	policy lifecycle.Policy
 
 	row       workspace.Workspace
 	requestAt time.Time
@@ -88,7 +88,7 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func newWorld(t *rapid.T) *world {
 	w := &world{
-		t: t, faults: drawFaults(t), now: epoch, policy: judge.DefaultPolicy(),
+		t: t, faults: drawFaults(t), now: epoch, policy: lifecycle.DefaultPolicy(),
 		reachable: true, reachableAt: epoch, bucketUp: true, bucketUpAt: epoch,
 		imageThere:  rapid.Bool().Draw(t, "image there"),
 		job:         map[string]*job{},
@@ -264,5 +264,5 @@ func TestWorld(t *testing.T) {
 		w.settleDown()
 		w.comesToRest(stats)
 	})
-	t.Logf("how the worlds ended: %v (more of them: JUDGE_CHECKS=n or -rapid.checks=n)", stats)
+	t.Logf("how the worlds ended: %v (more of them: LIFECYCLE_CHECKS=n or -rapid.checks=n)", stats)
 }
