@@ -15,6 +15,7 @@ import (
 	"codehub/internal/auth"
 	"codehub/internal/bucket"
 	"codehub/internal/config"
+	"codehub/internal/imageref"
 	"codehub/internal/lease"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -41,7 +42,7 @@ func (c *adoptCmd) Run(ctx context.Context) error {
 	if c.Image == "" {
 		c.Image = c.DefaultImage
 	}
-	if !workspace.ValidImageRef(c.Image) {
+	if !imageref.Valid(c.Image) {
 		return &config.Problem{Setting: "--image", Why: fmt.Sprintf("%q is not an image reference", c.Image), Do: "use one like codehub/workspace:latest"}
 	}
 	report, err := c.adopt(ctx, newLogger(c.Config))

@@ -11,9 +11,9 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/config"
+	"codehub/internal/imageref"
 	"codehub/internal/importm1"
 	"codehub/internal/postgres"
-	"codehub/internal/workspace"
 )
 
 // importM1Cmd brings over what the first version of codehub kept. It takes the
@@ -34,7 +34,7 @@ func (c *importM1Cmd) Run(ctx context.Context) error {
 	if err := c.Resolve(); err != nil {
 		return err
 	}
-	if c.Image != "" && !workspace.ValidImageRef(c.Image) {
+	if c.Image != "" && !imageref.Valid(c.Image) {
 		return &config.Problem{Setting: "--image", Why: fmt.Sprintf("%q is not an image reference", c.Image), Do: "give one like codehub/workspace:latest"}
 	}
 	log := newLogger(c.Config)

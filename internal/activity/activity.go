@@ -15,12 +15,12 @@ import (
 type Kind string
 
 const (
-	Open     Kind = "open"     // a page of the workspace was opened
-	Presence Kind = "presence" // somebody is at the window: keys, clicks
-	Typing   Kind = "typing"   // in an editor or a terminal
-	Output   Kind = "output"   // a terminal printed
-	Client   Kind = "client"   // data from a client that is no known IDE
-	Stay     Kind = "stay"     // its owner asked for it to stay
+	Open     Kind = workspace.AccessOpen // a page of the workspace was opened
+	Presence Kind = "presence"           // somebody is at the window: keys, clicks
+	Typing   Kind = "typing"             // in an editor or a terminal
+	Output   Kind = "output"             // a terminal printed
+	Client   Kind = "client"             // data from a client that is no known IDE
+	Stay     Kind = workspace.AccessStay // its owner asked for it to stay
 )
 
 // Access is the last use of one workspace, by the clock of whoever says so.

@@ -14,7 +14,12 @@ const MaxRunning = 1_000_000
 // Accounts lists the users by name, as many as fit on a page; cursor is that
 // of the page before, empty for the first.
 func (s *Service) Accounts(ctx context.Context, caller workspace.Caller, cursor string) (api.AccountList, error) {
-	return s.cfg.Store.Accounts(ctx, caller, cursor)
+	list, err := s.cfg.Store.Accounts(ctx, caller, cursor)
+	out := api.AccountList{Users: make([]api.Account, 0, len(list.Users)), NextCursor: list.NextCursor}
+	for _, a := range list.Users {
+		out.Users = append(out.Users, api.Account(a))
+	}
+	return out, err
 }
 
 // CreateAccount adds a user. CodeNameTaken; CodeInvalid for a name, a password
@@ -32,7 +37,8 @@ func (s *Service) CreateAccount(ctx context.Context, caller workspace.Caller, in
 		return api.Account{}, err
 	}
 	u.Admin, u.MaxRunning = in.Admin, in.MaxRunning
-	return s.cfg.Store.CreateAccount(ctx, caller, u)
+	made, err := s.cfg.Store.CreateAccount(ctx, caller, u)
+	return api.Account(made), err
 }
 
 // PatchAccount changes a user; what is left out stays. A user who is disabled
@@ -43,7 +49,7 @@ func (s *Service) PatchAccount(ctx context.Context, caller workspace.Caller, id 
 	if err := checkLimit(in.MaxRunning.Value); err != nil {
 		return api.Account{}, err
 	}
-	p := postgres.AccountPatch{Admin: in.Admin, Disabled: in.Disabled, MaxRunning: in.MaxRunning}
+	p := postgres.AccountPatch{Admin: in.Admin, Disabled: in.Disabled, MaxRunning: workspace.Optional[int](in.MaxRunning)}
 	if in.Password != nil {
 		if id == caller.UserID {
 			return api.Account{}, workspace.Errorf(workspace.CodeInvalid, "Your own password is changed with your present one, not here.")
@@ -58,7 +64,8 @@ func (s *Service) PatchAccount(ctx context.Context, caller workspace.Caller, id 
 		}
 		p.PasswordHash = &hash
 	}
-	return s.cfg.Store.PatchAccount(ctx, caller, id, p)
+	changed, err := s.cfg.Store.PatchAccount(ctx, caller, id, p)
+	return api.Account(changed), err
 }
 
 func checkLimit(n *int) error {

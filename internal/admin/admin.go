@@ -11,18 +11,19 @@ import (
 
 	"codehub/api"
 	"codehub/internal/postgres"
+	"codehub/internal/replica"
 	"codehub/internal/workspace"
 )
 
 // Store is what is kept of all that; *postgres.DB is it. Every method is
 // CodeForbidden for who is no administrator.
 type Store interface {
-	AdminStatus(ctx context.Context, caller workspace.Caller) (api.AdminStatus, error)
+	Overview(ctx context.Context, caller workspace.Caller) (postgres.Overview, error)
 	Orphans(ctx context.Context, caller workspace.Caller) ([]postgres.Orphan, error)
-	Accounts(ctx context.Context, caller workspace.Caller, cursor string) (api.AccountList, error)
-	Account(ctx context.Context, caller workspace.Caller, id string) (api.Account, error)
-	CreateAccount(ctx context.Context, caller workspace.Caller, u postgres.User) (api.Account, error)
-	PatchAccount(ctx context.Context, caller workspace.Caller, id string, p postgres.AccountPatch) (api.Account, error)
+	Accounts(ctx context.Context, caller workspace.Caller, cursor string) (postgres.AccountList, error)
+	Account(ctx context.Context, caller workspace.Caller, id string) (postgres.Account, error)
+	CreateAccount(ctx context.Context, caller workspace.Caller, u postgres.User) (postgres.Account, error)
+	PatchAccount(ctx context.Context, caller workspace.Caller, id string, p postgres.AccountPatch) (postgres.Account, error)
 }
 
 // Passwords checks and hashes; *auth.Auth is it.
@@ -48,9 +49,24 @@ type Service struct{ cfg Config }
 // New makes a Service.
 func New(cfg Config) *Service { return &Service{cfg: cfg} }
 
-// AdminStatus is how the servers and the workspaces fare.
+// AdminStatus is the state of the servers and the workspaces.
 func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api.AdminStatus, error) {
-	return s.cfg.Store.AdminStatus(ctx, caller)
+	o, err := s.cfg.Store.Overview(ctx, caller)
+	if err != nil {
+		return api.AdminStatus{}, err
+	}
+	out := api.AdminStatus{
+		Servers: make([]api.Server, 0, len(o.Servers)), Phases: o.Phases, Operations: o.Operations,
+		Running: o.Running, MaxRunning: o.MaxRunning, PerUser: o.PerUser,
+		WatchedUntil: o.WatchedUntil, Hold: o.Hold, HoldSince: o.HoldSince,
+	}
+	for _, r := range o.Servers {
+		out.Servers = append(out.Servers, api.Server{
+			ID: r.ID, Hostname: r.Hostname, Version: r.Version, StartedAt: r.StartedAt, SeenAt: r.SeenAt, FlushedAt: r.FlushedAt,
+			Leads: r.Leads, Alive: r.Alive, Backends: replica.Health(r),
+		})
+	}
+	return out, nil
 }
 
 // Orphans lists what the leader has found in the backend that belongs to no

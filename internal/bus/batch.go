@@ -66,7 +66,7 @@ func (b *batch) one(ctx context.Context, owner string, id workspace.ID) (workspa
 	}
 	w, ok := r.rows[id]
 	if !ok || w.OwnerID != owner {
-		return workspace.Workspace{}, workspace.Errorf(workspace.CodeNotFound, "there is no such workspace")
+		return workspace.Workspace{}, workspace.NotFound("workspace")
 	}
 	return w, nil
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"codehub/internal/imageref"
 	"codehub/internal/workspace"
 )
 
@@ -225,7 +226,7 @@ func (c *Config) backends() error {
 	default:
 		return &Problem{"CODEHUB_STORAGE", fmt.Sprintf("%q is not known", c.Storage), "use docker-volume or local-dir"}
 	}
-	if !workspace.ValidImageRef(c.DefaultImage) {
+	if !imageref.Valid(c.DefaultImage) {
 		return &Problem{"CODEHUB_DEFAULT_IMAGE", fmt.Sprintf("%q is no image reference", c.DefaultImage), "give one like codehub/workspace:latest"}
 	}
 	for _, s := range strings.Split(c.EgressDeny, ",") {

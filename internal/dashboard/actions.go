@@ -1,6 +1,9 @@
 package dashboard
 
-import "codehub/internal/workspace"
+import (
+	"codehub/internal/lifecycle"
+	"codehub/internal/workspace"
+)
 
 // offer fills in what the owner can do in the state that v shows. Every state
 // has a way out (lessons: "a workspace stuck for days with no button").
@@ -107,7 +110,7 @@ func (v *view) offer() {
 			first = stay
 		}
 		v.Actions = []action{first}
-		if v.Operation == workspace.OpArchiving && v.W.Home.State == workspace.HomeLive {
+		if lifecycle.Cancellable(v.W) {
 			cancel.Key = "stop_archiving"
 			v.Actions = append(v.Actions, cancel)
 		}

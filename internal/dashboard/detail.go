@@ -56,7 +56,7 @@ func (d *Dashboard) workspaceOf(ctx context.Context, r *http.Request, c workspac
 func idOf(r *http.Request) (workspace.ID, error) {
 	id := r.PathValue("id")
 	if !workspace.ValidID(id) {
-		return "", workspace.Errorf(workspace.CodeNotFound, "there is no such workspace")
+		return "", workspace.NotFound("workspace")
 	}
 	return workspace.ID(id), nil
 }

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"time"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -21,7 +22,7 @@ func lifetimeOf(w workspace.Workspace, on terms) lifetime {
 	if w.DeletedAt != nil || w.Operation != workspace.OpNone || w.NextDesired != "" {
 		return lifetime{}
 	}
-	at, ends := w.EndsAt(on.ttl)
+	at, ends := lifecycle.EndsAt(w, on.ttl)
 	switch {
 	case w.Phase == workspace.PhaseRunning && w.DesiredState == workspace.DesiredRunning:
 		l := lifetime{Key: "never", Used: w.LastAccessAt, Kind: w.LastAccess}
@@ -58,16 +59,13 @@ func whyOf(w workspace.Workspace) (why string, unused time.Duration) {
 	case w.DesiredCause == workspace.CauseUnused && w.Phase == workspace.PhaseStandby:
 		return "archiving_unused", 0
 	case w.Phase != workspace.PhaseStandby || w.Operation != workspace.OpNone:
-	case w.StopReason == stopIdle && w.LastAccessAt != nil && w.PhaseChangedAt.Sub(*w.LastAccessAt) >= time.Minute:
+	case w.StopReason == lifecycle.StopIdle && w.LastAccessAt != nil && w.PhaseChangedAt.Sub(*w.LastAccessAt) >= time.Minute:
 		return "idle_for", w.PhaseChangedAt.Sub(*w.LastAccessAt)
 	default:
 		return w.StopReason, 0
 	}
 	return "", 0
 }
-
-// stopIdle is the stop_reason of what its TTL stopped (lifecycle.StopIdle).
-const stopIdle = "idle"
 
 // Bounds of how long before it stops by itself a workspace's owner is told.
 const (

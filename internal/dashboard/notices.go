@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -47,11 +48,11 @@ func (d *Dashboard) readNotices(ctx context.Context, c workspace.Caller) (notice
 // add takes those of the workspaces that are about to stop.
 func (n *notices) add(rows []workspace.Workspace, ttl workspace.TTL) {
 	for _, w := range rows {
-		at, ends := w.EndsAt(ttl)
+		at, ends := lifecycle.EndsAt(w, ttl)
 		if !ends || w.Phase != workspace.PhaseRunning {
 			continue
 		}
-		from := at.Add(-warnBefore(w.TTLOf(ttl).Standby))
+		from := at.Add(-warnBefore(lifecycle.TTLOf(w, ttl).Standby))
 		if !n.Now.Before(from) {
 			n.Endings = append(n.Endings, ending{string(w.ID), w.Name, at})
 			from = n.Now.Add(endingLook)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/proxy"
 	"codehub/internal/workspace"
 )
@@ -57,33 +58,25 @@ func (d *Dashboard) waitOf(ctx context.Context, c workspace.Caller, w workspace.
 
 // waitKind is what to show for a workspace, limits aside.
 func waitKind(w workspace.Workspace) string {
-	switch {
-	case w.DeletedAt != nil, w.Phase == workspace.PhaseDeleting, w.Phase == workspace.PhaseDeleted:
+	switch lifecycle.OpeningOf(w) {
+	case lifecycle.OpenDeleted:
 		return waitDeleted
-	case w.Operation != workspace.OpNone:
-		return waitLoading
-	}
-	up := w.DesiredState == workspace.DesiredRunning || w.NextDesired == workspace.DesiredRunning
-	switch w.Phase {
-	case workspace.PhaseRunning:
+	case lifecycle.OpenNow:
 		return waitReady
-	case workspace.PhaseError:
+	case lifecycle.OpenFails:
 		return waitFailed
-	case workspace.PhaseStandby:
-		if up {
-			return waitLoading
-		}
-		return waitStopped
-	case workspace.PhaseArchived:
-		if up || w.DesiredState == workspace.DesiredStandby {
-			return waitLoading
-		}
+	case lifecycle.OpenRestores:
 		return waitRestore
+	case lifecycle.OpenCreates:
+		return waitStart
+	case lifecycle.OpenStarts:
+		// The proxy started it before it showed a page. If no start is wanted
+		// any more, somebody stopped the workspace since.
+		if w.DesiredState != workspace.DesiredRunning && w.NextDesired != workspace.DesiredRunning {
+			return waitStopped
+		}
 	}
-	if up || w.DesiredState == workspace.DesiredStandby {
-		return waitLoading
-	}
-	return waitStart
+	return waitLoading
 }
 
 var _ proxy.Pages = (*Dashboard)(nil)

@@ -112,7 +112,7 @@ func (d *Dashboard) tokenOf(r *http.Request, c workspace.Caller) (postgres.Token
 			return t, nil
 		}
 	}
-	return postgres.Token{}, workspace.Errorf(workspace.CodeNotFound, "there is no such token")
+	return postgres.Token{}, workspace.NotFound("token")
 }
 
 func (d *Dashboard) revokeForm(r *http.Request, c workspace.Caller) (*form, error) {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"codehub/api"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -51,7 +50,7 @@ func (f *form) showTTL(which string, seconds *int) {
 }
 
 // ttl reads the fields of a TTL. A form without them leaves it as it is.
-func (f *form) ttl(which string) (v api.Nullable[int]) {
+func (f *form) ttl(which string) (v workspace.Optional[int]) {
 	field := which + "_ttl"
 	if !f.r.PostForm.Has(field) {
 		return v
@@ -125,7 +124,7 @@ func (d *Dashboard) keepAwake(w http.ResponseWriter, r *http.Request, c workspac
 		note = "awake_off"
 	}
 	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
-		_, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{KeepAwakeUntil: api.Nullable[time.Time]{Set: true, Value: until}})
+		_, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{KeepAwakeUntil: workspace.Optional[time.Time]{Set: true, Value: until}})
 		return note, err
 	})
 }

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"time"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -141,24 +142,12 @@ func viewOf(w workspace.Workspace, from string, on terms) view {
 	}
 	if v.Deleted {
 		v.Since = *w.DeletedAt
-		if on.grace > 0 && restorable(w) {
-			v.RestoreUntil, _ = w.PurgeAt(on.grace)
+		if on.grace > 0 && lifecycle.Restorable(w, false) { // whether its archive is going only the request finds
+			v.RestoreUntil, _ = lifecycle.PurgeAt(w, on.grace)
 		}
 	}
 	v.offer()
 	return v
-}
-
-// restorable reports whether a deleted workspace can be brought back, as far as
-// its row says: whether its archive is being collected only the request finds.
-func restorable(w workspace.Workspace) bool {
-	switch {
-	case w.Phase == workspace.PhaseDeleted, w.Home.State == workspace.HomeDeleting, w.Home.Removed():
-		return false
-	case w.Home.State == workspace.HomeLive, w.Home.State == workspace.HomeArchived:
-		return w.Conditions.Is(workspace.VolumeReady) || w.ArchiveKey != ""
-	}
-	return w.ArchiveKey != ""
 }
 
 // stateOf names the state that a person sees and its tone. A desired state
@@ -301,8 +290,7 @@ func problemKey(w workspace.Workspace, r workspace.ErrorReason) string {
 	if w.Obstructed() && (r == workspace.ErrRetryExceeded || r == workspace.ErrTimeout) {
 		return obstructed
 	}
-	lost := r == workspace.ErrDataLost || r == workspace.ErrArchiveCorrupted
-	if lost && w.Home.State == workspace.HomeArchived && w.Conditions.Is(workspace.VolumeReady) {
+	if lifecycle.VolumeKept(w) {
 		return volumeKept
 	}
 	if r == workspace.ErrDataLost && w.Home.State != workspace.HomeLive && w.ArchiveKey != "" {
@@ -313,16 +301,7 @@ func problemKey(w workspace.Workspace, r workspace.ErrorReason) string {
 
 // Lost reports whether the data is lost, so that something may be put in its
 // place.
-func (v view) Lost() bool {
-	if v.Problem == nil || !v.Problem.Final || v.Deleted {
-		return false
-	}
-	switch v.Problem.Key {
-	case string(workspace.ErrDataLost), string(workspace.ErrArchiveCorrupted), archiveMissing:
-		return true
-	}
-	return false
-}
+func (v view) Lost() bool { return v.Problem != nil && v.Problem.Final && lifecycle.LossOf(v.W) != "" }
 
 // Offers reports whether the home may go on with that archive: data is lost,
 // and not with it.
@@ -330,7 +309,7 @@ func (v view) Offers(g generation) bool {
 	if !v.Lost() {
 		return false
 	}
-	return !g.Current || !v.W.ArchiveLost()
+	return !g.Current || !lifecycle.ArchiveLost(v.W)
 }
 
 // Working reports whether there is something to show the progress of. A step

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode"
 
-	"codehub/internal/httpapi"
+	"codehub/internal/imageref"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -19,7 +19,6 @@ const (
 	maxName        = 255 // characters
 	maxDescription = 4 << 10
 	maxMemo        = 64 << 10
-	maxImage       = 512
 )
 
 // wish is a change that a person asked for. note is the text toast.<note>
@@ -130,8 +129,8 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 	f := d.form("new", r, nil)
 	f.line("name", maxName, true)
 	f.lines("description", maxDescription)
-	f.line("image", maxImage, false)
-	if image := f.Value["image"]; image != "" && !httpapi.ValidImageRef(image) {
+	f.line("image", imageref.MaxLength, false)
+	if image := f.Value["image"]; image != "" && !imageref.Valid(image) {
 		f.fail("image", "field.image_bad")
 	}
 	if f.bad() {

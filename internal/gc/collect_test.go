@@ -94,11 +94,11 @@ func TestProtected(t *testing.T) {
 		}, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
 		"deleted": {func(id workspace.ID, _ []string) { w.delete(id) }, []gc.Verdict{gc.Keep, gc.Keep}, "can be taken back until"},
 		"to be recovered": {func(id workspace.ID, keys []string) {
-			w.exec(`UPDATE workspaces SET phase = 'ERROR' WHERE id = $1`, id)
+			w.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, id)
 			_, err := w.db.RequestRecoverArchive(t.Context(), w.user, id, opID(keys[0]))
 			check(t, err)
 			// Even if it is no error any more when it is taken up.
-			w.exec(`UPDATE workspaces SET phase = 'ARCHIVED' WHERE id = $1`, id)
+			w.exec(`UPDATE workspaces SET phase = 'ARCHIVED', error_reason = NULL WHERE id = $1`, id)
 		}, []gc.Verdict{gc.Keep, gc.Keep}, "recovered from"},
 		"recovered": {func(id workspace.ID, keys []string) {
 			w.exec(`UPDATE workspaces SET archive_key = $2 WHERE id = $1`, id, keys[0])
@@ -366,10 +366,11 @@ func TestBucketFails(t *testing.T) {
 		t.Errorf("%+v", r.Items)
 	}
 	w.wantThere(keys[2], keys[3], found)
-	w.exec(`UPDATE workspaces SET phase = 'ERROR' WHERE id = $1`, id)
+	w.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, id)
 	if _, err := w.db.RequestRecoverArchive(t.Context(), w.user, id, opID(keys[0])); workspace.CodeOf(err) != workspace.CodeArchiveNotFound {
 		t.Error(err)
 	}
+	w.exec(`UPDATE workspaces SET error_reason = NULL WHERE id = $1`, id)
 	w.store.deleteFails = nil
 	r = w.collect(gc.Options{})
 	wantItem(t, r, keys[0], gc.Remove, "being removed")

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"codehub/internal/bucket"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -87,8 +88,7 @@ func (v view) deleted() (over bool, held string) {
 	if w.DeletedAt == nil {
 		return false, ""
 	}
-	began := later(*w.DeletedAt, v.restoredAt)
-	if due := began.Add(v.set.DeleteGrace); v.now.Before(due) {
+	if due := lifecycle.GraceEnds(*w.DeletedAt, v.restoredAt, v.set.DeleteGrace); v.now.Before(due) {
 		return false, "the deletion of its workspace can be taken back until " + moment(due)
 	}
 	if w.Operation != workspace.OpNone || w.Home != workspace.HomeAbsent {

@@ -5,6 +5,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/auth"
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -52,11 +53,11 @@ func (s *server) recoverWorkspace(w http.ResponseWriter, r *http.Request, id aut
 	}
 	switch action {
 	case workspace.RecoverEmpty:
-		if err := mayGiveUp(ws, in.Confirm, "Starting empty"); err != nil {
+		if err := confirmLoss(ws, in.Confirm, "Starting empty"); err != nil {
 			return err
 		}
 	case workspace.RecoverArchive:
-		if err := mayGiveUp(ws, in.Confirm, "Going on with an earlier archive"); err != nil {
+		if err := confirmLoss(ws, in.Confirm, "Continuing with an earlier archive"); err != nil {
 			return err
 		}
 		ws, err = s.cfg.Store.RequestRecoverArchive(r.Context(), id.Caller, ws.ID, in.ArchiveOpID)
@@ -102,26 +103,16 @@ func (s *server) recoverAction(in api.Recover) (string, error) {
 	return "", fieldError("action", "must be afresh, empty, archive or set_aside.")
 }
 
-// mayGiveUp guards what is left of somebody's data: another home in its place
-// is only for one that is lost, and only in words (design §2). what is what
-// the owner wants to do.
-func mayGiveUp(ws workspace.Workspace, confirm, what string) error {
-	if ws.Phase != workspace.PhaseError {
-		return workspace.Errorf(workspace.CodeNotInError, "This workspace is not in an error.")
+// confirmLoss has the caller confirm, by the workspace's name, that another home
+// replaces the lost one. what is what the caller asks for. A home that is not
+// lost is the store's to refuse.
+func confirmLoss(ws workspace.Workspace, confirm, what string) error {
+	if ws.Phase != workspace.PhaseError || lifecycle.LossOf(ws) == "" || confirm == ws.Name {
+		return nil
 	}
-	lost := ws.ErrorReason
-	if health := ws.Conditions.Get(workspace.Healthy); lost == "" && !health.True() {
-		lost = workspace.ErrorReason(health.Reason) // a recovery has just cleared the error, and the loss is still seen
-	}
-	if lost != workspace.ErrDataLost && lost != workspace.ErrArchiveCorrupted {
-		return workspace.Errorf(workspace.CodeNotSupported, "The data of this workspace is not lost, so nothing is put in its place. Recover it instead.")
-	}
-	if confirm != ws.Name {
-		e := workspace.Errorf(workspace.CodeConfirmRequired, "%s gives up what was lost. Repeat the workspace's name in confirm.", what)
-		e.Details = map[string]any{"confirm": ws.Name}
-		return e
-	}
-	return nil
+	e := workspace.Errorf(workspace.CodeConfirmRequired, "%s gives up the lost data. Repeat the workspace's name in confirm.", what)
+	e.Details = map[string]any{"confirm": ws.Name}
+	return e
 }
 
 func (s *server) cancelWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {

@@ -1,9 +1,12 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"codehub/api"
 	"codehub/internal/auth"
@@ -143,7 +146,17 @@ func TestAdminStatus(t *testing.T) {
 	e.exec(`INSERT INTO replicas (id, hostname, version, health, seen_at) VALUES
 		('019a0000-0000-7000-8000-000000000001', 'one', '1', '{"engine": {"state": "open", "since": "2026-01-01T00:00:00Z", "failures": 5}}', now()),
 		('019a0000-0000-7000-8000-000000000002', 'two', '1', '[]', now() - interval '2 minutes')`)
-	e.exec(`INSERT INTO leader (replica_id, pid, backend_start) VALUES ('019a0000-0000-7000-8000-000000000001', 1, now())`)
+	leader, err := pgx.Connect(t.Context(), e.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = leader.Close(context.Background()) })
+	if _, err := leader.Exec(t.Context(), `
+		WITH locked AS (SELECT pg_advisory_lock(7165055918876746241)) -- package lease's
+		INSERT INTO leader (replica_id, pid, backend_start)
+		SELECT '019a0000-0000-7000-8000-000000000001', pid, backend_start FROM pg_stat_activity, locked WHERE pid = pg_backend_pid()`); err != nil {
+		t.Fatal(err)
+	}
 	s := read[api.AdminStatus](t, e.want(200, "", "GET", "/admin/status", "", as(e.ann)))
 	if len(s.Servers) != 2 || s.Phases["PENDING"] != 1 || s.Operations["PROVISIONING"] != 1 || s.PerUser != 100 || s.MaxRunning != 0 {
 		t.Fatalf("%+v", s)

@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 
 	"codehub/api"
+	"codehub/internal/imageref"
 	"codehub/internal/workspace"
 
-	"github.com/distribution/reference"
 	"golang.org/x/text/unicode/norm"
 )
 
@@ -19,7 +19,6 @@ const (
 	maxName        = 255 // characters
 	maxDescription = 4 << 10
 	maxMemo        = 64 << 10
-	maxImageRef    = 512
 )
 
 // checkName brings a name to the form it is kept in: one spelling of what
@@ -56,19 +55,13 @@ func checkText(field, s string, most int) error {
 // checkImageRef lets nothing through that is not an image reference: no
 // option, no blank, no URL.
 func checkImageRef(s string) error {
-	if len(s) > maxImageRef {
-		return fieldError("image_ref", fmt.Sprintf("is too long: at most %d bytes.", maxImageRef))
+	if len(s) > imageref.MaxLength {
+		return fieldError("image_ref", fmt.Sprintf("is too long: at most %d bytes.", imageref.MaxLength))
 	}
-	if !ValidImageRef(s) {
+	if !imageref.Valid(s) {
 		return fieldError("image_ref", "is not an image reference like registry/name:tag.")
 	}
 	return nil
-}
-
-// ValidImageRef reports whether s is what a workspace may be made of.
-func ValidImageRef(s string) bool {
-	_, err := reference.ParseNormalizedNamed(s)
-	return err == nil && len(s) <= maxImageRef
 }
 
 func checkTTL(field string, v *int) error {

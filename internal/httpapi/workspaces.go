@@ -156,7 +156,8 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 	}
 	p := postgres.Patch{
 		Description: in.Description, Memo: in.Memo, Queue: in.Queue,
-		StandbyTTL: in.StandbyTTLSeconds, ArchiveTTL: in.ArchiveTTLSeconds, KeepAwakeUntil: in.KeepAwakeUntil,
+		StandbyTTL: workspace.Optional[int](in.StandbyTTLSeconds), ArchiveTTL: workspace.Optional[int](in.ArchiveTTLSeconds),
+		KeepAwakeUntil: workspace.Optional[time.Time](in.KeepAwakeUntil),
 	}
 	if in.Name != nil {
 		name, err := checkName(*in.Name)
@@ -204,7 +205,7 @@ func (s *server) find(r *http.Request, id auth.Identity) (workspace.Workspace, e
 func pathID(r *http.Request) (workspace.ID, error) {
 	s := r.PathValue("id")
 	if !workspace.ValidID(s) {
-		return "", workspace.Errorf(workspace.CodeNotFound, "There is no such workspace.")
+		return "", workspace.NotFound("workspace")
 	}
 	return workspace.ID(s), nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"codehub/internal/archive"
+	"codehub/internal/imageref"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -107,7 +108,7 @@ func (r *run) made(m postgres.M1Workspace, who owner, name string, i postgres.Im
 	switch {
 	case r.Image != "":
 		n.ImageRef = r.Image
-	case !workspace.ValidImageRef(m.ImageRef):
+	case !imageref.Valid(m.ImageRef):
 		n.ImageRef = r.DefaultImage
 		note("its image %.100q is no image reference: %s instead", m.ImageRef, r.DefaultImage)
 	}

@@ -29,15 +29,6 @@ func AsksEarlier(row workspace.Workspace) bool {
 		row.RecoverAction == workspace.RecoverArchive && row.RecoverFrom != nil
 }
 
-// OnBucket reports whether an operation works with the bucket.
-func OnBucket(op workspace.Operation) bool {
-	switch op {
-	case workspace.OpRestoring, workspace.OpArchiving, workspace.OpCreateEmptyArchive:
-		return true
-	}
-	return false
-}
-
 // leftOver reports whether the volume is what a restore has left that was
 // called off: nobody wants it, and the archive holds all of it.
 func leftOver(row workspace.Workspace) bool {

@@ -278,7 +278,7 @@ func deleting(in Input) Result {
 		r.LookAgain = *row.RetryAt
 		return r
 	}
-	due := later(*row.DeletedAt, in.WaitsSince).Add(in.Policy.DeleteGrace)
+	due := GraceEnds(*row.DeletedAt, in.WaitsSince, in.Policy.DeleteGrace)
 	inGrace := due.After(in.Now)
 	switch {
 	case row.Conditions.HasContainer():
@@ -397,22 +397,6 @@ func fresh(in Input) bool {
 	earlier := bucket && AsksEarlier(in.Row)
 	return in.Obs.ContainerKnown && in.Obs.VolumeKnown &&
 		(!archive || in.Obs.Archive != ArchiveUnknown) && (!earlier || in.Obs.Earlier != ArchiveUnknown)
-}
-
-// lost is what stands between the workspace and its home. That an archive is
-// damaged may have been found out by a restore alone. A deleted workspace has
-// nothing to lose.
-func lost(row workspace.Workspace) workspace.ErrorReason {
-	if row.DeletedAt != nil {
-		return ""
-	}
-	switch health := row.Conditions.Get(workspace.Healthy); {
-	case !health.True():
-		return workspace.ErrorReason(health.Reason)
-	case row.Home.State != workspace.HomeLive && row.ErrorReason == workspace.ErrArchiveCorrupted:
-		return row.ErrorReason
-	}
-	return ""
 }
 
 // giveUp lets go of a home that is lost, for what an archive holds or, without

@@ -121,18 +121,6 @@ func removed(home workspace.Home) workspace.Home {
 	return gone
 }
 
-// Cancellable reports whether the running operation can be ended by its
-// owner. The others are short and end by their deadlines.
-func Cancellable(row workspace.Workspace) bool {
-	switch row.Operation {
-	case workspace.OpProvisioning, workspace.OpStarting, workspace.OpRestoring:
-		return true
-	case workspace.OpArchiving:
-		return row.Home.State == workspace.HomeLive
-	}
-	return false
-}
-
 // givenUp: a workspace wanted again while it is being archived keeps its
 // volume, if that is not yet being removed (design §2). One that has no home
 // yet needs no archive to get one.
@@ -196,34 +184,4 @@ func (p Policy) Backoff(attempt int, jitter float64) time.Duration {
 		d = p.RetryMax
 	}
 	return d + time.Duration(jitter*float64(d)/2)
-}
-
-// deadline is when the running operation has taken too long (design §3.10).
-func deadline(in Input) time.Time {
-	start := in.UpSince
-	if in.Row.OpStartedAt != nil {
-		start = later(start, *in.Row.OpStartedAt)
-	}
-	if OnBucket(in.Row.Operation) {
-		start = later(start, in.BucketUpSince)
-	}
-	if in.Work.Pulling {
-		return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)
-	}
-	start = later(start, in.Work.PulledAt)
-	if in.Work.Moving && (in.Row.Operation == workspace.OpProvisioning || in.Row.Operation == workspace.OpDeleting) {
-		// A large home on a slow disk, which is seeded or removed.
-		return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)
-	}
-	switch in.Row.Operation {
-	case workspace.OpProvisioning:
-		return start.Add(in.Policy.Provisioning)
-	case workspace.OpStopping:
-		return start.Add(in.Policy.Stopping)
-	case workspace.OpStarting:
-		return start.Add(in.Policy.Starting)
-	case workspace.OpDeleting:
-		return start.Add(in.Policy.Deleting)
-	}
-	return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)
 }

@@ -129,6 +129,7 @@ func (w *world) earlier() string {
 func (w *world) requests(add func(string, int, func())) {
 	add("+patch", 3, func() { w.patch(drawDesired(w.t), rapid.Bool().Draw(w.t, "queue")) })
 	add("visit", 2, w.visit)
+	add("stay", 1, w.stay)
 	add("expire", 2, w.expire)
 	add("cancel", 1, w.cancel)
 	add("force stop", 1, w.forceStop)

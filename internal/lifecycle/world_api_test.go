@@ -1,6 +1,7 @@
 package lifecycle_test
 
 import (
+	"fmt"
 	"reflect"
 	"time"
 
@@ -8,82 +9,62 @@ import (
 	"codehub/internal/workspace"
 )
 
-// The API layer's writes, with the effects that the store gives them. A
-// request that would be refused does nothing.
+// The API layer's writes: the production intents, applied to the row.
 
-func (w *world) requested() *time.Time {
+func (w *world) requested() time.Time {
 	w.requestAt = w.requestAt.Add(time.Nanosecond)
 	if w.requestAt.Before(w.now) {
 		w.requestAt = w.now
 	}
-	at := w.requestAt
-	return &at
+	return w.requestAt
+}
+
+// intend applies an intent. One that is refused does nothing.
+func (w *world) intend(what string, f func(workspace.Workspace, time.Time) (lifecycle.Intent, error)) bool {
+	out, err := f(w.row, w.requested())
+	if err != nil || !out.Changed {
+		return false
+	}
+	w.onlyOwned(what, out.Workspace)
+	w.row = out.Workspace
+	w.logf("%s", what)
+	return true
+}
+
+// onlyOwned checks that an intent changed only what the API layer owns.
+func (w *world) onlyOwned(what string, next workspace.Workspace) {
+	r := w.row
+	next.DesiredState, next.DesiredCause, next.NextDesired, next.DeletedAt = r.DesiredState, r.DesiredCause, r.NextDesired, r.DeletedAt
+	next.LastAccessAt, next.LastAccess = r.LastAccessAt, r.LastAccess
+	next.RecoverRequestedAt, next.RecoverAction, next.RecoverFrom = r.RecoverRequestedAt, r.RecoverAction, r.RecoverFrom
+	next.CancelRequestedAt, next.ForceStopRequestedAt = r.CancelRequestedAt, r.ForceStopRequestedAt
+	if !reflect.DeepEqual(next, r) {
+		w.failf("%s changed what the controller owns: %s", what, describe(next))
+	}
 }
 
 func (w *world) patch(want workspace.DesiredState, queue bool) {
-	r := &w.row
-	switch {
-	case r.DeletedAt != nil, r.Phase == workspace.PhaseError:
-	case want == r.DesiredState:
-		r.NextDesired = ""
-	case r.Operation != workspace.OpNone && !queue:
-	case r.Operation != workspace.OpNone:
-		r.NextDesired = want
-	default:
-		r.DesiredState, r.NextDesired = want, ""
-	}
-	w.logf("patch %s queue %v", want, queue)
+	w.intend(fmt.Sprintf("patch %s queue %v", want, queue), func(r workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		return lifecycle.Desire(r, now, want, queue)
+	})
 }
 
 func (w *world) deleteWorkspace(queue bool) {
-	r := &w.row
-	switch {
-	case r.Phase == workspace.PhaseDeleted:
-	case r.DeletedAt != nil:
-		if r.ErrorReason.Final() && r.RecoverRequestedAt == nil {
-			r.RecoverRequestedAt, r.RecoverAction, r.RecoverFrom = w.requested(), workspace.RecoverAfresh, nil
-		}
-	case r.Operation != workspace.OpNone && !queue:
-	case r.Operation != workspace.OpNone:
-		r.NextDesired = workspace.DesiredDeleted
-	default:
-		w.deleteNow()
-	}
-	w.logf("delete queue %v", queue)
-}
-
-func (w *world) deleteNow() {
-	r := &w.row
-	r.DeletedAt, r.NextDesired = w.requested(), ""
-	if r.ErrorReason.Final() && r.RecoverRequestedAt == nil {
-		r.RecoverRequestedAt, r.RecoverAction = w.requested(), workspace.RecoverAfresh
-	}
+	w.intend(fmt.Sprintf("delete queue %v", queue), func(r workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		return lifecycle.Delete(r, now, queue)
+	})
 }
 
 func (w *world) undelete() {
-	r := &w.row
-	volume := r.Conditions.Is(workspace.VolumeReady)
-	switch {
-	case r.DeletedAt == nil, r.Phase == workspace.PhaseDeleted, r.Home.State == workspace.HomeDeleting, r.Home.Removed():
-		return
-	case !volume && r.ArchiveKey == "":
-		return
-	}
-	r.DeletedAt, r.NextDesired, r.DesiredState = nil, "", workspace.DesiredArchived
-	if volume && r.Home.State == workspace.HomeLive {
-		r.DesiredState = workspace.DesiredStandby
-	}
-	w.logf("undelete")
+	w.intend("undelete", func(r workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		return lifecycle.Undelete(r, now, false)
+	})
 }
 
 func (w *world) recover(action string) {
-	r := &w.row
-	stuck := r.DeletedAt != nil && r.ErrorReason.Final()
-	if r.Phase == workspace.PhaseDeleted || r.Phase != workspace.PhaseError && !stuck {
-		return
-	}
-	r.RecoverRequestedAt, r.RecoverAction, r.RecoverFrom = w.requested(), action, nil
-	w.logf("recover %s", action)
+	w.intend("recover "+action, func(r workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		return lifecycle.RequestRecover(r, now, action)
+	})
 }
 
 // recoverFrom is a recovery that is to go on with an archive that was kept.
@@ -91,95 +72,42 @@ func (w *world) recoverFrom(key string) {
 	if key == "" {
 		return
 	}
-	w.recover(workspace.RecoverArchive)
-	if r := &w.row; r.RecoverAction == workspace.RecoverArchive && r.RecoverFrom == nil {
-		r.RecoverFrom = &workspace.Archive{Key: key}
-		w.logf("from %s", key)
-	}
+	w.intend("recover from "+key, func(r workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		return lifecycle.RequestRecoverFrom(r, now, &workspace.Archive{Key: key})
+	})
 }
 
-func (w *world) cancel() {
-	r := &w.row
-	if r.DeletedAt != nil {
-		return
-	}
-	switch {
-	case r.Operation == workspace.OpStarting:
-		r.DesiredState = workspace.DesiredStandby
-	case r.Operation == workspace.OpRestoring, r.Operation == workspace.OpProvisioning:
-		r.DesiredState = workspace.DesiredArchived
-	case r.Operation == workspace.OpArchiving && r.Home.State == workspace.HomeLive:
-		r.DesiredState = workspace.DesiredStandby
-	default:
-		return
-	}
-	r.NextDesired, r.CancelRequestedAt = "", w.requested()
-	w.logf("cancel %s", r.Operation)
-}
+func (w *world) cancel() { w.intend("cancel "+string(w.row.Operation), lifecycle.RequestCancel) }
 
-func (w *world) forceStop() {
-	r := &w.row
-	if r.DeletedAt != nil {
-		return
-	}
-	r.ForceStopRequestedAt = w.requested()
-	if r.DesiredState == workspace.DesiredRunning {
-		r.DesiredState = workspace.DesiredStandby
-	}
-	if r.NextDesired == workspace.DesiredRunning {
-		r.NextDesired = ""
-	}
-	w.logf("force stop")
-}
+func (w *world) forceStop() { w.intend("force stop", lifecycle.RequestForceStop) }
 
 // visit is a person opening the workspace.
-func (w *world) visit() {
-	r := &w.row
-	if r.DeletedAt != nil {
-		return
-	}
-	switch r.Operation {
-	case workspace.OpNone:
-		if (r.Phase == workspace.PhaseStandby || r.Phase == workspace.PhaseRunning) && r.NextDesired != workspace.DesiredDeleted {
-			r.DesiredState, r.NextDesired = workspace.DesiredRunning, ""
-		}
-	case workspace.OpStopping, workspace.OpArchiving, workspace.OpProvisioning, workspace.OpRestoring, workspace.OpStarting:
-		if r.DesiredState != workspace.DesiredRunning && r.NextDesired != workspace.DesiredDeleted {
-			r.NextDesired = workspace.DesiredRunning
-		}
-	}
-	w.logf("visit")
-}
+func (w *world) visit() { w.intend("visit", lifecycle.Wake) }
 
-// expire is a TTL running out.
+// stay is its owner asking for it to stay.
+func (w *world) stay() { w.intend("stay", lifecycle.Stay) }
+
+// expire is an idle timeout running out.
 func (w *world) expire() {
-	r := &w.row
-	if r.DeletedAt != nil || r.Operation != workspace.OpNone {
+	out := lifecycle.EndIdle(w.row, w.now, workspace.TTL{Standby: 1, Archive: 1})
+	if !out.Changed {
 		return
 	}
-	switch {
-	case r.Phase == workspace.PhaseRunning && r.DesiredState == workspace.DesiredRunning:
-		r.DesiredState = workspace.DesiredStandby
-	case r.Phase == workspace.PhaseStandby && r.DesiredState == workspace.DesiredStandby:
-		r.DesiredState = workspace.DesiredArchived
-	}
-	w.logf("expire")
+	w.row = out.Workspace
+	w.logf("expire: %s", w.row.DesiredCause)
 }
 
 // applyQueued is called by the server. At times the limits say no.
 func (w *world) applyQueued() {
-	r := &w.row
-	switch want := r.NextDesired; {
-	case want == "", r.DeletedAt != nil, r.Operation != workspace.OpNone:
-	case want == workspace.DesiredDeleted:
-		w.deleteNow()
-		w.logf("queued deletion applied")
-	case r.Phase == workspace.PhaseError:
-	case want == workspace.DesiredRunning && w.chance("limit", 4):
+	out := lifecycle.ApplyQueued(w.row, w.requested())
+	switch {
+	case !out.Changed:
+	case out.NeedsSlot && w.chance("limit", 4):
 		w.logf("queued wish waits for the limits")
 	default:
-		r.DesiredState, r.NextDesired = want, ""
-		w.logf("queued %s applied", want)
+		w.logf("queued %s applied", w.row.NextDesired)
+		w.onlyOwned("apply queued", out.Workspace)
+		w.row = out.Workspace
 	}
 }
 

@@ -4,11 +4,11 @@ import (
 	"context"
 	"encoding/base64"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/api"
 	"codehub/internal/workspace"
 )
 
@@ -20,8 +20,27 @@ const accountColumns = `u.id, u.username, u.admin, u.disabled, u.max_running,
 	(SELECT count(*) FROM workspaces w WHERE w.holds_slot AND w.owner_user_id = u.id),
 	(SELECT count(*) FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL)`
 
-func toAccount(row pgx.CollectableRow) (api.Account, error) {
-	var a api.Account
+// Account is a user as administrators see them.
+type Account struct {
+	ID         string
+	Username   string
+	Admin      bool
+	Disabled   bool
+	MaxRunning *int // nil: the server's limit; 0: none
+	Running    int  // workspaces that count against it
+	Workspaces int
+	LockedTill *time.Time
+	CreatedAt  time.Time
+}
+
+// AccountList is a page of accounts, and the cursor of the next one.
+type AccountList struct {
+	Users      []Account
+	NextCursor string
+}
+
+func toAccount(row pgx.CollectableRow) (Account, error) {
+	var a Account
 	err := row.Scan(&a.ID, &a.Username, &a.Admin, &a.Disabled, &a.MaxRunning, &a.LockedTill, &a.CreatedAt, &a.Running, &a.Workspaces)
 	return a, err
 }
@@ -78,26 +97,26 @@ func notAdmin() error {
 }
 
 // Accounts lists the users by name, a page at a time; administrators alone.
-func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, cursor string) (api.AccountList, error) {
+func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, cursor string) (AccountList, error) {
 	if err := db.administers(ctx, caller); err != nil {
-		return api.AccountList{}, err
+		return AccountList{}, err
 	}
 	after, err := base64.RawURLEncoding.DecodeString(cursor)
 	if err != nil || !utf8.Valid(after) || strings.ContainsRune(string(after), 0) {
-		return api.AccountList{}, workspace.Errorf(workspace.CodeInvalid, "the cursor is not one that a list gave")
+		return AccountList{}, workspace.Errorf(workspace.CodeInvalid, "the cursor is not one that a list gave")
 	}
 	const verb = "list the users"
 	rows, err := db.pool.Query(ctx, `
 		SELECT `+accountColumns+` FROM users u
 		WHERE $1 = '' OR u.username_key COLLATE "C" > $1 ORDER BY u.username_key COLLATE "C" LIMIT $2`, string(after), accountPage+1)
 	if err != nil {
-		return api.AccountList{}, failed(verb, err)
+		return AccountList{}, failed(verb, err)
 	}
 	list, err := pgx.CollectRows(rows, toAccount)
 	if err != nil {
-		return api.AccountList{}, failed(verb, err)
+		return AccountList{}, failed(verb, err)
 	}
-	out := api.AccountList{Users: list}
+	out := AccountList{Users: list}
 	if len(list) > accountPage {
 		out.Users = list[:accountPage]
 		out.NextCursor = base64.RawURLEncoding.EncodeToString([]byte(usernameKey(list[accountPage-1].Username)))
@@ -106,31 +125,31 @@ func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, cursor stri
 }
 
 // Account reads one user; administrators alone.
-func (db *DB) Account(ctx context.Context, caller workspace.Caller, id string) (api.Account, error) {
+func (db *DB) Account(ctx context.Context, caller workspace.Caller, id string) (Account, error) {
 	if err := db.administers(ctx, caller); err != nil {
-		return api.Account{}, err
+		return Account{}, err
 	}
 	if !workspace.ValidID(id) {
-		return api.Account{}, notFound("user")
+		return Account{}, notFound("user")
 	}
 	a, err := account(ctx, db.pool, id)
 	if missing(err) {
-		return api.Account{}, notFound("user")
+		return Account{}, notFound("user")
 	}
 	return a, failed("read a user", err)
 }
 
-func account(ctx context.Context, in querier, id string) (api.Account, error) {
+func account(ctx context.Context, in querier, id string) (Account, error) {
 	rows, err := in.Query(ctx, `SELECT `+accountColumns+` FROM users u WHERE u.id = $1`, id)
 	if err != nil {
-		return api.Account{}, err
+		return Account{}, err
 	}
 	return pgx.CollectExactlyOneRow(rows, toAccount)
 }
 
 // CreateAccount adds a user for an administrator. CodeNameTaken.
-func (db *DB) CreateAccount(ctx context.Context, caller workspace.Caller, u User) (api.Account, error) {
-	var out api.Account
+func (db *DB) CreateAccount(ctx context.Context, caller workspace.Caller, u User) (Account, error) {
+	var out Account
 	err := db.tx(ctx, "create an account", func(tx pgx.Tx) error {
 		if _, err := administrators(ctx, tx, caller); err != nil {
 			return err
@@ -150,7 +169,7 @@ func (db *DB) CreateAccount(ctx context.Context, caller workspace.Caller, u User
 type AccountPatch struct {
 	Admin        *bool
 	Disabled     *bool
-	MaxRunning   api.Nullable[int] // counts from the next start on
+	MaxRunning   workspace.Optional[int] // counts from the next start on
 	PasswordHash *string
 }
 
@@ -158,8 +177,8 @@ type AccountPatch struct {
 // whose password is another one, loses all sessions and API tokens; a new
 // password lifts a lock-out, too. CodeNotFound; CodeLastAdmin if no enabled
 // administrator would be left.
-func (db *DB) PatchAccount(ctx context.Context, caller workspace.Caller, id string, p AccountPatch) (api.Account, error) {
-	var out api.Account
+func (db *DB) PatchAccount(ctx context.Context, caller workspace.Caller, id string, p AccountPatch) (Account, error) {
+	var out Account
 	err := db.tx(ctx, "change an account", func(tx pgx.Tx) error {
 		admins, err := administrators(ctx, tx, caller)
 		if err != nil {

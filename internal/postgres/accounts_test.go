@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"codehub/api"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -36,7 +35,7 @@ func TestOnlyAdministrators(t *testing.T) {
 		"a user": {UserID: u.ID}, "one who says so": {UserID: u.ID, Admin: true}, "nobody": {}, "an id that is none": {UserID: "x", Admin: true},
 	} {
 		calls := map[string]func() error{
-			"status":  func() error { _, err := e.AdminStatus(ctx, caller); return err },
+			"status":  func() error { _, err := e.Overview(ctx, caller); return err },
 			"orphans": func() error { _, err := e.Orphans(ctx, caller); return err },
 			"list":    func() error { _, err := e.Accounts(ctx, caller, ""); return err },
 			"read":    func() error { _, err := e.Account(ctx, caller, boss.UserID); return err },
@@ -133,7 +132,7 @@ func TestOwnLimit(t *testing.T) {
 	boss := administrator(e, "boss")
 	set := func(n *int) {
 		t.Helper()
-		if _, err := e.PatchAccount(ctx, boss, boss.UserID, postgres.AccountPatch{MaxRunning: api.Nullable[int]{Set: true, Value: n}}); err != nil {
+		if _, err := e.PatchAccount(ctx, boss, boss.UserID, postgres.AccountPatch{MaxRunning: workspace.Optional[int]{Set: true, Value: n}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // idleSince is from when on a workspace's TTL counts, in SQL, as
-// workspace.IdleSince says it. GREATEST passes over NULL.
+// lifecycle.IdleSince says it. GREATEST passes over NULL.
 const idleSince = `GREATEST(last_access_at, phase_changed_at)`
 
 // accessBatch is how many workspaces one statement says the last use of: the

@@ -40,24 +40,24 @@ func (db *DB) Archives(ctx context.Context, caller workspace.Caller, id workspac
 	return list, failed(verb, err)
 }
 
-// chooseArchive takes one of a workspace's archives to recover from, so that
-// it stays. The transaction holds the workspace's row, as garbage collection
-// does before it marks an archive.
-func chooseArchive(ctx context.Context, tx pgx.Tx, id workspace.ID, opID string) (a workspace.Archive, err error) {
-	gone := workspace.Errorf(workspace.CodeArchiveNotFound, "This workspace has no archive of that archive_op_id.")
+// chooseArchive takes one of a workspace's archives to recover from, so that it
+// stays; nil if there is none with this ID. The transaction holds the workspace's
+// row, as garbage collection does before it marks an archive.
+func chooseArchive(ctx context.Context, tx pgx.Tx, id workspace.ID, opID string) (*workspace.Archive, error) {
 	if !workspace.ValidID(opID) {
-		return a, gone
+		return nil, nil
 	}
-	err = tx.QueryRow(ctx, `
+	var a workspace.Archive
+	err := tx.QueryRow(ctx, `
 		UPDATE archives SET unprotected_since = NULL
 		WHERE key = (
 			SELECT key FROM archives WHERE workspace_id = $1 AND archive_op_id = $2 AND `+choosable+`
 			ORDER BY created_at DESC LIMIT 1)
 		RETURNING `+archiveColumns, id, opID).Scan(archiveTargets(&a)...)
 	if missing(err) {
-		return a, gone
+		return nil, nil
 	}
-	return a, err
+	return &a, err
 }
 
 // goingArchive reports whether the archive is being removed. The transaction

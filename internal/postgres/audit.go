@@ -11,8 +11,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Actions in the audit log. Each is written in the transaction of what it
-// records.
+// Actions in the audit log, beside those of package lifecycle. Each is written in
+// the transaction of what it records.
 const (
 	AuditLogin       = "login"
 	AuditLogout      = "logout"
@@ -22,13 +22,6 @@ const (
 	AuditUserChange  = "user.change"
 	AuditPassword    = "user.password"
 	AuditCreate      = "workspace.create"
-	AuditDelete      = "workspace.delete"
-	AuditUndelete    = "workspace.undelete"
-	AuditDesired     = "workspace.desired_state"
-	AuditWake        = "workspace.wake"
-	AuditRecover     = "workspace.recover"
-	AuditCancel      = "workspace.cancel"
-	AuditForceStop   = "workspace.force_stop"
 )
 
 // Audit records that caller did action to target.

@@ -9,21 +9,22 @@ import (
 )
 
 // statement is the UPDATE of one change, "" if there is nothing to write. It
-// sets only what differs, so that a decision on an older look at the row takes
-// back nothing that it did not decide on.
+// sets only what differs, so that a decision on an older observation of the row
+// reverts nothing that it did not decide on.
 func (c Change) statement() (sql string, args []any, err error) {
 	u := update{}
-	if err := u.observed(c.Seen, c.Next); err != nil {
-		return "", nil, err
-	}
-	visible := len(u.sets) > 0
-	u.differs("observed_at", c.Next.ObservedAt, !sameTime(c.Seen.ObservedAt, c.Next.ObservedAt))
-	if !equal(c.Seen.Progress, c.Next.Progress) {
-		b, err := jsonOf(c.Next.Progress)
-		if err != nil {
+	visible := false
+	for _, col := range columns {
+		if col.by != controller || col.same(&c.Seen, &c.Next) {
+			continue
+		}
+		if err := u.set(col, &c.Next); err != nil {
 			return "", nil, err
 		}
-		u.set("progress", b)
+		if col.also != "" {
+			u.sets = append(u.sets, col.also)
+		}
+		visible = visible || !col.quiet
 	}
 	if c.ClearRecover {
 		u.clear("recover_requested_at", c.Seen.RecoverRequestedAt, "recover_requested_at", "recover_action", "recover_archive")
@@ -57,12 +58,11 @@ func (u *update) arg(v any) string {
 	return fmt.Sprintf("$%d", len(u.args))
 }
 
-func (u *update) set(column string, v any) { u.sets = append(u.sets, column+" = "+u.arg(v)) }
-
-func (u *update) differs(column string, v any, differs bool) {
-	if differs {
-		u.set(column, v)
-	}
+// set sets a column to its value in w.
+func (u *update) set(c column, w *workspace.Workspace) error {
+	v, err := c.valueOf(w)
+	u.sets = append(u.sets, c.name+" = "+u.arg(v))
+	return err
 }
 
 // clear sets the columns of a request to NULL where the request is still the
@@ -77,82 +77,23 @@ func (u *update) clear(request string, seen *time.Time, columns ...string) {
 	}
 }
 
-// observed sets what the controller owns of the row, observed_at and progress
-// aside, which say nothing new about the workspace.
-func (u *update) observed(seen, next workspace.Workspace) error {
-	if seen.Home != next.Home {
-		b, err := jsonOf(&next.Home)
-		if err != nil {
-			return err
-		}
-		u.set("home_ctx", b)
-	}
-	if !seen.Conditions.Equal(next.Conditions) {
-		c := next.Conditions
-		if c == nil {
-			c = workspace.Conditions{}
-		}
-		b, err := jsonOf(&c)
-		if err != nil {
-			return err
-		}
-		u.set("conditions", b)
-	}
-	if seen.Phase != next.Phase {
-		u.set("phase", next.Phase)
-		u.sets = append(u.sets, "phase_changed_at = clock_timestamp()")
-	}
-	u.differs("operation", next.Operation, seen.Operation != next.Operation)
-	u.differs("op_id", nullable(next.OpID), seen.OpID != next.OpID)
-	u.differs("op_started_at", next.OpStartedAt, !sameTime(seen.OpStartedAt, next.OpStartedAt))
-	u.differs("archive_op_id", nullable(next.ArchiveOpID), seen.ArchiveOpID != next.ArchiveOpID)
-	u.differs("archive_key", nullable(next.ArchiveKey), seen.ArchiveKey != next.ArchiveKey)
-	u.differs("archive_digest", next.ArchiveDigest, seen.ArchiveDigest != next.ArchiveDigest)
-	u.differs("archive_size", next.ArchiveSize, seen.ArchiveSize != next.ArchiveSize)
-	u.differs("archive_entries", next.ArchiveEntries, seen.ArchiveEntries != next.ArchiveEntries)
-	u.differs("error_reason", nullable(next.ErrorReason), seen.ErrorReason != next.ErrorReason)
-	message := workspace.Cut(clean(next.ErrorMessage))
-	u.differs("error_message", nullable(message), seen.ErrorMessage != message)
-	u.differs("error_count", next.ErrorCount, seen.ErrorCount != next.ErrorCount)
-	u.differs("retry_at", next.RetryAt, !sameTime(seen.RetryAt, next.RetryAt))
-	u.differs("stop_reason", nullable(clean(next.StopReason)), seen.StopReason != clean(next.StopReason))
-	return nil
-}
-
-// compare says what must still be as it was seen (design §3.4). The last step
-// of a deletion compares like a claim: one that was taken back in between
-// must not be written down as gone.
+// compare says what must still be as it was seen: for a claim everything that the
+// decision used, otherwise the operation. The last step of a deletion compares
+// like a claim: a workspace that was undeleted meanwhile must not become DELETED.
 func (u *update) compare(c Change) error {
-	same := func(column string, v any) {
-		u.where = append(u.where, column+" IS NOT DISTINCT FROM "+u.arg(v))
+	u.where = append(u.where, "id = "+u.arg(c.Seen.ID))
+	gone := c.Next.Phase == workspace.PhaseDeleted && c.Seen.Phase != workspace.PhaseDeleted
+	for _, col := range columns {
+		operation := col.name == "operation" || col.name == "op_id"
+		if !operation && !(col.claim && (c.Claim || gone)) {
+			continue
+		}
+		v, err := col.valueOf(&c.Seen)
+		if err != nil {
+			return err
+		}
+		u.where = append(u.where, col.name+" IS NOT DISTINCT FROM "+u.arg(v))
 	}
-	s := c.Seen
-	u.where = append(u.where, "id = "+u.arg(s.ID), "operation = "+u.arg(s.Operation))
-	same("op_id", nullable(s.OpID))
-	gone := c.Next.Phase == workspace.PhaseDeleted && s.Phase != workspace.PhaseDeleted
-	if !c.Claim && !gone {
-		return nil
-	}
-	home, err := jsonOf(&s.Home)
-	if err != nil {
-		return err
-	}
-	from, err := jsonOf(s.RecoverFrom)
-	if err != nil {
-		return err
-	}
-	same("desired_state", s.DesiredState)
-	same("next_desired_state", nullable(s.NextDesired))
-	same("deleted_at", s.DeletedAt)
-	same("error_reason", nullable(s.ErrorReason))
-	same("archive_key", nullable(s.ArchiveKey))
-	same("home_ctx", home)
-	same("retry_at", s.RetryAt)
-	same("recover_requested_at", s.RecoverRequestedAt)
-	same("recover_action", nullable(s.RecoverAction))
-	same("recover_archive", from)
-	same("cancel_requested_at", s.CancelRequestedAt)
-	same("force_stop_requested_at", s.ForceStopRequestedAt)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -67,7 +68,7 @@ func TestGraceBeginsAgainWhenWaitsRestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return w.PurgeAt(2 * time.Hour)
+		return lifecycle.PurgeAt(w, 2*time.Hour)
 	}
 	before, _ := purge(deleted.ID)
 	e.exec(`UPDATE gc_state SET restored_at = clock_timestamp()`)

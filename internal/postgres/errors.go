@@ -100,6 +100,4 @@ func refusedData(err error) bool {
 
 func missing(err error) bool { return errors.Is(err, pgx.ErrNoRows) }
 
-func notFound(what string) error {
-	return workspace.Errorf(workspace.CodeNotFound, "there is no such %s", what)
-}
+func notFound(what string) error { return workspace.NotFound(what) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,9 +12,39 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sync/errgroup"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
+
+// The column holds_slot has the rule of lifecycle.HoldsSlot, over rows of every
+// kind.
+func TestSlotColumnMatchesLifecycle(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ann := e.user("ann")
+	now := time.Now()
+	for n := range 400 {
+		pick := func(list ...any) any { return list[rand.IntN(len(list))] }
+		s := state{
+			"phase":         pick("PENDING", "ARCHIVED", "STANDBY", "RUNNING", "ERROR", "DELETING"),
+			"operation":     pick("NONE", "NONE", "STARTING", "STOPPING", "ARCHIVING", "RESTORING"),
+			"desired_state": pick("ARCHIVED", "STANDBY", "RUNNING"),
+			"conditions":    pick("{}", container, noContainer, exited, nothing),
+			"deleted_at":    pick(nil, nil, now),
+		}
+		if s["phase"] == "ERROR" {
+			s["operation"] = "NONE" // the database holds that
+		}
+		if s["recover_requested_at"] = pick(nil, now); s["recover_requested_at"] != nil {
+			s["recover_action"] = "afresh"
+		}
+		w := e.workspace(ann, s)
+		if got := query[bool](e, `SELECT holds_slot FROM workspaces WHERE id = $1`, w.ID); got != lifecycle.HoldsSlot(w) {
+			t.Fatalf("row %d: holds_slot is %v: %s", n, got, e.row(w.ID))
+		}
+	}
+}
 
 // Which workspaces count, by state.
 func TestWhatCounts(t *testing.T) {

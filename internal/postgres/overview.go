@@ -2,33 +2,38 @@ package postgres
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/api"
 	"codehub/internal/workspace"
 )
 
-// aliveFor is how long a server that was seen counts as alive, and leadsFor
-// how old the leader's beat may be before another one takes its place.
-const (
-	aliveFor = 60 * time.Second
-	leadsFor = 15 * time.Second
-)
+// Overview is the state of the servers and workspaces. Times are the database's.
+type Overview struct {
+	Servers      []Replica
+	Phases       map[string]int // workspaces in each phase, DELETED left out
+	Operations   map[string]int // running operations, by kind
+	Running      int            // workspaces that count against the running limits
+	MaxRunning   int            // the limits
+	PerUser      int
+	WatchedUntil *time.Time // the time through which activity is recorded; nil: none yet
+	Hold         string     // why codehub is on hold; empty: it is not
+	HoldSince    *time.Time
+}
 
-// AdminStatus is how servers and workspaces fare; for administrators alone.
-func (db *DB) AdminStatus(ctx context.Context, caller workspace.Caller) (api.AdminStatus, error) {
-	out := api.AdminStatus{
+// Overview reads the state of the servers and workspaces. CodeForbidden unless the
+// caller is an administrator.
+func (db *DB) Overview(ctx context.Context, caller workspace.Caller) (Overview, error) {
+	out := Overview{
 		Phases: map[string]int{}, Operations: map[string]int{},
 		MaxRunning: db.limits.Global, PerUser: db.limits.PerUser,
 	}
 	if err := db.administers(ctx, caller); err != nil {
-		return api.AdminStatus{}, err
+		return Overview{}, err
 	}
 	err := pgx.BeginTxFunc(ctx, db.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
-		if out.Servers, err = servers(ctx, tx); err != nil {
+		if out.Servers, err = readReplicas(ctx, tx); err != nil {
 			return err
 		}
 		if err := counts(ctx, tx, &out); err != nil {
@@ -43,32 +48,10 @@ func (db *DB) AdminStatus(ctx context.Context, caller workspace.Caller) (api.Adm
 		}
 		return err
 	})
-	return out, failed("read how the servers fare", err)
+	return out, failed("read the state of the servers", err)
 }
 
-func servers(ctx context.Context, tx pgx.Tx) ([]api.Server, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT r.id, r.hostname, r.version, r.started_at, r.seen_at, r.flushed_at, r.health,
-			r.seen_at > now() - make_interval(secs => $1),
-			COALESCE(l.replica_id = r.id AND l.beat_at > now() - make_interval(secs => $2), false)
-		FROM replicas r LEFT JOIN leader l ON true ORDER BY r.started_at, r.id`, aliveFor.Seconds(), leadsFor.Seconds())
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (s api.Server, err error) {
-		var health []byte
-		if err = row.Scan(&s.ID, &s.Hostname, &s.Version, &s.StartedAt, &s.SeenAt, &s.FlushedAt, &health, &s.Alive, &s.Leads); err != nil {
-			return s, err
-		}
-		// What a server of another version says otherwise is left out.
-		if json.Unmarshal(health, &s.Backends) != nil || s.Backends == nil {
-			s.Backends = map[string]api.Breaker{}
-		}
-		return s, nil
-	})
-}
-
-func counts(ctx context.Context, tx pgx.Tx, out *api.AdminStatus) error {
+func counts(ctx context.Context, tx pgx.Tx, out *Overview) error {
 	rows, err := tx.Query(ctx, `
 		SELECT phase, operation, count(*), count(*) FILTER (WHERE holds_slot)
 		FROM workspaces WHERE phase <> 'DELETED' GROUP BY phase, operation`)

@@ -2,11 +2,10 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"codehub/api"
 )
 
 // ReplicaAlive is for how long a server that says nothing counts as alive.
@@ -27,7 +26,7 @@ type Replica struct {
 	Version  string
 	// Settings are what others compare theirs with, by the setting's name.
 	Settings map[string]string
-	Health   map[string]api.Breaker // what it can reach
+	Health   json.RawMessage // what it can reach, in the words of its own version; nil: nothing known
 
 	StartedAt time.Time
 	SeenAt    time.Time
@@ -78,18 +77,15 @@ func writeReplica(ctx context.Context, in execer, r Replica) error {
 	if err != nil {
 		return err
 	}
-	if r.Health == nil {
-		r.Health = map[string]api.Breaker{}
-	}
-	health, err := jsonOf(&r.Health)
-	if err != nil {
-		return err
+	health := r.Health
+	if health == nil {
+		health = json.RawMessage(`{}`)
 	}
 	_, err = in.Exec(ctx, `
 		INSERT INTO replicas (id, hostname, version, settings, health, started_at, seen_at)
 		VALUES ($1, $2, $3, $4, $5, clock_timestamp(), clock_timestamp())
 		ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp(), health = EXCLUDED.health`,
-		r.ID, clean(r.Hostname), clean(r.Version), settings, health)
+		r.ID, clean(r.Hostname), clean(r.Version), settings, storableJSON(health))
 	return err
 }
 

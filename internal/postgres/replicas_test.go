@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"testing"
 	"time"
@@ -10,7 +11,6 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
-	"codehub/api"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -22,7 +22,7 @@ func TestReplicas(t *testing.T) {
 	e := open(t, postgres.Options{})
 	ctx := t.Context()
 	a := postgres.Replica{ID: uuid.NewString(), Hostname: "a\x00\xff", Version: "1", Settings: map[string]string{"X": "1"}}
-	b := postgres.Replica{ID: uuid.NewString(), Hostname: "b", Health: map[string]api.Breaker{"docker": {State: api.BreakerClosed}}}
+	b := postgres.Replica{ID: uuid.NewString(), Hostname: "b", Health: json.RawMessage(`{"docker": {"state": "closed"}}`)}
 	for _, r := range []postgres.Replica{a, b} {
 		if err := e.JoinReplica(ctx, r, welcome); err != nil {
 			t.Fatal(err)
@@ -30,10 +30,10 @@ func TestReplicas(t *testing.T) {
 	}
 	list := must(e.Replicas(ctx))(t)
 	if len(list) != 2 || list[0].ID != a.ID || list[0].Hostname != "a\uFFFD" || list[0].Settings["X"] != "1" || !list[0].Alive || list[0].Leads ||
-		list[0].FlushedAt != nil || list[0].StartedAt.Location() != time.UTC || list[1].Health["docker"].State != api.BreakerClosed {
+		list[0].FlushedAt != nil || list[0].StartedAt.Location() != time.UTC || string(list[1].Health) != `{"docker": {"state": "closed"}}` {
 		t.Fatalf("%+v", list)
 	}
-	a.Health = map[string]api.Breaker{"bucket": {State: api.BreakerOpen, Failures: 3}}
+	a.Health = json.RawMessage(`{"bucket": {"failures": 3}}`)
 	e.exec(`UPDATE replicas SET seen_at = seen_at - interval '61 seconds', flushed_at = now(), flush_epoch = 'x' WHERE id = $1`, a.ID)
 	if list = must(e.Replicas(ctx))(t); list[0].Alive || list[0].Age < time.Minute || !list[1].Alive {
 		t.Errorf("%+v", list)
@@ -41,7 +41,7 @@ func TestReplicas(t *testing.T) {
 	if err := e.BeatReplica(ctx, a); err != nil {
 		t.Fatal(err)
 	}
-	if list = must(e.Replicas(ctx))(t); !list[0].Alive || list[0].Health["bucket"].Failures != 3 || list[0].FlushedAt == nil {
+	if list = must(e.Replicas(ctx))(t); !list[0].Alive || string(list[0].Health) != `{"bucket": {"failures": 3}}` || list[0].FlushedAt == nil {
 		t.Errorf("%+v", list)
 	}
 	if err := e.LeaveReplica(ctx, b.ID); err != nil {

@@ -32,6 +32,11 @@ func TestRequestRecover(t *testing.T) {
 			"stuck deletion": {"phase": "DELETING", "deleted_at": time.Now(), "error_reason": "Timeout"},
 		} {
 			w := e.workspace(ann, s)
+			if w.DeletedAt != nil && action == workspace.RecoverEmpty {
+				_, err := e.RequestRecover(ctx, ann, w.ID, action) // it has no home to replace
+				wantCode(t, err, workspace.CodeNotSupported)
+				continue
+			}
 			got := must(e.RequestRecover(ctx, ann, w.ID, action))(t)
 			if got.RecoverRequestedAt == nil || got.RecoverAction != action || got.ErrorReason != w.ErrorReason {
 				t.Errorf("%s: %+v", name, got)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/activity"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -34,7 +34,7 @@ func (i *Idleness) EndUnused(ctx context.Context, def time.Duration, limit int) 
 }
 
 // endOf is the statement that ends what is in a phase, as it is wanted, for
-// longer than its TTL. It is the same rule as workspace.EndsAt. Whoever holds a
+// longer than its TTL. It is the same rule as lifecycle.EndIdle. Whoever holds a
 // row is changing it: it is passed over until the next time, as the controller
 // waits for the session. A row that was changed since the statement began is
 // looked at anew when it is locked. What may be due is found first, by the index
@@ -69,7 +69,7 @@ func endOf(phase workspace.Phase, desired workspace.DesiredState, ttl string) st
 
 func (i *Idleness) end(ctx context.Context, sql string, to workspace.DesiredState, cause string, def time.Duration, limit int) (ids []workspace.ID, err error) {
 	err = inSession(ctx, i.session, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, sql, seconds(def), limit, to, cause, workspace.System.Username, AuditDesired)
+		rows, err := tx.Query(ctx, sql, seconds(def), limit, to, cause, workspace.System.Username, lifecycle.AuditDesired)
 		if err != nil {
 			return err
 		}
@@ -77,44 +77,4 @@ func (i *Idleness) end(ctx context.Context, sql string, to workspace.DesiredStat
 		return err
 	})
 	return ids, err
-}
-
-// Stay counts as a use of a running workspace now, on its owner's word. If it
-// was just found idle, that is taken back. CodeNotRunning otherwise, and
-// CodeOperationInProgress once it is being stopped.
-func (db *DB) Stay(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
-	w, _, err := db.change(ctx, caller, id, change{
-		verb:  "keep a workspace running",
-		slots: true,
-		decide: func(d decision, w *workspace.Workspace) (record, bool, error) {
-			switch err := present(w); {
-			case err != nil:
-				return record{}, false, err
-			case w.Phase != workspace.PhaseRunning:
-				return record{}, false, workspace.Errorf(workspace.CodeNotRunning, "the workspace is not running")
-			case w.Operation != workspace.OpNone:
-				return record{}, false, inProgress(w)
-			}
-			stays(d, w)
-			if w.DesiredState == workspace.DesiredRunning || w.DesiredCause != workspace.CauseIdle {
-				return record{visit: true}, true, nil
-			}
-			if err := d.mayRun(); err != nil {
-				return record{}, false, err
-			}
-			entry := record{action: AuditDesired, details: map[string]any{"from": w.DesiredState, "to": workspace.DesiredRunning}}
-			w.DesiredState = workspace.DesiredRunning
-			return entry, true, nil
-		},
-	})
-	return w, err
-}
-
-// stays notes that the workspace's owner wants it as it is, or up again: a
-// phase that does not change by that begins a full TTL all the same.
-func stays(d decision, w *workspace.Workspace) {
-	if now := d.now; w.LastAccessAt == nil || w.LastAccessAt.Before(now) {
-		w.LastAccessAt = &now
-	}
-	w.LastAccess = string(activity.Stay)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -30,9 +31,8 @@ func (e *env) watched(until time.Time) {
 	e.exec(`UPDATE activity_clock SET watched_until = $1`, until)
 }
 
-// What the statements end is what workspace.EndsAt says, over rows of every
-// kind: the rule is written down twice.
-func TestEndsAsEndsAtSays(t *testing.T) {
+// The statements end what lifecycle.EndIdle ends, over rows of every kind.
+func TestIdleStatementsMatchLifecycle(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	ann := e.user("ann")
@@ -83,8 +83,8 @@ func TestEndsAsEndsAtSays(t *testing.T) {
 				s["keep_awake_until"] = until
 			}
 			w := e.workspace(ann, s)
-			if at, ok := w.EndsAt(server); ok && until.After(at) {
-				want[w.ID] = map[workspace.Phase]string{workspace.PhaseRunning: workspace.CauseIdle, workspace.PhaseStandby: workspace.CauseUnused}[w.Phase]
+			if out := lifecycle.EndIdle(w, until, server); out.Changed {
+				want[w.ID] = out.Workspace.DesiredCause
 			}
 		}
 		stopped, archived := e.ends(server, 7)
@@ -233,7 +233,7 @@ func TestFullTTL(t *testing.T) {
 		e.set(w.ID, c.then)
 		w = e.read(w.ID)
 		now := query[time.Time](e, `SELECT clock_timestamp()`)
-		at, ok := w.EndsAt(workspace.TTL{Standby: time.Hour, Archive: time.Hour})
+		at, ok := lifecycle.EndsAt(w, workspace.TTL{Standby: time.Hour, Archive: time.Hour})
 		if left := at.Sub(now); !ok || left < 59*time.Minute || left > time.Hour {
 			t.Errorf("%s: ends in %s (%v): %s", c.name, left, ok, e.row(w.ID))
 		}

@@ -72,12 +72,6 @@ func TestPatchDesired(t *testing.T) {
 			t.Errorf("%s: audit: %s", c.name, d)
 		}
 	}
-	// What codehub itself wishes is no person's doing.
-	w := e.workspace(ann, state{"phase": "RUNNING", "desired_state": "RUNNING"})
-	must(e.PatchWorkspace(ctx, workspace.System, w.ID, postgres.Patch{Desired: ptr(standby)}))(t)
-	if d := cmp.Diff([]string{"ann workspace.create"}, e.audited(string(w.ID))); d != "" {
-		t.Error(d)
-	}
 }
 
 func TestDelete(t *testing.T) {

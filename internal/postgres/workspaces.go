@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -88,73 +87,4 @@ func (db *DB) Workspace(ctx context.Context, caller workspace.Caller, id workspa
 		return workspace.Workspace{}, forbidden()
 	}
 	return w, nil
-}
-
-// change is a change by the API layer to one workspace.
-type change struct {
-	verb  string // what is done, for errors and the log
-	slots bool   // it may put the workspace on its way to RUNNING: under the limits' lock
-	// decide changes what the API layer owns of w. It says what to record, and
-	// false if there is nothing to change.
-	decide func(d decision, w *workspace.Workspace) (entry record, changed bool, err error)
-}
-
-// decision is what a change may ask while it is being decided.
-type decision struct {
-	now time.Time // the database's
-	// mayRun reports CodeLimitExceeded unless the workspace may run; only for
-	// changes with slots.
-	mayRun func() error
-	tx     pgx.Tx // holds the workspace's row
-}
-
-// record is what a change leaves behind: a row of the audit log, unless
-// action is empty, and a new updated_at, unless it was only a visit.
-type record struct {
-	action  string
-	details map[string]any
-	visit   bool
-}
-
-func (db *DB) change(ctx context.Context, caller workspace.Caller, id workspace.ID, c change) (w workspace.Workspace, changed bool, err error) {
-	err = db.tx(ctx, c.verb, func(tx pgx.Tx) error {
-		if c.slots {
-			if err := lockLimits(ctx, tx); err != nil {
-				return err
-			}
-		}
-		seen, now, err := lockWorkspace(ctx, tx, caller, id)
-		if err != nil {
-			return err
-		}
-		next := seen
-		d := decision{now: now, tx: tx, mayRun: func() error { return db.checkLimits(ctx, tx, seen.OwnerID, id) }}
-		entry, ok, err := c.decide(d, &next)
-		if err != nil {
-			return err
-		}
-		w, changed = seen, ok
-		if !ok {
-			return nil
-		}
-		if w, err = saveWorkspace(ctx, tx, next, !entry.visit); err != nil {
-			return err
-		}
-		if entry.action == "" {
-			return nil
-		}
-		return audit(ctx, tx, caller, entry.action, string(id), entry.details)
-	})
-	if err != nil {
-		return workspace.Workspace{}, false, err
-	}
-	return w, changed, nil
-}
-
-// present refuses what is no longer there, or is on its way out.
-func present(w *workspace.Workspace) error {
-	if w.Phase == workspace.PhaseDeleted || w.DeletedAt != nil {
-		return notFound("workspace")
-	}
-	return nil
 }

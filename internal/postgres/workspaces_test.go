@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"codehub/api"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -281,7 +280,7 @@ func TestPatchFields(t *testing.T) {
 		until := soon(time.Hour)
 		got := must(e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{
 			Name: ptr("renamed " + name), Description: ptr("d"), Memo: ptr("m"),
-			StandbyTTL: api.Value(0), ArchiveTTL: api.Value(9), KeepAwakeUntil: api.Value(until),
+			StandbyTTL: optional(0), ArchiveTTL: optional(9), KeepAwakeUntil: optional(until),
 		}))(t)
 		want := w
 		want.Name, want.Description, want.Memo = "renamed "+name, "d", "m"
@@ -293,7 +292,7 @@ func TestPatchFields(t *testing.T) {
 			t.Errorf("read back: %s", d)
 		}
 		got = must(e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{
-			StandbyTTL: api.Null[int](), ArchiveTTL: api.Null[int](), KeepAwakeUntil: api.Null[time.Time](),
+			StandbyTTL: workspace.Optional[int]{Set: true}, ArchiveTTL: workspace.Optional[int]{Set: true}, KeepAwakeUntil: workspace.Optional[time.Time]{Set: true},
 		}))(t)
 		if got.StandbyTTL != nil || got.ArchiveTTL != nil || got.KeepAwakeTil != nil || got.Memo != "m" {
 			t.Errorf("%s: back to the defaults: %+v", name, got)
@@ -302,10 +301,12 @@ func TestPatchFields(t *testing.T) {
 		must(e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Name: &got.Name}))(t)
 		_, err := e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Memo: ptr("lost"), Name: &other.Name})
 		wantCode(t, err, workspace.CodeNameTaken)
-		_, err = e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Memo: ptr("lost"), StandbyTTL: api.Value(-5)})
+		_, err = e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Memo: ptr("lost"), StandbyTTL: optional(-5)})
 		wantCode(t, err, workspace.CodeInvalid)
 		if d := cmp.Diff(before, e.row(w.ID)); d != "" {
 			t.Errorf("%s: nothing to change, and yet: %s", name, d)
 		}
 	}
 }
+
+func optional[T any](v T) workspace.Optional[T] { return workspace.Optional[T]{Set: true, Value: &v} }

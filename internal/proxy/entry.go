@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -48,7 +49,7 @@ const recent = 250 * time.Millisecond
 // found is closed under it.
 const maxLeads = 5
 
-// lead takes the course that the workspace's state asks for.
+// lead does what opening the workspace in its state leads to.
 func (p *Proxy) lead(w http.ResponseWriter, r *http.Request, v visit) {
 	maxAge := p.routes.maxAge
 	for range maxLeads {
@@ -64,22 +65,22 @@ func (p *Proxy) lead(w http.ResponseWriter, r *http.Request, v visit) {
 			p.forbid(w, r, v, "This workspace belongs to somebody else.")
 			return
 		}
-		course := courseOf(route.workspace)
+		opening := lifecycle.OpeningOf(route.workspace)
 		switch {
-		case course == courseRelay && route.upstream != nil:
+		case opening == lifecycle.OpenNow && route.upstream != nil:
 			if p.relay(w, r, v, route.upstream) {
 				return
 			}
 		case !v.navigation:
-			p.turnAway(w, route.workspace, course)
+			p.turnAway(w, route.workspace, opening)
 			return
 		case maxAge > recent:
 			maxAge = recent
-		case course == courseWake || course == courseQueue:
+		case opening == lifecycle.OpenStarts || opening == lifecycle.OpenQueues:
 			p.wake(w, r, v, route.workspace)
 			return
 		default:
-			p.show(w, r, v, route.workspace, course)
+			p.show(w, r, v, route.workspace, opening)
 			return
 		}
 	}
@@ -107,21 +108,21 @@ func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, v visit, seen works
 		p.fault(w, r, v, "wake a workspace", err)
 		return
 	}
-	p.show(w, r, v, woken, courseOf(woken))
+	p.show(w, r, v, woken, lifecycle.OpeningOf(woken))
 }
 
 // turnAway answers what is no navigation while the workspace is not running.
-func (p *Proxy) turnAway(w http.ResponseWriter, ws workspace.Workspace, c course) {
+func (p *Proxy) turnAway(w http.ResponseWriter, ws workspace.Workspace, o lifecycle.Opening) {
 	details := map[string]any{"phase": ws.Phase, "operation": ws.Operation}
-	switch c {
-	case courseRestore:
+	switch o {
+	case lifecycle.OpenRestores:
 		refuse(w, http.StatusBadGateway, workspace.CodeUnavailable, "The workspace is archived and has to be restored first.", details)
-	case courseStart:
+	case lifecycle.OpenCreates:
 		refuse(w, http.StatusBadGateway, workspace.CodeUnavailable, "The workspace has not been started yet.", details)
-	case courseFailed:
+	case lifecycle.OpenFails:
 		details["error_reason"] = ws.ErrorReason
 		refuse(w, http.StatusBadGateway, workspace.CodeRecoveryRequired, "The workspace has failed and has to be recovered first.", details)
-	case courseDeleted:
+	case lifecycle.OpenDeleted:
 		refuse(w, http.StatusGone, workspace.CodeGone, "The workspace has been deleted.", nil)
 	default:
 		refuse(w, http.StatusServiceUnavailable, workspace.CodeUnavailable, "The workspace is not running.", details)
@@ -129,25 +130,25 @@ func (p *Proxy) turnAway(w http.ResponseWriter, ws workspace.Workspace, c course
 }
 
 // show renders the page of a workspace that is not to be entered now.
-func (p *Proxy) show(w http.ResponseWriter, r *http.Request, v visit, ws workspace.Workspace, c course) {
+func (p *Proxy) show(w http.ResponseWriter, r *http.Request, v visit, ws workspace.Workspace, o lifecycle.Opening) {
 	page := WorkspacePage{PlainPage: p.plain(r, v), Workspace: ws}
 	status := http.StatusBadGateway
 	var render func(http.ResponseWriter, *http.Request, int, WorkspacePage)
-	switch c {
-	case courseRestore:
+	switch o {
+	case lifecycle.OpenRestores:
 		render = p.pages.RestoreNeeded
-	case courseStart:
+	case lifecycle.OpenCreates:
 		render = p.pages.StartNeeded
-	case courseFailed:
+	case lifecycle.OpenFails:
 		render = p.pages.Failed
-	case courseDeleted:
+	case lifecycle.OpenDeleted:
 		status, render = http.StatusGone, p.pages.Deleted
 	default:
 		// 503 and not 200: whatever is no person must not take this for the
 		// workspace.
 		status = http.StatusServiceUnavailable
 		render = func(w http.ResponseWriter, r *http.Request, status int, page WorkspacePage) {
-			p.pages.Loading(w, r, status, LoadingPage{WorkspacePage: page, Queued: c == courseQueue})
+			p.pages.Loading(w, r, status, LoadingPage{WorkspacePage: page, Queued: o == lifecycle.OpenQueues})
 		}
 	}
 	own(w, status)

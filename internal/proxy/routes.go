@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -126,7 +127,7 @@ func (rs *routes) run(ctx context.Context, id workspace.ID, f *fill) {
 		return
 	}
 	r := &route{workspace: ws, readAt: time.Now(), confirmed: true}
-	if courseOf(ws) == courseRelay {
+	if lifecycle.OpeningOf(ws) == lifecycle.OpenNow {
 		if r.upstream, r.confirmed, err = rs.ask(ctx, id); err != nil {
 			f.err = fmt.Errorf("ask for the container's address: %w", err)
 			return
@@ -197,7 +198,7 @@ func (rs *routes) settle(id workspace.ID, f *fill) {
 // back for ever.
 func (rs *routes) again(ctx context.Context, id workspace.ID, failed *upstream) *upstream {
 	r, err := rs.get(ctx, id, shortAge)
-	if err != nil || courseOf(r.workspace) != courseRelay || r.upstream == failed {
+	if err != nil || lifecycle.OpeningOf(r.workspace) != lifecycle.OpenNow || r.upstream == failed {
 		return nil
 	}
 	return r.upstream

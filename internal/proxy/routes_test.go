@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -91,10 +92,10 @@ func TestStaleReading(t *testing.T) {
 				ws.Operation = workspace.OpStopping
 				store.put(ws)
 				forget(rs)
-				if r := <-got; courseOf(r.workspace) != courseQueue || r.upstream != nil {
+				if r := <-got; lifecycle.OpeningOf(r.workspace) != lifecycle.OpenQueues || r.upstream != nil {
 					t.Errorf("the waiting request was led by %s %s", r.workspace.Phase, r.workspace.Operation)
 				}
-				if r := mustGet(t, rs); courseOf(r.workspace) != courseQueue {
+				if r := mustGet(t, rs); lifecycle.OpeningOf(r.workspace) != lifecycle.OpenQueues {
 					t.Error("the old state was kept")
 				}
 			})

@@ -5,6 +5,7 @@ package replica
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -106,11 +107,26 @@ func (r *Replica) beat(ctx context.Context) error {
 	return r.cfg.DB.BeatReplica(ctx, row)
 }
 
-func (r *Replica) health() map[string]api.Breaker {
+// health is what this server can reach, as it is stored; see Health.
+func (r *Replica) health() json.RawMessage {
 	if r.cfg.Health == nil {
 		return nil
 	}
-	return r.cfg.Health()
+	b, err := json.Marshal(r.cfg.Health())
+	if err != nil {
+		return nil // breakers are plain data: it cannot happen
+	}
+	return b
+}
+
+// Health is what a server said it can reach, by the backend's name. What a server
+// of another version says in another form is left out.
+func Health(r postgres.Replica) map[string]api.Breaker {
+	var health map[string]api.Breaker
+	if json.Unmarshal(r.Health, &health) != nil || health == nil {
+		return map[string]api.Breaker{}
+	}
+	return health
 }
 
 // Leave takes this server off the list. It comes last: after it nobody waits

@@ -52,7 +52,7 @@ func TestReplicaJoinsBeatsAndLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	list, err := db.Replicas(t.Context())
-	if err != nil || len(list) != 1 || list[0].ID != r.ID() || list[0].Version != "v1" || list[0].Hostname == "" || list[0].Health["docker"].State != api.BreakerOpen {
+	if err != nil || len(list) != 1 || list[0].ID != r.ID() || list[0].Version != "v1" || list[0].Hostname == "" || Health(list[0])["docker"].State != api.BreakerOpen {
 		t.Fatalf("%v, %+v", err, list)
 	}
 	first := list[0].SeenAt

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -67,10 +68,10 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 	for t, c := range w.Conditions {
 		v.Conditions[string(t)] = api.Condition{Status: c.Status, Reason: c.Reason, Message: c.Message, LastTransitionTime: c.LastTransitionTime.UTC()}
 	}
-	if at, ok := w.EndsAt(s.TTL); ok {
+	if at, ok := lifecycle.EndsAt(w, s.TTL); ok {
 		v.StopsAt = utc(&at)
 	}
-	if at, ok := w.PurgeAt(s.Grace); ok {
+	if at, ok := lifecycle.PurgeAt(w, s.Grace); ok {
 		v.PurgedAt = utc(&at)
 	}
 	return v

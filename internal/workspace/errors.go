@@ -56,6 +56,9 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
+// NotFound is the CodeNotFound error for a kind of thing, such as "workspace".
+func NotFound(what string) *Error { return Errorf(CodeNotFound, "There is no such %s.", what) }
+
 // CodeOf returns the code of the first coded error in err's chain, or "".
 func CodeOf(err error) Code {
 	var e *Error

@@ -1,7 +1,5 @@
 package workspace
 
-import "time"
-
 // HomeState is what may be done with the volume of a workspace. It is written
 // by the controller alone, in the transaction of the step it belongs to
 // (design §2, "The home's state").
@@ -52,18 +50,6 @@ func (w Workspace) Obstructed() bool {
 	return false
 }
 
-// PurgeAt is when a deletion with this grace cannot be undone any more, at the
-// earliest; false if the workspace is not deleted.
-func (w Workspace) PurgeAt(grace time.Duration) (time.Time, bool) {
-	if w.DeletedAt == nil {
-		return time.Time{}, false
-	}
-	if w.GraceBegan != nil && w.GraceBegan.After(*w.DeletedAt) {
-		return w.GraceBegan.Add(grace), true
-	}
-	return w.DeletedAt.Add(grace), true
-}
-
 // PendingRequest names the request that was accepted and is not carried out
 // yet: force_stop, cancel, recover or set_aside; empty if there is none.
 func (w Workspace) PendingRequest() string {
@@ -78,18 +64,4 @@ func (w Workspace) PendingRequest() string {
 		return "recover"
 	}
 	return ""
-}
-
-// ArchiveLost reports whether what is lost is the archive that the row names:
-// the home is in it, and it is missing or damaged. There is no going on with
-// that one; should it be back, a fresh look finds it.
-func (w Workspace) ArchiveLost() bool {
-	if w.ArchiveKey == "" || w.Home.State == HomeLive {
-		return false
-	}
-	lost := w.ErrorReason
-	if health := w.Conditions.Get(Healthy); lost == "" && !health.True() {
-		lost = ErrorReason(health.Reason) // a recovery has just cleared the error, and the loss is still seen
-	}
-	return lost == ErrDataLost || lost == ErrArchiveCorrupted
 }

@@ -1,7 +1,6 @@
 package workspace
 
 import (
-	"strings"
 	"time"
 )
 
@@ -75,7 +74,7 @@ type Workspace struct {
 	StandbyTTL   *int // seconds; nil = the server's default, 0 = never
 	ArchiveTTL   *int
 
-	// Unwatched is how much of the time since IdleSince nobody watched: it
+	// Unwatched is how much of the time since lifecycle.IdleSince nobody watched: it
 	// counts for no TTL (design §4). Computed when the row is read.
 	Unwatched time.Duration
 
@@ -89,6 +88,19 @@ type Workspace struct {
 
 	CreatedAt time.Time
 	UpdatedAt time.Time
+}
+
+// Optional is a value to set, to nil to clear it, or to leave as it is.
+type Optional[T any] struct {
+	Set   bool
+	Value *T
+}
+
+// Apply sets *to if o is set.
+func (o Optional[T]) Apply(to **T) {
+	if o.Set {
+		*to = o.Value
+	}
 }
 
 // ContainerName is the name of the workspace's container: deterministic, so
@@ -145,24 +157,4 @@ type Archive struct {
 	Entries     int64     `json:"entries"`
 	CreatedAt   time.Time `json:"created_at"`
 	Found       bool      `json:"found,omitempty"` // found in the bucket, not made by an operation that this database remembers
-}
-
-// ValidImageRef reports whether s has the form of an image reference: letters,
-// digits and ._-/:@ alone, beginning with a letter or digit, at most 512
-// bytes. The backend checks the rest; this keeps flags, spaces and control
-// characters out.
-func ValidImageRef(s string) bool {
-	if s == "" || len(s) > 512 {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
-		case i > 0 && strings.IndexByte("._-/:@", c) >= 0:
-		default:
-			return false
-		}
-	}
-	return true
 }

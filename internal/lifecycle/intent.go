@@ -1,0 +1,236 @@
+package lifecycle
+
+import (
+	"time"
+
+	"codehub/internal/workspace"
+)
+
+// Intent is what a request makes of a workspace. It changes only the fields
+// that the API layer owns.
+type Intent struct {
+	// Workspace is what to save; if nothing changed, the workspace as it was.
+	Workspace workspace.Workspace
+	Changed   bool
+	// AccessOnly: nothing changed but the last use, so updated_at stays.
+	AccessOnly bool
+	// NeedsSlot: to be saved only if the running limits admit the workspace.
+	NeedsSlot bool
+	Audit     Entry
+}
+
+// Entry is what an intent adds to the audit log; nothing if Action is empty.
+type Entry struct {
+	Action  string
+	Details map[string]any
+}
+
+// Actions of intents in the audit log.
+const (
+	AuditDelete    = "workspace.delete"
+	AuditUndelete  = "workspace.undelete"
+	AuditDesired   = "workspace.desired_state"
+	AuditWake      = "workspace.wake"
+	AuditRecover   = "workspace.recover"
+	AuditCancel    = "workspace.cancel"
+	AuditForceStop = "workspace.force_stop"
+)
+
+// unchanged is the intent that changes nothing.
+func unchanged(w workspace.Workspace) Intent { return Intent{Workspace: w} }
+
+// Desire sets the desired state. While an operation runs, queue keeps it for
+// later; without queue it is CodeOperationInProgress. Only the last request
+// counts: one for the present desired state drops what was queued after it.
+// CodeNotFound once the workspace is deleted; CodeRecoveryRequired in ERROR.
+func Desire(w workspace.Workspace, now time.Time, want workspace.DesiredState, queue bool) (Intent, error) {
+	if err := Present(w); err != nil {
+		return Intent{}, err
+	}
+	out := Intent{Workspace: w, Changed: true, Audit: Entry{AuditDesired, map[string]any{"from": w.DesiredState, "to": want}}}
+	next := &out.Workspace
+	switch {
+	case w.Phase == workspace.PhaseError:
+		return Intent{}, workspace.Errorf(workspace.CodeRecoveryRequired, "The workspace is in an error state. Recover it first.")
+	case want == w.DesiredState:
+		next.NextDesired = ""
+		out.Changed = w.NextDesired != ""
+	case w.Operation != workspace.OpNone && !queue:
+		return Intent{}, inProgress(w)
+	case w.Operation != workspace.OpNone:
+		next.NextDesired = want
+		out.Changed = w.NextDesired != want
+		out.Audit.Details["queued"] = true
+	default:
+		desire(next, want)
+		out.NeedsSlot = want == workspace.DesiredRunning
+	}
+	if !out.Changed {
+		return unchanged(w), nil
+	}
+	if keepsUp(w.Phase, want) {
+		accessed(next, now, workspace.AccessStay)
+	}
+	return out, nil
+}
+
+// ApplyQueued makes the queued state the desired one. It changes nothing if none
+// is queued, while an operation runs, and in ERROR, where only a deletion is
+// applied. Who needs a slot and gets none keeps waiting.
+func ApplyQueued(w workspace.Workspace, now time.Time) Intent {
+	out := Intent{Workspace: w, Changed: true}
+	next := &out.Workspace
+	switch want := w.NextDesired; {
+	case want == "", Present(w) != nil, w.Operation != workspace.OpNone:
+		return unchanged(w)
+	case want == workspace.DesiredDeleted:
+		deleteNow(next, now)
+	case w.Phase == workspace.PhaseError:
+		return unchanged(w)
+	default:
+		out.NeedsSlot = want == workspace.DesiredRunning && w.DesiredState != want
+		desire(next, want)
+	}
+	return out
+}
+
+// Wake is a person opening the workspace: a stopped one starts, and one that is
+// being stopped or archived starts afterwards. Anything else goes on as it is.
+// See OpeningOf for what the visitor sees. CodeNotFound once it is deleted.
+func Wake(w workspace.Workspace, now time.Time) (Intent, error) {
+	if err := Present(w); err != nil {
+		return Intent{}, err
+	}
+	out := Intent{Workspace: w, Changed: true, Audit: Entry{Action: AuditWake}}
+	next := &out.Workspace
+	switch {
+	case startsAtOnce(w):
+		desire(next, workspace.DesiredRunning)
+		out.NeedsSlot = true
+	case startsAfter(w):
+		next.NextDesired = workspace.DesiredRunning
+	default:
+		out.AccessOnly, out.Audit = true, Entry{}
+	}
+	accessed(next, now, workspace.AccessOpen)
+	return out, nil
+}
+
+// startsAtOnce: the home is there and no operation runs. A queued deletion stays.
+func startsAtOnce(w workspace.Workspace) bool {
+	return w.Operation == workspace.OpNone &&
+		(w.Phase == workspace.PhaseStandby || w.Phase == workspace.PhaseRunning) &&
+		w.NextDesired != workspace.DesiredDeleted &&
+		(w.DesiredState != workspace.DesiredRunning || w.NextDesired != "")
+}
+
+// startsAfter: an operation runs that does not lead to RUNNING.
+func startsAfter(w workspace.Workspace) bool {
+	return rules[w.Operation].StartsAfter && w.DesiredState != workspace.DesiredRunning &&
+		w.NextDesired != workspace.DesiredRunning && w.NextDesired != workspace.DesiredDeleted
+}
+
+// Stay restarts the idle timeout of a running workspace at its owner's request.
+// If it was just found idle, that is undone. CodeNotRunning, and
+// CodeOperationInProgress once it is being stopped.
+func Stay(w workspace.Workspace, now time.Time) (Intent, error) {
+	switch err := Present(w); {
+	case err != nil:
+		return Intent{}, err
+	case w.Phase != workspace.PhaseRunning:
+		return Intent{}, workspace.Errorf(workspace.CodeNotRunning, "The workspace is not running.")
+	case w.Operation != workspace.OpNone:
+		return Intent{}, inProgress(w)
+	}
+	out := Intent{Workspace: w, Changed: true, AccessOnly: true}
+	accessed(&out.Workspace, now, workspace.AccessStay)
+	if w.DesiredState != workspace.DesiredRunning && w.DesiredCause == workspace.CauseIdle {
+		desire(&out.Workspace, workspace.DesiredRunning)
+		out.AccessOnly, out.NeedsSlot = false, true
+		out.Audit = Entry{AuditDesired, map[string]any{"from": w.DesiredState, "to": workspace.DesiredRunning}}
+	}
+	return out, nil
+}
+
+// RequestCancel requests the end of the running operation, and returns the desired
+// state to where it came from. CodeNotCancellable; see CancelTo.
+func RequestCancel(w workspace.Workspace, now time.Time) (Intent, error) {
+	if err := Present(w); err != nil {
+		return Intent{}, err
+	}
+	back, ok := CancelTo(w)
+	if !ok {
+		return Intent{}, workspace.Errorf(workspace.CodeNotCancellable, "No operation is running that can be cancelled.")
+	}
+	out := Intent{Workspace: w, Changed: true, Audit: Entry{AuditCancel, map[string]any{"operation": w.Operation}}}
+	next := &out.Workspace
+	desire(next, back)
+	next.CancelRequestedAt = &now
+	if keepsUp(w.Phase, back) {
+		accessed(next, now, workspace.AccessStay)
+	}
+	return out, nil
+}
+
+// RequestForceStop requests the removal of the container now, in any phase and during
+// any operation.
+func RequestForceStop(w workspace.Workspace, now time.Time) (Intent, error) {
+	if err := Present(w); err != nil {
+		return Intent{}, err
+	}
+	out := Intent{Workspace: w, Changed: true, Audit: Entry{Action: AuditForceStop}}
+	next := &out.Workspace
+	next.ForceStopRequestedAt = &now
+	queued := next.NextDesired
+	if queued == workspace.DesiredRunning {
+		queued = ""
+	}
+	if next.DesiredState == workspace.DesiredRunning {
+		desire(next, workspace.DesiredStandby)
+	}
+	next.NextDesired = queued
+	if keepsUp(w.Phase, next.DesiredState) {
+		accessed(next, now, workspace.AccessStay)
+	}
+	return out, nil
+}
+
+// desire makes a state the desired one, and drops what was queued.
+func desire(w *workspace.Workspace, to workspace.DesiredState) {
+	if w.DesiredState != to {
+		w.DesiredState, w.DesiredCause = to, ""
+	}
+	w.NextDesired = ""
+}
+
+// Present is CodeNotFound for a workspace that is deleted.
+func Present(w workspace.Workspace) error {
+	if w.Phase == workspace.PhaseDeleted || w.DeletedAt != nil {
+		return workspace.NotFound("workspace")
+	}
+	return nil
+}
+
+func inProgress(w workspace.Workspace) error {
+	return &workspace.Error{
+		Code:    workspace.CodeOperationInProgress,
+		Message: "Another operation is running. Try again when it has finished, or queue the request.",
+		Details: map[string]any{"operation": string(w.Operation)},
+	}
+}
+
+// keepsUp reports whether a desired state leaves a phase that an idle timeout
+// ends as it is, or leads up from it: then the timeout restarts, although the
+// phase does not change.
+func keepsUp(phase workspace.Phase, want workspace.DesiredState) bool {
+	return phase == workspace.PhaseStandby && want != workspace.DesiredArchived ||
+		phase == workspace.PhaseRunning && want == workspace.DesiredRunning
+}
+
+// accessed records a use of the workspace.
+func accessed(w *workspace.Workspace, now time.Time, kind string) {
+	if w.LastAccessAt == nil || w.LastAccessAt.Before(now) {
+		w.LastAccessAt = &now
+	}
+	w.LastAccess = kind
+}

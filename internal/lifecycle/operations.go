@@ -1,0 +1,115 @@
+package lifecycle
+
+import (
+	"time"
+
+	"codehub/internal/workspace"
+)
+
+// Rule is what holds for one operation.
+type Rule struct {
+	// From is the phase that a workspace leaves with the operation, To the one it
+	// reaches. DELETING begins in any phase.
+	From, To workspace.Phase
+	// Deadline is how long the operation may take. It counts from its beginning,
+	// and not while Docker or, with Bucket, object storage is out of reach.
+	Deadline func(Policy) time.Duration
+	// Progress is when progress restarts the deadline, as Policy.NoProgress.
+	Progress ProgressRule
+	// Bucket is whether the operation needs object storage.
+	Bucket bool
+	// Cancelled is the desired state after a cancellation; empty if the operation
+	// cannot be cancelled. See CancelTo.
+	Cancelled workspace.DesiredState
+	// StartsAfter is whether opening the workspace meanwhile queues a start.
+	StartsAfter bool
+}
+
+// ProgressRule is when the progress of an operation restarts its deadline.
+type ProgressRule int
+
+const (
+	ProgressOfPull ProgressRule = iota // while it pulls an image
+	ProgressOfHome                     // also once it writes or removes a home's files
+	ProgressAlways                     // at any time
+)
+
+func noProgress(p Policy) time.Duration { return p.NoProgress }
+
+// rules is the table of operations; OpNone has no rule.
+var rules = map[workspace.Operation]Rule{
+	workspace.OpProvisioning: {
+		From: workspace.PhasePending, To: workspace.PhaseStandby, Cancelled: workspace.DesiredArchived, StartsAfter: true,
+		Deadline: func(p Policy) time.Duration { return p.Provisioning }, Progress: ProgressOfHome,
+	},
+	workspace.OpCreateEmptyArchive: {
+		From: workspace.PhasePending, To: workspace.PhaseArchived,
+		Deadline: noProgress, Progress: ProgressAlways, Bucket: true,
+	},
+	workspace.OpRestoring: {
+		From: workspace.PhaseArchived, To: workspace.PhaseStandby, Cancelled: workspace.DesiredArchived, StartsAfter: true,
+		Deadline: noProgress, Progress: ProgressAlways, Bucket: true,
+	},
+	workspace.OpStarting: {
+		From: workspace.PhaseStandby, To: workspace.PhaseRunning, Cancelled: workspace.DesiredStandby, StartsAfter: true,
+		Deadline: func(p Policy) time.Duration { return p.Starting },
+	},
+	workspace.OpStopping: {
+		From: workspace.PhaseRunning, To: workspace.PhaseStandby, StartsAfter: true,
+		Deadline: func(p Policy) time.Duration { return p.Stopping },
+	},
+	workspace.OpArchiving: {
+		From: workspace.PhaseStandby, To: workspace.PhaseArchived, Cancelled: workspace.DesiredStandby, StartsAfter: true,
+		Deadline: noProgress, Progress: ProgressAlways, Bucket: true,
+	},
+	workspace.OpDeleting: {
+		To:       workspace.PhaseDeleted,
+		Deadline: func(p Policy) time.Duration { return p.Deleting }, Progress: ProgressOfHome,
+	},
+}
+
+// RuleOf returns the rule of an operation; false for OpNone.
+func RuleOf(op workspace.Operation) (Rule, bool) {
+	r, ok := rules[op]
+	return r, ok
+}
+
+// CancelTo is the desired state once the running operation is cancelled; false
+// if it cannot be. Once the removal of an archived home has begun, ARCHIVING can
+// only be finished.
+func CancelTo(w workspace.Workspace) (workspace.DesiredState, bool) {
+	to := rules[w.Operation].Cancelled
+	if to == "" || w.Operation == workspace.OpArchiving && w.Home.State != workspace.HomeLive {
+		return "", false
+	}
+	return to, true
+}
+
+// Cancellable reports whether the running operation can be cancelled.
+func Cancellable(w workspace.Workspace) bool {
+	_, ok := CancelTo(w)
+	return ok
+}
+
+// OnBucket reports whether an operation needs object storage.
+func OnBucket(op workspace.Operation) bool { return rules[op].Bucket }
+
+// deadline is when the running operation has taken too long.
+func deadline(in Input) time.Time {
+	rule := rules[in.Row.Operation]
+	start := in.UpSince
+	if in.Row.OpStartedAt != nil {
+		start = later(start, *in.Row.OpStartedAt)
+	}
+	if rule.Bucket {
+		start = later(start, in.BucketUpSince)
+	}
+	if in.Work.Pulling {
+		return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)
+	}
+	start = later(start, in.Work.PulledAt)
+	if rule.Progress == ProgressAlways || rule.Progress == ProgressOfHome && in.Work.Moving {
+		return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)
+	}
+	return start.Add(rule.Deadline(in.Policy))
+}

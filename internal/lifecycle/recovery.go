@@ -1,0 +1,83 @@
+package lifecycle
+
+import (
+	"time"
+
+	"codehub/internal/workspace"
+)
+
+// RequestRecover requests a way out of ERROR: RecoverAfresh clears the error,
+// RecoverEmpty replaces a lost home with an empty one, and RecoverSetAside keeps
+// the volume that blocks the home under another name. CodeNotSupported if no home
+// is lost, or no volume blocks it; CodeInvalid for any other action. RecoverAfresh
+// also retries a deletion that failed. For RecoverArchive see RequestRecoverFrom.
+func RequestRecover(w workspace.Workspace, now time.Time, action string) (Intent, error) {
+	out, err := recovery(w)
+	if err != nil {
+		return Intent{}, err
+	}
+	switch action {
+	case workspace.RecoverAfresh:
+	case workspace.RecoverEmpty:
+		if LossOf(w) == "" {
+			return Intent{}, notLost()
+		}
+	case workspace.RecoverSetAside:
+		if w.DeletedAt != nil || !w.Obstructed() {
+			return Intent{}, workspace.Errorf(workspace.CodeNotSupported, "No volume blocks this workspace's home.")
+		}
+	default:
+		return Intent{}, workspace.Errorf(workspace.CodeInvalid, "Unknown recovery action.")
+	}
+	requestRecovery(&out.Workspace, now, action)
+	out.Audit.Details["action"] = action
+	return out, nil
+}
+
+// RequestRecoverFrom requests that an archive replaces the lost home. from is one of
+// the workspace's archives, and nil if there is none with the ID that was asked
+// for. CodeArchiveNotFound then, or if it is the lost archive itself;
+// CodeNotSupported if the home is not lost.
+func RequestRecoverFrom(w workspace.Workspace, now time.Time, from *workspace.Archive) (Intent, error) {
+	out, err := recovery(w)
+	switch {
+	case err != nil:
+		return Intent{}, err
+	case w.DeletedAt != nil:
+		return Intent{}, workspace.NotFound("workspace")
+	case LossOf(w) == "":
+		return Intent{}, notLost()
+	case from == nil:
+		return Intent{}, workspace.Errorf(workspace.CodeArchiveNotFound, "This workspace has no archive with that archive_op_id.")
+	case from.Key == w.ArchiveKey && ArchiveLost(w):
+		return Intent{}, workspace.Errorf(workspace.CodeArchiveNotFound, "That archive is the one that is lost. Choose another one, or recover to check it again.")
+	}
+	requestRecovery(&out.Workspace, now, workspace.RecoverArchive)
+	out.Workspace.RecoverFrom = from
+	out.Audit.Details["action"], out.Audit.Details["archive_key"] = workspace.RecoverArchive, from.Key
+	return out, nil
+}
+
+// recovery begins an intent to recover. CodeNotFound; CodeNotInError.
+func recovery(w workspace.Workspace) (Intent, error) {
+	failedDeletion := w.DeletedAt != nil && w.ErrorReason.Final()
+	switch {
+	case w.Phase == workspace.PhaseDeleted:
+		return Intent{}, workspace.NotFound("workspace")
+	case w.Phase != workspace.PhaseError && !failedDeletion:
+		return Intent{}, workspace.Errorf(workspace.CodeNotInError, "The workspace is not in an error state.")
+	}
+	return Intent{
+		Workspace: w, Changed: true,
+		NeedsSlot: w.DesiredState == workspace.DesiredRunning && w.DeletedAt == nil,
+		Audit:     Entry{AuditRecover, map[string]any{"error_reason": w.ErrorReason}},
+	}, nil
+}
+
+func notLost() error {
+	return workspace.Errorf(workspace.CodeNotSupported, "The data of this workspace is not lost, so nothing replaces it. Recover the workspace instead.")
+}
+
+func requestRecovery(w *workspace.Workspace, now time.Time, action string) {
+	w.RecoverRequestedAt, w.RecoverAction, w.RecoverFrom = &now, action, nil
+}

@@ -1,0 +1,217 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/lifecycle"
+	"codehub/internal/workspace"
+)
+
+// This file loads a workspace, applies an intent of package lifecycle, and saves
+// the result with its audit entry in the same transaction. The errors of each
+// method are those of its intent, and CodeNotFound and CodeForbidden.
+
+// intend is an intent with what it has to read or write beside the workspace.
+// The transaction holds the workspace's row.
+type intend func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error)
+
+// plain is an intend for an intent that needs nothing but the workspace.
+func plain(f func(workspace.Workspace, time.Time) (lifecycle.Intent, error)) intend {
+	return func(_ context.Context, _ pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		return f(w, now)
+	}
+}
+
+// Whether an intent may need a slot of the running limits; if so, their lock is
+// taken before the row's.
+const (
+	mayNeedSlot = true
+	needsNoSlot = false
+)
+
+// apply applies an intent to a workspace. It returns the workspace as saved, and
+// whether it was. verb names the intent in errors. CodeLimitExceeded, and nothing
+// is saved, if the intent needs a slot and there is none.
+func (db *DB) apply(ctx context.Context, caller workspace.Caller, id workspace.ID, verb string, slots bool, f intend) (w workspace.Workspace, changed bool, err error) {
+	err = db.tx(ctx, verb, func(tx pgx.Tx) error {
+		if slots {
+			if err := lockLimits(ctx, tx); err != nil {
+				return err
+			}
+		}
+		seen, now, err := lockWorkspace(ctx, tx, caller, id)
+		if err != nil {
+			return err
+		}
+		intent, err := f(ctx, tx, seen, now)
+		if err != nil {
+			return err
+		}
+		w, changed = seen, intent.Changed
+		if !changed {
+			return nil
+		}
+		if intent.NeedsSlot {
+			if err := db.checkLimits(ctx, tx, seen.OwnerID, id); err != nil {
+				return err
+			}
+		}
+		if w, err = saveWorkspace(ctx, tx, intent.Workspace, !intent.AccessOnly); err != nil {
+			return err
+		}
+		if intent.Audit.Action == "" {
+			return nil
+		}
+		return audit(ctx, tx, caller, intent.Audit.Action, string(id), intent.Audit.Details)
+	})
+	if err != nil {
+		return workspace.Workspace{}, false, err
+	}
+	return w, changed, nil
+}
+
+// Patch is what a person changes of a workspace; what is nil or not set stays
+// as it is.
+type Patch struct {
+	Name           *string
+	Description    *string
+	Memo           *string
+	StandbyTTL     workspace.Optional[int] // seconds
+	ArchiveTTL     workspace.Optional[int] // seconds
+	KeepAwakeUntil workspace.Optional[time.Time]
+	Desired        *workspace.DesiredState
+	Queue          bool // keep Desired for later if an operation runs
+}
+
+// PatchWorkspace changes a workspace, all of it or, on an error, nothing.
+// CodeNotFound once it is deleted; CodeNameTaken; for Desired see
+// lifecycle.Desire.
+func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p Patch) (workspace.Workspace, error) {
+	slots := p.Desired != nil && *p.Desired == workspace.DesiredRunning
+	w, _, err := db.apply(ctx, caller, id, "change a workspace", slots, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		if err := lifecycle.Present(w); err != nil {
+			return lifecycle.Intent{}, err
+		}
+		edited := p.edit(&w)
+		if p.Desired == nil {
+			return lifecycle.Intent{Workspace: w, Changed: edited}, nil
+		}
+		out, err := lifecycle.Desire(w, now, *p.Desired, p.Queue)
+		out.Changed = out.Changed || edited
+		return out, err
+	}))
+	return w, err
+}
+
+func (p Patch) edit(w *workspace.Workspace) (changed bool) {
+	for _, f := range []struct{ from, to *string }{{p.Name, &w.Name}, {p.Description, &w.Description}, {p.Memo, &w.Memo}} {
+		if f.from != nil && *f.from != *f.to {
+			*f.to, changed = *f.from, true
+		}
+	}
+	p.StandbyTTL.Apply(&w.StandbyTTL)
+	p.ArchiveTTL.Apply(&w.ArchiveTTL)
+	p.KeepAwakeUntil.Apply(&w.KeepAwakeTil)
+	return changed || p.StandbyTTL.Set || p.ArchiveTTL.Set || p.KeepAwakeUntil.Set
+}
+
+// ApplyQueued makes a queued state the desired one (lifecycle.ApplyQueued). It is
+// false if there is none, or if it has to wait, also for the running limits. The
+// leader calls it.
+func (db *DB) ApplyQueued(ctx context.Context, id workspace.ID) (applied bool, err error) {
+	_, applied, err = db.apply(ctx, workspace.System, id, "apply a queued state", mayNeedSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		return lifecycle.ApplyQueued(w, now), nil
+	}))
+	switch workspace.CodeOf(err) {
+	case workspace.CodeNotFound, workspace.CodeLimitExceeded:
+		return false, nil
+	}
+	return applied, err
+}
+
+// WakeResult is what a visit found, and whether it changed what is desired.
+type WakeResult struct {
+	Workspace workspace.Workspace
+	Changed   bool
+}
+
+// Wake is a person opening the workspace (lifecycle.Wake).
+func (db *DB) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (WakeResult, error) {
+	var woken bool
+	w, _, err := db.apply(ctx, caller, id, "wake a workspace", mayNeedSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		out, err := lifecycle.Wake(w, now)
+		woken = !out.AccessOnly
+		return out, err
+	}))
+	return WakeResult{Workspace: w, Changed: woken && err == nil}, err
+}
+
+// Stay restarts the idle timeout of a running workspace (lifecycle.Stay).
+func (db *DB) Stay(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	w, _, err := db.apply(ctx, caller, id, "keep a workspace running", mayNeedSlot, plain(lifecycle.Stay))
+	return w, err
+}
+
+// RequestCancel requests the end of the running operation.
+func (db *DB) RequestCancel(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	w, _, err := db.apply(ctx, caller, id, "request a cancellation", needsNoSlot, plain(lifecycle.RequestCancel))
+	return w, err
+}
+
+// RequestForceStop requests the removal of the container.
+func (db *DB) RequestForceStop(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	w, _, err := db.apply(ctx, caller, id, "request a forced stop", needsNoSlot, plain(lifecycle.RequestForceStop))
+	return w, err
+}
+
+// RequestRecover requests a way out of ERROR. CodeLimitExceeded if the workspace
+// would then run.
+func (db *DB) RequestRecover(ctx context.Context, caller workspace.Caller, id workspace.ID, action string) (workspace.Workspace, error) {
+	w, _, err := db.apply(ctx, caller, id, "request a recovery", mayNeedSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		return lifecycle.RequestRecover(w, now, action)
+	}))
+	return w, err
+}
+
+// RequestRecoverArchive requests that one of the workspace's archives replaces
+// the lost home: the one that the ARCHIVING archiveOpID made. Garbage collection
+// keeps it until the controller has used it.
+func (db *DB) RequestRecoverArchive(ctx context.Context, caller workspace.Caller, id workspace.ID, archiveOpID string) (workspace.Workspace, error) {
+	w, _, err := db.apply(ctx, caller, id, "request a recovery", mayNeedSlot, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		from, err := chooseArchive(ctx, tx, id, archiveOpID)
+		if err != nil {
+			return lifecycle.Intent{}, err
+		}
+		return lifecycle.RequestRecoverFrom(w, now, from)
+	})
+	return w, err
+}
+
+// DeleteWorkspace deletes a workspace.
+func (db *DB) DeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, queue bool) (workspace.Workspace, error) {
+	w, _, err := db.apply(ctx, caller, id, "delete a workspace", needsNoSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		return lifecycle.Delete(w, now, queue)
+	}))
+	return w, err
+}
+
+// UndeleteWorkspace undoes a deletion. CodeNameTaken; CodeLimitExceeded if the
+// container is still there and another workspace has taken its slot.
+func (db *DB) UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	w, _, err := db.apply(ctx, caller, id, "undelete a workspace", mayNeedSlot, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		going, err := goingArchive(ctx, tx, w.ArchiveKey)
+		if err != nil {
+			return lifecycle.Intent{}, err
+		}
+		out, err := lifecycle.Undelete(w, now, going)
+		if err != nil {
+			return lifecycle.Intent{}, err
+		}
+		// A backup of the database from before this must show as one.
+		return out, wantMark(ctx, tx)
+	})
+	return w, err
+}

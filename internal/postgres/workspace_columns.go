@@ -1,0 +1,174 @@
+package postgres
+
+import (
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
+	"codehub/internal/workspace"
+)
+
+// writer is who changes a column of a workspace after its creation.
+type writer int
+
+const (
+	nobody     writer = iota // fixed at the creation, or a trigger's, or computed
+	controller               // the leader, in Controller.Apply
+	apiLayer                 // an intent, in saveWorkspace
+)
+
+// column describes one column of a workspace. The descriptions yield every
+// SELECT, scan, UPDATE and comparison of whole workspaces, so that a new column
+// is one line here, one field in workspace.Workspace and a migration.
+type column struct {
+	name string
+	by   writer
+	// field is where the column is scanned to. Unless value is set, it is also what
+	// the column is set to.
+	field func(w *workspace.Workspace) any
+	value func(w *workspace.Workspace) (any, error)
+	// expr is the SQL expression of a value that is computed when it is read.
+	expr string
+	// people: only people and idle timeouts need it, so a tick does not read it.
+	people bool
+	// claim: a claim compares it (Change.Claim).
+	claim bool
+	// quiet: a change of it tells people nothing new, so updated_at stays.
+	quiet bool
+	// also is a further assignment, made when the column changes.
+	also string
+}
+
+// orEmpty scans NULL as "", and writes "" as NULL.
+func orEmpty(s *string) *zeronull.Text { return (*zeronull.Text)(s) }
+
+type row = workspace.Workspace
+
+var columns = []column{
+	{name: "id", field: func(w *row) any { return &w.ID }},
+	{name: "owner_user_id", field: func(w *row) any { return &w.OwnerID }},
+	{name: "image_ref", field: func(w *row) any { return &w.ImageRef }},
+	{name: "instance_backend", field: func(w *row) any { return &w.InstanceBackend }},
+	{name: "storage_backend", field: func(w *row) any { return &w.StorageBackend }},
+	{name: "home_store_key", field: func(w *row) any { return &w.HomeStoreKey }},
+	{name: "created_at", field: func(w *row) any { return &w.CreatedAt }},
+
+	{name: "home_ctx", by: controller, claim: true, field: func(w *row) any { return &w.Home }, value: func(w *row) (any, error) { return jsonOf(&w.Home) }},
+	{name: "conditions", by: controller, field: func(w *row) any { return &w.Conditions }, value: conditionsValue},
+	{name: "phase", by: controller, field: func(w *row) any { return &w.Phase }, also: "phase_changed_at = clock_timestamp()"},
+	{name: "phase_changed_at", field: func(w *row) any { return &w.PhaseChangedAt }},
+	{name: "observed_at", by: controller, quiet: true, field: func(w *row) any { return &w.ObservedAt }},
+	{name: "operation", by: controller, claim: true, field: func(w *row) any { return &w.Operation }},
+	{name: "op_id", by: controller, claim: true, field: func(w *row) any { return orEmpty(&w.OpID) }},
+	{name: "op_started_at", by: controller, field: func(w *row) any { return &w.OpStartedAt }},
+	{name: "progress", by: controller, quiet: true, field: func(w *row) any { return &w.Progress }, value: func(w *row) (any, error) { return jsonOf(w.Progress) }},
+	{name: "archive_op_id", by: controller, field: func(w *row) any { return orEmpty(&w.ArchiveOpID) }},
+	{name: "archive_key", by: controller, claim: true, field: func(w *row) any { return orEmpty(&w.ArchiveKey) }},
+	{name: "archive_digest", by: controller, field: func(w *row) any { return &w.ArchiveDigest }},
+	{name: "archive_size", by: controller, field: func(w *row) any { return &w.ArchiveSize }},
+	{name: "archive_entries", by: controller, field: func(w *row) any { return &w.ArchiveEntries }},
+	{name: "error_reason", by: controller, claim: true, field: func(w *row) any { return (*zeronull.Text)(&w.ErrorReason) }},
+	{name: "error_message", by: controller, field: func(w *row) any { return orEmpty(&w.ErrorMessage) }, value: func(w *row) (any, error) { return nullable(workspace.Cut(clean(w.ErrorMessage))), nil }},
+	{name: "error_count", by: controller, field: func(w *row) any { return &w.ErrorCount }},
+	{name: "retry_at", by: controller, claim: true, field: func(w *row) any { return &w.RetryAt }},
+	{name: "stop_reason", by: controller, field: func(w *row) any { return orEmpty(&w.StopReason) }, value: func(w *row) (any, error) { return nullable(clean(w.StopReason)), nil }},
+
+	{name: "name", by: apiLayer, field: func(w *row) any { return &w.Name }},
+	{name: "desired_state", by: apiLayer, claim: true, field: func(w *row) any { return &w.DesiredState }},
+	{name: "desired_cause", by: apiLayer, field: func(w *row) any { return orEmpty(&w.DesiredCause) }},
+	{name: "next_desired_state", by: apiLayer, claim: true, field: func(w *row) any { return (*zeronull.Text)(&w.NextDesired) }},
+	{name: "deleted_at", by: apiLayer, claim: true, field: func(w *row) any { return &w.DeletedAt }},
+	{name: "recover_requested_at", by: apiLayer, claim: true, field: func(w *row) any { return &w.RecoverRequestedAt }},
+	{name: "recover_action", by: apiLayer, claim: true, field: func(w *row) any { return orEmpty(&w.RecoverAction) }},
+	{name: "recover_archive", by: apiLayer, claim: true, field: func(w *row) any { return &w.RecoverFrom }, value: func(w *row) (any, error) { return jsonOf(w.RecoverFrom) }},
+	{name: "cancel_requested_at", by: apiLayer, claim: true, field: func(w *row) any { return &w.CancelRequestedAt }},
+	{name: "force_stop_requested_at", by: apiLayer, claim: true, field: func(w *row) any { return &w.ForceStopRequestedAt }},
+
+	{name: "description", by: apiLayer, people: true, field: func(w *row) any { return &w.Description }},
+	{name: "memo", by: apiLayer, people: true, field: func(w *row) any { return &w.Memo }},
+	{name: "last_access_at", by: apiLayer, people: true, field: func(w *row) any { return &w.LastAccessAt }},
+	{name: "last_access_kind", by: apiLayer, people: true, field: func(w *row) any { return orEmpty(&w.LastAccess) }},
+	{name: "keep_awake_until", by: apiLayer, people: true, field: func(w *row) any { return &w.KeepAwakeTil }},
+	{name: "standby_ttl_seconds", by: apiLayer, people: true, field: func(w *row) any { return &w.StandbyTTL }},
+	{name: "archive_ttl_seconds", by: apiLayer, people: true, field: func(w *row) any { return &w.ArchiveTTL }},
+	{name: "updated_at", people: true, field: func(w *row) any { return &w.UpdatedAt }},
+	{expr: "unwatched_since(" + idleSince + ")", people: true, field: func(w *row) any { return &w.Unwatched }},
+	{expr: graceBegan, people: true, field: func(w *row) any { return &w.GraceBegan }},
+}
+
+// coreColumns are the columns that a tick reads, workspaceColumns all of them.
+var coreColumns, workspaceColumns = selected(false), selected(true)
+
+func selected(people bool) string {
+	var names []string
+	for _, c := range columns {
+		if people || !c.people {
+			names = append(names, c.expr+c.name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// coreTargets are what coreColumns are scanned to, in their order.
+func coreTargets(w *workspace.Workspace) []any { return targets(w, false) }
+
+// workspaceTargets are what workspaceColumns are scanned to, in their order.
+func workspaceTargets(w *workspace.Workspace) []any { return targets(w, true) }
+
+func targets(w *workspace.Workspace, people bool) []any {
+	out := make([]any, 0, len(columns))
+	for _, c := range columns {
+		if people || !c.people {
+			out = append(out, c.field(w))
+		}
+	}
+	return out
+}
+
+// valueOf is what the column is set to for w.
+func (c column) valueOf(w *workspace.Workspace) (any, error) {
+	if c.value != nil {
+		return c.value(w)
+	}
+	if s, ok := c.field(w).(*zeronull.Text); ok {
+		return nullable(string(*s)), nil
+	}
+	return reflect.ValueOf(c.field(w)).Elem().Interface(), nil
+}
+
+// same reports whether two workspaces have the same value in the column, as the
+// database would keep it.
+func (c column) same(a, b *workspace.Workspace) bool {
+	switch a := c.field(a).(type) {
+	case **time.Time:
+		return sameTime(*a, *c.field(b).(**time.Time))
+	case *workspace.Conditions:
+		return a.Equal(*c.field(b).(*workspace.Conditions))
+	case *zeronull.Text:
+		if c.value == nil {
+			return *a == *c.field(b).(*zeronull.Text)
+		}
+		return *a == zeronull.Text(stored(c, b))
+	case **workspace.Progress:
+		return equal(*a, *c.field(b).(**workspace.Progress))
+	}
+	return reflect.DeepEqual(c.field(a), c.field(b))
+}
+
+// stored is the text that a column has once w is written.
+func stored(c column, w *workspace.Workspace) string {
+	if v, _ := c.value(w); v != nil && v.(*string) != nil {
+		return *v.(*string)
+	}
+	return ""
+}
+
+func conditionsValue(w *workspace.Workspace) (any, error) {
+	c := w.Conditions
+	if c == nil {
+		c = workspace.Conditions{}
+	}
+	return jsonOf(&c)
+}

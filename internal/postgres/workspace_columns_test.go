@@ -1,0 +1,36 @@
+package postgres
+
+import (
+	"reflect"
+	"testing"
+	"unsafe"
+
+	"codehub/internal/workspace"
+)
+
+// Every field of a workspace has exactly one column: a field without one would
+// be lost without a word.
+func TestEveryFieldHasOneColumn(t *testing.T) {
+	t.Parallel()
+	var w workspace.Workspace
+	at := map[unsafe.Pointer][]string{}
+	for _, c := range columns {
+		p := reflect.ValueOf(c.field(&w)).UnsafePointer()
+		at[p] = append(at[p], c.name+c.expr)
+		if (c.name == "") == (c.expr == "") || c.by != nobody && c.name == "" {
+			t.Errorf("column %q has the expression %q, and is written by %d", c.name, c.expr, c.by)
+		}
+		if c.by == nobody && (c.claim || c.quiet || c.value != nil || c.also != "") {
+			t.Errorf("column %q is never written, and has rules for that", c.name)
+		}
+	}
+	v := reflect.ValueOf(&w).Elem()
+	for i := range v.NumField() {
+		if got := at[v.Field(i).Addr().UnsafePointer()]; len(got) != 1 {
+			t.Errorf("the field %s has the columns %q", v.Type().Field(i).Name, got)
+		}
+	}
+	if len(at) != v.NumField() {
+		t.Errorf("%d columns lead to %d fields", len(columns), v.NumField())
+	}
+}
