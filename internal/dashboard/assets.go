@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"io/fs"
 	"net/http"
+
+	"codehub/internal/accesslog"
 )
 
 //go:embed static templates
@@ -53,6 +55,7 @@ func (a *assets) url(path string) string {
 }
 
 func (a *assets) serve(w http.ResponseWriter, r *http.Request) {
+	accesslog.Quiet(r.Context())
 	path := r.PathValue("path")
 	v, ok := a.version[path]
 	if !ok {

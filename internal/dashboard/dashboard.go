@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"time"
 
+	"codehub/internal/accesslog"
 	"codehub/internal/archive"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
@@ -149,7 +150,11 @@ func New(c Config) *Dashboard {
 // and refused from other origins.
 func (d *Dashboard) Routes(mux *http.ServeMux) {
 	handle := func(pattern string, h http.HandlerFunc) {
-		mux.Handle(pattern, d.guard.Handler(limitBody(formWithin, h)))
+		guarded := d.guard.Handler(limitBody(formWithin, h))
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			accesslog.SetRoute(r.Context(), pattern)
+			guarded.ServeHTTP(w, r)
+		})
 	}
 	// signedIn pages send whoever is not to the login page first.
 	signedIn := func(pattern string, h callerHandler) { handle(pattern, d.signedIn(h)) }

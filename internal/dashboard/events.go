@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"codehub/internal/accesslog"
 	"codehub/internal/bus"
 	"codehub/internal/dashboard/catalogue"
 	"codehub/internal/workspace"
@@ -44,6 +45,7 @@ const noticesStream = "/dashboard/events?notices=1"
 // events streams HTML fragments that keep a page as it would be if it were
 // loaded now. A page has one stream, which it gives up while it is hidden.
 func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
+	accesslog.Quiet(r.Context())
 	secureHeaders(w.Header())
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	w.Header().Set("X-Accel-Buffering", "no") // for proxies that would hold events back
@@ -61,6 +63,7 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 		_ = s.event("signed-out", nil)
 		return
 	}
+	accesslog.SetUser(r.Context(), who.Caller.UserID)
 	ctx, stop := d.Auth.Watch(r.Context(), who.Caller.Session)
 	defer stop()
 	sub, err := d.Events.Subscribe(ctx, who.Caller.UserID)

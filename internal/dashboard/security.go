@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"time"
 
+	"codehub/internal/accesslog"
 	"codehub/internal/workspace"
 )
 
@@ -61,6 +62,7 @@ func (d *Dashboard) signedIn(h callerHandler) http.HandlerFunc {
 		who, err := d.Auth.Identify(r, false)
 		switch {
 		case err == nil:
+			accesslog.SetUser(r.Context(), who.Caller.UserID)
 			h(w, r, who.Caller)
 		case workspace.CodeOf(err) == workspace.CodeUnauthenticated:
 			next := "/"

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"codehub/api"
+	"codehub/internal/accesslog"
 	"codehub/internal/workspace"
 )
 
@@ -72,7 +73,7 @@ var errStarted = errors.New("the answer had begun")
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case errors.Is(err, errStarted):
-		s.log.InfoContext(r.Context(), "answer broken off", "request_id", RequestID(r.Context()), "err", err)
+		s.log.InfoContext(r.Context(), "answer broken off", "request_id", accesslog.ID(r.Context()), "err", err)
 		return
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
 		return // the client is gone
@@ -85,13 +86,13 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 // than the request's id.
 func WriteError(w http.ResponseWriter, r *http.Request, log *slog.Logger, err error) {
 	status := Status(err)
-	body := api.Error{Code: string(codeInternal), Message: "Something went wrong on the server. Request " + RequestID(r.Context()) + "."}
+	body := api.Error{Code: string(codeInternal), Message: "Something went wrong on the server. Request " + accesslog.ID(r.Context()) + "."}
 	var e *workspace.Error
 	if errors.As(err, &e) && statuses[e.Code] != 0 {
 		body = api.Error{Code: string(e.Code), Message: e.Message, Details: e.Details}
 	}
 	if status >= 500 {
-		log.ErrorContext(r.Context(), "request failed", "request_id", RequestID(r.Context()), "method", r.Method,
+		log.ErrorContext(r.Context(), "request failed", "request_id", accesslog.ID(r.Context()), "method", r.Method,
 			"path", bounded(r.URL.Path), "status", status, "err", err)
 	}
 	switch status {

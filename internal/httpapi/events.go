@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/accesslog"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
 	"codehub/internal/postgres"
@@ -20,7 +21,7 @@ import (
 // heartbeat to say that this was all, and then what changes. It ends with the
 // session.
 func (s *server) events(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	Quiet(r.Context())
+	accesslog.Quiet(r.Context())
 	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
 	defer stop()
 	sub, err := s.cfg.Hub.Subscribe(ctx, id.Caller.UserID)

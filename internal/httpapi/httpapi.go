@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/accesslog"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
 	"codehub/internal/postgres"
@@ -232,7 +233,7 @@ func CrossOrigin(base *url.URL) *http.CrossOriginProtection {
 func (s *server) serve(rt route) http.Handler {
 	name := strings.TrimSpace(rt.method + " " + Prefix + rt.path)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		SetRoute(r.Context(), name)
+		accesslog.SetRoute(r.Context(), name)
 		headers(w.Header())
 		if err := s.handle(w, r, rt); err != nil {
 			s.fail(w, r, err)
@@ -250,7 +251,7 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error 
 		if id, err = s.cfg.Auth.Identify(r, true); err != nil {
 			return err
 		}
-		SetUser(r.Context(), id.Caller.UserID)
+		accesslog.SetUser(r.Context(), id.Caller.UserID)
 	}
 	if rt.method != "" {
 		if err := checkParams(r.URL.Query(), rt.query); err != nil {

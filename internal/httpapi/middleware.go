@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bufio"
-	"context"
 	"crypto/rand"
 	"log/slog"
 	"net"
@@ -11,52 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"codehub/internal/accesslog"
 	"codehub/internal/workspace"
 )
-
-// exchange is what is known of one request, for the log and the metrics.
-type exchange struct {
-	id, route, user string
-	quiet           bool
-}
-
-type exchangeKey struct{}
-
-func exchangeOf(ctx context.Context) *exchange {
-	e, _ := ctx.Value(exchangeKey{}).(*exchange)
-	return e
-}
-
-// RequestID is the id that the log knows this request by, "" outside Outer.
-func RequestID(ctx context.Context) string {
-	if e := exchangeOf(ctx); e != nil {
-		return e.id
-	}
-	return ""
-}
-
-// SetRoute names the request's route for the log and the metrics. Names are
-// few: patterns, never paths.
-func SetRoute(ctx context.Context, name string) {
-	if e := exchangeOf(ctx); e != nil {
-		e.route = name
-	}
-}
-
-// SetUser notes for the log who asked.
-func SetUser(ctx context.Context, userID string) {
-	if e := exchangeOf(ctx); e != nil {
-		e.user = userID
-	}
-}
-
-// Quiet keeps a request that went well out of the log (unless it is at debug
-// level): probes, assets, and what is proxied.
-func Quiet(ctx context.Context) {
-	if e := exchangeOf(ctx); e != nil {
-		e.quiet = true
-	}
-}
 
 // Outer is what stands around everything that the server answers: the
 // request's id, the access log, the metrics (which may be nil), and the
@@ -64,18 +20,18 @@ func Quiet(ctx context.Context) {
 func Outer(log *slog.Logger, m *Metrics, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		e := &exchange{id: requestID(r)}
-		r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, e))
+		e := &accesslog.Request{ID: requestID(r)}
+		r = r.WithContext(accesslog.With(r.Context(), e))
 		rec := &recorder{ResponseWriter: w}
-		w.Header().Set("X-Request-Id", e.id)
+		w.Header().Set("X-Request-Id", e.ID)
 		done := m.begin()
 		defer func() {
 			v := recover()
 			cut := v != nil // an answer cut short must not look whole
 			if v != nil && v != http.ErrAbortHandler {
-				log.ErrorContext(r.Context(), "panic", "request_id", e.id, "panic", v, "stack", string(debug.Stack()))
+				log.ErrorContext(r.Context(), "panic", "request_id", e.ID, "panic", v, "stack", string(debug.Stack()))
 				if rec.status == 0 && !rec.hijacked {
-					WriteError(rec, r, log, workspace.Errorf(codeInternal, "Something went wrong on the server. Request %s.", e.id))
+					WriteError(rec, r, log, workspace.Errorf(codeInternal, "Something went wrong on the server. Request %s.", e.ID))
 					cut = false
 				}
 			}
@@ -83,7 +39,7 @@ func Outer(log *slog.Logger, m *Metrics, next http.Handler) http.Handler {
 				rec.status = http.StatusOK
 			}
 			took := time.Since(start)
-			done(e.route, r.Method, rec.status, took)
+			done(e.Route, r.Method, rec.status, took)
 			logAccess(log, r, e, rec, took)
 			if cut {
 				panic(http.ErrAbortHandler)
@@ -93,9 +49,9 @@ func Outer(log *slog.Logger, m *Metrics, next http.Handler) http.Handler {
 	})
 }
 
-func logAccess(log *slog.Logger, r *http.Request, e *exchange, rec *recorder, took time.Duration) {
+func logAccess(log *slog.Logger, r *http.Request, e *accesslog.Request, rec *recorder, took time.Duration) {
 	level := slog.LevelInfo
-	if e.quiet && rec.status < 500 {
+	if e.Quiet && rec.status < 500 {
 		level = slog.LevelDebug
 	}
 	if !log.Enabled(r.Context(), level) {
@@ -104,9 +60,9 @@ func logAccess(log *slog.Logger, r *http.Request, e *exchange, rec *recorder, to
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
 	// The path without its query, which may hold secrets.
 	log.LogAttrs(r.Context(), level, "request",
-		slog.String("request_id", e.id), slog.String("method", bounded(r.Method)), slog.String("path", bounded(r.URL.Path)),
-		slog.String("route", e.route), slog.Int("status", rec.status), slog.Int64("bytes", rec.bytes),
-		slog.Duration("took", took), slog.String("remote", host), slog.String("user", e.user))
+		slog.String("request_id", e.ID), slog.String("method", bounded(r.Method)), slog.String("path", bounded(r.URL.Path)),
+		slog.String("route", e.Route), slog.Int("status", rec.status), slog.Int64("bytes", rec.bytes),
+		slog.Duration("took", took), slog.String("remote", host), slog.String("user", e.User))
 }
 
 // bounded makes what a stranger sent fit for a log line.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/accesslog"
 )
 
 // Whatever is asked, the answer under /api is JSON in the API's form.
@@ -104,7 +105,7 @@ func TestOuter(t *testing.T) {
 		panic("late")
 	})
 	mux.HandleFunc("/hijack", func(w http.ResponseWriter, r *http.Request) {
-		SetRoute(r.Context(), "proxy")
+		accesslog.SetRoute(r.Context(), "proxy")
 		c, _, err := http.NewResponseController(w).Hijack()
 		if err != nil {
 			t.Error(err)
@@ -113,7 +114,10 @@ func TestOuter(t *testing.T) {
 		_, _ = c.Write([]byte("HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"))
 		c.Close()
 	})
-	mux.HandleFunc("/quiet", func(w http.ResponseWriter, r *http.Request) { Quiet(r.Context()); SetRoute(r.Context(), "quiet") })
+	mux.HandleFunc("/quiet", func(w http.ResponseWriter, r *http.Request) {
+		accesslog.Quiet(r.Context())
+		accesslog.SetRoute(r.Context(), "quiet")
+	})
 	mux.Handle("/metrics", m.Handler())
 	srv := httptest.NewUnstartedServer(Outer(slog.New(slog.NewTextHandler(log, nil)), m, mux))
 	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)

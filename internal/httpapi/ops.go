@@ -14,14 +14,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"codehub/api"
+	"codehub/internal/accesslog"
 )
 
 // Healthz answers that the process runs, and looks at nothing else: a server
 // that waits for its database must not be killed for it.
 func Healthz() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		Quiet(r.Context())
-		SetRoute(r.Context(), "/healthz")
+		accesslog.Quiet(r.Context())
+		accesslog.SetRoute(r.Context(), "/healthz")
 		headers(w.Header())
 		_ = writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
@@ -46,8 +47,8 @@ var errNoAnswer = errors.New("no answer in time")
 // the backends are (nil: there are none); why goes to the log.
 func Readyz(log *slog.Logger, checks []Check, breakers func() map[string]api.Breaker) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		Quiet(r.Context())
-		SetRoute(r.Context(), "/readyz")
+		accesslog.Quiet(r.Context())
+		accesslog.SetRoute(r.Context(), "/readyz")
 		headers(w.Header())
 		ctx, cancel := context.WithTimeout(r.Context(), readyWithin)
 		defer cancel()
@@ -129,8 +130,8 @@ func (m *Metrics) Registry() *prometheus.Registry { return m.registry }
 func (m *Metrics) Handler() http.Handler {
 	h := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		Quiet(r.Context())
-		SetRoute(r.Context(), "/metrics")
+		accesslog.Quiet(r.Context())
+		accesslog.SetRoute(r.Context(), "/metrics")
 		w.Header().Set("Cache-Control", "no-store")
 		h.ServeHTTP(w, r)
 	})

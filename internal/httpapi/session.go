@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"codehub/api"
+	"codehub/internal/accesslog"
 	"codehub/internal/auth"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -20,7 +21,7 @@ func (s *server) login(w http.ResponseWriter, r *http.Request, _ auth.Identity) 
 	if err != nil {
 		return err
 	}
-	SetUser(r.Context(), session.User.ID)
+	accesslog.SetUser(r.Context(), session.User.ID)
 	http.SetCookie(w, s.cfg.Auth.Cookie(session))
 	return writeJSON(w, http.StatusOK, userView(session.Caller, session.User.CreatedAt))
 }

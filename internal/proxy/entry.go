@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"codehub/internal/accesslog"
 	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -34,6 +35,7 @@ func (p *Proxy) enter(w http.ResponseWriter, r *http.Request, t target) {
 		refuse(w, http.StatusUnauthorized, workspace.CodeUnauthenticated, "Log in first.", nil)
 		return
 	}
+	accesslog.SetUser(r.Context(), v.caller.UserID)
 	if !p.origins.mayAsk(r, v.navigation, v.caller.Token != "") {
 		p.forbid(w, r, v, "Another site's page cannot use this workspace on your behalf.")
 		return

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"time"
 
+	"codehub/internal/accesslog"
 	"codehub/internal/activity"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -129,6 +130,8 @@ func (p *Proxy) Wrap(next http.Handler) http.Handler {
 
 // ServeHTTP serves /w/ and what is under it.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	accesslog.SetRoute(r.Context(), "/w/{id}/{path...}")
+	accesslog.Quiet(r.Context())
 	if p.redirectMoved(w, r) {
 		return
 	}
