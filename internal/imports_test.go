@@ -39,7 +39,7 @@ var allowed = map[string][]string{
 	"codehub/internal/adopt":           {"codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/bucket"},
 	"codehub/internal/gc":              {"codehub/internal/lifecycle", "codehub/internal/mark", "codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/bucket"},
 	"codehub/internal/mark":            {"codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/bucket", "codehub/internal/runtime"},
-	"codehub/internal/rollback":        {"codehub/api", "codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/adopt", "codehub/internal/bucket", "codehub/internal/mark", "codehub/internal/runtime"},
+	"codehub/internal/rollback":        {"codehub/internal/lifecycle", "codehub/api", "codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/adopt", "codehub/internal/bucket", "codehub/internal/mark", "codehub/internal/runtime"},
 	"codehub/internal/storagejob":      {"codehub/internal/workspace", "codehub/internal/archive", "codehub/internal/runtime", "codehub/internal/treewipe"},
 	"codehub/internal/treewipe":        {},
 	"codehub/internal/bucket":          {"codehub/internal/breaker", "codehub/internal/workspace", "codehub/internal/lifecycle", "codehub/internal/runtime", "codehub/internal/archive", "codehub/internal/storagejob"},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"codehub/internal/archive"
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -75,7 +76,8 @@ func (d *Dashboard) recoverArchive(w http.ResponseWriter, r *http.Request, c wor
 	}
 	switch {
 	case !f.W.Lost():
-		d.refuse(w, r, c, ws.ID, workspace.Errorf(workspace.CodeNotInError, "the data of this workspace is not lost"))
+		_, err := lifecycle.RequestRecover(ws, time.Time{}, workspace.RecoverEmpty)
+		d.refuse(w, r, c, ws.ID, err)
 		return
 	case f.bad():
 		d.again(w, r, c, f)

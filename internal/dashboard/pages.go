@@ -81,8 +81,13 @@ func waitKind(w workspace.Workspace) string {
 
 var _ proxy.Pages = (*Dashboard)(nil)
 
-// Loading is the page that waits for a workspace and enters it by itself.
+// Loading is the page that waits for a workspace and enters it by itself. A start
+// that is queued and waits for the running limit has the page of the limit.
 func (d *Dashboard) Loading(w http.ResponseWriter, r *http.Request, status int, p proxy.LoadingPage) {
+	if v, err := d.waitOf(r.Context(), p.Caller, p.Workspace, false); err == nil && v.Kind == waitLimit {
+		d.showWait(w, r, http.StatusBadGateway, p.WorkspacePage, waitLimit, v.Limit)
+		return
+	}
 	d.showWait(w, r, status, p.WorkspacePage, waitLoading, limitView{})
 }
 

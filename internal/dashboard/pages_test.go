@@ -63,6 +63,12 @@ func TestProxyPages(t *testing.T) {
 		`sse-connect="/dashboard/events?wait=`+string(id)+`&amp;room=1"`, `http-equiv="refresh"`)
 	lacks(t, "at the limit", a.body, `hx-trigger="every 1s"`)
 
+	// A start that is queued behind a restore waits for the limit as well.
+	queued := w.add("packed", func(ws *workspace.Workspace) { ws.Phase, ws.ArchiveKey = workspace.PhaseArchived, "k" })
+	w.want(queued, "desired_state", "ARCHIVED")
+	w.want(queued, "next_desired_state", "RUNNING")
+	contains(t, "queued at the limit", b.get("/w/"+string(queued)+"/", "Accept", "text/html").body, `data-kind="limit"`, "Stop one to start “packed”")
+
 	b.htmx("/workspaces/"+string(id)+"/delete", nil)
 	a = b.get("/w/"+string(id)+"/", "Accept", "text/html")
 	if a.status != http.StatusGone {
@@ -142,6 +148,9 @@ func TestWaitKind(t *testing.T) {
 		{workspace.PhaseStandby, workspace.OpStarting, workspace.DesiredRunning, "", waitLoading},
 		{workspace.PhaseArchived, workspace.OpNone, workspace.DesiredArchived, "", waitRestore},
 		{workspace.PhaseArchived, workspace.OpNone, workspace.DesiredRunning, "", waitLoading},
+		{workspace.PhaseArchived, workspace.OpNone, workspace.DesiredArchived, workspace.DesiredRunning, waitLoading},
+		{workspace.PhaseArchived, workspace.OpNone, workspace.DesiredArchived, workspace.DesiredStandby, waitLoading},
+		{workspace.PhasePending, workspace.OpNone, workspace.DesiredArchived, workspace.DesiredRunning, waitLoading},
 		{workspace.PhasePending, workspace.OpNone, workspace.DesiredArchived, "", waitStart},
 		{workspace.PhasePending, workspace.OpNone, workspace.DesiredStandby, "", waitLoading},
 		{workspace.PhaseError, workspace.OpNone, workspace.DesiredRunning, "", waitFailed},

@@ -100,7 +100,7 @@ type view struct {
 
 // Enterable reports whether the proxy lets a person in now (design §8).
 func (v view) Enterable() bool {
-	return v.Phase == workspace.PhaseRunning && v.Operation == workspace.OpNone && !v.Deleted
+	return lifecycle.OpeningOf(v.W) == lifecycle.OpenNow
 }
 
 // terms are what a view depends on beside its workspace.
@@ -123,7 +123,8 @@ func viewOf(w workspace.Workspace, from string, on terms) view {
 		URL: "/w/" + string(w.ID) + "/", Phase: w.Phase, Operation: w.Operation,
 		Deleted: w.DeletedAt != nil, Since: w.PhaseChangedAt, W: w, From: from, Now: on.now, Archives: on.archives,
 	}
-	v.State, v.Tone = stateOf(w)
+	state := lifecycle.StateOf(w)
+	v.State, v.Tone = string(state), toneOf(state)
 	if w.Operation != workspace.OpNone {
 		if w.OpStartedAt != nil {
 			v.Since = *w.OpStartedAt
@@ -150,62 +151,19 @@ func viewOf(w workspace.Workspace, from string, on terms) view {
 	return v
 }
 
-// stateOf names the state that a person sees and its tone. A desired state
-// that differs from the phase is shown as being on its way, before the
-// controller claims it.
-func stateOf(w workspace.Workspace) (state, tone string) {
-	if w.DeletedAt != nil || w.Phase == workspace.PhaseDeleting || w.Phase == workspace.PhaseDeleted {
-		switch {
-		case w.Phase == workspace.PhaseDeleted:
-			return "deleted", toneIdle
-		case w.ErrorReason.Final():
-			return "delete_failed", toneError
-		case w.Operation == workspace.OpNone:
-			return "deleted", toneIdle
-		}
-		return "deleting", toneBusy
+// toneOf is what a state is shown with.
+func toneOf(s lifecycle.State) string {
+	switch {
+	case s.Busy():
+		return toneBusy
+	case s == lifecycle.StateRunning:
+		return toneRunning
+	case s == lifecycle.StateArchived:
+		return toneArchived
+	case s == lifecycle.StateError, s == lifecycle.StateDeleteFailed:
+		return toneError
 	}
-	switch w.Operation {
-	case workspace.OpProvisioning:
-		return "preparing", toneBusy
-	case workspace.OpCreateEmptyArchive, workspace.OpArchiving:
-		return "archiving", toneBusy
-	case workspace.OpRestoring:
-		return "restoring", toneBusy
-	case workspace.OpStarting:
-		return "starting", toneBusy
-	case workspace.OpStopping:
-		return "stopping", toneBusy
-	case workspace.OpDeleting:
-		return "deleting", toneBusy
-	}
-	wants := workspace.Phase(w.DesiredState)
-	switch w.Phase {
-	case workspace.PhaseError:
-		return "error", toneError
-	case workspace.PhaseRunning:
-		if wants.Level() < w.Phase.Level() {
-			return "stopping", toneBusy
-		}
-		return "running", toneRunning
-	case workspace.PhaseStandby:
-		switch {
-		case wants.Level() > w.Phase.Level():
-			return "starting", toneBusy
-		case wants.Level() < w.Phase.Level():
-			return "archiving", toneBusy
-		}
-		return "stopped", toneIdle
-	case workspace.PhaseArchived:
-		if wants.Level() > w.Phase.Level() {
-			return "restoring", toneBusy
-		}
-		return "archived", toneArchived
-	}
-	if wants.Level() > workspace.PhaseArchived.Level() {
-		return "preparing", toneBusy
-	}
-	return "pending", toneIdle
+	return toneIdle
 }
 
 func progressOf(p *workspace.Progress) *progress {

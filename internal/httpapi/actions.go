@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net/http"
+	"time"
 
 	"codehub/api"
 	"codehub/internal/auth"
@@ -104,10 +105,14 @@ func (s *server) recoverAction(in api.Recover) (string, error) {
 }
 
 // confirmLoss has the caller confirm, by the workspace's name, that another home
-// replaces the lost one. what is what the caller asks for. A home that is not
-// lost is the store's to refuse.
+// replaces the lost one. what is what the caller asks for. Without a loss there
+// is nothing to confirm, and the request ends here: the home could be lost by the
+// time at which the store looks.
 func confirmLoss(ws workspace.Workspace, confirm, what string) error {
-	if ws.Phase != workspace.PhaseError || lifecycle.LossOf(ws) == "" || confirm == ws.Name {
+	if _, err := lifecycle.RequestRecover(ws, time.Time{}, workspace.RecoverEmpty); err != nil {
+		return err
+	}
+	if confirm == ws.Name {
 		return nil
 	}
 	e := workspace.Errorf(workspace.CodeConfirmRequired, "%s gives up the lost data. Repeat the workspace's name in confirm.", what)

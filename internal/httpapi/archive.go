@@ -13,6 +13,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/auth"
+	"codehub/internal/lifecycle"
 	"codehub/internal/view"
 	"codehub/internal/workspace"
 )
@@ -94,7 +95,7 @@ func (s *server) archiveOf(r *http.Request, id auth.Identity, ws workspace.Works
 	}
 	i := slices.IndexFunc(list, func(a workspace.Archive) bool { return a.OpID == opID })
 	if i < 0 {
-		return workspace.Archive{}, workspace.Errorf(workspace.CodeArchiveNotFound, "This workspace has no archive of that archive_op_id.")
+		return workspace.Archive{}, lifecycle.NoSuchArchive()
 	}
 	return list[i], nil
 }

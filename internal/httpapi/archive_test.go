@@ -474,7 +474,7 @@ func TestGenerations(t *testing.T) {
 	}
 	e.want(409, "not_in_error", "POST", recover, archive(old, "a"), as(e.ann))
 	e.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'Timeout'`)
-	e.want(409, "not_supported", "POST", recover, archive(old, "a"), as(e.ann))
+	e.want(409, "not_lost", "POST", recover, archive(old, "a"), as(e.ann))
 	e.exec(`UPDATE workspaces SET error_reason = 'DataLost'`)
 	e.want(409, "confirmation_required", "POST", recover, archive(old, ""), as(e.ann))
 	e.want(409, "confirmation_required", "POST", recover, archive(old, "A"), as(e.ann))

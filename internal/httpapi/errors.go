@@ -45,6 +45,7 @@ var statuses = map[workspace.Code]int{
 	workspace.CodeLimitExceeded:       http.StatusTooManyRequests,
 	workspace.CodeConfirmRequired:     http.StatusConflict,
 	workspace.CodeNotSupported:        http.StatusConflict,
+	workspace.CodeNotLost:             http.StatusConflict,
 	workspace.CodeLastAdmin:           http.StatusConflict,
 	workspace.CodeTooLarge:            http.StatusRequestEntityTooLarge,
 	workspace.CodeUnavailable:         http.StatusServiceUnavailable,

@@ -42,14 +42,17 @@ func unchanged(w workspace.Workspace) Intent { return Intent{Workspace: w} }
 // Desire sets the desired state. While an operation runs, queue keeps it for
 // later; without queue it is CodeOperationInProgress. Only the last request
 // counts: one for the present desired state drops what was queued after it.
-// CodeNotFound once the workspace is deleted; CodeRecoveryRequired in ERROR.
+// CodeNotFound once the workspace is deleted; CodeRecoveryRequired in ERROR;
+// CodeInvalid for DELETED, see Delete.
 func Desire(w workspace.Workspace, now time.Time, want workspace.DesiredState, queue bool) (Intent, error) {
 	if err := Present(w); err != nil {
 		return Intent{}, err
 	}
 	out := Intent{Workspace: w, Changed: true, Audit: Entry{AuditDesired, map[string]any{"from": w.DesiredState, "to": want}}}
 	next := &out.Workspace
-	switch {
+	switch _, known := workspace.ParseDesiredState(string(want)); {
+	case !known:
+		return Intent{}, workspace.Errorf(workspace.CodeInvalid, "The desired state must be ARCHIVED, STANDBY or RUNNING.")
 	case w.Phase == workspace.PhaseError:
 		return Intent{}, workspace.Errorf(workspace.CodeRecoveryRequired, "The workspace is in an error state. Recover it first.")
 	case want == w.DesiredState:

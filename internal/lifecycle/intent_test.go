@@ -3,6 +3,7 @@ package lifecycle_test
 import (
 	"fmt"
 	"os"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -24,13 +25,14 @@ func everyWorkspace(f func(w workspace.Workspace)) {
 	container := workspace.Conditions{}.With(workspace.ContainerReady, false, workspace.ReasonContainerExited, "", epoch)
 	lost := workspace.Conditions{}.With(workspace.Healthy, false, workspace.ReasonDataLost, "", epoch)
 	whole := workspace.Conditions{}.With(workspace.VolumeReady, true, workspace.ReasonVolumeReady, "", epoch)
+	foreign := workspace.Conditions{}.With(workspace.VolumeReady, false, workspace.ReasonForeignVolume, "", epoch)
 	queued := []workspace.DesiredState{"", workspace.DesiredDeleted, workspace.DesiredArchived, workspace.DesiredStandby, workspace.DesiredRunning}
 	for _, phase := range workspace.Phases() {
 		for _, op := range workspace.Operations() {
 			for _, home := range workspace.HomeStates() {
 				for _, desired := range queued[2:] {
 					for _, next := range queued {
-						for n := range 2 * 2 * 2 * 4 * 3 {
+						for n := range 2 * 2 * 2 * 5 * 3 {
 							if combination++; combination%stride != 0 {
 								continue
 							}
@@ -47,8 +49,8 @@ func everyWorkspace(f func(w workspace.Workspace)) {
 							if n/4%2 == 1 {
 								w.DesiredCause = workspace.CauseIdle
 							}
-							w.Conditions = []workspace.Conditions{nil, container, lost, whole}[n/8%4]
-							switch n / 32 {
+							w.Conditions = []workspace.Conditions{nil, container, lost, whole, foreign}[n/8%5]
+							switch n / 40 {
 							case 1:
 								w.ErrorReason = workspace.ErrTimeout
 							case 2:
@@ -108,33 +110,45 @@ func intents() []intent {
 // What holds for every intent and every workspace.
 func TestIntentsKeepTheirContract(t *testing.T) {
 	t.Parallel()
-	now, done := epoch.Add(time.Hour), 0
+	now := epoch.Add(time.Hour)
+	all := intents()
+	refused, left, changed := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	everyWorkspace(func(w workspace.Workspace) {
-		for _, in := range intents() {
+		for _, in := range all {
 			out, err := in.do(w, now)
 			next := out.Workspace
+			// But for the last use.
+			same := next
+			same.LastAccessAt, same.LastAccess = w.LastAccessAt, w.LastAccess
 			switch {
 			case err != nil && workspace.CodeOf(err) == "":
 				t.Fatalf("%s, %s: error without a code: %v", in.name, describe(w), err)
 			case err != nil:
+				refused[in.name] = true
 				continue
-			case !out.Changed && (out.NeedsSlot || out.Audit.Action != "" || describe(next) != describe(w)):
+			case !out.Changed && (out.NeedsSlot || out.Audit.Action != "" || !reflect.DeepEqual(next, w)):
 				t.Fatalf("%s, %s: unchanged, and yet %+v", in.name, describe(w), out)
 			case !out.Changed:
+				left[in.name] = true
 				continue
 			case lifecycle.HoldsSlot(next) && !lifecycle.HoldsSlot(w) && !out.NeedsSlot:
 				t.Fatalf("%s, %s: takes a slot without a check of the limits", in.name, describe(w))
 			case next.DesiredState != w.DesiredState && (next.DesiredCause != "") != (in.name == "idle timeout"):
 				t.Fatalf("%s, %s: cause %q", in.name, describe(w), next.DesiredCause)
-			case out.AccessOnly && (out.Audit.Action != "" || describe(next) != describe(w)):
+			case out.AccessOnly && (out.Audit.Action != "" || !reflect.DeepEqual(same, w)):
 				t.Fatalf("%s, %s: not only an access: %+v", in.name, describe(w), out)
 			case w.Phase == workspace.PhaseDeleted:
 				t.Fatalf("%s changes what is gone: %s", in.name, describe(w))
 			}
-			done++
+			changed[in.name] = true
 		}
 	})
-	t.Logf("%d changes", done)
+	never := map[string]bool{"apply queued": true, "idle timeout": true} // refused
+	for _, in := range all {
+		if !changed[in.name] || !refused[in.name] && !never[in.name] {
+			t.Errorf("%s: changed something: %v, was refused: %v, changed nothing: %v", in.name, changed[in.name], refused[in.name], left[in.name])
+		}
+	}
 }
 
 // Whoever opens a workspace that the page says will start, starts it.
@@ -156,8 +170,13 @@ func TestOpeningMatchesWake(t *testing.T) {
 			if !starts && next.NextDesired != workspace.DesiredDeleted {
 				t.Fatalf("%s: opening %d, and no start follows", describe(w), opening)
 			}
-		case lifecycle.OpenRestores, lifecycle.OpenCreates, lifecycle.OpenFails:
-			if next.DesiredState != w.DesiredState || next.NextDesired != w.NextDesired {
+		default:
+			// Nothing but the visitor's answer leads on, or nothing has to. A workspace
+			// that runs and is to stop stays up for its visitor; an operation that does
+			// not lead to RUNNING is followed by a start.
+			decides := next.DesiredState != w.DesiredState || next.NextDesired != w.NextDesired
+			stays := opening == lifecycle.OpenNow && w.Phase == workspace.PhaseRunning
+			if rule, _ := lifecycle.RuleOf(w.Operation); decides && !stays && !rule.StartsAfter {
 				t.Fatalf("%s: opening %d asks the visitor, and wake decides", describe(w), opening)
 			}
 		}
@@ -213,6 +232,89 @@ func TestOperationsAreDocumented(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("docs/states.md has no row %s … | %s |", begins, cancelled)
+		}
+	}
+}
+
+// What a person meets who opens a workspace, by the phase at rest and by the
+// operation.
+func TestOpeningOf(t *testing.T) {
+	t.Parallel()
+	const archived, standby, running = workspace.DesiredArchived, workspace.DesiredStandby, workspace.DesiredRunning
+	for _, c := range []struct {
+		phase   workspace.Phase
+		op      workspace.Operation
+		desired workspace.DesiredState
+		next    workspace.DesiredState
+		want    lifecycle.Opening
+	}{
+		{workspace.PhaseRunning, "NONE", running, "", lifecycle.OpenNow},
+		{workspace.PhaseRunning, "NONE", standby, "", lifecycle.OpenNow},
+		{workspace.PhaseRunning, workspace.OpStopping, standby, "", lifecycle.OpenQueues},
+		{workspace.PhaseStandby, "NONE", standby, "", lifecycle.OpenStarts},
+		{workspace.PhaseStandby, "NONE", running, "", lifecycle.OpenStarts},
+		{workspace.PhaseStandby, workspace.OpStarting, running, "", lifecycle.OpenWaits},
+		{workspace.PhaseStandby, workspace.OpArchiving, archived, "", lifecycle.OpenQueues},
+		{workspace.PhaseArchived, "NONE", archived, "", lifecycle.OpenRestores},
+		{workspace.PhaseArchived, "NONE", archived, running, lifecycle.OpenWaits},
+		{workspace.PhaseArchived, "NONE", archived, standby, lifecycle.OpenWaits},
+		{workspace.PhaseArchived, "NONE", archived, workspace.DesiredDeleted, lifecycle.OpenRestores},
+		{workspace.PhaseArchived, "NONE", standby, "", lifecycle.OpenWaits},
+		{workspace.PhaseArchived, workspace.OpRestoring, standby, "", lifecycle.OpenQueues},
+		{workspace.PhaseArchived, workspace.OpRestoring, running, "", lifecycle.OpenWaits},
+		{workspace.PhasePending, "NONE", archived, "", lifecycle.OpenCreates},
+		{workspace.PhasePending, "NONE", archived, running, lifecycle.OpenWaits},
+		{workspace.PhasePending, "NONE", running, "", lifecycle.OpenWaits},
+		{workspace.PhasePending, workspace.OpProvisioning, standby, "", lifecycle.OpenQueues},
+		{workspace.PhasePending, workspace.OpProvisioning, running, "", lifecycle.OpenWaits},
+		{workspace.PhasePending, workspace.OpCreateEmptyArchive, archived, "", lifecycle.OpenWaits},
+		{workspace.PhaseError, "NONE", running, "", lifecycle.OpenFails},
+		{workspace.PhaseDeleting, "NONE", standby, "", lifecycle.OpenDeleted},
+		{workspace.PhaseStandby, workspace.OpDeleting, standby, "", lifecycle.OpenDeleted},
+	} {
+		w := workspace.Workspace{Phase: c.phase, Operation: c.op, DesiredState: c.desired, NextDesired: c.next}
+		if got := lifecycle.OpeningOf(w); got != c.want {
+			t.Errorf("%s in %s, desired %s then %q: %d, want %d", c.phase, c.op, c.desired, c.next, got, c.want)
+		}
+		now := time.Now()
+		w.DeletedAt = &now
+		if got := lifecycle.OpeningOf(w); got != lifecycle.OpenDeleted {
+			t.Errorf("%s in %s, deleted: %d", c.phase, c.op, got)
+		}
+	}
+}
+
+// The state shows a request at once.
+func TestStateOf(t *testing.T) {
+	t.Parallel()
+	const archived, standby, running = workspace.DesiredArchived, workspace.DesiredStandby, workspace.DesiredRunning
+	now := time.Now()
+	for _, c := range []struct {
+		w    workspace.Workspace
+		want lifecycle.State
+	}{
+		{workspace.Workspace{Phase: workspace.PhasePending, DesiredState: archived}, lifecycle.StatePending},
+		{workspace.Workspace{Phase: workspace.PhasePending, DesiredState: running}, lifecycle.StatePreparing},
+		{workspace.Workspace{Phase: workspace.PhaseStandby, DesiredState: standby}, lifecycle.StateStopped},
+		{workspace.Workspace{Phase: workspace.PhaseStandby, DesiredState: running}, lifecycle.StateStarting},
+		{workspace.Workspace{Phase: workspace.PhaseStandby, DesiredState: archived}, lifecycle.StateArchiving},
+		{workspace.Workspace{Phase: workspace.PhaseRunning, DesiredState: running}, lifecycle.StateRunning},
+		{workspace.Workspace{Phase: workspace.PhaseRunning, DesiredState: standby}, lifecycle.StateStopping},
+		{workspace.Workspace{Phase: workspace.PhaseArchived, DesiredState: archived}, lifecycle.StateArchived},
+		{workspace.Workspace{Phase: workspace.PhaseArchived, DesiredState: running}, lifecycle.StateRestoring},
+		{workspace.Workspace{Phase: workspace.PhaseError, DesiredState: running}, lifecycle.StateError},
+		{workspace.Workspace{Phase: workspace.PhaseStandby, DesiredState: standby, DeletedAt: &now}, lifecycle.StateDeleted},
+		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: standby, DeletedAt: &now, Operation: workspace.OpDeleting}, lifecycle.StateDeleting},
+		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: standby, DeletedAt: &now, ErrorReason: workspace.ErrTimeout}, lifecycle.StateDeleteFailed},
+		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: standby}, lifecycle.StateStopped}, // just undeleted
+		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: archived}, lifecycle.StateArchived},
+		{workspace.Workspace{Phase: workspace.PhaseStandby, DesiredState: standby, Operation: workspace.OpRestoring}, lifecycle.StateRestoring},
+	} {
+		if c.w.Operation == "" {
+			c.w.Operation = workspace.OpNone
+		}
+		if got := lifecycle.StateOf(c.w); got != c.want {
+			t.Errorf("%s: %s, want %s", describe(c.w), got, c.want)
 		}
 	}
 }

@@ -21,7 +21,7 @@ type Rule struct {
 	// Cancelled is the desired state after a cancellation; empty if the operation
 	// cannot be cancelled. See CancelTo.
 	Cancelled workspace.DesiredState
-	// StartsAfter is whether opening the workspace meanwhile queues a start.
+	// StartsAfter is whether Wake queues a start, unless RUNNING is desired already.
 	StartsAfter bool
 }
 
@@ -109,6 +109,9 @@ func deadline(in Input) time.Time {
 	}
 	start = later(start, in.Work.PulledAt)
 	if rule.Progress == ProgressAlways || rule.Progress == ProgressOfHome && in.Work.Moving {
+		return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)
+	}
+	if rule.Deadline == nil { // an operation of a newer version
 		return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)
 	}
 	return start.Add(rule.Deadline(in.Policy))

@@ -8,8 +8,8 @@ import (
 
 // RequestRecover requests a way out of ERROR: RecoverAfresh clears the error,
 // RecoverEmpty replaces a lost home with an empty one, and RecoverSetAside keeps
-// the volume that blocks the home under another name. CodeNotSupported if no home
-// is lost, or no volume blocks it; CodeInvalid for any other action. RecoverAfresh
+// the volume that blocks the home under another name. CodeNotLost;
+// CodeNotSupported if no volume blocks the home; CodeInvalid for any other action. RecoverAfresh
 // also retries a deletion that failed. For RecoverArchive see RequestRecoverFrom.
 func RequestRecover(w workspace.Workspace, now time.Time, action string) (Intent, error) {
 	out, err := recovery(w)
@@ -37,7 +37,7 @@ func RequestRecover(w workspace.Workspace, now time.Time, action string) (Intent
 // RequestRecoverFrom requests that an archive replaces the lost home. from is one of
 // the workspace's archives, and nil if there is none with the ID that was asked
 // for. CodeArchiveNotFound then, or if it is the lost archive itself;
-// CodeNotSupported if the home is not lost.
+// CodeNotLost.
 func RequestRecoverFrom(w workspace.Workspace, now time.Time, from *workspace.Archive) (Intent, error) {
 	out, err := recovery(w)
 	switch {
@@ -48,7 +48,7 @@ func RequestRecoverFrom(w workspace.Workspace, now time.Time, from *workspace.Ar
 	case LossOf(w) == "":
 		return Intent{}, notLost()
 	case from == nil:
-		return Intent{}, workspace.Errorf(workspace.CodeArchiveNotFound, "This workspace has no archive with that archive_op_id.")
+		return Intent{}, NoSuchArchive()
 	case from.Key == w.ArchiveKey && ArchiveLost(w):
 		return Intent{}, workspace.Errorf(workspace.CodeArchiveNotFound, "That archive is the one that is lost. Choose another one, or recover to check it again.")
 	}
@@ -74,8 +74,14 @@ func recovery(w workspace.Workspace) (Intent, error) {
 	}, nil
 }
 
+// NoSuchArchive is the CodeArchiveNotFound error for an archive ID that names none
+// of a workspace's archives.
+func NoSuchArchive() error {
+	return workspace.Errorf(workspace.CodeArchiveNotFound, "This workspace has no archive with that archive_op_id.")
+}
+
 func notLost() error {
-	return workspace.Errorf(workspace.CodeNotSupported, "The data of this workspace is not lost, so nothing replaces it. Recover the workspace instead.")
+	return workspace.Errorf(workspace.CodeNotLost, "The data of this workspace is not lost, so nothing replaces it. Recover the workspace instead.")
 }
 
 func requestRecovery(w *workspace.Workspace, now time.Time, action string) {

@@ -185,3 +185,19 @@ func (p Policy) Backoff(attempt int, jitter float64) time.Duration {
 	}
 	return d + time.Duration(jitter*float64(d)/2)
 }
+
+// MayStore reports whether the archive that the running operation made may become
+// the workspace's own. The removal of the home follows, so nothing may have come
+// in between: no cancellation, no request for the home, no container that was
+// seen. A workspace without a home has nothing to lose.
+func MayStore(w workspace.Workspace) bool {
+	switch w.Operation {
+	case workspace.OpCreateEmptyArchive:
+		return true
+	case workspace.OpArchiving:
+		return w.Home.State == workspace.HomeLive && w.DesiredState == workspace.DesiredArchived && w.DeletedAt == nil &&
+			w.CancelRequestedAt == nil && !givenUp(w) && !disturbed(w) &&
+			w.Conditions.Get(workspace.ContainerReady).Reason == workspace.ReasonNoContainer
+	}
+	return false
+}

@@ -93,6 +93,7 @@ func (w *world) expire() {
 	if !out.Changed {
 		return
 	}
+	w.onlyOwned("expire", out.Workspace)
 	w.row = out.Workspace
 	w.logf("expire: %s", w.row.DesiredCause)
 }
@@ -170,12 +171,16 @@ type decision struct {
 	reason        workspace.ErrorReason
 	key, action   string
 	home          workspace.Home
+	from          string // what RecoverFrom names
 	times         [5]time.Time
 }
 
 // decided is what a claim compares.
 func decided(r workspace.Workspace) decision {
 	d := decision{desired: r.DesiredState, next: r.NextDesired, reason: r.ErrorReason, key: r.ArchiveKey, action: r.RecoverAction, home: r.Home}
+	if r.RecoverFrom != nil {
+		d.from = r.RecoverFrom.Key
+	}
 	for i, at := range []*time.Time{r.DeletedAt, r.RetryAt, r.RecoverRequestedAt, r.CancelRequestedAt, r.ForceStopRequestedAt} {
 		if at != nil {
 			d.times[i] = *at

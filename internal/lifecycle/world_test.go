@@ -23,7 +23,7 @@ import (
 // wanted, or in an ERROR that has a way out.
 
 // TestMain gives the simulated worlds more runs than rapid's default of 100.
-// For a soak: LIFECYCLE_CHECKS=200000 go test -count=1 -timeout 0 -run World ./internal/judge
+// For a soak: LIFECYCLE_CHECKS=200000 go test -count=1 -timeout 0 -run World ./internal/lifecycle
 // (or -rapid.checks; -rapid.seed and -rapid.failfile repeat what failed).
 func TestMain(m *testing.M) {
 	flag.Parse()

@@ -164,7 +164,7 @@ func (db *DB) Revive(ctx context.Context, id workspace.ID, archives []workspace.
 		}
 		current := archives[0]
 		_, err = tx.Exec(ctx, `
-			UPDATE workspaces SET name = $2, deleted_at = NULL, desired_state = 'ARCHIVED', next_desired_state = NULL, phase = 'PENDING',
+			UPDATE workspaces SET name = $2, deleted_at = NULL, desired_state = 'ARCHIVED', desired_cause = NULL, next_desired_state = NULL, phase = 'PENDING',
 				phase_changed_at = clock_timestamp(), conditions = '{}', archive_key = $3, archive_digest = $4, archive_size = $5, archive_entries = $6,
 				error_reason = NULL, error_message = NULL, error_count = 0, retry_at = NULL, recover_requested_at = NULL, recover_action = NULL,
 				recover_archive = NULL, cancel_requested_at = NULL, force_stop_requested_at = NULL, updated_at = clock_timestamp()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -86,7 +87,7 @@ func storeArchive(ctx context.Context, tx pgx.Tx, a Stored) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if w.OpID != a.Claim || !mayStore(w) {
+	if w.OpID != a.Claim || !lifecycle.MayStore(w) {
 		return false, nil
 	}
 	home := w.Home
@@ -142,21 +143,4 @@ func (c *Controller) KeepHome(ctx context.Context, id workspace.ID, claim, homeC
 		return err
 	})
 	return kept, failed("take an archived home back", err)
-}
-
-// mayStore reports whether nobody has come in between: the removal of a home
-// must not follow unless it is archived for its owner, at rest, with no
-// container and with nobody waiting for it. What never had a home has nothing
-// to lose.
-func mayStore(w workspace.Workspace) bool {
-	switch w.Operation {
-	case workspace.OpCreateEmptyArchive:
-		return true
-	case workspace.OpArchiving:
-		return w.Home.State == workspace.HomeLive && w.DesiredState == workspace.DesiredArchived && w.DeletedAt == nil &&
-			w.CancelRequestedAt == nil &&
-			w.NextDesired != workspace.DesiredRunning && w.NextDesired != workspace.DesiredStandby &&
-			w.Conditions.Get(workspace.ContainerReady).Reason == workspace.ReasonNoContainer
-	}
-	return false
 }

@@ -34,7 +34,7 @@ func TestRequestRecover(t *testing.T) {
 			w := e.workspace(ann, s)
 			if w.DeletedAt != nil && action == workspace.RecoverEmpty {
 				_, err := e.RequestRecover(ctx, ann, w.ID, action) // it has no home to replace
-				wantCode(t, err, workspace.CodeNotSupported)
+				wantCode(t, err, workspace.CodeNotLost)
 				continue
 			}
 			got := must(e.RequestRecover(ctx, ann, w.ID, action))(t)

@@ -74,6 +74,22 @@ func TestPatchDesired(t *testing.T) {
 	}
 }
 
+// A change of something else leaves no entry for a desired state that stays.
+func TestPatchWithPresentDesiredState(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ann := e.user("ann")
+	w := e.workspace(ann, state{"phase": "RUNNING", "desired_state": "RUNNING"})
+	run := workspace.DesiredRunning
+	got := must(e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Memo: ptr("noted"), Desired: &run}))(t)
+	if got.Memo != "noted" || !got.UpdatedAt.After(w.UpdatedAt) {
+		t.Errorf("%+v", got)
+	}
+	if d := cmp.Diff([]string{"ann workspace.create"}, e.audited(string(w.ID))); d != "" {
+		t.Error(d)
+	}
+}
+
 func TestDelete(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})

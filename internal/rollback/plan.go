@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -215,10 +216,11 @@ func (v View) usedSince(facts Facts) Reason {
 	if len(v.Archives) > 0 {
 		newest = v.Archives[0]
 	}
-	due := deleted.Add(facts.Grace + slack)
-	if facts.WaitsSince != nil && facts.WaitsSince.After(deleted) {
-		due = facts.WaitsSince.Add(facts.Grace + slack)
+	var restarted time.Time
+	if facts.WaitsSince != nil {
+		restarted = *facts.WaitsSince
 	}
+	due := lifecycle.GraceEnds(deleted, restarted, facts.Grace+slack)
 	switch {
 	case v.running():
 		return UndeletedRunning

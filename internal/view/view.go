@@ -32,6 +32,7 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 		Description:       w.Description,
 		Memo:              w.Memo,
 		ImageRef:          w.ImageRef,
+		State:             string(lifecycle.StateOf(w)),
 		Phase:             string(w.Phase),
 		Operation:         string(w.Operation),
 		DesiredState:      string(w.DesiredState),

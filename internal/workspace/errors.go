@@ -20,6 +20,7 @@ const (
 	CodeOperationInProgress Code = "operation_in_progress"
 	CodeRecoveryRequired    Code = "recovery_required"
 	CodeNotInError          Code = "not_in_error"
+	CodeNotLost             Code = "not_lost"
 	CodeNotCancellable      Code = "not_cancellable"
 	CodeNotDeleted          Code = "not_deleted"
 	CodeNotRunning          Code = "not_running"

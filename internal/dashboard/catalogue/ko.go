@@ -396,6 +396,7 @@ var ko = map[string]string{
 	"err.not_cancellable":       "이제는 취소할 수 없습니다.",
 	"err.not_deleted":           "삭제된 워크스페이스가 아닙니다.",
 	"err.gone":                  "파일이 이미 지워지고 있어서 복구할 수 없습니다.",
+	"err.not_lost":              "이 워크스페이스의 데이터는 그대로 있습니다. 대신 복구해 주세요.",
 	"err.not_supported":         "이 서버에서는 할 수 없습니다.",
 	"err.too_large":             "너무 깁니다.",
 	"err.invalid_request":       "너무 길거나 저장할 수 없는 문자가 있습니다.",
