@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -110,7 +109,7 @@ func adoptionText(r adopt.Report) string {
 			if w.Name != w.OldName && notes == "" {
 				notes = "was named " + w.OldName
 			}
-			rows = append(rows, []string{w.Name, w.Owner, string(w.Result), fmt.Sprint(w.Archives), w.Newest.Local().Format(time.DateTime), sizeOf(w.Bytes), string(w.ID), notes})
+			rows = append(rows, []string{w.Name, w.Owner, string(w.Result), fmt.Sprint(w.Archives), moment(w.Newest), sizeOf(w.Bytes), string(w.ID), notes})
 		}
 		fmt.Fprintln(&b, table(rows))
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -86,7 +85,7 @@ func archiveTable(list []api.Archive) string {
 		case a.Found:
 			about = "found"
 		}
-		rows = append(rows, []string{a.CreatedAt.Local().Format(time.DateTime), sizeOf(a.Size), strconv.FormatInt(a.Entries, 10), a.OpID, about})
+		rows = append(rows, []string{moment(a.CreatedAt), sizeOf(a.Size), strconv.FormatInt(a.Entries, 10), a.OpID, about})
 	}
 	return table(rows)
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"strings"
 
@@ -89,30 +87,6 @@ func (f serverFlags) server(known savedLogin) string {
 
 func sameServer(a, b string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") }
 
-// explain adds to an error what its reader can do about it.
-func explain(err error) error {
-	var e *client.Error
-	if !errors.As(err, &e) {
-		return err
-	}
-	switch e.Code {
-	case "unauthenticated":
-		return fmt.Errorf("%w Use: codehub login", err)
-	case "workspace_limit_exceeded":
-		var names []string
-		running, _ := e.Details["running_workspaces"].([]any)
-		for _, r := range running {
-			if m, ok := r.(map[string]any); ok {
-				names = append(names, plain(fmt.Sprint(m["name"])))
-			}
-		}
-		if len(names) > 0 {
-			return fmt.Errorf("%w. Running: %s", err, strings.Join(names, ", "))
-		}
-	}
-	return err
-}
-
 // onWorkspace is what the commands on one workspace share.
 type onWorkspace struct {
 	serverFlags
@@ -128,11 +102,11 @@ func (o onWorkspace) run(ctx context.Context, k *kong.Context, deleted bool, do 
 	}
 	w, err := resolve(ctx, c, o.Workspace, deleted)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	out, said, err := do(c, w.ID)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	return o.print(k.Stdout, out, said)
 }

@@ -20,11 +20,11 @@ import (
 
 type downloadCmd struct {
 	serverFlags
+	outputFlags
 	Workspace string `arg:"" help:"A workspace's name or id."`
-	File      string `short:"o" name:"file" placeholder:"FILE" help:"Where to; - for the standard output. NAME.tar.zst unless given."`
+	File      string `short:"O" name:"file" placeholder:"FILE" help:"Where to; - for the standard output. NAME.tar.zst unless given."`
 	Archive   string `name:"archive" placeholder:"ARCHIVE" help:"An earlier one, as codehub archives lists them."`
 	Force     bool   `short:"f" help:"Replace a file that is there."`
-	Output    string `enum:"table,json" default:"table" help:"How to print the outcome: table or json."`
 }
 
 // Help says what may be relied on.
@@ -39,7 +39,7 @@ func (d downloadCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	w, err := resolve(ctx, c, d.Workspace, false)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	toStdout := d.File == "-"
 	if toStdout && d.Output == "json" {
@@ -50,7 +50,7 @@ func (d downloadCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	if !toStdout && !d.Force {
 		if _, err := os.Lstat(d.File); err == nil {
-			return fmt.Errorf("%s is there already; replace it with --force, or say where to with -o", d.File)
+			return fmt.Errorf("%s is there already; replace it with --force, or name another file with -O", d.File)
 		}
 	}
 	m := newMeter(k.Stderr)
@@ -59,13 +59,13 @@ func (d downloadCmd) Run(ctx context.Context, k *kong.Context) error {
 		return c.Download(ctx, w.ID, d.Archive, offset, etag)
 	}, meter: m, name: plain(w.Name)}
 	if f.info, err = c.DownloadInfo(ctx, w.ID, d.Archive); err != nil {
-		return explain(err)
+		return err
 	}
 	if toStdout {
-		return explain(f.run(ctx, k.Stdout))
+		return f.run(ctx, k.Stdout)
 	}
 	if err := f.toFile(ctx, d.File); err != nil {
-		return explain(err)
+		return err
 	}
 	m.clear()
 	done := struct {
@@ -77,7 +77,7 @@ func (d downloadCmd) Run(ctx context.Context, k *kong.Context) error {
 	if f.info.SHA256 == "" {
 		said += "   (the server gave none to compare it with)"
 	}
-	return outputFlags{Output: d.Output}.print(k.Stdout, done, said)
+	return d.print(k.Stdout, done, said)
 }
 
 // fetch downloads one archive, over as many connections as it takes.

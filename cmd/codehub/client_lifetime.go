@@ -148,7 +148,7 @@ func lifetime(w api.Workspace, now time.Time) (name, what string) {
 	case !at.After(now):
 		return name, "within a minute"
 	default:
-		what = fmt.Sprintf("in %s (%s)", ahead(at.Sub(now)), at.Local().Format(time.DateTime))
+		what = fmt.Sprintf("in %s (%s)", ahead(at.Sub(now)), moment(*at))
 		if keptAwake := w.KeepAwakeUntil != nil && w.KeepAwakeUntil.Equal(*at); !keptAwake && w.Phase == "RUNNING" {
 			what += " unless it is used"
 		}
@@ -189,10 +189,11 @@ func lastUse(w api.Workspace, now time.Time) string {
 
 // wanted says what is wanted of a workspace, and why if nobody asked for it.
 func wanted(w api.Workspace) string {
+	said := inWords(desires, w.DesiredState)
 	if w.DesiredCause == nil {
-		return w.DesiredState
+		return said
 	}
-	return w.DesiredState + " (" + inWords(map[string]string{"idle": "nobody used it", "unused": "nobody used it"}, *w.DesiredCause) + ")"
+	return said + " (" + inWords(map[string]string{"idle": "nobody used it", "unused": "nobody used it"}, *w.DesiredCause) + ")"
 }
 
 // ownTTLs says which of its TTLs a workspace has of its own.

@@ -83,6 +83,7 @@ type loginCmd struct {
 	serverFlags
 	Server   string `arg:"" optional:"" help:"The server, like https://codehub.example.com."`
 	Username string `short:"u" help:"Asked for unless given. The password is always asked for, or read from standard input."`
+	Token    bool   `help:"Log in with an API token, which is asked for or read from standard input."`
 	Expires  span   `default:"90d" help:"How long the login lasts, like 12h or 90d; 0: until logout."`
 }
 
@@ -96,6 +97,9 @@ func (l loginCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	server := l.server(known)
 	in := bufio.NewReader(os.Stdin)
+	if l.Token {
+		return l.withToken(ctx, k, server, in)
+	}
 	if l.Username == "" {
 		if l.Username, err = ask(k.Stderr, in, "Username: "); err != nil {
 			return err
@@ -108,12 +112,37 @@ func (l loginCmd) Run(ctx context.Context, k *kong.Context) error {
 	agent := client.WithUserAgent("codehub-cli/" + version)
 	session, user, err := client.Login(ctx, server, api.Login{Username: l.Username, Password: password}, agent)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	if err := keepLogin(ctx, session, server, l.Expires, known); err != nil {
 		return err
 	}
 	fmt.Fprintf(k.Stderr, "Logged in to %s as %s.\n", server, plain(user.Username))
+	return nil
+}
+
+// withToken remembers an API token. It is its owner's: a logout forgets it and
+// does not revoke it.
+func (l loginCmd) withToken(ctx context.Context, k *kong.Context, server string, in *bufio.Reader) error {
+	token, err := askSecret(k.Stderr, in, "API token: ")
+	if err != nil {
+		return err
+	}
+	c, err := client.New(server, token, client.WithUserAgent("codehub-cli/"+version))
+	if err != nil {
+		return err
+	}
+	s, err := c.Session(ctx)
+	if client.CodeOf(err) == "unauthenticated" {
+		return errors.New("the server does not accept this token; it may have expired or been revoked")
+	}
+	if err != nil {
+		return err
+	}
+	if err := (savedLogin{URL: server, Token: token}).write(); err != nil {
+		return fmt.Errorf("keep the login: %w", err)
+	}
+	fmt.Fprintf(k.Stderr, "Logged in to %s as %s.\n", server, plain(s.User.Username))
 	return nil
 }
 
@@ -163,7 +192,7 @@ func (logoutCmd) Run(ctx context.Context, k *kong.Context) error {
 		return nil
 	}
 	c, err := client.New(known.URL, known.Token)
-	if err == nil {
+	if err == nil && known.TokenID != "" { // else the token was brought along: see withToken
 		err = c.DeleteToken(ctx, known.TokenID)
 	}
 	file, ferr := loginFile()
@@ -193,7 +222,7 @@ func (w whoamiCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	s, err := c.Session(ctx)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	said := plain(s.User.Username)
 	if s.User.Admin {

@@ -6,9 +6,10 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
+
+	"github.com/mattn/go-runewidth"
 
 	"codehub/api"
 )
@@ -25,22 +26,33 @@ func (o outputFlags) print(out io.Writer, v any, said string) error {
 	return err
 }
 
-// table lines up rows of cells.
+// gap is what stands between two columns of a table.
+const gap = "   "
+
+// table lines up rows of cells, by the width that a terminal gives them.
 func table(rows [][]string) string {
-	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	var widths []int
 	for _, r := range rows {
 		for i, cell := range r {
-			if i > 0 {
-				fmt.Fprint(w, "\t")
+			if i == len(widths) {
+				widths = append(widths, 0)
 			}
-			fmt.Fprint(w, plain(cell))
+			widths[i] = max(widths[i], runewidth.StringWidth(plain(cell)))
 		}
-		fmt.Fprintln(w)
 	}
-	w.Flush()
+	var b strings.Builder
+	for _, r := range rows {
+		var line strings.Builder
+		for i, cell := range r {
+			line.WriteString(runewidth.FillRight(plain(cell), widths[i]) + gap)
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
 	return b.String()
 }
+
+// moment is a time for people: by the machine's clock, with its zone.
+func moment(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05 MST") }
 
 // plain makes text safe for a terminal: what others wrote must not steer it.
 func plain(s string) string {
@@ -55,14 +67,16 @@ func plain(s string) string {
 	}, s)
 }
 
-// state says in a word or two what a workspace is and does.
-func state(w api.Workspace) string {
-	s := w.Phase
-	if w.Operation != "NONE" {
-		s += " (" + w.Operation + ")"
-	}
-	return s
+// states are the words of the dashboard for what a workspace is or does.
+var states = map[string]string{
+	"pending": "not started yet", "delete_failed": "could not be deleted", "error": "in error",
 }
+
+// desires are the words for the states that can be desired.
+var desires = map[string]string{"RUNNING": "running", "STANDBY": "stopped", "ARCHIVED": "archived", "DELETED": "deleted"}
+
+// state says what a workspace is or does.
+func state(w api.Workspace) string { return inWords(states, w.State) }
 
 func workspaceTable(list []api.Workspace, now time.Time) string {
 	rows := [][]string{{"NAME", "STATE", "IMAGE", "AGE", "ID"}}
@@ -75,7 +89,7 @@ func workspaceTable(list []api.Workspace, now time.Time) string {
 func workspaceDetails(w api.Workspace, now time.Time) string {
 	rows := [][]string{
 		{"Name:", w.Name}, {"ID:", w.ID}, {"State:", state(w)}, {"Wanted:", wanted(w)},
-		{"URL:", w.URL}, {"Image:", w.ImageRef}, {"Created:", w.CreatedAt.Local().Format(time.DateTime)},
+		{"URL:", w.URL}, {"Image:", w.ImageRef}, {"Created:", moment(w.CreatedAt)},
 	}
 	add := func(name string, v *string) {
 		if v != nil && *v != "" {
@@ -84,10 +98,12 @@ func workspaceDetails(w api.Workspace, now time.Time) string {
 	}
 	at := func(name string, v *time.Time) {
 		if v != nil {
-			rows = append(rows, []string{name, v.Local().Format(time.DateTime)})
+			rows = append(rows, []string{name, moment(*v)})
 		}
 	}
-	add("Then wanted:", w.NextDesiredState)
+	if w.NextDesiredState != nil {
+		rows = append(rows, []string{"Then wanted:", inWords(desires, *w.NextDesiredState)})
+	}
 	add("Pending request:", w.PendingRequest)
 	add("Description:", &w.Description)
 	add("Memo:", &w.Memo)
@@ -123,7 +139,7 @@ func tokenTable(list []api.Token) string {
 		if t == nil {
 			return "never"
 		}
-		return t.Local().Format(time.DateTime)
+		return moment(*t)
 	}
 	for _, t := range list {
 		rows = append(rows, []string{t.Name, when(t.ExpiresAt), when(t.LastUsedAt), t.ID})

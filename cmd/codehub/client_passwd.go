@@ -34,7 +34,7 @@ func (p passwdCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	me, err := c.Me(ctx)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	in := bufio.NewReader(os.Stdin)
 	current, err := askSecret(k.Stderr, in, "Present password: ")
@@ -46,7 +46,7 @@ func (p passwdCmd) Run(ctx context.Context, k *kong.Context) error {
 		return err
 	}
 	if err := c.ChangePassword(ctx, current, password); err != nil {
-		return explain(err)
+		return err
 	}
 	fmt.Fprintln(k.Stderr, "The password is another one. All sessions and tokens have ended.")
 	server := p.server(known)
@@ -55,7 +55,7 @@ func (p passwdCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	session, _, err := client.Login(ctx, server, api.Login{Username: me.Username, Password: password}, client.WithUserAgent("codehub-cli/"+version))
 	if err != nil {
-		return fmt.Errorf("log in with it: %w", explain(err))
+		return fmt.Errorf("log in with it: %w", err)
 	}
 	return keepLogin(ctx, session, server, p.Expires, savedLogin{})
 }
@@ -66,7 +66,7 @@ func keepLogin(ctx context.Context, session *client.Client, server string, lasts
 	host, _ := os.Hostname()
 	token, err := session.CreateToken(ctx, api.CreateToken{Name: "codehub login on " + host, ExpiresAt: lasts.from(time.Now())})
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	if err := (savedLogin{URL: server, Token: token.Token, TokenID: token.ID}).write(); err != nil {
 		return fmt.Errorf("keep the login: %w", err)
@@ -75,7 +75,7 @@ func keepLogin(ctx context.Context, session *client.Client, server string, lasts
 		_ = session.DeleteToken(ctx, before.TokenID) // may be over, or somebody else's
 	}
 	if err := session.Logout(ctx); err != nil {
-		return explain(err)
+		return err
 	}
 	return nil
 }

@@ -56,10 +56,10 @@ func (m *meter) clear() {
 // watch shows what an operation on a workspace is at.
 func (m *meter) watch(w api.Workspace) {
 	if w.Operation == "NONE" {
-		m.show(plain(w.Name), w.Phase)
+		m.show(plain(w.Name), state(w))
 		return
 	}
-	m.show(append([]string{plain(w.Name), w.Operation}, progressParts(w.Progress)...)...)
+	m.show(append([]string{plain(w.Name), state(w)}, progressParts(w.Progress)...)...)
 }
 
 // progressParts says how far an operation is, as far as that is known.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -29,7 +28,7 @@ func (r reconcileRestoreCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	plan, err := c.ApplyRestore(ctx, api.ApplyRestore{Only: r.Only, KeepDatabase: r.KeepDatabase, DryRun: !r.Apply})
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	return r.print(k.Stdout, plan, restoreText(plan))
 }
@@ -78,7 +77,7 @@ func restoreWords(w api.RestoreStep) string {
 	case api.RestoreArchive:
 		when := ""
 		if w.ArchivedAt != nil {
-			when = " of " + w.ArchivedAt.Local().Format(time.DateTime)
+			when = " of " + moment(*w.ArchivedAt)
 		}
 		words = append(words, "use the archive"+when)
 	default:

@@ -35,7 +35,7 @@ func (s statusCmd) Run(ctx context.Context, k *kong.Context) error {
 		r.Orphans, err = c.Orphans(ctx)
 	}
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	return s.print(k.Stdout, r, statusText(r, time.Now()))
 }
@@ -68,7 +68,7 @@ func statusText(r statusReport, now time.Time) string {
 		for _, o := range r.Orphans {
 			removed := "never"
 			if o.RemovedAfter != nil {
-				removed = o.RemovedAfter.Local().Format(time.DateTime)
+				removed = moment(*o.RemovedAfter)
 			}
 			rows = append(rows, []string{o.Kind, o.Name, age(now.Sub(o.FirstSeenAt)), removed, o.Detail})
 		}

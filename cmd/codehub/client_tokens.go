@@ -28,7 +28,7 @@ func (l tokensListCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	list, err := c.Tokens(ctx)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	return l.print(k.Stdout, list, tokenTable(list))
 }
@@ -47,7 +47,7 @@ func (t tokensCreateCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	made, err := c.CreateToken(ctx, api.CreateToken{Name: t.Name, ExpiresAt: t.Expires.from(time.Now())})
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	return t.print(k.Stdout, made, made.Token)
 }
@@ -64,7 +64,7 @@ func (t tokensDeleteCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	list, err := c.Tokens(ctx)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	var found []api.Token
 	for _, have := range list {
@@ -74,12 +74,12 @@ func (t tokensDeleteCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	switch {
 	case len(found) == 0:
-		return fmt.Errorf("there is no token %q", t.Token)
+		return notFound("there is no token %q", t.Token)
 	case len(found) > 1:
 		return fmt.Errorf("several tokens are called %q; give an id, as in: codehub tokens list", t.Token)
 	}
 	if err := c.DeleteToken(ctx, found[0].ID); err != nil {
-		return explain(err)
+		return err
 	}
 	fmt.Fprintln(k.Stderr, "The token has ended.")
 	return nil

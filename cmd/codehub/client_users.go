@@ -37,7 +37,7 @@ func (l usersListCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	list, err := c.Accounts(ctx)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	return l.print(k.Stdout, list, accountTable(list))
 }
@@ -93,7 +93,7 @@ func (u usersCreateCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	made, err := c.CreateAccount(ctx, api.CreateAccount{Username: u.Name, Password: password, Admin: u.Admin, MaxRunning: u.MaxRunning.n})
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	return u.print(k.Stdout, made, "Added "+plain(made.Username)+".")
 }
@@ -117,7 +117,7 @@ func (o onUser) change(ctx context.Context, k *kong.Context, in api.PatchAccount
 	}
 	a, err := c.PatchAccount(ctx, id, in)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	return o.print(k.Stdout, a, fmt.Sprintf(said, plain(a.Username)))
 }
@@ -125,14 +125,14 @@ func (o onUser) change(ctx context.Context, k *kong.Context, in api.PatchAccount
 func findUser(ctx context.Context, c *client.Client, name string) (id string, err error) {
 	list, err := c.Accounts(ctx)
 	if err != nil {
-		return "", explain(err)
+		return "", err
 	}
 	for _, a := range list {
 		if a.ID == name || strings.EqualFold(a.Username, name) {
 			return a.ID, nil
 		}
 	}
-	return "", fmt.Errorf("there is no user %q", name)
+	return "", notFound("there is no user %q", name)
 }
 
 type usersLimitCmd struct {

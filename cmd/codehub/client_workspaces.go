@@ -41,7 +41,7 @@ func resolve(ctx context.Context, c *client.Client, ref string, deleted bool) (a
 	}
 	switch len(found) {
 	case 0:
-		return api.Workspace{}, fmt.Errorf("there is no %sworkspace %q", map[bool]string{true: "deleted "}[deleted], ref)
+		return api.Workspace{}, notFound("there is no %sworkspace %q", map[bool]string{true: "deleted "}[deleted], ref)
 	case 1:
 		return found[0], nil
 	}
@@ -78,7 +78,7 @@ func (cmd createCmd) Run(ctx context.Context, k *kong.Context) error {
 		w, err = reach(ctx, c, w.ID, want)
 	}
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	return cmd.print(k.Stdout, w, fmt.Sprintf("%s   %s   %s", plain(w.Name), state(w), w.URL))
 }
@@ -116,7 +116,7 @@ func (l listCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	list, err := c.List(ctx, client.Filter{Query: l.Query, Phase: strings.ToUpper(l.Phase), Deleted: l.Deleted})
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	if l.Names {
 		for _, w := range list {
@@ -140,7 +140,7 @@ func (s showCmd) Run(ctx context.Context, k *kong.Context) error {
 func outcome(w api.Workspace, err error) (any, string, error) {
 	said := plain(w.Name) + "   " + state(w)
 	if w.NextDesiredState != nil {
-		said += ", then " + *w.NextDesiredState
+		said += ", then " + inWords(desires, *w.NextDesiredState)
 	}
 	return w, said, err
 }
@@ -207,7 +207,7 @@ func (d deleteCmd) Run(ctx context.Context, k *kong.Context) error {
 		w, err := c.Delete(ctx, id, true)
 		v, said, err := outcome(w, err)
 		if w.PurgedAt != nil && w.PurgedAt.After(time.Now()) {
-			said += fmt.Sprintf("; until %s: codehub undelete %s", w.PurgedAt.Local().Format(time.DateTime), w.ID)
+			said += fmt.Sprintf("; until %s: codehub undelete %s", moment(*w.PurgedAt), w.ID)
 		}
 		return v, said, err
 	})
@@ -292,11 +292,11 @@ func (l logsCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	w, err := resolve(ctx, c, l.Workspace, false)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	body, err := c.Logs(ctx, w.ID, l.Tail, l.Follow)
 	if err != nil {
-		return explain(err)
+		return err
 	}
 	defer body.Close()
 	if _, err = io.Copy(k.Stdout, body); ctx.Err() != nil {

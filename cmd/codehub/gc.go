@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"codehub/internal/config"
 	"codehub/internal/gc"
@@ -71,7 +70,7 @@ func collectionText(r gc.Report) string {
 			case i.Error != "":
 				why += "; removal failed: " + i.Error
 			case i.Due != nil:
-				why += "; removal on " + i.Due.Local().Format(time.DateTime)
+				why += "; removal on " + moment(*i.Due)
 			}
 			name := i.Name
 			if name == "" {

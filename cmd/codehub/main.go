@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"codehub/internal/config"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker"
@@ -26,6 +24,8 @@ type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run the server: dashboard, API, proxy and coordinator."`
 	Migrate migrateCmd `cmd:"" help:"Apply database migrations."`
 	Version versionCmd `cmd:"" help:"Print the version."`
+
+	ShowVersion kong.VersionFlag `name:"version" help:"Print the version."`
 
 	Adopt    adoptCmd    `cmd:"" name:"adopt-archives" help:"Rebuild a lost database from the archives."`
 	GC       gcCmd       `cmd:"" name:"gc" help:"Remove archives that are no longer needed."`
@@ -54,19 +54,16 @@ func main() {
 	os.Exit(run(os.Args[1:]))
 }
 
-// Exit codes of every command.
-const (
-	exitOK    = 0
-	exitError = 1
-	exitUsage = 2
-)
-
 func run(args []string) int {
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
 	var c cli
 	parser, err := kong.New(&c,
 		kong.Name("codehub"),
 		kong.Description("Development environments in the browser, on your own machines."),
 		kong.UsageOnError(),
+		kong.Vars{"version": "codehub " + version},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 	)
 	if err != nil {
@@ -84,15 +81,11 @@ func run(args []string) int {
 	// Whoever asks twice does not want to wait for an orderly end.
 	defer context.AfterFunc(sigctx, stop)()
 	ctx.BindTo(sigctx, (*context.Context)(nil))
-	if err := ctx.Run(); err != nil {
-		fmt.Fprintln(os.Stderr, "codehub:", err)
-		var p *config.Problem
-		if errors.As(err, &p) {
-			return exitUsage
-		}
-		return exitError
+	err = ctx.Run()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "codehub:", explain(err))
 	}
-	return exitOK
+	return exitCode(err)
 }
 
 type versionCmd struct{}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+
+	"codehub/client"
+	"codehub/internal/config"
+)
+
+// Exit codes of every command.
+const (
+	exitOK       = 0
+	exitError    = 1
+	exitUsage    = 2
+	exitNotFound = 3 // there is no such workspace, archive, token or user
+)
+
+// exitCode is what a command exits with after err.
+func exitCode(err error) int {
+	var p *config.Problem
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &p):
+		return exitUsage
+	}
+	switch client.CodeOf(err) {
+	case "not_found", "archive_not_found":
+		return exitNotFound
+	}
+	return exitError
+}
+
+// notFound is an error for something that the server does not have.
+func notFound(format string, args ...any) error {
+	return &client.Error{Code: "not_found", Message: fmt.Sprintf(format, args...)}
+}
+
+// explain adds to an error what its reader can do about it.
+func explain(err error) error {
+	var e *client.Error
+	if errors.As(err, &e) {
+		return explainAnswer(err, e)
+	}
+	var u *url.Error
+	if errors.As(err, &u) && !errors.Is(err, context.Canceled) {
+		return unreachable(u)
+	}
+	return err
+}
+
+func explainAnswer(err error, e *client.Error) error {
+	switch e.Code {
+	case "unauthenticated":
+		if os.Getenv(tokenVariable) != "" {
+			return fmt.Errorf("The token in %s is not valid. It may have expired or been revoked.", tokenVariable) //nolint:staticcheck // a sentence for people, like the server's
+		}
+		return fmt.Errorf("%w Use: codehub login", err)
+	case "workspace_limit_exceeded":
+		var names []string
+		running, _ := e.Details["running_workspaces"].([]any)
+		for _, r := range running {
+			if m, ok := r.(map[string]any); ok {
+				names = append(names, plain(fmt.Sprint(m["name"])))
+			}
+		}
+		if len(names) > 0 {
+			return fmt.Errorf("%w. Running: %s", err, strings.Join(names, ", "))
+		}
+	}
+	return err
+}
+
+// unreachable says that a server could not be reached, without the layers of the
+// network library.
+func unreachable(u *url.Error) error {
+	server := u.URL
+	if parsed, err := url.Parse(u.URL); err == nil {
+		server = parsed.Scheme + "://" + parsed.Host
+	}
+	cause := u.Err
+	var dns *net.DNSError
+	var op *net.OpError
+	var call *os.SyscallError
+	switch {
+	case errors.As(u.Err, &dns):
+		cause = fmt.Errorf("the name %s cannot be resolved", dns.Name)
+	case errors.As(u.Err, &call):
+		cause = call.Err
+	case errors.As(u.Err, &op):
+		cause = op.Err
+	}
+	return fmt.Errorf("cannot reach %s: %w. Check the address, and that the server runs", server, cause)
+}
