@@ -221,15 +221,15 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 	})
 	s.marks = mark.New(mark.Config{Runtime: rt, Bucket: archives, Files: s.databaseFiles, Log: log})
 	policy := lifecycle.DefaultPolicy()
-	policy.DeleteGrace = cfg.DeleteGrace
+	policy.DeleteGrace, policy.Starting = cfg.DeleteGrace, cfg.StartTimeout
 	policy.CanArchive = true
 	s.ctrl = reconcile.New(reconcile.Config{
 		Runtime: rt, Archives: archives, Wishes: db, Routes: s.proxy, Log: log, Policy: policy, MinFree: cfg.MinFreeShare, Step: failpoint(),
-		IdleInterval: cfg.IdleInterval, ActiveInterval: cfg.ActiveInterval, ActiveFor: 30 * time.Second,
-		MaxOperations: cfg.MaxOperations, StopGrace: 10 * time.Second, AcceptVolumeLoss: cfg.AcceptVolumeLoss, OrphanDelay: cfg.OrphanDelay,
+		IdleInterval: cfg.IdleInterval, ActiveInterval: cfg.ActiveInterval, ActiveFor: cfg.ActiveFor,
+		MaxOperations: cfg.MaxOperations, MaxJobs: cfg.MaxStorageJobs, StopGrace: 10 * time.Second, AcceptVolumeLoss: cfg.AcceptVolumeLoss, OrphanDelay: cfg.OrphanDelay,
 		MayRemove: s.marks.MayRemove,
 	})
-	s.garbage = gc.NewRunner(gc.RunnerConfig{Ready: s.marks.MayRemove, Config: gc.Config{
+	s.garbage = gc.NewRunner(gc.RunnerConfig{Ready: s.marks.MayRemove, Every: cfg.GCInterval, Config: gc.Config{
 		Bucket: archives, Log: log,
 		Settings: gc.Settings{Keep: cfg.ArchiveKeep, Delay: cfg.GCDelay, DeleteGrace: cfg.DeleteGrace},
 	}})

@@ -50,15 +50,21 @@ type Config struct {
 	ArchiveKeep       int           `name:"archive-keep" env:"CODEHUB_ARCHIVE_KEEP" default:"1" help:"Earlier archives of each workspace that are kept beside the current one."`
 	GCDelay           time.Duration `name:"gc-delay" env:"CODEHUB_GC_DELAY" default:"2h" help:"How long an archive that nothing names any more is kept."`
 	MinFree           string        `name:"min-free" env:"CODEHUB_MIN_FREE" default:"5%" help:"Nothing is started or restored while less than this of a disk with homes is free (0 = never mind)."`
-	IdleInterval      time.Duration `name:"coordinator-idle-interval" env:"CODEHUB_COORDINATOR_IDLE_INTERVAL,COORDINATOR_IDLE_INTERVAL" default:"15s" help:"Time between two looks at everything when nothing happens."`
-	StandbyTTL        int           `name:"ttl-standby-seconds" env:"CODEHUB_TTL_STANDBY_SECONDS,TTL_STANDBY_SECONDS" default:"600" help:"Seconds without use after which a workspace is stopped, unless it has a time of its own (0 = never)."`
-	ArchiveTTL        int           `name:"ttl-archive-seconds" env:"CODEHUB_TTL_ARCHIVE_SECONDS,TTL_ARCHIVE_SECONDS" default:"1800" help:"Seconds after which a stopped workspace is archived, unless it has a time of its own (0 = never)."`
-	KeepAwakeMax      time.Duration `name:"keep-awake-max" env:"CODEHUB_KEEP_AWAKE_MAX" default:"24h" help:"For how long people may keep a workspace awake at most."`
-	OrphanDelay       time.Duration `name:"orphan-delay" env:"CODEHUB_ORPHAN_DELAY" default:"10m" help:"How long containers and jobs that belong to no workspace are left alone before they are removed."`
-	SSEPrefix         string        `name:"redis-channel-sse-prefix" env:"CODEHUB_REDIS_CHANNEL_SSE_PREFIX,REDIS_CHANNEL_SSE_PREFIX" default:"codehub:sse" help:"Beginning of the Redis channels that events are published on."`
-	WakePrefix        string        `name:"redis-channel-wake-prefix" env:"CODEHUB_REDIS_CHANNEL_WAKE_PREFIX,REDIS_CHANNEL_WAKE_PREFIX" default:"codehub:wake" help:"Beginning of the Redis channels that the coordinator is woken on."`
-	ActivityKey       string        `name:"redis-activity-key" env:"CODEHUB_REDIS_ACTIVITY_KEY" default:"codehub:activity" help:"Redis sorted set that collects when each workspace was last used."`
-	ActiveInterval    time.Duration `name:"coordinator-active-interval" env:"CODEHUB_COORDINATOR_ACTIVE_INTERVAL,COORDINATOR_ACTIVE_INTERVAL" default:"1s" help:"The same while something happens."`
+	IdleInterval      time.Duration `name:"coordinator-idle-interval" env:"CODEHUB_COORDINATOR_IDLE_INTERVAL,COORDINATOR_IDLE_INTERVAL" default:"15s" help:"Reconcile interval."`
+	ActiveInterval    time.Duration `name:"coordinator-active-interval" env:"CODEHUB_COORDINATOR_ACTIVE_INTERVAL,COORDINATOR_ACTIVE_INTERVAL" default:"1s" help:"Reconcile interval while operations run."`
+	ActiveFor         time.Duration `name:"coordinator-active-for" env:"CODEHUB_COORDINATOR_ACTIVE_FOR" default:"30s" help:"How long the active interval applies after a change."`
+	StartTimeout      time.Duration `name:"start-timeout" env:"CODEHUB_START_TIMEOUT" default:"2m" help:"Deadline of a start, after the image is pulled."`
+	MaxStorageJobs    int           `name:"max-storage-jobs" env:"CODEHUB_MAX_STORAGE_JOBS" default:"4" help:"Homes archived at once, and as many restored."`
+	StandbyTTL        int           `name:"ttl-standby-seconds" env:"CODEHUB_TTL_STANDBY_SECONDS,TTL_STANDBY_SECONDS" default:"10800" help:"Idle timeout: seconds until a workspace stops (0 = never)."`
+	ArchiveTTL        int           `name:"ttl-archive-seconds" env:"CODEHUB_TTL_ARCHIVE_SECONDS,TTL_ARCHIVE_SECONDS" default:"86400" help:"Seconds until a stopped workspace is archived (0 = never)."`
+	TTLInterval       time.Duration `name:"ttl-interval" env:"CODEHUB_TTL_INTERVAL" default:"1m" help:"Time between two checks for idle workspaces."`
+	FlushInterval     time.Duration `name:"activity-flush-interval" env:"CODEHUB_ACTIVITY_FLUSH_INTERVAL" default:"30s" help:"Time between two flushes of activity."`
+	KeepAwakeMax      time.Duration `name:"keep-awake-max" env:"CODEHUB_KEEP_AWAKE_MAX" default:"24h" help:"Longest time for which users may keep a workspace awake."`
+	GCInterval        time.Duration `name:"gc-interval" env:"CODEHUB_GC_INTERVAL" default:"4h" help:"Time between two garbage collections of archives."`
+	OrphanDelay       time.Duration `name:"orphan-delay" env:"CODEHUB_ORPHAN_DELAY" default:"10m" help:"How long orphaned containers and jobs are kept."`
+	SSEPrefix         string        `name:"redis-channel-sse-prefix" env:"CODEHUB_REDIS_CHANNEL_SSE_PREFIX,REDIS_CHANNEL_SSE_PREFIX" default:"codehub:sse" help:"Prefix of the Redis channels for events."`
+	WakePrefix        string        `name:"redis-channel-wake-prefix" env:"CODEHUB_REDIS_CHANNEL_WAKE_PREFIX,REDIS_CHANNEL_WAKE_PREFIX" default:"codehub:wake" help:"Prefix of the Redis channels that wake the coordinator."`
+	ActivityKey       string        `name:"redis-activity-key" env:"CODEHUB_REDIS_ACTIVITY_KEY" default:"codehub:activity" help:"Redis sorted set for activity."`
 	ShutdownTimeout   time.Duration `name:"shutdown-timeout" env:"CODEHUB_SHUTDOWN_TIMEOUT" default:"15s" help:"How long a shutdown waits for requests under way."`
 	LogFormat         string        `name:"log-format" env:"CODEHUB_LOG_FORMAT" default:"text" help:"text or json."`
 	LogLevel          string        `name:"log-level" env:"CODEHUB_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
@@ -294,6 +300,7 @@ func (c *Config) limits() error {
 		{"MAX_RUNNING_PER_USER", c.MaxRunningPerUser, 0},
 		{"MAX_RUNNING_GLOBAL", c.MaxRunningGlobal, 0},
 		{"CODEHUB_MAX_OPERATIONS", c.MaxOperations, 1},
+		{"CODEHUB_MAX_STORAGE_JOBS", c.MaxStorageJobs, 1},
 		{"CODEHUB_ARCHIVE_KEEP", c.ArchiveKeep, 0},
 	} {
 		if l.v < l.least || l.v > 1_000_000 {
@@ -321,6 +328,12 @@ func (c *Config) intervals() error {
 		{"CODEHUB_GC_DELAY", c.GCDelay, time.Minute, 10 * 365 * 24 * time.Hour},
 		{"COORDINATOR_IDLE_INTERVAL", c.IdleInterval, 100 * time.Millisecond, time.Hour},
 		{"COORDINATOR_ACTIVE_INTERVAL", c.ActiveInterval, 50 * time.Millisecond, time.Minute},
+		{"CODEHUB_COORDINATOR_ACTIVE_FOR", c.ActiveFor, time.Second, time.Hour},
+		{"CODEHUB_START_TIMEOUT", c.StartTimeout, 10 * time.Second, time.Hour},
+		{"CODEHUB_TTL_INTERVAL", c.TTLInterval, time.Second, time.Hour},
+		// A server that says nothing for a minute is taken for dead.
+		{"CODEHUB_ACTIVITY_FLUSH_INTERVAL", c.FlushInterval, time.Second, 45 * time.Second},
+		{"CODEHUB_GC_INTERVAL", c.GCInterval, time.Minute, 30 * 24 * time.Hour},
 		{"CODEHUB_KEEP_AWAKE_MAX", c.KeepAwakeMax, time.Minute, 10 * 365 * 24 * time.Hour},
 		{"CODEHUB_ORPHAN_DELAY", c.OrphanDelay, time.Second, 10 * 365 * 24 * time.Hour},
 		{"CODEHUB_SHUTDOWN_TIMEOUT", c.ShutdownTimeout, time.Second, time.Hour},

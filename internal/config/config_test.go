@@ -2,9 +2,12 @@ package config_test
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -89,6 +92,21 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{"free disk, all of it", []string{"--min-free=100%"}, "CODEHUB_MIN_FREE"},
 		{"free disk, less than none", []string{"--min-free=-1"}, "CODEHUB_MIN_FREE"},
 		{"free disk, not a number", []string{"--min-free=NaN"}, "CODEHUB_MIN_FREE"},
+		{"storage jobs", []string{"--max-storage-jobs", "0"}, "CODEHUB_MAX_STORAGE_JOBS"},
+		{"start timeout", []string{"--start-timeout", "1s"}, "CODEHUB_START_TIMEOUT"},
+		{"check for idle workspaces", []string{"--ttl-interval", "2h"}, "CODEHUB_TTL_INTERVAL"},
+		{"flush", []string{"--activity-flush-interval", "1m"}, "CODEHUB_ACTIVITY_FLUSH_INTERVAL"},
+		{"garbage collection", []string{"--gc-interval", "1s"}, "CODEHUB_GC_INTERVAL"},
+		{"active for", []string{"--coordinator-active-for", "0s"}, "CODEHUB_COORDINATOR_ACTIVE_FOR"},
+		{"keep awake", []string{"--keep-awake-max", "1s"}, "CODEHUB_KEEP_AWAKE_MAX"},
+		{"orphans", []string{"--orphan-delay", "0s"}, "CODEHUB_ORPHAN_DELAY"},
+		{"standby TTL", []string{"--ttl-standby-seconds=-1"}, "TTL_STANDBY_SECONDS"},
+		{"archive TTL", []string{"--ttl-archive-seconds=-1"}, "TTL_ARCHIVE_SECONDS"},
+		{"Redis", []string{"--redis-url", "http://host"}, "CODEHUB_REDIS_URL"},
+		{"prefix of events", []string{"--redis-channel-sse-prefix", "a b"}, "REDIS_CHANNEL_SSE_PREFIX"},
+		{"prefix of wakes", []string{"--redis-channel-wake-prefix", "*"}, "REDIS_CHANNEL_WAKE_PREFIX"},
+		{"activity key", []string{"--redis-activity-key="}, "CODEHUB_REDIS_ACTIVITY_KEY"},
+		{"active", []string{"--coordinator-active-interval", "1ms"}, "COORDINATOR_ACTIVE_INTERVAL"},
 		{"idle", []string{"--coordinator-idle-interval", "1ms"}, "COORDINATOR_IDLE_INTERVAL"},
 		{"active over idle", []string{"--coordinator-active-interval", "30s"}, "COORDINATOR_ACTIVE_INTERVAL"},
 		{"shutdown", []string{"--shutdown-timeout", "0s"}, "CODEHUB_SHUTDOWN_TIMEOUT"},
@@ -114,12 +132,67 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 	}
 }
 
+// The names of the first version's settings still work.
 func TestSeedNamesWorkBare(t *testing.T) {
-	t.Setenv("MAX_RUNNING_PER_USER", "7")
-	t.Setenv("COORDINATOR_IDLE_INTERVAL", "20s")
+	for name, v := range map[string]string{
+		"MAX_RUNNING_PER_USER": "7", "MAX_RUNNING_GLOBAL": "8", "TTL_STANDBY_SECONDS": "9", "TTL_ARCHIVE_SECONDS": "10",
+		"COORDINATOR_IDLE_INTERVAL": "20s", "COORDINATOR_ACTIVE_INTERVAL": "3s",
+		"REDIS_CHANNEL_SSE_PREFIX": "a", "REDIS_CHANNEL_WAKE_PREFIX": "b",
+	} {
+		t.Setenv(name, v)
+	}
 	c, err := parse(t)
-	if err != nil || c.MaxRunningPerUser != 7 || c.IdleInterval.Seconds() != 20 {
-		t.Errorf("got %d, %s, %v", c.MaxRunningPerUser, c.IdleInterval, err)
+	if err != nil || c.MaxRunningPerUser != 7 || c.MaxRunningGlobal != 8 || c.StandbyTTL != 9 || c.ArchiveTTL != 10 ||
+		c.IdleInterval != 20*time.Second || c.ActiveInterval != 3*time.Second || c.SSEPrefix != "a" || c.WakePrefix != "b" {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// Every setting has the default that docs/operations.md gives, and is named there.
+func TestSettingsAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A row names one setting or several, with their defaults in the same order. A
+	// name that begins with _ goes on from the first one of the row.
+	documented := map[string]string{}
+	for line := range strings.Lines(string(page)) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 {
+			continue
+		}
+		names, defaults := strings.Split(cells[1], ","), strings.Split(cells[2], ",")
+		for i, name := range names {
+			name = strings.TrimSpace(name)
+			if strings.HasPrefix(name, "_") {
+				first := strings.TrimSpace(names[0])
+				name = first[:strings.LastIndex(first, "_")] + name
+			}
+			documented[name] = strings.TrimSpace(defaults[min(i, len(defaults)-1)])
+		}
+	}
+	for f := range reflect.TypeFor[config.Config]().Fields() {
+		if f.Tag.Get("name") == "" {
+			continue
+		}
+		names := strings.Split(f.Tag.Get("env"), ",")
+		said, ok := documented[names[len(names)-1]]
+		if !ok {
+			said, ok = documented[names[0]]
+		}
+		want := f.Tag.Get("default")
+		if f.Type.Kind() == reflect.Bool {
+			want = "false"
+		}
+		switch {
+		case !ok:
+			t.Errorf("docs/operations.md does not have %s", names[0])
+		case want != "" && said != want:
+			t.Errorf("docs/operations.md: the default of %s is %q, not %q", names[0], want, said)
+		case f.Tag.Get("help") == "":
+			t.Errorf("%s has no help", names[0])
+		}
 	}
 }
 
