@@ -22,7 +22,7 @@ export CODEHUB_TEST_IMAGE := $(TEST_IMAGE)
 TESTFLAGS ?=
 PACKAGES ?= ./internal/runtime/docker ./internal/proxy ./internal/dashboard ./...
 
-.PHONY: help run test soak bench build image images lint clean images-now
+.PHONY: help run test soak bench build image images docs lint clean images-now
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,10 @@ images: ## that and the test image
 images-now:
 	@images/testserver/build.sh $(TEST_IMAGE)
 	@images/workspace/build.sh $(WORKSPACE_IMAGE)
+
+docs: ## renews the pages that are generated: docs/cli.md
+	@scripts/setup.sh build
+	@go test -count=1 -run '^TestReferenceIsCurrent$$' ./cmd/codehub -update
 
 lint: ## vet, staticcheck, formatting, the shell scripts, the import graph
 	@scripts/setup.sh lint

@@ -27,22 +27,22 @@ type ClientCmds struct {
 	Set       setCmd       `cmd:"" group:"Client:" help:"Change a workspace's settings."`
 	Archive   archiveCmd   `cmd:"" group:"Client:" help:"Archive a workspace."`
 	Restore   restoreCmd   `cmd:"" group:"Client:" help:"Restore a workspace from its archive."`
-	Archives  archivesCmd  `cmd:"" group:"Client:" help:"List the archives that are kept of a workspace."`
+	Archives  archivesCmd  `cmd:"" group:"Client:" help:"List a workspace's archives."`
 	Download  downloadCmd  `cmd:"" group:"Client:" help:"Download an archive of a workspace."`
 	Delete    deleteCmd    `cmd:"" group:"Client:" aliases:"rm" help:"Delete a workspace."`
 	Undelete  undeleteCmd  `cmd:"" group:"Client:" help:"Undo a deletion."`
 	Recover   recoverCmd   `cmd:"" group:"Client:" help:"Recover a workspace from an error."`
-	Cancel    cancelCmd    `cmd:"" group:"Client:" help:"Cancel the operation under way."`
+	Cancel    cancelCmd    `cmd:"" group:"Client:" help:"Cancel the running operation."`
 	Open      openCmd      `cmd:"" group:"Client:" help:"Open a workspace in the browser."`
-	Logs      logsCmd      `cmd:"" group:"Client:" help:"Print what a workspace's container printed."`
-	Tokens    tokensCmd    `cmd:"" group:"Client:" help:"API tokens."`
+	Logs      logsCmd      `cmd:"" group:"Client:" help:"Print a workspace's container log."`
+	Tokens    tokensCmd    `cmd:"" group:"Client:" help:"Manage API tokens."`
 	Passwd    passwdCmd    `cmd:"" group:"Client:" help:"Change your password."`
-	Users     usersCmd     `cmd:"" group:"Client:" help:"Users, for administrators."`
+	Users     usersCmd     `cmd:"" group:"Client:" help:"Manage users (administrators)."`
 	Status    statusCmd    `cmd:"" group:"Client:" help:"Show server status."`
 
 	ReconcileRestore reconcileRestoreCmd `cmd:"" group:"Client:" name:"reconcile-restore" help:"Reconcile a restored database and take over."`
 
-	Completion completionCmd `cmd:"" group:"Client:" help:"Print a completion script for a shell."`
+	Completion completionCmd `cmd:"" group:"Client:" help:"Print a shell completion script."`
 }
 
 // serverFlags say which server a client command talks to. The credential is

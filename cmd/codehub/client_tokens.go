@@ -12,8 +12,8 @@ import (
 
 type tokensCmd struct {
 	List   tokensListCmd   `cmd:"" aliases:"ls" help:"List your API tokens."`
-	Create tokensCreateCmd `cmd:"" help:"Create an API token, and print it: it is shown this once."`
-	Delete tokensDeleteCmd `cmd:"" aliases:"rm" help:"End an API token."`
+	Create tokensCreateCmd `cmd:"" help:"Create an API token and print it."`
+	Delete tokensDeleteCmd `cmd:"" aliases:"rm" help:"Revoke an API token."`
 }
 
 type tokensListCmd struct {
@@ -31,6 +31,11 @@ func (l tokensListCmd) Run(ctx context.Context, k *kong.Context) error {
 		return err
 	}
 	return l.print(k.Stdout, list, tokenTable(list))
+}
+
+// Help says what may be relied on.
+func (tokensCreateCmd) Help() string {
+	return `The token is shown this once: codehub keeps only its hash.`
 }
 
 type tokensCreateCmd struct {
@@ -81,6 +86,6 @@ func (t tokensDeleteCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err := c.DeleteToken(ctx, found[0].ID); err != nil {
 		return err
 	}
-	fmt.Fprintln(k.Stderr, "The token has ended.")
+	fmt.Fprintln(k.Stderr, "The token is revoked.")
 	return nil
 }

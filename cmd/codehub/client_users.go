@@ -16,13 +16,13 @@ import (
 )
 
 type usersCmd struct {
-	List     usersListCmd     `cmd:"" aliases:"ls" help:"List the users."`
-	Create   usersCreateCmd   `cmd:"" help:"Add a user. The password is asked for, or read from standard input."`
-	SetLimit usersLimitCmd    `cmd:"" name:"set-limit" help:"Say how many workspaces of a user may run at once."`
-	Admin    usersAdminCmd    `cmd:"" help:"Make a user an administrator, or no longer one."`
-	Disable  usersDisableCmd  `cmd:"" help:"Keep a user from logging in; sessions and tokens end, workspaces stay."`
-	Enable   usersEnableCmd   `cmd:"" help:"Let a disabled user log in again."`
-	Reset    usersPasswordCmd `cmd:"" name:"reset-password" help:"Give a user another password; sessions and tokens end."`
+	List     usersListCmd     `cmd:"" aliases:"ls" help:"List users."`
+	Create   usersCreateCmd   `cmd:"" help:"Create a user."`
+	SetLimit usersLimitCmd    `cmd:"" name:"set-limit" help:"Set a user's running limit."`
+	Admin    usersAdminCmd    `cmd:"" help:"Grant or revoke administrator access."`
+	Disable  usersDisableCmd  `cmd:"" help:"Disable a user; sessions and tokens end."`
+	Enable   usersEnableCmd   `cmd:"" help:"Enable a disabled user."`
+	Reset    usersPasswordCmd `cmd:"" name:"reset-password" help:"Set a user's password; sessions and tokens end."`
 }
 
 type usersListCmd struct {
@@ -72,6 +72,11 @@ func limitOf(a api.Account) string {
 		return "none"
 	}
 	return strconv.Itoa(*a.MaxRunning)
+}
+
+// Help says where the password comes from.
+func (usersCreateCmd) Help() string {
+	return `The password is asked for, or read from standard input.`
 }
 
 type usersCreateCmd struct {

@@ -59,13 +59,7 @@ func run(args []string) int {
 		args = []string{"--help"}
 	}
 	var c cli
-	parser, err := kong.New(&c,
-		kong.Name("codehub"),
-		kong.Description("Development environments in the browser, on your own machines."),
-		kong.UsageOnError(),
-		kong.Vars{"version": "codehub " + version},
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-	)
+	parser, err := newParser(&c)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "codehub:", err)
 		return exitUsage
@@ -86,6 +80,16 @@ func run(args []string) int {
 		fmt.Fprintln(os.Stderr, "codehub:", explain(err))
 	}
 	return exitCode(err)
+}
+
+func newParser(c *cli) (*kong.Kong, error) {
+	return kong.New(c,
+		kong.Name("codehub"),
+		kong.Description("Development environments in the browser, on your own machines."),
+		kong.UsageOnError(),
+		kong.Vars{"version": "codehub " + version},
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
 }
 
 type versionCmd struct{}

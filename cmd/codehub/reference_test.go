@@ -1,0 +1,154 @@
+package main
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/internal/config"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/cli.md")
+
+// docs/cli.md is made from the commands themselves: make docs renews it.
+func TestReferenceIsCurrent(t *testing.T) {
+	t.Parallel()
+	const page = "../../docs/cli.md"
+	var c cli
+	parser, err := newParser(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := reference(parser.Model)
+	if *update {
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	got, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Error("docs/cli.md is not what the commands say; run make docs")
+	}
+}
+
+// The help of a command is an imperative of at most eight words.
+func TestHelpIsShort(t *testing.T) {
+	t.Parallel()
+	var c cli
+	parser, err := newParser(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range parser.Model.Leaves(false) {
+		words := strings.Fields(n.Help)
+		if len(words) == 0 || len(words) > 8 || !strings.HasSuffix(n.Help, ".") || strings.Count(n.Help, ". ") > 0 {
+			t.Errorf("codehub %s: %q", n.FullPath(), n.Help)
+		}
+	}
+}
+
+func reference(app *kong.Application) string {
+	var b strings.Builder
+	b.WriteString(`# Command line
+
+` + "`codehub`" + ` is the server and its client in one program. ` + "`codehub COMMAND --help`" + ` prints the same as this page, which is generated from it.
+
+Client commands talk to the server of the last ` + "`codehub login`" + `, or to the one that ` + "`--url`" + ` or ` + "`CODEHUB_URL`" + ` names. For scripts set
+` + "`CODEHUB_SESSION_TOKEN`" + ` to an API token (` + "`codehub tokens create`" + `). Exit codes: 0 success, 1 failure, 2 wrong usage, 3 something that does not exist.
+
+## Server commands
+`)
+	var client []*kong.Node
+	for _, n := range app.Leaves(true) {
+		if isClient(n) {
+			client = append(client, n)
+			continue
+		}
+		describe(&b, n)
+	}
+	b.WriteString("\n## Client commands\n")
+	for _, n := range client {
+		describe(&b, n)
+	}
+	return b.String()
+}
+
+func isClient(n *kong.Node) bool {
+	for ; n != nil; n = n.Parent {
+		if n.Group != nil && n.Group.Title == "Client:" {
+			return true
+		}
+	}
+	return false
+}
+
+// describe writes one command with its arguments and flags. The settings of the
+// server are on a page of their own.
+func describe(b *strings.Builder, n *kong.Node) {
+	name := strings.TrimPrefix(n.FullPath(), "codehub ")
+	fmt.Fprintf(b, "\n### codehub %s\n\n%s\n", name, n.Help)
+	if n.Detail != "" {
+		fmt.Fprintf(b, "\n%s\n", n.Detail)
+	}
+	if len(n.Aliases) > 0 {
+		fmt.Fprintf(b, "\nAlso: `%s`.\n", strings.Join(n.Aliases, "`, `"))
+	}
+	var rows []string
+	settings := false
+	for _, p := range n.Positional {
+		rows = append(rows, row("`"+p.Summary()+"`", p.Help, p.Default, p.Tag.Envs))
+	}
+	for _, f := range n.Flags {
+		switch {
+		case f.Hidden, f.Name == "help", f.Name == "version":
+			continue
+		case isSetting(f):
+			settings = true
+			continue
+		}
+		form := "--" + f.Name
+		if f.Short != 0 {
+			form = fmt.Sprintf("-%c, %s", f.Short, form)
+		}
+		if !f.IsBool() {
+			form += " " + cmp.Or(strings.ToUpper(f.PlaceHolder), "VALUE")
+		}
+		rows = append(rows, row("`"+form+"`", f.Help, f.Default, f.Envs))
+	}
+	if settings {
+		b.WriteString("\nIt takes the [settings](operations.md#settings) of the server, as flags or from the environment.\n")
+	}
+	if len(rows) > 0 {
+		fmt.Fprintf(b, "\n| argument | meaning |\n| --- | --- |\n%s", strings.Join(rows, ""))
+	}
+}
+
+// isSetting reports whether a flag is one of config.Config.
+func isSetting(f *kong.Flag) bool {
+	for field := range reflect.TypeFor[config.Config]().Fields() {
+		if field.Tag.Get("name") == f.Name && field.Tag.Get("help") == f.Help {
+			return true
+		}
+	}
+	return false
+}
+
+func row(form, help, otherwise string, envs []string) string {
+	if otherwise != "" && !strings.Contains(help, otherwise) {
+		help += fmt.Sprintf(" Default: %s.", otherwise)
+	}
+	if len(envs) > 0 {
+		help += fmt.Sprintf(" Also `%s`.", strings.Join(envs, "`, `"))
+	}
+	return "| " + strings.ReplaceAll(form, "|", `\|`) + " | " + strings.ReplaceAll(help, "|", `\|`) + " |\n"
+}
