@@ -160,7 +160,7 @@ func lifetime(w api.Workspace, now time.Time) (name, what string) {
 var (
 	uses = map[string]string{
 		"open": "a page was opened", "presence": "somebody was there", "typing": "typing", "output": "a terminal printed",
-		"client": "data from a client", "stay": "asked to stay",
+		"client": "data from a client", "stay": "asked to stay", "request": "a request",
 	}
 	stops = map[string]string{
 		"idle": "nobody used it", "requested": "asked to", "forced": "by force", "exited": "its container ended by itself",

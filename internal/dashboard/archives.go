@@ -21,6 +21,7 @@ type generation struct {
 	Size    int64     // bytes
 	Files   int
 	Current bool // what a restore unpacks
+	Latest  bool // it was that, and the home has been in use since
 	Found   bool // found in the bucket, unknown to the database before
 }
 
@@ -35,7 +36,10 @@ func (d *Dashboard) generations(ctx context.Context, c workspace.Caller, w works
 	}
 	var out []generation
 	for _, a := range list {
-		out = append(out, generation{a.OpID, a.CreatedAt, a.Size, int(a.Entries), a.Key == w.ArchiveKey, a.Found})
+		out = append(out, generation{
+			OpID: a.OpID, At: a.CreatedAt, Size: a.Size, Files: int(a.Entries), Found: a.Found,
+			Current: a.Key == w.ArchiveKey, Latest: a.Key == w.ArchiveKey && w.Home.State == workspace.HomeLive,
+		})
 	}
 	return out, nil
 }

@@ -31,9 +31,25 @@ var checkOrder = []workspace.ConditionType{workspace.ContainerReady, workspace.V
 func (d *Dashboard) detailOf(w workspace.Workspace) detailView {
 	v := detailView{view: d.viewOf(w, fromDetail)}
 	for _, t := range checkOrder {
-		v.Checks = append(v.Checks, check{string(t), w.Conditions.Get(t)})
+		v.Checks = append(v.Checks, check{string(t), shown(w, t)})
 	}
 	return v
+}
+
+// shown is a condition as its owner should see it. In ERROR the workspace is not
+// healthy, whatever was observed, and nothing is on its way.
+func shown(w workspace.Workspace, t workspace.ConditionType) workspace.Condition {
+	c := w.Conditions.Get(t)
+	if w.Phase != workspace.PhaseError {
+		return c
+	}
+	switch {
+	case t == workspace.Healthy && c.True():
+		c.Status, c.Reason = "False", "InError"
+	case c.Reason == workspace.ReasonFilling:
+		c.Reason = "Incomplete"
+	}
+	return c
 }
 
 // readDetail is detailOf with what is kept beside the workspace's row.

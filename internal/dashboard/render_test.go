@@ -419,3 +419,24 @@ func TestNamesAreEscaped(t *testing.T) {
 		}
 	}
 }
+
+// In ERROR nothing is shown as healthy or on its way.
+func TestChecksInError(t *testing.T) {
+	t.Parallel()
+	w := someWorkspace(workspace.PhaseError)
+	w.ErrorReason = workspace.ErrTimeout
+	w.Conditions = workspace.Conditions{}.With(workspace.Healthy, true, workspace.ReasonHealthy, "", testNow).
+		With(workspace.VolumeReady, false, workspace.ReasonFilling, "", testNow)
+	for _, c := range []struct {
+		condition workspace.ConditionType
+		want      string
+	}{{workspace.Healthy, "InError"}, {workspace.VolumeReady, "Incomplete"}} {
+		if got := shown(w, c.condition); got.True() || got.Reason != c.want {
+			t.Errorf("%s: %+v", c.condition, got)
+		}
+	}
+	w.Phase, w.Operation = workspace.PhasePending, workspace.OpProvisioning
+	if got := shown(w, workspace.VolumeReady); got.Reason != workspace.ReasonFilling {
+		t.Errorf("while it is being prepared: %+v", got)
+	}
+}

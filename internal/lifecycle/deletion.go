@@ -63,8 +63,8 @@ func Undelete(w workspace.Workspace, now time.Time, archiveGoing bool) (Intent, 
 		to = workspace.DesiredStandby
 	}
 	desire(next, to)
-	accessed(next, now, workspace.AccessStay) // its phase may be that of before the deletion
-	out.NeedsSlot = HoldsSlot(*next)          // its container may still be there
+	accessed(next, now, workspace.AccessRequest) // its phase may be that of before the deletion
+	out.NeedsSlot = HoldsSlot(*next)             // its container may still be there
 	return out, nil
 }
 

@@ -72,7 +72,7 @@ func Desire(w workspace.Workspace, now time.Time, want workspace.DesiredState, q
 		return unchanged(w), nil
 	}
 	if keepsUp(w.Phase, want) {
-		accessed(next, now, workspace.AccessStay)
+		accessed(next, now, workspace.AccessRequest)
 	}
 	return out, nil
 }
@@ -170,7 +170,7 @@ func RequestCancel(w workspace.Workspace, now time.Time) (Intent, error) {
 	desire(next, back)
 	next.CancelRequestedAt = &now
 	if keepsUp(w.Phase, back) {
-		accessed(next, now, workspace.AccessStay)
+		accessed(next, now, workspace.AccessRequest)
 	}
 	return out, nil
 }
@@ -193,7 +193,7 @@ func RequestForceStop(w workspace.Workspace, now time.Time) (Intent, error) {
 	}
 	next.NextDesired = queued
 	if keepsUp(w.Phase, next.DesiredState) {
-		accessed(next, now, workspace.AccessStay)
+		accessed(next, now, workspace.AccessRequest)
 	}
 	return out, nil
 }

@@ -48,7 +48,7 @@ func TestViewIsComplete(t *testing.T) {
 func TestViewOfNothing(t *testing.T) {
 	t.Parallel()
 	v := Server{URL: base, Grace: time.Hour}.View(workspace.Workspace{})
-	want := api.Workspace{URL: "https://hub.example.com/w//", Conditions: map[string]api.Condition{}}
+	want := api.Workspace{State: "pending", URL: "https://hub.example.com/w//", Conditions: map[string]api.Condition{}}
 	if d := cmp.Diff(want, v); d != "" {
 		t.Error(d)
 	}

@@ -13,6 +13,8 @@ const (
 const (
 	AccessOpen = "open" // a person opened the workspace
 	AccessStay = "stay" // its owner asked for it to stay as it is
+	// AccessRequest is any other request that leaves the phase as it is for now.
+	AccessRequest = "request"
 )
 
 // MaxTTL bounds a TTL, in seconds: ten years.
