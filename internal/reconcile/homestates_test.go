@@ -64,32 +64,30 @@ func (w *world) undelete(id workspace.ID) {
 }
 
 // The archive is lost after it was stored and before the volume is removed: to
-// recover goes on with the volume, whatever way is chosen.
+// recover goes on with the volume, and to start empty is refused.
 func TestRecoverUsesVolumeIfArchiveIsLost(t *testing.T) {
 	t.Parallel()
-	for _, action := range []string{workspace.RecoverAfresh, workspace.RecoverEmpty} {
-		t.Run(action, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, withArchives)
-			var taken atomic.Bool
-			w.step = func(id workspace.ID, step string) {
-				if step == "archive.job-removed" && taken.CompareAndSwap(false, true) {
-					w.archives.take(t, w.row(id).ArchiveKey)
-				}
-			}
-			w.lead()
-			id := w.filled("one", "work")
-			w.want(id, workspace.DesiredArchived, false)
-			lost := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
-			w.recovered(id, action)
-			ws := w.awaitPhase(id, workspace.PhaseArchived) // it is archived again
-			w.isArchived(ws)
-			if ws.ArchiveKey == lost.ArchiveKey {
-				t.Error("the archive that was lost is the archive")
-			}
-			w.opened(id, "work")
-		})
+	w := newWorld(t, withArchives)
+	var taken atomic.Bool
+	w.step = func(id workspace.ID, step string) {
+		if step == "archive.job-removed" && taken.CompareAndSwap(false, true) {
+			w.archives.take(t, w.row(id).ArchiveKey)
+		}
 	}
+	w.lead()
+	id := w.filled("one", "work")
+	w.want(id, workspace.DesiredArchived, false)
+	lost := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
+	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverEmpty); workspace.CodeOf(err) != workspace.CodeNotLost {
+		t.Errorf("start empty: %v", err)
+	}
+	w.recovered(id, workspace.RecoverAfresh)
+	ws := w.awaitPhase(id, workspace.PhaseArchived) // it is archived again
+	w.isArchived(ws)
+	if ws.ArchiveKey == lost.ArchiveKey {
+		t.Error("the archive that was lost is the archive")
+	}
+	w.opened(id, "work")
 }
 
 // A cancelled restore whose volume cannot be removed is archived: it never
