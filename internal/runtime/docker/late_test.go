@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -168,6 +169,10 @@ func (l *lateHome) alive() {
 	}
 	l.ok("RemoveVolume", l.next.RemoveVolume(ctx, l.id, l.claim, nil))
 	if left := (hands{r: l.next, storage: l.storage}).remains(l.T, l.id); len(left) > 0 {
+		for _, name := range left {
+			v, err := l.next.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
+			l.Logf("%s: %v, created %s (%v)", name, v.Volume.Labels, v.Volume.CreatedAt, err)
+		}
 		l.Fatalf("left behind: %q", left)
 	}
 }
@@ -375,6 +380,13 @@ func runLate(t *testing.T, tc lateCase, e *engine, old, next *Runtime, storage s
 	err := <-done
 	e.fault.Store(nil)
 	t.Logf("%s: ended with %v", at, err)
+	defer func() {
+		if t.Failed() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			t.Logf("the late call's requests: %s", strings.Join(h.seen, "\n"))
+		}
+	}()
 	if err != nil && strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
 		t.Fatalf("%s: %v", at, err)
 	}

@@ -334,7 +334,7 @@ func (r *Runtime) endRemoval(ctx context.Context, id workspace.ID, claim string)
 	if err != nil || len(records) == 0 {
 		return err // none: it was gone when this call began
 	}
-	if err := r.syncVolumes(ctx, records[0].Name, records[0].Mountpoint); err != nil {
+	if err := r.syncVolumes(ctx, records[0]); err != nil {
 		return err
 	}
 	if holds, err := r.carries(ctx, id, claim); err != nil {
@@ -350,16 +350,20 @@ func (r *Runtime) endRemoval(ctx context.Context, id workspace.ID, claim string)
 	return nil
 }
 
-// syncVolumes has what Docker did to its volumes outlast a power cut. The
-// volume by this name is on the same file system as the others.
-func (r *Runtime) syncVolumes(ctx context.Context, name, mountpoint string) error {
-	if r.isLocal(mountpoint) {
-		err := syncDir(filepath.Dir(filepath.Dir(mountpoint)))
+// syncVolumes has what Docker did to its volumes outlast a power cut. The record
+// is on the same file system as the others.
+func (r *Runtime) syncVolumes(ctx context.Context, record volume.Volume) error {
+	if r.isLocal(record.Mountpoint) {
+		err := syncDir(filepath.Dir(filepath.Dir(record.Mountpoint)))
 		if err == nil || !errors.Is(err, fs.ErrPermission) {
 			return err
 		}
 	}
-	return r.runHelper(ctx, helperRun{args: []string{cmdSync, helperVolume}, network: "none", mounts: []mount.Mount{helperMount(name)}})
+	m := helperMount(record.Name)
+	// Another server may have removed the record since it was listed. Docker then
+	// makes one up, which must be one that is removed again.
+	m.VolumeOptions.Labels = record.Labels
+	return r.runHelper(ctx, helperRun{args: []string{cmdSync, helperVolume}, network: "none", mounts: []mount.Mount{m}})
 }
 
 // isLocal reports whether the folder of a volume is where Docker says, as seen

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -135,6 +136,51 @@ func TestRemovalContinuesAfterKill(t *testing.T) {
 			t.Errorf("left behind: %q", left)
 		}
 	})
+}
+
+// Two servers end the same removal, and one removes the record before the other
+// one's helper mounts it: Docker makes up a volume for that.
+func TestRemovalWhoseRecordIsRemovedMeanwhile(t *testing.T) {
+	t.Parallel()
+	e := newEngine(t)
+	next := newRuntime(t, nil)
+	r := newRuntime(t, func(c *Config) {
+		c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
+	})
+	r.farAway = true
+	l := newLate(t, next, workspace.StorageDockerVolume)
+	l.seed("home-1")
+	l.settle()
+	taken := false
+	f := func(_ http.ResponseWriter, req *http.Request) bool {
+		if !strings.HasSuffix(req.URL.Path, "/containers/create") {
+			return false
+		}
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		req.Body = io.NopCloser(bytes.NewReader(body))
+		if !bytes.Contains(body, []byte(`"`+cmdSync+`"`)) {
+			return false
+		}
+		records, err := next.removals(t.Context(), l.id, "home-1")
+		if err != nil || len(records) != 1 {
+			t.Errorf("records: %v, %v", records, err)
+		}
+		for _, record := range records {
+			if err := next.removeOwned(t.Context(), record.Name, roleRemoving); err != nil {
+				t.Error(err)
+			}
+			taken = true
+		}
+		return false
+	}
+	e.fault.Store(&f)
+	l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
+	if left := (hands{r: next, storage: l.storage}).remains(t, l.id); len(left) > 0 || !taken {
+		t.Errorf("left behind: %q; the record was taken: %v", left, taken)
+	}
 }
 
 // loopDisk makes a file system in a file, and mounts it. It commits nothing by
