@@ -94,7 +94,7 @@ docs: ## renews the pages that are generated: docs/cli.md
 	@scripts/setup.sh build
 	@go test -count=1 -run '^TestReferenceIsCurrent$$' ./cmd/codehub -update
 
-lint: ## vet, staticcheck, formatting, the shell scripts, the import graph
+lint: ## vet, staticcheck, formatting, shell scripts, import graph, commit subjects
 	@scripts/setup.sh lint
 	@scripts/lint.sh $(STATICCHECK)
 

@@ -45,9 +45,25 @@ import_graph() {
 	go test -run '^TestImportGraph$' "./$(dirname "$file")"
 }
 
+# "package: imperative summary", at most 72 characters; older commits are as they are.
+commit_subjects() {
+	echo "lint: commit subjects"
+	local bad
+	bad=$(git log --no-merges --since=2026-11-22T14:00:00Z --format='%h %s' |
+		grep -vE '^[0-9a-f]+ [A-Za-z0-9/._-]+: [a-z].{1,}[^.]$|^$' || true)
+	bad+=$(git log --no-merges --since=2026-11-22T14:00:00Z --format='%h %s' |
+		awk '{ subject = substr($0, index($0, " ") + 1); if (length(subject) > 72) print }')
+	if [ -n "$bad" ]; then
+		echo "these are not \"package: imperative summary\" of at most 72 characters:"
+		echo "$bad"
+		return 1
+	fi
+}
+
 formatting || failed=1
 vet || failed=1
 static_analysis || failed=1
 shell_scripts || failed=1
 import_graph || failed=1
+commit_subjects || failed=1
 exit "$failed"

@@ -59,7 +59,7 @@ func explainAnswer(err error, e *client.Error) error {
 	switch e.Code {
 	case "unauthenticated":
 		if os.Getenv(tokenVariable) != "" {
-			return fmt.Errorf("The token in %s is not valid. It may have expired or been revoked.", tokenVariable) //nolint:staticcheck // a sentence for people, like the server's
+			return &client.Error{Code: e.Code, Message: "The token in " + tokenVariable + " is not valid. It may have expired or been revoked."}
 		}
 		return fmt.Errorf("%w Use: codehub login", err)
 	case "workspace_limit_exceeded":
