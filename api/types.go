@@ -11,7 +11,7 @@ type Workspace struct {
 	Description      string    `json:"description"`
 	Memo             string    `json:"memo"`
 	ImageRef         string    `json:"image_ref"`
-	State            string    `json:"state"` // in one word for people, such as stopping
+	State            string    `json:"state"` // for display, such as stopping
 	Phase            string    `json:"phase"`
 	Operation        string    `json:"operation"`
 	Progress         *Progress `json:"progress"`

@@ -114,6 +114,9 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 		req.Header.Set(api.TokenHeader, c.token)
 	}
 	resp, err := c.http.Do(req)
+	if err != nil && ctx.Err() == nil {
+		err = c.unreachable(err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -166,7 +166,7 @@ func TestWait(t *testing.T) {
 		t.Errorf("%+v, %v", w, err)
 	}
 	var rest *WaitError
-	if w, err := c.Wait(t.Context(), "b", runs); !errors.As(err, &rest) || w.ID != "b" || err.Error() != "b is in ERROR: no such image" {
+	if w, err := c.Wait(t.Context(), "b", runs); !errors.As(err, &rest) || w.ID != "b" || err.Error() != "b is in error: no such image" {
 		t.Errorf("%+v, %v", w, err)
 	}
 	if _, err := c.Wait(t.Context(), "gone", runs); CodeOf(err) != "not_found" {

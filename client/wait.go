@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"codehub/api"
 )
@@ -12,13 +13,17 @@ type WaitError struct{ Workspace api.Workspace }
 
 func (e *WaitError) Error() string {
 	w := e.Workspace
-	if w.ErrorMessage != nil {
-		return fmt.Sprintf("%s is in %s: %s", w.Name, w.Phase, *w.ErrorMessage)
+	is := strings.ReplaceAll(w.State, "_", " ")
+	if w.Phase == "ERROR" {
+		is = "in error"
 	}
-	if w.ErrorReason != nil {
-		return fmt.Sprintf("%s is in %s: %s", w.Name, w.Phase, *w.ErrorReason)
+	switch {
+	case w.ErrorMessage != nil:
+		return fmt.Sprintf("%s is %s: %s", w.Name, is, *w.ErrorMessage)
+	case w.ErrorReason != nil:
+		return fmt.Sprintf("%s is %s: %s", w.Name, is, *w.ErrorReason)
 	}
-	return fmt.Sprintf("%s is in %s", w.Name, w.Phase)
+	return fmt.Sprintf("%s is %s", w.Name, is)
 }
 
 // Wait watches a workspace until done says so, and returns it as it is then.

@@ -48,16 +48,14 @@ import_graph() {
 # "package: imperative summary", at most 72 characters; older commits are as they are.
 commit_subjects() {
 	echo "lint: commit subjects"
-	local bad
-	bad=$(git log --no-merges --since=2026-11-22T14:00:00Z --format='%h %s' |
-		grep -vE '^[0-9a-f]+ [A-Za-z0-9/._-]+: [a-z].{1,}[^.]$|^$' || true)
-	bad+=$(git log --no-merges --since=2026-11-22T14:00:00Z --format='%h %s' |
-		awk '{ subject = substr($0, index($0, " ") + 1); if (length(subject) > 72) print }')
-	if [ -n "$bad" ]; then
-		echo "these are not \"package: imperative summary\" of at most 72 characters:"
-		echo "$bad"
-		return 1
-	fi
+	local hash subject bad=0
+	while read -r hash subject; do
+		if [[ ! $subject =~ ^[A-Za-z0-9/._-]+:\ [a-z].*[^.]$ ]] || [ ${#subject} -gt 72 ]; then
+			echo "$hash is not \"package: imperative summary\" of at most 72 characters: $subject"
+			bad=1
+		fi
+	done < <(git log --no-merges --since=2026-11-22T14:00:00Z --format='%h %s')
+	return $bad
 }
 
 formatting || failed=1

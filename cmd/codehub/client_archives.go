@@ -34,7 +34,7 @@ func (a archiveCmd) Run(ctx context.Context, k *kong.Context) error {
 type restoreCmd struct {
 	onWorkspace
 	Start bool `short:"s" help:"Start it, too."`
-	Wait  bool `short:"w" help:"Wait until it is there."`
+	Wait  bool `short:"w" help:"Wait until it is ready."`
 }
 
 func (r restoreCmd) Run(ctx context.Context, k *kong.Context) error {

@@ -14,7 +14,7 @@ import (
 // its API (design §13).
 type ClientCmds struct {
 	Login     loginCmd     `cmd:"" group:"Client:" help:"Log in to a server and remember it."`
-	Logout    logoutCmd    `cmd:"" group:"Client:" help:"Log out and revoke the token."`
+	Logout    logoutCmd    `cmd:"" group:"Client:" help:"Log out, and revoke the login's token."`
 	Whoami    whoamiCmd    `cmd:"" group:"Client:" help:"Show the current user."`
 	Create    createCmd    `cmd:"" group:"Client:" help:"Create a workspace."`
 	List      listCmd      `cmd:"" group:"Client:" aliases:"ls" help:"List your workspaces."`

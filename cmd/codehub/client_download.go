@@ -22,8 +22,8 @@ type downloadCmd struct {
 	serverFlags
 	outputFlags
 	Workspace string `arg:"" help:"A workspace's name or id."`
-	File      string `short:"O" name:"file" placeholder:"FILE" help:"Where to; - for the standard output. NAME.tar.zst unless given."`
-	Archive   string `name:"archive" placeholder:"ARCHIVE" help:"An earlier one, as codehub archives lists them."`
+	File      string `short:"O" name:"file" placeholder:"FILE" help:"File to write; - for standard output (default: NAME.tar.zst)."`
+	Archive   string `name:"archive" placeholder:"ARCHIVE" help:"ID of an earlier archive, from codehub archives."`
 	Force     bool   `short:"f" help:"Replace a file that is there."`
 }
 

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
 	"os"
+	"regexp"
 	"strings"
 
 	"codehub/client"
@@ -42,20 +40,19 @@ func notFound(format string, args ...any) error {
 	return &client.Error{Code: "not_found", Message: fmt.Sprintf(format, args...)}
 }
 
+// tokenForm is an API token, as far as it can be told from its form.
+var tokenForm = regexp.MustCompile(`chub_\S+`)
+
+// redacted leaves API tokens out of a message about the arguments: somebody may
+// have put one there.
+func redacted(message string) string { return tokenForm.ReplaceAllString(message, "chub_…") }
+
 // explain adds to an error what its reader can do about it.
 func explain(err error) error {
 	var e *client.Error
-	if errors.As(err, &e) {
-		return explainAnswer(err, e)
+	if !errors.As(err, &e) {
+		return err
 	}
-	var u *url.Error
-	if errors.As(err, &u) && !errors.Is(err, context.Canceled) {
-		return unreachable(u)
-	}
-	return err
-}
-
-func explainAnswer(err error, e *client.Error) error {
 	switch e.Code {
 	case "unauthenticated":
 		if os.Getenv(tokenVariable) != "" {
@@ -75,26 +72,4 @@ func explainAnswer(err error, e *client.Error) error {
 		}
 	}
 	return err
-}
-
-// unreachable says that a server could not be reached, without the layers of the
-// network library.
-func unreachable(u *url.Error) error {
-	server := u.URL
-	if parsed, err := url.Parse(u.URL); err == nil {
-		server = parsed.Scheme + "://" + parsed.Host
-	}
-	cause := u.Err
-	var dns *net.DNSError
-	var op *net.OpError
-	var call *os.SyscallError
-	switch {
-	case errors.As(u.Err, &dns):
-		cause = fmt.Errorf("the name %s cannot be resolved", dns.Name)
-	case errors.As(u.Err, &call):
-		cause = call.Err
-	case errors.As(u.Err, &op):
-		cause = op.Err
-	}
-	return fmt.Errorf("cannot reach %s: %w. Check the address, and that the server runs", server, cause)
 }

@@ -81,10 +81,10 @@ func (l savedLogin) write() error {
 
 type loginCmd struct {
 	serverFlags
-	Server   string `arg:"" optional:"" help:"The server, like https://codehub.example.com."`
-	Username string `short:"u" help:"Asked for unless given. The password is always asked for, or read from standard input."`
-	Token    bool   `help:"Log in with an API token, which is asked for or read from standard input."`
-	Expires  span   `default:"90d" help:"How long the login lasts, like 12h or 90d; 0: until logout."`
+	Server    string `arg:"" optional:"" help:"The server, like https://codehub.example.com."`
+	Username  string `short:"u" xor:"who" help:"Prompted for if not given. The password is always prompted for, or read from standard input."`
+	WithToken bool   `xor:"who" help:"Log in with an API token, which is prompted for or read from standard input. --expires does not apply."`
+	Expires   span   `default:"90d" help:"How long the login lasts, like 12h or 90d; 0: until logout."`
 }
 
 func (l loginCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -92,13 +92,16 @@ func (l loginCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		known = savedLogin{}
 	}
+	if strings.HasPrefix(l.Server, "chub_") {
+		return errors.New("an API token is not a server: with --with-token it is read from standard input")
+	}
 	if l.Server != "" {
 		l.URL = l.Server
 	}
 	server := l.server(known)
 	in := bufio.NewReader(os.Stdin)
-	if l.Token {
-		return l.withToken(ctx, k, server, in)
+	if l.WithToken {
+		return l.withToken(ctx, k, server, in, known)
 	}
 	if l.Username == "" {
 		if l.Username, err = ask(k.Stderr, in, "Username: "); err != nil {
@@ -121,9 +124,9 @@ func (l loginCmd) Run(ctx context.Context, k *kong.Context) error {
 	return nil
 }
 
-// withToken remembers an API token. It is its owner's: a logout forgets it and
-// does not revoke it.
-func (l loginCmd) withToken(ctx context.Context, k *kong.Context, server string, in *bufio.Reader) error {
+// withToken remembers an API token that the user has, in place of the login before.
+// A logout forgets such a token and does not revoke it.
+func (l loginCmd) withToken(ctx context.Context, k *kong.Context, server string, in *bufio.Reader, before savedLogin) error {
 	token, err := askSecret(k.Stderr, in, "API token: ")
 	if err != nil {
 		return err
@@ -141,6 +144,9 @@ func (l loginCmd) withToken(ctx context.Context, k *kong.Context, server string,
 	}
 	if err := (savedLogin{URL: server, Token: token}).write(); err != nil {
 		return fmt.Errorf("keep the login: %w", err)
+	}
+	if sameServer(before.URL, server) && before.TokenID != "" && before.Token != token {
+		_ = c.DeleteToken(ctx, before.TokenID) // may have expired, or be another user's
 	}
 	fmt.Fprintf(k.Stderr, "Logged in to %s as %s.\n", server, plain(s.User.Username))
 	return nil
@@ -192,7 +198,7 @@ func (logoutCmd) Run(ctx context.Context, k *kong.Context) error {
 		return nil
 	}
 	c, err := client.New(known.URL, known.Token)
-	if err == nil && known.TokenID != "" { // else the token was brought along: see withToken
+	if err == nil && known.TokenID != "" { // else it is the user's own: see withToken
 		err = c.DeleteToken(ctx, known.TokenID)
 	}
 	file, ferr := loginFile()

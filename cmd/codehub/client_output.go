@@ -29,6 +29,9 @@ func (o outputFlags) print(out io.Writer, v any, said string) error {
 // gap is what stands between two columns of a table.
 const gap = "   "
 
+// terminal has the widths of characters in most terminals, whatever the locale.
+var terminal = &runewidth.Condition{StrictEmojiNeutral: true}
+
 // table lines up rows of cells, by the width that a terminal gives them.
 func table(rows [][]string) string {
 	var widths []int
@@ -37,14 +40,14 @@ func table(rows [][]string) string {
 			if i == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[i] = max(widths[i], runewidth.StringWidth(plain(cell)))
+			widths[i] = max(widths[i], terminal.StringWidth(plain(cell)))
 		}
 	}
 	var b strings.Builder
 	for _, r := range rows {
 		var line strings.Builder
 		for i, cell := range r {
-			line.WriteString(runewidth.FillRight(plain(cell), widths[i]) + gap)
+			line.WriteString(terminal.FillRight(plain(cell), widths[i]) + gap)
 		}
 		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
 	}
@@ -67,7 +70,7 @@ func plain(s string) string {
 	}, s)
 }
 
-// states are the words of the dashboard for what a workspace is or does.
+// states are the words for states that are not words already.
 var states = map[string]string{
 	"pending": "not started yet", "delete_failed": "could not be deleted", "error": "in error",
 }
@@ -75,8 +78,13 @@ var states = map[string]string{
 // desires are the words for the states that can be desired.
 var desires = map[string]string{"RUNNING": "running", "STANDBY": "stopped", "ARCHIVED": "archived", "DELETED": "deleted"}
 
-// state says what a workspace is or does.
-func state(w api.Workspace) string { return inWords(states, w.State) }
+// state is the state of a workspace in words. Older servers send only the phase.
+func state(w api.Workspace) string {
+	if w.State == "" {
+		return strings.ToLower(w.Phase)
+	}
+	return inWords(states, w.State)
+}
 
 func workspaceTable(list []api.Workspace, now time.Time) string {
 	rows := [][]string{{"NAME", "STATE", "IMAGE", "AGE", "ID"}}

@@ -37,7 +37,7 @@ func (p passwdCmd) Run(ctx context.Context, k *kong.Context) error {
 		return err
 	}
 	in := bufio.NewReader(os.Stdin)
-	current, err := askSecret(k.Stderr, in, "Present password: ")
+	current, err := askSecret(k.Stderr, in, "Current password: ")
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (p passwdCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err := c.ChangePassword(ctx, current, password); err != nil {
 		return err
 	}
-	fmt.Fprintln(k.Stderr, "The password is another one. All sessions and tokens have ended.")
+	fmt.Fprintln(k.Stderr, "The password is changed. All sessions and tokens have ended.")
 	server := p.server(known)
 	if known.Token == "" || !sameServer(known.URL, server) || os.Getenv(tokenVariable) != "" {
 		return nil

@@ -59,7 +59,7 @@ type createCmd struct {
 	Description string `short:"d" help:"What it is for."`
 	Image       string `short:"i" help:"The image; the server's default unless given."`
 	Start       bool   `negatable:"" default:"true" help:"Start it at once."`
-	Wait        bool   `short:"w" help:"Wait until it is there."`
+	Wait        bool   `short:"w" help:"Wait until it is ready."`
 	ttlFlags
 }
 
@@ -104,9 +104,9 @@ type listCmd struct {
 	serverFlags
 	outputFlags
 	Query   string `short:"q" name:"query" help:"Only those whose name or description contains this."`
-	Phase   string `help:"Only those in this phase, like RUNNING."`
+	Phase   string `help:"Only those in this phase: running, stopped, archived, pending or error."`
 	Deleted bool   `help:"Those that are deleted and can still be restored, instead."`
-	Names   bool   `help:"Print names alone, one a line."`
+	Names   bool   `help:"Print only names, one per line."`
 }
 
 func (l listCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -114,7 +114,7 @@ func (l listCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	list, err := c.List(ctx, client.Filter{Query: l.Query, Phase: strings.ToUpper(l.Phase), Deleted: l.Deleted})
+	list, err := c.List(ctx, client.Filter{Query: l.Query, Phase: phaseOf(l.Phase), Deleted: l.Deleted})
 	if err != nil {
 		return err
 	}
@@ -125,6 +125,14 @@ func (l listCmd) Run(ctx context.Context, k *kong.Context) error {
 		return nil
 	}
 	return l.print(k.Stdout, list, workspaceTable(list, time.Now()))
+}
+
+// phaseOf is the API's name of a phase that is given in a word.
+func phaseOf(word string) string {
+	if phase := strings.ToUpper(word); phase != "STOPPED" {
+		return phase
+	}
+	return "STANDBY"
 }
 
 type showCmd struct{ onWorkspace }
@@ -281,8 +289,8 @@ func browse(ctx context.Context, url string) error {
 type logsCmd struct {
 	serverFlags
 	Workspace string `arg:"" help:"A workspace's name or id."`
-	Follow    bool   `short:"f" help:"Go on with what is printed from now on."`
-	Tail      int    `short:"n" default:"1000" help:"At most so many of the newest lines; 0: all."`
+	Follow    bool   `short:"f" help:"Follow new output."`
+	Tail      int    `short:"n" default:"1000" help:"Newest lines to print; 0 prints all."`
 }
 
 func (l logsCmd) Run(ctx context.Context, k *kong.Context) error {

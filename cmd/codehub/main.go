@@ -66,7 +66,7 @@ func run(args []string) int {
 	}
 	ctx, err := parser.Parse(args)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "codehub:", err)
+		fmt.Fprintln(os.Stderr, "codehub:", redacted(err.Error()))
 		fmt.Fprintln(os.Stderr, "codehub --help lists the commands, codehub COMMAND --help a command's settings.")
 		return exitUsage
 	}
@@ -77,7 +77,7 @@ func run(args []string) int {
 	ctx.BindTo(sigctx, (*context.Context)(nil))
 	err = ctx.Run()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "codehub:", explain(err))
+		fmt.Fprintln(os.Stderr, "codehub:", redacted(explain(err).Error()))
 	}
 	return exitCode(err)
 }

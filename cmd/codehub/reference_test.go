@@ -61,7 +61,7 @@ func reference(app *kong.Application) string {
 	var b strings.Builder
 	b.WriteString(`# Command line
 
-` + "`codehub`" + ` is the server and its client in one program. ` + "`codehub COMMAND --help`" + ` prints the same as this page, which is generated from it.
+` + "`codehub`" + ` is the server and its client in one program. This page is generated from the commands; ` + "`codehub COMMAND --help`" + ` prints one of them.
 
 Client commands talk to the server of the last ` + "`codehub login`" + `, or to the one that ` + "`--url`" + ` or ` + "`CODEHUB_URL`" + ` names. For scripts set
 ` + "`CODEHUB_SESSION_TOKEN`" + ` to an API token (` + "`codehub tokens create`" + `). Exit codes: 0 success, 1 failure, 2 wrong usage, 3 something that does not exist.
@@ -95,10 +95,14 @@ func isClient(n *kong.Node) bool {
 // describe writes one command with its arguments and flags. The settings of the
 // server are on a page of their own.
 func describe(b *strings.Builder, n *kong.Node) {
-	name := strings.TrimPrefix(n.FullPath(), "codehub ")
+	name, _, _ := strings.Cut(strings.TrimPrefix(n.FullPath(), "codehub "), " (")
 	fmt.Fprintf(b, "\n### codehub %s\n\n%s\n", name, n.Help)
 	if n.Detail != "" {
-		fmt.Fprintf(b, "\n%s\n", n.Detail)
+		detail := n.Detail
+		if strings.Contains(detail, "\n") {
+			detail = "```\n" + detail + "\n```"
+		}
+		fmt.Fprintf(b, "\n%s\n", detail)
 	}
 	if len(n.Aliases) > 0 {
 		fmt.Fprintf(b, "\nAlso: `%s`.\n", strings.Join(n.Aliases, "`, `"))
@@ -117,6 +121,9 @@ func describe(b *strings.Builder, n *kong.Node) {
 			continue
 		}
 		form := "--" + f.Name
+		if f.Tag.Negatable != "" {
+			form = "--[no-]" + f.Name
+		}
 		if f.Short != 0 {
 			form = fmt.Sprintf("-%c, %s", f.Short, form)
 		}
@@ -144,7 +151,7 @@ func isSetting(f *kong.Flag) bool {
 }
 
 func row(form, help, otherwise string, envs []string) string {
-	if otherwise != "" && !strings.Contains(help, otherwise) {
+	if otherwise != "" && !strings.Contains(help, "default") {
 		help += fmt.Sprintf(" Default: %s.", otherwise)
 	}
 	if len(envs) > 0 {

@@ -50,7 +50,7 @@ func (c *resetPasswordCmd) reset(ctx context.Context, password string, log *slog
 	defer release()
 	user, err := db.UserByName(ctx, c.User)
 	if workspace.CodeOf(err) == workspace.CodeNotFound {
-		return fmt.Errorf("there is no user %q", c.User)
+		return notFound("there is no user %q", c.User)
 	}
 	if err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package accesslog carries what the access log and the metrics say of a request
-// from the handler that knows it to the one that writes it.
+// Package accesslog carries attributes of a request from its handler to the access
+// log and the metrics.
 package accesslog
 
 import "context"
@@ -10,7 +10,7 @@ type Request struct {
 	ID    string // X-Request-Id
 	Route string // a pattern, never a path: there are few; empty if no handler matched
 	User  string // the ID of the user; empty before authentication
-	Quiet bool   // unless it fails on the server's side, it is logged at debug level only
+	Quiet bool   // logged at debug level unless it is refused (401, 403) or fails (5xx)
 }
 
 type key struct{}
@@ -35,6 +35,6 @@ func SetRoute(ctx context.Context, pattern string) { of(ctx).Route = pattern }
 // SetUser names the user who sent the request.
 func SetUser(ctx context.Context, userID string) { of(ctx).User = userID }
 
-// Quiet is for frequent requests that say nothing of what people do: probes,
-// assets, and what is relayed to workspaces.
+// Quiet marks a request that is too frequent for the log: probes, assets, event
+// streams, and requests that are relayed to workspaces.
 func Quiet(ctx context.Context) { of(ctx).Quiet = true }

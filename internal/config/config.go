@@ -54,7 +54,7 @@ type Config struct {
 	ActiveInterval    time.Duration `name:"coordinator-active-interval" env:"CODEHUB_COORDINATOR_ACTIVE_INTERVAL,COORDINATOR_ACTIVE_INTERVAL" default:"1s" help:"Reconcile interval while operations run."`
 	ActiveFor         time.Duration `name:"coordinator-active-for" env:"CODEHUB_COORDINATOR_ACTIVE_FOR" default:"30s" help:"How long the active interval applies after a change."`
 	StartTimeout      time.Duration `name:"start-timeout" env:"CODEHUB_START_TIMEOUT" default:"2m" help:"Deadline of a start, after the image is pulled."`
-	MaxStorageJobs    int           `name:"max-storage-jobs" env:"CODEHUB_MAX_STORAGE_JOBS" default:"4" help:"Homes archived at once, and as many restored."`
+	MaxStorageJobs    int           `name:"max-storage-jobs" env:"CODEHUB_MAX_STORAGE_JOBS" default:"4" help:"Concurrent archive jobs; restore jobs have the same limit."`
 	StandbyTTL        int           `name:"ttl-standby-seconds" env:"CODEHUB_TTL_STANDBY_SECONDS,TTL_STANDBY_SECONDS" default:"10800" help:"Idle timeout: seconds until a workspace stops (0 = never)."`
 	ArchiveTTL        int           `name:"ttl-archive-seconds" env:"CODEHUB_TTL_ARCHIVE_SECONDS,TTL_ARCHIVE_SECONDS" default:"86400" help:"Seconds until a stopped workspace is archived (0 = never)."`
 	TTLInterval       time.Duration `name:"ttl-interval" env:"CODEHUB_TTL_INTERVAL" default:"1m" help:"Time between two checks for idle workspaces."`
@@ -330,8 +330,8 @@ func (c *Config) intervals() error {
 		{"COORDINATOR_ACTIVE_INTERVAL", c.ActiveInterval, 50 * time.Millisecond, time.Minute},
 		{"CODEHUB_COORDINATOR_ACTIVE_FOR", c.ActiveFor, time.Second, time.Hour},
 		{"CODEHUB_START_TIMEOUT", c.StartTimeout, 10 * time.Second, time.Hour},
-		{"CODEHUB_TTL_INTERVAL", c.TTLInterval, time.Second, time.Hour},
-		// A server that says nothing for a minute is taken for dead.
+		// Together with a flush, under the 3 minutes that count as a gap in what is known.
+		{"CODEHUB_TTL_INTERVAL", c.TTLInterval, time.Second, 2 * time.Minute},
 		{"CODEHUB_ACTIVITY_FLUSH_INTERVAL", c.FlushInterval, time.Second, 45 * time.Second},
 		{"CODEHUB_GC_INTERVAL", c.GCInterval, time.Minute, 30 * 24 * time.Hour},
 		{"CODEHUB_KEEP_AWAKE_MAX", c.KeepAwakeMax, time.Minute, 10 * 365 * 24 * time.Hour},

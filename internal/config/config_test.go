@@ -94,7 +94,7 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{"free disk, not a number", []string{"--min-free=NaN"}, "CODEHUB_MIN_FREE"},
 		{"storage jobs", []string{"--max-storage-jobs", "0"}, "CODEHUB_MAX_STORAGE_JOBS"},
 		{"start timeout", []string{"--start-timeout", "1s"}, "CODEHUB_START_TIMEOUT"},
-		{"check for idle workspaces", []string{"--ttl-interval", "2h"}, "CODEHUB_TTL_INTERVAL"},
+		{"check for idle workspaces", []string{"--ttl-interval", "3m"}, "CODEHUB_TTL_INTERVAL"},
 		{"flush", []string{"--activity-flush-interval", "1m"}, "CODEHUB_ACTIVITY_FLUSH_INTERVAL"},
 		{"garbage collection", []string{"--gc-interval", "1s"}, "CODEHUB_GC_INTERVAL"},
 		{"active for", []string{"--coordinator-active-for", "0s"}, "CODEHUB_COORDINATOR_ACTIVE_FOR"},

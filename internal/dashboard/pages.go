@@ -85,7 +85,7 @@ var _ proxy.Pages = (*Dashboard)(nil)
 // that is queued and waits for the running limit has the page of the limit.
 func (d *Dashboard) Loading(w http.ResponseWriter, r *http.Request, status int, p proxy.LoadingPage) {
 	if v, err := d.waitOf(r.Context(), p.Caller, p.Workspace, false); err == nil && v.Kind == waitLimit {
-		d.showWait(w, r, http.StatusBadGateway, p.WorkspacePage, waitLimit, v.Limit)
+		d.showWait(w, r, status, p.WorkspacePage, waitLimit, v.Limit)
 		return
 	}
 	d.showWait(w, r, status, p.WorkspacePage, waitLoading, limitView{})

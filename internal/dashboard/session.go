@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"codehub/internal/accesslog"
 	"codehub/internal/auth"
 	"codehub/internal/dashboard/catalogue"
 	"codehub/internal/workspace"
@@ -71,6 +72,7 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 		d.showEntry(w, r, statusOf(err), "login", e)
 		return
 	}
+	accesslog.SetUser(r.Context(), session.User.ID)
 	http.SetCookie(w, d.Auth.Cookie(session))
 	d.redirect(w, r, e.Next)
 }
@@ -117,6 +119,7 @@ func lockedFor(err error) int {
 func (d *Dashboard) logout(w http.ResponseWriter, r *http.Request) {
 	who, err := d.Auth.Identify(r, false)
 	if err == nil {
+		accesslog.SetUser(r.Context(), who.Caller.UserID)
 		err = d.Auth.Logout(r.Context(), who.Caller)
 	}
 	if err != nil && workspace.CodeOf(err) != workspace.CodeUnauthenticated {

@@ -51,7 +51,7 @@ func Outer(log *slog.Logger, m *Metrics, next http.Handler) http.Handler {
 
 func logAccess(log *slog.Logger, r *http.Request, e *accesslog.Request, rec *recorder, took time.Duration) {
 	level := slog.LevelInfo
-	if e.Quiet && rec.status < 500 {
+	if e.Quiet && rec.status < 500 && rec.status != http.StatusUnauthorized && rec.status != http.StatusForbidden {
 		level = slog.LevelDebug
 	}
 	if !log.Enabled(r.Context(), level) {

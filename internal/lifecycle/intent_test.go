@@ -306,8 +306,12 @@ func TestStateOf(t *testing.T) {
 		{workspace.Workspace{Phase: workspace.PhaseStandby, DesiredState: standby, DeletedAt: &now}, lifecycle.StateDeleted},
 		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: standby, DeletedAt: &now, Operation: workspace.OpDeleting}, lifecycle.StateDeleting},
 		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: standby, DeletedAt: &now, ErrorReason: workspace.ErrTimeout}, lifecycle.StateDeleteFailed},
-		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: standby}, lifecycle.StateStopped}, // just undeleted
+		// Just undeleted.
+		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: standby, Home: workspace.Home{State: workspace.HomeLive}}, lifecycle.StateStopped},
+		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: running, Home: workspace.Home{State: workspace.HomeLive}}, lifecycle.StateStarting},
+		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: archived, Home: workspace.Home{State: workspace.HomeLive}}, lifecycle.StateArchiving},
 		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: archived}, lifecycle.StateArchived},
+		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: running}, lifecycle.StateRestoring},
 		{workspace.Workspace{Phase: workspace.PhaseStandby, DesiredState: standby, Operation: workspace.OpRestoring}, lifecycle.StateRestoring},
 	} {
 		if c.w.Operation == "" {

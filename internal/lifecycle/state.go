@@ -2,12 +2,11 @@ package lifecycle
 
 import "codehub/internal/workspace"
 
-// State is what a workspace is or does, in one word for people: its phase, or
-// where it is on its way to. A request shows at once, before the controller has
-// acted on it.
+// State is the state of a workspace for display: its phase, or the change that is
+// under way. It reflects a request immediately, before the controller acts on it.
 type State string
 
-// The states. API clients get these words; pages have a text for each.
+// The states. The API has these words; pages have a text for each.
 const (
 	StatePending      State = "pending" // never started
 	StatePreparing    State = "preparing"
@@ -67,8 +66,11 @@ func StateOf(w workspace.Workspace) State {
 		return StateDeleting
 	}
 	phase, wants := w.Phase, workspace.Phase(w.DesiredState)
-	if phase == workspace.PhaseDeleting {
-		phase = wants // a deletion that was just undone: Undelete desires what is there
+	if phase == workspace.PhaseDeleting { // a deletion that was just undone
+		phase = workspace.PhaseArchived
+		if w.Home.State == workspace.HomeLive {
+			phase = workspace.PhaseStandby
+		}
 	}
 	switch phase {
 	case workspace.PhaseError:

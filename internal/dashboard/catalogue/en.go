@@ -397,7 +397,7 @@ var en = map[string]string{
 	"err.not_cancellable":       "This cannot be cancelled any more.",
 	"err.not_deleted":           "This workspace is not deleted.",
 	"err.gone":                  "It can no longer be restored: its files are already being removed.",
-	"err.not_lost":              "This workspace’s data is not lost. Recover the workspace instead.",
+	"err.not_lost":              "This workspace’s data is not lost. Choose “Try again”.",
 	"err.not_supported":         "This server cannot do that.",
 	"err.too_large":             "That is too long.",
 	"err.invalid_request":       "Something in it is too long, or holds characters that cannot be kept.",

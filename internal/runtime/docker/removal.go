@@ -361,7 +361,7 @@ func (r *Runtime) syncVolumes(ctx context.Context, record volume.Volume) error {
 	}
 	m := helperMount(record.Name)
 	// Another server may have removed the record since it was listed. Docker then
-	// makes one up, which must be one that is removed again.
+	// creates it implicitly; with these labels it is removed as a record.
 	m.VolumeOptions.Labels = record.Labels
 	return r.runHelper(ctx, helperRun{args: []string{cmdSync, helperVolume}, network: "none", mounts: []mount.Mount{m}})
 }
