@@ -324,7 +324,11 @@ func (r *Runtime) discardCopy(ctx context.Context, c copying) error {
 	if err != nil || len(users) > 0 {
 		return err
 	}
-	return r.removeOwned(ctx, c.target, roleAside)
+	err = r.removeOwned(ctx, c.target, roleAside)
+	if errors.Is(err, runtime.ErrBusy) {
+		return nil // another copy began to use it after the list of its users
+	}
+	return err
 }
 
 // copyFailed is a copy that ended without success.
