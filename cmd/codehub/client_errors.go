@@ -43,8 +43,8 @@ func notFound(format string, args ...any) error {
 // tokenForm is an API token, as far as it can be told from its form.
 var tokenForm = regexp.MustCompile(`chub_\S+`)
 
-// redacted leaves API tokens out of a message about the arguments: somebody may
-// have put one there.
+// redacted removes API tokens from a message. A user may have given one as an
+// argument, which the message repeats.
 func redacted(message string) string { return tokenForm.ReplaceAllString(message, "chub_…") }
 
 // explain adds to an error what its reader can do about it.

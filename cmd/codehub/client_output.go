@@ -29,7 +29,7 @@ func (o outputFlags) print(out io.Writer, v any, said string) error {
 // gap is what stands between two columns of a table.
 const gap = "   "
 
-// terminal has the widths of characters in most terminals, whatever the locale.
+// terminal measures text as most terminals show it, independent of the locale.
 var terminal = &runewidth.Condition{StrictEmojiNeutral: true}
 
 // table lines up rows of cells, by the width that a terminal gives them.

@@ -37,7 +37,7 @@ func (d *Dashboard) detailOf(w workspace.Workspace) detailView {
 }
 
 // shown is a condition as its owner should see it. In ERROR the workspace is not
-// healthy, whatever was observed, and nothing is on its way.
+// shown as healthy, and a partly filled volume is not shown as being prepared.
 func shown(w workspace.Workspace, t workspace.ConditionType) workspace.Condition {
 	c := w.Conditions.Get(t)
 	if w.Phase != workspace.PhaseError {

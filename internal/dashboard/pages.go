@@ -70,8 +70,8 @@ func waitKind(w workspace.Workspace) string {
 	case lifecycle.OpenCreates:
 		return waitStart
 	case lifecycle.OpenStarts:
-		// The proxy started it before it showed a page. If no start is wanted
-		// any more, somebody stopped the workspace since.
+		// The proxy requested a start before it showed the page. Without one, the
+		// workspace was stopped again.
 		if w.DesiredState != workspace.DesiredRunning && w.NextDesired != workspace.DesiredRunning {
 			return waitStopped
 		}

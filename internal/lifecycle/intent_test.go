@@ -117,7 +117,7 @@ func TestIntentsKeepTheirContract(t *testing.T) {
 		for _, in := range all {
 			out, err := in.do(w, now)
 			next := out.Workspace
-			// But for the last use.
+			// The workspace as it was, except for its last use.
 			same := next
 			same.LastAccessAt, same.LastAccess = w.LastAccessAt, w.LastAccess
 			switch {
@@ -151,7 +151,7 @@ func TestIntentsKeepTheirContract(t *testing.T) {
 	}
 }
 
-// Whoever opens a workspace that the page says will start, starts it.
+// Wake starts or queues a start exactly where OpeningOf says that opening does.
 func TestOpeningMatchesWake(t *testing.T) {
 	t.Parallel()
 	everyWorkspace(func(w workspace.Workspace) {

@@ -108,10 +108,8 @@ func deadline(in Input) time.Time {
 		return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)
 	}
 	start = later(start, in.Work.PulledAt)
-	if rule.Progress == ProgressAlways || rule.Progress == ProgressOfHome && in.Work.Moving {
-		return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)
-	}
-	if rule.Deadline == nil { // an operation of a newer version
+	unknown := rule.Deadline == nil // an operation of a newer version
+	if unknown || rule.Progress == ProgressAlways || rule.Progress == ProgressOfHome && in.Work.Moving {
 		return later(start, in.Work.ProgressAt).Add(in.Policy.NoProgress)
 	}
 	return start.Add(rule.Deadline(in.Policy))
