@@ -110,12 +110,10 @@ const (
 
 // Recover is the body of POST /workspaces/{id}/recover; an empty body is
 // {"action": "afresh"}. RecoverEmpty and RecoverArchive give up the lost data, so
-// Confirm must repeat the workspace's name. StartEmpty is the older way to say
-// RecoverEmpty.
+// Confirm must repeat the workspace's name.
 type Recover struct {
 	Action      string `json:"action,omitempty"`
 	ArchiveOpID string `json:"archive_op_id,omitempty"`
-	StartEmpty  bool   `json:"start_empty,omitempty"`
 	Confirm     string `json:"confirm,omitempty"`
 }
 

@@ -40,9 +40,6 @@ func TestProxyPages(t *testing.T) {
 		if ko := b.get("/w/"+string(id)+"/", "Accept", "text/html", "Accept-Language", "ko"); !strings.Contains(ko.body, `<html lang="ko">`) {
 			t.Errorf("%s is not in Korean", c.name)
 		}
-		if err := w.db.Audit(t.Context(), workspace.System, "test", string(id), nil); err != nil {
-			t.Fatal(err)
-		}
 		w.want(id, "desired_state", "STANDBY") // make room for the next
 		w.want(id, "next_desired_state", nil)
 		w.observe(id, standby)

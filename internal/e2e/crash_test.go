@@ -120,10 +120,10 @@ func TestRemovedByHand(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.await(id, "still lost after a fresh look", func(w api.Workspace) bool { return w.Phase == "ERROR" })
-			if _, err := s.api.Recover(t.Context(), id, api.Recover{StartEmpty: true, Confirm: "another name"}); err == nil {
+			if _, err := s.api.Recover(t.Context(), id, api.Recover{Action: api.RecoverEmpty, Confirm: "another name"}); err == nil {
 				t.Error("starting empty was not confirmed, and done")
 			}
-			if _, err := s.api.Recover(t.Context(), id, api.Recover{StartEmpty: true, Confirm: "one"}); err != nil {
+			if _, err := s.api.Recover(t.Context(), id, api.Recover{Action: api.RecoverEmpty, Confirm: "one"}); err != nil {
 				t.Fatal(err)
 			}
 			s.awaitPhase(id, "STANDBY")

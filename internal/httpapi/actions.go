@@ -73,15 +73,9 @@ func (s *server) recoverWorkspace(w http.ResponseWriter, r *http.Request, id aut
 	return s.answer(w, http.StatusAccepted, ws)
 }
 
-// recoverAction is what is asked for, however it is spelled.
+// recoverAction is the requested way of recovery.
 func (s *server) recoverAction(in api.Recover) (string, error) {
 	action := in.Action
-	switch {
-	case in.StartEmpty && action == "":
-		action = api.RecoverEmpty
-	case in.StartEmpty && action != api.RecoverEmpty:
-		return "", fieldError("start_empty", "contradicts action.")
-	}
 	if in.ArchiveOpID != "" && action != api.RecoverArchive {
 		return "", fieldError("archive_op_id", "is for the action archive alone.")
 	}

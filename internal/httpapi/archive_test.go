@@ -481,7 +481,7 @@ func TestGenerations(t *testing.T) {
 	e.want(400, "invalid_request", "POST", recover, archive("", "a"), as(e.ann))
 	e.want(400, "invalid_request", "POST", recover, `{"action":"archives"}`, as(e.ann))
 	e.want(400, "invalid_request", "POST", recover, `{"action":"empty","archive_op_id":"x"}`, as(e.ann))
-	e.want(400, "invalid_request", "POST", recover, `{"action":"archive","archive_op_id":"x","start_empty":true,"confirm":"a"}`, as(e.ann))
+	e.want(400, "invalid_request", "POST", recover, `{"start_empty":true,"confirm":"a"}`, as(e.ann))
 	e.want(404, "archive_not_found", "POST", recover, archive(other, "a"), as(e.ann))
 	e.want(403, "forbidden", "POST", recover, archive(old, "a"), as(e.eve))
 	asked := func() string {

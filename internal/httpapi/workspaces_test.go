@@ -56,7 +56,7 @@ func TestWorkspaces(t *testing.T) {
 	e.want(409, "not_cancellable", "POST", path+"/cancel", "", me)
 	e.want(202, "", "POST", path+"/stop", "", me)
 	e.exec(`UPDATE workspaces SET force_stop_requested_at = NULL WHERE force_stop_requested_at IS NOT NULL`)
-	e.want(409, "not_lost", "POST", path+"/recover", `{"start_empty":true,"confirm":"b"}`, me)
+	e.want(409, "not_lost", "POST", path+"/recover", `{"action":"empty","confirm":"b"}`, me)
 	e.want(409, "not_lost", "POST", path+"/recover", `{"action":"empty"}`, me)
 	e.want(409, "not_supported", "POST", path+"/recover", `{"action":"set_aside"}`, me)
 	e.exec(`UPDATE workspaces SET conditions = '{"storage.volume_ready":{"status":"False","reason":"ForeignVolume"}}'`)
@@ -64,15 +64,15 @@ func TestWorkspaces(t *testing.T) {
 	e.exec(`UPDATE workspaces SET recover_requested_at = NULL, recover_action = NULL, conditions = '{}' WHERE recover_action = 'set_aside'`)
 	e.want(202, "", "POST", path+"/recover", "", me)
 	e.exec(`UPDATE workspaces SET recover_requested_at = NULL, recover_action = NULL, error_reason = 'DataLost' WHERE recover_action = 'afresh'`)
-	if a := e.want(409, "confirmation_required", "POST", path+"/recover", `{"start_empty":true}`, me); read[api.Error](t, a).Details["confirm"] != "b" {
+	if a := e.want(409, "confirmation_required", "POST", path+"/recover", `{"action":"empty"}`, me); read[api.Error](t, a).Details["confirm"] != "b" {
 		t.Error(a.body)
 	}
-	e.want(409, "confirmation_required", "POST", path+"/recover", `{"start_empty":true,"confirm":"B"}`, me)
-	e.want(202, "", "POST", path+"/recover", `{"start_empty":true,"confirm":"b"}`, me)
+	e.want(409, "confirmation_required", "POST", path+"/recover", `{"action":"empty","confirm":"B"}`, me)
+	e.want(202, "", "POST", path+"/recover", `{"action":"empty","confirm":"b"}`, me)
 	e.exec(`UPDATE workspaces SET phase = 'STANDBY', recover_requested_at = NULL, recover_action = NULL, error_reason = NULL,
 		conditions = '{"storage.volume_ready":{"status":"True","reason":"Ready"}}', home_ctx = '{"state":"live"}' WHERE recover_action = 'empty'`)
 	e.want(409, "not_in_error", "POST", path+"/recover", "", me)
-	e.want(409, "not_in_error", "POST", path+"/recover", `{"start_empty":true,"confirm":"b"}`, me)
+	e.want(409, "not_in_error", "POST", path+"/recover", `{"action":"empty","confirm":"b"}`, me)
 
 	// Deleted and back.
 	e.want(409, "not_deleted", "POST", path+"/undelete", "", me)

@@ -104,7 +104,7 @@ func TestContract01RealityOverRows(t *testing.T) {
 		other.Row.Conditions = workspace.Conditions{
 			workspace.VolumeReady:  {Status: "True", Reason: workspace.ReasonVolumeReady},
 			workspace.ArchiveReady: {Status: "False", Reason: workspace.ReasonArchiveMissing, Message: in.Row.ArchiveKey},
-			workspace.Healthy:      {Status: "False", Reason: workspace.ReasonDataLost},
+			workspace.Healthy:      {Status: "False", Reason: string(workspace.ErrDataLost)},
 		}
 		if c, ok := in.Row.Conditions[workspace.ContainerReady]; ok {
 			other.Row.Conditions[workspace.ContainerReady] = c

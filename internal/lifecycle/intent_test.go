@@ -23,7 +23,7 @@ func everyWorkspace(f func(w workspace.Workspace)) {
 	combination := 0
 	at := epoch
 	container := workspace.Conditions{}.With(workspace.ContainerReady, false, workspace.ReasonContainerExited, "", epoch)
-	lost := workspace.Conditions{}.With(workspace.Healthy, false, workspace.ReasonDataLost, "", epoch)
+	lost := workspace.Conditions{}.With(workspace.Healthy, false, string(workspace.ErrDataLost), "", epoch)
 	whole := workspace.Conditions{}.With(workspace.VolumeReady, true, workspace.ReasonVolumeReady, "", epoch)
 	foreign := workspace.Conditions{}.With(workspace.VolumeReady, false, workspace.ReasonForeignVolume, "", epoch)
 	queued := []workspace.DesiredState{"", workspace.DesiredDeleted, workspace.DesiredArchived, workspace.DesiredStandby, workspace.DesiredRunning}

@@ -10,7 +10,7 @@ import (
 
 func TestLossOf(t *testing.T) {
 	t.Parallel()
-	seen := workspace.Conditions{}.With(workspace.Healthy, false, workspace.ReasonDataLost, "", time.Now())
+	seen := workspace.Conditions{}.With(workspace.Healthy, false, string(workspace.ErrDataLost), "", time.Now())
 	kept := workspace.Conditions{}.With(workspace.VolumeReady, true, workspace.ReasonVolumeReady, "", time.Now())
 	home := func(s workspace.HomeState) workspace.Home { return workspace.Home{State: s} }
 	for name, tc := range map[string]struct {

@@ -24,18 +24,12 @@ const (
 	AuditCreate      = "workspace.create"
 )
 
-// Audit records that caller did action to target.
-func (db *DB) Audit(ctx context.Context, caller workspace.Caller, action, target string, details map[string]any) error {
-	return failed("write the audit log", audit(ctx, db.pool, caller, action, target, details))
-}
-
 type execer interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
-var _ execer = pgx.Tx(nil)
-
-func audit(ctx context.Context, in execer, caller workspace.Caller, action, target string, details map[string]any) error {
+// audit records that caller did action to target.
+func audit(ctx context.Context, tx pgx.Tx, caller workspace.Caller, action, target string, details map[string]any) error {
 	if details == nil {
 		details = map[string]any{}
 	}
@@ -47,7 +41,7 @@ func audit(ctx context.Context, in execer, caller workspace.Caller, action, targ
 	if caller != workspace.System {
 		user = nullable(caller.UserID)
 	}
-	_, err = in.Exec(ctx, `
+	_, err = tx.Exec(ctx, `
 		INSERT INTO audit_log (user_id, username, token_id, action, target, details)
 		VALUES ($1, $2, $3, $4, $5, $6)`,
 		user, clean(caller.Username), nullable(caller.Token), action, clean(target), storableJSON(b))

@@ -16,8 +16,6 @@ import (
 
 // SQLSTATE codes that mean something to codehub.
 const (
-	uniqueViolation      = "23505"
-	foreignViolation     = "23503"
 	serialization        = "40001"
 	deadlock             = "40P01"
 	lockNotAvailable     = "55P03"

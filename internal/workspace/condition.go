@@ -38,12 +38,9 @@ const (
 	ReasonContainerStarting = "Starting"
 	ReasonContainerReady    = "Ready"
 
-	// policy.healthy: ReasonContainerWithoutVolume and ReasonDataLost are
-	// spelled like the error reasons they lead to.
+	// policy.healthy; the other reasons are the error reasons that they lead to
 	ReasonHealthy                = "Healthy"
 	ReasonContainerWithoutVolume = string(ErrContainerWithoutVolume)
-	ReasonDataLost               = string(ErrDataLost)
-	ReasonArchiveDamaged         = string(ErrArchiveCorrupted)
 
 	// ReasonNotObserved is the reason of every condition before the first observation.
 	ReasonNotObserved = "NotObserved"
