@@ -11,6 +11,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"codehub/internal/cli"
 	"codehub/internal/config"
 )
 
@@ -20,8 +21,7 @@ var update = flag.Bool("update", false, "rewrite docs/cli.md")
 func TestReferenceIsCurrent(t *testing.T) {
 	t.Parallel()
 	const page = "../../docs/cli.md"
-	var c cli
-	parser, err := newParser(&c)
+	parser, err := cli.Parser(&commands{}, "dev")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,8 +44,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 // The help of a command is an imperative of at most eight words.
 func TestHelpIsShort(t *testing.T) {
 	t.Parallel()
-	var c cli
-	parser, err := newParser(&c)
+	parser, err := cli.Parser(&commands{}, "dev")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"codehub/internal/imageref"
 	"codehub/internal/workspace"
 )
@@ -69,6 +71,8 @@ type Config struct {
 	LogFormat         string        `name:"log-format" env:"CODEHUB_LOG_FORMAT" default:"text" help:"text or json."`
 	LogLevel          string        `name:"log-level" env:"CODEHUB_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
 
+	Version string `kong:"-"` // of this program
+
 	// What Resolve makes of the above.
 	PublicURL    *url.URL       `kong:"-"`
 	NanoCPUs     int64          `kong:"-"`
@@ -87,6 +91,15 @@ type Problem struct {
 }
 
 func (p *Problem) Error() string { return fmt.Sprintf("%s: %s; %s", p.Setting, p.Why, p.Do) }
+
+// ExitCode is the exit code of wrong usage.
+func (p *Problem) ExitCode() int { return 2 }
+
+// AfterApply takes the program's version.
+func (c *Config) AfterApply(vars kong.Vars) error {
+	c.Version = vars["codehub_version"]
+	return nil
+}
 
 // Resolve checks every setting and fills in what follows from them. The
 // first that cannot be right is returned as *Problem.

@@ -15,7 +15,7 @@ import (
 )
 
 // withFailpoints builds the server so that it does at the steps of its
-// operations what a test says (cmd/codehub/failpoint_on.go).
+// operations what a test says (internal/failpoint).
 var withFailpoints = sync.OnceValues(func() (string, error) {
 	binary := filepath.Join(env.scratch, "codehub-failpoint")
 	cmd := exec.Command("go", "build", "-tags", "failpoint", "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/codehub")

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"codehub/api"
 	"codehub/internal/archive"
 	"codehub/internal/auth"
 	"codehub/internal/lifecycle"
@@ -105,7 +106,7 @@ func (s *server) archiveOf(r *http.Request, id auth.Identity, ws workspace.Works
 // wants to save what is left, and without it.
 func describeArchive(h http.Header, name string, a workspace.Archive, size int64) {
 	h.Set("Content-Type", "application/zstd")
-	h.Set("Content-Disposition", attachment(ArchiveFileName(name)))
+	h.Set("Content-Disposition", attachment(api.ArchiveFileName(name)))
 	h.Set("X-Accel-Buffering", "no")
 	digest, err := hex.DecodeString(a.Digest)
 	if err != nil || len(digest) != 32 || a.Size != size {

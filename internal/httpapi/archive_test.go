@@ -543,7 +543,7 @@ func TestArchiveFileName(t *testing.T) {
 		"\xff":                   {"_", ""},
 		"":                       {"workspace", ""},
 	} {
-		file := ArchiveFileName(name)
+		file := api.ArchiveFileName(name)
 		if file != want[0]+".tar.zst" || len(file) > 255 || filepath.Base(file) != file {
 			t.Errorf("%q: the file is %q, want %q", name, file, want[0])
 		}
@@ -562,7 +562,7 @@ func FuzzAttachment(f *testing.F) {
 	f.Add("a\"b\\c/d")
 	f.Add("가\r\n%00")
 	f.Fuzz(func(t *testing.T, name string) {
-		file := ArchiveFileName(name)
+		file := api.ArchiveFileName(name)
 		if filepath.Base(file) != file || strings.ContainsAny(file, "/\\\r\n\x00") || len(file) > 255 {
 			t.Errorf("%q becomes %q", name, file)
 		}

@@ -3,35 +3,9 @@ package httpapi
 import (
 	"fmt"
 	"strings"
-	"unicode/utf8"
-)
 
-const (
-	archiveSuffix = ".tar.zst"
-	// maxFileName leaves room, in the 255 bytes that file systems allow, for
-	// what programs add while they download.
-	maxFileName = 200
+	"codehub/api"
 )
-
-// ArchiveFileName is the name of a file for the archive of a workspace of that
-// name: one that is a plain name on any system.
-func ArchiveFileName(workspaceName string) string {
-	name := strings.Map(func(r rune) rune {
-		if unprintable(r) || r == utf8.RuneError || strings.ContainsRune(`/\:*?"<>|`, r) {
-			return '_'
-		}
-		return r
-	}, workspaceName)
-	for len(name) > maxFileName {
-		_, n := utf8.DecodeLastRuneInString(name)
-		name = name[:len(name)-n]
-	}
-	name = strings.Trim(name, ". ")
-	if name == "" {
-		name = "workspace"
-	}
-	return name + archiveSuffix
-}
 
 // attachment is a Content-Disposition that has a browser keep the answer under
 // a name, in the form that every browser knows and in the one that carries any
@@ -46,8 +20,8 @@ func attachment(file string) string {
 	if plain == file {
 		return `attachment; filename="` + plain + `"`
 	}
-	if strings.Trim(strings.TrimSuffix(plain, archiveSuffix), "_ .-") == "" {
-		plain = "workspace" + archiveSuffix
+	if strings.Trim(strings.TrimSuffix(plain, api.ArchiveSuffix), "_ .-") == "" {
+		plain = "workspace" + api.ArchiveSuffix
 	}
 	var b strings.Builder
 	for i := range len(file) {

@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/api"
+	"codehub/client"
+	"codehub/internal/cli/terminal"
+)
+
+type archiveCmd struct {
+	onWorkspace
+	Wait bool `short:"w" help:"Wait until it is archived."`
+}
+
+// Help says what becomes of the workspace.
+func (archiveCmd) Help() string {
+	return `The home is packed into an archive, and its disk space is freed once the archive is known to be whole. A workspace that runs is stopped first. codehub restore brings it back as it was.`
+}
+
+func (a archiveCmd) Run(ctx context.Context, k *kong.Context) error {
+	return a.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		w, err := c.Want(ctx, id, "ARCHIVED", true)
+		if err == nil && a.Wait {
+			w, err = reachShowing(ctx, k, c, id, "ARCHIVED")
+		}
+		return outcome(w, err)
+	})
+}
+
+type restoreCmd struct {
+	onWorkspace
+	Start bool `short:"s" help:"Start it, too."`
+	Wait  bool `short:"w" help:"Wait until it is ready."`
+}
+
+func (r restoreCmd) Run(ctx context.Context, k *kong.Context) error {
+	return r.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		want := "STANDBY"
+		if r.Start {
+			want = "RUNNING"
+		}
+		w, err := c.Get(ctx, id)
+		if err != nil {
+			return nil, "", err
+		}
+		// Wanting STANDBY would stop it.
+		if !r.Start && w.Phase == "RUNNING" && w.Operation == "NONE" && w.DesiredState == "RUNNING" {
+			return nil, "", fmt.Errorf("%s is running: there is nothing to restore", terminal.Plain(w.Name))
+		}
+		w, err = c.Want(ctx, id, want, true)
+		if err == nil && r.Wait {
+			w, err = reachShowing(ctx, k, c, id, want)
+		}
+		return outcome(w, err)
+	})
+}
+
+// reachShowing is reach that shows on a terminal how far it is.
+func reachShowing(ctx context.Context, k *kong.Context, c *client.Client, id, phase string) (api.Workspace, error) {
+	m := newMeter(k.Stderr)
+	defer m.clear()
+	return reach(ctx, c, id, phase, m.watch)
+}
+
+type archivesCmd struct{ onWorkspace }
+
+func (a archivesCmd) Run(ctx context.Context, k *kong.Context) error {
+	return a.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		list, err := c.Archives(ctx, id)
+		return list, archiveTable(list), err
+	})
+}
+
+func archiveTable(list []api.Archive) string {
+	rows := [][]string{{"CREATED", "SIZE", "FILES", "ARCHIVE", ""}}
+	for _, a := range list {
+		about := ""
+		switch {
+		case a.Current:
+			about = "current"
+		case a.Found:
+			about = "found"
+		}
+		rows = append(rows, []string{terminal.Time(a.CreatedAt), terminal.Size(a.Size), strconv.FormatInt(a.Entries, 10), a.OpID, about})
+	}
+	return terminal.Table(rows)
+}

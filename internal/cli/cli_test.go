@@ -1,0 +1,268 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"codehub/internal/admin"
+	"codehub/internal/archive"
+	"codehub/internal/auth"
+	"codehub/internal/bus"
+	"codehub/internal/httpapi"
+	"codehub/internal/maintenance"
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+
+	"github.com/alecthomas/kong"
+	"github.com/jackc/pgx/v5"
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"codehub": func() {
+		var commands struct {
+			Commands      `embed:""`
+			Maintenance   maintenance.Commands `embed:""`
+			PrintsVersion kong.VersionFlag     `name:"version"`
+		}
+		os.Exit(Main(&commands, "test", os.Args[1:]))
+	}})
+}
+
+const clientPassword = "correct horse"
+
+// apiServer is a server of the API on a real database, without a controller:
+// the scripts say themselves what is observed, by the command settle.
+type apiServer struct {
+	url, dsn string
+	bucket   string // a folder
+}
+
+func serveAPI(t testing.TB) apiServer {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	s := apiServer{dsn: pgtest.New(t, postgres.Migrate), bucket: t.TempDir()}
+	db, err := postgres.Open(t.Context(), s.dsn, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(db.Close)
+	srv := httptest.NewUnstartedServer(nil)
+	s.url = "http://" + srv.Listener.Addr().String()
+	base, err := url.Parse(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	who := auth.New(db, auth.Config{URL: base, Log: log, CheapHashes: true})
+	hub := bus.New(bus.Config{
+		Load: func(ctx context.Context, owner string, id workspace.ID) (workspace.Workspace, error) {
+			return db.Workspace(ctx, workspace.Caller{UserID: owner}, id)
+		},
+		AuthChanged: who.Invalidate, Log: log,
+	})
+	srv.Config.Handler = httpapi.Outer(log, nil, httpapi.New(httpapi.Config{
+		URL: base, DeleteGrace: time.Hour, DefaultImage: "codehub/workspace:latest",
+		TTL:             workspace.TTL{Standby: 10 * time.Minute, Archive: 30 * time.Minute},
+		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
+		Store: db, Auth: who, Hub: hub, Logs: oneLine{}, Log: log, Archives: cutBucket{archive.NewFolder(s.bucket), s.bucket},
+		Admin: admin.New(admin.Config{Store: db, Passwords: who, OrphanDelay: 10 * time.Minute}),
+	}))
+	srv.Start()
+	t.Cleanup(srv.Close)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_ = postgres.NewListener(s.dsn, log).Run(ctx, func(n postgres.Notification) { hub.Handle(n.Channel, n.Payload) }, hub.Gap)
+	})
+	wg.Go(func() { _ = who.Run(ctx) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	if _, err := who.CreateUser(t.Context(), "ann", clientPassword, true); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// statement runs SQL on the server's database.
+func statement(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: sql STATEMENT")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, ts.Getenv("DSN"))
+	ts.Check(err)
+	defer conn.Close(context.Background())
+	_, err = conn.Exec(ctx, args[0])
+	ts.Check(err)
+}
+
+// oneLine is what the container of the workspace that has one printed.
+type oneLine struct{}
+
+func (oneLine) Logs(ctx context.Context, _ workspace.ID, tail int, follow bool, w io.Writer) error {
+	if tail == 1 {
+		return runtime.ErrNotFound
+	}
+	_, err := fmt.Fprintf(w, "hello, tail %d, follow %v\n", tail, follow)
+	return err
+}
+
+// cutBucket is a bucket whose answers end after as many bytes as the file
+// "cut" beside its objects says, each time that one is opened.
+type cutBucket struct {
+	*archive.Folder
+	dir string
+}
+
+func (b cutBucket) Open(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
+	body, err := b.Get(ctx, key, offset)
+	if err != nil {
+		return nil, err
+	}
+	said, err := os.ReadFile(filepath.Join(b.dir, "cut"))
+	if err != nil {
+		return body, nil
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(said)), 10, 64)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(io.LimitReader(body, n), cutOff{}), body}, nil
+}
+
+type cutOff struct{}
+
+func (cutOff) Read([]byte) (int, error) { return 0, archive.ErrUnavailable }
+
+// archived NAME ARCHIVE FILE makes the file an archive of a workspace, and its
+// current one.
+func archived(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: archived NAME ARCHIVE FILE")
+	}
+	content := ts.ReadFile(args[2])
+	key := "inst/" + args[0] + "/" + args[1] + "/home.tar.zst"
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, err := archive.NewFolder(ts.Getenv("BUCKET")).Put(ctx, key, strings.NewReader(content))
+	ts.Check(err)
+	sum := sha256.Sum256([]byte(content))
+	conn, err := pgx.Connect(ctx, ts.Getenv("DSN"))
+	ts.Check(err)
+	defer conn.Close(context.Background())
+	_, err = conn.Exec(ctx, `
+		WITH a AS (
+			INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, verified_at)
+			SELECT $1, id, $2, $3, $4, 12, now() FROM workspaces WHERE name = $5)
+		UPDATE workspaces SET archive_key = $1, archive_digest = $3, archive_size = $4 WHERE name = $5`,
+		key, args[1], hex.EncodeToString(sum[:]), len(content), args[0])
+	ts.Check(err)
+}
+
+func TestClient(t *testing.T) {
+	t.Parallel()
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			s := serveAPI(env.T().(testing.TB))
+			env.Setenv("SERVER", s.url)
+			env.Setenv("DSN", s.dsn)
+			env.Setenv("BUCKET", s.bucket)
+			env.Setenv("PASSWORD", clientPassword)
+			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, "config"))
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"settle": settle, "mode": mode, "secret": secret, "exits": exits, "archived": archived, "sql": statement},
+	})
+}
+
+// settle NAME [COLUMN==VALUE …] COLUMN=VALUE … writes what a controller would
+// have observed, once the workspace is there and as the conditions say.
+func settle(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: settle NAME COLUMN=VALUE …")
+	}
+	var set []string
+	values, where := []any{args[0]}, "name = $1"
+	for _, a := range args[1:] {
+		column, value, _ := strings.Cut(a, "=")
+		if is, condition := strings.CutPrefix(value, "="); condition {
+			values = append(values, is)
+			where += fmt.Sprintf(" AND %s = $%d", column, len(values))
+			continue
+		}
+		values = append(values, value)
+		cast := ""
+		if column == "home_ctx" || column == "conditions" || column == "progress" {
+			cast = "::jsonb"
+		}
+		set = append(set, fmt.Sprintf("%s = NULLIF($%d, '')%s", column, len(values), cast))
+		if column == "operation" {
+			set = append(set, map[bool]string{true: "op_id = NULL", false: "op_id = gen_random_uuid()"}[value == "NONE"])
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, ts.Getenv("DSN"))
+	ts.Check(err)
+	defer conn.Close(context.Background())
+	for {
+		tag, err := conn.Exec(ctx, "UPDATE workspaces SET "+strings.Join(set, ", ")+" WHERE "+where, values...)
+		ts.Check(err)
+		if tag.RowsAffected() == 1 {
+			return
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+// mode FILE PERM checks a file's permissions.
+func mode(ts *testscript.TestScript, neg bool, args []string) {
+	info, err := os.Stat(ts.MkAbs(args[0]))
+	ts.Check(err)
+	if got := fmt.Sprintf("%o", info.Mode().Perm()); (got == args[1]) == neg {
+		ts.Fatalf("%s has mode %s", args[0], got)
+	}
+}
+
+// secret NAME sets a variable to the token that was printed last.
+func secret(ts *testscript.TestScript, neg bool, args []string) {
+	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile("stdout")))
+}
+
+// exits CODE COMMAND … checks a command's exit code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	err := ts.Exec(args[1], args[2:]...)
+	code := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		code = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if (fmt.Sprint(code) == args[0]) == neg {
+		ts.Fatalf("%q exits with %d", args[1:], code)
+	}
+}

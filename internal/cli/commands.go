@@ -1,0 +1,122 @@
+// Package cli is the client commands of codehub, and how the program parses its
+// command line. It knows the server only through the API.
+package cli
+
+import (
+	"context"
+	"os"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/client"
+	"codehub/internal/cli/terminal"
+)
+
+// Commands are the commands that talk to a server by its API.
+type Commands struct {
+	Login     loginCmd     `cmd:"" group:"Client:" help:"Log in to a server and remember it."`
+	Logout    logoutCmd    `cmd:"" group:"Client:" help:"Log out, and revoke the login's token."`
+	Whoami    whoamiCmd    `cmd:"" group:"Client:" help:"Show the current user."`
+	Create    createCmd    `cmd:"" group:"Client:" help:"Create a workspace."`
+	List      listCmd      `cmd:"" group:"Client:" aliases:"ls" help:"List your workspaces."`
+	Show      showCmd      `cmd:"" group:"Client:" help:"Show one workspace."`
+	Start     startCmd     `cmd:"" group:"Client:" help:"Start a workspace."`
+	Stop      stopCmd      `cmd:"" group:"Client:" help:"Stop a workspace."`
+	Restart   restartCmd   `cmd:"" group:"Client:" help:"Stop a workspace and start it again."`
+	Stay      stayCmd      `cmd:"" group:"Client:" help:"Reset a workspace's idle timer."`
+	KeepAwake keepAwakeCmd `cmd:"" group:"Client:" help:"Keep a workspace awake for a while."`
+	Set       setCmd       `cmd:"" group:"Client:" help:"Change a workspace's settings."`
+	Archive   archiveCmd   `cmd:"" group:"Client:" help:"Archive a workspace."`
+	Restore   restoreCmd   `cmd:"" group:"Client:" help:"Restore a workspace from its archive."`
+	Archives  archivesCmd  `cmd:"" group:"Client:" help:"List a workspace's archives."`
+	Download  downloadCmd  `cmd:"" group:"Client:" help:"Download an archive of a workspace."`
+	Delete    deleteCmd    `cmd:"" group:"Client:" aliases:"rm" help:"Delete a workspace."`
+	Undelete  undeleteCmd  `cmd:"" group:"Client:" help:"Undo a deletion."`
+	Recover   recoverCmd   `cmd:"" group:"Client:" help:"Recover a workspace from an error."`
+	Cancel    cancelCmd    `cmd:"" group:"Client:" help:"Cancel the running operation."`
+	Open      openCmd      `cmd:"" group:"Client:" help:"Open a workspace in the browser."`
+	Logs      logsCmd      `cmd:"" group:"Client:" help:"Print a workspace's container log."`
+	Tokens    tokensCmd    `cmd:"" group:"Client:" help:"Manage API tokens."`
+	Passwd    passwdCmd    `cmd:"" group:"Client:" help:"Change your password."`
+	Users     usersCmd     `cmd:"" group:"Client:" help:"Manage users (administrators)."`
+	Status    statusCmd    `cmd:"" group:"Client:" help:"Show server status."`
+
+	ReconcileRestore reconcileRestoreCmd `cmd:"" group:"Client:" name:"reconcile-restore" help:"Reconcile a restored database and take over."`
+
+	Completion completionCmd `cmd:"" group:"Client:" help:"Print a shell completion script."`
+}
+
+// serverFlags say which server a client command talks to. The credential is
+// no flag: everybody on a machine can read the arguments of its programs.
+type serverFlags struct {
+	URL string `name:"url" env:"CODEHUB_URL" placeholder:"URL" help:"The server; else the one of the last login, else http://localhost:8080. The credential is CODEHUB_SESSION_TOKEN or that of the last login."`
+
+	version string // of this program
+}
+
+// AfterApply takes the program's version.
+func (f *serverFlags) AfterApply(vars kong.Vars) error {
+	f.version = vars[versionVar]
+	return nil
+}
+
+func (f serverFlags) userAgent() client.Option {
+	return client.WithUserAgent("codehub-cli/" + f.version)
+}
+
+const (
+	tokenVariable = "CODEHUB_SESSION_TOKEN"
+	defaultServer = "http://localhost:8080"
+)
+
+// connect makes the client for a command.
+func (f serverFlags) connect() (*client.Client, error) {
+	known, err := readLogin()
+	if err != nil {
+		return nil, err
+	}
+	server := f.server(known)
+	token := os.Getenv(tokenVariable)
+	// What one server gave out is never shown to another.
+	if token == "" && sameServer(known.URL, server) {
+		token = known.Token
+	}
+	return client.New(server, token, f.userAgent())
+}
+
+func (f serverFlags) server(known savedLogin) string {
+	switch {
+	case f.URL != "":
+		return f.URL
+	case known.URL != "":
+		return known.URL
+	}
+	return defaultServer
+}
+
+func sameServer(a, b string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") }
+
+// onWorkspace is what the commands on one workspace share.
+type onWorkspace struct {
+	serverFlags
+	terminal.Format
+	Workspace string `arg:"" help:"A workspace's name or id."`
+}
+
+// run resolves the workspace, does something with it and prints the outcome.
+func (o onWorkspace) run(ctx context.Context, k *kong.Context, deleted bool, do func(c *client.Client, id string) (any, string, error)) error {
+	c, err := o.connect()
+	if err != nil {
+		return err
+	}
+	w, err := resolve(ctx, c, o.Workspace, deleted)
+	if err != nil {
+		return err
+	}
+	out, said, err := do(c, w.ID)
+	if err != nil {
+		return err
+	}
+	return o.Print(k.Stdout, out, said)
+}

@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+type completionCmd struct {
+	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
+}
+
+// Help says how to use the script.
+func (completionCmd) Help() string {
+	return `bash: source <(codehub completion bash)
+zsh:  source <(codehub completion zsh)
+fish: codehub completion fish | source`
+}
+
+func (c completionCmd) Run(k *kong.Context) error {
+	var script string
+	switch words := completions(k.Model.Node); c.Shell {
+	case "bash":
+		script = bashScript(words)
+	case "zsh":
+		script = zshScript(words)
+	case "fish":
+		script = fishScript(words)
+	}
+	_, err := fmt.Fprint(k.Stdout, script)
+	return err
+}
+
+// completion is what can follow a command.
+type completion struct {
+	path  string // "", "start", "tokens create"
+	words []completionWord
+	names bool // takes a workspace
+}
+
+type completionWord struct{ word, help string }
+
+// completions lists, for every command, its subcommands and flags. Words and
+// help come from this program's source and hold no quotes.
+func completions(root *kong.Node) []completion {
+	var all []completion
+	var walk func(n *kong.Node, path []string)
+	walk = func(n *kong.Node, path []string) {
+		c := completion{path: strings.Join(path, " ")}
+		for _, child := range n.Children {
+			if child.Hidden {
+				continue
+			}
+			c.words = append(c.words, completionWord{child.Name, child.Help})
+			walk(child, append(slices.Clone(path), child.Name))
+			for _, alias := range child.Aliases {
+				walk(child, append(slices.Clone(path), alias))
+			}
+		}
+		for _, f := range n.Flags {
+			if !f.Hidden {
+				c.words = append(c.words, completionWord{"--" + f.Name, f.Help})
+			}
+			if f.Tag.Negatable != "" {
+				c.words = append(c.words, completionWord{"--no-" + f.Name, "The opposite of --" + f.Name + "."})
+			}
+		}
+		for _, p := range n.Positional {
+			c.names = c.names || p.Name == "workspace"
+		}
+		all = append(all, c)
+	}
+	walk(root, nil)
+	return all
+}
+
+// shellCase is the part that bash and zsh share: what may follow the words so
+// far. The variables' names are given, as each shell has some of its own.
+func shellCase(all []completion, sofar, list string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "  local %s= names=\n  case \"$%s\" in\n", list, sofar)
+	for _, c := range all {
+		var words []string
+		for _, w := range c.words {
+			words = append(words, w.word)
+		}
+		fmt.Fprintf(&b, "    %q) %s=%q", c.path, list, strings.Join(words, " "))
+		if c.names {
+			b.WriteString(" names=1")
+		}
+		b.WriteString(" ;;\n")
+	}
+	b.WriteString("  esac\n")
+	return b.String()
+}
+
+// Workspaces' names may hold anything: none of these scripts lets the shell
+// evaluate them.
+
+func bashScript(all []completion) string {
+	return `# bash completion for codehub
+_codehub() {
+  local cur="${COMP_WORDS[COMP_CWORD]}" sofar= word
+  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+    case "$sofar $word" in
+      *" -"*) ;;
+      " "*) sofar="$word" ;;
+      "tokens "*) sofar="tokens $word" ;;
+    esac
+  done
+` + shellCase(all, "sofar", "list") + `  COMPREPLY=()
+  for word in $list; do
+    if [[ "$word" == "$cur"* && ( "$word" != -* || "$cur" == -* ) ]]; then COMPREPLY+=("$word"); fi
+  done
+  if [[ -n "$names" && "$cur" != -* ]]; then
+    while IFS= read -r word; do
+      if [[ "$word" == "$cur"* ]]; then COMPREPLY+=("$(printf %q "$word")"); fi
+    done < <(codehub list --names 2>/dev/null)
+  fi
+}
+complete -F _codehub codehub
+`
+}
+
+func zshScript(all []completion) string {
+	return `#compdef codehub
+_codehub() {
+  local sofar= word
+  for word in "${(@)words[2,CURRENT-1]}"; do
+    case "$sofar $word" in
+      *" -"*) ;;
+      " "*) sofar="$word" ;;
+      "tokens "*) sofar="tokens $word" ;;
+    esac
+  done
+` + shellCase(all, "sofar", "list") + `  compadd -- ${=list}
+  if [[ -n "$names" ]]; then compadd -- "${(@f)$(codehub list --names 2>/dev/null)}"; fi
+}
+compdef _codehub codehub
+`
+}
+
+func fishScript(all []completion) string {
+	var b strings.Builder
+	b.WriteString("# fish completion for codehub\ncomplete -c codehub -f\n")
+	for _, c := range all {
+		when := "__fish_use_subcommand"
+		if first, second, nested := strings.Cut(c.path, " "); nested {
+			when = "__fish_seen_subcommand_from " + first + "; and __fish_seen_subcommand_from " + second
+		} else if c.path != "" {
+			when = "__fish_seen_subcommand_from " + first
+		}
+		for _, w := range c.words {
+			flag, isFlag := strings.CutPrefix(w.word, "--")
+			what := "-a " + w.word
+			if isFlag {
+				what = "-l " + flag
+			}
+			fmt.Fprintf(&b, "complete -c codehub -n '%s' %s -d '%s'\n", when, what, strings.ReplaceAll(w.help, "'", ""))
+		}
+		if c.names {
+			fmt.Fprintf(&b, "complete -c codehub -n '%s' -a '(codehub list --names 2>/dev/null)'\n", when)
+		}
+	}
+	return b.String()
+}

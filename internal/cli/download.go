@@ -1,0 +1,301 @@
+package cli
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/api"
+	"codehub/client"
+	"codehub/internal/cli/terminal"
+)
+
+type downloadCmd struct {
+	serverFlags
+	terminal.Format
+	Workspace string `arg:"" help:"A workspace's name or id."`
+	File      string `short:"O" name:"file" placeholder:"FILE" help:"File to write; - for standard output (default: NAME.tar.zst)."`
+	Archive   string `name:"archive" placeholder:"ARCHIVE" help:"ID of an earlier archive, from codehub archives."`
+	Force     bool   `short:"f" help:"Replace a file that is there."`
+}
+
+// Help says what may be relied on.
+func (downloadCmd) Help() string {
+	return `The archive is kept in FILE….part until it is complete and its SHA-256 is right. The same command goes on with a download that broke off. Any tar --zstd unpacks it.`
+}
+
+func (d downloadCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := d.connect()
+	if err != nil {
+		return err
+	}
+	w, err := resolve(ctx, c, d.Workspace, false)
+	if err != nil {
+		return err
+	}
+	toStdout := d.File == "-"
+	if toStdout && d.Output == "json" {
+		return errors.New("the standard output cannot take both the archive and JSON")
+	}
+	if d.File == "" {
+		d.File = api.ArchiveFileName(w.Name)
+	}
+	if !toStdout && !d.Force {
+		if _, err := os.Lstat(d.File); err == nil {
+			return fmt.Errorf("%s is there already; replace it with --force, or name another file with -O", d.File)
+		}
+	}
+	m := newMeter(k.Stderr)
+	defer m.clear()
+	f := &fetch{open: func(ctx context.Context, offset int64, etag string) (*client.Download, error) {
+		return c.Download(ctx, w.ID, d.Archive, offset, etag)
+	}, meter: m, name: terminal.Plain(w.Name)}
+	if f.info, err = c.DownloadInfo(ctx, w.ID, d.Archive); err != nil {
+		return err
+	}
+	if toStdout {
+		return f.run(ctx, k.Stdout)
+	}
+	if err := f.toFile(ctx, d.File); err != nil {
+		return err
+	}
+	m.clear()
+	done := struct {
+		File   string `json:"file"`
+		Size   int64  `json:"size"`
+		SHA256 string `json:"sha256"`
+	}{d.File, f.info.Size, f.sum()}
+	said := fmt.Sprintf("%s   %s   sha256 %s", d.File, terminal.Size(done.Size), done.SHA256)
+	if f.info.SHA256 == "" {
+		said += "   (the server gave none to compare it with)"
+	}
+	return d.Print(k.Stdout, done, said)
+}
+
+// fetch downloads one archive, over as many connections as it takes.
+type fetch struct {
+	open  func(ctx context.Context, offset int64, etag string) (*client.Download, error)
+	info  *client.Download // what is downloaded
+	meter *meter
+	name  string
+
+	at   int64     // so much of it is there
+	hash hash.Hash // of that
+	pace rate
+}
+
+func (f *fetch) sum() string { return hex.EncodeToString(f.hash.Sum(nil)) }
+
+var (
+	errChanged = errors.New("the archive was replaced by another one meanwhile; try again")
+	errDamaged = errors.New("what arrived is not the archive: its SHA-256 is another one")
+	errStalled = errors.New("nothing came for a minute")
+)
+
+// toFile downloads into a file of that name, which is there once all of it is.
+func (f *fetch) toFile(ctx context.Context, name string) error {
+	part := f.partName(name)
+	file, err := os.OpenFile(part, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	begun, err := f.resume(file)
+	if err != nil {
+		return err
+	}
+	err = f.run(ctx, file)
+	if begun && errors.Is(err, errDamaged) {
+		// What was there from before may be to blame.
+		if err = f.restart(file); err == nil {
+			err = f.run(ctx, file)
+		}
+	}
+	switch {
+	case errors.Is(err, errDamaged), errors.Is(err, errChanged):
+		_ = os.Remove(part)
+		return err
+	case err != nil && f.at > 0:
+		return fmt.Errorf("%w (%s of %s are in %s; the same command goes on with it)", err, terminal.Size(f.at), terminal.Size(f.info.Size), part)
+	case err != nil:
+		_ = os.Remove(part)
+		return err
+	}
+	if err := file.Sync(); err != nil {
+		return err
+	}
+	if err := file.Close(); err != nil {
+		return err
+	}
+	return os.Rename(part, name)
+}
+
+// partName is where an archive is kept until it is complete: in its name is
+// which archive it is a part of, so that a part is never taken for another's.
+func (f *fetch) partName(name string) string {
+	if len(f.info.SHA256) < 12 {
+		return name + ".part"
+	}
+	return fmt.Sprintf("%s.%s.part", name, f.info.SHA256[:12])
+}
+
+// resume takes up what an earlier download has left in the file, if it can be
+// gone on with.
+func (f *fetch) resume(file *os.File) (begun bool, err error) {
+	info, err := file.Stat()
+	if err != nil {
+		return false, err
+	}
+	if f.info.ETag == "" || info.Size() > f.info.Size || !info.Mode().IsRegular() {
+		return false, f.restart(file)
+	}
+	f.hash = sha256.New()
+	f.at, err = io.Copy(f.hash, file)
+	return f.at > 0, err
+}
+
+func (f *fetch) restart(file *os.File) error {
+	f.at, f.hash = 0, sha256.New()
+	if err := file.Truncate(0); err != nil {
+		return err
+	}
+	_, err := file.Seek(0, io.SeekStart)
+	return err
+}
+
+const (
+	// fetchTries is how many connections in a row may bring nothing.
+	fetchTries = 6
+	fetchQuiet = time.Minute
+)
+
+// run downloads what is missing, and checks the whole.
+func (f *fetch) run(ctx context.Context, to io.Writer) error {
+	if f.hash == nil {
+		f.hash = sha256.New()
+	}
+	failures, wait := 0, 500*time.Millisecond
+	for f.at < f.info.Size {
+		before := f.at
+		err := f.attempt(ctx, to)
+		var said *client.Error
+		var local *writeError
+		switch {
+		case f.at == f.info.Size:
+			continue
+		case ctx.Err() != nil:
+			return errors.New("interrupted")
+		case errors.As(err, &local), errors.Is(err, errChanged),
+			errors.As(err, &said) && said.Status < 500 && said.Status != http.StatusTooManyRequests:
+			return err
+		case f.at > before && f.info.ETag == "":
+			return err // nothing says that the rest would be of the same
+		}
+		if failures++; f.at > before {
+			failures, wait = 0, 500*time.Millisecond
+		}
+		if failures == fetchTries {
+			return err
+		}
+		f.meter.show(f.name, amount(f.at, f.info.Size), "the connection broke: trying again")
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+		wait = min(2*wait, 15*time.Second)
+	}
+	if f.info.SHA256 != "" && f.sum() != f.info.SHA256 {
+		return errDamaged
+	}
+	return nil
+}
+
+// writeError is a fault of this machine's, which another connection does not mend.
+type writeError struct{ error }
+
+func (e *writeError) Unwrap() error { return e.error }
+
+// attempt downloads over one connection.
+func (f *fetch) attempt(ctx context.Context, to io.Writer) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	quiet := time.AfterFunc(fetchQuiet, func() { cancel(errStalled) })
+	defer quiet.Stop()
+	d, err := f.open(ctx, f.at, f.info.ETag)
+	if err != nil {
+		return cause(ctx, err)
+	}
+	defer d.Body.Close()
+	if d.ETag != f.info.ETag || d.Offset != f.at || d.Size != f.info.Size {
+		return errChanged
+	}
+	b := make([]byte, 256<<10)
+	for {
+		n, err := d.Body.Read(b)
+		quiet.Reset(fetchQuiet)
+		// More than was announced is nothing of the archive's.
+		if n = int(min(int64(n), f.info.Size-f.at)); n > 0 {
+			if _, err := to.Write(b[:n]); err != nil {
+				return &writeError{err}
+			}
+			f.hash.Write(b[:n])
+			f.at += int64(n)
+			f.pace.add(time.Now(), f.at)
+			f.meter.show(f.name, amount(f.at, f.info.Size), pace(f.pace.of(f.info.Size-f.at)))
+		}
+		switch {
+		case f.at == f.info.Size:
+			return nil
+		case err == io.EOF:
+			return io.ErrUnexpectedEOF
+		case err != nil:
+			return cause(ctx, err)
+		}
+	}
+}
+
+// cause is why ctx ended, if it has, and else err.
+func cause(ctx context.Context, err error) error {
+	if c := context.Cause(ctx); c != nil {
+		return c
+	}
+	return err
+}
+
+// rate is how fast something grows, over the last seconds.
+type rate struct {
+	since time.Time // of from
+	from  int64
+	speed float64 // bytes a second; 0: not known yet
+}
+
+func (r *rate) add(now time.Time, at int64) {
+	took := now.Sub(r.since).Seconds()
+	switch {
+	case r.since.IsZero():
+		r.since, r.from = now, at
+	case took >= 1:
+		speed := float64(at-r.from) / took
+		if r.speed > 0 {
+			speed = .7*r.speed + .3*speed
+		}
+		r.speed, r.since, r.from = speed, now, at
+	}
+}
+
+// of is the speed, and in how many seconds so many bytes more will be there.
+func (r *rate) of(left int64) (speed, seconds int64) {
+	if r.speed < 1 {
+		return 0, 0
+	}
+	return int64(r.speed), 1 + int64(float64(left)/r.speed)
+}

@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+
+	"codehub/client"
+	"codehub/internal/cli/terminal"
+)
+
+// exitCode returns the exit code after err.
+func exitCode(err error) int {
+	switch client.CodeOf(err) {
+	case "not_found", "archive_not_found":
+		return terminal.ExitNotFound
+	}
+	return terminal.ExitCode(err)
+}
+
+// tokenForm is an API token, as far as it can be told from its form.
+var tokenForm = regexp.MustCompile(`chub_\S+`)
+
+// redacted removes API tokens from a message. A user may have given one as an
+// argument, which the message repeats.
+func redacted(message string) string { return tokenForm.ReplaceAllString(message, "chub_…") }
+
+// explain adds to an error what its reader can do about it.
+func explain(err error) error {
+	var e *client.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch e.Code {
+	case "unauthenticated":
+		if os.Getenv(tokenVariable) != "" {
+			return &client.Error{Code: e.Code, Message: "The token in " + tokenVariable + " is not valid. It may have expired or been revoked."}
+		}
+		return fmt.Errorf("%w Use: codehub login", err)
+	case "workspace_limit_exceeded":
+		var names []string
+		running, _ := e.Details["running_workspaces"].([]any)
+		for _, r := range running {
+			if m, ok := r.(map[string]any); ok {
+				names = append(names, terminal.Plain(fmt.Sprint(m["name"])))
+			}
+		}
+		if len(names) > 0 {
+			return fmt.Errorf("%w. Running: %s", err, strings.Join(names, ", "))
+		}
+	}
+	return err
+}

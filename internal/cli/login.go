@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/api"
+	"codehub/client"
+	"codehub/internal/cli/terminal"
+)
+
+// savedLogin is the file that a login leaves behind.
+type savedLogin struct {
+	URL     string `json:"url"`
+	Token   string `json:"token"`
+	TokenID string `json:"token_id"`
+}
+
+func loginFile() (string, error) {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		return "", fmt.Errorf("find the folder for settings: %w", err)
+	}
+	return filepath.Join(dir, "codehub", "login.json"), nil
+}
+
+func readLogin() (savedLogin, error) {
+	var l savedLogin
+	file, err := loginFile()
+	if err != nil {
+		return l, nil // nowhere to keep it, so there is none
+	}
+	b, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l, nil
+	}
+	if err != nil {
+		return l, err
+	}
+	if err := json.Unmarshal(b, &l); err != nil {
+		return l, fmt.Errorf("read %s: %w (codehub login writes it anew)", file, err)
+	}
+	return l, nil
+}
+
+// write keeps the login where only its owner can read it.
+func (l savedLogin) write() error {
+	file, err := loginFile()
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(file)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	b, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(dir, ".login-*") // 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(append(b, '\n'))
+	if err := errors.Join(err, tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), file)
+}
+
+type loginCmd struct {
+	serverFlags
+	Server    string `arg:"" optional:"" help:"The server, like https://codehub.example.com."`
+	Username  string `short:"u" xor:"who" help:"Prompted for if not given. The password is always prompted for, or read from standard input."`
+	WithToken bool   `xor:"who" help:"Log in with an API token, which is prompted for or read from standard input. --expires does not apply."`
+	Expires   span   `default:"90d" help:"How long the login lasts, like 12h or 90d; 0: until logout."`
+}
+
+func (l loginCmd) Run(ctx context.Context, k *kong.Context) error {
+	known, err := readLogin()
+	if err != nil {
+		known = savedLogin{}
+	}
+	if strings.HasPrefix(l.Server, "chub_") {
+		return errors.New("an API token is not a server: with --with-token it is read from standard input")
+	}
+	if l.Server != "" {
+		l.URL = l.Server
+	}
+	server := l.server(known)
+	in := bufio.NewReader(os.Stdin)
+	if l.WithToken {
+		return l.withToken(ctx, k, server, in, known)
+	}
+	if l.Username == "" {
+		if l.Username, err = terminal.Ask(k.Stderr, in, "Username: "); err != nil {
+			return err
+		}
+	}
+	password, err := terminal.AskSecret(k.Stderr, in, "Password: ")
+	if err != nil {
+		return err
+	}
+	agent := l.userAgent()
+	session, user, err := client.Login(ctx, server, api.Login{Username: l.Username, Password: password}, agent)
+	if err != nil {
+		return err
+	}
+	if err := keepLogin(ctx, session, server, l.Expires, known); err != nil {
+		return err
+	}
+	fmt.Fprintf(k.Stderr, "Logged in to %s as %s.\n", server, terminal.Plain(user.Username))
+	return nil
+}
+
+// withToken remembers an API token that the user has, in place of the login before.
+// A logout forgets such a token and does not revoke it.
+func (l loginCmd) withToken(ctx context.Context, k *kong.Context, server string, in *bufio.Reader, before savedLogin) error {
+	token, err := terminal.AskSecret(k.Stderr, in, "API token: ")
+	if err != nil {
+		return err
+	}
+	c, err := client.New(server, token, l.userAgent())
+	if err != nil {
+		return err
+	}
+	s, err := c.Session(ctx)
+	if client.CodeOf(err) == "unauthenticated" {
+		return errors.New("the server does not accept this token; it may have expired or been revoked")
+	}
+	if err != nil {
+		return err
+	}
+	if err := (savedLogin{URL: server, Token: token}).write(); err != nil {
+		return fmt.Errorf("keep the login: %w", err)
+	}
+	if sameServer(before.URL, server) && before.TokenID != "" && before.Token != token {
+		_ = c.DeleteToken(ctx, before.TokenID) // may have expired, or be another user's
+	}
+	fmt.Fprintf(k.Stderr, "Logged in to %s as %s.\n", server, terminal.Plain(s.User.Username))
+	return nil
+}
+
+type logoutCmd struct{}
+
+func (logoutCmd) Run(ctx context.Context, k *kong.Context) error {
+	known, err := readLogin()
+	if err != nil {
+		return err
+	}
+	if known.Token == "" {
+		fmt.Fprintln(k.Stderr, "Not logged in.")
+		return nil
+	}
+	c, err := client.New(known.URL, known.Token)
+	if err == nil && known.TokenID != "" { // else it is the user's own: see withToken
+		err = c.DeleteToken(ctx, known.TokenID)
+	}
+	file, ferr := loginFile()
+	if ferr == nil {
+		ferr = os.Remove(file)
+	}
+	if ferr != nil {
+		return fmt.Errorf("forget the login: %w", ferr)
+	}
+	// A token that holds no longer needs no ending.
+	if err != nil && client.CodeOf(err) != "unauthenticated" && client.CodeOf(err) != "not_found" {
+		return fmt.Errorf("the login is forgotten here, but its token %s may still hold: %w", known.TokenID, err)
+	}
+	fmt.Fprintf(k.Stderr, "Logged out of %s.\n", known.URL)
+	return nil
+}
+
+type whoamiCmd struct {
+	serverFlags
+	terminal.Format
+}
+
+func (w whoamiCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := w.connect()
+	if err != nil {
+		return err
+	}
+	s, err := c.Session(ctx)
+	if err != nil {
+		return err
+	}
+	said := terminal.Plain(s.User.Username)
+	if s.User.Admin {
+		said += " (admin)"
+	}
+	return w.Print(k.Stdout, s, said)
+}

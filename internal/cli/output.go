@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/cli/terminal"
+)
+
+// states are the words for states that are not words already.
+var states = map[string]string{
+	"pending": "not started yet", "delete_failed": "could not be deleted", "error": "in error",
+}
+
+// desires are the words for the states that can be desired.
+var desires = map[string]string{"RUNNING": "running", "STANDBY": "stopped", "ARCHIVED": "archived", "DELETED": "deleted"}
+
+// state is the state of a workspace in words. Older servers send only the phase.
+func state(w api.Workspace) string {
+	if w.State == "" {
+		return strings.ToLower(w.Phase)
+	}
+	return inWords(states, w.State)
+}
+
+func workspaceTable(list []api.Workspace, now time.Time) string {
+	rows := [][]string{{"NAME", "STATE", "IMAGE", "AGE", "ID"}}
+	for _, w := range list {
+		rows = append(rows, []string{w.Name, state(w), w.ImageRef, age(now.Sub(w.CreatedAt)), w.ID})
+	}
+	return terminal.Table(rows)
+}
+
+func workspaceDetails(w api.Workspace, now time.Time) string {
+	rows := [][]string{
+		{"Name:", w.Name}, {"ID:", w.ID}, {"State:", state(w)}, {"Wanted:", wanted(w)},
+		{"URL:", w.URL}, {"Image:", w.ImageRef}, {"Created:", terminal.Time(w.CreatedAt)},
+	}
+	add := func(name string, v *string) {
+		if v != nil && *v != "" {
+			rows = append(rows, []string{name, *v})
+		}
+	}
+	at := func(name string, v *time.Time) {
+		if v != nil {
+			rows = append(rows, []string{name, terminal.Time(*v)})
+		}
+	}
+	if w.NextDesiredState != nil {
+		rows = append(rows, []string{"Then wanted:", inWords(desires, *w.NextDesiredState)})
+	}
+	add("Pending request:", w.PendingRequest)
+	add("Description:", &w.Description)
+	add("Memo:", &w.Memo)
+	add("Error:", w.ErrorReason)
+	add("", w.ErrorMessage)
+	if c := w.Conditions["infra.container_ready"]; c.Message != "" {
+		add("Container:", &c.Message)
+	}
+	say := func(name, what string) { add(name, &what) }
+	say("Last use:", lastUse(w, now))
+	if name, what := lifetime(w, now); name != "" {
+		say(name+":", what)
+	}
+	if w.StopReason != nil {
+		say("Stopped:", inWords(stops, *w.StopReason))
+	}
+	say("Own times:", ownTTLs(w))
+	if w.ArchiveSize != nil {
+		rows = append(rows, []string{"Archive:", terminal.Size(*w.ArchiveSize)})
+	}
+	if p := joined(progressParts(w.Progress)); p != "" {
+		rows = append(rows, []string{"Progress:", p})
+	}
+	at("Awake until:", w.KeepAwakeUntil)
+	at("Deleted:", w.DeletedAt)
+	at("Gone for good:", w.PurgedAt)
+	return terminal.Table(rows)
+}
+
+func tokenTable(list []api.Token) string {
+	rows := [][]string{{"NAME", "EXPIRES", "LAST USED", "ID"}}
+	when := func(t *time.Time) string {
+		if t == nil {
+			return "never"
+		}
+		return terminal.Time(*t)
+	}
+	for _, t := range list {
+		rows = append(rows, []string{t.Name, when(t.ExpiresAt), when(t.LastUsedAt), t.ID})
+	}
+	return terminal.Table(rows)
+}
+
+// ahead is how long something takes yet, to the minute for as long as that
+// matters: who asked for 2h is not told 1h.
+func ahead(d time.Duration) string {
+	d = max(d, time.Second)
+	if d >= time.Minute {
+		d = d.Round(time.Minute)
+	}
+	if d < time.Hour || d >= 48*time.Hour || d%time.Hour == 0 {
+		return age(d)
+	}
+	return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+}
+
+func age(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return strconv.Itoa(int(max(d, 0).Seconds())) + "s"
+	case d < time.Hour:
+		return strconv.Itoa(int(d.Minutes())) + "m"
+	case d < 48*time.Hour:
+		return strconv.Itoa(int(d.Hours())) + "h"
+	}
+	return strconv.Itoa(int(d.Hours()/24)) + "d"
+}
+
+// span is a length of time that is given in days, too: 90d.
+type span time.Duration
+
+// UnmarshalText reads "12h30m", "90d" or "0".
+func (s *span) UnmarshalText(b []byte) error {
+	text := string(b)
+	days, isDays := strings.CutSuffix(text, "d")
+	var d time.Duration
+	var err error
+	if isDays || text == "0" {
+		var n int
+		if n, err = strconv.Atoi(days); err == nil && (n < 0 || n > 36500) {
+			err = strconv.ErrRange
+		}
+		d = time.Duration(n) * 24 * time.Hour
+	} else {
+		d, err = time.ParseDuration(text)
+	}
+	if err != nil || d < 0 {
+		return fmt.Errorf("%q is not a length of time like 12h or 90d", text)
+	}
+	*s = span(d)
+	return nil
+}
+
+// from is the time s after t; nil, never, for 0.
+func (s span) from(t time.Time) *time.Time {
+	if s == 0 {
+		return nil
+	}
+	t = t.Add(time.Duration(s)).UTC().Truncate(time.Second)
+	return &t
+}

@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/api"
+	"codehub/internal/cli/terminal"
+)
+
+// reconcileRestoreCmd ends the hold after a database was restored, moved or copied.
+type reconcileRestoreCmd struct {
+	serverFlags
+	terminal.Format
+
+	DryRun       bool     `name:"dry-run" help:"Show the plan without applying it (default)." xor:"mode"`
+	Apply        bool     `name:"apply" help:"Apply the plan and take over." xor:"mode"`
+	Only         []string `name:"only" placeholder:"WORKSPACE" help:"Workspaces to change (default: all)."`
+	KeepDatabase []string `name:"keep-database" placeholder:"WORKSPACE" help:"Workspaces that keep the database's state."`
+}
+
+func (r reconcileRestoreCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := r.connect()
+	if err != nil {
+		return err
+	}
+	plan, err := c.ApplyRestore(ctx, api.ApplyRestore{Only: r.Only, KeepDatabase: r.KeepDatabase, DryRun: !r.Apply})
+	if err != nil {
+		return err
+	}
+	return r.Print(k.Stdout, plan, restoreText(plan))
+}
+
+// restoreText formats the plan as a table. It only counts unchanged workspaces
+// that have their home.
+func restoreText(p api.RestorePlan) string {
+	var b strings.Builder
+	switch {
+	case p.Applied:
+		fmt.Fprintln(&b, "This database leads now. Servers with another database are on hold.")
+	case p.OnHold:
+		fmt.Fprintf(&b, "codehub is on hold: %s.\n", p.Reason)
+	default:
+		fmt.Fprintln(&b, "codehub is not on hold.")
+	}
+	rows := [][]string{{"WORKSPACE", "OWNER", "ACTION", "REASON", "ID"}}
+	kept := 0
+	for _, w := range p.Workspaces {
+		if w.Action == api.RestoreKeep && !w.Lost && !w.Running && w.ArchivedAt == nil {
+			kept++
+			continue
+		}
+		owner := w.Owner
+		if owner == "" {
+			owner = "(you)"
+		}
+		rows = append(rows, []string{w.Name, owner, restoreWords(w), w.Reason, w.ID})
+	}
+	if len(rows) > 1 {
+		fmt.Fprintf(&b, "\n%s", terminal.Table(rows))
+	}
+	fmt.Fprintf(&b, "\nOther, unchanged workspaces: %d\n", kept)
+	if !p.Applied && p.OnHold {
+		fmt.Fprintln(&b, "Nothing was changed. To apply this plan and take over, run: codehub reconcile-restore --apply")
+		fmt.Fprintln(&b, "Taking over puts the previous server on hold.")
+	}
+	return b.String()
+}
+
+func restoreWords(w api.RestoreStep) string {
+	var words []string
+	switch w.Action {
+	case api.RestoreVolume:
+		words = append(words, "use the volume")
+	case api.RestoreArchive:
+		when := ""
+		if w.ArchivedAt != nil {
+			when = " of " + terminal.Time(*w.ArchivedAt)
+		}
+		words = append(words, "use the archive"+when)
+	default:
+		words = append(words, "keep")
+	}
+	for _, f := range []struct {
+		on   bool
+		word string
+	}{{w.New, "add to the database"}, {w.Undelete, "undelete"}, {w.Running, "running"}, {w.SetAside, "set the volume aside"}, {w.Lost, "LOST"}} {
+		if f.on {
+			words = append(words, f.word)
+		}
+	}
+	return strings.Join(words, ", ")
+}

@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/api"
+	"codehub/internal/cli/terminal"
+)
+
+// statusCmd shows administrators the state of the servers.
+type statusCmd struct {
+	serverFlags
+	terminal.Format
+}
+
+type statusReport struct {
+	api.AdminStatus
+	Orphans []api.Orphan `json:"orphans"`
+}
+
+func (s statusCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := s.connect()
+	if err != nil {
+		return err
+	}
+	var r statusReport
+	if r.AdminStatus, err = c.AdminStatus(ctx); err == nil {
+		r.Orphans, err = c.Orphans(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return s.Print(k.Stdout, r, statusText(r, time.Now()))
+}
+
+func statusText(r statusReport, now time.Time) string {
+	var b strings.Builder
+	rows := [][]string{{"SERVER", "", "VERSION", "UP", "SEEN", "BACKENDS"}}
+	for _, s := range r.Servers {
+		marks := "alive"
+		switch {
+		case s.Leads:
+			marks = "leads"
+		case !s.Alive:
+			marks = "gone"
+		}
+		rows = append(rows, []string{s.Hostname, marks, s.Version, age(now.Sub(s.StartedAt)), age(now.Sub(s.SeenAt)) + " ago", backendWords(s.Backends)})
+	}
+	if r.Hold != "" {
+		fmt.Fprintf(&b, "codehub is on hold: %s. Run codehub reconcile-restore to review the takeover.\n\n", r.Hold)
+	}
+	b.WriteString(terminal.Table(rows))
+	fmt.Fprintf(&b, "\nWorkspaces: %s\n", countWords(r.Phases))
+	fmt.Fprintf(&b, "Operations: %s\n", countWords(r.Operations))
+	fmt.Fprintf(&b, "Running:    %d of %s\n", r.Running, limitWords(r.MaxRunning))
+	if r.WatchedUntil != nil {
+		fmt.Fprintf(&b, "Activity:   recorded through %s ago\n", age(now.Sub(*r.WatchedUntil)))
+	}
+	if len(r.Orphans) > 0 {
+		rows := [][]string{{"ORPHAN", "NAME", "SINCE", "REMOVED", "DETAIL"}}
+		for _, o := range r.Orphans {
+			removed := "never"
+			if o.RemovedAfter != nil {
+				removed = terminal.Time(*o.RemovedAfter)
+			}
+			rows = append(rows, []string{o.Kind, o.Name, age(now.Sub(o.FirstSeenAt)), removed, o.Detail})
+		}
+		fmt.Fprintf(&b, "\n%s", terminal.Table(rows))
+	}
+	return b.String()
+}
+
+func backendWords(backends map[string]api.Breaker) string {
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(backends)) {
+		b := backends[name]
+		text := name + " ok"
+		if b.State != api.BreakerClosed {
+			text = name + " " + b.State + ": " + b.Error
+		}
+		words = append(words, text)
+	}
+	return strings.Join(words, ", ")
+}
+
+func countWords(counts map[string]int) string {
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		words = append(words, strconv.Itoa(counts[name])+" "+name)
+	}
+	if len(words) == 0 {
+		return "none"
+	}
+	return strings.Join(words, ", ")
+}
+
+func limitWords(n int) string {
+	if n == 0 {
+		return "any number"
+	}
+	return strconv.Itoa(n)
+}

@@ -1,0 +1,91 @@
+// Package terminal is how commands print and ask: tables, times and sizes for
+// people, JSON for programs, and prompts.
+package terminal
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/mattn/go-runewidth"
+)
+
+// Format is the flag of every command that prints a result.
+type Format struct {
+	Output string `short:"o" enum:"table,json" default:"table" help:"How to print: table or json."`
+}
+
+// Print prints an outcome: v as JSON, or said for people.
+func (o Format) Print(out io.Writer, v any, said string) error {
+	if o.Output == "json" {
+		e := json.NewEncoder(out)
+		e.SetIndent("", "  ")
+		e.SetEscapeHTML(false)
+		return e.Encode(v)
+	}
+	_, err := fmt.Fprintln(out, strings.TrimRight(said, "\n"))
+	return err
+}
+
+// gap is what stands between two columns of a table.
+const gap = "   "
+
+// terminal measures text as most terminals show it, independent of the locale.
+var terminal = &runewidth.Condition{StrictEmojiNeutral: true}
+
+// Table lines up rows of cells, by the width that a terminal gives them.
+func Table(rows [][]string) string {
+	var widths []int
+	for _, r := range rows {
+		for i, cell := range r {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], terminal.StringWidth(Plain(cell)))
+		}
+	}
+	var b strings.Builder
+	for _, r := range rows {
+		var line strings.Builder
+		for i, cell := range r {
+			line.WriteString(terminal.FillRight(Plain(cell), widths[i]) + gap)
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+	return b.String()
+}
+
+// Time is a time for people: by the machine's clock, with its zone.
+func Time(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05 MST") }
+
+// Plain makes text safe for a terminal: what others wrote must not steer it.
+func Plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			return ' '
+		case unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r):
+			return -1
+		}
+		return r
+	}, s)
+}
+
+// Size writes a number of bytes in decimal units.
+func Size(n int64) string {
+	f, unit := float64(n), 0
+	units := []string{"B", "kB", "MB", "GB", "TB"}
+	for f >= 1000 && unit < len(units)-1 {
+		f /= 1000
+		unit++
+	}
+	digits := 0
+	if unit > 0 && f < 10 {
+		digits = 1
+	}
+	return strconv.FormatFloat(f, 'f', digits, 64) + " " + units[unit]
+}

@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/api"
+	"codehub/internal/cli/terminal"
+)
+
+type tokensCmd struct {
+	List   tokensListCmd   `cmd:"" aliases:"ls" help:"List your API tokens."`
+	Create tokensCreateCmd `cmd:"" help:"Create an API token and print it."`
+	Delete tokensDeleteCmd `cmd:"" aliases:"rm" help:"Revoke an API token."`
+}
+
+type tokensListCmd struct {
+	serverFlags
+	terminal.Format
+}
+
+func (l tokensListCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := l.connect()
+	if err != nil {
+		return err
+	}
+	list, err := c.Tokens(ctx)
+	if err != nil {
+		return err
+	}
+	return l.Print(k.Stdout, list, tokenTable(list))
+}
+
+// Help says what may be relied on.
+func (tokensCreateCmd) Help() string {
+	return `The token is shown this once: codehub keeps only its hash.`
+}
+
+type tokensCreateCmd struct {
+	serverFlags
+	terminal.Format
+	Name    string `arg:"" help:"What it is for."`
+	Expires span   `default:"0" help:"How long it holds, like 12h or 90d; 0: until it is deleted."`
+}
+
+func (t tokensCreateCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := t.connect()
+	if err != nil {
+		return err
+	}
+	made, err := c.CreateToken(ctx, api.CreateToken{Name: t.Name, ExpiresAt: t.Expires.from(time.Now())})
+	if err != nil {
+		return err
+	}
+	return t.Print(k.Stdout, made, made.Token)
+}
+
+type tokensDeleteCmd struct {
+	serverFlags
+	Token string `arg:"" help:"The token's name or id."`
+}
+
+func (t tokensDeleteCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := t.connect()
+	if err != nil {
+		return err
+	}
+	list, err := c.Tokens(ctx)
+	if err != nil {
+		return err
+	}
+	var found []api.Token
+	for _, have := range list {
+		if have.ID == t.Token || have.Name == t.Token {
+			found = append(found, have)
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return terminal.NotFound("there is no token %q", t.Token)
+	case len(found) > 1:
+		return fmt.Errorf("several tokens are called %q; give an id, as in: codehub tokens list", t.Token)
+	}
+	if err := c.DeleteToken(ctx, found[0].ID); err != nil {
+		return err
+	}
+	fmt.Fprintln(k.Stderr, "The token is revoked.")
+	return nil
+}

@@ -1,0 +1,205 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/api"
+	"codehub/client"
+	"codehub/internal/cli/terminal"
+)
+
+type usersCmd struct {
+	List     usersListCmd     `cmd:"" aliases:"ls" help:"List users."`
+	Create   usersCreateCmd   `cmd:"" help:"Create a user."`
+	SetLimit usersLimitCmd    `cmd:"" name:"set-limit" help:"Set a user's running limit."`
+	Admin    usersAdminCmd    `cmd:"" help:"Grant or revoke administrator access."`
+	Disable  usersDisableCmd  `cmd:"" help:"Disable a user; sessions and tokens end."`
+	Enable   usersEnableCmd   `cmd:"" help:"Enable a disabled user."`
+	Reset    usersPasswordCmd `cmd:"" name:"reset-password" help:"Set a user's password; sessions and tokens end."`
+}
+
+type usersListCmd struct {
+	serverFlags
+	terminal.Format
+}
+
+func (l usersListCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := l.connect()
+	if err != nil {
+		return err
+	}
+	list, err := c.Accounts(ctx)
+	if err != nil {
+		return err
+	}
+	return l.Print(k.Stdout, list, accountTable(list))
+}
+
+func accountTable(list []api.Account) string {
+	rows := [][]string{{"NAME", "", "LIMIT", "RUNNING", "WORKSPACES", "ID"}}
+	for _, a := range list {
+		rows = append(rows, []string{a.Username, accountMarks(a), limitOf(a), strconv.Itoa(a.Running), strconv.Itoa(a.Workspaces), a.ID})
+	}
+	return terminal.Table(rows)
+}
+
+func accountMarks(a api.Account) string {
+	var marks []string
+	if a.Admin {
+		marks = append(marks, "admin")
+	}
+	if a.Disabled {
+		marks = append(marks, "disabled")
+	}
+	if a.LockedTill != nil {
+		marks = append(marks, "locked until "+a.LockedTill.Local().Format(time.TimeOnly))
+	}
+	return strings.Join(marks, ", ")
+}
+
+func limitOf(a api.Account) string {
+	switch {
+	case a.MaxRunning == nil:
+		return "default"
+	case *a.MaxRunning == 0:
+		return "none"
+	}
+	return strconv.Itoa(*a.MaxRunning)
+}
+
+// Help says where the password comes from.
+func (usersCreateCmd) Help() string {
+	return `The password is asked for, or read from standard input.`
+}
+
+type usersCreateCmd struct {
+	serverFlags
+	terminal.Format
+	Name       string `arg:"" help:"The username."`
+	Admin      bool   `help:"An administrator."`
+	MaxRunning limit  `name:"max-running" placeholder:"N" help:"How many workspaces may run at once; 0: any number, default: the server's limit."`
+}
+
+func (u usersCreateCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := u.connect()
+	if err != nil {
+		return err
+	}
+	password, err := terminal.AskNewPassword(k.Stderr, bufio.NewReader(os.Stdin))
+	if err != nil {
+		return err
+	}
+	made, err := c.CreateAccount(ctx, api.CreateAccount{Username: u.Name, Password: password, Admin: u.Admin, MaxRunning: u.MaxRunning.n})
+	if err != nil {
+		return err
+	}
+	return u.Print(k.Stdout, made, "Added "+terminal.Plain(made.Username)+".")
+}
+
+// onUser is what the commands on one user share.
+type onUser struct {
+	serverFlags
+	terminal.Format
+	User string `arg:"" help:"A user's name or id."`
+}
+
+// change finds the user, changes something and says what.
+func (o onUser) change(ctx context.Context, k *kong.Context, in api.PatchAccount, said string) error {
+	c, err := o.connect()
+	if err != nil {
+		return err
+	}
+	id, err := findUser(ctx, c, o.User)
+	if err != nil {
+		return err
+	}
+	a, err := c.PatchAccount(ctx, id, in)
+	if err != nil {
+		return err
+	}
+	return o.Print(k.Stdout, a, fmt.Sprintf(said, terminal.Plain(a.Username)))
+}
+
+func findUser(ctx context.Context, c *client.Client, name string) (id string, err error) {
+	list, err := c.Accounts(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, a := range list {
+		if a.ID == name || strings.EqualFold(a.Username, name) {
+			return a.ID, nil
+		}
+	}
+	return "", terminal.NotFound("there is no user %q", name)
+}
+
+type usersLimitCmd struct {
+	onUser
+	Limit limit `arg:"" help:"A number; 0: any number, default: the server's limit. It counts from the next start on."`
+}
+
+func (u usersLimitCmd) Run(ctx context.Context, k *kong.Context) error {
+	return u.change(ctx, k, api.PatchAccount{MaxRunning: api.Nullable[int]{Set: true, Value: u.Limit.n}}, "The limit of %s is another one.")
+}
+
+type usersAdminCmd struct {
+	onUser
+	Revoke bool `help:"No longer one."`
+}
+
+func (u usersAdminCmd) Run(ctx context.Context, k *kong.Context) error {
+	admin, said := !u.Revoke, "%s is an administrator."
+	if u.Revoke {
+		said = "%s is no administrator."
+	}
+	return u.change(ctx, k, api.PatchAccount{Admin: &admin}, said)
+}
+
+type usersDisableCmd struct{ onUser }
+
+func (u usersDisableCmd) Run(ctx context.Context, k *kong.Context) error {
+	disabled := true
+	return u.change(ctx, k, api.PatchAccount{Disabled: &disabled}, "%s is disabled.")
+}
+
+type usersEnableCmd struct{ onUser }
+
+func (u usersEnableCmd) Run(ctx context.Context, k *kong.Context) error {
+	disabled := false
+	return u.change(ctx, k, api.PatchAccount{Disabled: &disabled}, "%s may log in.")
+}
+
+type usersPasswordCmd struct{ onUser }
+
+func (u usersPasswordCmd) Run(ctx context.Context, k *kong.Context) error {
+	password, err := terminal.AskNewPassword(k.Stderr, bufio.NewReader(os.Stdin))
+	if err != nil {
+		return err
+	}
+	return u.change(ctx, k, api.PatchAccount{Password: &password}, "%s has another password.")
+}
+
+// limit is how many workspaces may run: a number, or the server's.
+type limit struct{ n *int }
+
+// UnmarshalText reads "3", "0" or "default".
+func (l *limit) UnmarshalText(b []byte) error {
+	if string(b) == "default" {
+		l.n = nil
+		return nil
+	}
+	n, err := strconv.Atoi(string(b))
+	if err != nil || n < 0 {
+		return fmt.Errorf("%q is no number of workspaces; give one, 0 for any number, or default", b)
+	}
+	l.n = &n
+	return nil
+}

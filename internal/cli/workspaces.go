@@ -1,0 +1,315 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/google/uuid"
+	"golang.org/x/term"
+	"golang.org/x/text/unicode/norm"
+
+	"codehub/api"
+	"codehub/client"
+	"codehub/internal/cli/terminal"
+)
+
+// resolve finds a workspace by its id or its name; deleted says where to look.
+func resolve(ctx context.Context, c *client.Client, ref string, deleted bool) (api.Workspace, error) {
+	if uuid.Validate(ref) == nil && len(ref) == 36 {
+		w, err := c.Get(ctx, strings.ToLower(ref))
+		if client.CodeOf(err) != "not_found" {
+			return w, err
+		}
+	}
+	name := norm.NFC.String(strings.TrimSpace(ref))
+	list, err := c.List(ctx, client.Filter{Query: name, Deleted: deleted})
+	if err != nil {
+		return api.Workspace{}, err
+	}
+	var found []api.Workspace
+	for _, w := range list {
+		if w.Name == name {
+			found = append(found, w)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return api.Workspace{}, terminal.NotFound("there is no %sworkspace %q", map[bool]string{true: "deleted "}[deleted], ref)
+	case 1:
+		return found[0], nil
+	}
+	ids := make([]string, len(found))
+	for i, w := range found {
+		ids[i] = w.ID
+	}
+	return api.Workspace{}, fmt.Errorf("several workspaces are called %q; give an id: %s", ref, strings.Join(ids, ", "))
+}
+
+type createCmd struct {
+	serverFlags
+	terminal.Format
+	Name        string `arg:"" help:"The new workspace's name."`
+	Description string `short:"d" help:"What it is for."`
+	Image       string `short:"i" help:"The image; the server's default unless given."`
+	Start       bool   `negatable:"" default:"true" help:"Start it at once."`
+	Wait        bool   `short:"w" help:"Wait until it is ready."`
+	ttlFlags
+}
+
+func (cmd createCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := cmd.connect()
+	if err != nil {
+		return err
+	}
+	want := "RUNNING"
+	if !cmd.Start {
+		want = "STANDBY"
+	}
+	w, err := c.Create(ctx, api.CreateWorkspace{Name: cmd.Name, Description: cmd.Description, ImageRef: cmd.Image, DesiredState: &want,
+		StandbyTTLSeconds: cmd.StandbyTTL.seconds, ArchiveTTLSeconds: cmd.ArchiveTTL.seconds})
+	if err == nil && cmd.Wait {
+		w, err = reach(ctx, c, w.ID, want)
+	}
+	if err != nil {
+		return err
+	}
+	return cmd.Print(k.Stdout, w, fmt.Sprintf("%s   %s   %s", terminal.Plain(w.Name), state(w), w.URL))
+}
+
+// reach waits until a workspace has come to rest in the phase that is wanted
+// of it, or somebody wants something else. show is told of all that it sees
+// on the way.
+func reach(ctx context.Context, c *client.Client, id, phase string, show ...func(api.Workspace)) (api.Workspace, error) {
+	w, err := c.Wait(ctx, id, func(w api.Workspace) bool {
+		for _, f := range show {
+			f(w)
+		}
+		elsewhere := w.DesiredState != phase && w.NextDesiredState == nil
+		return w.Operation == "NONE" && (w.Phase == phase || elsewhere || w.DeletedAt != nil)
+	})
+	if err == nil && w.Phase != phase {
+		err = &client.WaitError{Workspace: w}
+	}
+	return w, err
+}
+
+type listCmd struct {
+	serverFlags
+	terminal.Format
+	Query   string `short:"q" name:"query" help:"Only those whose name or description contains this."`
+	Phase   string `help:"Only those in this phase: running, stopped, archived, pending or error."`
+	Deleted bool   `help:"Those that are deleted and can still be restored, instead."`
+	Names   bool   `help:"Print only names, one per line."`
+}
+
+func (l listCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := l.connect()
+	if err != nil {
+		return err
+	}
+	list, err := c.List(ctx, client.Filter{Query: l.Query, Phase: phaseOf(l.Phase), Deleted: l.Deleted})
+	if err != nil {
+		return err
+	}
+	if l.Names {
+		for _, w := range list {
+			fmt.Fprintln(k.Stdout, terminal.Plain(w.Name))
+		}
+		return nil
+	}
+	return l.Print(k.Stdout, list, workspaceTable(list, time.Now()))
+}
+
+// phaseOf is the API's name of a phase that is given in a word.
+func phaseOf(word string) string {
+	if phase := strings.ToUpper(word); phase != "STOPPED" {
+		return phase
+	}
+	return "STANDBY"
+}
+
+type showCmd struct{ onWorkspace }
+
+func (s showCmd) Run(ctx context.Context, k *kong.Context) error {
+	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		w, err := c.Get(ctx, id)
+		return w, workspaceDetails(w, time.Now()), err
+	})
+}
+
+// outcome prints a workspace after something was asked of it.
+func outcome(w api.Workspace, err error) (any, string, error) {
+	said := terminal.Plain(w.Name) + "   " + state(w)
+	if w.NextDesiredState != nil {
+		said += ", then " + inWords(desires, *w.NextDesiredState)
+	}
+	return w, said, err
+}
+
+type startCmd struct {
+	onWorkspace
+	Wait bool `short:"w" help:"Wait until it runs."`
+}
+
+func (s startCmd) Run(ctx context.Context, k *kong.Context) error {
+	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		w, err := c.Want(ctx, id, "RUNNING", true)
+		if err == nil && s.Wait {
+			w, err = reachShowing(ctx, k, c, id, "RUNNING")
+		}
+		return outcome(w, err)
+	})
+}
+
+type stopCmd struct {
+	onWorkspace
+	Force bool `short:"f" help:"Remove the container now, whatever it does."`
+	Wait  bool `short:"w" help:"Wait until it has stopped."`
+}
+
+func (s stopCmd) Run(ctx context.Context, k *kong.Context) error {
+	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		w, err := c.Stop(ctx, id, s.Force)
+		if err == nil && s.Wait {
+			w, err = reach(ctx, c, id, "STANDBY")
+		}
+		return outcome(w, err)
+	})
+}
+
+type restartCmd struct {
+	onWorkspace
+	Wait bool `short:"w" help:"Wait until it runs again."`
+}
+
+func (r restartCmd) Run(ctx context.Context, k *kong.Context) error {
+	return r.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		w, err := c.Restart(ctx, id)
+		if err == nil && r.Wait {
+			w, err = reach(ctx, c, id, "RUNNING")
+		}
+		return outcome(w, err)
+	})
+}
+
+type deleteCmd struct {
+	onWorkspace
+	Yes bool `short:"y" help:"Do not ask."`
+}
+
+func (d deleteCmd) Run(ctx context.Context, k *kong.Context) error {
+	if !d.Yes && term.IsTerminal(int(os.Stdin.Fd())) {
+		said, err := terminal.Ask(k.Stderr, bufio.NewReader(os.Stdin), fmt.Sprintf("Delete the workspace %q? [y/N] ", d.Workspace))
+		if err != nil || !strings.EqualFold(strings.TrimSpace(said), "y") {
+			return fmt.Errorf("nothing was deleted")
+		}
+	}
+	return d.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		w, err := c.Delete(ctx, id, true)
+		v, said, err := outcome(w, err)
+		if w.PurgedAt != nil && w.PurgedAt.After(time.Now()) {
+			said += fmt.Sprintf("; until %s: codehub undelete %s", terminal.Time(*w.PurgedAt), w.ID)
+		}
+		return v, said, err
+	})
+}
+
+type undeleteCmd struct{ onWorkspace }
+
+func (u undeleteCmd) Run(ctx context.Context, k *kong.Context) error {
+	return u.run(ctx, k, true, func(c *client.Client, id string) (any, string, error) { return outcome(c.Undelete(ctx, id)) })
+}
+
+type recoverCmd struct {
+	onWorkspace
+	StartEmpty bool   `xor:"instead" help:"Give up lost data; start with an empty home."`
+	Archive    string `xor:"instead" placeholder:"ARCHIVE" help:"Replace lost data with this archive."`
+	SetAside   bool   `xor:"instead" help:"Set aside the volume that blocks the home."`
+	Confirm    string `placeholder:"NAME" help:"With --start-empty and --archive: the workspace's name."`
+}
+
+func (r recoverCmd) Run(ctx context.Context, k *kong.Context) error {
+	in := api.Recover{Confirm: r.Confirm}
+	switch {
+	case r.StartEmpty:
+		in.Action = api.RecoverEmpty
+	case r.SetAside:
+		in.Action = api.RecoverSetAside
+	case r.Archive != "":
+		in.Action, in.ArchiveOpID = api.RecoverArchive, r.Archive
+	}
+	return r.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		return outcome(c.Recover(ctx, id, in))
+	})
+}
+
+type cancelCmd struct{ onWorkspace }
+
+func (cmd cancelCmd) Run(ctx context.Context, k *kong.Context) error {
+	return cmd.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) { return outcome(c.Cancel(ctx, id)) })
+}
+
+type openCmd struct {
+	onWorkspace
+	Print bool `short:"p" help:"Only print the address."`
+}
+
+func (o openCmd) Run(ctx context.Context, k *kong.Context) error {
+	return o.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		w, err := c.Get(ctx, id)
+		if err == nil && !o.Print && term.IsTerminal(int(os.Stdout.Fd())) {
+			if err := browse(ctx, w.URL); err != nil {
+				fmt.Fprintln(k.Stderr, "No browser could be opened; the address is:")
+			}
+		}
+		return map[string]string{"url": w.URL}, w.URL, err
+	})
+}
+
+// browse opens an address in the person's browser.
+func browse(ctx context.Context, url string) error {
+	// The server said so: it must not become an option or another program.
+	if !strings.HasPrefix(url, "http://") && !strings.HasPrefix(url, "https://") {
+		return fmt.Errorf("%q is no address of a page", url)
+	}
+	opener := "xdg-open"
+	if runtime.GOOS == "darwin" {
+		opener = "open"
+	}
+	return exec.CommandContext(ctx, opener, url).Run()
+}
+
+type logsCmd struct {
+	serverFlags
+	Workspace string `arg:"" help:"A workspace's name or id."`
+	Follow    bool   `short:"f" help:"Follow new output."`
+	Tail      int    `short:"n" default:"1000" help:"Newest lines to print; 0 prints all."`
+}
+
+func (l logsCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := l.connect()
+	if err != nil {
+		return err
+	}
+	w, err := resolve(ctx, c, l.Workspace, false)
+	if err != nil {
+		return err
+	}
+	body, err := c.Logs(ctx, w.ID, l.Tail, l.Follow)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if _, err = io.Copy(k.Stdout, body); ctx.Err() != nil {
+		return nil // ended by the person
+	}
+	return err
+}

@@ -1,0 +1,33 @@
+package installation
+
+import (
+	"log/slog"
+	"path/filepath"
+
+	"codehub/internal/archive"
+	"codehub/internal/breaker"
+	"codehub/internal/bucket"
+	"codehub/internal/config"
+)
+
+// OpenBucket opens this installation's part of the bucket, without asking it
+// anything.
+func OpenBucket(cfg config.Config, installation string, log *slog.Logger) (*bucket.Bucket, error) {
+	br := breaker.New(breaker.Config{Name: "bucket", Log: log})
+	store, err := archive.OpenOver(cfg.ArchiveURL, br.Transport)
+	if err != nil {
+		return nil, &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "give one like file:///srv/archives or s3://bucket/prefix"}
+	}
+	c := bucket.Config{Store: store, Installation: installation, Version: cfg.Version, MinFree: cfg.MinFreeShare, Breaker: br, Log: log}
+	if cfg.Archives.Scheme == "file" {
+		c.Folder = filepath.Clean(cfg.Archives.Path)
+		c.HostFolder, err = bucket.HostPath(c.Folder, cfg.DataDir, cfg.HostDataDir)
+	} else {
+		c.SocketDir = filepath.Join(cfg.DataDir, "run", "bucket")
+		c.HostSocketDir, err = bucket.HostPath(c.SocketDir, cfg.DataDir, cfg.HostDataDir)
+	}
+	if err != nil {
+		return nil, &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "or leave CODEHUB_HOST_DATA_DIR unset, if codehub itself is in no container"}
+	}
+	return bucket.New(c)
+}

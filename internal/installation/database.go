@@ -1,0 +1,73 @@
+package installation
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"codehub/internal/config"
+	"codehub/internal/postgres"
+	"codehub/internal/postgres/embedded"
+)
+
+// OpenDatabase opens this installation's database, brought up to date, for a
+// command that works beside a server or without one. The embedded database of
+// a running server is used as it is; without a server it runs until release,
+// which the caller calls in the end, and the data folder is taken for as long.
+func OpenDatabase(ctx context.Context, cfg config.Config, log *slog.Logger) (db *postgres.DB, dsn string, release func(), err error) {
+	dsn, stop, err := databaseOf(ctx, cfg, log)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	if err = postgres.Migrate(ctx, dsn); err == nil {
+		db, err = postgres.Open(ctx, dsn, postgres.Options{
+			Limits: postgres.Limits{PerUser: cfg.MaxRunningPerUser, Global: cfg.MaxRunningGlobal},
+			Log:    log,
+		})
+	}
+	if err != nil {
+		stop()
+		return nil, "", nil, err
+	}
+	return db, dsn, func() { db.Close(); stop() }, nil
+}
+
+// databaseOf is the address of the database, and what ends its use.
+func databaseOf(ctx context.Context, cfg config.Config, log *slog.Logger) (dsn string, stop func(), err error) {
+	if cfg.DatabaseURL != "" {
+		return cfg.DatabaseURL, func() {}, CheckSession(ctx, cfg.DatabaseURL)
+	}
+	lock, err := embedded.LockDir(cfg.DataDir)
+	if inUse := (*embedded.LockedError)(nil); errors.As(err, &inUse) {
+		dsn, err = embedded.Find(ctx, cfg.DataDir)
+		return dsn, func() {}, err
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	private, err := embedded.Start(ctx, embedded.Config{Dir: cfg.DataDir, Lock: lock, Log: log})
+	if err != nil {
+		return "", nil, errors.Join(err, lock.Release())
+	}
+	return private.URL(), func() {
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		if err := private.Stop(sctx); err != nil {
+			log.Error("the embedded database did not stop cleanly", "err", err)
+		}
+		_ = lock.Release() // the end of the process does the same
+	}, nil
+}
+
+// CheckSession refuses a way to the database on which connections are no
+// sessions.
+func CheckSession(ctx context.Context, dsn string) error {
+	err := postgres.CheckSession(ctx, dsn)
+	if errors.Is(err, postgres.ErrPooled) {
+		return &config.Problem{Setting: "CODEHUB_DATABASE_URL",
+			Why: "a connection pooler in between gives each transaction another session of the database, on which no lock and no notification lasts",
+			Do:  "name PostgreSQL itself, or have the pooler keep sessions together (PgBouncer: pool_mode = session)"}
+	}
+	return err
+}

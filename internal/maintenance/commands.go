@@ -1,0 +1,28 @@
+// Package maintenance is the commands that an administrator runs on the server's
+// machine. They open the database, the bucket or Docker themselves, so that they
+// work without a server.
+package maintenance
+
+import (
+	"context"
+
+	"codehub/internal/postgres"
+)
+
+// Commands are the commands of this package.
+type Commands struct {
+	Migrate       migrateCmd       `cmd:"" help:"Apply database migrations."`
+	Adopt         adoptCmd         `cmd:"" name:"adopt-archives" help:"Rebuild a lost database from the archives."`
+	GC            gcCmd            `cmd:"" name:"gc" help:"Remove archives that are no longer needed."`
+	ImportM1      importM1Cmd      `cmd:"" name:"import-m1" help:"Import the data of codehub's first version."`
+	Uninstall     uninstallCmd     `cmd:"" name:"uninstall" help:"Remove an installation's resources from Docker."`
+	ResetPassword resetPasswordCmd `cmd:"" name:"reset-password" help:"Set a user's password in the database."`
+}
+
+type migrateCmd struct {
+	DatabaseURL string `name:"database-url" env:"CODEHUB_DATABASE_URL" required:"" help:"PostgreSQL to migrate. The embedded one is migrated by serve."`
+}
+
+func (m migrateCmd) Run(ctx context.Context) error {
+	return postgres.Migrate(ctx, m.DatabaseURL)
+}

@@ -1,0 +1,185 @@
+package maintenance
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/moby/moby/client"
+
+	"codehub/internal/cli/terminal"
+	"codehub/internal/config"
+	"codehub/internal/failpoint"
+	"codehub/internal/imageref"
+	"codehub/internal/importm1"
+	"codehub/internal/installation"
+	"codehub/internal/postgres"
+)
+
+// importM1Cmd brings over what the first version of codehub kept. It takes the
+// settings of serve, so that it finds this installation.
+type importM1Cmd struct {
+	config.Config `embed:""`
+
+	From      string `name:"from" env:"CODEHUB_IMPORT_FROM" required:"" placeholder:"URL" help:"PostgreSQL of the first version; it is only read."`
+	Homes     string `name:"homes" required:"" placeholder:"FOLDER" help:"Folder of its homes, with users in it; it is only read."`
+	Admin     string `name:"admin" placeholder:"NAME" help:"User of the first version, which knew no administrators, who becomes one."`
+	JoinUsers bool   `name:"join-users" help:"Users of the same name are the same people."`
+	Image     string `name:"image" placeholder:"IMAGE" help:"Image for all that comes over, instead of their own."`
+	DryRun    bool   `name:"dry-run" help:"Show what would change without applying it."`
+	terminal.Format
+}
+
+func (c *importM1Cmd) Run(ctx context.Context) error {
+	if err := c.Resolve(); err != nil {
+		return err
+	}
+	if c.Image != "" && !imageref.Valid(c.Image) {
+		return &config.Problem{Setting: "--image", Why: fmt.Sprintf("%q is not an image reference", c.Image), Do: "give one like codehub/workspace:latest"}
+	}
+	log := c.Config.Logger(os.Stderr)
+	report, err := c.bring(ctx, log)
+	if report != nil {
+		if err := c.Print(os.Stdout, report, importText(*report)); err != nil {
+			return err
+		}
+	}
+	if err == nil && report.Left > 0 {
+		err = fmt.Errorf("%d left; what keeps each is in the report", report.Left)
+	}
+	return err
+}
+
+func (c *importM1Cmd) bring(ctx context.Context, log *slog.Logger) (*importm1.Report, error) {
+	if err := c.apart(ctx); err != nil {
+		return nil, err
+	}
+	source, err := postgres.ReadM1(ctx, c.From)
+	if err != nil {
+		return nil, err
+	}
+	homes, err := filepath.Abs(c.Homes)
+	if err != nil {
+		return nil, err
+	}
+	docker, err := client.New(client.FromEnv)
+	if err != nil {
+		return nil, fmt.Errorf("reach Docker: %w", err)
+	}
+	defer docker.Close()
+	o, err := installation.Open(ctx, c.Config, "codehub-import-m1", log)
+	if err != nil {
+		return nil, err
+	}
+	defer o.Close()
+	if !c.DryRun {
+		used, err := o.DB.HasArchives(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err := o.Bucket.Check(ctx, used); err != nil {
+			return nil, &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "homes come over through it"}
+		}
+	}
+	report, err := importm1.Run(ctx, importm1.Config{
+		Source: source, Homes: homes, Docker: docker, DB: o.DB, Bucket: o.Bucket,
+		Storage: c.Storage, DefaultImage: c.DefaultImage, Image: c.Image,
+		Admin: c.Admin, JoinUsers: c.JoinUsers, DryRun: c.DryRun,
+		Log: log, Step: importStep(),
+	})
+	if os.Geteuid() != 0 {
+		report.Warnings = append(report.Warnings, "this ran without being root: a home with files that only others may read cannot be copied then")
+	}
+	return &report, err
+}
+
+// apart sees that the first version's database is not also to be this one's:
+// to bring it up to date would be to write to it.
+func (c *importM1Cmd) apart(ctx context.Context) error {
+	if c.DatabaseURL == "" {
+		return nil
+	}
+	if holds, err := postgres.HoldsM1(ctx, c.DatabaseURL); err != nil || !holds {
+		return err
+	}
+	return &config.Problem{Setting: "CODEHUB_DATABASE_URL", Why: "it is a database of the first version", Do: "give this version one of its own, or leave it unset for the embedded one"}
+}
+
+// importText is the report for people.
+func importText(r importm1.Report) string {
+	var b strings.Builder
+	if len(r.Users) > 0 {
+		rows := [][]string{{"USER", "HERE", "RESULT", "NOTES"}}
+		for _, u := range r.Users {
+			if u.Admin {
+				u.Notes = append([]string{"administrator"}, u.Notes...)
+			}
+			rows = append(rows, []string{u.OldName, u.Username, u.Result, remarks(u.Reason, u.Notes)})
+		}
+		fmt.Fprintln(&b, terminal.Table(rows))
+	}
+	if len(r.Workspaces) > 0 {
+		rows := [][]string{{"OWNER", "WORKSPACE", "STATUS", "RESULT", "WANTED", "COPIED", "OLD ID", "ID", "NOTES"}}
+		for _, w := range r.Workspaces {
+			copied := ""
+			if w.Home != nil {
+				copied = terminal.Size(w.Home.Bytes)
+				if w.Home.Skipped > 0 {
+					w.Notes = append(w.Notes, fmt.Sprintf("%d FIFOs, sockets or devices left out", w.Home.Skipped))
+				}
+			}
+			if w.Container != "" {
+				w.Notes = append(w.Notes, "old container "+w.Container)
+			}
+			name := w.Name
+			if name == "" {
+				name = w.OldName
+			}
+			rows = append(rows, []string{w.Owner, name, w.Status, w.Result, w.DesiredState, copied, w.OldID, w.ID, remarks(w.Reason, w.Notes)})
+		}
+		fmt.Fprintln(&b, terminal.Table(rows))
+	}
+	for _, home := range r.UnknownHomes {
+		fmt.Fprintf(&b, "Left: the home of a workspace that the database does not know: %s\n", terminal.Plain(home))
+	}
+	for _, w := range r.Warnings {
+		fmt.Fprintf(&b, "Warning: %s\n", terminal.Plain(w))
+	}
+	b.WriteString(importSum(r))
+	return b.String()
+}
+
+func importSum(r importm1.Report) string {
+	n := map[string]int{}
+	for _, w := range r.Workspaces {
+		n[w.Result]++
+	}
+	brought := "brought over"
+	if r.DryRun {
+		brought = "would be brought over"
+	}
+	return fmt.Sprintf("%d workspaces %s, %d were before, %d had been deleted; %d left.\n",
+		n[importm1.Imported], brought, n[importm1.Already], n[importm1.Deleted], r.Left)
+}
+
+func remarks(reason string, notes []string) string {
+	if reason != "" {
+		notes = append([]string{reason}, notes...)
+	}
+	return strings.Join(notes, "; ")
+}
+
+// importStep tells the failpoints, if there are any, of each step.
+func importStep() func(step string) error {
+	passed := failpoint.Step()
+	if passed == nil {
+		return nil
+	}
+	return func(step string) error {
+		passed("", "import-"+step)
+		return nil
+	}
+}

@@ -1,0 +1,79 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"codehub/internal/activity"
+	"codehub/internal/pgtest"
+	"codehub/internal/postgres"
+	"codehub/internal/replica"
+)
+
+// takesNothing is a database that does not take what people did.
+type takesNothing struct{ *postgres.DB }
+
+func (takesNothing) SaveAccesses(context.Context, []activity.Access) error {
+	return errors.New("busy")
+}
+
+// anotherClock is a database whose clock is an hour ahead of the server's.
+type anotherClock struct{ *postgres.DB }
+
+func (a anotherClock) FlushPoint(ctx context.Context) (activity.FlushPoint, error) {
+	p, err := a.DB.FlushPoint(ctx)
+	p.Now = p.Now.Add(time.Hour)
+	return p, err
+}
+
+// What a server says of the last use, and with it of when a workspace stops, is
+// by the database's clock, whatever its own says.
+func TestLastUseByTheDatabasesClock(t *testing.T) {
+	t.Parallel()
+	db, err := postgres.Open(t.Context(), pgtest.New(t, postgres.Migrate), postgres.Options{})
+	try(t, err)
+	defer db.Close()
+	log := slog.New(slog.DiscardHandler)
+	self := replica.New(replica.Config{DB: db, Log: log})
+	try(t, self.Join(t.Context()))
+	s := &server{log: log, self: self, used: activity.New()}
+	s.flush = activity.NewFlusher(activity.FlusherConfig{Memory: s.used, Store: anotherClock{db}, Replica: self.ID(), Log: log})
+	try(t, s.flush.Flush(t.Context()))
+	s.used.Mark("w").Touch(activity.Typing)
+	if at, kind, ok := s.lastUse("w"); !ok || kind != "typing" || time.Until(at) < 50*time.Minute {
+		t.Errorf("%v: %s at %s", ok, kind, at)
+	}
+	if _, _, ok := s.lastUse("v"); ok {
+		t.Error("used and never seen")
+	}
+}
+
+// A server that could not hand on what people did last does not leave the
+// others as one that owes nothing: the leader is to find it dead, and to count
+// the time since its last flush for nobody.
+func TestLeavesOnlyWhenItOwesNothing(t *testing.T) {
+	t.Parallel()
+	db, err := postgres.Open(t.Context(), pgtest.New(t, postgres.Migrate), postgres.Options{})
+	try(t, err)
+	defer db.Close()
+	log := slog.New(slog.DiscardHandler)
+	for _, c := range []struct {
+		store activity.FlushStore
+		left  int // on the list
+	}{{db, 0}, {takesNothing{db}, 1}} {
+		self := replica.New(replica.Config{DB: db, Log: log})
+		try(t, self.Join(t.Context()))
+		s := &server{log: log, self: self, flush: activity.NewFlusher(activity.FlusherConfig{
+			Memory: activity.New(), Store: c.store, Replica: self.ID(), Log: log})}
+		s.lastFlush(t.Context())
+		s.leave(t.Context())
+		list, err := db.Replicas(t.Context())
+		try(t, err)
+		if len(list) != c.left {
+			t.Errorf("%d are left, want %d", len(list), c.left)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package server
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"codehub/internal/gc"
+)
+
+// collectionMetrics tells how garbage collections fare.
+type collectionMetrics struct{ status func() gc.Status }
+
+var (
+	collectedAt = prometheus.NewDesc("codehub_gc_last_seconds",
+		"When the bucket was last collected by this process, in Unix time; absent if it was not.", nil, nil)
+	collectedFailed = prometheus.NewDesc("codehub_gc_last_failed",
+		"Whether the last collection failed (1) or not (0).", nil, nil)
+	collectedArchives = prometheus.NewDesc("codehub_gc_archives",
+		"Archives that the last collection looked at, by what became of them.", []string{"verdict"}, nil)
+	collectedBytes = prometheus.NewDesc("codehub_gc_archive_bytes",
+		"Size of the archives that the last collection looked at, by what became of them.", []string{"verdict"}, nil)
+	removedArchives = prometheus.NewDesc("codehub_gc_removed_archives_total",
+		"Archives that this process removed.", nil, nil)
+	removedBytes = prometheus.NewDesc("codehub_gc_removed_bytes_total",
+		"Size of the archives that this process removed.", nil, nil)
+	failedRemovals = prometheus.NewDesc("codehub_gc_failed_removals_total",
+		"Removals of archives that failed; they are tried again.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (m collectionMetrics) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		collectedAt, collectedFailed, collectedArchives, collectedBytes, removedArchives, removedBytes, failedRemovals,
+	} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m collectionMetrics) Collect(out chan<- prometheus.Metric) {
+	s := m.status()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v float64) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v)
+	}
+	counter(removedArchives, float64(s.Removed))
+	counter(removedBytes, float64(s.RemovedBytes))
+	counter(failedRemovals, float64(s.Failed))
+	if s.At.IsZero() {
+		return
+	}
+	failed := 0.0
+	if s.Err != "" {
+		failed = 1
+	}
+	gauge(collectedAt, float64(s.At.Unix()))
+	gauge(collectedFailed, failed)
+	for verdict, n := range s.Counts {
+		gauge(collectedArchives, float64(n), string(verdict))
+		gauge(collectedBytes, float64(s.Bytes[verdict]), string(verdict))
+	}
+}

@@ -1,0 +1,47 @@
+package server
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"codehub/internal/gc"
+	"codehub/internal/httpapi"
+)
+
+func TestCollectionMetrics(t *testing.T) {
+	t.Parallel()
+	var s gc.Status
+	m := httpapi.NewMetrics()
+	m.Registry().MustRegister(collectionMetrics{func() gc.Status { return s }})
+	told := func() (lines []string) {
+		w := httptest.NewRecorder()
+		m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		for line := range strings.Lines(w.Body.String()) {
+			if strings.HasPrefix(line, "codehub_gc_") {
+				lines = append(lines, strings.TrimSpace(line))
+			}
+		}
+		return lines
+	}
+	want := []string{"codehub_gc_failed_removals_total 0", "codehub_gc_removed_archives_total 0", "codehub_gc_removed_bytes_total 0"}
+	if d := cmp.Diff(want, told()); d != "" {
+		t.Error("before the first:", d)
+	}
+	s = gc.Status{
+		At: time.Unix(1000, 0), Err: "the bucket is away", Removed: 3, RemovedBytes: 30, Failed: 1,
+		Counts: map[gc.Verdict]int{gc.Keep: 2}, Bytes: map[gc.Verdict]int64{gc.Keep: 20},
+	}
+	verdict := `{verdict="` + string(gc.Keep) + `"}`
+	want = []string{
+		"codehub_gc_archive_bytes" + verdict + " 20", "codehub_gc_archives" + verdict + " 2",
+		"codehub_gc_failed_removals_total 1", "codehub_gc_last_failed 1", "codehub_gc_last_seconds 1000",
+		"codehub_gc_removed_archives_total 3", "codehub_gc_removed_bytes_total 30",
+	}
+	if d := cmp.Diff(want, told()); d != "" {
+		t.Error(d)
+	}
+}

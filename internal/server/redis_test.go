@@ -1,0 +1,110 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"codehub/internal/bus"
+	"codehub/internal/config"
+	"codehub/internal/postgres"
+	"codehub/internal/redistest"
+	"codehub/internal/workspace"
+)
+
+// A Redis that is away is waited for; one that refuses stops the start with a
+// line that names the setting and not the password.
+func TestOpenRedis(t *testing.T) {
+	t.Parallel()
+	guarded := redistest.New(t, "--requirepass", "secret")
+	gone := redistest.New(t)
+	gone.Stop()
+	for name, c := range map[string]struct {
+		url, why, warns string
+	}{
+		"none":           {},
+		"there":          {url: guarded.URL()},
+		"away":           {url: gone.URL(), warns: "Redis is away"},
+		"wrong password": {url: "redis://:secrets@" + guarded.Addr(), why: "refuses the name or password"},
+		"no address":     {url: "redis://:secrets@host/notanumber", why: "no address of a Redis server"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var log bytes.Buffer
+			b, err := openRedis(t.Context(), config.Config{RedisURL: c.url, SSEPrefix: "s", WakePrefix: "w", ActivityKey: "a"}, "i", slog.New(slog.NewTextHandler(&log, nil)))
+			if b != nil {
+				defer b.Close()
+			}
+			var p *config.Problem
+			switch {
+			case c.why != "":
+				if !errors.As(err, &p) || p.Setting != "CODEHUB_REDIS_URL" || !strings.Contains(p.Why, c.why) || strings.Contains(err.Error(), "secret") {
+					t.Errorf("%v, want %q", err, c.why)
+				}
+			case err != nil || (b != nil) != (c.url != ""):
+				t.Errorf("%v, %v", b, err)
+			}
+			if got := log.String(); !strings.Contains(got, c.warns) || (c.warns == "") != (got == "") || strings.Contains(got, "secret") {
+				t.Errorf("said %q, want %q", got, c.warns)
+			}
+		})
+	}
+}
+
+// What the leader hears from the database the other servers hear of by Redis;
+// what a follower hears it keeps to itself.
+func TestTheLeaderTells(t *testing.T) {
+	t.Parallel()
+	r := redistest.New(t)
+	const owner, id = "0198c0de-0000-7000-8000-000000000001", "0198c0de-0000-7000-8000-000000000002"
+	serve := func() (s *server, heard chan string) {
+		log := slog.New(slog.DiscardHandler)
+		b, err := openRedis(t.Context(), config.Config{RedisURL: r.URL(), SSEPrefix: "s", WakePrefix: "w", ActivityKey: "a"}, "i", log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, heard = &server{redis: b, hub: bus.New(bus.Config{Log: log})}, make(chan string, 1000)
+		s.hub.Observe(bus.Observer{Changed: func(owner string, id workspace.ID) { heard <- owner + " " + string(id) }})
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- s.hearRedis(ctx) }()
+		t.Cleanup(func() {
+			cancel()
+			if err := errors.Join(<-done, b.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+		for end := time.Now().Add(time.Minute); b.Trouble() != nil; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal(b.Trouble())
+			}
+		}
+		return s, heard
+	}
+	leader, _ := serve()
+	follower, heard := serve()
+	leader.leads.Store(true)
+	leader.redis.PublishWake("", "") // wakes of the beginning are over
+	<-follower.hub.Wakes()
+	payload := `{"id" : "` + id + `", "owner" : "` + owner + `"}`
+	for _, channel := range []string{postgres.ChannelSSE, postgres.ChannelDeleted} {
+		leader.notified(postgres.Notification{Channel: channel, Payload: payload})
+		if got := <-heard; got != owner+" "+id {
+			t.Errorf("%s: heard %s", channel, got)
+		}
+	}
+	leader.notified(postgres.Notification{Channel: postgres.ChannelWake, Payload: payload})
+	<-follower.hub.Wakes()
+
+	_, heardByOther := serve()
+	follower.notified(postgres.Notification{Channel: postgres.ChannelSSE, Payload: payload})
+	<-heard // its own
+	leader.notified(postgres.Notification{Channel: postgres.ChannelSSE, Payload: `{"id" : "` + owner + `", "owner" : "` + owner + `"}`})
+	if got := <-heardByOther; got != owner+" "+owner {
+		t.Errorf("heard %s of a follower", got)
+	}
+}

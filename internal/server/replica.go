@@ -1,0 +1,91 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"path/filepath"
+	"strconv"
+
+	"codehub/internal/config"
+	"codehub/internal/postgres"
+	"codehub/internal/replica"
+	"codehub/internal/workspace"
+)
+
+// join records this server with the others of its database, or says why it
+// must not work beside them.
+func join(ctx context.Context, self *replica.Replica) error {
+	err := self.Join(ctx)
+	if d := (*replica.Differs)(nil); errors.As(err, &d) {
+		return &config.Problem{Setting: d.Setting,
+			Why: fmt.Sprintf("it is %q here and %q on the server on %s, which works on the same database", d.Ours, d.Theirs, d.Host),
+			Do:  "give all servers of a database the same, or stop the other one first (one that was killed counts for 20 s)"}
+	}
+	return err
+}
+
+// sharedSettings are what the servers of one database compare.
+func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB) (replica.Settings, error) {
+	s := replica.Settings{
+		DataDir: cfg.DataDir,
+		Must: map[string]string{
+			"CODEHUB_ARCHIVE_URL": archivePlace(cfg.Archives),
+			"CODEHUB_RUNTIME":     cfg.Runtime,
+			"CODEHUB_STORAGE":     cfg.Storage,
+		},
+		Should: map[string]string{
+			"MAX_RUNNING_PER_USER":   strconv.Itoa(cfg.MaxRunningPerUser),
+			"MAX_RUNNING_GLOBAL":     strconv.Itoa(cfg.MaxRunningGlobal),
+			"TTL_STANDBY_SECONDS":    strconv.Itoa(cfg.StandbyTTL),
+			"TTL_ARCHIVE_SECONDS":    strconv.Itoa(cfg.ArchiveTTL),
+			"CODEHUB_KEEP_AWAKE_MAX": cfg.KeepAwakeMax.String(),
+			"CODEHUB_DELETE_GRACE":   cfg.DeleteGrace.String(),
+			"CODEHUB_ARCHIVE_KEEP":   strconv.Itoa(cfg.ArchiveKeep),
+			"CODEHUB_GC_DELAY":       cfg.GCDelay.String(),
+			"CODEHUB_ORPHAN_DELAY":   cfg.OrphanDelay.String(),
+			"CODEHUB_REDIS_URL":      redisPlace(cfg.RedisURL),
+		},
+	}
+	// Homes in folders are where the data folder is. A server that keeps new
+	// ones elsewhere still has to find those that there are.
+	inFolders, err := db.HasHomesIn(ctx, workspace.StorageLocalDir)
+	if err != nil {
+		return replica.Settings{}, fmt.Errorf("look for homes in folders: %w", err)
+	}
+	if inFolders || cfg.Storage == workspace.StorageLocalDir {
+		dir := cfg.HostDataDir
+		if dir == "" {
+			dir = cfg.DataDir
+		}
+		s.Must["CODEHUB_DATA_DIR (homes are folders below it)"] = filepath.Clean(dir)
+	}
+	return s, nil
+}
+
+// archivePlace is where archives are, without how it is reached.
+func archivePlace(u *url.URL) string {
+	place := url.URL{Scheme: u.Scheme, Host: u.Host, Path: path.Clean("/" + u.Path)}
+	if endpoint := u.Query().Get("endpoint"); endpoint != "" {
+		e, err := url.Parse(endpoint)
+		if err == nil {
+			endpoint = (&url.URL{Scheme: e.Scheme, Host: e.Host, Path: e.Path}).String()
+		}
+		place.RawQuery = url.Values{"endpoint": {endpoint}}.Encode()
+	}
+	return place.String()
+}
+
+// redisPlace is which Redis it is, without what opens it.
+func redisPlace(raw string) string {
+	if raw == "" {
+		return ""
+	}
+	u, err := url.Parse(raw)
+	if err != nil {
+		return ""
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
+}

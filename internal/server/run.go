@@ -1,0 +1,248 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"codehub/internal/httpapi"
+	"codehub/internal/lease"
+	"codehub/internal/postgres"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// run serves until ctx ends, then shuts down in order: no new requests, the
+// open ones are let end for CODEHUB_SHUTDOWN_TIMEOUT, then everything behind
+// them. It returns early with an error when a part cannot go on.
+func (s *server) run(ctx context.Context, listener net.Listener) error {
+	if err := s.firstUser(ctx); err != nil {
+		return err
+	}
+	behind, stopBehind := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBehind()
+	requests, stopRequests := context.WithCancel(behind)
+	defer stopRequests()
+
+	g, gctx := errgroup.WithContext(behind)
+	g.Go(func() error { return postgres.NewListener(s.dsn, s.log).Run(gctx, s.notified, s.gap) })
+	g.Go(func() error { return s.auth.Run(gctx) })
+	g.Go(func() error { return s.proxy.Run(gctx) })
+	g.Go(func() error { return s.coordinate(gctx) })
+	g.Go(func() error { return s.self.Run(gctx) })
+	g.Go(func() error { return s.flush.Run(gctx) })
+	g.Go(func() error { return s.bucket.Relay(gctx) })
+	g.Go(func() error { return s.forwardWakes(gctx) })
+	if s.redis != nil {
+		g.Go(func() error { return s.hearRedis(gctx) })
+	}
+	g.Go(func() error { return s.housekeeping(gctx) })
+	g.Go(func() error { return s.watchHold(gctx) })
+	if s.private != nil {
+		g.Go(func() error { return s.private.Run(gctx) })
+	}
+
+	srv := &http.Server{
+		Handler:           s.http,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		BaseContext:       func(net.Listener) context.Context { return requests },
+		ErrorLog:          httpErrors(s.log),
+	}
+	g.Go(func() error {
+		if err := srv.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve http: %w", err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		select {
+		case <-ctx.Done():
+		case <-gctx.Done():
+		}
+		s.log.Info("shutting down")
+		s.drain(ctx, srv, stopRequests)
+		s.lastFlush(ctx)
+		stopBehind()
+		return nil
+	})
+	s.log.Info("codehub serves", "url", s.cfg.PublicURL.String(), "listen", listener.Addr().String(), "version", s.cfg.Version)
+	return g.Wait()
+}
+
+// streamsEnd is how long event streams and logs, which never end by
+// themselves, may go on once the server shuts down.
+const streamsEnd = time.Second
+
+func (s *server) drain(ctx context.Context, srv *http.Server, stopRequests context.CancelFunc) {
+	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.ShutdownTimeout)
+	defer cancel()
+	streams := time.AfterFunc(streamsEnd, stopRequests)
+	defer streams.Stop()
+	if err := s.proxy.Shutdown(sctx); err != nil {
+		s.log.Warn("connections to workspaces were cut off", "err", err)
+	}
+	if err := srv.Shutdown(sctx); err != nil {
+		s.log.Warn("requests were cut off", "err", err)
+		srv.Close()
+	}
+}
+
+// coordinate runs the controller and the garbage collection whenever this
+// process leads, and the marks say that its database does.
+func (s *server) coordinate(ctx context.Context) error {
+	cfg, err := postgres.ConnConfig(s.dsn, "codehub-leader")
+	if err != nil {
+		return err
+	}
+	return lease.Run(ctx, lease.Config{Conn: cfg, Replica: s.self.ID(), Log: s.log, Term: func(ctx context.Context, session *lease.Session) error {
+		rows := postgres.NewController(session)
+		if gap, led := session.Gap(); led && gap.Abs() > postgres.LeaderGap {
+			if err := rows.RestartWaits(ctx); err != nil {
+				return err
+			}
+			s.log.Warn("no server led; deletion and garbage collection delays restarted", "for", gap)
+		}
+		return s.lead(runtime.WithFence(ctx, session.Alive), rows)
+	}})
+}
+
+func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {
+	s.leads.Store(true)
+	defer s.leads.Store(false)
+	return s.marks.Run(ctx, rows, func(ctx context.Context) error {
+		g, gctx := errgroup.WithContext(ctx)
+		gctx, end := context.WithCancel(gctx)
+		defer end()
+		g.Go(func() error {
+			defer end() // the session is gone, or the term is over
+			return s.ctrl.Run(gctx, rows)
+		})
+		g.Go(func() error { return s.garbage.Run(gctx, rows) })
+		g.Go(func() error { return s.ttl.Run(gctx, rows) })
+		return g.Wait()
+	})
+}
+
+// notified takes one of the database's notifications.
+func (s *server) notified(n postgres.Notification) {
+	s.hub.Handle(n.Channel, n.Payload)
+	s.tell(n)
+}
+
+// gap follows a time in which notifications may have been missed.
+func (s *server) gap() {
+	s.auth.InvalidateAll()
+	s.hub.Gap()
+}
+
+func (s *server) forwardWakes(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.hub.Wakes():
+			s.marks.Wake()
+			s.ctrl.Wake()
+		}
+	}
+}
+
+// housekeeping removes sessions that have expired.
+func (s *server) housekeeping(ctx context.Context) error {
+	t := time.NewTicker(time.Hour)
+	defer t.Stop()
+	for {
+		bounded, cancel := context.WithTimeout(ctx, time.Minute)
+		n, err := s.db.DeleteExpiredSessions(bounded)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn("expired sessions not removed", "err", err)
+		} else if n > 0 {
+			s.log.Debug("expired sessions removed", "count", n)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+	}
+}
+
+// firstUser makes the administrator of CODEHUB_ADMIN_PASSWORD at the first
+// start, or prints how to make one on the setup page.
+func (s *server) firstUser(ctx context.Context) error {
+	needed, err := s.auth.SetupNeeded(ctx)
+	if err != nil {
+		return fmt.Errorf("look for users: %w", err)
+	}
+	if !needed {
+		return nil
+	}
+	if s.cfg.AdminPassword != "" {
+		if _, err := s.auth.EnsureAdmin(ctx, s.cfg.AdminPassword); err != nil {
+			return fmt.Errorf("make the user admin from CODEHUB_ADMIN_PASSWORD: %w", err)
+		}
+		fmt.Fprintf(os.Stdout, "\n  codehub is at %s\n  Log in as admin, with the password of CODEHUB_ADMIN_PASSWORD.\n\n", s.cfg.PublicURL)
+		return nil
+	}
+	code, err := s.auth.SetupCode(ctx)
+	if err != nil {
+		return fmt.Errorf("make the setup code: %w", err)
+	}
+	fmt.Fprintf(os.Stdout, "\n  codehub is at %s\n  Nobody has an account yet. Open %s/setup and use this code, once:\n\n      %s\n\n", s.cfg.PublicURL, s.cfg.PublicURL, code)
+	return nil
+}
+
+// checks are what /readyz looks at. A server whose engine is down still
+// serves: what only keeps workspaces from changing is told and fails nothing.
+func (s *server) checks() []httpapi.Check {
+	checks := []httpapi.Check{
+		{Name: "database", Run: s.db.Ping},
+		{Name: "docker", Advisory: true, Run: func(context.Context) error {
+			return said(s.reach("engine", cmp.Or(s.marks.Status().Docker, s.ctrl.Status().Backend)))
+		}},
+		{Name: "hold", Advisory: true, Run: func(context.Context) error { return said(s.hold()) }},
+		{Name: "wall", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Wall) }},
+		{Name: "bucket", Advisory: true, Run: func(context.Context) error { return said(s.reach("bucket", s.ctrl.Status().Bucket)) }},
+		{Name: "orphans", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Strange) }},
+		{Name: "disk", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Disk) }},
+		{Name: "idleness", Advisory: true, Run: func(context.Context) error { return said(s.ttl.Status().Err) }},
+		{Name: "garbage-collection", Advisory: true, Run: func(context.Context) error { return said(s.garbage.Status().Err) }},
+	}
+	if s.cfg.RedisURL != "" {
+		checks = append(checks, httpapi.Check{Name: "redis", Advisory: true, Run: func(context.Context) error { return s.redis.Trouble() }})
+	}
+	return checks
+}
+
+func said(trouble string) error {
+	if trouble == "" {
+		return nil
+	}
+	return errors.New(trouble)
+}
+
+// proxyStore is the database as the proxy sees it.
+type proxyStore struct{ *postgres.DB }
+
+func (p proxyStore) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	r, err := p.DB.Wake(ctx, caller, id)
+	return r.Workspace, err
+}
+
+// httpErrors is where net/http reports what goes wrong on connections, such
+// as clients that hang up; nothing in it needs anybody's attention.
+func httpErrors(l *slog.Logger) *log.Logger {
+	return slog.NewLogLogger(l.Handler(), slog.LevelDebug)
+}
