@@ -132,7 +132,7 @@ func describe(b *strings.Builder, n *kong.Node) {
 		rows = append(rows, row("`"+form+"`", f.Help, f.Default, f.Envs))
 	}
 	if settings {
-		b.WriteString("\nIt takes the [settings](operations.md#settings) of the server, as flags or from the environment.\n")
+		b.WriteString("\nIt takes the [settings](settings.md) of the server, as flags or from the environment.\n")
 	}
 	if len(rows) > 0 {
 		fmt.Fprintf(b, "\n| argument | meaning |\n| --- | --- |\n%s", strings.Join(rows, ""))

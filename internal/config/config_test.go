@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -35,10 +37,10 @@ func TestDefaults(t *testing.T) {
 	}
 	if c.Listen != "127.0.0.1:8080" || c.PublicURL.String() != "http://localhost:8080" || c.MaxRunningPerUser != 2 ||
 		c.MaxRunningGlobal != 100 || c.DeleteGrace.String() != "2h0m0s" || c.NanoCPUs != 2e9 || c.MemoryBytes != 4<<30 {
-		t.Errorf("defaults differ from the design: %+v", c)
+		t.Errorf("defaults differ from docs/settings.md: %+v", c)
 	}
 	if c.Archives.String() != "file://"+filepath.Join(c.DataDir, "archives") || c.ArchiveKeep != 1 || c.GCDelay.String() != "2h0m0s" || c.MinFreeShare != 0.05 {
-		t.Errorf("defaults of archives differ from the design: %+v", c)
+		t.Errorf("defaults of archives differ from docs/settings.md: %+v", c)
 	}
 	if !filepath.IsAbs(c.DataDir) {
 		t.Errorf("data folder %q is not absolute", c.DataDir)
@@ -148,52 +150,115 @@ func TestSeedNamesWorkBare(t *testing.T) {
 	}
 }
 
-// Every setting has the default that docs/operations.md gives, and is named there.
-func TestSettingsAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/operations.md")
+// documented returns the rows of docs/settings.md by the name of their setting.
+func documented(t *testing.T) map[string][]string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/settings.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A row names one setting or several, with their defaults in the same order. A
-	// name that begins with _ goes on from the first one of the row.
-	documented := map[string]string{}
+	rows := map[string][]string{}
 	for line := range strings.Lines(string(page)) {
 		cells := strings.Split(line, "|")
-		if len(cells) < 4 {
+		if len(cells) != 6 {
 			continue
 		}
-		names, defaults := strings.Split(cells[1], ","), strings.Split(cells[2], ",")
-		for i, name := range names {
-			name = strings.TrimSpace(name)
-			if strings.HasPrefix(name, "_") {
-				first := strings.TrimSpace(names[0])
-				name = first[:strings.LastIndex(first, "_")] + name
-			}
-			documented[name] = strings.TrimSpace(defaults[min(i, len(defaults)-1)])
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
 		}
+		rows[cells[1]] = cells[2:5]
 	}
+	return rows
+}
+
+// Every setting has the default that docs/settings.md gives, and is named there;
+// everything that is named there is a setting.
+func TestSettingsAreDocumented(t *testing.T) {
+	rows := documented(t)
 	for f := range reflect.TypeFor[config.Config]().Fields() {
 		if f.Tag.Get("name") == "" {
 			continue
 		}
 		names := strings.Split(f.Tag.Get("env"), ",")
-		said, ok := documented[names[len(names)-1]]
-		if !ok {
-			said, ok = documented[names[0]]
-		}
+		name := names[len(names)-1]
+		row, ok := rows[name]
+		delete(rows, name)
 		want := f.Tag.Get("default")
 		if f.Type.Kind() == reflect.Bool {
 			want = "false"
 		}
 		switch {
 		case !ok:
-			t.Errorf("docs/operations.md does not have %s", names[0])
-		case want != "" && said != want:
-			t.Errorf("docs/operations.md: the default of %s is %q, not %q", names[0], want, said)
+			t.Errorf("docs/settings.md does not have %s", name)
+		case want != "" && row[0] != want:
+			t.Errorf("docs/settings.md: the default of %s is %q, not %q", name, want, row[0])
+		case row[2] == "":
+			t.Errorf("docs/settings.md does not say what %s means", name)
 		case f.Tag.Get("help") == "":
-			t.Errorf("%s has no help", names[0])
+			t.Errorf("%s has no help", name)
 		}
 	}
+	delete(rows, "variable")
+	delete(rows, "---")
+	for name := range rows {
+		t.Errorf("docs/settings.md has %s, which is not a setting", name)
+	}
+}
+
+// The bounds of numbers and durations are those that docs/settings.md gives.
+func TestRangesAreDocumented(t *testing.T) {
+	bounds := regexp.MustCompile(`from (\S+) to (\S+)$|(up) to (\d+)`)
+	rows := documented(t)
+	checked := 0
+	for f := range reflect.TypeFor[config.Config]().Fields() {
+		if f.Tag.Get("name") == "" || f.Type.Kind() != reflect.Int && f.Type != reflect.TypeFor[time.Duration]() {
+			continue
+		}
+		c, err := parse(t)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reflect.ValueOf(&c).Elem().FieldByIndex(f.Index).SetInt(-1)
+		var p *config.Problem
+		if err := c.Resolve(); !errors.As(err, &p) {
+			t.Errorf("%s: -1 is accepted, or another error: %v", f.Name, err)
+			continue
+		}
+		m := bounds.FindStringSubmatch(p.Do)
+		if m == nil {
+			t.Errorf("%s: %q names no bounds", p.Setting, p.Do)
+			continue
+		}
+		least, most := m[1], m[2]
+		if m[3] != "" {
+			least, most = "0", m[4]
+		}
+		from, to, _ := strings.Cut(rows[p.Setting][1], " to ")
+		if amount(t, from) != amount(t, least) || amount(t, to) != amount(t, most) {
+			t.Errorf("docs/settings.md: the range of %s is %s to %s, not %q", p.Setting, least, most, rows[p.Setting][1])
+		}
+		checked++
+	}
+	if checked < 15 {
+		t.Errorf("only %d settings have bounds", checked)
+	}
+}
+
+// amount reads a number, or a duration in seconds.
+func amount(t *testing.T, s string) float64 {
+	t.Helper()
+	const tenYears = 10 * 365 * 24 * 3600
+	if s == "10 years" {
+		return tenYears
+	}
+	if n, err := strconv.ParseFloat(s, 64); err == nil {
+		return n
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Errorf("%q is neither a number nor a duration", s)
+	}
+	return d.Seconds()
 }
 
 func TestUnknownSettings(t *testing.T) {

@@ -19,3 +19,17 @@ func (l *Listener) Impatient(d time.Duration) *Listener {
 	l.pingEvery, l.pingTimeout = d, d
 	return l
 }
+
+// ColumnWriters returns who changes each column of a workspace, as
+// docs/database.md names it; empty for those that no statement of the
+// descriptions changes.
+func ColumnWriters() map[string]string {
+	names := map[writer]string{nobody: "", controller: "controller", apiLayer: "API layer"}
+	out := map[string]string{}
+	for _, c := range columns {
+		if c.name != "" {
+			out[c.name] = names[c.by]
+		}
+	}
+	return out
+}

@@ -538,7 +538,7 @@ func (h hands) aside(t *testing.T, name string) []runtimetest.File {
 	})
 }
 
-// takeAside removes it as docs/operations.md says.
+// takeAside removes it as docs/troubleshooting.md says.
 func (h hands) takeAside(t *testing.T, name string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())

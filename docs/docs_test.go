@@ -1,0 +1,184 @@
+// Package docs_test checks the pages in this folder: links lead somewhere, files
+// that are named exist, and examples are valid.
+package docs_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// pages returns every page for people by its path from this folder.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, pattern := range []string{"*.md", "adr/*.md", "../*.md", "../bench/*.md"} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[path] = string(text)
+		}
+	}
+	if len(out) < 30 {
+		t.Fatalf("only %d pages found", len(out))
+	}
+	return out
+}
+
+var fenced = regexp.MustCompile("(?ms)^```.*?^```")
+
+// anchors returns the anchors of a page's headings, as GitHub makes them.
+func anchors(page string) map[string]bool {
+	out := map[string]bool{}
+	for line := range strings.Lines(fenced.ReplaceAllString(page, "")) {
+		level := len(line) - len(strings.TrimLeft(line, "#"))
+		if level == 0 || !strings.HasPrefix(line[level:], " ") {
+			continue
+		}
+		var b strings.Builder
+		for _, r := range strings.ToLower(strings.TrimSpace(line[level:])) {
+			switch {
+			case unicode.IsLetter(r), unicode.IsDigit(r), r == '-', r == '_':
+				b.WriteRune(r)
+			case r == ' ':
+				b.WriteRune('-')
+			}
+		}
+		out[b.String()] = true
+	}
+	return out
+}
+
+// Every relative link leads to a file, and to a heading if it names one.
+func TestLinksResolve(t *testing.T) {
+	t.Parallel()
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	all := pages(t)
+	for path, page := range all {
+		for _, m := range link.FindAllStringSubmatch(fenced.ReplaceAllString(page, ""), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			file, anchor, _ := strings.Cut(m[1], "#")
+			target := path
+			if file != "" {
+				target = filepath.Join(filepath.Dir(path), file)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: the link %s leads nowhere", path, m[1])
+				continue
+			}
+			if anchor != "" && !anchors(all[target])[anchor] {
+				t.Errorf("%s: the link %s names no heading of %s", path, m[1], target)
+			}
+		}
+	}
+}
+
+// Every page is reached from the index, and from the README.
+func TestPagesAreListed(t *testing.T) {
+	t.Parallel()
+	all := pages(t)
+	for path := range all {
+		if strings.Contains(path, "/") || path == "README.md" {
+			continue
+		}
+		if !strings.Contains(all["README.md"], "]("+path+")") {
+			t.Errorf("docs/README.md does not list %s", path)
+		}
+	}
+}
+
+// Files and folders of the source that pages name exist.
+func TestNamedFilesExist(t *testing.T) {
+	t.Parallel()
+	named := regexp.MustCompile("`((?:internal|cmd|api|client|images|scripts|bench|deploy)/[A-Za-z0-9_./-]+|[a-z_]+\\.go)`")
+	found := 0
+	for path, page := range pages(t) {
+		if strings.HasPrefix(path, "adr/") || strings.HasSuffix(path, "CHANGELOG.md") {
+			continue // of their time
+		}
+		for line := range strings.Lines(page) {
+			folder := ""
+			for _, m := range named.FindAllStringSubmatch(line, -1) {
+				file := m[1]
+				if strings.Contains(file, "/") {
+					if folder = file; filepath.Ext(file) != "" {
+						folder = filepath.Dir(file)
+					}
+				} else if folder == "" {
+					continue
+				} else {
+					file = filepath.Join(folder, file) // beside the last one of the line
+				}
+				found++
+				if _, err := os.Stat(filepath.Join("..", file)); err != nil {
+					t.Errorf("%s names %s, which does not exist", path, file)
+				}
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("only %d files are named", found)
+	}
+}
+
+// example returns the first code block of a language on a page.
+func example(t *testing.T, page, language string) string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(text), "```"+language+"\n")
+	block, _, closed := strings.Cut(rest, "```")
+	if !found || !closed {
+		t.Fatalf("%s has no example in %s", page, language)
+	}
+	return block
+}
+
+// check runs a program on the example, if it is installed.
+func check(t *testing.T, name, content string, command func(path string) []string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := command(path)
+	if _, err := exec.LookPath(args[0]); err != nil {
+		t.Skipf("%s is not installed", args[0])
+	}
+	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil || strings.Contains(string(out), name+":") {
+		t.Errorf("%v: %v\n%s", args, err, out)
+	}
+}
+
+func TestUnitIsValid(t *testing.T) {
+	t.Parallel()
+	unit := example(t, "systemd.md", "ini")
+	if !strings.Contains(unit, "ExecStart=/usr/local/bin/codehub serve") {
+		t.Error("the unit does not start the server")
+	}
+	unit = strings.ReplaceAll(unit, "/usr/local/bin/codehub", "/bin/true") // it has to exist
+	check(t, "codehub.service", unit, func(path string) []string {
+		return []string{"systemd-analyze", "verify", path}
+	})
+}
+
+func TestCaddyfileIsValid(t *testing.T) {
+	t.Parallel()
+	check(t, "Caddyfile", example(t, "reverse-proxy.md", "caddyfile"), func(path string) []string {
+		return []string{"caddy", "adapt", "--adapter", "caddyfile", "--config", path}
+	})
+}
