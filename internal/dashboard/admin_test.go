@@ -42,15 +42,15 @@ func TestAdminPage(t *testing.T) {
 	b := w.signedIn()
 	contains(t, "the list", b.get("/").body, `<a href="/admin">Administration</a>`)
 	page := b.get("/admin").body
-	contains(t, "the page", page, `<a href="/admin" aria-current="page">`, "alpha.example", "Version 1.2.0", "beta.example", "does not answer",
-		"Container engine</strong>: answers", "Archive storage</strong>: does not answer; it is left alone for a moment", "dial tcp &lt;10.0.0.9&gt;:9000: connection refused",
-		"Stopped 2", "Starting 1", "Up 3 days &lt;b&gt;", "is removed in", "is never removed by itself", ">Container<", ">Volume<",
-		"1 of at most 2 running", "0 of at most 2 running", "2 workspaces", "0 workspaces", ">ann<", ">you<", ">administrator<",
-		"What people do is known up to", "Nothing stops by itself until it is known again.", `sse-connect="/dashboard/events?admin=1&amp;cursor=&amp;seen=`)
+	contains(t, "the page", page, `<a href="/admin" aria-current="page">`, "alpha.example", "Version 1.2.0", "beta.example", "not responding",
+		"Docker</strong>: responding", "Archive storage</strong>: not responding, will be retried", "dial tcp &lt;10.0.0.9&gt;:9000: connection refused",
+		"Stopped 2", "Starting 1", "Up 3 days &lt;b&gt;", "will be removed in", "not removed automatically", ">Container<", ">Volume<",
+		"1 of 2 running", "0 of 2 running", "2 workspaces", "0 workspaces", ">ann<", ">you<", ">administrator<",
+		"Activity recorded through", "Automatic stops are paused until activity is recorded again.", `sse-connect="/dashboard/events?admin=1&amp;cursor=&amp;seen=`)
 	w.exec(`UPDATE activity_clock SET watched_until = now() - interval '20 seconds'`)
 	page = b.get("/admin").body
-	lacks(t, "watched", page, "Nothing stops by itself until")
-	contains(t, "in Korean", b.get("/admin", "Accept-Language", "ko").body, "컨테이너 엔진", "응답함", "저절로 제거되지 않음")
+	lacks(t, "watched", page, "Automatic stops are paused")
+	contains(t, "in Korean", b.get("/admin", "Accept-Language", "ko").body, "활동 기록 시각", "정상", "자동으로 제거되지 않음")
 	// Nobody can lock themselves out by accident.
 	self := "/admin/people/" + w.userID("admin")
 	lacks(t, "the page", page, self+"/disable", self+"/take-admin", self+"/password")
@@ -76,7 +76,7 @@ func TestAdminStreamEndsWithTheRights(t *testing.T) {
 	l := b.listen("?admin=1")
 	l.until("update", `id="admin-people"`)
 	w.exec(`UPDATE users SET admin = false WHERE username = 'second'`)
-	ev := l.until("update", `id="admin-over"`, "You are not one of this server’s administrators")
+	ev := l.until("update", `id="admin-over"`, "You are not an administrator of this server")
 	lacks(t, "after that", ev.data, "admin-people")
 }
 
@@ -84,17 +84,17 @@ func TestPeople(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	b := w.signedIn()
-	contains(t, "the form", b.get("/admin/people/new").body, "Add a person", `type="password"`, `autocomplete="new-password"`, "As usual here: 2")
+	contains(t, "the form", b.get("/admin/people/new").body, "Add user", `type="password"`, `autocomplete="new-password"`, "Server default (2)")
 	for name, c := range map[string]struct {
 		form url.Values
 		want string
 	}{
-		"nothing":        {url.Values{"limit": {"server"}}, "Please fill this in."},
-		"a short one":    {url.Values{"username": {"ann"}, "password": {"short"}, "password2": {"short"}, "limit": {"server"}}, "too short"},
-		"another":        {url.Values{"username": {"ann"}, "password": {"a long password"}, "password2": {"a longer password"}, "limit": {"server"}}, "not the same"},
+		"nothing":        {url.Values{"limit": {"server"}}, "This field is required."},
+		"a short one":    {url.Values{"username": {"ann"}, "password": {"short"}, "password2": {"short"}, "limit": {"server"}}, "at least 8 characters"},
+		"another":        {url.Values{"username": {"ann"}, "password": {"a long password"}, "password2": {"a longer password"}, "limit": {"server"}}, "do not match"},
 		"a bad limit":    {url.Values{"username": {"ann"}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"own"}, "limit_n": {"0"}}, "between 1 and"},
-		"a bad name":     {url.Values{"username": {"an n"}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"server"}}, "begins with a letter or digit"},
-		"a name in use":  {url.Values{"username": {"ADMIN"}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"server"}}, "has this username already"},
+		"a bad name":     {url.Values{"username": {"an n"}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"server"}}, "starts with a letter or digit"},
+		"a name in use":  {url.Values{"username": {"ADMIN"}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"server"}}, "username is already taken"},
 		"a name too far": {url.Values{"username": {strings.Repeat("x", 65)}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"server"}}, "at most 64"},
 	} {
 		a := b.htmx("/admin/people", c.form)
@@ -108,7 +108,7 @@ func TestPeople(t *testing.T) {
 	if a.status != http.StatusOK {
 		t.Fatalf("add: %d %s", a.status, a.body)
 	}
-	contains(t, "added", a.body, "ann can log in now.", `id="admin-people"`, "0 of at most 5 running", "own limit", `id="dialog" hx-swap-oob="innerHTML"`)
+	contains(t, "added", a.body, "The user ann was added.", `id="admin-people"`, "0 of at most 5 running", "custom limit", `id="dialog" hx-swap-oob="innerHTML"`)
 	ann := w.browser()
 	if a := ann.post("/login", url.Values{"username": {"ann"}, "password": {"a long password"}}); a.status != http.StatusSeeOther {
 		t.Fatalf("ann logs in: %d", a.status)
@@ -116,7 +116,7 @@ func TestPeople(t *testing.T) {
 
 	person := "/admin/people/" + w.userID("ann")
 	contains(t, "the limit's form", b.get(person+"/limit", "HX-Request", "true").body, "How many workspaces ann may run", `value="5"`, `<option value="own" selected>`)
-	contains(t, "no limit", b.htmx(person+"/limit", url.Values{"limit": {"none"}}).body, "The limit of ann was changed.", "0 running", "own limit")
+	contains(t, "no limit", b.htmx(person+"/limit", url.Values{"limit": {"none"}}).body, "The limit of ann was changed.", "0 running", "custom limit")
 	contains(t, "the server's", b.htmx(person+"/limit", url.Values{"limit": {"server"}}).body, "0 of at most 2 running")
 	contains(t, "another", b.htmx(person+"/limit", url.Values{"limit": {"own"}, "limit_n": {"1000001"}}).body, "between 1 and")
 
@@ -126,8 +126,8 @@ func TestPeople(t *testing.T) {
 	}
 	contains(t, "take admin", b.htmx(person+"/take-admin", nil).body, "ann is no administrator any more.")
 
-	contains(t, "a bad password", b.htmx(person+"/password", url.Values{"password": {"ann-ann-ann"}, "password2": {"x"}}).body, "not the same")
-	contains(t, "a password", b.htmx(person+"/password", url.Values{"password": {"quite another one"}, "password2": {"quite another one"}}).body, "ann has a new password.")
+	contains(t, "a bad password", b.htmx(person+"/password", url.Values{"password": {"ann-ann-ann"}, "password2": {"x"}}).body, "do not match")
+	contains(t, "a password", b.htmx(person+"/password", url.Values{"password": {"quite another one"}, "password2": {"quite another one"}}).body, "The password of ann was changed.")
 	if a := ann.get("/"); a.status != http.StatusSeeOther {
 		t.Errorf("ann is still logged in: %d", a.status)
 	}
@@ -136,11 +136,11 @@ func TestPeople(t *testing.T) {
 	}
 
 	contains(t, "the confirmation", b.get(person+"/disable").body, "Disable ann?", "Their workspaces and files are kept.")
-	contains(t, "disable", b.htmx(person+"/disable", nil).body, "ann is disabled.", ">disabled<", person+"/enable")
+	contains(t, "disable", b.htmx(person+"/disable", nil).body, "ann was disabled.", ">disabled<", person+"/enable")
 	if a := ann.get("/"); a.status != http.StatusSeeOther {
 		t.Errorf("ann is still logged in: %d", a.status)
 	}
-	contains(t, "enable", b.htmx(person+"/enable", nil).body, "ann is enabled again.")
+	contains(t, "enable", b.htmx(person+"/enable", nil).body, "ann was enabled.")
 
 	// The last administrator stays one, whatever is sent.
 	self := "/admin/people/" + w.userID("admin")
@@ -149,13 +149,13 @@ func TestPeople(t *testing.T) {
 		if a.status != http.StatusUnprocessableEntity {
 			t.Errorf("%s of the last administrator: %d", p, a.status)
 		}
-		contains(t, p, a.body, "this is the last one")
+		contains(t, p, a.body, "This is the only administrator")
 	}
 	// Without scripts.
 	if a := b.post(person+"/make-admin", nil); a.header.Get("Location") != "/admin?note=person" {
 		t.Errorf("without scripts: %d %s", a.status, a.header.Get("Location"))
 	}
-	contains(t, "after the redirect", b.get("/admin?note=person").body, "The change was made.")
+	contains(t, "after the redirect", b.get("/admin?note=person").body, "The change was saved.")
 	for _, p := range []string{"/admin/people/nobody/limit", "/admin/people/0198c0de-0000-7000-8000-000000000001/disable"} {
 		if a := b.post(p, nil); a.status != http.StatusNotFound {
 			t.Errorf("%s: %d", p, a.status)

@@ -31,23 +31,23 @@ func TestArchiveAndRestore(t *testing.T) {
 		}
 		return ws
 	}
-	contains(t, "the question", b.get(path+"/archive?from=detail").body, "Archive project?", "unsaved edits", "Only the home folder")
+	contains(t, "the question", b.get(path+"/archive?from=detail").body, "Archive project?", "Unsaved changes", "Only the home folder")
 	if row().DesiredState != workspace.DesiredRunning {
 		t.Fatal("a GET archived it")
 	}
 	a := b.htmx(path+"/archive", list)
-	contains(t, "archive", a.body, `data-state="stopping"`, "then archive", "is going to be archived", "Do not archive")
+	contains(t, "archive", a.body, `data-state="stopping"`, "archive queued", "will be archived", "Do not archive")
 	if row().DesiredState != workspace.DesiredArchived {
 		t.Errorf("desired %s", row().DesiredState)
 	}
 	w.observe(id, standby)
-	lacks(t, "a stopped one", b.get(path+"/archive").body, "unsaved edits")
+	lacks(t, "a stopped one", b.get(path+"/archive").body, "Unsaved changes")
 	contains(t, "not claimed yet", b.get("/").body, `data-state="archiving"`)
 
 	// Wanted again meanwhile, and left alone after all.
 	w.observe(id, operating(standby, workspace.OpArchiving))
 	a = b.htmx(path+"/start", list)
-	contains(t, "queued", a.body, "will start as soon as the archive step is safe", "Keep it archived")
+	contains(t, "queued", a.body, "start queued, archiving will be cancelled", "Keep archived")
 	if row().NextDesired != workspace.DesiredRunning {
 		t.Errorf("next desired %q", row().NextDesired)
 	}
@@ -85,7 +85,7 @@ func TestArchivesOnTheDetailPage(t *testing.T) {
 	b := w.signedIn()
 	id := w.add("project", standby)
 	path := "/workspaces/" + string(id)
-	contains(t, "none yet", b.get(path).body, `id="archives"`, "Not needed for a while?", `id="`+string(id)+`-archive"`)
+	contains(t, "none yet", b.get(path).body, `id="archives"`, "Not using it for a while?", `id="`+string(id)+`-archive"`)
 	old := time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)
 	w.keep(id, generation0, 690_000_000, 1, old)
 	w.observe(id, archived(w.keep(id, generation1, 734_000_000, 12_345, old.Add(24*time.Hour)), 734_000_000))
@@ -93,7 +93,7 @@ func TestArchivesOnTheDetailPage(t *testing.T) {
 	page := b.get(path).body
 	contains(t, "two", page, "2026-01-03 03:04 UTC", "current", "734 MB · 12,345 files", "2026-01-02 03:04 UTC", "690 MB · 1 file<",
 		path+"/download?archive_op_id="+generation0)
-	lacks(t, "two", page, "recover-archive", "Not needed for a while?")
+	lacks(t, "two", page, "recover-archive", "Not using it for a while?")
 	if strings.Index(page, generation1) > strings.Index(page, generation0) {
 		t.Error("the older comes first")
 	}
@@ -113,15 +113,15 @@ func TestArchivesOnTheDetailPage(t *testing.T) {
 		}
 		contains(t, query, a.body, text)
 	}
-	check("?archive_op_id="+generation3, 404, "There is no such archive")
+	check("?archive_op_id="+generation3, 404, "Archive not found")
 	w.bucket.mu.Lock()
 	w.bucket.err = fmt.Errorf("look: %w", archive.ErrUnavailable)
 	w.bucket.mu.Unlock()
-	check("", 503, "The archive cannot be reached right now")
+	check("", 503, "Archive storage unavailable")
 	w.bucket.mu.Lock()
 	w.bucket.err, w.bucket.have = nil, nil
 	w.bucket.mu.Unlock()
-	check("", 404, "There is no such archive")
+	check("", 404, "Archive not found")
 	if _, err := w.auth.CreateUser(t.Context(), "other", "another password", false); err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestRecoverFromAnArchive(t *testing.T) {
 	}
 	w.observe(id, failed(workspace.ErrDataLost, "gone"))
 	form := b.get(path+"/recover-archive", "HX-Request", "true").body
-	contains(t, "none", form, "No archive of this workspace is kept")
+	contains(t, "none", form, "This workspace has no archives")
 	lacks(t, "none", form, `type="submit"`, "f-confirm")
 
 	w.keep(id, generation0, 690_000_000, 1, time.Now().Add(-time.Hour))
@@ -180,7 +180,7 @@ func TestRecoverFromAnArchive(t *testing.T) {
 	if a.status != http.StatusUnprocessableEntity || asked() != "" {
 		t.Errorf("another name: %d, asked for %q", a.status, asked())
 	}
-	contains(t, "another name", a.body, "not the workspace’s name", `value="`+generation0+`" checked`)
+	contains(t, "another name", a.body, "does not match the workspace name", `value="`+generation0+`" checked`)
 	a = b.htmx(path+"/recover-archive", url.Values{"archive": {generation3}, "confirm": {"project"}})
 	if a.status != http.StatusUnprocessableEntity || asked() != "" {
 		t.Errorf("no such archive: %d, asked for %q", a.status, asked())
@@ -190,7 +190,7 @@ func TestRecoverFromAnArchive(t *testing.T) {
 	if a.status != http.StatusOK || asked() != "archive "+generation0 {
 		t.Errorf("%d, asked for %q", a.status, asked())
 	}
-	contains(t, "done", a.body, "Going on with the archive", `id="panel"`, `id="archives"`)
+	contains(t, "done", a.body, "from the archive.", `id="panel"`, `id="archives"`)
 
 	// What is missing itself is no way out.
 	w.observe(id, func(ws *workspace.Workspace) {
@@ -223,7 +223,7 @@ func TestProgressStream(t *testing.T) {
 		w.observe(id, moving(standby, workspace.OpArchiving, workspace.Progress{Step: "packing", Done: 25, Total: 100}))
 		l.until(`value="25"`, "Packing the home folder")
 		w.observe(id, moving(standby, workspace.OpArchiving, workspace.Progress{Step: "verifying", Done: 75, Total: 100}))
-		l.until(`value="75"`, "Checking what was stored")
+		l.until(`value="75"`, "Verifying the archive")
 		key := w.keep(id, workspaceOp(), 5, 6, time.Now())
 		w.observe(id, archived(key, 5))
 		l.until("update", "rchived")
@@ -251,13 +251,13 @@ func TestOpeningWhileArchiving(t *testing.T) {
 	if a.status != http.StatusServiceUnavailable {
 		t.Errorf("status %d", a.status)
 	}
-	contains(t, "the page", a.body, `data-kind="loading"`, "It will start as soon as the archive step is safe.", "Keep it archived", "progress-moves")
+	contains(t, "the page", a.body, `data-kind="loading"`, "It will start when archiving is cancelled.", "Keep archived", "progress-moves")
 	lacks(t, "the page", a.body, `-cancel"`)
 	ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
 	if err != nil || ws.NextDesired != workspace.DesiredRunning {
 		t.Errorf("next desired %q, %v", ws.NextDesired, err)
 	}
-	contains(t, "in Korean", b.get("/w/"+string(id)+"/", "Accept", "text/html", "Accept-Language", "ko").body, "보관 단계가 안전해지는 대로 시작합니다.")
+	contains(t, "in Korean", b.get("/w/"+string(id)+"/", "Accept", "text/html", "Accept-Language", "ko").body, "보관이 취소되면 시작합니다.")
 }
 
 // An archived workspace is restored with one click, and entered by itself.
@@ -351,8 +351,8 @@ func TestWaitStreamShowsTheGlobalLimit(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Store = full{c.Store} })
 	id := w.add("project", standby)
 	w.want(id, "next_desired_state", "RUNNING")
-	ev := w.signedIn().listen("?wait="+string(id)).until(`data-kind="limit"`, "The server is full", "It starts by itself as soon as there is room.", "Try again")
-	lacks(t, "the limit", ev.data, "hx-get", "Stop one to make room")
+	ev := w.signedIn().listen("?wait="+string(id)).until(`data-kind="limit"`, "The server has reached its running limit", "It starts automatically when the limit allows.", "Try again")
+	lacks(t, "the limit", ev.data, "hx-get", "Stop a workspace first")
 }
 
 // full is a server that runs as many workspaces as it may.

@@ -31,14 +31,14 @@ func TestStayingInABrowser(t *testing.T) {
 	w.used(id, 8*time.Minute-2*time.Second) // told of in 2 s, as it stops after 10 min
 	w.want(id, "description", "a change that the stream hears of")
 	b.shown(stay)
-	b.until(`document.getElementById('ending-said').textContent.includes('project is not used and stops soon')`)
+	b.until(`document.getElementById('ending-said').textContent.includes('project is idle and will stop soon')`)
 
 	// Another one joins it: the first is not said again, and the focus stays.
 	b.eval(fmt.Sprintf(`document.getElementById('stay-%s').focus()`, id))
 	w.used(quiet, 9*time.Minute)
 	w.want(quiet, "description", "a change that the stream hears of")
 	b.shown(fmt.Sprintf(`[id="stay-%s"]`, quiet))
-	b.until(`document.getElementById('ending-said').textContent.includes('quiet is not used')`)
+	b.until(`document.getElementById('ending-said').textContent.includes('quiet is idle')`)
 	b.until(fmt.Sprintf(`document.activeElement.id === 'stay-%s'`, id))
 
 	// By the keyboard; the focus goes to the next, then to the page. Both the
@@ -47,7 +47,7 @@ func TestStayingInABrowser(t *testing.T) {
 	b.run(chromedp.KeyEvent(kb.Enter))
 	b.until(`window.drawn >= 2`)
 	b.until(fmt.Sprintf(`!document.getElementById('stay-%s') && document.activeElement.id === 'stay-%s'`, id, quiet))
-	b.until(`document.querySelector('#toasts').textContent.includes('“project” stays.')`)
+	b.until(`document.querySelector('#toasts').textContent.includes('“project” will keep running.')`)
 	b.run(chromedp.KeyEvent(kb.Enter))
 	b.until(`!document.querySelector('[data-ending]') && document.activeElement.id === 'main'`)
 	if ws := w.row(id); ws.LastAccess != "stay" {
@@ -109,7 +109,7 @@ func TestKeepAwakeInABrowser(t *testing.T) {
 	b.until(`document.activeElement.id === 'f-until' && document.getElementById('f-until').value === '2020-01-01T00:00'`)
 	b.eval(`document.querySelector('[name=awake][value=off]').click()`)
 	b.press("#dialog-form button[type=submit]")
-	b.until(`!document.querySelector('dialog[open]') && document.querySelector('#panel .life').textContent.includes('stops by itself in')`)
+	b.until(`!document.querySelector('dialog[open]') && document.querySelector('#panel .life').textContent.includes('stops automatically in')`)
 }
 
 // An administrator adds somebody, with the keyboard alone.
@@ -149,7 +149,7 @@ func TestPeopleInABrowser(t *testing.T) {
 	}
 	b.shown("#f-limit_n")
 	b.enter("#f-limit_n", "7\r")
-	b.until(`!document.querySelector('dialog[open]') && document.querySelector('#admin-people').textContent.includes('0 of at most 7 running')`)
+	b.until(`!document.querySelector('dialog[open]') && document.querySelector('#admin-people').textContent.includes('0 of 7 running')`)
 	if !value(b, chromedp.Evaluate[bool]("window.marked === true")) {
 		t.Error("the page was loaded again")
 	}

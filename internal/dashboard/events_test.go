@@ -117,7 +117,7 @@ func TestListStream(t *testing.T) {
 	ev = l.until(`data-state="running"`, `id="announcer"`, "project &lt;x&gt;: Running")
 
 	other := w.add("other", failed(workspace.ErrTimeout, "x"))
-	l.until("It took too long")
+	l.until("The operation timed out")
 	if _, err := w.db.DeleteWorkspace(t.Context(), w.caller("admin"), other, false); err != nil {
 		t.Fatal(err)
 	}
@@ -183,9 +183,9 @@ func TestDetailStream(t *testing.T) {
 	l.until(`id="panel"`, "The home folder is missing", "Start empty")
 	w.observe(id, func(ws *workspace.Workspace) { standby(ws); ws.ErrorReason, ws.ErrorMessage = "", "" })
 	b.htmx("/workspaces/"+string(id)+"/delete", nil)
-	l.until(`id="panel"`, "Can be restored for another")
+	l.until(`id="panel"`, "Can be undeleted for another")
 	w.observe(id, func(ws *workspace.Workspace) { ws.Phase = workspace.PhaseDeleted; ws.Home.State = workspace.HomeAbsent })
-	l.until(`id="panel"`, "There is nothing here")
+	l.until(`id="panel"`, "Workspace not found")
 }
 
 func TestWaitStream(t *testing.T) {

@@ -44,11 +44,11 @@ func TestCreate(t *testing.T) {
 		form url.Values
 		want string
 	}{
-		"no name":        {url.Values{"name": {"  "}}, "Please fill this in."},
+		"no name":        {url.Values{"name": {"  "}}, "This field is required."},
 		"a long name":    {url.Values{"name": {strings.Repeat("x", 256)}}, "at most 255 characters"},
-		"a control code": {url.Values{"name": {"a\x07b"}}, "cannot be used here"},
-		"a bidi control": {url.Values{"name": {"a\u202eb"}}, "cannot be used here"},
-		"a bad image":    {url.Values{"name": {"x"}, "image": {"--privileged x"}}, "not the name of an image"},
+		"a control code": {url.Values{"name": {"a\x07b"}}, "characters that are not allowed"},
+		"a bidi control": {url.Values{"name": {"a\u202eb"}}, "characters that are not allowed"},
+		"a bad image":    {url.Values{"name": {"x"}, "image": {"--privileged x"}}, "not a valid image name"},
 	} {
 		a := b.htmx("/workspaces", c.form)
 		if a.status != http.StatusUnprocessableEntity {
@@ -77,7 +77,7 @@ func TestCreate(t *testing.T) {
 
 	b.htmx("/workspaces", url.Values{"name": {"third"}, "start": {"on"}})
 	a = b.htmx("/workspaces", url.Values{"name": {"fourth"}, "start": {"on"}})
-	contains(t, "at the limit", a.body, "already run as many workspaces as you may (2)", `value="fourth"`)
+	contains(t, "at the limit", a.body, "reached your running limit (2)", `value="fourth"`)
 }
 
 func TestWishes(t *testing.T) {
@@ -100,7 +100,7 @@ func TestWishes(t *testing.T) {
 	if a.status != http.StatusOK || row().DesiredState != workspace.DesiredRunning {
 		t.Fatalf("start: %d, desired %s", a.status, row().DesiredState)
 	}
-	contains(t, "start", a.body, `id="workspaces"`, `data-state="starting"`, "is being started")
+	contains(t, "start", a.body, `id="workspaces"`, `data-state="starting"`, "is starting")
 
 	w.observe(id, operating(standby, workspace.OpStarting))
 	if a = b.htmx(path+"/cancel", list); a.status != http.StatusOK || row().CancelRequestedAt == nil {
@@ -121,7 +121,7 @@ func TestWishes(t *testing.T) {
 	if a.status != http.StatusOK || row().NextDesired != workspace.DesiredRunning {
 		t.Fatalf("start while stopping: %d %s, next %q", a.status, a.body, row().NextDesired)
 	}
-	contains(t, "queued", a.body, "then start", "Keep stopped")
+	contains(t, "queued", a.body, "start queued", "Keep stopped")
 	if a = b.htmx(path+"/force-stop", list); a.status != http.StatusOK || row().ForceStopRequestedAt == nil {
 		t.Fatalf("force stop: %d", a.status)
 	}
@@ -129,7 +129,7 @@ func TestWishes(t *testing.T) {
 	if a.status != http.StatusConflict {
 		t.Errorf("cancel what cannot be: %d", a.status)
 	}
-	contains(t, "cancel what cannot be", a.body, "cannot be cancelled any more", "toast-error")
+	contains(t, "cancel what cannot be", a.body, "can no longer be cancelled", "toast-error")
 
 	w.observe(id, failed(workspace.ErrRetryExceeded, "a volume is in the way"))
 	if a = b.htmx(path+"/set-aside", list); a.status != http.StatusConflict || row().RecoverAction != "" {
@@ -142,7 +142,7 @@ func TestWishes(t *testing.T) {
 	a = b.get("/")
 	contains(t, "a volume in the way", a.body, "Another volume has this home’s name", path+"/set-aside")
 	a = b.get(path + "/set-aside")
-	contains(t, "the dialog", a.body, "Nothing is deleted", `action="`+path+`/set-aside"`)
+	contains(t, "the dialog", a.body, "No files are lost", `action="`+path+`/set-aside"`)
 	if a = b.htmx(path+"/set-aside", list); a.status != http.StatusOK || row().RecoverAction != workspace.RecoverSetAside {
 		t.Fatalf("set aside: %d, action %q", a.status, row().RecoverAction)
 	}
@@ -156,12 +156,12 @@ func TestWishes(t *testing.T) {
 	if a.status != http.StatusConflict {
 		t.Errorf("start in ERROR: %d", a.status)
 	}
-	contains(t, "start in ERROR", a.body, "needs your attention first")
+	contains(t, "start in ERROR", a.body, "is in an error state")
 	a = b.htmx(path+"/start-empty", url.Values{"confirm": {"something else"}})
 	if a.status != http.StatusUnprocessableEntity || row().RecoverAction != "" {
 		t.Fatalf("start empty without the name: %d, action %q", a.status, row().RecoverAction)
 	}
-	contains(t, "start empty without the name", a.body, "not the workspace’s name")
+	contains(t, "start empty without the name", a.body, "does not match the workspace name")
 	if a = b.htmx(path+"/start-empty", url.Values{"confirm": {" project "}}); a.status != http.StatusOK || row().RecoverAction != workspace.RecoverEmpty {
 		t.Fatalf("start empty: %d %s, action %q", a.status, a.body, row().RecoverAction)
 	}
@@ -206,19 +206,19 @@ func TestDeleteAndUndo(t *testing.T) {
 	b := w.signedIn()
 	id := w.add("project", standby)
 	path := "/workspaces/" + string(id)
-	contains(t, "the confirmation", b.get(path+"/delete", "HX-Request", "true").body, "Delete project?", "you can restore it until then", `role="alertdialog"`)
+	contains(t, "the confirmation", b.get(path+"/delete", "HX-Request", "true").body, "Delete project?", "you can undelete the workspace until then", `role="alertdialog"`)
 
 	a := b.htmx(path+"/delete", url.Values{"from": {"list"}})
 	if a.status != http.StatusOK {
 		t.Fatalf("delete: %d %s", a.status, a.body)
 	}
 	contains(t, "deleted", a.body, "was deleted", `hx-post="`+path+`/undelete"`, "Undo", "Recently deleted", "1 h 59 min")
-	contains(t, "its page", b.get(path).body, "Restore", "Can be restored for another")
+	contains(t, "its page", b.get(path).body, ">Undelete<", "Can be undeleted for another")
 	a = b.htmx(path+"/undelete", url.Values{"from": {"list"}})
 	if a.status != http.StatusOK {
 		t.Fatalf("undelete: %d %s", a.status, a.body)
 	}
-	contains(t, "undeleted", a.body, "is back", `data-phase="STANDBY"`)
+	contains(t, "undeleted", a.body, "was undeleted", `data-phase="STANDBY"`)
 	lacks(t, "undeleted", a.body, "Recently deleted")
 
 	// From its own page the way leads back to the list.
@@ -230,9 +230,9 @@ func TestDeleteAndUndo(t *testing.T) {
 
 	// While something runs it is deleted afterwards.
 	w.observe(id, operating(standby, workspace.OpStarting))
-	contains(t, "the confirmation", b.get(path+"/delete").body, "as soon as that has ended")
+	contains(t, "the confirmation", b.get(path+"/delete").body, "when the current operation finishes")
 	a = b.htmx(path+"/delete", url.Values{"from": {"list"}})
-	contains(t, "queued", a.body, "as soon as the present step has ended", "then delete")
+	contains(t, "queued", a.body, "when the current operation finishes", "deletion queued")
 	lacks(t, "queued", a.body, "Undo")
 
 	// Too late.
@@ -246,7 +246,7 @@ func TestDeleteAndUndo(t *testing.T) {
 	if a.status != http.StatusGone {
 		t.Errorf("undelete too late: %d", a.status)
 	}
-	contains(t, "undelete too late", a.body, "no longer be restored")
+	contains(t, "undelete too late", a.body, "cannot be undeleted")
 }
 
 func TestLimit(t *testing.T) {
@@ -265,20 +265,20 @@ func TestLimit(t *testing.T) {
 	if a.status != http.StatusTooManyRequests {
 		t.Fatalf("start at the limit: %d", a.status)
 	}
-	contains(t, "the dialog", a.body, "<dialog", "You may run 2 workspaces at a time. Stop one to start “three”.", ">one<", ">two<",
-		"It starts by itself as soon as there is room.", `hx-post="/workspaces/`+string(ids[0])+`/stop"`, `hx-trigger="every 1s"`)
+	contains(t, "the dialog", a.body, "<dialog", "You can run 2 workspaces at a time. Stop one to start “three”.", ">one<", ">two<",
+		"It starts automatically when the limit allows.", `hx-post="/workspaces/`+string(ids[0])+`/stop"`, `hx-trigger="every 1s"`)
 	lacks(t, "the dialog", a.body, `hx-trigger="load`)
 
 	// A browser without scripts gets the same as a page.
 	a = b.post(start, nil)
-	contains(t, "the page", a.body, "<!doctype html>", "You may run 2 workspaces", ">one<")
+	contains(t, "the page", a.body, "<!doctype html>", "You can run 2 workspaces", ">one<")
 
 	a = b.htmx("/workspaces/"+string(ids[0])+"/stop", url.Values{"from": {"list"}, "for": {string(third)}})
 	contains(t, "one is stopping", a.body, `id="limit-list"`, "Stopping", "hx-swap-oob")
 	w.observe(ids[0], standby)
 	a = b.get("/workspaces/"+string(third)+"/limit", "HX-Request", "true")
-	contains(t, "there is room", a.body, "There is room now", `hx-post="`+start+`"`, `hx-trigger="load, submit"`)
-	lacks(t, "there is room", a.body, "hx-get")
+	contains(t, "when one stopped", a.body, "You can start another workspace now", `hx-post="`+start+`"`, `hx-trigger="load, submit"`)
+	lacks(t, "when one stopped", a.body, "hx-get")
 	if a = b.htmx(start, url.Values{"from": {"list"}}); a.status != http.StatusOK {
 		t.Errorf("start with room: %d %s", a.status, a.body)
 	}
@@ -296,7 +296,7 @@ func TestGlobalLimit(t *testing.T) {
 	d := w.dash
 	v := limitView{W: viewOf(someWorkspace(workspace.PhaseStandby), fromList, terms{time.Hour, true, testTTL, testNow})}
 	html := renderPart(t, d.pages["en"], "limit-dialog", v)
-	contains(t, "the dialog", html, "The server runs as many workspaces as it may", "It starts by itself as soon as there is room.", "Try again", "hx-get")
+	contains(t, "the dialog", html, "The server is running as many workspaces as it allows", "It starts automatically when the limit allows.", "Try again", "hx-get")
 	lacks(t, "the dialog", html, " disabled", "load, submit")
 }
 
@@ -304,15 +304,15 @@ func TestTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	b := w.signedIn()
-	contains(t, "none", b.get("/settings/tokens").body, "You have no tokens yet.")
+	contains(t, "none", b.get("/settings/tokens").body, "You have no API tokens.")
 	a := b.htmx("/settings/tokens", url.Values{"name": {""}, "expires": {"30"}})
-	contains(t, "no name", a.body, "Please fill this in.")
+	contains(t, "no name", a.body, "This field is required.")
 	a = b.htmx("/settings/tokens", url.Values{"name": {"laptop"}, "expires": {"-1"}})
 	if a.status != http.StatusUnprocessableEntity {
 		t.Errorf("a strange lifetime: %d", a.status)
 	}
 	a = b.htmx("/settings/tokens", url.Values{"name": {"laptop"}, "expires": {"30"}})
-	contains(t, "made", a.body, auth.TokenPrefix, "only time", "Codehub-Session-Token", `id="tokens"`)
+	contains(t, "made", a.body, auth.TokenPrefix, "shown only once", "Codehub-Session-Token", `id="tokens"`)
 	page := b.get("/settings/tokens").body
 	contains(t, "the list", page, "laptop", "never used", "30 days")
 	lacks(t, "the list", page, auth.TokenPrefix)
@@ -325,12 +325,12 @@ func TestTokens(t *testing.T) {
 	if tokens, _ = w.auth.Tokens(t.Context(), w.caller("admin")); len(tokens) != 1 {
 		t.Fatal("a GET revoked the token")
 	}
-	contains(t, "revoked", b.htmx(revoke, nil).body, "was revoked", "You have no tokens yet.")
+	contains(t, "revoked", b.htmx(revoke, nil).body, "was revoked", "You have no API tokens.")
 	if a = b.post(revoke, nil); a.status != http.StatusSeeOther {
 		t.Errorf("revoke again without scripts: %d", a.status)
 	}
-	contains(t, "no end", b.post("/settings/tokens", url.Values{"name": {"ci"}, "expires": {"never"}}).body, "<!doctype html>", auth.TokenPrefix)
-	contains(t, "no end", b.get("/settings/tokens").body, "no end")
+	contains(t, "never expires", b.post("/settings/tokens", url.Values{"name": {"ci"}, "expires": {"never"}}).body, "<!doctype html>", auth.TokenPrefix)
+	contains(t, "never expires", b.get("/settings/tokens").body, "never expires")
 }
 
 func TestLogs(t *testing.T) {
@@ -339,7 +339,7 @@ func TestLogs(t *testing.T) {
 	b := w.signedIn()
 	id := w.add("project", standby)
 	path := "/workspaces/" + string(id) + "/logs"
-	contains(t, "no container", b.get(path).body, "Nothing was printed")
+	contains(t, "no container", b.get(path).body, "There is no output")
 	w.observe(id, running)
 	w.logs.text = "\x1b[31mred\x1b[0m <script>\x07\n" + strings.Repeat("x", logBytes)
 	a := b.get(path)
@@ -349,7 +349,7 @@ func TestLogs(t *testing.T) {
 	contains(t, "the log", a.body, "red &lt;script&gt;\n", `role="log"`)
 	lacks(t, "the log", a.body, "title")
 	w.logs.text, w.logs.err = "", runtime.ErrNotFound
-	contains(t, "gone meanwhile", b.get(path).body, "Nothing was printed")
+	contains(t, "gone meanwhile", b.get(path).body, "There is no output")
 	w.logs.err = runtime.ErrUnreachable
-	contains(t, "no answer", b.get(path).body, "cannot be read right now")
+	contains(t, "no answer", b.get(path).body, "not available right now")
 }

@@ -30,42 +30,42 @@ func TestLifetimes(t *testing.T) {
 		en, ko string
 	}{
 		"used": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.LastAccessAt, w.LastAccess = ago(3*time.Minute), "typing" }, testTTL,
-			"Last used 3 min ago : typing | stops by itself in 7 min |", "마지막 사용: 3분 전 : 입력 | 저절로 중지되기까지 7분 |"},
+			"Last activity 3 min ago : typing | stops automatically in 7 min |", "마지막 활동: 3분 전 : 입력 | 자동 중지까지 7분 |"},
 		"never used": {workspace.PhaseRunning, func(w *workspace.Workspace) {}, testTTL,
-			"Not used yet | stops by itself in 5 min |", "아직 쓰지 않음 | 저절로 중지되기까지 5분 |"},
+			"No activity yet | stops automatically in 5 min |", "활동 없음 | 자동 중지까지 5분 |"},
 		"time that nobody watched does not count": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.Unwatched = time.Hour }, testTTL,
-			"Not used yet | stops by itself in 1 h 5 min |", "아직 쓰지 않음 | 저절로 중지되기까지 1시간 5분 |"},
+			"No activity yet | stops automatically in 1 h 5 min |", "활동 없음 | 자동 중지까지 1시간 5분 |"},
 		"a time of its own": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.StandbyTTL = seconds(3 * 3600) }, testTTL,
-			"Not used yet | stops by itself in 2 h 55 min |", "아직 쓰지 않음 | 저절로 중지되기까지 2시간 55분 |"},
+			"No activity yet | stops automatically in 2 h 55 min |", "활동 없음 | 자동 중지까지 2시간 55분 |"},
 		"never": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.StandbyTTL = seconds(0) }, testTTL,
-			"Not used yet | never stops by itself |", "아직 쓰지 않음 | 저절로 중지되지 않음 |"},
+			"No activity yet | never stops automatically |", "활동 없음 | 자동으로 중지되지 않음 |"},
 		"never here": {workspace.PhaseRunning, func(w *workspace.Workspace) {}, workspace.TTL{},
-			"Not used yet | never stops by itself |", "아직 쓰지 않음 | 저절로 중지되지 않음 |"},
+			"No activity yet | never stops automatically |", "활동 없음 | 자동으로 중지되지 않음 |"},
 		"overdue": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.PhaseChangedAt = *ago(time.Hour) }, testTTL,
-			"Not used yet | stops by itself in less than a minute |", "아직 쓰지 않음 | 저절로 중지되기까지 1분 미만 |"},
+			"No activity yet | stops automatically in less than a minute |", "활동 없음 | 자동 중지까지 1분 미만 |"},
 		"kept awake": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.KeepAwakeTil = ahead(2 * time.Hour) }, testTTL,
-			"Not used yet | kept awake for another 2 h 0 min |", "아직 쓰지 않음 | 깨워 두는 시간: 2시간 0분 |"},
+			"No activity yet | kept awake for another 2 h 0 min |", "활동 없음 | 실행 유지 시간: 2시간 0분 |"},
 		"was kept awake": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.KeepAwakeTil = ago(time.Hour) }, testTTL,
-			"Not used yet | stops by itself in 5 min |", "아직 쓰지 않음 | 저절로 중지되기까지 5분 |"},
+			"No activity yet | stops automatically in 5 min |", "활동 없음 | 자동 중지까지 5분 |"},
 		"being stopped by somebody": {workspace.PhaseRunning, func(w *workspace.Workspace) { w.DesiredState = workspace.DesiredStandby }, testTTL, "", ""},
 		"being stopped, idle": {workspace.PhaseRunning, func(w *workspace.Workspace) {
 			w.DesiredState, w.DesiredCause, w.Operation = workspace.DesiredStandby, workspace.CauseIdle, workspace.OpStopping
-		}, testTTL, "It is being stopped, as it is not used. |", "쓰지 않아서 중지하고 있습니다. |"},
+		}, testTTL, "Stopping because of inactivity. |", "사용하지 않아 중지하고 있습니다. |"},
 		"stopped on request": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason = lifecycle.StopRequested }, testTTL,
-			"It was stopped on request. | archived by itself in 25 min |", "요청에 따라 중지했습니다. | 저절로 보관되기까지 25분 |"},
+			"Stopped on request. | will be archived in 25 min |", "요청에 따라 중지되었습니다. | 자동 보관까지 25분 |"},
 		"stopped by force": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason, w.ArchiveTTL = lifecycle.StopForced, seconds(0) }, testTTL,
-			"It was stopped by force. | never archived by itself |", "강제로 중지했습니다. | 저절로 보관되지 않음 |"},
+			"Force-stopped. | never archived automatically |", "강제로 중지되었습니다. | 자동으로 보관되지 않음 |"},
 		"exited": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason = lifecycle.StopExited }, testTTL,
-			"It stopped by itself: its container ended. | archived by itself in 25 min |", "컨테이너가 스스로 끝나서 중지되었습니다. | 저절로 보관되기까지 25분 |"},
+			"Stopped because its container exited. | will be archived in 25 min |", "컨테이너가 종료되어 중지되었습니다. | 자동 보관까지 25분 |"},
 		"idle": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason, w.LastAccessAt = lifecycle.StopIdle, ago(18*time.Minute) }, testTTL,
-			"It was stopped, as it was not used for 13 min. | archived by itself in 25 min |", "13분 동안 쓰지 않아서 중지했습니다. | 저절로 보관되기까지 25분 |"},
+			"Stopped after 13 min of inactivity. | will be archived in 25 min |", "13분 동안 사용하지 않아 중지되었습니다. | 자동 보관까지 25분 |"},
 		"idle, and never used": {workspace.PhaseStandby, func(w *workspace.Workspace) { w.StopReason = lifecycle.StopIdle }, testTTL,
-			"It was stopped, as it was not used. | archived by itself in 25 min |", "쓰지 않아서 중지했습니다. | 저절로 보관되기까지 25분 |"},
+			"Stopped because of inactivity. | will be archived in 25 min |", "사용하지 않아 중지되었습니다. | 자동 보관까지 25분 |"},
 		"being archived, unused": {workspace.PhaseStandby, func(w *workspace.Workspace) {
 			w.DesiredState, w.DesiredCause, w.Operation = workspace.DesiredArchived, workspace.CauseUnused, workspace.OpArchiving
-		}, testTTL, "It is being archived, as it was not used. |", "쓰지 않아서 보관하고 있습니다. |"},
+		}, testTTL, "Archiving because of inactivity. |", "사용하지 않아 보관하고 있습니다. |"},
 		"archived, unused": {workspace.PhaseArchived, func(w *workspace.Workspace) { w.DesiredCause = workspace.CauseUnused }, testTTL,
-			"It was archived, as it was not used. |", "쓰지 않아서 보관했습니다. |"},
+			"Archived because of inactivity. |", "사용하지 않아 보관되었습니다. |"},
 		"archived on request": {workspace.PhaseArchived, func(w *workspace.Workspace) {}, testTTL, "", ""},
 		"deleted":             {workspace.PhaseDeleting, func(w *workspace.Workspace) { w.DesiredCause = workspace.CauseUnused }, testTTL, "", ""},
 	} {
@@ -121,7 +121,7 @@ func TestNoticesComeInTime(t *testing.T) {
 		"at rest": func(w *workspace.Workspace) {
 			w.Phase, w.DesiredState = workspace.PhaseStandby, workspace.DesiredStandby
 		},
-		"asked to stay": func(w *workspace.Workspace) { at := soon; w.LastAccessAt = &at },
+		"kept running": func(w *workspace.Workspace) { at := soon; w.LastAccessAt = &at },
 	} {
 		other := w
 		change(&other)

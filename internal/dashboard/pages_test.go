@@ -21,7 +21,7 @@ func TestProxyPages(t *testing.T) {
 		parts  []string
 	}{
 		{"starting", operating(standby, workspace.OpStarting), "RUNNING", 503, []string{`data-kind="loading"`, "Starting your workspace", "/cancel", `http-equiv="refresh"`, "To my workspaces"}},
-		{"stopping", operating(running, workspace.OpStopping), "STANDBY", 503, []string{`data-kind="loading"`, "Stopping first", "starts again as soon as this has ended"}},
+		{"stopping", operating(running, workspace.OpStopping), "STANDBY", 503, []string{`data-kind="loading"`, "Stopping your workspace", "will start again when the current operation finishes"}},
 		{"preparing", operating(func(ws *workspace.Workspace) { ws.Home.State = workspace.HomeFilling }, workspace.OpProvisioning), "RUNNING", 503, []string{`data-kind="loading"`, "Preparing your workspace"}},
 		{"pending", func(*workspace.Workspace) {}, "ARCHIVED", 502, []string{`data-kind="start"`, "has not been started yet", `/start"`}},
 		{"archived", func(ws *workspace.Workspace) {
@@ -56,7 +56,7 @@ func TestProxyPages(t *testing.T) {
 	if a.status != http.StatusBadGateway {
 		t.Errorf("at the limit: %d", a.status)
 	}
-	contains(t, "at the limit", a.body, `data-kind="limit"`, "Stop one to start “asleep”", ">one<", ">two<", `/stop"`, "It starts by itself",
+	contains(t, "at the limit", a.body, `data-kind="limit"`, "Stop one to start “asleep”", ">one<", ">two<", `/stop"`, "It starts automatically",
 		`sse-connect="/dashboard/events?wait=`+string(id)+`&amp;room=1"`, `http-equiv="refresh"`)
 	lacks(t, "at the limit", a.body, `hx-trigger="every 1s"`)
 
@@ -77,7 +77,7 @@ func TestProxyPages(t *testing.T) {
 	if a.status != http.StatusNotFound {
 		t.Errorf("not there: %d", a.status)
 	}
-	contains(t, "not there", a.body, "There is nothing here")
+	contains(t, "not there", a.body, "Workspace not found")
 }
 
 func TestProxyPagesOfOthers(t *testing.T) {
@@ -89,7 +89,7 @@ func TestProxyPagesOfOthers(t *testing.T) {
 	if a.status != http.StatusForbidden {
 		t.Errorf("status %d", a.status)
 	}
-	contains(t, "the page", a.body, "This is not yours")
+	contains(t, "the page", a.body, "Access denied")
 	lacks(t, "the page", a.body, "secret-project")
 }
 

@@ -363,7 +363,7 @@ func TestProgress(t *testing.T) {
 	full := &workspace.Progress{Step: "packing", Done: 412_000_000, Total: 1_240_000_000, Entries: 12345, EntriesTotal: 98765, Rate: 48_000_000, SecondsLeft: 18}
 	contains(t, "all is known", show("en", workspace.OpArchiving, full), "Packing the home folder", "412 MB of 1.2 GB", `max="100" value="33"`,
 		`aria-label="Packing the home folder"`, `aria-valuetext="412 MB of 1.2 GB"`, "12,345 of 98,765 files", "48 MB/s · about 20 s left")
-	contains(t, "in Korean", show("ko", workspace.OpArchiving, full), "홈 폴더를 묶는 중", "1.2 GB 중 412 MB", "파일 98,765개 중 12,345개", "초당 48 MB · 약 20초 남음")
+	contains(t, "in Korean", show("ko", workspace.OpArchiving, full), "홈 폴더 압축 중", "1.2 GB 중 412 MB", "파일 98,765개 중 12,345개", "초당 48 MB · 약 20초 남음")
 	unknown := show("en", workspace.OpRestoring, &workspace.Progress{Step: "unpacking", Done: 5_000_000, Entries: 1})
 	contains(t, "no total", unknown, "Unpacking the home folder", "5 MB", "<progress aria-label=", "1 file<")
 	lacks(t, "no total", unknown, "value=", "valuetext", "·", " of ")
@@ -378,7 +378,7 @@ func TestProgress(t *testing.T) {
 	}
 	waits := &workspace.Progress{Step: "waiting-bucket"}
 	contains(t, "the bucket has refused", show("en", workspace.OpArchiving, waits), "Waiting for the archive storage to answer", "<progress aria-label=")
-	contains(t, "in Korean", show("ko", workspace.OpRestoring, waits), "보관본 저장소가 응답하기를 기다리는 중")
+	contains(t, "in Korean", show("ko", workspace.OpRestoring, waits), "아카이브 저장소 응답 대기 중")
 	inUse := &workspace.Progress{Step: "waiting-in-use", Detail: "nightly<backup"}
 	for lang, said := range map[string]string{"en": "Used by container nightly&lt;backup", "ko": "사용 중인 컨테이너: nightly&lt;backup"} {
 		for _, op := range []workspace.Operation{workspace.OpArchiving, workspace.OpProvisioning} {

@@ -42,14 +42,14 @@ func TestRestorePage(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Restore, c.Trouble = r, func() string { return "hold" } })
 	w.exec(`UPDATE gc_state SET hold = 'another database led Docker last', hold_since = now()`)
 	b := w.signedIn()
-	contains(t, "every page", b.get("/").body, "codehub is on hold: this database is not the one used last.")
+	contains(t, "every page", b.get("/").body, "codehub is on hold because this is not the database that it used last.")
 	contains(t, "the administrators' page", b.get("/admin").body, "codehub is on hold", "another database led Docker last", `href="/admin/restore"`)
 	page := b.get("/admin/restore").body
 	contains(t, "the plan", page, "newer &lt;b&gt;", "Use the archive", "Use the volume", "Its newest archive was created after the backup.",
 		"The workspace was created after the backup.", "No complete copy of its home was found.", "not in the database", "no complete copy found",
-		`name="keep" value="2"`, "1 other workspace stays as it is.", `method="post" action="/admin/restore"`)
+		`name="keep" value="2"`, "1 other workspace does not change.", `method="post" action="/admin/restore"`)
 	lacks(t, "the plan", page, `value="3"`, `value="4"`, ">same<")
-	contains(t, "in Korean", b.get("/admin/restore", "Accept-Language", "ko").body, "이 데이터베이스로 전환", "보관본 사용", "볼륨 사용", "가장 최근 보관본이 백업 이후에 만들어졌습니다.", "1개는 그대로입니다")
+	contains(t, "in Korean", b.get("/admin/restore", "Accept-Language", "ko").body, "이 데이터베이스로 전환", "아카이브 사용", "볼륨 사용", "가장 최근 아카이브가 백업 이후에 만들어졌습니다.", "1개는 변경되지 않습니다")
 
 	if a := b.post("/admin/restore", url.Values{"keep": {"2"}}); a.status != http.StatusSeeOther {
 		t.Errorf("status %d", a.status)

@@ -186,7 +186,7 @@ func TestDatabaseDown(t *testing.T) {
 	if a.status != http.StatusServiceUnavailable {
 		t.Errorf("status %d", a.status)
 	}
-	contains(t, "the page", a.body, "Not reachable right now", "Try again")
+	contains(t, "the page", a.body, "Temporarily unavailable", "Try again")
 	lacks(t, "the page", a.body, "10.0.0.7")
 }
 
@@ -199,7 +199,7 @@ func TestNowhere(t *testing.T) {
 			t.Errorf("GET %s: %d %q", p, a.status, a.header.Get("Location"))
 		}
 	}
-	contains(t, "nowhere", w.browser().get("/nowhere").body, "There is no such page")
+	contains(t, "nowhere", w.browser().get("/nowhere").body, "Page not found")
 }
 
 // Whoever is not even logged in must not hold a connection with a form that

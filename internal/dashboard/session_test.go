@@ -24,7 +24,7 @@ func TestLogin(t *testing.T) {
 	if a.status != http.StatusUnauthorized {
 		t.Errorf("wrong password: %d", a.status)
 	}
-	contains(t, "wrong password", a.body, "The username or the password is wrong.", `value="admin"`)
+	contains(t, "wrong password", a.body, "The username or password is incorrect.", `value="admin"`)
 	if a = b.post("/login", url.Values{}); a.status != http.StatusUnprocessableEntity {
 		t.Errorf("nothing filled in: %d", a.status)
 	}
@@ -88,10 +88,10 @@ func TestSetup(t *testing.T) {
 		change map[string]string
 		want   string
 	}{
-		"the wrong code":      {map[string]string{"code": "AAAA-AAAA-AAAA-AAAA"}, "This is not the code."},
-		"no code":             {map[string]string{"code": ""}, "Please fill this in."},
-		"a short password":    {map[string]string{"password": "short", "password2": "short"}, "too short"},
-		"different passwords": {map[string]string{"password2": "another password"}, "not the same"},
+		"the wrong code":      {map[string]string{"code": "AAAA-AAAA-AAAA-AAAA"}, "The setup code is incorrect."},
+		"no code":             {map[string]string{"code": ""}, "This field is required."},
+		"a short password":    {map[string]string{"password": "short", "password2": "short"}, "at least 8 characters"},
+		"different passwords": {map[string]string{"password2": "another password"}, "do not match"},
 		"a bad username":      {map[string]string{"username": "a b"}, "A username has"},
 	} {
 		a := b.post("/setup", fill(c.change))

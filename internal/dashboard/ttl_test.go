@@ -25,10 +25,10 @@ func TestKeepAwake(t *testing.T) {
 		}
 		return v
 	}
-	contains(t, "its page", b.get(path).body, path+`/keep-awake`, "stops by itself in")
+	contains(t, "its page", b.get(path).body, path+`/keep-awake`, "stops automatically in")
 	dialog := b.get(path+"/keep-awake", "HX-Request", "true").body
 	contains(t, "the dialog", dialog, "Keep project awake", ">1 h<", ">2 h<", ">4 h<", ">8 h<", ">12 h<", "At most 12 h from now.", `value="until"`)
-	lacks(t, "the dialog", dialog, ">1 day<", "No longer")
+	lacks(t, "the dialog", dialog, ">1 day<", "Turn off")
 
 	near := func(what string, want time.Duration) {
 		t.Helper()
@@ -40,7 +40,7 @@ func TestKeepAwake(t *testing.T) {
 	a := b.htmx(path+"/keep-awake", with("awake", "7200"))
 	near("2 h", 2*time.Hour)
 	contains(t, "2 h", a.body, `id="panel"`, "kept awake for another", "1 h 59 min", "is kept awake.", `id="dialog" hx-swap-oob="innerHTML"`)
-	contains(t, "the dialog", b.get(path+"/keep-awake?from=detail").body, "No longer", `data-moment="`+w.row(id).KeepAwakeTil.Format(time.RFC3339)+`"`)
+	contains(t, "the dialog", b.get(path+"/keep-awake?from=detail").body, "Turn off", `data-moment="`+w.row(id).KeepAwakeTil.Format(time.RFC3339)+`"`)
 
 	// Until a time, as a script and as a plain form sends it, in whatever zone.
 	at := time.Now().Add(5 * time.Hour).Truncate(time.Minute)
@@ -79,7 +79,7 @@ func TestKeepAwake(t *testing.T) {
 	}
 	contains(t, "after the redirect", b.get(notedAt(path, "awake", id)).body, "“project” is kept awake.")
 
-	// What never stops by itself need not be kept from it.
+	// What never stops automatically need not be kept from it.
 	w.want(id, "standby_ttl_seconds", 0)
 	lacks(t, "never", b.get(path).body, "/keep-awake")
 }
@@ -109,7 +109,7 @@ func TestTTLs(t *testing.T) {
 			t.Errorf("%s: %d and %d, want %d and %d", what, number(ws.StandbyTTL), number(ws.ArchiveTTL), standby, archive)
 		}
 	}
-	contains(t, "the form", b.get(path).body, "As usual here: after 10 min", "As usual here: after 30 min", `<option value="server" selected>`)
+	contains(t, "the form", b.get(path).body, "Server default (10 min)", "Server default (30 min)", `<option value="server" selected>`)
 	edit("standby_ttl", "after", "standby_ttl_n", "3", "standby_ttl_unit", "3600", "archive_ttl", "never")
 	is("3 h and never", 3*3600, 0)
 	contains(t, "the form", b.get(path).body, `value="3"`, `<option value="3600" selected>hours`, `<option value="never" selected>`)
@@ -156,21 +156,21 @@ func TestStay(t *testing.T) {
 	w.want(other, "next_desired_state", "RUNNING")
 	w.observe(other, operating(running, workspace.OpStopping))
 	for _, p := range append(pages, "/w/"+string(other)+"/") {
-		contains(t, p, b.get(p, "Accept", "text/html").body, `data-ending="`+string(id), "project &lt;x&gt;</strong> is not used and stops in", "less than a minute", `hx-post="`+stay+`"`, `data-say="project &lt;x&gt; is not used and stops soon.`)
+		contains(t, p, b.get(p, "Accept", "text/html").body, `data-ending="`+string(id), "project &lt;x&gt;</strong> is idle and will stop in", "less than a minute", `hx-post="`+stay+`"`, `data-say="project &lt;x&gt; is idle and will stop soon.`)
 	}
-	contains(t, "in Korean", b.get("/", "Accept-Language", "ko").body, "계속 실행", "워크스페이스를 쓰지 않아 곧 중지합니다")
+	contains(t, "in Korean", b.get("/", "Accept-Language", "ko").body, "계속 실행", "워크스페이스를 사용하지 않아 곧 중지합니다")
 	before := w.row(id)
 	a := b.htmx(stay, url.Values{"from": {"any"}})
 	if a.status != http.StatusOK {
 		t.Fatalf("stay: %d %s", a.status, a.body)
 	}
-	contains(t, "stay", a.body, `<div id="ending" hx-swap-oob="true"></div>`, "“project &lt;x&gt;” stays.")
+	contains(t, "stay", a.body, `<div id="ending" hx-swap-oob="true"></div>`, "“project &lt;x&gt;” will keep running.")
 	after := w.row(id)
 	if !after.LastAccessAt.After(before.LastAccessAt.Add(8*time.Minute)) || after.LastAccess != "stay" {
 		t.Errorf("last used %v (%s), before %v", after.LastAccessAt, after.LastAccess, before.LastAccessAt)
 	}
 	lacks(t, "after that", b.get("/").body, "data-ending")
-	contains(t, "after that", b.get("/").body, "asked to stay")
+	contains(t, "after that", b.get("/").body, "kept running")
 	w.used(id, 9*time.Minute)
 	if a := b.post(stay, url.Values{"from": {"any"}}); a.header.Get("Location") != notedAt("/", "stay", id) {
 		t.Errorf("without scripts: %d %s", a.status, a.header.Get("Location"))
@@ -186,7 +186,7 @@ func TestStay(t *testing.T) {
 	if a = b.htmx(stay, url.Values{"from": {"any"}}); a.status != http.StatusConflict {
 		t.Errorf("stopped: %d", a.status)
 	}
-	contains(t, "stopped", a.body, "not running any more")
+	contains(t, "stopped", a.body, "is not running")
 	lacks(t, "stopped", a.body, `id="workspaces"`)
 }
 
@@ -211,7 +211,7 @@ func TestEndingStream(t *testing.T) {
 	w.used(id, 8*time.Minute-time.Second)
 	w.want(id, "description", "a change that the streams hear of")
 	for _, l := range streams {
-		l.until("update", "data-ending", "project</strong> is not used", `hx-post="/workspaces/`+string(id)+`/stay"`)
+		l.until("update", "data-ending", "project</strong> is idle", `hx-post="/workspaces/`+string(id)+`/stay"`)
 	}
 	if _, err := w.db.Stay(t.Context(), w.caller("admin"), id); err != nil {
 		t.Fatal(err)

@@ -82,20 +82,20 @@ const (
 
 var reasonTexts = map[Reason]string{
 	Deleted:          "The workspace is deleted.",
-	DeletionPending:  "The workspace is deleted. The deletion can be undone for a whole grace period again.",
+	DeletionPending:  "The workspace is deleted. It can be undeleted for a full grace period again.",
 	CreatedLater:     "The workspace was created after the backup.",
-	Incomplete:       "The volume is incomplete and stays as it is.",
+	Incomplete:       "The volume is incomplete and is not changed.",
 	UndeletedRunning: "Its container is running, so its deletion was undone after the backup.",
 	UndeletedVolume:  "Its volume was created after the backup, so its deletion was undone.",
 	UndeletedArchive: "It was archived after it was deleted, so its deletion was undone.",
 	UndeletedOverdue: "Its home still exists long after the deletion was due, so its deletion was undone.",
 	VolumeUnchanged:  "Its volume is the one in the database.",
 	VolumeNewer:      "Its volume was created after the backup.",
-	VolumeAndArchive: "Its volume is used. The database does not know its newest archive: if Docker was restored as well, compare both.",
+	VolumeAndArchive: "Its volume is used. Its newest archive is not in the database. If Docker was restored as well, compare both.",
 	ArchiveUnchanged: "Its archive is the one in the database.",
 	ArchiveNewer:     "Its newest archive was created after the backup.",
 	NoHome:           "It has no home yet.",
-	NoCopy:           "No complete copy of its home was found. It was deleted after the backup, or is lost.",
+	NoCopy:           "No complete copy of its home was found. It was deleted after the backup, or it is lost.",
 	KeptByChoice:     "An administrator chose to keep the database's state.",
 }
 
