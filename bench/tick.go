@@ -238,7 +238,7 @@ func (d *ownDatabase) lead(ctx context.Context, backend *still) (*leader, error)
 	l := &leader{session: s, close: func() { db.Close(); _ = conn.Close(context.WithoutCancel(ctx)) }, done: make(chan error, 1)}
 	l.rows = &watchedRows{Controller: postgres.NewController(postgres.NewSession(conn))}
 	l.controller = reconcile.New(reconcile.Config{
-		Runtime: backend, Archives: present{}, Wishes: db, Routes: backend, Policy: policy,
+		Runtime: backend, Archives: present{}, Intents: db, Routes: backend, Policy: policy,
 		Log:          slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		IdleInterval: time.Hour, ActiveInterval: time.Hour, MaxOperations: 32,
 	})

@@ -127,7 +127,7 @@ func TestFormerLeaderActsNoMore(t *testing.T) {
 			old := c.leads()
 			next := c.other(old)
 			type about struct{ step, wish string }
-			all := []about{{"archive.before-store", "ARCHIVED"}, {"delete.begin", "DELETED"}, {"archive.looked", "ARCHIVED"}}
+			all := []about{{"archive.before-store", "ARCHIVED"}, {"delete.begin", "DELETED"}, {"archive.checked", "ARCHIVED"}}
 			ids, homes := make([]string, len(all)), make([]homeState, len(all))
 			for i, a := range all {
 				ids[i], homes[i] = old.filled(a.step, rng)

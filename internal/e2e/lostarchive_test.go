@@ -188,7 +188,7 @@ func (s *server) recoverInVain(id string) {
 			if !strings.Contains(line, "workspace="+id) {
 				continue
 			}
-			looked := strings.Contains(line, `msg="recovery asked for"`) && !strings.Contains(line, `still=""`)
+			looked := strings.Contains(line, `msg="recovery requested"`) && !strings.Contains(line, `reason=""`)
 			failed := strings.Contains(line, `msg="operation ended"`) && strings.Contains(line, "phase=ERROR")
 			if looked || failed {
 				n++

@@ -60,7 +60,7 @@ func TestWishWhenTheArchiveIsRecorded(t *testing.T) {
 	t.Parallel()
 	b, rng := folderBucket(t), seeded(t, 11)
 	f := startFailing(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
-	for _, step := range []string{"archive.before-store", "archive.stored", "archive.looked"} {
+	for _, step := range []string{"archive.before-store", "archive.stored", "archive.checked"} {
 		for _, wish := range []string{"STANDBY", "RUNNING"} {
 			id, home := f.filled(step+" "+wish, rng)
 			before := f.volumeClaim(id)
@@ -157,7 +157,7 @@ func TestStoppedLeaderGoesOn(t *testing.T) {
 	a := startFailing(t, settings...)
 	next := startBinary(t, env.binary, settings...)
 	id, home := a.filled("one", rng)
-	ask := "archive.looked@" + id
+	ask := "archive.checked@" + id
 	a.arm(ask, "pause")
 	a.want(id, "ARCHIVED")
 	a.stopped()

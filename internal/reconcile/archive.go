@@ -12,9 +12,10 @@ import (
 	"codehub/internal/workspace"
 )
 
-// archive carries out ARCHIVING, in the order of design §3.8: the home is
-// packed and stored by a job, read back by the server, made the workspace's
-// archive while nobody wants it awake, and only then removed.
+// archive carries out ARCHIVING: a job packs and stores the home, the server reads
+// the stored archive back, the row takes it as the workspace's archive, and only
+// then the volume is removed. A crash at any point leaves either the volume or a
+// verified archive.
 func (t *term) archive(ctx context.Context, row workspace.Workspace, w *work) error {
 	t.passed(row.ID, "archive.begin")
 	own, err := t.endJobs(ctx, row)
@@ -43,11 +44,12 @@ func (t *term) archive(ctx context.Context, row workspace.Workspace, w *work) er
 		return fmt.Errorf("%w while it was packed: %w", errHomeChanged, err)
 	}
 	if err != nil {
-		return notDamaged(err)
+		return hideDamage(err)
 	}
 	t.passed(row.ID, "archive.job-done")
 	if ended {
-		// An attempt before this one waited, perhaps: nothing is read back in vain.
+		// An earlier attempt may have waited, and the home may have changed since:
+		// reading a stale archive back would be wasted work.
 		if err := t.checkUnchanged(ctx, row, own, made, w); err != nil {
 			return err
 		}
@@ -56,7 +58,7 @@ func (t *term) archive(ctx context.Context, row workspace.Workspace, w *work) er
 		w.step(runtime.Progress{Step: runtime.StepVerifying, Done: bytes, Total: made.Bytes, Entries: entries, EntriesTotal: made.Entries})
 	})
 	if err != nil {
-		return notDamaged(fmt.Errorf("read the stored archive back: %w", err))
+		return hideDamage(fmt.Errorf("read the stored archive back: %w", err))
 	}
 	t.passed(row.ID, "archive.verified")
 	if err := t.checkUnchanged(ctx, row, own, made, w); err != nil {
@@ -69,14 +71,14 @@ func (t *term) archive(ctx context.Context, row workspace.Workspace, w *work) er
 	return t.removeArchived(ctx, row, own, w)
 }
 
-// errHomeChanged is an archive that does not count, as the home has changed
-// since. It is packed again, at most maxChanges times for one claim.
+// errHomeChanged means that an archive does not match the home any more. The home
+// is packed again, at most maxChanges times per claim.
 var errHomeChanged = errors.New("the home has changed")
 
-// checkUnchanged makes sure that nothing uses the home, and that it is what was
-// packed: its fingerprint is the one that the job reported. If it is not, the
-// job is removed, so that the next attempt packs again. (A job of an earlier
-// version reports none.)
+// checkUnchanged verifies that no container uses the home and that its fingerprint
+// is the one that the job reported. If it is not, or if the job comes from a
+// version that reported no fingerprint, the job is removed so that the next attempt
+// packs again.
 func (t *term) checkUnchanged(ctx context.Context, row workspace.Workspace, own *runtime.Job, made archive.Stats, w *work) error {
 	seen, err := t.cfg.Runtime.Fingerprint(ctx, row.ID, row.Home.Claim, func(p runtime.Progress) {
 		p.EntriesTotal = made.Entries
@@ -94,9 +96,9 @@ func (t *term) checkUnchanged(ctx context.Context, row workspace.Workspace, own 
 	return fmt.Errorf("%w since it was packed", errHomeChanged)
 }
 
-// removeArchived removes the volume of an archived or discarded home. Nothing is removed
-// on the word of an earlier look: the archive is looked at right before that.
-// (A home without one was given up.)
+// removeArchived removes the volume of an archived or discarded home. It checks the
+// archive immediately before that instead of relying on an earlier observation. A
+// discarded home may have no archive.
 func (t *term) removeArchived(ctx context.Context, row workspace.Workspace, own *runtime.Job, w *work) error {
 	w.step(runtime.Progress{Step: runtime.StepRemoving})
 	if own != nil {
@@ -108,13 +110,13 @@ func (t *term) removeArchived(ctx context.Context, row workspace.Workspace, own 
 	if row.ArchiveKey != "" {
 		seen, err := t.cfg.Archives.Look(ctx, row)
 		if err != nil {
-			return fmt.Errorf("look at the archive before its home is removed: %w", err)
+			return fmt.Errorf("check the archive before its home is removed: %w", err)
 		}
 		if seen != lifecycle.ArchivePresent {
-			return nil // the volume stays, and the next look says what is lost
+			return nil // the volume stays; the next observation reports the loss
 		}
 	}
-	t.passed(row.ID, "archive.looked")
+	t.passed(row.ID, "archive.checked")
 	err := t.removeVolume(ctx, row, w.step)
 	if f := failure(err); f != nil && f.InUse {
 		return errors.Join(err, t.keepHome(ctx, row))
@@ -126,10 +128,10 @@ func (t *term) removeArchived(ctx context.Context, row workspace.Workspace, own 
 	return nil
 }
 
-// keepHome takes the home back that a container uses whose archive was just
-// stored: what the container writes is in no archive yet. The operation ends by
-// that, and the next one packs under another key. A home that is not
-// whole any more is not taken back; only its removal is waited for.
+// keepHome returns an archived home to the workspace if a container uses its
+// volume, because the stored archive lacks what the container writes. That ends the
+// operation; the next one packs under a new key. A home that is already partly
+// removed cannot be kept: its removal waits.
 func (t *term) keepHome(ctx context.Context, row workspace.Workspace) error {
 	if row.ArchiveKey == "" || row.Home.State != workspace.HomeArchived {
 		return nil
@@ -139,7 +141,7 @@ func (t *term) keepHome(ctx context.Context, row workspace.Workspace) error {
 		return err
 	}
 	kept := false
-	err = t.through(ctx, func(ctx context.Context) (err error) {
+	err = t.inSession(ctx, func(ctx context.Context) (err error) {
 		kept, err = t.rows.KeepHome(ctx, row.ID, row.OpID, row.Home.Claim)
 		return err
 	})
@@ -149,8 +151,8 @@ func (t *term) keepHome(ctx context.Context, row workspace.Workspace) error {
 	return err
 }
 
-// archiveNothing carries out CREATE_EMPTY_ARCHIVE: what has no home needs no
-// job, and the server stores its archive.
+// archiveNothing carries out CREATE_EMPTY_ARCHIVE. A workspace without a home needs
+// no job; the server stores the archive itself.
 func (t *term) archiveNothing(ctx context.Context, row workspace.Workspace) error {
 	t.passed(row.ID, "empty.begin")
 	if _, err := t.endJobs(ctx, row); err != nil {
@@ -159,7 +161,7 @@ func (t *term) archiveNothing(ctx context.Context, row workspace.Workspace) erro
 	t.passed(row.ID, "empty.jobs-ended")
 	key := t.cfg.Archives.Key(row.ID, row.OpID)
 	if row.ArchiveKey == key {
-		return nil // stored already, and about to be seen
+		return nil // stored by an earlier attempt
 	}
 	owner, ours, err := t.claimArchive(ctx, row, key)
 	if err != nil || !ours {
@@ -168,17 +170,17 @@ func (t *term) archiveNothing(ctx context.Context, row workspace.Workspace) erro
 	t.passed(row.ID, "empty.claimed")
 	meta, err := t.cfg.Archives.PutEmpty(ctx, row, owner)
 	if err != nil {
-		return notDamaged(fmt.Errorf("store an empty archive: %w", err))
+		return hideDamage(fmt.Errorf("store an empty archive: %w", err))
 	}
 	t.passed(row.ID, "empty.verified")
 	_, err = t.store(ctx, row, key, meta, "empty")
 	return err
 }
 
-// claimArchive records the archive that is about to be made, so that it is
-// known to be codehub's own whatever happens (design §3.9).
+// claimArchive records the archive before it is made, so that garbage collection
+// can attribute it to codehub after a crash.
 func (t *term) claimArchive(ctx context.Context, row workspace.Workspace, key string) (owner string, ours bool, err error) {
-	err = t.through(ctx, func(ctx context.Context) error {
+	err = t.inSession(ctx, func(ctx context.Context) error {
 		if owner, err = t.rows.Owner(ctx, row.ID); err != nil {
 			return err
 		}
@@ -188,24 +190,25 @@ func (t *term) claimArchive(ctx context.Context, row workspace.Workspace, key st
 	return owner, ours, err
 }
 
-// through runs statements of an executor through the leader's session. They are
-// not cut off when the operation is cancelled: that would end the session, and
-// the term with it. What they compare keeps them from coming too late.
-func (t *term) through(ctx context.Context, f func(ctx context.Context) error) error {
+// inSession runs an executor's statements in the leader's database session.
+// Cancelling the operation does not interrupt them: that would close the session
+// and end the term. Each statement compares the claim, so a late one changes
+// nothing.
+func (t *term) inSession(ctx context.Context, f func(ctx context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(t.ctx, answer)
+	ctx, cancel := context.WithTimeout(t.ctx, databaseTimeout)
 	defer cancel()
 	return f(ctx)
 }
 
-// store makes a verified archive the workspace's own. The row that it returns
-// is as it was before if somebody has come in between.
+// store makes a verified archive the workspace's current one. If the claim has
+// changed in the meantime, it returns row unchanged.
 func (t *term) store(ctx context.Context, row workspace.Workspace, key string, meta *archive.Meta, of string) (workspace.Workspace, error) {
 	t.passed(row.ID, of+".before-store")
 	stored := false
-	err := t.through(ctx, func(ctx context.Context) (err error) {
+	err := t.inSession(ctx, func(ctx context.Context) (err error) {
 		stored, err = t.rows.StoreArchive(ctx, postgres.Stored{
 			ID: row.ID, Claim: row.OpID, Key: key, Digest: meta.SHA256, Size: meta.Size, Entries: meta.Entries,
 		})
@@ -222,9 +225,10 @@ func (t *term) store(ctx context.Context, row workspace.Workspace, key string, m
 	return row, nil
 }
 
-// notDamaged: an archive that is not what was packed is one that is made
-// again. The home it was made of is where it was.
-func notDamaged(err error) error {
+// hideDamage removes ErrCorrupted and ErrNotFound from the chain of an error about
+// a new archive. Such an archive is packed again; the home it was packed from is
+// intact, so the operation must not end as a damaged archive.
+func hideDamage(err error) error {
 	if errors.Is(err, archive.ErrCorrupted) || errors.Is(err, archive.ErrNotFound) {
 		return errors.New(err.Error())
 	}

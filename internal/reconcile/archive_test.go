@@ -18,8 +18,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// An archived workspace is an object and no volume, and comes back as it was,
-// again and again, each time from an archive of its own.
+// Every archive of a workspace has its own key, and every restore brings the home
+// back unchanged.
 func TestArchiveAndRestore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
@@ -58,8 +58,7 @@ func TestArchiveAndRestore(t *testing.T) {
 	}
 }
 
-// A restored home is settled before anything is started on it: until then a
-// call that comes too late may still restore something else into it.
+// Before it is settled, a delayed call could restore other content into it.
 func TestRestoredHomesAreSettledFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
@@ -86,8 +85,8 @@ func TestRestoredHomesAreSettledFirst(t *testing.T) {
 	}
 }
 
-// What is archived before it ever had a home gets one as a new workspace does.
-func TestArchiveOfNothing(t *testing.T) {
+// Restoring an empty archive creates a home as for a new workspace.
+func TestEmptyArchiveAndRestore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	w.lead()
@@ -111,8 +110,7 @@ func TestArchiveOfNothing(t *testing.T) {
 	w.opened(id, "work")
 }
 
-// A home that is being archived says how far that is.
-func TestProgressOfAnArchive(t *testing.T) {
+func TestArchiveProgress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	g := w.gate("archive.verified")
@@ -131,7 +129,7 @@ func TestProgressOfAnArchive(t *testing.T) {
 	}
 }
 
-// Every step that Config.Step is said to be told of is passed, in this order.
+// Steps lists every step in order.
 func TestSteps(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
@@ -155,8 +153,8 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// The server ends at any step of any of it, and its next start goes on.
-func TestArchiveTakenUpAtEveryStep(t *testing.T) {
+// After a crash at any step the next start of the server completes the operation.
+func TestArchiveResumesAfterCrashAtEveryStep(t *testing.T) {
 	t.Parallel()
 	for _, at := range reconcile.Steps() {
 		t.Run(at, func(t *testing.T) {
@@ -168,7 +166,7 @@ func TestArchiveTakenUpAtEveryStep(t *testing.T) {
 			crash := func() {
 				t.Helper()
 				w.reached(g)
-				time.AfterFunc(10*time.Millisecond, func() { g.letGo() }) // it has no more to say by then
+				time.AfterFunc(10*time.Millisecond, func() { g.letGo() }) // the executor has ended by then
 				stop()
 				w.lead()
 			}
@@ -199,8 +197,8 @@ func TestArchiveTakenUpAtEveryStep(t *testing.T) {
 	}
 }
 
-// The storage job is killed, or removed, at any step.
-func TestStorageJobEndsAtEveryStep(t *testing.T) {
+// A storage job may be killed or removed at any step.
+func TestArchiveSurvivesLostJobAtEveryStep(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"killed", "removed"} {
 		for _, at := range []string{"archive.job-started", "archive.job-done", "archive.verified", "archive.stored", "restore.job-started", "restore.job-done", "restore.marked"} {
@@ -235,8 +233,8 @@ func TestStorageJobEndsAtEveryStep(t *testing.T) {
 	}
 }
 
-// A start need not wait until a large home is packed.
-func TestArchivesHaveALaneOfTheirOwn(t *testing.T) {
+// Archives do not delay a start.
+func TestArchivesDoNotDelayStarts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives, func(w *world) { w.maxOps, w.maxJobs = 1, 1 })
 	g := w.gate("archive.job-done")
@@ -272,10 +270,10 @@ func TestArchivesHaveALaneOfTheirOwn(t *testing.T) {
 	}
 }
 
-// A job that nobody works with any more is removed: of an operation that was
-// cancelled at once, of a workspace that the database does not have after a
-// while. The one that a home was restored by is left alone.
-func TestJobsThatNobodyNeeds(t *testing.T) {
+// Jobs without a running operation are removed: at once after a cancellation, and
+// after the delay if the workspace does not exist. The job that restored a home is
+// kept.
+func TestOrphanedJobsAreRemoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	g := w.gate("archive.job-started")
@@ -329,18 +327,18 @@ func TestJobsThatNobodyNeeds(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the job that nobody owns stays: %+v", jobs)
+			t.Fatalf("the orphaned job stays: %+v", jobs)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
 	if _, ok := w.fake.Home(gone); !ok {
-		t.Error("a home that nobody owns was removed")
+		t.Error("an orphaned home was removed")
 	}
 }
 
-// A restore that is called off leaves nothing: what is archived costs no
-// volume. Called off too late, it leaves the home to nobody either.
-func TestRestoreCalledOff(t *testing.T) {
+// A cancelled restore leaves no volume. If it is cancelled too late, the home
+// belongs to the workspace.
+func TestCancelRestore(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"restore.begin", "restore.volume-created", "restore.job-started", "restore.job-done", "restore.before-mark"} {
 		t.Run(at, func(t *testing.T) {
@@ -372,8 +370,8 @@ func TestRestoreCalledOff(t *testing.T) {
 	}
 }
 
-// A deleted workspace is gone when its archives are.
-func TestDeletionOfAnArchive(t *testing.T) {
+// Deleting an archived workspace completes once its archives are gone.
+func TestDeleteArchivedWorkspace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	w.lead()
@@ -398,9 +396,9 @@ func TestDeletionOfAnArchive(t *testing.T) {
 	w.awaitGone(id)
 }
 
-// Too little space: nothing is started or restored, what is packed goes on,
-// and everybody is told.
-func TestLittleSpace(t *testing.T) {
+// While a disk is too full nothing is started or restored, archives continue, and
+// the status says why.
+func TestFullDiskBlocksStarts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives, func(w *world) { w.minFree = 0.05 })
 	c, _ := w.leads()
@@ -424,9 +422,9 @@ func TestLittleSpace(t *testing.T) {
 	w.awaitStatus(c, "", func(s reconcile.Status) string { return s.Disk })
 }
 
-// A server that begins on a full disk does not start anything before it has
-// found that out, and one that cannot find out starts all the same.
-func TestLittleSpaceAtTheBeginning(t *testing.T) {
+// A new leader waits for the first disk check, and starts workspaces if that check
+// fails.
+func TestStartsWaitForFirstDiskCheck(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.minFree = 0.05 })
 	w.fake.SetDisks(runtime.Disk{Name: "the homes", Free: 4, Total: 100})
@@ -448,6 +446,6 @@ func TestLittleSpaceAtTheBeginning(t *testing.T) {
 	w.lead()
 	w.awaitPhase(id, workspace.PhaseRunning)
 	if asked.Load() == 0 {
-		t.Error("nobody asked")
+		t.Error("the disks were never checked")
 	}
 }

@@ -9,39 +9,39 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Archives is the bucket as the controller uses it. Errors that wrap
-// archive.ErrUnavailable mean that it did not answer as a bucket should, from
-// which nothing follows.
+// Archives is the bucket as the controller uses it. An error that wraps
+// archive.ErrUnavailable means that the bucket did not respond properly; nothing
+// can be concluded about the archive.
 type Archives interface {
-	// Key is the archive_key of what an operation of this claim makes.
+	// Key returns the archive_key for the operation with this claim.
 	Key(id workspace.ID, claim string) string
 
-	// Look finds out whether the archive is there: its .meta that can be read,
-	// is of this workspace and says what the row says of digest and size (where
-	// it says anything), and its object of that size. It is ArchiveMissing if
-	// either is not there. On an error it is ArchiveUnknown.
+	// Look checks whether the archive is present: its .meta is readable, belongs to
+	// this workspace and matches the digest and size in the row (if the row has
+	// them), and its object has that size. It returns ArchiveMissing if either is
+	// absent, and ArchiveUnknown with every error.
 	Look(ctx context.Context, row workspace.Workspace) (lifecycle.Archive, error)
 
-	// Meta reads the .meta of an archive. archive.ErrNotFound,
+	// Meta reads the .meta of an archive. It returns archive.ErrNotFound or
 	// archive.ErrCorrupted.
 	Meta(ctx context.Context, key string) (*archive.Meta, error)
 
-	// ArchiveJob adds to spec how the job of row's claim reaches the bucket:
-	// Input, ObjectDir and BucketDir. owner is the name of the workspace's
-	// owner. RestoreJob likewise; meta is that of row's archive.
+	// ArchiveJob adds to spec how the job reaches the bucket: Input, ObjectDir and
+	// BucketDir. owner is the user name of the workspace's owner. RestoreJob does
+	// the same; meta is that of row's archive.
 	ArchiveJob(ctx context.Context, row workspace.Workspace, owner string, spec *runtime.JobSpec) error
 	RestoreJob(ctx context.Context, row workspace.Workspace, meta *archive.Meta, spec *runtime.JobSpec) error
 
-	// Reaches reports whether this server is who relays what the job asks of the
-	// bucket, if it asks through a server at all.
+	// Reaches reports whether the job can reach the bucket: directly, or through
+	// the relay of this server.
 	Reaches(j runtime.Job) bool
 
-	// ReadBack reads the stored archive back to its end and compares it with
-	// its .meta, and that with made, what the job says that it stored
-	// (design §3.8). archive.ErrCorrupted if they differ.
+	// ReadBack reads the stored archive to its end and compares it with its .meta,
+	// and the .meta with made, the job's result. It returns archive.ErrCorrupted if
+	// they differ.
 	ReadBack(ctx context.Context, key string, made archive.Stats, progress archive.Progress) (*archive.Meta, error)
 
-	// PutEmpty stores the archive of a workspace that never had a home, and its
-	// .meta, and reads it back.
+	// PutEmpty stores the archive and .meta of a workspace that never had a home,
+	// and reads them back.
 	PutEmpty(ctx context.Context, row workspace.Workspace, owner string) (*archive.Meta, error)
 }

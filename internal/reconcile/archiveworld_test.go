@@ -30,17 +30,16 @@ import (
 type archives struct {
 	*bucket.Bucket
 	folder string
-	socket string // what jobs are to reach the bucket by
+	socket string // of the bucket, for jobs
 
 	mu     sync.Mutex
-	before func(ctx context.Context, op string, id workspace.ID) error // its error is the call's
+	before func(ctx context.Context, op string, id workspace.ID) error // its error is returned by the call
 	calls  map[string]int
 }
 
 var _ reconcile.Archives = (*archives)(nil)
 
-// withArchives gives a world a bucket, and storage jobs that do what real ones
-// do.
+// withArchives adds a bucket and storage jobs that behave like real ones.
 func withArchives(w *world) {
 	folder := w.TempDir()
 	store := archive.NewFolder(folder)
@@ -58,7 +57,7 @@ func withArchives(w *world) {
 	w.fake.SetJob(realJob)
 }
 
-// realJob does what a storage job does, in a folder of the home's content.
+// realJob runs a storage job on a directory with the home's content.
 func realJob(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
 	return storagejob.Run(ctx, bytes.NewReader(spec.Input), out, storagejob.Dirs{Home: home, Object: spec.ObjectDir})
 }
@@ -143,8 +142,7 @@ func (a *archives) PutEmpty(ctx context.Context, row workspace.Workspace, owner 
 	return a.Bucket.PutEmpty(ctx, row, owner)
 }
 
-// take moves the archive with this key away, and back with the function that
-// it returns.
+// take moves an archive away and returns a function that moves it back.
 func (a *archives) take(t *testing.T, key string) (putBack func()) {
 	t.Helper()
 	from, to := filepath.Join(a.folder, key), filepath.Join(t.TempDir(), "taken")
@@ -159,7 +157,7 @@ func (a *archives) take(t *testing.T, key string) (putBack func()) {
 	}
 }
 
-// damage changes one byte in the middle of the archive with this key.
+// damage flips one byte in the middle of an archive.
 func (a *archives) damage(t *testing.T, key string) {
 	t.Helper()
 	path := filepath.Join(a.folder, key)
@@ -173,16 +171,16 @@ func (a *archives) damage(t *testing.T, key string) {
 	}
 }
 
-// gate has whoever comes to one step wait there, once.
+// gate blocks the first executor that reaches a step.
 type gate struct {
 	at      string
-	reached chan struct{} // closed when somebody has come
-	open    chan struct{} // closed to let them go on
+	reached chan struct{} // closed when the step is reached
+	open    chan struct{} // closed to let the executor continue
 	once    sync.Once
 	opened  sync.Once
 }
 
-// gate makes a gate, which the end of the test opens if nothing else does.
+// gate returns a gate that opens at the end of the test at the latest.
 func (w *world) gate(at string) *gate {
 	g := &gate{at: at, reached: make(chan struct{}), open: make(chan struct{})}
 	w.gates = append(w.gates, g)
@@ -210,11 +208,11 @@ func (w *world) reached(g *gate) {
 	select {
 	case <-g.reached:
 	case <-time.After(20 * time.Second):
-		w.Fatalf("nobody came to %s", g.at)
+		w.Fatalf("the step %s was never reached", g.at)
 	}
 }
 
-// filled makes a workspace that runs, with something in its home.
+// filled creates a running workspace with a file in its home.
 func (w *world) filled(name, content string) workspace.ID {
 	w.Helper()
 	id := w.create(name, workspace.DesiredRunning)
@@ -223,7 +221,7 @@ func (w *world) filled(name, content string) workspace.ID {
 	return id
 }
 
-// archived archives a workspace, and checks that it is an object and no volume.
+// archived archives a workspace, and checks that it has an archive and no volume.
 func (w *world) archived(id workspace.ID) workspace.Workspace {
 	w.Helper()
 	w.want(id, workspace.DesiredArchived, false)
@@ -245,7 +243,7 @@ func (w *world) isArchived(ws workspace.Workspace) {
 	}
 }
 
-// opened has a workspace started, and checks what is in its home.
+// opened starts a workspace and checks the content of its home.
 func (w *world) opened(id workspace.ID, content string) workspace.Workspace {
 	w.Helper()
 	w.want(id, workspace.DesiredRunning, false)
@@ -254,8 +252,7 @@ func (w *world) opened(id workspace.ID, content string) workspace.Workspace {
 	return ws
 }
 
-// keys lists the archives of a workspace that are in the bucket, complete or
-// not.
+// keys lists the archives of a workspace in the bucket, including incomplete ones.
 func (w *world) keys(id workspace.ID) []string {
 	w.Helper()
 	list, err := w.archives.List(w.Context())
@@ -271,7 +268,7 @@ func (w *world) keys(id workspace.ID) []string {
 	return out
 }
 
-// awaitNoJobs waits until no storage job is left of the workspace.
+// awaitNoJobs waits until the workspace has no storage job.
 func (w *world) awaitNoJobs(id workspace.ID) {
 	w.Helper()
 	deadline := time.Now().Add(20 * time.Second)
@@ -292,8 +289,8 @@ func (w *world) awaitNoJobs(id workspace.ID) {
 
 var errNotNow = errors.New("not now")
 
-// awaitStatus waits until the controller says of itself what begins so, or
-// nothing.
+// awaitStatus waits until a field of the controller's status begins with begins, or
+// is empty if begins is.
 func (w *world) awaitStatus(c *reconcile.Controller, begins string, of func(reconcile.Status) string) {
 	w.Helper()
 	deadline := time.Now().Add(20 * time.Second)
@@ -309,8 +306,8 @@ func (w *world) awaitStatus(c *reconcile.Controller, begins string, of func(reco
 	}
 }
 
-// tryWish is a wish that may be refused.
-func (w *world) tryWish(id workspace.ID, d workspace.DesiredState) {
+// tryRequest requests a state and ignores a refusal.
+func (w *world) tryRequest(id workspace.ID, d workspace.DesiredState) {
 	w.Helper()
 	_, err := w.db.PatchWorkspace(w.Context(), w.owner, id, postgres.Patch{Desired: &d, Queue: true})
 	switch workspace.CodeOf(err) {

@@ -12,32 +12,34 @@ import (
 	"codehub/internal/workspace"
 )
 
-// orphanAside is what was set aside, among the orphans.
-const orphanAside = "set-aside"
+// orphanSetAside is the kind of volumes that were set aside, in the list of
+// orphans.
+const orphanSetAside = "set-aside"
 
-// asidesAtOnce is how many volumes are copied at once.
-const asidesAtOnce = 2
+// maxAsideCopies limits concurrent copies of volumes, each of which may fill a
+// disk.
+const maxAsideCopies = 2
 
-// listAsides is how often what was set aside is listed at least.
-const listAsides = time.Minute
+// asidesInterval is the longest time between two listings of set-aside volumes.
+const asidesInterval = time.Minute
 
-// asides is what this term knows of volumes that are set aside.
+// asides is this term's state of set-aside volumes.
 type asides struct {
 	attempts map[workspace.ID]attempt
-	slots    chan struct{} // copies at once, each of which may fill a disk
+	slots    chan struct{} // limits concurrent copies
 	list     []runtime.Aside
-	next     time.Time // not listed again before
+	next     time.Time // when to list again
 }
 
-// attempt is a request to set aside what is in the way, and how it went.
+// attempt is the result of the last try to carry out a set-aside request.
 type attempt struct {
 	request time.Time
 	failure *lifecycle.Failure
-	again   time.Time // not tried again before
+	retryAt time.Time // not tried again before
 }
 
-// asideFailure is why the present request was not carried out; nil: it was not
-// tried, or is being tried.
+// asideFailure returns why the current set-aside request failed, or nil if it was
+// not tried yet or is in progress.
 func (t *term) asideFailure(row workspace.Workspace) *lifecycle.Failure {
 	if row.RecoverRequestedAt == nil || row.RecoverAction != workspace.RecoverSetAside {
 		return nil
@@ -50,9 +52,10 @@ func (t *term) asideFailure(row workspace.Workspace) *lifecycle.Failure {
 	return nil
 }
 
-// setAside keeps what is in the way of the workspace's home under another name,
-// beside the tick. It takes as long as the volume is large, and is given up
-// when it makes no progress; that its name is free is observed. found is the claim of the volume.
+// setAside renames the volume that blocks the workspace's home, beside the tick.
+// Copying takes time proportional to its size and is aborted when it makes no
+// progress. The next observation shows that the name is free. found is the claim of
+// the blocking volume.
 func (t *term) setAside(ctx context.Context, row workspace.Workspace, found string) {
 	key := "set-aside/" + string(row.ID)
 	if !t.mayFill() {
@@ -61,7 +64,7 @@ func (t *term) setAside(ctx context.Context, row workspace.Workspace, found stri
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	request := *row.RecoverRequestedAt
-	if a := t.asides.attempts[row.ID]; t.busy[key] || a.request.Equal(request) && time.Now().Before(a.again) {
+	if a := t.asides.attempts[row.ID]; t.busy[key] || a.request.Equal(request) && time.Now().Before(a.retryAt) {
 		return
 	}
 	t.busy[key] = true
@@ -83,7 +86,7 @@ func (t *term) setAside(ctx context.Context, row workspace.Workspace, found stri
 			delete(t.asides.attempts, row.ID)
 			log.Info("volume set aside", "name", name)
 		case f.Reason == workspace.ErrUnreachable:
-			t.asides.attempts[row.ID] = attempt{request: request, again: time.Now().Add(outage)}
+			t.asides.attempts[row.ID] = attempt{request: request, retryAt: time.Now().Add(outageRetry)}
 			log.Debug("set volume aside failed; retrying", "err", err)
 		default:
 			t.asides.attempts[row.ID] = attempt{request: request, failure: f}
@@ -120,16 +123,16 @@ func (t *term) moveAside(ctx context.Context, row workspace.Workspace, found str
 	return name, err
 }
 
-// asideOrphans is what was set aside, for administrators: it is kept until
-// people remove it.
-func (t *term) asideOrphans(ctx context.Context) []stranger {
+// asideOrphans lists set-aside volumes for administrators. They are kept until an
+// administrator removes them.
+func (t *term) asideOrphans(ctx context.Context) []observedOrphan {
 	t.mu.Lock()
 	list, due := t.asides.list, !time.Now().Before(t.asides.next)
 	t.mu.Unlock()
 	if due {
 		t.effect(ctx, "list-asides", nil, func(ctx context.Context) bool {
 			t.mu.Lock()
-			t.asides.next = time.Now().Add(listAsides)
+			t.asides.next = time.Now().Add(asidesInterval)
 			t.mu.Unlock()
 			found, err := t.cfg.Runtime.Asides(ctx)
 			t.mu.Lock()
@@ -143,10 +146,10 @@ func (t *term) asideOrphans(ctx context.Context) []stranger {
 			return changed
 		})
 	}
-	out := make([]stranger, 0, len(list))
+	out := make([]observedOrphan, 0, len(list))
 	for _, a := range list {
-		out = append(out, stranger{id: a.Workspace, Orphan: postgres.Orphan{
-			Kind: orphanAside, Name: a.Name, WorkspaceID: string(a.Workspace), Detail: describeAside(a), Kept: true,
+		out = append(out, observedOrphan{id: a.Workspace, Orphan: postgres.Orphan{
+			Kind: orphanSetAside, Name: a.Name, WorkspaceID: string(a.Workspace), Detail: describeAside(a), Kept: true,
 		}})
 	}
 	return out

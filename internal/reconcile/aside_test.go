@@ -13,13 +13,13 @@ import (
 	"codehub/internal/workspace"
 )
 
-// leftover is what a volume holds that came back without its labels.
+// leftover is the content of a volume that has lost its labels.
 func leftover() []runtimetest.File {
 	return []runtimetest.File{{Path: ".", Mode: 0o755}, {Path: "notes", Mode: 0o600, Content: "from before the power cut"}}
 }
 
-// obstruct has a volume without labels take the home's name, and waits until
-// the workspace is stuck on it.
+// obstruct creates an unlabelled volume with the name of the home, and waits until
+// the workspace reports it.
 func (w *world) obstruct(id workspace.ID) workspace.Workspace {
 	w.Helper()
 	w.fake.PutForeignVolume(id, leftover())
@@ -31,8 +31,8 @@ func (w *world) obstruct(id workspace.ID) workspace.Workspace {
 	return ws
 }
 
-// wantAside waits until administrators see what was set aside, and checks what
-// it holds.
+// wantAside waits until the set-aside volume is listed as an orphan, and checks its
+// content.
 func (w *world) wantAside(id workspace.ID) {
 	w.Helper()
 	w.awaitTrue("listed for administrators", func() bool { return w.orphansOf(id)["set-aside"].Name != "" })
@@ -76,8 +76,8 @@ func TestSetAsideUnblocksRestoring(t *testing.T) {
 	w.opened(id, "work")
 }
 
-// A home that was replaced is lost; to set the other volume aside frees the
-// name, and what was lost can come back.
+// A home whose volume was replaced is lost. Setting the other volume aside frees
+// the name, so the home can be recovered.
 func TestSetAsideAllowsRecoveryOfReplacedHome(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -100,8 +100,7 @@ func TestSetAsideAllowsRecoveryOfReplacedHome(t *testing.T) {
 	w.awaitPhase(id, workspace.PhaseStandby)
 }
 
-// An attempt that ends anywhere is repeated by whoever leads then, and nothing
-// is lost.
+// Any leader resumes an interrupted attempt, and no data is lost.
 func TestSetAsideResumesAfterInterruption(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"SetAside", "SetAside/copied", "SetAside/done"} {
@@ -130,8 +129,7 @@ func TestSetAsideResumesAfterInterruption(t *testing.T) {
 	}
 }
 
-// What cannot be set aside is said, with what is in the way of that, and can
-// be asked for again.
+// A refusal is reported with its cause, and the request can be repeated.
 func TestSetAsideReportsRefusal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)

@@ -13,114 +13,115 @@ import (
 )
 
 const (
-	// bucketEvery is how often the bucket is asked whether it is there: while
-	// something works with it, while it is not there, and otherwise.
-	bucketBusy = 5 * time.Second
-	bucketDown = 2 * time.Second
-	bucketIdle = time.Minute
-	// bucketLeast is how long it is left alone between two of these.
-	bucketLeast = 500 * time.Millisecond
+	// How often the bucket is probed: while an operation uses it, while it is not
+	// available, and otherwise.
+	bucketBusyInterval = 5 * time.Second
+	bucketDownInterval = 2 * time.Second
+	bucketIdleInterval = time.Minute
+	// bucketMinPause is the shortest pause between two probes.
+	bucketMinPause = 500 * time.Millisecond
 
-	// fresh is for how long the answer to a look at an archive counts.
-	fresh = 2 * time.Second
-	// lookers is how many archives are looked at, at once.
-	lookers = 4
+	// lookupFresh is how long the result of an archive lookup may be used.
+	lookupFresh = 2 * time.Second
+	// maxLookups limits concurrent archive lookups.
+	maxLookups = 4
 )
 
-// bucket is what a term knows of the bucket. Ticks only read it and ask for
-// more: whoever waits for the bucket does so beside them.
+// bucket is what this term knows about the bucket. Ticks read it and request
+// lookups; only goroutines beside the tick wait for the bucket.
 type bucket struct {
-	kick chan struct{}
-	eyes chan struct{} // for looks at archives
+	kick  chan struct{}
+	slots chan struct{} // limits concurrent lookups
 
 	mu      sync.Mutex
-	upSince time.Time // zero: it does not answer
-	doubted bool      // somebody could not work with it, and it was not asked since
-	busy    bool      // something works with it
-	looks   map[sight]*look
-	pending int       // looks under way
-	woke    time.Time // when one of them last had everything looked at
+	upSince time.Time // zero: unavailable
+	suspect bool      // a request failed and no probe has followed yet
+	busy    bool      // an operation uses it
+	lookups map[archiveRef]*lookup
+	pending int       // lookups in progress
+	wokeAt  time.Time // when a lookup last woke the controller
 }
 
-// sight is one of the archives of a workspace that are looked at: the current
-// one, or one that a recovery is to go on with.
-type sight struct {
+// archiveRef is an archive of a workspace to look up: the current one, or the
+// generation that a recovery would use.
+type archiveRef struct {
 	id      workspace.ID
 	earlier bool
 }
 
-// question is what a look is to answer. An answer to another one is none: the
-// row has changed, or somebody has asked for a look that is newer than that.
-type question struct {
+// query is what a lookup verifies. A result for another query is stale: the row has
+// changed, or a newer recovery was requested.
+type query struct {
 	key, digest string
 	size        int64
-	request     time.Time // of the recovery that asks
+	requestedAt time.Time // of the recovery
 }
 
-// look is the last look at an archive.
-type look struct {
-	question
-	under    bool // way
-	waits    bool // a decision waits for it
-	asked    time.Time
-	answered time.Time
-	answer   lifecycle.Archive // ArchiveUnknown: the bucket did not say
+// lookup is the latest lookup of an archive.
+type lookup struct {
+	query
+	running    bool
+	awaited    bool // a decision depends on the result
+	askedAt    time.Time
+	answeredAt time.Time
+	answer     lifecycle.Archive // ArchiveUnknown: the lookup failed
 }
 
 func newBucket() *bucket {
 	return &bucket{
-		kick: make(chan struct{}, 1), eyes: make(chan struct{}, lookers),
-		upSince: time.Now(), looks: map[sight]*look{},
+		kick: make(chan struct{}, 1), slots: make(chan struct{}, maxLookups),
+		upSince: time.Now(), lookups: map[archiveRef]*lookup{},
 	}
 }
 
-// doubt is told that somebody could not work with the bucket: it is asked soon
-// whether it is there, and until then taken for away.
-func (b *bucket) doubt() {
+// markSuspect records that a request to the bucket failed. The bucket counts as
+// unavailable until the probe that this requests.
+func (b *bucket) markSuspect() {
 	b.mu.Lock()
-	b.doubted = true
+	b.suspect = true
 	b.mu.Unlock()
-	b.ask()
+	b.probeSoon()
 }
 
-// ask has the bucket asked soon whether it is there.
-func (b *bucket) ask() {
+// probeSoon requests a probe. It never blocks.
+func (b *bucket) probeSoon() {
 	select {
 	case b.kick <- struct{}{}:
 	default:
 	}
 }
 
-// since is since when the bucket has answered without a break, now if it does
-// not.
-func (b *bucket) since(now time.Time) (since time.Time, up bool) {
+// availableSince returns since when the bucket has been available without
+// interruption, or now and false if it is not.
+func (b *bucket) availableSince(now time.Time) (since time.Time, up bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.away() {
+	if b.unavailable() {
 		return now, false
 	}
 	return b.upSince, true
 }
 
-// away reports whether nothing should be begun with the bucket; mu is held.
-func (b *bucket) away() bool { return b.doubted || b.upSince.IsZero() }
+// unavailable reports whether no operation should start that needs the bucket. The
+// caller holds mu.
+func (b *bucket) unavailable() bool { return b.suspect || b.upSince.IsZero() }
 
-// works says whether anything works with the bucket now.
-func (b *bucket) works(busy bool) {
+// setBusy records whether an operation uses the bucket.
+func (b *bucket) setBusy(busy bool) {
 	b.mu.Lock()
 	begins := busy && !b.busy
 	b.busy = busy
 	b.mu.Unlock()
 	if begins {
-		b.ask()
+		b.probeSoon()
 	}
 }
 
-// watchBucket asks the bucket now and then whether it is there, until ctx
-// ends. It is asked for the .meta of an archive that nobody has.
+// watchBucket probes the bucket until ctx ends. A probe asks for the .meta of an
+// archive that does not exist.
 func (t *term) watchBucket(ctx context.Context) {
 	nobody := t.cfg.Archives.Key("00000000-0000-0000-0000-000000000000", "00000000-0000-0000-0000-000000000000")
-	var asked chan error // what has not been answered yet
+	var asked chan error // the probe in progress
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -132,7 +133,7 @@ func (t *term) watchBucket(ctx context.Context) {
 		}
 		if asked == nil {
 			answer := make(chan error, 1)
-			go func() { answer <- t.askBucket(ctx, nobody) }()
+			go func() { answer <- t.probeBucket(ctx, nobody) }()
 			asked = answer
 		}
 		var err error
@@ -140,56 +141,56 @@ func (t *term) watchBucket(ctx context.Context) {
 		case <-ctx.Done():
 		case err = <-asked:
 			asked = nil
-		case <-time.After(t.cfg.LookWithin + bucketLeast):
-			// A folder on a disk that hangs knows of no deadline. It is not asked
-			// a second time before it has answered.
-			err = fmt.Errorf("the bucket hangs: it has not answered for more than %s", t.cfg.LookWithin)
+		case <-time.After(t.cfg.ObserveTimeout + bucketMinPause):
+			// Reading a folder on a hanging disk ignores deadlines. The next probe
+			// starts only after this one has returned.
+			err = fmt.Errorf("the bucket hangs: it has not answered for more than %s", t.cfg.ObserveTimeout)
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		t.heard(err)
-		select { // however many ask
+		t.recordProbe(err)
+		select { // limits the rate of probes
 		case <-ctx.Done():
 			return
-		case <-time.After(bucketLeast):
+		case <-time.After(bucketMinPause):
 		}
-		timer.Reset(t.bucket.patience())
+		timer.Reset(t.bucket.probeInterval())
 	}
 }
 
-func (b *bucket) patience() time.Duration {
+func (b *bucket) probeInterval() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case b.upSince.IsZero():
-		return bucketDown
+		return bucketDownInterval
 	case b.busy:
-		return bucketBusy
+		return bucketBusyInterval
 	}
-	return bucketIdle
+	return bucketIdleInterval
 }
 
-// askBucket returns nil if the bucket answers.
-func (t *term) askBucket(ctx context.Context, key string) error {
-	ctx, cancel := context.WithTimeout(ctx, t.cfg.LookWithin)
+// probeBucket returns nil if the bucket responds.
+func (t *term) probeBucket(ctx context.Context, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.ObserveTimeout)
 	defer cancel()
 	_, err := t.cfg.Archives.Meta(ctx, key)
 	switch {
 	case errors.Is(err, archive.ErrNotFound), errors.Is(err, archive.ErrCorrupted):
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the bucket has not answered within %s: %w", t.cfg.LookWithin, err)
+		return fmt.Errorf("the bucket has not answered within %s: %w", t.cfg.ObserveTimeout, err)
 	}
 	return err
 }
 
-// heard takes note of whether the bucket answers.
-func (t *term) heard(err error) {
+// recordProbe records the result of a probe.
+func (t *term) recordProbe(err error) {
 	b := t.bucket
 	b.mu.Lock()
-	was, doubted := !b.upSince.IsZero(), b.doubted
-	b.doubted = false
+	was, doubted := !b.upSince.IsZero(), b.suspect
+	b.suspect = false
 	switch {
 	case err != nil:
 		b.upSince = time.Time{}
@@ -213,7 +214,7 @@ func (t *term) heard(err error) {
 	}
 }
 
-// resume has every executor that was refused run again.
+// resume makes every executor that waits for the bucket or for space run again.
 func (t *term) resume() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -222,40 +223,41 @@ func (t *term) resume() {
 	}
 }
 
-// archives is what the bucket has said lately of the archives of row, and
-// whether it is being asked. What it has not said yet is asked for, beside the
-// tick. An answer that is older than since is held against nothing.
-func (t *term) archives(ctx context.Context, row workspace.Workspace, since time.Time, busy bool) (current, earlier lifecycle.Archive, asked bool) {
+// archiveStates returns the recent lookup results for the archives of row, and
+// whether a lookup is in progress. It starts missing lookups beside the tick.
+// Results from lookups that began before since are ignored.
+func (t *term) archiveStates(ctx context.Context, row workspace.Workspace, since time.Time, busy bool) (current, earlier lifecycle.Archive, asked bool) {
 	if t.cfg.Archives == nil {
 		return lifecycle.ArchiveUnknown, lifecycle.ArchiveUnknown, false
 	}
-	waits := awaitsLook(row, busy)
-	q := question{key: row.ArchiveKey, digest: row.ArchiveDigest, size: row.ArchiveSize}
+	waits := needsLookup(row, busy)
+	q := query{key: row.ArchiveKey, digest: row.ArchiveDigest, size: row.ArchiveSize}
 	if at := row.RecoverRequestedAt; at != nil {
-		q.request = at.UTC()
+		q.requestedAt = at.UTC()
 	}
 	if lifecycle.AsksBucket(row) {
-		current, asked = t.answer(ctx, sight{id: row.ID}, q, since, waits)
+		current, asked = t.lookupResult(ctx, archiveRef{id: row.ID}, q, since, waits)
 	}
 	if busy && current == lifecycle.ArchivePresent {
-		// The executor may do away with what speaks for an operation that is
-		// complete while this was on its way: that is asked at its end.
+		// The executor may remove the home while this lookup is in progress, which
+		// would then make a complete operation look damaged. The archive is looked
+		// up again when the executor has ended.
 		current = lifecycle.ArchiveUnknown
 	}
 	if lifecycle.AsksEarlier(row) {
 		from := row.RecoverFrom
 		q.key, q.digest, q.size = from.Key, from.Digest, from.Size
 		var too bool
-		earlier, too = t.answer(ctx, sight{id: row.ID, earlier: true}, q, since, waits)
+		earlier, too = t.lookupResult(ctx, archiveRef{id: row.ID, earlier: true}, q, since, waits)
 		asked = asked || too
 	}
 	return current, earlier, asked
 }
 
-// awaitsLook reports whether a decision on row waits for the bucket's answer.
-// Others are looked at now and then: while an executor is at work, after an
-// error that stays, or before what does not rest on it.
-func awaitsLook(row workspace.Workspace, busy bool) bool {
+// needsLookup reports whether a decision on row depends on the archive's state.
+// Other archives are looked up once per idle interval: while an executor runs,
+// after a final error, or before operations that do not use the archive.
+func needsLookup(row workspace.Workspace, busy bool) bool {
 	switch {
 	case row.RecoverRequestedAt != nil:
 		return true
@@ -269,56 +271,56 @@ func awaitsLook(row workspace.Workspace, busy bool) bool {
 	return goes || !seen.True() || seen.Message != row.ArchiveKey
 }
 
-func (t *term) answer(ctx context.Context, s sight, q question, since time.Time, waits bool) (answer lifecycle.Archive, asked bool) {
+func (t *term) lookupResult(ctx context.Context, s archiveRef, q query, since time.Time, waits bool) (answer lifecycle.Archive, asked bool) {
 	now := time.Now()
 	b := t.bucket
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l := b.looks[s]
-	if l != nil && l.question == q && !l.answered.IsZero() && !l.asked.Before(since) {
-		if now.Sub(l.answered) <= fresh {
+	l := b.lookups[s]
+	if l != nil && l.query == q && !l.answeredAt.IsZero() && !l.askedAt.Before(since) {
+		if now.Sub(l.answeredAt) <= lookupFresh {
 			return l.answer, false
 		}
-		if !waits && now.Sub(l.answered) < t.cfg.IdleInterval {
+		if !waits && now.Sub(l.answeredAt) < t.cfg.IdleInterval {
 			return lifecycle.ArchiveUnknown, false
 		}
 	}
 	switch {
-	case l != nil && l.under:
-		l.waits = l.waits || waits
+	case l != nil && l.running:
+		l.awaited = l.awaited || waits
 		return lifecycle.ArchiveUnknown, true
-	case b.away():
-		return lifecycle.ArchiveUnknown, false // once it is back everything is looked at again
+	case b.unavailable():
+		return lifecycle.ArchiveUnknown, false // the controller wakes when the bucket is available again
 	}
-	l = &look{question: q, under: true, waits: waits, asked: now}
-	b.looks[s] = l
+	l = &lookup{query: q, running: true, awaited: waits, askedAt: now}
+	b.lookups[s] = l
 	b.pending++
-	t.group.Go(func() { t.lookAt(ctx, s, l) })
+	t.group.Go(func() { t.runLookup(ctx, s, l) })
 	return lifecycle.ArchiveUnknown, true
 }
 
-// lookAt looks at one archive, once one of the few that do so is free.
-func (t *term) lookAt(ctx context.Context, s sight, l *look) {
+// runLookup checks one archive once a slot is free.
+func (t *term) runLookup(ctx context.Context, s archiveRef, l *lookup) {
 	answer, err := lifecycle.ArchiveUnknown, error(nil)
 	select {
-	case t.bucket.eyes <- struct{}{}:
-		t.bucket.asks(l)
-		answer, err = t.askFor(ctx, s, l.question)
-		<-t.bucket.eyes
+	case t.bucket.slots <- struct{}{}:
+		t.bucket.lookupStarted(l)
+		answer, err = t.checkArchive(ctx, s, l.query)
+		<-t.bucket.slots
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
 	if err != nil && ctx.Err() == nil {
 		t.cfg.Log.Debug("an archive could not be looked at", "workspace", s.id, "key", l.key, "err", err)
-		t.bucket.doubt()
+		t.bucket.markSuspect()
 	}
-	if t.bucket.answered(l, answer, err == nil) {
+	if t.bucket.lookupEnded(l, answer, err == nil) {
 		t.Wake()
 	}
 }
 
-func (t *term) askFor(ctx context.Context, s sight, q question) (lifecycle.Archive, error) {
-	ctx, cancel := context.WithTimeout(ctx, t.cfg.LookWithin)
+func (t *term) checkArchive(ctx context.Context, s archiveRef, q query) (lifecycle.Archive, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.ObserveTimeout)
 	defer cancel()
 	answer, err := t.cfg.Archives.Look(ctx, workspace.Workspace{ID: s.id, ArchiveKey: q.key, ArchiveDigest: q.digest, ArchiveSize: q.size})
 	if err != nil {
@@ -327,34 +329,35 @@ func (t *term) askFor(ctx context.Context, s sight, q question) (lifecycle.Archi
 	return answer, nil
 }
 
-// asks notes that the bucket is asked now: what it says is no older.
-func (b *bucket) asks(l *look) {
+// lookupStarted records when the request is sent, which bounds the age of its
+// result.
+func (b *bucket) lookupStarted(l *lookup) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l.asked = time.Now()
+	l.askedAt = time.Now()
 }
 
-// answered notes the answer, and reports whether everything is to be looked at
-// because of it. With many answers at once a few times a second is enough.
-func (b *bucket) answered(l *look, answer lifecycle.Archive, ok bool) bool {
+// lookupEnded records the result and reports whether the controller should wake.
+// While many lookups run, it wakes at most ten times a second.
+func (b *bucket) lookupEnded(l *lookup, answer lifecycle.Archive, ok bool) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l.under, l.answered, l.answer = false, time.Now(), answer
+	l.running, l.answeredAt, l.answer = false, time.Now(), answer
 	b.pending--
-	if !ok || !l.waits || b.pending > 0 && time.Since(b.woke) < 100*time.Millisecond {
+	if !ok || !l.awaited || b.pending > 0 && time.Since(b.wokeAt) < 100*time.Millisecond {
 		return false
 	}
-	b.woke = time.Now()
+	b.wokeAt = time.Now()
 	return true
 }
 
-// forget drops what is known of archives of workspaces that are no more.
-func (b *bucket) forget(current *roll) {
+// forget drops the lookups of workspaces that no longer exist.
+func (b *bucket) forget(current *inventory) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for s, l := range b.looks {
-		if !current.has(s.id) && !l.under {
-			delete(b.looks, s)
+	for s, l := range b.lookups {
+		if !current.has(s.id) && !l.running {
+			delete(b.lookups, s)
 		}
 	}
 }

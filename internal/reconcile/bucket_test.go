@@ -16,14 +16,14 @@ import (
 	"codehub/internal/workspace"
 )
 
-// impatient has operations on the bucket time out soon.
+// impatient shortens the time an operation may go without progress.
 func impatient(w *world) { w.policy.NoProgress = time.Second }
 
 func bucketOf(s reconcile.Status) string { return s.Bucket }
 
-// While the bucket is away archives wait and keep nobody out, and nothing of
-// that is an error.
-func TestBucketAwayKeepsNobodyOut(t *testing.T) {
+// While the bucket is unavailable, archives wait, workspaces can be opened, and no
+// error is reported.
+func TestBucketOutageDoesNotBlockWorkspaces(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives, impatient)
 	c, _ := w.leads()
@@ -36,7 +36,7 @@ func TestBucketAwayKeepsNobodyOut(t *testing.T) {
 	w.awaitStatus(c, "Meta: connection refused", bucketOf)
 	w.want(packed, workspace.DesiredRunning, false)
 	empty := w.create("empty", workspace.DesiredArchived)
-	time.Sleep(2 * w.policy.NoProgress) // for long: far longer than an operation may be without progress
+	time.Sleep(2 * w.policy.NoProgress) // much longer than NoProgress
 	w.awaitCalls("Containers", w.fake.Calls("Containers")+10)
 	for id, phase := range map[workspace.ID]workspace.Phase{packed: workspace.PhaseArchived, kept: workspace.PhaseStandby, empty: workspace.PhasePending} {
 		if ws := w.row(id); ws.Phase != phase || ws.ErrorCount != 0 {
@@ -59,9 +59,9 @@ func TestBucketAwayKeepsNobodyOut(t *testing.T) {
 	w.opened(kept, "kept work")
 }
 
-// The bucket goes at any call of an operation, for longer than it may be
-// without progress, and comes back.
-func TestBucketGoesInTheMiddle(t *testing.T) {
+// The bucket fails at any call, for longer than an operation may go without
+// progress, and recovers.
+func TestBucketOutageDuringOperation(t *testing.T) {
 	t.Parallel()
 	for _, op := range []string{"ArchiveJob", "ReadBack", "Look", "PutEmpty", "Meta", "RestoreJob"} {
 		t.Run(op, func(t *testing.T) {
@@ -109,9 +109,9 @@ func TestBucketGoesInTheMiddle(t *testing.T) {
 	}
 }
 
-// A storage job that is refused by the bucket is made anew, ever less often,
-// and counts for nothing; and its owner gets in meanwhile.
-func TestJobRefusedByTheBucket(t *testing.T) {
+// A storage job that the bucket refuses is restarted with backoff and counts as no
+// failure, and its owner can open the workspace meanwhile.
+func TestJobRetriesRefusedUpload(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	var jobs atomic.Int32
@@ -151,9 +151,9 @@ func waitsForBucket(ws workspace.Workspace) bool {
 	return ws.Progress != nil && *ws.Progress == workspace.Progress{Step: runtime.StepWaitingBucket}
 }
 
-// A server that begins while the bucket is away does not show how far another
-// was as if it went on.
-func TestWaitsForTheBucketAfterARestart(t *testing.T) {
+// After a restart during a bucket outage, the progress of the previous server is
+// not shown as current.
+func TestBucketWaitAfterRestart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	stop := w.lead()
@@ -184,9 +184,9 @@ func TestWaitsForTheBucketAfterARestart(t *testing.T) {
 	w.opened(id, "work")
 }
 
-// While the bucket refuses what it is sent, no more archives are begun than may
-// be at once: else all of them would be tried again together.
-func TestRefusedArchivesKeepTheirPlace(t *testing.T) {
+// Archives that the bucket has refused keep their slots. Otherwise all archives
+// would start and fail together.
+func TestRefusedArchivesKeepTheirSlots(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives, func(w *world) { w.maxJobs = 1 })
 	var full atomic.Bool
@@ -220,9 +220,8 @@ func TestRefusedArchivesKeepTheirPlace(t *testing.T) {
 	}
 }
 
-// A bucket that takes a question and never answers it slows down nobody who
-// has no need of it.
-func TestBucketThatHangs(t *testing.T) {
+// A bucket that hangs delays only the operations that need it.
+func TestHangingBucketDelaysOnlyArchives(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	c, _ := w.leads()
@@ -237,7 +236,7 @@ func TestBucketThatHangs(t *testing.T) {
 	w.want(stuck, workspace.DesiredRunning, false)
 	for deadline := time.Now().Add(20 * time.Second); asked.Load() == 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("nobody asks")
+			t.Fatal("the bucket is never probed")
 		}
 	}
 	for i := range 3 {
@@ -246,16 +245,16 @@ func TestBucketThatHangs(t *testing.T) {
 	if said := bucketOf(c.Status()); said != "" && !strings.Contains(said, "not answered") {
 		t.Errorf("the bucket: %s", said)
 	}
-	// Cancelled, it waits for nothing.
+	// A cancelled operation does not wait for the bucket.
 	if _, err := w.db.RequestCancel(t.Context(), w.owner, stuck); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitPhase(stuck, workspace.PhaseArchived)
 }
 
-// A folder on a disk that hangs does not even give up when its time is over.
-// It is no bucket that answers, and costs nobody more than one thread.
-func TestBucketThatHangsForGood(t *testing.T) {
+// A read from a hanging disk ignores its deadline. The bucket counts as
+// unavailable, and at most one goroutine waits for it.
+func TestHangingBucketFolder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives, impatient, func(w *world) { w.lookWithin = 200 * time.Millisecond })
 	hangs := make(chan struct{})
@@ -277,15 +276,14 @@ func TestBucketThatHangsForGood(t *testing.T) {
 	stop()
 }
 
-// A bucket that is slow to answer holds up the end of an archive, and has none
-// of it done again.
-func TestBucketThatIsSlow(t *testing.T) {
+// A slow bucket delays the end of an archive but causes no second attempt.
+func TestSlowBucketCausesNoRetry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	w.archives.setBefore(func(ctx context.Context, op string, _ workspace.ID) error {
 		if op == "Look" {
 			select {
-			case <-time.After(1500 * time.Millisecond): // longer than an executor rests
+			case <-time.After(1500 * time.Millisecond): // longer than the pause between runs
 			case <-ctx.Done():
 			}
 		}
@@ -299,9 +297,9 @@ func TestBucketThatIsSlow(t *testing.T) {
 	}
 }
 
-// Whoever opens a workspace which is only being archived because it never had
-// a home need not wait for the bucket.
-func TestWantedBeforeItHasAnArchive(t *testing.T) {
+// A workspace without a home that is being archived can be opened without waiting
+// for the bucket.
+func TestStartDuringEmptyArchive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	hang := newFirst()
@@ -320,9 +318,8 @@ func TestWantedBeforeItHasAnArchive(t *testing.T) {
 	}
 }
 
-// The archive is gone: nothing is started, nothing removed, and there are ways
-// out.
-func TestArchiveIsGone(t *testing.T) {
+// A missing archive starts and removes nothing, and the workspace can be recovered.
+func TestMissingArchive(t *testing.T) {
 	t.Parallel()
 	for name, way := range map[string]func(w *world, id workspace.ID, earlier string, putBack func()){
 		"it is back": func(w *world, id workspace.ID, _ string, putBack func()) {
@@ -384,11 +381,11 @@ func TestArchiveIsGone(t *testing.T) {
 			if _, ok := w.fake.Home(id); ok {
 				t.Error("a home was made all the same")
 			}
-			// To look again finds out the same, and is never taken for a way out.
+			// A repeated check reports the same loss and resolves nothing.
 			w.recovered(id, workspace.RecoverAfresh)
 			still := w.await(id, "answered", func(ws workspace.Workspace) bool { return ws.RecoverRequestedAt == nil })
 			if still.Phase != workspace.PhaseError || still.ErrorReason != workspace.ErrDataLost {
-				t.Errorf("looked again: %s, %q", still.Phase, still.ErrorReason)
+				t.Errorf("checked again: %s, %q", still.Phase, still.ErrorReason)
 			}
 			way(w, id, earlier, putBack)
 		})
@@ -402,8 +399,8 @@ func (w *world) recovered(id workspace.ID, action string) {
 	}
 }
 
-// The archive is damaged: that is final at once, and nothing of it is let in.
-func TestArchiveIsDamaged(t *testing.T) {
+// A damaged archive is a final error, and nothing is restored from it.
+func TestDamagedArchive(t *testing.T) {
 	t.Parallel()
 	for _, what := range []string{"the object", "the .meta"} {
 		t.Run(what, func(t *testing.T) {
@@ -437,9 +434,9 @@ func TestArchiveIsDamaged(t *testing.T) {
 	}
 }
 
-// What was stored is not what was packed: the home stays, and it is packed
-// again. That is none of the errors of an archive that is in use.
-func TestReadBackFindsDamage(t *testing.T) {
+// If the stored archive differs from the home, the home stays and is packed again.
+// This is not reported as a damaged archive.
+func TestReadBackDetectsDamage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	once := sync.Once{}
@@ -461,9 +458,9 @@ func TestReadBackFindsDamage(t *testing.T) {
 	w.opened(id, "work")
 }
 
-// Between the storing and the removal the archive goes: the volume is all
-// there is, and it stays.
-func TestArchiveGoesBeforeTheRemoval(t *testing.T) {
+// The archive is lost between its storing and the removal of the volume: the volume
+// stays.
+func TestArchiveLostBeforeRemovalKeepsVolume(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	var putBack func()
@@ -486,16 +483,17 @@ func TestArchiveGoesBeforeTheRemoval(t *testing.T) {
 	w.opened(id, "work")
 }
 
-// That an archive was there while its home was being removed says nothing
-// about whether it is there afterwards.
-func TestLookFromBeforeTheEnd(t *testing.T) {
+// A lookup during the removal of the home does not prove that the archive is still
+// there afterwards.
+func TestLookupDuringRemovalIsNotTrusted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	w.step = func(id workspace.ID, step string) {
-		if step != "archive.looked" {
+		if step != "archive.checked" {
 			return
 		}
-		// Let the tick see it: it looks now and then while an executor is at work.
+		// Wait until the tick has seen it; it checks less often while an executor
+		// runs.
 		for begun := w.archives.count("Look"); w.archives.count("Look") < begun+2; {
 			time.Sleep(time.Millisecond)
 		}
@@ -512,9 +510,9 @@ func TestLookFromBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// A folder that is not the bucket any more, such as one whose disk is not
-// mounted, has lost nobody's archive.
-func TestBucketIsAnotherFolder(t *testing.T) {
+// A folder that is not the bucket, such as an unmounted disk, counts as unavailable
+// and not as empty.
+func TestUnmountedBucketIsUnavailable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives, impatient)
 	c, _ := w.leads()
@@ -524,7 +522,7 @@ func TestBucketIsAnotherFolder(t *testing.T) {
 	w.want(id, workspace.DesiredRunning, false)
 	for deadline := time.Now().Add(20 * time.Second); bucketOf(c.Status()) == ""; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("nobody has noticed")
+			t.Fatal("the outage was not reported")
 		}
 	}
 	time.Sleep(2 * w.policy.NoProgress)
@@ -536,8 +534,8 @@ func TestBucketIsAnotherFolder(t *testing.T) {
 	w.expect(id, "work")
 }
 
-// A restore finds that there is no room: that is said in clear words.
-func TestNoRoomForTheHome(t *testing.T) {
+// A restore onto a full disk reports that in its error.
+func TestRestoreOntoFullDisk(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	w.lead()

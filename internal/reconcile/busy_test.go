@@ -16,15 +16,15 @@ import (
 	"codehub/internal/workspace"
 )
 
-// inUse reports whether the workspace says that it waits for the container.
+// inUse reports whether the progress says that the container uses the home.
 func inUse(container string) func(workspace.Workspace) bool {
 	return func(ws workspace.Workspace) bool {
 		return ws.Progress != nil && *ws.Progress == workspace.Progress{Step: runtime.StepWaitingInUse, Detail: container}
 	}
 }
 
-// A container that only reads the home holds up the archive for as long as it
-// is there: no failure is counted, no deadline ends it, and its name is shown.
+// A container that uses the home delays its archiving without a failure or a
+// timeout, and is named in the progress.
 func TestArchivingWaitsForUserOfHome(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives, func(w *world) { w.policy.NoProgress = 3 * time.Second })
@@ -48,7 +48,7 @@ func TestArchivingWaitsForUserOfHome(t *testing.T) {
 	w.opened(id, "work")
 }
 
-// isOverdue waits until the operation has gone on past its deadline.
+// isOverdue waits until the operation has exceeded its deadline.
 func (w *world) isOverdue(ws workspace.Workspace) {
 	w.Helper()
 	w.await(ws.ID, "under way after its deadline", func(now workspace.Workspace) bool {
@@ -59,8 +59,7 @@ func (w *world) isOverdue(ws workspace.Workspace) {
 	})
 }
 
-// An archive that waits for a container can be cancelled, or given up for a
-// start, which the container does not hinder.
+// An archive that waits for a container can be cancelled, or superseded by a start.
 func TestArchivingThatWaitsForUserCanBeCancelled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
@@ -84,9 +83,8 @@ func TestArchivingThatWaitsForUserCanBeCancelled(t *testing.T) {
 	w.expect(id, "work")
 }
 
-// A container that comes when the archive is stored, and only the removal of
-// the home is left, is waited for, too. What it writes until it goes is in the
-// archive that is made then.
+// A container that appears after the archive was stored delays the removal of the
+// home. What it writes is in the next archive.
 func TestRemovalWaitsForUserOfHome(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives, func(w *world) { w.policy.NoProgress = 3 * time.Second })
@@ -119,14 +117,13 @@ func TestRemovalWaitsForUserOfHome(t *testing.T) {
 	w.opened(id, "written last")
 }
 
-// One who wants the workspace back then gets it with what the container has
-// written.
+// Starting the workspace then keeps the home with what the container has written.
 func TestStartWhileRemovalWaitsKeepsHome(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	var once sync.Once
 	w.step = func(id workspace.ID, step string) {
-		if step == "archive.looked" {
+		if step == "archive.checked" {
 			once.Do(func() { w.fake.Use(id, "late-writer") })
 		}
 	}
@@ -145,9 +142,8 @@ func TestStartWhileRemovalWaitsKeepsHome(t *testing.T) {
 	w.expect(id, "written last")
 }
 
-// What a container writes between the packing and the moment in which the
-// archive counts is in an archive that is made after it: whether it has gone
-// again by then, or is still there.
+// Writes between packing and storing are in the next archive, whether the container
+// has ended by then or not.
 func TestArchivingIncludesWritesAfterPacking(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"archive.job-done", "archive.verified"} {
@@ -191,8 +187,7 @@ func TestArchivingIncludesWritesAfterPacking(t *testing.T) {
 	}
 }
 
-// A server that ends after the home has changed leaves it to the next one to
-// notice.
+// The next server also detects that the home has changed.
 func TestArchivingOnNextServerIncludesWritesAfterPacking(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
@@ -212,8 +207,7 @@ func TestArchivingOnNextServerIncludesWritesAfterPacking(t *testing.T) {
 	w.opened(id, "written late")
 }
 
-// A home that changes each time it is packed is not packed for ever: that ends
-// as a failure that says so.
+// Repacking stops after maxChanges attempts with a failure that says why.
 func TestArchivingFailsIfHomeKeepsChanging(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
@@ -244,8 +238,7 @@ func TestArchivingFailsIfHomeKeepsChanging(t *testing.T) {
 	}
 }
 
-// The archive of a job that reports no fingerprint, as one of an earlier
-// version does, is packed again.
+// Jobs of earlier versions report no fingerprint.
 func TestArchivingRepacksJobWithoutFingerprint(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
@@ -266,7 +259,7 @@ func TestArchivingRepacksJobWithoutFingerprint(t *testing.T) {
 	w.opened(id, "work")
 }
 
-// without leaves a field out of what a job reports of its archive.
+// without removes a field from a job's report.
 type without struct {
 	io.Writer
 	field string
@@ -290,8 +283,7 @@ func (w without) Write(line []byte) (int, error) {
 	return w.Writer.Write(line)
 }
 
-// A home that is in use does not keep others from being archived, and lines up
-// again when it is not.
+// A home in use occupies no slot, and waits for one when it becomes free.
 func TestHomeInUseDoesNotDelayOtherArchivings(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives, func(w *world) { w.maxJobs = 1 })
@@ -323,7 +315,6 @@ func TestHomeInUseDoesNotDelayOtherArchivings(t *testing.T) {
 	}
 }
 
-// The removal of a deleted home waits for a container that uses it.
 func TestDeletionWaitsForUserOfHome(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -345,7 +336,6 @@ func TestDeletionWaitsForUserOfHome(t *testing.T) {
 
 const noAddress = "no available IPv4 addresses on this network's address pools: codehub-1 (1)"
 
-// A start for which the network has no address waits for one.
 func TestStartWaitsForAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -369,8 +359,8 @@ func TestStartWaitsForAddress(t *testing.T) {
 	}
 }
 
-// What passes by itself, and does not before the deadline, ends as a Timeout
-// that says what was waited for.
+// A transient failure that lasts until the deadline becomes a Timeout with its
+// cause.
 func TestStartThatWaitsForAddressTimesOut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.policy.Starting = 2 * time.Second })
@@ -390,7 +380,6 @@ func TestStartThatWaitsForAddressTimesOut(t *testing.T) {
 	w.awaitPhase(id, workspace.PhaseRunning)
 }
 
-// A backend that fails while a home is in use counts as a failure.
 func TestFailureAfterWaitingCounts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)

@@ -1,7 +1,8 @@
-// Package reconcile is the workspace controller: it observes what runs and
-// what is stored, has it judged, writes what changed and carries out the
-// operations (design §2–4). It is level-triggered: every tick starts from the
-// present state, and a lost event costs time alone.
+// Package reconcile is the workspace controller: each tick observes the containers
+// and volumes, judges every workspace, writes what changed and carries out the
+// operations. It is level-triggered: every tick starts from the current state, and
+// a lost event only costs time. docs/architecture.md describes a tick,
+// docs/states.md the states and operations.
 package reconcile
 
 import (
@@ -23,40 +24,39 @@ type Rows interface {
 	Candidates(ctx context.Context) ([]*workspace.Workspace, error)
 	Apply(ctx context.Context, changes []postgres.Change) (landed []bool, err error)
 
-	// The database's clock, as the last Candidates read it.
+	// Clock returns the database's clock as of the last call to Candidates.
 	Clock() postgres.Clock
 	RestartWaits(ctx context.Context) error
 
-	// What the executors of archives need; see postgres.Controller.
+	// For the executors of archives; see postgres.Controller.
 	Owner(ctx context.Context, id workspace.ID) (username string, err error)
 	ClaimArchive(ctx context.Context, id workspace.ID, claim, key string) (ours bool, err error)
 	StoreArchive(ctx context.Context, a postgres.Stored) (stored bool, err error)
 	KeepHome(ctx context.Context, id workspace.ID, claim, homeClaim string) (kept bool, err error)
 
-	// What belongs to no workspace.
+	// Resources without a workspace.
 	SaveOrphans(ctx context.Context, seen []postgres.Orphan) ([]postgres.Orphan, error)
 	Owned(ctx context.Context, id workspace.ID) (owned bool, err error)
 
 	Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error
 }
 
-// Wishes puts queued wishes into force; they belong to the API layer, which
-// alone writes what is desired (design §3.3).
-type Wishes interface {
+// Intents applies queued desired states. It is implemented by the package that
+// serves the API, the only one that writes desired states.
+type Intents interface {
 	ApplyQueued(ctx context.Context, id workspace.ID) (applied bool, err error)
 }
 
-// Routes is the proxy's side of a stop: the route is closed before the
-// container is removed (design §8).
+// Routes closes the proxy's route to a container before the container is removed.
 type Routes interface {
 	CloseRoute(id workspace.ID)
 }
 
-// Config is what a controller is made of.
+// Config holds a controller's dependencies and settings.
 type Config struct {
 	Runtime  runtime.Runtime
 	Archives Archives // nil: nothing is archived, whatever Policy says
-	Wishes   Wishes
+	Intents  Intents
 	Routes   Routes
 	Log      *slog.Logger
 	Policy   lifecycle.Policy
@@ -68,51 +68,50 @@ type Config struct {
 	MaxJobs        int // homes archived at once, and as many restored; 0: 4
 	StopGrace      time.Duration
 
-	LookWithin  time.Duration // a look at the backend that takes longer has failed; 0: 20 s
-	ChoreWithin time.Duration // the same for what is done beside the operations; 0: 2 min
+	ObserveTimeout  time.Duration // limit for one observation; 0: 20 s
+	SideTaskTimeout time.Duration // limit for one side task, such as a probe or a removal; 0: 2 min
 
-	// OrphanDelay is how long containers and jobs that belong to no workspace are
-	// left alone after they were first seen, by whichever leader; 0: twice
-	// IdleInterval.
+	// OrphanDelay is how long orphaned containers and jobs are kept after they were
+	// first observed by any leader; 0: twice IdleInterval.
 	OrphanDelay time.Duration
 
-	// AcceptVolumeLoss takes it as true when many volumes are gone at once,
-	// instead of as a failed observation (design §2).
+	// AcceptVolumeLoss accepts an observation in which many volumes have vanished
+	// at once. Without it such an observation fails.
 	AcceptVolumeLoss bool
 
-	// MinFree is the part of a disk with homes that has to be free for anything
-	// to be started or restored (design §11), such as 0.05; 0: no such bound.
+	// MinFree is the share of a disk with homes that must be free for anything to
+	// be started or restored, such as 0.05; 0: no limit.
 	MinFree float64
 
-	// MayRemove reports whether anything may be removed for good: until Docker and
-	// the bucket were compared with the database, deletions and orphans wait.
+	// MayRemove reports whether data may be removed. Deletions and orphans wait
+	// until the database's mark was compared with those in Docker and the bucket.
 	// nil: always.
 	MayRemove func() bool
 
-	// Step, for tests alone, is called by an executor whenever a step of an
-	// archive, a restore or a removal is behind it: the moments at which a
-	// crash leaves something different. See Steps.
+	// Step, for tests only, is called by an executor after each step of an archive,
+	// a restore or a removal: the points at which a crash leaves a different state.
+	// See Steps.
 	Step func(id workspace.ID, step string)
 }
 
-// Steps lists what Config.Step is told of, in the order of an undisturbed
-// archive of a home, of one that has nothing in it, and of a restore.
+// Steps lists the values passed to Config.Step, in the order of an undisturbed
+// archive of a home, of an empty archive, and of a restore.
 func Steps() []string {
 	return []string{
 		"archive.begin", "archive.jobs-ended", "archive.claimed", "archive.job-started", "archive.job-done", "archive.verified", "archive.unchanged",
-		"archive.before-store", "archive.stored", "archive.job-removed", "archive.looked", "archive.volume-removed",
+		"archive.before-store", "archive.stored", "archive.job-removed", "archive.checked", "archive.volume-removed",
 		"empty.begin", "empty.jobs-ended", "empty.claimed", "empty.verified", "empty.before-store", "empty.stored",
 		"restore.begin", "restore.jobs-ended", "restore.meta-read", "restore.volume-created", "restore.job-started", "restore.job-done",
 		"restore.before-mark", "restore.marked",
 	}
 }
 
-// DeleteSteps lists what Config.Step is told of when the volume of a deleted
+// DeleteSteps lists the values passed to Config.Step while the volume of a deleted
 // home is removed.
 func DeleteSteps() []string { return []string{"delete.begin", "delete.volume-removed"} }
 
-// Controller runs the workspaces of one installation. Only the leader's may
-// run: Run is called once for each term.
+// Controller manages the workspaces of one installation. Only the leader calls Run,
+// once per term.
 type Controller struct {
 	cfg  Config
 	wake chan struct{}
@@ -121,24 +120,25 @@ type Controller struct {
 	status Status
 }
 
-// Status is how the controller fares, for /readyz and the log.
+// Status is the controller's health, for /readyz, the metrics and the
+// administrators' page. Errors are empty while all is well.
 type Status struct {
 	Leading bool
-	Backend string // empty: it answers; else the error
-	Wall    string // empty: what has to stand around the containers stands
-	Bucket  string // empty: it answers, or there is none; else the error
-	Disk    string // empty: there is space; else which disk is how full
-	Strange string // empty, or that suspiciously many containers belong to no workspace
+	Runtime string // error of the last observation
+	Wall    string // error of the last check of the network isolation
+	Bucket  string // error of the last probe of the bucket
+	Disk    string // the disk that is too full
+	Orphans string // set if suspiciously many containers are orphans
 	Tick    time.Time
 }
 
-// New makes a controller.
+// New returns a controller.
 func New(cfg Config) *Controller {
-	if cfg.LookWithin <= 0 {
-		cfg.LookWithin = 20 * time.Second
+	if cfg.ObserveTimeout <= 0 {
+		cfg.ObserveTimeout = 20 * time.Second
 	}
-	if cfg.ChoreWithin <= 0 {
-		cfg.ChoreWithin = 2 * time.Minute
+	if cfg.SideTaskTimeout <= 0 {
+		cfg.SideTaskTimeout = 2 * time.Minute
 	}
 	if cfg.MaxJobs <= 0 {
 		cfg.MaxJobs = 4
@@ -149,7 +149,7 @@ func New(cfg Config) *Controller {
 	return &Controller{cfg: cfg, wake: make(chan struct{}, 1)}
 }
 
-// Wake asks for a tick now. It never blocks, and many wakes are one.
+// Wake requests a tick now. It never blocks, and repeated calls are merged.
 func (c *Controller) Wake() {
 	select {
 	case c.wake <- struct{}{}:
@@ -157,7 +157,7 @@ func (c *Controller) Wake() {
 	}
 }
 
-// Status tells how the controller fares.
+// Status returns the controller's health.
 func (c *Controller) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,27 +170,27 @@ func (c *Controller) update(f func(*Status)) {
 	f(&c.status)
 }
 
-// Run ticks until ctx ends or the session behind rows is gone, and then says
-// why. Every executor has ended when it returns.
+// Run ticks until ctx ends or the session behind rows is lost, and returns the
+// reason. All executors have ended when it returns.
 func (c *Controller) Run(ctx context.Context, rows Rows) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	t := &term{
-		Controller: c,
-		ctx:        ctx,
-		rows:       rows,
-		works:      map[workspace.ID]*work{},
-		leaving:    map[workspace.ID]chan struct{}{},
-		answered:   map[string]time.Time{},
-		busy:       map[string]bool{},
-		hands:      make(chan struct{}, chores),
-		asides:     asides{slots: make(chan struct{}, asidesAtOnce)},
-		settled:    map[workspace.ID]settlement{},
-		endings:    map[string]time.Time{},
-		bucket:     newBucket(),
-		crashes:    crashes{},
-		refused:    map[workspace.ID]string{},
-		upSince:    time.Now(),
+		Controller:  c,
+		ctx:         ctx,
+		rows:        rows,
+		works:       map[workspace.ID]*work{},
+		stopping:    map[workspace.ID]chan struct{}{},
+		answered:    map[string]time.Time{},
+		busy:        map[string]bool{},
+		sideTasks:   make(chan struct{}, maxSideTasks),
+		asides:      asides{slots: make(chan struct{}, maxAsideCopies)},
+		settled:     map[workspace.ID]settlement{},
+		jobRetryAt:  map[string]time.Time{},
+		bucket:      newBucket(),
+		crashes:     crashes{},
+		refusedRows: map[workspace.ID]string{},
+		upSince:     time.Now(),
 	}
 	defer t.wait()
 	defer cancel()
@@ -202,8 +202,8 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 	return t.loop(ctx)
 }
 
-// dear is how long a look takes after which the next one waits a while.
-const dear = 25 * time.Millisecond
+// slowTick is the duration from which on a tick delays the next one.
+const slowTick = 25 * time.Millisecond
 
 func (t *term) loop(ctx context.Context) error {
 	var activeUntil time.Time
@@ -214,10 +214,10 @@ func (t *term) loop(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if err != nil && t.lost(ctx) {
+		if err != nil && t.sessionClosed(ctx) {
 			return err
 		}
-		t.skipped(err)
+		t.recordTickError(err)
 		now := time.Now()
 		wait := t.cfg.IdleInterval
 		if now.Before(activeUntil) || t.operating() {
@@ -235,9 +235,9 @@ func (t *term) loop(ctx context.Context) error {
 		case <-t.wake:
 			timer.Stop()
 			activeUntil = time.Now().Add(t.cfg.ActiveFor)
-			// A backend that has much to do is not kept from it by being looked
-			// at all the time.
-			if took > dear && pause(ctx, min(3*took, t.cfg.ActiveInterval)-time.Since(now)) != nil {
+			// Back off after a slow tick: a busy runtime should not spend its time
+			// on observations.
+			if took > slowTick && pause(ctx, min(3*took, t.cfg.ActiveInterval)-time.Since(now)) != nil {
 				return nil
 			}
 		}
@@ -256,8 +256,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// lost reports whether the session that everything is written through is gone.
-func (t *term) lost(ctx context.Context) bool {
+// sessionClosed reports whether the leader's database session is closed.
+func (t *term) sessionClosed(ctx context.Context) bool {
 	lost := false
 	err := t.rows.Do(ctx, func(_ context.Context, conn *pgx.Conn) error {
 		lost = conn.IsClosed()
@@ -266,15 +266,15 @@ func (t *term) lost(ctx context.Context) bool {
 	return lost || err != nil
 }
 
-// skipped takes note of a tick that the database refused on a session that
-// stands: the loop goes on (design §4).
-func (t *term) skipped(err error) {
+// recordTickError logs a tick that the database refused while the session is still
+// open. The loop continues.
+func (t *term) recordTickError(err error) {
 	said := ""
 	if err != nil {
 		said = err.Error()
 	}
-	if said != "" && said != t.saidSkipped {
-		t.cfg.Log.Error("the database refused what a look came to; the next one tries again", "err", err)
+	if said != "" && said != t.loggedTickError {
+		t.cfg.Log.Error("tick failed; retrying", "err", err)
 	}
-	t.saidSkipped = said
+	t.loggedTickError = said
 }

@@ -13,7 +13,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-func TestLifeOfAWorkspace(t *testing.T) {
+func TestWorkspaceLifecycle(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.lead()
@@ -43,7 +43,7 @@ func TestLifeOfAWorkspace(t *testing.T) {
 	w.awaitGone(id)
 }
 
-func TestDeletionKeepsTheHomeForTheGrace(t *testing.T) {
+func TestDeleteKeepsHomeForGracePeriod(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.policy.DeleteGrace = time.Hour })
 	w.lead()
@@ -66,9 +66,8 @@ func TestDeletionKeepsTheHomeForTheGrace(t *testing.T) {
 	w.expect(id, "work")
 }
 
-// A controller that ends at any step is followed by one that goes on from
-// what it finds (design §3.2, lessons: run every step twice).
-func TestTakenUpAtEveryStep(t *testing.T) {
+// After a crash at any step, the next controller continues from what it observes.
+func TestControllerResumesAtEveryStep(t *testing.T) {
 	t.Parallel()
 	for _, op := range []string{
 		"CreateVolume", "CreateVolume/seed", "CreateVolume/done",
@@ -90,7 +89,7 @@ func TestTakenUpAtEveryStep(t *testing.T) {
 				case reached <- struct{}{}:
 				default:
 				}
-				<-ctx.Done() // it stands still here until the controller is gone
+				<-ctx.Done() // blocked until the controller has stopped
 				return ctx.Err()
 			})
 			stop := w.lead()
@@ -132,7 +131,7 @@ func TestTakenUpAtEveryStep(t *testing.T) {
 	}
 }
 
-func TestRestartTouchesNoRunningContainer(t *testing.T) {
+func TestRestartKeepsRunningContainers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	stop := w.lead()
@@ -151,7 +150,7 @@ func TestRestartTouchesNoRunningContainer(t *testing.T) {
 		return nil
 	})
 	stop = w.lead()
-	other := w.create("two", workspace.DesiredRunning) // a whole life beside it
+	other := w.create("two", workspace.DesiredRunning) // a second workspace runs through its whole life meanwhile
 	w.awaitPhase(other, workspace.PhaseRunning)
 	after, err := w.fake.Upstream(t.Context(), id)
 	if err != nil || before != after {
@@ -163,7 +162,7 @@ func TestRestartTouchesNoRunningContainer(t *testing.T) {
 	stop()
 }
 
-func TestOutageMovesNobodyToError(t *testing.T) {
+func TestRuntimeOutageCausesNoErrors(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.lead()
@@ -176,10 +175,10 @@ func TestOutageMovesNobodyToError(t *testing.T) {
 	}
 	w.write(ids[0], "work")
 	w.fake.SetDown(true)
-	w.fake.EndAll() // what an engine does to its containers when it stops
+	w.fake.EndAll() // as a stopping Docker does
 	starting := w.create("started in the outage", workspace.DesiredRunning)
 	downSince := w.fake.Calls("Containers")
-	for w.fake.Calls("Containers") < downSince+3 { // several looks fail
+	for w.fake.Calls("Containers") < downSince+3 { // several observations fail
 		time.Sleep(5 * time.Millisecond)
 	}
 	for _, id := range append(ids, starting) {
@@ -194,7 +193,7 @@ func TestOutageMovesNobodyToError(t *testing.T) {
 	w.expect(ids[0], "work")
 }
 
-func TestContainerRemovedByHandComesBackWithItsHome(t *testing.T) {
+func TestRemovedContainerIsRecreated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.lead()
@@ -213,7 +212,7 @@ func TestContainerRemovedByHandComesBackWithItsHome(t *testing.T) {
 	w.expect(id, "work")
 }
 
-func TestVolumeRemovedByHandIsDataLost(t *testing.T) {
+func TestRemovedVolumeIsDataLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.lead()
@@ -227,11 +226,11 @@ func TestVolumeRemovedByHandIsDataLost(t *testing.T) {
 	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
 		t.Fatal(err)
 	}
-	w.await(id, "still lost after a look", func(ws workspace.Workspace) bool {
+	w.await(id, "still lost after a check", func(ws workspace.Workspace) bool {
 		return ws.RecoverRequestedAt == nil && ws.Phase == workspace.PhaseError && ws.ErrorReason == workspace.ErrDataLost
 	})
 	if _, ok := w.fake.Home(id); ok {
-		t.Fatal("an empty home was made though nobody asked for one")
+		t.Fatal("an empty home was made without a request")
 	}
 	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverEmpty); err != nil {
 		t.Fatal(err)
@@ -239,7 +238,7 @@ func TestVolumeRemovedByHandIsDataLost(t *testing.T) {
 	w.awaitPhase(id, workspace.PhaseStandby)
 }
 
-// A volume that somebody else put in the home's place is not the home.
+// A volume created by another program does not count as the home.
 func TestForeignVolumeIsNotTheHome(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -254,7 +253,7 @@ func TestForeignVolumeIsNotTheHome(t *testing.T) {
 	}
 }
 
-func TestManyVolumesGoneAtOnceIsNoObservation(t *testing.T) {
+func TestManyMissingVolumesFailObservation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	stop := w.lead()
@@ -287,7 +286,7 @@ func TestManyVolumesGoneAtOnceIsNoObservation(t *testing.T) {
 	w.awaitPhase(ids[5], workspace.PhaseStandby)
 }
 
-func TestQueuedWishFollowsTheOperation(t *testing.T) {
+func TestQueuedStateAppliesAfterOperation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.lead()
@@ -316,7 +315,7 @@ func TestQueuedWishFollowsTheOperation(t *testing.T) {
 	})
 }
 
-func TestOperationsAreBounded(t *testing.T) {
+func TestConcurrentOperationsAreLimited(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.maxOps = 3 })
 	var now, most atomic.Int32
@@ -324,7 +323,7 @@ func TestOperationsAreBounded(t *testing.T) {
 		switch op {
 		case "StartContainer":
 			if _, err := w.fake.Upstream(ctx, id); err == nil {
-				return nil // run again, since it took long to be seen: nothing is left to do
+				return nil // a second run: nothing left to do
 			}
 			if n := now.Add(1); n > most.Load() {
 				most.Store(n)
@@ -347,8 +346,7 @@ func TestOperationsAreBounded(t *testing.T) {
 	}
 }
 
-// A slow operation delays nobody else (design §4).
-func TestSlowOperationDelaysNobody(t *testing.T) {
+func TestSlowOperationDelaysNoOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	slow := w.create("slow", workspace.DesiredRunning)
@@ -362,9 +360,9 @@ func TestSlowOperationDelaysNobody(t *testing.T) {
 	}
 }
 
-// A container that ends by itself right after it was ready is started again,
-// and not again and again without a pause.
-func TestCrashingContainerIsNotStartedWithoutPause(t *testing.T) {
+// A container that exits soon after it was ready is started again with a growing
+// delay.
+func TestCrashLoopBacksOff(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.policy.RetryBase, w.policy.RetryMax = time.Hour, time.Hour })
 	w.lead()
@@ -380,7 +378,7 @@ func TestCrashingContainerIsNotStartedWithoutPause(t *testing.T) {
 	if n := w.fake.Calls("StartContainer") - starts; n != 0 {
 		t.Errorf("it was started %d times without a pause", n)
 	}
-	// Its owner need not wait: to stop and to start it is a new beginning.
+	// Its owner can stop and start it without the delay.
 	w.want(id, workspace.DesiredStandby, false)
 	w.await(id, "without a container", func(ws workspace.Workspace) bool {
 		return ws.Operation == workspace.OpNone && !ws.Conditions.HasContainer()

@@ -9,64 +9,63 @@ import (
 	"codehub/internal/workspace"
 )
 
-// crashes slows down the starts of workspaces whose containers end by
-// themselves soon after they were ready: each such start counts as a success,
-// and without a pause one after the other would follow at once, for ever. It
-// is the tick's alone, and lives as long as the term.
+// crashes delays the starts of workspaces whose containers end soon after they were
+// ready. Such a start counts as a success, so without a delay the next would follow
+// immediately and forever. Only the tick uses it, and it lives as long as the term.
 type crashes map[workspace.ID]crash
 
 type crash struct {
-	count   int
-	startAt time.Time // not before then
+	count     int
+	notBefore time.Time // start no earlier
 }
 
-// shortLived is how long a container has to be ready for its end to be no
-// reason to wait.
+// shortLived is how long a container must have been ready for its exit not to count
+// as a crash.
 const shortLived = time.Minute
 
-// concerns reports whether anything is known of the workspace.
-func (c crashes) concerns(id workspace.ID) bool {
+// has reports whether the workspace has a record.
+func (c crashes) has(id workspace.ID) bool {
 	_, ok := c[id]
 	return ok
 }
 
-// heed holds back the start that s claims, if it comes too soon, and says
-// when it may be made.
-func (c crashes) heed(s step, p lifecycle.Policy, now time.Time) step {
+// delayStart removes the claim of a start that comes too soon, and sets when the
+// start may be claimed.
+func (c crashes) delayStart(s decision, p lifecycle.Policy, now time.Time) decision {
 	id, exited := s.row.ID, s.result.Row.Conditions.Get(workspace.ContainerReady).Reason == workspace.ReasonContainerExited
 	known := c[id]
 	switch {
 	case s.row.Phase == workspace.PhaseRunning && exited && now.Sub(s.row.PhaseChangedAt) < shortLived:
 		known.count++
-		known.startAt = now.Add(p.Backoff(known.count, 0))
+		known.notBefore = now.Add(p.Backoff(known.count, 0))
 		c[id] = known
 	case s.row.Phase == workspace.PhaseRunning && now.Sub(s.row.PhaseChangedAt) >= shortLived,
 		s.row.DesiredState != workspace.DesiredRunning, s.row.DeletedAt != nil:
-		delete(c, id) // it has lasted, or its owner has stopped it
+		delete(c, id) // it ran long enough, or its owner stopped it
 		return s
 	}
-	if a := s.result.Action; a.Kind == lifecycle.Claim && a.Op == workspace.OpStarting && known.startAt.After(now) {
+	if a := s.result.Action; a.Kind == lifecycle.Claim && a.Op == workspace.OpStarting && known.notBefore.After(now) {
 		s.result = withoutClaim(s)
-		s.result.LookAgain = known.startAt
-		s.result.Row.Conditions = known.told(s.result.Row.Conditions, now)
+		s.result.LookAgain = known.notBefore
+		s.result.Row.Conditions = known.explain(s.result.Row.Conditions, now)
 	}
 	return s
 }
 
-// told says in the condition of the container what its start waits for, and
-// what its owner can do. It is the same at each look.
-func (c crash) told(conditions workspace.Conditions, now time.Time) workspace.Conditions {
+// explain adds to the condition of the container when the next start is and what
+// its owner can do. The text is the same at every tick.
+func (c crash) explain(conditions workspace.Conditions, now time.Time) workspace.Conditions {
 	was := conditions.Get(workspace.ContainerReady)
 	message := fmt.Sprintf("it has ended by itself soon after it was ready, %d times in a row; it is started again at %s, or at once if it is stopped and started",
-		c.count, c.startAt.UTC().Format("15:04:05 UTC"))
+		c.count, c.notBefore.UTC().Format("15:04:05 UTC"))
 	if c.count == 1 {
 		message = strings.Replace(message, ", 1 times in a row", "", 1)
 	}
 	return conditions.With(workspace.ContainerReady, was.True(), was.Reason, message, now)
 }
 
-// forget drops those of workspaces that are no more.
-func (c crashes) forget(current *roll) {
+// forget drops the records of workspaces that no longer exist.
+func (c crashes) forget(current *inventory) {
 	for id := range c {
 		if !current.has(id) {
 			delete(c, id)

@@ -11,26 +11,26 @@ import (
 	"codehub/internal/workspace"
 )
 
-// weigh has the disks that homes are on looked at, beside the tick: about once
-// in every idle interval, and at every tick while one of them is too full
-// (design §11).
-func (t *term) weigh(ctx context.Context) {
-	if t.cfg.MinFree <= 0 || time.Since(t.weighed) < t.cfg.IdleInterval && t.fullDisk() == "" {
+// checkDisks reads the free space of the disks with homes, beside the tick: once
+// per idle interval, and at every tick while one of them is too full.
+func (t *term) checkDisks(ctx context.Context) {
+	if t.cfg.MinFree <= 0 || time.Since(t.disksCheckedAt) < t.cfg.IdleInterval && t.fullDisk() == "" {
 		return
 	}
-	t.weighed = time.Now()
+	t.disksCheckedAt = time.Now()
 	t.effect(ctx, "disks", nil, func(ctx context.Context) bool {
 		disks, err := t.cfg.Runtime.Disks(ctx)
 		if err != nil {
-			// Nothing follows from that; what was seen last counts.
+			// The last known state remains.
 			t.cfg.Log.Debug("the disks could not be looked at", "err", err)
-			return t.noteDisk(t.fullDisk())
+			return t.recordFullDisk(t.fullDisk())
 		}
-		return t.noteDisk(tooFull(disks, t.cfg.MinFree))
+		return t.recordFullDisk(tooFull(disks, t.cfg.MinFree))
 	})
 }
 
-// tooFull says which disk has less left than it should, or nothing.
+// tooFull describes the first disk with less free space than least, as a share of
+// its size. It returns "" if there is none.
 func tooFull(disks []runtime.Disk, least float64) string {
 	for _, d := range disks {
 		if d.Total > 0 && float64(d.Free) < least*float64(d.Total) {
@@ -41,14 +41,14 @@ func tooFull(disks []runtime.Disk, least float64) string {
 	return ""
 }
 
-// noteDisk takes note of what is too full, and reports whether that changes
-// what may be started.
-func (t *term) noteDisk(full string) (changed bool) {
+// recordFullDisk records which disk is too full, if any, and reports whether that
+// changes what may start.
+func (t *term) recordFullDisk(full string) (changed bool) {
 	t.mu.Lock()
-	was, first := t.full, !t.disksSeen
-	t.full, t.disksSeen = full, true
+	was, first := t.fullDiskDetail, !t.disksSeen
+	t.fullDiskDetail, t.disksSeen = full, true
 	t.mu.Unlock()
-	t.sayDisk()
+	t.reportDisk()
 	switch {
 	case was == "" && full != "":
 		t.cfg.Log.Error("too little space is left on a disk; nothing is started or restored", "disk", full)
@@ -59,12 +59,12 @@ func (t *term) noteDisk(full string) (changed bool) {
 	return first || (was == "") != (full == "")
 }
 
-// sayDisk tells which disk is too full, or that the engine has said so of its
-// own. That alone keeps nothing from being begun: it may be another disk than
-// what is begun needs, and whatever finds no space waits for itself.
-func (t *term) sayDisk() {
+// reportDisk updates Status.Disk: the disk that is too full, or that Docker
+// reported no space. The latter alone blocks nothing: it may concern another disk,
+// and each operation that finds no space waits by itself.
+func (t *term) reportDisk() {
 	t.mu.Lock()
-	full, was, lacks := t.full, t.noSpace, false
+	full, was, lacks := t.fullDiskDetail, t.noSpace, false
 	for _, w := range t.works {
 		lacks = lacks || w.lacksSpace()
 	}
@@ -85,27 +85,27 @@ func (t *term) sayDisk() {
 func (t *term) fullDisk() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.full
+	return t.fullDiskDetail
 }
 
-// mayFill reports whether anything may be begun that takes space. Nobody knows
-// before the disks were looked at for the first time.
+// mayFill reports whether operations that need disk space may start. They wait
+// until the first disk check.
 func (t *term) mayFill() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.cfg.MinFree <= 0 || t.disksSeen && t.full == ""
+	return t.cfg.MinFree <= 0 || t.disksSeen && t.fullDiskDetail == ""
 }
 
-// withhold leaves out a claim whose time has not come: of what takes space
-// while a disk is full, and of what needs the bucket while that is not there.
-// The workspace stays as it is, and open to all other wishes. Of an operation
-// that is not run on before the bucket is there it says so.
-func (t *term) withhold(s step, mayFill, bucketUp bool) step {
+// withhold removes the claim of an operation that cannot start yet: one that needs
+// space while a disk is full, or the bucket while it is not available. The
+// workspace stays as it is and accepts other requests. A claimed operation that
+// waits for the bucket shows that as its progress.
+func (t *term) withhold(s decision, mayFill, bucketUp bool) decision {
 	op, row := s.result.Action.Op, s.result.Row
 	switch s.result.Action.Kind {
 	case lifecycle.Claim:
 	case lifecycle.Run:
-		if asksBucket(op, row) && !bucketUp {
+		if needsBucket(op, row) && !bucketUp {
 			s.result.Row.Progress = &workspace.Progress{Step: runtime.StepWaitingBucket}
 		}
 		return s
@@ -117,7 +117,7 @@ func (t *term) withhold(s step, mayFill, bucketUp bool) step {
 		return s
 	}
 	fills := op == workspace.OpProvisioning || op == workspace.OpRestoring || op == workspace.OpStarting
-	if fills && !mayFill || asksBucket(op, row) && !bucketUp {
+	if fills && !mayFill || needsBucket(op, row) && !bucketUp {
 		s.result = withoutClaim(s)
 	}
 	return s
@@ -139,8 +139,8 @@ func (t *term) removeVolume(ctx context.Context, row workspace.Workspace, progre
 	return t.cfg.Runtime.RemoveVolume(ctx, row.ID, row.Home.Claim, progress)
 }
 
-// asksBucket reports whether the operation needs the bucket: a home that was
-// given up is removed without a look at any archive.
-func asksBucket(op workspace.Operation, row workspace.Workspace) bool {
+// needsBucket reports whether the operation needs the bucket. Removing a discarded
+// home does not.
+func needsBucket(op workspace.Operation, row workspace.Workspace) bool {
 	return lifecycle.OnBucket(op) && (!row.Home.State.Removable() || row.ArchiveKey != "")
 }

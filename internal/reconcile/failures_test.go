@@ -16,7 +16,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-func TestFailuresAreTriedThreeTimes(t *testing.T) {
+func TestOperationFailsAfterThreeAttempts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var tries atomic.Int32
@@ -44,9 +44,9 @@ func TestFailuresAreTriedThreeTimes(t *testing.T) {
 	}
 }
 
-// An engine whose disk is full is waited for, however long, and told of; it
-// counts against nobody, and keeps nobody else from being started.
-func TestEngineWithoutSpace(t *testing.T) {
+// While Docker's disk is full, operations wait without a failure, the status says
+// so, and other workspaces can start.
+func TestOperationsWaitForDockerSpace(t *testing.T) {
 	t.Parallel()
 	for _, op := range []string{"CreateVolume", "StartContainer", "StartJob"} {
 		t.Run(op, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestEngineWithoutSpace(t *testing.T) {
 
 func diskOf(s reconcile.Status) string { return s.Disk }
 
-func TestExitedContainerSaysItsLastWords(t *testing.T) {
+func TestExitedContainerReportsOutput(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	id := w.create("one", workspace.DesiredRunning)
@@ -117,7 +117,7 @@ func TestExitedContainerSaysItsLastWords(t *testing.T) {
 	w.awaitPhase(id, workspace.PhaseRunning)
 }
 
-func TestPullRefusedIsFinalInTheEnginesWords(t *testing.T) {
+func TestRefusedPullReportsDockerMessage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.fake.AddRefusedImage("example/none:1", "manifest unknown")
@@ -129,7 +129,7 @@ func TestPullRefusedIsFinalInTheEnginesWords(t *testing.T) {
 	}
 }
 
-func TestStartThatNeverAnswersTimesOut(t *testing.T) {
+func TestStartTimesOut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.policy.Starting = 200 * time.Millisecond })
 	id := w.create("one", workspace.DesiredRunning)
@@ -139,7 +139,7 @@ func TestStartThatNeverAnswersTimesOut(t *testing.T) {
 	if ws.ErrorReason != workspace.ErrTimeout {
 		t.Errorf("%q %q", ws.ErrorReason, ws.ErrorMessage)
 	}
-	// The way out: stop it by force, mend it, recover.
+	// The owner can force a stop, fix the cause and recover.
 	if _, err := w.db.RequestForceStop(t.Context(), w.owner, id); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestStartThatNeverAnswersTimesOut(t *testing.T) {
 	w.awaitPhase(id, workspace.PhaseStandby)
 }
 
-func TestCancelEndsAStart(t *testing.T) {
+func TestCancelStart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	id := w.create("one", workspace.DesiredRunning)
@@ -168,7 +168,7 @@ func TestCancelEndsAStart(t *testing.T) {
 	})
 }
 
-func TestHangingPullIsCancelled(t *testing.T) {
+func TestCancelHangingPull(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	id := w.create("one", workspace.DesiredStandby)
@@ -181,16 +181,16 @@ func TestHangingPullIsCancelled(t *testing.T) {
 	slow := w.create("two", workspace.DesiredRunning, func(n *postgres.NewWorkspace) { n.ImageRef = "example/slow:1" })
 	w.lead()
 	w.await(slow, "provisioning", func(ws workspace.Workspace) bool { return ws.Operation == workspace.OpProvisioning })
-	// A deletion can be queued behind it, and the deadline is what ends it; a
-	// forced stop is taken note of and changes nothing, as there is no container.
+	// A deletion can be queued behind it, and the pull ends at its deadline. A
+	// force stop has no effect, because there is no container.
 	if _, err := w.db.RequestForceStop(t.Context(), w.owner, slow); err != nil {
 		t.Fatal(err)
 	}
 	w.await(slow, "with the request dealt with", func(ws workspace.Workspace) bool { return ws.ForceStopRequestedAt == nil })
 }
 
-// A failure of 50 kB is cut before anybody gets it.
-func TestFailureMessageIsCut(t *testing.T) {
+// A 50 kB error message is truncated before it is stored.
+func TestFailureMessageIsTruncated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
@@ -207,8 +207,8 @@ func TestFailureMessageIsCut(t *testing.T) {
 	}
 }
 
-// A removal and a seeding that take longer than their deadlines, and get on,
-// are no Timeout: the disk is slow.
+// Removing and seeding a volume may exceed their deadlines as long as they make
+// progress.
 func TestSlowDiskCausesNoTimeout(t *testing.T) {
 	t.Parallel()
 	const bound = 200 * time.Millisecond
@@ -219,7 +219,7 @@ func TestSlowDiskCausesNoTimeout(t *testing.T) {
 			return nil
 		}
 		slow <- struct{}{}
-		// The controller has looked often since the deadline passed.
+		// The controller has observed several times since the deadline.
 		for began, calls := time.Now(), w.fake.Calls("Volumes"); ; time.Sleep(time.Millisecond) {
 			if time.Since(began) > 2*bound && w.fake.Calls("Volumes") > calls+10 || ctx.Err() != nil {
 				return ctx.Err()

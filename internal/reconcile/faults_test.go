@@ -19,7 +19,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// first lets f be reached once, and says when it was.
+// first runs a function once and signals that it was reached.
 type first struct {
 	once    sync.Once
 	reached chan struct{}
@@ -34,9 +34,8 @@ func (f *first) do(g func()) {
 	})
 }
 
-// A backend that takes a call and never answers it stops the controller no
-// longer than one look may take.
-func TestHangingLookIsGivenUp(t *testing.T) {
+// A runtime that hangs delays an observation by ObserveTimeout at most.
+func TestHangingObservationTimesOut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.lookWithin = 100 * time.Millisecond })
 	hang := newFirst()
@@ -54,9 +53,9 @@ func TestHangingLookIsGivenUp(t *testing.T) {
 	}
 }
 
-// What the IDE answered while a look was under way, which does not show its
-// container yet, is not forgotten by that look.
-func TestAnswerDuringALookIsKept(t *testing.T) {
+// A probe that succeeds during an observation that does not show the container yet
+// is kept.
+func TestProbeDuringObservationIsKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var hold atomic.Bool
@@ -64,13 +63,13 @@ func TestAnswerDuringALookIsKept(t *testing.T) {
 	var begun, done sync.Once
 	w.fake.SetBefore(func(ctx context.Context, op string, _ workspace.ID) error {
 		switch op {
-		case "StartContainer": // wait until a look has listed the containers
+		case "StartContainer": // wait until an observation has listed the containers
 			hold.Store(true)
 			select {
 			case <-started:
 			case <-ctx.Done():
 			}
-		case "Volumes": // of that look: wait until the IDE has answered
+		case "Volumes": // of that observation: wait until the IDE has responded
 			if hold.Load() && w.fake.Calls("Probe") == 0 {
 				time.Sleep(50 * time.Millisecond) // its list of containers is taken meanwhile
 				begun.Do(func() { close(started) })
@@ -93,10 +92,10 @@ func TestAnswerDuringALookIsKept(t *testing.T) {
 	}
 }
 
-// rows is the database with faults.
+// rows is the database with injected faults.
 type rows struct {
 	*postgres.Controller
-	before func([]postgres.Change) error // Apply is not reached if it fails
+	before func([]postgres.Change) error // its error replaces the call to Apply
 	refuse func(postgres.Change) bool
 }
 
@@ -133,8 +132,7 @@ func (r rows) Apply(ctx context.Context, changes []postgres.Change) ([]bool, err
 	return landed, nil
 }
 
-// A row that the database refuses holds up no other.
-func TestRefusedRowHoldsUpNobody(t *testing.T) {
+func TestRefusedRowDelaysNoOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	bad := w.create("bad", workspace.DesiredRunning)
@@ -149,9 +147,9 @@ func TestRefusedRowHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// A statement that fails on a session that stands, such as one that waited too
-// long for somebody's lock, costs a tick and not the term with all that runs.
-func TestFailedStatementEndsNoTerm(t *testing.T) {
+// A failed statement, such as a lock timeout, costs one tick; the term and its
+// executors continue.
+func TestFailedStatementKeepsTerm(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var fails atomic.Int32
@@ -167,12 +165,12 @@ func TestFailedStatementEndsNoTerm(t *testing.T) {
 	id := w.create("one", workspace.DesiredRunning)
 	w.awaitPhase(id, workspace.PhaseRunning)
 	if fails.Load() < 3 {
-		t.Error("nothing failed: the test is not what it says")
+		t.Error("no statement failed")
 	}
 }
 
-// A term whose session is gone ends with an error, so that another may begin.
-func TestLostSessionEndsTheTerm(t *testing.T) {
+// A lost session ends the term with an error.
+func TestLostSessionEndsTerm(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	conn, err := pgx.Connect(t.Context(), w.dsn)
@@ -196,14 +194,14 @@ func TestLostSessionEndsTheTerm(t *testing.T) {
 	}
 }
 
-// slowWishes stand in for a limits' lock that somebody holds.
-type slowWishes struct {
-	reconcile.Wishes
+// slowIntents simulates waiting for the lock on the limits.
+type slowIntents struct {
+	reconcile.Intents
 	id   workspace.ID
 	hold chan struct{}
 }
 
-func (s slowWishes) ApplyQueued(ctx context.Context, id workspace.ID) (bool, error) {
+func (s slowIntents) ApplyQueued(ctx context.Context, id workspace.ID) (bool, error) {
 	if id == s.id {
 		select {
 		case <-s.hold:
@@ -211,15 +209,14 @@ func (s slowWishes) ApplyQueued(ctx context.Context, id workspace.ID) (bool, err
 			return false, ctx.Err()
 		}
 	}
-	return s.Wishes.ApplyQueued(ctx, id)
+	return s.Intents.ApplyQueued(ctx, id)
 }
 
-// A queued wish that has to wait for its turn delays nobody else.
-func TestSlowWishDelaysNobody(t *testing.T) {
+func TestSlowQueuedStateDelaysNoOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	slow := w.create("slow", workspace.DesiredRunning)
-	s := slowWishes{Wishes: w.db, id: slow, hold: make(chan struct{})}
+	s := slowIntents{Intents: w.db, id: slow, hold: make(chan struct{})}
 	w.wishes = s
 	w.fake.NeverHealthy(slow, true)
 	w.lead()
@@ -233,10 +230,8 @@ func TestSlowWishDelaysNobody(t *testing.T) {
 	w.awaitPhase(slow, workspace.PhaseStandby)
 }
 
-// A container whose workspace is gone from the database, such as one that the
-// engine finished making after its workspace was deleted, is removed; a home
-// is not.
-func TestContainerThatNobodyOwnsIsRemoved(t *testing.T) {
+// A container whose workspace does not exist is removed; its home is kept.
+func TestOrphanedContainerIsRemoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	stop := w.lead()
@@ -262,18 +257,18 @@ func TestContainerThatNobodyOwnsIsRemoved(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the container that nobody owns stays")
+			t.Fatal("the orphaned container stays")
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
 	if _, ok := w.fake.Home(id); !ok {
-		t.Error("a home that nobody owns was removed: it may be all that is left of somebody's work")
+		t.Error("an orphaned home was removed")
 	}
 }
 
-// So many containers without a workspace that it is rather the database which
-// is the wrong one are only reported.
-func TestManyContainersThatNobodyOwnsAreKept(t *testing.T) {
+// If suspiciously many containers are orphans, the database is probably the wrong
+// one, and they are kept.
+func TestManyOrphanedContainersAreKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	stop := w.lead()
@@ -290,14 +285,13 @@ func TestManyContainersThatNobodyOwnsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.lead()
-	w.awaitCalls("Containers", w.fake.Calls("Containers")+20) // far more looks than it takes for one
+	w.awaitCalls("Containers", w.fake.Calls("Containers")+20) // many more ticks than a removal takes
 	if n := w.fake.Calls("RemoveContainer"); n != 0 {
 		t.Errorf("%d containers were removed", n)
 	}
 }
 
-// A check of the surroundings that hangs is given up, and made again.
-func TestHangingPrepareIsGivenUp(t *testing.T) {
+func TestHangingPrepareTimesOut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.choreWithin = 50 * time.Millisecond })
 	hang := newFirst()
@@ -312,8 +306,8 @@ func TestHangingPrepareIsGivenUp(t *testing.T) {
 	w.awaitCalls("Prepare", 2)
 }
 
-// Settling a volume that failed is tried again.
-func TestVolumeIsSettledInTheEnd(t *testing.T) {
+// A failed settling is retried.
+func TestFailedSettlingIsRetried(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var failed atomic.Bool
@@ -329,9 +323,9 @@ func TestVolumeIsSettledInTheEnd(t *testing.T) {
 	w.awaitCalls("SettleVolume", 2)
 }
 
-// What holds a home is made again when somebody has removed it, in the same
-// term; and a home that is held is left alone.
-func TestVolumeIsSettledAgain(t *testing.T) {
+// A home is settled again in the same term if the container that holds it was
+// removed, and only then.
+func TestReleasedVolumeIsSettledAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.lead()
@@ -341,7 +335,7 @@ func TestVolumeIsSettledAgain(t *testing.T) {
 		w.awaitHeld(id)
 		before := w.fake.Calls("SettleVolume")
 		w.awaitCalls("Volumes", w.fake.Calls("Volumes")+10)
-		// One more is made if a look was older than the settling.
+		// One more call is possible if an observation began before the settling.
 		if n := w.fake.Calls("SettleVolume"); n > before+1 {
 			t.Errorf("a home that is held was settled %d times more", n-before)
 		}
@@ -367,8 +361,8 @@ func (w *world) awaitHeld(id workspace.ID) {
 	}
 }
 
-// What tidies up never asks a backend for everybody at once.
-func TestChoresAreBounded(t *testing.T) {
+// Side tasks are limited.
+func TestSideTasksAreLimited(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	stop := w.lead()

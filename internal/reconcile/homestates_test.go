@@ -10,7 +10,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// refuseRemoval has every removal of a home volume fail while it is set.
+// refuseRemoval makes every removal of a home volume fail while it is set.
 func (w *world) refuseRemoval() *atomic.Bool {
 	var refuse atomic.Bool
 	refuse.Store(true)
@@ -23,8 +23,8 @@ func (w *world) refuseRemoval() *atomic.Bool {
 	return &refuse
 }
 
-// cancelledRestore is an archived workspace whose restore was cancelled when
-// its volume was half filled.
+// cancelledRestore returns an archived workspace whose restore was cancelled with
+// the volume half filled.
 func (w *world) cancelledRestore(content string) workspace.ID {
 	w.Helper()
 	g := w.gate("restore.volume-created")
@@ -63,8 +63,8 @@ func (w *world) undelete(id workspace.ID) {
 	}
 }
 
-// The archive is lost after it was stored and before the volume is removed: to
-// recover goes on with the volume, and to start empty is refused.
+// The archive is lost between its storing and the removal of the volume: Recover
+// continues with the volume, and starting empty is refused.
 func TestRecoverUsesVolumeIfArchiveIsLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
@@ -90,8 +90,8 @@ func TestRecoverUsesVolumeIfArchiveIsLost(t *testing.T) {
 	w.opened(id, "work")
 }
 
-// A cancelled restore whose volume cannot be removed is archived: it never
-// shows a volume that is ready.
+// A cancelled restore whose volume cannot be removed counts as archived and never
+// shows a ready volume.
 func TestCancelledRestoreIsNeverReady(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
@@ -116,8 +116,8 @@ func TestCancelledRestoreIsNeverReady(t *testing.T) {
 	w.opened(id, "work")
 }
 
-// The archive of a cancelled restore is lost as well: its half-filled volume
-// is no home. Given up, it is removed and a new home is made.
+// If the archive of a cancelled restore is lost too, the half-filled volume is not
+// used: discarding it creates a new home.
 func TestRecoverIgnoresDiscardedVolume(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
@@ -144,8 +144,8 @@ func TestRecoverIgnoresDiscardedVolume(t *testing.T) {
 	}
 }
 
-// Within the grace nothing of a deleted workspace is removed but its container,
-// and the deletion can be undone, in whatever state the home is.
+// Within the grace period only the container of a deleted workspace is removed, and
+// the deletion can be undone in any state of the home.
 func TestUndeleteWithinGraceKeepsHome(t *testing.T) {
 	t.Parallel()
 	hour := func(w *world) { w.policy.DeleteGrace = time.Hour }
@@ -182,7 +182,7 @@ func TestUndeleteWithinGraceKeepsHome(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, withArchives, hour)
-			// Whether anything is tried is what counts.
+			// Count attempts, not successes.
 			refuse := w.refuseRemoval()
 			id := begin(w, refuse)
 			home := w.row(id).Home

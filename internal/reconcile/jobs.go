@@ -14,11 +14,11 @@ import (
 	"codehub/internal/workspace"
 )
 
-// endJobs ends the storage jobs of other claims on row's workspace: none of
-// them may touch the home while this claim works on it. It returns the job
-// that this claim has already, nil if there is none. One that runs and waits
-// for another server to relay what it asks of the bucket is ended as well: that
-// server leads no more, and may never come back.
+// endJobs removes the storage jobs of other claims on row's workspace, because none
+// of them may touch the home while this claim works on it. It returns this claim's
+// own job, or nil. A running job whose bucket requests another server would have to
+// relay is removed as well: that server is no longer the leader and may never
+// return.
 func (t *term) endJobs(ctx context.Context, row workspace.Workspace) (*runtime.Job, error) {
 	jobs, err := t.cfg.Runtime.Jobs(ctx)
 	if err != nil {
@@ -29,8 +29,8 @@ func (t *term) endJobs(ctx context.Context, row workspace.Workspace) (*runtime.J
 		if j.Workspace != row.ID {
 			continue
 		}
-		mute := j.Running && t.cfg.Archives != nil && !t.cfg.Archives.Reaches(j)
-		if j.Claim == row.OpID && j.VolumeClaim == row.Home.Claim && !mute {
+		unreachable := j.Running && t.cfg.Archives != nil && !t.cfg.Archives.Reaches(j)
+		if j.Claim == row.OpID && j.VolumeClaim == row.Home.Claim && !unreachable {
 			own = &j
 			continue
 		}
@@ -41,19 +41,19 @@ func (t *term) endJobs(ctx context.Context, row workspace.Workspace) (*runtime.J
 	return own, nil
 }
 
-// runJob starts the storage job that spec describes, or takes up own, which is
-// under way or has ended, follows it to its end and returns it with what it
-// has done. orders adds to spec how the job reaches the bucket. A job that has failed is
-// removed, so that this claim's next one is another.
-func (t *term) runJob(ctx context.Context, own *runtime.Job, spec runtime.JobSpec, orders func(*runtime.JobSpec) error, w *work, started func()) (archive.Stats, *runtime.Job, error) {
+// runJob starts the storage job that spec describes, or resumes own, which runs or
+// has ended. It follows the job to its end and returns it with its result.
+// addAccess adds to spec how the job reaches the bucket. A failed job is removed,
+// so that this claim's next attempt starts a new one.
+func (t *term) runJob(ctx context.Context, own *runtime.Job, spec runtime.JobSpec, addAccess func(*runtime.JobSpec) error, w *work, started func()) (archive.Stats, *runtime.Job, error) {
 	for attempt := 1; ; attempt++ {
 		if own == nil {
-			told := spec
-			if err := orders(&told); err != nil {
+			complete := spec
+			if err := addAccess(&complete); err != nil {
 				return archive.Stats{}, nil, fmt.Errorf("prepare a storage job: %w", err)
 			}
-			w.afresh()
-			j, err := t.cfg.Runtime.StartJob(ctx, told)
+			w.resetReached()
+			j, err := t.cfg.Runtime.StartJob(ctx, complete)
 			if err != nil {
 				return archive.Stats{}, nil, fmt.Errorf("start a storage job: %w", err)
 			}
@@ -69,25 +69,26 @@ func (t *term) runJob(ctx context.Context, own *runtime.Job, spec runtime.JobSpe
 			t.cfg.Log.Debug("storage job not removed yet", "workspace", spec.Workspace, "job", own.ID, "err", gone)
 			return archive.Stats{}, own, err
 		}
-		// Whoever sent the instructions went away in the middle of that.
-		if !errors.Is(err, errNoOrders) || attempt > 1 {
+		// The server that was to send the instructions stopped while the job waited
+		// for them.
+		if !errors.Is(err, errNoInstructions) || attempt > 1 {
 			return archive.Stats{}, nil, err
 		}
 		own = nil
 	}
 }
 
-var errNoOrders = errors.New("the storage job got no instructions")
+var errNoInstructions = errors.New("the storage job got no instructions")
 
-// follow follows a job to its end and returns what it says that it has done.
-// Only the word of exactly this job on exactly this claim counts.
+// follow follows a job to its end and returns its result. A result counts only if
+// it names the job's own claim and kind.
 func (t *term) follow(ctx context.Context, j runtime.Job, step func(runtime.Progress)) (archive.Stats, error) {
 	var result *storagejob.Result
-	var words lastWords
+	var tail outputTail
 	exit, err := t.cfg.Runtime.FollowJob(ctx, j.ID, func(line []byte) {
 		var e storagejob.Event
 		if json.Unmarshal(line, &e) != nil || e.Progress == nil && e.Result == nil {
-			words.add(line)
+			tail.add(line)
 			return
 		}
 		if p := e.Progress; p != nil {
@@ -103,9 +104,9 @@ func (t *term) follow(ctx context.Context, j runtime.Job, step func(runtime.Prog
 	case err != nil:
 		return archive.Stats{}, fmt.Errorf("follow the storage job: %w", err)
 	case result == nil:
-		return archive.Stats{}, fmt.Errorf("the storage job ended (exit code %d) without a result%s", exit, words.say())
+		return archive.Stats{}, fmt.Errorf("the storage job ended (exit code %d) without a result%s", exit, tail.describe())
 	case result.Error != nil && result.Error.Kind == storagejob.NoOrders:
-		return archive.Stats{}, errNoOrders
+		return archive.Stats{}, errNoInstructions
 	case result.Claim != j.Claim || result.Kind != string(j.Kind):
 		return archive.Stats{}, fmt.Errorf("the storage job reports on %.50q of claim %.50q, and was to do %q of claim %q", result.Kind, result.Claim, j.Kind, j.Claim)
 	case result.Error != nil:
@@ -114,37 +115,38 @@ func (t *term) follow(ctx context.Context, j runtime.Job, step func(runtime.Prog
 	return result.Stats, nil
 }
 
-// jobError is a failure that the job itself has reported.
+// jobError is an error that the job itself reported.
 type jobError struct{ error }
 
 func (e *jobError) Unwrap() error { return e.error }
 
-// jobFailed puts a job's error into the words of this side.
+// jobFailed translates a job's error to the errors of the archive and runtime
+// packages.
 func jobFailed(e *storagejob.Error) error {
-	said := errors.New(workspace.Cut(e.Message))
+	cause := errors.New(workspace.Cut(e.Message))
 	switch e.Kind {
 	case storagejob.Corrupted:
-		return fmt.Errorf("%w: %w", archive.ErrCorrupted, said)
+		return fmt.Errorf("%w: %w", archive.ErrCorrupted, cause)
 	case storagejob.NotFound:
-		return fmt.Errorf("%w: %w", archive.ErrNotFound, said)
+		return fmt.Errorf("%w: %w", archive.ErrNotFound, cause)
 	case storagejob.Changed:
-		return fmt.Errorf("%w: %w", archive.ErrChanged, said)
+		return fmt.Errorf("%w: %w", archive.ErrChanged, cause)
 	case storagejob.Unrestorable:
-		return fmt.Errorf("%w: %w", archive.ErrUnrestorable, said)
+		return fmt.Errorf("%w: %w", archive.ErrUnrestorable, cause)
 	case storagejob.Unavailable:
-		return fmt.Errorf("%w: %w", archive.ErrUnavailable, said)
-	case storagejob.Stopped: // by an engine or a machine that goes down: nobody's fault
-		return fmt.Errorf("%w: %w", runtime.ErrUnreachable, said)
+		return fmt.Errorf("%w: %w", archive.ErrUnavailable, cause)
+	case storagejob.Stopped: // Docker or the machine shut down; it does not count as a failure
+		return fmt.Errorf("%w: %w", runtime.ErrUnreachable, cause)
 	case storagejob.DiskFull:
-		return fmt.Errorf("the disk of the homes is full: %w", said)
+		return fmt.Errorf("the disk of the homes is full: %w", cause)
 	}
-	return said
+	return cause
 }
 
-// lastWords keeps the end of what a job printed that is no report.
-type lastWords []byte
+// outputTail keeps the end of a job's output that is not part of the report.
+type outputTail []byte
 
-func (w *lastWords) add(line []byte) {
+func (w *outputTail) add(line []byte) {
 	const most = 2000
 	*w = append(append(*w, line...), '\n')
 	if n := len(*w); n > most {
@@ -152,17 +154,16 @@ func (w *lastWords) add(line []byte) {
 	}
 }
 
-func (w *lastWords) say() string {
+func (w *outputTail) describe() string {
 	if s := strings.TrimSpace(strings.ToValidUTF8(string(*w), "\uFFFD")); s != "" {
 		return "; it printed: " + s
 	}
 	return ""
 }
 
-// sweepJobs ends the jobs that are of no operation under way: of one that was
-// cancelled, that failed or that another server had begun. rows are as this
-// tick has left them. The job that a home was restored by stays as long as
-// that does.
+// sweepJobs removes the jobs that belong to no running operation: it was cancelled,
+// it failed, or another server started it. rows are the rows as this tick has
+// written them. The job that a home was restored by stays as long as the home.
 func (t *term) sweepJobs(ctx context.Context, rows []*workspace.Workspace, seen observation) {
 	there := make(map[string]bool)
 	for _, jobs := range seen.jobs {
@@ -180,35 +181,35 @@ func (t *term) sweepJobs(ctx context.Context, rows []*workspace.Workspace, seen 
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for id := range t.endings {
+	for id := range t.jobRetryAt {
 		if !there[id] {
-			delete(t.endings, id)
+			delete(t.jobRetryAt, id)
 		}
 	}
 }
 
-// holds reports whether the volume is what the job has restored.
+// holds reports whether the volume is the one that the job has restored.
 func holds(j runtime.Job, v *runtime.Volume) bool {
 	return j.Kind == runtime.JobRestore && !j.Running && v != nil && v.Claim == j.VolumeClaim && v.Marker != "" && v.Marker == j.Key
 }
 
 func (t *term) endJob(ctx context.Context, j runtime.Job) {
 	t.mu.Lock()
-	wait := time.Now().Before(t.endings[j.ID])
+	wait := time.Now().Before(t.jobRetryAt[j.ID])
 	t.mu.Unlock()
 	if wait {
 		return
 	}
-	t.effect(ctx, "job/"+j.ID, t.hands, func(ctx context.Context) bool {
+	t.effect(ctx, "job/"+j.ID, t.sideTasks, func(ctx context.Context) bool {
 		if err := t.cfg.Runtime.RemoveJob(ctx, j.ID); err != nil {
 			t.cfg.Log.Debug("storage job not removed yet", "workspace", j.Workspace, "job", j.ID, "err", err)
 		} else {
-			t.cfg.Log.Info("storage job removed that is of no operation", "workspace", j.Workspace, "kind", j.Kind, "running", j.Running)
+			t.cfg.Log.Info("orphaned storage job removed", "workspace", j.Workspace, "kind", j.Kind, "running", j.Running)
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		// Should it still be there, it is asked about now and then.
-		t.endings[j.ID] = time.Now().Add(t.cfg.IdleInterval)
+		// Try again later if it still exists.
+		t.jobRetryAt[j.ID] = time.Now().Add(t.cfg.IdleInterval)
 		return false
 	})
 }

@@ -6,16 +6,16 @@ import (
 	"codehub/internal/workspace"
 )
 
-// An operation failed finally, and what it was to do was done after all: to
-// recover takes that for complete, and calls the runtime for nothing.
+// If an operation failed finally but its effect happened later, Recover treats it
+// as complete without calling the runtime.
 func TestRecoverDetectsCompletedOperation(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		// begin comes to what the operation was to do.
+		// begin leads to the operation.
 		begin func(w *world) workspace.ID
-		// row is what the operation left when it failed, with op_id and error aside.
+		// row is the state after the failure, apart from op_id and the error.
 		row string
-		// without keeps whatever the operation would need from being had.
+		// without removes what the operation would need.
 		without func(w *world, ws workspace.Workspace)
 		phase   workspace.Phase
 		home    workspace.HomeState
@@ -105,8 +105,8 @@ func TestRecoverDetectsCompletedOperation(t *testing.T) {
 	}
 }
 
-// The removal of a deleted home failed finally, and the volume went after all:
-// to delete again finds nothing left to do.
+// If the volume went after its removal had failed finally, deleting again does
+// nothing.
 func TestDeleteAgainDetectsRemovedHome(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

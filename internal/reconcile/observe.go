@@ -12,8 +12,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// observation is what the backend said of everything at once: one list call
-// for each kind of thing (design §4).
+// observation is the state of all containers, volumes and jobs, from one list call
+// each.
 type observation struct {
 	containers map[workspace.ID]*runtime.Container
 	volumes    map[workspace.ID]*runtime.Volume
@@ -24,8 +24,8 @@ func (t *term) observe(ctx context.Context) (observation, error) {
 	var containers []runtime.Container
 	var volumes []runtime.Volume
 	var jobs []runtime.Job
-	// A backend that takes a call and never answers it is one that is down.
-	ctx, cancel := context.WithTimeout(ctx, t.cfg.LookWithin)
+	// A runtime that accepts a call but never responds counts as unavailable.
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.ObserveTimeout)
 	defer cancel()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
@@ -61,7 +61,7 @@ func (t *term) observe(ctx context.Context) (observation, error) {
 	return seen, nil
 }
 
-// of is the observation of one workspace, as lifecycle.Judge takes it.
+// of returns the observation of one workspace as the input of lifecycle.Judge.
 func (o observation) of(row workspace.Workspace, answered func(containerID string) bool) lifecycle.Observation {
 	j := lifecycle.Observation{ContainerKnown: true, VolumeKnown: true}
 	if k := o.containers[row.ID]; k != nil {

@@ -12,55 +12,53 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Kinds of what may belong to no workspace.
+// Kinds of orphans.
 const (
 	orphanContainer = "container"
 	orphanVolume    = "volume"
 	orphanJob       = "job"
 )
 
-// orphansMost bounds how many of a kind are written down.
-const orphansMost = 1000
+// maxOrphansPerKind limits how many orphans of a kind are recorded.
+const maxOrphansPerKind = 1000
 
-// orphans is what belongs to no workspace, as the database has it: since when
-// is kept there, so that another leader goes on counting. It is the tick's,
-// but for what is written beside it.
+// orphans is the database's list of orphans. It stores since when each has been
+// one, so that the delay survives a change of the leader. Only the tick reads it;
+// side tasks replace it.
 type orphans struct {
 	loaded bool
-	list   map[orphanKey]orphan
-	next   time.Time // not written again before, after an error
+	list   map[orphanKey]recordedOrphan
+	next   time.Time // no write before then, after an error
 }
 
 type orphanKey struct{ kind, name string }
 
-type orphan struct {
+type recordedOrphan struct {
 	postgres.Orphan
 	since time.Time // by this process's clock
 }
 
-// stranger is what an observation has of something that belongs to no
-// workspace, and how it is removed.
-type stranger struct {
+// observedOrphan is an observed resource without a workspace, and how to remove it.
+type observedOrphan struct {
 	postgres.Orphan
 	id     workspace.ID
 	remove func(ctx context.Context) // nil for what is kept
-}
+} // nil: it is kept
 
-// tidy notes the containers, homes and storage jobs whose workspace the
-// database does not have: one that the engine finished making after its
-// workspace was gone, or after the database was restored from a backup. They
-// are nobody's, and nobody reaches them. Containers and jobs are removed once
-// they have been known for CODEHUB_ORPHAN_DELAY, if a fresh look at the rows
-// says the same; a home is never removed here.
-func (t *term) tidy(ctx context.Context, seen observation) {
-	var found []stranger
-	if t.roll.strange || len(seen.jobs) > 0 {
-		found = t.strangers(ctx, seen)
+// handleOrphans records the containers, homes and storage jobs whose workspace does
+// not exist: Docker finished creating them after the workspace was deleted, or the
+// database was restored from a backup. Containers and jobs are removed after
+// CODEHUB_ORPHAN_DELAY if a second query still finds no workspace for them. Homes
+// are never removed here.
+func (t *term) handleOrphans(ctx context.Context, seen observation) {
+	var found []observedOrphan
+	if t.inventory.hasOrphans || len(seen.jobs) > 0 {
+		found = t.observedOrphans(ctx, seen)
 	}
 	found = append(found, t.asideOrphans(ctx)...)
-	t.sayStrangers(found)
+	t.reportOrphans(found)
 	known := t.knownOrphans()
-	if !known.loaded || differ(found, known.list) {
+	if !known.loaded || orphansChanged(found, known.list) {
 		t.writeOrphans(ctx, found)
 	}
 	if !t.removable {
@@ -71,7 +69,7 @@ func (t *term) tidy(ctx context.Context, seen observation) {
 		if !ok || s.remove == nil || time.Since(o.since) < t.orphanDelay() {
 			continue
 		}
-		t.reap(ctx, s)
+		t.removeOrphan(ctx, s)
 	}
 }
 
@@ -82,57 +80,57 @@ func (t *term) orphanDelay() time.Duration {
 	return 2 * t.cfg.IdleInterval
 }
 
-// strangers are those of the observation, at most orphansMost of a kind. So
-// many at once that they are rather of a database that is not the usual one
-// are kept.
-func (t *term) strangers(ctx context.Context, seen observation) []stranger {
-	var out []stranger
-	containers, volumes := t.share(seen.containers), t.shareOfVolumes(seen.volumes)
+// observedOrphans lists the orphans of the observation, at most maxOrphansPerKind
+// of a kind. If suspiciously many are orphans, they are kept: the database may be
+// the wrong one.
+func (t *term) observedOrphans(ctx context.Context, seen observation) []observedOrphan {
+	var out []observedOrphan
+	containers, volumes := t.suspiciousContainers(seen.containers), t.suspiciousVolumes(seen.volumes)
 	for id, k := range seen.containers {
-		if t.roll.has(id) {
+		if t.inventory.has(id) {
 			continue
 		}
-		s := stranger{id: id, Orphan: orphanOf(orphanContainer, k.ID, id, stateWords(k.State)), remove: func(ctx context.Context) {
-			t.cfg.Log.Warn("removing a container that belongs to no workspace", "workspace", id, "container", k.ID, "state", k.Detail)
+		s := observedOrphan{id: id, Orphan: orphanOf(orphanContainer, k.ID, id, stateName(k.State)), remove: func(ctx context.Context) {
+			t.cfg.Log.Warn("removing orphaned container", "workspace", id, "container", k.ID, "state", k.Detail)
 			if err := t.removeContainer(ctx, id, k, t.cfg.StopGrace); err != nil {
 				t.cfg.Log.Debug("container not removed yet", "container", k.ID, "err", err)
 			}
 		}}
-		out = append(out, s.keptIf(containers))
+		out = append(out, s.keepBecause(containers))
 	}
 	for id, v := range seen.volumes {
-		if !t.roll.has(id) && !v.Foreign {
-			out = append(out, stranger{id: id, Orphan: orphanOf(orphanVolume, id.VolumeName(), id, v.Storage)}.keptIf("a home is never removed by itself"))
+		if !t.inventory.has(id) && !v.Foreign {
+			out = append(out, observedOrphan{id: id, Orphan: orphanOf(orphanVolume, id.VolumeName(), id, v.Storage)}.keepBecause("homes are never removed automatically"))
 		}
 	}
 	for id, jobs := range seen.jobs {
 		for _, j := range jobs {
-			if t.roll.has(id) {
+			if t.inventory.has(id) {
 				continue
 			}
-			s := stranger{id: id, Orphan: orphanOf(orphanJob, j.ID, id, string(j.Kind)), remove: func(context.Context) { t.endJob(t.ctx, j) }}
+			s := observedOrphan{id: id, Orphan: orphanOf(orphanJob, j.ID, id, string(j.Kind)), remove: func(context.Context) { t.endJob(t.ctx, j) }}
 			if holds(j, seen.volumes[id]) {
-				s = s.keptIf("it tells what its home was restored from")
+				s = s.keepBecause("it records which archive its home was restored from")
 			}
-			out = append(out, s.keptIf(volumes))
+			out = append(out, s.keepBecause(volumes))
 		}
 	}
-	return bounded(out)
+	return limitPerKind(out)
 }
 
 func orphanOf(kind, name string, id workspace.ID, detail string) postgres.Orphan {
 	return postgres.Orphan{Kind: kind, Name: name, WorkspaceID: string(id), Detail: detail}
 }
 
-// keptIf keeps what there is a reason for to keep.
-func (s stranger) keptIf(why string) stranger {
-	if why != "" {
-		s.Kept, s.remove, s.Detail = true, nil, s.Detail+"; kept: "+why
+// keepBecause marks the orphan as kept, unless reason is empty.
+func (s observedOrphan) keepBecause(reason string) observedOrphan {
+	if reason != "" {
+		s.Kept, s.remove, s.Detail = true, nil, s.Detail+"; kept: "+reason
 	}
 	return s
 }
 
-func stateWords(s runtime.ContainerState) string {
+func stateName(s runtime.ContainerState) string {
 	switch s {
 	case runtime.ContainerCreated:
 		return "created"
@@ -142,8 +140,9 @@ func stateWords(s runtime.ContainerState) string {
 	return "exited"
 }
 
-// share says that suspiciously many belong to nobody, or nothing.
-func (t *term) share(containers map[workspace.ID]*runtime.Container) string {
+// suspiciousContainers returns why the orphaned containers are kept, or "" if they
+// may be removed.
+func (t *term) suspiciousContainers(containers map[workspace.ID]*runtime.Container) string {
 	return t.suspicious("containers", len(containers), func(yield func(workspace.ID) bool) {
 		for id := range containers {
 			if !yield(id) {
@@ -153,7 +152,7 @@ func (t *term) share(containers map[workspace.ID]*runtime.Container) string {
 	})
 }
 
-func (t *term) shareOfVolumes(volumes map[workspace.ID]*runtime.Volume) string {
+func (t *term) suspiciousVolumes(volumes map[workspace.ID]*runtime.Volume) string {
 	return t.suspicious("homes", len(volumes), func(yield func(workspace.ID) bool) {
 		for id, v := range volumes {
 			if !v.Foreign && !yield(id) {
@@ -166,7 +165,7 @@ func (t *term) shareOfVolumes(volumes map[workspace.ID]*runtime.Volume) string {
 func (t *term) suspicious(what string, all int, ids func(func(workspace.ID) bool)) string {
 	ownerless := 0
 	for id := range ids {
-		if !t.roll.has(id) {
+		if !t.inventory.has(id) {
 			ownerless++
 		}
 	}
@@ -176,41 +175,42 @@ func (t *term) suspicious(what string, all int, ids func(func(workspace.ID) bool
 	return fmt.Sprintf("%d of %d %s belong to no workspace; is this the right database?", ownerless, all, what)
 }
 
-// bounded is list in order, and of each kind no more than orphansMost.
-func bounded(list []stranger) []stranger {
-	slices.SortFunc(list, func(a, b stranger) int {
+// limitPerKind sorts list and keeps at most maxOrphansPerKind of each kind.
+func limitPerKind(list []observedOrphan) []observedOrphan {
+	slices.SortFunc(list, func(a, b observedOrphan) int {
 		if c := strings.Compare(a.Kind, b.Kind); c != 0 {
 			return c
 		}
 		return strings.Compare(a.Name, b.Name)
 	})
 	count := map[string]int{}
-	return slices.DeleteFunc(list, func(s stranger) bool {
+	return slices.DeleteFunc(list, func(s observedOrphan) bool {
 		count[s.Kind]++
-		return count[s.Kind] > orphansMost
+		return count[s.Kind] > maxOrphansPerKind
 	})
 }
 
-// sayStrangers tells in the status when suspiciously many are kept.
-func (t *term) sayStrangers(found []stranger) {
+// reportOrphans sets Status.Orphans when suspiciously many containers are orphans.
+func (t *term) reportOrphans(found []observedOrphan) {
 	said := ""
 	for _, s := range found {
 		if _, why, ok := strings.Cut(s.Detail, "; kept: "); ok && s.Kind == orphanContainer {
 			said = why
 		}
 	}
-	if t.saidStrange == said {
+	if t.loggedOrphans == said {
 		return
 	}
-	t.saidStrange = said
-	t.update(func(s *Status) { s.Strange = said })
+	t.loggedOrphans = said
+	t.update(func(s *Status) { s.Orphans = said })
 	if said != "" {
-		t.cfg.Log.Error("suspiciously many containers belong to no workspace; none of them is removed", "why", said)
+		t.cfg.Log.Error("too many orphaned containers; keeping all of them", "why", said)
 	}
 }
 
-// differ reports whether the database has something else written down.
-func differ(found []stranger, list map[orphanKey]orphan) bool {
+// orphansChanged reports whether the observed orphans differ from the recorded
+// ones.
+func orphansChanged(found []observedOrphan, list map[orphanKey]recordedOrphan) bool {
 	if len(found) != len(list) {
 		return true
 	}
@@ -229,8 +229,8 @@ func (t *term) knownOrphans() orphans {
 	return t.orphans
 }
 
-// writeOrphans writes down what was found, beside the tick.
-func (t *term) writeOrphans(ctx context.Context, found []stranger) {
+// writeOrphans records the observed orphans beside the tick.
+func (t *term) writeOrphans(ctx context.Context, found []observedOrphan) {
 	if time.Now().Before(t.knownOrphans().next) {
 		return
 	}
@@ -240,7 +240,7 @@ func (t *term) writeOrphans(ctx context.Context, found []stranger) {
 	}
 	t.effect(ctx, "orphans", nil, func(ctx context.Context) bool {
 		var list []postgres.Orphan
-		err := t.through(ctx, func(ctx context.Context) (err error) {
+		err := t.inSession(ctx, func(ctx context.Context) (err error) {
 			list, err = t.rows.SaveOrphans(ctx, seen)
 			return err
 		})
@@ -248,24 +248,24 @@ func (t *term) writeOrphans(ctx context.Context, found []stranger) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if err != nil {
-			t.cfg.Log.Debug("what belongs to no workspace is not written down yet", "err", err)
+			t.cfg.Log.Debug("record orphans failed", "err", err)
 			t.orphans.next = now.Add(t.cfg.IdleInterval)
 			return false
 		}
-		t.orphans = orphans{loaded: true, list: make(map[orphanKey]orphan, len(list))}
+		t.orphans = orphans{loaded: true, list: make(map[orphanKey]recordedOrphan, len(list))}
 		for _, o := range list {
-			t.orphans.list[orphanKey{o.Kind, o.Name}] = orphan{Orphan: o, since: now.Add(-o.Age)}
+			t.orphans.list[orphanKey{o.Kind, o.Name}] = recordedOrphan{Orphan: o, since: now.Add(-o.Age)}
 		}
 		return false
 	})
 }
 
-// reap removes a stranger beside the tick, unless the database has its
-// workspace by now.
-func (t *term) reap(ctx context.Context, s stranger) {
-	t.effect(ctx, "remove/"+s.Name, t.hands, func(ctx context.Context) bool {
+// removeOrphan removes an orphan beside the tick, unless its workspace exists by
+// now.
+func (t *term) removeOrphan(ctx context.Context, s observedOrphan) {
+	t.effect(ctx, "remove/"+s.Name, t.sideTasks, func(ctx context.Context) bool {
 		owned := true
-		err := t.through(ctx, func(ctx context.Context) (err error) {
+		err := t.inSession(ctx, func(ctx context.Context) (err error) {
 			owned, err = t.rows.Owned(ctx, s.id)
 			return err
 		})

@@ -16,9 +16,9 @@ import (
 	"codehub/internal/workspace"
 )
 
-// stranger is a workspace that the database does not have, of which there is
-// a home and a container.
-func (w *world) stranger() workspace.ID {
+// orphan creates a home and a container of a workspace that the database does not
+// have.
+func (w *world) orphan() workspace.ID {
 	w.Helper()
 	id := workspace.ID(uuid.Must(uuid.NewV7()).String())
 	err := w.fake.CreateVolume(w.Context(), runtime.VolumeSpec{
@@ -35,7 +35,7 @@ func (w *world) stranger() workspace.ID {
 	return id
 }
 
-// orphansOf is what the database says of the workspace, by kind.
+// orphansOf returns the recorded orphans of the workspace by kind.
 func (w *world) orphansOf(id workspace.ID) map[string]postgres.Orphan {
 	w.Helper()
 	list, err := w.db.Orphans(w.Context(), workspace.System)
@@ -86,13 +86,12 @@ func (w *world) hasContainer(id workspace.ID) bool {
 	return false
 }
 
-// TestOrphansWait: what belongs to no workspace is written down when it is
-// seen, its container is removed after the delay, of which a change of leaders
-// begins none anew, and its home never.
-func TestOrphansWait(t *testing.T) {
+// An orphan is recorded when it is observed. Its container is removed after a delay
+// that survives a change of leaders; its home is kept.
+func TestOrphansAreRemovedAfterDelay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.orphanDelay = time.Hour })
-	id := w.stranger()
+	id := w.orphan()
 	stop := w.lead()
 	w.awaitTrue("written down", func() bool { return len(w.orphansOf(id)) == 2 })
 	first := w.orphansOf(id)
@@ -123,8 +122,8 @@ func TestOrphansWait(t *testing.T) {
 	w.awaitTrue("the home crossed out", func() bool { return len(w.orphansOf(id)) == 0 })
 }
 
-// owning says that the database has every workspace, as if one had been made
-// in the very moment.
+// owning claims that every workspace exists, as if it had been created since the
+// observation.
 type owning struct {
 	*postgres.Controller
 	asked chan struct{}
@@ -138,12 +137,12 @@ func (o owning) Owned(context.Context, workspace.ID) (bool, error) {
 	return true, nil
 }
 
-func TestOrphansAreLookedForOnceMore(t *testing.T) {
+func TestOrphanIsCheckedBeforeRemoval(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.orphanDelay = time.Millisecond })
 	asked := make(chan struct{}, 1)
 	w.wrap = func(c *postgres.Controller) reconcile.Rows { return owning{c, asked} }
-	id := w.stranger()
+	id := w.orphan()
 	stop := w.lead()
 	for range 3 {
 		<-asked
@@ -154,17 +153,16 @@ func TestOrphansAreLookedForOnceMore(t *testing.T) {
 	}
 }
 
-// TestManyOrphansAreKept: a database that is not the usual one costs nobody a
-// container, and is told of.
-func TestManyOrphansAreKept(t *testing.T) {
+// With the wrong database no container is removed, and the status says so.
+func TestManyRecordedOrphansAreKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.orphanDelay = time.Millisecond })
 	var ids []workspace.ID
 	for range 6 {
-		ids = append(ids, w.stranger())
+		ids = append(ids, w.orphan())
 	}
 	c, _ := w.leads()
-	w.awaitStatus(c, "6 of 6 containers belong to no workspace", func(s reconcile.Status) string { return s.Strange })
+	w.awaitStatus(c, "6 of 6 containers belong to no workspace", func(s reconcile.Status) string { return s.Orphans })
 	w.awaitTrue("written down", func() bool { return len(w.orphansOf(ids[0])) == 2 })
 	w.awaitCalls("Containers", w.fake.Calls("Containers")+20)
 	for _, id := range ids {
@@ -175,15 +173,14 @@ func TestManyOrphansAreKept(t *testing.T) {
 	for _, id := range ids[1:] {
 		w.fake.TakeContainer(id)
 	}
-	w.awaitStatus(c, "", func(s reconcile.Status) string { return s.Strange })
+	w.awaitStatus(c, "", func(s reconcile.Status) string { return s.Orphans })
 	w.awaitTrue("the last one removed", func() bool { return !w.hasContainer(ids[0]) })
 }
 
-// TestOrphanJobs are ended after the delay.
-func TestOrphanJobs(t *testing.T) {
+func TestOrphanedJobIsRemovedAfterDelay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.orphanDelay = time.Hour })
-	id := w.stranger()
+	id := w.orphan()
 	w.fake.TakeContainer(id)
 	job, err := w.fake.StartJob(t.Context(), runtime.JobSpec{
 		Workspace: id, Claim: "archive", Kind: runtime.JobArchive, Storage: workspace.StorageDockerVolume, VolumeClaim: "home", Key: "k",
@@ -203,7 +200,7 @@ func TestOrphanJobs(t *testing.T) {
 	w.awaitTrue("crossed out", func() bool { return len(w.orphansOf(id)) == 1 })
 }
 
-// counting counts what is written of orphans.
+// counting counts writes of orphans.
 type counting struct {
 	*postgres.Controller
 	saved chan int
@@ -214,20 +211,20 @@ func (c counting) SaveOrphans(ctx context.Context, seen []postgres.Orphan) ([]po
 	return c.Controller.SaveOrphans(ctx, seen)
 }
 
-// TestOrphansAreWrittenWhenSomethingChanges, and not at each look.
-func TestOrphansAreWrittenWhenSomethingChanges(t *testing.T) {
+// The list is not written at every tick.
+func TestOrphansAreWrittenOnChange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.orphanDelay = time.Hour })
 	saved := make(chan int, 1000)
 	w.wrap = func(c *postgres.Controller) reconcile.Rows { return counting{c, saved} }
-	id := w.stranger()
+	id := w.orphan()
 	stop := w.lead()
 	w.awaitCalls("Containers", 30)
 	w.fake.EndContainer(id)
 	w.awaitTrue("exited", func() bool { return w.orphansOf(id)["container"].Detail == "exited" })
 	w.awaitCalls("Containers", w.fake.Calls("Containers")+30)
 	stop()
-	if n := len(saved); n > 3 { // one for each, and one that a tick may have asked for meanwhile
+	if n := len(saved); n > 3 { // one each, and one that another tick may have requested
 		t.Errorf("written %d times", n)
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"codehub/internal/workspace"
 )
 
-// perform carries out the operation that row has claimed. Every step may have
-// been done before; returning says nothing about completion, which is
-// observed (design §2).
+// perform carries out the operation that row has claimed. Any step may have been
+// done before, by an earlier attempt. A nil error does not mean that the operation
+// is complete: the next observation decides that.
 func (t *term) perform(ctx context.Context, row workspace.Workspace, seen *runtime.Container, w *work) error {
 	switch row.Operation {
 	case workspace.OpProvisioning:
@@ -60,10 +60,10 @@ func (t *term) perform(ctx context.Context, row workspace.Workspace, seen *runti
 	return fmt.Errorf("no executor for %s", row.Operation)
 }
 
-// volumeSpec says which volume row's home is in.
+// volumeSpec describes the volume of row's home.
 func (t *term) volumeSpec(ctx context.Context, row workspace.Workspace) (spec runtime.VolumeSpec, err error) {
 	spec = runtime.VolumeSpec{Workspace: row.ID, Storage: row.StorageBackend, Claim: row.Home.Claim, Image: row.ImageRef, Name: row.Name}
-	err = t.through(ctx, func(ctx context.Context) (err error) {
+	err = t.inSession(ctx, func(ctx context.Context) (err error) {
 		spec.Owner, err = t.rows.Owner(ctx, row.ID)
 		return err
 	})
@@ -71,12 +71,12 @@ func (t *term) volumeSpec(ctx context.Context, row workspace.Workspace) (spec ru
 }
 
 const (
-	// The IDE is asked often at first and then ever less, so that what is
-	// waited for in vain costs little and what comes is seen soon.
-	probeEvery = 20 * time.Millisecond
-	probeMost  = 500 * time.Millisecond
-	aliveEvery = time.Second
-	askWithin  = 10 * time.Second // what the backend says of one container
+	// The IDE is probed often at first and then less often: a fast start is noticed
+	// at once, and a slow one costs little.
+	probeMin       = 20 * time.Millisecond
+	probeMax       = 500 * time.Millisecond
+	aliveInterval  = time.Second
+	runtimeTimeout = 10 * time.Second // limit for one call to the runtime
 )
 
 func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime.Container, step func(runtime.Progress)) error {
@@ -107,16 +107,16 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	if err := t.await(ctx, row.ID, k); err != nil {
 		return err
 	}
-	t.cfg.Log.Debug("the ide answered", "workspace", row.ID, "container_took", started.Sub(began), "ide_took", time.Since(started))
+	t.cfg.Log.Debug("ide ready", "workspace", row.ID, "container_took", started.Sub(began), "ide_took", time.Since(started))
 	return nil
 }
 
-// await asks until the IDE answers, or its container has ended.
+// await probes until the IDE responds or the container has ended.
 func (t *term) await(ctx context.Context, id workspace.ID, k runtime.Container) error {
 	began := time.Now()
 	tick := time.NewTimer(0)
 	defer tick.Stop()
-	lookAt := began.Add(aliveEvery)
+	lookAt := began.Add(aliveInterval)
 	for {
 		if t.cfg.Runtime.Probe(ctx, k) == nil {
 			t.markAnswered(k.ID)
@@ -124,11 +124,11 @@ func (t *term) await(ctx context.Context, id workspace.ID, k runtime.Container) 
 		}
 		if now := time.Now(); now.After(lookAt) {
 			if t.ended(ctx, id) {
-				return fmt.Errorf("the container ended before the IDE answered%s", t.lastWords(ctx, id))
+				return fmt.Errorf("the container ended before the IDE answered%s", t.containerOutput(ctx, id))
 			}
-			lookAt = time.Now().Add(aliveEvery)
+			lookAt = time.Now().Add(aliveInterval)
 		}
-		tick.Reset(min(max(probeEvery, time.Since(began)/40), probeMost))
+		tick.Reset(min(max(probeMin, time.Since(began)/40), probeMax))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -137,17 +137,18 @@ func (t *term) await(ctx context.Context, id workspace.ID, k runtime.Container) 
 	}
 }
 
-// ended reports whether the backend says that no container of id runs.
+// ended reports whether the workspace has no running container.
 func (t *term) ended(ctx context.Context, id workspace.ID) bool {
-	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()
 	_, err := t.cfg.Runtime.Upstream(ctx, id)
 	return errors.Is(err, runtime.ErrNotFound)
 }
 
-// lastWords is what the container printed last, as the end of a sentence.
-func (t *term) lastWords(ctx context.Context, id workspace.ID) string {
-	ctx, cancel := context.WithTimeout(ctx, askWithin)
+// containerOutput returns the end of the container's log as a clause to append to
+// an error.
+func (t *term) containerOutput(ctx context.Context, id workspace.ID) string {
+	ctx, cancel := context.WithTimeout(ctx, runtimeTimeout)
 	defer cancel()
 	var b strings.Builder
 	if err := t.cfg.Runtime.Logs(ctx, id, 10, false, &b); err != nil || b.Len() == 0 {
@@ -179,31 +180,30 @@ func newSecret() (string, error) {
 	return hex.EncodeToString(b[:]), nil
 }
 
-// passed tells a test that a step of an operation is behind it. Nobody listens
-// in production.
+// passed calls Config.Step, which only tests set.
 func (t *term) passed(id workspace.ID, step string) {
 	if t.cfg.Step != nil {
 		t.cfg.Step(id, step)
 	}
 }
 
-// lacksSpace reports whether the machine has no space left for what the engine,
-// or this process, was to make: nobody's fault, and nothing to count.
+// lacksSpace reports whether Docker or this process ran out of disk space. That
+// does not count as a failed attempt.
 func lacksSpace(err error) bool {
 	return errors.Is(err, runtime.ErrNoSpace) || errors.Is(err, syscall.ENOSPC)
 }
 
-// failure sorts an executor's error into the reasons of design §3.10. Its
-// message is cut here, for the row, the API and the log.
+// failure classifies an executor's error by the reasons in docs/states.md. It
+// truncates the message for the row, the API and the log.
 func failure(err error) *lifecycle.Failure {
-	f := sorted(err)
+	f := classify(err)
 	if f != nil {
 		f.Message = workspace.Cut(f.Message)
 	}
 	return f
 }
 
-func sorted(err error) *lifecycle.Failure {
+func classify(err error) *lifecycle.Failure {
 	var pull *runtime.PullError
 	switch {
 	case err == nil:

@@ -8,13 +8,13 @@ import (
 	"codehub/internal/workspace"
 )
 
-// track plays a step that has come so far after each quarter of a second.
+// track records the progress of a step every quarter of a second.
 func track(m *meter, from time.Time, p runtime.Progress, done func(n int) int64, entries func(n int) int64, quarters int) (runtime.Progress, time.Time) {
 	now := from
 	for n := range quarters + 1 {
 		now = from.Add(time.Duration(n) * time.Second / 4)
 		p.Done, p.Entries = done(n), entries(n)
-		m.note(now, p)
+		m.record(now, p)
 	}
 	return p, now
 }
@@ -35,7 +35,7 @@ func TestRate(t *testing.T) {
 		"too soon to say":     {steady, none, 3, 0, 0, 0},
 		"it has just stalled": {steady, none, 20, 5 * time.Second, 500, 190},
 		"it has stalled":      {steady, none, 20, time.Minute, 0, 0},
-		"faster of late":      {func(n int) int64 { return max(0, int64(n-40)) * 500 }, none, 80, 0, 2000, 40},
+		"faster recently":     {func(n int) int64 { return max(0, int64(n-40)) * 500 }, none, 80, 0, 2000, 40},
 		"small files remain":  {steady, func(n int) int64 { return int64(n) / 4 }, 20, 0, 1000, 995},
 		"read again from the beginning, then on": {func(n int) int64 {
 			if n == 0 {
@@ -46,7 +46,7 @@ func TestRate(t *testing.T) {
 		"more than was thought": {func(n int) int64 { return 100_000 + steady(n) }, none, 20, 0, 1000, 0},
 	} {
 		var m meter
-		m.note(start.Add(-10*time.Millisecond), packing) // what a report that is read again begins with
+		m.record(start.Add(-10*time.Millisecond), packing) // the start of a report that is read again
 		p, now := track(&m, start, packing, c.done, c.entries, c.quarters)
 		got := m.shown(now.Add(c.later), p)
 		want := &workspace.Progress{Step: p.Step, Done: p.Done, Total: p.Total, Entries: p.Entries, EntriesTotal: p.EntriesTotal, Rate: c.rate, SecondsLeft: c.left}
@@ -57,14 +57,14 @@ func TestRate(t *testing.T) {
 	}
 }
 
-// Another step begins with a rate of its own.
-func TestRateOfEachStep(t *testing.T) {
+// Every step has its own rate.
+func TestRatePerStep(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var m meter
 	p, now := track(&m, start, runtime.Progress{Step: runtime.StepPacking}, func(n int) int64 { return int64(n) * 1000 }, func(int) int64 { return 0 }, 20)
 	p.Step, p.Done = runtime.StepVerifying, 0
-	m.note(now, p)
+	m.record(now, p)
 	if got := m.shown(now.Add(500*time.Millisecond), p); got.Rate != 0 || got.SecondsLeft != 0 {
 		t.Errorf("%+v", got)
 	}
@@ -89,15 +89,15 @@ func TestSecondsLeft(t *testing.T) {
 	}
 }
 
-// What is measured stays small however long a step takes.
-func TestMeterIsBounded(t *testing.T) {
+// The number of samples is limited.
+func TestMeterSamplesAreLimited(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var m meter
 	for n := range 100_000 {
-		m.note(start.Add(time.Duration(n)*10*time.Millisecond), runtime.Progress{Step: runtime.StepPacking, Done: int64(n)})
+		m.record(start.Add(time.Duration(n)*10*time.Millisecond), runtime.Progress{Step: runtime.StepPacking, Done: int64(n)})
 	}
-	if n := len(m.samples); n > int(rateOver/sampleEvery)+2 {
+	if n := len(m.samples); n > int(rateWindow/sampleInterval)+2 {
 		t.Errorf("%d samples", n)
 	}
 }

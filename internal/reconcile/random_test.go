@@ -16,11 +16,10 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Whatever comes in whatever order (wishes, crashes of the server, of jobs and
-// of containers, a bucket and an engine that go away), a home holds what was
-// last written to it. RANDOM_RUNS says how many are played, RANDOM_SEED which
-// one first.
-func TestHomesSurviveWhateverComes(t *testing.T) {
+// A home keeps its last content through random sequences of requests, crashes of
+// the server, jobs and containers, and outages of Docker and the bucket.
+// RANDOM_RUNS sets the number of runs and RANDOM_SEED the first seed.
+func TestRandomSequencesKeepHomes(t *testing.T) {
 	t.Parallel()
 	runs, seed := 4, uint64(time.Now().UnixNano())
 	for name, set := range map[string]func(s string) error{
@@ -41,25 +40,25 @@ func TestHomesSurviveWhateverComes(t *testing.T) {
 	}
 }
 
-// play is one random run, of one workspace.
+// play is one random run with one workspace.
 type play struct {
 	*world
 	rng  *rand.Rand
 	id   workspace.ID
 	stop func()
-	want string // what the home holds
+	want string // the expected content of the home
 	n    int
 
 	mu     sync.Mutex
 	job    *rand.Rand
-	broken float64 // the part of calls to the bucket that fails
+	broken float64 // the share of calls to the bucket that fail
 	slow   time.Duration
 }
 
 func newPlay(t *testing.T, seed uint64) *play {
 	p := &play{rng: rand.New(rand.NewPCG(seed, 1)), job: rand.New(rand.NewPCG(seed, 2))}
 	p.world = newWorld(t, withArchives)
-	// Of what fails here none is to be final.
+	// No failure in this test may be final.
 	p.policy.RetryBase, p.policy.RetryMax = time.Millisecond, 5*time.Millisecond
 	p.world.step = func(workspace.ID, string) { p.pause() }
 	p.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
@@ -93,7 +92,7 @@ func (p *play) brokenNow() float64 {
 	return p.broken
 }
 
-// pause makes a step take a little, so that something can come in between.
+// pause delays a step so that another event can come in between.
 func (p *play) pause() {
 	p.mu.Lock()
 	d := time.Duration(p.job.Int64N(int64(p.slow) + 1))
@@ -112,14 +111,14 @@ func (p *play) run(steps int) {
 		p.act()
 		longest := 40 * time.Millisecond
 		if p.rng.IntN(3) == 0 {
-			longest = 400 * time.Millisecond // time to get somewhere
+			longest = 400 * time.Millisecond // time for progress
 		}
 		time.Sleep(time.Duration(p.rng.Int64N(int64(longest))))
 		p.edit()
 	}
 	p.calm()
 	for _, d := range []workspace.DesiredState{workspace.DesiredRunning, workspace.DesiredArchived, workspace.DesiredRunning} {
-		p.tryWish(p.id, d)
+		p.tryRequest(p.id, d)
 		ws := p.await(p.id, string(d), func(ws workspace.Workspace) bool {
 			return ws.Phase == workspace.Phase(d) && ws.Operation == workspace.OpNone && ws.DesiredState == d
 		})
@@ -132,7 +131,7 @@ func (p *play) run(steps int) {
 	p.Logf("%d edits, %d archives begun, %d jobs", p.n, len(p.keys(p.id)), p.fake.Calls("StartJob"))
 }
 
-// calm ends what makes trouble, and what has become of it.
+// calm ends the faults and recovers from their effects.
 func (p *play) calm() {
 	p.Helper()
 	p.set(func() { p.broken, p.slow = 0, 0 })
@@ -154,8 +153,8 @@ func (p *play) calm() {
 func (p *play) act() {
 	desired := []workspace.DesiredState{workspace.DesiredArchived, workspace.DesiredArchived, workspace.DesiredRunning, workspace.DesiredRunning, workspace.DesiredStandby}
 	switch what := p.rng.IntN(19); {
-	case what < 7: // a wish, which may be refused
-		p.wish(desired[p.rng.IntN(len(desired))])
+	case what < 7: // a request that may be refused
+		p.request(desired[p.rng.IntN(len(desired))])
 	case what < 10:
 		p.Log("the server is killed")
 		p.stop()
@@ -182,17 +181,17 @@ func (p *play) act() {
 	}
 }
 
-func (p *play) wish(d workspace.DesiredState) {
-	p.Logf("wish %s", d)
+func (p *play) request(d workspace.DesiredState) {
+	p.Logf("request %s", d)
 	ws := p.row(p.id)
 	if ws.Phase == workspace.PhaseError {
 		p.recovered(p.id, workspace.RecoverAfresh)
 		return
 	}
-	p.tryWish(p.id, d)
+	p.tryRequest(p.id, d)
 }
 
-// edit has the owner change the home, as far as the proxy lets them in.
+// edit changes the home as its owner, if the proxy admits them.
 func (p *play) edit() {
 	ws := p.row(p.id)
 	if ws.Phase != workspace.PhaseRunning || ws.Operation != workspace.OpNone {
@@ -209,7 +208,7 @@ func (p *play) edit() {
 func (p *play) killJobs() {
 	jobs, err := p.fake.Jobs(p.Context())
 	if err != nil {
-		return // the engine is away
+		return // Docker is unavailable
 	}
 	for _, j := range jobs {
 		p.Logf("%s job killed", j.Kind)

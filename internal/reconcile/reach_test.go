@@ -10,22 +10,22 @@ import (
 	"codehub/internal/workspace"
 )
 
-// A job that waits for another server to relay what it asks is done over by
-// the one that leads now: the other may never come back.
-func TestJobOfAnotherServersSocket(t *testing.T) {
+// The new leader replaces a job that waits for the relay of another server, which
+// may never return.
+func TestJobOfAnotherServersRelayIsReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	w.archives.socket = "/run/first"
 	w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
 		if spec.BucketDir == "/run/first" {
-			<-ctx.Done() // nobody answers it any more
+			<-ctx.Done() // the relay is gone
 			return 1
 		}
 		return realJob(ctx, spec, home, out)
 	})
 	for _, step := range []struct {
 		at    string
-		wish  workspace.DesiredState
+		state workspace.DesiredState
 		phase workspace.Phase
 	}{
 		{"archive.job-started", workspace.DesiredArchived, workspace.PhaseArchived},
@@ -35,7 +35,7 @@ func TestJobOfAnotherServersSocket(t *testing.T) {
 			w.archives.socket = "/run/second"
 			stop := w.lead()
 			id := w.filled(step.at, "work")
-			if step.wish == workspace.DesiredRunning {
+			if step.state == workspace.DesiredRunning {
 				w.archived(id)
 			}
 			stop()
@@ -43,7 +43,7 @@ func TestJobOfAnotherServersSocket(t *testing.T) {
 			g := w.gate(step.at)
 			w.step = g.hold
 			stop = w.lead()
-			w.want(id, step.wish, false)
+			w.want(id, step.state, false)
 			w.reached(g)
 			time.AfterFunc(10*time.Millisecond, g.letGo)
 			stop()

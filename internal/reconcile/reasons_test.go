@@ -14,8 +14,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// What a storage job, or the bucket, says decides what becomes of the
-// operation.
+// The kind of an error of a storage job or the bucket determines what happens to
+// the operation.
 func TestFailureReasons(t *testing.T) {
 	t.Parallel()
 	job := func(kind storagejob.ErrorKind) error {
@@ -34,7 +34,7 @@ func TestFailureReasons(t *testing.T) {
 		{job(storagejob.DiskFull), workspace.ErrActionFailed, workspace.ErrActionFailed},
 		{job(storagejob.Failed), workspace.ErrActionFailed, workspace.ErrActionFailed},
 		{job("something new"), workspace.ErrActionFailed, workspace.ErrActionFailed},
-		{errNoOrders, workspace.ErrActionFailed, workspace.ErrActionFailed},
+		{errNoInstructions, workspace.ErrActionFailed, workspace.ErrActionFailed},
 		{fmt.Errorf("x: %w", runtime.ErrUnreachable), workspace.ErrUnreachable, workspace.ErrUnreachable},
 		{fmt.Errorf("x: %w", archive.ErrUnavailable), workspace.ErrUnreachable, workspace.ErrUnreachable},
 		{fmt.Errorf("x: %w", runtime.ErrNoSpace), workspace.ErrUnreachable, workspace.ErrUnreachable},
@@ -44,35 +44,35 @@ func TestFailureReasons(t *testing.T) {
 		if f := failure(c.err); f.Reason != c.restore || f.Message == "" {
 			t.Errorf("%v: %+v, want %s", c.err, f, c.restore)
 		}
-		if f := failure(notDamaged(c.err)); f.Reason != c.packing || f.Message != c.err.Error() {
+		if f := failure(hideDamage(c.err)); f.Reason != c.packing || f.Message != c.err.Error() {
 			t.Errorf("packing, %v: %+v, want %s", c.err, f, c.packing)
 		}
 	}
 	if failure(nil) != nil {
-		t.Error("a failure out of nothing")
+		t.Error("a nil error gave a failure")
 	}
 }
 
-func TestJobsWordsAreBounded(t *testing.T) {
+func TestJobOutputIsTruncated(t *testing.T) {
 	t.Parallel()
 	long := jobFailed(&storagejob.Error{Kind: storagejob.Failed, Message: strings.Repeat("é", 5000)})
 	if s := long.Error(); len(s) > workspace.MaxMessage || !strings.HasPrefix(s, "éé") || !strings.HasSuffix(s, "(cut)") {
 		t.Errorf("%d bytes", len(s))
 	}
-	var w lastWords
+	var w outputTail
 	for i := range 1000 {
 		w.add([]byte(fmt.Sprint("panic: line ", i)))
 	}
-	if s := w.say(); len(s) > 2100 || !strings.HasSuffix(s, "line 999") {
+	if s := w.describe(); len(s) > 2100 || !strings.HasSuffix(s, "line 999") {
 		t.Errorf("%d bytes, %q", len(s), s)
 	}
 	w = nil
-	if s := w.say(); s != "" {
-		t.Errorf("nothing said: %q", s)
+	if s := w.describe(); s != "" {
+		t.Errorf("no output: %q", s)
 	}
 }
 
-// Which disk is too full, in words that say how full.
+// The message names the disk and its free space.
 func TestTooFull(t *testing.T) {
 	t.Parallel()
 	const gib = 1 << 30
@@ -93,8 +93,9 @@ func TestTooFull(t *testing.T) {
 	}
 }
 
-// What a bucket says of an archive that nobody has tells whether it is there.
-func TestAskBucket(t *testing.T) {
+// The response to a request for an archive that does not exist shows whether the
+// bucket is available.
+func TestProbeBucket(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		err error
@@ -108,13 +109,13 @@ func TestAskBucket(t *testing.T) {
 		{context.DeadlineExceeded, false},
 	} {
 		tm := &term{Controller: New(Config{Archives: metaOnly{err: c.err}})}
-		if err := tm.askBucket(t.Context(), "k"); (err == nil) != c.up {
+		if err := tm.probeBucket(t.Context(), "k"); (err == nil) != c.up {
 			t.Errorf("%v: %v", c.err, err)
 		}
 	}
 }
 
-// metaOnly is a bucket that is asked for nothing but a .meta.
+// metaOnly is a bucket that supports only Meta.
 type metaOnly struct {
 	Archives
 	err error

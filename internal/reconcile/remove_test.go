@@ -8,13 +8,13 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Until the bucket is compared with the database nothing is removed for good:
-// deletions and orphans wait, and everything else goes on.
+// Before the mark is compared, deletions and orphans wait and everything else
+// continues.
 func TestRemovalsWaitForMarkComparison(t *testing.T) {
 	t.Parallel()
 	var may atomic.Bool
 	w := newWorld(t, func(w *world) { w.orphanDelay, w.mayRemove = time.Nanosecond, may.Load })
-	stranger := w.stranger()
+	stranger := w.orphan()
 	w.lead()
 	id := w.create("one", workspace.DesiredRunning)
 	w.await(id, "RUNNING", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseRunning })
@@ -29,7 +29,7 @@ func TestRemovalsWaitForMarkComparison(t *testing.T) {
 	if !w.hasContainer(stranger) {
 		t.Error("an orphan is gone")
 	}
-	// It can still be taken back: its removal was not claimed.
+	// The removal was not claimed, so the deletion can be undone.
 	if n := w.fake.Calls("RemoveVolume"); n != 0 {
 		t.Errorf("a removal was tried %d times", n)
 	}

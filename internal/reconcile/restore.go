@@ -12,7 +12,7 @@ import (
 )
 
 // restore carries out RESTORING: a job fills the home's volume, which is then
-// marked with the archive it holds (design §3.7).
+// marked with the key of the archive.
 func (t *term) restore(ctx context.Context, row workspace.Workspace, w *work) error {
 	t.passed(row.ID, "restore.begin")
 	own, err := t.endJobs(ctx, row)
@@ -22,11 +22,11 @@ func (t *term) restore(ctx context.Context, row workspace.Workspace, w *work) er
 	t.passed(row.ID, "restore.jobs-ended")
 	home, err := t.volumeOf(ctx, row)
 	if err != nil || home != nil && home.Marker == row.ArchiveKey {
-		return err // it is all there: left alone
+		return err // restored by an earlier attempt
 	}
 	meta, err := t.metaOf(ctx, row)
 	if err != nil || meta == nil {
-		return err // if it is gone, the next look says what is lost
+		return err // if the archive is missing, the next observation reports the loss
 	}
 	t.passed(row.ID, "restore.meta-read")
 	volume, err := t.volumeSpec(ctx, row)
@@ -34,7 +34,7 @@ func (t *term) restore(ctx context.Context, row workspace.Workspace, w *work) er
 		return err
 	}
 	if meta.Entries == 0 {
-		// It never had a home: it gets one as a new workspace does.
+		// The archive is empty: the workspace gets a home as a new one does.
 		if err := t.cfg.Runtime.CreateVolume(ctx, volume, w.step); err != nil {
 			return err
 		}
@@ -42,7 +42,8 @@ func (t *term) restore(ctx context.Context, row workspace.Workspace, w *work) er
 		return t.markRestored(ctx, row)
 	}
 	if own != nil && home == nil {
-		// What it has filled is gone, and is no word on what is made now.
+		// The volume that this job filled is gone, so its result does not apply to
+		// the new one.
 		if err := t.cfg.Runtime.RemoveJob(ctx, own.ID); err != nil {
 			return fmt.Errorf("remove a storage job: %w", err)
 		}
@@ -73,12 +74,13 @@ func (t *term) restore(ctx context.Context, row workspace.Workspace, w *work) er
 	return t.markRestored(ctx, row)
 }
 
-// metaOf is the .meta of row's archive, nil if the archive is not there. No
-// volume is made for what cannot be restored into it.
+// metaOf reads the .meta of row's archive, or returns nil if the archive is
+// missing. It is read before a volume is created, so that none is created for an
+// archive that cannot be restored.
 func (t *term) metaOf(ctx context.Context, row workspace.Workspace) (*archive.Meta, error) {
 	seen, err := t.cfg.Archives.Look(ctx, row)
 	if err != nil {
-		return nil, fmt.Errorf("look at the archive: %w", err)
+		return nil, fmt.Errorf("check the archive: %w", err)
 	}
 	if seen == lifecycle.ArchiveMissing {
 		return nil, nil
@@ -88,7 +90,7 @@ func (t *term) metaOf(ctx context.Context, row workspace.Workspace) (*archive.Me
 	case errors.Is(err, archive.ErrNotFound):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("read what the archive is of: %w", err)
+		return nil, fmt.Errorf("read the archive's .meta: %w", err)
 	case seen != lifecycle.ArchivePresent || row.ArchiveDigest != "" && meta.SHA256 != row.ArchiveDigest:
 		return nil, fmt.Errorf("the archive %s is %d bytes with the digest %s, not what was stored: %w", row.ArchiveKey, meta.Size, meta.SHA256, archive.ErrCorrupted)
 	}
@@ -104,7 +106,7 @@ func (t *term) markRestored(ctx context.Context, row workspace.Workspace) error 
 	return nil
 }
 
-// volumeOf is the volume of row's home as it is now, nil if there is none.
+// volumeOf returns the current volume of row's home, or nil if there is none.
 func (t *term) volumeOf(ctx context.Context, row workspace.Workspace) (*runtime.Volume, error) {
 	volumes, err := t.cfg.Runtime.Volumes(ctx)
 	if err != nil {

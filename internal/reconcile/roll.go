@@ -8,38 +8,37 @@ import (
 	"codehub/internal/workspace"
 )
 
-// restFor is how long a workspace is at most taken to be at rest before it is
-// judged again though nothing about it has changed: should a decision ever
-// depend on what is not compared here, that is how late it comes.
-const restFor = 5 * time.Minute
+// maxRest is the longest time for which a workspace counts as resting before it is
+// judged again. It bounds the delay if a decision ever depends on something that is
+// not compared here.
+const maxRest = 5 * time.Minute
 
-// roll is every workspace with what is there of it, from tick to tick: a tick
-// costs what there is to observe, and next to nothing for what is archived. It
-// is the tick's alone.
-type roll struct {
-	entries []entry              // by ascending id
-	last    []entry              // of the tick before
-	index   map[workspace.ID]int // where in entries
-	judged  time.Time            // when all were last judged
-	upSince time.Time
-	strange bool // there are containers or volumes of no workspace
+// inventory holds every workspace with its container and volume across ticks, so
+// that a tick judges only what changed and skips archived workspaces. Only the tick
+// uses it.
+type inventory struct {
+	entries    []entry              // by ascending id
+	last       []entry              // of the previous tick
+	index      map[workspace.ID]int // positions in entries
+	judgedAt   time.Time            // when all entries were last judged
+	upSince    time.Time
+	hasOrphans bool // the observation has containers or volumes without a workspace
 }
 
 type entry struct {
 	row       *workspace.Workspace
 	container *runtime.Container // nil: there is none
 	volume    *runtime.Volume
-	// rests: the last tick had nothing to do with it, and there will be
-	// nothing at any later time as long as row, container and volume are what
-	// they are.
-	rests   bool
-	settled bool // it rests, and its home is settled
-	lives   bool // the row says that its home is live and was seen
+	// resting: the last decision was to do nothing, and no later time changes that
+	// as long as row, container and volume stay the same.
+	resting bool
+	settled bool // resting, and its volume is settled
+	live    bool // the row has a live home whose volume was observed
 }
 
-// call puts down what was observed of the rows, which are by ascending id.
-// upSince is since when the backend has answered without a break.
-func (r *roll) call(now, upSince time.Time, rows []*workspace.Workspace, seen observation) {
+// update replaces the entries by rows, which are sorted by id, and the observation.
+// upSince is since when the runtime has responded without interruption.
+func (r *inventory) update(now, upSince time.Time, rows []*workspace.Workspace, seen observation) {
 	r.entries, r.last = r.last[:0], r.entries
 	same := len(rows) == len(r.last)
 	for i, row := range rows {
@@ -52,24 +51,24 @@ func (r *roll) call(now, upSince time.Time, rows []*workspace.Workspace, seen ob
 			r.index[row.ID] = i
 		}
 	}
-	r.strange = false
+	r.hasOrphans = false
 	for id, k := range seen.containers {
 		if i, ok := r.index[id]; ok {
 			r.entries[i].container = k
 		} else {
-			r.strange = true
+			r.hasOrphans = true
 		}
 	}
 	for id, v := range seen.volumes {
 		if i, ok := r.index[id]; ok {
 			r.entries[i].volume = v
 		} else if !v.Foreign {
-			r.strange = true
+			r.hasOrphans = true
 		}
 	}
-	afresh := now.Sub(r.judged).Abs() >= restFor || !upSince.Equal(r.upSince)
+	afresh := now.Sub(r.judgedAt).Abs() >= maxRest || !upSince.Equal(r.upSince)
 	if afresh {
-		r.judged, r.upSince = now, upSince
+		r.judgedAt, r.upSince = now, upSince
 	}
 	passed := 0
 	for i := range r.entries {
@@ -78,24 +77,24 @@ func (r *roll) call(now, upSince time.Time, rows []*workspace.Workspace, seen ob
 			passed++
 		}
 		if passed == len(r.last) || r.last[passed].row != e.row {
-			e.lives = e.row.Home.State == workspace.HomeLive && e.row.Conditions.Is(workspace.VolumeReady)
+			e.live = e.row.Home.State == workspace.HomeLive && e.row.Conditions.Is(workspace.VolumeReady)
 			continue
 		}
 		was := r.last[passed]
-		e.lives = was.lives
-		if !afresh && was.rests && equalTo(was.container, e.container) && equalTo(was.volume, e.volume) {
-			e.rests, e.settled = true, was.settled
+		e.live = was.live
+		if !afresh && was.resting && equalTo(was.container, e.container) && equalTo(was.volume, e.volume) {
+			e.resting, e.settled = true, was.settled
 		}
 	}
 }
 
-// lost counts the volumes that were there at the last observation and are not
-// in this one (design §2: more than 20 % of at least five is no observation,
-// but an engine that came back with another data folder).
-func (r *roll) lost() (lost, of int) {
+// missingVolumes counts the volumes that the last observation had and this one
+// lacks. If more than 20 % of at least five are missing, the tick treats the
+// observation as failed: Docker probably came back with another data directory.
+func (r *inventory) missingVolumes() (lost, of int) {
 	for i := range r.entries {
 		e := &r.entries[i]
-		if !e.lives {
+		if !e.live {
 			continue
 		}
 		of++
@@ -110,11 +109,11 @@ func equalTo[T comparable](a, b *T) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
-// note takes down whether the judge's decision lets the workspace rest: it
-// waits for no time, no answer and nobody.
-func (e *entry) note(s step) {
+// recordRest records whether the workspace may rest: its decision depends on no
+// time, no pending lookup and no request.
+func (e *entry) recordRest(s decision) {
 	row, r := s.row, s.result
-	e.rests = r.Action.Kind == lifecycle.None && r.LookAgain.IsZero() && !r.ApplyQueued && !s.changed() &&
+	e.resting = r.Action.Kind == lifecycle.None && r.LookAgain.IsZero() && !r.ApplyQueued && !s.changed() &&
 		row.Operation == workspace.OpNone && row.NextDesired == "" && row.RetryAt == nil && row.DeletedAt == nil &&
 		row.RecoverRequestedAt == nil && row.CancelRequestedAt == nil && row.ForceStopRequestedAt == nil &&
 		!lifecycle.AsksBucket(row) &&
@@ -122,15 +121,15 @@ func (e *entry) note(s step) {
 	e.settled = false
 }
 
-// has reports whether the database has the workspace.
-func (r *roll) has(id workspace.ID) bool {
+// has reports whether the workspace exists in the database.
+func (r *inventory) has(id workspace.ID) bool {
 	_, ok := r.index[id]
 	return ok
 }
 
-// opID is the claim on the workspace, as the tick has read it; false if the
-// database does not have it.
-func (r *roll) opID(id workspace.ID) (opID string, ok bool) {
+// opID returns the claim in the row as this tick read it, and false if the
+// workspace does not exist.
+func (r *inventory) opID(id workspace.ID) (opID string, ok bool) {
 	i, ok := r.index[id]
 	if !ok {
 		return "", false

@@ -13,8 +13,8 @@ import (
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// standing is three workspaces, of which the second runs and the third is
-// archived, as a tick sees them.
+// standing is three workspaces as a tick sees them; the second runs and the third
+// is archived.
 type standing struct {
 	rows []*workspace.Workspace
 	seen observation
@@ -38,21 +38,22 @@ func newStanding() *standing {
 	return s
 }
 
-// tick takes the roll, and has everything that is judged come to nothing.
-func (s *standing) tick(r *roll, at time.Time) (judged string) {
-	r.call(at, noon, s.rows, s.seen)
+// tick updates the inventory and decides to do nothing for every workspace that is
+// judged.
+func (s *standing) tick(r *inventory, at time.Time) (judged string) {
+	r.update(at, noon, s.rows, s.seen)
 	for i := range r.entries {
-		if e := &r.entries[i]; !e.rests {
+		if e := &r.entries[i]; !e.resting {
 			judged += string(e.row.ID)
-			e.note(step{row: *e.row, result: lifecycle.Result{Row: *e.row}})
+			e.recordRest(decision{row: *e.row, result: lifecycle.Result{Row: *e.row}})
 		}
 	}
 	return judged
 }
 
-// What rests is judged again when anything about it has changed, when the
-// backend was away, and now and then.
-func TestRoll(t *testing.T) {
+// A resting workspace is judged again when something about it has changed, after an
+// outage of the runtime, and after maxRest.
+func TestInventoryRest(t *testing.T) {
 	t.Parallel()
 	replace := func(s *standing, i int, change func(*workspace.Workspace)) {
 		row := *s.rows[i]
@@ -70,7 +71,7 @@ func TestRoll(t *testing.T) {
 		{name: "the container's state", change: func(s *standing) {
 			s.seen.containers["b"] = &runtime.Container{ID: "k", Workspace: "b", State: runtime.ContainerExited}
 		}, want: "b"},
-		{name: "the container, listed afresh", change: func(s *standing) { k := *s.seen.containers["b"]; s.seen.containers["b"] = &k }},
+		{name: "the container, listed again", change: func(s *standing) { k := *s.seen.containers["b"]; s.seen.containers["b"] = &k }},
 		{name: "a container more", change: func(s *standing) { s.seen.containers["c"] = &runtime.Container{ID: "l", Workspace: "c"} }, want: "c"},
 		{name: "a container less", change: func(s *standing) { delete(s.seen.containers, "b") }, want: "b"},
 		{name: "the volume's claim", change: func(s *standing) { s.seen.volumes["a"] = &runtime.Volume{Workspace: "a", Claim: "x"} }, want: "a"},
@@ -82,10 +83,10 @@ func TestRoll(t *testing.T) {
 			s.rows = []*workspace.Workspace{{ID: "0"}, s.rows[0], s.rows[1], {ID: "bb"}, s.rows[2]}
 		}, want: "0bb"},
 		{name: "a workspace less", change: func(s *standing) { s.rows = s.rows[1:] }},
-		{name: "nothing for long", after: restFor, want: "abc"},
-		{name: "nothing, by a clock that was set back", after: -restFor, want: "abc"},
+		{name: "nothing for long", after: maxRest, want: "abc"},
+		{name: "nothing, by a clock that was set back", after: -maxRest, want: "abc"},
 	} {
-		s, r := newStanding(), &roll{}
+		s, r := newStanding(), &inventory{}
 		if judged := s.tick(r, noon); judged != "abc" {
 			t.Errorf("%s: first judged are %q", x.name, judged)
 		}
@@ -104,20 +105,20 @@ func TestRoll(t *testing.T) {
 			}
 		}
 	}
-	s, r := newStanding(), &roll{}
+	s, r := newStanding(), &inventory{}
 	s.tick(r, noon)
-	r.call(noon, noon.Add(time.Second), s.rows, s.seen)
+	r.update(noon, noon.Add(time.Second), s.rows, s.seen)
 	for _, e := range r.entries {
-		if e.rests {
+		if e.resting {
 			t.Errorf("%s rests though the backend was away", e.row.ID)
 		}
 	}
 }
 
-// A home that is gone is missed whether its workspace rested or not.
-func TestRollMissesHomes(t *testing.T) {
+// A missing home is counted whether its workspace rested or not.
+func TestInventoryMissingVolumes(t *testing.T) {
 	t.Parallel()
-	s, r := newStanding(), &roll{}
+	s, r := newStanding(), &inventory{}
 	for _, x := range []struct {
 		change   func()
 		lost, of int
@@ -125,17 +126,17 @@ func TestRollMissesHomes(t *testing.T) {
 		if x.change != nil {
 			x.change()
 		}
-		r.call(noon, noon, s.rows, s.seen)
-		if lost, of := r.lost(); lost != x.lost || of != x.of {
+		r.update(noon, noon, s.rows, s.seen)
+		if lost, of := r.missingVolumes(); lost != x.lost || of != x.of {
 			t.Errorf("%d of %d are lost, want %d of %d", lost, of, x.lost, x.of)
 		}
 		s.tick(r, noon)
 	}
 }
 
-// What is said to rest is decided in the same way at any later time, with
-// whatever is not compared: so it needs no judging.
-func TestRestIsTimeless(t *testing.T) {
+// The decision on a resting workspace is the same at any later time, so it need not
+// be judged.
+func TestRestDoesNotDependOnTime(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(4, 4))
 	rested := map[workspace.Phase]int{}
@@ -148,24 +149,24 @@ func TestRestIsTimeless(t *testing.T) {
 		if v != nil {
 			seen.volumes[row.ID] = v
 		}
-		look := func(now time.Time, answered bool) step {
+		judge := func(now time.Time, answered bool) decision {
 			in := lifecycle.Input{
 				Now: now, Row: row, Policy: lifecycle.DefaultPolicy(), UpSince: noon.Add(-time.Hour), ClaimID: "claim",
 				Obs: seen.of(row, func(string) bool { return answered }), BucketUpSince: noon,
 			}
 			in.Policy.CanArchive = true
-			return step{row: row, seen: in, result: lifecycle.Judge(in)}
+			return decision{row: row, seen: in, result: lifecycle.Judge(in)}
 		}
 		e := &entry{row: &row, container: k, volume: v}
-		e.note(look(noon, false))
-		if !e.rests {
+		e.recordRest(judge(noon, false))
+		if !e.resting {
 			continue
 		}
 		rested[row.Phase]++
 		for _, later := range []time.Duration{time.Second, time.Hour, 1000 * time.Hour} {
 			for _, answered := range []bool{false, true} {
 				again := &entry{row: &row, container: k, volume: v}
-				if again.note(look(noon.Add(later), answered)); !again.rests {
+				if again.recordRest(judge(noon.Add(later), answered)); !again.resting {
 					t.Fatalf("%s later there is something to do with %+v, container %+v, volume %+v", later, row, k, v)
 				}
 			}
@@ -180,8 +181,8 @@ func TestRestIsTimeless(t *testing.T) {
 
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// anyWorkspace is one in any state, mostly in agreement with itself, so that
-// many are at rest.
+// anyWorkspace returns a workspace in a random state that is mostly consistent, so
+// that many rest.
 func anyWorkspace(r *rand.Rand) (row workspace.Workspace, k *runtime.Container, v *runtime.Volume) {
 	times := make([]*time.Time, 20)
 	for _, d := range []time.Duration{-time.Hour, time.Minute} {
@@ -206,7 +207,7 @@ func anyWorkspace(r *rand.Rand) (row workspace.Workspace, k *runtime.Container, 
 	if r.IntN(3) == 0 {
 		k = &runtime.Container{ID: "k", Workspace: row.ID, State: pick(r, runtime.ContainerCreated, runtime.ContainerRunning, runtime.ContainerExited)}
 	}
-	// As it is once it was looked at, now or with something else there.
+	// As after a tick, or with a changed observation.
 	of := lifecycle.Input{Now: noon, Row: row, Obs: lifecycle.Observation{ContainerKnown: true, VolumeKnown: true, Archive: pick(r, lifecycle.ArchivePresent, lifecycle.ArchiveMissing)}}
 	if v != nil && r.IntN(8) > 0 {
 		of.Obs.Volume = &lifecycle.Volume{Claim: v.Claim}

@@ -20,11 +20,9 @@ import (
 	"codehub/internal/workspace"
 )
 
-// The sequences that a review of the design found dangerous.
-
-// An archive is given up after it was stored and read back, the owner edits,
-// and it is archived again: the earlier upload stands for nothing.
-func TestArchiveAfterAnEditIsAnother(t *testing.T) {
+// An archive is cancelled after it was stored and read back, the owner edits, and
+// the home is archived again: the first upload is not used.
+func TestCancelledArchiveIsNotReused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	g := w.gate("archive.verified")
@@ -49,13 +47,13 @@ func TestArchiveAfterAnEditIsAnother(t *testing.T) {
 	w.opened(id, "edited")
 }
 
-// A wish comes in the moment in which archive_key is stored: before it, the
-// home stays; after it, it comes back by itself.
-func TestWishWhileTheArchiveIsStored(t *testing.T) {
+// A request to start arrives while archive_key is stored: before it the home stays,
+// after it the home is restored.
+func TestStartWhileArchiveIsStored(t *testing.T) {
 	t.Parallel()
-	for _, at := range []string{"archive.before-store", "archive.stored", "archive.looked", "archive.volume-removed"} {
-		for _, wish := range []workspace.DesiredState{workspace.DesiredStandby, workspace.DesiredRunning} {
-			t.Run(fmt.Sprint(at, " ", wish), func(t *testing.T) {
+	for _, at := range []string{"archive.before-store", "archive.stored", "archive.checked", "archive.volume-removed"} {
+		for _, state := range []workspace.DesiredState{workspace.DesiredStandby, workspace.DesiredRunning} {
+			t.Run(fmt.Sprint(at, " ", state), func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t, withArchives)
 				g := w.gate(at)
@@ -65,10 +63,10 @@ func TestWishWhileTheArchiveIsStored(t *testing.T) {
 				before := w.row(id).Home.Claim
 				w.want(id, workspace.DesiredArchived, false)
 				w.reached(g)
-				w.want(id, wish, true)
+				w.want(id, state, true)
 				g.letGo()
 				ws := w.await(id, "as wished", func(ws workspace.Workspace) bool {
-					return ws.Phase == workspace.Phase(wish) && ws.Operation == workspace.OpNone && ws.DesiredState == wish
+					return ws.Phase == workspace.Phase(state) && ws.Operation == workspace.OpNone && ws.DesiredState == state
 				})
 				w.expect(id, "work")
 				if kept := ws.Home.Claim == before; kept != (at == "archive.before-store") {
@@ -82,8 +80,7 @@ func TestWishWhileTheArchiveIsStored(t *testing.T) {
 	}
 }
 
-// It is cancelled in that moment.
-func TestCancelWhileTheArchiveIsStored(t *testing.T) {
+func TestCancelWhileArchiveIsStored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	g := w.gate("archive.before-store")
@@ -102,8 +99,7 @@ func TestCancelWhileTheArchiveIsStored(t *testing.T) {
 	w.opened(id, "work")
 }
 
-// slowStore has the storing of an archive be under way when the operation is
-// dropped.
+// slowStore cancels the operation while its archive is being stored.
 type slowStore struct {
 	*postgres.Controller
 	cancelled, storing chan struct{}
@@ -133,9 +129,9 @@ func (s slowStore) StoreArchive(ctx context.Context, a postgres.Stored) (bool, e
 	return s.Controller.StoreArchive(ctx, a)
 }
 
-// An operation that is cancelled while its executor is at the database ends,
-// and not the leader's session.
-func TestCancelDoesNotEndTheSession(t *testing.T) {
+// Cancelling an operation during a statement of its executor does not close the
+// leader's session.
+func TestCancelKeepsSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	w.wrap = func(c *postgres.Controller) reconcile.Rows {
@@ -143,7 +139,7 @@ func TestCancelDoesNotEndTheSession(t *testing.T) {
 	}
 	g := w.gate("archive.before-store")
 	w.step = g.hold
-	w.lead() // reports that Run has ended with an error
+	w.lead() // reports an error of Run
 	id := w.filled("one", "work")
 	w.want(id, workspace.DesiredArchived, false)
 	w.reached(g)
@@ -155,9 +151,9 @@ func TestCancelDoesNotEndTheSession(t *testing.T) {
 	w.expect(id, "work")
 }
 
-// A deletion is taken back in the moment in which the removal of the home is
-// claimed: either it is too late, or the home stays.
-func TestUndeleteWhileTheRemovalIsClaimed(t *testing.T) {
+// An undelete while the removal of the home is claimed either comes too late or
+// keeps the home.
+func TestUndeleteWhileRemovalIsClaimed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	var id workspace.ID
@@ -189,8 +185,8 @@ func TestUndeleteWhileTheRemovalIsClaimed(t *testing.T) {
 	w.opened(id, "work")
 }
 
-// frozen is the session of a server that may be stopped, as by SIGSTOP: it
-// does not tick until it goes on.
+// frozen is the session of a server that does not tick while it is stopped, as by
+// SIGSTOP.
 type frozen struct {
 	*postgres.Controller
 	stopped atomic.Bool
@@ -208,10 +204,10 @@ func (f *frozen) Candidates(ctx context.Context) ([]*workspace.Workspace, error)
 	return f.Controller.Candidates(ctx)
 }
 
-// A leader is stopped at any step, another one carries on, the home is back
-// and edited, and then the first one goes on where it was: nothing of the home
-// is touched. (Its context would have ended meanwhile; that is not relied on.)
-func TestStoppedLeaderGoesOn(t *testing.T) {
+// A leader is stopped at any step and continues after its successor has restored
+// the home and its owner has edited it: the home does not change. The test does not
+// rely on the old leader's context having ended.
+func TestResumedOldLeaderChangesNothing(t *testing.T) {
 	t.Parallel()
 	for _, at := range reconcile.Steps() {
 		t.Run(at, func(t *testing.T) {
@@ -273,7 +269,7 @@ func TestStoppedLeaderGoesOn(t *testing.T) {
 	}
 }
 
-// quiet waits until nobody has called the runtime or the bucket for a while.
+// quiet waits until the runtime and the bucket have not been called for a while.
 func (w *world) quiet() {
 	w.Helper()
 	total := func() (n int) {
@@ -292,9 +288,9 @@ func (w *world) quiet() {
 	}
 }
 
-// A look that read the row before the archive was stored, and the volumes
-// after the home was removed, is no word that the home is lost.
-func TestLookAcrossTheRemoval(t *testing.T) {
+// An observation with the row from before the archive was stored and the volumes
+// from after the removal of the home does not prove data loss.
+func TestObservationAcrossRemoval(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	before, gone := w.gate("archive.before-store"), make(chan struct{})
@@ -333,18 +329,17 @@ func TestLookAcrossTheRemoval(t *testing.T) {
 	w.want(id, workspace.DesiredArchived, false)
 	w.reached(before)
 	hold.Store(true)
-	<-looking.reached // it has read the row by now
+	<-looking.reached // it has read the row
 	before.letGo()
 	ws := w.awaitPhase(id, workspace.PhaseArchived)
 	w.isArchived(ws)
 	if fails.Load() == 0 {
-		t.Error("no look came across it: the test is not what it says")
+		t.Error("no observation overlapped the removal")
 	}
 	w.opened(id, "work")
 }
 
-// A job that reports of another claim is not believed, and goes.
-func TestJobOfAnEarlierClaimReports(t *testing.T) {
+func TestJobOfAnotherClaimIsIgnored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
 	var jobs atomic.Int32
@@ -352,7 +347,7 @@ func TestJobOfAnEarlierClaimReports(t *testing.T) {
 		if jobs.Add(1) > 1 {
 			return realJob(ctx, spec, home, out)
 		}
-		// As a whole, durable archive, but of a claim that is long over.
+		// The archive is complete, but its claim is an old one.
 		var orders storagejob.Spec
 		if err := json.Unmarshal(spec.Input, &orders); err != nil {
 			t.Error(err)
@@ -378,8 +373,8 @@ func TestJobOfAnEarlierClaimReports(t *testing.T) {
 	w.opened(id, "work")
 }
 
-// watchErrors lists what operations have failed with, each time. What a look
-// concluded that was overtaken, and that the database did not take, is none.
+// watchErrors collects the errors of operations. It ignores decisions that the
+// database did not accept.
 func (w *world) watchErrors() func() []string {
 	var mu sync.Mutex
 	var said []string
@@ -401,7 +396,7 @@ func (w *world) watchErrors() func() []string {
 	}
 }
 
-// watched tells what has become of each change.
+// watched reports the result of each change.
 type watched struct {
 	*postgres.Controller
 	after func(changes []postgres.Change, landed []bool)
@@ -415,8 +410,8 @@ func (w watched) Apply(ctx context.Context, changes []postgres.Change) ([]bool, 
 	return landed, err
 }
 
-// A job whose instructions did not arrive, since whoever sent them was killed,
-// is started once more, and counts for nothing.
+// A job that did not receive its instructions, because the server was killed, is
+// started once more without a failure.
 func TestJobWithoutInstructions(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -445,8 +440,7 @@ func TestJobWithoutInstructions(t *testing.T) {
 	}
 }
 
-// A job that ends without a word, or goes on about something else, says so in
-// the end; the home is where it was.
+// A job without a valid result fails in the end, and the home stays.
 func TestJobWithoutAResult(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)

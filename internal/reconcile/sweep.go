@@ -9,20 +9,20 @@ import (
 	"codehub/internal/workspace"
 )
 
-// settlement is how far the settling of a workspace's volume is.
+// settlement is the progress of settling a workspace's volume.
 type settlement struct {
-	claim string
-	done  bool
-	again time.Time // not before
+	claim   string
+	done    bool
+	retryAt time.Time // not before
 }
 
-// sweep runs what keeps the world tidy, beside the tick: it asks containers
-// that have not answered yet, settles the volumes of live homes, has the surroundings of
-// the containers checked, removes what nobody owns, and forgets what is gone.
+// sweep starts the side tasks of a tick: it probes containers that are not ready,
+// settles the volumes of live homes, checks network isolation and disks, handles
+// orphans, and drops state that is no longer needed.
 func (t *term) sweep(ctx context.Context, seen observation) {
 	alive := make(map[string]bool, len(seen.containers))
-	for i := range t.roll.entries {
-		e := &t.roll.entries[i]
+	for i := range t.inventory.entries {
+		e := &t.inventory.entries[i]
 		row, k, v := e.row, e.container, e.volume
 		if k == nil && (v == nil || e.settled) {
 			continue
@@ -32,7 +32,7 @@ func (t *term) sweep(ctx context.Context, seen observation) {
 		}
 		if k != nil && k.State == runtime.ContainerRunning && row.Operation == workspace.OpNone &&
 			!row.Conditions.Is(workspace.ContainerReady) && !t.isAnswered(k.ID) {
-			t.effect(ctx, "probe/"+k.ID, t.hands, func(ctx context.Context) bool {
+			t.effect(ctx, "probe/"+k.ID, t.sideTasks, func(ctx context.Context) bool {
 				if t.cfg.Runtime.Probe(ctx, *k) != nil {
 					return false
 				}
@@ -44,20 +44,20 @@ func (t *term) sweep(ctx context.Context, seen observation) {
 			e.settled = t.settle(ctx, row.ID, v.Claim, v.Held)
 		}
 	}
-	t.tidy(ctx, seen)
+	t.handleOrphans(ctx, seen)
 	t.forget(alive)
 	t.prepare(ctx)
-	t.weigh(ctx)
+	t.checkDisks(ctx)
 }
 
-// settle makes sure that a live home is never wiped or removed by a call that
-// comes too late, or by people who tidy up: once in a term, and again whenever
-// what holds it has gone.
+// settle protects the volume of a live home from delayed calls that would wipe or
+// remove it, and from `docker volume prune`. It does so once per term, and again
+// when the container that holds the volume is gone.
 func (t *term) settle(ctx context.Context, id workspace.ID, claim string, held bool) (done bool) {
-	if s := t.settlementOf(id, claim, held); s.done || time.Now().Before(s.again) {
+	if s := t.settlementOf(id, claim, held); s.done || time.Now().Before(s.retryAt) {
 		return s.done
 	}
-	t.effect(ctx, "settle/"+string(id), t.hands, func(ctx context.Context) bool {
+	t.effect(ctx, "settle/"+string(id), t.sideTasks, func(ctx context.Context) bool {
 		if err := t.settleVolume(ctx, id, claim); err != nil {
 			t.cfg.Log.Debug("volume not settled yet", "workspace", id, "err", err)
 		}
@@ -66,9 +66,8 @@ func (t *term) settle(ctx context.Context, id workspace.ID, claim string, held b
 	return false
 }
 
-// settleNow does the same at once, for a home that was restored and is about
-// to be started on: a late call that was to restore something else into it
-// cannot be told from a present one until it is settled.
+// settleNow settles a restored home before its first start. Until then a delayed
+// call that would restore another archive cannot be told from a current one.
 func (t *term) settleNow(ctx context.Context, id workspace.ID, claim string) error {
 	if t.settlementOf(id, claim, true).done {
 		return nil
@@ -83,12 +82,12 @@ func (t *term) settleVolume(ctx context.Context, id workspace.ID, claim string) 
 	err := t.cfg.Runtime.SettleVolume(ctx, id, claim)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.settled[id] = settlement{claim: claim, done: err == nil, again: time.Now().Add(2 * t.cfg.IdleInterval)}
+	t.settled[id] = settlement{claim: claim, done: err == nil, retryAt: time.Now().Add(2 * t.cfg.IdleInterval)}
 	return err
 }
 
-// settlementOf tells how far the settling of the home is. One that was seen not
-// to be held is not settled, whatever was done before: a start does it anew.
+// settlementOf returns the progress of settling the home. If the observation shows
+// that the volume is not held, it must be settled again.
 func (t *term) settlementOf(id workspace.ID, claim string, held bool) settlement {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,50 +102,52 @@ func (t *term) settlementOf(id workspace.ID, claim string, held bool) settlement
 	return s
 }
 
-// forget drops what is known of containers and operations that are no more.
+// forget drops the state of containers and operations that no longer exist.
 func (t *term) forget(alive map[string]bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, at := range t.answered {
-		// What answered after this tick began may not be in what it saw.
-		if !alive[id] && at.Before(t.began) {
+		// A container that answered after this tick began may be missing in its
+		// observation.
+		if !alive[id] && at.Before(t.tickBegan) {
 			delete(t.answered, id)
 		}
 	}
 	for id, w := range t.works {
-		// A claim of this very tick is not in the rows that the tick began with.
-		if opID, ok := t.roll.opID(id); w.over() && w.began.Before(t.began) && (!ok || opID != w.opID) {
+		// An operation claimed in this tick is missing in the rows that the tick
+		// began with.
+		if opID, ok := t.inventory.opID(id); w.hasEnded() && w.began.Before(t.tickBegan) && (!ok || opID != w.opID) {
 			delete(t.works, id)
 		}
 	}
-	t.crashes.forget(&t.roll)
-	t.bucket.forget(&t.roll)
+	t.crashes.forget(&t.inventory)
+	t.bucket.forget(&t.inventory)
 	for id := range t.settled {
-		if !t.roll.has(id) {
+		if !t.inventory.has(id) {
 			delete(t.settled, id)
 		}
 	}
-	for id := range t.refused {
-		if !t.roll.has(id) {
-			delete(t.refused, id)
+	for id := range t.refusedRows {
+		if !t.inventory.has(id) {
+			delete(t.refusedRows, id)
 		}
 	}
-	for id, done := range t.leaving {
+	for id, done := range t.stopping {
 		select {
 		case <-done:
-			delete(t.leaving, id)
+			delete(t.stopping, id)
 		default:
 		}
 	}
 }
 
-// prepare has the surroundings of the containers checked and repaired, beside
-// the tick and about once in every idle interval.
+// prepare checks and repairs the network isolation beside the tick, about once per
+// idle interval.
 func (t *term) prepare(ctx context.Context) {
-	if time.Since(t.prepared) < t.cfg.IdleInterval {
+	if time.Since(t.preparedAt) < t.cfg.IdleInterval {
 		return
 	}
-	t.prepared = time.Now()
+	t.preparedAt = time.Now()
 	t.effect(ctx, "prepare", nil, func(ctx context.Context) bool {
 		err := t.cfg.Runtime.Prepare(ctx)
 		if err != nil && context.Cause(ctx) == context.Canceled {
@@ -159,9 +160,9 @@ func (t *term) prepare(ctx context.Context) {
 		if before := t.Status().Wall; before != said {
 			t.update(func(s *Status) { s.Wall = said })
 			if err != nil {
-				t.cfg.Log.Error("what has to stand around the containers does not; nothing is started", "err", err)
+				t.cfg.Log.Error("network isolation check failed; no workspace will start", "err", err)
 			} else {
-				t.cfg.Log.Info("what has to stand around the containers stands again")
+				t.cfg.Log.Info("network isolation restored")
 			}
 		}
 		return false

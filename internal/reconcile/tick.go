@@ -17,85 +17,87 @@ import (
 )
 
 const (
-	// outage is how long what does not answer is left alone between two looks.
-	outage = time.Second
-	// answer bounds every wait for the database.
-	answer = 30 * time.Second
-	// remind is how often an outage that goes on is reported again.
-	remind = 10 * time.Minute
+	// outageRetry is the pause between two attempts while a dependency is not
+	// available.
+	outageRetry = time.Second
+	// databaseTimeout limits every wait for the database.
+	databaseTimeout = 30 * time.Second
+	// outageLogInterval is how often a continuing outage is logged again.
+	outageLogInterval = 10 * time.Minute
 )
 
-// tick takes one look at everything. It returns when time alone will change a
-// decision, and an error only when the rows cannot be read or written.
+// tick observes, judges and acts once. It returns when a decision is due next by
+// time alone, and an error only if the rows cannot be read or written.
 func (t *term) tick(ctx context.Context) (next time.Time, err error) {
-	// What the executors have ended with is taken first: the observation below
-	// is then never older than the result it is held against.
-	t.began = time.Now()
+	// Collect the results of finished executors first, so that the observation
+	// below is never older than a result it is compared with.
+	t.tickBegan = time.Now()
 	t.removable = t.mayRemove()
-	views := t.views(t.began)
+	views := t.views(t.tickBegan)
 	rows, err := t.read(ctx)
 	if err != nil {
-		return time.Now().Add(outage), err
+		return time.Now().Add(outageRetry), err
 	}
 	if err := t.checkClock(ctx); err != nil {
-		return time.Now().Add(outage), err
+		return time.Now().Add(outageRetry), err
 	}
 	seen, err := t.observe(ctx)
 	if err == nil {
-		err = t.takeRoll(rows, seen)
+		err = t.updateInventory(rows, seen)
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			t.backendDown(err)
+			t.runtimeDown(err)
 		}
-		return time.Now().Add(outage), nil
+		return time.Now().Add(outageRetry), nil
 	}
-	t.backendUp()
+	t.runtimeUp()
 
 	now := t.clock.Of(time.Now())
 	p := plan{free: t.free()}
 	mayFill, onBucket := t.mayFill(), false
-	bucketSince, bucketUp := t.bucket.since(time.Now())
+	bucketSince, bucketUp := t.bucket.availableSince(time.Now())
 	bucketSince = t.clock.Of(bucketSince)
-	for i := range t.roll.entries {
-		e := &t.roll.entries[i]
-		if e.rests && !t.crashes.concerns(e.row.ID) {
+	for i := range t.inventory.entries {
+		e := &t.inventory.entries[i]
+		if e.resting && !t.crashes.has(e.row.ID) {
 			continue
 		}
 		s := t.judge(ctx, now, *e.row, views[e.row.ID], seen, bucketSince)
-		e.note(s)
-		s = t.withhold(t.crashes.heed(s, t.cfg.Policy, now), mayFill, bucketUp)
+		e.recordRest(s)
+		s = t.withhold(t.crashes.delayStart(s, t.cfg.Policy, now), mayFill, bucketUp)
 		p.add(s, e.container, now)
 		onBucket = onBucket || lifecycle.OnBucket(s.result.Row.Operation)
 	}
-	t.bucket.works(onBucket)
-	landed, err := t.write(ctx, p.steps)
+	t.bucket.setBusy(onBucket)
+	landed, err := t.write(ctx, p.decisions)
 	if err != nil {
-		return time.Now().Add(outage), err
+		return time.Now().Add(outageRetry), err
 	}
-	for i, s := range p.steps {
+	for i, s := range p.decisions {
 		if landed[i] {
 			t.carryOut(ctx, s, bucketUp)
 		}
 	}
-	t.sayDisk()
+	t.reportDisk()
 	t.sweep(ctx, seen)
-	t.sweepJobs(ctx, p.left(rows, landed), seen)
+	t.sweepJobs(ctx, p.rowsAfter(rows, landed), seen)
 	t.update(func(s *Status) { s.Tick = time.Now() })
 	return t.clock.Local(p.next), nil
 }
 
-// takeRoll holds what was observed against the rows.
-func (t *term) takeRoll(rows []*workspace.Workspace, seen observation) error {
-	t.roll.call(time.Now(), t.upSince, rows, seen)
-	if lost, of := t.roll.lost(); !t.cfg.AcceptVolumeLoss && of >= 5 && lost*5 > of {
+// updateInventory merges the rows and the observation, and rejects an observation
+// that lost too many volumes.
+func (t *term) updateInventory(rows []*workspace.Workspace, seen observation) error {
+	t.inventory.update(time.Now(), t.upSince, rows, seen)
+	if lost, of := t.inventory.missingVolumes(); !t.cfg.AcceptVolumeLoss && of >= 5 && lost*5 > of {
 		return fmt.Errorf("%d of %d volumes: %w", lost, of, errVolumesGone)
 	}
 	return nil
 }
 
 func (t *term) read(ctx context.Context) ([]*workspace.Workspace, error) {
-	ctx, cancel := context.WithTimeout(ctx, answer)
+	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()
 	rows, err := t.rows.Candidates(ctx)
 	if err != nil {
@@ -104,29 +106,29 @@ func (t *term) read(ctx context.Context) ([]*workspace.Workspace, error) {
 	return rows, nil
 }
 
-// step is a decision on one row, to be written and then carried out.
-type step struct {
-	row       workspace.Workspace // as it was read
-	seen      lifecycle.Input     // what was decided on
+// decision is the judgement on one row, to be written and then carried out.
+type decision struct {
+	row       workspace.Workspace // as read
+	seen      lifecycle.Input     // the input of the judgement
 	result    lifecycle.Result
 	container *runtime.Container
 }
 
 type plan struct {
-	steps []step
-	free  map[lane]int
-	next  time.Time
+	decisions []decision
+	free      map[lane]int
+	next      time.Time
 }
 
-// left is rows as the plan has left them.
-func (p *plan) left(rows []*workspace.Workspace, landed []bool) []*workspace.Workspace {
-	if len(p.steps) == 0 {
+// rowsAfter returns rows with the decisions that were written.
+func (p *plan) rowsAfter(rows []*workspace.Workspace, landed []bool) []*workspace.Workspace {
+	if len(p.decisions) == 0 {
 		return rows
 	}
-	next := make(map[workspace.ID]*workspace.Workspace, len(p.steps))
-	for i, s := range p.steps {
+	next := make(map[workspace.ID]*workspace.Workspace, len(p.decisions))
+	for i, s := range p.decisions {
 		if landed[i] {
-			next[s.row.ID] = &p.steps[i].result.Row
+			next[s.row.ID] = &p.decisions[i].result.Row
 		}
 	}
 	out := slices.Clone(rows)
@@ -138,22 +140,23 @@ func (p *plan) left(rows []*workspace.Workspace, landed []bool) []*workspace.Wor
 	return out
 }
 
-func (p *plan) add(s step, container *runtime.Container, now time.Time) {
+func (p *plan) add(s decision, container *runtime.Container, now time.Time) {
 	s.container = container
 	if at := s.result.LookAgain; !at.IsZero() && (p.next.IsZero() || at.Before(p.next)) {
 		p.next = at
 	}
 	if s.result.Action.Kind == lifecycle.Claim {
 		if l := laneOf(s.result.Action.Op); p.free[l] <= 0 {
-			// No hands free: what was observed is written, the claim is made
-			// by a later tick, so that no deadline runs while it waits.
+			// All slots are taken. The conditions are written now and the claim is
+			// made by a later tick, so that its deadline does not run while it
+			// waits.
 			s.result = withoutClaim(s)
 		} else {
 			p.free[l]--
 		}
 	}
 	if s.result.Action.Kind == lifecycle.Run && s.waited() {
-		// What waited was in nobody's way, and lines up again.
+		// A waiting operation occupies no slot, and needs a free one to continue.
 		if l := laneOf(s.row.Operation); p.free[l] <= 0 {
 			s.result.Action = lifecycle.Action{}
 		} else {
@@ -161,25 +164,25 @@ func (p *plan) add(s step, container *runtime.Container, now time.Time) {
 		}
 	}
 	if s.result.Action.Kind != lifecycle.None || s.result.ApplyQueued || s.changed() {
-		p.steps = append(p.steps, s)
+		p.decisions = append(p.decisions, s)
 	}
 }
 
-// waited reports whether the executor has ended for a cause that passes.
-func (s step) waited() bool {
+// waited reports whether the executor ended with a transient failure.
+func (s decision) waited() bool {
 	f := s.seen.Work.Failure
 	return f != nil && f.Passing
 }
 
-// withoutClaim keeps what was observed and leaves the claim out.
-func withoutClaim(s step) lifecycle.Result {
+// withoutClaim keeps the new conditions and drops the claim.
+func withoutClaim(s decision) lifecycle.Result {
 	row := s.row
 	row.Conditions = lifecycle.Conditions(s.seen)
 	row.Phase = lifecycle.Phase(row, row.Conditions)
 	return lifecycle.Result{Row: row, LookAgain: s.result.LookAgain}
 }
 
-func (s step) changed() bool {
+func (s decision) changed() bool {
 	a, b := s.row, s.result.Row
 	return a.Phase != b.Phase || !a.Conditions.Equal(b.Conditions) || !equalProgress(a.Progress, b.Progress) ||
 		s.result.ClearRecover || s.result.ClearCancel || s.result.ClearForceStop
@@ -192,14 +195,14 @@ func equalProgress(a, b *workspace.Progress) bool {
 	return *a == *b
 }
 
-func (t *term) judge(ctx context.Context, now time.Time, row workspace.Workspace, v view, seen observation, bucketSince time.Time) step {
+func (t *term) judge(ctx context.Context, now time.Time, row workspace.Workspace, v view, seen observation, bucketSince time.Time) decision {
 	upSince := t.clock.Of(t.upSince)
 	in := lifecycle.Input{
-		Now: now, WaitsSince: t.clock.WaitsSince, Row: plausible(row, now, upSince, t.cfg.Policy), Obs: seen.of(row, t.isAnswered), Policy: t.cfg.Policy,
+		Now: now, WaitsSince: t.clock.WaitsSince, Row: clampTimes(row, now, upSince, t.cfg.Policy), Obs: seen.of(row, t.isAnswered), Policy: t.cfg.Policy,
 		UpSince: upSince, BucketUpSince: bucketSince, ClaimID: newID(), Jitter: rand.Float64(),
 	}
 	if removes(row) && !t.removable {
-		in.UpSince = now // it waits for the bucket's mark, and uses up none of its time
+		in.UpSince = now // a removal that waits for the mark comparison must not time out
 	}
 	mine := row.Operation != workspace.OpNone && v.opID == row.OpID
 	if mine {
@@ -208,40 +211,40 @@ func (t *term) judge(ctx context.Context, now time.Time, row workspace.Workspace
 	}
 	var asked bool
 	in.Aside = t.asideFailure(row)
-	in.Obs.Archive, in.Obs.Earlier, asked = t.archives(ctx, row, v.ended, mine && v.ended.IsZero())
+	in.Obs.Archive, in.Obs.Earlier, asked = t.archiveStates(ctx, row, v.ended, mine && v.ended.IsZero())
 	if asked && mine && !v.ended.IsZero() && v.work.Failure == nil {
-		// What the executor has done is being looked at: there is nothing to be
-		// done again until that is known.
+		// The archive is being checked; the executor must not run again before the
+		// result is known.
 		in.Work.Running = true
 	}
 	r := lifecycle.Judge(in)
-	// Progress is for people who wait: a start that is over in a second needs none.
+	// Operations that take less than a second need no progress.
 	if r.Row.Operation != workspace.OpNone && v.opID == r.Row.OpID && v.progress != nil &&
 		r.Row.OpStartedAt != nil && now.Sub(*r.Row.OpStartedAt) > time.Second {
 		r.Row.Progress = v.progress
 	}
-	return step{row: row, seen: in, result: r}
+	return decision{row: row, seen: in, result: r}
 }
 
 func newID() string { return uuid.Must(uuid.NewV7()).String() }
 
-func (t *term) write(ctx context.Context, steps []step) ([]bool, error) {
+func (t *term) write(ctx context.Context, steps []decision) ([]bool, error) {
 	if len(steps) == 0 {
 		return nil, nil
 	}
 	changes := make([]postgres.Change, len(steps))
 	for i, s := range steps {
 		changes[i] = postgres.Change{
-			Seen: s.row, Next: s.result.Row, Claim: compares(s),
+			Seen: s.row, Next: s.result.Row, Claim: comparesRow(s),
 			ClearRecover: s.result.ClearRecover, ClearCancel: s.result.ClearCancel, ClearForceStop: s.result.ClearForceStop,
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, answer)
+	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
 	defer cancel()
 	landed, err := t.rows.Apply(ctx, changes)
 	var refused *postgres.Refused
 	if errors.As(err, &refused) { // the others have been written
-		t.refuse(refused)
+		t.logRefusedRows(refused)
 		return landed, nil
 	}
 	if err != nil {
@@ -250,29 +253,29 @@ func (t *term) write(ctx context.Context, steps []step) ([]bool, error) {
 	return landed, nil
 }
 
-// refuse reports rows that the database does not take, once for each reason.
-func (t *term) refuse(refused *postgres.Refused) {
+// logRefusedRows logs the rows that the database refused, once per reason.
+func (t *term) logRefusedRows(refused *postgres.Refused) {
 	for id, err := range refused.Rows {
-		if said := err.Error(); t.refused[id] != said {
-			t.refused[id] = said
-			t.cfg.Log.Error("the database refuses what this workspace should become", "workspace", id, "err", err)
+		if said := err.Error(); t.refusedRows[id] != said {
+			t.refusedRows[id] = said
+			t.cfg.Log.Error("write workspace failed", "workspace", id, "err", err)
 		}
 	}
 }
 
-// compares says which actions rest on everything the row said, and must not
-// land when any of it has changed since (design §3.4).
-func compares(s step) bool {
+// comparesRow reports whether the action depends on the whole row and must not be
+// written if any of it has changed.
+func comparesRow(s decision) bool {
 	switch s.result.Action.Kind {
 	case lifecycle.Claim, lifecycle.Settle, lifecycle.Recover, lifecycle.Cancel, lifecycle.Fail:
-		// Fail too: a look that is older than the storing of an archive and
-		// younger than the removal of its home takes it for lost.
+		// A Fail may rest on an observation between the storing of an archive and
+		// the removal of its home, which looks like a lost archive.
 		return true
 	}
 	return false
 }
 
-func (t *term) carryOut(ctx context.Context, s step, bucketUp bool) {
+func (t *term) carryOut(ctx context.Context, s decision, bucketUp bool) {
 	row, a := s.result.Row, s.result.Action
 	log := t.cfg.Log.With("workspace", row.ID, "phase", row.Phase)
 	switch a.Kind {
@@ -280,27 +283,27 @@ func (t *term) carryOut(ctx context.Context, s step, bucketUp bool) {
 		log.Info("operation claimed", "operation", a.Op)
 		t.execute(ctx, row, s.container)
 	case lifecycle.Run:
-		if asksBucket(a.Op, row) && !bucketUp {
-			break // it waits; whoever comes in between is not in its way
+		if needsBucket(a.Op, row) && !bucketUp {
+			break // waits for the bucket without occupying a slot
 		}
 		t.execute(ctx, row, s.container)
 	case lifecycle.Complete:
 		log.Info("operation complete", "operation", a.Op)
 		if a.Op == workspace.OpArchiving || a.Op == workspace.OpDeleting {
-			t.letEnd(row.ID, s.row.OpID)
+			t.detachWork(row.ID, s.row.OpID)
 		} else {
-			t.drop(row.ID, s.row.OpID)
+			t.cancelWork(row.ID, s.row.OpID)
 		}
 		t.Wake()
 	case lifecycle.Cancel:
 		log.Info("operation cancelled", "operation", a.Op)
-		t.drop(row.ID, s.row.OpID)
+		t.cancelWork(row.ID, s.row.OpID)
 		t.Wake()
 	case lifecycle.Fail:
 		log.Warn("operation ended", "operation", a.Op, "reason", a.Reason, "message", a.Message, "attempt", row.ErrorCount)
-		t.drop(row.ID, s.row.OpID)
+		t.cancelWork(row.ID, s.row.OpID)
 	case lifecycle.Recover:
-		log.Info("recovery asked for", "action", s.row.RecoverAction, "still", a.Reason)
+		log.Info("recovery requested", "action", s.row.RecoverAction, "reason", a.Reason)
 		t.Wake()
 	case lifecycle.SetAside:
 		t.setAside(ctx, row, s.seen.Obs.Volume.Claim)
@@ -312,41 +315,42 @@ func (t *term) carryOut(ctx context.Context, s step, bucketUp bool) {
 		t.effect(ctx, "remove/"+k.ID, nil, func(ctx context.Context) bool {
 			err := t.removeContainer(ctx, row.ID, k, 0)
 			if err != nil && ctx.Err() == nil {
-				log.Error("forced stop failed", "err", err)
+				log.Error("force stop failed", "err", err)
 			}
 			return err == nil
 		})
 	}
 	if s.result.ApplyQueued {
-		// It waits for the limits' lock, and nobody else for it.
-		t.effect(ctx, "queued/"+string(row.ID), t.hands, func(ctx context.Context) bool {
-			applied, err := t.cfg.Wishes.ApplyQueued(ctx, row.ID)
+		// ApplyQueued may wait for the lock on the limits, so it runs beside the
+		// tick.
+		t.effect(ctx, "queued/"+string(row.ID), t.sideTasks, func(ctx context.Context) bool {
+			applied, err := t.cfg.Intents.ApplyQueued(ctx, row.ID)
 			if err != nil && !errors.Is(err, context.Canceled) {
-				log.Error("queued wish not applied", "err", err)
+				log.Error("apply queued state failed", "err", err)
 			}
 			return applied
 		})
 	}
 }
 
-func (t *term) backendDown(err error) {
+func (t *term) runtimeDown(err error) {
 	t.upSince = time.Time{}
 	gone := errors.Is(err, errVolumesGone)
-	if t.Status().Backend == "" || gone != t.saidGone || time.Since(t.saidDown) > remind {
-		t.saidDown, t.saidGone = time.Now(), gone
-		t.cfg.Log.Error("the container backend cannot be observed; nothing is changed until it can", "err", err)
+	if t.Status().Runtime == "" || gone != t.loggedVolumesGone || time.Since(t.runtimeDownLoggedAt) > outageLogInterval {
+		t.runtimeDownLoggedAt, t.loggedVolumesGone = time.Now(), gone
+		t.cfg.Log.Error("observation failed; workspaces are on hold", "err", err)
 	}
-	t.update(func(s *Status) { s.Backend = err.Error() })
+	t.update(func(s *Status) { s.Runtime = err.Error() })
 }
 
-func (t *term) backendUp() {
+func (t *term) runtimeUp() {
 	if t.upSince.IsZero() {
 		t.upSince = time.Now()
 	}
-	if t.Status().Backend != "" {
-		t.cfg.Log.Info("the container backend is observed again")
-		t.update(func(s *Status) { s.Backend = "" })
+	if t.Status().Runtime != "" {
+		t.cfg.Log.Info("observation recovered")
+		t.update(func(s *Status) { s.Runtime = "" })
 	}
 }
 
-var errVolumesGone = errors.New("too many volumes are gone at once: is this the right engine, with its usual data folder?")
+var errVolumesGone = errors.New("too many volumes have vanished at once; check that Docker uses the right data directory")

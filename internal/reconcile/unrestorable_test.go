@@ -13,8 +13,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// A home that no restore could make again is kept. The workspace is in STANDBY,
-// says why it is not archived, is not packed again and again, and can be used.
+// A home that could not be restored is kept. The workspace stays in STANDBY with
+// the reason, is not packed repeatedly, and can be used.
 func TestUnrestorableHomeIsKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives)
@@ -39,7 +39,7 @@ func TestUnrestorableHomeIsKept(t *testing.T) {
 		t.Error("the home is gone")
 	}
 	w.awaitNoJobs(id)
-	w.filled("two", "other work") // in many ticks
+	w.filled("two", "other work") // takes many ticks
 	if n := jobs.Load(); n != 1 {
 		t.Errorf("it was packed %d times", n)
 	}
@@ -54,7 +54,7 @@ func TestUnrestorableHomeIsKept(t *testing.T) {
 	w.opened(id, "work")
 }
 
-// tooDeep makes a path that no archive takes.
+// tooDeep creates a path that is too long for an archive.
 func tooDeep(home string) error {
 	at, err := unix.Open(home, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

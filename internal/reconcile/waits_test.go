@@ -13,7 +13,7 @@ import (
 
 const day = 24 * time.Hour
 
-// withClock gives a world's database a clock that is set, and can be again.
+// withClock gives a world's database a clock that can be set.
 func withClock(ahead time.Duration, clock **pgtest.Clock) func(*world) {
 	return func(w *world) {
 		*clock = pgtest.NewClock(w, w.dsn)
@@ -26,7 +26,7 @@ func withGrace(d time.Duration) func(*world) {
 	return func(w *world) { w.policy.DeleteGrace = d }
 }
 
-// deletedNow deletes a workspace and waits until nothing but its home is left.
+// deletedNow deletes a workspace and waits until only its home is left.
 func (w *world) deletedNow(id workspace.ID) {
 	w.Helper()
 	w.delete(id)
@@ -35,7 +35,7 @@ func (w *world) deletedNow(id workspace.ID) {
 	})
 }
 
-// notRemoved waits for many ticks, in which no home may be removed.
+// notRemoved waits for many ticks and checks that no home was removed.
 func (w *world) notRemoved() {
 	w.Helper()
 	before := w.fake.Calls("RemoveVolume")
@@ -57,8 +57,7 @@ func (w *world) exec(sql string, args ...any) {
 	}
 }
 
-// The database's clock and the server's differ: the grace is exactly as long,
-// and operations take their time.
+// The grace period is exact when the database's and the server's clocks differ.
 func TestGraceIsExactWithDifferingClocks(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{-day, -90 * time.Second, 90 * time.Second, day} {
@@ -81,8 +80,8 @@ func TestGraceIsExactWithDifferingClocks(t *testing.T) {
 	}
 }
 
-// The database's clock is set while a server leads: every deletion waits its
-// whole grace again.
+// When the database's clock is set, every deletion waits its whole grace period
+// again.
 func TestClockChangeRestartsGrace(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{-day, day} {
@@ -113,8 +112,8 @@ func TestClockChangeRestartsGrace(t *testing.T) {
 	}
 }
 
-// Rows that a restored backup brought back were deleted long ago: their homes
-// stay for the whole grace, counted from the restore.
+// Deleted rows from a restored backup keep their homes for the whole grace period
+// after the restore.
 func TestRestoredDeletionWaitsWholeGrace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, withArchives, withGrace(time.Hour))

@@ -12,8 +12,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// TestProvisioningWithoutSpaceCanBeCancelled: an engine that has no space is
-// waited for, however long, and its owner need not wait along.
+// An operation that waits for disk space can be cancelled.
 func TestProvisioningWithoutSpaceCanBeCancelled(t *testing.T) {
 	t.Parallel()
 	for _, kept := range []bool{true, false} {
@@ -55,9 +54,9 @@ func TestProvisioningWithoutSpaceCanBeCancelled(t *testing.T) {
 	}
 }
 
-// TestCrashLoopSaysSo: the pause before the next start, and why, can be read,
-// and who stops and starts the workspace does not wait for it.
-func TestCrashLoopSaysSo(t *testing.T) {
+// The condition says when and why the next start is delayed, and the owner can stop
+// and start the workspace without the delay.
+func TestCrashLoopIsExplained(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(w *world) { w.policy.RetryBase, w.policy.RetryMax = time.Hour, time.Hour })
 	w.lead()
@@ -70,7 +69,7 @@ func TestCrashLoopSaysSo(t *testing.T) {
 	if ws.Phase != workspace.PhaseStandby || ws.Operation != workspace.OpNone {
 		t.Errorf("%s, %s", ws.Phase, ws.Operation)
 	}
-	// It is written once, not at each look.
+	// It is written once, not at every tick.
 	w.awaitCalls("Containers", w.fake.Calls("Containers")+20)
 	if again := w.row(id); !again.Conditions.Equal(ws.Conditions) {
 		t.Errorf("%+v, then %+v", ws.Conditions, again.Conditions)

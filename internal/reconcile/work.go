@@ -14,50 +14,49 @@ import (
 	"codehub/internal/workspace"
 )
 
-// term is one term of leadership: what is known of the running operations
-// lives and dies with it.
+// term holds the state of one term of leadership, including its running operations.
 type term struct {
 	*Controller
 	ctx     context.Context // of the term
 	rows    Rows
-	upSince time.Time // since when the backend has answered without a break; zero: it does not
+	upSince time.Time // since when the runtime has responded without interruption; zero: it does not
 
-	group sync.WaitGroup // executors, probes, removals
+	group sync.WaitGroup // executors, lookups and side tasks
 
-	mu        sync.Mutex
-	works     map[workspace.ID]*work
-	leaving   map[workspace.ID]chan struct{} // executors told to end: the next one waits for them
-	answered  map[string]time.Time           // container ids that have answered on /healthz, and when
-	busy      map[string]bool                // side effects under way, by what they work on
-	settled   map[workspace.ID]settlement
-	endings   map[string]time.Time // jobs that nobody needs, by their backend ids: not removed again before
-	full      string               // which disk is too full to start anything; empty: none is
-	noSpace   bool                 // some work waits for space
-	disksSeen bool
-	crashes   crashes
-	orphans   orphans
-	asides    asides
-	hands     chan struct{} // for chores, so that they never ask for everybody at once
-	bucket    *bucket
+	mu             sync.Mutex
+	works          map[workspace.ID]*work
+	stopping       map[workspace.ID]chan struct{} // executors that were cancelled: the workspace's next one waits for them
+	answered       map[string]time.Time           // container IDs that have responded on /healthz, and when
+	busy           map[string]bool                // running side tasks by what they work on
+	settled        map[workspace.ID]settlement
+	jobRetryAt     map[string]time.Time // orphaned jobs by runtime ID: when to try their removal again
+	fullDiskDetail string               // the disk that is too full to start anything; empty: none
+	noSpace        bool                 // an operation waits for disk space
+	disksSeen      bool
+	crashes        crashes
+	orphans        orphans
+	asides         asides
+	sideTasks      chan struct{} // limits concurrent side tasks
+	bucket         *bucket
 
-	// The tick alone uses these.
-	began       time.Time // of the present tick
-	removable   bool      // whether anything could be removed for good before the tick read the rows
-	clock       postgres.Clock
-	watch       postgres.ClockWatch
-	waits       bool      // the waits are to be restarted before anything is judged
-	prepared    time.Time // when the surroundings of the containers were last checked
-	weighed     time.Time // when the disks were
-	roll        roll
-	saidStrange string
-	refused     map[workspace.ID]string // what the database said of rows that it does not take
-	saidSkipped string
-	saidDown    time.Time
-	saidGone    bool
+	// Only the tick uses these.
+	tickBegan           time.Time // start of the current tick
+	removable           bool      // MayRemove as of before the tick read the rows
+	clock               postgres.Clock
+	watch               postgres.ClockWatch
+	waits               bool      // the delays are to restart before anything is judged
+	preparedAt          time.Time // when the surroundings of the containers were last checked
+	disksCheckedAt      time.Time // when the disks were
+	inventory           inventory
+	loggedOrphans       string
+	refusedRows         map[workspace.ID]string // the last logged refusal per row
+	loggedTickError     string
+	runtimeDownLoggedAt time.Time
+	loggedVolumesGone   bool
 }
 
-// chores is how many small things are done at once beside the operations.
-const chores = 8
+// maxSideTasks limits concurrent side tasks, such as probes and removals.
+const maxSideTasks = 8
 
 // work is the executor of one claim.
 type work struct {
@@ -67,42 +66,43 @@ type work struct {
 	done   chan struct{} // closed when the executor has returned
 	began  time.Time
 
-	mu       sync.Mutex
-	ended    time.Time // zero: at work
-	again    time.Time // once it has ended: not run again before
-	refusals int       // by the bucket, or for want of space, one after the other
-	noSpace  bool      // the last attempt ended for want of space
-	busy     int       // attempts, one after the other, that ended with runtime.ErrBusy
-	changes  int       // how often the home had changed since it was packed
-	failure  *lifecycle.Failure
-	waits    *lifecycle.Failure // why the last attempt ended, until this one gets further
-	waitedAt map[string]bool    // the steps that the last attempt took
-	steps    map[string]bool    // the steps that this one has taken
-	progress runtime.Progress
-	meter    meter
-	reached  map[string]sample // how far each step has ever been
-	movedAt  time.Time         // when one was last further than ever
-	moving   bool              // one was, other than a pull
-	pulling  bool
-	pulledAt time.Time
+	mu          sync.Mutex
+	ended       time.Time // zero: still running
+	retryAt     time.Time // earliest next run once it has ended
+	refusals    int       // consecutive failures because of the bucket or disk space
+	noSpace     bool      // the last attempt ran out of disk space
+	busy        int       // consecutive attempts that ended with runtime.ErrBusy
+	changes     int       // how often the home changed after it was packed
+	failure     *lifecycle.Failure
+	waitingFor  *lifecycle.Failure // why the last attempt ended, until this one gets further
+	waitedSteps map[string]bool    // the steps of the last attempt
+	steps       map[string]bool    // the steps of this attempt
+	progress    runtime.Progress
+	meter       meter
+	reached     map[string]sample // the furthest progress of each step
+	movedAt     time.Time         // when any step last exceeded its furthest progress
+	moving      bool              // a step other than a pull has exceeded it
+	pulling     bool
+	pulledAt    time.Time
 }
 
 const (
-	// rerun is how long an executor that ended without its operation being
-	// complete is left alone before it is run again; one that the bucket has
-	// refused, or that found no space, ever longer, up to refused.
-	rerun   = time.Second
-	refused = 5 * time.Minute
-	// busyMost bounds the pause after a refusal that passes by itself. What ends
-	// it is outside of codehub, and tells nobody.
-	busyMost = 30 * time.Second
-	// maxChanges is how often a home is packed that changes each time.
+	// retryMin is the pause before an executor runs again that ended before its
+	// operation was complete. After failures because of the bucket or disk space
+	// the pause doubles up to retryMax.
+	retryMin = time.Second
+	retryMax = 5 * time.Minute
+	// busyRetryMax limits the pause after a transient failure such as
+	// runtime.ErrBusy, because no event reports its end.
+	busyRetryMax = 30 * time.Second
+	// maxChanges is how often a home is packed again that changes while it is
+	// packed.
 	maxChanges = 3
 )
 
-// newWork is the work of an executor that begins; before is that of the same
-// claim that has ended, if there was one: what is run again goes on with its
-// time, and gets none for doing again what was done before.
+// newWork returns the state of a new executor. before is the ended executor of the
+// same claim, or nil. Its deadline and furthest progress carry over: repeating
+// finished work does not extend the deadline.
 func newWork(row workspace.Workspace, cancel context.CancelFunc, before *work) *work {
 	now := time.Now()
 	w := &work{
@@ -116,11 +116,11 @@ func newWork(row workspace.Workspace, cancel context.CancelFunc, before *work) *
 	defer before.mu.Unlock()
 	w.refusals, w.noSpace, w.progress, w.meter = before.refusals, before.noSpace, before.progress, before.meter
 	w.reached, w.movedAt, w.moving, w.pulledAt = before.reached, before.movedAt, before.moving, before.pulledAt
-	w.busy, w.changes, w.waits, w.waitedAt = before.busy, before.changes, before.waits, before.waitedAt
+	w.busy, w.changes, w.waitingFor, w.waitedSteps = before.busy, before.changes, before.waitingFor, before.waitedSteps
 	return w
 }
 
-// step records progress; it is what executors hand to the runtime.
+// step records progress. Executors pass it to the runtime.
 func (w *work) step(p runtime.Progress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,36 +136,35 @@ func (w *work) step(p runtime.Progress) {
 	}
 	w.pulling = pulling
 	w.steps[p.Step] = true
-	if w.waits != nil {
-		if w.waitedAt[p.Step] {
-			return // the attempt that was refused was here, too
+	if w.waitingFor != nil {
+		if w.waitedSteps[p.Step] {
+			return // the failed attempt got this far, too
 		}
-		w.waits, w.movedAt = nil, now
+		w.waitingFor, w.movedAt = nil, now
 	}
 	w.progress = p
-	w.meter.note(now, p)
+	w.meter.record(now, p)
 }
 
-// afresh is told that another job begins: what it moves was not moved before.
-func (w *work) afresh() {
+// resetReached starts the progress of a new job from zero.
+func (w *work) resetReached() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reached = map[string]sample{}
 }
 
-// end records what the executor has ended with. Time in which the bucket
-// refused, or there was no space, is nobody's, nor is that in which what was
-// broken off is done again.
+// end records the executor's result. Time spent waiting for the bucket or for space
+// does not count towards the deadline, nor does repeating what was interrupted.
 func (w *work) end(err error) *lifecycle.Failure {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
-	w.ended, w.failure, w.pulling, w.again = now, failure(err), false, now.Add(rerun)
+	w.ended, w.failure, w.pulling, w.retryAt = now, failure(err), false, now.Add(retryMin)
 	if w.failure != nil && w.failure.Passing {
 		return w.endBusy(err, now)
 	}
-	if w.waits != nil {
-		w.waits, w.movedAt = nil, now
+	if w.waitingFor != nil {
+		w.waitingFor, w.movedAt = nil, now
 	}
 	w.busy = 0
 	w.refusals++
@@ -176,44 +175,43 @@ func (w *work) end(err error) *lifecycle.Failure {
 		return w.failure
 	}
 	w.movedAt, w.reached = now, map[string]sample{}
-	w.again = now.Add(min(rerun<<min(w.refusals-1, 16), refused))
+	w.retryAt = now.Add(min(retryMin<<min(w.refusals-1, 16), retryMax))
 	if bucket {
 		w.progress = runtime.Progress{Step: runtime.StepWaitingBucket}
-		w.meter.note(now, w.progress)
+		w.meter.record(now, w.progress)
 	} else {
-		w.pulledAt = w.again // its time counts from the next try
+		w.pulledAt = w.retryAt // the pull deadline restarts with the next attempt
 	}
 	return w.failure
 }
 
-// endBusy records a failure that passes by itself. It is w's lock holder that
-// calls it.
+// endBusy records a transient failure. The caller holds w.mu.
 func (w *work) endBusy(err error, now time.Time) *lifecycle.Failure {
 	w.refusals, w.noSpace = 0, false
 	w.busy++
-	w.again = now.Add(min(rerun<<min(w.busy-1, 16), busyMost))
+	w.retryAt = now.Add(min(retryMin<<min(w.busy-1, 16), busyRetryMax))
 	if errors.Is(err, errHomeChanged) {
-		w.waits = nil
+		w.waitingFor = nil
 		if w.changes++; w.changes >= maxChanges {
 			w.failure.Passing = false
 		}
 		return w.failure
 	}
-	w.waits, w.waitedAt = w.failure, w.steps
-	w.progress = runtime.Progress{Step: runtime.StepWaitingBackend, Detail: shortened(err.Error())}
+	w.waitingFor, w.waitedSteps = w.failure, w.steps
+	w.progress = runtime.Progress{Step: runtime.StepWaitingBackend, Detail: truncate(err.Error())}
 	var busy *runtime.BusyError
 	if errors.As(err, &busy) {
-		w.progress.Detail = shortened(busy.Reason)
+		w.progress.Detail = truncate(busy.Reason)
 		if busy.Container != "" {
-			w.progress = runtime.Progress{Step: runtime.StepWaitingInUse, Detail: shortened(busy.Container)}
+			w.progress = runtime.Progress{Step: runtime.StepWaitingInUse, Detail: truncate(busy.Container)}
 		}
 	}
-	w.meter.note(now, w.progress)
+	w.meter.record(now, w.progress)
 	return w.failure
 }
 
-// shortened is text that is shown beside other things.
-func shortened(text string) string {
+// truncate shortens a text that is shown inline.
+func truncate(text string) string {
 	const most = 200
 	if len(text) > most {
 		return strings.ToValidUTF8(text[:most], "") + "…"
@@ -221,42 +219,43 @@ func shortened(text string) string {
 	return text
 }
 
-// waitsFor is why the last attempt was refused, if this one waits for the same.
-func (w *work) waitsFor() string {
+// waitReason returns why the last attempt failed while this one waits for the same.
+func (w *work) waitReason() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.waits == nil {
+	if w.waitingFor == nil {
 		return ""
 	}
-	return w.waits.Message
+	return w.waitingFor.Message
 }
 
-// lacksSpace reports whether the work waits for space, or tries again.
+// lacksSpace reports whether the work waits for disk space.
 func (w *work) lacksSpace() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.noSpace
 }
 
-// resume has what was refused tried again now.
+// resume makes work that waits for the bucket or space run again now.
 func (w *work) resume() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.refusals > 0 {
-		w.refusals, w.again = 0, time.Time{}
+		w.refusals, w.retryAt = 0, time.Time{}
 	}
 }
 
-// snapshot is the work as lifecycle.Judge takes it, with its progress for people.
+// snapshot returns the work as lifecycle.Judge needs it, and its progress as users
+// see it.
 func (w *work) snapshot(now time.Time) (lifecycle.Work, *workspace.Progress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	failure := w.failure
 	if w.ended.IsZero() {
-		failure = w.waits
+		failure = w.waitingFor
 	}
 	waits := failure == nil || failure.Reason == workspace.ErrUnreachable || failure.Passing
-	running := w.ended.IsZero() || waits && now.Before(w.again)
+	running := w.ended.IsZero() || waits && now.Before(w.retryAt)
 	j := lifecycle.Work{Running: running, Failure: failure, ProgressAt: w.movedAt, Moving: w.moving, Pulling: w.pulling, PulledAt: w.pulledAt}
 	if w.progress.Step == "" {
 		return j, nil
@@ -264,9 +263,9 @@ func (w *work) snapshot(now time.Time) (lifecycle.Work, *workspace.Progress) {
 	return j, w.meter.shown(now, w.progress)
 }
 
-// occupies reports whether the work is one of those that may be at once. What
-// waits for an image, or for something that passes by itself, is not; an archive that the bucket has refused still is:
-// others would fare no better, and all would be tried again together.
+// occupies reports whether the work counts against its lane's limit. An image pull
+// and a transient wait do not. An archive that waits for the bucket does: otherwise
+// all archives would start and fail together.
 func (w *work) occupies() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -279,19 +278,19 @@ func (w *work) endedAt() time.Time {
 	return w.ended
 }
 
-// over reports whether the executor has ended.
-func (w *work) over() bool {
+// hasEnded reports whether the executor has returned.
+func (w *work) hasEnded() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return !w.ended.IsZero()
 }
 
-// view is a work frozen before an observation was begun.
+// view is a work as of before the observation began.
 type view struct {
 	opID     string
 	work     lifecycle.Work
 	progress *workspace.Progress
-	ended    time.Time // zero: the executor is at work
+	ended    time.Time // zero: the executor is running
 }
 
 func (t *term) views(now time.Time) map[workspace.ID]view {
@@ -305,15 +304,15 @@ func (t *term) views(now time.Time) map[workspace.ID]view {
 	return out
 }
 
-// operating reports whether any executor is at work or was until a moment ago.
+// operating reports whether an executor runs or has just ended.
 func (t *term) operating() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.works) > 0
 }
 
-// lane is what an operation waits in line with. What takes as long as a home
-// is large must not keep a start waiting, nor a restore somebody waits for.
+// lane is the queue of an operation. Each has its own limit, so that archives delay
+// neither starts nor restores.
 type lane int
 
 const (
@@ -332,7 +331,7 @@ func laneOf(op workspace.Operation) lane {
 	return short
 }
 
-// free is how many more operations of each lane may be claimed now.
+// free returns how many more operations may be claimed per lane.
 func (t *term) free() map[lane]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -345,69 +344,70 @@ func (t *term) free() map[lane]int {
 	return n
 }
 
-// drop ends the work on id, unless it is another claim's.
-func (t *term) drop(id workspace.ID, opID string) {
+// cancelWork cancels the work on id if it belongs to the claim opID.
+func (t *term) cancelWork(id workspace.ID, opID string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if w := t.works[id]; w != nil && w.opID == opID {
 		w.cancel()
 		delete(t.works, id)
-		t.leaving[id] = w.done
+		t.stopping[id] = w.done
 	}
 }
 
-// letEnd has the work on id come to its end by itself: the home is gone as soon
-// as its volume is, and what tells of the home goes after that.
-func (t *term) letEnd(id workspace.ID, opID string) {
+// detachWork forgets the work on id but lets its executor finish: the operation
+// completes when the volume is gone, and the executor then removes the volume's
+// record.
+func (t *term) detachWork(id workspace.ID, opID string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if w := t.works[id]; w != nil && w.opID == opID {
 		delete(t.works, id)
-		t.leaving[id] = w.done
+		t.stopping[id] = w.done
 	}
 }
 
-// execute runs the executor of row's claim, after the one before it on the
-// same workspace has ended. Nothing happens if one of this claim is at work.
+// execute starts the executor of row's claim after the workspace's previous one has
+// ended. It does nothing if an executor of this claim is running.
 func (t *term) execute(ctx context.Context, row workspace.Workspace, seen *runtime.Container) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var earlier *work
 	if w := t.works[row.ID]; w != nil {
 		switch {
-		case w.opID == row.OpID && !w.over():
+		case w.opID == row.OpID && !w.hasEnded():
 			return
 		case w.opID == row.OpID:
 			earlier = w
 		}
 		w.cancel()
-		t.leaving[row.ID] = w.done
+		t.stopping[row.ID] = w.done
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	w := newWork(row, cancel, earlier)
 	t.works[row.ID] = w
-	before := t.leaving[row.ID]
-	delete(t.leaving, row.ID)
+	before := t.stopping[row.ID]
+	delete(t.stopping, row.ID)
 	t.group.Go(func() {
 		defer close(w.done)
 		defer cancel()
 		if before != nil {
-			<-before // its context has ended: one operation at a time (design §3.4)
+			<-before // its context is cancelled: one operation at a time per workspace
 		}
 		err := t.perform(ctx, row, seen, w)
 		if ctx.Err() != nil {
 			return
 		}
-		waited := w.waitsFor()
+		waited := w.waitReason()
 		t.logEnd(row, w.end(err), waited, err)
 		if errors.Is(err, archive.ErrUnavailable) {
-			t.bucket.doubt()
+			t.bucket.markSuspect()
 		}
 		t.Wake()
 	})
 }
 
-// logEnd logs what an executor has ended with. What is waited for is logged once.
+// logEnd logs how an executor ended. A continuing wait is logged once.
 func (t *term) logEnd(row workspace.Workspace, f *lifecycle.Failure, waited string, err error) {
 	log := t.cfg.Log.With("workspace", row.ID, "operation", row.Operation)
 	switch {
@@ -423,10 +423,10 @@ func (t *term) logEnd(row workspace.Workspace, f *lifecycle.Failure, waited stri
 	}
 }
 
-// effect runs f beside the tick, one at a time for each key, and bounded in
-// time; if hands are given, once one of them is free. If f reports that
-// something changed, everything is looked at again at once.
-func (t *term) effect(ctx context.Context, key string, hands chan struct{}, f func(ctx context.Context) (changed bool)) {
+// effect runs f beside the tick, one call at a time per key and with a time limit.
+// If slots is not nil, it waits for a free slot. If f reports a change, the
+// controller wakes.
+func (t *term) effect(ctx context.Context, key string, slots chan struct{}, f func(ctx context.Context) (changed bool)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.busy[key] {
@@ -434,7 +434,7 @@ func (t *term) effect(ctx context.Context, key string, hands chan struct{}, f fu
 	}
 	t.busy[key] = true
 	t.group.Go(func() {
-		changed := t.do(ctx, hands, f)
+		changed := t.runEffect(ctx, slots, f)
 		t.mu.Lock()
 		delete(t.busy, key)
 		t.mu.Unlock()
@@ -444,16 +444,16 @@ func (t *term) effect(ctx context.Context, key string, hands chan struct{}, f fu
 	})
 }
 
-func (t *term) do(ctx context.Context, hands chan struct{}, f func(ctx context.Context) bool) bool {
-	if hands != nil {
+func (t *term) runEffect(ctx context.Context, slots chan struct{}, f func(ctx context.Context) bool) bool {
+	if slots != nil {
 		select {
-		case hands <- struct{}{}:
-			defer func() { <-hands }()
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
 		case <-ctx.Done():
 			return false
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.cfg.ChoreWithin)
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.SideTaskTimeout)
 	defer cancel()
 	return f(ctx)
 }

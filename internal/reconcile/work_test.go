@@ -17,9 +17,8 @@ import (
 
 var archivingRow = workspace.Workspace{ID: "w", Operation: workspace.OpArchiving, OpID: "claim"}
 
-// Only what is further than ever is progress: not the same again, nor a report
-// that is read again from its beginning.
-func TestProgressIsWhatIsFurther(t *testing.T) {
+// Only a new maximum counts as progress, not a repeated report.
+func TestProgressCountsOnlyNewMaximum(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWork(archivingRow, func() {}, nil)
@@ -49,13 +48,13 @@ func TestProgressIsWhatIsFurther(t *testing.T) {
 		pack(20, 2)
 		moved("bytes of a large file", true)
 
-		// The server was told nothing new, and follows the same job again.
+		// The server follows the same job again and learns nothing new.
 		at := w.movedAt
 		w.end(errors.New("the connection broke"))
 		again := newWork(archivingRow, func() {}, w)
 		w = again
 		if !w.movedAt.Equal(at) {
-			t.Error("to be run again is taken for progress")
+			t.Error("a rerun counts as progress")
 		}
 		pack(0, 0)
 		pack(10, 1)
@@ -66,15 +65,14 @@ func TestProgressIsWhatIsFurther(t *testing.T) {
 		w.step(runtime.Progress{Step: runtime.StepVerifying, Done: 5})
 		moved("the next step", true)
 
-		w.afresh() // a job that begins anew moves all of it anew
+		w.resetReached() // a new job starts from zero
 		pack(5, 1)
 		moved("another job", true)
 	})
 }
 
-// An executor that is run again for its claim goes on with the time, and the
-// image, that it has.
-func TestRunAgain(t *testing.T) {
+// A rerun for the same claim keeps the deadline and the pull time.
+func TestRerunKeepsDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		row := workspace.Workspace{ID: "w", Operation: workspace.OpStarting, OpID: "claim"}
@@ -92,9 +90,9 @@ func TestRunAgain(t *testing.T) {
 	})
 }
 
-// What the bucket refuses is tried again ever less often, costs nobody their
-// time, and is tried at once when the bucket is back.
-func TestBucketRefuses(t *testing.T) {
+// The bucket's failures are retried with backoff, count for nothing, and are
+// retried at once when the bucket is available again.
+func TestBucketFailureBacksOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWork(archivingRow, func() {}, nil)
@@ -107,13 +105,13 @@ func TestBucketRefuses(t *testing.T) {
 			if !j.Running || j.Failure == nil || j.Failure.Reason != workspace.ErrUnreachable || !j.ProgressAt.Equal(ended) {
 				t.Fatalf("refused: %+v", j)
 			}
-			waits = append(waits, w.again.Sub(ended))
-			if j, _ := w.snapshot(w.again); j.Running {
+			waits = append(waits, w.retryAt.Sub(ended))
+			if j, _ := w.snapshot(w.retryAt); j.Running {
 				t.Fatal("never run again")
 			}
 			w = newWork(archivingRow, func() {}, w)
 		}
-		if waits[0] != rerun || waits[1] != 2*rerun || waits[2] != 4*rerun || waits[11] != refused {
+		if waits[0] != retryMin || waits[1] != 2*retryMin || waits[2] != 4*retryMin || waits[11] != retryMax {
 			t.Errorf("waits %v", waits)
 		}
 		w.end(fmt.Errorf("upload: %w", archive.ErrUnavailable))
@@ -121,18 +119,18 @@ func TestBucketRefuses(t *testing.T) {
 		if j, _ := w.snapshot(time.Now()); j.Running {
 			t.Error("it waits although the bucket is back")
 		}
-		// An engine that does not answer is asked again soon.
+		// A runtime failure has no backoff.
 		w = newWork(archivingRow, func() {}, w)
 		w.end(runtime.ErrUnreachable)
-		if time.Until(w.again) != rerun {
-			t.Errorf("waits %v", time.Until(w.again))
+		if time.Until(w.retryAt) != retryMin {
+			t.Errorf("waits %v", time.Until(w.retryAt))
 		}
 	})
 }
 
-// To read a large archive back once more takes as long as before: what the
-// bucket broke off is not held against the second try.
-func TestWhatTheBucketBrokeOffIsProgressAgain(t *testing.T) {
+// Reading a large archive back again takes as long as before, so that repeated work
+// counts as progress after a bucket outage.
+func TestRepeatedWorkCountsAfterBucketFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWork(archivingRow, func() {}, nil)
@@ -148,14 +146,14 @@ func TestWhatTheBucketBrokeOffIsProgressAgain(t *testing.T) {
 	})
 }
 
-// What finds no space is tried again like what the bucket refuses, and each
-// time has all the time it may take.
-func TestNoSpaceIsNobodysTime(t *testing.T) {
+// Running out of disk space is retried with backoff, and every attempt has its full
+// deadline.
+func TestNoSpaceRestartsDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		row := workspace.Workspace{ID: "w", Operation: workspace.OpStarting, OpID: "claim"}
 		w := newWork(row, func() {}, nil)
-		for _, wait := range []time.Duration{rerun, 2 * rerun, 4 * rerun} {
+		for _, wait := range []time.Duration{retryMin, 2 * retryMin, 4 * retryMin} {
 			time.Sleep(time.Hour)
 			w.end(fmt.Errorf("create: %w", runtime.ErrNoSpace))
 			ended := time.Now()
@@ -178,8 +176,8 @@ func TestNoSpaceIsNobodysTime(t *testing.T) {
 	})
 }
 
-// What the bucket has refused says so, until the next attempt gets on.
-func TestWaitsForTheBucketIsSaid(t *testing.T) {
+// The wait for the bucket is shown until the next attempt makes progress.
+func TestBucketWaitIsShown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWork(archivingRow, func() {}, nil)
@@ -203,8 +201,8 @@ func TestWaitsForTheBucketIsSaid(t *testing.T) {
 	})
 }
 
-// What passes by itself is tried again ever less often, up to every 30 s, says
-// what it waits for, and takes none of the time of what comes after it.
+// A transient failure is retried with a backoff of at most 30 s, is shown, and does
+// not count towards the deadline of the following steps.
 func TestBusyIsShownUntilAttemptProgresses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -223,17 +221,17 @@ func TestBusyIsShownUntilAttemptProgresses(t *testing.T) {
 			if p == nil || *p != (workspace.Progress{Step: "waiting-in-use", Detail: "reader"}) {
 				t.Fatalf("busy: %+v", p)
 			}
-			waits = append(waits, w.again.Sub(ended))
-			time.Sleep(w.again.Sub(ended))
+			waits = append(waits, w.retryAt.Sub(ended))
+			time.Sleep(w.retryAt.Sub(ended))
 			if j, _ := w.snapshot(time.Now()); j.Running {
 				t.Fatal("it is not tried again in time")
 			}
 			w = newWork(archivingRow, func() {}, w)
 		}
-		if diff := cmp.Diff([]time.Duration{rerun, 2 * rerun, 4 * rerun, 8 * rerun, 16 * rerun, busyMost, busyMost}, waits); diff != "" {
+		if diff := cmp.Diff([]time.Duration{retryMin, 2 * retryMin, 4 * retryMin, 8 * retryMin, 16 * retryMin, busyRetryMax, busyRetryMax}, waits); diff != "" {
 			t.Error(diff)
 		}
-		// The next attempt has come no further yet, and then does.
+		// The next attempt first repeats the same steps, then gets further.
 		w.step(runtime.Progress{Step: runtime.StepCreating})
 		if j, p := w.snapshot(time.Now()); j.Failure == nil || p.Step != "waiting-in-use" || !w.occupies() {
 			t.Errorf("tried again: %+v, %+v", j, p)
@@ -249,8 +247,7 @@ func TestBusyIsShownUntilAttemptProgresses(t *testing.T) {
 	})
 }
 
-// What the backend says is shown where no container is to blame, and not all of
-// it.
+// If no container is to blame, the truncated message of the runtime is shown.
 func TestBusyBackendIsShown(t *testing.T) {
 	t.Parallel()
 	w := newWork(archivingRow, func() {}, nil)
@@ -264,8 +261,7 @@ func TestBusyBackendIsShown(t *testing.T) {
 	}
 }
 
-// A home that changes is packed again twice; the third time is a failure.
-func TestChangedHomeIsPackedAgain(t *testing.T) {
+func TestChangedHomeIsRepacked(t *testing.T) {
 	t.Parallel()
 	w := newWork(archivingRow, func() {}, nil)
 	for n := 1; n <= maxChanges; n++ {

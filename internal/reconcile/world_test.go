@@ -17,8 +17,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// world is a controller on a real database and a runtime with faults. No
-// event reaches it: what it does it finds out by looking.
+// world is a controller with a real database and a runtime with faults. No event
+// reaches it, so it relies on its ticks.
 type world struct {
 	*testing.T
 	dsn    string
@@ -38,7 +38,7 @@ type world struct {
 	lookWithin, choreWithin time.Duration
 	orphanDelay             time.Duration
 	mayRemove               func() bool
-	wishes                  reconcile.Wishes
+	wishes                  reconcile.Intents
 	wrap                    func(*postgres.Controller) reconcile.Rows
 
 	mu     sync.Mutex
@@ -86,15 +86,15 @@ func (w *world) controller() *reconcile.Controller {
 	}
 	return reconcile.New(reconcile.Config{
 		Archives: kept, MinFree: w.minFree, MaxJobs: w.maxJobs, Step: w.step,
-		Runtime: w.fake, Wishes: w.wishes, Routes: w, Policy: w.policy, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
+		Runtime: w.fake, Intents: w.wishes, Routes: w, Policy: w.policy, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
 		IdleInterval: 20 * time.Millisecond, ActiveInterval: 10 * time.Millisecond, ActiveFor: time.Second,
 		MaxOperations: w.maxOps, StopGrace: time.Second, AcceptVolumeLoss: w.accept,
-		LookWithin: w.lookWithin, ChoreWithin: w.choreWithin, OrphanDelay: w.orphanDelay,
+		ObserveTimeout: w.lookWithin, SideTaskTimeout: w.choreWithin, OrphanDelay: w.orphanDelay,
 		MayRemove: w.mayRemove,
 	})
 }
 
-// lead runs a controller until the test, or the returned function, ends it.
+// lead runs a controller until the test ends or the returned function is called.
 func (w *world) lead() (stop func()) {
 	w.Helper()
 	_, stop = w.leads()
@@ -188,7 +188,7 @@ func (w *world) awaitPhase(id workspace.ID, p workspace.Phase) workspace.Workspa
 	})
 }
 
-// awaitCalls waits until the runtime was called so often.
+// awaitCalls waits until the runtime was called n times.
 func (w *world) awaitCalls(op string, n int) {
 	w.Helper()
 	deadline := time.Now().Add(20 * time.Second)
@@ -200,7 +200,7 @@ func (w *world) awaitCalls(op string, n int) {
 	}
 }
 
-// awaitGone waits until the workspace is DELETED and nothing of it is left.
+// awaitGone waits until the workspace is DELETED and has no resources left.
 func (w *world) awaitGone(id workspace.ID) {
 	w.Helper()
 	deadline := time.Now().Add(20 * time.Second)

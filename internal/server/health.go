@@ -46,7 +46,7 @@ func (s *server) trouble() string {
 	switch {
 	case marks.Hold != "" || s.onHold.Load() != nil:
 		return "hold"
-	case s.reach("engine", cmp.Or(marks.Docker, st.Backend)) != "":
+	case s.reach("engine", cmp.Or(marks.Docker, st.Runtime)) != "":
 		return "backend"
 	case st.Wall != "":
 		return "wall"

@@ -210,12 +210,12 @@ func (s *server) checks() []httpapi.Check {
 	checks := []httpapi.Check{
 		{Name: "database", Run: s.db.Ping},
 		{Name: "docker", Advisory: true, Run: func(context.Context) error {
-			return said(s.reach("engine", cmp.Or(s.marks.Status().Docker, s.ctrl.Status().Backend)))
+			return said(s.reach("engine", cmp.Or(s.marks.Status().Docker, s.ctrl.Status().Runtime)))
 		}},
 		{Name: "hold", Advisory: true, Run: func(context.Context) error { return said(s.hold()) }},
 		{Name: "wall", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Wall) }},
 		{Name: "bucket", Advisory: true, Run: func(context.Context) error { return said(s.reach("bucket", s.ctrl.Status().Bucket)) }},
-		{Name: "orphans", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Strange) }},
+		{Name: "orphans", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Orphans) }},
 		{Name: "disk", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Disk) }},
 		{Name: "idleness", Advisory: true, Run: func(context.Context) error { return said(s.ttl.Status().Err) }},
 		{Name: "garbage-collection", Advisory: true, Run: func(context.Context) error { return said(s.garbage.Status().Err) }},

@@ -229,7 +229,7 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 	policy.DeleteGrace, policy.Starting = cfg.DeleteGrace, cfg.StartTimeout
 	policy.CanArchive = true
 	s.ctrl = reconcile.New(reconcile.Config{
-		Runtime: rt, Archives: archives, Wishes: db, Routes: s.proxy, Log: log, Policy: policy, MinFree: cfg.MinFreeShare, Step: failpoint.Step(),
+		Runtime: rt, Archives: archives, Intents: db, Routes: s.proxy, Log: log, Policy: policy, MinFree: cfg.MinFreeShare, Step: failpoint.Step(),
 		IdleInterval: cfg.IdleInterval, ActiveInterval: cfg.ActiveInterval, ActiveFor: cfg.ActiveFor,
 		MaxOperations: cfg.MaxOperations, MaxJobs: cfg.MaxStorageJobs, StopGrace: 10 * time.Second, AcceptVolumeLoss: cfg.AcceptVolumeLoss, OrphanDelay: cfg.OrphanDelay,
 		MayRemove: s.marks.MayRemove,
