@@ -22,7 +22,7 @@ export CODEHUB_TEST_IMAGE := $(TEST_IMAGE)
 TESTFLAGS ?=
 PACKAGES ?= ./internal/runtime/docker ./internal/proxy ./internal/dashboard ./...
 
-.PHONY: help run test soak bench build image images docs lint clean images-now
+.PHONY: help run check test soak bench build image images docs lint clean images-now
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,11 +33,15 @@ run: ## installs what is missing, builds all, and serves on http://localhost:808
 	@scripts/with-docker.sh images/workspace/build.sh $(WORKSPACE_IMAGE)
 	@exec scripts/with-docker.sh bin/codehub serve
 
+check: ## formatting, vet, staticcheck, tests without Docker and Chromium: under 90 s
+	@scripts/setup.sh check
+	@scripts/check.sh $(STATICCHECK) $(TESTFLAGS) $(PACKAGES)
+
 test: ## installs what the tests need, builds all, and runs every test
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory build
 	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
-	@failed=0; run() { echo "test: go test -race $$*"; scripts/with-docker.sh go test -race -count=1 -timeout 30m -p 2 $(TESTFLAGS) "$$@" || failed=1; }; \
+	@failed=0; run() { echo "test: go test -race $$*"; env -u CODEHUB_TEST_WITHOUT scripts/with-docker.sh go test -race -count=1 -timeout 30m -p 2 $(TESTFLAGS) "$$@" || failed=1; }; \
 	packages=$$(go list $(PACKAGES)) || exit 1; \
 	alone=$$(grep '/internal/e2e$$' <<<"$$packages"); rest=$$(grep -v '/internal/e2e$$' <<<"$$packages"); \
 	[ -z "$$alone" ] || run $$alone; [ -z "$$rest" ] || run $$rest; exit $$failed

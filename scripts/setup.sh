@@ -3,6 +3,7 @@
 # why. With everything in place it does nothing, within a second.
 #
 #	setup.sh build|lint      Go
+#	setup.sh check           and what the tests use that need no Docker
 #	setup.sh image           and Docker, and what the images are built with
 #	setup.sh run             and PostgreSQL
 #	setup.sh test            and what the tests use
@@ -62,18 +63,23 @@ need_postgres() {
 	need has_postgres postgresql "the database; codehub runs one of its own from these programs"
 }
 
-need_test_tools() {
-	need has_c_compiler 'gcc libc6-dev' "Go's race detector"
-	need has_chromium chromium "the end-to-end tests' browser"
-	need has_cjk_font 'fontconfig fonts-noto-cjk' "Korean letters in the browser's screenshots"
+# need_check_tools is for the tests that need neither Docker nor Chromium.
+need_check_tools() {
 	need 'has redis-server' redis-server "the bus between several servers"
 	need 'has pgbouncer' pgbouncer "the pooler that stands before a database"
-	need 'has docker-registry' docker-registry "an image registry for the tests of image pulls"
 	need 'has nft' nftables "shows the firewall's rules to the tests"
 	need 'has zstd' zstd "reads archives in the tests"
 	need 'has git' git "the tests' way to the repository"
+	need 'has mkfs.ext4' e2fsprogs "the disks of the tests' own"
+}
+
+need_test_tools() {
+	need_check_tools
+	need has_c_compiler 'gcc libc6-dev' "Go's race detector"
+	need has_chromium chromium "the end-to-end tests' browser"
+	need has_cjk_font 'fontconfig fonts-noto-cjk' "Korean letters in the browser's screenshots"
+	need 'has docker-registry' docker-registry "an image registry for the tests of image pulls"
 	need has_faketime libfaketime "moves the clock of a database in the tests"
-	need 'has mkfs.ext4' e2fsprogs "the disks whose power the tests cut"
 	need 'has losetup' util-linux "attaches those disks"
 	need 'has ip' iproute2 "networks of the tests' own"
 }
@@ -127,11 +133,12 @@ settle_packages() {
 
 case ${1:-} in
 build) ;;
+check) need_postgres && need_check_tools ;;
 lint) need 'has shellcheck' shellcheck "checks the shell scripts" ;;
 image) need_docker && need_image_tools ;;
 run) need_docker && need_image_tools && need_postgres ;;
 test) need_docker && need_image_tools && need_postgres && need_test_tools ;;
-*) die "usage: setup.sh build|lint|image|run|test" ;;
+*) die "usage: setup.sh build|lint|check|image|run|test" ;;
 esac
 check_go
 install_packages

@@ -3,7 +3,6 @@ package dashboard
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +14,8 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	chromium "codehub/internal/harness/browser"
 )
 
 // step is something done in a browser.
@@ -33,60 +34,15 @@ type tab struct {
 // tabs bounds how many are open at once.
 var tabs = make(chan struct{}, 3)
 
-// chromium is the browser that all tests share, each in a profile of its own.
-var chromium struct {
-	once  sync.Once
-	ctx   context.Context
-	err   error
-	close func()
-}
-
-// openBrowser starts the browser, once.
-func openBrowser() (context.Context, error) {
-	chromium.once.Do(func() {
-		dir, err := os.MkdirTemp("", "codehub-dashboard-")
-		if err != nil {
-			chromium.err = err
-			return
-		}
-		opts := append(chromedp.DefaultExecAllocatorOptions[:],
-			chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(dir), chromedp.WSURLReadTimeout(patience),
-			chromedp.Flag("disable-component-update", true), chromedp.Flag("lang", "en-US"))
-		alloc, stop := chromedp.NewExecAllocator(context.Background(), opts...)
-		ctx, leave := chromedp.NewContext(alloc)
-		chromium.ctx, chromium.err = ctx, chromedp.Do(ctx)
-		chromium.close = func() {
-			leave()
-			stop()
-			chromedp.FromContext(ctx).Allocator.Wait()
-			_ = os.RemoveAll(dir)
-		}
-	})
-	return chromium.ctx, chromium.err
-}
-
-// closeBrowser ends it, if it was started.
-func closeBrowser() {
-	if chromium.close != nil {
-		chromium.close()
-	}
-}
-
 func (w *world) tab() *tab {
 	w.t.Helper()
 	tabs <- struct{}{}
 	w.t.Cleanup(func() { <-tabs })
-	shared, err := openBrowser()
-	if err != nil {
-		w.t.Fatalf("start the browser: %v", err)
-	}
-	ctx, stop := chromedp.NewContext(shared, chromedp.WithNewBrowserContext())
-	w.t.Cleanup(stop)
-	b := &tab{t: w.t, w: w, ctx: ctx}
-	if err := chromedp.Listen(ctx, b.heard); err != nil {
+	b := &tab{t: w.t, w: w, ctx: chromium.Shared(w.t)}
+	if err := chromedp.Listen(b.ctx, b.heard); err != nil {
 		w.t.Fatalf("open a tab: %v", err)
 	}
-	if _, err := chromedp.Call(ctx, log.Enable, cdp.Empty{}); err != nil {
+	if _, err := chromedp.Call(b.ctx, log.Enable, cdp.Empty{}); err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() {

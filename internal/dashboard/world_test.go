@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,8 +13,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
-	goruntime "runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -25,6 +22,8 @@ import (
 	"codehub/internal/archive"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
+	"codehub/internal/harness"
+	chromium "codehub/internal/harness/browser"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/proxy"
@@ -39,12 +38,9 @@ import (
 // server ends by itself. They wait for streams and browsers most of the time:
 // more of them at once than there are cores.
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(goruntime.GOMAXPROCS(0)) {
-		_ = f.Value.Set(strconv.Itoa(2 * goruntime.GOMAXPROCS(0)))
-	}
+	harness.Parallel(4)
 	code := m.Run()
-	closeBrowser()
+	chromium.CloseShared()
 	os.Exit(code)
 }
 

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/moby/moby/client"
+
+	"codehub/internal/harness"
 )
 
 // Options are what a daemon starts with; the zero value will do.
@@ -45,6 +47,7 @@ var daemons atomic.Int32
 // Start starts a daemon that ends with the test. It takes root.
 func Start(t *testing.T, o Options) *Daemon {
 	t.Helper()
+	harness.NeedsDocker(t)
 	if os.Geteuid() != 0 {
 		t.Fatal("this test runs a Docker daemon of its own, which takes root")
 	}

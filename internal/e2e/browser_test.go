@@ -14,6 +14,8 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	chromium "codehub/internal/harness/browser"
 )
 
 // browser is one headless Chromium with one tab and an empty profile.
@@ -26,17 +28,7 @@ type browser struct {
 
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
-	opts := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(env.chromium), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
-		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-quic", true), chromedp.Flag("no-first-run", true),
-		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("lang", "en-US"),
-		chromedp.WindowSize(1280, 800), chromedp.WSURLReadTimeout(time.Minute),
-	)
-	actx, cancel := chromedp.NewExecAllocator(t.Context(), opts...)
-	t.Cleanup(cancel)
-	ctx, cancel := chromedp.NewContext(actx)
-	t.Cleanup(cancel)
+	ctx := chromium.New(t)
 	b := &browser{T: t, ctx: ctx, dir: filepath.Join(env.output, strings.ReplaceAll(t.Name(), "/", "-"))}
 	if err := os.RemoveAll(b.dir); err != nil {
 		t.Fatal(err)

@@ -5,36 +5,30 @@ package e2e
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
-	"runtime"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/moby/moby/client"
+
+	"codehub/internal/harness"
 )
 
 // env is where the parts are; the Makefile sets it.
 var env struct {
-	binary, workspaceImage, testImage, chromium, output string
-	scratch                                             string // gone after the tests
-	docker                                              *client.Client
+	binary, workspaceImage, testImage, output string
+	scratch                                   string // gone after the tests
+	docker                                    *client.Client
 }
 
 func TestMain(m *testing.M) {
+	harness.NeedsDockerInMain()
 	if err := prerequisites(); err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		os.Exit(1)
 	}
-	// They wait for others most of the time: more of them at once than there are
-	// cores.
-	flag.Parse()
-	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
-		_ = f.Value.Set(strconv.Itoa(2 * runtime.GOMAXPROCS(0)))
-	}
+	harness.Parallel(4) // they wait most of the time
 	watchForInterrupts()
 	code := m.Run()
 	os.RemoveAll(env.scratch)
@@ -42,28 +36,16 @@ func TestMain(m *testing.M) {
 }
 
 func prerequisites() error {
-	root, err := filepath.Abs("../..")
-	if err != nil {
+	var err error
+	if env.binary, err = harness.Binary(); err != nil {
 		return err
 	}
-	env.binary = or(os.Getenv("CODEHUB_TEST_BINARY"), filepath.Join(root, "bin", "codehub"))
-	if _, err := os.Stat(env.binary); err != nil {
-		return fmt.Errorf("no codehub binary: run make build (%w)", err)
-	}
-	env.workspaceImage = or(os.Getenv("CODEHUB_TEST_WORKSPACE_IMAGE"), "codehub/workspace:latest")
-	env.testImage = or(os.Getenv("CODEHUB_TEST_IMAGE"), "codehub/testserver:latest")
+	env.workspaceImage, env.testImage = harness.WorkspaceImage(), harness.TestImage()
 	if env.scratch, err = os.MkdirTemp("", "codehub-e2e-binaries-"); err != nil {
 		return err
 	}
-	env.output = or(os.Getenv("CODEHUB_TEST_OUTPUT"), filepath.Join(root, "test-output"))
-	for _, p := range []string{"/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"} {
-		if _, err := os.Stat(p); err == nil {
-			env.chromium = p
-			break
-		}
-	}
-	if env.chromium == "" {
-		return fmt.Errorf("no Chromium: install the package chromium")
+	if env.output, err = harness.Output(); err != nil {
+		return err
 	}
 	if env.docker, err = client.New(client.FromEnv); err != nil {
 		return err
@@ -76,11 +58,4 @@ func prerequisites() error {
 		}
 	}
 	return nil
-}
-
-func or(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }

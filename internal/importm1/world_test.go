@@ -26,6 +26,7 @@ import (
 	"codehub/internal/archive"
 	"codehub/internal/archive/archivetest"
 	"codehub/internal/bucket"
+	"codehub/internal/harness"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -57,14 +58,6 @@ type world struct {
 	limits postgres.Limits
 }
 
-// testImage is what stands in for the first version's image.
-func testImage() string {
-	if image := os.Getenv("CODEHUB_TEST_IMAGE"); image != "" {
-		return image
-	}
-	return "codehub/testserver:latest"
-}
-
 // newWorld has the rows of testdata, without homes and containers, and an
 // empty installation that has an administrator. Its passwords cannot be
 // verified, which would take the tests most of their time.
@@ -85,6 +78,7 @@ func peopledWorld(t testing.TB) *world {
 
 func emptyWorld(t testing.TB) *world {
 	t.Helper()
+	harness.NeedsDocker(t)
 	w := &world{
 		TB: t, tag: strings.NewReplacer("I", "1", "L", "2", "O", "3", "U", "4").Replace(rand.Text()[:6]),
 		from: pgtest.New(t, nil), dsn: pgtest.New(t, postgres.Migrate),
@@ -214,7 +208,7 @@ func (w *world) run(id string, running bool, change ...func(*client.ContainerCre
 	home := filepath.Join(w.homes, query[string](w, w.from, `SELECT home_store_key FROM workspaces WHERE id = $1`, id))
 	o := client.ContainerCreateOptions{
 		Name:   "codehub-ws-" + id,
-		Config: &container.Config{Image: testImage(), User: "1000:1000", Env: []string{"HOME=" + homeMount}},
+		Config: &container.Config{Image: harness.TestImage(), User: "1000:1000", Env: []string{"HOME=" + homeMount}},
 		HostConfig: &container.HostConfig{
 			NetworkMode: "none",
 			Mounts:      []mount.Mount{{Type: mount.TypeBind, Source: home, Target: homeMount}},

@@ -10,11 +10,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"codehub/internal/harness"
 	"codehub/internal/pgtest"
 )
 
 func TestImportM1(t *testing.T) {
 	t.Parallel()
+	harness.NeedsDocker(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -19,6 +18,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"codehub/internal/activity"
+	"codehub/internal/harness"
+	"codehub/internal/harness/browser"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -39,17 +40,14 @@ const codeServerSettings = `"terminal.integrated.gpuAcceleration": "off", "windo
 // newCodeServer runs the workspace image; more are settings of the IDE.
 func newCodeServer(t *testing.T, more string) *codeServer {
 	t.Helper()
-	image := os.Getenv("CODEHUB_TEST_WORKSPACE_IMAGE")
-	if image == "" {
-		image = "codehub/workspace:latest"
-	}
+	harness.NeedsDocker(t)
 	c := &codeServer{T: t, recorder: activity.New()}
 	secret := make([]byte, 32)
 	if _, err := rand.Read(secret); err != nil {
 		t.Fatal(err)
 	}
 	upstream := runtime.Upstream{Secret: hex.EncodeToString(secret)}
-	c.container = c.docker("run", "--detach", "--rm", "--label", "codehub.test=proxy", "--env", "HASHED_PASSWORD="+upstream.Secret, image)
+	c.container = c.docker("run", "--detach", "--rm", "--label", "codehub.test=proxy", "--env", "HASHED_PASSWORD="+upstream.Secret, harness.WorkspaceImage())
 	t.Cleanup(func() {
 		out, err := exec.Command("docker", "rm", "--force", "--volumes", c.container).CombinedOutput()
 		if err != nil {
@@ -84,23 +82,7 @@ func (c *codeServer) docker(args ...string) string {
 
 func (c *codeServer) browse() {
 	c.Helper()
-	path := ""
-	for _, p := range []string{"/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"} {
-		if _, err := os.Stat(p); err == nil {
-			path = p
-			break
-		}
-	}
-	if path == "" {
-		c.Fatal("no Chromium: install the package chromium")
-	}
-	actx, cancel := chromedp.NewExecAllocator(c.Context(), append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("disable-background-networking", true),
-		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true), chromedp.Flag("no-first-run", true),
-		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("lang", "en-US"), chromedp.WindowSize(1280, 800), chromedp.WSURLReadTimeout(time.Minute))...)
-	c.Cleanup(cancel)
-	c.tab, cancel = chromedp.NewContext(actx)
-	c.Cleanup(cancel)
+	c.tab = browser.New(c)
 	// The first call starts the browser, which ends with its context.
 	err := chromedp.Do(c.tab, chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		_, err := cdp.Call(ctx, t, network.SetCookie, network.SetCookieParams{Name: sessionCookie, Value: "ann-1", URL: c.world.server.URL})
@@ -256,7 +238,7 @@ func (c *codeServer) readable() {
 	c.Helper()
 	c.world.logMu.Lock()
 	defer c.world.logMu.Unlock()
-	if strings.Contains(c.world.log.String(), "cannot be read any more") {
+	if strings.Contains(c.world.log.String(), "websocket of an IDE cannot be read any more") {
 		c.Error("a side of a WebSocket could not be read")
 	}
 }

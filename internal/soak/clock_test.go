@@ -2,6 +2,7 @@ package soak
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -122,7 +123,7 @@ var shiftable = sync.OnceValues(func() (string, error) {
 	}
 	server := filepath.Join(dir, "codehub")
 	cmd := exec.Command("go", "build", "-overlay", dir+"/overlay.json", "-trimpath", "-ldflags", "-s -w", "-o", server, "./cmd/codehub")
-	cmd.Dir = or(os.Getenv("SOAK_CLOCK_SOURCE"), filepath.Join("..", ".."))
+	cmd.Dir = cmp.Or(os.Getenv("SOAK_CLOCK_SOURCE"), filepath.Join("..", ".."))
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build a server whose clock can be moved: %w: %s", err, out)

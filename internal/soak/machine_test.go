@@ -2,6 +2,7 @@ package soak
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -260,7 +261,7 @@ func (m *machine) run(ctx context.Context, out io.Writer, name string, args ...s
 func (m *machine) startDocker(ctx context.Context) error {
 	var err error
 	// Its state and its containerd are in /run, which a power cut empties.
-	m.daemon, err = m.spawn(os.Environ(), "prlimit", "--nofile="+or(m.files, "20000"), "dockerd", "--host", "unix://"+m.socket(), "--data-root", dockerRoot,
+	m.daemon, err = m.spawn(os.Environ(), "prlimit", "--nofile="+cmp.Or(m.files, "20000"), "dockerd", "--host", "unix://"+m.socket(), "--data-root", dockerRoot,
 		"--exec-root", "/run/docker", "--pidfile", "/run/docker.pid", "--cgroup-parent", "/"+m.cgroup())
 	if err != nil {
 		return err

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/moby/moby/client"
+
+	"codehub/internal/harness"
 )
 
 // env is where the parts are; the Makefile sets it.
@@ -28,6 +30,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "soak: init:", beInit(device))
 		os.Exit(1)
 	}
+	harness.NeedsDockerInMain()
 	if err := prerequisites(); err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
 		os.Exit(1)
@@ -44,16 +47,15 @@ func prerequisites() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("these tests make machines of namespaces and block devices: run them as root")
 	}
-	root, err := filepath.Abs("../..")
-	if err != nil {
+	var err error
+	if env.binary, err = harness.Binary(); err != nil {
 		return err
 	}
-	env.binary = or(os.Getenv("CODEHUB_TEST_BINARY"), filepath.Join(root, "bin", "codehub"))
-	if _, err := os.Stat(env.binary); err != nil {
-		return fmt.Errorf("no codehub binary: run make build (%w)", err)
+	env.image = harness.TestImage()
+	if env.output, err = harness.Output(); err != nil {
+		return err
 	}
-	env.image = or(os.Getenv("CODEHUB_TEST_IMAGE"), "codehub/testserver:latest")
-	env.output = or(os.Getenv("CODEHUB_TEST_OUTPUT"), filepath.Join(root, "test-output", "soak"))
+	env.output = filepath.Join(env.output, "soak")
 	if err := os.MkdirAll(env.output, 0o755); err != nil {
 		return err
 	}
@@ -70,11 +72,4 @@ func prerequisites() error {
 		return err
 	}
 	return os.Chmod(env.scratch, 0o755)
-}
-
-func or(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/dockertest"
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/runtimetest"
 	"codehub/internal/workspace"
@@ -176,7 +177,7 @@ func TestSetAsideNamesContainerInUse(t *testing.T) {
 	for name, running := range map[string]bool{"codehub-test-dump-" + string(id): true, "codehub-test-kept-" + string(id): false} {
 		c, err := r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
 			Name:   name,
-			Config: &container.Config{Image: testImage()},
+			Config: &container.Config{Image: harness.TestImage()},
 			HostConfig: &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{
 				{Type: mount.TypeVolume, Source: id.VolumeName(), Target: "/looked-at", ReadOnly: true},
 			}},
@@ -312,7 +313,7 @@ func TestSetAsideForgetsRemovalThatHadBegun(t *testing.T) {
 func TestSetAsideOfDeepVolume(t *testing.T) {
 	t.Parallel()
 	const depth, descriptors = 3_000, 1024
-	d := dockertest.Start(t, dockertest.Options{Image: testImage(), NoFile: descriptors})
+	d := dockertest.Start(t, dockertest.Options{Image: harness.TestImage(), NoFile: descriptors})
 	r := newRuntime(t, func(c *Config) { c.Host = d.Host })
 	l := newLate(t, r, workspace.StorageDockerVolume)
 	l.seed("home-1")

@@ -13,6 +13,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -44,7 +45,7 @@ func benchRuntime(b *testing.B) *Runtime {
 // bareStart is `docker create` and `docker start` on the default bridge.
 func bareStart(ctx context.Context, r *Runtime, volume string) (runtime.Container, error) {
 	made, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Config: &container.Config{Image: testImage(), Labels: r.labels("bare", "", "")},
+		Config: &container.Config{Image: harness.TestImage(), Labels: r.labels("bare", "", "")},
 		HostConfig: &container.HostConfig{Mounts: []mount.Mount{{
 			Type: mount.TypeVolume, Source: volume, Target: runtime.HomeDir,
 		}}},
@@ -95,7 +96,7 @@ func benchHome(b *testing.B, r *Runtime) runtime.ContainerSpec {
 
 func newHome() runtime.ContainerSpec {
 	return runtime.ContainerSpec{
-		Workspace: workspace.ID(uuid.NewString()), Claim: "s", Image: testImage(),
+		Workspace: workspace.ID(uuid.NewString()), Claim: "s", Image: harness.TestImage(),
 		Storage: workspace.StorageDockerVolume, VolumeClaim: "h", Secret: randomHex(32),
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -83,7 +84,7 @@ func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
 	var others []string
 	for range 5 {
 		c, err := r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
-			Config:     &container.Config{Image: testImage(), Labels: r.labels("test", "", "")},
+			Config:     &container.Config{Image: harness.TestImage(), Labels: r.labels("test", "", "")},
 			HostConfig: &container.HostConfig{NetworkMode: container.NetworkMode(r.names.network)},
 		})
 		if err == nil {
@@ -105,7 +106,7 @@ func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
 	t.Log(err)
 	// In Docker's own words where it chooses the address.
 	one, err := r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
-		Config:     &container.Config{Image: testImage(), Labels: r.labels("test", "", "")},
+		Config:     &container.Config{Image: harness.TestImage(), Labels: r.labels("test", "", "")},
 		HostConfig: &container.HostConfig{NetworkMode: container.NetworkMode(r.names.network)},
 	})
 	if err != nil {
@@ -165,7 +166,7 @@ func TestNewUserOfHomeIsDetected(t *testing.T) {
 			}
 			h := hands{r: r, storage: workspace.StorageDockerVolume}
 			id := newHome().Workspace
-			err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: h.storage, Claim: "home-1", Image: testImage()}, nil)
+			err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: h.storage, Claim: "home-1", Image: harness.TestImage()}, nil)
 			if err == nil {
 				err = r.SettleVolume(t.Context(), id, "home-1")
 			}
@@ -208,7 +209,7 @@ func TestInterruptedFingerprintBlocksNothing(t *testing.T) {
 		"removal":     func(id workspace.ID) error { return r.RemoveVolume(t.Context(), id, "home-1", nil) },
 	} {
 		id := newHome().Workspace
-		err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: h.storage, Claim: "home-1", Image: testImage()}, nil)
+		err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: h.storage, Claim: "home-1", Image: harness.TestImage()}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -239,7 +240,7 @@ func TestFingerprintHardening(t *testing.T) {
 	r := newRuntime(t, nil)
 	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
 		id := newHome().Workspace
-		err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: storage, Claim: "home-1", Image: testImage()}, nil)
+		err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: storage, Claim: "home-1", Image: harness.TestImage()}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

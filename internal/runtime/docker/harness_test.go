@@ -25,19 +25,12 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/runtimetest"
 	"codehub/internal/runtime/runtimetest/script"
 	"codehub/internal/workspace"
 )
-
-// testImage is what the tests run as workspaces: images/testserver.
-func testImage() string {
-	if image := os.Getenv("CODEHUB_TEST_IMAGE"); image != "" {
-		return image
-	}
-	return "codehub/testserver:latest"
-}
 
 // helperBinary builds the helper alone, static, once.
 var helperBinary = sync.OnceValues(func() (string, error) {
@@ -66,6 +59,7 @@ func TestMain(m *testing.M) {
 // makes is removed when the test ends.
 func newRuntime(t *testing.T, change func(*Config)) *Runtime {
 	t.Helper()
+	harness.NeedsDocker(t)
 	bin, err := helperBinary()
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +126,7 @@ func dismantle(ctx context.Context, r *Runtime) error {
 	return errors.Join(err, takeDownWall(ctx, r))
 }
 
-func harness(t *testing.T, storage string) runtimetest.Harness {
+func conformanceHarness(t *testing.T, storage string) runtimetest.Harness {
 	r := newRuntime(t, nil)
 	neighbour := newRuntime(t, func(c *Config) { c.DataDir = r.cfg.DataDir })
 	down := newRuntime(t, func(c *Config) { c.Host = "unix://" + filepath.Join(t.TempDir(), "no-engine.sock") })
@@ -140,7 +134,7 @@ func harness(t *testing.T, storage string) runtimetest.Harness {
 	registry := sync.OnceValue(func() string { return startRegistry(t) })
 	return runtimetest.Harness{
 		Runtime: r, Neighbour: neighbour, Down: down,
-		Storage: storage, Image: testImage(),
+		Storage: storage, Image: harness.TestImage(),
 		Seed:         readTree(t, r, mount.Mount{}),
 		MissingImage: "127.0.0.1:9/codehub/missing:latest",
 		RemoteImage:  func(sub *testing.T) string { return pushImage(t, sub, r, registry()) },
@@ -159,14 +153,14 @@ func harness(t *testing.T, storage string) runtimetest.Harness {
 func TestDockerVolumeConforms(t *testing.T) {
 	t.Parallel()
 	runtimetest.Conformance(t, func(t *testing.T) runtimetest.Harness {
-		return harness(t, workspace.StorageDockerVolume)
+		return conformanceHarness(t, workspace.StorageDockerVolume)
 	})
 }
 
 func TestLocalDirConforms(t *testing.T) {
 	t.Parallel()
 	runtimetest.Conformance(t, func(t *testing.T) runtimetest.Harness {
-		return harness(t, workspace.StorageLocalDir)
+		return conformanceHarness(t, workspace.StorageLocalDir)
 	})
 }
 
@@ -190,7 +184,7 @@ func (h hands) home(t *testing.T, id workspace.ID) []runtimetest.File {
 // readTree reads HomeDir as a container of the test image would see it.
 func readTree(t *testing.T, r *Runtime, home mount.Mount) []runtimetest.File {
 	t.Helper()
-	return readTreeOf(t, r, testImage(), home)
+	return readTreeOf(t, r, harness.TestImage(), home)
 }
 
 func readTreeOf(t *testing.T, r *Runtime, image string, home mount.Mount) []runtimetest.File {
@@ -283,7 +277,7 @@ func (h hands) use(t *testing.T, id workspace.ID, name string, running bool) (le
 	t.Helper()
 	c, err := h.r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
 		Name:       name,
-		Config:     &container.Config{Image: testImage(), Labels: h.r.labels("test", "", "")},
+		Config:     &container.Config{Image: harness.TestImage(), Labels: h.r.labels("test", "", "")},
 		HostConfig: &container.HostConfig{NetworkMode: "none", Mounts: []mount.Mount{h.homeMount(id, true)}},
 	})
 	if err == nil && running {
@@ -364,7 +358,7 @@ func (h hands) put(t *testing.T, id workspace.ID, name, content string) {
 		return
 	}
 	c, err := h.r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Config: &container.Config{Image: testImage(), Cmd: []string{"never-started"}, Labels: h.r.labels("test", "", "")},
+		Config: &container.Config{Image: harness.TestImage(), Cmd: []string{"never-started"}, Labels: h.r.labels("test", "", "")},
 		HostConfig: &container.HostConfig{Mounts: []mount.Mount{{
 			Type: mount.TypeVolume, Source: id.VolumeName(), Target: "/home-put",
 			VolumeOptions: &mount.VolumeOptions{NoCopy: true},

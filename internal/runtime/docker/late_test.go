@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -78,7 +79,7 @@ func (l *lateHome) ok(what string, err error) {
 }
 
 func (l *lateHome) volume(claim string) runtime.VolumeSpec {
-	return runtime.VolumeSpec{Workspace: l.id, Storage: l.storage, Claim: claim, Image: testImage()}
+	return runtime.VolumeSpec{Workspace: l.id, Storage: l.storage, Claim: claim, Image: harness.TestImage()}
 }
 
 func (l *lateHome) restoring(op, claim, key, content string) runtime.JobSpec {

@@ -19,6 +19,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/harness"
 	"codehub/internal/runtime/docker/wall"
 )
 
@@ -79,7 +80,7 @@ func pushImage(all, t *testing.T, r *Runtime, registry string) string {
 	ref := registry + "/test/" + uuid.NewString() + ":v1"
 	// Exported with something new and imported again it has a layer of its own:
 	// removing it here removes that, and the pull has something to fetch.
-	c, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{Image: testImage()})
+	c, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{Image: harness.TestImage()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/dockertest"
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -53,7 +54,7 @@ func (l *lateHome) mountpoint(name string) string {
 func TestRemoveHomeDeeperThanDockersDescriptors(t *testing.T) {
 	t.Parallel()
 	const depth, descriptors = 5_000, 1024
-	d := dockertest.Start(t, dockertest.Options{Image: testImage(), NoFile: descriptors})
+	d := dockertest.Start(t, dockertest.Options{Image: harness.TestImage(), NoFile: descriptors})
 	r := newRuntime(t, func(c *Config) { c.Host = d.Host })
 	l := newLate(t, r, workspace.StorageDockerVolume)
 
@@ -223,7 +224,7 @@ func TestRemovalSurvivesPowerCut(t *testing.T) {
 	loopDisk(t, image, filepath.Join(dir, "a"))
 
 	root := filepath.Join(dir, "a", "data")
-	d := dockertest.Start(t, dockertest.Options{Image: testImage(), Root: root})
+	d := dockertest.Start(t, dockertest.Options{Image: harness.TestImage(), Root: root})
 	r := newRuntime(t, func(c *Config) { c.Host = d.Host })
 	made := func() *lateHome {
 		l := newLate(t, r, workspace.StorageDockerVolume)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"codehub/internal/dockertest"
+	"codehub/internal/harness"
 	"codehub/internal/workspace"
 )
 
@@ -27,7 +28,7 @@ func TestHomesSurviveDockerRestarts(t *testing.T) {
 		}
 		restarts = n
 	}
-	d := dockertest.Start(t, dockertest.Options{Image: testImage()})
+	d := dockertest.Start(t, dockertest.Options{Image: harness.TestImage()})
 	r := newRuntime(t, func(c *Config) { c.Host = d.Host })
 	stages := []struct {
 		name   string

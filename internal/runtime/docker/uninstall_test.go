@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/workspace"
@@ -30,13 +31,13 @@ func inhabited(t *testing.T, r *Runtime) (running, folder, archived workspace.ID
 	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
 		id := workspace.ID(uuid.NewString())
 		homes[storage] = id
-		ok("CreateVolume", r.CreateVolume(ctx, runtime.VolumeSpec{Workspace: id, Storage: storage, Claim: "home", Image: testImage()}, nil))
+		ok("CreateVolume", r.CreateVolume(ctx, runtime.VolumeSpec{Workspace: id, Storage: storage, Claim: "home", Image: harness.TestImage()}, nil))
 		ok("SettleVolume", r.SettleVolume(ctx, id, "home"))
 		hands{r: r, storage: storage}.put(t, id, "content", "kept")
 	}
 	running = homes[workspace.StorageDockerVolume]
 	_, err := r.StartContainer(ctx, runtime.ContainerSpec{
-		Workspace: running, Claim: "start", Image: testImage(), Storage: workspace.StorageDockerVolume, VolumeClaim: "home", Secret: "s",
+		Workspace: running, Claim: "start", Image: harness.TestImage(), Storage: workspace.StorageDockerVolume, VolumeClaim: "home", Secret: "s",
 	}, nil)
 	ok("StartContainer", err)
 	archived = workspace.ID(uuid.NewString())

@@ -23,6 +23,7 @@ import (
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/workspace"
@@ -168,7 +169,7 @@ func running(t *testing.T, r *Runtime) runtime.Upstream {
 	t.Helper()
 	id := workspace.ID(uuid.NewString())
 	spec := runtime.ContainerSpec{
-		Workspace: id, Claim: "s", Image: testImage(), Storage: workspace.StorageDockerVolume, VolumeClaim: "h", Secret: randomHex(32),
+		Workspace: id, Claim: "s", Image: harness.TestImage(), Storage: workspace.StorageDockerVolume, VolumeClaim: "h", Secret: randomHex(32),
 	}
 	err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: spec.Storage, Claim: "h", Image: spec.Image}, nil)
 	if err != nil {
@@ -212,7 +213,7 @@ func published(t *testing.T, r *Runtime) (addr, port string) {
 		t.Fatal(err)
 	}
 	c, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Config: &container.Config{Image: testImage(), Labels: r.labels("test", "", ""), ExposedPorts: networktypes.PortSet{idePort: {}}},
+		Config: &container.Config{Image: harness.TestImage(), Labels: r.labels("test", "", ""), ExposedPorts: networktypes.PortSet{idePort: {}}},
 		HostConfig: &container.HostConfig{NetworkMode: container.NetworkMode(name), PortBindings: networktypes.PortMap{
 			idePort: {{HostIP: netip.IPv4Unspecified()}},
 		}},

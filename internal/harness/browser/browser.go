@@ -1,0 +1,101 @@
+// Package browser gives tests a real Chromium.
+package browser
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"codehub/internal/harness"
+)
+
+// New starts a Chromium with an empty profile that ends with the test, and
+// returns the context of its first tab. make check skips the test.
+func New(t testing.TB) context.Context {
+	t.Helper()
+	harness.NeedsChromium(t)
+	options, err := options()
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocator, cancel := chromedp.NewExecAllocator(t.Context(), append(options, chromedp.WindowSize(1280, 800))...)
+	t.Cleanup(cancel)
+	ctx, cancel := chromedp.NewContext(allocator)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+var shared struct {
+	once  sync.Once
+	ctx   context.Context
+	err   error
+	close func()
+}
+
+// Shared returns the context of a tab in the Chromium that all tests of the
+// process share, with a profile of the test's own. CloseShared ends it.
+// make check skips the test.
+func Shared(t testing.TB) context.Context {
+	t.Helper()
+	harness.NeedsChromium(t)
+	shared.once.Do(openShared)
+	if shared.err != nil {
+		t.Fatalf("start Chromium: %v", shared.err)
+	}
+	ctx, cancel := chromedp.NewContext(shared.ctx, chromedp.WithNewBrowserContext())
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func openShared() {
+	options, err := options()
+	if err != nil {
+		shared.err = err
+		return
+	}
+	dir, err := os.MkdirTemp("", "codehub-chromium-")
+	if err != nil {
+		shared.err = err
+		return
+	}
+	allocator, stop := chromedp.NewExecAllocator(context.Background(), append(options, chromedp.UserDataDir(dir))...)
+	ctx, leave := chromedp.NewContext(allocator)
+	shared.ctx, shared.err = ctx, chromedp.Do(ctx)
+	shared.close = func() {
+		leave()
+		stop()
+		chromedp.FromContext(ctx).Allocator.Wait()
+		_ = os.RemoveAll(dir)
+	}
+}
+
+// CloseShared ends the shared Chromium, if it was started. TestMain calls it.
+func CloseShared() {
+	if shared.close != nil {
+		shared.close()
+	}
+}
+
+func options() ([]chromedp.ExecAllocatorOption, error) {
+	path := ""
+	for _, p := range []string{"/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"} {
+		if _, err := os.Stat(p); err == nil {
+			path = p
+			break
+		}
+	}
+	if path == "" {
+		return nil, errors.New("no Chromium: install the package chromium")
+	}
+	return append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-quic", true), chromedp.Flag("no-first-run", true),
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("lang", "en-US"),
+		chromedp.WSURLReadTimeout(time.Minute)), nil
+}

@@ -1,0 +1,28 @@
+package harness
+
+import (
+	"testing"
+	"time"
+)
+
+// Patience bounds every wait for something that must happen. Only a failure
+// takes that long: a busy machine may need a minute for what takes a second.
+const Patience = time.Minute
+
+// Eventually waits until ok returns true, for as long as Patience; what says
+// for what in the failure.
+func Eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	EventuallyWithin(t, Patience, what, ok)
+}
+
+// EventuallyWithin is Eventually with another bound.
+func EventuallyWithin(t testing.TB, bound time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for deadline, pause := time.Now().Add(bound), time.Millisecond; !ok(); pause = min(2*pause, 20*time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v: not yet: %s", bound, what)
+		}
+		time.Sleep(pause)
+	}
+}
