@@ -61,7 +61,13 @@ func TestIdleTabs(t *testing.T) {
 			}
 		}
 	})
-	all.Go(func() { problems <- printing.runsFor(watched) })
+	all.Go(func() {
+		err := printing.runsFor(watched)
+		if err != nil {
+			printing.tellWhatWasPrinted()
+		}
+		problems <- err
+	})
 	all.Wait()
 	close(problems)
 	for err := range problems {
@@ -135,6 +141,22 @@ func (t *ideTab) front() {
 	}))
 }
 
+// tellWhatWasPrinted logs when the command of leaveRunning ran, which it also
+// wrote to the home, and when the tab connected: they tell whether nothing was
+// printed or nobody heard it.
+func (t *ideTab) tellWhatWasPrinted() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "docker", "run", "--rm", "--network", "none", "--volume", "ws-"+t.id+"-home:/h:ro",
+		"--entrypoint", "tail", env.workspaceImage, "-n", "30", "/h/going").CombinedOutput()
+	t.Logf("%s: the command printed at (%v):\n%s", t.name, err, out)
+	for line := range strings.Lines(t.server.Log()) {
+		if strings.Contains(line, t.id) && (strings.Contains(line, "status=101") || strings.Contains(line, "cannot be read")) {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
+}
+
 // leaveRunning has the terminal print every 20 s. A new terminal may lose what
 // is typed at once, and a busy machine any key: the loop itself prints what is
 // waited for, so that one which was mistyped is typed again.
@@ -143,7 +165,7 @@ func (t *ideTab) leaveRunning() {
 	shows := until(`(document.querySelector('.terminal-wrapper.active .xterm-rows')?.innerText ?? '').includes('going-2')`)
 	for range 10 {
 		t.do("leave something running", chromedp.Click(".terminal-wrapper.active .xterm-screen"),
-			text("while echo going-$((1 + 1)); do sleep 20; done"), chromedp.KeyEvent("\r"))
+			text("while echo going-$((1 + 1)) $(date +%T) | tee -a ~/going; do sleep 20; done"), chromedp.KeyEvent("\r"))
 		ctx, cancel := context.WithTimeout(t.ctx, 10*time.Second)
 		err := chromedp.Do(ctx, shows)
 		cancel()

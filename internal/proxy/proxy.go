@@ -8,8 +8,11 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"codehub/internal/accesslog"
 	"codehub/internal/activity"
+	"codehub/internal/activity/vscode"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -90,6 +93,8 @@ type Proxy struct {
 	open     *connections
 	check    time.Duration
 	copyLog  *log.Logger // of the reverse proxy: connections that broke off
+
+	unreadable *prometheus.CounterVec
 }
 
 // New makes a proxy. Run looks after its open connections.
@@ -111,8 +116,25 @@ func New(c Config) *Proxy {
 		open:    open,
 		check:   c.CheckInterval,
 		copyLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
+
+		unreadable: newUnreadable(),
 	}
 }
+
+// newUnreadable returns a counter with both its series, at 0.
+func newUnreadable() *prometheus.CounterVec {
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "codehub_activity_unreadable_total",
+		Help: "WebSockets of IDEs of which a side could no longer be read for signs of use, by side; every byte of that side then counts as use.",
+	}, []string{"side"})
+	for _, side := range []vscode.Side{vscode.ClientSide, vscode.ServerSide} {
+		v.WithLabelValues(string(side))
+	}
+	return v
+}
+
+// Metrics are the proxy's figures.
+func (p *Proxy) Metrics() prometheus.Collector { return p.unreadable }
 
 // Wrap serves what belongs to workspaces and leaves the rest to next. It must
 // stand before any http.ServeMux, which would clean the paths, and nothing

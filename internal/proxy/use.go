@@ -108,8 +108,9 @@ func (x *exchange) answered(in *http.Request, res *http.Response) {
 		Extensions: res.Header["Sec-Websocket-Extensions"],
 		VSCode:     own,
 		Forwarded:  vscode.ForwardedPort(x.visit.path),
-		Lost: func(err error) {
-			x.proxy.log.Info("what an IDE says cannot be read any more", "workspace", x.visit.id, "err", err)
+		Lost: func(side vscode.Side, err error) {
+			x.proxy.unreadable.WithLabelValues(string(side)).Inc()
+			x.proxy.log.Info("websocket of an IDE cannot be read any more", "workspace", x.visit.id, "side", string(side), "err", err)
 		},
 	})
 	res.Body = &watchedBackend{ReadWriteCloser: backend, watch: u.watch}

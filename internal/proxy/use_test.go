@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"codehub/internal/activity"
 )
@@ -291,4 +292,36 @@ func TestTerminalThatPrints(t *testing.T) {
 	eventually(t, "output counts", func() bool { return kind(r) == activity.Output })
 	echo(t, conn, codeMessage(1, "\x04\x04\x06\x64\x06\x05\x01\x0eremoteterminal\x01\x06$input\x04\x00"))
 	eventually(t, "typing counts", func() bool { return kind(r) == activity.Typing })
+}
+
+// What cannot be read counts as use, and a metric tells of it.
+func TestUnreadableWebSocketCounts(t *testing.T) {
+	t.Parallel()
+	w, _, r := recording(t)
+	metrics := prometheus.NewPedanticRegistry()
+	if err := metrics.Register(w.proxy.Metrics()); err != nil {
+		t.Fatal(err)
+	}
+	unreadable := func(side string) (n float64) {
+		families, err := metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range families[0].GetMetric() {
+			if m.GetLabel()[0].GetValue() == side {
+				return m.GetCounter().GetValue()
+			}
+		}
+		t.Fatalf("no figure for the side %s", side)
+		return 0
+	}
+	conn := w.socket(t, under(wsA)+"/?reconnectionToken=x", websocket.CompressionContextTakeover)
+	echo(t, conn, codeMessage(2, `{"type":"connectionType","desiredConnectionType":1}`))
+	echo(t, conn, codeMessage(9, ""))
+	if client, server := unreadable("client"), unreadable("server"); client != 0 || server != 0 {
+		t.Errorf("before: %v and %v cannot be read", client, server)
+	}
+	echo(t, conn, codeMessage(200, "of no kind, there and back"))
+	eventually(t, "both sides are counted", func() bool { return unreadable("client") == 1 && unreadable("server") == 1 })
+	eventually(t, "it counts as use", func() bool { return kind(r) == activity.Client })
 }

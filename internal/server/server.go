@@ -250,7 +250,7 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 	mux.Handle("GET /healthz", httpapi.Healthz())
 	mux.Handle("GET /readyz", httpapi.Readyz(log, s.checks(), s.backends.states))
 	metrics := httpapi.NewMetrics()
-	metrics.Registry().MustRegister(collectionMetrics{s.garbage.Status}, reachable.metrics(), s.holdMetric())
+	metrics.Registry().MustRegister(collectionMetrics{s.garbage.Status}, reachable.metrics(), s.holdMetric(), s.proxy.Metrics())
 	mux.Handle("GET /metrics", metrics.Handler())
 	pages.Routes(mux)
 	s.http = httpapi.Outer(log, metrics, s.proxy.Wrap(mux))

@@ -150,7 +150,7 @@ func FuzzWatch(f *testing.F) {
 	f.Add([]byte{1, 2, 3}, []byte{}, false, byte(0))
 	f.Fuzz(func(t *testing.T, client, server []byte, own bool, cut byte) {
 		w := New(Options{VSCode: own, Forwarded: cut&1 != 0, Touch: func(activity.Kind) {}, Extensions: []string{"permessage-deflate; client_no_context_takeover"},
-			Lost: func(err error) {
+			Lost: func(_ Side, err error) {
 				if bytes.Contains([]byte(err.Error()), []byte("panic")) {
 					t.Error(err)
 				}

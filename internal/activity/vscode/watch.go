@@ -46,14 +46,24 @@ type Options struct {
 	// Forwarded says that it leads to something that runs in the workspace
 	// (ForwardedPort), whose pages send the same heartbeat over and over.
 	Forwarded bool
-	// Lost is told, once a side, that it cannot be read any more; optional.
-	Lost func(error)
+	// Lost is called at most once for each side, when that side cannot be read
+	// any more. From then on every byte of it counts as use. Optional.
+	Lost func(Side, error)
 }
+
+// Side is one end of a WebSocket.
+type Side string
+
+// The sides of a WebSocket.
+const (
+	ClientSide Side = "client"
+	ServerSide Side = "server"
+)
 
 // Watch judges one WebSocket.
 type Watch struct {
 	touch  func(activity.Kind)
-	lost   func(error)
+	lost   func(Side, error)
 	socket atomic.Int32 // a socket
 	client client
 	server server
@@ -73,7 +83,7 @@ const (
 func New(o Options) *Watch {
 	w := &Watch{touch: o.Touch, lost: o.Lost}
 	if w.lost == nil {
-		w.lost = func(error) {}
+		w.lost = func(Side, error) {}
 	}
 	agreed := parseExtensions(o.Extensions)
 	w.client = client{watch: w, frames: frames{masked: true, deflate: agreed.deflate}}
@@ -183,15 +193,21 @@ func (c *client) lose(err error) {
 	}
 	c.lost = true
 	c.inflater.close()
-	c.watch.lost(fmt.Errorf("read what a client sends: %w", err))
+	c.watch.lost(ClientSide, fmt.Errorf("read what a client sends: %w", err))
 }
 
 // errOther says that it is not VS Code's protocol.
 var errOther = errors.New("not VS Code's WebSocket")
 
-// maxGreeting is more than any message before it is known what a WebSocket
-// is, and all of them together; bytes.
+// maxGreeting is more than a client sends before it is known what its WebSocket
+// is for; bytes.
 const maxGreeting = 64 << 10
+
+// maxEarly is how much of the server is read before it is known what the
+// WebSocket is for; bytes. The client's part is read after it was passed on, so
+// on a busy machine the server's answer may be read first: after a reconnect that
+// is everything that the client has missed.
+const maxEarly = 1 << 20
 
 func (c *client) begin(compressed bool) error {
 	c.compressed, c.size = compressed, 0
@@ -321,7 +337,9 @@ type server struct {
 	messages messages
 
 	compressed bool
-	greeting   int // bytes before it was clear what the WebSocket is for
+	early      int   // bytes before it was known what the WebSocket is for
+	unread     error // why it cannot be read; what that means is decided with the socket
+	lost       bool  // it cannot be read, and every byte counts
 }
 
 // Server looks at bytes that the workspace has sent and that were passed on.
@@ -340,34 +358,50 @@ func (s *server) look(p []byte) {
 			s.lose(fmt.Errorf("panic: %v", r))
 		}
 	}()
-	switch s.watch.socket.Load() {
-	case undecided:
-		if s.greeting += len(p); s.greeting > maxGreeting {
-			s.giveUp()
+	socket := s.watch.socket.Load()
+	switch {
+	case s.over.Load():
+		return
+	case socket == undecided:
+		if s.early += len(p); s.early > maxEarly && s.unread == nil {
+			s.lose(errEarly)
 		}
-	case management:
-	default:
-		s.giveUp()
-	}
-	if s.over.Load() {
+	case socket != management:
+		s.giveUp() // terminals print elsewhere
 		return
 	}
-	if err := s.frames.read(p, s); err != nil {
-		s.lose(err)
+	if s.unread == nil {
+		if err := s.frames.read(p, s); err != nil {
+			s.lose(err)
+		}
+	}
+	if s.unread != nil && socket == management {
+		if !s.lost {
+			s.lost = true
+			s.watch.lost(ServerSide, fmt.Errorf("read what a workspace sends: %w", s.unread))
+		}
+		s.watch.touch(activity.Client) // it may be a terminal that prints
 	}
 }
 
-// lose leaves the judgement to the client's side.
+var errEarly = errors.New("more came than is read before it is known what the WebSocket is for")
+
+// lose ends the reading. Every byte counts from now on if the WebSocket carries
+// terminals.
 func (s *server) lose(err error) {
-	if s.over.Load() {
-		return
+	if s.unread == nil {
+		s.unread = err
+		s.release()
 	}
-	s.giveUp()
-	s.watch.lost(fmt.Errorf("read what a workspace sends: %w", err))
 }
 
+// giveUp ends the reading: nothing of this side counts.
 func (s *server) giveUp() {
 	s.over.Store(true)
+	s.release()
+}
+
+func (s *server) release() {
 	s.inflater.close()
 	s.messages.body = nil
 }

@@ -280,8 +280,8 @@ func TestForwarded(t *testing.T) {
 	})
 }
 
-// What cannot be read any more counts, on the client's side: rather a
-// workspace that runs on. The other side is left alone.
+// What cannot be read any more counts, on both sides: rather a workspace that
+// runs on than one that is stopped while it is used.
 func TestLost(t *testing.T) {
 	t.Parallel()
 	for what, garbage := range map[string][]byte{
@@ -307,17 +307,68 @@ func TestLost(t *testing.T) {
 		}
 	}
 
+	for what, garbage := range map[string][]byte{
+		"no frame":       bytes.Repeat([]byte{0xff}, 14),
+		"masked":         frame(final|opBinary, []byte("x"), true),
+		"not compressed": frame(final|compressed|opBinary, bytes.Repeat([]byte{0xff}, 20), false),
+		"no message":     frame(final|opBinary, bytes.Repeat([]byte{0}, 20), false),
+		"a final block":  frame(final|compressed|opBinary, []byte{1, 0, 0, 0xff, 0xff, 'x'}, false),
+	} {
+		b := newTab(t, true)
+		b.greet(forManage)
+		b.Server(garbage)
+		b.Server(b.prints(fired(`{"id":1,"event":"x"}`)))
+		if len(b.lost) != 1 {
+			t.Errorf("the server's side, %s: lost %v", what, b.lost)
+		}
+		if got := b.took(); !slices.Equal(got, kinds(activity.Client, activity.Client)) {
+			t.Errorf("the server's side, %s: what it prints counts as %v", what, got)
+		}
+		b.Client(b.sends(request(terminalChannel, terminalTyped, `[1,"l"]`)))
+		if got := b.took(); !slices.Equal(got, kinds(activity.Typing)) {
+			t.Errorf("the server's side, %s: the client's side says %v", what, got)
+		}
+	}
+
+	// The WebSocket of the extension host has no terminals.
 	b := newTab(t, true)
-	b.greet(forManage)
-	b.Server(frame(final|compressed|opBinary, bytes.Repeat([]byte{0xff}, 20), false))
-	if len(b.lost) != 1 || !b.server0().over.Load() {
-		t.Errorf("the server's side is read on: %v", b.lost)
-	}
-	b.Server(b.prints(fired(`{"id":1,"event":"x"}`)))
-	b.Client(b.sends(request(terminalChannel, terminalTyped, `[1,"l"]`)))
-	if got := b.took(); !slices.Equal(got, kinds(activity.Typing)) {
-		t.Errorf("the client's side says %v", got)
-	}
+	b.greet(forHost)
+	b.Server(bytes.Repeat([]byte{0xff}, 14))
+	b.Server(b.prints(keepAlive))
+	b.expect(t, "the server's side of the extension host")
+}
+
+// On a busy machine the server's answer is read before the client's greeting:
+// after a reconnect it begins with everything that the terminals have printed.
+func TestServerIsReadBeforeTheGreeting(t *testing.T) {
+	t.Parallel()
+	missed := fired(`{"id":1,"event":"` + strings.Repeat("0123456789abcdef", 8<<10) + `"}`) // 128 KiB
+	each(t, func(t *testing.T, compress bool) {
+		greet := func(b *tab) {
+			b.Client(b.sends(vs(kindControl, []byte(auth))))
+			b.Client(b.sends(vs(kindControl, []byte(forManage))))
+		}
+		b := newTab(t, compress)
+		b.Server(b.prints(missed))
+		greet(b)
+		b.expect(t, "the greeting")
+		b.Server(b.prints(fired(`{"id":1,"event":"x"}`)))
+		b.expect(t, "output after a long answer", activity.Output)
+
+		// What is too long to be read before counts, as it is not known.
+		b = newTab(t, false)
+		for range maxEarly/len(missed) + 1 {
+			b.Server(b.prints(missed))
+		}
+		greet(b)
+		if got := b.took(); got != nil || b.lost != nil {
+			t.Errorf("the greeting after a very long answer counts as %v, lost %v", got, b.lost)
+		}
+		b.Server(b.prints(fired(`{"id":1,"event":"x"}`)))
+		if got := b.took(); !slices.Equal(got, kinds(activity.Client)) || len(b.lost) != 1 {
+			t.Errorf("output after a very long answer counts as %v, lost %v", got, b.lost)
+		}
+	})
 }
 
 // A fault in here is nobody else's.
@@ -325,7 +376,7 @@ func TestPanicIsContained(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, compress bool) {
 		var lost []error
-		w := New(Options{VSCode: true, Touch: func(activity.Kind) { panic("a fault") }, Lost: func(err error) { lost = append(lost, err) },
+		w := New(Options{VSCode: true, Touch: func(activity.Kind) { panic("a fault") }, Lost: func(_ Side, err error) { lost = append(lost, err) },
 			Extensions: []string{"permessage-deflate; client_no_context_takeover"}})
 		defer w.Close()
 		b := newTab(t, compress)
@@ -386,7 +437,7 @@ func TestBombIsGivenUp(t *testing.T) {
 		b := newTab(t, true)
 		b.greet(forManage)
 		b.Server(frame(compressed|opBinary, append(b.server.pack(endless), syncTail...), false))
-		for n := 0; !b.server0().over.Load(); n++ {
+		for n := 0; b.server0().unread == nil; n++ {
 			if n > budgetAtOnce/(16<<20) {
 				t.Fatal("it is unpacked for ever")
 			}

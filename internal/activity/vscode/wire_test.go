@@ -123,7 +123,7 @@ type tab struct {
 func newTab(t testing.TB, compress bool, change ...func(*Options)) *tab {
 	t.Helper()
 	b := &tab{}
-	o := Options{VSCode: true, Touch: b.touch, Lost: func(err error) { b.lost = append(b.lost, err) }}
+	o := Options{VSCode: true, Touch: b.touch, Lost: func(_ Side, err error) { b.lost = append(b.lost, err) }}
 	if compress {
 		o.Extensions = []string{"permessage-deflate; client_no_context_takeover"}
 		b.client, b.server = newPacker(t, true), newPacker(t, false)
