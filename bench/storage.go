@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/bucket"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/runtime"
@@ -66,7 +67,7 @@ func (s *storage) open(ctx context.Context, binary string) error {
 	}
 	folder := filepath.Join(s.dir, "bucket")
 	s.bucket, err = bucket.New(bucket.Config{
-		Store: archive.NewFolder(folder), Folder: folder, HostFolder: folder,
+		Store: store.NewFolder(folder), Folder: folder, HostFolder: folder,
 		Installation: s.installation, Version: "bench",
 	})
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/postgres/embedded"
@@ -380,7 +381,7 @@ func (present) Look(context.Context, workspace.Workspace) (lifecycle.Archive, er
 	return lifecycle.ArchivePresent, nil
 }
 
-func (present) Meta(context.Context, string) (*archive.Meta, error) { return nil, archive.ErrNotFound }
+func (present) Meta(context.Context, string) (*archive.Meta, error) { return nil, store.ErrNotFound }
 
 // CloseRoute implements reconcile.Routes: nobody is connected.
 func (s *still) CloseRoute(workspace.ID) {}

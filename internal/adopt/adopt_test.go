@@ -21,7 +21,8 @@ import (
 
 	"codehub/internal/adopt"
 	"codehub/internal/archive"
-	"codehub/internal/archive/s3test"
+	"codehub/internal/archive/store"
+	"codehub/internal/archive/store/s3test"
 	"codehub/internal/auth"
 	"codehub/internal/bucket"
 	"codehub/internal/gc"
@@ -33,9 +34,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The S3 server of the tests has one account; archive.Open finds it here.
-	os.Setenv("AWS_ACCESS_KEY_ID", "codehub-test")
-	os.Setenv("AWS_SECRET_ACCESS_KEY", "codehub-test-secret")
+	// The S3 server of the tests has one account; store.Open finds it here.
+	os.Setenv("AWS_ACCESS_KEY_ID", s3test.AccessKey)
+	os.Setenv("AWS_SECRET_ACCESS_KEY", s3test.SecretKey)
 	pgtest.Main(m)
 }
 
@@ -45,26 +46,26 @@ type place struct {
 	dsn    string
 	db     *postgres.DB
 	raw    *pgxpool.Pool
-	store  archive.Store
+	store  store.Store
 	id     string
 	cfg    adopt.Config
 	auth   *auth.Auth
 	taking int // how often it was made sure that no server runs
 }
 
-func folder(t testing.TB) archive.Store {
-	s := archive.NewFolder(filepath.Join(t.TempDir(), "archives"))
+func folder(t testing.TB) store.Store {
+	s := store.NewFolder(filepath.Join(t.TempDir(), "archives"))
 	check(t, s.Check(t.Context()))
 	return s
 }
 
-func s3(t testing.TB) archive.Store {
-	s, err := archive.Open(s3test.Start(t, "bucket").URL("bucket/prefix"))
+func s3(t testing.TB) store.Store {
+	s, err := store.Open(s3test.Start(t, "bucket").URL("bucket/prefix"))
 	check(t, err)
 	return s
 }
 
-func newPlace(t testing.TB, store archive.Store) *place {
+func newPlace(t testing.TB, store store.Store) *place {
 	t.Helper()
 	p := &place{TB: t, dsn: pgtest.New(t, postgres.Migrate), store: store}
 	var err error
@@ -99,7 +100,7 @@ func (p *place) session() *postgres.Controller {
 
 func (p *place) open(installation string) *bucket.Bucket {
 	cfg := bucket.Config{Store: p.store, Installation: installation, Version: "test"}
-	if _, ok := p.store.(archive.Presigner); ok {
+	if _, ok := p.store.(store.Presigner); ok {
 		cfg.SocketDir, cfg.HostSocketDir = "/", "/"
 	} else {
 		cfg.Folder, cfg.HostFolder = "/", "/"
@@ -199,7 +200,7 @@ func check(t testing.TB, err error) {
 
 func onBoth(t *testing.T, f func(t *testing.T, p *place)) {
 	t.Parallel()
-	for name, store := range map[string]func(testing.TB) archive.Store{"folder": folder, "s3": s3} {
+	for name, store := range map[string]func(testing.TB) store.Store{"folder": folder, "s3": s3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f(t, newPlace(t, store(t)))
@@ -330,7 +331,7 @@ func TestLostDatabase(t *testing.T) {
 		if n, _ := report.Removed(); n != 1 {
 			t.Errorf("%d removed", n)
 		}
-		if _, err := p.cfg.Own.Meta(ctx, oldest); !errors.Is(err, archive.ErrNotFound) {
+		if _, err := p.cfg.Own.Meta(ctx, oldest); !errors.Is(err, store.ErrNotFound) {
 			t.Error(err)
 		}
 	})
@@ -606,14 +607,14 @@ func TestRestoredDatabase(t *testing.T) {
 func TestBucketFails(t *testing.T) {
 	t.Parallel()
 	server := s3test.Start(t, "bucket")
-	s, err := archive.Open(server.URL("bucket"))
+	s, err := store.Open(server.URL("bucket"))
 	check(t, err)
 	p := newPlace(t, s)
 	l := p.lose()
 	l.put(newID(), "admin", "w", "x", 0)
 	before := p.rows()
 	server.Stop()
-	if _, err := adopt.Run(t.Context(), p.cfg); !errors.Is(err, archive.ErrUnavailable) || before != p.rows() {
+	if _, err := adopt.Run(t.Context(), p.cfg); !errors.Is(err, store.ErrUnavailable) || before != p.rows() {
 		t.Error(err)
 	}
 }

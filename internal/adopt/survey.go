@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/bucket"
 	"codehub/internal/workspace"
 )
@@ -113,7 +114,7 @@ func read(ctx context.Context, b *bucket.Bucket, key string, size int64, hasMeta
 		return a, "it has a .meta and nothing else", nil
 	}
 	r, err := b.Store.Get(ctx, archive.MetaKey(key), 0)
-	if errors.Is(err, archive.ErrNotFound) {
+	if errors.Is(err, store.ErrNotFound) {
 		return a, "its .meta is gone", nil
 	}
 	if err != nil {

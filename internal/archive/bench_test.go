@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"codehub/internal/archive/store"
 )
 
 // The defaults are small; what is worth to be told of is
@@ -66,7 +68,7 @@ func BenchmarkMixed(b *testing.B) {
 // and zstd we are, and how many times as large the archive is.
 func compare(b *testing.B, home string) {
 	work := b.TempDir()
-	store := NewFolder(work)
+	folder := store.NewFolder(work)
 	check(b, run(b, "sync", "-f", work)) // nobody pays for the making of the home
 	var ref, own struct{ archive, done, restore, archiveCPU, restoreCPU time.Duration }
 	var sizes [2]int64
@@ -82,7 +84,7 @@ func compare(b *testing.B, home string) {
 		measure(&own.archive, &own.archiveCPU, func() {
 			var err error
 			stats, err = PackTo(context.Background(), home, PackOptions{}, func(ctx context.Context, r io.Reader) (int64, error) {
-				return store.Put(ctx, key, r)
+				return folder.Put(ctx, key, r)
 			})
 			check(b, err)
 		})
@@ -90,7 +92,7 @@ func compare(b *testing.B, home string) {
 		meta.Describe(stats)
 		var cpu time.Duration
 		measure(&own.done, &cpu, func() {
-			r, err := store.Get(context.Background(), key, 0)
+			r, err := folder.Get(context.Background(), key, 0)
 			check(b, err)
 			_, err = Verify(context.Background(), r, meta, nil)
 			check(b, err)

@@ -19,13 +19,6 @@ var (
 	// ErrUnrestorable: the home holds an entry that no restore could make again.
 	// The error names it. Packing it again gives the same answer.
 	ErrUnrestorable = errors.New("home cannot be archived")
-	// ErrNotFound: the bucket answered, and it has no such object.
-	ErrNotFound = errors.New("object not found")
-	// ErrUnavailable: the bucket did not answer as a bucket should: it is down,
-	// gone, full, or refuses us. Nothing follows about what it holds.
-	ErrUnavailable = errors.New("bucket is unavailable")
-	// ErrTooLarge: an object is larger than its upload was made for.
-	ErrTooLarge = errors.New("object is too large")
 )
 
 func corrupted(format string, args ...any) error {

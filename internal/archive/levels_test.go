@@ -3,6 +3,7 @@ package archive
 import (
 	"bytes"
 	"context"
+	"math/rand/v2"
 	"testing"
 )
 
@@ -64,4 +65,10 @@ func TestArchiveDoesNotDependOnWorkers(t *testing.T) {
 			t.Errorf("%d workers make another archive than one", n)
 		}
 	}
+}
+
+func randomBytes(n int) []byte {
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{byte(n), byte(n >> 8)}).Read(b)
+	return b
 }

@@ -71,11 +71,12 @@ func measured(b *testing.B, home, archive string) {
 	if archive == "" {
 		// As a job does it, into an upload that holds a few parts.
 		_, err := PackTo(context.Background(), home, PackOptions{}, func(_ context.Context, r io.Reader) (int64, error) {
-			parts := make([][]byte, partBuffer/minPart)
+			const part = 16 << 20
+			parts := make([][]byte, 64<<20/part)
 			var n int64
 			for i := 0; ; i++ {
 				if parts[i%len(parts)] == nil {
-					parts[i%len(parts)] = make([]byte, minPart)
+					parts[i%len(parts)] = make([]byte, part)
 				}
 				got, err := io.ReadFull(r, parts[i%len(parts)])
 				n += int64(got)

@@ -14,6 +14,15 @@ import (
 // format is not for this version to read.
 const Format = "home.tar.zst/1"
 
+// HomeKey is the key of the archive that an archiving operation of a workspace
+// makes (design §3.7).
+func HomeKey(workspaceID, archiveOpID string) string {
+	return workspaceID + "/" + archiveOpID + "/home.tar.zst"
+}
+
+// MetaKey is the key of the .meta of an archive.
+func MetaKey(key string) string { return key + ".meta" }
+
 // maxMeta is how large a .meta may be.
 const maxMeta = 64 << 10
 

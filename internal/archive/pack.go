@@ -201,9 +201,9 @@ func (p *packer) content(it *item) error {
 	return err
 }
 
-// PackTo packs into put, which is Store.Put or Transfer.Upload with a key or
-// ticket: while one packs the other stores. The object is stored only if the
-// error is nil. One of put is returned as it is.
+// PackTo packs into put, which stores what it reads and returns its length: while
+// one packs the other stores. The object is stored only if the error is nil. An
+// error of put is returned as it is; another length is io.ErrShortWrite.
 func PackTo(ctx context.Context, dir string, opts PackOptions, put func(context.Context, io.Reader) (int64, error)) (Stats, error) {
 	r, w := io.Pipe()
 	var size int64
@@ -222,7 +222,7 @@ func PackTo(ctx context.Context, dir string, opts PackOptions, put func(context.
 		err = failed
 	}
 	if err == nil && size != stats.Size {
-		err = fmt.Errorf("%w: it stored %d bytes of %d", ErrUnavailable, size, stats.Size)
+		err = fmt.Errorf("%w: it stored %d bytes of %d", io.ErrShortWrite, size, stats.Size)
 	}
 	if err != nil {
 		return Stats{}, err

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/breaker"
 	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
@@ -16,7 +17,7 @@ import (
 
 // Config says which bucket, and whose part of it.
 type Config struct {
-	Store        archive.Store
+	Store        store.Store
 	Installation string // id of the installation
 	Version      string // of codehub, for the .meta
 
@@ -34,7 +35,7 @@ type Config struct {
 	MinFree float64
 
 	// Breaker is the circuit breaker that calls to the bucket are under; that of
-	// S3 has to be in the store's transport as well (see archive.OpenOver). nil:
+	// S3 has to be in the store's transport as well (see store.OpenOver). nil:
 	// none. New gives it its probe.
 	Breaker *breaker.Breaker
 
@@ -42,12 +43,12 @@ type Config struct {
 }
 
 // Bucket is one installation's part of a bucket. Its errors are those of
-// archive.Store: archive.ErrNotFound only if the bucket is known to be the
-// right one, and archive.ErrUnavailable if nothing follows.
+// store.Store: store.ErrNotFound only if the bucket is known to be the
+// right one, and store.ErrUnavailable if nothing follows.
 type Bucket struct {
 	Config
-	presigner archive.Presigner // nil: a folder
-	folders   folderStore       // nil: S3
+	presigner store.Presigner // nil: a folder
+	folders   folderStore     // nil: S3
 
 	mu      sync.Mutex
 	allowed *endpoint // what Relay passes on; nil: not known yet
@@ -77,7 +78,7 @@ func New(c Config) (*Bucket, error) {
 		b.folders = folders
 		return b, nil
 	}
-	presigner, ok := c.Store.(archive.Presigner)
+	presigner, ok := c.Store.(store.Presigner)
 	if !ok || c.SocketDir == "" || c.HostSocketDir == "" {
 		return nil, errors.New("bucket: what is no folder needs a store that signs URLs, and a folder for its socket")
 	}
@@ -85,7 +86,7 @@ func New(c Config) (*Bucket, error) {
 	return b, nil
 }
 
-// folderStore is archive.Folder.
+// folderStore is store.Folder.
 type folderStore interface {
 	MakeFolder(ctx context.Context, key string) error
 }
@@ -112,9 +113,9 @@ func (b *Bucket) Look(ctx context.Context, row workspace.Workspace) (lifecycle.A
 	switch {
 	case err == nil:
 		return lifecycle.ArchivePresent, nil
-	case errors.Is(err, archive.ErrUnavailable):
+	case errors.Is(err, store.ErrUnavailable):
 		return lifecycle.ArchiveUnknown, err
-	case errors.Is(err, archive.ErrNotFound):
+	case errors.Is(err, store.ErrNotFound):
 		b.Log.Warn("archive is missing", "workspace", row.ID, "key", row.ArchiveKey, "err", err)
 		return lifecycle.ArchiveMissing, nil
 	case errors.Is(err, archive.ErrCorrupted):
@@ -169,9 +170,9 @@ func (b *Bucket) Meta(ctx context.Context, key string) (*archive.Meta, error) {
 }
 
 // Stat looks at the object of the archive with this key.
-func (b *Bucket) Stat(ctx context.Context, key string) (archive.Object, error) {
+func (b *Bucket) Stat(ctx context.Context, key string) (store.Object, error) {
 	if _, err := parseArchive(key); err != nil {
-		return archive.Object{}, err
+		return store.Object{}, err
 	}
 	o, err := b.Store.Stat(ctx, key)
 	return o, b.confirm(ctx, err)

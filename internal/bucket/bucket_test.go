@@ -12,6 +12,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/archivetest"
+	"codehub/internal/archive/store"
 	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -132,7 +133,7 @@ func TestWrongBucket(t *testing.T) {
 		t.Helper()
 		ctx := t.Context()
 		a, err := b.Look(ctx, row)
-		wantErr(t, err, archive.ErrUnavailable)
+		wantErr(t, err, store.ErrUnavailable)
 		if a != lifecycle.ArchiveUnknown {
 			t.Errorf("Look: %v", a)
 		}
@@ -146,7 +147,7 @@ func TestWrongBucket(t *testing.T) {
 			"Check":    func() error { return b.Check(ctx, true) },
 		} {
 			all.Go(func() {
-				if err := call(); !errors.Is(err, archive.ErrUnavailable) || errors.Is(err, archive.ErrNotFound) {
+				if err := call(); !errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrNotFound) {
 					t.Errorf("%s: %v, want ErrUnavailable", what, err)
 				}
 			})
@@ -162,7 +163,7 @@ func TestWrongBucket(t *testing.T) {
 		check(t, os.Rename(f.Folder, f.Folder+".elsewhere"))
 		fresh := func() *Bucket {
 			c := f.Config
-			c.Store = archive.NewFolder(f.Folder)
+			c.Store = store.NewFolder(f.Folder)
 			b, err := New(c)
 			check(t, err)
 			return b
@@ -186,7 +187,7 @@ func TestWrongBucket(t *testing.T) {
 		t.Parallel()
 		f := newS3(t)
 		row := f.archived(t, homeOf(t, 1000))
-		store, err := archive.Open(f.server.URL("the-bucket/another/prefix"))
+		store, err := store.Open(f.server.URL("the-bucket/another/prefix"))
 		check(t, err)
 		c := f.Config
 		c.Store = store
@@ -225,9 +226,9 @@ func TestCheck(t *testing.T) {
 
 func TestNew(t *testing.T) {
 	t.Parallel()
-	s3, err := archive.Open("s3://b?region=us-east-1")
+	s3, err := store.Open("s3://b?region=us-east-1")
 	check(t, err)
-	folder := archive.NewFolder("/x")
+	folder := store.NewFolder("/x")
 	for name, c := range map[string]Config{
 		"installation":    {Store: folder, Installation: "../x", Version: "1", Folder: "/x", HostFolder: "/x"},
 		"no store":        {Installation: installation, Version: "1", Folder: "/x", HostFolder: "/x"},
@@ -280,7 +281,7 @@ func TestReadBack(t *testing.T) {
 		wantErr(t, err, archive.ErrCorrupted)
 		check(t, f.Store.Delete(ctx, key))
 		_, err = f.ReadBack(ctx, key, result.Stats, nil)
-		wantErr(t, err, archive.ErrNotFound)
+		wantErr(t, err, store.ErrNotFound)
 	})
 }
 
@@ -299,9 +300,9 @@ func TestOpenAtOffset(t *testing.T) {
 		}
 		gone := f.Key(row.ID, newID())
 		_, err := f.Open(t.Context(), gone, 0)
-		wantErr(t, err, archive.ErrNotFound)
+		wantErr(t, err, store.ErrNotFound)
 		_, err = f.Stat(t.Context(), gone)
-		wantErr(t, err, archive.ErrNotFound)
+		wantErr(t, err, store.ErrNotFound)
 	})
 }
 
@@ -363,13 +364,13 @@ func TestNothingIsStoredBehindTheDisk(t *testing.T) {
 	check(t, os.Rename(f.Folder, f.Folder+".elsewhere"))
 	check(t, os.Mkdir(f.Folder, 0o700))
 	c := f.Config
-	c.Store = archive.NewFolder(f.Folder)
+	c.Store = store.NewFolder(f.Folder)
 	b, err := New(c)
 	check(t, err)
 	ctx := t.Context()
-	wantErr(t, b.ArchiveJob(ctx, newRow(), "ada", &runtime.JobSpec{}), archive.ErrUnavailable)
+	wantErr(t, b.ArchiveJob(ctx, newRow(), "ada", &runtime.JobSpec{}), store.ErrUnavailable)
 	_, err = b.PutEmpty(ctx, newRow(), "ada")
-	wantErr(t, err, archive.ErrUnavailable)
+	wantErr(t, err, store.ErrUnavailable)
 	if list, err := os.ReadDir(f.Folder); err != nil || len(list) > 0 {
 		t.Errorf("the empty folder holds %v, %v", list, err)
 	}
@@ -378,7 +379,7 @@ func TestNothingIsStoredBehindTheDisk(t *testing.T) {
 	check(t, os.CopyFS(f.Folder, os.DirFS(f.Folder+".elsewhere")))
 	check(t, os.Remove(filepath.Join(f.Folder, installation, markerName)))
 	a, err := b.Look(ctx, row)
-	wantErr(t, err, archive.ErrUnavailable)
+	wantErr(t, err, store.ErrUnavailable)
 	if a != lifecycle.ArchiveUnknown {
 		t.Errorf("an archive behind the disk is %v", a)
 	}

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 )
 
 // markerName is the object that says whose this part of the bucket is.
@@ -19,13 +19,13 @@ func (b *Bucket) marker() string { return b.Installation + "/" + markerName }
 // Check finds out whether the bucket can be worked with, by doing so, and marks
 // it as this installation's; to be called before all else, when the server
 // starts. used says that the database knows of archives: then a bucket that is
-// not marked is not the one that they are in, and it is archive.ErrUnavailable.
+// not marked is not the one that they are in, and it is store.ErrUnavailable.
 // The error says in one line what to do about it.
 func (b *Bucket) Check(ctx context.Context, used bool) error {
 	if used {
 		// First, so that an empty folder where a disk should be stays as it is.
 		_, err := b.Store.Stat(ctx, b.marker())
-		if errors.Is(err, archive.ErrNotFound) {
+		if errors.Is(err, store.ErrNotFound) {
 			return b.wrong()
 		}
 		if err != nil && b.presigner == nil {
@@ -36,7 +36,7 @@ func (b *Bucket) Check(ctx context.Context, used bool) error {
 		return err
 	}
 	_, err := b.Store.Stat(ctx, b.marker())
-	if !errors.Is(err, archive.ErrNotFound) {
+	if !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
 	if used {
@@ -56,7 +56,7 @@ func (b *Bucket) Check(ctx context.Context, used bool) error {
 }
 
 func (b *Bucket) wrong() error {
-	return fmt.Errorf("%w: it is not the one that this installation's archives are in: %s is not there; set CODEHUB_ARCHIVE_URL to the bucket or folder of before (is its disk mounted?), or copy all that was there, this object too", archive.ErrUnavailable, b.marker())
+	return fmt.Errorf("%w: it is not the one that this installation's archives are in: %s is not there; set CODEHUB_ARCHIVE_URL to the bucket or folder of before (is its disk mounted?), or copy all that was there, this object too", store.ErrUnavailable, b.marker())
 }
 
 // right finds out whether the bucket is the one that this installation's
@@ -64,7 +64,7 @@ func (b *Bucket) wrong() error {
 // stored elsewhere is lost: an empty folder where a disk should be is one.
 func (b *Bucket) right(ctx context.Context) error {
 	_, err := b.Store.Stat(ctx, b.marker())
-	if errors.Is(err, archive.ErrNotFound) {
+	if errors.Is(err, store.ErrNotFound) {
 		return b.wrong()
 	}
 	return err
@@ -72,7 +72,7 @@ func (b *Bucket) right(ctx context.Context) error {
 
 // confirm believes that something is absent only of the right bucket.
 func (b *Bucket) confirm(ctx context.Context, err error) error {
-	if err == nil || !errors.Is(err, archive.ErrNotFound) {
+	if err == nil || !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
 	if wrong := b.right(ctx); wrong != nil {

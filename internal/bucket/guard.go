@@ -8,7 +8,7 @@ import (
 	"iter"
 	"time"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/breaker"
 )
 
@@ -16,17 +16,17 @@ import (
 const hangsAfter = 30 * time.Second
 
 // guarded is a store under a circuit breaker: while that is open, calls are
-// archive.ErrUnavailable at once. What opens it is, for S3, seen by the
+// store.ErrUnavailable at once. What opens it is, for S3, seen by the
 // store's transport. A folder is on a disk that answers, whatever it says, or
 // hangs whatever the context says: then the call is left behind.
 type guarded struct {
-	archive.Store
+	store.Store
 	b      *breaker.Breaker
 	folder bool
 	within time.Duration
 }
 
-func guard(s archive.Store, b *breaker.Breaker, folder bool) archive.Store {
+func guard(s store.Store, b *breaker.Breaker, folder bool) store.Store {
 	if b == nil {
 		return s
 	}
@@ -35,7 +35,7 @@ func guard(s archive.Store, b *breaker.Breaker, folder bool) archive.Store {
 
 func (g guarded) allow(ctx context.Context, doing string) error {
 	if err := g.b.Allow(ctx); err != nil {
-		return fmt.Errorf("%s: %w: %w", doing, archive.ErrUnavailable, err)
+		return fmt.Errorf("%s: %w: %w", doing, store.ErrUnavailable, err)
 	}
 	return nil
 }
@@ -87,11 +87,11 @@ func call[T any](ctx context.Context, g guarded, doing string, f func(ctx contex
 	if errors.Is(err, context.Canceled) {
 		return none, fmt.Errorf("%s: %w", doing, err)
 	}
-	return none, fmt.Errorf("%s: %w: %w", doing, archive.ErrUnavailable, err)
+	return none, fmt.Errorf("%s: %w: %w", doing, store.ErrUnavailable, err)
 }
 
-func (g guarded) Stat(ctx context.Context, key string) (archive.Object, error) {
-	return call(ctx, g, "stat "+key, func(ctx context.Context) (archive.Object, error) { return g.Store.Stat(ctx, key) }, nil)
+func (g guarded) Stat(ctx context.Context, key string) (store.Object, error) {
+	return call(ctx, g, "stat "+key, func(ctx context.Context) (store.Object, error) { return g.Store.Stat(ctx, key) }, nil)
 }
 
 func (g guarded) Get(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
@@ -111,9 +111,9 @@ func (g guarded) Put(ctx context.Context, key string, r io.Reader) (int64, error
 	return g.Store.Put(ctx, key, r)
 }
 
-func (g guarded) List(ctx context.Context, prefix string) iter.Seq2[archive.Object, error] {
+func (g guarded) List(ctx context.Context, prefix string) iter.Seq2[store.Object, error] {
 	if err := g.allow(ctx, "list "+prefix); err != nil {
-		return func(yield func(archive.Object, error) bool) { yield(archive.Object{}, err) }
+		return func(yield func(store.Object, error) bool) { yield(store.Object{}, err) }
 	}
 	return g.Store.List(ctx, prefix)
 }
@@ -127,10 +127,10 @@ func (g guarded) AbortIncomplete(ctx context.Context, prefix string, age time.Du
 
 // probe asks the store for what is cheap to find. Of a folder every answer is
 // one; of S3 the breaker's transport tells.
-func (b *Bucket) probe(store archive.Store) func(ctx context.Context) error {
+func (b *Bucket) probe(s store.Store) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
-		_, err := store.Stat(ctx, b.marker())
-		if b.folders != nil || !errors.Is(err, archive.ErrUnavailable) {
+		_, err := s.Stat(ctx, b.marker())
+		if b.folders != nil || !errors.Is(err, store.ErrUnavailable) {
 			return nil
 		}
 		return err

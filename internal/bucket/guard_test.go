@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"codehub/api"
-	"codehub/internal/archive"
-	"codehub/internal/archive/s3test"
+	"codehub/internal/archive/store"
+	"codehub/internal/archive/store/s3test"
 	"codehub/internal/breaker"
 )
 
@@ -33,10 +33,10 @@ func TestBreakerOfS3(t *testing.T) {
 	proxy := newFaults(t, server.Endpoint, false)
 	br := breaker.New(breaker.Config{Name: "bucket", FirstPause: 50 * time.Millisecond, MostPause: 200 * time.Millisecond})
 	t.Cleanup(br.Close)
-	store, err := archive.OpenOver("s3://the-bucket/p?path-style=true&region=us-east-1&endpoint="+proxy.URL, br.Transport)
+	s3, err := store.OpenOver("s3://the-bucket/p?path-style=true&region=us-east-1&endpoint="+proxy.URL, br.Transport)
 	check(t, err)
 	b, err := New(Config{
-		Store: store, Installation: installation, Version: "test", SocketDir: t.TempDir(), HostSocketDir: "/s", Breaker: br,
+		Store: s3, Installation: installation, Version: "test", SocketDir: t.TempDir(), HostSocketDir: "/s", Breaker: br,
 	})
 	check(t, err)
 	check(t, b.Check(t.Context(), false))
@@ -49,7 +49,7 @@ func TestBreakerOfS3(t *testing.T) {
 	proxy.on(func(w http.ResponseWriter, r *http.Request) bool { return answer(w, r, 403, "AccessDenied") })
 	for range 10 {
 		_, err := b.Stat(t.Context(), row.ArchiveKey)
-		wantErr(t, err, archive.ErrUnavailable)
+		wantErr(t, err, store.ErrUnavailable)
 	}
 	if s := br.State(); s.State != api.BreakerClosed || s.Failures != 0 {
 		t.Fatalf("refusals: %+v", s)
@@ -65,7 +65,7 @@ func TestBreakerOfS3(t *testing.T) {
 	proxy.on(func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) })
 	await(t, "open", func() bool {
 		_, err := b.Stat(t.Context(), row.ArchiveKey)
-		wantErr(t, err, archive.ErrUnavailable)
+		wantErr(t, err, store.ErrUnavailable)
 		return br.State().State != api.BreakerClosed
 	})
 	began := time.Now()
@@ -73,7 +73,7 @@ func TestBreakerOfS3(t *testing.T) {
 		_, err := b.Stat(t.Context(), row.ArchiveKey)
 		if br.State().State == api.BreakerOpen {
 			wantErr(t, err, breaker.ErrOpen)
-			wantErr(t, err, archive.ErrUnavailable)
+			wantErr(t, err, store.ErrUnavailable)
 		}
 	}
 	t.Logf("20 calls while open took %s", time.Since(began))
@@ -91,12 +91,12 @@ func TestBreakerOfS3(t *testing.T) {
 // hanging is a folder on a disk that answers, or hangs whatever the context
 // says.
 type hanging struct {
-	*archive.Folder
+	*store.Folder
 	disk chan struct{} // closed: it answers
 	late chan struct{} // closed with what was opened too late
 }
 
-func (h *hanging) Stat(ctx context.Context, key string) (archive.Object, error) {
+func (h *hanging) Stat(ctx context.Context, key string) (store.Object, error) {
 	<-h.disk
 	return h.Folder.Stat(ctx, key)
 }
@@ -125,7 +125,7 @@ func (c *closer) Close() error {
 func TestFolderThatHangs(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "archives")
-	h := &hanging{Folder: archive.NewFolder(dir), disk: make(chan struct{}), late: make(chan struct{})}
+	h := &hanging{Folder: store.NewFolder(dir), disk: make(chan struct{}), late: make(chan struct{})}
 	br := breaker.New(breaker.Config{Name: "bucket", Failures: 2, FirstPause: 20 * time.Millisecond, ProbeWithin: 20 * time.Millisecond})
 	t.Cleanup(br.Close)
 	b, err := New(Config{
@@ -141,17 +141,17 @@ func TestFolderThatHangs(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := b.Store.Stat(ctx, b.marker()); !errors.Is(err, context.Canceled) || errors.Is(err, archive.ErrUnavailable) {
+	if _, err := b.Store.Stat(ctx, b.marker()); !errors.Is(err, context.Canceled) || errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("given up: %v", err)
 	}
 	_, err = b.Store.Get(t.Context(), b.marker(), 0)
-	wantErr(t, err, archive.ErrUnavailable)
+	wantErr(t, err, store.ErrUnavailable)
 	_, err = b.Store.Stat(t.Context(), b.marker())
-	wantErr(t, err, archive.ErrUnavailable)
+	wantErr(t, err, store.ErrUnavailable)
 	if br.State().State == api.BreakerClosed {
 		t.Fatalf("%+v", br.State())
 	}
-	if _, err := b.Store.Stat(t.Context(), b.marker()); !errors.Is(err, breaker.ErrOpen) || !errors.Is(err, archive.ErrUnavailable) {
+	if _, err := b.Store.Stat(t.Context(), b.marker()); !errors.Is(err, breaker.ErrOpen) || !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("while open: %v", err)
 	}
 	close(h.disk)
@@ -167,7 +167,7 @@ func TestFolderThatHangs(t *testing.T) {
 	// What is not there is an answer.
 	for range 5 {
 		_, err := b.Store.Stat(t.Context(), "nothing")
-		wantErr(t, err, archive.ErrNotFound)
+		wantErr(t, err, store.ErrNotFound)
 	}
 	if s := br.State(); s.State != api.BreakerClosed || s.Failures != 0 {
 		t.Errorf("%+v", s)

@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 )
 
 // Object is an object in the bucket.
 type Object struct {
-	archive.Object
+	store.Object
 	Parsed Key
 }
 
@@ -71,7 +72,7 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 		return err
 	}
 	for _, k := range []string{archive.MetaKey(key), key} {
-		if err := b.Store.Delete(ctx, k); err != nil && !errors.Is(err, archive.ErrNotFound) {
+		if err := b.Store.Delete(ctx, k); err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
 	}

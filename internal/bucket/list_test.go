@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
@@ -101,13 +102,13 @@ func TestParseKey(t *testing.T) {
 
 // stubborn fails at the nth Delete.
 type stubborn struct {
-	*archive.Folder
+	*store.Folder
 	left int
 }
 
 func (s *stubborn) Delete(ctx context.Context, key string) error {
 	if s.left--; s.left < 0 {
-		return archive.ErrUnavailable
+		return store.ErrUnavailable
 	}
 	return s.Folder.Delete(ctx, key)
 }
@@ -132,8 +133,8 @@ func TestDelete(t *testing.T) {
 	})
 	f := newFolder(t)
 	row := f.archived(t, homeOf(t, 1000))
-	f.Store = &stubborn{archive.NewFolder(f.Folder), 1}
-	wantErr(t, f.Delete(t.Context(), row.ArchiveKey), archive.ErrUnavailable)
+	f.Store = &stubborn{store.NewFolder(f.Folder), 1}
+	wantErr(t, f.Delete(t.Context(), row.ArchiveKey), store.ErrUnavailable)
 	if a, err := f.Look(t.Context(), row); a != lifecycle.ArchiveMissing || err != nil {
 		t.Errorf("half a removal: %v, %v", a, err)
 	}
@@ -142,7 +143,7 @@ func TestDelete(t *testing.T) {
 	if len(list) != 1 || list[0].Parsed.Kind != Home {
 		t.Errorf("half a removal left %v", list)
 	}
-	f.Store = archive.NewFolder(f.Folder)
+	f.Store = store.NewFolder(f.Folder)
 	check(t, f.Delete(t.Context(), row.ArchiveKey))
 	if _, err := os.Stat(filepath.Join(f.Folder, installation, string(row.ID))); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the folders stay: %v", err)

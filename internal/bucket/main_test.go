@@ -20,7 +20,8 @@ import (
 	"time"
 
 	"codehub/internal/archive"
-	"codehub/internal/archive/s3test"
+	"codehub/internal/archive/store"
+	"codehub/internal/archive/store/s3test"
 	"codehub/internal/runtime"
 	"codehub/internal/storagejob"
 	"codehub/internal/workspace"
@@ -45,7 +46,7 @@ func TestMain(m *testing.M) {
 		if err := os.WriteFile(file, cert, 0o600); err != nil {
 			panic(err)
 		}
-		for _, v := range []string{"AWS_ACCESS_KEY_ID=codehub-test", "AWS_SECRET_ACCESS_KEY=codehub-test-secret", "SSL_CERT_FILE=" + file} {
+		for _, v := range []string{"AWS_ACCESS_KEY_ID=" + s3test.AccessKey, "AWS_SECRET_ACCESS_KEY=" + s3test.SecretKey, "SSL_CERT_FILE=" + file} {
 			name, value, _ := strings.Cut(v, "=")
 			if err := os.Setenv(name, value); err != nil {
 				panic(err)
@@ -98,7 +99,7 @@ func newFolder(tb testing.TB) *fixture {
 	tb.Helper()
 	dir := filepath.Join(tb.TempDir(), "archives")
 	b, err := New(Config{
-		Store: archive.NewFolder(dir), Installation: installation, Version: "test", Folder: dir, HostFolder: hostFolder,
+		Store: store.NewFolder(dir), Installation: installation, Version: "test", Folder: dir, HostFolder: hostFolder,
 	})
 	check(tb, err)
 	check(tb, b.Check(tb.Context(), false))
@@ -123,7 +124,7 @@ func newS3On(tb testing.TB, server *s3test.Server, prefix string) *fixture {
 func newS3Stopped(tb testing.TB, server *s3test.Server, prefix string, secure bool) *fixture {
 	tb.Helper()
 	proxy := newFaults(tb, server.Endpoint, secure)
-	store, err := archive.Open("s3://the-bucket/" + prefix + "?path-style=true&region=us-east-1&endpoint=" + proxy.URL)
+	store, err := store.Open("s3://the-bucket/" + prefix + "?path-style=true&region=us-east-1&endpoint=" + proxy.URL)
 	check(tb, err)
 	dir := filepath.Join(tb.TempDir(), strings.Repeat("a-long-path/", 12))
 	b, err := New(Config{

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/archive/s3test"
+	"codehub/internal/archive/store/s3test"
 	"codehub/internal/runtime"
 	"codehub/internal/storagejob"
 )

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/archive"
 	"codehub/internal/archive/archivetest"
-	"codehub/internal/archive/s3test"
+	"codehub/internal/archive/store"
+	"codehub/internal/archive/store/s3test"
 	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/storagejob"
@@ -350,5 +350,5 @@ func TestEndedWhileUploading(t *testing.T) {
 		t.Errorf("%d uploads were left, %v", n, err)
 	}
 	_, err = f.Meta(t.Context(), row.ArchiveKey)
-	wantErr(t, err, archive.ErrNotFound)
+	wantErr(t, err, store.ErrNotFound)
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/transfer"
 )
 
 // Relay listens on the socket that storage jobs of an S3 bucket have mounted,
@@ -26,7 +26,7 @@ func (b *Bucket) Relay(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	transport := archive.NewTransport()
+	transport := transfer.NewTransport()
 	transport.WriteBufferSize, transport.ReadBufferSize = 64<<10, 64<<10
 	transport.MaxIdleConnsPerHost = 64
 	defer transport.CloseIdleConnections()

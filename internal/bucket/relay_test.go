@@ -13,7 +13,8 @@ import (
 	"time"
 
 	"codehub/internal/archive"
-	"codehub/internal/archive/s3test"
+	"codehub/internal/archive/store"
+	"codehub/internal/archive/store/s3test"
 	"codehub/internal/lifecycle"
 )
 
@@ -135,7 +136,7 @@ func TestRelayAddressing(t *testing.T) {
 		"s3://the-bucket?region=x&endpoint=https://s3.example&path-style=false",
 		"s3://the-bucket/deep/prefix?region=x&endpoint=http://127.0.0.1:9000&path-style=true",
 	} {
-		store, err := archive.Open(raw)
+		store, err := store.Open(raw)
 		check(t, err)
 		b, err := New(Config{Store: store, Installation: installation, Version: "1", SocketDir: "/x", HostSocketDir: "/x"})
 		check(t, err)

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"codehub/internal/admin"
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
 	"codehub/internal/httpapi"
@@ -81,7 +81,7 @@ func serveAPI(t testing.TB) apiServer {
 		URL: base, DeleteGrace: time.Hour, DefaultImage: "codehub/workspace:latest",
 		TTL:             workspace.TTL{Standby: 10 * time.Minute, Archive: 30 * time.Minute},
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
-		Store: db, Auth: who, Hub: hub, Logs: oneLine{}, Log: log, Archives: cutBucket{archive.NewFolder(s.bucket), s.bucket},
+		Store: db, Auth: who, Hub: hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(s.bucket), s.bucket},
 		Admin: admin.New(admin.Config{Store: db, Passwords: who, OrphanDelay: 10 * time.Minute}),
 	}))
 	srv.Start()
@@ -127,7 +127,7 @@ func (oneLine) Logs(ctx context.Context, _ workspace.ID, tail int, follow bool, 
 // cutBucket is a bucket whose answers end after as many bytes as the file
 // "cut" beside its objects says, each time that one is opened.
 type cutBucket struct {
-	*archive.Folder
+	*store.Folder
 	dir string
 }
 
@@ -152,7 +152,7 @@ func (b cutBucket) Open(ctx context.Context, key string, offset int64) (io.ReadC
 
 type cutOff struct{}
 
-func (cutOff) Read([]byte) (int, error) { return 0, archive.ErrUnavailable }
+func (cutOff) Read([]byte) (int, error) { return 0, store.ErrUnavailable }
 
 // archived NAME ARCHIVE FILE makes the file an archive of a workspace, and its
 // current one.
@@ -164,7 +164,7 @@ func archived(ts *testscript.TestScript, neg bool, args []string) {
 	key := "inst/" + args[0] + "/" + args[1] + "/home.tar.zst"
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	_, err := archive.NewFolder(ts.Getenv("BUCKET")).Put(ctx, key, strings.NewReader(content))
+	_, err := store.NewFolder(ts.Getenv("BUCKET")).Put(ctx, key, strings.NewReader(content))
 	ts.Check(err)
 	sum := sha256.Sum256([]byte(content))
 	conn, err := pgx.Connect(ctx, ts.Getenv("DSN"))

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
@@ -143,7 +143,7 @@ func (d *Dashboard) download(w http.ResponseWriter, r *http.Request, c workspace
 	ctx, cancel := context.WithTimeout(r.Context(), lookWithin)
 	defer cancel()
 	switch _, err := d.Archives.Stat(ctx, key); {
-	case errors.Is(err, archive.ErrNotFound):
+	case errors.Is(err, store.ErrNotFound):
 		d.message(w, r, http.StatusNotFound, "archive_not_found")
 	case err != nil:
 		d.Log.Warn("looking for an archive failed", "workspace", ws.ID, "err", err)

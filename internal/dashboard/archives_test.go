@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/workspace"
 
 	"github.com/chromedp/cdproto/accessibility"
@@ -115,7 +115,7 @@ func TestArchivesOnTheDetailPage(t *testing.T) {
 	}
 	check("?archive_op_id="+generation3, 404, "Archive not found")
 	w.bucket.mu.Lock()
-	w.bucket.err = fmt.Errorf("look: %w", archive.ErrUnavailable)
+	w.bucket.err = fmt.Errorf("look: %w", store.ErrUnavailable)
 	w.bucket.mu.Unlock()
 	check("", 503, "Archive storage unavailable")
 	w.bucket.mu.Lock()

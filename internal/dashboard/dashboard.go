@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"codehub/internal/accesslog"
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
 	"codehub/internal/postgres"
@@ -72,9 +72,9 @@ type Logs interface {
 }
 
 // Archives is the bucket, as far as the pages look into it. Errors wrap
-// archive.ErrNotFound or archive.ErrUnavailable.
+// store.ErrNotFound or store.ErrUnavailable.
 type Archives interface {
-	Stat(ctx context.Context, key string) (archive.Object, error)
+	Stat(ctx context.Context, key string) (store.Object, error)
 }
 
 // Config is what the pages need. Everything without "optional" is required.

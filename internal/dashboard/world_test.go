@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"codehub/internal/admin"
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
 	"codehub/internal/harness"
@@ -70,17 +70,17 @@ type bucket struct {
 	have map[string]int64
 }
 
-func (b *bucket) Stat(_ context.Context, key string) (archive.Object, error) {
+func (b *bucket) Stat(_ context.Context, key string) (store.Object, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	size, ok := b.have[key]
 	switch {
 	case b.err != nil:
-		return archive.Object{}, b.err
+		return store.Object{}, b.err
 	case !ok:
-		return archive.Object{}, archive.ErrNotFound
+		return store.Object{}, store.ErrNotFound
 	}
-	return archive.Object{Key: key, Size: size}, nil
+	return store.Object{Key: key, Size: size}, nil
 }
 
 // keep makes an archive of a workspace, which the bucket has.

@@ -20,7 +20,7 @@ import (
 	"codehub/api"
 	"codehub/internal/archive"
 	"codehub/internal/archive/archivetest"
-	"codehub/internal/archive/s3test"
+	"codehub/internal/archive/store/s3test"
 )
 
 // homeState is a home as it is compared: all that can be seen of it.

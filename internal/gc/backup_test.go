@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/gc"
 	"codehub/internal/mark"
 	"codehub/internal/workspace"
@@ -264,7 +264,7 @@ func TestBrokenUploads(t *testing.T) {
 	broken, _ := w.claim(id)
 	w.cancel(id)
 	making, _ := w.claim(other)
-	p := s.(archive.Presigner)
+	p := s.(store.Presigner)
 	for _, key := range []string{broken, making} {
 		_, err := p.PresignUpload(t.Context(), key, 1<<30, time.Hour)
 		check(t, err)

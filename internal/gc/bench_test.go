@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/gc"
 )
 
@@ -13,7 +13,7 @@ import (
 // each in a folder.
 func BenchmarkCollect(b *testing.B) {
 	dir := b.TempDir()
-	store := archive.NewFolder(dir)
+	store := store.NewFolder(dir)
 	check(b, store.Check(b.Context()))
 	w := newWorld(b, store)
 	const n = 2000

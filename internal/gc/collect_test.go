@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/gc"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -15,7 +16,7 @@ import (
 // onBoth runs a test on a folder and on an S3 server.
 func onBoth(t *testing.T, f func(t *testing.T, w *world)) {
 	t.Parallel()
-	for name, open := range map[string]func(testing.TB) archive.Store{"folder": folder, "s3": s3} {
+	for name, open := range map[string]func(testing.TB) store.Store{"folder": folder, "s3": s3} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f(t, newWorld(t, open(t)))
@@ -342,7 +343,7 @@ func TestBucketFails(t *testing.T) {
 	marks := query[int](w, `SELECT count(*) FROM archives WHERE deleting_at IS NOT NULL OR missing_since IS NOT NULL`)
 	for n := 1; n <= 10; n++ {
 		w.store.listFailsAt = n
-		if r, err := w.tryCollect(gc.Options{}); !errors.Is(err, archive.ErrUnavailable) || r != nil {
+		if r, err := w.tryCollect(gc.Options{}); !errors.Is(err, store.ErrUnavailable) || r != nil {
 			t.Errorf("the listing fails at %d: %v", n, err)
 		}
 	}
@@ -350,7 +351,7 @@ func TestBucketFails(t *testing.T) {
 	found := w.bucket.Key(id, unknownOp)
 	w.upload(id, found, "found")
 	w.store.getFails = func(key string) bool { return key == archive.MetaKey(found) }
-	if _, err := w.tryCollect(gc.Options{}); !errors.Is(err, archive.ErrUnavailable) {
+	if _, err := w.tryCollect(gc.Options{}); !errors.Is(err, store.ErrUnavailable) {
 		t.Error(err)
 	}
 	w.store.getFails = nil
@@ -391,7 +392,7 @@ func TestBucketRefusesToDelete(t *testing.T) {
 	tries := 0
 	w.store.deleteFails = func(string) bool { tries++; return true }
 	r, err := w.tryCollect(gc.Options{})
-	if !errors.Is(err, archive.ErrUnavailable) || r == nil || r.Failed != tries || tries != 5 {
+	if !errors.Is(err, store.ErrUnavailable) || r == nil || r.Failed != tries || tries != 5 {
 		t.Errorf("after %d tries: %v", tries, err)
 	}
 	w.store.deleteFails = nil
@@ -409,7 +410,7 @@ func TestWrongBucket(t *testing.T) {
 	w.collect(gc.Options{})
 	w.pass(delay)
 	right, _ := w.bucket, w.store
-	empty := archive.NewFolder(t.TempDir())
+	empty := store.NewFolder(t.TempDir())
 	check(t, empty.Check(t.Context()))
 	w.bucket, _ = openBucket(t, empty, right.Installation) // somebody has even marked it
 	noticed := func() {

@@ -21,7 +21,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"codehub/internal/archive"
-	"codehub/internal/archive/s3test"
+	"codehub/internal/archive/store"
+	"codehub/internal/archive/store/s3test"
 	"codehub/internal/bucket"
 	"codehub/internal/gc"
 	"codehub/internal/mark"
@@ -32,9 +33,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The S3 server of the tests has one account; archive.Open finds it here.
-	os.Setenv("AWS_ACCESS_KEY_ID", "codehub-test")
-	os.Setenv("AWS_SECRET_ACCESS_KEY", "codehub-test-secret")
+	// The S3 server of the tests has one account; store.Open finds it here.
+	os.Setenv("AWS_ACCESS_KEY_ID", s3test.AccessKey)
+	os.Setenv("AWS_SECRET_ACCESS_KEY", s3test.SecretKey)
 	pgtest.Main(m)
 }
 
@@ -52,7 +53,7 @@ type world struct {
 	raw     *pgxpool.Pool
 	ctrl    *postgres.Controller
 	bucket  *bucket.Bucket
-	store   *store
+	store   *faultyStore
 	user    workspace.Caller
 	set     gc.Settings
 	session postgres.Session
@@ -60,7 +61,7 @@ type world struct {
 }
 
 // newWorld makes an installation in a folder, or in the bucket that s3 is of.
-func newWorld(t testing.TB, shared archive.Store) *world {
+func newWorld(t testing.TB, shared store.Store) *world {
 	t.Helper()
 	dsn := pgtest.New(t, postgres.Migrate)
 	db, err := postgres.Open(t.Context(), dsn, postgres.Options{})
@@ -94,27 +95,27 @@ func connect(t testing.TB, dsn string) *pgx.Conn {
 	return conn
 }
 
-func folder(t testing.TB) archive.Store {
-	s := archive.NewFolder(filepath.Join(t.TempDir(), "archives"))
+func folder(t testing.TB) store.Store {
+	s := store.NewFolder(filepath.Join(t.TempDir(), "archives"))
 	check(t, s.Check(t.Context()))
 	return s
 }
 
-func s3(t testing.TB) archive.Store {
+func s3(t testing.TB) store.Store {
 	t.Helper()
-	s, err := archive.Open(s3test.Start(t, "bucket").URL("bucket/prefix"))
+	s, err := store.Open(s3test.Start(t, "bucket").URL("bucket/prefix"))
 	check(t, err)
 	return s
 }
 
-func openBucket(t testing.TB, under archive.Store, installation string) (*bucket.Bucket, *store) {
+func openBucket(t testing.TB, under store.Store, installation string) (*bucket.Bucket, *faultyStore) {
 	t.Helper()
-	s := &store{Store: under}
+	s := &faultyStore{Store: under}
 	cfg := bucket.Config{Store: s, Installation: installation, Version: "test"}
-	if f, ok := under.(*archive.Folder); ok {
+	if f, ok := under.(*store.Folder); ok {
 		cfg.Store, cfg.Folder, cfg.HostFolder = folderStore{s, f}, "/", "/"
 	} else {
-		cfg.Store, cfg.SocketDir, cfg.HostSocketDir = s3Store{s, under.(archive.Presigner)}, "/", "/"
+		cfg.Store, cfg.SocketDir, cfg.HostSocketDir = s3Store{s, under.(store.Presigner)}, "/", "/"
 	}
 	b, err := bucket.New(cfg)
 	check(t, err)
@@ -122,9 +123,9 @@ func openBucket(t testing.TB, under archive.Store, installation string) (*bucket
 	return b, s
 }
 
-// store is a bucket's store that can be made to fail, and that tells of calls.
-type store struct {
-	archive.Store
+// faultyStore fails where a test says so and records deletions.
+type faultyStore struct {
+	store.Store
 	listed      func() // after a listing
 	listFailsAt int    // objects; 0: never
 	deleteFails func(key string) bool
@@ -133,7 +134,7 @@ type store struct {
 	deleted     []string
 }
 
-func (s *store) AbortIncomplete(ctx context.Context, prefix string, age time.Duration, keep func(string) bool) (int, error) {
+func (s *faultyStore) AbortIncomplete(ctx context.Context, prefix string, age time.Duration, keep func(string) bool) (int, error) {
 	if s.noSweep {
 		return 0, nil
 	}
@@ -142,41 +143,43 @@ func (s *store) AbortIncomplete(ctx context.Context, prefix string, age time.Dur
 
 type (
 	folderStore struct {
-		*store
+		*faultyStore
 		*folderMaker
 	}
-	folderMaker = archive.Folder
+	folderMaker = store.Folder
 	s3Store     struct {
-		*store
-		archive.Presigner
+		*faultyStore
+		store.Presigner
 	}
 )
 
 // The methods that both parts of a folderStore have.
 func (s folderStore) Put(ctx context.Context, key string, r io.Reader) (int64, error) {
-	return s.store.Put(ctx, key, r)
+	return s.faultyStore.Put(ctx, key, r)
 }
 func (s folderStore) Get(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
-	return s.store.Get(ctx, key, offset)
+	return s.faultyStore.Get(ctx, key, offset)
 }
-func (s folderStore) Stat(ctx context.Context, key string) (archive.Object, error) {
-	return s.store.Stat(ctx, key)
+func (s folderStore) Stat(ctx context.Context, key string) (store.Object, error) {
+	return s.faultyStore.Stat(ctx, key)
 }
-func (s folderStore) Delete(ctx context.Context, key string) error { return s.store.Delete(ctx, key) }
-func (s folderStore) List(ctx context.Context, prefix string) iter.Seq2[archive.Object, error] {
-	return s.store.List(ctx, prefix)
+func (s folderStore) Delete(ctx context.Context, key string) error {
+	return s.faultyStore.Delete(ctx, key)
+}
+func (s folderStore) List(ctx context.Context, prefix string) iter.Seq2[store.Object, error] {
+	return s.faultyStore.List(ctx, prefix)
 }
 func (s folderStore) AbortIncomplete(ctx context.Context, prefix string, age time.Duration, keep func(string) bool) (int, error) {
-	return s.store.AbortIncomplete(ctx, prefix, age, keep)
+	return s.faultyStore.AbortIncomplete(ctx, prefix, age, keep)
 }
-func (s folderStore) Check(ctx context.Context) error { return s.store.Check(ctx) }
+func (s folderStore) Check(ctx context.Context) error { return s.faultyStore.Check(ctx) }
 
-func (s *store) List(ctx context.Context, prefix string) iter.Seq2[archive.Object, error] {
-	return func(yield func(archive.Object, error) bool) {
+func (s *faultyStore) List(ctx context.Context, prefix string) iter.Seq2[store.Object, error] {
+	return func(yield func(store.Object, error) bool) {
 		n := 0
 		for o, err := range s.Store.List(ctx, prefix) {
 			if n++; s.listFailsAt > 0 && n >= s.listFailsAt {
-				yield(archive.Object{}, fmt.Errorf("list: %w", archive.ErrUnavailable))
+				yield(store.Object{}, fmt.Errorf("list: %w", store.ErrUnavailable))
 				return
 			}
 			if !yield(o, err) {
@@ -189,16 +192,16 @@ func (s *store) List(ctx context.Context, prefix string) iter.Seq2[archive.Objec
 	}
 }
 
-func (s *store) Get(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
+func (s *faultyStore) Get(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
 	if s.getFails != nil && s.getFails(key) {
-		return nil, fmt.Errorf("get: %w", archive.ErrUnavailable)
+		return nil, fmt.Errorf("get: %w", store.ErrUnavailable)
 	}
 	return s.Store.Get(ctx, key, offset)
 }
 
-func (s *store) Delete(ctx context.Context, key string) error {
+func (s *faultyStore) Delete(ctx context.Context, key string) error {
 	if s.deleteFails != nil && s.deleteFails(key) {
-		return fmt.Errorf("delete: %w", archive.ErrUnavailable)
+		return fmt.Errorf("delete: %w", store.ErrUnavailable)
 	}
 	s.deleted = append(s.deleted, key)
 	return s.Store.Delete(ctx, key)

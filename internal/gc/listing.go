@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/bucket"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -28,7 +29,7 @@ func (l listed) complete() bool { return l.home && l.meta }
 type listing struct {
 	at       time.Time // the database's time before it was begun
 	archives map[workspace.ID]map[string]listed
-	others   []archive.Object // no part of any archive
+	others   []store.Object // no part of any archive
 }
 
 func newListing(at time.Time, objects []bucket.Object) listing {
@@ -84,7 +85,7 @@ func describe(ctx context.Context, b *bucket.Bucket, l listing, h postgres.Holdi
 				out[key] = described{why: fmt.Sprintf("it speaks of %d bytes, and there are %d", meta.Size, a.homeSize)}
 			case err == nil:
 				out[key] = described{meta: meta}
-			case errors.Is(err, archive.ErrCorrupted), errors.Is(err, archive.ErrNotFound):
+			case errors.Is(err, archive.ErrCorrupted), errors.Is(err, store.ErrNotFound):
 				out[key] = described{why: err.Error()}
 			default:
 				return nil, err

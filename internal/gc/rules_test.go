@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/gc"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -260,12 +260,12 @@ func TestHalfRemoved(t *testing.T) {
 	w.pass(delay)
 	w.store.deleteFails = func(key string) bool { return key == keys[0] } // its .meta goes first
 	w.collect(gc.Options{})
-	if _, err := w.bucket.Meta(t.Context(), keys[0]); !errors.Is(err, archive.ErrNotFound) {
+	if _, err := w.bucket.Meta(t.Context(), keys[0]); !errors.Is(err, store.ErrNotFound) {
 		t.Error(err)
 	}
 	w.store.deleteFails = nil
 	w.collect(gc.Options{})
-	if _, err := w.bucket.Stat(t.Context(), keys[0]); !errors.Is(err, archive.ErrNotFound) {
+	if _, err := w.bucket.Stat(t.Context(), keys[0]); !errors.Is(err, store.ErrNotFound) {
 		t.Error(err)
 	}
 	w.wantThere(keys[1])

@@ -12,19 +12,19 @@ import (
 	"time"
 
 	"codehub/api"
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/auth"
 	"codehub/internal/lifecycle"
 	"codehub/internal/view"
 	"codehub/internal/workspace"
 )
 
-// Archives is the bucket as downloads read it. Errors wrap archive.ErrNotFound
-// or archive.ErrUnavailable.
+// Archives is the bucket as downloads read it. Errors wrap store.ErrNotFound
+// or store.ErrUnavailable.
 type Archives interface {
 	// Open reads an object from an offset to its end.
 	Open(ctx context.Context, key string, offset int64) (io.ReadCloser, error)
-	Stat(ctx context.Context, key string) (archive.Object, error)
+	Stat(ctx context.Context, key string) (store.Object, error)
 }
 
 func (s *server) listArchives(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
@@ -164,9 +164,9 @@ func archiveError(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return &workspace.Error{Code: workspace.CodeUnauthenticated, Message: "The session has ended.", Err: ctx.Err()}
-	case errors.Is(err, archive.ErrNotFound):
+	case errors.Is(err, store.ErrNotFound):
 		return &workspace.Error{Code: workspace.CodeArchiveNotFound, Message: "The archive is not where it should be in the bucket.", Err: err}
-	case errors.Is(err, archive.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+	case errors.Is(err, store.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "The bucket that keeps the archives does not answer. Try again later.", Err: err}
 	}
 	return err

@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"codehub/api"
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/workspace"
 
 	"github.com/google/go-cmp/cmp"
@@ -40,17 +40,17 @@ type fakeBucket struct {
 	hangs   bool    // after the first piece nothing comes
 }
 
-func (f *fakeBucket) Stat(_ context.Context, key string) (archive.Object, error) {
+func (f *fakeBucket) Stat(_ context.Context, key string) (store.Object, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	b, ok := f.objects[key]
 	switch {
 	case f.err != nil:
-		return archive.Object{}, f.err
+		return store.Object{}, f.err
 	case !ok:
-		return archive.Object{}, fmt.Errorf("stat %s: %w", key, archive.ErrNotFound)
+		return store.Object{}, fmt.Errorf("stat %s: %w", key, store.ErrNotFound)
 	}
-	return archive.Object{Key: key, Size: int64(len(b))}, nil
+	return store.Object{Key: key, Size: int64(len(b))}, nil
 }
 
 func (f *fakeBucket) Open(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
@@ -85,7 +85,7 @@ func (b *fakeBody) Read(p []byte) (int, error) {
 	}
 	if b.f.breaks > 0 {
 		if b.left == 0 {
-			return 0, fmt.Errorf("cut off: %w", archive.ErrUnavailable)
+			return 0, fmt.Errorf("cut off: %w", store.ErrUnavailable)
 		}
 		p = p[:min(len(p), b.left)]
 	}
@@ -205,7 +205,7 @@ func TestDownloadIsTheOwnersAlone(t *testing.T) {
 func TestDownloadFails(t *testing.T) {
 	t.Parallel()
 	e := newArchived(t, "a", 100_000, func(c *Config) { c.ReadWithin = 100 * time.Millisecond })
-	wrapped := fmt.Errorf("get it: %w", archive.ErrUnavailable)
+	wrapped := fmt.Errorf("get it: %w", store.ErrUnavailable)
 	check := func(what string, status int, code string) {
 		t.Helper()
 		a := e.want(status, code, "GET", e.path, "", as(e.ann), header("Range", "bytes=5-"))
@@ -225,7 +225,7 @@ func TestDownloadFails(t *testing.T) {
 	}
 	e.bucket.set(func(f *fakeBucket) { f.err, f.openErr = nil, wrapped })
 	check("down since", 503, "unavailable")
-	e.bucket.set(func(f *fakeBucket) { f.openErr = fmt.Errorf("get it: %w", archive.ErrNotFound) })
+	e.bucket.set(func(f *fakeBucket) { f.openErr = fmt.Errorf("get it: %w", store.ErrNotFound) })
 	check("gone since", 404, "archive_not_found")
 	e.bucket.set(func(f *fakeBucket) { f.openErr = errors.New("secret words") })
 	check("of its own", 500, "internal")

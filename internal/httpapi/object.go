@@ -7,7 +7,7 @@ import (
 	"io"
 	"time"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 )
 
 // object is an object of the bucket as an io.ReadSeeker. It is opened where it
@@ -88,7 +88,7 @@ func (o *object) read(b []byte) (int, error) {
 		if err == nil {
 			err = context.Canceled
 		}
-		err = fmt.Errorf("%w: nothing came for %v: %w", archive.ErrUnavailable, o.within, err)
+		err = fmt.Errorf("%w: nothing came for %v: %w", store.ErrUnavailable, o.within, err)
 	}
 	return n, err
 }

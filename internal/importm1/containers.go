@@ -9,8 +9,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/client"
-
-	"codehub/internal/postgres"
 )
 
 const (
@@ -36,7 +34,7 @@ type oldContainer struct {
 
 // find returns the container of a workspace, or nil if there is none. One of
 // its name that the first version did not make for it is an error, and stays.
-func (e engine) find(ctx context.Context, w postgres.M1Workspace, homesDir string) (*oldContainer, error) {
+func (e engine) find(ctx context.Context, w SourceWorkspace, homesDir string) (*oldContainer, error) {
 	if !addressable(w.ID) {
 		return nil, nil // no container can have that name
 	}

@@ -8,8 +8,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-
-	"codehub/internal/postgres"
 )
 
 // homes is the folder of the first version's homes. It is only read.
@@ -39,7 +37,7 @@ func (h homes) check() error {
 // find returns the folder of a workspace's home, or "" if there is none. A
 // home that lies anywhere but where that version would have put it, or is
 // reached over a link, is somebody's doing, and not followed.
-func (h homes) find(w postgres.M1Workspace) (string, error) {
+func (h homes) find(w SourceWorkspace) (string, error) {
 	if w.HomeStoreKey != homeKey(w.OwnerID, w.ID) || !filepath.IsLocal(w.HomeStoreKey) {
 		return "", fmt.Errorf("its home_store_key %.200q is not that of the first version (%.200q)", w.HomeStoreKey, homeKey(w.OwnerID, w.ID))
 	}
@@ -70,7 +68,7 @@ func pathParts(p string) []string {
 }
 
 // unknown lists the homes that belong to no workspace of the database.
-func (h homes) unknown(list []postgres.M1Workspace) ([]string, error) {
+func (h homes) unknown(list []SourceWorkspace) ([]string, error) {
 	known := map[string]bool{}
 	for _, w := range list {
 		known[homeKey(w.OwnerID, w.ID)] = true

@@ -9,7 +9,6 @@ import (
 
 	"codehub/internal/archive/archivetest"
 	"codehub/internal/auth"
-	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
@@ -194,7 +193,7 @@ func TestAddressWithDriver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	_, rest, _ := strings.Cut(w.from, "://")
-	d, err := postgres.ReadM1(t.Context(), "postgresql+asyncpg://"+rest)
+	d, err := ReadSource(t.Context(), "postgresql+asyncpg://"+rest)
 	if err != nil || len(d.Users) != 3 || len(d.Workspaces) != 9 {
 		t.Errorf("%d users, %d workspaces, %v", len(d.Users), len(d.Workspaces), err)
 	}

@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 
 	"github.com/moby/moby/client"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/bucket"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -20,7 +21,7 @@ const maxOldID = 255
 
 // Config is what an import is made of. All is required but what says so.
 type Config struct {
-	Source postgres.M1Data
+	Source Source
 	Homes  string         // the folder of the first version's homes
 	Docker *client.Client // the engine of its containers
 
@@ -87,7 +88,7 @@ func (r *run) all(ctx context.Context) error {
 // ready finds out whether all that the import needs is there, before anything
 // is changed.
 func (r *run) ready(ctx context.Context) error {
-	if slices.ContainsFunc(r.Source.Workspaces, func(w postgres.M1Workspace) bool { return !gone(w) && w.Status != "CREATED" }) {
+	if slices.ContainsFunc(r.Source.Workspaces, func(w SourceWorkspace) bool { return !gone(w) && w.Status != "CREATED" }) {
 		if err := r.homes.check(); err != nil {
 			return err
 		}
@@ -100,7 +101,7 @@ func (r *run) ready(ctx context.Context) error {
 
 // gone reports whether a workspace had been deleted: one of the two signs is
 // enough for that version not to show it to anybody.
-func gone(w postgres.M1Workspace) bool { return w.Status == "DELETED" || w.DeletedAt != nil }
+func gone(w SourceWorkspace) bool { return w.Status == "DELETED" || w.DeletedAt != nil }
 
 func (r *run) workspaces(ctx context.Context, owners map[string]owner) error {
 	begun, err := r.DB.Imports(ctx)
@@ -136,9 +137,9 @@ func (r *run) workspaces(ctx context.Context, owners map[string]owner) error {
 // order is that in which workspaces come over: those that run first, the one
 // used last before all, since their people wait for them, and they get what
 // the limits allow.
-func order(list []postgres.M1Workspace) []postgres.M1Workspace {
+func order(list []SourceWorkspace) []SourceWorkspace {
 	sorted := slices.Clone(list)
-	slices.SortStableFunc(sorted, func(a, b postgres.M1Workspace) int {
+	slices.SortStableFunc(sorted, func(a, b SourceWorkspace) int {
 		ra, rb := runs(a), runs(b)
 		switch {
 		case ra && !rb:
@@ -153,11 +154,11 @@ func order(list []postgres.M1Workspace) []postgres.M1Workspace {
 	return sorted
 }
 
-func runs(w postgres.M1Workspace) bool {
+func runs(w SourceWorkspace) bool {
 	return !gone(w) && (w.Status == "RUNNING" || w.Status == "PROVISIONING")
 }
 
-func (r *run) ownerName(m postgres.M1Workspace, owners map[string]owner) string {
+func (r *run) ownerName(m SourceWorkspace, owners map[string]owner) string {
 	if o := owners[m.OwnerID]; o.username != "" {
 		return o.username
 	}
@@ -175,7 +176,7 @@ func (r *run) hopeless(ctx context.Context, err error) bool {
 	if err == nil {
 		return false
 	}
-	return errors.Is(err, archive.ErrUnavailable) || workspace.CodeOf(err) == workspace.CodeUnavailable || r.engineDown(ctx)
+	return errors.Is(err, store.ErrUnavailable) || errors.Is(err, io.ErrShortWrite) || workspace.CodeOf(err) == workspace.CodeUnavailable || r.engineDown(ctx)
 }
 
 func (r *run) engineDown(ctx context.Context) bool {

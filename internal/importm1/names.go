@@ -10,7 +10,6 @@ import (
 	"golang.org/x/text/unicode/norm"
 
 	"codehub/internal/auth"
-	"codehub/internal/postgres"
 )
 
 // maxName is how many characters a workspace's name may have.
@@ -47,7 +46,7 @@ func cut(s string, characters int) string {
 // uniqueNames gives each workspace the name it is to have among those of its
 // owner that come over. The oldest of several keeps it, and nobody gets a name
 // with a number that another one has by itself.
-func uniqueNames(list []postgres.M1Workspace) map[string]string {
+func uniqueNames(list []SourceWorkspace) map[string]string {
 	type key struct{ owner, name string }
 	taken := map[key]bool{}
 	for _, w := range list {

@@ -12,9 +12,9 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
-	"codehub/internal/archive"
 	"codehub/internal/archive/archivetest"
-	"codehub/internal/archive/s3test"
+	"codehub/internal/archive/store"
+	"codehub/internal/archive/store/s3test"
 	"codehub/internal/bucket"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
@@ -365,18 +365,18 @@ func TestOnlyTheFirstVersion(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for what, dsn := range map[string]string{"this one": w.dsn, "an empty one": pgtest.New(t, nil)} {
-		if _, err := postgres.ReadM1(t.Context(), dsn); !errors.Is(err, postgres.ErrNotM1) {
+		if _, err := ReadSource(t.Context(), dsn); !errors.Is(err, ErrNotFirstVersion) {
 			t.Errorf("%s: %v", what, err)
 		}
-		if holds, err := postgres.HoldsM1(t.Context(), dsn); holds || err != nil {
+		if holds, err := IsFirstVersion(t.Context(), dsn); holds || err != nil {
 			t.Errorf("%s: %v, %v", what, holds, err)
 		}
 	}
-	if holds, err := postgres.HoldsM1(t.Context(), w.from); !holds || err != nil {
+	if holds, err := IsFirstVersion(t.Context(), w.from); !holds || err != nil {
 		t.Errorf("the first version: %v, %v", holds, err)
 	}
 	w.sql(w.from, `ALTER TABLE workspaces ADD COLUMN operation text, ADD COLUMN desired_state text`) // 004
-	if _, err := postgres.ReadM1(t.Context(), w.from); !errors.Is(err, postgres.ErrNotM1) {
+	if _, err := ReadSource(t.Context(), w.from); !errors.Is(err, ErrNotFirstVersion) {
 		t.Errorf("the version after it: %v", err)
 	}
 }
@@ -414,7 +414,7 @@ func TestOnS3(t *testing.T) { // not parallel: its credentials are in the enviro
 		name, value, _ := strings.Cut(v, "=")
 		t.Setenv(name, value)
 	}
-	store, err := archive.Open(server.URL("archives/prefix"))
+	store, err := store.Open(server.URL("archives/prefix"))
 	ok(t, err)
 	installation, err := w.db.Installation(t.Context())
 	ok(t, err)

@@ -24,7 +24,7 @@ type owner struct{ id, username string }
 // that nobody can set up any more either, since it has users.
 func (r *run) noAdmin(ctx context.Context) error {
 	if r.Admin != "" {
-		if slices.ContainsFunc(r.Source.Users, func(u postgres.M1User) bool { return r.wished(u.Username) }) {
+		if slices.ContainsFunc(r.Source.Users, func(u SourceUser) bool { return r.wished(u.Username) }) {
 			return nil
 		}
 		return fmt.Errorf("the first version has no user %q to make an administrator", r.Admin)
@@ -63,7 +63,7 @@ func (r *run) users(ctx context.Context) (map[string]owner, error) {
 	return owners, nil
 }
 
-func (r *run) user(ctx context.Context, m postgres.M1User, done map[string]string, made map[string]bool, u *User) (owner, error) {
+func (r *run) user(ctx context.Context, m SourceUser, done map[string]string, made map[string]bool, u *User) (owner, error) {
 	leave := func(reason string, args ...any) (owner, error) {
 		u.Result, u.Reason = Left, fmt.Sprintf(reason, args...)
 		return owner{}, nil
@@ -137,7 +137,7 @@ func (r *run) password(hash, username string, u *User) error {
 	return nil
 }
 
-func (r *run) join(ctx context.Context, m postgres.M1User, here postgres.User, u *User) (owner, error) {
+func (r *run) join(ctx context.Context, m SourceUser, here postgres.User, u *User) (owner, error) {
 	if !r.DryRun {
 		if err := r.DB.JoinUser(ctx, m.ID, here.ID); err != nil {
 			return owner{}, err
@@ -148,7 +148,7 @@ func (r *run) join(ctx context.Context, m postgres.M1User, here postgres.User, u
 }
 
 // grant makes a user who is here an administrator if that is the wish.
-func (r *run) grant(ctx context.Context, m postgres.M1User, here postgres.User, u *User) error {
+func (r *run) grant(ctx context.Context, m SourceUser, here postgres.User, u *User) error {
 	u.Admin = here.Admin
 	if here.Admin || !r.wished(m.Username) {
 		return nil
@@ -179,7 +179,7 @@ func (r *run) imported(done map[string]string, id string) bool {
 	return false
 }
 
-func (r *run) makeUser(ctx context.Context, m postgres.M1User, who owner, made map[string]bool) error {
+func (r *run) makeUser(ctx context.Context, m SourceUser, who owner, made map[string]bool) error {
 	if r.DryRun {
 		taken := made[folded(who.username)]
 		if !taken {

@@ -18,7 +18,7 @@ var statuses = map[string]bool{
 }
 
 // workspace brings one workspace over. What it returns is why it did not.
-func (r *run) workspace(ctx context.Context, m postgres.M1Workspace, who owner, begun map[string]postgres.Import, name string, w *Workspace) error {
+func (r *run) workspace(ctx context.Context, m SourceWorkspace, who owner, begun map[string]postgres.Import, name string, w *Workspace) error {
 	i, ok := begun[m.ID]
 	if !ok {
 		i = postgres.Import{OldID: m.ID, ID: workspace.ID(newID(r.Bucket.Installation, "workspace", m.ID, m.CreatedAt))}
@@ -63,7 +63,7 @@ func (r *run) workspace(ctx context.Context, m postgres.M1Workspace, who owner, 
 }
 
 // importable says what keeps a workspace from coming over.
-func importable(m postgres.M1Workspace, who owner) error {
+func importable(m SourceWorkspace, who owner) error {
 	switch {
 	case who.id == "":
 		return errors.New("its owner was left")
@@ -82,7 +82,7 @@ func importable(m postgres.M1Workspace, who owner) error {
 // home finds the home. One that was never started has none; of any other the
 // home must be there, since an empty one in its place would be a loss that
 // nobody notices.
-func (r *run) home(m postgres.M1Workspace) (string, error) {
+func (r *run) home(m SourceWorkspace) (string, error) {
 	home, err := r.homes.find(m)
 	if err == nil && home == "" && m.Status != "CREATED" {
 		err = fmt.Errorf("its home is not at %s/%s: put it there, or an empty folder if there is nothing to be lost", r.Homes, m.HomeStoreKey)
@@ -91,7 +91,7 @@ func (r *run) home(m postgres.M1Workspace) (string, error) {
 }
 
 // made is what the workspace will be here.
-func (r *run) made(m postgres.M1Workspace, who owner, name string, i postgres.Import, w *Workspace) postgres.ImportedWorkspace {
+func (r *run) made(m SourceWorkspace, who owner, name string, i postgres.Import, w *Workspace) postgres.ImportedWorkspace {
 	n := postgres.ImportedWorkspace{
 		Import: i, OwnerID: who.id, CreatedAt: m.CreatedAt,
 		NewWorkspace: postgres.NewWorkspace{
@@ -131,7 +131,7 @@ func (r *run) made(m postgres.M1Workspace, who owner, name string, i postgres.Im
 }
 
 // bring stops the old container, copies the home and records it.
-func (r *run) bring(ctx context.Context, m postgres.M1Workspace, who owner, old *oldContainer, home string, n *postgres.ImportedWorkspace, w *Workspace) error {
+func (r *run) bring(ctx context.Context, m SourceWorkspace, who owner, old *oldContainer, home string, n *postgres.ImportedWorkspace, w *Workspace) error {
 	if old != nil && old.running {
 		if err := r.engine.stop(ctx, old); err != nil {
 			return err
@@ -185,7 +185,7 @@ func same(before, after *oldContainer) bool {
 
 // already looks after what an earlier run has brought over. Nothing of it is
 // touched but the container that the first version had for it.
-func (r *run) already(ctx context.Context, m postgres.M1Workspace, i postgres.Import, w *Workspace) error {
+func (r *run) already(ctx context.Context, m SourceWorkspace, i postgres.Import, w *Workspace) error {
 	w.ID = string(i.ID)
 	old, err := r.engine.find(ctx, m, r.Homes)
 	switch {
@@ -208,7 +208,7 @@ func (r *run) already(ctx context.Context, m postgres.M1Workspace, i postgres.Im
 // deleted leaves what had been deleted where it is: the first version keeps
 // the homes of those, and nobody asks for them. A container that is left over
 // goes, as it was to.
-func (r *run) deleted(ctx context.Context, m postgres.M1Workspace, w *Workspace) error {
+func (r *run) deleted(ctx context.Context, m SourceWorkspace, w *Workspace) error {
 	w.Result = Deleted
 	if home, err := r.homes.find(m); err == nil && home != "" {
 		w.Notes = append(w.Notes, "its home is still at "+home)

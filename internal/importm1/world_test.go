@@ -25,6 +25,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/archivetest"
+	"codehub/internal/archive/store"
 	"codehub/internal/bucket"
 	"codehub/internal/harness"
 	"codehub/internal/pgtest"
@@ -112,7 +113,7 @@ func openFolder(ctx context.Context, db *postgres.DB, dir string) (*bucket.Bucke
 		return nil, err
 	}
 	b, err := bucket.New(bucket.Config{
-		Store: archive.NewFolder(dir), Installation: installation, Version: "test", Folder: dir, HostFolder: dir,
+		Store: store.NewFolder(dir), Installation: installation, Version: "test", Folder: dir, HostFolder: dir,
 	})
 	if err != nil {
 		return nil, err
@@ -257,7 +258,7 @@ func (w *world) config() Config {
 }
 
 func configOf(ctx context.Context, from, homes string, docker *client.Client, db *postgres.DB, b *bucket.Bucket) (Config, error) {
-	source, err := postgres.ReadM1(ctx, from)
+	source, err := ReadSource(ctx, from)
 	return Config{
 		Source: source, Homes: homes, Docker: docker, DB: db, Bucket: b,
 		Storage: workspace.StorageDockerVolume, DefaultImage: "codehub/workspace:latest",

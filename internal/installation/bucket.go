@@ -4,7 +4,7 @@ import (
 	"log/slog"
 	"path/filepath"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/breaker"
 	"codehub/internal/bucket"
 	"codehub/internal/config"
@@ -14,7 +14,7 @@ import (
 // anything.
 func OpenBucket(cfg config.Config, installation string, log *slog.Logger) (*bucket.Bucket, error) {
 	br := breaker.New(breaker.Config{Name: "bucket", Log: log})
-	store, err := archive.OpenOver(cfg.ArchiveURL, br.Transport)
+	store, err := store.OpenOver(cfg.ArchiveURL, br.Transport)
 	if err != nil {
 		return nil, &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "give one like file:///srv/archives or s3://bucket/prefix"}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"codehub/internal/adopt"
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/bucket"
 	"codehub/internal/cli/terminal"
 	"codehub/internal/gc"
@@ -74,7 +74,7 @@ func archivedThrice(t *testing.T) (c bucketCommand, id workspace.ID, keys []stri
 	try(t, err)
 	installation, err := db.Installation(ctx)
 	try(t, err)
-	b, err := bucket.New(bucket.Config{Store: archive.NewFolder(c.folder), Folder: c.folder, HostFolder: c.folder, Installation: installation, Version: "test"})
+	b, err := bucket.New(bucket.Config{Store: store.NewFolder(c.folder), Folder: c.folder, HostFolder: c.folder, Installation: installation, Version: "test"})
 	try(t, err)
 	try(t, b.Check(ctx, false))
 	conn := session(t, c.dsn)

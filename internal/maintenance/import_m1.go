@@ -16,7 +16,6 @@ import (
 	"codehub/internal/imageref"
 	"codehub/internal/importm1"
 	"codehub/internal/installation"
-	"codehub/internal/postgres"
 )
 
 // importM1Cmd brings over what the first version of codehub kept. It takes the
@@ -57,7 +56,7 @@ func (c *importM1Cmd) bring(ctx context.Context, log *slog.Logger) (*importm1.Re
 	if err := c.apart(ctx); err != nil {
 		return nil, err
 	}
-	source, err := postgres.ReadM1(ctx, c.From)
+	source, err := importm1.ReadSource(ctx, c.From)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +101,7 @@ func (c *importM1Cmd) apart(ctx context.Context) error {
 	if c.DatabaseURL == "" {
 		return nil
 	}
-	if holds, err := postgres.HoldsM1(ctx, c.DatabaseURL); err != nil || !holds {
+	if holds, err := importm1.IsFirstVersion(ctx, c.DatabaseURL); err != nil || !holds {
 		return err
 	}
 	return &config.Problem{Setting: "CODEHUB_DATABASE_URL", Why: "it is a database of the first version", Do: "give this version one of its own, or leave it unset for the embedded one"}

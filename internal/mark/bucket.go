@@ -9,7 +9,7 @@ import (
 	"io"
 	"time"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/bucket"
 	"codehub/internal/workspace"
 )
@@ -33,7 +33,7 @@ const what = "the last mark of the database that these archives belong to"
 // its id differs from every other, and its serial is the highest.
 func Read(ctx context.Context, b *bucket.Bucket) (m workspace.Mark, found bool, err error) {
 	r, err := b.Store.Get(ctx, Key(b.Installation), 0)
-	if errors.Is(err, archive.ErrNotFound) {
+	if errors.Is(err, store.ErrNotFound) {
 		return m, false, nil
 	}
 	if err != nil {

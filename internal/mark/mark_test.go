@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/bucket"
 	"codehub/internal/mark"
 	"codehub/internal/pgtest"
@@ -46,7 +46,7 @@ func newInstallation(t *testing.T) *installation {
 	i.raw, err = pgxpool.New(t.Context(), i.dsn)
 	i.check(err)
 	t.Cleanup(i.raw.Close)
-	store := archive.NewFolder(i.dir)
+	store := store.NewFolder(i.dir)
 	i.check(store.Check(t.Context()))
 	i.bucket, err = bucket.New(bucket.Config{Store: store, Installation: uuid.NewString(), Version: "test", Folder: i.dir, HostFolder: i.dir})
 	i.check(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
@@ -229,7 +230,7 @@ func (t *term) store(ctx context.Context, row workspace.Workspace, key string, m
 // a new archive. Such an archive is packed again; the home it was packed from is
 // intact, so the operation must not end as a damaged archive.
 func hideDamage(err error) error {
-	if errors.Is(err, archive.ErrCorrupted) || errors.Is(err, archive.ErrNotFound) {
+	if errors.Is(err, archive.ErrCorrupted) || errors.Is(err, store.ErrNotFound) {
 		return errors.New(err.Error())
 	}
 	return err

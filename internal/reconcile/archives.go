@@ -10,7 +10,7 @@ import (
 )
 
 // Archives is the bucket as the controller uses it. An error that wraps
-// archive.ErrUnavailable means that the bucket did not respond properly; nothing
+// store.ErrUnavailable means that the bucket did not respond properly; nothing
 // can be concluded about the archive.
 type Archives interface {
 	// Key returns the archive_key for the operation with this claim.
@@ -22,7 +22,7 @@ type Archives interface {
 	// absent, and ArchiveUnknown with every error.
 	Look(ctx context.Context, row workspace.Workspace) (lifecycle.Archive, error)
 
-	// Meta reads the .meta of an archive. It returns archive.ErrNotFound or
+	// Meta reads the .meta of an archive. It returns store.ErrNotFound or
 	// archive.ErrCorrupted.
 	Meta(ctx context.Context, key string) (*archive.Meta, error)
 

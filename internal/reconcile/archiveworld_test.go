@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/bucket"
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
@@ -42,7 +43,7 @@ var _ reconcile.Archives = (*archives)(nil)
 // withArchives adds a bucket and storage jobs that behave like real ones.
 func withArchives(w *world) {
 	folder := w.TempDir()
-	store := archive.NewFolder(folder)
+	store := store.NewFolder(folder)
 	b, err := bucket.New(bucket.Config{
 		Store: store, Installation: uuid.NewString(), Version: "test", Folder: folder, HostFolder: folder,
 	})
@@ -75,7 +76,7 @@ func (a *archives) setDown(down bool) {
 		return
 	}
 	a.setBefore(func(_ context.Context, op string, _ workspace.ID) error {
-		return fmt.Errorf("%s: connection refused: %w", op, archive.ErrUnavailable)
+		return fmt.Errorf("%s: connection refused: %w", op, store.ErrUnavailable)
 	})
 }
 

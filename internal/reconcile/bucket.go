@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
@@ -177,7 +178,7 @@ func (t *term) probeBucket(ctx context.Context, key string) error {
 	defer cancel()
 	_, err := t.cfg.Archives.Meta(ctx, key)
 	switch {
-	case errors.Is(err, archive.ErrNotFound), errors.Is(err, archive.ErrCorrupted):
+	case errors.Is(err, store.ErrNotFound), errors.Is(err, archive.ErrCorrupted):
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("the bucket has not answered within %s: %w", t.cfg.ObserveTimeout, err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/reconcile"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -71,7 +72,7 @@ func TestBucketOutageDuringOperation(t *testing.T) {
 			w.archives.setBefore(func(_ context.Context, at string, id workspace.ID) error {
 				if at == op && (op != "Meta" || strings.Trim(string(id), "0-") != "") && (op != "Look" || w.row(id).Operation == workspace.OpArchiving) {
 					go away.do(func() { w.archives.setDown(true) })
-					return fmt.Errorf("%s: cut off: %w", at, archive.ErrUnavailable)
+					return fmt.Errorf("%s: cut off: %w", at, store.ErrUnavailable)
 				}
 				return nil
 			})

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -134,7 +134,7 @@ func (t *term) mayRemove() bool { return t.cfg.MayRemove == nil || t.cfg.MayRemo
 // removeVolume removes row's home.
 func (t *term) removeVolume(ctx context.Context, row workspace.Workspace, progress func(runtime.Progress)) error {
 	if !t.mayRemove() {
-		return fmt.Errorf("the bucket's mark has not been compared yet: %w", archive.ErrUnavailable)
+		return fmt.Errorf("the bucket's mark has not been compared yet: %w", store.ErrUnavailable)
 	}
 	return t.cfg.Runtime.RemoveVolume(ctx, row.ID, row.Home.Claim, progress)
 }

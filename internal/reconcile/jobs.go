@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/runtime"
 	"codehub/internal/storagejob"
 	"codehub/internal/workspace"
@@ -128,13 +129,13 @@ func jobFailed(e *storagejob.Error) error {
 	case storagejob.Corrupted:
 		return fmt.Errorf("%w: %w", archive.ErrCorrupted, cause)
 	case storagejob.NotFound:
-		return fmt.Errorf("%w: %w", archive.ErrNotFound, cause)
+		return fmt.Errorf("%w: %w", store.ErrNotFound, cause)
 	case storagejob.Changed:
 		return fmt.Errorf("%w: %w", archive.ErrChanged, cause)
 	case storagejob.Unrestorable:
 		return fmt.Errorf("%w: %w", archive.ErrUnrestorable, cause)
 	case storagejob.Unavailable:
-		return fmt.Errorf("%w: %w", archive.ErrUnavailable, cause)
+		return fmt.Errorf("%w: %w", store.ErrUnavailable, cause)
 	case storagejob.Stopped: // Docker or the machine shut down; it does not count as a failure
 		return fmt.Errorf("%w: %w", runtime.ErrUnreachable, cause)
 	case storagejob.DiskFull:

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -212,7 +213,7 @@ func classify(err error) *lifecycle.Failure {
 		return &lifecycle.Failure{Reason: workspace.ErrArchiveCorrupted, Message: err.Error()}
 	case errors.Is(err, archive.ErrUnrestorable):
 		return &lifecycle.Failure{Reason: workspace.ErrUnrestorable, Message: err.Error()}
-	case errors.Is(err, runtime.ErrUnreachable), errors.Is(err, archive.ErrUnavailable), lacksSpace(err):
+	case errors.Is(err, runtime.ErrUnreachable), errors.Is(err, store.ErrUnavailable), lacksSpace(err):
 		return &lifecycle.Failure{Reason: workspace.ErrUnreachable, Message: err.Error()}
 	case errors.Is(err, runtime.ErrBusy), errors.Is(err, errHomeChanged):
 		var busy *runtime.BusyError

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -70,7 +70,7 @@ func newPlay(t *testing.T, seed uint64) *play {
 	p.archives.setBefore(func(ctx context.Context, op string, _ workspace.ID) error {
 		p.pause()
 		if p.chance(p.brokenNow()) {
-			return fmt.Errorf("%s: cut off: %w", op, archive.ErrUnavailable)
+			return fmt.Errorf("%s: cut off: %w", op, store.ErrUnavailable)
 		}
 		return ctx.Err()
 	})

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/runtime"
 	"codehub/internal/storagejob"
 	"codehub/internal/workspace"
@@ -36,7 +37,7 @@ func TestFailureReasons(t *testing.T) {
 		{job("something new"), workspace.ErrActionFailed, workspace.ErrActionFailed},
 		{errNoInstructions, workspace.ErrActionFailed, workspace.ErrActionFailed},
 		{fmt.Errorf("x: %w", runtime.ErrUnreachable), workspace.ErrUnreachable, workspace.ErrUnreachable},
-		{fmt.Errorf("x: %w", archive.ErrUnavailable), workspace.ErrUnreachable, workspace.ErrUnreachable},
+		{fmt.Errorf("x: %w", store.ErrUnavailable), workspace.ErrUnreachable, workspace.ErrUnreachable},
 		{fmt.Errorf("x: %w", runtime.ErrNoSpace), workspace.ErrUnreachable, workspace.ErrUnreachable},
 		{fmt.Errorf("x: %w", syscall.ENOSPC), workspace.ErrUnreachable, workspace.ErrUnreachable},
 		{&runtime.PullError{Image: "i", Message: "no"}, workspace.ErrImagePullFailed, workspace.ErrImagePullFailed},
@@ -101,10 +102,10 @@ func TestProbeBucket(t *testing.T) {
 		err error
 		up  bool
 	}{
-		{fmt.Errorf("x: %w", archive.ErrNotFound), true},
+		{fmt.Errorf("x: %w", store.ErrNotFound), true},
 		{fmt.Errorf("x: %w", archive.ErrCorrupted), true},
 		{nil, true},
-		{fmt.Errorf("x: %w", archive.ErrUnavailable), false},
+		{fmt.Errorf("x: %w", store.ErrUnavailable), false},
 		{errors.New("who knows"), false},
 		{context.DeadlineExceeded, false},
 	} {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -61,7 +62,7 @@ func (t *term) restore(ctx context.Context, row workspace.Workspace, w *work) er
 		return t.cfg.Archives.RestoreJob(ctx, row, meta, spec)
 	}, w, func() { t.passed(row.ID, "restore.job-started") })
 	switch {
-	case errors.Is(err, archive.ErrNotFound):
+	case errors.Is(err, store.ErrNotFound):
 		return nil
 	case errors.Is(err, archive.ErrCorrupted):
 		return fmt.Errorf("the archive %s: %w", row.ArchiveKey, err)
@@ -87,7 +88,7 @@ func (t *term) metaOf(ctx context.Context, row workspace.Workspace) (*archive.Me
 	}
 	meta, err := t.cfg.Archives.Meta(ctx, row.ArchiveKey)
 	switch {
-	case errors.Is(err, archive.ErrNotFound):
+	case errors.Is(err, store.ErrNotFound):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("read the archive's .meta: %w", err)

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
@@ -168,7 +168,7 @@ func (w *work) end(err error) *lifecycle.Failure {
 	}
 	w.busy = 0
 	w.refusals++
-	bucket := errors.Is(err, archive.ErrUnavailable)
+	bucket := errors.Is(err, store.ErrUnavailable)
 	w.noSpace = !bucket && lacksSpace(err)
 	if !bucket && !w.noSpace {
 		w.refusals = 0
@@ -400,7 +400,7 @@ func (t *term) execute(ctx context.Context, row workspace.Workspace, seen *runti
 		}
 		waited := w.waitReason()
 		t.logEnd(row, w.end(err), waited, err)
-		if errors.Is(err, archive.ErrUnavailable) {
+		if errors.Is(err, store.ErrUnavailable) {
 			t.bucket.markSuspect()
 		}
 		t.Wake()

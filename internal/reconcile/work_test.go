@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -99,7 +99,7 @@ func TestBucketFailureBacksOff(t *testing.T) {
 		var waits []time.Duration
 		for range 12 {
 			time.Sleep(time.Hour)
-			w.end(fmt.Errorf("upload: %w", archive.ErrUnavailable))
+			w.end(fmt.Errorf("upload: %w", store.ErrUnavailable))
 			ended := time.Now()
 			j, _ := w.snapshot(ended)
 			if !j.Running || j.Failure == nil || j.Failure.Reason != workspace.ErrUnreachable || !j.ProgressAt.Equal(ended) {
@@ -114,7 +114,7 @@ func TestBucketFailureBacksOff(t *testing.T) {
 		if waits[0] != retryMin || waits[1] != 2*retryMin || waits[2] != 4*retryMin || waits[11] != retryMax {
 			t.Errorf("waits %v", waits)
 		}
-		w.end(fmt.Errorf("upload: %w", archive.ErrUnavailable))
+		w.end(fmt.Errorf("upload: %w", store.ErrUnavailable))
 		w.resume()
 		if j, _ := w.snapshot(time.Now()); j.Running {
 			t.Error("it waits although the bucket is back")
@@ -136,7 +136,7 @@ func TestRepeatedWorkCountsAfterBucketFailure(t *testing.T) {
 		w := newWork(archivingRow, func() {}, nil)
 		verified := func(done int64) { w.step(runtime.Progress{Step: runtime.StepVerifying, Done: done, Total: 100}) }
 		verified(90)
-		w.end(fmt.Errorf("read back: %w", archive.ErrUnavailable))
+		w.end(fmt.Errorf("read back: %w", store.ErrUnavailable))
 		w = newWork(archivingRow, func() {}, w)
 		time.Sleep(time.Minute)
 		verified(10)
@@ -190,7 +190,7 @@ func TestBucketWaitIsShown(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		says(workspace.Progress{Step: "packing", Done: 90, Total: 100})
-		w.end(fmt.Errorf("upload: %w", archive.ErrUnavailable))
+		w.end(fmt.Errorf("upload: %w", store.ErrUnavailable))
 		says(workspace.Progress{Step: "waiting-bucket"})
 		w = newWork(archivingRow, func() {}, w)
 		says(workspace.Progress{Step: "waiting-bucket"})

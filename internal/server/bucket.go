@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"time"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/bucket"
 	"codehub/internal/config"
 	"codehub/internal/postgres"
@@ -30,7 +30,7 @@ func checkBucket(ctx context.Context, b *bucket.Bucket, db *postgres.DB, log *sl
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case used && (errors.Is(err, archive.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)):
+	case used && (errors.Is(err, store.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)):
 		log.Error("the bucket cannot be reached; archives wait, and what is archived cannot be restored until it can", "err", err)
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 )
 
 // archive packs the home into the bucket, and then stores the .meta, by which
@@ -47,7 +48,7 @@ func (j *job) destination(ctx context.Context) (put func(context.Context, io.Rea
 		putMeta = func(ctx context.Context, b []byte) error { return t.Put(ctx, s.Meta, b) }
 		return put, putMeta, nil
 	}
-	folder := archive.NewFolder(j.Object)
+	folder := store.NewFolder(j.Object)
 	// If an earlier job of this claim came to its end, what it stored is about
 	// to be replaced.
 	if err := folder.Delete(ctx, archive.MetaKey(ObjectName)); err != nil {
@@ -66,5 +67,5 @@ func (j *job) source(ctx context.Context) (io.ReadCloser, error) {
 	if s := j.spec.Signed; s != nil {
 		return j.transfer().Get(ctx, s.Get, 0)
 	}
-	return archive.NewFolder(j.Object).Get(ctx, ObjectName, 0)
+	return store.NewFolder(j.Object).Get(ctx, ObjectName, 0)
 }

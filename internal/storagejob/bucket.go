@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"codehub/internal/archive"
+	"codehub/internal/archive/transfer"
 )
 
 const (
@@ -24,9 +24,9 @@ const (
 )
 
 // transfer moves objects through the bucket's socket.
-func (j *job) transfer() *archive.Transfer {
+func (j *job) transfer() *transfer.Client {
 	d := &dialer{dir: j.Bucket, patience: serverAway, every: time.Second}
-	return archive.NewTransferOver(d.dial, cmp.Or(j.Backoff, backoff))
+	return transfer.New(transfer.Options{Transport: transfer.Over(d.dial), Backoff: cmp.Or(j.Backoff, backoff)})
 }
 
 // dialer connects to the bucket's socket and waits while nobody listens there.

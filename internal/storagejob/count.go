@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/transfer"
 )
 
 const (
@@ -36,7 +37,7 @@ func (j *job) count(ctx context.Context) {
 // fit chooses the parts of an upload by how large the home can be at most.
 // What all of its disk holds is known at once; only if that is too much for
 // small parts the home is counted.
-func (j *job) fit(ctx context.Context, t *archive.Ticket) {
+func (j *job) fit(ctx context.Context, t *transfer.Ticket) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(j.Home, &st); err != nil {
 		return

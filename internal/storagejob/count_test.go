@@ -7,6 +7,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/archivetest"
+	"codehub/internal/archive/transfer"
 )
 
 // What is counted beforehand is what is packed, but for the ends of files with
@@ -71,7 +72,7 @@ func TestFit(t *testing.T) {
 	t.Parallel()
 	home := smallHome(t)
 	for _, parts := range []int{10_000, 2} {
-		ticket := &archive.Ticket{PartSize: 105 << 20, Parts: make([]string, parts)}
+		ticket := &transfer.Ticket{PartSize: 105 << 20, Parts: make([]string, parts)}
 		j := newJob(&counting{}, Dirs{Home: home})
 		j.fit(t.Context(), ticket)
 		if ticket.PartSize != 16<<20 {

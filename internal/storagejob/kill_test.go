@@ -16,6 +16,8 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/archivetest"
+	"codehub/internal/archive/store"
+	"codehub/internal/archive/transfer"
 )
 
 // process is a job in a process of its own.
@@ -120,7 +122,7 @@ func TestKilledWhilePacking(t *testing.T) {
 	if exists(t, filepath.Join(object, ObjectName)) || exists(t, filepath.Join(object, archive.MetaKey(ObjectName))) {
 		t.Errorf("the folder of the archive holds %q", namesIn(t, object))
 	}
-	n, err := archive.NewFolder(object).AbortIncomplete(t.Context(), "", 0, nil)
+	n, err := store.NewFolder(object).AbortIncomplete(t.Context(), "", 0, nil)
 	check(t, err)
 	if n != 1 || len(namesIn(t, object)) > 0 {
 		t.Errorf("%d halves were swept, %q stay", n, namesIn(t, object))
@@ -132,7 +134,7 @@ func TestSIGTERM(t *testing.T) {
 	t.Parallel()
 	for name, spec := range map[string]*Spec{"before its orders": nil, "while the server is away": {
 		Kind: "archive", Claim: testClaim, Meta: testMeta(),
-		Signed: &Signed{Meta: "https://bucket/meta?sig", Upload: &archive.Ticket{PartSize: 5 << 20, Parts: []string{"https://bucket/part?sig"}}},
+		Signed: &Signed{Meta: "https://bucket/meta?sig", Upload: &transfer.Ticket{PartSize: 5 << 20, Parts: []string{"https://bucket/part?sig"}}},
 	}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 )
 
 // headroom is how many bytes may still be written to the disk that dir is on
@@ -85,7 +86,7 @@ func (f *frugal) Read(p []byte) (int, error) {
 			err = errors.New("the disk of the archives is full")
 		}
 		if err != nil {
-			return 0, fmt.Errorf("%w: %w", archive.ErrUnavailable, err)
+			return 0, fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 		}
 		f.until = min(max(left/2, askLeast), askEvery)
 	}
@@ -95,7 +96,7 @@ func (f *frugal) Read(p []byte) (int, error) {
 }
 
 // intoFolder says of a folder's disk that is full that this is what it is.
-func (j *job) intoFolder(ctx context.Context, folder *archive.Folder, key string, r io.Reader) (int64, error) {
+func (j *job) intoFolder(ctx context.Context, folder *store.Folder, key string, r io.Reader) (int64, error) {
 	if j.spec.MinFree > 0 {
 		r = &frugal{Reader: r, left: func() (int64, error) { return headroom(j.Object, j.spec.MinFree) }}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"codehub/internal/archive"
+	"codehub/internal/archive/store"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -125,9 +126,9 @@ func kindOf(ctx context.Context, err error) ErrorKind {
 		return NoOrders
 	case ctx.Err() != nil:
 		return Stopped
-	case errors.Is(err, archive.ErrUnavailable):
+	case errors.Is(err, store.ErrUnavailable), errors.Is(err, io.ErrShortWrite):
 		return Unavailable
-	case errors.Is(err, archive.ErrNotFound):
+	case errors.Is(err, store.ErrNotFound):
 		return NotFound
 	case errors.Is(err, archive.ErrCorrupted):
 		return Corrupted

@@ -5,7 +5,10 @@
 // credentials and no network.
 package storagejob
 
-import "codehub/internal/archive"
+import (
+	"codehub/internal/archive"
+	"codehub/internal/archive/transfer"
+)
 
 // ObjectName is the archive's name in the folder that a job of a folder store
 // has mounted; its .meta is beside it.
@@ -56,9 +59,9 @@ type Spec struct {
 
 // Signed are the URLs of the one archive, each good for one thing.
 type Signed struct {
-	Upload *archive.Ticket `json:"upload,omitempty"` // archive: home.tar.zst
-	Meta   string          `json:"meta,omitempty"`   // archive: where the .meta is put
-	Get    string          `json:"get,omitempty"`    // restore: home.tar.zst
+	Upload *transfer.Ticket `json:"upload,omitempty"` // archive: home.tar.zst
+	Meta   string           `json:"meta,omitempty"`   // archive: where the .meta is put
+	Get    string           `json:"get,omitempty"`    // restore: home.tar.zst
 }
 
 // Event is one line of a job's report: progress, or, as the last, the result.

@@ -24,6 +24,12 @@ const (
 	module  = "github.com/versity/versitygw/cmd/versitygw"
 )
 
+// The account of every server.
+const (
+	AccessKey = "codehub-test"
+	SecretKey = "codehub-test-secret"
+)
+
 // Server is an S3 server with one account.
 type Server struct {
 	Endpoint  string // http://127.0.0.1:port
@@ -48,7 +54,7 @@ func Start(tb testing.TB, buckets ...string) *Server {
 		tb.Fatalf("S3 server for tests: %v", err)
 	}
 	s := &Server{
-		Endpoint: "http://" + address, AccessKey: "codehub-test", SecretKey: "codehub-test-secret",
+		Endpoint: "http://" + address, AccessKey: AccessKey, SecretKey: SecretKey,
 		dir: tb.TempDir(), binary: binary,
 	}
 	for _, b := range buckets {

@@ -1,7 +1,8 @@
-package archive
+package transfer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/xml"
 	"errors"
@@ -14,38 +15,56 @@ import (
 	"time"
 )
 
-// Transfer moves objects by URLs that were signed for just that: what a storage
-// job has, which gets none of the bucket's credentials (design §11). It tries
-// again what failed in passing, and goes on where a download broke off.
-type Transfer struct {
-	client  *http.Client
-	backoff time.Duration // before the second try; doubles
-	stall   time.Duration // without a byte, after which a connection is given up
-	// partLimit is how long one part of an upload may take.
-	partLimit time.Duration
+// Client moves objects by pre-signed URLs, without the bucket's credentials. It
+// retries transient failures and resumes interrupted downloads.
+type Client struct {
+	http    *http.Client
+	backoff time.Duration
+	stall   time.Duration
 }
 
-const tries = 4
+const (
+	tries          = 4
+	defaultBackoff = 500 * time.Millisecond
+	defaultStall   = time.Minute
+	partTimeout    = 10 * time.Minute // for one part of an upload
+)
 
-// NewTransfer makes a Transfer with connections of its own.
-func NewTransfer() *Transfer { return newTransfer(NewTransport(), transferBackoff) }
+// Options configure a Client. The zero value is a client that reaches the bucket directly.
+type Options struct {
+	Transport http.RoundTripper // default: NewTransport
+	Backoff   time.Duration     // before the second try; it doubles with each further one; default 500 ms
+	Stall     time.Duration     // without a byte, after which a download reconnects; default 1 min
+}
 
-const transferBackoff = 500 * time.Millisecond
+// New returns a client with connections of its own.
+func New(o Options) *Client {
+	if o.Transport == nil {
+		o.Transport = NewTransport()
+	}
+	return &Client{
+		http: &http.Client{
+			Transport: o.Transport,
+			// A redirect would send data to a bucket that was not configured.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		backoff: cmp.Or(o.Backoff, defaultBackoff),
+		stall:   cmp.Or(o.Stall, defaultStall),
+	}
+}
 
-// NewTransferOver makes a Transfer whose requests all go over connections that
-// dial makes, in plain HTTP whatever the scheme of the URLs: to a relay that
-// speaks to the bucket on its behalf. What the URLs' signatures cover, the host
-// among it, stays. backoff is about how long it waits before a second try; each
-// further wait is twice as long.
-func NewTransferOver(dial func(ctx context.Context) (net.Conn, error), backoff time.Duration) *Transfer {
+// Over returns a transport whose connections are made by dial and speak plain
+// HTTP whatever the scheme of the URL: for a relay that forwards to the bucket.
+// What the signatures cover, the host included, is unchanged.
+func Over(dial func(ctx context.Context) (net.Conn, error)) http.RoundTripper {
 	t := NewTransport()
 	t.Proxy = nil
 	t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }
 	t.WriteBufferSize, t.ReadBufferSize = 64<<10, 64<<10
-	return newTransfer(plain{t}, backoff)
+	return plain{t}
 }
 
-// plain sends all requests in plain HTTP.
+// plain sends every request over plain HTTP.
 type plain struct{ next http.RoundTripper }
 
 func (p plain) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -54,20 +73,8 @@ func (p plain) RoundTrip(req *http.Request) (*http.Response, error) {
 	return p.next.RoundTrip(req)
 }
 
-func newTransfer(transport http.RoundTripper, backoff time.Duration) *Transfer {
-	return &Transfer{
-		client: &http.Client{
-			Transport: transport,
-			// A bucket that sends us elsewhere is not the one that was meant.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		},
-		backoff:   backoff,
-		stall:     time.Minute,
-		partLimit: 10 * time.Minute,
-	}
-}
-
-// NewTransport makes what speaks to buckets: it waits for no answer for ever.
+// NewTransport returns a transport for buckets: connecting and waiting for an
+// answer have deadlines.
 func NewTransport() *http.Transport {
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
@@ -106,8 +113,8 @@ func passing(err error) bool {
 }
 
 // retry calls f until it succeeds, fails for good or was called often enough.
-func (t *Transfer) retry(ctx context.Context, f func() error) error {
-	wait := t.backoff
+func (c *Client) retry(ctx context.Context, f func() error) error {
+	wait := c.backoff
 	for try := 1; ; try++ {
 		err := f()
 		if err == nil || try == tries || !passing(err) || ctx.Err() != nil {
@@ -133,7 +140,7 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // do sends one request; the answer is one of 2xx.
-func (t *Transfer) do(ctx context.Context, method, url string, body []byte, headers map[string]string) (*http.Response, error) {
+func (c *Client) do(ctx context.Context, method, url string, body []byte, headers map[string]string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
 		return nil, errors.New("malformed URL of a bucket")
@@ -141,7 +148,7 @@ func (t *Transfer) do(ctx context.Context, method, url string, body []byte, head
 	for k, v := range headers {
 		req.Header.Set(k, v)
 	}
-	res, err := t.client.Do(req)
+	res, err := c.http.Do(req)
 	if err != nil {
 		return nil, withoutURL(err)
 	}
@@ -180,12 +187,12 @@ func classify(ctx context.Context, doing string, err error) error {
 	return unavailable(ctx, doing, err)
 }
 
-// Put stores a small object, say a .meta, at a URL that Presigner.PresignPut made.
-func (t *Transfer) Put(ctx context.Context, url string, content []byte) error {
-	err := t.retry(ctx, func() error {
-		ctx, cancel := context.WithTimeout(ctx, t.partLimit)
+// Put stores a small object, say a .meta, at a URL that was signed for it.
+func (c *Client) Put(ctx context.Context, url string, content []byte) error {
+	err := c.retry(ctx, func() error {
+		ctx, cancel := context.WithTimeout(ctx, partTimeout)
 		defer cancel()
-		res, err := t.do(ctx, http.MethodPut, url, content, nil)
+		res, err := c.do(ctx, http.MethodPut, url, content, nil)
 		if err != nil {
 			return err
 		}
@@ -197,16 +204,17 @@ func (t *Transfer) Put(ctx context.Context, url string, content []byte) error {
 	return nil
 }
 
-// Get reads an object from an offset, at a URL that Presigner.PresignGet made.
-func (t *Transfer) Get(ctx context.Context, url string, offset int64) (io.ReadCloser, error) {
-	return t.get(ctx, "get", func(context.Context) (string, error) { return url, nil }, offset)
+// Get reads an object from an offset, at a URL that was signed for it.
+func (c *Client) Get(ctx context.Context, url string, offset int64) (io.ReadCloser, error) {
+	return c.Download(ctx, "get", func(context.Context) (string, error) { return url, nil }, offset)
 }
 
-// get asks for a URL anew for each connection: signatures expire.
-func (t *Transfer) get(ctx context.Context, doing string, url func(context.Context) (string, error), offset int64) (io.ReadCloser, error) {
+// Download is Get with a function that is called for the URL of each connection,
+// as signatures expire. Errors begin with doing.
+func (c *Client) Download(ctx context.Context, doing string, url func(context.Context) (string, error), offset int64) (io.ReadCloser, error) {
 	own, cancel := context.WithCancelCause(ctx)
-	d := &download{t: t, ctx: own, cancel: cancel, doing: doing, url: url, at: offset}
-	if err := t.retry(own, d.connect); err != nil {
+	d := &download{c: c, ctx: own, cancel: cancel, doing: doing, url: url, at: offset}
+	if err := c.retry(own, d.connect); err != nil {
 		d.Close()
 		return nil, classify(ctx, doing, err)
 	}
@@ -215,7 +223,7 @@ func (t *Transfer) get(ctx context.Context, doing string, url func(context.Conte
 
 // download is the body of an object, over as many connections as it takes.
 type download struct {
-	t      *Transfer
+	c      *Client
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	doing  string
@@ -240,7 +248,7 @@ func (d *download) connect() error {
 		headers["If-Match"] = d.etag
 	}
 	ctx, cancel := context.WithCancel(d.ctx)
-	res, err := d.t.do(ctx, http.MethodGet, url, nil, headers)
+	res, err := d.c.do(ctx, http.MethodGet, url, nil, headers)
 	if err != nil {
 		cancel()
 		var answer *answerError
@@ -255,7 +263,7 @@ func (d *download) connect() error {
 		return &answerError{status: res.StatusCode, Message: "a part was asked for, and the whole came"}
 	}
 	d.etag = res.Header.Get("ETag")
-	d.quiet = time.AfterFunc(d.t.stall, cancel)
+	d.quiet = time.AfterFunc(d.c.stall, cancel)
 	d.body = &closing{res.Body, cancel}
 	return nil
 }
@@ -280,7 +288,7 @@ func (d *download) Read(p []byte) (int, error) {
 			return 0, io.EOF
 		}
 		n, err := d.body.Read(p)
-		d.quiet.Reset(d.t.stall)
+		d.quiet.Reset(d.c.stall)
 		d.at += int64(n)
 		if n > 0 {
 			d.failed = 0
@@ -298,10 +306,10 @@ func (d *download) Read(p []byte) (int, error) {
 		if d.failed++; d.failed == tries {
 			return 0, unavailable(d.ctx, d.doing, err)
 		}
-		if err := pause(d.ctx, d.t.backoff<<(d.failed-1)); err != nil {
+		if err := pause(d.ctx, d.c.backoff<<(d.failed-1)); err != nil {
 			return 0, fmt.Errorf("%s: %w", d.doing, err)
 		}
-		if err := d.t.retry(d.ctx, d.connect); err != nil {
+		if err := d.c.retry(d.ctx, d.connect); err != nil {
 			return 0, classify(d.ctx, d.doing, err)
 		}
 	}

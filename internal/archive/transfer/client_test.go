@@ -1,4 +1,4 @@
-package archive
+package transfer_test
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -16,92 +17,55 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/minio/minio-go/v7/pkg/credentials"
-
-	"codehub/internal/archive/s3test"
+	"codehub/internal/archive/store"
+	"codehub/internal/archive/store/s3test"
+	"codehub/internal/archive/transfer"
 )
 
-func TestS3Down(t *testing.T) {
-	t.Parallel()
-	server := s3test.Start(t, "bucket")
-	s := s3Store(t, server, "bucket/prefix")
-	put(t, s, "a/b", []byte("x"))
-	server.Stop()
-	unavailableStore(t, s)
-	check(t, server.Run())
-	if got := read(t, s, "a/b", 0); string(got) != "x" {
-		t.Errorf("it is back, and reads %q", got)
-	}
-	// A bucket that is gone says nothing of its objects.
-	check(t, os.Rename(server.BucketDir("bucket"), server.BucketDir("bucket")+"-away"))
-	unavailableStore(t, s)
+func TestMain(m *testing.M) {
+	os.Setenv("AWS_ACCESS_KEY_ID", s3test.AccessKey)
+	os.Setenv("AWS_SECRET_ACCESS_KEY", s3test.SecretKey)
+	os.Exit(m.Run())
 }
 
-func TestS3Check(t *testing.T) {
-	t.Parallel()
-	server := s3test.Start(t, "bucket")
-	for name, c := range map[string]struct{ bucket, secret, want string }{
-		"right":         {"bucket", server.SecretKey, ""},
-		"no bucket":     {"none", server.SecretKey, "make the bucket"},
-		"wrong secret":  {"bucket", "wrong", "bucket"},
-		"no credential": {"bucket", "-", "no credentials"},
-	} {
-		u, err := url.Parse(server.URL(c.bucket))
-		check(t, err)
-		creds := credentials.NewStaticV4(server.AccessKey, c.secret, "")
-		if c.secret == "-" {
-			creds = credentials.NewChainCredentials(nil)
-		}
-		s, err := newS3(u, creds)
-		check(t, err)
-		err = s.Check(t.Context())
-		if c.want == "" {
-			check(t, err)
-			if keys := keysOf(t, s, ""); len(keys) != 0 {
-				t.Errorf("Check left %v", keys)
-			}
-			continue
-		}
-		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: %v, want one line that speaks of %q", name, err, c.want)
-		}
+// s3Store is a store in a real S3 server.
+func s3Store(t *testing.T, server *s3test.Server, bucketAndPrefix string) interface {
+	store.Store
+	store.Presigner
+} {
+	t.Helper()
+	s, err := store.Open(server.URL(bucketAndPrefix))
+	check(t, err)
+	return s.(*store.S3)
+}
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }
 
-// Two installations in one bucket do not see each other.
-func TestS3Prefixes(t *testing.T) {
-	t.Parallel()
-	server := s3test.Start(t, "bucket")
-	one, other := s3Store(t, server, "bucket/one"), s3Store(t, server, "bucket/one-more")
-	put(t, one, "ws/a", []byte("1"))
-	put(t, other, "ws/a", []byte("2"))
-	leaveBehind(t, other, "ws/half")
-	if diff := cmp.Diff([]string{"ws/a"}, keysOf(t, one, "")); diff != "" {
-		t.Error(diff)
-	}
-	if n, err := one.AbortIncomplete(t.Context(), "", 0, nil); n != 0 || err != nil {
-		t.Errorf("%d of another's uploads aborted, %v", n, err)
-	}
-	check(t, one.Delete(t.Context(), "ws/a"))
-	if got := read(t, other, "ws/a", 0); string(got) != "2" {
-		t.Errorf("the other's object is %q", got)
-	}
+func randomBytes(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{byte(n)}).Read(b)
+	return b
 }
 
-// More than one page.
-func TestS3ListsAll(t *testing.T) {
-	t.Parallel()
-	s := s3Store(t, s3test.Start(t, "bucket"), "bucket")
-	var want []string
-	for i := range 1100 {
-		want = append(want, fmt.Sprintf("ws/%04d", i))
-		_, err := s.Put(t.Context(), want[i], strings.NewReader(""))
-		check(t, err)
-	}
-	if diff := cmp.Diff(want, keysOf(t, s, "")); diff != "" {
-		t.Error(diff)
-	}
+func read(t *testing.T, s store.Store, key string) []byte {
+	t.Helper()
+	r, err := s.Get(t.Context(), key, 0)
+	check(t, err)
+	defer r.Close()
+	b, err := io.ReadAll(r)
+	check(t, err)
+	return b
+}
+
+func put(t *testing.T, s store.Store, key string, content []byte) {
+	t.Helper()
+	_, err := s.Put(t.Context(), key, bytes.NewReader(content))
+	check(t, err)
 }
 
 // faulty stands before a server and spoils what it is told to.
@@ -118,16 +82,13 @@ func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // through replaces the address in a signed URL by a proxy's, which passes on
 // the host that the signature is for.
-func through(t *testing.T, server *s3test.Server, spoil func(http.ResponseWriter, *http.Request) bool) *Transfer {
+func through(t *testing.T, server *s3test.Server, spoil func(http.ResponseWriter, *http.Request) bool) (*transfer.Client, *faulty) {
 	t.Helper()
 	target, err := url.Parse(server.Endpoint)
 	check(t, err)
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target); r.Out.Host = target.Host }}
 	f := &faulty{proxy: proxy, spoil: spoil}
-	transfer := NewTransfer()
-	transfer.backoff, transfer.stall = 10*time.Millisecond, 300*time.Millisecond
-	transfer.client.Transport = inProcess{f}
-	return transfer
+	return transfer.New(transfer.Options{Transport: inProcess{f}, Backoff: 10 * time.Millisecond, Stall: 300 * time.Millisecond}), f
 }
 
 // inProcess has a handler answer requests, with connections that can break.
@@ -199,8 +160,8 @@ func TestTransfer(t *testing.T) {
 	t.Parallel()
 	server := s3test.Start(t, "bucket")
 	s := s3Store(t, server, "bucket/prefix")
-	job := NewTransfer()
-	content := randomBytes(2*minPart + 12345)
+	job := transfer.New(transfer.Options{})
+	content := randomBytes(2*transfer.MinPart + 12345)
 	ticket, err := s.PresignUpload(t.Context(), "ws/op/home.tar.zst", int64(len(content)), time.Hour)
 	check(t, err)
 	if len(ticket.Parts) != 3 {
@@ -208,13 +169,13 @@ func TestTransfer(t *testing.T) {
 	}
 	n, err := job.Upload(t.Context(), ticket, io.MultiReader(bytes.NewReader(content)))
 	check(t, err)
-	if n != int64(len(content)) || !bytes.Equal(read(t, s, "ws/op/home.tar.zst", 0), content) {
+	if n != int64(len(content)) || !bytes.Equal(read(t, s, "ws/op/home.tar.zst"), content) {
 		t.Errorf("something else was stored (%d bytes)", n)
 	}
 	small, err := s.PresignPut(t.Context(), "ws/op/home.tar.zst.meta", time.Hour)
 	check(t, err)
 	check(t, job.Put(t.Context(), small, []byte("meta")))
-	if got := read(t, s, "ws/op/home.tar.zst.meta", 0); string(got) != "meta" {
+	if got := read(t, s, "ws/op/home.tar.zst.meta"); string(got) != "meta" {
 		t.Errorf("meta is %q", got)
 	}
 	get, err := s.PresignGet(t.Context(), "ws/op/home.tar.zst", time.Hour)
@@ -231,7 +192,7 @@ func TestTransfer(t *testing.T) {
 	}
 	missing, err := s.PresignGet(t.Context(), "ws/none", time.Hour)
 	check(t, err)
-	if _, err := job.Get(t.Context(), missing, 0); !errors.Is(err, ErrNotFound) {
+	if _, err := job.Get(t.Context(), missing, 0); !errors.Is(err, transfer.ErrNotFound) {
 		t.Errorf("Get of nothing: %v", err)
 	}
 	empty, err := s.PresignUpload(t.Context(), "ws/empty", 1, time.Hour)
@@ -239,9 +200,9 @@ func TestTransfer(t *testing.T) {
 	if n, err := job.Upload(t.Context(), empty, strings.NewReader("")); n != 0 || err != nil {
 		t.Errorf("Upload of nothing: %d, %v", n, err)
 	}
-	tight, err := s.PresignUpload(t.Context(), "ws/tight", minPart, time.Hour)
+	tight, err := s.PresignUpload(t.Context(), "ws/tight", transfer.MinPart, time.Hour)
 	check(t, err)
-	if _, err := job.Upload(t.Context(), tight, bytes.NewReader(content)); !errors.Is(err, ErrTooLarge) || errors.Is(err, ErrUnavailable) {
+	if _, err := job.Upload(t.Context(), tight, bytes.NewReader(content)); !errors.Is(err, transfer.ErrTooLarge) || errors.Is(err, transfer.ErrUnavailable) {
 		t.Errorf("Upload of more than the ticket is for: %v", err)
 	}
 	if n, err := s.AbortIncomplete(t.Context(), "", 0, nil); n != 0 || err != nil {
@@ -249,10 +210,10 @@ func TestTransfer(t *testing.T) {
 	}
 	// What a job can do with its URLs, and nothing else.
 	other := strings.Replace(get, "ws/op/home", "ws/other/home", 1)
-	if _, err := job.Get(t.Context(), other, 0); !errors.Is(err, ErrUnavailable) {
+	if _, err := job.Get(t.Context(), other, 0); !errors.Is(err, transfer.ErrUnavailable) {
 		t.Errorf("a URL was good for another object: %v", err)
 	}
-	if err := job.Put(t.Context(), get, []byte("x")); !errors.Is(err, ErrUnavailable) {
+	if err := job.Put(t.Context(), get, []byte("x")); !errors.Is(err, transfer.ErrUnavailable) {
 		t.Errorf("a URL to read was good for writing: %v", err)
 	} else if strings.Contains(err.Error(), "Signature=") {
 		t.Errorf("the error tells the signature: %v", err)
@@ -265,7 +226,7 @@ func TestTransferFaults(t *testing.T) {
 	t.Parallel()
 	server := s3test.Start(t, "bucket")
 	s := s3Store(t, server, "bucket")
-	content := randomBytes(minPart + 1000)
+	content := randomBytes(transfer.MinPart + 1000)
 	faults := map[string]func(w http.ResponseWriter, r *http.Request){
 		"500":     func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(500) },
 		"503":     func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(503) },
@@ -284,7 +245,7 @@ func TestTransferFaults(t *testing.T) {
 			key := "ws/" + strings.ReplaceAll(name, " ", "-")
 			seen := map[string]int{}
 			var lock = make(chan struct{}, 1)
-			job := through(t, server, func(w http.ResponseWriter, r *http.Request) bool {
+			job, _ := through(t, server, func(w http.ResponseWriter, r *http.Request) bool {
 				lock <- struct{}{}
 				seen[r.Method+r.URL.Path+r.URL.Query().Get("partNumber")]++
 				first := seen[r.Method+r.URL.Path+r.URL.Query().Get("partNumber")] == 1
@@ -308,7 +269,7 @@ func TestTransferFaults(t *testing.T) {
 				t.Error("other bytes came back")
 			}
 
-			down := through(t, server, func(w http.ResponseWriter, r *http.Request) bool {
+			down, _ := through(t, server, func(w http.ResponseWriter, r *http.Request) bool {
 				if r.Method == http.MethodDelete {
 					return false
 				}
@@ -317,13 +278,13 @@ func TestTransferFaults(t *testing.T) {
 			})
 			ticket, err = s.PresignUpload(t.Context(), key+"-down", 100<<20, time.Hour)
 			check(t, err)
-			if _, err = down.Upload(t.Context(), ticket, bytes.NewReader(content)); !errors.Is(err, ErrUnavailable) {
+			if _, err = down.Upload(t.Context(), ticket, bytes.NewReader(content)); !errors.Is(err, transfer.ErrUnavailable) {
 				t.Errorf("Upload: %v", err)
 			}
-			if _, err = down.Get(t.Context(), get, 0); !errors.Is(err, ErrUnavailable) {
+			if _, err = down.Get(t.Context(), get, 0); !errors.Is(err, transfer.ErrUnavailable) {
 				t.Errorf("Get: %v", err)
 			}
-			if _, err := s.Stat(t.Context(), key+"-down"); !errors.Is(err, ErrNotFound) {
+			if _, err := s.Stat(t.Context(), key+"-down"); !errors.Is(err, transfer.ErrNotFound) {
 				t.Errorf("half of it is there: %v", err)
 			}
 		})
@@ -336,8 +297,7 @@ func TestCompletionAnswerLost(t *testing.T) {
 	server := s3test.Start(t, "bucket")
 	s := s3Store(t, server, "bucket")
 	var lost atomic.Bool
-	job := through(t, server, untouched)
-	f := job.client.Transport.(inProcess).handler.(*faulty)
+	job, f := through(t, server, untouched)
 	f.spoil = func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodPost || lost.Swap(true) {
 			return false
@@ -349,12 +309,12 @@ func TestCompletionAnswerLost(t *testing.T) {
 		f.proxy.ServeHTTP(sink, r)
 		panic(http.ErrAbortHandler)
 	}
-	content := randomBytes(minPart * 2)
+	content := randomBytes(transfer.MinPart * 2)
 	ticket, err := s.PresignUpload(t.Context(), "ws/op", 100<<20, time.Hour)
 	check(t, err)
 	_, err = job.Upload(t.Context(), ticket, bytes.NewReader(content))
 	check(t, err)
-	if !bytes.Equal(read(t, s, "ws/op", 0), content) {
+	if !bytes.Equal(read(t, s, "ws/op"), content) {
 		t.Error("something else is stored")
 	}
 }
@@ -369,8 +329,7 @@ func TestDownloadGoesOn(t *testing.T) {
 	get, err := s.PresignGet(t.Context(), "ws/op", time.Hour)
 	check(t, err)
 	var connections atomic.Int64
-	job := through(t, server, untouched)
-	f := job.client.Transport.(inProcess).handler.(*faulty)
+	job, f := through(t, server, untouched)
 	f.spoil = func(w http.ResponseWriter, r *http.Request) bool {
 		n := connections.Add(1)
 		f.proxy.ServeHTTP(&limitedWriter{ResponseWriter: w, left: 1 << 20, stall: n%2 == 0, done: r.Context().Done()}, r)
@@ -394,7 +353,7 @@ func TestDownloadGoesOn(t *testing.T) {
 	_, err = io.CopyN(io.Discard, r, 1000)
 	check(t, err)
 	put(t, s, "ws/op", randomBytes(5<<20+1))
-	if _, err = io.ReadAll(r); !errors.Is(err, ErrUnavailable) {
+	if _, err = io.ReadAll(r); !errors.Is(err, transfer.ErrUnavailable) {
 		t.Errorf("read on in another object: %v", err)
 	}
 	check(t, r.Close())

@@ -1,4 +1,4 @@
-package archive
+package store
 
 import (
 	"context"
@@ -10,6 +10,17 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"codehub/internal/archive/transfer"
+)
+
+// The kinds of failure that callers tell apart with errors.Is.
+var (
+	// ErrNotFound: the bucket responded, and it has no such object.
+	ErrNotFound = transfer.ErrNotFound
+	// ErrUnavailable: the bucket did not respond as a bucket should: it is down,
+	// full, removed, or denies access. Nothing follows about what it holds.
+	ErrUnavailable = transfer.ErrUnavailable
 )
 
 // Store is a bucket: objects by key. A key is components of letters, digits,
@@ -73,16 +84,10 @@ func OpenOver(rawURL string, over func(http.RoundTripper) http.RoundTripper) (St
 	return nil, fmt.Errorf("archive URL %q: the scheme is none of file and s3", u.Redacted())
 }
 
-// HomeKey is the key of the archive that an archiving operation of a workspace
-// makes (design §3.7).
-func HomeKey(workspaceID, archiveOpID string) string {
-	return workspaceID + "/" + archiveOpID + "/home.tar.zst"
-}
-
-// MetaKey is the key of the .meta of an archive.
-func MetaKey(key string) string { return key + ".meta" }
-
-const maxKey = 800 // S3 allows 1024 with the prefix
+const (
+	maxKey  = 800 // S3 allows 1024 with the prefix
+	maxName = 255 // the limit of the kernel
+)
 
 func checkKey(key string) error {
 	ok := len(key) <= maxKey
@@ -115,18 +120,4 @@ func unavailable(ctx context.Context, doing string, err error) error {
 		return fmt.Errorf("%s: %w", doing, context.Cause(ctx))
 	}
 	return fmt.Errorf("%s: %w: %w", doing, ErrUnavailable, err)
-}
-
-// upstream tells the errors of the reader that is put from the bucket's.
-type upstream struct {
-	r   io.Reader
-	err error
-}
-
-func (u *upstream) Read(p []byte) (int, error) {
-	n, err := u.r.Read(p)
-	if err != nil && err != io.EOF {
-		u.err = err
-	}
-	return n, err
 }

@@ -1,4 +1,4 @@
-package archive
+package store
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 )
 
 const (
+	flushEvery = 8 << 20
 	tempPrefix = ".put-"
 	tempExtra  = 40 // what a temporary name is longer at most
 	// marker is in a folder that was checked once. Without it the folder is not
@@ -80,7 +81,7 @@ func (s *Folder) Put(ctx context.Context, key string, r io.Reader) (int64, error
 	if err != nil {
 		return 0, unavailable(ctx, doing, err)
 	}
-	src := &upstream{r: r}
+	src := &tracked{r: r}
 	n, err := copySynced(ctx, f, src)
 	if closed := f.Close(); err == nil {
 		err = closed
@@ -328,4 +329,18 @@ func (s *Folder) Delete(ctx context.Context, key string) error {
 		return unavailable(ctx, doing, err)
 	}
 	return nil
+}
+
+// tracked records an error of the reader itself, which is not the bucket's.
+type tracked struct {
+	r   io.Reader
+	err error
+}
+
+func (t *tracked) Read(p []byte) (int, error) {
+	n, err := t.r.Read(p)
+	if err != nil && err != io.EOF {
+		t.err = err
+	}
+	return n, err
 }

@@ -1,4 +1,4 @@
-package archive
+package transfer
 
 import (
 	"context"
@@ -30,48 +30,54 @@ type Ticket struct {
 // time.
 func (t *Ticket) Fit(size int64) {
 	n := max(int64(len(t.Parts)), 1)
-	part := max((max(size, 0)/n>>20+1)<<20, minPart)
+	part := max((max(size, 0)/n>>20+1)<<20, MinPart)
 	t.PartSize = min(t.PartSize, part)
 }
 
 const (
-	minPart    = 16 << 20
-	maxParts   = 10_000
+	MinPart    = 16 << 20
+	MaxParts   = 10_000
 	partBuffer = 64 << 20 // for parts under way
 )
 
 // partSize is the same for all parts but the last, as some buckets want it.
-func partSize(maxSize int64) int64 {
-	size := (maxSize + maxParts - 1) / maxParts
-	return max((size+1<<20-1)>>20<<20, minPart)
+func PartSize(maxSize int64) int64 {
+	size := (maxSize + MaxParts - 1) / MaxParts
+	return max((size+1<<20-1)>>20<<20, MinPart)
 }
 
 // Upload stores what r yields as the object of the ticket, and returns its
 // length. The object appears as a whole when it is done. An error of r is
 // returned as it is; then the upload is aborted.
-func (t *Transfer) Upload(ctx context.Context, ticket *Ticket, r io.Reader) (int64, error) {
+func (c *Client) Upload(ctx context.Context, ticket *Ticket, r io.Reader) (int64, error) {
 	if ticket.PartSize < 1 || ticket.PartSize > 5<<30 {
 		return 0, fmt.Errorf("upload: bad part size %d", ticket.PartSize)
 	}
-	u := &upload{Transfer: t, ticket: ticket, part: func(_ context.Context, n int) (string, error) {
+	return c.UploadParts(ctx, "upload", ticket, func(_ context.Context, n int) (string, error) {
 		if n > len(ticket.Parts) {
 			return "", fmt.Errorf("%w: its ticket is for %d bytes", ErrTooLarge, ticket.PartSize*int64(len(ticket.Parts)))
 		}
 		return ticket.Parts[n-1], nil
-	}}
-	return u.run(ctx, "upload", r)
+	}, r)
+}
+
+// UploadParts is Upload with a function that returns the URL of each part,
+// instead of the ticket's own. Errors begin with doing.
+func (c *Client) UploadParts(ctx context.Context, doing string, ticket *Ticket, part func(ctx context.Context, number int) (string, error), r io.Reader) (int64, error) {
+	u := &upload{Client: c, ticket: ticket, part: part}
+	return u.run(ctx, doing, r)
 }
 
 // upload is a multipart upload under way.
 type upload struct {
-	*Transfer
+	*Client
 	ticket *Ticket
 	part   func(ctx context.Context, number int) (string, error) // the URL of a part
 	etags  []*string
 }
 
 func (u *upload) run(ctx context.Context, doing string, r io.Reader) (int64, error) {
-	src := &upstream{r: r}
+	src := &tracked{r: r}
 	size, err := u.parts(ctx, src)
 	if err == nil {
 		err = u.complete(ctx, size)
@@ -149,7 +155,7 @@ func (u *upload) parts(ctx context.Context, r io.Reader) (int64, error) {
 
 func (u *upload) send(ctx context.Context, url string, b []byte) (etag string, err error) {
 	err = u.retry(ctx, func() error {
-		ctx, cancel := context.WithTimeout(ctx, u.partLimit)
+		ctx, cancel := context.WithTimeout(ctx, partTimeout)
 		defer cancel()
 		res, err := u.do(ctx, http.MethodPut, url, b, nil)
 		if err != nil {
@@ -185,7 +191,7 @@ func (u *upload) complete(ctx context.Context, size int64) error {
 	}
 	again := false
 	return u.retry(ctx, func() error {
-		ctx, cancel := context.WithTimeout(ctx, u.partLimit)
+		ctx, cancel := context.WithTimeout(ctx, partTimeout)
 		defer cancel()
 		err := u.completeOnce(ctx, body)
 		var answer *answerError
@@ -238,4 +244,18 @@ func (u *upload) abort(ctx context.Context) {
 	if res, err := u.do(ctx, http.MethodDelete, u.ticket.Abort, nil, nil); err == nil {
 		res.Body.Close()
 	}
+}
+
+// tracked records an error of the reader itself, which is not the bucket's.
+type tracked struct {
+	r   io.Reader
+	err error
+}
+
+func (t *tracked) Read(p []byte) (int, error) {
+	n, err := t.r.Read(p)
+	if err != nil && err != io.EOF {
+		t.err = err
+	}
+	return n, err
 }

@@ -1,4 +1,4 @@
-package archive
+package store
 
 import (
 	"bytes"
@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"codehub/internal/archive"
 )
 
 // smallDisk is set in the process that has a small disk of its own.
@@ -47,7 +49,7 @@ func onSmallDisk(t *testing.T, disk string) {
 	for _, name := range []string{"a", "b", "c"} {
 		check(t, os.WriteFile(filepath.Join(home, name), randomBytes(50_000), 0o600))
 	}
-	archive, meta := pack(t, home)
+	packed, meta := pack(t, home)
 	check(t, syscall.Mount("none", disk, "tmpfs", 0, "size=8m"))
 	t.Cleanup(func() { check(t, syscall.Unmount(disk, syscall.MNT_DETACH)) })
 
@@ -56,18 +58,18 @@ func onSmallDisk(t *testing.T, disk string) {
 	put(t, s, "ws/kept", []byte("before"))
 	full := func(what string, err error) {
 		t.Helper()
-		if !errors.Is(err, syscall.ENOSPC) || errors.Is(err, ErrCorrupted) || errors.Is(err, ErrNotFound) {
+		if !errors.Is(err, syscall.ENOSPC) || errors.Is(err, archive.ErrCorrupted) || errors.Is(err, ErrNotFound) {
 			t.Errorf("%s: %v, want a full disk", what, err)
 		}
 	}
 	for _, key := range []string{"ws/kept", "ws/new"} {
-		_, err := s.Put(t.Context(), key, bytes.NewReader(archive))
+		_, err := s.Put(t.Context(), key, bytes.NewReader(packed))
 		full("Put", err)
 		if !errors.Is(err, ErrUnavailable) {
 			t.Errorf("Put: %v, want ErrUnavailable", err)
 		}
 	}
-	_, err := PackTo(t.Context(), home, PackOptions{}, func(ctx context.Context, r io.Reader) (int64, error) { return s.Put(ctx, "ws/new", r) })
+	_, err := archive.PackTo(t.Context(), home, archive.PackOptions{}, func(ctx context.Context, r io.Reader) (int64, error) { return s.Put(ctx, "ws/new", r) })
 	full("PackTo", err)
 	if diff := cmp.Diff([]string{"ws/kept"}, keysOf(t, s, "")); diff != "" {
 		t.Errorf("the folder holds:\n%s", diff)
@@ -81,8 +83,16 @@ func onSmallDisk(t *testing.T, disk string) {
 
 	staging := filepath.Join(disk, "staging")
 	check(t, os.Mkdir(staging, 0o700))
-	_, err = Unpack(t.Context(), bytes.NewReader(archive), staging, UnpackOptions{Expect: meta})
+	_, err = archive.Unpack(t.Context(), bytes.NewReader(packed), staging, archive.UnpackOptions{Expect: meta})
 	full("Unpack", err)
 	check(t, os.RemoveAll(staging))
 	put(t, s, "ws/new", []byte("room again"))
+}
+
+func pack(t *testing.T, home string) ([]byte, *archive.Meta) {
+	t.Helper()
+	var b bytes.Buffer
+	stats, err := archive.Pack(t.Context(), home, &b, archive.PackOptions{})
+	check(t, err)
+	return b.Bytes(), metaOf(stats)
 }

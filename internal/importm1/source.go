@@ -1,4 +1,4 @@
-package postgres
+package importm1
 
 import (
 	"context"
@@ -8,27 +8,30 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/postgres"
 )
 
-// M1Data is what import-m1 reads of a database of the first version.
-type M1Data struct {
-	Users      []M1User
-	Workspaces []M1Workspace // oldest first
-	// Others is how many others are connected to the database, as far as that
-	// can be seen: the first version, if it still runs.
+// Source is the content of a database of the first version.
+type Source struct {
+	Users      []SourceUser
+	Workspaces []SourceWorkspace // oldest first
+	// Others is the number of other connections to the database, as far as they
+	// are visible: the first version has some if it still runs.
 	Others int
 }
 
-// M1User is a user there. The ids are ULIDs, if nobody has tampered with them.
-type M1User struct {
+// SourceUser is a user of the first version. The ids are ULIDs unless somebody
+// edited the database.
+type SourceUser struct {
 	ID           string
 	Username     string
 	PasswordHash string
 	CreatedAt    time.Time
 }
 
-// M1Workspace is a workspace there, deleted ones included.
-type M1Workspace struct {
+// SourceWorkspace is a workspace of the first version, deleted ones included.
+type SourceWorkspace struct {
 	ID, OwnerID     string
 	Name            string
 	Description     string
@@ -43,29 +46,29 @@ type M1Workspace struct {
 	DeletedAt       *time.Time
 }
 
-// ErrNotM1: the database is none of the first version.
-var ErrNotM1 = errors.New("it is no database of codehub's first version")
+// ErrNotFirstVersion: the database does not have the first version's schema.
+var ErrNotFirstVersion = errors.New("not a database of codehub's first version")
 
-// ReadM1 reads a database of the first version, all of it as of one moment. It
-// writes nothing there, and keeps no connection.
-func ReadM1(ctx context.Context, dsn string) (M1Data, error) {
-	var d M1Data
-	conn, err := connectM1(ctx, dsn)
+// ReadSource reads a database of the first version in one read-only snapshot
+// and closes its connection.
+func ReadSource(ctx context.Context, dsn string) (Source, error) {
+	var d Source
+	conn, err := connect(ctx, dsn)
 	if err != nil {
 		return d, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if err := checkM1(ctx, tx); err != nil {
+		if err := checkSchema(ctx, tx); err != nil {
 			return err
 		}
-		// Times there are of either type, and UTC in any case; so is this session.
+		// Its times are UTC, some with and some without a zone; this session's zone is UTC.
 		rows, err := tx.Query(ctx, `
 			SELECT id, username, password_hash, created_at::timestamptz FROM users ORDER BY created_at, id`)
 		if err != nil {
 			return err
 		}
-		if d.Users, err = pgx.CollectRows(rows, pgx.RowToStructByPos[M1User]); err != nil {
+		if d.Users, err = pgx.CollectRows(rows, pgx.RowToStructByPos[SourceUser]); err != nil {
 			return err
 		}
 		rows, err = tx.Query(ctx, `
@@ -76,41 +79,41 @@ func ReadM1(ctx context.Context, dsn string) (M1Data, error) {
 		if err != nil {
 			return err
 		}
-		if d.Workspaces, err = pgx.CollectRows(rows, pgx.RowToStructByPos[M1Workspace]); err != nil {
+		if d.Workspaces, err = pgx.CollectRows(rows, pgx.RowToStructByPos[SourceWorkspace]); err != nil {
 			return err
 		}
 		return tx.QueryRow(ctx, `
 			SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`).Scan(&d.Others)
 	})
 	if err != nil {
-		return M1Data{}, fmt.Errorf("read the first version's database: %w", err)
+		return Source{}, fmt.Errorf("read the first version's database: %w", err)
 	}
 	return d, nil
 }
 
-// HoldsM1 reports whether a database is one of the first version: nothing else
-// may be put into it.
-func HoldsM1(ctx context.Context, dsn string) (bool, error) {
-	conn, err := connectM1(ctx, dsn)
+// IsFirstVersion reports whether a database is one of the first version, which
+// this version must not migrate.
+func IsFirstVersion(ctx context.Context, dsn string) (bool, error) {
+	conn, err := connect(ctx, dsn)
 	if err != nil {
 		return false, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	err = checkM1(ctx, conn)
-	if errors.Is(err, ErrNotM1) {
+	err = checkSchema(ctx, conn)
+	if errors.Is(err, ErrNotFirstVersion) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// connectM1 also takes the address as the first version itself had it, with the
-// name of a driver in its scheme.
-func connectM1(ctx context.Context, dsn string) (*pgx.Conn, error) {
+// connect also accepts the first version's form of a URL, whose scheme names a
+// driver: postgresql+asyncpg://.
+func connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
 	if scheme, rest, ok := strings.Cut(dsn, "://"); ok {
 		scheme, _, _ = strings.Cut(scheme, "+")
 		dsn = scheme + "://" + rest
 	}
-	cfg, err := ConnConfig(dsn, "codehub-import")
+	cfg, err := postgres.ConnConfig(dsn, "codehub-import")
 	if err != nil {
 		return nil, err
 	}
@@ -121,9 +124,9 @@ func connectM1(ctx context.Context, dsn string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// checkM1 tells the first version from what came after, which has tables of the
-// same names.
-func checkM1(ctx context.Context, in interface {
+// checkSchema tells the first version's schema from those of later versions,
+// which have tables of the same names.
+func checkSchema(ctx context.Context, in interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }) error {
 	var users, workspaces, later int
@@ -138,9 +141,9 @@ func checkM1(ctx context.Context, in interface {
 	case err != nil:
 		return err
 	case later > 0:
-		return fmt.Errorf("%w: its workspaces are of a later one", ErrNotM1)
+		return fmt.Errorf("%w: its workspaces have the columns of a later version", ErrNotFirstVersion)
 	case users < 4 || workspaces < 8:
-		return fmt.Errorf("%w: it has no tables users and workspaces as that had them", ErrNotM1)
+		return fmt.Errorf("%w: its tables users and workspaces are missing or differ", ErrNotFirstVersion)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package archive
+package store
 
 import (
 	"bytes"
@@ -20,8 +20,10 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
+	"codehub/internal/archive"
 	"codehub/internal/archive/archivetest"
-	"codehub/internal/archive/s3test"
+	"codehub/internal/archive/store/s3test"
+	"codehub/internal/archive/transfer"
 )
 
 // s3Store is a store in a real S3 server, with credentials that are not the
@@ -32,7 +34,7 @@ func s3Store(tb testing.TB, server *s3test.Server, bucketAndPrefix string) *S3 {
 	check(tb, err)
 	s, err := newS3(u, credentials.NewStaticV4(server.AccessKey, server.SecretKey, ""))
 	check(tb, err)
-	s.transfer.backoff = 10 * time.Millisecond
+	s.transfer = transfer.New(transfer.Options{Backoff: 10 * time.Millisecond})
 	return s
 }
 
@@ -66,6 +68,13 @@ func TestStores(t *testing.T) {
 	})
 }
 
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
 func randomBytes(n int) []byte {
 	b := make([]byte, n)
 	rand.NewChaCha8([32]byte{byte(n), byte(n >> 8)}).Read(b)
@@ -93,7 +102,7 @@ func put(t *testing.T, s Store, key string, content []byte) {
 }
 
 func testObjects(t *testing.T, s Store) {
-	for _, n := range []int{0, 1, 1000, minPart - 1, minPart, minPart + 1, 2*minPart + minPart/2} {
+	for _, n := range []int{0, 1, 1000, transfer.MinPart - 1, transfer.MinPart, transfer.MinPart + 1, 2*transfer.MinPart + transfer.MinPart/2} {
 		key, content := fmt.Sprintf("objects/%d/home.tar.zst", n), randomBytes(n)
 		put(t, s, key, content)
 		o, err := s.Stat(t.Context(), key)
@@ -189,7 +198,7 @@ func testInterrupted(t *testing.T, s Store) {
 		return io.MultiReader(bytes.NewReader(randomBytes(after)), readerFunc(func([]byte) (int, error) { return 0, want }))
 	}
 	put(t, s, "interrupted/kept", []byte("before"))
-	for _, after := range []int{0, 10, minPart, 3*minPart + 1} {
+	for _, after := range []int{0, 10, transfer.MinPart, 3*transfer.MinPart + 1} {
 		for _, key := range []string{"interrupted/new", "interrupted/kept"} {
 			_, err := s.Put(t.Context(), key, failing(after))
 			if !errors.Is(err, want) || errors.Is(err, ErrUnavailable) {
@@ -241,8 +250,7 @@ func leaveBehind(t *testing.T, s Store, key string) {
 	case *S3:
 		ticket, err := s.PresignUpload(t.Context(), key, 100<<20, time.Hour)
 		check(t, err)
-		_, err = (&upload{Transfer: s.transfer, ticket: ticket}).send(t.Context(), ticket.Parts[0], randomBytes(5<<20))
-		check(t, err)
+		check(t, s.transfer.Put(t.Context(), ticket.Parts[0], randomBytes(5<<20)))
 		time.Sleep(time.Second) // S3 tells when an upload began to the second
 	}
 	for _, k := range keysOf(t, s, "") {
@@ -282,27 +290,27 @@ func testArchives(t *testing.T, s Store) {
 	home := t.TempDir()
 	archivetest.Corpus(t, home)
 	before := archivetest.Snapshot(t, home)
-	key := HomeKey("ws-1", "op-1")
-	stats, err := PackTo(t.Context(), home, PackOptions{}, func(ctx context.Context, r io.Reader) (int64, error) { return s.Put(ctx, key, r) })
+	key := archive.HomeKey("ws-1", "op-1")
+	stats, err := archive.PackTo(t.Context(), home, archive.PackOptions{}, func(ctx context.Context, r io.Reader) (int64, error) { return s.Put(ctx, key, r) })
 	check(t, err)
 	encoded, err := metaOf(stats).Encode()
 	check(t, err)
-	put(t, s, MetaKey(key), encoded)
+	put(t, s, archive.MetaKey(key), encoded)
 
-	r, err := s.Get(t.Context(), MetaKey(key), 0)
+	r, err := s.Get(t.Context(), archive.MetaKey(key), 0)
 	check(t, err)
-	meta, err := ReadMeta(r)
+	meta, err := archive.ReadMeta(r)
 	check(t, err)
 	check(t, r.Close())
 	r, err = s.Get(t.Context(), key, 0)
 	check(t, err)
-	_, err = Verify(t.Context(), r, meta, nil)
+	_, err = archive.Verify(t.Context(), r, meta, nil)
 	check(t, err)
 	check(t, r.Close())
 	r, err = s.Get(t.Context(), key, 0)
 	check(t, err)
 	restored := t.TempDir()
-	_, err = Unpack(t.Context(), r, restored, UnpackOptions{Expect: meta})
+	_, err = archive.Unpack(t.Context(), r, restored, archive.UnpackOptions{Expect: meta})
 	check(t, err)
 	check(t, r.Close())
 	if diff := cmp.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
@@ -310,13 +318,13 @@ func testArchives(t *testing.T, s Store) {
 	}
 
 	// A home that cannot be packed stores nothing.
-	_, err = PackTo(t.Context(), filepath.Join(home, "none"), PackOptions{}, func(ctx context.Context, r io.Reader) (int64, error) {
-		return s.Put(ctx, HomeKey("ws-1", "op-2"), r)
+	_, err = archive.PackTo(t.Context(), filepath.Join(home, "none"), archive.PackOptions{}, func(ctx context.Context, r io.Reader) (int64, error) {
+		return s.Put(ctx, archive.HomeKey("ws-1", "op-2"), r)
 	})
 	if !errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrUnavailable) {
 		t.Errorf("PackTo of nothing: %v", err)
 	}
-	if diff := cmp.Diff([]string{key, MetaKey(key)}, keysOf(t, s, "ws-1/")); diff != "" {
+	if diff := cmp.Diff([]string{key, archive.MetaKey(key)}, keysOf(t, s, "ws-1/")); diff != "" {
 		t.Errorf("the bucket holds:\n%s", diff)
 	}
 }
@@ -348,7 +356,7 @@ func unavailableStore(t *testing.T, s Store) {
 	t.Helper()
 	errs := map[string]error{}
 	_, errs["Put"] = s.Put(t.Context(), "a/new", strings.NewReader("x"))
-	_, errs["large Put"] = s.Put(t.Context(), "a/large", bytes.NewReader(make([]byte, minPart+1)))
+	_, errs["large Put"] = s.Put(t.Context(), "a/large", bytes.NewReader(make([]byte, transfer.MinPart+1)))
 	_, errs["Get"] = s.Get(t.Context(), "a/b", 0)
 	_, errs["Stat"] = s.Stat(t.Context(), "a/b")
 	errs["Delete"] = s.Delete(t.Context(), "a/b")
@@ -490,3 +498,16 @@ func TestFolderListsWhileFoldersGo(t *testing.T) {
 		}
 	}
 }
+
+func metaOf(s archive.Stats) *archive.Meta {
+	m := &archive.Meta{
+		CodehubVersion: "test", WorkspaceID: "0190-ws", WorkspaceName: "home", Owner: "alice", ArchiveOpID: "0190-op",
+		CreatedAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+	}
+	m.Describe(s)
+	return m
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

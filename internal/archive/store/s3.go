@@ -1,4 +1,4 @@
-package archive
+package store
 
 import (
 	"bytes"
@@ -16,13 +16,15 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+
+	"codehub/internal/archive/transfer"
 )
 
 // S3 is a Store in a bucket that speaks S3, under a prefix. Credentials come
 // from the usual environment, profile or role. It is a Presigner.
 type S3 struct {
 	core     minio.Core
-	transfer *Transfer
+	transfer *transfer.Client
 	bucket   string
 	prefix   string // empty, or with "/" at its end
 }
@@ -35,8 +37,10 @@ type Presigner interface {
 	// PresignPut is for a small object of known length.
 	PresignPut(ctx context.Context, key string, expires time.Duration) (string, error)
 	// PresignUpload begins an upload of at most maxSize bytes.
-	PresignUpload(ctx context.Context, key string, maxSize int64, expires time.Duration) (*Ticket, error)
+	PresignUpload(ctx context.Context, key string, maxSize int64, expires time.Duration) (*transfer.Ticket, error)
 }
+
+const maxTries = 4
 
 var _ Presigner = (*S3)(nil)
 
@@ -63,7 +67,7 @@ func newS3Over(u *url.URL, creds *credentials.Credentials, over func(http.RoundT
 	if u.Host == "" || u.User != nil || u.Port() != "" {
 		return nil, bad("a bucket is s3://bucket/prefix, and credentials come from the environment, a profile or a role")
 	}
-	opts := &minio.Options{Creds: creds, Secure: true, MaxRetries: tries, Transport: over(NewTransport())}
+	opts := &minio.Options{Creds: creds, Secure: true, MaxRetries: maxTries, Transport: over(transfer.NewTransport())}
 	host := "s3.amazonaws.com"
 	for name, values := range u.Query() {
 		value := values[len(values)-1]
@@ -100,7 +104,7 @@ func newS3Over(u *url.URL, creds *credentials.Credentials, over func(http.RoundT
 	if err != nil {
 		return nil, bad("%v", err)
 	}
-	return &S3{core: minio.Core{Client: client}, transfer: newTransfer(over(NewTransport()), transferBackoff), bucket: u.Host, prefix: prefix}, nil
+	return &S3{core: minio.Core{Client: client}, transfer: transfer.New(transfer.Options{Transport: over(transfer.NewTransport())}), bucket: u.Host, prefix: prefix}, nil
 }
 
 // kind gives an error of the client its kind. One about the bucket, or about
@@ -118,36 +122,34 @@ func (s *S3) Put(ctx context.Context, key string, r io.Reader) (int64, error) {
 	}
 	doing := "put " + key
 	// What fits into one part needs no multipart upload.
-	src := &upstream{r: r}
 	var first bytes.Buffer
-	n, err := io.CopyN(&first, src, minPart)
+	n, err := io.CopyN(&first, r, transfer.MinPart)
 	if err != nil && err != io.EOF {
 		return 0, fmt.Errorf("%s: %w", doing, err)
 	}
-	if n < minPart {
+	if n < transfer.MinPart {
 		if _, err := s.core.Client.PutObject(ctx, s.bucket, s.prefix+key, &first, n, minio.PutObjectOptions{}); err != nil {
 			return 0, unavailable(ctx, doing, err)
 		}
 		return n, nil
 	}
-	ticket, err := s.begin(ctx, key, 2*minPart, time.Hour)
+	ticket, err := s.begin(ctx, key, 2*transfer.MinPart, time.Hour)
 	if err != nil {
 		return 0, err
 	}
-	u := &upload{Transfer: s.transfer, ticket: ticket, part: func(ctx context.Context, number int) (string, error) {
-		if number > maxParts {
-			return "", fmt.Errorf("%w: %d bytes are the most", ErrTooLarge, ticket.PartSize*maxParts)
+	return s.transfer.UploadParts(ctx, doing, ticket, func(ctx context.Context, number int) (string, error) {
+		if number > transfer.MaxParts {
+			return "", fmt.Errorf("%w: %d bytes are the most", transfer.ErrTooLarge, ticket.PartSize*transfer.MaxParts)
 		}
 		return s.presignPart(ctx, key, ticket.UploadID, number, time.Hour)
-	}}
-	return u.run(ctx, doing, io.MultiReader(&first, src))
+	}, io.MultiReader(&first, r))
 }
 
 func (s *S3) Get(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
-	return s.transfer.get(ctx, "get "+key, func(ctx context.Context) (string, error) {
+	return s.transfer.Download(ctx, "get "+key, func(ctx context.Context) (string, error) {
 		return s.presign(ctx, http.MethodGet, key, time.Hour, nil)
 	}, offset)
 }

@@ -1,4 +1,4 @@
-package archive
+package store
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
+
+	"codehub/internal/archive/transfer"
 )
 
 func (s *S3) presign(ctx context.Context, method, key string, expires time.Duration, params url.Values) (string, error) {
@@ -22,7 +24,7 @@ func (s *S3) presignPart(ctx context.Context, key, uploadID string, number int, 
 	return s.presign(ctx, http.MethodPut, key, expires, url.Values{"partNumber": {strconv.Itoa(number)}, "uploadId": {uploadID}})
 }
 
-// PresignGet makes the URL for Transfer.Get.
+// PresignGet makes the URL for Client.Get.
 func (s *S3) PresignGet(ctx context.Context, key string, expires time.Duration) (string, error) {
 	if err := checkKey(key); err != nil {
 		return "", err
@@ -30,7 +32,7 @@ func (s *S3) PresignGet(ctx context.Context, key string, expires time.Duration) 
 	return s.presign(ctx, http.MethodGet, key, expires, nil)
 }
 
-// PresignPut makes the URL for Transfer.Put.
+// PresignPut makes the URL for Client.Put.
 func (s *S3) PresignPut(ctx context.Context, key string, expires time.Duration) (string, error) {
 	if err := checkKey(key); err != nil {
 		return "", err
@@ -38,17 +40,17 @@ func (s *S3) PresignPut(ctx context.Context, key string, expires time.Duration) 
 	return s.presign(ctx, http.MethodPut, key, expires, nil)
 }
 
-// PresignUpload makes the ticket for Transfer.Upload. An upload that is never
+// PresignUpload makes the ticket for Client.Upload. An upload that is never
 // done is for AbortIncomplete to sweep.
-func (s *S3) PresignUpload(ctx context.Context, key string, maxSize int64, expires time.Duration) (*Ticket, error) {
+func (s *S3) PresignUpload(ctx context.Context, key string, maxSize int64, expires time.Duration) (*transfer.Ticket, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
-	ticket, err := s.begin(ctx, key, partSize(maxSize), expires)
+	ticket, err := s.begin(ctx, key, transfer.PartSize(maxSize), expires)
 	if err != nil {
 		return nil, err
 	}
-	n := min(max((maxSize+ticket.PartSize-1)/ticket.PartSize, 1), maxParts)
+	n := min(max((maxSize+ticket.PartSize-1)/ticket.PartSize, 1), transfer.MaxParts)
 	first, err := s.presignPart(ctx, key, ticket.UploadID, 1, expires)
 	if err != nil {
 		return nil, err
@@ -67,12 +69,12 @@ func (s *S3) PresignUpload(ctx context.Context, key string, maxSize int64, expir
 }
 
 // begin begins a multipart upload; its ticket has no parts yet.
-func (s *S3) begin(ctx context.Context, key string, part int64, expires time.Duration) (*Ticket, error) {
+func (s *S3) begin(ctx context.Context, key string, part int64, expires time.Duration) (*transfer.Ticket, error) {
 	id, err := s.core.NewMultipartUpload(ctx, s.bucket, s.prefix+key, minio.PutObjectOptions{})
 	if err != nil {
 		return nil, unavailable(ctx, "put "+key, err)
 	}
-	ticket := &Ticket{UploadID: id, PartSize: part}
+	ticket := &transfer.Ticket{UploadID: id, PartSize: part}
 	params := url.Values{"uploadId": {id}}
 	for _, step := range []struct {
 		to     *string

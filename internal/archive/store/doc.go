@@ -1,0 +1,2 @@
+// Package store keeps objects in a bucket: a folder or S3.
+package store
