@@ -235,7 +235,7 @@ func (d *ownDatabase) lead(ctx context.Context, backend *still) (*leader, error)
 		return nil, err
 	}
 	policy := lifecycle.DefaultPolicy()
-	policy.CanArchive, policy.RetryMax = true, 2*time.Hour
+	policy.RetryMax = 2 * time.Hour
 	l := &leader{session: s, close: func() { db.Close(); _ = conn.Close(context.WithoutCancel(ctx)) }, done: make(chan error, 1)}
 	l.rows = &watchedRows{Controller: postgres.NewController(postgres.NewSession(conn))}
 	l.controller = reconcile.New(reconcile.Config{

@@ -131,10 +131,9 @@ func (v *view) offer() {
 	}
 }
 
-// offerArchive offers archiving, where this server does that.
+// offerArchive offers archiving.
 func (v *view) offerArchive(archive action) {
 	switch {
-	case !v.Archives:
 	case v.From == fromDetail:
 		v.ToArchive = &archive
 	default:
@@ -173,10 +172,7 @@ func (v *view) offerInError() {
 		case archiveMissing:
 			out[0].Key = "recover_object"
 		}
-		if v.Archives {
-			out = append(out, action{Key: "recover-archive", Icon: "undo", Dialog: path + "/recover-archive"})
-		}
-		out = append(out, empty)
+		out = append(out, action{Key: "recover-archive", Icon: "undo", Dialog: path + "/recover-archive"}, empty)
 	}
 	if v.W.Conditions.HasContainer() {
 		out = append(out, stop)

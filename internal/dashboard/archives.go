@@ -27,9 +27,6 @@ type generation struct {
 
 // generations are the archives that can be chosen and downloaded, newest first.
 func (d *Dashboard) generations(ctx context.Context, c workspace.Caller, w workspace.Workspace) ([]generation, error) {
-	if d.Archives == nil {
-		return nil, nil
-	}
 	list, err := d.Store.Archives(ctx, c, w.ID)
 	if err != nil {
 		return nil, err
@@ -45,10 +42,6 @@ func (d *Dashboard) generations(ctx context.Context, c workspace.Caller, w works
 }
 
 func (d *Dashboard) archive(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	if d.Archives == nil {
-		d.refuse(w, r, c, "", workspace.Errorf(workspace.CodeNotSupported, "this server keeps no archives"))
-		return
-	}
 	d.carryOut(w, r, c, d.want(workspace.DesiredArchived, "archive"))
 }
 
@@ -136,7 +129,7 @@ func (d *Dashboard) download(w http.ResponseWriter, r *http.Request, c workspace
 			}
 		}
 	}
-	if d.Archives == nil || key == "" {
+	if key == "" {
 		d.message(w, r, http.StatusNotFound, "archive_not_found")
 		return
 	}

@@ -132,22 +132,6 @@ func TestArchivesOnTheDetailPage(t *testing.T) {
 	}
 }
 
-func TestWithoutArchives(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, func(c *Config) { c.Archives = nil })
-	b := w.signedIn()
-	id := w.add("project", standby)
-	path := "/workspaces/" + string(id)
-	lacks(t, "the list", b.get("/").body, path+"/archive")
-	contains(t, "the page", b.get(path).body, `id="archives" hidden`)
-	if a := b.htmx(path+"/archive", nil); a.status != http.StatusConflict {
-		t.Errorf("archive: %d", a.status)
-	}
-	if a := b.get(path + "/download"); a.status != http.StatusNotFound {
-		t.Errorf("download: %d", a.status)
-	}
-}
-
 func TestRecoverFromAnArchive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -105,7 +105,6 @@ type Config struct {
 	Admin Admin
 	// PathMode tells that workspaces share the dashboard's origin; admins are warned.
 	PathMode bool
-	// Archives is the bucket; without it nothing is archived here. Optional.
 	Archives Archives
 	// Restore compares a restored database with what there is; nil: there is
 	// nothing to compare it with.

@@ -294,7 +294,7 @@ func TestGlobalLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	d := w.dash
-	v := limitView{W: viewOf(someWorkspace(workspace.PhaseStandby), fromList, terms{time.Hour, true, testTTL, testNow})}
+	v := limitView{W: viewOf(someWorkspace(workspace.PhaseStandby), fromList, terms{time.Hour, testTTL, testNow})}
 	html := renderPart(t, d.pages["en"], "limit-dialog", v)
 	contains(t, "the dialog", html, "The server is running as many workspaces as it allows", "It starts automatically when the limit allows.", "Try again", "hx-get")
 	lacks(t, "the dialog", html, " disabled", "load, submit")

@@ -33,7 +33,7 @@ func lifetimeOf(w workspace.Workspace, on terms) lifetime {
 			l.Key = "awake"
 		}
 		return l
-	case w.Phase == workspace.PhaseStandby && w.DesiredState == workspace.DesiredStandby && on.archives:
+	case w.Phase == workspace.PhaseStandby && w.DesiredState == workspace.DesiredStandby:
 		if ends {
 			return lifetime{Key: "archives", At: at}
 		}

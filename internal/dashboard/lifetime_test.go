@@ -12,7 +12,7 @@ import (
 // life is what a card says of a workspace's time, in words.
 func life(t *testing.T, lang string, w workspace.Workspace, ttl workspace.TTL) string {
 	t.Helper()
-	v := viewOf(w, fromList, terms{time.Hour, true, ttl, testNow})
+	v := viewOf(w, fromList, terms{time.Hour, ttl, testNow})
 	s := renderPart(t, testPages[lang], "life", v)
 	s = strings.NewReplacer("</span>", " |").Replace(s)
 	return strings.Join(strings.Fields(tags.ReplaceAllString(s, " ")), " ")
@@ -77,10 +77,6 @@ func TestLifetimes(t *testing.T) {
 		if got := life(t, "ko", w, c.ttl); got != c.ko {
 			t.Errorf("%s: %q, want %q", name, got, c.ko)
 		}
-	}
-	// A server without archives has no time for that either.
-	if v := viewOf(someWorkspace(workspace.PhaseStandby), fromList, terms{time.Hour, false, testTTL, testNow}); v.Life.Key != "" {
-		t.Errorf("without archives: %+v", v.Life)
 	}
 }
 

@@ -129,7 +129,7 @@ func TestEveryStateRendersWithAWayOut(t *testing.T) {
 	n, looks := 0, map[string]bool{}
 	everyState(func(w workspace.Workspace) {
 		n++
-		v := viewOf(w, fromList, terms{2 * time.Hour, true, testTTL, testNow})
+		v := viewOf(w, fromList, terms{2 * time.Hour, testTTL, testNow})
 		what := fmt.Sprintf("%s/%s error %q desired %s queued %q", w.Phase, w.Operation, w.ErrorReason, w.DesiredState, w.NextDesired)
 		actions := slices.Concat(v.Actions, v.Menu)
 		if v.Primary != nil {
@@ -178,7 +178,7 @@ func TestEveryStateRendersWithAWayOut(t *testing.T) {
 			looks[facts] = true // they tell of the conditions alone
 			renderPart(t, s, "facts", dv)
 		}
-		renderPart(t, s, "wait", waitView{view: viewOf(w, fromWait, terms{2 * time.Hour, true, testTTL, testNow}), Kind: waitKind(w)})
+		renderPart(t, s, "wait", waitView{view: viewOf(w, fromWait, terms{2 * time.Hour, testTTL, testNow}), Kind: waitKind(w)})
 	})
 	if n < 1000 || len(looks) < 100 {
 		t.Fatalf("only %d states with %d looks were tried", n, len(looks))
@@ -205,7 +205,7 @@ func TestProblemsSayWhatToDo(t *testing.T) {
 		if c.container {
 			w.Conditions = w.Conditions.With(workspace.ContainerReady, true, workspace.ReasonContainerReady, "", testNow)
 		}
-		v := viewOf(w, fromList, terms{time.Hour, true, testTTL, testNow})
+		v := viewOf(w, fromList, terms{time.Hour, testTTL, testNow})
 		var got []string
 		for _, a := range v.Problem.Actions {
 			got = append(got, a.Key)
@@ -227,7 +227,7 @@ func TestObstructedOffersSetAside(t *testing.T) {
 		w := someWorkspace(workspace.PhaseError)
 		w.ErrorReason, w.Home.State = reason, workspace.HomeLive
 		w.Conditions = w.Conditions.With(workspace.VolumeReady, false, workspace.ReasonForeignVolume, "", testNow)
-		v := viewOf(w, fromList, terms{time.Hour, true, testTTL, testNow})
+		v := viewOf(w, fromList, terms{time.Hour, testTTL, testNow})
 		got := v.Problem.Key
 		for _, a := range v.Problem.Actions {
 			got += " " + a.Key
@@ -246,7 +246,7 @@ func TestVolumeKeptOffersNothingElse(t *testing.T) {
 		w := someWorkspace(workspace.PhaseError)
 		w.ErrorReason, w.ArchiveKey, w.Home.State = reason, "k", workspace.HomeArchived
 		w.Conditions = w.Conditions.With(workspace.VolumeReady, true, workspace.ReasonVolumeReady, "", testNow)
-		v := viewOf(w, fromList, terms{time.Hour, true, testTTL, testNow})
+		v := viewOf(w, fromList, terms{time.Hour, testTTL, testNow})
 		var got []string
 		for _, a := range v.Problem.Actions {
 			got = append(got, a.Key)
@@ -257,20 +257,18 @@ func TestVolumeKeptOffersNothingElse(t *testing.T) {
 	}
 }
 
-// What is missing is named by where it was, and a server without archives
-// offers none.
+// What is missing is named by where it was.
 func TestLostArchives(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		home     workspace.HomeState
-		key      string
-		archives bool
-		want     string
+		home workspace.HomeState
+		key  string
+		want string
 	}{
-		{workspace.HomeLive, "k", true, "DataLost recover_volume recover-archive start-empty delete"},
-		{workspace.HomeLive, "", false, "DataLost recover_volume start-empty delete"},
-		{workspace.HomeAbsent, "k", true, "ArchiveMissing recover_object recover-archive start-empty delete"},
-		{workspace.HomeFilling, "k", true, "ArchiveMissing recover_object recover-archive start-empty delete"},
+		{workspace.HomeLive, "k", "DataLost recover_volume recover-archive start-empty delete"},
+		{workspace.HomeLive, "", "DataLost recover_volume recover-archive start-empty delete"},
+		{workspace.HomeAbsent, "k", "ArchiveMissing recover_object recover-archive start-empty delete"},
+		{workspace.HomeFilling, "k", "ArchiveMissing recover_object recover-archive start-empty delete"},
 	} {
 		// As recorded, and as seen before it is recorded.
 		for _, recorded := range []bool{true, false} {
@@ -280,7 +278,7 @@ func TestLostArchives(t *testing.T) {
 				w.ErrorReason = ""
 				w.Conditions = w.Conditions.With(workspace.Healthy, false, string(workspace.ErrDataLost), "gone", testNow)
 			}
-			v := viewOf(w, fromDetail, terms{time.Hour, c.archives, testTTL, testNow})
+			v := viewOf(w, fromDetail, terms{time.Hour, testTTL, testNow})
 			got := v.Problem.Key
 			for _, a := range v.Problem.Actions {
 				got += " " + a.Key
@@ -318,7 +316,7 @@ func TestArchiveActions(t *testing.T) {
 	} {
 		w := someWorkspace(c.phase)
 		w.Operation, w.DesiredState, w.NextDesired = c.op, c.desired, c.next
-		v := viewOf(w, c.from, terms{time.Hour, true, testTTL, testNow})
+		v := viewOf(w, c.from, terms{time.Hour, testTTL, testNow})
 		var got []string
 		list := func(actions ...action) {
 			for _, a := range actions {
@@ -339,15 +337,11 @@ func TestArchiveActions(t *testing.T) {
 		if s := strings.Join(got, " "); s != c.want {
 			t.Errorf("%s/%s desired %s queued %q: %s, want %s", c.phase, c.op, c.desired, c.next, s, c.want)
 		}
-		without := viewOf(w, c.from, terms{time.Hour, false, testTTL, testNow})
-		if without.ToArchive != nil || slices.ContainsFunc(without.Menu, func(a action) bool { return a.Key == "archive" }) {
-			t.Errorf("%s/%s: archiving is offered without archives", c.phase, c.op)
-		}
 	}
 	// What is being removed can only be finished.
 	w := someWorkspace(workspace.PhaseStandby)
 	w.Operation, w.DesiredState, w.Home.State = workspace.OpArchiving, workspace.DesiredArchived, workspace.HomeArchived
-	if v := viewOf(w, fromList, terms{time.Hour, true, testTTL, testNow}); len(v.Actions) != 1 || v.Actions[0].Key != "start" {
+	if v := viewOf(w, fromList, terms{time.Hour, testTTL, testNow}); len(v.Actions) != 1 || v.Actions[0].Key != "start" {
 		t.Errorf("removing: %+v", v.Actions)
 	}
 }
@@ -358,7 +352,7 @@ func TestProgress(t *testing.T) {
 	show := func(lang string, op workspace.Operation, p *workspace.Progress) string {
 		w := someWorkspace(workspace.PhaseStandby)
 		w.Operation, w.Progress = op, p
-		return strings.Join(strings.Fields(renderPart(t, sets[lang], "progress", viewOf(w, fromList, terms{time.Hour, true, testTTL, testNow}))), " ")
+		return strings.Join(strings.Fields(renderPart(t, sets[lang], "progress", viewOf(w, fromList, terms{time.Hour, testTTL, testNow}))), " ")
 	}
 	full := &workspace.Progress{Step: "packing", Done: 412_000_000, Total: 1_240_000_000, Entries: 12345, EntriesTotal: 98765, Rate: 48_000_000, SecondsLeft: 18}
 	contains(t, "all is known", show("en", workspace.OpArchiving, full), "Packing the home folder", "412 MB of 1.2 GB", `max="100" value="33"`,
@@ -392,7 +386,7 @@ func TestProgress(t *testing.T) {
 	// A second try has both what went wrong and its progress.
 	w := someWorkspace(workspace.PhaseStandby)
 	w.Operation, w.Progress, w.ErrorReason, w.ErrorCount = workspace.OpArchiving, full, workspace.ErrActionFailed, 1
-	contains(t, "again", renderPart(t, sets["en"], "card", map[string]any{"V": viewOf(w, fromList, terms{time.Hour, true, testTTL, testNow}), "OOB": false}), "412 MB", "problem-soft")
+	contains(t, "again", renderPart(t, sets["en"], "card", map[string]any{"V": viewOf(w, fromList, terms{time.Hour, testTTL, testNow}), "OOB": false}), "412 MB", "problem-soft")
 }
 
 func TestNamesAreEscaped(t *testing.T) {
@@ -402,7 +396,7 @@ func TestNamesAreEscaped(t *testing.T) {
 	w.Description, w.Memo, w.ErrorMessage, w.ImageRef = w.Name, `</textarea>`+w.Name, `</pre><b>`+w.Name, w.Name
 	d := &Dashboard{Config: Config{DeleteGrace: time.Hour, Now: func() time.Time { return testNow }}}
 	for _, s := range testPages {
-		v := viewOf(w, fromList, terms{time.Hour, true, testTTL, testNow})
+		v := viewOf(w, fromList, terms{time.Hour, testTTL, testNow})
 		dv := d.detailOf(w)
 		f := &form{Name: "delete", W: &v, Value: map[string]string{}, Errors: map[string]string{}}
 		edit := &form{Name: "edit", W: &v, Value: map[string]string{"name": w.Name, "description": w.Name, "memo": w.Memo}, Errors: map[string]string{}}

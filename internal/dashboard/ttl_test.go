@@ -136,8 +136,6 @@ func TestTTLs(t *testing.T) {
 	w.want(id, "standby_ttl_seconds", 90)
 	contains(t, "seconds", b.get(path).body, `value="90"`, `<option value="1" selected>seconds`)
 	lacks(t, "no seconds", b.get("/workspaces/"+string(w.add("other", standby))+"/edit").body, `<option value="1"`)
-	w.dash.Archives = nil
-	lacks(t, "without archives", b.get(path).body, "archive_ttl")
 }
 
 func TestStay(t *testing.T) {

@@ -91,8 +91,6 @@ type view struct {
 	Deleted      bool
 	RestoreUntil time.Time // of a deleted one; zero when it can no longer be taken back
 
-	Archives bool // this server keeps archives
-
 	W    workspace.Workspace
 	From string
 	Now  time.Time
@@ -105,14 +103,13 @@ func (v view) Enterable() bool {
 
 // terms are what a view depends on beside its workspace.
 type terms struct {
-	grace    time.Duration // for which a deletion can be taken back
-	archives bool          // this server keeps archives
-	ttl      workspace.TTL // of what has no time of its own
-	now      time.Time
+	grace time.Duration // for which a deletion can be taken back
+	ttl   workspace.TTL // of what has no time of its own
+	now   time.Time
 }
 
 func (d *Dashboard) viewOf(w workspace.Workspace, from string) view {
-	return viewOf(w, from, terms{d.DeleteGrace, d.Archives != nil, d.TTL, d.Now()})
+	return viewOf(w, from, terms{d.DeleteGrace, d.TTL, d.Now()})
 }
 
 // viewOf works out what to show of w. It is pure: everything it depends on is
@@ -121,7 +118,7 @@ func viewOf(w workspace.Workspace, from string, on terms) view {
 	v := view{
 		ID: string(w.ID), Name: w.Name, Description: w.Description, Memo: w.Memo, Image: w.ImageRef,
 		URL: "/w/" + string(w.ID) + "/", Phase: w.Phase, Operation: w.Operation,
-		Deleted: w.DeletedAt != nil, Since: w.PhaseChangedAt, W: w, From: from, Now: on.now, Archives: on.archives,
+		Deleted: w.DeletedAt != nil, Since: w.PhaseChangedAt, W: w, From: from, Now: on.now,
 	}
 	state := lifecycle.StateOf(w)
 	v.State, v.Tone = string(state), toneOf(state)

@@ -44,7 +44,7 @@ func (s *server) recoverWorkspace(w http.ResponseWriter, r *http.Request, id aut
 	if err := s.decodeOptional(w, r, &in); err != nil {
 		return err
 	}
-	action, err := s.recoverAction(in)
+	action, err := recoverAction(in)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (s *server) recoverWorkspace(w http.ResponseWriter, r *http.Request, id aut
 }
 
 // recoverAction is the requested way of recovery.
-func (s *server) recoverAction(in api.Recover) (string, error) {
+func recoverAction(in api.Recover) (string, error) {
 	action := in.Action
 	if in.ArchiveOpID != "" && action != api.RecoverArchive {
 		return "", fieldError("archive_op_id", "is for the action archive alone.")
@@ -87,10 +87,7 @@ func (s *server) recoverAction(in api.Recover) (string, error) {
 	case api.RecoverSetAside:
 		return workspace.RecoverSetAside, nil
 	case api.RecoverArchive:
-		switch {
-		case s.cfg.Archives == nil:
-			return "", workspace.Errorf(workspace.CodeNotSupported, "This server keeps no archives.")
-		case in.ArchiveOpID == "" || len(in.ArchiveOpID) > 128:
+		if in.ArchiveOpID == "" || len(in.ArchiveOpID) > 128 {
 			return "", fieldError("archive_op_id", "must name one of the workspace's archives.")
 		}
 		return workspace.RecoverArchive, nil

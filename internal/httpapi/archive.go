@@ -32,18 +32,11 @@ func (s *server) listArchives(w http.ResponseWriter, r *http.Request, id auth.Id
 	if err != nil {
 		return err
 	}
-	list, err := s.generations(r.Context(), id, ws)
+	list, err := s.cfg.Store.Archives(r.Context(), id.Caller, ws.ID)
 	if err != nil {
 		return err
 	}
 	return writeJSON(w, http.StatusOK, view.Archives(ws, list))
-}
-
-func (s *server) generations(ctx context.Context, id auth.Identity, ws workspace.Workspace) ([]workspace.Archive, error) {
-	if s.cfg.Archives == nil {
-		return nil, nil
-	}
-	return s.cfg.Store.Archives(ctx, id.Caller, ws.ID)
 }
 
 // maxDownloads bounds how many archives one user downloads at once: each holds
@@ -85,12 +78,12 @@ func (s *server) downloadArchive(w http.ResponseWriter, r *http.Request, id auth
 func (s *server) archiveOf(r *http.Request, id auth.Identity, ws workspace.Workspace) (workspace.Archive, error) {
 	opID := r.URL.Query().Get("archive_op_id")
 	switch {
-	case s.cfg.Archives == nil, opID == "" && ws.ArchiveKey == "":
+	case opID == "" && ws.ArchiveKey == "":
 		return workspace.Archive{}, workspace.Errorf(workspace.CodeArchiveNotFound, "This workspace has no archive.")
 	case opID == "":
 		return workspace.Archive{Key: ws.ArchiveKey, Digest: ws.ArchiveDigest, Size: ws.ArchiveSize}, nil
 	}
-	list, err := s.generations(r.Context(), id, ws)
+	list, err := s.cfg.Store.Archives(r.Context(), id.Caller, ws.ID)
 	if err != nil {
 		return workspace.Archive{}, err
 	}

@@ -511,19 +511,6 @@ func TestGenerations(t *testing.T) {
 	e.want(202, "", "POST", recover, `{"action":"empty","confirm":"a"}`, as(e.ann))
 }
 
-// A server without a bucket has no archives and says so.
-func TestNoArchives(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t)
-	path := "/workspaces/" + string(e.workspace(e.ann, "a").ID)
-	e.exec(`UPDATE workspaces SET archive_key = 'left from before'`)
-	e.want(404, "archive_not_found", "GET", path+"/archive", "", as(e.ann))
-	if a := e.want(200, "", "GET", path+"/archives", "", as(e.ann)); strings.TrimSpace(a.body) != `{"archives":[]}` {
-		t.Error(a.body)
-	}
-	e.want(409, "not_supported", "POST", path+"/recover", `{"action":"archive","archive_op_id":"x","confirm":"a"}`, as(e.ann))
-}
-
 func TestArchiveFileName(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string][2]string{

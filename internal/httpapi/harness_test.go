@@ -18,7 +18,9 @@ import (
 
 	"codehub/api"
 	"codehub/internal/admin"
+	"codehub/internal/archive/store"
 	"codehub/internal/auth"
+	"codehub/internal/bucket"
 	"codehub/internal/bus"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
@@ -27,6 +29,7 @@ import (
 	"codehub/internal/runtime/runtimetest"
 	"codehub/internal/workspace"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/crypto/argon2"
 )
@@ -83,8 +86,8 @@ func newEnv(t *testing.T, opts ...option) *env {
 	cfg := Config{
 		URL: base, DeleteGrace: time.Hour, DefaultImage: "codehub/workspace:latest",
 		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
-		Store: db, Auth: e.auth, Hub: e.hub, Logs: e.logs, Log: log,
-		Restore: rollback.New(rollback.Config{Store: db, Runtime: runtimetest.NewFake(), DeleteGrace: time.Hour, Log: slog.New(slog.DiscardHandler)}),
+		Archives: &fakeBucket{}, Store: db, Auth: e.auth, Hub: e.hub, Logs: e.logs, Log: log,
+		Restore: rollback.New(rollback.Config{Store: db, Runtime: runtimetest.NewFake(), Bucket: emptyBucket(t), DeleteGrace: time.Hour, Log: slog.New(slog.DiscardHandler)}),
 		Admin:   admin.New(admin.Config{Store: db, Passwords: e.auth, OrphanDelay: 10 * time.Minute}),
 	}
 	for _, o := range opts {
@@ -104,6 +107,16 @@ func newEnv(t *testing.T, opts ...option) *env {
 	e.background(e.auth.Run)
 	e.ann, e.eve = e.join("ann"), e.join("eve")
 	return e
+}
+
+func emptyBucket(t *testing.T) *bucket.Bucket {
+	t.Helper()
+	dir := t.TempDir()
+	b, err := bucket.New(bucket.Config{Store: store.NewFolder(dir), Installation: uuid.NewString(), Version: "test", Folder: dir, HostFolder: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // reload reads what event streams need.

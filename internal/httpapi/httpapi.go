@@ -74,9 +74,7 @@ type Config struct {
 	// What new workspaces run on: workspace.InstanceLocalDocker, ….
 	InstanceBackend string
 	StorageBackend  string
-	// Archives is the bucket; nil if this server keeps no archives: then the
-	// desired state ARCHIVED is refused, and nobody has any.
-	Archives Archives
+	Archives        Archives
 
 	Store Store
 	Admin Admin

@@ -71,16 +71,13 @@ func checkTTL(field string, v *int) error {
 	return nil
 }
 
-func (s *server) checkDesired(v *string) (*workspace.DesiredState, error) {
+func checkDesired(v *string) (*workspace.DesiredState, error) {
 	if v == nil {
 		return nil, nil
 	}
 	d, ok := workspace.ParseDesiredState(*v)
 	if !ok {
 		return nil, fieldError("desired_state", "must be ARCHIVED, STANDBY or RUNNING.")
-	}
-	if d == workspace.DesiredArchived && s.cfg.Archives == nil {
-		return nil, workspace.Errorf(workspace.CodeNotSupported, "This server keeps no archives, so a workspace cannot be archived here.")
 	}
 	return &d, nil
 }

@@ -104,7 +104,7 @@ func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth
 	if n.Name, err = checkName(in.Name); err != nil {
 		return err
 	}
-	desired, err := s.checkDesired(in.DesiredState)
+	desired, err := checkDesired(in.DesiredState)
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 		}
 		p.Name = &name
 	}
-	if p.Desired, err = s.checkDesired(in.DesiredState); err != nil {
+	if p.Desired, err = checkDesired(in.DesiredState); err != nil {
 		return err
 	}
 	if err := firstError(

@@ -143,22 +143,10 @@ func TestLimit(t *testing.T) {
 	e.want(201, "", "POST", "/workspaces", `{"name":"b","desired_state":"STANDBY"}`, as(e.ann))
 }
 
-// A server without archives says so; one that has them takes the wish.
-func TestArchivedNeedsArchives(t *testing.T) {
+func TestArchivedIsADesiredState(t *testing.T) {
 	t.Parallel()
-	for _, archives := range []bool{false, true} {
-		e := newEnv(t, func(c *Config) {
-			if archives {
-				c.Archives = &fakeBucket{}
-			}
-		})
-		path := "/workspaces/" + string(e.workspace(e.ann, "a").ID)
-		if !archives {
-			e.want(409, "not_supported", "POST", "/workspaces", `{"name":"b","desired_state":"ARCHIVED"}`, as(e.ann))
-			e.want(409, "not_supported", "PATCH", path, `{"desired_state":"ARCHIVED"}`, as(e.ann))
-			continue
-		}
-		e.want(201, "", "POST", "/workspaces", `{"name":"b","desired_state":"ARCHIVED"}`, as(e.ann))
-		e.want(200, "", "PATCH", path, `{"desired_state":"ARCHIVED"}`, as(e.ann))
-	}
+	e := newEnv(t)
+	path := "/workspaces/" + string(e.workspace(e.ann, "a").ID)
+	e.want(201, "", "POST", "/workspaces", `{"name":"b","desired_state":"ARCHIVED"}`, as(e.ann))
+	e.want(200, "", "PATCH", path, `{"desired_state":"ARCHIVED"}`, as(e.ann))
 }

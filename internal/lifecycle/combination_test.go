@@ -92,7 +92,6 @@ func (c combination) input() lifecycle.Input {
 			DesiredState: workspace.DesiredState(word("desired", c.desired)),
 		},
 	}
-	in.Policy.CanArchive = true
 	r := &in.Row
 	if r.Home.State != workspace.HomeAbsent {
 		r.Home.Claim = tableClaim

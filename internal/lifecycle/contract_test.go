@@ -30,7 +30,6 @@ func (a *answers) anyLook(t *rapid.T) lifecycle.Input {
 		return a.never.find(c.deleted, c.error, c.home, c.operation, c.queued, c.container, c.volume, c.archive) == nil
 	}).Draw(t, "look")
 	in := c.input()
-	in.Policy.CanArchive = rapid.Bool().Draw(t, "archives")
 	in.Jitter = rapid.Float64Range(0, 0.999).Draw(t, "jitter")
 	in.Row.ErrorCount += rapid.IntRange(0, 1).Draw(t, "failed before")
 	in.Row.ArchiveOpID, in.Row.StopReason = "last-archiving", lifecycle.StopForced

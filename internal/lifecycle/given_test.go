@@ -22,7 +22,6 @@ func look(phase workspace.Phase) *given {
 			Home: workspace.Home{State: workspace.HomeAbsent}, DesiredState: workspace.DesiredArchived,
 		},
 	}}
-	g.Policy.CanArchive = true
 	switch phase {
 	case workspace.PhaseArchived:
 		g.archived("old")

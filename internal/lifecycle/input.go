@@ -120,7 +120,6 @@ type Policy struct {
 	NoProgress   time.Duration // pulls and storage jobs: longest time without progress
 	RetryBase    time.Duration // first wait after a failed attempt; doubles
 	RetryMax     time.Duration
-	CanArchive   bool // storage jobs are to be had
 }
 
 // DefaultPolicy is the policy of the design.

@@ -179,7 +179,7 @@ func choose(in Input) workspace.Operation {
 		case row.Conditions.HasContainer():
 			return workspace.OpStopping // an exited container is removed before anything else
 		case row.DesiredState == workspace.DesiredArchived && container == workspace.ReasonNoContainer && !unrestorable(row):
-			return archiving(in)
+			return workspace.OpArchiving
 		}
 		return workspace.OpNone
 	}
@@ -190,13 +190,13 @@ func choose(in Input) workspace.Operation {
 		return removing(in)
 	}
 	switch {
-	case row.Phase == workspace.PhaseArchived && up && fillable && in.Policy.CanArchive:
+	case row.Phase == workspace.PhaseArchived && up && fillable:
 		return workspace.OpRestoring
 	case row.Phase == workspace.PhaseArchived && leftOver(row) && in.Obs.Archive == ArchivePresent:
-		return archiving(in) // only the removal: what is archived costs no volume
+		return workspace.OpArchiving // only the removal: what is archived costs no volume
 	case row.Phase == workspace.PhasePending && row.ArchiveKey == "" && fillable && up:
 		return workspace.OpProvisioning
-	case row.Phase == workspace.PhasePending && row.ArchiveKey == "" && fillable && in.Policy.CanArchive:
+	case row.Phase == workspace.PhasePending && row.ArchiveKey == "" && fillable:
 		return workspace.OpCreateEmptyArchive
 	}
 	return workspace.OpNone
@@ -211,7 +211,7 @@ func removing(in Input) workspace.Operation {
 	case in.Row.ArchiveKey != "" && in.Obs.Archive != ArchivePresent:
 		return workspace.OpNone
 	}
-	return archiving(in)
+	return workspace.OpArchiving
 }
 
 // unrestorable reports whether the home was found to be one that cannot be
@@ -219,13 +219,6 @@ func removing(in Input) workspace.Operation {
 // state is requested.
 func unrestorable(row workspace.Workspace) bool {
 	return row.ErrorReason == workspace.ErrUnrestorable && row.DesiredState == workspace.DesiredArchived && row.Home.State == workspace.HomeLive
-}
-
-func archiving(in Input) workspace.Operation {
-	if in.Policy.CanArchive {
-		return workspace.OpArchiving
-	}
-	return workspace.OpNone
 }
 
 func claim(in Input, r *Result, op workspace.Operation) {
@@ -392,9 +385,8 @@ func stillLost(in Input, r *Result) {
 
 // fresh reports whether everything that health depends on was seen just now.
 func fresh(in Input) bool {
-	bucket := in.Policy.CanArchive
-	archive := bucket && in.Row.ArchiveKey != "" && in.Row.Home.State != workspace.HomeLive
-	earlier := bucket && AsksEarlier(in.Row)
+	archive := in.Row.ArchiveKey != "" && in.Row.Home.State != workspace.HomeLive
+	earlier := AsksEarlier(in.Row)
 	return in.Obs.ContainerKnown && in.Obs.VolumeKnown &&
 		(!archive || in.Obs.Archive != ArchiveUnknown) && (!earlier || in.Obs.Earlier != ArchiveUnknown)
 }

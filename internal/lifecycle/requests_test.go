@@ -146,30 +146,3 @@ func checkRecover(t *testing.T, c combination, in lifecycle.Input, answer []stri
 		t.Fatalf("%s, %s: error %v, healthy %v", c, was.RecoverAction, is, r.Row.Conditions.Get(workspace.Healthy))
 	}
 }
-
-// TestWithoutArchives: where there are no storage jobs, nothing that needs
-// them is begun; all else is as in the tables.
-func TestWithoutArchives(t *testing.T) {
-	t.Parallel()
-	a := readAnswers(t)
-	n := 0
-	cross([]string{"error", "home", "container", "volume", "archive", "desired", "queued"}, func(v []uint8) {
-		c := combination{error: v[0], home: v[1], container: v[2], volume: v[3], archive: v[4], desired: v[5], queued: v[6]}
-		if a.never.find(c.deleted, c.error, c.home, c.operation, c.queued, c.container, c.volume, c.archive) != nil {
-			return
-		}
-		does, _ := a.decision(t, c, a.expect(t, c))
-		switch does {
-		case "ARCHIVING", "RESTORING", "CREATE_EMPTY_ARCHIVE":
-		default:
-			return
-		}
-		n++
-		in := c.input()
-		in.Policy.CanArchive = false
-		if r := lifecycle.Judge(in); r.Action.Kind == lifecycle.Claim {
-			t.Fatalf("%s: %s is claimed", c, r.Action.Op)
-		}
-	})
-	t.Logf("%d combinations", n)
-}

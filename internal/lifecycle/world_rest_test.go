@@ -137,10 +137,6 @@ func (w *world) whereWanted() {
 		workspace.DesiredStandby:  workspace.PhaseStandby,
 		workspace.DesiredArchived: workspace.PhaseArchived,
 	}[r.DesiredState]
-	if r.DesiredState == workspace.DesiredArchived && !w.policy.CanArchive &&
-		(r.Phase == workspace.PhaseStandby || r.Phase == workspace.PhasePending) {
-		want = r.Phase
-	}
 	if r.Phase != want {
 		w.failf("%s, but %s is wanted", r.Phase, r.DesiredState)
 	}

@@ -131,7 +131,7 @@ func (w *world) askBucket(k *tick) {
 	}
 	ask := func(asked bool, key string, answer *lifecycle.Archive) {
 		switch {
-		case !w.policy.CanArchive || !asked:
+		case !asked:
 		case !w.bucketUp || w.lookFails():
 			k.bucketFails = true
 		default:

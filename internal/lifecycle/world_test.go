@@ -95,7 +95,6 @@ func newWorld(t *rapid.T) *world {
 		objects:     map[string]*object{},
 		takenObject: map[string]*object{},
 	}
-	w.policy.CanArchive = rapid.IntRange(0, 9).Draw(t, "no archives") != 9
 	if rapid.Bool().Draw(t, "no grace") {
 		w.policy.DeleteGrace = 0
 	}
@@ -123,9 +122,6 @@ func (w *world) begin() {
 		w.volume = &volume{claim: r.Home.Claim, content: w.serial, complete: true, seeded: true}
 		w.home = homeTruth{has: true, latest: w.serial}
 	case "archive":
-		if !w.policy.CanArchive {
-			return
-		}
 		r.ArchiveKey = keyOf(w.id("adopted"))
 		w.generations = append(w.generations, r.ArchiveKey)
 		w.objects[r.ArchiveKey] = &object{content: w.serial, meta: true}

@@ -24,7 +24,7 @@ type Runtime interface {
 // Config is what a Keeper is made of.
 type Config struct {
 	Runtime Runtime
-	Bucket  *bucket.Bucket // nil: there is none
+	Bucket  *bucket.Bucket
 	// Files tells the files of the database from copies of them, where they are
 	// within reach; nil or "": they are not.
 	Files func() string
@@ -227,7 +227,7 @@ func (e *outsideError) Unwrap() error { return e.error }
 
 // begin compares before anything is done, and leaves the term's first mark.
 func (t *term) begin(ctx context.Context) error {
-	t.compared, t.owed = t.cfg.Bucket == nil, false
+	t.compared, t.owed = false, false
 	t.update(func(s *Status) { s.MayRemove = false })
 	if err := t.patiently(ctx, func() error { return t.compare(ctx) }); err != nil {
 		return err
@@ -246,14 +246,12 @@ func (t *term) compare(ctx context.Context) error {
 	if err != nil {
 		return &outsideError{err}
 	}
-	theirs, kept, unread := workspace.Mark{}, false, error(nil)
-	if t.cfg.Bucket != nil {
-		if theirs, kept, unread = t.bucket(ctx); unread != nil {
-			t.cfg.Log.Warn("read the bucket's mark failed; removals paused", "err", unread)
-		}
-		if t.compared = unread == nil; t.compared {
-			t.read, t.stored = true, theirs.ID
-		}
+	theirs, kept, unread := t.bucket(ctx)
+	if unread != nil {
+		t.cfg.Log.Warn("read the bucket's mark failed; removals paused", "err", unread)
+	}
+	if t.compared = unread == nil; t.compared {
+		t.read, t.stored = true, theirs.ID
 	}
 	if state.TakeOver {
 		floor := max(state.Serial, docker.Serial)
@@ -276,13 +274,13 @@ func (t *term) compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	checked := t.cfg.Bucket != nil && unread == nil
+	checked := unread == nil
 	switch {
 	case inDocker == Foreign:
 		return &errForeign{foreignIn("Docker", docker)}
 	case checked && inBucket == Foreign:
 		return &errForeign{foreignIn("the archives", theirs)}
-	case state.Hold != "" && (inDocker != Same || t.cfg.Bucket != nil && (unread != nil || inBucket != Same)):
+	case state.Hold != "" && (inDocker != Same || unread != nil || inBucket != Same):
 		return &errForeign{state.Hold}
 	}
 	if err := t.watch(ctx, state, docker, inDocker, theirs, checked && inBucket == Same); err != nil {
@@ -398,7 +396,8 @@ func (t *term) leave(ctx context.Context, floor int64) error {
 
 // finish makes the mark that Docker has the bucket's and the database's.
 func (t *term) finish(ctx context.Context, m workspace.Mark) error {
-	if t.owed = t.cfg.Bucket != nil; t.owed && t.compared {
+	t.owed = true
+	if t.compared {
 		bounded, cancel := t.within(ctx)
 		err := Write(bounded, t.cfg.Bucket, m)
 		cancel()
@@ -490,9 +489,6 @@ func (t *term) look(ctx context.Context, due bool) error {
 // compareBucket compares the bucket's mark. While the bucket does not respond
 // nothing is removed, and its mark is not replaced.
 func (t *term) compareBucket(ctx context.Context, state postgres.MarkState) error {
-	if t.cfg.Bucket == nil {
-		return nil
-	}
 	theirs, kept, err := t.bucket(ctx)
 	if err != nil {
 		t.cfg.Log.Debug("read the bucket's mark failed; retrying", "err", err)

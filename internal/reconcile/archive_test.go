@@ -22,7 +22,7 @@ import (
 // back unchanged.
 func TestArchiveAndRestore(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	w.lead()
 	id := w.filled("one", "work")
 	first := w.row(id).Home.Claim
@@ -61,7 +61,7 @@ func TestArchiveAndRestore(t *testing.T) {
 // Before it is settled, a delayed call could restore other content into it.
 func TestRestoredHomesAreSettledFirst(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	var restored, failed, settled atomic.Bool
 	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
 		switch {
@@ -88,7 +88,7 @@ func TestRestoredHomesAreSettledFirst(t *testing.T) {
 // Restoring an empty archive creates a home as for a new workspace.
 func TestEmptyArchiveAndRestore(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	w.lead()
 	id := w.create("one", workspace.DesiredArchived)
 	ws := w.awaitPhase(id, workspace.PhaseArchived)
@@ -112,7 +112,7 @@ func TestEmptyArchiveAndRestore(t *testing.T) {
 
 func TestArchiveProgress(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	g := w.gate("archive.verified")
 	w.step = g.hold
 	w.lead()
@@ -132,7 +132,7 @@ func TestArchiveProgress(t *testing.T) {
 // Steps lists every step in order.
 func TestSteps(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	var mu sync.Mutex
 	var passed []string
 	w.step = func(_ workspace.ID, step string) {
@@ -159,7 +159,7 @@ func TestArchiveResumesAfterCrashAtEveryStep(t *testing.T) {
 	for _, at := range reconcile.Steps() {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, withArchives)
+			w := newWorld(t)
 			g := w.gate(at)
 			w.step = g.hold
 			stop := w.lead()
@@ -204,7 +204,7 @@ func TestArchiveSurvivesLostJobAtEveryStep(t *testing.T) {
 		for _, at := range []string{"archive.job-started", "archive.job-done", "archive.verified", "archive.stored", "restore.job-started", "restore.job-done", "restore.marked"} {
 			t.Run(at+" "+end, func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t, withArchives)
+				w := newWorld(t)
 				var once sync.Once
 				w.step = func(id workspace.ID, step string) {
 					if step != at {
@@ -236,7 +236,7 @@ func TestArchiveSurvivesLostJobAtEveryStep(t *testing.T) {
 // Archives do not delay a start.
 func TestArchivesDoNotDelayStarts(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives, func(w *world) { w.maxOps, w.maxJobs = 1, 1 })
+	w := newWorld(t, func(w *world) { w.maxOps, w.maxJobs = 1, 1 })
 	g := w.gate("archive.job-done")
 	var third workspace.ID
 	w.step = func(id workspace.ID, step string) {
@@ -275,7 +275,7 @@ func TestArchivesDoNotDelayStarts(t *testing.T) {
 // kept.
 func TestOrphanedJobsAreRemoved(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	g := w.gate("archive.job-started")
 	w.step = g.hold
 	stop := w.lead()
@@ -343,7 +343,7 @@ func TestCancelRestore(t *testing.T) {
 	for _, at := range []string{"restore.begin", "restore.volume-created", "restore.job-started", "restore.job-done", "restore.before-mark"} {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, withArchives)
+			w := newWorld(t)
 			g := w.gate(at)
 			w.step = g.hold
 			w.lead()
@@ -373,7 +373,7 @@ func TestCancelRestore(t *testing.T) {
 // Deleting an archived workspace completes once its archives are gone.
 func TestDeleteArchivedWorkspace(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	w.lead()
 	id := w.filled("one", "work")
 	w.archived(id)
@@ -400,7 +400,7 @@ func TestDeleteArchivedWorkspace(t *testing.T) {
 // the status says why.
 func TestFullDiskBlocksStarts(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives, func(w *world) { w.minFree = 0.05 })
+	w := newWorld(t, func(w *world) { w.minFree = 0.05 })
 	c, _ := w.leads()
 	id, packed := w.filled("one", "work"), w.filled("two", "work")
 	w.archived(id)

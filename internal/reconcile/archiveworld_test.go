@@ -40,8 +40,8 @@ type archives struct {
 
 var _ reconcile.Archives = (*archives)(nil)
 
-// withArchives adds a bucket and storage jobs that behave like real ones.
-func withArchives(w *world) {
+// addArchives adds a bucket and storage jobs that behave like real ones.
+func addArchives(w *world) {
 	folder := w.TempDir()
 	store := store.NewFolder(folder)
 	b, err := bucket.New(bucket.Config{
@@ -54,7 +54,6 @@ func withArchives(w *world) {
 		w.Fatal(err)
 	}
 	w.archives = &archives{Bucket: b, folder: folder, calls: map[string]int{}}
-	w.policy.CanArchive = true
 	w.fake.SetJob(realJob)
 }
 

@@ -64,7 +64,7 @@ func TestSetAsideUnblocksProvisioning(t *testing.T) {
 
 func TestSetAsideUnblocksRestoring(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	w.lead()
 	id := w.filled("one", "work")
 	w.archived(id)
@@ -106,7 +106,7 @@ func TestSetAsideResumesAfterInterruption(t *testing.T) {
 	for _, at := range []string{"SetAside", "SetAside/copied", "SetAside/done"} {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, withArchives)
+			w := newWorld(t)
 			var failed atomic.Bool
 			w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
 				if op == at && failed.CompareAndSwap(false, true) {
@@ -132,7 +132,7 @@ func TestSetAsideResumesAfterInterruption(t *testing.T) {
 // A refusal is reported with its cause, and the request can be repeated.
 func TestSetAsideReportsRefusal(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	var inUse atomic.Bool
 	inUse.Store(true)
 	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
@@ -159,7 +159,7 @@ func TestSetAsideReportsRefusal(t *testing.T) {
 
 func TestSetAsideWithoutBlockingVolume(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	w.lead()
 	id := w.filled("one", "work")
 	w.archived(id)

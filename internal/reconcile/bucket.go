@@ -228,9 +228,6 @@ func (t *term) resume() {
 // whether a lookup is in progress. It starts missing lookups beside the tick.
 // Results from lookups that began before since are ignored.
 func (t *term) archiveStates(ctx context.Context, row workspace.Workspace, since time.Time, busy bool) (current, earlier lifecycle.Archive, asked bool) {
-	if t.cfg.Archives == nil {
-		return lifecycle.ArchiveUnknown, lifecycle.ArchiveUnknown, false
-	}
 	waits := needsLookup(row, busy)
 	q := query{key: row.ArchiveKey, digest: row.ArchiveDigest, size: row.ArchiveSize}
 	if at := row.RecoverRequestedAt; at != nil {

@@ -26,7 +26,7 @@ func bucketOf(s reconcile.Status) string { return s.Bucket }
 // error is reported.
 func TestBucketOutageDoesNotBlockWorkspaces(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives, impatient)
+	w := newWorld(t, impatient)
 	c, _ := w.leads()
 	packed, kept := w.filled("packed", "packed work"), w.filled("kept", "kept work")
 	w.archived(packed)
@@ -67,7 +67,7 @@ func TestBucketOutageDuringOperation(t *testing.T) {
 	for _, op := range []string{"ArchiveJob", "ReadBack", "Look", "PutEmpty", "Meta", "RestoreJob"} {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, withArchives, impatient)
+			w := newWorld(t, impatient)
 			away := newFirst()
 			w.archives.setBefore(func(_ context.Context, at string, id workspace.ID) error {
 				if at == op && (op != "Meta" || strings.Trim(string(id), "0-") != "") && (op != "Look" || w.row(id).Operation == workspace.OpArchiving) {
@@ -114,7 +114,7 @@ func TestBucketOutageDuringOperation(t *testing.T) {
 // failure, and its owner can open the workspace meanwhile.
 func TestJobRetriesRefusedUpload(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	var jobs atomic.Int32
 	var full atomic.Bool
 	full.Store(true)
@@ -156,7 +156,7 @@ func waitsForBucket(ws workspace.Workspace) bool {
 // not shown as current.
 func TestBucketWaitAfterRestart(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	stop := w.lead()
 	id := w.filled("one", "work")
 	packing, cut := make(chan struct{}), make(chan struct{})
@@ -189,7 +189,7 @@ func TestBucketWaitAfterRestart(t *testing.T) {
 // would start and fail together.
 func TestRefusedArchivesKeepTheirSlots(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives, func(w *world) { w.maxJobs = 1 })
+	w := newWorld(t, func(w *world) { w.maxJobs = 1 })
 	var full atomic.Bool
 	full.Store(true)
 	w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
@@ -224,7 +224,7 @@ func TestRefusedArchivesKeepTheirSlots(t *testing.T) {
 // A bucket that hangs delays only the operations that need it.
 func TestHangingBucketDelaysOnlyArchives(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	c, _ := w.leads()
 	stuck := w.filled("stuck", "work")
 	w.archived(stuck)
@@ -257,7 +257,7 @@ func TestHangingBucketDelaysOnlyArchives(t *testing.T) {
 // unavailable, and at most one goroutine waits for it.
 func TestHangingBucketFolder(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives, impatient, func(w *world) { w.lookWithin = 200 * time.Millisecond })
+	w := newWorld(t, impatient, func(w *world) { w.lookWithin = 200 * time.Millisecond })
 	hangs := make(chan struct{})
 	var asked atomic.Int32
 	w.archives.setBefore(func(_ context.Context, op string, id workspace.ID) error {
@@ -280,7 +280,7 @@ func TestHangingBucketFolder(t *testing.T) {
 // A slow bucket delays the end of an archive but causes no second attempt.
 func TestSlowBucketCausesNoRetry(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	w.archives.setBefore(func(ctx context.Context, op string, _ workspace.ID) error {
 		if op == "Look" {
 			select {
@@ -302,7 +302,7 @@ func TestSlowBucketCausesNoRetry(t *testing.T) {
 // for the bucket.
 func TestStartDuringEmptyArchive(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	hang := newFirst()
 	w.archives.setBefore(func(ctx context.Context, op string, _ workspace.ID) error {
 		if op == "PutEmpty" {
@@ -366,7 +366,7 @@ func TestMissingArchive(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, withArchives)
+			w := newWorld(t)
 			w.lead()
 			id := w.filled("one", "older")
 			earlier := w.archived(id).ArchiveOpID
@@ -406,7 +406,7 @@ func TestDamagedArchive(t *testing.T) {
 	for _, what := range []string{"the object", "the .meta"} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, withArchives)
+			w := newWorld(t)
 			w.lead()
 			id := w.filled("one", "older")
 			earlier := w.archived(id).ArchiveOpID
@@ -439,7 +439,7 @@ func TestDamagedArchive(t *testing.T) {
 // This is not reported as a damaged archive.
 func TestReadBackDetectsDamage(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	once := sync.Once{}
 	w.archives.setBefore(func(_ context.Context, op string, id workspace.ID) error {
 		if op == "ReadBack" {
@@ -463,7 +463,7 @@ func TestReadBackDetectsDamage(t *testing.T) {
 // stays.
 func TestArchiveLostBeforeRemovalKeepsVolume(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	var putBack func()
 	w.step = func(id workspace.ID, step string) {
 		if step == "archive.job-removed" && putBack == nil {
@@ -488,7 +488,7 @@ func TestArchiveLostBeforeRemovalKeepsVolume(t *testing.T) {
 // there afterwards.
 func TestLookupDuringRemovalIsNotTrusted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	w.step = func(id workspace.ID, step string) {
 		if step != "archive.checked" {
 			return
@@ -515,7 +515,7 @@ func TestLookupDuringRemovalIsNotTrusted(t *testing.T) {
 // and not as empty.
 func TestUnmountedBucketIsUnavailable(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives, impatient)
+	w := newWorld(t, impatient)
 	c, _ := w.leads()
 	id := w.filled("one", "work")
 	w.archived(id)
@@ -538,7 +538,7 @@ func TestUnmountedBucketIsUnavailable(t *testing.T) {
 // A restore onto a full disk reports that in its error.
 func TestRestoreOntoFullDisk(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	w.lead()
 	id := w.filled("one", "work")
 	w.archived(id)

@@ -27,7 +27,7 @@ func inUse(container string) func(workspace.Workspace) bool {
 // timeout, and is named in the progress.
 func TestArchivingWaitsForUserOfHome(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives, func(w *world) { w.policy.NoProgress = 3 * time.Second })
+	w := newWorld(t, func(w *world) { w.policy.NoProgress = 3 * time.Second })
 	failed := w.watchErrors()
 	w.lead()
 	id := w.filled("one", "work")
@@ -62,7 +62,7 @@ func (w *world) isOverdue(ws workspace.Workspace) {
 // An archive that waits for a container can be cancelled, or superseded by a start.
 func TestArchivingThatWaitsForUserCanBeCancelled(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	w.lead()
 	id := w.filled("one", "work")
 	w.fake.Use(id, "reader")
@@ -87,7 +87,7 @@ func TestArchivingThatWaitsForUserCanBeCancelled(t *testing.T) {
 // home. What it writes is in the next archive.
 func TestRemovalWaitsForUserOfHome(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives, func(w *world) { w.policy.NoProgress = 3 * time.Second })
+	w := newWorld(t, func(w *world) { w.policy.NoProgress = 3 * time.Second })
 	var leave func()
 	var once sync.Once
 	w.step = func(id workspace.ID, step string) {
@@ -120,7 +120,7 @@ func TestRemovalWaitsForUserOfHome(t *testing.T) {
 // Starting the workspace then keeps the home with what the container has written.
 func TestStartWhileRemovalWaitsKeepsHome(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	var once sync.Once
 	w.step = func(id workspace.ID, step string) {
 		if step == "archive.checked" {
@@ -150,7 +150,7 @@ func TestArchivingIncludesWritesAfterPacking(t *testing.T) {
 		for _, stays := range []bool{false, true} {
 			t.Run(fmt.Sprint(at, " stays ", stays), func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t, withArchives)
+				w := newWorld(t)
 				leave := func() {}
 				var once sync.Once
 				w.step = func(id workspace.ID, step string) {
@@ -190,7 +190,7 @@ func TestArchivingIncludesWritesAfterPacking(t *testing.T) {
 // The next server also detects that the home has changed.
 func TestArchivingOnNextServerIncludesWritesAfterPacking(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	g := w.gate("archive.verified")
 	w.step = g.hold
 	stop := w.lead()
@@ -210,7 +210,7 @@ func TestArchivingOnNextServerIncludesWritesAfterPacking(t *testing.T) {
 // Repacking stops after maxChanges attempts with a failure that says why.
 func TestArchivingFailsIfHomeKeepsChanging(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	var writes atomic.Int32
 	var writing atomic.Bool
 	writing.Store(true)
@@ -241,7 +241,7 @@ func TestArchivingFailsIfHomeKeepsChanging(t *testing.T) {
 // Jobs of earlier versions report no fingerprint.
 func TestArchivingRepacksJobWithoutFingerprint(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	var jobs atomic.Int32
 	w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
 		if jobs.Add(1) > 1 {
@@ -286,7 +286,7 @@ func (w without) Write(line []byte) (int, error) {
 // A home in use occupies no slot, and waits for one when it becomes free.
 func TestHomeInUseDoesNotDelayOtherArchivings(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives, func(w *world) { w.maxJobs = 1 })
+	w := newWorld(t, func(w *world) { w.maxJobs = 1 })
 	var atOnce, most atomic.Int32
 	w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
 		most.Store(max(most.Load(), atOnce.Add(1)))
@@ -382,7 +382,7 @@ func TestStartThatWaitsForAddressTimesOut(t *testing.T) {
 
 func TestFailureAfterWaitingCounts(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	var broken atomic.Bool
 	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
 		if op == "StartJob" && broken.CompareAndSwap(true, false) {

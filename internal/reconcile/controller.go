@@ -55,7 +55,7 @@ type Routes interface {
 // Config holds a controller's dependencies and settings.
 type Config struct {
 	Runtime  runtime.Runtime
-	Archives Archives // nil: nothing is archived, whatever Policy says
+	Archives Archives
 	Intents  Intents
 	Routes   Routes
 	Log      *slog.Logger
@@ -143,9 +143,6 @@ func New(cfg Config) *Controller {
 	if cfg.MaxJobs <= 0 {
 		cfg.MaxJobs = 4
 	}
-	if cfg.Archives == nil {
-		cfg.Policy.CanArchive = false
-	}
 	return &Controller{cfg: cfg, wake: make(chan struct{}, 1)}
 }
 
@@ -196,9 +193,7 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 	defer cancel()
 	c.update(func(s *Status) { *s = Status{Leading: true} })
 	defer c.update(func(s *Status) { s.Leading = false })
-	if c.cfg.Archives != nil {
-		t.group.Go(func() { t.watchBucket(ctx) })
-	}
+	t.group.Go(func() { t.watchBucket(ctx) })
 	return t.loop(ctx)
 }
 

@@ -51,7 +51,7 @@ func TestOperationsWaitForDockerSpace(t *testing.T) {
 	for _, op := range []string{"CreateVolume", "StartContainer", "StartJob"} {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, withArchives, impatient, func(w *world) {
+			w := newWorld(t, impatient, func(w *world) {
 				w.policy.Provisioning, w.policy.Starting = time.Second, time.Second
 			})
 			failed := w.watchErrors()

@@ -67,7 +67,7 @@ func (w *world) undelete(id workspace.ID) {
 // continues with the volume, and starting empty is refused.
 func TestRecoverUsesVolumeIfArchiveIsLost(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	var taken atomic.Bool
 	w.step = func(id workspace.ID, step string) {
 		if step == "archive.job-removed" && taken.CompareAndSwap(false, true) {
@@ -94,7 +94,7 @@ func TestRecoverUsesVolumeIfArchiveIsLost(t *testing.T) {
 // shows a ready volume.
 func TestCancelledRestoreIsNeverReady(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	id := w.cancelledRestore("work")
 	refuse := w.refuseRemoval()
 	for _, g := range w.gates {
@@ -120,7 +120,7 @@ func TestCancelledRestoreIsNeverReady(t *testing.T) {
 // used: discarding it creates a new home.
 func TestRecoverIgnoresDiscardedVolume(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	id := w.cancelledRestore("work")
 	refuse := w.refuseRemoval()
 	for _, g := range w.gates {
@@ -181,7 +181,7 @@ func TestUndeleteWithinGraceKeepsHome(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, withArchives, hour)
+			w := newWorld(t, hour)
 			// Count attempts, not successes.
 			refuse := w.refuseRemoval()
 			id := begin(w, refuse)

@@ -30,7 +30,7 @@ func (t *term) endJobs(ctx context.Context, row workspace.Workspace) (*runtime.J
 		if j.Workspace != row.ID {
 			continue
 		}
-		unreachable := j.Running && t.cfg.Archives != nil && !t.cfg.Archives.Reaches(j)
+		unreachable := j.Running && !t.cfg.Archives.Reaches(j)
 		if j.Claim == row.OpID && j.VolumeClaim == row.Home.Claim && !unreachable {
 			own = &j
 			continue

@@ -70,7 +70,7 @@ func TestRecoverDetectsCompletedOperation(t *testing.T) {
 		for _, reason := range []workspace.ErrorReason{workspace.ErrTimeout, workspace.ErrRetryExceeded} {
 			t.Run(name+" "+string(reason), func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t, withArchives)
+				w := newWorld(t)
 				stop := w.lead()
 				id := c.begin(w)
 				ws := w.row(id)

@@ -57,7 +57,7 @@ type play struct {
 
 func newPlay(t *testing.T, seed uint64) *play {
 	p := &play{rng: rand.New(rand.NewPCG(seed, 1)), job: rand.New(rand.NewPCG(seed, 2))}
-	p.world = newWorld(t, withArchives)
+	p.world = newWorld(t)
 	// No failure in this test may be final.
 	p.policy.RetryBase, p.policy.RetryMax = time.Millisecond, 5*time.Millisecond
 	p.world.step = func(workspace.ID, string) { p.pause() }

@@ -14,7 +14,7 @@ import (
 // may never return.
 func TestJobOfAnotherServersRelayIsReplaced(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	w.archives.socket = "/run/first"
 	w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
 		if spec.BucketDir == "/run/first" {

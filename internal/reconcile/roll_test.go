@@ -154,7 +154,6 @@ func TestRestDoesNotDependOnTime(t *testing.T) {
 				Now: now, Row: row, Policy: lifecycle.DefaultPolicy(), UpSince: noon.Add(-time.Hour), ClaimID: "claim",
 				Obs: seen.of(row, func(string) bool { return answered }), BucketUpSince: noon,
 			}
-			in.Policy.CanArchive = true
 			return decision{row: row, seen: in, result: lifecycle.Judge(in)}
 		}
 		e := &entry{row: &row, container: k, volume: v}

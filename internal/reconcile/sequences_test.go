@@ -24,7 +24,7 @@ import (
 // the home is archived again: the first upload is not used.
 func TestCancelledArchiveIsNotReused(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	g := w.gate("archive.verified")
 	w.step = g.hold
 	w.lead()
@@ -55,7 +55,7 @@ func TestStartWhileArchiveIsStored(t *testing.T) {
 		for _, state := range []workspace.DesiredState{workspace.DesiredStandby, workspace.DesiredRunning} {
 			t.Run(fmt.Sprint(at, " ", state), func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t, withArchives)
+				w := newWorld(t)
 				g := w.gate(at)
 				w.step = g.hold
 				w.lead()
@@ -82,7 +82,7 @@ func TestStartWhileArchiveIsStored(t *testing.T) {
 
 func TestCancelWhileArchiveIsStored(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	g := w.gate("archive.before-store")
 	w.step = g.hold
 	w.lead()
@@ -133,7 +133,7 @@ func (s slowStore) StoreArchive(ctx context.Context, a postgres.Stored) (bool, e
 // leader's session.
 func TestCancelKeepsSession(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	w.wrap = func(c *postgres.Controller) reconcile.Rows {
 		return slowStore{c, make(chan struct{}), make(chan struct{})}
 	}
@@ -155,7 +155,7 @@ func TestCancelKeepsSession(t *testing.T) {
 // keeps the home.
 func TestUndeleteWhileRemovalIsClaimed(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	var id workspace.ID
 	var once sync.Once
 	w.wrap = func(c *postgres.Controller) reconcile.Rows {
@@ -212,7 +212,7 @@ func TestResumedOldLeaderChangesNothing(t *testing.T) {
 	for _, at := range reconcile.Steps() {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, withArchives)
+			w := newWorld(t)
 			g := w.gate(at)
 			f := &frozen{goOn: make(chan struct{})}
 			w.step = g.hold
@@ -292,7 +292,7 @@ func (w *world) quiet() {
 // from after the removal of the home does not prove data loss.
 func TestObservationAcrossRemoval(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	before, gone := w.gate("archive.before-store"), make(chan struct{})
 	w.step = func(id workspace.ID, step string) {
 		before.hold(id, step)
@@ -341,7 +341,7 @@ func TestObservationAcrossRemoval(t *testing.T) {
 
 func TestJobOfAnotherClaimIsIgnored(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	var jobs atomic.Int32
 	w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
 		if jobs.Add(1) > 1 {
@@ -421,7 +421,7 @@ func TestJobWithoutInstructions(t *testing.T) {
 	}{{"once", 1, 0}, {"again and again", 2, 1}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, withArchives)
+			w := newWorld(t)
 			var jobs atomic.Int32
 			w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
 				if jobs.Add(1) <= c.times {
@@ -443,7 +443,7 @@ func TestJobWithoutInstructions(t *testing.T) {
 // A job without a valid result fails in the end, and the home stays.
 func TestJobWithoutAResult(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	w.fake.SetJob(func(_ context.Context, _ runtime.JobSpec, _ string, out io.Writer) int {
 		fmt.Fprintln(out, "panic: runtime error: index out of range")
 		fmt.Fprintln(out, `{"progress": {"step": "packing", "bytes": 12}}`)

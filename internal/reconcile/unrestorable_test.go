@@ -17,7 +17,7 @@ import (
 // the reason, is not packed repeatedly, and can be used.
 func TestUnrestorableHomeIsKept(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives)
+	w := newWorld(t)
 	var jobs atomic.Int32
 	w.fake.SetJob(func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
 		jobs.Add(1)

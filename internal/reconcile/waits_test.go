@@ -64,7 +64,7 @@ func TestGraceIsExactWithDifferingClocks(t *testing.T) {
 		t.Run(ahead.String(), func(t *testing.T) {
 			t.Parallel()
 			var clock *pgtest.Clock
-			w := newWorld(t, withArchives, withClock(ahead, &clock), withGrace(time.Minute))
+			w := newWorld(t, withClock(ahead, &clock), withGrace(time.Minute))
 			w.lead()
 			id := w.filled("one", "work")
 			w.deletedNow(id)
@@ -88,7 +88,7 @@ func TestClockChangeRestartsGrace(t *testing.T) {
 		t.Run(ahead.String(), func(t *testing.T) {
 			t.Parallel()
 			var clock *pgtest.Clock
-			w := newWorld(t, withArchives, withClock(0, &clock), withGrace(time.Hour))
+			w := newWorld(t, withClock(0, &clock), withGrace(time.Hour))
 			w.lead()
 			id := w.filled("one", "work")
 			w.deletedNow(id)
@@ -116,7 +116,7 @@ func TestClockChangeRestartsGrace(t *testing.T) {
 // after the restore.
 func TestRestoredDeletionWaitsWholeGrace(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, withArchives, withGrace(time.Hour))
+	w := newWorld(t, withGrace(time.Hour))
 	stop := w.lead()
 	var ids []workspace.ID
 	for i, state := range []string{"live", "filling", "archived", "discarding"} {

@@ -29,7 +29,7 @@ type world struct {
 	maxOps int
 	accept bool // AcceptVolumeLoss
 
-	archives *archives // nil: none are kept; see withArchives
+	archives *archives
 	minFree  float64
 	maxJobs  int
 	step     func(id workspace.ID, step string)
@@ -56,6 +56,7 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 	w := &world{T: t, dsn: pgtest.New(t, postgres.Migrate), fake: runtimetest.NewFake(), policy: lifecycle.DefaultPolicy(), maxOps: 32}
 	w.policy.DeleteGrace = 0
 	w.policy.RetryBase = 10 * time.Millisecond
+	addArchives(w)
 	for _, f := range change {
 		f(w)
 	}
@@ -80,12 +81,8 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 }
 
 func (w *world) controller() *reconcile.Controller {
-	var kept reconcile.Archives
-	if w.archives != nil {
-		kept = w.archives
-	}
 	return reconcile.New(reconcile.Config{
-		Archives: kept, MinFree: w.minFree, MaxJobs: w.maxJobs, Step: w.step,
+		Archives: w.archives, MinFree: w.minFree, MaxJobs: w.maxJobs, Step: w.step,
 		Runtime: w.fake, Intents: w.wishes, Routes: w, Policy: w.policy, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
 		IdleInterval: 20 * time.Millisecond, ActiveInterval: 10 * time.Millisecond, ActiveFor: time.Second,
 		MaxOperations: w.maxOps, StopGrace: time.Second, AcceptVolumeLoss: w.accept,

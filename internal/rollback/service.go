@@ -117,18 +117,16 @@ func (s *Service) facts(ctx context.Context, state postgres.RollbackState) (Fact
 		return f, fmt.Errorf("read Docker's mark: %w", err)
 	}
 	last := docker.At
-	if s.cfg.Bucket != nil {
-		theirs, kept, err := mark.Read(ctx, s.cfg.Bucket)
-		if err != nil {
-			return f, err
-		}
-		if theirs.At.After(last) {
-			last = theirs.At
-		}
-		// Each mark is stored in Docker before the bucket.
-		if found && kept && !docker.At.IsZero() && !theirs.At.IsZero() && docker.Serial < theirs.Serial {
-			f.VolumesAsOf = &docker.At
-		}
+	theirs, kept, err := mark.Read(ctx, s.cfg.Bucket)
+	if err != nil {
+		return f, err
+	}
+	if theirs.At.After(last) {
+		last = theirs.At
+	}
+	// Each mark is stored in Docker before the bucket.
+	if found && kept && !docker.At.IsZero() && !theirs.At.IsZero() && docker.Serial < theirs.Serial {
+		f.VolumesAsOf = &docker.At
 	}
 	if !last.IsZero() && last.Before(f.LedUntil) {
 		f.LedUntil = last
@@ -168,17 +166,15 @@ func (s *Service) views(ctx context.Context, state postgres.RollbackState) ([]Vi
 	for i, c := range containers {
 		view(c.Workspace).Container = &containers[i]
 	}
-	if s.cfg.Bucket != nil {
-		found, err := adopt.Survey(ctx, s.cfg.Bucket)
-		if err != nil {
-			return nil, fmt.Errorf("read the archives: %w", err)
-		}
-		for _, f := range found {
-			v := view(f.ID)
-			for _, a := range f.Archives {
-				if v.Row == nil || !v.Row.Going[a.Key] {
-					v.Archives = append(v.Archives, Archive{Archive: a.Archive, Owner: a.Owner, Name: a.WorkspaceName})
-				}
+	found, err := adopt.Survey(ctx, s.cfg.Bucket)
+	if err != nil {
+		return nil, fmt.Errorf("read the archives: %w", err)
+	}
+	for _, f := range found {
+		v := view(f.ID)
+		for _, a := range f.Archives {
+			if v.Row == nil || !v.Row.Going[a.Key] {
+				v.Archives = append(v.Archives, Archive{Archive: a.Archive, Owner: a.Owner, Name: a.WorkspaceName})
 			}
 		}
 	}

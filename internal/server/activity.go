@@ -18,7 +18,7 @@ func (s *server) idleness() {
 		bus = s.redis
 	}
 	s.flush = activity.NewFlusher(activity.FlusherConfig{Memory: s.used, Store: s.db, Bus: bus, Replica: s.self.ID(), Every: s.cfg.FlushInterval, Log: s.log})
-	s.ttl = ttl.New(ttl.Config{TTL: serverTTL(s.cfg), CanArchive: true, Bus: bus, Every: s.cfg.TTLInterval, Log: s.log, Flush: s.flush.Flush})
+	s.ttl = ttl.New(ttl.Config{TTL: serverTTL(s.cfg), Bus: bus, Every: s.cfg.TTLInterval, Log: s.log, Flush: s.flush.Flush})
 }
 
 // serverTTL is what holds for workspaces without times of their own.

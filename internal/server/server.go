@@ -227,7 +227,6 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 	s.marks = mark.New(mark.Config{Runtime: rt, Bucket: archives, Files: s.databaseFiles, Log: log})
 	policy := lifecycle.DefaultPolicy()
 	policy.DeleteGrace, policy.Starting = cfg.DeleteGrace, cfg.StartTimeout
-	policy.CanArchive = true
 	s.ctrl = reconcile.New(reconcile.Config{
 		Runtime: rt, Archives: archives, Intents: db, Routes: s.proxy, Log: log, Policy: policy, MinFree: cfg.MinFreeShare, Step: failpoint.Step(),
 		IdleInterval: cfg.IdleInterval, ActiveInterval: cfg.ActiveInterval, ActiveFor: cfg.ActiveFor,

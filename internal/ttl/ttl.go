@@ -15,10 +15,9 @@ import (
 
 // Config is what a Runner is made of.
 type Config struct {
-	TTL        workspace.TTL // the server's defaults
-	CanArchive bool          // this server keeps archives
-	Bus        activity.Bus  // nil: none
-	Log        *slog.Logger
+	TTL workspace.TTL // the server's defaults
+	Bus activity.Bus  // nil: none
+	Log *slog.Logger
 	// Flush hands on what this very server saw, right before the clock is
 	// read, so that with one server nothing is stopped that was just used. Its
 	// errors are of no concern here. nil: not.
@@ -126,10 +125,8 @@ func (t *term) tick(ctx context.Context) error {
 	if err := t.end(ctx, "stopped: not used", t.idle.EndIdle, t.cfg.TTL.Standby, func(s *Status) *int64 { return &s.Stopped }); err != nil {
 		return err
 	}
-	if t.cfg.CanArchive {
-		if err := t.end(ctx, "archived: not used", t.idle.EndUnused, t.cfg.TTL.Archive, func(s *Status) *int64 { return &s.Archived }); err != nil {
-			return err
-		}
+	if err := t.end(ctx, "archived: not used", t.idle.EndUnused, t.cfg.TTL.Archive, func(s *Status) *int64 { return &s.Archived }); err != nil {
+		return err
 	}
 	if time.Since(t.pruned) < pruneEvery {
 		return nil

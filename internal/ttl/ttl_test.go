@@ -60,7 +60,7 @@ func newWorld(t testing.TB, bus activity.Bus) *world {
 	self, log := uuid.NewString(), slog.New(slog.DiscardHandler)
 	w.exec(`INSERT INTO replicas (id) VALUES ($1)`, self)
 	w.flush = activity.NewFlusher(activity.FlusherConfig{Memory: w.memory, Store: db, Bus: bus, Replica: self, Log: log})
-	w.cfg = Config{TTL: workspace.TTL{Standby: 10 * time.Minute, Archive: 30 * time.Minute}, CanArchive: true, Bus: bus, Log: log}
+	w.cfg = Config{TTL: workspace.TTL{Standby: 10 * time.Minute, Archive: 30 * time.Minute}, Bus: bus, Log: log}
 	return w
 }
 
@@ -218,19 +218,6 @@ func TestByTheMinute(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A server without a bucket archives nothing.
-func TestNoArchives(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, nil)
-	w.cfg.CanArchive = false
-	w.flushes()
-	term := w.begin()
-	w.ticks(term)
-	rest := w.workspace("STANDBY")
-	w.minutes(term, 40)
-	w.wants("without a bucket", rest, rests, "")
 }
 
 // A first start, and one after an hour in which nothing ran, stop nobody at
