@@ -15,10 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// 2,000 visitors leave without a word, all at once, in every way there is:
-// nothing of them stays. Not parallel: it counts the process's goroutines and
-// descriptors.
-func TestAbandoned(t *testing.T) {
+// 2,000 clients disconnect at once in every possible way, and nothing of them is
+// left. Not parallel: it counts the process's goroutines and descriptors.
+func TestAbandonedConnectionsAreReleased(t *testing.T) {
 	const visitors = 2000
 	w := newWorld(t)
 	i := w.serve(wsA)
@@ -31,7 +30,7 @@ func TestAbandoned(t *testing.T) {
 		_ = http.NewResponseController(rw).Flush()
 		<-r.Context().Done()
 	}
-	w.get(under(wsB) + "/") // whatever is made once, is made
+	w.get(under(wsB) + "/") // initialize what is created on first use
 	goroutines, descriptors := runtime.NumGoroutine(), countDescriptors(t)
 
 	host := w.server.Listener.Addr().String()
@@ -60,16 +59,16 @@ func TestAbandoned(t *testing.T) {
 	for n, conn := range conns {
 		switch n % 4 {
 		case 1, 2:
-			_ = conn.SetLinger(0) // a reset instead of an end
+			_ = conn.SetLinger(0) // a reset instead of an orderly end
 		case 3:
 			if n/4%2 == 0 {
-				_, _ = conn.Write([]byte{0x81, 0xfe, 0x10}) // in the middle of a frame
+				_, _ = conn.Write([]byte{0x81, 0xfe, 0x10}) // an incomplete frame
 			}
 		}
 		conn.Close()
 	}
 	eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 && i.sockets.Load() == 0 })
-	// The pool of connections to the IDE is all that may be left of them.
+	// Only the connection pool to the IDE may be left.
 	w.proxy.CloseRoute(wsA)
 	noRedirects.CloseIdleConnections()
 	const slack = 8
@@ -78,7 +77,7 @@ func TestAbandoned(t *testing.T) {
 	})
 }
 
-// call sends a request and waits for the answer's head.
+// call sends a request and reads the response's status and headers.
 func call(host, request string) (*net.TCPConn, error) {
 	conn, err := net.Dial("tcp", host)
 	if err != nil {
@@ -104,8 +103,8 @@ func countDescriptors(t *testing.T) int {
 	return len(files)
 }
 
-// A visitor whose machine is gone says nothing at all; the kernel finds out.
-func TestKeepAlive(t *testing.T) {
+// TCP keep-alive detects a client whose machine is gone.
+func TestKeepAliveDetectsLostClient(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(wsA)
@@ -113,7 +112,7 @@ func TestKeepAlive(t *testing.T) {
 
 	w.proxy.open.mu.Lock()
 	defer w.proxy.open.mu.Unlock()
-	for c := range w.proxy.open.by[wsA] {
+	for c := range w.proxy.open.byWorkspace[wsA] {
 		raw, err := c.conn.(*visitorConn).Conn.(*net.TCPConn).SyscallConn()
 		if err != nil {
 			t.Fatal(err)

@@ -10,24 +10,24 @@ import (
 	"codehub/internal/workspace"
 )
 
-// retryAfter is the seconds after which a request may find its workspace up.
+// retryAfter is the Retry-After of a workspace that is starting, in seconds.
 const retryAfter = 2
 
-// maxNext bounds the address that the login page leads back to.
+// maxNext limits the length of the address that the login page returns to.
 const maxNext = 2048
 
-// refuse answers what is no navigation, in the API's format (design §6).
+// refuse answers requests other than navigations, with the API's error format.
 func refuse(w http.ResponseWriter, status int, code workspace.Code, message string, details map[string]any) {
-	own(w, status)
+	setOwnHeaders(w, status)
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(api.Error{Code: string(code), Message: message, Details: details}) // whoever left does not need the rest
+	_ = json.NewEncoder(w).Encode(api.Error{Code: string(code), Message: message, Details: details}) // the client may have disconnected
 }
 
-// own sets what every answer of codehub's own under /w/ has: at the same
-// address stands the workspace's page a moment later.
-func own(w http.ResponseWriter, status int) {
+// setOwnHeaders prevents caching of codehub's own responses under /w/, because the
+// workspace serves the same address later.
+func setOwnHeaders(w http.ResponseWriter, status int) {
 	w.Header().Set("Cache-Control", "no-store")
 	if status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
@@ -42,13 +42,13 @@ func pathOf(r *http.Request) string {
 	return path
 }
 
-// signIn sends a person to the login page and from there back.
+// signIn redirects to the login page, which returns to the requested address.
 func signIn(w http.ResponseWriter, r *http.Request, t target) {
 	next := pathOf(r)
 	if len(next) > maxNext {
 		next = t.prefix + "/"
 	}
-	own(w, http.StatusSeeOther)
+	setOwnHeaders(w, http.StatusSeeOther)
 	w.Header().Set("Location", "/login?next="+url.QueryEscape(next))
 	w.WriteHeader(http.StatusSeeOther)
 }

@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// BenchmarkRequests compares requests through the proxy with the same
-// requests straight to the IDE, and through the standard library's reverse
-// proxy alone.
+// BenchmarkRequests compares requests through the proxy with direct ones, and with
+// the standard library's reverse proxy alone.
 func BenchmarkRequests(b *testing.B) {
 	w := newWorld(b)
 	w.server.Config.ErrorLog = nil
@@ -68,7 +67,7 @@ func BenchmarkRequests(b *testing.B) {
 	}
 }
 
-// BenchmarkStream sends 64 MiB down through the proxy and straight.
+// BenchmarkStream downloads 64 MiB through the proxy and directly.
 func BenchmarkStream(b *testing.B) {
 	w := newWorld(b)
 	i := w.serve(wsA)

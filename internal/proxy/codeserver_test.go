@@ -10,12 +10,11 @@ import (
 	"codehub/internal/activity"
 )
 
-// What the IDE of the workspace image says by itself is nobody's: the strings
-// that are looked for belong to its version, and these tests hold them against
-// it.
+// These tests check that the background traffic of the default image's IDE does not
+// count as activity. The strings depend on its version.
 
-// settled is in how long a page that was opened and left is quiet: a window
-// takes its visitor for present for 70 s.
+// settled is the time after which an abandoned page is quiet: VS Code counts a user
+// as present for 70 s.
 const settled = 3 * time.Minute
 
 func TestCodeServerIdle(t *testing.T) {
@@ -43,16 +42,16 @@ func TestCodeServerIdle(t *testing.T) {
 
 func TestCodeServerInUse(t *testing.T) {
 	t.Parallel()
-	// Without shell integration nothing but the terminal's own output tells.
+	// Without shell integration only the terminal's output shows its use.
 	c := newCodeServer(t, `"terminal.integrated.shellIntegration.enabled": false, "editor.wordBasedSuggestions": "off", "files.autoSave": "off",`)
 	c.longFile()
 	c.open("/home/coder/project", "a.css")
 
-	c.quiet(5*time.Second, time.Minute) // it writes its settings at load
+	c.quiet(5*time.Second, time.Minute) // it writes its settings when it loads
 	var now time.Time
 	dirty := `document.querySelector('.tab.dirty') !== null`
-	// The workbench may still take the focus elsewhere, and what is typed before
-	// the extension host has begun its work is not told to it.
+	// The workbench may still move the focus, and it does not send what is typed
+	// before the extension host has started.
 	for try := 1; ; try++ {
 		now = time.Now()
 		c.do("type in the editor", chromedp.MouseClickXY(700, 200), chromedp.KeyEvent("x"))
@@ -70,7 +69,7 @@ func TestCodeServerInUse(t *testing.T) {
 	c.used(now, activity.Typing, time.Minute)
 
 	now = c.still()
-	for try := 1; ; try++ { // nobody is asked before the extension that knows the language is there
+	for try := 1; ; try++ { // no request is sent before the language extension is active
 		c.do("ask for completion", chromedp.KeyEvent(" ", chromedp.KeyModifiers(chromedp.ModifierCtrl)), becomes(`document.querySelector('.suggest-widget.visible') !== null`))
 		if _, ok := c.isUsed(now, activity.Typing, 5*time.Second); ok {
 			break
@@ -85,15 +84,15 @@ func TestCodeServerInUse(t *testing.T) {
 	c.command("Terminal: Create New Terminal", true)
 	shown := `(document.querySelector('.terminal-wrapper.active .xterm-rows')?.innerText ?? '')`
 	c.do("wait for the prompt", chromedp.WaitVisible(".terminal-wrapper.active .xterm-rows"), becomes(shown+`.includes('$')`))
-	// What shows in the terminal is its output: only without an echo do keys
-	// stand alone.
+	// Typing into a terminal shows in its echo. Only without an echo do keystrokes
+	// count by themselves.
 	c.do("turn the echo off", chromedp.Click(".terminal-wrapper.active .xterm-screen"), insert("read -s x"), chromedp.KeyEvent("\r"))
 	now = c.still()
 	c.do("type in the terminal", insert("w"))
 	c.used(now, activity.Typing, time.Minute)
 
 	c.do("leave something running", chromedp.KeyEvent("\r"), insert("while sleep 5; do date; done"), chromedp.KeyEvent("\r"))
-	// Nobody is taken for present after a minute, and the output goes on.
+	// After a minute the user counts as absent, and the output continues.
 	left := time.Now().Add(90 * time.Second)
 	for time.Now().Before(left) {
 		c.used(time.Now(), activity.Output, 20*time.Second)
@@ -108,8 +107,7 @@ func TestCodeServerInUse(t *testing.T) {
 	c.readable()
 }
 
-// reconnects cuts the tab's WebSockets. That it makes new ones is nobody's
-// doing.
+// reconnects closes the tab's WebSockets. The new ones must not count as activity.
 func (c *codeServer) reconnects() {
 	c.Helper()
 	before, _ := c.recorder.Last(wsA)
@@ -124,19 +122,19 @@ func (c *codeServer) reconnects() {
 		}
 		return len(has) == len(had)
 	})
-	time.Sleep(20 * time.Second) // for what it may have to say then
+	time.Sleep(20 * time.Second) // for its background traffic
 	if last, _ := c.recorder.Last(wsA); last != before {
 		c.Errorf("%s %v after it, which was all the tab's own doing", last.Kind, time.Since(last.At))
 	}
 }
 
-// longFile makes a.css in the project.
+// longFile creates a.css in the project.
 func (c *codeServer) longFile() {
 	c.Helper()
 	c.docker("exec", c.container, "sh", "-c", "yes 'body { color: red }' | head -500 > /home/coder/project/a.css")
 }
 
-// still waits until what was done before has been recorded.
+// still waits until earlier actions were recorded.
 func (c *codeServer) still() time.Time {
 	c.Helper()
 	typed := func() time.Time {

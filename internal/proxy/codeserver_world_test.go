@@ -24,8 +24,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// codeServer is a real code-server in its container, seen through a proxy
-// that records, and a tab of Chromium.
+// codeServer is a real code-server container behind a recording proxy, and a
+// Chromium tab.
 type codeServer struct {
 	*testing.T
 	world     *world
@@ -34,10 +34,10 @@ type codeServer struct {
 	tab       context.Context
 }
 
-// settings let a test read the terminal, and leave without being asked.
+// These settings let a test read the terminal, and leave the page without a prompt.
 const codeServerSettings = `"terminal.integrated.gpuAcceleration": "off", "window.confirmBeforeClose": "never",`
 
-// newCodeServer runs the workspace image; more are settings of the IDE.
+// newCodeServer runs the workspace image with the given additional settings.
 func newCodeServer(t *testing.T, more string) *codeServer {
 	t.Helper()
 	harness.NeedsDocker(t)
@@ -83,7 +83,7 @@ func (c *codeServer) docker(args ...string) string {
 func (c *codeServer) browse() {
 	c.Helper()
 	c.tab = browser.New(c)
-	// The first call starts the browser, which ends with its context.
+	// The first call starts the browser, which ends with this context.
 	err := chromedp.Do(c.tab, chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		_, err := cdp.Call(ctx, t, network.SetCookie, network.SetCookieParams{Name: sessionCookie, Value: "ann-1", URL: c.world.server.URL})
 		return err
@@ -93,7 +93,7 @@ func (c *codeServer) browse() {
 	}
 }
 
-// do takes steps in the tab.
+// do runs actions in the tab.
 func (c *codeServer) do(what string, steps ...chromedp.Action[chromedp.Void]) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.tab, 2*time.Minute)
@@ -106,7 +106,7 @@ func (c *codeServer) do(what string, steps ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// open opens a folder, and a file in it unless that is "", and waits for the
+// open opens a folder and a file in it, unless that is "", and waits for the
 // extension host.
 func (c *codeServer) open(folder, file string) {
 	c.Helper()
@@ -118,19 +118,19 @@ func (c *codeServer) open(folder, file string) {
 	if file != "" {
 		c.do("see "+file, becomes(`document.querySelector('.editor-instance .view-line') !== null`))
 	}
-	// Commands of the remote side are there once it has connected.
+	// Remote commands exist once it has connected.
 	c.command("Terminal: Create New Terminal", false)
-	// One WebSocket is for those, and one for the extension host.
+	// One WebSocket for remote commands, and one for the extension host.
 	eventually(c, "the tab has both its WebSockets", func() bool { return len(c.sockets()) == 2 })
 }
 
-// sockets are the tab's WebSockets.
+// sockets returns the number of the tab's WebSockets.
 func (c *codeServer) sockets() map[*connection]bool {
 	open := c.world.proxy.open
 	open.mu.Lock()
 	defer open.mu.Unlock()
 	is := map[*connection]bool{}
-	for connection := range open.by[wsA] {
+	for connection := range open.byWorkspace[wsA] {
 		if connection.isWebSocket() {
 			is[connection] = true
 		}
@@ -138,7 +138,7 @@ func (c *codeServer) sockets() map[*connection]bool {
 	return is
 }
 
-// command finds a command, and takes it.
+// command runs a command from the command palette.
 func (c *codeServer) command(name string, take bool) {
 	c.Helper()
 	offered := fmt.Sprintf(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes(%q))`, name[strings.Index(name, ":")+2:])
@@ -159,7 +159,7 @@ func (c *codeServer) command(name string, take bool) {
 	c.do("take it or leave it", chromedp.KeyEvent(key))
 }
 
-// wheel turns the mouse's wheel over the editor.
+// wheel scrolls in the editor.
 func wheel() chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		_, err := cdp.Call(ctx, t, input.DispatchMouseEvent, input.DispatchMouseEventParams{Type: input.DispatchMouseEventTypeMouseWheel, X: 700, Y: 200, DeltaX: 1, DeltaY: 300})
@@ -167,7 +167,7 @@ func wheel() chromedp.Action[chromedp.Void] {
 	})
 }
 
-// happens reports whether an expression becomes true in so long.
+// happens reports whether a JavaScript expression becomes true within the time.
 func (c *codeServer) happens(expression string, within time.Duration) bool {
 	ctx, cancel := context.WithTimeout(c.tab, within)
 	defer cancel()
@@ -182,7 +182,7 @@ func insert(s string) chromedp.Action[chromedp.Void] {
 	})
 }
 
-// becomes waits for a JavaScript expression to be true.
+// becomes waits until a JavaScript expression is true.
 func becomes(expression string) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		for {
@@ -198,7 +198,7 @@ func becomes(expression string) chromedp.Action[chromedp.Void] {
 	})
 }
 
-// used waits until something of a kind is recorded, since a time.
+// used waits until activity of the kind has been recorded since a time.
 func (c *codeServer) used(since time.Time, kind activity.Kind, within time.Duration) activity.Access {
 	c.Helper()
 	last, ok := c.isUsed(since, kind, within)
@@ -208,7 +208,7 @@ func (c *codeServer) used(since time.Time, kind activity.Kind, within time.Durat
 	return last
 }
 
-// isUsed is used for what may not have come about.
+// isUsed is used without failing the test.
 func (c *codeServer) isUsed(since time.Time, kind activity.Kind, within time.Duration) (last activity.Access, ok bool) {
 	for end := time.Now().Add(within); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if last, _ = c.recorder.Last(wsA); last.Kind == kind && last.At.After(since) {
@@ -218,7 +218,7 @@ func (c *codeServer) isUsed(since time.Time, kind activity.Kind, within time.Dur
 	return last, false
 }
 
-// quiet waits until nothing has been recorded for so long.
+// quiet waits until no activity has been recorded for the time.
 func (c *codeServer) quiet(long, within time.Duration) {
 	c.Helper()
 	id := workspace.ID(wsA)
@@ -233,12 +233,12 @@ func (c *codeServer) quiet(long, within time.Duration) {
 	}
 }
 
-// readable fails if anything could not be read.
+// readable fails the test if any message could not be decoded.
 func (c *codeServer) readable() {
 	c.Helper()
 	c.world.logMu.Lock()
 	defer c.world.logMu.Unlock()
-	if strings.Contains(c.world.log.String(), "websocket of an IDE cannot be read any more") {
+	if strings.Contains(c.world.log.String(), "decode VS Code messages failed") {
 		c.Error("a side of a WebSocket could not be read")
 	}
 }

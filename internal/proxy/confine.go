@@ -8,19 +8,20 @@ import (
 	"strings"
 )
 
-// confinement is what the answers of a workspace may affect.
+// confinement describes the part of the origin that a workspace's responses may
+// affect.
 type confinement struct {
-	// prefix is where the workspace lives: "/w/{id}" in path mode.
+	// prefix of the workspace's paths: "/w/{id}" in path mode.
 	prefix string
-	// reserved are names of cookies that no workspace sets.
+	// reserved are the names of cookies that no workspace may set.
 	reserved []string
-	// hosts are the names by which the IDE knows itself, as it was asked.
+	// hosts are the Host values that the IDE may have seen.
 	hosts []string
 }
 
-// confine changes an answer's headers where they would have an effect outside
-// the workspace, or mean another address to the IDE than to its visitor, for
-// whom the prefix has been stripped. All others pass untouched.
+// confine changes the headers of a response that would have an effect outside the
+// workspace, or that contain paths without the prefix. All other headers pass
+// unchanged.
 func confine(h http.Header, c confinement) {
 	if lines := h["Set-Cookie"]; len(lines) > 0 {
 		var kept []string
@@ -35,9 +36,9 @@ func confine(h http.Header, c confinement) {
 		h.Set("Location", c.location(v))
 	}
 	if len(h["Service-Worker-Allowed"]) > 0 {
-		// A worker of a wider scope would stand between its visitor and the
-		// dashboard, for good. Browsers resolve what is written here, dots and
-		// backslashes included, so nothing of it is kept.
+		// A service worker with a wider scope would intercept the dashboard's
+		// requests. Browsers normalize dots and backslashes in the value, so it is
+		// replaced.
 		h.Set("Service-Worker-Allowed", c.prefix+"/")
 	}
 	for _, name := range wholeOrigin {
@@ -45,20 +46,20 @@ func confine(h http.Header, c confinement) {
 	}
 }
 
-// wholeOrigin are headers that browsers take as said by the whole origin, and
-// mostly remember: they would clear the session, lead codehub's own requests
-// to another server, forbid or downgrade its https, or report its addresses.
+// wholeOrigin are headers that browsers apply to the whole origin and mostly
+// remember: they would clear the session, redirect codehub's requests to another
+// server, forbid or downgrade https, or report addresses.
 var wholeOrigin = []string{
 	"Clear-Site-Data", "Strict-Transport-Security", "Public-Key-Pins", "Expect-Ct", "Alt-Svc",
 	"Nel", "Report-To", "Accept-Ch", "Set-Login",
 }
 
-// cookie confines one Set-Cookie: not one of ours, for this host only, below
-// the prefix. A cookie of a path of its own (__Host-) cannot be had in path
-// mode; its browser refuses it.
+// cookie confines one Set-Cookie header: no reserved name, no domain, and a path
+// below the prefix. Browsers reject __Host- cookies then, because those require the
+// path "/".
 func (c confinement) cookie(line string) (string, bool) {
 	if strings.ContainsFunc(line, isControl) {
-		return "", false // browsers ignore it; others may stop reading in the middle
+		return "", false // browsers ignore it; other clients may parse it differently
 	}
 	parts := strings.Split(line, ";")
 	if slices.Contains(c.reserved, storedName(parts[0])) {
@@ -68,11 +69,11 @@ func (c confinement) cookie(line string) (string, bool) {
 	for _, part := range parts[1:] {
 		key, value, _ := strings.Cut(part, "=")
 		switch strings.ToLower(textproto.TrimString(key)) {
-		case "domain": // none means this host alone
+		case "domain": // without a domain the cookie applies to this host only
 			continue
 		case "path":
-			// Anything but an absolute path means the folder of the request,
-			// as none does; browsers disagree about quotes.
+			// A path that is not absolute means the directory of the request, as no
+			// path does. Browsers disagree about quotes.
 			if value = textproto.TrimString(value); !strings.HasPrefix(value, "/") {
 				continue
 			}
@@ -83,17 +84,17 @@ func (c confinement) cookie(line string) (string, bool) {
 	return strings.Join(kept, ";"), true
 }
 
-// storedName is the name under which a cookie will come back: a cookie
-// without a name is sent as its value alone, which then reads as name=value.
+// storedName is the name of a cookie as browsers will send it back. A cookie
+// without a name is sent as its value alone, which is then read as name=value.
 func storedName(pair string) string {
 	return cookieName(strings.TrimLeft(pair, " \t="))
 }
 
 func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
 
-// location leads a redirect back under the prefix: absolute paths, and
-// addresses of the IDE itself. Relative ones are right already, foreign ones
-// are meant.
+// location adds the prefix to a redirect to an absolute path or to the IDE's own
+// host. Relative redirects are correct as they are, and redirects to other hosts
+// are intended.
 func (c confinement) location(v string) string {
 	if strings.HasPrefix(v, "/") && !strings.HasPrefix(v, "//") {
 		return c.path(v)
@@ -109,7 +110,7 @@ func (c confinement) location(v string) string {
 	return c.path(after[pathStart(after):])
 }
 
-// pathStart is where the path begins after an authority.
+// pathStart returns the index of the path after an authority.
 func pathStart(s string) int {
 	if i := strings.IndexAny(s, "/?#"); i >= 0 {
 		return i
@@ -117,8 +118,7 @@ func pathStart(s string) int {
 	return len(s)
 }
 
-// path puts a path that is absolute for the IDE below the prefix, unless it
-// is there already.
+// path adds the prefix to an absolute path, unless it has it.
 func (c confinement) path(v string) string {
 	if v == c.prefix || strings.HasPrefix(v, c.prefix+"/") {
 		return v

@@ -82,7 +82,7 @@ func FuzzConfineCookie(f *testing.F) {
 				}
 			}
 		}
-		// And as Go's own client reads it.
+		// As Go's client parses it.
 		if c, err := http.ParseSetCookie(got); err == nil {
 			if slices.Contains(ours, c.Name) || c.Domain != "" || c.Path != "" && !strings.HasPrefix(c.Path, inA.prefix) {
 				t.Fatalf("%q is read as %+v", got, c)

@@ -10,78 +10,78 @@ import (
 	"codehub/internal/workspace"
 )
 
-// unwind is how long what was cut off may take to be gone.
-const unwind = time.Second
+// closeGrace is how long closed connections may take to end during a shutdown.
+const closeGrace = time.Second
 
-// connections records every request and WebSocket that is being relayed, by
-// workspace, so that each can be ended with its route, its owner or the server.
+// connections tracks every relayed request and WebSocket by workspace, so that each
+// can be closed with its route, its owner's session or the server.
 type connections struct {
-	mu     sync.Mutex
-	by     map[workspace.ID]map[*connection]struct{}
-	n      int
-	closed bool          // nothing is added any more
-	idle   chan struct{} // closed when closed is set and n is 0
+	mu          sync.Mutex
+	byWorkspace map[workspace.ID]map[*connection]struct{}
+	total       int
+	closed      bool          // add is refused
+	idle        chan struct{} // closed when closed is set and n is 0
 }
 
 func newConnections() *connections {
-	return &connections{by: map[workspace.ID]map[*connection]struct{}{}, idle: make(chan struct{})}
+	return &connections{byWorkspace: map[workspace.ID]map[*connection]struct{}{}, idle: make(chan struct{})}
 }
 
-// connection is one request or WebSocket on its way through the proxy.
+// connection is one relayed request or WebSocket.
 type connection struct {
 	id       workspace.ID
 	caller   workspace.Caller
 	upstream *upstream
 	cancel   context.CancelFunc
 
-	mu   sync.Mutex
-	cut  bool // closed by us, before its time
-	over bool // the handler has returned; w is somebody else's
-	w    http.ResponseWriter
-	conn net.Conn // the visitor's end of a WebSocket; nil for a request
+	mu       sync.Mutex
+	cut      bool // closed by the proxy
+	returned bool // the handler has returned; w must not be used
+	w        http.ResponseWriter
+	conn     net.Conn // the client's side of a WebSocket; nil for a request
 }
 
-// add records c, unless its route has been closed in the meantime.
+// add tracks c, unless its route was closed in the meantime.
 func (cs *connections) add(c *connection) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if cs.closed || c.upstream.closed {
 		return false
 	}
-	c.upstream.idle = time.Time{}
-	set := cs.by[c.id]
+	c.upstream.idleSince = time.Time{}
+	set := cs.byWorkspace[c.id]
 	if set == nil {
 		set = map[*connection]struct{}{}
-		cs.by[c.id] = set
+		cs.byWorkspace[c.id] = set
 	}
 	set[c] = struct{}{}
-	cs.n++
+	cs.total++
 	return true
 }
 
 func (cs *connections) remove(c *connection) {
 	c.mu.Lock()
-	c.over = true
+	c.returned = true
 	c.mu.Unlock()
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	set := cs.by[c.id]
+	set := cs.byWorkspace[c.id]
 	delete(set, c)
 	if len(set) == 0 {
-		delete(cs.by, c.id)
+		delete(cs.byWorkspace, c.id)
 	}
-	cs.n--
+	cs.total--
 	cs.signalIdle()
 }
 
 func (cs *connections) signalIdle() {
-	if cs.closed && cs.n == 0 {
+	if cs.closed && cs.total == 0 {
 		close(cs.idle)
 	}
 }
 
-// move records that c now goes to another upstream, unless that is closed, or,
-// with nil, to none.
+// move assigns c to another upstream, or to none if to is nil. It returns false if
+// that upstream is closed.
 func (cs *connections) move(c *connection, to *upstream) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -89,7 +89,7 @@ func (cs *connections) move(c *connection, to *upstream) bool {
 		return false
 	}
 	if to != nil {
-		to.idle = time.Time{}
+		to.idleSince = time.Time{}
 	}
 	c.upstream = to
 	return true
@@ -98,21 +98,21 @@ func (cs *connections) move(c *connection, to *upstream) bool {
 func (cs *connections) count() int {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	return cs.n
+	return cs.total
 }
 
-// workspaces lists those with anything open.
+// workspaces lists the workspaces with open connections.
 func (cs *connections) workspaces() []workspace.ID {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	ids := make([]workspace.ID, 0, len(cs.by))
-	for id := range cs.by {
+	ids := make([]workspace.ID, 0, len(cs.byWorkspace))
+	for id := range cs.byWorkspace {
 		ids = append(ids, id)
 	}
 	return ids
 }
 
-// closeUpstream lets nothing more to u and ends what goes there.
+// closeUpstream refuses new connections to u and closes the existing ones.
 func (cs *connections) closeUpstream(u *upstream) {
 	cs.mu.Lock()
 	u.closed = true
@@ -121,19 +121,19 @@ func (cs *connections) closeUpstream(u *upstream) {
 	u.transport.CloseIdleConnections()
 }
 
-// retire closes u if nothing has gone there for that long.
-func (cs *connections) retire(u *upstream, after time.Duration) bool {
+// closeIfIdle closes u if it has had no connections for that long.
+func (cs *connections) closeIfIdle(u *upstream, after time.Duration) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	for c := range cs.by[u.id] {
+	for c := range cs.byWorkspace[u.id] {
 		if c.upstream == u {
 			return false
 		}
 	}
-	if u.idle.IsZero() {
-		u.idle = time.Now()
+	if u.idleSince.IsZero() {
+		u.idleSince = time.Now()
 	}
-	if time.Since(u.idle) < after {
+	if time.Since(u.idleSince) < after {
 		return false
 	}
 	u.closed = true
@@ -141,11 +141,11 @@ func (cs *connections) retire(u *upstream, after time.Duration) bool {
 	return true
 }
 
-// closeWhere ends the workspace's connections that match.
+// closeWhere closes the workspace's connections that match.
 func (cs *connections) closeWhere(id workspace.ID, match func(*connection) bool) {
 	var matched []*connection
 	cs.mu.Lock()
-	for c := range cs.by[id] {
+	for c := range cs.byWorkspace[id] {
 		if match(c) {
 			matched = append(matched, c)
 		}
@@ -156,8 +156,8 @@ func (cs *connections) closeWhere(id workspace.ID, match func(*connection) bool)
 	}
 }
 
-// drain ends the WebSockets, which never end by themselves, waits for the
-// rest, and ends that too when ctx does.
+// drain closes the WebSockets, which do not end by themselves, waits for the
+// requests, and closes those as well when ctx ends.
 func (cs *connections) drain(ctx context.Context) error {
 	cs.mu.Lock()
 	if !cs.closed {
@@ -174,7 +174,7 @@ func (cs *connections) drain(ctx context.Context) error {
 	cs.closeAll(func(*connection) bool { return true })
 	select {
 	case <-cs.idle:
-	case <-time.After(unwind):
+	case <-time.After(closeGrace):
 	}
 	return ctx.Err()
 }
@@ -185,24 +185,23 @@ func (cs *connections) closeAll(match func(*connection) bool) {
 	}
 }
 
-// close ends the connection on both sides, whatever its copying waits for:
-// the cancelled context closes the container's side, and a visitor who
-// neither reads nor writes is not waited for.
+// close ends both sides without waiting for pending reads or writes: cancelling the
+// context closes the container's side, and deadlines in the past end the client's.
 func (c *connection) close() {
 	c.cancel()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cut || c.over {
+	if c.cut || c.returned {
 		return
 	}
 	c.cut = true
 	if c.conn != nil {
-		_ = c.conn.Close() // it is given up either way
+		_ = c.conn.Close() // it is abandoned either way
 		return
 	}
 	past := time.Unix(1, 0)
 	rc := http.NewResponseController(c.w)
-	_ = rc.SetReadDeadline(past) // a writer that cannot is not a network connection
+	_ = rc.SetReadDeadline(past) // fails only if the writer is not a network connection
 	_ = rc.SetWriteDeadline(past)
 }
 
@@ -218,8 +217,8 @@ func (c *connection) isWebSocket() bool {
 	return c.conn != nil
 }
 
-// attach hands over the visitor's end of a WebSocket; it is refused if the
-// connection has been closed meanwhile, or none may begin any more.
+// attach sets the client's side of a WebSocket. It returns false if the connection
+// was closed in the meantime or the server is shutting down.
 func (cs *connections) attach(c *connection, conn net.Conn) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// dial opens a WebSocket as the page of a workspace does.
+// dial opens a WebSocket as the workspace's page does.
 func (w *world) dial(path, session string) *websocket.Conn {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -57,7 +57,7 @@ func closed(t testing.TB, conn *websocket.Conn) {
 	}
 }
 
-// stream begins a request whose answer never ends by itself.
+// stream starts a request with an endless response.
 func (w *world) stream(i *ide) io.Reader {
 	w.t.Helper()
 	i.handle = func(rw http.ResponseWriter, r *http.Request) {
@@ -80,7 +80,7 @@ func (w *world) stream(i *ide) io.Reader {
 	return res.Body
 }
 
-// broken waits until a stream has been cut off.
+// broken waits until a stream was closed.
 func broken(t testing.TB, body io.Reader) {
 	t.Helper()
 	ended := make(chan error, 1)
@@ -98,9 +98,9 @@ func broken(t testing.TB, body io.Reader) {
 	}
 }
 
-// TestEnds is every way in which open connections end before their time, for
-// a WebSocket and for a request that is being answered.
-func TestEnds(t *testing.T) {
+// Every reason for which open connections are closed, for a WebSocket and for a
+// request with a streaming response.
+func TestConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
 	change := func(w *world, f func(*workspace.Workspace)) {
 		ws := w.store.row(wsA)
@@ -167,9 +167,9 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// An event that changes nothing for a connection leaves it alone, and so does
-// not knowing.
-func TestGoesOn(t *testing.T) {
+// Events that do not concern a connection, and an unavailable database, leave it
+// open.
+func TestUnrelatedEventsKeepConnections(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(wsA)
@@ -201,8 +201,8 @@ func TestGoesOn(t *testing.T) {
 	say(t, conn, "still here")
 }
 
-// Only what a session opened ends with it.
-func TestSessionsApart(t *testing.T) {
+// Only the connections of the ended session are closed.
+func TestOnlyEndedSessionIsClosed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(wsA)
@@ -213,7 +213,7 @@ func TestSessionsApart(t *testing.T) {
 	closed(t, one)
 	say(t, two, "two")
 
-	// A token's connections end like a session's.
+	// The connections of a token end like those of a session.
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	three, _, err := websocket.Dial(ctx, w.server.URL+under(wsA)+"/ws", &websocket.DialOptions{HTTPHeader: http.Header{api.TokenHeader: {"chub_ann"}}})
@@ -227,9 +227,8 @@ func TestSessionsApart(t *testing.T) {
 	say(t, two, "two")
 }
 
-// A visitor who has stopped reading cannot hold the connection open, whatever
-// the proxy is waiting for.
-func TestVisitorWhoDoesNotRead(t *testing.T) {
+// A client that does not read cannot keep the connection open.
+func TestConnectionOfStalledClientIsClosed(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"request", "upload", "websocket"} {
 		for name, end := range map[string]func(*world){
@@ -289,7 +288,7 @@ func visitorWhoDoesNotRead(t *testing.T, kind string, end func(*world)) {
 	}
 	<-began
 	if kind == "upload" {
-		go func() { // until it is cut
+		go func() { // until it is closed
 			for chunk := make([]byte, 64<<10); ; written.Add(1) {
 				if _, err := conn.Write(chunk); err != nil {
 					return
@@ -310,9 +309,9 @@ func visitorWhoDoesNotRead(t *testing.T, kind string, end func(*world)) {
 	eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
 }
 
-// When one side of a WebSocket has ended, the other has heard its last words
-// and cannot stay for ever.
-func TestHalfClosed(t *testing.T) {
+// When one side of a WebSocket ends, the other receives its last messages and is
+// then closed.
+func TestHalfClosedWebSocket(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	i := w.serve(wsA)
@@ -360,9 +359,8 @@ func TestHalfClosed(t *testing.T) {
 	eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
 }
 
-// A shutdown lets requests end, takes no new ones, and does not wait for
-// WebSockets.
-func TestDrain(t *testing.T) {
+// A shutdown waits for requests, refuses new ones, and closes WebSockets.
+func TestShutdownDrainsConnections(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	i := w.serve(wsA)

@@ -1,20 +1,18 @@
-// Package proxy leads people from /w/{id}/ to the IDE of their workspace
-// (design §8).
+// Package proxy relays requests under /w/{id}/ to the IDE of the workspace.
+// docs/architecture.md describes a request's path through it.
 //
-// A request passes three stations, each knowing nothing of the next:
+// A request passes three stages:
 //
-//	target.go   which workspace is meant, and what the IDE is asked for
-//	entry.go    who asks, whether they may, and what state the workspace is in
-//	relay.go    to the container and back: headers, WebSockets, streams
+//	target.go   parses the workspace and the path for the IDE
+//	entry.go    authenticates, authorizes, and checks the workspace's state
+//	relay.go    relays to the container: headers, WebSockets, streams
 //
-// Beside them stand the route cache (routes.go), which answers the second
-// station without the database or the runtime, the record of what is open
-// (connections.go), by which a connection ends with its session, its route or
-// the server, and what is noticed of people on the way (use.go).
+// The route cache (routes.go) answers the second stage without the database or
+// Docker. connections.go tracks open connections, which end with their session,
+// their route or the server. use.go detects user activity.
 //
-// In path mode every workspace shares the dashboard's origin, so that a page
-// in a workspace can act as its visitor there. What the proxy can do about it
-// from outside it does: cookies, redirects and service workers of a workspace
-// stay under its path (confine.go), and other sites reach it by opening a page
-// only (origin.go).
+// In path mode all workspaces share the dashboard's origin, so a page in a
+// workspace can act as its visitor there. The proxy limits that: cookies, redirects
+// and service workers of a workspace stay under its path (confine.go), and other
+// sites can only open its pages (origin.go). docs/security.md lists what remains.
 package proxy

@@ -12,20 +12,20 @@ import (
 	"codehub/internal/workspace"
 )
 
-// visit is one request for a workspace whose visitor is known.
+// visit is an authenticated request for a workspace.
 type visit struct {
 	target
 	caller     workspace.Caller
 	navigation bool
 }
 
-// enter checks who asks and leads them to the workspace, or says why not.
+// enter authenticates and authorizes a request, and relays or refuses it.
 func (p *Proxy) enter(w http.ResponseWriter, r *http.Request, t target) {
 	v := visit{target: t, navigation: isNavigation(r)}
 	var err error
 	if v.caller, err = p.auth.Authenticate(r, false); err != nil {
 		if workspace.CodeOf(err) != workspace.CodeUnauthenticated {
-			p.fault(w, r, v, "authenticate a visitor", err)
+			p.serverError(w, r, v, "authenticate visitor failed", err)
 			return
 		}
 		if v.navigation {
@@ -36,35 +36,36 @@ func (p *Proxy) enter(w http.ResponseWriter, r *http.Request, t target) {
 		return
 	}
 	accesslog.SetUser(r.Context(), v.caller.UserID)
-	if !p.origins.mayAsk(r, v.navigation, v.caller.Token != "") {
-		p.forbid(w, r, v, "Another site's page cannot use this workspace on your behalf.")
+	if !p.origins.allows(r, v.navigation, v.caller.Token != "") {
+		p.forbid(w, r, v, "Other sites cannot send requests to this workspace.")
 		return
 	}
-	p.lead(w, r, v)
+	p.route(w, r, v)
 }
 
-// recent is how old a route may be when a person is shown that their
-// workspace is not running: another replica may have told them that it is.
-const recent = 250 * time.Millisecond
+// recentRoute is the maximum age of the route that a page about a stopped workspace
+// relies on. Another replica may already have shown that it is running.
+const recentRoute = 250 * time.Millisecond
 
-// maxLeads bounds how often one request looks for its way when the route it
-// found is closed under it.
-const maxLeads = 5
+// maxRouteAttempts limits how often a request repeats the lookup because its route
+// was closed in the meantime.
+const maxRouteAttempts = 5
 
-// lead does what opening the workspace in its state leads to.
-func (p *Proxy) lead(w http.ResponseWriter, r *http.Request, v visit) {
+// route relays the request if the workspace is running. Otherwise it wakes the
+// workspace or shows its state.
+func (p *Proxy) route(w http.ResponseWriter, r *http.Request, v visit) {
 	maxAge := p.routes.maxAge
-	for range maxLeads {
+	for range maxRouteAttempts {
 		route, err := p.routes.get(r.Context(), v.id, maxAge)
 		switch {
 		case workspace.CodeOf(err) == workspace.CodeNotFound:
 			p.missing(w, r, v)
 			return
 		case err != nil:
-			p.fault(w, r, v, "find the way to a workspace", err)
+			p.serverError(w, r, v, "read route failed", err)
 			return
 		case !v.caller.Owns(route.workspace.OwnerID):
-			p.forbid(w, r, v, "This workspace belongs to somebody else.")
+			p.forbid(w, r, v, "This workspace belongs to another user.")
 			return
 		}
 		opening := lifecycle.OpeningOf(route.workspace)
@@ -74,10 +75,10 @@ func (p *Proxy) lead(w http.ResponseWriter, r *http.Request, v visit) {
 				return
 			}
 		case !v.navigation:
-			p.turnAway(w, route.workspace, opening)
+			p.refuseNotRunning(w, route.workspace, opening)
 			return
-		case maxAge > recent:
-			maxAge = recent
+		case maxAge > recentRoute:
+			maxAge = recentRoute
 		case opening == lifecycle.OpenStarts || opening == lifecycle.OpenQueues:
 			p.wake(w, r, v, route.workspace)
 			return
@@ -86,15 +87,14 @@ func (p *Proxy) lead(w http.ResponseWriter, r *http.Request, v visit) {
 			return
 		}
 	}
-	// The server is being stopped, or the state changes too quickly to follow.
+	// The server is shutting down, or the state keeps changing.
 	p.unavailable(w, r, v, http.StatusServiceUnavailable, "The workspace cannot be reached right now.")
 }
 
-// wake wants the workspace running on the visitor's behalf and shows what
-// becomes of it.
+// wake starts the workspace for its visitor and shows the result.
 func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, v visit, seen workspace.Workspace) {
 	woken, err := p.store.Wake(r.Context(), v.caller, v.id)
-	// Not all that a wake writes is an event, and its own may come late.
+	// Not every write of a wake sends an event, and the event may be late.
 	p.routes.invalidate(v.id)
 	switch code := workspace.CodeOf(err); {
 	case code == workspace.CodeLimitExceeded:
@@ -104,17 +104,18 @@ func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, v visit, seen works
 		p.missing(w, r, v)
 		return
 	case code == workspace.CodeForbidden:
-		p.forbid(w, r, v, "This workspace belongs to somebody else.")
+		p.forbid(w, r, v, "This workspace belongs to another user.")
 		return
 	case err != nil:
-		p.fault(w, r, v, "wake a workspace", err)
+		p.serverError(w, r, v, "wake workspace failed", err)
 		return
 	}
 	p.show(w, r, v, woken, lifecycle.OpeningOf(woken))
 }
 
-// turnAway answers what is no navigation while the workspace is not running.
-func (p *Proxy) turnAway(w http.ResponseWriter, ws workspace.Workspace, o lifecycle.Opening) {
+// refuseNotRunning answers requests other than navigations while the workspace is
+// not running.
+func (p *Proxy) refuseNotRunning(w http.ResponseWriter, ws workspace.Workspace, o lifecycle.Opening) {
 	details := map[string]any{"phase": ws.Phase, "operation": ws.Operation}
 	switch o {
 	case lifecycle.OpenRestores:
@@ -131,9 +132,9 @@ func (p *Proxy) turnAway(w http.ResponseWriter, ws workspace.Workspace, o lifecy
 	}
 }
 
-// show renders the page of a workspace that is not to be entered now.
+// show renders the page of a workspace that cannot be opened now.
 func (p *Proxy) show(w http.ResponseWriter, r *http.Request, v visit, ws workspace.Workspace, o lifecycle.Opening) {
-	page := WorkspacePage{PlainPage: p.plain(r, v), Workspace: ws}
+	page := WorkspacePage{PlainPage: p.plainPage(r, v), Workspace: ws}
 	status := http.StatusBadGateway
 	var render func(http.ResponseWriter, *http.Request, int, WorkspacePage)
 	switch o {
@@ -146,19 +147,19 @@ func (p *Proxy) show(w http.ResponseWriter, r *http.Request, v visit, ws workspa
 	case lifecycle.OpenDeleted:
 		status, render = http.StatusGone, p.pages.Deleted
 	default:
-		// 503 and not 200: whatever is no person must not take this for the
+		// 503 and not 200, so that scripts do not mistake the page for the
 		// workspace.
 		status = http.StatusServiceUnavailable
 		render = func(w http.ResponseWriter, r *http.Request, status int, page WorkspacePage) {
 			p.pages.Loading(w, r, status, LoadingPage{WorkspacePage: page, Queued: o == lifecycle.OpenQueues})
 		}
 	}
-	own(w, status)
+	setOwnHeaders(w, status)
 	render(w, r, status, page)
 }
 
 func (p *Proxy) showLimit(w http.ResponseWriter, r *http.Request, v visit, ws workspace.Workspace, limit error) {
-	page := LimitPage{WorkspacePage: WorkspacePage{PlainPage: p.plain(r, v), Workspace: ws}}
+	page := LimitPage{WorkspacePage: WorkspacePage{PlainPage: p.plainPage(r, v), Workspace: ws}}
 	var e *workspace.Error
 	if errors.As(limit, &e) {
 		page.Type, _ = e.Details["limit_type"].(string)
@@ -167,17 +168,17 @@ func (p *Proxy) showLimit(w http.ResponseWriter, r *http.Request, v visit, ws wo
 	}
 	var err error
 	if page.Running, err = p.store.RunningOf(r.Context(), v.caller.UserID); err != nil {
-		p.fault(w, r, v, "list what runs", err)
+		p.serverError(w, r, v, "list running workspaces failed", err)
 		return
 	}
-	own(w, http.StatusBadGateway)
+	setOwnHeaders(w, http.StatusBadGateway)
 	p.pages.LimitReached(w, r, http.StatusBadGateway, page)
 }
 
-// unknown answers for a path that names no workspace.
+// unknown answers a path that names no workspace.
 func (p *Proxy) unknown(w http.ResponseWriter, r *http.Request) {
 	v := visit{navigation: isNavigation(r)}
-	v.caller, _ = p.auth.Authenticate(r, false) // only decides what the page offers
+	v.caller, _ = p.auth.Authenticate(r, false) // it only affects the page's navigation
 	p.missing(w, r, v)
 }
 
@@ -186,8 +187,8 @@ func (p *Proxy) missing(w http.ResponseWriter, r *http.Request, v visit) {
 		refuse(w, http.StatusNotFound, workspace.CodeNotFound, "There is no such workspace.", nil)
 		return
 	}
-	own(w, http.StatusNotFound)
-	p.pages.NotFound(w, r, http.StatusNotFound, p.plain(r, v))
+	setOwnHeaders(w, http.StatusNotFound)
+	p.pages.NotFound(w, r, http.StatusNotFound, p.plainPage(r, v))
 }
 
 func (p *Proxy) forbid(w http.ResponseWriter, r *http.Request, v visit, message string) {
@@ -195,13 +196,13 @@ func (p *Proxy) forbid(w http.ResponseWriter, r *http.Request, v visit, message 
 		refuse(w, http.StatusForbidden, workspace.CodeForbidden, message, nil)
 		return
 	}
-	own(w, http.StatusForbidden)
-	p.pages.Forbidden(w, r, http.StatusForbidden, p.plain(r, v))
+	setOwnHeaders(w, http.StatusForbidden)
+	p.pages.Forbidden(w, r, http.StatusForbidden, p.plainPage(r, v))
 }
 
-// fault answers when codehub itself cannot tell: nothing is known, so nothing
-// is said about the workspace.
-func (p *Proxy) fault(w http.ResponseWriter, r *http.Request, v visit, what string, err error) {
+// serverError answers when the database or Docker fails. It reveals nothing about
+// the workspace.
+func (p *Proxy) serverError(w http.ResponseWriter, r *http.Request, v visit, what string, err error) {
 	if r.Context().Err() == nil {
 		level := p.log.ErrorContext
 		if errors.Is(err, runtime.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
@@ -217,10 +218,10 @@ func (p *Proxy) unavailable(w http.ResponseWriter, r *http.Request, v visit, sta
 		refuse(w, status, workspace.CodeUnavailable, message, nil)
 		return
 	}
-	own(w, status)
-	p.pages.Unavailable(w, r, status, p.plain(r, v))
+	setOwnHeaders(w, status)
+	p.pages.Unavailable(w, r, status, p.plainPage(r, v))
 }
 
-func (p *Proxy) plain(r *http.Request, v visit) PlainPage {
+func (p *Proxy) plainPage(r *http.Request, v visit) PlainPage {
 	return PlainPage{Caller: v.caller, Path: pathOf(r)}
 }

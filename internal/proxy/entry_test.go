@@ -12,8 +12,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// kinds are the ways in which a request can come that is no navigation, and
-// what it takes to pass the rules for origins.
+// kinds are requests other than navigations, with the headers they need to pass the
+// origin checks.
 var kinds = map[string]struct {
 	method string
 	header []string
@@ -35,8 +35,8 @@ var kinds = map[string]struct {
 	"websocket":       {"GET", []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==", "Accept", "text/html"}},
 }
 
-// TestStates is the table of design §8.
-func TestStates(t *testing.T) {
+// The responses in every state of a workspace; see docs/states.md.
+func TestResponsePerState(t *testing.T) {
 	deleted := time.Now()
 	const (
 		none = workspace.OpNone
@@ -51,10 +51,10 @@ func TestStates(t *testing.T) {
 		desired workspace.DesiredState
 		deleted bool
 
-		page  string // what a person sees; "" is the workspace
+		page  string // the page; "" is the workspace
 		shown int
 		wakes int
-		other int // the status for anything else; 0 is the workspace
+		other int // the status of other requests; 0 is the workspace
 	}{
 		{name: "running", phase: "RUNNING", op: none, desired: run},
 		{name: "running, to be stopped", phase: "RUNNING", op: none, desired: by},
@@ -143,7 +143,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// Browsers without Sec-Fetch headers wake by what they accept.
+// Browsers without Sec-Fetch headers are recognized by their Accept header.
 func TestWakeWithoutSecFetch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -158,15 +158,15 @@ func TestWakeWithoutSecFetch(t *testing.T) {
 	}
 }
 
-// After a wake the state is read afresh by everybody, event or none.
-func TestWakeEndsInTheWorkspace(t *testing.T) {
+// After a wake the state is read again, with or without an event.
+func TestWakeRefreshesRoute(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	i := w.serve(wsA)
 	ws := running(wsA, ann)
 	ws.Phase = workspace.PhaseStandby
 	w.store.put(ws)
-	w.get(under(wsA) + "/") // caches that it is not running
+	w.get(under(wsA) + "/") // caches the stopped state
 	if a := w.open(under(wsA) + "/"); a.Header.Get("X-Page") != "loading" {
 		t.Fatalf("page %q", a.Header.Get("X-Page"))
 	}
@@ -177,9 +177,9 @@ func TestWakeEndsInTheWorkspace(t *testing.T) {
 	}
 }
 
-// A person is not shown an old state: the event of another replica may have
-// brought them here before it reached this one.
-func TestNavigationReadsAfresh(t *testing.T) {
+// A navigation does not show an outdated state: the user may arrive before the
+// event of another replica.
+func TestNavigationRefreshesRoute(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(wsA)
@@ -187,14 +187,14 @@ func TestNavigationReadsAfresh(t *testing.T) {
 	ws.Phase, ws.Operation = workspace.PhaseStandby, workspace.OpStarting
 	w.store.put(ws)
 	w.get(under(wsA) + "/")
-	w.store.put(running(wsA, ann)) // and no event
+	w.store.put(running(wsA, ann)) // without an event
 	eventually(t, "the page of the workspace", func() bool { return w.open(under(wsA)+"/").StatusCode == http.StatusOK })
 	if _, wakes := w.store.counts(); wakes != 0 {
 		t.Error("woken for nothing")
 	}
 }
 
-func TestLimit(t *testing.T) {
+func TestWakeAtLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ws := running(wsA, ann)
@@ -212,7 +212,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-func TestWhoAsks(t *testing.T) {
+func TestAuthorization(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	i := w.serve(wsA)
@@ -272,8 +272,9 @@ func TestWhoAsks(t *testing.T) {
 	}
 }
 
-// While the database does not answer nothing is said about the workspace.
-func TestStoreFails(t *testing.T) {
+// While the database is unavailable, the response reveals nothing about the
+// workspace.
+func TestDatabaseOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.store.fail = errors.New("connection refused")
@@ -285,8 +286,8 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
-// Other sites may open a page, and nothing else.
-func TestOtherSites(t *testing.T) {
+// Other sites can only open pages.
+func TestCrossSiteRequests(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(wsA)

@@ -12,7 +12,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// rows is a store in memory that counts what it is asked.
+// rows is an in-memory store that counts its reads.
 type rows struct {
 	mu    sync.Mutex
 	by    map[workspace.ID]workspace.Workspace
@@ -20,7 +20,7 @@ type rows struct {
 	wakes int
 	fail  error
 	limit error
-	read  func() // runs within a read, before the row is taken
+	read  func() // called during a read, before the row is read
 }
 
 func (s *rows) put(ws workspace.Workspace) {
@@ -94,13 +94,13 @@ func (s *rows) RunningOf(_ context.Context, user string) ([]workspace.Workspace,
 	return list, nil
 }
 
-// engine is the container backend: it knows addresses.
+// engine is a runtime that knows addresses.
 type engine struct {
 	mu   sync.Mutex
 	at   map[workspace.ID]runtime.Upstream
 	asks int
 	fail error
-	ask  func() // runs within a question, before the answer
+	ask  func() // called during a lookup, before the answer
 }
 
 func (e *engine) put(id workspace.ID, u runtime.Upstream) {
@@ -140,8 +140,8 @@ func (e *engine) Upstream(_ context.Context, id workspace.ID) (runtime.Upstream,
 	return u, nil
 }
 
-// accounts takes a cookie "user-n" for session n of a user, and a token
-// "chub_user" for a token of theirs.
+// accounts accepts a cookie "user-n" for session n of a user, and a token
+// "chub_user" for the user's token.
 type accounts struct{}
 
 func (accounts) Authenticate(r *http.Request, bearer bool) (workspace.Caller, error) {
@@ -185,7 +185,7 @@ func (s *watches) end(session string) {
 	}
 }
 
-// plainPages writes which page it is and what it was given.
+// plainPages writes the name of the page and its values.
 type plainPages struct{}
 
 func page(w http.ResponseWriter, status int, name string, p any) {

@@ -18,7 +18,7 @@ import (
 	"codehub/internal/runtime"
 )
 
-// secretHeaders is a request that carries everything that must not arrive.
+// secretHeaders has every header that must not reach a workspace.
 var secretHeaders = http.Header{
 	"Cookie": {
 		"theme=dark; " + sessionCookie + "=ann-1; " + runtime.SecretCookie + "=made-up;  q=\"a b\"",
@@ -89,8 +89,8 @@ func TestRequestHeaders(t *testing.T) {
 	send := func(t *testing.T, change func(http.Header)) *http.Response {
 		head := bytes.NewBufferString("GET " + under(wsA) + "/x HTTP/1.1\r\nHost: " + host + "\r\n")
 		h := secretHeaders.Clone()
-		// A header that the visitor calls hop-by-hop is dropped with those,
-		// so the secret is added after that.
+		// ReverseProxy drops headers that the client lists as hop-by-hop, so the
+		// secret is added afterwards.
 		h.Set("Connection", "keep-alive, X-Hop")
 		change(h)
 		if err := h.Write(head); err != nil {
@@ -149,8 +149,8 @@ func TestRequestHeaders(t *testing.T) {
 	}
 }
 
-// What the IDE is told about its address is what its visitor sees, though TLS
-// ends before this server and the Host is another by then.
+// The IDE sees the public address even if a reverse proxy terminates TLS and
+// changes the Host.
 func TestPublicAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.PublicURL = &url.URL{Scheme: "https", Host: "codehub.example"} })
@@ -214,7 +214,7 @@ func TestResponseHeaders(t *testing.T) {
 		t.Errorf("early hints %v", early)
 	}
 
-	// The answer to a WebSocket's handshake sets cookies as well.
+	// The response to a WebSocket handshake sets cookies as well.
 	i.handle = func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header()["Set-Cookie"] = []string{"app=1", sessionCookie + "=evil"}
 		i.echo(rw, r)

@@ -16,14 +16,14 @@ import (
 	"codehub/internal/runtime"
 )
 
-// ide stands in for code-server in a container: the same secret, the same
-// rule for a WebSocket's Origin.
+// ide stands in for code-server: it checks the same secret and the Origin of
+// WebSockets.
 type ide struct {
 	server  *httptest.Server
 	secret  string
-	refused atomic.Int64 // requests that did not know the secret
+	refused atomic.Int64 // requests without the secret
 	served  atomic.Int64
-	sockets atomic.Int64 // WebSockets open now
+	sockets atomic.Int64 // open WebSockets
 	handle  http.HandlerFunc
 	over    chan struct{} // closed when it stops
 	once    sync.Once
@@ -32,13 +32,13 @@ type ide struct {
 	last received
 }
 
-// received is a request as it arrived.
+// received is a request as the IDE received it.
 type received struct {
 	Method, URI, Host string
 	Header            http.Header
 }
 
-// newIDE listens on addr, which may be one that another had before.
+// newIDE listens on addr, which another one may have used before.
 func newIDE(t testing.TB, secret, addr string) *ide {
 	t.Helper()
 	listener, err := net.Listen("tcp", addr)
@@ -103,7 +103,7 @@ func (i *ide) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"uri": r.RequestURI, "body": n})
 }
 
-// sameOrigin is code-server's rule.
+// sameOrigin is code-server's check.
 func sameOrigin(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
@@ -119,7 +119,7 @@ func sameOrigin(r *http.Request) bool {
 
 func (i *ide) echo(w http.ResponseWriter, r *http.Request) {
 	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
-		InsecureSkipVerify: true, // sameOrigin has decided
+		InsecureSkipVerify: true, // sameOrigin has checked it
 		CompressionMode:    websocket.CompressionContextTakeover,
 	})
 	if err != nil {

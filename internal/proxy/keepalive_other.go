@@ -7,6 +7,6 @@ import (
 	"time"
 )
 
-// setUserTimeout is for systems without the option: there, keep-alive alone
-// finds who is gone.
+// setUserTimeout does nothing on systems without the option; keep-alive probes
+// still detect lost clients.
 func setUserTimeout(*net.TCPConn, time.Duration) error { return nil }

@@ -7,7 +7,7 @@ import (
 	"codehub/internal/harness"
 )
 
-// The tests with the real IDE wait for minutes, mostly for nothing to happen.
+// The tests with the real IDE mostly wait.
 func TestMain(m *testing.M) {
 	harness.Parallel(4)
 	os.Exit(m.Run())

@@ -13,75 +13,74 @@ import (
 )
 
 const (
-	// movedAge is how old what is known of moved workspaces may be before an
-	// address that leads nowhere has it read again.
-	movedAge = 10 * time.Second
-	// movedPause is after how long a read that failed is tried again, and
-	// movedWait how long one may take.
-	movedPause = time.Second
-	movedWait  = 5 * time.Second
+	// movedMaxAge is how old the list of moved workspaces may be before an unknown
+	// ID makes it read again.
+	movedMaxAge = 10 * time.Second
+	// movedRetry is the pause after a failed read, and movedTimeout limits one
+	// read.
+	movedRetry   = time.Second
+	movedTimeout = 5 * time.Second
 )
 
-// moves knows the workspaces that once had another id: those that import-m1
-// brought over, whose old addresses are in bookmarks (design §5). They are few
-// and never change, so all of them are kept.
+// moves maps the IDs of codehub's first version to those that import-m1 gave the
+// workspaces, because bookmarks contain the old addresses. The map is small and
+// final, so all of it is kept in memory.
 //
-// An id is no secret, and at the new address the same is asked of a visitor as
-// of everybody. So the old one leads there whoever asks, and tells nobody
-// anything about the workspace.
+// IDs are not secret, and the new address authorizes the visitor as usual. So the
+// redirect needs no authentication and reveals nothing else.
 type moves struct {
-	load func(context.Context) (map[string]workspace.ID, error) // nil: nothing has moved
+	load func(context.Context) (map[string]workspace.ID, error) // nil: no workspace has moved
 	now  func() time.Time
 
-	by atomic.Pointer[map[string]workspace.ID] // nil before the first read
+	byOldID atomic.Pointer[map[string]workspace.ID] // nil before the first read
 
-	mu   sync.Mutex
-	read time.Time // when by was
-	err  error     // of the last read
-	at   time.Time // of that error
+	mu     sync.Mutex
+	readAt time.Time // when by was
+	err    error     // of the last read
+	errAt  time.Time // of that error
 }
 
-// known returns the workspace that had the id old, as far as has been read.
-func (m *moves) known(old string) workspace.ID {
-	if by := m.by.Load(); by != nil {
+// lookup returns the workspace with the old ID from memory, or "".
+func (m *moves) lookup(old string) workspace.ID {
+	if by := m.byOldID.Load(); by != nil {
 		return (*by)[old]
 	}
 	return ""
 }
 
-// find returns the workspace that had the id old, or "" if none had.
+// find returns the workspace with the old ID, or "" if there is none.
 func (m *moves) find(ctx context.Context, old string) (workspace.ID, error) {
-	if id := m.known(old); id != "" {
+	if id := m.lookup(old); id != "" {
 		return id, nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if id := m.known(old); id != "" {
-		return id, nil // another one has read it meanwhile
+	if id := m.lookup(old); id != "" {
+		return id, nil // another request has read it meanwhile
 	}
 	now := m.now()
 	switch {
-	case m.err != nil && now.Sub(m.at) < movedPause:
+	case m.err != nil && now.Sub(m.errAt) < movedRetry:
 		return "", m.err
-	case m.err == nil && !m.read.IsZero() && now.Sub(m.read) < movedAge:
+	case m.err == nil && !m.readAt.IsZero() && now.Sub(m.readAt) < movedMaxAge:
 		return "", nil
 	}
-	// The visitor may leave meanwhile; others wait for the same.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), movedWait)
+	// Other requests wait for this read, so it continues if the client disconnects.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), movedTimeout)
 	defer cancel()
 	by, err := m.load(ctx)
 	if m.err = err; err != nil {
-		m.err, m.at = fmt.Errorf("read the workspaces that have moved: %w", err), m.now()
+		m.err, m.errAt = fmt.Errorf("read the workspaces that have moved: %w", err), m.now()
 		return "", m.err
 	}
-	m.by.Store(&by)
-	m.read = m.now()
+	m.byOldID.Store(&by)
+	m.readAt = m.now()
 	return by[old], nil
 }
 
-// redirectMoved sends a request for an old id on to the workspace's address,
-// and reports whether the request has been answered. The database is only ever
-// asked about what can be no id of this version.
+// redirectMoved redirects a request for an old ID to the workspace's address, and
+// reports whether the request was answered. It queries the database only for IDs
+// that are invalid in this version.
 func (p *Proxy) redirectMoved(w http.ResponseWriter, r *http.Request) bool {
 	after, ok := strings.CutPrefix(rawPath(r), pathPrefix)
 	if !ok || p.moves.load == nil {
@@ -91,11 +90,11 @@ func (p *Proxy) redirectMoved(w http.ResponseWriter, r *http.Request) bool {
 	if i := strings.IndexByte(after, '/'); i >= 0 {
 		old, rest = after[:i], after[i:]
 	}
-	id := p.moves.known(old)
+	id := p.moves.lookup(old)
 	if id == "" && oldID(old) {
 		var err error
 		if id, err = p.moves.find(r.Context(), old); err != nil {
-			p.fault(w, r, visit{navigation: isNavigation(r)}, "look for a moved workspace", err)
+			p.serverError(w, r, visit{navigation: isNavigation(r)}, "read moved workspaces failed", err)
 			return true
 		}
 	}
@@ -106,13 +105,13 @@ func (p *Proxy) redirectMoved(w http.ResponseWriter, r *http.Request) bool {
 	if r.URL.RawQuery != "" {
 		location += "?" + r.URL.RawQuery
 	}
-	own(w, http.StatusPermanentRedirect)
+	setOwnHeaders(w, http.StatusPermanentRedirect)
 	w.Header().Set("Location", location)
 	w.WriteHeader(http.StatusPermanentRedirect)
 	return true
 }
 
-// oldID reports whether s can be an id of the first version and of none since.
+// oldID reports whether s can be an ID of the first version only.
 func oldID(s string) bool {
 	if s == "" || len(s) > 64 || workspace.ValidID(s) {
 		return false

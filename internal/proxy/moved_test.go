@@ -17,7 +17,7 @@ const (
 	oldUUID = "5f0c2a34-9f5e-4c41-8f0e-6f2a6d2e9b11"
 )
 
-// moved is the record of moved workspaces; it counts how often it is read.
+// moved is a list of moved workspaces that counts its reads.
 type moved struct {
 	mu    sync.Mutex
 	by    map[string]workspace.ID
@@ -38,13 +38,13 @@ func (m *moved) count() int {
 	return m.reads
 }
 
-func TestOldAddresses(t *testing.T) {
+func TestOldIDsRedirect(t *testing.T) {
 	t.Parallel()
 	record := &moved{by: map[string]workspace.ID{ulidA: wsA, oldUUID: wsA}}
 	w := newWorld(t, func(c *Config) { c.Moved = record.load })
 	w.serve(wsA)
 	eventually(t, "the first read", func() bool { return record.count() == 1 })
-	eventually(t, "what was read is known", func() bool { return w.proxy.moves.known(ulidA) != "" })
+	eventually(t, "what was read is known", func() bool { return w.proxy.moves.lookup(ulidA) != "" })
 
 	for from, to := range map[string]string{
 		"/w/" + ulidA:                              under(wsA) + "/",
@@ -57,7 +57,7 @@ func TestOldAddresses(t *testing.T) {
 		"/w/" + ulidA + "/w/" + ulidA + "/x":       under(wsA) + "/w/" + ulidA + "/x",
 		"/w/" + ulidA + "/proxy/3000/?a=b&c=d#not": under(wsA) + "/proxy/3000/?a=b&c=d",
 	} {
-		// For its owner, another user, and nobody; whatever the method.
+		// For its owner, another user, and without a session, with any method.
 		for who, header := range map[string][]string{
 			"ann": navigation, "bob": append([]string{"Cookie", sessionCookie + "=bob-1"}, navigation...), "nobody": {"Cookie", ""},
 		} {
@@ -69,7 +69,7 @@ func TestOldAddresses(t *testing.T) {
 			}
 		}
 	}
-	// What is asked at the new address is asked there.
+	// The new address authorizes the request.
 	for who, want := range map[string]int{"ann-1": http.StatusOK, "bob-1": http.StatusForbidden} {
 		if a := w.open(under(wsA) + "/"); who == "ann-1" && a.StatusCode != want {
 			t.Errorf("%s at the new address: %d", who, a.StatusCode)
@@ -77,7 +77,7 @@ func TestOldAddresses(t *testing.T) {
 			t.Errorf("%s at the new address: %d, want %d", who, a.StatusCode, want)
 		}
 	}
-	// And nothing else has moved.
+	// No other ID is redirected.
 	for _, path := range []string{
 		"/w/01JFMZ8Q5V7N3K2T9R4W6X8Y0Y/", "/w/" + strings.ToLower(ulidA) + "/", "/w/%30" + ulidA[1:] + "/",
 		"/w/" + string(wsB) + "/", "/w/", "/w/" + ulidA + ".x/", "/w/" + strings.Repeat("A", 65) + "/",
@@ -91,8 +91,8 @@ func TestOldAddresses(t *testing.T) {
 	}
 }
 
-// While the database is away an old address is not said to lead nowhere.
-func TestOldAddressWhileTheDatabaseIsAway(t *testing.T) {
+// While the database is unavailable an old address does not give 404.
+func TestOldIDDuringDatabaseOutage(t *testing.T) {
 	t.Parallel()
 	record := &moved{fail: errors.New("no database")}
 	w := newWorld(t, func(c *Config) { c.Moved = record.load })
@@ -108,9 +108,9 @@ func TestOldAddressWhileTheDatabaseIsAway(t *testing.T) {
 	eventually(t, "the address leads on", func() bool { return w.open("/w/"+ulidA+"/").StatusCode == http.StatusPermanentRedirect })
 }
 
-// What is imported while the server runs is found, and whoever asks for what
-// is not there costs a read now and then.
-func TestMovesAreReadAgain(t *testing.T) {
+// Workspaces imported while the server runs are found, and unknown IDs cause a
+// limited number of reads.
+func TestMovedWorkspacesAreReadAgain(t *testing.T) {
 	t.Parallel()
 	record, now := &moved{}, time.Unix(1e9, 0)
 	m := moves{load: record.load, now: func() time.Time { return now }}
@@ -124,16 +124,16 @@ func TestMovesAreReadAgain(t *testing.T) {
 	find("", false, 1)
 	find("", false, 1)
 	record.by = map[string]workspace.ID{ulidA: wsA}
-	now = now.Add(movedAge - 1)
+	now = now.Add(movedMaxAge - 1)
 	find("", false, 1)
 	record.fail = errors.New("away")
 	now = now.Add(1)
 	find("", true, 2)
 	find("", true, 2)
-	now = now.Add(movedPause)
+	now = now.Add(movedRetry)
 	find("", true, 3)
 	record.fail = nil
-	now = now.Add(movedPause)
+	now = now.Add(movedRetry)
 	find(wsA, false, 4)
 	record.fail = errors.New("away")
 	now = now.Add(time.Hour)

@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// isNavigation reports whether a person opens a page at the top of a tab. Only
-// that wakes a workspace: tabs left open reconnect for ever, and browsers
-// fetch ahead of people.
+// isNavigation reports whether a person opens a page in a tab. Only that wakes a
+// workspace, because open tabs reconnect forever and browsers prefetch.
 //
-// Navigations that other sites start count too. What such a site gains is
-// that the visitor's own workspace starts, within its limits and until its
+// Navigations from other sites count too. All such a site can cause is that the
+// visitor's own workspace starts, within its limits and until its idle timeout, in
+// a visible tab.
 // TTL, in a tab that the visitor sees.
 func isNavigation(r *http.Request) bool {
 	if r.Method != http.MethodGet || upgradeType(r.Header) != "" || isPrefetch(r.Header) {
@@ -35,8 +35,8 @@ func isPrefetch(h http.Header) bool {
 	return false
 }
 
-// acceptsHTML is for clients without Sec-Fetch headers. A wildcard is not
-// enough: that is what scripts and command lines send.
+// acceptsHTML is for clients without Sec-Fetch headers. A wildcard is not enough:
+// scripts and command line tools send it.
 func acceptsHTML(h http.Header) bool {
 	for _, v := range h.Values("Accept") {
 		for part := range strings.SplitSeq(v, ",") {

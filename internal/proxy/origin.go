@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// origins knows which origin is asked, as browsers write it.
+// origins knows the server's own origin, in the form that browsers send.
 type origins struct {
 	scheme, host string // of the public address
 }
@@ -15,20 +15,19 @@ func newOrigins(public *url.URL) origins {
 	return origins{scheme: public.Scheme, host: hostOf(public.Scheme, public.Host)}
 }
 
-// mayAsk decides whether the page that a request comes from may make it on its
-// visitor's behalf.
+// allows decides whether the page that sent a request may send it with its
+// visitor's session.
 //
-// A WebSocket's Origin must equal the asked one exactly, since browsers send
-// no Sec-Fetch headers with it; one without Origin comes from no browser and
-// needs the token header (design §8). Of the rest, other sites, siblings of
-// the same site included, may only open a page at the top of a tab: they
-// embed, post and read nothing. The token header settles it, as no other site
-// can send that. Browsers that say nothing of where a request comes from are
-// judged by its Origin, if it has one.
-func (o origins) mayAsk(r *http.Request, navigation, byToken bool) bool {
+// A WebSocket's Origin must equal the server's, since browsers send no Sec-Fetch
+// headers with it. A WebSocket without an Origin is not from a browser and needs
+// the token header. Other sites, including siblings of the same site, may only open
+// a page in a tab; they may not embed, post or read. A request with the token
+// header is allowed, as other sites cannot send it. Browsers without Sec-Fetch
+// headers are judged by the Origin header, if there is one.
+func (o origins) allows(r *http.Request, navigation, byToken bool) bool {
 	origin := r.Header.Values("Origin")
 	if isWebSocket(r.Header) {
-		return len(origin) == 0 && byToken || len(origin) == 1 && o.isAsked(origin[0], r)
+		return len(origin) == 0 && byToken || len(origin) == 1 && o.isOwn(origin[0], r)
 	}
 	if navigation || byToken {
 		return true
@@ -39,14 +38,14 @@ func (o origins) mayAsk(r *http.Request, navigation, byToken bool) bool {
 	case len(site) == 1:
 		return site[0] == "same-origin" || site[0] == "none"
 	case len(origin) == 1:
-		return o.isAsked(origin[0], r)
+		return o.isOwn(origin[0], r)
 	}
 	return true
 }
 
-// isAsked reports whether origin is the public origin, or exactly the scheme
-// and host that the request was made to.
-func (o origins) isAsked(origin string, r *http.Request) bool {
+// isOwn reports whether origin is the public origin, or the scheme and host of the
+// request.
+func (o origins) isOwn(origin string, r *http.Request) bool {
 	if o.isPublic(origin) {
 		return true
 	}
@@ -58,8 +57,8 @@ func (o origins) isPublic(origin string) bool {
 	return strings.ToLower(origin) == o.scheme+"://"+o.host
 }
 
-// schemeOf is how the visitor reached this server. The public address tells
-// for its own host: TLS may end in front of us.
+// schemeOf returns the scheme that the client used. For the public host it is that
+// of the public address, because TLS may be terminated by a reverse proxy.
 func (o origins) schemeOf(r *http.Request) string {
 	switch {
 	case r.TLS != nil:
@@ -70,8 +69,8 @@ func (o origins) schemeOf(r *http.Request) string {
 	return "http"
 }
 
-// forwardedHost is what the IDE must take for its host, so that its own rule
-// for a WebSocket's Origin agrees with ours.
+// forwardedHost returns the X-Forwarded-Host for the IDE, which compares it with
+// the Origin of a WebSocket.
 func (o origins) forwardedHost(r *http.Request) string {
 	if o.isPublic(r.Header.Get("Origin")) {
 		return o.host
@@ -79,7 +78,8 @@ func (o origins) forwardedHost(r *http.Request) string {
 	return r.Host
 }
 
-// hostOf writes a host as an Origin does: lower case, without the scheme's own port.
+// hostOf normalizes a host as in an Origin: lower case, without the scheme's
+// default port.
 func hostOf(scheme, host string) string {
 	host = strings.ToLower(host)
 	switch scheme {

@@ -28,7 +28,7 @@ func TestWebSocketOrigin(t *testing.T) {
 		{"http://localhost:8080", "localhost:8080", "null", false, false},
 		{"http://localhost:8080", "localhost:8080", "", false, false},
 		{"http://codehub.example", "codehub.example:80", "http://codehub.example", false, true},
-		// TLS ends in front of the server.
+		// TLS is terminated in front of the server.
 		{"https://codehub.example", "codehub.example", "https://codehub.example", false, true},
 		{"https://codehub.example", "codehub.example:443", "https://codehub.example", false, true},
 		{"https://codehub.example", "127.0.0.1:8080", "https://codehub.example", false, true},
@@ -52,13 +52,13 @@ func TestWebSocketOrigin(t *testing.T) {
 		o := newOrigins(public)
 		for _, byToken := range []bool{false, true} {
 			want := test.want || test.origin == "" && byToken
-			if got := o.mayAsk(r, false, byToken); got != want {
+			if got := o.allows(r, false, byToken); got != want {
 				t.Errorf("%s asked as %s by %q (token: %v): %v", test.public, test.host, test.origin, byToken, got)
 			}
 		}
 		r.Header.Add("Origin", test.origin)
 		r.Header.Add("Origin", test.origin)
-		if o.mayAsk(r, false, true) {
+		if o.allows(r, false, true) {
 			t.Errorf("%q twice was let in", test.origin)
 		}
 	}

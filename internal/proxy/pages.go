@@ -6,70 +6,69 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Pages renders what a person sees instead of their workspace. A method
-// writes the whole answer with the given status; Cache-Control (no-store)
-// and, where it applies, Retry-After have been set on w before. Called for
-// navigations alone: whatever else asks gets the API's JSON error.
+// Pages renders the pages that replace a workspace. A method writes the whole
+// response with the given status; Cache-Control (no-store) and, where it applies,
+// Retry-After are already set on w. It is only called for navigations: other
+// requests get the API's JSON error.
 type Pages interface {
-	// Loading is shown while the workspace comes up (503). It shows the
-	// progress live, from GET /api/v1/events, and loads its own address again
-	// once the phase is RUNNING and the operation NONE, or the workspace has
-	// come to rest in any other state (STANDBY is woken by that, the rest has
-	// a page of its own).
+	// Loading is shown while the workspace is starting (503). It shows live
+	// progress from GET /api/v1/events, and reloads when the phase is RUNNING and
+	// the operation NONE, or when the workspace has settled in any other state:
+	// STANDBY is then woken, and the others have their own page.
 	//
-	// Against loops the page counts its reloads in sessionStorage, by
-	// workspace: at most 6 within 2 minutes, after waits of 0, 1, 2, 4, 8 and
-	// 15 s; after that it offers a link. Another replica may know of an event
-	// a moment later than this one, so a second try is normal.
+	// To prevent loops the page counts its reloads per workspace in sessionStorage:
+	// at most 6 within 2 minutes, after waits of 0, 1, 2, 4, 8 and 15 s; after that
+	// it offers a link. Another replica may learn of an event a moment later, so a
+	// second reload is normal.
 	Loading(w http.ResponseWriter, r *http.Request, status int, p LoadingPage)
-	// RestoreNeeded is shown for ARCHIVED (502), with a button that wants it
-	// RUNNING and leads back here.
+	// RestoreNeeded is shown for ARCHIVED (502), with a button that starts the
+	// workspace and returns to this address.
 	RestoreNeeded(w http.ResponseWriter, r *http.Request, status int, p WorkspacePage)
-	// StartNeeded is shown for PENDING (502), with a button that wants it
-	// RUNNING.
+	// StartNeeded is shown for PENDING (502), with a button that starts the
+	// workspace.
 	StartNeeded(w http.ResponseWriter, r *http.Request, status int, p WorkspacePage)
-	// Failed is shown for ERROR (502): what went wrong and what the owner can
-	// do (recover, start empty after DataLost, forced stop, delete).
+	// Failed is shown for ERROR (502): the error and what the owner can do
+	// (recover, start empty after DataLost, force stop, delete).
 	Failed(w http.ResponseWriter, r *http.Request, status int, p WorkspacePage)
-	// LimitReached is shown when too many workspaces run to wake one more
-	// (502), with a stop button for each of the caller's own.
+	// LimitReached is shown when a limit prevents the workspace from starting
+	// (502), with a stop button for each of the caller's own running workspaces.
 	LimitReached(w http.ResponseWriter, r *http.Request, status int, p LimitPage)
-	// Deleted is shown for a deleted workspace (410); within the grace the
-	// deletion can be taken back.
+	// Deleted is shown for a deleted workspace (410). Within the grace period the
+	// deletion can be undone.
 	Deleted(w http.ResponseWriter, r *http.Request, status int, p WorkspacePage)
-	// Unavailable is shown when the workspace's IDE, the database or the
-	// container backend does not answer (502 or 503), with a link to try again.
+	// Unavailable is shown when the IDE, the database or Docker is not responding
+	// (502 or 503), with a link to try again.
 	Unavailable(w http.ResponseWriter, r *http.Request, status int, p PlainPage)
-	// Forbidden is shown for somebody else's workspace (403). It says nothing
+	// Forbidden is shown for another user's workspace (403). It reveals nothing
 	// about it.
 	Forbidden(w http.ResponseWriter, r *http.Request, status int, p PlainPage)
-	// NotFound is shown when there is no such workspace (404). The caller is
-	// the zero Caller if nobody is logged in.
+	// NotFound is shown when the workspace does not exist (404). The caller is the
+	// zero Caller if the request has no session.
 	NotFound(w http.ResponseWriter, r *http.Request, status int, p PlainPage)
 }
 
-// PlainPage is a page that tells nothing about a workspace.
+// PlainPage is a page without information about a workspace.
 type PlainPage struct {
 	Caller workspace.Caller
-	// Path is what was asked for, with its query: the address to try again.
+	// Path is the requested path with its query: the address to try again.
 	Path string
 }
 
-// WorkspacePage is a page about a workspace of the caller's.
+// WorkspacePage is a page about one of the caller's workspaces.
 type WorkspacePage struct {
 	PlainPage
 	Workspace workspace.Workspace
 }
 
-// LoadingPage is the page that waits for a workspace.
+// LoadingPage is the page shown while a workspace starts.
 type LoadingPage struct {
 	WorkspacePage
-	// Queued tells that what goes on does not lead to RUNNING, such as a stop,
-	// and that the workspace will be started once that has ended.
+	// Queued reports that the current operation, such as a stop, has to finish
+	// before the workspace starts.
 	Queued bool
 }
 
-// LimitPage is the page that tells what runs instead.
+// LimitPage is the page shown when a limit is reached.
 type LimitPage struct {
 	WorkspacePage
 	Type         string // "per_user" or "global"

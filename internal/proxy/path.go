@@ -5,17 +5,16 @@ import (
 	"strings"
 )
 
-// splitPath is url.URL's two fields for an escaped path, such that exactly
-// that path is sent.
+// splitPath returns Path and RawPath for a url.URL that sends exactly the escaped
+// path.
 func splitPath(escaped string) (path, raw string, err error) {
 	raw = escapeStray(escaped)
 	path, err = url.PathUnescape(raw)
 	return path, raw, err
 }
 
-// escapeStray escapes the bytes that should not have come unescaped in a
-// path; one of them makes net/url write the whole path anew, by which an
-// escaped slash becomes a real one.
+// escapeStray escapes the bytes that clients should have escaped. Otherwise net/url
+// would encode the whole path again and turn an escaped slash into a real one.
 func escapeStray(path string) string {
 	const hex = "0123456789ABCDEF"
 	var b strings.Builder

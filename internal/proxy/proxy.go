@@ -17,38 +17,37 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Authenticator says who a request comes from. The proxy never accepts a
-// Bearer: under /w/ the Authorization header is the workspace's own (design
-// §8). It is asked for every request, so it answers from memory.
+// Authenticator returns the sender of a request. It is called for every request, so
+// it should answer from memory. The proxy never accepts bearer tokens: under /w/
+// the Authorization header belongs to the workspace.
 type Authenticator interface {
 	Authenticate(r *http.Request, bearer bool) (workspace.Caller, error)
 }
 
-// Sessions ends what outlives its session.
+// Sessions ends connections when their session ends.
 type Sessions interface {
-	// Watch returns a context that ends with ctx, or soon after the session
-	// or token (Caller.Session) holds no longer. The caller calls stop.
+	// Watch returns a context that ends with ctx, or soon after the session or
+	// token (Caller.Session) has ended. The caller must call stop.
 	Watch(ctx context.Context, session string) (watched context.Context, stop context.CancelFunc)
 }
 
-// Store is what the proxy reads of workspaces, and the one wish that it
-// writes on its visitors' behalf.
+// Store reads workspaces and wakes them.
 type Store interface {
 	Workspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
-	// Wake wants the workspace running, or queues that while it is being
-	// stopped or archived, and returns it as it is after that.
-	// CodeLimitExceeded carries the details of design §6.
+	// Wake starts the workspace, or queues the start while it is being stopped or
+	// archived, and returns the updated workspace. CodeLimitExceeded has the
+	// details that docs/api.md describes.
 	Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error)
 }
 
-// Upstreams says where an IDE is reached (runtime.Runtime).
+// Upstreams returns the addresses of IDEs; see runtime.Runtime.
 type Upstreams interface {
 	Upstream(ctx context.Context, id workspace.ID) (runtime.Upstream, error)
 }
 
-// Config is what a proxy is made of. Everything without "optional" is
-// required.
+// Config holds a proxy's dependencies and settings. Fields are required unless
+// marked optional.
 type Config struct {
 	Auth     Authenticator
 	Sessions Sessions
@@ -57,47 +56,47 @@ type Config struct {
 	Pages    Pages
 	Log      *slog.Logger
 
-	// PublicURL is the origin that people see (CODEHUB_URL).
+	// PublicURL is the origin that users open (CODEHUB_URL).
 	PublicURL *url.URL
-	// CookieNames are codehub's own cookies: they never reach a workspace,
-	// and no workspace sets them.
+	// CookieNames are codehub's own cookies. They are not sent to a workspace, and
+	// no workspace can set them.
 	CookieNames []string
-	// IsToken tells codehub's API tokens from other credentials.
+	// IsToken reports whether a string is an API token of codehub.
 	IsToken func(string) bool
 
-	// Activity records who really uses a workspace; optional.
+	// Activity records the use of workspaces; optional.
 	Activity *activity.Recorder
 
-	// Moved lists the workspaces that once had another id, by that; optional.
+	// Moved maps old IDs of workspaces to current ones; optional.
 	Moved func(context.Context) (map[string]workspace.ID, error)
 
-	// RouteAge is how long a route is used without an event; optional, 60 s.
+	// RouteAge is how long a route is cached without an event; optional, 60 s.
 	RouteAge time.Duration
-	// CheckInterval is how often the routes behind open connections are
-	// looked at; optional, 3 s.
+	// CheckInterval is the interval between checks of the routes of open
+	// connections; optional, 3 s.
 	CheckInterval time.Duration
 }
 
 // Proxy is the handler of everything under /w/.
 type Proxy struct {
-	auth     Authenticator
-	sessions Sessions
-	store    Store
-	pages    Pages
-	log      *slog.Logger
-	origins  origins
-	secrets  secrets
-	routes   *routes
-	moves    moves
-	used     *activity.Recorder // or nil
-	open     *connections
-	check    time.Duration
-	copyLog  *log.Logger // of the reverse proxy: connections that broke off
+	auth          Authenticator
+	sessions      Sessions
+	store         Store
+	pages         Pages
+	log           *slog.Logger
+	origins       origins
+	secrets       secrets
+	routes        *routes
+	moves         moves
+	activity      *activity.Recorder // or nil
+	open          *connections
+	checkInterval time.Duration
+	copyLog       *log.Logger // for httputil.ReverseProxy, which logs broken connections
 
 	unreadable *prometheus.CounterVec
 }
 
-// New makes a proxy. Run looks after its open connections.
+// New returns a proxy. Run must be running while it serves.
 func New(c Config) *Proxy {
 	if c.RouteAge == 0 {
 		c.RouteAge = 60 * time.Second
@@ -108,24 +107,24 @@ func New(c Config) *Proxy {
 	open := newConnections()
 	return &Proxy{
 		auth: c.Auth, sessions: c.Sessions, store: c.Store, pages: c.Pages, log: c.Log,
-		origins: newOrigins(c.PublicURL),
-		secrets: secrets{cookies: append([]string{runtime.SecretCookie}, c.CookieNames...), isToken: c.IsToken},
-		routes:  newRoutes(c.Store, c.Runtime, open, c.RouteAge),
-		moves:   moves{load: c.Moved, now: time.Now},
-		used:    c.Activity,
-		open:    open,
-		check:   c.CheckInterval,
-		copyLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
+		origins:       newOrigins(c.PublicURL),
+		secrets:       secrets{cookies: append([]string{runtime.SecretCookie}, c.CookieNames...), isToken: c.IsToken},
+		routes:        newRoutes(c.Store, c.Runtime, open, c.RouteAge),
+		moves:         moves{load: c.Moved, now: time.Now},
+		activity:      c.Activity,
+		open:          open,
+		checkInterval: c.CheckInterval,
+		copyLog:       slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 
 		unreadable: newUnreadable(),
 	}
 }
 
-// newUnreadable returns a counter with both its series, at 0.
+// newUnreadable returns the counter with both series at 0.
 func newUnreadable() *prometheus.CounterVec {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "codehub_activity_unreadable_total",
-		Help: "WebSockets of IDEs of which a side could no longer be read for signs of use, by side; every byte of that side then counts as use.",
+		Help: "IDE WebSockets with a side whose messages could not be decoded, by side. All traffic of that side then counts as activity.",
 	}, []string{"side"})
 	for _, side := range []vscode.Side{vscode.ClientSide, vscode.ServerSide} {
 		v.WithLabelValues(string(side))
@@ -133,13 +132,13 @@ func newUnreadable() *prometheus.CounterVec {
 	return v
 }
 
-// Metrics are the proxy's figures.
+// Metrics returns the proxy's metrics.
 func (p *Proxy) Metrics() prometheus.Collector { return p.unreadable }
 
-// Wrap serves what belongs to workspaces and leaves the rest to next. It must
-// stand before any http.ServeMux, which would clean the paths, and nothing
-// around it may buffer, compress, time out or add headers of its own pages to
-// answers; a wrapped ResponseWriter needs Unwrap.
+// Wrap serves the paths of workspaces and passes the rest to next. It must come
+// before any http.ServeMux, which would clean the paths. Middleware around it must
+// not buffer, compress, time out or add headers to responses, and a wrapped
+// ResponseWriter needs Unwrap.
 func (p *Proxy) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if underPrefix(r) {
@@ -150,7 +149,7 @@ func (p *Proxy) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// ServeHTTP serves /w/ and what is under it.
+// ServeHTTP serves /w/ and all paths below it.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	accesslog.SetRoute(r.Context(), "/w/{id}/{path...}")
 	accesslog.Quiet(r.Context())
@@ -168,32 +167,32 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Invalidate forgets what is known of a workspace. Called for every event
-// about it, before the event is passed on to anybody who may come back.
+// Invalidate drops the cached route of a workspace. It must be called for every
+// event about the workspace before the event is passed on to clients.
 func (p *Proxy) Invalidate(id workspace.ID) { p.routes.invalidate(id) }
 
-// InvalidateAll forgets everything, for after events may have been missed.
+// InvalidateAll drops all cached routes. It must be called when events may have
+// been lost.
 func (p *Proxy) InvalidateAll() { p.routes.invalidateAll() }
 
-// CloseRoute is called before a workspace's container is removed, once its
-// row no longer says that it runs: on return no new request is led to it, and
-// every connection of the workspace has been closed (design §8).
+// CloseRoute must be called before a workspace's container is removed, when its row
+// no longer says that it runs. When it returns, all connections of the workspace
+// are closed and no new request reaches the container.
 func (p *Proxy) CloseRoute(id workspace.ID) { p.routes.close(id) }
 
-// OpenConnections counts the requests and WebSockets being relayed now.
+// OpenConnections returns the number of relayed requests and WebSockets.
 func (p *Proxy) OpenConnections() int { return p.open.count() }
 
-// Run looks after the open connections until ctx ends: one whose workspace
-// has been stopped, deleted or given to somebody else is closed at the next
-// look after the event. While the database does not answer, nothing is known
-// and nobody is cut off.
+// Run checks the open connections until ctx ends. It closes those whose workspace
+// was stopped, deleted or transferred to another owner. While the database is not
+// available no connection is closed.
 func (p *Proxy) Run(ctx context.Context) error {
 	if p.moves.load != nil {
 		if _, err := p.moves.find(ctx, ""); err != nil && ctx.Err() == nil {
-			p.log.WarnContext(ctx, "old addresses are looked up when they are asked for", "err", err)
+			p.log.WarnContext(ctx, "read moved workspaces failed; retrying on demand", "err", err)
 		}
 	}
-	tick := time.NewTicker(p.check)
+	tick := time.NewTicker(p.checkInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -201,15 +200,15 @@ func (p *Proxy) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			if err := p.routes.check(ctx); err != nil && ctx.Err() == nil {
-				p.log.WarnContext(ctx, "look after open connections", "err", err)
+				p.log.WarnContext(ctx, "check open connections failed", "err", err)
 			}
 		}
 	}
 }
 
-// Shutdown closes the WebSockets, lets other requests end until ctx does, and
-// closes what is left. No request is taken any more. It returns ctx's error
-// if it had to cut something off.
+// Shutdown refuses new requests, closes the WebSockets, waits for other requests
+// until ctx ends, and closes the rest. It returns ctx's error if it had to close
+// any.
 func (p *Proxy) Shutdown(ctx context.Context) error {
 	err := p.open.drain(ctx)
 	p.routes.closeAll()

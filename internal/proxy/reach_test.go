@@ -10,9 +10,9 @@ import (
 	"codehub/internal/workspace"
 )
 
-// An address that another workspace's container has got meanwhile leads to
-// nobody: not over a route that is stale, nor over one that was closed.
-func TestAddressReused(t *testing.T) {
+// A reused address leads to no other workspace, neither by a stale route nor after
+// the route was closed.
+func TestReusedAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.store.put(running(wsB, bob))
@@ -24,11 +24,11 @@ func TestAddressReused(t *testing.T) {
 	b := newIDE(t, "secret-of-b", a.addr())
 	w.engine.put(wsB, b.upstream("c-b"))
 
-	// No event has come: the container itself refuses.
+	// Without an event: the container itself refuses the secret.
 	if got := w.get(under(wsA) + "/"); got.StatusCode != http.StatusUnauthorized || b.served.Load() != 0 || b.refused.Load() != 1 {
 		t.Fatalf("stale route: status %d, served %d, refused %d", got.StatusCode, b.served.Load(), b.refused.Load())
 	}
-	// As the controller does it: the row, the route, the container.
+	// In the controller's order: the row, the route, the container.
 	ws := running(wsA, ann)
 	ws.Operation = workspace.OpStopping
 	w.store.put(ws)
@@ -41,9 +41,9 @@ func TestAddressReused(t *testing.T) {
 	}
 }
 
-// A container that was replaced without an event is found by whoever comes
-// first, if their request can be made again.
-func TestContainerReplaced(t *testing.T) {
+// A container that was replaced without an event is found by the first request that
+// can be repeated.
+func TestReplacedContainer(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		method, body string
@@ -86,8 +86,8 @@ func TestContainerReplaced(t *testing.T) {
 	}
 }
 
-// An IDE that does not answer is no reason to ask the engine again and again.
-func TestIDEDown(t *testing.T) {
+// An IDE that is not responding does not cause a runtime call per request.
+func TestUnresponsiveIDE(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	i := w.serve(wsA)
@@ -103,7 +103,7 @@ func TestIDEDown(t *testing.T) {
 	if a.StatusCode != http.StatusBadGateway || a.Header.Get("X-Page") != "unavailable" {
 		t.Errorf("navigation: status %d, page %q", a.StatusCode, a.Header.Get("X-Page"))
 	}
-	if n := w.engine.count(); n > 1+1+int(patience/shortAge) {
+	if n := w.engine.count(); n > 1+1+int(patience/unconfirmedAge) {
 		t.Errorf("the engine was asked %d times", n)
 	}
 	if w.proxy.OpenConnections() != 0 {
@@ -111,9 +111,9 @@ func TestIDEDown(t *testing.T) {
 	}
 }
 
-// A container that is gone while its row still says that it runs: the loading
-// page, until the controller has seen it.
-func TestContainerGone(t *testing.T) {
+// If the container is gone while its row says RUNNING, the loading page is shown
+// until the controller has observed that.
+func TestRemovedContainer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	if a := w.open(under(wsA) + "/"); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("X-Page") != "loading" {
@@ -129,14 +129,13 @@ func TestContainerGone(t *testing.T) {
 	}
 }
 
-// age makes what is known of a workspace old enough to be asked about again,
-// and its pooled connections have been found to be dead.
+// age makes the cached route too old and the pooled connections closed.
 func (w *world) age(id workspace.ID) {
 	rs := w.proxy.routes
 	defer rs.upstreams[id].transport.CloseIdleConnections()
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	r := *rs.known[id]
-	r.readAt = r.readAt.Add(-2 * shortAge)
-	rs.known[id] = &r
+	r := *rs.cached[id]
+	r.readAt = r.readAt.Add(-2 * unconfirmedAge)
+	rs.cached[id] = &r
 }

@@ -13,8 +13,8 @@ import (
 	"sync"
 )
 
-// relay takes one visit to the container and back. It reports false, with
-// nothing answered, if the route has been closed since it was looked up.
+// relay relays one request to the container. It returns false without a response if
+// the route was closed since the lookup.
 func (p *Proxy) relay(w http.ResponseWriter, r *http.Request, v visit, to *upstream) bool {
 	watched, stop := p.sessions.Watch(r.Context(), v.caller.Session)
 	defer stop()
@@ -25,37 +25,37 @@ func (p *Proxy) relay(w http.ResponseWriter, r *http.Request, v visit, to *upstr
 		return false
 	}
 	defer p.open.remove(c)
-	// The session's end must also reach a visitor who does not read.
+	// Also ends a client that does not read when the session ends.
 	defer context.AfterFunc(watched, c.close)()
 
 	if r.ContentLength != 0 {
-		// An IDE may answer while it is still being sent to, as it could
-		// without us in between. HTTP/2 does so anyway.
+		// An IDE may respond before it has read the whole body. HTTP/2 allows that
+		// without this call.
 		_ = http.NewResponseController(w).EnableFullDuplex()
 	}
-	x := &exchange{proxy: p, visit: v, connection: c, use: p.useOf(r, v)}
+	x := &exchange{proxy: p, visit: v, connection: c, use: p.newUse(r, v)}
 	defer x.use.end()
 	rp := httputil.ReverseProxy{
 		Rewrite:   x.rewrite,
 		Transport: x,
 		ModifyResponse: func(res *http.Response) error {
 			x.confine(res)
-			x.answered(r, res)
+			x.observe(r, res)
 			return nil
 		},
-		ErrorHandler:  x.failed,
+		ErrorHandler:  x.upstreamError,
 		FlushInterval: -1,
 		BufferPool:    buffers,
 		ErrorLog:      p.copyLog,
 	}
 	rp.ServeHTTP(&visitorWriter{ResponseWriter: w, open: p.open, connection: c, use: x.use}, r.WithContext(ctx))
 	if c.wasCut() {
-		panic(http.ErrAbortHandler) // a cut answer must not look whole
+		panic(http.ErrAbortHandler) // the client must not take a truncated response for a complete one
 	}
 	return true
 }
 
-// exchange is one visit on its way.
+// exchange is one relayed request.
 type exchange struct {
 	proxy      *Proxy
 	visit      visit
@@ -63,8 +63,8 @@ type exchange struct {
 	use        *use // or nil
 }
 
-// rewrite makes the container's request of the visitor's. Hop-by-hop and
-// forwarding headers have been removed from it.
+// rewrite builds the container's request. ReverseProxy has already removed
+// hop-by-hop and forwarding headers from it.
 func (x *exchange) rewrite(pr *httputil.ProxyRequest) {
 	out := pr.Out
 	out.URL = &url.URL{Scheme: "http", RawQuery: pr.In.URL.RawQuery, ForceQuery: pr.In.URL.ForceQuery}
@@ -78,18 +78,18 @@ func (x *exchange) rewrite(pr *httputil.ProxyRequest) {
 		out.Header.Del("Upgrade")
 	}
 	x.proxy.secrets.strip(out.Header)
-	address(out, x.connection.upstream)
-	x.use.request(out)
+	setUpstream(out, x.connection.upstream)
+	x.use.watchBody(out)
 }
 
-// address leads a request to a container that knows the secret.
-func address(out *http.Request, to *upstream) {
+// setUpstream sets the container's address and secret.
+func setUpstream(out *http.Request, to *upstream) {
 	out.URL.Host = to.Addr
 	setSecret(out.Header, to.Secret)
 }
 
-// RoundTrip asks the container. One that cannot be reached may have been
-// replaced: then a request that may be repeated goes to the new one.
+// RoundTrip sends the request to the container. If the container cannot be reached
+// and was replaced, a repeatable request is sent to the new one.
 func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	x.confineEarly(out.Context())
 	to := x.connection.upstream
@@ -97,14 +97,14 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	if err == nil || !isDialError(err) || out.Context().Err() != nil {
 		return res, err
 	}
-	// Away from the upstream that failed, which closes if it was replaced.
+	// Leave the failed upstream first: it is closed if it was replaced.
 	x.proxy.open.move(x.connection, nil)
-	next := x.proxy.routes.again(out.Context(), x.visit.id, to)
+	next := x.proxy.routes.replacement(out.Context(), x.visit.id, to)
 	if next == nil || !repeatable(out) || !x.proxy.open.move(x.connection, next) {
 		return nil, err
 	}
 	out = out.Clone(out.Context())
-	address(out, next)
+	setUpstream(out, next)
 	return next.transport.RoundTrip(out)
 }
 
@@ -124,7 +124,7 @@ func repeatable(r *http.Request) bool {
 	return false
 }
 
-// confine keeps the answer's effects within the workspace.
+// confine limits the effects of the response to the workspace.
 func (x *exchange) confine(res *http.Response) {
 	confine(res.Header, confinement{
 		prefix:   x.visit.prefix,
@@ -133,8 +133,8 @@ func (x *exchange) confine(res *http.Response) {
 	})
 }
 
-// confineEarly does the same for informational answers (103), which the
-// reverse proxy passes on by a hook of its own in the request's context.
+// confineEarly does the same for informational responses (103), which ReverseProxy
+// forwards through a trace hook in the context.
 func (x *exchange) confineEarly(ctx context.Context) {
 	trace := httptrace.ContextClientTrace(ctx)
 	if trace == nil || trace.Got1xxResponse == nil {
@@ -147,20 +147,20 @@ func (x *exchange) confineEarly(ctx context.Context) {
 	}
 }
 
-// failed answers when the container does not.
-func (x *exchange) failed(w http.ResponseWriter, r *http.Request, err error) {
+// upstreamError answers when the container does not respond.
+func (x *exchange) upstreamError(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
-		panic(http.ErrAbortHandler) // cut by us, or the visitor has left
+		panic(http.ErrAbortHandler) // closed by the proxy, or the client has disconnected
 	}
-	x.proxy.log.WarnContext(r.Context(), "a workspace does not answer", "workspace", x.visit.id, "err", err)
-	x.proxy.unavailable(w, r, x.visit, http.StatusBadGateway, "The workspace does not answer.")
+	x.proxy.log.WarnContext(r.Context(), "workspace not responding", "workspace", x.visit.id, "err", err)
+	x.proxy.unavailable(w, r, x.visit, http.StatusBadGateway, "The workspace is not responding.")
 }
 
-// isWebSocket reports whether a WebSocket is asked for.
+// isWebSocket reports whether a request asks for a WebSocket.
 func isWebSocket(h http.Header) bool { return strings.EqualFold(upgradeType(h), "websocket") }
 
-// upgradeType is the protocol that a request wants to switch to, as
-// httputil.ReverseProxy sees it; the two must not differ.
+// upgradeType returns the protocol that a request wants to switch to. It must agree
+// with httputil.ReverseProxy.
 func upgradeType(h http.Header) string {
 	for _, v := range h["Connection"] {
 		for token := range strings.SplitSeq(v, ",") {
@@ -176,7 +176,7 @@ const bufferSize = 32 << 10
 
 var buffers = &bufferPool{sync.Pool{New: func() any { return new([bufferSize]byte) }}}
 
-// bufferPool saves each answer an allocation of its own.
+// bufferPool reuses copy buffers.
 type bufferPool struct{ pool sync.Pool }
 
 func (b *bufferPool) Get() []byte  { return b.pool.Get().(*[bufferSize]byte)[:] }

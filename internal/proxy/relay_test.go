@@ -19,7 +19,7 @@ import (
 	"codehub/api"
 )
 
-// raw sends bytes as they are and returns the answer.
+// raw sends bytes unchanged and returns the response.
 func (w *world) raw(head string) *http.Response {
 	w.t.Helper()
 	conn, err := net.Dial("tcp", w.server.Listener.Addr().String())
@@ -38,8 +38,8 @@ func (w *world) raw(head string) *http.Response {
 	return res
 }
 
-// A path reaches the IDE byte for byte, without the prefix. Only bytes that
-// may not stand in a path at all arrive escaped.
+// A path reaches the IDE byte for byte, without the prefix. Only bytes that are
+// invalid in a path are escaped.
 func TestPaths(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -71,7 +71,7 @@ func TestPaths(t *testing.T) {
 			t.Errorf("%q: status %d, the IDE got %q, want %q", test.path, res.StatusCode, i.received().URI, test.want)
 		}
 	}
-	// A request in the form for proxies.
+	// In absolute form, as to a forward proxy.
 	res := w.raw("GET http://" + w.server.Listener.Addr().String() + under(wsA) + "/a%2Fb?x HTTP/1.1\nHost: ignored\nCookie: " + sessionCookie + "=ann-1\n\n")
 	if res.StatusCode != http.StatusOK || i.received().URI != "/a%2Fb?x" {
 		t.Errorf("absolute form: status %d, the IDE got %q", res.StatusCode, i.received().URI)
@@ -101,14 +101,14 @@ func FuzzPath(f *testing.F) {
 	})
 }
 
-// What the IDE writes arrives when it is written, headers first.
+// What the IDE writes arrives immediately, headers first.
 func TestStreaming(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	i := w.serve(wsA)
 	next := make(chan string)
 	i.handle = func(rw http.ResponseWriter, _ *http.Request) {
-		rw.Header().Set("Content-Length", "9") // known, and streamed all the same
+		rw.Header().Set("Content-Length", "9") // known, and streamed nevertheless
 		rw.WriteHeader(http.StatusOK)
 		rc := http.NewResponseController(rw)
 		_ = rc.Flush()
@@ -134,8 +134,8 @@ func TestStreaming(t *testing.T) {
 	close(next)
 }
 
-// 64 MiB pass in both directions at once in lockstep: each chunk is sent only
-// when the one before has come back, so nothing waits for the whole.
+// 64 MiB pass in both directions in lockstep: each chunk is sent when the previous
+// one has come back, so nothing buffers the whole body.
 func TestLargeBodies(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -190,7 +190,7 @@ func TestLargeBodies(t *testing.T) {
 	}
 }
 
-// An upload waits for the IDE's consent if it asks for it.
+// An upload waits for the IDE's 100 Continue if the client asks for it.
 func TestExpectContinue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -202,7 +202,7 @@ func TestExpectContinue(t *testing.T) {
 	}
 }
 
-// Compression is agreed between the visitor and the IDE, and passes untouched.
+// The client and the IDE negotiate compression; the proxy does not interfere.
 func TestWebSocketDeflate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -230,7 +230,7 @@ func TestWebSocketDeflate(t *testing.T) {
 	eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
 }
 
-// A WebSocket is refused before the IDE hears of it.
+// Refused WebSockets do not reach the IDE.
 func TestWebSocketRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -256,8 +256,8 @@ func TestWebSocketRefused(t *testing.T) {
 	}
 }
 
-// Nothing is asked of the database or the runtime while nothing changes.
-func TestHotPath(t *testing.T) {
+// Requests to an unchanged workspace call neither the database nor the runtime.
+func TestCachedRequestsNeedNoLookups(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.serve(wsA)
@@ -274,7 +274,7 @@ func TestHotPath(t *testing.T) {
 		say(t, conn, "hello")
 		conn.CloseNow()
 	}
-	// Nor for an idle tab that comes back for ever to one that is stopped.
+	// The same for a tab that reconnects to a stopped workspace.
 	ws := running(wsB, ann)
 	ws.Phase = "STANDBY"
 	w.store.put(ws)

@@ -16,54 +16,54 @@ import (
 
 const (
 	fillTimeout = 10 * time.Second
-	// shortAge is how long a route is used that the runtime did not confirm.
-	shortAge = 2 * time.Second
-	// keepAddress is for how long the address of a container that nobody uses
-	// stands in for an engine that does not answer.
-	keepAddress = 10 * time.Minute
-	// maxFills bounds how often one request waits for a route that was
-	// invalidated while it was being read.
+	// unconfirmedAge is how long a route is cached that the runtime did not
+	// confirm.
+	unconfirmedAge = 2 * time.Second
+	// addressMaxIdle is how long the address of a container without connections is
+	// kept, for use while Docker is not responding.
+	addressMaxIdle = 10 * time.Minute
+	// maxFills limits how often a request repeats a lookup that was invalidated
+	// while it ran.
 	maxFills = 8
-	// checksAtOnce bounds how many workspaces are looked at together.
-	checksAtOnce = 4
+	// maxChecks limits concurrent checks.
+	maxChecks = 4
 )
 
 var errUnsettled = errors.New("the workspace's state keeps changing")
 
-// route is what is known of a workspace. It is never changed.
+// route is the cached state of a workspace. It is immutable.
 type route struct {
 	workspace workspace.Workspace
-	upstream  *upstream // nil unless it runs and its container does
+	upstream  *upstream // nil unless the workspace and its container are running
 	readAt    time.Time
-	confirmed bool // false: the runtime was not asked successfully
+	confirmed bool // false: the runtime could not be asked
 }
 
 func (r *route) fresh(maxAge time.Duration) bool {
 	if !r.confirmed {
-		maxAge = min(maxAge, shortAge)
+		maxAge = min(maxAge, unconfirmedAge)
 	}
 	return time.Since(r.readAt) < maxAge
 }
 
-// routes caches the route of each workspace. What it knows it was told by the
-// database and the runtime at most maxAge ago, and by no reading that began
-// before the last invalidation.
+// routes caches the route of each workspace. An entry is at most maxAge old, and
+// its lookup began after the last invalidation.
 type routes struct {
-	store   Store
-	runtime Upstreams
-	open    *connections
-	maxAge  time.Duration
-	keep    time.Duration // for how long an address that nobody uses is remembered, see ask
+	store          Store
+	runtime        Upstreams
+	open           *connections
+	maxAge         time.Duration
+	addressMaxIdle time.Duration // see lookupUpstream
 
-	mu    sync.Mutex
-	known map[workspace.ID]*route
-	fills map[workspace.ID]*fill
-	// upstreams outlive the routes that led to them: a route that is read
-	// again and says the same keeps its connections.
+	mu     sync.Mutex
+	cached map[workspace.ID]*route
+	fills  map[workspace.ID]*fill
+	// upstreams outlive their routes: a route that is read again unchanged keeps
+	// its connections.
 	upstreams map[workspace.ID]*upstream
 }
 
-// fill is one reading that everybody who needs it waits for.
+// fill is a lookup that all requests for the same workspace share.
 type fill struct {
 	done  chan struct{}
 	route *route
@@ -73,17 +73,17 @@ type fill struct {
 
 func newRoutes(store Store, rt Upstreams, open *connections, maxAge time.Duration) *routes {
 	return &routes{
-		store: store, runtime: rt, open: open, maxAge: maxAge, keep: keepAddress,
-		known: map[workspace.ID]*route{}, fills: map[workspace.ID]*fill{}, upstreams: map[workspace.ID]*upstream{},
+		store: store, runtime: rt, open: open, maxAge: maxAge, addressMaxIdle: addressMaxIdle,
+		cached: map[workspace.ID]*route{}, fills: map[workspace.ID]*fill{}, upstreams: map[workspace.ID]*upstream{},
 	}
 }
 
-// get returns the route of a workspace, read at most maxAge ago. Whose it is
-// the caller checks.
+// get returns the route of a workspace, at most maxAge old. The caller must check
+// the owner.
 func (rs *routes) get(ctx context.Context, id workspace.ID, maxAge time.Duration) (*route, error) {
 	for range maxFills {
 		rs.mu.Lock()
-		if r := rs.known[id]; r != nil && r.fresh(maxAge) {
+		if r := rs.cached[id]; r != nil && r.fresh(maxAge) {
 			rs.mu.Unlock()
 			return r, nil
 		}
@@ -95,7 +95,7 @@ func (rs *routes) get(ctx context.Context, id workspace.ID, maxAge time.Duration
 		rs.mu.Unlock()
 
 		if !running {
-			rs.run(ctx, id, f)
+			rs.runFill(ctx, id, f)
 		}
 		select {
 		case <-f.done:
@@ -112,14 +112,14 @@ func (rs *routes) get(ctx context.Context, id workspace.ID, maxAge time.Duration
 	return nil, errUnsettled
 }
 
-// run reads the route for everybody who waits, so it does not end with the
-// request that happened to be first.
-func (rs *routes) run(ctx context.Context, id workspace.ID, f *fill) {
+// runFill does the lookup. It does not end with the request that started it,
+// because others wait for it.
+func (rs *routes) runFill(ctx context.Context, id workspace.ID, f *fill) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fillTimeout)
 	defer cancel()
-	f.err = errors.New("reading the route was broken off") // unless it comes to its end
+	f.err = errors.New("the route lookup was interrupted") // overwritten below
 	defer close(f.done)
-	defer rs.settle(id, f)
+	defer rs.apply(id, f)
 
 	ws, err := rs.store.Workspace(ctx, workspace.System, id)
 	if err != nil {
@@ -128,18 +128,18 @@ func (rs *routes) run(ctx context.Context, id workspace.ID, f *fill) {
 	}
 	r := &route{workspace: ws, readAt: time.Now(), confirmed: true}
 	if lifecycle.OpeningOf(ws) == lifecycle.OpenNow {
-		if r.upstream, r.confirmed, err = rs.ask(ctx, id); err != nil {
-			f.err = fmt.Errorf("ask for the container's address: %w", err)
+		if r.upstream, r.confirmed, err = rs.lookupUpstream(ctx, id); err != nil {
+			f.err = fmt.Errorf("get the container's address: %w", err)
 			return
 		}
 	}
 	f.route, f.err = r, nil
 }
 
-// ask asks the runtime where the container is. While the backend does not
-// answer it cannot start another container either, so the address that was
-// last confirmed stands.
-func (rs *routes) ask(ctx context.Context, id workspace.ID) (u *upstream, confirmed bool, err error) {
+// lookupUpstream asks the runtime for the container's address. While Docker is not
+// responding the last confirmed address stays valid, because Docker cannot start
+// another container either.
+func (rs *routes) lookupUpstream(ctx context.Context, id workspace.ID) (u *upstream, confirmed bool, err error) {
 	rs.mu.Lock()
 	last := rs.upstreams[id]
 	rs.mu.Unlock()
@@ -157,9 +157,9 @@ func (rs *routes) ask(ctx context.Context, id workspace.ID) (u *upstream, confir
 	return newUpstream(id, at), true, nil
 }
 
-// settle puts what was read into force: unless it is stale, connections that
-// a new request would not get are closed (design §8).
-func (rs *routes) settle(id workspace.ID, f *fill) {
+// apply caches the result unless it is stale, and closes connections that a new
+// request would not be granted.
+func (rs *routes) apply(id workspace.ID, f *fill) {
 	gone := workspace.CodeOf(f.err) == workspace.CodeNotFound
 	rs.mu.Lock()
 	if rs.fills[id] == f {
@@ -172,9 +172,9 @@ func (rs *routes) settle(id workspace.ID, f *fill) {
 	last := rs.upstreams[id]
 	var next *upstream
 	if gone {
-		delete(rs.known, id)
+		delete(rs.cached, id)
 	} else {
-		rs.known[id] = f.route
+		rs.cached[id] = f.route
 		next = f.route.upstream
 	}
 	if next == nil {
@@ -193,11 +193,10 @@ func (rs *routes) settle(id workspace.ID, f *fill) {
 	}
 }
 
-// again is for a container that cannot be reached: it asks whether there is
-// another one by now. At most once in shortAge, since a tab left open comes
-// back for ever.
-func (rs *routes) again(ctx context.Context, id workspace.ID, failed *upstream) *upstream {
-	r, err := rs.get(ctx, id, shortAge)
+// replacement returns the workspace's current upstream if it differs from failed.
+// It asks at most once per unconfirmedAge, because open tabs reconnect forever.
+func (rs *routes) replacement(ctx context.Context, id workspace.ID, failed *upstream) *upstream {
+	r, err := rs.get(ctx, id, unconfirmedAge)
 	if err != nil || lifecycle.OpeningOf(r.workspace) != lifecycle.OpenNow || r.upstream == failed {
 		return nil
 	}
@@ -211,7 +210,7 @@ func (rs *routes) invalidate(id workspace.ID) {
 }
 
 func (rs *routes) forget(id workspace.ID) {
-	delete(rs.known, id)
+	delete(rs.cached, id)
 	if f := rs.fills[id]; f != nil {
 		f.stale = true
 		delete(rs.fills, id)
@@ -221,13 +220,13 @@ func (rs *routes) forget(id workspace.ID) {
 func (rs *routes) invalidateAll() {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	clear(rs.known)
+	clear(rs.cached)
 	for id := range rs.fills {
 		rs.forget(id)
 	}
 }
 
-// close forgets the route and ends all that goes over it.
+// close drops the route and closes its connections.
 func (rs *routes) close(id workspace.ID) {
 	rs.mu.Lock()
 	rs.forget(id)
@@ -252,11 +251,11 @@ func (rs *routes) closeAll() {
 	}
 }
 
-// check reads again what was invalidated or has grown old behind open
-// connections, and drops what nobody uses.
+// check refreshes the routes of open connections that were invalidated or are too
+// old, and drops unused ones.
 func (rs *routes) check(ctx context.Context) error {
 	var g errgroup.Group
-	g.SetLimit(checksAtOnce)
+	g.SetLimit(maxChecks)
 	for _, id := range rs.open.workspaces() {
 		g.Go(func() error {
 			if _, err := rs.get(ctx, id, rs.maxAge); err != nil && workspace.CodeOf(err) != workspace.CodeNotFound {
@@ -273,14 +272,14 @@ func (rs *routes) check(ctx context.Context) error {
 func (rs *routes) sweep() {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	for id, r := range rs.known {
+	for id, r := range rs.cached {
 		if !r.fresh(rs.maxAge) {
-			delete(rs.known, id)
+			delete(rs.cached, id)
 		}
 	}
 	for id, u := range rs.upstreams {
-		// A reading under way may be about to find that u still stands.
-		if rs.known[id] == nil && rs.fills[id] == nil && rs.open.retire(u, rs.keep) {
+		// A running lookup may be about to confirm u.
+		if rs.cached[id] == nil && rs.fills[id] == nil && rs.open.closeIfIdle(u, rs.addressMaxIdle) {
 			delete(rs.upstreams, id)
 		}
 	}

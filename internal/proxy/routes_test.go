@@ -28,7 +28,7 @@ func mustGet(t *testing.T, rs *routes) *route {
 	return r
 }
 
-func TestRouteIsReadOnceAMinute(t *testing.T) {
+func TestRouteIsCachedForMaxAge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rs, store, e := newTestRoutes()
@@ -51,14 +51,14 @@ func TestRouteIsReadOnceAMinute(t *testing.T) {
 	})
 }
 
-// Whoever needs a route while it is being read waits for that reading.
-func TestRouteIsReadOnceForAll(t *testing.T) {
+// Concurrent requests for a route share one lookup.
+func TestConcurrentLookupsAreShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rs, store, _ := newTestRoutes()
 		store.read = func() { time.Sleep(time.Second) }
 		ctx, leave := context.WithCancel(context.Background())
-		go rs.get(ctx, wsA, rs.maxAge) // the first leaves before the answer
+		go rs.get(ctx, wsA, rs.maxAge) // the first disconnects early
 		synctest.Wait()
 		leave()
 		var wg sync.WaitGroup
@@ -72,8 +72,8 @@ func TestRouteIsReadOnceForAll(t *testing.T) {
 	})
 }
 
-// A reading that began before an invalidation is neither kept nor used.
-func TestStaleReading(t *testing.T) {
+// A lookup that began before an invalidation is neither cached nor used.
+func TestInvalidatedLookupIsDiscarded(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(*routes){
 		"invalidate":     func(rs *routes) { rs.invalidate(wsA) },
@@ -84,7 +84,7 @@ func TestStaleReading(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				rs, store, _ := newTestRoutes()
-				store.read = func() { time.Sleep(time.Second) } // with the old row in hand
+				store.read = func() { time.Sleep(time.Second) } // with the old row already read
 				got := make(chan *route)
 				go func() { got <- mustGet(t, rs) }()
 				time.Sleep(time.Second / 2)
@@ -103,8 +103,8 @@ func TestStaleReading(t *testing.T) {
 	}
 }
 
-// A workspace whose state never settles does not hold its visitors for ever.
-func TestNeverSettling(t *testing.T) {
+// Requests for a workspace whose state keeps changing end with an error.
+func TestLookupsOfChangingWorkspaceAreLimited(t *testing.T) {
 	t.Parallel()
 	rs, store, _ := newTestRoutes()
 	store.read = func() { rs.invalidate(wsA) }
@@ -126,16 +126,16 @@ func TestNoContainer(t *testing.T) {
 			t.Error("the engine is asked for every request")
 		}
 		e.put(wsA, runtime.Upstream{ContainerID: "c2", Addr: "192.0.2.2:8080"})
-		time.Sleep(shortAge)
+		time.Sleep(unconfirmedAge)
 		if r := mustGet(t, rs); r.upstream == nil {
 			t.Error("the container is not found once it is there")
 		}
 	})
 }
 
-// While the engine does not answer, what it said last stands: it cannot have
-// started another container meanwhile.
-func TestEngineDown(t *testing.T) {
+// While Docker is unavailable the last address stays valid, because no other
+// container can have been started.
+func TestDockerOutageKeepsAddress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		rs, store, e := newTestRoutes()
@@ -153,14 +153,14 @@ func TestEngineDown(t *testing.T) {
 		ws := running(wsA, ann)
 		ws.Operation = workspace.OpStopping
 		store.put(ws)
-		time.Sleep(shortAge)
+		time.Sleep(unconfirmedAge)
 		if mustGet(t, rs).upstream != nil {
 			t.Error("a stopping workspace has a route")
 		}
 	})
 }
 
-func TestOtherErrorsOfTheEngine(t *testing.T) {
+func TestOtherRuntimeErrors(t *testing.T) {
 	t.Parallel()
 	rs, _, e := newTestRoutes()
 	mustGet(t, rs)
@@ -171,7 +171,7 @@ func TestOtherErrorsOfTheEngine(t *testing.T) {
 	}
 }
 
-// What nobody visits any more is not remembered.
+// Unused routes are dropped.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -193,10 +193,10 @@ func TestSweep(t *testing.T) {
 		if rs.upstreams[wsA] != r.upstream {
 			t.Error("forgotten as soon as nobody was there: the engine may not answer when they come back")
 		}
-		time.Sleep(keepAddress)
+		time.Sleep(addressMaxIdle)
 		rs.sweep()
-		if len(rs.known)+len(rs.upstreams)+len(rs.fills) != 0 {
-			t.Errorf("left: %v %v %v", rs.known, rs.upstreams, rs.fills)
+		if len(rs.cached)+len(rs.upstreams)+len(rs.fills) != 0 {
+			t.Errorf("left: %v %v %v", rs.cached, rs.upstreams, rs.fills)
 		}
 		if rs.open.add(c) {
 			t.Error("a swept upstream takes connections")
@@ -204,8 +204,8 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// What is being confirmed is not swept away.
-func TestSweepDuringReading(t *testing.T) {
+// A route whose lookup is running is not dropped.
+func TestSweepDuringLookup(t *testing.T) {
 	t.Parallel()
 	rs, _, e := newTestRoutes()
 	mustGet(t, rs)

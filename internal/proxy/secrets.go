@@ -10,15 +10,15 @@ import (
 	"codehub/internal/runtime"
 )
 
-// secrets are what must never reach a workspace: what its visitor is known by
-// at codehub, and a container secret that a visitor made up.
+// secrets are the credentials that must not reach a workspace: codehub's own, and a
+// container secret sent by the client.
 type secrets struct {
 	cookies []string
 	isToken func(string) bool
 }
 
-// strip removes codehub's own credentials from a request's headers and
-// nothing else: the workspace's cookies and Authorization pass byte for byte.
+// strip removes codehub's own credentials from a request's headers. The workspace's
+// own cookies and Authorization pass unchanged.
 func (s secrets) strip(h http.Header) {
 	h.Del(api.TokenHeader)
 	if lines := h["Cookie"]; len(lines) > 0 {
@@ -29,14 +29,14 @@ func (s secrets) strip(h http.Header) {
 	}
 }
 
-// hasToken reports whether an Authorization holds one of codehub's tokens,
-// under whatever scheme: who mistyped "Bearer" has sent it nevertheless.
+// hasToken reports whether an Authorization header contains one of codehub's
+// tokens, under any scheme, even a misspelled one.
 func (s secrets) hasToken(v string) bool {
 	return slices.ContainsFunc(strings.Fields(v), s.isToken)
 }
 
-// setSecret puts the container's secret first among the cookies, where
-// nothing that stands before it can change how it is read.
+// setSecret puts the container's secret first among the cookies, so that no other
+// cookie can change how it is parsed.
 func setSecret(h http.Header, secret string) {
 	lines := withoutCookies(h["Cookie"], []string{runtime.SecretCookie})
 	own := runtime.SecretCookie + "=" + secret
@@ -48,9 +48,8 @@ func setSecret(h http.Header, secret string) {
 	h["Cookie"] = lines
 }
 
-// withoutCookies removes the cookies of these names from Cookie headers. What
-// remains keeps its bytes: nothing is parsed further than to its name, nothing
-// is written anew. The result is a new slice; headers left empty are dropped.
+// withoutCookies removes the named cookies from Cookie headers and keeps all other
+// bytes. The result is a new slice; empty headers are dropped.
 func withoutCookies(lines, names []string) []string {
 	kept := make([]string, 0, len(lines)+1)
 	for _, line := range lines {
@@ -68,14 +67,14 @@ func withoutCookie(line string, names []string) (rest string, found bool) {
 		return line, false
 	}
 	var kept []string
-	first := true // nothing has been kept yet
+	first := true // no part has been kept yet
 	for part := range strings.SplitSeq(line, ";") {
 		if slices.Contains(names, cookieName(part)) {
 			found = true
 			continue
 		}
 		if first && found {
-			part = strings.TrimLeft(part, " \t") // it followed the separator of what was removed
+			part = strings.TrimLeft(part, " \t") // it followed the separator of the removed cookie
 		}
 		first = false
 		kept = append(kept, part)
@@ -83,7 +82,7 @@ func withoutCookie(line string, names []string) (rest string, found bool) {
 	return strings.Join(kept, ";"), found
 }
 
-// cookieName is the name of one part of a Cookie header as servers read it.
+// cookieName returns the name in one part of a Cookie header, as servers parse it.
 func cookieName(part string) string {
 	name, _, _ := strings.Cut(part, "=")
 	return textproto.TrimString(name)

@@ -57,9 +57,9 @@ func FuzzWithoutCookies(f *testing.F) {
 	f.Add("a=1;\tcode-server-session\t=;b=codehub_session=")
 	f.Fuzz(func(t *testing.T, line string) {
 		if strings.ContainsAny(line, "\r\n\x00") {
-			return // no such header arrives
+			return // no such header reaches a handler
 		}
-		// What should be left, worked out on the parts alone.
+		// The expected rest, computed from the parts.
 		var want []string
 		for part := range strings.SplitSeq(line, ";") {
 			name, _, _ := strings.Cut(part, "=")
@@ -84,7 +84,7 @@ func FuzzWithoutCookies(f *testing.F) {
 		if len(want) > 0 && len(parts) != len(want) {
 			t.Fatalf("%q became %q", line, got)
 		}
-		// And as Go's own server reads it.
+		// As Go's server parses it.
 		r := http.Request{Header: http.Header{"Cookie": kept}}
 		for _, c := range r.Cookies() {
 			if slices.Contains(ours, c.Name) {

@@ -7,27 +7,26 @@ import (
 	"codehub/internal/workspace"
 )
 
-// pathPrefix is where workspaces live in path mode, and their entry always.
+// pathPrefix is the prefix of all workspaces in path mode.
 const pathPrefix = "/w/"
 
-// target is the workspace that a request means.
+// target is the workspace and path of a request.
 type target struct {
 	id workspace.ID
-	// prefix is what the workspace's paths begin with for its visitors,
-	// without the slash at the end.
+	// prefix is the workspace's path prefix, without a trailing slash.
 	prefix string
-	// path and rawPath are the path below the prefix, as url.URL keeps one:
-	// escaped as it came. Empty if the slash after the prefix is missing.
+	// path and rawPath are the path below the prefix, as in url.URL, with its
+	// original escaping. They are empty if the slash after the prefix is missing.
 	path, rawPath string
 }
 
-// underPrefix reports whether the path belongs to workspaces, valid or not.
+// underPrefix reports whether the path is under /w/, whether valid or not.
 func underPrefix(r *http.Request) bool {
 	return r.URL.Path == "/w" || strings.HasPrefix(r.URL.Path, pathPrefix)
 }
 
-// parseTarget reads the workspace from the path. Only the literal form
-// counts: an escaped or differently written prefix names nothing.
+// parseTarget parses the workspace from the path. An escaped or differently written
+// prefix is not accepted.
 func parseTarget(r *http.Request) (target, bool) {
 	after, ok := strings.CutPrefix(rawPath(r), pathPrefix)
 	if !ok {
@@ -44,8 +43,8 @@ func parseTarget(r *http.Request) (target, bool) {
 	return target{id: workspace.ID(id), prefix: pathPrefix + id, path: path, rawPath: rawPath}, true
 }
 
-// rawPath is the path as it stood in the request line. URL.EscapedPath is
-// not that where a client left bytes unescaped that it should not have.
+// rawPath returns the path as in the request line. URL.EscapedPath differs if a
+// client sent bytes that it should have escaped.
 func rawPath(r *http.Request) string {
 	if r.URL.RawPath != "" {
 		return r.URL.RawPath
@@ -53,8 +52,7 @@ func rawPath(r *http.Request) string {
 	return r.URL.EscapedPath()
 }
 
-// redirectToFolder adds the missing slash, without which the IDE's relative
-// addresses lead elsewhere.
+// redirectToFolder adds the trailing slash that the IDE's relative addresses need.
 func redirectToFolder(w http.ResponseWriter, r *http.Request, t target) {
 	location := t.prefix + "/"
 	if r.URL.RawQuery != "" {

@@ -9,30 +9,29 @@ import (
 	"codehub/internal/activity/vscode"
 )
 
-// use records what one visit shows of people (design §9, ADR 10). It is nil
-// for a visit that can show nothing, as most cannot: assets, polling, events.
-//
-// All of it looks at bytes that are passed on anyway, and after they were.
+// use records the user activity in one visit; see ADR 10. It is nil for a visit
+// that cannot show any, such as assets, polling and events. It only inspects bytes
+// after they were relayed.
 type use struct {
-	mark  *activity.Mark
-	open  bool          // a page is opened
-	body  bool          // what is sent counts
-	watch *vscode.Watch // of a WebSocket, once there is one
+	mark       *activity.Mark
+	navigation bool          // the visit opens a page
+	countBody  bool          // the request body counts as activity
+	watch      *vscode.Watch // set for WebSockets
 }
 
-// useOf finds out what a visit can show.
-func (p *Proxy) useOf(r *http.Request, v visit) *use {
-	if p.used == nil {
+// newUse returns a use if the visit can show user activity, or nil.
+func (p *Proxy) newUse(r *http.Request, v visit) *use {
+	if p.activity == nil {
 		return nil
 	}
-	body := tellsOfPeople(r, v)
+	body := sendsInput(r, v)
 	if !v.navigation && !body && !isWebSocket(r.Header) {
 		return nil
 	}
-	return &use{mark: p.used.Mark(v.id), open: v.navigation, body: body}
+	return &use{mark: p.activity.Mark(v.id), navigation: v.navigation, countBody: body}
 }
 
-// end comes after the last byte that is recorded.
+// end must be called after the last byte was recorded.
 func (u *use) end() {
 	if u == nil {
 		return
@@ -43,10 +42,10 @@ func (u *use) end() {
 	u.mark.Release()
 }
 
-// tellsOfPeople reports whether somebody sends something of their own. The
-// workspace image's IDE never does so by requests: it has its WebSockets, and
-// what it posts by itself (/mint-key) has no body.
-func tellsOfPeople(r *http.Request, v visit) bool {
+// sendsInput reports whether the request body is user input. The default image's
+// IDE sends input over WebSockets only, and its background requests (/mint-key)
+// have no body.
+func sendsInput(r *http.Request, v visit) bool {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodConnect:
 		return false
@@ -54,26 +53,26 @@ func tellsOfPeople(r *http.Request, v visit) bool {
 	return r.ContentLength != 0 && !isReport(r.Header) && !vscode.ForwardedPort(v.path)
 }
 
-// isReport is for what pages send of themselves: beacons, which are the only
-// bodies sent without CORS by script of the same site, and browsers' reports.
+// isReport reports whether a page sent the request by itself: beacons, the only
+// same-site requests with a body in mode no-cors, pings, and browsers' reports.
 func isReport(h http.Header) bool {
 	return h.Get("Sec-Fetch-Mode") == "no-cors" || h.Get("Sec-Fetch-Dest") == "report" || h.Get("Ping-To") != ""
 }
 
-// request is given what goes to the container.
-func (u *use) request(out *http.Request) {
-	if u != nil && u.body && out.Body != nil {
-		out.Body = &usedBody{ReadCloser: out.Body, mark: u.mark}
+// watchBody wraps the request's body if it counts as activity.
+func (u *use) watchBody(out *http.Request) {
+	if u != nil && u.countBody && out.Body != nil {
+		out.Body = &countedBody{ReadCloser: out.Body, mark: u.mark}
 	}
 }
 
-// usedBody counts for as long as something comes.
-type usedBody struct {
+// countedBody records activity for every read.
+type countedBody struct {
 	io.ReadCloser
 	mark *activity.Mark
 }
 
-func (b *usedBody) Read(p []byte) (int, error) {
+func (b *countedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
 		b.mark.Touch(activity.Client)
@@ -81,13 +80,13 @@ func (b *usedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// answered is given the container's answer before it is passed on.
-func (x *exchange) answered(in *http.Request, res *http.Response) {
+// observe records the container's response before it is relayed.
+func (x *exchange) observe(in *http.Request, res *http.Response) {
 	u := x.use
 	if u == nil {
 		return
 	}
-	if u.open {
+	if u.navigation {
 		u.mark.Touch(activity.Open)
 	}
 	if res.StatusCode != http.StatusSwitchingProtocols || !isWebSocket(res.Header) {
@@ -97,26 +96,26 @@ func (x *exchange) answered(in *http.Request, res *http.Response) {
 	if !ok {
 		return
 	}
-	// VS Code's address has carried this for as long as it has run in
-	// browsers; what it really is shows in its first messages.
-	own := strings.Contains(in.URL.RawQuery, "reconnectionToken=")
-	if own {
+	// VS Code's WebSockets have this parameter in all its versions for browsers;
+	// the first messages confirm the protocol.
+	isVSCode := strings.Contains(in.URL.RawQuery, "reconnectionToken=")
+	if isVSCode {
 		vscode.CompressAlone(res.Header)
 	}
 	u.watch = vscode.New(vscode.Options{
 		Touch:      u.mark.Touch,
 		Extensions: res.Header["Sec-Websocket-Extensions"],
-		VSCode:     own,
+		VSCode:     isVSCode,
 		Forwarded:  vscode.ForwardedPort(x.visit.path),
 		Lost: func(side vscode.Side, err error) {
 			x.proxy.unreadable.WithLabelValues(string(side)).Inc()
-			x.proxy.log.Info("websocket of an IDE cannot be read any more", "workspace", x.visit.id, "side", string(side), "err", err)
+			x.proxy.log.Info("decode VS Code messages failed", "workspace", x.visit.id, "side", string(side), "err", err)
 		},
 	})
 	res.Body = &watchedBackend{ReadWriteCloser: backend, watch: u.watch}
 }
 
-// watchedBackend is the container's end of a WebSocket.
+// watchedBackend is the container's side of a WebSocket.
 type watchedBackend struct {
 	io.ReadWriteCloser
 	watch *vscode.Watch
@@ -128,7 +127,7 @@ func (b *watchedBackend) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite tells the container that the visitor has ended.
+// CloseWrite closes the container's side for writing.
 func (b *watchedBackend) CloseWrite() error {
 	if half, ok := b.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

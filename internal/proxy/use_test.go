@@ -16,7 +16,7 @@ import (
 	"codehub/internal/activity"
 )
 
-// recording is a world whose proxy records, and its IDE.
+// recording is a world with a recording proxy and its IDE.
 func recording(t testing.TB) (*world, *ide, *activity.Recorder) {
 	t.Helper()
 	r := activity.New()
@@ -24,7 +24,7 @@ func recording(t testing.TB) (*world, *ide, *activity.Recorder) {
 	return w, w.serve(wsA), r
 }
 
-// kind is what is recorded of workspace A.
+// kind returns the recorded activity of workspace A.
 func kind(r *activity.Recorder) activity.Kind {
 	last, _ := r.Last(wsA)
 	return last.Kind
@@ -39,8 +39,7 @@ func (w *world) send(method, path, body string, header ...string) answer {
 	return w.do(r)
 }
 
-// Of requests count the opening of a page and what is sent, and of both only
-// what reaches the workspace.
+// Opening a page and sending a body count, if they reach the workspace.
 func TestRequestsThatCount(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -82,8 +81,8 @@ func TestRequestsThatCount(t *testing.T) {
 	}
 }
 
-// Who is turned away uses nothing, nor does whoever meets a page of ours.
-func TestWhatReachesNobodyCountsNothing(t *testing.T) {
+// Refused requests and codehub's own pages do not count.
+func TestRefusedRequestsDoNotCount(t *testing.T) {
 	t.Parallel()
 	w, i, r := recording(t)
 	w.send(http.MethodPost, under(wsA)+"/", "x", "Cookie", sessionCookie+"=bob-1")
@@ -99,7 +98,7 @@ func TestWhatReachesNobodyCountsNothing(t *testing.T) {
 	}
 }
 
-// A long upload counts while it lasts.
+// A long upload counts for its whole duration.
 func TestLongUploadCounts(t *testing.T) {
 	t.Parallel()
 	w, _, r := recording(t)
@@ -143,7 +142,7 @@ func (w *world) socket(t testing.TB, path string, mode websocket.CompressionMode
 	return conn
 }
 
-// echo sends a message and waits until it is back, by when it was looked at.
+// echo sends a message and waits for its echo; it was inspected by then.
 func echo(t testing.TB, conn *websocket.Conn, message []byte) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -160,7 +159,7 @@ func echo(t testing.TB, conn *websocket.Conn, message []byte) {
 	}
 }
 
-// A WebSocket that is no known IDE's counts by what its client sends.
+// A WebSocket with an unknown protocol counts by what the client sends.
 func TestWebSocketsThatCount(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]websocket.CompressionMode{
@@ -191,9 +190,9 @@ func TestWebSocketsThatCount(t *testing.T) {
 	}
 }
 
-// Whatever is looked at, the traffic is what it was, headers included, but
-// that VS Code's clients are told to compress alone.
-func TestTrafficIsUntouched(t *testing.T) {
+// Inspection does not change the traffic or its headers, except that VS Code's
+// client is asked to compress every message by itself.
+func TestInspectionKeepsTraffic(t *testing.T) {
 	t.Parallel()
 	w, _, _ := recording(t)
 	for path, alone := range map[string]bool{"/": false, "/proxy/3000/": false, "/stable-c0ffee?reconnectionToken=x&reconnection=false": true} {
@@ -208,7 +207,7 @@ func TestTrafficIsUntouched(t *testing.T) {
 				t.Errorf("%s, offered %q: %q", path, offer, got)
 			}
 		}
-		// Garbage to whoever looks into it.
+		// Invalid data for the decoder.
 		for _, mode := range []websocket.CompressionMode{websocket.CompressionDisabled, websocket.CompressionContextTakeover} {
 			conn := w.socket(t, under(wsA)+path, mode)
 			for _, n := range []int{1, 13, 100, 100_000, 3 << 20} {
@@ -216,16 +215,15 @@ func TestTrafficIsUntouched(t *testing.T) {
 				for i := range message {
 					message[i] = byte(i * i >> 3)
 				}
-				message[0] = 2 // as VS Code's messages begin
+				message[0] = 2 // the type byte of VS Code's messages
 				echo(t, conn, message)
 			}
 		}
 	}
 }
 
-// BenchmarkWebSocket sends 32 MiB up and down through a WebSocket, of no known
-// IDE and of VS Code's, which is packed by both ends and unpacked by whoever
-// looks at it; each through a proxy that looks and one that does not.
+// BenchmarkWebSocket sends 32 MiB in each direction, with an unknown protocol and
+// with VS Code's compressed one, through a proxy with and without inspection.
 func BenchmarkWebSocket(b *testing.B) {
 	w, i, _ := recording(b)
 	blind := newWorld(b)
@@ -268,14 +266,14 @@ func BenchmarkWebSocket(b *testing.B) {
 	run("vscode/looking", w, "/?reconnectionToken=x", websocket.CompressionContextTakeover, greeting, message)
 }
 
-// codeMessage is one of VS Code's protocol.
+// codeMessage returns a message of VS Code's protocol.
 func codeMessage(kind byte, body string) []byte {
 	head := []byte{kind, 0, 0, 0, 0, 0, 0, 0, 0}
 	return append(binary.BigEndian.AppendUint32(head, uint32(len(body))), body...)
 }
 
-// What a terminal prints counts through the proxy, and what is typed in one.
-func TestTerminalThatPrints(t *testing.T) {
+// Terminal output and typing count.
+func TestTerminalOutputCounts(t *testing.T) {
 	t.Parallel()
 	w, _, r := recording(t)
 	conn := w.socket(t, under(wsA)+"/?reconnectionToken=x", websocket.CompressionContextTakeover)
@@ -284,8 +282,7 @@ func TestTerminalThatPrints(t *testing.T) {
 	if last, ok := r.Last(wsA); ok {
 		t.Errorf("the greeting is recorded as %v", last)
 	}
-	// The IDE of this test says back what it is told: here, that a terminal
-	// has printed.
+	// This test's IDE echoes its input, here terminal output.
 	printed := `{"id":1,"event":"` + strings.Repeat("Fri Nov 20\r\n", 50) + `"}`
 	event := "\x04\x02\x06\xcc\x01\x06\x19\x05" + string(binary.AppendUvarint(nil, uint64(len(printed)))) + printed
 	echo(t, conn, codeMessage(1, event))

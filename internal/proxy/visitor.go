@@ -13,20 +13,19 @@ import (
 	"codehub/internal/activity/vscode"
 )
 
-// linger is how long one side of a WebSocket may stay open after the other
-// has ended: long enough for the last words, short enough for whoever never
-// closes.
-const linger = 5 * time.Second
+// closeTimeout is how long one side of a WebSocket may stay open after the other
+// has ended: enough for final messages, without waiting for clients that never
+// close.
+const closeTimeout = 5 * time.Second
 
-// Keep-alives find a visitor whose machine or network is gone: in a quarter
-// of a minute of silence the first probe, after three lost ones the end; and
-// what was sent and never confirmed is given up after userTimeout, since no
-// probes are sent while it is under way.
+// keepAlive detects clients whose machine or network is gone: the first probe after
+// 15 s of silence, and the end after three lost ones. Unacknowledged data ends
+// after userTimeout, because no probes are sent meanwhile.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 3}
 
 const userTimeout = 2 * time.Minute
 
-// visitorWriter is the way back to the visitor.
+// visitorWriter writes the response to the client.
 type visitorWriter struct {
 	http.ResponseWriter
 	open       *connections
@@ -34,11 +33,11 @@ type visitorWriter struct {
 	use        *use // or nil
 }
 
-// Unwrap lets http.ResponseController reach what flushes.
+// Unwrap lets http.ResponseController reach the writer's Flush.
 func (w *visitorWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Hijack hands out the visitor's connection, for a WebSocket, such that it can
-// be closed from outside.
+// Hijack returns the client's connection for a WebSocket, and tracks it so that it
+// can be closed.
 func (w *visitorWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err != nil {
@@ -57,7 +56,7 @@ func (w *visitorWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if !w.open.attach(w.connection, end) {
 		w.connection.close()
 		_ = end.Close()
-		return nil, nil, errors.New("the connection was closed while it was being made")
+		return nil, nil, errors.New("the connection was closed during the handshake")
 	}
 	return end, rw, nil
 }
@@ -69,8 +68,8 @@ func tuneVisitor(c *net.TCPConn) error {
 	return setUserTimeout(c, userTimeout)
 }
 
-// visitorConn is the visitor's end of a WebSocket. Once either direction has
-// ended the other has linger to follow.
+// visitorConn is the client's side of a WebSocket. When one direction ends, the
+// other is closed after closeTimeout.
 type visitorConn struct {
 	net.Conn
 	connection *connection
@@ -96,7 +95,7 @@ func (c *visitorConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite tells the visitor that the container has ended.
+// CloseWrite closes the client's side for writing.
 func (c *visitorConn) CloseWrite() error {
 	c.ending()
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
@@ -118,6 +117,6 @@ func (c *visitorConn) ending() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.timer == nil {
-		c.timer = time.AfterFunc(linger, c.connection.close)
+		c.timer = time.AfterFunc(closeTimeout, c.connection.close)
 	}
 }

@@ -28,12 +28,11 @@ const (
 	secureCookie  = "__Host-codehub_session"
 )
 
-// patience bounds every wait for something that must happen; a test that is
-// right never comes near it.
+// patience limits every wait; a correct test never reaches it.
 const patience = 30 * time.Second
 
-// world is a proxy with everything around it: accounts, rows and containers
-// kept in memory, and a real server in front.
+// world is a proxy with in-memory accounts, rows and containers, behind a real
+// server.
 type world struct {
 	t        testing.TB
 	store    *rows
@@ -45,7 +44,7 @@ type world struct {
 	logMu    sync.Mutex
 }
 
-// newWorld has workspace A, ann's, in RUNNING.
+// newWorld has workspace A, owned by ann and RUNNING.
 func newWorld(t testing.TB, change ...func(*Config)) *world {
 	t.Helper()
 	w := &world{
@@ -54,7 +53,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 		engine:   &engine{at: map[workspace.ID]runtime.Upstream{}},
 		sessions: &watches{by: map[string][]context.CancelFunc{}},
 	}
-	// The public address is known once the server listens.
+	// The public address is known when the server listens.
 	w.server = httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.handler().ServeHTTP(rw, r) }))
 	w.server.Config.ErrorLog = slog.NewLogLogger(slog.NewTextHandler(w, nil), slog.LevelInfo)
 	w.server.Start()
@@ -84,7 +83,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	t.Cleanup(func() {
 		cut, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = w.proxy.Shutdown(cut) // whatever is open is cut off
+		_ = w.proxy.Shutdown(cut) // closes what is open
 		w.server.Close()
 		stop()
 		<-done
@@ -118,7 +117,7 @@ func (w *world) serve(id workspace.ID) *ide {
 	return i
 }
 
-// request is one to the server as ann's browser would make it.
+// request is a request as ann's browser sends it.
 func (w *world) request(method, path string, header ...string) *http.Request {
 	w.t.Helper()
 	r, err := http.NewRequest(method, w.server.URL+path, nil)
@@ -144,8 +143,8 @@ type answer struct {
 	body string
 }
 
-// noRedirects has a transport of its own: closing an httptest.Server cuts the
-// default one, under requests that other tests are making.
+// noRedirects has its own transport: closing an httptest.Server closes the default
+// one's connections, which other tests use.
 var noRedirects = &http.Client{
 	Transport:     &http.Transport{MaxIdleConnsPerHost: 64},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -175,7 +174,7 @@ func (w *world) get(path string, header ...string) answer {
 	return w.do(w.request(http.MethodGet, path, header...))
 }
 
-// navigation are the headers of a person opening a page.
+// navigation are the headers of a navigation.
 var navigation = []string{"Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document", "Sec-Fetch-Site", "none", "Accept", "text/html,*/*;q=0.8"}
 
 func (w *world) open(path string) answer {
@@ -185,7 +184,7 @@ func (w *world) open(path string) answer {
 
 func under(id workspace.ID) string { return "/w/" + string(id) }
 
-// eventually waits for something that is bound to happen.
+// eventually waits until a condition is true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
