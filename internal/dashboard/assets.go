@@ -1,11 +1,16 @@
 package dashboard
 
 import (
+	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
 	"io/fs"
 	"net/http"
+	"strconv"
+	"strings"
+	"time"
 
 	"codehub/internal/accesslog"
 )
@@ -13,11 +18,17 @@ import (
 //go:embed static templates
 var files embed.FS
 
-// assets serves the static files under addresses that change with their
-// content, so that browsers may keep them for good.
+// assets serves the static files under addresses that contain a hash of their
+// content, so that browsers keep them for good.
 type assets struct {
-	root    fs.FS
-	version map[string]string
+	files map[string]asset
+}
+
+// asset is one static file. gzip is nil for a file that compression does not
+// make smaller.
+type asset struct {
+	hash        string
+	plain, gzip []byte
 }
 
 func newAssets() *assets {
@@ -25,7 +36,7 @@ func newAssets() *assets {
 	if err != nil {
 		panic(err)
 	}
-	a := &assets{root: root, version: map[string]string{}}
+	a := &assets{files: map[string]asset{}}
 	err = fs.WalkDir(root, ".", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
@@ -35,7 +46,7 @@ func newAssets() *assets {
 			return err
 		}
 		sum := sha256.Sum256(b)
-		a.version[path] = hex.EncodeToString(sum[:6])
+		a.files[path] = asset{hash: hex.EncodeToString(sum[:6]), plain: b, gzip: compressed(b)}
 		return nil
 	})
 	if err != nil {
@@ -44,20 +55,38 @@ func newAssets() *assets {
 	return a
 }
 
-// url returns the address of a static file. A file that is not there panics:
-// only templates call it, and they are parsed and run by the tests.
+func compressed(b []byte) []byte {
+	var out bytes.Buffer
+	w, err := gzip.NewWriterLevel(&out, gzip.BestCompression)
+	if err != nil {
+		panic(err)
+	}
+	if _, err := w.Write(b); err != nil {
+		panic(err)
+	}
+	if err := w.Close(); err != nil {
+		panic(err)
+	}
+	if out.Len() >= len(b) {
+		return nil
+	}
+	return out.Bytes()
+}
+
+// url returns the address of a static file. It panics for a file that does not
+// exist: only templates call it, and the tests run them.
 func (a *assets) url(path string) string {
-	v, ok := a.version[path]
+	f, ok := a.files[path]
 	if !ok {
 		panic("no static file " + path)
 	}
-	return "/assets/" + path + "?v=" + v
+	return "/assets/" + path + "?v=" + f.hash
 }
 
 func (a *assets) serve(w http.ResponseWriter, r *http.Request) {
 	accesslog.Quiet(r.Context())
 	path := r.PathValue("path")
-	v, ok := a.version[path]
+	f, ok := a.files[path]
 	if !ok {
 		http.NotFound(w, r)
 		return
@@ -65,10 +94,38 @@ func (a *assets) serve(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", policy)
-	h.Set("ETag", `"`+v+`"`)
+	h.Set("Vary", "Accept-Encoding")
 	h.Set("Cache-Control", "no-cache")
-	if r.URL.Query().Get("v") == v {
+	if r.URL.Query().Get("v") == f.hash {
 		h.Set("Cache-Control", "public, max-age=31536000, immutable")
 	}
-	http.ServeFileFS(w, r, a.root, path)
+	content, etag := f.plain, f.hash
+	if f.gzip != nil && acceptsGzip(r.Header.Values("Accept-Encoding")) {
+		content, etag = f.gzip, f.hash+"-gzip"
+		h.Set("Content-Encoding", "gzip")
+	}
+	h.Set("ETag", `"`+etag+`"`)
+	http.ServeContent(w, r, path, time.Time{}, bytes.NewReader(content))
+}
+
+// acceptsGzip reports whether the values of Accept-Encoding allow gzip.
+func acceptsGzip(values []string) bool {
+	any := false
+	for part := range strings.SplitSeq(strings.Join(values, ","), ",") {
+		name, params, _ := strings.Cut(part, ";")
+		quality := 1.0
+		if q, ok := strings.CutPrefix(strings.ToLower(strings.TrimSpace(params)), "q="); ok {
+			var err error
+			if quality, err = strconv.ParseFloat(q, 64); err != nil {
+				quality = 0
+			}
+		}
+		switch strings.ToLower(strings.TrimSpace(name)) {
+		case "gzip", "x-gzip":
+			return quality > 0
+		case "*":
+			any = quality > 0
+		}
+	}
+	return any
 }

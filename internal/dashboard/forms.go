@@ -38,6 +38,7 @@ type form struct {
 	MaxRunning  int            // of whoever has no limit of their own, 0 for none
 	Grace       bool           // a deletion can be taken back
 	OOB         bool
+	Page        bool // it is a page of its own, not a dialog
 
 	lang *catalogue.Language
 	r    *http.Request
@@ -47,7 +48,7 @@ type form struct {
 func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) *form {
 	f := &form{
 		Name: name, From: fromOf(r), Back: "/", Value: map[string]string{}, Errors: map[string]string{},
-		Image: d.DefaultImage, Grace: d.DeleteGrace > 0, lang: d.set(r).lang, r: r,
+		Image: d.DefaultImage, Grace: d.DeleteGrace > 0, Page: !isHTMX(r) || asPage(r), lang: d.set(r).lang, r: r,
 	}
 	if ws != nil {
 		v := d.viewOf(*ws, f.From)
@@ -77,6 +78,24 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 	}
 	return f
 }
+
+// Heading is the title of the dialog, and of the page.
+func (f *form) Heading() string {
+	key := "dialog." + f.Name + ".title"
+	switch {
+	case f.W != nil:
+		return f.lang.T(key, f.W.Name)
+	case f.Person != nil:
+		return f.lang.T(key, f.Person.Username)
+	case f.Token != nil:
+		return f.lang.T(key, f.Token.Name)
+	}
+	return f.lang.T(key)
+}
+
+// asPage reports whether the request's form, or the part of a page that asks, is
+// on a page of its own. With scripts such a form is sent by htmx as well.
+func asPage(r *http.Request) bool { return r.FormValue("page") != "" }
 
 // Confirmed reports whether the form takes its confirmation in words.
 func (f *form) Confirmed() bool { return f.Name == "start-empty" || f.Name == "recover-archive" }
@@ -153,7 +172,9 @@ func (d *Dashboard) showForm(w http.ResponseWriter, r *http.Request, c workspace
 		d.fragments(w, r, status, part{"dialog", f})
 		return
 	}
-	d.render(w, r, status, "form", d.newPage(r, &c, "dialog."+f.Name+".title", f))
+	p := d.newPage(r, &c, "", f)
+	p.Title = f.Heading()
+	d.render(w, r, status, "form", p)
 }
 
 // again shows a form once more, with what is wrong with it.

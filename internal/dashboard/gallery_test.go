@@ -338,9 +338,16 @@ const flaws = `(function () {
 	})
 	Object.keys(ids).forEach(function (id) { if (ids[id] > 1) out.push('twice: #' + id) })
 	var main = document.querySelectorAll('h1').length
-	if (main > 1) out.push(main + ' main headings')
+	if (main !== 1) out.push(main + ' main headings')
+	var landmarks = 'header, main, footer, nav, dialog, [role=status], .skip, .sr'
+	var texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), lost
+	while (lost = texts.nextNode()) {
+		var within = lost.parentElement
+		if (lost.data.trim() && !within.closest('template, noscript, script') && within.checkVisibility() && !within.closest(landmarks)) out.push('outside every landmark: ' + lost.data.trim())
+	}
+	if (document.querySelectorAll('main').length !== 1) out.push('not one main')
 	if (!document.documentElement.lang) out.push('no language')
-	if (!document.title.trim()) out.push('no title')
+	if (!/^[^%]+ · codehub$/.test(document.title)) out.push('the title is ' + document.title)
 	return Array.from(new Set(out)).slice(0, 12)
 })()`
 

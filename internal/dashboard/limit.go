@@ -21,6 +21,18 @@ type limitView struct {
 	Live bool
 	From string
 	OOB  bool
+	Page bool // it is a page of its own, not a dialog
+}
+
+// Title names the heading, in the texts limit.<Title>.
+func (l limitView) Title() string {
+	switch {
+	case l.Room:
+		return "room_title"
+	case l.PerUser:
+		return "title"
+	}
+	return "title_global"
 }
 
 // StopPath is where to post to make this workspace give up its place, ""
@@ -89,7 +101,8 @@ func (d *Dashboard) refuseLimit(w http.ResponseWriter, r *http.Request, c worksp
 		d.fragments(w, r, http.StatusTooManyRequests, part{"limit-dialog", v})
 		return
 	}
-	d.render(w, r, http.StatusTooManyRequests, "limit", d.newPage(r, &c, "limit.title", v))
+	v.Page = true
+	d.render(w, r, http.StatusTooManyRequests, "limit", d.newPage(r, &c, "limit."+v.Title(), v))
 }
 
 // limitState is what the limit's dialog asks for until there is room again.
@@ -104,6 +117,7 @@ func (d *Dashboard) limitState(w http.ResponseWriter, r *http.Request, c workspa
 		d.fail(w, r, err)
 		return
 	}
+	v.Page = asPage(r)
 	d.fragments(w, r, http.StatusOK, part{"limit-list", v})
 }
 
@@ -124,6 +138,6 @@ func (d *Dashboard) madeRoom(w http.ResponseWriter, r *http.Request, c workspace
 		d.refuse(w, r, c, id, err)
 		return
 	}
-	v.OOB, v.Live = true, r.PostFormValue("live") != ""
+	v.OOB, v.Live, v.Page = true, r.PostFormValue("live") != "", asPage(r)
 	d.fragments(w, r, http.StatusOK, part{"limit-list", v})
 }

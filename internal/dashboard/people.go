@@ -206,7 +206,7 @@ func currentCursor(r *http.Request) string {
 
 // peopleChanged answers a change that was carried out.
 func (d *Dashboard) peopleChanged(w http.ResponseWriter, r *http.Request, c workspace.Caller, said string) {
-	if !isHTMX(r) {
+	if !isHTMX(r) || asPage(r) {
 		d.redirect(w, r, notedAt("/admin", "person", ""))
 		return
 	}

@@ -134,10 +134,14 @@ func (d *Dashboard) set(r *http.Request) *pageSet {
 	return d.pages[catalogue.Match(chosen, r).Code]
 }
 
-// newPage fills in what every page has. titleKey is the text of its title.
+// newPage fills in what every page has. titleKey is the text of its title,
+// empty if the caller sets the title.
 func (d *Dashboard) newPage(r *http.Request, c *workspace.Caller, titleKey string, body any) page {
 	l := d.set(r).lang
-	p := page{Title: l.T(titleKey), Lang: l, Langs: catalogue.Languages(), Path: "/", User: c, Body: body, Now: d.Now()}
+	p := page{Lang: l, Langs: catalogue.Languages(), Path: "/", User: c, Body: body, Now: d.Now()}
+	if titleKey != "" {
+		p.Title = l.T(titleKey)
+	}
 	if r.Method == http.MethodGet {
 		p.Path = r.URL.RequestURI()
 	}

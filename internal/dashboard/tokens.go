@@ -135,7 +135,7 @@ func (d *Dashboard) revokeToken(w http.ResponseWriter, r *http.Request, c worksp
 		d.refuse(w, r, c, "", err)
 		return
 	}
-	if !isHTMX(r) {
+	if !isHTMX(r) || asPage(r) {
 		d.redirect(w, r, "/settings/tokens?note=token_revoked")
 		return
 	}

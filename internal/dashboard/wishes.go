@@ -288,7 +288,7 @@ func (d *Dashboard) done(w http.ResponseWriter, r *http.Request, c workspace.Cal
 	if gone && from != fromList {
 		back = "/"
 	}
-	if !isHTMX(r) || back != backTo(from, id) || (from == fromWait && (note == "start" || note == "start_queued")) {
+	if !isHTMX(r) || asPage(r) || back != backTo(from, id) || (from == fromWait && (note == "start" || note == "start_queued")) {
 		if from != fromWait || back == "/" {
 			back = notedAt(back, note, id)
 		}

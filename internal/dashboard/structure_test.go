@@ -1,0 +1,171 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"codehub/internal/auth"
+
+	"golang.org/x/net/html"
+)
+
+// outline is what the structure of a page is judged by.
+type outline struct {
+	title, h1 string
+	h1s, main int
+	stray     []string // text outside every landmark
+}
+
+func outlineOf(t *testing.T, page string) outline {
+	t.Helper()
+	root, err := html.Parse(strings.NewReader(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var o outline
+	var walk func(n *html.Node, inside bool)
+	walk = func(n *html.Node, inside bool) {
+		if n.Type == html.ElementNode {
+			switch n.Data {
+			case "script", "template", "noscript":
+				return
+			case "title":
+				o.title = text(n)
+				return
+			case "h1":
+				o.h1, o.h1s = text(n), o.h1s+1
+			case "main":
+				o.main++
+			}
+			switch n.Data {
+			case "main", "header", "footer", "nav", "dialog":
+				inside = true
+			}
+			for _, a := range n.Attr {
+				// Live regions and the skip link belong to no landmark.
+				inside = inside || a.Key == "role" && a.Val == "status" || a.Key == "class" && a.Val == "skip"
+			}
+		}
+		if n.Type == html.TextNode && !inside && strings.TrimSpace(n.Data) != "" {
+			o.stray = append(o.stray, strings.TrimSpace(n.Data))
+		}
+		for c := range n.ChildNodes() {
+			walk(c, inside)
+		}
+	}
+	walk(root, false)
+	return o
+}
+
+func text(n *html.Node) string {
+	var b strings.Builder
+	for c := range n.Descendants() {
+		if c.Type == html.TextNode {
+			b.WriteString(c.Data)
+		}
+	}
+	return strings.Join(strings.Fields(b.String()), " ")
+}
+
+// Every page has a title of its own, one main heading, and its content in
+// landmarks: also the dialogs, which are pages without scripts.
+func TestPageStructure(t *testing.T) {
+	t.Parallel()
+	w := newEmptyWorld(t, func(c *Config) {
+		c.PathMode = true
+		c.Trouble = func() string { return "bucket" }
+	})
+	judge := func(name string, a answer, title string) {
+		t.Helper()
+		o := outlineOf(t, a.body)
+		switch {
+		case !strings.HasPrefix(a.header.Get("Content-Type"), "text/html"):
+			t.Errorf("%s: %d, no page: %.200s", name, a.status, a.body)
+		case o.title != title+" · codehub":
+			t.Errorf("%s: the title is %q, not %q", name, o.title, title)
+		case strings.Contains(a.body, "%!"):
+			t.Errorf("%s: a text lacks an argument", name)
+		}
+		if o.h1s != 1 || o.h1 == "" || o.main != 1 || len(o.stray) > 0 {
+			t.Errorf("%s: %d main headings (%q), %d main, outside of landmarks %q", name, o.h1s, o.h1, o.main, o.stray)
+		}
+	}
+	judge("setup", w.browser().get("/setup"), "Set up codehub")
+	w.user(auth.AdminUsername, adminPassword, true)
+	judge("login", w.browser().get("/login"), "Log in")
+	judge("wrong login", w.browser().post("/login", url.Values{"username": {"x"}, "password": {"y"}}), "Log in")
+	b := w.signedIn()
+	judge("the first page", b.get("/"), "Workspaces")
+
+	ids := w.fill()
+	w.person("ann")
+	at := func(key, rest string) string { return "/workspaces/" + string(ids[key]) + rest }
+	person := "/admin/people/" + w.userID("ann") + "/"
+	for _, p := range []struct{ path, title string }{
+		{"/", "Workspaces"}, {"/?q=nothing+like+it", "Workspaces"},
+		{"/workspaces/new", "New workspace"},
+		{at("running", ""), "web-frontend"}, {at("lost", ""), "thesis"},
+		{at("running", "/edit"), "Edit web-frontend"}, {at("running", "/keep-awake"), "Keep web-frontend awake"},
+		{at("running", "/delete"), "Delete web-frontend?"}, {at("running", "/force-stop"), "Force stop web-frontend?"},
+		{at("running", "/archive"), "Archive web-frontend?"},
+		{at("lost", "/start-empty"), "Start thesis with an empty home?"},
+		{at("lost", "/set-aside"), "Set aside the volume that blocks thesis?"},
+		{at("missing", "/recover-archive"), "Go on with an archive of photo-archive?"},
+		{"/settings/tokens", "API tokens"}, {"/settings/tokens/new", "New API token"},
+		{"/admin", "Administration"}, {"/admin/people/new", "Add a person"},
+		{person + "limit", "How many workspaces ann may run"}, {person + "password", "New password for ann"},
+		{person + "make-admin", "Make ann an administrator?"}, {person + "disable", "Disable ann?"},
+		{"/w/" + string(ids["pull-progress"]) + "/", "machine-learning"}, {"/w/" + string(ids["archived"]) + "/", "archived-blog"},
+		{"/w/" + string(ids["pull"]) + "/", "legacy-api"}, {"/w/" + string(ids["deleted"]) + "/", "old-experiment"},
+		{"/w/" + string(ids["stopped"]) + "/", "design-system"},
+		{"/w/0198c0de-0000-7000-8000-000000000009/", "There is nothing here"},
+		{"/nowhere", "There is no such page"},
+	} {
+		judge(p.path, b.get(p.path, "Accept", "text/html"), p.title)
+	}
+	judge("the limit", b.post(at("stopped", "/start"), nil), "Stop one to make room")
+	judge("a refusal", b.post(at("lost", "/start"), nil), "That did not work")
+	judge("a form with a mistake", b.post("/workspaces", url.Values{"name": {""}}), "New workspace")
+	judge("a new token", b.post("/settings/tokens", url.Values{"name": {"laptop"}, "expires": {"7"}}), "Your new token")
+}
+
+// Style and scripts are compressed and kept by browsers for good.
+func TestAssetsAreCompressedAndKept(t *testing.T) {
+	t.Parallel()
+	a := newAssets()
+	for path, f := range a.files {
+		if (strings.HasSuffix(path, ".js") || strings.HasSuffix(path, ".css")) && (f.gzip == nil || len(f.gzip) > len(f.plain)*2/3) {
+			t.Errorf("%s: %d bytes, compressed %d", path, len(f.plain), len(f.gzip))
+		}
+	}
+	w := newWorld(t)
+	plain, encoded := w.browser(), w.browser()
+	address := a.url("app.js")
+	first := plain.get(address, "Accept-Encoding", "identity")
+	second := encoded.get(address, "Accept-Encoding", "br;q=1.0, gzip;q=0.8, *;q=0.1")
+	if first.status != http.StatusOK || first.header.Get("Content-Encoding") != "" || len(first.body) != len(a.files["app.js"].plain) {
+		t.Errorf("plain: %d, %q, %d bytes", first.status, first.header.Get("Content-Encoding"), len(first.body))
+	}
+	if second.status != http.StatusOK || second.header.Get("Content-Encoding") != "gzip" || len(second.body) != len(a.files["app.js"].gzip) {
+		t.Errorf("compressed: %d, %q, %d bytes", second.status, second.header.Get("Content-Encoding"), len(second.body))
+	}
+	if first.header.Get("ETag") == second.header.Get("ETag") {
+		t.Error("two encodings have one ETag")
+	}
+	for name, got := range map[string]answer{"plain": first, "compressed": second} {
+		h := got.header
+		if !strings.Contains(h.Get("Cache-Control"), "immutable") || h.Get("Vary") != "Accept-Encoding" || !strings.HasPrefix(h.Get("Content-Type"), "text/javascript") {
+			t.Errorf("%s: %v", name, h)
+		}
+	}
+	if again := encoded.get(address, "Accept-Encoding", "gzip", "If-None-Match", second.header.Get("ETag")); again.status != http.StatusNotModified {
+		t.Errorf("again: %d", again.status)
+	}
+	for header, want := range map[string]bool{"": false, "gzip": true, "gzip;q=0": false, "*": true, "gzip;q=0, *": false, "br": false, "deflate, GZIP;q=0.5": true} {
+		if got := acceptsGzip([]string{header}); got != want {
+			t.Errorf("Accept-Encoding %q: %v", header, got)
+		}
+	}
+}
