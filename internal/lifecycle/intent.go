@@ -34,6 +34,7 @@ const (
 	AuditRecover   = "workspace.recover"
 	AuditCancel    = "workspace.cancel"
 	AuditForceStop = "workspace.force_stop"
+	AuditRestart   = "workspace.restart"
 )
 
 // unchanged is the intent that changes nothing.
@@ -195,6 +196,26 @@ func RequestForceStop(w workspace.Workspace, now time.Time) (Intent, error) {
 	if keepsUp(w.Phase, next.DesiredState) {
 		accessed(next, now, workspace.AccessRequest)
 	}
+	return out, nil
+}
+
+// Restart stops a running workspace and starts it again: its stop is requested,
+// with a start queued after it. CodeNotRunning, and CodeOperationInProgress while
+// an operation runs.
+func Restart(w workspace.Workspace, now time.Time) (Intent, error) {
+	switch err := Present(w); {
+	case err != nil:
+		return Intent{}, err
+	case w.Phase != workspace.PhaseRunning:
+		return Intent{}, workspace.Errorf(workspace.CodeNotRunning, "The workspace is not running.")
+	case w.Operation != workspace.OpNone:
+		return Intent{}, inProgress(w)
+	}
+	out := Intent{Workspace: w, Changed: true, Audit: Entry{Action: AuditRestart}}
+	next := &out.Workspace
+	next.DesiredState, next.DesiredCause = workspace.DesiredStandby, workspace.CauseRestart
+	next.NextDesired = workspace.DesiredRunning
+	accessed(next, now, workspace.AccessRequest)
 	return out, nil
 }
 

@@ -76,6 +76,7 @@ func intents() []intent {
 		{"stay", lifecycle.Stay},
 		{"cancel", lifecycle.RequestCancel},
 		{"force stop", lifecycle.RequestForceStop},
+		{"restart", lifecycle.Restart},
 		{"apply queued", func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 			return lifecycle.ApplyQueued(w, now), nil
 		}},
@@ -133,7 +134,7 @@ func TestIntentsKeepTheirContract(t *testing.T) {
 				continue
 			case lifecycle.HoldsSlot(next) && !lifecycle.HoldsSlot(w) && !out.NeedsSlot:
 				t.Fatalf("%s, %s: takes a slot without a check of the limits", in.name, describe(w))
-			case next.DesiredState != w.DesiredState && (next.DesiredCause != "") != (in.name == "idle timeout"):
+			case next.DesiredState != w.DesiredState && (next.DesiredCause != "") != (in.name == "idle timeout" || in.name == "restart"):
 				t.Fatalf("%s, %s: cause %q", in.name, describe(w), next.DesiredCause)
 			case out.AccessOnly && (out.Audit.Action != "" || !reflect.DeepEqual(same, w)):
 				t.Fatalf("%s, %s: not only an access: %+v", in.name, describe(w), out)

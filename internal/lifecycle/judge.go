@@ -147,7 +147,8 @@ func queued(in Input, r Result) Result {
 	row := in.Row
 	start := row.NextDesired == workspace.DesiredRunning && row.DesiredState != workspace.DesiredRunning
 	waits := row.RetryAt != nil && row.RetryAt.After(in.Now)
-	if start && row.Phase != workspace.PhaseRunning && row.Conditions.HasContainer() && !waits {
+	restart := row.Phase == workspace.PhaseRunning && row.DesiredState == workspace.DesiredStandby && row.DesiredCause == workspace.CauseRestart
+	if start && (restart || row.Phase != workspace.PhaseRunning && row.Conditions.HasContainer()) && !waits {
 		claim(in, &r, workspace.OpStopping)
 		return r
 	}

@@ -130,6 +130,7 @@ func (w *world) requests(add func(string, int, func())) {
 	add("+patch", 3, func() { w.patch(drawDesired(w.t), rapid.Bool().Draw(w.t, "queue")) })
 	add("visit", 2, w.visit)
 	add("stay", 1, w.stay)
+	add("restart", 1, w.restart)
 	add("expire", 2, w.expire)
 	add("cancel", 1, w.cancel)
 	add("force stop", 1, w.forceStop)

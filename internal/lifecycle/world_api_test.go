@@ -81,6 +81,8 @@ func (w *world) cancel() { w.intend("cancel "+string(w.row.Operation), lifecycle
 
 func (w *world) forceStop() { w.intend("force stop", lifecycle.RequestForceStop) }
 
+func (w *world) restart() { w.intend("restart", lifecycle.Restart) }
+
 // visit is a person opening the workspace.
 func (w *world) visit() { w.intend("visit", lifecycle.Wake) }
 

@@ -132,6 +132,12 @@ func (db *DB) ApplyQueued(ctx context.Context, id workspace.ID) (applied bool, e
 	return applied, err
 }
 
+// Restart stops a running workspace and starts it again (lifecycle.Restart).
+func (db *DB) Restart(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
+	w, _, err := db.apply(ctx, caller, id, "restart a workspace", needsNoSlot, plain(lifecycle.Restart))
+	return w, err
+}
+
 // WakeResult is what a visit found, and whether it changed what is desired.
 type WakeResult struct {
 	Workspace workspace.Workspace

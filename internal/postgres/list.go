@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -20,8 +21,11 @@ type Filter struct {
 	// Deleted lists those deleted that can still be brought back, instead of
 	// those that are not deleted.
 	Deleted bool
-	Limit   int    // at most MaxList; 0: DefaultList
-	Cursor  string // as the list before this one gave it
+	// Recent lists those first that count against the running limits, then the
+	// most recently used; otherwise the newest come first.
+	Recent bool
+	Limit  int    // at most MaxList; 0: DefaultList
+	Cursor string // as the list before this one gave it
 }
 
 // Bounds of a list's length.
@@ -30,8 +34,8 @@ const (
 	MaxList     = 200
 )
 
-// ListWorkspaces lists the caller's workspaces, newest first, and gives the
-// cursor of what follows, "" at the end. System sees everybody's.
+// ListWorkspaces lists the caller's workspaces and returns the cursor of the rest,
+// "" at the end. System sees everybody's.
 func (db *DB) ListWorkspaces(ctx context.Context, caller workspace.Caller, f Filter) (list []workspace.Workspace, next string, err error) {
 	limit := DefaultList
 	if f.Limit > 0 {
@@ -55,17 +59,25 @@ func (db *DB) ListWorkspaces(ctx context.Context, caller workspace.Caller, f Fil
 	if f.Query != "" {
 		q.add(`(name ILIKE ? OR description ILIKE ?)`, containing(f.Query), containing(f.Query))
 	}
+	order := `created_at DESC, id DESC`
+	if f.Recent {
+		order = `holds_slot DESC, ` + lastUse + ` DESC, id DESC`
+	}
 	if f.Cursor != "" {
-		at, id, err := parseCursor(f.Cursor)
-		if err != nil {
+		p, err := parseCursor(f.Cursor)
+		switch {
+		case err != nil:
 			return nil, "", err
+		case f.Recent:
+			q.add(`(holds_slot, `+lastUse+`, id) < (?, ?, ?)`, p.Slot, p.At, p.ID)
+		default:
+			q.add(`(created_at, id) < (?, ?)`, p.At, p.ID)
 		}
-		q.add(`(created_at, id) < (?, ?)`, at, id)
 	}
 
 	const verb = "list workspaces"
-	rows, err := db.pool.Query(ctx, fmt.Sprintf(`SELECT %s FROM workspaces WHERE %s ORDER BY created_at DESC, id DESC LIMIT %d`,
-		workspaceColumns, strings.Join(q.parts, ` AND `), limit+1), q.args...)
+	rows, err := db.pool.Query(ctx, fmt.Sprintf(`SELECT %s FROM workspaces WHERE %s ORDER BY %s LIMIT %d`,
+		workspaceColumns, strings.Join(q.parts, ` AND `), order, limit+1), q.args...)
 	if err != nil {
 		return nil, "", failed(verb, err)
 	}
@@ -75,10 +87,22 @@ func (db *DB) ListWorkspaces(ctx context.Context, caller workspace.Caller, f Fil
 	}
 	if len(list) > limit {
 		list = list[:limit]
-		next = cursorAt(list[limit-1].CreatedAt, list[limit-1].ID)
+		last := list[limit-1]
+		p := place{At: last.CreatedAt, ID: last.ID}
+		if f.Recent {
+			p.Slot = lifecycle.HoldsSlot(last)
+			if last.LastAccessAt != nil {
+				p.At = *last.LastAccessAt
+			}
+		}
+		next = p.cursor()
 	}
 	return list, next, nil
 }
+
+// lastUse is when a workspace was last used, in SQL; one that never was counts
+// from its creation.
+const lastUse = `COALESCE(last_access_at, created_at)`
 
 // where collects what a query's WHERE holds; each ? is the place of one
 // argument.
@@ -102,23 +126,23 @@ func containing(s string) string {
 
 // place is what a cursor holds: the last row that was given.
 type place struct {
-	At time.Time    `json:"t"`
-	ID workspace.ID `json:"i"`
+	At   time.Time    `json:"t"`
+	ID   workspace.ID `json:"i"`
+	Slot bool         `json:"s,omitempty"` // it counts against the running limits
 }
 
-func cursorAt(at time.Time, id workspace.ID) string {
-	b, _ := json.Marshal(place{at, id}) // times of the database and ids always encode
+func (p place) cursor() string {
+	b, _ := json.Marshal(p) // times of the database and ids always encode
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-func parseCursor(s string) (time.Time, workspace.ID, error) {
-	var p place
+func parseCursor(s string) (p place, err error) {
 	b, err := base64.RawURLEncoding.DecodeString(s)
 	if err == nil {
 		err = json.Unmarshal(b, &p)
 	}
 	if err != nil || !workspace.ValidID(string(p.ID)) {
-		return time.Time{}, "", workspace.Errorf(workspace.CodeInvalid, "the cursor is not one that a list gave")
+		return place{}, workspace.Errorf(workspace.CodeInvalid, "the cursor is not one that a list gave")
 	}
-	return p.At, p.ID, nil
+	return p, nil
 }

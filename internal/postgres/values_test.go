@@ -52,13 +52,13 @@ func FuzzParseCursor(f *testing.F) {
 	f.Add("")
 	f.Add("eyJ0IjoiMjAzMC0wMS0wMVQwMDowMDowMFoiLCJpIjoiMDE5MGI1YTQtMDAwMC03MDAwLTgwMDAtMDAwMDAwMDAwMDAwIn0")
 	f.Fuzz(func(t *testing.T, s string) {
-		at, id, err := parseCursor(s)
+		p, err := parseCursor(s)
 		if err != nil {
 			return
 		}
-		again, same, err := parseCursor(cursorAt(at, id))
-		if err != nil || !again.Equal(at) || same != id {
-			t.Errorf("%v %v became %v %v (%v)", at, id, again, same, err)
+		again, err := parseCursor(p.cursor())
+		if err != nil || !again.At.Equal(p.At) || again.ID != p.ID || again.Slot != p.Slot {
+			t.Errorf("%v became %v (%v)", p, again, err)
 		}
 	})
 }

@@ -6,6 +6,8 @@ import "time"
 const (
 	CauseIdle   = "idle"   // RUNNING and not used for the standby TTL
 	CauseUnused = "unused" // STANDBY for the archive TTL
+	// CauseRestart is a stop that a queued start follows.
+	CauseRestart = "restart"
 )
 
 // Kinds of a last use that the API layer records itself (LastAccess). The others

@@ -64,7 +64,7 @@ type Workspace struct {
 
 	// Written by the API layer alone.
 	DesiredState DesiredState
-	DesiredCause string       // CauseIdle or CauseUnused if a TTL set DesiredState; empty if a person did
+	DesiredCause string       // CauseIdle or CauseUnused if a TTL set DesiredState, CauseRestart for a restart; otherwise empty
 	NextDesired  DesiredState // queued wish; empty for none
 	DeletedAt    *time.Time
 	GraceBegan   *time.Time // since when the grace of the deletion counts, by the database's clock; nil: since DeletedAt

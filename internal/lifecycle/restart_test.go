@@ -1,0 +1,50 @@
+package lifecycle_test
+
+import (
+	"testing"
+
+	"codehub/internal/lifecycle"
+	"codehub/internal/workspace"
+)
+
+// A restart is a stop with a start queued after it. An ordinary queued start
+// does not stop what is running.
+func TestRestartStopsThenStarts(t *testing.T) {
+	t.Parallel()
+	g := look(workspace.PhaseRunning)
+	out, err := lifecycle.Restart(g.Row, g.Now)
+	if err != nil || !out.Changed || out.NeedsSlot || out.Audit.Action != lifecycle.AuditRestart {
+		t.Fatalf("%+v, %v", out, err)
+	}
+	g.Row = out.Workspace
+	r := g.judged()
+	wantAction(t, r, lifecycle.Claim, workspace.OpStopping)
+	if r.ApplyQueued {
+		t.Error("the queued start is applied before the stop")
+	}
+	g.next(r).Obs.Container = nil
+	r = g.judged()
+	wantAction(t, r, lifecycle.Complete, workspace.OpStopping)
+	if !r.ApplyQueued || r.Row.StopReason != lifecycle.StopRequested {
+		t.Errorf("after the stop: %+v", r)
+	}
+	start := lifecycle.ApplyQueued(g.next(r).Row, g.Now)
+	if !start.NeedsSlot || start.Workspace.DesiredState != workspace.DesiredRunning || start.Workspace.DesiredCause != "" {
+		t.Errorf("the start: %+v", start)
+	}
+	g.Row = start.Workspace
+	wantAction(t, g.judged(), lifecycle.Claim, workspace.OpStarting)
+
+	queued := look(workspace.PhaseRunning).wants(workspace.DesiredStandby)
+	queued.Row.NextDesired = workspace.DesiredRunning
+	if r := queued.judged(); r.Action.Kind != lifecycle.None || !r.ApplyQueued {
+		t.Errorf("a start queued without a restart: %+v", r)
+	}
+
+	if _, err := lifecycle.Restart(look(workspace.PhaseStandby).Row, g.Now); workspace.CodeOf(err) != workspace.CodeNotRunning {
+		t.Errorf("stopped: %v", err)
+	}
+	if _, err := lifecycle.Restart(look(workspace.PhaseRunning).during(workspace.OpStopping).Row, g.Now); workspace.CodeOf(err) != workspace.CodeOperationInProgress {
+		t.Errorf("stopping: %v", err)
+	}
+}
