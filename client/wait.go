@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"strings"
 
 	"codehub/api"
@@ -59,18 +60,12 @@ func (c *Client) Wait(ctx context.Context, id string, seen func(api.Workspace) (
 	return last, err
 }
 
-// Restart stops a running workspace and has it started again.
+// Restart stops a running workspace and starts it again. One that is not running
+// is started.
 func (c *Client) Restart(ctx context.Context, id string) (api.Workspace, error) {
-	w, err := c.Stop(ctx, id, false)
-	if err != nil {
-		return w, err
+	w, err := c.workspace(ctx, http.MethodPost, path(id, "/restart"), nil, nil)
+	if CodeOf(err) == "not_running" {
+		return c.Want(ctx, id, "RUNNING", true)
 	}
-	// Wanted again before the stop has begun, it would simply go on running.
-	w, err = c.Wait(ctx, id, func(w api.Workspace) bool {
-		return w.Operation == "STOPPING" || (w.Phase != "RUNNING" && w.Operation == "NONE")
-	})
-	if err != nil {
-		return w, err
-	}
-	return c.Want(ctx, id, "RUNNING", true)
+	return w, err
 }

@@ -93,7 +93,7 @@ func reach(ctx context.Context, c *client.Client, id, phase string, show ...func
 			f(w)
 		}
 		elsewhere := w.DesiredState != phase && w.NextDesiredState == nil
-		return w.Operation == "NONE" && (w.Phase == phase || elsewhere || w.DeletedAt != nil)
+		return w.Operation == "NONE" && (w.Phase == phase && w.DesiredState == phase || elsewhere || w.DeletedAt != nil)
 	})
 	if err == nil && w.Phase != phase {
 		err = &client.WaitError{Workspace: w}

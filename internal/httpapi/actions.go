@@ -136,6 +136,18 @@ func (s *server) keepWorkspace(w http.ResponseWriter, r *http.Request, id auth.I
 	return s.answer(w, http.StatusOK, ws)
 }
 
+func (s *server) restartWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	wsID, err := pathID(r)
+	if err != nil {
+		return err
+	}
+	ws, err := s.cfg.Store.Restart(r.Context(), id.Caller, wsID)
+	if err != nil {
+		return err
+	}
+	return s.answer(w, http.StatusAccepted, ws)
+}
+
 // stopWorkspace wants STANDBY, as soon as the operation under way is over;
 // with force=true, and in ERROR, the container is removed now.
 func (s *server) stopWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {

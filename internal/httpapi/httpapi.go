@@ -40,6 +40,7 @@ type Store interface {
 	RequestCancel(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	RequestForceStop(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	Stay(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	Restart(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 }
 
 // Logs is where containers' output comes from; runtime.Runtime is it.
@@ -155,6 +156,7 @@ func (s *server) routes() []route {
 		{"POST", "/workspaces/{id}/recover", private, s.recoverWorkspace, nil},
 		{"POST", "/workspaces/{id}/cancel", private, s.cancelWorkspace, nil},
 		{"POST", "/workspaces/{id}/stay", private, s.keepWorkspace, nil},
+		{"POST", "/workspaces/{id}/restart", private, s.restartWorkspace, nil},
 		{"POST", "/workspaces/{id}/stop", private, s.stopWorkspace, []string{"force"}},
 		{"GET", "/workspaces/{id}/archive", private, s.downloadArchive, []string{"archive_op_id"}},
 		{"GET", "/workspaces/{id}/archives", private, s.listArchives, nil},

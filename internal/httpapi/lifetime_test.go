@@ -66,6 +66,23 @@ func TestLifetime(t *testing.T) {
 	e.want(409, "not_running", "POST", path+"/stay", "", me)
 }
 
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	me := as(e.ann)
+	w := e.workspace(e.ann, "target")
+	path := "/workspaces/" + string(w.ID) + "/restart"
+	e.want(409, "not_running", "POST", path, "", me)
+	e.exec(`UPDATE workspaces SET phase = 'RUNNING', desired_state = 'RUNNING' WHERE id = $1`, w.ID)
+	e.want(403, "forbidden", "POST", path, "", as(e.eve))
+	got := read[api.Workspace](t, e.want(202, "", "POST", path, "", me))
+	if got.DesiredState != "STANDBY" || got.NextDesiredState == nil || *got.NextDesiredState != "RUNNING" || got.State != "stopping" {
+		t.Errorf("restarting: %+v", got)
+	}
+	e.exec(`UPDATE workspaces SET operation = 'STOPPING', op_id = gen_random_uuid(), op_started_at = now() WHERE id = $1`, w.ID)
+	e.want(409, "operation_in_progress", "POST", path, "", me)
+}
+
 // Awake for as long as the server lets people, and what its clock is apart.
 func TestKeepAwakeBound(t *testing.T) {
 	t.Parallel()

@@ -219,6 +219,12 @@ func Restart(w workspace.Workspace, now time.Time) (Intent, error) {
 	return out, nil
 }
 
+// Restarting reports whether a restart waits for its stop to begin.
+func Restarting(w workspace.Workspace) bool {
+	return w.Phase == workspace.PhaseRunning && w.Operation == workspace.OpNone &&
+		w.DesiredCause == workspace.CauseRestart && w.NextDesired == workspace.DesiredRunning
+}
+
 // desire makes a state the desired one, and drops what was queued.
 func desire(w *workspace.Workspace, to workspace.DesiredState) {
 	if w.DesiredState != to {

@@ -147,8 +147,7 @@ func queued(in Input, r Result) Result {
 	row := in.Row
 	start := row.NextDesired == workspace.DesiredRunning && row.DesiredState != workspace.DesiredRunning
 	waits := row.RetryAt != nil && row.RetryAt.After(in.Now)
-	restart := row.Phase == workspace.PhaseRunning && row.DesiredState == workspace.DesiredStandby && row.DesiredCause == workspace.CauseRestart
-	if start && (restart || row.Phase != workspace.PhaseRunning && row.Conditions.HasContainer()) && !waits {
+	if start && (Restarting(row) || row.Phase != workspace.PhaseRunning && row.Conditions.HasContainer()) && !waits {
 		claim(in, &r, workspace.OpStopping)
 		return r
 	}
