@@ -1,6 +1,8 @@
 package dashboard
 
 import (
+	"slices"
+
 	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
@@ -20,7 +22,6 @@ func (v *view) offer() {
 	keep := action{Key: "stay_stopped", Icon: "x", Post: path + "/stop"}
 	cancel, undelete := post("cancel", "x"), post("undelete", "undo")
 	forceStop := dialog("force-stop", "bolt", true)
-	edit, remove := dialog("edit", "pencil", false), dialog("delete", "trash", true)
 	archive := dialog("archive", "box", false)
 	stay := action{Key: "stay_archived", Icon: "x", Post: path + "/archive"}
 	unarchive := action{Key: "no_archive", Icon: "x", Post: path + "/stop"}
@@ -38,7 +39,10 @@ func (v *view) offer() {
 		return
 	}
 
-	v.Menu = []action{edit, remove}
+	menu := func(more ...action) {
+		v.Menu = slices.Concat(more, []action{dialog("edit", "pencil", false), dialog("timeouts", "hourglass", false), dialog("delete", "trash", true)})
+	}
+	menu()
 	if v.Phase == workspace.PhaseError && v.Operation == workspace.OpNone {
 		v.offerInError()
 		return
@@ -47,17 +51,17 @@ func (v *view) offer() {
 		switch v.State {
 		case "running":
 			v.Primary, v.Actions = &open, []action{stop}
-			v.offerArchive(archive)
-			v.offerKeepAwake()
+			menu(slices.Concat([]action{dialog("restart", "retry", false)}, v.offerKeepAwake(), v.offerArchive(archive))...)
 		case "stopped":
 			v.Primary, v.Actions = &open, []action{start}
 			if v.AwaitsRoom() {
 				v.Actions = []action{keep}
 			}
-			v.offerArchive(archive)
-			if v.W.KeepAwakeTil != nil && v.W.KeepAwakeTil.After(v.Now) {
-				v.offerKeepAwake()
+			more := v.offerArchive(archive)
+			if keptAwake(v.W, v.Now) {
+				more = append(v.offerKeepAwake(), more...)
 			}
+			menu(more...)
 		case "archived":
 			// It is opened where its loading page shows how far it is.
 			reopen := action{Key: "restore_open", Icon: "open", Post: path + "/start", NewTab: true}
@@ -70,7 +74,7 @@ func (v *view) offer() {
 			if archiving {
 				v.Actions = []action{start, unarchive}
 			}
-			v.Menu = []action{edit, forceStop, remove}
+			menu(forceStop)
 		case "archiving":
 			// STANDBY, to be archived and not claimed yet.
 			v.Actions = []action{start, unarchive}
@@ -90,7 +94,7 @@ func (v *view) offer() {
 	switch v.Operation {
 	case workspace.OpStarting:
 		v.Actions = []action{cancel}
-		v.Menu = []action{edit, forceStop, remove}
+		menu(forceStop)
 	case workspace.OpProvisioning:
 		if v.Queued == string(workspace.DesiredRunning) {
 			keep.Key = "no_start"
@@ -122,7 +126,7 @@ func (v *view) offer() {
 		case archiving:
 			v.Actions = []action{thenStart, unarchive}
 		}
-		v.Menu = []action{edit, forceStop, remove}
+		menu(forceStop)
 	case workspace.OpDeleting:
 		v.Menu = nil
 	}
@@ -131,21 +135,29 @@ func (v *view) offer() {
 	}
 }
 
-// offerArchive offers archiving.
-func (v *view) offerArchive(archive action) {
+// offerArchive offers archiving: in its own place on the workspace's page,
+// elsewhere as an item of the menu, which it returns.
+func (v *view) offerArchive(archive action) []action {
 	switch {
 	case v.From == fromDetail:
 		v.ToArchive = &archive
-	default:
-		v.Menu = []action{v.Menu[0], archive, v.Menu[1]}
+		return nil
 	}
+	return []action{archive}
 }
 
-// offerKeepAwake offers to keep it from stopping by itself, where it would.
-func (v *view) offerKeepAwake() {
-	if v.From == fromDetail && !v.Life.At.IsZero() {
-		v.KeepAwake = &action{Key: "keep-awake", Icon: "clock", Dialog: "/workspaces/" + v.ID + "/keep-awake"}
+// offerKeepAwake offers to keep awake a workspace that an idle timeout would
+// stop, in the same places as offerArchive.
+func (v *view) offerKeepAwake() []action {
+	keep := action{Key: "keep-awake", Icon: "clock", Dialog: "/workspaces/" + v.ID + "/keep-awake"}
+	switch {
+	case v.Life.At.IsZero():
+		return nil
+	case v.From == fromDetail:
+		v.KeepAwake = &keep
+		return nil
 	}
+	return []action{keep}
 }
 
 // offerInError lists the ways out of ERROR beside the problem itself.
@@ -178,7 +190,7 @@ func (v *view) offerInError() {
 		out = append(out, stop)
 	}
 	v.Problem.Actions = append(out, remove)
-	v.Menu = []action{{Key: "edit", Icon: "pencil", Dialog: path + "/edit"}}
+	v.Menu = []action{{Key: "edit", Icon: "pencil", Dialog: path + "/edit"}, {Key: "timeouts", Icon: "hourglass", Dialog: path + "/timeouts"}}
 	if v.Request == "recover" || v.Request == "set_aside" {
 		v.Problem.Actions = []action{remove}
 	}

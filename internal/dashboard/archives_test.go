@@ -333,9 +333,10 @@ func TestRestoreAndOpenInABrowser(t *testing.T) {
 func TestWaitStreamShowsTheGlobalLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Store = full{c.Store} })
-	id := w.add("project", standby)
+	id, own := w.add("project", standby), w.add("mine", running)
+	w.want(own, "desired_state", "RUNNING")
 	w.want(id, "next_desired_state", "RUNNING")
-	ev := w.signedIn().listen("?wait="+string(id)).until(`data-kind="limit"`, "The server has reached its running limit", "It starts automatically when the limit allows.", "Try again")
+	ev := w.signedIn().listen("?wait="+string(id)).until("/workspaces/"+string(own)+"/stop", `data-kind="limit"`, "The server has reached its running limit", "It starts automatically when the limit allows.", "Try again")
 	lacks(t, "the limit", ev.data, "hx-get", "Stop a workspace first")
 }
 

@@ -38,6 +38,7 @@ type Store interface {
 	RequestRecoverArchive(ctx context.Context, c workspace.Caller, id workspace.ID, archiveOpID string) (workspace.Workspace, error)
 	RequestCancel(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
 	RequestForceStop(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
+	Restart(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
 	RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error)
 	// MayRun is CodeLimitExceeded while the limits keep the workspace from running.
 	MayRun(context.Context, workspace.Caller, workspace.ID) error
@@ -175,10 +176,12 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	signedIn("GET /workspaces/{id}", d.detail)
 	signedIn("GET /workspaces/{id}/logs", d.logs)
 	signedIn("GET /workspaces/{id}/limit", d.limitState)
-	for _, name := range []string{"edit", "keep-awake", "delete", "force-stop", "start-empty", "archive", "recover-archive", "set-aside"} {
+	for _, name := range []string{"edit", "timeouts", "keep-awake", "restart", "delete", "force-stop", "start-empty", "archive", "recover-archive", "set-aside"} {
 		signedIn("GET /workspaces/{id}/"+name, d.dialog(name))
 	}
 	signedIn("POST /workspaces/{id}/edit", d.edit)
+	signedIn("POST /workspaces/{id}/timeouts", d.timeouts)
+	signedIn("POST /workspaces/{id}/restart", d.restart)
 	signedIn("POST /workspaces/{id}/memo", d.memo)
 	signedIn("POST /workspaces/{id}/keep-awake", d.keepAwake)
 	signedIn("POST /workspaces/{id}/stay", d.stay)

@@ -130,8 +130,8 @@ func TestListStream(t *testing.T) {
 func TestStreamStartsFromWhatThePageShows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	id := w.add("project", running)
 	w.add("other", failed(workspace.ErrTimeout, "x"))
+	id := w.add("project", running)
 	b := w.signedIn()
 	for _, path := range []string{"/", "/?q=project", "/workspaces/" + string(id)} {
 		page := b.get(path).body

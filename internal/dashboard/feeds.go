@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -15,6 +16,38 @@ type listFeed struct {
 	feedBase
 	q     listQuery
 	shape string
+	order []placement
+}
+
+// placement is a workspace's place in the list: whether it counts against the
+// running limits decides which part of the list it is in.
+type placement struct {
+	id   string
+	slot bool
+}
+
+// steady keeps the order that the page has while the same workspaces are in the
+// same parts of the list: each use of a workspace would otherwise move cards under
+// the pointer.
+func (f *listFeed) steady(views []view) {
+	at := make(map[placement]int, len(f.order))
+	for i, p := range f.order {
+		at[p] = i
+	}
+	same := len(views) == len(f.order)
+	order := make([]placement, len(views))
+	for i, v := range views {
+		order[i] = placement{v.ID, lifecycle.HoldsSlot(v.W)}
+		_, known := at[order[i]]
+		same = same && known
+	}
+	if !same {
+		f.order = order
+		return
+	}
+	slices.SortFunc(views, func(a, b view) int {
+		return at[placement{a.ID, lifecycle.HoldsSlot(a.W)}] - at[placement{b.ID, lifecycle.HoldsSlot(b.W)}]
+	})
 }
 
 func (f *listFeed) next(ctx context.Context) ([]byte, bool, error) {
@@ -40,6 +73,7 @@ func (f *listFeed) show(l listView, n notices) ([]byte, bool, error) {
 		return out
 	}
 	l.Views, l.Deleted = settle(l.Views), settle(l.Deleted)
+	f.steady(l.Views)
 	html := map[string]string{}
 	names := []string{"usage"}
 	var err error

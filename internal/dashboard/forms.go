@@ -65,7 +65,7 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 		if r.Method == http.MethodPost {
 			f.Value["start"] = r.PostFormValue("start")
 		}
-	case "edit":
+	case "edit", "timeouts":
 		f.showTTL("standby", ws.StandbyTTL)
 		f.showTTL("archive", ws.ArchiveTTL)
 	case "keep-awake":

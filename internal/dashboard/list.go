@@ -76,7 +76,7 @@ func (d *Dashboard) list(w http.ResponseWriter, r *http.Request, c workspace.Cal
 
 // readList reads what the list shows of the caller's workspaces.
 func (d *Dashboard) readList(ctx context.Context, c workspace.Caller, q listQuery) (listView, error) {
-	rows, next, err := d.Store.ListWorkspaces(ctx, c, postgres.Filter{Query: q.q, Limit: pageSize, Cursor: q.cursor})
+	rows, next, err := d.Store.ListWorkspaces(ctx, c, postgres.Filter{Query: q.q, Recent: true, Limit: pageSize, Cursor: q.cursor})
 	if err != nil {
 		return listView{}, err
 	}

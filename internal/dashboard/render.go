@@ -86,6 +86,7 @@ func funcs(l *catalogue.Language, a *assets) template.FuncMap {
 		"asset": a.url,
 		"icon":  icon,
 		"ago":   func(t, now time.Time) template.HTML { return stamp("ago", t, l.Ago(t, now)) },
+		"for":   func(t, now time.Time) template.HTML { return stamp("for", t, l.For(t, now)) },
 		"in":    func(t, now time.Time) template.HTML { return stamp("in", t, l.In(t, now)) },
 		"at": func(t time.Time) template.HTML {
 			return stamp("at", t, t.UTC().Format("2006-01-02 15:04")+" UTC")

@@ -301,18 +301,19 @@ func TestArchiveActions(t *testing.T) {
 		from    string
 		want    string // primary | actions | menu | place of its own
 	}{
-		{workspace.PhaseRunning, workspace.OpNone, workspace.DesiredRunning, "", fromList, "open | stop | edit archive delete |"},
-		{workspace.PhaseStandby, workspace.OpNone, workspace.DesiredStandby, "", fromList, "open | start | edit archive delete |"},
-		{workspace.PhaseStandby, workspace.OpNone, workspace.DesiredStandby, "", fromDetail, "open | start | edit delete | archive"},
-		{workspace.PhaseArchived, workspace.OpNone, workspace.DesiredArchived, "", fromList, "restore_open | restore | edit delete |"},
-		{workspace.PhaseRunning, workspace.OpNone, workspace.DesiredArchived, "", fromList, "| start no_archive | edit force-stop delete |"},
-		{workspace.PhaseRunning, workspace.OpStopping, workspace.DesiredArchived, "", fromList, "| start no_archive | edit force-stop delete |"},
-		{workspace.PhaseStandby, workspace.OpNone, workspace.DesiredArchived, "", fromList, "| start no_archive | edit delete |"},
-		{workspace.PhaseStandby, workspace.OpArchiving, workspace.DesiredArchived, "", fromList, "| start stop_archiving | edit delete |"},
-		{workspace.PhaseStandby, workspace.OpArchiving, workspace.DesiredArchived, workspace.DesiredRunning, fromList, "| stay_archived stop_archiving | edit delete |"},
-		{workspace.PhaseArchived, workspace.OpNone, workspace.DesiredRunning, "", fromList, "| stay_archived | edit delete |"},
-		{workspace.PhaseArchived, workspace.OpRestoring, workspace.DesiredStandby, "", fromList, "| start cancel | edit delete |"},
-		{workspace.PhaseArchived, workspace.OpRestoring, workspace.DesiredRunning, "", fromList, "| no_start cancel | edit delete |"},
+		{workspace.PhaseRunning, workspace.OpNone, workspace.DesiredRunning, "", fromList, "open | stop | restart keep-awake archive edit timeouts delete |"},
+		{workspace.PhaseRunning, workspace.OpNone, workspace.DesiredRunning, "", fromDetail, "open | stop | restart edit timeouts delete | archive"},
+		{workspace.PhaseStandby, workspace.OpNone, workspace.DesiredStandby, "", fromList, "open | start | archive edit timeouts delete |"},
+		{workspace.PhaseStandby, workspace.OpNone, workspace.DesiredStandby, "", fromDetail, "open | start | edit timeouts delete | archive"},
+		{workspace.PhaseArchived, workspace.OpNone, workspace.DesiredArchived, "", fromList, "restore_open | restore | edit timeouts delete |"},
+		{workspace.PhaseRunning, workspace.OpNone, workspace.DesiredArchived, "", fromList, "| start no_archive | force-stop edit timeouts delete |"},
+		{workspace.PhaseRunning, workspace.OpStopping, workspace.DesiredArchived, "", fromList, "| start no_archive | force-stop edit timeouts delete |"},
+		{workspace.PhaseStandby, workspace.OpNone, workspace.DesiredArchived, "", fromList, "| start no_archive | edit timeouts delete |"},
+		{workspace.PhaseStandby, workspace.OpArchiving, workspace.DesiredArchived, "", fromList, "| start stop_archiving | edit timeouts delete |"},
+		{workspace.PhaseStandby, workspace.OpArchiving, workspace.DesiredArchived, workspace.DesiredRunning, fromList, "| stay_archived stop_archiving | edit timeouts delete |"},
+		{workspace.PhaseArchived, workspace.OpNone, workspace.DesiredRunning, "", fromList, "| stay_archived | edit timeouts delete |"},
+		{workspace.PhaseArchived, workspace.OpRestoring, workspace.DesiredStandby, "", fromList, "| start cancel | edit timeouts delete |"},
+		{workspace.PhaseArchived, workspace.OpRestoring, workspace.DesiredRunning, "", fromList, "| no_start cancel | edit timeouts delete |"},
 	} {
 		w := someWorkspace(c.phase)
 		w.Operation, w.DesiredState, w.NextDesired = c.op, c.desired, c.next
@@ -398,8 +399,8 @@ func TestNamesAreEscaped(t *testing.T) {
 	for _, s := range testPages {
 		v := viewOf(w, fromList, terms{time.Hour, testTTL, testNow})
 		dv := d.detailOf(w)
-		f := &form{Name: "delete", W: &v, Value: map[string]string{}, Errors: map[string]string{}}
-		edit := &form{Name: "edit", W: &v, Value: map[string]string{"name": w.Name, "description": w.Name, "memo": w.Memo}, Errors: map[string]string{}}
+		f := &form{Name: "delete", W: &v, lang: s.lang, Value: map[string]string{}, Errors: map[string]string{}}
+		edit := &form{Name: "edit", W: &v, lang: s.lang, Value: map[string]string{"name": w.Name, "description": w.Name, "memo": w.Memo}, Errors: map[string]string{}}
 		html := renderPart(t, s, "card", map[string]any{"V": v, "OOB": false}) + renderPart(t, s, "panel", dv) +
 			renderPart(t, s, "facts", dv) + renderPart(t, s, "memo", dv) + renderPart(t, s, "form", f) + renderPart(t, s, "form", edit) +
 			renderPart(t, s, "toast", &toast{Text: s.lang.T("toast.delete", w.Name)}) + announcement(s.lang, v)

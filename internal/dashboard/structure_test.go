@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"codehub/internal/auth"
+	"codehub/internal/dashboard/catalogue"
 
 	"golang.org/x/net/html"
 )
@@ -77,6 +78,7 @@ func TestPageStructure(t *testing.T) {
 		c.PathMode = true
 		c.Trouble = func() string { return "bucket" }
 	})
+	say := catalogue.English.T
 	judge := func(name string, a answer, title string) {
 		t.Helper()
 		o := outlineOf(t, a.body)
@@ -92,43 +94,44 @@ func TestPageStructure(t *testing.T) {
 			t.Errorf("%s: %d main headings (%q), %d main, outside of landmarks %q", name, o.h1s, o.h1, o.main, o.stray)
 		}
 	}
-	judge("setup", w.browser().get("/setup"), "Set up codehub")
+	judge("setup", w.browser().get("/setup"), say("setup.title"))
 	w.user(auth.AdminUsername, adminPassword, true)
-	judge("login", w.browser().get("/login"), "Log in")
-	judge("wrong login", w.browser().post("/login", url.Values{"username": {"x"}, "password": {"y"}}), "Log in")
+	judge("login", w.browser().get("/login"), say("login.title"))
+	judge("wrong login", w.browser().post("/login", url.Values{"username": {"x"}, "password": {"y"}}), say("login.title"))
 	b := w.signedIn()
-	judge("the first page", b.get("/"), "Workspaces")
+	judge("the first page", b.get("/"), say("list.title"))
 
 	ids := w.fill()
 	w.person("ann")
 	at := func(key, rest string) string { return "/workspaces/" + string(ids[key]) + rest }
 	person := "/admin/people/" + w.userID("ann") + "/"
 	for _, p := range []struct{ path, title string }{
-		{"/", "Workspaces"}, {"/?q=nothing+like+it", "Workspaces"},
-		{"/workspaces/new", "New workspace"},
+		{"/", say("list.title")}, {"/?q=nothing+like+it", say("list.title")},
+		{"/workspaces/new", say("dialog.new.title")},
 		{at("running", ""), "web-frontend"}, {at("lost", ""), "thesis"},
-		{at("running", "/edit"), "Edit web-frontend"}, {at("running", "/keep-awake"), "Keep web-frontend awake"},
-		{at("running", "/delete"), "Delete web-frontend?"}, {at("running", "/force-stop"), "Force stop web-frontend?"},
-		{at("running", "/archive"), "Archive web-frontend?"},
-		{at("lost", "/start-empty"), "Start thesis with an empty home?"},
-		{at("lost", "/set-aside"), "Set aside the volume that blocks thesis?"},
-		{at("missing", "/recover-archive"), "Go on with an archive of photo-archive?"},
-		{"/settings/tokens", "API tokens"}, {"/settings/tokens/new", "New API token"},
-		{"/admin", "Administration"}, {"/admin/people/new", "Add a person"},
-		{person + "limit", "How many workspaces ann may run"}, {person + "password", "New password for ann"},
-		{person + "make-admin", "Make ann an administrator?"}, {person + "disable", "Disable ann?"},
+		{at("running", "/edit"), say("dialog.edit.title", "web-frontend")}, {at("running", "/keep-awake"), say("dialog.keep-awake.title", "web-frontend")},
+		{at("running", "/delete"), say("dialog.delete.title", "web-frontend")}, {at("running", "/force-stop"), say("dialog.force-stop.title", "web-frontend")},
+		{at("running", "/timeouts"), say("dialog.timeouts.title", "web-frontend")}, {at("running", "/restart"), say("dialog.restart.title", "web-frontend")},
+		{at("running", "/archive"), say("dialog.archive.title", "web-frontend")},
+		{at("lost", "/start-empty"), say("dialog.start-empty.title", "thesis")},
+		{at("lost", "/set-aside"), say("dialog.set-aside.title", "thesis")},
+		{at("missing", "/recover-archive"), say("dialog.recover-archive.title", "photo-archive")},
+		{"/settings/tokens", say("tokens.title")}, {"/settings/tokens/new", say("dialog.token.title")},
+		{"/admin", say("admin.title")}, {"/admin/people/new", say("dialog.person-new.title")},
+		{person + "limit", say("dialog.person-limit.title", "ann")}, {person + "password", say("dialog.person-password.title", "ann")},
+		{person + "make-admin", say("dialog.person-make-admin.title", "ann")}, {person + "disable", say("dialog.person-disable.title", "ann")},
 		{"/w/" + string(ids["pull-progress"]) + "/", "machine-learning"}, {"/w/" + string(ids["archived"]) + "/", "archived-blog"},
 		{"/w/" + string(ids["pull"]) + "/", "legacy-api"}, {"/w/" + string(ids["deleted"]) + "/", "old-experiment"},
 		{"/w/" + string(ids["stopped"]) + "/", "design-system"},
-		{"/w/0198c0de-0000-7000-8000-000000000009/", "There is nothing here"},
-		{"/nowhere", "There is no such page"},
+		{"/w/0198c0de-0000-7000-8000-000000000009/", say("message.not_found.title")},
+		{"/nowhere", say("message.no_page.title")},
 	} {
 		judge(p.path, b.get(p.path, "Accept", "text/html"), p.title)
 	}
-	judge("the limit", b.post(at("stopped", "/start"), nil), "Stop one to make room")
-	judge("a refusal", b.post(at("lost", "/start"), nil), "That did not work")
-	judge("a form with a mistake", b.post("/workspaces", url.Values{"name": {""}}), "New workspace")
-	judge("a new token", b.post("/settings/tokens", url.Values{"name": {"laptop"}, "expires": {"7"}}), "Your new token")
+	judge("the limit", b.post(at("stopped", "/start"), nil), say("limit.title"))
+	judge("a refusal", b.post(at("lost", "/start"), nil), say("message.refused.title"))
+	judge("a form with a mistake", b.post("/workspaces", url.Values{"name": {""}}), say("dialog.new.title"))
+	judge("a new token", b.post("/settings/tokens", url.Values{"name": {"laptop"}, "expires": {"7"}}), say("token.title"))
 }
 
 // Style and scripts are compressed and kept by browsers for good.

@@ -138,6 +138,45 @@ func TestTTLs(t *testing.T) {
 	lacks(t, "no seconds", b.get("/workspaces/"+string(w.add("other", standby))+"/edit").body, `<option value="1"`)
 }
 
+func TestTimeoutsFromTheMenu(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	id := w.add("project", running)
+	w.want(id, "desired_state", "RUNNING")
+	path := "/workspaces/" + string(id)
+	contains(t, "the list", b.get("/").body, path+"/timeouts", path+"/keep-awake", path+"/restart")
+	contains(t, "the form", b.get(path+"/timeouts").body, "Idle timeouts of project", `name="standby_ttl"`, `name="archive_ttl"`)
+	a := b.htmx(path+"/timeouts", url.Values{"from": {"list"}, "standby_ttl": {"after"}, "standby_ttl_n": {"x"}, "standby_ttl_unit": {"60"}, "archive_ttl": {"server"}})
+	if a.status != http.StatusUnprocessableEntity {
+		t.Errorf("a wrong number: %d", a.status)
+	}
+	b.htmx(path+"/timeouts", url.Values{"from": {"list"}, "standby_ttl": {"after"}, "standby_ttl_n": {"90"}, "standby_ttl_unit": {"60"}, "archive_ttl": {"never"}})
+	if row := w.row(id); row.StandbyTTL == nil || *row.StandbyTTL != 5400 || row.ArchiveTTL == nil || *row.ArchiveTTL != 0 || row.Name != "project" {
+		t.Errorf("%+v", row)
+	}
+}
+
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.signedIn()
+	id := w.add("project", running)
+	w.want(id, "desired_state", "RUNNING")
+	contains(t, "the question", b.get("/workspaces/"+string(id)+"/restart").body, "Restart project?", "Unsaved edits")
+	a := b.htmx("/workspaces/"+string(id)+"/restart", url.Values{"from": {"list"}})
+	contains(t, "restarting", a.body, "is restarting", "Stopping", "start queued")
+	if row := w.row(id); row.DesiredState != workspace.DesiredStandby || row.NextDesired != workspace.DesiredRunning {
+		t.Errorf("%+v", row)
+	}
+	// At rest there is nothing to restart.
+	other := w.add("other", standby)
+	lacks(t, "a stopped one", b.get("/").body, string(other)+"/restart")
+	if a := b.htmx("/workspaces/"+string(other)+"/restart", url.Values{"from": {"list"}}); a.status != http.StatusConflict {
+		t.Errorf("a stopped one: %d", a.status)
+	}
+}
+
 func TestStay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -280,7 +280,7 @@ func (v view) Moves() bool { return v.State == "archiving" || v.State == "restor
 // AwaitsRoom reports whether it starts as soon as the limits allow: nothing
 // else is in the way of a queued start.
 func (v view) AwaitsRoom() bool {
-	return v.W.NextDesired == workspace.DesiredRunning && v.W.DesiredState != workspace.DesiredRunning &&
+	return !lifecycle.Restarting(v.W) && v.W.NextDesired == workspace.DesiredRunning && v.W.DesiredState != workspace.DesiredRunning &&
 		v.Operation == workspace.OpNone && v.Phase != workspace.PhaseError && !v.Deleted
 }
 

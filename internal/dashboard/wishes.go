@@ -66,6 +66,13 @@ func (d *Dashboard) forceStop(w http.ResponseWriter, r *http.Request, c workspac
 	})
 }
 
+func (d *Dashboard) restart(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
+		_, err := d.Store.Restart(ctx, c, id)
+		return "restart", err
+	})
+}
+
 func (d *Dashboard) cancel(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
 		_, err := d.Store.RequestCancel(ctx, c, id)
@@ -181,6 +188,26 @@ func (d *Dashboard) edit(w http.ResponseWriter, r *http.Request, c workspace.Cal
 	d.done(w, r, c, ws.ID, "edit")
 }
 
+// timeouts changes a workspace's idle timeouts.
+func (d *Dashboard) timeouts(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	ws, err := d.workspaceOf(r.Context(), r, c)
+	if err != nil {
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	f := d.form("timeouts", r, &ws)
+	standby, archive := f.ttl("standby"), f.ttl("archive")
+	if f.bad() {
+		d.again(w, r, c, f)
+		return
+	}
+	if _, err := d.Store.PatchWorkspace(r.Context(), c, ws.ID, postgres.Patch{StandbyTTL: standby, ArchiveTTL: archive}); err != nil {
+		d.refuseForm(w, r, c, f, err)
+		return
+	}
+	d.done(w, r, c, ws.ID, "edit")
+}
+
 func (d *Dashboard) memo(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, r *http.Request) (string, error) {
 		memo := clean(r.PostFormValue("memo"))
@@ -227,7 +254,7 @@ func backTo(from string, id workspace.ID) string {
 }
 
 // notes are what can be said after a redirect, as /?note=…&about=….
-var notes = []string{"create", "edit", "memo", "start", "start_queued", "stop", "stop_queued", "force_stop", "cancel", "recover", "recover_archive", "set_aside", "start_empty",
+var notes = []string{"create", "edit", "memo", "start", "start_queued", "stop", "stop_queued", "restart", "force_stop", "cancel", "recover", "recover_archive", "set_aside", "start_empty",
 	"archive", "archive_queued", "restore", "restore_queued", "delete", "delete_queued", "undelete", "stay", "awake", "awake_off", "token_revoked", "person", "take_over"}
 
 // notedAt is the address of a page that says note.

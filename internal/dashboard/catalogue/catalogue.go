@@ -110,6 +110,20 @@ func (l *Language) Ago(t, now time.Time) string {
 	return l.N("time.days_ago", int(d/(24*time.Hour)))
 }
 
+// For says how long something has lasted: "for 5 min", "for 1 h 58 min".
+func (l *Language) For(since, now time.Time) string {
+	d := now.Sub(since)
+	switch {
+	case d < time.Minute:
+		return l.T("time.for_moment")
+	case d < time.Hour:
+		return l.T("time.for_minutes", int(d/time.Minute))
+	case d < 24*time.Hour:
+		return l.T("time.for_hours", int(d/time.Hour), int(d%time.Hour/time.Minute))
+	}
+	return l.N("time.for_days", int(d/(24*time.Hour)))
+}
+
 // In says how long it still is until t: "less than a minute", "5 min", "1 h 58 min", "2 days".
 func (l *Language) In(t, now time.Time) string {
 	d := t.Sub(now)

@@ -20,6 +20,14 @@
     return fill(days === 1 ? t.daysAgoOne : t.daysAgoOther, days)
   }
 
+  function lasting(seconds, t) {
+    var days = Math.floor(seconds / 86400)
+    if (seconds < 60) return t.forMoment
+    if (seconds < 3600) return fill(t.forMinutes, Math.floor(seconds / 60))
+    if (seconds < 86400) return fill(t.forHours, Math.floor(seconds / 3600), Math.floor(seconds % 3600 / 60))
+    return fill(days === 1 ? t.forDaysOne : t.forDaysOther, days)
+  }
+
   function until(seconds, t) {
     var days = Math.round(seconds / 86400)
     if (seconds < 60) return t.inMoment
@@ -35,6 +43,7 @@
       var full = new Intl.DateTimeFormat(document.documentElement.lang, { dateStyle: 'medium', timeStyle: 'short' }).format(at)
       var text = full
       if ('ago' in el.dataset) text = ago((now - at) / 1000, t)
+      if ('for' in el.dataset) text = lasting((now - at) / 1000, t)
       if ('in' in el.dataset) text = until((at - now) / 1000, t)
       if (el.textContent !== text) el.textContent = text
       if (el.title !== full) el.title = full
