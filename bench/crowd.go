@@ -67,10 +67,10 @@ const crowdRows = `
 				THEN 'codehub/' || id || '/' || md5('made' || i)::uuid || '/home.tar.zst' END AS key
 		FROM one
 	)
-	INSERT INTO workspaces (id, owner_user_id, name, description, image_ref, instance_backend, storage_backend, home_store_key,
-		home_ctx, conditions, phase, phase_changed_at, archive_op_id, archive_key, archive_digest, archive_size, archive_entries,
+	INSERT INTO workspaces (id, owner_user_id, name, description, image_ref, storage_backend,
+		home_ctx, conditions, phase, phase_changed_at, archive_op_id, archive_key, archive_digest, archive_size,
 		error_reason, error_message, error_count, retry_at, desired_state, last_access_at, last_access_kind, created_at)
-	SELECT id, u.user_id, 'workspace ' || i, 'what it is for', 'codehub/workspace:latest', 'local-docker', 'docker-volume', 'ws-' || id || '-home',
+	SELECT id, u.user_id, 'workspace ' || i, 'what it is for', 'codehub/workspace:latest', 'docker-volume',
 		CASE WHEN live THEN jsonb_build_object('state', 'live', 'claim', claim, 'marker', COALESCE(key, ''))
 			WHEN phase = 'PENDING' THEN jsonb_build_object('state', 'filling', 'claim', claim)
 			ELSE '{"state": "absent"}' END,
@@ -82,7 +82,7 @@ const crowdRows = `
 		phase, now() - i % 1000 * interval '1 minute',
 		CASE WHEN key IS NOT NULL THEN md5('made' || i)::uuid END, key,
 		CASE WHEN key IS NULL THEN '' ELSE encode(sha256(key::bytea), 'hex') END,
-		CASE WHEN key IS NULL THEN 0 ELSE 123456789 END, CASE WHEN key IS NULL THEN 0 ELSE 12345 END,
+		CASE WHEN key IS NULL THEN 0 ELSE 123456789 END,
 		CASE phase WHEN 'PENDING' THEN 'ActionFailed' WHEN 'ERROR' THEN 'RetryExceeded' END,
 		CASE WHEN phase IN ('PENDING', 'ERROR') THEN 'the engine said no' END,
 		CASE phase WHEN 'PENDING' THEN 2 WHEN 'ERROR' THEN 3 ELSE 0 END,

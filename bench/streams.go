@@ -33,9 +33,9 @@ func (d *ownDatabase) people(ctx context.Context, n int) ([]person, error) {
 			INSERT INTO users (id, username, username_key, password_hash)
 			SELECT gen_random_uuid(), 'user' || n, 'user' || n, 'none' FROM generate_series(1, $1) n RETURNING id
 		)
-		INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, instance_backend, storage_backend, home_store_key,
+		INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, storage_backend,
 			desired_state, phase, error_reason, error_message)
-		SELECT gen_random_uuid(), id, 'project', repeat('what it is for ', 10), '', 'codehub/workspace:latest', 'local-docker', 'docker-volume', 'ws-' || id || '-home',
+		SELECT gen_random_uuid(), id, 'project', repeat('what it is for ', 10), '', 'codehub/workspace:latest', 'docker-volume',
 			'STANDBY', 'ERROR', 'Timeout', 'It did not end in time.' FROM u RETURNING owner_user_id::text, id::text`, n)
 	if err != nil {
 		return nil, err

@@ -33,7 +33,6 @@ type Config struct {
 	Owners       map[string]string // who is to own what somebody owned
 	Admin        string            // who of those that are made becomes an administrator
 	Image        string
-	Instance     string // instance and storage backend of what is adopted
 	Storage      string
 	DryRun       bool
 	Log          *slog.Logger
@@ -299,8 +298,8 @@ func (r *run) lost(ctx context.Context, h home, w *Workspace) error {
 	}
 	name, adopted, err := r.DB.Adopt(ctx, postgres.Adoption{
 		ID: h.id, OwnerID: owner, Name: w.OldName, ImageRef: r.Image,
-		InstanceBackend: r.Instance, StorageBackend: r.Storage,
-		CreatedAt: h.archives[len(h.archives)-1].CreatedAt, Archives: h.list(),
+		StorageBackend: r.Storage,
+		CreatedAt:      h.archives[len(h.archives)-1].CreatedAt, Archives: h.list(),
 	})
 	if err != nil {
 		return err

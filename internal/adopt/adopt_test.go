@@ -83,7 +83,7 @@ func newPlace(t testing.TB, store store.Store) *place {
 		Open:       func(id string) (*bucket.Bucket, error) { return p.open(id), nil },
 		Alone:      func(context.Context) error { p.taking++; return nil },
 		CreateUser: p.auth.CreateUser,
-		Image:      "image", Instance: workspace.InstanceLocalDocker, Storage: workspace.StorageDockerVolume,
+		Image:      "image", Storage: workspace.StorageDockerVolume,
 		Log: slog.New(slog.DiscardHandler),
 	}
 	return p
@@ -288,9 +288,9 @@ func TestLostDatabase(t *testing.T) {
 		caller := workspace.Caller{UserID: ann.ID}
 		ws, err := p.db.Workspace(ctx, caller, one)
 		check(t, err)
-		if ws.ArchiveKey != current || ws.ArchiveDigest != meta.SHA256 || ws.ArchiveSize != meta.Size || ws.ArchiveEntries != meta.Entries ||
+		if ws.ArchiveKey != current || ws.ArchiveDigest != meta.SHA256 || ws.ArchiveSize != meta.Size ||
 			ws.ArchiveOpID != meta.ArchiveOpID || ws.DesiredState != workspace.DesiredArchived || ws.Phase != workspace.PhasePending ||
-			ws.Home.State != workspace.HomeAbsent || ws.ImageRef != "image" || !ws.CreatedAt.Equal(l.began) || ws.HomeStoreKey != one.VolumeName() {
+			ws.Home.State != workspace.HomeAbsent || ws.ImageRef != "image" || !ws.CreatedAt.Equal(l.began) {
 			t.Errorf("%+v", ws)
 		}
 		list, err := p.db.Archives(ctx, caller, one)
@@ -493,7 +493,7 @@ func TestCopied(t *testing.T) {
 		root, err := p.auth.CreateUser(ctx, "root", "a long password", true)
 		check(t, err)
 		_, err = p.db.CreateWorkspace(ctx, workspace.Caller{UserID: root.ID}, postgres.NewWorkspace{
-			Name: "mine", ImageRef: "i", Desired: workspace.DesiredStandby, InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
+			Name: "mine", ImageRef: "i", Desired: workspace.DesiredStandby, StorageBackend: workspace.StorageDockerVolume,
 		})
 		check(t, err)
 		l := p.lose()
@@ -567,7 +567,7 @@ func TestRestoredDatabase(t *testing.T) {
 	check(t, p.cfg.Own.Check(ctx, false))
 	make := func(name string) workspace.ID {
 		w, err := p.db.CreateWorkspace(ctx, caller, postgres.NewWorkspace{
-			Name: name, ImageRef: "i", Desired: workspace.DesiredStandby, InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
+			Name: name, ImageRef: "i", Desired: workspace.DesiredStandby, StorageBackend: workspace.StorageDockerVolume,
 		})
 		check(t, err)
 		return w.ID

@@ -231,7 +231,7 @@ func (f *fixture) archived(tb testing.TB, home string) workspace.Workspace {
 	row.ArchiveKey = f.Key(row.ID, row.OpID)
 	meta, err := f.ReadBack(tb.Context(), row.ArchiveKey, result.Stats, nil)
 	check(tb, err)
-	row.ArchiveDigest, row.ArchiveSize, row.ArchiveEntries = meta.SHA256, meta.Size, meta.Entries
+	row.ArchiveDigest, row.ArchiveSize = meta.SHA256, meta.Size
 	row.OpID = newID()
 	return row
 }

@@ -79,9 +79,9 @@ func serveAPI(t testing.TB) apiServer {
 	})
 	srv.Config.Handler = httpapi.Outer(log, nil, httpapi.New(httpapi.Config{
 		URL: base, DeleteGrace: time.Hour, DefaultImage: "codehub/workspace:latest",
-		TTL:             workspace.TTL{Standby: 10 * time.Minute, Archive: 30 * time.Minute},
-		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
-		Store: db, Auth: who, Hub: hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(s.bucket), s.bucket},
+		TTL:            workspace.TTL{Standby: 10 * time.Minute, Archive: 30 * time.Minute},
+		StorageBackend: workspace.StorageDockerVolume,
+		Store:          db, Auth: who, Hub: hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(s.bucket), s.bucket},
 		Admin: admin.New(admin.Config{Store: db, Passwords: who, OrphanDelay: 10 * time.Minute}),
 	}))
 	srv.Start()

@@ -89,9 +89,8 @@ type Config struct {
 	// URL is the server's own address (CODEHUB_URL), a trusted origin.
 	URL *url.URL
 	// DefaultImage is used for a workspace whose creator names none.
-	DefaultImage string
-	// InstanceBackend and StorageBackend are those of new workspaces.
-	InstanceBackend, StorageBackend string
+	DefaultImage   string
+	StorageBackend string // of new workspaces
 	// DeleteGrace is how long a deletion can be taken back.
 	DeleteGrace time.Duration
 	// MaxRunning is the limit of running workspaces per person, 0 for none.

@@ -146,7 +146,7 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 	}
 	n := postgres.NewWorkspace{
 		Name: f.Value["name"], Description: f.Value["description"], ImageRef: f.Value["image"],
-		InstanceBackend: d.InstanceBackend, StorageBackend: d.StorageBackend, Desired: workspace.DesiredStandby,
+		StorageBackend: d.StorageBackend, Desired: workspace.DesiredStandby,
 	}
 	if n.ImageRef == "" {
 		n.ImageRef = d.DefaultImage

@@ -246,9 +246,9 @@ func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
 	})
 	config := Config{
 		Store: db, Auth: w.auth, Events: hub, Logs: w.logs, Log: log, URL: address, DefaultImage: "codehub/workspace:latest",
-		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
-		Admin:       admin.New(admin.Config{Store: db, Passwords: w.auth, OrphanDelay: time.Hour}),
-		DeleteGrace: 2 * time.Hour, MaxRunning: 2, Archives: w.bucket, TTL: testTTL, KeepAwakeMax: 24 * time.Hour,
+		StorageBackend: workspace.StorageDockerVolume,
+		Admin:          admin.New(admin.Config{Store: db, Passwords: w.auth, OrphanDelay: time.Hour}),
+		DeleteGrace:    2 * time.Hour, MaxRunning: 2, Archives: w.bucket, TTL: testTTL, KeepAwakeMax: 24 * time.Hour,
 	}
 	for _, f := range change {
 		f(&config)
@@ -288,7 +288,7 @@ func (w *world) caller(username string) workspace.Caller {
 func (w *world) add(name string, change func(*workspace.Workspace)) workspace.ID {
 	w.t.Helper()
 	ws, err := w.db.CreateWorkspace(w.t.Context(), w.caller(auth.AdminUsername), postgres.NewWorkspace{
-		Name: name, ImageRef: "codehub/workspace:latest", InstanceBackend: workspace.InstanceLocalDocker,
+		Name: name, ImageRef: "codehub/workspace:latest",
 		StorageBackend: workspace.StorageDockerVolume, Desired: workspace.DesiredStandby,
 	})
 	if err != nil {

@@ -51,10 +51,10 @@ BEGIN
 	RETURN NULL;
 END $$;
 CREATE TRIGGER e2e_controlled AFTER UPDATE ON workspaces FOR EACH ROW WHEN (
-	(OLD.home_ctx, OLD.conditions, OLD.phase, OLD.phase_changed_at, OLD.observed_at, OLD.operation, OLD.op_id, OLD.op_started_at, OLD.progress, OLD.archive_op_id,
+	(OLD.home_ctx, OLD.conditions, OLD.phase, OLD.phase_changed_at, OLD.operation, OLD.op_id, OLD.op_started_at, OLD.progress, OLD.archive_op_id,
 	 OLD.archive_key, OLD.archive_digest, OLD.archive_size, OLD.error_reason, OLD.error_message, OLD.error_count, OLD.retry_at, OLD.stop_reason)
 	IS DISTINCT FROM
-	(NEW.home_ctx, NEW.conditions, NEW.phase, NEW.phase_changed_at, NEW.observed_at, NEW.operation, NEW.op_id, NEW.op_started_at, NEW.progress, NEW.archive_op_id,
+	(NEW.home_ctx, NEW.conditions, NEW.phase, NEW.phase_changed_at, NEW.operation, NEW.op_id, NEW.op_started_at, NEW.progress, NEW.archive_op_id,
 	 NEW.archive_key, NEW.archive_digest, NEW.archive_size, NEW.error_reason, NEW.error_message, NEW.error_count, NEW.retry_at, NEW.stop_reason)
 ) EXECUTE FUNCTION e2e.controlled();
 

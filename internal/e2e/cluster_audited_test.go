@@ -20,7 +20,7 @@ func TestAuditSees(t *testing.T) {
 	c.watched(limits{perUser: 1, global: 2})
 	const (
 		user  = `INSERT INTO users (id, username, username_key, password_hash) SELECT gen_random_uuid(), n, n, '' FROM (VALUES ('ann'), ('bob'), ('eve')) AS v (n)`
-		runs  = `INSERT INTO workspaces (id, owner_user_id, name, image_ref, instance_backend, storage_backend, home_store_key, desired_state) SELECT gen_random_uuid(), id, gen_random_uuid(), 'i', 'local-docker', 'docker-volume', 'k', 'RUNNING' FROM users WHERE username = ANY ($1)`
+		runs  = `INSERT INTO workspaces (id, owner_user_id, name, image_ref, storage_backend, desired_state) SELECT gen_random_uuid(), id, gen_random_uuid(), 'i', 'docker-volume', 'RUNNING' FROM users WHERE username = ANY ($1)`
 		write = `UPDATE workspaces SET phase = 'STANDBY'`
 		lead  = `SELECT pg_advisory_lock($1)`
 	)

@@ -17,8 +17,8 @@ func BenchmarkCollect(b *testing.B) {
 	check(b, store.Check(b.Context()))
 	w := newWorld(b, store)
 	const n = 2000
-	w.exec(`INSERT INTO workspaces (id, owner_user_id, name, image_ref, instance_backend, storage_backend, home_store_key, desired_state, phase)
-		SELECT gen_random_uuid(), $1, 'w' || i, 'i', 'local-docker', 'docker-volume', 'x', 'ARCHIVED', 'ARCHIVED' FROM generate_series(1, $2::int) i`, w.user.UserID, n)
+	w.exec(`INSERT INTO workspaces (id, owner_user_id, name, image_ref, storage_backend, desired_state, phase)
+		SELECT gen_random_uuid(), $1, 'w' || i, 'i', 'docker-volume', 'ARCHIVED', 'ARCHIVED' FROM generate_series(1, $2::int) i`, w.user.UserID, n)
 	w.exec(`INSERT INTO archives (key, workspace_id, archive_op_id, verified_at, created_at, superseded_at)
 		SELECT $1 || '/' || id || '/' || op || '/home.tar.zst', id, op, now(), now(), CASE WHEN i = 1 THEN now() END
 		FROM workspaces, generate_series(1, 2) i, LATERAL (SELECT gen_random_uuid() op WHERE i > 0) o`, w.bucket.Installation)

@@ -278,7 +278,7 @@ func (w *world) workspace(name string) workspace.ID {
 	w.Helper()
 	ws, err := w.db.CreateWorkspace(w.Context(), w.user, postgres.NewWorkspace{
 		Name: name, ImageRef: "image", Desired: workspace.DesiredStandby,
-		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
+		StorageBackend: workspace.StorageDockerVolume,
 	})
 	check(w, err)
 	w.live(ws.ID)

@@ -148,7 +148,7 @@ func newArchived(t *testing.T, name string, size int, opts ...option) *archived 
 	a.ws = a.workspace(a.ann, name)
 	sum := sha256.Sum256(a.content)
 	a.digest = hex.EncodeToString(sum[:])
-	a.exec(`UPDATE workspaces SET archive_key = $1, archive_digest = $2, archive_size = $3, archive_entries = 7`, archivedKey, a.digest, size)
+	a.exec(`UPDATE workspaces SET archive_key = $1, archive_digest = $2, archive_size = $3`, archivedKey, a.digest, size)
 	a.path = "/workspaces/" + string(a.ws.ID) + "/archive"
 	return a
 }

@@ -85,8 +85,8 @@ func newEnv(t *testing.T, opts ...option) *env {
 	})
 	cfg := Config{
 		URL: base, DeleteGrace: time.Hour, DefaultImage: "codehub/workspace:latest",
-		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
-		Archives: &fakeBucket{}, Store: db, Auth: e.auth, Hub: e.hub, Logs: e.logs, Log: log,
+		StorageBackend: workspace.StorageDockerVolume,
+		Archives:       &fakeBucket{}, Store: db, Auth: e.auth, Hub: e.hub, Logs: e.logs, Log: log,
 		Restore: rollback.New(rollback.Config{Store: db, Runtime: runtimetest.NewFake(), Bucket: emptyBucket(t), DeleteGrace: time.Hour, Log: slog.New(slog.DiscardHandler)}),
 		Admin:   admin.New(admin.Config{Store: db, Passwords: e.auth, OrphanDelay: 10 * time.Minute}),
 	}
@@ -199,7 +199,7 @@ func (e *env) dump() string {
 func (e *env) workspace(p person, name string) workspace.Workspace {
 	e.t.Helper()
 	w, err := e.db.CreateWorkspace(e.t.Context(), p.Caller, postgres.NewWorkspace{
-		Name: name, ImageRef: "test", InstanceBackend: workspace.InstanceLocalDocker,
+		Name: name, ImageRef: "test",
 		StorageBackend: workspace.StorageDockerVolume, Desired: workspace.DesiredStandby,
 	})
 	if err != nil {

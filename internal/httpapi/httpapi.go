@@ -67,15 +67,13 @@ type Restore interface {
 
 // Config configures New.
 type Config struct {
-	URL          *url.URL // CODEHUB_URL
-	DeleteGrace  time.Duration
-	TTL          workspace.TTL // the defaults for workspaces without times of their own
-	KeepAwakeMax time.Duration // for how long a workspace may be kept awake at most; 0: 24 h
-	DefaultImage string
-	// What new workspaces run on: workspace.InstanceLocalDocker, ….
-	InstanceBackend string
-	StorageBackend  string
-	Archives        Archives
+	URL            *url.URL // CODEHUB_URL
+	DeleteGrace    time.Duration
+	TTL            workspace.TTL // the defaults for workspaces without times of their own
+	KeepAwakeMax   time.Duration // for how long a workspace may be kept awake at most; 0: 24 h
+	DefaultImage   string
+	StorageBackend string // of new workspaces
+	Archives       Archives
 
 	Store Store
 	Admin Admin

@@ -94,8 +94,8 @@ func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth
 	}
 	n := postgres.NewWorkspace{
 		Description: in.Description, Memo: in.Memo, ImageRef: in.ImageRef,
-		InstanceBackend: s.cfg.InstanceBackend, StorageBackend: s.cfg.StorageBackend,
-		Desired: workspace.DesiredRunning, StandbyTTL: in.StandbyTTLSeconds, ArchiveTTL: in.ArchiveTTLSeconds,
+		StorageBackend: s.cfg.StorageBackend,
+		Desired:        workspace.DesiredRunning, StandbyTTL: in.StandbyTTLSeconds, ArchiveTTL: in.ArchiveTTLSeconds,
 	}
 	if n.ImageRef == "" {
 		n.ImageRef = s.cfg.DefaultImage

@@ -183,7 +183,7 @@ func TestOdd(t *testing.T) {
 	report := w.bring(func(c *Config) { c.Source.Workspaces = nil })
 	kim := workspace.Caller{UserID: report.user(t, "kim").ID, Username: "kim"}
 	_, err := w.db.CreateWorkspace(t.Context(), kim, postgres.NewWorkspace{
-		Name: "x (2)", ImageRef: "i", InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume, Desired: workspace.DesiredArchived,
+		Name: "x (2)", ImageRef: "i", StorageBackend: workspace.StorageDockerVolume, Desired: workspace.DesiredArchived,
 	})
 	ok(t, err)
 	names[id("A6")], notes[id("A6")] = "x (2) (2)", "has one of that name"

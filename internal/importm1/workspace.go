@@ -96,8 +96,8 @@ func (r *run) made(m SourceWorkspace, who owner, name string, i postgres.Import,
 		Import: i, OwnerID: who.id, CreatedAt: m.CreatedAt,
 		NewWorkspace: postgres.NewWorkspace{
 			Name: name, Description: m.Description, Memo: m.Memo, ImageRef: m.ImageRef,
-			InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: r.Storage,
-			Desired: workspace.DesiredStandby,
+			StorageBackend: r.Storage,
+			Desired:        workspace.DesiredStandby,
 		},
 		Named: func(n int) string { return suffixed(name, n+1) },
 	}

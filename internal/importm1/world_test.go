@@ -342,8 +342,9 @@ func (w *world) stats(ws workspace.Workspace) archive.Stats {
 	w.Helper()
 	meta, err := w.bucket.Meta(w.Context(), ws.ArchiveKey)
 	ok(w, err)
-	if meta.SHA256 != ws.ArchiveDigest || meta.Size != ws.ArchiveSize || meta.Entries != ws.ArchiveEntries {
-		w.Errorf("%s: the row has %s %d %d, the bucket %+v", ws.Name, ws.ArchiveDigest, ws.ArchiveSize, ws.ArchiveEntries, meta)
+	entries := query[int64](w, w.dsn, `SELECT entries FROM archives WHERE key = $1`, ws.ArchiveKey)
+	if meta.SHA256 != ws.ArchiveDigest || meta.Size != ws.ArchiveSize || meta.Entries != entries {
+		w.Errorf("%s: the rows have %s %d %d, the bucket %+v", ws.Name, ws.ArchiveDigest, ws.ArchiveSize, entries, meta)
 	}
 	return archive.Stats{SHA256: meta.SHA256, Size: meta.Size, Entries: meta.Entries, Bytes: meta.Bytes, Skipped: meta.Skipped}
 }

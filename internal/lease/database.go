@@ -60,10 +60,10 @@ func try(ctx context.Context, conn *pgx.Conn, replica string, self backend) (got
 		WITH lock AS MATERIALIZED (
 			SELECT pg_try_advisory_lock($1) AS got
 		), took AS (
-			INSERT INTO leader (replica_id, pid, backend_start, taken_at, beat_at)
-			SELECT $2::uuid, $3, $4, clock_timestamp(), clock_timestamp() FROM lock WHERE got
+			INSERT INTO leader (replica_id, pid, backend_start, beat_at)
+			SELECT $2::uuid, $3, $4, clock_timestamp() FROM lock WHERE got
 			ON CONFLICT (only_row) DO UPDATE SET replica_id = EXCLUDED.replica_id, pid = EXCLUDED.pid,
-				backend_start = EXCLUDED.backend_start, taken_at = EXCLUDED.taken_at, beat_at = EXCLUDED.beat_at
+				backend_start = EXCLUDED.backend_start, beat_at = EXCLUDED.beat_at
 		)
 		SELECT lock.got, l.replica_id::text, l.pid, l.backend_start, l.beat_at, clock_timestamp() - l.beat_at
 		FROM lock LEFT JOIN leader l ON true`, key, replica, self.pid, self.start).Scan(&got, &id, &pid, &start, &beat, &age)

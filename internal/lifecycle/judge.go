@@ -405,7 +405,7 @@ func giveUp(row *workspace.Workspace, instead workspace.Archive) {
 	case workspace.HomeArchived:
 		row.Home.State = workspace.HomeDiscarding
 	}
-	row.ArchiveKey, row.ArchiveDigest, row.ArchiveSize, row.ArchiveEntries = instead.Key, instead.Digest, instead.Size, instead.Entries
+	row.ArchiveKey, row.ArchiveDigest, row.ArchiveSize = instead.Key, instead.Digest, instead.Size
 }
 
 func clearError(row *workspace.Workspace) {

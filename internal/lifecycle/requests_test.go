@@ -124,7 +124,7 @@ func checkRecover(t *testing.T, c combination, in lifecycle.Input, answer []stri
 		key = ""
 	case "earlier":
 		key = earlierKey
-		if r.Row.ArchiveDigest != "d" || r.Row.ArchiveSize != 7 || r.Row.ArchiveEntries != 3 {
+		if r.Row.ArchiveDigest != "d" || r.Row.ArchiveSize != 7 {
 			t.Fatalf("%s: what is known of the archive is not taken over: %+v", c, r.Row)
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"codehub/internal/config"
 	"codehub/internal/imageref"
 	"codehub/internal/installation"
-	"codehub/internal/workspace"
 )
 
 // adoptCmd rebuilds the rows of a lost database from the bucket. It takes the
@@ -68,7 +67,7 @@ func (c *adoptCmd) adopt(ctx context.Context, log *slog.Logger) (*adopt.Report, 
 		CreateUser: auth.New(o.DB, auth.Config{URL: c.PublicURL, Log: log}).CreateUser,
 
 		Installation: c.Installation, Owner: c.Owner, Owners: c.OwnerMap, Admin: c.Admin, Image: c.Image,
-		Instance: workspace.InstanceLocalDocker, Storage: c.Storage, DryRun: c.DryRun, Log: log,
+		Storage: c.Storage, DryRun: c.DryRun, Log: log,
 	})
 }
 

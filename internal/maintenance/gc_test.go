@@ -69,7 +69,7 @@ func archivedThrice(t *testing.T) (c bucketCommand, id workspace.ID, keys []stri
 	u, err := db.CreateUser(ctx, postgres.User{Username: "ann", PasswordHash: "x"})
 	try(t, err)
 	ws, err := db.CreateWorkspace(ctx, workspace.Caller{UserID: u.ID}, postgres.NewWorkspace{
-		Name: "work", ImageRef: "i", Desired: workspace.DesiredArchived, InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
+		Name: "work", ImageRef: "i", Desired: workspace.DesiredArchived, StorageBackend: workspace.StorageDockerVolume,
 	})
 	try(t, err)
 	installation, err := db.Installation(ctx)

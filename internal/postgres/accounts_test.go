@@ -139,7 +139,7 @@ func TestOwnLimit(t *testing.T) {
 	number := func(n int) *int { return &n }
 	start := func(name string) error {
 		_, err := e.CreateWorkspace(ctx, boss, postgres.NewWorkspace{
-			Name: name, ImageRef: "i", InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume, Desired: workspace.DesiredRunning,
+			Name: name, ImageRef: "i", StorageBackend: workspace.StorageDockerVolume, Desired: workspace.DesiredRunning,
 		})
 		return err
 	}

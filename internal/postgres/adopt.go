@@ -46,14 +46,13 @@ func (db *DB) TakeInstallation(ctx context.Context, id string) error {
 
 // Adoption is a workspace to be rebuilt from its archives.
 type Adoption struct {
-	ID              workspace.ID
-	OwnerID         string
-	Name            string // another one is made of it if it is taken
-	ImageRef        string
-	InstanceBackend string
-	StorageBackend  string
-	CreatedAt       time.Time
-	Archives        []workspace.Archive // newest first, at least one
+	ID             workspace.ID
+	OwnerID        string
+	Name           string // another one is made of it if it is taken
+	ImageRef       string
+	StorageBackend string
+	CreatedAt      time.Time
+	Archives       []workspace.Archive // newest first, at least one
 }
 
 // Adopt adds the row of a workspace that was lost: archived, with the newest of
@@ -72,11 +71,11 @@ func (db *DB) Adopt(ctx context.Context, a Adoption) (name string, adopted bool,
 		}
 		current := a.Archives[0]
 		tag, err := tx.Exec(ctx, `
-			INSERT INTO workspaces (id, owner_user_id, name, image_ref, instance_backend, storage_backend, home_store_key, desired_state,
-				archive_op_id, archive_key, archive_digest, archive_size, archive_entries, created_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, 'ARCHIVED', $8, $9, $10, $11, $12, $13) ON CONFLICT (id) DO NOTHING`,
-			a.ID, a.OwnerID, free, a.ImageRef, a.InstanceBackend, a.StorageBackend, a.ID.VolumeName(),
-			current.OpID, current.Key, current.Digest, current.Size, current.Entries, a.CreatedAt)
+			INSERT INTO workspaces (id, owner_user_id, name, image_ref, storage_backend, desired_state,
+				archive_op_id, archive_key, archive_digest, archive_size, created_at)
+			VALUES ($1, $2, $3, $4, $5, 'ARCHIVED', $6, $7, $8, $9, $10) ON CONFLICT (id) DO NOTHING`,
+			a.ID, a.OwnerID, free, a.ImageRef, a.StorageBackend,
+			current.OpID, current.Key, current.Digest, current.Size, a.CreatedAt)
 		if err != nil || tag.RowsAffected() == 0 {
 			return err
 		}
@@ -165,10 +164,10 @@ func (db *DB) Revive(ctx context.Context, id workspace.ID, archives []workspace.
 		current := archives[0]
 		_, err = tx.Exec(ctx, `
 			UPDATE workspaces SET name = $2, deleted_at = NULL, desired_state = 'ARCHIVED', desired_cause = NULL, next_desired_state = NULL, phase = 'PENDING',
-				phase_changed_at = clock_timestamp(), conditions = '{}', archive_key = $3, archive_digest = $4, archive_size = $5, archive_entries = $6,
+				phase_changed_at = clock_timestamp(), conditions = '{}', archive_key = $3, archive_digest = $4, archive_size = $5,
 				error_reason = NULL, error_message = NULL, error_count = 0, retry_at = NULL, recover_requested_at = NULL, recover_action = NULL,
 				recover_archive = NULL, cancel_requested_at = NULL, force_stop_requested_at = NULL, updated_at = clock_timestamp()
-			WHERE id = $1`, id, name, current.Key, current.Digest, current.Size, current.Entries)
+			WHERE id = $1`, id, name, current.Key, current.Digest, current.Size)
 		if err != nil {
 			return err
 		}

@@ -144,8 +144,8 @@ func TestGoingArchivesAreNotNamed(t *testing.T) {
 		"archive_key":     `UPDATE workspaces SET archive_key = '` + going + `' WHERE id = $1`,
 		"recover_archive": `UPDATE workspaces SET recover_requested_at = now(), recover_action = 'archive', recover_archive = '{"key": "` + going + `"}' WHERE id = $1`,
 		"taken back":      `UPDATE workspaces SET deleted_at = NULL WHERE id = '` + string(named.ID) + `' AND id <> $1`,
-		"a workspace of it": `INSERT INTO workspaces (id, owner_user_id, name, image_ref, instance_backend, storage_backend, home_store_key, desired_state, archive_key)
-			SELECT gen_random_uuid(), owner_user_id, 'copy', image_ref, instance_backend, storage_backend, home_store_key, desired_state, '` + going + `' FROM workspaces WHERE id = $1`,
+		"a workspace of it": `INSERT INTO workspaces (id, owner_user_id, name, image_ref, storage_backend, desired_state, archive_key)
+			SELECT gen_random_uuid(), owner_user_id, 'copy', image_ref, storage_backend, desired_state, '` + going + `' FROM workspaces WHERE id = $1`,
 	} {
 		_, err := e.raw.Exec(t.Context(), sql, w.ID)
 		var pg *pgconn.PgError

@@ -235,7 +235,7 @@ func (f Finding) queue(b *pgx.Batch, id workspace.ID, now time.Time) {
 func (c *Collector) Release(ctx context.Context, id workspace.ID, key string) (released bool, err error) {
 	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, `
-			UPDATE workspaces SET archive_key = NULL, archive_digest = '', archive_size = 0, archive_entries = 0, updated_at = clock_timestamp()
+			UPDATE workspaces SET archive_key = NULL, archive_digest = '', archive_size = 0, updated_at = clock_timestamp()
 			WHERE id = $1 AND archive_key = $2 AND deleted_at IS NOT NULL AND operation = 'NONE' AND home_ctx ->> 'state' = 'absent'
 				AND EXISTS (SELECT FROM archives WHERE key = $2 AND deleting_at IS NOT NULL)`, id, key)
 		released = err == nil && tag.RowsAffected() == 1

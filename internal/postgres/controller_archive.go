@@ -120,9 +120,9 @@ func storeArchive(ctx context.Context, tx pgx.Tx, a Stored) (bool, error) {
 		return false, err
 	}
 	_, err = tx.Exec(ctx, `
-		UPDATE workspaces SET archive_key = $2, archive_digest = $3, archive_size = $4, archive_entries = $5, home_ctx = $6,
+		UPDATE workspaces SET archive_key = $2, archive_digest = $3, archive_size = $4, home_ctx = $5,
 			updated_at = clock_timestamp()
-		WHERE id = $1`, a.ID, a.Key, a.Digest, a.Size, a.Entries, homeCtx)
+		WHERE id = $1`, a.ID, a.Key, a.Digest, a.Size, homeCtx)
 	return err == nil, err
 }
 

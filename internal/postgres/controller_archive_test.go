@@ -85,7 +85,8 @@ func TestStoreArchive(t *testing.T) {
 	for range 2 { // the second finds the home archived
 		stored := must(c.StoreArchive(t.Context(), a))(t)
 		got := e.read(w.ID)
-		if got.ArchiveKey != a.Key || got.ArchiveDigest != "abc" || got.ArchiveSize != 7 || got.ArchiveEntries != 3 ||
+		if got.ArchiveKey != a.Key || got.ArchiveDigest != "abc" || got.ArchiveSize != 7 ||
+			query[int64](e, `SELECT entries FROM archives WHERE key = $1`, a.Key) != 3 ||
 			got.Home != (workspace.Home{State: workspace.HomeArchived, Claim: "home"}) || got.Operation != workspace.OpArchiving || got.OpID != w.OpID {
 			t.Fatalf("stored %v: %+v", stored, got)
 		}

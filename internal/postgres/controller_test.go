@@ -24,9 +24,9 @@ func full(w workspace.Workspace) workspace.Workspace {
 	w.Home = workspace.Home{State: workspace.HomeLive, Claim: uuid.NewString(), Marker: "m"}
 	w.Conditions = workspace.Conditions{}.With(workspace.ContainerReady, true, workspace.ReasonContainerReady, "", at).
 		With(workspace.Healthy, true, workspace.ReasonHealthy, "", at)
-	w.Phase, w.ObservedAt = workspace.PhaseRunning, &at
+	w.Phase = workspace.PhaseRunning
 	w.Operation, w.OpID, w.OpStartedAt = workspace.OpStopping, uuid.NewString(), &at
-	w.ArchiveOpID, w.ArchiveKey, w.ArchiveDigest, w.ArchiveSize, w.ArchiveEntries = uuid.NewString(), "k", "d", 5, 6
+	w.ArchiveOpID, w.ArchiveKey, w.ArchiveDigest, w.ArchiveSize = uuid.NewString(), "k", "d", 5
 	w.ErrorReason, w.ErrorMessage, w.ErrorCount, w.RetryAt = workspace.ErrActionFailed, "e", 2, &at
 	w.StopReason, w.Progress = "idle", &workspace.Progress{Step: "pull", Done: 1, Total: 2, Entries: 3, EntriesTotal: 4, Rate: 5, SecondsLeft: 6}
 	return w
@@ -66,7 +66,7 @@ func TestCandidates(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	if got[0].ObservedAt.Location() != time.UTC {
+	if got[0].CreatedAt.Location() != time.UTC {
 		t.Error("times are not in UTC")
 	}
 }
@@ -151,12 +151,12 @@ func TestApplyWritesWhatTheControllerOwns(t *testing.T) {
 	if got := e.read(w.ID); got.ArchiveKey != "written meanwhile" || got.StopReason != "idle" || !got.PhaseChangedAt.Equal(stale.PhaseChangedAt) {
 		t.Errorf("%+v", got)
 	}
-	// That it was looked at is no change of the workspace.
+	// Progress alone does not change updated_at.
 	stale = e.read(w.ID)
 	next = stale
-	next.ObservedAt, next.Progress = ptr(soon(0)), &workspace.Progress{Step: "s"}
+	next.Progress = &workspace.Progress{Step: "s"}
 	apply(t, c, postgres.Change{Seen: stale, Next: next})
-	if got := e.read(w.ID); !got.UpdatedAt.Equal(stale.UpdatedAt) || got.ObservedAt == nil || got.Progress == nil {
+	if got := e.read(w.ID); !got.UpdatedAt.Equal(stale.UpdatedAt) || got.Progress == nil {
 		t.Errorf("%+v", got)
 	}
 	// Nothing to write is nothing to fail.
@@ -366,12 +366,12 @@ func fill(e *env, n int) {
 	e.Helper()
 	owner := e.user("owner of many").UserID
 	e.exec(`
-		INSERT INTO workspaces (id, owner_user_id, name, image_ref, instance_backend, storage_backend, home_store_key, desired_state, home_ctx, conditions, phase, observed_at)
-		SELECT gen_random_uuid(), $1, 'w' || i, 'codehub/workspace:latest', 'local-docker', 'docker-volume', 'k', 'STANDBY',
+		INSERT INTO workspaces (id, owner_user_id, name, image_ref, storage_backend, desired_state, home_ctx, conditions, phase)
+		SELECT gen_random_uuid(), $1, 'w' || i, 'codehub/workspace:latest', 'docker-volume', 'STANDBY',
 			jsonb_build_object('state', 'live', 'claim', gen_random_uuid()),
 			(SELECT jsonb_object_agg(c, jsonb_build_object('status', 'True', 'reason', 'Ready', 'message', '', 'last_transition_time', now()))
 				FROM unnest(ARRAY['storage.volume_ready', 'storage.archive_ready', 'infra.container_ready', 'policy.healthy']) c),
-			'STANDBY', now()
+			'STANDBY'
 		FROM generate_series(1, $2) i`, owner, n)
 }
 

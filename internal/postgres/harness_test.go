@@ -80,7 +80,7 @@ func (e *env) user(name string) workspace.Caller {
 func newWorkspace(name string, desired workspace.DesiredState) postgres.NewWorkspace {
 	return postgres.NewWorkspace{
 		Name: name, ImageRef: "codehub/workspace:latest", Desired: desired,
-		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
+		StorageBackend: workspace.StorageDockerVolume,
 	}
 }
 

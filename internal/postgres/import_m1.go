@@ -178,7 +178,7 @@ func (db *DB) Imports(ctx context.Context) (map[string]Import, error) {
 func (db *DB) ClaimImport(ctx context.Context, i Import) (abandoned []string, err error) {
 	err = db.pool.QueryRow(ctx, `
 		INSERT INTO m1_workspaces AS m (old_id, workspace_id, archive_op_id) VALUES ($1, $2, $3)
-		ON CONFLICT (old_id) DO UPDATE SET archive_op_id = EXCLUDED.archive_op_id, claimed_at = now(),
+		ON CONFLICT (old_id) DO UPDATE SET archive_op_id = EXCLUDED.archive_op_id,
 			abandoned = array_remove(m.abandoned || m.archive_op_id, NULL)
 		WHERE m.imported_at IS NULL AND m.workspace_id = EXCLUDED.workspace_id
 		RETURNING abandoned::text[]`,
@@ -272,12 +272,12 @@ func insertImported(ctx context.Context, tx pgx.Tx, n ImportedWorkspace, desired
 			name = n.Named(try)
 		}
 		err = tx.QueryRow(ctx, `
-			INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, instance_backend, storage_backend,
-				home_store_key, desired_state, created_at, archive_op_id, archive_key, archive_digest, archive_size, archive_entries)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+			INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, storage_backend,
+				desired_state, created_at, archive_op_id, archive_key, archive_digest, archive_size)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 			ON CONFLICT (owner_user_id, name) WHERE deleted_at IS NULL DO NOTHING RETURNING `+workspaceColumns,
-			n.ID, n.OwnerID, name, n.Description, n.Memo, n.ImageRef, n.InstanceBackend, n.StorageBackend,
-			n.ID.VolumeName(), desired, n.CreatedAt, nullable(home.OpID), nullable(home.Key), home.Digest, home.Size, home.Entries).
+			n.ID, n.OwnerID, name, n.Description, n.Memo, n.ImageRef, n.StorageBackend,
+			desired, n.CreatedAt, nullable(home.OpID), nullable(home.Key), home.Digest, home.Size).
 			Scan(workspaceTargets(&w)...)
 		if !missing(err) {
 			return w, err

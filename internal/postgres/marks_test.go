@@ -74,7 +74,7 @@ func TestApplyRollbackIsAtomic(t *testing.T) {
 	const lost, nobodys workspace.ID = "019a7c1e-3f00-7abc-8def-0123456789ab", "019a7c1e-3f00-7abc-8def-0123456789ac"
 	fresh := func(id workspace.ID, owner string) postgres.RollbackStep {
 		return postgres.RollbackStep{
-			ID: id, Owner: owner, Name: "made since", ImageRef: "image", InstanceBackend: workspace.InstanceLocalDocker,
+			ID: id, Owner: owner, Name: "made since", ImageRef: "image",
 			StorageBackend: workspace.StorageDockerVolume, Home: live, Desired: workspace.DesiredRunning, Runs: true,
 		}
 	}

@@ -172,7 +172,6 @@ func TestSchemaRefuses(t *testing.T) {
 		"unknown home":               `home_ctx = '{"state": "gone"}'`,
 		"home without state":         `home_ctx = '{}'`,
 		"conditions that are a list": `conditions = '[]'`,
-		"unknown instance backend":   `instance_backend = 'ssh'`,
 		"unknown storage backend":    `storage_backend = 'nfs'`,
 		"unknown recovery":           `recover_action = 'hope', recover_requested_at = now()`,
 		"recovery without action":    `recover_requested_at = now()`,

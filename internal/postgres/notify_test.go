@@ -113,7 +113,6 @@ func TestWorkspaceNotifications(t *testing.T) {
 		{"cancel_requested_at cleared", state{"cancel_requested_at": nil}, ""},
 		{"force_stop_requested_at", state{"force_stop_requested_at": at}, "ws_wake"},
 		{"force_stop_requested_at cleared", state{"force_stop_requested_at": nil}, ""},
-		{"observed_at", state{"observed_at": at}, ""},
 		{"last_access_at", state{"last_access_at": at, "last_access_kind": "open"}, "ws_sse"},
 		{"last_access_at, a moment later", state{"last_access_at": at.Add(19 * time.Second)}, ""},
 		{"last_access_at, later", state{"last_access_at": at.Add(40 * time.Second), "last_access_kind": "typing"}, "ws_sse"},

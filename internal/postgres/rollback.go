@@ -113,7 +113,7 @@ type RollbackStep struct {
 	Owner string       // username, for a new row; empty or impossible: the caller
 	Name  string       // for a new row
 
-	ImageRef, InstanceBackend, StorageBackend string // for a new row
+	ImageRef, StorageBackend string // for a new row
 
 	// Unchanged leaves the row as it is, but for what was observed of it: that a
 	// home was there is another time's observation.
@@ -171,9 +171,9 @@ func addLost(ctx context.Context, tx pgx.Tx, caller workspace.Caller, s Rollback
 		return err
 	}
 	tag, err := tx.Exec(ctx, `
-		INSERT INTO workspaces (id, owner_user_id, name, image_ref, instance_backend, storage_backend, home_store_key, desired_state)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (id) DO NOTHING`,
-		s.ID, owner, name, s.ImageRef, s.InstanceBackend, s.StorageBackend, s.ID.VolumeName(), s.Desired)
+		INSERT INTO workspaces (id, owner_user_id, name, image_ref, storage_backend, desired_state)
+		VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (id) DO NOTHING`,
+		s.ID, owner, name, s.ImageRef, s.StorageBackend, s.Desired)
 	if err != nil {
 		return err
 	}
@@ -278,8 +278,8 @@ func (s RollbackStep) settle(ctx context.Context, tx pgx.Tx, caller workspace.Ca
 			return err
 		}
 		_, err = tx.Exec(ctx, `
-			UPDATE workspaces SET archive_key = $2, archive_digest = $3, archive_size = $4, archive_entries = $5, archive_op_id = $6 WHERE id = $1`,
-			s.ID, c.Key, c.Digest, c.Size, c.Entries, c.OpID)
+			UPDATE workspaces SET archive_key = $2, archive_digest = $3, archive_size = $4, archive_op_id = $5 WHERE id = $1`,
+			s.ID, c.Key, c.Digest, c.Size, c.OpID)
 		if err != nil {
 			return err
 		}

@@ -12,15 +12,14 @@ import (
 
 // NewWorkspace is what a workspace is made of.
 type NewWorkspace struct {
-	Name            string
-	Description     string
-	Memo            string
-	ImageRef        string
-	InstanceBackend string
-	StorageBackend  string
-	Desired         workspace.DesiredState
-	StandbyTTL      *int // seconds; nil = the server's default, 0 = never
-	ArchiveTTL      *int
+	Name           string
+	Description    string
+	Memo           string
+	ImageRef       string
+	StorageBackend string
+	Desired        workspace.DesiredState
+	StandbyTTL     *int // seconds; nil = the server's default, 0 = never
+	ArchiveTTL     *int
 }
 
 // CreateWorkspace adds a workspace of the caller's. CodeNameTaken;
@@ -56,11 +55,11 @@ func (db *DB) CreateWorkspace(ctx context.Context, caller workspace.Caller, n Ne
 
 func insertWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id workspace.ID, n NewWorkspace) (w workspace.Workspace, err error) {
 	err = tx.QueryRow(ctx, `
-		INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, instance_backend, storage_backend,
-			home_store_key, desired_state, standby_ttl_seconds, archive_ttl_seconds)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) RETURNING `+workspaceColumns,
-		id, caller.UserID, n.Name, n.Description, n.Memo, n.ImageRef, n.InstanceBackend, n.StorageBackend,
-		id.VolumeName(), n.Desired, n.StandbyTTL, n.ArchiveTTL).Scan(workspaceTargets(&w)...)
+		INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, storage_backend,
+			desired_state, standby_ttl_seconds, archive_ttl_seconds)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING `+workspaceColumns,
+		id, caller.UserID, n.Name, n.Description, n.Memo, n.ImageRef, n.StorageBackend,
+		n.Desired, n.StandbyTTL, n.ArchiveTTL).Scan(workspaceTargets(&w)...)
 	switch {
 	case violates(err, "workspaces_name"):
 		return w, nameTaken(n.Name, err)

@@ -33,8 +33,8 @@ func TestCreateWorkspace(t *testing.T) {
 	}
 	want := workspace.Workspace{
 		ID: w.ID, OwnerID: ann.UserID, Name: "한글 <b>", Description: "d", Memo: "m", ImageRef: "codehub/workspace:latest",
-		InstanceBackend: "local-docker", StorageBackend: "docker-volume", HomeStoreKey: w.ID.VolumeName(),
-		Home: workspace.Home{State: workspace.HomeAbsent}, Conditions: workspace.Conditions{},
+		StorageBackend: "docker-volume",
+		Home:           workspace.Home{State: workspace.HomeAbsent}, Conditions: workspace.Conditions{},
 		Phase: workspace.PhasePending, Operation: workspace.OpNone, DesiredState: workspace.DesiredRunning,
 		StandbyTTL: ptr(0), ArchiveTTL: ptr(60),
 		CreatedAt: w.CreatedAt, UpdatedAt: w.UpdatedAt, PhaseChangedAt: w.PhaseChangedAt,
@@ -66,7 +66,7 @@ func TestCreateWorkspace(t *testing.T) {
 		"a long image":    func(n *postgres.NewWorkspace) { n.ImageRef = strings.Repeat("i", 513) },
 		"a negative TTL":  func(n *postgres.NewWorkspace) { n.StandbyTTL = ptr(-1) },
 		"to be deleted":   func(n *postgres.NewWorkspace) { n.Desired = workspace.DesiredDeleted },
-		"unknown backend": func(n *postgres.NewWorkspace) { n.InstanceBackend = "ssh" },
+		"unknown backend": func(n *postgres.NewWorkspace) { n.StorageBackend = "nfs" },
 	} {
 		n := newWorkspace("bad", workspace.DesiredStandby)
 		change(&n)

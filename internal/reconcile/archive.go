@@ -218,7 +218,7 @@ func (t *term) store(ctx context.Context, row workspace.Workspace, key string, m
 	if err != nil || !stored {
 		return row, err
 	}
-	row.ArchiveKey, row.ArchiveDigest, row.ArchiveSize, row.ArchiveEntries = key, meta.SHA256, meta.Size, meta.Entries
+	row.ArchiveKey, row.ArchiveDigest, row.ArchiveSize = key, meta.SHA256, meta.Size
 	if row.Operation == workspace.OpArchiving {
 		row.Home.State = workspace.HomeArchived
 	}

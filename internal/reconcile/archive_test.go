@@ -31,8 +31,8 @@ func TestArchiveAndRestore(t *testing.T) {
 	home, _ := w.fake.Home(id)
 
 	before := w.archived(id)
-	if before.ArchiveDigest == "" || before.ArchiveSize == 0 || before.ArchiveEntries != int64(len(home)) {
-		t.Errorf("the row says %q, %d bytes, %d entries of %d", before.ArchiveDigest, before.ArchiveSize, before.ArchiveEntries, len(home))
+	if before.ArchiveDigest == "" || before.ArchiveSize == 0 || w.entries(before) != int64(len(home)) {
+		t.Errorf("the row says %q, %d bytes, %d entries of %d", before.ArchiveDigest, before.ArchiveSize, w.entries(before), len(home))
 	}
 	w.awaitNoJobs(id)
 	w.want(id, workspace.DesiredStandby, false)
@@ -93,8 +93,8 @@ func TestEmptyArchiveAndRestore(t *testing.T) {
 	id := w.create("one", workspace.DesiredArchived)
 	ws := w.awaitPhase(id, workspace.PhaseArchived)
 	w.isArchived(ws)
-	if ws.ArchiveEntries != 0 || w.fake.Calls("StartJob") != 0 {
-		t.Errorf("%d entries, %d jobs", ws.ArchiveEntries, w.fake.Calls("StartJob"))
+	if w.entries(ws) != 0 || w.fake.Calls("StartJob") != 0 {
+		t.Errorf("%d entries, %d jobs", w.entries(ws), w.fake.Calls("StartJob"))
 	}
 	w.want(id, workspace.DesiredRunning, false)
 	ws = w.awaitPhase(id, workspace.PhaseRunning)

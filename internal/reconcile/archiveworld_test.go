@@ -316,3 +316,19 @@ func (w *world) tryRequest(id workspace.ID, d workspace.DesiredState) {
 		w.Fatal(err)
 	}
 }
+
+// entries is the number of files and folders in the workspace's archive.
+func (w *world) entries(ws workspace.Workspace) int64 {
+	w.Helper()
+	list, err := w.db.Archives(w.Context(), w.owner, ws.ID)
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, a := range list {
+		if a.Key == ws.ArchiveKey {
+			return a.Entries
+		}
+	}
+	w.Fatalf("the archive %q is not recorded", ws.ArchiveKey)
+	return 0
+}

@@ -132,8 +132,8 @@ func TestRecoverIgnoresDiscardedVolume(t *testing.T) {
 	w.await(id, "lost", func(ws workspace.Workspace) bool { return ws.ErrorReason == workspace.ErrDataLost })
 	refuse.Store(false)
 	w.recovered(id, workspace.RecoverEmpty)
-	if again := w.awaitPhase(id, workspace.PhaseArchived); again.ArchiveEntries != 0 || again.ArchiveKey == ws.ArchiveKey {
-		t.Errorf("%d entries in %s", again.ArchiveEntries, again.ArchiveKey)
+	if again := w.awaitPhase(id, workspace.PhaseArchived); w.entries(again) != 0 || again.ArchiveKey == ws.ArchiveKey {
+		t.Errorf("%d entries in %s", w.entries(again), again.ArchiveKey)
 	}
 	w.want(id, workspace.DesiredRunning, false)
 	if again := w.awaitPhase(id, workspace.PhaseRunning); again.Home.Claim == ws.Home.Claim {

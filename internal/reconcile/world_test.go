@@ -133,7 +133,7 @@ func (w *world) create(name string, desired workspace.DesiredState, change ...fu
 	w.Helper()
 	n := postgres.NewWorkspace{
 		Name: name, ImageRef: runtimetest.DefaultImage, Desired: desired,
-		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
+		StorageBackend: workspace.StorageDockerVolume,
 	}
 	for _, f := range change {
 		f(&n)

@@ -37,7 +37,7 @@ type Config struct {
 	DeleteGrace time.Duration
 	Log         *slog.Logger
 	// What workspaces get whose row is lost: nothing tells their image.
-	DefaultImage, InstanceBackend, StorageBackend string
+	DefaultImage, StorageBackend string
 }
 
 // Service plans and applies.
@@ -191,7 +191,7 @@ func (s *Service) views(ctx context.Context, state postgres.RollbackState) ([]Vi
 func (s *Service) change(step Step) (postgres.RollbackStep, bool) {
 	c := postgres.RollbackStep{
 		ID: step.ID, Seen: step.Row, Owner: step.Owner(), Name: step.Name(), Undelete: step.Undelete, Runs: step.Runs,
-		ImageRef: s.cfg.DefaultImage, InstanceBackend: s.cfg.InstanceBackend, StorageBackend: s.cfg.StorageBackend,
+		ImageRef: s.cfg.DefaultImage, StorageBackend: s.cfg.StorageBackend,
 	}
 	for _, a := range step.Archives {
 		c.Archives = append(c.Archives, a.Archive)

@@ -203,13 +203,13 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 	administration := admin.New(admin.Config{Store: db, Passwords: s.auth, OrphanDelay: cfg.OrphanDelay})
 	restore := rollback.New(rollback.Config{
 		Store: db, Runtime: rt, Bucket: archives, DeleteGrace: cfg.DeleteGrace, Log: log,
-		DefaultImage: cfg.DefaultImage, InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: cfg.Storage,
+		DefaultImage: cfg.DefaultImage, StorageBackend: cfg.Storage,
 	})
 	pages := dashboard.New(dashboard.Config{
 		Store: db, Auth: s.auth, Events: s.hub, Logs: rt, Log: log,
 		URL: cfg.PublicURL, DefaultImage: cfg.DefaultImage,
-		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: cfg.Storage,
-		DeleteGrace: cfg.DeleteGrace, MaxRunning: cfg.MaxRunningPerUser, PathMode: true, Archives: archives, Trouble: s.trouble,
+		StorageBackend: cfg.Storage,
+		DeleteGrace:    cfg.DeleteGrace, MaxRunning: cfg.MaxRunningPerUser, PathMode: true, Archives: archives, Trouble: s.trouble,
 		TTL:          serverTTL(cfg),
 		KeepAwakeMax: cfg.KeepAwakeMax, Admin: administration, Restore: restore,
 	})
@@ -242,8 +242,8 @@ func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB,
 	mux := http.NewServeMux()
 	mux.Handle("/api/", httpapi.New(httpapi.Config{
 		URL: cfg.PublicURL, DeleteGrace: cfg.DeleteGrace, DefaultImage: cfg.DefaultImage,
-		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: cfg.Storage,
-		Store: db, Auth: s.auth, Hub: s.hub, Logs: rt, Archives: archives, Admin: administration, Restore: restore, Log: log,
+		StorageBackend: cfg.Storage,
+		Store:          db, Auth: s.auth, Hub: s.hub, Logs: rt, Archives: archives, Admin: administration, Restore: restore, Log: log,
 		TTL: serverTTL(cfg), KeepAwakeMax: cfg.KeepAwakeMax, LastUse: s.lastUse,
 	}))
 	mux.Handle("GET /healthz", httpapi.Healthz())

@@ -90,7 +90,7 @@ func (w *world) workspace(phase workspace.Phase) workspace.ID {
 	w.Helper()
 	ws, err := w.db.CreateWorkspace(w.Context(), w.owner, postgres.NewWorkspace{
 		Name: uuid.NewString(), ImageRef: "x", Desired: workspace.DesiredStandby,
-		InstanceBackend: workspace.InstanceLocalDocker, StorageBackend: workspace.StorageDockerVolume,
+		StorageBackend: workspace.StorageDockerVolume,
 	})
 	if err != nil {
 		w.Fatal(err)

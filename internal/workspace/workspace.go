@@ -7,14 +7,10 @@ import (
 // ID identifies a workspace: a UUIDv7 in its canonical lower-case form.
 type ID string
 
-// Backends that run containers and keep volumes.
+// Backends that keep volumes.
 const (
-	InstanceLocalDocker = "local-docker"
-	InstanceK8s         = "k8s"
-
 	StorageDockerVolume = "docker-volume"
 	StorageLocalDir     = "local-dir"
-	StorageK8sPVC       = "k8s-pvc"
 )
 
 // Ways in which a workspace can be recovered from ERROR.
@@ -31,22 +27,19 @@ const (
 // Workspace is one row: the last observation of one development environment,
 // and what is wanted of it. Who may write which field: design §3.3.
 type Workspace struct {
-	ID              ID
-	OwnerID         string
-	Name            string
-	Description     string
-	Memo            string
-	ImageRef        string
-	InstanceBackend string
-	StorageBackend  string
-	HomeStoreKey    string
+	ID             ID
+	OwnerID        string
+	Name           string
+	Description    string
+	Memo           string
+	ImageRef       string
+	StorageBackend string
 
 	// Written by the workspace controller alone.
 	Home           Home
 	Conditions     Conditions
 	Phase          Phase
 	PhaseChangedAt time.Time
-	ObservedAt     *time.Time
 	Operation      Operation
 	OpID           string // claim id of the running operation; empty when Operation is NONE
 	OpStartedAt    *time.Time
@@ -54,7 +47,6 @@ type Workspace struct {
 	ArchiveKey     string
 	ArchiveDigest  string
 	ArchiveSize    int64
-	ArchiveEntries int64
 	ErrorReason    ErrorReason
 	ErrorMessage   string
 	ErrorCount     int

@@ -245,7 +245,7 @@ func TestNewRefusesWhatCannotBeRight(t *testing.T) {
 	if err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: "../x", Storage: workspace.StorageLocalDir}, nil); err == nil {
 		t.Error("a volume for a workspace that is none was made")
 	}
-	spec := runtime.VolumeSpec{Workspace: newHome().Workspace, Storage: workspace.StorageK8sPVC}
+	spec := runtime.VolumeSpec{Workspace: newHome().Workspace, Storage: "k8s-pvc"}
 	if err := r.CreateVolume(t.Context(), spec, nil); err == nil {
 		t.Error("a volume of another backend was made")
 	}
