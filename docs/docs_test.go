@@ -3,6 +3,7 @@
 package docs_test
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -130,6 +131,39 @@ func TestNamedFilesExist(t *testing.T) {
 	}
 	if found < 20 {
 		t.Errorf("only %d files are named", found)
+	}
+}
+
+// Every metric and every check of /readyz is in monitoring.md.
+func TestMetricsAreDocumented(t *testing.T) {
+	t.Parallel()
+	page := pages(t)["monitoring.md"]
+	metric := regexp.MustCompile(`(?:NewDesc\(|Name: )"(codehub_[a-z_]+)"`)
+	check := regexp.MustCompile(`\{Name: "([a-z-]+)", (?:Advisory|Run):`)
+	found := map[string]bool{}
+	err := filepath.WalkDir("../internal", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, pattern := range []*regexp.Regexp{metric, check} {
+			for _, m := range pattern.FindAllStringSubmatch(string(source), -1) {
+				found[m[1]] = true
+				if !strings.Contains(page, "`"+m[1]+"`") && !strings.Contains(page, "`"+m[1]+"{") {
+					t.Errorf("monitoring.md does not have %s of %s", m[1], path)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) < 20 {
+		t.Errorf("only %d metrics and checks found", len(found))
 	}
 }
 
