@@ -39,7 +39,7 @@ CREATE VIEW e2e.holders AS SELECT pid FROM pg_locks
 	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 	AND (classid::bigint << 32) | objid::bigint = %[1]d;
 
--- What the controller alone writes (design §3.3) comes from the session that
+-- What the controller alone writes (docs/database.md) comes from the session that
 -- holds the leader's lock at that moment.
 CREATE FUNCTION e2e.controlled() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
