@@ -88,6 +88,47 @@ func TestLinksResolve(t *testing.T) {
 	}
 }
 
+// Comments and messages in the source cite pages and headings that exist.
+func TestCitationsResolve(t *testing.T) {
+	t.Parallel()
+	cited := regexp.MustCompile(`docs/((?:adr/)?[a-zA-Z0-9-]+\.md)(?:#([a-z0-9-]+))?`)
+	all := pages(t)
+	found := 0
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir():
+			if name := d.Name(); path != ".." && (strings.HasPrefix(name, ".") || name == "docs" || name == "bin" || name == "test-output") {
+				return filepath.SkipDir
+			}
+			return nil
+		case !slices.Contains([]string{".go", ".sql", ".sh", ".js", ".html"}, filepath.Ext(path)) && d.Name() != "Makefile":
+			return nil
+		}
+		source, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, m := range cited.FindAllStringSubmatch(string(source), -1) {
+			found++
+			page, ok := all[m[1]]
+			if !ok {
+				t.Errorf("%s cites docs/%s, which does not exist", path, m[1])
+			} else if m[2] != "" && !anchors(page)[m[2]] {
+				t.Errorf("%s cites the heading %s of docs/%s, which does not exist", path, m[2], m[1])
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found < 10 {
+		t.Errorf("only %d citations found", found)
+	}
+}
+
 // Every page is reached from the index, and from the README.
 func TestPagesAreListed(t *testing.T) {
 	t.Parallel()
