@@ -52,7 +52,7 @@ func (s *Service) PatchAccount(ctx context.Context, caller workspace.Caller, id 
 	p := postgres.AccountPatch{Admin: in.Admin, Disabled: in.Disabled, MaxRunning: workspace.Optional[int](in.MaxRunning)}
 	if in.Password != nil {
 		if id == caller.UserID {
-			return api.Account{}, workspace.Errorf(workspace.CodeInvalid, "Your own password is changed with your present one, not here.")
+			return api.Account{}, workspace.Errorf(workspace.CodeInvalid, "Change your own password with your current one.")
 		}
 		account, err := s.cfg.Store.Account(ctx, caller, id)
 		if err != nil {

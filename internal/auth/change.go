@@ -68,7 +68,7 @@ func (a *Auth) checkedChange(ctx context.Context, caller workspace.Caller, curre
 		if _, err := a.store.RecordLoginFailure(ctx, user.ID, lockedUntil); err != nil {
 			return user, "", fmt.Errorf("count the failed attempt: %w", err)
 		}
-		return user, "", workspace.Errorf(workspace.CodeBadCredentials, "The present password is wrong.")
+		return user, "", workspace.Errorf(workspace.CodeBadCredentials, "The current password is incorrect.")
 	}
 	changed, err = a.hasher.Hash(ctx, password)
 	return user, changed, err

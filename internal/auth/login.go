@@ -46,7 +46,7 @@ func (a *Auth) Login(ctx context.Context, username, password, userAgent string) 
 
 func (a *Auth) login(ctx context.Context, username, password, userAgent string) (Session, error) {
 	username = norm.NFC.String(strings.TrimSpace(username))
-	bad := workspace.Errorf(workspace.CodeBadCredentials, "The username or the password is wrong.")
+	bad := workspace.Errorf(workspace.CodeBadCredentials, "The username or password is incorrect.")
 	if CheckUsername(username) != nil || password == "" || len(password) > MaxPassword {
 		return Session{}, bad
 	}
@@ -113,7 +113,7 @@ func (a *Auth) begin(ctx context.Context, user postgres.User, userAgent string) 
 // an API token has none; the token is ended by DeleteToken.
 func (a *Auth) Logout(ctx context.Context, caller workspace.Caller) error {
 	if caller.Token != "" {
-		return workspace.Errorf(workspace.CodeInvalid, "An API token does not log out; delete it instead.")
+		return workspace.Errorf(workspace.CodeInvalid, "An API token cannot log out. Delete it instead.")
 	}
 	hash, ok := decodeSession(caller.Session)
 	if !ok {
@@ -129,7 +129,7 @@ func (a *Auth) Logout(ctx context.Context, caller workspace.Caller) error {
 // CheckUsername says whether a name can be a username: 1–64 letters, digits
 // and . _ @ -, beginning with a letter or digit.
 func CheckUsername(name string) error {
-	bad := workspace.Errorf(workspace.CodeInvalid, "A username has 1 to 64 letters, digits, or . _ @ - and begins with a letter or digit.")
+	bad := workspace.Errorf(workspace.CodeInvalid, "A username has 1 to 64 letters, digits or . _ @ - and starts with a letter or digit.")
 	if !utf8.ValidString(name) || name == "" || utf8.RuneCountInString(name) > 64 {
 		return bad
 	}

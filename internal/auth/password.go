@@ -130,7 +130,7 @@ func (h *hasher) release() {
 }
 
 func tooBusy() error {
-	e := workspace.Errorf(workspace.CodeUnavailable, "Too many people are logging in just now. Try again in a moment.")
+	e := workspace.Errorf(workspace.CodeUnavailable, "Too many people are logging in. Try again in a moment.")
 	e.Details = map[string]any{detailRetryAfter: 1}
 	return e
 }

@@ -90,7 +90,7 @@ func (a *Auth) checkSetupCode(ctx context.Context, code string) error {
 	code = strings.ToUpper(strings.TrimSpace(code))
 	if want == "" || subtle.ConstantTimeCompare([]byte(bareCode(code)), []byte(bareCode(want))) != 1 {
 		a.attempts.fail(setupAttempts, now)
-		return workspace.Errorf(workspace.CodeForbidden, "The setup code is wrong. It is in the server's output at its start.")
+		return workspace.Errorf(workspace.CodeForbidden, "The setup code is incorrect. Look for it in the server's output.")
 	}
 	return nil
 }

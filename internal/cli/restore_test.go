@@ -11,7 +11,7 @@ import (
 func TestRestoreTextShowsPlan(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	plan := api.RestorePlan{OnHold: true, Reason: "another database led Docker last", Workspaces: []api.RestoreStep{
+	plan := api.RestorePlan{OnHold: true, Reason: "another database used this Docker last", Workspaces: []api.RestoreStep{
 		{ID: "1", Name: "same", Owner: "ann", Action: api.RestoreKeep},
 		{ID: "2", Name: "newer", Owner: "ann", Action: api.RestoreArchive, ArchivedAt: &at},
 		{ID: "3", Name: "made", Action: api.RestoreVolume, New: true, Running: true},
@@ -19,7 +19,7 @@ func TestRestoreTextShowsPlan(t *testing.T) {
 	}}
 	text := restoreText(plan)
 	for _, want := range []string{
-		"codehub is on hold: another database led Docker last.", "use the archive of ", "(you)", "use the volume, add to the database, running",
+		"codehub is on hold: another database used this Docker last.", "use the archive of ", "(you)", "use the volume, add to the database, running",
 		"keep, LOST", "unchanged workspaces: 1", "reconcile-restore --apply",
 	} {
 		if !strings.Contains(text, want) {

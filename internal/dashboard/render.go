@@ -100,6 +100,7 @@ func funcs(l *catalogue.Language, a *assets) template.FuncMap {
 			}
 			return key
 		},
+		"system": l.System,
 		"initial": func(s string) string {
 			for _, r := range s {
 				return strings.ToUpper(string(r))

@@ -212,7 +212,7 @@ func (d *Dashboard) memo(w http.ResponseWriter, r *http.Request, c workspace.Cal
 	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, r *http.Request) (string, error) {
 		memo := clean(r.PostFormValue("memo"))
 		if len(memo) > maxMemo {
-			return "", workspace.Errorf(workspace.CodeTooLarge, "the memo is too long")
+			return "", workspace.Errorf(workspace.CodeTooLarge, "The notes are too long.")
 		}
 		_, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{Memo: &memo})
 		return "memo", err

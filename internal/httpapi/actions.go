@@ -106,7 +106,7 @@ func confirmLoss(ws workspace.Workspace, confirm, what string) error {
 	if confirm == ws.Name {
 		return nil
 	}
-	e := workspace.Errorf(workspace.CodeConfirmRequired, "%s gives up the lost data. Repeat the workspace's name in confirm.", what)
+	e := workspace.Errorf(workspace.CodeConfirmRequired, "%s discards the lost data. Repeat the workspace's name in confirm.", what)
 	e.Details = map[string]any{"confirm": ws.Name}
 	return e
 }

@@ -51,7 +51,7 @@ func (s *server) applyRestore(w http.ResponseWriter, r *http.Request, id auth.Id
 }
 
 func noRestore() error {
-	return workspace.Errorf(workspace.CodeNotSupported, "This server has no runtime to compare its database with.")
+	return workspace.Errorf(workspace.CodeNotSupported, "This server cannot compare its database with Docker.")
 }
 
 func (s *server) listAccounts(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
@@ -104,7 +104,7 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request, id auth.
 	session, err := s.cfg.Auth.ChangePassword(r.Context(), id.Caller, in.Current, in.New, r.UserAgent())
 	if workspace.CodeOf(err) == workspace.CodeBadCredentials {
 		// Not 401: the caller is logged in, and stays so.
-		return workspace.Errorf(workspace.CodeForbidden, "The present password is wrong.")
+		return workspace.Errorf(workspace.CodeForbidden, "The current password is incorrect.")
 	}
 	if err != nil {
 		return err

@@ -130,9 +130,9 @@ func (s *server) sendContent(w http.ResponseWriter, r *http.Request, content *ob
 	case content.err != nil:
 		err = archiveError(content.ctx, content.err)
 	case out.status == http.StatusRequestedRangeNotSatisfiable:
-		err = workspace.Errorf(codeRange, "The archive has no such bytes: it is %d long.", content.size)
+		err = workspace.Errorf(codeRange, "The range is not in the archive, which has %d bytes.", content.size)
 	case out.status == http.StatusPreconditionFailed:
-		err = workspace.Errorf(codePrecondition, "The archive is not the one that the request is for.")
+		err = workspace.Errorf(codePrecondition, "The archive is not the one that the request names.")
 	default:
 		out.begin() // HEAD, 304, and an archive of nothing
 		return nil
@@ -158,9 +158,9 @@ func archiveError(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return &workspace.Error{Code: workspace.CodeUnauthenticated, Message: "The session has ended.", Err: ctx.Err()}
 	case errors.Is(err, store.ErrNotFound):
-		return &workspace.Error{Code: workspace.CodeArchiveNotFound, Message: "The archive is not where it should be in the bucket.", Err: err}
+		return &workspace.Error{Code: workspace.CodeArchiveNotFound, Message: "The archive is missing from the archive storage.", Err: err}
 	case errors.Is(err, store.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "The bucket that keeps the archives does not answer. Try again later.", Err: err}
+		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "The archive storage is not responding. Try again later.", Err: err}
 	}
 	return err
 }

@@ -38,17 +38,17 @@ func TestDecode(t *testing.T) {
 		`{"name":"a",}`:                          "not a JSON object",
 		`{"name":"a"`:                            "not a JSON object",
 		`{name:"a"}`:                             "not a JSON object",
-		`{"name":"a"} {}`:                        "more after",
-		`{"name":"a"}x`:                          "more after",
-		`{"name":"a","nam":"b"}`:                 "nam is not known",
-		`{"Name":"a"}`:                           "Name is not known",
+		`{"name":"a"} {}`:                        "content after",
+		`{"name":"a"}x`:                          "content after",
+		`{"name":"a","nam":"b"}`:                 "nam is unknown",
+		`{"Name":"a"}`:                           "Name is unknown",
 		`{"name":"a","name":"b"}`:                "name is given twice",
 		`{"name":1}`:                             "name is of the wrong type",
 		`{"name":{"x":1}}`:                       "name is of the wrong type",
 		`{"name":"a","standby_ttl_seconds":"1"}`: "standby_ttl_seconds is of the wrong type",
 		`{"name":"a","standby_ttl_seconds":1.5}`: "standby_ttl_seconds is of the wrong type",
 		`{"name":"a","standby_ttl_seconds":1e99}`: "standby_ttl_seconds is of the wrong type",
-		`{"` + strings.Repeat("x", 9999) + `":1}`: "is not known",
+		`{"` + strings.Repeat("x", 9999) + `":1}`: "is unknown",
 	} {
 		var v api.CreateWorkspace
 		err := decoded(body, &v, typ)

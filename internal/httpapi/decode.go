@@ -85,7 +85,7 @@ func checkFields(body []byte, known []string) error {
 		name, _ := t.(string)
 		switch {
 		case !slices.Contains(known, name):
-			return fieldError(boundedText(name), "is not known here.")
+			return fieldError(boundedText(name), "is unknown.")
 		case slices.Contains(seen, name):
 			return fieldError(name, "is given twice.")
 		}
@@ -99,7 +99,7 @@ func checkFields(body []byte, known []string) error {
 		return broken
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return workspace.Errorf(workspace.CodeInvalid, "There is more after the JSON object.")
+		return workspace.Errorf(workspace.CodeInvalid, "The body has content after the JSON object.")
 	}
 	return nil
 }

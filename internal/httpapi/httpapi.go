@@ -198,7 +198,7 @@ func New(cfg Config) http.Handler {
 		mux.Handle(Prefix+path, s.byMethod(path, methods))
 	}
 	mux.Handle("/", s.serve(route{path: "/", open: true, handle: func(http.ResponseWriter, *http.Request, auth.Identity) error {
-		return workspace.Errorf(workspace.CodeNotFound, "There is no such call. The API is described at %s/openapi.json.", Prefix)
+		return workspace.Errorf(workspace.CodeNotFound, "There is no such endpoint. The API is described at %s/openapi.json.", Prefix)
 	}}))
 	return mux
 }
@@ -263,11 +263,11 @@ func (s *server) handle(w http.ResponseWriter, r *http.Request, rt route) error 
 // of any origin, what it sends without asking first (no-cors).
 func (s *server) sameOrigin(r *http.Request) error {
 	if err := s.origins.Check(r); err != nil {
-		return workspace.Errorf(codeCrossOrigin, "This request came from another site's page and was refused.")
+		return workspace.Errorf(codeCrossOrigin, "The request came from another site and was refused.")
 	}
 	safe := r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
 	if !safe && r.Header.Get("Sec-Fetch-Mode") == "no-cors" {
-		return workspace.Errorf(codeCrossOrigin, "Requests with Sec-Fetch-Mode: no-cors may not change anything.")
+		return workspace.Errorf(codeCrossOrigin, "Requests with Sec-Fetch-Mode: no-cors cannot change anything.")
 	}
 	return nil
 }
@@ -283,7 +283,7 @@ func headers(h http.Header) {
 func methodNotAllowed(allow string) handler {
 	return func(w http.ResponseWriter, r *http.Request, _ auth.Identity) error {
 		w.Header().Set("Allow", allow)
-		return workspace.Errorf(codeMethodNotAllowed, "This call takes %s.", allow)
+		return workspace.Errorf(codeMethodNotAllowed, "This endpoint accepts %s.", allow)
 	}
 }
 

@@ -53,9 +53,9 @@ func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.I
 	case out.begun:
 		return errors.Join(errStarted, err)
 	case errors.Is(err, runtime.ErrNotFound):
-		return workspace.Errorf(workspace.CodeNotFound, "This workspace has no container just now, so there is no log.")
+		return workspace.Errorf(workspace.CodeNotFound, "This workspace has no container, so there is no log.")
 	case errors.Is(err, runtime.ErrUnreachable):
-		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "The container backend does not answer. Try again later.", Err: err}
+		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "Docker is not responding. Try again later.", Err: err}
 	}
 	return err
 }

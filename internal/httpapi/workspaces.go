@@ -68,7 +68,7 @@ func parseFilter(q url.Values) (postgres.Filter, error) {
 func checkParams(q url.Values, known []string) error {
 	for name, values := range q {
 		if !slices.Contains(known, name) {
-			return fieldError(boundedText(name), "is not known here.")
+			return fieldError(boundedText(name), "is unknown.")
 		}
 		if len(values) > 1 {
 			return fieldError(name, "is given twice.")

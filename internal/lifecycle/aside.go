@@ -33,7 +33,7 @@ func settingAside(in Input) (Result, bool) {
 	if reason == "" {
 		reason = workspace.ErrRetryExceeded
 	}
-	r.Row.ErrorReason, r.Row.ErrorMessage, r.Row.RetryAt = reason, "setting the volume aside failed: "+f.Message, nil
+	r.Row.ErrorReason, r.Row.ErrorMessage, r.Row.RetryAt = reason, msgAsideFailed+" "+f.Message, nil
 	r.Row.ErrorCount++
 	r.Action, r.ClearRecover = Action{Kind: Fail, Reason: reason, Message: r.Row.ErrorMessage}, true
 	return r, true
@@ -45,5 +45,5 @@ func withWayOut(in Input, message string) string {
 	if in.Row.DeletedAt != nil || !InTheWay(in) {
 		return message
 	}
-	return message + "; set the volume aside to keep its content under another name, and to free this one"
+	return sentences(message, msgSetAside)
 }

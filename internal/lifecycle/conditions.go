@@ -1,6 +1,10 @@
 package lifecycle
 
-import "codehub/internal/workspace"
+import (
+	"fmt"
+
+	"codehub/internal/workspace"
+)
 
 // Conditions turns an observation into the row's next conditions.
 func Conditions(in Input) workspace.Conditions {
@@ -49,7 +53,7 @@ func volumeReady(home workspace.Home, v *Volume) (ok bool, reason, message strin
 	case workspace.HomeLive, workspace.HomeArchived:
 		switch {
 		case !ours:
-			return false, workspace.ReasonForeignVolume, "a volume with the home's name is there, but it is not the one the home was put in"
+			return false, workspace.ReasonForeignVolume, msgForeignVolume
 		case home.State == workspace.HomeArchived && !v.Complete(), v.Removing:
 			// Removal deletes what marks a volume as complete before its content.
 			return false, workspace.ReasonRemoving, ""
@@ -57,11 +61,11 @@ func volumeReady(home workspace.Home, v *Volume) (ok bool, reason, message strin
 		return true, workspace.ReasonVolumeReady, ""
 	case workspace.HomeFilling, workspace.HomeDiscarding, workspace.HomeDeleting:
 		if !ours {
-			return false, workspace.ReasonForeignVolume, "a volume that codehub did not make for this home is in the way"
+			return false, workspace.ReasonForeignVolume, msgForeignVolume
 		}
 		return false, incomplete[home.State], ""
 	}
-	return false, workspace.ReasonUnowned, "a volume with the home's name is there, though no home should be"
+	return false, workspace.ReasonUnowned, msgUnownedVolume
 }
 
 // containerReady: during a start it takes an answer on /healthz; once ready,
@@ -79,7 +83,7 @@ func containerReady(row workspace.Workspace, k *Container) (ok bool, reason, mes
 		}
 		return false, workspace.ReasonContainerExited, k.Detail
 	case row.Home.State.Removable(), row.Home.State == workspace.HomeDeleting:
-		return false, workspace.ReasonContainerStarting, "the home it runs on is being removed"
+		return false, workspace.ReasonContainerStarting, msgHomeRemoved
 	case k.Answers || row.Conditions.Is(workspace.ContainerReady):
 		return true, workspace.ReasonContainerReady, ""
 	}
@@ -100,28 +104,28 @@ func broken(row workspace.Workspace, c workspace.Conditions) (workspace.ErrorRea
 
 	runs := container.Reason == workspace.ReasonContainerReady || container.Reason == workspace.ReasonContainerStarting
 	if runs && observed && !volume.True() {
-		return workspace.ErrContainerWithoutVolume, "the container runs, but its home volume is gone"
+		return workspace.ErrContainerWithoutVolume, msgRunsWithoutHome
 	}
 	switch row.Home.State {
 	case workspace.HomeLive:
 		switch volume.Reason {
 		case workspace.ReasonNoVolume:
-			return workspace.ErrDataLost, "the home volume " + row.ID.VolumeName() + " is gone"
+			return workspace.ErrDataLost, fmt.Sprintf(msgVolumeMissing, row.ID.VolumeName())
 		case workspace.ReasonForeignVolume:
-			return workspace.ErrDataLost, "the home volume " + row.ID.VolumeName() + " was replaced by another one"
+			return workspace.ErrDataLost, fmt.Sprintf(msgVolumeReplaced, row.ID.VolumeName())
 		case workspace.ReasonRemoving:
-			return workspace.ErrDataLost, "the removal of the home volume " + row.ID.VolumeName() + " had begun: it is not complete"
+			return workspace.ErrDataLost, fmt.Sprintf(msgVolumePartial, row.ID.VolumeName())
 		}
 	default:
-		stillThere := ""
+		kept := ""
 		if row.Home.State == workspace.HomeArchived && volume.True() {
-			stillThere = "; the home volume " + row.ID.VolumeName() + " is still there and complete: recover to use it"
+			kept = fmt.Sprintf(msgVolumeKept, row.ID.VolumeName())
 		}
 		switch archive.Reason {
 		case workspace.ReasonArchiveMissing:
-			return workspace.ErrDataLost, "the archive " + row.ArchiveKey + " is gone" + stillThere
+			return workspace.ErrDataLost, sentences(fmt.Sprintf(msgArchiveMissing, row.ArchiveKey), kept)
 		case workspace.ReasonArchiveCorrupted:
-			return workspace.ErrArchiveCorrupted, "the archive " + row.ArchiveKey + " is damaged" + stillThere
+			return workspace.ErrArchiveCorrupted, sentences(fmt.Sprintf(msgArchiveDamaged, row.ArchiveKey), kept)
 		}
 	}
 	return "", ""

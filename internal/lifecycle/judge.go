@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"fmt"
 	"time"
 
 	"codehub/internal/workspace"
@@ -373,9 +374,9 @@ func stillLost(in Input, r *Result) {
 	if AsksEarlier(in.Row) {
 		switch in.Obs.Earlier {
 		case ArchiveMissing:
-			message += "; the archive " + in.Row.RecoverFrom.Key + " is gone as well"
+			message = sentences(message, fmt.Sprintf(msgEarlierMissing, in.Row.RecoverFrom.Key))
 		case ArchiveCorrupted:
-			message += "; the archive " + in.Row.RecoverFrom.Key + " is damaged as well"
+			message = sentences(message, fmt.Sprintf(msgEarlierDamaged, in.Row.RecoverFrom.Key))
 		}
 	}
 	message = withWayOut(in, message)

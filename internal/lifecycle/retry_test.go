@@ -103,9 +103,9 @@ func checkRunning(t *testing.T, c combination, in lifecycle.Input, does string, 
 	case "failure":
 		kind, reason, message = lifecycle.Fail, in.Work.Failure.Reason, in.Work.Failure.Message
 	case "timeout":
-		kind, reason, message = lifecycle.Fail, workspace.ErrTimeout, string(in.Row.Operation)+" did not finish in time"
+		kind, reason, message = lifecycle.Fail, workspace.ErrTimeout, string(in.Row.Operation)+" did not finish in time."
 		if f := in.Work.Failure; f != nil && f.Passing {
-			message += ": busy"
+			message += " busy"
 		}
 	}
 	if r.Action.Kind != kind || r.Action.Reason != reason || r.Action.Message != message {

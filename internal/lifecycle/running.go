@@ -40,9 +40,9 @@ func proceed(in Input) Result {
 	switch seen := in.Obs.ContainerKnown && in.Obs.VolumeKnown; {
 	case waitsForUser(in): // for as long as it takes
 	case overdue && seen:
-		message := fmt.Sprintf("%s did not finish in time", row.Operation)
+		message := fmt.Sprintf(msgLate, row.Operation)
 		if f != nil && f.Passing {
-			message += ": " + f.Message
+			message = sentences(message, f.Message)
 		}
 		return failed(in, workspace.ErrTimeout, message)
 	case !overdue:

@@ -277,9 +277,9 @@ func (t *term) compare(ctx context.Context) error {
 	checked := unread == nil
 	switch {
 	case inDocker == Foreign:
-		return &errForeign{foreignIn("Docker", docker)}
+		return &errForeign{foreignIn(reasonDocker, docker)}
 	case checked && inBucket == Foreign:
-		return &errForeign{foreignIn("the archives", theirs)}
+		return &errForeign{foreignIn(reasonArchives, theirs)}
 	case state.Hold != "" && (inDocker != Same || unread != nil || inBucket != Same):
 		return &errForeign{state.Hold}
 	}
@@ -318,12 +318,12 @@ func refused(err error) bool {
 	return errors.As(err, &outside) && !errors.Is(err, runtime.ErrUnreachable)
 }
 
-func foreignIn(place string, m workspace.Mark) string {
+func foreignIn(reason string, m workspace.Mark) string {
 	at := ""
 	if !m.At.IsZero() {
-		at = ", at " + m.At.UTC().Format("2006-01-02 15:04:05 UTC")
+		at = fmt.Sprintf(reasonAt, m.At.UTC().Format("2006-01-02 15:04:05 UTC"))
 	}
-	return "another database led " + place + " last" + at
+	return reason + at
 }
 
 // watch finds out whether a server leads on the database that this one may be a
@@ -352,13 +352,13 @@ func (t *term) watch(ctx context.Context, state postgres.MarkState, docker works
 		}
 		// A mark that was announced may arrive late. An original leaves more.
 		if found && now.ID != docker.ID && now.ID != state.NextRun {
-			return &errForeign{"another server leads with the original of this database"}
+			return &errForeign{reasonOriginal}
 		}
 		if !kept {
 			continue
 		}
 		if now, found, err := t.bucket(ctx); err == nil && found && !slices.Contains([]string{theirs.ID, docker.ID, state.NextRun}, now.ID) {
-			return &errForeign{"another server leads with the original of this database, on the same archives"}
+			return &errForeign{reasonOriginalArchives}
 		}
 	}
 	return nil
@@ -465,7 +465,7 @@ func (t *term) look(ctx context.Context, due bool) error {
 		return err
 	}
 	if verdict == Foreign {
-		return &errForeign{foreignIn("Docker", docker)}
+		return &errForeign{foreignIn(reasonDocker, docker)}
 	}
 	if t.compared && verdict != Missing && !state.Wanted && !t.owed && time.Since(t.moved).Abs() < t.cfg.Every {
 		return nil
@@ -510,7 +510,7 @@ func (t *term) compareBucket(ctx context.Context, state postgres.MarkState) erro
 		t.update(func(s *Status) { s.MayRemove = true })
 		return t.leave(ctx, theirs.Serial+999)
 	case verdict == Foreign:
-		return &errForeign{foreignIn("the archives", theirs)}
+		return &errForeign{foreignIn(reasonArchives, theirs)}
 	case verdict != Same && !(t.read && theirs.ID == t.stored):
 		// Stale is what it is after an outage of the bucket.
 		t.cfg.Log.Warn("bucket's mark missing or stale; waits restarted", "bucket", verdict)

@@ -93,7 +93,7 @@ func (db *DB) administers(ctx context.Context, caller workspace.Caller) error {
 }
 
 func notAdmin() error {
-	return workspace.Errorf(workspace.CodeForbidden, "Only administrators may do that.")
+	return workspace.Errorf(workspace.CodeForbidden, "Only administrators can do this.")
 }
 
 // Accounts lists the users by name, a page at a time; administrators alone.
@@ -103,7 +103,7 @@ func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, cursor stri
 	}
 	after, err := base64.RawURLEncoding.DecodeString(cursor)
 	if err != nil || !utf8.Valid(after) || strings.ContainsRune(string(after), 0) {
-		return AccountList{}, workspace.Errorf(workspace.CodeInvalid, "the cursor is not one that a list gave")
+		return AccountList{}, workspace.Errorf(workspace.CodeInvalid, "Invalid cursor.")
 	}
 	const verb = "list the users"
 	rows, err := db.pool.Query(ctx, `
@@ -197,7 +197,7 @@ func (db *DB) PatchAccount(ctx context.Context, caller workspace.Caller, id stri
 		}
 		changed := p.apply(&u)
 		if last := len(admins) == 1 && admins[id]; last && (!u.Admin || u.Disabled) {
-			return workspace.Errorf(workspace.CodeLastAdmin, "%s is the only administrator who can log in; make another one first.", u.Username)
+			return workspace.Errorf(workspace.CodeLastAdmin, "%s is the only administrator who can log in. Make another user an administrator first.", u.Username)
 		}
 		if len(changed) > 0 {
 			if err := saveAccount(ctx, tx, u, p.PasswordHash != nil); err != nil {

@@ -33,7 +33,7 @@ func (db *DB) TakeInstallation(ctx context.Context, id string) error {
 			return err
 		}
 		if used {
-			return workspace.Errorf(workspace.CodeForbidden, "this database has workspaces of its own")
+			return workspace.Errorf(workspace.CodeForbidden, "This database already has workspaces.")
 		}
 		if _, err := tx.Exec(ctx, `INSERT INTO installation (id) VALUES ($1) ON CONFLICT (only_row) DO UPDATE SET id = EXCLUDED.id`, id); err != nil {
 			return err

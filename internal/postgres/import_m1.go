@@ -42,7 +42,7 @@ func (db *DB) LockImport(ctx context.Context) (release func(), err error) {
 	}
 	got, err := tryLock(ctx, conn, importKey)
 	if err == nil && !got {
-		err = workspace.Errorf(workspace.CodeOperationInProgress, "another import-m1 is at work on this database")
+		err = workspace.Errorf(workspace.CodeOperationInProgress, "Another import-m1 is running on this database.")
 	}
 	for err == nil {
 		if got, err = tryLock(ctx, conn, collectionKey); got {
@@ -111,7 +111,7 @@ func (db *DB) ImportUser(ctx context.Context, oldID string, u User) error {
 			VALUES ($1, $2, $3, $4, $5, $6)`,
 			u.ID, u.Username, usernameKey(u.Username), u.PasswordHash, u.Admin, u.CreatedAt)
 		if violates(err, "users_username_key") {
-			return &workspace.Error{Code: workspace.CodeNameTaken, Message: fmt.Sprintf("the username %q is taken", u.Username), Err: err}
+			return &workspace.Error{Code: workspace.CodeNameTaken, Message: fmt.Sprintf("The username %q is taken.", u.Username), Err: err}
 		}
 		if err != nil {
 			return err
@@ -198,7 +198,7 @@ func (db *DB) ForgetAbandoned(ctx context.Context, oldID string, abandoned []str
 }
 
 func importOver() error {
-	return workspace.Errorf(workspace.CodeGone, "another import-m1 has taken this workspace over or brought it here")
+	return workspace.Errorf(workspace.CodeGone, "Another import-m1 imported this workspace.")
 }
 
 // ImportedWorkspace is what FinishImport makes a workspace of.

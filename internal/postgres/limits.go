@@ -46,9 +46,9 @@ func (db *DB) checkLimits(ctx context.Context, tx pgx.Tx, owner string, id works
 
 func limitExceeded(kind string, current, limit int, running []workspace.Workspace) error {
 	details := map[string]any{"limit_type": kind, "current": current, "max": limit}
-	message := "as many workspaces are running as this server allows; please try again later"
+	message := "The server has reached its running limit. Try again later."
 	if kind == "per_user" {
-		message = "as many of your workspaces are running as you may have; stop one of them first"
+		message = "You have reached your running limit. Stop a workspace first."
 		list := make([]map[string]any, len(running))
 		for i, w := range running {
 			list[i] = map[string]any{"id": string(w.ID), "name": w.Name}

@@ -142,7 +142,7 @@ func parseCursor(s string) (p place, err error) {
 		err = json.Unmarshal(b, &p)
 	}
 	if err != nil || !workspace.ValidID(string(p.ID)) {
-		return place{}, workspace.Errorf(workspace.CodeInvalid, "the cursor is not one that a list gave")
+		return place{}, workspace.Errorf(workspace.CodeInvalid, "Invalid cursor.")
 	}
 	return p, nil
 }

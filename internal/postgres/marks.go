@@ -173,7 +173,7 @@ func takeOver(ctx context.Context, tx pgx.Tx) error {
 	tag, err := tx.Exec(ctx, `
 		UPDATE gc_state SET hold = NULL, hold_since = NULL, take_over = true, taken_over_at = clock_timestamp(), restored_at = clock_timestamp() WHERE hold IS NOT NULL`)
 	if err == nil && tag.RowsAffected() == 0 {
-		err = workspace.Errorf(workspace.CodeNotOnHold, "codehub is not on hold")
+		err = workspace.Errorf(workspace.CodeNotOnHold, "codehub is not on hold.")
 	}
 	return err
 }

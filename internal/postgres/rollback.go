@@ -206,7 +206,7 @@ func ownerOfLost(ctx context.Context, tx pgx.Tx, caller workspace.Caller, name s
 }
 
 func changedSince(id workspace.ID) error {
-	return workspace.Errorf(workspace.CodeOperationInProgress, "The workspace %s was changed meanwhile. Look at the plan again.", id)
+	return workspace.Errorf(workspace.CodeOperationInProgress, "The workspace %s has changed. Review the plan again.", id)
 }
 
 // rollBack changes a row that the database has.

@@ -73,7 +73,7 @@ func (db *DB) SessionUser(ctx context.Context, hash []byte) (User, time.Time, er
 }
 
 func unauthenticated() error {
-	return workspace.Errorf(workspace.CodeUnauthenticated, "please log in")
+	return workspace.Errorf(workspace.CodeUnauthenticated, "Log in first.")
 }
 
 // DeleteSession ends a session. One that is gone already is no error.

@@ -132,5 +132,5 @@ func (db *DB) TouchToken(ctx context.Context, id string, at time.Time) error {
 }
 
 func forbidden() error {
-	return workspace.Errorf(workspace.CodeForbidden, "this is somebody else's")
+	return workspace.Errorf(workspace.CodeForbidden, "You do not have access to this.")
 }

@@ -66,7 +66,7 @@ func (db *DB) CreateFirstUser(ctx context.Context, u User) (User, error) {
 			return err
 		}
 		if any {
-			return workspace.Errorf(workspace.CodeForbidden, "codehub has been set up already")
+			return workspace.Errorf(workspace.CodeForbidden, "codehub is set up already. Log in, or ask an administrator for an account.")
 		}
 		var err error
 		made, err = insertUser(ctx, tx, workspace.Caller{}, u)
@@ -88,7 +88,7 @@ func insertUser(ctx context.Context, tx pgx.Tx, by workspace.Caller, u User) (Us
 		id.String(), u.Username, usernameKey(u.Username), u.PasswordHash, u.Admin, u.Disabled, u.MaxRunning).
 		Scan(made.targets()...)
 	if violates(err, "users_username_key") {
-		return User{}, &workspace.Error{Code: workspace.CodeNameTaken, Message: fmt.Sprintf("the username %q is taken", u.Username), Err: err}
+		return User{}, &workspace.Error{Code: workspace.CodeNameTaken, Message: fmt.Sprintf("The username %q is taken.", u.Username), Err: err}
 	}
 	if err != nil {
 		return User{}, err

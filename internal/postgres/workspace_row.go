@@ -72,5 +72,5 @@ func saveWorkspace(ctx context.Context, tx pgx.Tx, w workspace.Workspace, update
 }
 
 func nameTaken(name string, err error) error {
-	return &workspace.Error{Code: workspace.CodeNameTaken, Message: fmt.Sprintf("you already have a workspace named %q", name), Err: err}
+	return &workspace.Error{Code: workspace.CodeNameTaken, Message: fmt.Sprintf("You already have a workspace named %q.", name), Err: err}
 }

@@ -158,13 +158,13 @@ func (t *term) asideOrphans(ctx context.Context) []observedOrphan {
 func describeAside(a runtime.Aside) string {
 	detail := a.Storage
 	if !a.Since.IsZero() {
-		detail += ", since " + a.Since.UTC().Format(time.RFC3339)
+		detail += ", " + fmt.Sprintf(msgAsideSince, a.Since.UTC().Format(time.RFC3339))
 	}
 	if a.Entries > 0 {
-		detail += fmt.Sprintf(", %d bytes in %d files and folders", a.Bytes, a.Entries)
+		detail += ", " + fmt.Sprintf(msgAsideSize, a.Bytes, a.Entries)
 	}
 	if !a.Complete {
-		return detail + "; kept: perhaps a partial copy"
+		return detail + "; " + msgAsidePartial
 	}
-	return detail + "; kept until an administrator removes it"
+	return detail + "; " + msgAsideKept
 }

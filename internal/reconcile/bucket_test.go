@@ -353,7 +353,7 @@ func TestMissingArchive(t *testing.T) {
 				w.Fatal(err)
 			}
 			ws := w.await(id, "answered", func(ws workspace.Workspace) bool { return ws.RecoverRequestedAt == nil })
-			if ws.ErrorReason != workspace.ErrDataLost || ws.Phase != workspace.PhaseError || !strings.Contains(ws.ErrorMessage, "gone as well") ||
+			if ws.ErrorReason != workspace.ErrDataLost || ws.Phase != workspace.PhaseError || !strings.Contains(ws.ErrorMessage, "missing as well") ||
 				ws.ArchiveKey == w.archives.Key(id, earlier) {
 				w.Errorf("%s, %s, %s: %s", ws.ArchiveKey, ws.Phase, ws.ErrorReason, ws.ErrorMessage)
 			}

@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"codehub/internal/lifecycle"
@@ -56,11 +55,7 @@ func (c crashes) delayStart(s decision, p lifecycle.Policy, now time.Time) decis
 // its owner can do. The text is the same at every tick.
 func (c crash) explain(conditions workspace.Conditions, now time.Time) workspace.Conditions {
 	was := conditions.Get(workspace.ContainerReady)
-	message := fmt.Sprintf("it has ended by itself soon after it was ready, %d times in a row; it is started again at %s, or at once if it is stopped and started",
-		c.count, c.notBefore.UTC().Format("15:04:05 UTC"))
-	if c.count == 1 {
-		message = strings.Replace(message, ", 1 times in a row", "", 1)
-	}
+	message := fmt.Sprintf(msgCrashed, c.count, c.notBefore.UTC().Format("15:04:05 UTC"))
 	return conditions.With(workspace.ContainerReady, was.True(), was.Reason, message, now)
 }
 

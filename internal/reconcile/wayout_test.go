@@ -51,7 +51,7 @@ func TestCrashLoopIsExplained(t *testing.T) {
 	w.awaitPhase(id, workspace.PhaseRunning)
 	w.fake.EndContainer(id)
 	ws := w.await(id, "held back", func(ws workspace.Workspace) bool {
-		return strings.Contains(ws.Conditions.Get(workspace.ContainerReady).Message, "it is started again at")
+		return strings.Contains(ws.Conditions.Get(workspace.ContainerReady).Message, "It starts again at")
 	})
 	if ws.Phase != workspace.PhaseStandby || ws.Operation != workspace.OpNone {
 		t.Errorf("%s, %s", ws.Phase, ws.Operation)

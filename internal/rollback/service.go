@@ -64,7 +64,7 @@ func (s *Service) ApplyRestore(ctx context.Context, caller workspace.Caller, in 
 		return api.RestorePlan{}, err
 	}
 	if state.Hold == "" && !in.DryRun {
-		return api.RestorePlan{}, workspace.Errorf(workspace.CodeNotOnHold, "codehub is not on hold, so there is nothing to take over.")
+		return api.RestorePlan{}, workspace.Errorf(workspace.CodeNotOnHold, "codehub is not on hold.")
 	}
 	if steps, err = Choose(steps, Choice{Only: in.Only, KeepDatabase: in.KeepDatabase}); err != nil {
 		return api.RestorePlan{}, err
@@ -135,7 +135,7 @@ func (s *Service) facts(ctx context.Context, state postgres.RollbackState) (Fact
 }
 
 func unavailable(err error) error {
-	return &workspace.Error{Code: workspace.CodeUnavailable, Message: "Docker or the bucket did not respond.", Err: err}
+	return &workspace.Error{Code: workspace.CodeUnavailable, Message: "Docker or the archive storage is not responding. Try again later.", Err: err}
 }
 
 func (s *Service) views(ctx context.Context, state postgres.RollbackState) ([]View, error) {

@@ -1,0 +1,63 @@
+package catalogue
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// systemPrefix begins the keys of the texts that the server writes in English,
+// into conditions for example, and that pages translate.
+const systemPrefix = "system."
+
+// System translates what the server wrote, as far as it is in the catalogue. The
+// rest, such as an error of Docker, stays as it is.
+func (l *Language) System(message string) string {
+	if l == English {
+		return message
+	}
+	for _, r := range systemRules {
+		if !r.pattern.MatchString(message) {
+			continue
+		}
+		args := verbInText.ReplaceAllStringFunc(strings.ReplaceAll(l.texts[r.key], "$", "$$"), func(v string) string {
+			if n := verbInText.FindStringSubmatch(v)[1]; n != "" {
+				return "${" + n + "}"
+			}
+			return "${next}"
+		})
+		for n := 1; strings.Contains(args, "${next}"); n++ {
+			args = strings.Replace(args, "${next}", "${"+string(rune('0'+n))+"}", 1)
+		}
+		message = r.pattern.ReplaceAllString(message, args)
+	}
+	return message
+}
+
+var verbInText = regexp.MustCompile(`%(?:\[(\d)\])?[sd]`)
+
+type systemRule struct {
+	key     string
+	pattern *regexp.Regexp
+}
+
+// systemRules has the longest texts first: a shorter one may be a part of them.
+var systemRules = func() []systemRule {
+	var out []systemRule
+	keys := slices.SortedFunc(maps.Keys(en), func(a, b string) int {
+		if d := len(en[b]) - len(en[a]); d != 0 {
+			return d
+		}
+		return strings.Compare(a, b)
+	})
+	for _, k := range keys {
+		if strings.HasPrefix(k, systemPrefix) {
+			pattern := regexp.QuoteMeta(en[k])
+			pattern = strings.ReplaceAll(pattern, "%s", `([^\s;,]+(?: [0-9:]+ UTC| UTC)?)`)
+			pattern = strings.ReplaceAll(pattern, "%d", `(\d+)`)
+			out = append(out, systemRule{k, regexp.MustCompile(pattern)})
+		}
+	}
+	return out
+}()

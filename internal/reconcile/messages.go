@@ -1,0 +1,15 @@
+package reconcile
+
+// Texts that pages show and translate; each is listed in Messages.
+const (
+	msgCrashed      = "The container exited soon after it was ready (failures in a row: %d). It starts again at %s, or immediately if you stop and start the workspace."
+	msgAsideSince   = "since %s"
+	msgAsideSize    = "%d bytes in %d files and folders"
+	msgAsidePartial = "possibly a partial copy"
+	msgAsideKept    = "kept until an administrator removes it"
+)
+
+// Messages lists the texts of conditions and orphans, with verbs for values.
+func Messages() []string {
+	return []string{msgCrashed, msgAsideSince, msgAsideSize, msgAsidePartial, msgAsideKept}
+}
