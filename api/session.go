@@ -15,6 +15,26 @@ type Session struct {
 	ExpiresAt *time.Time `json:"expires_at"`
 }
 
+// OpenSession is one of a user's sessions: a login on a device.
+type OpenSession struct {
+	ID         string     `json:"id"`
+	UserAgent  string     `json:"user_agent"`
+	Current    bool       `json:"current"` // the request came with it
+	CreatedAt  time.Time  `json:"created_at"`
+	ExpiresAt  time.Time  `json:"expires_at"`
+	LastUsedAt *time.Time `json:"last_used_at"` // to the minute
+}
+
+// SessionList is the answer of GET /sessions.
+type SessionList struct {
+	Sessions []OpenSession `json:"sessions"`
+}
+
+// SessionsEnded is the answer of DELETE /sessions.
+type SessionsEnded struct {
+	Ended int64 `json:"ended"`
+}
+
 // Deleted is the data of the event workspace_deleted.
 type Deleted struct {
 	ID string `json:"id"`

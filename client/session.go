@@ -38,6 +38,26 @@ func (c *Client) Session(ctx context.Context) (api.Session, error) {
 	return out, err
 }
 
+// Sessions lists the user's sessions, the most recently used first.
+func (c *Client) Sessions(ctx context.Context) ([]api.OpenSession, error) {
+	var out api.SessionList
+	err := c.call(ctx, http.MethodGet, "/sessions", nil, nil, &out)
+	return out.Sessions, err
+}
+
+// EndSession ends one of the user's sessions.
+func (c *Client) EndSession(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodDelete, "/sessions/"+url.PathEscape(id), nil, nil, nil)
+}
+
+// EndOtherSessions ends all of the user's sessions except the client's own, and
+// returns how many there were.
+func (c *Client) EndOtherSessions(ctx context.Context) (int64, error) {
+	var out api.SessionsEnded
+	err := c.call(ctx, http.MethodDelete, "/sessions", nil, nil, &out)
+	return out.Ended, err
+}
+
 // Me says who the client is to the server.
 func (c *Client) Me(ctx context.Context) (api.User, error) {
 	var out api.User

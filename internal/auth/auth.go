@@ -34,6 +34,10 @@ type Store interface {
 	CreateSession(ctx context.Context, hash []byte, userID, verified string, expires time.Time, userAgent string) error
 	SessionUser(ctx context.Context, hash []byte) (postgres.User, time.Time, error)
 	DeleteSession(ctx context.Context, hash []byte) error
+	UserSessions(ctx context.Context, caller workspace.Caller) ([]postgres.UserSession, error)
+	EndSession(ctx context.Context, caller workspace.Caller, id string) error
+	EndOtherSessions(ctx context.Context, caller workspace.Caller) (ended int64, err error)
+	TouchSession(ctx context.Context, hash []byte, at time.Time) error
 	ValidSessions(ctx context.Context, hashes [][]byte) ([][]byte, error)
 
 	CreateToken(ctx context.Context, caller workspace.Caller, t postgres.Token) (postgres.Token, error)

@@ -113,6 +113,9 @@ func (a *Auth) load(ctx context.Context, hash secretHash, token bool) (Identity,
 			return Identity{}, unauthenticated()
 		}
 		id = Identity{Caller: callerOf(u, hash, ""), CreatedAt: u.CreatedAt, Expires: expires}
+		if err := a.store.TouchSession(ctx, hash[:], a.now()); err != nil {
+			a.log.DebugContext(ctx, "recording the use of a session failed", "user", u.ID, "err", err)
+		}
 	}
 	now := a.now()
 	if !id.Expires.IsZero() && !id.Expires.After(now) {

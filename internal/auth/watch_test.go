@@ -39,6 +39,26 @@ func TestWatch(t *testing.T) {
 		t.Error("the other session was ended, too")
 	}
 
+	// Ended by its user from another session.
+	other := e.login()
+	c, stopC := e.Watch(t.Context(), other.Caller.Session)
+	defer stopC()
+	if n, err := e.EndOtherSessions(t.Context(), kept.Caller); err != nil || n < 1 {
+		t.Fatal(n, err)
+	}
+	select {
+	case <-c.Done():
+		if !errors.Is(context.Cause(c), ErrSessionEnded) {
+			t.Error(context.Cause(c))
+		}
+	case <-time.After(limit):
+		t.Fatal("the end of another session was not noticed")
+	}
+	if a.Err() != nil {
+		t.Error("the session that ended the others was ended, too")
+	}
+	stopC()
+
 	// Ended without any event: the regular look finds it.
 	e.exec(`DELETE FROM sessions`)
 	select {

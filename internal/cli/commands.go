@@ -38,6 +38,7 @@ type Commands struct {
 	Open      openCmd      `cmd:"" group:"Client:" help:"Open a workspace in the browser."`
 	Logs      logsCmd      `cmd:"" group:"Client:" help:"Print a workspace's container log."`
 	Tokens    tokensCmd    `cmd:"" group:"Client:" help:"Manage API tokens."`
+	Sessions  sessionsCmd  `cmd:"" group:"Client:" help:"Manage your sessions."`
 	Passwd    passwdCmd    `cmd:"" group:"Client:" help:"Change your password."`
 	Users     usersCmd     `cmd:"" group:"Client:" help:"Manage users (administrators)."`
 	Status    statusCmd    `cmd:"" group:"Client:" help:"Show server status."`

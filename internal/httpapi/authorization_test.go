@@ -79,6 +79,11 @@ func TestAuthorization(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	annsSessions, err := e.auth.Sessions(ctx, e.ann.Caller)
+	if err != nil || len(annsSessions) == 0 {
+		t.Fatal(annsSessions, err)
+	}
+
 	strangers := map[string]with{
 		"nobody":                    func(*http.Request) {},
 		"expired session":           as(expired),
@@ -101,6 +106,8 @@ func TestAuthorization(t *testing.T) {
 		switch {
 		case strings.HasPrefix(rt.path, "/tokens"):
 			id = annsToken[0].ID
+		case strings.HasPrefix(rt.path, "/sessions"):
+			id = annsSessions[0].ID
 		case strings.HasPrefix(rt.path, "/users"):
 			id = e.eve.User.ID
 		}
@@ -133,7 +140,7 @@ func TestAuthorization(t *testing.T) {
 	// test's business; its answer may be a 404 or 409.
 	for _, rt := range testServer().routes() {
 		name := rt.method + " " + rt.path
-		if name == "POST /logout" || name == "DELETE /tokens/{id}" || name == "POST /users/me/password" {
+		if name == "POST /logout" || name == "DELETE /tokens/{id}" || name == "DELETE /sessions" || name == "DELETE /sessions/{id}" || name == "POST /users/me/password" {
 			continue
 		}
 		for who, w := range owners {

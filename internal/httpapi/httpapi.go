@@ -130,6 +130,9 @@ func (s *server) routes() []route {
 		{"POST", "/login", open, s.login, nil},
 		{"POST", "/logout", private, s.logout, nil},
 		{"GET", "/session", private, s.session, nil},
+		{"GET", "/sessions", private, s.listSessions, nil},
+		{"DELETE", "/sessions", private, s.endOtherSessions, nil},
+		{"DELETE", "/sessions/{id}", private, s.endSession, nil},
 		{"GET", "/users/me", private, s.me, nil},
 		{"POST", "/users/me/password", private, s.changePassword, nil},
 

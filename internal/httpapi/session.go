@@ -55,6 +55,37 @@ func userView(c workspace.Caller, created time.Time) api.User {
 	return api.User{ID: c.UserID, Username: c.Username, Admin: c.Admin, CreatedAt: created.UTC()}
 }
 
+func (s *server) listSessions(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	list, err := s.cfg.Auth.Sessions(r.Context(), id.Caller)
+	if err != nil {
+		return err
+	}
+	out := api.SessionList{Sessions: make([]api.OpenSession, len(list))}
+	for i, o := range list {
+		out.Sessions[i] = api.OpenSession{
+			ID: o.ID, UserAgent: o.UserAgent, Current: o.Current,
+			CreatedAt: o.CreatedAt.UTC(), ExpiresAt: o.ExpiresAt.UTC(), LastUsedAt: o.LastUsedAt,
+		}
+	}
+	return writeJSON(w, http.StatusOK, out)
+}
+
+func (s *server) endSession(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	if err := s.cfg.Auth.EndSession(r.Context(), id.Caller, r.PathValue("id")); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *server) endOtherSessions(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	ended, err := s.cfg.Auth.EndOtherSessions(r.Context(), id.Caller)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, api.SessionsEnded{Ended: ended})
+}
+
 const maxTokenName = 100 // characters
 
 func (s *server) createToken(w http.ResponseWriter, r *http.Request, id auth.Identity) error {

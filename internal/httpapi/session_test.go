@@ -87,3 +87,51 @@ func TestTokens(t *testing.T) {
 		t.Error("a secret is in the log")
 	}
 }
+
+func TestSessions(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	login := func() (func(*http.Request), string) {
+		t.Helper()
+		a := e.want(200, "", "POST", "/login", `{"username":"ann","password":"`+password+`"}`, func(r *http.Request) { r.Header.Set("User-Agent", "Firefox on a phone") })
+		cookie := (&http.Response{Header: a.header}).Cookies()[0]
+		me := func(r *http.Request) { r.AddCookie(cookie) }
+		for _, s := range read[api.SessionList](t, e.want(200, "", "GET", "/sessions", "", me)).Sessions {
+			if s.Current {
+				if s.UserAgent != "Firefox on a phone" || s.LastUsedAt == nil || time.Since(*s.LastUsedAt) > time.Minute {
+					t.Errorf("%+v", s)
+				}
+				return me, s.ID
+			}
+		}
+		t.Fatal("no session is the current one")
+		return nil, ""
+	}
+	first, firstID := login()
+	second, secondID := login()
+	third, thirdID := login()
+	if firstID == secondID || secondID == thirdID {
+		t.Fatal("two sessions have one id")
+	}
+	// Only one's own, and only sessions that exist.
+	e.want(403, "forbidden", "DELETE", "/sessions/"+firstID, "", as(e.eve))
+	e.want(404, "not_found", "DELETE", "/sessions/nonsense", "", first)
+	e.want(401, "unauthenticated", "GET", "/sessions", "")
+
+	e.want(204, "", "DELETE", "/sessions/"+secondID, "", first)
+	e.want(401, "unauthenticated", "GET", "/session", "", second)
+	e.want(404, "not_found", "DELETE", "/sessions/"+secondID, "", first)
+
+	e.want(200, "", "GET", "/session", "", third)
+	ended := read[api.SessionsEnded](t, e.want(200, "", "DELETE", "/sessions", "", first))
+	e.want(401, "unauthenticated", "GET", "/session", "", third)
+	e.want(200, "", "GET", "/session", "", first)
+	e.want(200, "", "GET", "/session", "", as(e.eve))
+	list := read[api.SessionList](t, e.want(200, "", "GET", "/sessions", "", first)).Sessions
+	if len(list) != 1 || list[0].ID != firstID || ended.Ended < 1 {
+		t.Errorf("%+v, %d ended", list, ended.Ended)
+	}
+	if again := read[api.SessionsEnded](t, e.want(200, "", "DELETE", "/sessions", "", first)); again.Ended != 0 {
+		t.Errorf("%d ended", again.Ended)
+	}
+}

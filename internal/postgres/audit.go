@@ -16,6 +16,7 @@ import (
 const (
 	AuditLogin       = "login"
 	AuditLogout      = "logout"
+	AuditSessionEnd  = "session.end"
 	AuditTokenCreate = "token.create"
 	AuditTokenDelete = "token.delete"
 	AuditUserCreate  = "user.create"

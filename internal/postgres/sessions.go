@@ -93,6 +93,83 @@ func (db *DB) DeleteSession(ctx context.Context, hash []byte) error {
 	})
 }
 
+// UserSession is a session as its user sees it.
+type UserSession struct {
+	ID         string
+	Hash       []byte // SHA-256
+	UserAgent  string
+	CreatedAt  time.Time
+	ExpiresAt  time.Time
+	LastUsedAt *time.Time // nil: not since the login
+}
+
+// UserSessions lists the caller's sessions, the most recently used first.
+func (db *DB) UserSessions(ctx context.Context, caller workspace.Caller) ([]UserSession, error) {
+	const verb = "list sessions"
+	if !workspace.ValidID(caller.UserID) {
+		return nil, forbidden()
+	}
+	rows, err := db.pool.Query(ctx, `
+		SELECT id, hash, user_agent, created_at, expires_at, last_used_at FROM sessions
+		WHERE user_id = $1 AND expires_at > now() ORDER BY COALESCE(last_used_at, created_at) DESC, id`, caller.UserID)
+	if err != nil {
+		return nil, failed(verb, err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s UserSession, err error) {
+		return s, row.Scan(&s.ID, &s.Hash, &s.UserAgent, &s.CreatedAt, &s.ExpiresAt, &s.LastUsedAt)
+	})
+	return list, failed(verb, err)
+}
+
+// EndSession ends one of the caller's sessions. CodeNotFound; CodeForbidden for a
+// session of another user.
+func (db *DB) EndSession(ctx context.Context, caller workspace.Caller, id string) error {
+	if !workspace.ValidID(id) {
+		return notFound("session")
+	}
+	return db.tx(ctx, "end a session", func(tx pgx.Tx) error {
+		var owner string
+		err := tx.QueryRow(ctx, `SELECT user_id FROM sessions WHERE id = $1 FOR UPDATE`, id).Scan(&owner)
+		switch {
+		case missing(err):
+			return notFound("session")
+		case err != nil:
+			return err
+		case !caller.Owns(owner):
+			return forbidden()
+		}
+		if _, err := tx.Exec(ctx, `DELETE FROM sessions WHERE id = $1`, id); err != nil {
+			return err
+		}
+		return audit(ctx, tx, caller, AuditSessionEnd, id, nil)
+	})
+}
+
+// EndOtherSessions ends the caller's sessions except the one that the caller came
+// with, and returns how many there were.
+func (db *DB) EndOtherSessions(ctx context.Context, caller workspace.Caller) (ended int64, err error) {
+	if !workspace.ValidID(caller.UserID) {
+		return 0, forbidden()
+	}
+	err = db.tx(ctx, "end the other sessions", func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `DELETE FROM sessions WHERE user_id = $1 AND encode(hash, 'hex') <> $2`, caller.UserID, caller.Session)
+		if ended = tag.RowsAffected(); err != nil || ended == 0 {
+			return err
+		}
+		return audit(ctx, tx, caller, AuditSessionEnd, caller.UserID, map[string]any{"ended": ended})
+	})
+	return ended, err
+}
+
+// TouchSession records when a session was last used, to the minute and never
+// backwards.
+func (db *DB) TouchSession(ctx context.Context, hash []byte, at time.Time) error {
+	_, err := db.pool.Exec(ctx, `
+		UPDATE sessions SET last_used_at = $2
+		WHERE hash = $1 AND (last_used_at IS NULL OR last_used_at < $2::timestamptz - interval '50 seconds')`, hash, at)
+	return failed("record the use of a session", err)
+}
+
 // ValidSessions returns which of the hashes are those of sessions or API
 // tokens that hold now.
 func (db *DB) ValidSessions(ctx context.Context, hashes [][]byte) ([][]byte, error) {
