@@ -56,6 +56,10 @@ type Auth interface {
 	SetupNeeded(context.Context) (bool, error)
 	Setup(ctx context.Context, code, username, password, userAgent string) (auth.Session, error)
 	Watch(ctx context.Context, session string) (watched context.Context, stop context.CancelFunc)
+	ChangePassword(ctx context.Context, c workspace.Caller, current, password, userAgent string) (auth.Session, error)
+	Sessions(context.Context, workspace.Caller) ([]auth.OpenSession, error)
+	EndSession(ctx context.Context, c workspace.Caller, id string) error
+	EndOtherSessions(context.Context, workspace.Caller) (int64, error)
 	CreateToken(ctx context.Context, by auth.Identity, name string, expires *time.Time) (postgres.Token, string, error)
 	Tokens(context.Context, workspace.Caller) ([]postgres.Token, error)
 	DeleteToken(ctx context.Context, c workspace.Caller, id string) error
@@ -197,6 +201,12 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	signedIn("POST /workspaces/{id}/start-empty", d.startEmpty)
 	signedIn("POST /workspaces/{id}/delete", d.remove)
 	signedIn("POST /workspaces/{id}/undelete", d.undelete)
+
+	signedIn("GET /settings/account", d.account)
+	signedIn("GET /settings/account/password", d.dialog("change-password"))
+	signedIn("POST /settings/account/password", d.changePassword)
+	signedIn("POST /settings/sessions/end-others", d.endOtherSessions)
+	signedIn("POST /settings/sessions/{session}/end", d.endSession)
 
 	signedIn("GET /settings/tokens", d.tokens)
 	signedIn("GET /settings/tokens/new", d.dialog("token"))

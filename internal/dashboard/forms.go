@@ -70,6 +70,8 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 		f.showTTL("archive", ws.ArchiveTTL)
 	case "keep-awake":
 		d.showKeepAwake(f, *ws)
+	case "change-password":
+		f.Action, f.Back = "/settings/account/password", "/settings/account"
 	case "token":
 		f.Action, f.Back = "/settings/tokens", "/settings/tokens"
 		f.Value["expires"] = "90"
@@ -152,7 +154,7 @@ func (d *Dashboard) dialog(name string) callerHandler {
 
 func (d *Dashboard) openForm(name string, r *http.Request, c workspace.Caller) (*form, error) {
 	switch name {
-	case "new", "token":
+	case "new", "token", "change-password":
 		return d.form(name, r, nil), nil
 	case "revoke":
 		return d.revokeForm(r, c)

@@ -192,6 +192,15 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.visit("/")
 		b.press("#usermenu > summary")
 		b.shoot(shots, l, "account")
+		b.visit("/settings/account")
+		b.press("#change-password")
+		b.shown("dialog[open] #f-current")
+		b.shoot(shots, l, "change-password")
+		b.visit("/")
+		b.press("#menu-" + string(ids["running"]) + " > summary")
+		b.press(item("running", "restart"))
+		b.shown("dialog[open]")
+		b.shoot(shots, l, "restart")
 		b.visit("/")
 		b.press(item("stopped", "start"))
 		b.shown("dialog[open]")
@@ -273,6 +282,10 @@ func TestPagesOnEveryScreen(t *testing.T) {
 			"wait-deleted":         "/w/" + string(ids["deleted"]) + "/",
 			"not-found":            "/w/0198c0de-0000-7000-8000-000000000009/",
 			"tokens-none":          "/settings/tokens",
+			"account-page":         "/settings/account",
+			"password-page":        "/settings/account/password",
+			"timeouts-page":        "/workspaces/" + string(ids["running"]) + "/timeouts",
+			"new-page":             "/workspaces/new",
 			"no-page":              "/nowhere",
 		} {
 			b.visit(path)
