@@ -1,6 +1,5 @@
-// Package runtime is the seam to what runs containers and keeps volumes:
-// Docker on one machine, Kubernetes on many (design §1). Every make of it
-// passes the conformance suite in runtimetest.
+// Package runtime defines the interface to whatever runs the containers and stores
+// the volumes. Every implementation passes the conformance suite in runtimetest.
 package runtime
 
 import (
@@ -12,207 +11,202 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Runtime runs the containers and keeps the volumes of one installation; what
-// other installations or people made on the same backend it neither lists nor
-// touches.
+// Runtime runs the containers and stores the volumes of one installation. It
+// neither lists nor changes those of other installations or programs on the same
+// Docker.
 //
-// Every call may be repeated: a step that was already done is done (design
-// §3.6). Errors that wrap ErrUnreachable mean that the backend did not answer
-// and nothing is known; every other error is the backend's own "no". One that
-// wraps ErrBusy passes by itself: the same call may succeed later.
+// Every call may be repeated: a step that is already done is skipped. An error that
+// wraps ErrUnreachable means that the runtime did not respond and nothing is known.
+// Every other error is the runtime's answer; one that wraps ErrBusy is transient,
+// so that the same call may succeed later.
 type Runtime interface {
-	// Containers lists every workspace container of this installation, in
-	// whatever state, with one call to the backend.
+	// Containers lists all workspace containers of this installation, in any state,
+	// with one call to Docker.
 	Containers(ctx context.Context) ([]Container, error)
 
-	// Volumes lists every home volume of this installation, with one call per
-	// kind of volume, and every volume with a home's name that carries no label
-	// (Volume.Foreign), unless the workspace has a home as well.
+	// Volumes lists all home volumes of this installation with one call per kind of
+	// volume, and all unlabelled volumes with the name of a home (Volume.Foreign)
+	// unless the workspace also has a home.
 	Volumes(ctx context.Context) ([]Volume, error)
 
-	// CreateVolume makes the home volume, seeds it with what the image holds
-	// at HomeDir and gives it that folder's owner and mode. The image is
-	// pulled if it is missing. If a volume with the same claim is there but
-	// its seeding did not finish, it is wiped and seeded again; finished, it
-	// is left alone. A volume by that name with another claim is
-	// ErrVolumeMismatch and is not touched. One that has to be wiped or taken
-	// over while a container uses it is ErrBusy.
+	// CreateVolume creates the home volume, seeds it with the image's content at
+	// HomeDir, and gives it that directory's owner and mode. It pulls the image if
+	// it is missing. A volume with the same claim is left alone if its seeding
+	// finished; otherwise it is wiped and seeded again. A volume with that name and
+	// another claim is not touched: ErrVolumeMismatch. If a volume has to be wiped
+	// or replaced while a container uses it, the error is ErrBusy.
 	CreateVolume(ctx context.Context, spec VolumeSpec, progress func(Progress)) error
 
-	// SettleVolume makes sure that a home which is recorded as live is never
-	// wiped or removed by a call that comes too late, and drops what only proved
-	// that it was seeded (Volume.Seeded may be false from then on). It is for
-	// restored homes as well, and mends what was lost of an earlier call.
+	// SettleVolume protects a live home from delayed calls that would wipe or
+	// remove it, and repairs such protection where an earlier call's was lost. It
+	// also releases the proof of seeding, so that Volume.Seeded may be false
+	// afterwards. It must be called for restored homes, too.
 	SettleVolume(ctx context.Context, id workspace.ID, claim string) error
 
-	// CreateEmptyVolume makes the home volume for a restore, with nothing in
-	// it. One with the same claim that is there is left as it is; one with
-	// another claim is ErrVolumeMismatch. A job is what fills it.
+	// CreateEmptyVolume creates an empty home volume for a restore job. A volume
+	// with the same claim is left as it is; another claim is ErrVolumeMismatch.
 	CreateEmptyVolume(ctx context.Context, spec VolumeSpec) error
 
-	// MarkRestored records on the volume with this claim that the archive key
-	// is its content, whole and synced (Volume.Marker). The job that restored
-	// it must still be there, ended with code 0, or the volume be a seeded one
-	// (for an archive of nothing), else ErrConflict: so a mark that comes too
-	// late is none. A volume that is absent or another's is ErrVolumeMismatch.
+	// MarkRestored records on the volume with this claim that it holds the
+	// complete, synced content of the archive key (Volume.Marker). The job that
+	// restored it must still exist and have exited with code 0; for an empty
+	// archive the volume must be seeded. Otherwise the error is ErrConflict, so
+	// that a delayed call has no effect. A missing volume or another claim is
+	// ErrVolumeMismatch.
 	MarkRestored(ctx context.Context, id workspace.ID, claim, key string) error
 
-	// RemoveVolume removes the home volume if it carries the claim, and the
-	// ended jobs that hold it; one that is absent is fine, one with another
-	// claim is ErrVolumeMismatch, and one that any other container uses, running
-	// or not, is ErrBusy. A claim that it was called
-	// for must never be live again, unless Volumes still lists it as complete
-	// after the call has ended. From before the first byte of the content
-	// goes the volume is neither Seeded nor has it a Marker, and nothing is
-	// started on it or restored into it. It is listed until its removal outlasts
-	// a power cut. Progress counts the entries that this call has seen go.
+	// RemoveVolume removes the home volume with the claim, and the ended jobs that
+	// hold it. A missing volume is not an error; another claim is
+	// ErrVolumeMismatch, and a volume that any other container uses, running or
+	// not, is ErrBusy. The claim must never be used for a live home again, unless
+	// Volumes still lists it as complete after the call. From before the first byte
+	// is removed, the volume is neither Seeded nor has it a Marker, and it can
+	// neither be used by a container nor be restored into. It is listed until its
+	// removal is durable. Progress counts the entries removed by this call.
 	RemoveVolume(ctx context.Context, id workspace.ID, claim string, progress func(Progress)) error
 
-	// Fingerprint returns a digest of what the home volume holds: paths, kinds,
-	// sizes, inodes and change times, but no content (archive.Fingerprint). Equal
-	// digests mean that nothing in it has changed in between. The volume must
-	// carry the claim, else ErrVolumeMismatch. It is ErrBusy while a container
-	// uses the volume that is neither what holds the home nor an ended job.
+	// Fingerprint returns a digest of the home's metadata: paths, types, sizes,
+	// inodes and change times, but not content (archive.Fingerprint). Equal digests
+	// mean that nothing in it has changed. A volume with another claim is
+	// ErrVolumeMismatch. It is ErrBusy while a container uses the volume that is
+	// neither its holder nor an ended job.
 	Fingerprint(ctx context.Context, id workspace.ID, claim string, progress func(Progress)) (string, error)
 
-	// SetAside keeps what has the name of the workspace's home and is not the
-	// home with this claim under another name, and frees the home's name. An
-	// empty claim means that the workspace has no home. found is the claim of
-	// what was seen in the way, empty for none: a volume with another one has
-	// come since and is left alone (ErrVolumeMismatch). It returns the new name,
-	// or "" if nothing is in the way. Content, owners, modes, times, links,
-	// attributes and ACLs are kept, and compared before the name is freed;
-	// nothing of another installation is touched (ErrVolumeMismatch), nor what a
-	// running container uses (ErrConflict; the message names the container).
+	// SetAside renames the volume that has the name of the workspace's home but is
+	// not the home with this claim, which frees the name. An empty claim means that
+	// the workspace has no home. found is the claim of the observed volume, or
+	// empty: a volume with another claim appeared later and is left alone
+	// (ErrVolumeMismatch). It returns the new name, or "" if no volume is in the
+	// way. Content, owners, modes, times, links, attributes and ACLs are kept, and
+	// compared before the name is freed. Volumes of other installations
+	// (ErrVolumeMismatch) and volumes used by a running container (ErrConflict,
+	// naming the container) are left alone.
 	SetAside(ctx context.Context, id workspace.ID, claim, found string, progress func(Progress)) (name string, err error)
 
-	// Asides lists what SetAside has kept. Nothing removes it but people.
+	// Asides lists the set-aside volumes. Only administrators remove them.
 	Asides(ctx context.Context) ([]Aside, error)
 
-	// Jobs lists the storage jobs of this installation, running or ended, with
-	// one call to the backend.
+	// Jobs lists the storage jobs of this installation, running or ended, with one
+	// call to Docker.
 	Jobs(ctx context.Context) ([]Job, error)
 
-	// StartJob starts a storage job: `codehub storage-job` in a container of
-	// its own that has the volume (read-only for JobArchive), the one folder
-	// or socket by which it reaches the bucket, and no network. The job of the
-	// same kind, claim and key, running or ended, is returned instead if there
-	// is one; one of another claim is ErrConflict. The volume must carry
-	// spec.VolumeClaim, else ErrVolumeMismatch. It is ErrBusy while a container,
-	// whosever it is, or another job uses the workspace's volume. For JobRestore
-	// it is ErrConflict if the home is settled or spec.Key was restored into it
-	// already. JobRestore clears what marks the volume as seeded, or restored
-	// from something else, before it starts; the ended job of that goes, too.
-	// If the job did not get its whole input it ends by itself and says so.
+	// StartJob starts a storage job: `codehub storage-job` in a container with the
+	// volume (read-only for JobArchive), the one directory or socket through which
+	// it reaches the bucket, and no network. If a job of the same kind, claim and
+	// key exists, running or ended, it is returned instead; one of another claim is
+	// ErrConflict. A volume with another claim than spec.VolumeClaim is
+	// ErrVolumeMismatch. It is ErrBusy while another container or job uses the
+	// workspace's volume. For JobRestore it is ErrConflict if the home is settled
+	// or spec.Key was already restored into it. JobRestore first removes the
+	// records that the volume is seeded or was restored from another archive, and
+	// the ended job of that restore. A job that does not receive its whole input
+	// ends with an error.
 	StartJob(ctx context.Context, spec JobSpec) (Job, error)
 
-	// FollowJob gives every line that the job has printed since it began, each
-	// once, and goes on until it ends; then it returns the exit code. The bytes
-	// are good until line returns. ErrNotFound if there is no such job (any
-	// more), or it was never started.
+	// FollowJob calls line for every line that the job has printed since it began,
+	// once each, until the job ends, and returns the exit code. The bytes are valid
+	// until line returns. ErrNotFound means that the job does not exist or was
+	// never started.
 	FollowJob(ctx context.Context, jobID string, line func([]byte)) (exit int, err error)
 
-	// RemoveJob ends the job with exactly this backend id, by force, and
-	// removes it. One that is gone is fine. The job that restored a home which
-	// is marked and not settled yet holds its volume (see RemoveVolume): it
-	// stays, and that is no error.
+	// RemoveJob kills and removes the job with exactly this ID. A missing job is
+	// not an error. The job that restored a home which is marked and not settled
+	// yet holds its volume (see RemoveVolume): it is kept, without an error.
 	RemoveJob(ctx context.Context, jobID string) error
 
-	// Disks tells how full the disks are that homes are on, each once, as far
-	// as this process can see them: nothing is told of another machine's.
+	// Disks returns the free space of each disk that homes are on, as far as it is
+	// on this machine.
 	Disks(ctx context.Context) ([]Disk, error)
 
-	// StartContainer makes the container and starts it; the image is pulled
-	// if it is missing. It returns once the container was started, not once
-	// it answers. A container of the same claim that was made but not started
-	// is started; one that runs is left alone; one of another claim, or one
-	// that has exited, is ErrConflict. The volume must carry spec.VolumeClaim,
-	// else nothing is started and the error is ErrVolumeMismatch (a volume
-	// that the backend made up for the occasion is removed again). It is ErrBusy
-	// while the network has no free address.
+	// StartContainer creates and starts the container; the image is pulled if it is
+	// missing. It returns once the container was started, before the IDE responds.
+	// A container of the same claim that was created but not started is started; a
+	// running one is left alone; one of another claim, or one that has exited, is
+	// ErrConflict. If the volume does not carry spec.VolumeClaim, nothing is
+	// started and the error is ErrVolumeMismatch; a volume that Docker created
+	// implicitly is removed again. It is ErrBusy while the network has no free
+	// address.
 	StartContainer(ctx context.Context, spec ContainerSpec, progress func(Progress)) (Container, error)
 
-	// RemoveContainer stops the container with exactly this backend id, after
-	// at most grace by force, and removes it. One that is gone is fine.
+	// RemoveContainer stops the container with exactly this ID, kills it after
+	// grace, and removes it. A missing container is not an error.
 	RemoveContainer(ctx context.Context, containerID string, grace time.Duration) error
 
-	// Probe asks the container's /healthz once; nil means that it answered.
+	// Probe requests the container's /healthz once and returns nil if it responds.
 	Probe(ctx context.Context, c Container) error
 
-	// Upstream says where a running workspace's IDE is reached, as the backend
-	// tells it now (design §8). ErrNotFound if no container runs.
+	// Upstream returns the current address of a running workspace's IDE.
+	// ErrNotFound if no container is running.
 	Upstream(ctx context.Context, id workspace.ID) (Upstream, error)
 
-	// Logs writes what the container printed, at most the newest tail lines
-	// (0 = all that is kept), and goes on with follow until ctx or the
-	// container ends. ErrNotFound if there is no container.
+	// Logs writes the last tail lines of the container's output (0: all that is
+	// kept), and with follow continues until ctx or the container ends. ErrNotFound
+	// if there is no container.
 	Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error
 
-	// Mark returns the newest mark of this installation: the one with the
-	// highest serial. found is false if the backend has none.
+	// Mark returns this installation's mark with the highest serial. found is false
+	// if there is none.
 	Mark(ctx context.Context) (m workspace.Mark, found bool, err error)
 
-	// SetMark stores a mark and then removes those of this installation with
-	// lower serials. A mark that is there already is left as it is.
+	// SetMark stores a mark and then removes this installation's marks with lower
+	// serials. An existing mark is left as it is.
 	SetMark(ctx context.Context, m workspace.Mark) error
 
-	// Prepare checks what has to stand around the containers (the network and
-	// its wall, design §11) and repairs it. The controller calls it at every
-	// tick; StartContainer refuses while it fails. It is ErrBusy while the
-	// backend has no free addresses for the network.
+	// Prepare checks and repairs the containers' network and its isolation. The
+	// controller calls it at every idle interval; StartContainer fails while it
+	// does. It is ErrBusy while Docker has no free addresses for the network.
 	Prepare(ctx context.Context) error
 }
 
-// HomeDir is where the home volume is mounted in every workspace container,
-// and IDEPort where the IDE listens there (design §11).
+// HomeDir is where the home volume is mounted in every workspace container, and
+// IDEPort is the port of the IDE in it.
 const (
 	HomeDir = "/home/coder"
 	IDEPort = 8080
 )
 
-// SecretEnv is the environment variable that carries the container's secret,
-// and SecretCookie the cookie by which the proxy proves that it knows it.
+// SecretEnv is the environment variable with the container's secret, and
+// SecretCookie the cookie in which the proxy sends it.
 const (
 	SecretEnv    = "HASHED_PASSWORD"
 	SecretCookie = "code-server-session"
 )
 
-// ContainerState is what the backend says of a container.
+// ContainerState is the state of a container.
 type ContainerState string
 
 const (
-	ContainerCreated ContainerState = "created" // made, not started yet
+	ContainerCreated ContainerState = "created" // not started yet
 	ContainerRunning ContainerState = "running"
 	ContainerExited  ContainerState = "exited" // ended, dead, or being removed
 )
 
-// Container is a workspace container as the backend lists it.
+// Container is a workspace container.
 type Container struct {
-	ID        string // the backend's own id: names this container and no later one
+	ID        string // the runtime's own ID, which is never reused
 	Workspace workspace.ID
-	Claim     string // claim id of the STARTING that made it
+	Claim     string // claim of the STARTING operation that created it
 	State     ContainerState
-	Detail    string // the backend's words, for people: "Exited (137) 2 minutes ago"
+	Detail    string // Docker's status text: "Exited (137) 2 minutes ago"
 	Addr      string // host:port of the IDE as the server reaches it; empty unless running
 }
 
-// Volume is a home volume as the backend lists it.
+// Volume is a home volume.
 type Volume struct {
 	Workspace workspace.ID
 	Storage   string // workspace.StorageDockerVolume, …
-	Claim     string // claim id of the home it was made for; empty if it carries none
-	Seeded    bool   // the seeding is known to have finished; see SettleVolume
-	Marker    string // archive_key of what was restored into it, if that has finished; then Seeded is false
-	// Removing is whether its removal has begun: it is never complete again.
+	Claim     string // claim of the home it was created for; empty if it has no label
+	Seeded    bool   // seeding is known to have finished; see SettleVolume
+	Marker    string // archive_key of the completed restore; Seeded is then false
+	// Removing: its removal has begun, so it is not complete.
 	Removing bool
-	// Foreign is whether it only has a home's name: it carries no claim, and no
-	// sign of which installation it belongs to.
+	// Foreign: it has the name of a home, but no claim and no installation label.
 	Foreign bool
-	// Held is whether a live home is kept from being removed by whoever tidies up
-	// the backend, or comes too late. If it is not, it is to be settled (again).
+	// Held: it is protected from `docker volume prune` and from delayed calls. If a
+	// live home is not held, it must be settled again.
 	Held bool
-	// Owner and Name are those of the VolumeSpec that it was made by; empty if
-	// it was made before they were kept.
+	// Owner and Name are those of its VolumeSpec; empty if an earlier version
+	// created it.
 	Owner, Name string
 }
 
@@ -222,21 +216,21 @@ type Aside struct {
 	Workspace workspace.ID
 	Storage   string    // workspace.StorageDockerVolume, …
 	Since     time.Time // when it was set aside
-	Complete  bool      // false: the copy was cut off, and its original is still there
+	Complete  bool      // false: the copy was interrupted and the original still exists
 	Bytes     int64     // content of the files; 0 if unknown
 	Entries   int64     // files and folders; 0 if unknown
 }
 
-// CopyCommand is the subcommand by which the codehub executable copies a home
-// from CopyFromDir to CopyToDir. It prints a CopyReport a line, as JSON.
+// CopyCommand is the subcommand of the codehub executable that copies a home from
+// CopyFromDir to CopyToDir. It prints one CopyReport per line, as JSON.
 const (
 	CopyCommand = "copy-home"
 	CopyFromDir = "/from"
 	CopyToDir   = "/to"
 )
 
-// CopyReport is how far a copy is. The last one of a copy that is complete and
-// was compared with its original has Done and the digest of both.
+// CopyReport is the progress of a copy. The last report of a complete and verified
+// copy has Done and the digest of both.
 type CopyReport struct {
 	Step    string `json:"step,omitempty"` // StepCopying or StepVerifying
 	Bytes   int64  `json:"bytes"`
@@ -245,7 +239,7 @@ type CopyReport struct {
 	Digest  string `json:"digest,omitempty"`
 }
 
-// JobKind is what a storage job does.
+// JobKind is the kind of a storage job.
 type JobKind string
 
 const (
@@ -253,10 +247,10 @@ const (
 	JobRestore JobKind = "restore" // bucket to volume
 )
 
-// JobCommand is the subcommand by which the codehub executable becomes a
-// storage job. The home, the folder of the one archive and the folder of the
-// bucket's socket are mounted where the others say, the latter two if given; for
-// a JobArchive also an empty folder on the file system that a restore would use.
+// JobCommand is the subcommand of the codehub executable that runs a storage job.
+// The others are the mount points of the home, the archive's directory and the
+// directory of the bucket's socket, if given, and for JobArchive an empty directory
+// on the file system that a restore would use.
 const (
 	JobCommand    = "storage-job"
 	JobHomeDir    = "/home-volume"
@@ -265,52 +259,51 @@ const (
 	JobScratchDir = "/scratch"
 )
 
-// JobSpec says which storage job to run.
+// JobSpec describes a storage job.
 type JobSpec struct {
 	Workspace   workspace.ID
 	Claim       string // of the operation
 	Kind        JobKind
 	Storage     string
 	VolumeClaim string // of the home
-	Key         string // archive_key: what is made, or restored
-	Input       []byte // what the job reads from its standard input; kept nowhere
-	ObjectDir   string // the archive's own folder, as the backend sees it; empty: none
-	BucketDir   string // the folder of the bucket's socket, as the backend sees it; empty: none
+	Key         string // archive_key that the job stores or restores
+	Input       []byte // the job's standard input, which is not stored
+	ObjectDir   string // the archive's own directory, as Docker sees it; empty: none
+	BucketDir   string // the directory of the bucket's socket, as Docker sees it; empty: none
 }
 
-// Job is a storage job as the backend lists it.
+// Job is a storage job.
 type Job struct {
-	ID          string // the backend's own id
+	ID          string // the runtime's own ID
 	Workspace   workspace.ID
 	Claim       string
 	Kind        JobKind
 	VolumeClaim string
 	Key         string
-	BucketDir   string // as in the JobSpec that it was started by
+	BucketDir   string // as in its JobSpec
 	Running     bool
 	Created     time.Time
 }
 
-// Disk is how full a disk is.
+// Disk is the free space of a disk.
 type Disk struct {
-	Name  string // what of codehub's is on it, for people
-	Free  int64  // bytes that are left for what is not root's
+	Name  string // what codehub stores on it, for people
+	Free  int64  // bytes available to users other than root
 	Total int64  // bytes
 }
 
-// VolumeSpec says which volume to make.
+// VolumeSpec describes a home volume.
 type VolumeSpec struct {
 	Workspace workspace.ID
 	Storage   string
 	Claim     string
 	Image     string
-	// Owner is the owner's username and Name the workspace's name. They are
-	// kept with the volume, so that it can be told whose it is when the
-	// database does not know it. Later changes of either are not followed.
+	// Owner is the owner's user name and Name the workspace's name when the volume
+	// is created. They identify the volume if the database does not.
 	Owner, Name string
 }
 
-// ContainerSpec says which container to start.
+// ContainerSpec describes a workspace container.
 type ContainerSpec struct {
 	Workspace   workspace.ID
 	Claim       string
@@ -320,60 +313,60 @@ type ContainerSpec struct {
 	Secret      string // 64 hex digits; see SecretEnv
 }
 
-// Upstream is where and how the proxy reaches an IDE.
+// Upstream is the address and secret of an IDE.
 type Upstream struct {
 	ContainerID string
 	Addr        string // host:port
 	Secret      string
 }
 
-// Progress is how far a long step is, for people.
+// Progress is the progress of a long step, for people.
 type Progress struct {
 	Step   string // one of the Step constants
-	Detail string // what the step waits for, in a few words; empty for most steps
+	Detail string // what the step waits for; empty for most steps
 
 	Done  int64 // bytes; 0 if unknown
 	Total int64 // bytes; 0 if unknown
 
-	Entries      int64 // files and folders done; 0 if they do not count
+	Entries      int64 // files and directories; 0 if not counted
 	EntriesTotal int64 // 0 if unknown
 }
 
-// Steps that are reported as progress.
+// Steps reported as progress.
 const (
 	StepPulling  = "pulling"
 	StepSeeding  = "seeding"
 	StepCreating = "creating"
 	StepStarting = "starting"
-	StepWaiting  = "waiting" // for the IDE's first answer
+	StepWaiting  = "waiting" // for the IDE's first response
 
 	StepPacking   = "packing"
-	StepVerifying = "verifying" // the stored archive is read back
-	StepChecking  = "checking"  // whether the home is what was packed
+	StepVerifying = "verifying" // reading the stored archive back
+	StepChecking  = "checking"  // comparing the home's fingerprint
 	StepUnpacking = "unpacking"
 	StepRemoving  = "removing" // the home's volume
-	StepCopying   = "copying"  // a volume that is set aside
+	StepCopying   = "copying"  // copying a volume that is set aside
 
-	StepWaitingBucket  = "waiting-bucket"  // it has refused the last attempt; the next one comes
+	StepWaitingBucket  = "waiting-bucket"  // the bucket refused the last attempt; retrying
 	StepWaitingInUse   = "waiting-in-use"  // Detail: the container that uses the home
-	StepWaitingBackend = "waiting-backend" // Detail: the backend's reason, such as no free network address
+	StepWaitingBackend = "waiting-backend" // Detail: the reason, such as no free network address
 )
 
 var (
-	ErrUnreachable    = errors.New("the container backend does not answer")
+	ErrUnreachable    = errors.New("Docker is not responding")
 	ErrNotFound       = errors.New("no such container")
 	ErrConflict       = errors.New("another container has this workspace's name")
-	ErrVolumeMismatch = errors.New("the volume is not the one this home was put in")
-	ErrNoSpace        = errors.New("the container backend has no space left on its disk")
+	ErrVolumeMismatch = errors.New("the volume belongs to another home")
+	ErrNoSpace        = errors.New("no space left on Docker's disk")
 
-	// ErrBusy is a refusal for a cause that passes by itself; see BusyError.
+	// ErrBusy is a transient refusal; see BusyError.
 	ErrBusy = errors.New("busy")
 )
 
-// BusyError is an ErrBusy that says why.
+// BusyError is an ErrBusy with a reason.
 type BusyError struct {
 	Reason    string // a clause for people: "volume ws-… is in use by container backup"
-	Container string // the name of the container that uses the home; empty: the cause is another one
+	Container string // the container that uses the home; empty: another cause
 }
 
 func (e *BusyError) Error() string { return e.Reason }
@@ -381,8 +374,8 @@ func (e *BusyError) Error() string { return e.Reason }
 // Is reports that every BusyError is an ErrBusy.
 func (e *BusyError) Is(target error) bool { return target == ErrBusy }
 
-// PullError is an image that is neither there nor to be had. Message is the
-// backend's own words.
+// PullError reports an image that is neither present nor available from its
+// registry. Message is Docker's message.
 type PullError struct {
 	Image   string
 	Message string

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// addressRest is how long an address is not given out again after its last
-// use, so that a stale route reaches nobody (design §8).
-const addressRest = 10 * time.Minute
+// addressReuseAfter is how long an address is not reused after its last use, so
+// that a stale route reaches no other workspace.
+const addressReuseAfter = 10 * time.Minute
 
-// addresses gives out the addresses of a subnet, in order from a random one,
-// since what a process before this one gave out is not known.
+// addresses assigns the addresses of a subnet in order. It begins with a random
+// one, because it does not know the addresses assigned by an earlier process.
 type addresses struct {
 	mu     sync.Mutex
 	subnet netip.Prefix
@@ -21,7 +21,7 @@ type addresses struct {
 	used   map[netip.Addr]time.Time
 }
 
-// reset takes up a subnet; the one it has already keeps its memory.
+// reset sets the subnet. The state is kept if it has not changed.
 func (a *addresses) reset(subnet netip.Prefix) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -33,13 +33,13 @@ func (a *addresses) reset(subnet netip.Prefix) {
 	a.next = rand.Uint32()
 }
 
-// take returns an address that was not in use within addressRest, or the one
-// whose last use is longest ago.
+// take returns an address that was not used within addressReuseAfter, or else the
+// least recently used one.
 func (a *addresses) take(now time.Time) netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	base := a.subnet.Masked().Addr().As4()
-	// Not the network's own address, not the gateway, not the broadcast.
+	// Exclude the network's own address, the gateway and the broadcast address.
 	count := uint32(1)<<(32-a.subnet.Bits()) - 3
 	var oldest netip.Addr
 	for range count {
@@ -48,7 +48,7 @@ func (a *addresses) take(now time.Time) netip.Addr {
 		a.next++
 		addr := netip.AddrFrom4(b)
 		last, ok := a.used[addr]
-		if !ok || now.Sub(last) > addressRest {
+		if !ok || now.Sub(last) > addressReuseAfter {
 			a.used[addr] = now
 			return addr
 		}
@@ -60,8 +60,8 @@ func (a *addresses) take(now time.Time) netip.Addr {
 	return oldest
 }
 
-// seen notes that the address is in use, or was until now.
-func (a *addresses) seen(addr netip.Addr, now time.Time) {
+// markUsed records that the address is in use now.
+func (a *addresses) markUsed(addr netip.Addr, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.used != nil && addr.IsValid() && a.subnet.Contains(addr) {

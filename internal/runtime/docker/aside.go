@@ -19,13 +19,12 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Docker cannot rename a volume, so a container copies what is in the way into
-// a volume of its own, compares the two, and only then the original is
-// removed. The copy's container has one name for each workspace: it is the
-// lock, and it holds the original from before the copy begins until the
-// original is to go. A volume that only this container names is a partial copy,
-// and the next attempt replaces it. A copy that is verified is held by a second
-// container that is never started; a copy that is held is never removed.
+// Docker cannot rename a volume. A container copies the volume in the way to a new
+// one and compares both, and only then the original is removed. The container's
+// name is the same for all attempts of a workspace, which makes it a lock, and it
+// holds the original until that is removed. A volume used only by this container is
+// a partial copy, which the next attempt replaces. A verified copy is held by a
+// second container that is never started; a held copy is never removed.
 
 const asideTime = "20060102T150405Z"
 
@@ -37,7 +36,7 @@ func (r *Runtime) SetAside(ctx context.Context, id workspace.ID, claim, found st
 	}
 	defer unlock()
 	var name string
-	for range startTries {
+	for range maxTries {
 		if name, err = r.setVolumeAside(ctx, id, claim, found, progress); !errors.Is(err, errReplaced) {
 			break
 		}
@@ -48,8 +47,8 @@ func (r *Runtime) SetAside(ctx context.Context, id workspace.ID, claim, found st
 	return r.setFolderAside(ctx, id, claim, found)
 }
 
-// foreign returns the labels of the volume that is in the way of the home with
-// the claim; false if none is.
+// foreign returns the labels of the volume in the way of the home with the claim,
+// and false if there is none.
 func (r *Runtime) foreign(ctx context.Context, id workspace.ID, claim, found string) (map[string]string, bool, error) {
 	name := id.VolumeName()
 	v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
@@ -57,12 +56,12 @@ func (r *Runtime) foreign(ctx context.Context, id workspace.ID, claim, found str
 		return nil, false, nil
 	}
 	if err != nil {
-		return nil, false, failed(ctx, "inspect volume", err)
+		return nil, false, wrapError(ctx, "inspect volume", err)
 	}
 	labels := v.Volume.Labels
-	// A power cut has brought a removed home back without its labels: it is listed
-	// with the claim that the record of its removal has.
-	homes, err := r.lookAtHomes(ctx, id)
+	// A power cut can bring a removed home back without its labels. It is listed
+	// with the claim in its removal record.
+	homes, err := r.listHomes(ctx, id)
 	if err != nil {
 		return nil, false, err
 	}
@@ -84,8 +83,9 @@ func (r *Runtime) setVolumeAside(ctx context.Context, id workspace.ID, claim, fo
 	if name, err := r.finishAside(ctx, id, claim, found, progress); err != nil || name != "" {
 		return name, err
 	}
-	// Before the claim is read: what comes to hold the volume later is not
-	// removed with it, and so keeps Docker from removing another home.
+	// List the users before reading the claim: a container that starts using the
+	// volume later is not removed with it, and then prevents Docker from removing
+	// the wrong volume.
 	users, err := r.users(ctx, id.VolumeName())
 	if err != nil {
 		return "", err
@@ -95,7 +95,7 @@ func (r *Runtime) setVolumeAside(ctx context.Context, id workspace.ID, claim, fo
 		return "", err
 	}
 	if !inTheWay {
-		// What is left of a home whose removal had begun is the record of that.
+		// Only the removal record is left of a home whose removal had begun.
 		return "", r.forgetRemoval(ctx, id, claim, found)
 	}
 	holders, err := idleOf(id, users, "")
@@ -112,13 +112,12 @@ func (r *Runtime) setVolumeAside(ctx context.Context, id workspace.ID, claim, fo
 		if errors.As(err, &end) {
 			err = errors.Join(err, r.discardCopy(context.WithoutCancel(ctx), c))
 		}
-		return "", err // else it may still run: the next attempt goes on with it
+		return "", err // the copy may still run; the next attempt resumes it
 	}
 	if err := r.holdCopy(ctx, id, labels[labelClaim], c, report); err != nil {
 		return "", err
 	}
-	// The copy is complete and held. From here on there are two of it until the
-	// original is gone.
+	// The copy is complete and held, so the original can be removed.
 	if err := r.freeName(ctx, id, c, labels[labelClaim], holders, progress); err != nil {
 		return "", err
 	}
@@ -129,13 +128,13 @@ func (r *Runtime) setVolumeAside(ctx context.Context, id workspace.ID, claim, fo
 	return c.target, nil
 }
 
-// finishAside goes on with the removal of an original whose copy is complete. It
-// returns the copy's name; empty if there is none.
+// finishAside resumes the removal of an original whose copy is complete. It returns
+// the copy's name, or "" if there is none.
 func (r *Runtime) finishAside(ctx context.Context, id workspace.ID, claim, found string, progress func(runtime.Progress)) (string, error) {
 	if found == "" || found == claim {
 		return "", nil
 	}
-	homes, err := r.lookAtHomes(ctx, id)
+	homes, err := r.listHomes(ctx, id)
 	if err != nil || homes.homes[id] != found || len(homes.removalsOf(id, found)) == 0 {
 		return "", err
 	}
@@ -143,7 +142,7 @@ func (r *Runtime) finishAside(ctx context.Context, id workspace.ID, claim, found
 		Filters: r.filter(roleAsideRecord).Add("label", labelWorkspace+"="+string(id), labelClaim+"="+found),
 	})
 	if err != nil {
-		return "", failed(ctx, "list volumes that were set aside", err)
+		return "", wrapError(ctx, "list volumes that were set aside", err)
 	}
 	if len(records.Items) == 0 {
 		return "", nil
@@ -151,14 +150,14 @@ func (r *Runtime) finishAside(ctx context.Context, id workspace.ID, claim, found
 	return records.Items[0].Labels[labelAside], r.removeHome(ctx, id, found, progress)
 }
 
-// forgetRemoval removes the records that the removal of the home with the claim
-// found has begun. That home is not the workspace's, whose home has the claim,
-// and a volume that comes back after a power cut can be set aside again.
+// forgetRemoval deletes the removal records of the home with the claim found, which
+// is not the workspace's home. If a power cut brings its volume back, it can be set
+// aside again.
 func (r *Runtime) forgetRemoval(ctx context.Context, id workspace.ID, claim, found string) error {
 	if found == "" || found == claim {
 		return nil
 	}
-	homes, err := r.lookAtHomes(ctx, id)
+	homes, err := r.listHomes(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -170,12 +169,11 @@ func (r *Runtime) forgetRemoval(ctx context.Context, id workspace.ID, claim, fou
 	return nil
 }
 
-// copying is a container that copies a volume, and the volume it copies to.
+// copying is a container that copies a volume, and its target volume.
 type copying struct{ id, target string }
 
-// idleOf returns those of the containers that hold the volume in the way which
-// can be removed with it. Any other container is an error that names it;
-// except may be the container of the copy.
+// idleOf returns the containers that hold the volume in the way and can be removed
+// with it. Any other container, except the copy's, is an error that names it.
 func idleOf(id workspace.ID, users []user, except string) ([]user, error) {
 	var idle []user
 	for _, u := range users {
@@ -192,10 +190,10 @@ func idleOf(id workspace.ID, users []user, except string) ([]user, error) {
 	return idle, nil
 }
 
-// startCopy starts the copy, or returns the one that runs. What an earlier one
-// left is replaced.
+// startCopy starts the copy, or returns the running one. It replaces the leftovers
+// of an earlier attempt.
 func (r *Runtime) startCopy(ctx context.Context, id workspace.ID, original map[string]string) (copying, error) {
-	for range startTries {
+	for range maxTries {
 		image, err := r.ensureHelperImage(ctx)
 		if err != nil {
 			return copying{}, err
@@ -221,9 +219,9 @@ func (r *Runtime) startCopy(ctx context.Context, id workspace.ID, original map[s
 			if err := r.discardCopy(ctx, earlier); err != nil {
 				return copying{}, err
 			}
-		case errdefs.IsNotFound(err): // another server has removed the image as an old one
+		case errdefs.IsNotFound(err): // another server removed it as an old image
 		default:
-			return copying{}, failed(ctx, "create copy container", err)
+			return copying{}, wrapError(ctx, "create copy container", err)
 		}
 	}
 	return copying{}, fmt.Errorf("container %s was created again after every removal", copyName(id))
@@ -268,8 +266,8 @@ func (r *Runtime) copyOptions(id workspace.ID, image, target, attempt, claim str
 	}
 }
 
-// runCopy starts a copy that was made, once it is sure that the volume it holds
-// is the one in the way; otherwise it removes the copy.
+// runCopy starts the created copy if the volume that it holds is the one in the
+// way. Otherwise it removes the copy.
 func (r *Runtime) runCopy(ctx context.Context, id workspace.ID, original map[string]string, c copying) (copying, error) {
 	err := r.admitCopy(ctx, id, original, c)
 	if err == nil {
@@ -277,9 +275,9 @@ func (r *Runtime) runCopy(ctx context.Context, id workspace.ID, original map[str
 		if err == nil {
 			return c, nil
 		}
-		err = failed(ctx, "start container that copies a volume", err)
+		err = wrapError(ctx, "start container that copies a volume", err)
 		if errors.Is(err, runtime.ErrUnreachable) || ctx.Err() != nil {
-			return copying{}, err // it may run; the next call finds out
+			return copying{}, err // it may be running; the next call checks
 		}
 	}
 	cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
@@ -287,13 +285,14 @@ func (r *Runtime) runCopy(ctx context.Context, id workspace.ID, original map[str
 	return copying{}, errors.Join(err, r.discardCopy(cleanup, c), r.removeMadeUp(cleanup, id))
 }
 
-// errReplaced: another call has removed or replaced the volume meanwhile.
+// errReplaced means that another call has removed or replaced the volume in the
+// meantime.
 var errReplaced = errors.New("replaced by another call")
 
 func (r *Runtime) admitCopy(ctx context.Context, id workspace.ID, original map[string]string, c copying) error {
 	v, err := r.api.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
 	if err != nil {
-		return failed(ctx, "inspect volume", err)
+		return wrapError(ctx, "inspect volume", err)
 	}
 	if !maps.Equal(v.Volume.Labels, original) {
 		return fmt.Errorf("volume %s: %w: %w", id.VolumeName(), errReplaced, runtime.ErrVolumeMismatch)
@@ -301,7 +300,7 @@ func (r *Runtime) admitCopy(ctx context.Context, id workspace.ID, original map[s
 	return r.onlyIdle(ctx, id, c)
 }
 
-// onlyIdle makes sure that nothing but the copy uses the volume in the way.
+// onlyIdle checks that only the copy uses the volume in the way.
 func (r *Runtime) onlyIdle(ctx context.Context, id workspace.ID, c copying) error {
 	users, err := r.users(ctx, id.VolumeName())
 	if err != nil {
@@ -311,8 +310,8 @@ func (r *Runtime) onlyIdle(ctx context.Context, id workspace.ID, c copying) erro
 	return err
 }
 
-// discardCopy removes a copy that is not complete, and what it has copied. One
-// that is held is complete, and stays.
+// discardCopy removes an incomplete copy and its target. A held target is complete
+// and is kept.
 func (r *Runtime) discardCopy(ctx context.Context, c copying) error {
 	if err := r.discard(ctx, c.id); err != nil {
 		return err
@@ -326,12 +325,12 @@ func (r *Runtime) discardCopy(ctx context.Context, c copying) error {
 	}
 	err = r.removeOwned(ctx, c.target, roleAside)
 	if errors.Is(err, runtime.ErrBusy) {
-		return nil // another copy began to use it after the list of its users
+		return nil // another copy has begun to use it since the users were listed
 	}
 	return err
 }
 
-// copyFailed is a copy that ended without success.
+// copyFailed is the error of a copy that ended without success.
 type copyFailed struct {
 	code  int
 	words string
@@ -341,7 +340,7 @@ func (e *copyFailed) Error() string {
 	return fmt.Sprintf("copying the volume failed (exit code %d): %s", e.code, e.words)
 }
 
-// followCopy waits for the copy's end and returns its result.
+// followCopy waits for the end of the copy and returns its result.
 func (r *Runtime) followCopy(ctx context.Context, containerID string, progress func(runtime.Progress)) (runtime.CopyReport, error) {
 	var last runtime.CopyReport
 	line := func(b []byte) {
@@ -353,21 +352,21 @@ func (r *Runtime) followCopy(ctx context.Context, containerID string, progress f
 			progress(runtime.Progress{Step: report.Step, Done: report.Bytes, Entries: report.Entries})
 		}
 	}
-	words := &lastWords{log: func(s string) { r.log.Debug("copy output", "container", containerID, "line", s) }}
+	words := &outputTail{log: func(s string) { r.log.Debug("copy output", "container", containerID, "line", s) }}
 	given := 0
 	for try := 0; ; try++ {
 		c, err := r.api.ContainerInspect(ctx, containerID, client.ContainerInspectOptions{})
 		if err != nil {
-			return last, failed(ctx, "inspect container that copies a volume", err)
+			return last, wrapError(ctx, "inspect container that copies a volume", err)
 		}
 		ended := stateOf(c.Container.State.Status) == runtime.ContainerExited
 		words.lines = nil
 		err = r.readReport(ctx, containerID, !ended, &given, line, words)
 		switch {
 		case ctx.Err() != nil:
-			return last, failed(ctx, "follow copy", ctx.Err())
+			return last, wrapError(ctx, "follow copy", ctx.Err())
 		case err != nil && try >= 50:
-			return last, failed(ctx, "follow copy", err)
+			return last, wrapError(ctx, "follow copy", err)
 		case err == nil && ended:
 			if code := c.Container.State.ExitCode; code != 0 || !last.Done {
 				return last, &copyFailed{code: code, words: strings.Join(words.lines, "\n")}
@@ -384,8 +383,8 @@ func asideHolderName(target string) string {
 	return "codehub-aside-" + strings.TrimPrefix(target, "ws-")
 }
 
-// holdCopy makes the container that holds a complete copy, or finds it, and
-// records that the copy is complete. The container keeps docker volume prune away.
+// holdCopy creates or finds the container that holds a complete copy, which
+// protects it from docker volume prune, and records that the copy is complete.
 func (r *Runtime) holdCopy(ctx context.Context, id workspace.ID, claim string, c copying, report runtime.CopyReport) error {
 	if err := r.holdAside(ctx, id, c.target); err != nil {
 		return err
@@ -397,11 +396,11 @@ func (r *Runtime) holdCopy(ctx context.Context, id workspace.ID, claim string, c
 	labels[labelDigest] = report.Digest
 	name := asideRecordName(c.target)
 	if _, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Labels: labels}); err != nil {
-		return failed(ctx, "create volume", err)
+		return wrapError(ctx, "create volume", err)
 	}
 	v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	if err != nil {
-		return failed(ctx, "inspect volume", err)
+		return wrapError(ctx, "inspect volume", err)
 	}
 	if !r.owns(v.Volume.Labels, roleAsideRecord) {
 		return fmt.Errorf("volume %s is not the record of a copy", name)
@@ -409,10 +408,10 @@ func (r *Runtime) holdCopy(ctx context.Context, id workspace.ID, claim string, c
 	return nil
 }
 
-// asideRecordName is the volume that says that the volume target is complete.
+// asideRecordName is the name of the volume that records that target is complete.
 func asideRecordName(target string) string { return target + "-complete" }
 
-// holdAside makes the container that holds a volume that was set aside, or finds it.
+// holdAside creates or finds the container that holds a set-aside volume.
 func (r *Runtime) holdAside(ctx context.Context, id workspace.ID, target string) error {
 	labels := r.labels(roleAside, id, "")
 	labels[labelAside] = target
@@ -433,7 +432,7 @@ func (r *Runtime) holdAside(ctx context.Context, id workspace.ID, target string)
 	}
 	v, err := r.api.VolumeInspect(ctx, target, client.VolumeInspectOptions{})
 	if err != nil {
-		return failed(ctx, "inspect volume", err)
+		return wrapError(ctx, "inspect volume", err)
 	}
 	if r.owns(v.Volume.Labels, roleAside) {
 		return nil
@@ -442,22 +441,22 @@ func (r *Runtime) holdAside(ctx context.Context, id workspace.ID, target string)
 	return errors.Join(fmt.Errorf("volume %s was removed by another call", target), err, r.removeOwned(ctx, target, roleMadeUp))
 }
 
-// makeHolder makes a container that holds a copy, or finds it, and returns its
-// id. One that another server is making cannot be inspected yet: it is waited
-// for.
+// makeHolder creates or finds the container that holds a copy, and returns its ID.
+// A container that another server is creating cannot be inspected yet, so it waits
+// for that.
 func (r *Runtime) makeHolder(ctx context.Context, opts client.ContainerCreateOptions) (string, error) {
 	for try := 0; ; try++ {
 		made, err := r.api.ContainerCreate(ctx, opts)
 		switch {
 		case err == nil:
 			return made.ID, nil
-		case errdefs.IsNotFound(err) && try < startTries:
+		case errdefs.IsNotFound(err) && try < maxTries:
 			if err := r.ensureHolderImage(ctx); err != nil {
 				return "", err
 			}
 			continue
 		case !errdefs.IsConflict(err):
-			return "", failed(ctx, "create container that holds a volume", err)
+			return "", wrapError(ctx, "create container that holds a volume", err)
 		}
 		found, gone, err := r.inspectOwned(ctx, opts.Name, roleAside)
 		if err != nil || !gone {
@@ -465,7 +464,7 @@ func (r *Runtime) makeHolder(ctx context.Context, opts client.ContainerCreateOpt
 		}
 		select {
 		case <-ctx.Done():
-			return "", failed(ctx, "create container that holds a volume", ctx.Err())
+			return "", wrapError(ctx, "create container that holds a volume", ctx.Err())
 		case <-time.After(reopenAfter):
 		}
 		if try >= 50 {
@@ -474,8 +473,8 @@ func (r *Runtime) makeHolder(ctx context.Context, opts client.ContainerCreateOpt
 	}
 }
 
-// freeName removes the original of a copy that is complete and held, and the
-// holders that it had when its claim was read.
+// freeName removes the original of a complete, held copy, and the containers that
+// held the original when its claim was read.
 func (r *Runtime) freeName(ctx context.Context, id workspace.ID, c copying, claim string, holders []user, progress func(runtime.Progress)) error {
 	if err := r.onlyIdle(ctx, id, c); err != nil {
 		return err
@@ -488,20 +487,20 @@ func (r *Runtime) freeName(ctx context.Context, id workspace.ID, c copying, clai
 	if claim == "" {
 		return r.removeVolume(ctx, id.VolumeName())
 	}
-	// As any home, which may be nested deeper than Docker can remove.
+	// Like any home, it may be nested too deeply for Docker to remove.
 	return r.removeHome(ctx, id, claim, progress)
 }
 
-// Asides implements runtime.Runtime. The holder of a complete copy that was
-// removed is made again.
+// Asides implements runtime.Runtime. It creates missing holders of complete copies
+// again.
 func (r *Runtime) Asides(ctx context.Context) ([]runtime.Aside, error) {
 	volumes, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter("")})
 	if err != nil {
-		return nil, failed(ctx, "list volumes that were set aside", err)
+		return nil, wrapError(ctx, "list volumes that were set aside", err)
 	}
 	holders, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleAside)})
 	if err != nil {
-		return nil, failed(ctx, "list containers that hold volumes", err)
+		return nil, wrapError(ctx, "list containers that hold volumes", err)
 	}
 	held, records := map[string]bool{}, map[string]map[string]string{}
 	for _, c := range holders.Items {
@@ -518,7 +517,7 @@ func (r *Runtime) Asides(ctx context.Context) ([]runtime.Aside, error) {
 			continue
 		}
 		a := runtime.Aside{Name: v.Name, Workspace: workspace.ID(v.Labels[labelWorkspace]), Storage: workspace.StorageDockerVolume}
-		// A label that cannot be read leaves its field unknown.
+		// A field whose label cannot be parsed stays unset.
 		a.Since, _ = time.Parse(time.RFC3339, v.Labels[labelSince])
 		if labels, ok := records[v.Name]; ok {
 			a.Complete = true
@@ -533,7 +532,7 @@ func (r *Runtime) Asides(ctx context.Context) ([]runtime.Aside, error) {
 		delete(records, v.Name)
 		out = append(out, a)
 	}
-	for target := range records { // people have removed the copy
+	for target := range records { // the copy was removed by hand
 		if err := r.removeOwned(ctx, asideRecordName(target), roleAsideRecord); err != nil {
 			return nil, err
 		}

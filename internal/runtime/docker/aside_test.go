@@ -22,7 +22,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// blocked is a workspace whose home's name a volume without labels has.
+// blocked is a workspace whose home is blocked by a volume without labels.
 func blocked(t *testing.T, r *Runtime) (workspace.ID, hands) {
 	t.Helper()
 	h, id := hands{r: r, storage: workspace.StorageDockerVolume}, workspace.ID(uuid.NewString())
@@ -38,8 +38,7 @@ func hasContent(files []runtimetest.File, content string) bool {
 	return slices.ContainsFunc(files, func(f runtimetest.File) bool { return f.Path == "content" && f.Content == content })
 }
 
-// asidesOf are the complete copies of a workspace's volumes, each of which holds
-// what was in the way.
+// asidesOf lists the complete copies of the volumes that blocked a workspace.
 func asidesOf(t *testing.T, h hands, id workspace.ID) []string {
 	t.Helper()
 	list, err := h.r.Asides(t.Context())
@@ -59,8 +58,8 @@ func asidesOf(t *testing.T, h hands, id workspace.ID) []string {
 	return out
 }
 
-// A leader that was stopped anywhere while it set a volume aside, and goes on
-// when another one has done so and has restored the home, leaves both alone.
+// A former leader that was stopped at any call of SetAside, and continues after its
+// successor has set the volume aside and restored the home, changes neither.
 func TestSetAsideByFormerLeaderChangesNothing(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -68,7 +67,7 @@ func TestSetAsideByFormerLeaderChangesNothing(t *testing.T) {
 	old := newRuntime(t, func(c *Config) {
 		c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, ""
 	})
-	if _, err := old.Jobs(t.Context()); err != nil { // the first request asks for more than that
+	if _, err := old.Jobs(t.Context()); err != nil { // the first request negotiates the API version
 		t.Fatal(err)
 	}
 	var h hands
@@ -86,8 +85,9 @@ func TestSetAsideByFormerLeaderChangesNothing(t *testing.T) {
 			_, err := l.next.SetAside(l.Context(), l.id, "", "", nil)
 			l.ok("SetAside", err)
 			l.claim = "home-2"
-			// A call that is stopped while it waits for the copy's end goes on beside
-			// this one: it may free the name once more before the job holds it.
+			// A call that is stopped while it waits for the copy continues
+			// concurrently: it may free the name once more before the job holds the
+			// volume.
 			for try := 0; ; try++ {
 				l.ok("CreateEmptyVolume", l.next.CreateEmptyVolume(l.Context(), l.volume(l.claim)))
 				job, err := l.next.StartJob(l.Context(), l.restoring("op", l.claim, "key", "kept"))
@@ -119,8 +119,8 @@ func TestSetAsideByFormerLeaderChangesNothing(t *testing.T) {
 	}
 }
 
-// A connection that breaks at any request leaves what the next attempt finishes.
-func TestSetAsideRepeatsAfterEveryFault(t *testing.T) {
+// After a failure of any request the next attempt finishes.
+func TestSetAsideResumesAfterEveryFault(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	r := newRuntime(t, nil)
@@ -147,7 +147,7 @@ func TestSetAsideRepeatsAfterEveryFault(t *testing.T) {
 		if err != nil && !errors.Is(err, runtime.ErrUnreachable) {
 			t.Errorf("request %d: %v", n, err)
 		}
-		found, err := r.lookAtHomes(t.Context(), id)
+		found, err := r.listHomes(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +157,7 @@ func TestSetAsideRepeatsAfterEveryFault(t *testing.T) {
 		if _, err := r.SetAside(t.Context(), id, "", "", nil); err != nil {
 			t.Fatalf("request %d, once more: %v", n, err)
 		}
-		if found, err = r.lookAtHomes(t.Context(), id); err != nil || found.foreign[id] {
+		if found, err = r.listHomes(t.Context(), id); err != nil || found.foreign[id] {
 			t.Fatalf("request %d: the volume is still in the way: %v", n, err)
 		}
 		if len(asidesOf(t, h, id)) == 0 {
@@ -169,7 +169,7 @@ func TestSetAsideRepeatsAfterEveryFault(t *testing.T) {
 	}
 }
 
-// What holds the volume is named, whosever it is, and nothing is copied.
+// The error names the container that uses the volume, and nothing is copied.
 func TestSetAsideNamesContainerInUse(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
@@ -207,7 +207,7 @@ func TestSetAsideNamesContainerInUse(t *testing.T) {
 	}
 }
 
-// A copy that is cut off is recognised and replaced.
+// An interrupted copy is recognized and replaced.
 func TestSetAsideReplacesPartialCopy(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
@@ -237,9 +237,9 @@ func TestSetAsideReplacesPartialCopy(t *testing.T) {
 	}
 }
 
-// docker container prune removes what holds a copy. The copy stays complete and
-// is held again. What people have removed is forgotten.
-func TestAsidesHoldsCompleteCopyAgain(t *testing.T) {
+// After docker container prune the copy is still complete and gets a new holder.
+// Copies that administrators have removed are not listed.
+func TestAsidesRecreatesMissingHolder(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	id, h := blocked(t, r)
@@ -274,9 +274,9 @@ func TestAsidesHoldsCompleteCopyAgain(t *testing.T) {
 	}
 }
 
-// The removal of a home had begun when its workspace got another one: neither
-// what is left of it nor the record of that blocks the workspace.
-func TestSetAsideForgetsRemovalThatHadBegun(t *testing.T) {
+// The workspace got another home while the removal of the first had begun: neither
+// its remains nor its record block the workspace.
+func TestSetAsideDropsInterruptedRemoval(t *testing.T) {
 	t.Parallel()
 	for name, back := range map[string]func(l *lateHome, h hands){
 		"volume with labels": func(*lateHome, hands) {},
@@ -330,8 +330,8 @@ func TestSetAsideOfDeepVolume(t *testing.T) {
 	l.ok("removeTree", removeTree(t.Context(), l.mountpoint(name), nil))
 }
 
-// A server that ends while it removes the original of a complete copy leaves what
-// the next attempt finishes: there is one copy, with everything in it.
+// A server dies while it removes the original of a complete copy: the next attempt
+// finishes, and there is one copy with the whole content.
 func TestSetAsideInterruptedWhileRemoving(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)

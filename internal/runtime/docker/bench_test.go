@@ -18,8 +18,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// The benchmarks set the runtime beside the bare engine: the same image, the
-// same waiting, nothing around it. Run with -benchtime 20x.
+// The benchmarks compare the runtime with plain Docker calls on the same image. Run
+// them with -benchtime 20x.
 
 func benchRuntime(b *testing.B) *Runtime {
 	b.Helper()
@@ -130,7 +130,7 @@ func BenchmarkStart(b *testing.B) {
 		}
 		b.Run(name, func(b *testing.B) {
 			r.cfg.Publish = publish
-			r.forgetSurroundings()
+			r.forgetNetwork()
 			if err := r.Prepare(b.Context()); err != nil {
 				b.Fatal(err)
 			}
@@ -200,7 +200,7 @@ func BenchmarkCreateAndStart(b *testing.B) {
 	})
 }
 
-// BenchmarkStart50 starts fifty at once.
+// BenchmarkStart50 starts fifty workspaces at once.
 func BenchmarkStart50(b *testing.B) {
 	const n = 50
 	r := benchRuntime(b)
@@ -249,8 +249,8 @@ func BenchmarkStart50(b *testing.B) {
 	})
 }
 
-// BenchmarkJob is the fixed cost of a restore that restores nothing, step by
-// step, beside a container of the same image that is started and waited for.
+// BenchmarkJob measures the fixed cost of a restore step by step, compared with a
+// container of the same image.
 func BenchmarkJob(b *testing.B) {
 	bin, err := helperBinary()
 	if err != nil {
@@ -307,7 +307,7 @@ func BenchmarkJob(b *testing.B) {
 	})
 }
 
-// bareRun is `docker run` of a script that does nothing.
+// bareRun is `docker run` of an empty script.
 func bareRun(ctx context.Context, r *Runtime, image string) error {
 	made, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Config:     &container.Config{Image: image, Cmd: []string{"none", "none"}, Labels: r.labels("bare", "", "")},

@@ -15,7 +15,7 @@ import (
 	"codehub/internal/runtime"
 )
 
-// all makes every request to the engine fail like this; nil heals.
+// all makes every request to Docker fail; nil ends that.
 func (e *engine) all(how func(http.ResponseWriter, *http.Request)) { e.fail("", how) }
 
 func awaitState(t *testing.T, r *Runtime, want string) {
@@ -27,14 +27,14 @@ func awaitState(t *testing.T, r *Runtime, want string) {
 	}
 }
 
-// TestBreaker: an engine that takes calls and never answers them is left alone
-// after a few, calls fail at once from then on, what is being followed goes on,
-// and it is found to be back by itself.
+// When Docker accepts calls but does not respond, the breaker opens after a few
+// calls, and calls fail at once. Open streams continue, and the breaker closes by
+// itself when Docker recovers.
 func TestBreaker(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
-	t.Cleanup(func() { // what the test has made is removed by way of the engine
+	t.Cleanup(func() { // cleanup needs Docker
 		e.all(nil)
 		awaitState(t, r, api.BreakerClosed)
 	})
@@ -89,7 +89,7 @@ func TestBreaker(t *testing.T) {
 	}
 	t.Logf("three calls while open took %s", time.Since(began))
 
-	// The stream of before is alive: what the container prints now comes by it.
+	// The stream that was opened before still works.
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+up.Addr+"/exit?code=0", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -117,9 +117,8 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
-// TestBreakerCountsNoAnswers: an engine that says no, and callers that give up,
-// open nothing.
-func TestBreakerCountsNoAnswers(t *testing.T) {
+// Docker's error responses and cancelled calls do not open the breaker.
+func TestBreakerIgnoresErrorResponses(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })

@@ -12,9 +12,8 @@ import (
 	"codehub/internal/runtime"
 )
 
-// inUse returns a BusyError if any of the containers uses the home and is not just
-// a holder. what names the home in the error. Containers of the roles in except
-// may use it.
+// inUse returns a BusyError if any of the containers uses the home and is not only
+// a holder or of a role in except. what names the home in the error.
 func inUse(what string, users []user, except ...string) error {
 	for _, u := range users {
 		if !u.idle() && !slices.Contains(except, u.role) {
@@ -24,20 +23,20 @@ func inUse(what string, users []user, except ...string) error {
 	return nil
 }
 
-// comesBack is the error for a name that another server takes each time it is
+// errRecreated is the error for a name that another server takes whenever it is
 // freed.
-func comesBack(what string) error {
+func errRecreated(what string) error {
 	return &runtime.BusyError{Reason: what + " was created again after every removal"}
 }
 
-// meanwhile is the error for a conflicting change by another server.
-func meanwhile(format string, args ...any) error {
+// errConcurrent is the error for a conflicting change by another server.
+func errConcurrent(format string, args ...any) error {
 	return &runtime.BusyError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// passing lists Docker's error messages with temporary causes, which have no error
-// code: in lower case, from 20.10 on.
-var passing = []string{
+// transientMessages are parts of Docker's messages for transient errors, which have
+// no code of their own. Lower case; Docker 20.10 and later.
+var transientMessages = []string{
 	// no free address in a network, or no free network
 	"no available ipv4 addresses on this network's address pools",
 	"no available addresses on this pool",
@@ -55,13 +54,13 @@ var passing = []string{
 	"holding the xtables lock",
 }
 
-// passes reports whether Docker refused for a temporary cause.
-func passes(err error) bool {
+// isTransient reports whether Docker refused for a transient cause.
+func isTransient(err error) bool {
 	if errdefs.IsInvalidArgument(err) || errdefs.IsNotFound(err) {
 		return false
 	}
 	message := strings.ToLower(err.Error())
-	for _, words := range passing {
+	for _, words := range transientMessages {
 		if strings.Contains(message, words) {
 			return true
 		}
@@ -103,5 +102,5 @@ func (r *Runtime) removeVolume(ctx context.Context, name string) error {
 			}
 		}
 	}
-	return failed(ctx, "remove volume", err)
+	return wrapError(ctx, "remove volume", err)
 }

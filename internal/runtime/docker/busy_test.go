@@ -20,8 +20,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// What passes by itself is told by Docker's words, of 20.10 and of later.
-func TestPassesRecognisesTemporaryErrors(t *testing.T) {
+// Transient errors are recognized by their messages, in Docker 20.10 and later.
+func TestIsTransient(t *testing.T) {
 	t.Parallel()
 	for said, want := range map[string]bool{
 		"no available IPv4 addresses on this network's address pools: codehub-1f346c02 (9e6c)":                       true,
@@ -40,7 +40,7 @@ func TestPassesRecognisesTemporaryErrors(t *testing.T) {
 		"OCI runtime create failed: runc create failed: exec: \"never-started\": executable file not found": false,
 		"": false,
 	} {
-		err := failed(t.Context(), "start container", words(said))
+		err := wrapError(t.Context(), "start container", words(said))
 		if errors.Is(err, runtime.ErrBusy) != want || errors.Is(err, runtime.ErrUnreachable) {
 			t.Errorf("%q: %v", said, err)
 		}
@@ -49,7 +49,7 @@ func TestPassesRecognisesTemporaryErrors(t *testing.T) {
 		}
 	}
 	bad := fmt.Errorf("no image /volume is in use%w", silent{errdefs.ErrInvalidArgument})
-	if errors.Is(failed(t.Context(), "create container", bad), runtime.ErrBusy) {
+	if errors.Is(wrapError(t.Context(), "create container", bad), runtime.ErrBusy) {
 		t.Error("a name is taken for a reason")
 	}
 }
@@ -58,22 +58,22 @@ func TestPassesRecognisesTemporaryErrors(t *testing.T) {
 func tinyNetwork(t *testing.T, r *Runtime) {
 	t.Helper()
 	var err error
-	for range 20 { // somebody else's may be there
+	for range 20 { // another test's network may have the subnet
 		b := rand.Uint32()
 		subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 213, byte(b), byte(b>>8) &^ 7}), 29)
 		_, err = r.api.NetworkCreate(t.Context(), r.names.network, r.networkOptions(roleNetwork, subnet))
 		if err == nil {
 			return
 		}
-		if !errors.Is(failed(t.Context(), "create network", err), runtime.ErrBusy) {
+		if !errors.Is(wrapError(t.Context(), "create network", err), runtime.ErrBusy) {
 			break
 		}
 	}
 	t.Fatal(err)
 }
 
-// A network whose addresses are used up is busy, and leaves nothing behind; once
-// one is free the start succeeds.
+// A start without a free address is ErrBusy and leaves nothing behind; it succeeds
+// once an address is free.
 func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
@@ -104,7 +104,7 @@ func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
 		t.Fatalf("StartContainer: %v", err)
 	}
 	t.Log(err)
-	// In Docker's own words where it chooses the address.
+	// With Docker's message when Docker chooses the address.
 	one, err := r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
 		Config:     &container.Config{Image: harness.TestImage(), Labels: r.labels("test", "", "")},
 		HostConfig: &container.HostConfig{NetworkMode: container.NetworkMode(r.names.network)},
@@ -113,7 +113,7 @@ func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = r.api.ContainerStart(t.Context(), one.ID, client.ContainerStartOptions{})
-	if err = failed(t.Context(), "start container", err); !errors.Is(err, runtime.ErrBusy) {
+	if err = wrapError(t.Context(), "start container", err); !errors.Is(err, runtime.ErrBusy) {
 		t.Fatalf("ContainerStart: %v", err)
 	}
 	t.Log(err)
@@ -123,7 +123,7 @@ func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
 	if err := r.discard(t.Context(), others[0]); err != nil {
 		t.Fatal(err)
 	}
-	for tries := 1; ; tries++ { // each asks for a few of the addresses
+	for tries := 1; ; tries++ { // each takes a few of the addresses
 		c, err := r.StartContainer(t.Context(), spec, nil)
 		if err == nil {
 			awaitHealthy(t, r, c)
@@ -135,8 +135,8 @@ func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
 	}
 }
 
-// A container that comes to use a home between the look at its users and what
-// is done with it is found all the same, and what was made for that goes.
+// A container that starts using a home between the check of its users and the
+// operation is detected, and what was created is removed.
 func TestNewUserOfHomeIsDetected(t *testing.T) {
 	t.Parallel()
 	job := func(r *Runtime, id workspace.ID) error {
@@ -198,8 +198,8 @@ func TestNewUserOfHomeIsDetected(t *testing.T) {
 	}
 }
 
-// A fingerprint that was cut off by the end of its server leaves a container,
-// which is in nobody's way.
+// A fingerprint interrupted by the end of its server leaves a container that blocks
+// nothing.
 func TestInterruptedFingerprintBlocksNothing(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
@@ -221,7 +221,7 @@ func TestInterruptedFingerprintBlocksNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		made, err := r.api.ContainerCreate(t.Context(), r.lookOptions(id, "home-1", image, home))
+		made, err := r.api.ContainerCreate(t.Context(), r.fingerprintOptions(id, "home-1", image, home))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -234,7 +234,7 @@ func TestInterruptedFingerprintBlocksNothing(t *testing.T) {
 	}
 }
 
-// What takes a fingerprint may read the home, and nothing else.
+// The container that computes a fingerprint may read the home and nothing else.
 func TestFingerprintHardening(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
@@ -248,7 +248,7 @@ func TestFingerprintHardening(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		opts := r.lookOptions(id, "home-1", "image", home)
+		opts := r.fingerprintOptions(id, "home-1", "image", home)
 		host := opts.HostConfig
 		if host.NetworkMode != "none" || !host.ReadonlyRootfs || host.Memory == 0 || len(host.Mounts) != 1 || !host.Mounts[0].ReadOnly ||
 			strings.Join(host.CapDrop, ",") != "ALL" || strings.Join(host.CapAdd, ",") != "DAC_OVERRIDE,FOWNER" || len(opts.Config.Env) != 1 {

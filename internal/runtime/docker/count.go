@@ -17,7 +17,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// treeSize is how much is in a folder.
+// treeSize is the number of entries and bytes in a directory.
 type treeSize struct{ entries, bytes int64 }
 
 const countedPrefix = "counted "
@@ -36,8 +36,8 @@ func parseCounted(line []byte) (s treeSize, ok bool) {
 	return s, errors.Join(err[0], err[1]) == nil
 }
 
-// countTree counts what is in a folder that somebody else fills: what cannot
-// be read, or goes meanwhile, is left out.
+// countTree counts the content of a directory that is being written to. It skips
+// what it cannot read or what disappears.
 func countTree(ctx context.Context, path string) (treeSize, error) {
 	var size treeSize
 	err := filepath.WalkDir(path, func(at string, entry fs.DirEntry, err error) error {
@@ -60,14 +60,14 @@ func countTree(ctx context.Context, path string) (treeSize, error) {
 }
 
 const (
-	countAfter = 3 * time.Second // a seeding is over before, mostly
+	countAfter = 3 * time.Second // most seedings finish earlier
 	countEvery = 2 * time.Second
-	countShare = 4 // of its time a count takes one part in so many
+	countShare = 4 // counting takes at most 1/countShare of the time
 )
 
-// watchSeeding reports how much is in the volume while Docker copies the image
-// into it, of which Docker itself tells nothing until it is done. The function
-// that it returns ends that; progress is not called any more after it.
+// watchSeeding reports the size of a volume while Docker copies the image's content
+// to it, because Docker reports no progress. progress is not called after stop has
+// returned.
 func (r *Runtime) watchSeeding(ctx context.Context, spec runtime.VolumeSpec, volume string, progress func(runtime.Progress)) (stop func()) {
 	if progress == nil {
 		return func() {}
@@ -89,7 +89,7 @@ func (r *Runtime) watchSeeding(ctx context.Context, spec runtime.VolumeSpec, vol
 			case ctx.Err() != nil:
 				return
 			case err != nil:
-				r.log.Debug("a home that is seeded was not counted", "workspace", spec.Workspace, "err", err)
+				r.log.Debug("count seeding progress failed", "workspace", spec.Workspace, "err", err)
 			case size.bytes > last.bytes || size.entries > last.entries:
 				last = treeSize{max(size.entries, last.entries), max(size.bytes, last.bytes)}
 				progress(runtime.Progress{Step: runtime.StepSeeding, Done: last.bytes, Entries: last.entries})
@@ -103,14 +103,14 @@ func (r *Runtime) watchSeeding(ctx context.Context, spec runtime.VolumeSpec, vol
 	}
 }
 
-// sizeOf counts what is in a home that is being seeded.
+// sizeOf counts the content of a home that is being seeded.
 func (r *Runtime) sizeOf(ctx context.Context, spec runtime.VolumeSpec, volume string) (treeSize, error) {
 	if spec.Storage == workspace.StorageLocalDir {
 		return countTree(ctx, r.homePath(spec.Workspace))
 	}
 	v, err := r.api.VolumeInspect(ctx, volume, client.VolumeInspectOptions{})
 	if err != nil {
-		return treeSize{}, failed(ctx, "inspect volume", err)
+		return treeSize{}, wrapError(ctx, "inspect volume", err)
 	}
 	if r.isLocal(v.Volume.Mountpoint) {
 		size, err := countTree(ctx, v.Volume.Mountpoint)

@@ -15,18 +15,18 @@ import (
 	"codehub/internal/runtime"
 )
 
-// rootKnownFor is how long the engine's folder is believed to be where it said.
-const rootKnownFor = 10 * time.Minute
+// rootMaxAge is how long the path of Docker's data directory is cached.
+const rootMaxAge = 10 * time.Minute
 
-// Disks implements runtime.Runtime: the disk of the data folder and that of
-// the engine's, once if they are one. Of an engine on another machine nothing
-// can be told.
+// Disks implements runtime.Runtime. It returns the disk of the data directory and
+// that of Docker's data directory, once if they are the same. For Docker on another
+// machine it returns nothing.
 func (r *Runtime) Disks(ctx context.Context) ([]runtime.Disk, error) {
 	var places []place
 	if r.cfg.DataDir != "" {
 		places = append(places, place{"the data folder", r.cfg.DataDir})
 	}
-	root, err := r.engineRoot(ctx)
+	root, err := r.dockerRoot(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (r *Runtime) Disks(ctx context.Context) ([]runtime.Disk, error) {
 	for _, p := range places {
 		device, disk, err := diskOf(p.path)
 		if err != nil {
-			return nil, fmt.Errorf("look how full the disk of %s is: %w", p.name, err)
+			return nil, fmt.Errorf("read the free space of %s: %w", p.name, err)
 		}
 		if i, ok := known[device]; ok {
 			out[i].Name += " and " + p.name
@@ -53,23 +53,23 @@ func (r *Runtime) Disks(ctx context.Context) ([]runtime.Disk, error) {
 
 type place struct{ name, path string }
 
-// engineRoot is the engine's folder, if the engine is on this machine: where it
-// keeps volumes.
-func (r *Runtime) engineRoot(ctx context.Context) (string, error) {
+// dockerRoot returns Docker's data directory, where its volumes are, if Docker runs
+// on this machine.
+func (r *Runtime) dockerRoot(ctx context.Context) (string, error) {
 	if !strings.HasPrefix(r.api.DaemonHost(), "unix://") {
 		return "", nil
 	}
 	r.mu.Lock()
 	root, at := r.root, r.rootAt
 	r.mu.Unlock()
-	if root != "" && r.now().Sub(at) < rootKnownFor {
+	if root != "" && r.now().Sub(at) < rootMaxAge {
 		return root, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	res, err := r.api.Info(ctx, client.InfoOptions{})
 	if err != nil {
-		return "", failed(ctx, "ask the engine for its folder", err)
+		return "", wrapError(ctx, "get Docker's data directory", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,8 +77,7 @@ func (r *Runtime) engineRoot(ctx context.Context) (string, error) {
 	return r.root, nil
 }
 
-// diskOf looks at the file system of the path, or of the nearest folder above
-// it that can be looked at.
+// diskOf returns the file system of the path, or of its nearest accessible parent.
 func diskOf(path string) (device uint64, disk runtime.Disk, err error) {
 	for {
 		var fsStat unix.Statfs_t

@@ -1,6 +1,6 @@
-// Package docker runs workspaces with the Docker Engine of one machine
-// (design §11): a container and a named volume, or a folder of the server's
-// own, for each, on a network that is walled off from the host.
+// Package docker implements runtime.Runtime on one Docker Engine. Each workspace
+// has a container and a named volume or a local directory, on a network that is
+// isolated from the host.
 package docker
 
 import (
@@ -23,24 +23,22 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Config says which installation a Runtime works for and what its workspaces
-// may use.
+// Config identifies an installation and limits its workspaces.
 type Config struct {
-	// Installation is a UUID. It labels everything that is made, and what does
-	// not carry it is never touched.
+	// Installation is a UUID. It labels everything that is created; objects without
+	// that label are never changed.
 	Installation string
 
-	// Host is the engine's address; empty takes DOCKER_HOST, else the default
-	// socket.
+	// Host is Docker's address; empty: DOCKER_HOST, or else the default socket.
 	Host string
 
-	// DataDir holds the folders of local-dir homes; it must be absolute.
-	// HostDataDir is the same folder as the engine sees it, where that differs.
+	// DataDir is the absolute path of the directory for local-dir homes.
+	// HostDataDir is its path on Docker's host, if it differs.
 	DataDir     string
 	HostDataDir string
 
 	// HelperBinary is a static Linux executable that calls HelperMain when its
-	// first argument is "host-helper"; empty means the running executable.
+	// first argument is "host-helper"; empty: the running executable.
 	HelperBinary string
 
 	CPUs        float64 // 0 = no limit
@@ -50,26 +48,26 @@ type Config struct {
 	LogMaxBytes int64 // per log file; 0 = 10 MiB
 	LogMaxFiles int   // 0 = 2
 
-	// Sudo leaves the engine's default capabilities (without NET_RAW) and lets
-	// set-uid programs gain privileges, for people who want apt.
+	// Sudo keeps Docker's default capabilities (without NET_RAW) and allows set-uid
+	// programs, for users who need apt.
 	Sudo bool
 
-	EgressDeny  []netip.Prefix // beside what is always out of reach
-	AllowNoWall bool           // start workspaces even where the wall cannot stand
+	EgressDeny  []netip.Prefix // in addition to the ranges that are always denied
+	AllowNoWall bool           // start workspaces even if network isolation cannot be set up
 
-	// Publish reaches workspaces by a port published on 127.0.0.1 even where
-	// their own address could be reached.
+	// Publish reaches workspaces through a port on 127.0.0.1 even if their own
+	// address is reachable.
 	Publish bool
 
-	ExtraLabels map[string]string // put on everything that is made
+	ExtraLabels map[string]string // added to everything that is created
 	Log         *slog.Logger
 }
 
 // Runtime implements runtime.Runtime on a Docker Engine.
 type Runtime struct {
 	cfg     Config
-	api     *client.Client // under the breaker
-	plain   *client.Client // for what is not; see connect
+	api     *client.Client // uses the breaker
+	plain   *client.Client // without the breaker; see connect
 	idle    *http.Transport
 	breaker *breaker.Breaker
 	probe   *http.Client
@@ -80,32 +78,32 @@ type Runtime struct {
 	addrs   addresses
 	locks   locks
 
-	prepareLock chan struct{} // held while the surroundings are checked or repaired
+	prepareLock chan struct{} // held while the network is checked or repaired
 	applyWall   func(context.Context, wall.Spec) error
 
-	holderImage sync.Mutex // held while it is made
+	holderImage sync.Mutex // held while the image is created
 
 	countAfter, countEvery time.Duration // see watchSeeding
-	farAway                bool          // Docker's folder is not believed to be reachable
+	remote                 bool          // Docker's directory is not assumed to be reachable
 
-	made    sync.Map // ids of seed containers that the engine has made to the end
-	damaged sync.Map // workspaces whose damaged home.json was reported
+	createdSeeds sync.Map // IDs of seed containers that Docker has finished creating
+	damaged      sync.Map // workspaces whose damaged home.json was logged
 
-	mu      sync.Mutex
-	network *network  // as last seen by Prepare
-	stoodAt time.Time // when network and wall were last seen to stand
-	wallAt  time.Time // when the wall was last set or checked
-	noWall  bool      // that it runs without a wall was reported
-	swept   time.Time
-	orphans map[string]bool // what the last sweep saw without a home
-	root    string          // the engine's folder, as it said at rootAt
-	rootAt  time.Time
+	mu            sync.Mutex
+	network       *network  // as of the last Prepare
+	checkedAt     time.Time // when network and wall were last found intact
+	wallCheckedAt time.Time // when the wall was last set or checked
+	noWallLogged  bool      // the missing wall was logged
+	swept         time.Time
+	orphans       map[string]bool // objects without a home in the last sweep
+	root          string          // Docker's data directory as of rootAt
+	rootAt        time.Time
 }
 
 var _ runtime.Runtime = (*Runtime)(nil)
 
-// New returns a Runtime for the engine. It does not ask the engine anything:
-// one that is down makes the calls fail with runtime.ErrUnreachable.
+// New returns a Runtime. It does not call Docker: while Docker is down, calls fail
+// with runtime.ErrUnreachable.
 func New(_ context.Context, cfg Config) (*Runtime, error) {
 	if !workspace.ValidID(cfg.Installation) {
 		return nil, fmt.Errorf("installation %q is not a UUID", cfg.Installation)
@@ -143,7 +141,7 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		countEvery:  countEvery,
 		probe: &http.Client{
 			Timeout: probeTimeout,
-			// One connection a probe: addresses are reused, connections must not be.
+			// One connection per probe: addresses are reused, connections must not be.
 			Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil},
 			CheckRedirect: func(*http.Request, []*http.Request) error {
 				return http.ErrUseLastResponse
@@ -153,11 +151,11 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 	if err := r.connect(); err != nil {
 		return nil, fmt.Errorf("configure the Docker client: %w", err)
 	}
-	r.applyWall = r.standWall
+	r.applyWall = r.ensureWallRules
 	return r, nil
 }
 
-// Close gives the connections to the engine back.
+// Close closes the connections to Docker.
 func (r *Runtime) Close() error {
 	r.breaker.Close()
 	r.idle.CloseIdleConnections()

@@ -18,12 +18,11 @@ import (
 	"codehub/internal/workspace"
 )
 
-// failed wraps an error of the engine. One that says that the engine did not
-// answer, or was going down while it did, also wraps runtime.ErrUnreachable; a
-// call that its caller gave up does not, one that ran into a deadline does.
-// One that says that its disk is full also wraps runtime.ErrNoSpace, and one for
-// a cause that passes by itself is runtime.ErrBusy.
-func failed(ctx context.Context, what string, err error) error {
+// wrapError wraps an error of Docker. If Docker did not respond or was shutting
+// down, the result also wraps runtime.ErrUnreachable; that includes a deadline, but
+// not a cancellation by the caller. If Docker's disk is full it wraps
+// runtime.ErrNoSpace, and for a transient cause it is runtime.ErrBusy.
+func wrapError(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -31,38 +30,39 @@ func failed(ctx context.Context, what string, err error) error {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	case ctx.Err() != nil || unreachable(err):
-		return fmt.Errorf("%s: %w: %w", what, runtime.ErrUnreachable, shortened(err))
-	case passes(err):
-		return &passingError{fmt.Errorf("%s: %w", what, shortened(err))}
+		return fmt.Errorf("%s: %w: %w", what, runtime.ErrUnreachable, truncated(err))
+	case isTransient(err):
+		return &transientError{fmt.Errorf("%s: %w", what, truncated(err))}
 	case noSpace(err):
-		return fmt.Errorf("%s: %w: %w", what, runtime.ErrNoSpace, shortened(err))
+		return fmt.Errorf("%s: %w: %w", what, runtime.ErrNoSpace, truncated(err))
 	}
-	return fmt.Errorf("%s: %w", what, shortened(err))
+	return fmt.Errorf("%s: %w", what, truncated(err))
 }
 
-// shortened is err with its message cut: Docker's answers may have any size.
-func shortened(err error) error {
+// truncated limits the length of err's message, because Docker's messages may have
+// any size.
+func truncated(err error) error {
 	if len(err.Error()) <= workspace.MaxMessage {
 		return err
 	}
-	return longError{err}
+	return truncatedError{err}
 }
 
-type longError struct{ error }
+type truncatedError struct{ error }
 
-func (e longError) Error() string { return workspace.Cut(e.error.Error()) }
-func (e longError) Unwrap() error { return e.error }
+func (e truncatedError) Error() string { return workspace.Cut(e.error.Error()) }
+func (e truncatedError) Unwrap() error { return e.error }
 
-// passingError is a refusal that passes by itself, in Docker's own words.
-type passingError struct{ error }
+// transientError is a transient refusal with Docker's message.
+type transientError struct{ error }
 
-func (e *passingError) Unwrap() error { return e.error }
+func (e *transientError) Unwrap() error { return e.error }
 
-func (e *passingError) Is(target error) bool { return target == runtime.ErrBusy }
+func (e *transientError) Is(target error) bool { return target == runtime.ErrBusy }
 
-// noSpace reports whether the engine failed because its disk is full. It has no
-// code for that, only the kernel's words at the end of its own; in the middle
-// they may be a name that somebody has chosen.
+// noSpace reports whether Docker failed because its disk is full. There is no error
+// code for that, only the kernel's text at the end of the message; in the middle it
+// could be part of a name.
 func noSpace(err error) bool {
 	if errdefs.IsInvalidArgument(err) || errdefs.IsNotFound(err) || errdefs.IsConflict(err) || errdefs.IsPermissionDenied(err) {
 		return false
@@ -72,8 +72,8 @@ func noSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || said == words || strings.HasSuffix(said, ": "+words)
 }
 
-// fillsDisk reports whether a pull failed because the engine's disk is full. A
-// registry's own words say nothing of that.
+// fillsDisk reports whether a pull failed because Docker's disk is full, as opposed
+// to a registry that reports such an error.
 func fillsDisk(err error) bool {
 	own := false
 	for _, begins := range []string{"write /", "mkdir /", "open /", "failed to register layer: ", "failed to extract layer "} {
@@ -96,8 +96,8 @@ func unreachable(err error) bool {
 		errdefs.IsUnavailable(err):
 		return true
 	}
-	// An engine that is stopping, or whose containerd is, answers with an
-	// internal error; nothing but its words tells it apart.
+	// A stopping Docker or containerd returns an internal error that only its
+	// message identifies.
 	if errdefs.IsInternal(err) || errdefs.IsUnknown(err) || errdefs.IsCanceled(err) {
 		for _, words := range []string{
 			"transport is closing", "containerd.sock", "ttrpc: closed", "connection error: desc",

@@ -14,8 +14,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// That the engine's disk is full is told by the end of what it says.
-func TestNoSpaceWords(t *testing.T) {
+// A full disk is recognized by the end of Docker's message.
+func TestNoSpace(t *testing.T) {
 	t.Parallel()
 	for said, want := range map[string]bool{
 		"Error response from daemon: mkdir /var/lib/docker/overlay2/5e-init: no space left on device": true,
@@ -27,13 +27,13 @@ func TestNoSpaceWords(t *testing.T) {
 		"open /x: no such file or directory": false,
 		"":                                   false,
 	} {
-		err := failed(t.Context(), "create container", words(said))
+		err := wrapError(t.Context(), "create container", words(said))
 		if errors.Is(err, runtime.ErrNoSpace) != want || errors.Is(err, runtime.ErrUnreachable) {
 			t.Errorf("%q: %v", said, err)
 		}
 	}
 	bad := fmt.Errorf("no image /x: no space left on device%w", silent{errdefs.ErrInvalidArgument})
-	if errors.Is(failed(t.Context(), "create container", bad), runtime.ErrNoSpace) {
+	if errors.Is(wrapError(t.Context(), "create container", bad), runtime.ErrNoSpace) {
 		t.Error("a name is taken for a full disk")
 	}
 }
@@ -42,14 +42,14 @@ type words string
 
 func (w words) Error() string { return string(w) }
 
-// silent adds nothing to the words of an error but what it is.
+// silent hides the message of an error but wraps it.
 type silent struct{ error }
 
 func (silent) Error() string   { return "" }
 func (s silent) Unwrap() error { return s.error }
 
-// Only the engine's own disk is meant: a registry may say what it likes.
-func TestPullFillsTheDisk(t *testing.T) {
+// Only Docker's own disk counts; a registry's message does not.
+func TestPullOntoFullDisk(t *testing.T) {
 	t.Parallel()
 	for said, full := range map[string]bool{
 		"write /var/lib/docker/tmp/GetImageBlob1: no space left on device":                                       true,
@@ -66,8 +66,8 @@ func TestPullFillsTheDisk(t *testing.T) {
 	}
 }
 
-// Whatever is made on the engine's disk says that it is full.
-func TestEngineWithoutSpace(t *testing.T) {
+// Every call that needs disk space reports a full disk.
+func TestFullDiskIsReported(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
@@ -82,7 +82,7 @@ func TestEngineWithoutSpace(t *testing.T) {
 	refuses := answer(500, "mkdir /var/lib/docker/x: no space left on device")
 	for _, c := range []struct {
 		path string
-		made bool // the volume is there
+		made bool // the volume exists
 		call func(home) error
 	}{
 		{"/volumes/create", false, create},
@@ -109,7 +109,7 @@ func TestEngineWithoutSpace(t *testing.T) {
 
 	for _, how := range []func(http.ResponseWriter, *http.Request){
 		refuses,
-		func(w http.ResponseWriter, _ *http.Request) { // the engine has begun to answer
+		func(w http.ResponseWriter, _ *http.Request) { // Docker has begun to respond
 			fmt.Fprintln(w, `{"status":"importing"}`)
 			fmt.Fprintln(w, `{"error":"write /codehub: no space left on device","errorDetail":{"message":"write /codehub: no space left on device"}}`)
 		},
@@ -123,8 +123,8 @@ func TestEngineWithoutSpace(t *testing.T) {
 	}
 }
 
-// Docker answers with as much as it likes; what is made of it has a limit.
-func TestErrorOfDockerIsCut(t *testing.T) {
+// Docker's messages may have any length; errors are truncated.
+func TestErrorIsTruncated(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
@@ -134,7 +134,7 @@ func TestErrorOfDockerIsCut(t *testing.T) {
 		Workspace: spec.Workspace, Storage: spec.Storage, Claim: "home", Image: spec.Image,
 	}, nil)
 	e.fail("", nil)
-	const prefix = 200 // what this side adds
+	const prefix = 200 // the prefix added by this package
 	if !errors.Is(err, runtime.ErrNoSpace) || len(err.Error()) > workspace.MaxMessage+prefix || !strings.HasSuffix(err.Error(), "… (cut)") {
 		t.Fatalf("an error of %d bytes", len(fmt.Sprint(err)))
 	}

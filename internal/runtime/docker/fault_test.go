@@ -20,11 +20,11 @@ import (
 	"codehub/internal/runtime"
 )
 
-// engine stands between a runtime and the real engine, and can fail.
+// engine is a proxy between a runtime and Docker that can inject faults.
 type engine struct {
 	host  string
 	srv   *httptest.Server
-	fault atomic.Pointer[func(http.ResponseWriter, *http.Request) bool] // true: answered
+	fault atomic.Pointer[func(http.ResponseWriter, *http.Request) bool] // true: handled
 }
 
 func newEngine(t *testing.T) *engine {
@@ -58,7 +58,7 @@ func newEngine(t *testing.T) *engine {
 	return e
 }
 
-// fail makes requests for the path's end fail like this; nil heals.
+// fail makes requests for paths with this suffix fail; nil ends that.
 func (e *engine) fail(path string, how func(http.ResponseWriter, *http.Request)) {
 	if how == nil {
 		e.fault.Store(nil)
@@ -74,7 +74,7 @@ func (e *engine) fail(path string, how func(http.ResponseWriter, *http.Request))
 	e.fault.Store(&f)
 }
 
-// cut breaks every connection that stands.
+// cut closes all open connections.
 func (e *engine) cut() { e.srv.CloseClientConnections() }
 
 func hangUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
@@ -87,7 +87,7 @@ func answer(status int, words string) func(http.ResponseWriter, *http.Request) {
 	}
 }
 
-func TestEngineThatGoesDown(t *testing.T) {
+func TestDockerRestartDuringCalls(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
 		name        string
@@ -128,7 +128,7 @@ func TestEngineThatGoesDown(t *testing.T) {
 	}
 }
 
-func TestEngineThatHangs(t *testing.T) {
+func TestHangingDocker(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
@@ -155,8 +155,8 @@ func TestEngineThatHangs(t *testing.T) {
 	}
 }
 
-// A crash between two steps: the engine does what it is told and its answer is lost.
-func TestStepsWhoseAnswerIsLost(t *testing.T) {
+// A crash between two steps: Docker executes the request and the response is lost.
+func TestLostResponses(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/volumes/create", "/containers/create", "/start"} {
 		t.Run(path, func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestStepsWhoseAnswerIsLost(t *testing.T) {
 	}
 }
 
-// real is a client of the engine that no fault stands before.
+// real returns a client without injected faults.
 func (r *Runtime) real() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(client.DefaultDockerHost, "unix://"))

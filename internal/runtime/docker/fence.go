@@ -7,9 +7,8 @@ import (
 	"codehub/internal/runtime"
 )
 
-// fenced is next for callers that may still act (runtime.WithFence): each is
-// asked right before its call goes out. It comes before the breaker, which is
-// to learn of the engine alone.
+// fenced checks runtime.Fenced before every call. It comes before the breaker,
+// which must only see Docker's own failures.
 type fenced struct{ next http.RoundTripper }
 
 func (f fenced) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -17,12 +16,12 @@ func (f fenced) RoundTrip(r *http.Request) (*http.Response, error) {
 		if r.Body != nil {
 			r.Body.Close()
 		}
-		return nil, fmt.Errorf("not sent to the engine: %w", err)
+		return nil, fmt.Errorf("not sent to Docker: %w", err)
 	}
 	return f.next.RoundTrip(r)
 }
 
-// CloseIdleConnections is for http.Client.
+// CloseIdleConnections implements the method that http.Client looks for.
 func (f fenced) CloseIdleConnections() {
 	if c, ok := f.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()

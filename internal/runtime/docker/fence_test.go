@@ -17,8 +17,8 @@ func (n *roundTrips) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, http.ErrServerClosed
 }
 
-// Nothing of a caller that may not act any more reaches the engine, whatever
-// becomes of its context; what says so is not taken for an answer of the engine.
+// Calls of a fenced caller do not reach Docker, and their error is not taken for
+// Docker's response.
 func TestFencedCallsAreNotSent(t *testing.T) {
 	t.Parallel()
 	var sent roundTrips
@@ -31,7 +31,7 @@ func TestFencedCallsAreNotSent(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = (&http.Client{Transport: fenced{&sent}}).Do(req)
-		return failed(ctx, "remove the container", err)
+		return wrapError(ctx, "remove the container", err)
 	}
 	if err := call(); !errors.Is(err, http.ErrServerClosed) || sent != 1 {
 		t.Fatalf("%v, %d sent", err, sent)
@@ -42,8 +42,9 @@ func TestFencedCallsAreNotSent(t *testing.T) {
 	}
 }
 
-// Nor does it change a home in a folder, which is no call to the engine.
-func TestFencedFoldersStay(t *testing.T) {
+// A fenced caller does not change a local-dir home either, which needs no call to
+// Docker.
+func TestFencedCallerChangesNoFolder(t *testing.T) {
 	t.Parallel()
 	r := &Runtime{cfg: Config{Installation: "i", DataDir: t.TempDir()}}
 	spec := runtime.VolumeSpec{Workspace: newHome().Workspace, Claim: "c"}

@@ -21,9 +21,9 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Fingerprint implements runtime.Runtime. It runs the helper on the home,
-// mounted read-only and without a network. The container's name is taken over
-// from an earlier call, whose answer nobody waits for any more.
+// Fingerprint implements runtime.Runtime. It runs the helper on the home, mounted
+// read-only and without a network. The helper of an earlier call is removed, since
+// its result is not needed any more.
 func (r *Runtime) Fingerprint(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) (string, error) {
 	unlock, err := r.lockHome(ctx, id)
 	if err != nil {
@@ -38,49 +38,49 @@ func (r *Runtime) Fingerprint(ctx context.Context, id workspace.ID, claim string
 	if err != nil {
 		return "", err
 	}
-	users, err = r.endLooks(ctx, users)
+	users, err = r.removeFingerprinters(ctx, users)
 	if err == nil {
 		err = inUse(home.what, users)
 	}
 	if err != nil {
 		return "", err
 	}
-	for range startTries {
+	for range maxTries {
 		image, err := r.ensureHelperImage(ctx)
 		if err != nil {
 			return "", err
 		}
-		made, err := r.api.ContainerCreate(ctx, r.lookOptions(id, claim, image, home))
+		made, err := r.api.ContainerCreate(ctx, r.fingerprintOptions(id, claim, image, home))
 		switch {
 		case err == nil:
-			return r.runLook(ctx, id, claim, home, made.ID, progress)
+			return r.runFingerprint(ctx, id, claim, home, made.ID, progress)
 		case errdefs.IsConflict(err):
-			found, gone, err := r.inspectOwned(ctx, lookName(id), roleLook)
+			found, gone, err := r.inspectOwned(ctx, fingerprintName(id), roleFingerprint)
 			if err == nil && !gone {
 				err = r.discard(ctx, found.ID)
 			}
 			if err != nil {
 				return "", err
 			}
-		case errdefs.IsNotFound(err): // another server has removed the image as an old one
+		case errdefs.IsNotFound(err): // another server removed it as an old image
 		default:
-			return "", failed(ctx, "create helper", err)
+			return "", wrapError(ctx, "create helper", err)
 		}
 	}
-	return "", comesBack("container " + lookName(id))
+	return "", errRecreated("container " + fingerprintName(id))
 }
 
-// homeRef is where a home is.
+// homeRef identifies where a home is stored.
 type homeRef struct {
-	source string // by which its users are listed: the volume's name, or the folder on the host
+	source string // to list its users: the volume's name, or the directory on the host
 	what   string // for people
 	mount  mount.Mount
 }
 
-// findHome finds the home with this claim, be it a volume or a folder, and how
-// a container mounts it read-only.
+// findHome finds the volume or directory with this claim, and how to mount it
+// read-only.
 func (r *Runtime) findHome(ctx context.Context, id workspace.ID, claim string) (homeRef, error) {
-	found, err := r.lookAtHomes(ctx, id)
+	found, err := r.listHomes(ctx, id)
 	if err != nil {
 		return homeRef{}, err
 	}
@@ -101,11 +101,12 @@ func (r *Runtime) findHome(ctx context.Context, id workspace.ID, claim string) (
 	}, nil
 }
 
-// endLooks removes the containers of earlier calls, and returns the other users.
-func (r *Runtime) endLooks(ctx context.Context, users []user) ([]user, error) {
+// removeFingerprinters removes the containers of earlier calls and returns the
+// other users.
+func (r *Runtime) removeFingerprinters(ctx context.Context, users []user) ([]user, error) {
 	var others []user
 	for _, u := range users {
-		if u.role != roleLook {
+		if u.role != roleFingerprint {
 			others = append(others, u)
 			continue
 		}
@@ -116,18 +117,18 @@ func (r *Runtime) endLooks(ctx context.Context, users []user) ([]user, error) {
 	return others, nil
 }
 
-// lookOptions is the container that takes a fingerprint: as privileged as a job
-// that archives, and as bounded.
-func (r *Runtime) lookOptions(id workspace.ID, claim, image string, home homeRef) client.ContainerCreateOptions {
+// fingerprintOptions returns the container that computes a fingerprint, with the
+// privileges and limits of an archive job.
+func (r *Runtime) fingerprintOptions(id workspace.ID, claim, image string, home homeRef) client.ContainerCreateOptions {
 	pids := int64(jobPids)
 	return client.ContainerCreateOptions{
-		Name: lookName(id),
+		Name: fingerprintName(id),
 		Config: &container.Config{
 			Image:       image,
 			Cmd:         []string{cmdFingerprint, runtime.JobHomeDir},
 			User:        "0:0",
 			Env:         []string{"GOMEMLIMIT=" + jobGoMemory},
-			Labels:      r.labels(roleLook, id, claim),
+			Labels:      r.labels(roleFingerprint, id, claim),
 			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 		},
 		HostConfig: &container.HostConfig{
@@ -147,11 +148,12 @@ func (r *Runtime) lookOptions(id workspace.ID, claim, image string, home homeRef
 	}
 }
 
-// runLook starts a helper that was made, once it is sure that the home in it is
-// the one that is meant and that nothing else uses it, and removes it again.
-func (r *Runtime) runLook(ctx context.Context, id workspace.ID, claim string, home homeRef, container string, progress func(runtime.Progress)) (print string, err error) {
+// runFingerprint starts a created helper if it holds the right home and no other
+// container uses it, and removes the helper afterwards.
+func (r *Runtime) runFingerprint(ctx context.Context, id workspace.ID, claim string, home homeRef, container string, progress func(runtime.Progress)) (print string, err error) {
 	defer func() {
-		// Also when the caller gave up: it would be a user of the home.
+		// Also after a cancellation: otherwise the container would count as a user
+		// of the home.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 		defer cancel()
 		if gone := r.discard(ctx, container); gone != nil {
@@ -175,7 +177,7 @@ func (r *Runtime) runLook(ctx context.Context, id workspace.ID, claim string, ho
 		return "", err
 	}
 	report(progress, runtime.StepChecking)
-	err = r.awaitLook(ctx, container, func() {
+	err = r.awaitFingerprint(ctx, container, func() {
 		if n, err := strconv.ParseInt(r.printed(ctx, container), 10, 64); err == nil && progress != nil {
 			progress(runtime.Progress{Step: runtime.StepChecking, Entries: n})
 		}
@@ -189,22 +191,22 @@ func (r *Runtime) runLook(ctx context.Context, id workspace.ID, claim string, ho
 	return print, nil
 }
 
-// awaitLook starts the helper and waits for its end; meanwhile, now and then, is
-// called.
-func (r *Runtime) awaitLook(ctx context.Context, id string, meanwhile func()) error {
+// awaitFingerprint starts the helper and waits for its end. It calls meanwhile from
+// time to time.
+func (r *Runtime) awaitFingerprint(ctx context.Context, id string, meanwhile func()) error {
 	wait := r.api.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
 	if _, err := r.api.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
-		return failed(ctx, "start helper", err)
+		return wrapError(ctx, "start helper", err)
 	}
 	tick := time.NewTicker(2 * printEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case err := <-wait.Error:
-			return failed(ctx, "wait for helper", err)
+			return wrapError(ctx, "wait for helper", err)
 		case end := <-wait.Result:
 			if end.StatusCode != 0 {
-				return fmt.Errorf("helper %s ended with code %d: %s", cmdFingerprint, end.StatusCode, r.helperWords(ctx, id))
+				return fmt.Errorf("helper %s ended with code %d: %s", cmdFingerprint, end.StatusCode, r.helperOutput(ctx, id))
 			}
 			return nil
 		case <-tick.C:
@@ -213,23 +215,23 @@ func (r *Runtime) awaitLook(ctx context.Context, id string, meanwhile func()) er
 	}
 }
 
-// printed returns the last line of a helper's standard output; empty if it cannot be
-// read.
+// printed returns the last line of a helper's standard output, or "" if it cannot
+// be read.
 func (r *Runtime) printed(ctx context.Context, id string) string {
 	stream, err := r.api.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStdout: true, Tail: "1"})
 	if err != nil {
-		r.log.Debug("a helper's output is not to be had", "container", id, "err", err)
+		r.log.Debug("read helper output failed", "container", id, "err", err)
 		return ""
 	}
 	defer stream.Close()
 	var b bytes.Buffer
 	if _, err := stdcopy.StdCopy(&b, io.Discard, io.LimitReader(stream, 16<<10)); err != nil {
-		r.log.Debug("a helper's output is not to be had", "container", id, "err", err)
+		r.log.Debug("read helper output failed", "container", id, "err", err)
 		return ""
 	}
 	return strings.TrimSpace(b.String())
 }
 
-// changing is the fingerprint of a home that changes while it is read: it equals
-// no other.
+// changing returns the fingerprint of a home that changes while it is read. It
+// differs from all others.
 func changing() string { return fmt.Sprintf("changing-%d-%s", time.Now().UnixNano(), randomHex(8)) }

@@ -16,22 +16,22 @@ import (
 	"codehub/internal/workspace"
 )
 
-// A local-dir home is the folder {data}/homes/{id}/home. What a docker-volume
-// home says by labels stands in home.json beside it. Whoever changes that, or
-// what the name "home" means, does so under a lock on the folder around both,
-// having read it again; the kernel gives the lock back when its holder dies.
-// A home that goes is first renamed to what nobody else ever looks at.
+// A local-dir home is the directory {data}/homes/{id}/home. Its home.json holds
+// what the labels of a volume hold. Changes to home.json or to the directory's name
+// are made under a lock on {data}/homes/{id} after reading it again; the kernel
+// releases the lock if the process dies. A home is renamed before it is removed, so
+// that no other call finds it.
 type sidecar struct {
 	Installation string      `json:"installation"`
 	Claim        string      `json:"claim"`
 	State        folderState `json:"state"`
 	Marker       string      `json:"marker,omitempty"` // archive_key of what was restored
 	Live         bool        `json:"live,omitempty"`   // settled: never wiped again
-	Owner        string      `json:"owner,omitempty"`  // username of the workspace's owner
+	Owner        string      `json:"owner,omitempty"`  // archive_key of the completed restore
 	Name         string      `json:"name,omitempty"`   // of the workspace
 
-	// Filler is who fills the folder, or did: a call, or the container of a
-	// job. What somebody else says about its end counts for nothing.
+	// Filler identifies the call or the job's container that fills the directory.
+	// Only its report that it has finished counts.
 	Filler string `json:"filler,omitempty"`
 }
 
@@ -51,7 +51,7 @@ func (r *Runtime) folder(id workspace.ID) string {
 }
 func (r *Runtime) homePath(id workspace.ID) string { return filepath.Join(r.folder(id), "home") }
 
-// hostHomePath is homePath as the engine sees it.
+// hostHomePath is homePath on Docker's host.
 func (r *Runtime) hostHomePath(id workspace.ID) string {
 	return filepath.Join(r.cfg.HostDataDir, homesDir, string(id), "home")
 }
@@ -76,10 +76,10 @@ func (r *Runtime) folders() ([]runtime.Volume, error) {
 		id := workspace.ID(e.Name())
 		side, there, err := r.readFolder(id)
 		if errors.Is(err, errSidecar) {
-			// Nothing is known of this one, and the others are not to suffer
-			// for it: like a volume that carries no claim, it is nobody's home.
+			// One damaged file must not affect the other homes. The home is treated
+			// like a volume without labels.
 			if _, said := r.damaged.LoadOrStore(id, true); !said {
-				r.log.Error("a home's description is damaged; the home is left alone", "workspace", id, "err", err)
+				r.log.Error("home.json is damaged; home ignored", "workspace", id, "err", err)
 			}
 			out = append(out, runtime.Volume{Workspace: id, Storage: workspace.StorageLocalDir, Held: true})
 			continue
@@ -101,10 +101,10 @@ func (r *Runtime) folders() ([]runtime.Volume, error) {
 	return out, nil
 }
 
-var errSidecar = errors.New("home.json cannot be understood")
+var errSidecar = errors.New("home.json is damaged")
 
-// readFolder returns what is known of a workspace's folder, and whether the
-// home itself is there.
+// readFolder reads a workspace's home.json and reports whether the home itself
+// exists.
 func (r *Runtime) readFolder(id workspace.ID) (sidecar, bool, error) {
 	var side sidecar
 	raw, err := os.ReadFile(filepath.Join(r.folder(id), "home.json"))
@@ -121,11 +121,11 @@ func (r *Runtime) readFolder(id workspace.ID) (sidecar, bool, error) {
 		if side.State != folderRemoving {
 			return side, false, nil
 		}
-		left, err := r.trash(id) // it is listed until nothing of it is left
+		left, err := r.trash(id) // it is listed until it is removed completely
 		return side, len(left) > 0, err
 	}
 	if err != nil {
-		return side, false, fmt.Errorf("look at home: %w", err)
+		return side, false, fmt.Errorf("stat home: %w", err)
 	}
 	return side, info.IsDir(), nil
 }
@@ -134,7 +134,7 @@ func (r *Runtime) ownsFolder(side sidecar, claim string) bool {
 	return side.Installation == r.cfg.Installation && side.Claim == claim
 }
 
-// writeSidecar stores it so that it is there, whole, after a power cut.
+// writeSidecar writes home.json atomically and durably.
 func (r *Runtime) writeSidecar(id workspace.ID, side sidecar) error {
 	side.Installation = r.cfg.Installation
 	raw, err := json.Marshal(side)
@@ -192,12 +192,12 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 			return side, err
 		}
 		for _, u := range users {
-			if u.worked() && (side.Marker == "" || u.id != side.Filler) {
-				return side, fmt.Errorf("folder %s cannot be seeded: container %s has it: %w", r.homePath(id), u.name, runtime.ErrConflict)
+			if u.hasRun() && (side.Marker == "" || u.id != side.Filler) {
+				return side, fmt.Errorf("folder %s cannot be seeded: container %s uses it: %w", r.homePath(id), u.name, runtime.ErrConflict)
 			}
 		}
 		if done = there && side.State == folderSeeded; done {
-			// Whoever waits to fill it otherwise finds that it was changed.
+			// A concurrent call that waits to fill it then detects the change.
 			side.Filler = filler
 			return side, nil
 		}
@@ -233,14 +233,14 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 	}
 	return r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
 		if !there || side.Filler != filler || side.State != folderFilling {
-			return side, meanwhile("folder %s was filled by another call meanwhile", r.homePath(id))
+			return side, errConcurrent("folder %s was filled by another call meanwhile", r.homePath(id))
 		}
 		side.State = folderSeeded
 		return side, nil
 	})
 }
 
-// createEmptyFolder makes the folder for a restore.
+// createEmptyFolder creates the directory for a restore.
 func (r *Runtime) createEmptyFolder(ctx context.Context, spec runtime.VolumeSpec) error {
 	return r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
 		if there {
@@ -257,9 +257,8 @@ func (r *Runtime) createEmptyFolder(ctx context.Context, spec runtime.VolumeSpec
 	})
 }
 
-// editFolder changes what home.json says of a home with the claim, or of none
-// yet, under the folder's lock. A folder with another claim is
-// ErrVolumeMismatch.
+// editFolder changes home.json under the lock, if it has the claim or does not
+// exist yet. Another claim is ErrVolumeMismatch.
 func (r *Runtime) editFolder(ctx context.Context, spec runtime.VolumeSpec, change func(side sidecar, there bool) (sidecar, error)) error {
 	id := spec.Workspace
 	if r.cfg.DataDir == "" {
@@ -270,7 +269,7 @@ func (r *Runtime) editFolder(ctx context.Context, spec runtime.VolumeSpec, chang
 	}
 	unlock, err := r.lockFolder(ctx, id)
 	if errors.Is(err, fs.ErrNotExist) {
-		return meanwhile("folder %s was removed at this moment", r.folder(id))
+		return errConcurrent("folder %s was removed at this moment", r.folder(id))
 	}
 	if err != nil {
 		return err
@@ -284,10 +283,10 @@ func (r *Runtime) editFolder(ctx context.Context, spec runtime.VolumeSpec, chang
 		return err
 	}
 	if side.Installation == r.cfg.Installation && side.State == folderRemoving && !there {
-		side = sidecar{} // the removal was cut off where only this was left
+		side = sidecar{} // the removal was interrupted before this file was removed
 	}
 	if side.Installation == r.cfg.Installation && side.Claim != spec.Claim && !there {
-		side = sidecar{} // the home it described was taken by hand
+		side = sidecar{} // the home it described was removed by hand
 	}
 	known := side != sidecar{}
 	if known && side.State == folderRemoving || !r.ownsFolder(side, spec.Claim) && (there || known) {
@@ -304,7 +303,7 @@ func (r *Runtime) editFolder(ctx context.Context, spec runtime.VolumeSpec, chang
 	return r.writeSidecar(id, next)
 }
 
-// makeFolder makes the folder around a home.
+// makeFolder creates the directory around a home.
 func (r *Runtime) makeFolder(id workspace.ID) error {
 	if _, err := os.Lstat(r.folder(id)); err == nil {
 		return nil
@@ -321,7 +320,7 @@ func (r *Runtime) makeFolder(id workspace.ID) error {
 	return nil
 }
 
-// folderUsers lists the containers that have a local-dir home mounted.
+// folderUsers lists the containers that have mounted a local-dir home.
 func (r *Runtime) folderUsers(ctx context.Context, id workspace.ID) ([]user, error) {
 	if r.cfg.DataDir == "" {
 		return nil, errors.New("no data folder is set for local-dir homes")
@@ -329,8 +328,8 @@ func (r *Runtime) folderUsers(ctx context.Context, id workspace.ID) ([]user, err
 	return r.users(ctx, r.hostHomePath(id))
 }
 
-// seedFolder fills the folder as a volume is filled: through a volume of the
-// engine's that is a bind mount of it.
+// seedFolder fills the directory like a volume: through a Docker volume that is a
+// bind mount of it.
 func (r *Runtime) seedFolder(ctx context.Context, spec runtime.VolumeSpec, progress func(runtime.Progress)) error {
 	_, err := r.createVolume(ctx, client.VolumeCreateOptions{
 		Name:   mountName(spec.Workspace),
@@ -343,8 +342,8 @@ func (r *Runtime) seedFolder(ctx context.Context, spec runtime.VolumeSpec, progr
 	if err != nil {
 		return err
 	}
-	// Docker writes the options of a volume without syncing them, and does not start
-	// with an empty file of them, which is what a power cut would leave.
+	// Docker writes a volume's options without syncing them, and does not start if
+	// a power cut leaves that file empty.
 	if err := r.syncMount(ctx, mountName(spec.Workspace)); err != nil {
 		return err
 	}
@@ -354,20 +353,19 @@ func (r *Runtime) seedFolder(ctx context.Context, spec runtime.VolumeSpec, progr
 	}
 	v, err := r.api.VolumeInspect(ctx, mountName(spec.Workspace), client.VolumeInspectOptions{})
 	if err != nil {
-		return failed(ctx, "inspect volume", err)
+		return wrapError(ctx, "inspect volume", err)
 	}
 	if !r.owns(v.Volume.Labels, roleMount) {
-		return meanwhile("volume %s was removed while it was seeded", mountName(spec.Workspace))
+		return errConcurrent("volume %s was removed while it was seeded", mountName(spec.Workspace))
 	}
 	return nil
 }
 
-// syncMount has the options of a volume outlast a power cut, where Docker's data
-// folder is within reach.
+// syncMount syncs the options of a volume if Docker's data directory is accessible.
 func (r *Runtime) syncMount(ctx context.Context, name string) error {
 	v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	if err != nil {
-		return failed(ctx, "inspect volume", err)
+		return wrapError(ctx, "inspect volume", err)
 	}
 	if !r.isLocal(v.Volume.Mountpoint) {
 		return nil
@@ -378,7 +376,7 @@ func (r *Runtime) syncMount(ctx context.Context, name string) error {
 	return nil
 }
 
-// dismount removes what seedFolder made; the folder stays.
+// dismount removes the volume that seedFolder created and keeps the directory.
 func (r *Runtime) dismount(ctx context.Context, id workspace.ID) error {
 	if err := r.removeSeed(ctx, id); err != nil {
 		return err
@@ -386,7 +384,7 @@ func (r *Runtime) dismount(ctx context.Context, id workspace.ID) error {
 	return errors.Join(r.removeOwned(ctx, mountName(id), roleMount), r.removeOwned(ctx, mountName(id), roleMadeUp))
 }
 
-// verifyFolder makes sure that a local-dir home is the one that is meant.
+// verifyFolder checks that a local-dir home has the claim.
 func (r *Runtime) verifyFolder(id workspace.ID, claim string) error {
 	if r.cfg.DataDir == "" {
 		return errors.New("no data folder is set for local-dir homes")
@@ -401,7 +399,7 @@ func (r *Runtime) verifyFolder(id workspace.ID, claim string) error {
 	return nil
 }
 
-// settleFolder records that a local-dir home is live, if it is there.
+// settleFolder records that a local-dir home is live, if it exists.
 func (r *Runtime) settleFolder(ctx context.Context, id workspace.ID, claim string) error {
 	if r.cfg.DataDir == "" || r.verifyFolder(id, claim) != nil {
 		return nil
@@ -418,13 +416,13 @@ func (r *Runtime) settleFolder(ctx context.Context, id workspace.ID, claim strin
 		return side, nil
 	})
 	if errors.Is(err, runtime.ErrVolumeMismatch) {
-		return nil // removed meanwhile
+		return nil // removed in the meantime
 	}
 	return err
 }
 
-// removeFolder removes a local-dir home, if there is one. It is listed until
-// nothing of it is left.
+// removeFolder removes a local-dir home, if it exists. It is listed until it is
+// removed completely.
 func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) error {
 	if r.cfg.DataDir == "" {
 		return nil
@@ -440,7 +438,8 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 		if !there {
 			return nil
 		}
-		// The engine keeps a volume that a container holds; a folder it does not know.
+		// Docker keeps a volume that a container holds, but does not know about a
+		// directory.
 		if err := inUse("folder "+r.homePath(id), users); err != nil {
 			return err
 		}
@@ -465,7 +464,7 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 	}
 	return r.withFolder(ctx, id, claim, func(_ sidecar, there bool) error {
 		if there {
-			return meanwhile("folder %s was filled again at this moment", r.homePath(id))
+			return errConcurrent("folder %s was filled again at this moment", r.homePath(id))
 		}
 		if err := os.RemoveAll(r.folder(id)); err != nil {
 			return fmt.Errorf("remove folder of the home: %w", err)
@@ -477,8 +476,8 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 	})
 }
 
-// withFolder calls what removes a home under the folder's lock, if the folder is
-// there and has the claim, or none and nothing in it.
+// withFolder calls call under the lock if the directory exists and has the claim,
+// or is empty and has none.
 func (r *Runtime) withFolder(ctx context.Context, id workspace.ID, claim string, call func(side sidecar, there bool) error) error {
 	unlock, err := r.lockFolder(ctx, id)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -488,8 +487,8 @@ func (r *Runtime) withFolder(ctx context.Context, id workspace.ID, claim string,
 		return err
 	}
 	defer unlock()
-	// Asked here, too: the calls to the engine, which ask, were before the lock
-	// was waited for.
+	// Check the fence again: Docker calls check it, but they were made before the
+	// wait for the lock.
 	if err := runtime.Fenced(ctx); err != nil {
 		return fmt.Errorf("remove folder %s: %w: %w", r.homePath(id), runtime.ErrUnreachable, err)
 	}

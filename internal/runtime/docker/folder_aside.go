@@ -14,12 +14,11 @@ import (
 	"codehub/internal/workspace"
 )
 
-// A local-dir home that is set aside is the folder {data}/homes/{id}, renamed
-// to {id}.aside-{time}-{random} in the same folder: nothing is copied.
+// A local-dir home is set aside by renaming {data}/homes/{id} to
+// {id}.aside-{time}-{random}; nothing is copied.
 const asideInfix = ".aside-"
 
-// setFolderAside renames the folder around a home that is not the one with the
-// claim.
+// setFolderAside renames the directory of a home that does not have the claim.
 func (r *Runtime) setFolderAside(ctx context.Context, id workspace.ID, claim, found string) (string, error) {
 	if r.cfg.DataDir == "" {
 		return "", nil
@@ -57,7 +56,7 @@ func (r *Runtime) setFolderAside(ctx context.Context, id workspace.ID, claim, fo
 	case !damaged && claim != "" && r.ownsFolder(side, claim):
 		return "", nil
 	case !damaged && !there && (side == sidecar{} || side.State == folderRemoving):
-		return "", nil // no home is in it
+		return "", nil // it contains no home
 	case !damaged && side.Claim != found:
 		return "", fmt.Errorf("folder %s was replaced: %w", r.folder(id), runtime.ErrVolumeMismatch)
 	}
@@ -98,7 +97,7 @@ func (r *Runtime) foldersAside() ([]runtime.Aside, error) {
 		}
 		at, _, _ := strings.Cut(rest, "-")
 		a := runtime.Aside{Name: filepath.Join(homes, e.Name()), Workspace: workspace.ID(id), Storage: workspace.StorageLocalDir, Complete: true}
-		a.Since, _ = time.Parse(asideTime, at) // a name that people gave leaves it unknown
+		a.Since, _ = time.Parse(asideTime, at) // unknown for a name given by hand
 		out = append(out, a)
 	}
 	return out, nil

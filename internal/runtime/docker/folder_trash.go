@@ -17,8 +17,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// lockFolder locks the folder around a home, for this process alone. The error
-// is fs.ErrNotExist if there is no such folder.
+// lockFolder locks the directory around a home for this process. The error is
+// fs.ErrNotExist if there is none.
 func (r *Runtime) lockFolder(ctx context.Context, id workspace.ID) (unlock func(), err error) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -30,13 +30,13 @@ func (r *Runtime) lockFolder(ctx context.Context, id workspace.ID) (unlock func(
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil, failed(ctx, "wait for another process that changes the home in "+r.folder(id), ctx.Err())
+			return nil, wrapError(ctx, "wait for another process that changes the home in "+r.folder(id), ctx.Err())
 		}
 	}
 }
 
-// tryLock returns nil and no error if somebody else has the lock, or the folder
-// was replaced while it was taken.
+// tryLock returns nil without an error if the lock is held elsewhere or the
+// directory was replaced meanwhile.
 func tryLock(dir string) (unlock func(), err error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -67,7 +67,7 @@ func tryLock(dir string) (unlock func(), err error) {
 
 const trashPrefix = ".removed-"
 
-// trash lists what is left of homes that were removed from a workspace's folder.
+// trash lists the remains of homes that were removed from a workspace's directory.
 func (r *Runtime) trash(id workspace.ID) ([]string, error) {
 	entries, err := os.ReadDir(r.folder(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -85,20 +85,20 @@ func (r *Runtime) trash(id workspace.ID) ([]string, error) {
 	return out, nil
 }
 
-// discardHome makes the home trash, if there is one. The folder's lock is held.
+// discardHome renames the home to trash, if it exists. The caller holds the lock.
 func (r *Runtime) discardHome(id workspace.ID) error {
 	err := os.Rename(r.homePath(id), filepath.Join(r.folder(id), trashPrefix+randomHex(8)))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("move home aside: %w", err)
+		return fmt.Errorf("move home to trash: %w", err)
 	}
 	if err := syncDir(r.folder(id)); err != nil {
-		return fmt.Errorf("move home aside: %w", err)
+		return fmt.Errorf("move home to trash: %w", err)
 	}
 	return nil
 }
 
-// emptyTrash removes it, by the helper where this process may not: the files
-// belong to the image's user.
+// emptyTrash removes the trash. It uses the helper for files that this process may
+// not remove because they belong to the image's user.
 func (r *Runtime) emptyTrash(ctx context.Context, id workspace.ID, progress func(runtime.Progress)) error {
 	left, err := r.trash(id)
 	if err != nil {

@@ -17,25 +17,24 @@ import (
 )
 
 const (
-	maxLine       = 1 << 20 // bytes of a line of a job's report; a longer one is left out
-	maxLastWords  = 20      // lines that a job wrote to its standard error last
+	maxLine       = 1 << 20 // bytes; longer lines of a report are dropped
+	maxTailLines  = 20      // last lines of a job's standard error
 	reopenAfter   = 200 * time.Millisecond
-	drainAtMost   = 5 * time.Second // that a log goes on after its container's end
+	drainTimeout  = 5 * time.Second // how long a log may continue after its container's end
 	maxWordLength = 4 << 10
-	followTimeout = time.Minute // nobody waits for a page here, and an engine at work is slow
+	followTimeout = time.Minute // generous, for a busy Docker: no page waits for this
 )
 
-// FollowJob implements runtime.Runtime. Each line is given once, without its
-// end and good only until line returns; an end of the log that is none, which
-// the engine tells of now and then, is not noticed by the caller. A line whose
-// end the job did not live to print is not given.
+// FollowJob implements runtime.Runtime. Each line is delivered once, without its
+// end, and is valid until line returns. If Docker ends the log early, it is opened
+// again. An incomplete last line is dropped.
 func (r *Runtime) FollowJob(ctx context.Context, jobID string, line func([]byte)) (int, error) {
 	return r.follow(ctx, roleJob, jobID, line)
 }
 
-// follow follows a container with this role, which was started, to its end.
+// follow follows a started container with this role to its end.
 func (r *Runtime) follow(ctx context.Context, role, jobID string, line func([]byte)) (int, error) {
-	words := &lastWords{log: func(s string) { r.log.Debug("storage job says", "job", jobID, "words", s) }}
+	words := &outputTail{log: func(s string) { r.log.Debug("storage job says", "job", jobID, "words", s) }}
 	given := 0
 	for try := 0; ; try++ {
 		c, err := r.inspectJob(ctx, role, jobID)
@@ -47,20 +46,20 @@ func (r *Runtime) follow(ctx context.Context, role, jobID string, line func([]by
 		err = r.readReport(ctx, jobID, !ended, &given, line, words)
 		switch {
 		case ctx.Err() != nil:
-			return 0, failed(ctx, "follow storage job", ctx.Err())
+			return 0, wrapError(ctx, "follow storage job", ctx.Err())
 		case errdefs.IsNotFound(err):
 			return 0, fmt.Errorf("storage job %s: %w", jobID, runtime.ErrNotFound)
 		case err == nil && ended:
 			if c.State.ExitCode != 0 {
-				r.log.Warn("a storage job failed", "job", jobID, "container", c.Name, "code", c.State.ExitCode,
+				r.log.Warn("storage job failed", "job", jobID, "container", c.Name, "code", c.State.ExitCode,
 					"out_of_memory", c.State.OOMKilled, "words", strings.Join(words.lines, "\n"))
 			}
 			return c.State.ExitCode, nil
 		case err != nil && try >= 50:
-			return 0, failed(ctx, "follow storage job", err)
+			return 0, wrapError(ctx, "follow storage job", err)
 		}
 		if err != nil {
-			r.log.Debug("a storage job's log was cut off; it is opened again", "job", jobID, "err", err)
+			r.log.Debug("storage job log interrupted; reopening", "job", jobID, "err", err)
 		}
 		if try > 0 || err == nil {
 			r.pause(ctx, jobID)
@@ -68,8 +67,8 @@ func (r *Runtime) follow(ctx context.Context, role, jobID string, line func([]by
 	}
 }
 
-// pause waits a moment, or until the job has ended: mostly its log has just
-// told so, a little before the engine does.
+// pause waits for a moment or until the job ends. Usually the log ends slightly
+// before Docker reports the exit.
 func (r *Runtime) pause(ctx context.Context, jobID string) {
 	ctx, cancel := context.WithTimeout(ctx, reopenAfter)
 	defer cancel()
@@ -78,7 +77,7 @@ func (r *Runtime) pause(ctx context.Context, jobID string) {
 	}
 }
 
-// inspectJob looks at a job that was started, by its id.
+// inspectJob inspects a started job by its ID.
 func (r *Runtime) inspectJob(ctx context.Context, role, jobID string) (container.InspectResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
@@ -87,7 +86,7 @@ func (r *Runtime) inspectJob(ctx context.Context, role, jobID string) (container
 	case errdefs.IsNotFound(err):
 		return container.InspectResponse{}, fmt.Errorf("storage job %s: %w", jobID, runtime.ErrNotFound)
 	case err != nil:
-		return container.InspectResponse{}, failed(ctx, "inspect storage job", err)
+		return container.InspectResponse{}, wrapError(ctx, "inspect storage job", err)
 	case c.Container.ID != jobID || !r.owns(c.Container.Config.Labels, role):
 		return container.InspectResponse{}, fmt.Errorf("container %s is no storage job: %w", jobID, runtime.ErrNotFound)
 	case stateOf(c.Container.State.Status) == runtime.ContainerCreated:
@@ -96,9 +95,9 @@ func (r *Runtime) inspectJob(ctx context.Context, role, jobID string) (container
 	return c.Container, nil
 }
 
-// readReport reads the log from its beginning and gives the lines after the
-// first *given of them.
-func (r *Runtime) readReport(ctx context.Context, jobID string, follow bool, given *int, line func([]byte), words *lastWords) error {
+// readReport reads the log from the beginning and delivers the lines after the
+// first *given.
+func (r *Runtime) readReport(ctx context.Context, jobID string, follow bool, given *int, line func([]byte), words *outputTail) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := r.api.ContainerLogs(ctx, jobID, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: follow})
@@ -107,7 +106,7 @@ func (r *Runtime) readReport(ctx context.Context, jobID string, follow bool, giv
 	}
 	defer stream.Close()
 	if follow {
-		// A log that goes on for ever after its container's end is not waited for.
+		// Do not wait for a log that continues after its container's end.
 		done := make(chan struct{})
 		defer func() {
 			cancel()
@@ -120,7 +119,7 @@ func (r *Runtime) readReport(ctx context.Context, jobID string, follow bool, giv
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(drainAtMost):
+			case <-time.After(drainTimeout):
 				cancel()
 			}
 		}()
@@ -136,7 +135,7 @@ func (r *Runtime) readReport(ctx context.Context, jobID string, follow bool, giv
 		seen++
 		if seen > *given {
 			*given = seen
-			r.log.Warn("a line of a storage job's report is too long and is left out", "job", jobID)
+			r.log.Warn("storage job report line too long; dropped", "job", jobID)
 		}
 	}}
 	errs := &lines{max: maxWordLength, line: words.add, tooLong: func() { words.add([]byte("(a long line)")) }}
@@ -157,14 +156,14 @@ func (r *Runtime) awaitExit(ctx context.Context, id string) error {
 	}
 }
 
-// lines cuts what is written to it into lines.
+// lines splits what is written to it into lines.
 type lines struct {
 	max     int
 	line    func([]byte)
 	tooLong func()
 
 	part []byte
-	skip bool // the present line is too long
+	skip bool // the current line is too long
 }
 
 func (l *lines) Write(p []byte) (int, error) {
@@ -194,16 +193,16 @@ func (l *lines) Write(p []byte) (int, error) {
 	}
 }
 
-// lastWords keeps the last lines of a job's standard error.
-type lastWords struct {
+// outputTail keeps the last lines of a job's standard error.
+type outputTail struct {
 	lines []string
 	log   func(string)
 }
 
-func (w *lastWords) add(l []byte) {
+func (w *outputTail) add(l []byte) {
 	s := strings.ToValidUTF8(string(l), "\uFFFD")
 	w.log(s)
-	if len(w.lines) == maxLastWords {
+	if len(w.lines) == maxTailLines {
 		w.lines = append(w.lines[:0], w.lines[1:]...)
 	}
 	w.lines = append(w.lines, s)

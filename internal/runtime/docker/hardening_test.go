@@ -74,7 +74,8 @@ func TestHardening(t *testing.T) {
 	}
 }
 
-// normal writes capabilities as they are asked for; engines differ in that.
+// normal normalizes the names of capabilities, which differ between versions of
+// Docker.
 func normal(caps []string) []string {
 	out := slices.Clone(caps)
 	for i, c := range out {
@@ -85,10 +86,10 @@ func normal(caps []string) []string {
 	return out
 }
 
-func TestPublishedOnLoopbackAlone(t *testing.T) {
+func TestPublishedPortIsLoopbackOnly(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, func(c *Config) { c.Publish = true })
-	up := running(t, r) // healthy, so it answers there
+	up := running(t, r) // it responded on that port
 	addr := netip.MustParseAddrPort(up.Addr)
 	if !addr.Addr().IsLoopback() {
 		t.Fatalf("address = %s, want one on loopback", up.Addr)
@@ -128,7 +129,7 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-func TestStartHealsANetworkThatWasRemoved(t *testing.T) {
+func TestStartRecreatesRemovedNetwork(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	spec := newHome()
@@ -149,16 +150,16 @@ func TestStartHealsANetworkThatWasRemoved(t *testing.T) {
 	awaitHealthy(t, r, c)
 }
 
-func TestNetworkThatACrashLeftHalfMade(t *testing.T) {
+func TestDraftNetworkIsRemoved(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	if _, err := r.api.NetworkCreate(t.Context(), r.names.network, r.networkOptions(roleDraft, netip.Prefix{})); err != nil {
 		t.Fatal(err)
 	}
-	running(t, r) // with an address of our choice
+	running(t, r) // with a chosen address
 }
 
-func TestAnotherNetworkByOurNameIsSaid(t *testing.T) {
+func TestForeignNetworkIsReported(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	made, err := r.api.NetworkCreate(t.Context(), r.names.network, client.NetworkCreateOptions{})
@@ -175,13 +176,13 @@ func TestAnotherNetworkByOurNameIsSaid(t *testing.T) {
 	}
 }
 
-func TestAddressThatSomebodyTook(t *testing.T) {
+func TestTakenAddressIsRetried(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	up := running(t, r)
 	taken := netip.MustParseAddrPort(up.Addr).Addr()
 
-	// As after a restart: what is in use is not known, and the next is just that.
+	// As after a restart: addresses in use are not known, and this one is next.
 	subnet := r.addrs.subnet
 	r.addrs.reset(netip.Prefix{})
 	r.addrs.reset(subnet)
@@ -209,7 +210,7 @@ func TestAddressThatSomebodyTook(t *testing.T) {
 	}
 }
 
-func TestStartThatTheEngineRefuses(t *testing.T) {
+func TestRefusedStart(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	image := importImage(t, r, []string{`ENTRYPOINT ["/no-such-program"]`}, homeTar(t))
@@ -228,7 +229,7 @@ func TestStartThatTheEngineRefuses(t *testing.T) {
 	}
 }
 
-func TestNewRefusesWhatCannotBeRight(t *testing.T) {
+func TestNewValidatesConfig(t *testing.T) {
 	t.Parallel()
 	log := newRuntime(t, nil).log
 	for name, cfg := range map[string]Config{
@@ -251,7 +252,7 @@ func TestNewRefusesWhatCannotBeRight(t *testing.T) {
 	}
 }
 
-func TestFoldersAsTheEngineSeesThem(t *testing.T) {
+func TestHostDataDir(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, func(c *Config) { c.DataDir, c.HostDataDir = "/in/the/container", "/on/the/host" })
 	spec := newHome()

@@ -55,8 +55,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// newRuntime returns a runtime for an installation of its own; all that it
-// makes is removed when the test ends.
+// newRuntime returns a runtime for a new installation, which is removed at the end
+// of the test.
 func newRuntime(t *testing.T, change func(*Config)) *Runtime {
 	t.Helper()
 	harness.NeedsDocker(t)
@@ -96,11 +96,11 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// dismantle removes everything of the installation.
+// dismantle removes all objects of the installation.
 func dismantle(ctx context.Context, r *Runtime) error {
 	containers, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter("")})
 	if err != nil {
-		return failed(ctx, "list containers", err)
+		return wrapError(ctx, "list containers", err)
 	}
 	for _, c := range containers.Items {
 		err = errors.Join(err, r.discard(ctx, c.ID))
@@ -164,7 +164,7 @@ func TestLocalDirConforms(t *testing.T) {
 	})
 }
 
-// hands reach past the runtime to the engine and the data folder.
+// hands changes Docker and the data directory directly, bypassing the runtime.
 type hands struct {
 	r       *Runtime
 	storage string
@@ -181,7 +181,7 @@ func (h hands) home(t *testing.T, id workspace.ID) []runtimetest.File {
 	})
 }
 
-// readTree reads HomeDir as a container of the test image would see it.
+// readTree reads HomeDir as a container of the test image sees it.
 func readTree(t *testing.T, r *Runtime, home mount.Mount) []runtimetest.File {
 	t.Helper()
 	return readTreeOf(t, r, harness.TestImage(), home)
@@ -238,7 +238,7 @@ func readTreeOf(t *testing.T, r *Runtime, image string, home mount.Mount) []runt
 	return out
 }
 
-// request asks a test server in a workspace.
+// request sends a request to the test server in a workspace.
 func request(t *testing.T, up runtime.Upstream, method, target string, body io.Reader) []byte {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+up.Addr+target, body)
@@ -263,7 +263,7 @@ func write(t *testing.T, _ workspace.ID, up runtime.Upstream, name, content stri
 	request(t, up, http.MethodPut, "/file?path="+name, strings.NewReader(content))
 }
 
-// homeMount mounts a home as somebody else's container does.
+// homeMount mounts a home as another program's container does.
 func (h hands) homeMount(id workspace.ID, readOnly bool) mount.Mount {
 	m := mount.Mount{Type: mount.TypeVolume, Source: id.VolumeName(), Target: runtime.JobHomeDir, ReadOnly: readOnly}
 	if h.storage == workspace.StorageLocalDir {
@@ -272,7 +272,7 @@ func (h hands) homeMount(id workspace.ID, readOnly bool) mount.Mount {
 	return m
 }
 
-// use has a container that is not codehub's mount the home.
+// use mounts the home in a container that is not codehub's.
 func (h hands) use(t *testing.T, id workspace.ID, name string, running bool) (leave func()) {
 	t.Helper()
 	c, err := h.r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
@@ -295,7 +295,7 @@ func (h hands) use(t *testing.T, id workspace.ID, name string, running bool) (le
 	return leave
 }
 
-// edit changes a home by a container that is not codehub's.
+// edit changes a home in a container that is not codehub's.
 func (h hands) edit(t *testing.T, id workspace.ID, lines ...string) {
 	t.Helper()
 	image, err := h.r.ensureHelperImage(t.Context())
@@ -312,7 +312,7 @@ func (h hands) edit(t *testing.T, id workspace.ID, lines ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.r.awaitLook(t.Context(), c.ID, func() {}); err != nil {
+	if err := h.r.awaitFingerprint(t.Context(), c.ID, func() {}); err != nil {
 		t.Error(err)
 	}
 	if err := h.r.discard(t.Context(), c.ID); err != nil {
@@ -320,7 +320,7 @@ func (h hands) edit(t *testing.T, id workspace.ID, lines ...string) {
 	}
 }
 
-// halfSeed leaves a volume with something in it and no proof of the rest.
+// halfSeed leaves a partially seeded volume without a seed container.
 func (h hands) halfSeed(t *testing.T, spec runtime.VolumeSpec) {
 	t.Helper()
 	ctx := t.Context()
@@ -334,7 +334,7 @@ func (h hands) halfSeed(t *testing.T, spec runtime.VolumeSpec) {
 		if err := os.WriteFile(filepath.Join(h.r.homePath(spec.Workspace), "half"), []byte("ha"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		// The crash came when the folder was mounted for the copy.
+		// The crash happened while the directory was mounted for the copy.
 		if err := h.r.seedFolder(ctx, spec, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -349,7 +349,7 @@ func (h hands) halfSeed(t *testing.T, spec runtime.VolumeSpec) {
 	h.put(t, spec.Workspace, "half", "")
 }
 
-// put stores a file in a home, as nobody should.
+// put writes a file to a home directly.
 func (h hands) put(t *testing.T, id workspace.ID, name, content string) {
 	t.Helper()
 	ctx := t.Context()
@@ -395,7 +395,7 @@ func putFileWith(t *testing.T, dir, name, content string) {
 
 func (h hands) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 	t.Helper()
-	net, err := h.r.surroundings(t.Context(), freshEnough)
+	net, err := h.r.checkedNetwork(t.Context(), networkMaxAge)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -421,8 +421,8 @@ func (h hands) halfJob(t *testing.T, spec runtime.JobSpec) string {
 	return made.ID
 }
 
-// ownHomes lists the homes of r's installation. Volumes without labels, which
-// other tests leave in the way of their homes, are seen by every installation.
+// ownHomes lists the homes of r's installation. Volumes without labels, which other
+// tests create, are visible to every installation.
 func ownHomes(t *testing.T, r *Runtime) []runtime.Volume {
 	t.Helper()
 	list, err := r.Volumes(t.Context())
@@ -432,7 +432,7 @@ func ownHomes(t *testing.T, r *Runtime) []runtime.Volume {
 	return slices.DeleteFunc(list, func(v runtime.Volume) bool { return v.Foreign })
 }
 
-// halfRemove leaves a home whose removal has begun, before its content went.
+// halfRemove leaves a home whose removal has begun, with its content.
 func (h hands) halfRemove(t *testing.T, id workspace.ID, claim string) {
 	t.Helper()
 	ctx := t.Context()
@@ -449,7 +449,7 @@ func (h hands) halfRemove(t *testing.T, id workspace.ID, claim string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := h.r.lookAtHomes(ctx, id)
+	found, err := h.r.listHomes(ctx, id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -483,7 +483,7 @@ func (h hands) takeContainer(t *testing.T, id workspace.ID) {
 	}
 }
 
-// takeVolume removes the home, and as little else as the engine lets one.
+// takeVolume removes the home, and as little else as Docker permits.
 func (h hands) takeVolume(t *testing.T, id workspace.ID) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -520,7 +520,7 @@ func (h hands) putForeign(t *testing.T, id workspace.ID) {
 	}
 }
 
-// aside reads a home that was set aside.
+// aside reads a set-aside home.
 func (h hands) aside(t *testing.T, name string) []runtimetest.File {
 	t.Helper()
 	if h.storage == workspace.StorageLocalDir {
@@ -532,7 +532,7 @@ func (h hands) aside(t *testing.T, name string) []runtimetest.File {
 	})
 }
 
-// takeAside removes it as docs/troubleshooting.md says.
+// takeAside removes it as docs/troubleshooting.md describes.
 func (h hands) takeAside(t *testing.T, name string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())

@@ -24,11 +24,10 @@ import (
 	"codehub/internal/workspace"
 )
 
-// The helper is a container of an image that holds nothing but the codehub
-// executable. It does on the engine's host what this process may not do
-// itself: see HelperMain.
+// The helper is a container from an image that holds only the codehub executable.
+// It does what this process may not do itself on Docker's host; see HelperMain.
 
-// helperImage remembers which image the executable belongs in.
+// helperImage caches the image of the executable.
 type helperImage struct {
 	mu   sync.Mutex
 	ref  string
@@ -41,10 +40,10 @@ type helperRun struct {
 	network string
 	caps    []string
 	mounts  []mount.Mount
-	line    func([]byte) // gets what it prints, while it runs; nil: not wanted
+	line    func([]byte) // called for each line that it prints; nil: not needed
 }
 
-// runHelper runs the helper to its end; its error output is the error.
+// runHelper runs the helper to its end. Its standard error becomes the error.
 func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 	ref, err := r.ensureHelperImage(ctx)
 	if err != nil {
@@ -70,13 +69,13 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 		},
 	})
 	if errdefs.IsNotFound(err) {
-		return meanwhile("the helper's image was removed at this moment")
+		return errConcurrent("the helper's image was removed at this moment")
 	}
 	if err != nil {
-		return failed(ctx, "create helper", err)
+		return wrapError(ctx, "create helper", err)
 	}
 	defer func() {
-		// Also when the caller gave up: nothing may stay behind.
+		// Also after a cancellation, so that no container is left behind.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
 		if err := r.discard(ctx, made.ID); err != nil {
@@ -85,7 +84,7 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 	}()
 	wait := r.api.ContainerWait(ctx, made.ID, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
 	if _, err := r.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
-		return failed(ctx, "start helper", err)
+		return wrapError(ctx, "start helper", err)
 	}
 	if run.line != nil {
 		told := r.listen(ctx, made.ID, run.line)
@@ -93,33 +92,33 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 	}
 	select {
 	case err := <-wait.Error:
-		return failed(ctx, "wait for helper", err)
+		return wrapError(ctx, "wait for helper", err)
 	case end := <-wait.Result:
 		if end.StatusCode == 0 {
 			return nil
 		}
-		return fmt.Errorf("helper %s ended with code %d: %s", run.args[0], end.StatusCode, r.helperWords(ctx, made.ID))
+		return fmt.Errorf("helper %s ended with code %d: %s", run.args[0], end.StatusCode, r.helperOutput(ctx, made.ID))
 	}
 }
 
-// listen gives the lines that a helper prints to line. The channel is closed
-// when there are no more.
+// listen calls line for each line that a helper prints. The channel is closed at
+// the end of the output.
 func (r *Runtime) listen(ctx context.Context, id string, line func([]byte)) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		given := 0
-		if err := r.readReport(ctx, id, true, &given, line, &lastWords{log: func(string) {}}); err != nil {
-			r.log.Debug("progress of a helper not read to its end", "container", id, "err", err)
+		if err := r.readReport(ctx, id, true, &given, line, &outputTail{log: func(string) {}}); err != nil {
+			r.log.Debug("read helper progress failed", "container", id, "err", err)
 		}
 	}()
 	return done
 }
 
-func (r *Runtime) helperWords(ctx context.Context, id string) string {
+func (r *Runtime) helperOutput(ctx context.Context, id string) string {
 	stream, err := r.api.ContainerLogs(ctx, id, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "20"})
 	if err != nil {
-		return failed(ctx, "read logs", err).Error()
+		return wrapError(ctx, "read logs", err).Error()
 	}
 	defer stream.Close()
 	var b bytes.Buffer
@@ -129,8 +128,8 @@ func (r *Runtime) helperWords(ctx context.Context, id string) string {
 	return workspace.Cut(strings.TrimSpace(b.String()))
 }
 
-// ensureHelperImage returns the image of the executable as it is now; it is
-// built if it is missing.
+// ensureHelperImage returns the image of the current executable and builds it if it
+// is missing.
 func (r *Runtime) ensureHelperImage(ctx context.Context) (string, error) {
 	h := &r.helper
 	h.mu.Lock()
@@ -157,7 +156,7 @@ func (r *Runtime) ensureHelperImage(ctx context.Context) (string, error) {
 		return h.ref, nil
 	}
 	if !errdefs.IsNotFound(err) {
-		return "", failed(ctx, "inspect helper image", err)
+		return "", wrapError(ctx, "inspect helper image", err)
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return "", fmt.Errorf("read the helper's executable: %w", err)
@@ -169,7 +168,7 @@ func (r *Runtime) ensureHelperImage(ctx context.Context) (string, error) {
 	return h.ref, nil
 }
 
-// helperRef is the image of the executable, if that is known.
+// helperRef returns the image of the executable, if it is known.
 func (r *Runtime) helperRef() string {
 	r.helper.mu.Lock()
 	defer r.helper.mu.Unlock()
@@ -187,7 +186,7 @@ func (r *Runtime) importHelper(ctx context.Context, ref string, f io.Reader, siz
 	})
 }
 
-// importImage makes an image of what fill writes.
+// importImage creates an image from the files that fill writes.
 func (r *Runtime) importImage(ctx context.Context, ref, role string, changes []string, fill func(*tar.Writer) error) error {
 	for k, v := range r.labels(role, "", "") {
 		quoted, err := json.Marshal(v)
@@ -206,12 +205,12 @@ func (r *Runtime) importImage(ctx context.Context, ref, role string, changes []s
 	}()
 	defer func() {
 		pr.Close()
-		<-done // what it reads is the caller's
+		<-done // the body is read from the caller's reader
 	}()
 	res, err := r.api.ImageImport(ctx, client.ImageImportSource{Source: pr, SourceName: "-"}, ref,
 		client.ImageImportOptions{Changes: changes, Message: "codehub's " + role})
 	if err != nil {
-		return failed(ctx, "import "+role+" image", err)
+		return wrapError(ctx, "import "+role+" image", err)
 	}
 	defer res.Close()
 	for dec := json.NewDecoder(res); ; {
@@ -222,22 +221,22 @@ func (r *Runtime) importImage(ctx context.Context, ref, role string, changes []s
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return failed(ctx, "import "+role+" image", err)
+			return wrapError(ctx, "import "+role+" image", err)
 		case m.Error != "":
-			return failed(ctx, "import "+role+" image", errors.New(m.Error))
+			return wrapError(ctx, "import "+role+" image", errors.New(m.Error))
 		}
 	}
 }
 
-// removeOldHelpers removes the images of earlier executables. One that a storage
-// job uses, running or ended, the engine keeps; the sweep comes again.
+// removeOldHelpers removes the images of earlier executables. Docker keeps those
+// that a storage job uses; the next sweep tries again.
 func (r *Runtime) removeOldHelpers(ctx context.Context, current string) {
 	if current == "" {
-		return // it is not known yet which are old
+		return // not known yet which images are old
 	}
 	list, err := r.api.ImageList(ctx, client.ImageListOptions{Filters: r.filter(roleHelper)})
 	if err != nil {
-		r.log.Debug("old helper images not listed", "err", err)
+		r.log.Debug("list old helper images failed", "err", err)
 		return
 	}
 	for _, img := range list.Items {
@@ -246,7 +245,7 @@ func (r *Runtime) removeOldHelpers(ctx context.Context, current string) {
 				continue
 			}
 			if _, err := r.api.ImageRemove(ctx, tag, client.ImageRemoveOptions{PruneChildren: true}); err != nil {
-				r.log.Debug("old helper image stays", "image", tag, "err", err)
+				r.log.Debug("old helper image kept", "image", tag, "err", err)
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 // Volumes implements runtime.Runtime.
 func (r *Runtime) Volumes(ctx context.Context) ([]runtime.Volume, error) {
-	found, err := r.lookAtHomes(ctx, "")
+	found, err := r.listHomes(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -27,8 +27,8 @@ func (r *Runtime) Volumes(ctx context.Context) ([]runtime.Volume, error) {
 		out = append(out, found.volume(id))
 	}
 	for id, records := range found.removing {
-		// The volume is gone as far as Docker says. Until that is known to
-		// outlast a power cut, the home is not.
+		// The volume is gone according to Docker, but the home counts as existing
+		// until its removal is durable.
 		if _, ok := found.homes[id]; !ok {
 			out = append(out, runtime.Volume{Workspace: id, Storage: workspace.StorageDockerVolume, Claim: records[0].claim, Removing: true})
 			delete(found.foreign, id) // a power cut has brought it back
@@ -47,39 +47,39 @@ func (r *Runtime) Volumes(ctx context.Context) ([]runtime.Volume, error) {
 	return out, nil
 }
 
-// homes is what the engine has of docker-volume homes.
+// homes is the state of all docker-volume homes.
 type homes struct {
 	homes   map[workspace.ID]string            // → claim
 	labels  map[workspace.ID]map[string]string // of the homes
-	seeds   map[workspace.ID]holding           // the seed containers that have done their work
+	seeds   map[workspace.ID]holding           // finished seed containers
 	holders map[workspace.ID]holding
 	ended   map[string]bool // ids of restore jobs that have ended
 	settled map[workspace.ID][]record
 	markers map[workspace.ID][]record
-	// removing is of the homes whose removal has begun: nothing else that is
-	// found of them counts any more.
+	// removing holds the homes whose removal has begun; all other records of them
+	// are ignored.
 	removing map[workspace.ID][]record
-	foreign  map[workspace.ID]bool // volumes with a home's name and no installation's label
+	foreign  map[workspace.ID]bool // volumes with a home's name but no installation label
 }
 
-// holding is a container that holds a home, and the claim of the home that it
-// was made for.
+// holding is a container that holds a home, and the claim of the home it was
+// created for.
 type holding struct{ container, claim string }
 
-// record is a volume that says something about a home.
+// record is an empty volume whose labels record something about a home.
 type record struct {
 	name  string
 	claim string // of the home
-	key   string // archive_key that was restored; empty: none
-	proof string // id of the container that proves it
+	key   string // archive_key of the completed restore; empty: none
+	proof string // ID of the container that proves the record
 }
 
-// Seed containers, holders and restore jobs, by their names: the engine cannot
-// select by one of several labels.
+// The names of seed containers, holders and restore jobs. Docker cannot filter by
+// alternatives of a label.
 const holdingNames = "^/?codehub-(seed|home|restore)-"
 
-// lookAtHomes asks the engine about all homes, or about one workspace's.
-func (r *Runtime) lookAtHomes(ctx context.Context, only workspace.ID) (homes, error) {
+// listHomes reads the state of all homes, or of one workspace's.
+func (r *Runtime) listHomes(ctx context.Context, only workspace.ID) (homes, error) {
 	h := homes{
 		homes:    map[workspace.ID]string{},
 		labels:   map[workspace.ID]map[string]string{},
@@ -95,25 +95,25 @@ func (r *Runtime) lookAtHomes(ctx context.Context, only workspace.ID) (homes, er
 	if only != "" {
 		filter, names = filter.Add("label", labelWorkspace+"="+string(only)), names+string(only)+"-"
 	}
-	// By name rather than by label: a volume that lost its labels is in the way
-	// of the home, and Docker cannot select by one or the other.
+	// Filter by name: a volume without labels may be in the way of a home, and
+	// Docker cannot combine alternative filters.
 	volumes, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: client.Filters{}.Add("name", names)})
 	if err != nil {
-		return h, failed(ctx, "list volumes", err)
+		return h, wrapError(ctx, "list volumes", err)
 	}
-	// After the volumes, so that a marker is not believed for a container that
-	// was gone before it was made.
+	// List containers after the volumes, so that a record is not believed because
+	// of a container that was removed before it was made.
 	containers, err := r.api.ContainerList(ctx, client.ContainerListOptions{
 		All: true, Filters: filter.Clone().Add("name", holdingNames),
 	})
 	if err != nil {
-		return h, failed(ctx, "list containers that hold homes", err)
+		return h, wrapError(ctx, "list containers that hold homes", err)
 	}
 	for _, c := range containers.Items {
 		id := workspace.ID(c.Labels[labelWorkspace])
 		switch c.Labels[labelRole] {
 		case roleSeed:
-			done, err := r.isMade(ctx, c.ID)
+			done, err := r.isCreated(ctx, c.ID)
 			if err != nil {
 				return h, err
 			}
@@ -149,19 +149,18 @@ func (r *Runtime) lookAtHomes(ctx context.Context, only workspace.ID) (homes, er
 	return h, nil
 }
 
-// foreignHome returns whose home a volume has the name of, if it carries no
-// installation's label.
+// foreignHome returns the workspace whose home has the volume's name, if the volume
+// has no installation label.
 func foreignHome(name string, labels map[string]string) (workspace.ID, bool) {
 	_, labelled := labels[labelInstallation]
 	id := workspace.ID(strings.TrimSuffix(strings.TrimPrefix(name, "ws-"), "-home"))
 	return id, !labelled && workspace.ValidID(string(id)) && name == id.VolumeName()
 }
 
-// isMade reports whether the engine has come to the end of making a container
-// that is in its list: it can be inspected only then. One that has been is
-// made for good.
-func (r *Runtime) isMade(ctx context.Context, containerID string) (bool, error) {
-	if _, known := r.made.Load(containerID); known {
+// isCreated reports whether Docker has finished creating a listed container: only
+// then can it be inspected.
+func (r *Runtime) isCreated(ctx context.Context, containerID string) (bool, error) {
+	if _, known := r.createdSeeds.Load(containerID); known {
 		return true, nil
 	}
 	_, err := r.api.ContainerInspect(ctx, containerID, client.ContainerInspectOptions{})
@@ -169,17 +168,18 @@ func (r *Runtime) isMade(ctx context.Context, containerID string) (bool, error) 
 		return false, nil
 	}
 	if err != nil {
-		return false, failed(ctx, "inspect seed container", err)
+		return false, wrapError(ctx, "inspect seed container", err)
 	}
-	r.made.Store(containerID, nil)
+	r.createdSeeds.Store(containerID, nil)
 	return true, nil
 }
 
-// goes reports whether the removal of the home with this claim has begun.
-func (h homes) goes(id workspace.ID, claim string) bool { return len(h.removalsOf(id, claim)) > 0 }
+// removalBegun reports whether the removal of the home with this claim has begun.
+func (h homes) removalBegun(id workspace.ID, claim string) bool {
+	return len(h.removalsOf(id, claim)) > 0
+}
 
-// removalsOf returns the records that the removal of the home with this claim
-// has begun.
+// removalsOf returns the removal records of the home with this claim.
 func (h homes) removalsOf(id workspace.ID, claim string) []record {
 	return slices.DeleteFunc(slices.Clone(h.removing[id]), func(r record) bool { return r.claim != claim })
 }
@@ -199,24 +199,24 @@ func (h homes) isSettled(id workspace.ID, claim string) bool {
 	return ok
 }
 
-// settledKey is the archive that the record says was restored; empty: none.
+// settledKey is the archive in that record; empty: none.
 func (h homes) settledKey(id workspace.ID, claim string) string {
 	rec, _ := h.settledOf(id, claim)
 	return rec.key
 }
 
-// live reports whether the home is known to be live: it is held for good, or
+// live reports whether the home is known to be live: a holder holds it, or it is
 // recorded as settled.
 func (h homes) live(id workspace.ID) bool {
 	claim := h.homes[id]
-	return claim != "" && !h.goes(id, claim) && (h.isSettled(id, claim) || h.holders[id].claim == claim)
+	return claim != "" && !h.removalBegun(id, claim) && (h.isSettled(id, claim) || h.holders[id].claim == claim)
 }
 
-// marker returns what was restored into the home, if that is known: the
-// container that proves it still holds the volume.
+// marker returns the record of the completed restore, if the container that proves
+// it still holds the volume.
 func (h homes) marker(id workspace.ID) (record, bool) {
 	claim := h.homes[id]
-	if h.goes(id, claim) {
+	if h.removalBegun(id, claim) {
 		return record{}, false
 	}
 	for _, m := range h.markers[id] {
@@ -232,7 +232,7 @@ func (h homes) volume(id workspace.ID) runtime.Volume {
 		Workspace: id, Storage: workspace.StorageDockerVolume, Claim: h.homes[id],
 		Owner: h.labels[id][labelOwner], Name: h.labels[id][labelName],
 	}
-	if h.goes(id, v.Claim) {
+	if h.removalBegun(id, v.Claim) {
 		v.Removing = true
 		return v
 	}

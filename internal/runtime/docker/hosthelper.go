@@ -14,8 +14,8 @@ import (
 	"codehub/internal/runtime/docker/wall"
 )
 
-// HelperCommand is the subcommand by which the codehub executable becomes the
-// helper on the engine's host.
+// HelperCommand is the subcommand of the codehub executable that runs the helper on
+// Docker's host.
 const HelperCommand = "host-helper"
 
 const (
@@ -30,21 +30,21 @@ const (
 	cmdFingerprint = "fingerprint"
 )
 
-// wallTable is what the tables of installations are named; see namesOf.
+// wallTable matches the names of the installations' nftables tables; see namesOf.
 var wallTable = regexp.MustCompile(`^codehub-[0-9a-f]{8}$`)
 
-// HelperMain runs `codehub host-helper args…` and returns the exit code. It is
-// not for people: Runtime runs it in a short-lived container.
+// HelperMain runs `codehub host-helper args…` in a short-lived container and
+// returns the exit code. It is internal to Runtime.
 //
-//	wall SPEC           sets the wall that the JSON describes (in the host's network)
-//	remove-wall TABLE   removes the wall (in the host's network)
-//	remove-home PATH    removes a folder, whomever the files in it belong to
-//	empty-home PATH     removes all that is in a folder, for good
-//	is-empty PATH       fails unless nothing is in a folder
-//	sync PATH           syncs the file system that a folder is on
-//	count PATH          prints how much is in a folder
-//	fingerprint PATH    prints the number of entries seen so far, now and then, and
-//	                    last the fingerprint of a home (archive.Fingerprint)
+//	wall SPEC           applies the wall described by the JSON (host network)
+//	remove-wall TABLE   removes the wall (host network)
+//	remove-home PATH    removes a directory with files of any owner
+//	empty-home PATH     removes a directory's content durably
+//	is-empty PATH       fails if the directory has entries
+//	sync PATH           syncs the file system of a directory
+//	count PATH          prints the size of a directory's content
+//	fingerprint PATH    prints the number of entries at intervals, and last the
+//	                    fingerprint of a home (archive.Fingerprint)
 func HelperMain(args []string) int { return helperMain(args, os.Stdout, os.Stderr) }
 
 func helperMain(args []string, stdout, stderr io.Writer) int {
@@ -64,7 +64,7 @@ func runAsHelper(args []string, stdout io.Writer) error {
 		if err != nil {
 			return err
 		}
-		return wall.Stand(spec)
+		return wall.Apply(spec)
 	}
 	if args[0] == cmdRemoveWall {
 		if !wallTable.MatchString(args[1]) {
@@ -108,10 +108,10 @@ func runAsHelper(args []string, stdout io.Writer) error {
 	return fmt.Errorf("host-helper has no command %q", args[0])
 }
 
-// notEmpty is how is-empty fails if there is something.
+// notEmpty is the error of is-empty.
 const notEmpty = "the folder is not empty"
 
-// printEvery is how often the helper prints how far it is.
+// printEvery is the interval between two lines of progress.
 const printEvery = time.Second
 
 func printFingerprint(out io.Writer, home string) error {

@@ -13,11 +13,12 @@ import (
 	"codehub/internal/workspace"
 )
 
-// imageMissing reports whether a refusal to create a container was for want of
-// its image. The engine says "not found" of other things, too.
+// imageMissing reports whether Docker refused to create a container because its
+// image is missing. Docker says "not found" in other cases, too.
 func (r *Runtime) imageMissing(ctx context.Context, refusal error, image string) (bool, error) {
 	if errdefs.IsInvalidArgument(refusal) && !errdefs.IsNotFound(refusal) {
-		// Not a reference at all, perhaps: the engine's word on the image tells.
+		// If the reference is invalid, inspecting the image returns an error that
+		// says so.
 		_, err := r.api.ImageInspect(ctx, image)
 		if err != nil && errdefs.IsInvalidArgument(err) {
 			return false, &runtime.PullError{Image: image, Message: workspace.Cut(err.Error())}
@@ -31,11 +32,11 @@ func (r *Runtime) imageMissing(ctx context.Context, refusal error, image string)
 	if errdefs.IsNotFound(err) {
 		return true, nil
 	}
-	return false, failed(ctx, "inspect image", err)
+	return false, wrapError(ctx, "inspect image", err)
 }
 
-// pull fetches the image. That it cannot be had is a *runtime.PullError with
-// the engine's words.
+// pull fetches the image. If the image is not available, the error is a
+// *runtime.PullError with Docker's message.
 func (r *Runtime) pull(ctx context.Context, image string, progress func(runtime.Progress)) error {
 	report(progress, runtime.StepPulling)
 	stream, err := r.api.ImagePull(ctx, image, client.ImagePullOptions{})
@@ -53,37 +54,37 @@ func (r *Runtime) pull(ctx context.Context, image string, progress func(runtime.
 		if m.ID == "" || m.Progress == nil || m.Status != "Downloading" && m.Status != "Extracting" {
 			continue
 		}
-		if sum.note(m.ID, m.Status == "Extracting", m.Progress.Current, m.Progress.Total) && progress != nil {
+		if sum.update(m.ID, m.Status == "Extracting", m.Progress.Current, m.Progress.Total) && progress != nil {
 			progress(runtime.Progress{Step: runtime.StepPulling, Done: sum.done, Total: sum.total})
 		}
 	}
-	// A stream that was cut short ends like one that is complete.
+	// A truncated stream ends like a complete one.
 	if _, err := r.api.ImageInspect(ctx, image); err != nil {
 		if errdefs.IsNotFound(err) {
 			return &runtime.PullError{Image: image, Message: "the pull ended without an image"}
 		}
-		return failed(ctx, "inspect image", err)
+		return wrapError(ctx, "inspect image", err)
 	}
 	return nil
 }
 
 func pullFailed(ctx context.Context, image string, err error) error {
 	if ctx.Err() != nil {
-		// The caller's bound on a pull says nothing about the engine.
+		// The caller's time limit says nothing about Docker.
 		return fmt.Errorf("pull %s: %w", image, context.Cause(ctx))
 	}
 	if unreachable(err) || fillsDisk(err) {
-		return failed(ctx, "pull "+image, err)
+		return wrapError(ctx, "pull "+image, err)
 	}
-	return &runtime.PullError{Image: image, Message: workspace.Cut(echoed.ReplaceAllString(err.Error(), "$1"))}
+	return &runtime.PullError{Image: image, Message: workspace.Cut(echoedResponse.ReplaceAllString(err.Error(), "$1"))}
 }
 
-// echoed is where the engine repeats what a server that is no registry has
-// answered. An image's name chooses the server, and the engine reaches this
-// host's own: whoever names an image must not read their answers.
-var echoed = regexp.MustCompile(`(?s)(error parsing HTTP \d+ response body): .*`)
+// echoedResponse matches the part of a message in which Docker repeats the response
+// of a server that is not a registry. Users choose the server by the image's name,
+// and Docker can reach servers on its own host, so the response must not be shown.
+var echoedResponse = regexp.MustCompile(`(?s)(error parsing HTTP \d+ response body): .*`)
 
-// layers adds up the bytes of a pull.
+// layers sums up the bytes of a pull.
 type layers struct {
 	done, total int64
 	layer       map[string]layer
@@ -91,9 +92,9 @@ type layers struct {
 
 type layer struct{ done, total int64 }
 
-// note takes what was said of one layer and reports whether the sum changed. A
-// layer that is being unpacked was wholly downloaded.
-func (l *layers) note(id string, unpacking bool, done, total int64) bool {
+// update records the progress of a layer and reports whether the sum changed. A
+// layer that is being unpacked is completely downloaded.
+func (l *layers) update(id string, unpacking bool, done, total int64) bool {
 	if l.layer == nil {
 		l.layer = map[string]layer{}
 	}

@@ -19,7 +19,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// importImage makes an image of a tar archive; it is removed when the test ends.
+// importImage creates an image from a tar archive and removes it at the end of the
+// test.
 func importImage(t *testing.T, r *Runtime, changes []string, rootfs []byte) string {
 	t.Helper()
 	ref := "codehub-test/" + randomHex(8) + ":latest"
@@ -32,7 +33,8 @@ func importImage(t *testing.T, r *Runtime, changes []string, rootfs []byte) stri
 	return ref
 }
 
-// homeTar is a file system whose home has everything that is easily lost.
+// homeTar is a file system with a home that has special modes, owners, links and
+// attributes.
 func homeTar(t *testing.T) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -60,7 +62,7 @@ func homeTar(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-func TestSeedKeepsWhatIsEasilyLost(t *testing.T) {
+func TestSeedKeepsMetadata(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	image := importImage(t, r, []string{"USER 1000"}, homeTar(t))
@@ -81,9 +83,9 @@ func TestSeedKeepsWhatIsEasilyLost(t *testing.T) {
 	}
 }
 
-func TestPullThatHangsEndsWithItsCaller(t *testing.T) {
+func TestCancelHangingPull(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
+	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts and never responds
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +126,7 @@ func TestPullThatHangsEndsWithItsCaller(t *testing.T) {
 	}
 }
 
-func TestPullErrorHasTheEnginesWords(t *testing.T) {
+func TestPullErrorHasDockerMessage(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	err := r.pull(t.Context(), "127.0.0.1:9/codehub/missing:latest", nil)
@@ -134,9 +136,9 @@ func TestPullErrorHasTheEnginesWords(t *testing.T) {
 	}
 }
 
-// Who names an image chooses what the engine asks, this host's own services
-// included. What those answer is not theirs to read.
-func TestPullErrorRepeatsNoAnswer(t *testing.T) {
+// The image's name determines which server Docker contacts, including services on
+// this host. Their responses must not be shown to the user.
+func TestPullErrorHidesServerResponse(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -150,7 +152,7 @@ func TestPullErrorRepeatsNoAnswer(t *testing.T) {
 	}
 }
 
-func TestLayersAddUp(t *testing.T) {
+func TestPullProgress(t *testing.T) {
 	t.Parallel()
 	var l layers
 	for i, step := range []struct {
@@ -166,12 +168,12 @@ func TestLayersAddUp(t *testing.T) {
 		{"b", false, 0, 50, false, 10, 150},
 		{"a", false, 100, 100, true, 100, 150},
 		{"b", false, 40, 50, true, 140, 150},
-		{"b", false, 20, 50, false, 140, 150}, // a retry begins anew: people see no step back
+		{"b", false, 20, 50, false, 140, 150}, // a retry starts from zero; the sum does not decrease
 		{"b", true, 1, 50, true, 150, 150},
 		{"b", true, 30, 50, false, 150, 150},
 		{"c", false, 5, 0, false, 150, 150}, // size unknown
 	} {
-		if got := l.note(step.id, step.unpacking, step.done, step.total); got != step.changed || l.done != step.wantDone || l.total != step.wantTotal {
+		if got := l.update(step.id, step.unpacking, step.done, step.total); got != step.changed || l.done != step.wantDone || l.total != step.wantTotal {
 			t.Fatalf("step %d: changed = %v, %d of %d", i, got, l.done, l.total)
 		}
 	}

@@ -18,9 +18,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// What a storage job may use. Go gives memory back well before the limit, which
-// is there for what the design has not thought of; what the kernel keeps of
-// files counts too, and is let go first.
+// Limits of a storage job. Go's memory stays well below the limit, which includes
+// the page cache; the kernel reclaims that first.
 const (
 	jobMemory    = 512 << 20
 	jobGoMemory  = "220MiB"
@@ -29,17 +28,17 @@ const (
 	jobLogMax    = "100g"
 )
 
-// A job's name is its lock: of two servers that make the job of a workspace at
-// once, one is told that there is one. That is why everything which could have
-// changed is looked at between the creation of the container and its start: a
-// server that was stopped there finds its container gone, and so does nothing.
+// A job's name is its lock: if two servers create the job of a workspace at once,
+// one gets a conflict. So everything that may have changed is checked between the
+// creation of the container and its start. A server that was stopped in between
+// finds its container gone and changes nothing.
 
-// Jobs implements runtime.Runtime. One that was made and not started is no job
-// yet: StartJob makes it anew, and whatever else wants its place removes it.
+// Jobs implements runtime.Runtime. A container that was created but not started is
+// not listed: StartJob replaces it.
 func (r *Runtime) Jobs(ctx context.Context) ([]runtime.Job, error) {
 	list, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleJob)})
 	if err != nil {
-		return nil, failed(ctx, "list storage jobs", err)
+		return nil, wrapError(ctx, "list storage jobs", err)
 	}
 	out := make([]runtime.Job, 0, len(list.Items))
 	for _, c := range list.Items {
@@ -70,8 +69,8 @@ func inspectedJob(c container.InspectResponse) runtime.Job {
 	return jobOf(c.ID, c.Config.Labels, c.State.Status, created)
 }
 
-// StartJob implements runtime.Runtime. If the server dies before the job has
-// its whole input, the job reads an end too early, says so and ends.
+// StartJob implements runtime.Runtime. If the server dies before it has sent the
+// whole input, the job ends with an error.
 func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec) (runtime.Job, error) {
 	if spec.Kind != runtime.JobArchive && spec.Kind != runtime.JobRestore {
 		return runtime.Job{}, fmt.Errorf("storage job of kind %q: there is none", spec.Kind)
@@ -85,17 +84,17 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec) (runtime.J
 	}
 	defer unlock()
 	name := jobName(spec.Kind, spec.Workspace)
-	for range startTries {
+	for range maxTries {
 		image, err := r.ensureHelperImage(ctx)
 		if err != nil {
 			return runtime.Job{}, err
 		}
-		before, err := r.lookAtHome(ctx, spec)
+		before, err := r.checkHome(ctx, spec)
 		if err != nil {
 			return runtime.Job{}, err
 		}
-		// The home's users are listed again once the container stands. A home
-		// that is in use for long has none made for it, again and again.
+		// The users are checked again once the container exists. Checking first
+		// avoids creating containers again and again while a home is in use.
 		if err := r.checkUnused(ctx, spec, func(u user) bool { return u.role == roleJob }); err != nil {
 			return runtime.Job{}, err
 		}
@@ -107,21 +106,21 @@ func (r *Runtime) StartJob(ctx context.Context, spec runtime.JobSpec) (runtime.J
 		case err == nil:
 			return r.runJob(ctx, spec, before, made.ID)
 		case errdefs.IsConflict(err):
-			job, there, err := r.takeUpJob(ctx, spec, name)
+			job, there, err := r.adoptJob(ctx, spec, name)
 			if there || err != nil {
 				return job, err
 			}
-		case errdefs.IsNotFound(err): // another server has removed the image as an old one
+		case errdefs.IsNotFound(err): // another server removed it as an old image
 		default:
-			return runtime.Job{}, failed(ctx, "create storage job", err)
+			return runtime.Job{}, wrapError(ctx, "create storage job", err)
 		}
 	}
-	return runtime.Job{}, comesBack("container " + name)
+	return runtime.Job{}, errRecreated("container " + name)
 }
 
-// takeUpJob handles a container that has the job's name already. It reports
-// false if there is none by that name any more.
-func (r *Runtime) takeUpJob(ctx context.Context, spec runtime.JobSpec, name string) (runtime.Job, bool, error) {
+// adoptJob handles an existing container with the job's name. It returns false if
+// there is none any more.
+func (r *Runtime) adoptJob(ctx context.Context, spec runtime.JobSpec, name string) (runtime.Job, bool, error) {
 	found, gone, err := r.inspectOwned(ctx, name, roleJob)
 	if gone || err != nil {
 		return runtime.Job{}, false, err
@@ -133,13 +132,13 @@ func (r *Runtime) takeUpJob(ctx context.Context, spec runtime.JobSpec, name stri
 	same := job.Claim == spec.Claim && job.VolumeClaim == spec.VolumeClaim && job.Key == spec.Key
 	switch {
 	case stateOf(found.State.Status) == runtime.ContainerCreated:
-		// Who made it has ended, or waits before its start and will not find it:
-		// it has had no input, and never will.
+		// Its creator has died, or has not started it yet and will not find it. It
+		// has received no input and never will.
 		return runtime.Job{}, false, r.discard(ctx, found.ID)
 	case same:
 		return job, true, nil
 	}
-	// What was restored into a home that is to hold something else now.
+	// The job of an earlier restore into a home that is to hold other content now.
 	replaces := spec.Kind == runtime.JobRestore && !job.Running && job.VolumeClaim == spec.VolumeClaim && job.Key != spec.Key
 	if replaces {
 		keeps, err := r.keepsHome(ctx, job)
@@ -153,11 +152,10 @@ func (r *Runtime) takeUpJob(ctx context.Context, spec runtime.JobSpec, name stri
 	return runtime.Job{}, true, fmt.Errorf("container %s (%s) is of claim %s: %w", name, found.State.Status, job.Claim, runtime.ErrConflict)
 }
 
-// runJob starts a job that was made, once it is sure that it may; otherwise it
-// removes it again.
-func (r *Runtime) runJob(ctx context.Context, spec runtime.JobSpec, before homeLook, id string) (runtime.Job, error) {
+// runJob starts a created job after the final checks, and removes it if they fail.
+func (r *Runtime) runJob(ctx context.Context, spec runtime.JobSpec, before homeState, id string) (runtime.Job, error) {
 	giveUp := func(err error) (runtime.Job, error) {
-		// Also when the caller gave up: what was not started is of no use.
+		// Also after a cancellation: a container that was not started is useless.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 		defer cancel()
 		return runtime.Job{}, errors.Join(err, r.discard(ctx, id))
@@ -166,17 +164,17 @@ func (r *Runtime) runJob(ctx context.Context, spec runtime.JobSpec, before homeL
 		return giveUp(err)
 	}
 	if err := r.breaker.Allow(ctx); err != nil {
-		return giveUp(failed(ctx, "attach to storage job", err))
+		return giveUp(wrapError(ctx, "attach to storage job", err))
 	}
 	stdin, err := r.plain.ContainerAttach(ctx, id, client.ContainerAttachOptions{Stream: true, Stdin: true})
 	if err != nil {
-		return giveUp(failed(ctx, "attach to storage job", err))
+		return giveUp(wrapError(ctx, "attach to storage job", err))
 	}
 	defer stdin.Close()
 	if _, err := r.api.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
-		err = failed(ctx, "start storage job", err)
+		err = wrapError(ctx, "start storage job", err)
 		if errors.Is(err, runtime.ErrUnreachable) || ctx.Err() != nil {
-			return runtime.Job{}, err // it may run; the next call finds out
+			return runtime.Job{}, err // it may be running; the next call checks
 		}
 		return giveUp(err)
 	}
@@ -187,7 +185,7 @@ func (r *Runtime) runJob(ctx context.Context, spec runtime.JobSpec, before homeL
 		err = stdin.CloseWrite()
 	}
 	if err != nil {
-		return runtime.Job{}, failed(ctx, "tell storage job what to do", fmt.Errorf("%w: %w", runtime.ErrUnreachable, err))
+		return runtime.Job{}, wrapError(ctx, "send instructions to storage job", fmt.Errorf("%w: %w", runtime.ErrUnreachable, err))
 	}
 	return runtime.Job{
 		ID: id, Workspace: spec.Workspace, Claim: spec.Claim, Kind: spec.Kind,
@@ -195,7 +193,7 @@ func (r *Runtime) runJob(ctx context.Context, spec runtime.JobSpec, before homeL
 	}, nil
 }
 
-// jobOptions is the whole of what a storage job's container is (design §11).
+// jobOptions returns the complete configuration of a storage job's container.
 func (r *Runtime) jobOptions(spec runtime.JobSpec, name, image string) client.ContainerCreateOptions {
 	labels := r.labels(roleJob, spec.Workspace, spec.Claim)
 	labels[labelKind] = string(spec.Kind)
@@ -226,8 +224,8 @@ func (r *Runtime) jobOptions(spec runtime.JobSpec, name, image string) client.Co
 			ReadonlyRootfs: true,
 			SecurityOpt:    []string{"no-new-privileges:true"},
 			RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
-			// The report is read from its beginning by whoever takes the job up,
-			// so it must not be rotated; a job prints a few lines a second.
+			// The report is read from its beginning when a job is resumed, so it
+			// must not be rotated. A job prints a few lines per second.
 			LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": jobLogMax}},
 			Mounts:    r.jobMounts(spec, restore),
 			Resources: container.Resources{
@@ -237,12 +235,12 @@ func (r *Runtime) jobOptions(spec runtime.JobSpec, name, image string) client.Co
 	}
 }
 
-// jobCaps: a job reads and writes what belongs to any user, in what is mounted
-// for it, and no more. DAC_READ_SEARCH would do for reading, and open any file of
-// the disk that a volume is on, by its handle.
+// jobCaps returns a job's capabilities: reading and writing files of any owner in
+// its mounts. DAC_READ_SEARCH would suffice for reading, but it allows opening any
+// file on the volume's disk by its handle.
 func jobCaps() []string {
-	// An archive job has the home read-only and tries in its scratch folder what a
-	// restore would do.
+	// An archive job has the home read-only, and tries in its scratch directory
+	// what a restore would do.
 	return []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"}
 }
 
@@ -263,7 +261,8 @@ func (r *Runtime) jobMounts(spec runtime.JobSpec, restore bool) []mount.Mount {
 		})
 	}
 	if spec.BucketDir != "" {
-		// The folder, not the socket: a server that starts again makes another.
+		// Mount the directory and not the socket, because a restarted server
+		// creates a new socket.
 		mounts = append(mounts, mount.Mount{
 			Type: mount.TypeBind, Source: filepath.Clean(spec.BucketDir), Target: runtime.JobBucketDir, ReadOnly: true,
 		})
@@ -271,9 +270,9 @@ func (r *Runtime) jobMounts(spec runtime.JobSpec, restore bool) []mount.Mount {
 	return mounts
 }
 
-// scratchMount is an empty folder where a restore would make the home again: for
-// a volume an anonymous one, which goes with the container, for a folder one
-// beside it, which goes with the home.
+// scratchMount is an empty directory on the file system of the home: an anonymous
+// volume, which is removed with the container, or for a local-dir home a directory
+// beside it, which is removed with the home.
 func (r *Runtime) scratchMount(spec runtime.JobSpec) mount.Mount {
 	if spec.Storage == workspace.StorageLocalDir {
 		return mount.Mount{
@@ -286,11 +285,11 @@ func (r *Runtime) scratchMount(spec runtime.JobSpec) mount.Mount {
 	}
 }
 
-// scratchName lies beside the home, in the folder that goes with it. It is no
-// trash, which is removed while a job may run.
+// scratchName is a directory beside the home. It is not in the trash, which is
+// emptied while jobs may run.
 const scratchName = ".scratch"
 
-// makeScratch makes the folder that scratchMount mounts.
+// makeScratch creates the directory that scratchMount mounts.
 func (r *Runtime) makeScratch(spec runtime.JobSpec) error {
 	if spec.Kind != runtime.JobArchive || spec.Storage != workspace.StorageLocalDir {
 		return nil
@@ -302,15 +301,15 @@ func (r *Runtime) makeScratch(spec runtime.JobSpec) error {
 	return nil
 }
 
-// RemoveJob implements runtime.Runtime. The job that restored a home which is
-// not settled yet is left where it is, and that is no error.
+// RemoveJob implements runtime.Runtime. It keeps the job that restored a home which
+// is not settled yet, without an error.
 func (r *Runtime) RemoveJob(ctx context.Context, jobID string) error {
 	found, err := r.api.ContainerInspect(ctx, jobID, client.ContainerInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
-		return failed(ctx, "inspect storage job", err)
+		return wrapError(ctx, "inspect storage job", err)
 	}
 	c := found.Container
 	if c.ID != jobID || !r.owns(c.Config.Labels, roleJob) {
@@ -335,5 +334,5 @@ func (r *Runtime) RemoveJob(ctx context.Context, jobID string) error {
 	case errdefs.IsConflict(err):
 		return r.awaitRemoval(ctx, jobID)
 	}
-	return failed(ctx, "remove storage job", err)
+	return wrapError(ctx, "remove storage job", err)
 }

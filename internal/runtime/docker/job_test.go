@@ -25,7 +25,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// newLate returns a home without a history, for tests of one runtime.
+// newLate returns a home for tests with one runtime.
 func newLate(t *testing.T, r *Runtime, storage string) *lateHome {
 	return &lateHome{T: t, old: r, next: r, storage: storage, id: workspace.ID(uuid.NewString()), objects: t.TempDir()}
 }
@@ -39,7 +39,7 @@ func TestJobHardening(t *testing.T) {
 		object bool
 		bucket bool
 		caps   []string
-		mounts map[string]bool // → read-write
+		mounts map[string]bool // mount point → writable
 	}{
 		{runtime.JobArchive, true, false, all,
 			map[string]bool{runtime.JobHomeDir: false, runtime.JobScratchDir: true, runtime.JobObjectDir: true}},
@@ -92,8 +92,8 @@ func TestJobHardening(t *testing.T) {
 	}
 }
 
-// A log that the engine cuts off is gone on with, without a line twice.
-func TestJobLogThatIsCutOff(t *testing.T) {
+// A log that Docker interrupts is resumed without repeated lines.
+func TestInterruptedJobLogIsResumed(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
@@ -117,7 +117,7 @@ func TestJobLogThatIsCutOff(t *testing.T) {
 		}
 		defer res.Body.Close()
 		w.Header().Set("Content-Type", res.Header.Get("Content-Type"))
-		// Somewhere in a line, or in the header of one; later whole.
+		// Somewhere in a line or its header; later complete.
 		if cuts <= 6 {
 			_, _ = io.CopyN(w, res.Body, int64(300*cuts+cuts))
 			w.(http.Flusher).Flush()
@@ -140,7 +140,7 @@ func TestJobLogThatIsCutOff(t *testing.T) {
 	}
 }
 
-func TestFollowingWhileTheEngineGoesDown(t *testing.T) {
+func TestFollowJobDuringDockerRestart(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
@@ -184,9 +184,9 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// The server dies after any of the requests of a call, whose answer it does not
-// see. The same call made again comes to the same end.
-func TestCallsCutOffAnywhere(t *testing.T) {
+// The server dies after any request of a call, before it receives the response.
+// Repeating the call has the same result.
+func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 	t.Parallel()
 	restored := func(l *lateHome) { l.restore("op-1", "home-1", "key-1") }
 	cases := []struct {
@@ -218,7 +218,8 @@ func TestCallsCutOffAnywhere(t *testing.T) {
 			}
 			code, err := l.old.FollowJob(ctx, job.ID, func([]byte) {})
 			if err == nil && code != 0 {
-				// It says that it had no orders, and is removed by whoever follows it.
+				// Its report says that it has no instructions, and the caller
+				// removes it.
 				return errors.Join(runtime.ErrUnreachable, l.old.RemoveJob(ctx, job.ID))
 			}
 			return err
@@ -296,8 +297,8 @@ func TestCallsCutOffAnywhere(t *testing.T) {
 	}
 }
 
-// cutAfter has the nth request from now on done and its answer lost, and all
-// after it fail. It says whether there were so many.
+// cutAfter executes the nth request from now on, loses its response, and fails all
+// later ones. It reports whether there were that many.
 func cutAfter(e *engine, r *Runtime, n int) *atomic.Bool {
 	var seen atomic.Int64
 	cut := new(atomic.Bool)
@@ -322,8 +323,8 @@ func cutAfter(e *engine, r *Runtime, n int) *atomic.Bool {
 	return cut
 }
 
-// Somebody removes the containers that do not run, as people do to tidy up.
-func TestHolderThatWasPruned(t *testing.T) {
+// An administrator removes stopped containers to free space.
+func TestPrunedHolderIsRecreated(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	l := newLate(t, r, workspace.StorageDockerVolume)
@@ -358,7 +359,7 @@ func TestHolderThatWasPruned(t *testing.T) {
 	l.alive()
 }
 
-func TestSettledAtOnce(t *testing.T) {
+func TestConcurrentSettling(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	var wg sync.WaitGroup
@@ -379,8 +380,9 @@ func TestSettledAtOnce(t *testing.T) {
 	}
 }
 
-// A process that was stopped while it changed a home's folder holds its lock.
-func TestFolderThatAnotherProcessChanges(t *testing.T) {
+// A process that was stopped while it changed a home's directory still holds its
+// lock.
+func TestLockedFolderBlocksRemoval(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	l := newLate(t, r, workspace.StorageLocalDir)
@@ -398,8 +400,8 @@ func TestFolderThatAnotherProcessChanges(t *testing.T) {
 	l.alive()
 }
 
-// What a removal that was cut off left of a folder is in nobody's way.
-func TestFolderWhoseRemovalWasCutOff(t *testing.T) {
+// The remains of an interrupted removal of a directory block nothing.
+func TestInterruptedFolderRemovalIsResumed(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	l := newLate(t, r, workspace.StorageLocalDir)
@@ -451,14 +453,14 @@ func TestDisks(t *testing.T) {
 	if device(os.TempDir()) != device(filepath.Join(os.TempDir(), "none", "at", "all")) {
 		t.Error("a folder that is not there is on another disk than the one above it")
 	}
-	root, err := r.engineRoot(t.Context())
+	root, err := r.dockerRoot(t.Context())
 	if err != nil || root == "" {
 		t.Fatalf("the engine's folder = %q, %v", root, err)
 	}
 	if one := device(r.cfg.DataDir) == device(root); one != (len(disks) == 1) {
 		t.Errorf("disks = %+v; one and the same: %v", disks, one)
 	}
-	r.cfg.DataDir = root // the same for sure
+	r.cfg.DataDir = root // the same disk
 	if disks, err = r.Disks(t.Context()); err != nil || len(disks) != 1 {
 		t.Errorf("disks = %+v, %v", disks, err)
 	}
@@ -468,8 +470,8 @@ func TestDisks(t *testing.T) {
 	}
 }
 
-// An archive job has an empty folder on the file system of the homes, which
-// goes with it, or with the home.
+// An archive job has an empty directory on the file system of the homes, which is
+// removed with the job or with the home.
 func TestJobScratchIsRemovedWithJobOrHome(t *testing.T) {
 	t.Parallel()
 	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
@@ -482,7 +484,7 @@ func TestJobScratchIsRemovedWithJobOrHome(t *testing.T) {
 				Workspace: l.id, Claim: "op", Kind: runtime.JobArchive, Storage: storage, VolumeClaim: "home-1", Key: "key",
 				Input: []byte("exit 0\n"), ObjectDir: t.TempDir(),
 			}
-			for range 2 { // the second finds what the first has left
+			for range 2 { // the second replaces what the first has left
 				job := l.runJob(r, spec)
 				info, err := r.api.ContainerInspect(t.Context(), job.ID, client.ContainerInspectOptions{})
 				l.ok("ContainerInspect", err)

@@ -19,11 +19,11 @@ import (
 	"codehub/internal/workspace"
 )
 
-// A leader that is stopped between any two of its calls to the engine, and goes
-// on when another one has brought the home to life, must leave it alone. Each
-// case is run once for every request that the stopped call makes.
+// A leader that is stopped between any two calls to Docker, and continues after its
+// successor has made the home live, must not change it. Each case runs once for
+// every request of the stopped call.
 
-// held stops the engine's requests of one call before the nth.
+// held stops a call before its nth request.
 type held struct {
 	mu      sync.Mutex
 	n       int
@@ -51,22 +51,22 @@ func (e *engine) hold(n int) *held {
 
 type lateCase struct {
 	name string
-	// before prepares the home; late is the call of the leader that is stopped;
-	// meanwhile is what the other does.
+	// before prepares the home; late is the call of the stopped leader; meanwhile
+	// is what its successor does.
 	before    func(l *lateHome)
 	late      func(ctx context.Context, l *lateHome) error
 	meanwhile func(l *lateHome)
 	after     func(l *lateHome) // checks; nil: the home is live with its content
-	folders   bool              // local-dir does it otherwise than the engine's volumes do
+	folders   bool              // local-dir differs from docker-volume here
 }
 
-// lateHome is one home, seen by the leader that is stopped and by the next.
+// lateHome is one home with the stopped leader and its successor.
 type lateHome struct {
 	*testing.T
 	old, next *Runtime
 	storage   string
 	id        workspace.ID
-	claim     string // of the home, as the next leader has it
+	claim     string // of the home, according to the successor
 	old2      runtime.Job
 	objects   string
 }
@@ -89,7 +89,7 @@ func (l *lateHome) restoring(op, claim, key, content string) runtime.JobSpec {
 	}
 }
 
-// restore brings the home to life from an archive, as the next leader.
+// restore makes the home live from an archive, as the successor.
 func (l *lateHome) restore(op, claim, key string) runtime.Job {
 	l.Helper()
 	ctx := l.Context()
@@ -117,7 +117,7 @@ func (l *lateHome) settle() {
 	l.ok("SettleVolume", l.next.SettleVolume(l.Context(), l.id, l.claim))
 }
 
-// seed makes a live home of the image, with content of its own.
+// seed makes the home live from the image, with some content.
 func (l *lateHome) seed(claim string) {
 	l.Helper()
 	l.ok("CreateVolume", l.next.CreateVolume(l.Context(), l.volume(claim), nil))
@@ -146,7 +146,7 @@ func (l *lateHome) listed() runtime.Volume {
 	return list[i]
 }
 
-// alive checks that the home is what it was, and can be settled and removed.
+// alive checks that the home is unchanged, and can be settled and removed.
 func (l *lateHome) alive() {
 	l.Helper()
 	ctx := l.Context()
@@ -278,7 +278,7 @@ func lateCases() []lateCase {
 		},
 		meanwhile: func(l *lateHome) {
 			err := l.next.RemoveVolume(l.Context(), l.id, "home-1", nil)
-			for errors.Is(err, runtime.ErrBusy) { // the late call's container ends by itself
+			for errors.Is(err, runtime.ErrBusy) { // the stopped call's container ends by itself
 				err = l.next.RemoveVolume(l.Context(), l.id, "home-1", nil)
 			}
 			l.ok("RemoveVolume", err)
@@ -293,7 +293,7 @@ func lateCases() []lateCase {
 			jobs, err := l.next.Jobs(l.Context())
 			l.ok("Jobs", err)
 			if slices.ContainsFunc(jobs, func(j runtime.Job) bool { return j.Workspace == l.id }) {
-				return // it was marked already
+				return // it was marked before
 			}
 			spec := l.restoring("op-2", "home-1", "key", "kept")
 			spec.Input = []byte("wipe\nwait go\nwrite content kept\nexit 0\n")
@@ -325,7 +325,7 @@ func lateCases() []lateCase {
 	}}
 }
 
-func TestLateLeader(t *testing.T) {
+func TestFormerLeaderChangesNothing(t *testing.T) {
 	t.Parallel()
 	for _, storage := range []string{workspace.StorageDockerVolume, workspace.StorageLocalDir} {
 		for _, tc := range lateCases() {
@@ -339,7 +339,7 @@ func TestLateLeader(t *testing.T) {
 				old := newRuntime(t, func(c *Config) {
 					c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
 				})
-				if _, err := old.Jobs(t.Context()); err != nil { // the first request asks for more than that
+				if _, err := old.Jobs(t.Context()); err != nil { // the first request negotiates the API version
 					t.Fatal(err)
 				}
 				for n := 1; runLate(t, tc, e, old, next, storage, n); n++ {
@@ -352,8 +352,8 @@ func TestLateLeader(t *testing.T) {
 	}
 }
 
-// runLate stops the call before its nth request; it reports false if the call
-// does not have so many.
+// runLate stops the call before its nth request. It returns false if the call has
+// fewer requests.
 func runLate(t *testing.T, tc lateCase, e *engine, old, next *Runtime, storage string, n int) bool {
 	t.Helper()
 	l := &lateHome{T: t, old: old, next: next, storage: storage, id: workspace.ID(uuid.NewString()), objects: t.TempDir()}

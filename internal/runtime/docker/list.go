@@ -17,7 +17,7 @@ import (
 func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
 	list, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleWorkspace)})
 	if err != nil {
-		return nil, failed(ctx, "list containers", err)
+		return nil, wrapError(ctx, "list containers", err)
 	}
 	now := r.now()
 	out := make([]runtime.Container, 0, len(list.Items))
@@ -34,12 +34,12 @@ func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
 			if e := c.NetworkSettings.Networks[r.names.network]; e != nil {
 				own = e.IPAddress
 				if !own.IsValid() && e.IPAMConfig != nil {
-					own = e.IPAMConfig.IPv4Address // made, not started
+					own = e.IPAMConfig.IPv4Address // created, not started
 				}
 			}
 		}
 		if item.State != runtime.ContainerExited {
-			r.addrs.seen(own, now)
+			r.addrs.markUsed(own, now)
 		}
 		if item.State == runtime.ContainerRunning {
 			item.Addr = upstreamAddr(own, publishedIn(c.Ports))
@@ -59,8 +59,8 @@ func stateOf(s container.ContainerState) runtime.ContainerState {
 	return runtime.ContainerExited
 }
 
-// upstreamAddr is where the IDE is reached: a published port if there is one
-// (it is published only where it is needed), else the container's own address.
+// upstreamAddr is the address of the IDE: a published port if there is one, or else
+// the container's own address.
 func upstreamAddr(own netip.Addr, published string) string {
 	switch {
 	case published != "":
@@ -80,7 +80,7 @@ func publishedIn(ports []container.PortSummary) string {
 	return ""
 }
 
-// inspected reads from an inspection what Containers reads from a list.
+// inspected converts an inspection to what Containers returns.
 func (r *Runtime) inspected(c container.InspectResponse) runtime.Container {
 	out := runtime.Container{
 		ID:        c.ID,

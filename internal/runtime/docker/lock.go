@@ -7,18 +7,18 @@ import (
 	"codehub/internal/workspace"
 )
 
-// locks keeps what changes one workspace from running beside another such call
-// of this process. Between processes the claims do.
+// locks serializes changes to one workspace within this process. Between processes
+// the claims do that.
 type locks struct {
 	mu   sync.Mutex
-	held map[workspace.ID]chan struct{} // closed when it is given back
+	held map[workspace.ID]chan struct{} // closed on release
 }
 
-// lock waits for the workspace's lock and returns what gives it back.
+// lock waits for the workspace's lock and returns a function that releases it.
 func (l *locks) lock(ctx context.Context, id workspace.ID) (func(), error) {
 	for {
 		if err := ctx.Err(); err != nil {
-			return nil, failed(ctx, "wait for another call on the workspace", err)
+			return nil, wrapError(ctx, "wait for another call on the workspace", err)
 		}
 		l.mu.Lock()
 		held, ok := l.held[id]

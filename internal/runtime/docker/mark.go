@@ -13,11 +13,11 @@ import (
 	"codehub/internal/workspace"
 )
 
-// A mark is an empty volume that says everything with its labels. Each has a
-// name of its own, so that storing one never overwrites another.
+// A mark is an empty volume with labels. Each has a unique name, so that storing
+// one never overwrites another.
 
-// Mark implements runtime.Runtime. A volume whose labels cannot be read as a
-// mark is ignored: Docker may lose labels in a power cut.
+// Mark implements runtime.Runtime. It ignores volumes with incomplete labels, since
+// Docker may lose labels in a power cut.
 func (r *Runtime) Mark(ctx context.Context) (workspace.Mark, bool, error) {
 	marks, err := r.marks(ctx)
 	if err != nil {
@@ -32,7 +32,7 @@ func (r *Runtime) Mark(ctx context.Context) (workspace.Mark, bool, error) {
 	return newest, newest.ID != "", nil
 }
 
-// newer orders marks; ids decide between equal serials.
+// newer orders marks by serial, then by ID.
 func newer(a, b workspace.Mark) bool {
 	return a.Serial > b.Serial || a.Serial == b.Serial && a.ID > b.ID
 }
@@ -46,10 +46,10 @@ func (r *Runtime) SetMark(ctx context.Context, m workspace.Mark) error {
 	labels[labelIdentity] = m.Identity
 	labels[labelAt] = m.At.UTC().Format(time.RFC3339Nano)
 	if _, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: name, Driver: "local", Labels: labels}); err != nil {
-		return failed(ctx, "create volume", err)
+		return wrapError(ctx, "create volume", err)
 	}
-	// The answer to create is no proof: Docker also gives it for a volume that
-	// was there, without its labels.
+	// The response to the creation is not sufficient: Docker also returns it for an
+	// existing volume, without its labels.
 	marks, err := r.marks(ctx)
 	if err != nil {
 		return err
@@ -62,17 +62,17 @@ func (r *Runtime) SetMark(ctx context.Context, m workspace.Mark) error {
 			continue
 		}
 		if _, err := r.api.VolumeRemove(ctx, other, client.VolumeRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
-			return failed(ctx, "remove volume", err)
+			return wrapError(ctx, "remove volume", err)
 		}
 	}
 	return nil
 }
 
-// marks lists the marks of this installation by the names of their volumes.
+// marks lists the marks of this installation by volume name.
 func (r *Runtime) marks(ctx context.Context) (map[string]workspace.Mark, error) {
 	list, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter(roleMark)})
 	if err != nil {
-		return nil, failed(ctx, "list volumes", err)
+		return nil, wrapError(ctx, "list volumes", err)
 	}
 	out := make(map[string]workspace.Mark, len(list.Items))
 	for _, v := range list.Items {

@@ -12,7 +12,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Labels on everything that is made (design §3.6).
+// Labels on everything that codehub creates in Docker.
 const (
 	labelInstallation = "codehub.installation"
 	labelRole         = "codehub.role"
@@ -20,15 +20,15 @@ const (
 	labelClaim        = "codehub.claim"
 
 	labelKind   = "codehub.kind"         // of a storage job
-	labelVolume = "codehub.volume-claim" // of the home that a storage job is for
+	labelVolume = "codehub.volume-claim" // claim of a storage job's home
 	labelKey    = "codehub.key"          // archive_key
-	labelBucket = "codehub.bucket"       // folder of the bucket's socket that a storage job has
-	labelProof  = "codehub.proof"        // id of the container that proves what a marker says
-	labelAside  = "codehub.aside"        // volume that a container holds, or copies to
+	labelBucket = "codehub.bucket"       // directory of the bucket's socket that a storage job uses
+	labelProof  = "codehub.proof"        // ID of the container that proves a record
+	labelAside  = "codehub.aside"        // volume that a container holds or copies to
 	labelSince  = "codehub.since"        // when a volume was set aside, RFC 3339
-	labelBytes  = "codehub.bytes"        // content of a volume that was set aside
-	labelFiles  = "codehub.entries"      // how many entries it has
-	labelDigest = "codehub.digest"       // digest of it, as archive.Digest
+	labelBytes  = "codehub.bytes"        // size of a set-aside volume's content
+	labelFiles  = "codehub.entries"      // number of its entries
+	labelDigest = "codehub.digest"       // its archive.Digest
 
 	labelOwner = "codehub.owner"          // username of the workspace's owner, on a home
 	labelName  = "codehub.workspace-name" // on a home
@@ -38,7 +38,7 @@ const (
 	labelIdentity = "codehub.identity" // of the database that made a mark
 	labelAt       = "codehub.at"       // when a mark was made
 
-	// labelAttempt tells a volume that this very call made from one that was there.
+	// labelAttempt identifies the call that created a volume.
 	labelAttempt = "codehub.attempt"
 )
 
@@ -49,25 +49,25 @@ const (
 	roleHelper      = "helper"         // container or image
 	roleHome        = "home"           // volume
 	roleJob         = "job"            // container: a storage job
-	roleLook        = "look"           // container: takes the fingerprint of a home
-	roleHolder      = "holder"         // container, never started, that holds a live home's volume; its image
-	roleRestored    = "restored"       // volume, empty: says what was restored into a home that is not live yet
-	roleSettled     = "settled"        // volume, empty: says that a home is live
-	roleMount       = "mount"          // volume: a local-dir home while it is seeded
+	roleFingerprint = "look"           // container: computes the fingerprint of a home
+	roleHolder      = "holder"         // container, never started, that holds a live home's volume; also its image
+	roleRestored    = "restored"       // empty volume: records what was restored into a home that is not live yet
+	roleSettled     = "settled"        // empty volume: records that a home is live
+	roleMount       = "mount"          // volume: a local-dir home during its seeding
 	roleRemover     = "remover"        // container that empties a home before Docker removes its volume
-	roleRemoving    = "removing"       // volume, empty: says that the removal of a home has begun
-	roleMadeUp      = "made-up"        // volume that the engine made because a home was missing
-	roleAside       = "aside"          // volume that was set aside; the container that holds it
-	roleAsideRecord = "aside-complete" // volume, empty: says that a volume that was set aside is complete
-	roleCopy        = "copy"           // container that copies what is set aside
-	roleMark        = "mark"           // volume, empty: says which database leads here
-	roleScratch     = "scratch"        // volume, anonymous: where an archive job tries a restore
+	roleRemoving    = "removing"       // empty volume: records that the removal of a home has begun
+	roleMadeUp      = "made-up"        // volume that Docker created implicitly for a missing home
+	roleAside       = "aside"          // set-aside volume; the container that holds it
+	roleAsideRecord = "aside-complete" // empty volume: records that a set-aside volume is complete
+	roleCopy        = "copy"           // container that copies a volume to set it aside
+	roleMark        = "mark"           // empty volume: a mark; see SetMark
+	roleScratch     = "scratch"        // anonymous volume: scratch space of an archive job
 	roleNetwork     = "network"
-	roleDraft       = "network-draft" // network that only asks the engine for a free subnet
+	roleDraft       = "network-draft" // network that is only created to get a free subnet from Docker
 )
 
-// names are the names of what an installation has once. They derive from its
-// id, so that two installations share nothing.
+// names are the names of an installation's unique objects. They derive from its ID,
+// so that installations share none.
 type names struct {
 	network string
 	bridge  string // an interface: 15 bytes at most
@@ -77,8 +77,8 @@ type names struct {
 }
 
 func namesOf(installation string) names {
-	// Hashed, since the front of a UUIDv7 is the time: two installations made
-	// within a minute would share it.
+	// Hashed, because a UUIDv7 begins with the time: two installations created
+	// within a minute would share the prefix.
 	sum := sha256.Sum256([]byte(installation))
 	short := hex.EncodeToString(sum[:4])
 	return names{
@@ -95,44 +95,43 @@ func holderName(id workspace.ID) string { return "codehub-home-" + string(id) }
 func copyName(id workspace.ID) string   { return "codehub-copy-" + string(id) }
 func mountName(id workspace.ID) string  { return "ws-" + string(id) + "-mount" }
 
-// settledName is the name of the record that a home is live. It carries the
-// claim: a power cut may bring a removed volume back without its labels, and
-// that must not take the name of a later home's record.
+// settledName is the name of the record that a home is live. It contains the claim,
+// because a power cut may bring back an older record without its labels, which must
+// not block the name of a newer one.
 func settledName(id workspace.ID, claim string) string {
 	sum := sha256.Sum256([]byte(claim))
 	return earlierSettledName(id) + "-" + hex.EncodeToString(sum[:8])
 }
 
-// earlierSettledName is the name that such a record had before it carried the
-// claim.
+// earlierSettledName is the name of that record in earlier versions.
 func earlierSettledName(id workspace.ID) string { return "ws-" + string(id) + "-settled" }
 
 func removerName(id workspace.ID) string { return "codehub-remove-" + string(id) }
 
-// removingName is the name of the record that the removal of a home has begun:
-// one for each remover, so that a call that comes too late can take back its own.
+// removingName is the name of a removal record. Each remover has its own, so that a
+// delayed call can delete its record.
 func removingName(id workspace.ID, claim, remover string) string {
 	sum := sha256.Sum256([]byte(claim + "\n" + remover))
 	return "ws-" + string(id) + "-removing-" + hex.EncodeToString(sum[:8])
 }
 
-// lookName is the container that takes the fingerprint of a home.
-func lookName(id workspace.ID) string { return "codehub-look-" + string(id) }
-func (n names) mark(id string) string { return n.network + "-mark-" + id }
+// fingerprintName is the name of the container that computes a home's fingerprint.
+func fingerprintName(id workspace.ID) string { return "codehub-look-" + string(id) }
+func (n names) mark(id string) string        { return n.network + "-mark-" + id }
 
 func jobName(kind runtime.JobKind, id workspace.ID) string {
 	return "codehub-" + string(kind) + "-" + string(id)
 }
 
-// restoredName is the name of a marker: one for each thing that it can say, so
-// that to remove it is never to remove what somebody else has said since.
+// restoredName is the name of the record of a restore. It contains everything that
+// the record says, so that deleting one never deletes a newer one.
 func restoredName(id workspace.ID, claim, key, proof string) string {
 	sum := sha256.Sum256([]byte(claim + "\n" + key + "\n" + proof))
 	return "ws-" + string(id) + "-restored-" + hex.EncodeToString(sum[:8])
 }
 
-// labels returns the labels of something with this role, and of its workspace
-// if it belongs to one.
+// labels returns the labels for an object of this role, and of its workspace if it
+// belongs to one.
 func (r *Runtime) labels(role string, id workspace.ID, claim string) map[string]string {
 	l := map[string]string{}
 	maps.Copy(l, r.cfg.ExtraLabels)
@@ -145,12 +144,13 @@ func (r *Runtime) labels(role string, id workspace.ID, claim string) map[string]
 	return l
 }
 
-// owns reports whether the labels are this installation's, with this role.
+// owns reports whether the labels are of this installation and role.
 func (r *Runtime) owns(labels map[string]string, role string) bool {
 	return labels[labelInstallation] == r.cfg.Installation && labels[labelRole] == role
 }
 
-// filter selects what this installation made; with a role, only that.
+// filter selects the objects of this installation, and of a role if it is not
+// empty.
 func (r *Runtime) filter(role string) client.Filters {
 	f := client.Filters{}.Add("label", labelInstallation+"="+r.cfg.Installation)
 	if role != "" {

@@ -17,17 +17,17 @@ import (
 type network struct {
 	id     string
 	subnet netip.Prefix
-	direct bool // this process is on the engine's host: containers' own addresses can be reached
+	direct bool // this process runs on Docker's host and can reach the containers' addresses
 }
 
-// ensureNetwork returns the network, made if it is missing.
+// ensureNetwork returns the network and creates it if it is missing.
 func (r *Runtime) ensureNetwork(ctx context.Context) (*network, error) {
 	for range 3 {
 		list, err := r.api.NetworkList(ctx, client.NetworkListOptions{
-			Filters: client.Filters{}.Add("name", r.names.network), // also as a part of a name
+			Filters: client.Filters{}.Add("name", r.names.network), // matches substrings as well
 		})
 		if err != nil {
-			return nil, failed(ctx, "list networks", err)
+			return nil, wrapError(ctx, "list networks", err)
 		}
 		for _, n := range list.Items {
 			if n.Name != r.names.network {
@@ -35,12 +35,12 @@ func (r *Runtime) ensureNetwork(ctx context.Context) (*network, error) {
 			}
 			if r.owns(n.Labels, roleDraft) { // left by a crash
 				if _, err := r.api.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{}); err != nil && !errdefs.IsNotFound(err) {
-					return nil, failed(ctx, "remove network", err)
+					return nil, wrapError(ctx, "remove network", err)
 				}
 				continue
 			}
 			if !r.owns(n.Labels, roleNetwork) {
-				return nil, fmt.Errorf("a network named %s is there that is not this installation's; remove it", n.Name)
+				return nil, fmt.Errorf("network %s does not belong to this installation; remove it", n.Name)
 			}
 			subnet, ok := subnetOf(n.IPAM)
 			if !ok {
@@ -54,33 +54,33 @@ func (r *Runtime) ensureNetwork(ctx context.Context) (*network, error) {
 			return nil, err
 		}
 	}
-	return nil, meanwhile("network %s cannot be created: another call keeps taking and freeing its name or interface", r.names.network)
+	return nil, errConcurrent("network %s cannot be created: another call keeps taking and freeing its name or interface", r.names.network)
 }
 
-// createNetwork makes the network on a subnet that the engine chose. The engine
-// lets containers have addresses of our choice only where the subnet was given,
-// and it alone knows which are free: so it is asked by a first network.
+// createNetwork creates the network on a subnet that Docker chose. Containers can
+// have chosen addresses only if the subnet was given, and only Docker knows which
+// subnets are free, so a first network is created to get one.
 func (r *Runtime) createNetwork(ctx context.Context) error {
 	first, err := r.api.NetworkCreate(ctx, r.names.network, r.networkOptions(roleDraft, netip.Prefix{}))
 	if err != nil {
 		if errdefs.IsConflict(err) || strings.Contains(err.Error(), "same bridge name") {
-			return nil // another replica makes it at this moment
+			return nil // another replica is creating it
 		}
-		return failed(ctx, "create network", err)
+		return wrapError(ctx, "create network", err)
 	}
 	info, err := r.api.NetworkInspect(ctx, first.ID, client.NetworkInspectOptions{})
 	if err != nil {
-		return failed(ctx, "inspect network", err)
+		return wrapError(ctx, "inspect network", err)
 	}
 	subnet, ok := subnetOf(info.Network.IPAM)
 	if !ok {
-		return errors.New("the engine chose no IPv4 subnet for the network")
+		return errors.New("Docker assigned no IPv4 subnet to the network")
 	}
 	if _, err := r.api.NetworkRemove(ctx, first.ID, client.NetworkRemoveOptions{}); err != nil {
-		return failed(ctx, "remove network", err)
+		return wrapError(ctx, "remove network", err)
 	}
 	if _, err := r.api.NetworkCreate(ctx, r.names.network, r.networkOptions(roleNetwork, subnet)); err != nil {
-		return failed(ctx, "create network", err)
+		return wrapError(ctx, "create network", err)
 	}
 	return nil
 }
@@ -109,8 +109,8 @@ func subnetOf(ipam networktypes.IPAM) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// sharesHost reports whether this process sees the network's bridge: then it
-// reaches containers by their own addresses, and may set the wall itself.
+// sharesHost reports whether this process sees the network's bridge, so that it can
+// reach containers by their own addresses and set up the wall itself.
 func (r *Runtime) sharesHost() bool {
 	_, err := net.InterfaceByName(r.names.bridge)
 	return err == nil

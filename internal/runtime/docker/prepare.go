@@ -10,33 +10,33 @@ import (
 	"codehub/internal/runtime/docker/wall"
 )
 
-// helperWallEvery is how often the wall is set afresh where only the helper
-// can look at it.
-const helperWallEvery = 3 * time.Minute
+// helperWallInterval is how often the wall is set again if only the helper can
+// check it.
+const helperWallInterval = 3 * time.Minute
 
 // Prepare implements runtime.Runtime.
 func (r *Runtime) Prepare(ctx context.Context) error {
-	_, err := r.surroundings(ctx, 0)
+	_, err := r.checkedNetwork(ctx, 0)
 	if err == nil {
 		r.sweepNow(ctx)
 	}
 	return err
 }
 
-// surroundings returns the network once it and its wall are known to stand;
-// what was seen within maxAge is believed.
-func (r *Runtime) surroundings(ctx context.Context, maxAge time.Duration) (*network, error) {
-	if net := r.seenWithin(maxAge); net != nil {
+// checkedNetwork returns the network once it and its wall are intact. A check
+// within maxAge is trusted.
+func (r *Runtime) checkedNetwork(ctx context.Context, maxAge time.Duration) (*network, error) {
+	if net := r.networkWithin(maxAge); net != nil {
 		return net, nil
 	}
 	select {
 	case r.prepareLock <- struct{}{}:
 		defer func() { <-r.prepareLock }()
 	case <-ctx.Done():
-		return nil, failed(ctx, "prepare network and wall", ctx.Err())
+		return nil, wrapError(ctx, "prepare network and wall", ctx.Err())
 	}
-	if net := r.seenWithin(maxAge); net != nil {
-		return net, nil // somebody else looked meanwhile
+	if net := r.networkWithin(maxAge); net != nil {
+		return net, nil // another call has checked it meanwhile
 	}
 	net, err := r.ensureNetwork(ctx)
 	if err == nil {
@@ -48,21 +48,21 @@ func (r *Runtime) surroundings(ctx context.Context, maxAge time.Duration) (*netw
 		r.network = nil
 		return nil, err
 	}
-	r.network, r.stoodAt = net, r.now()
+	r.network, r.checkedAt = net, r.now()
 	return net, nil
 }
 
-func (r *Runtime) seenWithin(maxAge time.Duration) *network {
+func (r *Runtime) networkWithin(maxAge time.Duration) *network {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.network == nil || maxAge == 0 || r.now().Sub(r.stoodAt) > maxAge {
+	if r.network == nil || maxAge == 0 || r.now().Sub(r.checkedAt) > maxAge {
 		return nil
 	}
 	return r.network
 }
 
-// forgetSurroundings makes the next start look again.
-func (r *Runtime) forgetSurroundings() {
+// forgetNetwork makes the next start check again.
+func (r *Runtime) forgetNetwork() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.network = nil
@@ -77,35 +77,35 @@ func (r *Runtime) ensureWall(ctx context.Context, net *network) error {
 	err := r.applyWall(ctx, spec)
 	if err == nil || !r.cfg.AllowNoWall || ctx.Err() != nil {
 		if err != nil {
-			return fmt.Errorf("the wall around workspaces cannot be set: %w", err)
+			return fmt.Errorf("set up network isolation: %w", err)
 		}
 		return nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.noWall {
-		r.noWall = true
-		r.log.Warn("workspaces run without a wall: they reach this host and its network", "err", err)
+	if !r.noWallLogged {
+		r.noWallLogged = true
+		r.log.Warn("network isolation is off; workspaces can reach this host and its network", "err", err)
 	}
 	return nil
 }
 
-// standWall makes the wall stand: at once where this process may look at it,
-// else by the helper, whose last success is believed for helperWallEvery.
-func (r *Runtime) standWall(ctx context.Context, spec wall.Spec) error {
+// ensureWallRules applies the wall: directly if this process may do so, or else
+// with the helper, whose last success counts for helperWallInterval.
+func (r *Runtime) ensureWallRules(ctx context.Context, spec wall.Spec) error {
 	if r.sharesHost() {
-		err := wall.Stand(spec)
+		err := wall.Apply(spec)
 		if !errors.Is(err, fs.ErrPermission) {
 			return err
 		}
 	}
-	if r.now().Sub(r.wallStoodAt()) < helperWallEvery {
+	if r.now().Sub(r.wallCheckTime()) < helperWallInterval {
 		return nil
 	}
-	return r.standWallByHelper(ctx, spec)
+	return r.applyWallByHelper(ctx, spec)
 }
 
-func (r *Runtime) standWallByHelper(ctx context.Context, spec wall.Spec) error {
+func (r *Runtime) applyWallByHelper(ctx context.Context, spec wall.Spec) error {
 	text, err := spec.Encode()
 	if err != nil {
 		return err
@@ -116,12 +116,12 @@ func (r *Runtime) standWallByHelper(ctx context.Context, spec wall.Spec) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.wallAt = r.now()
+	r.wallCheckedAt = r.now()
 	return nil
 }
 
-func (r *Runtime) wallStoodAt() time.Time {
+func (r *Runtime) wallCheckTime() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.wallAt
+	return r.wallCheckedAt
 }

@@ -20,7 +20,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-func TestNothingStartsWithoutAWall(t *testing.T) {
+func TestStartFailsWithoutWall(t *testing.T) {
 	t.Parallel()
 	for _, allowed := range []bool{false, true} {
 		r := newRuntime(t, func(c *Config) { c.AllowNoWall = allowed })
@@ -49,16 +49,16 @@ func TestNothingStartsWithoutAWall(t *testing.T) {
 	}
 }
 
-func TestWallByTheHelper(t *testing.T) {
+func TestHelperSetsWall(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	now := time.Now()
 	r.now = func() time.Time { return now }
 	runs := 0
 	r.applyWall = func(ctx context.Context, s wall.Spec) error {
-		if now.Sub(r.wallStoodAt()) >= helperWallEvery {
+		if now.Sub(r.wallCheckTime()) >= helperWallInterval {
 			runs++
-			return r.standWallByHelper(ctx, s)
+			return r.applyWallByHelper(ctx, s)
 		}
 		return nil
 	}
@@ -75,7 +75,7 @@ func TestWallByTheHelper(t *testing.T) {
 	if err := wall.Remove(r.names.table); err != nil {
 		t.Fatal(err)
 	}
-	now = now.Add(helperWallEvery)
+	now = now.Add(helperWallInterval)
 	if err := r.Prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestHelperRemovesHomes(t *testing.T) {
 	}
 }
 
-func TestHelperImageFollowsTheExecutable(t *testing.T) {
+func TestHelperImageMatchesExecutable(t *testing.T) {
 	t.Parallel()
 	bin, err := helperBinary()
 	if err != nil {
@@ -181,7 +181,7 @@ func TestSweep(t *testing.T) {
 		if err := r.sweep(ctx); err != nil {
 			t.Fatal(err)
 		}
-		found, err := r.lookAtHomes(ctx, "")
+		found, err := r.listHomes(ctx, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -191,7 +191,7 @@ func TestSweep(t *testing.T) {
 		t.Errorf("proofs after each sweep (-want +got):\n%s", diff)
 	}
 
-	// A helper that a crash left behind.
+	// A helper left by a crash.
 	image, err := r.ensureHelperImage(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -214,8 +214,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// What cannot be removed of one home keeps what is left of others from nothing.
-func TestSweepGoesOn(t *testing.T) {
+// A home that cannot be removed does not prevent the removal of others.
+func TestSweepContinuesAfterErrors(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
@@ -228,7 +228,7 @@ func TestSweepGoesOn(t *testing.T) {
 	if _, err := r.api.VolumeCreate(ctx, client.VolumeCreateOptions{Name: restoredName(gone, "home-1", "key", "proof"), Labels: labels}); err != nil {
 		t.Fatal(err)
 	}
-	// Settled homes are looked at before markers.
+	// Settled records are processed before restore records.
 	refused := func(w http.ResponseWriter, req *http.Request) bool {
 		if req.Method != http.MethodDelete || !strings.HasSuffix(req.URL.Path, settledName(gone, "home-1")) {
 			return false
@@ -244,7 +244,7 @@ func TestSweepGoesOn(t *testing.T) {
 	if errs[0] != "<nil>" || !strings.Contains(errs[1], "busy") {
 		t.Errorf("sweeps: %q", errs)
 	}
-	found, err := r.lookAtHomes(ctx, "")
+	found, err := r.listHomes(ctx, "")
 	if err != nil || len(found.settled) != 1 || len(found.markers) != 0 {
 		t.Errorf("left: %+v, %v", found, err)
 	}
@@ -252,12 +252,12 @@ func TestSweepGoesOn(t *testing.T) {
 	if err := r.sweep(ctx); err != nil {
 		t.Error(err)
 	}
-	if found, err = r.lookAtHomes(ctx, ""); err != nil || len(found.settled) != 0 {
+	if found, err = r.listHomes(ctx, ""); err != nil || len(found.settled) != 0 {
 		t.Errorf("left: %+v, %v", found, err)
 	}
 }
 
-func TestAddressesRest(t *testing.T) {
+func TestAddressReuse(t *testing.T) {
 	t.Parallel()
 	var a addresses
 	a.reset(netip.MustParsePrefix("10.9.8.0/29")) // .2 to .6
@@ -275,20 +275,20 @@ func TestAddressesRest(t *testing.T) {
 			t.Errorf("%s was given out", never)
 		}
 	}
-	// All rest: the one whose use is longest ago is the least harm.
+	// All were used recently: the least recently used one is taken.
 	var oldest string
 	for s := range seen {
 		if oldest == "" {
 			oldest = s
 			continue
 		}
-		a.seen(netip.MustParseAddr(s), start.Add(time.Minute))
+		a.markUsed(netip.MustParseAddr(s), start.Add(time.Minute))
 	}
 	if got := a.take(start.Add(2 * time.Minute)).String(); got != oldest {
 		t.Errorf("took %s, want %s", got, oldest)
 	}
-	// Rested.
-	if got := a.take(start.Add(2*time.Minute + addressRest)).String(); got == oldest {
+	// Reusable again.
+	if got := a.take(start.Add(2*time.Minute + addressReuseAfter)).String(); got == oldest {
 		t.Errorf("took %s, which is in use", got)
 	}
 }

@@ -20,9 +20,9 @@ import (
 
 const (
 	probeTimeout = 2 * time.Second
-	// askTimeout bounds what is asked of the engine about one container while
-	// somebody waits for a page. It also keeps such a call from holding up all
-	// others for ever: the client's first one is waited for by the rest.
+	// askTimeout limits inspecting one container while a page waits. It also
+	// prevents such a call from blocking all others: the Docker client's first call
+	// is waited for by the rest.
 	askTimeout = 10 * time.Second
 )
 
@@ -74,7 +74,7 @@ func (r *Runtime) find(ctx context.Context, id workspace.ID) (container.InspectR
 		return container.InspectResponse{}, fmt.Errorf("workspace %s: %w", id, runtime.ErrNotFound)
 	}
 	if err != nil {
-		return container.InspectResponse{}, failed(ctx, "inspect container", err)
+		return container.InspectResponse{}, wrapError(ctx, "inspect container", err)
 	}
 	return found.Container, nil
 }
@@ -96,7 +96,7 @@ func (r *Runtime) Logs(ctx context.Context, id workspace.ID, tail int, follow bo
 		return fmt.Errorf("workspace %s: %w", id, runtime.ErrNotFound)
 	}
 	if err != nil {
-		return failed(ctx, "read logs", err)
+		return wrapError(ctx, "read logs", err)
 	}
 	defer stream.Close()
 	if found.Config.Tty {
@@ -105,7 +105,7 @@ func (r *Runtime) Logs(ctx context.Context, id workspace.ID, tail int, follow bo
 		_, err = stdcopy.StdCopy(w, w, stream)
 	}
 	if err != nil && follow && ctx.Err() != nil {
-		return nil // following ends when the caller says so
+		return nil // ended by the caller
 	}
-	return failed(ctx, "read logs", err)
+	return wrapError(ctx, "read logs", err)
 }

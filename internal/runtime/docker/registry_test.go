@@ -23,7 +23,7 @@ import (
 	"codehub/internal/runtime/docker/wall"
 )
 
-// startRegistry runs a real registry on this machine and returns its address.
+// startRegistry runs a registry on this machine and returns its address.
 func startRegistry(t *testing.T) string {
 	t.Helper()
 	bin, err := exec.LookPath("docker-registry")
@@ -71,15 +71,15 @@ func startRegistry(t *testing.T) string {
 	}
 }
 
-// pushImage puts the test image, made different, into the registry under a
-// fresh name, and removes it from the engine. When all tests that share the
-// runtime have ended, what was pulled goes again.
+// pushImage pushes a variant of the test image to the registry under a new name and
+// removes it from Docker. The pulled image is removed when all tests that share the
+// runtime have ended.
 func pushImage(all, t *testing.T, r *Runtime, registry string) string {
 	t.Helper()
 	ctx := t.Context()
 	ref := registry + "/test/" + uuid.NewString() + ":v1"
-	// Exported with something new and imported again it has a layer of its own:
-	// removing it here removes that, and the pull has something to fetch.
+	// Exported with an additional file and imported again, so that it has a layer
+	// of its own that the pull has to fetch.
 	c, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{Image: harness.TestImage()})
 	if err != nil {
 		t.Fatal(err)
@@ -142,5 +142,5 @@ func drain(t *testing.T, r io.ReadCloser) {
 	}
 }
 
-// removeWall takes the installation's wall down, by the helper if need be.
+// removeWall removes the installation's wall, with the helper if necessary.
 func takeDownWall(_ context.Context, r *Runtime) error { return wall.Remove(r.names.table) }

@@ -25,19 +25,18 @@ import (
 
 // A docker-volume home is removed in this order (ADR 12):
 //
-//  1. The remover is created. It holds the volume, so that no other can come in
-//     its place, and its name is a lock. Claim and users are checked only now.
-//  2. An empty volume records that the removal has begun. From now on nothing
-//     takes the home for complete.
-//  3. What says otherwise is removed: seed, holder, ended jobs, markers, the
-//     settled record.
-//  4. The remover is started. It syncs, empties the home and syncs.
-//  5. The remover and the volume are removed, and Docker's folder is synced.
-//  6. The record goes. Only then is the home no longer listed.
+//     1. Create the remover. It holds the volume, so that no other can take its
+//        place, and its name is a lock. Check the claim and the users after that.
+//     2. Create an empty volume as a record that the removal has begun. From now
+//        on the home does not count as complete.
+//     3. Remove the other records: seed, holder, ended jobs, markers, settled.
+//     4. Start the remover. It syncs, empties the home, and syncs again.
+//     5. Remove the remover and the volume, and sync Docker's directory.
+//     6. Remove the record. Only then is the home no longer listed.
 //
-// A call that finds any of this done goes on from there.
+// Every call resumes where an earlier one ended.
 
-// What a remover may use; see jobMemory.
+// Limits of a remover; see jobMemory.
 const (
 	removerMemory   = 128 << 20
 	removerGoMemory = "64MiB"
@@ -51,7 +50,8 @@ func (r *Runtime) RemoveVolume(ctx context.Context, id workspace.ID, claim strin
 		return err
 	}
 	defer unlock()
-	// The folder first: a volume that only has the home's name is not in its way.
+	// The directory first: a volume that only has the home's name does not matter
+	// for it.
 	if err := r.removeFolder(ctx, id, claim, progress); err != nil {
 		return err
 	}
@@ -61,12 +61,12 @@ func (r *Runtime) RemoveVolume(ctx context.Context, id workspace.ID, claim strin
 	return r.removeScratch(ctx, id)
 }
 
-// removeScratch removes the scratch volumes of archive jobs that somebody
-// removed without their volumes. Docker keeps one that a job uses.
+// removeScratch removes the scratch volumes of archive jobs that were removed
+// without their volumes. Docker keeps those in use.
 func (r *Runtime) removeScratch(ctx context.Context, id workspace.ID) error {
 	list, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter(roleScratch).Add("label", labelWorkspace+"="+string(id))})
 	if err != nil {
-		return failed(ctx, "list scratch volumes", err)
+		return wrapError(ctx, "list scratch volumes", err)
 	}
 	for _, v := range list.Items {
 		if err := r.removeOwned(ctx, v.Name, roleScratch); err != nil && !errors.Is(err, runtime.ErrBusy) {
@@ -76,22 +76,22 @@ func (r *Runtime) removeScratch(ctx context.Context, id workspace.ID) error {
 	return nil
 }
 
-// removeHome removes a docker-volume home, if there is one, and what belongs to it.
+// removeHome removes a docker-volume home, if it exists, and its records.
 func (r *Runtime) removeHome(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) error {
 	name := id.VolumeName()
 	var last error
-	for range startTries {
+	for range maxTries {
 		users, err := r.users(ctx, name)
 		if err != nil {
 			return err
 		}
-		found, err := r.lookAtHomes(ctx, id)
+		found, err := r.listHomes(ctx, id)
 		if err != nil {
 			return err
 		}
 		there, ok := found.homes[id]
 		if !ok {
-			if err := r.removeUnknown(ctx, id, found.removalsOf(id, claim)); err != nil {
+			if err := r.removeUnclaimed(ctx, id, found.removalsOf(id, claim)); err != nil {
 				return err
 			}
 			if err := r.removeRecords(ctx, found, id, claim); err != nil {
@@ -122,10 +122,10 @@ func (r *Runtime) removeHome(ctx context.Context, id workspace.ID, claim string,
 	return last
 }
 
-// errTryAgain: the remover went away, or was killed, before it was done.
+// errTryAgain means that the remover was removed or killed before it had finished.
 var errTryAgain = errors.New("the container that empties the home did not finish")
 
-// removeRecords removes what speaks of a home that somebody removed by hand.
+// removeRecords removes the records of a home that was removed by hand.
 func (r *Runtime) removeRecords(ctx context.Context, found homes, id workspace.ID, claim string) error {
 	if seed := found.seeds[id]; seed.claim == claim {
 		if err := r.discard(ctx, seed.container); err != nil {
@@ -138,20 +138,20 @@ func (r *Runtime) removeRecords(ctx context.Context, found homes, id workspace.I
 	return r.removeSettled(ctx, found, id, claim)
 }
 
-// removeUnknown handles a volume with the home's name that is nobody's home.
-// One that Docker made up is removed. If the home's removal has begun, one
-// without labels is that home: a power cut has brought it back. Its content was
-// removed for good before, and if there is any, the volume is left alone.
-func (r *Runtime) removeUnknown(ctx context.Context, id workspace.ID, records []record) error {
+// removeUnclaimed handles a volume with the home's name that is not its home. One
+// that Docker created implicitly is removed. If the home's removal has begun, a
+// volume without labels is that home, brought back by a power cut: its content was
+// removed durably before, so it is removed if it is empty and otherwise left alone.
+func (r *Runtime) removeUnclaimed(ctx context.Context, id workspace.ID, records []record) error {
 	name := id.VolumeName()
 	v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	switch {
 	case errdefs.IsNotFound(err):
 		return nil
 	case err != nil:
-		return failed(ctx, "inspect volume", err)
+		return wrapError(ctx, "inspect volume", err)
 	case r.owns(v.Volume.Labels, roleHome):
-		return meanwhile("volume %s was created by another call", name)
+		return errConcurrent("volume %s was created by another call", name)
 	case r.owns(v.Volume.Labels, roleMadeUp):
 		return r.removeMadeUp(ctx, id)
 	case len(records) == 0 || len(v.Volume.Labels) > 0:
@@ -162,8 +162,8 @@ func (r *Runtime) removeUnknown(ctx context.Context, id workspace.ID, records []
 		return err
 	}
 	if !empty {
-		// The home itself is gone for good: without the record of its removal this
-		// is a volume in the way, which its owner can set aside.
+		// The home is gone. Without its removal record this is a volume in the way,
+		// which the owner can set aside.
 		for _, rec := range records {
 			if err := r.removeOwned(ctx, rec.name, roleRemoving); err != nil {
 				return err
@@ -177,7 +177,8 @@ func (r *Runtime) removeUnknown(ctx context.Context, id workspace.ID, records []
 	return nil
 }
 
-// emptyHome removes all that is in a home. On return no container holds it.
+// emptyHome removes all content of a home. When it returns, no container holds the
+// home.
 func (r *Runtime) emptyHome(ctx context.Context, found homes, id workspace.ID, claim string, progress func(runtime.Progress)) error {
 	remover, err := r.startRemover(ctx, found, id, claim)
 	if err != nil {
@@ -197,16 +198,16 @@ func (r *Runtime) emptyHome(ctx context.Context, found homes, id workspace.ID, c
 	switch code {
 	case 0:
 		err = nil
-	case 1: // its own error
-		err = fmt.Errorf("empty volume %s: %s", id.VolumeName(), r.helperWords(ctx, remover))
+	case 1: // the helper's own error
+		err = fmt.Errorf("empty volume %s: %s", id.VolumeName(), r.helperOutput(ctx, remover))
 	default:
 		err = fmt.Errorf("%w: exit code %d", errTryAgain, code)
 	}
 	return errors.Join(err, r.discard(ctx, remover))
 }
 
-// startRemover returns the id of the container that empties the home, running
-// or ended.
+// startRemover returns the ID of the container that empties the home, running or
+// ended.
 func (r *Runtime) startRemover(ctx context.Context, found homes, id workspace.ID, claim string) (string, error) {
 	image, err := r.ensureHelperImage(ctx)
 	if err != nil {
@@ -216,31 +217,31 @@ func (r *Runtime) startRemover(ctx context.Context, found homes, id workspace.ID
 	switch {
 	case err == nil:
 	case errdefs.IsConflict(err):
-		return r.takeUpRemover(ctx, id, claim)
-	case errdefs.IsNotFound(err): // another server has removed the image as an old one
+		return r.adoptRemover(ctx, id, claim)
+	case errdefs.IsNotFound(err): // another server removed it as an old image
 		return "", errTryAgain
 	default:
-		return "", failed(ctx, "create remover", err)
+		return "", wrapError(ctx, "create remover", err)
 	}
 	if err := r.admitRemover(ctx, found, id, claim, made.ID); err != nil {
-		// Also when the caller gave up: what was not started is of no use.
+		// Also after a cancellation: a container that was not started is useless.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 		defer cancel()
 		return "", errors.Join(err, r.discard(ctx, made.ID))
 	}
 	if _, err := r.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
 		if errdefs.IsNotFound(err) {
-			// Another server has taken it for one whose maker is gone. That one
-			// has a record of its own.
+			// Another server has replaced it because its creator seemed dead, and
+			// has its own record.
 			return "", errors.Join(errTryAgain, r.removeOwned(ctx, removingName(id, claim, made.ID), roleRemoving))
 		}
-		return "", failed(ctx, "start remover", err)
+		return "", wrapError(ctx, "start remover", err)
 	}
 	return made.ID, nil
 }
 
-// takeUpRemover handles a container that has the remover's name already.
-func (r *Runtime) takeUpRemover(ctx context.Context, id workspace.ID, claim string) (string, error) {
+// adoptRemover handles an existing container with the remover's name.
+func (r *Runtime) adoptRemover(ctx context.Context, id workspace.ID, claim string) (string, error) {
 	found, gone, err := r.inspectOwned(ctx, removerName(id), roleRemover)
 	if err != nil {
 		return "", err
@@ -260,14 +261,13 @@ func (r *Runtime) takeUpRemover(ctx context.Context, id workspace.ID, claim stri
 			return found.ID, nil
 		}
 	}
-	// One that was never started has a maker that has ended, or that waits
-	// before the start and will not find it.
+	// If it was never started, its creator has died, or has not started it yet and
+	// will not find it.
 	return "", errors.Join(errTryAgain, r.discard(ctx, found.ID))
 }
 
-// admitRemover makes sure, once the remover holds the volume, that it is the
-// home that is meant and that nothing uses it, and removes what says that the
-// home is complete.
+// admitRemover checks, while the remover holds the volume, that it is the right
+// home and not in use, and removes the records that it is complete.
 func (r *Runtime) admitRemover(ctx context.Context, found homes, id workspace.ID, claim, remover string) error {
 	if err := r.checkVolume(ctx, id, claim, remover); err != nil {
 		return err
@@ -296,7 +296,7 @@ func (r *Runtime) admitRemover(ctx context.Context, found homes, id workspace.ID
 	return r.removeSettled(ctx, found, id, claim)
 }
 
-// recordRemoval makes the volume that says that the removal has begun.
+// recordRemoval creates the record that the removal has begun.
 func (r *Runtime) recordRemoval(ctx context.Context, id workspace.ID, claim, remover string) error {
 	name := removingName(id, claim, remover)
 	labels := r.labels(roleRemoving, id, claim)
@@ -317,27 +317,27 @@ func (r *Runtime) removalBegun(ctx context.Context, id workspace.ID, claim strin
 	return len(records) > 0, err
 }
 
-// removals lists the records that the removal of the home with this claim has begun.
+// removals lists the removal records of the home with this claim.
 func (r *Runtime) removals(ctx context.Context, id workspace.ID, claim string) ([]volume.Volume, error) {
 	filter := r.filter(roleRemoving).Add("label", labelWorkspace+"="+string(id), labelClaim+"="+claim)
 	list, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: filter})
 	if err != nil {
-		return nil, failed(ctx, "list volumes", err)
+		return nil, wrapError(ctx, "list volumes", err)
 	}
 	return list.Items, nil
 }
 
-// endRemoval removes the record of the removal of a home whose volume Docker
-// has removed, once that outlasts a power cut.
+// endRemoval deletes the removal record once Docker's removal of the volume is
+// durable.
 func (r *Runtime) endRemoval(ctx context.Context, id workspace.ID, claim string) error {
 	records, err := r.removals(ctx, id, claim)
 	if err != nil || len(records) == 0 {
-		return err // none: it was gone when this call began
+		return err // no record: the home was gone when this call began
 	}
 	if err := r.syncVolumes(ctx, records[0]); err != nil {
 		return err
 	}
-	if holds, err := r.carries(ctx, id, claim); err != nil {
+	if holds, err := r.hasClaim(ctx, id, claim); err != nil {
 		return err
 	} else if holds {
 		return fmt.Errorf("volume %s exists again after its removal", id.VolumeName())
@@ -350,8 +350,8 @@ func (r *Runtime) endRemoval(ctx context.Context, id workspace.ID, claim string)
 	return nil
 }
 
-// syncVolumes has what Docker did to its volumes outlast a power cut. The record
-// is on the same file system as the others.
+// syncVolumes makes Docker's changes to volumes durable. The record is on the same
+// file system as the volumes.
 func (r *Runtime) syncVolumes(ctx context.Context, record volume.Volume) error {
 	if r.isLocal(record.Mountpoint) {
 		err := syncDir(filepath.Dir(filepath.Dir(record.Mountpoint)))
@@ -361,22 +361,23 @@ func (r *Runtime) syncVolumes(ctx context.Context, record volume.Volume) error {
 	}
 	m := helperMount(record.Name)
 	// Another server may have removed the record since it was listed. Docker then
-	// creates it implicitly; with these labels it is removed as a record.
+	// creates it implicitly, and with these labels it is removed again.
 	m.VolumeOptions.Labels = record.Labels
 	return r.runHelper(ctx, helperRun{args: []string{cmdSync, helperVolume}, network: "none", mounts: []mount.Mount{m}})
 }
 
-// isLocal reports whether the folder of a volume is where Docker says, as seen
-// from this process. The volume's own name makes sure that it is that folder.
+// isLocal reports whether the path of a volume on Docker's host is the same
+// directory for this process. The path contains the volume's name, which makes a
+// coincidence unlikely.
 func (r *Runtime) isLocal(mountpoint string) bool {
-	if r.farAway || mountpoint == "" || !strings.HasPrefix(r.api.DaemonHost(), "unix://") {
+	if r.remote || mountpoint == "" || !strings.HasPrefix(r.api.DaemonHost(), "unix://") {
 		return false
 	}
 	_, err := os.Stat(mountpoint)
 	return err == nil
 }
 
-// isEmpty reports whether nothing is in a volume.
+// isEmpty reports whether a volume is empty.
 func (r *Runtime) isEmpty(ctx context.Context, name, mountpoint string) (bool, error) {
 	if r.isLocal(mountpoint) {
 		entries, err := os.ReadDir(mountpoint)
@@ -393,7 +394,7 @@ func (r *Runtime) isEmpty(ctx context.Context, name, mountpoint string) (bool, e
 	return err == nil, err
 }
 
-// helperVolume is where helpers have a volume.
+// helperVolume is the mount point of a volume in helpers.
 const helperVolume = "/volume"
 
 func helperMount(name string) mount.Mount {
@@ -403,7 +404,7 @@ func helperMount(name string) mount.Mount {
 	}
 }
 
-// removerOptions is the whole of what a remover's container is.
+// removerOptions returns the complete configuration of a remover's container.
 func (r *Runtime) removerOptions(id workspace.ID, claim, image string) client.ContainerCreateOptions {
 	pids := int64(removerPids)
 	return client.ContainerCreateOptions{
@@ -420,7 +421,7 @@ func (r *Runtime) removerOptions(id workspace.ID, claim, image string) client.Co
 			NetworkMode:    "none",
 			UsernsMode:     "host",
 			CapDrop:        []string{"ALL"},
-			CapAdd:         []string{"DAC_OVERRIDE", "FOWNER"}, // the files are any user's, also in sticky folders
+			CapAdd:         []string{"DAC_OVERRIDE", "FOWNER"}, // files of any owner, also in sticky directories
 			ReadonlyRootfs: true,
 			SecurityOpt:    []string{"no-new-privileges:true"},
 			RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
@@ -433,8 +434,7 @@ func (r *Runtime) removerOptions(id workspace.ID, claim, image string) client.Co
 	}
 }
 
-// removedPrefix begins a line by which a helper tells how many entries it has
-// removed.
+// removedPrefix begins a line with the number of entries that a helper has removed.
 const removedPrefix = "removed "
 
 func parseRemoved(line []byte) (int64, bool) {
@@ -446,14 +446,14 @@ func parseRemoved(line []byte) (int64, bool) {
 	return n, err == nil
 }
 
-// counter counts what is removed and tells of it once a second.
+// counter reports the number of removed entries once a second.
 type counter struct {
 	n    int64
 	tell func(n int64)
 	told time.Time
 }
 
-// at takes note that n entries are removed.
+// at records that n entries are removed.
 func (c *counter) at(n int64) {
 	c.n = n
 	if c.tell == nil || c.n%64 != 0 {
@@ -465,15 +465,15 @@ func (c *counter) at(n int64) {
 	}
 }
 
-// done tells the whole count.
+// done reports the final count.
 func (c *counter) done() {
 	if c.tell != nil {
 		c.tell(c.n)
 	}
 }
 
-// emptyHomeAt is what a remover does. What was done before it began, such as to
-// record the removal, must outlast a power cut if what it does can.
+// emptyHomeAt is the work of a remover. It syncs first, because the record of the
+// removal must be durable before anything is removed.
 func emptyHomeAt(ctx context.Context, path string, tell func(n int64)) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -491,8 +491,8 @@ func emptyHomeAt(ctx context.Context, path string, tell func(n int64)) error {
 	return syncFileSystem(dir)
 }
 
-// removeTree removes a folder with all that is in it, and tells now and then
-// how many entries it has removed.
+// removeTree removes a directory with its content, and reports the number of
+// removed entries.
 func removeTree(ctx context.Context, path string, tell func(n int64)) error {
 	count := &counter{tell: tell}
 	if err := treewipe.Remove(ctx, path, count.at); err != nil {
@@ -502,7 +502,7 @@ func removeTree(ctx context.Context, path string, tell func(n int64)) error {
 	return nil
 }
 
-// syncFileSystem syncs the file system that the file is on.
+// syncFileSystem syncs the file system of a file.
 func syncFileSystem(f *os.File) error {
 	if err := unix.Syncfs(int(f.Fd())); err != nil {
 		return fmt.Errorf("sync the file system of %s: %w", f.Name(), err)

@@ -25,7 +25,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// nest makes folders within folders.
+// nest creates nested directories.
 func nest(t *testing.T, path string, depth int) {
 	t.Helper()
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -49,9 +49,9 @@ func (l *lateHome) mountpoint(name string) string {
 	return v.Volume.Mountpoint
 }
 
-// A home may be nested deeper than Docker has descriptors, which takes one for
-// each level of what it removes itself.
-func TestRemoveHomeDeeperThanDockersDescriptors(t *testing.T) {
+// A home may be nested more deeply than Docker can remove: Docker needs a file
+// descriptor per level.
+func TestRemoveDeepHome(t *testing.T) {
 	t.Parallel()
 	const depth, descriptors = 5_000, 1024
 	d := dockertest.Start(t, dockertest.Options{Image: harness.TestImage(), NoFile: descriptors})
@@ -80,7 +80,7 @@ func TestRemoveHomeDeeperThanDockersDescriptors(t *testing.T) {
 	}
 }
 
-// bulky makes a live home of many files.
+// bulky creates a live home with many files.
 func (l *lateHome) bulky(files int) {
 	l.Helper()
 	l.seed("home-1")
@@ -93,7 +93,7 @@ func (l *lateHome) bulky(files int) {
 	}
 }
 
-// The container that empties a home is killed, or the server is, in the middle.
+// The container that empties a home, or the server, is killed while it works.
 func TestRemovalContinuesAfterKill(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
@@ -131,7 +131,7 @@ func TestRemovalContinuesAfterKill(t *testing.T) {
 		if v := l.listed(); v.Claim != "home-1" || v.Seeded || v.Marker != "" {
 			t.Fatalf("a home that is half removed is listed as %+v", v)
 		}
-		// The next call takes up the container, which works on or has ended.
+		// The next call adopts the container, which is running or has ended.
 		l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
 		if left := (hands{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
 			t.Errorf("left behind: %q", left)
@@ -139,16 +139,16 @@ func TestRemovalContinuesAfterKill(t *testing.T) {
 	})
 }
 
-// Two servers end the same removal, and one removes the record before the other
-// one's helper mounts it: Docker makes up a volume for that.
-func TestRemovalWhoseRecordIsRemovedMeanwhile(t *testing.T) {
+// Two servers complete the same removal, and one removes the record before the
+// other's helper mounts it: Docker then creates a volume implicitly.
+func TestRemovalWithConcurrentlyRemovedRecord(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
 	next := newRuntime(t, nil)
 	r := newRuntime(t, func(c *Config) {
 		c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
 	})
-	r.farAway = true
+	r.remote = true
 	l := newLate(t, next, workspace.StorageDockerVolume)
 	l.seed("home-1")
 	l.settle()
@@ -184,8 +184,8 @@ func TestRemovalWhoseRecordIsRemovedMeanwhile(t *testing.T) {
 	}
 }
 
-// loopDisk makes a file system in a file, and mounts it. It commits nothing by
-// itself for as long as the test takes.
+// loopDisk creates and mounts a file system in a file. It does not commit by itself
+// during the test.
 func loopDisk(t *testing.T, image, dir string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -208,9 +208,9 @@ func command(t *testing.T, name string, args ...string) {
 	}
 }
 
-// A power cut right after RemoveVolume has returned: Docker comes up from what
-// was on the disk in that moment. Docker's own removal does not outlast that,
-// and the volume comes back without its labels.
+// A power cut immediately after RemoveVolume: Docker starts from what was on the
+// disk. Its own removal is not durable, and the volume comes back without its
+// labels.
 func TestRemovalSurvivesPowerCut(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "chl")
@@ -239,10 +239,10 @@ func TestRemovalSurvivesPowerCut(t *testing.T) {
 
 	here.ok("RemoveVolume", r.RemoveVolume(t.Context(), here.id, "home-1", nil))
 	command(t, "cp", "--sparse=always", image, cut+"1")
-	// As where the daemon's folder is out of reach.
-	r.farAway = true
+	// As if Docker's directory were not accessible.
+	r.remote = true
 	byHelper.ok("RemoveVolume", r.RemoveVolume(t.Context(), byHelper.id, "home-1", nil))
-	r.farAway = false
+	r.remote = false
 	_, err = r.api.VolumeRemove(t.Context(), "plain", client.VolumeRemoveOptions{})
 	here.ok("VolumeRemove", err)
 	command(t, "cp", "--sparse=always", image, cut+"2")
@@ -273,14 +273,14 @@ func TestRemovalSurvivesPowerCut(t *testing.T) {
 }
 
 // A power cut between Docker's removal of a volume and the sync brings it back,
-// empty and without its labels. It is listed until it is gone, and removed.
+// empty and without labels. It is listed until it is removed again.
 func TestVolumeBackAfterPowerCutIsRemoved(t *testing.T) {
 	t.Parallel()
 	for _, farAway := range []bool{false, true} {
 		t.Run("far away "+strconv.FormatBool(farAway), func(t *testing.T) {
 			t.Parallel()
 			r := newRuntime(t, nil)
-			r.farAway = farAway
+			r.remote = farAway
 			back := func() *lateHome {
 				l := newLate(t, r, workspace.StorageDockerVolume)
 				l.seed("home-1")
@@ -311,8 +311,8 @@ func TestVolumeBackAfterPowerCutIsRemoved(t *testing.T) {
 	}
 }
 
-// Docker is silent while it copies an image into a volume; what arrives is
-// counted meanwhile.
+// Docker reports nothing while it copies an image's content to a volume; the
+// volume's size is counted meanwhile.
 func TestSeedingReportsProgress(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)

@@ -14,10 +14,9 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Docker 20.10 answers the creation of a volume that is there without the
-// volume's labels, from its restart until the volume is inspected. Every call
-// that makes volumes must succeed again after a restart at any point. For a
-// soak: SOAK_RESTARTS=100.
+// After a restart Docker 20.10 responds to the creation of an existing volume
+// without its labels until the volume is inspected. Every call that creates volumes
+// must succeed after a restart at any point. SOAK_RESTARTS=100 runs more restarts.
 func TestHomesSurviveDockerRestarts(t *testing.T) {
 	t.Parallel()
 	restarts := 2

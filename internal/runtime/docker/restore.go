@@ -41,48 +41,48 @@ func (r *Runtime) CreateEmptyVolume(ctx context.Context, spec runtime.VolumeSpec
 			return err
 		}
 	}
-	return comesBack("volume " + spec.Workspace.VolumeName())
+	return errRecreated("volume " + spec.Workspace.VolumeName())
 }
 
-// homeLook is how a home looked before its job was made.
-type homeLook struct{ side sidecar }
+// homeState is the state of a home before its job is created.
+type homeState struct{ side sidecar }
 
-// lookAtHome makes sure that a job has a home to work on, before anything is made.
-func (r *Runtime) lookAtHome(ctx context.Context, spec runtime.JobSpec) (homeLook, error) {
+// checkHome checks that the job has a home before anything is created.
+func (r *Runtime) checkHome(ctx context.Context, spec runtime.JobSpec) (homeState, error) {
 	if spec.Storage == workspace.StorageLocalDir {
 		if err := r.verifyFolder(spec.Workspace, spec.VolumeClaim); err != nil {
-			return homeLook{}, err
+			return homeState{}, err
 		}
 		side, _, err := r.readFolder(spec.Workspace)
 		if err == nil && spec.Kind == runtime.JobRestore && side.Live {
 			err = errLive(spec.Workspace)
 		}
-		return homeLook{side}, err
+		return homeState{side}, err
 	}
-	found, err := r.lookAtHomes(ctx, spec.Workspace)
+	found, err := r.listHomes(ctx, spec.Workspace)
 	if err != nil {
-		return homeLook{}, err
+		return homeState{}, err
 	}
-	if claim, ok := found.homes[spec.Workspace]; !ok || claim != spec.VolumeClaim || found.goes(spec.Workspace, claim) {
-		return homeLook{}, fmt.Errorf("volume %s: %w", spec.Workspace.VolumeName(), runtime.ErrVolumeMismatch)
+	if claim, ok := found.homes[spec.Workspace]; !ok || claim != spec.VolumeClaim || found.removalBegun(spec.Workspace, claim) {
+		return homeState{}, fmt.Errorf("volume %s: %w", spec.Workspace.VolumeName(), runtime.ErrVolumeMismatch)
 	}
 	if spec.Kind == runtime.JobRestore && found.live(spec.Workspace) {
-		return homeLook{}, errLive(spec.Workspace)
+		return homeState{}, errLive(spec.Workspace)
 	}
-	return homeLook{}, nil
+	return homeState{}, nil
 }
 
 func errLive(id workspace.ID) error {
-	return fmt.Errorf("the home of workspace %s is live, and nothing is restored into it: %w", id, runtime.ErrConflict)
+	return fmt.Errorf("the home of workspace %s is live and cannot be restored: %w", id, runtime.ErrConflict)
 }
 
 func errRestored(id workspace.ID) error {
-	return fmt.Errorf("the home of workspace %s is restored already: %w", id, runtime.ErrConflict)
+	return fmt.Errorf("the home of workspace %s is already restored: %w", id, runtime.ErrConflict)
 }
 
-// admitJob looks at the home once the job's container holds it, and makes the
-// record say that it is being filled if it is.
-func (r *Runtime) admitJob(ctx context.Context, spec runtime.JobSpec, before homeLook, containerID string) error {
+// admitJob checks the home while the job's container holds it, and for a restore
+// records that it is being filled.
+func (r *Runtime) admitJob(ctx context.Context, spec runtime.JobSpec, before homeState, containerID string) error {
 	if err := r.checkUnused(ctx, spec, func(u user) bool { return u.id == containerID }); err != nil {
 		return err
 	}
@@ -95,11 +95,11 @@ func (r *Runtime) admitJob(ctx context.Context, spec runtime.JobSpec, before hom
 	if spec.Kind != runtime.JobRestore {
 		return nil
 	}
-	found, err := r.lookAtHomes(ctx, spec.Workspace)
+	found, err := r.listHomes(ctx, spec.Workspace)
 	if err != nil {
 		return err
 	}
-	if found.goes(spec.Workspace, spec.VolumeClaim) {
+	if found.removalBegun(spec.Workspace, spec.VolumeClaim) {
 		return fmt.Errorf("volume %s: %w", spec.Workspace.VolumeName(), runtime.ErrVolumeMismatch)
 	}
 	if found.live(spec.Workspace) {
@@ -116,8 +116,8 @@ func (r *Runtime) admitJob(ctx context.Context, spec runtime.JobSpec, before hom
 	return r.removeMarkers(ctx, found, spec.Workspace, spec.VolumeClaim)
 }
 
-// checkUnused makes sure that no container uses the home of a job, but for those
-// that are left out.
+// checkUnused checks that no container uses the home of a job, apart from those
+// that except accepts.
 func (r *Runtime) checkUnused(ctx context.Context, spec runtime.JobSpec, except func(user) bool) error {
 	source := spec.Workspace.VolumeName()
 	if spec.Storage == workspace.StorageLocalDir {
@@ -130,7 +130,7 @@ func (r *Runtime) checkUnused(ctx context.Context, spec runtime.JobSpec, except 
 	return inUse("the home of workspace "+string(spec.Workspace), slices.DeleteFunc(users, except))
 }
 
-func (r *Runtime) admitToFolder(ctx context.Context, spec runtime.JobSpec, before homeLook, containerID string) error {
+func (r *Runtime) admitToFolder(ctx context.Context, spec runtime.JobSpec, before homeState, containerID string) error {
 	volume := runtime.VolumeSpec{Workspace: spec.Workspace, Claim: spec.VolumeClaim}
 	return r.editFolder(ctx, volume, func(side sidecar, there bool) (sidecar, error) {
 		switch {
@@ -143,22 +143,22 @@ func (r *Runtime) admitToFolder(ctx context.Context, spec runtime.JobSpec, befor
 		case side.Marker == spec.Key && spec.Key != "":
 			return side, errRestored(spec.Workspace)
 		case side != before.side:
-			return side, meanwhile("folder %s has changed meanwhile", r.homePath(spec.Workspace))
+			return side, errConcurrent("folder %s has changed meanwhile", r.homePath(spec.Workspace))
 		}
 		return sidecar{Claim: spec.VolumeClaim, State: folderFilling, Filler: containerID}, nil
 	})
 }
 
-// MarkRestored implements runtime.Runtime. It marks what the job that restored
-// the home proves by still being there, ended well; or, for an archive of
-// nothing, the seeding. A mark is worth nothing once another job has begun.
+// MarkRestored implements runtime.Runtime. The proof is the job that restored the
+// home, which still exists and has exited with code 0, or for an empty archive the
+// seed container. The mark is invalid once another job has begun.
 func (r *Runtime) MarkRestored(ctx context.Context, id workspace.ID, claim, key string) error {
 	unlock, err := r.lockHome(ctx, id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	found, err := r.lookAtHomes(ctx, id)
+	found, err := r.listHomes(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (r *Runtime) MarkRestored(ctx context.Context, id workspace.ID, claim, key 
 	switch {
 	case !ok && r.cfg.DataDir != "":
 		return r.markFolder(ctx, id, claim, key)
-	case !ok || there != claim || found.goes(id, claim):
+	case !ok || there != claim || found.removalBegun(id, claim):
 		return fmt.Errorf("volume %s: %w", id.VolumeName(), runtime.ErrVolumeMismatch)
 	case found.live(id) && found.settledKey(id, claim) == key:
 		return nil
@@ -181,7 +181,7 @@ func (r *Runtime) MarkRestored(ctx context.Context, id workspace.ID, claim, key 
 		proof = found.seeds[id].container
 	}
 	if proof == "" {
-		return fmt.Errorf("volume %s: nothing shows that %s was restored into it: %w", id.VolumeName(), key, runtime.ErrConflict)
+		return fmt.Errorf("volume %s: no proof that %s was restored into it: %w", id.VolumeName(), key, runtime.ErrConflict)
 	}
 	name := restoredName(id, claim, key, proof)
 	labels := r.labels(roleRestored, id, claim)
@@ -203,8 +203,8 @@ func (r *Runtime) MarkRestored(ctx context.Context, id workspace.ID, claim, key 
 	return nil
 }
 
-// restoredBy returns the id of the job that has restored the archive into the
-// home, or nothing if there is none.
+// restoredBy returns the ID of the job that restored the archive into the home, or
+// "".
 func (r *Runtime) restoredBy(ctx context.Context, id workspace.ID, claim, key string) (string, error) {
 	c, gone, err := r.inspectOwned(ctx, jobName(runtime.JobRestore, id), roleJob)
 	if gone || err != nil {
@@ -244,27 +244,27 @@ func (r *Runtime) markFolder(ctx context.Context, id workspace.ID, claim, key st
 		case proof != "" && side.State == folderFilling && side.Filler == proof:
 		case proof == "" && (side.State == folderSeeded || side.State == folderRestored):
 		default:
-			return side, fmt.Errorf("folder %s: nothing shows that %s was restored into it: %w", r.homePath(id), key, runtime.ErrConflict)
+			return side, fmt.Errorf("folder %s: no proof that %s was restored into it: %w", r.homePath(id), key, runtime.ErrConflict)
 		}
 		side.State, side.Marker = folderRestored, key
 		return side, nil
 	})
 }
 
-// keepsHome reports whether an ended job is what keeps the home that it
-// restored from being removed, or restored once more, by whoever is late.
+// keepsHome reports whether an ended job protects the home that it restored from
+// delayed calls that would remove it or restore it again.
 func (r *Runtime) keepsHome(ctx context.Context, job runtime.Job) (bool, error) {
 	if job.Kind != runtime.JobRestore {
 		return false, nil
 	}
 	id := job.Workspace
-	found, err := r.lookAtHomes(ctx, id)
+	found, err := r.listHomes(ctx, id)
 	if err != nil {
 		return false, err
 	}
 	if claim, ok := found.homes[id]; ok {
 		marker, _ := found.marker(id)
-		complete := !found.goes(id, claim) && (marker.proof == job.ID || found.isSettled(id, claim))
+		complete := !found.removalBegun(id, claim) && (marker.proof == job.ID || found.isSettled(id, claim))
 		return claim == job.VolumeClaim && complete && found.holders[id].claim != claim, nil
 	}
 	if r.cfg.DataDir == "" {

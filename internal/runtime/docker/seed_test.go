@@ -14,9 +14,9 @@ import (
 	"codehub/internal/workspace"
 )
 
-// The engine lists a container while it still copies the image's files into
-// its volume: a home is not seeded before that is over.
-func TestSeededIsSeededWholly(t *testing.T) {
+// Docker lists a container while it still copies the image's files to its volume.
+// The home is not seeded before that has finished.
+func TestSeededOnlyWhenComplete(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	const files = 20_000

@@ -9,8 +9,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// One damaged description hides no other home, and gives its own to nobody.
-func TestDamagedSidecarIsOneHomesConcern(t *testing.T) {
+// A damaged home.json affects only its own home, which is not listed.
+func TestDamagedSidecarAffectsOneHome(t *testing.T) {
 	t.Parallel()
 	r, err := New(t.Context(), Config{
 		Installation: "0198c0de-0000-7000-8000-000000000001", DataDir: t.TempDir(), Log: slog.New(slog.DiscardHandler),

@@ -19,13 +19,13 @@ import (
 	"codehub/internal/workspace"
 )
 
-// freshEnough is how old the last look at network and wall may be when a
+// networkMaxAge is how old the last check of network and wall may be when a
 // container starts.
-const freshEnough = time.Minute
+const networkMaxAge = time.Minute
 
-// startTries bounds how often a start begins afresh after something that a
-// second try can mend.
-const startTries = 4
+// maxTries limits how often a call starts over after an error that a new attempt
+// may avoid.
+const maxTries = 4
 
 // StartContainer implements runtime.Runtime.
 func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec, progress func(runtime.Progress)) (runtime.Container, error) {
@@ -39,8 +39,8 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 	defer unlock()
 	var last error
 	pulled := false
-	for range startTries {
-		net, err := r.surroundings(ctx, freshEnough)
+	for range maxTries {
+		net, err := r.checkedNetwork(ctx, networkMaxAge)
 		if err != nil {
 			return runtime.Container{}, err
 		}
@@ -56,21 +56,21 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		switch {
 		case err == nil:
 		case errdefs.IsConflict(err):
-			c, found, err := r.takeUp(ctx, spec, progress)
+			c, found, err := r.adoptContainer(ctx, spec, progress)
 			if found || err != nil {
 				return c, err
 			}
-			continue // gone again
+			continue // removed in the meantime
 		default:
 			missing, why := r.imageMissing(ctx, err, spec.Image)
 			if why != nil {
 				return runtime.Container{}, why
 			}
 			if !missing {
-				return runtime.Container{}, failed(ctx, "create container", err)
+				return runtime.Container{}, wrapError(ctx, "create container", err)
 			}
 			if pulled {
-				return runtime.Container{}, failed(ctx, "create container", err)
+				return runtime.Container{}, wrapError(ctx, "create container", err)
 			}
 			if err := r.pull(ctx, spec.Image, progress); err != nil {
 				return runtime.Container{}, err
@@ -87,24 +87,24 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		if err == nil {
 			return r.started(ctx, spec, made.ID, net, addr)
 		}
-		last = failed(ctx, "start container", err)
+		last = wrapError(ctx, "start container", err)
 		if errors.Is(last, runtime.ErrUnreachable) || ctx.Err() != nil {
 			return runtime.Container{}, last
 		}
-		// What could not be started is of no use to anybody; the error says why.
+		// A container that could not be started is useless; the error says why.
 		if err := r.discard(ctx, made.ID); err != nil {
 			return runtime.Container{}, err
 		}
 		switch {
-		case addressTaken(err): // next try, next address
+		case addressTaken(err): // the next attempt uses another address
 		case errdefs.IsNotFound(err) && strings.Contains(err.Error(), "network"):
-			r.forgetSurroundings()
+			r.forgetNetwork()
 		default:
 			return runtime.Container{}, last
 		}
 	}
 	if last == nil {
-		last = meanwhile("create container: its name is taken, and then it is not")
+		last = errConcurrent("create container: its name is taken, and then it is not")
 	}
 	return runtime.Container{}, last
 }
@@ -118,7 +118,7 @@ func addressTaken(err error) bool {
 	return false
 }
 
-// createOptions is the whole of what a workspace's container is (design §11).
+// createOptions returns the complete configuration of a workspace's container.
 func (r *Runtime) createOptions(spec runtime.ContainerSpec, net *network, addr netip.Addr, attempt string) client.ContainerCreateOptions {
 	host := &container.HostConfig{
 		NetworkMode:   container.NetworkMode(r.names.network),
@@ -130,7 +130,7 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, net *network, addr n
 		Resources: container.Resources{
 			NanoCPUs:   int64(r.cfg.CPUs * 1e9),
 			Memory:     r.cfg.MemoryBytes,
-			MemorySwap: r.cfg.MemoryBytes, // as much as memory: no swap on top
+			MemorySwap: r.cfg.MemoryBytes, // equal to Memory: no swap
 		},
 		Mounts: []mount.Mount{r.homeMount(spec, attempt)},
 	}
@@ -156,8 +156,8 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, net *network, addr n
 			Env:          []string{runtime.SecretEnv + "=" + spec.Secret},
 			Labels:       r.labels(roleWorkspace, spec.Workspace, spec.Claim),
 			ExposedPorts: networktypes.PortSet{idePort: {}},
-			// The server asks /healthz itself; a check of the image's own would
-			// cost an idle machine a process per workspace every few seconds.
+			// The server probes /healthz itself. A health check in the image would
+			// start a process per workspace every few seconds.
 			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 		},
 		HostConfig: host,
@@ -176,8 +176,8 @@ func (r *Runtime) homeMount(spec runtime.ContainerSpec, attempt string) mount.Mo
 	return r.volumeMount(spec.Workspace, runtime.HomeDir, attempt, false)
 }
 
-// verifyVolume makes sure that the home in a made container is the one that
-// was meant; otherwise the container goes.
+// verifyVolume checks that the home in a created container is the right one, and
+// otherwise removes the container.
 func (r *Runtime) verifyVolume(ctx context.Context, spec runtime.ContainerSpec, containerID string) error {
 	if spec.Storage == workspace.StorageLocalDir {
 		if err := r.verifyFolder(spec.Workspace, spec.VolumeClaim); err != nil {
@@ -198,15 +198,15 @@ func (r *Runtime) verifyVolume(ctx context.Context, spec runtime.ContainerSpec, 
 	return nil
 }
 
-// takeUp handles a container that has the workspace's name already. It reports
-// false if there is none after all.
-func (r *Runtime) takeUp(ctx context.Context, spec runtime.ContainerSpec, progress func(runtime.Progress)) (runtime.Container, bool, error) {
+// adoptContainer handles an existing container with the workspace's name. It
+// returns false if there is none after all.
+func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec, progress func(runtime.Progress)) (runtime.Container, bool, error) {
 	found, err := r.api.ContainerInspect(ctx, spec.Workspace.ContainerName(), client.ContainerInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return runtime.Container{}, false, nil
 	}
 	if err != nil {
-		return runtime.Container{}, false, failed(ctx, "inspect container", err)
+		return runtime.Container{}, false, wrapError(ctx, "inspect container", err)
 	}
 	if found.Container.State.Status == container.StateRemoving {
 		return runtime.Container{}, false, r.awaitRemoval(ctx, found.Container.ID)
@@ -224,7 +224,7 @@ func (r *Runtime) takeUp(ctx context.Context, spec runtime.ContainerSpec, progre
 	}
 	report(progress, runtime.StepStarting)
 	if _, err := r.api.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}); err != nil {
-		err = failed(ctx, "start container", err)
+		err = wrapError(ctx, "start container", err)
 		if errors.Is(err, runtime.ErrUnreachable) || ctx.Err() != nil {
 			return runtime.Container{}, true, err
 		}
@@ -232,7 +232,7 @@ func (r *Runtime) takeUp(ctx context.Context, spec runtime.ContainerSpec, progre
 			return runtime.Container{}, true, discarded
 		}
 		if addressTaken(err) || errdefs.IsNotFound(err) {
-			return runtime.Container{}, false, nil // made anew
+			return runtime.Container{}, false, nil // create a new one
 		}
 		return runtime.Container{}, true, err
 	}
@@ -242,7 +242,7 @@ func (r *Runtime) takeUp(ctx context.Context, spec runtime.ContainerSpec, progre
 
 func (r *Runtime) started(ctx context.Context, spec runtime.ContainerSpec, id string, net *network, addr netip.Addr) (runtime.Container, error) {
 	if !net.direct {
-		return r.inspect(ctx, id) // the engine chose the port
+		return r.inspect(ctx, id) // Docker chose the port
 	}
 	return runtime.Container{
 		ID:        id,
@@ -257,20 +257,20 @@ func (r *Runtime) started(ctx context.Context, spec runtime.ContainerSpec, id st
 func (r *Runtime) inspect(ctx context.Context, id string) (runtime.Container, error) {
 	found, err := r.api.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	if err != nil {
-		return runtime.Container{}, failed(ctx, "inspect container", err)
+		return runtime.Container{}, wrapError(ctx, "inspect container", err)
 	}
 	return r.inspected(found.Container), nil
 }
 
-// discard removes a container that was never of use.
+// discard removes a container that was not used.
 func (r *Runtime) discard(ctx context.Context, id string) error {
 	_, err := r.api.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 	if errdefs.IsConflict(err) && strings.Contains(err.Error(), "already in progress") {
 		err = r.awaitRemoval(ctx, id)
 	}
 	if err != nil && !errdefs.IsNotFound(err) {
-		return failed(ctx, "remove container", err)
+		return wrapError(ctx, "remove container", err)
 	}
-	r.made.Delete(id)
+	r.createdSeeds.Delete(id)
 	return nil
 }

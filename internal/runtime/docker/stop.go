@@ -19,7 +19,7 @@ func (r *Runtime) RemoveContainer(ctx context.Context, containerID string, grace
 		return nil
 	}
 	if err != nil {
-		return failed(ctx, "inspect container", err)
+		return wrapError(ctx, "inspect container", err)
 	}
 	c := found.Container
 	if c.ID != containerID || !r.owns(c.Config.Labels, roleWorkspace) {
@@ -27,18 +27,18 @@ func (r *Runtime) RemoveContainer(ctx context.Context, containerID string, grace
 	}
 	if c.NetworkSettings != nil {
 		if e := c.NetworkSettings.Networks[r.names.network]; e != nil {
-			defer func() { r.addrs.seen(e.IPAddress, r.now()) }()
+			defer func() { r.addrs.markUsed(e.IPAddress, r.now()) }()
 		}
 	}
 	if c.State.Running && grace > 0 {
 		seconds := int(math.Ceil(grace.Seconds()))
 		_, err := r.api.ContainerStop(ctx, containerID, client.ContainerStopOptions{Timeout: &seconds})
 		if err != nil && !errdefs.IsNotFound(err) {
-			return failed(ctx, "stop container", err)
+			return wrapError(ctx, "stop container", err)
 		}
 	}
-	// Anonymous volumes, which the image may ask for, go with the container; a
-	// named one never does.
+	// Anonymous volumes of the image are removed with the container; named ones
+	// never are.
 	_, err = r.api.ContainerRemove(ctx, containerID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 	switch {
 	case err == nil || errdefs.IsNotFound(err):
@@ -46,7 +46,7 @@ func (r *Runtime) RemoveContainer(ctx context.Context, containerID string, grace
 	case errdefs.IsConflict(err) && strings.Contains(err.Error(), "already in progress"):
 		return r.awaitRemoval(ctx, containerID)
 	}
-	return failed(ctx, "remove container", err)
+	return wrapError(ctx, "remove container", err)
 }
 
 func (r *Runtime) awaitRemoval(ctx context.Context, containerID string) error {
@@ -56,7 +56,7 @@ func (r *Runtime) awaitRemoval(ctx context.Context, containerID string) error {
 		if err == nil || errdefs.IsNotFound(err) {
 			return nil
 		}
-		return failed(ctx, "wait for the container's removal", err)
+		return wrapError(ctx, "wait for the container's removal", err)
 	case <-wait.Result:
 		return nil
 	}

@@ -15,14 +15,14 @@ import (
 
 const (
 	sweepEvery = 10 * time.Minute
-	helperLife = 10 * time.Minute // no helper works as long as this
+	helperLife = 10 * time.Minute // longer than any helper runs
 )
 
-// sweepNow removes, now and then, what a crash or a person's hand left behind:
-// helpers that ended, their old images, jobs that were never started, what is left of removed homes, and
-// proofs of homes that are gone. A proof goes only when two sweeps saw it
-// without its home, since between two calls of CreateVolume's it looks the
-// same. A failure costs nothing but the sweep.
+// sweepNow removes the leftovers of crashes and manual removals at intervals: ended
+// helpers and their old images, jobs that were never started, the remains of
+// removed homes, and records of homes that are gone. A record is removed only if
+// two sweeps found no home for it, because between two calls of CreateVolume the
+// state is the same. Failures are only logged.
 func (r *Runtime) sweepNow(ctx context.Context) {
 	r.mu.Lock()
 	due := r.now().Sub(r.swept) >= sweepEvery
@@ -34,11 +34,11 @@ func (r *Runtime) sweepNow(ctx context.Context) {
 		return
 	}
 	if err := r.sweep(ctx); err != nil {
-		r.log.Debug("left-over containers and volumes not removed", "err", err)
+		r.log.Debug("sweep failed", "err", err)
 	}
 }
 
-// sweep removes all that it can: what one home refuses keeps no other waiting.
+// sweep continues after errors, so that one home does not delay the others.
 func (r *Runtime) sweep(ctx context.Context) error {
 	errs := []error{r.sweepUnfinished(ctx)}
 	r.removeOldHelpers(ctx, r.helperRef())
@@ -46,29 +46,29 @@ func (r *Runtime) sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// sweepUnfinished removes helpers that ended and jobs that were never started.
+// sweepUnfinished removes ended helpers and jobs that were never started.
 func (r *Runtime) sweepUnfinished(ctx context.Context) error {
 	helpers, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleHelper)})
 	if err != nil {
-		return failed(ctx, "list helpers", err)
+		return wrapError(ctx, "list helpers", err)
 	}
 	jobs, err := r.api.ContainerList(ctx, client.ContainerListOptions{
 		All: true, Filters: r.filter(roleJob).Add("status", string(container.StateCreated)),
 	})
 	if err != nil {
-		return failed(ctx, "list storage jobs", err)
+		return wrapError(ctx, "list storage jobs", err)
 	}
-	// One that has ended holds a home; whoever removes that makes another.
+	// An ended job holds a home.
 	removers, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleRemover)})
 	if err != nil {
-		return failed(ctx, "list removers", err)
+		return wrapError(ctx, "list removers", err)
 	}
-	looks, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleLook)})
+	fingerprinters, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter(roleFingerprint)})
 	if err != nil {
-		return failed(ctx, "list containers that take fingerprints", err)
+		return wrapError(ctx, "list containers that take fingerprints", err)
 	}
 	var errs []error
-	for _, c := range slices.Concat(helpers.Items, jobs.Items, removers.Items, looks.Items) {
+	for _, c := range slices.Concat(helpers.Items, jobs.Items, removers.Items, fingerprinters.Items) {
 		if c.State != container.StateRunning && r.now().Sub(time.Unix(c.Created, 0)) > helperLife {
 			errs = append(errs, r.discard(ctx, c.ID))
 		}
@@ -76,7 +76,7 @@ func (r *Runtime) sweepUnfinished(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// sweepTrash removes what is left of local-dir homes whose removal was cut off.
+// sweepTrash removes the remains of local-dir homes whose removal was interrupted.
 func (r *Runtime) sweepTrash(ctx context.Context) error {
 	folders, err := r.folders()
 	if err != nil {
@@ -89,13 +89,13 @@ func (r *Runtime) sweepTrash(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// sweepOrphans removes what holds or proves homes that are gone.
+// sweepOrphans removes the containers and records of homes that are gone.
 func (r *Runtime) sweepOrphans(ctx context.Context) error {
-	found, err := r.lookAtHomes(ctx, "")
+	found, err := r.listHomes(ctx, "")
 	if err != nil {
 		return err
 	}
-	orphans := map[string]bool{} // by id or name
+	orphans := map[string]bool{} // by ID or name
 	again := func(what string) bool {
 		orphans[what] = true
 		return r.orphans[what]
@@ -107,8 +107,8 @@ func (r *Runtime) sweepOrphans(ctx context.Context) error {
 		}
 	}
 	for id, holder := range found.holders {
-		// One of another claim holds nothing that it was made for; by the id it
-		// is removed, and that alone.
+		// A container of another claim does not hold its home any more. It is
+		// removed by ID.
 		if found.homes[id] != holder.claim && again(holder.container) {
 			errs = append(errs, r.discard(ctx, holder.container))
 		}
@@ -129,23 +129,22 @@ func (r *Runtime) sweepOrphans(ctx context.Context) error {
 	}
 	for id, records := range found.removing {
 		for _, rec := range records {
-			// The home is gone, and the call that removed it, or came too late
-			// for that, did not get to the end.
+			// The home is gone, and the call that removed it was interrupted.
 			if found.homes[id] != rec.claim && again(rec.name) {
 				errs = append(errs, r.sweepRemoval(ctx, id, rec.claim))
 			}
 		}
 	}
-	r.orphans = orphans // Prepare alone sweeps, one at a time
+	r.orphans = orphans // only Prepare sweeps, one call at a time
 	return errors.Join(errs...)
 }
 
-// sweepRemoval ends a removal that was cut off after Docker had removed the
-// volume. One that a power cut brought back is for RemoveVolume.
+// sweepRemoval completes a removal that was interrupted after Docker had removed
+// the volume. RemoveVolume handles a volume that a power cut brought back.
 func (r *Runtime) sweepRemoval(ctx context.Context, id workspace.ID, claim string) error {
 	v, err := r.api.VolumeInspect(ctx, id.VolumeName(), client.VolumeInspectOptions{})
 	if err != nil && !errdefs.IsNotFound(err) {
-		return failed(ctx, "inspect volume", err)
+		return wrapError(ctx, "inspect volume", err)
 	}
 	if err == nil && !r.owns(v.Volume.Labels, roleHome) {
 		return nil

@@ -16,13 +16,13 @@ import (
 	"codehub/internal/breaker"
 )
 
-// probeMostPause: an engine is next door, and asking it costs next to nothing;
-// people wait for it.
-const probeMostPause = 5 * time.Second
+// probeMaxPause is short, because Docker is local and cheap to probe, and users
+// wait for it.
+const probeMaxPause = 5 * time.Second
 
-// connect makes the clients of the engine: one whose calls go under a circuit
-// breaker, and one without, for the breaker's own probes and for connections
-// that are taken over, which no transport sees.
+// connect creates the Docker clients: one whose calls pass a circuit breaker, and
+// one without for the breaker's own probes and for hijacked connections, which
+// bypass the transport.
 func (r *Runtime) connect() error {
 	opts := []client.Opt{client.FromEnv}
 	host := r.cfg.Host
@@ -35,13 +35,13 @@ func (r *Runtime) connect() error {
 	if r.plain, err = client.New(opts...); err != nil {
 		return err
 	}
-	next, err := engineTransport(host)
+	next, err := dockerTransport(host)
 	if err != nil {
 		return err
 	}
 	r.idle = next
 	r.breaker = breaker.New(breaker.Config{
-		Name: "engine", Probe: r.ping, MostPause: probeMostPause, ProbeWithin: askTimeout, Log: r.log,
+		Name: "engine", Probe: r.ping, MostPause: probeMaxPause, ProbeWithin: askTimeout, Log: r.log,
 	})
 	opts = append(opts, client.WithHTTPClient(&http.Client{
 		Transport: fenced{r.breaker.Transport(next)}, CheckRedirect: client.CheckRedirect,
@@ -53,9 +53,9 @@ func (r *Runtime) connect() error {
 	return err
 }
 
-// engineTransport is what the client's own transport is, which it lets nobody
-// wrap.
-func engineTransport(host string) (*http.Transport, error) {
+// dockerTransport builds a transport like the client's own, which cannot be
+// wrapped.
+func dockerTransport(host string) (*http.Transport, error) {
 	u, err := client.ParseHostURL(host)
 	if err != nil {
 		return nil, err
@@ -73,19 +73,19 @@ func engineTransport(host string) (*http.Transport, error) {
 	return t, sockets.ConfigureTransport(t, u.Scheme, u.Host)
 }
 
-// ping asks for what an engine that hangs is the first not to tell.
+// ping calls an endpoint that a hanging Docker does not answer.
 func (r *Runtime) ping(ctx context.Context) error {
 	_, err := r.plain.ContainerList(ctx, client.ContainerListOptions{Limit: 1})
-	return failedToAnswer(err)
+	return connectionError(err)
 }
 
-// failedToAnswer is err unless the engine has said it itself.
-func failedToAnswer(err error) error {
+// connectionError returns err unless it is Docker's own response.
+func connectionError(err error) error {
 	if err == nil || !unreachable(err) {
 		return nil
 	}
 	return err
 }
 
-// Breaker tells whether the engine answers.
+// Breaker returns the circuit breaker for Docker.
 func (r *Runtime) Breaker() *breaker.Breaker { return r.breaker }

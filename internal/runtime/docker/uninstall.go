@@ -16,27 +16,27 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Item is one thing that an installation has in Docker or beside it.
+// Item is an object of an installation in Docker or on its host.
 type Item struct {
 	Kind   string // container, volume, home, record of a home, network, image, nftables table, set aside
 	Name   string
 	Detail string // for people
 }
 
-// Inventory is everything that an installation has outside its database and its
+// Inventory lists the objects of an installation outside its database and its
 // archives.
 type Inventory struct {
-	Remove []Item // what Uninstall removes
-	Homes  []Item // what it removes only when told to
-	Keep   []Item // what it never removes
+	Remove []Item // removed by Uninstall
+	Homes  []Item // removed only on request
+	Keep   []Item // never removed
 }
 
-// Inventory lists what the installation has.
+// Inventory lists the installation's objects.
 func (r *Runtime) Inventory(ctx context.Context) (Inventory, error) {
 	inv := Inventory{}
 	containers, err := r.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: r.filter("")})
 	if err != nil {
-		return inv, failed(ctx, "list containers", err)
+		return inv, wrapError(ctx, "list containers", err)
 	}
 	held := false // set-aside volumes need the holders' image
 	for _, c := range containers.Items {
@@ -53,7 +53,7 @@ func (r *Runtime) Inventory(ctx context.Context) (Inventory, error) {
 	}
 	volumes, err := r.api.VolumeList(ctx, client.VolumeListOptions{Filters: r.filter("")})
 	if err != nil {
-		return inv, failed(ctx, "list volumes", err)
+		return inv, wrapError(ctx, "list volumes", err)
 	}
 	kept := map[string]bool{} // claims of the homes
 	for _, v := range volumes.Items {
@@ -65,7 +65,7 @@ func (r *Runtime) Inventory(ctx context.Context) (Inventory, error) {
 		switch role := v.Labels[labelRole]; {
 		case role == roleHome, role == roleAside, role == roleAsideRecord: // below
 		case (role == roleSettled || role == roleRestored) && kept[v.Labels[labelClaim]]:
-			// Without it nothing shows that the home is complete.
+			// Without it there is no proof that the home is complete.
 			inv.Homes = append(inv.Homes, Item{"record of a home", v.Name, role})
 		default:
 			inv.Remove = append(inv.Remove, Item{"volume", v.Name, role})
@@ -73,14 +73,14 @@ func (r *Runtime) Inventory(ctx context.Context) (Inventory, error) {
 	}
 	networks, err := r.api.NetworkList(ctx, client.NetworkListOptions{Filters: r.filter("")})
 	if err != nil {
-		return inv, failed(ctx, "list networks", err)
+		return inv, wrapError(ctx, "list networks", err)
 	}
 	for _, n := range networks.Items {
 		inv.Remove = append(inv.Remove, Item{"network", n.Name, ""})
 	}
 	images, err := r.api.ImageList(ctx, client.ImageListOptions{Filters: r.filter("")})
 	if err != nil {
-		return inv, failed(ctx, "list images", err)
+		return inv, wrapError(ctx, "list images", err)
 	}
 	for _, i := range images.Items {
 		names := i.RepoTags
@@ -125,10 +125,9 @@ func (r *Runtime) Inventory(ctx context.Context) (Inventory, error) {
 	return inv, nil
 }
 
-// Uninstall removes what Inventory lists under Remove and, with homes, the
-// homes, and reports each item that is gone. It removes all that it can; the
-// error names the rest. It may be repeated. No server of this installation may
-// run meanwhile.
+// Uninstall removes what Inventory lists under Remove and, with homes, the homes,
+// and calls gone for each removed item. It continues after errors and returns all
+// of them; it may be repeated. No server of this installation may be running.
 func (r *Runtime) Uninstall(ctx context.Context, homes bool, gone func(Item)) error {
 	inv, err := r.Inventory(ctx)
 	if err != nil {
@@ -158,26 +157,26 @@ func (r *Runtime) Uninstall(ctx context.Context, homes bool, gone func(Item)) er
 	}
 	each("volume", func(i Item) error {
 		_, err := r.api.VolumeRemove(ctx, i.Name, client.VolumeRemoveOptions{})
-		return ignoreNotFound(failed(ctx, "remove volume", err))
+		return ignoreNotFound(wrapError(ctx, "remove volume", err))
 	})
 	each("nftables table", func(Item) error { return r.removeWall(ctx) })
 	each("network", func(i Item) error {
 		_, err := r.api.NetworkRemove(ctx, i.Name, client.NetworkRemoveOptions{})
-		return ignoreNotFound(failed(ctx, "remove network", err))
+		return ignoreNotFound(wrapError(ctx, "remove network", err))
 	})
-	// Last, since the others may need the helper. Its image may be newer than the
-	// list is.
+	// Last, because the other steps may need the helper. Its image may be newer
+	// than the list.
 	if inv, err = r.Inventory(ctx); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
 	each("image", func(i Item) error {
 		_, err := r.api.ImageRemove(ctx, i.Name, client.ImageRemoveOptions{PruneChildren: true})
-		return ignoreNotFound(failed(ctx, "remove image", err))
+		return ignoreNotFound(wrapError(ctx, "remove image", err))
 	})
 	return errors.Join(errs...)
 }
 
-// keepProofs records that homes are complete which only a container shows to be.
+// keepProofs records the completeness of homes that only a container proves.
 func (r *Runtime) keepProofs(ctx context.Context) error {
 	homes, err := r.Volumes(ctx)
 	if err != nil {
@@ -220,8 +219,8 @@ func (r *Runtime) removeHomes(ctx context.Context, gone func(Item)) error {
 	return errors.Join(errs...)
 }
 
-// removeWall removes the nftables table: at once where this process is on
-// Docker's host and may, else by the helper.
+// removeWall removes the nftables table: directly if this process may do so, or
+// else with the helper.
 func (r *Runtime) removeWall(ctx context.Context) error {
 	if r.sharesHost() {
 		if err := wall.Remove(r.names.table); !errors.Is(err, fs.ErrPermission) {

@@ -15,8 +15,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// inhabited is an installation with a running workspace, one in a folder, an
-// ended storage job and a volume that was set aside.
+// inhabited is an installation with a running workspace, a local-dir one, an ended
+// storage job and a set-aside volume.
 func inhabited(t *testing.T, r *Runtime) (running, folder, archived workspace.ID) {
 	t.Helper()
 	ok := func(what string, err error) {
@@ -65,7 +65,7 @@ func stands(t *testing.T, r *Runtime) bool {
 	return err == nil
 }
 
-// kinds counts what an inventory lists, by kind.
+// kinds counts an inventory's items by kind.
 func kinds(items []Item) map[string]int {
 	n := map[string]int{}
 	for _, i := range items {
@@ -144,7 +144,7 @@ func TestUninstallRemovesHomesOnRequest(t *testing.T) {
 	if _, err := os.Lstat(r.folder(folder)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the folder: %v", err)
 	}
-	// What was set aside needs a hand, and only that.
+	// Set-aside volumes are only removed by hand.
 	asides, err := r.Asides(ctx)
 	if err != nil || len(asides) != 1 || !asides[0].Complete {
 		t.Fatalf("set aside: %+v, %v", asides, err)

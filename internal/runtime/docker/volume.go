@@ -13,16 +13,15 @@ import (
 	"codehub/internal/workspace"
 )
 
-// A docker-volume home is seeded by a container that is made and never
-// started: the engine copies what the image holds at HomeDir, with owners and
-// modes, before it lets anybody inspect that container (but while it is in its
-// list already). So a container that can be inspected proves that the copy is
-// complete, and no code of the image has run.
-// Once the home is live an empty volume takes over as the proof, since a
-// container would hold its image for ever.
+// A docker-volume home is seeded by a container that is created and never started:
+// Docker copies the image's content at HomeDir, with owners and modes, before the
+// container can be inspected (although it is listed earlier). So a container that
+// can be inspected proves that the copy is complete, and no code of the image has
+// run. Once the home is live an empty volume replaces it as the proof, since a
+// container would keep its image forever.
 
-// CreateVolume implements runtime.Runtime. A home that is live (SettleVolume)
-// is never wiped, whoever asks for that.
+// CreateVolume implements runtime.Runtime. It never wipes a live home
+// (SettleVolume).
 func (r *Runtime) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, progress func(runtime.Progress)) error {
 	unlock, err := r.lockHome(ctx, spec.Workspace)
 	if err != nil {
@@ -57,10 +56,10 @@ func (r *Runtime) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, pro
 			return err
 		}
 	}
-	return comesBack("volume " + name)
+	return errRecreated("volume " + name)
 }
 
-// lockHome keeps other calls of this process away from the workspace's home.
+// lockHome serializes this process's calls on the workspace's home.
 func (r *Runtime) lockHome(ctx context.Context, id workspace.ID) (unlock func(), err error) {
 	if !workspace.ValidID(string(id)) {
 		return nil, fmt.Errorf("workspace %q is not a UUID", id)
@@ -68,28 +67,27 @@ func (r *Runtime) lockHome(ctx context.Context, id workspace.ID) (unlock func(),
 	return r.locks.lock(ctx, id)
 }
 
-// createVolume makes a volume and returns the labels of the one by that name,
-// which may have been there. Docker's answer to the creation is not trusted:
-// after its restart it leaves out the labels of a volume that is there until
-// somebody inspects the volume.
+// createVolume creates a volume and returns the labels of the one with that name,
+// which may have existed before. It inspects the volume, because after a restart
+// Docker's response to the creation lacks the labels of an existing volume.
 func (r *Runtime) createVolume(ctx context.Context, opts client.VolumeCreateOptions) (map[string]string, error) {
 	for range 3 {
 		if _, err := r.api.VolumeCreate(ctx, opts); err != nil {
-			return nil, failed(ctx, "create volume", err)
+			return nil, wrapError(ctx, "create volume", err)
 		}
 		v, err := r.api.VolumeInspect(ctx, opts.Name, client.VolumeInspectOptions{})
 		if err == nil {
 			return v.Volume.Labels, nil
 		}
 		if !errdefs.IsNotFound(err) {
-			return nil, failed(ctx, "inspect volume", err)
+			return nil, wrapError(ctx, "inspect volume", err)
 		}
 	}
 	return nil, fmt.Errorf("volume %s is removed as soon as it is created", opts.Name)
 }
 
-// makeVolume makes the home's volume, or finds it: one with the claim, or one
-// that the engine made up. It returns its labels.
+// makeVolume creates the home's volume, or finds it with the claim or as one that
+// Docker created implicitly. It returns its labels.
 func (r *Runtime) makeVolume(ctx context.Context, spec runtime.VolumeSpec) (labels map[string]string, made bool, err error) {
 	name := spec.Workspace.VolumeName()
 	labels = r.labels(roleHome, spec.Workspace, spec.Claim)
@@ -111,7 +109,7 @@ func (r *Runtime) makeVolume(ctx context.Context, spec runtime.VolumeSpec) (labe
 	return nil, false, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 }
 
-// describe adds to a home's labels whose it is.
+// describe adds the owner and the workspace's name to a home's labels.
 func describe(labels map[string]string, spec runtime.VolumeSpec) {
 	if spec.Owner != "" {
 		labels[labelOwner] = spec.Owner
@@ -121,23 +119,23 @@ func describe(labels map[string]string, spec runtime.VolumeSpec) {
 	}
 }
 
-// reuseVolume decides about a volume with the claim that is there before it is
-// seeded: it is seeded already, or it is wiped. Whatever holds it is listed
-// before its state is looked at: who fills it meanwhile does so under a
-// container that is not in the list, and the engine keeps it.
+// reuseVolume handles an existing volume with the claim: it is seeded, or it is
+// wiped. It lists the users before it checks the state: a concurrent call that
+// fills the volume does so with a container that is not in the list, so that Docker
+// keeps the volume.
 func (r *Runtime) reuseVolume(ctx context.Context, id workspace.ID, claim string) (seeded bool, err error) {
 	name := id.VolumeName()
 	users, err := r.users(ctx, name)
 	if err != nil {
 		return false, err
 	}
-	found, err := r.lookAtHomes(ctx, id)
+	found, err := r.listHomes(ctx, id)
 	if err != nil {
 		return false, err
 	}
 	if there, ok := found.homes[id]; !ok {
 		return false, nil
-	} else if there != claim || found.goes(id, claim) {
+	} else if there != claim || found.removalBegun(id, claim) {
 		return false, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}
 	if found.live(id) {
@@ -148,16 +146,17 @@ func (r *Runtime) reuseVolume(ctx context.Context, id workspace.ID, claim string
 		return false, err
 	}
 	for _, u := range users {
-		if u.worked() && (!marked || u.id != marker.proof) {
-			return false, fmt.Errorf("volume %s cannot be seeded: container %s has it: %w", name, u.name, runtime.ErrConflict)
+		if u.hasRun() && (!marked || u.id != marker.proof) {
+			return false, fmt.Errorf("volume %s cannot be seeded: container %s uses it: %w", name, u.name, runtime.ErrConflict)
 		}
 	}
-	seeded = found.seeds[id].claim == claim // also where an archive of nothing was restored
+	seeded = found.seeds[id].claim == claim // also if an empty archive was restored
 	if seeded {
-		// A job that was made and not started must not be started any more.
+		// A job that was created but not started must not start any more.
 		err = r.discardJobs(ctx, users)
 	} else {
-		// Half seeded, or restored and not wanted after all: nothing in it counts.
+		// The content of a partial seeding, or of a restore that was cancelled, is
+		// not used.
 		err = r.removeHeld(ctx, name, users)
 	}
 	if err != nil {
@@ -166,7 +165,7 @@ func (r *Runtime) reuseVolume(ctx context.Context, id workspace.ID, claim string
 	return seeded, r.removeMarkers(ctx, found, id, claim)
 }
 
-// discardJobs removes those of the containers that are jobs.
+// discardJobs removes the containers that are jobs.
 func (r *Runtime) discardJobs(ctx context.Context, users []user) error {
 	for _, u := range users {
 		if u.role != roleJob {
@@ -179,7 +178,7 @@ func (r *Runtime) discardJobs(ctx context.Context, users []user) error {
 	return nil
 }
 
-// removeHeld removes a volume and what holds it.
+// removeHeld removes a volume and the containers that hold it.
 func (r *Runtime) removeHeld(ctx context.Context, name string, users []user) error {
 	for _, u := range users {
 		if err := r.discard(ctx, u.id); err != nil {
@@ -189,16 +188,16 @@ func (r *Runtime) removeHeld(ctx context.Context, name string, users []user) err
 	return r.removeVolume(ctx, name)
 }
 
-// seed copies what the image holds at HomeDir into an empty volume. On return
-// the seed container stands. Should the volume have gone meanwhile, the engine
-// makes another, with these labels.
+// seed copies the image's content at HomeDir into an empty volume. When it returns,
+// the seed container exists. If the volume has been removed in the meantime, Docker
+// creates another with these labels.
 func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume string, labels map[string]string, progress func(runtime.Progress)) error {
 	report(progress, runtime.StepSeeding)
 	opts := client.ContainerCreateOptions{
 		Name: seedName(spec.Workspace),
 		Config: &container.Config{
 			Image:  spec.Image,
-			Cmd:    []string{"never-started"}, // some command is asked for
+			Cmd:    []string{"never-started"}, // Docker requires a command
 			Labels: r.labels(roleSeed, spec.Workspace, spec.Claim),
 		},
 		HostConfig: &container.HostConfig{
@@ -218,7 +217,8 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 			return nil
 		}
 		if errdefs.IsConflict(err) {
-			// Of an earlier claim, or of a volume that is gone: it proves nothing now.
+			// It belongs to an earlier claim or a removed volume, so it proves
+			// nothing.
 			if err := r.removeSeed(ctx, spec.Workspace); err != nil {
 				return err
 			}
@@ -229,7 +229,7 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 			return why
 		}
 		if !missing || pulled {
-			return failed(ctx, "create seed container", err)
+			return wrapError(ctx, "create seed container", err)
 		}
 		if err := r.pull(ctx, spec.Image, progress); err != nil {
 			return err
@@ -237,7 +237,7 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 		pulled = true
 		report(progress, runtime.StepSeeding)
 	}
-	return comesBack("container " + seedName(spec.Workspace))
+	return errRecreated("container " + seedName(spec.Workspace))
 }
 
 // removeSeed removes the workspace's seed container, if there is one.
@@ -247,7 +247,7 @@ func (r *Runtime) removeSeed(ctx context.Context, id workspace.ID) error {
 		return nil
 	}
 	if err != nil {
-		return failed(ctx, "inspect seed container", err)
+		return wrapError(ctx, "inspect seed container", err)
 	}
 	if !r.owns(c.Container.Config.Labels, roleSeed) {
 		return fmt.Errorf("container %s is not this installation's", seedName(id))
@@ -255,9 +255,8 @@ func (r *Runtime) removeSeed(ctx context.Context, id workspace.ID) error {
 	return r.discard(ctx, c.Container.ID)
 }
 
-// SettleVolume implements runtime.Runtime. What it leaves keeps the home from
-// ever being wiped, whoever asks for that; it may be called for any live home,
-// and mends what of that was lost.
+// SettleVolume implements runtime.Runtime. It may be called for any live home, and
+// restores missing records.
 func (r *Runtime) SettleVolume(ctx context.Context, id workspace.ID, claim string) error {
 	unlock, err := r.lockHome(ctx, id)
 	if err != nil {
@@ -267,11 +266,11 @@ func (r *Runtime) SettleVolume(ctx context.Context, id workspace.ID, claim strin
 	if err := r.settleFolder(ctx, id, claim); err != nil {
 		return err
 	}
-	found, err := r.lookAtHomes(ctx, id)
+	found, err := r.listHomes(ctx, id)
 	if err != nil {
 		return err
 	}
-	if there, ok := found.homes[id]; !ok || there != claim || found.goes(id, claim) {
+	if there, ok := found.homes[id]; !ok || there != claim || found.removalBegun(id, claim) {
 		return nil
 	}
 	if found.holders[id].claim != claim {
@@ -287,7 +286,7 @@ func (r *Runtime) SettleVolume(ctx context.Context, id workspace.ID, claim strin
 	}
 	for _, rec := range found.settled[id] {
 		if rec.claim == claim {
-			continue // of a home that somebody removed by hand
+			continue // of a home that was removed by hand
 		}
 		if err := r.removeOwned(ctx, rec.name, roleSettled); err != nil {
 			return err
@@ -302,7 +301,7 @@ func (r *Runtime) SettleVolume(ctx context.Context, id workspace.ID, claim strin
 	return nil
 }
 
-// recordSettled makes the volume that says that the home is live.
+// recordSettled creates the record that the home is live.
 func (r *Runtime) recordSettled(ctx context.Context, id workspace.ID, claim, key string) error {
 	labels := r.labels(roleSettled, id, claim)
 	if key != "" {
@@ -323,7 +322,7 @@ func (r *Runtime) recordSettled(ctx context.Context, id workspace.ID, claim, key
 	return fmt.Errorf("volume %s is not this installation's", settledName(id, claim))
 }
 
-// removeMarkers removes the markers of a home that were found.
+// removeMarkers removes the given restore records of a home.
 func (r *Runtime) removeMarkers(ctx context.Context, found homes, id workspace.ID, claim string) error {
 	for _, m := range found.markers[id] {
 		if m.claim != claim {
@@ -349,14 +348,14 @@ func (r *Runtime) removeSettled(ctx context.Context, found homes, id workspace.I
 	return nil
 }
 
-// removeOwned removes a volume that is this installation's with this role.
+// removeOwned removes a volume of this installation and role.
 func (r *Runtime) removeOwned(ctx context.Context, name, role string) error {
 	v, err := r.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
-		return failed(ctx, "inspect volume", err)
+		return wrapError(ctx, "inspect volume", err)
 	}
 	if !r.owns(v.Volume.Labels, role) {
 		return nil

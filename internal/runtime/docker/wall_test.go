@@ -31,16 +31,16 @@ import (
 
 // outside is a network beyond this machine: a namespace behind a veth pair.
 type outside struct {
-	veth   string     // the interface that leads there
-	free   netip.Addr // an address like any other
+	veth   string     // the interface to it
+	free   netip.Addr // an ordinary address
 	denied netip.Addr // in a range that the tests deny
 	local  netip.Addr // link-local, on this machine's side
-	port   string     // something listens on it, on every address, and on 53
+	port   string     // a service listens on it, on every address, and on 53
 }
 
 const metadata = "169.254.169.254"
 
-// newOutside makes it; its own addresses are told from any other test's.
+// newOutside creates it with addresses that differ from those of other tests.
 func newOutside(t *testing.T) outside {
 	t.Helper()
 	name := "chout-" + randomHex(3)
@@ -49,7 +49,7 @@ func newOutside(t *testing.T) outside {
 	ip(t, "netns", "add", name)
 	t.Cleanup(func() { ip(t, "netns", "del", name) })
 	ip(t, "link", "add", name, "type", "veth", "peer", "name", "inside", "netns", name)
-	t.Cleanup(func() { ip(t, "link", "del", name) }) // at once, unlike the namespace's own removal
+	t.Cleanup(func() { ip(t, "link", "del", name) }) // at once, unlike the removal of the namespace
 	ip(t, "addr", "add", prefix+"1/24", "dev", name)
 	local := fmt.Sprintf("169.254.%d.9", third%160)
 	ip(t, "addr", "add", local+"/32", "dev", name)
@@ -59,8 +59,8 @@ func newOutside(t *testing.T) outside {
 	}
 	ip(t, "-n", name, "link", "set", "inside", "up")
 	ip(t, "-n", name, "route", "add", "default", "via", prefix+"1")
-	// As a cloud's host routes it: beyond the machine, not on it.
-	// There is one such address; another test of the wall may have it just now.
+	// As a cloud provider routes it: beyond the machine. There is only one such
+	// address, and another test of the wall may be using it.
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for {
@@ -87,7 +87,7 @@ func newOutside(t *testing.T) outside {
 	}
 }
 
-// bridged is a machine behind a bridge of this host that is none of Docker's.
+// bridged is a machine behind a bridge of this host that is not Docker's.
 type bridged struct{ bridge, service string }
 
 func newBridged(t *testing.T, n int) bridged {
@@ -110,7 +110,7 @@ func newBridged(t *testing.T, n int) bridged {
 	return bridged{bridge, net.JoinHostPort(prefix+"2", listenIn(t, namespace, ":0"))}
 }
 
-// iptables changes the engine's own rules.
+// iptables changes Docker's own rules.
 func iptables(t *testing.T, args ...string) {
 	t.Helper()
 	if out, err := exec.Command("iptables", append([]string{"-w"}, args...)...).CombinedOutput(); err != nil {
@@ -125,8 +125,8 @@ func ip(t *testing.T, args ...string) {
 	}
 }
 
-// listenIn listens in a network namespace, or in the test's own for "", and
-// returns the port. It accepts connections and does nothing with them.
+// listenIn listens in a network namespace, or in the test's own for "", and returns
+// the port. It accepts connections and ignores them.
 func listenIn(t *testing.T, namespace, addr string) string {
 	t.Helper()
 	var l net.Listener
@@ -202,9 +202,8 @@ func awaitHealthy(t *testing.T, r *Runtime, c runtime.Container) {
 	}
 }
 
-// published runs a container that is no workspace, on a network of its own and
-// with a port on every address of the host. It returns its own address and that
-// port.
+// published runs a container that is not a workspace, on its own network and with a
+// port on every address of the host. It returns its own address and that port.
 func published(t *testing.T, r *Runtime) (addr, port string) {
 	t.Helper()
 	ctx := t.Context()
@@ -232,7 +231,7 @@ func published(t *testing.T, r *Runtime) (addr, port string) {
 	return net.Networks[name].IPAddress.String(), net.Ports[idePort][0].HostPort
 }
 
-// hostAddresses are all IPv4 addresses of this machine but loopback's.
+// hostAddresses lists the IPv4 addresses of this machine except loopback.
 func hostAddresses(t *testing.T, bridge, veth string) []string {
 	t.Helper()
 	interfaces, err := net.Interfaces()
@@ -243,7 +242,7 @@ func hostAddresses(t *testing.T, bridge, veth string) []string {
 	for _, i := range interfaces {
 		addrs, err := i.Addrs()
 		if err != nil || strings.HasPrefix(i.Name, "br-ch") && i.Name != bridge || strings.HasPrefix(i.Name, "chout-") && i.Name != veth {
-			continue // another test's, and perhaps gone by now
+			continue // another test's, and perhaps already removed
 		}
 		for _, a := range addrs {
 			if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() {
@@ -254,7 +253,7 @@ func hostAddresses(t *testing.T, bridge, veth string) []string {
 	return out
 }
 
-// probeFrom tries to connect from inside a workspace to each target at once.
+// probeFrom tries to connect from a workspace to all targets at once.
 func probeFrom(t *testing.T, up runtime.Upstream, timeout string, targets map[string]string) map[string]string {
 	t.Helper()
 	var mu sync.Mutex
@@ -288,7 +287,7 @@ func TestWall(t *testing.T) {
 	r.applyWall = func(_ context.Context, s wall.Spec) error {
 		s.Nameservers = []netip.Addr{out.denied}
 		s.Outward = []string{uplink.bridge}
-		return wall.Stand(s)
+		return wall.Apply(s)
 	}
 	inside, neighbour, other := running(t, r), running(t, r), running(t, stranger)
 	for _, x := range []*Runtime{r, stranger} {
@@ -297,7 +296,7 @@ func TestWall(t *testing.T) {
 		}
 	}
 
-	service := listenIn(t, "", "0.0.0.0:0") // what the server, a database, anything on the host is
+	service := listenIn(t, "", "0.0.0.0:0") // stands for any service on the host
 	boxAddr, boxPort := published(t, r)
 	closed := map[string]string{
 		"the neighbour's IDE":                 neighbour.Addr,
@@ -327,8 +326,8 @@ func TestWall(t *testing.T) {
 			}
 		}
 	}
-	// The engine keeps its bridges apart, and neighbours on one. Here its rules
-	// stand aside, so that it is seen what the wall does alone.
+	// Docker isolates its bridges and neighbours on one. Its rules are disabled
+	// here, so that only the wall is tested.
 	for _, flag := range []string{"-i", "-o"} {
 		rule := []string{"DOCKER-USER", flag, r.names.bridge, "-j", "ACCEPT"}
 		iptables(t, append([]string{"-I"}, rule...)...)

@@ -14,52 +14,52 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Harness is a runtime under test, and the hands that reach past it to its
-// backend: what a crash, a person or another installation does there.
+// Harness is a runtime under test, with functions that bypass it: they simulate
+// crashes, manual changes and other installations.
 type Harness struct {
 	Runtime   runtime.Runtime
-	Neighbour runtime.Runtime // another installation on the same backend
-	Down      runtime.Runtime // a backend that does not answer
+	Neighbour runtime.Runtime // another installation on the same Docker
+	Down      runtime.Runtime // a runtime that is not responding
 
-	Storage      string                                // the storage backend that is tested
-	Image        string                                // an image that is there
-	Seed         []File                                // what it holds at HomeDir, sorted by path, "." included
-	MissingImage string                                // an image that is not to be had
-	RemoteImage  func(*testing.T) string               // a fresh image like Image that has to be pulled; nil: not tested
-	Home         func(*testing.T, workspace.ID) []File // what the home holds now, sorted by path
+	Storage      string                                // the storage backend under test
+	Image        string                                // an available image
+	Seed         []File                                // its content at HomeDir, sorted by path, including "."
+	MissingImage string                                // an image that does not exist
+	RemoteImage  func(*testing.T) string               // a new image like Image that has to be pulled; nil: not tested
+	Home         func(*testing.T, workspace.ID) []File // the home's current content, sorted by path
 
-	// Write stores a file in the home by way of what runs in the container.
+	// Write writes a file to the home from the running container.
 	Write func(t *testing.T, id workspace.ID, up runtime.Upstream, path, content string)
 
-	HalfSeed  func(*testing.T, runtime.VolumeSpec)    // leaves what a crash in CreateVolume leaves
-	HalfStart func(*testing.T, runtime.ContainerSpec) // leaves a container that was made and not started
-	// Use has a container that is not codehub's mount the home read-only, running
-	// or only made, until leave is called. Edit changes the home as such a
-	// container does; the lines are those of package script.
+	HalfSeed  func(*testing.T, runtime.VolumeSpec)    // leaves the state after a crash in CreateVolume
+	HalfStart func(*testing.T, runtime.ContainerSpec) // leaves a container that was created but not started
+	// Use mounts the home read-only in a container that is not codehub's, running
+	// or only created, until leave is called. Edit changes the home in such a
+	// container; the lines are those of package script.
 	Use  func(t *testing.T, id workspace.ID, name string, running bool) (leave func())
 	Edit func(t *testing.T, id workspace.ID, lines ...string)
 
-	EndContainer  func(*testing.T, workspace.ID)           // it ends by itself
-	HalfJob       func(*testing.T, runtime.JobSpec) string // leaves a job that was made and not started; its id
-	HalfRemove    func(*testing.T, workspace.ID, string)   // leaves what a crash in RemoveVolume leaves of a home with this claim
-	EndJob        func(t *testing.T, jobID string)         // it is killed
-	ReadOnlyCode  int                                      // with which a job ends that changes a home it may only read
-	TakeContainer func(*testing.T, workspace.ID)           // removed by hand
-	TakeVolume    func(*testing.T, workspace.ID)           // removed by hand
-	PutForeign    func(*testing.T, workspace.ID)           // a volume of that name, made by hand
-	// FillForeign stores a file in such a volume. Aside lists what a home that
-	// was set aside holds, sorted by path; TakeAside removes it by hand.
+	EndContainer  func(*testing.T, workspace.ID)           // the container exits
+	HalfJob       func(*testing.T, runtime.JobSpec) string // leaves a job that was created but not started; returns its ID
+	HalfRemove    func(*testing.T, workspace.ID, string)   // leaves the state after a crash in RemoveVolume of the home with this claim
+	EndJob        func(t *testing.T, jobID string)         // kills the job
+	ReadOnlyCode  int                                      // the exit code of a job that changes a read-only home
+	TakeContainer func(*testing.T, workspace.ID)           // removes it by hand
+	TakeVolume    func(*testing.T, workspace.ID)           // removes it by hand
+	PutForeign    func(*testing.T, workspace.ID)           // creates a volume of that name by hand
+	// FillForeign writes a file to such a volume. Aside lists the content of a
+	// set-aside home, sorted by path; TakeAside removes it by hand.
 	FillForeign func(t *testing.T, id workspace.ID, path, content string)
 	Aside       func(t *testing.T, name string) []File
 	TakeAside   func(t *testing.T, name string)
 
-	Remains func(*testing.T, workspace.ID) []string // all that the backend has of the workspace
+	Remains func(*testing.T, workspace.ID) []string // all remaining objects of the workspace
 }
 
-// bound ends a test that hangs; nothing in here waits for time to pass.
+// bound ends a test that hangs; no test waits for time to pass.
 const bound = 2 * time.Minute
 
-// Conformance holds a runtime to the contract of runtime.Runtime.
+// Conformance tests a runtime against the contract of runtime.Runtime.
 func Conformance(t *testing.T, harness func(*testing.T) Harness) {
 	h := harness(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*bound)
@@ -84,13 +84,13 @@ func Conformance(t *testing.T, harness func(*testing.T) Harness) {
 	}
 }
 
-// suite is one subtest with a workspace of its own.
+// suite is one subtest with its own workspace.
 type suite struct {
 	*testing.T
 	Harness
 	ctx    context.Context
 	id     workspace.ID
-	object string // the folder of the workspace's archive
+	object string // the directory of the workspace's archive
 }
 
 func (s *suite) volumeSpec() runtime.VolumeSpec {
@@ -118,7 +118,7 @@ func (s *suite) is(what string, err, want error) {
 	}
 }
 
-// create makes the home; whatever is made is removed when the test ends.
+// create creates the home; everything is removed at the end of the test.
 func (s *suite) create() {
 	s.Helper()
 	s.tidy()
@@ -193,7 +193,7 @@ func (s *suite) find(ctx context.Context) (runtime.Container, bool) {
 	return runtime.Container{}, false
 }
 
-// container returns the workspace's container as listed.
+// container returns the workspace's listed container.
 func (s *suite) container() runtime.Container {
 	s.Helper()
 	c, ok := s.find(s.ctx)
@@ -221,7 +221,7 @@ func (s *suite) volume() (runtime.Volume, bool) {
 	return list[i], true
 }
 
-// wantRemoving checks that the home's removal is listed as begun.
+// wantRemoving checks that the home is listed as being removed.
 func (s *suite) wantRemoving(claim string) {
 	s.Helper()
 	got, ok := s.volume()
@@ -234,7 +234,7 @@ func (s *suite) wantRemoving(claim string) {
 	}
 }
 
-// wantVolume checks what is listed of the home.
+// wantVolume checks the listed home.
 func (s *suite) wantVolume(claim string, seeded bool) {
 	s.Helper()
 	got, ok := s.volume()
@@ -247,7 +247,7 @@ func (s *suite) wantVolume(claim string, seeded bool) {
 	}
 }
 
-// wantHeld checks that the home, which was settled, is listed as held.
+// wantHeld checks that the settled home is listed as held.
 func (s *suite) wantHeld() {
 	s.Helper()
 	if v, ok := s.volume(); !ok || !v.Held {
@@ -285,7 +285,7 @@ func (s *suite) seedWith(path, content string) []File {
 	return out
 }
 
-// write waits until what runs in the container answers, and stores a file.
+// write waits for the IDE and writes a file from the container.
 func (s *suite) write(path, content string) {
 	s.Helper()
 	s.answers(s.container())
@@ -294,7 +294,7 @@ func (s *suite) write(path, content string) {
 	s.Write(s.T, s.id, up, path, content)
 }
 
-// answers waits until the container's IDE answers.
+// answers waits until the container's IDE responds.
 func (s *suite) answers(c runtime.Container) {
 	s.Helper()
 	for {

@@ -8,7 +8,7 @@ import (
 	"codehub/internal/runtime"
 )
 
-// asideTests: what is in a home's way is kept under another name.
+// asideTests test setting aside the volume that blocks a home.
 func asideTests() map[string]func(*suite) {
 	return map[string]func(*suite){
 		"aside/volume without labels": func(s *suite) {
@@ -119,7 +119,7 @@ func asideTests() map[string]func(*suite) {
 	}
 }
 
-// setAside sets the volume in the way aside, and checks that it is listed.
+// setAside sets the blocking volume aside and checks that it is listed.
 func (s *suite) setAside(claim, found string) string {
 	s.Helper()
 	name, err := s.Runtime.SetAside(s.ctx, s.id, claim, found, nil)

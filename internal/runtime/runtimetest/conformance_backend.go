@@ -11,7 +11,8 @@ import (
 	"codehub/internal/runtime"
 )
 
-// installationTests: what one installation has, another neither sees nor touches.
+// installationTests test that an installation neither lists nor changes another's
+// objects.
 func installationTests() map[string]func(*suite) {
 	return map[string]func(*suite){
 		"installations/neither list nor touch each other's": func(s *suite) {
@@ -64,7 +65,7 @@ func (s *suite) neighbourLeavesVolume() {
 	s.is("RemoveVolume", s.Neighbour.RemoveVolume(s.ctx, s.id, "home-1", nil), runtime.ErrVolumeMismatch)
 }
 
-// backendTests: images, and a backend that is down.
+// backendTests test images and a runtime that is not responding.
 func backendTests() map[string]func(*suite) {
 	return map[string]func(*suite){
 		"prepare/again": func(s *suite) {
@@ -181,7 +182,7 @@ func (s *suite) wantPullError(err error, image string) {
 	}
 }
 
-// pulls runs a call that has to pull, and checks what it reports meanwhile.
+// pulls runs a call that has to pull, and checks its progress.
 func (s *suite) pulls(call func(func(runtime.Progress)) error) {
 	s.Helper()
 	var got []runtime.Progress

@@ -7,8 +7,8 @@ import (
 	"codehub/internal/runtime"
 )
 
-// busyTests: what another container uses is refused for as long as it does, and
-// a home that changes shows.
+// busyTests test that operations on a home in use are refused, and that changes of
+// a home are detected.
 func busyTests() map[string]func(*suite) {
 	return map[string]func(*suite){
 		"busy/a home that another container uses": func(s *suite) {
@@ -120,7 +120,8 @@ func busyTests() map[string]func(*suite) {
 	}
 }
 
-// fingerprint takes the home's fingerprint, which leaves nothing behind.
+// fingerprint computes the home's fingerprint and checks that it leaves nothing
+// behind.
 func (s *suite) fingerprint() string {
 	s.Helper()
 	before := len(s.Remains(s.T, s.id))

@@ -126,7 +126,7 @@ func containerTests() map[string]func(*suite) {
 			if got := s.container(); got.ID != second.ID {
 				s.Fatalf("container = %+v, want %s", got, second.ID)
 			}
-			// A name is no id: it may mean another container by now.
+			// A name is not an ID: another container may have it by now.
 			_ = s.Runtime.RemoveContainer(s.ctx, s.id.ContainerName(), 0)
 			_ = s.Runtime.RemoveContainer(s.ctx, second.ID[:12], 0)
 			if got := s.container(); got.ID != second.ID || got.State != runtime.ContainerRunning {
@@ -228,7 +228,7 @@ func containerTests() map[string]func(*suite) {
 	}
 }
 
-// firstWrite tells when something came.
+// firstWrite signals the first write.
 type firstWrite struct {
 	first chan struct{}
 	seen  bool

@@ -23,7 +23,7 @@ func jobTests() map[string]func(*suite) {
 			if job.ID == "" || !job.Running || job.Created.IsZero() {
 				s.Fatalf("job = %+v", job)
 			}
-			for range 2 { // also when it has ended
+			for range 2 { // the second time after its end
 				s.wantReport(job.ID, 7, "one", "two")
 			}
 			want := runtime.Job{
@@ -83,7 +83,7 @@ func jobTests() map[string]func(*suite) {
 				other := spec
 				other.Claim = claim
 				half := s.HalfJob(s.T, other)
-				s.noJob() // it neither runs nor has ended
+				s.noJob() // it is neither running nor ended
 				_, err := s.Runtime.FollowJob(s.ctx, half, func([]byte) {})
 				s.is("FollowJob of one that never ran", err, runtime.ErrNotFound)
 				job := s.startJob(spec)
@@ -287,7 +287,7 @@ func (s *suite) startJob(spec runtime.JobSpec) runtime.Job {
 	return job
 }
 
-// put stores a file in the archive's folder, as something that a job waits for.
+// put writes a file to the archive's directory, which a job may wait for.
 func (s *suite) put(spec runtime.JobSpec, name string) {
 	s.Helper()
 	s.ok("put", os.WriteFile(filepath.Join(spec.ObjectDir, name), nil, 0o644))
@@ -300,7 +300,7 @@ func (s *suite) jobs() []runtime.Job {
 	return slices.DeleteFunc(list, func(j runtime.Job) bool { return j.Workspace != s.id })
 }
 
-// job returns the workspace's only job as listed.
+// job returns the workspace's only listed job.
 func (s *suite) job() runtime.Job {
 	s.Helper()
 	list := s.jobs()
@@ -335,7 +335,7 @@ func (s *suite) wantReport(jobID string, code int, want ...string) {
 	}
 }
 
-// printed reports whether a job that goes on has printed the line.
+// printed reports whether a running job has printed the line.
 func (s *suite) printed(jobID, line string) bool {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
@@ -365,7 +365,7 @@ func (s *suite) createEmpty() {
 	s.ok("CreateEmptyVolume", s.Runtime.CreateEmptyVolume(s.ctx, s.volumeSpec()))
 }
 
-// restored makes a home by a restore of the key, with a file in it, not marked.
+// restored restores the key to a new home with a file in it, without marking it.
 func (s *suite) restored(key string) runtime.Job {
 	s.Helper()
 	s.createEmpty()
@@ -389,7 +389,7 @@ func (s *suite) wantRestored(key string) {
 	s.wantFile("from", key)
 }
 
-// wantFile checks a file of the home.
+// wantFile checks a file in the home.
 func (s *suite) wantFile(path, content string) {
 	s.Helper()
 	home := s.Home(s.T, s.id)

@@ -10,7 +10,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// markTests: the marks of an installation. They share it, so this is one test.
+// markTests test the marks of an installation, which the subtests would share, so
+// this is one test.
 func markTests() map[string]func(*suite) {
 	return map[string]func(*suite){
 		"marks": func(s *suite) {
@@ -26,7 +27,7 @@ func markTests() map[string]func(*suite) {
 				set, want workspace.Mark
 			}{
 				{first, first}, {first, first}, {second, second},
-				{late, second}, // a write that was delayed does not win
+				{late, second}, // a delayed write does not win
 				{second, second},
 			} {
 				s.ok("SetMark", s.Runtime.SetMark(s.ctx, step.set))

@@ -4,7 +4,7 @@ import (
 	"codehub/internal/runtime"
 )
 
-// removalTests: a home that is being removed, and one whose removal was cut off.
+// removalTests test a home during its removal and after an interrupted one.
 func removalTests() map[string]func(*suite) {
 	seeded := func(s *suite) { s.create() }
 	settled := func(s *suite) {
@@ -42,7 +42,7 @@ func removalTests() map[string]func(*suite) {
 		tests["removal/cut off, of a home that was "+name] = func(s *suite) {
 			before(s)
 			s.HalfRemove(s.T, s.id, "home-1")
-			s.wantRemoving("home-1") // complete it is not, and not gone
+			s.wantRemoving("home-1") // neither complete nor gone
 			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
 			s.wantRemoving("home-1")
 			s.is("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil), runtime.ErrVolumeMismatch)

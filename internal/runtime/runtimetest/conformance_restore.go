@@ -11,7 +11,7 @@ func restoreTests() map[string]func(*suite) {
 		"restore/into an empty home, then marked": func(s *suite) {
 			s.createEmpty()
 			s.wantVolume("home-1", false)
-			s.createEmpty() // is left as it is
+			s.createEmpty() // leaves it as it is
 			s.restored("key-1")
 			s.createEmpty()
 			s.wantVolume("home-1", false)

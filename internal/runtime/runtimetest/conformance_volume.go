@@ -110,7 +110,7 @@ func volumeTests() map[string]func(*suite) {
 			spec := s.volumeSpec()
 			spec.Claim = "home-2"
 			s.HalfSeed(s.T, spec)
-			s.wantVolume("home-2", false) // what proved the first must not prove this
+			s.wantVolume("home-2", false) // the proof of the first must not count for this one
 			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, spec, nil))
 			s.wantVolume("home-2", true)
 		},
@@ -139,7 +139,7 @@ func volumeTests() map[string]func(*suite) {
 				wg.Go(func() { errs[i] = s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil) })
 			}
 			wg.Wait()
-			// One may be told to come again; neither may spoil the other's work.
+			// One may get ErrBusy; neither may damage the other's result.
 			if errs[0] != nil && errs[1] != nil {
 				s.Fatalf("both failed: %v; %v", errs[0], errs[1])
 			}

@@ -1,4 +1,4 @@
-// Package runtimetest has an in-memory runtime with faults, and the
+// Package runtimetest provides an in-memory runtime with injectable faults, and the
 // conformance suite that it and the real runtimes pass.
 package runtimetest
 
@@ -15,10 +15,11 @@ import (
 	"codehub/internal/workspace"
 )
 
-// DefaultImage is an image that every Fake has; its HomeDir holds DefaultHome.
+// DefaultImage is an image that every Fake has; its content at HomeDir is
+// DefaultHome.
 const DefaultImage = "codehub/fake:latest"
 
-// File is one entry of a home, by its path relative to it; "." is the home itself.
+// File is an entry of a home, by its relative path; "." is the home itself.
 type File struct {
 	Path    string
 	Mode    fs.FileMode
@@ -27,7 +28,7 @@ type File struct {
 	Content string
 }
 
-// DefaultHome is what DefaultImage holds at HomeDir.
+// DefaultHome is the content of DefaultImage at HomeDir.
 func DefaultHome() []File {
 	return []File{
 		{Path: ".", Mode: fs.ModeDir | 0o750, UID: 1000, GID: 1000},
@@ -38,34 +39,34 @@ func DefaultHome() []File {
 	}
 }
 
-// Before is asked before a call of an operation, and before a step of one that
-// a crash may cut off. Its error ends the operation there and is returned as it
-// is; it may also wait, to make a step slow, or change the world meanwhile.
+// Before is called before every operation, and before the steps of an operation at
+// which a crash can occur. If it returns an error, the operation ends there and
+// returns it. It may also block, to make a step slow, or change the state.
 //
 // The operations are the names of runtime.Runtime's methods. The steps:
 //
 //	CreateVolume/pull, StartContainer/pull   the image is missing
-//	CreateVolume/slow      half of the home is copied, and that was reported
-//	CreateVolume/seed      the volume is made, half of the home copied
+//	CreateVolume/slow      half of the home is copied and reported
+//	CreateVolume/seed      the volume is created, half of the home copied
 //	CreateVolume/done      the seeding has finished, the call has not returned
-//	StartContainer/start   the container is made, not started
-//	StartContainer/done    the container runs, the call has not returned
-//	RemoveContainer/remove the container has ended and is still there
-//	StartJob/start         the job is made, not started
-//	StartJob/done          the job runs, the call has not returned
+//	StartContainer/start   the container is created, not started
+//	StartContainer/done    the container is running, the call has not returned
+//	RemoveContainer/remove the container has ended and still exists
+//	StartJob/start         the job is created, not started
+//	StartJob/done          the job is running, the call has not returned
 //	MarkRestored/done      the home is marked, the call has not returned
-//	RemoveVolume/begun     nothing says any more that the home is complete
+//	RemoveVolume/begun     the home does not count as complete any more
 //	RemoveVolume/half      half of the home is removed
-//	RemoveVolume/done      the volume is gone, the call has not returned
-//	SetAside/copied        what is in the way is copied, its name is not free
+//	RemoveVolume/done      the volume is removed, the call has not returned
+//	SetAside/copied        the volume is copied, its name is not free
 //	SetAside/done          the name is free, the call has not returned
 //	SetMark/done           the mark is stored, the call has not returned
 //
-// id is empty for what concerns no single workspace.
+// id is empty for operations that do not concern a single workspace.
 type Before func(ctx context.Context, op string, id workspace.ID) error
 
-// Fake is a runtime.Runtime in memory. It has no clock. It is safe for
-// concurrent use, and every fault can be set at any time.
+// Fake is an in-memory runtime.Runtime. It has no clock. It is safe for concurrent
+// use, and faults can be set at any time.
 type Fake struct {
 	installation string
 	w            *world
@@ -82,7 +83,7 @@ type Fake struct {
 
 var _ runtime.Runtime = (*Fake)(nil)
 
-// world is the backend that the installations on it share.
+// world is the state that several installations share.
 type world struct {
 	mu           sync.Mutex
 	changed      chan struct{} // closed and replaced at every change
@@ -92,21 +93,21 @@ type world struct {
 	volumes      map[workspace.ID]*fakeVolume
 	jobs         map[jobName]*fakeJob
 	asides       []fakeAside
-	marks        map[string]map[string]workspace.Mark // by installation and id
+	marks        map[string]map[string]workspace.Mark // by installation and ID
 	exitOnStart  map[workspace.ID]bool
 	neverHealthy map[workspace.ID]bool
 	probesWanted map[workspace.ID]int
-	users        map[workspace.ID][]string // foreign containers that have the home mounted
-	noAddress    string                    // why no container can be started; empty: there are addresses
-	scratch      string                    // homes as folders; empty: none was needed yet
+	users        map[workspace.ID][]string // foreign containers that have mounted the home
+	noAddress    string                    // why no container can be started; empty: addresses are available
+	scratch      string                    // directory for homes as directories; empty: not created yet
 }
 
 type fakeImage struct {
 	home   []File
 	local  bool
 	size   int64
-	refuse string        // why it cannot be pulled
-	hang   chan struct{} // a pull waits for it
+	refuse string        // the error of a pull
+	hang   chan struct{} // a pull blocks until it is closed
 }
 
 type fakeContainer struct {
@@ -119,15 +120,15 @@ type fakeContainer struct {
 
 type fakeVolume struct {
 	runtime.Volume
-	installation string // empty: made by hand
+	installation string // empty: created by hand
 	files        map[string]File
-	folder       string // the files as a folder, for archive jobs and fingerprints; empty: changed since, or none
+	folder       string // the files as a directory, for archive jobs and fingerprints; empty: none, or out of date
 	live         bool   // settled
-	proof        string // id of the job that Marker is by; empty: the seeding
+	proof        string // ID of the job that Marker is from; empty: the seeding
 	goes         bool   // its removal has begun
 }
 
-// NewFake returns a runtime on a backend of its own.
+// NewFake returns a runtime with its own state.
 func NewFake() *Fake {
 	w := &world{
 		changed:      make(chan struct{}),
@@ -146,7 +147,7 @@ func NewFake() *Fake {
 	return f
 }
 
-// Close removes the folders that the fake has made. Jobs must have ended.
+// Close removes the fake's directories. Jobs must have ended.
 func (f *Fake) Close() error {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -156,7 +157,7 @@ func (f *Fake) Close() error {
 	return os.RemoveAll(f.w.scratch)
 }
 
-// Neighbour returns another installation's runtime on the same backend.
+// Neighbour returns another installation's runtime that shares the state.
 func (f *Fake) Neighbour() *Fake {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -164,7 +165,7 @@ func (f *Fake) Neighbour() *Fake {
 	return &Fake{installation: fmt.Sprintf("installation-n%d", f.w.serial), w: f.w, calls: map[string]int{}}
 }
 
-// enter is how every call begins.
+// enter begins every call.
 func (f *Fake) enter(ctx context.Context, op string, id workspace.ID) error {
 	f.mu.Lock()
 	f.calls[op]++
@@ -192,7 +193,7 @@ func (f *Fake) step(ctx context.Context, op string, id workspace.ID) error {
 	return nil
 }
 
-// change tells those who wait that the world is another; w.mu is held.
+// change wakes those who wait for a change. The caller holds w.mu.
 func (w *world) change() {
 	close(w.changed)
 	w.changed = make(chan struct{})
@@ -273,8 +274,7 @@ func (f *Fake) SetMark(ctx context.Context, m workspace.Mark) error {
 	return f.step(ctx, "SetMark/done", "")
 }
 
-// TakeMarks removes all marks of this installation, as somebody who prunes
-// volumes does.
+// TakeMarks removes all marks of this installation, as pruning volumes does.
 func (f *Fake) TakeMarks() {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// fakeAside is a volume that was set aside.
+// fakeAside is a set-aside volume.
 type fakeAside struct {
 	runtime.Aside
 	installation string
@@ -90,7 +90,7 @@ func (f *Fake) Asides(ctx context.Context) ([]runtime.Aside, error) {
 	return out, nil
 }
 
-// AsideFiles returns what is in a volume that was set aside, sorted by path.
+// AsideFiles returns the content of a set-aside volume, sorted by path.
 func (f *Fake) AsideFiles(name string) []File {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -106,7 +106,7 @@ func (f *Fake) AsideFiles(name string) []File {
 	return out
 }
 
-// TakeAside removes a volume that was set aside, as people do by hand.
+// TakeAside removes a set-aside volume by hand.
 func (f *Fake) TakeAside(name string) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()

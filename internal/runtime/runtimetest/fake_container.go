@@ -42,7 +42,7 @@ func (f *Fake) StartContainer(ctx context.Context, spec runtime.ContainerSpec, p
 	return c, nil
 }
 
-// makeContainer makes the container, or returns the one that is to be taken up.
+// makeContainer creates the container, or returns the one to adopt.
 func (f *Fake) makeContainer(spec runtime.ContainerSpec) (runtime.Container, error) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -82,7 +82,7 @@ func (f *Fake) run(containerID string, id workspace.ID) (runtime.Container, erro
 	defer f.w.mu.Unlock()
 	c := f.w.containers[id]
 	if c == nil || c.ID != containerID {
-		return runtime.Container{}, fmt.Errorf("start container of %s: it is gone", id)
+		return runtime.Container{}, fmt.Errorf("start container of %s: it was removed", id)
 	}
 	if f.w.noAddress != "" {
 		delete(f.w.containers, id)
@@ -91,7 +91,7 @@ func (f *Fake) run(containerID string, id workspace.ID) (runtime.Container, erro
 	}
 	c.State, c.Detail = runtime.ContainerRunning, "Up"
 	c.log = append(c.log, "listening", "ready")
-	f.w.serial++ // addresses are never given out again
+	f.w.serial++ // addresses are never reused
 	c.Addr = fmt.Sprintf("10.%d.%d.%d:%d", f.w.serial>>16&255, f.w.serial>>8&255, f.w.serial&255, runtime.IDEPort)
 	if addr != nil {
 		c.Addr = addr(id)
@@ -100,7 +100,7 @@ func (f *Fake) run(containerID string, id workspace.ID) (runtime.Container, erro
 		c.end("Exited (1)")
 	}
 	f.w.change()
-	// Whoever started it learns of its end by looking.
+	// The caller learns of its end from the next list.
 	out := c.Container
 	out.State = runtime.ContainerRunning
 	return out, nil

@@ -16,25 +16,25 @@ func (f *Fake) SetBefore(b Before) {
 	f.before = b
 }
 
-// SetDown makes the backend not answer, from the next call or step on.
+// SetDown makes the runtime not respond from the next call or step.
 func (f *Fake) SetDown(down bool) {
 	f.mu.Lock()
 	f.down = down
 	f.mu.Unlock()
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
-	f.w.change() // who follows a job is cut off
+	f.w.change() // interrupts those who follow a job
 }
 
-// SetPrepareError makes Prepare fail, and with it every start; nil ends that.
+// SetPrepareError makes Prepare and every start fail; nil ends that.
 func (f *Fake) SetPrepareError(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.prepareErr = err
 }
 
-// SetAddr gives containers that start from now on the address that addr says,
-// so that a test can put a server of its own there.
+// SetAddr gives containers that start from now on the address that addr returns, so
+// that a test can serve it.
 func (f *Fake) SetAddr(addr func(workspace.ID) string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -48,30 +48,30 @@ func (f *Fake) Calls(op string) int {
 	return f.calls[op]
 }
 
-// AddImage adds an image that is there; home must hold its parents before
-// their children, the home itself (".") first.
+// AddImage adds an available image. home must list parents before children,
+// starting with the home itself (".").
 func (f *Fake) AddImage(ref string, home []File) {
 	f.setImage(ref, &fakeImage{home: home, local: true})
 }
 
-// AddRemoteImage adds an image that is to be had by a pull of so many bytes.
+// AddRemoteImage adds an image that a pull of so many bytes provides.
 func (f *Fake) AddRemoteImage(ref string, home []File, size int64) {
 	f.setImage(ref, &fakeImage{home: home, size: size})
 }
 
-// AddRefusedImage adds an image whose pull fails with these words.
+// AddRefusedImage adds an image whose pull fails with this message.
 func (f *Fake) AddRefusedImage(ref, words string) {
 	f.setImage(ref, &fakeImage{refuse: words})
 }
 
-// AddHangingImage adds an image whose pull stands still until release is called.
+// AddHangingImage adds an image whose pull blocks until release is called.
 func (f *Fake) AddHangingImage(ref string, home []File) (release func()) {
 	img := &fakeImage{home: home, hang: make(chan struct{})}
 	f.setImage(ref, img)
 	return func() { close(img.hang) }
 }
 
-// RemoveImage makes the backend forget the image.
+// RemoveImage removes the image.
 func (f *Fake) RemoveImage(ref string) { f.setImage(ref, nil) }
 
 func (f *Fake) setImage(ref string, img *fakeImage) {
@@ -84,10 +84,10 @@ func (f *Fake) setImage(ref string, img *fakeImage) {
 	f.w.images[ref] = img
 }
 
-// ExitOnStart makes the workspace's containers end as soon as they started.
+// ExitOnStart makes the workspace's containers exit as soon as they start.
 func (f *Fake) ExitOnStart(id workspace.ID, on bool) { f.flag(f.w.exitOnStart, id, on) }
 
-// NeverHealthy makes the workspace's containers not answer.
+// NeverHealthy makes probes of the workspace's containers fail.
 func (f *Fake) NeverHealthy(id workspace.ID, on bool) { f.flag(f.w.neverHealthy, id, on) }
 
 func (f *Fake) flag(m map[workspace.ID]bool, id workspace.ID, on bool) {
@@ -96,15 +96,15 @@ func (f *Fake) flag(m map[workspace.ID]bool, id workspace.ID, on bool) {
 	m[id] = on
 }
 
-// HealthyAfter makes each of the workspace's containers answer from the nth
-// probe on.
+// HealthyAfter makes probes of the workspace's containers succeed from the nth one
+// on.
 func (f *Fake) HealthyAfter(id workspace.ID, probes int) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	f.w.probesWanted[id] = probes
 }
 
-// EndContainer ends the workspace's container, as a crash in it would.
+// EndContainer ends the workspace's container, as a crash does.
 func (f *Fake) EndContainer(id workspace.ID) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -114,7 +114,7 @@ func (f *Fake) EndContainer(id workspace.ID) {
 	}
 }
 
-// EndAll ends every container and job, as a restart of the backend does.
+// EndAll ends every container and job, as a restart of Docker does.
 func (f *Fake) EndAll() {
 	f.w.mu.Lock()
 	jobs := slices.Collect(maps.Values(f.w.jobs))
@@ -132,7 +132,7 @@ func (f *Fake) EndAll() {
 	f.w.change()
 }
 
-// EndJob kills a job by its id, as the kernel would.
+// EndJob kills a job by its ID.
 func (f *Fake) EndJob(jobID string) {
 	f.w.mu.Lock()
 	j := f.w.jobByID(jobID)
@@ -142,22 +142,22 @@ func (f *Fake) EndJob(jobID string) {
 	}
 }
 
-// SetJob says what storage jobs do that start from now on; with nil they end at
-// once with code 0.
+// SetJob sets what storage jobs do that start from now on; with nil they exit with
+// code 0 at once.
 func (f *Fake) SetJob(job JobFunc) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.job = job
 }
 
-// SetDisks sets what Disks tells.
+// SetDisks sets the result of Disks.
 func (f *Fake) SetDisks(disks ...runtime.Disk) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.disks = disks
 }
 
-// TakeContainer removes the workspace's container, as a person's hand would.
+// TakeContainer removes the workspace's container by hand.
 func (f *Fake) TakeContainer(id workspace.ID) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -165,7 +165,7 @@ func (f *Fake) TakeContainer(id workspace.ID) {
 	f.w.change()
 }
 
-// TakeVolume removes the workspace's volume, as a person's hand would.
+// TakeVolume removes the workspace's volume by hand.
 func (f *Fake) TakeVolume(id workspace.ID) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -173,7 +173,7 @@ func (f *Fake) TakeVolume(id workspace.ID) {
 	f.w.change()
 }
 
-// Prune removes what holds the workspace's home, as people do to tidy up.
+// Prune removes the containers that hold the workspace's home.
 func (f *Fake) Prune(id workspace.ID) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -183,8 +183,7 @@ func (f *Fake) Prune(id workspace.ID) {
 	f.w.change()
 }
 
-// PutForeignVolume makes a volume with the workspace's name that nobody's
-// installation made.
+// PutForeignVolume creates a volume with the workspace's name and no labels.
 func (f *Fake) PutForeignVolume(id workspace.ID, files []File) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -196,8 +195,8 @@ func (f *Fake) PutForeignVolume(id workspace.ID, files []File) {
 	f.w.change()
 }
 
-// Home returns what the workspace's volume holds, sorted by path, and whether
-// there is a volume at all.
+// Home returns the content of the workspace's volume, sorted by path, and whether
+// there is a volume.
 func (f *Fake) Home(id workspace.ID) ([]File, bool) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -224,22 +223,21 @@ func (f *Fake) Read(id workspace.ID, path string) (string, bool) {
 	return file.Content, ok
 }
 
-// Write stores a file in the workspace's home, as what runs in its container
-// would; without a running container it fails.
+// Write writes a file to the workspace's home from its running container, and fails
+// if there is none.
 func (f *Fake) Write(id workspace.ID, path, content string) error {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	c, v := f.w.containers[id], f.w.volumes[id]
 	if c == nil || c.State != runtime.ContainerRunning || v == nil {
-		return fmt.Errorf("workspace %s does not run", id)
+		return fmt.Errorf("workspace %s is not running", id)
 	}
 	v.files[path] = File{Path: path, Mode: 0o644, UID: 1000, GID: 1000, Content: content}
 	v.folder = ""
 	return nil
 }
 
-// Use has a container that is nobody's of codehub's mount the workspace's home,
-// until leave is called.
+// Use mounts the workspace's home in a foreign container until leave is called.
 func (f *Fake) Use(id workspace.ID, container string) (leave func()) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -253,8 +251,8 @@ func (f *Fake) Use(id workspace.ID, container string) (leave func()) {
 	}
 }
 
-// WriteBeside stores a file in the workspace's home, as a foreign container
-// would that comes and goes.
+// WriteBeside writes a file to the workspace's home from a short-lived foreign
+// container.
 func (f *Fake) WriteBeside(id workspace.ID, path, content string) error {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -267,7 +265,7 @@ func (f *Fake) WriteBeside(id workspace.ID, path, content string) error {
 	return nil
 }
 
-// Edit changes the home by way of its folder.
+// Edit changes the home through its directory.
 func (f *Fake) Edit(id workspace.ID, edit func(folder string) error) error {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -286,8 +284,8 @@ func (f *Fake) Edit(id workspace.ID, edit func(folder string) error) error {
 	return err
 }
 
-// SetNoAddress makes every start of a container be refused for want of a network
-// address, in these words; empty ends that.
+// SetNoAddress makes every start of a container fail with this message for lack of
+// a network address; empty ends that.
 func (f *Fake) SetNoAddress(words string) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()

@@ -13,16 +13,16 @@ import (
 	"codehub/internal/workspace"
 )
 
-// JobFunc is what a storage job does: it finds its home in the folder home,
-// prints its report to out, and returns its exit code. What it does to the
-// home of a JobArchive is forgotten. When ctx ends it has been killed, and must
-// return; its code counts for nothing then. It may wait for as long as it likes.
+// JobFunc runs a storage job: its home is the directory home, it prints its report
+// to out, and returns its exit code. The home of a JobArchive is discarded
+// afterwards. When ctx ends the job was killed and must return; its exit code is
+// then ignored.
 type JobFunc func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int
 
-// codeKilled is the exit code of a job that was killed.
+// codeKilled is the exit code of a killed job.
 const codeKilled = 137
 
-// jobName is what there can be one job of.
+// jobName identifies a job; there can be one of each name.
 type jobName struct {
 	kind runtime.JobKind
 	id   workspace.ID
@@ -49,12 +49,13 @@ type fakeJob struct {
 	done         chan struct{} // closed when it has ended
 }
 
-// keeps reports whether the job is what keeps a home that it restored.
+// keeps reports whether the job protects a home that it restored.
 func (j *fakeJob) keeps(v *fakeVolume) bool {
 	return j.state == jobEnded && v != nil && v.Claim == j.VolumeClaim && v.Marker != "" && v.proof == j.ID && !v.live
 }
 
-// jobsOf lists the jobs of a workspace; w.mu is held, as in all of these.
+// jobsOf lists the jobs of a workspace. The caller holds w.mu, as for all functions
+// here.
 func (w *world) jobsOf(id workspace.ID) []*fakeJob {
 	var out []*fakeJob
 	for _, kind := range []runtime.JobKind{runtime.JobArchive, runtime.JobRestore} {
@@ -132,7 +133,7 @@ func (f *Fake) StartJob(ctx context.Context, spec runtime.JobSpec) (runtime.Job,
 		return runtime.Job{}, err
 	}
 	out := j.Job
-	out.Running = true // whoever started it learns of its end by looking
+	out.Running = true // the caller learns of its end from the next list
 	return out, nil
 }
 
@@ -144,8 +145,8 @@ func (f *Fake) listed(j *fakeJob) runtime.Job {
 	return out
 }
 
-// makeJob makes the job, or returns the one that there is. One that was made
-// and not started is made anew.
+// makeJob creates the job or returns the existing one. It replaces one that was
+// created but not started.
 func (f *Fake) makeJob(spec runtime.JobSpec) (job *fakeJob, made bool, err error) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -255,7 +256,7 @@ func (f *Fake) RemoveJob(ctx context.Context, jobID string) error {
 		return err
 	}
 	if j.installation != f.installation {
-		return fmt.Errorf("job %s is not this installation's", jobID)
+		return fmt.Errorf("job %s does not belong to this installation", jobID)
 	}
 	f.w.mu.Lock()
 	keeps := j.keeps(f.w.volumes[j.Workspace])
@@ -283,7 +284,7 @@ func (f *Fake) Disks(ctx context.Context) ([]runtime.Disk, error) {
 	return slices.Clone(f.disks), nil
 }
 
-// jobReport is where a job prints.
+// jobReport collects a job's output.
 type jobReport struct {
 	w *world
 	j *fakeJob
@@ -310,5 +311,5 @@ func (r jobReport) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// maxJobLine is how long a line of a report can be, as Docker's runtime has it.
+// maxJobLine is the longest line of a report, as in the Docker runtime.
 const maxJobLine = 1 << 20

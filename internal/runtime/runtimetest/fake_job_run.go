@@ -15,7 +15,7 @@ import (
 	"codehub/internal/runtime"
 )
 
-// runJob starts a job that was made.
+// runJob starts a created job.
 func (f *Fake) runJob(j *fakeJob) error {
 	f.mu.Lock()
 	run := f.job
@@ -23,7 +23,7 @@ func (f *Fake) runJob(j *fakeJob) error {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	if f.w.jobByID(j.ID) == nil {
-		return fmt.Errorf("start job of %s: it is gone", j.Workspace)
+		return fmt.Errorf("start job of %s: it was removed", j.Workspace)
 	}
 	v := f.w.volumes[j.Workspace]
 	if !f.owns(v, j.VolumeClaim) {
@@ -52,14 +52,14 @@ func (f *Fake) runJob(j *fakeJob) error {
 	return nil
 }
 
-// carryOut runs the job to its end and takes over what it made of the home.
+// carryOut runs the job to its end and keeps what it made of the home.
 func (w *world) carryOut(ctx context.Context, j *fakeJob, v *fakeVolume, home string, run JobFunc) {
 	code := run(ctx, j.spec, home, jobReport{w, j})
 	files, err := load(home)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if j.Kind == runtime.JobArchive && v.folder == home && !maps.Equal(files, v.files) {
-		v.folder = "" // the job has written to what it may only read
+		v.folder = "" // the job has written to a read-only home
 	}
 	if err == nil && v.folder != home {
 		err = os.RemoveAll(home)
@@ -79,7 +79,7 @@ func (w *world) carryOut(ctx context.Context, j *fakeJob, v *fakeVolume, home st
 	w.change()
 }
 
-// kill ends a job, if it runs, and waits for its end.
+// kill ends a running job and waits for its end.
 func (w *world) kill(j *fakeJob) {
 	w.mu.Lock()
 	running := j.state == jobRunning
@@ -93,8 +93,7 @@ func (w *world) kill(j *fakeJob) {
 	}
 }
 
-// unload puts a home into a folder of its own, within another one if that is
-// given.
+// unload writes a home to a new directory, inside the given one if it is not empty.
 func unload(within string, files map[string]File) (string, error) {
 	dir, err := os.MkdirTemp(within, "codehub-fake-home-")
 	if err != nil {
@@ -120,7 +119,7 @@ func unload(within string, files map[string]File) (string, error) {
 			return "", err
 		}
 	}
-	slices.Reverse(paths) // children first: a folder may forbid what it holds
+	slices.Reverse(paths) // children first: a directory may deny access to its content
 	for _, path := range paths {
 		file, target := files[path], filepath.Join(dir, path)
 		if os.Geteuid() == 0 {
@@ -136,7 +135,7 @@ func unload(within string, files map[string]File) (string, error) {
 	return dir, nil
 }
 
-// load reads a home from a folder.
+// load reads a home from a directory.
 func load(dir string) (map[string]File, error) {
 	files := map[string]File{}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {

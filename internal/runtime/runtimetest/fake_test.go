@@ -169,7 +169,7 @@ func started(t *testing.T, f *Fake) (workspace.ID, runtime.Container) {
 	return id, c
 }
 
-// startedJob starts a job on a home of its own.
+// startedJob starts a job with its own home.
 func startedJob(t *testing.T, f *Fake, kind runtime.JobKind) runtime.Job {
 	t.Helper()
 	id := workspace.ID(uuid.NewString())

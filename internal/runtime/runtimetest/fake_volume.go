@@ -27,7 +27,7 @@ func (f *Fake) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, progre
 	if err := f.fill(spec, false); err != nil {
 		return err
 	}
-	if f.tells(progress, spec.Workspace) {
+	if f.reportSeeding(progress, spec.Workspace) {
 		if err := f.step(ctx, "CreateVolume/slow", spec.Workspace); err != nil {
 			return err
 		}
@@ -41,7 +41,7 @@ func (f *Fake) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, progre
 	return f.step(ctx, "CreateVolume/done", spec.Workspace)
 }
 
-// makeVolume makes an empty volume and reports whether a seeded one is there.
+// makeVolume creates an empty volume and reports whether a seeded one exists.
 func (f *Fake) makeVolume(spec runtime.VolumeSpec) (bool, error) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -57,7 +57,7 @@ func (f *Fake) makeVolume(spec runtime.VolumeSpec) (bool, error) {
 		}
 		for _, j := range f.w.jobsOf(spec.Workspace) {
 			if j.state != jobCreated && !j.keeps(v) {
-				return false, fmt.Errorf("volume of %s: a job has it: %w", spec.Workspace, runtime.ErrConflict)
+				return false, fmt.Errorf("volume of %s: a job uses it: %w", spec.Workspace, runtime.ErrConflict)
 			}
 		}
 		f.w.dropJobs(spec.Workspace)
@@ -71,8 +71,8 @@ func (f *Fake) makeVolume(spec runtime.VolumeSpec) (bool, error) {
 	return false, nil
 }
 
-// tells reports how much is in the volume, as of a seeding that takes its time.
-func (f *Fake) tells(progress func(runtime.Progress), id workspace.ID) bool {
+// reportSeeding reports the content of the volume as seeding progress.
+func (f *Fake) reportSeeding(progress func(runtime.Progress), id workspace.ID) bool {
 	f.mu.Lock()
 	slow := f.before != nil
 	f.mu.Unlock()
@@ -89,13 +89,13 @@ func (f *Fake) tells(progress func(runtime.Progress), id workspace.ID) bool {
 	return true
 }
 
-// fill copies the image's home into the volume: half of it, or all.
+// fill copies half or all of the image's home to the volume.
 func (f *Fake) fill(spec runtime.VolumeSpec, all bool) error {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	v, img := f.w.volumes[spec.Workspace], f.w.images[spec.Image]
 	if v == nil || v.installation != f.installation || v.Claim != spec.Claim || img == nil {
-		return fmt.Errorf("seed volume of %s: it is gone, or its image is", spec.Workspace)
+		return fmt.Errorf("seed volume of %s: it or its image was removed", spec.Workspace)
 	}
 	home := img.home
 	if !all {
@@ -124,8 +124,8 @@ func (f *Fake) SettleVolume(ctx context.Context, id workspace.ID, claim string) 
 	return nil
 }
 
-// owns reports whether the volume is this installation's with the claim, and is
-// to stay.
+// owns reports whether the volume belongs to this installation and claim and is not
+// being removed.
 func (f *Fake) owns(v *fakeVolume, claim string) bool {
 	return v != nil && v.installation == f.installation && v.Claim == claim && !v.goes
 }
@@ -183,7 +183,7 @@ func (f *Fake) mark(id workspace.ID, claim, key string) error {
 	byJob := j != nil && j.installation == f.installation && j.state == jobEnded && j.exit == 0 && j.VolumeClaim == claim && j.Key == key
 	bySeed := j == nil && (v.Seeded || v.Marker != "" && v.proof == "")
 	if v.live || !byJob && !bySeed {
-		return fmt.Errorf("volume of %s: nothing shows that %s was restored into it: %w", id, key, runtime.ErrConflict)
+		return fmt.Errorf("volume of %s: no proof that %s was restored into it: %w", id, key, runtime.ErrConflict)
 	}
 	v.Seeded, v.Marker, v.proof = false, key, ""
 	if byJob {
@@ -228,8 +228,8 @@ func (f *Fake) RemoveVolume(ctx context.Context, id workspace.ID, claim string, 
 	return f.step(ctx, "RemoveVolume/done", id)
 }
 
-// beginRemoval returns how many files there are to remove; fewer than 0 if
-// there is no volume.
+// beginRemoval returns the number of files to remove, or a negative number if there
+// is no volume.
 func (f *Fake) beginRemoval(id workspace.ID, claim string) (files int, err error) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -254,7 +254,7 @@ func (f *Fake) removeFile(id workspace.ID, claim string) error {
 	defer f.w.mu.Unlock()
 	v := f.w.volumes[id]
 	if v == nil || v.Claim != claim {
-		return nil // somebody else has removed it
+		return nil // another call has removed it
 	}
 	for path := range v.files {
 		delete(v.files, path)
@@ -263,8 +263,8 @@ func (f *Fake) removeFile(id workspace.ID, claim string) error {
 	return nil
 }
 
-// inUse returns a BusyError while anything uses the workspace's volume; w.mu is
-// held.
+// inUse returns a BusyError while the workspace's volume is in use. The caller
+// holds w.mu.
 func (w *world) inUse(id workspace.ID) error {
 	by := ""
 	if w.containers[id] != nil {
@@ -310,8 +310,8 @@ func (f *Fake) Fingerprint(ctx context.Context, id workspace.ID, claim string, p
 	return m.Fingerprint, err
 }
 
-// folderOf is the volume as a folder; the same one until its files change. w.mu
-// is held.
+// folderOf returns the volume as a directory, the same one until its files change.
+// The caller holds w.mu.
 func (w *world) folderOf(v *fakeVolume) (string, error) {
 	if v.folder != "" {
 		return v.folder, nil

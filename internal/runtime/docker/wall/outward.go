@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// A bridge is a private network of containers or virtual machines, whoever made
-// it, unless it leads outside: a default route goes by it, or one of its ports
-// is, or stands on, a device of the machine's own.
+// A bridge is a private network of containers or virtual machines unless it has an
+// uplink: it carries a default route, or one of its ports is or uses a physical
+// device of the host.
 
-// outwardBridges lists the bridges of this host that lead outside.
-func outwardBridges() ([]string, error) { return outwardBridgesIn("/sys/class/net", "/proc/net") }
+// uplinkBridges lists the bridges of this host that have an uplink.
+func uplinkBridges() ([]string, error) { return uplinkBridgesIn("/sys/class/net", "/proc/net") }
 
-func outwardBridgesIn(sys, proc string) ([]string, error) {
+func uplinkBridgesIn(sys, proc string) ([]string, error) {
 	entries, err := os.ReadDir(sys)
 	if err != nil {
 		return nil, fmt.Errorf("list network interfaces: %w", err)
@@ -32,7 +32,7 @@ func outwardBridgesIn(sys, proc string) ([]string, error) {
 		if !exists(filepath.Join(sys, name, "bridge")) {
 			continue
 		}
-		if slices.Contains(routed, name) || standsOnDevice(sys, name, 0) {
+		if slices.Contains(routed, name) || hasHardware(sys, name, 0) {
 			out = append(out, name)
 		}
 	}
@@ -40,13 +40,12 @@ func outwardBridgesIn(sys, proc string) ([]string, error) {
 	return out, nil
 }
 
-// maxLower bounds how deep interfaces are looked for under each other.
+// maxLower limits the depth of stacked interfaces.
 const maxLower = 8
 
-// standsOnDevice reports whether the interface has hardware behind it, itself
-// or by what it is made of: the ports of a bridge or a bond, the parent of a
-// VLAN.
-func standsOnDevice(sys, name string, depth int) bool {
+// hasHardware reports whether the interface is physical, or is built on a physical
+// one: the ports of a bridge or a bond, the parent of a VLAN.
+func hasHardware(sys, name string, depth int) bool {
 	if exists(filepath.Join(sys, name, "device")) {
 		return true
 	}
@@ -58,7 +57,7 @@ func standsOnDevice(sys, name string, depth int) bool {
 		return false
 	}
 	return slices.ContainsFunc(lower, func(path string) bool {
-		return standsOnDevice(sys, strings.TrimPrefix(filepath.Base(path), "lower_"), depth+1)
+		return hasHardware(sys, strings.TrimPrefix(filepath.Base(path), "lower_"), depth+1)
 	})
 }
 
@@ -67,12 +66,12 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// defaultRoutes lists the interfaces that a default route goes by.
+// defaultRoutes lists the interfaces that carry a default route.
 func defaultRoutes(proc string) ([]string, error) {
 	var out []string
 	for _, table := range []struct {
 		file         string
-		iface        int // columns
+		iface        int // column numbers
 		destination  int
 		mask         int
 		noMask, none string
@@ -82,7 +81,7 @@ func defaultRoutes(proc string) ([]string, error) {
 	} {
 		raw, err := os.ReadFile(filepath.Join(proc, table.file))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // no IPv6 here
+			continue // no IPv6 on this host
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read routes: %w", err)

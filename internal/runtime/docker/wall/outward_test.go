@@ -38,20 +38,20 @@ func TestOutwardBridges(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := outwardBridgesIn(sys, proc)
+	got, err := uplinkBridgesIn(sys, proc)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"br-lan", "br-six", "br-up", "vmbr7"}, got); diff != "" {
-		t.Errorf("bridges that lead outside (-want +got):\n%s", diff)
+		t.Errorf("bridges with an uplink (-want +got):\n%s", diff)
 	}
 	if err := os.Remove(filepath.Join(proc, "ipv6_route")); err != nil {
 		t.Fatal(err)
 	}
-	if got, err = outwardBridgesIn(sys, proc); err != nil || len(got) != 3 {
+	if got, err = uplinkBridgesIn(sys, proc); err != nil || len(got) != 3 {
 		t.Errorf("without IPv6: %q, %v", got, err)
 	}
-	if _, err := outwardBridges(); err != nil {
+	if _, err := uplinkBridges(); err != nil {
 		t.Errorf("on this host: %v", err)
 	}
 }

@@ -17,17 +17,18 @@ const (
 	chainForward = "forward"
 )
 
-// rule is one line of the wall.
+// rule is one nftables rule.
 type rule struct {
 	chain string
-	words string // what it does, as nft would say it; part of the comment that Check compares
+	text  string // the rule in nft's syntax; part of the comment that Check compares
 	exprs []expr.Any
 }
 
-// rules returns the wall, in order.
+// rules returns the wall's rules in order.
 //
-// Answers are told from questions by conntrack's direction, not by "established":
-// so what a workspace opened while the wall was down is cut off, too.
+// Replies are recognized by conntrack's direction and not by the state
+// "established", so that connections that a workspace opened while the wall was
+// missing are cut off as well.
 func (s Spec) rules() []rule {
 	var out []rule
 	add := func(chain, words string, parts ...[]expr.Any) {
@@ -40,8 +41,8 @@ func (s Spec) rules() []rule {
 	from, to := iface(expr.MetaKeyIIFNAME, s.Bridge), iface(expr.MetaKeyOIFNAME, s.Bridge)
 	accept, drop := verdict(expr.VerdictAccept), verdict(expr.VerdictDrop)
 
-	// To the host itself: nothing but answers, on whichever of its addresses.
-	add(chainInput, "answers accept", from, answers(), accept)
+	// To the host: only replies, on any of its addresses.
+	add(chainInput, "answers accept", from, replyPackets(), accept)
 	add(chainInput, "nd accept", from, neighbourDiscovery(), accept)
 	for _, ns := range s.Nameservers {
 		for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
@@ -51,24 +52,24 @@ func (s Spec) rules() []rule {
 	add(chainInput, "drop", from, drop)
 
 	// Through the host.
-	add(chainForward, "answers accept", from, answers(), accept)
+	add(chainForward, "answers accept", from, replyPackets(), accept)
 	add(chainForward, "neighbour drop", from, to, drop)
-	// What others send to a workspace, unless it is an answer: the proxy comes
-	// from the host itself and is not forwarded.
-	add(chainForward, "strangers drop", to, questions(), drop)
+	// Packets from elsewhere to a workspace are dropped unless they are replies.
+	// The proxy's packets come from the host itself and are not forwarded.
+	add(chainForward, "strangers drop", to, originalPackets(), drop)
 	for _, ns := range s.Nameservers {
 		for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 			add(chainForward, fmt.Sprintf("dns %s/%d accept", ns, proto), from, destination(netip.PrefixFrom(ns, ns.BitLen())), port(proto, 53), accept)
 		}
 	}
-	// An address of the host that is really a container's published port.
-	add(chainForward, "dnat drop", from, translated(), drop)
+	// A host address that is a container's published port.
+	add(chainForward, "dnat drop", from, dnatPackets(), drop)
 	for _, p := range s.denied() {
 		add(chainForward, "deny "+p.String(), from, destination(p), drop)
 	}
-	// Other networks of containers and machines on this host, whatever their
-	// names and whenever they come: the engine keeps its own apart, but not at
-	// every moment, and those that are not its own not at all.
+	// Other container and virtual machine networks on this host, under any name,
+	// existing or future. Docker isolates its own, but not at every moment, and
+	// others are not isolated at all.
 	for _, b := range s.Outward {
 		add(chainForward, "outward "+b+" accept", from, iface(expr.MetaKeyOIFNAME, b), accept)
 	}
@@ -76,17 +77,18 @@ func (s Spec) rules() []rule {
 	return out
 }
 
-// comments are what marks each rule: its place, and a digest of the whole.
+// comments returns the comment of each rule: its position and a digest of the whole
+// wall.
 func comments(rules []rule, s Spec) []string {
 	sum := sha256.New()
 	fmt.Fprintln(sum, s.Table, s.Bridge)
 	for _, r := range rules {
-		fmt.Fprintln(sum, r.chain, r.words)
+		fmt.Fprintln(sum, r.chain, r.text)
 	}
 	digest := hex.EncodeToString(sum.Sum(nil)[:6])
 	out := make([]string, len(rules))
 	for i, r := range rules {
-		out[i] = fmt.Sprintf("codehub %s %d/%d %s", digest, i+1, len(rules), r.words)
+		out[i] = fmt.Sprintf("codehub %s %d/%d %s", digest, i+1, len(rules), r.text)
 	}
 	return out
 }
@@ -95,7 +97,7 @@ func verdict(k expr.VerdictKind) []expr.Any {
 	return []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: k}}
 }
 
-// iface matches the name of an interface, or its kind.
+// iface matches the name or kind of an interface.
 func iface(key expr.MetaKey, name string) []expr.Any {
 	padded := make([]byte, 16)
 	copy(padded, name)
@@ -105,19 +107,19 @@ func iface(key expr.MetaKey, name string) []expr.Any {
 	}
 }
 
-// toBridge matches what leaves by a bridge, of whatever name.
+// toBridge matches packets that leave through any bridge.
 func toBridge() []expr.Any {
 	const keyOutKind = 27 // NFT_META_OIFKIND, since Linux 5.1
 	return iface(keyOutKind, "bridge")
 }
 
-// answers matches packets of connections that the other side opened.
-func answers() []expr.Any {
+// replyPackets matches packets of connections that the other side opened.
+func replyPackets() []expr.Any {
 	return append(ctBits(expr.CtKeySTATE, expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED), direction(1)...)
 }
 
-// questions matches packets from the side that opened the connection.
-func questions() []expr.Any { return direction(0) }
+// originalPackets matches packets from the side that opened the connection.
+func originalPackets() []expr.Any { return direction(0) }
 
 func direction(d byte) []expr.Any {
 	return []expr.Any{
@@ -126,8 +128,9 @@ func direction(d byte) []expr.Any {
 	}
 }
 
-// translated matches connections whose destination was rewritten on the way in.
-func translated() []expr.Any {
+// dnatPackets matches connections whose destination address was rewritten on
+// arrival.
+func dnatPackets() []expr.Any {
 	const statusDNAT = 1 << 5 // IPS_DST_NAT
 	return ctBits(expr.CtKeySTATUS, statusDNAT)
 }

@@ -1,5 +1,6 @@
-// Package wall keeps workspaces from the engine's host and from each other: one
-// nftables table, beside the engine's own rules, for one bridge (design §11).
+// Package wall implements the network isolation of workspaces from Docker's host
+// and from each other: one nftables table for one bridge, independent of Docker's
+// own rules.
 package wall
 
 import (
@@ -14,56 +15,56 @@ import (
 )
 
 // Spec describes the wall of one bridge.
-type Spec struct {
+type Spec struct { // the table's name, used only for this wall
 	Table  string         `json:"table"`          // the table's name, this wall's own
 	Bridge string         `json:"bridge"`         // the interface
-	Deny   []netip.Prefix `json:"deny,omitempty"` // out of reach beside what always is
+	Deny   []netip.Prefix `json:"deny,omitempty"` // denied in addition to the default ranges
 
-	// Nameservers are asked on port 53 wherever they are: the engine resolves
-	// names for a container from the container's own network.
+	// Nameservers may be reached on port 53 in any network: Docker resolves names
+	// for a container from the container's own network.
 	Nameservers []netip.Addr `json:"nameservers,omitempty"`
 
-	// Outward are the bridges that lead outside; every other one is a private
-	// network of this host, and out of reach.
+	// Outward are the bridges with an uplink. All others are private networks of
+	// this host and are denied.
 	Outward []string `json:"outward,omitempty"`
 }
 
-// linkLocal is out of reach always: 169.254.169.254 and its kin hand the
-// machine's credentials to whoever asks.
+// linkLocal is always denied: 169.254.169.254 and similar addresses give the
+// machine's credentials to any client.
 var linkLocal = []netip.Prefix{
 	netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("fe80::/10"),
 	netip.MustParsePrefix("fd00:ec2::254/128"),
 }
 
-// ParseSpec reads what Encode wrote.
+// ParseSpec parses the output of Encode.
 func ParseSpec(text string) (Spec, error) {
 	var s Spec
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&s); err != nil {
-		return s, fmt.Errorf("read the wall's description: %w", err)
+		return s, fmt.Errorf("parse the wall spec: %w", err)
 	}
 	return s, s.validate()
 }
 
-// Encode writes the spec for ParseSpec.
+// Encode returns the spec as text for ParseSpec.
 func (s Spec) Encode() (string, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
-		return "", fmt.Errorf("write the wall's description: %w", err)
+		return "", fmt.Errorf("encode the wall spec: %w", err)
 	}
 	return string(text), nil
 }
 
 func (s Spec) validate() error {
 	if s.Table == "" || s.Bridge == "" || len(s.Bridge) > 15 {
-		return fmt.Errorf("the wall's description lacks a table or an interface: %q, %q", s.Table, s.Bridge)
+		return fmt.Errorf("the wall spec has no table or interface: %q, %q", s.Table, s.Bridge)
 	}
 	return nil
 }
 
-// denied returns all ranges that are out of reach, each once.
+// denied returns all denied ranges without duplicates.
 func (s Spec) denied() []netip.Prefix {
 	out := slices.Clone(linkLocal)
 	for _, p := range s.Deny {
@@ -74,15 +75,15 @@ func (s Spec) denied() []netip.Prefix {
 	return out
 }
 
-// onThisHost returns the spec with what is particular to this host: its
-// nameservers, and which of its bridges lead outside.
-func (s Spec) onThisHost() (Spec, error) {
+// withHostState returns the spec with this host's name servers and bridges with an
+// uplink.
+func (s Spec) withHostState() (Spec, error) {
 	ns, err := hostNameservers()
 	if err != nil {
 		return s, err
 	}
 	s.Nameservers = append(slices.Clone(s.Nameservers), ns...)
-	outward, err := outwardBridges()
+	outward, err := uplinkBridges()
 	if err != nil {
 		return s, err
 	}
@@ -90,8 +91,8 @@ func (s Spec) onThisHost() (Spec, error) {
 	return s, s.validate()
 }
 
-// hostNameservers reads the nameservers that the engine hands on to containers.
-// Those on loopback it asks itself, from the host.
+// hostNameservers reads the name servers that Docker passes to containers. Docker
+// itself queries those on loopback from the host.
 func hostNameservers() ([]netip.Addr, error) {
 	var out []netip.Addr
 	for _, path := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {

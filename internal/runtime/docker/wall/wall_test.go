@@ -71,7 +71,7 @@ func TestDeniedOnceEach(t *testing.T) {
 	}
 }
 
-// testSpec is a wall around an interface that is not there.
+// testSpec is a wall for an interface that does not exist.
 func testSpec(t *testing.T) Spec {
 	t.Helper()
 	s := testSpecOf(fmt.Sprintf("chw%d-%d", os.Getpid()%100000, len(t.Name())))
@@ -107,7 +107,7 @@ func TestStandsAgainAfterAnyChange(t *testing.T) {
 		"a middle rule is out":  func(c *nftables.Conn, ch []*nftables.Chain) { removeRule(t, c, table, ch[1], 3) },
 	}
 	for name, change := range changes {
-		if err := Stand(s); err != nil {
+		if err := Apply(s); err != nil {
 			t.Fatal(err)
 		}
 		c, err := nftables.New()
@@ -122,12 +122,12 @@ func TestStandsAgainAfterAnyChange(t *testing.T) {
 			t.Errorf("%s: Check = %v", name, err)
 		}
 		for range 2 {
-			if err := Stand(s); err != nil {
-				t.Errorf("%s: Stand = %v", name, err)
+			if err := Apply(s); err != nil {
+				t.Errorf("%s: Apply = %v", name, err)
 			}
 		}
 		if err := Check(s); err != nil {
-			t.Errorf("%s, and mended: Check = %v", name, err)
+			t.Errorf("%s after Apply: Check = %v", name, err)
 		}
 	}
 }
@@ -150,7 +150,7 @@ func removeRule(t *testing.T, c *nftables.Conn, table *nftables.Table, chain *nf
 func TestAnotherSpecIsAnotherWall(t *testing.T) {
 	t.Parallel()
 	s := testSpec(t)
-	if err := Stand(s); err != nil {
+	if err := Apply(s); err != nil {
 		t.Fatal(err)
 	}
 	more := s
@@ -158,7 +158,7 @@ func TestAnotherSpecIsAnotherWall(t *testing.T) {
 	if err := Check(more); !errors.Is(err, ErrDown) {
 		t.Errorf("Check with one more range = %v", err)
 	}
-	if err := Stand(more); err != nil {
+	if err := Apply(more); err != nil {
 		t.Error(err)
 	}
 	if err := Check(s); !errors.Is(err, ErrDown) {
@@ -176,12 +176,12 @@ func TestRemoveTwice(t *testing.T) {
 	}
 }
 
-// Whoever may not look at nftables has to be told so, in a way that the caller
-// can tell: it then sends the helper.
+// Without privileges the error is fs.ErrPermission, so that the caller can use the
+// helper.
 func TestWithoutPrivileges(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("WALL_TEST_UNPRIVILEGED") == "1" {
-		for name, err := range map[string]error{"Check": Check(testSpecOf("none")), "Stand": Stand(testSpecOf("none"))} {
+		for name, err := range map[string]error{"Check": Check(testSpecOf("none")), "Stand": Apply(testSpecOf("none"))} {
 			if !errors.Is(err, fs.ErrPermission) {
 				t.Errorf("%s = %v", name, err)
 			}
@@ -192,7 +192,7 @@ func TestWithoutPrivileges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("/tmp", "codehub-wall-") // t.TempDir is for its owner alone
+	dir, err := os.MkdirTemp("/tmp", "codehub-wall-") // t.TempDir is not readable by other users
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,14 +10,15 @@ import (
 	"github.com/google/nftables/userdata"
 )
 
-// ErrDown is a wall that is not there, or not as it was described.
-var ErrDown = errors.New("the wall does not stand")
+// ErrDown means that the wall is missing or differs from its spec.
+var ErrDown = errors.New("network isolation is missing or was changed")
 
-// Stand makes the wall stand as described; one that stands is left alone. What
-// is particular to this host is added. It acts on the network namespace of the
-// process and needs NET_ADMIN there: without it the error is fs.ErrPermission.
-func Stand(s Spec) error {
-	s, err := s.onThisHost()
+// Apply creates the wall described by s, with this host's name servers and bridges
+// added. A wall that is intact is left alone. It changes the network namespace of
+// the process and needs NET_ADMIN in it; without that the error is
+// fs.ErrPermission.
+func Apply(s Spec) error {
+	s, err := s.withHostState()
 	if err != nil {
 		return err
 	}
@@ -34,24 +35,24 @@ func Stand(s Spec) error {
 	return check(s)
 }
 
-// Check returns nil if the wall stands as described, ErrDown if it does not, or
-// why that cannot be told.
+// Check returns nil if the wall is intact, ErrDown if it is not, or the error that
+// prevented the check.
 func Check(s Spec) error {
-	s, err := s.onThisHost()
+	s, err := s.withHostState()
 	if err != nil {
 		return err
 	}
 	return check(s)
 }
 
-// Remove takes the wall down.
+// Remove removes the wall.
 func Remove(table string) error {
 	c, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
 	t := &nftables.Table{Family: nftables.TableFamilyINet, Name: table}
-	c.AddTable(t) // the removal of one that is not there fails
+	c.AddTable(t) // deleting a missing table fails
 	c.DelTable(t)
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("remove nftables table: %w", err)
@@ -59,7 +60,7 @@ func Remove(table string) error {
 	return nil
 }
 
-// set puts the table in place in one step: there is no moment without it.
+// set replaces the table in one transaction, so that the wall is never missing.
 func set(s Spec) error {
 	c, err := nftables.New()
 	if err != nil {
@@ -100,7 +101,7 @@ func check(s Spec) error {
 	marks := comments(rules, s)
 	t := &nftables.Table{Family: nftables.TableFamilyINet, Name: s.Table}
 	for _, want := range chains(t) {
-		if !standsIn(all, want) {
+		if !hasChain(all, want) {
 			return fmt.Errorf("chain %s of table %s is missing: %w", want.Name, s.Table, ErrDown)
 		}
 		got, err := c.GetRules(t, want)
@@ -113,7 +114,7 @@ func check(s Spec) error {
 				continue
 			}
 			if n >= len(got) || comment(got[n]) != marks[i] {
-				return fmt.Errorf("rule %q of table %s is missing: %w", r.words, s.Table, ErrDown)
+				return fmt.Errorf("rule %q of table %s is missing: %w", r.text, s.Table, ErrDown)
 			}
 			n++
 		}
@@ -124,7 +125,7 @@ func check(s Spec) error {
 	return nil
 }
 
-func standsIn(all []*nftables.Chain, want *nftables.Chain) bool {
+func hasChain(all []*nftables.Chain, want *nftables.Chain) bool {
 	for _, c := range all {
 		if c.Table.Name == want.Table.Name && c.Name == want.Name {
 			return c.Hooknum != nil && *c.Hooknum == *want.Hooknum
@@ -138,25 +139,25 @@ func comment(r *nftables.Rule) string {
 	return strings.TrimRight(text, "\x00")
 }
 
-// bridgeIsFiltered makes sure that packets between two ports of a bridge pass
-// the forward chain at all. The engine turns that on for a network without
-// traffic between its containers; somebody may have turned it off since.
+// bridgeIsFiltered ensures that packets between two ports of a bridge pass the
+// forward chain. Docker enables that for a network without traffic between its
+// containers; another program may have disabled it.
 func bridgeIsFiltered() error {
 	for _, name := range []string{"bridge-nf-call-iptables", "bridge-nf-call-ip6tables"} {
 		path := "/proc/sys/net/bridge/" + name
 		raw, err := os.ReadFile(path)
 		if err != nil {
-			return fmt.Errorf("look whether bridges are filtered: %w", err)
+			return fmt.Errorf("check bridge filtering: %w", err)
 		}
 		if strings.TrimSpace(string(raw)) == "1" {
 			continue
 		}
 		if name == "bridge-nf-call-ip6tables" {
-			// The network has no IPv6 of its own, only what is link-local.
+			// The network has only link-local IPv6 addresses.
 			continue
 		}
 		if err := os.WriteFile(path, []byte("1"), 0); err != nil {
-			return fmt.Errorf("%s is off, so that workspaces on one bridge reach each other, and cannot be turned on: %w", name, err)
+			return fmt.Errorf("cannot enable %s, without which workspaces on the same bridge can reach each other: %w", name, err)
 		}
 	}
 	return nil
