@@ -41,6 +41,18 @@ type AdminStatus struct {
 	WatchedUntil *time.Time     `json:"watched_until"` // up to when it is known what people did
 	Hold         string         `json:"hold"`          // why codehub is on hold; empty: it is not
 	HoldSince    *time.Time     `json:"hold_since"`
+	LostArchives []LostArchive  `json:"lost_archives"` // at most 100, the latest first
+}
+
+// LostArchive is a workspace whose home is in an archive that is missing from the
+// archive storage or damaged.
+type LostArchive struct {
+	WorkspaceID string    `json:"workspace_id"`
+	Name        string    `json:"name"`
+	Owner       string    `json:"owner"`
+	Reason      string    `json:"reason"` // ArchiveMissing or ArchiveCorrupted
+	ArchiveKey  string    `json:"archive_key"`
+	Since       time.Time `json:"since"`
 }
 
 // Orphan is something in the backend that belongs to no workspace.

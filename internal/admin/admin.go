@@ -58,12 +58,17 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 	out := api.AdminStatus{
 		Servers: make([]api.Server, 0, len(o.Servers)), Phases: o.Phases, Operations: o.Operations,
 		Running: o.Running, MaxRunning: o.MaxRunning, PerUser: o.PerUser,
-		WatchedUntil: o.WatchedUntil, Hold: o.Hold, HoldSince: o.HoldSince,
+		WatchedUntil: o.WatchedUntil, Hold: o.Hold, HoldSince: o.HoldSince, LostArchives: []api.LostArchive{},
 	}
 	for _, r := range o.Servers {
 		out.Servers = append(out.Servers, api.Server{
 			ID: r.ID, Hostname: r.Hostname, Version: r.Version, StartedAt: r.StartedAt, SeenAt: r.SeenAt, FlushedAt: r.FlushedAt,
 			Leads: r.Leads, Alive: r.Alive, Backends: replica.Health(r),
+		})
+	}
+	for _, l := range o.LostArchives {
+		out.LostArchives = append(out.LostArchives, api.LostArchive{
+			WorkspaceID: string(l.Workspace), Name: l.Name, Owner: l.Owner, Reason: l.Reason, ArchiveKey: l.ArchiveKey, Since: l.Since,
 		})
 	}
 	return out, nil

@@ -57,6 +57,7 @@ func workspaceDetails(w api.Workspace, now time.Time) string {
 	add("Memo:", &w.Memo)
 	add("Error:", w.ErrorReason)
 	add("", w.ErrorMessage)
+	rows = append(rows, lossAdvice(w)...)
 	if c := w.Conditions["infra.container_ready"]; c.Message != "" {
 		add("Container:", &c.Message)
 	}
@@ -79,6 +80,18 @@ func workspaceDetails(w api.Workspace, now time.Time) string {
 	at("Deleted:", w.DeletedAt)
 	at("Gone for good:", w.PurgedAt)
 	return terminal.Table(rows)
+}
+
+// lossAdvice is what an owner can do about a lost home.
+func lossAdvice(w api.Workspace) [][]string {
+	if w.ErrorReason == nil || *w.ErrorReason != "DataLost" && *w.ErrorReason != "ArchiveCorrupted" {
+		return nil
+	}
+	return [][]string{
+		{"What to do:", "Put the missing data back, then run: codehub recover " + w.Name},
+		{"", "Or use an earlier archive (list them with codehub archives): codehub recover " + w.Name + " --archive ID --confirm " + w.Name},
+		{"", "Or start with an empty home: codehub recover " + w.Name + " --start-empty --confirm " + w.Name},
+	}
 }
 
 func tokenTable(list []api.Token) string {

@@ -64,6 +64,13 @@ func statusText(r statusReport, now time.Time) string {
 	if r.WatchedUntil != nil {
 		fmt.Fprintf(&b, "Activity:   recorded through %s ago\n", age(now.Sub(*r.WatchedUntil)))
 	}
+	if len(r.LostArchives) > 0 {
+		rows := [][]string{{"LOST ARCHIVE OF", "OWNER", "SINCE", "REASON", "KEY"}}
+		for _, l := range r.LostArchives {
+			rows = append(rows, []string{l.Name, l.Owner, age(now.Sub(l.Since)), l.Reason, l.ArchiveKey})
+		}
+		fmt.Fprintf(&b, "\n%s", terminal.Table(rows))
+	}
 	if len(r.Orphans) > 0 {
 		rows := [][]string{{"ORPHAN", "NAME", "SINCE", "REMOVED", "DETAIL"}}
 		for _, o := range r.Orphans {

@@ -289,3 +289,58 @@ func TestWaysOutOfALostArchive(t *testing.T) {
 	}
 	s.discard(id)
 }
+
+// The archive of a workspace at rest is removed: garbage collection notices, the
+// owner and the administrators see it, and it heals when the object is back. While
+// the whole bucket is away nothing changes.
+func TestGarbageCollectionNoticesLostArchive(t *testing.T) {
+	t.Parallel()
+	for store, open := range stores {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			b := open(t)
+			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_GC_INTERVAL=2s")...)
+			id, home := s.filled("lost", seeded(t, 33))
+			s.want(id, "ARCHIVED")
+			key := *s.archived(b, id, home).ArchiveKey
+			object := b.object(key)
+			content := s.content(object)
+
+			if err := os.Remove(object); err != nil {
+				t.Fatal(err)
+			}
+			w := s.await(id, "in ERROR", func(w api.Workspace) bool { return w.Phase == "ERROR" })
+			c := w.Conditions["storage.archive_ready"]
+			if str(w.ErrorReason) != "DataLost" || !strings.Contains(str(w.ErrorMessage), key) || c.Status != "False" || c.Reason != "ArchiveMissing" {
+				t.Errorf("%s: %s; archive ready: %+v", str(w.ErrorReason), str(w.ErrorMessage), c)
+			}
+			cookie := s.signIn("admin")
+			pages := map[string][]string{
+				"/workspaces/" + id: {"The archive is missing", "/workspaces/" + id + "/start-empty"},
+				"/admin":            {"Lost archives", id, key},
+				"/":                 {"The archive is missing"},
+			}
+			for path, wants := range pages {
+				_, page := s.ask(http.MethodGet, path, "", "Cookie", cookie, "Accept", "text/html")
+				for _, want := range wants {
+					if !strings.Contains(page, want) {
+						t.Errorf("%s does not say %q", path, want)
+					}
+				}
+			}
+
+			s.put(object, content)
+			w = s.await(id, "ARCHIVED again", func(w api.Workspace) bool { return w.Phase == "ARCHIVED" })
+			if c := w.Conditions["storage.archive_ready"]; w.ErrorReason != nil || c.Status != "True" {
+				t.Errorf("%s is left; archive ready: %+v", str(w.ErrorReason), c)
+			}
+			_, page := s.ask(http.MethodGet, "/admin", "", "Cookie", cookie, "Accept", "text/html")
+			if strings.Contains(page, "Lost archives") {
+				t.Error("the administrators still see it")
+			}
+			s.want(id, "STANDBY")
+			s.restored(id, home)
+			s.discard(id)
+		})
+	}
+}

@@ -97,6 +97,7 @@ type collection struct {
 	state     postgres.CollectionState
 	listing   listing
 	described map[string]described
+	currents  currents
 	report    *Report
 	// Failures in a row.
 	dbFailed, bucketFailed int
@@ -120,7 +121,9 @@ func (c *collection) run(ctx context.Context) error {
 	defer c.sortItems()
 	c.unknown(held)
 	for _, id := range slices.Sorted(maps.Keys(held.Workspaces)) {
-		decisions := decide(c.view(held.Now, held.Workspaces[id], held.Archives[id]))
+		v := c.view(held.Now, held.Workspaces[id], held.Archives[id])
+		c.currents.add(v)
+		decisions := decide(v)
 		if !c.DryRun && slices.ContainsFunc(decisions, decision.calls) {
 			if err := c.settle(ctx, id); err != nil {
 				return err
@@ -132,7 +135,7 @@ func (c *collection) run(ctx context.Context) error {
 	if c.DryRun || c.Only != nil {
 		return nil
 	}
-	return c.sweep(ctx)
+	return errors.Join(c.recheck(ctx), c.sweep(ctx))
 }
 
 // begin lists the bucket and sees whether it and the database belong together.

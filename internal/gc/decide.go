@@ -237,11 +237,18 @@ func (v view) since(r record) bool {
 	return !r.CreatedAt.Before(v.listedAt) || r.VerifiedAt != nil && !r.VerifiedAt.Before(v.listedAt)
 }
 
-// currentMissing reports whether the listing should have shown the current
-// archive and did not.
-func (v view) currentMissing() bool {
+// currentListed reports whether the listing should show the current archive.
+func (v view) currentListed() bool {
 	key := v.holder.ArchiveKey
-	return strings.HasPrefix(key, v.prefix) && !v.listed[key].complete() && !v.since(v.records[key])
+	return strings.HasPrefix(key, v.prefix) && !v.since(v.records[key])
+}
+
+// currentMissing reports whether the listing should show the current archive and
+// shows nothing, or only a part of it.
+func (v view) currentMissing() bool {
+	r, l := v.records[v.holder.ArchiveKey], v.listed[v.holder.ArchiveKey]
+	truncated := r.Size > 0 && l.homeSize != r.Size
+	return v.currentListed() && (!l.complete() || truncated)
 }
 
 // newest reports whether an archive is newer than the current one.

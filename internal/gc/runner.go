@@ -24,7 +24,7 @@ type Runner struct {
 type RunnerConfig struct {
 	Config
 	Every time.Duration // between two collections of everything; 0: 4 h
-	First time.Duration // from the begin of a term to its first; 0: 3 min
+	First time.Duration // from the begin of a term to its first; 0: 3 min, or Every if that is less
 	// Glance is how often it is seen whether deleted workspaces wait only for
 	// their archives to go; 0: 1 min.
 	Glance time.Duration
@@ -53,7 +53,7 @@ func NewRunner(cfg RunnerConfig) *Runner {
 		cfg.Every = 4 * time.Hour
 	}
 	if cfg.First <= 0 {
-		cfg.First = 3 * time.Minute
+		cfg.First = min(3*time.Minute, cfg.Every)
 	}
 	if cfg.Glance <= 0 {
 		cfg.Glance = time.Minute

@@ -103,7 +103,7 @@ func wire() map[string]any {
 		"CreateWorkspace": api.CreateWorkspace{}, "UpdateWorkspace": api.UpdateWorkspace{}, "Recover": api.Recover{},
 		"Login": api.Login{}, "User": api.User{}, "Session": api.Session{}, "CreateToken": api.CreateToken{},
 		"Token": api.Token{}, "TokenList": api.TokenList{}, "Deleted": api.Deleted{}, "Error": api.Error{},
-		"ChangePassword": api.ChangePassword{}, "AdminStatus": api.AdminStatus{}, "Server": api.Server{}, "Breaker": api.Breaker{},
+		"ChangePassword": api.ChangePassword{}, "AdminStatus": api.AdminStatus{}, "LostArchive": api.LostArchive{}, "Server": api.Server{}, "Breaker": api.Breaker{},
 		"Orphan": api.Orphan{}, "OrphanList": api.OrphanList{}, "Account": api.Account{}, "AccountList": api.AccountList{},
 		"CreateAccount": api.CreateAccount{}, "PatchAccount": api.PatchAccount{},
 		"RestorePlan": api.RestorePlan{}, "RestoreStep": api.RestoreStep{}, "ApplyRestore": api.ApplyRestore{},

@@ -32,6 +32,7 @@ const (
 	AuditDesired   = "workspace.desired_state"
 	AuditWake      = "workspace.wake"
 	AuditRecover   = "workspace.recover"
+	AuditRecheck   = "workspace.recheck_archive"
 	AuditCancel    = "workspace.cancel"
 	AuditForceStop = "workspace.force_stop"
 	AuditRestart   = "workspace.restart"

@@ -106,6 +106,10 @@ func (w *world) sweep() {
 		r.ArchiveKey = ""
 		w.home = homeTruth{}
 	}
+	o := w.objects[r.ArchiveKey]
+	w.intend("recheck archive", func(r workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		return lifecycle.RecheckArchive(r, now, r.ArchiveKey, o != nil && o.meta), nil
+	})
 	if r.Phase == workspace.PhaseError {
 		return
 	}

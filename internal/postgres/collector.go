@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -228,6 +229,31 @@ func (f Finding) queue(b *pgx.Batch, id workspace.ID, now time.Time) {
 			unprotected_since = CASE WHEN $3 THEN COALESCE(unprotected_since, $5::timestamptz) END,
 			deleting_at = CASE WHEN $4 THEN COALESCE(deleting_at, $5::timestamptz) ELSE deleting_at END
 		WHERE key = $1`, f.Key, f.Missing, f.Unprotected, f.Delete, now)
+}
+
+// RecheckArchive requests a new observation of an archive (lifecycle.RecheckArchive)
+// and reports whether it did.
+func (c *Collector) RecheckArchive(ctx context.Context, id workspace.ID, key string, complete bool) (requested bool, err error) {
+	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+			w, now, err := lockWorkspace(ctx, tx, workspace.System, id)
+			if err != nil {
+				return err
+			}
+			intent := lifecycle.RecheckArchive(w, now, key, complete)
+			if requested = intent.Changed; !requested {
+				return nil
+			}
+			if _, err := saveWorkspace(ctx, tx, intent.Workspace, false); err != nil {
+				return err
+			}
+			return audit(ctx, tx, workspace.System, intent.Audit.Action, string(id), intent.Audit.Details)
+		})
+	})
+	if workspace.CodeOf(err) == workspace.CodeNotFound {
+		return false, nil
+	}
+	return requested, failed("request a check of an archive", err)
 }
 
 // Release lets a deleted workspace go whose archive has been removed: nothing

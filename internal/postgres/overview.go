@@ -20,6 +20,17 @@ type Overview struct {
 	WatchedUntil *time.Time // the time through which activity is recorded; nil: none yet
 	Hold         string     // why codehub is on hold; empty: it is not
 	HoldSince    *time.Time
+	LostArchives []LostArchive
+}
+
+// LostArchive is a workspace whose home is in an archive that is missing or damaged.
+type LostArchive struct {
+	Workspace  workspace.ID
+	Name       string
+	Owner      string
+	Reason     string // of the condition ArchiveReady
+	ArchiveKey string
+	Since      time.Time
 }
 
 // Overview reads the state of the servers and workspaces. CodeForbidden unless the
@@ -37,6 +48,9 @@ func (db *DB) Overview(ctx context.Context, caller workspace.Caller) (Overview, 
 			return err
 		}
 		if err := counts(ctx, tx, &out); err != nil {
+			return err
+		}
+		if out.LostArchives, err = lostArchives(ctx, tx); err != nil {
 			return err
 		}
 		if err := tx.QueryRow(ctx, `SELECT hold, hold_since FROM gc_state`).Scan(orEmpty(&out.Hold), &out.HoldSince); err != nil {
@@ -69,4 +83,18 @@ func counts(ctx context.Context, tx pgx.Tx, out *Overview) error {
 		return nil
 	})
 	return err
+}
+
+// lostArchives lists the latest workspaces whose archive was lost.
+func lostArchives(ctx context.Context, tx pgx.Tx) ([]LostArchive, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT w.id, w.name, u.username, seen ->> 'reason', w.archive_key, (seen ->> 'last_transition_time')::timestamptz AS since
+		FROM workspaces w JOIN users u ON u.id = w.owner_user_id, LATERAL (SELECT w.conditions -> $1 AS seen) c
+		WHERE w.phase = 'ERROR' AND w.deleted_at IS NULL AND w.archive_key IS NOT NULL AND w.home_ctx ->> 'state' <> 'live'
+			AND seen ->> 'reason' IN ($2, $3)
+		ORDER BY since DESC, w.id LIMIT 100`, workspace.ArchiveReady, workspace.ReasonArchiveMissing, workspace.ReasonArchiveCorrupted)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[LostArchive])
 }

@@ -614,6 +614,8 @@ var en = map[string]string{
 	"restore.submit":                    "Take over",
 	"restore.back":                      "Back",
 
+	"admin.lost":             "Lost archives",
+	"admin.lost_about":       "These workspaces rest in an archive that is missing from the archive storage or damaged. If the object is put back, they recover by themselves within one garbage collection. Otherwise their owners can recover from an earlier archive or start with an empty home.",
 	"admin.orphans":          "Orphaned resources",
 	"admin.orphans_about":    "Docker resources of this installation that belong to no workspace.",
 	"admin.orphan.container": "Container",

@@ -614,6 +614,8 @@ var ko = map[string]string{
 	"restore.submit":                    "이 데이터베이스로 전환",
 	"restore.back":                      "돌아가기",
 
+	"admin.lost":             "잃어버린 아카이브",
+	"admin.lost_about":       "이 워크스페이스의 아카이브가 저장소에 없거나 손상되었습니다. 아카이브를 되돌려 놓으면 다음 가비지 수집 때 자동으로 복구됩니다. 되돌릴 수 없으면 소유자가 이전 아카이브에서 복구하거나 빈 홈으로 시작할 수 있습니다.",
 	"admin.orphans":          "고아 리소스",
 	"admin.orphans_about":    "이 설치의 Docker 리소스 중 워크스페이스에 속하지 않는 것입니다.",
 	"admin.orphan.container": "컨테이너",

@@ -1,0 +1,74 @@
+package gc
+
+import (
+	"context"
+	"fmt"
+
+	"codehub/internal/workspace"
+)
+
+// A listing without more than a fifth of at least five archives is taken for a
+// failure of the bucket, as with volumes.
+const (
+	suspicious   = 5
+	suspiciousOf = 5
+)
+
+// currents compares the archives that workspaces rest on with the listing.
+type currents struct {
+	all     int
+	missing []check
+	whole   []check
+}
+
+// check is the current archive of a workspace, as listed.
+type check struct {
+	id  workspace.ID
+	key string
+}
+
+func (c *currents) add(v view) {
+	w := v.holder
+	if w.DeletedAt != nil || w.Home == workspace.HomeLive || !v.currentListed() {
+		return
+	}
+	c.all++
+	switch at := (check{w.ID, w.ArchiveKey}); {
+	case v.currentMissing():
+		c.missing = append(c.missing, at)
+	case w.Phase == workspace.PhaseError:
+		c.whole = append(c.whole, at)
+	}
+}
+
+// suspicious returns why the listing is not believed; nil: it is.
+func (c *currents) suspicious() error {
+	if c.all < suspiciousOf || len(c.missing)*suspicious <= c.all {
+		return nil
+	}
+	return fmt.Errorf("%d of %d archives are missing from the bucket at once; "+
+		"no workspace is changed: check CODEHUB_ARCHIVE_URL and the bucket", len(c.missing), c.all)
+}
+
+// recheck requests a new observation of each archive that the listing shows in
+// another state than the recorded one. The controller then decides.
+func (c *collection) recheck(ctx context.Context) error {
+	doubt := c.currents.suspicious()
+	if doubt == nil {
+		for _, m := range c.currents.missing {
+			requested, err := c.db.RecheckArchive(ctx, m.id, m.key, false)
+			if err != nil {
+				return err
+			}
+			if requested {
+				c.Log.Warn("archive missing", "workspace", m.id, "key", m.key)
+			}
+		}
+	}
+	for _, m := range c.currents.whole {
+		if _, err := c.db.RecheckArchive(ctx, m.id, m.key, true); err != nil {
+			return err
+		}
+	}
+	return doubt
+}

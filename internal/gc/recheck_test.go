@@ -1,0 +1,146 @@
+package gc_test
+
+import (
+	"encoding/json"
+	"io"
+	"strings"
+	"testing"
+
+	"codehub/internal/archive"
+	"codehub/internal/gc"
+	"codehub/internal/workspace"
+)
+
+// resting makes workspaces that rest in ARCHIVED, and returns their archives.
+func (w *world) resting(n int) (ids []workspace.ID, keys []string) {
+	w.Helper()
+	for i := range n {
+		id := w.workspace("resting" + string(rune('a'+i)))
+		keys = append(keys, w.archive(id, "home of "+string(id)))
+		w.conditions(id, keys[i], true)
+		ids = append(ids, id)
+	}
+	return ids, keys
+}
+
+// conditions records what the controller saw of an archive.
+func (w *world) conditions(id workspace.ID, key string, ready bool) {
+	w.Helper()
+	status, reason, phase, lost := "True", "Ready", "ARCHIVED", any(nil)
+	if !ready {
+		status, reason, phase, lost = "False", "ArchiveMissing", "ERROR", "DataLost"
+	}
+	b, err := json.Marshal(map[string]any{
+		"infra.container_ready": map[string]string{"status": "False", "reason": "NoContainer"},
+		"storage.volume_ready":  map[string]string{"status": "False", "reason": "NoVolume"},
+		"storage.archive_ready": map[string]string{"status": status, "reason": reason, "message": key},
+	})
+	check(w, err)
+	w.exec(`UPDATE workspaces SET conditions = $2, phase = $3, error_reason = $4, desired_state = 'ARCHIVED' WHERE id = $1`, id, b, phase, lost)
+}
+
+// rechecks lists the workspaces whose archive is to be observed again.
+func (w *world) rechecks() []workspace.ID {
+	w.Helper()
+	return query[[]workspace.ID](w, `SELECT COALESCE(array_agg(id ORDER BY id), '{}') FROM workspaces
+		WHERE recover_requested_at IS NOT NULL AND recover_action = '`+workspace.RecoverAfresh+`'`)
+}
+
+func (w *world) wantRechecks(what string, want ...workspace.ID) {
+	w.Helper()
+	got := w.rechecks()
+	if len(got) != len(want) || len(got) == 1 && got[0] != want[0] {
+		w.Errorf("%s: to be observed again are %v, want %v", what, got, want)
+	}
+	w.exec(`UPDATE workspaces SET recover_requested_at = NULL, recover_action = NULL`)
+}
+
+// take removes an object and returns its content.
+func (w *world) take(key string) []byte {
+	w.Helper()
+	r, err := w.store.Store.Get(w.Context(), key, 0)
+	check(w, err)
+	defer r.Close()
+	b, err := io.ReadAll(r)
+	check(w, err)
+	check(w, w.store.Store.Delete(w.Context(), key))
+	return b
+}
+
+func TestMissingArchiveIsRechecked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	ids, keys := w.resting(6)
+	w.collect(gc.Options{})
+	w.wantRechecks("all archives are there")
+
+	home := w.take(keys[2])
+	w.collect(gc.Options{DryRun: true})
+	w.wantRechecks("dry run")
+	r := w.collect(gc.Options{})
+	wantItem(t, r, keys[2], gc.Missing, "current")
+	w.wantRechecks("home.tar.zst is missing", ids[2])
+
+	w.putObject(keys[2], home)
+	w.collect(gc.Options{})
+	w.wantRechecks("it is back, and nobody saw it missing")
+	meta := w.take(archive.MetaKey(keys[2]))
+	w.collect(gc.Options{})
+	w.wantRechecks("the .meta is missing", ids[2])
+	w.putObject(archive.MetaKey(keys[2]), meta)
+	w.putObject(keys[2], home[:len(home)-1])
+	w.collect(gc.Options{})
+	w.wantRechecks("the object is truncated", ids[2])
+
+	// The controller has seen it missing: nothing is asked twice, until it is back.
+	w.conditions(ids[2], keys[2], false)
+	w.collect(gc.Options{})
+	w.wantRechecks("it is known to be missing")
+	w.putObject(keys[2], home)
+	w.collect(gc.Options{})
+	w.wantRechecks("it is back", ids[2])
+}
+
+// A workspace with a live home does not rest on its archive.
+func TestMissingArchiveOfLiveHomeIsNotRechecked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	ids, keys := w.resting(1)
+	w.live(ids[0])
+	check(t, w.bucket.Store.Delete(t.Context(), keys[0]))
+	wantItem(t, w.collect(gc.Options{}), keys[0], gc.Missing, "current")
+	w.wantRechecks("the home is live")
+}
+
+// When a great part of the archives is missing at once, the bucket is suspected
+// and no workspace is changed.
+func TestManyMissingArchivesAreAnOutage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	_, keys := w.resting(6)
+	for _, key := range keys[:2] {
+		check(t, w.bucket.Store.Delete(t.Context(), key))
+	}
+	check(t, w.mark())
+	r, err := w.tryCollect(gc.Options{})
+	if err == nil || !strings.Contains(err.Error(), "2 of 6 archives are missing") {
+		t.Errorf("Collect: %v", err)
+	}
+	if n, _ := r.Count(gc.Missing); n != 2 {
+		t.Errorf("%d archives are reported as missing", n)
+	}
+	w.wantRechecks("a third is missing")
+}
+
+func TestUnavailableBucketChangesNoWorkspace(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	_, keys := w.resting(1)
+	check(t, w.bucket.Store.Delete(t.Context(), keys[0]))
+	check(t, w.mark())
+	w.store.listFailsAt = 1
+	if _, err := w.tryCollect(gc.Options{}); err == nil {
+		t.Error("the listing did not fail")
+	}
+	w.wantRechecks("the bucket is not available")
+}
