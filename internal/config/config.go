@@ -346,7 +346,7 @@ func (c *Config) intervals() error {
 		// Together with a flush, under the 3 minutes that count as a gap in what is known.
 		{"CODEHUB_TTL_INTERVAL", c.TTLInterval, time.Second, 2 * time.Minute},
 		{"CODEHUB_ACTIVITY_FLUSH_INTERVAL", c.FlushInterval, time.Second, 45 * time.Second},
-		{"CODEHUB_GC_INTERVAL", c.GCInterval, time.Minute, 30 * 24 * time.Hour},
+		{"CODEHUB_GC_INTERVAL", c.GCInterval, 5 * time.Second, 30 * 24 * time.Hour},
 		{"CODEHUB_KEEP_AWAKE_MAX", c.KeepAwakeMax, time.Minute, 10 * 365 * 24 * time.Hour},
 		{"CODEHUB_ORPHAN_DELAY", c.OrphanDelay, time.Second, 10 * 365 * 24 * time.Hour},
 		{"CODEHUB_SHUTDOWN_TIMEOUT", c.ShutdownTimeout, time.Second, time.Hour},

@@ -299,7 +299,7 @@ func TestGarbageCollectionNoticesLostArchive(t *testing.T) {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
 			b := open(t)
-			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_GC_INTERVAL=2s")...)
+			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_GC_INTERVAL=5s")...)
 			id, home := s.filled("lost", seeded(t, 33))
 			s.want(id, "ARCHIVED")
 			key := *s.archived(b, id, home).ArchiveKey
