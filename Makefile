@@ -98,7 +98,7 @@ docs: ## renews the pages that are generated: docs/cli.md
 	@scripts/setup.sh build
 	@go test -count=1 -run '^TestReferenceIsCurrent$$' ./cmd/codehub -update
 
-lint: ## vet, staticcheck, formatting, shell scripts, import graph, commit subjects
+lint: ## vet, staticcheck, formatting, shell scripts, import graph, words, commits
 	@scripts/setup.sh lint
 	@scripts/lint.sh $(STATICCHECK)
 

@@ -46,6 +46,12 @@ import_graph() {
 	go test -run '^TestImportGraph$' "./$(dirname "$file")"
 }
 
+# What people read is in the words of scripts/words.txt, and messages are sentences.
+texts() {
+	echo "lint: words and messages"
+	go test -count=1 -run '^Test(Words|ErrorMessagesAreSentences)$' ./internal
+}
+
 # "package: imperative summary", at most 72 characters; older commits are as they are.
 commit_subjects() {
 	echo "lint: commit subjects"
@@ -67,5 +73,6 @@ if [ "${2:-}" = quick ]; then
 fi
 shell_scripts || failed=1
 import_graph || failed=1
+texts || failed=1
 commit_subjects || failed=1
 exit "$failed"

@@ -30,7 +30,7 @@ type downloadCmd struct {
 
 // Help says what may be relied on.
 func (downloadCmd) Help() string {
-	return `The archive is kept in FILE….part until it is complete and its SHA-256 is right. The same command goes on with a download that broke off. Any tar --zstd unpacks it.`
+	return `The archive is kept in FILE….part until it is complete and its SHA-256 is right. Run the same command again to resume an interrupted download. tar --zstd unpacks the archive.`
 }
 
 func (d downloadCmd) Run(ctx context.Context, k *kong.Context) error {

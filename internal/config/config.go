@@ -42,14 +42,14 @@ type Config struct {
 	LogSize          string `name:"workspace-log-size" env:"CODEHUB_WORKSPACE_LOG_SIZE" default:"10m" help:"Size at which a container's log is cut."`
 	Sudo             bool   `name:"workspace-sudo" env:"CODEHUB_WORKSPACE_SUDO" help:"Let people become root in their workspaces (Docker's default capabilities)."`
 	EgressDeny       string `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Further networks that workspaces must not reach, like 10.0.0.0/8,192.168.0.0/16."`
-	AllowNoWall      bool   `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces even where the network wall cannot be put up. They then reach this host's services."`
+	AllowNoWall      bool   `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces even without network isolation. They can then reach this host's services."`
 	AcceptVolumeLoss bool   `name:"accept-volume-loss" env:"CODEHUB_ACCEPT_VOLUME_LOSS" help:"Take it as true when more than a fifth of all volumes is gone at once, instead of waiting for them to come back."`
 
 	MaxRunningPerUser int           `name:"max-running-per-user" env:"CODEHUB_MAX_RUNNING_PER_USER,MAX_RUNNING_PER_USER" default:"2" help:"Workspaces a user may run at once (0 = no limit)."`
 	MaxRunningGlobal  int           `name:"max-running-global" env:"CODEHUB_MAX_RUNNING_GLOBAL,MAX_RUNNING_GLOBAL" default:"100" help:"Workspaces that may run at once in all (0 = no limit)."`
 	MaxOperations     int           `name:"max-operations" env:"CODEHUB_MAX_OPERATIONS" default:"32" help:"Operations carried out at once."`
 	DeleteGrace       time.Duration `name:"delete-grace" env:"CODEHUB_DELETE_GRACE" default:"2h" help:"How long a deletion can be taken back (0 = not at all)."`
-	ArchiveKeep       int           `name:"archive-keep" env:"CODEHUB_ARCHIVE_KEEP" default:"1" help:"Earlier archives of each workspace that are kept beside the current one."`
+	ArchiveKeep       int           `name:"archive-keep" env:"CODEHUB_ARCHIVE_KEEP" default:"1" help:"Earlier archives to keep for each workspace."`
 	GCDelay           time.Duration `name:"gc-delay" env:"CODEHUB_GC_DELAY" default:"2h" help:"How long an archive that nothing names any more is kept."`
 	MinFree           string        `name:"min-free" env:"CODEHUB_MIN_FREE" default:"5%" help:"Nothing is started or restored while less than this of a disk with homes is free (0 = never mind)."`
 	IdleInterval      time.Duration `name:"coordinator-idle-interval" env:"CODEHUB_COORDINATOR_IDLE_INTERVAL,COORDINATOR_IDLE_INTERVAL" default:"15s" help:"Reconcile interval."`
