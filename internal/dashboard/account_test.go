@@ -78,7 +78,7 @@ func TestChangePassword(t *testing.T) {
 	here, other := w.signedIn(), w.signedIn()
 	for _, c := range []struct{ current, password, again, want string }{
 		{"", "a new password", "a new password", "This field is required."},
-		{"wrong", "a new password", "a new password", "The current password is wrong."},
+		{"wrong", "a new password", "a new password", "The current password is incorrect."},
 		{adminPassword, "short", "short", "use at least 8 characters"},
 		{adminPassword, "a new password", "another one", "passwords do not match"},
 	} {
