@@ -242,6 +242,24 @@ func TestRoutesAreDocumented(t *testing.T) {
 	}
 }
 
+// images.md gives the versions that the default image is built from.
+func TestImageVersionsAreDocumented(t *testing.T) {
+	t.Parallel()
+	build, err := os.ReadFile("../images/workspace/build.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := pages(t)["images.md"]
+	for pattern, format := range map[string]string{`(?m)^code_server=(\d+\.\d+)`: "code-server ", `(?m)^node=(\d+)`: "Node "} {
+		m := regexp.MustCompile(pattern).FindSubmatch(build)
+		if m == nil {
+			t.Errorf("build.sh has no line like %s", pattern)
+		} else if want := format + string(m[1]); !strings.Contains(page, want+" ") && !strings.Contains(page, want+",") {
+			t.Errorf("images.md does not have %s", want)
+		}
+	}
+}
+
 // example returns the first code block of a language on a page.
 func example(t *testing.T, page, language string) string {
 	t.Helper()
