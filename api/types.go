@@ -10,8 +10,10 @@ type Workspace struct {
 	Name             string    `json:"name"`
 	Description      string    `json:"description"`
 	Memo             string    `json:"memo"`
-	ImageRef         string    `json:"image_ref"`
-	State            string    `json:"state"` // for display, such as stopping
+	ImageRef         string    `json:"image_ref"`          // of the next start
+	RunningImageRef  *string   `json:"running_image_ref"`  // of the container
+	PreviousImageRef *string   `json:"previous_image_ref"` // before the last change
+	State            string    `json:"state"`              // for display, such as stopping
 	Phase            string    `json:"phase"`
 	Operation        string    `json:"operation"`
 	Progress         *Progress `json:"progress"`
@@ -92,6 +94,7 @@ type UpdateWorkspace struct {
 	Name              *string             `json:"name,omitempty"`
 	Description       *string             `json:"description,omitempty"`
 	Memo              *string             `json:"memo,omitempty"`
+	ImageRef          *string             `json:"image_ref,omitempty"` // from the next start on
 	DesiredState      *string             `json:"desired_state,omitempty"`
 	Queue             bool                `json:"queue,omitempty"`
 	StandbyTTLSeconds Nullable[int]       `json:"standby_ttl_seconds,omitzero"`

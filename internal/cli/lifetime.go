@@ -56,11 +56,12 @@ type setCmd struct {
 	Name        *string `help:"A new name."`
 	Description *string `short:"d" help:"What it is for."`
 	Memo        *string `help:"Notes."`
+	Image       *string `help:"A new image, from the next start on."`
 }
 
 func (s setCmd) Run(ctx context.Context, k *kong.Context) error {
 	in := api.UpdateWorkspace{
-		Name: s.Name, Description: s.Description, Memo: s.Memo,
+		Name: s.Name, Description: s.Description, Memo: s.Memo, ImageRef: s.Image,
 		StandbyTTLSeconds: s.StandbyTTL.change(), ArchiveTTLSeconds: s.ArchiveTTL.change(),
 	}
 	if in == (api.UpdateWorkspace{}) {

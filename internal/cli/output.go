@@ -37,7 +37,7 @@ func workspaceTable(list []api.Workspace, now time.Time) string {
 func workspaceDetails(w api.Workspace, now time.Time) string {
 	rows := [][]string{
 		{"Name:", w.Name}, {"ID:", w.ID}, {"State:", state(w)}, {"Wanted:", wanted(w)},
-		{"URL:", w.URL}, {"Image:", w.ImageRef}, {"Created:", terminal.Time(w.CreatedAt)},
+		{"URL:", w.URL}, {"Image:", image(w)}, {"Created:", terminal.Time(w.CreatedAt)},
 	}
 	add := func(name string, v *string) {
 		if v != nil && *v != "" {
@@ -165,4 +165,13 @@ func (s span) from(t time.Time) *time.Time {
 	}
 	t = t.Add(time.Duration(s)).UTC().Truncate(time.Second)
 	return &t
+}
+
+// image names the image of the next start and, where it differs, that of the
+// container.
+func image(w api.Workspace) string {
+	if w.RunningImageRef == nil || *w.RunningImageRef == w.ImageRef {
+		return w.ImageRef
+	}
+	return w.ImageRef + " from the next start on; running " + *w.RunningImageRef
 }

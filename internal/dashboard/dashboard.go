@@ -179,10 +179,11 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	signedIn("GET /workspaces/{id}", d.detail)
 	signedIn("GET /workspaces/{id}/logs", d.logs)
 	signedIn("GET /workspaces/{id}/limit", d.limitState)
-	for _, name := range []string{"edit", "timeouts", "keep-awake", "restart", "delete", "force-stop", "start-empty", "archive", "recover-archive", "set-aside"} {
+	for _, name := range []string{"edit", "image", "timeouts", "keep-awake", "restart", "delete", "force-stop", "start-empty", "archive", "recover-archive", "set-aside"} {
 		signedIn("GET /workspaces/{id}/"+name, d.dialog(name))
 	}
 	signedIn("POST /workspaces/{id}/edit", d.edit)
+	signedIn("POST /workspaces/{id}/image", d.setImage)
 	signedIn("POST /workspaces/{id}/timeouts", d.timeouts)
 	signedIn("POST /workspaces/{id}/restart", d.restart)
 	signedIn("POST /workspaces/{id}/memo", d.memo)

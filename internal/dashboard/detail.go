@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -18,6 +19,8 @@ type detailView struct {
 	Checks      []check
 	Generations []generation
 	OOB         bool
+	// ImageWaits: the container was made from another image than the configured one.
+	ImageWaits bool
 }
 
 // check is one condition, in the texts condition.<Type> and reason.<Reason>.
@@ -29,7 +32,7 @@ type check struct {
 var checkOrder = []workspace.ConditionType{workspace.ContainerReady, workspace.VolumeReady, workspace.ArchiveReady, workspace.Healthy}
 
 func (d *Dashboard) detailOf(w workspace.Workspace) detailView {
-	v := detailView{view: d.viewOf(w, fromDetail)}
+	v := detailView{view: d.viewOf(w, fromDetail), ImageWaits: lifecycle.ImageWaits(w)}
 	for _, t := range checkOrder {
 		v.Checks = append(v.Checks, check{string(t), shown(w, t)})
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"unicode"
 
-	"codehub/internal/imageref"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -136,10 +135,7 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 	f := d.form("new", r, nil)
 	f.line("name", maxName, true)
 	f.lines("description", maxDescription)
-	f.line("image", imageref.MaxLength, false)
-	if image := f.Value["image"]; image != "" && !imageref.Valid(image) {
-		f.fail("image", "field.image_bad")
-	}
+	f.image(false)
 	if f.bad() {
 		d.again(w, r, c, f)
 		return
@@ -186,6 +182,27 @@ func (d *Dashboard) edit(w http.ResponseWriter, r *http.Request, c workspace.Cal
 		return
 	}
 	d.done(w, r, c, ws.ID, "edit")
+}
+
+// setImage changes the image that the next start uses.
+func (d *Dashboard) setImage(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	ws, err := d.workspaceOf(r.Context(), r, c)
+	if err != nil {
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	f := d.form("image", r, &ws)
+	f.image(true)
+	if f.bad() {
+		d.again(w, r, c, f)
+		return
+	}
+	image := f.Value["image"]
+	if _, err := d.Store.PatchWorkspace(r.Context(), c, ws.ID, postgres.Patch{Image: &image}); err != nil {
+		d.refuseForm(w, r, c, f, err)
+		return
+	}
+	d.done(w, r, c, ws.ID, "image")
 }
 
 // timeouts changes a workspace's idle timeouts.
@@ -254,7 +271,7 @@ func backTo(from string, id workspace.ID) string {
 }
 
 // notes are what can be said after a redirect, as /?note=…&about=….
-var notes = []string{"create", "edit", "memo", "start", "start_queued", "stop", "stop_queued", "restart", "force_stop", "cancel", "recover", "recover_archive", "set_aside", "start_empty",
+var notes = []string{"create", "edit", "image", "memo", "start", "start_queued", "stop", "stop_queued", "restart", "force_stop", "cancel", "recover", "recover_archive", "set_aside", "start_empty",
 	"archive", "archive_queued", "restore", "restore_queued", "delete", "delete_queued", "undelete", "stay", "awake", "awake_off", "token_revoked", "password", "session_ended", "sessions_ended", "person", "take_over"}
 
 // notedAt is the address of a page that says note.

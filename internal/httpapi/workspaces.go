@@ -155,7 +155,7 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 		return err
 	}
 	p := postgres.Patch{
-		Description: in.Description, Memo: in.Memo, Queue: in.Queue,
+		Description: in.Description, Memo: in.Memo, Image: in.ImageRef, Queue: in.Queue,
 		StandbyTTL: workspace.Optional[int](in.StandbyTTLSeconds), ArchiveTTL: workspace.Optional[int](in.ArchiveTTLSeconds),
 		KeepAwakeUntil: workspace.Optional[time.Time](in.KeepAwakeUntil),
 	}
@@ -165,6 +165,11 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 			return err
 		}
 		p.Name = &name
+	}
+	if in.ImageRef != nil {
+		if err := checkImageRef(*in.ImageRef); err != nil {
+			return err
+		}
 	}
 	if p.Desired, err = checkDesired(in.DesiredState); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
@@ -149,4 +150,23 @@ func TestArchivedIsADesiredState(t *testing.T) {
 	path := "/workspaces/" + string(e.workspace(e.ann, "a").ID)
 	e.want(201, "", "POST", "/workspaces", `{"name":"b","desired_state":"ARCHIVED"}`, as(e.ann))
 	e.want(200, "", "PATCH", path, `{"desired_state":"ARCHIVED"}`, as(e.ann))
+}
+
+func TestPatchImage(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t)
+	path := "/workspaces/" + string(e.workspace(e.ann, "a").ID)
+	e.exec(`UPDATE workspaces SET phase = 'RUNNING', image_ref = 'old:1', running_image_ref = 'old:1'`)
+	for _, bad := range []string{"", "team/X", "-v", "https://example.com/x", "x:", "a b"} {
+		body, err := json.Marshal(map[string]string{"image_ref": bad})
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.want(400, "invalid_request", "PATCH", path, string(body), as(e.ann))
+	}
+	e.want(403, "forbidden", "PATCH", path, `{"image_ref":"new:1"}`, as(e.eve))
+	w := read[api.Workspace](t, e.want(200, "", "PATCH", path, `{"image_ref":"new:1"}`, as(e.ann)))
+	if w.ImageRef != "new:1" || *w.RunningImageRef != "old:1" || *w.PreviousImageRef != "old:1" {
+		t.Errorf("%+v", w)
+	}
 }

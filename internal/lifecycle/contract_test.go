@@ -161,7 +161,7 @@ func TestContract02LevelTriggered(t *testing.T) {
 func TestContract03SingleWriter(t *testing.T) {
 	controllers := []string{"Home", "Conditions", "Phase", "PhaseChangedAt", "Operation", "OpID", "OpStartedAt",
 		"ArchiveOpID", "ArchiveKey", "ArchiveDigest", "ArchiveSize", "ErrorReason", "ErrorMessage", "ErrorCount",
-		"RetryAt", "StopReason", "Progress"}
+		"RunningImage", "RetryAt", "StopReason", "Progress"}
 	contract(t, func(t *rapid.T, in lifecycle.Input) {
 		was, is := reflect.ValueOf(in.Row), reflect.ValueOf(lifecycle.Judge(in).Row)
 		for i := range was.NumField() {

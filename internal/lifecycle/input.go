@@ -53,6 +53,7 @@ type Container struct {
 	State   ContainerState
 	Answers bool   // it answered on /healthz in this observation
 	Detail  string // the backend's words
+	Image   string // the image it was made from; empty if that is not known
 }
 
 // ContainerState is what a container is doing.

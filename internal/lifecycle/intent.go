@@ -36,6 +36,7 @@ const (
 	AuditCancel    = "workspace.cancel"
 	AuditForceStop = "workspace.force_stop"
 	AuditRestart   = "workspace.restart"
+	AuditImage     = "workspace.image"
 )
 
 // unchanged is the intent that changes nothing.
@@ -218,6 +219,26 @@ func Restart(w workspace.Workspace, now time.Time) (Intent, error) {
 	next.NextDesired = workspace.DesiredRunning
 	accessed(next, now, workspace.AccessRequest)
 	return out, nil
+}
+
+// SetImage changes the image of the workspace. The next start uses it; a
+// container that exists keeps its own.
+func SetImage(w workspace.Workspace, image string) (Intent, error) {
+	if err := Present(w); err != nil {
+		return Intent{}, err
+	}
+	if image == w.ImageRef {
+		return unchanged(w), nil
+	}
+	out := Intent{Workspace: w, Changed: true, Audit: Entry{AuditImage, map[string]any{"from": w.ImageRef, "to": image}}}
+	out.Workspace.ImageRef, out.Workspace.PreviousImage = image, w.ImageRef
+	return out, nil
+}
+
+// ImageWaits reports whether the image of the workspace waits for its next start:
+// its container was made from another one.
+func ImageWaits(w workspace.Workspace) bool {
+	return w.RunningImage != "" && w.RunningImage != w.ImageRef
 }
 
 // Restarting reports whether a restart waits for its stop to begin.

@@ -12,6 +12,12 @@ import (
 func Judge(in Input) Result {
 	in.Row.Conditions = Conditions(in)
 	in.Row.Phase = Phase(in.Row, in.Row.Conditions)
+	if in.Obs.ContainerKnown {
+		in.Row.RunningImage = ""
+		if in.Obs.Container != nil {
+			in.Row.RunningImage = in.Obs.Container.Image
+		}
+	}
 
 	r := decide(in)
 	settle(in, &r)

@@ -135,6 +135,7 @@ func (w *world) requests(add func(string, int, func())) {
 	add("visit", 2, w.visit)
 	add("stay", 1, w.stay)
 	add("restart", 1, w.restart)
+	add("image", 1, func() { w.setImage(rapid.SampledFrom([]string{"image:1", "image:2"}).Draw(w.t, "image")) })
 	add("expire", 2, w.expire)
 	add("cancel", 1, w.cancel)
 	add("force stop", 1, w.forceStop)

@@ -35,6 +35,7 @@ func (w *world) intend(what string, f func(workspace.Workspace, time.Time) (life
 func (w *world) onlyOwned(what string, next workspace.Workspace) {
 	r := w.row
 	next.DesiredState, next.DesiredCause, next.NextDesired, next.DeletedAt = r.DesiredState, r.DesiredCause, r.NextDesired, r.DeletedAt
+	next.ImageRef, next.PreviousImage = r.ImageRef, r.PreviousImage
 	next.LastAccessAt, next.LastAccess = r.LastAccessAt, r.LastAccess
 	next.RecoverRequestedAt, next.RecoverAction, next.RecoverFrom = r.RecoverRequestedAt, r.RecoverAction, r.RecoverFrom
 	next.CancelRequestedAt, next.ForceStopRequestedAt = r.CancelRequestedAt, r.ForceStopRequestedAt
@@ -78,6 +79,12 @@ func (w *world) recoverFrom(key string) {
 }
 
 func (w *world) cancel() { w.intend("cancel "+string(w.row.Operation), lifecycle.RequestCancel) }
+
+func (w *world) setImage(image string) {
+	w.intend("image "+image, func(r workspace.Workspace, _ time.Time) (lifecycle.Intent, error) {
+		return lifecycle.SetImage(r, image)
+	})
+}
 
 func (w *world) forceStop() { w.intend("force stop", lifecycle.RequestForceStop) }
 
@@ -172,6 +179,7 @@ type decision struct {
 	desired, next workspace.DesiredState
 	reason        workspace.ErrorReason
 	key, action   string
+	image         string
 	home          workspace.Home
 	from          string // what RecoverFrom names
 	times         [5]time.Time
@@ -179,7 +187,7 @@ type decision struct {
 
 // decided is what a claim compares.
 func decided(r workspace.Workspace) decision {
-	d := decision{desired: r.DesiredState, next: r.NextDesired, reason: r.ErrorReason, key: r.ArchiveKey, action: r.RecoverAction, home: r.Home}
+	d := decision{desired: r.DesiredState, next: r.NextDesired, reason: r.ErrorReason, image: r.ImageRef, key: r.ArchiveKey, action: r.RecoverAction, home: r.Home}
 	if r.RecoverFrom != nil {
 		d.from = r.RecoverFrom.Key
 	}

@@ -12,6 +12,7 @@ import (
 // container is the workspace's container at the engine.
 type container struct {
 	id, claim string
+	image     string
 	state     lifecycle.ContainerState
 	answers   bool
 	volume    *volume

@@ -258,7 +258,7 @@ func (w *world) createContainer(e *executor) pending {
 		if err := w.ownVolume(e); err != nil {
 			return err
 		}
-		w.container = &container{id: w.id("c"), claim: e.claim, state: lifecycle.Created, volume: w.volume}
+		w.container = &container{id: w.id("c"), claim: e.claim, image: w.row.ImageRef, state: lifecycle.Created, volume: w.volume}
 		w.logf("container %s created", w.container.id)
 		return nil
 	}}

@@ -95,6 +95,14 @@ func (w *world) comesToRest(stats map[string]int) {
 	if r.Phase != workspace.PhaseDeleted && (r.CancelRequestedAt != nil || r.ForceStopRequestedAt != nil || r.RecoverRequestedAt != nil) {
 		w.failf("at rest with a request: %s", w.requestsMade())
 	}
+	if image := ""; r.Phase != workspace.PhaseDeleted {
+		if w.container != nil {
+			image = w.container.image
+		}
+		if r.RunningImage != image {
+			w.failf("the container has the image %q, and the row %q", image, r.RunningImage)
+		}
+	}
 	switch {
 	case r.Phase == workspace.PhaseDeleted:
 		stats["DELETED"]++

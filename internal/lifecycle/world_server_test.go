@@ -83,7 +83,7 @@ func (w *world) stepTick() {
 			if c := w.container; c != nil {
 				copied := *c
 				k.seen = &copied
-				k.obs.Container = &lifecycle.Container{ID: c.id, State: c.state, Answers: c.answers}
+				k.obs.Container = &lifecycle.Container{ID: c.id, State: c.state, Answers: c.answers, Image: c.image}
 			}
 		})
 	case 3:

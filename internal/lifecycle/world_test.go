@@ -104,6 +104,7 @@ func newWorld(t *rapid.T) *world {
 		Operation:    workspace.OpNone,
 		Home:         workspace.Home{State: workspace.HomeAbsent},
 		DesiredState: drawDesired(t),
+		ImageRef:     "image:1",
 		CreatedAt:    epoch,
 	}
 	w.begin()

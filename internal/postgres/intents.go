@@ -79,6 +79,7 @@ type Patch struct {
 	Name           *string
 	Description    *string
 	Memo           *string
+	Image          *string                 // a valid reference; see lifecycle.SetImage
 	StandbyTTL     workspace.Optional[int] // seconds
 	ArchiveTTL     workspace.Optional[int] // seconds
 	KeepAwakeUntil workspace.Optional[time.Time]
@@ -91,18 +92,30 @@ type Patch struct {
 // lifecycle.Desire.
 func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p Patch) (workspace.Workspace, error) {
 	slots := p.Desired != nil && *p.Desired == workspace.DesiredRunning
-	w, _, err := db.apply(ctx, caller, id, "change a workspace", slots, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+	w, _, err := db.apply(ctx, caller, id, "change a workspace", slots, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		if err := lifecycle.Present(w); err != nil {
 			return lifecycle.Intent{}, err
 		}
 		edited := p.edit(&w)
+		if p.Image != nil {
+			image, err := lifecycle.SetImage(w, *p.Image)
+			if err != nil {
+				return lifecycle.Intent{}, err
+			}
+			if image.Changed {
+				w, edited = image.Workspace, true
+				if err := audit(ctx, tx, caller, image.Audit.Action, string(id), image.Audit.Details); err != nil {
+					return lifecycle.Intent{}, err
+				}
+			}
+		}
 		if p.Desired == nil {
 			return lifecycle.Intent{Workspace: w, Changed: edited}, nil
 		}
 		out, err := lifecycle.Desire(w, now, *p.Desired, p.Queue)
 		out.Changed = out.Changed || edited
 		return out, err
-	}))
+	})
 	return w, err
 }
 

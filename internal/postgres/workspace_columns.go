@@ -49,7 +49,7 @@ type row = workspace.Workspace
 var columns = []column{
 	{name: "id", field: func(w *row) any { return &w.ID }},
 	{name: "owner_user_id", field: func(w *row) any { return &w.OwnerID }},
-	{name: "image_ref", field: func(w *row) any { return &w.ImageRef }},
+	{name: "image_ref", by: apiLayer, claim: true, field: func(w *row) any { return &w.ImageRef }},
 	{name: "storage_backend", field: func(w *row) any { return &w.StorageBackend }},
 	{name: "created_at", field: func(w *row) any { return &w.CreatedAt }},
 
@@ -70,6 +70,7 @@ var columns = []column{
 	{name: "error_count", by: controller, field: func(w *row) any { return &w.ErrorCount }},
 	{name: "retry_at", by: controller, claim: true, field: func(w *row) any { return &w.RetryAt }},
 	{name: "stop_reason", by: controller, field: func(w *row) any { return orEmpty(&w.StopReason) }, value: func(w *row) (any, error) { return nullable(clean(w.StopReason)), nil }},
+	{name: "running_image_ref", by: controller, field: func(w *row) any { return orEmpty(&w.RunningImage) }},
 
 	{name: "name", by: apiLayer, field: func(w *row) any { return &w.Name }},
 	{name: "desired_state", by: apiLayer, claim: true, field: func(w *row) any { return &w.DesiredState }},
@@ -83,6 +84,7 @@ var columns = []column{
 	{name: "force_stop_requested_at", by: apiLayer, claim: true, field: func(w *row) any { return &w.ForceStopRequestedAt }},
 
 	{name: "description", by: apiLayer, people: true, field: func(w *row) any { return &w.Description }},
+	{name: "previous_image_ref", by: apiLayer, people: true, field: func(w *row) any { return orEmpty(&w.PreviousImage) }},
 	{name: "memo", by: apiLayer, people: true, field: func(w *row) any { return &w.Memo }},
 	{name: "last_access_at", by: apiLayer, people: true, field: func(w *row) any { return &w.LastAccessAt }},
 	{name: "last_access_kind", by: apiLayer, people: true, field: func(w *row) any { return orEmpty(&w.LastAccess) }},

@@ -186,6 +186,7 @@ type Container struct {
 	ID        string // the runtime's own ID, which is never reused
 	Workspace workspace.ID
 	Claim     string // claim of the STARTING operation that created it
+	Image     string // the image it was created from, as given; empty if unknown
 	State     ContainerState
 	Detail    string // Docker's status text: "Exited (137) 2 minutes ago"
 	Addr      string // host:port of the IDE as the server reaches it; empty unless running

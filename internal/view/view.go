@@ -32,6 +32,8 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 		Description:       w.Description,
 		Memo:              w.Memo,
 		ImageRef:          w.ImageRef,
+		RunningImageRef:   optional(w.RunningImage),
+		PreviousImageRef:  optional(w.PreviousImage),
 		State:             string(lifecycle.StateOf(w)),
 		Phase:             string(w.Phase),
 		Operation:         string(w.Operation),

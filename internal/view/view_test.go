@@ -22,7 +22,7 @@ func TestViewIsComplete(t *testing.T) {
 	p := func(h int) *time.Time { t := at(h); return &t }
 	n := func(i int) *int { return &i }
 	w := workspace.Workspace{
-		ID: "id", OwnerID: "ann", Name: "name", Description: "description", Memo: "memo", ImageRef: "image",
+		ID: "id", OwnerID: "ann", Name: "name", Description: "description", Memo: "memo", ImageRef: "image", RunningImage: "running", PreviousImage: "previous",
 		Conditions: workspace.Conditions{workspace.VolumeReady: {Status: "True", Reason: "Ready", Message: "m", LastTransitionTime: at(1)}},
 		Phase:      workspace.PhaseDeleting, PhaseChangedAt: at(2), Operation: workspace.OpDeleting,
 		ArchiveKey: "key", ArchiveSize: 9, ErrorReason: workspace.ErrTimeout, ErrorMessage: "message", ErrorCount: 3, StopReason: "idle",

@@ -53,18 +53,22 @@ type Workspace struct {
 	RetryAt        *time.Time
 	StopReason     string
 	Progress       *Progress // of the running operation; nil when nothing is known
+	// RunningImage is the image of the container as last observed; empty if there
+	// is none, or if its image is not known. ImageRef is that of the next one.
+	RunningImage string
 
-	// Written by the API layer alone.
-	DesiredState DesiredState
-	DesiredCause string       // CauseIdle or CauseUnused if a TTL set DesiredState, CauseRestart for a restart; otherwise empty
-	NextDesired  DesiredState // queued wish; empty for none
-	DeletedAt    *time.Time
-	GraceBegan   *time.Time // since when the grace of the deletion counts, by the database's clock; nil: since DeletedAt
-	LastAccessAt *time.Time
-	LastAccess   string // kind of the last access
-	KeepAwakeTil *time.Time
-	StandbyTTL   *int // seconds; nil = the server's default, 0 = never
-	ArchiveTTL   *int
+	// Written by the API layer alone, as is ImageRef.
+	PreviousImage string // ImageRef before its last change; empty: it was never changed
+	DesiredState  DesiredState
+	DesiredCause  string       // CauseIdle or CauseUnused if a TTL set DesiredState, CauseRestart for a restart; otherwise empty
+	NextDesired   DesiredState // queued wish; empty for none
+	DeletedAt     *time.Time
+	GraceBegan    *time.Time // since when the grace of the deletion counts, by the database's clock; nil: since DeletedAt
+	LastAccessAt  *time.Time
+	LastAccess    string // kind of the last access
+	KeepAwakeTil  *time.Time
+	StandbyTTL    *int // seconds; nil = the server's default, 0 = never
+	ArchiveTTL    *int
 
 	// Unwatched is how much of the time since lifecycle.IdleSince nobody watched: it
 	// counts for no TTL (design §4). Computed when the row is read.

@@ -26,6 +26,7 @@ func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
 			ID:        c.ID,
 			Workspace: workspace.ID(c.Labels[labelWorkspace]),
 			Claim:     c.Labels[labelClaim],
+			Image:     c.Labels[labelImage],
 			State:     stateOf(c.State),
 			Detail:    c.Status,
 		}
@@ -86,6 +87,7 @@ func (r *Runtime) inspected(c container.InspectResponse) runtime.Container {
 		ID:        c.ID,
 		Workspace: workspace.ID(c.Config.Labels[labelWorkspace]),
 		Claim:     c.Config.Labels[labelClaim],
+		Image:     c.Config.Labels[labelImage],
 		State:     stateOf(c.State.Status),
 		Detail:    string(c.State.Status),
 	}

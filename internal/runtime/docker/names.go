@@ -18,6 +18,7 @@ const (
 	labelRole         = "codehub.role"
 	labelWorkspace    = "codehub.workspace"
 	labelClaim        = "codehub.claim"
+	labelImage        = "codehub.image" // of a workspace's container, as given
 
 	labelKind   = "codehub.kind"         // of a storage job
 	labelVolume = "codehub.volume-claim" // claim of a storage job's home

@@ -149,12 +149,15 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, net *network, addr n
 			idePort: {{HostIP: netip.AddrFrom4([4]byte{127, 0, 0, 1})}},
 		}
 	}
+	// Docker's list names an image by its id once its tag was moved.
+	labels := r.labels(roleWorkspace, spec.Workspace, spec.Claim)
+	labels[labelImage] = spec.Image
 	return client.ContainerCreateOptions{
 		Name: spec.Workspace.ContainerName(),
 		Config: &container.Config{
 			Image:        spec.Image,
 			Env:          []string{runtime.SecretEnv + "=" + spec.Secret},
-			Labels:       r.labels(roleWorkspace, spec.Workspace, spec.Claim),
+			Labels:       labels,
 			ExposedPorts: networktypes.PortSet{idePort: {}},
 			// The server probes /healthz itself. A health check in the image would
 			// start a process per workspace every few seconds.

@@ -19,13 +19,13 @@ func containerTests() map[string]func(*suite) {
 			c := s.start()
 			listed := s.container()
 			want := runtime.Container{
-				ID: c.ID, Workspace: s.id, Claim: "start-1", State: runtime.ContainerRunning,
+				ID: c.ID, Workspace: s.id, Claim: "start-1", Image: c.Image, State: runtime.ContainerRunning,
 				Detail: listed.Detail, Addr: c.Addr,
 			}
 			if diff := cmp.Diff(want, listed); diff != "" {
 				s.Fatalf("container as listed (-want +got):\n%s", diff)
 			}
-			if c.ID == "" || c.Addr == "" || listed.Detail == "" || c.State != runtime.ContainerRunning {
+			if c.ID == "" || c.Image == "" || c.Addr == "" || listed.Detail == "" || c.State != runtime.ContainerRunning {
 				s.Fatalf("container = %+v", c)
 			}
 			s.answers(c)

@@ -62,7 +62,7 @@ func (f *Fake) makeContainer(spec runtime.ContainerSpec) (runtime.Container, err
 	if c == nil {
 		c = &fakeContainer{
 			Container: runtime.Container{
-				ID: f.w.nextID(), Workspace: spec.Workspace, Claim: spec.Claim,
+				ID: f.w.nextID(), Workspace: spec.Workspace, Claim: spec.Claim, Image: spec.Image,
 				State: runtime.ContainerCreated, Detail: "Created",
 			},
 			installation: f.installation,
