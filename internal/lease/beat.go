@@ -9,59 +9,59 @@ import (
 )
 
 const (
-	beatEvery  = 3 * time.Second
-	beatWithin = 4 * time.Second // of which two fit into lasts, and a pause
-	beatAgain  = 500 * time.Millisecond
-	glance     = 250 * time.Millisecond // between two looks at whether the term is over
+	beatInterval  = 3 * time.Second
+	beatTimeout   = 4 * time.Second // two of them fit into termTimeout
+	beatRetry     = 500 * time.Millisecond
+	aliveInterval = 250 * time.Millisecond // between two checks whether the term is over
 )
 
-// beat beats for s until it is over, and ends it when the beats do not get
-// through.
+// beat sends heartbeats for s until it ends, and ends it if a heartbeat shows that
+// the lock is lost.
 func (c *candidate) beat(s *Session) {
 	watching := make(chan struct{})
 	go func() {
 		defer close(watching)
-		for s.Alive() == nil && pause(s.ctx, glance) == nil {
+		for s.Alive() == nil && pause(s.ctx, aliveInterval) == nil {
 		}
 	}()
 	defer func() { <-watching }()
-	p := pulse{cfg: c.Conn, replica: c.Replica, session: s}
+	p := heartbeat{cfg: c.Conn, replica: c.Replica, session: s}
 	defer p.close()
-	next, failing := s.left()-lasts+beatEvery, false
+	next, failing := s.remaining()-termTimeout+beatInterval, false
 	for pause(s.ctx, next) == nil {
 		sent := now()
-		err := p.beat()
+		err := p.send()
 		switch {
 		case err == nil:
-			s.beaten(sent)
-			next = max(beatEvery-(now()-sent), 0)
+			s.recordBeat(sent)
+			next = max(beatInterval-(now()-sent), 0)
 		case errors.Is(err, errLost):
 			s.end(err)
 			return
 		case s.ctx.Err() == nil:
 			if !failing {
-				c.Log.Warn("a beat of the leader did not get through; it is tried again", "err", err, "left", s.left())
+				c.Log.Warn("leader heartbeat failed; retrying", "err", err, "left", s.remaining())
 			}
-			next = beatAgain
+			next = beatRetry
 		}
 		failing = err != nil
 	}
 }
 
-// pulse is the connection that is beaten on, beside the session.
-type pulse struct {
+// heartbeat is the separate connection on which heartbeats are sent.
+type heartbeat struct {
 	cfg     *pgx.ConnConfig
 	replica string
 	session *Session
 	conn    *pgx.Conn
 }
 
-func (p *pulse) beat() error {
-	ctx, cancel := context.WithTimeout(p.session.ctx, beatWithin)
+func (p *heartbeat) send() error {
+	ctx, cancel := context.WithTimeout(p.session.ctx, beatTimeout)
 	defer cancel()
 	if p.conn == nil {
 		if err := p.connect(ctx); err != nil {
-			return p.onSession(err)
+			return p.sendOnSession(err)
 		}
 	}
 	err := beat(ctx, p.conn, p.replica, p.session.self)
@@ -71,24 +71,24 @@ func (p *pulse) beat() error {
 	return err
 }
 
-func (p *pulse) connect(ctx context.Context) error {
+func (p *heartbeat) connect(ctx context.Context) error {
 	conn, err := pgx.ConnectConfig(ctx, p.cfg)
 	if err != nil {
 		return err
 	}
-	// A beat need not outlive a crash of the database, and must not wait for
+	// A heartbeat need not survive a crash of the database, and must not wait for
 	// its disk.
 	if _, err := conn.Exec(ctx, `SET synchronous_commit = off`); err != nil {
-		goodbye(ctx, conn)
+		closeConn(ctx, conn)
 		return err
 	}
 	p.conn = conn
 	return nil
 }
 
-// onSession beats on the session itself, if nobody uses it: where the database
-// takes no more connections that does not end a term.
-func (p *pulse) onSession(otherwise error) error {
+// sendOnSession sends a heartbeat on the session itself if it is not in use, so
+// that a database without free connections does not end the term.
+func (p *heartbeat) sendOnSession(otherwise error) error {
 	s := p.session
 	select {
 	case s.lock <- struct{}{}:
@@ -96,7 +96,7 @@ func (p *pulse) onSession(otherwise error) error {
 		return otherwise
 	}
 	defer func() { <-s.lock }()
-	ctx, cancel := context.WithTimeout(s.ctx, max(s.left(), 0))
+	ctx, cancel := context.WithTimeout(s.ctx, max(s.remaining(), 0))
 	defer cancel()
 	if err := beat(ctx, s.conn, p.replica, s.self); err != nil {
 		return errors.Join(otherwise, err)
@@ -104,9 +104,9 @@ func (p *pulse) onSession(otherwise error) error {
 	return nil
 }
 
-func (p *pulse) close() {
+func (p *heartbeat) close() {
 	if p.conn != nil {
-		goodbye(p.session.ctx, p.conn)
+		closeConn(p.session.ctx, p.conn)
 	}
 	p.conn = nil
 }

@@ -8,20 +8,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// key names the leader's lock among the advisory locks of the database.
+// key is the advisory lock of the leader.
 const key int64 = 0x636f646568756201
 
-// holds is true where the session of the row leader holds the lock of key $1.
-// Session and row are matched by the pid and by when its session began: a pid
-// is given out again.
-const holds = `EXISTS (
+// holdsLock is a condition that the session of the row leader holds the lock with
+// key $1. The session is identified by its pid and start time, because pids are
+// reused.
+const holdsLock = `EXISTS (
 	SELECT FROM pg_locks k JOIN pg_stat_activity s ON s.pid = k.pid
 	WHERE k.locktype = 'advisory' AND k.granted AND k.objsubid = 1
 		AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 		AND (k.classid::bigint << 32) + k.objid::bigint = $1
 		AND s.pid = leader.pid AND s.backend_start = leader.backend_start)`
 
-// backend is the database's end of a session.
+// backend identifies a session in the database.
 type backend struct {
 	pid   int32
 	start time.Time
@@ -32,25 +32,25 @@ func identify(ctx context.Context, conn *pgx.Conn) (b backend, err error) {
 	if err != nil {
 		return backend{}, err
 	}
-	// Who dies in the middle of a statement is noticed before that ends. Older
-	// databases do not have it.
+	// The database then notices a client that dies during a statement before the
+	// statement ends. Older versions lack the setting.
 	_, err = conn.Exec(ctx, `
 		SELECT set_config(name, '2s', false) FROM pg_settings WHERE name = 'client_connection_check_interval'`)
 	return b, err
 }
 
-// leader is who leads, or led last, as the row has it.
+// leader is the current or last leader, as in its row.
 type leader struct {
 	replica string
 	backend
 	beat time.Time     // by the database's clock
-	age  time.Duration // of the beat, by the same
+	age  time.Duration // of the last heartbeat, by the database's clock
 }
 
-// try takes the lock and, in the same statement, beats for the first time. It
-// returns who beats, or, if it got the lock, who beat last before that.
+// try takes the lock and, in the same statement, sends the first heartbeat. It
+// returns the current leader, or the previous one if it got the lock.
 func try(ctx context.Context, conn *pgx.Conn, replica string, self backend) (got bool, other leader, err error) {
-	ctx, cancel := context.WithTimeout(ctx, ask)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	var id *string
 	var pid *int32
@@ -73,30 +73,30 @@ func try(ctx context.Context, conn *pgx.Conn, replica string, self backend) (got
 	return got, leader{replica: *id, backend: backend{pid: *pid, start: *start}, beat: *beat, age: *age}, nil
 }
 
-// errLost is the error of a beat that found the lock with somebody else, or
-// nobody.
-var errLost = errors.New("its session does not hold the leader's lock any more")
+// errLost is returned by a heartbeat whose session does not hold the lock.
+var errLost = errors.New("the session lost the leader's lock")
 
-// beat writes a beat of replica with the session self, on whatever connection.
-// A pooler may give the same session to the next leader.
+// beat records a heartbeat for replica with the session self, on any connection. It
+// checks the replica as well, because a connection pooler may give the same session
+// to the next leader.
 func beat(ctx context.Context, conn *pgx.Conn, replica string, self backend) error {
 	tag, err := conn.Exec(ctx, `
 		UPDATE leader SET beat_at = clock_timestamp()
-		WHERE replica_id = $4::uuid AND pid = $2 AND backend_start = $3 AND `+holds, key, self.pid, self.start, replica)
+		WHERE replica_id = $4::uuid AND pid = $2 AND backend_start = $3 AND `+holdsLock, key, self.pid, self.start, replica)
 	if err == nil && tag.RowsAffected() == 0 {
 		err = errLost
 	}
 	return err
 }
 
-// end ends exactly the session of that leader, if it still holds the lock and
-// has not beaten since.
+// end terminates that leader's session if it still holds the lock and has sent no
+// further heartbeat.
 func end(ctx context.Context, conn *pgx.Conn, l leader) (ended bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, ask)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	err = conn.QueryRow(ctx, `
 		SELECT pg_terminate_backend(pid) FROM leader
-		WHERE pid = $2 AND backend_start = $3 AND beat_at = $4 AND `+holds, key, l.pid, l.start, l.beat).Scan(&ended)
+		WHERE pid = $2 AND backend_start = $3 AND beat_at = $4 AND `+holdsLock, key, l.pid, l.start, l.beat).Scan(&ended)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}

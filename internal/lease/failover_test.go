@@ -27,8 +27,8 @@ import (
 
 const childEnv = "LEASE_TEST_CHILD"
 
-// TestMain is also a server for the tests to kill and to stop: it leads, and
-// says what it does.
+// TestMain also runs as a server that the tests kill and stop: it leads and reports
+// what it does.
 func TestMain(m *testing.M) {
 	dsn := os.Getenv(childEnv)
 	if dsn == "" {
@@ -41,15 +41,15 @@ func TestMain(m *testing.M) {
 	fmt.Println("error", err)
 }
 
-// clock is one that all processes have in common, in ns.
+// clock is shared by all processes, in ns.
 func clock() int64 {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t)
 	return t.Nano()
 }
 
-// childTerm acts on something that knows nothing of sessions, for as long as it
-// may, and then tries to write. One write was begun before that.
+// childTerm acts on something that does not know about sessions for as long as it
+// may, and then tries to write. One write has begun before that.
 func childTerm(_ context.Context, s *lease.Session) error {
 	fmt.Println("lead", clock())
 	begun := make(chan error, 1)
@@ -75,13 +75,13 @@ func childTerm(_ context.Context, s *lease.Session) error {
 	return nil
 }
 
-// child is a server in a process of its own.
+// child is a server in its own process.
 type child struct {
 	*exec.Cmd
-	asked atomic.Int64 // when it asked whether it might, for its last act
+	asked atomic.Int64 // when it checked Alive for its last action
 	acted atomic.Int64 // when it last acted
 	acts  atomic.Int64
-	said  chan string // what else it says
+	said  chan string // its other output
 }
 
 func start(t *testing.T, dsn string) *child {
@@ -159,7 +159,7 @@ func nothingWritten(t *testing.T, admin *pgx.Conn) {
 	}
 }
 
-// follower stands for election, and says when its term began.
+// follower competes for the lock and reports when its term began.
 func follower(t *testing.T, dsn string) (began <-chan int64) {
 	t.Helper()
 	at := make(chan int64, 10)
@@ -183,9 +183,9 @@ func TestDeadLeaderIsReplaced(t *testing.T) {
 	await(t, "new leader", began)
 }
 
-// A leader that was stopped is replaced. Woken, it does nothing: neither what
-// knows nothing of sessions, nor what it had begun to write, nor anything more.
-func TestHungLeaderIsReplacedAndPowerless(t *testing.T) {
+// A leader that was stopped is replaced. When it resumes it does nothing: it
+// neither acts nor completes a write that had begun.
+func TestHungLeaderIsReplaced(t *testing.T) {
 	t.Parallel()
 	dsn, admin := withWritten(t)
 	c := start(t, dsn)
@@ -205,16 +205,17 @@ func TestHungLeaderIsReplacedAndPowerless(t *testing.T) {
 			t.Errorf("%s", said)
 		}
 	}
-	// The signal can stop it between the fence and the act. Such an act ends after
-	// the stop, but the fence has let nothing pass since.
+	// The signal may stop it between the check and the action. That action ends
+	// after the stop, but no later check has succeeded.
 	if late := c.asked.Load() - woken; late > 0 {
 		t.Errorf("the fence let it act %s after it was woken", time.Duration(late))
 	}
 	nothingWritten(t, admin)
 }
 
-// One that is cut off from the database stops acting before another begins.
-func TestCutOffLeaderEndsBeforeAnotherBegins(t *testing.T) {
+// A leader that is disconnected from the database stops acting before its successor
+// begins.
+func TestDisconnectedLeaderStopsFirst(t *testing.T) {
 	t.Parallel()
 	dsn, admin := withWritten(t)
 	wire, err := proc.NewWire(dsn)
@@ -240,9 +241,9 @@ func TestCutOffLeaderEndsBeforeAnotherBegins(t *testing.T) {
 	nothingWritten(t, admin)
 }
 
-// A restart of the database ends the term at once, and the next one begins
-// once it is up.
-func TestDatabaseRestarted(t *testing.T) {
+// A restart of the database ends the term at once, and the next one begins when the
+// database is available.
+func TestDatabaseRestartEndsTerm(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.StartOwn(t)
 	if err := postgres.Migrate(t.Context(), pg.DSN()); err != nil {
@@ -273,8 +274,8 @@ func TestDatabaseRestarted(t *testing.T) {
 	}
 }
 
-// Whatever happens to their sessions, no two act at once.
-func TestTwoNeverLeadAtOnce(t *testing.T) {
+// Whatever happens to their sessions, no two leaders act at once.
+func TestAtMostOneLeaderActs(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
 	var acting, terms, acts, leader atomic.Int32

@@ -1,12 +1,11 @@
-// Package lease elects the one server process that runs the coordinator
-// (design §4): whoever holds a session-level PostgreSQL advisory lock, on a
-// connection of its own that no pool can recycle.
+// Package lease elects the leader among the servers of a database. The leader holds
+// a session-level PostgreSQL advisory lock, on a connection that is not in a pool.
 //
-// The leader writes through that session, and beats into the table leader, on
-// another connection so that a long statement costs it nothing: a beat is good
-// if the database says that the leader's session holds the lock. A term ends 10 s
-// after the last good beat. A follower ends the session of a leader that has not
-// beaten for 15 s. See docs/adr/0009-the-leaders-beat-and-fence.md.
+// The leader writes through that session. On another connection, so that long
+// statements do not delay it, it sends heartbeats to the table leader, which
+// succeed only while its session holds the lock. A term ends 10 s after the last
+// successful heartbeat. A follower terminates the session of a leader without a
+// heartbeat for 15 s. See docs/adr/0009-the-leaders-beat-and-fence.md.
 package lease
 
 import (
@@ -21,34 +20,34 @@ import (
 )
 
 const (
-	every = time.Second // between two tries of a follower
+	retryInterval = time.Second // between two attempts of a follower to get the lock
 
-	connectWithin = 10 * time.Second
-	ask           = 5 * time.Second // for an answer
+	connectTimeout = 10 * time.Second
+	queryTimeout   = 5 * time.Second // for one query
 )
 
-// Term is a time of leadership. What it runs writes through s, the session
-// that holds the lock: a leader that lost the lock lost the means to write. ctx
-// ends with the session, and Session.Alive tells right before an act on anything
-// else whether this process still leads. Term returns soon after ctx has ended.
+// Term runs while this process leads. It writes through s, the session that holds
+// the lock, so a leader that loses the lock cannot write. Before any other change
+// it must check Session.Alive. ctx ends with the session, and Term must return soon
+// after that.
 type Term func(ctx context.Context, s *Session) error
 
-// Config is what is stood for election with.
+// Config holds the settings of an election.
 type Config struct {
-	// Conn leads to the database, migrated; no pooler that gives each
-	// transaction another session may be in between.
+	// Conn connects to the migrated database, directly or through a pooler in
+	// session mode.
 	Conn *pgx.ConnConfig
-	// Replica is this process's id, a UUID; empty: one is made up.
+	// Replica is this process's UUID; empty: a random one.
 	Replica string
 	Log     *slog.Logger
 	Term    Term
-	// Linger is how long a term that is over may take to end; 0: 30 s. What
-	// still hangs then can do nothing any more, and is left behind.
+	// Linger is how long Run waits for Term to return after the term has ended; 0:
+	// 30 s. After that it abandons Term, which can no longer write.
 	Linger time.Duration
 }
 
-// Run stands for election until ctx ends, and runs the term each time this
-// process leads. Errors are logged; they end the term, never Run.
+// Run competes for the lock until ctx ends, and runs Term whenever this process
+// leads. Errors are logged and end the term, not Run.
 func Run(ctx context.Context, cfg Config) error {
 	if cfg.Replica == "" {
 		cfg.Replica = uuid.NewString()
@@ -58,22 +57,22 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	c := candidate{Config: cfg}
 	for {
-		err := c.stand(ctx)
+		err := c.runOnce(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		c.report(err)
-		if pause(ctx, every) != nil {
+		if pause(ctx, retryInterval) != nil {
 			return nil
 		}
 	}
 }
 
-// Hold takes the leader's lock for as long as conn lives, for a command that
-// must not run beside a server. It is false if a server leads. It has no beat,
-// and nobody ends it.
+// Hold takes the leader's lock until conn closes, for a command that must not run
+// beside a server. It returns false if a server leads. No heartbeats are sent, and
+// followers do not terminate the session.
 func Hold(ctx context.Context, conn *pgx.Conn) (held bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, ask)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	if err = conn.QueryRow(ctx, `SELECT pg_try_advisory_lock($1)`, key).Scan(&held); err != nil {
 		return false, fmt.Errorf("try the leader's lock: %w", err)
@@ -83,41 +82,39 @@ func Hold(ctx context.Context, conn *pgx.Conn) (held bool, err error) {
 
 type candidate struct {
 	Config
-	said string // the last error, so that an outage is reported once
+	loggedErr string // the last logged error, so that an outage is logged once
 }
 
 func (c *candidate) report(err error) {
-	said := "the term ended by itself"
+	said := "the term returned"
 	if err != nil {
 		said = err.Error()
 	}
-	if said != c.said {
-		c.Log.Error("this server does not lead; it tries again", "err", said)
+	if said != c.loggedErr {
+		c.Log.Error("leadership lost; retrying", "err", said)
 	}
-	c.said = said
+	c.loggedErr = said
 }
 
-// stand takes one session through one candidacy: it waits on it for the lock,
-// leads with it, and gives it up.
-func (c *candidate) stand(ctx context.Context) error {
+// runOnce opens a session, waits for the lock on it, leads, and releases the lock.
+func (c *candidate) runOnce(ctx context.Context) error {
 	conn, self, err := c.connect(ctx)
 	if err != nil {
 		return fmt.Errorf("connect for leadership: %w", err)
 	}
 	s, err := c.await(ctx, conn, self)
 	if err != nil {
-		goodbye(ctx, conn)
+		closeConn(ctx, conn)
 		return err
 	}
-	c.said = ""
+	c.loggedErr = ""
 	c.Log.Info("leading", "replica", c.Replica)
 	err = c.lead(ctx, s)
 	s.close(ctx) // releases the lock
 	return err
 }
 
-// await tries until it has the lock, and sees that a leader which hangs does
-// not stand in the way.
+// await tries to get the lock, and terminates the session of a leader that hangs.
 func (c *candidate) await(ctx context.Context, conn *pgx.Conn, self backend) (*Session, error) {
 	var w watch
 	for waiting := false; ; waiting = true {
@@ -132,15 +129,15 @@ func (c *candidate) await(ctx context.Context, conn *pgx.Conn, self backend) (*S
 		if !waiting {
 			c.Log.Info("another server leads; standing by")
 		}
-		again := every
+		again := retryInterval
 		if w.hung(now(), other) {
 			ended, err := end(ctx, conn, other)
 			if err != nil {
-				return nil, fmt.Errorf("end the session of a leader that hangs: %w", err)
+				return nil, fmt.Errorf("terminate the session of the hanging leader: %w", err)
 			}
 			if ended {
-				c.Log.Warn("the leader hangs: its session was ended", "replica", other.replica, "silent_for", other.age)
-				again = every / 10
+				c.Log.Warn("hanging leader's session terminated", "replica", other.replica, "silent_for", other.age)
+				again = retryInterval / 10
 			}
 		}
 		if err := pause(ctx, again); err != nil {
@@ -149,7 +146,7 @@ func (c *candidate) await(ctx context.Context, conn *pgx.Conn, self backend) (*S
 	}
 }
 
-// lead runs a term on s, from its first beat to its end.
+// lead runs a term on s.
 func (c *candidate) lead(ctx context.Context, s *Session) error {
 	term, endTerm := context.WithCancel(s.ctx)
 	defer endTerm()
@@ -164,9 +161,9 @@ func (c *candidate) lead(ctx context.Context, s *Session) error {
 
 	err := c.outcome(term, ended)
 	if cause := context.Cause(s.ctx); cause != nil {
-		err = cause // what the term says follows from it
+		err = cause // the term's own error is a consequence of it
 	}
-	s.end(errors.New("the term is over"))
+	s.end(errors.New("the term has ended"))
 	<-beats
 	if err != nil {
 		return fmt.Errorf("the term ended: %w", err)
@@ -174,8 +171,8 @@ func (c *candidate) lead(ctx context.Context, s *Session) error {
 	return nil
 }
 
-// outcome is what the term has ended with. The beat goes on while it winds
-// down, so that nobody begins before the last of its executors has ended.
+// outcome waits for Term and returns its error. Heartbeats continue meanwhile, so
+// that no successor begins before the last executor has ended.
 func (c *candidate) outcome(term context.Context, ended <-chan error) error {
 	select {
 	case err := <-ended:
@@ -188,12 +185,12 @@ func (c *candidate) outcome(term context.Context, ended <-chan error) error {
 	case err := <-ended:
 		return err
 	case <-patience.C:
-		return fmt.Errorf("something of it still hangs after %s and is left behind, unable to do anything", c.Linger)
+		return fmt.Errorf("the term did not return within %s and was abandoned", c.Linger)
 	}
 }
 
 func (c *candidate) connect(ctx context.Context) (*pgx.Conn, backend, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectWithin)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, c.Conn)
 	if err != nil {
@@ -201,17 +198,17 @@ func (c *candidate) connect(ctx context.Context) (*pgx.Conn, backend, error) {
 	}
 	self, err := identify(ctx, conn)
 	if err != nil {
-		goodbye(ctx, conn)
+		closeConn(ctx, conn)
 		return nil, backend{}, err
 	}
 	return conn, self, nil
 }
 
-// goodbye closes a connection that may be broken.
-func goodbye(ctx context.Context, conn *pgx.Conn) {
+// closeConn closes a connection that may be broken.
+func closeConn(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_ = conn.Close(ctx) // the session ends with the connection, said goodbye to or not
+	_ = conn.Close(ctx) // the session ends with the connection in any case
 }
 
 func pause(ctx context.Context, d time.Duration) error {

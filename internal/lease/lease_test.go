@@ -19,7 +19,7 @@ import (
 	"codehub/internal/postgres"
 )
 
-// patience is for what comes for certain, on a machine that is busy.
+// patience limits waits for what must happen, on a busy machine.
 const patience = 2 * time.Minute
 
 func config(t testing.TB, dsn string) *pgx.ConnConfig {
@@ -58,7 +58,7 @@ func await[T any](t testing.TB, what string, from <-chan T) (v T) {
 	return v
 }
 
-// eventually asks until it is so.
+// eventually waits until a condition is true.
 func eventually(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !so(); time.Sleep(20 * time.Millisecond) {
@@ -68,7 +68,7 @@ func eventually(t testing.TB, what string, so func() bool) {
 	}
 }
 
-// run stands for election until the test, or the returned function, ends it.
+// run competes for the lock until the test ends or the returned function is called.
 func run(t *testing.T, cfg lease.Config) (stop func()) {
 	t.Helper()
 	if cfg.Log == nil {
@@ -87,11 +87,11 @@ func run(t *testing.T, cfg lease.Config) (stop func()) {
 	return stop
 }
 
-// terms is a candidate whose terms the test takes part in.
+// terms is a candidate whose terms the test controls.
 type terms struct {
 	id    string
 	began chan *lease.Session
-	ended chan error // why the session was over, once its term was
+	ended chan error // why the session ended, after its term
 	stop  func()
 }
 
@@ -121,7 +121,7 @@ func pid(t testing.TB, s *lease.Session) (pid uint32) {
 	return pid
 }
 
-func TestOneLeadsAndTheOtherTakesOver(t *testing.T) {
+func TestFollowerTakesOver(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
 	var leading atomic.Int32
@@ -148,9 +148,9 @@ func TestOneLeadsAndTheOtherTakesOver(t *testing.T) {
 	}
 }
 
-// A session that is ended from outside ends the term, before anybody writes
-// with it; the next one begins on a session that holds the lock again.
-func TestLeadsAgainAfterItsSessionWasEnded(t *testing.T) {
+// Terminating the session ends the term before anything is written through it; the
+// next term begins with a new session that holds the lock.
+func TestTerminatedSessionEndsTerm(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
 	c := candidate(t, dsn)
@@ -172,8 +172,8 @@ func TestLeadsAgainAfterItsSessionWasEnded(t *testing.T) {
 	}
 }
 
-// The lock that is lost without the session ends the term with the next beat.
-func TestLostLockEndsTheTerm(t *testing.T) {
+// If the lock is lost without the session, the next heartbeat ends the term.
+func TestLostLockEndsTerm(t *testing.T) {
 	t.Parallel()
 	c := candidate(t, database(t))
 	err := await(t, "leader", c.began).Do(t.Context(), func(ctx context.Context, conn *pgx.Conn) error {
@@ -189,8 +189,8 @@ func TestLostLockEndsTheTerm(t *testing.T) {
 	await(t, "next term", c.began)
 }
 
-// The leader is told from the others, as long as its session has the lock.
-func TestWhoLeadsIsKnown(t *testing.T) {
+// The leader is known while its session holds the lock.
+func TestLeaderIsListed(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
 	db, err := postgres.Open(t.Context(), dsn, postgres.Options{})
@@ -224,8 +224,8 @@ func TestWhoLeadsIsKnown(t *testing.T) {
 	eventually(t, "nobody leads", func() bool { return len(leads()) == 0 })
 }
 
-// A term knows for how long no leader had beaten before it, by the database's
-// clock, whichever way that was set.
+// A term knows how long there was no heartbeat before it, by the database's clock,
+// in whatever direction that was set.
 func TestTermReportsGapSinceLastLeader(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
@@ -260,8 +260,8 @@ func TestTermReportsGapSinceLastLeader(t *testing.T) {
 	}
 }
 
-// A statement that takes longer than a term lasts without a beat costs nothing.
-func TestLongStatementCostsNoLeadership(t *testing.T) {
+// A statement may take longer than termTimeout.
+func TestLongStatementKeepsTerm(t *testing.T) {
 	t.Parallel()
 	c := candidate(t, database(t))
 	s := await(t, "leader", c.began)
@@ -274,8 +274,8 @@ func TestLongStatementCostsNoLeadership(t *testing.T) {
 	}
 }
 
-// Who gives up what it does with the session costs nobody the leadership.
-func TestGivingUpCostsNoLeadership(t *testing.T) {
+// Cancelling Do does not end the term.
+func TestCancelledDoKeepsTerm(t *testing.T) {
 	t.Parallel()
 	s := await(t, "leader", candidate(t, database(t)).began)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -292,8 +292,8 @@ func TestGivingUpCostsNoLeadership(t *testing.T) {
 	}
 }
 
-// Without room for another connection the leader beats with its session.
-func TestBeatsWhereTheDatabaseTakesNoMoreConnections(t *testing.T) {
+// Without a free connection the leader sends heartbeats on its session.
+func TestHeartbeatWithoutFreeConnections(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
 	cfg := config(t, dsn)
@@ -332,9 +332,8 @@ func TestBeatsWhereTheDatabaseTakesNoMoreConnections(t *testing.T) {
 	}
 }
 
-// A command that keeps servers from leading has no beat, and is left alone
-// however old the last one of a server is.
-func TestCommandIsNeverEnded(t *testing.T) {
+// A command that holds the lock sends no heartbeats and is not terminated.
+func TestHoldIsNotTerminated(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
 	before := candidate(t, dsn)
@@ -350,7 +349,7 @@ func TestCommandIsNeverEnded(t *testing.T) {
 	select {
 	case <-c.began:
 		t.Fatal("a server leads beside the command")
-	case <-time.After(7 * time.Second): // more than a follower looks on before it acts
+	case <-time.After(7 * time.Second): // longer than a follower observes before it acts
 	}
 	if err := command.Ping(t.Context()); err != nil {
 		t.Fatal(err)
@@ -359,15 +358,16 @@ func TestCommandIsNeverEnded(t *testing.T) {
 	await(t, "leader", c.began)
 }
 
-// The database's clock may jump: a leader that beats is left alone.
-func TestClockJumpsEndNoTerm(t *testing.T) {
+// Jumps of the database's clock do not end the term of a leader that sends
+// heartbeats.
+func TestClockJumpKeepsTerm(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
 	c := candidate(t, dsn)
 	await(t, "leader", c.began)
 	follower, admin := candidate(t, dsn), connect(t, dsn)
 	for _, jump := range []string{"1 hour", "-1 hour"} {
-		// As all beats look that were made before the clock jumped.
+		// All heartbeats from before the jump look like this.
 		execute(t, admin, `UPDATE leader SET beat_at = beat_at - $1::interval`, jump)
 		eventually(t, "the next beat", func() (beaten bool) {
 			if err := admin.QueryRow(t.Context(), `SELECT abs(extract(epoch FROM clock_timestamp() - beat_at)) < 3 FROM leader`).Scan(&beaten); err != nil {
@@ -381,9 +381,8 @@ func TestClockJumpsEndNoTerm(t *testing.T) {
 	}
 }
 
-// What hangs in a term that is over keeps nobody from the next one, and can do
-// nothing any more.
-func TestHungTermIsLeftBehind(t *testing.T) {
+// A Term that hangs after its end does not prevent the next one and cannot write.
+func TestHungTermIsAbandoned(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
 	began, letGo := make(chan *lease.Session, 10), make(chan struct{})
@@ -398,8 +397,8 @@ func TestHungTermIsLeftBehind(t *testing.T) {
 	await(t, "next term", began)
 }
 
-// One that hangs with the session itself in its hands neither.
-func TestHungUserOfTheSessionIsLeftBehind(t *testing.T) {
+// The same for one that hangs while it uses the session.
+func TestHungSessionUserIsAbandoned(t *testing.T) {
 	t.Parallel()
 	dsn := database(t)
 	began, letGo := make(chan *lease.Session, 10), make(chan struct{})
@@ -413,12 +412,12 @@ func TestHungUserOfTheSessionIsLeftBehind(t *testing.T) {
 	}})
 	await(t, "leader", began)
 	admin := connect(t, dsn)
-	execute(t, admin, `UPDATE leader SET pid = 0`) // the lock is lost as far as the beat can tell
+	execute(t, admin, `UPDATE leader SET pid = 0`) // heartbeats then report the lock as lost
 	await(t, "next term", began)
 }
 
-// A database that is out of reach is reported once, however long that lasts.
-func TestOutageIsReportedOnce(t *testing.T) {
+// An outage of the database is logged once.
+func TestOutageIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, database(t))
 	var tries atomic.Int32

@@ -11,50 +11,52 @@ import (
 )
 
 const (
-	// lasts is how long a term goes on without a good beat. It is less than
-	// hungAfter, by more than two clocks drift apart meanwhile: the term of one
-	// leader has ended before the next begins.
-	lasts = 10 * time.Second
-	// statement bounds what is done with the session at once.
-	statement = time.Minute
+	// termTimeout is how long a term lasts after the last heartbeat. It is shorter
+	// than hungTimeout by more than the clocks can drift apart, so that a term ends
+	// before the next leader's begins.
+	termTimeout = 10 * time.Second
+	// statementTimeout limits one use of the session.
+	statementTimeout = time.Minute
 )
 
-// ErrOver is what every use of a session says, and Alive, once the term that
-// it was given for is over.
-var ErrOver = errors.New("this server does not lead any more")
+// ErrOver is returned by every use of a session and by Alive after the term has
+// ended.
+var ErrOver = errors.New("this server is no longer the leader")
 
-// Session is the database session that holds the leader's lock, for the time
-// of one term. It is safe for concurrent use.
+// Session is the database session that holds the leader's lock during one term. It
+// is safe for concurrent use.
 type Session struct {
-	conn *pgx.Conn
-	self backend
-	last leader        // who led before this term
-	line line          // to the database, to look at without using it
-	lock chan struct{} // holds an element while somebody uses conn
+	conn     *pgx.Conn
+	self     backend
+	previous leader        // the leader before this term
+	raw      rawConn       // to check the connection without using it
+	lock     chan struct{} // holds an element while conn is in use
 
-	ctx    context.Context // ends with the session, with the reason as its cause
+	ctx    context.Context // ends with the session; its cause is the reason
 	cancel context.CancelCauseFunc
 
-	mu   sync.Mutex
-	good time.Duration // when the last good beat was sent, see now
-	over error
+	mu       sync.Mutex
+	lastBeat time.Duration // when the last successful heartbeat was sent; see now
+	ended    error
 }
 
 func newSession(ctx context.Context, conn *pgx.Conn, self backend, sent time.Duration, last leader) *Session {
-	s := &Session{conn: conn, self: self, last: last, line: lineOf(conn.PgConn().Conn()), lock: make(chan struct{}, 1), good: sent}
+	s := &Session{conn: conn, self: self, previous: last, raw: rawConnOf(conn.PgConn().Conn()), lock: make(chan struct{}, 1), lastBeat: sent}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	return s
 }
 
-// Gap is for how long no leader had beaten when this term began, by the
-// database's clock: negative if that clock was set back. led is false if no
-// server ever led.
-func (s *Session) Gap() (gap time.Duration, led bool) { return s.last.age, s.last.replica != "" }
+// Gap returns for how long there was no heartbeat when this term began, by the
+// database's clock: negative if that clock was set back. led is false if there was
+// no leader before.
+func (s *Session) Gap() (gap time.Duration, led bool) {
+	return s.previous.age, s.previous.replica != ""
+}
 
-// Do runs f with the session while nobody else uses it. The end of ctx keeps f
-// from being begun and does not break it off: a statement that is broken off
-// costs the connection, and with it the leadership. What f gets as its context
-// ends with the term, and after a minute.
+// Do runs f with exclusive use of the session. If ctx ends before f begins, Do
+// returns; afterwards f is not interrupted, because cancelling a statement closes
+// the connection and ends the term. f's context ends with the term, and after a
+// minute.
 func (s *Session) Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error {
 	select {
 	case s.lock <- struct{}{}:
@@ -70,82 +72,82 @@ func (s *Session) Do(ctx context.Context, f func(ctx context.Context, conn *pgx.
 	if err := s.Alive(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statement)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
 	err := f(ctx, s.conn)
 	if s.conn.IsClosed() {
-		s.end(fmt.Errorf("its session is gone: %w", err))
+		s.end(fmt.Errorf("the session was closed: %w", err))
 	}
 	return err
 }
 
-// Alive says why this process does not lead any more, or nil. It asks nobody:
-// it looks at the time since the last good beat, and whether the database has
-// hung up. A process that stood still and goes on finds out right here. What has
-// once ended does not begin again.
+// Alive returns why this process does not lead any more, or nil. It makes no
+// request: it checks the time since the last heartbeat, and whether the database
+// has closed the connection. So a process that was stopped detects here that its
+// term has ended. A term that has ended does not resume.
 func (s *Session) Alive() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over != nil {
-		return s.over
+	if s.ended != nil {
+		return s.ended
 	}
-	if silent := now() - s.good; silent >= lasts {
-		s.endLocked(fmt.Errorf("no beat has reached the database for %s", silent.Round(time.Millisecond)))
+	if silent := now() - s.lastBeat; silent >= termTimeout {
+		s.endLocked(fmt.Errorf("no heartbeat for %s", silent.Round(time.Millisecond)))
 	} else if s.hungUp() {
-		s.endLocked(errors.New("the database has ended its session"))
+		s.endLocked(errors.New("the database closed the session"))
 	}
-	return s.over
+	return s.ended
 }
 
 func (s *Session) hungUp() bool {
 	select {
 	case s.lock <- struct{}{}:
 		defer func() { <-s.lock }()
-		return s.line.hungUp(true)
+		return s.raw.hungUp(true)
 	default:
-		return s.line.hungUp(false)
+		return s.raw.hungUp(false)
 	}
 }
 
-// beaten counts a good beat that was sent then.
-func (s *Session) beaten(sent time.Duration) {
+// recordBeat records a successful heartbeat.
+func (s *Session) recordBeat(sent time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now()-s.good < lasts {
-		s.good = max(s.good, sent)
+	if now()-s.lastBeat < termTimeout {
+		s.lastBeat = max(s.lastBeat, sent)
 	}
 }
 
-// left is how much of the term is left without another beat.
-func (s *Session) left() time.Duration {
+// remaining returns how long the term lasts without another heartbeat.
+func (s *Session) remaining() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.good + lasts - now()
+	return s.lastBeat + termTimeout - now()
 }
 
 func (s *Session) end(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over == nil {
+	if s.ended == nil {
 		s.endLocked(why)
 	}
 }
 
 func (s *Session) endLocked(why error) {
-	s.over = fmt.Errorf("%w: %w", ErrOver, why)
-	s.cancel(s.over)
+	s.ended = fmt.Errorf("%w: %w", ErrOver, why)
+	s.cancel(s.ended)
 }
 
-// close ends the session in the database, and with it the lock. Somebody who
-// hangs with the connection loses it under their hands.
+// close closes the session, which releases the lock. If another goroutine is using
+// the connection, it is closed under it.
 func (s *Session) close(ctx context.Context) {
 	wait := time.NewTimer(time.Second)
 	defer wait.Stop()
 	select {
-	case s.lock <- struct{}{}: // and never given back
-		goodbye(ctx, s.conn)
+	case s.lock <- struct{}{}: // never released
+		closeConn(ctx, s.conn)
 	case <-wait.C:
-		s.line.cut()
+		s.raw.close()
 	}
 }

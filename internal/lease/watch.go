@@ -2,30 +2,30 @@ package lease
 
 import "time"
 
-// hungAfter is how old the last beat of a leader is that hangs.
-const hungAfter = 15 * time.Second
+// hungTimeout is the age of the last heartbeat from which on a leader counts as
+// hanging.
+const hungTimeout = 15 * time.Second
 
-// watch is what a follower has seen of the leader.
+// watch is what a follower has observed of the leader.
 type watch struct {
-	seen  leader
-	since time.Duration // when this very beat was first seen
-	last  time.Duration // when it was last looked
+	seen     leader
+	since    time.Duration // when this heartbeat was first seen
+	lastSeen time.Duration // time of the previous check
 }
 
-// hung reports whether the leader, as seen now, has not beaten for hungAfter:
-// by the database's clock, which also goes for who has only begun to look, or by
-// the follower's own eyes. The database's clock may be set forward, so a beat
-// that is due must fail to come in any case; set back, it says nothing.
+// hung reports whether the leader has sent no heartbeat for hungTimeout, either by
+// the database's clock, so that a new follower need not wait, or by the follower's
+// own. Since the database's clock may be set forward, at least one heartbeat must
+// be overdue by the follower's clock, too.
 func (w *watch) hung(now time.Duration, l leader) bool {
 	if l.replica == "" {
 		return false
 	}
-	// Who has not looked for a while, because it stood still, has not seen that
-	// nothing happened.
-	if l.backend != w.seen.backend || !l.beat.Equal(w.seen.beat) || now-w.last > 3*every {
+	// A follower that was itself stopped has not observed the time in between.
+	if l.backend != w.seen.backend || !l.beat.Equal(w.seen.beat) || now-w.lastSeen > 3*retryInterval {
 		w.since = now
 	}
-	w.seen, w.last = l, now
+	w.seen, w.lastSeen = l, now
 	watched := now - w.since
-	return watched >= hungAfter || l.age >= hungAfter && watched >= beatEvery+every
+	return watched >= hungTimeout || l.age >= hungTimeout && watched >= beatInterval+retryInterval
 }

@@ -9,10 +9,10 @@ func TestWatch(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	beaten := func(n int, age time.Duration) leader {
-		return leader{replica: "r", backend: backend{pid: 1, start: at}, beat: at.Add(time.Duration(n) * beatEvery), age: age}
+		return leader{replica: "r", backend: backend{pid: 1, start: at}, beat: at.Add(time.Duration(n) * beatInterval), age: age}
 	}
 	type look struct {
-		after time.Duration // since the look before
+		after time.Duration // since the previous check
 		leader
 		hung bool
 	}

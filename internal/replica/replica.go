@@ -1,6 +1,5 @@
-// Package replica is this process among the servers of one database: it has an
-// id of its own, says that it is alive, and sees at its start that it goes with
-// the others.
+// Package replica registers this process among the servers of a database, sends its
+// heartbeats, and compares its settings with theirs at the start.
 package replica
 
 import (
@@ -18,17 +17,17 @@ import (
 )
 
 const (
-	beatEvery  = 5 * time.Second
-	beatWithin = 5 * time.Second
-	joinWithin = 20 * time.Second
+	beatInterval = 5 * time.Second
+	beatTimeout  = 5 * time.Second
+	joinTimeout  = 20 * time.Second
 )
 
-// Config is what a Replica is made of.
+// Config holds a Replica's dependencies.
 type Config struct {
 	DB       *postgres.DB
 	Version  string
 	Settings Settings
-	// Health says what this server can reach; nil: nothing is said.
+	// Health returns what this server can reach; nil: not recorded.
 	Health func() map[string]api.Breaker
 	Log    *slog.Logger
 }
@@ -39,7 +38,7 @@ type Replica struct {
 	row postgres.Replica
 }
 
-// New makes a Replica with an id that no process has had before.
+// New returns a Replica with a new ID.
 func New(cfg Config) *Replica {
 	host, err := os.Hostname()
 	if err != nil {
@@ -50,14 +49,14 @@ func New(cfg Config) *Replica {
 	}}
 }
 
-// ID is a UUID, of this process alone.
+// ID returns the UUID of this process.
 func (r *Replica) ID() string { return r.row.ID }
 
-// Join records this server with the others; to be called once, before anything
-// of it works. The error is *Differs if a server that is alive works with other
-// settings where all must have the same.
+// Join registers this server. It must be called once, before other components
+// start. The error is *Differs if a live server has another value of a setting that
+// all must share.
 func (r *Replica) Join(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, joinWithin)
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
 	r.row.Health = r.health()
 	var warnings []Difference
@@ -69,17 +68,17 @@ func (r *Replica) Join(ctx context.Context) error {
 		return err
 	}
 	for _, d := range warnings {
-		r.cfg.Log.Warn("another server of this database has another setting; whoever leads goes by its own",
+		r.cfg.Log.Warn("setting differs between servers; the leader's value applies",
 			"setting", d.Setting, "ours", d.Ours, "theirs", d.Theirs, "server", d.Host)
 	}
-	r.cfg.Log.Info("joined the servers of this database", "replica", r.row.ID)
+	r.cfg.Log.Info("server registered", "replica", r.row.ID)
 	return nil
 }
 
-// Run says every 5 s that this server is alive, until ctx ends. A database that
-// does not answer is reported once, and told again as soon as it does.
+// Run sends a heartbeat every 5 s until ctx ends. An outage of the database is
+// logged once.
 func (r *Replica) Run(ctx context.Context) error {
-	t := time.NewTicker(beatEvery)
+	t := time.NewTicker(beatInterval)
 	defer t.Stop()
 	failing := false
 	for {
@@ -93,34 +92,34 @@ func (r *Replica) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil && !failing:
-			r.cfg.Log.Warn("the database does not hear that this server is alive; it is tried again", "err", err)
+			r.cfg.Log.Warn("server heartbeat failed; retrying", "err", err)
 		}
 		failing = err != nil
 	}
 }
 
 func (r *Replica) beat(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, beatWithin)
+	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
 	defer cancel()
 	row := r.row
 	row.Health = r.health()
 	return r.cfg.DB.BeatReplica(ctx, row)
 }
 
-// health is what this server can reach, as it is stored; see Health.
+// health returns the stored form of what this server can reach; see Health.
 func (r *Replica) health() json.RawMessage {
 	if r.cfg.Health == nil {
 		return nil
 	}
 	b, err := json.Marshal(r.cfg.Health())
 	if err != nil {
-		return nil // breakers are plain data: it cannot happen
+		return nil // cannot happen: breakers are plain data
 	}
 	return b
 }
 
-// Health is what a server said it can reach, by the backend's name. What a server
-// of another version says in another form is left out.
+// Health returns what a server reported that it can reach, by the name of the
+// dependency. It ignores what another version reports in another form.
 func Health(r postgres.Replica) map[string]api.Breaker {
 	var health map[string]api.Breaker
 	if json.Unmarshal(r.Health, &health) != nil || health == nil {
@@ -129,13 +128,13 @@ func Health(r postgres.Replica) map[string]api.Breaker {
 	return health
 }
 
-// Leave takes this server off the list. It comes last: after it nobody waits
-// for what this server still had to hand on.
+// Leave removes this server from the list. It must be called last: the leader does
+// not wait for the activity of a server that is not listed.
 func (r *Replica) Leave(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), beatWithin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), beatTimeout)
 	defer cancel()
 	if err := r.cfg.DB.LeaveReplica(ctx, r.row.ID); err != nil {
-		return fmt.Errorf("leave the other servers: %w", err)
+		return fmt.Errorf("remove the server's row: %w", err)
 	}
 	return nil
 }

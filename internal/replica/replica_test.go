@@ -43,7 +43,7 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-func TestReplicaJoinsBeatsAndLeaves(t *testing.T) {
+func TestReplicaLifecycle(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	r := New(Config{DB: db, Version: "v1", Log: slog.New(slog.DiscardHandler), Settings: Settings{Must: map[string]string{"A": "1"}},
@@ -80,7 +80,7 @@ func TestReplicaJoinsBeatsAndLeaves(t *testing.T) {
 	}
 }
 
-func TestSettingsAreCompared(t *testing.T) {
+func TestCompareSettings(t *testing.T) {
 	t.Parallel()
 	ours := Settings{Must: map[string]string{"A": "1", "B": "2"}, Should: map[string]string{"L": "5"}, DataDir: "/data"}
 	with := func(change func(*postgres.Replica)) postgres.Replica {
@@ -98,7 +98,7 @@ func TestSettingsAreCompared(t *testing.T) {
 		"not known there":      {other: with(func(r *postgres.Replica) { delete(r.Settings, "A") })},
 		"known only there":     {other: with(func(r *postgres.Replica) { r.Settings["C"] = "3" })},
 		"dead":                 {other: with(func(r *postgres.Replica) { r.Settings["A"] = "x"; r.Alive = false })},
-		"killed a moment ago":  {other: with(func(r *postgres.Replica) { r.Settings["A"] = "x"; r.Age = fresh + 1 })},
+		"killed a moment ago":  {other: with(func(r *postgres.Replica) { r.Settings["A"] = "x"; r.Age = aliveWithin + 1 })},
 		"ours, before a crash": {other: with(func(r *postgres.Replica) { r.Settings["A"] = "x"; r.Hostname = "me" })},
 		"another on our host": {other: with(func(r *postgres.Replica) {
 			r.Settings["A"], r.Settings[dataDir], r.Hostname = "x", "/data2", "me"
@@ -115,7 +115,7 @@ func TestSettingsAreCompared(t *testing.T) {
 	}
 }
 
-func TestAServerThatDiffersIsRefusedAndOneWithOtherLimitsWarned(t *testing.T) {
+func TestJoinWithDifferentSettings(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	var log lines
@@ -142,8 +142,8 @@ func TestAServerThatDiffersIsRefusedAndOneWithOtherLimitsWarned(t *testing.T) {
 	}
 }
 
-// A database that is away is reported once.
-func TestSilentDatabaseIsReportedOnce(t *testing.T) {
+// An outage of the database is logged once.
+func TestOutageIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	var log lines

@@ -9,18 +9,18 @@ import (
 	"codehub/internal/postgres"
 )
 
-// Settings are those of this server that others compare theirs with. Keys are
-// the settings' names as people write them, values must not be secret.
+// Settings are the settings that servers compare. Keys are the names as users write
+// them; values must not be secret.
 type Settings struct {
-	// Must are the same on all servers, or one that leads does harm: it looks
-	// for homes and archives where there are none. One that either server does
-	// not have is not compared.
+	// Must are settings that all servers must share, because a leader with another
+	// value looks for homes and archives in the wrong place. A setting that one of
+	// two servers does not report is not compared.
 	Must map[string]string
-	// Should are the same, or things change with whoever leads.
+	// Should are settings whose values change with the leader if they differ.
 	Should map[string]string
-	// DataDir is this server's data folder, which no other process can have
-	// while this one is up: of two servers of one host with the same folder
-	// the earlier has ended, whatever its row says.
+	// DataDir is this server's data directory, which it locks. So another server on
+	// the same host with the same directory has ended, even if its row says
+	// otherwise.
 	DataDir string
 }
 
@@ -34,29 +34,29 @@ func (s Settings) recorded() map[string]string {
 	return all
 }
 
-// Difference is a setting that two servers do not have in common.
+// Difference is a setting that differs between two servers.
 type Difference struct {
 	Setting, Ours, Theirs string
-	Host                  string // theirs
+	Host                  string // the other server's
 }
 
-// Differs is the error of Join for a server that must not work beside another.
+// Differs is the error of Join if this server must not run together with another.
 type Differs struct{ Difference }
 
 func (d *Differs) Error() string {
-	return fmt.Sprintf("%s is %q, and %q on the server on %s, which works on the same database", d.Setting, d.Ours, d.Theirs, d.Host)
+	return fmt.Sprintf("%s is %q, and %q on the server on %s, which uses the same database", d.Setting, d.Ours, d.Theirs, d.Host)
 }
 
-// fresh is how long ago a server was seen that is held to be at work: four
-// beats. One that was killed must not keep its successor from starting with
-// other settings for longer.
-const fresh = 20 * time.Second
+// aliveWithin is how recent the heartbeat of a live server must be: four intervals.
+// A server that was killed must not prevent its successor from starting with other
+// settings for longer.
+const aliveWithin = 20 * time.Second
 
-// compare holds the settings against those of others that are at work; host is
-// this server's.
+// compare compares the settings with those of live servers; host is this server's
+// host name.
 func (s Settings) compare(host string, others []postgres.Replica) (warnings []Difference, err error) {
 	for _, o := range others {
-		if !o.Alive || o.Age > fresh || s.DataDir != "" && o.Hostname == host && o.Settings[dataDir] == s.DataDir {
+		if !o.Alive || o.Age > aliveWithin || s.DataDir != "" && o.Hostname == host && o.Settings[dataDir] == s.DataDir {
 			continue
 		}
 		if d := differences(s.Must, o); len(d) > 0 {
@@ -67,7 +67,8 @@ func (s Settings) compare(host string, others []postgres.Replica) (warnings []Di
 	return warnings, nil
 }
 
-// differences are by ascending name; what the other does not say is none.
+// differences returns the differing settings by name, without those that the other
+// server does not report.
 func differences(ours map[string]string, other postgres.Replica) (list []Difference) {
 	for _, name := range slices.Sorted(maps.Keys(ours)) {
 		if theirs, ok := other.Settings[name]; ok && theirs != ours[name] {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// now is the time on a clock that nobody sets, and that goes on while the
-// machine sleeps.
+// now is the time on a monotonic clock that includes the time in which the machine
+// sleeps.
 func now() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
@@ -21,16 +21,15 @@ func now() time.Duration {
 
 var started = time.Now()
 
-// line is a connection as it is looked at, by anybody, while somebody else uses
-// it.
-type line struct {
+// rawConn checks the state of a connection while another goroutine uses it.
+type rawConn struct {
 	conn net.Conn
-	raw  syscall.RawConn // nil: it cannot be looked at
-	bare bool            // no TLS, which has messages of its own
+	raw  syscall.RawConn // nil: cannot be checked
+	bare bool            // without TLS, which sends messages of its own
 }
 
-func lineOf(conn net.Conn) line {
-	l := line{conn: conn, bare: true}
+func rawConnOf(conn net.Conn) rawConn {
+	l := rawConn{conn: conn, bare: true}
 	if t, ok := conn.(*tls.Conn); ok {
 		conn, l.bare = t.NetConn(), false
 	}
@@ -40,11 +39,11 @@ func lineOf(conn net.Conn) line {
 	return l
 }
 
-// hungUp reports whether the other end has closed the connection: the kernel
-// knows that even if nobody has read the news. On an idle line the database
-// says nothing but why it is about to close it, and does so before it gives up
-// what the session holds.
-func (l line) hungUp(idle bool) bool {
+// hungUp reports whether the other end has closed the connection, even if nothing
+// has been read from it. On an idle connection the database sends nothing except
+// the reason before it closes the connection, and it does so before it releases the
+// session's locks.
+func (l rawConn) hungUp(idle bool) bool {
 	if l.raw == nil {
 		return false
 	}
@@ -59,5 +58,5 @@ func (l line) hungUp(idle bool) bool {
 	return err != nil || seen&end != 0 || idle && l.bare && seen&unix.POLLIN != 0
 }
 
-// cut closes the connection without a word.
-func (l line) cut() { _ = l.conn.Close() }
+// close closes the connection immediately.
+func (l rawConn) close() { _ = l.conn.Close() }
