@@ -1,7 +1,7 @@
-// Package activity knows when a workspace was last really used: the proxy
-// records it in memory, every replica hands it on, and the leader writes it to
-// the database (design §4, §9). Data that is missing is unknown and never
-// stops a workspace.
+// Package activity determines when a workspace was last used: the proxy records
+// activity in memory, every replica flushes it, and the leader writes it to the
+// database. Missing data counts as unknown and never stops a workspace.
+// docs/adr/0010-the-ide-is-read.md describes what counts as use.
 package activity
 
 import (
@@ -11,33 +11,35 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Kind is what a person, or what they left running, did.
+// Kind is the kind of an activity.
 type Kind string
 
 const (
 	Open     Kind = workspace.AccessOpen // a page of the workspace was opened
-	Presence Kind = "presence"           // somebody is at the window: keys, clicks
+	Presence Kind = "presence"           // a user is at the window: keys, clicks
 	Typing   Kind = "typing"             // in an editor or a terminal
 	Output   Kind = "output"             // a terminal printed
-	Client   Kind = "client"             // data from a client that is no known IDE
-	Stay     Kind = workspace.AccessStay // its owner asked for it to stay
+	Client   Kind = "client"             // data from a client with an unknown protocol
+	Stay     Kind = workspace.AccessStay // the owner reset the idle timer
 )
 
-// Access is the last use of one workspace, by the clock of whoever says so.
+// Access is the last use of a workspace, by the clock of the process that reports
+// it.
 type Access struct {
 	ID   workspace.ID
 	At   time.Time
 	Kind Kind
 }
 
-// Bus carries what replicas saw to the leader. It may lose what it holds: it
-// then begins a new epoch, so that nobody takes what was lost for idleness.
+// Bus carries activity from the replicas to the leader. If it loses data it begins
+// a new epoch, so that the loss is not taken for idleness.
 type Bus interface {
-	// Add hands over accesses, each unless a later one of its workspace is
-	// there, and returns the epoch that they were added in.
+	// Add stores accesses, unless a later one of the same workspace exists, and
+	// returns the epoch in which they are stored.
 	Add(ctx context.Context, seen []Access) (epoch string, err error)
-	// Read returns what is there, and the epoch that holds it.
+	// Read returns all stored accesses and their epoch.
 	Read(ctx context.Context) (seen []Access, epoch string, err error)
-	// Remove takes out what was read, except where something later has come.
+	// Remove deletes the given accesses, except where a later one has replaced
+	// them.
 	Remove(ctx context.Context, seen []Access) error
 }

@@ -14,12 +14,12 @@ import (
 
 var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// at is so many seconds after noon.
+// at returns a time in seconds after noon.
 func at(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
 
 func atp(s int) *time.Time { t := at(s); return &t }
 
-// server is one that was seen and has flushed then.
+// server is a replica that was seen and has flushed at these times.
 func server(id string, seen, flushed int, epoch string) Replica {
 	return Replica{ID: id, StartedAt: at(-10000), SeenAt: at(seen), FlushedAt: atp(flushed), Epoch: epoch}
 }
@@ -80,10 +80,10 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// clockStore plays the database.
+// clockStore is a fake database.
 type clockStore struct {
 	state State
-	err   error // of every call
+	err   error // returned by every call
 	order *[]string
 	taken []Step
 	saved []Access
@@ -106,7 +106,7 @@ func (s *clockStore) Take(_ context.Context, step Step) error {
 	return nil
 }
 
-// orderedBus plays a bus.
+// orderedBus is a fake bus.
 type orderedBus struct {
 	order *[]string
 	seen  []Access
@@ -140,9 +140,9 @@ func (o *clockStore) took(t *testing.T, want ...string) {
 	*o.order = nil
 }
 
-// What replicas have recorded is read before the bus, what the bus holds is
-// written before the clock moves, and removed last; what fails moves nothing.
-func TestTickInOrder(t *testing.T) {
+// The replicas' rows are read before the bus, its content is written before the
+// clock advances, and removed last. After a failure nothing advances.
+func TestTickOrder(t *testing.T) {
 	t.Parallel()
 	var order []string
 	store := &clockStore{order: &order, state: State{Now: at(0), WatchedUntil: atp(-60), Replicas: []Replica{server("a", -1, -10, "e1")}}}
@@ -159,7 +159,7 @@ func TestTickInOrder(t *testing.T) {
 	store.took(t, "state")
 	store.err = nil
 
-	// Out of reach, the bus keeps the clock where it is.
+	// While the bus is not reachable the clock stands still.
 	bus.err = errors.New("away")
 	tick(false, false)
 	store.took(t, "state", "read")
@@ -170,12 +170,12 @@ func TestTickInOrder(t *testing.T) {
 	if len(store.saved) != 1 || len(store.taken) != 1 || !c.Until().Equal(at(-10)) {
 		t.Errorf("%v %v %v", store.saved, store.taken, c.Until())
 	}
-	// Another epoch: what is there is written, but it is not all.
+	// In another epoch the content is written, but it is incomplete.
 	bus.epoch = "e2"
 	tick(true, false)
 	store.took(t, "state", "read", "save", "remove")
 
-	// A server that is back takes the step back, not the clock.
+	// A server that is back invalidates the step.
 	bus.epoch, store.state.Replicas[0].FlushedAt = "e1", atp(-5)
 	broken := &takeFails{store, ErrMoved}
 	c.store = broken
@@ -194,8 +194,8 @@ type takeFails struct {
 
 func (f *takeFails) Take(context.Context, Step) error { return f.err }
 
-// What holds the clock up for long is told once, and again when it is another.
-func TestClockTells(t *testing.T) {
+// What prevents the clock from advancing is logged once, and again when it changes.
+func TestClockLogsDelay(t *testing.T) {
 	t.Parallel()
 	var order []string
 	var log bytes.Buffer
@@ -211,7 +211,7 @@ func TestClockTells(t *testing.T) {
 			t.Errorf("told %q, want %q", log.String(), want)
 		}
 	}
-	tick("") // not for long
+	tick("") // not long enough
 	store.state.WatchedUntil = atp(-400)
 	tick("replica=b")
 	tick("")

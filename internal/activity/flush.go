@@ -9,91 +9,91 @@ import (
 	"time"
 )
 
-// Database is the epoch of what was handed straight to the database, which
-// loses nothing.
+// Database is the epoch of activity that was written directly to the database,
+// which loses nothing.
 const Database = "database"
 
-// FlushPoint is what the database says at the begin of a flush.
+// FlushPoint is the database's state at the start of a flush.
 type FlushPoint struct {
 	Now          time.Time  // by its clock
-	WatchedUntil *time.Time // up to when every server's activity is written; nil: never yet
+	WatchedUntil *time.Time // all servers' activity before this time is written; nil: never
 }
 
 // FlushStore is the database as a Flusher uses it.
 type FlushStore interface {
 	FlushPoint(ctx context.Context) (FlushPoint, error)
-	// SaveAccesses writes when workspaces were last used, never backwards.
+	// SaveAccesses records when workspaces were last used. It never replaces a
+	// later time.
 	SaveAccesses(ctx context.Context, seen []Access) error
-	// ConfirmFlush records that a replica has handed on all that it saw up to
-	// asOf, and to where. It is false if there is no such replica.
+	// ConfirmFlush records that a replica has flushed all activity before asOf, and
+	// to which epoch. It returns false if the replica does not exist.
 	ConfirmFlush(ctx context.Context, replica string, asOf time.Time, epoch string) (known bool, err error)
 }
 
-// Flusher hands on what one replica saw (design §9). Nothing is forgotten that
-// the leader has not yet written: what a bus loses is sent again, and while the
-// database is away everything stays in memory.
+// Flusher flushes the activity that this process has recorded. It keeps activity in
+// memory until the leader has written it: what a bus loses is flushed again, and so
+// is everything after an outage of the database.
 type Flusher struct {
 	cfg FlusherConfig
 
-	turn      chan struct{} // one flush at a time: holds an element during one
-	confirmed time.Time     // the last asOf that was recorded, by the database's clock
-	here      time.Time     // the same moment by the clock here
+	slot           chan struct{} // holds an element during a flush
+	confirmed      time.Time     // the last recorded asOf, by the database's clock
+	confirmedLocal time.Time     // the same moment by the local clock
 
-	clocks atomic.Pointer[clocks] // nil: the database has not been asked yet
+	clocks atomic.Pointer[clockPair] // nil: the database was not queried yet
 }
 
-// clocks is one moment by the clock here and by the database's.
-type clocks struct{ here, database time.Time }
+// clockPair is one moment by the local and the database's clock.
+type clockPair struct{ local, database time.Time }
 
-// Dated is a time here as the database's clock has it, as of the last flush.
-func (f *Flusher) Dated(at time.Time) time.Time {
+// DatabaseTime converts a local time to the database's clock, as of the last flush.
+func (f *Flusher) DatabaseTime(at time.Time) time.Time {
 	if c := f.clocks.Load(); c != nil {
-		return c.database.Add(at.Sub(c.here))
+		return c.database.Add(at.Sub(c.local))
 	}
 	return at
 }
 
-// FlusherConfig is what a Flusher is made of.
+// FlusherConfig holds a Flusher's dependencies and settings.
 type FlusherConfig struct {
-	Memory  *Recorder
-	Store   FlushStore
-	Bus     Bus    // nil: straight to the database
-	Replica string // its id
-	Log     *slog.Logger
-	Every   time.Duration // 0: 30 s
+	Memory   *Recorder
+	Store    FlushStore
+	Bus      Bus    // nil: flush to the database
+	Replica  string // its ID
+	Log      *slog.Logger
+	Interval time.Duration // 0: 30 s
 }
 
-// Bounds of one flush: of all of it, and of the bus, which the database can
-// stand in for.
+// Limits of a whole flush, and of the bus, which the database can replace.
 const (
-	flushWithin = 20 * time.Second
-	busWithin   = 5 * time.Second
+	flushTimeout = 20 * time.Second
+	busTimeout   = 5 * time.Second
 )
 
-// NewFlusher makes a Flusher.
+// NewFlusher returns a Flusher.
 func NewFlusher(cfg FlusherConfig) *Flusher {
-	if cfg.Every <= 0 {
-		cfg.Every = 30 * time.Second
+	if cfg.Interval <= 0 {
+		cfg.Interval = 30 * time.Second
 	}
-	return &Flusher{cfg: cfg, turn: make(chan struct{}, 1)}
+	return &Flusher{cfg: cfg, slot: make(chan struct{}, 1)}
 }
 
-// Run flushes at once, and then again and again until ctx ends. What fails is
-// tried again; it is logged once until it changes.
+// Run flushes now and at every interval until ctx ends. A failure is logged once
+// until it changes.
 func (f *Flusher) Run(ctx context.Context) error {
-	t := time.NewTicker(f.cfg.Every)
+	t := time.NewTicker(f.cfg.Interval)
 	defer t.Stop()
-	said := ""
+	logged := ""
 	for {
 		err := f.Flush(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err == nil:
-			said = ""
-		case err.Error() != said:
-			said = err.Error()
-			f.cfg.Log.Warn("what people do is not handed on; it is kept and tried again", "err", err)
+			logged = ""
+		case err.Error() != logged:
+			logged = err.Error()
+			f.cfg.Log.Warn("activity flush failed; retrying", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -103,41 +103,42 @@ func (f *Flusher) Run(ctx context.Context) error {
 	}
 }
 
-// errUnknown: the replica's row is not there yet, or it was taken for dead.
+// errUnknown: the replica's row does not exist yet, or it was declared dead.
 var errUnknown = errors.New("this server is not registered")
 
-// Flush hands on what was seen.
+// Flush flushes the recorded activity.
 func (f *Flusher) Flush(ctx context.Context) error { return f.flush(ctx, f.cfg.Bus) }
 
-// Last hands on what was seen before the replica leaves, straight to the
-// database: nobody would send again what a bus then lost.
+// Last flushes before the replica leaves, directly to the database: if a bus lost
+// the data afterwards, no replica would flush it again.
 func (f *Flusher) Last(ctx context.Context) error { return f.flush(ctx, nil) }
 
 func (f *Flusher) flush(ctx context.Context, bus Bus) error {
-	ctx, cancel := context.WithTimeout(ctx, flushWithin)
+	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	select {
-	case f.turn <- struct{}{}:
-		defer func() { <-f.turn }()
+	case f.slot <- struct{}{}:
+		defer func() { <-f.slot }()
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the flush under way: %w", ctx.Err())
+		return fmt.Errorf("wait for the running flush: %w", ctx.Err())
 	}
 
-	// The clocks are held together before the database's was read: so a use is
-	// dated late by the time that the answer took, and never early.
+	// Read the local clock before the database's. A use may then be dated late by
+	// the query's duration, but never early.
 	here := time.Now()
 	p, err := f.cfg.Store.FlushPoint(ctx)
 	if err != nil {
 		return err
 	}
-	f.clocks.Store(&clocks{here, p.Now})
-	// After the database's time was read: all that came before it is there.
+	f.clocks.Store(&clockPair{here, p.Now})
+	// After the database's time was read, so that all activity before that time is
+	// included.
 	from := f.pending(p)
 	seen := f.cfg.Memory.Since(from)
 	for i := range seen {
-		seen[i].At = wholeSecond(f.Dated(seen[i].At))
+		seen[i].At = roundUp(f.DatabaseTime(seen[i].At))
 	}
-	epoch, err := f.hand(ctx, bus, seen)
+	epoch, err := f.write(ctx, bus, seen)
 	if err != nil {
 		return err
 	}
@@ -148,15 +149,14 @@ func (f *Flusher) flush(ctx context.Context, bus Bus) error {
 	if !known {
 		return errUnknown
 	}
-	f.confirmed, f.here = p.Now, here
+	f.confirmed, f.confirmedLocal = p.Now, here
 	f.cfg.Memory.Forget(from)
 	return nil
 }
 
-// pending is from when on what was seen has still to be handed on, by the
-// clock here: what is both recorded as handed on and written by the leader
-// need not be. It is told from the flush that was recorded: the database's
-// clock may have been set since.
+// pending returns the local time from which activity has to be flushed. Earlier
+// activity is both confirmed as flushed and written by the leader. It is relative
+// to the confirmed flush, because the database's clock may have been set since.
 func (f *Flusher) pending(p FlushPoint) time.Time {
 	if f.confirmed.IsZero() || p.WatchedUntil == nil {
 		return time.Time{}
@@ -165,30 +165,30 @@ func (f *Flusher) pending(p FlushPoint) time.Time {
 	if p.WatchedUntil.Before(done) {
 		done = *p.WatchedUntil
 	}
-	return f.here.Add(done.Sub(f.confirmed))
+	return f.confirmedLocal.Add(done.Sub(f.confirmed))
 }
 
-// hand gives seen to the bus, or to the database if there is none or it fails,
-// and says which.
-func (f *Flusher) hand(ctx context.Context, bus Bus, seen []Access) (epoch string, err error) {
+// write writes seen to the bus, or to the database if there is no bus or it fails,
+// and returns the epoch.
+func (f *Flusher) write(ctx context.Context, bus Bus, seen []Access) (epoch string, err error) {
 	if bus != nil {
-		bctx, cancel := context.WithTimeout(ctx, busWithin)
+		bctx, cancel := context.WithTimeout(ctx, busTimeout)
 		epoch, err = bus.Add(bctx, seen)
 		cancel()
 		if err == nil && epoch != "" && epoch != Database {
 			return epoch, nil
 		}
-		f.cfg.Log.Debug("the bus does not take what people do; the database does", "err", err)
+		f.cfg.Log.Debug("write activity to bus failed; using the database", "err", err)
 	}
 	if err := f.cfg.Store.SaveAccesses(ctx, seen); err != nil {
-		return "", fmt.Errorf("write when workspaces were last used: %w", err)
+		return "", fmt.Errorf("write activity: %w", err)
 	}
 	return Database, nil
 }
 
-// wholeSecond rounds up, so that the same use, dated anew by the next flush, is
-// mostly no news.
-func wholeSecond(t time.Time) time.Time {
+// roundUp rounds up to a second, so that the same use usually has the same time
+// when it is flushed again.
+func roundUp(t time.Time) time.Time {
 	if cut := t.Truncate(time.Second); cut.Before(t) {
 		return cut.Add(time.Second)
 	}

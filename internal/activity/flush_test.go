@@ -11,13 +11,13 @@ import (
 	"codehub/internal/workspace"
 )
 
-// flushStore plays the database, whose clock is ahead of the one here.
+// flushStore is a fake database whose clock is ahead of the local one.
 type flushStore struct {
 	ahead     time.Duration
 	watched   *time.Time
 	err       error
 	unknown   bool
-	slow      time.Duration // of every answer
+	slow      time.Duration // of every response
 	saved     map[workspace.ID]Access
 	asOf      time.Time
 	epoch     string
@@ -71,8 +71,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A use is dated by the database's clock, never early, and late by no more than
-// an answer takes, rounded up.
+// A use is dated by the database's clock, never early, and late by at most a
+// response time, rounded up.
 func TestFlushDates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestFlushDates(t *testing.T) {
 		if late := a.At.Sub(used); late < 0 || late > 2*time.Second || a.Kind != Typing || a.At.Truncate(time.Second) != a.At {
 			t.Errorf("dated %s late as %s: %s", late, a.Kind, a.At)
 		}
-		if here := f.Dated(time.Now()); here.Sub(store.now()).Abs() > 2*time.Second {
+		if here := f.DatabaseTime(time.Now()); here.Sub(store.now()).Abs() > 2*time.Second {
 			t.Errorf("now is %s here, and %s there", here, store.now())
 		}
 		if store.epoch != Database || !store.asOf.After(used) || !store.asOf.Before(store.now()) {
@@ -96,9 +96,9 @@ func TestFlushDates(t *testing.T) {
 	})
 }
 
-// Nothing is forgotten before the leader has written it: what a bus lost, or
-// what the leader has not got to, is handed on again.
-func TestFlushAgain(t *testing.T) {
+// Activity is kept until the leader has written it: what a bus lost, or the leader
+// has not processed, is flushed again.
+func TestFlushRepeatsUnwritten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var order []string
@@ -116,14 +116,14 @@ func TestFlushAgain(t *testing.T) {
 			}
 		}
 		time.Sleep(30 * time.Second)
-		flushed(1, "e1") // nobody knows up to when it is watched
+		flushed(1, "e1") // watched_until is not set yet
 		early := store.now().Add(-time.Minute)
 		store.watched = &early
 		time.Sleep(30 * time.Second)
-		flushed(1, "e1") // it is watched up to before
+		flushed(1, "e1") // watched_until is earlier
 		bus.epoch = "e2"
 		time.Sleep(30 * time.Second)
-		flushed(1, "e2") // lost and sent again
+		flushed(1, "e2") // lost and flushed again
 		now := store.now()
 		store.watched = &now
 		time.Sleep(30 * time.Second)
@@ -134,9 +134,9 @@ func TestFlushAgain(t *testing.T) {
 	})
 }
 
-// What a server saw while it was taken for dead is older than what is watched,
-// and is handed on all the same.
-func TestFlushAfterAbsence(t *testing.T) {
+// Activity from the time in which a server was considered dead is flushed, although
+// it is earlier than watched_until.
+func TestFlushAfterDeclaredDead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &flushStore{}
@@ -147,7 +147,7 @@ func TestFlushAfterAbsence(t *testing.T) {
 		use(memory, "w", Output)
 		time.Sleep(time.Hour)
 		now := store.now()
-		store.watched = &now // by others
+		store.watched = &now // by other servers
 		store.unknown = true // its row is gone
 		if err := f.Flush(t.Context()); err == nil {
 			t.Error("not told")
@@ -169,9 +169,9 @@ func TestFlushAfterAbsence(t *testing.T) {
 	})
 }
 
-// The database's clock may be set, either way, between two flushes: what people
-// did meanwhile is handed on all the same.
-func TestFlushWhenTheClockIsSet(t *testing.T) {
+// Activity between two flushes is flushed even if the database's clock was set in
+// between.
+func TestFlushAfterClockChange(t *testing.T) {
 	t.Parallel()
 	for _, by := range []time.Duration{-time.Hour, -20 * time.Second, 20 * time.Second, time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
@@ -193,9 +193,9 @@ func TestFlushWhenTheClockIsSet(t *testing.T) {
 	}
 }
 
-// While the bus is away the database takes it, while the database is away it
-// stays, and the last flush goes to the database in any case.
-func TestFlushElsewhere(t *testing.T) {
+// If the bus fails the database is used; if the database fails activity stays in
+// memory. The last flush always uses the database.
+func TestFlushFallback(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var order []string
@@ -231,8 +231,8 @@ func TestFlushElsewhere(t *testing.T) {
 	})
 }
 
-// Run flushes at once and then every 30 s, whatever fails.
-func TestFlusherRuns(t *testing.T) {
+// Run flushes at once and then every 30 s, regardless of failures.
+func TestFlusherRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		flushes := make(chan time.Time)
@@ -251,7 +251,7 @@ func TestFlusherRuns(t *testing.T) {
 	})
 }
 
-// tellsFlush is a database that is away, and tells when it was asked.
+// tellsFlush is an unreachable database that signals when it is queried.
 type tellsFlush struct{ asked chan time.Time }
 
 func (s *tellsFlush) FlushPoint(context.Context) (FlushPoint, error) {
@@ -265,8 +265,8 @@ func (s *tellsFlush) ConfirmFlush(context.Context, string, time.Time, string) (b
 	return false, errors.New("away")
 }
 
-// A flush that hangs holds up none after it for longer than that one may take.
-func TestFlushesInTurn(t *testing.T) {
+// A flush that hangs delays the next one by its time limit at most.
+func TestFlushesAreSerialized(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		hung := &tellsFlush{make(chan time.Time)}

@@ -9,40 +9,39 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Recorder keeps in memory when each workspace was last used, as this process
-// saw it. It is safe for concurrent use, and a nil one records nothing.
+// Recorder keeps the last use of each workspace in memory, as observed by this
+// process. It is safe for concurrent use, and a nil Recorder records nothing.
 type Recorder struct {
-	// start is what times count from: one word then holds a time and a kind.
-	// It carries a monotonic reading, and so does every time given out: ages
-	// are right whatever becomes of the wall clock.
+	// start is the origin of the stamps, so that one word holds a time and a kind.
+	// It has a monotonic reading, so ages are independent of the wall clock.
 	start time.Time
-	// taken counts the calls of Since, for Touch.
-	taken atomic.Uint64
+	// sinceCalls counts the calls of Since, for Touch.
+	sinceCalls atomic.Uint64
 
-	mu sync.Mutex // taken where connections begin and end, never by Touch
-	by map[workspace.ID]*entry
+	mu      sync.Mutex // taken when connections begin and end, never by Touch
+	entries map[workspace.ID]*entry
 }
 
-// entry is one workspace.
+// entry is the record of one workspace.
 type entry struct {
 	id   workspace.ID
-	last atomic.Uint64 // a stamp; 0 is never
-	held int           // marks that are not released; guarded by Recorder.mu
+	last atomic.Uint64 // a stamp; 0: never used
+	held int           // unreleased marks; guarded by Recorder.mu
 }
 
-// New returns a recorder that has seen nothing.
+// New returns an empty recorder.
 func New() *Recorder {
-	return &Recorder{start: time.Now(), by: map[workspace.ID]*entry{}}
+	return &Recorder{start: time.Now(), entries: map[workspace.ID]*entry{}}
 }
 
-// Mark is what a connection records the use of its workspace with.
+// Mark records the use of a workspace by one connection.
 type Mark struct {
 	recorder *Recorder
 	entry    *entry
 	release  sync.Once
 }
 
-// Mark returns a mark of the workspace. The caller releases it when its
+// Mark returns a mark of the workspace. The caller must release it when its
 // connection ends.
 func (r *Recorder) Mark(id workspace.ID) *Mark {
 	if r == nil {
@@ -50,17 +49,17 @@ func (r *Recorder) Mark(id workspace.ID) *Mark {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := r.by[id]
+	e := r.entries[id]
 	if e == nil {
 		e = &entry{id: id}
-		r.by[id] = e
+		r.entries[id] = e
 	}
 	e.held++
 	return &Mark{recorder: r, entry: e}
 }
 
-// Release says that the connection has ended. What it recorded stays until
-// Forget. Again, it does nothing.
+// Release must be called when the connection ends. What it recorded stays until
+// Forget. Further calls do nothing.
 func (m *Mark) Release() {
 	if m == nil {
 		return
@@ -69,33 +68,33 @@ func (m *Mark) Release() {
 		m.recorder.mu.Lock()
 		defer m.recorder.mu.Unlock()
 		if m.entry.held--; m.entry.held == 0 && m.entry.last.Load() == 0 {
-			delete(m.recorder.by, m.entry.id)
+			delete(m.recorder.entries, m.entry.id)
 		}
 	})
 }
 
-// Touch records that the workspace is used now. It takes no lock and
-// allocates nothing; connections of different workspaces write nothing in
-// common. Not to be called after Release.
+// Touch records that the workspace is used now. It takes no lock and does not
+// allocate, and connections of different workspaces write no common memory. It must
+// not be called after Release.
 //
-// What Since did not give out is dated after it was called: otherwise a time
-// that was read before and stored after would be older than what its caller
-// then takes for watched, and be lost.
+// It retries if Since was called meanwhile: otherwise a time taken before that call
+// and stored after it would be earlier than what the caller of Since considers
+// observed, and would be lost.
 func (m *Mark) Touch(kind Kind) {
 	if m == nil {
 		return
 	}
 	number := numberOf(kind)
 	for {
-		taken := m.recorder.taken.Load()
+		taken := m.recorder.sinceCalls.Load()
 		m.entry.advance(stampOf(time.Since(m.recorder.start), number))
-		if m.recorder.taken.Load() == taken {
+		if m.recorder.sinceCalls.Load() == taken {
 			return
 		}
 	}
 }
 
-// advance stores what is later than what is there.
+// advance stores the stamp if it is later than the current one.
 func (e *entry) advance(stamp uint64) {
 	for {
 		last := e.last.Load()
@@ -105,19 +104,19 @@ func (e *entry) advance(stamp uint64) {
 	}
 }
 
-// Since returns the last use of every workspace that was used at t or later,
-// in no order. A use that is not among them is dated later than this call, so
-// that whoever calls again with a time from before this call misses none.
+// Since returns the last use of every workspace used at t or later, in no
+// particular order. A use that it does not return is dated after this call, so a
+// later call with an earlier time misses none.
 func (r *Recorder) Since(t time.Time) []Access {
 	if r == nil {
 		return nil
 	}
-	r.taken.Add(1)
+	r.sinceCalls.Add(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	from := t.Sub(r.start)
 	var seen []Access
-	for _, e := range r.by {
+	for _, e := range r.entries {
 		if a, ok := r.access(e); ok && a.At.Sub(r.start) >= from {
 			seen = append(seen, a)
 		}
@@ -125,13 +124,13 @@ func (r *Recorder) Since(t time.Time) []Access {
 	return seen
 }
 
-// Last returns the last use of a workspace, and false if none is in memory.
+// Last returns the last use of a workspace, and false if there is none in memory.
 func (r *Recorder) Last(id workspace.ID) (Access, bool) {
 	if r == nil {
 		return Access{}, false
 	}
 	r.mu.Lock()
-	e := r.by[id]
+	e := r.entries[id]
 	r.mu.Unlock()
 	if e == nil {
 		return Access{}, false
@@ -139,8 +138,8 @@ func (r *Recorder) Last(id workspace.ID) (Access, bool) {
 	return r.access(e)
 }
 
-// Forget drops what was used before a time, which has been handed on, of
-// workspaces that nobody is connected to.
+// Forget drops flushed activity before the given time, of workspaces without
+// connections.
 func (r *Recorder) Forget(before time.Time) {
 	if r == nil {
 		return
@@ -148,12 +147,12 @@ func (r *Recorder) Forget(before time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	limit := before.Sub(r.start)
-	for id, e := range r.by {
+	for id, e := range r.entries {
 		if e.held > 0 {
 			continue
 		}
 		if a, ok := r.access(e); !ok || a.At.Sub(r.start) < limit {
-			delete(r.by, id)
+			delete(r.entries, id)
 		}
 	}
 }
@@ -186,7 +185,7 @@ func numberOf(kind Kind) uint64 {
 	return 5
 }
 
-// kindBits is what a kind takes of a stamp; what is left holds 36 years.
+// kindBits is the size of the kind in a stamp; the rest holds 36 years.
 const kindBits = 3
 
 func stampOf(after time.Duration, kind uint64) uint64 {

@@ -50,7 +50,7 @@ func TestRecorder(t *testing.T) {
 	})
 }
 
-// Every kind is kept, and one that is not known counts as a client's.
+// Every kind is kept, and an unknown one counts as Client.
 func TestKinds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -70,7 +70,7 @@ func TestKinds(t *testing.T) {
 	})
 }
 
-// What has been handed on leaves memory, unless somebody is connected.
+// Flushed activity is dropped unless the workspace has connections.
 func TestForget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -80,19 +80,19 @@ func TestForget(t *testing.T) {
 		b.Touch(Typing)
 		time.Sleep(time.Second)
 		a.Release()
-		a.Release() // counts once
+		a.Release() // the second call has no effect
 		b.Release()
 		unused.Release()
-		if len(r.by) != 2 {
-			t.Errorf("%d in memory, where one was never used", len(r.by))
+		if len(r.entries) != 2 {
+			t.Errorf("%d in memory, where one was never used", len(r.entries))
 		}
 		r.Forget(time.Now().Add(-time.Second))
-		if len(r.by) != 2 {
-			t.Errorf("%d in memory before they are handed on", len(r.by))
+		if len(r.entries) != 2 {
+			t.Errorf("%d in memory before they are handed on", len(r.entries))
 		}
 		r.Forget(time.Now())
-		if _, ok := r.Last(wsB); ok || len(r.by) != 1 {
-			t.Errorf("%d in memory after they were handed on", len(r.by))
+		if _, ok := r.Last(wsB); ok || len(r.entries) != 1 {
+			t.Errorf("%d in memory after they were handed on", len(r.entries))
 		}
 		again.Touch(Output)
 		if got, ok := r.Last(wsA); !ok || got.Kind != Output {
@@ -101,15 +101,15 @@ func TestForget(t *testing.T) {
 		again.Release()
 		time.Sleep(time.Nanosecond)
 		r.Forget(time.Now())
-		if len(r.by) != 0 {
-			t.Errorf("%d in memory at the end", len(r.by))
+		if len(r.entries) != 0 {
+			t.Errorf("%d in memory at the end", len(r.entries))
 		}
 	})
 }
 
-// A use that was not given out is dated after it was asked for, so that
-// whoever goes on from there gets it the next time.
-func TestNothingFallsBetweenTwoTakes(t *testing.T) {
+// A use that Since has not returned is dated after the call, so the next call
+// returns it.
+func TestSinceMissesNoUse(t *testing.T) {
 	t.Parallel()
 	r := New()
 	for round := range 20_000 {
@@ -128,7 +128,7 @@ func TestNothingFallsBetweenTwoTakes(t *testing.T) {
 	}
 }
 
-func TestNobodyRecords(t *testing.T) {
+func TestNilRecorder(t *testing.T) {
 	t.Parallel()
 	var r *Recorder
 	m := r.Mark(wsA)
@@ -140,14 +140,14 @@ func TestNobodyRecords(t *testing.T) {
 	}
 }
 
-func TestTouchAllocatesNothing(t *testing.T) { // not beside others, which do
+func TestTouchDoesNotAllocate(t *testing.T) { // not in parallel with tests that allocate
 	m := New().Mark(wsA)
 	if n := testing.AllocsPerRun(1000, func() { m.Touch(Typing) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
-// BenchmarkTouch records over many connections at once.
+// BenchmarkTouch records on many connections at once.
 func BenchmarkTouch(b *testing.B) {
 	for _, connections := range []int{1, 1000} {
 		b.Run(fmt.Sprintf("connections=%d", connections), func(b *testing.B) {

@@ -1,6 +1,6 @@
-// Package auth knows who asks: passwords, login with its lockout, sessions,
-// API tokens, and the first user (design §6). What is secret is stored as a
-// hash alone: passwords as argon2id, session ids and tokens as SHA-256.
+// Package auth authenticates requests: passwords, login with lockout, sessions, API
+// tokens, and the first user. It stores only hashes of secrets: argon2id for
+// passwords, SHA-256 for session IDs and tokens.
 package auth
 
 import (
@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// Store is what auth keeps in the database; *postgres.DB is it. Things that
-// are not there are workspace.CodeNotFound; sessions and tokens that hold no
-// longer are workspace.CodeUnauthenticated.
+// Store is the database as auth uses it, implemented by *postgres.DB. Missing rows
+// are workspace.CodeNotFound; ended sessions and tokens are
+// workspace.CodeUnauthenticated.
 type Store interface {
 	UserCount(ctx context.Context) (int, error)
 	CreateUser(ctx context.Context, u postgres.User) (postgres.User, error)
@@ -47,34 +47,33 @@ type Store interface {
 	TouchToken(ctx context.Context, id string, at time.Time) error
 }
 
-// SessionLifetime is how long a login lasts, counted from the login and not
-// from the last use: a stolen cookie ends too.
+// SessionLifetime is counted from the login and not from the last use, so that a
+// stolen cookie expires.
 const SessionLifetime = 30 * 24 * time.Hour
 
 // Config configures New.
 type Config struct {
-	// URL is CODEHUB_URL. Under https the cookie is Secure and has the
-	// __Host- prefix, which no sibling host can set.
+	// URL is CODEHUB_URL. With https the cookie is Secure and has the __Host-
+	// prefix, so that other subdomains cannot set it.
 	URL *url.URL
 	Log *slog.Logger
-	// Now is the clock; nil is time.Now.
+	// Now is the clock; nil: time.Now.
 	Now func() time.Time
-	// CheapHashes, for tests alone, makes new password hashes that cost next to
-	// nothing, and protect as little.
+	// CheapHashes, for tests only, makes new password hashes fast and insecure.
 	CheapHashes bool
 }
 
-// Auth answers who asks. It is safe for concurrent use.
+// Auth authenticates requests. It is safe for concurrent use.
 type Auth struct {
 	store  Store
 	log    *slog.Logger
 	now    func() time.Time
 	secure bool
 
-	hasher   *hasher
-	attempts *attempts
-	names    *turns
-	answerIn time.Duration // every refused login is answered at a multiple of it
+	hasher          *hasher
+	attempts        *attempts
+	names           *turns
+	refusalInterval time.Duration // responses to refused logins are delayed to a multiple of it
 
 	cache *cache
 	loads singleflight.Group
@@ -86,22 +85,22 @@ type Auth struct {
 	hasUsers  atomic.Bool
 }
 
-// New makes an Auth on store. Run has to run for Watch to notice anything.
+// New returns an Auth. Watch only works while Run is running.
 func New(store Store, cfg Config) *Auth {
 	now := cfg.Now
 	if now == nil {
 		now = time.Now
 	}
 	return &Auth{
-		store:    store,
-		log:      cfg.Log,
-		now:      now,
-		secure:   cfg.URL != nil && cfg.URL.Scheme == "https",
-		hasher:   newHasher(argonOf(cfg)),
-		attempts: newAttempts(maxAttemptNames),
-		names:    newTurns(),
-		answerIn: refusalQuantum,
-		cache:    newCache(maxCached),
-		watches:  watches{poke: make(chan struct{}, 1), by: map[string]map[*watch]struct{}{}},
+		store:           store,
+		log:             cfg.Log,
+		now:             now,
+		secure:          cfg.URL != nil && cfg.URL.Scheme == "https",
+		hasher:          newHasher(argonOf(cfg)),
+		attempts:        newAttempts(maxAttemptNames),
+		names:           newTurns(),
+		refusalInterval: refusalQuantum,
+		cache:           newCache(maxCached),
+		watches:         watches{poke: make(chan struct{}, 1), by: map[string]map[*watch]struct{}{}},
 	}
 }

@@ -10,27 +10,27 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Identity is who a request comes from.
+// Identity is the sender of a request.
 type Identity struct {
 	Caller    workspace.Caller
 	CreatedAt time.Time // of the account
-	Expires   time.Time // of the session or token; zero if it has no end
+	Expires   time.Time // of the session or token; zero: no end
 }
 
-// loadTimeout bounds one look into the database. It does not hang on the
-// request that asked first: others wait for the same answer.
+// loadTimeout limits a query. The query does not end with the request that started
+// it, because others wait for its result.
 const loadTimeout = 10 * time.Second
 
-// Authenticate says who a request comes from: the API token in
-// Codehub-Session-Token, with bearer also the one in Authorization (design
-// §6: for /api alone), else the session cookie. CodeUnauthenticated if it
-// comes from nobody. Answers are remembered for 60 s at most.
+// Authenticate returns the sender of a request, by the API token in
+// Codehub-Session-Token, with bearer (only for /api) also by the one in
+// Authorization, or else by the session cookie. The error is CodeUnauthenticated if
+// there is no valid credential. Results are cached for at most 60 s.
 func (a *Auth) Authenticate(r *http.Request, bearer bool) (workspace.Caller, error) {
 	id, err := a.Identify(r, bearer)
 	return id.Caller, err
 }
 
-// Identify is Authenticate with more about the answer.
+// Identify is Authenticate with more details.
 func (a *Auth) Identify(r *http.Request, bearer bool) (Identity, error) {
 	token, sessions, err := a.credentials(r, bearer)
 	if err != nil {
@@ -48,8 +48,8 @@ func (a *Auth) Identify(r *http.Request, bearer bool) (Identity, error) {
 		case err != nil:
 			return Identity{}, err
 		case found != nil && found.Caller.UserID != id.Caller.UserID:
-			// One of them was slipped in to make a person work in somebody
-			// else's account.
+			// Several valid sessions: one of the cookies may have been added to
+			// make the user work in another account.
 			return Identity{}, unauthenticated()
 		}
 		found = &id
@@ -78,7 +78,7 @@ func (a *Auth) identify(ctx context.Context, hash secretHash, token bool) (Ident
 			return Identity{}, ctx.Err()
 		}
 	}
-	// A token does not pass as a cookie, nor a session id as a token.
+	// A token is not accepted as a cookie, nor a session ID as a token.
 	if (id.Caller.Token != "") != token {
 		return Identity{}, unauthenticated()
 	}
@@ -86,7 +86,7 @@ func (a *Auth) identify(ctx context.Context, hash secretHash, token bool) (Ident
 }
 
 func (a *Auth) load(ctx context.Context, hash secretHash, token bool) (Identity, error) {
-	// An invalidation that comes while the row is read must not be lost.
+	// An invalidation during the query must not be lost.
 	seen := a.cache.generation()
 	var id Identity
 	if token {
@@ -133,8 +133,8 @@ func notAuthenticated(err error) error {
 	return fmt.Errorf("look up who asks: %w", err)
 }
 
-// Valid says which of these sessions and tokens (Caller.Session) still hold,
-// by one question to the database. An error means that nothing is known.
+// Valid reports which of these sessions and tokens (Caller.Session) are valid, with
+// one query. With an error nothing is known about them.
 func (a *Auth) Valid(ctx context.Context, sessions []string) (map[string]bool, error) {
 	hashes := make([][]byte, 0, len(sessions))
 	for _, s := range sessions {

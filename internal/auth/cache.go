@@ -6,15 +6,14 @@ import (
 )
 
 const (
-	// cacheFor is how long an answer may be used without an event that
-	// renews or ends it (design §8).
-	cacheFor  = 60 * time.Second
+	// cacheTTL is how long an entry may be used without an event that renews or
+	// ends it.
+	cacheTTL  = 60 * time.Second
 	maxCached = 20_000
 )
 
-// cache remembers who holds a session or token. Only positive answers: a
-// credential that nobody has is asked about each time, and there is no end of
-// such.
+// cache remembers the users of sessions and tokens. It does not remember invalid
+// credentials, of which there is no limited number.
 type cache struct {
 	mu  sync.RWMutex
 	max int
@@ -42,9 +41,9 @@ func (c *cache) generation() uint64 {
 	return c.gen
 }
 
-// put remembers id unless something was invalidated since generation seen.
+// put adds an entry unless an invalidation has occurred since generation seen.
 func (c *cache) put(h secretHash, id Identity, now time.Time, seen uint64) {
-	until := now.Add(cacheFor)
+	until := now.Add(cacheTTL)
 	if !id.Expires.IsZero() && id.Expires.Before(until) {
 		until = id.Expires
 	}
@@ -59,7 +58,7 @@ func (c *cache) put(h secretHash, id Identity, now time.Time, seen uint64) {
 	c.by[h] = cached{id: id, until: until}
 }
 
-// evict makes room: what is over, else an eighth of whatever comes first.
+// evict removes the expired entries, or else an eighth of all.
 func (c *cache) evict(now time.Time) {
 	for h, e := range c.by {
 		if !now.Before(e.until) {
@@ -85,20 +84,20 @@ func (c *cache) drop(match func(secretHash, Identity) bool) {
 	}
 }
 
-// Invalidate forgets what is remembered of one session or token (hex, as in
-// Caller.Session) or, if session is empty, of everything of the user, and has
-// the watched sessions looked at. It answers the event auth_changed.
+// Invalidate handles the event auth_changed. It drops a session or token (hex, as
+// in Caller.Session) from the cache or, if session is empty, all of the user's, and
+// revalidates the watched sessions.
 func (a *Auth) Invalidate(user, session string) {
 	if h, ok := decodeSession(session); ok {
 		a.cache.drop(func(k secretHash, _ Identity) bool { return k == h })
 	} else {
 		a.cache.drop(func(_ secretHash, id Identity) bool { return id.Caller.UserID == user })
 	}
-	a.watches.look()
+	a.watches.revalidateSoon()
 }
 
-// InvalidateAll forgets everything; for when events may have been missed.
+// InvalidateAll drops all entries, for use when events may have been lost.
 func (a *Auth) InvalidateAll() {
 	a.cache.drop(func(secretHash, Identity) bool { return true })
-	a.watches.look()
+	a.watches.revalidateSoon()
 }

@@ -12,14 +12,13 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// ChangePassword gives the caller another password, if current is the present
-// one: who has got hold of a session or token has not got the account. Wrong
-// ones are limited together with those at the login. All the user's sessions
-// and tokens end, the caller's too; the new session that is returned is for a
-// browser to go on with, and none for a caller with a token. Errors are those
-// of Login, CodeInvalid for a password that cannot be taken, and
-// CodeUnauthenticated if somebody else has changed it, or disabled the user,
-// meanwhile.
+// ChangePassword replaces the caller's password. It requires the current one, so
+// that a stolen session or token is not sufficient. Wrong ones count towards the
+// lockout. All of the user's sessions and tokens end, including the caller's; the
+// returned session lets a browser continue, and is empty for a caller with a token.
+// Errors are those of Login, CodeInvalid for an unacceptable password, and
+// CodeUnauthenticated if the password was changed or the user disabled in the
+// meantime.
 func (a *Auth) ChangePassword(ctx context.Context, caller workspace.Caller, current, password, userAgent string) (Session, error) {
 	start := time.Now()
 	user, hash, err := a.checkedChange(ctx, caller, current, password)
@@ -40,8 +39,8 @@ func (a *Auth) ChangePassword(ctx context.Context, caller workspace.Caller, curr
 	return a.begin(ctx, user, userAgent)
 }
 
-// checkedChange is the caller, with the hash of the present password, which has
-// proved right, and the hash of the new one.
+// checkedChange returns the caller, whose current password has been verified, and
+// the hash of the new one.
 func (a *Auth) checkedChange(ctx context.Context, caller workspace.Caller, current, password string) (user postgres.User, changed string, err error) {
 	done, err := a.names.take(ctx, cases.Fold().String(norm.NFKC.String(caller.Username)))
 	if err != nil {

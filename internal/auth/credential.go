@@ -18,16 +18,16 @@ const (
 	plainCookie  = "codehub_session"
 	secureCookie = "__Host-codehub_session"
 
-	// TokenPrefix begins every API token, so that people and secret scanners
-	// know one when they see it.
+	// TokenPrefix begins every API token, so that people and secret scanners can
+	// recognize it.
 	TokenPrefix = "chub_"
 )
 
-// CookieNames lists the names of codehub's own cookies, which never reach a
-// workspace and which a workspace cannot set.
+// CookieNames returns the names of codehub's own cookies, which a workspace neither
+// receives nor can set.
 func CookieNames() []string { return []string{plainCookie, secureCookie} }
 
-// IsToken reports whether a credential looks like one of codehub's API tokens.
+// IsToken reports whether a credential has the form of an API token of codehub.
 func IsToken(s string) bool { return strings.HasPrefix(s, TokenPrefix) }
 
 func newSessionID() string { return base64.RawURLEncoding.EncodeToString(random(32)) }
@@ -52,7 +52,7 @@ func callerOf(u postgres.User, hash secretHash, token string) workspace.Caller {
 	return workspace.Caller{UserID: u.ID, Username: u.Username, Admin: u.Admin, Session: hex.EncodeToString(hash[:]), Token: token}
 }
 
-// Cookie is the cookie that carries a new session.
+// Cookie returns the cookie for a new session.
 func (a *Auth) Cookie(s Session) *http.Cookie {
 	c := a.cookie(s.ID)
 	c.Expires = s.Expires
@@ -60,7 +60,7 @@ func (a *Auth) Cookie(s Session) *http.Cookie {
 	return c
 }
 
-// ClearCookie makes the browser forget its session.
+// ClearCookie returns a cookie that deletes the session cookie.
 func (a *Auth) ClearCookie() *http.Cookie {
 	c := a.cookie("")
 	c.MaxAge = -1
@@ -78,12 +78,12 @@ func (a *Auth) cookieName() string {
 	return plainCookie
 }
 
-// maxCookies bounds how many cookies of the session's name are looked at: a
-// workspace in path mode can add some by script, with a path of their own.
+// maxCookies limits how many session cookies are checked: a page in a workspace can
+// add some with a different path.
 const maxCookies = 4
 
-// credentials picks from a request what says who asks. An explicit token
-// decides alone; cookies are several only if somebody added one.
+// credentials returns the credentials in a request. An explicit token takes
+// precedence; there are several cookies only if a page has added some.
 func (a *Auth) credentials(r *http.Request, bearer bool) (token string, sessions []string, err error) {
 	if v := r.Header.Values(api.TokenHeader); len(v) > 0 {
 		if len(v) > 1 || !IsToken(v[0]) {

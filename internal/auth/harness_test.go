@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const password = "correct horse"
 
-// env is an Auth on a real database, with a clock that can be put forward.
+// env is an Auth on a real database, with an adjustable clock.
 type env struct {
 	*Auth
 	t    *testing.T
@@ -50,7 +50,7 @@ func newEnv(t *testing.T, base string) *env {
 		return time.Now().Add(time.Duration(e.skew.Load()))
 	}})
 	e.hasher = newHasher(argonParams{time: 1, memory: 64, threads: 1})
-	e.answerIn = time.Millisecond
+	e.refusalInterval = time.Millisecond
 	if e.user, err = e.CreateUser(t.Context(), "ann", password, false); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func (e *env) login() Session {
 	return s
 }
 
-// pass lets time pass for the locks of one user and of all who do not exist.
+// pass lets time pass for the lockouts of one user and of all unknown names.
 func (e *env) pass(d time.Duration) {
 	e.t.Helper()
 	e.exec(`UPDATE users SET locked_until = locked_until - $1::interval`, fmt.Sprint(d.Seconds(), " seconds"))
@@ -111,7 +111,7 @@ func header(name, value string) func(*http.Request) {
 
 func tokenHeader(value string) func(*http.Request) { return header(api.TokenHeader, value) }
 
-// who is the username that a request comes from, or the code of the refusal.
+// who returns the user name of a request, or the code of the error.
 func (e *env) who(r *http.Request, bearer bool) string {
 	e.t.Helper()
 	c, err := e.Authenticate(r, bearer)

@@ -12,17 +12,15 @@ import (
 	"codehub/internal/postgres"
 )
 
-// maxBcryptCost is about a second of work: beyond it one bad row could take
-// the server's time.
+// maxBcryptCost takes about a second. Hashes with a higher cost could exhaust the
+// server's CPU.
 const maxBcryptCost = 14
 
-// storedHash tells whether a password is the one that a stored hash was made
-// of.
+// storedHash reports whether a password matches a stored hash.
 type storedHash func(password []byte) bool
 
-// readHash reads what the store keeps of a password: argon2id, of whatever
-// cost, or bcrypt, which came over from another system (design §5: import-m1).
-// All else is errHash.
+// readHash parses a stored hash: argon2id with any parameters, or bcrypt, which
+// import-m1 brings over. Anything else is errHash.
 func readHash(s string) (storedHash, error) {
 	if strings.HasPrefix(s, "$2a$") || strings.HasPrefix(s, "$2b$") || strings.HasPrefix(s, "$2y$") {
 		cost, err := bcrypt.Cost([]byte(s))
@@ -38,9 +36,8 @@ func readHash(s string) (storedHash, error) {
 	return func(p []byte) bool { return subtle.ConstantTimeCompare(params.key(p, salt, len(want)), want) == 1 }, nil
 }
 
-// forms are the bytes that a password may have been hashed as: the one form
-// that hashes are made of here, and as it was typed, which is what other
-// systems hash.
+// forms returns the byte sequences that a password may have been hashed as:
+// normalized, as codehub does, and as typed, as other systems do.
 func forms(password string) [][]byte {
 	f := [][]byte{normal(password)}
 	if string(f[0]) != password {
@@ -49,13 +46,12 @@ func forms(password string) [][]byte {
 	return f
 }
 
-// normal brings a password to one form: the same Hangul or accents are typed
-// composed on one system and decomposed on another.
+// normal normalizes a password to NFC, because operating systems differ in
+// composing Hangul and accents.
 func normal(password string) []byte { return norm.NFC.Bytes([]byte(password)) }
 
-// Matches reports whether password is the one that hash was made of; ok is
-// false for a hash that cannot be read and that nobody can log in with. It is
-// for the command line: nothing bounds how many compute at once.
+// Matches reports whether password matches hash; ok is false if the hash is
+// invalid. It is for the command line: it does not limit concurrent computations.
 func Matches(hash, password string) (matches, ok bool) {
 	h, err := readHash(hash)
 	if err != nil {
@@ -67,15 +63,14 @@ func Matches(hash, password string) (matches, ok bool) {
 	return matches, true
 }
 
-// current reports whether hash is of the kind that hashes are made of today.
+// current reports whether hash was made with the current algorithm and parameters.
 func (h *hasher) current(hash string) bool {
 	p, salt, key, err := decodeHash(hash)
 	return err == nil && p == h.params && len(salt) == argonSalt && len(key) == argonKey
 }
 
-// renew replaces a hash that was made in another way, once its password is
-// known, and returns the user with it. That it fails is no reason to keep
-// anybody out.
+// renew replaces an outdated hash after its password was verified, and returns the
+// updated user. A failure does not prevent the login.
 func (a *Auth) renew(ctx context.Context, user postgres.User, password string) postgres.User {
 	if a.hasher.current(user.PasswordHash) {
 		return user
@@ -89,7 +84,7 @@ func (a *Auth) renew(ctx context.Context, user postgres.User, password string) p
 		return user
 	}
 	if !errors.Is(err, context.Canceled) {
-		a.log.WarnContext(ctx, "password hash not renewed", "user", user.ID, "err", err)
+		a.log.WarnContext(ctx, "renew password hash failed", "user", user.ID, "err", err)
 	}
 	return user
 }

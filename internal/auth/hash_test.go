@@ -9,8 +9,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Hashes as argon2-cffi makes them, today and before 21.2, and bcrypt in
-// Python: what databases of the first version hold.
+// Hashes of argon2-cffi, current and before 21.2, and of bcrypt in Python, as in
+// databases of the first version.
 var foreignHashes = []struct{ password, hash string }{
 	{"testpassword", "$argon2id$v=19$m=65536,t=3,p=4$v0dTt9RuCAnb/3vSZXKDGg$KnREf1GzvJaig9tx7+alrITO4r3TQSPpS2AK0hdxnJg"},
 	{"testpassword", "$argon2id$v=19$m=102400,t=2,p=8$UyCfUPrQ7YpghHHBI1wO+w$6wgxspNgJKVrsNfRJdJ5pg"},
@@ -20,9 +20,9 @@ var foreignHashes = []struct{ password, hash string }{
 	{strings.Repeat("x", 80), "$2b$06$62Tg39qa1Ndu6zJiW10GK.5TN.CwmQbkVKTWwoqytgqKZiipzQhpG"},
 }
 
-// Whoever comes over from another system logs in with the password they have,
-// and from then on its hash is one of ours.
-func TestForeignHashes(t *testing.T) {
+// A user from another system logs in with the old password, whose hash is then
+// replaced by a current one.
+func TestImportedHashes(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, "http://localhost:8080")
 	stored := func() (hash string) {
@@ -50,7 +50,7 @@ func TestForeignHashes(t *testing.T) {
 		if got := stored(); got != renewed {
 			t.Errorf("the second login changed the hash again: %s", got)
 		}
-		// Nothing that the old hash gave access to has ended.
+		// Sessions from before stay valid.
 		if who := e.who(request(cookie(e.cookieName(), before.ID)), false); who != "ann" {
 			t.Errorf("the session of before: %s", who)
 		}
@@ -83,8 +83,9 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// A hash that cannot be read lets nobody in, and answers like a wrong password.
-func TestUnreadableHash(t *testing.T) {
+// A user with an invalid hash cannot log in, with the same response as for a wrong
+// password.
+func TestInvalidHash(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, "http://localhost:8080")
 	for _, hash := range []string{"!", "", "md5$abc", "$2b$31$H1rwvr5rTDYj4vwQaVlf8.4RrCaDQFDcxGSMucyQ0b1YoJgfHGBKS", "$2b$12$short"} {

@@ -11,26 +11,26 @@ import (
 	"codehub/internal/workspace"
 )
 
-// The lockout of design §6: from the 5th failure on 30 s, doubling, at most
-// 30 min, per user.
+// A user is locked out from the 5th failure on: for 30 s, then twice as long after
+// each failure, at most 30 min.
 const (
 	lockFrom  = 5
 	lockFirst = 30 * time.Second
 	lockMost  = 30 * time.Minute
 
-	// maxAttemptNames bounds what is remembered of names without a user.
-	// Pushing one out takes as many password hashes as there are names here.
+	// maxAttemptNames limits the remembered names of users that do not exist.
+	// Evicting one takes as many password hashes as there are names.
 	maxAttemptNames = 1 << 16
 
-	// refusalQuantum hides behind a wait what a refusal had to do: counting
-	// the failure of somebody who exists takes a commit, of nobody none.
+	// refusalQuantum hides how long a refusal took: counting a failure needs a
+	// commit only if the user exists.
 	refusalQuantum = 250 * time.Millisecond
 )
 
 const detailRetryAfter = "retry_after_seconds"
 
-// lockedUntil is the end of the lock that a number of failures in a row
-// brings; nil for none.
+// lockedUntil returns when the lockout after consecutive failures ends; nil: no
+// lockout.
 func lockedUntil(failures int, now time.Time) *time.Time {
 	if failures < lockFrom {
 		return nil
@@ -50,14 +50,14 @@ func lockedOut(until, now time.Time) error {
 	return e
 }
 
-// attempts counts failures where there is no row to count them in: for names
-// that nobody has, which must lock like those of users, and for the setup
-// code. The least recently used are forgotten.
+// attempts counts failures that have no row: for names without a user, which must
+// be locked out like existing ones, and for the setup code. It drops the least
+// recently used.
 type attempts struct {
 	mu   sync.Mutex
 	max  int
 	by   map[[32]byte]*list.Element
-	used *list.List // front: most recent
+	used *list.List // front: most recently used
 }
 
 type attempt struct {
@@ -97,8 +97,8 @@ func (a *attempts) fail(name string, now time.Time) {
 	at.until = lockedUntil(at.failures, now)
 }
 
-// turns lets one attempt per name through at a time, so that a burst of
-// guesses cannot all pass before the first failure is counted.
+// turns lets one attempt per name through at a time, so that parallel guesses
+// cannot pass before the first failure is counted.
 type turns struct {
 	mu sync.Mutex
 	by map[string]*turn
@@ -106,10 +106,10 @@ type turns struct {
 
 type turn struct {
 	slot chan struct{}
-	n    int // who holds it or waits
+	n    int // the holder and those waiting
 }
 
-// maxTurnWaiting bounds how many attempts may wait for one name.
+// maxTurnWaiting limits how many attempts may wait for one name.
 const maxTurnWaiting = 16
 
 func newTurns() *turns { return &turns{by: map[string]*turn{}} }
@@ -144,10 +144,10 @@ func (t *turns) take(ctx context.Context, name string) (done func(), err error) 
 	}
 }
 
-// wait returns once a multiple of answerIn has passed since start.
+// wait returns when a multiple of refusalInterval has passed since start.
 func (a *Auth) wait(ctx context.Context, start time.Time) {
 	spent := time.Since(start)
-	t := time.NewTimer(spent.Truncate(a.answerIn) + a.answerIn - spent)
+	t := time.NewTimer(spent.Truncate(a.refusalInterval) + a.refusalInterval - spent)
 	defer t.Stop()
 	select {
 	case <-t.C:

@@ -16,8 +16,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Session is a login that has just been made. ID is the secret for the
-// cookie; it is kept nowhere.
+// Session is a new session. ID is the secret for the cookie, which is not stored.
 type Session struct {
 	ID      string
 	Expires time.Time
@@ -25,17 +24,17 @@ type Session struct {
 	Caller  workspace.Caller
 }
 
-// Login checks a password and begins a session. Errors: CodeBadCredentials;
-// CodeLockedOut with how long in its details; CodeForbidden for an account
-// that is disabled (said only to who knows its password); CodeUnavailable
-// when too many log in at once. A name that nobody has answers like one that
-// somebody has, in its words, its lockout and its time.
+// Login verifies a password and creates a session. Errors: CodeBadCredentials;
+// CodeLockedOut with the remaining time in its details; CodeForbidden for a
+// disabled account, if the password was right; CodeUnavailable for too many
+// concurrent logins. A name that does not exist gets the same messages, lockout and
+// response time as one that does.
 func (a *Auth) Login(ctx context.Context, username, password, userAgent string) (Session, error) {
 	start := time.Now()
 	s, err := a.login(ctx, username, password, userAgent)
 	if workspace.CodeOf(err) == workspace.CodeUnauthenticated {
-		// The password was given another hash meanwhile: by its renewal, or
-		// because it is another one.
+		// The password's hash was replaced in the meantime: by its renewal, or by a
+		// new password.
 		s, err = a.login(ctx, username, password, userAgent)
 	}
 	if err != nil {
@@ -71,7 +70,7 @@ func (a *Auth) login(ctx context.Context, username, password, userAgent string) 
 	}
 	ok, err := a.hasher.Verify(ctx, hash, password)
 	if errors.Is(err, errHash) {
-		a.log.WarnContext(ctx, "nobody can log in with this user's password hash: set a new password", "user", user.ID)
+		a.log.WarnContext(ctx, "password hash is invalid; the user needs a new password", "user", user.ID)
 	} else if err != nil {
 		return Session{}, fmt.Errorf("verify the password: %w", err)
 	}
@@ -95,10 +94,9 @@ func (a *Auth) login(ctx context.Context, username, password, userAgent string) 
 	return a.begin(ctx, a.renew(ctx, user, password), userAgent)
 }
 
-// begin makes a session for a user who has proved to be that user, by the
-// password of the hash that user has. Its id is always new: one that the
-// browser brought along is never taken over. CodeUnauthenticated if the hash is
-// another one by now.
+// begin creates a session for a user whose password was verified with the hash in
+// user. The ID is always new, never one that the browser sent. CodeUnauthenticated
+// if the hash has changed in the meantime.
 func (a *Auth) begin(ctx context.Context, user postgres.User, userAgent string) (Session, error) {
 	id := newSessionID()
 	hash := hashSecret(id)
@@ -109,8 +107,8 @@ func (a *Auth) begin(ctx context.Context, user postgres.User, userAgent string) 
 	return Session{ID: id, Expires: expires, User: user, Caller: callerOf(user, hash, "")}, nil
 }
 
-// Logout ends the session that the caller came with. A caller who came with
-// an API token has none; the token is ended by DeleteToken.
+// Logout ends the caller's session. A caller with an API token has none;
+// DeleteToken ends the token.
 func (a *Auth) Logout(ctx context.Context, caller workspace.Caller) error {
 	if caller.Token != "" {
 		return workspace.Errorf(workspace.CodeInvalid, "An API token cannot log out. Delete it instead.")
@@ -126,8 +124,8 @@ func (a *Auth) Logout(ctx context.Context, caller workspace.Caller) error {
 	return nil
 }
 
-// CheckUsername says whether a name can be a username: 1–64 letters, digits
-// and . _ @ -, beginning with a letter or digit.
+// CheckUsername checks a new user name: 1–64 letters, digits and . _ @ -, beginning
+// with a letter or digit.
 func CheckUsername(name string) error {
 	bad := workspace.Errorf(workspace.CodeInvalid, "A username has 1 to 64 letters, digits or . _ @ - and starts with a letter or digit.")
 	if !utf8.ValidString(name) || name == "" || utf8.RuneCountInString(name) > 64 {
@@ -142,8 +140,8 @@ func CheckUsername(name string) error {
 	return nil
 }
 
-// boundedText makes what a client sent fit to be stored: at most n bytes of
-// valid text without control characters.
+// boundedText makes a client's text safe to store: at most n bytes of valid UTF-8
+// without control characters.
 func boundedText(s string, n int) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -30,8 +30,7 @@ func TestLockedUntil(t *testing.T) {
 	}
 }
 
-// A name that nobody has answers like one that somebody has, all the way
-// through the lockout.
+// Unknown names get the same responses as existing ones, including the lockout.
 func TestLockout(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, "http://localhost")
@@ -45,7 +44,7 @@ func TestLockout(t *testing.T) {
 			}
 			s := string(coded.Code)
 			if secs, ok := coded.Details[detailRetryAfter].(int); ok {
-				s += fmt.Sprint(" ", (secs+9)/10*10) // the tests may be slow
+				s += fmt.Sprint(" ", (secs+9)/10*10) // the test may be slow
 			}
 			got = append(got, s)
 		}
@@ -53,7 +52,7 @@ func TestLockout(t *testing.T) {
 			try("wrong")
 		}
 		try("wrong")
-		try(right) // locked: even the right one
+		try(right) // locked out even with the right password
 		e.pass(31 * time.Second)
 		try("wrong")
 		try(right)
@@ -73,9 +72,9 @@ func TestLockout(t *testing.T) {
 	}
 }
 
-// A burst of guesses counts one by one: none slips through between the check
-// and the count.
-func TestLockoutUnderABurst(t *testing.T) {
+// Parallel guesses are counted one by one: none passes between the check and the
+// count.
+func TestLockoutWithParallelAttempts(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, "http://localhost")
 	var wg sync.WaitGroup
@@ -101,9 +100,9 @@ func TestLockoutUnderABurst(t *testing.T) {
 	}
 }
 
-// Whoever does not exist costs a password hash like whoever does, and both
-// are answered at a multiple of the same time.
-func TestUnknownTakesAsLong(t *testing.T) {
+// Unknown names cost a password hash like existing ones, and both responses are
+// delayed to a multiple of the same time.
+func TestUnknownNameTiming(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, "http://localhost")
 	for range maxHashing {
@@ -133,19 +132,19 @@ func TestUnknownTakesAsLong(t *testing.T) {
 	for range maxHashing {
 		e.hasher.release()
 	}
-	e.answerIn = 100 * time.Millisecond
+	e.refusalInterval = 100 * time.Millisecond
 	for _, name := range []string{"ann", "nobody", "", "../etc"} {
 		start := time.Now()
 		if _, err := e.Login(t.Context(), name, "wrong password", ""); workspace.CodeOf(err) != workspace.CodeBadCredentials {
 			t.Errorf("%q: %v", name, err)
 		}
-		if took := time.Since(start); took < e.answerIn {
+		if took := time.Since(start); took < e.refusalInterval {
 			t.Errorf("%q was answered after %v", name, took)
 		}
 	}
 }
 
-func TestAttemptsAreBounded(t *testing.T) {
+func TestAttemptsAreLimited(t *testing.T) {
 	t.Parallel()
 	a, now := newAttempts(100), time.Now()
 	for range 5 {
@@ -163,7 +162,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 	}
 }
 
-func TestLoginRefusals(t *testing.T) {
+func TestRefusedLogin(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, "http://localhost")
 	long := string(make([]byte, MaxPassword+1))
@@ -266,13 +265,13 @@ func TestEnsureAdmin(t *testing.T) {
 	}
 }
 
-// A login or a change that was under way when the password became another one
-// does not go by the old one; one whose hash was only renewed does no harm.
-func TestPasswordChangesMeanwhile(t *testing.T) {
+// A login or a change that runs while the password changes does not accept the old
+// one; a renewed hash of the same password has no effect.
+func TestPasswordChangeDuringLogin(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, "http://localhost")
 	caller := e.login().Caller
-	// during runs f as it waits for its turn to hash while the user gets that hash.
+	// during runs f while it waits to hash, and replaces the user's hash meanwhile.
 	during := func(hash string, f func() error) error {
 		t.Helper()
 		for range maxHashing {

@@ -19,10 +19,10 @@ import (
 	"golang.org/x/crypto/argon2"
 )
 
-// argonDefault is what new password hashes cost: about 45 ms on two cores.
+// argonDefault takes about 45 ms on two cores.
 var argonDefault = argonParams{time: 2, memory: 64 << 10, threads: 2}
 
-// argonCheap is what they cost where they protect nothing.
+// argonCheap is for tests.
 var argonCheap = argonParams{time: 1, memory: 64, threads: 1}
 
 func argonOf(cfg Config) argonParams {
@@ -36,26 +36,25 @@ const (
 	argonKey  = 32
 	argonSalt = 16
 
-	// What a stored hash may ask for, so that one bad row cannot take the
+	// Limits of a stored hash's parameters, so that a bad row cannot exhaust the
 	// server's memory.
 	maxArgonTime   = 16
 	maxArgonMemory = 256 << 10
 
-	// Hashes computed at once, and those who may wait for their turn: a flood
-	// of logins costs waiting, never memory.
+	// Limits of concurrent and waiting computations, so that a flood of logins
+	// causes delays and not memory exhaustion.
 	maxHashing     = 2
 	maxHashWaiting = 64
 	hashWait       = 10 * time.Second
 )
 
-// Bounds of a password: MinPassword in characters, as people count them, and
-// MaxPassword in bytes.
+// Limits of a password: MinPassword in characters, MaxPassword in bytes.
 const (
 	MinPassword = 8
 	MaxPassword = 1024
 )
 
-// CheckPassword says whether a person may take this password.
+// CheckPassword reports whether a user may choose this password.
 func CheckPassword(username, password string) error {
 	switch {
 	case len(password) > MaxPassword:
@@ -70,28 +69,28 @@ func CheckPassword(username, password string) error {
 	return nil
 }
 
-// ShortPassword reports whether a password has too few characters. Hangul and
-// accents count once however they are composed.
+// ShortPassword reports whether a password has too few characters. Composed and
+// decomposed characters count the same.
 func ShortPassword(password string) bool {
 	return utf8.RuneCount(normal(password)) < MinPassword
 }
 
-var errHash = errors.New("the stored password hash cannot be read")
+var errHash = errors.New("the stored password hash is invalid")
 
-// hasher computes argon2id, a bounded number at once.
+// hasher computes argon2id hashes, with limited concurrency.
 type hasher struct {
 	params  argonParams // of new hashes
 	slots   chan struct{}
 	waiting atomic.Int32
 	busy    atomic.Int32
-	// dummy is verified for names that do not exist, so that they take as
-	// long as those that do.
+	// dummy is verified for names that do not exist, so that they take as long as
+	// those that do.
 	dummy string
 }
 
 func newHasher(p argonParams) *hasher {
 	h := &hasher{params: p, slots: make(chan struct{}, maxHashing)}
-	// Never computed from a password: no password verifies against it.
+	// Random and not computed from a password, so no password matches it.
 	h.dummy = encodeHash(p, random(argonSalt), random(argonKey))
 	return h
 }
@@ -116,11 +115,11 @@ func (h *hasher) acquire(ctx context.Context) error {
 }
 
 func (h *hasher) release() {
-	// Each hash leaves 64 MiB of garbage, which would pile up in a flood, and
-	// stay for minutes in an idle server, if the collector were left to its
-	// own pace.
+	// Each hash leaves 64 MiB of garbage, which would accumulate in a flood of
+	// logins, and stay for minutes in an idle server, until the garbage collector
+	// runs by itself.
 	switch last := h.busy.Add(-1) == 0 && h.waiting.Load() == 0; {
-	case h.params.memory < argonDefault.memory: // there is little of it
+	case h.params.memory < argonDefault.memory: // little garbage
 	case last:
 		debug.FreeOSMemory()
 	default:
@@ -135,7 +134,7 @@ func tooBusy() error {
 	return e
 }
 
-// Hash makes the PHC string of a password.
+// Hash returns the PHC string of a password.
 func (h *hasher) Hash(ctx context.Context, password string) (string, error) {
 	if err := h.acquire(ctx); err != nil {
 		return "", err
@@ -145,8 +144,8 @@ func (h *hasher) Hash(ctx context.Context, password string) (string, error) {
 	return encodeHash(h.params, salt, h.params.key(normal(password), salt, argonKey)), nil
 }
 
-// Verify reports whether password is the one that hash was made of; errHash if
-// that cannot be read.
+// Verify reports whether password matches hash, and returns errHash if hash is
+// invalid.
 func (h *hasher) Verify(ctx context.Context, hash, password string) (bool, error) {
 	matches, err := readHash(hash)
 	if err != nil {
@@ -159,7 +158,7 @@ func (h *hasher) Verify(ctx context.Context, hash, password string) (bool, error
 	return slices.ContainsFunc(forms(password), matches), nil
 }
 
-// HashPassword makes the argon2id hash that the store keeps of a password.
+// HashPassword returns the argon2id hash to store for a password.
 func (a *Auth) HashPassword(ctx context.Context, password string) (string, error) {
 	return a.hasher.Hash(ctx, password)
 }
@@ -202,6 +201,6 @@ func decodeHash(s string) (p argonParams, salt, key []byte, err error) {
 
 func random(n int) []byte {
 	b := make([]byte, n)
-	rand.Read(b) // never fails: the program ends instead
+	rand.Read(b) // never fails: the program crashes instead
 	return b
 }

@@ -32,7 +32,7 @@ func TestPasswordHash(t *testing.T) {
 		{hash, password + " ", false},
 		{hash, "", false},
 		{h.dummy, password, false},
-		// made elsewhere, with other parameters
+		// from another system, with other parameters
 		{"$argon2id$v=19$m=65536,t=3,p=4$c29tZXNhbHRzb21lc2FsdA$TGRzhwY6EWCjTkG2uqVU9YZTHOLtWQWhwhxfYT3LFO8", "x", false},
 	} {
 		ok, err := h.Verify(t.Context(), c.hash, c.password)
@@ -42,8 +42,8 @@ func TestPasswordHash(t *testing.T) {
 	}
 }
 
-// A password is the same however a system composes its characters.
-func TestPasswordForms(t *testing.T) {
+// Composed and decomposed characters are the same password.
+func TestPasswordNormalization(t *testing.T) {
 	t.Parallel()
 	h := newHasher(argonParams{time: 1, memory: 64, threads: 1})
 	hash, err := h.Hash(t.Context(), "비밀번호-é")
@@ -56,7 +56,7 @@ func TestPasswordForms(t *testing.T) {
 	}
 }
 
-func TestBadHashes(t *testing.T) {
+func TestInvalidHashes(t *testing.T) {
 	t.Parallel()
 	const salt, key = "c29tZXNhbHRzb21lc2FsdA", "TGRzhwY6EWCjTkG2uqVU9YZTHOLtWQWhwhxfYT3LFO8"
 	good := "$argon2id$v=19$m=64,t=1,p=1$" + salt + "$" + key
@@ -94,9 +94,8 @@ func FuzzDecodeHash(f *testing.F) {
 	})
 }
 
-// However many log in, a bounded number of hashes is computed and a bounded
-// number of people waits.
-func TestHashingIsBounded(t *testing.T) {
+// The concurrent computations and the waiting logins are limited.
+func TestHashingIsLimited(t *testing.T) {
 	t.Parallel()
 	h := newHasher(argonParams{time: 1, memory: 64, threads: 1})
 	for range maxHashing {
@@ -142,7 +141,7 @@ func TestCheckPassword(t *testing.T) {
 		"비밀번":                              false, // nine bytes
 		"비밀번호비밀번":                          false,
 		"비밀번호비밀번호":                         true,
-		"\u1107\u1175\u1106\u1175\u11af\u1107\u1165\u11ab": false, // 비밀번 again
+		"\u1107\u1175\u1106\u1175\u11af\u1107\u1165\u11ab": false, // 비밀번 decomposed
 	} {
 		if err := CheckPassword("username", p); (err == nil) != ok {
 			t.Errorf("%.20q: %v", p, err)

@@ -47,7 +47,7 @@ func TestCookie(t *testing.T) {
 	}
 }
 
-func TestWhoAsks(t *testing.T) {
+func TestIdentify(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, "http://localhost")
 	s := e.login()
@@ -105,9 +105,9 @@ func TestWhoAsks(t *testing.T) {
 	}
 }
 
-// What ended is out at once where the event comes, and within a minute where
-// it does not.
-func TestSessionsEnd(t *testing.T) {
+// Ended sessions are refused at once after the event, and within a minute without
+// it.
+func TestEndedSessions(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		end   func(e *env, s Session)
@@ -155,7 +155,7 @@ func TestSessionsEnd(t *testing.T) {
 				if told {
 					c.event(e, s)
 				} else {
-					e.skew.Store(int64(cacheFor))
+					e.skew.Store(int64(cacheTTL))
 				}
 				if got := e.who(r, false); got != "unauthenticated" {
 					t.Errorf("told %v: %s", told, got)
@@ -174,14 +174,14 @@ func TestSessionExpires(t *testing.T) {
 	if got := e.who(r, false); got != "ann" {
 		t.Fatal(got)
 	}
-	e.skew.Store(int64(31 * time.Second)) // still in the cache's minute
+	e.skew.Store(int64(31 * time.Second)) // still within the cache's minute
 	if got := e.who(r, false); got != "unauthenticated" {
 		t.Errorf("expired: %s", got)
 	}
 }
 
-// Without its database a server goes on with who it knows, for a minute.
-func TestCacheOutlivesTheDatabase(t *testing.T) {
+// Without the database cached sessions stay valid for a minute.
+func TestCacheDuringDatabaseOutage(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, "http://localhost")
 	s := e.login()
@@ -191,14 +191,14 @@ func TestCacheOutlivesTheDatabase(t *testing.T) {
 	if got := e.who(r, false); got != "ann" {
 		t.Errorf("remembered: %s", got)
 	}
-	e.skew.Store(int64(cacheFor))
+	e.skew.Store(int64(cacheTTL))
 	if _, err := e.Authenticate(r, false); err == nil || workspace.CodeOf(err) == workspace.CodeUnauthenticated {
 		t.Errorf("after a minute: %v", err)
 	}
 }
 
-// An invalidation that comes while the session is being read is not lost.
-func TestInvalidationDuringALoad(t *testing.T) {
+// An invalidation during a load is not lost.
+func TestInvalidationDuringLoad(t *testing.T) {
 	t.Parallel()
 	c, now := newCache(10), time.Now()
 	h := hashSecret("x")
@@ -214,7 +214,7 @@ func TestInvalidationDuringALoad(t *testing.T) {
 	}
 }
 
-func TestCacheIsBounded(t *testing.T) {
+func TestCacheIsLimited(t *testing.T) {
 	t.Parallel()
 	c, now := newCache(64), time.Now()
 	for i := range 1000 {
@@ -247,7 +247,7 @@ func TestTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A token's children do not outlive it.
+	// A token created with a token does not outlive it.
 	parent, err := e.Identify(request(tokenHeader(shortSecret)), false)
 	if err != nil || parent.Caller.Token != short.ID {
 		t.Fatalf("%+v, %v", parent, err)

@@ -8,10 +8,10 @@ import (
 	"codehub/internal/workspace"
 )
 
-// OpenSession is a session as its user sees it.
+// OpenSession is a session for display to its user.
 type OpenSession struct {
 	postgres.UserSession
-	Current bool // the caller came with it
+	Current bool // the caller's own
 }
 
 // Sessions lists the caller's sessions, the most recently used first.
@@ -27,8 +27,8 @@ func (a *Auth) Sessions(ctx context.Context, caller workspace.Caller) ([]OpenSes
 	return list, nil
 }
 
-// EndSession ends one of the caller's sessions, and the connections that it has
-// open. CodeNotFound; CodeForbidden for a session of another user.
+// EndSession ends one of the caller's sessions and its open connections. Errors:
+// CodeNotFound, and CodeForbidden for another user's session.
 func (a *Auth) EndSession(ctx context.Context, caller workspace.Caller, id string) error {
 	if err := a.store.EndSession(ctx, caller, id); err != nil {
 		return err
@@ -37,8 +37,8 @@ func (a *Auth) EndSession(ctx context.Context, caller workspace.Caller, id strin
 	return nil
 }
 
-// EndOtherSessions ends all of the caller's sessions except the one that the
-// caller came with, and returns how many there were. API tokens stay.
+// EndOtherSessions ends all of the caller's sessions except the current one and
+// returns their number. API tokens are kept.
 func (a *Auth) EndOtherSessions(ctx context.Context, caller workspace.Caller) (int64, error) {
 	ended, err := a.store.EndOtherSessions(ctx, caller)
 	if err != nil {

@@ -14,10 +14,11 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// AdminUsername is who CODEHUB_ADMIN_PASSWORD is the password of.
+// AdminUsername is the user that CODEHUB_ADMIN_PASSWORD creates.
 const AdminUsername = "admin"
 
-// setupAttempts is where failed setup codes are counted; no username can be it.
+// setupAttempts is the name under which failed setup codes are counted. It cannot
+// be a user name.
 const setupAttempts = "\x00setup"
 
 // SetupNeeded reports whether there is no user yet.
@@ -35,8 +36,8 @@ func (a *Auth) SetupNeeded(ctx context.Context) (bool, error) {
 	return n == 0, nil
 }
 
-// SetupCode returns this process's one-time code for Setup, to be printed
-// where only the operator sees it, or "" if there are users already.
+// SetupCode returns this process's one-time code for Setup, to be printed for the
+// operator, or "" if there are users.
 func (a *Auth) SetupCode(ctx context.Context) (string, error) {
 	needed, err := a.SetupNeeded(ctx)
 	if err != nil || !needed {
@@ -51,9 +52,9 @@ func (a *Auth) SetupCode(ctx context.Context) (string, error) {
 	return a.setupCode, nil
 }
 
-// Setup makes the first user, an admin, and logs them in. It takes the code
-// that SetupCode gave out; wrong codes are limited like wrong passwords. Once
-// there is a user it is CodeForbidden.
+// Setup creates the first user, an administrator, and logs in. It requires the code
+// from SetupCode; wrong codes are limited like wrong passwords. It is CodeForbidden
+// once there is a user.
 func (a *Auth) Setup(ctx context.Context, code, username, password, userAgent string) (Session, error) {
 	start := time.Now()
 	if err := a.checkSetupCode(ctx, code); err != nil {
@@ -88,21 +89,21 @@ func (a *Auth) checkSetupCode(ctx context.Context, code string) error {
 	want := a.setupCode
 	a.setupMu.Unlock()
 	code = strings.ToUpper(strings.TrimSpace(code))
-	if want == "" || subtle.ConstantTimeCompare([]byte(bareCode(code)), []byte(bareCode(want))) != 1 {
+	if want == "" || subtle.ConstantTimeCompare([]byte(normalizeCode(code)), []byte(normalizeCode(want))) != 1 {
 		a.attempts.fail(setupAttempts, now)
 		return workspace.Errorf(workspace.CodeForbidden, "The setup code is incorrect. Look for it in the server's output.")
 	}
 	return nil
 }
 
-func bareCode(s string) string { return strings.NewReplacer("-", "", " ", "").Replace(s) }
+func normalizeCode(s string) string { return strings.NewReplacer("-", "", " ", "").Replace(s) }
 
 func setupOver() error {
 	return workspace.Errorf(workspace.CodeForbidden, "codehub is set up already. Log in, or ask an administrator for an account.")
 }
 
-// EnsureAdmin makes the user admin with CODEHUB_ADMIN_PASSWORD if there is no
-// user at all, and reports whether it did.
+// EnsureAdmin creates the user admin with CODEHUB_ADMIN_PASSWORD if there is no
+// user, and reports whether it did.
 func (a *Auth) EnsureAdmin(ctx context.Context, password string) (bool, error) {
 	needed, err := a.SetupNeeded(ctx)
 	if err != nil || !needed {
@@ -110,7 +111,7 @@ func (a *Auth) EnsureAdmin(ctx context.Context, password string) (bool, error) {
 	}
 	_, err = a.createFirst(ctx, AdminUsername, password)
 	if workspace.CodeOf(err) == workspace.CodeForbidden {
-		return false, nil // another server was quicker
+		return false, nil // another server has created it
 	}
 	return err == nil, err
 }
@@ -133,7 +134,7 @@ func (a *Auth) createFirst(ctx context.Context, username, password string) (post
 	return created, nil
 }
 
-// CreateUser makes a user with a password.
+// CreateUser creates a user with a password.
 func (a *Auth) CreateUser(ctx context.Context, username, password string, admin bool) (postgres.User, error) {
 	u, err := a.NewUser(ctx, username, password)
 	if err != nil {
@@ -143,8 +144,7 @@ func (a *Auth) CreateUser(ctx context.Context, username, password string, admin 
 	return a.store.CreateUser(ctx, u)
 }
 
-// NewUser checks a username and a password, and makes a user of them that is
-// not stored yet.
+// NewUser validates a user name and a password, and returns a user to be stored.
 func (a *Auth) NewUser(ctx context.Context, username, password string) (postgres.User, error) {
 	username = norm.NFC.String(strings.TrimSpace(username))
 	if err := CheckUsername(username); err != nil {
@@ -157,7 +157,7 @@ func (a *Auth) NewUser(ctx context.Context, username, password string) (postgres
 	return postgres.User{Username: username, PasswordHash: hash}, nil
 }
 
-// CheckedHash is the hash of a password that the user may take.
+// CheckedHash validates a password and returns its hash.
 func (a *Auth) CheckedHash(ctx context.Context, username, password string) (string, error) {
 	if err := CheckPassword(username, password); err != nil {
 		return "", err

@@ -8,9 +8,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// CreateToken makes an API token for who asks and returns it with its secret,
-// which is kept nowhere. A token that makes another gives it no longer life
-// than its own.
+// CreateToken creates an API token and returns it with its secret, which is not
+// stored. A token created with a token does not outlive it.
 func (a *Auth) CreateToken(ctx context.Context, by Identity, name string, expires *time.Time) (postgres.Token, string, error) {
 	if expires != nil {
 		if !expires.After(a.now()) {
@@ -33,7 +32,7 @@ func (a *Auth) Tokens(ctx context.Context, caller workspace.Caller) ([]postgres.
 	return a.store.Tokens(ctx, caller)
 }
 
-// DeleteToken ends one of the caller's API tokens.
+// DeleteToken deletes one of the caller's API tokens.
 func (a *Auth) DeleteToken(ctx context.Context, caller workspace.Caller, id string) error {
 	if err := a.store.DeleteToken(ctx, caller, id); err != nil {
 		return err

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// watchEvery is how often the sessions behind open connections are looked at,
-// all together (design §8).
-const watchEvery = 3 * time.Second
+// watchInterval is the interval at which the sessions of open connections are
+// revalidated, with one query.
+const watchInterval = 3 * time.Second
 
-// ErrSessionEnded is the cause of a context from Watch that ended because its
-// session or token did.
+// ErrSessionEnded is the cause of a context from Watch whose session or token has
+// ended.
 var ErrSessionEnded = errors.New("the session has ended")
 
 type watches struct {
@@ -25,17 +25,17 @@ type watches struct {
 
 type watch struct{ cancel context.CancelCauseFunc }
 
-func (w *watches) look() {
+func (w *watches) revalidateSoon() {
 	select {
 	case w.poke <- struct{}{}:
 	default:
 	}
 }
 
-// Watch returns a context that ends with ctx, or, with cause ErrSessionEnded,
-// soon after the session or token (Caller.Session) holds no longer: logged
-// out, expired, deleted, or its user disabled. For connections that stay
-// open. The caller must call stop.
+// Watch returns a context that ends with ctx or, with cause ErrSessionEnded, soon
+// after the session or token (Caller.Session) has ended: logged out, expired,
+// deleted, or its user disabled. It is for long-lived connections. The caller must
+// call stop.
 func (a *Auth) Watch(ctx context.Context, session string) (watched context.Context, stop context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	me := &watch{cancel: cancel}
@@ -57,10 +57,10 @@ func (a *Auth) Watch(ctx context.Context, session string) (watched context.Conte
 	}
 }
 
-// Run looks after the watched sessions until ctx ends. While the database
-// does not answer, nothing is known and nobody is cut off.
+// Run revalidates the watched sessions until ctx ends. While the database is not
+// responding, no session ends.
 func (a *Auth) Run(ctx context.Context) error {
-	tick := time.NewTicker(watchEvery)
+	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -70,7 +70,7 @@ func (a *Auth) Run(ctx context.Context) error {
 		case <-a.watches.poke:
 		}
 		if err := a.revalidate(ctx); err != nil && ctx.Err() == nil {
-			a.log.WarnContext(ctx, "re-validate open connections", "err", err)
+			a.log.WarnContext(ctx, "revalidate sessions failed", "err", err)
 		}
 	}
 }

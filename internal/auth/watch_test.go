@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// limit bounds a wait that is expected to end.
+// limit limits a wait that is expected to end.
 const limit = 30 * time.Second
 
 func TestWatch(t *testing.T) {
@@ -39,7 +39,7 @@ func TestWatch(t *testing.T) {
 		t.Error("the other session was ended, too")
 	}
 
-	// Ended by its user from another session.
+	// Ended by the user in another session.
 	other := e.login()
 	c, stopC := e.Watch(t.Context(), other.Caller.Session)
 	defer stopC()
@@ -59,7 +59,7 @@ func TestWatch(t *testing.T) {
 	}
 	stopC()
 
-	// Ended without any event: the regular look finds it.
+	// Ended without an event: the next revalidation detects it.
 	e.exec(`DELETE FROM sessions`)
 	select {
 	case <-a.Done():
@@ -78,7 +78,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// While the database does not answer, nobody is cut off.
+// While the database is not responding, no session ends.
 func TestWatchWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, "http://localhost")

@@ -8,29 +8,30 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Wanted is one workspace that a subscriber has to be told of.
+// Wanted identifies a workspace to load for a subscriber.
 type Wanted struct {
 	Owner string
 	ID    workspace.ID
 }
 
-// Batched makes a Loader of what reads many workspaces at once; what is not
-// there, or not its owner's, is left out. While something is being read, what
-// is asked for meanwhile waits and is then read together: a burst of events
-// costs the database a few statements. Every load begins after it was asked
-// for, so that it sees the change that it was asked for.
+// Batched makes a Loader from a function that reads many workspaces with one
+// statement and omits those that do not exist or have another owner. Requests that
+// arrive during a load wait and share the next one, so that a burst of events costs
+// few statements. Every load begins after it was requested, so it includes the
+// change that caused the request.
 func Batched(load func(ctx context.Context, wanted []Wanted) ([]workspace.Workspace, error)) Loader {
-	b := &batch{load: load, turn: make(chan struct{}, loadsAtOnce)}
+	b := &batch{load: load, turn: make(chan struct{}, maxLoads)}
 	return b.one
 }
 
 const (
-	// loadsAtOnce is how many loads run at the same time.
-	loadsAtOnce = 2
-	// maxBatch bounds one load.
+	// maxLoads limits concurrent loads.
+	maxLoads = 2
+	// maxBatch limits the size of one load.
 	maxBatch = 500
-	// loadWithin bounds a load, which nobody else's end interrupts.
-	loadWithin = 5 * time.Second
+	// loadTimeout limits a load, which does not end with the request that started
+	// it.
+	loadTimeout = 5 * time.Second
 )
 
 type batch struct {
@@ -38,15 +39,15 @@ type batch struct {
 	turn chan struct{}
 
 	mu   sync.Mutex
-	next *round // that may still be joined; nil: none
+	next *round // can still be joined; nil: none
 }
 
 // round is one load.
 type round struct {
-	wanted map[Wanted]struct{} // until begun
+	wanted map[Wanted]struct{} // until the load begins
 	begun  bool
 	done   chan struct{}
-	// Once done:
+	// Set when done is closed:
 	rows map[workspace.ID]workspace.Workspace
 	err  error
 }
@@ -59,7 +60,7 @@ func (b *batch) one(ctx context.Context, owner string, id workspace.ID) (workspa
 		return workspace.Workspace{}, ctx.Err()
 	case b.turn <- struct{}{}:
 		b.run(ctx, r)
-		<-r.done // somebody else may have begun it
+		<-r.done // another request may have started it
 	}
 	if r.err != nil {
 		return workspace.Workspace{}, r.err
@@ -83,7 +84,8 @@ func (b *batch) join(w Wanted) *round {
 	return r
 }
 
-// run carries a round out, unless somebody has begun to, and gives up the turn.
+// run carries out a round, unless another request has started it, and frees the
+// slot.
 func (b *batch) run(ctx context.Context, r *round) {
 	defer func() { <-b.turn }()
 	b.mu.Lock()
@@ -101,7 +103,7 @@ func (b *batch) run(ctx context.Context, r *round) {
 	for w := range r.wanted {
 		wanted = append(wanted, w)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadWithin)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
 	defer cancel()
 	rows, err := b.load(ctx, wanted)
 	if err != nil {

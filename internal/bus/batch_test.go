@@ -13,7 +13,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// reader is a table that takes its time.
+// reader is a slow table.
 type reader struct {
 	rows
 	takes time.Duration
@@ -33,7 +33,7 @@ func (r *reader) many(ctx context.Context, wanted []Wanted) (list []workspace.Wo
 			return nil, err
 		}
 	}
-	select { // what was read is what was there before
+	select { // read what was there before
 	case <-time.After(r.takes):
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -68,9 +68,8 @@ func TestBatched(t *testing.T) {
 	})
 }
 
-// A load that is asked for sees what was there when it was asked for, whatever
-// is being read at that time.
-func TestBatchedIsFresh(t *testing.T) {
+// A load sees the state as of its request, whatever is being read at that time.
+func TestBatchedLoadsAfterRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &reader{takes: 10 * time.Millisecond}
 		load := Batched(r.many)
@@ -89,17 +88,17 @@ func TestBatchedIsFresh(t *testing.T) {
 	})
 }
 
-func TestBatchedFails(t *testing.T) {
+func TestBatchedFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("down")
 		r := &reader{takes: time.Hour}
 		r.set("ann", "a", "1")
 		load := Batched(r.many)
-		// Whoever leaves takes nobody along.
+		// A cancelled request does not cancel the others.
 		var wg sync.WaitGroup
 		for i := range 10 {
 			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), loadWithin*3)
+				ctx, cancel := context.WithTimeout(t.Context(), loadTimeout*3)
 				if i%2 == 0 {
 					ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 				}
@@ -110,7 +109,7 @@ func TestBatchedFails(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		time.Sleep(loadWithin)
+		time.Sleep(loadTimeout)
 		r.takes, r.down = 0, down
 		if _, err := load(t.Context(), "ann", "a"); !errors.Is(err, down) {
 			t.Error(err)

@@ -1,8 +1,7 @@
-// Package bus carries what changed to who waits for it inside one process:
-// workspaces to their owners' event streams, wakes to the controller, ended
-// sessions to the caches (design §4). It is fed by the database's
-// notifications, in every replica; whatever feeds it, an event only says that
-// something changed, and what it is now is read from the database.
+// Package bus distributes changes within one process: changed workspaces to their
+// owners' event streams, wakes to the controller, ended sessions to the caches. In
+// every replica it is fed by the database's notifications. An event only says that
+// something has changed; the current state is read from the database.
 package bus
 
 import (
@@ -15,7 +14,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Channels of the database's notifications (design §5).
+// Channels of the database's notifications; see docs/database.md.
 const (
 	ChannelEvents  = "ws_sse"
 	ChannelWake    = "ws_wake"
@@ -23,37 +22,37 @@ const (
 	ChannelAuth    = "auth_changed"
 )
 
-// Loader reads one workspace as its owner sees it, deleted ones that can
-// still be restored included; workspace.CodeNotFound once it is gone.
+// Loader reads one workspace as its owner sees it, including deleted ones that can
+// still be restored. It returns workspace.CodeNotFound if there is none.
 type Loader func(ctx context.Context, owner string, id workspace.ID) (workspace.Workspace, error)
 
 // Config configures New.
 type Config struct {
 	Load Loader
-	// AuthChanged is told that a session ended (hex hash) or, with an empty
-	// session, that a user changed. May be nil.
+	// AuthChanged is called when a session has ended (with its hex hash), or with
+	// an empty session when a user has changed. Optional.
 	AuthChanged func(user, session string)
 	Log         *slog.Logger
-	// CutAfter is how long a subscriber may leave events unread before it is
-	// cut off; 0 is a minute.
-	CutAfter time.Duration
+	// UnreadTimeout is how long a subscriber may leave events unread before its
+	// subscription ends; 0: one minute.
+	UnreadTimeout time.Duration
 }
 
 // Limits of a Hub's memory.
 const (
-	// MaxPerUser bounds one user's subscriptions in this process.
+	// MaxPerUser limits one user's subscriptions in this process.
 	MaxPerUser = 64
-	// maxDirty is how many changed workspaces a subscription remembers one by
-	// one; beyond it, everything counts as changed.
+	// maxDirty is how many changed workspaces a subscription remembers. Beyond that
+	// all count as changed.
 	maxDirty = 1024
 )
 
-// Observer is told at once, in the goroutine that brings the news, so it must
-// neither block nor call the Hub. Nil fields are not called.
+// Observer is called synchronously for every event, so it must neither block nor
+// call the Hub. Nil fields are ignored.
 type Observer struct {
-	// Changed says that a workspace changed in some way.
+	// Changed reports that a workspace has changed.
 	Changed func(owner string, id workspace.ID)
-	// Gap says that events may have been missed.
+	// Gap reports that events may have been lost.
 	Gap func()
 }
 
@@ -65,13 +64,13 @@ type Hub struct {
 	mu        sync.Mutex
 	subs      map[string]map[*Subscription]struct{} // by user
 	observers map[*Observer]struct{}
-	said      recently
+	recent    recentIDs
 }
 
-// New makes a Hub.
+// New returns a Hub.
 func New(cfg Config) *Hub {
-	if cfg.CutAfter <= 0 {
-		cfg.CutAfter = time.Minute
+	if cfg.UnreadTimeout <= 0 {
+		cfg.UnreadTimeout = time.Minute
 	}
 	return &Hub{
 		cfg:       cfg,
@@ -81,12 +80,12 @@ func New(cfg Config) *Hub {
 	}
 }
 
-// Handle takes one of the database's notifications. What it cannot read
-// counts as a gap: something changed, and nobody knows what.
+// Handle processes a notification from the database. An invalid one counts as a
+// gap, because it is not known what has changed.
 func (h *Hub) Handle(channel, payload string) {
 	var p struct{ ID, Owner, User, Session string }
 	if err := json.Unmarshal([]byte(payload), &p); err != nil {
-		h.cfg.Log.Error("read a notification", "channel", channel, "err", err)
+		h.cfg.Log.Error("parse notification failed", "channel", channel, "err", err)
 		h.Gap()
 		return
 	}
@@ -104,29 +103,29 @@ func (h *Hub) Handle(channel, payload string) {
 	}
 }
 
-// Notify says that a workspace changed.
+// Notify reports that a workspace has changed.
 func (h *Hub) Notify(owner string, id workspace.ID) {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.said.add(id, now)
+	h.recent.add(id, now)
 	h.notify(owner, id, now)
 }
 
-// Echo says the same by a second way. What the first has said a moment ago is
-// left out, as everything would be read twice. Should it have been another
-// change of the workspace, the first way brings it, or a gap.
+// Echo reports a change through a second channel. It is ignored if the first one
+// has reported the workspace within echoWindow, to avoid reading it twice. If it
+// was another change, the first channel will report it, or a gap.
 func (h *Hub) Echo(owner string, id workspace.ID) {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.said.holds(id, now) {
+	if !h.recent.has(id, now) {
 		h.notify(owner, id, now)
 	}
 }
 
 func (h *Hub) notify(owner string, id workspace.ID, now time.Time) {
-	// Observers drop what they remember before anybody can come back for it.
+	// Observers drop their caches before clients can ask again.
 	for o := range h.observers {
 		if o.Changed != nil {
 			o.Changed(owner, id)
@@ -137,12 +136,12 @@ func (h *Hub) notify(owner string, id workspace.ID, now time.Time) {
 	}
 }
 
-// NotifyDeleted says that a workspace was deleted. Subscribers read it like
-// any other change, so that a deletion taken back meanwhile is none.
+// NotifyDeleted reports that a workspace was deleted. Subscribers handle it like
+// any other change, because the deletion may already be undone.
 func (h *Hub) NotifyDeleted(owner string, id workspace.ID) { h.Notify(owner, id) }
 
-// Gap says that events may have been missed: every subscriber reads
-// everything afresh, and so does the controller.
+// Gap reports that events may have been lost: subscribers and the controller read
+// everything again.
 func (h *Hub) Gap() {
 	now := time.Now()
 	h.mu.Lock()
@@ -160,8 +159,7 @@ func (h *Hub) Gap() {
 	h.Wake()
 }
 
-// Wake asks the controller to look at once. Wakes that nobody has taken yet
-// are one.
+// Wake requests a tick of the controller. Pending wakes are merged.
 func (h *Hub) Wake() {
 	select {
 	case h.wake <- struct{}{}:
@@ -169,7 +167,7 @@ func (h *Hub) Wake() {
 	}
 }
 
-// Wakes is where the controller takes them. It has one reader.
+// Wakes returns the channel that the controller receives from. It has one reader.
 func (h *Hub) Wakes() <-chan struct{} { return h.wake }
 
 // Observe adds an observer until remove is called.

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rows is a table of workspaces by id; a name stands for all that can change.
+// rows is a table of workspaces by ID; the name stands for all that can change.
 type rows struct {
 	mu    sync.Mutex
 	name  map[workspace.ID]string
@@ -117,14 +117,15 @@ func TestEvents(t *testing.T) {
 	h.Notify("ann", "b")
 	r.set("ann", "a", "2")
 	h.Notify("ann", "a")
-	// What was not read yet is one event, in its old place, as it is now.
+	// Unread changes are merged into one event at the first position, with the
+	// current state.
 	wantEvents(t, s, "a=2", "b=1")
-	wantEvents(t, second, "resync") // covers what came before it was read
+	wantEvents(t, second, "resync") // covers earlier changes
 	r.set("ann", "b", "")
 	h.NotifyDeleted("ann", "b")
 	wantEvents(t, s, "b gone")
 	wantEvents(t, second, "b gone")
-	h.Notify("eve", "a") // not hers, whoever says so
+	h.Notify("eve", "a") // not a workspace of this owner
 	wantEvents(t, other, "a gone")
 	h.Notify("ann", "a")
 	h.Gap()
@@ -134,9 +135,9 @@ func TestEvents(t *testing.T) {
 	wantEvents(t, s, "a=2")
 }
 
-// An event that comes while a workspace is being read leads to another read:
-// the last one always is at least as new as the last event.
-func TestNothingIsLostDuringALoad(t *testing.T) {
+// A change during a load causes another load, so the last one is at least as new as
+// the last event.
+func TestChangeDuringLoad(t *testing.T) {
 	t.Parallel()
 	var r rows
 	var h *Hub
@@ -155,8 +156,8 @@ func TestNothingIsLostDuringALoad(t *testing.T) {
 	wantEvents(t, s, "a=1", "a=2")
 }
 
-// Under any interleaving each subscriber sees every workspace grow, and ends
-// with its last state.
+// In any order of events every subscriber sees each workspace's states in order,
+// ends with the last one.
 func TestOrderUnderLoad(t *testing.T) {
 	t.Parallel()
 	var r rows
@@ -202,8 +203,8 @@ func TestOrderUnderLoad(t *testing.T) {
 	readers.Wait()
 }
 
-// What comes by a second way, too, is read once, whichever comes first stays
-// possible, and nothing is remembered for long.
+// A change reported through both channels is read once, and reports are remembered
+// only briefly.
 func TestEcho(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r rows
@@ -216,31 +217,31 @@ func TestEcho(t *testing.T) {
 		h.Notify("ann", "a")
 		wantEvents(t, s, "a=1")
 		h.Echo("ann", "a")
-		wantEvents(t, s) // nothing
-		time.Sleep(echoWithin / 2)
+		wantEvents(t, s) // no event
+		time.Sleep(echoWindow / 2)
 		h.Notify("ann", "b")
 		h.Echo("ann", "a")
-		time.Sleep(echoWithin / 2)
+		time.Sleep(echoWindow / 2)
 		h.Echo("ann", "b")
 		if wantEvents(t, s, "b gone"); changed != 2 {
 			t.Errorf("told %d times", changed)
 		}
-		h.Echo("ann", "a") // another change, of which the first way said nothing
+		h.Echo("ann", "a") // another change, which the first channel has not reported
 		wantEvents(t, s, "a=1")
-		h.Echo("ann", "c") // the second way comes first
+		h.Echo("ann", "c") // the second channel reports first
 		h.Notify("ann", "c")
 		wantEvents(t, s, "c gone")
 		for i := range 1000 {
 			h.Notify("ann", workspace.ID(fmt.Sprint(i)))
-			time.Sleep(echoWithin / 10)
-			if n := len(h.said.now) + len(h.said.before); n > 30 {
+			time.Sleep(echoWindow / 10)
+			if n := len(h.recent.now) + len(h.recent.before); n > 30 {
 				t.Fatalf("%d ids are remembered", n)
 			}
 		}
 	})
 }
 
-func TestMemoryIsBounded(t *testing.T) {
+func TestMemoryIsLimited(t *testing.T) {
 	t.Parallel()
 	var r rows
 	h := newHub(&r)
@@ -264,7 +265,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	subscribe(t, h, "ann")
 }
 
-func TestSlowSubscriberIsCut(t *testing.T) {
+func TestSlowSubscriberEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r rows
 		r.set("ann", "a", "1")
@@ -278,21 +279,21 @@ func TestSlowSubscriberIsCut(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		}
 		h.Notify("ann", "a")
-		if _, err := slow.Next(t.Context()); !errors.Is(err, ErrCut) {
+		if _, err := slow.Next(t.Context()); !errors.Is(err, ErrTooSlow) {
 			t.Errorf("slow: %v", err)
 		}
 		read(t, quick, 1)
 		if n := len(h.subs["ann"]); n != 1 {
 			t.Errorf("%d subscriptions", n)
 		}
-		// One that has nothing to read may wait for ever.
+		// A subscriber without unread events may wait forever.
 		time.Sleep(time.Hour)
 		h.Notify("ann", "a")
 		read(t, quick, 1)
 	})
 }
 
-func TestTheDatabaseDoesNotAnswer(t *testing.T) {
+func TestDatabaseOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r rows
 		r.set("ann", "a", "1")

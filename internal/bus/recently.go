@@ -6,35 +6,35 @@ import (
 	"codehub/internal/workspace"
 )
 
-// echoWithin is for how long what the second way brings counts as what the
-// first has brought: the time that it takes through Redis, with some room.
-const echoWithin = 100 * time.Millisecond
+// echoWindow is how long a report through the second channel counts as a repetition
+// of the first: the usual delay through Redis, with a margin.
+const echoWindow = 100 * time.Millisecond
 
-// recently remembers ids for echoWithin, and forgets them within twice that.
-type recently struct {
+// recentIDs remembers IDs for echoWindow, and drops them within twice that.
+type recentIDs struct { // when now was started
 	since       time.Time // when now was begun
 	now, before map[workspace.ID]time.Time
 }
 
-func (r *recently) add(id workspace.ID, at time.Time) {
-	r.turn(at)
+func (r *recentIDs) add(id workspace.ID, at time.Time) {
+	r.rotate(at)
 	r.now[id] = at
 }
 
-func (r *recently) holds(id workspace.ID, at time.Time) bool {
-	r.turn(at)
-	said, ok := r.now[id]
+func (r *recentIDs) has(id workspace.ID, at time.Time) bool {
+	r.rotate(at)
+	added, ok := r.now[id]
 	if !ok {
-		said, ok = r.before[id]
+		added, ok = r.before[id]
 	}
-	return ok && at.Sub(said) < echoWithin
+	return ok && at.Sub(added) < echoWindow
 }
 
-func (r *recently) turn(at time.Time) {
+func (r *recentIDs) rotate(at time.Time) {
 	switch age := at.Sub(r.since); {
-	case r.now == nil || age >= 2*echoWithin:
+	case r.now == nil || age >= 2*echoWindow:
 		r.since, r.now, r.before = at, map[workspace.ID]time.Time{}, nil
-	case age >= echoWithin:
+	case age >= echoWindow:
 		r.since, r.now, r.before = at, map[workspace.ID]time.Time{}, r.now
 	}
 }

@@ -9,59 +9,58 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Kind says what an Event is.
+// Kind is the kind of an Event.
 type Kind int
 
 const (
-	// Resync: read everything afresh. The first event of every subscription,
-	// and again after a gap.
+	// Resync: read everything again. It is the first event of every subscription,
+	// and follows a gap.
 	Resync Kind = iota
-	// Updated: Workspace is the row as it is now; DeletedAt may be set.
+	// Updated: Workspace is the current row; DeletedAt may be set.
 	Updated
-	// Gone: nothing is left of the workspace.
+	// Gone: the workspace does not exist any more.
 	Gone
 )
 
-// Event is one thing that a subscriber has to know.
+// Event is a change for a subscriber.
 type Event struct {
 	Kind      Kind
-	ID        workspace.ID        // unless Resync
-	Workspace workspace.Workspace // if Updated
+	ID        workspace.ID        // empty for Resync
+	Workspace workspace.Workspace // for Updated
 }
 
 var (
-	// ErrCut ends a subscription whose reader was too slow.
-	ErrCut = errors.New("the subscriber was too slow and was cut off")
+	// ErrTooSlow ends a subscription whose reader was too slow.
+	ErrTooSlow = errors.New("the subscriber was too slow")
 	// ErrClosed ends a subscription that was closed.
 	ErrClosed = errors.New("the subscription is closed")
-	// ErrTooMany refuses a user's subscription beyond MaxPerUser.
-	ErrTooMany = errors.New("too many subscriptions of this user")
+	// ErrTooMany is returned for more subscriptions than MaxPerUser.
+	ErrTooMany = errors.New("the user has too many subscriptions")
 )
 
-// retryLoad is how long a subscription waits after the database did not answer.
+// retryLoad is the pause after a failed read from the database.
 const retryLoad = time.Second
 
-// Subscription is one reader of one user's events. It holds ids, never rows:
-// however much happens while nobody reads, it stays small, and what is read
-// is the present.
+// Subscription delivers one user's events to one reader. It holds IDs, not rows, so
+// that it stays small while events are unread, and delivers the current state.
 type Subscription struct {
 	hub    *Hub
 	user   string
-	detach func() bool // from the context it was made with
+	detach func() bool // from its context
 
-	ready chan struct{} // capacity 1: there is something to read
+	ready chan struct{} // capacity 1: an event can be read
 	done  chan struct{}
 
 	mu    sync.Mutex
 	err   error // why done is closed
 	all   bool
-	order []workspace.ID // dirty, oldest first, each once
+	order []workspace.ID // dirty, oldest first, without duplicates
 	dirty map[workspace.ID]struct{}
-	since time.Time // the reader's last sign of life, while it owes a read
+	since time.Time // the reader's last call, while events are unread
 }
 
-// Subscribe begins to collect what changes for a user. Whoever subscribes
-// reads with Next and calls Close; it also closes when ctx ends.
+// Subscribe starts collecting a user's changes. The caller reads them with Next and
+// must call Close; the subscription also closes when ctx ends.
 func (h *Hub) Subscribe(ctx context.Context, user string) (*Subscription, error) {
 	s := &Subscription{hub: h, user: user, ready: make(chan struct{}, 1), done: make(chan struct{}), dirty: map[workspace.ID]struct{}{}}
 	h.mu.Lock()
@@ -85,7 +84,7 @@ func (s *Subscription) Close() {
 	s.end(ErrClosed)
 }
 
-// end is called with the hub's lock held.
+// end requires the hub's lock.
 func (s *Subscription) end(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,9 +102,9 @@ func (s *Subscription) end(why error) {
 	}
 }
 
-// Next waits for the next event. Events of one workspace come in order, and
-// those that were not read yet are one: what it is now. While the database
-// does not answer, Next waits for it. Errors: ErrCut, ErrClosed, ctx's.
+// Next waits for the next event. The events of a workspace are delivered in order,
+// and unread ones are merged into its current state. While the database is not
+// responding, Next waits. It returns ErrTooSlow, ErrClosed or ctx's error.
 func (s *Subscription) Next(ctx context.Context) (Event, error) {
 	for {
 		ev, ok, err := s.take()
@@ -124,7 +123,7 @@ func (s *Subscription) Next(ctx context.Context) (Event, error) {
 			}
 			s.putBack(ev.ID)
 			if ctx.Err() == nil {
-				s.hub.cfg.Log.WarnContext(ctx, "read a changed workspace", "workspace", ev.ID, "err", err)
+				s.hub.cfg.Log.WarnContext(ctx, "read changed workspace failed", "workspace", ev.ID, "err", err)
 			}
 			if err := s.pause(ctx, retryLoad); err != nil {
 				return Event{}, err
@@ -152,8 +151,8 @@ func (s *Subscription) pause(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// take picks what is to be read next, before it is read: what changes from
-// now on counts as new.
+// take selects the next event before the workspace is read, so that later changes
+// cause another event.
 func (s *Subscription) take() (ev Event, ok bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,10 +178,10 @@ func (s *Subscription) take() (ev Event, ok bool, err error) {
 	return Event{}, false, nil
 }
 
-// mark and markAll are called with the hub's lock held.
+// mark and markAll require the hub's lock.
 func (s *Subscription) mark(id workspace.ID, now time.Time) {
 	if !s.keepsUp(now) {
-		s.end(ErrCut)
+		s.end(ErrTooSlow)
 		return
 	}
 	s.add(id, now)
@@ -190,7 +189,7 @@ func (s *Subscription) mark(id workspace.ID, now time.Time) {
 
 func (s *Subscription) markAll(now time.Time) {
 	if !s.keepsUp(now) {
-		s.end(ErrCut)
+		s.end(ErrTooSlow)
 		return
 	}
 	s.mu.Lock()
@@ -202,11 +201,11 @@ func (s *Subscription) markAll(now time.Time) {
 	s.signal()
 }
 
-// keepsUp reports whether the reader still keeps up.
+// keepsUp reports whether the reader is within its time limit.
 func (s *Subscription) keepsUp(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.since.IsZero() || now.Sub(s.since) <= s.hub.cfg.CutAfter
+	return s.since.IsZero() || now.Sub(s.since) <= s.hub.cfg.UnreadTimeout
 }
 
 func (s *Subscription) putBack(id workspace.ID) { s.add(id, time.Now()) }

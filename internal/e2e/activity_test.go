@@ -151,7 +151,7 @@ func (t *ideTab) tellWhatWasPrinted() {
 		"--entrypoint", "tail", env.workspaceImage, "-n", "30", "/h/going").CombinedOutput()
 	t.Logf("%s: the command printed at (%v):\n%s", t.name, err, out)
 	for line := range strings.Lines(t.server.Log()) {
-		if strings.Contains(line, t.id) && (strings.Contains(line, "status=101") || strings.Contains(line, "cannot be read")) {
+		if strings.Contains(line, t.id) && (strings.Contains(line, "status=101") || strings.Contains(line, "decode VS Code messages failed")) {
 			t.Log(strings.TrimSpace(line))
 		}
 	}

@@ -38,7 +38,7 @@ func (s *server) events(w http.ResponseWriter, r *http.Request, id auth.Identity
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	if err := st.run(ctx, sub); ctx.Err() == nil && !errors.Is(err, bus.ErrCut) {
+	if err := st.run(ctx, sub); ctx.Err() == nil && !errors.Is(err, bus.ErrTooSlow) {
 		return errors.Join(errStarted, err)
 	}
 	return nil

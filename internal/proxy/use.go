@@ -107,7 +107,7 @@ func (x *exchange) observe(in *http.Request, res *http.Response) {
 		Extensions: res.Header["Sec-Websocket-Extensions"],
 		VSCode:     isVSCode,
 		Forwarded:  vscode.ForwardedPort(x.visit.path),
-		Lost: func(side vscode.Side, err error) {
+		OnError: func(side vscode.Side, err error) {
 			x.proxy.unreadable.WithLabelValues(string(side)).Inc()
 			x.proxy.log.Info("decode VS Code messages failed", "workspace", x.visit.id, "side", string(side), "err", err)
 		},

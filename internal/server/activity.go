@@ -17,8 +17,8 @@ func (s *server) idleness() {
 	if s.redis != nil {
 		bus = s.redis
 	}
-	s.flush = activity.NewFlusher(activity.FlusherConfig{Memory: s.used, Store: s.db, Bus: bus, Replica: s.self.ID(), Every: s.cfg.FlushInterval, Log: s.log})
-	s.ttl = ttl.New(ttl.Config{TTL: serverTTL(s.cfg), Bus: bus, Every: s.cfg.TTLInterval, Log: s.log, Flush: s.flush.Flush})
+	s.flush = activity.NewFlusher(activity.FlusherConfig{Memory: s.used, Store: s.db, Bus: bus, Replica: s.self.ID(), Interval: s.cfg.FlushInterval, Log: s.log})
+	s.ttl = ttl.New(ttl.Config{TTL: serverTTL(s.cfg), Bus: bus, Interval: s.cfg.TTLInterval, Log: s.log, Flush: s.flush.Flush})
 }
 
 // serverTTL is what holds for workspaces without times of their own.
@@ -30,7 +30,7 @@ func serverTTL(cfg config.Config) workspace.TTL {
 // database's clock, as all that is held against it.
 func (s *server) lastUse(id workspace.ID) (at time.Time, kind string, ok bool) {
 	a, ok := s.used.Last(id)
-	return s.flush.Dated(a.At), string(a.Kind), ok
+	return s.flush.DatabaseTime(a.At), string(a.Kind), ok
 }
 
 // lastWithin bounds the last flush, at shutdown.

@@ -58,5 +58,5 @@ func (s *server) tell(n postgres.Notification) {
 
 // hearRedis brings what the leader published to who waits for it here.
 func (s *server) hearRedis(ctx context.Context) error {
-	return s.redis.Run(ctx, redisbus.Hearer{Event: s.hub.Echo, Wake: s.hub.Wake})
+	return s.redis.Run(ctx, redisbus.Handler{Event: s.hub.Echo, Wake: s.hub.Wake})
 }

@@ -1,5 +1,5 @@
-// Package ttl stops what nobody uses and archives what stays stopped, on the
-// leader (design §4).
+// Package ttl stops idle workspaces and archives those that stay stopped. It runs
+// on the leader. docs/idle.md describes the timeouts.
 package ttl
 
 import (
@@ -13,67 +13,67 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Config is what a Runner is made of.
+// Config holds a Runner's dependencies and settings.
 type Config struct {
 	TTL workspace.TTL // the server's defaults
 	Bus activity.Bus  // nil: none
 	Log *slog.Logger
-	// Flush hands on what this very server saw, right before the clock is
-	// read, so that with one server nothing is stopped that was just used. Its
-	// errors are of no concern here. nil: not.
-	Flush func(ctx context.Context) error
-	Every time.Duration // between two ticks; 0: 60 s
-	Batch int           // workspaces that one statement ends; 0: 500
+	// Flush flushes this server's activity before the clock is read, so that a
+	// single server does not stop a workspace that was just used. Its errors are
+	// ignored here. Optional.
+	Flush     func(ctx context.Context) error
+	Interval  time.Duration // between two ticks; 0: 60 s
+	BatchSize int           // workspaces per statement; 0: 500
 }
 
-// Runner ticks for as long as this server leads.
+// Runner ticks while this server leads.
 type Runner struct {
 	cfg Config
 
-	mu    sync.Mutex
-	stand Status
+	mu     sync.Mutex
+	status Status
 }
 
-// Status is how the TTLs fare.
+// Status is the state of the idle timeouts.
 type Status struct {
-	WatchedUntil time.Time // how far the clock has come in this term; zero: not yet, or this server does not lead
-	Err          string    // why the last tick failed; empty: it did not
+	WatchedUntil time.Time // activity is known until then, in this term; zero: not yet, or this server does not lead
+	Err          string    // of the last tick; empty: none
 	Stopped      int64     // since this process started
 	Archived     int64
 }
 
-// New makes a Runner.
+// New returns a Runner.
 func New(cfg Config) *Runner {
-	if cfg.Every <= 0 {
-		cfg.Every = time.Minute
+	if cfg.Interval <= 0 {
+		cfg.Interval = time.Minute
 	}
-	if cfg.Batch <= 0 {
-		cfg.Batch = 500
+	if cfg.BatchSize <= 0 {
+		cfg.BatchSize = 500
 	}
 	return &Runner{cfg: cfg}
 }
 
-// Status tells how the TTLs fare.
+// Status returns the state of the idle timeouts.
 func (r *Runner) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.stand
+	return r.status
 }
 
-// pruneEvery is how often gaps are looked for that nothing needs any more.
-const pruneEvery = time.Hour
+// pruneInterval is the interval between removals of gaps that are no longer needed.
+const pruneInterval = time.Hour
 
-// Run ticks until ctx ends, through the leader's session. What fails is tried
-// again by the next tick; it is logged once until it changes.
+// Run ticks until ctx ends, through the leader's session. A failure is retried by
+// the next tick and logged once until it changes.
 func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 	term := &term{
 		Runner: r, idle: postgres.NewIdleness(session), store: postgres.NewActivityClock(session),
 	}
 	term.clock = activity.NewClock(term.store, r.cfg.Bus, r.cfg.Log)
-	defer r.note(func(s *Status) { s.WatchedUntil = time.Time{} })
-	t := time.NewTicker(r.cfg.Every)
+	defer r.update(func(s *Status) { s.WatchedUntil = time.Time{} })
+	t := time.NewTicker(r.cfg.Interval)
 	defer t.Stop()
-	said := ""
+	logged := ""
 	for {
 		err := term.tick(ctx)
 		if ctx.Err() != nil {
@@ -83,11 +83,11 @@ func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 		if err != nil {
 			text = err.Error()
 		}
-		if text != "" && text != said {
-			r.cfg.Log.Error("what is idle cannot be stopped; it is tried again", "err", err)
+		if text != "" && text != logged {
+			r.cfg.Log.Error("idle timeout tick failed; retrying", "err", err)
 		}
-		said = text
-		r.note(func(s *Status) { s.Err = text })
+		logged = text
+		r.update(func(s *Status) { s.Err = text })
 		select {
 		case <-ctx.Done():
 			return nil
@@ -96,13 +96,13 @@ func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 	}
 }
 
-func (r *Runner) note(f func(*Status)) {
+func (r *Runner) update(f func(*Status)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	f(&r.stand)
+	f(&r.status)
 }
 
-// term is one time of leadership.
+// term is one term of leadership.
 type term struct {
 	*Runner
 	clock  *activity.Clock
@@ -111,24 +111,25 @@ type term struct {
 	pruned time.Time
 }
 
-// tick moves the clock and ends what is idle by it. Before the clock has moved
-// in this term nothing is known of the time before.
+// tick advances the clock and stops and archives what is idle. It does nothing
+// before the clock has advanced in this term, because earlier activity may be
+// missing.
 func (t *term) tick(ctx context.Context) error {
 	if t.cfg.Flush != nil {
-		_ = t.cfg.Flush(ctx) // the Flusher tells of it
+		_ = t.cfg.Flush(ctx) // the Flusher logs it
 	}
 	moved, err := t.clock.Tick(ctx)
-	t.note(func(s *Status) { s.WatchedUntil = t.clock.Until() })
+	t.update(func(s *Status) { s.WatchedUntil = t.clock.Until() })
 	if err != nil || !moved {
 		return err
 	}
-	if err := t.end(ctx, "stopped: not used", t.idle.EndIdle, t.cfg.TTL.Standby, func(s *Status) *int64 { return &s.Stopped }); err != nil {
+	if err := t.end(ctx, "idle workspace stopped", t.idle.EndIdle, t.cfg.TTL.Standby, func(s *Status) *int64 { return &s.Stopped }); err != nil {
 		return err
 	}
-	if err := t.end(ctx, "archived: not used", t.idle.EndUnused, t.cfg.TTL.Archive, func(s *Status) *int64 { return &s.Archived }); err != nil {
+	if err := t.end(ctx, "idle workspace archived", t.idle.EndUnused, t.cfg.TTL.Archive, func(s *Status) *int64 { return &s.Archived }); err != nil {
 		return err
 	}
-	if time.Since(t.pruned) < pruneEvery {
+	if time.Since(t.pruned) < pruneInterval {
 		return nil
 	}
 	if _, err := t.store.Prune(ctx, t.cfg.TTL); err != nil {
@@ -138,19 +139,20 @@ func (t *term) tick(ctx context.Context) error {
 	return nil
 }
 
-// end ends all that is due, a batch at a time: others use the session, too.
+// end stops or archives all that is due, in batches, because others use the
+// session, too.
 func (t *term) end(ctx context.Context, what string, due func(context.Context, time.Duration, int) ([]workspace.ID, error),
 	def time.Duration, count func(*Status) *int64) error {
 	for {
-		ids, err := due(ctx, def, t.cfg.Batch)
+		ids, err := due(ctx, def, t.cfg.BatchSize)
 		if err != nil {
 			return err
 		}
 		for _, id := range ids {
 			t.cfg.Log.Info(what, "workspace", id)
 		}
-		t.note(func(s *Status) { *count(s) += int64(len(ids)) })
-		if len(ids) < t.cfg.Batch {
+		t.update(func(s *Status) { *count(s) += int64(len(ids)) })
+		if len(ids) < t.cfg.BatchSize {
 			return nil
 		}
 	}

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// world is a server with its memory, its flusher and its TTLs, on a database
+// world is a server with its recorder, flusher and idle timeouts, on a database
 // whose time the test moves.
 type world struct {
 	testing.TB
@@ -34,14 +34,14 @@ type world struct {
 	cfg     Config
 }
 
-// session is the leader's.
+// session is the leader's. // of the leader
 type session struct{ conn *pgx.Conn }
 
 func (s session) Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error {
 	return f(ctx, s.conn)
 }
 
-// newWorld makes one whose workspaces are stopped after 10 min and archived
+// newWorld returns a world whose workspaces stop after 10 min and are archived
 // after 30.
 func newWorld(t testing.TB, bus activity.Bus) *world {
 	t.Helper()
@@ -85,7 +85,7 @@ func (w *world) exec(sql string, args ...any) {
 	}
 }
 
-// workspace makes one in a phase that it has just come to.
+// workspace creates a workspace that has just entered a phase.
 func (w *world) workspace(phase workspace.Phase) workspace.ID {
 	w.Helper()
 	ws, err := w.db.CreateWorkspace(w.Context(), w.owner, postgres.NewWorkspace{
@@ -99,8 +99,7 @@ func (w *world) workspace(phase workspace.Phase) workspace.ID {
 	return ws.ID
 }
 
-// pass lets time pass: everything was so much longer ago. The server's beat
-// goes on.
+// pass makes all times earlier by d. The server's heartbeat stays current.
 func (w *world) pass(d time.Duration) {
 	w.Helper()
 	for _, move := range []string{
@@ -114,7 +113,7 @@ func (w *world) pass(d time.Duration) {
 	w.exec(`WITH old AS (DELETE FROM unwatched RETURNING *) INSERT INTO unwatched SELECT began - $1::interval, ended - $1::interval FROM old`, d)
 }
 
-// begin begins a term.
+// begin starts a term.
 func (w *world) begin() *term {
 	t := &term{Runner: New(w.cfg), store: postgres.NewActivityClock(w.session), idle: postgres.NewIdleness(w.session)}
 	t.clock = activity.NewClock(t.store, t.cfg.Bus, t.cfg.Log)
@@ -135,7 +134,7 @@ func (w *world) ticks(t *term) {
 	}
 }
 
-// minutes lets them pass, with a flush and a tick after each.
+// minutes lets minutes pass, with a flush and a tick after each.
 func (w *world) minutes(t *term, n int) {
 	w.Helper()
 	for range n {
@@ -152,8 +151,8 @@ func (w *world) touches(id workspace.ID, kind activity.Kind) {
 	m.Release()
 }
 
-// uses records a use and hands it on until the memory, whose time does not
-// pass, has forgotten it.
+// uses records a use and flushes until it has left memory, whose clock does not
+// move.
 func (w *world) uses(t *term, id workspace.ID, kind activity.Kind) {
 	w.Helper()
 	w.touches(id, kind)
@@ -167,7 +166,7 @@ func (w *world) uses(t *term, id workspace.ID, kind activity.Kind) {
 	w.Fatal("it is not forgotten")
 }
 
-// wants checks what is desired, and for what cause.
+// wants checks the desired state and its cause.
 func (w *world) wants(when string, id workspace.ID, want workspace.DesiredState, cause string) {
 	w.Helper()
 	ws, err := w.db.Workspace(w.Context(), workspace.System, id)
@@ -184,9 +183,9 @@ const (
 	rests = workspace.DesiredStandby
 )
 
-// A workspace is stopped by its TTL and archived by the next one; each use
-// begins it anew.
-func TestByTheMinute(t *testing.T) {
+// A workspace stops after its idle timeout and is archived after the next one;
+// every use restarts the timeouts.
+func TestStopAndArchiveAfterTimeout(t *testing.T) {
 	t.Parallel()
 	for name, bus := range map[string]func(t *testing.T) activity.Bus{
 		"database": func(*testing.T) activity.Bus { return nil },
@@ -220,23 +219,23 @@ func TestByTheMinute(t *testing.T) {
 	}
 }
 
-// A first start, and one after an hour in which nothing ran, stop nobody at
-// the first tick: each has what was left of its TTL.
-func TestTimeNobodyWatched(t *testing.T) {
+// The first start, and one after an hour without a server, stop no workspace at the
+// first tick: each has the rest of its idle timeout left.
+func TestUnobservedTimeDoesNotCount(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	old := w.workspace("RUNNING")
 	w.pass(100 * time.Hour)
 	w.exec(`UPDATE replicas SET started_at = now()`)
 	term := w.begin()
-	w.ticks(term) // nobody has flushed, and the clock moves to when the server started
+	w.ticks(term) // no flush yet: the clock advances to the start of the server
 	w.flushes()
 	w.ticks(term)
 	w.wants("at a first start", old, runs, "")
 	w.minutes(term, 9)
 	w.wants("before its TTL", old, runs, "")
 
-	w.pass(time.Hour) // the database was away: no flush, no tick
+	w.pass(time.Hour) // the database was unavailable: no flush, no tick
 	again := w.begin()
 	w.flushes()
 	w.ticks(again)
@@ -245,8 +244,8 @@ func TestTimeNobodyWatched(t *testing.T) {
 	w.wants("after the rest of its TTL", old, rests, workspace.CauseIdle)
 }
 
-// The database's clock is set back by an hour: what is started before it has
-// caught up is not idle for that hour.
+// After the database's clock was set back by an hour, a workspace that starts
+// before the clock has caught up does not count as idle for that hour.
 func TestClockSetBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -263,9 +262,9 @@ func TestClockSetBack(t *testing.T) {
 	w.wants("after its TTL", id, rests, workspace.CauseIdle)
 }
 
-// Before every server has handed on what it saw nobody is stopped, however
-// long that takes; one that has used its workspace in the meantime is not.
-func TestSlowServer(t *testing.T) {
+// Before every server has flushed, no workspace stops; one that was used meanwhile
+// does not stop afterwards.
+func TestMissingFlushStopsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.flushes()
@@ -277,7 +276,7 @@ func TestSlowServer(t *testing.T) {
 	w.minutes(term, 2)
 	w.exec(`UPDATE replicas SET flushed_at = now(), flush_epoch = 'database' WHERE id = $1`, slow)
 	for range 30 {
-		w.minutes(term, 1) // the slow one is seen and hands on nothing
+		w.minutes(term, 1) // the slow one is seen and does not flush
 	}
 	w.wants("unknown", idle, runs, "")
 	at := time.Now().Add(-time.Minute)
@@ -293,9 +292,9 @@ func TestSlowServer(t *testing.T) {
 	w.wants("used at the slow one", used, runs, "")
 }
 
-// A bus that loses what it holds stops nobody: what was in it is handed on
-// again before the clock moves past it.
-func TestLostBus(t *testing.T) {
+// A bus that loses its content stops no workspace: the activity is flushed again
+// before the clock advances past it.
+func TestBusLossStopsNothing(t *testing.T) {
 	t.Parallel()
 	bus := activitytest.NewBus()
 	w := newWorld(t, bus)
@@ -318,7 +317,7 @@ func TestLostBus(t *testing.T) {
 	w.wants("known again", used, runs, "")
 	w.uses(term, used, activity.Presence)
 
-	// Out of reach for an hour, with the database in its place.
+	// Unreachable for an hour, with the database in its place.
 	bus.Fail(errors.New("away"))
 	for range 5 {
 		w.uses(term, used, activity.Typing)
@@ -329,8 +328,8 @@ func TestLostBus(t *testing.T) {
 	w.wants("idle without a bus", used, rests, workspace.CauseIdle)
 }
 
-// A real Redis, restarted empty and flushed, stops nobody either.
-func TestLostRedis(t *testing.T) {
+// The same with Redis, restarted empty and flushed.
+func TestRedisLossStopsNothing(t *testing.T) {
 	t.Parallel()
 	bus, server := redisBus(t)
 	w := newWorld(t, bus)
@@ -369,8 +368,9 @@ func redisBus(t *testing.T) (activity.Bus, *redistest.Server) {
 	return bus, server
 }
 
-// Kept awake, it is not stopped before, nor archived; 0 is never.
-func TestKept(t *testing.T) {
+// A workspace that is kept awake neither stops nor is archived before that time; a
+// timeout of 0 means never.
+func TestKeepAwake(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.flushes()
@@ -387,11 +387,12 @@ func TestKept(t *testing.T) {
 	w.wants("never", never, runs, "")
 }
 
-// More are due than one statement ends: all are ended by one tick.
+// If more workspaces are due than one statement handles, one tick still handles
+// all.
 func TestBatches(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	w.cfg.Batch = 3
+	w.cfg.BatchSize = 3
 	w.flushes()
 	term := w.begin()
 	w.ticks(term)
@@ -407,8 +408,8 @@ func TestBatches(t *testing.T) {
 	}
 }
 
-// With one server, what was used right before the tick is not stopped, though
-// its use was not handed on yet.
+// With one server, a workspace used right before the tick does not stop, even if
+// the use was not flushed yet.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -419,7 +420,7 @@ func TestRun(t *testing.T) {
 	w.minutes(first, 8)
 	w.pass(150 * time.Second)
 	w.touches(used, activity.Typing)
-	w.cfg.Flush, w.cfg.Every = w.flush.Flush, 10*time.Millisecond
+	w.cfg.Flush, w.cfg.Interval = w.flush.Flush, 10*time.Millisecond
 	r := New(w.cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -443,14 +444,14 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A session that is gone ends nothing, and is told of.
+// A lost session stops no workspace, and is logged.
 func TestRunWithoutSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.flushes()
 	id := w.workspace("RUNNING")
 	_ = w.session.conn.Close(t.Context())
-	w.cfg.Every = time.Millisecond
+	w.cfg.Interval = time.Millisecond
 	r := New(w.cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -1,5 +1,5 @@
-// Package activitytest has what tests of activity need: a bus in memory, and
-// the suite that every activity.Bus passes.
+// Package activitytest provides an in-memory bus for tests, and the conformance
+// suite of activity.Bus.
 package activitytest
 
 import (
@@ -15,8 +15,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Bus is an activity.Bus in memory, which can lose what it holds and can be
-// out of reach.
+// Bus is an in-memory activity.Bus that can lose its content and fail.
 type Bus struct {
 	mu    sync.Mutex
 	epoch int
@@ -26,10 +25,10 @@ type Bus struct {
 
 var _ activity.Bus = (*Bus)(nil)
 
-// NewBus makes an empty bus.
+// NewBus returns an empty bus.
 func NewBus() *Bus { return &Bus{seen: map[workspace.ID]activity.Access{}} }
 
-// Lose forgets everything and begins a new epoch.
+// Lose drops the content and begins a new epoch.
 func (b *Bus) Lose() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -37,14 +36,14 @@ func (b *Bus) Lose() {
 	clear(b.seen)
 }
 
-// Fail lets every call return err from now on; nil ends that.
+// Fail makes every call return err; nil ends that.
 func (b *Bus) Fail(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.err = err
 }
 
-// Add is activity.Bus's.
+// Add implements activity.Bus.
 func (b *Bus) Add(_ context.Context, seen []activity.Access) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -60,7 +59,7 @@ func (b *Bus) Add(_ context.Context, seen []activity.Access) (string, error) {
 	return b.name(), nil
 }
 
-// Read is activity.Bus's.
+// Read implements activity.Bus.
 func (b *Bus) Read(context.Context) ([]activity.Access, string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -71,7 +70,7 @@ func (b *Bus) Read(context.Context) ([]activity.Access, string, error) {
 	return list, b.name(), nil
 }
 
-// Remove is activity.Bus's.
+// Remove implements activity.Bus.
 func (b *Bus) Remove(_ context.Context, seen []activity.Access) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

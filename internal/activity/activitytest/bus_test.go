@@ -15,7 +15,7 @@ func TestBus(t *testing.T) {
 	})
 }
 
-func TestBusFails(t *testing.T) {
+func TestBusFailure(t *testing.T) {
 	t.Parallel()
 	b, down := activitytest.NewBus(), errors.New("down")
 	b.Fail(down)

@@ -14,22 +14,22 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Subject is a bus under test, empty, on a store of the test's own.
+// Subject is an empty bus under test, on its own store.
 type Subject struct {
 	Bus activity.Bus
-	// Other is a second one on the same store: another replica's.
+	// Other is another replica's bus on the same store.
 	Other activity.Bus
-	// Losses are ways in which the store loses what it holds, by name.
+	// Losses are ways in which the store can lose data, by name.
 	Losses map[string]func(t *testing.T)
 }
 
-// at is a time in whole milliseconds, which is what a bus keeps.
+// at returns a time in whole milliseconds, the resolution of a bus.
 func at(ms int) time.Time { return time.UnixMilli(1_800_000_000_000 + int64(ms)).UTC() }
 
 func id(n int) workspace.ID { return workspace.ID(fmt.Sprintf("0198c0de-0000-7000-8000-%012x", n)) }
 
-// Conformance is what a replica's flush and the leader's clock rely on. subject
-// makes a new one for each test.
+// Conformance tests what a replica's flush and the leader's clock rely on. subject
+// returns a new Subject for each test.
 func Conformance(t *testing.T, subject func(t *testing.T) Subject) {
 	for name, test := range map[string]func(*testing.T, Subject){
 		"the latest counts":             latest,
@@ -106,7 +106,7 @@ func latest(t *testing.T, s Subject) {
 	add(t, s.Bus, access(1, 10, activity.Typing), access(2, 10, activity.Open))
 	add(t, s.Other, access(1, 5, activity.Output), access(2, 20, activity.Client))
 	holds(t, s.Bus, access(1, 10, activity.Typing), access(2, 20, activity.Client))
-	add(t, s.Bus, access(2, 20, activity.Stay)) // no later: nothing new
+	add(t, s.Bus, access(2, 20, activity.Stay)) // not later: ignored
 	holds(t, s.Other, access(1, 10, activity.Typing), access(2, 20, activity.Client))
 }
 
@@ -116,14 +116,14 @@ func newer(t *testing.T, s Subject) {
 	add(t, s.Other, access(2, 11, activity.Output), access(4, 1, activity.Open))
 	remove(t, s.Bus, seen...)
 	holds(t, s.Bus, access(2, 11, activity.Output), access(4, 1, activity.Open))
-	remove(t, s.Bus, seen...) // again: nothing
+	remove(t, s.Bus, seen...) // again: no effect
 	add(t, s.Bus, access(1, 7, activity.Presence))
 	holds(t, s.Bus, access(1, 7, activity.Presence), access(2, 11, activity.Output), access(4, 1, activity.Open))
 }
 
 func loss(t *testing.T, s Subject) {
 	if len(s.Losses) == 0 {
-		t.Fatal("no way to lose anything: what is tested?")
+		t.Fatal("the subject has no losses")
 	}
 	epochs := []string{}
 	fresh := func(name, epoch string) {
@@ -158,8 +158,8 @@ func many(t *testing.T, s Subject) {
 	holds(t, s.Bus)
 }
 
-// concurrent: whatever is added while somebody reads and removes is read in the
-// end, the latest of each.
+// concurrent: what is added during reads and removals is read eventually, the
+// latest per workspace.
 func concurrent(t *testing.T, s Subject) {
 	const ids, steps = 20, 100
 	var wg sync.WaitGroup
@@ -182,7 +182,8 @@ func concurrent(t *testing.T, s Subject) {
 	take := func() {
 		seen, _ := read(t, s.Bus)
 		for _, a := range seen {
-			// What was removed does not keep an earlier one out: the reader does.
+			// An earlier access may be added after a removal: the reader ignores
+			// it.
 			if a.At.After(last[a.ID]) {
 				last[a.ID] = a.At
 			}
@@ -243,8 +244,8 @@ func kinds(t *testing.T, s Subject) {
 	holds(t, s.Bus, all...)
 }
 
-// within: what a bus keeps of a time is its millisecond, never a later one, and
-// what was read can be removed by the finer time that it came from.
+// within: times are truncated to milliseconds, and what was read can be removed by
+// the original time.
 func within(t *testing.T, s Subject) {
 	fine := access(1, 10, activity.Open)
 	fine.At = fine.At.Add(999 * time.Microsecond)

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// headerExtensions is where what was agreed on stands in the answer.
+// headerExtensions is the response header with the negotiated extensions.
 const headerExtensions = "Sec-Websocket-Extensions"
 
 const (
@@ -14,32 +14,31 @@ const (
 	serverAlone      = "server_no_context_takeover"
 )
 
-// CompressAlone has the client of a WebSocket compress each of its messages
-// on its own, where it was agreed that it compresses at all: reading them
-// then takes no window for each connection. A server may say so unasked, and
-// what is sent that way needs nothing of whoever unpacks it (RFC 7692, 7.1.1.2).
-// It changes an answer before it is passed on.
+// CompressAlone makes the client of a WebSocket compress each message independently
+// if compression was negotiated, so that decoding needs no window per connection. A
+// server may request that unasked, and decoders need no support for it (RFC 7692,
+// 7.1.1.2). It changes a response before it is relayed.
 func CompressAlone(h http.Header) {
 	lines := h[headerExtensions]
 	if len(lines) != 1 || strings.Contains(lines[0], ",") {
-		return // nothing, or more than is known
+		return // no extensions, or unknown ones
 	}
 	if agreed := parseExtensions(lines); agreed.deflate && !agreed.clientAlone {
 		h.Set(headerExtensions, lines[0]+"; "+clientAlone)
 	}
 }
 
-// agreement is what both sides of a WebSocket have agreed on.
-type agreement struct {
+// extensions are the negotiated extensions of a WebSocket.
+type extensions struct {
 	deflate     bool
-	clientAlone bool // each message is compressed on its own
+	clientAlone bool // messages are compressed independently
 	serverAlone bool
 }
 
-// parseExtensions reads Sec-WebSocket-Extensions of an answer. An extension
-// that is not known shows as frames that are none.
-func parseExtensions(lines []string) agreement {
-	var a agreement
+// parseExtensions parses Sec-WebSocket-Extensions of a response. It ignores unknown
+// extensions, whose frames are then invalid.
+func parseExtensions(lines []string) extensions {
+	var a extensions
 	for _, line := range lines {
 		for extension := range strings.SplitSeq(line, ",") {
 			params := strings.Split(extension, ";")

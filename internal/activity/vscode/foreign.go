@@ -8,13 +8,13 @@ import (
 	"codehub/internal/activity"
 )
 
-// A compressed message of one byte of data takes three bytes: what is shorter
-// has nothing in it.
-const compressedNothing = 2
+// A compressed message with one byte of data has three bytes, so shorter ones are
+// empty.
+const maxEmptyCompressed = 2
 
-// foreign is given what clients of other WebSockets send, in parts.
+// foreign inspects a part of a message from a client with another protocol.
 func (c *client) foreign(p []byte) {
-	if c.compressed && c.size <= compressedNothing {
+	if c.compressed && c.size <= maxEmptyCompressed {
 		return
 	}
 	if c.repeats == nil || c.size > longHeartbeat {
@@ -28,23 +28,22 @@ func (c *client) foreignEnd() {
 	if c.repeats == nil {
 		return
 	}
-	if c.size > 0 && c.size <= longHeartbeat && c.repeats.isNew() && !(c.compressed && c.size <= compressedNothing) {
+	if c.size > 0 && c.size <= longHeartbeat && c.repeats.isNew() && !(c.compressed && c.size <= maxEmptyCompressed) {
 		c.touch(activity.Client)
 	}
 	c.repeats.reset()
 }
 
-// ForwardedPort reports whether a path of an IDE leads to a program that
-// listens in its workspace, as code-server's /proxy/3000/ and /absproxy/3000/.
+// ForwardedPort reports whether a path of an IDE leads to a program that listens in
+// its workspace, such as code-server's /proxy/3000/ and /absproxy/3000/.
 //
-// Whoever opens a page there uses the workspace, and so does what they send
-// through its WebSockets, which may be a notebook or a terminal of another
-// make. But development servers' pages send heartbeats as data and poll with
-// POST, and a preview left open beside the IDE must not keep its workspace
-// running for ever. So of WebSockets only messages count that the page has
-// not sent just before, and of requests none but the opening of a page. What
-// is lost is little: a heartbeat with a number in it counts, and somebody who
-// only submits forms by script does not.
+// Opening a page there is use, and so is what it sends over WebSockets, which may
+// be a notebook or another terminal. But pages of development servers send
+// heartbeats as data and poll with POST, and an open preview must not keep its
+// workspace running forever. So WebSocket messages count only if they differ from
+// the most recent ones, and of requests only navigations count. The loss is small:
+// a heartbeat with a counter still counts, and submitting forms only by script does
+// not.
 func ForwardedPort(path string) bool {
 	rest, ok := strings.CutPrefix(path, "/proxy/")
 	if !ok {
@@ -54,11 +53,11 @@ func ForwardedPort(path string) bool {
 	return ok && port != "" && strings.Trim(port, "0123456789") == ""
 }
 
-// longHeartbeat is more than any has; bytes.
+// longHeartbeat is larger than any heartbeat, in bytes.
 const longHeartbeat = 1 << 10
 
-// repeats remembers what a client has sent last. Compressed messages that
-// refer to earlier ones become the same with the third of a kind.
+// repeats remembers a client's most recent messages. Repeated compressed messages
+// that refer to earlier ones become identical from the third on.
 type repeats struct {
 	hash maphash.Hash
 	seen [8]uint64
@@ -71,7 +70,7 @@ func (r *repeats) add(p []byte) { _, _ = r.hash.Write(p) }
 
 func (r *repeats) reset() { r.hash.Reset() }
 
-// isNew reports whether the message that was added is none of the last.
+// isNew reports whether the added message differs from the most recent ones.
 func (r *repeats) isNew() bool {
 	sum := r.hash.Sum64()
 	if slices.Contains(r.seen[:min(r.n, len(r.seen))], sum) {

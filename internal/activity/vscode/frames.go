@@ -6,32 +6,32 @@ import (
 	"sync"
 )
 
-// messageSink takes the data messages of one direction of a WebSocket, in parts as
-// they come. What is given to data is valid during the call only.
+// messageSink receives the data messages of one direction of a WebSocket, in parts.
+// The slice passed to data is valid during the call only.
 type messageSink interface {
 	begin(compressed bool) error
 	data(p []byte) error
 	end() error
 }
 
-// frames cuts one direction's bytes into WebSocket frames (RFC 6455). Control
-// frames, which may stand between the frames of a message, are passed over.
+// frames splits one direction's bytes into WebSocket frames (RFC 6455). It skips
+// control frames, which may occur between the frames of a message.
 type frames struct {
-	masked  bool // as everything that a client sends
-	deflate bool // permessage-deflate was agreed on
+	masked  bool // as all data from a client
+	deflate bool // permessage-deflate was negotiated
 
 	head    [maxHead]byte
-	have    int    // bytes of head
-	payload bool   // head is whole; left follows
-	left    uint64 // of the payload
-	at      uint64 // in the payload, for the mask
+	have    int    // bytes of the head received
+	payload bool   // the head is complete; left bytes follow
+	left    uint64 // bytes left of the payload
+	at      uint64 // position in the payload, for the mask
 	mask    [4]byte
-	control bool // this frame is
+	control bool // this is a control frame
 	fin     bool
 	message bool // a message has begun and not ended
 }
 
-// maxHead is the longest head of a frame: two bytes, eight of length, four of
+// maxHead is the longest head of a frame: two bytes, eight of length and four of
 // the mask.
 const maxHead = 14
 
@@ -45,7 +45,7 @@ const (
 	opPong         = 10
 )
 
-// read takes the next bytes. After an error nothing more can be read.
+// read processes the next bytes. After an error it must not be called again.
 func (f *frames) read(p []byte, to messageSink) error {
 	for len(p) > 0 {
 		if !f.payload {
@@ -77,7 +77,7 @@ func (f *frames) read(p []byte, to messageSink) error {
 	return nil
 }
 
-// readHead takes what p has of the head, one byte at least.
+// readHead consumes the head's bytes in p, at least one.
 func (f *frames) readHead(p []byte) int {
 	taken := 0
 	for {
@@ -94,7 +94,7 @@ func (f *frames) readHead(p []byte) int {
 	}
 }
 
-// headSize is how long the head is, as far as what is there tells.
+// headSize returns the length of the head, as far as the received bytes tell.
 func (f *frames) headSize() int {
 	if f.have < 2 {
 		return 2
@@ -112,7 +112,7 @@ func (f *frames) headSize() int {
 	return size
 }
 
-// beginFrame reads a head that is whole.
+// beginFrame parses a complete head.
 func (f *frames) beginFrame(to messageSink) error {
 	first, second := f.head[0], f.head[1]
 	op, masked := first&15, second&0x80 != 0
@@ -147,8 +147,8 @@ func (f *frames) beginFrame(to messageSink) error {
 	return to.begin(compressed)
 }
 
-// unmasked is where what a client sent is unmasked: what was passed on is not
-// ours to change.
+// unmasked holds buffers for unmasked data, because the relayed bytes must not be
+// changed.
 var unmasked = sync.Pool{New: func() any { return new([4 << 10]byte) }}
 
 func (f *frames) readPayload(p []byte, to messageSink) error {
@@ -172,7 +172,7 @@ func (f *frames) readPayload(p []byte, to messageSink) error {
 	return nil
 }
 
-// unmask is eight bytes at a time where there are so many.
+// unmask works on eight bytes at a time where possible.
 func (f *frames) unmask(to, from []byte) {
 	var turned [8]byte
 	for i := range turned {

@@ -13,14 +13,14 @@ import (
 	"codehub/internal/activity"
 )
 
-// script is what frames tell, written down.
+// script records the calls of a messageSink.
 type script struct{ bytes.Buffer }
 
 func (s *script) begin(compressed bool) error { fmt.Fprintf(s, "<%v:", compressed); return nil }
 func (s *script) data(p []byte) error         { s.Write(p); return nil }
 func (s *script) end() error                  { s.WriteString(">"); return nil }
 
-// FuzzFrames: whatever comes, and however it is cut, the same is read.
+// FuzzFrames: the result does not depend on how the bytes are split.
 func FuzzFrames(f *testing.F) {
 	f.Add(frame(final|opBinary, []byte("hello"), true), true, byte(1))
 	f.Add(frame(final|opBinary, bytes.Repeat([]byte("x"), 200), false), false, byte(3))
@@ -49,7 +49,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// FuzzInflate: the same as the decompressor makes of it, however it is cut.
+// FuzzInflate: the result equals the decompressor's, however the bytes are split.
 func FuzzInflate(f *testing.F) {
 	p := newPacker(f, true)
 	f.Add(p.pack([]byte("hello hello hello")), byte(1), false)
@@ -58,7 +58,7 @@ func FuzzInflate(f *testing.F) {
 	f.Add([]byte{0xff, 0xff}, byte(0), true)
 	f.Fuzz(func(t *testing.T, packed []byte, cut byte, takeover bool) {
 		if len(packed) == 0 {
-			return // what ends a message needs one
+			return // required at the end of a message
 		}
 		var got bytes.Buffer
 		const most = 1 << 20
@@ -84,7 +84,7 @@ func FuzzInflate(f *testing.F) {
 			t.Fatalf("unpacked is something else: %q, %q", got.Bytes(), want)
 		}
 		if takeover && err == nil {
-			return // the next message will show whether this one was cut short
+			return // the next message will show whether this one was truncated
 		}
 		if failed != nil && err == nil {
 			t.Fatalf("garbage passes: %v", failed)
@@ -92,7 +92,7 @@ func FuzzInflate(f *testing.F) {
 		if failed == nil && err == nil && got.Len() < len(want) {
 			t.Fatalf("%d bytes of %d", got.Len(), len(want))
 		}
-		if err == nil { // it is good for another message
+		if err == nil { // usable for another message
 			got.Reset()
 			if err := z.write(newPacker(t, true).pack([]byte("again"))); err != nil {
 				t.Fatal(err)
@@ -106,7 +106,8 @@ func FuzzInflate(f *testing.F) {
 	})
 }
 
-// FuzzMessages: the same however it is cut, and never more kept than said.
+// FuzzMessages: the result does not depend on the split, and the kept bytes are
+// limited.
 func FuzzMessages(f *testing.F) {
 	f.Add(slices.Concat(keepAlive, call(modelSaved, "[]"), fired(`{"id":1,"event":"x"}`)), byte(0))
 	f.Add(vs(kindRegular, bytes.Repeat([]byte("x"), 3000)), byte(100))
@@ -141,7 +142,7 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// FuzzWatch: nothing that either side sends does any harm.
+// FuzzWatch: no input from either side causes a failure.
 func FuzzWatch(f *testing.F) {
 	b := newTab(f, true)
 	hello := slices.Concat(b.sends(vs(kindControl, []byte(auth))), b.sends(vs(kindControl, []byte(forManage))))
@@ -150,7 +151,7 @@ func FuzzWatch(f *testing.F) {
 	f.Add([]byte{1, 2, 3}, []byte{}, false, byte(0))
 	f.Fuzz(func(t *testing.T, client, server []byte, own bool, cut byte) {
 		w := New(Options{VSCode: own, Forwarded: cut&1 != 0, Touch: func(activity.Kind) {}, Extensions: []string{"permessage-deflate; client_no_context_takeover"},
-			Lost: func(_ Side, err error) {
+			OnError: func(_ Side, err error) {
 				if bytes.Contains([]byte(err.Error()), []byte("panic")) {
 					t.Error(err)
 				}
@@ -167,8 +168,8 @@ func FuzzWatch(f *testing.F) {
 	})
 }
 
-// BenchmarkWatch is what it costs to look at a stream of terminal output, and
-// at keys; beside it, at what is no IDE's.
+// BenchmarkWatch measures the inspection of terminal output, of key presses, and of
+// another protocol.
 func BenchmarkWatch(b *testing.B) {
 	run := func(name string, vscode bool, message []byte, server bool) {
 		b.Run(name, func(b *testing.B) {
@@ -180,7 +181,7 @@ func BenchmarkWatch(b *testing.B) {
 			if vscode {
 				w.greet(forManage)
 			}
-			// With a window in common, what comes third is what comes next.
+			// With context takeover the third message is representative.
 			first, second, sent := wire(), wire(), wire()
 			look := w.Client
 			if server {

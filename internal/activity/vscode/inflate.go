@@ -9,33 +9,33 @@ import (
 	"time"
 )
 
-// inflater undoes permessage-deflate (RFC 7692) as the bytes come. A
-// decompressor wants to ask for its input, so it runs as a coroutine that is
-// resumed with each part and rests where that ends.
+// inflater decompresses permessage-deflate (RFC 7692) incrementally. Because a
+// decompressor pulls its input, it runs as a coroutine that is resumed for each
+// part of the input.
 type inflater struct {
 	out      func([]byte) error
-	takeover bool // what a message begins with may refer to earlier ones
+	takeover bool // messages may refer to earlier ones
 	budget   *budget
 
 	in    []byte
 	yield func(struct{}) bool
 	next  func() (struct{}, bool) // nil between messages without takeover
 	stop  func()
-	waits bool // for more than it was given
+	waits bool // for more input
 	err   error
 }
 
 var (
 	errFinal    = errors.New("a compressed stream ends in the middle of a message")
 	errCut      = errors.New("a compressed message is cut short")
-	errTooMuch  = errors.New("more is unpacked than a connection may have looked at")
+	errTooMuch  = errors.New("the connection exceeded its decompression budget")
 	errStopped  = errors.New("stopped")
-	syncTail    = []byte{0, 0, 0xff, 0xff}                      // what senders leave out
-	messageTail = []byte{0, 0, 0xff, 0xff, 1, 0, 0, 0xff, 0xff} // and the stream's end
+	syncTail    = []byte{0, 0, 0xff, 0xff}                      // omitted by senders
+	messageTail = []byte{0, 0, 0xff, 0xff, 1, 0, 0, 0xff, 0xff} // with the end of the stream
 )
 
-// write takes the next part of a message. After an error the inflater has
-// lost its place.
+// write decompresses the next part of a message. It must not be called after an
+// error.
 func (z *inflater) write(p []byte) error {
 	if z.err != nil {
 		return z.err
@@ -52,14 +52,13 @@ func (z *inflater) write(p []byte) error {
 	return z.err
 }
 
-// end says that a message has come to its end, by when everything in it has
-// been given out.
+// end completes a message: all of its data has been passed on when end returns.
 func (z *inflater) end() error {
 	if z.takeover {
 		return z.write(syncTail)
 	}
 	if z.next == nil {
-		return nil // a message without a byte
+		return nil // an empty message
 	}
 	if err := z.write(messageTail); err != nil {
 		return err
@@ -71,7 +70,7 @@ func (z *inflater) end() error {
 	return z.err
 }
 
-// close ends the coroutine. The inflater may be used on without takeover.
+// close ends the coroutine. Without takeover the inflater may be used again.
 func (z *inflater) close() {
 	if z.next != nil {
 		z.stop()
@@ -79,8 +78,8 @@ func (z *inflater) close() {
 	}
 }
 
-// decompressor has the 32 KiB window and what else takes memory, so it is
-// lent to one message at a time wherever that is possible.
+// decompressor holds the 32 KiB window and the tables. It is used for one message
+// at a time where possible, to save memory.
 type decompressor struct {
 	reader io.Reader // of compress/flate; a flate.Resetter
 	buffer [4 << 10]byte
@@ -95,7 +94,7 @@ func (z *inflater) run(yield func(struct{}) bool) {
 		return
 	}
 	z.err = z.copy(d)
-	// Not after a panic: whatever is wrong with it then is not for others.
+	// Not after a panic, since the decompressor may be in a bad state.
 	if d.reset(nothing{}) == nil {
 		decompressors.Put(d)
 	}
@@ -105,7 +104,7 @@ func (d *decompressor) reset(from flate.Reader) error {
 	return d.reader.(flate.Resetter).Reset(from, nil)
 }
 
-// copy gives out what comes until the stream ends.
+// copy passes on the output until the stream ends.
 func (z *inflater) copy(d *decompressor) error {
 	for {
 		n, err := d.reader.Read(d.buffer[:])
@@ -128,7 +127,7 @@ func (z *inflater) copy(d *decompressor) error {
 	}
 }
 
-// wait returns once there is input.
+// wait returns when there is input.
 func (z *inflater) wait() error {
 	for len(z.in) == 0 {
 		if !z.yield(struct{}{}) {
@@ -159,21 +158,21 @@ func (z *inflater) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// nothing is what a decompressor that nobody uses reads.
+// nothing is the input of an unused decompressor.
 type nothing struct{}
 
 func (nothing) Read([]byte) (int, error) { return 0, io.EOF }
 func (nothing) ReadByte() (byte, error)  { return 0, io.EOF }
 
-// budget bounds the work that a connection causes: a byte can unpack to a
-// thousand. What a real IDE sends stays far below: it has to pack it first.
+// budget limits the work per connection, since a byte can decompress to a thousand.
+// A real IDE stays far below it.
 type budget struct {
 	start time.Time
 	spent int64
 }
 
 const (
-	budgetAtOnce    = 128 << 20 // bytes unpacked
+	budgetAtOnce    = 128 << 20 // decompressed bytes
 	budgetPerSecond = 64 << 20
 )
 

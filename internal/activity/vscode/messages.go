@@ -5,40 +5,40 @@ import (
 	"errors"
 )
 
-// messages cuts VS Code's own messages out of one direction's bytes: several
-// may share a WebSocket's message, and one may go over several. Of a body it
-// keeps the beginning and the last bytes, whatever its length is said to be.
+// messages splits one direction's data into VS Code's protocol messages, which are
+// independent of WebSocket messages. It keeps the first and last bytes of each
+// body, whatever its stated length.
 type messages struct {
 	take func(message)
 
 	head [headSize]byte
 	have int
-	left uint32 // of the body
+	left uint32 // bytes left of the body
 	body []byte
 	last [lastSize]byte
 }
 
-// message is one of VS Code's persistent protocol.
+// message is a message of VS Code's persistent protocol.
 type message struct {
 	kind byte
 	size uint32 // of the whole body
-	body []byte // its first bytes, keptSize at most; valid during the call
-	last []byte // its last bytes, lastSize at most
+	body []byte // its first bytes, at most keptSize; valid during the call
+	last []byte // its last bytes, at most lastSize
 }
 
 const (
-	headSize = 13 // kind, id, acknowledged id, length of the body
+	headSize = 13 // kind, ID, acknowledged ID, length of the body
 	keptSize = 1 << 10
 	lastSize = 8
 
 	kindRegular = 1
 	kindControl = 2
-	maxKind     = 15 // there are nine
+	maxKind     = 15 // nine are defined
 )
 
 var errMessage = errors.New("not a message of VS Code's protocol")
 
-// read takes the next bytes. After an error nothing more can be read.
+// read processes the next bytes. After an error it must not be called again.
 func (m *messages) read(p []byte) error {
 	for len(p) > 0 {
 		if m.have < headSize {
@@ -63,7 +63,7 @@ func (m *messages) read(p []byte) error {
 	return nil
 }
 
-// whole reports whether nothing is under way.
+// whole reports whether no message is incomplete.
 func (m *messages) whole() bool { return m.have == 0 }
 
 func (m *messages) size() uint32 { return binary.BigEndian.Uint32(m.head[9:]) }

@@ -5,11 +5,10 @@ import (
 	"encoding/binary"
 )
 
-// Everything in this file is said by one version of VS Code, that of the
-// workspace image; TestCodeServer in internal/proxy holds it against the real
-// one.
+// The method names and formats in this file are those of the VS Code version in the
+// default image. TestCodeServer in internal/proxy tests them with the real IDE.
 
-// sign is what a message says about people.
+// sign is what a message shows about user activity.
 type sign int
 
 const (
@@ -18,26 +17,26 @@ const (
 	away
 	moved
 	scrolled
-	rewritten // by nobody at the window
+	rewritten // not by the user at the window
 	typed
 	printed
 )
 
-// Methods of the extension host that its window calls (MainThread* →
-// ExtHost*). Not among them: $onDidChangeWindowFocus, which windows say by
-// themselves, and $onFileEvent, which is what watchers say.
+// Methods of the extension host that its window calls (MainThread* → ExtHost*).
+// $onDidChangeWindowFocus and $onFileEvent are not among them, because windows and
+// file watchers also send them without a user.
 const (
-	windowActive      = "$onDidChangeWindowActive" // [true] at a key or click, [false] a minute after the last
-	modelChanged      = "$acceptModelChanged"      // also when a file changes on disk; then it is not dirty
-	modelDirty        = "$acceptDirtyStateChanged" // comes after the first change, which is not called dirty yet
+	windowActive      = "$onDidChangeWindowActive" // [true] on a key press or click, [false] one minute after the last
+	modelChanged      = "$acceptModelChanged"      // also when a file changes on disk, but then it is not dirty
+	modelDirty        = "$acceptDirtyStateChanged" // follows the first change, which is not reported as dirty yet
 	modelSaved        = "$acceptModelSaved"
 	completion        = "$provideCompletionItems"
 	hover             = "$provideHover"
 	editorChanged     = "$acceptEditorPropertiesChanged"
-	shellPrinted      = "$shellExecutionData" // with shell integration only
+	shellPrinted      = "$shellExecutionData" // only with shell integration
 	terminalChannel   = "remoteterminal"
 	terminalTyped     = "$input"
-	requestPromise    = 100 // of the channels' protocol
+	requestPromise    = 100 // of the channel protocol
 	responseEventFire = 204
 )
 
@@ -50,7 +49,7 @@ var (
 	idFirst     = []byte(`{"id":`)
 )
 
-// signOfHost reads what a window says to its extension host.
+// signOfHost interprets a message from a window to its extension host.
 func signOfHost(m message) sign {
 	name, args, ok := hostCall(m.body)
 	if !ok {
@@ -84,8 +83,8 @@ func signOfHost(m message) sign {
 	return noSign
 }
 
-// hostCall takes apart a call of the extension host's protocol: its kind, four
-// bytes of id, one of the object, the method with its length, the arguments.
+// hostCall parses a call of the extension host's protocol: its kind, a four-byte
+// ID, one byte for the object, the method with its length, the arguments.
 func hostCall(body []byte) (name, args []byte, ok bool) {
 	if len(body) < 7 || body[0] < 1 || body[0] > 4 {
 		return nil, nil, false
@@ -98,7 +97,7 @@ func hostCall(body []byte) (name, args []byte, ok bool) {
 	return rest[:n], rest[n:], true
 }
 
-// signOfManagement reads what a window says to the server.
+// signOfManagement interprets a message from a window to the server.
 func signOfManagement(m message) sign {
 	// [100, id, channel, name], then the arguments.
 	rest, ok := addressed(m.body, 4, requestPromise)
@@ -116,10 +115,10 @@ func signOfManagement(m message) sign {
 	return typed
 }
 
-// signOfServer reads what the server says to a window.
+// signOfServer interprets a message from the server to a window.
 func signOfServer(m message) sign {
-	// [204, id], then the event: of a terminal, {"id":…,"event":"what it
-	// printed"}; its other events are no strings.
+	// [204, id], then the event. A terminal's output is {"id":…,"event":"output"};
+	// other events are not strings.
 	rest, ok := addressed(m.body, 2, responseEventFire)
 	if !ok {
 		return noSign
@@ -128,15 +127,15 @@ func signOfServer(m message) sign {
 	if !ok || !bytes.HasPrefix(event, idFirst) {
 		return noSign
 	}
-	// The id is a number, so the event stands near the beginning.
+	// The ID is a number, so the event is near the beginning.
 	if bytes.Contains(event[:min(len(event), 40)], stringEvent) {
 		return printed
 	}
 	return noSign
 }
 
-// Kinds of values in the channels' protocol, each before its length or, for
-// an integer, itself.
+// Types of values in the channel protocol. Each is followed by a length or, for an
+// integer, by the value.
 const (
 	valueString = 1
 	valueArray  = 4
@@ -144,8 +143,8 @@ const (
 	valueInt    = 6
 )
 
-// addressed reads the head of a call or an answer of the given kind: an array of so
-// many values, of which the first two are the kind and an id.
+// addressed parses the head of a call or a response: an array of size values, of
+// which the first two are the kind and an ID.
 func addressed(body []byte, size, kind uint64) (rest []byte, ok bool) {
 	rest, n, ok := value(body, valueArray)
 	if !ok || n != size {
@@ -159,7 +158,7 @@ func addressed(body []byte, size, kind uint64) (rest []byte, ok bool) {
 	return rest, ok
 }
 
-// value reads the head of a value of the given kind and its number.
+// value parses the head of a value of the given type.
 func value(p []byte, kind byte) (rest []byte, n uint64, ok bool) {
 	if len(p) < 2 || p[0] != kind {
 		return nil, 0, false

@@ -1,25 +1,23 @@
-// Package vscode tells from what passes through a WebSocket whether anybody uses
-// the workspace behind it (design §9, ADR 10).
+// Package vscode detects user activity in the relayed bytes of a WebSocket; see ADR
+// 10.
 //
-// An IDE's tab talks all day with nobody there, and neither the sizes nor the
-// times of what it says tell people apart. So VS Code's own WebSockets are
-// read, in four steps that know nothing of each other:
+// An IDE's tab sends messages all day without a user, and their sizes and times do
+// not show whether there is one. So the messages of VS Code's own WebSockets are
+// decoded in four independent steps:
 //
-//	frames.go    the bytes → WebSocket frames
-//	inflate.go   → permessage-deflate undone
+//	frames.go    bytes → WebSocket frames
+//	inflate.go   → permessage-deflate decompressed
 //	messages.go  → messages of VS Code's protocol
-//	signs.go     → what they say about people
+//	signs.go     → what they show about user activity
 //
-// Of any other WebSocket every message with data in it that its client sends
-// counts.
+// On other WebSockets every non-empty message from the client counts as activity.
 //
-// Everything here sees bytes that have been passed on already. It never
-// blocks, never changes them, and what goes wrong in it goes no further.
+// The package only sees bytes that were already relayed. It never blocks or changes
+// them, and its errors and panics do not affect the connection.
 //
-// Memory for one connection is bounded whatever is sent: about 3 KiB; beside
-// that the window and tables of a decompressor, 50 KiB, while a message of the
-// client is under way and, on the one WebSocket of a tab that carries its
-// terminals, for the server's side as long as it lives.
+// Memory is limited to about 3 KiB per connection, plus 50 KiB for a decompressor
+// while a message of the client is decoded and, on the one WebSocket per tab that
+// carries terminals, permanently for the server's side.
 package vscode
 
 import (
@@ -33,22 +31,21 @@ import (
 	"codehub/internal/activity"
 )
 
-// Options is what a Watch is made of.
+// Options configures a Watch.
 type Options struct {
-	// Touch is told of every use; it may come from two goroutines at once.
+	// Touch is called for every activity, possibly from two goroutines at once.
 	Touch func(activity.Kind)
-	// Extensions is Sec-WebSocket-Extensions of the answer as the client gets
-	// it.
+	// Extensions is the response's Sec-WebSocket-Extensions, as sent to the client.
 	Extensions []string
-	// VSCode says that the address is one of VS Code's own WebSockets. What
-	// it is then shows in its first messages.
+	// VSCode reports whether the address is one of VS Code's own WebSockets. The
+	// first messages show which one.
 	VSCode bool
-	// Forwarded says that it leads to something that runs in the workspace
-	// (ForwardedPort), whose pages send the same heartbeat over and over.
+	// Forwarded reports whether the WebSocket leads to a program in the workspace
+	// (ForwardedPort), whose pages may send repeated heartbeats.
 	Forwarded bool
-	// Lost is called at most once for each side, when that side cannot be read
-	// any more. From then on every byte of it counts as use. Optional.
-	Lost func(Side, error)
+	// OnError is called at most once per side, when that side can no longer be
+	// decoded. From then on all of its traffic counts as activity. Optional.
+	OnError func(Side, error)
 }
 
 // Side is one end of a WebSocket.
@@ -60,7 +57,7 @@ const (
 	ServerSide Side = "server"
 )
 
-// Watch judges one WebSocket.
+// Watch inspects one WebSocket.
 type Watch struct {
 	touch  func(activity.Kind)
 	lost   func(Side, error)
@@ -69,19 +66,20 @@ type Watch struct {
 	server server
 }
 
-// socket is what a WebSocket is for.
+// socket is the purpose of a WebSocket.
 type socket = int32
 
 const (
-	undecided  socket = iota // what is VS Code's own until it has said more
+	undecided  socket = iota // VS Code's, until its first messages show which one
 	management               // files, terminals
 	host                     // the extension host
 	other                    // everything else
 )
 
-// New watches a WebSocket from its first byte. The caller closes it.
+// New returns a Watch for a WebSocket, to be called before its first byte. The
+// caller must close it.
 func New(o Options) *Watch {
-	w := &Watch{touch: o.Touch, lost: o.Lost}
+	w := &Watch{touch: o.Touch, lost: o.OnError}
 	if w.lost == nil {
 		w.lost = func(Side, error) {}
 	}
@@ -103,54 +101,54 @@ func New(o Options) *Watch {
 	return w
 }
 
-// Close ends it; nothing is told of afterwards.
+// Close ends the inspection; no callbacks follow.
 func (w *Watch) Close() {
 	w.client.mu.Lock()
 	w.client.over = true
 	w.client.inflater.close()
 	w.client.mu.Unlock()
 	w.server.mu.Lock()
-	w.server.giveUp()
+	w.server.stop()
 	w.server.mu.Unlock()
 }
 
-// client is the side that people are on.
+// client is the client's side.
 type client struct {
 	watch *Watch
 
-	mu       sync.Mutex // Client, and Close
+	mu       sync.Mutex // for Client and Close
 	over     bool
 	lost     bool
 	frames   frames
 	inflater inflater
 	messages messages
-	repeats  *repeats // of what is forwarded; else nil
+	repeats  *repeats // for forwarded ports; else nil
 
-	greeted    bool      // the first message of VS Code's protocol has come
-	compressed bool      // this message is
-	size       int       // of it so far
-	present    bool      // somebody is at the window
-	did        time.Time // when somebody last did more than be there
-	rewritten  time.Time // when a text last changed that nobody typed
+	begun      bool      // the first message of VS Code's protocol was received
+	compressed bool      // the current message is compressed
+	size       int       // of the current message so far
+	present    bool      // a user is at the window
+	actedAt    time.Time // last activity other than presence
+	rewritten  time.Time // last change of a text that was not typed
 }
 
-// telling is for how long what somebody did is not covered up by their being
-// there still.
-const telling = 5 * time.Second
+// actionWindow is how long presence is not recorded after another kind of activity,
+// which it would replace.
+const actionWindow = 5 * time.Second
 
-// following is for how long after a text has changed by itself, such as a log
-// in the output panel, an editor that scrolls follows it.
-const following = 5 * time.Second
+// scrollWindow is how long scrolling is attributed to a text that has changed by
+// itself, such as a log in the output panel.
+const scrollWindow = 5 * time.Second
 
-// Client looks at bytes that the client has sent and that were passed on. They
-// are not changed and not kept.
+// Client inspects bytes from the client after they were relayed. It neither changes
+// nor keeps them.
 func (w *Watch) Client(p []byte) {
 	if len(p) > 0 {
-		w.client.look(p)
+		w.client.inspect(p)
 	}
 }
 
-func (c *client) look(p []byte) {
+func (c *client) inspect(p []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
@@ -158,20 +156,20 @@ func (c *client) look(p []byte) {
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			c.lose(fmt.Errorf("panic: %v", r))
+			c.fail(fmt.Errorf("panic: %v", r))
 		}
 	}()
 	if c.lost {
-		// Nobody knows what it is. Rather a workspace that runs on than one
-		// that is stopped under somebody's hands.
+		// The traffic cannot be interpreted. Keeping the workspace running is
+		// better than stopping it while it is in use.
 		c.watch.touch(activity.Client)
 		return
 	}
 	if err := c.frames.read(p, c); err != nil {
-		c.lose(err)
+		c.fail(err)
 	}
-	// A window says when somebody has come and when they have left; what it
-	// sends all the time says that it is still there.
+	// A window reports when a user arrives and leaves; its regular messages in
+	// between show that the user is still present.
 	if c.present {
 		c.touch(activity.Presence)
 	}
@@ -180,33 +178,33 @@ func (c *client) look(p []byte) {
 func (c *client) touch(kind activity.Kind) {
 	switch {
 	case kind != activity.Presence:
-		c.did = time.Now()
-	case time.Since(c.did) < telling:
+		c.actedAt = time.Now()
+	case time.Since(c.actedAt) < actionWindow:
 		return
 	}
 	c.watch.touch(kind)
 }
 
-func (c *client) lose(err error) {
+func (c *client) fail(err error) {
 	if c.lost {
 		return
 	}
 	c.lost = true
 	c.inflater.close()
-	c.watch.lost(ClientSide, fmt.Errorf("read what a client sends: %w", err))
+	c.watch.lost(ClientSide, fmt.Errorf("decode the client's messages: %w", err))
 }
 
-// errOther says that it is not VS Code's protocol.
+// errOther means that the protocol is not VS Code's.
 var errOther = errors.New("not VS Code's WebSocket")
 
-// maxGreeting is more than a client sends before it is known what its WebSocket
-// is for; bytes.
-const maxGreeting = 64 << 10
+// maxIdentify is more than a client sends before the purpose of its WebSocket is
+// known, in bytes.
+const maxIdentify = 64 << 10
 
-// maxEarly is how much of the server is read before it is known what the
-// WebSocket is for; bytes. The client's part is read after it was passed on, so
-// on a busy machine the server's answer may be read first: after a reconnect that
-// is everything that the client has missed.
+// maxEarly limits the server's bytes before the purpose of the WebSocket is known.
+// The client's bytes are inspected after they were relayed, so on a busy machine
+// the server's response may be inspected first, including everything missed before
+// a reconnect.
 const maxEarly = 1 << 20
 
 func (c *client) begin(compressed bool) error {
@@ -222,14 +220,14 @@ func (c *client) data(p []byte) error {
 	}
 	var err error
 	switch {
-	case c.undecided() && c.size > maxGreeting:
+	case c.undecided() && c.size > maxIdentify:
 		err = errOther
 	case c.compressed:
 		err = c.inflater.write(p)
 	default:
 		err = c.messages.read(p)
 	}
-	return c.unless(err)
+	return c.checkFirst(err)
 }
 
 func (c *client) end() error {
@@ -242,16 +240,16 @@ func (c *client) end() error {
 		err = c.inflater.end()
 	}
 	if err == nil && c.undecided() && !c.messages.whole() {
-		err = errOther // VS Code begins with whole ones
+		err = errOther // VS Code's client begins with complete messages
 	}
-	return c.unless(err)
+	return c.checkFirst(err)
 }
 
 func (c *client) undecided() bool { return c.watch.socket.Load() == undecided }
 
-// unless makes a WebSocket another's if it has not shown to be VS Code's, and
-// begins to count.
-func (c *client) unless(err error) error {
+// checkFirst treats a WebSocket that is not VS Code's as another protocol, whose
+// messages count.
+func (c *client) checkFirst(err error) error {
 	if err == nil || !c.undecided() {
 		return err
 	}
@@ -263,12 +261,12 @@ func (c *client) unless(err error) error {
 
 func (c *client) become(s socket) { c.watch.socket.Store(s) }
 
-// take is given VS Code's messages.
+// take receives VS Code's messages.
 func (c *client) take(m message) {
 	var s sign
 	switch c.watch.socket.Load() {
 	case undecided:
-		c.greet(m)
+		c.identify(m)
 		return
 	case management:
 		if m.kind == kindRegular {
@@ -290,7 +288,7 @@ func (c *client) take(m message) {
 	case rewritten:
 		c.rewritten = time.Now()
 	case scrolled:
-		if time.Since(c.rewritten) > following {
+		if time.Since(c.rewritten) > scrollWindow {
 			c.touch(activity.Presence)
 		}
 	case typed:
@@ -302,10 +300,10 @@ func (c *client) take(m message) {
 
 var wantedType = []byte(`"desiredConnectionType":`)
 
-// greet reads what is said before it is clear what a WebSocket is for.
-func (c *client) greet(m message) {
-	first := !c.greeted
-	c.greeted = true
+// identify determines the purpose of a WebSocket from its first messages.
+func (c *client) identify(m message) {
+	first := !c.begun
+	c.begun = true
 	if m.kind == kindRegular || first && m.kind != kindControl {
 		c.become(other)
 		c.touch(activity.Client)
@@ -325,37 +323,37 @@ func (c *client) greet(m message) {
 	}
 }
 
-// server is the side of the workspace. It is read for what its terminals
-// print, and on the WebSocket that has that alone.
+// server is the workspace's side. Only terminal output is of interest, on the
+// WebSocket that carries it.
 type server struct {
 	watch *Watch
 	over  atomic.Bool
 
-	mu       sync.Mutex // Server, and Close
+	mu       sync.Mutex // for Server and Close
 	frames   frames
 	inflater inflater
 	messages messages
 
 	compressed bool
-	early      int   // bytes before it was known what the WebSocket is for
-	unread     error // why it cannot be read; what that means is decided with the socket
-	lost       bool  // it cannot be read, and every byte counts
+	early      int   // bytes before the purpose of the WebSocket was known
+	err        error // why it cannot be decoded; handled when the purpose is known
+	lost       bool  // not decodable; all bytes count
 }
 
-// Server looks at bytes that the workspace has sent and that were passed on.
-// They are not changed and not kept.
+// Server inspects bytes from the workspace after they were relayed. It neither
+// changes nor keeps them.
 func (w *Watch) Server(p []byte) {
 	if len(p) > 0 && !w.server.over.Load() {
-		w.server.look(p)
+		w.server.inspect(p)
 	}
 }
 
-func (s *server) look(p []byte) {
+func (s *server) inspect(p []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer func() {
 		if r := recover(); r != nil {
-			s.lose(fmt.Errorf("panic: %v", r))
+			s.fail(fmt.Errorf("panic: %v", r))
 		}
 	}()
 	socket := s.watch.socket.Load()
@@ -363,40 +361,40 @@ func (s *server) look(p []byte) {
 	case s.over.Load():
 		return
 	case socket == undecided:
-		if s.early += len(p); s.early > maxEarly && s.unread == nil {
-			s.lose(errEarly)
+		if s.early += len(p); s.early > maxEarly && s.err == nil {
+			s.fail(errEarly)
 		}
 	case socket != management:
-		s.giveUp() // terminals print elsewhere
+		s.stop() // terminals use another WebSocket
 		return
 	}
-	if s.unread == nil {
+	if s.err == nil {
 		if err := s.frames.read(p, s); err != nil {
-			s.lose(err)
+			s.fail(err)
 		}
 	}
-	if s.unread != nil && socket == management {
+	if s.err != nil && socket == management {
 		if !s.lost {
 			s.lost = true
-			s.watch.lost(ServerSide, fmt.Errorf("read what a workspace sends: %w", s.unread))
+			s.watch.lost(ServerSide, fmt.Errorf("decode the workspace's messages: %w", s.err))
 		}
-		s.watch.touch(activity.Client) // it may be a terminal that prints
+		s.watch.touch(activity.Client) // it may be terminal output
 	}
 }
 
-var errEarly = errors.New("more came than is read before it is known what the WebSocket is for")
+var errEarly = errors.New("too much data before the purpose of the WebSocket is known")
 
-// lose ends the reading. Every byte counts from now on if the WebSocket carries
-// terminals.
-func (s *server) lose(err error) {
-	if s.unread == nil {
-		s.unread = err
+// fail ends the decoding. If the WebSocket carries terminals, all bytes count from
+// now on.
+func (s *server) fail(err error) {
+	if s.err == nil {
+		s.err = err
 		s.release()
 	}
 }
 
-// giveUp ends the reading: nothing of this side counts.
-func (s *server) giveUp() {
+// stop ends the inspection: nothing from this side counts.
+func (s *server) stop() {
 	s.over.Store(true)
 	s.release()
 }

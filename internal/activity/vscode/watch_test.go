@@ -15,7 +15,7 @@ import (
 	"codehub/internal/activity"
 )
 
-// each runs a test for WebSockets that compress and such that do not.
+// each runs a test with and without compression.
 func each(t *testing.T, test func(t *testing.T, compress bool)) {
 	for _, compress := range []bool{false, true} {
 		t.Run(fmt.Sprintf("compress=%v", compress), func(t *testing.T) {
@@ -37,7 +37,7 @@ func (b *tab) expect(t *testing.T, what string, want ...activity.Kind) {
 	}
 }
 
-// What an IDE says by itself is nobody's; what people do is.
+// Background traffic does not count; user activity does.
 func TestSigns(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 3*keptSize)
@@ -110,7 +110,7 @@ func TestTerminalOutput(t *testing.T) {
 			b.expect(t, test.what, test.want...)
 		}
 
-		// The other WebSocket is not read for it.
+		// The other WebSocket is not inspected for it.
 		b = newTab(t, compress)
 		b.greet(forHost)
 		b.Server(b.prints(fired(`{"id":1,"event":"x"}`)))
@@ -124,8 +124,8 @@ func TestTerminalOutput(t *testing.T) {
 // server0 is the watch's own side, which the packer hides.
 func (b *tab) server0() *server { return &b.Watch.server }
 
-// However the bytes are cut, and wherever pings come in between.
-func TestAnyCut(t *testing.T) {
+// The bytes may be split anywhere, and pings may occur between frames.
+func TestSplitAnywhere(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, compress bool) {
 		random := rand.New(rand.NewPCG(1, 2))
@@ -139,7 +139,7 @@ func TestAnyCut(t *testing.T) {
 		for _, size := range []int{1, 2, 3, 7, 13, 100, 1 << 20} {
 			b := newTab(t, compress)
 			b.greet(forHost)
-			// One message in fragments, with a ping before each.
+			// One message in fragments, each after a ping.
 			payload := whole
 			first := byte(opBinary)
 			if compress {
@@ -164,8 +164,8 @@ func TestAnyCut(t *testing.T) {
 	})
 }
 
-// While somebody is at the window, whatever it sends says so, but does not
-// cover up what they did last.
+// While a user is present every message records presence, but does not replace
+// their last action.
 func TestPresence(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestPresence(t *testing.T) {
 		b.Client(b.sends(call(modelSaved, "[]")))
 		b.Client(b.sends(keepAlive))
 		b.expect(t, "saved", activity.Typing)
-		time.Sleep(telling)
+		time.Sleep(actionWindow)
 		b.Client(b.sends(keepAlive))
 		b.expect(t, "still there", activity.Presence)
 		b.Client(b.sends(call(windowActive, "[false]")))
@@ -188,8 +188,8 @@ func TestPresence(t *testing.T) {
 	})
 }
 
-// An editor scrolls by itself where a text grows by itself.
-func TestFollowingALog(t *testing.T) {
+// An editor that scrolls with growing text does not count.
+func TestScrollingWithLogDoesNotCount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newTab(t, false)
@@ -202,14 +202,14 @@ func TestFollowingALog(t *testing.T) {
 			b.Client(scroll)
 			b.expect(t, "it follows")
 		}
-		time.Sleep(2 * following)
+		time.Sleep(2 * scrollWindow)
 		b.Client(scroll)
 		b.expect(t, "somebody scrolls", activity.Presence)
 	})
 }
 
-// Of a WebSocket that is not VS Code's every message with data counts.
-func TestOtherWebSockets(t *testing.T) {
+// With another protocol every non-empty message counts.
+func TestOtherProtocols(t *testing.T) {
 	t.Parallel()
 	notVSCode := func(o *Options) { o.VSCode = false }
 	each(t, func(t *testing.T, compress bool) {
@@ -226,8 +226,8 @@ func TestOtherWebSockets(t *testing.T) {
 		b.Client(frame(final|8, []byte{3, 232}, true))
 		b.expect(t, "what comes back, and the end")
 
-		// One that only looks as if it were.
-		for _, first := range []string{"hello", "\x01", "\x02" + strings.Repeat("\x00", 50), string(vs(kindRegular, []byte("x"))), string(vs(kindControl, nil)) + "x", strings.Repeat("\x02", 2*maxGreeting)} {
+		// A message that only resembles VS Code's.
+		for _, first := range []string{"hello", "\x01", "\x02" + strings.Repeat("\x00", 50), string(vs(kindRegular, []byte("x"))), string(vs(kindControl, nil)) + "x", strings.Repeat("\x02", 2*maxIdentify)} {
 			b := newTab(t, compress)
 			b.Client(b.sends([]byte(first)))
 			if got := b.took(); !slices.Contains(got, activity.Client) {
@@ -244,7 +244,7 @@ func TestOtherWebSockets(t *testing.T) {
 	})
 }
 
-// What runs in a workspace has its pages' heartbeats overheard.
+// Heartbeats of pages on forwarded ports do not count.
 func TestForwarded(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]bool{
@@ -257,7 +257,7 @@ func TestForwarded(t *testing.T) {
 	}
 	each(t, func(t *testing.T, compress bool) {
 		b := newTab(t, compress, func(o *Options) { o.VSCode, o.Forwarded = false, true })
-		if compress { // as a browser that was not told to compress alone
+		if compress { // as a browser without CompressAlone
 			b.client.alone = false
 		}
 		heartbeat := func(n int) {
@@ -280,9 +280,9 @@ func TestForwarded(t *testing.T) {
 	})
 }
 
-// What cannot be read any more counts, on both sides: rather a workspace that
-// runs on than one that is stopped while it is used.
-func TestLost(t *testing.T) {
+// Traffic that cannot be decoded counts, on both sides, so that a workspace in use
+// is not stopped.
+func TestUndecodableTrafficCounts(t *testing.T) {
 	t.Parallel()
 	for what, garbage := range map[string][]byte{
 		"no frame":         bytes.Repeat([]byte{0xff}, 14),
@@ -338,9 +338,9 @@ func TestLost(t *testing.T) {
 	b.expect(t, "the server's side of the extension host")
 }
 
-// On a busy machine the server's answer is read before the client's greeting:
-// after a reconnect it begins with everything that the terminals have printed.
-func TestServerIsReadBeforeTheGreeting(t *testing.T) {
+// On a busy machine the server's response is inspected before the client's first
+// message. After a reconnect it begins with all output that the client has missed.
+func TestServerInspectedBeforeClient(t *testing.T) {
 	t.Parallel()
 	missed := fired(`{"id":1,"event":"` + strings.Repeat("0123456789abcdef", 8<<10) + `"}`) // 128 KiB
 	each(t, func(t *testing.T, compress bool) {
@@ -355,7 +355,7 @@ func TestServerIsReadBeforeTheGreeting(t *testing.T) {
 		b.Server(b.prints(fired(`{"id":1,"event":"x"}`)))
 		b.expect(t, "output after a long answer", activity.Output)
 
-		// What is too long to be read before counts, as it is not known.
+		// What exceeds the limit counts, because it is not known.
 		b = newTab(t, false)
 		for range maxEarly/len(missed) + 1 {
 			b.Server(b.prints(missed))
@@ -371,12 +371,12 @@ func TestServerIsReadBeforeTheGreeting(t *testing.T) {
 	})
 }
 
-// A fault in here is nobody else's.
+// A panic does not leave the package.
 func TestPanicIsContained(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, compress bool) {
 		var lost []error
-		w := New(Options{VSCode: true, Touch: func(activity.Kind) { panic("a fault") }, Lost: func(_ Side, err error) { lost = append(lost, err) },
+		w := New(Options{VSCode: true, Touch: func(activity.Kind) { panic("a fault") }, OnError: func(_ Side, err error) { lost = append(lost, err) },
 			Extensions: []string{"permessage-deflate; client_no_context_takeover"}})
 		defer w.Close()
 		b := newTab(t, compress)
@@ -392,7 +392,7 @@ func TestPanicIsContained(t *testing.T) {
 	})
 }
 
-func TestAfterTheEnd(t *testing.T) {
+func TestInputAfterClose(t *testing.T) {
 	t.Parallel()
 	b := newTab(t, true)
 	b.greet(forManage)
@@ -405,11 +405,11 @@ func TestAfterTheEnd(t *testing.T) {
 	b.expect(t, "closed")
 }
 
-// endless is the beginning of a message of a size that nobody has.
+// endless is the beginning of an impossibly large message.
 var endless = append([]byte{kindRegular, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff}, bytes.Repeat([]byte("x"), 100<<10)...)
 
-// What a connection holds is bounded, whatever is sent.
-func TestMemoryIsBounded(t *testing.T) {
+// Memory per connection is limited.
+func TestMemoryIsLimited(t *testing.T) {
 	const count = 100
 	before := heap()
 	tabs := make([]*tab, count)
@@ -429,15 +429,15 @@ func TestMemoryIsBounded(t *testing.T) {
 	runtime.KeepAlive(tabs)
 }
 
-// And so is the work that it causes.
-func TestBombIsGivenUp(t *testing.T) {
+// The work per connection is limited, too.
+func TestDecompressionBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		bomb := append(newPacker(t, true).pack(make([]byte, 16<<20)), syncTail...)
 		b := newTab(t, true)
 		b.greet(forManage)
 		b.Server(frame(compressed|opBinary, append(b.server.pack(endless), syncTail...), false))
-		for n := 0; b.server0().unread == nil; n++ {
+		for n := 0; b.server0().err == nil; n++ {
 			if n > budgetAtOnce/(16<<20) {
 				t.Fatal("it is unpacked for ever")
 			}
@@ -451,7 +451,7 @@ func TestBombIsGivenUp(t *testing.T) {
 
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // a pool lets go of what it holds with the second
+	runtime.GC() // the second run empties pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc + m.StackInuse)
@@ -476,12 +476,12 @@ func TestCompressAlone(t *testing.T) {
 			t.Errorf("%q has become %q", before, got)
 		}
 	}
-	if a := parseExtensions([]string{"foo; bar", " permessage-deflate ; server_no_context_takeover;client_max_window_bits=15"}); a != (agreement{deflate: true, serverAlone: true}) {
+	if a := parseExtensions([]string{"foo; bar", " permessage-deflate ; server_no_context_takeover;client_max_window_bits=15"}); a != (extensions{deflate: true, serverAlone: true}) {
 		t.Errorf("read as %+v", a)
 	}
 }
 
-// A client that was not told to compress alone is read too.
+// A client without CompressAlone is decoded, too.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	b := newTab(t, true, func(o *Options) { o.Extensions = []string{"permessage-deflate"} })
@@ -491,7 +491,7 @@ func TestTakeover(t *testing.T) {
 		b.Client(b.sends(call(modelSaved, "[]")))
 		b.expect(t, "saved", activity.Typing)
 	}
-	// And a server that does.
+	// And so is a server with context takeover.
 	b = newTab(t, true, func(o *Options) { o.Extensions = []string{"permessage-deflate; server_no_context_takeover"} })
 	b.client.alone, b.server.alone = false, true
 	b.greet(forManage)

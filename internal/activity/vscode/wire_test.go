@@ -11,7 +11,7 @@ import (
 	"codehub/internal/activity"
 )
 
-// frame is one as it goes over the wire; a client's is masked.
+// frame returns a WebSocket frame; a client's is masked.
 func frame(first byte, payload []byte, masked bool) []byte {
 	out := []byte{first}
 	bit := byte(0)
@@ -69,7 +69,7 @@ func (p *packer) pack(message []byte) []byte {
 	return slices.Clone(bytes.TrimSuffix(p.out.Bytes(), syncTail))
 }
 
-// vs is one message of VS Code's protocol.
+// vs returns a message of VS Code's protocol.
 func vs(kind byte, body []byte) []byte {
 	out := make([]byte, headSize, headSize+len(body))
 	out[0] = kind
@@ -84,17 +84,17 @@ const (
 	forTunnel = `{"type":"connectionType","commit":"c0ffee","signedData":"x","desiredConnectionType":3}`
 )
 
-// keepAlive is what a window sends every 5 s.
+// keepAlive is sent by a window every 5 s.
 var keepAlive = vs(9, nil)
 
-// call is what a window says to its extension host.
+// call is a call from a window to its extension host.
 func call(method, args string) []byte {
 	body := append([]byte{2, 0, 0, 0, 7, 99, byte(len(method))}, method...)
 	body = binary.BigEndian.AppendUint32(body, uint32(len(args)))
 	return vs(kindRegular, append(body, args...))
 }
 
-// request is what a window says to the server.
+// request is a request from a window to the server.
 func request(channel, name, args string) []byte {
 	body := []byte{valueArray, 4, valueInt, requestPromise, valueInt, 0x85, 0x02, valueString, byte(len(channel))}
 	body = append(body, channel...)
@@ -104,13 +104,13 @@ func request(channel, name, args string) []byte {
 	return vs(kindRegular, append(binary.AppendUvarint(body, uint64(len(args))), args...))
 }
 
-// fired is an event that the server tells a window of.
+// fired is an event from the server to a window.
 func fired(event string) []byte {
 	body := []byte{valueArray, 2, valueInt, 0xcc, 0x01, valueInt, 0x19, valueObject}
 	return vs(kindRegular, append(binary.AppendUvarint(body, uint64(len(event))), event...))
 }
 
-// tab is a WebSocket of an IDE, both its sides, and what was told of it.
+// tab is an IDE's WebSocket with both sides, and the recorded activity.
 type tab struct {
 	*Watch
 	client, server *packer // nil: not compressed
@@ -123,7 +123,7 @@ type tab struct {
 func newTab(t testing.TB, compress bool, change ...func(*Options)) *tab {
 	t.Helper()
 	b := &tab{}
-	o := Options{VSCode: true, Touch: b.touch, Lost: func(_ Side, err error) { b.lost = append(b.lost, err) }}
+	o := Options{VSCode: true, Touch: b.touch, OnError: func(_ Side, err error) { b.lost = append(b.lost, err) }}
 	if compress {
 		o.Extensions = []string{"permessage-deflate; client_no_context_takeover"}
 		b.client, b.server = newPacker(t, true), newPacker(t, false)
@@ -142,7 +142,7 @@ func (b *tab) touch(kind activity.Kind) {
 	b.seen = append(b.seen, kind)
 }
 
-// took returns what was told since it was asked last.
+// took returns the activity recorded since the last call.
 func (b *tab) took() []activity.Kind {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -151,10 +151,10 @@ func (b *tab) took() []activity.Kind {
 	return seen
 }
 
-// sends is a message of the client, as it goes over the wire.
+// sends returns the frames of a client's message.
 func (b *tab) sends(message []byte) []byte { return b.wire(message, b.client, true) }
 
-// prints is a message of the server.
+// prints returns the frames of a server's message.
 func (b *tab) prints(message []byte) []byte { return b.wire(message, b.server, false) }
 
 func (b *tab) wire(message []byte, with *packer, masked bool) []byte {
@@ -164,7 +164,7 @@ func (b *tab) wire(message []byte, with *packer, masked bool) []byte {
 	return frame(final|compressed|opBinary, with.pack(message), masked)
 }
 
-// greet makes it one of VS Code's.
+// greet sends the first messages of VS Code's protocol.
 func (b *tab) greet(wanted string) {
 	b.Client(b.sends(vs(kindControl, []byte(auth))))
 	b.Server(b.prints(vs(kindControl, []byte(`{"type":"sign","data":"y"}`))))

@@ -15,18 +15,18 @@ import (
 
 var _ activity.Bus = (*Redis)(nil)
 
-// What people did is kept in a sorted set, workspaces by the millisecond of
-// their last use, and in a hash beside it, their kinds.
+// Activity is stored in a sorted set of workspaces, scored by the millisecond of
+// their last use, and a hash with the kinds.
 //
-// An epoch is the server's run and a mark in the set itself, with a score that
-// no time has. So it ends with whatever may have lost a part of the set: FLUSHALL,
-// the key's eviction where memory is short, a restart that reads an older
-// snapshot, a failover to a replica that was behind.
+// An epoch consists of the Redis server's run ID and a random mark in the set
+// itself, with a score that no time has. So it ends whenever a part of the set may
+// have been lost: by FLUSHALL, eviction, a restart with an older snapshot, or a
+// failover to a replica that was behind.
 //
-// The mark also names the installation, ARGV[1]: another one that used the same
-// key would take out what is not its own. It is kept for an hour after the last
-// that was added or read, so that nobody has to clear up after a database that
-// is no more.
+// The mark also contains the installation's ID, ARGV[1], because installations that
+// shared the key would remove each other's data. The mark expires one hour after
+// the last add or read, so that no cleanup is needed after an installation is
+// removed.
 const markOf = `
 local mark = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(0', 'LIMIT', 0, 1)[1]
 if mark and string.sub(mark, 1, #ARGV[1] + 1) ~= ARGV[1] .. '/' then
@@ -34,7 +34,7 @@ if mark and string.sub(mark, 1, #ARGV[1] + 1) ~= ARGV[1] .. '/' then
 end
 `
 
-// epochOf takes what may become the mark's own part in ARGV[2].
+// epochOf takes a new mark in ARGV[2].
 const epochOf = markOf + `
 if not mark then
 	mark = ARGV[1] .. '/' .. ARGV[2]
@@ -48,7 +48,7 @@ local epoch = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') .. ':' 
 
 var (
 	epochScript = redis.NewScript(epochOf + `return epoch`)
-	// addScript takes ARGV[3…] in threes: workspace, millisecond, kind.
+	// addScript takes ARGV[3…] in groups of three: workspace, millisecond, kind.
 	addScript = redis.NewScript(epochOf + `
 for i = 3, #ARGV, 3 do
 	if redis.call('ZADD', KEYS[1], 'GT', 'CH', ARGV[i + 1], ARGV[i]) == 1 then
@@ -56,7 +56,7 @@ for i = 3, #ARGV, 3 do
 	end
 end
 return epoch`)
-	// removeScript takes ARGV[2…] in twos: workspace, millisecond.
+	// removeScript takes ARGV[2…] in pairs: workspace, millisecond.
 	removeScript = redis.NewScript(markOf + `
 for i = 2, #ARGV, 2 do
 	local at = redis.call('ZSCORE', KEYS[1], ARGV[i])
@@ -68,18 +68,18 @@ end
 return 0`)
 )
 
-// atOnce is how many accesses one script takes, so that Redis is held up for a
-// few milliseconds at most.
-const atOnce = 1000
+// maxPerScript limits the accesses per script, so that Redis is blocked for a few
+// milliseconds at most.
+const maxPerScript = 1000
 
-var errLost = errors.New("Redis lost what it held meanwhile")
+var errLost = errors.New("Redis lost its data in the meantime")
 
-// Add is activity.Bus's.
+// Add implements activity.Bus.
 func (b *Redis) Add(ctx context.Context, seen []activity.Access) (epoch string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	for first := true; first || len(seen) > 0; first = false {
-		part := seen[:min(len(seen), atOnce)]
+		part := seen[:min(len(seen), maxPerScript)]
 		seen = seen[len(part):]
 		args := append(make([]any, 0, 2+3*len(part)), b.cfg.Installation, uuid.NewString())
 		for _, a := range part {
@@ -99,9 +99,9 @@ func (b *Redis) Add(ctx context.Context, seen []activity.Access) (epoch string, 
 	return epoch, nil
 }
 
-// Read is activity.Bus's.
+// Read implements activity.Bus.
 func (b *Redis) Read(ctx context.Context) (seen []activity.Access, epoch string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var got *redis.Cmd
 	var at *redis.ZSliceCmd
@@ -120,7 +120,7 @@ func (b *Redis) Read(ctx context.Context) (seen []activity.Access, epoch string,
 	}
 	seen = make([]activity.Access, 0, len(at.Val()))
 	for _, z := range at.Val() {
-		// Whatever somebody else put there is left alone.
+		// Ignore members that are not codehub's.
 		if id, ok := z.Member.(string); ok && workspace.ValidID(id) {
 			seen = append(seen, activity.Access{ID: workspace.ID(id), At: time.UnixMilli(int64(z.Score)), Kind: activity.Kind(kinds.Val()[id])})
 		}
@@ -128,12 +128,12 @@ func (b *Redis) Read(ctx context.Context) (seen []activity.Access, epoch string,
 	return seen, epoch, nil
 }
 
-// Remove is activity.Bus's.
+// Remove implements activity.Bus.
 func (b *Redis) Remove(ctx context.Context, seen []activity.Access) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	for len(seen) > 0 {
-		part := seen[:min(len(seen), atOnce)]
+		part := seen[:min(len(seen), maxPerScript)]
 		seen = seen[len(part):]
 		args := append(make([]any, 0, 1+2*len(part)), b.cfg.Installation)
 		for _, a := range part {

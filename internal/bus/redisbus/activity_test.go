@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// open opens a bus at url until the end of the test.
+// open opens a bus at url until the test ends.
 func open(t *testing.T, url string, opts ...func(*Config)) *Redis {
 	t.Helper()
 	cfg := Config{URL: url, SSEPrefix: "codehub:sse", WakePrefix: "codehub:wake", ActivityKey: "codehub:activity", Log: slog.New(slog.DiscardHandler)}
@@ -45,8 +45,8 @@ func TestActivity(t *testing.T) {
 	})
 }
 
-// A restart that reads a snapshot brings back what was there then, and the
-// epoch says that later things may be missing.
+// A restart from a snapshot restores old data, and the new epoch shows that later
+// data may be missing.
 func TestOldSnapshot(t *testing.T) {
 	t.Parallel()
 	s := redistest.New(t)
@@ -71,7 +71,7 @@ func TestOldSnapshot(t *testing.T) {
 	}
 }
 
-// What others keep under the same key is neither read nor removed.
+// Other members under the same key are neither read nor removed.
 func TestForeignMembers(t *testing.T) {
 	t.Parallel()
 	s := redistest.New(t)
@@ -86,9 +86,9 @@ func TestForeignMembers(t *testing.T) {
 	}
 }
 
-// Two installations with the same names do not take each other's activity: the
-// second is told, and whoever was first goes on.
-func TestAnotherInstallation(t *testing.T) {
+// Two installations with the same key do not mix their activity: the second gets an
+// error, and the first continues.
+func TestOtherInstallationIsRefused(t *testing.T) {
 	t.Parallel()
 	s := redistest.New(t)
 	mine := open(t, s.URL(), func(c *Config) { c.Installation = "mine" })
@@ -116,15 +116,15 @@ func TestAnotherInstallation(t *testing.T) {
 	}
 	c := s.Client()
 	defer c.Close()
-	for _, key := range mine.keys() { // what is left of a database that is no more goes by itself
+	for _, key := range mine.keys() { // the data of an abandoned database expires
 		if ttl, err := c.TTL(t.Context(), key).Result(); err != nil || ttl <= 0 || ttl > time.Hour {
 			t.Errorf("%s lives for %v, %v", key, ttl, err)
 		}
 	}
 }
 
-// Whatever is wrong with Redis, nobody waits long for it.
-func TestActivityIsBounded(t *testing.T) {
+// A failing Redis delays calls by their time limit at most.
+func TestActivityTimeout(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]func(*redistest.Server){
 		"frozen": (*redistest.Server).Freeze, "stopped": (*redistest.Server).Stop,
@@ -155,9 +155,8 @@ func TestActivityIsBounded(t *testing.T) {
 	}
 }
 
-// A loss in the middle of a long addition is noticed: the epoch that comes back
-// must hold all of it.
-func TestLossWhileAdding(t *testing.T) {
+// A loss during a long Add is detected: the returned epoch contains all of it.
+func TestLossDuringAdd(t *testing.T) {
 	t.Parallel()
 	s := redistest.New(t)
 	b := open(t, s.URL())
@@ -177,7 +176,7 @@ func TestLossWhileAdding(t *testing.T) {
 		}
 	}()
 	defer func() { close(stop); <-flushed }()
-	many := make([]activity.Access, 50*atOnce)
+	many := make([]activity.Access, 50*maxPerScript)
 	for i := range many {
 		many[i] = activity.Access{ID: id(i), At: time.UnixMilli(1_800_000_000_000), Kind: activity.Open}
 	}

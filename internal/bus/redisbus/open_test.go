@@ -19,7 +19,7 @@ import (
 	"codehub/internal/redistest"
 )
 
-// A setting that is wrong is told from a server that is away.
+// Wrong settings and an unreachable server give different errors.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	plain, guarded := redistest.New(t), redistest.New(t, "--requirepass", "secret", "--databases", "2")
@@ -77,7 +77,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestOpenRefuses(t *testing.T) {
+func TestOpenInvalidURL(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{
 		"http://host", "redis://u:se cret@host/0", "redis://:secret@host/notanumber", "redis://:secret@host/1/2", "unix://", "redis://:secret@host?nonsense=1", "::",
@@ -93,7 +93,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// withTLS starts a server that speaks TLS and has a certificate of its own.
+// withTLS starts a server with TLS and its own certificate.
 func withTLS(t *testing.T) (addr, url string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

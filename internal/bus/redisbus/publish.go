@@ -10,32 +10,32 @@ import (
 )
 
 const (
-	// maxQueue is how much may wait to be published; what comes then is dropped.
+	// maxQueue limits the queue; further messages are dropped.
 	maxQueue = 1024
-	// maxBatch is how much is published with one round trip.
+	// maxBatch limits the messages per round trip.
 	maxBatch = 128
 )
 
-// changed is what is published: ids, never content.
+// changed is the payload of a message: IDs, never content.
 type changed struct {
 	ID    workspace.ID `json:"id"`
 	Owner string       `json:"owner"`
 }
 
-// message is one to be published.
+// message is a message to publish.
 type message struct {
 	channel string
 	payload changed
 }
 
-// PublishEvent tells all servers that a workspace changed. It never waits: what
-// Redis is too slow for is dropped, and they hear of it from the database.
+// PublishEvent tells all servers that a workspace has changed. It never blocks: if
+// Redis is too slow the message is dropped, and the servers are notified by the
+// database.
 func (b *Redis) PublishEvent(owner string, id workspace.ID) {
 	b.enqueue(message{b.cfg.SSEPrefix + ":" + owner, changed{id, owner}})
 }
 
-// PublishWake tells all servers that there is something for the controller to
-// do. It never waits.
+// PublishWake asks the leader's controller for a tick. It never blocks.
 func (b *Redis) PublishWake(owner string, id workspace.ID) {
 	b.enqueue(message{b.wakeChannel(), changed{id, owner}})
 }
@@ -48,7 +48,7 @@ func (b *Redis) enqueue(m message) {
 	}
 }
 
-// publish sends what is queued until ctx ends.
+// publish sends queued messages until ctx ends.
 func (b *Redis) publish(ctx context.Context) error {
 	for {
 		select {
@@ -58,13 +58,13 @@ func (b *Redis) publish(ctx context.Context) error {
 			batch := b.gather(m)
 			if err := b.send(ctx, batch); err != nil && ctx.Err() == nil {
 				b.dropped.Add(int64(len(batch)))
-				b.cfg.Log.DebugContext(ctx, "publish to Redis", "err", err)
+				b.cfg.Log.DebugContext(ctx, "publish to Redis failed", "err", err)
 			}
 		}
 	}
 }
 
-// gather takes what else is queued. A wake says the same as the one before it.
+// gather adds the other queued messages to the batch. Consecutive wakes are merged.
 func (b *Redis) gather(first message) []message {
 	batch := []message{first}
 	woken := first.channel == b.wakeChannel()
@@ -86,7 +86,7 @@ func (b *Redis) gather(first message) []message {
 }
 
 func (b *Redis) send(ctx context.Context, batch []message) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	_, err := b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for _, m := range batch {

@@ -14,7 +14,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// limit bounds a wait that is expected to end.
+// limit limits a wait that is expected to end.
 const limit = 30 * time.Second
 
 // server is a running bus, one of several on one Redis.
@@ -38,7 +38,7 @@ func start(t *testing.T, url string, opts ...func(*Redis)) *server {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	hearer := Hearer{
+	hearer := Handler{
 		Event: func(owner string, id workspace.ID) { s.events <- owner + " " + string(id) },
 		Wake:  func() { s.wakes <- struct{}{} },
 	}
@@ -52,7 +52,7 @@ func start(t *testing.T, url string, opts ...func(*Redis)) *server {
 	return s
 }
 
-// until waits until the subscription stands, or does not.
+// until waits until the subscription is up, or down.
 func (s *server) until(well bool) {
 	s.t.Helper()
 	for end := time.Now().Add(limit); (s.Trouble() == nil) != well; time.Sleep(time.Millisecond) {
@@ -108,8 +108,8 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// However the connection goes, it comes back by itself, and says so once.
-func TestSubscriptionsComeBack(t *testing.T) {
+// A lost connection is restored and logged once.
+func TestSubscriptionIsRestored(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]struct{ begin, end func(*redistest.Server) }{
 		"restart": {(*redistest.Server).Stop, (*redistest.Server).Start},
@@ -122,7 +122,7 @@ func TestSubscriptionsComeBack(t *testing.T) {
 			a := start(t, s.URL(), func(b *Redis) {
 				b.pingTimeout = 200 * time.Millisecond
 				if name == "killed" {
-					b.retryFirst, b.retryLast = limit/30, limit/30 // long enough to be seen
+					b.retryFirst, b.retryLast = limit/30, limit/30 // long enough to be observed
 				}
 			})
 			a.until(true)
@@ -136,15 +136,15 @@ func TestSubscriptionsComeBack(t *testing.T) {
 				a.PublishEvent(string(id(1)), id(2))
 				a.hears(fmt.Sprint(id(1), " ", id(2)))
 			}
-			if n := strings.Count(a.log.String(), "Redis is away"); n != 2 {
+			if n := strings.Count(a.log.String(), "redis not reachable"); n != 2 {
 				t.Errorf("said %d times that it is away:\n%s", n, a.log.String())
 			}
 		})
 	}
 }
 
-// A server that is away at the start is waited for.
-func TestAwayAtTheStart(t *testing.T) {
+// A server that is unreachable at the start is retried.
+func TestUnreachableAtStart(t *testing.T) {
 	t.Parallel()
 	s := redistest.New(t)
 	s.Stop()
@@ -159,8 +159,7 @@ func TestAwayAtTheStart(t *testing.T) {
 	a.wakesUp()
 }
 
-// Whoever publishes never waits for Redis, and what waits to be published is
-// bounded.
+// Publishing never waits for Redis, and the queue is limited.
 func TestPublishNeverWaits(t *testing.T) {
 	t.Parallel()
 	s := redistest.New(t)
@@ -184,7 +183,7 @@ func TestPublishNeverWaits(t *testing.T) {
 	}
 	s.Thaw()
 	for want, end := fmt.Sprint(id(1), " ", id(100_000)), time.Now().Add(limit); ; {
-		a.PublishEvent(string(id(1)), id(100_000)) // until there is room for it
+		a.PublishEvent(string(id(1)), id(100_000)) // until the queue has room for it
 		select {
 		case got := <-a.events:
 			if got == want {
@@ -198,7 +197,7 @@ func TestPublishNeverWaits(t *testing.T) {
 	}
 }
 
-// What is no event of ours does nothing.
+// Foreign messages are ignored.
 func TestForeignMessages(t *testing.T) {
 	t.Parallel()
 	s := redistest.New(t)
@@ -216,7 +215,7 @@ func TestForeignMessages(t *testing.T) {
 	} {
 		s.Do("PUBLISH", channel, payload)
 	}
-	s.Do("PUBLISH", "codehub:sse:"+string(id(3)), good) // the channel says whose it is
+	s.Do("PUBLISH", "codehub:sse:"+string(id(3)), good) // the channel identifies the owner
 	if got, want := <-a.events, fmt.Sprint(id(3), " ", id(1)); got != want {
 		t.Errorf("heard %s, want %s", got, want)
 	}

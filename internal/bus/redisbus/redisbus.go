@@ -1,7 +1,6 @@
-// Package redisbus is the bus between servers over Redis (design §4): events
-// and wakes by pub/sub, and what people did by a sorted set. It makes things
-// quicker and nothing true: whatever Redis loses is read from the database, and
-// what it forgets of people's activity is unknown, never idleness.
+// Package redisbus connects servers over Redis: events and wakes through pub/sub,
+// activity through a sorted set. It only reduces delays: events that Redis loses
+// are read from the database, and lost activity counts as unknown, not as idleness.
 package redisbus
 
 import (
@@ -19,32 +18,31 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Bounds of every wait for Redis.
+// Limits of waits for Redis.
 const (
 	dialWithin = time.Second
-	// answerWithin bounds one command.
-	answerWithin = time.Second
-	// within bounds a call, which may be several commands.
-	within = 2 * time.Second
+	// commandTimeout limits one command.
+	commandTimeout = time.Second
+	// callTimeout limits a call, which may be several commands.
+	callTimeout = 2 * time.Second
 )
 
 // Config configures Open.
 type Config struct {
-	// URL of the server: redis://[user:password@]host:port/db, rediss:// with
+	// URL of the Redis server: redis://[user:password@]host:port/db, rediss:// with
 	// TLS, or unix:///path?db=0.
 	URL string
-	// Names (the settings REDIS_CHANNEL_SSE_PREFIX, REDIS_CHANNEL_WAKE_PREFIX,
+	// Names (settings REDIS_CHANNEL_SSE_PREFIX, REDIS_CHANNEL_WAKE_PREFIX,
 	// CODEHUB_REDIS_ACTIVITY_KEY).
 	SSEPrefix, WakePrefix, ActivityKey string
-	// Installation is the database's: only its servers share the activity.
+	// Installation is the database's ID: only its servers share the activity.
 	Installation string
 	Log          *slog.Logger
 }
 
-// Hearer is told, in the goroutine of Run, what a server published: that a
-// workspace changed, and that there is something for the controller to do. It
-// must not block.
-type Hearer struct {
+// Handler receives the messages that servers publish: changed workspaces and wakes
+// of the controller. It is called by Run and must not block.
+type Handler struct {
 	Event func(owner string, id workspace.ID)
 	Wake  func()
 }
@@ -56,48 +54,48 @@ type Redis struct {
 
 	queue   chan message
 	dropped atomic.Int64
-	// trouble is why the subscription does not stand; nil when it does.
-	trouble atomic.Pointer[error]
+	// err is why the subscription is down; nil while it works.
+	err atomic.Pointer[error]
 
-	// A subscription that has fallen silent is noticed within the sum of
-	// pingEvery and pingTimeout, and made anew at most retryLast later.
+	// A silent subscription is detected within pingEvery plus pingTimeout, and
+	// renewed at most retryLast later.
 	pingEvery, pingTimeout time.Duration
 	retryFirst, retryLast  time.Duration
 }
 
-// Open makes the bus without asking the server: see Check. It fails on a URL
-// that makes no sense, and never repeats it, as it may hold a password.
+// Open returns the bus without connecting; see Check. Its error never contains the
+// URL, which may hold a password.
 func Open(cfg Config) (*Redis, error) {
 	opts, err := redis.ParseURL(cfg.URL)
 	if err != nil {
-		return nil, &Unusable{Why: "it is no address of a Redis server: " + unquoted(err)}
+		return nil, &Unusable{Why: "it is no address of a Redis server: " + withoutURL(err)}
 	}
-	opts.DialTimeout, opts.ReadTimeout, opts.WriteTimeout, opts.PoolTimeout = dialWithin, answerWithin, answerWithin, answerWithin
+	opts.DialTimeout, opts.ReadTimeout, opts.WriteTimeout, opts.PoolTimeout = dialWithin, commandTimeout, commandTimeout, commandTimeout
 	opts.ContextTimeoutEnabled = true
-	opts.Protocol = 2                          // messages come in the order and framing of answers
-	opts.DialerRetries, opts.MaxRetries = 1, 1 // once more, on a new connection, after a server's restart
+	opts.Protocol = 2                          // messages are then framed and ordered like replies
+	opts.DialerRetries, opts.MaxRetries = 1, 1 // one retry on a new connection, after a restart of Redis
 	opts.PoolSize, opts.MaxActiveConns, opts.PipelinePoolSize = 8, 8, -1
 	opts.ClientName = "codehub"
 	opts.DisableIdentity = true
 	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	redis.SetLogger(silent{}) // what goes wrong is returned, and logged by whom it concerns
+	redis.SetLogger(noLogger{}) // errors are returned, and logged by the caller
 	b := &Redis{
 		cfg: cfg, client: redis.NewClient(opts), queue: make(chan message, maxQueue),
 		retryFirst: 100 * time.Millisecond, retryLast: 5 * time.Second,
 		pingEvery: 2 * time.Second, pingTimeout: 2 * time.Second,
 	}
 	notYet := errors.New("not yet subscribed")
-	b.trouble.Store(&notYet)
+	b.err.Store(&notYet)
 	return b, nil
 }
 
-// Close ends all connections.
+// Close closes all connections.
 func (b *Redis) Close() error { return b.client.Close() }
 
-// Unusable is what no waiting mends: a setting that is wrong.
+// Unusable is an error that retrying does not fix: a wrong setting.
 type Unusable struct {
 	Why string
-	Err error // may be nil
+	Err error // optional
 }
 
 func (u *Unusable) Error() string {
@@ -109,33 +107,33 @@ func (u *Unusable) Error() string {
 
 func (u *Unusable) Unwrap() error { return u.Err }
 
-// Commands are what codehub's user of Redis has to be allowed.
+// Commands are the commands that codehub's Redis user needs permission for.
 const Commands = "PING, HELLO, CLIENT, SELECT, INFO, PUBLISH, SUBSCRIBE, PSUBSCRIBE, MULTI, EXEC, EVAL, EVALSHA, ZADD, ZRANGE, ZRANGEBYSCORE, ZSCORE, ZREM, HSET, HDEL, HGETALL, DEL, EXPIRE"
 
-// Check asks the server for everything that the bus needs of it. An error is
-// *Unusable if the setting is wrong, and anything else if the server is not
-// there now, or in use by another installation, which may pass.
+// Check tries everything that the bus needs. The error is *Unusable if a setting is
+// wrong; other errors are temporary: Redis is not reachable, or another
+// installation uses it.
 func (b *Redis) Check(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := b.client.Ping(ctx).Err(); err != nil {
-		return judged(err)
+		return classify(err)
 	}
 	if _, _, err := b.Read(ctx); err != nil {
-		return judged(err)
+		return classify(err)
 	}
 	if _, err := b.Add(ctx, nil); err != nil {
-		return judged(err)
+		return classify(err)
 	}
 	if err := b.client.Publish(ctx, b.wakeChannel(), "").Err(); err != nil {
-		return judged(err)
+		return classify(err)
 	}
 	return nil
 }
 
-// judged tells settings that are wrong from a server that is away.
-func judged(err error) error {
-	said := err.Error()
+// classify distinguishes wrong settings from an unreachable Redis.
+func classify(err error) error {
+	text := err.Error()
 	for _, c := range []struct{ begins, why string }{
 		{"WRONGPASS", "the server refuses the name or password"},
 		{"NOAUTH", "the server wants a password"},
@@ -144,15 +142,15 @@ func judged(err error) error {
 		{"READONLY", "the server is a read-only replica"},
 		{"ERR unknown command", "the server is too old: Redis 6.2 or later is needed"},
 	} {
-		if strings.Contains(said, c.begins) {
+		if strings.Contains(text, c.begins) {
 			return &Unusable{c.why, err}
 		}
 	}
 	return err
 }
 
-// unquoted is what is wrong with a URL, without the URL.
-func unquoted(err error) string {
+// withoutURL returns the error in a URL without the URL.
+func withoutURL(err error) string {
 	s := err.Error()
 	if i := strings.IndexByte(s, '"'); i >= 0 {
 		s = strings.TrimRight(s[:i], " :")
@@ -160,13 +158,14 @@ func unquoted(err error) string {
 	return strings.TrimPrefix(s, "redis: ")
 }
 
-// Trouble is why the bus does not work now, nil if it does. It asks nobody.
-func (b *Redis) Trouble() error { return *b.trouble.Load() }
+// Trouble returns why the bus does not work now, or nil. It makes no request.
+func (b *Redis) Trouble() error { return *b.err.Load() }
 
-// Dropped counts what was not published, as Redis was too slow or away.
+// Dropped returns the number of messages dropped because Redis was slow or
+// unreachable.
 func (b *Redis) Dropped() int64 { return b.dropped.Load() }
 
-// silent is a logger.
-type silent struct{}
+// noLogger discards the client's own log messages.
+type noLogger struct{}
 
-func (silent) Printf(context.Context, string, ...any) {}
+func (noLogger) Printf(context.Context, string, ...any) {}

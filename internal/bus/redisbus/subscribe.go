@@ -16,35 +16,35 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Run publishes what was handed over and hears what others publish, until ctx
-// ends, and then returns nil. While Redis is away it tries again; nobody has to
-// read anything afresh for that, as the database tells everything, too.
-func (b *Redis) Run(ctx context.Context, h Hearer) error {
+// Run publishes queued messages and handles received ones until ctx ends, and then
+// returns nil. It reconnects while Redis is unreachable. That is no gap for
+// subscribers, because the database sends the same events.
+func (b *Redis) Run(ctx context.Context, h Handler) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return b.publish(gctx) })
 	g.Go(func() error { return b.subscribe(gctx, h) })
 	return g.Wait()
 }
 
-func (b *Redis) subscribe(ctx context.Context, h Hearer) error {
-	retry, told := b.retryFirst, false
+func (b *Redis) subscribe(ctx context.Context, h Handler) error {
+	retry, logged := b.retryFirst, false
 	for {
 		err := b.listen(ctx, h, func() {
-			b.trouble.Store(new(error))
-			if told {
-				b.cfg.Log.Info("Redis is back")
+			b.err.Store(new(error))
+			if logged {
+				b.cfg.Log.Info("redis connection restored")
 			}
-			retry, told = b.retryFirst, false
+			retry, logged = b.retryFirst, false
 		})
 		if ctx.Err() != nil {
 			return nil
 		}
-		b.trouble.Store(&err)
+		b.err.Store(&err)
 		wait := retry/2 + rand.N(retry/2)
 		retry = min(retry*2, b.retryLast)
-		if !told {
-			told = true
-			b.cfg.Log.Warn("Redis is away: events and wakes come by the database alone, and activity is kept there", "err", err)
+		if !logged {
+			logged = true
+			b.cfg.Log.Warn("redis not reachable; using the database only", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -54,12 +54,12 @@ func (b *Redis) subscribe(ctx context.Context, h Hearer) error {
 	}
 }
 
-// listen subscribes, says so with ready, and hears until the connection breaks.
-func (b *Redis) listen(ctx context.Context, h Hearer, ready func()) error {
+// listen subscribes, calls ready, and handles messages until the connection breaks.
+func (b *Redis) listen(ctx context.Context, h Handler, ready func()) error {
 	ps := b.client.Subscribe(ctx)
 	defer ps.Close()
 	defer context.AfterFunc(ctx, func() { _ = ps.Close() })()
-	bounded, cancel := context.WithTimeout(ctx, within)
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := ps.Subscribe(bounded, b.wakeChannel()); err != nil {
 		return fmt.Errorf("subscribe to wakes: %w", err)
@@ -79,19 +79,19 @@ func (b *Redis) listen(ctx context.Context, h Hearer, ready func()) error {
 				ready()
 			}
 		case *redis.Message:
-			b.heard(m, h)
+			b.handle(m, h)
 		}
 	}
 }
 
-// receive waits for whatever comes. When nothing does it asks whether the
-// connection still stands.
+// receive waits for a message. After a period without messages it checks the
+// connection.
 func (b *Redis) receive(ctx context.Context, ps *redis.PubSub) (any, error) {
 	got, err := ps.ReceiveTimeout(ctx, b.pingEvery)
 	if !timedOut(err) {
 		return got, wrapped("hear from Redis", err)
 	}
-	bounded, cancel := context.WithTimeout(ctx, within)
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := ps.Ping(bounded); err != nil {
 		return nil, wrapped("ping Redis", err)
@@ -112,9 +112,9 @@ func wrapped(verb string, err error) error {
 	return fmt.Errorf("%s: %w", verb, err)
 }
 
-// heard hands on a message. Whoever can publish there can cause no more than
-// that a row is read again.
-func (b *Redis) heard(m *redis.Message, h Hearer) {
+// handle processes a message. A forged message can only cause a row to be read
+// again.
+func (b *Redis) handle(m *redis.Message, h Handler) {
 	if m.Channel == b.wakeChannel() {
 		h.Wake()
 		return
@@ -122,7 +122,7 @@ func (b *Redis) heard(m *redis.Message, h Hearer) {
 	owner := strings.TrimPrefix(m.Channel, b.cfg.SSEPrefix+":")
 	var p changed
 	if err := json.Unmarshal([]byte(m.Payload), &p); err != nil || !workspace.ValidID(owner) || !workspace.ValidID(string(p.ID)) {
-		b.cfg.Log.Debug("a message on Redis that is no event", "channel", m.Channel)
+		b.cfg.Log.Debug("invalid event on redis", "channel", m.Channel)
 		return
 	}
 	h.Event(owner, p.ID)
