@@ -19,6 +19,7 @@ var allowed = map[string][]string{
 	"codehub/internal/accesslog":       {},
 	"codehub/internal/imageref":        {},
 	"codehub/internal/view":            {"codehub/api", "codehub/internal/workspace", "codehub/internal/lifecycle"},
+	"codehub/internal/service":         {"codehub/api", "codehub/internal/postgres", "codehub/internal/workspace"},
 	"codehub/internal/config":          {"codehub/internal/imageref", "codehub/internal/workspace"},
 	"codehub/internal/cli":             {"codehub/api", "codehub/client", "codehub/internal/cli/terminal"},
 	"codehub/internal/cli/terminal":    {},

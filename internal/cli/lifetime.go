@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"encoding"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -48,26 +47,6 @@ func (t ttlFlag) change() api.Nullable[int] { return api.Nullable[int]{Set: t.gi
 type ttlFlags struct {
 	StandbyTTL ttlFlag `name:"standby-ttl" placeholder:"TIME" help:"Stop it after so long without use: 30m, never, or default (the server's)."`
 	ArchiveTTL ttlFlag `name:"archive-ttl" placeholder:"TIME" help:"Archive it after so long in the stopped state: 2d, never, or default (the server's)."`
-}
-
-type setCmd struct {
-	onWorkspace
-	ttlFlags
-	Name        *string `help:"A new name."`
-	Description *string `short:"d" help:"What it is for."`
-	Memo        *string `help:"Notes."`
-	Image       *string `help:"A new image, from the next start on."`
-}
-
-func (s setCmd) Run(ctx context.Context, k *kong.Context) error {
-	in := api.UpdateWorkspace{
-		Name: s.Name, Description: s.Description, Memo: s.Memo, ImageRef: s.Image,
-		StandbyTTLSeconds: s.StandbyTTL.change(), ArchiveTTLSeconds: s.ArchiveTTL.change(),
-	}
-	if in == (api.UpdateWorkspace{}) {
-		return errors.New("nothing to set was given")
-	}
-	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) { return withLifetime(c.Update(ctx, id, in)) })
 }
 
 type stayCmd struct{ onWorkspace }

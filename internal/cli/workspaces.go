@@ -53,37 +53,6 @@ func resolve(ctx context.Context, c *client.Client, ref string, deleted bool) (a
 	return api.Workspace{}, fmt.Errorf("several workspaces are called %q; give an id: %s", ref, strings.Join(ids, ", "))
 }
 
-type createCmd struct {
-	serverFlags
-	terminal.Format
-	Name        string `arg:"" help:"The new workspace's name."`
-	Description string `short:"d" help:"What it is for."`
-	Image       string `short:"i" help:"The image; the server's default unless given."`
-	Start       bool   `negatable:"" default:"true" help:"Start it at once."`
-	Wait        bool   `short:"w" help:"Wait until it is ready."`
-	ttlFlags
-}
-
-func (cmd createCmd) Run(ctx context.Context, k *kong.Context) error {
-	c, err := cmd.connect()
-	if err != nil {
-		return err
-	}
-	want := "RUNNING"
-	if !cmd.Start {
-		want = "STANDBY"
-	}
-	w, err := c.Create(ctx, api.CreateWorkspace{Name: cmd.Name, Description: cmd.Description, ImageRef: cmd.Image, DesiredState: &want,
-		StandbyTTLSeconds: cmd.StandbyTTL.seconds, ArchiveTTLSeconds: cmd.ArchiveTTL.seconds})
-	if err == nil && cmd.Wait {
-		w, err = reach(ctx, c, w.ID, want)
-	}
-	if err != nil {
-		return err
-	}
-	return cmd.Print(k.Stdout, w, fmt.Sprintf("%s   %s   %s", terminal.Plain(w.Name), state(w), w.URL))
-}
-
 // reach waits until a workspace has come to rest in the phase that is wanted
 // of it, or somebody wants something else. show is told of all that it sees
 // on the way.

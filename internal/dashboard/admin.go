@@ -12,18 +12,6 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Admin is what administrators see of the installation and change of its
-// people (*admin.Service). It checks by itself that the caller is one:
-// CodeForbidden. Errors for people are *workspace.Error.
-type Admin interface {
-	AdminStatus(context.Context, workspace.Caller) (api.AdminStatus, error)
-	Orphans(context.Context, workspace.Caller) ([]api.Orphan, error)
-	// Accounts lists the people from where cursor, a NextCursor, says.
-	Accounts(ctx context.Context, c workspace.Caller, cursor string) (api.AccountList, error)
-	CreateAccount(context.Context, workspace.Caller, api.CreateAccount) (api.Account, error)
-	PatchAccount(ctx context.Context, c workspace.Caller, id string, p api.PatchAccount) (api.Account, error)
-}
-
 // admin lets administrators alone through to h.
 func (d *Dashboard) admin(h callerHandler) callerHandler {
 	return func(w http.ResponseWriter, r *http.Request, c workspace.Caller) {

@@ -9,7 +9,6 @@ package dashboard
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -20,30 +19,18 @@ import (
 	"codehub/internal/auth"
 	"codehub/internal/bus"
 	"codehub/internal/postgres"
+	"codehub/internal/service"
 	"codehub/internal/workspace"
 )
 
 // Store is what the pages read and write. Every method checks that the
 // workspace is the caller's.
 type Store interface {
+	service.Workspaces
 	User(ctx context.Context, id string) (postgres.User, error)
-	CreateWorkspace(context.Context, workspace.Caller, postgres.NewWorkspace) (workspace.Workspace, error)
-	Workspace(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
-	ListWorkspaces(context.Context, workspace.Caller, postgres.Filter) ([]workspace.Workspace, string, error)
-	PatchWorkspace(context.Context, workspace.Caller, workspace.ID, postgres.Patch) (workspace.Workspace, error)
-	DeleteWorkspace(ctx context.Context, c workspace.Caller, id workspace.ID, queue bool) (workspace.Workspace, error)
-	UndeleteWorkspace(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
-	RequestRecover(ctx context.Context, c workspace.Caller, id workspace.ID, action string) (workspace.Workspace, error)
-	Archives(context.Context, workspace.Caller, workspace.ID) ([]workspace.Archive, error)
-	RequestRecoverArchive(ctx context.Context, c workspace.Caller, id workspace.ID, archiveOpID string) (workspace.Workspace, error)
-	RequestCancel(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
-	RequestForceStop(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
-	Restart(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
 	RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error)
 	// MayRun is CodeLimitExceeded while the limits keep the workspace from running.
 	MayRun(context.Context, workspace.Caller, workspace.ID) error
-	// Stay counts as a use of the workspace now.
-	Stay(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)
 }
 
 // Auth says who asks (*auth.Auth). Errors for people are *workspace.Error.
@@ -71,11 +58,6 @@ type Events interface {
 	Subscribe(ctx context.Context, userID string) (*bus.Subscription, error)
 }
 
-// Logs reads what a workspace's container printed (runtime.Runtime).
-type Logs interface {
-	Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error
-}
-
 // Archives is the bucket, as far as the pages look into it. Errors wrap
 // store.ErrNotFound or store.ErrUnavailable.
 type Archives interface {
@@ -87,7 +69,7 @@ type Config struct {
 	Store  Store
 	Auth   Auth
 	Events Events
-	Logs   Logs
+	Logs   service.Logs
 	Log    *slog.Logger
 
 	// URL is the server's own address (CODEHUB_URL), a trusted origin.
@@ -106,13 +88,13 @@ type Config struct {
 	KeepAwakeMax time.Duration
 	// Admin is what administrators see and do; optional, without it there is
 	// no page for them.
-	Admin Admin
+	Admin service.Admin
 	// PathMode tells that workspaces share the dashboard's origin; admins are warned.
 	PathMode bool
 	Archives Archives
 	// Restore compares a restored database with what there is; nil: there is
 	// nothing to compare it with.
-	Restore Restore
+	Restore service.Restore
 	// Trouble says what keeps workspaces from changing: "backend" (the
 	// container backend is not observed), "hold" (another database led last),
 	// "wall" (nothing may be started),

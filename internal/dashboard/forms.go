@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 
 	"codehub/internal/dashboard/catalogue"
-	"codehub/internal/imageref"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 
@@ -56,7 +55,7 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 		f.W = &v
 		f.Action = "/workspaces/" + v.ID + "/" + name
 		f.Back = backTo(f.From, ws.ID)
-		f.Value["name"], f.Value["description"], f.Value["memo"] = ws.Name, ws.Description, ws.Memo
+		f.showDetails(*ws)
 	}
 	f.TTL, f.MaxRunning = d.TTL, d.MaxRunning
 	switch name {
@@ -69,8 +68,6 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 	case "edit", "timeouts":
 		f.showTTL("standby", ws.StandbyTTL)
 		f.showTTL("archive", ws.ArchiveTTL)
-	case "image":
-		f.Value["image"] = ws.ImageRef
 	case "keep-awake":
 		d.showKeepAwake(f, *ws)
 	case "change-password":
@@ -125,14 +122,6 @@ func (f *form) line(field string, limit int, required bool) {
 		f.fail(field, "field.too_long", limit)
 	case !utf8.ValidString(s), strings.ContainsFunc(s, unprintable):
 		f.fail(field, "field.characters")
-	}
-}
-
-// image reads the field of a container image.
-func (f *form) image(required bool) {
-	f.line("image", imageref.MaxLength, required)
-	if image := f.Value["image"]; image != "" && !imageref.Valid(image) {
-		f.fail("image", "field.image_bad")
 	}
 }
 

@@ -1,19 +1,11 @@
 package dashboard
 
 import (
-	"context"
 	"net/http"
 
 	"codehub/api"
 	"codehub/internal/workspace"
 )
-
-// Restore plans and applies what a restored database needs (*rollback.Service).
-// It checks by itself that the caller is an administrator: CodeForbidden.
-type Restore interface {
-	RestorePlan(context.Context, workspace.Caller) (api.RestorePlan, error)
-	ApplyRestore(context.Context, workspace.Caller, api.ApplyRestore) (api.RestorePlan, error)
-}
 
 // restoreView is what the page about a take-over shows.
 type restoreView struct {

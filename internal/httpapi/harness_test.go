@@ -27,6 +27,7 @@ import (
 	"codehub/internal/rollback"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/runtimetest"
+	"codehub/internal/service"
 	"codehub/internal/workspace"
 
 	"github.com/google/uuid"
@@ -305,7 +306,7 @@ func (f *fakeLogs) Logs(ctx context.Context, id workspace.ID, tail int, follow b
 	return nil
 }
 
-var _ Logs = runtime.Runtime(nil)
+var _ service.Logs = runtime.Runtime(nil)
 
 type syncBuffer struct {
 	mu sync.Mutex

@@ -5,7 +5,6 @@ package httpapi
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -18,51 +17,16 @@ import (
 	"codehub/internal/accesslog"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
-	"codehub/internal/postgres"
+	"codehub/internal/service"
 	"codehub/internal/workspace"
 )
 
 // Store is what the API keeps; *postgres.DB is it. Every method checks that
 // the caller owns what it acts on.
 type Store interface {
-	CreateWorkspace(ctx context.Context, caller workspace.Caller, n postgres.NewWorkspace) (workspace.Workspace, error)
-	Workspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
-	ListWorkspaces(ctx context.Context, caller workspace.Caller, f postgres.Filter) ([]workspace.Workspace, string, error)
-	// RecentlyDeleted are those that event streams tell to be gone.
+	service.Workspaces
+	// RecentlyDeleted lists the deleted workspaces that a new event stream reports.
 	RecentlyDeleted(ctx context.Context, caller workspace.Caller) ([]workspace.ID, error)
-	PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p postgres.Patch) (workspace.Workspace, error)
-	DeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, queue bool) (workspace.Workspace, error)
-	UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
-	RequestRecover(ctx context.Context, caller workspace.Caller, id workspace.ID, action string) (workspace.Workspace, error)
-	// Archives lists the generations that can be downloaded and recovered from.
-	Archives(ctx context.Context, caller workspace.Caller, id workspace.ID) ([]workspace.Archive, error)
-	RequestRecoverArchive(ctx context.Context, caller workspace.Caller, id workspace.ID, archiveOpID string) (workspace.Workspace, error)
-	RequestCancel(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
-	RequestForceStop(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
-	Stay(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
-	Restart(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
-}
-
-// Logs is where containers' output comes from; runtime.Runtime is it.
-type Logs interface {
-	Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error
-}
-
-// Admin is what administrators see and may do; *admin.Service is it. Every
-// method checks that the caller is one.
-type Admin interface {
-	AdminStatus(ctx context.Context, caller workspace.Caller) (api.AdminStatus, error)
-	Orphans(ctx context.Context, caller workspace.Caller) ([]api.Orphan, error)
-	Accounts(ctx context.Context, caller workspace.Caller, cursor string) (api.AccountList, error)
-	CreateAccount(ctx context.Context, caller workspace.Caller, in api.CreateAccount) (api.Account, error)
-	PatchAccount(ctx context.Context, caller workspace.Caller, id string, in api.PatchAccount) (api.Account, error)
-}
-
-// Restore compares a restored database with what there is; *rollback.Service is
-// it. Every method checks that the caller is an administrator.
-type Restore interface {
-	RestorePlan(ctx context.Context, caller workspace.Caller) (api.RestorePlan, error)
-	ApplyRestore(ctx context.Context, caller workspace.Caller, in api.ApplyRestore) (api.RestorePlan, error)
 }
 
 // Config configures New.
@@ -76,12 +40,12 @@ type Config struct {
 	Archives       Archives
 
 	Store Store
-	Admin Admin
+	Admin service.Admin
 	// Restore answers /admin/restore; nil: there is nothing to compare with.
-	Restore Restore
+	Restore service.Restore
 	Auth    *auth.Auth
 	Hub     *bus.Hub
-	Logs    Logs
+	Logs    service.Logs
 	Log     *slog.Logger
 
 	// LastUse is when a workspace was last used as this very server saw it,

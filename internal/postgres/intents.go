@@ -73,64 +73,6 @@ func (db *DB) apply(ctx context.Context, caller workspace.Caller, id workspace.I
 	return w, changed, nil
 }
 
-// Patch is what a person changes of a workspace; what is nil or not set stays
-// as it is.
-type Patch struct {
-	Name           *string
-	Description    *string
-	Memo           *string
-	Image          *string                 // a valid reference; see lifecycle.SetImage
-	StandbyTTL     workspace.Optional[int] // seconds
-	ArchiveTTL     workspace.Optional[int] // seconds
-	KeepAwakeUntil workspace.Optional[time.Time]
-	Desired        *workspace.DesiredState
-	Queue          bool // keep Desired for later if an operation runs
-}
-
-// PatchWorkspace changes a workspace, all of it or, on an error, nothing.
-// CodeNotFound once it is deleted; CodeNameTaken; for Desired see
-// lifecycle.Desire.
-func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p Patch) (workspace.Workspace, error) {
-	slots := p.Desired != nil && *p.Desired == workspace.DesiredRunning
-	w, _, err := db.apply(ctx, caller, id, "change a workspace", slots, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
-		if err := lifecycle.Present(w); err != nil {
-			return lifecycle.Intent{}, err
-		}
-		edited := p.edit(&w)
-		if p.Image != nil {
-			image, err := lifecycle.SetImage(w, *p.Image)
-			if err != nil {
-				return lifecycle.Intent{}, err
-			}
-			if image.Changed {
-				w, edited = image.Workspace, true
-				if err := audit(ctx, tx, caller, image.Audit.Action, string(id), image.Audit.Details); err != nil {
-					return lifecycle.Intent{}, err
-				}
-			}
-		}
-		if p.Desired == nil {
-			return lifecycle.Intent{Workspace: w, Changed: edited}, nil
-		}
-		out, err := lifecycle.Desire(w, now, *p.Desired, p.Queue)
-		out.Changed = out.Changed || edited
-		return out, err
-	})
-	return w, err
-}
-
-func (p Patch) edit(w *workspace.Workspace) (changed bool) {
-	for _, f := range []struct{ from, to *string }{{p.Name, &w.Name}, {p.Description, &w.Description}, {p.Memo, &w.Memo}} {
-		if f.from != nil && *f.from != *f.to {
-			*f.to, changed = *f.from, true
-		}
-	}
-	p.StandbyTTL.Apply(&w.StandbyTTL)
-	p.ArchiveTTL.Apply(&w.ArchiveTTL)
-	p.KeepAwakeUntil.Apply(&w.KeepAwakeTil)
-	return changed || p.StandbyTTL.Set || p.ArchiveTTL.Set || p.KeepAwakeUntil.Set
-}
-
 // ApplyQueued makes a queued state the desired one (lifecycle.ApplyQueued). It is
 // false if there is none, or if it has to wait, also for the running limits. The
 // leader calls it.

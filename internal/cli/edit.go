@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/api"
+	"codehub/client"
+	"codehub/internal/cli/terminal"
+)
+
+type createCmd struct {
+	serverFlags
+	terminal.Format
+	Name        string `arg:"" help:"The new workspace's name."`
+	Description string `short:"d" help:"What it is for."`
+	Image       string `short:"i" help:"The image; the server's default unless given."`
+	Start       bool   `negatable:"" default:"true" help:"Start it at once."`
+	Wait        bool   `short:"w" help:"Wait until it is ready."`
+	ttlFlags
+}
+
+func (cmd createCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := cmd.connect()
+	if err != nil {
+		return err
+	}
+	want := "RUNNING"
+	if !cmd.Start {
+		want = "STANDBY"
+	}
+	w, err := c.Create(ctx, api.CreateWorkspace{Name: cmd.Name, Description: cmd.Description, ImageRef: cmd.Image, DesiredState: &want,
+		StandbyTTLSeconds: cmd.StandbyTTL.seconds, ArchiveTTLSeconds: cmd.ArchiveTTL.seconds})
+	if err == nil && cmd.Wait {
+		w, err = reach(ctx, c, w.ID, want)
+	}
+	if err != nil {
+		return err
+	}
+	return cmd.Print(k.Stdout, w, fmt.Sprintf("%s   %s   %s", terminal.Plain(w.Name), state(w), w.URL))
+}
+
+type setCmd struct {
+	onWorkspace
+	ttlFlags
+	Name        *string `help:"A new name."`
+	Description *string `short:"d" help:"What it is for."`
+	Memo        *string `help:"Notes."`
+	Image       *string `help:"A new image, from the next start on."`
+}
+
+func (s setCmd) Run(ctx context.Context, k *kong.Context) error {
+	in := api.UpdateWorkspace{
+		Name: s.Name, Description: s.Description, Memo: s.Memo, ImageRef: s.Image,
+		StandbyTTLSeconds: s.StandbyTTL.change(), ArchiveTTLSeconds: s.ArchiveTTL.change(),
+	}
+	if in == (api.UpdateWorkspace{}) {
+		return errors.New("nothing to set was given")
+	}
+	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) { return withLifetime(c.Update(ctx, id, in)) })
+}

@@ -1,0 +1,138 @@
+package dashboard
+
+import (
+	"context"
+	"net/http"
+
+	"codehub/internal/imageref"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// Lengths of what people may write, the same as the API's.
+const (
+	maxName        = 255 // characters
+	maxDescription = 4 << 10
+	maxMemo        = 64 << 10
+)
+
+func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	f := d.form("new", r, nil)
+	f.line("name", maxName, true)
+	f.lines("description", maxDescription)
+	f.image(false)
+	if f.bad() {
+		d.again(w, r, c, f)
+		return
+	}
+	n := postgres.NewWorkspace{
+		Name: f.Value["name"], Description: f.Value["description"], ImageRef: f.Value["image"],
+		StorageBackend: d.StorageBackend, Desired: workspace.DesiredStandby,
+	}
+	if n.ImageRef == "" {
+		n.ImageRef = d.DefaultImage
+	}
+	if r.PostFormValue("start") != "" {
+		n.Desired = workspace.DesiredRunning
+	}
+	ws, err := d.Store.CreateWorkspace(r.Context(), c, n)
+	if err != nil {
+		d.refuseForm(w, r, c, f, err)
+		return
+	}
+	d.done(w, r, c, ws.ID, "create")
+}
+
+func (d *Dashboard) edit(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	ws, err := d.workspaceOf(r.Context(), r, c)
+	if err != nil {
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	f := d.form("edit", r, &ws)
+	f.line("name", maxName, true)
+	f.lines("description", maxDescription)
+	f.lines("memo", maxMemo)
+	standby, archive := f.ttl("standby"), f.ttl("archive")
+	if f.bad() {
+		d.again(w, r, c, f)
+		return
+	}
+	name, description, memo := f.Value["name"], f.Value["description"], f.Value["memo"]
+	_, err = d.Store.PatchWorkspace(r.Context(), c, ws.ID, postgres.Patch{
+		Name: &name, Description: &description, Memo: &memo, StandbyTTL: standby, ArchiveTTL: archive,
+	})
+	if err != nil {
+		d.refuseForm(w, r, c, f, err)
+		return
+	}
+	d.done(w, r, c, ws.ID, "edit")
+}
+
+// setImage changes the image that the next start uses.
+func (d *Dashboard) setImage(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	ws, err := d.workspaceOf(r.Context(), r, c)
+	if err != nil {
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	f := d.form("image", r, &ws)
+	f.image(true)
+	if f.bad() {
+		d.again(w, r, c, f)
+		return
+	}
+	image := f.Value["image"]
+	if _, err := d.Store.PatchWorkspace(r.Context(), c, ws.ID, postgres.Patch{Image: &image}); err != nil {
+		d.refuseForm(w, r, c, f, err)
+		return
+	}
+	d.done(w, r, c, ws.ID, "image")
+}
+
+// timeouts changes a workspace's idle timeouts.
+func (d *Dashboard) timeouts(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	ws, err := d.workspaceOf(r.Context(), r, c)
+	if err != nil {
+		d.refuse(w, r, c, "", err)
+		return
+	}
+	f := d.form("timeouts", r, &ws)
+	standby, archive := f.ttl("standby"), f.ttl("archive")
+	if f.bad() {
+		d.again(w, r, c, f)
+		return
+	}
+	if _, err := d.Store.PatchWorkspace(r.Context(), c, ws.ID, postgres.Patch{StandbyTTL: standby, ArchiveTTL: archive}); err != nil {
+		d.refuseForm(w, r, c, f, err)
+		return
+	}
+	d.done(w, r, c, ws.ID, "edit")
+}
+
+func (d *Dashboard) memo(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, r *http.Request) (string, error) {
+		memo := clean(r.PostFormValue("memo"))
+		if len(memo) > maxMemo {
+			return "", workspace.Errorf(workspace.CodeTooLarge, "The notes are too long.")
+		}
+		_, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{Memo: &memo})
+		return "memo", err
+	})
+}
+
+// showDetails fills in what people can change of a workspace.
+func (f *form) showDetails(ws workspace.Workspace) {
+	f.Value["name"], f.Value["description"], f.Value["memo"] = ws.Name, ws.Description, ws.Memo
+	if f.Name == "image" {
+		f.Value["image"] = ws.ImageRef
+	}
+}
+
+// image reads the field of a container image.
+func (f *form) image(required bool) {
+	f.line("image", imageref.MaxLength, required)
+	if image := f.Value["image"]; image != "" && !imageref.Valid(image) {
+		f.fail("image", "field.image_bad")
+	}
+}

@@ -1,0 +1,130 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/lifecycle"
+	"codehub/internal/workspace"
+)
+
+// NewWorkspace is what a workspace is made of.
+type NewWorkspace struct {
+	Name           string
+	Description    string
+	Memo           string
+	ImageRef       string
+	StorageBackend string
+	Desired        workspace.DesiredState
+	StandbyTTL     *int // seconds; nil = the server's default, 0 = never
+	ArchiveTTL     *int
+}
+
+// CreateWorkspace adds a workspace of the caller's. CodeNameTaken;
+// CodeLimitExceeded if RUNNING is wanted and no more may run, and then there
+// is nothing added.
+func (db *DB) CreateWorkspace(ctx context.Context, caller workspace.Caller, n NewWorkspace) (workspace.Workspace, error) {
+	if !workspace.ValidID(caller.UserID) {
+		return workspace.Workspace{}, forbidden()
+	}
+	made, err := uuid.NewV7()
+	if err != nil {
+		return workspace.Workspace{}, fmt.Errorf("make an id: %w", err)
+	}
+	id := workspace.ID(made.String())
+	var w workspace.Workspace
+	err = db.tx(ctx, "create a workspace", func(tx pgx.Tx) error {
+		if n.Desired == workspace.DesiredRunning {
+			if err := lockLimits(ctx, tx); err != nil {
+				return err
+			}
+			if err := db.checkLimits(ctx, tx, caller.UserID, id); err != nil {
+				return err
+			}
+		}
+		var err error
+		if w, err = insertWorkspace(ctx, tx, caller, id, n); err != nil {
+			return err
+		}
+		return audit(ctx, tx, caller, AuditCreate, string(id), map[string]any{"name": w.Name, "desired_state": w.DesiredState})
+	})
+	return w, err
+}
+
+func insertWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id workspace.ID, n NewWorkspace) (w workspace.Workspace, err error) {
+	err = tx.QueryRow(ctx, `
+		INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, storage_backend,
+			desired_state, standby_ttl_seconds, archive_ttl_seconds)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING `+workspaceColumns,
+		id, caller.UserID, n.Name, n.Description, n.Memo, n.ImageRef, n.StorageBackend,
+		n.Desired, n.StandbyTTL, n.ArchiveTTL).Scan(workspaceTargets(&w)...)
+	switch {
+	case violates(err, "workspaces_name"):
+		return w, nameTaken(n.Name, err)
+	case violates(err, "workspaces_owner"):
+		return w, forbidden()
+	}
+	return w, err
+}
+
+// Patch is what a person changes of a workspace; what is nil or not set stays
+// as it is.
+type Patch struct {
+	Name           *string
+	Description    *string
+	Memo           *string
+	Image          *string                 // a valid reference; see lifecycle.SetImage
+	StandbyTTL     workspace.Optional[int] // seconds
+	ArchiveTTL     workspace.Optional[int] // seconds
+	KeepAwakeUntil workspace.Optional[time.Time]
+	Desired        *workspace.DesiredState
+	Queue          bool // keep Desired for later if an operation runs
+}
+
+// PatchWorkspace changes a workspace, all of it or, on an error, nothing.
+// CodeNotFound once it is deleted; CodeNameTaken; for Desired see
+// lifecycle.Desire.
+func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p Patch) (workspace.Workspace, error) {
+	slots := p.Desired != nil && *p.Desired == workspace.DesiredRunning
+	w, _, err := db.apply(ctx, caller, id, "change a workspace", slots, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		if err := lifecycle.Present(w); err != nil {
+			return lifecycle.Intent{}, err
+		}
+		edited := p.edit(&w)
+		if p.Image != nil {
+			image, err := lifecycle.SetImage(w, *p.Image)
+			if err != nil {
+				return lifecycle.Intent{}, err
+			}
+			if image.Changed {
+				w, edited = image.Workspace, true
+				if err := audit(ctx, tx, caller, image.Audit.Action, string(id), image.Audit.Details); err != nil {
+					return lifecycle.Intent{}, err
+				}
+			}
+		}
+		if p.Desired == nil {
+			return lifecycle.Intent{Workspace: w, Changed: edited}, nil
+		}
+		out, err := lifecycle.Desire(w, now, *p.Desired, p.Queue)
+		out.Changed = out.Changed || edited
+		return out, err
+	})
+	return w, err
+}
+
+func (p Patch) edit(w *workspace.Workspace) (changed bool) {
+	for _, f := range []struct{ from, to *string }{{p.Name, &w.Name}, {p.Description, &w.Description}, {p.Memo, &w.Memo}} {
+		if f.from != nil && *f.from != *f.to {
+			*f.to, changed = *f.from, true
+		}
+	}
+	p.StandbyTTL.Apply(&w.StandbyTTL)
+	p.ArchiveTTL.Apply(&w.ArchiveTTL)
+	p.KeepAwakeUntil.Apply(&w.KeepAwakeTil)
+	return changed || p.StandbyTTL.Set || p.ArchiveTTL.Set || p.KeepAwakeUntil.Set
+}

@@ -1,0 +1,55 @@
+// Package service holds the interfaces behind the API and the dashboard: what
+// both need of the rest of the server.
+//
+// Every method checks what its caller may do. Errors for people are
+// *workspace.Error.
+package service
+
+import (
+	"context"
+	"io"
+
+	"codehub/api"
+	"codehub/internal/postgres"
+	"codehub/internal/workspace"
+)
+
+// Workspaces reads and changes a person's workspaces; *postgres.DB implements it.
+type Workspaces interface {
+	CreateWorkspace(ctx context.Context, caller workspace.Caller, n postgres.NewWorkspace) (workspace.Workspace, error)
+	Workspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	ListWorkspaces(ctx context.Context, caller workspace.Caller, f postgres.Filter) (list []workspace.Workspace, cursor string, err error)
+	PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p postgres.Patch) (workspace.Workspace, error)
+	DeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, queue bool) (workspace.Workspace, error)
+	UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	RequestRecover(ctx context.Context, caller workspace.Caller, id workspace.ID, action string) (workspace.Workspace, error)
+	// Archives lists the generations that can be downloaded and recovered from.
+	Archives(ctx context.Context, caller workspace.Caller, id workspace.ID) ([]workspace.Archive, error)
+	RequestRecoverArchive(ctx context.Context, caller workspace.Caller, id workspace.ID, archiveOpID string) (workspace.Workspace, error)
+	RequestCancel(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	RequestForceStop(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	Stay(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	Restart(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+}
+
+// Logs reads what a workspace's container printed; runtime.Runtime implements it.
+type Logs interface {
+	Logs(ctx context.Context, id workspace.ID, tail int, follow bool, w io.Writer) error
+}
+
+// Admin is for administrators alone; *admin.Service implements it.
+type Admin interface {
+	AdminStatus(ctx context.Context, caller workspace.Caller) (api.AdminStatus, error)
+	Orphans(ctx context.Context, caller workspace.Caller) ([]api.Orphan, error)
+	// Accounts lists the accounts that follow cursor, the NextCursor of the page before.
+	Accounts(ctx context.Context, caller workspace.Caller, cursor string) (api.AccountList, error)
+	CreateAccount(ctx context.Context, caller workspace.Caller, in api.CreateAccount) (api.Account, error)
+	PatchAccount(ctx context.Context, caller workspace.Caller, id string, in api.PatchAccount) (api.Account, error)
+}
+
+// Restore compares a restored database with Docker and the bucket, for
+// administrators alone; *rollback.Service implements it.
+type Restore interface {
+	RestorePlan(ctx context.Context, caller workspace.Caller) (api.RestorePlan, error)
+	ApplyRestore(ctx context.Context, caller workspace.Caller, in api.ApplyRestore) (api.RestorePlan, error)
+}
