@@ -126,6 +126,7 @@ type Archive struct {
 	CreatedAt time.Time `json:"created_at"`
 	Size      int64     `json:"size"`    // bytes of home.tar.zst
 	Entries   int64     `json:"entries"` // files and folders
+	Skipped   int64     `json:"skipped"` // sockets, FIFOs and devices of the home, which are not archived
 	Digest    string    `json:"digest"`  // SHA-256 of home.tar.zst, in hex
 	Current   bool      `json:"current"` // what a restore unpacks
 	Found     bool      `json:"found"`   // found in the bucket, unknown to the database before

@@ -353,7 +353,7 @@ func (r *run) there(ctx context.Context, h home, holder postgres.Holder, records
 		for i, a := range news {
 			out[i] = postgres.Finding{
 				Key: a.Key, OpID: a.OpID, Add: true, Complete: true,
-				Digest: a.Digest, Size: a.Size, Entries: a.Entries, CreatedAt: a.CreatedAt,
+				Digest: a.Digest, Size: a.Size, Entries: a.Entries, Skipped: a.Skipped, CreatedAt: a.CreatedAt,
 			}
 		}
 		return out

@@ -137,6 +137,6 @@ func read(ctx context.Context, b *bucket.Bucket, key string, size int64, hasMeta
 	}
 	return stored{meta: meta, Archive: workspace.Archive{
 		Key: key, WorkspaceID: workspace.ID(k.Workspace), OpID: k.OpID,
-		Digest: meta.SHA256, Size: meta.Size, Entries: meta.Entries, CreatedAt: meta.CreatedAt, Found: true,
+		Digest: meta.SHA256, Size: meta.Size, Entries: meta.Entries, Skipped: meta.Skipped, CreatedAt: meta.CreatedAt, Found: true,
 	}}, "", nil
 }

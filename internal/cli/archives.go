@@ -77,7 +77,7 @@ func (a archivesCmd) Run(ctx context.Context, k *kong.Context) error {
 }
 
 func archiveTable(list []api.Archive) string {
-	rows := [][]string{{"CREATED", "SIZE", "FILES", "ARCHIVE", ""}}
+	rows := [][]string{{"CREATED", "SIZE", "FILES", "NOT ARCHIVED", "ARCHIVE", ""}}
 	for _, a := range list {
 		about := ""
 		switch {
@@ -86,7 +86,19 @@ func archiveTable(list []api.Archive) string {
 		case a.Found:
 			about = "found"
 		}
-		rows = append(rows, []string{terminal.Time(a.CreatedAt), terminal.Size(a.Size), strconv.FormatInt(a.Entries, 10), a.OpID, about})
+		rows = append(rows, []string{terminal.Time(a.CreatedAt), terminal.Size(a.Size), strconv.FormatInt(a.Entries, 10), skippedWords(a.Skipped), a.OpID, about})
 	}
 	return terminal.Table(rows)
+}
+
+// skippedWords says how many entries of a home an archive does not have, and is
+// empty if it has all.
+func skippedWords(n int64) string {
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return "1 socket, FIFO or device"
+	}
+	return fmt.Sprintf("%d sockets, FIFOs or devices", n)
 }

@@ -172,8 +172,8 @@ func archived(ts *testscript.TestScript, neg bool, args []string) {
 	defer conn.Close(context.Background())
 	_, err = conn.Exec(ctx, `
 		WITH a AS (
-			INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, verified_at)
-			SELECT $1, id, $2, $3, $4, 12, now() FROM workspaces WHERE name = $5)
+			INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, skipped, verified_at)
+			SELECT $1, id, $2, $3, $4, 12, 3, now() FROM workspaces WHERE name = $5)
 		UPDATE workspaces SET archive_key = $1, archive_digest = $3, archive_size = $4 WHERE name = $5`,
 		key, args[1], hex.EncodeToString(sum[:]), len(content), args[0])
 	ts.Check(err)

@@ -34,7 +34,9 @@ func workspaceTable(list []api.Workspace, now time.Time) string {
 	return terminal.Table(rows)
 }
 
-func workspaceDetails(w api.Workspace, now time.Time) string {
+// workspaceDetails describes a workspace; skipped is how many entries of its home
+// its archive does not have.
+func workspaceDetails(w api.Workspace, skipped int64, now time.Time) string {
 	rows := [][]string{
 		{"Name:", w.Name}, {"ID:", w.ID}, {"State:", state(w)}, {"Wanted:", wanted(w)},
 		{"URL:", w.URL}, {"Image:", image(w)}, {"Created:", terminal.Time(w.CreatedAt)},
@@ -73,6 +75,7 @@ func workspaceDetails(w api.Workspace, now time.Time) string {
 	if w.ArchiveSize != nil {
 		rows = append(rows, []string{"Archive:", terminal.Size(*w.ArchiveSize)})
 	}
+	say("Not archived:", skippedWords(skipped))
 	if p := joined(progressParts(w.Progress)); p != "" {
 		rows = append(rows, []string{"Progress:", p})
 	}

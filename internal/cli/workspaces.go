@@ -110,8 +110,26 @@ type showCmd struct{ onWorkspace }
 func (s showCmd) Run(ctx context.Context, k *kong.Context) error {
 	return s.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
 		w, err := c.Get(ctx, id)
-		return w, workspaceDetails(w, time.Now()), err
+		if err != nil {
+			return w, "", err
+		}
+		skipped, err := notArchived(ctx, c, w)
+		return w, workspaceDetails(w, skipped, time.Now()), err
 	})
+}
+
+// notArchived returns how many entries of the home the current archive does not have.
+func notArchived(ctx context.Context, c *client.Client, w api.Workspace) (int64, error) {
+	if w.ArchiveKey == nil {
+		return 0, nil
+	}
+	list, err := c.Archives(ctx, w.ID)
+	for _, a := range list {
+		if a.Current {
+			return a.Skipped, err
+		}
+	}
+	return 0, err
 }
 
 // outcome prints a workspace after something was asked of it.

@@ -20,6 +20,7 @@ type generation struct {
 	At      time.Time // zero if it is not known
 	Size    int64     // bytes
 	Files   int
+	Skipped int  // sockets, FIFOs and devices of the home, which are not archived
 	Current bool // what a restore unpacks
 	Latest  bool // it was that, and the home has been in use since
 	Found   bool // found in the bucket, unknown to the database before
@@ -34,7 +35,7 @@ func (d *Dashboard) generations(ctx context.Context, c workspace.Caller, w works
 	var out []generation
 	for _, a := range list {
 		out = append(out, generation{
-			OpID: a.OpID, At: a.CreatedAt, Size: a.Size, Files: int(a.Entries), Found: a.Found,
+			OpID: a.OpID, At: a.CreatedAt, Size: a.Size, Files: int(a.Entries), Skipped: int(a.Skipped), Found: a.Found,
 			Current: a.Key == w.ArchiveKey, Latest: a.Key == w.ArchiveKey && w.Home.State == workspace.HomeLive,
 		})
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
 
 	"codehub/api"
 	"codehub/internal/archive"
@@ -300,7 +301,12 @@ func TestGarbageCollectionNoticesLostArchive(t *testing.T) {
 			t.Parallel()
 			b := open(t)
 			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_GC_INTERVAL=5s")...)
-			id, home := s.filled("lost", seeded(t, 33))
+			id := s.standby("lost")
+			furnish(t, s.folder(id), seeded(t, 33))
+			if err := unix.Mkfifo(filepath.Join(s.folder(id), "work", "pipe"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			home := s.look(id)
 			s.want(id, "ARCHIVED")
 			key := *s.archived(b, id, home).ArchiveKey
 			object := b.object(key)
@@ -337,6 +343,10 @@ func TestGarbageCollectionNoticesLostArchive(t *testing.T) {
 			_, page := s.ask(http.MethodGet, "/admin", "", "Cookie", cookie, "Accept", "text/html")
 			if strings.Contains(page, "Lost archives") {
 				t.Error("the administrators still see it")
+			}
+			_, page = s.ask(http.MethodGet, "/workspaces/"+id, "", "Cookie", cookie, "Accept", "text/html")
+			if n := s.archives(id)[0].Skipped; n != 1 || !strings.Contains(page, "1 socket, FIFO or device was not archived") {
+				t.Errorf("the API says that %d entries are not archived, not 1, or the page does not say so", n)
 			}
 			s.want(id, "STANDBY")
 			s.restored(id, home)

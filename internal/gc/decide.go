@@ -198,7 +198,7 @@ func (v view) finding(key string, item Item) (f postgres.Finding, changes bool) 
 		Delete:      item.Verdict == Remove,
 	}
 	if m := v.described[key].meta; m != nil {
-		f.Complete, f.Digest, f.Size, f.Entries, f.CreatedAt = true, m.SHA256, m.Size, m.Entries, m.CreatedAt
+		f.Complete, f.Digest, f.Size, f.Entries, f.Skipped, f.CreatedAt = true, m.SHA256, m.Size, m.Entries, m.Skipped, m.CreatedAt
 	}
 	changes = f.Add || f.Complete && r.CompleteAt == nil || f.Missing != (r.MissingSince != nil) ||
 		f.Unprotected != (r.UnprotectedSince != nil) || f.Delete && r.DeletingAt == nil

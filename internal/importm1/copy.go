@@ -83,7 +83,7 @@ func (r *run) copy(ctx context.Context, i *postgres.Import, home string, meta ar
 	w.Home = &Home{Entries: stats.Entries, Bytes: stats.Bytes, Skipped: stats.Skipped, Size: stats.Size, SHA256: stats.SHA256, Key: key}
 	return &workspace.Archive{
 		Key: key, WorkspaceID: i.ID, OpID: i.ArchiveOpID,
-		Digest: stats.SHA256, Size: stats.Size, Entries: stats.Entries, CreatedAt: meta.CreatedAt,
+		Digest: stats.SHA256, Size: stats.Size, Entries: stats.Entries, Skipped: stats.Skipped, CreatedAt: meta.CreatedAt,
 	}, nil
 }
 

@@ -89,7 +89,7 @@ func archivedThrice(t *testing.T) (c bucketCommand, id workspace.ID, keys []stri
 		ws.OpID = claim
 		m, err := b.PutEmpty(ctx, ws, "ann")
 		try(t, err)
-		stored, err := ctrl.StoreArchive(ctx, postgres.Stored{ID: ws.ID, Claim: claim, Key: key, Digest: m.SHA256, Size: m.Size, Entries: m.Entries})
+		stored, err := ctrl.StoreArchive(ctx, postgres.Stored{ID: ws.ID, Claim: claim, Key: key, Digest: m.SHA256, Size: m.Size, Entries: m.Entries, Skipped: m.Skipped})
 		if try(t, err); !stored {
 			t.Fatal("not stored")
 		}

@@ -96,12 +96,12 @@ func recordAdopted(ctx context.Context, tx pgx.Tx, list []workspace.Archive) err
 			superseded = &list[i-1].CreatedAt
 		}
 		_, err := tx.Exec(ctx, `
-			INSERT INTO archives (key, workspace_id, archive_op_id, origin, digest, size, entries, created_at, complete_at, superseded_at)
-			VALUES ($1, $2, $3, 'found', $4, $5, $6, $7, clock_timestamp(), $8)
+			INSERT INTO archives (key, workspace_id, archive_op_id, origin, digest, size, entries, skipped, created_at, complete_at, superseded_at)
+			VALUES ($1, $2, $3, 'found', $4, $5, $6, $7, $8, clock_timestamp(), $9)
 			ON CONFLICT (key) DO UPDATE SET digest = EXCLUDED.digest, size = EXCLUDED.size, entries = EXCLUDED.entries,
-				complete_at = COALESCE(archives.complete_at, EXCLUDED.complete_at), unprotected_since = NULL, missing_since = NULL
+				skipped = EXCLUDED.skipped, complete_at = COALESCE(archives.complete_at, EXCLUDED.complete_at), unprotected_since = NULL, missing_since = NULL
 			WHERE archives.deleting_at IS NULL`,
-			r.Key, r.WorkspaceID, r.OpID, r.Digest, r.Size, r.Entries, r.CreatedAt, superseded)
+			r.Key, r.WorkspaceID, r.OpID, r.Digest, r.Size, r.Entries, r.Skipped, r.CreatedAt, superseded)
 		if err != nil {
 			return err
 		}

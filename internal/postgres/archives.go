@@ -9,10 +9,10 @@ import (
 )
 
 // Columns of an archive as its owner sees it, in the order of archiveTargets.
-const archiveColumns = `key, workspace_id, archive_op_id, digest, size, entries, created_at, origin = 'found'`
+const archiveColumns = `key, workspace_id, archive_op_id, digest, size, entries, skipped, created_at, origin = 'found'`
 
 func archiveTargets(a *workspace.Archive) []any {
-	return []any{&a.Key, &a.WorkspaceID, &a.OpID, &a.Digest, &a.Size, &a.Entries, &a.CreatedAt, &a.Found}
+	return []any{&a.Key, &a.WorkspaceID, &a.OpID, &a.Digest, &a.Size, &a.Entries, &a.Skipped, &a.CreatedAt, &a.Found}
 }
 
 // choosable is what an archive must be to be recovered from: complete as far

@@ -38,20 +38,21 @@ func TestArchives(t *testing.T) {
 	e.archive(w.ID, state{"verified_at": at, "deleting_at": at})
 	e.archive(w.ID, state{"verified_at": at, "missing_since": at})
 	e.archive(other.ID, state{"verified_at": at})
-	_, older := e.archive(w.ID, state{"verified_at": at, "created_at": ago(3 * time.Hour), "superseded_at": ago(time.Hour), "unprotected_since": at})
+	_, older := e.archive(w.ID, state{"verified_at": at, "created_at": ago(3 * time.Hour), "superseded_at": ago(time.Hour), "unprotected_since": at, "skipped": 4})
 	_, current := e.archive(w.ID, state{"verified_at": at, "created_at": ago(time.Hour)})
 	_, found := e.archive(w.ID, state{"origin": "found", "complete_at": at, "created_at": ago(2 * time.Hour)})
 
 	list := must(e.Archives(ctx, ann, w.ID))(t)
 	want := []workspace.Archive{}
 	for _, a := range []struct {
-		opID  string
-		at    time.Time
-		found bool
-	}{{current, ago(time.Hour), false}, {found, ago(2 * time.Hour), true}, {older, ago(3 * time.Hour), false}} {
+		opID    string
+		at      time.Time
+		found   bool
+		skipped int64
+	}{{current, ago(time.Hour), false, 0}, {found, ago(2 * time.Hour), true, 0}, {older, ago(3 * time.Hour), false, 4}} {
 		want = append(want, workspace.Archive{
 			Key: "installation/" + string(w.ID) + "/" + a.opID + "/home.tar.zst", WorkspaceID: w.ID, OpID: a.opID,
-			Digest: "digest of " + a.opID, Size: 5, Entries: 6, CreatedAt: a.at, Found: a.found,
+			Digest: "digest of " + a.opID, Size: 5, Entries: 6, Skipped: a.skipped, CreatedAt: a.at, Found: a.found,
 		})
 	}
 	if d := cmp.Diff(want, list); d != "" {

@@ -144,11 +144,12 @@ type Finding struct {
 	OpID string
 	// Add records it as found in the bucket, if it is not recorded yet.
 	Add bool
-	// Digest, Size, Entries and CreatedAt are what its .meta says, with
+	// Digest, Size, Entries, Skipped and CreatedAt are what its .meta says, with
 	// Complete; CreatedAt counts only with Add.
 	Complete      bool
 	Digest        string
 	Size, Entries int64
+	Skipped       int64
 	CreatedAt     time.Time
 
 	Missing     bool // the bucket does not have it
@@ -220,8 +221,8 @@ func (f Finding) queue(b *pgx.Batch, id workspace.ID, now time.Time) {
 	}
 	if f.Complete {
 		b.Queue(`
-			UPDATE archives SET digest = $2, size = $3, entries = $4, complete_at = COALESCE(complete_at, $5)
-			WHERE key = $1 AND verified_at IS NULL`, f.Key, f.Digest, f.Size, f.Entries, now)
+			UPDATE archives SET digest = $2, size = $3, entries = $4, skipped = $5, complete_at = COALESCE(complete_at, $6)
+			WHERE key = $1 AND verified_at IS NULL`, f.Key, f.Digest, f.Size, f.Entries, f.Skipped, now)
 	}
 	b.Queue(`
 		UPDATE archives SET

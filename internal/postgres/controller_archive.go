@@ -51,6 +51,7 @@ type Stored struct {
 	Digest  string // SHA-256 of home.tar.zst, in hex
 	Size    int64  // bytes of home.tar.zst
 	Entries int64
+	Skipped int64 // sockets, FIFOs and devices of the home, which are not archived
 }
 
 // StoreArchive makes a verified archive the workspace's own and, if it was
@@ -99,11 +100,11 @@ func storeArchive(ctx context.Context, tx pgx.Tx, a Stored) (bool, error) {
 		return false, err
 	}
 	tag, err := tx.Exec(ctx, `
-		INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, verified_at)
-		VALUES ($1, $2, $3, $4, $5, $6, clock_timestamp())
+		INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, skipped, verified_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp())
 		ON CONFLICT (key) DO UPDATE SET digest = EXCLUDED.digest, size = EXCLUDED.size, entries = EXCLUDED.entries,
-			verified_at = EXCLUDED.verified_at, unprotected_since = NULL, superseded_at = NULL
-		WHERE archives.deleting_at IS NULL`, a.Key, a.ID, a.Claim, a.Digest, a.Size, a.Entries)
+			skipped = EXCLUDED.skipped, verified_at = EXCLUDED.verified_at, unprotected_since = NULL, superseded_at = NULL
+		WHERE archives.deleting_at IS NULL`, a.Key, a.ID, a.Claim, a.Digest, a.Size, a.Entries, a.Skipped)
 	if err != nil {
 		return false, err
 	}

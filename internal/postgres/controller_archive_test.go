@@ -24,7 +24,7 @@ func (e *env) archiving(owner workspace.Caller, s state) (workspace.Workspace, p
 	}
 	w := e.workspace(owner, all)
 	return w, postgres.Stored{
-		ID: w.ID, Claim: w.OpID, Key: fmt.Sprintf("installation/%s/%s/home.tar.zst", w.ID, w.OpID), Digest: "abc", Size: 7, Entries: 3,
+		ID: w.ID, Claim: w.OpID, Key: fmt.Sprintf("installation/%s/%s/home.tar.zst", w.ID, w.OpID), Digest: "abc", Size: 7, Entries: 3, Skipped: 2,
 	}
 }
 
@@ -86,7 +86,7 @@ func TestStoreArchive(t *testing.T) {
 		stored := must(c.StoreArchive(t.Context(), a))(t)
 		got := e.read(w.ID)
 		if got.ArchiveKey != a.Key || got.ArchiveDigest != "abc" || got.ArchiveSize != 7 ||
-			query[int64](e, `SELECT entries FROM archives WHERE key = $1`, a.Key) != 3 ||
+			query[int64](e, `SELECT entries * 10 + skipped FROM archives WHERE key = $1`, a.Key) != 32 ||
 			got.Home != (workspace.Home{State: workspace.HomeArchived, Claim: "home"}) || got.Operation != workspace.OpArchiving || got.OpID != w.OpID {
 			t.Fatalf("stored %v: %+v", stored, got)
 		}

@@ -247,8 +247,8 @@ func (db *DB) FinishImport(ctx context.Context, n ImportedWorkspace) (w workspac
 		}
 		if h := n.Home; h != nil {
 			if _, err := tx.Exec(ctx, `
-				INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, verified_at)
-				VALUES ($1, $2, $3, $4, $5, $6, now())`, h.Key, n.ID, h.OpID, h.Digest, h.Size, h.Entries); err != nil {
+				INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, skipped, verified_at)
+				VALUES ($1, $2, $3, $4, $5, $6, $7, now())`, h.Key, n.ID, h.OpID, h.Digest, h.Size, h.Entries, h.Skipped); err != nil {
 				return err
 			}
 		}

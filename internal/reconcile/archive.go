@@ -211,7 +211,7 @@ func (t *term) store(ctx context.Context, row workspace.Workspace, key string, m
 	stored := false
 	err := t.inSession(ctx, func(ctx context.Context) (err error) {
 		stored, err = t.rows.StoreArchive(ctx, postgres.Stored{
-			ID: row.ID, Claim: row.OpID, Key: key, Digest: meta.SHA256, Size: meta.Size, Entries: meta.Entries,
+			ID: row.ID, Claim: row.OpID, Key: key, Digest: meta.SHA256, Size: meta.Size, Entries: meta.Entries, Skipped: meta.Skipped,
 		})
 		return err
 	})

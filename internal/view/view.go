@@ -86,7 +86,7 @@ func Archives(w workspace.Workspace, list []workspace.Archive) api.ArchiveList {
 	out := api.ArchiveList{Archives: make([]api.Archive, 0, len(list))}
 	for _, a := range list {
 		out.Archives = append(out.Archives, api.Archive{
-			OpID: a.OpID, CreatedAt: a.CreatedAt.UTC(), Size: a.Size, Entries: a.Entries, Digest: a.Digest,
+			OpID: a.OpID, CreatedAt: a.CreatedAt.UTC(), Size: a.Size, Entries: a.Entries, Skipped: a.Skipped, Digest: a.Digest,
 			Current: a.Key == w.ArchiveKey, Found: a.Found,
 		})
 	}

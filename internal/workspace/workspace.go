@@ -151,6 +151,7 @@ type Archive struct {
 	Digest      string    `json:"digest"`        // SHA-256 of home.tar.zst, in hex
 	Size        int64     `json:"size"`          // bytes of home.tar.zst
 	Entries     int64     `json:"entries"`
+	Skipped     int64     `json:"skipped,omitempty"` // sockets, FIFOs and devices of the home, which are not archived
 	CreatedAt   time.Time `json:"created_at"`
 	Found       bool      `json:"found,omitempty"` // found in the bucket, not made by an operation that this database remembers
 }
