@@ -102,7 +102,7 @@ func (a *Auth) load(ctx context.Context, hash secretHash, token bool) (Identity,
 			id.Expires = *t.ExpiresAt
 		}
 		if err := a.store.TouchToken(ctx, t.ID, a.now()); err != nil {
-			a.log.DebugContext(ctx, "note the use of an API token", "user", u.ID, "err", err)
+			a.log.DebugContext(ctx, "record token use failed", "user", u.ID, "err", err)
 		}
 	} else {
 		u, expires, err := a.store.SessionUser(ctx, hash[:])
@@ -130,7 +130,7 @@ func notAuthenticated(err error) error {
 	case workspace.CodeNotFound, workspace.CodeUnauthenticated, workspace.CodeForbidden:
 		return unauthenticated()
 	}
-	return fmt.Errorf("look up who asks: %w", err)
+	return fmt.Errorf("look up the credential: %w", err)
 }
 
 // Valid reports which of these sessions and tokens (Caller.Session) are valid, with
@@ -148,7 +148,7 @@ func (a *Auth) Valid(ctx context.Context, sessions []string) (map[string]bool, e
 	}
 	held, err := a.store.ValidSessions(ctx, hashes)
 	if err != nil {
-		return nil, fmt.Errorf("look up which sessions hold: %w", err)
+		return nil, fmt.Errorf("look up the valid sessions: %w", err)
 	}
 	for _, h := range held {
 		valid[hex.EncodeToString(h)] = true

@@ -43,8 +43,8 @@ func identify(ctx context.Context, conn *pgx.Conn) (b backend, err error) {
 type leader struct {
 	replica string
 	backend
-	beat time.Time     // by the database's clock
-	age  time.Duration // of the last heartbeat, by the database's clock
+	heartbeatAt  time.Time     // by the database's clock
+	heartbeatAge time.Duration // of the last heartbeat, by the database's clock
 }
 
 // try takes the lock and, in the same statement, sends the first heartbeat. It
@@ -70,16 +70,16 @@ func try(ctx context.Context, conn *pgx.Conn, replica string, self backend) (got
 	if err != nil || id == nil {
 		return got, leader{}, err
 	}
-	return got, leader{replica: *id, backend: backend{pid: *pid, start: *start}, beat: *beat, age: *age}, nil
+	return got, leader{replica: *id, backend: backend{pid: *pid, start: *start}, heartbeatAt: *beat, heartbeatAge: *age}, nil
 }
 
 // errLost is returned by a heartbeat whose session does not hold the lock.
 var errLost = errors.New("the session lost the leader's lock")
 
-// beat records a heartbeat for replica with the session self, on any connection. It
-// checks the replica as well, because a connection pooler may give the same session
-// to the next leader.
-func beat(ctx context.Context, conn *pgx.Conn, replica string, self backend) error {
+// recordHeartbeat records a heartbeat for replica with the session self, on any
+// connection. It checks the replica as well, because a connection pooler may give
+// the same session to the next leader.
+func recordHeartbeat(ctx context.Context, conn *pgx.Conn, replica string, self backend) error {
 	tag, err := conn.Exec(ctx, `
 		UPDATE leader SET beat_at = clock_timestamp()
 		WHERE replica_id = $4::uuid AND pid = $2 AND backend_start = $3 AND `+holdsLock, key, self.pid, self.start, replica)
@@ -96,7 +96,7 @@ func end(ctx context.Context, conn *pgx.Conn, l leader) (ended bool, err error) 
 	defer cancel()
 	err = conn.QueryRow(ctx, `
 		SELECT pg_terminate_backend(pid) FROM leader
-		WHERE pid = $2 AND backend_start = $3 AND beat_at = $4 AND `+holdsLock, key, l.pid, l.start, l.beat).Scan(&ended)
+		WHERE pid = $2 AND backend_start = $3 AND beat_at = $4 AND `+holdsLock, key, l.pid, l.start, l.heartbeatAt).Scan(&ended)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}

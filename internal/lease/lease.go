@@ -69,7 +69,7 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 // Hold takes the leader's lock until conn closes, for a command that must not run
-// beside a server. It returns false if a server leads. No heartbeats are sent, and
+// while a server leads. It returns false if a server leads. No heartbeats are sent, and
 // followers do not terminate the session.
 func Hold(ctx context.Context, conn *pgx.Conn) (held bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
@@ -136,7 +136,7 @@ func (c *candidate) await(ctx context.Context, conn *pgx.Conn, self backend) (*S
 				return nil, fmt.Errorf("terminate the session of the hanging leader: %w", err)
 			}
 			if ended {
-				c.Log.Warn("hanging leader's session terminated", "replica", other.replica, "silent_for", other.age)
+				c.Log.Warn("hanging leader's session terminated", "replica", other.replica, "silent_for", other.heartbeatAge)
 				again = retryInterval / 10
 			}
 		}
@@ -154,7 +154,7 @@ func (c *candidate) lead(ctx context.Context, s *Session) error {
 	beats := make(chan struct{})
 	go func() {
 		defer close(beats)
-		c.beat(s)
+		c.sendHeartbeats(s)
 	}()
 	ended := make(chan error, 1)
 	go func() { ended <- c.Term(term, s) }()

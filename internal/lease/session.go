@@ -35,13 +35,13 @@ type Session struct {
 	ctx    context.Context // ends with the session; its cause is the reason
 	cancel context.CancelCauseFunc
 
-	mu       sync.Mutex
-	lastBeat time.Duration // when the last successful heartbeat was sent; see now
-	ended    error
+	mu            sync.Mutex
+	lastHeartbeat time.Duration // when the last successful heartbeat was sent; see now
+	ended         error
 }
 
 func newSession(ctx context.Context, conn *pgx.Conn, self backend, sent time.Duration, last leader) *Session {
-	s := &Session{conn: conn, self: self, previous: last, raw: rawConnOf(conn.PgConn().Conn()), lock: make(chan struct{}, 1), lastBeat: sent}
+	s := &Session{conn: conn, self: self, previous: last, raw: rawConnOf(conn.PgConn().Conn()), lock: make(chan struct{}, 1), lastHeartbeat: sent}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	return s
 }
@@ -50,7 +50,7 @@ func newSession(ctx context.Context, conn *pgx.Conn, self backend, sent time.Dur
 // database's clock: negative if that clock was set back. led is false if there was
 // no leader before.
 func (s *Session) Gap() (gap time.Duration, led bool) {
-	return s.previous.age, s.previous.replica != ""
+	return s.previous.heartbeatAge, s.previous.replica != ""
 }
 
 // Do runs f with exclusive use of the session. If ctx ends before f begins, Do
@@ -92,7 +92,7 @@ func (s *Session) Alive() error {
 	if s.ended != nil {
 		return s.ended
 	}
-	if silent := now() - s.lastBeat; silent >= termTimeout {
+	if silent := now() - s.lastHeartbeat; silent >= termTimeout {
 		s.endLocked(fmt.Errorf("no heartbeat for %s", silent.Round(time.Millisecond)))
 	} else if s.hungUp() {
 		s.endLocked(errors.New("the database closed the session"))
@@ -110,12 +110,12 @@ func (s *Session) hungUp() bool {
 	}
 }
 
-// recordBeat records a successful heartbeat.
-func (s *Session) recordBeat(sent time.Duration) {
+// recordHeartbeat records a successful heartbeat.
+func (s *Session) recordHeartbeat(sent time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now()-s.lastBeat < termTimeout {
-		s.lastBeat = max(s.lastBeat, sent)
+	if now()-s.lastHeartbeat < termTimeout {
+		s.lastHeartbeat = max(s.lastHeartbeat, sent)
 	}
 }
 
@@ -123,7 +123,7 @@ func (s *Session) recordBeat(sent time.Duration) {
 func (s *Session) remaining() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lastBeat + termTimeout - now()
+	return s.lastHeartbeat + termTimeout - now()
 }
 
 func (s *Session) end(why error) {

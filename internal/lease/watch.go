@@ -22,10 +22,10 @@ func (w *watch) hung(now time.Duration, l leader) bool {
 		return false
 	}
 	// A follower that was itself stopped has not observed the time in between.
-	if l.backend != w.seen.backend || !l.beat.Equal(w.seen.beat) || now-w.lastSeen > 3*retryInterval {
+	if l.backend != w.seen.backend || !l.heartbeatAt.Equal(w.seen.heartbeatAt) || now-w.lastSeen > 3*retryInterval {
 		w.since = now
 	}
 	w.seen, w.lastSeen = l, now
 	watched := now - w.since
-	return watched >= hungTimeout || l.age >= hungTimeout && watched >= beatInterval+retryInterval
+	return watched >= hungTimeout || l.heartbeatAge >= hungTimeout && watched >= heartbeatInterval+retryInterval
 }

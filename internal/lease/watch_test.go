@@ -9,7 +9,7 @@ func TestWatch(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	beaten := func(n int, age time.Duration) leader {
-		return leader{replica: "r", backend: backend{pid: 1, start: at}, beat: at.Add(time.Duration(n) * beatInterval), age: age}
+		return leader{replica: "r", backend: backend{pid: 1, start: at}, heartbeatAt: at.Add(time.Duration(n) * heartbeatInterval), heartbeatAge: age}
 	}
 	type look struct {
 		after time.Duration // since the previous check
@@ -22,7 +22,7 @@ func TestWatch(t *testing.T) {
 		long = append(long, look{s, beaten(0, -time.Hour), n >= 14})
 	}
 	for name, looks := range map[string][]look{
-		"nobody ever led":          {{0, leader{}, false}, {s, leader{age: time.Hour}, false}},
+		"nobody ever led":          {{0, leader{}, false}, {s, leader{heartbeatAge: time.Hour}, false}},
 		"it beats":                 {{0, beaten(0, s), false}, {s, beaten(1, s), false}, {s, beaten(2, s), false}},
 		"old, and just begun":      {{0, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), false}, {2 * s, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), true}},
 		"the clock was set on":     {{0, beaten(0, 0), false}, {s, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), false}, {s, beaten(1, 0), false}},
@@ -30,7 +30,7 @@ func TestWatch(t *testing.T) {
 		"who looks stood still":    {{0, beaten(0, 0), false}, {time.Hour, beaten(0, 10*s), false}, {s, beaten(0, 11*s), false}},
 		"and the leader hangs too": {{0, beaten(0, 0), false}, {time.Hour, beaten(0, time.Hour), false}, {3 * s, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), true}},
 		"another one meanwhile": {{0, beaten(0, time.Hour), false}, {3 * s, beaten(0, time.Hour), false},
-			{s, leader{replica: "r", backend: backend{pid: 2, start: at}, beat: at, age: time.Hour}, false}},
+			{s, leader{replica: "r", backend: backend{pid: 2, start: at}, heartbeatAt: at, heartbeatAge: time.Hour}, false}},
 	} {
 		var w watch
 		now := time.Minute

@@ -70,7 +70,7 @@ func (m *moves) find(ctx context.Context, old string) (workspace.ID, error) {
 	defer cancel()
 	by, err := m.load(ctx)
 	if m.err = err; err != nil {
-		m.err, m.errAt = fmt.Errorf("read the workspaces that have moved: %w", err), m.now()
+		m.err, m.errAt = fmt.Errorf("read the moved workspaces: %w", err), m.now()
 		return "", m.err
 	}
 	m.byOldID.Store(&by)

@@ -52,7 +52,7 @@ func (t *term) asideFailure(row workspace.Workspace) *lifecycle.Failure {
 	return nil
 }
 
-// setAside renames the volume that blocks the workspace's home, beside the tick.
+// setAside renames the volume that blocks the workspace's home, outside the tick.
 // Copying takes time proportional to its size and is aborted when it makes no
 // progress. The next observation shows that the name is free. found is the claim of
 // the blocking volume.

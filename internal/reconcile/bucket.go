@@ -29,7 +29,7 @@ const (
 )
 
 // bucket is what this term knows about the bucket. Ticks read it and request
-// lookups; only goroutines beside the tick wait for the bucket.
+// lookups; only goroutines outside the tick wait for the bucket.
 type bucket struct {
 	kick  chan struct{}
 	slots chan struct{} // limits concurrent lookups
@@ -121,7 +121,7 @@ func (b *bucket) setBusy(busy bool) {
 // watchBucket probes the bucket until ctx ends. A probe asks for the .meta of an
 // archive that does not exist.
 func (t *term) watchBucket(ctx context.Context) {
-	nobody := t.cfg.Archives.Key("00000000-0000-0000-0000-000000000000", "00000000-0000-0000-0000-000000000000")
+	missingKey := t.cfg.Archives.Key("00000000-0000-0000-0000-000000000000", "00000000-0000-0000-0000-000000000000")
 	var asked chan error // the probe in progress
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -134,7 +134,7 @@ func (t *term) watchBucket(ctx context.Context) {
 		}
 		if asked == nil {
 			answer := make(chan error, 1)
-			go func() { answer <- t.probeBucket(ctx, nobody) }()
+			go func() { answer <- t.probeBucket(ctx, missingKey) }()
 			asked = answer
 		}
 		var err error
@@ -145,7 +145,7 @@ func (t *term) watchBucket(ctx context.Context) {
 		case <-time.After(t.cfg.ObserveTimeout + bucketMinPause):
 			// Reading a folder on a hanging disk ignores deadlines. The next probe
 			// starts only after this one has returned.
-			err = fmt.Errorf("the bucket hangs: it has not answered for more than %s", t.cfg.ObserveTimeout)
+			err = fmt.Errorf("the bucket has not responded for more than %s", t.cfg.ObserveTimeout)
 		}
 		if ctx.Err() != nil {
 			return
@@ -181,7 +181,7 @@ func (t *term) probeBucket(ctx context.Context, key string) error {
 	case errors.Is(err, store.ErrNotFound), errors.Is(err, archive.ErrCorrupted):
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("the bucket has not answered within %s: %w", t.cfg.ObserveTimeout, err)
+		return fmt.Errorf("the bucket did not respond within %s: %w", t.cfg.ObserveTimeout, err)
 	}
 	return err
 }
@@ -202,11 +202,11 @@ func (t *term) recordProbe(err error) {
 	switch {
 	case err != nil:
 		if was {
-			t.cfg.Log.Error("the bucket of the archives does not answer; archives wait until it does", "err", err)
+			t.cfg.Log.Error("bucket not responding; archives are waiting", "err", err)
 		}
 		t.update(func(s *Status) { s.Bucket = err.Error() })
 	case !was:
-		t.cfg.Log.Info("the bucket of the archives answers again")
+		t.cfg.Log.Info("bucket recovered")
 		t.update(func(s *Status) { s.Bucket = "" })
 		t.resume()
 		t.Wake()
@@ -225,7 +225,7 @@ func (t *term) resume() {
 }
 
 // archiveStates returns the recent lookup results for the archives of row, and
-// whether a lookup is in progress. It starts missing lookups beside the tick.
+// whether a lookup is in progress. It starts missing lookups outside the tick.
 // Results from lookups that began before since are ignored.
 func (t *term) archiveStates(ctx context.Context, row workspace.Workspace, since time.Time, busy bool) (current, earlier lifecycle.Archive, asked bool) {
 	waits := needsLookup(row, busy)
@@ -309,7 +309,7 @@ func (t *term) runLookup(ctx context.Context, s archiveRef, l *lookup) {
 		err = ctx.Err()
 	}
 	if err != nil && ctx.Err() == nil {
-		t.cfg.Log.Debug("an archive could not be looked at", "workspace", s.id, "key", l.key, "err", err)
+		t.cfg.Log.Debug("archive lookup failed", "workspace", s.id, "key", l.key, "err", err)
 		t.bucket.markSuspect()
 	}
 	if t.bucket.lookupEnded(l, answer, err == nil) {

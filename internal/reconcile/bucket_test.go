@@ -269,7 +269,7 @@ func TestHangingBucketFolder(t *testing.T) {
 	})
 	t.Cleanup(sync.OnceFunc(func() { close(hangs) }))
 	c, stop := w.leads()
-	w.awaitStatus(c, "the bucket hangs", bucketOf)
+	w.awaitStatus(c, "the bucket has not responded for more than", bucketOf)
 	w.awaitCalls("Containers", w.fake.Calls("Containers")+100)
 	if n := asked.Load(); n != 1 {
 		t.Errorf("asked %d times", n)

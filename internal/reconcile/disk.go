@@ -11,7 +11,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// checkDisks reads the free space of the disks with homes, beside the tick: once
+// checkDisks reads the free space of the disks with homes, outside the tick: once
 // per idle interval, and at every tick while one of them is too full.
 func (t *term) checkDisks(ctx context.Context) {
 	if t.cfg.MinFree <= 0 || time.Since(t.disksCheckedAt) < t.cfg.IdleInterval && t.fullDisk() == "" {
@@ -22,7 +22,7 @@ func (t *term) checkDisks(ctx context.Context) {
 		disks, err := t.cfg.Runtime.Disks(ctx)
 		if err != nil {
 			// The last known state remains.
-			t.cfg.Log.Debug("the disks could not be looked at", "err", err)
+			t.cfg.Log.Debug("disk check failed", "err", err)
 			return t.recordFullDisk(t.fullDisk())
 		}
 		return t.recordFullDisk(tooFull(disks, t.cfg.MinFree))
@@ -51,9 +51,9 @@ func (t *term) recordFullDisk(full string) (changed bool) {
 	t.reportDisk()
 	switch {
 	case was == "" && full != "":
-		t.cfg.Log.Error("too little space is left on a disk; nothing is started or restored", "disk", full)
+		t.cfg.Log.Error("disk too full; starts and restores are waiting", "disk", full)
 	case was != "" && full == "":
-		t.cfg.Log.Info("there is space on the disks again")
+		t.cfg.Log.Info("disk space recovered")
 		t.resume()
 	}
 	return first || (was == "") != (full == "")
@@ -71,14 +71,14 @@ func (t *term) reportDisk() {
 	t.noSpace = lacks
 	t.mu.Unlock()
 	if full == "" && lacks {
-		full = "the container engine says that it has no space left; what needs some waits"
+		full = "no space left on Docker's disk; operations that need space are waiting"
 	}
 	t.update(func(s *Status) { s.Disk = full })
 	switch {
 	case lacks && !was:
-		t.cfg.Log.Error("the container engine has no space left; what needs some waits")
+		t.cfg.Log.Error("no space left on Docker's disk; operations are waiting")
 	case was && !lacks:
-		t.cfg.Log.Info("nothing waits for space any more")
+		t.cfg.Log.Info("no operation waits for disk space")
 	}
 }
 

@@ -78,7 +78,7 @@ func TestOperationsWaitForDockerSpace(t *testing.T) {
 				id = w.create("one", workspace.DesiredRunning)
 			}
 			w.awaitCalls(op, w.fake.Calls(op)+3)
-			w.awaitStatus(c, "the container engine says that it has no space left", diskOf)
+			w.awaitStatus(c, "no space left on Docker's disk", diskOf)
 			w.want(other, workspace.DesiredRunning, false)
 			w.awaitPhase(other, workspace.PhaseRunning)
 			if ws := w.row(id); ws.ErrorCount != 0 || ws.Operation == workspace.OpNone || refused.Load() < 3 {
@@ -107,7 +107,7 @@ func TestExitedContainerReportsOutput(t *testing.T) {
 	w.fake.ExitOnStart(id, true)
 	w.lead()
 	ws := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
-	if ws.ErrorReason != workspace.ErrRetryExceeded || !strings.Contains(ws.ErrorMessage, "ended before the IDE answered") {
+	if ws.ErrorReason != workspace.ErrRetryExceeded || !strings.Contains(ws.ErrorMessage, "exited before the IDE responded") {
 		t.Errorf("%q %q", ws.ErrorReason, ws.ErrorMessage)
 	}
 	w.fake.ExitOnStart(id, false)

@@ -79,7 +79,7 @@ func (t *term) runJob(ctx context.Context, own *runtime.Job, spec runtime.JobSpe
 	}
 }
 
-var errNoInstructions = errors.New("the storage job got no instructions")
+var errNoInstructions = errors.New("the storage job received no instructions")
 
 // follow follows a job to its end and returns its result. A result counts only if
 // it names the job's own claim and kind.

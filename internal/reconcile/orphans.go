@@ -42,8 +42,8 @@ type recordedOrphan struct {
 type observedOrphan struct {
 	postgres.Orphan
 	id     workspace.ID
-	remove func(ctx context.Context) // nil for what is kept
-} // nil: it is kept
+	remove func(ctx context.Context) // nil: it is kept
+}
 
 // handleOrphans records the containers, homes and storage jobs whose workspace does
 // not exist: Docker finished creating them after the workspace was deleted, or the
@@ -172,7 +172,7 @@ func (t *term) suspicious(what string, all int, ids func(func(workspace.ID) bool
 	if all < 5 || ownerless*5 <= all {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d %s belong to no workspace; is this the right database?", ownerless, all, what)
+	return fmt.Sprintf("%d of %d %s are orphans; check that this is the right database", ownerless, all, what)
 }
 
 // limitPerKind sorts list and keeps at most maxOrphansPerKind of each kind.
@@ -229,7 +229,7 @@ func (t *term) knownOrphans() orphans {
 	return t.orphans
 }
 
-// writeOrphans records the observed orphans beside the tick.
+// writeOrphans records the observed orphans outside the tick.
 func (t *term) writeOrphans(ctx context.Context, found []observedOrphan) {
 	if time.Now().Before(t.knownOrphans().next) {
 		return
@@ -260,7 +260,7 @@ func (t *term) writeOrphans(ctx context.Context, found []observedOrphan) {
 	})
 }
 
-// removeOrphan removes an orphan beside the tick, unless its workspace exists by
+// removeOrphan removes an orphan outside the tick, unless its workspace exists by
 // now.
 func (t *term) removeOrphan(ctx context.Context, s observedOrphan) {
 	t.effect(ctx, "remove/"+s.Name, t.sideTasks, func(ctx context.Context) bool {

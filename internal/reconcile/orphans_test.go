@@ -162,11 +162,11 @@ func TestManyRecordedOrphansAreKept(t *testing.T) {
 		ids = append(ids, w.orphan())
 	}
 	c, _ := w.leads()
-	w.awaitStatus(c, "6 of 6 containers belong to no workspace", func(s reconcile.Status) string { return s.Orphans })
+	w.awaitStatus(c, "6 of 6 containers are orphans", func(s reconcile.Status) string { return s.Orphans })
 	w.awaitTrue("written down", func() bool { return len(w.orphansOf(ids[0])) == 2 })
 	w.awaitCalls("Containers", w.fake.Calls("Containers")+20)
 	for _, id := range ids {
-		if o := w.orphansOf(id)["container"]; !o.Kept || !strings.Contains(o.Detail, "is this the right database?") || !w.hasContainer(id) {
+		if o := w.orphansOf(id)["container"]; !o.Kept || !strings.Contains(o.Detail, "check that this is the right database") || !w.hasContainer(id) {
 			t.Errorf("%s: %+v", id, o)
 		}
 	}

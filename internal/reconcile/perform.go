@@ -125,7 +125,7 @@ func (t *term) await(ctx context.Context, id workspace.ID, k runtime.Container) 
 		}
 		if now := time.Now(); now.After(lookAt) {
 			if t.ended(ctx, id) {
-				return fmt.Errorf("the container ended before the IDE answered%s", t.containerOutput(ctx, id))
+				return fmt.Errorf("the container exited before the IDE responded%s", t.containerOutput(ctx, id))
 			}
 			lookAt = time.Now().Add(aliveInterval)
 		}

@@ -66,8 +66,8 @@ func (r *inventory) update(now, upSince time.Time, rows []*workspace.Workspace, 
 			r.hasOrphans = true
 		}
 	}
-	afresh := now.Sub(r.judgedAt).Abs() >= maxRest || !upSince.Equal(r.upSince)
-	if afresh {
+	all := now.Sub(r.judgedAt).Abs() >= maxRest || !upSince.Equal(r.upSince)
+	if all {
 		r.judgedAt, r.upSince = now, upSince
 	}
 	passed := 0
@@ -82,7 +82,7 @@ func (r *inventory) update(now, upSince time.Time, rows []*workspace.Workspace, 
 		}
 		was := r.last[passed]
 		e.live = was.live
-		if !afresh && was.resting && equalTo(was.container, e.container) && equalTo(was.volume, e.volume) {
+		if !all && was.resting && equalTo(was.container, e.container) && equalTo(was.volume, e.volume) {
 			e.resting, e.settled = true, was.settled
 		}
 	}

@@ -141,7 +141,7 @@ func (t *term) forget(alive map[string]bool) {
 	}
 }
 
-// prepare checks and repairs the network isolation beside the tick, about once per
+// prepare checks and repairs the network isolation outside the tick, about once per
 // idle interval.
 func (t *term) prepare(ctx context.Context) {
 	if time.Since(t.preparedAt) < t.cfg.IdleInterval {

@@ -29,7 +29,7 @@ func TestProvisioningWithoutSpaceCanBeCancelled(t *testing.T) {
 	})
 	c, _ := w.leads()
 	id := w.create("one", workspace.DesiredRunning)
-	w.awaitStatus(c, "the container engine says", func(s reconcile.Status) string { return s.Disk })
+	w.awaitStatus(c, "no space left on Docker's disk", func(s reconcile.Status) string { return s.Disk })
 	if _, err := w.db.RequestCancel(t.Context(), w.owner, id); err != nil {
 		t.Fatal(err)
 	}

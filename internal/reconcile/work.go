@@ -45,8 +45,8 @@ type term struct {
 	clock               postgres.Clock
 	watch               postgres.ClockWatch
 	waits               bool      // the delays are to restart before anything is judged
-	preparedAt          time.Time // when the surroundings of the containers were last checked
-	disksCheckedAt      time.Time // when the disks were
+	preparedAt          time.Time // last check of the network isolation
+	disksCheckedAt      time.Time // last check of the disks
 	inventory           inventory
 	loggedOrphans       string
 	refusedRows         map[workspace.ID]string // the last logged refusal per row
@@ -423,7 +423,7 @@ func (t *term) logEnd(row workspace.Workspace, f *lifecycle.Failure, waited stri
 	}
 }
 
-// effect runs f beside the tick, one call at a time per key and with a time limit.
+// effect runs f outside the tick, one call at a time per key and with a time limit.
 // If slots is not nil, it waits for a free slot. If f reports a change, the
 // controller wakes.
 func (t *term) effect(ctx context.Context, key string, slots chan struct{}, f func(ctx context.Context) (changed bool)) {

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	beatInterval = 5 * time.Second
-	beatTimeout  = 5 * time.Second
-	joinTimeout  = 20 * time.Second
+	heartbeatInterval = 5 * time.Second
+	heartbeatTimeout  = 5 * time.Second
+	joinTimeout       = 20 * time.Second
 )
 
 // Config holds a Replica's dependencies.
@@ -78,7 +78,7 @@ func (r *Replica) Join(ctx context.Context) error {
 // Run sends a heartbeat every 5 s until ctx ends. An outage of the database is
 // logged once.
 func (r *Replica) Run(ctx context.Context) error {
-	t := time.NewTicker(beatInterval)
+	t := time.NewTicker(heartbeatInterval)
 	defer t.Stop()
 	failing := false
 	for {
@@ -87,7 +87,7 @@ func (r *Replica) Run(ctx context.Context) error {
 			return nil
 		case <-t.C:
 		}
-		err := r.beat(ctx)
+		err := r.sendHeartbeat(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -98,8 +98,8 @@ func (r *Replica) Run(ctx context.Context) error {
 	}
 }
 
-func (r *Replica) beat(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
+func (r *Replica) sendHeartbeat(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
 	row := r.row
 	row.Health = r.health()
@@ -131,7 +131,7 @@ func Health(r postgres.Replica) map[string]api.Breaker {
 // Leave removes this server from the list. It must be called last: the leader does
 // not wait for the activity of a server that is not listed.
 func (r *Replica) Leave(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), beatTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), heartbeatTimeout)
 	defer cancel()
 	if err := r.cfg.DB.LeaveReplica(ctx, r.row.ID); err != nil {
 		return fmt.Errorf("remove the server's row: %w", err)

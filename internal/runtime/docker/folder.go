@@ -233,7 +233,7 @@ func (r *Runtime) createFolder(ctx context.Context, spec runtime.VolumeSpec, pro
 	}
 	return r.editFolder(ctx, spec, func(side sidecar, there bool) (sidecar, error) {
 		if !there || side.Filler != filler || side.State != folderFilling {
-			return side, errConcurrent("folder %s was filled by another call meanwhile", r.homePath(id))
+			return side, errConcurrent("folder %s was filled by another call", r.homePath(id))
 		}
 		side.State = folderSeeded
 		return side, nil
@@ -269,7 +269,7 @@ func (r *Runtime) editFolder(ctx context.Context, spec runtime.VolumeSpec, chang
 	}
 	unlock, err := r.lockFolder(ctx, id)
 	if errors.Is(err, fs.ErrNotExist) {
-		return errConcurrent("folder %s was removed at this moment", r.folder(id))
+		return errConcurrent("folder %s was removed concurrently", r.folder(id))
 	}
 	if err != nil {
 		return err
@@ -464,7 +464,7 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 	}
 	return r.withFolder(ctx, id, claim, func(_ sidecar, there bool) error {
 		if there {
-			return errConcurrent("folder %s was filled again at this moment", r.homePath(id))
+			return errConcurrent("folder %s was filled concurrently", r.homePath(id))
 		}
 		if err := os.RemoveAll(r.folder(id)); err != nil {
 			return fmt.Errorf("remove folder of the home: %w", err)

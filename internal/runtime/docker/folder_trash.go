@@ -107,16 +107,16 @@ func (r *Runtime) emptyTrash(ctx context.Context, id workspace.ID, progress func
 	before := int64(0)
 	for _, name := range left {
 		last := before
-		tell := func(n int64) {
+		report := func(n int64) {
 			last = max(last, before+n)
 			if progress != nil {
 				progress(runtime.Progress{Step: runtime.StepRemoving, Entries: last})
 			}
 		}
-		err := removeTree(ctx, filepath.Join(r.folder(id), name), tell)
+		err := removeTree(ctx, filepath.Join(r.folder(id), name), report)
 		before = last
 		if errors.Is(err, fs.ErrPermission) {
-			err = r.removeTreeByHelper(ctx, id, name, tell)
+			err = r.removeTreeByHelper(ctx, id, name, report)
 		}
 		before = last
 		if err != nil {
@@ -126,11 +126,11 @@ func (r *Runtime) emptyTrash(ctx context.Context, id workspace.ID, progress func
 	return nil
 }
 
-func (r *Runtime) removeTreeByHelper(ctx context.Context, id workspace.ID, name string, tell func(n int64)) error {
+func (r *Runtime) removeTreeByHelper(ctx context.Context, id workspace.ID, name string, progress func(n int64)) error {
 	return r.runHelper(ctx, helperRun{
 		line: func(line []byte) {
-			if n, ok := parseRemoved(line); ok && tell != nil {
-				tell(n)
+			if n, ok := parseRemoved(line); ok && progress != nil {
+				progress(n)
 			}
 		},
 		args:    []string{cmdRemoveHome, "/folder/" + name},

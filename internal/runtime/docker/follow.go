@@ -34,7 +34,7 @@ func (r *Runtime) FollowJob(ctx context.Context, jobID string, line func([]byte)
 
 // follow follows a started container with this role to its end.
 func (r *Runtime) follow(ctx context.Context, role, jobID string, line func([]byte)) (int, error) {
-	words := &outputTail{log: func(s string) { r.log.Debug("storage job says", "job", jobID, "words", s) }}
+	words := &outputTail{log: func(s string) { r.log.Debug("storage job output", "job", jobID, "line", s) }}
 	given := 0
 	for try := 0; ; try++ {
 		c, err := r.inspectJob(ctx, role, jobID)

@@ -69,7 +69,7 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 		},
 	})
 	if errdefs.IsNotFound(err) {
-		return errConcurrent("the helper's image was removed at this moment")
+		return errConcurrent("the helper's image was removed concurrently")
 	}
 	if err != nil {
 		return wrapError(ctx, "create helper", err)
@@ -87,8 +87,8 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 		return wrapError(ctx, "start helper", err)
 	}
 	if run.line != nil {
-		told := r.listen(ctx, made.ID, run.line)
-		defer func() { <-told }()
+		listened := r.listen(ctx, made.ID, run.line)
+		defer func() { <-listened }()
 	}
 	select {
 	case err := <-wait.Error:

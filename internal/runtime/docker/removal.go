@@ -448,33 +448,33 @@ func parseRemoved(line []byte) (int64, bool) {
 
 // counter reports the number of removed entries once a second.
 type counter struct {
-	n    int64
-	tell func(n int64)
-	told time.Time
+	n          int64
+	progress   func(n int64)
+	reportedAt time.Time
 }
 
 // at records that n entries are removed.
 func (c *counter) at(n int64) {
 	c.n = n
-	if c.tell == nil || c.n%64 != 0 {
+	if c.progress == nil || c.n%64 != 0 {
 		return
 	}
-	if now := time.Now(); now.Sub(c.told) >= time.Second {
-		c.told = now
-		c.tell(c.n)
+	if now := time.Now(); now.Sub(c.reportedAt) >= time.Second {
+		c.reportedAt = now
+		c.progress(c.n)
 	}
 }
 
 // done reports the final count.
 func (c *counter) done() {
-	if c.tell != nil {
-		c.tell(c.n)
+	if c.progress != nil {
+		c.progress(c.n)
 	}
 }
 
 // emptyHomeAt is the work of a remover. It syncs first, because the record of the
 // removal must be durable before anything is removed.
-func emptyHomeAt(ctx context.Context, path string, tell func(n int64)) error {
+func emptyHomeAt(ctx context.Context, path string, progress func(n int64)) error {
 	dir, err := os.Open(path)
 	if err != nil {
 		return err
@@ -483,7 +483,7 @@ func emptyHomeAt(ctx context.Context, path string, tell func(n int64)) error {
 	if err := syncFileSystem(dir); err != nil {
 		return err
 	}
-	count := &counter{tell: tell}
+	count := &counter{progress: progress}
 	if err := treewipe.Empty(ctx, path, count.at); err != nil {
 		return err
 	}
@@ -493,8 +493,8 @@ func emptyHomeAt(ctx context.Context, path string, tell func(n int64)) error {
 
 // removeTree removes a directory with its content, and reports the number of
 // removed entries.
-func removeTree(ctx context.Context, path string, tell func(n int64)) error {
-	count := &counter{tell: tell}
+func removeTree(ctx context.Context, path string, progress func(n int64)) error {
+	count := &counter{progress: progress}
 	if err := treewipe.Remove(ctx, path, count.at); err != nil {
 		return err
 	}

@@ -104,7 +104,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		}
 	}
 	if last == nil {
-		last = errConcurrent("create container: its name is taken, and then it is not")
+		last = errConcurrent("create container: another call keeps taking and freeing its name")
 	}
 	return runtime.Container{}, last
 }

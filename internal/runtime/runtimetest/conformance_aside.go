@@ -42,12 +42,12 @@ func asideTests() map[string]func(*suite) {
 			s.ok("CreateVolume", s.Runtime.CreateVolume(s.ctx, spec, nil))
 			s.wantVolume("home-2", true)
 		},
-		"aside/home that nobody has any more": func(s *suite) {
+		"aside/home of no workspace": func(s *suite) {
 			s.create()
 			s.setAside("", "home-1")
 			s.noVolume()
 		},
-		"aside/home itself is left alone": func(s *suite) {
+		"aside/own home is kept": func(s *suite) {
 			s.create()
 			name, err := s.Runtime.SetAside(s.ctx, s.id, "home-1", "", nil)
 			s.ok("SetAside", err)
@@ -58,7 +58,7 @@ func asideTests() map[string]func(*suite) {
 			s.wantHome(s.Seed)
 			s.noAside()
 		},
-		"aside/home that has come since is left alone": func(s *suite) {
+		"aside/newer home is kept": func(s *suite) {
 			s.create()
 			for _, found := range []string{"", "home-0"} {
 				_, err := s.Runtime.SetAside(s.ctx, s.id, "home-0", found, nil)
@@ -68,7 +68,7 @@ func asideTests() map[string]func(*suite) {
 			s.wantHome(s.Seed)
 			s.noAside()
 		},
-		"aside/nothing in the way": func(s *suite) {
+		"aside/no blocking volume": func(s *suite) {
 			name, err := s.Runtime.SetAside(s.ctx, s.id, "home-1", "", nil)
 			s.ok("SetAside", err)
 			if name != "" {
@@ -103,7 +103,7 @@ func asideTests() map[string]func(*suite) {
 			s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, 0))
 			s.setAside("home-2", "home-1")
 		},
-		"aside/another installation's": func(s *suite) {
+		"aside/volume of another installation": func(s *suite) {
 			s.create()
 			_, err := s.Neighbour.SetAside(s.ctx, s.id, "home-2", "home-1", nil)
 			s.is("SetAside", err, runtime.ErrVolumeMismatch)

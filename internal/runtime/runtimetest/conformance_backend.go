@@ -15,7 +15,7 @@ import (
 // objects.
 func installationTests() map[string]func(*suite) {
 	return map[string]func(*suite){
-		"installations/neither list nor touch each other's": func(s *suite) {
+		"installations/are isolated": func(s *suite) {
 			s.create()
 			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
 			c := s.start()
@@ -50,7 +50,7 @@ func installationTests() map[string]func(*suite) {
 			}
 			s.wantHome(s.Seed)
 		},
-		"installations/leave a home that is not settled": func(s *suite) {
+		"installations/keep an unsettled home": func(s *suite) {
 			s.create()
 			s.neighbourLeavesVolume()
 			s.wantVolume("home-1", true)
@@ -68,10 +68,10 @@ func (s *suite) neighbourLeavesVolume() {
 // backendTests test images and a runtime that is not responding.
 func backendTests() map[string]func(*suite) {
 	return map[string]func(*suite){
-		"prepare/again": func(s *suite) {
+		"prepare/repeated": func(s *suite) {
 			s.ok("Prepare", s.Runtime.Prepare(s.ctx))
 		},
-		"progress/of what is there": func(s *suite) {
+		"progress/without a pull": func(s *suite) {
 			s.tidy()
 			var steps []string
 			note := func(p runtime.Progress) { steps = append(steps, p.Step) }
@@ -83,7 +83,7 @@ func backendTests() map[string]func(*suite) {
 				s.Fatalf("steps = %q, want %q", steps, want)
 			}
 		},
-		"image/not to be had": func(s *suite) {
+		"image/missing": func(s *suite) {
 			s.create()
 			for _, image := range []string{s.MissingImage, "NOT An Image"} {
 				spec := s.containerSpec()
@@ -102,7 +102,7 @@ func backendTests() map[string]func(*suite) {
 			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 			s.nothingRemains()
 		},
-		"image/pulled for a home, with progress": func(s *suite) {
+		"image/pulled for a home": func(s *suite) {
 			s.tidy()
 			spec := s.volumeSpec()
 			spec.Image = s.RemoteImage(s.T)
@@ -111,7 +111,7 @@ func backendTests() map[string]func(*suite) {
 			})
 			s.wantHome(s.Seed)
 		},
-		"image/pulled for a start, with progress": func(s *suite) {
+		"image/pulled for a start": func(s *suite) {
 			s.create()
 			spec := s.containerSpec()
 			spec.Image = s.RemoteImage(s.T)
@@ -131,7 +131,7 @@ func backendTests() map[string]func(*suite) {
 			})
 			s.ok("StartContainer", err)
 		},
-		"unreachable/every call says so": func(s *suite) {
+		"unreachable/every call fails": func(s *suite) {
 			r := s.Down
 			_, containers := r.Containers(s.ctx)
 			_, start := r.StartContainer(s.ctx, s.containerSpec(), nil)
@@ -153,7 +153,7 @@ func backendTests() map[string]func(*suite) {
 				s.Fatalf("Volumes: %v", err)
 			}
 		},
-		"unreachable/is not what a caller's own end is": func(s *suite) {
+		"unreachable/not after a cancellation": func(s *suite) {
 			ctx, cancel := context.WithCancel(s.ctx)
 			cancel()
 			_, list := s.Runtime.Containers(ctx)

@@ -11,7 +11,7 @@ import (
 // a home are detected.
 func busyTests() map[string]func(*suite) {
 	return map[string]func(*suite){
-		"busy/a home that another container uses": func(s *suite) {
+		"busy/home in use": func(s *suite) {
 			for _, running := range []bool{true, false} {
 				s.create()
 				name := "reader-" + string(s.id)
@@ -41,7 +41,7 @@ func busyTests() map[string]func(*suite) {
 				s.nothingRemains()
 			}
 		},
-		"busy/a half-seeded home that another container uses": func(s *suite) {
+		"busy/half-seeded home in use": func(s *suite) {
 			s.tidy()
 			s.HalfSeed(s.T, s.volumeSpec())
 			leave := s.Use(s.T, s.id, "reader-"+string(s.id), true)
@@ -52,14 +52,14 @@ func busyTests() map[string]func(*suite) {
 			s.wantVolume("home-1", true)
 			s.wantHome(s.Seed)
 		},
-		"busy/a user keeps nothing from being started": func(s *suite) {
+		"busy/starts are not blocked": func(s *suite) {
 			s.create()
 			leave := s.Use(s.T, s.id, "reader-"+string(s.id), true)
 			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
 			s.answers(s.start())
 			leave()
 		},
-		"busy/the fingerprint of a home changes with the home": func(s *suite) {
+		"busy/fingerprint changes with the home": func(s *suite) {
 			s.create()
 			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
 			s.Edit(s.T, s.id, "write notes one", "write other x")
@@ -78,7 +78,7 @@ func busyTests() map[string]func(*suite) {
 				last = now
 			}
 		},
-		"busy/the fingerprint of a home beside an ended job": func(s *suite) {
+		"busy/fingerprint with an ended job": func(s *suite) {
 			s.create()
 			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
 			before := s.fingerprint()
@@ -97,7 +97,7 @@ func busyTests() map[string]func(*suite) {
 			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 			s.nothingRemains()
 		},
-		"busy/the fingerprint of no home, or another's": func(s *suite) {
+		"busy/fingerprint of a missing or other home": func(s *suite) {
 			s.tidy()
 			for range 2 {
 				_, err := s.Runtime.Fingerprint(s.ctx, s.id, "home-1", nil)
@@ -111,7 +111,7 @@ func busyTests() map[string]func(*suite) {
 			s.is("Fingerprint of the neighbour", err, runtime.ErrVolumeMismatch)
 			s.wantHome(s.Seed)
 		},
-		"busy/the fingerprint under a container": func(s *suite) {
+		"busy/fingerprint while a container runs": func(s *suite) {
 			s.create()
 			s.start()
 			_, err := s.Runtime.Fingerprint(s.ctx, s.id, "home-1", nil)

@@ -31,14 +31,14 @@ func containerTests() map[string]func(*suite) {
 			s.answers(c)
 			s.answers(listed)
 		},
-		"container/started twice is one": func(s *suite) {
+		"container/started twice": func(s *suite) {
 			s.create()
 			c, again := s.start(), s.start()
 			if c.ID != again.ID || again.State != runtime.ContainerRunning || again.Addr != c.Addr {
 				s.Fatalf("second start = %+v, want %+v", again, c)
 			}
 		},
-		"container/made and not started is started": func(s *suite) {
+		"container/created but not started is started": func(s *suite) {
 			s.create()
 			s.HalfStart(s.T, s.containerSpec())
 			made := s.container()
@@ -53,7 +53,7 @@ func containerTests() map[string]func(*suite) {
 			}
 			s.answers(s.container())
 		},
-		"container/of another claim is a conflict": func(s *suite) {
+		"container/another claim conflicts": func(s *suite) {
 			s.create()
 			spec := s.containerSpec()
 			spec.Claim = "start-2"
@@ -67,7 +67,7 @@ func containerTests() map[string]func(*suite) {
 				s.Fatalf("container = %+v, want %s running", got, c.ID)
 			}
 		},
-		"container/that ended is a conflict until it is removed": func(s *suite) {
+		"container/exited one conflicts": func(s *suite) {
 			s.create()
 			s.answers(s.start())
 			s.EndContainer(s.T, s.id)
@@ -84,7 +84,7 @@ func containerTests() map[string]func(*suite) {
 			}
 			s.restart(c)
 		},
-		"container/without a volume leaves none": func(s *suite) {
+		"container/missing volume": func(s *suite) {
 			s.tidy()
 			for range 2 {
 				_, err := s.Runtime.StartContainer(s.ctx, s.containerSpec(), nil)
@@ -92,7 +92,7 @@ func containerTests() map[string]func(*suite) {
 				s.nothingRemains()
 			}
 		},
-		"container/on another home's volume is not started": func(s *suite) {
+		"container/volume of another home": func(s *suite) {
 			s.create()
 			spec := s.containerSpec()
 			spec.VolumeClaim = "home-2"
@@ -102,7 +102,7 @@ func containerTests() map[string]func(*suite) {
 			s.wantVolume("home-1", true)
 			s.wantHome(s.Seed)
 		},
-		"container/made on a volume that is another's by now": func(s *suite) {
+		"container/volume replaced after creation": func(s *suite) {
 			s.create()
 			s.HalfStart(s.T, s.containerSpec())
 			spec := s.containerSpec()
@@ -113,7 +113,7 @@ func containerTests() map[string]func(*suite) {
 				s.Fatalf("container = %+v", c)
 			}
 		},
-		"container/removed twice, and after its successor came": func(s *suite) {
+		"container/removed twice, also after its successor started": func(s *suite) {
 			s.create()
 			first := s.start()
 			second := s.restart(first)
@@ -164,7 +164,7 @@ func containerTests() map[string]func(*suite) {
 				s.Fatal("a removed container answers")
 			}
 		},
-		"upstream/address, secret and id of the present container": func(s *suite) {
+		"upstream/address, secret and ID": func(s *suite) {
 			_, err := s.Runtime.Upstream(s.ctx, s.id)
 			s.is("Upstream without a container", err, runtime.ErrNotFound)
 			s.create()
@@ -183,7 +183,7 @@ func containerTests() map[string]func(*suite) {
 				s.Fatalf("upstream = %+v after %+v: an address or a secret is used again", again, up)
 			}
 		},
-		"logs/what the container printed": func(s *suite) {
+		"logs/container output": func(s *suite) {
 			s.is("Logs", s.Runtime.Logs(s.ctx, s.id, 0, false, io.Discard), runtime.ErrNotFound)
 			s.create()
 			s.answers(s.start())
@@ -214,7 +214,7 @@ func containerTests() map[string]func(*suite) {
 			s.ok("RemoveContainer", s.Runtime.RemoveContainer(s.ctx, c.ID, time.Second))
 			s.ok("Logs", <-done)
 		},
-		"logs/followed until the caller has enough": func(s *suite) {
+		"logs/following is cancelled": func(s *suite) {
 			s.create()
 			s.start()
 			ctx, cancel := context.WithCancel(s.ctx)

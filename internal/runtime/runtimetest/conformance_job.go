@@ -35,7 +35,7 @@ func jobTests() map[string]func(*suite) {
 				s.Fatalf("job as listed (-want +got):\n%s", diff)
 			}
 		},
-		"job/says by which socket it reaches the bucket": func(s *suite) {
+		"job/lists its bucket socket": func(s *suite) {
 			s.create()
 			spec := s.archiveSpec("exit 0")
 			spec.BucketDir = s.TempDir()
@@ -45,7 +45,7 @@ func jobTests() map[string]func(*suite) {
 				s.Fatalf("socket's folder = %q, listed %q, want %q", job.BucketDir, got, spec.BucketDir)
 			}
 		},
-		"job/of the same claim is the same job, running or ended": func(s *suite) {
+		"job/same claim returns the same job": func(s *suite) {
 			s.create()
 			spec := s.archiveSpec("wait go", "exit 0")
 			job := s.startJob(spec)
@@ -59,7 +59,7 @@ func jobTests() map[string]func(*suite) {
 				s.Fatalf("start of one that ended = %+v, want %s", again, job.ID)
 			}
 		},
-		"job/of another claim is a conflict until it is removed": func(s *suite) {
+		"job/another claim conflicts": func(s *suite) {
 			s.create()
 			first := s.archiveSpec("wait go", "exit 0")
 			job := s.startJob(first)
@@ -76,7 +76,7 @@ func jobTests() map[string]func(*suite) {
 				s.Fatalf("job = %+v", got)
 			}
 		},
-		"job/made and not started is made anew": func(s *suite) {
+		"job/created but not started is replaced": func(s *suite) {
 			s.create()
 			spec := s.archiveSpec("say anew", "exit 0")
 			for _, claim := range []string{"op-1", "op-0"} {
@@ -94,7 +94,7 @@ func jobTests() map[string]func(*suite) {
 				s.ok("RemoveJob", s.Runtime.RemoveJob(s.ctx, job.ID))
 			}
 		},
-		"job/made and not started is in nobody's way": func(s *suite) {
+		"job/created but not started blocks nothing": func(s *suite) {
 			s.createEmpty()
 			half := s.HalfJob(s.T, s.restoreSpec("wipe", "exit 0"))
 			for range 2 {
@@ -107,13 +107,13 @@ func jobTests() map[string]func(*suite) {
 			s.nothingRemains()
 			s.ok("RemoveJob", s.Runtime.RemoveJob(s.ctx, half))
 		},
-		"job/whose input did not arrive says so": func(s *suite) {
+		"job/missing input is reported": func(s *suite) {
 			s.create()
 			spec := s.archiveSpec()
 			spec.Input = []byte("say half of wh")
 			s.wantReport(s.startJob(spec).ID, script.CodeNoOrders)
 		},
-		"job/removed while it runs, and again": func(s *suite) {
+		"job/removed twice while running": func(s *suite) {
 			s.create()
 			job := s.startJob(s.archiveSpec("wait for ever", "exit 0"))
 			followed := make(chan error, 1)
@@ -147,7 +147,7 @@ func jobTests() map[string]func(*suite) {
 				s.Fatalf("job = %+v", got)
 			}
 		},
-		"job/followed until the caller has enough": func(s *suite) {
+		"job/following is cancelled": func(s *suite) {
 			s.create()
 			job := s.startJob(s.archiveSpec("say begun", "wait for ever", "exit 0"))
 			ctx, cancel := context.WithCancel(s.ctx)
@@ -157,7 +157,7 @@ func jobTests() map[string]func(*suite) {
 				s.Fatalf("error = %v, job = %+v", err, s.job())
 			}
 		},
-		"job/prints much, and long lines": func(s *suite) {
+		"job/long output and lines": func(s *suite) {
 			s.create()
 			job := s.startJob(s.archiveSpec("count 5000", "long 100000", "long 3000000", "say done", "exit 0"))
 			var got []string
@@ -167,13 +167,13 @@ func jobTests() map[string]func(*suite) {
 				s.Fatalf("%d lines; the last ones begin with %.20q", len(got), got[max(0, len(got)-3):])
 			}
 		},
-		"job/an archive cannot change the home": func(s *suite) {
+		"job/archive has the home read-only": func(s *suite) {
 			s.create()
 			job := s.startJob(s.archiveSpec("write stray x", "exit 0"))
 			s.wantReport(job.ID, s.ReadOnlyCode, s.report(job.ID)...)
 			s.wantHome(s.Seed)
 		},
-		"job/writes to the archive's folder when it archives alone": func(s *suite) {
+		"job/only an archive writes to the archive folder": func(s *suite) {
 			s.create()
 			spec := s.archiveSpec("put object content", "exit 0")
 			s.wantReport(s.startJob(spec).ID, 0)
@@ -185,7 +185,7 @@ func jobTests() map[string]func(*suite) {
 			s.createEmpty()
 			s.wantReport(s.startJob(s.restoreSpec("write kept x", "exit 0")).ID, 0)
 		},
-		"job/of no home, or another's": func(s *suite) {
+		"job/missing or other home": func(s *suite) {
 			s.tidy()
 			spec := s.archiveSpec("exit 0")
 			for range 2 {
@@ -204,7 +204,7 @@ func jobTests() map[string]func(*suite) {
 			s.wantVolume("home-1", true)
 			s.wantHome(s.Seed)
 		},
-		"job/of no kind": func(s *suite) {
+		"job/unknown kind": func(s *suite) {
 			s.create()
 			spec := s.archiveSpec("exit 0")
 			spec.Kind = "dance"
@@ -213,7 +213,7 @@ func jobTests() map[string]func(*suite) {
 			}
 			s.noJob()
 		},
-		"job/not beside a container of the workspace": func(s *suite) {
+		"job/not while a container runs": func(s *suite) {
 			s.create()
 			s.HalfStart(s.T, s.containerSpec())
 			for _, make := range []func() runtime.Container{s.container, s.start} {
@@ -225,7 +225,7 @@ func jobTests() map[string]func(*suite) {
 			}
 			s.wantHome(s.Seed)
 		},
-		"job/is another installation's": func(s *suite) {
+		"job/of another installation": func(s *suite) {
 			s.create()
 			job := s.startJob(s.archiveSpec("wait for ever", "exit 0"))
 			jobs, err := s.Neighbour.Jobs(s.ctx)
@@ -247,7 +247,7 @@ func jobTests() map[string]func(*suite) {
 				s.Fatal("the job has ended")
 			}
 		},
-		"disks/are told": func(s *suite) {
+		"disks/listed": func(s *suite) {
 			disks, err := s.Runtime.Disks(s.ctx)
 			s.ok("Disks", err)
 			if len(disks) == 0 {

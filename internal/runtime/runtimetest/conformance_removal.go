@@ -16,7 +16,7 @@ func removalTests() map[string]func(*suite) {
 		s.ok("MarkRestored", s.mark("key-1"))
 	}
 	tests := map[string]func(*suite){
-		"removal/tells how far it is": func(s *suite) {
+		"removal/progress": func(s *suite) {
 			s.create()
 			var last runtime.Progress
 			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", func(p runtime.Progress) {
@@ -31,7 +31,7 @@ func removalTests() map[string]func(*suite) {
 			s.noVolume()
 			s.nothingRemains()
 		},
-		"removal/of a home without anything in it": func(s *suite) {
+		"removal/empty home": func(s *suite) {
 			s.createEmpty()
 			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 			s.noVolume()

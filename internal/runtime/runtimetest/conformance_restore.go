@@ -8,7 +8,7 @@ import (
 
 func restoreTests() map[string]func(*suite) {
 	return map[string]func(*suite){
-		"restore/into an empty home, then marked": func(s *suite) {
+		"restore/into an empty home": func(s *suite) {
 			s.createEmpty()
 			s.wantVolume("home-1", false)
 			s.createEmpty() // leaves it as it is
@@ -32,7 +32,7 @@ func restoreTests() map[string]func(*suite) {
 			s.ok("MarkRestored again", s.mark("key-1"))
 			s.wantRestored("key-1")
 		},
-		"restore/its job stays until the home is settled": func(s *suite) {
+		"restore/keeps its job until settled": func(s *suite) {
 			job := s.restored("key-1")
 			s.ok("MarkRestored", s.mark("key-1"))
 			s.ok("RemoveJob", s.Runtime.RemoveJob(s.ctx, job.ID))
@@ -44,7 +44,7 @@ func restoreTests() map[string]func(*suite) {
 			s.noJob()
 			s.wantRestored("key-1")
 		},
-		"restore/is marked by its own job alone": func(s *suite) {
+		"restore/marked by its own job only": func(s *suite) {
 			s.createEmpty()
 			s.is("MarkRestored without a job", s.mark("key-1"), runtime.ErrConflict)
 			spec := s.restoreSpec("write from half", "wait go", "exit 5")
@@ -64,7 +64,7 @@ func restoreTests() map[string]func(*suite) {
 		"restore/no home to mark": func(s *suite) {
 			s.is("MarkRestored", s.mark("key-1"), runtime.ErrVolumeMismatch)
 		},
-		"restore/of an archive of nothing is a seeded home": func(s *suite) {
+		"restore/empty archive seeds the home": func(s *suite) {
 			s.create()
 			s.ok("MarkRestored", s.mark("key-0"))
 			v, _ := s.volume()
@@ -79,7 +79,7 @@ func restoreTests() map[string]func(*suite) {
 			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 			s.nothingRemains()
 		},
-		"restore/seeded instead": func(s *suite) {
+		"restore/home seeded afterwards": func(s *suite) {
 			s.restored("key-1")
 			s.ok("MarkRestored", s.mark("key-1"))
 			s.create()
@@ -87,7 +87,7 @@ func restoreTests() map[string]func(*suite) {
 			s.wantHome(s.Seed)
 			s.noJob()
 		},
-		"restore/not seeded under a job": func(s *suite) {
+		"restore/no seeding during a job": func(s *suite) {
 			job := s.restored("key-1")
 			s.is("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil), runtime.ErrConflict)
 			s.wantFile("from", "key-1")
@@ -96,14 +96,14 @@ func restoreTests() map[string]func(*suite) {
 			s.wantVolume("home-1", true)
 			s.wantHome(s.Seed)
 		},
-		"restore/into a seeded home that is not live": func(s *suite) {
+		"restore/into a seeded home": func(s *suite) {
 			s.create()
 			s.restored("key-1")
 			s.wantVolume("home-1", false)
 			s.ok("MarkRestored", s.mark("key-1"))
 			s.wantRestored("key-1")
 		},
-		"restore/of another archive instead": func(s *suite) {
+		"restore/another archive afterwards": func(s *suite) {
 			s.restored("key-1")
 			s.ok("MarkRestored", s.mark("key-1"))
 			s.restored("key-2")
@@ -112,7 +112,7 @@ func restoreTests() map[string]func(*suite) {
 			s.ok("MarkRestored", s.mark("key-2"))
 			s.wantRestored("key-2")
 		},
-		"restore/of the same archive by another claim once it is there": func(s *suite) {
+		"restore/same archive by another claim": func(s *suite) {
 			s.restored("key-1")
 			s.ok("MarkRestored", s.mark("key-1"))
 			spec := s.restoreSpec("wipe", "exit 0")
@@ -137,7 +137,7 @@ func restoreTests() map[string]func(*suite) {
 			s.noJob()
 			s.wantRestored("key-1")
 		},
-		"restore/not under a container": func(s *suite) {
+		"restore/not while a container runs": func(s *suite) {
 			s.create()
 			s.HalfStart(s.T, s.containerSpec())
 			if job, err := s.Runtime.StartJob(s.ctx, s.restoreSpec("wipe", "exit 0")); err == nil {
@@ -154,7 +154,7 @@ func restoreTests() map[string]func(*suite) {
 			s.wantVolume("home-1", true)
 			s.wantHome(s.Seed)
 		},
-		"restore/one made by hand is not touched": func(s *suite) {
+		"restore/manual volume is not touched": func(s *suite) {
 			s.PutForeign(s.T, s.id)
 			s.Cleanup(func() { s.TakeVolume(s.T, s.id) })
 			s.is("CreateEmptyVolume", s.Runtime.CreateEmptyVolume(s.ctx, s.volumeSpec()), runtime.ErrVolumeMismatch)
@@ -162,7 +162,7 @@ func restoreTests() map[string]func(*suite) {
 			s.is("StartJob", err, runtime.ErrVolumeMismatch)
 			s.is("MarkRestored", s.mark("key-1"), runtime.ErrVolumeMismatch)
 		},
-		"restore/removed with its job and its marker": func(s *suite) {
+		"restore/home removed with job and marker": func(s *suite) {
 			for _, settled := range []bool{false, true} {
 				s.restored("key-1")
 				s.ok("MarkRestored", s.mark("key-1"))
@@ -175,7 +175,7 @@ func restoreTests() map[string]func(*suite) {
 				s.nothingRemains()
 			}
 		},
-		"restore/not removed under a job that runs": func(s *suite) {
+		"restore/home not removed during a job": func(s *suite) {
 			s.createEmpty()
 			spec := s.restoreSpec("write from job", "wait go", "exit 0")
 			job := s.startJob(spec)
@@ -186,7 +186,7 @@ func restoreTests() map[string]func(*suite) {
 			s.wantReport(job.ID, 0)
 			s.wantFile("from", "job")
 		},
-		"restore/what marked one home marks no other": func(s *suite) {
+		"restore/marker is not reused": func(s *suite) {
 			s.restored("key-1")
 			s.ok("MarkRestored", s.mark("key-1"))
 			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))

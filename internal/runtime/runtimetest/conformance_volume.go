@@ -8,12 +8,12 @@ import (
 
 func volumeTests() map[string]func(*suite) {
 	return map[string]func(*suite){
-		"volume/seeded as the image is": func(s *suite) {
+		"volume/seeded like the image": func(s *suite) {
 			s.create()
 			s.wantVolume("home-1", true)
 			s.wantHome(s.Seed)
 		},
-		"volume/made twice is left alone": func(s *suite) {
+		"volume/created twice": func(s *suite) {
 			s.create()
 			c := s.start()
 			s.write("kept", "by hand")
@@ -21,7 +21,7 @@ func volumeTests() map[string]func(*suite) {
 			s.create()
 			s.wantHome(s.seedWith("kept", "by hand"))
 		},
-		"volume/settled and made again is left alone": func(s *suite) {
+		"volume/created again after settling": func(s *suite) {
 			s.create()
 			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
 			c := s.start()
@@ -30,7 +30,7 @@ func volumeTests() map[string]func(*suite) {
 			s.create()
 			s.wantHome(s.seedWith("kept", "by hand"))
 		},
-		"volume/of another claim is not touched": func(s *suite) {
+		"volume/another claim's is not touched": func(s *suite) {
 			s.create()
 			spec := s.volumeSpec()
 			spec.Claim = "home-2"
@@ -39,7 +39,7 @@ func volumeTests() map[string]func(*suite) {
 			s.wantVolume("home-1", true)
 			s.wantHome(s.Seed)
 		},
-		"volume/made by hand is not touched": func(s *suite) {
+		"volume/manual one is not touched": func(s *suite) {
 			s.PutForeign(s.T, s.id)
 			s.Cleanup(func() { s.TakeVolume(s.T, s.id) })
 			s.is("CreateVolume", s.Runtime.CreateVolume(s.ctx, s.volumeSpec(), nil), runtime.ErrVolumeMismatch)
@@ -50,7 +50,7 @@ func volumeTests() map[string]func(*suite) {
 				s.Fatalf("remains: %q, want the volume alone", s.Remains(s.T, s.id))
 			}
 		},
-		"volume/taken by hand makes room for another": func(s *suite) {
+		"volume/created after manual removal": func(s *suite) {
 			s.create()
 			s.TakeVolume(s.T, s.id)
 			spec := s.volumeSpec()
@@ -86,11 +86,11 @@ func volumeTests() map[string]func(*suite) {
 			s.wantHeld()
 			s.wantHome(s.Seed)
 		},
-		"volume/absent is fine to settle and to remove": func(s *suite) {
+		"volume/settle and remove without a volume": func(s *suite) {
 			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
 			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 		},
-		"volume/removed with all that belongs to it": func(s *suite) {
+		"volume/removed with its records": func(s *suite) {
 			for _, settled := range []bool{false, true} {
 				s.create()
 				if settled {
@@ -103,7 +103,7 @@ func volumeTests() map[string]func(*suite) {
 				s.nothingRemains()
 			}
 		},
-		"volume/a removed home is not the next one": func(s *suite) {
+		"volume/proof is not reused": func(s *suite) {
 			s.create()
 			s.ok("SettleVolume", s.Runtime.SettleVolume(s.ctx, s.id, "home-1"))
 			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
@@ -124,14 +124,14 @@ func volumeTests() map[string]func(*suite) {
 			s.ok("RemoveVolume", s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil))
 			s.nothingRemains()
 		},
-		"volume/removed by hand and made again": func(s *suite) {
+		"volume/removed by hand and created again": func(s *suite) {
 			s.create()
 			s.TakeVolume(s.T, s.id)
 			s.create()
 			s.wantVolume("home-1", true)
 			s.wantHome(s.Seed)
 		},
-		"volume/made by two at once": func(s *suite) {
+		"volume/created concurrently": func(s *suite) {
 			s.tidy()
 			var wg sync.WaitGroup
 			errs := make([]error, 2)
@@ -147,7 +147,7 @@ func volumeTests() map[string]func(*suite) {
 			s.wantVolume("home-1", true)
 			s.wantHome(s.Seed)
 		},
-		"volume/of a running container stays": func(s *suite) {
+		"volume/kept while a container runs": func(s *suite) {
 			s.create()
 			c := s.start()
 			if err := s.Runtime.RemoveVolume(s.ctx, s.id, "home-1", nil); err == nil {

@@ -15,8 +15,8 @@ import (
 )
 
 // Spec describes the wall of one bridge.
-type Spec struct { // the table's name, used only for this wall
-	Table  string         `json:"table"`          // the table's name, this wall's own
+type Spec struct {
+	Table  string         `json:"table"`          // the table, used only for this wall
 	Bridge string         `json:"bridge"`         // the interface
 	Deny   []netip.Prefix `json:"deny,omitempty"` // denied in addition to the default ranges
 

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	beatInterval  = 3 * time.Second
-	beatTimeout   = 4 * time.Second // two of them fit into termTimeout
-	beatRetry     = 500 * time.Millisecond
-	aliveInterval = 250 * time.Millisecond // between two checks whether the term is over
+	heartbeatInterval = 3 * time.Second
+	heartbeatTimeout  = 4 * time.Second // two of them fit into termTimeout
+	heartbeatRetry    = 500 * time.Millisecond
+	aliveInterval     = 250 * time.Millisecond // between two checks whether the term is over
 )
 
-// beat sends heartbeats for s until it ends, and ends it if a heartbeat shows that
-// the lock is lost.
-func (c *candidate) beat(s *Session) {
+// sendHeartbeats sends heartbeats for s until it ends, and ends it if a heartbeat
+// shows that the lock is lost.
+func (c *candidate) sendHeartbeats(s *Session) {
 	watching := make(chan struct{})
 	go func() {
 		defer close(watching)
@@ -27,14 +27,14 @@ func (c *candidate) beat(s *Session) {
 	defer func() { <-watching }()
 	p := heartbeat{cfg: c.Conn, replica: c.Replica, session: s}
 	defer p.close()
-	next, failing := s.remaining()-termTimeout+beatInterval, false
+	next, failing := s.remaining()-termTimeout+heartbeatInterval, false
 	for pause(s.ctx, next) == nil {
 		sent := now()
 		err := p.send()
 		switch {
 		case err == nil:
-			s.recordBeat(sent)
-			next = max(beatInterval-(now()-sent), 0)
+			s.recordHeartbeat(sent)
+			next = max(heartbeatInterval-(now()-sent), 0)
 		case errors.Is(err, errLost):
 			s.end(err)
 			return
@@ -42,7 +42,7 @@ func (c *candidate) beat(s *Session) {
 			if !failing {
 				c.Log.Warn("leader heartbeat failed; retrying", "err", err, "left", s.remaining())
 			}
-			next = beatRetry
+			next = heartbeatRetry
 		}
 		failing = err != nil
 	}
@@ -57,14 +57,14 @@ type heartbeat struct {
 }
 
 func (p *heartbeat) send() error {
-	ctx, cancel := context.WithTimeout(p.session.ctx, beatTimeout)
+	ctx, cancel := context.WithTimeout(p.session.ctx, heartbeatTimeout)
 	defer cancel()
 	if p.conn == nil {
 		if err := p.connect(ctx); err != nil {
 			return p.sendOnSession(err)
 		}
 	}
-	err := beat(ctx, p.conn, p.replica, p.session.self)
+	err := recordHeartbeat(ctx, p.conn, p.replica, p.session.self)
 	if err != nil && !errors.Is(err, errLost) {
 		p.close()
 	}
@@ -98,7 +98,7 @@ func (p *heartbeat) sendOnSession(otherwise error) error {
 	defer func() { <-s.lock }()
 	ctx, cancel := context.WithTimeout(s.ctx, max(s.remaining(), 0))
 	defer cancel()
-	if err := beat(ctx, s.conn, p.replica, s.self); err != nil {
+	if err := recordHeartbeat(ctx, s.conn, p.replica, s.self); err != nil {
 		return errors.Join(otherwise, err)
 	}
 	return nil
