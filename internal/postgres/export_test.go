@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"codehub/internal/workspace"
 )
@@ -32,4 +33,17 @@ func ColumnWriters() map[string]string {
 		}
 	}
 	return out
+}
+
+// Trace replaces the connections of db by traced ones.
+func (db *DB) Trace(ctx context.Context, t pgx.QueryTracer) error {
+	cfg := db.pool.Config()
+	cfg.ConnConfig.Tracer = t
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	db.pool.Close()
+	db.pool = pool
+	return nil
 }
