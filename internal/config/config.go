@@ -41,6 +41,7 @@ type Config struct {
 	Pids             int64  `name:"workspace-pids" env:"CODEHUB_WORKSPACE_PIDS" default:"4096" help:"Processes and threads a workspace may have (0 = no limit)."`
 	LogSize          string `name:"workspace-log-size" env:"CODEHUB_WORKSPACE_LOG_SIZE" default:"10m" help:"Size at which a container's log is cut."`
 	Sudo             bool   `name:"workspace-sudo" env:"CODEHUB_WORKSPACE_SUDO" help:"Let people become root in their workspaces (Docker's default capabilities)."`
+	NetworkSubnet    string `name:"network-subnet" env:"CODEHUB_NETWORK_SUBNET" help:"IPv4 network of the workspaces, like 10.213.0.0/24, instead of one that Docker chooses."`
 	EgressDeny       string `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Further networks that workspaces must not reach, like 10.0.0.0/8,192.168.0.0/16."`
 	AllowNoWall      bool   `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces even without network isolation. They can then reach this host's services."`
 	AcceptVolumeLoss bool   `name:"accept-volume-loss" env:"CODEHUB_ACCEPT_VOLUME_LOSS" help:"Take it as true when more than a fifth of all volumes is gone at once, instead of waiting for them to come back."`
@@ -79,6 +80,7 @@ type Config struct {
 	MemoryBytes  int64          `kong:"-"`
 	LogBytes     int64          `kong:"-"`
 	DenyPrefixes []netip.Prefix `kong:"-"`
+	Subnet       netip.Prefix   `kong:"-"` // of NetworkSubnet; zero: Docker chooses
 	Archives     *url.URL       `kong:"-"` // of ArchiveURL
 	MinFreeShare float64        `kong:"-"` // of a disk, from 0 to 1
 }
@@ -258,6 +260,18 @@ func (c *Config) backends() error {
 		}
 		c.DenyPrefixes = append(c.DenyPrefixes, p.Masked())
 	}
+	return c.subnet()
+}
+
+func (c *Config) subnet() error {
+	if c.NetworkSubnet == "" {
+		return nil
+	}
+	p, err := netip.ParsePrefix(c.NetworkSubnet)
+	if err != nil || !p.Addr().Is4() || p != p.Masked() || p.Bits() < 8 || p.Bits() > 28 {
+		return &Problem{"CODEHUB_NETWORK_SUBNET", fmt.Sprintf("%q is no IPv4 network of /8 to /28", c.NetworkSubnet), "give one that is not in use, like 10.213.0.0/24"}
+	}
+	c.Subnet = p
 	return nil
 }
 

@@ -24,6 +24,7 @@ import (
 type Options struct {
 	Root   string // folder of the daemon's data; empty: one that goes with the daemon
 	NoFile int    // limit of open files; 0: that of the test
+	Args   []string
 	Image  string // copied from the machine's daemon; empty: none
 	// Cleanup registers what ends the daemon; nil: t.Cleanup.
 	Cleanup func(t *testing.T, f func())
@@ -120,6 +121,7 @@ func (d *Daemon) Start() {
 		"dockerd", "--host", d.Host, "--data-root", d.options.Root, "--exec-root", filepath.Join(d.dir, "exec"),
 		"--pidfile", filepath.Join(d.dir, "pid"), "--bridge", d.bridge, "--iptables=false", "--ip6tables=false",
 	}
+	command = append(command, d.options.Args...)
 	if d.options.NoFile > 0 {
 		command = append([]string{"prlimit", "--nofile=" + strconv.Itoa(d.options.NoFile)}, command...)
 	}

@@ -22,6 +22,7 @@ import (
 
 	"codehub/api"
 	codehub "codehub/client"
+	"codehub/internal/dockertest"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/pgtest"
 )
@@ -48,6 +49,7 @@ type cluster struct {
 	dsn     string // of the database, by no link
 	redis   *redisServer
 	audit   *audit
+	subnet  *dockertest.Subnet
 }
 
 // member is one server of a cluster, with ways of its own to database and
@@ -67,7 +69,7 @@ const adminName = "admin"
 
 func startCluster(t *testing.T, of clusterOf) *cluster {
 	t.Helper()
-	c := &cluster{test: test{t}, clusterOf: of}
+	c := &cluster{test: test{t}, clusterOf: of, subnet: dockertest.NewSubnet(t)}
 	if of.postgres {
 		c.pg = pgtest.StartOwn(t)
 		c.dsn = c.pg.DSN()
@@ -90,6 +92,9 @@ func startCluster(t *testing.T, of clusterOf) *cluster {
 	cleanup(t, c.end)
 	// The first one migrates, and the triggers of the audit follow that.
 	c.members[0].again()
+	if err := c.subnet.UsedBy(c.members[0].Installation()); err != nil {
+		t.Fatal(err)
+	}
 	c.audit = c.watched(of.limits)
 	var group sync.WaitGroup
 	for _, m := range c.members[1:] {
@@ -135,7 +140,7 @@ func (c *cluster) add(t *testing.T, n int, binary string) {
 	m.engine = newLink(t, "unix", filepath.Join(dir, "d.sock"), func() (net.Conn, error) { return dialEngine(engine) })
 	m.calls = m.engine.calls()
 	settings := append(slices.Clone(c.bucket.settings), "CODEHUB_DEFAULT_IMAGE="+env.testImage,
-		"CODEHUB_DATABASE_URL="+db.String(), "DOCKER_HOST=unix://"+m.engine.address)
+		"CODEHUB_DATABASE_URL="+db.String(), "DOCKER_HOST=unix://"+m.engine.address, c.subnet.Setting())
 	if c.endpoint != "" {
 		settings = append(settings, c.bucket.via(c.endpoint)...)
 	}

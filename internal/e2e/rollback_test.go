@@ -329,7 +329,7 @@ func (s *server) copied(b *bucket) *server {
 	_, _ = exec.Command("cp", "-a", s.home, home).CombinedOutput() // files may go meanwhile
 	other := *s
 	other.home = home
-	if other.Server, err = proc.New(proc.Options{Binary: env.binary, DataDir: home, Env: append([]string{"CODEHUB_DEFAULT_IMAGE=" + env.testImage, "COORDINATOR_IDLE_INTERVAL=1s"}, b.settings...)}); err != nil {
+	if other.Server, err = proc.New(proc.Options{Binary: env.binary, DataDir: home, Env: append([]string{"CODEHUB_DEFAULT_IMAGE=" + env.testImage, "COORDINATOR_IDLE_INTERVAL=1s", s.subnet.Setting()}, b.settings...)}); err != nil {
 		s.Fatal(err)
 	}
 	s.Cleanup(other.Close)

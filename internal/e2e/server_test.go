@@ -16,6 +16,7 @@ import (
 
 	"codehub/api"
 	codehub "codehub/client"
+	"codehub/internal/dockertest"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/pgtest"
 )
@@ -36,6 +37,7 @@ type server struct {
 	api    *codehub.Client
 	token  string
 	home   string // its data folder
+	subnet *dockertest.Subnet
 	docker *client.Client
 
 	patience time.Duration // how long await waits; 0: patience
@@ -69,6 +71,7 @@ func startBinary(t *testing.T, binary string, settings ...string) *server {
 func startIn(t *testing.T, binary, home string, settings ...string) *server {
 	t.Helper()
 	s := &server{test: test{t}, home: home, docker: env.docker}
+	s.subnet = dockertest.NewSubnet(t)
 	var err error
 	for _, kv := range settings {
 		if host, ok := strings.CutPrefix(kv, "DOCKER_HOST="); ok {
@@ -77,7 +80,7 @@ func startIn(t *testing.T, binary, home string, settings ...string) *server {
 			}
 		}
 	}
-	if s.Server, err = proc.New(proc.Options{Binary: binary, DataDir: s.home, Env: append([]string{"CODEHUB_DEFAULT_IMAGE=" + env.testImage}, settings...)}); err != nil {
+	if s.Server, err = proc.New(proc.Options{Binary: binary, DataDir: s.home, Env: append([]string{"CODEHUB_DEFAULT_IMAGE=" + env.testImage, s.subnet.Setting()}, settings...)}); err != nil {
 		t.Fatal(err)
 	}
 	cleanup(t, func() {
@@ -92,6 +95,9 @@ func startIn(t *testing.T, binary, home string, settings ...string) *server {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := s.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.subnet.UsedBy(s.Installation()); err != nil {
 		t.Fatal(err)
 	}
 	s.login()

@@ -124,7 +124,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	rt, err := docker.New(ctx, docker.Config{
 		Installation: id, DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir,
 		CPUs: float64(cfg.NanoCPUs) / 1e9, MemoryBytes: cfg.MemoryBytes, PidsLimit: cfg.Pids, LogMaxBytes: cfg.LogBytes,
-		Sudo: cfg.Sudo, EgressDeny: slices.Concat(cfg.DenyPrefixes, behind(ctx, cfg, log)), AllowNoWall: cfg.AllowNoWall, Log: log,
+		Sudo: cfg.Sudo, Subnet: cfg.Subnet, EgressDeny: slices.Concat(cfg.DenyPrefixes, behind(ctx, cfg, log)), AllowNoWall: cfg.AllowNoWall, Log: log,
 	})
 	if err != nil {
 		return err

@@ -107,6 +107,9 @@ func reserve(port int) bool {
 	return true
 }
 
+// Set adds a setting, NAME=value, for the next start of the process.
+func (s *Server) Set(setting string) { s.opts.Env = append(s.opts.Env, setting) }
+
 // Start starts the process and waits until /readyz says that it serves.
 func (s *Server) Start(ctx context.Context) error {
 	if err := s.Launch(); err != nil {

@@ -52,6 +52,10 @@ type Config struct {
 	// programs, for users who need apt.
 	Sudo bool
 
+	// Subnet is the IPv4 subnet of the workspaces' network; the zero value leaves
+	// the choice to Docker. A network that exists keeps its subnet.
+	Subnet netip.Prefix
+
 	EgressDeny  []netip.Prefix // in addition to the ranges that are always denied
 	AllowNoWall bool           // start workspaces even if network isolation cannot be set up
 
@@ -94,6 +98,7 @@ type Runtime struct {
 	checkedAt     time.Time // when network and wall were last found intact
 	wallCheckedAt time.Time // when the wall was last set or checked
 	noWallLogged  bool      // the missing wall was logged
+	subnetLogged  bool      // another subnet than Config.Subnet was logged
 	swept         time.Time
 	orphans       map[string]bool // objects without a home in the last sweep
 	root          string          // Docker's data directory as of rootAt

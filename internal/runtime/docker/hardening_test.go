@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/moby/moby/api/types/container"
+	networktypes "github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
@@ -153,7 +154,7 @@ func TestStartRecreatesRemovedNetwork(t *testing.T) {
 func TestDraftNetworkIsRemoved(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
-	if _, err := r.api.NetworkCreate(t.Context(), r.names.network, r.networkOptions(roleDraft, netip.Prefix{})); err != nil {
+	if _, err := r.api.NetworkCreate(t.Context(), r.names.network, r.networkOptions(roleDraft, r.cfg.Subnet)); err != nil {
 		t.Fatal(err)
 	}
 	running(t, r) // with a chosen address
@@ -162,7 +163,9 @@ func TestDraftNetworkIsRemoved(t *testing.T) {
 func TestForeignNetworkIsReported(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
-	made, err := r.api.NetworkCreate(t.Context(), r.names.network, client.NetworkCreateOptions{})
+	made, err := r.api.NetworkCreate(t.Context(), r.names.network, client.NetworkCreateOptions{
+		IPAM: &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: r.cfg.Subnet}}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

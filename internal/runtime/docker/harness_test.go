@@ -25,6 +25,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/dockertest"
 	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/runtimetest"
@@ -48,6 +49,7 @@ var helperBinary = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	harness.Parallel(6) // they wait for Docker most of the time
 	code := m.Run()
 	if bin, err := helperBinary(); err == nil {
 		os.RemoveAll(filepath.Dir(bin))
@@ -64,8 +66,10 @@ func newRuntime(t *testing.T, change func(*Config)) *Runtime {
 	if err != nil {
 		t.Fatal(err)
 	}
+	subnet := dockertest.NewSubnet(t)
 	cfg := Config{
 		Installation: uuid.NewString(),
+		Subnet:       subnet.Prefix,
 		DataDir:      t.TempDir(),
 		HelperBinary: bin,
 		ExtraLabels:  map[string]string{"codehub.test": t.Name()},
@@ -73,6 +77,9 @@ func newRuntime(t *testing.T, change func(*Config)) *Runtime {
 	}
 	if change != nil {
 		change(&cfg)
+	}
+	if err := subnet.UsedBy(cfg.Installation); err != nil {
+		t.Fatal(err)
 	}
 	r, err := New(t.Context(), cfg)
 	if err != nil {

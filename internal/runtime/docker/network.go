@@ -46,6 +46,7 @@ func (r *Runtime) ensureNetwork(ctx context.Context) (*network, error) {
 			if !ok {
 				return nil, fmt.Errorf("network %s has no IPv4 subnet", n.Name)
 			}
+			r.reportSubnet(n.Name, subnet)
 			net := &network{id: n.ID, subnet: subnet, direct: !r.cfg.Publish && r.sharesHost()}
 			r.addrs.reset(subnet)
 			return net, nil
@@ -57,14 +58,41 @@ func (r *Runtime) ensureNetwork(ctx context.Context) (*network, error) {
 	return nil, errConcurrent("network %s cannot be created: another call keeps taking and freeing its name or interface", r.names.network)
 }
 
-// createNetwork creates the network on a subnet that Docker chose. Containers can
-// have chosen addresses only if the subnet was given, and only Docker knows which
-// subnets are free, so a first network is created to get one.
+// reportSubnet logs once that the network has another subnet than the setting.
+// Containers may have addresses on it, so it stays until somebody removes it.
+func (r *Runtime) reportSubnet(name string, subnet netip.Prefix) {
+	if !r.cfg.Subnet.IsValid() || r.cfg.Subnet == subnet {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.subnetLogged {
+		r.subnetLogged = true
+		r.log.Warn("network exists with another subnet than CODEHUB_NETWORK_SUBNET; stop all workspaces and remove it to have it created again",
+			"network", name, "subnet", subnet.String(), "setting", r.cfg.Subnet.String())
+	}
+}
+
+// createNetwork creates the network on the configured subnet, or else on one that
+// Docker chose. Containers can have chosen addresses only if the subnet was given,
+// and only Docker knows which subnets are free, so a first network is created to
+// get one.
 func (r *Runtime) createNetwork(ctx context.Context) error {
+	if r.cfg.Subnet.IsValid() {
+		_, err := r.api.NetworkCreate(ctx, r.names.network, r.networkOptions(roleNetwork, r.cfg.Subnet))
+		if err == nil || createdConcurrently(err) {
+			return nil
+		}
+		return r.overlaps(ctx, err)
+	}
 	first, err := r.api.NetworkCreate(ctx, r.names.network, r.networkOptions(roleDraft, netip.Prefix{}))
 	if err != nil {
-		if errdefs.IsConflict(err) || strings.Contains(err.Error(), "same bridge name") {
-			return nil // another replica is creating it
+		if createdConcurrently(err) {
+			return nil
+		}
+		if noPoolLeft(err) {
+			return fmt.Errorf("no free subnet for the workspaces' network in Docker: set CODEHUB_NETWORK_SUBNET to an IPv4 network that is not in use, "+
+				"such as 10.213.0.0/24, or remove networks that nothing uses (docker network prune): %w", wrapError(ctx, "create network", err))
 		}
 		return wrapError(ctx, "create network", err)
 	}
@@ -83,6 +111,37 @@ func (r *Runtime) createNetwork(ctx context.Context) error {
 		return wrapError(ctx, "create network", err)
 	}
 	return nil
+}
+
+// createdConcurrently reports whether another replica is creating the network.
+func createdConcurrently(err error) bool {
+	return errdefs.IsConflict(err) || strings.Contains(err.Error(), "same bridge name")
+}
+
+// noPoolLeft reports whether Docker's default address pools are used up; in
+// the words of 20.10, and of 26 and later.
+func noPoolLeft(err error) bool {
+	said := strings.ToLower(err.Error())
+	return strings.Contains(said, "non-overlapping ipv4 address pool") || strings.Contains(said, "predefined address pools have been fully subnetted")
+}
+
+// overlaps names the network that the configured subnet overlaps with, if that is
+// why Docker refused it.
+func (r *Runtime) overlaps(ctx context.Context, refused error) error {
+	err := wrapError(ctx, "create network", refused)
+	list, listErr := r.api.NetworkList(ctx, client.NetworkListOptions{})
+	if listErr != nil {
+		return err
+	}
+	for _, n := range list.Items {
+		for _, c := range n.IPAM.Config {
+			if c.Subnet.IsValid() && c.Subnet.Overlaps(r.cfg.Subnet) {
+				return fmt.Errorf("the subnet %s of CODEHUB_NETWORK_SUBNET overlaps with the network %s (%s): choose an IPv4 network that is not in use: %w",
+					r.cfg.Subnet, n.Name, c.Subnet, err)
+			}
+		}
+	}
+	return err
 }
 
 func (r *Runtime) networkOptions(role string, subnet netip.Prefix) client.NetworkCreateOptions {

@@ -23,6 +23,7 @@ import (
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
 
+	"codehub/internal/dockertest"
 	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/wall"
@@ -208,7 +209,10 @@ func published(t *testing.T, r *Runtime) (addr, port string) {
 	t.Helper()
 	ctx := t.Context()
 	name := "codehub-test-" + randomHex(4)
-	if _, err := r.api.NetworkCreate(ctx, name, client.NetworkCreateOptions{Labels: r.labels("test", "", "")}); err != nil {
+	if _, err := r.api.NetworkCreate(ctx, name, client.NetworkCreateOptions{
+		Labels: r.labels("test", "", ""),
+		IPAM:   &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: dockertest.NewSubnet(t).Prefix}}},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	c, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{

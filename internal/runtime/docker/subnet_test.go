@@ -1,0 +1,99 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	networktypes "github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/dockertest"
+)
+
+// Other networks take all address pools of a Docker. Without a subnet in the
+// settings Prepare says what to do; with one, the network is created on it.
+func TestPrepareWithoutFreePool(t *testing.T) {
+	t.Parallel()
+	pools := []*dockertest.Subnet{dockertest.NewSubnet(t), dockertest.NewSubnet(t)} // 16 networks each
+	var args []string
+	for _, p := range pools {
+		args = append(args, "--default-address-pool", fmt.Sprintf("base=%s,size=29", p))
+	}
+	d := dockertest.Start(t, dockertest.Options{Args: args})
+	ours := func(subnet netip.Prefix) *Runtime {
+		return newRuntime(t, func(c *Config) { c.Host, c.Subnet, c.AllowNoWall = d.Host, subnet, true })
+	}
+	subnetOfNetwork := func(r *Runtime) netip.Prefix {
+		n, err := r.api.NetworkInspect(t.Context(), r.names.network, client.NetworkInspectOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		subnet, _ := subnetOf(n.Network.IPAM)
+		return subnet
+	}
+
+	first := ours(netip.Prefix{})
+	if err := first.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := subnetOfNetwork(first); !pools[0].Overlaps(got) && !pools[1].Overlaps(got) {
+		t.Errorf("Docker chose %s", got)
+	}
+	created := 0
+	for ; created < 100; created++ {
+		other, err := d.API.NetworkCreate(t.Context(), fmt.Sprint("other-", created), client.NetworkCreateOptions{})
+		if err != nil {
+			break
+		}
+		t.Cleanup(func() { // their interfaces outlive the daemon
+			if _, err := d.API.NetworkRemove(context.Background(), other.ID, client.NetworkRemoveOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if created != 31 {
+		t.Errorf("%d other networks took all pools, want 31", created)
+	}
+
+	err := ours(netip.Prefix{}).Prepare(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "set CODEHUB_NETWORK_SUBNET") {
+		t.Errorf("without a free pool: %v", err)
+	}
+	own := dockertest.NewSubnet(t)
+	set := ours(own.Prefix)
+	if err := set.Prepare(t.Context()); err != nil {
+		t.Fatalf("with a subnet: %v", err)
+	}
+	if got := subnetOfNetwork(set); got != own.Prefix {
+		t.Errorf("the network has %s, want %s", got, own)
+	}
+
+	// One that overlaps is refused, and the error names the other network.
+	err = ours(netip.PrefixFrom(own.Addr(), 26)).Prepare(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "overlaps with the network "+set.names.network) {
+		t.Errorf("with a subnet that overlaps: %v", err)
+	}
+}
+
+// A network that exists keeps its subnet.
+func TestPrepareKeepsSubnetOfNetwork(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, nil)
+	other := netip.PrefixFrom(r.cfg.Subnet.Addr(), 26)
+	_, err := r.api.NetworkCreate(t.Context(), r.names.network, client.NetworkCreateOptions{
+		Driver: "bridge", Options: r.networkOptions(roleNetwork, other).Options, Labels: r.labels(roleNetwork, "", ""),
+		IPAM: &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: other}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if r.addrs.subnet != other {
+		t.Errorf("addresses are of %s, want %s", r.addrs.subnet, other)
+	}
+}
