@@ -102,7 +102,7 @@ func (r *Runtime) createNetwork(ctx context.Context) error {
 	}
 	subnet, ok := subnetOf(info.Network.IPAM)
 	if !ok {
-		return errors.New("Docker assigned no IPv4 subnet to the network")
+		return errors.New("new network has no IPv4 subnet")
 	}
 	if _, err := r.api.NetworkRemove(ctx, first.ID, client.NetworkRemoveOptions{}); err != nil {
 		return wrapError(ctx, "remove network", err)
