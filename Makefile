@@ -16,11 +16,9 @@ export CODEHUB_TEST_WORKSPACE_IMAGE := $(WORKSPACE_IMAGE)
 export CODEHUB_TEST_IMAGE := $(TEST_IMAGE)
 
 # More flags for go test, say TESTFLAGS='-run TestWake -v', and the packages to test:
-# those that take longest come first, so that nothing is left waiting for them. The
-# end-to-end tests run alone, before the others: they watch idle workspaces in real
-# time, and a browser that other packages keep from the processor loses keys.
+# those that take longest come first, so that nothing is left waiting for them.
 TESTFLAGS ?=
-PACKAGES ?= ./internal/runtime/docker ./internal/proxy ./internal/dashboard ./...
+PACKAGES ?= ./internal/runtime/docker ./internal/proxy ./internal/archive ./internal/dashboard ./internal/bucket ./...
 
 .PHONY: help run check test soak bench build image images docs lint clean images-now
 
@@ -41,10 +39,7 @@ test: ## installs what the tests need, builds all, and runs every test
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory build
 	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
-	@failed=0; run() { echo "test: go test -race $$*"; env -u CODEHUB_TEST_WITHOUT scripts/with-docker.sh go test -race -count=1 -timeout 30m -p 2 $(TESTFLAGS) "$$@" || failed=1; }; \
-	packages=$$(go list $(PACKAGES)) || exit 1; \
-	alone=$$(grep '/internal/e2e$$' <<<"$$packages"); rest=$$(grep -v '/internal/e2e$$' <<<"$$packages"); \
-	[ -z "$$alone" ] || run $$alone; [ -z "$$rest" ] || run $$rest; exit $$failed
+	@env -u CODEHUB_TEST_WITHOUT scripts/with-docker.sh scripts/test.sh "$(PACKAGES)" $(TESTFLAGS)
 
 # How many rounds of each fault (docs/testing.md), on how many machines at a time, how many random lives of
 # workspaces, and for how long three servers are in chaos; SEED=… repeats the

@@ -18,30 +18,34 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
-// Four tabs of real code-server, and a TTL of 3 min: those that nobody uses
-// stop their workspaces no later than they should, and never start them again;
-// the one that somebody types in now and then, and the one whose terminal
-// prints with nobody there, run on.
+// Four tabs of real code-server, and an idle timeout of a minute: those that
+// nobody uses stop their workspaces no later than they should, and never start
+// them again; the one in which somebody types now and then, and the one whose
+// terminal prints with nobody there, run on.
 func TestIdleTabs(t *testing.T) {
 	t.Parallel()
 	const (
-		ttl     = 180 * time.Second
-		watched = 330 * time.Second
+		ttl = 60 * time.Second
+		// A window takes its visitor for present for a minute after the last key:
+		// one whose use is not noticed stops two minutes after it.
+		watched = 160 * time.Second
 		// Late by a window's minute of taking its visitor for present, a flush,
 		// a tick of the clock and one of the TTLs; and what the machine takes.
 		late = 4 * time.Minute
 	)
-	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, fmt.Sprintf("TTL_STANDBY_SECONDS=%d", int(ttl.Seconds())), "MAX_RUNNING_PER_USER=4")
+	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "MAX_RUNNING_PER_USER=4",
+		fmt.Sprintf("TTL_STANDBY_SECONDS=%d", int(ttl.Seconds())), "CODEHUB_TTL_INTERVAL=2s", "CODEHUB_ACTIVITY_FLUSH_INTERVAL=1s")
 	first := newBrowser(t)
 	first.login(s.URL, proc.AdminPassword)
 
 	home := s.ideTab(first, "idle-in-home", "/home/coder", "")
 	folder := s.ideTab(first, "idle-in-a-folder", "/home/coder/project", "")
-	typed := s.ideTab(first, "typed-in", "/home/coder/project", "notes.txt")
 	printing := s.ideTab(first, "printing", "/home/coder/project", "")
 	printing.front()
 	printing.terminal()
 	printing.leaveRunning()
+	// The last one: nobody types in it before all of them are open.
+	typed := s.ideTab(first, "typed-in", "/home/coder/project", "notes.txt")
 	start := time.Now()
 
 	var all sync.WaitGroup
@@ -211,7 +215,7 @@ func (t *ideTab) runsFor(d time.Duration) error {
 	return nil
 }
 
-// stopsByItself waits until idleness stops it, and watches for a minute that
+// stopsByItself waits until idleness stops it, and watches for half a minute that
 // the tab, which wants to connect again, does not wake it.
 func (t *ideTab) stopsByItself(within time.Duration) error {
 	start := time.Now()
@@ -232,7 +236,7 @@ func (t *ideTab) stopsByItself(within time.Duration) error {
 		time.Sleep(time.Second)
 	}
 	t.Logf("%s: in STANDBY after %v", t.name, time.Since(start).Round(time.Second))
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Second) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Second) {
 		w, err := t.server.api.Get(t.Context(), t.id)
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +23,10 @@ func TestServerWithoutFreeSubnet(t *testing.T) {
 	e := dockertest.Start(t, dockertest.Options{Image: env.testImage, Cleanup: cleanup,
 		Args: []string{"--default-address-pool", fmt.Sprintf("base=%s,size=29", pool)}})
 	for n := range 16 {
-		other, err := e.API.NetworkCreate(t.Context(), fmt.Sprint("other-", n), client.NetworkCreateOptions{})
+		other, err := e.API.NetworkCreate(t.Context(), fmt.Sprint("other-", n), client.NetworkCreateOptions{
+			// The tests of the network isolation pass over the bridges of other tests by their names.
+			Options: map[string]string{"com.docker.network.bridge.name": fmt.Sprint("br-ch-", os.Getpid(), "-", n)},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

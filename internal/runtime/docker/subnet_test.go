@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
@@ -44,7 +45,10 @@ func TestPrepareWithoutFreePool(t *testing.T) {
 	}
 	created := 0
 	for ; created < 100; created++ {
-		other, err := d.API.NetworkCreate(t.Context(), fmt.Sprint("other-", created), client.NetworkCreateOptions{})
+		other, err := d.API.NetworkCreate(t.Context(), fmt.Sprint("other-", created), client.NetworkCreateOptions{
+			// As TestWall passes over the bridges of other tests by their names.
+			Options: map[string]string{"com.docker.network.bridge.name": fmt.Sprint("br-ch-", os.Getpid(), "-", created)},
+		})
 		if err != nil {
 			break
 		}

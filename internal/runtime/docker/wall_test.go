@@ -245,7 +245,7 @@ func hostAddresses(t *testing.T, bridge, veth string) []string {
 	var out []string
 	for _, i := range interfaces {
 		addrs, err := i.Addrs()
-		if err != nil || strings.HasPrefix(i.Name, "br-ch") && i.Name != bridge || strings.HasPrefix(i.Name, "chout-") && i.Name != veth {
+		if err != nil || strings.HasPrefix(i.Name, "br-ch") && i.Name != bridge || strings.HasPrefix(i.Name, "chout-") && i.Name != veth || strings.HasPrefix(i.Name, "chd") {
 			continue // another test's, and perhaps already removed
 		}
 		for _, a := range addrs {

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Every test of the packages, and says how long each group took.
+#
+#	test.sh "PACKAGES" [FLAGS of go test]
+#
+# The end-to-end tests run alone, before the others: they watch idle workspaces in
+# real time, and a browser that other packages keep from the processor loses keys.
+# Of the others three packages run at once, as the longest wait for Docker most of
+# the time.
+# The exhaustive tests of internal/lifecycle are pure and single-threaded: they run
+# in full without the race detector, and thinned with it.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+# shellcheck disable=SC2086 # several patterns
+packages=$(go list $1) || exit
+failed=0
+
+# run TITLE FLAGS PACKAGES
+run() {
+	local title=$1 before=$SECONDS
+	shift
+	echo "test: $title"
+	go test -count=1 -timeout 30m "$@" || failed=1
+	echo "test: $title: $((SECONDS - before)) s"
+}
+
+# only PATTERN: the packages that match
+only() { grep -E "$1" <<<"$packages"; }
+
+if only '/internal/e2e$' >/dev/null; then
+	run "end to end" -race "${@:2}" "$(only '/internal/e2e$')"
+fi
+if only '/internal/lifecycle$' >/dev/null; then
+	run "the rules in full" "${@:2}" "$(only '/internal/lifecycle$')"
+fi
+rest=$(grep -v '/internal/e2e$' <<<"$packages")
+if [ -n "$rest" ]; then
+	# shellcheck disable=SC2086 # one word for each package
+	run "all others" -race -p 3 "${@:2}" $rest
+fi
+exit "$failed"
