@@ -34,7 +34,7 @@ func TestDecide(t *testing.T) {
 		early bool // the term has just begun
 		want  Step
 	}{
-		{name: "nobody", state: State{WatchedUntil: atp(-60)}},
+		{name: "no replicas", state: State{WatchedUntil: atp(-60)}},
 		{name: "the slowest counts", state: State{WatchedUntil: atp(-60), Replicas: []Replica{server("a", -1, -10, Database), server("b", -1, -29, Database)}},
 			want: Step{WatchedUntil: at(-29)}},
 		{name: "one that has just started had seen nothing before", state: State{WatchedUntil: atp(-60), Replicas: []Replica{server("a", -1, -10, Database), fresh}},
@@ -208,7 +208,7 @@ func TestClockLogsDelay(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want == "" && log.Len() > 0 || !strings.Contains(log.String(), want) {
-			t.Errorf("told %q, want %q", log.String(), want)
+			t.Errorf("logged %q, want %q", log.String(), want)
 		}
 	}
 	tick("") // not long enough

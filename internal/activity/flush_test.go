@@ -150,7 +150,7 @@ func TestFlushAfterDeclaredDead(t *testing.T) {
 		store.watched = &now // by other servers
 		store.unknown = true // its row is gone
 		if err := f.Flush(t.Context()); err == nil {
-			t.Error("not told")
+			t.Error("not logged")
 		}
 		if len(store.saved) != 1 {
 			t.Error("not handed on")
@@ -207,7 +207,7 @@ func TestFlushFallback(t *testing.T) {
 		for range 100 {
 			time.Sleep(30 * time.Second)
 			if f.Flush(t.Context()) == nil {
-				t.Fatal("not told")
+				t.Fatal("not logged")
 			}
 		}
 		if len(store.saved) > 0 || store.confirmed > 0 {
@@ -282,7 +282,7 @@ func TestFlushesAreSerialized(t *testing.T) {
 		}
 		<-hung.asked
 		if <-first == nil {
-			t.Error("not told")
+			t.Error("not logged")
 		}
 	})
 }

@@ -24,7 +24,7 @@ func TestRecorder(t *testing.T) {
 		start := time.Now()
 		a, b := r.Mark(wsA), r.Mark(wsB)
 		if seen := r.Since(time.Time{}); len(seen) != 0 {
-			t.Errorf("used before anybody did anything: %v", seen)
+			t.Errorf("used without any activity: %v", seen)
 		}
 		time.Sleep(time.Second)
 		a.Touch(Open)

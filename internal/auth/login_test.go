@@ -178,7 +178,7 @@ func TestRefusedLogin(t *testing.T) {
 		t.Errorf("disabled: %v", err)
 	}
 	if _, err := e.Login(t.Context(), "ann", "wrong password", ""); workspace.CodeOf(err) != workspace.CodeBadCredentials {
-		t.Errorf("disabled, by somebody else: %v", err)
+		t.Errorf("disabled concurrently: %v", err)
 	}
 	e.db.Close()
 	if _, err := e.Login(t.Context(), "ann", password, ""); err == nil || workspace.CodeOf(err) == workspace.CodeBadCredentials {
@@ -309,9 +309,9 @@ func TestPasswordChangeDuringLogin(t *testing.T) {
 		return err
 	})
 	if workspace.CodeOf(err) != workspace.CodeUnauthenticated {
-		t.Errorf("changed by somebody else meanwhile: %v", err)
+		t.Errorf("changed concurrently: %v", err)
 	}
 	if _, err := e.Login(t.Context(), "ann", "a third horse", ""); err != nil {
-		t.Errorf("whoever changed it last: %v", err)
+		t.Errorf("after the last change: %v", err)
 	}
 }

@@ -78,7 +78,7 @@ func TestIdentify(t *testing.T) {
 		"a session id as a token":          {request(tokenHeader(s.ID)), true, no},
 		"a token cut short":                {request(tokenHeader(token[:len(token)-1])), true, no},
 		"token twice":                      {request(tokenHeader(token), tokenHeader(token)), true, no},
-		"a bad token beside a session":     {request(tokenHeader("chub_x"), mine), true, no},
+		"a bad token and a session":        {request(tokenHeader("chub_x"), mine), true, no},
 		"bearer":                           {request(header("Authorization", "Bearer "+token)), true, "ann"},
 		"bearer in lower case":             {request(header("Authorization", "bearer "+token)), true, "ann"},
 		"bearer where it is not allowed":   {request(header("Authorization", "Bearer "+token)), false, no},
@@ -144,7 +144,7 @@ func TestEndedSessions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for _, told := range []bool{true, false} {
+			for _, notified := range []bool{true, false} {
 				e := newEnv(t, "http://localhost")
 				s := e.login()
 				r := request(cookie(plainCookie, s.ID))
@@ -152,13 +152,13 @@ func TestEndedSessions(t *testing.T) {
 					t.Fatal(got)
 				}
 				c.end(e, s)
-				if told {
+				if notified {
 					c.event(e, s)
 				} else {
 					e.skew.Store(int64(cacheTTL))
 				}
 				if got := e.who(r, false); got != "unauthenticated" {
-					t.Errorf("told %v: %s", told, got)
+					t.Errorf("notified %v: %s", notified, got)
 				}
 			}
 		})

@@ -87,7 +87,7 @@ func TestWatchWithoutDatabase(t *testing.T) {
 	defer stop()
 	e.db.Close()
 	if err := e.revalidate(t.Context()); err == nil {
-		t.Error("a look without a database succeeded")
+		t.Error("a revalidation without a database succeeded")
 	}
 	if ctx.Err() != nil {
 		t.Error("cut off")

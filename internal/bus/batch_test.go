@@ -57,7 +57,7 @@ func TestBatched(t *testing.T) {
 					t.Errorf("%s: %+v, %v", id, w, err)
 				}
 				if _, err := load(t.Context(), "eve", id); workspace.CodeOf(err) != workspace.CodeNotFound {
-					t.Errorf("somebody else's: %v", err)
+					t.Errorf("another user's: %v", err)
 				}
 			})
 		}

@@ -56,7 +56,7 @@ func (r *rows) load(ctx context.Context, owner string, id workspace.ID) (workspa
 	case r.name[id] == "":
 		return workspace.Workspace{}, workspace.Errorf(workspace.CodeNotFound, "none")
 	case r.owner[id] != owner:
-		return workspace.Workspace{}, workspace.Errorf(workspace.CodeForbidden, "somebody else's")
+		return workspace.Workspace{}, workspace.Errorf(workspace.CodeForbidden, "another user's")
 	}
 	return workspace.Workspace{ID: id, OwnerID: owner, Name: r.name[id]}, nil
 }
@@ -224,7 +224,7 @@ func TestEcho(t *testing.T) {
 		time.Sleep(echoWindow / 2)
 		h.Echo("ann", "b")
 		if wantEvents(t, s, "b gone"); changed != 2 {
-			t.Errorf("told %d times", changed)
+			t.Errorf("called %d times", changed)
 		}
 		h.Echo("ann", "a") // another change, which the first channel has not reported
 		wantEvents(t, s, "a=1")

@@ -78,15 +78,15 @@ func childTerm(_ context.Context, s *lease.Session) error {
 // child is a server in its own process.
 type child struct {
 	*exec.Cmd
-	asked atomic.Int64 // when it checked Alive for its last action
-	acted atomic.Int64 // when it last acted
-	acts  atomic.Int64
-	said  chan string // its other output
+	asked  atomic.Int64 // when it checked Alive for its last action
+	acted  atomic.Int64 // when it last acted
+	acts   atomic.Int64
+	output chan string // its other output
 }
 
 func start(t *testing.T, dsn string) *child {
 	t.Helper()
-	c := &child{Cmd: exec.Command("/proc/self/exe"), said: make(chan string, 100)}
+	c := &child{Cmd: exec.Command("/proc/self/exe"), output: make(chan string, 100)}
 	c.Env = append(os.Environ(), childEnv+"="+dsn)
 	c.Stderr = t.Output()
 	out, err := c.StdoutPipe()
@@ -113,7 +113,7 @@ func (c *child) read(out io.Reader) {
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		word, rest, _ := strings.Cut(lines.Text(), " ")
 		if word != "act" {
-			c.said <- lines.Text()
+			c.output <- lines.Text()
 			continue
 		}
 		first, second, _ := strings.Cut(rest, " ")
@@ -127,11 +127,11 @@ func (c *child) read(out io.Reader) {
 
 func (c *child) awaits(t *testing.T, word string) string {
 	t.Helper()
-	said := await(t, word, c.said)
-	if !strings.HasPrefix(said, word+" ") {
-		t.Fatalf("the child says %q, not %s", said, word)
+	line := await(t, word, c.output)
+	if !strings.HasPrefix(line, word+" ") {
+		t.Fatalf("the child printed %q, not %s", line, word)
 	}
-	return said
+	return line
 }
 
 // leads waits until the child leads and acts.
@@ -201,8 +201,8 @@ func TestHungLeaderIsReplaced(t *testing.T) {
 	}
 	c.awaits(t, "refused")
 	for _, word := range []string{"begun", "write"} {
-		if said := c.awaits(t, word); strings.Contains(said, "<nil>") {
-			t.Errorf("%s", said)
+		if line := c.awaits(t, word); strings.Contains(line, "<nil>") {
+			t.Errorf("%s", line)
 		}
 	}
 	// The signal may stop it between the check and the action. That action ends
@@ -234,8 +234,8 @@ func TestDisconnectedLeaderStopsFirst(t *testing.T) {
 	}
 	wire.Mend()
 	for _, word := range []string{"begun", "write"} {
-		if said := c.awaits(t, word); strings.Contains(said, "<nil>") {
-			t.Errorf("%s", said)
+		if line := c.awaits(t, word); strings.Contains(line, "<nil>") {
+			t.Errorf("%s", line)
 		}
 	}
 	nothingWritten(t, admin)
@@ -256,21 +256,21 @@ func TestDatabaseRestartEndsTerm(t *testing.T) {
 	case <-b.began:
 		first, other = b, a
 	case <-time.After(patience):
-		t.Fatal("nobody leads")
+		t.Fatal("no leader")
 	}
 	pg.Stop()
 	if err := await(t, "end of the term", first.ended); !errors.Is(err, lease.ErrOver) {
 		t.Errorf("%v", err)
 	}
 	if len(other.began) != 0 {
-		t.Error("somebody leads without a database")
+		t.Error("a leader without a database")
 	}
 	pg.Start()
 	select {
 	case <-a.began:
 	case <-b.began:
 	case <-time.After(patience):
-		t.Fatal("nobody leads after the restart")
+		t.Fatal("no leader after the restart")
 	}
 }
 

@@ -221,7 +221,7 @@ func TestLeaderIsListed(t *testing.T) {
 		t.Errorf("%v lead, it is %s", ids, c.id)
 	}
 	c.stop()
-	eventually(t, "nobody leads", func() bool { return len(leads()) == 0 })
+	eventually(t, "no leader", func() bool { return len(leads()) == 0 })
 }
 
 // A term knows how long there was no heartbeat before it, by the database's clock,
@@ -348,7 +348,7 @@ func TestHoldIsNotTerminated(t *testing.T) {
 	c := candidate(t, dsn)
 	select {
 	case <-c.began:
-		t.Fatal("a server leads beside the command")
+		t.Fatal("a server leads while the command holds the lock")
 	case <-time.After(7 * time.Second): // longer than a follower observes before it acts
 	}
 	if err := command.Ping(t.Context()); err != nil {

@@ -11,33 +11,33 @@ func TestWatch(t *testing.T) {
 	beaten := func(n int, age time.Duration) leader {
 		return leader{replica: "r", backend: backend{pid: 1, start: at}, heartbeatAt: at.Add(time.Duration(n) * heartbeatInterval), heartbeatAge: age}
 	}
-	type look struct {
+	type check struct {
 		after time.Duration // since the previous check
 		leader
 		hung bool
 	}
 	s := time.Second
-	long := []look{{0, beaten(0, 0), false}}
+	long := []check{{0, beaten(0, 0), false}}
 	for n := range 14 {
-		long = append(long, look{s, beaten(0, -time.Hour), n >= 14})
+		long = append(long, check{s, beaten(0, -time.Hour), n >= 14})
 	}
-	for name, looks := range map[string][]look{
-		"nobody ever led":          {{0, leader{}, false}, {s, leader{heartbeatAge: time.Hour}, false}},
+	for name, checks := range map[string][]check{
+		"never a leader":           {{0, leader{}, false}, {s, leader{heartbeatAge: time.Hour}, false}},
 		"it beats":                 {{0, beaten(0, s), false}, {s, beaten(1, s), false}, {s, beaten(2, s), false}},
 		"old, and just begun":      {{0, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), false}, {2 * s, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), true}},
 		"the clock was set on":     {{0, beaten(0, 0), false}, {s, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), false}, {s, beaten(1, 0), false}},
-		"it was set back":          append(long, look{s, beaten(0, -time.Hour), true}),
-		"who looks stood still":    {{0, beaten(0, 0), false}, {time.Hour, beaten(0, 10*s), false}, {s, beaten(0, 11*s), false}},
+		"it was set back":          append(long, check{s, beaten(0, -time.Hour), true}),
+		"follower was stopped":     {{0, beaten(0, 0), false}, {time.Hour, beaten(0, 10*s), false}, {s, beaten(0, 11*s), false}},
 		"and the leader hangs too": {{0, beaten(0, 0), false}, {time.Hour, beaten(0, time.Hour), false}, {3 * s, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), true}},
 		"another one meanwhile": {{0, beaten(0, time.Hour), false}, {3 * s, beaten(0, time.Hour), false},
 			{s, leader{replica: "r", backend: backend{pid: 2, start: at}, heartbeatAt: at, heartbeatAge: time.Hour}, false}},
 	} {
 		var w watch
 		now := time.Minute
-		for i, l := range looks {
+		for i, l := range checks {
 			now += l.after
 			if got := w.hung(now, l.leader); got != l.hung {
-				t.Errorf("%s: look %d: hung is %v", name, i, got)
+				t.Errorf("%s: check %d: hung is %v", name, i, got)
 			}
 		}
 	}

@@ -62,8 +62,8 @@ func BenchmarkRequests(b *testing.B) {
 	run("proxy", w.server.URL+under(wsA)+"/x", sessionCookie+"=ann-1; theme=dark")
 
 	reads, _ := w.store.counts()
-	if reads > 2 || w.engine.count() > 2 {
-		b.Errorf("%d reads of the database and %d of the engine on the way", reads, w.engine.count())
+	if reads > 2 || w.runtime.count() > 2 {
+		b.Errorf("%d reads of the database and %d of the runtime per request", reads, w.runtime.count())
 	}
 }
 

@@ -101,7 +101,7 @@ func TestCodeServerInUse(t *testing.T) {
 		access := c.used(time.Now(), activity.Output, 10*time.Second)
 		time.Sleep(time.Second)
 		if last, _ := c.recorder.Last(wsA); last.Kind != activity.Output {
-			t.Errorf("%s %v after the output, with nobody there", last.Kind, last.At.Sub(access.At))
+			t.Errorf("%s %v after the output, without a user", last.Kind, last.At.Sub(access.At))
 		}
 	}
 	c.readable()
@@ -143,6 +143,6 @@ func (c *codeServer) still() time.Time {
 		}
 		return time.Time{}
 	}
-	eventually(c, "nobody types", func() bool { return time.Since(typed()) > 2*time.Second })
+	eventually(c, "no typing", func() bool { return time.Since(typed()) > 2*time.Second })
 	return time.Now()
 }

@@ -66,7 +66,7 @@ func newCodeServer(t *testing.T, more string) *codeServer {
 	})
 	c.docker("exec", c.container, "sed", "-i", "s/^{/{"+strings.ReplaceAll(codeServerSettings+more, "/", `\/`)+"/", "/home/coder/.local/share/code-server/User/settings.json")
 	c.world = newWorld(t, func(config *Config) { config.Activity = c.recorder })
-	c.world.engine.put(wsA, upstream)
+	c.world.runtime.put(wsA, upstream)
 	c.browse()
 	return c
 }

@@ -43,7 +43,7 @@ func say(t testing.TB, conn *websocket.Conn, message string) {
 		t.Fatal(err)
 	}
 	if _, got, err := conn.Read(ctx); err != nil || string(got) != message {
-		t.Fatalf("said %d bytes, heard %d: %v", len(message), len(got), err)
+		t.Fatalf("sent %d bytes, received %d: %v", len(message), len(got), err)
 	}
 }
 
@@ -91,7 +91,7 @@ func broken(t testing.TB, body io.Reader) {
 	select {
 	case err := <-ended:
 		if err == nil {
-			t.Error("the cut answer looks whole")
+			t.Error("the truncated response seems complete")
 		}
 	case <-time.After(patience):
 		t.Error("still open")
@@ -128,19 +128,19 @@ func TestConnectionsAreClosed(t *testing.T) {
 			w.proxy.InvalidateAll()
 		},
 		"container replaced": func(w *world) {
-			w.engine.put(wsA, runtime.Upstream{ContainerID: "c2", Addr: "192.0.2.1:8080", Secret: "s2"})
+			w.runtime.put(wsA, runtime.Upstream{ContainerID: "c2", Addr: "192.0.2.1:8080", Secret: "s2"})
 			w.proxy.Invalidate(wsA)
 		},
 		"address reused by its next container": func(w *world) {
-			next := w.engine.at[wsA]
+			next := w.runtime.at[wsA]
 			next.ContainerID, next.Secret = "c2", "s2"
-			w.engine.put(wsA, next)
+			w.runtime.put(wsA, next)
 			w.proxy.Invalidate(wsA)
 		},
 		"container gone": func(w *world) {
-			w.engine.mu.Lock()
-			delete(w.engine.at, wsA)
-			w.engine.mu.Unlock()
+			w.runtime.mu.Lock()
+			delete(w.runtime.at, wsA)
+			w.runtime.mu.Unlock()
 			w.proxy.Invalidate(wsA)
 		},
 		"route closed": func(w *world) { w.proxy.CloseRoute(wsA) },
@@ -194,10 +194,10 @@ func TestUnrelatedEventsKeepConnections(t *testing.T) {
 	w.store.mu.Lock()
 	w.store.fail = nil
 	w.store.mu.Unlock()
-	w.engine.set(runtime.ErrUnreachable)
+	w.runtime.set(runtime.ErrUnreachable)
 	before = reads()
 	w.proxy.Invalidate(wsA)
-	eventually(t, "the engine is asked", func() bool { return reads() > before+2 })
+	eventually(t, "the runtime is called", func() bool { return reads() > before+2 })
 	say(t, conn, "still here")
 }
 
@@ -323,9 +323,9 @@ func TestHalfClosedWebSocket(t *testing.T) {
 		}
 		defer conn.Close()
 		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-		said, _ := io.ReadAll(rest) // to the visitor's end
-		if string(said) != "last words" {
-			t.Errorf("heard %q", said)
+		received, _ := io.ReadAll(rest) // to the visitor's end
+		if string(received) != "last words" {
+			t.Errorf("received %q", received)
 		}
 		_, _ = io.WriteString(conn, "farewell")
 		<-i.over // and does not close

@@ -94,8 +94,8 @@ func (s *rows) RunningOf(_ context.Context, user string) ([]workspace.Workspace,
 	return list, nil
 }
 
-// engine is a runtime that knows addresses.
-type engine struct {
+// fakeRuntime is a runtime that knows addresses.
+type fakeRuntime struct {
 	mu   sync.Mutex
 	at   map[workspace.ID]runtime.Upstream
 	asks int
@@ -103,25 +103,25 @@ type engine struct {
 	ask  func() // called during a lookup, before the answer
 }
 
-func (e *engine) put(id workspace.ID, u runtime.Upstream) {
+func (e *fakeRuntime) put(id workspace.ID, u runtime.Upstream) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.at[id] = u
 }
 
-func (e *engine) set(fail error) {
+func (e *fakeRuntime) set(fail error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.fail = fail
 }
 
-func (e *engine) count() int {
+func (e *fakeRuntime) count() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.asks
 }
 
-func (e *engine) Upstream(_ context.Context, id workspace.ID) (runtime.Upstream, error) {
+func (e *fakeRuntime) Upstream(_ context.Context, id workspace.ID) (runtime.Upstream, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.asks++

@@ -22,7 +22,7 @@ func TestReusedAddress(t *testing.T) {
 	}
 	a.stop()
 	b := newIDE(t, "secret-of-b", a.addr())
-	w.engine.put(wsB, b.upstream("c-b"))
+	w.runtime.put(wsB, b.upstream("c-b"))
 
 	// Without an event: the container itself refuses the secret.
 	if got := w.get(under(wsA) + "/"); got.StatusCode != http.StatusUnauthorized || b.served.Load() != 0 || b.refused.Load() != 1 {
@@ -63,7 +63,7 @@ func TestReplacedContainer(t *testing.T) {
 			w.get(under(wsA) + "/")
 			old.stop()
 			i := newIDE(t, "another secret", "127.0.0.1:0")
-			w.engine.put(wsA, i.upstream("c2"))
+			w.runtime.put(wsA, i.upstream("c2"))
 			w.age(wsA)
 
 			r := w.request(test.method, under(wsA)+"/x")
@@ -103,8 +103,8 @@ func TestUnresponsiveIDE(t *testing.T) {
 	if a.StatusCode != http.StatusBadGateway || a.Header.Get("X-Page") != "unavailable" {
 		t.Errorf("navigation: status %d, page %q", a.StatusCode, a.Header.Get("X-Page"))
 	}
-	if n := w.engine.count(); n > 1+1+int(patience/unconfirmedAge) {
-		t.Errorf("the engine was asked %d times", n)
+	if n := w.runtime.count(); n > 1+1+int(patience/unconfirmedAge) {
+		t.Errorf("the runtime was called %d times", n)
 	}
 	if w.proxy.OpenConnections() != 0 {
 		t.Error("something is left open")
@@ -122,10 +122,10 @@ func TestRemovedContainer(t *testing.T) {
 	if a := w.get(under(wsA) + "/"); a.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("status %d", a.StatusCode)
 	}
-	w.engine.set(runtime.ErrUnreachable)
+	w.runtime.set(runtime.ErrUnreachable)
 	w.proxy.Invalidate(wsA)
 	if a := w.open(under(wsA) + "/"); a.StatusCode != http.StatusServiceUnavailable || a.Header.Get("X-Page") != "unavailable" {
-		t.Errorf("engine down: status %d, page %q", a.StatusCode, a.Header.Get("X-Page"))
+		t.Errorf("Docker down: status %d, page %q", a.StatusCode, a.Header.Get("X-Page"))
 	}
 }
 

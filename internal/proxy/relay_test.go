@@ -239,8 +239,8 @@ func TestWebSocketRefused(t *testing.T) {
 		header []string
 		want   int
 	}{
-		"nobody":              {[]string{"Cookie", "", "Origin", w.server.URL}, 401},
-		"somebody else":       {[]string{"Cookie", sessionCookie + "=bob-1", "Origin", w.server.URL}, 403},
+		"no session":          {[]string{"Cookie", "", "Origin", w.server.URL}, 401},
+		"another user":        {[]string{"Cookie", sessionCookie + "=bob-1", "Origin", w.server.URL}, 403},
 		"another site":        {[]string{"Origin", "http://evil.example"}, 403},
 		"no origin":           {nil, 403},
 		"another site, token": {[]string{"Cookie", "", api.TokenHeader, "chub_ann", "Origin", "http://evil.example"}, 403},
@@ -263,7 +263,7 @@ func TestCachedRequestsNeedNoLookups(t *testing.T) {
 	w.serve(wsA)
 	w.get(under(wsA) + "/")
 	reads, _ := w.store.counts()
-	asks := w.engine.count()
+	asks := w.runtime.count()
 	for n := range 200 {
 		if a := w.get(fmt.Sprintf("%s/%d", under(wsA), n), navigation[:4*(n%2)]...); a.StatusCode != http.StatusOK {
 			t.Fatalf("status %d", a.StatusCode)
@@ -285,7 +285,7 @@ func TestCachedRequestsNeedNoLookups(t *testing.T) {
 		}
 	}
 	now, wakes := w.store.counts()
-	if now != reads+1 || w.engine.count() != asks || wakes != 0 {
-		t.Errorf("%d reads, %d asks, %d wakes", now-reads, w.engine.count()-asks, wakes)
+	if now != reads+1 || w.runtime.count() != asks || wakes != 0 {
+		t.Errorf("%d reads, %d asks, %d wakes", now-reads, w.runtime.count()-asks, wakes)
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"codehub/internal/workspace"
 )
 
-func newTestRoutes() (*routes, *rows, *engine) {
+func newTestRoutes() (*routes, *rows, *fakeRuntime) {
 	store := &rows{by: map[workspace.ID]workspace.Workspace{wsA: running(wsA, ann)}}
-	e := &engine{at: map[workspace.ID]runtime.Upstream{wsA: {ContainerID: "c1", Addr: "192.0.2.1:8080", Secret: "s1"}}}
+	e := &fakeRuntime{at: map[workspace.ID]runtime.Upstream{wsA: {ContainerID: "c1", Addr: "192.0.2.1:8080", Secret: "s1"}}}
 	return newRoutes(store, e, newConnections(), time.Minute), store, e
 }
 
@@ -46,7 +46,7 @@ func TestRouteIsCachedForMaxAge(t *testing.T) {
 			t.Error("the same container lost its connections")
 		}
 		if old, err := rs.get(context.Background(), wsA, 0); err != nil || old == second {
-			t.Error("not read afresh")
+			t.Error("not read again")
 		}
 	})
 }
@@ -123,7 +123,7 @@ func TestNoContainer(t *testing.T) {
 		}
 		mustGet(t, rs)
 		if e.count() != 1 {
-			t.Error("the engine is asked for every request")
+			t.Error("the runtime is called for every request")
 		}
 		e.put(wsA, runtime.Upstream{ContainerID: "c2", Addr: "192.0.2.2:8080"})
 		time.Sleep(unconfirmedAge)
@@ -191,7 +191,7 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 		if rs.upstreams[wsA] != r.upstream {
-			t.Error("forgotten as soon as nobody was there: the engine may not answer when they come back")
+			t.Error("dropped as soon as it was unused")
 		}
 		time.Sleep(addressMaxIdle)
 		rs.sweep()

@@ -227,7 +227,7 @@ func TestInspectionKeepsTraffic(t *testing.T) {
 func BenchmarkWebSocket(b *testing.B) {
 	w, i, _ := recording(b)
 	blind := newWorld(b)
-	blind.engine.put(wsA, i.upstream("c"))
+	blind.runtime.put(wsA, i.upstream("c"))
 	const size, count = 256 << 10, 128
 	text := strings.Repeat("drwxr-xr-x 2 coder coder 4096 Nov 20 18:27 src ", size)
 	i.handle = func(rw http.ResponseWriter, r *http.Request) {
@@ -291,7 +291,7 @@ func TestTerminalOutputCounts(t *testing.T) {
 	eventually(t, "typing counts", func() bool { return kind(r) == activity.Typing })
 }
 
-// What cannot be read counts as use, and a metric tells of it.
+// Undecodable traffic counts as use, and a metric counts such connections.
 func TestUnreadableWebSocketCounts(t *testing.T) {
 	t.Parallel()
 	w, _, r := recording(t)

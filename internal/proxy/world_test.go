@@ -36,7 +36,7 @@ const patience = 30 * time.Second
 type world struct {
 	t        testing.TB
 	store    *rows
-	engine   *engine
+	runtime  *fakeRuntime
 	sessions *watches
 	proxy    *Proxy
 	server   *httptest.Server
@@ -50,7 +50,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	w := &world{
 		t: t, log: &bytes.Buffer{},
 		store:    &rows{by: map[workspace.ID]workspace.Workspace{}},
-		engine:   &engine{at: map[workspace.ID]runtime.Upstream{}},
+		runtime:  &fakeRuntime{at: map[workspace.ID]runtime.Upstream{}},
 		sessions: &watches{by: map[string][]context.CancelFunc{}},
 	}
 	// The public address is known when the server listens.
@@ -62,7 +62,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 		t.Fatal(err)
 	}
 	c := Config{
-		Auth: accounts{}, Sessions: w.sessions, Store: w.store, Runtime: w.engine, Pages: plainPages{},
+		Auth: accounts{}, Sessions: w.sessions, Store: w.store, Runtime: w.runtime, Pages: plainPages{},
 		Log:       slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		PublicURL: public, CookieNames: []string{sessionCookie, secureCookie},
 		IsToken:       func(s string) bool { return strings.HasPrefix(s, "chub_") },
@@ -113,7 +113,7 @@ func (w *world) handler() http.Handler {
 func (w *world) serve(id workspace.ID) *ide {
 	w.t.Helper()
 	i := newIDE(w.t, "secret-of-"+string(id), "127.0.0.1:0")
-	w.engine.put(id, i.upstream("c-"+string(id)))
+	w.runtime.put(id, i.upstream("c-"+string(id)))
 	return i
 }
 

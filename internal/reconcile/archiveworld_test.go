@@ -295,12 +295,12 @@ func (w *world) awaitStatus(c *reconcile.Controller, begins string, of func(reco
 	w.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for {
-		said := of(c.Status())
-		if strings.HasPrefix(said, begins) && (begins != "" || said == "") {
+		got := of(c.Status())
+		if strings.HasPrefix(got, begins) && (begins != "" || got == "") {
 			return
 		}
 		if time.Now().After(deadline) {
-			w.Fatalf("it says %q, want %q", said, begins)
+			w.Fatalf("it says %q, want %q", got, begins)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -103,8 +103,8 @@ func TestBucketOutageDuringOperation(t *testing.T) {
 			} else {
 				w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
 			}
-			if said := failed(); len(said) != 0 {
-				t.Errorf("failures: %q", said)
+			if messages := failed(); len(messages) != 0 {
+				t.Errorf("failures: %q", messages)
 			}
 		})
 	}
@@ -142,8 +142,8 @@ func TestJobRetriesRefusedUpload(t *testing.T) {
 	w.expect(id, "work")
 	full.Store(false)
 	w.archived(id)
-	if said := failed(); len(said) != 0 {
-		t.Errorf("failures: %q", said)
+	if messages := failed(); len(messages) != 0 {
+		t.Errorf("failures: %q", messages)
 	}
 	w.opened(id, "work")
 }
@@ -243,8 +243,8 @@ func TestHangingBucketDelaysOnlyArchives(t *testing.T) {
 	for i := range 3 {
 		w.awaitPhase(w.create(fmt.Sprint("ws", i), workspace.DesiredRunning), workspace.PhaseRunning)
 	}
-	if said := bucketOf(c.Status()); said != "" && !strings.Contains(said, "not answered") {
-		t.Errorf("the bucket: %s", said)
+	if messages := bucketOf(c.Status()); messages != "" && !strings.Contains(messages, "respond") {
+		t.Errorf("the bucket: %s", messages)
 	}
 	// A cancelled operation does not wait for the bucket.
 	if _, err := w.db.RequestCancel(t.Context(), w.owner, stuck); err != nil {
@@ -453,8 +453,8 @@ func TestReadBackDetectsDamage(t *testing.T) {
 	w.lead()
 	id := w.filled("one", "work")
 	w.archived(id)
-	if said := failed(); len(said) != 1 || !strings.Contains(said[0], "corrupted") {
-		t.Errorf("failures: %q", said)
+	if messages := failed(); len(messages) != 1 || !strings.Contains(messages[0], "corrupted") {
+		t.Errorf("failures: %q", messages)
 	}
 	w.opened(id, "work")
 }

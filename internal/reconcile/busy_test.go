@@ -42,8 +42,8 @@ func TestArchivingWaitsForUserOfHome(t *testing.T) {
 	w.isOverdue(ws)
 	leave()
 	w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
-	if said := failed(); len(said) != 0 {
-		t.Errorf("failures: %q", said)
+	if messages := failed(); len(messages) != 0 {
+		t.Errorf("failures: %q", messages)
 	}
 	w.opened(id, "work")
 }
@@ -111,8 +111,8 @@ func TestRemovalWaitsForUserOfHome(t *testing.T) {
 	}
 	leave()
 	w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
-	if said := failed(); len(said) != 0 {
-		t.Errorf("failures: %q", said)
+	if messages := failed(); len(messages) != 0 {
+		t.Errorf("failures: %q", messages)
 	}
 	w.opened(id, "written last")
 }
@@ -178,8 +178,8 @@ func TestArchivingIncludesWritesAfterPacking(t *testing.T) {
 					leave()
 				}
 				w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
-				if said := failed(); len(said) != 0 {
-					t.Errorf("failures: %q", said)
+				if messages := failed(); len(messages) != 0 {
+					t.Errorf("failures: %q", messages)
 				}
 				w.opened(id, map[bool]string{false: "written late", true: "written last"}[stays])
 			})
@@ -233,8 +233,8 @@ func TestArchivingFailsIfHomeKeepsChanging(t *testing.T) {
 	}
 	writing.Store(false)
 	w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
-	if said := failed(); len(said) != 1 {
-		t.Errorf("failures: %q", said)
+	if messages := failed(); len(messages) != 1 {
+		t.Errorf("failures: %q", messages)
 	}
 }
 
@@ -253,8 +253,8 @@ func TestArchivingRepacksJobWithoutFingerprint(t *testing.T) {
 	w.lead()
 	id := w.filled("one", "work")
 	w.archived(id)
-	if said := failed(); len(said) != 0 || jobs.Load() != 2 {
-		t.Errorf("%d jobs, failures: %q", jobs.Load(), said)
+	if messages := failed(); len(messages) != 0 || jobs.Load() != 2 {
+		t.Errorf("%d jobs, failures: %q", jobs.Load(), messages)
 	}
 	w.opened(id, "work")
 }
@@ -329,8 +329,8 @@ func TestDeletionWaitsForUserOfHome(t *testing.T) {
 	w.awaitCalls("RemoveVolume", 3)
 	leave()
 	w.awaitGone(id)
-	if said := failed(); len(said) != 0 {
-		t.Errorf("failures: %q", said)
+	if messages := failed(); len(messages) != 0 {
+		t.Errorf("failures: %q", messages)
 	}
 }
 
@@ -354,8 +354,8 @@ func TestStartWaitsForAddress(t *testing.T) {
 	}
 	w.fake.SetNoAddress("")
 	w.awaitPhase(id, workspace.PhaseRunning)
-	if said := failed(); len(said) != 0 {
-		t.Errorf("failures: %q", said)
+	if messages := failed(); len(messages) != 0 {
+		t.Errorf("failures: %q", messages)
 	}
 }
 
@@ -400,7 +400,7 @@ func TestFailureAfterWaitingCounts(t *testing.T) {
 	w.await(id, "failed once", func(workspace.Workspace) bool { return len(failed()) == 1 })
 	leave()
 	w.isArchived(w.awaitPhase(id, workspace.PhaseArchived))
-	if said := failed(); len(said) != 1 || !strings.Contains(said[0], "no such runtime") {
-		t.Errorf("failures: %q", said)
+	if messages := failed(); len(messages) != 1 || !strings.Contains(messages[0], "no such runtime") {
+		t.Errorf("failures: %q", messages)
 	}
 }

@@ -91,8 +91,8 @@ func TestOperationsWaitForDockerSpace(t *testing.T) {
 				w.awaitPhase(id, workspace.PhaseRunning)
 			}
 			w.awaitStatus(c, "", diskOf)
-			if said := failed(); len(said) != 0 {
-				t.Errorf("failures: %q", said)
+			if messages := failed(); len(messages) != 0 {
+				t.Errorf("failures: %q", messages)
 			}
 		})
 	}

@@ -217,7 +217,7 @@ func TestSlowQueuedStateDelaysNoOthers(t *testing.T) {
 	w := newWorld(t)
 	slow := w.create("slow", workspace.DesiredRunning)
 	s := slowIntents{Intents: w.db, id: slow, hold: make(chan struct{})}
-	w.wishes = s
+	w.intents = s
 	w.fake.NeverHealthy(slow, true)
 	w.lead()
 	w.await(slow, "starting", func(ws workspace.Workspace) bool { return ws.Operation == workspace.OpStarting })

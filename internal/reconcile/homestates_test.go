@@ -16,7 +16,7 @@ func (w *world) refuseRemoval() *atomic.Bool {
 	refuse.Store(true)
 	w.fake.SetBefore(func(_ context.Context, op string, _ workspace.ID) error {
 		if op == "RemoveVolume" && refuse.Load() {
-			return errors.New("the engine refuses")
+			return errors.New("Docker refuses")
 		}
 		return nil
 	})

@@ -169,7 +169,7 @@ func (p *play) act() {
 		p.fake.EndContainer(p.id)
 	case what < 15:
 		down := p.rng.IntN(4) == 0
-		p.Logf("engine down: %v", down)
+		p.Logf("Docker down: %v", down)
 		p.fake.SetDown(down)
 	case what < 17:
 		part := []float64{0, 0, 0, 0, 0.2, 1}[p.rng.IntN(6)]

@@ -14,7 +14,7 @@ func TestRemovalsWaitForMarkComparison(t *testing.T) {
 	t.Parallel()
 	var may atomic.Bool
 	w := newWorld(t, func(w *world) { w.orphanDelay, w.mayRemove = time.Nanosecond, may.Load })
-	stranger := w.orphan()
+	orphan := w.orphan()
 	w.lead()
 	id := w.create("one", workspace.DesiredRunning)
 	w.await(id, "RUNNING", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseRunning })
@@ -26,7 +26,7 @@ func TestRemovalsWaitForMarkComparison(t *testing.T) {
 	if _, ok := w.fake.Home(id); !ok {
 		t.Fatal("the home is gone")
 	}
-	if !w.hasContainer(stranger) {
+	if !w.hasContainer(orphan) {
 		t.Error("an orphan is gone")
 	}
 	// The removal was not claimed, so the deletion can be undone.
@@ -35,5 +35,5 @@ func TestRemovalsWaitForMarkComparison(t *testing.T) {
 	}
 	may.Store(true)
 	w.awaitTrue("the home goes", func() bool { _, ok := w.fake.Home(id); return !ok })
-	w.awaitTrue("the orphan goes", func() bool { return !w.hasContainer(stranger) })
+	w.awaitTrue("the orphan goes", func() bool { return !w.hasContainer(orphan) })
 }

@@ -364,8 +364,8 @@ func TestJobOfAnotherClaimIsIgnored(t *testing.T) {
 	w.lead()
 	id := w.filled("one", "work")
 	w.archived(id)
-	if said := failed(); len(said) != 1 || !strings.Contains(said[0], "reports on") {
-		t.Errorf("failures: %q", said)
+	if messages := failed(); len(messages) != 1 || !strings.Contains(messages[0], "reports on") {
+		t.Errorf("failures: %q", messages)
 	}
 	if jobs.Load() != 2 {
 		t.Errorf("%d jobs", jobs.Load())
@@ -377,14 +377,14 @@ func TestJobOfAnotherClaimIsIgnored(t *testing.T) {
 // database did not accept.
 func (w *world) watchErrors() func() []string {
 	var mu sync.Mutex
-	var said []string
+	var messages []string
 	w.wrap = func(c *postgres.Controller) reconcile.Rows {
 		return watched{c, func(changes []postgres.Change, landed []bool) {
 			mu.Lock()
 			defer mu.Unlock()
 			for i, c := range changes {
 				if landed[i] && c.Next.ErrorCount > c.Seen.ErrorCount {
-					said = append(said, c.Next.ErrorMessage)
+					messages = append(messages, c.Next.ErrorMessage)
 				}
 			}
 		}}
@@ -392,7 +392,7 @@ func (w *world) watchErrors() func() []string {
 	return func() []string {
 		mu.Lock()
 		defer mu.Unlock()
-		return said
+		return messages
 	}
 }
 
@@ -433,8 +433,8 @@ func TestJobWithoutInstructions(t *testing.T) {
 			w.lead()
 			id := w.filled("one", "work")
 			w.archived(id)
-			if said := failed(); len(said) != c.fails {
-				t.Errorf("failures: %q", said)
+			if messages := failed(); len(messages) != c.fails {
+				t.Errorf("failures: %q", messages)
 			}
 		})
 	}

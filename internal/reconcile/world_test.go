@@ -38,7 +38,7 @@ type world struct {
 	lookWithin, choreWithin time.Duration
 	orphanDelay             time.Duration
 	mayRemove               func() bool
-	wishes                  reconcile.Intents
+	intents                 reconcile.Intents
 	wrap                    func(*postgres.Controller) reconcile.Rows
 
 	mu     sync.Mutex
@@ -64,7 +64,7 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.db, w.wishes = db, db
+	w.db, w.intents = db, db
 	w.wrap = func(c *postgres.Controller) reconcile.Rows { return c }
 	t.Cleanup(db.Close)
 	t.Cleanup(func() {
@@ -83,7 +83,7 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 func (w *world) controller() *reconcile.Controller {
 	return reconcile.New(reconcile.Config{
 		Archives: w.archives, MinFree: w.minFree, MaxJobs: w.maxJobs, Step: w.step,
-		Runtime: w.fake, Intents: w.wishes, Routes: w, Policy: w.policy, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
+		Runtime: w.fake, Intents: w.intents, Routes: w, Policy: w.policy, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
 		IdleInterval: 20 * time.Millisecond, ActiveInterval: 10 * time.Millisecond, ActiveFor: time.Second,
 		MaxOperations: w.maxOps, StopGrace: time.Second, AcceptVolumeLoss: w.accept,
 		ObserveTimeout: w.lookWithin, SideTaskTimeout: w.choreWithin, OrphanDelay: w.orphanDelay,

@@ -312,7 +312,7 @@ func TestBusLossStopsNothing(t *testing.T) {
 	if !term.clock.Until().Equal(until) {
 		t.Fatal("the clock moved past what was lost")
 	}
-	w.wants("while nobody knows", used, runs, "")
+	w.wants("while activity is unknown", used, runs, "")
 	w.minutes(term, 1)
 	w.wants("known again", used, runs, "")
 	w.uses(term, used, activity.Presence)
@@ -345,7 +345,7 @@ func TestRedisLossStopsNothing(t *testing.T) {
 		lose()
 		w.pass(2 * time.Minute)
 		w.ticks(term)
-		w.wants("while nobody knows", used, runs, "")
+		w.wants("while activity is unknown", used, runs, "")
 		w.minutes(term, 1)
 		w.wants("known again", used, runs, "")
 		w.uses(term, used, activity.Output)

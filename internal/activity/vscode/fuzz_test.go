@@ -114,7 +114,7 @@ func FuzzMessages(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 1, 2, 3}, byte(3))
 	f.Add(vs(200, nil), byte(3))
 	f.Add(request(terminalChannel, terminalTyped, "[]"), byte(3))
-	f.Fuzz(func(t *testing.T, said []byte, cut byte) {
+	f.Fuzz(func(t *testing.T, input []byte, cut byte) {
 		read := func(size int) (string, error) {
 			var out bytes.Buffer
 			m := messages{}
@@ -127,14 +127,14 @@ func FuzzMessages(f *testing.F) {
 					t.Fatalf("%q does not end with %q", m.body, m.last)
 				}
 			}
-			for p := range slices.Chunk(said, size) {
+			for p := range slices.Chunk(input, size) {
 				if err := m.read(p); err != nil {
 					return out.String(), err
 				}
 			}
 			return out.String(), nil
 		}
-		whole, err := read(len(said) + 1)
+		whole, err := read(len(input) + 1)
 		parts, err2 := read(int(cut) + 1)
 		if whole != parts || (err == nil) != (err2 == nil) {
 			t.Fatalf("in one:\n%s%v\nin parts:\n%s%v", whole, err, parts, err2)
@@ -183,18 +183,18 @@ func BenchmarkWatch(b *testing.B) {
 			}
 			// With context takeover the third message is representative.
 			first, second, sent := wire(), wire(), wire()
-			look := w.Client
+			inspect := w.Client
 			if server {
-				look = w.Server
+				inspect = w.Server
 			}
-			look(first)
-			look(second)
+			inspect(first)
+			inspect(second)
 			b.SetBytes(int64(len(message)))
 			b.ReportAllocs()
 			for b.Loop() {
 				w.Watch.server.inflater.budget, w.Watch.client.inflater.budget = newBudget(), newBudget()
 				for p := range slices.Chunk(sent, 32<<10) {
-					look(p)
+					inspect(p)
 				}
 			}
 		})

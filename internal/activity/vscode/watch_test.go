@@ -94,9 +94,9 @@ func TestTerminalOutput(t *testing.T) {
 		b := newTab(t, compress)
 		b.greet(forManage)
 		for _, test := range []struct {
-			what string
-			said []byte
-			want []activity.Kind
+			what   string
+			output []byte
+			want   []activity.Kind
 		}{
 			{"output", fired(`{"id":1,"event":"Fri Nov 20\r\n"}`), kinds(activity.Output)},
 			{"much of it", fired(`{"id":12,"event":"` + strings.Repeat("abc", 100_000) + `"}`), kinds(activity.Output)},
@@ -106,7 +106,7 @@ func TestTerminalOutput(t *testing.T) {
 			{"a reply", vs(kindRegular, []byte{valueArray, 2, valueInt, 0xc9, 1, valueInt, 1, valueObject, 2, '{', '}'}), nil},
 			{"output, again", fired(`{"id":1,"event":"Fri Nov 20\r\n"}`), kinds(activity.Output)},
 		} {
-			b.Server(b.prints(test.said))
+			b.Server(b.prints(test.output))
 			b.expect(t, test.what, test.want...)
 		}
 
@@ -204,7 +204,7 @@ func TestScrollingWithLogDoesNotCount(t *testing.T) {
 		}
 		time.Sleep(2 * scrollWindow)
 		b.Client(scroll)
-		b.expect(t, "somebody scrolls", activity.Presence)
+		b.expect(t, "scrolling", activity.Presence)
 	})
 }
 
@@ -387,7 +387,7 @@ func TestPanicIsContained(t *testing.T) {
 			w.Server(b.prints(fired(`{"id":1,"event":"x"}`)))
 		}
 		if len(lost) != 2 {
-			t.Errorf("told %v", lost)
+			t.Errorf("errors %v", lost)
 		}
 	})
 }

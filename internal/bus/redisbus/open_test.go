@@ -50,7 +50,7 @@ func TestCheck(t *testing.T) {
 		"TLS for none":         {url: "rediss://" + plain.Addr(), away: "deadline"}, // Redis waits for the end of a line
 		"an unknown authority": {url: tlsURL, away: "certificate"},
 		"no TLS for TLS":       {url: "redis://" + tlsAddr, away: ""},
-		"nobody there":         {url: gone.URL(), away: "refused"},
+		"unreachable":          {url: gone.URL(), away: "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -71,7 +71,7 @@ func TestCheck(t *testing.T) {
 				t.Error(err)
 			}
 			if err != nil && strings.Contains(err.Error(), "secret") {
-				t.Errorf("the password is told: %v", err)
+				t.Errorf("the password is in the error: %v", err)
 			}
 		})
 	}

@@ -137,7 +137,7 @@ func TestSubscriptionIsRestored(t *testing.T) {
 				a.hears(fmt.Sprint(id(1), " ", id(2)))
 			}
 			if n := strings.Count(a.log.String(), "redis not reachable"); n != 2 {
-				t.Errorf("said %d times that it is away:\n%s", n, a.log.String())
+				t.Errorf("logged %d times:\n%s", n, a.log.String())
 			}
 		})
 	}

@@ -23,9 +23,9 @@ import (
 )
 
 // blocked is a workspace whose home is blocked by a volume without labels.
-func blocked(t *testing.T, r *Runtime) (workspace.ID, hands) {
+func blocked(t *testing.T, r *Runtime) (workspace.ID, direct) {
 	t.Helper()
-	h, id := hands{r: r, storage: workspace.StorageDockerVolume}, workspace.ID(uuid.NewString())
+	h, id := direct{r: r, storage: workspace.StorageDockerVolume}, workspace.ID(uuid.NewString())
 	h.putForeign(t, id)
 	t.Cleanup(func() {
 		_, _ = r.api.VolumeRemove(context.Background(), id.VolumeName(), client.VolumeRemoveOptions{})
@@ -39,7 +39,7 @@ func hasContent(files []runtimetest.File, content string) bool {
 }
 
 // asidesOf lists the complete copies of the volumes that blocked a workspace.
-func asidesOf(t *testing.T, h hands, id workspace.ID) []string {
+func asidesOf(t *testing.T, h direct, id workspace.ID) []string {
 	t.Helper()
 	list, err := h.r.Asides(t.Context())
 	if err != nil {
@@ -62,7 +62,7 @@ func asidesOf(t *testing.T, h hands, id workspace.ID) []string {
 // successor has set the volume aside and restored the home, changes neither.
 func TestSetAsideByFormerLeaderChangesNothing(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
+	e := newFaultProxy(t)
 	next := newRuntime(t, nil)
 	old := newRuntime(t, func(c *Config) {
 		c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, ""
@@ -70,10 +70,10 @@ func TestSetAsideByFormerLeaderChangesNothing(t *testing.T) {
 	if _, err := old.Jobs(t.Context()); err != nil { // the first request negotiates the API version
 		t.Fatal(err)
 	}
-	var h hands
+	var h direct
 	tc := lateCase{
 		before: func(l *lateHome) {
-			h = hands{r: l.next, storage: l.storage}
+			h = direct{r: l.next, storage: l.storage}
 			h.putForeign(l.T, l.id)
 			h.put(l.T, l.id, "content", "leftover")
 		},
@@ -122,7 +122,7 @@ func TestSetAsideByFormerLeaderChangesNothing(t *testing.T) {
 // After a failure of any request the next attempt finishes.
 func TestSetAsideResumesAfterEveryFault(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
+	e := newFaultProxy(t)
 	r := newRuntime(t, nil)
 	faulty := newRuntime(t, func(c *Config) { c.Host, c.Installation, c.DataDir = e.host, r.cfg.Installation, "" })
 	if _, err := faulty.Jobs(t.Context()); err != nil {
@@ -278,14 +278,14 @@ func TestAsidesRecreatesMissingHolder(t *testing.T) {
 // its remains nor its record block the workspace.
 func TestSetAsideDropsInterruptedRemoval(t *testing.T) {
 	t.Parallel()
-	for name, back := range map[string]func(l *lateHome, h hands){
-		"volume with labels": func(*lateHome, hands) {},
-		"no volume":          func(l *lateHome, h hands) { h.takeVolume(l.T, l.id) },
-		"volume without labels": func(l *lateHome, h hands) {
+	for name, back := range map[string]func(l *lateHome, h direct){
+		"volume with labels": func(*lateHome, direct) {},
+		"no volume":          func(l *lateHome, h direct) { h.takeVolume(l.T, l.id) },
+		"volume without labels": func(l *lateHome, h direct) {
 			h.takeVolume(l.T, l.id)
 			_, err := l.next.api.VolumeCreate(l.Context(), client.VolumeCreateOptions{Name: l.id.VolumeName()})
 			l.ok("VolumeCreate", err)
-			putFile(l.T, l.mountpoint(l.id.VolumeName()), "of somebody")
+			putFile(l.T, l.mountpoint(l.id.VolumeName()), "foreign")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -293,7 +293,7 @@ func TestSetAsideDropsInterruptedRemoval(t *testing.T) {
 			r := newRuntime(t, nil)
 			l := newLate(t, r, workspace.StorageDockerVolume)
 			l.seed("home-1")
-			h := hands{r: r, storage: l.storage}
+			h := direct{r: r, storage: l.storage}
 			h.halfRemove(t, l.id, "home-1")
 			back(l, h)
 			if v := l.listed(); v.Claim != "home-1" || !v.Removing {
@@ -338,7 +338,7 @@ func TestSetAsideInterruptedWhileRemoving(t *testing.T) {
 	l := newLate(t, r, workspace.StorageDockerVolume)
 	l.seed("home-1")
 	l.settle()
-	h := hands{r: r, storage: l.storage}
+	h := direct{r: r, storage: l.storage}
 	h.put(t, l.id, "content", "kept")
 	record := r.labels(roleAsideRecord, l.id, "home-1")
 	record[labelAside] = "ws-" + string(l.id) + "-aside-earlier"

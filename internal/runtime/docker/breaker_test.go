@@ -16,7 +16,7 @@ import (
 )
 
 // all makes every request to Docker fail; nil ends that.
-func (e *engine) all(how func(http.ResponseWriter, *http.Request)) { e.fail("", how) }
+func (e *faultProxy) all(how func(http.ResponseWriter, *http.Request)) { e.fail("", how) }
 
 func awaitState(t *testing.T, r *Runtime, want string) {
 	t.Helper()
@@ -32,7 +32,7 @@ func awaitState(t *testing.T, r *Runtime, want string) {
 // itself when Docker recovers.
 func TestBreaker(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
+	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
 	t.Cleanup(func() { // cleanup needs Docker
 		e.all(nil)
@@ -68,7 +68,7 @@ func TestBreaker(t *testing.T) {
 		_, err := r.Containers(short)
 		cancel()
 		if !errors.Is(err, runtime.ErrUnreachable) {
-			t.Fatalf("an engine that hangs: %v", err)
+			t.Fatalf("hanging Docker: %v", err)
 		}
 		if r.Breaker().State().State != api.BreakerClosed {
 			break
@@ -120,7 +120,7 @@ func TestBreaker(t *testing.T) {
 // Docker's error responses and cancelled calls do not open the breaker.
 func TestBreakerIgnoresErrorResponses(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
+	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
 	e.all(answer(500, "no space left on device"))
 	for range 10 {

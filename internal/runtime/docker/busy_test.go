@@ -22,7 +22,7 @@ import (
 // Transient errors are recognized by their messages, in Docker 20.10 and later.
 func TestIsTransient(t *testing.T) {
 	t.Parallel()
-	for said, want := range map[string]bool{
+	for message, want := range map[string]bool{
 		"no available IPv4 addresses on this network's address pools: codehub-1f346c02 (9e6c)":                       true,
 		"No available addresses on this pool":                                                                        true,
 		"failed to set up container networking: no available addresses on this pool":                                 true,
@@ -39,12 +39,12 @@ func TestIsTransient(t *testing.T) {
 		"OCI runtime create failed: runc create failed: exec: \"never-started\": executable file not found": false,
 		"": false,
 	} {
-		err := wrapError(t.Context(), "start container", words(said))
+		err := wrapError(t.Context(), "start container", words(message))
 		if errors.Is(err, runtime.ErrBusy) != want || errors.Is(err, runtime.ErrUnreachable) {
-			t.Errorf("%q: %v", said, err)
+			t.Errorf("%q: %v", message, err)
 		}
-		if want && !strings.HasSuffix(err.Error(), said) {
-			t.Errorf("%q has become %q", said, err)
+		if want && !strings.HasSuffix(err.Error(), message) {
+			t.Errorf("%q has become %q", message, err)
 		}
 	}
 	bad := fmt.Errorf("no image /volume is in use%w", silent{errdefs.ErrInvalidArgument})
@@ -149,12 +149,12 @@ func TestNewUserOfHomeIsDetected(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			e := newEngine(t)
+			e := newFaultProxy(t)
 			r := newRuntime(t, func(cfg *Config) { cfg.Host = e.host })
 			if err := r.Prepare(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			h := hands{r: r, storage: workspace.StorageDockerVolume}
+			h := direct{r: r, storage: workspace.StorageDockerVolume}
 			id := newHome().Workspace
 			err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: h.storage, Claim: "home-1", Image: harness.TestImage()}, nil)
 			if err == nil {
@@ -193,7 +193,7 @@ func TestNewUserOfHomeIsDetected(t *testing.T) {
 func TestInterruptedFingerprintBlocksNothing(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
-	h := hands{r: r, storage: workspace.StorageDockerVolume}
+	h := direct{r: r, storage: workspace.StorageDockerVolume}
 	for name, call := range map[string]func(id workspace.ID) error{
 		"fingerprint": func(id workspace.ID) error { _, err := r.Fingerprint(t.Context(), id, "home-1", nil); return err },
 		"removal":     func(id workspace.ID) error { return r.RemoveVolume(t.Context(), id, "home-1", nil) },

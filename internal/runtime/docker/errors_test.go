@@ -17,7 +17,7 @@ import (
 // A full disk is recognized by the end of Docker's message.
 func TestNoSpace(t *testing.T) {
 	t.Parallel()
-	for said, want := range map[string]bool{
+	for message, want := range map[string]bool{
 		"Error response from daemon: mkdir /var/lib/docker/overlay2/5e-init: no space left on device": true,
 		"no space left on device":             true,
 		"write /x: no space left on device\n": true,
@@ -27,9 +27,9 @@ func TestNoSpace(t *testing.T) {
 		"open /x: no such file or directory": false,
 		"":                                   false,
 	} {
-		err := wrapError(t.Context(), "create container", words(said))
+		err := wrapError(t.Context(), "create container", words(message))
 		if errors.Is(err, runtime.ErrNoSpace) != want || errors.Is(err, runtime.ErrUnreachable) {
-			t.Errorf("%q: %v", said, err)
+			t.Errorf("%q: %v", message, err)
 		}
 	}
 	bad := fmt.Errorf("no image /x: no space left on device%w", silent{errdefs.ErrInvalidArgument})
@@ -51,17 +51,17 @@ func (s silent) Unwrap() error { return s.error }
 // Only Docker's own disk counts; a registry's message does not.
 func TestPullOntoFullDisk(t *testing.T) {
 	t.Parallel()
-	for said, full := range map[string]bool{
+	for message, full := range map[string]bool{
 		"write /var/lib/docker/tmp/GetImageBlob1: no space left on device":                                       true,
 		"failed to register layer: Error processing tar file(exit status 1): write /a: no space left on device":  true,
 		"unknown: no space left on device":                                                                       false,
 		"toomanyrequests: write /a: no space left on device":                                                     false,
 		"failed to register layer: Error processing tar file(exit status 1): lchown /a: operation not permitted": false,
 	} {
-		err := pullFailed(t.Context(), "image", errors.New(said))
+		err := pullFailed(t.Context(), "image", errors.New(message))
 		var pull *runtime.PullError
 		if errors.Is(err, runtime.ErrNoSpace) != full || errors.As(err, &pull) == full {
-			t.Errorf("%q: %v", said, err)
+			t.Errorf("%q: %v", message, err)
 		}
 	}
 }
@@ -69,7 +69,7 @@ func TestPullOntoFullDisk(t *testing.T) {
 // Every call that needs disk space reports a full disk.
 func TestFullDiskIsReported(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
+	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
 	if err := r.Prepare(t.Context()); err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestFullDiskIsReported(t *testing.T) {
 // Docker's messages may have any length; errors are truncated.
 func TestErrorIsTruncated(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
+	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
 	spec := newHome()
 	e.fail("/volumes/create", answer(500, strings.Repeat("unlinkat: directory not empty: ", 50<<10/31)+"no space left on device"))

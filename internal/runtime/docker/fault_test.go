@@ -20,14 +20,14 @@ import (
 	"codehub/internal/runtime"
 )
 
-// engine is a proxy between a runtime and Docker that can inject faults.
-type engine struct {
+// faultProxy is a proxy between a runtime and Docker that can inject faults.
+type faultProxy struct {
 	host  string
 	srv   *httptest.Server
 	fault atomic.Pointer[func(http.ResponseWriter, *http.Request) bool] // true: handled
 }
 
-func newEngine(t *testing.T) *engine {
+func newFaultProxy(t *testing.T) *faultProxy {
 	t.Helper()
 	socket := client.DefaultDockerHost
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "engine"})
@@ -36,7 +36,7 @@ func newEngine(t *testing.T) *engine {
 	}}
 	proxy.FlushInterval = -1
 	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { panic(http.ErrAbortHandler) }
-	e := &engine{}
+	e := &faultProxy{}
 	path := filepath.Join(t.TempDir(), "engine.sock")
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -59,7 +59,7 @@ func newEngine(t *testing.T) *engine {
 }
 
 // fail makes requests for paths with this suffix fail; nil ends that.
-func (e *engine) fail(path string, how func(http.ResponseWriter, *http.Request)) {
+func (e *faultProxy) fail(path string, how func(http.ResponseWriter, *http.Request)) {
 	if how == nil {
 		e.fault.Store(nil)
 		return
@@ -75,7 +75,7 @@ func (e *engine) fail(path string, how func(http.ResponseWriter, *http.Request))
 }
 
 // cut closes all open connections.
-func (e *engine) cut() { e.srv.CloseClientConnections() }
+func (e *faultProxy) cut() { e.srv.CloseClientConnections() }
 
 func hangUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
@@ -108,7 +108,7 @@ func TestDockerRestartDuringCalls(t *testing.T) {
 		{"says no", answer(500, "no space left on device"), false},
 		{"refuses", answer(403, "not allowed here"), false},
 	}
-	e := newEngine(t)
+	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
 	if err := r.Prepare(t.Context()); err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestDockerRestartDuringCalls(t *testing.T) {
 
 func TestHangingDocker(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
+	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
 	asked := make(chan struct{}, 8)
 	e.fail("/containers/json", func(_ http.ResponseWriter, req *http.Request) {
@@ -161,7 +161,7 @@ func TestLostResponses(t *testing.T) {
 	for _, path := range []string{"/volumes/create", "/containers/create", "/start"} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
-			e := newEngine(t)
+			e := newFaultProxy(t)
 			r := newRuntime(t, func(c *Config) { c.Host = e.host })
 			if err := r.Prepare(t.Context()); err != nil {
 				t.Fatal(err)

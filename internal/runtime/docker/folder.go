@@ -25,9 +25,9 @@ type sidecar struct {
 	Installation string      `json:"installation"`
 	Claim        string      `json:"claim"`
 	State        folderState `json:"state"`
-	Marker       string      `json:"marker,omitempty"` // archive_key of what was restored
+	Marker       string      `json:"marker,omitempty"` // archive_key of the completed restore
 	Live         bool        `json:"live,omitempty"`   // settled: never wiped again
-	Owner        string      `json:"owner,omitempty"`  // archive_key of the completed restore
+	Owner        string      `json:"owner,omitempty"`  // user name of the workspace's owner
 	Name         string      `json:"name,omitempty"`   // of the workspace
 
 	// Filler identifies the call or the job's container that fills the directory.

@@ -137,7 +137,7 @@ func conformanceHarness(t *testing.T, storage string) runtimetest.Harness {
 	r := newRuntime(t, nil)
 	neighbour := newRuntime(t, func(c *Config) { c.DataDir = r.cfg.DataDir })
 	down := newRuntime(t, func(c *Config) { c.Host = "unix://" + filepath.Join(t.TempDir(), "no-engine.sock") })
-	h := hands{r: r, storage: storage}
+	h := direct{r: r, storage: storage}
 	registry := sync.OnceValue(func() string { return startRegistry(t) })
 	return runtimetest.Harness{
 		Runtime: r, Neighbour: neighbour, Down: down,
@@ -171,13 +171,13 @@ func TestLocalDirConforms(t *testing.T) {
 	})
 }
 
-// hands changes Docker and the data directory directly, bypassing the runtime.
-type hands struct {
+// direct changes Docker and the data directory directly, bypassing the runtime.
+type direct struct {
 	r       *Runtime
 	storage string
 }
 
-func (h hands) home(t *testing.T, id workspace.ID) []runtimetest.File {
+func (h direct) home(t *testing.T, id workspace.ID) []runtimetest.File {
 	t.Helper()
 	if h.storage == workspace.StorageLocalDir {
 		return readTree(t, h.r, mount.Mount{Type: mount.TypeBind, Source: h.r.homePath(id), Target: runtime.HomeDir})
@@ -271,7 +271,7 @@ func write(t *testing.T, _ workspace.ID, up runtime.Upstream, name, content stri
 }
 
 // homeMount mounts a home as another program's container does.
-func (h hands) homeMount(id workspace.ID, readOnly bool) mount.Mount {
+func (h direct) homeMount(id workspace.ID, readOnly bool) mount.Mount {
 	m := mount.Mount{Type: mount.TypeVolume, Source: id.VolumeName(), Target: runtime.JobHomeDir, ReadOnly: readOnly}
 	if h.storage == workspace.StorageLocalDir {
 		m.Type, m.Source = mount.TypeBind, h.r.homePath(id)
@@ -280,7 +280,7 @@ func (h hands) homeMount(id workspace.ID, readOnly bool) mount.Mount {
 }
 
 // use mounts the home in a container that is not codehub's.
-func (h hands) use(t *testing.T, id workspace.ID, name string, running bool) (leave func()) {
+func (h direct) use(t *testing.T, id workspace.ID, name string, running bool) (leave func()) {
 	t.Helper()
 	c, err := h.r.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{
 		Name:       name,
@@ -303,7 +303,7 @@ func (h hands) use(t *testing.T, id workspace.ID, name string, running bool) (le
 }
 
 // edit changes a home in a container that is not codehub's.
-func (h hands) edit(t *testing.T, id workspace.ID, lines ...string) {
+func (h direct) edit(t *testing.T, id workspace.ID, lines ...string) {
 	t.Helper()
 	image, err := h.r.ensureHelperImage(t.Context())
 	if err != nil {
@@ -328,7 +328,7 @@ func (h hands) edit(t *testing.T, id workspace.ID, lines ...string) {
 }
 
 // halfSeed leaves a partially seeded volume without a seed container.
-func (h hands) halfSeed(t *testing.T, spec runtime.VolumeSpec) {
+func (h direct) halfSeed(t *testing.T, spec runtime.VolumeSpec) {
 	t.Helper()
 	ctx := t.Context()
 	if h.storage == workspace.StorageLocalDir {
@@ -357,7 +357,7 @@ func (h hands) halfSeed(t *testing.T, spec runtime.VolumeSpec) {
 }
 
 // put writes a file to a home directly.
-func (h hands) put(t *testing.T, id workspace.ID, name, content string) {
+func (h direct) put(t *testing.T, id workspace.ID, name, content string) {
 	t.Helper()
 	ctx := t.Context()
 	if h.storage == workspace.StorageLocalDir {
@@ -400,7 +400,7 @@ func putFileWith(t *testing.T, dir, name, content string) {
 	}
 }
 
-func (h hands) halfStart(t *testing.T, spec runtime.ContainerSpec) {
+func (h direct) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 	t.Helper()
 	net, err := h.r.checkedNetwork(t.Context(), networkMaxAge)
 	if err != nil {
@@ -412,7 +412,7 @@ func (h hands) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 	}
 }
 
-func (h hands) halfJob(t *testing.T, spec runtime.JobSpec) string {
+func (h direct) halfJob(t *testing.T, spec runtime.JobSpec) string {
 	t.Helper()
 	image, err := h.r.ensureHelperImage(t.Context())
 	if err != nil {
@@ -440,7 +440,7 @@ func ownHomes(t *testing.T, r *Runtime) []runtime.Volume {
 }
 
 // halfRemove leaves a home whose removal has begun, with its content.
-func (h hands) halfRemove(t *testing.T, id workspace.ID, claim string) {
+func (h direct) halfRemove(t *testing.T, id workspace.ID, claim string) {
 	t.Helper()
 	ctx := t.Context()
 	if h.storage == workspace.StorageLocalDir {
@@ -469,21 +469,21 @@ func (h hands) halfRemove(t *testing.T, id workspace.ID, claim string) {
 	}
 }
 
-func (h hands) endJob(t *testing.T, jobID string) {
+func (h direct) endJob(t *testing.T, jobID string) {
 	t.Helper()
 	if _, err := h.r.api.ContainerKill(t.Context(), jobID, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (h hands) endContainer(t *testing.T, id workspace.ID) {
+func (h direct) endContainer(t *testing.T, id workspace.ID) {
 	t.Helper()
 	if _, err := h.r.api.ContainerStop(t.Context(), id.ContainerName(), client.ContainerStopOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (h hands) takeContainer(t *testing.T, id workspace.ID) {
+func (h direct) takeContainer(t *testing.T, id workspace.ID) {
 	t.Helper()
 	if err := h.r.discard(t.Context(), id.ContainerName()); err != nil {
 		t.Fatal(err)
@@ -491,7 +491,7 @@ func (h hands) takeContainer(t *testing.T, id workspace.ID) {
 }
 
 // takeVolume removes the home, and as little else as Docker permits.
-func (h hands) takeVolume(t *testing.T, id workspace.ID) {
+func (h direct) takeVolume(t *testing.T, id workspace.ID) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	if h.storage == workspace.StorageLocalDir {
@@ -514,7 +514,7 @@ func (h hands) takeVolume(t *testing.T, id workspace.ID) {
 	}
 }
 
-func (h hands) putForeign(t *testing.T, id workspace.ID) {
+func (h direct) putForeign(t *testing.T, id workspace.ID) {
 	t.Helper()
 	if h.storage == workspace.StorageLocalDir {
 		if err := os.MkdirAll(h.r.homePath(id), 0o755); err != nil {
@@ -528,7 +528,7 @@ func (h hands) putForeign(t *testing.T, id workspace.ID) {
 }
 
 // aside reads a set-aside home.
-func (h hands) aside(t *testing.T, name string) []runtimetest.File {
+func (h direct) aside(t *testing.T, name string) []runtimetest.File {
 	t.Helper()
 	if h.storage == workspace.StorageLocalDir {
 		return readTree(t, h.r, mount.Mount{Type: mount.TypeBind, Source: filepath.Join(name, "home"), Target: runtime.HomeDir})
@@ -540,7 +540,7 @@ func (h hands) aside(t *testing.T, name string) []runtimetest.File {
 }
 
 // takeAside removes it as docs/troubleshooting.md describes.
-func (h hands) takeAside(t *testing.T, name string) {
+func (h direct) takeAside(t *testing.T, name string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	if h.storage == workspace.StorageLocalDir {
@@ -557,7 +557,7 @@ func (h hands) takeAside(t *testing.T, name string) {
 	}
 }
 
-func (h hands) remains(t *testing.T, id workspace.ID) []string {
+func (h direct) remains(t *testing.T, id workspace.ID) []string {
 	t.Helper()
 	ctx := t.Context()
 	var out []string

@@ -73,7 +73,7 @@ func TestSeedKeepsMetadata(t *testing.T) {
 			if err := r.CreateVolume(t.Context(), spec, nil); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, hands{r: r, storage: storage}.home(t, spec.Workspace)); diff != "" {
+			if diff := cmp.Diff(want, direct{r: r, storage: storage}.home(t, spec.Workspace)); diff != "" {
 				t.Errorf("home (-image +volume):\n%s", diff)
 			}
 			if err := r.RemoveVolume(t.Context(), spec.Workspace, "h", nil); err != nil {

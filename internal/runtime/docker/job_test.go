@@ -68,7 +68,7 @@ func TestJobHardening(t *testing.T) {
 		}
 		raw, err := json.Marshal(info.Container)
 		if err != nil || bytes.Contains(raw, []byte("the-secret")) {
-			t.Errorf("%s: what it was told can be read from outside: %s, %v", tc.kind, raw, err)
+			t.Errorf("%s: its input can be read from outside: %s, %v", tc.kind, raw, err)
 		}
 		h := info.Container.HostConfig
 		if h.NetworkMode != "none" || !h.ReadonlyRootfs || h.Privileged || h.Memory != jobMemory || h.MemorySwap != jobMemory ||
@@ -95,7 +95,7 @@ func TestJobHardening(t *testing.T) {
 // A log that Docker interrupts is resumed without repeated lines.
 func TestInterruptedJobLogIsResumed(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
+	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
 	l := newLate(t, r, workspace.StorageDockerVolume)
 	l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
@@ -142,7 +142,7 @@ func TestInterruptedJobLogIsResumed(t *testing.T) {
 
 func TestFollowJobDuringDockerRestart(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
+	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
 	l := newLate(t, r, workspace.StorageDockerVolume)
 	l.ok("CreateEmptyVolume", r.CreateEmptyVolume(t.Context(), l.volume("home-1")))
@@ -256,7 +256,7 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 		for _, tc := range cases {
 			t.Run(storage+"/"+tc.name, func(t *testing.T) {
 				t.Parallel()
-				e := newEngine(t)
+				e := newFaultProxy(t)
 				next := newRuntime(t, nil)
 				old := newRuntime(t, func(c *Config) {
 					c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
@@ -285,7 +285,7 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 					}
 					tc.check(l)
 					l.ok("RemoveVolume", next.RemoveVolume(t.Context(), l.id, "home-1", nil))
-					if left := (hands{r: next, storage: storage}).remains(t, l.id); len(left) > 0 {
+					if left := (direct{r: next, storage: storage}).remains(t, l.id); len(left) > 0 {
 						t.Fatalf("left behind after request %d: %q", n, left)
 					}
 					if !cut.Load() {
@@ -299,7 +299,7 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 
 // cutAfter executes the nth request from now on, loses its response, and fails all
 // later ones. It reports whether there were that many.
-func cutAfter(e *engine, r *Runtime, n int) *atomic.Bool {
+func cutAfter(e *faultProxy, r *Runtime, n int) *atomic.Bool {
 	var seen atomic.Int64
 	cut := new(atomic.Bool)
 	f := func(_ http.ResponseWriter, req *http.Request) bool {
@@ -455,7 +455,7 @@ func TestDisks(t *testing.T) {
 	}
 	root, err := r.dockerRoot(t.Context())
 	if err != nil || root == "" {
-		t.Fatalf("the engine's folder = %q, %v", root, err)
+		t.Fatalf("Docker's directory = %q, %v", root, err)
 	}
 	if one := device(r.cfg.DataDir) == device(root); one != (len(disks) == 1) {
 		t.Errorf("disks = %+v; one and the same: %v", disks, one)
@@ -466,7 +466,7 @@ func TestDisks(t *testing.T) {
 	}
 	remote := newRuntime(t, func(c *Config) { c.Host = "tcp://192.0.2.1:2375" })
 	if disks, err = remote.Disks(t.Context()); err != nil || len(disks) != 1 {
-		t.Errorf("with an engine elsewhere: %+v, %v", disks, err)
+		t.Errorf("with Docker on another machine: %+v, %v", disks, err)
 	}
 }
 

@@ -32,7 +32,7 @@ type held struct {
 	release chan struct{}
 }
 
-func (e *engine) hold(n int) *held {
+func (e *faultProxy) hold(n int) *held {
 	h := &held{n: n, reached: make(chan struct{}), release: make(chan struct{})}
 	f := func(_ http.ResponseWriter, req *http.Request) bool {
 		h.mu.Lock()
@@ -121,13 +121,13 @@ func (l *lateHome) settle() {
 func (l *lateHome) seed(claim string) {
 	l.Helper()
 	l.ok("CreateVolume", l.next.CreateVolume(l.Context(), l.volume(claim), nil))
-	hands{r: l.next, storage: l.storage}.put(l.T, l.id, "content", "kept")
+	direct{r: l.next, storage: l.storage}.put(l.T, l.id, "content", "kept")
 	l.claim = claim
 }
 
 func (l *lateHome) content() string {
 	l.Helper()
-	for _, f := range (hands{r: l.next, storage: l.storage}).home(l.T, l.id) {
+	for _, f := range (direct{r: l.next, storage: l.storage}).home(l.T, l.id) {
 		if f.Path == "content" {
 			return f.Content
 		}
@@ -169,7 +169,7 @@ func (l *lateHome) alive() {
 		l.ok("RemoveJob", l.next.RemoveJob(ctx, j.ID))
 	}
 	l.ok("RemoveVolume", l.next.RemoveVolume(ctx, l.id, l.claim, nil))
-	if left := (hands{r: l.next, storage: l.storage}).remains(l.T, l.id); len(left) > 0 {
+	if left := (direct{r: l.next, storage: l.storage}).remains(l.T, l.id); len(left) > 0 {
 		for _, name := range left {
 			v, err := l.next.api.VolumeInspect(ctx, name, client.VolumeInspectOptions{})
 			l.Logf("%s: %v, created %s (%v)", name, v.Volume.Labels, v.Volume.CreatedAt, err)
@@ -206,7 +206,7 @@ func lateCases() []lateCase {
 			l.ok("RemoveJob", l.next.RemoveJob(l.Context(), job.ID))
 		},
 	}, {
-		name:   "removes a home that is given up and seeded anew",
+		name:   "removes a discarded home that was seeded again",
 		before: func(l *lateHome) { l.seed("home-1"); l.settle() },
 		late:   removes,
 		meanwhile: func(l *lateHome) {
@@ -248,7 +248,7 @@ func lateCases() []lateCase {
 	}, {
 		name: "seeds again what is seeded by now", folders: true,
 		before: func(l *lateHome) {
-			hands{r: l.next, storage: l.storage}.halfSeed(l.T, l.volume("home-1"))
+			direct{r: l.next, storage: l.storage}.halfSeed(l.T, l.volume("home-1"))
 		},
 		late:      func(ctx context.Context, l *lateHome) error { return l.old.CreateVolume(ctx, l.volume("home-1"), nil) },
 		meanwhile: func(l *lateHome) { l.seed("home-1"); l.settle() },
@@ -334,7 +334,7 @@ func TestFormerLeaderChangesNothing(t *testing.T) {
 			}
 			t.Run(storage+"/"+tc.name, func(t *testing.T) {
 				t.Parallel()
-				e := newEngine(t)
+				e := newFaultProxy(t)
 				next := newRuntime(t, nil)
 				old := newRuntime(t, func(c *Config) {
 					c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
@@ -354,7 +354,7 @@ func TestFormerLeaderChangesNothing(t *testing.T) {
 
 // runLate stops the call before its nth request. It returns false if the call has
 // fewer requests.
-func runLate(t *testing.T, tc lateCase, e *engine, old, next *Runtime, storage string, n int) bool {
+func runLate(t *testing.T, tc lateCase, e *faultProxy, old, next *Runtime, storage string, n int) bool {
 	t.Helper()
 	l := &lateHome{T: t, old: old, next: next, storage: storage, id: workspace.ID(uuid.NewString()), objects: t.TempDir()}
 	tc.before(l)

@@ -175,7 +175,7 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	hands{r: r, storage: workspace.StorageDockerVolume}.takeVolume(t, orphan.Workspace)
+	direct{r: r, storage: workspace.StorageDockerVolume}.takeVolume(t, orphan.Workspace)
 	var counts []int
 	for range 3 {
 		if err := r.sweep(ctx); err != nil {
@@ -217,7 +217,7 @@ func TestSweep(t *testing.T) {
 // A home that cannot be removed does not prevent the removal of others.
 func TestSweepContinuesAfterErrors(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
+	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
 	ctx := t.Context()
 	gone := newHome().Workspace

@@ -73,9 +73,9 @@ func TestRemoveDeepHome(t *testing.T) {
 	var removed int64
 	l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", func(p runtime.Progress) { removed = p.Entries }))
 	if removed < depth {
-		t.Errorf("it told of %d entries, of more than %d", removed, depth)
+		t.Errorf("it reported %d entries of more than %d", removed, depth)
 	}
-	if left := (hands{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
+	if left := (direct{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }
@@ -110,7 +110,7 @@ func TestRemovalContinuesAfterKill(t *testing.T) {
 				kill()
 			}
 		}))
-		if left := (hands{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
+		if left := (direct{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
 			t.Errorf("left behind: %q", left)
 		}
 	})
@@ -133,7 +133,7 @@ func TestRemovalContinuesAfterKill(t *testing.T) {
 		}
 		// The next call adopts the container, which is running or has ended.
 		l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
-		if left := (hands{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
+		if left := (direct{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
 			t.Errorf("left behind: %q", left)
 		}
 	})
@@ -143,7 +143,7 @@ func TestRemovalContinuesAfterKill(t *testing.T) {
 // other's helper mounts it: Docker then creates a volume implicitly.
 func TestRemovalWithConcurrentlyRemovedRecord(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
+	e := newFaultProxy(t)
 	next := newRuntime(t, nil)
 	r := newRuntime(t, func(c *Config) {
 		c.Host, c.Installation, c.DataDir = e.host, next.cfg.Installation, next.cfg.DataDir
@@ -179,7 +179,7 @@ func TestRemovalWithConcurrentlyRemovedRecord(t *testing.T) {
 	}
 	e.fault.Store(&f)
 	l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
-	if left := (hands{r: next, storage: l.storage}).remains(t, l.id); len(left) > 0 || !taken {
+	if left := (direct{r: next, storage: l.storage}).remains(t, l.id); len(left) > 0 || !taken {
 		t.Errorf("left behind: %q; the record was taken: %v", left, taken)
 	}
 }
@@ -284,7 +284,7 @@ func TestVolumeBackAfterPowerCutIsRemoved(t *testing.T) {
 			back := func() *lateHome {
 				l := newLate(t, r, workspace.StorageDockerVolume)
 				l.seed("home-1")
-				h := hands{r: r, storage: l.storage}
+				h := direct{r: r, storage: l.storage}
 				h.halfRemove(t, l.id, "home-1")
 				h.takeVolume(t, l.id)
 				_, err := r.api.VolumeCreate(t.Context(), client.VolumeCreateOptions{Name: l.id.VolumeName()})
@@ -296,16 +296,16 @@ func TestVolumeBackAfterPowerCutIsRemoved(t *testing.T) {
 			}
 			l := back()
 			l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
-			if left := (hands{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
+			if left := (direct{r: r, storage: l.storage}).remains(t, l.id); len(left) > 0 {
 				t.Errorf("left behind: %q", left)
 			}
 
 			l = back()
-			putFile(t, l.mountpoint(l.id.VolumeName()), "of somebody")
+			putFile(t, l.mountpoint(l.id.VolumeName()), "foreign")
 			if err := r.RemoveVolume(t.Context(), l.id, "home-1", nil); !errors.Is(err, runtime.ErrVolumeMismatch) {
 				t.Errorf("a volume with something in it: %v", err)
 			}
-			hands{r: r, storage: l.storage}.takeVolume(t, l.id)
+			direct{r: r, storage: l.storage}.takeVolume(t, l.id)
 			l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
 		})
 	}
@@ -315,11 +315,11 @@ func TestVolumeBackAfterPowerCutIsRemoved(t *testing.T) {
 // volume's size is counted meanwhile.
 func TestSeedingReportsProgress(t *testing.T) {
 	t.Parallel()
-	e := newEngine(t)
+	e := newFaultProxy(t)
 	r := newRuntime(t, func(c *Config) { c.Host = e.host })
 	r.countAfter, r.countEvery = time.Millisecond, time.Millisecond
 	l := newLate(t, r, workspace.StorageDockerVolume)
-	told := make(chan runtime.Progress, 1)
+	reported := make(chan runtime.Progress, 1)
 	steps := []string{"one", "two"}
 	f := func(_ http.ResponseWriter, req *http.Request) bool {
 		if !strings.HasSuffix(req.URL.Path, "/containers/create") {
@@ -330,7 +330,7 @@ func TestSeedingReportsProgress(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, name), bytes.Repeat([]byte("x"), 1000), 0o600); err != nil {
 				t.Error(err)
 			}
-			<-told
+			<-reported
 		}
 		steps = nil
 		return false
@@ -340,7 +340,7 @@ func TestSeedingReportsProgress(t *testing.T) {
 	l.ok("CreateVolume", r.CreateVolume(t.Context(), l.volume("home-1"), func(p runtime.Progress) {
 		if p.Step == runtime.StepSeeding && p.Done >= last.Done+1000 {
 			last = p
-			told <- p
+			reported <- p
 		}
 	}))
 	if last.Entries != 3 || last.Done != 2000 {

@@ -36,7 +36,7 @@ func TestSeededOnlyWhenComplete(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- r.CreateVolume(t.Context(), spec, nil) }()
-	looks := 0
+	checks := 0
 	for {
 		if list := ownHomes(t, r); len(list) == 1 && list[0].Seeded {
 			break
@@ -49,7 +49,7 @@ func TestSeededOnlyWhenComplete(t *testing.T) {
 			done <- nil
 		default:
 		}
-		looks++
+		checks++
 	}
 	v, err := r.api.VolumeInspect(t.Context(), spec.Workspace.VolumeName(), client.VolumeInspectOptions{})
 	if err != nil {
@@ -60,7 +60,7 @@ func TestSeededOnlyWhenComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(names) != files {
-		t.Errorf("seeded after %d looks with %d of %d files", looks, len(names), files)
+		t.Errorf("seeded after %d checks with %d of %d files", checks, len(names), files)
 	}
 	if err := <-done; err != nil {
 		t.Fatal(err)

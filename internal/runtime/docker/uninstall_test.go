@@ -33,7 +33,7 @@ func inhabited(t *testing.T, r *Runtime) (running, folder, archived workspace.ID
 		homes[storage] = id
 		ok("CreateVolume", r.CreateVolume(ctx, runtime.VolumeSpec{Workspace: id, Storage: storage, Claim: "home", Image: harness.TestImage()}, nil))
 		ok("SettleVolume", r.SettleVolume(ctx, id, "home"))
-		hands{r: r, storage: storage}.put(t, id, "content", "kept")
+		direct{r: r, storage: storage}.put(t, id, "content", "kept")
 	}
 	running = homes[workspace.StorageDockerVolume]
 	_, err := r.StartContainer(ctx, runtime.ContainerSpec{
@@ -112,7 +112,7 @@ func TestUninstallKeepsHomesAndOtherInstallations(t *testing.T) {
 		running: workspace.StorageDockerVolume, folder: workspace.StorageLocalDir, archived: workspace.StorageDockerVolume,
 	} {
 		want := map[bool]string{true: "restored", false: "kept"}[id == archived]
-		if !hasContent(hands{r: r, storage: storage}.home(t, id), want) {
+		if !hasContent(direct{r: r, storage: storage}.home(t, id), want) {
 			t.Errorf("the home of %s has changed", id)
 		}
 	}
@@ -149,7 +149,7 @@ func TestUninstallRemovesHomesOnRequest(t *testing.T) {
 	if err != nil || len(asides) != 1 || !asides[0].Complete {
 		t.Fatalf("set aside: %+v, %v", asides, err)
 	}
-	hands{r: r, storage: workspace.StorageDockerVolume}.takeAside(t, asides[0].Name)
+	direct{r: r, storage: workspace.StorageDockerVolume}.takeAside(t, asides[0].Name)
 	if err := r.Uninstall(ctx, true, func(Item) {}); err != nil {
 		t.Fatal(err)
 	}

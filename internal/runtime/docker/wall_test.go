@@ -286,17 +286,17 @@ func TestWall(t *testing.T) {
 	r := newRuntime(t, func(c *Config) {
 		c.EgressDeny = []netip.Prefix{netip.PrefixFrom(out.denied, 25).Masked()}
 	})
-	stranger := newRuntime(t, nil) // another installation
+	otherInstallation := newRuntime(t, nil) // another installation
 	uplink, private := newBridged(t, 1), newBridged(t, 2)
 	r.applyWall = func(_ context.Context, s wall.Spec) error {
 		s.Nameservers = []netip.Addr{out.denied}
 		s.Outward = []string{uplink.bridge}
 		return wall.Apply(s)
 	}
-	inside, neighbour, other := running(t, r), running(t, r), running(t, stranger)
-	for _, x := range []*Runtime{r, stranger} {
+	inside, neighbour, other := running(t, r), running(t, r), running(t, otherInstallation)
+	for _, x := range []*Runtime{r, otherInstallation} {
 		if x.network == nil || !x.network.direct {
-			t.Fatal("the tests of the wall run on the engine's host")
+			t.Fatal("the tests of the wall must run on Docker's host")
 		}
 	}
 
@@ -342,7 +342,7 @@ func TestWall(t *testing.T) {
 	expect("with the wall", inside, open, "20s", true)
 	resolved := probeFrom(t, inside, "20s", name)
 
-	for _, x := range []*Runtime{r, stranger} {
+	for _, x := range []*Runtime{r, otherInstallation} {
 		if err := wall.Remove(x.names.table); err != nil {
 			t.Fatal(err)
 		}
@@ -353,7 +353,7 @@ func TestWall(t *testing.T) {
 		t.Errorf("a name resolves to %q with the wall and to %q without", resolved["name"], got["name"])
 	}
 
-	for _, x := range []*Runtime{r, stranger} {
+	for _, x := range []*Runtime{r, otherInstallation} {
 		if err := x.Prepare(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -359,7 +359,7 @@ func TestFaults(t *testing.T) {
 				t.Fatalf("job = %+v, %v", job, err)
 			}
 		},
-		"disks are as full as is said": func(t *testing.T, f *Fake) {
+		"disks": func(t *testing.T, f *Fake) {
 			want := runtime.Disk{Name: "small", Free: 1, Total: 2}
 			f.SetDisks(want)
 			if got, err := f.Disks(t.Context()); err != nil || len(got) != 1 || got[0] != want {

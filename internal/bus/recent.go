@@ -11,8 +11,8 @@ import (
 const echoWindow = 100 * time.Millisecond
 
 // recentIDs remembers IDs for echoWindow, and drops them within twice that.
-type recentIDs struct { // when now was started
-	since       time.Time // when now was begun
+type recentIDs struct {
+	since       time.Time // when now was started
 	now, before map[workspace.ID]time.Time
 }
 

@@ -101,7 +101,7 @@ func TestInventoryRest(t *testing.T) {
 		}
 		for id, want := range map[workspace.ID]bool{"c": true, "d": false} {
 			if _, known := r.opID(id); r.has(id) != want || known != want {
-				t.Errorf("%s: whether there is %s is said wrongly", x.name, id)
+				t.Errorf("%s: wrong result for whether there is %s", x.name, id)
 			}
 		}
 	}
