@@ -105,13 +105,13 @@ func (r *run) choose(ctx context.Context) (from string, err error) {
 	}
 	switch {
 	case r.Installation != "" && !slices.Contains(ids, r.Installation):
-		return "", fmt.Errorf("the bucket has nothing of an installation %q; it has: %s", r.Installation, strings.Join(ids, ", "))
+		return "", fmt.Errorf("the bucket has no installation %q; it has: %s", r.Installation, strings.Join(ids, ", "))
 	case r.Installation != "":
 		from = r.Installation
 	case mine || used && len(others) == 0:
 		from = own
 	case len(others) == 0:
-		return "", errors.New("the bucket has no archives: set CODEHUB_ARCHIVE_URL to the one that they are in")
+		return "", errors.New("the bucket has no archives: set CODEHUB_ARCHIVE_URL to the bucket that has them")
 	case len(others) == 1 && !used:
 		from = others[0]
 	default:
@@ -154,7 +154,7 @@ func (r *run) take(ctx context.Context, from string) error {
 	if err := r.DB.TakeInstallation(ctx, from); err != nil {
 		return err
 	}
-	r.Log.Info("the database has taken over an installation", "installation", from, "before", r.Own.Installation)
+	r.Log.Info("installation adopted", "installation", from, "before", r.Own.Installation)
 	r.Own = b
 	return nil
 }
@@ -194,7 +194,7 @@ func (r *run) owners(ctx context.Context, homes []home, known postgres.Holdings)
 		case workspace.CodeOf(err) != workspace.CodeNotFound && workspace.CodeOf(err) != workspace.CodeInvalid:
 			return nil, err
 		case name == r.Owner:
-			return nil, fmt.Errorf("there is no user %q to own the workspaces", name)
+			return nil, fmt.Errorf("user %q, who should own the workspaces, does not exist", name)
 		default:
 			missing = append(missing, name)
 		}
@@ -210,14 +210,14 @@ const adminName = "admin"
 // and that nobody can set up any more either, since it has users.
 func (r *run) someAdmin(ctx context.Context, missing []string) error {
 	if r.Admin != "" && !slices.Contains(missing, r.Admin) {
-		return fmt.Errorf("%q is nobody who would be made, so they cannot be made an administrator", r.Admin)
+		return fmt.Errorf("user %q would not be created and cannot become an administrator", r.Admin)
 	}
 	has, err := r.DB.HasAdmin(ctx)
 	if err != nil || has || len(missing) == 0 || r.Admin != "" || slices.Contains(missing, adminName) {
 		return err
 	}
 	return fmt.Errorf("this installation has no administrator yet: start codehub once and set it up, "+
-		"or name one of those who owned the workspaces (%s) with --admin", strings.Join(missing, ", "))
+		"or name one of the workspaces' owners (%s) with --admin", strings.Join(missing, ", "))
 }
 
 // makeUsers makes those who are missing, each with a password of its own that
@@ -235,10 +235,10 @@ func (r *run) makeUsers(ctx context.Context, missing []string) error {
 			made, err := r.CreateUser(ctx, name, u.Password, u.Admin)
 			switch {
 			case workspace.CodeOf(err) == workspace.CodeInvalid:
-				r.Log.Warn("no user can have this name; map it to another with --owner-map", "name", name, "err", err)
+				r.Log.Warn("username not allowed; map it with --owner-map", "name", name, "err", err)
 				continue
 			case err != nil:
-				return fmt.Errorf("make the user %q: %w", name, err)
+				return fmt.Errorf("create user %q: %w", name, err)
 			}
 			r.users[name] = made.ID
 		}
@@ -270,7 +270,7 @@ func (r *run) workspace(ctx context.Context, h home, known postgres.Holdings) er
 			return err
 		}
 		w.Result, w.Reason = Left, err.Error()
-		r.Log.Error("workspace not adopted", "workspace", h.id, "err", err)
+		r.Log.Error("adopt workspace failed", "workspace", h.id, "err", err)
 	}
 	if w.Result == Left {
 		r.report.Left++
@@ -287,7 +287,7 @@ func (r *run) lost(ctx context.Context, h home, w *Workspace) error {
 	}
 	owner := r.users[w.Owner]
 	if owner == "" {
-		w.Result, w.Reason = Left, fmt.Sprintf("no user can be named %q; map it to another with --owner-map", w.Owner)
+		w.Result, w.Reason = Left, fmt.Sprintf("the username %q is not allowed; map it to another with --owner-map", w.Owner)
 		return nil
 	}
 	if r.report.Copied {
@@ -313,7 +313,7 @@ func (r *run) lost(ctx context.Context, h home, w *Workspace) error {
 // there records what the database does not know of a workspace that it has.
 func (r *run) there(ctx context.Context, h home, holder postgres.Holder, records []postgres.Record, w *Workspace) error {
 	if r.report.Copied {
-		w.Result, w.Reason = Left, "this database has a workspace of this id already"
+		w.Result, w.Reason = Left, "this database already has a workspace with this id"
 		return nil
 	}
 	var news []workspace.Archive
@@ -337,7 +337,7 @@ func (r *run) there(ctx context.Context, h home, holder postgres.Holder, records
 			return err
 		}
 		if w.Name = name; !revived {
-			w.Name, w.Result, w.Reason = holder.Name, Left, "it is deleted, and cannot be brought back now"
+			w.Name, w.Result, w.Reason = holder.Name, Left, "the workspace is deleted and cannot be undeleted now"
 		}
 		return nil
 	case len(news) == 0:

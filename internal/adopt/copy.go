@@ -50,7 +50,7 @@ func (r *run) copyOne(ctx context.Context, a stored) (stored, error) {
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != a.Digest || n != a.Size {
 		_ = r.Own.Store.Delete(ctx, to.Key)
-		return to, fmt.Errorf("%w: it is %d bytes with sha256 %s, and its .meta speaks of %d with %s", archive.ErrCorrupted, n, got, a.Size, a.Digest)
+		return to, fmt.Errorf("%w: %d bytes with sha256 %s, but .meta says %d bytes with %s", archive.ErrCorrupted, n, got, a.Size, a.Digest)
 	}
 	content, err := a.meta.Encode()
 	if err != nil {

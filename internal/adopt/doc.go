@@ -1,5 +1,5 @@
 // Package adopt rebuilds what a database knew of its archives from the bucket
-// alone, after the database was lost (`codehub adopt-archives`, design §11): a
+// alone, after the database was lost (`codehub adopt-archives`): a
 // row for each workspace that has archives, with its newest complete one as the
 // current one and the others as earlier ones, and its owner by name. It only
 // ever adds, and can be run again.

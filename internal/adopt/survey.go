@@ -109,13 +109,13 @@ func survey(ctx context.Context, b *bucket.Bucket, installation string) (homes [
 func read(ctx context.Context, b *bucket.Bucket, key string, size int64, hasMeta bool) (a stored, why string, err error) {
 	switch {
 	case !hasMeta:
-		return a, "it has no .meta: its upload never ended", nil
+		return a, "unfinished upload without .meta", nil
 	case size < 0:
-		return a, "it has a .meta and nothing else", nil
+		return a, ".meta without an archive", nil
 	}
 	r, err := b.Store.Get(ctx, archive.MetaKey(key), 0)
 	if errors.Is(err, store.ErrNotFound) {
-		return a, "its .meta is gone", nil
+		return a, ".meta was removed", nil
 	}
 	if err != nil {
 		return a, "", err
@@ -131,9 +131,9 @@ func read(ctx context.Context, b *bucket.Bucket, key string, size int64, hasMeta
 	k := bucket.ParseKey(key)
 	switch {
 	case meta.WorkspaceID != k.Workspace || meta.ArchiveOpID != k.OpID:
-		return a, "its .meta is of another archive", nil
+		return a, ".meta describes another archive", nil
 	case meta.Size != size:
-		return a, fmt.Sprintf("it is %d bytes, and its .meta speaks of %d", size, meta.Size), nil
+		return a, fmt.Sprintf("%d bytes, but .meta says %d", size, meta.Size), nil
 	}
 	return stored{meta: meta, Archive: workspace.Archive{
 		Key: key, WorkspaceID: workspace.ID(k.Workspace), OpID: k.OpID,

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// Format names how archives are made, and is in each .meta. One with another
-// format is not for this version to read.
+// Format names the format of archives and is in each .meta. This version does not
+// read an archive of another format.
 const Format = "home.tar.zst/1"
 
 // HomeKey is the key of the archive that an archiving operation of a workspace
-// makes (design §3.7).
+// makes.
 func HomeKey(workspaceID, archiveOpID string) string {
 	return workspaceID + "/" + archiveOpID + "/home.tar.zst"
 }
@@ -23,35 +23,35 @@ func HomeKey(workspaceID, archiveOpID string) string {
 // MetaKey is the key of the .meta of an archive.
 func MetaKey(key string) string { return key + ".meta" }
 
-// maxMeta is how large a .meta may be.
+// maxMeta is the maximum size of a .meta, in bytes.
 const maxMeta = 64 << 10
 
-// Meta is the content of a .meta object: what the archive beside it is of, so
-// that a lost database can be rebuilt from a bucket, and what it must read back
-// as (design §11).
+// Meta is the content of a .meta object: where the archive beside it comes from, so
+// that a lost database can be rebuilt from a bucket, and what it must read back as
+// (docs/archives.md).
 type Meta struct {
 	Format         string    `json:"format"`
 	CodehubVersion string    `json:"codehub_version"`
 	WorkspaceID    string    `json:"workspace_id"`
 	WorkspaceName  string    `json:"workspace_name"`
-	Owner          string    `json:"owner"` // the name that they log in with
+	Owner          string    `json:"owner"` // username
 	ArchiveOpID    string    `json:"archive_op_id"`
 	CreatedAt      time.Time `json:"created_at"`
 	Entries        int64     `json:"entries"`
 	Bytes          int64     `json:"bytes"`
-	Skipped        int64     `json:"skipped"`
+	Skipped        int64     `json:"skipped"` // sockets, FIFOs and devices that were not archived; absent: 0
 	Size           int64     `json:"size"`
 	SHA256         string    `json:"sha256"`
 }
 
-// Describe fills in what the packing counted.
+// Describe sets the format and the figures of an archive.
 func (m *Meta) Describe(s Stats) {
 	m.Format = Format
 	m.Entries, m.Bytes, m.Skipped = s.Entries, s.Bytes, s.Skipped
 	m.Size, m.SHA256 = s.Size, s.SHA256
 }
 
-// Encode returns the .meta, or why it is not complete.
+// Encode returns the encoded .meta, or an error if a field is missing.
 func (m *Meta) Encode() ([]byte, error) {
 	if err := m.validate(); err != nil {
 		return nil, fmt.Errorf("encode meta: %w", err)
@@ -63,10 +63,10 @@ func (m *Meta) Encode() ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// ReadMeta reads a .meta to its end. Fields that this version does not know are
-// a newer one's, and passed over: what changes how an archive is read changes
-// its format. Anything else that Encode would not have written is ErrCorrupted,
-// another format as well; an error of r itself is returned as it is.
+// ReadMeta reads a .meta to its end. Unknown fields are those of a newer version
+// and ignored: a change to how an archive is read changes its format. Anything
+// else that Encode would not write is ErrCorrupted, another format included. An
+// error of r is returned unchanged.
 func ReadMeta(r io.Reader) (*Meta, error) {
 	b, err := io.ReadAll(io.LimitReader(r, maxMeta+1))
 	if err != nil {
@@ -81,7 +81,7 @@ func ReadMeta(r io.Reader) (*Meta, error) {
 		return nil, corrupted("meta: %w", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, corrupted("meta: more follows after it")
+		return nil, corrupted("meta: unexpected data after the end")
 	}
 	if err := m.validate(); err != nil {
 		return nil, corrupted("meta: %w", err)
@@ -91,7 +91,7 @@ func ReadMeta(r io.Reader) (*Meta, error) {
 
 func (m *Meta) validate() error {
 	if m.Format != Format {
-		return fmt.Errorf("its format is %.40q, and this version of codehub reads %q: a newer version may read it", m.Format, Format)
+		return fmt.Errorf("format is %.40q, and this version of codehub reads %q; a newer version may read it", m.Format, Format)
 	}
 	for _, f := range []struct{ name, value string }{
 		{"codehub_version", m.CodehubVersion}, {"workspace_id", m.WorkspaceID},
@@ -108,22 +108,22 @@ func (m *Meta) validate() error {
 		return errors.New("a figure is out of range")
 	}
 	if sum, err := hex.DecodeString(m.SHA256); err != nil || len(sum) != 32 || hex.EncodeToString(sum) != m.SHA256 {
-		return errors.New("sha256 is none")
+		return errors.New("sha256 is invalid")
 	}
 	return nil
 }
 
-// matches compares an archive that was read with what it must be.
+// matches compares an archive that was read with its .meta.
 func (m *Meta) matches(s Stats) error {
 	switch {
 	case s.Size != m.Size:
-		return corrupted("it is %d bytes, not %d", s.Size, m.Size)
+		return corrupted("%d bytes, want %d", s.Size, m.Size)
 	case s.SHA256 != m.SHA256:
-		return corrupted("its sha256 is %s, not %s", s.SHA256, m.SHA256)
+		return corrupted("sha256 is %s, want %s", s.SHA256, m.SHA256)
 	case s.Entries != m.Entries:
-		return corrupted("it has %d entries, not %d", s.Entries, m.Entries)
+		return corrupted("%d entries, want %d", s.Entries, m.Entries)
 	case s.Bytes != m.Bytes:
-		return corrupted("it holds %d bytes, not %d", s.Bytes, m.Bytes)
+		return corrupted("%d bytes of content, want %d", s.Bytes, m.Bytes)
 	}
 	return nil
 }

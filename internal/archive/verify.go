@@ -6,9 +6,9 @@ import (
 	"io"
 )
 
-// Verify reads an archive back to its end and compares its digest, size and
-// counts with its .meta (design §3.8). It returns what it counted, ErrCorrupted
-// if that is something else, and an error of r as it is.
+// Verify reads an archive to its end and compares its digest, size and counts with
+// its .meta. It returns the counts, or ErrCorrupted if they differ. An error of r is
+// returned unchanged.
 func Verify(ctx context.Context, r io.Reader, meta *Meta, progress Progress) (Stats, error) {
 	d, err := newDecompressor(ctx, r)
 	if err != nil {

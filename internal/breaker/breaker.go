@@ -1,5 +1,5 @@
 // Package breaker keeps codehub from waiting for a backend that does not
-// answer (design §3.10). A breaker is closed while calls go through; after some
+// answer. A breaker is closed while calls go through; after some
 // failures in a row it is open, and calls fail at once; after a pause, longer
 // each time, it is half-open: one probe of its own is sent, and what comes of
 // that closes or opens it again.
@@ -31,7 +31,7 @@ import (
 )
 
 // ErrOpen is what calls fail with while the backend is known not to answer.
-var ErrOpen = errors.New("it did not answer of late, and is not asked again just yet")
+var ErrOpen = errors.New("not responding; calls are paused until it recovers")
 
 // Config says what a Breaker watches, and how patient it is.
 type Config struct {
@@ -165,7 +165,7 @@ func (b *Breaker) Note(ctx context.Context, began time.Time, err error) {
 	if b.failures >= b.cfg.Failures {
 		b.opened++
 		b.become(api.BreakerOpen)
-		b.cfg.Log.Error("a backend does not answer; it is left alone and asked now and then", "backend", b.cfg.Name, "failures", b.failures, "err", err)
+		b.cfg.Log.Error("backend not responding; calls paused", "backend", b.cfg.Name, "failures", b.failures, "err", err)
 		b.await()
 	}
 }
@@ -245,7 +245,7 @@ func (b *Breaker) sendProbe() {
 	}
 	b.failures, b.last = 0, ""
 	b.become(api.BreakerClosed)
-	b.cfg.Log.Info("a backend answers again", "backend", b.cfg.Name)
+	b.cfg.Log.Info("backend responding again", "backend", b.cfg.Name)
 }
 
 // overdue shows that a probe hangs.

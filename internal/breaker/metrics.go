@@ -8,11 +8,11 @@ import (
 
 var (
 	stateDesc = prometheus.NewDesc("codehub_backend_breaker_state",
-		"Whether calls to a backend go through: 1 for the state that its circuit breaker is in, 0 for the others.", []string{"backend", "state"}, nil)
+		"State of a backend's circuit breaker: 1 for the current state, 0 for the others.", []string{"backend", "state"}, nil)
 	failuresDesc = prometheus.NewDesc("codehub_backend_failures",
-		"Calls to a backend that it has not answered, one after the other.", []string{"backend"}, nil)
+		"Consecutive calls to a backend without a response.", []string{"backend"}, nil)
 	openedDesc = prometheus.NewDesc("codehub_backend_breaker_opened_total",
-		"How often a backend was left alone because it did not answer.", []string{"backend"}, nil)
+		"Number of times a backend's circuit breaker opened.", []string{"backend"}, nil)
 )
 
 // Metrics are the figures of breakers, for Prometheus.

@@ -57,10 +57,10 @@ type Bucket struct {
 // New makes a Bucket. It does not touch the bucket: Check does.
 func New(c Config) (*Bucket, error) {
 	if !workspace.ValidID(c.Installation) {
-		return nil, fmt.Errorf("bucket: installation id %.50q is none", c.Installation)
+		return nil, fmt.Errorf("bucket: invalid installation id %.50q", c.Installation)
 	}
 	if c.Store == nil || c.Version == "" {
-		return nil, errors.New("bucket: a store and a version are needed")
+		return nil, errors.New("bucket: store and version are required")
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -73,14 +73,14 @@ func New(c Config) (*Bucket, error) {
 	if c.Folder != "" {
 		folders, ok := c.Store.(folderStore)
 		if !ok || c.HostFolder == "" {
-			return nil, errors.New("bucket: a folder needs a folder's store and its path on the engine's host")
+			return nil, errors.New("bucket: a folder requires a folder store and its path on Docker's host")
 		}
 		b.folders = folders
 		return b, nil
 	}
 	presigner, ok := c.Store.(store.Presigner)
 	if !ok || c.SocketDir == "" || c.HostSocketDir == "" {
-		return nil, errors.New("bucket: what is no folder needs a store that signs URLs, and a folder for its socket")
+		return nil, errors.New("bucket: S3 requires a store that signs URLs and a folder for the socket")
 	}
 	b.presigner = presigner
 	return b, nil
@@ -91,7 +91,7 @@ type folderStore interface {
 	MakeFolder(ctx context.Context, key string) error
 }
 
-// Key is the archive_key of what an operation of this claim makes (design §3.7).
+// Key is the archive_key of what an operation of this claim makes.
 func (b *Bucket) Key(id workspace.ID, claim string) string {
 	return b.Installation + "/" + archive.HomeKey(string(id), claim)
 }
@@ -116,10 +116,10 @@ func (b *Bucket) Look(ctx context.Context, row workspace.Workspace) (lifecycle.A
 	case errors.Is(err, store.ErrUnavailable):
 		return lifecycle.ArchiveUnknown, err
 	case errors.Is(err, store.ErrNotFound):
-		b.Log.Warn("archive is missing", "workspace", row.ID, "key", row.ArchiveKey, "err", err)
+		b.Log.Warn("archive missing", "workspace", row.ID, "key", row.ArchiveKey, "err", err)
 		return lifecycle.ArchiveMissing, nil
 	case errors.Is(err, archive.ErrCorrupted):
-		b.Log.Warn("archive is damaged", "workspace", row.ID, "key", row.ArchiveKey, "err", err)
+		b.Log.Warn("archive damaged", "workspace", row.ID, "key", row.ArchiveKey, "err", err)
 		return lifecycle.ArchiveCorrupted, nil
 	}
 	return lifecycle.ArchiveUnknown, err
@@ -129,11 +129,11 @@ func (b *Bucket) Look(ctx context.Context, row workspace.Workspace) (lifecycle.A
 func describes(meta *archive.Meta, row workspace.Workspace) error {
 	switch {
 	case meta.WorkspaceID != string(row.ID):
-		return fmt.Errorf("%w: its .meta is of workspace %.50q", archive.ErrCorrupted, meta.WorkspaceID)
+		return fmt.Errorf("%w: .meta names workspace %.50q", archive.ErrCorrupted, meta.WorkspaceID)
 	case row.ArchiveDigest != "" && meta.SHA256 != row.ArchiveDigest:
-		return fmt.Errorf("%w: its .meta is of another archive: sha256 %s, not %s", archive.ErrCorrupted, meta.SHA256, row.ArchiveDigest)
+		return fmt.Errorf("%w: .meta describes another archive: sha256 %s, want %s", archive.ErrCorrupted, meta.SHA256, row.ArchiveDigest)
 	case row.ArchiveSize != 0 && meta.Size != row.ArchiveSize:
-		return fmt.Errorf("%w: its .meta is of another archive: %d bytes, not %d", archive.ErrCorrupted, meta.Size, row.ArchiveSize)
+		return fmt.Errorf("%w: .meta describes another archive: %d bytes, want %d", archive.ErrCorrupted, meta.Size, row.ArchiveSize)
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ func describes(meta *archive.Meta, row workspace.Workspace) error {
 func (b *Bucket) complete(ctx context.Context, key string, meta *archive.Meta) error {
 	o, err := b.Stat(ctx, key)
 	if err == nil && o.Size != meta.Size {
-		err = fmt.Errorf("%s: %w: it is %d bytes, not %d", key, archive.ErrCorrupted, o.Size, meta.Size)
+		err = fmt.Errorf("%s: %w: %d bytes, want %d", key, archive.ErrCorrupted, o.Size, meta.Size)
 	}
 	return err
 }
@@ -164,7 +164,7 @@ func (b *Bucket) Meta(ctx context.Context, key string) (*archive.Meta, error) {
 		return nil, fmt.Errorf("%s: %w", archive.MetaKey(key), b.confirm(ctx, err))
 	}
 	if meta.WorkspaceID != k.Workspace || meta.ArchiveOpID != k.OpID {
-		return nil, fmt.Errorf("%s: %w: it is of workspace %.50q and operation %.50q", archive.MetaKey(key), archive.ErrCorrupted, meta.WorkspaceID, meta.ArchiveOpID)
+		return nil, fmt.Errorf("%s: %w: it names workspace %.50q and operation %.50q", archive.MetaKey(key), archive.ErrCorrupted, meta.WorkspaceID, meta.ArchiveOpID)
 	}
 	return meta, nil
 }
@@ -193,7 +193,7 @@ func (b *Bucket) Open(ctx context.Context, key string, offset int64) (io.ReadClo
 func (b *Bucket) own(key string) (Key, error) {
 	k, err := parseArchive(key)
 	if err == nil && k.Installation != b.Installation {
-		err = fmt.Errorf("archive %.200q is of another installation than this (%s)", key, b.Installation)
+		err = fmt.Errorf("archive %.200q does not belong to this installation (%s)", key, b.Installation)
 	}
 	return k, err
 }

@@ -29,7 +29,7 @@ func (b *Bucket) Check(ctx context.Context, used bool) error {
 			return b.wrong()
 		}
 		if err != nil && b.presigner == nil {
-			return fmt.Errorf("archives are in the folder %s, which cannot be looked into: mount its disk, or set CODEHUB_ARCHIVE_URL to where it is now: %w", b.Folder, err)
+			return fmt.Errorf("archives are in the folder %s, which cannot be read: mount its disk, or set CODEHUB_ARCHIVE_URL to where it is now: %w", b.Folder, err)
 		}
 	}
 	if err := b.Store.Check(ctx); err != nil {

@@ -40,7 +40,7 @@ func (g guarded) allow(ctx context.Context, doing string) error {
 	return nil
 }
 
-var errHangs = errors.New("the folder's disk does not answer")
+var errHangs = errors.New("the folder's disk is not responding")
 
 // call makes a call to the store. What comes of one that was left behind goes
 // to late, if it came to anything.
@@ -143,7 +143,7 @@ func (b *Bucket) makeFolder(ctx context.Context, key string) error {
 	if !ok {
 		return b.folders.MakeFolder(ctx, key)
 	}
-	_, err := call(ctx, g, "make the folder of "+key, func(ctx context.Context) (struct{}, error) {
+	_, err := call(ctx, g, "create the folder of "+key, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, b.folders.MakeFolder(ctx, key)
 	}, nil)
 	return err

@@ -22,7 +22,7 @@ func HostPath(folder, dataDir, hostDataDir string) (string, error) {
 		_, inside = within(resolve(filepath.Clean(dataDir)), resolve(folder))
 	}
 	if !inside {
-		return "", fmt.Errorf("the folder %s is not in the data folder %s, and with CODEHUB_HOST_DATA_DIR only what is in that can be found on Docker's host: put the archives into %s, or on S3",
+		return "", fmt.Errorf("the folder %s is not in the data folder %s, and with CODEHUB_HOST_DATA_DIR Docker's host has only the data folder: put the archives into %s, or on S3",
 			folder, dataDir, filepath.Join(dataDir, "archives"))
 	}
 	return filepath.Join(hostDataDir, rel), nil

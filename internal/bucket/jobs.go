@@ -85,7 +85,7 @@ func give(spec *runtime.JobSpec, orders storagejob.Spec) error {
 	e := json.NewEncoder(&input)
 	e.SetEscapeHTML(false) // of thousands of URLs
 	if err := e.Encode(orders); err != nil {
-		return fmt.Errorf("encode a job's instructions: %w", err)
+		return fmt.Errorf("encode job instructions: %w", err)
 	}
 	spec.Input = input.Bytes()
 	return nil
@@ -139,7 +139,7 @@ func (b *Bucket) Reaches(j runtime.Job) bool {
 }
 
 // ReadBack reads the stored archive back to its end and compares it with its
-// .meta, and that with made, what the job says that it stored (design §3.8).
+// .meta, and that with made, what the job says that it stored.
 // archive.ErrCorrupted if they differ.
 func (b *Bucket) ReadBack(ctx context.Context, key string, made archive.Stats, progress archive.Progress) (*archive.Meta, error) {
 	meta, err := b.Meta(ctx, key)
@@ -147,7 +147,7 @@ func (b *Bucket) ReadBack(ctx context.Context, key string, made archive.Stats, p
 		return nil, err
 	}
 	if meta.SHA256 != made.SHA256 || meta.Size != made.Size || meta.Entries != made.Entries || meta.Bytes != made.Bytes || meta.Skipped != made.Skipped {
-		return nil, fmt.Errorf("%s: %w: it is not of what the job made", archive.MetaKey(key), archive.ErrCorrupted)
+		return nil, fmt.Errorf("%s: %w: it does not describe the archive that the job made", archive.MetaKey(key), archive.ErrCorrupted)
 	}
 	r, err := b.Open(ctx, key, 0)
 	if err != nil {

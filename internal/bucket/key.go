@@ -57,7 +57,7 @@ func ParseKey(key string) Key {
 func parseArchive(key string) (Key, error) {
 	k := ParseKey(key)
 	if k.Kind != Home {
-		return Key{}, fmt.Errorf("archive key %.200q is none", key)
+		return Key{}, fmt.Errorf("invalid archive key %.200q", key)
 	}
 	return k, nil
 }

@@ -35,13 +35,13 @@ func (b *Bucket) listen(ctx context.Context, server *http.Server) error {
 			case err == nil:
 				serving.Go(func() {
 					if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-						b.Log.Error("storage jobs cannot reach the bucket", "err", err)
+						b.Log.Error("listen on the bucket's socket failed; storage jobs cannot reach the bucket", "err", err)
 					}
 				})
 			case first:
 				return err
 			default:
-				b.Log.Error("storage jobs cannot reach the bucket", "err", err)
+				b.Log.Error("listen on the bucket's socket failed; storage jobs cannot reach the bucket", "err", err)
 			}
 		}
 		select {
@@ -82,7 +82,7 @@ func bind(dir string) (net.Listener, error) {
 		err = os.Chmod(dir, 0o700)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make folder for the bucket's socket: %w", err)
+		return nil, fmt.Errorf("create folder for the bucket's socket: %w", err)
 	}
 	f, err := os.Open(dir)
 	if err != nil {

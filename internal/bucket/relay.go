@@ -65,19 +65,19 @@ func (b *Bucket) relayHandler(transport http.RoundTripper) http.Handler {
 		ErrorLog: log.New(discard{}, "", 0),
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() == nil {
-				b.Log.Warn("bucket does not answer a storage job", "method", r.Method, "path", r.URL.Path, "err", err)
+				b.Log.Warn("forward a storage job's request failed", "method", r.Method, "path", r.URL.Path, "err", err)
 			}
-			http.Error(w, "the bucket does not answer: "+err.Error(), http.StatusBadGateway)
+			http.Error(w, "the bucket is not responding: "+err.Error(), http.StatusBadGateway)
 		},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e, err := b.endpoint(r.Context())
 		if err != nil {
-			http.Error(w, "the bucket does not answer: "+err.Error(), http.StatusBadGateway)
+			http.Error(w, "the bucket is not responding: "+err.Error(), http.StatusBadGateway)
 			return
 		}
 		if err := e.permits(r); err != nil {
-			b.Log.Warn("refused a request on the bucket's socket", "method", r.Method, "host", r.Host, "path", r.URL.Path, "err", err)
+			b.Log.Warn("request on the bucket's socket refused", "method", r.Method, "host", r.Host, "path", r.URL.Path, "err", err)
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
@@ -114,11 +114,11 @@ func (b *Bucket) endpoint(ctx context.Context) (*endpoint, error) {
 	}
 	u, err := url.Parse(signed)
 	if err != nil {
-		return nil, errors.New("the URLs of the bucket are malformed")
+		return nil, errors.New("the bucket's URLs are malformed")
 	}
 	path, ok := strings.CutSuffix(u.Path, markerName)
 	if !ok {
-		return nil, fmt.Errorf("the URLs of the bucket look otherwise than %s", u.Path)
+		return nil, fmt.Errorf("the bucket's URLs do not match %s", u.Path)
 	}
 	e = &endpoint{scheme: u.Scheme, host: u.Host, path: path, installation: b.Installation}
 	b.mu.Lock()
@@ -135,7 +135,7 @@ func (e *endpoint) permits(r *http.Request) error {
 	rest, ok := strings.CutPrefix(r.URL.Path, e.path)
 	k := ParseKey(e.installation + "/" + rest)
 	if !ok || r.URL.RawPath != "" || (k.Kind != Home && k.Kind != Meta) {
-		return fmt.Errorf("path %.300q is no archive of this installation", r.URL.Path)
+		return fmt.Errorf("path %.300q is not an archive of this installation", r.URL.Path)
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {

@@ -136,7 +136,7 @@ func TestRestoredDeletion(t *testing.T) {
 
 	w.restored()
 	r := w.collect(gc.Options{})
-	wantItem(t, r, quietKey, gc.Keep, "can be taken back until")
+	wantItem(t, r, quietKey, gc.Keep, "can be undone until")
 	_, err := w.db.UndeleteWorkspace(t.Context(), w.user, quiet)
 	check(t, err)
 	w.days()
@@ -321,7 +321,7 @@ func TestRestoredBetweenCollections(t *testing.T) {
 	w.exec(`UPDATE workspaces SET phase = 'ARCHIVED', error_reason = NULL, archive_key = $2 WHERE id = $1`, id, old)
 	w.live(id)
 	w.days()
-	wantItem(t, w.collect(gc.Options{}), making, gc.Keep, "restored since")
+	wantItem(t, w.collect(gc.Options{}), making, gc.Keep, "was restored")
 	w.wantThere(old, making)
 	list, err := w.db.Archives(t.Context(), w.user, id)
 	if err != nil || len(list) != 2 || list[0].Key != making {

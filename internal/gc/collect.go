@@ -52,7 +52,7 @@ const (
 
 // errClockSet ends a collection that found that a clock was set; the next one
 // goes on.
-var errClockSet = errors.New("a clock was set, or this machine slept; every wait was restarted")
+var errClockSet = errors.New("a clock changed or this machine slept; all waits were restarted")
 
 // Collect looks at all archives of the installation and removes those that
 // nothing holds on to. If the listing or a query fails nothing is removed. It is
@@ -247,7 +247,7 @@ func (c *collection) view(now time.Time, w postgres.Holder, records []postgres.R
 func (c *collection) unknown(held postgres.Holdings) {
 	for _, o := range c.listing.others {
 		if o.Key != mark.Key(c.Bucket.Installation) {
-			c.report.Items = append(c.report.Items, Item{Verdict: Unknown, Reason: "it is nothing of codehub's", Key: o.Key, Size: o.Size})
+			c.report.Items = append(c.report.Items, Item{Verdict: Unknown, Reason: "not an archive of codehub", Key: o.Key, Size: o.Size})
 		}
 	}
 	for id, archives := range c.listing.archives {
@@ -256,7 +256,7 @@ func (c *collection) unknown(held postgres.Holdings) {
 		}
 		for key, a := range archives {
 			c.report.Items = append(c.report.Items, Item{
-				Verdict: Unknown, Reason: "the database has no workspace of this id", Key: key, Workspace: id, Size: a.size,
+				Verdict: Unknown, Reason: "workspace not in the database", Key: key, Workspace: id, Size: a.size,
 			})
 		}
 	}
@@ -298,7 +298,7 @@ func (c *collection) settle(ctx context.Context, id workspace.ID) error {
 		return out
 	})
 	if err != nil {
-		c.Log.Error("archives of a workspace not collected", "workspace", id, "err", err)
+		c.Log.Error("collect a workspace's archives failed; retrying", "workspace", id, "err", err)
 		c.report.Failed++
 		return failed(ctx, &c.dbFailed, err)
 	}
@@ -341,7 +341,7 @@ func (c *collection) remove(ctx context.Context, item *Item) error {
 	if err := c.Bucket.Delete(ctx, item.Key); err != nil {
 		item.Error = err.Error()
 		c.report.Failed++
-		c.Log.Error("archive not removed; the next collection tries again", "workspace", item.Workspace, "key", item.Key, "err", err)
+		c.Log.Error("remove archive failed; retrying in the next collection", "workspace", item.Workspace, "key", item.Key, "err", err)
 		return err
 	}
 	c.bucketFailed = 0

@@ -86,21 +86,21 @@ func TestProtected(t *testing.T) {
 		"at rest":        {nil, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
 		"restored":       {func(id workspace.ID, _ []string) { w.live(id) }, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
 		"archived again": {func(id workspace.ID, _ []string) { w.live(id); w.claim(id) }, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
-		"in ERROR":       {func(id workspace.ID, _ []string) { w.exec(`UPDATE workspaces SET phase = 'ERROR' WHERE id = $1`, id) }, []gc.Verdict{gc.Keep, gc.Keep}, "error"},
+		"in ERROR":       {func(id workspace.ID, _ []string) { w.exec(`UPDATE workspaces SET phase = 'ERROR' WHERE id = $1`, id) }, []gc.Verdict{gc.Keep, gc.Keep}, "ERROR"},
 		"an error on record": {func(id workspace.ID, _ []string) {
 			w.exec(`UPDATE workspaces SET error_reason = 'Timeout' WHERE id = $1`, id)
-		}, []gc.Verdict{gc.Keep, gc.Keep}, "error"},
+		}, []gc.Verdict{gc.Keep, gc.Keep}, "ERROR"},
 		"to be tried again": {func(id workspace.ID, _ []string) {
 			w.exec(`UPDATE workspaces SET error_reason = 'ActionFailed' WHERE id = $1`, id)
 		}, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
-		"deleted": {func(id workspace.ID, _ []string) { w.delete(id) }, []gc.Verdict{gc.Keep, gc.Keep}, "can be taken back until"},
+		"deleted": {func(id workspace.ID, _ []string) { w.delete(id) }, []gc.Verdict{gc.Keep, gc.Keep}, "can be undone until"},
 		"to be recovered": {func(id workspace.ID, keys []string) {
 			w.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, id)
 			_, err := w.db.RequestRecoverArchive(t.Context(), w.user, id, opID(keys[0]))
 			check(t, err)
 			// Even if it is no error any more when it is taken up.
 			w.exec(`UPDATE workspaces SET phase = 'ARCHIVED', error_reason = NULL WHERE id = $1`, id)
-		}, []gc.Verdict{gc.Keep, gc.Keep}, "recovered from"},
+		}, []gc.Verdict{gc.Keep, gc.Keep}, "chosen for a recovery"},
 		"recovered": {func(id workspace.ID, keys []string) {
 			w.exec(`UPDATE workspaces SET archive_key = $2 WHERE id = $1`, id, keys[0])
 		}, []gc.Verdict{gc.Keep, gc.Wait}, "current"},
@@ -109,13 +109,13 @@ func TestProtected(t *testing.T) {
 		}, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
 		"the current one is gone": {func(id workspace.ID, keys []string) {
 			check(t, w.bucket.Delete(t.Context(), keys[1]))
-		}, []gc.Verdict{gc.Keep, gc.Missing}, "not in the bucket"},
+		}, []gc.Verdict{gc.Keep, gc.Missing}, "missing from the bucket"},
 		"its object is gone": {func(id workspace.ID, keys []string) {
 			check(t, w.store.Store.Delete(t.Context(), keys[1]))
-		}, []gc.Verdict{gc.Keep, gc.Missing}, "not in the bucket"},
+		}, []gc.Verdict{gc.Keep, gc.Missing}, "missing from the bucket"},
 		"its .meta is gone": {func(id workspace.ID, keys []string) {
 			check(t, w.store.Store.Delete(t.Context(), archive.MetaKey(keys[1])))
-		}, []gc.Verdict{gc.Keep, gc.Missing}, "not in the bucket"},
+		}, []gc.Verdict{gc.Keep, gc.Missing}, "missing from the bucket"},
 		"the earlier one is gone": {func(id workspace.ID, keys []string) {
 			check(t, w.bucket.Delete(t.Context(), keys[0]))
 		}, []gc.Verdict{gc.Missing, gc.Keep}, "earlier"},
@@ -160,10 +160,10 @@ func TestUploads(t *testing.T) {
 		w.putHome(id, making, "making")
 
 		r := w.collect(gc.Options{})
-		wantItem(t, r, half, gc.Wait, "never finished")
+		wantItem(t, r, half, gc.Wait, "unfinished")
 		wantItem(t, r, whole, gc.Wait, "ended without it")
-		wantItem(t, r, nothing, gc.Wait, "never finished")
-		wantItem(t, r, making, gc.Keep, "being made")
+		wantItem(t, r, nothing, gc.Wait, "unfinished")
+		wantItem(t, r, making, gc.Keep, "being created")
 		// Until it goes it can be recovered from.
 		list, err := w.db.Archives(t.Context(), w.user, id)
 		check(t, err)
@@ -173,12 +173,12 @@ func TestUploads(t *testing.T) {
 		w.pass(delay)
 		r = w.collect(gc.Options{})
 		wantItem(t, r, half, gc.Remove, "")
-		wantItem(t, r, making, gc.Keep, "being made")
+		wantItem(t, r, making, gc.Keep, "being created")
 		w.wantThere(current)
 		// A job that nobody waited for is done after all: it is known for what it is.
 		w.upload(id, half, "half")
 		r = w.collect(gc.Options{})
-		wantItem(t, r, half, gc.Remove, "being removed")
+		wantItem(t, r, half, gc.Remove, "removal in progress")
 		w.wantThere(current)
 		// What is being made can still be finished.
 		stored := w.upload(id, making, "making")
@@ -220,7 +220,7 @@ func TestDeleted(t *testing.T) {
 		w.pass(time.Minute)
 		r := w.collect(gc.Options{})
 		w.wantThere(append(second, kept...)...)
-		wantItem(t, r, second[0], gc.Keep, "still has a home")
+		wantItem(t, r, second[0], gc.Keep, "not removed yet")
 		if r.Released != 1 || query[bool](w, `SELECT archive_key IS NOT NULL FROM workspaces WHERE id = $1`, archived) {
 			t.Errorf("%d released", r.Released)
 		}
@@ -244,7 +244,7 @@ func TestDeleted(t *testing.T) {
 		r = w.collect(gc.Options{})
 		wantItem(t, r, unfinished, gc.Remove, "")
 		// It cannot be late: the deletion is.
-		wantItem(t, r, late, gc.Found, "after it was deleted")
+		wantItem(t, r, late, gc.Found, "after its deletion")
 	})
 }
 
@@ -313,14 +313,14 @@ func TestUnknown(t *testing.T) {
 
 		for range 3 {
 			r := w.collect(gc.Options{})
-			wantItem(t, r, stranger, gc.Unknown, "no workspace of this id")
-			wantItem(t, r, half, gc.Unknown, "not complete")
-			wantItem(t, r, meta, gc.Unknown, "not complete")
+			wantItem(t, r, stranger, gc.Unknown, "workspace not in the database")
+			wantItem(t, r, half, gc.Unknown, "incomplete")
+			wantItem(t, r, meta, gc.Unknown, "incomplete")
 			wantItem(t, r, bad, gc.Unknown, ".meta")
 			wantItem(t, r, foreign, gc.Unknown, ".meta")
 			wantItem(t, r, cut, gc.Unknown, "bytes")
-			wantItem(t, r, notes, gc.Unknown, "nothing of codehub's")
-			wantItem(t, r, beside, gc.Unknown, "nothing of codehub's")
+			wantItem(t, r, notes, gc.Unknown, "not an archive of codehub")
+			wantItem(t, r, beside, gc.Unknown, "not an archive of codehub")
 			w.pass(10 * delay)
 		}
 		if len(w.store.deleted) != 0 {
@@ -374,7 +374,7 @@ func TestBucketFails(t *testing.T) {
 	w.exec(`UPDATE workspaces SET error_reason = NULL WHERE id = $1`, id)
 	w.store.deleteFails = nil
 	r = w.collect(gc.Options{})
-	wantItem(t, r, keys[0], gc.Remove, "being removed")
+	wantItem(t, r, keys[0], gc.Remove, "removal in progress")
 	if n, _ := r.Removed(); n != 1 {
 		t.Errorf("%+v", r.Items)
 	}

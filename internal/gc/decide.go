@@ -63,9 +63,9 @@ func decide(v view) []decision {
 		l := v.listed[key]
 		switch {
 		case recorded && r.DeletingAt != nil:
-			d.item.Verdict, d.item.Reason = Remove, "it is being removed"
+			d.item.Verdict, d.item.Reason = Remove, "removal in progress"
 		case over:
-			d.item.Verdict, d.item.Reason = Remove, "its workspace was deleted on "+moment(*v.holder.DeletedAt)
+			d.item.Verdict, d.item.Reason = Remove, "workspace deleted on "+moment(*v.holder.DeletedAt)
 		case v.holder.DeletedAt != nil:
 			d.item.Verdict, d.item.Reason = Keep, held
 		default:
@@ -89,10 +89,10 @@ func (v view) deleted() (over bool, held string) {
 		return false, ""
 	}
 	if due := lifecycle.GraceEnds(*w.DeletedAt, v.restoredAt, v.set.DeleteGrace); v.now.Before(due) {
-		return false, "the deletion of its workspace can be taken back until " + moment(due)
+		return false, "workspace deleted; the deletion can be undone until " + moment(due)
 	}
 	if w.Operation != workspace.OpNone || w.Home != workspace.HomeAbsent {
-		return false, "its deleted workspace still has a home"
+		return false, "workspace deleted; its home is not removed yet"
 	}
 	// Somebody worked in it after it was deleted, as far as this database
 	// knows: the deletion was taken back in a time that it does not remember.
@@ -108,7 +108,7 @@ func (v view) deleted() (over bool, held string) {
 		case !recorded && d.meta == nil && !l.modified.After(*w.DeletedAt):
 			continue
 		}
-		return false, "its workspace was archived after it was deleted: the deletion comes from a backup of the database"
+		return false, "workspace archived after its deletion; the database was restored from a backup"
 	}
 	return true, ""
 }
@@ -121,50 +121,50 @@ func (v view) living(item *Item, key string, ranks map[string]int) {
 	keep := func(format string, args ...any) { item.Verdict, item.Reason = Keep, fmt.Sprintf(format, args...) }
 	switch {
 	case !strings.HasPrefix(key, v.prefix):
-		item.Verdict, item.Reason = Unknown, "it is in another installation's part of the bucket"
+		item.Verdict, item.Reason = Unknown, "belongs to another installation"
 	case key == w.ArchiveKey && v.currentMissing():
-		item.Verdict, item.Reason = Missing, "it is the workspace's current archive"
+		item.Verdict, item.Reason = Missing, "current archive"
 	case key == w.ArchiveKey:
-		keep("it is the workspace's current archive")
+		keep("current archive")
 	case v.making(r, l):
-		keep("it is being made")
+		keep("being created")
 	case !recorded && !l.complete():
-		item.Verdict, item.Reason = Unknown, "it is not complete, and the database does not know it"
+		item.Verdict, item.Reason = Unknown, "incomplete and not in the database"
 	case !recorded && v.described[key].meta == nil:
-		item.Verdict, item.Reason = Unknown, "its .meta says nothing that can be used: "+v.described[key].why
+		item.Verdict, item.Reason = Unknown, "unusable .meta: "+v.described[key].why
 	case !recorded:
-		keep("it is complete, and the database does not know it")
+		keep("complete and not in the database")
 	case v.since(r):
-		keep("it was made while the bucket was listed")
+		keep("created while the bucket was listed")
 	case r.known() && !l.complete():
-		item.Verdict, item.Reason = Missing, "it is an earlier archive of the workspace"
+		item.Verdict, item.Reason = Missing, "earlier archive"
 	case key == w.RecoverKey:
-		keep("the workspace is to be recovered from it")
+		keep("chosen for a recovery")
 	case w.Phase == workspace.PhaseError || w.ErrorReason.Final():
-		keep("its workspace is in an error state")
+		keep("workspace in ERROR")
 	case v.currentMissing():
-		keep("the workspace's current archive is not in the bucket")
+		keep("current archive missing from the bucket")
 	case r.Found && r.SupersededAt == nil:
-		keep("it was found in the bucket, and nobody has used it yet")
+		keep("found in the bucket and not used yet")
 	case r.wasCurrent():
 		n := v.set.Keep
 		if w.ArchiveKey == "" {
 			n = max(n, 1) // the last one, until there is a next
 		}
 		if rank := ranks[key]; rank < n {
-			keep("it is earlier archive %d of %d that are kept", rank+1, n)
+			keep("earlier archive %d of %d to keep", rank+1, n)
 			return
 		}
-		v.unprotected(item, r, "newer ones have replaced it")
+		v.unprotected(item, r, "replaced by newer archives")
 	case l.complete() && w.Home != workspace.HomeLive && v.newest(r):
-		keep("it is complete, and newer than what the workspace has")
+		keep("complete and newer than the current archive")
 	case l.complete() && r.CreatedAt.Before(v.restoredAt):
 		// It may have been made the current one in a time that is forgotten.
-		keep("it is complete, and the database was restored since it was begun")
+		keep("complete; the database was restored after it was started")
 	case l.complete():
-		v.unprotected(item, r, "what made it ended without it")
+		v.unprotected(item, r, "its operation ended without it")
 	default:
-		v.unprotected(item, r, "its upload was never finished")
+		v.unprotected(item, r, "unfinished upload")
 	}
 }
 

@@ -305,7 +305,7 @@ func (h *history) gc() {
 		}
 		held[r.key], held[r.recover] = "current", "to be recovered from"
 		if r.op == "ARCHIVING" {
-			held[h.bucket.Key(id, r.claim)] = "being made"
+			held[h.bucket.Key(id, r.claim)] = "being created"
 		}
 		if r.phase == "ERROR" {
 			for key := range h.there() {

@@ -82,7 +82,7 @@ func describe(ctx context.Context, b *bucket.Bucket, l listing, h postgres.Holdi
 			meta, err := b.Meta(ctx, key)
 			switch {
 			case err == nil && meta.Size != a.homeSize:
-				out[key] = described{why: fmt.Sprintf("it speaks of %d bytes, and there are %d", meta.Size, a.homeSize)}
+				out[key] = described{why: fmt.Sprintf(".meta says %d bytes, and the object has %d", meta.Size, a.homeSize)}
 			case err == nil:
 				out[key] = described{meta: meta}
 			case errors.Is(err, archive.ErrCorrupted), errors.Is(err, store.ErrNotFound):

@@ -25,7 +25,7 @@ func TestFoundStays(t *testing.T) {
 		found := w.bucket.Key(id, unknownOp)
 		w.upload(id, found, "found")
 		r := w.collect(gc.Options{DryRun: true})
-		wantItem(t, r, found, gc.Found, "does not know it")
+		wantItem(t, r, found, gc.Found, "not in the database")
 		if n := query[int](w, `SELECT count(*) FROM archives`); n != 1 {
 			t.Errorf("%d are on record after a look", n)
 		}
@@ -39,7 +39,7 @@ func TestFoundStays(t *testing.T) {
 		w.live(id)
 		for range 3 {
 			w.pass(10 * delay)
-			wantItem(t, w.collect(gc.Options{}), found, gc.Keep, "nobody has used it")
+			wantItem(t, w.collect(gc.Options{}), found, gc.Keep, "not used yet")
 		}
 		w.wantThere(found, keys[1], keys[2])
 	})
@@ -63,8 +63,8 @@ func TestCompleteIsKeptForWantOfBetter(t *testing.T) {
 	}
 	for range 3 {
 		r := w.collect(gc.Options{})
-		wantItem(t, r, keys[0], gc.Keep, "newer than what")
-		wantItem(t, r, keys[1], gc.Keep, "newer than what")
+		wantItem(t, r, keys[0], gc.Keep, "newer than the current")
+		wantItem(t, r, keys[1], gc.Keep, "newer than the current")
 		w.pass(delay)
 	}
 	w.wantThere(append(keys, old)...)

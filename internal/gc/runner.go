@@ -111,7 +111,7 @@ func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 		case errors.Is(err, postgres.ErrCollecting), err.Error() == said:
 		default:
 			said = err.Error()
-			r.cfg.Log.Error("archives are not collected; it is tried again", "err", err)
+			r.cfg.Log.Error("garbage collection failed; retrying", "err", err)
 		}
 	}
 }

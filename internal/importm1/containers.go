@@ -44,7 +44,7 @@ func (e engine) find(ctx context.Context, w SourceWorkspace, homesDir string) (*
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for its old container: %w", err)
+		return nil, fmt.Errorf("find the old container: %w", err)
 	}
 	c := found.Container
 	if c.Name != "/"+name {
@@ -69,14 +69,14 @@ func (e engine) find(ctx context.Context, w SourceWorkspace, homesDir string) (*
 // is about to be packed. The engine may see it by another path.
 func sameHome(mounted, home, key string) error {
 	if !strings.HasSuffix(filepath.Clean(mounted), "/"+key) {
-		return fmt.Errorf("its home is %s, which is not where the first version puts it", mounted)
+		return fmt.Errorf("its home is %s, which is not a path of the first version", mounted)
 	}
 	there, err := os.Stat(mounted)
 	if err != nil {
 		return nil // not to be seen from here
 	}
 	if here, err := os.Stat(home); err != nil || !os.SameFile(here, there) {
-		return fmt.Errorf("its home is %s, and not the one in the folder that was given (%s)", mounted, home)
+		return fmt.Errorf("its home is %s, not the one in the given folder (%s)", mounted, home)
 	}
 	return nil
 }
@@ -85,12 +85,12 @@ func sameHome(mounted, home, key string) error {
 func (e engine) stop(ctx context.Context, c *oldContainer) error {
 	if c.paused {
 		if _, err := e.api.ContainerUnpause(ctx, c.id, client.ContainerUnpauseOptions{}); err != nil {
-			return fmt.Errorf("wake its old container to stop it: %w", err)
+			return fmt.Errorf("unpause the old container to stop it: %w", err)
 		}
 	}
 	seconds := stopSeconds
 	if _, err := e.api.ContainerStop(ctx, c.id, client.ContainerStopOptions{Timeout: &seconds}); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("stop its old container: %w", err)
+		return fmt.Errorf("stop the old container: %w", err)
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ func (e engine) stop(ctx context.Context, c *oldContainer) error {
 func (e engine) remove(ctx context.Context, c *oldContainer) error {
 	_, err := e.api.ContainerRemove(ctx, c.id, client.ContainerRemoveOptions{Force: true})
 	if err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("remove its old container: %w", err)
+		return fmt.Errorf("remove the old container: %w", err)
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ func (r *run) sweep(ctx context.Context, key string) error {
 }
 
 // copy packs a home into the bucket under a claim of its own and reads it back:
-// the order of design §3.8 up to the record.
+// the same order as ARCHIVING up to the record.
 func (r *run) copy(ctx context.Context, i *postgres.Import, home string, meta archive.Meta, w *Workspace) (*workspace.Archive, error) {
 	i.ArchiveOpID = uuid.NewString()
 	if err := r.claim(ctx, *i); err != nil {

@@ -203,7 +203,7 @@ func TestStartedAfterwards(t *testing.T) {
 	w.run(w.id("wR0"), true)
 	w.run(w.id("wT1"), false)
 	report := w.bring()
-	if r := report.of(t, w.id("wR0")); r.Result != Left || !strings.Contains(r.Reason, "runs again") || report.Left != 1 {
+	if r := report.of(t, w.id("wR0")); r.Result != Left || !strings.Contains(r.Reason, "running again") || report.Left != 1 {
 		t.Errorf("%+v", report)
 	}
 	equal(t, "containers", map[string]string{w.id("wR0"): "running"}, w.containers())
@@ -221,7 +221,7 @@ func TestOvertaken(t *testing.T) {
 		return nil
 	}
 	report, err := Run(t.Context(), c)
-	if err != nil || report.Left != 3 || !strings.Contains(report.Workspaces[0].Reason, "another import-m1") {
+	if err != nil || report.Left != 3 || !strings.Contains(report.Workspaces[0].Reason, "Another import-m1") {
 		t.Errorf("%v; %+v", err, report)
 	}
 	if n := query[int](w, w.dsn, `SELECT count(*) FROM workspaces`); n != 0 {
@@ -288,7 +288,7 @@ func TestLimits(t *testing.T) {
 	want := []string{w.id("wG0"), w.id("wE0"), w.id("wT1")} // of kim two, of lee one
 	slices.Sort(want)
 	equal(t, "running", want, running)
-	if r := report.of(t, w.id("wR0")); r.DesiredState != "STANDBY" || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "as many run here") {
+	if r := report.of(t, w.id("wR0")); r.DesiredState != "STANDBY" || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "running limit is reached") {
 		t.Errorf("one beyond the limit: %+v", r)
 	}
 }

@@ -1,5 +1,5 @@
 // Package importm1 brings over what the first version of codehub kept: its
-// users, its workspaces and their homes (design §5).
+// users, its workspaces and their homes.
 //
 // That version (its last migration is of December 2025) has a PostgreSQL
 // database with the tables users, sessions and workspaces, ULIDs for ids, and a

@@ -23,13 +23,13 @@ func homeKey(owner, id string) string {
 func (h homes) check() error {
 	fi, err := os.Stat(h.dir)
 	if err != nil {
-		return fmt.Errorf("look at the folder of the homes: %w", err)
+		return fmt.Errorf("read the folder of the homes: %w", err)
 	}
 	if !fi.IsDir() {
-		return fmt.Errorf("%s is no folder", h.dir)
+		return fmt.Errorf("%s is not a folder", h.dir)
 	}
 	if fi, err = os.Lstat(filepath.Join(h.dir, "users")); err != nil || !fi.IsDir() {
-		return fmt.Errorf("%s has no folder users in it: give the folder that the first version had as CODEHUB_HOME_STORE__WORKSPACE_BASE_DIR", h.dir)
+		return fmt.Errorf("%s has no folder users: give the folder that was CODEHUB_HOME_STORE__WORKSPACE_BASE_DIR in the first version", h.dir)
 	}
 	return nil
 }
@@ -39,7 +39,7 @@ func (h homes) check() error {
 // reached over a link, is somebody's doing, and not followed.
 func (h homes) find(w SourceWorkspace) (string, error) {
 	if w.HomeStoreKey != homeKey(w.OwnerID, w.ID) || !filepath.IsLocal(w.HomeStoreKey) {
-		return "", fmt.Errorf("its home_store_key %.200q is not that of the first version (%.200q)", w.HomeStoreKey, homeKey(w.OwnerID, w.ID))
+		return "", fmt.Errorf("home_store_key %.200q is not the first version's (%.200q)", w.HomeStoreKey, homeKey(w.OwnerID, w.ID))
 	}
 	at := h.dir
 	for _, part := range pathParts(w.HomeStoreKey) {
@@ -48,9 +48,9 @@ func (h homes) find(w SourceWorkspace) (string, error) {
 		case errors.Is(err, fs.ErrNotExist):
 			return "", nil
 		case err != nil:
-			return "", fmt.Errorf("look for its home: %w", err)
+			return "", fmt.Errorf("find the home: %w", err)
 		case !fi.IsDir():
-			return "", fmt.Errorf("%s is no folder, and nothing else is followed", at)
+			return "", fmt.Errorf("%s is not a folder; links are not followed", at)
 		}
 	}
 	return at, nil
@@ -100,7 +100,7 @@ func folders(dir, below string) ([]string, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for homes: %w", err)
+		return nil, fmt.Errorf("list homes: %w", err)
 	}
 	var list []string
 	for _, e := range entries {

@@ -131,7 +131,7 @@ func (w *world) people(report Report) {
 			w.Errorf("%s came over as %+v", name, u)
 		}
 	}
-	if u := report.user(w, "admin"); len(u.Notes) != 1 || !strings.Contains(u.Notes[0], "have it changed") {
+	if u := report.user(w, "admin"); len(u.Notes) != 1 || !strings.Contains(u.Notes[0], "change it") {
 		w.Errorf("of the password that everybody knows is said %q", u.Notes)
 	}
 	if n := query[int](w, w.dsn, `SELECT count(*) FROM sessions`); n != 0 {

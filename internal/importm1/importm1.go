@@ -76,11 +76,11 @@ func (r *run) all(ctx context.Context) error {
 	}
 	if n := r.Source.Others; n > 0 {
 		r.report.Warnings = append(r.report.Warnings, fmt.Sprintf(
-			"%d others are connected to the first version's database: if it still runs, stop it first, and run this again", n))
+			"%d other connections to the first version's database are open. If the first version still runs, stop it and run the import again", n))
 	}
 	owners, err := r.users(ctx)
 	if err != nil {
-		return fmt.Errorf("bring the users over: %w", err)
+		return fmt.Errorf("import users: %w", err)
 	}
 	return r.workspaces(ctx, owners)
 }
@@ -94,7 +94,7 @@ func (r *run) ready(ctx context.Context) error {
 		}
 	}
 	if _, err := r.engine.api.Ping(ctx, client.PingOptions{}); err != nil {
-		return fmt.Errorf("ask Docker about the old containers: %w", err)
+		return fmt.Errorf("list the old containers: %w", err)
 	}
 	return nil
 }
@@ -114,7 +114,7 @@ func (r *run) workspaces(ctx context.Context, owners map[string]owner) error {
 		w := Workspace{OldID: m.ID, OldName: m.Name, Owner: r.ownerName(m, owners), Status: m.Status}
 		switch {
 		case stopped != nil:
-			w.Result, w.Reason = Left, "not tried: the import ended before it"
+			w.Result, w.Reason = Left, "not tried; the import ended before"
 		default:
 			err := r.workspace(ctx, m, owners[m.OwnerID], begun, names[m.ID], &w)
 			if err != nil {

@@ -70,13 +70,13 @@ func TestLeft(t *testing.T) {
 	left("K4", "home_store_key", "home_store_key", "")
 	left("S0", "storage_backend", "storage_backend", "docker-volume")
 	left("S1", "instance_backend", "instance_backend", "k8s")
-	dir := home(left("Y0", "nothing else is followed"))
+	dir := home(left("Y0", "links are not followed"))
 	ok(t, os.Remove(dir))
 	ok(t, os.Symlink(outside, dir))
-	dir = home(left("Y1", "nothing else is followed"))
+	dir = home(left("Y1", "links are not followed"))
 	ok(t, os.Remove(dir))
 	w.file(dir, "a file")
-	dir = filepath.Dir(home(left("Y2", "nothing else is followed")))
+	dir = filepath.Dir(home(left("Y2", "links are not followed")))
 	ok(t, os.RemoveAll(dir))
 	ok(t, os.MkdirAll(filepath.Join(outside, "home"), 0o755))
 	ok(t, os.Symlink(outside, dir))
@@ -91,10 +91,10 @@ func TestLeft(t *testing.T) {
 	bare := left("V1", "nothing mounted")
 	home(bare)
 	w.run(bare, true, func(o *client.ContainerCreateOptions) { o.HostConfig.Mounts = nil })
-	strange := left("V2", "not where the first version puts it")
+	strange := left("V2", "not a path of the first version")
 	home(strange)
 	w.run(strange, true, func(o *client.ContainerCreateOptions) { o.HostConfig.Mounts[0].Source = outside })
-	stale := left("V3", "not the one in the folder that was given")
+	stale := left("V3", "not the one in the given folder")
 	home(stale)
 	elsewhere := filepath.Join(outside, homeKey(w.id("uK0"), stale))
 	ok(t, os.MkdirAll(elsewhere, 0o755))
@@ -169,11 +169,11 @@ func TestOdd(t *testing.T) {
 	odd(id("A6"), "x (2)", "x (2)", "")
 	odd(id("A7"), "x", "x (4)", "renamed")
 	odd(id("A8"), "de\u0301compose\u0301", "décomposé", "renamed")
-	odd(id("B0"), "image", "image", "no image reference", "image_ref", "--privileged evil")
-	odd(id("B1"), "no image", "no image", "no image reference", "image_ref", "")
-	odd("not-a-ulid-"+w.tag, "bad id", "bad id", "no ULID")
-	odd("8ZZZZZZZZZZZZZZZZZZZ"+w.tag, "beyond ULIDs", "beyond ULIDs", "no ULID")
-	odd(uuid.NewString(), "a UUID", "a UUID", "no ULID")
+	odd(id("B0"), "image", "image", "invalid image reference", "image_ref", "--privileged evil")
+	odd(id("B1"), "no image", "no image", "invalid image reference", "image_ref", "")
+	odd("not-a-ulid-"+w.tag, "bad id", "bad id", "not a ULID")
+	odd("8ZZZZZZZZZZZZZZZZZZZ"+w.tag, "beyond ULIDs", "beyond ULIDs", "not a ULID")
+	odd(uuid.NewString(), "a UUID", "a UUID", "not a ULID")
 	odd("spaces and ünicode "+w.tag, "no address", "no address", "not redirected")
 	deleted := w.add(id("X0"), "x", "STOPPED", "deleted_at", "2026-01-01Z")
 	ghost := w.add(id("X1"), "x", "DELETED")
@@ -186,7 +186,7 @@ func TestOdd(t *testing.T) {
 		Name: "x (2)", ImageRef: "i", StorageBackend: workspace.StorageDockerVolume, Desired: workspace.DesiredArchived,
 	})
 	ok(t, err)
-	names[id("A6")], notes[id("A6")] = "x (2) (2)", "has one of that name"
+	names[id("A6")], notes[id("A6")] = "x (2) (2)", "already has a workspace with that name"
 
 	report = w.bring()
 	if report.Left != 0 {
@@ -264,13 +264,13 @@ func TestUsers(t *testing.T) {
 	check(report, want)
 	said.DryRun = false
 	equal(t, "said and done", said, report)
-	if r := report.of(t, id); r.Result != Left || r.Reason != "its owner was left" {
+	if r := report.of(t, id); r.Result != Left || r.Reason != "its owner was not imported" {
 		t.Errorf("%+v", r)
 	}
 	if u := report.user(t, "operator"); !strings.Contains(u.Reason, "--join-users") {
 		t.Errorf("%+v", u)
 	}
-	if u := report.user(t, "kim"); len(u.Notes) != 1 || !strings.Contains(u.Notes[0], "cannot log in") {
+	if u := report.user(t, "kim"); len(u.Notes) != 1 || !strings.Contains(u.Notes[0], "set a new password") {
 		t.Errorf("%+v", u)
 	}
 
@@ -318,7 +318,7 @@ func TestAdministrators(t *testing.T) {
 	refused("no user", named("KIM"))
 
 	report := w.bring(named("admin"))
-	if u := report.user(t, "admin"); u.Result != Left || !strings.Contains(u.Reason, "too well known") {
+	if u := report.user(t, "admin"); u.Result != Left || !strings.Contains(u.Reason, "must not have") {
 		t.Errorf("%+v", u)
 	}
 	report = w.bring(named("kim"))
@@ -341,10 +341,10 @@ func TestRefused(t *testing.T) {
 	w := newWorld(t)
 	w.allHomes()
 	for why, change := range map[string]func(*Config){
-		"no such file":   func(c *Config) { c.Homes = filepath.Join(w.homes, "not there") },
-		"no folder":      func(c *Config) { c.Homes = filepath.Join(homeOf(w, w.id("wT0")), ".bashrc") },
-		"no folder user": func(c *Config) { c.Homes = filepath.Join(w.homes, "users") },
-		"ask Docker": func(c *Config) {
+		"no such file":        func(c *Config) { c.Homes = filepath.Join(w.homes, "not there") },
+		"is not a folder":     func(c *Config) { c.Homes = filepath.Join(homeOf(w, w.id("wT0")), ".bashrc") },
+		"has no folder users": func(c *Config) { c.Homes = filepath.Join(w.homes, "users") },
+		"list the old containers": func(c *Config) {
 			down, err := client.New(client.WithHost("unix://" + filepath.Join(t.TempDir(), "none.sock")))
 			ok(t, err)
 			c.Docker = down
@@ -388,7 +388,7 @@ func TestOthersConnected(t *testing.T) {
 	other, err := postgres.Open(t.Context(), w.from, postgres.Options{})
 	ok(t, err)
 	defer other.Close()
-	if r := w.bring(); len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "stop it first") {
+	if r := w.bring(); len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "stop it and run the import again") {
 		t.Errorf("warnings: %q", r.Warnings)
 	}
 }

@@ -27,13 +27,13 @@ func (r *run) noAdmin(ctx context.Context) error {
 		if slices.ContainsFunc(r.Source.Users, func(u SourceUser) bool { return r.wished(u.Username) }) {
 			return nil
 		}
-		return fmt.Errorf("the first version has no user %q to make an administrator", r.Admin)
+		return fmt.Errorf("the first version has no user %q, who should become an administrator", r.Admin)
 	}
 	has, err := r.DB.HasAdmin(ctx)
 	if err != nil || has || len(r.Source.Users) == 0 {
 		return err
 	}
-	return errors.New("this installation has no administrator yet, and the first version knew none: " +
+	return errors.New("this installation has no administrator yet, and the first version had none: " +
 		"start codehub once and set it up, or name a user of the first version with --admin")
 }
 
@@ -71,7 +71,7 @@ func (r *run) user(ctx context.Context, m SourceUser, done map[string]string, ma
 	if id, ok := done[m.ID]; ok {
 		here, err := r.DB.User(ctx, id)
 		if workspace.CodeOf(err) == workspace.CodeNotFound {
-			return leave("they were brought over before, and have been removed here since")
+			return leave("imported before and removed since")
 		}
 		if err != nil {
 			return owner{}, err
@@ -80,11 +80,11 @@ func (r *run) user(ctx context.Context, m SourceUser, done map[string]string, ma
 		return owner{here.ID, here.Username}, r.grant(ctx, m, here, u)
 	}
 	if len(m.ID) > maxOldID {
-		return leave("its id is too long")
+		return leave("the id is too long")
 	}
 	name := username(m.Username)
 	if name == "" {
-		return leave("nothing of its username can be one here")
+		return leave("no valid username can be made from this one")
 	}
 	if leave := r.password(m.PasswordHash, m.Username, u); leave != nil {
 		return owner{}, nil
@@ -96,7 +96,7 @@ func (r *run) user(ctx context.Context, m SourceUser, done map[string]string, ma
 	if err == nil && !r.imported(done, here.ID) {
 		// Somebody who was here before: the same person, or not.
 		if !r.JoinUsers || !sameUsername(here.Username, strings.TrimSpace(m.Username)) {
-			return leave("there is a user %s here already: if users of the same name are the same people, say so with --join-users", here.Username)
+			return leave("a user %s already exists. If users of the same name are the same people, run with --join-users", here.Username)
 		}
 		return r.join(ctx, m, here, u)
 	}
@@ -112,7 +112,7 @@ func (r *run) user(ctx context.Context, m SourceUser, done map[string]string, ma
 		who.username = fmt.Sprintf("%s-%d", trimmed(name, 60), n)
 	}
 	if who.username != m.Username {
-		u.Notes = append(u.Notes, fmt.Sprintf("logs in as %s from now on", who.username))
+		u.Notes = append(u.Notes, fmt.Sprintf("now logs in as %s", who.username))
 	}
 	u.Result, u.Admin = Imported, r.wished(m.Username)
 	return who, nil
@@ -127,12 +127,12 @@ func (r *run) password(hash, username string, u *User) error {
 	matches, readable := auth.Matches(hash, defaultPassword)
 	switch {
 	case !readable:
-		u.Notes = append(u.Notes, "its password hash is of no kind that can be verified: they cannot log in until they get a new password")
+		u.Notes = append(u.Notes, "the password hash cannot be verified; set a new password before this user can log in")
 	case matches && r.wished(username):
-		u.Result, u.Reason = Left, "its password is the one that the first version came with, too well known for an administrator: change it first"
+		u.Result, u.Reason = Left, "the password is the first version's default, which an administrator must not have; change it first"
 		return errors.New(u.Reason)
 	case matches:
-		u.Notes = append(u.Notes, "its password is the one that the first version came with: have it changed")
+		u.Notes = append(u.Notes, "the password is the first version's default; change it")
 	}
 	return nil
 }
@@ -143,7 +143,7 @@ func (r *run) join(ctx context.Context, m SourceUser, here postgres.User, u *Use
 			return owner{}, err
 		}
 	}
-	u.Result, u.Notes = Joined, []string{"the password is the one they have here"}
+	u.Result, u.Notes = Joined, []string{"keeps the password of this installation"}
 	return owner{here.ID, here.Username}, r.grant(ctx, m, here, u)
 }
 

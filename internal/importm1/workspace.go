@@ -55,7 +55,7 @@ func (r *run) workspace(ctx context.Context, m SourceWorkspace, who owner, begun
 		return nil
 	}
 	if err := r.engine.remove(ctx, old); err != nil {
-		w.Notes = append(w.Notes, err.Error()+"; the next run tries again")
+		w.Notes = append(w.Notes, err.Error()+"; the next import tries again")
 		return nil
 	}
 	w.Container = "removed"
@@ -66,15 +66,15 @@ func (r *run) workspace(ctx context.Context, m SourceWorkspace, who owner, begun
 func importable(m SourceWorkspace, who owner) error {
 	switch {
 	case who.id == "":
-		return errors.New("its owner was left")
+		return errors.New("its owner was not imported")
 	case len(m.ID) > maxOldID || m.ID == "":
-		return errors.New("its id is empty or too long")
+		return errors.New("the id is empty or too long")
 	case !statuses[m.Status]:
-		return fmt.Errorf("its status %.50q is none of the first version's", m.Status)
+		return fmt.Errorf("unknown status %.50q", m.Status)
 	case m.InstanceBackend != "local-docker":
-		return fmt.Errorf("its instance_backend is %.50q, which the first version did not have", m.InstanceBackend)
+		return fmt.Errorf("unknown instance_backend %.50q", m.InstanceBackend)
 	case m.StorageBackend != "local-dir":
-		return fmt.Errorf("its storage_backend is %.50q, which the first version did not have", m.StorageBackend)
+		return fmt.Errorf("unknown storage_backend %.50q", m.StorageBackend)
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func importable(m SourceWorkspace, who owner) error {
 func (r *run) home(m SourceWorkspace) (string, error) {
 	home, err := r.homes.find(m)
 	if err == nil && home == "" && m.Status != "CREATED" {
-		err = fmt.Errorf("its home is not at %s/%s: put it there, or an empty folder if there is nothing to be lost", r.Homes, m.HomeStoreKey)
+		err = fmt.Errorf("its home is not at %s/%s: put it there, or create an empty folder there if the home is not needed", r.Homes, m.HomeStoreKey)
 	}
 	return home, err
 }
@@ -110,20 +110,20 @@ func (r *run) made(m SourceWorkspace, who owner, name string, i postgres.Import,
 		n.ImageRef = r.Image
 	case !imageref.Valid(m.ImageRef):
 		n.ImageRef = r.DefaultImage
-		note("its image %.100q is no image reference: %s instead", m.ImageRef, r.DefaultImage)
+		note("invalid image reference %.100q; using %s", m.ImageRef, r.DefaultImage)
 	}
 	if name != m.Name {
-		note("renamed: its name was taken, or could not be one here")
+		note("renamed: the name was taken or is not valid")
 	}
 	if _, ok := ulidTime(m.ID); !ok {
-		note("its id is no ULID")
+		note("the id is not a ULID")
 	}
 	if !addressable(m.ID) {
-		note("its old address is not redirected")
+		note("the old address is not redirected")
 	}
 	switch m.Status {
 	case "DELETING":
-		note("its deletion had begun and not ended: it is here, to be deleted again")
+		note("its deletion was not finished; delete it again")
 	case "ERROR":
 		note("was in ERROR")
 	}
@@ -146,7 +146,7 @@ func (r *run) bring(ctx context.Context, m SourceWorkspace, who owner, old *oldC
 		return err
 	}
 	if still != nil && still.running {
-		return errors.New("its old container runs again: stop the first version, then run this again")
+		return errors.New("its old container is running again: stop the first version, then run the import again")
 	}
 	if home == "" {
 		n.ArchiveOpID = ""
@@ -159,17 +159,17 @@ func (r *run) bring(ctx context.Context, m SourceWorkspace, who owner, old *oldC
 	if after, err := r.engine.find(ctx, m, r.Homes); err != nil {
 		return err
 	} else if !same(still, after) {
-		return errors.New("its old container was started while its home was copied: stop the first version, then run this again")
+		return errors.New("its old container started while the home was copied: stop the first version, then run the import again")
 	}
 	made, err := r.DB.FinishImport(ctx, *n)
 	if err != nil {
 		return err
 	}
 	if made.DesiredState != n.Desired {
-		w.Notes = append(w.Notes, "it ran, and as many run here as may: it is stopped")
+		w.Notes = append(w.Notes, "stopped: it was running, and the running limit is reached")
 	}
 	if made.Name != n.Name {
-		w.Notes = append(w.Notes, "renamed: its owner has one of that name here already")
+		w.Notes = append(w.Notes, "renamed: its owner already has a workspace with that name")
 	}
 	w.Name, w.DesiredState = made.Name, string(made.DesiredState)
 	return r.step("finished")
@@ -193,8 +193,8 @@ func (r *run) already(ctx context.Context, m SourceWorkspace, i postgres.Import,
 		return err
 	case old == nil:
 	case old.running:
-		return errors.New("it has been brought over, and its old container runs again: " +
-			"what is done in it since is in its old home alone; stop the first version, and remove the container")
+		return errors.New("already imported, and its old container is running again: " +
+			"newer changes are only in the old home. Stop the first version and remove the container")
 	case !r.DryRun:
 		if err := r.engine.remove(ctx, old); err != nil {
 			return err
@@ -211,7 +211,7 @@ func (r *run) already(ctx context.Context, m SourceWorkspace, i postgres.Import,
 func (r *run) deleted(ctx context.Context, m SourceWorkspace, w *Workspace) error {
 	w.Result = Deleted
 	if home, err := r.homes.find(m); err == nil && home != "" {
-		w.Notes = append(w.Notes, "its home is still at "+home)
+		w.Notes = append(w.Notes, "the home is still at "+home)
 	}
 	old, err := r.engine.find(ctx, m, r.Homes)
 	if err != nil || old == nil || r.DryRun {

@@ -90,7 +90,7 @@ func (c *importM1Cmd) bring(ctx context.Context, log *slog.Logger) (*importm1.Re
 		Log: log, Step: importStep(),
 	})
 	if os.Geteuid() != 0 {
-		report.Warnings = append(report.Warnings, "this ran without being root: a home with files that only others may read cannot be copied then")
+		report.Warnings = append(report.Warnings, "not run as root: homes with files that only other users can read cannot be copied")
 	}
 	return &report, err
 }
@@ -127,7 +127,7 @@ func importText(r importm1.Report) string {
 			if w.Home != nil {
 				copied = terminal.Size(w.Home.Bytes)
 				if w.Home.Skipped > 0 {
-					w.Notes = append(w.Notes, fmt.Sprintf("%d FIFOs, sockets or devices left out", w.Home.Skipped))
+					w.Notes = append(w.Notes, fmt.Sprintf("%d sockets, FIFOs or devices not copied", w.Home.Skipped))
 				}
 			}
 			if w.Container != "" {
@@ -142,7 +142,7 @@ func importText(r importm1.Report) string {
 		fmt.Fprintln(&b, terminal.Table(rows))
 	}
 	for _, home := range r.UnknownHomes {
-		fmt.Fprintf(&b, "Left: the home of a workspace that the database does not know: %s\n", terminal.Plain(home))
+		fmt.Fprintf(&b, "Left: home of a workspace that is not in the database: %s\n", terminal.Plain(home))
 	}
 	for _, w := range r.Warnings {
 		fmt.Fprintf(&b, "Warning: %s\n", terminal.Plain(w))
@@ -156,12 +156,12 @@ func importSum(r importm1.Report) string {
 	for _, w := range r.Workspaces {
 		n[w.Result]++
 	}
-	brought := "brought over"
+	imported := "imported"
 	if r.DryRun {
-		brought = "would be brought over"
+		imported = "would be imported"
 	}
-	return fmt.Sprintf("%d workspaces %s, %d were before, %d had been deleted; %d left.\n",
-		n[importm1.Imported], brought, n[importm1.Already], n[importm1.Deleted], r.Left)
+	return fmt.Sprintf("%d workspaces %s, %d imported before, %d deleted; %d left.\n",
+		n[importm1.Imported], imported, n[importm1.Already], n[importm1.Deleted], r.Left)
 }
 
 func remarks(reason string, notes []string) string {

@@ -14,11 +14,11 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Key is the key of the mark in an installation's part of a bucket. The name is
-// that of the time in which only garbage collection left marks.
+// Key is the key of an installation's mark in the bucket. It has its name from
+// when only garbage collection stored marks.
 func Key(installation string) string { return installation + "/collection.json" }
 
-// object is the mark as the bucket has it.
+// object is the mark as stored in the bucket.
 type object struct {
 	What     string    `json:"what"`
 	Run      string    `json:"run"`
@@ -29,8 +29,8 @@ type object struct {
 
 const what = "the last mark of the database that these archives belong to"
 
-// Read reads the mark in the bucket. One that cannot be understood is nobody's:
-// its id differs from every other, and its serial is the highest.
+// Read reads the mark in the bucket. A mark that cannot be parsed gets an id that
+// no other has and the highest serial, so that it counts as foreign.
 func Read(ctx context.Context, b *bucket.Bucket) (m workspace.Mark, found bool, err error) {
 	r, err := b.Store.Get(ctx, Key(b.Installation), 0)
 	if errors.Is(err, store.ErrNotFound) {

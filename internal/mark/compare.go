@@ -8,20 +8,21 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Verdict is what a mark outside says of the database.
+// Verdict is the result of comparing a mark of Docker or the bucket with the
+// database.
 type Verdict string
 
 // Verdicts.
 const (
-	Same    Verdict = "same"    // the database left it
-	Missing Verdict = "missing" // there is none
-	Stale   Verdict = "stale"   // an older one than the database left last
-	Foreign Verdict = "foreign" // a database left it of which this one knows nothing
+	Same    Verdict = "same"    // the database stored it last
+	Missing Verdict = "missing" // there is no mark
+	Stale   Verdict = "stale"   // an older mark of this database
+	Foreign Verdict = "foreign" // a mark that this database does not know
 )
 
-// Compare compares the mark that is outside, if there is one, with what the
-// database knows. A lower serial that the database did not leave itself is of a
-// copy of this database, whose serials have grown less since.
+// Compare compares the mark of Docker or the bucket, if found, with the database.
+// A mark with a lower serial that the database did not store itself is of a copy
+// of this database, whose serials have grown less since.
 func Compare(ctx context.Context, db Past, s postgres.MarkState, there workspace.Mark, found bool) (Verdict, error) {
 	switch {
 	case !found:
@@ -31,8 +32,8 @@ func Compare(ctx context.Context, db Past, s postgres.MarkState, there workspace
 	case there.Serial >= s.Serial:
 		return Foreign, nil
 	}
-	// A power cut or a write that came late brings an older one back, also one of
-	// the database that this one took over from.
+	// A power cut or a late write can bring an older mark back, also one of the
+	// database that this one took over from.
 	if s.TakenOver != nil && there.At.Sub(*s.TakenOver).Abs() < lateWrite {
 		return Stale, nil
 	}
@@ -43,12 +44,12 @@ func Compare(ctx context.Context, db Past, s postgres.MarkState, there workspace
 	return Stale, nil
 }
 
-// lateWrite is how long before and after a take-over the previous leader may have
-// left a mark that arrives late: it reads the marks before it leaves one, and its
-// writes are bounded.
+// lateWrite is how long before and after a takeover a late mark of the previous
+// leader may be dated: it reads the marks before it stores one, and its writes are
+// bounded.
 const lateWrite = time.Minute
 
-// Past knows the marks that a database left; *postgres.Marks is it.
+// Past knows the marks that a database stored; *postgres.Marks implements it.
 type Past interface {
 	Left(ctx context.Context, id string) (bool, error)
 }

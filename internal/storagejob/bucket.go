@@ -55,7 +55,7 @@ func (d *dialer) dial(ctx context.Context) (net.Conn, error) {
 			return nil, fmt.Errorf("connect to the server's socket: %w", err)
 		}
 		if d.awayFor() >= d.patience {
-			return nil, fmt.Errorf("nobody listens on the server's socket for %s: %w", d.patience, err)
+			return nil, fmt.Errorf("no server has listened on the socket for %s: %w", d.patience, err)
 		}
 		select {
 		case <-time.After(d.every):

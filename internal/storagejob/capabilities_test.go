@@ -11,7 +11,7 @@ import (
 	"codehub/internal/archive/archivetest"
 )
 
-// A job gets by with the capabilities that its container has (design §11), for
+// A job gets by with the capabilities that its container has, for
 // a server whose folder is some other user's.
 func TestCapabilities(t *testing.T) {
 	t.Parallel()

@@ -61,7 +61,7 @@ func Copy(ctx context.Context, from, to string, out io.Writer) error {
 	}
 	original, _, err := archive.Digest(ctx, from, progress(runtime.StepVerifying))
 	if err != nil {
-		return fmt.Errorf("read the home once more: %w", err)
+		return fmt.Errorf("read the home again: %w", err)
 	}
 	if copied != original {
 		return fmt.Errorf("the copy (%s) differs from the home (%s)", copied, original)

@@ -402,7 +402,7 @@ func TestReserve(t *testing.T) {
 
 		// There is room until somebody else takes it.
 		fill := func() { check(t, os.WriteFile(filler, make([]byte, 40<<20), 0o600)) }
-		full(watched(keeping(restore, 0.5), unpacking, "unpack", fill), DiskFull, "has filled up meanwhile", restored, 10<<20)
+		full(watched(keeping(restore, 0.5), unpacking, "unpack", fill), DiskFull, "became full in the meantime", restored, 10<<20)
 		if !exists(t, filler) {
 			t.Error("nothing was filled")
 		}

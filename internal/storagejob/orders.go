@@ -22,7 +22,7 @@ const (
 	ordersWithin = 2 * time.Minute
 )
 
-var errNoOrders = errors.New("the instructions did not arrive whole")
+var errNoOrders = errors.New("the instructions are incomplete")
 
 // readOrders reads a Spec. It does not wait for the end of in: the engine may
 // hold it open.
@@ -71,7 +71,7 @@ func decodeOrders(in io.Reader) (Spec, error) {
 		return Spec{}, fmt.Errorf("instructions: %w", err)
 	}
 	if strings.TrimSpace(string(rest)) != "" {
-		return Spec{}, errors.New("instructions: more follows after them")
+		return Spec{}, errors.New("instructions: unexpected data after the end")
 	}
 	return spec, nil
 }
@@ -82,7 +82,7 @@ func (s *Spec) validate() error {
 		return errors.New("claim is missing")
 	}
 	if s.MinFree < 0 || s.MinFree >= 1 {
-		return fmt.Errorf("min_free is %g, which is no share of a disk", s.MinFree)
+		return fmt.Errorf("min_free is %g, not between 0 and 1", s.MinFree)
 	}
 	meta := s.Meta
 	switch s.Kind {
@@ -90,15 +90,15 @@ func (s *Spec) validate() error {
 		return nil // there is no archive
 	case string(runtime.JobArchive):
 		if meta.ArchiveOpID != s.Claim {
-			return fmt.Errorf("archive_op_id is %.50q, not the claim", meta.ArchiveOpID)
+			return fmt.Errorf("archive_op_id %.50q is not the claim", meta.ArchiveOpID)
 		}
 		meta.Describe(archive.Stats{Size: 1, SHA256: strings.Repeat("0", 64)})
 		if s.Signed != nil && (s.Signed.Upload == nil || s.Signed.Meta == "") {
-			return errors.New("a URL for the upload is missing")
+			return errors.New("upload URL is missing")
 		}
 	case string(runtime.JobRestore):
 		if s.Signed != nil && s.Signed.Get == "" {
-			return errors.New("the URL for the download is missing")
+			return errors.New("download URL is missing")
 		}
 	default:
 		return fmt.Errorf("unknown kind %.50q", s.Kind)

@@ -17,7 +17,7 @@ import (
 func headroom(dir string, least float64) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, wrap("ask how much room there is", err)
+		return 0, wrap("read free disk space", err)
 	}
 	block := int64(st.Frsize)
 	return int64(st.Bavail)*block - int64(least*float64(st.Blocks)*float64(block)), nil
@@ -30,7 +30,7 @@ func (j *job) room() error {
 		return err
 	}
 	if left < j.spec.Meta.Bytes {
-		return fmt.Errorf("the home takes %d bytes and %d may be taken of its disk%s: %w", j.spec.Meta.Bytes, max(0, left), j.sparing(), unix.ENOSPC)
+		return fmt.Errorf("the home needs %d bytes, and %d bytes of its disk are available%s: %w", j.spec.Meta.Bytes, max(0, left), j.sparing(), unix.ENOSPC)
 	}
 	return nil
 }
@@ -40,7 +40,7 @@ func (j *job) sparing() string {
 	if j.spec.MinFree <= 0 {
 		return ""
 	}
-	return fmt.Sprintf(", of which %.1f %% stay free", 100*j.spec.MinFree)
+	return fmt.Sprintf(" while %.1f %% stay free", 100*j.spec.MinFree)
 }
 
 // sparingly returns a context that ends as soon as a home that is unpacked
@@ -55,7 +55,7 @@ func (j *job) sparingly(ctx context.Context) (context.Context, archive.Progress,
 		}
 		left, err := headroom(j.Home, j.spec.MinFree)
 		if err == nil && left < 0 {
-			err = fmt.Errorf("its disk has filled up meanwhile%s: %w", j.sparing(), unix.ENOSPC)
+			err = fmt.Errorf("the disk became full in the meantime%s: %w", j.sparing(), unix.ENOSPC)
 		}
 		if err != nil {
 			cancel(err)

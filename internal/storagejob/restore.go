@@ -46,7 +46,7 @@ func (j *job) fill(ctx context.Context, r io.Reader, before os.FileMode) (archiv
 	}
 	staging, err := j.makeStaging()
 	if err != nil {
-		return archive.Stats{}, wrap("make a folder to unpack into", err)
+		return archive.Stats{}, wrap("create a staging folder", err)
 	}
 	j.stage("unpack")
 	unpacking, progress, end := j.sparingly(ctx)

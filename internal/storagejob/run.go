@@ -32,7 +32,7 @@ type Dirs struct {
 }
 
 // errStopped is why a job ends that was told to.
-var errStopped = errors.New("the job was told to end")
+var errStopped = errors.New("the job was stopped")
 
 // Main is `codehub storage-job`: it returns the exit code.
 func Main() int {

@@ -1,6 +1,6 @@
 // Package storagejob is what runs inside a storage job: `codehub storage-job`
 // packs the home that is mounted for it into an archive, or unpacks one into
-// it (design §11). It gets its instructions on standard input and reports on
+// it (docs/adr/0005-storage-jobs-have-no-network.md). It gets its instructions on standard input and reports on
 // standard output, a JSON object a line; it has none of the bucket's
 // credentials and no network.
 package storagejob
