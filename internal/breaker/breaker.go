@@ -1,20 +1,17 @@
 // Package breaker keeps codehub from waiting for a backend that does not
-// answer. A breaker is closed while calls go through; after some
-// failures in a row it is open, and calls fail at once; after a pause, longer
-// each time, it is half-open: one probe of its own is sent, and what comes of
-// that closes or opens it again.
+// respond. A breaker is closed while calls go through. After some consecutive
+// failures it opens, and calls fail at once. After a pause, which grows each
+// time, it is half-open and sends one probe of its own, whose result closes or
+// opens it again.
 //
-// What counts is whether the backend answers, never what it says: a refusal is
-// an answer. Whoever gives up a call has learned nothing of the backend, so
-// that counts for nothing either; one that runs into its own deadline has. A
-// stream counts as answered once it has begun: nothing that runs is cut off by
-// an open breaker, and the end of a stream is no failure.
+// Only whether the backend responds counts, not what it responds: a refusal is a
+// response. A call that its caller cancelled counts for nothing; one that reaches its
+// own deadline is a failure. A stream has succeeded once it has started: an open
+// breaker does not cut it off, and its end is not a failure.
 //
-// It is not sony/gobreaker: there the pause is always the same, and the probe
-// is whatever call comes next. A look at everything is several calls at once,
-// of which all but one would be refused, upon which the caller gives up the
-// one that was let through; and a server that nobody asks anything would never
-// find out that the backend is back.
+// sony/gobreaker does not fit: its pause is constant, and its probe is the next
+// call. An observation makes several calls at once, of which all but one would be
+// refused, and a server without calls would never notice that the backend is back.
 package breaker
 
 import (
@@ -30,23 +27,23 @@ import (
 	"codehub/api"
 )
 
-// ErrOpen is what calls fail with while the backend is known not to answer.
+// ErrOpen is the error of calls while the breaker is open.
 var ErrOpen = errors.New("not responding; calls are paused until it recovers")
 
-// Config says what a Breaker watches, and how patient it is.
+// Config configures a Breaker.
 type Config struct {
-	Name string // of the backend, for the log and the metrics
+	Name string // of the backend, in logs and metrics
 
-	Failures    int           // in a row, that open it; 0: 5
-	Patience    time.Duration // without any answer, after which a single call that ran into its deadline opens it; 0: 5 s
+	Failures    int           // consecutive failures that open it; 0: 5
+	Patience    time.Duration // a single call that reaches its deadline after this time opens it, if the backend has not responded since; 0: 5 s
 	FirstPause  time.Duration // before the first probe; 0: 1 s
-	MostPause   time.Duration // before each of the later ones, at most; 0: 15 s
-	ProbeWithin time.Duration // that a probe may take; 0: 5 s
+	MostPause   time.Duration // longest pause before a later probe; 0: 15 s
+	ProbeWithin time.Duration // timeout of a probe; 0: 5 s
 
-	// Probe asks the backend something cheap. It is called by one goroutine at
-	// a time, with a context that the breaker's own transport lets through; an
-	// answer that came by that counts, whatever the probe makes of it. Without
-	// a probe the backend is taken to be back after the pause.
+	// Probe makes a cheap call to the backend. One goroutine at a time calls
+	// it, with a context that the breaker's transport lets through. A response
+	// on that transport counts, whatever Probe returns. Without Probe the
+	// breaker closes after the pause.
 	Probe func(ctx context.Context) error
 
 	Log *slog.Logger // nil: none
@@ -60,16 +57,16 @@ type Breaker struct {
 	ask      func(ctx context.Context) error
 	state    string
 	since    time.Time
-	failures int // in a row
+	failures int // consecutive
 	last     string
 	pause    time.Duration // before the next probe
 	timer    *time.Timer
 	closed   bool
-	opened   int       // how often it has opened
-	answered time.Time // when the backend last answered
+	opened   int       // number of times it opened
+	answered time.Time // when the backend last responded
 }
 
-// New makes a closed breaker.
+// New returns a closed breaker.
 func New(cfg Config) *Breaker {
 	if cfg.Failures <= 0 {
 		cfg.Failures = 5
@@ -92,14 +89,14 @@ func New(cfg Config) *Breaker {
 	return &Breaker{cfg: cfg, ask: cfg.Probe, state: api.BreakerClosed, since: time.Now(), pause: cfg.FirstPause}
 }
 
-// SetProbe sets Config.Probe, for a backend that is made after its breaker.
+// SetProbe sets Config.Probe, for a backend that is created after its breaker.
 func (b *Breaker) SetProbe(ask func(ctx context.Context) error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ask = ask
 }
 
-// Close ends the probes. The breaker stays as it is.
+// Close stops the probes. The breaker keeps its state.
 func (b *Breaker) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,15 +106,15 @@ func (b *Breaker) Close() {
 	}
 }
 
-// State is how the backend fares.
+// State returns the breaker's state.
 func (b *Breaker) State() api.Breaker {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return api.Breaker{State: b.state, Since: b.since.UTC(), Failures: b.failures, Error: b.last}
 }
 
-// Allow is ErrOpen, with what the backend failed with last, unless a call may
-// be made. ctx of a probe may always.
+// Allow returns nil if a call may be made, and otherwise ErrOpen with the
+// backend's last error. A probe's context is always allowed.
 func (b *Breaker) Allow(ctx context.Context) error {
 	if b.probeOf(ctx) != nil {
 		return nil
@@ -130,9 +127,9 @@ func (b *Breaker) Allow(ctx context.Context) error {
 	return fmt.Errorf("%s: %w (%s)", b.cfg.Name, ErrOpen, b.last)
 }
 
-// Note takes down how a call ended that was allowed and began then: nil if the
-// backend answered, whatever it said. An error counts unless the caller had
-// given up.
+// Note records the result of an allowed call that started at began: nil if the
+// backend responded, whatever the response. An error counts unless the caller
+// had cancelled the call.
 func (b *Breaker) Note(ctx context.Context, began time.Time, err error) {
 	if p := b.probeOf(ctx); p != nil {
 		if err == nil {
@@ -149,7 +146,7 @@ func (b *Breaker) Note(ctx context.Context, began time.Time, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.state != api.BreakerClosed {
-		return // of a call from before: the probe finds out
+		return // of an earlier call; the probe decides
 	}
 	now := time.Now()
 	if err == nil {
@@ -157,7 +154,7 @@ func (b *Breaker) Note(ctx context.Context, began time.Time, err error) {
 		return
 	}
 	b.failures++
-	// A backend that hangs would otherwise cost as many deadlines as failures.
+	// Otherwise a backend that hangs would cost one deadline for each failure.
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) && now.Sub(began) >= b.cfg.Patience && b.answered.Before(began) {
 		b.failures = max(b.failures, b.cfg.Failures)
 	}
@@ -171,7 +168,7 @@ func (b *Breaker) Note(ctx context.Context, began time.Time, err error) {
 }
 
 // Do makes one call under the breaker, for backends without a transport.
-// answered says which errors are the backend's own answers.
+// answered reports which errors are responses of the backend.
 func (b *Breaker) Do(ctx context.Context, answered func(error) bool, call func() error) error {
 	if err := b.Allow(ctx); err != nil {
 		return err
@@ -186,11 +183,11 @@ func (b *Breaker) Do(ctx context.Context, answered func(error) bool, call func()
 	return err
 }
 
-// become changes the state; mu is held.
+// become changes the state. The caller holds mu.
 func (b *Breaker) become(state string) { b.state, b.since = state, time.Now() }
 
-// await has the backend probed after the pause, and makes the next one longer;
-// mu is held.
+// await schedules a probe after the pause and doubles the next pause. The
+// caller holds mu.
 func (b *Breaker) await() {
 	if b.closed {
 		return
@@ -199,10 +196,10 @@ func (b *Breaker) await() {
 	b.pause = min(2*b.pause, b.cfg.MostPause)
 }
 
-// probe is what the context of a probe carries.
+// probe is the context value of a probe.
 type probe struct {
 	of       *Breaker
-	answered atomic.Bool // a call of it was
+	answered atomic.Bool // one of its calls had a response
 }
 
 type probeKey struct{}
@@ -214,9 +211,8 @@ func (b *Breaker) probeOf(ctx context.Context) *probe {
 	return nil
 }
 
-// sendProbe asks the backend whether it is back. One that hangs whatever its
-// context says, such as a folder on a disk that does not answer, is not asked
-// a second time before it has answered.
+// sendProbe probes the backend. A probe that ignores its context, such as one
+// of a folder on a hanging disk, delays the next one until it returns.
 func (b *Breaker) sendProbe() {
 	b.mu.Lock()
 	b.become(api.BreakerHalfOpen)
@@ -248,7 +244,7 @@ func (b *Breaker) sendProbe() {
 	b.cfg.Log.Info("backend responding again", "backend", b.cfg.Name)
 }
 
-// overdue shows that a probe hangs.
+// overdue reopens the breaker while a probe hangs.
 func (b *Breaker) overdue() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -257,7 +253,7 @@ func (b *Breaker) overdue() {
 	}
 }
 
-// words is an error for people to read: bounded, in one line.
+// words returns an error as one line of bounded length.
 func words(err error) string {
 	const most = 500
 	s := strings.Join(strings.Fields(err.Error()), " ")

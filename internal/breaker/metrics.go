@@ -15,7 +15,7 @@ var (
 		"Number of times a backend's circuit breaker opened.", []string{"backend"}, nil)
 )
 
-// Metrics are the figures of breakers, for Prometheus.
+// Metrics collects the state of breakers for Prometheus.
 type Metrics []*Breaker
 
 // Describe implements prometheus.Collector.

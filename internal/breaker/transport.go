@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// Transport is next under the breaker. A response counts as an answer as soon
-// as its header is there, whatever its status; what comes of its body later is
-// its reader's.
+// Transport wraps next in the breaker. A call has succeeded once the response's
+// header has arrived, whatever its status; errors of the body do not count.
 func (b *Breaker) Transport(next http.RoundTripper) http.RoundTripper {
 	return transport{b: b, next: next}
 }

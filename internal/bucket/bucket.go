@@ -15,46 +15,46 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Config says which bucket, and whose part of it.
+// Config configures a Bucket.
 type Config struct {
 	Store        store.Store
 	Installation string // id of the installation
 	Version      string // of codehub, for the .meta
 
-	// Folder is where a file store is, as this process sees it, and HostFolder
-	// the same as the container engine does (see HostPath). Empty for S3.
+	// Folder is the path of a folder store for this process, and HostFolder its
+	// path for Docker (see HostPath). Empty for S3.
 	Folder, HostFolder string
 
-	// SocketDir is where Relay makes its socket, as this process sees it, and
-	// HostSocketDir the same as the container engine does. Only for S3.
+	// SocketDir is the folder of Relay's socket for this process, and
+	// HostSocketDir its path for Docker. Only for S3.
 	SocketDir, HostSocketDir string
 
 	// MinFree is the share of a disk, such as 0.05, that restores leave free
-	// (see storagejob.Spec); 0: none. Archives into a folder leave half of it:
-	// on a disk that has become too full to restore to, they are what makes room.
+	// (see storagejob.Spec); 0: none. Archives into a folder leave half of it
+	// free, since archiving is what frees space on a full disk.
 	MinFree float64
 
-	// Breaker is the circuit breaker that calls to the bucket are under; that of
-	// S3 has to be in the store's transport as well (see store.OpenOver). nil:
-	// none. New gives it its probe.
+	// Breaker is the circuit breaker for calls to the bucket; for S3 it must
+	// also be in the store's transport (see store.OpenOver). nil: none. New
+	// sets its probe.
 	Breaker *breaker.Breaker
 
 	Log *slog.Logger // nil: none
 }
 
 // Bucket is one installation's part of a bucket. Its errors are those of
-// store.Store: store.ErrNotFound only if the bucket is known to be the
-// right one, and store.ErrUnavailable if nothing follows.
+// store.Store; store.ErrNotFound is returned only if the bucket is known to be
+// the right one.
 type Bucket struct {
 	Config
 	presigner store.Presigner // nil: a folder
 	folders   folderStore     // nil: S3
 
 	mu      sync.Mutex
-	allowed *endpoint // what Relay passes on; nil: not known yet
+	allowed *endpoint // what Relay forwards; nil: not known yet
 }
 
-// New makes a Bucket. It does not touch the bucket: Check does.
+// New returns a Bucket. It does not access the bucket; Check does.
 func New(c Config) (*Bucket, error) {
 	if !workspace.ValidID(c.Installation) {
 		return nil, fmt.Errorf("bucket: invalid installation id %.50q", c.Installation)
@@ -86,19 +86,20 @@ func New(c Config) (*Bucket, error) {
 	return b, nil
 }
 
-// folderStore is store.Folder.
+// folderStore is implemented by store.Folder.
 type folderStore interface {
 	MakeFolder(ctx context.Context, key string) error
 }
 
-// Key is the archive_key of what an operation of this claim makes.
+// Key returns the archive_key of the archive that an operation with this claim
+// creates.
 func (b *Bucket) Key(id workspace.ID, claim string) string {
 	return b.Installation + "/" + archive.HomeKey(string(id), claim)
 }
 
-// Look finds out whether the archive of a row is there: its .meta, which is of
-// this workspace and says what the row says of digest and size (where it says
-// anything), and its object of that size. On an error it is ArchiveUnknown.
+// Look checks the archive of a row: its .meta must name this workspace and the
+// row's digest and size (if set), and its object must have that size. On an
+// error the result is ArchiveUnknown.
 func (b *Bucket) Look(ctx context.Context, row workspace.Workspace) (lifecycle.Archive, error) {
 	meta, err := b.Meta(ctx, row.ArchiveKey)
 	if err == nil {
@@ -108,7 +109,7 @@ func (b *Bucket) Look(ctx context.Context, row workspace.Workspace) (lifecycle.A
 		err = b.complete(ctx, row.ArchiveKey, meta)
 	}
 	if err == nil {
-		err = b.right(ctx) // a home is removed on this word
+		err = b.right(ctx) // a home is removed on this result
 	}
 	switch {
 	case err == nil:
@@ -125,7 +126,7 @@ func (b *Bucket) Look(ctx context.Context, row workspace.Workspace) (lifecycle.A
 	return lifecycle.ArchiveUnknown, err
 }
 
-// describes holds a .meta against the row whose archive it is to be of.
+// describes compares a .meta with the row whose archive it should describe.
 func describes(meta *archive.Meta, row workspace.Workspace) error {
 	switch {
 	case meta.WorkspaceID != string(row.ID):
@@ -138,7 +139,7 @@ func describes(meta *archive.Meta, row workspace.Workspace) error {
 	return nil
 }
 
-// complete finds out whether the object is there in its full length.
+// complete checks that the object exists in its full length.
 func (b *Bucket) complete(ctx context.Context, key string, meta *archive.Meta) error {
 	o, err := b.Stat(ctx, key)
 	if err == nil && o.Size != meta.Size {
@@ -147,8 +148,8 @@ func (b *Bucket) complete(ctx context.Context, key string, meta *archive.Meta) e
 	return err
 }
 
-// Meta reads the .meta of the archive with this key, of whatever installation.
-// One that is not of what the key says is archive.ErrCorrupted.
+// Meta reads the .meta of the archive with this key, of any installation. A
+// .meta that does not match its key is archive.ErrCorrupted.
 func (b *Bucket) Meta(ctx context.Context, key string) (*archive.Meta, error) {
 	k, err := parseArchive(key)
 	if err != nil {
@@ -169,7 +170,7 @@ func (b *Bucket) Meta(ctx context.Context, key string) (*archive.Meta, error) {
 	return meta, nil
 }
 
-// Stat looks at the object of the archive with this key.
+// Stat returns the object of the archive with this key.
 func (b *Bucket) Stat(ctx context.Context, key string) (store.Object, error) {
 	if _, err := parseArchive(key); err != nil {
 		return store.Object{}, err
@@ -178,8 +179,8 @@ func (b *Bucket) Stat(ctx context.Context, key string) (store.Object, error) {
 	return o, b.confirm(ctx, err)
 }
 
-// Open reads the archive with this key from an offset; at or past its end there
-// is nothing.
+// Open reads the archive with this key from an offset. At or past its end the
+// reader is empty.
 func (b *Bucket) Open(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
 	if _, err := parseArchive(key); err != nil {
 		return nil, err
@@ -188,8 +189,7 @@ func (b *Bucket) Open(ctx context.Context, key string, offset int64) (io.ReadClo
 	return r, b.confirm(ctx, err)
 }
 
-// own refuses keys that are not of archives of this installation: a bug, or a
-// row of another one.
+// own refuses keys of other installations: a bug, or a row of another database.
 func (b *Bucket) own(key string) (Key, error) {
 	k, err := parseArchive(key)
 	if err == nil && k.Installation != b.Installation {

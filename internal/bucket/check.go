@@ -11,19 +11,19 @@ import (
 	"codehub/internal/archive/store"
 )
 
-// markerName is the object that says whose this part of the bucket is.
+// markerName is the object that names the installation of this part of the
+// bucket.
 const markerName = "codehub.json"
 
 func (b *Bucket) marker() string { return b.Installation + "/" + markerName }
 
-// Check finds out whether the bucket can be worked with, by doing so, and marks
-// it as this installation's; to be called before all else, when the server
-// starts. used says that the database knows of archives: then a bucket that is
-// not marked is not the one that they are in, and it is store.ErrUnavailable.
-// The error says in one line what to do about it.
+// Check tests the bucket by using it, and marks it as this installation's. The
+// server calls it first. used means that the database has archives: then a
+// bucket without the mark is the wrong one, and the error is
+// store.ErrUnavailable. The error says in one line what to do.
 func (b *Bucket) Check(ctx context.Context, used bool) error {
 	if used {
-		// First, so that an empty folder where a disk should be stays as it is.
+		// This comes first, so that an empty mount point is not changed.
 		_, err := b.Store.Stat(ctx, b.marker())
 		if errors.Is(err, store.ErrNotFound) {
 			return b.wrong()
@@ -59,9 +59,9 @@ func (b *Bucket) wrong() error {
 	return fmt.Errorf("%w: it is not the one that this installation's archives are in: %s is not there; set CODEHUB_ARCHIVE_URL to the bucket or folder of before (is its disk mounted?), or copy all that was there, this object too", store.ErrUnavailable, b.marker())
 }
 
-// right finds out whether the bucket is the one that this installation's
-// archives are in. What is there counts for nothing elsewhere, and what is
-// stored elsewhere is lost: an empty folder where a disk should be is one.
+// right checks that the bucket has this installation's mark. Without it, as in
+// an empty mount point, nothing can be concluded from what is missing, and what
+// is stored there would be lost.
 func (b *Bucket) right(ctx context.Context) error {
 	_, err := b.Store.Stat(ctx, b.marker())
 	if errors.Is(err, store.ErrNotFound) {
@@ -70,7 +70,7 @@ func (b *Bucket) right(ctx context.Context) error {
 	return err
 }
 
-// confirm believes that something is absent only of the right bucket.
+// confirm accepts store.ErrNotFound only from the right bucket.
 func (b *Bucket) confirm(ctx context.Context, err error) error {
 	if err == nil || !errors.Is(err, store.ErrNotFound) {
 		return err

@@ -1,15 +1,14 @@
-// Package bucket is one installation's part of the bucket that archives are
-// kept in: their keys, what the controller asks about them, how storage jobs
-// reach them, and what garbage collection and adoption need to know.
+// Package bucket is one installation's part of the bucket with the archives: keys,
+// lookups for the controller, how storage jobs reach the bucket, and listings for
+// garbage collection and adoption.
 //
-// All of it lies under the installation's id, so that several may share a
-// bucket:
+// All keys begin with the installation's id, so that several installations can
+// share a bucket:
 //
-//	{installation}/codehub.json                                  says whose this is
+//	{installation}/codehub.json                                  names the installation
 //	{installation}/{workspace}/{archive_op_id}/home.tar.zst      an archive
-//	{installation}/{workspace}/{archive_op_id}/home.tar.zst.meta what it is of; stored last, removed first
+//	{installation}/{workspace}/{archive_op_id}/home.tar.zst.meta its description; stored last, removed first
 //
-// That an object is absent is believed only of a bucket that has codehub.json:
-// an empty folder where a disk should be mounted, or a bucket of another name,
-// has lost nobody's home.
+// An object counts as missing only in a bucket that has codehub.json. An empty
+// mount point, or a bucket of another name, proves nothing.
 package bucket

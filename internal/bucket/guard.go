@@ -12,13 +12,13 @@ import (
 	"codehub/internal/breaker"
 )
 
-// hangsAfter is how long a call to a folder may take that moves no data.
+// hangsAfter is the timeout of a call to a folder that moves no data.
 const hangsAfter = 30 * time.Second
 
-// guarded is a store under a circuit breaker: while that is open, calls are
-// store.ErrUnavailable at once. What opens it is, for S3, seen by the
-// store's transport. A folder is on a disk that answers, whatever it says, or
-// hangs whatever the context says: then the call is left behind.
+// guarded is a store under a circuit breaker: while that is open, calls fail at
+// once with store.ErrUnavailable. For S3 the store's transport reports
+// failures. A folder's disk either responds or hangs and ignores the context;
+// then the call is abandoned.
 type guarded struct {
 	store.Store
 	b      *breaker.Breaker
@@ -42,8 +42,8 @@ func (g guarded) allow(ctx context.Context, doing string) error {
 
 var errHangs = errors.New("the folder's disk is not responding")
 
-// call makes a call to the store. What comes of one that was left behind goes
-// to late, if it came to anything.
+// call makes a call to the store. The result of an abandoned call is passed to
+// late, if it succeeded.
 func call[T any](ctx context.Context, g guarded, doing string, f func(ctx context.Context) (T, error), late func(T)) (T, error) {
 	var none T
 	if err := g.allow(ctx, doing); err != nil {
@@ -125,8 +125,8 @@ func (g guarded) AbortIncomplete(ctx context.Context, prefix string, age time.Du
 	return g.Store.AbortIncomplete(ctx, prefix, age, keep)
 }
 
-// probe asks the store for what is cheap to find. Of a folder every answer is
-// one; of S3 the breaker's transport tells.
+// probe makes a cheap call to the store. Any result of a folder is a response;
+// for S3 the breaker's transport decides.
 func (b *Bucket) probe(s store.Store) func(ctx context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := s.Stat(ctx, b.marker())
@@ -137,7 +137,7 @@ func (b *Bucket) probe(s store.Store) func(ctx context.Context) error {
 	}
 }
 
-// makeFolder makes the folder of an archive in a folder.
+// makeFolder creates the folder of an archive in a folder store.
 func (b *Bucket) makeFolder(ctx context.Context, key string) error {
 	g, ok := b.Store.(guarded)
 	if !ok {

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// HostPath returns where the container engine finds a folder that this process
-// sees as folder. If the server is in a container, hostDataDir is where its data
-// folder is on the engine's host, and folder must be in that; else hostDataDir
-// is empty. The error says what is wrong and what would do.
+// HostPath returns the path that Docker has for a folder of this process. If
+// the server runs in a container, hostDataDir is the path of its data folder on
+// Docker's host, and folder must be in the data folder; otherwise hostDataDir
+// is empty. The error says what to do.
 func HostPath(folder, dataDir, hostDataDir string) (string, error) {
 	folder = filepath.Clean(folder)
 	if hostDataDir == "" {
@@ -18,7 +18,7 @@ func HostPath(folder, dataDir, hostDataDir string) (string, error) {
 	}
 	rel, inside := within(filepath.Clean(dataDir), folder)
 	if inside {
-		// A link that leads out of the data folder leads elsewhere on the host.
+		// A link out of the data folder has another target on the host.
 		_, inside = within(resolve(filepath.Clean(dataDir)), resolve(folder))
 	}
 	if !inside {
@@ -33,9 +33,9 @@ func within(dir, path string) (string, bool) {
 	return rel, err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }
 
-// resolve follows the links on the way to what is there of a path.
+// resolve follows the links in the existing part of a path.
 func resolve(path string) string {
-	for range 40 { // as many links as the kernel follows
+	for range 40 { // the kernel's limit
 		real, err := filepath.EvalSymlinks(path)
 		if err == nil {
 			return real

@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	// maxArchive is the largest archive that S3 can take: 10,000 parts of a
-	// size of which one fits into the memory of a job.
+	// maxArchive is the largest archive for S3: 10,000 parts, one of which fits
+	// into a job's memory.
 	maxArchive = 1 << 40
-	// urlsValid is how long the URLs of a job are good for. A job that takes
-	// longer fails as if the bucket were not there. (Those that are signed with
-	// a role's credentials end with these, whatever is asked for.)
+	// urlsValid is how long the URLs of a job are valid. A job that takes
+	// longer fails as in an outage of the bucket. URLs that were signed with a
+	// role's credentials expire with these.
 	urlsValid = 72 * time.Hour
 )
 
-// ArchiveJob adds to spec how the job of row's claim reaches the bucket: Input,
-// ObjectDir and BucketDir. owner is the name of the workspace's owner. It is to
-// be called only if a job is to be started: on S3 it begins an upload.
+// ArchiveJob sets Input, ObjectDir and BucketDir of spec, by which the job of
+// row's claim reaches the bucket. owner is the username of the workspace's
+// owner. Call it only to start a job: on S3 it begins an upload.
 func (b *Bucket) ArchiveJob(ctx context.Context, row workspace.Workspace, owner string, spec *runtime.JobSpec) error {
 	key := b.Key(row.ID, row.OpID)
 	if _, err := b.own(key); err != nil {
@@ -57,8 +57,7 @@ func (b *Bucket) ArchiveJob(ctx context.Context, row workspace.Workspace, owner 
 	return give(spec, orders)
 }
 
-// RestoreJob adds to spec how a job reads row's archive, of which meta is the
-// .meta.
+// RestoreJob sets in spec how a job reads row's archive, whose .meta is meta.
 func (b *Bucket) RestoreJob(ctx context.Context, row workspace.Workspace, meta *archive.Meta, spec *runtime.JobSpec) error {
 	if _, err := b.own(row.ArchiveKey); err != nil {
 		return err
@@ -83,7 +82,7 @@ func (b *Bucket) RestoreJob(ctx context.Context, row workspace.Workspace, meta *
 func give(spec *runtime.JobSpec, orders storagejob.Spec) error {
 	var input bytes.Buffer
 	e := json.NewEncoder(&input)
-	e.SetEscapeHTML(false) // of thousands of URLs
+	e.SetEscapeHTML(false) // there are thousands of URLs
 	if err := e.Encode(orders); err != nil {
 		return fmt.Errorf("encode job instructions: %w", err)
 	}
@@ -95,7 +94,7 @@ func (b *Bucket) hostFolderOf(key string) string {
 	return filepath.Join(b.HostFolder, filepath.FromSlash(path.Dir(key)))
 }
 
-// newMeta is the .meta of what row's claim makes, but for what is counted.
+// newMeta returns the .meta of the archive of row's claim, without the figures.
 func (b *Bucket) newMeta(row workspace.Workspace, owner string) archive.Meta {
 	return archive.Meta{
 		Format: archive.Format, CodehubVersion: b.Version,
@@ -104,7 +103,7 @@ func (b *Bucket) newMeta(row workspace.Workspace, owner string) archive.Meta {
 	}
 }
 
-// PutEmpty stores the archive of a workspace that never had a home, and its
+// PutEmpty stores the archive of a workspace that never had a home and its
 // .meta, and reads it back.
 func (b *Bucket) PutEmpty(ctx context.Context, row workspace.Workspace, owner string) (*archive.Meta, error) {
 	key := b.Key(row.ID, row.OpID)
@@ -138,9 +137,9 @@ func (b *Bucket) Reaches(j runtime.Job) bool {
 	return j.BucketDir == "" || j.BucketDir == b.HostSocketDir
 }
 
-// ReadBack reads the stored archive back to its end and compares it with its
-// .meta, and that with made, what the job says that it stored.
-// archive.ErrCorrupted if they differ.
+// ReadBack reads the stored archive to its end and compares it with its .meta,
+// and the .meta with made, the job's result. archive.ErrCorrupted if they
+// differ.
 func (b *Bucket) ReadBack(ctx context.Context, key string, made archive.Stats, progress archive.Progress) (*archive.Meta, error) {
 	meta, err := b.Meta(ctx, key)
 	if err != nil {

@@ -8,30 +8,30 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Kind is what an object is, by its key.
+// Kind is the kind of an object, by its key.
 type Kind int
 
 const (
-	Other  Kind = iota // nothing of codehub's
+	Other  Kind = iota // not codehub's
 	Home               // home.tar.zst
 	Meta               // its .meta
 	Marker             // codehub.json
 )
 
-// Key is a key taken apart.
+// Key is a parsed key.
 type Key struct {
 	Installation string
 	Workspace    string // empty unless Home or Meta
-	OpID         string // archive_op_id; likewise
+	OpID         string // archive_op_id; empty unless Home or Meta
 	Kind         Kind
 }
 
-// Archive is the key of the archive that a Home or Meta is of: the archive_key.
+// Archive returns the archive_key of a Home or Meta.
 func (k Key) Archive() string {
 	return k.Installation + "/" + archive.HomeKey(k.Workspace, k.OpID)
 }
 
-// ParseKey takes a key apart. Whatever is not just as codehub writes it is Other.
+// ParseKey parses a key. A key that codehub does not write is Other.
 func ParseKey(key string) Key {
 	parts := strings.Split(key, "/")
 	if !workspace.ValidID(parts[0]) {

@@ -16,8 +16,8 @@ type Object struct {
 	Parsed Key
 }
 
-// List lists all objects of this installation, sorted by key, without its
-// marker. If anything fails there is no list at all.
+// List lists all objects of this installation except its marker, sorted by key.
+// On an error the list is nil.
 func (b *Bucket) List(ctx context.Context) ([]Object, error) {
 	list, err := b.list(ctx, b.Installation)
 	if err != nil {
@@ -47,8 +47,7 @@ func (b *Bucket) list(ctx context.Context, installation string) ([]Object, error
 	return list, nil
 }
 
-// Installations lists the ids of all installations that have something in the
-// bucket.
+// Installations lists the ids of all installations with objects in the bucket.
 func (b *Bucket) Installations(ctx context.Context) ([]string, error) {
 	var ids []string
 	for o, err := range b.Store.List(ctx, "") {
@@ -63,10 +62,9 @@ func (b *Bucket) Installations(ctx context.Context) ([]string, error) {
 	return ids, nil
 }
 
-// Delete removes the archive with this key, of which nothing need be there. The
-// .meta goes first: whoever is stopped in between leaves what an upload that
-// never ended leaves, which nobody takes for an archive and the next Delete
-// removes. The other way round it would leave the word that there is one.
+// Delete removes the archive with this key; it need not exist. The .meta is
+// removed first, so that an interrupted removal looks like an unfinished
+// upload, which does not count as an archive and which the next Delete removes.
 func (b *Bucket) Delete(ctx context.Context, key string) error {
 	if _, err := b.own(key); err != nil {
 		return err
@@ -79,9 +77,9 @@ func (b *Bucket) Delete(ctx context.Context, key string) error {
 	return nil
 }
 
-// AbortIncomplete removes what uploads of this installation that broke off left
-// behind and that is older than age, and says how many those were. Those to the
-// archive keys that keep is true for stay: their jobs may still be at it.
+// AbortIncomplete removes interrupted uploads of this installation that are
+// older than age, and returns their number. Uploads to archive keys for which
+// keep returns true remain, since their jobs may still run.
 func (b *Bucket) AbortIncomplete(ctx context.Context, age time.Duration, keep func(key string) bool) (int, error) {
 	return b.Store.AbortIncomplete(ctx, b.Installation+"/", age, func(key string) bool {
 		k := ParseKey(key)

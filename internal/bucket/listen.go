@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// watchSocket is how often a server looks whether anybody listens.
+	// watchSocket is how often a server checks whether another one listens.
 	watchSocket = 2 * time.Second
 	bufferSize  = 128 << 10
 )
 
-// listen serves on the socket whenever nobody else does, until ctx ends. That
-// it cannot at first is an error; later on it tries again.
+// listen serves on the socket whenever no other server does, until ctx ends. A
+// failure at the start is an error; later failures are retried.
 func (b *Bucket) listen(ctx context.Context, server *http.Server) error {
 	var serving sync.WaitGroup
 	ticks := time.NewTicker(watchSocket)
@@ -54,7 +54,7 @@ func (b *Bucket) listen(ctx context.Context, server *http.Server) error {
 	}
 }
 
-// listened tells whether somebody listens on the socket in dir.
+// listened reports whether a server listens on the socket in dir.
 func listened(ctx context.Context, dir string) bool {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -69,16 +69,16 @@ func listened(ctx context.Context, dir string) bool {
 		conn.Close()
 		return true
 	}
-	// It is busy, or hangs: it is somebody's.
+	// A server that is busy or hangs counts as listening.
 	return !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ENOENT)
 }
 
-// bind makes the socket, in place of one that is there.
+// bind creates the socket and replaces an existing one.
 func bind(dir string) (net.Listener, error) {
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
-		// The folder keeps out everybody but this user; in a job's container it
-		// is all that there is, and its root need not be this user.
+		// The folder's mode keeps other users out. A job's container sees only
+		// the folder, and its root may be another user.
 		err = os.Chmod(dir, 0o700)
 	}
 	if err != nil {
@@ -95,7 +95,8 @@ func bind(dir string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bind the bucket's socket: %w", err)
 	}
-	// The name is not for this listener to remove: it may be another's by then.
+	// The listener must not remove the name, which may belong to another server
+	// by then.
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	err = os.Chmod(filepath.Join(dir, temp), 0o666)
 	if err == nil {
@@ -108,13 +109,13 @@ func bind(dir string) (net.Listener, error) {
 	return l, nil
 }
 
-// inFolder names a socket by the descriptor of its folder: a socket's path is
-// 107 bytes at most.
+// inFolder names a socket by its folder's descriptor, since a socket's path has
+// at most 107 bytes.
 func inFolder(f *os.File, name string) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) + "/" + name
 }
 
-// buffers are those of the proxy.
+// buffers is the proxy's buffer pool.
 type buffers struct{ pool sync.Pool }
 
 func newBuffers() *buffers {

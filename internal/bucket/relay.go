@@ -15,12 +15,10 @@ import (
 )
 
 // Relay listens on the socket that storage jobs of an S3 bucket have mounted,
-// and passes their requests on to the bucket, until ctx ends. It passes on only
-// what carries a signature, which the server alone can make, and is about this
-// installation's archives. Any number of servers may share the folder of the
-// socket: one of them listens, and when that ends another one does.
-//
-// For a folder there is nothing to relay: it waits for the end of ctx.
+// and forwards their requests to the bucket until ctx ends. It forwards only
+// signed requests for this installation's archives. Any number of servers may
+// share the socket's folder: one listens, and another takes over when it ends.
+// For a folder store it only waits for ctx.
 func (b *Bucket) Relay(ctx context.Context) error {
 	if b.presigner == nil {
 		<-ctx.Done()
@@ -34,9 +32,9 @@ func (b *Bucket) Relay(ctx context.Context) error {
 		Handler:           b.relayHandler(transport),
 		ReadHeaderTimeout: 30 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		ErrorLog:          log.New(discard{}, "", 0), // a job that was ended in the middle
+		ErrorLog:          log.New(discard{}, "", 0), // jobs that were stopped cause errors here
 	}
-	// Jobs try again what is cut off here.
+	// Jobs retry requests that are cut off here.
 	defer server.Close()
 	return b.listen(ctx, server)
 }
@@ -53,7 +51,7 @@ func (b *Bucket) relayHandler(transport http.RoundTripper) http.Handler {
 		Rewrite: func(r *httputil.ProxyRequest) {
 			e := r.In.Context().Value(endpointKey{}).(*endpoint)
 			r.Out.URL.Scheme, r.Out.URL.Host = e.scheme, e.host
-			r.Out.Host = e.host // as it was signed
+			r.Out.Host = e.host // the signature covers it
 			header := http.Header{}
 			for _, name := range passed {
 				if v := r.In.Header.Values(name); len(v) > 0 {
@@ -85,12 +83,12 @@ func (b *Bucket) relayHandler(transport http.RoundTripper) http.Handler {
 	})
 }
 
-// passed are the headers that go on to the bucket. What else a signature does
-// not cover could change what it stands for, such as x-amz-copy-source.
+// passed lists the forwarded headers. Others that a signature does not cover,
+// such as x-amz-copy-source, could change what the request does.
 var passed = []string{"Content-Type", "Range", "If-Match", "User-Agent"}
 
-// endpoint is what the URLs have in common that the presigner makes for keys of
-// this installation.
+// endpoint is the common part of the presigned URLs for this installation's
+// keys.
 type endpoint struct {
 	scheme, host string
 	path         string // before {workspace}/…
@@ -99,8 +97,7 @@ type endpoint struct {
 
 type endpointKey struct{}
 
-// endpoint finds out by having a URL signed, which may take asking the bucket
-// for its region.
+// endpoint signs a URL to find out, which may ask the bucket for its region.
 func (b *Bucket) endpoint(ctx context.Context) (*endpoint, error) {
 	b.mu.Lock()
 	e := b.allowed
@@ -127,7 +124,7 @@ func (b *Bucket) endpoint(ctx context.Context) (*endpoint, error) {
 	return e, nil
 }
 
-// permits says why a request is not to be passed on.
+// permits returns why a request must not be forwarded.
 func (e *endpoint) permits(r *http.Request) error {
 	if r.Host != e.host {
 		return fmt.Errorf("host %.100q is not the bucket's", r.Host)

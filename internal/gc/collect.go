@@ -16,48 +16,49 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Config is what collections are made with.
+// Config configures collections.
 type Config struct {
 	Bucket   *bucket.Bucket
 	Settings Settings
-	// Server says that this is a server's own collection: others take its
-	// settings for the least.
+	// Server marks a server's own collection. Its settings are the minimum for
+	// others.
 	Server bool
 	Log    *slog.Logger
 
-	// clock is watched from one collection to the next; nil: within one only.
+	// clock is compared between collections; nil: within one only.
 	clock *postgres.ClockWatch
 }
 
-// Options are what one collection is to do.
+// Options select what one collection does.
 type Options struct {
-	DryRun bool // decide, and change nothing
-	// Only looks at these workspaces; nil: at all.
+	DryRun bool // decide without changing anything
+	// Only limits the collection to these workspaces; nil: all.
 	Only []workspace.ID
 }
 
-// ErrRestored is why a collection does nothing. Only a dry run looks further.
+// ErrRestored is returned if the bucket belongs to another database. Only a dry
+// run continues then.
 var ErrRestored = errors.New("the bucket belongs to another database or to a later state of this one: " +
 	"run codehub reconcile-restore, or check CODEHUB_ARCHIVE_URL")
 
 const (
-	// forgetAfter is how long it is remembered that an archive was removed: an
-	// upload that comes in later (URLs are good for a week at most) is known
-	// for what it is.
+	// forgetAfter is how long the record of a removed archive is kept, so that
+	// a late upload is recognized; pre-signed URLs are valid for at most a
+	// week.
 	forgetAfter = 30 * 24 * time.Hour
-	// maxFailures in a row end a collection: the bucket refuses.
+	// maxFailures is the number of consecutive failures that end a collection.
 	maxFailures  = 5
 	unlockWithin = 5 * time.Second
 )
 
-// errClockSet ends a collection that found that a clock was set; the next one
-// goes on.
+// errClockSet ends a collection during which a clock changed. The next one
+// continues.
 var errClockSet = errors.New("a clock changed or this machine slept; all waits were restarted")
 
-// Collect looks at all archives of the installation and removes those that
-// nothing holds on to. If the listing or a query fails nothing is removed. It is
-// postgres.ErrCollecting if another collection runs; a report comes with any
-// error that came up once something may have been removed.
+// Collect checks all archives of the installation and removes those that no
+// workspace uses. If the listing or a query fails, nothing is removed. The
+// error is postgres.ErrCollecting if another collection runs. Errors after the
+// first possible removal come with a report.
 func Collect(ctx context.Context, cfg Config, session postgres.Session, opts Options) (*Report, error) {
 	c := &collection{Config: cfg, Options: opts, db: postgres.NewCollector(session), session: session}
 	began := time.Now()
@@ -74,7 +75,7 @@ func Collect(ctx context.Context, cfg Config, session postgres.Session, opts Opt
 	return c.report, err
 }
 
-// locked runs f while nobody else collects.
+// locked runs f while no other collection can run.
 func (c *collection) locked(ctx context.Context, f func() error) error {
 	if err := c.db.Lock(ctx); err != nil {
 		return err
@@ -82,7 +83,7 @@ func (c *collection) locked(ctx context.Context, f func() error) error {
 	defer func() {
 		uctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockWithin)
 		defer cancel()
-		_ = c.db.Unlock(uctx) // the end of the session does the same
+		_ = c.db.Unlock(uctx) // the end of the session also unlocks
 	}()
 	return f()
 }
@@ -99,7 +100,7 @@ type collection struct {
 	described map[string]described
 	currents  currents
 	report    *Report
-	// Failures in a row.
+	// Consecutive failures.
 	dbFailed, bucketFailed int
 }
 
@@ -108,7 +109,8 @@ func (c *collection) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The bucket was listed; the database is asked after.
+	// The database is read after the bucket was listed, so that newer archives
+	// are known.
 	held, err := c.db.Holdings(ctx, c.Only)
 	if err != nil {
 		return err
@@ -138,10 +140,10 @@ func (c *collection) run(ctx context.Context) error {
 	return errors.Join(c.recheck(ctx), c.sweep(ctx))
 }
 
-// begin lists the bucket and sees whether it and the database belong together.
+// begin lists the bucket and checks that it belongs to the database.
 func (c *collection) begin(ctx context.Context) ([]bucket.Object, error) {
-	// The mark before what the database knows of it: a server may leave new ones
-	// meanwhile.
+	// The bucket's mark is read before the database's, since a server may store
+	// new ones in between.
 	last, found, err := mark.Read(ctx, c.Bucket)
 	if err != nil {
 		return nil, err
@@ -186,8 +188,8 @@ func (c *collection) begin(ctx context.Context) ([]bucket.Object, error) {
 	return objects, nil
 }
 
-// readState reads the state of garbage collection, and compares the database's
-// clock with the time that has passed here.
+// readState reads the state of garbage collection and compares the database's
+// clock with this process's clock.
 func (c *collection) readState(ctx context.Context) (err error) {
 	if c.clock == nil {
 		c.clock = &postgres.ClockWatch{}
@@ -208,7 +210,7 @@ func (c *collection) clockSet(ctx context.Context) error {
 	return errClockSet
 }
 
-// list lists what is of the installation, or of the workspaces Only alone.
+// list lists the objects of the installation, or of the workspaces in Only.
 func (c *collection) list(ctx context.Context) ([]bucket.Object, error) {
 	if c.Only == nil {
 		return c.Bucket.List(ctx)
@@ -242,8 +244,8 @@ func (c *collection) view(now time.Time, w postgres.Holder, records []postgres.R
 	return v
 }
 
-// unknown reports what is no archive, and archives of workspaces that the
-// database does not have.
+// unknown reports objects that are not archives, and archives of workspaces
+// that are not in the database.
 func (c *collection) unknown(held postgres.Holdings) {
 	for _, o := range c.listing.others {
 		if o.Key != mark.Key(c.Bucket.Installation) {
@@ -262,11 +264,11 @@ func (c *collection) unknown(held postgres.Holdings) {
 	}
 }
 
-// calls: something is to be written or removed.
+// calls reports whether the decision writes or removes anything.
 func (d decision) calls() bool { return d.changes || d.item.Verdict == Remove && d.there }
 
-// take puts decisions into the report. Where nothing is left to remove nothing
-// is to be told.
+// take adds decisions to the report, except removals of archives that are
+// already gone.
 func (c *collection) take(decisions []decision) {
 	for _, d := range decisions {
 		if d.item.Verdict != Remove || d.there {
@@ -275,8 +277,8 @@ func (c *collection) take(decisions []decision) {
 	}
 }
 
-// settle decides about one workspace once more, while nobody changes it, and
-// removes what it then still comes to.
+// settle decides about one workspace again while its row is locked, and carries
+// out the removals that remain.
 func (c *collection) settle(ctx context.Context, id workspace.ID) error {
 	var decisions []decision
 	var w postgres.Holder
@@ -336,7 +338,7 @@ func (c *collection) settle(ctx context.Context, id workspace.ID) error {
 	return nil
 }
 
-// remove removes the objects of an archive that is marked.
+// remove removes the objects of an archive whose removal is recorded.
 func (c *collection) remove(ctx context.Context, item *Item) error {
 	if err := c.Bucket.Delete(ctx, item.Key); err != nil {
 		item.Error = err.Error()
@@ -349,8 +351,7 @@ func (c *collection) remove(ctx context.Context, item *Item) error {
 	return nil
 }
 
-// failed counts a failure, and is the end of the collection when nothing works
-// any more.
+// failed counts a failure and returns err if it ends the collection.
 func failed(ctx context.Context, inARow *int, err error) error {
 	*inARow++
 	if ctx.Err() != nil || *inARow >= maxFailures {
@@ -359,11 +360,11 @@ func failed(ctx context.Context, inARow *int, err error) error {
 	return nil
 }
 
-// sweep removes what uploads that broke off left behind, and forgets what was
-// removed long ago.
+// sweep removes the remains of interrupted uploads, and the records of archives
+// that were removed long ago.
 func (c *collection) sweep(ctx context.Context) error {
 	if at := c.state.RestoredAt; at == nil || !c.state.Now.Before(at.Add(c.Settings.Delay)) {
-		// Asked now: what was begun after is younger than any delay.
+		// Uploads that start after this query are younger than any delay.
 		claims, err := c.db.UnderWay(ctx)
 		if err != nil {
 			return err

@@ -16,13 +16,13 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Settings are how long archives are kept.
+// Settings define how long archives are kept.
 type Settings = postgres.CollectionSettings
 
-// view is all that the decision about one workspace's archives is made of.
+// view is the input of the decision about one workspace's archives.
 type view struct {
 	now        time.Time // the database's
-	listedAt   time.Time // the same, before the bucket was listed
+	listedAt   time.Time // by the database, before the bucket was listed
 	restoredAt time.Time // zero: never
 	set        Settings
 	prefix     string // of this installation's keys
@@ -33,16 +33,16 @@ type view struct {
 	described map[string]described
 }
 
-// decision is what becomes of one archive, and what is to be written of it.
+// decision is the result for one archive, and what to record of it.
 type decision struct {
 	item    Item
 	finding postgres.Finding
-	changes bool // the finding says something new
-	there   bool // the bucket has something of it
+	changes bool // the finding differs from the record
+	there   bool // the bucket has at least one of its objects
 }
 
-// decide decides about every archive of one workspace that the bucket or the
-// database knows, in the order of their keys.
+// decide returns a decision for each archive of one workspace that is in the
+// bucket or the database, sorted by key.
 func decide(v view) []decision {
 	keys := map[string]bool{}
 	for k := range v.records {
@@ -81,8 +81,8 @@ func decide(v view) []decision {
 	return out
 }
 
-// deleted says of a deleted workspace whether all of its archives go; else what
-// they are waiting for.
+// deleted reports whether all archives of a deleted workspace are removed, or
+// why they are still kept.
 func (v view) deleted() (over bool, held string) {
 	w := v.holder
 	if w.DeletedAt == nil {
@@ -94,8 +94,8 @@ func (v view) deleted() (over bool, held string) {
 	if w.Operation != workspace.OpNone || w.Home != workspace.HomeAbsent {
 		return false, "workspace deleted; its home is not removed yet"
 	}
-	// Somebody worked in it after it was deleted, as far as this database
-	// knows: the deletion was taken back in a time that it does not remember.
+	// The workspace was used after the recorded deletion: it was undeleted, and
+	// a restored backup has lost that.
 	for key, l := range v.listed {
 		r, recorded := v.records[key]
 		switch d := v.described[key]; {
@@ -149,7 +149,7 @@ func (v view) living(item *Item, key string, ranks map[string]int) {
 	case r.wasCurrent():
 		n := v.set.Keep
 		if w.ArchiveKey == "" {
-			n = max(n, 1) // the last one, until there is a next
+			n = max(n, 1) // the last one is kept until there is a new one
 		}
 		if rank := ranks[key]; rank < n {
 			keep("earlier archive %d of %d to keep", rank+1, n)
@@ -159,7 +159,8 @@ func (v view) living(item *Item, key string, ranks map[string]int) {
 	case l.complete() && w.Home != workspace.HomeLive && v.newest(r):
 		keep("complete and newer than the current archive")
 	case l.complete() && r.CreatedAt.Before(v.restoredAt):
-		// It may have been made the current one in a time that is forgotten.
+		// It may have been the current archive in the time that the restored
+		// database has lost.
 		keep("complete; the database was restored after it was started")
 	case l.complete():
 		v.unprotected(item, r, "its operation ended without it")
@@ -168,7 +169,7 @@ func (v view) living(item *Item, key string, ranks map[string]int) {
 	}
 }
 
-// unprotected lets an archive go once nothing has held on to it for the delay.
+// unprotected removes an archive that no workspace has used for the delay.
 func (v view) unprotected(item *Item, r record, why string) {
 	since := v.now
 	if r.UnprotectedSince != nil {
@@ -184,7 +185,8 @@ func (v view) unprotected(item *Item, r record, why string) {
 	}
 }
 
-// finding is what is to be written of an archive, and whether that is news.
+// finding returns what to record of an archive, and whether it differs from the
+// record.
 func (v view) finding(key string, item Item) (f postgres.Finding, changes bool) {
 	r, recorded := v.records[key]
 	l := v.listed[key]
@@ -205,8 +207,7 @@ func (v view) finding(key string, item Item) (f postgres.Finding, changes bool) 
 	return f, changes
 }
 
-// ranks orders the archives that were current once and are there, the last one
-// first.
+// ranks orders the existing archives that were once current, the latest first.
 func (v view) ranks() map[string]int {
 	var list []record
 	for key, r := range v.records {
@@ -222,7 +223,7 @@ func (v view) ranks() map[string]int {
 	return out
 }
 
-// making reports whether the archive is that of a claim under way.
+// making reports whether a running operation creates the archive.
 func (v view) making(r record, l listed) bool {
 	op := cmp.Or(r.OpID, l.opID)
 	switch v.holder.Operation {
@@ -232,7 +233,7 @@ func (v view) making(r record, l listed) bool {
 	return false
 }
 
-// since reports whether the archive is too new for the listing to show it.
+// since reports whether the archive is newer than the listing.
 func (v view) since(r record) bool {
 	return !r.CreatedAt.Before(v.listedAt) || r.VerifiedAt != nil && !r.VerifiedAt.Before(v.listedAt)
 }
@@ -257,16 +258,16 @@ func (v view) newest(r record) bool {
 	return !recorded || r.CreatedAt.After(current.CreatedAt)
 }
 
-// record is an archive as the database has it.
+// record is an archive in the database.
 type record struct{ postgres.Record }
 
-// known: the database was sure once that it is complete.
+// known reports whether the archive was once known to be complete.
 func (r record) known() bool { return r.VerifiedAt != nil || r.CompleteAt != nil || r.Found }
 
 func (r record) wasCurrent() bool { return r.VerifiedAt != nil || r.SupersededAt != nil }
 
-// before orders archives that were current once, the last one first. One that
-// nothing has superseded was given up, and is newer than what was superseded.
+// before orders archives that were once current, the latest first. One without
+// a successor was given up, and is newer than those with one.
 func (r record) before(o record) int {
 	a, b := r.SupersededAt, o.SupersededAt
 	switch {

@@ -13,23 +13,23 @@ import (
 	"codehub/internal/workspace"
 )
 
-// listed is an archive as the bucket shows it.
+// listed is an archive in the bucket's listing.
 type listed struct {
 	opID       string
 	home, meta bool  // home.tar.zst, .meta
-	size       int64 // of what is there
+	size       int64 // of both objects
 	homeSize   int64 // of home.tar.zst
 	modified   time.Time
 }
 
-// complete: its commit marker and what that speaks of are there.
+// complete reports whether both objects exist.
 func (l listed) complete() bool { return l.home && l.meta }
 
-// listing is what a bucket holds for one installation.
+// listing is the content of an installation's part of the bucket.
 type listing struct {
-	at       time.Time // the database's time before it was begun
+	at       time.Time // the database's time before the listing
 	archives map[workspace.ID]map[string]listed
-	others   []store.Object // no part of any archive
+	others   []store.Object // belong to no archive
 }
 
 func newListing(at time.Time, objects []bucket.Object) listing {
@@ -60,14 +60,14 @@ func newListing(at time.Time, objects []bucket.Object) listing {
 	return l
 }
 
-// described is what a .meta says, or that it says nothing that can be read.
+// described is a parsed .meta, or why it cannot be used.
 type described struct {
-	meta *archive.Meta // nil: unreadable, or of something else
+	meta *archive.Meta // nil: unreadable, or of another archive
 	why  string
 }
 
-// describe reads the .meta of every complete archive of a known workspace that
-// the database has no figures of.
+// describe reads the .meta of each complete archive of a known workspace whose
+// figures are not in the database.
 func describe(ctx context.Context, b *bucket.Bucket, l listing, h postgres.Holdings) (map[string]described, error) {
 	out := map[string]described{}
 	for id, archives := range l.archives {

@@ -13,30 +13,30 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Runner collects for as long as this server leads.
+// Runner collects garbage while this server leads.
 type Runner struct {
 	cfg   RunnerConfig
 	mu    sync.Mutex
 	stand Status
 }
 
-// RunnerConfig is what a Runner is made of.
+// RunnerConfig configures a Runner.
 type RunnerConfig struct {
 	Config
-	Every time.Duration // between two collections of everything; 0: 4 h
-	First time.Duration // from the begin of a term to its first; 0: 3 min, or Every if that is less
-	// Glance is how often it is seen whether deleted workspaces wait only for
-	// their archives to go; 0: 1 min.
+	Every time.Duration // between two full collections; 0: 4 h
+	First time.Duration // from the start of a term to its first collection; 0: 3 min, or Every if that is less
+	// Glance is how often deleted workspaces of which only archives are left
+	// are looked for; 0: 1 min.
 	Glance time.Duration
-	// Ready reports whether anything may be removed yet; nil: always.
+	// Ready reports whether removals are allowed yet; nil: always.
 	Ready  func() bool
-	AtOnce int // deleted workspaces that one glance takes on; 0: 100
+	AtOnce int // deleted workspaces per glance; 0: 100
 }
 
-// Status is how collections fare, for /readyz and metrics.
+// Status is the state of garbage collection, for /readyz and metrics.
 type Status struct {
-	At      time.Time // of the last collection of everything; zero: there was none
-	Err     string    // why it failed; empty: it did not
+	At      time.Time // of the last full collection; zero: none yet
+	Err     string    // its error; empty: it succeeded
 	Took    time.Duration
 	Counts  map[Verdict]int
 	Bytes   map[Verdict]int64
@@ -46,7 +46,7 @@ type Status struct {
 	RemovedBytes    int64
 }
 
-// NewRunner makes a Runner.
+// NewRunner returns a Runner.
 func NewRunner(cfg RunnerConfig) *Runner {
 	cfg.Server = true
 	if cfg.Every <= 0 {
@@ -64,18 +64,18 @@ func NewRunner(cfg RunnerConfig) *Runner {
 	return &Runner{cfg: cfg}
 }
 
-// Status tells how collections fare.
+// Status returns the state of garbage collection.
 func (r *Runner) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.stand
 }
 
-// calm is between two tries of a deleted workspace that could not be let go.
+// calm is the pause before another attempt to release a deleted workspace.
 const calm = 10 * time.Minute
 
-// Run collects until ctx ends, through the leader's session. Whatever fails is
-// tried again; it is logged once until it changes.
+// Run collects through the leader's session until ctx ends. It retries failures
+// and logs an error once until it changes.
 func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 	full := time.NewTimer(spread(r.cfg.First))
 	defer full.Stop()
@@ -118,12 +118,13 @@ func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 
 func (r *Runner) ready() bool { return r.cfg.Ready == nil || r.cfg.Ready() }
 
-// spread is about d: servers that start together do not collect together.
+// spread randomizes d by 10 %, so that servers that start together do not
+// collect together.
 func spread(d time.Duration) time.Duration {
 	return d - d/10 + time.Duration(rand.Int64N(int64(d/5)+1))
 }
 
-// collect looks at everything.
+// collect runs a full collection.
 func (r *Runner) collect(ctx context.Context, session postgres.Session) error {
 	report, err := Collect(ctx, r.cfg.Config, session, Options{})
 	if errors.Is(err, postgres.ErrCollecting) {
@@ -145,7 +146,7 @@ func (r *Runner) collect(ctx context.Context, session postgres.Session) error {
 	return err
 }
 
-// deleted lets go of deleted workspaces that only their archives hold.
+// deleted releases deleted workspaces of which only archives are left.
 func (r *Runner) deleted(ctx context.Context, session postgres.Session, tried map[workspace.ID]time.Time) error {
 	maps.DeleteFunc(tried, func(_ workspace.ID, at time.Time) bool { return time.Since(at) >= calm })
 	ids, err := postgres.NewCollector(session).DueDeletions(ctx, r.cfg.Settings.DeleteGrace, slices.Collect(maps.Keys(tried)), r.cfg.AtOnce)
