@@ -28,6 +28,15 @@ type Server struct {
 	Leads     bool               `json:"leads"`
 	Alive     bool               `json:"alive"` // seen of late
 	Backends  map[string]Breaker `json:"backends"`
+	// Conditions are the problems that the server has now.
+	Conditions []ServerCondition `json:"conditions"`
+}
+
+// ServerCondition is a lasting problem of a server, such as a full disk.
+type ServerCondition struct {
+	Name  string    `json:"name"`
+	Since time.Time `json:"since"`
+	Error string    `json:"error"`
 }
 
 // AdminStatus is the answer of GET /admin/status.

@@ -177,12 +177,13 @@ func TestNamedFilesExist(t *testing.T) {
 	}
 }
 
-// Every metric and every check of /readyz is in monitoring.md.
+// Every metric, check of /readyz and condition is in monitoring.md.
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Parallel()
 	page := pages(t)["monitoring.md"]
 	metric := regexp.MustCompile(`(?:NewDesc\(|Name: )"(codehub_[a-z_]+)"`)
 	check := regexp.MustCompile(`\{Name: "([a-z-]+)", (?:Advisory|Run):`)
+	condition := regexp.MustCompile(`(?:condition\(|Name: )"([a-z-]+)", (?:Failing: )?"`)
 	found := map[string]bool{}
 	err := filepath.WalkDir("../internal", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
@@ -192,7 +193,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		for _, pattern := range []*regexp.Regexp{metric, check} {
+		for _, pattern := range []*regexp.Regexp{metric, check, condition} {
 			for _, m := range pattern.FindAllStringSubmatch(string(source), -1) {
 				found[m[1]] = true
 				if !strings.Contains(page, "`"+m[1]+"`") && !strings.Contains(page, "`"+m[1]+"{") {
@@ -205,8 +206,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(found) < 20 {
-		t.Errorf("only %d metrics and checks found", len(found))
+	if len(found) < 32 {
+		t.Errorf("only %d metrics, checks and conditions found", len(found))
 	}
 }
 

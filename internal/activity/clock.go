@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"codehub/internal/health"
 )
 
 // Replica is a server as the leader sees it, by the database's clock.
@@ -93,17 +95,19 @@ const (
 // database. Idle timeouts are measured against it. The leader has one Clock per
 // term.
 type Clock struct {
-	store        ClockStore
-	bus          Bus // nil: none
-	log          *slog.Logger
-	began        time.Time
-	until        time.Time // as of the last tick; zero: not advanced yet
-	loggedBehind string
+	store ClockStore
+	bus   Bus // nil: none
+	log   *slog.Logger
+	began time.Time
+	until time.Time // as of the last tick; zero: not advanced yet
+	// behind fails while the activity of a living server is missing.
+	behind *health.Condition
 }
 
-// NewClock returns the clock for a new term. bus may be nil.
-func NewClock(store ClockStore, bus Bus, log *slog.Logger) *Clock {
-	return &Clock{store: store, bus: bus, log: log, began: time.Now()}
+// NewClock returns the clock for a new term. bus may be nil. behind fails while the
+// activity of a living server is missing.
+func NewClock(store ClockStore, bus Bus, log *slog.Logger, behind *health.Condition) *Clock {
+	return &Clock{store: store, bus: bus, log: log, began: time.Now(), behind: behind}
 }
 
 // Tick writes the activity from the bus and advances the clock as far as activity
@@ -214,7 +218,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// report logs what prevents idle workspaces from stopping, once until it changes.
+// report logs dead servers and what prevents idle workspaces from stopping.
 func (c *Clock) report(s State, step Step, epoch string) {
 	for _, r := range step.Dead {
 		c.log.Warn("server declared dead; its unobserved time does not count as idle", "replica", r.ID, "seen_at", r.SeenAt, "flushed_at", r.knownUntil())
@@ -227,8 +231,9 @@ func (c *Clock) report(s State, step Step, epoch string) {
 			}
 		}
 	}
-	if behind != c.loggedBehind && behind != "" {
-		c.log.Warn("activity of a server is missing; no idle workspace will stop", "replica", behind, "bus", epoch != "")
+	if behind == "" {
+		c.behind.Set(nil)
+		return
 	}
-	c.loggedBehind = behind
+	c.behind.Set(fmt.Errorf("no activity of server %s for %s", behind, staleAfter), "replica", behind, "bus", epoch != "")
 }

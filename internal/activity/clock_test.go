@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/health"
+
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -147,7 +149,7 @@ func TestTickOrder(t *testing.T) {
 	var order []string
 	store := &clockStore{order: &order, state: State{Now: at(0), WatchedUntil: atp(-60), Replicas: []Replica{server("a", -1, -10, "e1")}}}
 	bus := &orderedBus{order: &order, epoch: "e1", seen: []Access{{ID: "w", At: at(-20), Kind: Typing}}}
-	c := NewClock(store, bus, slog.New(slog.DiscardHandler))
+	c := NewClock(store, bus, slog.New(slog.DiscardHandler), (*health.Monitor)(nil).New(health.Config{}))
 	tick := func(wantMoved, wantErr bool) {
 		t.Helper()
 		if moved, err := c.Tick(t.Context()); moved != wantMoved || (err != nil) != wantErr {
@@ -200,7 +202,8 @@ func TestClockLogsDelay(t *testing.T) {
 	var order []string
 	var log bytes.Buffer
 	store := &clockStore{order: &order, state: State{Now: at(0), WatchedUntil: atp(-200), Replicas: []Replica{server("a", -1, -10, "e1"), server("b", -1, -400, Database)}}}
-	c := NewClock(store, nil, slog.New(slog.NewTextHandler(&log, nil)))
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	c := NewClock(store, nil, logger, (*health.Monitor)(nil).New(health.Config{Log: logger}))
 	tick := func(want string) {
 		t.Helper()
 		log.Reset()

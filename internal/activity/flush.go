@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"codehub/internal/health"
 )
 
 // Database is the epoch of activity that was written directly to the database,
@@ -34,7 +36,8 @@ type FlushStore interface {
 // memory until the leader has written it: what a bus loses is flushed again, and so
 // is everything after an outage of the database.
 type Flusher struct {
-	cfg FlusherConfig
+	cfg     FlusherConfig
+	flushes *health.Condition
 
 	slot           chan struct{} // holds an element during a flush
 	confirmed      time.Time     // the last recorded asOf, by the database's clock
@@ -62,6 +65,8 @@ type FlusherConfig struct {
 	Replica  string // its ID
 	Log      *slog.Logger
 	Interval time.Duration // 0: 30 s
+	// Conditions lists that flushes fail; nil: it is only logged.
+	Conditions *health.Monitor
 }
 
 // Limits of a whole flush, and of the bus, which the database can replace.
@@ -75,26 +80,21 @@ func NewFlusher(cfg FlusherConfig) *Flusher {
 	if cfg.Interval <= 0 {
 		cfg.Interval = 30 * time.Second
 	}
-	return &Flusher{cfg: cfg, slot: make(chan struct{}, 1)}
+	return &Flusher{cfg: cfg, slot: make(chan struct{}, 1), flushes: cfg.Conditions.New(health.Config{
+		Name: "activity", Failing: "activity flush failed; retrying", Resolved: "activity flush recovered", Level: slog.LevelWarn, Log: cfg.Log,
+	})}
 }
 
-// Run flushes now and at every interval until ctx ends. A failure is logged once
-// until it changes.
+// Run flushes now and at every interval until ctx ends.
 func (f *Flusher) Run(ctx context.Context) error {
 	t := time.NewTicker(f.cfg.Interval)
 	defer t.Stop()
-	logged := ""
 	for {
 		err := f.Flush(ctx)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return nil
-		case err == nil:
-			logged = ""
-		case err.Error() != logged:
-			logged = err.Error()
-			f.cfg.Log.Warn("activity flush failed; retrying", "err", err)
 		}
+		f.flushes.Set(err)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -61,9 +61,10 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 		WatchedUntil: o.WatchedUntil, Hold: o.Hold, HoldSince: o.HoldSince, LostArchives: []api.LostArchive{},
 	}
 	for _, r := range o.Servers {
+		health := replica.HealthOf(r)
 		out.Servers = append(out.Servers, api.Server{
 			ID: r.ID, Hostname: r.Hostname, Version: r.Version, StartedAt: r.StartedAt, SeenAt: r.SeenAt, FlushedAt: r.FlushedAt,
-			Leads: r.Leads, Alive: r.Alive, Backends: replica.Health(r),
+			Leads: r.Leads, Alive: r.Alive, Backends: health.Backends, Conditions: health.Conditions,
 		})
 	}
 	for _, l := range o.LostArchives {

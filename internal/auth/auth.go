@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"codehub/internal/health"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 
@@ -61,6 +62,8 @@ type Config struct {
 	Now func() time.Time
 	// CheapHashes, for tests only, makes new password hashes fast and insecure.
 	CheapHashes bool
+	// Conditions lists that sessions cannot be checked; nil: it is only logged.
+	Conditions *health.Monitor
 }
 
 // Auth authenticates requests. It is safe for concurrent use.
@@ -79,6 +82,7 @@ type Auth struct {
 	loads singleflight.Group
 
 	watches watches
+	checks  *health.Condition // of the watched sessions
 
 	setupMu   sync.Mutex
 	setupCode string
@@ -101,6 +105,9 @@ func New(store Store, cfg Config) *Auth {
 		names:           newTurns(),
 		refusalInterval: refusalQuantum,
 		cache:           newCache(maxCached),
-		watches:         watches{poke: make(chan struct{}, 1), by: map[string]map[*watch]struct{}{}},
+		checks: cfg.Conditions.New(health.Config{
+			Name: "sessions", Failing: "revalidate sessions failed; retrying", Resolved: "sessions are revalidated again", Level: slog.LevelWarn, Log: cfg.Log,
+		}),
+		watches: watches{poke: make(chan struct{}, 1), by: map[string]map[*watch]struct{}{}},
 	}
 }

@@ -69,8 +69,8 @@ func (a *Auth) Run(ctx context.Context) error {
 		case <-tick.C:
 		case <-a.watches.poke:
 		}
-		if err := a.revalidate(ctx); err != nil && ctx.Err() == nil {
-			a.log.WarnContext(ctx, "revalidate sessions failed", "err", err)
+		if err := a.revalidate(ctx); ctx.Err() == nil {
+			a.checks.Set(err)
 		}
 	}
 }

@@ -15,6 +15,7 @@
 package breaker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/health"
 )
 
 // ErrOpen is the error of calls while the breaker is open.
@@ -47,11 +49,16 @@ type Config struct {
 	Probe func(ctx context.Context) error
 
 	Log *slog.Logger // nil: none
+	// Conditions lists the backend while the breaker is not closed, as Condition;
+	// nil: it is only logged.
+	Conditions *health.Monitor
+	Condition  string // empty: Name
 }
 
 // Breaker is the state of one backend. It is safe for concurrent use.
 type Breaker struct {
-	cfg Config
+	cfg       Config
+	condition *health.Condition
 
 	mu       sync.Mutex
 	ask      func(ctx context.Context) error
@@ -86,7 +93,12 @@ func New(cfg Config) *Breaker {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Breaker{cfg: cfg, ask: cfg.Probe, state: api.BreakerClosed, since: time.Now(), pause: cfg.FirstPause}
+	return &Breaker{cfg: cfg, ask: cfg.Probe, state: api.BreakerClosed, since: time.Now(), pause: cfg.FirstPause,
+		condition: cfg.Conditions.New(health.Config{
+			Name: cmp.Or(cfg.Condition, cfg.Name), Failing: "backend not responding; calls paused", Resolved: "backend responding again",
+			Level: slog.LevelError, Log: cfg.Log,
+		}),
+	}
 }
 
 // SetProbe sets Config.Probe, for a backend that is created after its breaker.
@@ -162,7 +174,7 @@ func (b *Breaker) Note(ctx context.Context, began time.Time, err error) {
 	if b.failures >= b.cfg.Failures {
 		b.opened++
 		b.become(api.BreakerOpen)
-		b.cfg.Log.Error("backend not responding; calls paused", "backend", b.cfg.Name, "failures", b.failures, "err", err)
+		b.condition.Set(errors.New(b.last), "backend", b.cfg.Name, "failures", b.failures)
 		b.await()
 	}
 }
@@ -235,13 +247,14 @@ func (b *Breaker) sendProbe() {
 	if err != nil && !p.answered.Load() {
 		b.failures++
 		b.last = words(err)
+		b.condition.Set(errors.New(b.last), "backend", b.cfg.Name, "failures", b.failures)
 		b.become(api.BreakerOpen)
 		b.await()
 		return
 	}
 	b.failures, b.last = 0, ""
 	b.become(api.BreakerClosed)
-	b.cfg.Log.Info("backend responding again", "backend", b.cfg.Name)
+	b.condition.Set(nil, "backend", b.cfg.Name)
 }
 
 // overdue reopens the breaker while a probe hangs.

@@ -11,6 +11,7 @@ import (
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
 	"codehub/internal/breaker"
+	"codehub/internal/health"
 	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
@@ -40,6 +41,9 @@ type Config struct {
 	Breaker *breaker.Breaker
 
 	Log *slog.Logger // nil: none
+	// Conditions lists that storage jobs cannot reach the bucket; nil: it is only
+	// logged.
+	Conditions *health.Monitor
 }
 
 // Bucket is one installation's part of a bucket. Its errors are those of
@@ -47,6 +51,7 @@ type Config struct {
 // the right one.
 type Bucket struct {
 	Config
+	socket    *health.Condition
 	presigner store.Presigner // nil: a folder
 	folders   folderStore     // nil: S3
 
@@ -65,7 +70,9 @@ func New(c Config) (*Bucket, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	b := &Bucket{Config: c}
+	b := &Bucket{Config: c, socket: c.Conditions.New(health.Config{
+		Name: "bucket-socket", Failing: "storage jobs cannot reach the bucket; retrying", Resolved: "storage jobs can reach the bucket again", Level: slog.LevelError, Log: c.Log,
+	})}
 	b.Store = guard(c.Store, c.Breaker, c.Folder != "")
 	if c.Breaker != nil {
 		c.Breaker.SetProbe(b.probe(c.Store))

@@ -33,15 +33,16 @@ func (b *Bucket) listen(ctx context.Context, server *http.Server) error {
 			l, err := bind(b.SocketDir)
 			switch {
 			case err == nil:
+				b.socket.Set(nil)
 				serving.Go(func() {
 					if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-						b.Log.Error("listen on the bucket's socket failed; storage jobs cannot reach the bucket", "err", err)
+						b.socket.Set(err)
 					}
 				})
 			case first:
 				return err
 			default:
-				b.Log.Error("listen on the bucket's socket failed; storage jobs cannot reach the bucket", "err", err)
+				b.socket.Set(err)
 			}
 		}
 		select {

@@ -89,7 +89,7 @@ func serveAPI(t testing.TB) apiServer {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_ = postgres.NewListener(s.dsn, log).Run(ctx, func(n postgres.Notification) { hub.Handle(n.Channel, n.Payload) }, hub.Gap)
+		_ = postgres.NewListener(s.dsn, log, nil).Run(ctx, func(n postgres.Notification) { hub.Handle(n.Channel, n.Payload) }, hub.Gap)
 	})
 	wg.Go(func() { _ = who.Run(ctx) })
 	t.Cleanup(func() { cancel(); wg.Wait() })

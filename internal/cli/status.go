@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -58,9 +59,18 @@ func statusText(r statusReport, now time.Time) string {
 		fmt.Fprintf(&b, "codehub is on hold: %s. Run codehub reconcile-restore to review the takeover.\n\n", r.Hold)
 	}
 	b.WriteString(terminal.Table(rows))
-	fmt.Fprintf(&b, "\nWorkspaces: %s\n", countWords(r.Phases))
-	fmt.Fprintf(&b, "Operations: %s\n", countWords(r.Operations))
-	fmt.Fprintf(&b, "Running:    %d of %s\n", r.Running, limitWords(r.MaxRunning))
+	problems := [][]string{{"PROBLEM", "SERVER", "SINCE", "ERROR"}}
+	for _, s := range r.Servers {
+		for _, c := range s.Conditions {
+			problems = append(problems, []string{c.Name, s.Hostname, age(now.Sub(c.Since)), c.Error})
+		}
+	}
+	if len(problems) > 1 {
+		fmt.Fprintf(&b, "\n%s", terminal.Table(problems))
+	}
+	fmt.Fprintf(&b, "\nWorkspaces: %s\n", countWords(r.Phases, phases))
+	fmt.Fprintf(&b, "Operations: %s\n", countWords(r.Operations, operations))
+	fmt.Fprintf(&b, "Running:    %d (limit: %s)\n", r.Running, limitWords(r.MaxRunning))
 	if r.WatchedUntil != nil {
 		fmt.Fprintf(&b, "Activity:   recorded through %s ago\n", age(now.Sub(*r.WatchedUntil)))
 	}
@@ -85,23 +95,36 @@ func statusText(r statusReport, now time.Time) string {
 	return b.String()
 }
 
-func backendWords(backends map[string]api.Breaker) string {
+// backends and breakers are the words for the API's names.
+var (
+	backends = map[string]string{"engine": "Docker", "bucket": "archive storage"}
+	breakers = map[string]string{api.BreakerOpen: "not responding", api.BreakerHalfOpen: "retrying"}
+)
+
+func backendWords(states map[string]api.Breaker) string {
 	var words []string
-	for _, name := range slices.Sorted(maps.Keys(backends)) {
-		b := backends[name]
-		text := name + " ok"
+	for _, name := range slices.Sorted(maps.Keys(states)) {
+		b := states[name]
+		text := inWords(backends, name) + " ok"
 		if b.State != api.BreakerClosed {
-			text = name + " " + b.State + ": " + b.Error
+			text = inWords(backends, name) + " " + inWords(breakers, b.State) + ": " + b.Error
 		}
 		words = append(words, text)
 	}
 	return strings.Join(words, ", ")
 }
 
-func countWords(counts map[string]int) string {
+// phases and operations are the words for the API's names.
+var (
+	phases     = map[string]string{"STANDBY": "stopped"}
+	operations = map[string]string{"CREATE_EMPTY_ARCHIVE": "archiving an empty home"}
+)
+
+// countWords lists counts by their names: those of texts, otherwise in lower case.
+func countWords(counts map[string]int, texts map[string]string) string {
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(counts)) {
-		words = append(words, strconv.Itoa(counts[name])+" "+name)
+		words = append(words, strconv.Itoa(counts[name])+" "+cmp.Or(texts[name], strings.ToLower(name)))
 	}
 	if len(words) == 0 {
 		return "none"
@@ -111,7 +134,7 @@ func countWords(counts map[string]int) string {
 
 func limitWords(n int) string {
 	if n == 0 {
-		return "any number"
+		return "unlimited"
 	}
 	return strconv.Itoa(n)
 }

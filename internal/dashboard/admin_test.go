@@ -16,7 +16,7 @@ import (
 func (w *world) servers() {
 	w.t.Helper()
 	w.exec(`INSERT INTO replicas (id, hostname, version, started_at, seen_at, flushed_at, health) VALUES
-		('01900000-0000-7000-8000-0000000000a1', 'alpha.example', '1.2.0', now() - interval '3 days', now(), now(), '{"engine": {"state": "closed", "since": "2026-03-01T10:00:00Z", "failures": 0}, "bucket": {"state": "open", "since": "2026-03-01T10:00:00Z", "failures": 7, "error": "dial tcp <10.0.0.9>:9000: connection refused"}}'),
+		('01900000-0000-7000-8000-0000000000a1', 'alpha.example', '1.2.0', now() - interval '3 days', now(), now(), '{"backends": {"engine": {"state": "closed", "since": "2026-03-01T10:00:00Z", "failures": 0}, "bucket": {"state": "open", "since": "2026-03-01T10:00:00Z", "failures": 7, "error": "dial tcp <10.0.0.9>:9000: connection refused"}}, "conditions": [{"name": "disk", "since": "2026-03-01T10:00:00Z", "error": "/srv <home> is full"}]}'),
 		('01900000-0000-7000-8000-0000000000a2', 'beta.example', '1.1.9', now() - interval '9 days', now() - interval '1 hour', NULL, '{}')`)
 	w.exec(`INSERT INTO orphans (kind, name, workspace_id, detail, first_seen_at) VALUES
 		('container', 'codehub-ws-0198c0de-0000-7000-8000-000000000009', '0198c0de-0000-7000-8000-000000000009', 'Up 3 days <b>', now() - interval '10 minutes')`)

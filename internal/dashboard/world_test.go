@@ -265,7 +265,7 @@ func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = w.auth.Run(ctx) })
 	wg.Go(func() {
-		_ = postgres.NewListener(dsn, log).Run(ctx, func(n postgres.Notification) {
+		_ = postgres.NewListener(dsn, log, nil).Run(ctx, func(n postgres.Notification) {
 			hub.Handle(n.Channel, n.Payload)
 			w.proxy.InvalidateAll()
 		}, hub.Gap)

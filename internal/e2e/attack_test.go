@@ -226,7 +226,7 @@ func TestDockerHangs(t *testing.T) {
 	relay.freeze()
 	other := s.create(api.CreateWorkspace{Name: "two"})
 	deadline := time.Now().Add(patience)
-	for !strings.Contains(s.Log(), "cannot be observed") {
+	for !strings.Contains(s.Log(), "observation failed") {
 		if time.Now().After(deadline) {
 			t.Fatal("the server waits for the engine and says nothing")
 		}

@@ -3,21 +3,25 @@ package gc
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
+	"codehub/internal/health"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
 // Runner collects garbage while this server leads.
 type Runner struct {
-	cfg   RunnerConfig
-	mu    sync.Mutex
-	stand Status
+	cfg       RunnerConfig
+	full      *health.Condition
+	deletions *health.Condition
+	mu        sync.Mutex
+	stand     Status
 }
 
 // RunnerConfig configures a Runner.
@@ -31,6 +35,8 @@ type RunnerConfig struct {
 	// Ready reports whether removals are allowed yet; nil: always.
 	Ready  func() bool
 	AtOnce int // deleted workspaces per glance; 0: 100
+	// Conditions lists that collections fail; nil: it is only logged.
+	Conditions *health.Monitor
 }
 
 // Status is the state of garbage collection, for /readyz and metrics.
@@ -61,7 +67,13 @@ func NewRunner(cfg RunnerConfig) *Runner {
 	if cfg.AtOnce <= 0 {
 		cfg.AtOnce = 100
 	}
-	return &Runner{cfg: cfg}
+	condition := func(failing, resolved string) *health.Condition {
+		return cfg.Conditions.New(health.Config{Name: "garbage-collection", Failing: failing, Resolved: resolved, Level: slog.LevelError, Log: cfg.Log})
+	}
+	return &Runner{cfg: cfg,
+		full:      condition("garbage collection failed; retrying", "garbage collection recovered"),
+		deletions: condition("remove archives of deleted workspaces failed; retrying", "archives of deleted workspaces are removed again"),
+	}
 }
 
 // Status returns the state of garbage collection.
@@ -74,18 +86,19 @@ func (r *Runner) Status() Status {
 // calm is the pause before another attempt to release a deleted workspace.
 const calm = 10 * time.Minute
 
-// Run collects through the leader's session until ctx ends. It retries failures
-// and logs an error once until it changes.
+// Run collects through the leader's session until ctx ends. It retries failures.
 func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 	full := time.NewTimer(spread(r.cfg.First))
 	defer full.Stop()
 	glance := time.NewTicker(r.cfg.Glance)
 	defer glance.Stop()
 	r.cfg.clock = &postgres.ClockWatch{}
-	said := ""
+	defer r.full.Reset()
+	defer r.deletions.Reset()
 	tried := map[workspace.ID]time.Time{}
 	for {
 		var err error
+		condition := r.deletions
 		select {
 		case <-ctx.Done():
 			return nil
@@ -94,7 +107,7 @@ func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 				full.Reset(r.cfg.Glance)
 				continue
 			}
-			err = r.collect(ctx, session)
+			condition, err = r.full, r.collect(ctx, session)
 			full.Reset(spread(r.cfg.Every))
 			clear(tried)
 		case <-glance.C:
@@ -105,13 +118,8 @@ func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		switch {
-		case err == nil:
-			said = ""
-		case errors.Is(err, postgres.ErrCollecting), err.Error() == said:
-		default:
-			said = err.Error()
-			r.cfg.Log.Error("garbage collection failed; retrying", "err", err)
+		if !errors.Is(err, postgres.ErrCollecting) { // another one is at work
+			condition.Set(err)
 		}
 	}
 }

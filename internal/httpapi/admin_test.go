@@ -144,7 +144,8 @@ func TestAdminStatus(t *testing.T) {
 	ws := e.workspace(e.eve, "one")
 	e.exec(`UPDATE workspaces SET operation = 'PROVISIONING', op_id = gen_random_uuid(), op_started_at = now() WHERE id = $1`, ws.ID)
 	e.exec(`INSERT INTO replicas (id, hostname, version, health, seen_at) VALUES
-		('019a0000-0000-7000-8000-000000000001', 'one', '1', '{"engine": {"state": "open", "since": "2026-01-01T00:00:00Z", "failures": 5}}', now()),
+		('019a0000-0000-7000-8000-000000000001', 'one', '1', '{"backends": {"engine": {"state": "open", "since": "2026-01-01T00:00:00Z", "failures": 5}},
+			"conditions": [{"name": "disk", "since": "2026-01-01T00:00:00Z", "error": "full"}]}', now()),
 		('019a0000-0000-7000-8000-000000000002', 'two', '1', '[]', now() - interval '2 minutes')`)
 	leader, err := pgx.Connect(t.Context(), e.dsn)
 	if err != nil {
@@ -161,7 +162,8 @@ func TestAdminStatus(t *testing.T) {
 	if len(s.Servers) != 2 || s.Phases["PENDING"] != 1 || s.Operations["PROVISIONING"] != 1 || s.PerUser != 100 || s.MaxRunning != 0 {
 		t.Fatalf("%+v", s)
 	}
-	if one, two := s.Servers[0], s.Servers[1]; !one.Leads || !one.Alive || one.Backends["engine"].State != api.BreakerOpen || two.Leads || two.Alive || two.Backends == nil {
+	if one, two := s.Servers[0], s.Servers[1]; !one.Leads || !one.Alive || one.Backends["engine"].State != api.BreakerOpen || two.Leads || two.Alive || two.Backends == nil ||
+		len(one.Conditions) != 1 || one.Conditions[0].Error != "full" || two.Conditions == nil {
 		t.Errorf("%+v", s.Servers)
 	}
 	e.exec(`INSERT INTO orphans (kind, name, kept) VALUES ('volume', 'v', true), ('container', 'c', false)`)

@@ -29,7 +29,7 @@ func (e *env) replica(listen string) *env {
 	r.srv = httptest.NewServer(Outer(log, r.m, New(r.cfg)))
 	e.t.Cleanup(r.srv.Close)
 	e.background(func(ctx context.Context) error {
-		return postgres.NewListener(listen, log).Run(ctx, func(n postgres.Notification) { r.hub.Handle(n.Channel, n.Payload) }, func() {
+		return postgres.NewListener(listen, log, nil).Run(ctx, func(n postgres.Notification) { r.hub.Handle(n.Channel, n.Payload) }, func() {
 			r.auth.InvalidateAll()
 			r.hub.Gap()
 		})

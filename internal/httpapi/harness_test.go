@@ -100,7 +100,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 	e.srv.Start()
 	t.Cleanup(e.srv.Close)
 	e.background(func(ctx context.Context) error {
-		return postgres.NewListener(e.dsn, log).Run(ctx, func(n postgres.Notification) { e.hub.Handle(n.Channel, n.Payload) }, func() {
+		return postgres.NewListener(e.dsn, log, nil).Run(ctx, func(n postgres.Notification) { e.hub.Handle(n.Channel, n.Payload) }, func() {
 			e.auth.InvalidateAll()
 			e.hub.Gap()
 		})

@@ -13,6 +13,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/accesslog"
+	"codehub/internal/health"
 )
 
 // Whatever is asked, the answer under /api is JSON in the API's form.
@@ -184,10 +185,10 @@ func TestHealth(t *testing.T) {
 	logger := slog.New(slog.NewTextHandler(log, nil))
 	ok := Check{Name: "database", Run: func(context.Context) error { return nil }}
 	bad := Check{Name: "docker", Run: func(context.Context) error { return errors.New("secret words") }}
-	if a := get(Readyz(logger, []Check{ok}, nil)); a.status != 200 || a.body != `{"status":"ok","checks":{"database":"ok"}}` {
+	if a := get(Readyz(logger, []Check{ok}, nil, nil)); a.status != 200 || a.body != `{"status":"ok","checks":{"database":"ok"}}` {
 		t.Errorf("%+v", a)
 	}
-	if a := get(Readyz(logger, []Check{ok, bad}, nil)); a.status != 503 || a.body != `{"status":"failed","checks":{"database":"ok","docker":"failed"}}` {
+	if a := get(Readyz(logger, []Check{ok, bad}, nil, nil)); a.status != 503 || a.body != `{"status":"failed","checks":{"database":"ok","docker":"failed"}}` {
 		t.Errorf("%+v", a)
 	}
 	if !strings.Contains(log.String(), "secret words") {
@@ -201,7 +202,7 @@ func TestReadyzDoesNotHang(t *testing.T) {
 		hang := Check{Name: "slow", Run: func(ctx context.Context) error { <-ctx.Done(); return nil }}
 		rec := httptest.NewRecorder()
 		start := time.Now()
-		Readyz(slog.New(slog.DiscardHandler), []Check{hang, hang}, nil).ServeHTTP(rec, httptest.NewRequest("GET", "/", nil))
+		Readyz(slog.New(slog.DiscardHandler), []Check{hang, hang}, nil, nil).ServeHTTP(rec, httptest.NewRequest("GET", "/", nil))
 		if rec.Code != 503 || time.Since(start) != readyWithin {
 			t.Errorf("%d after %v", rec.Code, time.Since(start))
 		}
@@ -214,10 +215,25 @@ func TestReadyzTellsWhatIsAdvisory(t *testing.T) {
 	Readyz(slog.New(slog.DiscardHandler), []Check{
 		{Name: "database", Run: func(context.Context) error { return nil }},
 		{Name: "docker", Advisory: true, Run: func(context.Context) error { return errors.New("down") }},
-	}, func() map[string]api.Breaker {
+	}, nil, func() map[string]api.Breaker {
 		return map[string]api.Breaker{"engine": {State: api.BreakerOpen, Error: "a secret address"}}
 	}).ServeHTTP(rec, httptest.NewRequest("GET", "/readyz", nil))
 	if want := `{"status":"ok","checks":{"database":"ok","docker":"failed"},"breakers":{"engine":"open"}}`; rec.Code != 200 || strings.TrimSpace(rec.Body.String()) != want {
+		t.Errorf("%d %s, want 200 %s", rec.Code, rec.Body, want)
+	}
+}
+
+func TestReadyzListsConditions(t *testing.T) {
+	conditions := &health.Monitor{}
+	conditions.New(health.Config{Name: "disk"}).Set(errors.New("a secret path"))
+	conditions.New(health.Config{Name: "redis"})
+	conditions.New(health.Config{Name: "wall"})
+	rec := httptest.NewRecorder()
+	Readyz(slog.New(slog.DiscardHandler), []Check{
+		{Name: "redis", Advisory: true, Run: func(context.Context) error { return errors.New("not yet subscribed") }},
+		{Name: "disk", Advisory: true, Run: func(context.Context) error { return nil }},
+	}, conditions, nil).ServeHTTP(rec, httptest.NewRequest("GET", "/readyz", nil))
+	if want := `{"status":"ok","checks":{"disk":"failed","redis":"failed","wall":"ok"}}`; rec.Code != 200 || strings.TrimSpace(rec.Body.String()) != want {
 		t.Errorf("%d %s, want 200 %s", rec.Code, rec.Body, want)
 	}
 }

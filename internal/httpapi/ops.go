@@ -15,6 +15,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/accesslog"
+	"codehub/internal/health"
 )
 
 // Healthz answers that the process runs, and looks at nothing else: a server
@@ -42,10 +43,11 @@ const readyWithin = 3 * time.Second
 
 var errNoAnswer = errors.New("no answer in time")
 
-// Readyz answers 200 if every check that is not advisory passes, else 503. Names and "ok" or
-// "failed" are all that it tells, and in which state the circuit breakers of
-// the backends are (nil: there are none); why goes to the log.
-func Readyz(log *slog.Logger, checks []Check, breakers func() map[string]api.Breaker) http.Handler {
+// Readyz answers 200 if every check that is not advisory passes, else 503. It has
+// the results of checks and conditions and the states of circuit breakers, and no
+// errors: they may name addresses. Conditions are advisory. conditions and breakers
+// may be nil.
+func Readyz(log *slog.Logger, checks []Check, conditions *health.Monitor, breakers func() map[string]api.Breaker) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		accesslog.Quiet(r.Context())
 		accesslog.SetRoute(r.Context(), "/readyz")
@@ -63,9 +65,16 @@ func Readyz(log *slog.Logger, checks []Check, breakers func() map[string]api.Bre
 				body.Breakers[name] = b.State
 			}
 		}
+		if conditions != nil {
+			for _, s := range conditions.States() {
+				body.Checks[s.Name] = map[bool]string{true: "ok", false: "failed"}[s.Error == ""]
+			}
+		}
 		status := http.StatusOK
 		for i, c := range checks {
-			body.Checks[c.Name] = "ok"
+			if body.Checks[c.Name] == "" {
+				body.Checks[c.Name] = "ok"
+			}
 			if errs[i] != nil {
 				body.Checks[c.Name] = "failed"
 				if c.Advisory {

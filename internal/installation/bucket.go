@@ -8,17 +8,18 @@ import (
 	"codehub/internal/breaker"
 	"codehub/internal/bucket"
 	"codehub/internal/config"
+	"codehub/internal/health"
 )
 
-// OpenBucket opens this installation's part of the bucket, without asking it
-// anything.
-func OpenBucket(cfg config.Config, installation string, log *slog.Logger) (*bucket.Bucket, error) {
-	br := breaker.New(breaker.Config{Name: "bucket", Log: log})
+// OpenBucket opens an installation's part of the bucket without contacting it.
+// conditions lists that it does not respond; nil: it is only logged.
+func OpenBucket(cfg config.Config, installation string, conditions *health.Monitor, log *slog.Logger) (*bucket.Bucket, error) {
+	br := breaker.New(breaker.Config{Name: "bucket", Log: log, Conditions: conditions})
 	store, err := store.OpenOver(cfg.ArchiveURL, br.Transport)
 	if err != nil {
 		return nil, &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "give one like file:///srv/archives or s3://bucket/prefix"}
 	}
-	c := bucket.Config{Store: store, Installation: installation, Version: cfg.Version, MinFree: cfg.MinFreeShare, Breaker: br, Log: log}
+	c := bucket.Config{Store: store, Installation: installation, Version: cfg.Version, MinFree: cfg.MinFreeShare, Breaker: br, Log: log, Conditions: conditions}
 	if cfg.Archives.Scheme == "file" {
 		c.Folder = filepath.Clean(cfg.Archives.Path)
 		c.HostFolder, err = bucket.HostPath(c.Folder, cfg.DataDir, cfg.HostDataDir)

@@ -14,7 +14,7 @@ func TestBucketKeepsTheReserve(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	at := &url.URL{Scheme: "file", Path: dir}
-	b, err := OpenBucket(config.Config{Archives: at, ArchiveURL: at.String(), DataDir: dir, MinFreeShare: 0.07, Version: "test"}, uuid.NewString(), nil)
+	b, err := OpenBucket(config.Config{Archives: at, ArchiveURL: at.String(), DataDir: dir, MinFreeShare: 0.07, Version: "test"}, uuid.NewString(), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

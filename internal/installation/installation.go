@@ -56,7 +56,7 @@ func Open(ctx context.Context, cfg config.Config, application string, log *slog.
 	if err != nil {
 		return nil, err
 	}
-	if o.Bucket, err = OpenBucket(cfg, installation, log); err != nil {
+	if o.Bucket, err = OpenBucket(cfg, installation, nil, log); err != nil {
 		return nil, err
 	}
 	settings, err := postgres.ConnConfig(dsn, application)

@@ -27,24 +27,23 @@ func (c *candidate) sendHeartbeats(s *Session) {
 	defer func() { <-watching }()
 	p := heartbeat{cfg: c.Conn, replica: c.Replica, session: s}
 	defer p.close()
-	next, failing := s.remaining()-termTimeout+heartbeatInterval, false
+	defer c.heartbeat.Reset()
+	next := s.remaining() - termTimeout + heartbeatInterval
 	for pause(s.ctx, next) == nil {
 		sent := now()
 		err := p.send()
 		switch {
 		case err == nil:
+			c.heartbeat.Set(nil)
 			s.recordHeartbeat(sent)
 			next = max(heartbeatInterval-(now()-sent), 0)
 		case errors.Is(err, errLost):
 			s.end(err)
 			return
 		case s.ctx.Err() == nil:
-			if !failing {
-				c.Log.Warn("leader heartbeat failed; retrying", "err", err, "left", s.remaining())
-			}
+			c.heartbeat.Set(err, "left", s.remaining())
 			next = heartbeatRetry
 		}
-		failing = err != nil
 	}
 }
 

@@ -9,11 +9,14 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"time"
+
+	"codehub/internal/health"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -40,7 +43,9 @@ type Config struct {
 	// Replica is this process's UUID; empty: a random one.
 	Replica string
 	Log     *slog.Logger
-	Term    Term
+	// Conditions lists that this server cannot lead; nil: it is only logged.
+	Conditions *health.Monitor
+	Term       Term
 	// Linger is how long Run waits for Term to return after the term has ended; 0:
 	// 30 s. After that it abandons Term, which can no longer write.
 	Linger time.Duration
@@ -55,13 +60,20 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Linger <= 0 {
 		cfg.Linger = 30 * time.Second
 	}
-	c := candidate{Config: cfg}
+	c := candidate{Config: cfg,
+		candidacy: cfg.Conditions.New(health.Config{
+			Name: "leadership", Failing: "this server cannot lead; retrying", Resolved: "this server can lead again", Level: slog.LevelError, Log: cfg.Log,
+		}),
+		heartbeat: cfg.Conditions.New(health.Config{
+			Name: "leadership", Failing: "leader heartbeat failed; retrying", Resolved: "leader heartbeat recovered", Level: slog.LevelWarn, Log: cfg.Log,
+		}),
+	}
 	for {
 		err := c.runOnce(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		c.report(err)
+		c.candidacy.Set(cmp.Or(err, errTermEnded))
 		if pause(ctx, retryInterval) != nil {
 			return nil
 		}
@@ -80,20 +92,12 @@ func Hold(ctx context.Context, conn *pgx.Conn) (held bool, err error) {
 	return held, nil
 }
 
+// errTermEnded: the term returned without an error.
+var errTermEnded = errors.New("the term ended")
+
 type candidate struct {
 	Config
-	loggedErr string // the last logged error, so that an outage is logged once
-}
-
-func (c *candidate) report(err error) {
-	said := "the term returned"
-	if err != nil {
-		said = err.Error()
-	}
-	if said != c.loggedErr {
-		c.Log.Error("leadership lost; retrying", "err", said)
-	}
-	c.loggedErr = said
+	candidacy, heartbeat *health.Condition
 }
 
 // runOnce opens a session, waits for the lock on it, leads, and releases the lock.
@@ -107,7 +111,6 @@ func (c *candidate) runOnce(ctx context.Context) error {
 		closeConn(ctx, conn)
 		return err
 	}
-	c.loggedErr = ""
 	c.Log.Info("leading", "replica", c.Replica)
 	err = c.lead(ctx, s)
 	s.close(ctx) // releases the lock
@@ -123,6 +126,7 @@ func (c *candidate) await(ctx context.Context, conn *pgx.Conn, self backend) (*S
 		if err != nil {
 			return nil, fmt.Errorf("try the leader's lock: %w", err)
 		}
+		c.candidacy.Set(nil)
 		if got {
 			return newSession(ctx, conn, self, sent, other), nil
 		}

@@ -62,7 +62,7 @@ func (c *adoptCmd) adopt(ctx context.Context, log *slog.Logger) (*adopt.Report, 
 	defer o.Close()
 	return adopt.Run(ctx, adopt.Config{
 		DB: o.DB, Session: o.Session, Own: o.Bucket,
-		Open:       func(id string) (*bucket.Bucket, error) { return installation.OpenBucket(c.Config, id, log) },
+		Open:       func(id string) (*bucket.Bucket, error) { return installation.OpenBucket(c.Config, id, nil, log) },
 		Alone:      o.Alone,
 		CreateUser: auth.New(o.DB, auth.Config{URL: c.PublicURL, Log: log}).CreateUser,
 

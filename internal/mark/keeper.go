@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"codehub/internal/bucket"
+	"codehub/internal/health"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -26,6 +27,9 @@ type Config struct {
 	// share; nil or "": the files cannot be read.
 	Files func() string
 	Log   *slog.Logger
+	// Conditions lists a hold and that Docker does not respond; nil: it is only
+	// logged.
+	Conditions *health.Monitor
 
 	Every  time.Duration // between two marks; 0: 20 s
 	Watch  time.Duration // for how long the mark of a possible original is watched; 0: 30 s
@@ -38,6 +42,8 @@ type Config struct {
 type Keeper struct {
 	cfg  Config
 	wake chan struct{}
+
+	away, onHold, watching *health.Condition
 
 	mu     sync.Mutex
 	status Status
@@ -63,7 +69,14 @@ func New(cfg Config) *Keeper {
 	defaults(&cfg.Check, 5*time.Second)
 	defaults(&cfg.Retry, time.Second)
 	defaults(&cfg.Within, 20*time.Second)
-	return &Keeper{cfg: cfg, wake: make(chan struct{}, 1)}
+	condition := func(name, failing, resolved string, level slog.Level) *health.Condition {
+		return cfg.Conditions.New(health.Config{Name: name, Failing: failing, Resolved: resolved, Level: level, Log: cfg.Log})
+	}
+	return &Keeper{cfg: cfg, wake: make(chan struct{}, 1),
+		away:     condition("docker", "read Docker's mark failed; waiting", "Docker's mark was read", slog.LevelError),
+		onHold:   condition("hold", "codehub is on hold", "codehub is no longer on hold", slog.LevelError),
+		watching: condition("hold", "database was moved, restored or copied; checking for another server", "no other server found", slog.LevelInfo),
+	}
 }
 
 // Wake makes the Keeper check soon whether a new mark is wanted. It never blocks.
@@ -78,18 +91,29 @@ func (k *Keeper) Wake() {
 func (k *Keeper) Status() Status {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.status
+	s := k.status
+	s.Docker, s.Hold, s.Watching = k.away.Text(), k.onHold.Text(), k.watching.Err() != nil
+	return s
 }
 
 // MayRemove reports whether anything may be removed: Docker and the bucket were
 // both compared since this server leads.
 func (k *Keeper) MayRemove() bool { return k.Status().MayRemove }
 
+func (k *Keeper) reset() {
+	k.update(func(s *Status) { *s = Status{} })
+	for _, c := range []*health.Condition{k.away, k.onHold, k.watching} {
+		c.Reset()
+	}
+}
+
 func (k *Keeper) update(f func(*Status)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	f(&k.status)
 }
+
+var errWatching = errors.New("checking for another server: the database was moved, restored or copied")
 
 // errForeign: another database leads.
 type errForeign struct{ why string }
@@ -100,8 +124,8 @@ func (e *errForeign) Error() string { return e.why }
 // database does, and runs nothing while codehub is on hold. It returns when
 // ctx ends, act returns by itself, or the session is gone.
 func (k *Keeper) Run(ctx context.Context, session postgres.Session, act func(ctx context.Context) error) error {
-	k.update(func(s *Status) { *s = Status{} })
-	defer k.update(func(s *Status) { *s = Status{} })
+	k.reset()
+	defer k.reset()
 	t := &term{Keeper: k, db: postgres.NewMarks(session)}
 	if err := t.identify(ctx); err != nil {
 		return err

@@ -128,8 +128,8 @@ func (t *term) hold(ctx context.Context, why string) error {
 	if err := t.db.Hold(ctx, why); err != nil {
 		return err
 	}
-	t.update(func(s *Status) { s.Hold, s.MayRemove = why, false })
-	t.cfg.Log.Error("codehub is on hold", "reason", why)
+	t.onHold.Set(errors.New(why))
+	t.update(func(s *Status) { s.MayRemove = false })
 	for {
 		state, err := t.db.State(ctx)
 		if err != nil {

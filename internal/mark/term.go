@@ -23,7 +23,6 @@ type term struct {
 	read     bool      // stored is known
 	stored   string    // id of the mark that the bucket had last; empty: it had none
 	tookOver bool      // by an administrator's decision, before the bucket responded
-	logged   string    // the last logged error of Docker
 }
 
 func (t *term) identify(ctx context.Context) error {
@@ -71,15 +70,10 @@ func (t *term) untilDockerResponds(ctx context.Context, f func() error) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case !errors.As(err, &outside):
-			t.update(func(s *Status) { s.Docker = "" })
-			t.logged = ""
+			t.away.Set(nil)
 			return err
 		}
-		t.update(func(s *Status) { s.Docker = outside.Error() })
-		if t.logged != outside.Error() {
-			t.logged = outside.Error()
-			t.cfg.Log.Error("read Docker's mark failed; waiting", "err", outside)
-		}
+		t.away.Set(outside)
 		if err := pause(ctx, t.cfg.Retry); err != nil {
 			return err
 		}
@@ -98,7 +92,8 @@ func (t *term) begin(ctx context.Context) error {
 	if err := t.untilDockerResponds(ctx, func() error { return t.compare(ctx) }); err != nil {
 		return err
 	}
-	t.update(func(s *Status) { s.Hold, s.MayRemove = "", t.compared })
+	t.onHold.Set(nil)
+	t.update(func(s *Status) { s.MayRemove = t.compared })
 	return nil
 }
 
@@ -206,9 +201,8 @@ func (t *term) watch(ctx context.Context, state postgres.MarkState, docker works
 	if last.Identity == "" || last.Identity == t.identity {
 		return nil
 	}
-	t.cfg.Log.Info("database was moved, restored or copied; checking for another server", "for", t.cfg.Watch)
-	t.update(func(s *Status) { s.Watching = true })
-	defer t.update(func(s *Status) { s.Watching = false })
+	t.watching.Set(errWatching, "for", t.cfg.Watch)
+	defer t.watching.Reset()
 	for end := time.Now().Add(t.cfg.Watch); time.Now().Before(end); {
 		if err := pause(ctx, min(t.cfg.Retry, t.cfg.Watch)); err != nil {
 			return err

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"codehub/internal/health"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -29,16 +31,20 @@ type Notification struct {
 
 // Listener hears the database's notifications on a connection of its own.
 type Listener struct {
-	dsn string
-	log *slog.Logger
+	dsn       string
+	condition *health.Condition
 
 	// A connection that has fallen silent is noticed within the sum of both.
 	pingEvery, pingTimeout time.Duration
 }
 
-// NewListener makes a listener on the database at dsn.
-func NewListener(dsn string, log *slog.Logger) *Listener {
-	return &Listener{dsn: dsn, log: log, pingEvery: 5 * time.Second, pingTimeout: 5 * time.Second}
+// NewListener makes a listener on the database at dsn. conditions lists that its
+// connection is broken; nil: it is only logged.
+func NewListener(dsn string, log *slog.Logger, conditions *health.Monitor) *Listener {
+	condition := conditions.New(health.Config{
+		Name: "notifications", Failing: "listen for changes failed; retrying", Resolved: "listening for changes again", Level: slog.LevelWarn, Log: log,
+	})
+	return &Listener{dsn: dsn, condition: condition, pingEvery: 5 * time.Second, pingTimeout: 5 * time.Second}
 }
 
 const (
@@ -60,6 +66,7 @@ func (l *Listener) Run(ctx context.Context, handle func(Notification), gap func(
 	for {
 		err := l.listen(ctx, cfg, handle, func() {
 			retry = firstRetry
+			l.condition.Set(nil)
 			gap()
 		})
 		if ctx.Err() != nil {
@@ -67,7 +74,7 @@ func (l *Listener) Run(ctx context.Context, handle func(Notification), gap func(
 		}
 		wait := retry/2 + rand.N(retry/2)
 		retry = min(retry*2, lastRetry)
-		l.log.Warn("listening for changes was interrupted", "err", err, "retry_in", wait)
+		l.condition.Set(err, "retry_in", wait)
 		select {
 		case <-ctx.Done():
 			return nil

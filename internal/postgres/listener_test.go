@@ -55,7 +55,7 @@ func TestListener(t *testing.T) {
 	e := open(t, postgres.Options{})
 	ann := e.user("ann")
 	w := e.workspace(ann, nil)
-	l := listen(t, postgres.NewListener(e.dsn, discard()))
+	l := listen(t, postgres.NewListener(e.dsn, discard(), nil))
 	<-l.gaps
 	must(e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Memo: ptr("1")}))(t)
 	l.next(postgres.ChannelSSE)
@@ -88,7 +88,7 @@ func TestListenerPings(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	dsn, cut := pgtest.Swallowing(t, e.dsn)
-	l := listen(t, postgres.NewListener(dsn, discard()).Impatient(50*time.Millisecond))
+	l := listen(t, postgres.NewListener(dsn, discard(), nil).Impatient(50*time.Millisecond))
 	<-l.gaps
 	for range 2 {
 		cut()
@@ -106,7 +106,7 @@ func TestListenerWaitsForTheDatabase(t *testing.T) {
 	logged := make(chan struct{}, 100)
 	done := make(chan error, 1)
 	go func() {
-		done <- postgres.NewListener("host=/nowhere dbname=x", logTo(logged)).Run(ctx,
+		done <- postgres.NewListener("host=/nowhere dbname=x", logTo(logged), nil).Run(ctx,
 			func(postgres.Notification) {}, func() { t.Error("connected to nowhere") })
 	}()
 	<-logged
@@ -115,7 +115,7 @@ func TestListenerWaitsForTheDatabase(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if err := postgres.NewListener("::", discard()).Run(t.Context(), nil, nil); err == nil {
+	if err := postgres.NewListener("::", discard(), nil).Run(t.Context(), nil, nil); err == nil {
 		t.Error("listened to nonsense")
 	}
 }

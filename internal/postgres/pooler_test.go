@@ -136,7 +136,7 @@ func TestPoolerInSessionMode(t *testing.T) {
 	defer group.Wait()
 	defer cancel()
 	group.Go(func() {
-		err := postgres.NewListener(dsn, discard()).Run(ctx, func(n postgres.Notification) { heard <- n }, func() { listens <- struct{}{} })
+		err := postgres.NewListener(dsn, discard(), nil).Run(ctx, func(n postgres.Notification) { heard <- n }, func() { listens <- struct{}{} })
 		if err != nil {
 			t.Error(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"codehub/internal/accesslog"
 	"codehub/internal/activity"
 	"codehub/internal/activity/vscode"
+	"codehub/internal/health"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -70,6 +71,9 @@ type Config struct {
 	// Moved maps old IDs of workspaces to current ones; optional.
 	Moved func(context.Context) (map[string]workspace.ID, error)
 
+	// Conditions lists that open connections cannot be checked; optional.
+	Conditions *health.Monitor
+
 	// RouteAge is how long a route is cached without an event; optional, 60 s.
 	RouteAge time.Duration
 	// CheckInterval is the interval between checks of the routes of open
@@ -91,7 +95,8 @@ type Proxy struct {
 	activity      *activity.Recorder // or nil
 	open          *connections
 	checkInterval time.Duration
-	copyLog       *log.Logger // for httputil.ReverseProxy, which logs broken connections
+	checks        *health.Condition // of the open connections
+	copyLog       *log.Logger       // for httputil.ReverseProxy, which logs broken connections
 
 	unreadable *prometheus.CounterVec
 }
@@ -114,7 +119,10 @@ func New(c Config) *Proxy {
 		activity:      c.Activity,
 		open:          open,
 		checkInterval: c.CheckInterval,
-		copyLog:       slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
+		checks: c.Conditions.New(health.Config{
+			Name: "connections", Failing: "check open connections failed; retrying", Resolved: "open connections are checked again", Level: slog.LevelWarn, Log: c.Log,
+		}),
+		copyLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 
 		unreadable: newUnreadable(),
 	}
@@ -199,8 +207,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			if err := p.routes.check(ctx); err != nil && ctx.Err() == nil {
-				p.log.WarnContext(ctx, "check open connections failed", "err", err)
+			if err := p.routes.check(ctx); ctx.Err() == nil {
+				p.checks.Set(err)
 			}
 		}
 	}

@@ -201,13 +201,9 @@ func (t *term) recordProbe(err error) {
 	b.mu.Unlock()
 	switch {
 	case err != nil:
-		if was {
-			t.cfg.Log.Error("bucket not responding; archives are waiting", "err", err)
-		}
-		t.update(func(s *Status) { s.Bucket = err.Error() })
+		t.bucketAway.Set(err)
 	case !was:
-		t.cfg.Log.Info("bucket recovered")
-		t.update(func(s *Status) { s.Bucket = "" })
+		t.bucketAway.Set(nil)
 		t.resume()
 		t.Wake()
 	case doubted:

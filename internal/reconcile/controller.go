@@ -6,6 +6,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/internal/health"
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
@@ -60,6 +62,8 @@ type Config struct {
 	Routes   Routes
 	Log      *slog.Logger
 	Policy   lifecycle.Policy
+	// Conditions lists what keeps workspaces from changing; nil: it is only logged.
+	Conditions *health.Monitor
 
 	IdleInterval   time.Duration // between ticks when nothing happens
 	ActiveInterval time.Duration // for ActiveFor after a wake, and while an operation runs
@@ -115,6 +119,7 @@ func DeleteSteps() []string { return []string{"delete.begin", "delete.volume-rem
 type Controller struct {
 	cfg  Config
 	wake chan struct{}
+	conditions
 
 	mu     sync.Mutex
 	status Status
@@ -143,7 +148,7 @@ func New(cfg Config) *Controller {
 	if cfg.MaxJobs <= 0 {
 		cfg.MaxJobs = 4
 	}
-	return &Controller{cfg: cfg, wake: make(chan struct{}, 1)}
+	return &Controller{cfg: cfg, wake: make(chan struct{}, 1), conditions: newConditions(cfg)}
 }
 
 // Wake requests a tick now. It never blocks, and repeated calls are merged.
@@ -158,7 +163,10 @@ func (c *Controller) Wake() {
 func (c *Controller) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.status
+	s := c.status
+	s.Runtime, s.Wall, s.Bucket, s.Orphans = c.docker.Text(), c.wall.Text(), c.bucketAway.Text(), c.orphaned.Text()
+	s.Disk = cmp.Or(c.disk.Text(), c.space.Text())
+	return s
 }
 
 func (c *Controller) update(f func(*Status)) {
@@ -186,13 +194,15 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 		jobRetryAt:  map[string]time.Time{},
 		bucket:      newBucket(),
 		crashes:     crashes{},
-		refusedRows: map[workspace.ID]string{},
+		refusedRows: map[workspace.ID]*health.Condition{},
 		upSince:     time.Now(),
 	}
 	defer t.wait()
 	defer cancel()
 	c.update(func(s *Status) { *s = Status{Leading: true} })
 	defer c.update(func(s *Status) { s.Leading = false })
+	c.conditions.reset()
+	defer c.conditions.reset()
 	t.group.Go(func() { t.watchBucket(ctx) })
 	return t.loop(ctx)
 }
@@ -212,7 +222,7 @@ func (t *term) loop(ctx context.Context) error {
 		if err != nil && t.sessionClosed(ctx) {
 			return err
 		}
-		t.recordTickError(err)
+		t.writes.Set(err)
 		now := time.Now()
 		wait := t.cfg.IdleInterval
 		if now.Before(activeUntil) || t.operating() {
@@ -259,17 +269,4 @@ func (t *term) sessionClosed(ctx context.Context) bool {
 		return nil
 	})
 	return lost || err != nil
-}
-
-// recordTickError logs a tick that the database refused while the session is still
-// open. The loop continues.
-func (t *term) recordTickError(err error) {
-	said := ""
-	if err != nil {
-		said = err.Error()
-	}
-	if said != "" && said != t.loggedTickError {
-		t.cfg.Log.Error("tick failed; retrying", "err", err)
-	}
-	t.loggedTickError = said
 }

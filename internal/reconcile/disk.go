@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"codehub/internal/archive/store"
+	"codehub/internal/health"
 	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -48,38 +49,28 @@ func (t *term) recordFullDisk(full string) (changed bool) {
 	was, first := t.fullDiskDetail, !t.disksSeen
 	t.fullDiskDetail, t.disksSeen = full, true
 	t.mu.Unlock()
-	t.reportDisk()
-	switch {
-	case was == "" && full != "":
-		t.cfg.Log.Error("disk too full; starts and restores are waiting", "disk", full)
-	case was != "" && full == "":
-		t.cfg.Log.Info("disk space recovered")
+	t.disk.Set(health.Error(full))
+	t.noteSpace()
+	if was != "" && full == "" {
 		t.resume()
 	}
 	return first || (was == "") != (full == "")
 }
 
-// reportDisk updates Status.Disk: the disk that is too full, or that Docker
-// reported no space. The latter alone blocks nothing: it may concern another disk,
-// and each operation that finds no space waits by itself.
-func (t *term) reportDisk() {
+// noteSpace reports whether an operation waits because Docker has no space. That
+// alone keeps no other operation from beginning: it may need another disk.
+func (t *term) noteSpace() {
 	t.mu.Lock()
-	full, was, lacks := t.fullDiskDetail, t.noSpace, false
+	lacks := false
 	for _, w := range t.works {
 		lacks = lacks || w.lacksSpace()
 	}
-	t.noSpace = lacks
 	t.mu.Unlock()
-	if full == "" && lacks {
-		full = "no space left on Docker's disk; operations that need space are waiting"
+	var err error
+	if lacks {
+		err = errNoSpace
 	}
-	t.update(func(s *Status) { s.Disk = full })
-	switch {
-	case lacks && !was:
-		t.cfg.Log.Error("no space left on Docker's disk; operations are waiting")
-	case was && !lacks:
-		t.cfg.Log.Info("no operation waits for disk space")
-	}
+	t.space.Set(err)
 }
 
 func (t *term) fullDisk() string {

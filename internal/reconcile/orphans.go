@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"codehub/internal/health"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -198,14 +199,7 @@ func (t *term) reportOrphans(found []observedOrphan) {
 			said = why
 		}
 	}
-	if t.loggedOrphans == said {
-		return
-	}
-	t.loggedOrphans = said
-	t.update(func(s *Status) { s.Orphans = said })
-	if said != "" {
-		t.cfg.Log.Error("too many orphaned containers; keeping all of them", "why", said)
-	}
+	t.orphaned.Set(health.Error(said))
 }
 
 // orphansChanged reports whether the observed orphans differ from the recorded

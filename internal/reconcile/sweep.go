@@ -153,18 +153,7 @@ func (t *term) prepare(ctx context.Context) {
 		if err != nil && context.Cause(ctx) == context.Canceled {
 			return false
 		}
-		said := ""
-		if err != nil {
-			said = err.Error()
-		}
-		if before := t.Status().Wall; before != said {
-			t.update(func(s *Status) { s.Wall = said })
-			if err != nil {
-				t.cfg.Log.Error("network isolation check failed; no workspace will start", "err", err)
-			} else {
-				t.cfg.Log.Info("network isolation restored")
-			}
-		}
+		t.wall.Set(err)
 		return false
 	})
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
+	"codehub/internal/health"
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
@@ -79,7 +81,7 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 			t.carryOut(ctx, s, bucketUp)
 		}
 	}
-	t.reportDisk()
+	t.noteSpace()
 	t.sweep(ctx, seen)
 	t.sweepJobs(ctx, p.rowsAfter(rows, landed), seen)
 	t.update(func(s *Status) { s.Tick = time.Now() })
@@ -253,13 +255,13 @@ func (t *term) write(ctx context.Context, steps []decision) ([]bool, error) {
 	return landed, nil
 }
 
-// logRefusedRows logs the rows that the database refused, once per reason.
+// logRefusedRows logs the rows that the database refused, once per kind of error.
 func (t *term) logRefusedRows(refused *postgres.Refused) {
 	for id, err := range refused.Rows {
-		if said := err.Error(); t.refusedRows[id] != said {
-			t.refusedRows[id] = said
-			t.cfg.Log.Error("write workspace failed", "workspace", id, "err", err)
+		if t.refusedRows[id] == nil {
+			t.refusedRows[id] = (*health.Monitor)(nil).New(health.Config{Failing: "write workspace failed", Level: slog.LevelError, Log: t.cfg.Log})
 		}
+		t.refusedRows[id].Set(err, "workspace", id)
 	}
 }
 
@@ -335,22 +337,14 @@ func (t *term) carryOut(ctx context.Context, s decision, bucketUp bool) {
 
 func (t *term) runtimeDown(err error) {
 	t.upSince = time.Time{}
-	gone := errors.Is(err, errVolumesGone)
-	if t.Status().Runtime == "" || gone != t.loggedVolumesGone || time.Since(t.runtimeDownLoggedAt) > outageLogInterval {
-		t.runtimeDownLoggedAt, t.loggedVolumesGone = time.Now(), gone
-		t.cfg.Log.Error("observation failed; workspaces are on hold", "err", err)
-	}
-	t.update(func(s *Status) { s.Runtime = err.Error() })
+	t.docker.Set(err)
 }
 
 func (t *term) runtimeUp() {
 	if t.upSince.IsZero() {
 		t.upSince = time.Now()
 	}
-	if t.Status().Runtime != "" {
-		t.cfg.Log.Info("observation recovered")
-		t.update(func(s *Status) { s.Runtime = "" })
-	}
+	t.docker.Set(nil)
 }
 
 var errVolumesGone = errors.New("too many volumes have vanished at once; check that Docker uses the right data directory")

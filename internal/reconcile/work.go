@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"codehub/internal/archive/store"
+	"codehub/internal/health"
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
@@ -31,7 +32,6 @@ type term struct {
 	settled        map[workspace.ID]settlement
 	jobRetryAt     map[string]time.Time // orphaned jobs by runtime ID: when to try their removal again
 	fullDiskDetail string               // the disk that is too full to start anything; empty: none
-	noSpace        bool                 // an operation waits for disk space
 	disksSeen      bool
 	crashes        crashes
 	orphans        orphans
@@ -40,19 +40,15 @@ type term struct {
 	bucket         *bucket
 
 	// Only the tick uses these.
-	tickBegan           time.Time // start of the current tick
-	removable           bool      // MayRemove as of before the tick read the rows
-	clock               postgres.Clock
-	watch               postgres.ClockWatch
-	waits               bool      // the delays are to restart before anything is judged
-	preparedAt          time.Time // last check of the network isolation
-	disksCheckedAt      time.Time // last check of the disks
-	inventory           inventory
-	loggedOrphans       string
-	refusedRows         map[workspace.ID]string // the last logged refusal per row
-	loggedTickError     string
-	runtimeDownLoggedAt time.Time
-	loggedVolumesGone   bool
+	tickBegan      time.Time // start of the current tick
+	removable      bool      // MayRemove as of before the tick read the rows
+	clock          postgres.Clock
+	watch          postgres.ClockWatch
+	waits          bool      // the delays are to restart before anything is judged
+	preparedAt     time.Time // last check of the network isolation
+	disksCheckedAt time.Time // last check of the disks
+	inventory      inventory
+	refusedRows    map[workspace.ID]*health.Condition // rows that the database refuses
 }
 
 // maxSideTasks limits concurrent side tasks, such as probes and removals.

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"codehub/api"
+	"codehub/internal/health"
 	"codehub/internal/postgres"
 )
 
@@ -27,15 +28,18 @@ type Config struct {
 	DB       *postgres.DB
 	Version  string
 	Settings Settings
-	// Health returns what this server can reach; nil: not recorded.
-	Health func() map[string]api.Breaker
+	// Health returns what other servers are to know of this one; nil: nothing.
+	Health func() Health
 	Log    *slog.Logger
+	// Conditions lists that the heartbeat fails; nil: it is only logged.
+	Conditions *health.Monitor
 }
 
 // Replica is this process among the servers of its database.
 type Replica struct {
-	cfg Config
-	row postgres.Replica
+	cfg       Config
+	row       postgres.Replica
+	heartbeat *health.Condition
 }
 
 // New returns a Replica with a new ID.
@@ -46,7 +50,9 @@ func New(cfg Config) *Replica {
 	}
 	return &Replica{cfg: cfg, row: postgres.Replica{
 		ID: uuid.NewString(), Hostname: host, Version: cfg.Version, Settings: cfg.Settings.recorded(),
-	}}
+	}, heartbeat: cfg.Conditions.New(health.Config{
+		Name: "heartbeat", Failing: "server heartbeat failed; retrying", Resolved: "server heartbeat recovered", Level: slog.LevelWarn, Log: cfg.Log,
+	})}
 }
 
 // ID returns the UUID of this process.
@@ -75,12 +81,10 @@ func (r *Replica) Join(ctx context.Context) error {
 	return nil
 }
 
-// Run sends a heartbeat every 5 s until ctx ends. An outage of the database is
-// logged once.
+// Run sends a heartbeat every 5 s until ctx ends.
 func (r *Replica) Run(ctx context.Context) error {
 	t := time.NewTicker(heartbeatInterval)
 	defer t.Stop()
-	failing := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -88,13 +92,10 @@ func (r *Replica) Run(ctx context.Context) error {
 		case <-t.C:
 		}
 		err := r.sendHeartbeat(ctx)
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return nil
-		case err != nil && !failing:
-			r.cfg.Log.Warn("server heartbeat failed; retrying", "err", err)
 		}
-		failing = err != nil
+		r.heartbeat.Set(err)
 	}
 }
 
@@ -106,26 +107,32 @@ func (r *Replica) sendHeartbeat(ctx context.Context) error {
 	return r.cfg.DB.BeatReplica(ctx, row)
 }
 
-// health returns the stored form of what this server can reach; see Health.
+// Health is the health of a server, as it is stored with its heartbeat.
+type Health struct {
+	Backends   map[string]api.Breaker `json:"backends"`
+	Conditions []api.ServerCondition  `json:"conditions"` // failing ones
+}
+
+// health is Config.Health, as it is stored.
 func (r *Replica) health() json.RawMessage {
 	if r.cfg.Health == nil {
 		return nil
 	}
 	b, err := json.Marshal(r.cfg.Health())
 	if err != nil {
-		return nil // cannot happen: breakers are plain data
+		return nil // cannot happen: it is plain data
 	}
 	return b
 }
 
-// Health returns what a server reported that it can reach, by the name of the
-// dependency. It ignores what another version reports in another form.
-func Health(r postgres.Replica) map[string]api.Breaker {
-	var health map[string]api.Breaker
-	if json.Unmarshal(r.Health, &health) != nil || health == nil {
-		return map[string]api.Breaker{}
+// HealthOf returns the health that a server stored; empty if it is in the form of
+// another version.
+func HealthOf(r postgres.Replica) Health {
+	var h Health
+	if json.Unmarshal(r.Health, &h) != nil || h.Backends == nil {
+		return Health{Backends: map[string]api.Breaker{}, Conditions: []api.ServerCondition{}}
 	}
-	return health
+	return h
 }
 
 // Leave removes this server from the list. It must be called last: the leader does

@@ -47,12 +47,14 @@ func TestReplicaLifecycle(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	r := New(Config{DB: db, Version: "v1", Log: slog.New(slog.DiscardHandler), Settings: Settings{Must: map[string]string{"A": "1"}},
-		Health: func() map[string]api.Breaker { return map[string]api.Breaker{"docker": {State: api.BreakerOpen}} }})
+		Health: func() Health {
+			return Health{Backends: map[string]api.Breaker{"docker": {State: api.BreakerOpen}}, Conditions: []api.ServerCondition{{Name: "disk", Error: "full"}}}
+		}})
 	if err := r.Join(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	list, err := db.Replicas(t.Context())
-	if err != nil || len(list) != 1 || list[0].ID != r.ID() || list[0].Version != "v1" || list[0].Hostname == "" || Health(list[0])["docker"].State != api.BreakerOpen {
+	if err != nil || len(list) != 1 || list[0].ID != r.ID() || list[0].Version != "v1" || list[0].Hostname == "" || HealthOf(list[0]).Backends["docker"].State != api.BreakerOpen || HealthOf(list[0]).Conditions[0].Error != "full" {
 		t.Fatalf("%v, %+v", err, list)
 	}
 	first := list[0].SeenAt

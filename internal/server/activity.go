@@ -6,31 +6,21 @@ import (
 
 	"codehub/internal/activity"
 	"codehub/internal/config"
-	"codehub/internal/ttl"
 	"codehub/internal/workspace"
 )
-
-// idleness makes the parts that hand on what people do and end what nobody
-// uses. The server's replica and its Redis are there by now.
-func (s *server) idleness() {
-	var bus activity.Bus
-	if s.redis != nil {
-		bus = s.redis
-	}
-	s.flush = activity.NewFlusher(activity.FlusherConfig{Memory: s.used, Store: s.db, Bus: bus, Replica: s.self.ID(), Interval: s.cfg.FlushInterval, Log: s.log})
-	s.ttl = ttl.New(ttl.Config{TTL: serverTTL(s.cfg), Bus: bus, Interval: s.cfg.TTLInterval, Log: s.log, Flush: s.flush.Flush})
-}
 
 // serverTTL is what holds for workspaces without times of their own.
 func serverTTL(cfg config.Config) workspace.TTL {
 	return workspace.TTL{Standby: time.Duration(cfg.StandbyTTL) * time.Second, Archive: time.Duration(cfg.ArchiveTTL) * time.Second}
 }
 
-// lastUse is when this very server saw a workspace used last, by the
-// database's clock, as all that is held against it.
-func (s *server) lastUse(id workspace.ID) (at time.Time, kind string, ok bool) {
-	a, ok := s.used.Last(id)
-	return s.flush.DatabaseTime(a.At), string(a.Kind), ok
+// lastUse returns a function that tells when this server last saw a workspace used,
+// by the database's clock.
+func lastUse(used *activity.Recorder, flush *activity.Flusher) func(workspace.ID) (at time.Time, kind string, ok bool) {
+	return func(id workspace.ID) (time.Time, string, bool) {
+		a, ok := used.Last(id)
+		return flush.DatabaseTime(a.At), string(a.Kind), ok
+	}
 }
 
 // lastWithin bounds the last flush, at shutdown.

@@ -39,14 +39,15 @@ func TestLastUseByTheDatabasesClock(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	self := replica.New(replica.Config{DB: db, Log: log})
 	try(t, self.Join(t.Context()))
-	s := &server{log: log, self: self, used: activity.New()}
-	s.flush = activity.NewFlusher(activity.FlusherConfig{Memory: s.used, Store: anotherClock{db}, Replica: self.ID(), Log: log})
-	try(t, s.flush.Flush(t.Context()))
-	s.used.Mark("w").Touch(activity.Typing)
-	if at, kind, ok := s.lastUse("w"); !ok || kind != "typing" || time.Until(at) < 50*time.Minute {
+	used := activity.New()
+	flush := activity.NewFlusher(activity.FlusherConfig{Memory: used, Store: anotherClock{db}, Replica: self.ID(), Log: log})
+	try(t, flush.Flush(t.Context()))
+	used.Mark("w").Touch(activity.Typing)
+	last := lastUse(used, flush)
+	if at, kind, ok := last("w"); !ok || kind != "typing" || time.Until(at) < 50*time.Minute {
 		t.Errorf("%v: %s at %s", ok, kind, at)
 	}
-	if _, _, ok := s.lastUse("v"); ok {
+	if _, _, ok := last("v"); ok {
 		t.Error("used and never seen")
 	}
 }
@@ -66,7 +67,7 @@ func TestLeavesOnlyWhenItOwesNothing(t *testing.T) {
 	}{{db, 0}, {takesNothing{db}, 1}} {
 		self := replica.New(replica.Config{DB: db, Log: log})
 		try(t, self.Join(t.Context()))
-		s := &server{log: log, self: self, flush: activity.NewFlusher(activity.FlusherConfig{
+		s := &server{parts: parts{log: log, self: self}, flush: activity.NewFlusher(activity.FlusherConfig{
 			Memory: activity.New(), Store: c.store, Replica: self.ID(), Log: log})}
 		s.lastFlush(t.Context())
 		s.leave(t.Context())

@@ -1,10 +1,14 @@
 package server
 
 import (
-	"cmp"
+	"context"
 
 	"codehub/api"
 	"codehub/internal/breaker"
+	"codehub/internal/bus/redisbus"
+	"codehub/internal/health"
+	"codehub/internal/httpapi"
+	"codehub/internal/postgres"
 )
 
 // backends are the circuit breakers of the backends, by name.
@@ -28,32 +32,40 @@ func (b backends) metrics() breaker.Metrics {
 	return all
 }
 
-// reach returns why this server cannot reach a backend: the controller's error on
-// the leader, otherwise the breaker's; empty if it can.
-func (s *server) reach(backend, trouble string) string {
-	if b := s.backends[backend]; trouble == "" && b != nil {
-		if st := b.State(); st.State != api.BreakerClosed {
-			trouble = st.Error
+// troubles are the conditions that the dashboard shows to every user, with its
+// names for them, most important first.
+var troubles = []struct{ condition, shown string }{{"docker", "backend"}, {"wall", "wall"}, {"disk", "disk"}, {"bucket", "bucket"}}
+
+// trouble returns the problem that the dashboard shows to every user; empty: none.
+func trouble(h *hold, conditions *health.Monitor) string {
+	if h.reason() != "" {
+		return "hold"
+	}
+	for _, t := range troubles {
+		if conditions.Err(t.condition) != nil {
+			return t.shown
 		}
 	}
-	return trouble
+	return ""
 }
 
-// trouble returns the problem that the dashboard shows to every user.
-func (s *server) trouble() string {
-	st := s.ctrl.Status()
-	marks := s.marks.Status()
-	switch {
-	case marks.Hold != "" || s.onHold.Load() != nil:
-		return "hold"
-	case s.reach("engine", cmp.Or(marks.Docker, st.Runtime)) != "":
-		return "backend"
-	case st.Wall != "":
-		return "wall"
-	case st.Disk != "":
-		return "disk"
-	case s.reach("bucket", st.Bucket) != "":
-		return "bucket"
+// failing lists the conditions that fail, for the administrators' page.
+func failing(conditions *health.Monitor) []api.ServerCondition {
+	list := []api.ServerCondition{}
+	for _, s := range conditions.States() {
+		if s.Error != "" {
+			list = append(list, api.ServerCondition{Name: s.Name, Since: s.Since.UTC(), Error: s.Error})
+		}
 	}
-	return ""
+	return list
+}
+
+// readyChecks are the checks of /readyz beside the conditions. Only the database
+// makes a server unready: without it no request can be answered.
+func readyChecks(db *postgres.DB, redis *redisbus.Redis) []httpapi.Check {
+	checks := []httpapi.Check{{Name: "database", Run: db.Ping}}
+	if redis != nil { // also fails before it is subscribed
+		checks = append(checks, httpapi.Check{Name: "redis", Advisory: true, Run: func(context.Context) error { return redis.Trouble() }})
+	}
+	return checks
 }

@@ -1,10 +1,17 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"syscall"
 	"time"
+
+	"codehub/internal/health"
+	"codehub/internal/mark"
+	"codehub/internal/postgres"
+	"codehub/internal/postgres/embedded"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -13,20 +20,29 @@ import (
 // Only the leader detects a hold; it records it in the database.
 const holdPoll = 2 * time.Second
 
-// watchHold keeps onHold up to date.
-func (s *server) watchHold(ctx context.Context) error {
+// hold is whether codehub is on hold. It is a condition on every server.
+type hold struct {
+	db     *postgres.DB
+	marks  *mark.Keeper
+	stored *health.Condition // as the database had it last
+}
+
+func newHold(db *postgres.DB, marks *mark.Keeper, conditions *health.Monitor, log *slog.Logger) *hold {
+	return &hold{db: db, marks: marks, stored: conditions.New(health.Config{
+		Name: "hold", Failing: "another server put codehub on hold", Resolved: "codehub is no longer on hold", Level: slog.LevelWarn, Log: log,
+	})}
+}
+
+// Run reads periodically whether codehub is on hold, until ctx ends.
+func (h *hold) Run(ctx context.Context) error {
 	tick := time.NewTicker(holdPoll)
 	defer tick.Stop()
 	for {
 		bounded, cancel := context.WithTimeout(ctx, 10*time.Second)
-		why, _, err := s.db.OnHold(bounded)
+		why, _, err := h.db.OnHold(bounded)
 		cancel()
-		switch {
-		case err != nil:
-		case why == "":
-			s.onHold.Store(nil)
-		default:
-			s.onHold.Store(&why)
+		if err == nil {
+			h.stored.Set(health.Error(why))
 		}
 		select {
 		case <-ctx.Done():
@@ -36,28 +52,17 @@ func (s *server) watchHold(ctx context.Context) error {
 	}
 }
 
-// hold returns the reason for the hold and how to end it; empty if codehub is not
-// on hold.
-func (s *server) hold() string {
-	why := s.marks.Status().Hold // sooner than the database
-	if stored := s.onHold.Load(); why == "" && stored != nil {
-		why = *stored
-	}
-	switch {
-	case why != "":
-		return "codehub is on hold: " + why + ". Run codehub reconcile-restore."
-	case s.marks.Status().Watching:
-		return "checking for another server: the database was moved, restored or copied"
-	}
-	return ""
+// reason returns the reason for the hold; empty if codehub is not on hold.
+func (h *hold) reason() string {
+	return cmp.Or(h.marks.Status().Hold, h.stored.Text()) // the keeper knows sooner
 }
 
 // holdMetric is 1 while codehub is on hold.
-func (s *server) holdMetric() prometheus.Collector {
+func holdMetric(conditions *health.Monitor) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "codehub_on_hold", Help: "1 if codehub is on hold because another database led last, otherwise 0.",
 	}, func() float64 {
-		if s.hold() != "" {
+		if conditions.Err("hold") != nil {
 			return 1
 		}
 		return 0
@@ -66,12 +71,12 @@ func (s *server) holdMetric() prometheus.Collector {
 
 // databaseFiles identifies the files of the embedded database, so that a copy of
 // them differs; empty with CODEHUB_DATABASE_URL.
-func (s *server) databaseFiles() string {
-	if s.private == nil {
+func databaseFiles(private *embedded.Server, dataDir string) string {
+	if private == nil {
 		return ""
 	}
 	var st syscall.Stat_t
-	if err := syscall.Stat(s.cfg.DataDir, &st); err != nil {
+	if err := syscall.Stat(dataDir, &st); err != nil {
 		return ""
 	}
 	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)

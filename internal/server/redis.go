@@ -8,6 +8,7 @@ import (
 
 	"codehub/internal/bus/redisbus"
 	"codehub/internal/config"
+	"codehub/internal/health"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -15,13 +16,13 @@ import (
 // openRedis makes the bus between servers, nil without CODEHUB_REDIS_URL. A
 // Redis that is away now is no reason not to serve; one that refuses is a
 // setting to mend.
-func openRedis(ctx context.Context, cfg config.Config, installation string, log *slog.Logger) (*redisbus.Redis, error) {
+func openRedis(ctx context.Context, cfg config.Config, installation string, conditions *health.Monitor, log *slog.Logger) (*redisbus.Redis, error) {
 	if cfg.RedisURL == "" {
 		return nil, nil
 	}
 	b, err := redisbus.Open(redisbus.Config{
 		URL: cfg.RedisURL, SSEPrefix: cfg.SSEPrefix, WakePrefix: cfg.WakePrefix, ActivityKey: cfg.ActivityKey,
-		Installation: installation, Log: log,
+		Installation: installation, Log: log, Conditions: conditions,
 	})
 	if err == nil {
 		err = b.Check(ctx)

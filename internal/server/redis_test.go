@@ -35,7 +35,7 @@ func TestOpenRedis(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var log bytes.Buffer
-			b, err := openRedis(t.Context(), config.Config{RedisURL: c.url, SSEPrefix: "s", WakePrefix: "w", ActivityKey: "a"}, "i", slog.New(slog.NewTextHandler(&log, nil)))
+			b, err := openRedis(t.Context(), config.Config{RedisURL: c.url, SSEPrefix: "s", WakePrefix: "w", ActivityKey: "a"}, "i", nil, slog.New(slog.NewTextHandler(&log, nil)))
 			if b != nil {
 				defer b.Close()
 			}
@@ -63,11 +63,11 @@ func TestTheLeaderTells(t *testing.T) {
 	const owner, id = "0198c0de-0000-7000-8000-000000000001", "0198c0de-0000-7000-8000-000000000002"
 	serve := func() (s *server, heard chan string) {
 		log := slog.New(slog.DiscardHandler)
-		b, err := openRedis(t.Context(), config.Config{RedisURL: r.URL(), SSEPrefix: "s", WakePrefix: "w", ActivityKey: "a"}, "i", log)
+		b, err := openRedis(t.Context(), config.Config{RedisURL: r.URL(), SSEPrefix: "s", WakePrefix: "w", ActivityKey: "a"}, "i", nil, log)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, heard = &server{redis: b, hub: bus.New(bus.Config{Log: log})}, make(chan string, 1000)
+		s, heard = &server{parts: parts{redis: b}, hub: bus.New(bus.Config{Log: log})}, make(chan string, 1000)
 		s.hub.Observe(bus.Observer{Changed: func(owner string, id workspace.ID) { heard <- owner + " " + string(id) }})
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"codehub/internal/httpapi"
 	"codehub/internal/lease"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
@@ -34,7 +32,7 @@ func (s *server) run(ctx context.Context, listener net.Listener) error {
 	defer stopRequests()
 
 	g, gctx := errgroup.WithContext(behind)
-	g.Go(func() error { return postgres.NewListener(s.dsn, s.log).Run(gctx, s.notified, s.gap) })
+	g.Go(func() error { return postgres.NewListener(s.dsn, s.log, s.conditions).Run(gctx, s.notified, s.gap) })
 	g.Go(func() error { return s.auth.Run(gctx) })
 	g.Go(func() error { return s.proxy.Run(gctx) })
 	g.Go(func() error { return s.coordinate(gctx) })
@@ -46,7 +44,7 @@ func (s *server) run(ctx context.Context, listener net.Listener) error {
 		g.Go(func() error { return s.hearRedis(gctx) })
 	}
 	g.Go(func() error { return s.housekeeping(gctx) })
-	g.Go(func() error { return s.watchHold(gctx) })
+	g.Go(func() error { return s.hold.Run(gctx) })
 	if s.private != nil {
 		g.Go(func() error { return s.private.Run(gctx) })
 	}
@@ -105,7 +103,7 @@ func (s *server) coordinate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return lease.Run(ctx, lease.Config{Conn: cfg, Replica: s.self.ID(), Log: s.log, Term: func(ctx context.Context, session *lease.Session) error {
+	return lease.Run(ctx, lease.Config{Conn: cfg, Replica: s.self.ID(), Log: s.log, Conditions: s.conditions, Term: func(ctx context.Context, session *lease.Session) error {
 		rows := postgres.NewController(session)
 		if gap, led := session.Gap(); led && gap.Abs() > postgres.LeaderGap {
 			if err := rows.RestartWaits(ctx); err != nil {
@@ -202,35 +200,6 @@ func (s *server) firstUser(ctx context.Context) error {
 	}
 	fmt.Fprintf(os.Stdout, "\n  codehub is at %s\n  Nobody has an account yet. Open %s/setup and use this code, once:\n\n      %s\n\n", s.cfg.PublicURL, s.cfg.PublicURL, code)
 	return nil
-}
-
-// checks are what /readyz looks at. A server whose engine is down still
-// serves: what only keeps workspaces from changing is told and fails nothing.
-func (s *server) checks() []httpapi.Check {
-	checks := []httpapi.Check{
-		{Name: "database", Run: s.db.Ping},
-		{Name: "docker", Advisory: true, Run: func(context.Context) error {
-			return said(s.reach("engine", cmp.Or(s.marks.Status().Docker, s.ctrl.Status().Runtime)))
-		}},
-		{Name: "hold", Advisory: true, Run: func(context.Context) error { return said(s.hold()) }},
-		{Name: "wall", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Wall) }},
-		{Name: "bucket", Advisory: true, Run: func(context.Context) error { return said(s.reach("bucket", s.ctrl.Status().Bucket)) }},
-		{Name: "orphans", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Orphans) }},
-		{Name: "disk", Advisory: true, Run: func(context.Context) error { return said(s.ctrl.Status().Disk) }},
-		{Name: "idleness", Advisory: true, Run: func(context.Context) error { return said(s.ttl.Status().Err) }},
-		{Name: "garbage-collection", Advisory: true, Run: func(context.Context) error { return said(s.garbage.Status().Err) }},
-	}
-	if s.cfg.RedisURL != "" {
-		checks = append(checks, httpapi.Check{Name: "redis", Advisory: true, Run: func(context.Context) error { return s.redis.Trouble() }})
-	}
-	return checks
-}
-
-func said(trouble string) error {
-	if trouble == "" {
-		return nil
-	}
-	return errors.New(trouble)
 }
 
 // proxyStore is the database as the proxy sees it.

@@ -22,6 +22,7 @@ import (
 	"codehub/internal/dashboard"
 	"codehub/internal/failpoint"
 	"codehub/internal/gc"
+	"codehub/internal/health"
 	"codehub/internal/httpapi"
 	"codehub/internal/installation"
 	"codehub/internal/lifecycle"
@@ -50,8 +51,8 @@ func (s *Command) Run(ctx context.Context) error {
 	return serve(ctx, s.Config)
 }
 
-// serve is the server: all the wiring in one place. It ends when ctx does, or
-// when a part of it cannot go on.
+// serve opens what a server is made of, and runs it. It ends when ctx does, or when
+// a part of it fails for good.
 func serve(ctx context.Context, cfg config.Config) error {
 	log := cfg.Logger(os.Stderr)
 	defer lastResort(ctx, 3*cfg.ShutdownTimeout+time.Minute, log)()
@@ -76,10 +77,11 @@ func serve(ctx context.Context, cfg config.Config) error {
 	}
 	defer listener.Close()
 
+	conditions := &health.Monitor{}
 	// The database outlives everything that uses it.
 	dsn, private := cfg.DatabaseURL, (*embedded.Server)(nil)
 	if dsn == "" {
-		if private, err = embedded.Start(ctx, embedded.Config{Dir: cfg.DataDir, Lock: lock, Log: log}); err != nil {
+		if private, err = embedded.Start(ctx, embedded.Config{Dir: cfg.DataDir, Lock: lock, Log: log, Conditions: conditions}); err != nil {
 			return err
 		}
 		defer func() {
@@ -108,43 +110,50 @@ func serve(ctx context.Context, cfg config.Config) error {
 	if err != nil {
 		return err
 	}
-	redis, err := openRedis(ctx, cfg, id, log)
+	redis, err := openRedis(ctx, cfg, id, conditions, log)
 	if err != nil {
 		return err
 	}
 	if redis != nil {
 		defer redis.Close()
 	}
-	shared, err := sharedSettings(ctx, cfg, db)
-	if err != nil {
-		return err
-	}
-	reachable := backends{}
-	self := replica.New(replica.Config{DB: db, Version: cfg.Version, Settings: shared, Health: reachable.states, Log: log})
 	rt, err := docker.New(ctx, docker.Config{
 		Installation: id, DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir,
 		CPUs: float64(cfg.NanoCPUs) / 1e9, MemoryBytes: cfg.MemoryBytes, PidsLimit: cfg.Pids, LogMaxBytes: cfg.LogBytes,
-		Sudo: cfg.Sudo, Subnet: cfg.Subnet, EgressDeny: slices.Concat(cfg.DenyPrefixes, behind(ctx, cfg, log)), AllowNoWall: cfg.AllowNoWall, Log: log,
+		Sudo: cfg.Sudo, Subnet: cfg.Subnet, EgressDeny: slices.Concat(cfg.DenyPrefixes, behind(ctx, cfg, log)), AllowNoWall: cfg.AllowNoWall,
+		Log: log, Conditions: conditions,
 	})
 	if err != nil {
 		return err
 	}
 	defer rt.Close()
-	archives, err := installation.OpenBucket(cfg, id, log)
+	archives, err := installation.OpenBucket(cfg, id, conditions, log)
 	if err != nil {
 		return err
 	}
-	reachable["engine"], reachable["bucket"] = rt.Breaker(), archives.Breaker
 	defer archives.Breaker.Close()
 	if err := checkBucket(ctx, archives, db, log); err != nil {
 		return err
 	}
+	shared, err := sharedSettings(ctx, cfg, db)
+	if err != nil {
+		return err
+	}
+	reachable := backends{"engine": rt.Breaker(), "bucket": archives.Breaker}
+	self := replica.New(replica.Config{
+		DB: db, Version: cfg.Version, Settings: shared, Health: func() replica.Health {
+			return replica.Health{Backends: reachable.states(), Conditions: failing(conditions)}
+		},
+		Log: log, Conditions: conditions,
+	})
 	if err := join(ctx, self); err != nil {
 		return err
 	}
-	s := newServer(cfg, log, dsn, db, rt, archives, id, reachable)
-	s.private, s.self, s.redis = private, self, redis
-	s.idleness()
+	log.Info("installation", "id", id)
+	s := newServer(parts{
+		cfg: cfg, log: log, dsn: dsn, db: db, private: private, redis: redis, runtime: rt, bucket: archives,
+		self: self, backends: reachable, conditions: conditions,
+	})
 	defer s.leave(ctx)
 	return s.run(ctx, listener)
 }
@@ -162,96 +171,116 @@ func lastResort(ctx context.Context, after time.Duration, log *slog.Logger) (sto
 	})
 }
 
-// server is the parts of a running codehub.
-type server struct {
-	cfg config.Config
-	log *slog.Logger
-	dsn string
-	db  *postgres.DB
-	// private is the embedded database; nil with CODEHUB_DATABASE_URL.
-	private *embedded.Server
-	self    *replica.Replica
-	// redis is nil without CODEHUB_REDIS_URL; leads is whether this server is
-	// the one that publishes there.
-	redis  *redisbus.Redis
-	leads  atomic.Bool
-	auth   *auth.Auth
-	hub    *bus.Hub
-	proxy  *proxy.Proxy
-	bucket *bucket.Bucket
-	// backends are rt's and bucket's circuit breakers.
-	backends backends
-	ctrl     *reconcile.Controller
-	garbage  *gc.Runner
-	marks    *mark.Keeper
-	onHold   atomic.Pointer[string] // why, as last read from the database; nil: it is not
-	used     *activity.Recorder
-	flush    *activity.Flusher
-	owes     bool // what people did last could not be handed on
-	ttl      *ttl.Runner
-	http     http.Handler
+// parts is what a server is made of: opened, and not working yet.
+type parts struct {
+	cfg        config.Config
+	log        *slog.Logger
+	dsn        string
+	db         *postgres.DB
+	private    *embedded.Server // nil with CODEHUB_DATABASE_URL
+	redis      *redisbus.Redis  // nil without CODEHUB_REDIS_URL
+	runtime    *docker.Runtime
+	bucket     *bucket.Bucket
+	self       *replica.Replica
+	backends   backends
+	conditions *health.Monitor
 }
 
-func newServer(cfg config.Config, log *slog.Logger, dsn string, db *postgres.DB, rt *docker.Runtime, archives *bucket.Bucket, id string, reachable backends) *server {
-	s := &server{cfg: cfg, log: log, dsn: dsn, db: db, bucket: archives, backends: reachable, used: activity.New()}
-	s.auth = auth.New(db, auth.Config{URL: cfg.PublicURL, Log: log})
-	s.hub = bus.New(bus.Config{
-		Load:        bus.Batched(reload(db)),
-		AuthChanged: s.auth.Invalidate,
-		Log:         log,
+// server is a running codehub.
+type server struct {
+	parts
+	auth    *auth.Auth
+	hub     *bus.Hub
+	proxy   *proxy.Proxy
+	ctrl    *reconcile.Controller
+	garbage *gc.Runner
+	marks   *mark.Keeper
+	hold    *hold
+	flush   *activity.Flusher
+	ttl     *ttl.Runner
+	http    http.Handler
+
+	leads atomic.Bool // this server publishes on Redis
+	owes  bool        // the last flush failed
+}
+
+// newServer wires a server. Each part is complete before another one gets it.
+func newServer(p parts) *server {
+	cfg, log, db := p.cfg, p.log, p.db
+	authentication := auth.New(db, auth.Config{URL: cfg.PublicURL, Log: log, Conditions: p.conditions})
+	hub := bus.New(bus.Config{Load: bus.Batched(reload(db)), AuthChanged: authentication.Invalidate, Log: log})
+	marks := mark.New(mark.Config{
+		Runtime: p.runtime, Bucket: p.bucket, Files: func() string { return databaseFiles(p.private, cfg.DataDir) }, Log: log, Conditions: p.conditions,
 	})
-	administration := admin.New(admin.Config{Store: db, Passwords: s.auth, OrphanDelay: cfg.OrphanDelay})
+	hold := newHold(db, marks, p.conditions, log)
+
+	var activityBus activity.Bus
+	if p.redis != nil {
+		activityBus = p.redis
+	}
+	used := activity.New()
+	flush := activity.NewFlusher(activity.FlusherConfig{
+		Memory: used, Store: db, Bus: activityBus, Replica: p.self.ID(), Interval: cfg.FlushInterval, Log: log, Conditions: p.conditions,
+	})
+	idle := ttl.New(ttl.Config{
+		TTL: serverTTL(cfg), Bus: activityBus, Interval: cfg.TTLInterval, Log: log, Flush: flush.Flush, Conditions: p.conditions,
+	})
+
+	administration := admin.New(admin.Config{Store: db, Passwords: authentication, OrphanDelay: cfg.OrphanDelay})
 	restore := rollback.New(rollback.Config{
-		Store: db, Runtime: rt, Bucket: archives, DeleteGrace: cfg.DeleteGrace, Log: log,
+		Store: db, Runtime: p.runtime, Bucket: p.bucket, DeleteGrace: cfg.DeleteGrace, Log: log,
 		DefaultImage: cfg.DefaultImage, StorageBackend: cfg.Storage,
 	})
 	pages := dashboard.New(dashboard.Config{
-		Store: db, Auth: s.auth, Events: s.hub, Logs: rt, Log: log,
+		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Log: log,
 		URL: cfg.PublicURL, DefaultImage: cfg.DefaultImage,
 		StorageBackend: cfg.Storage,
-		DeleteGrace:    cfg.DeleteGrace, MaxRunning: cfg.MaxRunningPerUser, PathMode: true, Archives: archives, Trouble: s.trouble,
-		TTL:          serverTTL(cfg),
-		KeepAwakeMax: cfg.KeepAwakeMax, Admin: administration, Restore: restore,
+		DeleteGrace:    cfg.DeleteGrace, MaxRunning: cfg.MaxRunningPerUser, PathMode: true, Archives: p.bucket,
+		Trouble: func() string { return trouble(hold, p.conditions) },
+		TTL:     serverTTL(cfg), KeepAwakeMax: cfg.KeepAwakeMax, Admin: administration, Restore: restore,
 	})
-	s.proxy = proxy.New(proxy.Config{
-		Auth: s.auth, Sessions: s.auth, Store: proxyStore{db}, Runtime: rt, Pages: pages, Log: log,
+	workspaces := proxy.New(proxy.Config{
+		Auth: authentication, Sessions: authentication, Store: proxyStore{db}, Runtime: p.runtime, Pages: pages, Log: log,
 		PublicURL: cfg.PublicURL, CookieNames: slices.Concat(auth.CookieNames(), dashboard.CookieNames()), IsToken: auth.IsToken, Moved: db.Moved,
-		Activity: s.used,
+		Activity: used, Conditions: p.conditions,
 	})
-	// Routes are dropped before anybody hears of a change, so that whoever comes
-	// back on an event never meets the state before it.
-	s.hub.Observe(bus.Observer{
-		Changed: func(_ string, id workspace.ID) { s.proxy.Invalidate(id) },
-		Gap:     s.proxy.InvalidateAll,
+	// Routes are dropped before an event is sent, so that a browser that returns on
+	// it does not meet the state before it.
+	hub.Observe(bus.Observer{
+		Changed: func(_ string, id workspace.ID) { workspaces.Invalidate(id) },
+		Gap:     workspaces.InvalidateAll,
 	})
-	s.marks = mark.New(mark.Config{Runtime: rt, Bucket: archives, Files: s.databaseFiles, Log: log})
+
 	policy := lifecycle.DefaultPolicy()
 	policy.DeleteGrace, policy.Starting = cfg.DeleteGrace, cfg.StartTimeout
-	s.ctrl = reconcile.New(reconcile.Config{
-		Runtime: rt, Archives: archives, Intents: db, Routes: s.proxy, Log: log, Policy: policy, MinFree: cfg.MinFreeShare, Step: failpoint.Step(),
+	ctrl := reconcile.New(reconcile.Config{
+		Runtime: p.runtime, Archives: p.bucket, Intents: db, Routes: workspaces, Log: log, Conditions: p.conditions,
+		Policy: policy, MinFree: cfg.MinFreeShare, Step: failpoint.Step(),
 		IdleInterval: cfg.IdleInterval, ActiveInterval: cfg.ActiveInterval, ActiveFor: cfg.ActiveFor,
 		MaxOperations: cfg.MaxOperations, MaxJobs: cfg.MaxStorageJobs, StopGrace: 10 * time.Second, AcceptVolumeLoss: cfg.AcceptVolumeLoss, OrphanDelay: cfg.OrphanDelay,
-		MayRemove: s.marks.MayRemove,
+		MayRemove: marks.MayRemove,
 	})
-	s.garbage = gc.NewRunner(gc.RunnerConfig{Ready: s.marks.MayRemove, Every: cfg.GCInterval, Config: gc.Config{
-		Bucket: archives, Log: log,
+	garbage := gc.NewRunner(gc.RunnerConfig{Ready: marks.MayRemove, Every: cfg.GCInterval, Conditions: p.conditions, Config: gc.Config{
+		Bucket: p.bucket, Log: log,
 		Settings: gc.Settings{Keep: cfg.ArchiveKeep, Delay: cfg.GCDelay, DeleteGrace: cfg.DeleteGrace},
 	}})
-	log.Info("installation", "id", id)
 
 	mux := http.NewServeMux()
 	mux.Handle("/api/", httpapi.New(httpapi.Config{
 		URL: cfg.PublicURL, DeleteGrace: cfg.DeleteGrace, DefaultImage: cfg.DefaultImage,
 		StorageBackend: cfg.Storage,
-		Store:          db, Auth: s.auth, Hub: s.hub, Logs: rt, Archives: archives, Admin: administration, Restore: restore, Log: log,
-		TTL: serverTTL(cfg), KeepAwakeMax: cfg.KeepAwakeMax, LastUse: s.lastUse,
+		Store:          db, Auth: authentication, Hub: hub, Logs: p.runtime, Archives: p.bucket, Admin: administration, Restore: restore, Log: log,
+		TTL: serverTTL(cfg), KeepAwakeMax: cfg.KeepAwakeMax, LastUse: lastUse(used, flush),
 	}))
 	mux.Handle("GET /healthz", httpapi.Healthz())
-	mux.Handle("GET /readyz", httpapi.Readyz(log, s.checks(), s.backends.states))
+	mux.Handle("GET /readyz", httpapi.Readyz(log, readyChecks(db, p.redis), p.conditions, p.backends.states))
 	metrics := httpapi.NewMetrics()
-	metrics.Registry().MustRegister(collectionMetrics{s.garbage.Status}, reachable.metrics(), s.holdMetric(), s.proxy.Metrics())
+	metrics.Registry().MustRegister(collectionMetrics{garbage.Status}, p.backends.metrics(), p.conditions, holdMetric(p.conditions), workspaces.Metrics())
 	mux.Handle("GET /metrics", metrics.Handler())
 	pages.Routes(mux)
-	s.http = httpapi.Outer(log, metrics, s.proxy.Wrap(mux))
-	return s
+
+	return &server{
+		parts: p, auth: authentication, hub: hub, proxy: workspaces, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
+		flush: flush, ttl: idle, http: httpapi.Outer(log, metrics, workspaces.Wrap(mux)),
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"codehub/internal/activity"
+	"codehub/internal/health"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -24,11 +25,14 @@ type Config struct {
 	Flush     func(ctx context.Context) error
 	Interval  time.Duration // between two ticks; 0: 60 s
 	BatchSize int           // workspaces per statement; 0: 500
+	// Conditions lists that idle workspaces cannot be stopped; nil: it is only logged.
+	Conditions *health.Monitor
 }
 
 // Runner ticks while this server leads.
 type Runner struct {
-	cfg Config
+	cfg           Config
+	ticks, behind *health.Condition
 
 	mu     sync.Mutex
 	status Status
@@ -50,44 +54,47 @@ func New(cfg Config) *Runner {
 	if cfg.BatchSize <= 0 {
 		cfg.BatchSize = 500
 	}
-	return &Runner{cfg: cfg}
+	return &Runner{cfg: cfg,
+		ticks: cfg.Conditions.New(health.Config{
+			Name: "idleness", Failing: "stop idle workspaces failed; retrying", Resolved: "idle workspaces are stopped again", Level: slog.LevelError, Log: cfg.Log,
+		}),
+		behind: cfg.Conditions.New(health.Config{
+			Name: "idleness", Failing: "activity of a server is missing; idle workspaces are not stopped",
+			Resolved: "activity of all servers is known again", Level: slog.LevelWarn, Log: cfg.Log,
+		}),
+	}
 }
 
 // Status returns the state of the idle timeouts.
 func (r *Runner) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.status
+	s := r.status
+	s.Err = r.ticks.Text()
+	return s
 }
 
 // pruneInterval is the interval between removals of gaps that are no longer needed.
 const pruneInterval = time.Hour
 
-// Run ticks until ctx ends, through the leader's session. A failure is retried by
-// the next tick and logged once until it changes.
+// Run ticks until ctx ends, through the leader's session. The next tick retries a
+// failure.
 func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 	term := &term{
 		Runner: r, idle: postgres.NewIdleness(session), store: postgres.NewActivityClock(session),
 	}
-	term.clock = activity.NewClock(term.store, r.cfg.Bus, r.cfg.Log)
+	term.clock = activity.NewClock(term.store, r.cfg.Bus, r.cfg.Log, r.behind)
 	defer r.update(func(s *Status) { s.WatchedUntil = time.Time{} })
 	t := time.NewTicker(r.cfg.Interval)
 	defer t.Stop()
-	logged := ""
+	defer r.ticks.Reset()
+	defer r.behind.Reset()
 	for {
 		err := term.tick(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		text := ""
-		if err != nil {
-			text = err.Error()
-		}
-		if text != "" && text != logged {
-			r.cfg.Log.Error("idle timeout tick failed; retrying", "err", err)
-		}
-		logged = text
-		r.update(func(s *Status) { s.Err = text })
+		r.ticks.Set(err)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -116,7 +116,7 @@ func (w *world) pass(d time.Duration) {
 // begin starts a term.
 func (w *world) begin() *term {
 	t := &term{Runner: New(w.cfg), store: postgres.NewActivityClock(w.session), idle: postgres.NewIdleness(w.session)}
-	t.clock = activity.NewClock(t.store, t.cfg.Bus, t.cfg.Log)
+	t.clock = activity.NewClock(t.store, t.cfg.Bus, t.cfg.Log, t.behind)
 	return t
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"codehub/internal/health"
 	"codehub/internal/workspace"
 )
 
@@ -38,6 +39,8 @@ type Config struct {
 	// Installation is the database's ID: only its servers share the activity.
 	Installation string
 	Log          *slog.Logger
+	// Conditions lists that Redis does not respond; nil: it is only logged.
+	Conditions *health.Monitor
 }
 
 // Handler receives the messages that servers publish: changed workspaces and wakes
@@ -55,7 +58,8 @@ type Redis struct {
 	queue   chan message
 	dropped atomic.Int64
 	// err is why the subscription is down; nil while it works.
-	err atomic.Pointer[error]
+	err  atomic.Pointer[error]
+	away *health.Condition
 
 	// A silent subscription is detected within pingEvery plus pingTimeout, and
 	// renewed at most retryLast later.
@@ -84,6 +88,9 @@ func Open(cfg Config) (*Redis, error) {
 		retryFirst: 100 * time.Millisecond, retryLast: 5 * time.Second,
 		pingEvery: 2 * time.Second, pingTimeout: 2 * time.Second,
 	}
+	b.away = cfg.Conditions.New(health.Config{
+		Name: "redis", Failing: "redis not reachable; using the database only", Resolved: "redis connection restored", Level: slog.LevelWarn, Log: cfg.Log,
+	})
 	notYet := errors.New("not yet subscribed")
 	b.err.Store(&notYet)
 	return b, nil

@@ -27,14 +27,12 @@ func (b *Redis) Run(ctx context.Context, h Handler) error {
 }
 
 func (b *Redis) subscribe(ctx context.Context, h Handler) error {
-	retry, logged := b.retryFirst, false
+	retry := b.retryFirst
 	for {
 		err := b.listen(ctx, h, func() {
 			b.err.Store(new(error))
-			if logged {
-				b.cfg.Log.Info("redis connection restored")
-			}
-			retry, logged = b.retryFirst, false
+			b.away.Set(nil)
+			retry = b.retryFirst
 		})
 		if ctx.Err() != nil {
 			return nil
@@ -42,10 +40,7 @@ func (b *Redis) subscribe(ctx context.Context, h Handler) error {
 		b.err.Store(&err)
 		wait := retry/2 + rand.N(retry/2)
 		retry = min(retry*2, b.retryLast)
-		if !logged {
-			logged = true
-			b.cfg.Log.Warn("redis not reachable; using the database only", "err", err)
-		}
+		b.away.Set(err)
 		select {
 		case <-ctx.Done():
 			return nil

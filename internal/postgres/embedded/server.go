@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"codehub/internal/health"
+
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
@@ -30,6 +32,8 @@ type Config struct {
 	Dir string
 	// Log may be nil.
 	Log *slog.Logger
+	// Conditions lists that PostgreSQL cannot be started again; nil: it is only logged.
+	Conditions *health.Monitor
 	// Lock is the caller's lock on Dir. If nil, Start takes one and Stop gives it up.
 	Lock *Lock
 	// User is the OS user postgres runs as if the server is root: by default
@@ -47,6 +51,7 @@ type Config struct {
 // goroutines.
 type Server struct {
 	log    *slog.Logger
+	down   *health.Condition
 	lay    *layout
 	inst   installation
 	more   map[string]string
@@ -99,7 +104,9 @@ func start(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{log: cfg.Log, lay: lay, inst: have[0], more: cfg.Settings}
+	s := &Server{log: cfg.Log, lay: lay, inst: have[0], more: cfg.Settings, down: cfg.Conditions.New(health.Config{
+		Name: "embedded-database", Failing: "start postgres failed; retrying", Resolved: "postgres runs again", Level: slog.LevelError, Log: cfg.Log,
+	})}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

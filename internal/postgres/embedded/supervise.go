@@ -37,9 +37,8 @@ func (s *Server) Run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			if up = err == nil; !up {
-				s.log.Error("postgres could not be started again", "err", err)
-			}
+			s.down.Set(err)
+			up = err == nil
 		}
 	}
 }

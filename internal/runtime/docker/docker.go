@@ -18,6 +18,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/breaker"
+	"codehub/internal/health"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker/wall"
 	"codehub/internal/workspace"
@@ -65,6 +66,9 @@ type Config struct {
 
 	ExtraLabels map[string]string // added to everything that is created
 	Log         *slog.Logger
+	// Conditions lists that Docker does not respond, or that workspaces run without
+	// network isolation; nil: it is only logged.
+	Conditions *health.Monitor
 }
 
 // Runtime implements runtime.Runtime on a Docker Engine.
@@ -94,11 +98,11 @@ type Runtime struct {
 	damaged      sync.Map // workspaces whose damaged home.json was logged
 
 	mu            sync.Mutex
-	network       *network  // as of the last Prepare
-	checkedAt     time.Time // when network and wall were last found intact
-	wallCheckedAt time.Time // when the wall was last set or checked
-	noWallLogged  bool      // the missing wall was logged
-	subnetLogged  bool      // another subnet than Config.Subnet was logged
+	network       *network          // as of the last Prepare
+	checkedAt     time.Time         // when network and wall were last found intact
+	wallCheckedAt time.Time         // when the wall was last set or checked
+	noWall        *health.Condition // workspaces run without network isolation
+	subnetLogged  bool              // another subnet than Config.Subnet was logged
 	swept         time.Time
 	orphans       map[string]bool // objects without a home in the last sweep
 	root          string          // Docker's data directory as of rootAt
@@ -144,6 +148,10 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		prepareLock: make(chan struct{}, 1),
 		countAfter:  countAfter,
 		countEvery:  countEvery,
+		noWall: cfg.Conditions.New(health.Config{
+			Name: "isolation", Failing: "workspaces run without network isolation; they reach this host and its network",
+			Resolved: "workspaces run with network isolation again", Level: slog.LevelWarn, Log: cfg.Log,
+		}),
 		probe: &http.Client{
 			Timeout: probeTimeout,
 			// One connection per probe: addresses are reused, connections must not be.

@@ -79,14 +79,10 @@ func (r *Runtime) ensureWall(ctx context.Context, net *network) error {
 		if err != nil {
 			return fmt.Errorf("set up network isolation: %w", err)
 		}
+		r.noWall.Set(nil)
 		return nil
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.noWallLogged {
-		r.noWallLogged = true
-		r.log.Warn("network isolation is off; workspaces can reach this host and its network", "err", err)
-	}
+	r.noWall.Set(err)
 	return nil
 }
 

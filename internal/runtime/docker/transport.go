@@ -41,7 +41,8 @@ func (r *Runtime) connect() error {
 	}
 	r.idle = next
 	r.breaker = breaker.New(breaker.Config{
-		Name: "engine", Probe: r.ping, MostPause: probeMaxPause, ProbeWithin: askTimeout, Log: r.log,
+		Name: "engine", Probe: r.ping, MostPause: probeMaxPause, ProbeWithin: askTimeout,
+		Log: r.log, Conditions: r.cfg.Conditions, Condition: "docker",
 	})
 	opts = append(opts, client.WithHTTPClient(&http.Client{
 		Transport: fenced{r.breaker.Transport(next)}, CheckRedirect: client.CheckRedirect,

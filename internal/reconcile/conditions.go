@@ -1,0 +1,42 @@
+package reconcile
+
+import (
+	"errors"
+	"log/slog"
+
+	"codehub/internal/health"
+)
+
+// conditions are what keeps workspaces from changing.
+type conditions struct {
+	docker     *health.Condition
+	wall       *health.Condition
+	bucketAway *health.Condition
+	disk       *health.Condition // too little space is free
+	space      *health.Condition // Docker has none left
+	orphaned   *health.Condition
+	writes     *health.Condition
+}
+
+func newConditions(cfg Config) conditions {
+	condition := func(name, failing, resolved string) *health.Condition {
+		return cfg.Conditions.New(health.Config{Name: name, Failing: failing, Resolved: resolved, Level: slog.LevelError, Remind: outageLogInterval, Log: cfg.Log})
+	}
+	return conditions{
+		docker:     condition("docker", "observation failed; workspaces are on hold", "observation recovered"),
+		wall:       condition("wall", "network isolation check failed; no workspace will start", "network isolation restored"),
+		bucketAway: condition("bucket", "bucket not responding; archives are waiting", "bucket recovered"),
+		disk:       condition("disk", "disk too full; starts and restores are waiting", "disk space recovered"),
+		space:      condition("disk", "no space left on Docker's disk; operations are waiting", "no operation waits for disk space"),
+		orphaned:   condition("orphans", "too many orphaned containers; keeping all of them", "orphaned containers are removed again"),
+		writes:     condition("writes", "write reconcile results failed; retrying", "reconcile results are written again"),
+	}
+}
+
+func (c conditions) reset() {
+	for _, each := range []*health.Condition{c.docker, c.wall, c.bucketAway, c.disk, c.space, c.orphaned, c.writes} {
+		each.Reset()
+	}
+}
+
+var errNoSpace = errors.New("no space left on Docker's disk; operations that need space are waiting")
