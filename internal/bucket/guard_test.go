@@ -13,16 +13,8 @@ import (
 	"codehub/internal/archive/store"
 	"codehub/internal/archive/store/s3test"
 	"codehub/internal/breaker"
+	"codehub/internal/harness"
 )
-
-func await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not in time", what)
-		}
-	}
-}
 
 // TestBreakerOfS3: a bucket that hangs up is left alone after a while, a
 // download that runs goes on meanwhile, its own refusals count for nothing, and
@@ -63,7 +55,7 @@ func TestBreakerOfS3(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.on(func(http.ResponseWriter, *http.Request) bool { panic(http.ErrAbortHandler) })
-	await(t, "open", func() bool {
+	harness.Eventually(t, "open", func() bool {
 		_, err := b.Stat(t.Context(), row.ArchiveKey)
 		wantErr(t, err, store.ErrUnavailable)
 		return br.State().State != api.BreakerClosed
@@ -82,7 +74,7 @@ func TestBreakerOfS3(t *testing.T) {
 		t.Errorf("the download that ran: %d of %d bytes, %v", len(rest)+1000, len(content), err)
 	}
 	proxy.on(nil)
-	await(t, "closed by itself", func() bool { return br.State().State == api.BreakerClosed })
+	harness.Eventually(t, "closed by itself", func() bool { return br.State().State == api.BreakerClosed })
 	if _, err := b.Stat(t.Context(), row.ArchiveKey); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +152,7 @@ func TestFolderThatHangs(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("what was opened too late stays open")
 	}
-	await(t, "closed by itself", func() bool { return br.State().State == api.BreakerClosed })
+	harness.Eventually(t, "closed by itself", func() bool { return br.State().State == api.BreakerClosed })
 	if _, err := b.Store.Stat(t.Context(), b.marker()); err != nil {
 		t.Error(err)
 	}

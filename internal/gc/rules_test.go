@@ -13,6 +13,7 @@ import (
 
 	"codehub/internal/archive/store"
 	"codehub/internal/gc"
+	"codehub/internal/harness"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -141,21 +142,21 @@ func TestRunner(t *testing.T) {
 	// A session of its own: the end of the term may cut it off.
 	session := postgres.NewController(postgres.NewSession(connect(t, w.dsn)))
 	go func() { ended <- runner.Run(ctx, session) }()
-	eventually(t, "the deleted one is let go", func() bool {
+	harness.Eventually(t, "the deleted one is let go", func() bool {
 		return query[bool](w, `SELECT archive_key IS NULL FROM workspaces WHERE id = $1`, deleted)
 	})
-	eventually(t, "what was replaced goes", func() bool { return len(w.there()) == 1 })
+	harness.Eventually(t, "what was replaced goes", func() bool { return len(w.there()) == 1 })
 	w.wantThere(keys[1])
-	eventually(t, "it says so", func() bool {
+	harness.Eventually(t, "it says so", func() bool {
 		s := runner.Status()
 		return s.Removed >= 2 && s.RemovedBytes > 0 && s.Err == "" && s.Counts[gc.Keep] == 1 && !s.At.IsZero()
 	})
 	// What fails is told once, and tried again.
 	w.exec(`ALTER TABLE gc_state RENAME TO away`)
-	eventually(t, "it fails", func() bool { return runner.Status().Err != "" })
+	harness.Eventually(t, "it fails", func() bool { return runner.Status().Err != "" })
 	before := logged.Load()
 	w.exec(`ALTER TABLE away RENAME TO gc_state`)
-	eventually(t, "it goes on", func() bool { return runner.Status().Err == "" })
+	harness.Eventually(t, "it goes on", func() bool { return runner.Status().Err == "" })
 	if before < 1 || before > 4 {
 		t.Errorf("said %d times", before)
 	}
@@ -190,7 +191,7 @@ func TestStuckDeletions(t *testing.T) {
 	ended := make(chan error, 1)
 	session := postgres.NewController(postgres.NewSession(connect(t, w.dsn)))
 	go func() { ended <- runner.Run(ctx, session) }()
-	eventually(t, "the newer one is let go", func() bool {
+	harness.Eventually(t, "the newer one is let go", func() bool {
 		return query[bool](w, `SELECT archive_key IS NULL FROM workspaces WHERE id = $1`, id)
 	})
 	stop()
@@ -205,15 +206,6 @@ func TestStuckDeletions(t *testing.T) {
 type writer func()
 
 func (w writer) Write(b []byte) (int, error) { w(); return len(b), nil }
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within a minute", what)
-		}
-	}
-}
 
 // A collection that is stopped in the middle has marked what it began with, and
 // the next one goes on.

@@ -6,8 +6,8 @@ import (
 )
 
 // Patience bounds every wait for something that must happen. Only a failure
-// takes that long: a busy machine may need a minute for what takes a second.
-const Patience = time.Minute
+// takes that long: a busy machine may need minutes for what takes a second.
+const Patience = 2 * time.Minute
 
 // Eventually waits until ok returns true, for as long as Patience; what says
 // for what in the failure.

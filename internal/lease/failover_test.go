@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 	"codehub/internal/lease"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
@@ -139,7 +140,7 @@ func (c *child) leads(t *testing.T) {
 	t.Helper()
 	c.awaits(t, "lead")
 	before := c.acts.Load()
-	eventually(t, "the child acts", func() bool { return c.acts.Load() > before })
+	harness.Eventually(t, "the child acts", func() bool { return c.acts.Load() > before })
 }
 
 // withWritten is a database with a table to write to.
@@ -308,12 +309,12 @@ func TestAtMostOneLeaderActs(t *testing.T) {
 	next := func(cause func()) {
 		before := terms.Load()
 		cause()
-		eventually(t, "another term", func() bool { return terms.Load() > before })
+		harness.Eventually(t, "another term", func() bool { return terms.Load() > before })
 	}
 	ended := func(which string) func() {
 		return func() { execute(t, admin, `SELECT pg_terminate_backend(pid) FROM `+which) }
 	}
-	eventually(t, "a first term", func() bool { return terms.Load() > 0 })
+	harness.Eventually(t, "a first term", func() bool { return terms.Load() > 0 })
 	for range 6 {
 		next(ended(`leader`))
 	}

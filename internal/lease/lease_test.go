@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"codehub/internal/harness"
 	"codehub/internal/lease"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
@@ -56,16 +57,6 @@ func await[T any](t testing.TB, what string, from <-chan T) (v T) {
 		t.Fatalf("no %s within %s", what, patience)
 	}
 	return v
-}
-
-// eventually waits until a condition is true.
-func eventually(t testing.TB, what string, so func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !so(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", patience, what)
-		}
-	}
 }
 
 // run competes for the lock until the test ends or the returned function is called.
@@ -221,7 +212,7 @@ func TestLeaderIsListed(t *testing.T) {
 		t.Errorf("%v lead, it is %s", ids, c.id)
 	}
 	c.stop()
-	eventually(t, "no leader", func() bool { return len(leads()) == 0 })
+	harness.Eventually(t, "no leader", func() bool { return len(leads()) == 0 })
 }
 
 // A term knows how long there was no heartbeat before it, by the database's clock,
@@ -318,7 +309,7 @@ func TestHeartbeatWithoutFreeConnections(t *testing.T) {
 	if err := conn.QueryRow(t.Context(), `SELECT beat_at FROM leader`).Scan(&first); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "beats for longer than a term lasts without", func() bool {
+	harness.Eventually(t, "beats for longer than a term lasts without", func() bool {
 		var beat time.Time
 		if err := conn.QueryRow(t.Context(), `SELECT beat_at FROM leader`).Scan(&beat); err != nil {
 			t.Fatal(err)
@@ -340,7 +331,7 @@ func TestHoldIsNotTerminated(t *testing.T) {
 	await(t, "leader", before.began)
 	before.stop()
 	command, admin := connect(t, dsn), connect(t, dsn)
-	eventually(t, "the command has the lock", func() bool {
+	harness.Eventually(t, "the command has the lock", func() bool {
 		held, err := lease.Hold(t.Context(), command)
 		return held && err == nil
 	})
@@ -369,7 +360,7 @@ func TestClockJumpKeepsTerm(t *testing.T) {
 	for _, jump := range []string{"1 hour", "-1 hour"} {
 		// All heartbeats from before the jump look like this.
 		execute(t, admin, `UPDATE leader SET beat_at = beat_at - $1::interval`, jump)
-		eventually(t, "the next beat", func() (beaten bool) {
+		harness.Eventually(t, "the next beat", func() (beaten bool) {
 			if err := admin.QueryRow(t.Context(), `SELECT abs(extract(epoch FROM clock_timestamp() - beat_at)) < 3 FROM leader`).Scan(&beaten); err != nil {
 				t.Fatal(err)
 			}

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"codehub/internal/harness"
 )
 
 // 2,000 clients disconnect at once in every possible way, and nothing of them is
@@ -55,7 +57,7 @@ func TestAbandonedConnectionsAreReleased(t *testing.T) {
 	if t.Failed() {
 		t.FailNow()
 	}
-	eventually(t, "all are open", func() bool { return w.proxy.OpenConnections() == visitors })
+	harness.Eventually(t, "all are open", func() bool { return w.proxy.OpenConnections() == visitors })
 	for n, conn := range conns {
 		switch n % 4 {
 		case 1, 2:
@@ -67,12 +69,12 @@ func TestAbandonedConnectionsAreReleased(t *testing.T) {
 		}
 		conn.Close()
 	}
-	eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 && i.sockets.Load() == 0 })
+	harness.Eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 && i.sockets.Load() == 0 })
 	// Only the connection pool to the IDE may be left.
 	w.proxy.CloseRoute(wsA)
 	noRedirects.CloseIdleConnections()
 	const slack = 8
-	eventually(t, "goroutines and descriptors are back", func() bool {
+	harness.Eventually(t, "goroutines and descriptors are back", func() bool {
 		return runtime.NumGoroutine() <= goroutines+slack && countDescriptors(t) <= descriptors+slack
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"codehub/internal/activity"
+	"codehub/internal/harness"
 )
 
 // These tests check that the background traffic of the default image's IDE does not
@@ -113,7 +114,7 @@ func (c *codeServer) reconnects() {
 	before, _ := c.recorder.Last(wsA)
 	had := c.sockets()
 	c.world.proxy.open.closeAll((*connection).isWebSocket)
-	eventually(c, "the tab has made new WebSockets", func() bool {
+	harness.Eventually(c, "the tab has made new WebSockets", func() bool {
 		has := c.sockets()
 		for old := range had {
 			if has[old] {
@@ -143,6 +144,6 @@ func (c *codeServer) still() time.Time {
 		}
 		return time.Time{}
 	}
-	eventually(c, "no typing", func() bool { return time.Since(typed()) > 2*time.Second })
+	harness.Eventually(c, "no typing", func() bool { return time.Since(typed()) > 2*time.Second })
 	return time.Now()
 }

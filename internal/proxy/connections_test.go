@@ -14,6 +14,7 @@ import (
 	"github.com/coder/websocket"
 
 	"codehub/api"
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -162,7 +163,7 @@ func TestConnectionsAreClosed(t *testing.T) {
 			end(w)
 			closed(t, conn)
 			broken(t, body)
-			eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 && i.sockets.Load() == 0 })
+			harness.Eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 && i.sockets.Load() == 0 })
 		})
 	}
 }
@@ -179,7 +180,7 @@ func TestUnrelatedEventsKeepConnections(t *testing.T) {
 
 	before := reads()
 	w.proxy.InvalidateAll()
-	eventually(t, "the route is read again", func() bool { return reads() > before })
+	harness.Eventually(t, "the route is read again", func() bool { return reads() > before })
 	say(t, conn, "still here")
 
 	w.sessions.end("bob-1")
@@ -188,7 +189,7 @@ func TestUnrelatedEventsKeepConnections(t *testing.T) {
 	w.store.mu.Unlock()
 	before = reads()
 	w.proxy.Invalidate(wsA)
-	eventually(t, "the database is asked", func() bool { return reads() > before+2 })
+	harness.Eventually(t, "the database is asked", func() bool { return reads() > before+2 })
 	say(t, conn, "still here")
 
 	w.store.mu.Lock()
@@ -197,7 +198,7 @@ func TestUnrelatedEventsKeepConnections(t *testing.T) {
 	w.runtime.set(runtime.ErrUnreachable)
 	before = reads()
 	w.proxy.Invalidate(wsA)
-	eventually(t, "the runtime is called", func() bool { return reads() > before+2 })
+	harness.Eventually(t, "the runtime is called", func() bool { return reads() > before+2 })
 	say(t, conn, "still here")
 }
 
@@ -298,7 +299,7 @@ func visitorWhoDoesNotRead(t *testing.T, kind string, end func(*world)) {
 	}
 	var last int64
 	still := 0
-	eventually(t, "everything between is full", func() bool {
+	harness.Eventually(t, "everything between is full", func() bool {
 		if now := written.Load(); now != last || now == 0 {
 			last, still = now, 0
 		}
@@ -306,7 +307,7 @@ func visitorWhoDoesNotRead(t *testing.T, kind string, end func(*world)) {
 		return still > 50
 	})
 	end(w)
-	eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
+	harness.Eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
 }
 
 // When one side of a WebSocket ends, the other receives its last messages and is
@@ -340,7 +341,7 @@ func TestHalfClosedWebSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the WebSocket is open", func() bool { return w.proxy.OpenConnections() == 1 && i.served.Load() == 1 })
+	harness.Eventually(t, "the WebSocket is open", func() bool { return w.proxy.OpenConnections() == 1 && i.served.Load() == 1 })
 	head := make([]byte, len("HTTP/1.1 101"))
 	if _, err := io.ReadFull(conn, head); err != nil {
 		t.Fatal(err)
@@ -356,7 +357,7 @@ func TestHalfClosedWebSocket(t *testing.T) {
 	if err != nil || !strings.HasSuffix(string(rest), "farewell") {
 		t.Errorf("heard %q: %v", rest, err)
 	}
-	eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
+	harness.Eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
 }
 
 // A shutdown waits for requests, refuses new ones, and closes WebSockets.
@@ -377,7 +378,7 @@ func TestShutdownDrainsConnections(t *testing.T) {
 	say(t, conn, "hello")
 	got := make(chan answer)
 	go func() { got <- w.get(under(wsA) + "/slow") }()
-	eventually(t, "both are open", func() bool { return w.proxy.OpenConnections() == 2 })
+	harness.Eventually(t, "both are open", func() bool { return w.proxy.OpenConnections() == 2 })
 
 	done := make(chan error)
 	go func() {

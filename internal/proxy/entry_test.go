@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/harness"
 	"codehub/internal/workspace"
 )
 
@@ -188,7 +189,7 @@ func TestNavigationRefreshesRoute(t *testing.T) {
 	w.store.put(ws)
 	w.get(under(wsA) + "/")
 	w.store.put(running(wsA, ann)) // without an event
-	eventually(t, "the page of the workspace", func() bool { return w.open(under(wsA)+"/").StatusCode == http.StatusOK })
+	harness.Eventually(t, "the page of the workspace", func() bool { return w.open(under(wsA)+"/").StatusCode == http.StatusOK })
 	if _, wakes := w.store.counts(); wakes != 0 {
 		t.Error("woken for nothing")
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/coder/websocket"
 
 	"codehub/api"
+	"codehub/internal/harness"
 )
 
 // raw sends bytes unchanged and returns the response.
@@ -227,7 +228,7 @@ func TestWebSocketDeflate(t *testing.T) {
 	if err := conn.Close(websocket.StatusNormalClosure, "bye"); err != nil {
 		t.Errorf("the closing handshake: %v", err)
 	}
-	eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
+	harness.Eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
 }
 
 // Refused WebSockets do not reach the IDE.

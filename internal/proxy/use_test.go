@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"codehub/internal/activity"
+	"codehub/internal/harness"
 )
 
 // recording is a world with a recording proxy and its IDE.
@@ -73,7 +74,7 @@ func TestRequestsThatCount(t *testing.T) {
 		if got := kind(r); got != test.want {
 			t.Errorf("%s is %q, want %q", test.what, got, test.want)
 		}
-		eventually(t, test.what+" is over", func() bool { return w.proxy.OpenConnections() == 0 })
+		harness.Eventually(t, test.what+" is over", func() bool { return w.proxy.OpenConnections() == 0 })
 		r.Forget(time.Now().Add(time.Hour))
 		if _, ok := r.Last(wsA); ok {
 			t.Errorf("%s: its connection still holds the workspace", test.what)
@@ -115,7 +116,7 @@ func TestLongUploadCounts(t *testing.T) {
 		if _, err := io.WriteString(in, "x"); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "it counts again", func() bool {
+		harness.Eventually(t, "it counts again", func() bool {
 			a, ok := r.Last(wsA)
 			return ok && a.At.After(last)
 		})
@@ -182,10 +183,10 @@ func TestWebSocketsThatCount(t *testing.T) {
 				t.Errorf("an empty message is recorded as %v", last)
 			}
 			echo(t, conn, []byte("a key"))
-			eventually(t, "it counts", func() bool { return kind(r) == activity.Client })
+			harness.Eventually(t, "it counts", func() bool { return kind(r) == activity.Client })
 			first, _ := r.Last(wsA)
 			echo(t, conn, bytes.Repeat([]byte("much"), 100_000))
-			eventually(t, "it counts again", func() bool { a, _ := r.Last(wsA); return a.At.After(first.At) })
+			harness.Eventually(t, "it counts again", func() bool { a, _ := r.Last(wsA); return a.At.After(first.At) })
 		})
 	}
 }
@@ -286,9 +287,9 @@ func TestTerminalOutputCounts(t *testing.T) {
 	printed := `{"id":1,"event":"` + strings.Repeat("Fri Nov 20\r\n", 50) + `"}`
 	event := "\x04\x02\x06\xcc\x01\x06\x19\x05" + string(binary.AppendUvarint(nil, uint64(len(printed)))) + printed
 	echo(t, conn, codeMessage(1, event))
-	eventually(t, "output counts", func() bool { return kind(r) == activity.Output })
+	harness.Eventually(t, "output counts", func() bool { return kind(r) == activity.Output })
 	echo(t, conn, codeMessage(1, "\x04\x04\x06\x64\x06\x05\x01\x0eremoteterminal\x01\x06$input\x04\x00"))
-	eventually(t, "typing counts", func() bool { return kind(r) == activity.Typing })
+	harness.Eventually(t, "typing counts", func() bool { return kind(r) == activity.Typing })
 }
 
 // Undecodable traffic counts as use, and a metric counts such connections.
@@ -319,6 +320,6 @@ func TestUnreadableWebSocketCounts(t *testing.T) {
 		t.Errorf("before: %v and %v cannot be read", client, server)
 	}
 	echo(t, conn, codeMessage(200, "of no kind, there and back"))
-	eventually(t, "both sides are counted", func() bool { return unreadable("client") == 1 && unreadable("server") == 1 })
-	eventually(t, "it counts as use", func() bool { return kind(r) == activity.Client })
+	harness.Eventually(t, "both sides are counted", func() bool { return unreadable("client") == 1 && unreadable("server") == 1 })
+	harness.Eventually(t, "it counts as use", func() bool { return kind(r) == activity.Client })
 }

@@ -184,16 +184,6 @@ func (w *world) open(path string) answer {
 
 func under(id workspace.ID) string { return "/w/" + string(id) }
 
-// eventually waits until a condition is true.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never happened: %s", what)
-		}
-	}
-}
-
 func running(id workspace.ID, owner string) workspace.Workspace {
 	return workspace.Workspace{
 		ID: id, OwnerID: owner, Name: "name of " + string(id), Phase: workspace.PhaseRunning,

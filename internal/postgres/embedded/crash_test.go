@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"codehub/internal/harness"
 )
 
 func TestAdoptAfterServerKilled(t *testing.T) {
@@ -59,7 +61,7 @@ func TestAdoptBringsSettingsUpToDate(t *testing.T) {
 	if err := syscall.Kill(c.pid, syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the old settings let nobody in", func() bool {
+	harness.Eventually(t, "the old settings let nobody in", func() bool {
 		_, err := tryQuery[int](t.Context(), c.url, "SELECT 1")
 		return err != nil
 	})
@@ -219,7 +221,7 @@ func TestStartedByHand(t *testing.T) {
 				_ = cmd.Process.Signal(syscall.SIGQUIT)
 				_ = cmd.Wait()
 			})
-			eventually(t, "it is up", func() bool {
+			harness.Eventually(t, "it is up", func() bool {
 				content, err := lay.read("data/postmaster.pid")
 				return err == nil && strings.Contains(string(content), "ready")
 			})
@@ -268,7 +270,7 @@ func TestRunStartsPostgresAgain(t *testing.T) {
 				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 					t.Fatal(err)
 				}
-				eventually(t, "another postgres answers", func() bool {
+				harness.Eventually(t, "another postgres answers", func() bool {
 					now, err := tryQuery[string](t.Context(), s.URL(), "SELECT pg_postmaster_start_time()::text")
 					return err == nil && now != before
 				})
@@ -366,7 +368,7 @@ func TestKilledDuringFirstStart(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, at+" is there", func() bool {
+		harness.Eventually(t, at+" is there", func() bool {
 			_, err := os.Stat(filepath.Join(dir, "postgres", at))
 			return err == nil
 		})

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
@@ -209,17 +208,4 @@ func processUID(t *testing.T, pid int) int {
 // alive tells whether the process runs; one that nobody reaped does not.
 func alive(pid int) bool {
 	return syscall.Kill(pid, 0) == nil && !dead("/proc/"+strconv.Itoa(pid))
-}
-
-// eventually waits for what comes about by itself.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for begun := time.Now(); !ok(); {
-		if time.Since(begun) > time.Minute {
-			t.Fatalf("after a minute still not: %s", what)
-		}
-		if pause(t.Context(), 10*time.Millisecond) != nil {
-			t.Fatalf("test ended before: %s", what)
-		}
-	}
 }

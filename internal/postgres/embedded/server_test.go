@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"codehub/internal/harness"
 )
 
 func TestFreshStart(t *testing.T) {
@@ -227,7 +229,7 @@ func TestStopWithOpenTransaction(t *testing.T) {
 	if _, err := stdin.Write([]byte("BEGIN; SELECT pg_sleep(0) ;CREATE TABLE t (n int);\n")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a transaction is open", func() bool {
+	harness.Eventually(t, "a transaction is open", func() bool {
 		n, err := tryQuery[int](t.Context(), s.URL(), "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'")
 		return err == nil && n == 1
 	})
