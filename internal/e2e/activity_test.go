@@ -22,7 +22,7 @@ import (
 // nobody uses stop their workspaces no later than they should, and never start
 // them again; the one in which somebody types now and then, and the one whose
 // terminal prints with nobody there, run on.
-func TestIdleTabs(t *testing.T) {
+func TestIdleTabsStopWorkspaces(t *testing.T) {
 	t.Parallel()
 	const (
 		ttl = 60 * time.Second

@@ -25,7 +25,7 @@ import (
 
 // Two servers on one database: one leads, both serve, and when the leader is
 // killed the other takes over.
-func TestStandbyTakesOver(t *testing.T) {
+func TestStandbyServerTakesOver(t *testing.T) {
 	t.Parallel()
 	settings := append(folderBucket(t).settings, "CODEHUB_DATABASE_URL="+pgtest.New(t, nil), "CODEHUB_DELETE_GRACE=0s")
 	first := start(t, settings...)
@@ -51,7 +51,7 @@ func TestStandbyTakesOver(t *testing.T) {
 
 // An external database that restarts: nothing that runs notices, and the
 // server goes on by itself.
-func TestDatabaseRestarts(t *testing.T) {
+func TestDatabaseRestart(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "codehub-pg-")
 	if err != nil {
@@ -215,7 +215,7 @@ func (d *dockerRelay) thaw() {
 
 // An engine that takes calls and never answers: what runs goes on, nobody is
 // in ERROR, it is said in the log, and all goes on once it answers.
-func TestDockerHangs(t *testing.T) {
+func TestServerWhileDockerHangs(t *testing.T) {
 	t.Parallel()
 	relay := relayDocker(t)
 	s := start(t, "DOCKER_HOST="+relay.host, "CODEHUB_DELETE_GRACE=0s")
@@ -343,7 +343,7 @@ func TestKilledWhileStarting(t *testing.T) {
 
 // The embedded database is killed, and then hangs for a while: open
 // connections to workspaces go on, and the server comes back by itself.
-func TestEmbeddedDatabaseFails(t *testing.T) {
+func TestServerSurvivesEmbeddedDatabaseFailure(t *testing.T) {
 	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "one"})

@@ -99,7 +99,7 @@ func (s *server) patiently(id, phase string) {
 
 // The bucket is away for a while: archives and restores wait, who waits for an
 // archive is let in again, and nobody is in ERROR.
-func TestBucketAway(t *testing.T) {
+func TestBucketOutageLosesNothing(t *testing.T) {
 	t.Parallel()
 	b, rng := s3Bucket(t), seeded(t, 7)
 	p := newBucketProxy(t, b)

@@ -14,7 +14,7 @@ import (
 // and while none does: a deletion waits its whole grace again each time, the
 // home stays, and the deletion can be undone. (The server's own clock is no
 // part of any rule.)
-func TestDatabaseClockIsSet(t *testing.T) {
+func TestDatabaseClockJump(t *testing.T) {
 	t.Parallel()
 	clock := pgtest.NewClock(t, pgtest.New(t, postgres.Migrate))
 	b := folderBucket(t)

@@ -98,7 +98,7 @@ func TestServersBehindOneAddress(t *testing.T) {
 
 // A server that would look for archives or homes elsewhere than those that are
 // at work is refused with one line; one with the same data folder, too.
-func TestServerThatDiffersIsRefused(t *testing.T) {
+func TestServerWithOtherSettingsIsRefused(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, clusterOf{servers: 1, bucket: folderBucket(t)})
 	for _, d := range []struct {

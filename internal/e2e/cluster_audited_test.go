@@ -14,7 +14,7 @@ import (
 // The audit sees what it is for: a write of what is the controller's by who
 // does not lead, and one workspace more than the limits allow. It lets pass
 // what is right.
-func TestAuditSees(t *testing.T) {
+func TestAuditFindsViolations(t *testing.T) {
 	t.Parallel()
 	c := &cluster{test: test{t}, dsn: pgtest.New(t, postgres.Migrate)}
 	c.watched(limits{perUser: 1, global: 2})

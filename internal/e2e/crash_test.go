@@ -84,7 +84,7 @@ func (s *server) containerOf(id string) string {
 	return c.Container.ID + " " + c.Container.State.StartedAt
 }
 
-func TestRemovedByHand(t *testing.T) {
+func TestContainerOrVolumeRemovedByHand(t *testing.T) {
 	t.Parallel()
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		t.Run(storage, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 // Who is disabled is out within seconds, with a WebSocket that is open as well;
 // their workspace goes on, and is theirs again when they are enabled.
-func TestDisabledWithAnOpenWebSocket(t *testing.T) {
+func TestDisablingUserClosesWebSocket(t *testing.T) {
 	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s")
 	ctx := t.Context()

@@ -17,7 +17,7 @@ import (
 
 // Docker is restarted, by SIGTERM and by SIGKILL, while one home is created and
 // another one restored: both operations complete, and no workspace is in ERROR.
-func TestDockerRestartedInTheMiddle(t *testing.T) {
+func TestDockerRestartDuringOperations(t *testing.T) {
 	t.Parallel()
 	e := dockertest.Start(t, dockertest.Options{Image: env.testImage, Cleanup: cleanup})
 	bucket := folderBucket(t)

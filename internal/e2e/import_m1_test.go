@@ -122,7 +122,7 @@ func (s *server) importM1(v *firstVersion, settings []string, flags ...string) (
 
 // The first version comes over, beside a running server and without one, and
 // everybody finds their homes, by the old address, with the old password.
-func TestFirstVersionComesOver(t *testing.T) {
+func TestImportFromFirstVersion(t *testing.T) {
 	t.Parallel()
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		t.Run(storage, func(t *testing.T) {

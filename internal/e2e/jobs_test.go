@@ -158,7 +158,7 @@ func TestJobKilledWhileItWorks(t *testing.T) {
 // A leader is killed in the middle of an archive and of a restore, and another
 // server, which has a bucket's socket of its own, takes over: it does not wait
 // for the first to come back.
-func TestStandbyTakesOverJobs(t *testing.T) {
+func TestStandbyServerTakesOverJobs(t *testing.T) {
 	t.Parallel()
 	b, rng := s3Bucket(t), seeded(t, 16)
 	p := newBucketProxy(t, b)

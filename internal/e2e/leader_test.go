@@ -16,7 +16,7 @@ import (
 // database and Redis are restarted and Redis forgets; all while people start,
 // stop and archive on every server. Another one leads, at every moment one at
 // most, everything comes to where it is wanted, and no subscriber stays blind.
-func TestLeaderLost(t *testing.T) {
+func TestAnotherServerLeadsAfterLoss(t *testing.T) {
 	t.Parallel()
 	rng := seeded(t, 31)
 	c := startCluster(t, clusterOf{
@@ -107,7 +107,7 @@ func (c *cluster) works(m *member, id string) {
 // middle of its upload; another one takes over and finishes all of it. When the
 // first goes on, where it stood, nothing of what it was about to do is done:
 // the database refuses it and it asks the engine for nothing.
-func TestFormerLeaderActsNoMore(t *testing.T) {
+func TestFormerLeaderChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]struct {
 		last         string // what it does when the last of them has come by

@@ -12,14 +12,14 @@ import (
 
 // Somebody who may run one workspace opens another: stopping the first, on the
 // page that says so, lets them in without another click.
-func TestLimitPageLetsIn(t *testing.T) {
+func TestLimitPageEntersWorkspace(t *testing.T) {
 	t.Parallel()
 	s := startQuick(t, "MAX_RUNNING_PER_USER=1", "COORDINATOR_IDLE_INTERVAL=2s")
 	letsIn(t, s, s)
 }
 
 // The same at a server that leads nothing, with the place given up at another.
-func TestLimitPageOfServersLetsIn(t *testing.T) {
+func TestGlobalLimitPageEntersWorkspace(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, clusterOf{
 		servers: 2, bucket: folderBucket(t), limits: limits{perUser: 1},

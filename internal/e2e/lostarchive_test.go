@@ -22,7 +22,7 @@ import (
 // An archive that is missing or damaged puts its workspace in ERROR with words
 // that name the object. Nothing is started, made or deleted, and once it is
 // back the home comes back with it.
-func TestArchiveMissingOrDamaged(t *testing.T) {
+func TestLostOrDamagedArchiveIsError(t *testing.T) {
 	t.Parallel()
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
@@ -236,7 +236,7 @@ func (s *server) archives(id string) []api.Archive {
 
 // The ways out where the archive is gone for good: an earlier generation, or an
 // empty home, each confirmed by the workspace's name.
-func TestWaysOutOfALostArchive(t *testing.T) {
+func TestRecoveryFromLostArchive(t *testing.T) {
 	t.Parallel()
 	b, rng := folderBucket(t), seeded(t, 9)
 	s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_ARCHIVE_KEEP=1")...)

@@ -13,7 +13,7 @@ import (
 // A container that says it is a workspace's, which the database does not have,
 // is told of and removed after CODEHUB_ORPHAN_DELAY; its home is told of and
 // stays. Workspaces that there are feel nothing of it.
-func TestOrphans(t *testing.T) {
+func TestOrphansAreListedAndRemoved(t *testing.T) {
 	t.Parallel()
 	s := start(t, "CODEHUB_ORPHAN_DELAY=4s", "COORDINATOR_IDLE_INTERVAL=1s", "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "one"})

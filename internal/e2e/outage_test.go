@@ -15,7 +15,7 @@ import (
 
 // Docker stops for 30 s while workspaces run, start and are created: nobody
 // is in ERROR, neither during it nor after it, and everything comes back.
-func TestDockerStopped(t *testing.T) {
+func TestWorkspacesSurviveDockerOutage(t *testing.T) {
 	t.Parallel()
 	t.Run("stopped", func(t *testing.T) {
 		e := dockertest.Start(t, dockertest.Options{Image: env.testImage, Cleanup: cleanup})

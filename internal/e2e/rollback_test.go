@@ -131,7 +131,7 @@ func (s *server) refurnished(id string, rng *rand.Rand) homeState {
 
 // A database of a backup from before much of what happened: on hold nothing is
 // touched, and the take-over gives everybody the newest copy.
-func TestRollback(t *testing.T) {
+func TestDatabaseRollback(t *testing.T) {
 	t.Parallel()
 	b := folderBucket(t)
 	dsn := database(t)
@@ -276,7 +276,7 @@ func TestRollbackOfAnUndelete(t *testing.T) {
 
 // A second server on a copy of the data folder: it holds, and stops and removes
 // nothing of the original's, whether that runs or not.
-func TestCopiedDataFolder(t *testing.T) {
+func TestCopiedDataFolderGoesOnHold(t *testing.T) {
 	t.Parallel()
 	b := folderBucket(t)
 	s := start(t, append(b.settings, "COORDINATOR_IDLE_INTERVAL=1s")...)

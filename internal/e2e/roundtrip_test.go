@@ -10,7 +10,7 @@ import (
 
 // A home with everything that homes were ever lost of goes into the bucket
 // and comes back as it was, on every pair of storage and store.
-func TestHomesComeBack(t *testing.T) {
+func TestArchivedHomesAreRestoredExactly(t *testing.T) {
 	t.Parallel()
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		for store, open := range stores {
@@ -56,7 +56,7 @@ func TestHomesComeBack(t *testing.T) {
 
 // A workspace that was never started is archived without a home, and opened
 // as a new one is.
-func TestArchivedBeforeItWasMade(t *testing.T) {
+func TestArchiveRequestedBeforeHomeExists(t *testing.T) {
 	t.Parallel()
 	b := folderBucket(t)
 	s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s")...)
@@ -86,7 +86,7 @@ func TestArchivedBeforeItWasMade(t *testing.T) {
 }
 
 // A deleted workspace's archives go as well, and then it is DELETED.
-func TestDeletedWithItsArchives(t *testing.T) {
+func TestDeletionRemovesArchives(t *testing.T) {
 	t.Parallel()
 	b, rng := folderBucket(t), seeded(t, 15)
 	s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=1s")...)

@@ -88,7 +88,7 @@ func (s *server) upgrade(id string, headers ...string) (int, net.Conn) {
 }
 
 // The whole server as an outsider, a stranger and another site's page meet it.
-func TestStrangers(t *testing.T) {
+func TestOutsidersAreRefused(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.New(t, nil)
 	s := start(t, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DELETE_GRACE=0s")
@@ -253,7 +253,7 @@ func TestWorkspaceIsConfined(t *testing.T) {
 }
 
 // What a container is given, and that nobody else reads the data folder.
-func TestHardening(t *testing.T) {
+func TestContainerHardening(t *testing.T) {
 	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE=local-dir")
 	id := s.create(api.CreateWorkspace{Name: "mine"})

@@ -56,7 +56,7 @@ func TestArchiveRetriedAfterAnEdit(t *testing.T) {
 // A wish comes at the moment at which archive_key is stored, just before and
 // just after: the workspace comes back by itself, with its home, which is the
 // same volume where the wish was in time.
-func TestWishWhenTheArchiveIsRecorded(t *testing.T) {
+func TestRequestWhileArchiveIsRecorded(t *testing.T) {
 	t.Parallel()
 	b, rng := folderBucket(t), seeded(t, 11)
 	f := startFailing(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
@@ -105,7 +105,7 @@ func (s *server) volumeClaim(id string) string {
 
 // A deletion is taken back while the removal of the volume is claimed: it is
 // refused, or the home is there; never a workspace without its home.
-func TestUndeleteWhenTheRemovalIsClaimed(t *testing.T) {
+func TestUndeleteDuringClaimedRemoval(t *testing.T) {
 	t.Parallel()
 	b, rng := folderBucket(t), seeded(t, 12)
 	f := startFailing(t, append(b.settings, "CODEHUB_DELETE_GRACE=2s")...)
@@ -149,7 +149,7 @@ func TestUndeleteWhenTheRemovalIsClaimed(t *testing.T) {
 // next one removes it, restores it and lets its owner in; then the first goes
 // on, and the home is none of its business any more. (Of servers with homes in
 // folders there is only one.)
-func TestStoppedLeaderGoesOn(t *testing.T) {
+func TestResumedLeaderChangesNothing(t *testing.T) {
 	t.Parallel()
 	b, rng := folderBucket(t), seeded(t, 13)
 	dsn := database(t)

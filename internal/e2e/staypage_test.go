@@ -12,7 +12,7 @@ import (
 
 // An open page of the dashboard says in time that a workspace is about to stop,
 // and no longer once its owner wants it to stay, wherever they said so.
-func TestPageSaysWhatStops(t *testing.T) {
+func TestPageWarnsBeforeIdleStop(t *testing.T) {
 	t.Parallel()
 	s := startQuick(t, "TTL_STANDBY_SECONDS=85", "COORDINATOR_IDLE_INTERVAL=2s")
 	id := s.create(api.CreateWorkspace{Name: "alpha"})

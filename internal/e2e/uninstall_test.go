@@ -54,7 +54,7 @@ func (s *server) inDocker(id string) (containers, volumes, networks, images int)
 
 // Uninstall refuses while a server runs, and asks before it removes anything. The
 // removal of homes needs a confirmation of its own.
-func TestUninstall(t *testing.T) {
+func TestUninstallAsksBeforeRemoval(t *testing.T) {
 	t.Parallel()
 	settings := []string{"CODEHUB_DATABASE_URL=" + database(t)}
 	s := start(t, settings...)
