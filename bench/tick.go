@@ -377,7 +377,7 @@ func (present) Key(id workspace.ID, claim string) string {
 	return "codehub/" + string(id) + "/" + claim + "/home.tar.zst"
 }
 
-func (present) Look(context.Context, workspace.Workspace) (lifecycle.Archive, error) {
+func (present) State(context.Context, workspace.Workspace) (lifecycle.Archive, error) {
 	return lifecycle.ArchivePresent, nil
 }
 

@@ -342,7 +342,7 @@ func TestCopied(t *testing.T) {
 			t.Error(err)
 		}
 		// It can be restored like any other.
-		if look, err := p.cfg.Own.Look(ctx, ws); err != nil || fmt.Sprint(look) != "1" {
+		if look, err := p.cfg.Own.State(ctx, ws); err != nil || fmt.Sprint(look) != "1" {
 			t.Errorf("%v, %v", look, err)
 		}
 		if n := query[int](p, `SELECT count(*) FROM archives WHERE key NOT LIKE $1`, p.id+"/%"); n != 0 {

@@ -104,10 +104,10 @@ func (b *Bucket) Key(id workspace.ID, claim string) string {
 	return b.Installation + "/" + archive.HomeKey(string(id), claim)
 }
 
-// Look checks the archive of a row: its .meta must name this workspace and the
+// State checks the archive of a row: its .meta must name this workspace and the
 // row's digest and size (if set), and its object must have that size. On an
 // error the result is ArchiveUnknown.
-func (b *Bucket) Look(ctx context.Context, row workspace.Workspace) (lifecycle.Archive, error) {
+func (b *Bucket) State(ctx context.Context, row workspace.Workspace) (lifecycle.Archive, error) {
 	meta, err := b.Meta(ctx, row.ArchiveKey)
 	if err == nil {
 		err = describes(meta, row)

@@ -27,7 +27,7 @@ func TestRoundTrip(t *testing.T) {
 		check(t, os.WriteFile(filepath.Join(home, "several-parts"), randomBytes(40<<20), 0o600))
 		before := archivetest.Snapshot(t, home)
 		row := f.archived(t, home)
-		if a, err := f.Look(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
+		if a, err := f.State(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
 			t.Errorf("Look: %v, %v", a, err)
 		}
 		meta, err := f.Meta(t.Context(), row.ArchiveKey)
@@ -57,7 +57,7 @@ func TestPutEmpty(t *testing.T) {
 			}
 		}
 		row.ArchiveKey = f.Key(row.ID, row.OpID)
-		if a, err := f.Look(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
+		if a, err := f.State(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
 			t.Errorf("Look: %v, %v", a, err)
 		}
 	})
@@ -111,7 +111,7 @@ func TestLook(t *testing.T) {
 		} {
 			row := f.archived(t, homeOf(t, 5_000))
 			c.change(t, &row)
-			a, err := f.Look(ctx, row)
+			a, err := f.State(ctx, row)
 			if a != c.want || err != nil {
 				t.Errorf("%s: %v, %v; want %v", name, a, err, c.want)
 			}
@@ -119,7 +119,7 @@ func TestLook(t *testing.T) {
 		for _, key := range []string{"", "x", "../../etc/passwd", installation + "/" + markerName, good.ArchiveKey + ".meta", good.ArchiveKey + "/"} {
 			row := good
 			row.ArchiveKey = key
-			if a, err := f.Look(ctx, row); a != lifecycle.ArchiveUnknown || err == nil {
+			if a, err := f.State(ctx, row); a != lifecycle.ArchiveUnknown || err == nil {
 				t.Errorf("archive_key %q: %v, %v", key, a, err)
 			}
 		}
@@ -132,7 +132,7 @@ func TestWrongBucket(t *testing.T) {
 	silent := func(t *testing.T, b *Bucket, row workspace.Workspace) {
 		t.Helper()
 		ctx := t.Context()
-		a, err := b.Look(ctx, row)
+		a, err := b.State(ctx, row)
 		wantErr(t, err, store.ErrUnavailable)
 		if a != lifecycle.ArchiveUnknown {
 			t.Errorf("Look: %v", a)
@@ -178,7 +178,7 @@ func TestWrongBucket(t *testing.T) {
 		}
 		check(t, os.Remove(f.Folder))
 		check(t, os.Rename(f.Folder+".elsewhere", f.Folder))
-		if a, err := f.Look(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
+		if a, err := f.State(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
 			t.Errorf("with its disk back: %v, %v", a, err)
 		}
 		check(t, fresh().Check(t.Context(), true))
@@ -202,7 +202,7 @@ func TestWrongBucket(t *testing.T) {
 		f.server.Stop()
 		silent(t, f.Bucket, row)
 		check(t, f.server.Run())
-		if a, err := f.Look(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
+		if a, err := f.State(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
 			t.Errorf("up again: %v, %v", a, err)
 		}
 	})
@@ -378,7 +378,7 @@ func TestNothingIsStoredBehindTheDisk(t *testing.T) {
 	// As if an earlier job had stored it there.
 	check(t, os.CopyFS(f.Folder, os.DirFS(f.Folder+".elsewhere")))
 	check(t, os.Remove(filepath.Join(f.Folder, installation, markerName)))
-	a, err := b.Look(ctx, row)
+	a, err := b.State(ctx, row)
 	wantErr(t, err, store.ErrUnavailable)
 	if a != lifecycle.ArchiveUnknown {
 		t.Errorf("an archive behind the disk is %v", a)

@@ -127,7 +127,7 @@ func TestDelete(t *testing.T) {
 		if len(list) != 2 {
 			t.Errorf("left: %v", list)
 		}
-		if a, err := f.Look(t.Context(), kept); a != lifecycle.ArchivePresent || err != nil {
+		if a, err := f.State(t.Context(), kept); a != lifecycle.ArchivePresent || err != nil {
 			t.Errorf("the other: %v, %v", a, err)
 		}
 	})
@@ -135,7 +135,7 @@ func TestDelete(t *testing.T) {
 	row := f.archived(t, homeOf(t, 1000))
 	f.Store = &stubborn{store.NewFolder(f.Folder), 1}
 	wantErr(t, f.Delete(t.Context(), row.ArchiveKey), store.ErrUnavailable)
-	if a, err := f.Look(t.Context(), row); a != lifecycle.ArchiveMissing || err != nil {
+	if a, err := f.State(t.Context(), row); a != lifecycle.ArchiveMissing || err != nil {
 		t.Errorf("half a removal: %v, %v", a, err)
 	}
 	list, err := f.List(t.Context())

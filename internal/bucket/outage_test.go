@@ -224,7 +224,7 @@ func TestBucketFails(t *testing.T) {
 			}
 			f.proxy.on(nil)
 			row.ArchiveKey = f.Key(row.ID, row.OpID)
-			if a, err := f.Look(t.Context(), row); a != lifecycle.ArchiveMissing || err != nil {
+			if a, err := f.State(t.Context(), row); a != lifecycle.ArchiveMissing || err != nil {
 				t.Errorf("Look: %v, %v", a, err)
 			}
 			// What it leaves is for the sweep, or it swept it itself.
@@ -337,7 +337,7 @@ func TestEndedWhileUploading(t *testing.T) {
 		t.Errorf("the job ended with %+v", result.Error)
 	}
 	row.ArchiveKey = f.Key(row.ID, row.OpID)
-	if a, err := f.Look(t.Context(), row); a != lifecycle.ArchiveMissing || err != nil {
+	if a, err := f.State(t.Context(), row); a != lifecycle.ArchiveMissing || err != nil {
 		t.Errorf("Look: %v, %v", a, err)
 	}
 	if !slices.ContainsFunc(f.proxy.requests(), func(r *http.Request) bool { return r.Method == http.MethodDelete }) {

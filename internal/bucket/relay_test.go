@@ -325,7 +325,7 @@ func TestRelayAbandoned(t *testing.T) {
 	cancel()
 	wait("end", func() bool { return open.Load() == 0 })
 	f.proxy.on(nil)
-	if a, err := f.Look(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
+	if a, err := f.State(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
 		t.Errorf("Look: %v, %v", a, err)
 	}
 }

@@ -109,7 +109,7 @@ func (t *term) removeArchived(ctx context.Context, row workspace.Workspace, own 
 	}
 	t.passed(row.ID, "archive.job-removed")
 	if row.ArchiveKey != "" {
-		seen, err := t.cfg.Archives.Look(ctx, row)
+		seen, err := t.cfg.Archives.State(ctx, row)
 		if err != nil {
 			return fmt.Errorf("check the archive before its home is removed: %w", err)
 		}

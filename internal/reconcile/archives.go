@@ -16,11 +16,11 @@ type Archives interface {
 	// Key returns the archive_key for the operation with this claim.
 	Key(id workspace.ID, claim string) string
 
-	// Look checks whether the archive is present: its .meta is readable, belongs to
+	// State checks whether the archive is present: its .meta is readable, belongs to
 	// this workspace and matches the digest and size in the row (if the row has
 	// them), and its object has that size. It returns ArchiveMissing if either is
 	// absent, and ArchiveUnknown with every error.
-	Look(ctx context.Context, row workspace.Workspace) (lifecycle.Archive, error)
+	State(ctx context.Context, row workspace.Workspace) (lifecycle.Archive, error)
 
 	// Meta reads the .meta of an archive. It returns store.ErrNotFound or
 	// archive.ErrCorrupted.

@@ -96,11 +96,11 @@ func (a *archives) count(op string) int {
 	return a.calls[op]
 }
 
-func (a *archives) Look(ctx context.Context, row workspace.Workspace) (lifecycle.Archive, error) {
-	if err := a.enter(ctx, "Look", row.ID); err != nil {
+func (a *archives) State(ctx context.Context, row workspace.Workspace) (lifecycle.Archive, error) {
+	if err := a.enter(ctx, "State", row.ID); err != nil {
 		return lifecycle.ArchiveUnknown, err
 	}
-	return a.Bucket.Look(ctx, row)
+	return a.Bucket.State(ctx, row)
 }
 
 func (a *archives) Meta(ctx context.Context, key string) (*archive.Meta, error) {
@@ -238,7 +238,7 @@ func (w *world) isArchived(ws workspace.Workspace) {
 	if ws.Home.State != workspace.HomeAbsent || ws.ArchiveKey == "" || ws.ErrorCount != 0 {
 		w.Errorf("archived: home %+v, key %q, errors %d", ws.Home, ws.ArchiveKey, ws.ErrorCount)
 	}
-	if seen, err := w.archives.Look(w.Context(), ws); err != nil || seen != lifecycle.ArchivePresent {
+	if seen, err := w.archives.State(w.Context(), ws); err != nil || seen != lifecycle.ArchivePresent {
 		w.Errorf("the archive: %v, %v", seen, err)
 	}
 }

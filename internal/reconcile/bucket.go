@@ -316,7 +316,7 @@ func (t *term) runLookup(ctx context.Context, s archiveRef, l *lookup) {
 func (t *term) checkArchive(ctx context.Context, s archiveRef, q query) (lifecycle.Archive, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.cfg.ObserveTimeout)
 	defer cancel()
-	answer, err := t.cfg.Archives.Look(ctx, workspace.Workspace{ID: s.id, ArchiveKey: q.key, ArchiveDigest: q.digest, ArchiveSize: q.size})
+	answer, err := t.cfg.Archives.State(ctx, workspace.Workspace{ID: s.id, ArchiveKey: q.key, ArchiveDigest: q.digest, ArchiveSize: q.size})
 	if err != nil {
 		return lifecycle.ArchiveUnknown, err
 	}

@@ -64,13 +64,13 @@ func TestBucketOutageDoesNotBlockWorkspaces(t *testing.T) {
 // progress, and recovers.
 func TestBucketOutageDuringOperation(t *testing.T) {
 	t.Parallel()
-	for _, op := range []string{"ArchiveJob", "ReadBack", "Look", "PutEmpty", "Meta", "RestoreJob"} {
+	for _, op := range []string{"ArchiveJob", "ReadBack", "State", "PutEmpty", "Meta", "RestoreJob"} {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, impatient)
 			away := newFirst()
 			w.archives.setBefore(func(_ context.Context, at string, id workspace.ID) error {
-				if at == op && (op != "Meta" || strings.Trim(string(id), "0-") != "") && (op != "Look" || w.row(id).Operation == workspace.OpArchiving) {
+				if at == op && (op != "Meta" || strings.Trim(string(id), "0-") != "") && (op != "State" || w.row(id).Operation == workspace.OpArchiving) {
 					go away.do(func() { w.archives.setDown(true) })
 					return fmt.Errorf("%s: cut off: %w", at, store.ErrUnavailable)
 				}
@@ -282,7 +282,7 @@ func TestSlowBucketCausesNoRetry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.archives.setBefore(func(ctx context.Context, op string, _ workspace.ID) error {
-		if op == "Look" {
+		if op == "State" {
 			select {
 			case <-time.After(1500 * time.Millisecond): // longer than the pause between runs
 			case <-ctx.Done():
@@ -495,7 +495,7 @@ func TestLookupDuringRemovalIsNotTrusted(t *testing.T) {
 		}
 		// Wait until the tick has seen it; it checks less often while an executor
 		// runs.
-		for begun := w.archives.count("Look"); w.archives.count("Look") < begun+2; {
+		for begun := w.archives.count("State"); w.archives.count("State") < begun+2; {
 			time.Sleep(time.Millisecond)
 		}
 		w.archives.take(t, w.row(id).ArchiveKey)

@@ -79,7 +79,7 @@ func (t *term) restore(ctx context.Context, row workspace.Workspace, w *work) er
 // missing. It is read before a volume is created, so that none is created for an
 // archive that cannot be restored.
 func (t *term) metaOf(ctx context.Context, row workspace.Workspace) (*archive.Meta, error) {
-	seen, err := t.cfg.Archives.Look(ctx, row)
+	seen, err := t.cfg.Archives.State(ctx, row)
 	if err != nil {
 		return nil, fmt.Errorf("check the archive: %w", err)
 	}

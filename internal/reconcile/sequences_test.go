@@ -276,7 +276,7 @@ func (w *world) quiet() {
 		for _, op := range []string{"Jobs", "Volumes", "StartJob", "FollowJob", "RemoveJob", "MarkRestored", "RemoveVolume", "CreateVolume", "CreateEmptyVolume"} {
 			n += w.fake.Calls(op)
 		}
-		for _, op := range []string{"Look", "Meta", "ArchiveJob", "RestoreJob", "ReadBack", "PutEmpty"} {
+		for _, op := range []string{"State", "Meta", "ArchiveJob", "RestoreJob", "ReadBack", "PutEmpty"} {
 			n += w.archives.count(op)
 		}
 		return n

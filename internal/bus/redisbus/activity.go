@@ -24,7 +24,7 @@ var _ activity.Bus = (*Redis)(nil)
 // failover to a replica that was behind.
 //
 // The mark also contains the installation's ID, ARGV[1], because installations that
-// shared the key would remove each other's data. The mark expires one hour after
+// shared the key would remove each other's data. The keys expire one hour after
 // the last add or read, so that no cleanup is needed after an installation is
 // removed.
 const markOf = `

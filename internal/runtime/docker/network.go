@@ -59,7 +59,7 @@ func (r *Runtime) ensureNetwork(ctx context.Context) (*network, error) {
 }
 
 // reportSubnet logs once that the network has another subnet than the setting.
-// Containers may have addresses on it, so it stays until somebody removes it.
+// Containers may have addresses on it, so it stays until an administrator removes it.
 func (r *Runtime) reportSubnet(name string, subnet netip.Prefix) {
 	if !r.cfg.Subnet.IsValid() || r.cfg.Subnet == subnet {
 		return

@@ -78,7 +78,7 @@ func jobTests() map[string]func(*suite) {
 		},
 		"job/created but not started is replaced": func(s *suite) {
 			s.create()
-			spec := s.archiveSpec("say anew", "exit 0")
+			spec := s.archiveSpec("say again", "exit 0")
 			for _, claim := range []string{"op-1", "op-0"} {
 				other := spec
 				other.Claim = claim
@@ -88,9 +88,9 @@ func jobTests() map[string]func(*suite) {
 				s.is("FollowJob of one that never ran", err, runtime.ErrNotFound)
 				job := s.startJob(spec)
 				if job.ID == half {
-					s.Fatal("a job that nobody gave its input was taken up")
+					s.Fatal("a job without its input was adopted")
 				}
-				s.wantReport(job.ID, 0, "anew")
+				s.wantReport(job.ID, 0, "again")
 				s.ok("RemoveJob", s.Runtime.RemoveJob(s.ctx, job.ID))
 			}
 		},
@@ -234,7 +234,7 @@ func jobTests() map[string]func(*suite) {
 				s.Fatalf("the neighbour lists %+v", jobs)
 			}
 			if err := s.Neighbour.RemoveJob(s.ctx, job.ID); err == nil {
-				s.Fatal("the neighbour was told that it removed our job")
+				s.Fatal("removing another installation's job gave no error")
 			}
 			_, err = s.Neighbour.FollowJob(s.ctx, job.ID, func([]byte) {})
 			s.is("FollowJob", err, runtime.ErrNotFound)

@@ -44,7 +44,7 @@ func markTests() map[string]func(*suite) {
 			got, _, err := s.Runtime.Mark(s.ctx)
 			s.ok("Mark", err)
 			if diff := cmp.Diff(second, got); diff != "" {
-				s.Fatalf("beside a neighbour's (-want +got):\n%s", diff)
+				s.Fatalf("with another installation's mark (-want +got):\n%s", diff)
 			}
 			if _, _, err := s.Down.Mark(s.ctx); err == nil {
 				s.Fatal("Mark of a backend that is down")
