@@ -1,4 +1,4 @@
-// Package api holds the JSON of codehub's HTTP API (design §6), for the
+// Package api holds the JSON of codehub's HTTP API (docs/api.md), for the
 // server and for clients alike. It imports the standard library only.
 package api
 

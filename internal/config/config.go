@@ -1,6 +1,6 @@
-// Package config holds codehub's settings (design §12): environment variables
-// and flags of the same names, each checked with a message that says which
-// one, why, and what would do.
+// Package config holds codehub's settings (docs/settings.md): environment variables
+// and flags of the same names. An invalid value is an error with the setting, the
+// reason and a value that works.
 package config
 
 import (

@@ -17,9 +17,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// events streams the caller's workspaces (design §10): what there is, a
-// heartbeat to say that this was all, and then what changes. It ends with the
-// session.
+// events streams the caller's workspaces (docs/api.md): first the present ones, then
+// a heartbeat that ends this list, then each change. It ends with the session.
 func (s *server) events(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	accesslog.Quiet(r.Context())
 	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)

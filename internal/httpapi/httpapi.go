@@ -1,4 +1,4 @@
-// Package httpapi is codehub's HTTP API (design §6): its routes on one page,
+// Package httpapi is codehub's HTTP API (docs/api.md): its routes on one page,
 // one table from errors to statuses, strict JSON, and the event stream. The
 // document api/openapi.json describes it, and a test holds the two together.
 package httpapi

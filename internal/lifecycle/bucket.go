@@ -2,11 +2,10 @@ package lifecycle
 
 import "codehub/internal/workspace"
 
-// AsksBucket reports whether the bucket is to be asked about the row's
-// archive before it is judged: rows that are in an operation on it or may
-// enter one (design §4), those whose archive nobody has seen yet, and those
-// that are to be looked at afresh. All others keep what was last seen, and a
-// deleted workspace has nothing to lose.
+// AsksBucket reports whether to observe the row's archive before the row is judged:
+// if an operation uses it or may begin to, if it was never observed, or if a recovery
+// is requested. Otherwise the last observation stays. A deleted workspace has nothing
+// to lose.
 func AsksBucket(row workspace.Workspace) bool {
 	if row.ArchiveKey == "" || row.DeletedAt != nil {
 		return false

@@ -68,9 +68,9 @@ func volumeReady(home workspace.Home, v *Volume) (ok bool, reason, message strin
 	return false, workspace.ReasonUnowned, msgUnownedVolume
 }
 
-// containerReady: during a start it takes an answer on /healthz; once ready,
-// a running container stays ready (design §2: a slow /healthz ends nobody's
-// session). Nobody is let in to a home that is being removed.
+// containerReady: a start is complete when /healthz answers. Afterwards a running
+// container stays ready, so that a slow /healthz ends no session. A container on a
+// home that is being removed is not ready.
 func containerReady(row workspace.Workspace, k *Container) (ok bool, reason, message string) {
 	switch {
 	case k == nil:
@@ -90,9 +90,8 @@ func containerReady(row workspace.Workspace, k *Container) (ok bool, reason, mes
 	return false, workspace.ReasonContainerStarting, ""
 }
 
-// broken names the invariant that does not hold, or nothing (design §2,
-// policy.healthy and DataLost). A workspace on its way out has nothing to
-// lose any more.
+// broken is the reason why policy.healthy is false, or empty. A deleted workspace has
+// nothing to lose.
 func broken(row workspace.Workspace, c workspace.Conditions) (workspace.ErrorReason, string) {
 	if row.DeletedAt != nil {
 		return "", ""

@@ -12,8 +12,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// The contracts of design §3, as far as they are decided here: one test each,
-// for any workspace that can occur.
+// The contracts of docs/contracts.md that this package decides: one test each, for any
+// workspace that can occur.
 
 // anyLook draws a look at any workspace that can occur, with any requests and
 // whatever its executor may be doing.
@@ -87,9 +87,9 @@ func contract(t *testing.T, holds func(t *rapid.T, in lifecycle.Input)) {
 	rapid.Check(t, func(t *rapid.T) { holds(t, a.anyLook(t)) })
 }
 
-// Contract 1. What the row took for true is of no account once everything was
-// seen; of the container it matters whether it was ready (design §2).
-func TestContract01RealityOverRows(t *testing.T) {
+// Once everything is observed, the row's previous conditions do not matter, except
+// whether the container was ready.
+func TestContractRealityOverRows(t *testing.T) {
 	contract(t, func(t *rapid.T, in lifecycle.Input) {
 		in.Obs.ContainerKnown, in.Obs.VolumeKnown = true, true
 		if in.Row.ArchiveKey != "" && in.Obs.Archive == lifecycle.ArchiveUnknown {
@@ -125,9 +125,9 @@ func timeless(r lifecycle.Result) lifecycle.Result {
 	return r
 }
 
-// Contract 2. A look depends on nothing but what is there: between now and
-// LookAgain time changes nothing, and bookkeeping comes to an end.
-func TestContract02LevelTriggered(t *testing.T) {
+// A decision depends only on what is observed: until LookAgain the time changes
+// nothing, and Settle is not decided forever.
+func TestContractLevelTriggered(t *testing.T) {
 	contract(t, func(t *rapid.T, in lifecycle.Input) {
 		r := lifecycle.Judge(in)
 		if again := lifecycle.Judge(in); !reflect.DeepEqual(r, again) {
@@ -156,9 +156,8 @@ func TestContract02LevelTriggered(t *testing.T) {
 	})
 }
 
-// Contract 3. What the API layer writes, and what people edit, the judge
-// leaves alone.
-func TestContract03SingleWriter(t *testing.T) {
+// The judge changes no column of the API layer.
+func TestContractSingleWriter(t *testing.T) {
 	controllers := []string{"Home", "Conditions", "Phase", "PhaseChangedAt", "Operation", "OpID", "OpStartedAt",
 		"ArchiveOpID", "ArchiveKey", "ArchiveDigest", "ArchiveSize", "ErrorReason", "ErrorMessage", "ErrorCount",
 		"RunningImage", "RetryAt", "StopReason", "Progress"}
@@ -173,9 +172,9 @@ func TestContract03SingleWriter(t *testing.T) {
 	})
 }
 
-// Contract 4. One operation at a time: claimed where there is none, with the
-// new claim's id, and ended by the judge alone. ERROR implies NONE.
-func TestContract04OneOperation(t *testing.T) {
+// One operation at a time: the judge claims one if none runs, with the new claim's ID,
+// and only the judge ends it. ERROR implies NONE.
+func TestContractOneOperation(t *testing.T) {
 	contract(t, func(t *rapid.T, in lifecycle.Input) {
 		r := lifecycle.Judge(in)
 		op, claim := r.Row.Operation, r.Action.Kind == lifecycle.Claim
@@ -198,8 +197,8 @@ func TestContract04OneOperation(t *testing.T) {
 	})
 }
 
-// Contract 5. Every way leads over neighbouring levels, in one direction.
-func TestContract05Ordered(t *testing.T) {
+// Operations connect neighbouring levels, in one direction.
+func TestContractOrdered(t *testing.T) {
 	t.Parallel()
 	stages := map[workspace.Operation][2]workspace.Phase{
 		workspace.OpProvisioning:       {workspace.PhasePending, workspace.PhaseStandby},
@@ -272,9 +271,9 @@ func (g *given) carriedOut() {
 	}
 }
 
-// Contract 6. A container has its volume: nothing is started but a live home
-// whose own volume is there, and nothing removed that was not seen.
-func TestContract06AContainerHasItsVolume(t *testing.T) {
+// Only a live home with its own volume is started, and only observed resources are
+// removed.
+func TestContractAContainerHasItsVolume(t *testing.T) {
 	contract(t, func(t *rapid.T, in lifecycle.Input) {
 		r := lifecycle.Judge(in)
 		switch {
@@ -291,10 +290,9 @@ func TestContract06AContainerHasItsVolume(t *testing.T) {
 	})
 }
 
-// Contract 7. Every claim of ARCHIVING is an upload of its own; a restore is
-// done when its marker is the key; what was made for a home that is being
-// filled is found again by its claim.
-func TestContract07ArchiveAndRestoreAreRepeatable(t *testing.T) {
+// Every claim of ARCHIVING has an upload of its own; a restore is complete when its
+// marker is the key; the volume of a home that is being filled is found by its claim.
+func TestContractArchiveAndRestoreAreRepeatable(t *testing.T) {
 	contract(t, func(t *rapid.T, in lifecycle.Input) {
 		r := lifecycle.Judge(in)
 		uploads := r.Action.Kind == lifecycle.Claim && (r.Action.Op == workspace.OpArchiving || r.Action.Op == workspace.OpCreateEmptyArchive)
@@ -311,10 +309,9 @@ func TestContract07ArchiveAndRestoreAreRepeatable(t *testing.T) {
 	})
 }
 
-// Contract 8. The home's state goes in order: into deleting by a deletion past
-// its grace alone, out of live only so, or when its loss is confirmed; and what
-// is removed was archived.
-func TestContract08Order(t *testing.T) {
+// The home's state changes in order: only a deletion past its grace leads to deleting,
+// a live home ends only by that, by an archive, or when its loss is confirmed.
+func TestContractOrder(t *testing.T) {
 	contract(t, func(t *rapid.T, in lifecycle.Input) {
 		r := lifecycle.Judge(in)
 		from, to := in.Row.Home.State, r.Row.Home.State
@@ -348,9 +345,9 @@ func TestContract08Order(t *testing.T) {
 	})
 }
 
-// Contract 9. What the collection of archives protects stays named: the key
-// until its loss is confirmed, and the last upload.
-func TestContract09ArchivesStayNamed(t *testing.T) {
+// The row keeps naming what garbage collection protects: the key until its loss is
+// confirmed, and the last upload.
+func TestContractArchivesStayNamed(t *testing.T) {
 	contract(t, func(t *rapid.T, in lifecycle.Input) {
 		r := lifecycle.Judge(in)
 		if r.Row.ArchiveKey != in.Row.ArchiveKey && !(confirmed(in) && r.Action.Kind == lifecycle.Recover && in.Row.DeletedAt == nil) {
@@ -369,9 +366,9 @@ func confirmed(in lifecycle.Input) bool {
 		in.Row.RecoverAction == workspace.RecoverArchive && in.Obs.Earlier == lifecycle.ArchivePresent
 }
 
-// Contract 10. An outage never counts, every other failure does, the last one
-// is final; an error ends by an explicit recovery (or with the workspace).
-func TestContract10Retries(t *testing.T) {
+// An outage is not a failed attempt, every other failure is, and the last one is final.
+// An error ends by a recovery, or with the workspace.
+func TestContractRetries(t *testing.T) {
 	contract(t, func(t *rapid.T, in lifecycle.Input) {
 		r := lifecycle.Judge(in)
 		if r.Row.ErrorReason == workspace.ErrUnreachable {

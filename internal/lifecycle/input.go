@@ -25,7 +25,7 @@ type Input struct {
 	Policy Policy
 	// UpSince is since when the backend has answered without a break, as far
 	// as this process knows. Deadlines count from here at the earliest: an
-	// outage, or a server that was down, is nobody's fault (design §3.10).
+	// outage, or a server that was down, does not use up a deadline.
 	UpSince time.Time
 	// BucketUpSince is the same for the bucket, and counts for the operations
 	// that work with it (OnBucket); Now while it does not answer.
@@ -36,8 +36,8 @@ type Input struct {
 	Jitter float64
 }
 
-// Observation is what the backends said of one workspace. What is not known
-// changes nothing: the previous condition stays (design §2).
+// Observation is what the backends said of one workspace. A condition that
+// was not observed stays as it was.
 type Observation struct {
 	ContainerKnown bool
 	Container      *Container // nil: there is none
@@ -111,7 +111,7 @@ type Failure struct {
 	InUse bool
 }
 
-// Policy holds the bounds of design §3.10 and §12.
+// Policy has the deadlines and retry delays of docs/states.md.
 type Policy struct {
 	DeleteGrace  time.Duration
 	Provisioning time.Duration // deadline of PROVISIONING
@@ -123,7 +123,8 @@ type Policy struct {
 	RetryMax     time.Duration
 }
 
-// DefaultPolicy is the policy of the design.
+// DefaultPolicy is the policy of docs/states.md. The grace and the deadline of a start
+// are settings.
 func DefaultPolicy() Policy {
 	return Policy{
 		DeleteGrace:  2 * time.Hour,

@@ -63,9 +63,8 @@ func with(in Input, row workspace.Workspace) Input {
 	return in
 }
 
-// forcedStop: the container goes now, whatever runs and whatever the phase
-// (design §6, /stop?force=true). A container that cannot be removed holds up
-// the rest no longer than a DELETING would.
+// forcedStop removes the container now, in any phase. A container that cannot be
+// removed delays other decisions for no longer than the deadline of DELETING.
 func forcedStop(in Input) (Result, bool) {
 	if in.Row.ForceStopRequestedAt == nil {
 		return Result{}, false
@@ -162,8 +161,8 @@ func queued(in Input, r Result) Result {
 	return r
 }
 
-// choose holds the phase against what is desired: neighbouring levels only
-// (design §2, the table of operations).
+// choose compares the phase with the desired state and returns the operation to
+// claim: see the table of operations in docs/states.md.
 func choose(in Input) workspace.Operation {
 	row := in.Row
 	container := row.Conditions.Get(workspace.ContainerReady).Reason
@@ -258,8 +257,8 @@ func claim(in Input, r *Result, op workspace.Operation) {
 	}
 }
 
-// deleting decides for a deleted workspace on which nothing runs: the
-// container goes at once, the volume after the grace (design §2, Deleting).
+// deleting decides for a deleted workspace without an operation: the container is
+// removed at once, the volume after the grace.
 func deleting(in Input) Result {
 	row := in.Row
 	r := Result{Row: row, ClearCancel: row.CancelRequestedAt != nil}
@@ -303,12 +302,10 @@ func mayBeWhole(s workspace.HomeState) bool {
 	return s == workspace.HomeLive || s == workspace.HomeArchived
 }
 
-// recovered clears the error and looks afresh; with RecoverEmpty what was lost
-// is given up, with RecoverArchive it is put back to an earlier archive that is
-// there (design §2, DataLost, and §3.10). Nothing is concluded from what was
-// seen earlier: the request waits for a look at everything. A container
-// without its volume is removed first. What is lost all the same is recorded
-// at once.
+// recovered clears the error and judges again. RecoverEmpty gives up a lost home,
+// RecoverArchive replaces it with an earlier archive that exists. Earlier observations
+// do not count: the request waits for a complete one. A container without its volume
+// is removed first. If the home is still lost, that is recorded at once.
 func recovered(in Input) Result {
 	row := in.Row
 	r := Result{Row: row, ClearCancel: row.CancelRequestedAt != nil}

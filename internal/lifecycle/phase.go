@@ -2,9 +2,8 @@ package lifecycle
 
 import "codehub/internal/workspace"
 
-// Phase is what the conditions add up to. The rows of design §2 are taken in
-// order: intent (deletion), safety (health), reality (resources), the more
-// specific resource first.
+// Phase is what the conditions add up to. The first row of the table in
+// docs/states.md that holds counts: deletion, then health, then resources.
 func Phase(row workspace.Workspace, c workspace.Conditions) workspace.Phase {
 	volume := c.Is(workspace.VolumeReady)
 	switch {

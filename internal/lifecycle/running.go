@@ -62,7 +62,7 @@ func waitsForUser(in Input) bool {
 }
 
 // complete reports whether the operation is done, by observation alone and
-// never by a call's return (design §2, the table of operations).
+// never by a call's return: see the table of operations in docs/states.md.
 func complete(in Input) bool {
 	row, obs := in.Row, in.Obs
 	own := obs.VolumeKnown && obs.Volume != nil && obs.Volume.Claim != "" && obs.Volume.Claim == row.Home.Claim
@@ -121,9 +121,9 @@ func removed(home workspace.Home) workspace.Home {
 	return gone
 }
 
-// givenUp: a workspace wanted again while it is being archived keeps its
-// volume, if that is not yet being removed (design §2). One that has no home
-// yet needs no archive to get one.
+// givenUp reports whether a request ends the operation: a workspace that is requested
+// again while it is being archived keeps its volume, unless its removal has begun. A
+// workspace without a home needs no archive to get one.
 func givenUp(row workspace.Workspace) bool {
 	if row.NextDesired != workspace.DesiredRunning && row.NextDesired != workspace.DesiredStandby {
 		return false
@@ -146,8 +146,7 @@ func cancelled(in Input) Result {
 }
 
 // failed records a failure: final reasons at once, the others until
-// MaxAttempts (design §3.10). ERROR implies operation NONE, in one write
-// (§3.4).
+// MaxAttempts. ERROR implies operation NONE, in one write.
 func failed(in Input, reason workspace.ErrorReason, message string) Result {
 	r := Result{Row: in.Row}
 	op := in.Row.Operation

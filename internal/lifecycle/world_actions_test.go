@@ -93,8 +93,8 @@ func (w *world) land() {
 	c.effect()
 }
 
-// sweep is the collection of archives (design §3.9), and the settling of a live
-// home, which mends what marks its volume as complete.
+// sweep collects garbage archives and settles a live home, which restores the record
+// that its volume is complete.
 func (w *world) sweep() {
 	r := &w.row
 	if v := w.volume; v != nil && r.Home.State == workspace.HomeLive && r.Home.Claim == v.claim && v.complete {

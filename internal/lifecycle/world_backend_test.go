@@ -61,7 +61,7 @@ type homeTruth struct {
 }
 
 // copyExists reports whether a complete copy of the newest home is where the
-// row says it is (design §3.8).
+// row says it is.
 func (w *world) copyExists() bool {
 	h := w.row.Home
 	inVolume := w.volume != nil && w.volume.claim == h.Claim && w.volume.complete && w.volume.content == w.home.latest
@@ -102,9 +102,8 @@ func (w *world) jobsOfOthers(claim string) []string {
 }
 
 // wipe empties a volume that is about to be filled: never one that codehub did
-// not make, and never a home that is live (design §2). A job of before, be it
-// of a restore that was called off, may still write to what goes anyway and is
-// in the bucket.
+// not create, and never a live home. A job of an earlier attempt, such as a cancelled
+// restore, may still write to a volume whose content is in the bucket.
 func (w *world) wipe(v *volume, who string) {
 	h := w.row.Home
 	goes := (h.State == workspace.HomeDiscarding || h.State == workspace.HomeDeleting) && (w.home.gone || !w.home.has || w.copyExists())
@@ -160,8 +159,8 @@ func (w *world) takeApart(e *executor, step func(v *volume)) error {
 	return nil
 }
 
-// mayRemove: of a home only one whose removal follows (design §3.8). What no
-// row names any more is an orphan.
+// mayRemove: only the volume of a home whose state allows its removal. A volume that no
+// row names is an orphan.
 func (w *world) mayRemove(v *volume) {
 	h := w.row.Home
 	if v.claim == stranger || v.claim == h.Claim && !h.State.Removable() && h.State != workspace.HomeDeleting {

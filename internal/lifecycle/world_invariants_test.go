@@ -7,9 +7,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// mayStart: a container is started for a claimed STARTING of a live home
-// (design §3.6). What a killed server left under way is checked by what
-// becomes of it.
+// mayStart: a container is started only for a claimed STARTING of a live home. Calls
+// that a killed server left running are checked by their effect.
 func (w *world) mayStart(e *executor) {
 	if w.row.Operation != workspace.OpStarting || w.row.OpID != e.claim || w.row.Home.State != workspace.HomeLive || w.row.DeletedAt != nil {
 		w.failf("a container is started")
@@ -68,8 +67,8 @@ func (w *world) checkDecision(in lifecycle.Input, r lifecycle.Result) {
 	}
 }
 
-// checkSeen: what was not seen stays as it was, and nobody is let in to what
-// was not seen to run (design §2).
+// checkSeen: a condition that was not observed stays as it was, and a container is
+// ready only if it was observed to run.
 func (w *world) checkSeen(in lifecycle.Input, r lifecycle.Result) {
 	stays := func(t workspace.ConditionType) {
 		if was, is := in.Row.Conditions.Get(t), r.Row.Conditions.Get(t); was.Reason != is.Reason {
@@ -91,7 +90,7 @@ func (w *world) checkSeen(in lifecycle.Input, r lifecycle.Result) {
 	}
 }
 
-// checkComplete: what is complete has come to where it was to lead (design §2).
+// checkComplete: a complete operation has reached its result (docs/states.md#operations).
 func (w *world) checkComplete(in lifecycle.Input, r lifecycle.Result) {
 	if r.Action.Kind != lifecycle.Complete {
 		return
@@ -134,8 +133,8 @@ func (w *world) checkAnswered(in lifecycle.Input, r lifecycle.Result) {
 	}
 }
 
-// checkClaim: neighbouring levels only, up or down as wanted, and only what
-// the home's state allows (design §2).
+// checkClaim: an operation leads to a neighbouring level towards the desired state, and
+// the home's state allows it.
 func (w *world) checkClaim(in lifecycle.Input, r lifecycle.Result) {
 	phase := lifecycle.Phase(in.Row, lifecycle.Conditions(in))
 	home, want := in.Row.Home.State, in.Row.DesiredState
@@ -170,8 +169,7 @@ func (w *world) checkClaim(in lifecycle.Input, r lifecycle.Result) {
 	}
 }
 
-// checkFail: an outage is nobody's fault, and a deadline does not run during
-// one (design §3.10).
+// checkFail: an outage is not a failure, and no deadline passes during one.
 func (w *world) checkFail(in lifecycle.Input, r lifecycle.Result) {
 	if r.Row.ErrorReason == workspace.ErrUnreachable {
 		w.failf("an outage is recorded as a failure")

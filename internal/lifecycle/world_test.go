@@ -112,9 +112,8 @@ func newWorld(t *rapid.T) *world {
 	return w
 }
 
-// begin is where the workspace comes from: it is new, its home was brought
-// along, or its archive was found in a bucket (design §5, §11). Nothing of it
-// was observed yet.
+// begin is the origin of the workspace: it is new, imported, or adopted from an archive
+// in the bucket. Nothing of it was observed yet.
 func (w *world) begin() {
 	r := &w.row
 	switch rapid.SampledFrom([]string{"new", "home", "archive"}).Draw(w.t, "begins with") {

@@ -78,8 +78,8 @@ func (db *DB) ConfirmFlush(ctx context.Context, replica string, asOf time.Time, 
 	return err == nil && tag.RowsAffected() == 1, failed("record what was handed on of activity", err)
 }
 
-// ActivityClock is the clock of activity as the leader moves it, through its
-// session: one that leads no more moves nothing (design §4).
+// ActivityClock is the clock of activity (docs/states.md#which-time-counts). The leader
+// moves it through its session, so a former leader cannot.
 type ActivityClock struct {
 	session Session
 }

@@ -18,9 +18,9 @@ type Session interface {
 	Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error
 }
 
-// Collector is garbage collection's part of the store (design §3.9). It writes
-// through one session, which holds the lock of collections: one that lost it
-// lost the means to mark anything.
+// Collector is the part of the store for garbage collection. It writes through the
+// session that holds the lock of collections, so a collection that lost the lock
+// cannot mark anything.
 type Collector struct {
 	session Session
 }

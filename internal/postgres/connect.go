@@ -13,8 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Bounds that every session has, so that nobody waits for ever for somebody
-// who hangs (design §4).
+// Bounds of every session, so that none waits forever for another one that hangs.
 const (
 	lockTimeout       = "5s"
 	idleInTransaction = "5s"

@@ -14,9 +14,9 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Controller is the workspace controller's part of the store: it alone writes
-// what was observed and what is being done (design §3.3), through the session
-// that holds the leader's lock, so that a leader that lost it cannot write.
+// Controller is the workspace controller's part of the store: it alone writes the
+// columns of observations and operations (docs/database.md#who-writes), through the session that
+// holds the leader's lock, so a leader that lost the lock cannot write.
 type Controller struct {
 	session Session
 

@@ -22,10 +22,9 @@ func (c *Controller) Owner(ctx context.Context, id workspace.ID) (username strin
 	return username, failed("read a workspace's owner", err)
 }
 
-// ClaimArchive records the archive that an operation of this claim is about to
-// make, before anything of it is in the bucket: what is not recorded is never
-// collected (design §3.9). It is false, and nothing is recorded, if the claim
-// is over. Again is no error.
+// ClaimArchive records the archive that an operation of this claim will create, before
+// any of it is in the bucket: garbage collection removes only recorded archives. It is
+// false, and nothing is recorded, if the claim is over. A second call is no error.
 func (c *Controller) ClaimArchive(ctx context.Context, id workspace.ID, claim, key string) (ours bool, err error) {
 	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `
@@ -54,10 +53,9 @@ type Stored struct {
 	Skipped int64 // sockets, FIFOs and devices of the home, which are not archived
 }
 
-// StoreArchive makes a verified archive the workspace's own and, if it was
-// made of a home, has that removed, in one transaction (design §3.8). It is
-// false, and nothing is written, if the claim is over or somebody wants the
-// workspace as it is.
+// StoreArchive makes a verified archive the current one and marks the home as archived,
+// in one transaction. It is false, and nothing is written, if the claim is over or a
+// request wants the workspace in STANDBY or RUNNING.
 func (c *Controller) StoreArchive(ctx context.Context, a Stored) (stored bool, err error) {
 	const verb = "store an archive"
 	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {

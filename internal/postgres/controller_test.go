@@ -170,7 +170,7 @@ func TestApplyWritesWhatTheControllerOwns(t *testing.T) {
 	}
 }
 
-// A claim lands only on the row that it was decided on (design §3.4).
+// A claim is written only if what the decision used has not changed.
 func TestApplyCompares(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})

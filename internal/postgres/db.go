@@ -16,7 +16,7 @@ type Options struct {
 	MaxConns int32 // of the pool; 0: 10
 }
 
-// Limits bound how many workspaces run at once (design §7); 0 means no limit.
+// Limits are the running limits; 0 means no limit.
 type Limits struct {
 	PerUser int
 	Global  int

@@ -1,5 +1,5 @@
 // Package postgres is codehub's database: all the SQL, a file for each table,
-// the migrations, and the listener (design §5).
+// the migrations, and the listener (docs/database.md).
 //
 // A method that acts for a person takes a workspace.Caller and checks it
 // inside. Errors that a person can do something about are *workspace.Error;
@@ -7,7 +7,7 @@
 // UTC with microseconds.
 //
 // Two kinds of writers share a workspace's row and never each other's columns
-// (design §3.3): the API layer through DB, the workspace controller through
+// (docs/database.md): the API layer through DB, the workspace controller through
 // Controller, which holds the leader's own session.
 //
 // Locks are taken in one order, so that no two transactions wait for each

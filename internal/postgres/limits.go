@@ -18,9 +18,9 @@ func lockLimits(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// checkLimits reports CodeLimitExceeded unless the owner may have one more
-// workspace running beside those other than id (design §7). Which ones count
-// is what the column holds_slot says. The transaction holds the limits' lock.
+// checkLimits returns CodeLimitExceeded unless the owner may run one more workspace,
+// not counting id. The column holds_slot says which ones count. The transaction holds
+// the limits' lock.
 func (db *DB) checkLimits(ctx context.Context, tx pgx.Tx, owner string, id workspace.ID) error {
 	var perUser, ofUser, all int
 	err := tx.QueryRow(ctx, `

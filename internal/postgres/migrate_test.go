@@ -112,8 +112,7 @@ func TestOpenAndPing(t *testing.T) {
 	}
 }
 
-// Every session is bounded: in what it waits for, and in how long others wait
-// for it (design §4).
+// Every session has bounds: on its waits, and on how long others wait for it.
 func TestSessionsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -157,8 +156,7 @@ func TestInstallation(t *testing.T) {
 	}
 }
 
-// The database itself holds what the design calls invariants, whatever codehub
-// does.
+// Constraints of the database hold the invariants of a row, whatever the code does.
 func TestSchemaRefuses(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})

@@ -9,8 +9,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Sessions and tokens are known by the SHA-256 of what the client holds; the
-// plain value is never stored (design §5).
+// Sessions and tokens are stored as the SHA-256 of the client's secret, never in plain.
 
 // maxUserAgent bounds what is kept of a browser's own description.
 const maxUserAgent = 512

@@ -10,8 +10,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Idleness ends what nobody uses (design §4, the TTL runner), through the
-// leader's session. It writes what the API layer owns, on nobody's behalf.
+// Idleness applies the idle timeouts (docs/states.md#idle-timeouts) through the leader's
+// session. It writes columns of the API layer, as the system.
 type Idleness struct {
 	session Session
 }

@@ -18,9 +18,9 @@ import (
 // lookup bounds the wait for a name's addresses at start.
 const lookup = 5 * time.Second
 
-// behind are the addresses of what stands behind codehub, its database, its
-// Redis and its bucket: workspaces have no business there (design §11). A name is looked
-// up once, at the start; one that cannot be is said and left out.
+// behind returns the addresses of codehub's database, Redis and bucket, which network
+// isolation keeps workspaces from. Names are resolved once, at the start; a name that
+// cannot be resolved is logged and left out.
 func behind(ctx context.Context, cfg config.Config, log *slog.Logger) []netip.Prefix {
 	hosts, err := hostsBehind(cfg)
 	if err != nil {

@@ -61,8 +61,8 @@ func (c Condition) True() bool { return c.Status == "True" }
 // is absent has not been observed: see Get.
 type Conditions map[ConditionType]Condition
 
-// Get returns the condition, or, where nothing was observed yet, its default:
-// healthy True, everything else False (design §2).
+// Get returns the condition, or, if it was not observed yet, its default: healthy is
+// True, all others are False.
 func (c Conditions) Get(t ConditionType) Condition {
 	if v, ok := c[t]; ok {
 		return v

@@ -1,5 +1,4 @@
-// Package workspace holds codehub's words: the workspace itself, its phases,
-// conditions, operations, desired states and the state of its home
-// (design §1 and §2), and the coded errors that every layer shares. It knows
-// nothing of databases, containers or HTTP.
+// Package workspace has the types that every layer shares: the workspace, its phases,
+// conditions, operations, desired states and the state of its home (docs/states.md),
+// and coded errors. It does not depend on databases, containers or HTTP.
 package workspace

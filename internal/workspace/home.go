@@ -1,8 +1,8 @@
 package workspace
 
-// HomeState is what may be done with the volume of a workspace. It is written
-// by the controller alone, in the transaction of the step it belongs to
-// (design §2, "The home's state").
+// HomeState is what may be done with the volume of a workspace. Only
+// the controller writes it, in the transaction of the step that it belongs to
+// (docs/states.md#the-home).
 type HomeState string
 
 const (

@@ -1,7 +1,7 @@
 package workspace
 
-// Phase is what the conditions of a workspace add up to. It is computed by the
-// judge and stored only as a cache for queries (design §2).
+// Phase is what the conditions of a workspace add up to (docs/states.md#phases). The
+// judge computes it; it is stored only as a cache for queries.
 type Phase string
 
 const (
@@ -14,7 +14,7 @@ const (
 	PhaseDeleted  Phase = "DELETED"  // deleted, nothing is left
 )
 
-// Phases lists every phase, in the order of the table of design §2.
+// Phases lists every phase, in the order of the table in docs/states.md.
 func Phases() []Phase {
 	return []Phase{PhaseDeleted, PhaseDeleting, PhaseError, PhaseRunning, PhaseStandby, PhaseArchived, PhasePending}
 }
@@ -36,8 +36,8 @@ func (p Phase) Level() int {
 }
 
 // DesiredState is what the owner, a TTL, or the proxy on the owner's behalf
-// wants. Deletion is wanted by deleted_at; DesiredDeleted appears only as a
-// queued wish (design §2).
+// wants. A deletion is deleted_at; DesiredDeleted appears only as a queued
+// request.
 type DesiredState string
 
 const (
@@ -57,7 +57,7 @@ func ParseDesiredState(s string) (DesiredState, bool) {
 	return "", false
 }
 
-// Operation is the one piece of work under way on a workspace (design §2).
+// Operation is the operation that runs on a workspace (docs/states.md#operations).
 type Operation string
 
 const (

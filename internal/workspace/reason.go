@@ -24,8 +24,8 @@ func ErrorReasons() []ErrorReason {
 }
 
 // Final reports whether the reason, once recorded, puts the workspace in
-// ERROR. ActionFailed and Unreachable are tried again (design §3.10);
-// Unrestorable is not, but hinders nothing else.
+// ERROR. ActionFailed and Unreachable are retried; Unrestorable is not, but
+// prevents only archiving.
 func (r ErrorReason) Final() bool {
 	switch r {
 	case "", ErrActionFailed, ErrUnreachable, ErrUnrestorable:

@@ -2,7 +2,7 @@ package workspace
 
 import "time"
 
-// Why a desired state is what it is where nobody asked for it (design §4).
+// Why a desired state is not what a person requested (docs/states.md#idle-timeouts).
 const (
 	CauseIdle   = "idle"   // RUNNING and not used for the standby TTL
 	CauseUnused = "unused" // STANDBY for the archive TTL

@@ -25,7 +25,7 @@ const (
 )
 
 // Workspace is one row: the last observation of one development environment,
-// and what is wanted of it. Who may write which field: design §3.3.
+// and the requests for it. docs/database.md says who writes which field.
 type Workspace struct {
 	ID             ID
 	OwnerID        string
@@ -70,8 +70,9 @@ type Workspace struct {
 	StandbyTTL    *int // seconds; nil = the server's default, 0 = never
 	ArchiveTTL    *int
 
-	// Unwatched is how much of the time since lifecycle.IdleSince nobody watched: it
-	// counts for no TTL (design §4). Computed when the row is read.
+	// Unwatched is how much of the time since lifecycle.IdleSince no server
+	// recorded activity: it does not count toward idle timeouts. Computed when the row
+	// is read.
 	Unwatched time.Duration
 
 	// Requests: set by the API layer, cleared by the controller, which clears
@@ -100,10 +101,10 @@ func (o Optional[T]) Apply(to **T) {
 }
 
 // ContainerName is the name of the workspace's container: deterministic, so
-// that a retry finds what an earlier try made (design §3.6).
+// that a retry finds what an earlier attempt created.
 func (id ID) ContainerName() string { return "codehub-ws-" + string(id) }
 
-// VolumeName is the name of the workspace's home volume (design §3.6).
+// VolumeName is the name of the workspace's home volume.
 func (id ID) VolumeName() string { return "ws-" + string(id) + "-home" }
 
 // ValidID reports whether s is a UUID in canonical lower-case form. Paths,

@@ -65,7 +65,7 @@ func spelled[S ~string](list []S) []string {
 	return out
 }
 
-// Terminal at once, or after retries (design §3.10).
+// Reasons that are final at once, or after retries.
 func TestFinalReasons(t *testing.T) {
 	t.Parallel()
 	passing := []workspace.ErrorReason{"", workspace.ErrActionFailed, workspace.ErrUnreachable, workspace.ErrUnrestorable}
@@ -122,8 +122,7 @@ func TestCodeOf(t *testing.T) {
 // dns1123 is what Kubernetes takes for a name.
 var dns1123 = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// Names are made of ids, so that a retry finds what an earlier try made
-// (design §3.6).
+// Names follow from IDs, so that a retry finds what an earlier attempt created.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	id := workspace.ID(uuid.Must(uuid.NewV7()).String())

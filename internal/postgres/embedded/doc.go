@@ -1,5 +1,5 @@
 // Package embedded runs codehub's private PostgreSQL from the installed
-// postgres binaries, inside the data folder (design §5).
+// postgres binaries, inside the data folder (docs/database.md).
 //
 // What lies in the data folder:
 //

@@ -54,7 +54,7 @@ CREATE TABLE workspaces (
     created_at              timestamptz NOT NULL DEFAULT now(),
     updated_at              timestamptz NOT NULL DEFAULT now(),
 
-    -- Whether the workspace counts against the limits (design §7). In ERROR a
+    -- Whether the workspace counts against the running limits. In ERROR a
     -- wish alone does not count, since nothing acts on it, but a container
     -- does, and so does a wish that a requested recovery is about to set free.
     -- DELETING without deleted_at is a deletion just taken back, whose
@@ -90,8 +90,8 @@ CREATE INDEX workspaces_error ON workspaces (id) WHERE phase = 'ERROR';
 CREATE INDEX workspaces_operation ON workspaces (operation, id) WHERE operation <> 'NONE';
 CREATE INDEX workspaces_in_grace ON workspaces (deleted_at) WHERE deleted_at IS NOT NULL AND phase <> 'DELETED';
 
--- The one-time entry to a workspace's own origin (design §8). It dies with the
--- session that it was made from.
+-- A one-time entry to a workspace with an origin of its own. It ends with the session
+-- that it was made from.
 CREATE TABLE tickets (
     hash         bytea PRIMARY KEY CHECK (octet_length(hash) = 32),
     user_id      uuid NOT NULL REFERENCES users (id) ON DELETE CASCADE,

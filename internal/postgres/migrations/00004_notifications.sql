@@ -1,6 +1,5 @@
--- What changed, told with ids only: whoever reloads a row asks for it by id
--- and owner (design §5). Listeners may miss any of these and lose nothing but
--- time.
+-- Notifications of changes, with ids only: a receiver reads the row by id and owner
+-- (docs/database.md#notifications). A lost notification costs only time.
 
 -- +goose Up
 -- +goose StatementBegin

@@ -12,8 +12,8 @@ ALTER TABLE replicas
     -- ends when the bus loses what it held. NULL before the first flush.
     ADD COLUMN flush_epoch text;
 
--- Up to when it is known what people did, and what is "now" for the TTLs
--- (design §4). The leader alone moves it.
+-- Activity is recorded through this time, which is "now" for idle timeouts
+-- (docs/states.md#which-time-counts). Only the leader moves it.
 CREATE TABLE activity_clock (
     only_row      boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     watched_until timestamptz
