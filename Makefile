@@ -20,10 +20,10 @@ export CODEHUB_TEST_IMAGE := $(TEST_IMAGE)
 TESTFLAGS ?=
 PACKAGES ?= ./internal/runtime/docker ./internal/proxy ./internal/archive ./internal/dashboard ./internal/bucket ./...
 
-.PHONY: help run check test soak bench build image images docs lint clean images-now
+.PHONY: help run check test soak bench build image images docs screenshots lint clean images-now
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## installs what is missing, builds all, and serves on http://localhost:8080
 	@scripts/setup.sh run
@@ -92,6 +92,10 @@ images-now:
 docs: ## renews the pages that are generated: docs/cli.md
 	@scripts/setup.sh build
 	@go test -count=1 -run '^TestReferenceIsCurrent$$' ./cmd/codehub -update
+
+screenshots: ## takes pictures of every page again: docs/images, docs/pages.md
+	@scripts/setup.sh test
+	@CODEHUB_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -timeout 20m -run '^TestPagesOnEveryScreen$$' ./internal/dashboard
 
 lint: ## vet, staticcheck, formatting, shell scripts, import graph, words, commits
 	@scripts/setup.sh lint

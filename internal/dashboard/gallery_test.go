@@ -140,10 +140,10 @@ func (t *troubled) said() string    { s, _ := t.what.Load().(string); return s }
 func TestPagesOnEveryScreen(t *testing.T) {
 	t.Parallel()
 	trouble := &troubled{}
-	w := newEmptyWorld(t, func(c *Config) { c.PathMode, c.Trouble = true, trouble.said })
+	w := newEmptyWorld(t, func(c *Config) { c.PathMode, c.Trouble, c.Restore = true, trouble.said, &restores{plan: restorePlan} })
 	b := w.tab()
 	shots := t.ArtifactDir()
-	for _, l := range looks {
+	for _, l := range galleryLooks() {
 		b.as(l)
 		b.visit("/setup")
 		b.shoot(shots, l, "setup")
@@ -154,7 +154,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	ids := map[string]workspace.ID{}
 	item := func(key, action string) string { return fmt.Sprintf(`[id="%s-%s"]`, ids[key], action) }
 
-	for _, l := range looks {
+	for _, l := range galleryLooks() {
 		b.as(l)
 		b.visit("/login")
 		b.shoot(shots, l, "login")
@@ -164,17 +164,21 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.shoot(shots, l, "login-wrong")
 	}
 	b.logIn()
-	for _, l := range looks {
+	for _, l := range galleryLooks() {
 		b.as(l)
 		b.visit("/")
 		b.shoot(shots, l, "empty")
 	}
 	ids = w.fill()
 	w.servers()
+	w.exec(`UPDATE users SET max_running = 5 WHERE username = 'admin'`)
+	w.exec(`UPDATE orphans SET detail = 'Up 3 days' WHERE detail <> ''`)
+	w.exec(`UPDATE replicas SET backends = replace(replace(backends::text, '<10.0.0.9>', '10.0.0.9'), '2026-03-01T10:00:00Z', to_char(now() - interval '4 minutes', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))::jsonb`)
 	w.person("ann")
 	ann := w.userID("ann")
-	for _, l := range looks {
+	for _, l := range galleryLooks() {
 		b.as(l)
+		w.used(ids["running"], 8*time.Minute+30*time.Second)
 		b.visit("/")
 		b.shoot(shots, l, "list")
 		b.press("#new-workspace")
@@ -292,7 +296,26 @@ func TestPagesOnEveryScreen(t *testing.T) {
 			b.shoot(shots, l, name)
 		}
 	}
-	for _, l := range looks {
+	// A request that the state refuses, from a browser without scripts.
+	for _, l := range galleryLooks() {
+		b.as(l)
+		b.visit("/")
+		b.eval(`var f = document.createElement('form'); f.method = 'post'; f.action = '/workspaces/` + string(ids["running"]) + `/cancel'; document.body.append(f); f.submit()`)
+		b.until(`document.readyState === 'complete' && document.querySelector('.message [role=alert]')`)
+		b.shoot(shots, l, "refused")
+	}
+	trouble.set("hold")
+	w.exec(`UPDATE gc_state SET hold = $1, hold_since = now()`, restorePlan.Reason)
+	for _, l := range galleryLooks() {
+		b.as(l)
+		b.visit("/admin")
+		b.shoot(shots, l, "admin-hold")
+		b.visit("/admin/restore")
+		b.shoot(shots, l, "restore")
+	}
+	w.exec(`UPDATE gc_state SET hold = NULL, hold_since = NULL`)
+	trouble.set("")
+	for _, l := range galleryLooks() {
 		b.as(l)
 		b.visit("/settings/tokens")
 		b.press("#new-token")
@@ -305,6 +328,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.press("dialog[open] [data-close-dialog]")
 		b.until("!document.querySelector('dialog[open]')")
 		b.shoot(shots, l, "tokens")
+	}
+	if screenshots != "" {
+		pictures.write(t, screenshots)
 	}
 }
 
@@ -370,12 +396,16 @@ func (b *tab) shoot(dir string, l look, name string) {
 	for _, f := range value(b, chromedp.Evaluate[[]string](flaws)) {
 		b.t.Errorf("%s, %s: %s", name, l.name, f)
 	}
-	if f := flag.Lookup("test.artifacts"); f == nil || f.Value.String() != "true" {
+	if f := flag.Lookup("test.artifacts"); screenshots == "" && (f == nil || f.Value.String() != "true") {
 		return // nobody is going to look at it
 	}
 	picture := chromedp.CaptureScreenshot()
-	if name == "list" || name == "admin" || strings.HasPrefix(name, "detail") {
+	if name == "list" || name == "restore" || name == "edit" || strings.HasPrefix(name, "admin") || strings.HasPrefix(name, "detail") {
 		picture = chromedp.FullScreenshot(100)
+	}
+	if screenshots != "" {
+		pictures.add(name, l, value(b, picture))
+		return
 	}
 	if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s.%s.png", name, l.name)), value(b, picture), 0o644); err != nil {
 		b.t.Error(err)

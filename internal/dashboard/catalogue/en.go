@@ -603,7 +603,7 @@ var en = map[string]string{
 	"admin.breaker.closed":               "responding",
 	"admin.breaker.open":                 "not responding, will be retried",
 	"admin.breaker.half-open":            "retrying",
-	"admin.breaker_since":                "since",
+	"admin.breaker_since":                "started",
 
 	"admin.hold":        "codehub is on hold because this is not the database that it used last. No workspace is started, stopped, archived or deleted.",
 	"admin.hold_review": "Review and take over",

@@ -1,0 +1,213 @@
+package dashboard
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"image"
+	"image/color"
+	"image/draw"
+	"image/png"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"codehub/api"
+)
+
+// screenshots is the folder that `make screenshots` writes to, docs/images; empty
+// in a test run.
+var screenshots = os.Getenv("CODEHUB_SCREENSHOTS")
+
+// sheetLooks are the looks of a sheet: rows are languages, columns are schemes.
+var sheetLooks = []look{
+	{"light-en", "light", "en-US,en", 1280, 800}, {"dark-en", "dark", "en-US,en", 1280, 800},
+	{"light-ko", "light", "ko-KR,ko", 1280, 800}, {"dark-ko", "dark", "ko-KR,ko", 1280, 800},
+}
+
+// galleryLooks returns how TestPagesOnEveryScreen shows the pages.
+func galleryLooks() []look {
+	if screenshots != "" {
+		return sheetLooks
+	}
+	return looks
+}
+
+// album keeps the pictures of each page by look.
+type album struct {
+	mu       sync.Mutex
+	names    []string
+	pictures map[string]map[string][]byte
+}
+
+var pictures = album{pictures: map[string]map[string][]byte{}}
+
+// add keeps a picture. Pages that a form has refused, and dialogs as pages of their
+// own, differ little from the rest and have none.
+func (a *album) add(name string, l look, picture []byte) {
+	if strings.HasSuffix(name, "-wrong") || slices.Contains([]string{"recover-archive-page", "password-page", "new-page"}, name) {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.pictures[name] == nil {
+		a.pictures[name] = map[string][]byte{}
+		a.names = append(a.names, name)
+	}
+	a.pictures[name][l.name] = picture
+}
+
+// write makes a sheet of each page with its four looks, the two pictures of the
+// README, and the page that lists all.
+func (a *album) write(t *testing.T, dir string) {
+	t.Helper()
+	sheets := filepath.Join(dir, "pages")
+	if err := cmp.Or(os.RemoveAll(sheets), os.MkdirAll(sheets, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(a.names)
+	index := "# All pages\n\n`make screenshots` takes these pictures from the real pages: English above Korean, light next to dark.\n"
+	for _, name := range a.names {
+		writePicture(t, filepath.Join(sheets, name+".png"), sheet(t, a.pictures[name]))
+		index += fmt.Sprintf("\n## %s\n\n![%s](images/pages/%s.png)\n", name, name, name)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "..", "pages.md"), []byte(index), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for file, name := range map[string]string{"dashboard.png": "list", "workspace.png": "detail"} {
+		writePicture(t, filepath.Join(dir, file), crop(decode(t, a.pictures[name]["light-en"]), 900))
+	}
+}
+
+const sheetGap = 16
+
+// sheet puts the looks of a page next to each other.
+func sheet(t *testing.T, of map[string][]byte) image.Image {
+	t.Helper()
+	var all []image.Image
+	height := 0
+	for _, l := range sheetLooks {
+		if of[l.name] == nil {
+			t.Fatalf("no picture for %s", l.name)
+		}
+		all = append(all, crop(decode(t, of[l.name]), 1500))
+		height = max(height, all[len(all)-1].Bounds().Dy())
+	}
+	out := image.NewRGBA(image.Rect(0, 0, 2*1280+3*sheetGap, 2*height+3*sheetGap))
+	draw.Draw(out, out.Bounds(), image.NewUniform(color.Gray{0x80}), image.Point{}, draw.Src)
+	for i, picture := range all {
+		at := image.Pt(sheetGap+i%2*(1280+sheetGap), sheetGap+i/2*(height+sheetGap))
+		draw.Draw(out, image.Rectangle{at, at.Add(picture.Bounds().Size())}, picture, picture.Bounds().Min, draw.Src)
+	}
+	return out
+}
+
+func decode(t *testing.T, b []byte) image.Image {
+	t.Helper()
+	picture, err := png.Decode(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return picture
+}
+
+// crop cuts a picture to at most height, and to its content: what follows is empty
+// if all its lines are the same.
+func crop(picture image.Image, height int) image.Image {
+	b := picture.Bounds()
+	last := picture.At(b.Min.X, b.Max.Y-1)
+	end := b.Max.Y
+	for ; end > b.Min.Y+240; end-- {
+		same := true
+		for x := b.Min.X; x < b.Max.X && same; x += 2 {
+			same = picture.At(x, end-1) == last
+		}
+		if !same {
+			break
+		}
+	}
+	b.Max.Y = min(end+24, b.Max.Y, b.Min.Y+height)
+	return picture.(interface {
+		SubImage(image.Rectangle) image.Image
+	}).SubImage(b)
+}
+
+// writePicture writes a picture with few colours: pages are flat, and what is lost
+// is the smoothness of letters' edges.
+func writePicture(t *testing.T, path string, picture image.Image) {
+	t.Helper()
+	var b bytes.Buffer
+	if err := (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&b, reduced(picture, 48)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reduced returns the picture in at most n colours: those that are seen most, one
+// of each group of similar ones.
+func reduced(picture image.Image, n int) image.Image {
+	b := picture.Bounds()
+	counts := map[color.RGBA]int{}
+	at := func(x, y int) color.RGBA { return color.RGBAModel.Convert(picture.At(x, y)).(color.RGBA) }
+	for y := b.Min.Y; y < b.Max.Y; y++ {
+		for x := b.Min.X; x < b.Max.X; x++ {
+			counts[at(x, y)]++
+		}
+	}
+	var colours []color.RGBA
+	for c := range counts {
+		colours = append(colours, c)
+	}
+	slices.SortFunc(colours, func(a, b color.RGBA) int {
+		return cmp.Or(counts[b]-counts[a], int(a.R)-int(b.R), int(a.G)-int(b.G), int(a.B)-int(b.B))
+	})
+	var palette color.Palette
+	near := func(c color.RGBA, within int) bool {
+		for _, p := range palette {
+			q := p.(color.RGBA)
+			d := (int(c.R)-int(q.R))*(int(c.R)-int(q.R)) + (int(c.G)-int(q.G))*(int(c.G)-int(q.G)) + (int(c.B)-int(q.B))*(int(c.B)-int(q.B))
+			if d <= within*within {
+				return true
+			}
+		}
+		return false
+	}
+	for _, c := range colours {
+		// A surface keeps its own colour; edges of letters share theirs.
+		within := 28
+		if counts[c] > 4000 {
+			within = 2
+		}
+		if len(palette) < n && !near(c, within) {
+			palette = append(palette, c)
+		}
+	}
+	out := image.NewPaletted(image.Rect(0, 0, b.Dx(), b.Dy()), palette)
+	index := map[color.RGBA]uint8{}
+	for y := range b.Dy() {
+		for x := range b.Dx() {
+			c := at(b.Min.X+x, b.Min.Y+y)
+			i, ok := index[c]
+			if !ok {
+				i = uint8(palette.Index(c))
+				index[c] = i
+			}
+			out.SetColorIndex(x, y, i)
+		}
+	}
+	return out
+}
+
+// restorePlan is a plan with each kind of step.
+var restorePlan = api.RestorePlan{OnHold: true, Reason: "another database used this Docker last, at 2026-03-01 10:00:00 UTC", Workspaces: []api.RestoreStep{
+	{ID: "1", Name: "web-frontend", Owner: "admin", Action: api.RestoreKeep},
+	{ID: "2", Name: "archived-blog", Owner: "ann", Action: api.RestoreArchive, ReasonCode: "archive_newer"},
+	{ID: "3", Name: "nightly-build", Action: api.RestoreVolume, New: true, Running: true, ReasonCode: "created_later"},
+	{ID: "4", Name: "old-experiment", Owner: "ann", Action: api.RestoreVolume, Undelete: true, ReasonCode: "undeleted_running"},
+	{ID: "5", Name: "thesis", Owner: "ann", Action: api.RestoreKeep, Lost: true, ReasonCode: "no_copy"},
+}}
