@@ -93,7 +93,7 @@ docs: ## renews the pages that are generated: docs/cli.md
 	@scripts/setup.sh build
 	@go test -count=1 -run '^TestReferenceIsCurrent$$' ./cmd/codehub -update
 
-screenshots: ## takes pictures of every page again: docs/images, docs/pages.md
+screenshots: ## takes pictures of every page again, in docs/images
 	@scripts/setup.sh test
 	@CODEHUB_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -timeout 20m -run '^TestPagesOnEveryScreen$$' ./internal/dashboard
 

@@ -173,7 +173,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	w.servers()
 	w.exec(`UPDATE users SET max_running = 5 WHERE username = 'admin'`)
 	w.exec(`UPDATE orphans SET detail = 'Up 3 days' WHERE detail <> ''`)
-	w.exec(`UPDATE replicas SET backends = replace(replace(backends::text, '<10.0.0.9>', '10.0.0.9'), '2026-03-01T10:00:00Z', to_char(now() - interval '4 minutes', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))::jsonb`)
+	w.exec(`UPDATE replicas SET health = replace(replace(health::text, '<10.0.0.9>', '10.0.0.9'), '2026-03-01T10:00:00Z', to_char(now() - interval '4 minutes', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))::jsonb`)
 	w.person("ann")
 	ann := w.userID("ann")
 	for _, l := range galleryLooks() {

@@ -199,7 +199,7 @@ var en = map[string]string{
 	"problem.Unreachable.title":            "Docker is not responding",
 	"problem.Unreachable.body":             "codehub continues automatically when Docker recovers. Your files are safe.",
 	"problem.ImagePullFailed.title":        "The image could not be downloaded",
-	"problem.ImagePullFailed.body":         "Check that its name is right and that this server may download it, then try again. To use another image, create a new workspace.",
+	"problem.ImagePullFailed.body":         "Check that the image name is correct and that this server can access the image, then try again. To use another image, change it on the workspace’s page.",
 	"problem.ContainerWithoutVolume.title": "The container is running without its home",
 	"problem.ContainerWithoutVolume.body":  "The home volume disappeared while the container was running. Try again to remove the container and check for the volume.",
 	"problem.Unrestorable.title":           "The home folder cannot be archived",
