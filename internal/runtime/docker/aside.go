@@ -67,8 +67,8 @@ func (r *Runtime) foreign(ctx context.Context, id workspace.ID, claim, found str
 	}
 	returned := len(homes.removalsOf(id, found)) > 0
 	switch owner, labelled := labels[labelInstallation]; {
-	case r.owns(labels, roleMadeUp):
-		return nil, false, r.removeMadeUp(ctx, id)
+	case r.owns(labels, roleImplicit):
+		return nil, false, r.removeImplicit(ctx, id)
 	case r.owns(labels, roleHome) && claim != "" && labels[labelClaim] == claim:
 		return nil, false, nil
 	case labelled && owner != r.cfg.Installation:
@@ -282,7 +282,7 @@ func (r *Runtime) runCopy(ctx context.Context, id workspace.ID, original map[str
 	}
 	cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancel()
-	return copying{}, errors.Join(err, r.discardCopy(cleanup, c), r.removeMadeUp(cleanup, id))
+	return copying{}, errors.Join(err, r.discardCopy(cleanup, c), r.removeImplicit(cleanup, id))
 }
 
 // errReplaced means that another call has removed or replaced the volume in the
@@ -422,7 +422,7 @@ func (r *Runtime) holdAside(ctx context.Context, id workspace.ID, target string)
 			NetworkMode: "none",
 			Mounts: []mount.Mount{{
 				Type: mount.TypeVolume, Source: target, Target: runtime.HomeDir,
-				VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.labels(roleMadeUp, id, "")},
+				VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.labels(roleImplicit, id, "")},
 			}},
 		},
 	}
@@ -438,7 +438,7 @@ func (r *Runtime) holdAside(ctx context.Context, id workspace.ID, target string)
 		return nil
 	}
 	err = r.discard(ctx, holder)
-	return errors.Join(fmt.Errorf("volume %s was removed by another call", target), err, r.removeOwned(ctx, target, roleMadeUp))
+	return errors.Join(fmt.Errorf("volume %s was removed by another call", target), err, r.removeOwned(ctx, target, roleImplicit))
 }
 
 // makeHolder creates or finds the container that holds a copy, and returns its ID.

@@ -347,7 +347,7 @@ func (r *Runtime) seedFolder(ctx context.Context, spec runtime.VolumeSpec, progr
 	if err := r.syncMount(ctx, mountName(spec.Workspace)); err != nil {
 		return err
 	}
-	madeUp := r.labels(roleMadeUp, spec.Workspace, "")
+	madeUp := r.labels(roleImplicit, spec.Workspace, "")
 	if err := r.seed(ctx, spec, mountName(spec.Workspace), madeUp, progress); err != nil {
 		return err
 	}
@@ -381,7 +381,7 @@ func (r *Runtime) dismount(ctx context.Context, id workspace.ID) error {
 	if err := r.removeSeed(ctx, id); err != nil {
 		return err
 	}
-	return errors.Join(r.removeOwned(ctx, mountName(id), roleMount), r.removeOwned(ctx, mountName(id), roleMadeUp))
+	return errors.Join(r.removeOwned(ctx, mountName(id), roleMount), r.removeOwned(ctx, mountName(id), roleImplicit))
 }
 
 // verifyFolder checks that a local-dir home has the claim.

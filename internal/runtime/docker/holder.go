@@ -106,7 +106,7 @@ func (r *Runtime) ensureHolderImage(ctx context.Context) error {
 // volumeMount mounts a docker-volume home. If the volume is missing, the one that
 // Docker creates implicitly gets labels that say so.
 func (r *Runtime) volumeMount(id workspace.ID, target, attempt string, readOnly bool) mount.Mount {
-	labels := r.labels(roleMadeUp, id, "")
+	labels := r.labels(roleImplicit, id, "")
 	labels[labelAttempt] = attempt
 	return mount.Mount{
 		Type: mount.TypeVolume, Source: id.VolumeName(), Target: target, ReadOnly: readOnly,
@@ -133,22 +133,22 @@ func (r *Runtime) checkVolume(ctx context.Context, id workspace.ID, claim, conta
 	if err := r.discard(ctx, containerID); err != nil {
 		return err
 	}
-	if !r.owns(labels, roleMadeUp) {
+	if !r.owns(labels, roleImplicit) {
 		return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}
 	// This includes one from an earlier, interrupted call: it never contained a
 	// home.
-	if err := r.removeMadeUp(ctx, id); err != nil {
+	if err := r.removeImplicit(ctx, id); err != nil {
 		return err
 	}
 	return fmt.Errorf("volume %s is missing: %w", name, runtime.ErrVolumeMismatch)
 }
 
-// removeMadeUp removes the volume that Docker created implicitly for a missing
+// removeImplicit removes the volume that Docker created implicitly for a missing
 // home. A home that has taken its place is not at risk: it is held before it is
 // complete.
-func (r *Runtime) removeMadeUp(ctx context.Context, id workspace.ID) error {
-	return r.removeOwned(ctx, id.VolumeName(), roleMadeUp)
+func (r *Runtime) removeImplicit(ctx context.Context, id workspace.ID) error {
+	return r.removeOwned(ctx, id.VolumeName(), roleImplicit)
 }
 
 // hasClaim reports whether the home's volume exists with this claim.

@@ -57,7 +57,7 @@ const (
 	roleMount       = "mount"          // volume: a local-dir home during its seeding
 	roleRemover     = "remover"        // container that empties a home before Docker removes its volume
 	roleRemoving    = "removing"       // empty volume: records that the removal of a home has begun
-	roleMadeUp      = "made-up"        // volume that Docker created implicitly for a missing home
+	roleImplicit    = "made-up"        // volume that Docker created implicitly for a missing home
 	roleAside       = "aside"          // set-aside volume; the container that holds it
 	roleAsideRecord = "aside-complete" // empty volume: records that a set-aside volume is complete
 	roleCopy        = "copy"           // container that copies a volume to set it aside

@@ -152,8 +152,8 @@ func (r *Runtime) removeUnclaimed(ctx context.Context, id workspace.ID, records 
 		return wrapError(ctx, "inspect volume", err)
 	case r.owns(v.Volume.Labels, roleHome):
 		return errConcurrent("volume %s was created by another call", name)
-	case r.owns(v.Volume.Labels, roleMadeUp):
-		return r.removeMadeUp(ctx, id)
+	case r.owns(v.Volume.Labels, roleImplicit):
+		return r.removeImplicit(ctx, id)
 	case len(records) == 0 || len(v.Volume.Labels) > 0:
 		return fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)
 	}

@@ -30,14 +30,14 @@ func (r *Runtime) CreateEmptyVolume(ctx context.Context, spec runtime.VolumeSpec
 		if made || err != nil {
 			return err
 		}
-		if !r.owns(labels, roleMadeUp) {
+		if !r.owns(labels, roleImplicit) {
 			begun, err := r.removalBegun(ctx, spec.Workspace, spec.Claim)
 			if err == nil && begun {
 				err = fmt.Errorf("volume %s is being removed: %w", spec.Workspace.VolumeName(), runtime.ErrVolumeMismatch)
 			}
 			return err
 		}
-		if err := r.removeMadeUp(ctx, spec.Workspace); err != nil {
+		if err := r.removeImplicit(ctx, spec.Workspace); err != nil {
 			return err
 		}
 	}

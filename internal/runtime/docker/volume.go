@@ -45,8 +45,8 @@ func (r *Runtime) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, pro
 		if made {
 			return r.seed(ctx, spec, name, labels, progress)
 		}
-		if r.owns(labels, roleMadeUp) {
-			if err := r.removeMadeUp(ctx, spec.Workspace); err != nil {
+		if r.owns(labels, roleImplicit) {
+			if err := r.removeImplicit(ctx, spec.Workspace); err != nil {
 				return err
 			}
 			continue
@@ -103,7 +103,7 @@ func (r *Runtime) makeVolume(ctx context.Context, spec runtime.VolumeSpec) (labe
 	switch {
 	case got[labelAttempt] == labels[labelAttempt]:
 		return got, true, nil
-	case r.owns(got, roleMadeUp), r.owns(got, roleHome) && got[labelClaim] == spec.Claim:
+	case r.owns(got, roleImplicit), r.owns(got, roleHome) && got[labelClaim] == spec.Claim:
 		return got, false, nil
 	}
 	return nil, false, fmt.Errorf("volume %s: %w", name, runtime.ErrVolumeMismatch)

@@ -111,7 +111,7 @@ func jobTests() map[string]func(*suite) {
 			s.create()
 			spec := s.archiveSpec()
 			spec.Input = []byte("say half of wh")
-			s.wantReport(s.startJob(spec).ID, script.CodeNoOrders)
+			s.wantReport(s.startJob(spec).ID, script.CodeIncomplete)
 		},
 		"job/removed twice while running": func(s *suite) {
 			s.create()

@@ -1,6 +1,6 @@
-// Package script is what storage jobs do in the conformance suite: lines of
-// words, given as a job's input. A real runtime runs it in a container by the
-// helper of its tests, the fake in the test's own process.
+// Package script implements the storage jobs of the conformance suite: lines of
+// words in the job's input. A real runtime runs them in a container with its tests'
+// helper, the fake in the test's process.
 package script
 
 import (
@@ -18,36 +18,36 @@ import (
 	"time"
 )
 
-// Codes that a script ends with by itself.
+// Exit codes of a script that fails.
 const (
-	CodeNoOrders = 3 // the input did not end with an exit
-	CodeFailed   = 4 // a line could not be done; the error is printed
-	CodeGone     = 137
+	CodeIncomplete = 3 // the input did not end with an exit
+	CodeFailed     = 4 // a line failed; the error is printed
+	CodeGone       = 137
 )
 
-// Run carries out the input on the home and the folder of the archive, and
-// returns the exit code.
+// Run executes the input on the home and the archive's directory, and returns the
+// exit code.
 //
 //	say WORDS          prints them
-//	complain WORDS     prints them on the standard error
-//	count N            prints the numbers from 1 to N, a line each
+//	complain WORDS     prints them to the standard error
+//	count N            prints the numbers from 1 to N, one per line
 //	long N             prints a line of N bytes
-//	write PATH WORDS   stores a file in the home
+//	write PATH WORDS   writes a file in the home
 //	read PATH          prints a file of the home
 //	wipe               empties the home
 //	touch PATH         sets a file's times
 //	rename FROM TO     renames a file of the home
 //	chmod PATH MODE    sets a file's mode, in octal
-//	socket PATH        leaves a socket
-//	put NAME WORDS     stores a file in the archive's folder
-//	wait NAME          until a file of that name is in the archive's folder
-//	exit N             must be the last
+//	socket PATH        creates a socket
+//	put NAME WORDS     writes a file in the archive's directory
+//	wait NAME          waits for a file in the archive's directory
+//	exit N             must be the last line
 func Run(ctx context.Context, input []byte, home, object string, out, errOut io.Writer) int {
 	lines := strings.Split(strings.TrimSuffix(string(input), "\n"), "\n")
 	last := strings.Fields(lines[len(lines)-1])
 	if len(last) != 2 || last[0] != "exit" || !bytes.HasSuffix(input, []byte("\n")) {
 		fmt.Fprintln(errOut, "no orders")
-		return CodeNoOrders
+		return CodeIncomplete
 	}
 	for _, line := range lines[:len(lines)-1] {
 		if err := do(ctx, line, home, object, out, errOut); err != nil {
@@ -113,7 +113,7 @@ func do(ctx context.Context, line, home, object string, out, errOut io.Writer) e
 	case "wait":
 		return await(ctx, filepath.Join(object, name))
 	}
-	return fmt.Errorf("there is no %q", verb)
+	return fmt.Errorf("unknown command %q", verb)
 }
 
 func print(verb string, n int, out io.Writer) error {
