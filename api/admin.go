@@ -24,9 +24,9 @@ type Server struct {
 	Version   string             `json:"version"`
 	StartedAt time.Time          `json:"started_at"`
 	SeenAt    time.Time          `json:"seen_at"`
-	FlushedAt *time.Time         `json:"flushed_at"` // up to when the activity it saw is handed on
+	FlushedAt *time.Time         `json:"flushed_at"` // up to when its activity is flushed
 	Leads     bool               `json:"leads"`
-	Alive     bool               `json:"alive"` // seen of late
+	Alive     bool               `json:"alive"` // seen recently
 	Backends  map[string]Breaker `json:"backends"`
 	// Conditions are the problems that the server has now.
 	Conditions []ServerCondition `json:"conditions"`

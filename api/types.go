@@ -63,7 +63,7 @@ type Progress struct {
 	Detail string `json:"detail"`
 	Done   int64  `json:"done"`
 	Total  int64  `json:"total"`
-	// Files and folders, where they count; bytes a second of late; and an
+	// Files and folders, where they count; recent bytes per second; and an
 	// estimate of the time that is left. 0 where unknown.
 	Entries      int64 `json:"entries"`
 	EntriesTotal int64 `json:"entries_total"`
@@ -104,10 +104,10 @@ type UpdateWorkspace struct {
 
 // Actions of Recover.
 const (
-	RecoverAfresh  = "afresh"  // clear the error and look again
-	RecoverEmpty   = "empty"   // give up what was lost; start with an empty home
-	RecoverArchive = "archive" // give up what was lost; go on with the archive of ArchiveOpID
-	// RecoverSetAside keeps what is in the way of the home under another name.
+	RecoverAfresh  = "afresh"  // clear the error and observe again
+	RecoverEmpty   = "empty"   // replace a lost home by an empty one
+	RecoverArchive = "archive" // replace a lost home by the archive of ArchiveOpID
+	// RecoverSetAside keeps the volume that blocks the home under another name.
 	RecoverSetAside = "set_aside"
 )
 

@@ -60,7 +60,7 @@ func (c *Client) download(ctx context.Context, id, archiveOpID string, h http.He
 	if archiveOpID != "" {
 		q.Set("archive_op_id", archiveOpID)
 	}
-	// What is stored is what is counted: nobody on the way may compress it.
+	// Nothing on the way may compress it, since the stored bytes are counted.
 	h.Set("Accept-Encoding", "identity")
 	resp, err := c.send(ctx, http.MethodGet, path(id, "/archive"), q, h, nil)
 	if err != nil {

@@ -73,7 +73,7 @@ func (c *Client) Undelete(ctx context.Context, id string) (api.Workspace, error)
 	return c.workspace(ctx, http.MethodPost, path(id, "/undelete"), nil, nil)
 }
 
-// Recover has the server look afresh at a workspace in ERROR.
+// Recover clears the error of a workspace in ERROR.
 func (c *Client) Recover(ctx context.Context, id string, in api.Recover) (api.Workspace, error) {
 	return c.workspace(ctx, http.MethodPost, path(id, "/recover"), nil, in)
 }

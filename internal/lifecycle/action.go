@@ -6,23 +6,23 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Kind says what is to be done.
+// Kind is what a decision asks for.
 type Kind int
 
 const (
 	None            Kind = iota
-	Claim                // take Op, then run it
-	Run                  // Op is claimed, nobody in this process works on it: go on with it
-	Complete             // Op is done: it ends
+	Claim                // claim Op, then run it
+	Run                  // Op is claimed and has no executor in this process: run it
+	Complete             // Op is complete: end it
 	Fail                 // Op failed, or an invariant is broken: record Reason
-	Cancel               // Op ends on request
-	Recover              // the recorded error is cleared
-	SetAside             // what is in the home's way is kept under another name
-	RemoveContainer      // forced stop: the container goes, whatever the phase
-	Settle               // bookkeeping alone: the row becomes what reality is
+	Cancel               // end Op on request
+	Recover              // clear the recorded error
+	SetAside             // keep the volume that blocks the home under another name
+	RemoveContainer      // forced stop: remove the container, in any phase
+	Settle               // only write the row, so that it matches the observation
 )
 
-// Action is the one thing that a decision asks for.
+// Action is what a decision asks for. There is one at most.
 type Action struct {
 	Kind    Kind
 	Op      workspace.Operation
@@ -32,14 +32,14 @@ type Action struct {
 
 // Result is a decision.
 type Result struct {
-	// Row is the row as it is to be written: conditions, phase, and all that
-	// the action changes.
+	// Row is the row to write: conditions, phase, and everything that the action
+	// changes.
 	Row    workspace.Workspace
 	Action Action
-	// Requests that were dealt with and are to be cleared.
+	// Requests that are carried out, and to be cleared.
 	ClearRecover, ClearCancel, ClearForceStop bool
-	// ApplyQueued asks the API layer to put the queued wish into force.
+	// ApplyQueued asks the API layer to apply the queued state.
 	ApplyQueued bool
-	// LookAgain is when time alone will change the decision; zero: never.
+	// LookAgain is when the decision changes without a new observation; zero: never.
 	LookAgain time.Time
 }

@@ -20,23 +20,22 @@ func AsksBucket(row workspace.Workspace) bool {
 	return false
 }
 
-// AsksEarlier reports whether the bucket is to be asked about the archive that
-// a recovery is to go on with: it is put in place of the one that was lost
-// only if it is there.
+// AsksEarlier reports whether the archive that a recovery names is looked up. It
+// replaces the lost home only if it is present.
 func AsksEarlier(row workspace.Workspace) bool {
 	return row.Operation == workspace.OpNone && row.RecoverRequestedAt != nil &&
 		row.RecoverAction == workspace.RecoverArchive && row.RecoverFrom != nil
 }
 
-// leftOver reports whether the volume is what a restore has left that was
-// called off: nobody wants it, and the archive holds all of it.
+// leftOver reports whether the volume is left from a cancelled restore. The archive
+// holds all of it.
 func leftOver(row workspace.Workspace) bool {
 	return row.Home.State == workspace.HomeFilling && row.ArchiveKey != "" &&
 		row.DesiredState == workspace.DesiredArchived && row.Conditions.Get(workspace.VolumeReady).Reason == workspace.ReasonFilling
 }
 
-// archiveSeen reports whether the archive condition is about the archive that
-// the row names, and not about none or an earlier one.
+// archiveSeen reports whether the archive condition is about the archive that the
+// row names now.
 func archiveSeen(row workspace.Workspace) bool {
 	return row.Conditions.Get(workspace.ArchiveReady).Message == row.ArchiveKey
 }

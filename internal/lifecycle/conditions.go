@@ -23,7 +23,7 @@ func Conditions(in Input) workspace.Conditions {
 	case in.Obs.Archive == ArchiveCorrupted:
 		c = c.With(workspace.ArchiveReady, false, workspace.ReasonArchiveCorrupted, in.Row.ArchiveKey, in.Now)
 	case !archiveSeen(in.Row):
-		// What was seen of another archive says nothing about this one.
+		// The last result is about another archive.
 		c = c.With(workspace.ArchiveReady, false, workspace.ReasonNotObserved, "", in.Now)
 	}
 	if in.Obs.ContainerKnown {

@@ -6,31 +6,30 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Input is everything one decision is made of.
+// Input is everything that one decision depends on.
 type Input struct {
 	// Now and all other times here are by the database's clock.
 	Now time.Time
-	// WaitsSince is since when every deletion waits its whole grace again;
-	// zero: since it was made.
+	// WaitsSince is the time from which every deletion waits its whole grace again;
+	// zero: each counts from its request.
 	WaitsSince time.Time
 	Row        workspace.Workspace
 	Obs        Observation
-	// Work is what this process knows of the running operation, taken before
-	// the observation was begun, so that the observation is never older than
-	// the result it is held against.
+	// Work is the state of the running operation's executor. It is read before the
+	// observation begins, so the observation is never older than a result in it.
 	Work Work
-	// Aside is why the volume in the home's way was not set aside for the
-	// present request; nil: it was not tried, or is being tried.
+	// Aside is why the present request to set a volume aside failed; nil: it was not
+	// tried yet, or is in progress.
 	Aside  *Failure
 	Policy Policy
 	// UpSince is since when the backend has answered without a break, as far
 	// as this process knows. Deadlines count from here at the earliest: an
 	// outage, or a server that was down, does not use up a deadline.
 	UpSince time.Time
-	// BucketUpSince is the same for the bucket, and counts for the operations
-	// that work with it (OnBucket); Now while it does not answer.
+	// BucketUpSince is the same for the bucket, and applies to the operations that
+	// need it (OnBucket); Now while it does not respond.
 	BucketUpSince time.Time
-	// ClaimID is a fresh id, used if an operation is claimed.
+	// ClaimID is a new id, used if an operation is claimed.
 	ClaimID string
 	// Jitter in [0,1) spreads retries.
 	Jitter float64
@@ -44,7 +43,7 @@ type Observation struct {
 	VolumeKnown    bool
 	Volume         *Volume // nil: there is none
 	Archive        Archive
-	Earlier        Archive // what the row's RecoverFrom names; see AsksEarlier
+	Earlier        Archive // the archive that the row's RecoverFrom names; see AsksEarlier
 }
 
 // Container is the workspace's container as observed.
@@ -52,62 +51,62 @@ type Container struct {
 	ID      string
 	State   ContainerState
 	Answers bool   // it answered on /healthz in this observation
-	Detail  string // the backend's words
+	Detail  string // Docker's status text
 	Image   string // the image it was made from; empty if that is not known
 }
 
-// ContainerState is what a container is doing.
+// ContainerState is the state of a container.
 type ContainerState int
 
 const (
-	Created ContainerState = iota // made, not started
+	Created ContainerState = iota // created, not started
 	Running
 	Exited
 )
 
 // Volume is the workspace's volume as observed.
 type Volume struct {
-	Claim  string // claim id of the home it was made for
-	Seeded bool   // its seeding is known to have finished
-	Marker string // archive_key of what was restored into it, if that has finished
-	// Removing is whether its removal has begun: it is never complete again.
+	Claim  string // claim id of the home it was created for
+	Seeded bool   // its seeding has finished
+	Marker string // archive_key of the archive that was restored into it, once that has finished
+	// Removing is whether its removal has begun. Such a volume is never complete again.
 	Removing bool
 }
 
-// Complete reports whether the volume holds a whole home. What says so is
-// removed before any of its content is.
+// Complete reports whether the volume holds a complete home. A removal removes the
+// marks of that before any content.
 func (v Volume) Complete() bool { return v.Seeded || v.Marker != "" }
 
-// Archive is what the bucket said of the object that archive_key names.
+// Archive is the result of looking up an archive in the bucket.
 type Archive int
 
 const (
-	ArchiveUnknown Archive = iota // it was not asked, or did not answer
+	ArchiveUnknown Archive = iota // it was not looked up, or the bucket did not respond
 	ArchivePresent
 	ArchiveMissing
 	ArchiveCorrupted
 )
 
-// Work is the executor of the running operation, seen from inside the process.
+// Work is the state of the running operation's executor in this process.
 type Work struct {
-	Running    bool      // an executor of exactly this claim is at work
-	ProgressAt time.Time // when it last got further; zero: never
-	Moving     bool      // it has got further, and not with an image alone
-	Pulling    bool      // it waits for an image
-	PulledAt   time.Time // when the image was there; zero: not known
-	Failure    *Failure  // the executor has ended without success; one that passes also while it is tried again
+	Running    bool      // an executor of this claim runs
+	ProgressAt time.Time // when it last made progress; zero: never
+	Moving     bool      // it has made progress beyond pulling an image
+	Pulling    bool      // it pulls an image
+	PulledAt   time.Time // when the pull ended; zero: not known
+	Failure    *Failure  // why the executor ended without success; a passing one also while it is retried
 }
 
-// Failure is why an executor gave up.
+// Failure is why an executor failed.
 type Failure struct {
 	Reason  workspace.ErrorReason
 	Message string
 
-	// Passing: the cause passes by itself. The operation goes on, its executor is
-	// run again, and nothing counts as an attempt before the deadline.
+	// Passing: the cause passes by itself. The executor is run again, and nothing
+	// counts as a failed attempt before the operation's deadline.
 	Passing bool
-	// InUse: the cause is a container that uses the home. An archiving waits for
-	// it without a deadline.
+	// InUse: the cause is a container that uses the home. ARCHIVING waits for it
+	// without a deadline.
 	InUse bool
 }
 

@@ -7,8 +7,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Judge takes one look at one workspace and says what its row should be and
-// what is to be done.
+// Judge decides what one workspace's row should be and what is to be done, from one
+// observation.
 func Judge(in Input) Result {
 	in.Row.Conditions = Conditions(in)
 	in.Row.Phase = Phase(in.Row, in.Row.Conditions)
@@ -41,8 +41,8 @@ func ordinary(in Input) Result {
 	return idle(in)
 }
 
-// settle brings conditions and phase in line with what the action changed, so
-// that one transaction holds all of it.
+// settle computes conditions and phase again if the action changed what they depend
+// on, so that one transaction writes both.
 func settle(in Input, r *Result) {
 	before := in.Row
 	if r.Action.Kind != None || r.Row.Home != before.Home {
@@ -51,7 +51,7 @@ func settle(in Input, r *Result) {
 	}
 }
 
-// with is the same look at a row that names another archive, perhaps.
+// with is the same observation, for a row that may name another archive.
 func with(in Input, row workspace.Workspace) Input {
 	if row.ArchiveKey != in.Row.ArchiveKey {
 		in.Obs.Archive = ArchiveUnknown
@@ -89,8 +89,8 @@ func forcedStop(in Input) (Result, bool) {
 	return r, true
 }
 
-// removal has the container that was seen removed, if there is one, for as
-// long as a DELETING may take from when it was asked for.
+// removal removes the observed container, if there is one, for at most
+// Policy.Deleting after the request.
 func removal(in Input, asked time.Time) (Result, bool) {
 	due := later(in.UpSince, asked).Add(in.Policy.Deleting)
 	if !in.Obs.ContainerKnown || in.Obs.Container == nil || !due.After(in.Now) {
@@ -128,7 +128,7 @@ func idle(in Input) Result {
 		return r
 	}
 	if row.Home.State.Removable() && in.Obs.VolumeKnown && !ownVolume(row.Conditions) {
-		// The volume went after the ARCHIVING that was to see it go had ended.
+		// The volume disappeared after the ARCHIVING that removes it had ended.
 		r.Action = Action{Kind: Settle}
 		r.Row.Home = workspace.Home{State: workspace.HomeAbsent}
 		return r
@@ -138,17 +138,16 @@ func idle(in Input) Result {
 		return r
 	}
 	if (row.ErrorReason != "" || row.ErrorCount > 0) && !unrestorable(row) {
-		// At rest nothing fails any more: the next wish has all its attempts.
+		// The next operation has all its attempts again.
 		r.Action = Action{Kind: Settle}
 		clearError(&r.Row)
 	}
 	return r
 }
 
-// queued has a queued wish put into force. A start may have to wait for the
-// limits, and what is left of one that was called off goes meanwhile: its
-// container would run on beside as many as may. What is up already is not
-// stopped for the moment that the wish takes.
+// queued applies a queued state. A start may have to wait for the running limits;
+// the container of a cancelled start is removed meanwhile, since it would exceed
+// them. A workspace that is RUNNING already is not stopped.
 func queued(in Input, r Result) Result {
 	row := in.Row
 	start := row.NextDesired == workspace.DesiredRunning && row.DesiredState != workspace.DesiredRunning
@@ -208,8 +207,8 @@ func choose(in Input) workspace.Operation {
 	return workspace.OpNone
 }
 
-// removing is ARCHIVING for a home whose volume is all that is left to remove,
-// whatever is wanted. An earlier observation of the archive does not count.
+// removing is ARCHIVING where only the volume of the home is left to remove, for any
+// desired state. The archive must be present in this observation.
 func removing(in Input) workspace.Operation {
 	switch {
 	case !ownVolume(in.Row.Conditions):
@@ -234,8 +233,8 @@ func claim(in Input, r *Result, op workspace.Operation) {
 	r.Row.Progress = nil
 	switch op {
 	case workspace.OpProvisioning, workspace.OpRestoring:
-		// A home that is being filled keeps the claim its volume carries, so
-		// that only what was made for it can ever be wiped.
+		// A home that is being filled keeps the claim of its volume, so that only a
+		// volume created for it is ever wiped.
 		if r.Row.Home.State != workspace.HomeFilling {
 			r.Row.Home = workspace.Home{State: workspace.HomeFilling, Claim: in.ClaimID}
 		}
@@ -267,9 +266,9 @@ func deleting(in Input) Result {
 	}
 	switch {
 	case row.ErrorReason == workspace.ErrTimeout, row.ErrorReason == workspace.ErrRetryExceeded:
-		return r // deleting it failed; to delete it again asks for a recovery
+		return r // the deletion failed; deleting it again requests a recovery
 	case row.ErrorReason.Final():
-		// Found in the very moment in which it was deleted: of no concern now.
+		// An error from before the deletion no longer matters.
 		r.Action = Action{Kind: Settle}
 		clearError(&r.Row)
 		return r
@@ -283,8 +282,8 @@ func deleting(in Input) Result {
 	case row.Conditions.HasContainer():
 		claim(in, &r, workspace.OpDeleting)
 	case inGrace && (mayBeWhole(row.Home.State) || ownVolume(row.Conditions)):
-		// A home that may be complete waits out the grace even where its
-		// volume is not seen: it may be back before the deletion is undone.
+		// A home that may be complete keeps its grace even if its volume is not
+		// observed: the volume may come back before the deletion is undone.
 		r.LookAgain = due
 	case ownVolume(row.Conditions):
 		claim(in, &r, workspace.OpDeleting)
@@ -317,8 +316,8 @@ func recovered(in Input) Result {
 	}
 	reason := lost(row)
 	if reason == workspace.ErrContainerWithoutVolume {
-		// It works on nothing, nobody is let in to it, and nothing can be
-		// put under it: what is wrong with the home shows without it.
+		// The container cannot be used or repaired. Without it, the observation shows
+		// what is wrong with the home.
 		if r, ok := removal(in, *row.RecoverRequestedAt); ok {
 			return r
 		}
@@ -333,7 +332,7 @@ func recovered(in Input) Result {
 		giveUp(&r.Row, *row.RecoverFrom)
 	}
 	if r.Row.Home.State == workspace.HomeLive && row.Conditions.Is(workspace.ContainerReady) {
-		r.Row.StopReason = "" // a start has come to its end
+		r.Row.StopReason = "" // a start has completed
 	}
 	r.Action, r.ClearRecover = Action{Kind: Recover}, true
 	clearError(&r.Row)
@@ -341,9 +340,9 @@ func recovered(in Input) Result {
 	return r
 }
 
-// doneMeanwhile is the home after a recovery that finds done what the failed
-// operation was to do, or that finds a complete volume in place of a lost
-// archive (reason, see lost). Nothing is done again, wiped or given up then.
+// doneMeanwhile returns the home if the result of the failed operation is there by
+// now, or if a complete volume is there in place of a lost archive (reason, see
+// lost). Nothing is repeated, wiped or replaced then.
 func doneMeanwhile(in Input, reason workspace.ErrorReason) (home workspace.Home, done bool) {
 	home, v := in.Row.Home, in.Obs.Volume
 	if !in.Obs.VolumeKnown || reason == workspace.ErrContainerWithoutVolume {
@@ -366,8 +365,8 @@ func doneMeanwhile(in Input, reason workspace.ErrorReason) (home workspace.Home,
 	return home, false
 }
 
-// stillLost records what is lost after a recovery, so that nobody takes the
-// workspace for healthy until the next look.
+// stillLost records what is lost after a recovery, so that the workspace is not shown
+// as healthy until the next tick.
 func stillLost(in Input, r *Result) {
 	health := Conditions(with(in, r.Row)).Get(workspace.Healthy)
 	if health.True() {
@@ -387,7 +386,7 @@ func stillLost(in Input, r *Result) {
 	r.Action.Reason, r.Action.Message = r.Row.ErrorReason, message
 }
 
-// fresh reports whether everything that health depends on was seen just now.
+// fresh reports whether this observation has everything that health depends on.
 func fresh(in Input) bool {
 	archive := in.Row.ArchiveKey != "" && in.Row.Home.State != workspace.HomeLive
 	earlier := AsksEarlier(in.Row)
@@ -395,14 +394,14 @@ func fresh(in Input) bool {
 		(!archive || in.Obs.Archive != ArchiveUnknown) && (!earlier || in.Obs.Earlier != ArchiveUnknown)
 }
 
-// giveUp lets go of a home that is lost, for what an archive holds or, without
-// one, an empty home. A volume that is still there is not forgotten: one in
-// filling is filled anew, what is left of an archived home is removed first.
+// giveUp replaces a lost home by an archive or, without one, by an empty home. A
+// volume that still exists is not forgotten: a filling one is filled again, and that
+// of an archived home is removed first.
 func giveUp(row *workspace.Workspace, instead workspace.Archive) {
 	switch row.Home.State {
 	case workspace.HomeLive:
 		if row.Conditions.Get(workspace.VolumeReady).Reason == workspace.ReasonRemoving {
-			row.Home.State = workspace.HomeDiscarding // what is left of it blocks the next home
+			row.Home.State = workspace.HomeDiscarding // the rest of the volume blocks the next home
 			break
 		}
 		row.Home = workspace.Home{State: workspace.HomeAbsent}

@@ -7,8 +7,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// running decides for a workspace on which an operation runs. A request to
-// cancel it is answered either way.
+// running decides for a workspace on which an operation runs. It clears a request to
+// cancel, whether or not the operation is cancelled.
 func running(in Input) Result {
 	r := proceed(in)
 	r.ClearCancel = in.Row.CancelRequestedAt != nil
@@ -21,7 +21,7 @@ func proceed(in Input) Result {
 	done := complete(in)
 	switch {
 	case done && row.Operation == workspace.OpRestoring && health.Reason != workspace.ReasonContainerWithoutVolume:
-		// The volume holds all of it: what became of the archive is of no account.
+		// The volume is complete, so the state of the archive does not matter.
 		return completed(in)
 	case !health.True():
 		return failed(in, workspace.ErrorReason(health.Reason), health.Message)
@@ -38,7 +38,7 @@ func proceed(in Input) Result {
 	due := deadline(in)
 	overdue := !due.After(in.Now)
 	switch seen := in.Obs.ContainerKnown && in.Obs.VolumeKnown; {
-	case waitsForUser(in): // for as long as it takes
+	case waitsForUser(in): // without a deadline
 	case overdue && seen:
 		message := fmt.Sprintf(msgLate, row.Operation)
 		if f != nil && f.Passing {
@@ -47,15 +47,15 @@ func proceed(in Input) Result {
 		return failed(in, workspace.ErrTimeout, message)
 	case !overdue:
 		r.LookAgain = due
-	} // else what is waited for is an observation: it may be complete already
+	} // else wait for a complete observation: the operation may be complete already
 	if !in.Work.Running {
 		r.Action = Action{Kind: Run, Op: row.Operation}
 	}
 	return r
 }
 
-// waitsForUser reports whether an archiving waits for a container that uses the
-// home. Nothing is wrong with the workspace meanwhile, however long that takes.
+// waitsForUser reports whether ARCHIVING waits for a container that uses the home.
+// That is no error, however long it takes.
 func waitsForUser(in Input) bool {
 	f := in.Work.Failure
 	return in.Row.Operation == workspace.OpArchiving && f != nil && f.Passing && f.InUse
@@ -68,7 +68,7 @@ func complete(in Input) bool {
 	own := obs.VolumeKnown && obs.Volume != nil && obs.Volume.Claim != "" && obs.Volume.Claim == row.Home.Claim
 	noContainer := obs.ContainerKnown && obs.Container == nil
 	noVolume := obs.VolumeKnown && (obs.Volume == nil || !own)
-	archived := row.ArchiveKey != "" && obs.Archive == ArchivePresent // now, and not in an earlier look
+	archived := row.ArchiveKey != "" && obs.Archive == ArchivePresent // in this observation, not an earlier one
 	switch row.Operation {
 	case workspace.OpProvisioning:
 		return own && obs.Volume.Seeded
@@ -81,7 +81,7 @@ func complete(in Input) bool {
 	case workspace.OpStopping:
 		return noContainer
 	case workspace.OpArchiving:
-		// Without a key the home was given up, and only its volume had to go.
+		// Without a key the home was given up, and only its volume is to be removed.
 		return row.Home.State.Removable() && noVolume && (archived || row.ArchiveKey == "")
 	case workspace.OpDeleting:
 		return noContainer && (row.Home.State != workspace.HomeDeleting || noVolume)
@@ -132,8 +132,8 @@ func givenUp(row workspace.Workspace) bool {
 		row.Operation == workspace.OpArchiving && row.Home.State == workspace.HomeLive
 }
 
-// disturbed: a container has turned up, such as one that a killed server had
-// the engine start; what is being packed may change under the packer.
+// disturbed reports whether a container exists while the home is packed, such as one
+// that a killed server had started. It may change the files that are being packed.
 func disturbed(row workspace.Workspace) bool {
 	return row.Operation == workspace.OpArchiving && row.Home.State == workspace.HomeLive && row.Conditions.HasContainer()
 }
@@ -145,8 +145,8 @@ func cancelled(in Input) Result {
 	return r
 }
 
-// failed records a failure: final reasons at once, the others until
-// MaxAttempts. ERROR implies operation NONE, in one write.
+// failed records a failure. A final reason leads to ERROR at once, others after
+// MaxAttempts. ERROR and operation NONE are written together.
 func failed(in Input, reason workspace.ErrorReason, message string) Result {
 	r := Result{Row: in.Row}
 	op := in.Row.Operation

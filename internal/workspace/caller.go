@@ -2,7 +2,7 @@ package workspace
 
 // Caller is who asks. Every store method that acts for a person takes one and
 // checks it inside, so that no layer above can forget to (a workspace is its
-// owner's alone; somebody else's is CodeForbidden).
+// owner's alone; others get CodeForbidden).
 type Caller struct {
 	UserID   string
 	Username string
@@ -14,7 +14,7 @@ type Caller struct {
 	Token string
 }
 
-// System is codehub itself: the controller applying a queued wish, the TTL
+// System is codehub itself: the controller applying a queued state, the TTL
 // runner. It passes every ownership check.
 var System = Caller{UserID: "system", Username: "system"}
 

@@ -10,7 +10,7 @@ type ConditionType string
 
 const (
 	VolumeReady    ConditionType = "storage.volume_ready"  // the home's own volume exists and is complete
-	ArchiveReady   ConditionType = "storage.archive_ready" // archive_key is set and its object was there when last looked at
+	ArchiveReady   ConditionType = "storage.archive_ready" // archive_key is set and its object was present at the last lookup
 	ContainerReady ConditionType = "infra.container_ready" // the container runs and has answered
 	Healthy        ConditionType = "policy.healthy"        // no invariant is broken
 )

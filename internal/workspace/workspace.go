@@ -15,12 +15,11 @@ const (
 
 // Ways in which a workspace can be recovered from ERROR.
 const (
-	RecoverAfresh = "afresh" // clear the error and look again
-	RecoverEmpty  = "empty"  // give up what was lost and start with an empty home
-	// RecoverArchive: give up what was lost and go on with the archive that
-	// RecoverFrom names.
+	RecoverAfresh = "afresh" // clear the error and observe again
+	RecoverEmpty  = "empty"  // replace a lost home by an empty one
+	// RecoverArchive: replace a lost home by the archive that RecoverFrom names.
 	RecoverArchive = "archive"
-	// RecoverSetAside: keep under another name what is in the home's way.
+	// RecoverSetAside: keep the volume that blocks the home under another name.
 	RecoverSetAside = "set_aside"
 )
 
@@ -61,7 +60,7 @@ type Workspace struct {
 	PreviousImage string // ImageRef before its last change; empty: it was never changed
 	DesiredState  DesiredState
 	DesiredCause  string       // CauseIdle or CauseUnused if a TTL set DesiredState, CauseRestart for a restart; otherwise empty
-	NextDesired   DesiredState // queued wish; empty for none
+	NextDesired   DesiredState // queued desired state; empty: none
 	DeletedAt     *time.Time
 	GraceBegan    *time.Time // since when the grace of the deletion counts, by the database's clock; nil: since DeletedAt
 	LastAccessAt  *time.Time
@@ -139,7 +138,7 @@ type Progress struct {
 
 	Entries      int64 `json:"entries,omitempty"`       // files and folders done; 0 if they do not count
 	EntriesTotal int64 `json:"entries_total,omitempty"` // 0 if unknown
-	Rate         int64 `json:"rate,omitempty"`          // bytes a second of late; 0 if unknown
+	Rate         int64 `json:"rate,omitempty"`          // recent bytes per second; 0 if unknown
 	SecondsLeft  int64 `json:"seconds_left,omitempty"`  // estimated, at least 1; 0 if unknown
 }
 
