@@ -67,7 +67,7 @@ func (d *Dashboard) recoverArchive(w http.ResponseWriter, r *http.Request, c wor
 	chosen := r.PostFormValue("archive")
 	f.Value["archive"] = chosen
 	if !slices.ContainsFunc(f.Generations, func(g generation) bool { return g.OpID == chosen }) {
-		f.fail("archive", "field.archive_gone")
+		f.fail("archive", "field.archive_unknown")
 	}
 	if strings.TrimSpace(r.PostFormValue("confirm")) != strings.TrimSpace(ws.Name) {
 		f.fail("confirm", "field.confirm_mismatch")

@@ -10,7 +10,7 @@ import (
 // lifetime is what the TTLs have in store for a workspace, and what they count
 // from.
 type lifetime struct {
-	Key  string     // the text life.<Key>; empty for nothing to say
+	Key  string     // the text lifetime.<Key>; empty for nothing to say
 	At   time.Time  // when it happens; zero for never
 	Used *time.Time // last use of a running one; nil if it was never used
 	Kind string     // of that use, the text used.<Kind>
@@ -48,7 +48,7 @@ func keptAwake(w workspace.Workspace, now time.Time) bool {
 }
 
 // whyOf names why w is at rest, or on its way there, in the texts
-// why.<why>; and for how long it had not been used, where that is known.
+// cause.<why>; and for how long it had not been used, where that is known.
 func whyOf(w workspace.Workspace) (why string, unused time.Duration) {
 	switch {
 	case w.DeletedAt != nil:

@@ -75,7 +75,7 @@ type view struct {
 	Progress *progress
 	Queued   string        // the text queued.<Queued>; empty for none
 	Request  string        // the text request.<Request>: asked for and not acted upon yet
-	Why      string        // the text why.<Why>: why it is at rest, or on its way there
+	Why      string        // the text cause.<Why>: why it is at rest, or on its way there
 	Unused   time.Duration // for which it had not been used, if Why says so
 	Life     lifetime
 	Problem  *problem
@@ -290,7 +290,7 @@ func (v view) Then() string {
 		return v.Queued + "_archiving"
 	}
 	if v.AwaitsRoom() {
-		return v.Queued + "_room"
+		return v.Queued + "_limit"
 	}
 	return v.Queued
 }
