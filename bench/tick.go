@@ -240,8 +240,8 @@ func (d *ownDatabase) lead(ctx context.Context, backend *still) (*leader, error)
 	l.rows = &watchedRows{Controller: postgres.NewController(postgres.NewSession(conn))}
 	l.controller = reconcile.New(reconcile.Config{
 		Runtime: backend, Archives: present{}, Intents: db, Routes: backend, Policy: policy,
-		Log:          slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-		IdleInterval: time.Hour, ActiveInterval: time.Hour, MaxOperations: 32,
+		Log:      slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Settings: reconcile.Settings{IdleInterval: time.Hour, ActiveInterval: time.Hour, MaxOperations: 32},
 	})
 	l.ctx, l.cancel = context.WithCancel(ctx)
 	return l, nil

@@ -21,7 +21,7 @@ var allowed = map[string][]string{
 	"codehub/internal/imageref":        {},
 	"codehub/internal/view":            {"codehub/api", "codehub/internal/workspace", "codehub/internal/lifecycle"},
 	"codehub/internal/service":         {"codehub/api", "codehub/internal/postgres", "codehub/internal/workspace"},
-	"codehub/internal/config":          {"codehub/internal/imageref", "codehub/internal/workspace"},
+	"codehub/internal/config":          {"codehub/internal/activity", "codehub/internal/gc", "codehub/internal/reconcile", "codehub/internal/ttl", "codehub/internal/imageref", "codehub/internal/workspace"},
 	"codehub/internal/cli":             {"codehub/api", "codehub/client", "codehub/internal/cli/terminal"},
 	"codehub/internal/cli/terminal":    {},
 	"codehub/internal/failpoint":       {"codehub/internal/workspace"},
@@ -113,6 +113,8 @@ func mayWire(pkg, imp string) bool {
 	switch pkg {
 	case "codehub/cmd/codehub", "codehub/internal/pgtest", "codehub/bench":
 		return true
+	case "codehub/internal/config": // takes the settings that the controller declares
+		return imp == "codehub/internal/reconcile"
 	case "codehub/internal/server", "codehub/internal/maintenance", "codehub/internal/installation":
 		return !slices.Contains([]string{"codehub/internal/cli", "codehub/internal/server", "codehub/internal/maintenance"}, imp)
 	}

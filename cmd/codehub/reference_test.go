@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -141,7 +140,7 @@ func describe(b *strings.Builder, n *kong.Node) {
 
 // isSetting reports whether a flag is one of config.Config.
 func isSetting(f *kong.Flag) bool {
-	for field := range reflect.TypeFor[config.Config]().Fields() {
+	for field := range config.Fields() {
 		if field.Tag.Get("name") == f.Name && field.Tag.Get("help") == f.Help {
 			return true
 		}

@@ -57,14 +57,20 @@ func (f *Flusher) DatabaseTime(at time.Time) time.Time {
 	return at
 }
 
+// Settings are the settings of a Flusher, as codehub serve declares them. An Interval
+// of 0 is 30 s.
+type Settings struct {
+	Interval time.Duration `name:"activity-flush-interval" env:"CODEHUB_ACTIVITY_FLUSH_INTERVAL" min:"1s" max:"45s" default:"30s" help:"Time between two flushes of activity."`
+}
+
 // FlusherConfig holds a Flusher's dependencies and settings.
 type FlusherConfig struct {
-	Memory   *Recorder
-	Store    FlushStore
-	Bus      Bus    // nil: flush to the database
-	Replica  string // its ID
-	Log      *slog.Logger
-	Interval time.Duration // 0: 30 s
+	Memory  *Recorder
+	Store   FlushStore
+	Bus     Bus    // nil: flush to the database
+	Replica string // its ID
+	Log     *slog.Logger
+	Settings
 	// Conditions lists that flushes fail; nil: it is only logged.
 	Conditions *health.Monitor
 }

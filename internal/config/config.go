@@ -16,7 +16,11 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"codehub/internal/activity"
+	"codehub/internal/gc"
 	"codehub/internal/imageref"
+	"codehub/internal/reconcile"
+	"codehub/internal/ttl"
 	"codehub/internal/workspace"
 )
 
@@ -32,45 +36,41 @@ type Config struct {
 	RedisURL      string `name:"redis-url" env:"CODEHUB_REDIS_URL" help:"Redis between several servers: redis://[user:password@]host:port/db, or rediss:// (default: none; one server needs none)."`
 	ArchiveURL    string `name:"archive-url" env:"CODEHUB_ARCHIVE_URL" help:"Where archives are kept: file:///folder, or s3://bucket/prefix?endpoint=https://host&region=…&path-style=true (default: the folder archives in the data folder)."`
 
-	Runtime          string `name:"runtime" env:"CODEHUB_RUNTIME" default:"docker" help:"What runs the containers: docker."`
-	DefaultImage     string `name:"default-image" env:"CODEHUB_DEFAULT_IMAGE" default:"codehub/workspace:latest" help:"Image of workspaces that name none."`
-	Storage          string `name:"storage" env:"CODEHUB_STORAGE" default:"docker-volume" help:"Where new homes are kept: docker-volume, or local-dir (folders under the data folder)."`
-	HostDataDir      string `name:"host-data-dir" env:"CODEHUB_HOST_DATA_DIR" help:"Where the data folder is on Docker's host, if the server itself runs in a container."`
-	CPUs             string `name:"workspace-cpus" env:"CODEHUB_WORKSPACE_CPUS" default:"2" help:"Cores a workspace may use (0 = no limit)."`
-	Memory           string `name:"workspace-memory" env:"CODEHUB_WORKSPACE_MEMORY" default:"4g" help:"Memory a workspace may use, like 512m or 4g (0 = no limit)."`
-	Pids             int64  `name:"workspace-pids" env:"CODEHUB_WORKSPACE_PIDS" default:"4096" help:"Processes and threads a workspace may have (0 = no limit)."`
-	LogSize          string `name:"workspace-log-size" env:"CODEHUB_WORKSPACE_LOG_SIZE" default:"10m" help:"Size at which a container's log is cut."`
-	Sudo             bool   `name:"workspace-sudo" env:"CODEHUB_WORKSPACE_SUDO" help:"Let people become root in their workspaces (Docker's default capabilities)."`
-	NetworkSubnet    string `name:"network-subnet" env:"CODEHUB_NETWORK_SUBNET" help:"IPv4 network of the workspaces, like 10.213.0.0/24, instead of one that Docker chooses."`
-	EgressDeny       string `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Further networks that workspaces must not reach, like 10.0.0.0/8,192.168.0.0/16."`
-	AllowNoWall      bool   `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces even without network isolation. They can then reach this host's services."`
-	AcceptVolumeLoss bool   `name:"accept-volume-loss" env:"CODEHUB_ACCEPT_VOLUME_LOSS" help:"Take it as true when more than a fifth of all volumes is gone at once, instead of waiting for them to come back."`
+	Runtime       string `name:"runtime" env:"CODEHUB_RUNTIME" default:"docker" help:"What runs the containers: docker."`
+	DefaultImage  string `name:"default-image" env:"CODEHUB_DEFAULT_IMAGE" default:"codehub/workspace:latest" help:"Image of workspaces that name none."`
+	Storage       string `name:"storage" env:"CODEHUB_STORAGE" default:"docker-volume" help:"Where new homes are kept: docker-volume, or local-dir (folders under the data folder)."`
+	HostDataDir   string `name:"host-data-dir" env:"CODEHUB_HOST_DATA_DIR" help:"Where the data folder is on Docker's host, if the server itself runs in a container."`
+	CPUs          string `name:"workspace-cpus" env:"CODEHUB_WORKSPACE_CPUS" default:"2" help:"Cores a workspace may use (0 = no limit)."`
+	Memory        string `name:"workspace-memory" env:"CODEHUB_WORKSPACE_MEMORY" default:"4g" help:"Memory a workspace may use, like 512m or 4g (0 = no limit)."`
+	Pids          int64  `name:"workspace-pids" env:"CODEHUB_WORKSPACE_PIDS" default:"4096" help:"Processes and threads a workspace may have (0 = no limit)."`
+	LogSize       string `name:"workspace-log-size" env:"CODEHUB_WORKSPACE_LOG_SIZE" default:"10m" help:"Size at which a container's log is cut."`
+	Sudo          bool   `name:"workspace-sudo" env:"CODEHUB_WORKSPACE_SUDO" help:"Let people become root in their workspaces (Docker's default capabilities)."`
+	NetworkSubnet string `name:"network-subnet" env:"CODEHUB_NETWORK_SUBNET" help:"IPv4 network of the workspaces, like 10.213.0.0/24, instead of one that Docker chooses."`
+	EgressDeny    string `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Further networks that workspaces must not reach, like 10.0.0.0/8,192.168.0.0/16."`
+	AllowNoWall   bool   `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces even without network isolation. They can then reach this host's services."`
 
-	MaxRunningPerUser int           `name:"max-running-per-user" env:"CODEHUB_MAX_RUNNING_PER_USER,MAX_RUNNING_PER_USER" default:"2" help:"Workspaces a user may run at once (0 = no limit)."`
-	MaxRunningGlobal  int           `name:"max-running-global" env:"CODEHUB_MAX_RUNNING_GLOBAL,MAX_RUNNING_GLOBAL" default:"100" help:"Workspaces that may run at once in all (0 = no limit)."`
-	MaxOperations     int           `name:"max-operations" env:"CODEHUB_MAX_OPERATIONS" default:"32" help:"Operations carried out at once."`
-	DeleteGrace       time.Duration `name:"delete-grace" env:"CODEHUB_DELETE_GRACE" default:"2h" help:"How long a deletion can be taken back (0 = not at all)."`
-	ArchiveKeep       int           `name:"archive-keep" env:"CODEHUB_ARCHIVE_KEEP" default:"1" help:"Earlier archives to keep for each workspace."`
-	GCDelay           time.Duration `name:"gc-delay" env:"CODEHUB_GC_DELAY" default:"2h" help:"How long an archive that nothing names any more is kept."`
+	MaxRunningPerUser int           `name:"max-running-per-user" env:"CODEHUB_MAX_RUNNING_PER_USER,MAX_RUNNING_PER_USER" min:"0" max:"1000000" default:"2" help:"Workspaces a user may run at once (0 = no limit)."`
+	MaxRunningGlobal  int           `name:"max-running-global" env:"CODEHUB_MAX_RUNNING_GLOBAL,MAX_RUNNING_GLOBAL" min:"0" max:"1000000" default:"100" help:"Workspaces that may run at once in all (0 = no limit)."`
+	DeleteGrace       time.Duration `name:"delete-grace" env:"CODEHUB_DELETE_GRACE" min:"0s" max:"87600h" default:"2h" help:"How long a deletion can be taken back (0 = not at all)."`
+	ArchiveKeep       int           `name:"archive-keep" env:"CODEHUB_ARCHIVE_KEEP" min:"0" max:"1000000" default:"1" help:"Earlier archives to keep for each workspace."`
+	GCDelay           time.Duration `name:"gc-delay" env:"CODEHUB_GC_DELAY" min:"1m" max:"87600h" default:"2h" help:"How long an archive that nothing names any more is kept."`
 	MinFree           string        `name:"min-free" env:"CODEHUB_MIN_FREE" default:"5%" help:"Nothing is started or restored while less than this of a disk with homes is free (0 = never mind)."`
-	IdleInterval      time.Duration `name:"coordinator-idle-interval" env:"CODEHUB_COORDINATOR_IDLE_INTERVAL,COORDINATOR_IDLE_INTERVAL" default:"15s" help:"Reconcile interval."`
-	ActiveInterval    time.Duration `name:"coordinator-active-interval" env:"CODEHUB_COORDINATOR_ACTIVE_INTERVAL,COORDINATOR_ACTIVE_INTERVAL" default:"1s" help:"Reconcile interval while operations run."`
-	ActiveFor         time.Duration `name:"coordinator-active-for" env:"CODEHUB_COORDINATOR_ACTIVE_FOR" default:"30s" help:"How long the active interval applies after a change."`
-	StartTimeout      time.Duration `name:"start-timeout" env:"CODEHUB_START_TIMEOUT" default:"2m" help:"Deadline of a start, after the image is pulled."`
-	MaxStorageJobs    int           `name:"max-storage-jobs" env:"CODEHUB_MAX_STORAGE_JOBS" default:"4" help:"Concurrent archive jobs; restore jobs have the same limit."`
+	StartTimeout      time.Duration `name:"start-timeout" env:"CODEHUB_START_TIMEOUT" min:"10s" max:"1h" default:"2m" help:"Deadline of a start, after the image is pulled."`
 	StandbyTTL        int           `name:"ttl-standby-seconds" env:"CODEHUB_TTL_STANDBY_SECONDS,TTL_STANDBY_SECONDS" default:"10800" help:"Idle timeout: seconds until a workspace stops (0 = never)."`
 	ArchiveTTL        int           `name:"ttl-archive-seconds" env:"CODEHUB_TTL_ARCHIVE_SECONDS,TTL_ARCHIVE_SECONDS" default:"86400" help:"Seconds until a stopped workspace is archived (0 = never)."`
-	TTLInterval       time.Duration `name:"ttl-interval" env:"CODEHUB_TTL_INTERVAL" default:"1m" help:"Time between two checks for idle workspaces."`
-	FlushInterval     time.Duration `name:"activity-flush-interval" env:"CODEHUB_ACTIVITY_FLUSH_INTERVAL" default:"30s" help:"Time between two flushes of activity."`
-	KeepAwakeMax      time.Duration `name:"keep-awake-max" env:"CODEHUB_KEEP_AWAKE_MAX" default:"24h" help:"Longest time for which users may keep a workspace awake."`
-	GCInterval        time.Duration `name:"gc-interval" env:"CODEHUB_GC_INTERVAL" default:"4h" help:"Time between two garbage collections of archives."`
-	OrphanDelay       time.Duration `name:"orphan-delay" env:"CODEHUB_ORPHAN_DELAY" default:"10m" help:"How long orphaned containers and jobs are kept."`
+	KeepAwakeMax      time.Duration `name:"keep-awake-max" env:"CODEHUB_KEEP_AWAKE_MAX" min:"1m" max:"87600h" default:"24h" help:"Longest time for which users may keep a workspace awake."`
 	SSEPrefix         string        `name:"redis-channel-sse-prefix" env:"CODEHUB_REDIS_CHANNEL_SSE_PREFIX,REDIS_CHANNEL_SSE_PREFIX" default:"codehub:sse" help:"Prefix of the Redis channels for events."`
 	WakePrefix        string        `name:"redis-channel-wake-prefix" env:"CODEHUB_REDIS_CHANNEL_WAKE_PREFIX,REDIS_CHANNEL_WAKE_PREFIX" default:"codehub:wake" help:"Prefix of the Redis channels that wake the coordinator."`
 	ActivityKey       string        `name:"redis-activity-key" env:"CODEHUB_REDIS_ACTIVITY_KEY" default:"codehub:activity" help:"Redis sorted set for activity."`
-	ShutdownTimeout   time.Duration `name:"shutdown-timeout" env:"CODEHUB_SHUTDOWN_TIMEOUT" default:"15s" help:"How long a shutdown waits for requests under way."`
+	ShutdownTimeout   time.Duration `name:"shutdown-timeout" env:"CODEHUB_SHUTDOWN_TIMEOUT" min:"1s" max:"1h" default:"15s" help:"How long a shutdown waits for requests under way."`
 	LogFormat         string        `name:"log-format" env:"CODEHUB_LOG_FORMAT" default:"text" help:"text or json."`
 	LogLevel          string        `name:"log-level" env:"CODEHUB_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
+
+	// Groups, each handed over whole to the package that declares and uses it.
+	Reconcile reconcile.Settings `embed:""`
+	TTL       ttl.Settings       `embed:""`
+	Activity  activity.Settings  `embed:""`
+	GC        gc.Schedule        `embed:""`
 
 	Version string `kong:"-"` // of this program
 
@@ -107,7 +107,7 @@ func (c *Config) AfterApply(vars kong.Vars) error {
 // first that cannot be right is returned as *Problem.
 func (c *Config) Resolve() error {
 	for _, check := range []func() error{
-		c.addresses, c.folders, c.database, c.redis, c.archives, c.backends, c.sizes, c.limits, c.intervals, c.logging,
+		c.addresses, c.folders, c.database, c.redis, c.archives, c.backends, c.sizes, c.limits, c.bounds, c.intervals, c.logging,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -320,20 +320,6 @@ func parseBytes(s string) (int64, error) {
 const MaxTTL = workspace.MaxTTL
 
 func (c *Config) limits() error {
-	for _, l := range []struct {
-		name     string
-		v, least int
-	}{
-		{"MAX_RUNNING_PER_USER", c.MaxRunningPerUser, 0},
-		{"MAX_RUNNING_GLOBAL", c.MaxRunningGlobal, 0},
-		{"CODEHUB_MAX_OPERATIONS", c.MaxOperations, 1},
-		{"CODEHUB_MAX_STORAGE_JOBS", c.MaxStorageJobs, 1},
-		{"CODEHUB_ARCHIVE_KEEP", c.ArchiveKeep, 0},
-	} {
-		if l.v < l.least || l.v > 1_000_000 {
-			return &Problem{l.name, fmt.Sprintf("%d is out of bounds", l.v), fmt.Sprintf("give a number from %d to 1000000", l.least)}
-		}
-	}
 	for _, ttl := range []struct {
 		name string
 		v    int
@@ -346,31 +332,8 @@ func (c *Config) limits() error {
 }
 
 func (c *Config) intervals() error {
-	for _, d := range []struct {
-		name        string
-		v           time.Duration
-		least, most time.Duration
-	}{
-		{"CODEHUB_DELETE_GRACE", c.DeleteGrace, 0, 10 * 365 * 24 * time.Hour},
-		{"CODEHUB_GC_DELAY", c.GCDelay, time.Minute, 10 * 365 * 24 * time.Hour},
-		{"COORDINATOR_IDLE_INTERVAL", c.IdleInterval, 100 * time.Millisecond, time.Hour},
-		{"COORDINATOR_ACTIVE_INTERVAL", c.ActiveInterval, 50 * time.Millisecond, time.Minute},
-		{"CODEHUB_COORDINATOR_ACTIVE_FOR", c.ActiveFor, time.Second, time.Hour},
-		{"CODEHUB_START_TIMEOUT", c.StartTimeout, 10 * time.Second, time.Hour},
-		// Together with a flush, under the 3 minutes that count as a gap in what is known.
-		{"CODEHUB_TTL_INTERVAL", c.TTLInterval, time.Second, 2 * time.Minute},
-		{"CODEHUB_ACTIVITY_FLUSH_INTERVAL", c.FlushInterval, time.Second, 45 * time.Second},
-		{"CODEHUB_GC_INTERVAL", c.GCInterval, 5 * time.Second, 30 * 24 * time.Hour},
-		{"CODEHUB_KEEP_AWAKE_MAX", c.KeepAwakeMax, time.Minute, 10 * 365 * 24 * time.Hour},
-		{"CODEHUB_ORPHAN_DELAY", c.OrphanDelay, time.Second, 10 * 365 * 24 * time.Hour},
-		{"CODEHUB_SHUTDOWN_TIMEOUT", c.ShutdownTimeout, time.Second, time.Hour},
-	} {
-		if d.v < d.least || d.v > d.most {
-			return &Problem{d.name, fmt.Sprintf("%s is out of bounds", d.v), fmt.Sprintf("give a duration from %s to %s", d.least, d.most)}
-		}
-	}
-	if c.ActiveInterval > c.IdleInterval {
-		return &Problem{"COORDINATOR_ACTIVE_INTERVAL", fmt.Sprintf("%s is longer than the idle interval (%s)", c.ActiveInterval, c.IdleInterval), "make it the shorter one"}
+	if r := c.Reconcile; r.ActiveInterval > r.IdleInterval {
+		return &Problem{"COORDINATOR_ACTIVE_INTERVAL", fmt.Sprintf("%s is longer than the idle interval (%s)", r.ActiveInterval, r.IdleInterval), "make it the shorter one"}
 	}
 	return nil
 }

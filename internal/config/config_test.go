@@ -149,7 +149,7 @@ func TestSeedNamesWorkBare(t *testing.T) {
 	}
 	c, err := parse(t)
 	if err != nil || c.MaxRunningPerUser != 7 || c.MaxRunningGlobal != 8 || c.StandbyTTL != 9 || c.ArchiveTTL != 10 ||
-		c.IdleInterval != 20*time.Second || c.ActiveInterval != 3*time.Second || c.SSEPrefix != "a" || c.WakePrefix != "b" {
+		c.Reconcile.IdleInterval != 20*time.Second || c.Reconcile.ActiveInterval != 3*time.Second || c.SSEPrefix != "a" || c.WakePrefix != "b" {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
@@ -179,7 +179,7 @@ func documented(t *testing.T) map[string][]string {
 // everything that is named there is a setting.
 func TestSettingsAreDocumented(t *testing.T) {
 	rows := documented(t)
-	for f := range reflect.TypeFor[config.Config]().Fields() {
+	for f := range config.Fields() {
 		if f.Tag.Get("name") == "" {
 			continue
 		}
@@ -214,7 +214,7 @@ func TestRangesAreDocumented(t *testing.T) {
 	bounds := regexp.MustCompile(`from (\S+) to (\S+)$|(up) to (\d+)`)
 	rows := documented(t)
 	checked := 0
-	for f := range reflect.TypeFor[config.Config]().Fields() {
+	for f := range config.Fields() {
 		if f.Tag.Get("name") == "" || f.Type.Kind() != reflect.Int && f.Type != reflect.TypeFor[time.Duration]() {
 			continue
 		}

@@ -3,7 +3,6 @@ package config
 import (
 	"io"
 	"log/slog"
-	"reflect"
 	"strings"
 )
 
@@ -22,7 +21,7 @@ func (c *Config) Logger(w io.Writer) *slog.Logger {
 // the client.
 func Names() map[string]bool {
 	known := map[string]bool{"CODEHUB_SESSION_TOKEN": true}
-	for f := range reflect.TypeFor[Config]().Fields() {
+	for f := range Fields() {
 		for name := range strings.SplitSeq(f.Tag.Get("env"), ",") {
 			known[name] = true
 		}

@@ -133,7 +133,7 @@ func TestRunner(t *testing.T) {
 	w.archive(deleted, "deleted")
 	w.delete(deleted)
 	check(t, w.mark())
-	cfg := gc.RunnerConfig{Config: w.config(), First: 10 * time.Millisecond, Every: 10 * time.Millisecond, Glance: 10 * time.Millisecond}
+	cfg := gc.RunnerConfig{Config: w.config(), First: 10 * time.Millisecond, Schedule: gc.Schedule{Interval: 10 * time.Millisecond}, Glance: 10 * time.Millisecond}
 	var logged atomic.Int64
 	cfg.Log = slog.New(slog.NewTextHandler(writer(func() { logged.Add(1) }), &slog.HandlerOptions{Level: slog.LevelError}))
 	runner := gc.NewRunner(cfg)

@@ -24,11 +24,17 @@ type Runner struct {
 	stand     Status
 }
 
+// Schedule is when a Runner collects, as codehub serve declares it. An Interval of 0
+// is 4 h.
+type Schedule struct {
+	Interval time.Duration `name:"gc-interval" env:"CODEHUB_GC_INTERVAL" min:"5s" max:"720h" default:"4h" help:"Time between two garbage collections of archives."`
+}
+
 // RunnerConfig configures a Runner.
 type RunnerConfig struct {
 	Config
-	Every time.Duration // between two full collections; 0: 4 h
-	First time.Duration // from the start of a term to its first collection; 0: 3 min, or Every if that is less
+	Schedule
+	First time.Duration // from the start of a term to its first collection; 0: 3 min, or Interval if that is less
 	// Glance is how often deleted workspaces of which only archives are left
 	// are looked for; 0: 1 min.
 	Glance time.Duration
@@ -55,11 +61,11 @@ type Status struct {
 // NewRunner returns a Runner.
 func NewRunner(cfg RunnerConfig) *Runner {
 	cfg.Server = true
-	if cfg.Every <= 0 {
-		cfg.Every = 4 * time.Hour
+	if cfg.Interval <= 0 {
+		cfg.Interval = 4 * time.Hour
 	}
 	if cfg.First <= 0 {
-		cfg.First = min(3*time.Minute, cfg.Every)
+		cfg.First = min(3*time.Minute, cfg.Interval)
 	}
 	if cfg.Glance <= 0 {
 		cfg.Glance = time.Minute
@@ -108,7 +114,7 @@ func (r *Runner) Run(ctx context.Context, session postgres.Session) error {
 				continue
 			}
 			condition, err = r.full, r.collect(ctx, session)
-			full.Reset(spread(r.cfg.Every))
+			full.Reset(spread(r.cfg.Interval))
 			clear(tried)
 		case <-glance.C:
 			if r.ready() {

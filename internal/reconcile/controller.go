@@ -65,23 +65,11 @@ type Config struct {
 	// Conditions lists what keeps workspaces from changing; nil: it is only logged.
 	Conditions *health.Monitor
 
-	IdleInterval   time.Duration // between ticks when nothing happens
-	ActiveInterval time.Duration // for ActiveFor after a wake, and while an operation runs
-	ActiveFor      time.Duration
-	MaxOperations  int // at once, image pulls and archives not counted
-	MaxJobs        int // homes archived at once, and as many restored; 0: 4
-	StopGrace      time.Duration
+	Settings
+	StopGrace time.Duration
 
 	ObserveTimeout  time.Duration // limit for one observation; 0: 20 s
 	SideTaskTimeout time.Duration // limit for one side task, such as a probe or a removal; 0: 2 min
-
-	// OrphanDelay is how long orphaned containers and jobs are kept after they were
-	// first observed by any leader; 0: twice IdleInterval.
-	OrphanDelay time.Duration
-
-	// AcceptVolumeLoss accepts an observation in which many volumes have vanished
-	// at once. Without it such an observation fails.
-	AcceptVolumeLoss bool
 
 	// MinFree is the share of a disk with homes that must be free for anything to
 	// be started or restored, such as 0.05; 0: no limit.
@@ -145,8 +133,8 @@ func New(cfg Config) *Controller {
 	if cfg.SideTaskTimeout <= 0 {
 		cfg.SideTaskTimeout = 2 * time.Minute
 	}
-	if cfg.MaxJobs <= 0 {
-		cfg.MaxJobs = 4
+	if cfg.MaxStorageJobs <= 0 {
+		cfg.MaxStorageJobs = 4
 	}
 	return &Controller{cfg: cfg, wake: make(chan struct{}, 1), conditions: newConditions(cfg)}
 }

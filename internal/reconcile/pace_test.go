@@ -69,7 +69,7 @@ func (emptyBucket) Meta(context.Context, string) (*archive.Meta, error) { return
 func pacedController() *Controller {
 	return New(Config{
 		Archives: emptyBucket{}, Runtime: runtimetest.NewFake(), Policy: lifecycle.DefaultPolicy(), Log: slog.New(slog.DiscardHandler),
-		IdleInterval: 15 * time.Second, ActiveInterval: time.Second, ActiveFor: 30 * time.Second,
+		Settings: Settings{IdleInterval: 15 * time.Second, ActiveInterval: time.Second, ActiveFor: 30 * time.Second},
 	})
 }
 

@@ -331,7 +331,7 @@ func laneOf(op workspace.Operation) lane {
 func (t *term) free() map[lane]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := map[lane]int{short: t.cfg.MaxOperations, archiving: t.cfg.MaxJobs, restoring: t.cfg.MaxJobs}
+	n := map[lane]int{short: t.cfg.MaxOperations, archiving: t.cfg.MaxStorageJobs, restoring: t.cfg.MaxStorageJobs}
 	for _, w := range t.works {
 		if w.occupies() {
 			n[w.lane]--

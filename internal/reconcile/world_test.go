@@ -82,11 +82,13 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 
 func (w *world) controller() *reconcile.Controller {
 	return reconcile.New(reconcile.Config{
-		Archives: w.archives, MinFree: w.minFree, MaxJobs: w.maxJobs, Step: w.step,
+		Archives: w.archives, MinFree: w.minFree, Step: w.step,
 		Runtime: w.fake, Intents: w.intents, Routes: w, Policy: w.policy, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
-		IdleInterval: 20 * time.Millisecond, ActiveInterval: 10 * time.Millisecond, ActiveFor: time.Second,
-		MaxOperations: w.maxOps, StopGrace: time.Second, AcceptVolumeLoss: w.accept,
-		ObserveTimeout: w.lookWithin, SideTaskTimeout: w.choreWithin, OrphanDelay: w.orphanDelay,
+		Settings: reconcile.Settings{
+			IdleInterval: 20 * time.Millisecond, ActiveInterval: 10 * time.Millisecond, ActiveFor: time.Second,
+			MaxOperations: w.maxOps, MaxStorageJobs: w.maxJobs, AcceptVolumeLoss: w.accept, OrphanDelay: w.orphanDelay,
+		},
+		StopGrace: time.Second, ObserveTimeout: w.lookWithin, SideTaskTimeout: w.choreWithin,
 		MayRemove: w.mayRemove,
 	})
 }

@@ -45,7 +45,7 @@ func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB) (re
 			"CODEHUB_DELETE_GRACE":   cfg.DeleteGrace.String(),
 			"CODEHUB_ARCHIVE_KEEP":   strconv.Itoa(cfg.ArchiveKeep),
 			"CODEHUB_GC_DELAY":       cfg.GCDelay.String(),
-			"CODEHUB_ORPHAN_DELAY":   cfg.OrphanDelay.String(),
+			"CODEHUB_ORPHAN_DELAY":   cfg.Reconcile.OrphanDelay.String(),
 			"CODEHUB_REDIS_URL":      redisPlace(cfg.RedisURL),
 		},
 	}

@@ -220,13 +220,13 @@ func newServer(p parts) *server {
 	}
 	used := activity.New()
 	flush := activity.NewFlusher(activity.FlusherConfig{
-		Memory: used, Store: db, Bus: activityBus, Replica: p.self.ID(), Interval: cfg.FlushInterval, Log: log, Conditions: p.conditions,
+		Memory: used, Store: db, Bus: activityBus, Replica: p.self.ID(), Settings: cfg.Activity, Log: log, Conditions: p.conditions,
 	})
 	idle := ttl.New(ttl.Config{
-		TTL: serverTTL(cfg), Bus: activityBus, Interval: cfg.TTLInterval, Log: log, Flush: flush.Flush, Conditions: p.conditions,
+		TTL: serverTTL(cfg), Bus: activityBus, Settings: cfg.TTL, Log: log, Flush: flush.Flush, Conditions: p.conditions,
 	})
 
-	administration := admin.New(admin.Config{Store: db, Passwords: authentication, OrphanDelay: cfg.OrphanDelay})
+	administration := admin.New(admin.Config{Store: db, Passwords: authentication, OrphanDelay: cfg.Reconcile.OrphanDelay})
 	restore := rollback.New(rollback.Config{
 		Store: db, Runtime: p.runtime, Bucket: p.bucket, DeleteGrace: cfg.DeleteGrace, Log: log,
 		DefaultImage: cfg.DefaultImage, StorageBackend: cfg.Storage,
@@ -256,11 +256,10 @@ func newServer(p parts) *server {
 	ctrl := reconcile.New(reconcile.Config{
 		Runtime: p.runtime, Archives: p.bucket, Intents: db, Routes: workspaces, Log: log, Conditions: p.conditions,
 		Policy: policy, MinFree: cfg.MinFreeShare, Step: failpoint.Step(),
-		IdleInterval: cfg.IdleInterval, ActiveInterval: cfg.ActiveInterval, ActiveFor: cfg.ActiveFor,
-		MaxOperations: cfg.MaxOperations, MaxJobs: cfg.MaxStorageJobs, StopGrace: 10 * time.Second, AcceptVolumeLoss: cfg.AcceptVolumeLoss, OrphanDelay: cfg.OrphanDelay,
+		Settings: cfg.Reconcile, StopGrace: 10 * time.Second,
 		MayRemove: marks.MayRemove,
 	})
-	garbage := gc.NewRunner(gc.RunnerConfig{Ready: marks.MayRemove, Every: cfg.GCInterval, Conditions: p.conditions, Config: gc.Config{
+	garbage := gc.NewRunner(gc.RunnerConfig{Ready: marks.MayRemove, Schedule: cfg.GC, Conditions: p.conditions, Config: gc.Config{
 		Bucket: p.bucket, Log: log,
 		Settings: gc.Settings{Keep: cfg.ArchiveKeep, Delay: cfg.GCDelay, DeleteGrace: cfg.DeleteGrace},
 	}})

@@ -14,6 +14,13 @@ import (
 	"codehub/internal/workspace"
 )
 
+// Settings are the settings of a Runner, as codehub serve declares them. Interval is
+// at most 2 min, so that with a flush it stays below the 3 min that count as a gap;
+// 0 is 60 s.
+type Settings struct {
+	Interval time.Duration `name:"ttl-interval" env:"CODEHUB_TTL_INTERVAL" min:"1s" max:"2m" default:"1m" help:"Time between two checks for idle workspaces."`
+}
+
 // Config holds a Runner's dependencies and settings.
 type Config struct {
 	TTL workspace.TTL // the server's defaults
@@ -22,9 +29,9 @@ type Config struct {
 	// Flush flushes this server's activity before the clock is read, so that a
 	// single server does not stop a workspace that was just used. Its errors are
 	// ignored here. Optional.
-	Flush     func(ctx context.Context) error
-	Interval  time.Duration // between two ticks; 0: 60 s
-	BatchSize int           // workspaces per statement; 0: 500
+	Flush func(ctx context.Context) error
+	Settings
+	BatchSize int // workspaces per statement; 0: 500
 	// Conditions lists that idle workspaces cannot be stopped; nil: it is only logged.
 	Conditions *health.Monitor
 }

@@ -1,0 +1,22 @@
+package reconcile
+
+import "time"
+
+// Settings are the controller's settings, as codehub serve declares them.
+type Settings struct {
+	// MaxOperations does not count image pulls, archives and restores. A
+	// MaxStorageJobs of 0 is 4.
+	MaxOperations  int `name:"max-operations" env:"CODEHUB_MAX_OPERATIONS" min:"1" max:"1000000" default:"32" help:"Operations carried out at once."`
+	MaxStorageJobs int `name:"max-storage-jobs" env:"CODEHUB_MAX_STORAGE_JOBS" min:"1" max:"1000000" default:"4" help:"Concurrent archive jobs; restore jobs have the same limit."`
+
+	// ActiveInterval holds for ActiveFor after a wake and while an operation runs.
+	IdleInterval   time.Duration `name:"coordinator-idle-interval" env:"CODEHUB_COORDINATOR_IDLE_INTERVAL,COORDINATOR_IDLE_INTERVAL" min:"100ms" max:"1h" default:"15s" help:"Reconcile interval."`
+	ActiveInterval time.Duration `name:"coordinator-active-interval" env:"CODEHUB_COORDINATOR_ACTIVE_INTERVAL,COORDINATOR_ACTIVE_INTERVAL" min:"50ms" max:"1m" default:"1s" help:"Reconcile interval while operations run."`
+	ActiveFor      time.Duration `name:"coordinator-active-for" env:"CODEHUB_COORDINATOR_ACTIVE_FOR" min:"1s" max:"1h" default:"30s" help:"How long the active interval applies after a change."`
+
+	// OrphanDelay counts from the first observation by any leader; 0 is twice
+	// IdleInterval. Without AcceptVolumeLoss, an observation in which many volumes
+	// have vanished at once fails.
+	OrphanDelay      time.Duration `name:"orphan-delay" env:"CODEHUB_ORPHAN_DELAY" min:"1s" max:"87600h" default:"10m" help:"How long orphaned containers and jobs are kept."`
+	AcceptVolumeLoss bool          `name:"accept-volume-loss" env:"CODEHUB_ACCEPT_VOLUME_LOSS" help:"Take it as true when more than a fifth of all volumes is gone at once, instead of waiting for them to come back."`
+}
