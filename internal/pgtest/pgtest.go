@@ -10,14 +10,12 @@ package pgtest
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"net/url"
 	"os"
 	"reflect"
 	"runtime"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -26,6 +24,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/internal/harness"
 	"codehub/internal/postgres/embedded"
 )
 
@@ -78,7 +77,7 @@ func New(t testing.TB, migrate func(ctx context.Context, dsn string) error) (dsn
 // and exits. A package whose TestMain has nothing else to do calls it; without it,
 // the same happens a moment after the process has ended.
 func Main(m *testing.M) {
-	atOnce()
+	harness.Parallel(8) // tests on a database wait most of the time
 	code := m.Run()
 	if s := started.Load(); s != nil {
 		if err := s.stop(); err != nil {
@@ -87,16 +86,6 @@ func Main(m *testing.M) {
 		}
 	}
 	os.Exit(code)
-}
-
-// atOnce has more parallel tests run at once than there are cores, unless the
-// command line says how many: tests on a database wait most of the time.
-func atOnce() {
-	const least = 8
-	flag.Parse()
-	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
-		_ = f.Value.Set(strconv.Itoa(max(least, runtime.GOMAXPROCS(0))))
-	}
 }
 
 // server is the process's PostgreSQL.
