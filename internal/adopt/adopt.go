@@ -15,31 +15,31 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Config is what an adoption is made with.
+// Config configures an adoption.
 type Config struct {
 	DB      *postgres.DB
 	Session postgres.Session
-	// Open opens an installation's part of the bucket; Own is this one's.
+	// Open opens an installation's part of the bucket; Own is this
+	// installation's.
 	Open func(installation string) (*bucket.Bucket, error)
 	Own  *bucket.Bucket
-	// Alone sees that no server runs on the database, and that none begins to
-	// while this goes on; its error says otherwise.
+	// Alone ensures that no server runs on the database or starts during the
+	// adoption, and returns an error otherwise.
 	Alone func(ctx context.Context) error
-	// CreateUser makes a user, as internal/auth does.
+	// CreateUser creates a user; internal/auth implements it.
 	CreateUser func(ctx context.Context, username, password string, admin bool) (postgres.User, error)
 
-	Installation string            // whose archives; empty: the only one that it can be
-	Owner        string            // who is to own all; empty: who owned them
-	Owners       map[string]string // who is to own what somebody owned
-	Admin        string            // who of those that are made becomes an administrator
+	Installation string            // installation of the archives; empty: the only possible one
+	Owner        string            // owner of all workspaces; empty: the previous owners
+	Owners       map[string]string // new owners by previous owner
+	Admin        string            // created user who becomes an administrator
 	Image        string
 	Storage      string
 	DryRun       bool
 	Log          *slog.Logger
 }
 
-// Run adopts. A report comes with any error that came up once something may
-// have been done.
+// Run adopts. Errors after the first possible change come with a report.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	r := &run{Config: cfg, report: &Report{DryRun: cfg.DryRun, Others: []string{}, Users: []User{}, Workspaces: []Workspace{}, Unusable: []Unusable{}}}
 	from, err := r.choose(ctx)
@@ -80,14 +80,14 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	return r.report, nil
 }
 
-// run is one adoption.
+// run is a running adoption.
 type run struct {
 	Config
 	report *Report
-	users  map[string]string // ids of owners, by the names in the archives
+	users  map[string]string // ids of owners by their names in the archives
 }
 
-// choose says whose archives are adopted, and how.
+// choose selects the installation whose archives are adopted, and how.
 func (r *run) choose(ctx context.Context) (from string, err error) {
 	ids, err := r.Own.Installations(ctx)
 	if err != nil {
@@ -138,7 +138,7 @@ func (r *run) hasArchives(ctx context.Context, installation string) (bool, error
 	}), nil
 }
 
-// take makes the database that of the installation whose archives these are.
+// take makes this the database of the installation of the archives.
 func (r *run) take(ctx context.Context, from string) error {
 	if err := r.Alone(ctx); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (r *run) take(ctx context.Context, from string) error {
 	if err != nil {
 		return err
 	}
-	// Whoever copied the archives may have left the mark behind.
+	// A copy of the archives may lack the mark.
 	if err := b.Check(ctx, false); err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (r *run) known(ctx context.Context, homes []home) (postgres.Holdings, error
 	return postgres.NewCollector(r.Session).Holdings(ctx, ids)
 }
 
-// ownerOf is the name of who is to own a workspace.
+// ownerOf returns the username of a workspace's new owner.
 func (r *run) ownerOf(h home) string {
 	name := h.newest().meta.Owner
 	if to, mapped := r.Owners[name]; mapped {
@@ -179,7 +179,7 @@ func (r *run) ownerOf(h home) string {
 	return name
 }
 
-// owners finds those who are to own what is adopted, and says who is missing.
+// owners finds the new owners and returns which do not exist.
 func (r *run) owners(ctx context.Context, homes []home, known postgres.Holdings) (missing []string, err error) {
 	r.users = map[string]string{}
 	for _, h := range homes {
@@ -202,12 +202,12 @@ func (r *run) owners(ctx context.Context, homes []home, known postgres.Holdings)
 	return missing, r.someAdmin(ctx, missing)
 }
 
-// adminName is the name that an administrator has who was made by
-// CODEHUB_ADMIN_PASSWORD.
+// adminName is the username of the administrator that CODEHUB_ADMIN_PASSWORD
+// creates.
 const adminName = "admin"
 
-// someAdmin refuses what would leave an installation that nobody administers,
-// and that nobody can set up any more either, since it has users.
+// someAdmin refuses an adoption after which the installation would have users
+// and no administrator, so that the setup page would be closed.
 func (r *run) someAdmin(ctx context.Context, missing []string) error {
 	if r.Admin != "" && !slices.Contains(missing, r.Admin) {
 		return fmt.Errorf("user %q would not be created and cannot become an administrator", r.Admin)
@@ -220,8 +220,7 @@ func (r *run) someAdmin(ctx context.Context, missing []string) error {
 		"or name one of the workspaces' owners (%s) with --admin", strings.Join(missing, ", "))
 }
 
-// makeUsers makes those who are missing, each with a password of its own that
-// is told once.
+// makeUsers creates the missing users, each with a password that is shown once.
 func (r *run) makeUsers(ctx context.Context, missing []string) error {
 	has, err := r.DB.HasAdmin(ctx)
 	if err != nil {
@@ -252,7 +251,7 @@ func newPassword() string {
 	return s[0:5] + "-" + s[5:10] + "-" + s[10:15] + "-" + s[15:20]
 }
 
-// workspace does what is to be done about one workspace.
+// workspace adopts one workspace.
 func (r *run) workspace(ctx context.Context, h home, known postgres.Holdings) error {
 	w := Workspace{
 		ID: h.id, Owner: r.ownerOf(h), Name: h.newest().meta.WorkspaceName, OldName: h.newest().meta.WorkspaceName,
@@ -279,7 +278,7 @@ func (r *run) workspace(ctx context.Context, h home, known postgres.Holdings) er
 	return nil
 }
 
-// lost adds the row of a workspace that the database does not have.
+// lost adds the row of a workspace that is not in the database.
 func (r *run) lost(ctx context.Context, h home, w *Workspace) error {
 	w.Result = Adopted
 	if r.DryRun {
@@ -305,12 +304,12 @@ func (r *run) lost(ctx context.Context, h home, w *Workspace) error {
 		return err
 	}
 	if w.Name = name; !adopted {
-		w.Name, w.Result = w.OldName, Known // somebody was faster
+		w.Name, w.Result = w.OldName, Known // another run was faster
 	}
 	return nil
 }
 
-// there records what the database does not know of a workspace that it has.
+// there records the unknown archives of a workspace that is in the database.
 func (r *run) there(ctx context.Context, h home, holder postgres.Holder, records []postgres.Record, w *Workspace) error {
 	if r.report.Copied {
 		w.Result, w.Reason = Left, "this database already has a workspace with this id"
@@ -322,7 +321,7 @@ func (r *run) there(ctx context.Context, h home, holder postgres.Holder, records
 			news = append(news, a)
 		}
 	}
-	// Garbage collection may have recorded it before.
+	// Garbage collection may have recorded it already.
 	latest := h.newest().Archive
 	late := holder.DeletedAt != nil && latest.CreatedAt.After(*holder.DeletedAt) && holder.Home == workspace.HomeAbsent &&
 		!slices.ContainsFunc(records, func(r postgres.Record) bool { return r.Key == latest.Key && (!r.Found || r.DeletingAt != nil) })

@@ -14,8 +14,8 @@ import (
 )
 
 // copy copies a workspace's archives into this installation's part of the
-// bucket, oldest first, each with its .meta last. One that is not what its .meta
-// says is left out; it is an error if the newest is.
+// bucket, oldest first, each with its .meta last. It skips archives that do not
+// match their .meta; if the newest does not, that is an error.
 func (r *run) copy(ctx context.Context, h home) (home, error) {
 	out := home{id: h.id}
 	for i, a := range slices.Backward(h.archives) {

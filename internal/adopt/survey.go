@@ -14,13 +14,13 @@ import (
 	"codehub/internal/workspace"
 )
 
-// stored is an archive that is complete, with its .meta.
+// stored is a complete archive with its .meta.
 type stored struct {
 	workspace.Archive
 	meta *archive.Meta
 }
 
-// home is a workspace as the bucket knows it.
+// home is a workspace with its archives in the bucket.
 type home struct {
 	id       workspace.ID
 	archives []stored // newest first
@@ -36,19 +36,19 @@ func (h home) list() []workspace.Archive {
 	return out
 }
 
-// Found is a workspace as the bucket knows it, by its complete archives.
+// Found is a workspace with its complete archives in the bucket.
 type Found struct {
 	ID       workspace.ID
 	Archives []FoundArchive // newest first
 }
 
-// FoundArchive is a complete archive, and what its .meta says of its workspace.
+// FoundArchive is a complete archive with the workspace's data from its .meta.
 type FoundArchive struct {
 	workspace.Archive
 	Owner, WorkspaceName string
 }
 
-// Survey reads which complete archives the installation has in its bucket.
+// Survey lists the complete archives of the installation in its bucket.
 func Survey(ctx context.Context, b *bucket.Bucket) ([]Found, error) {
 	homes, _, err := survey(ctx, b, b.Installation)
 	if err != nil {
@@ -64,7 +64,7 @@ func Survey(ctx context.Context, b *bucket.Bucket) ([]Found, error) {
 	return out, nil
 }
 
-// survey reads what archives an installation has in the bucket.
+// survey lists the archives of an installation in the bucket.
 func survey(ctx context.Context, b *bucket.Bucket, installation string) (homes []home, unusable []Unusable, err error) {
 	objects, err := b.ListOf(ctx, installation)
 	if err != nil {
@@ -96,7 +96,7 @@ func survey(ctx context.Context, b *bucket.Bucket, installation string) (homes [
 	}
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
 		h := home{id: id, archives: byID[id]}
-		// Within a second their ids tell: they are made of the time as well.
+		// Within a second the ids decide, which contain the time.
 		slices.SortStableFunc(h.archives, func(a, b stored) int {
 			return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), cmp.Compare(b.OpID, a.OpID))
 		})
@@ -105,7 +105,7 @@ func survey(ctx context.Context, b *bucket.Bucket, installation string) (homes [
 	return homes, unusable, nil
 }
 
-// read reads the .meta of an archive; why says why it cannot be used.
+// read reads the .meta of an archive; why is why it cannot be used.
 func read(ctx context.Context, b *bucket.Bucket, key string, size int64, hasMeta bool) (a stored, why string, err error) {
 	switch {
 	case !hasMeta:

@@ -12,31 +12,32 @@ import (
 )
 
 const (
-	// stopSeconds is what the first version gave a container to end.
+	// stopSeconds is the stop timeout of the first version.
 	stopSeconds = 10
-	// homeMount is where it mounted the home.
+	// homeMount is where the first version mounted the home.
 	homeMount = "/home/coder"
-	// laterLabel is on every container that later versions make; the first put
-	// none on its own.
+	// laterLabel is a label of every container of later versions; those of the
+	// first have none.
 	laterLabel = "codehub.installation"
 )
 
-// engine is the Docker Engine that the first version's containers are on.
+// engine is the Docker that runs the first version's containers.
 type engine struct{ api *client.Client }
 
-// oldContainer is one of the first version's.
+// oldContainer is a container of the first version.
 type oldContainer struct {
 	id      string
 	running bool
 	paused  bool
-	started string // when last, in the engine's words
+	started string // its last start, as Docker reports it
 }
 
-// find returns the container of a workspace, or nil if there is none. One of
-// its name that the first version did not make for it is an error, and stays.
+// find returns the container of a workspace, or nil if there is none. A
+// container with its name that the first version did not create for it is an
+// error and is not changed.
 func (e engine) find(ctx context.Context, w SourceWorkspace, homesDir string) (*oldContainer, error) {
 	if !addressable(w.ID) {
-		return nil, nil // no container can have that name
+		return nil, nil // not a valid name of a container
 	}
 	name := "codehub-ws-" + w.ID
 	found, err := e.api.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
@@ -65,15 +66,15 @@ func (e engine) find(ctx context.Context, w SourceWorkspace, homesDir string) (*
 	return nil, fmt.Errorf("the container %s is not the first version's: it has nothing mounted at %s", name, homeMount)
 }
 
-// sameHome holds the folder that a container has mounted against the one that
-// is about to be packed. The engine may see it by another path.
+// sameHome compares the folder that a container has mounted with the one to
+// pack. Docker may have another path for it.
 func sameHome(mounted, home, key string) error {
 	if !strings.HasSuffix(filepath.Clean(mounted), "/"+key) {
 		return fmt.Errorf("its home is %s, which is not a path of the first version", mounted)
 	}
 	there, err := os.Stat(mounted)
 	if err != nil {
-		return nil // not to be seen from here
+		return nil // not visible here
 	}
 	if here, err := os.Stat(home); err != nil || !os.SameFile(here, there) {
 		return fmt.Errorf("its home is %s, not the one in the given folder (%s)", mounted, home)
@@ -81,7 +82,7 @@ func sameHome(mounted, home, key string) error {
 	return nil
 }
 
-// stop ends a container as the first version would have.
+// stop stops a container as the first version did.
 func (e engine) stop(ctx context.Context, c *oldContainer) error {
 	if c.paused {
 		if _, err := e.api.ContainerUnpause(ctx, c.id, client.ContainerUnpauseOptions{}); err != nil {
@@ -95,7 +96,7 @@ func (e engine) stop(ctx context.Context, c *oldContainer) error {
 	return nil
 }
 
-// remove removes a container. What it had mounted stays.
+// remove removes a container and keeps its mounts.
 func (e engine) remove(ctx context.Context, c *oldContainer) error {
 	_, err := e.api.ContainerRemove(ctx, c.id, client.ContainerRemoveOptions{Force: true})
 	if err != nil && !errdefs.IsNotFound(err) {

@@ -14,8 +14,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// claim begins a try to copy a home, and removes what earlier ones that were
-// not recorded left in the bucket: no database and no listing knows of it.
+// claim starts an attempt to copy a home, and removes the objects of earlier
+// attempts that were not recorded, which garbage collection would never remove.
 func (r *run) claim(ctx context.Context, i postgres.Import) error {
 	abandoned, err := r.DB.ClaimImport(ctx, i)
 	if err != nil {
@@ -46,7 +46,7 @@ func (r *run) sweep(ctx context.Context, key string) error {
 	return err
 }
 
-// copy packs a home into the bucket under a claim of its own and reads it back:
+// copy packs a home into the bucket under its own claim and reads it back, in
 // the same order as ARCHIVING up to the record.
 func (r *run) copy(ctx context.Context, i *postgres.Import, home string, meta archive.Meta, w *Workspace) (*workspace.Archive, error) {
 	i.ArchiveOpID = uuid.NewString()
@@ -87,7 +87,7 @@ func (r *run) copy(ctx context.Context, i *postgres.Import, home string, meta ar
 	}, nil
 }
 
-// pack packs a home. Once in the middle it is a step for the tests.
+// pack packs a home. It passes one step in the middle, for tests.
 func (r *run) pack(ctx context.Context, home, key string) (archive.Stats, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -13,13 +13,12 @@ import (
 // homes is the folder of the first version's homes. It is only read.
 type homes struct{ dir string }
 
-// homeKey is where that version keeps the home of a workspace, below the
-// folder of all homes.
+// homeKey is the path of a workspace's home, below the folder of all homes.
 func homeKey(owner, id string) string {
 	return path.Join("users", owner, "workspaces", id, "home")
 }
 
-// check finds out whether this is such a folder.
+// check reports an error unless this is a folder of homes.
 func (h homes) check() error {
 	fi, err := os.Stat(h.dir)
 	if err != nil {
@@ -34,9 +33,8 @@ func (h homes) check() error {
 	return nil
 }
 
-// find returns the folder of a workspace's home, or "" if there is none. A
-// home that lies anywhere but where that version would have put it, or is
-// reached over a link, is somebody's doing, and not followed.
+// find returns the folder of a workspace's home, or "" if there is none. A home
+// in another place, or one behind a link, is refused.
 func (h homes) find(w SourceWorkspace) (string, error) {
 	if w.HomeStoreKey != homeKey(w.OwnerID, w.ID) || !filepath.IsLocal(w.HomeStoreKey) {
 		return "", fmt.Errorf("home_store_key %.200q is not the first version's (%.200q)", w.HomeStoreKey, homeKey(w.OwnerID, w.ID))
@@ -67,7 +65,7 @@ func pathParts(p string) []string {
 	return parts
 }
 
-// unknown lists the homes that belong to no workspace of the database.
+// unknown lists the homes without a workspace in the database.
 func (h homes) unknown(list []SourceWorkspace) ([]string, error) {
 	known := map[string]bool{}
 	for _, w := range list {
@@ -93,7 +91,7 @@ func (h homes) unknown(list []SourceWorkspace) ([]string, error) {
 	return unknown, nil
 }
 
-// folders lists the folders in a folder below dir, with their path from there.
+// folders lists the folders in a folder below dir, as paths relative to dir.
 func folders(dir, below string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, below))
 	if errors.Is(err, fs.ErrNotExist) {

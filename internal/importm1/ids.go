@@ -8,10 +8,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// newID is the id that what had the id old gets here: a UUIDv7 with the time of
-// old, the rest of which follows from old and this installation. So each run
-// comes to the same, and two installations that import the same database do
-// not meet in one engine or bucket.
+// newID returns the new id for the id old: a UUIDv7 with the time of old and a
+// hash of old and this installation. So each run computes the same id, and two
+// installations that import the same database do not collide in Docker or the
+// bucket.
 func newID(installation, kind, old string, created time.Time) string {
 	at, ok := ulidTime(old)
 	if !ok {
@@ -29,8 +29,8 @@ func newID(installation, kind, old string, created time.Time) string {
 	return id.String()
 }
 
-// ulidTime is the time in a ULID: 26 digits of Crockford's base 32, of which
-// the first ten are milliseconds.
+// ulidTime returns the time of a ULID: 26 digits of Crockford's base 32, of
+// which the first ten are milliseconds.
 func ulidTime(s string) (time.Time, bool) {
 	const digits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 	if len(s) != 26 || s[0] > '7' {
@@ -49,8 +49,8 @@ func ulidTime(s string) (time.Time, bool) {
 	return time.UnixMilli(ms).UTC(), true
 }
 
-// addressable reports whether an old id can stand in a path, and so be
-// redirected; every ULID can.
+// addressable reports whether an old id is valid in a path and can be
+// redirected; every ULID is.
 func addressable(old string) bool {
 	if old == "" || len(old) > 64 {
 		return false

@@ -16,28 +16,28 @@ import (
 	"codehub/internal/workspace"
 )
 
-// maxOldID is the longest id that is recorded; a ULID has 26 characters.
+// maxOldID is the maximum length of a recorded id; a ULID has 26 characters.
 const maxOldID = 255
 
-// Config is what an import is made of. All is required but what says so.
+// Config configures an import. All fields are required unless marked optional.
 type Config struct {
 	Source Source
 	Homes  string         // the folder of the first version's homes
-	Docker *client.Client // the engine of its containers
+	Docker *client.Client // the Docker of its containers
 
 	DB     *postgres.DB
-	Bucket *bucket.Bucket // that Check has been called of
+	Bucket *bucket.Bucket // after Check
 
-	Storage      string // backend of the homes here
-	DefaultImage string // where the old one cannot be used
-	Image        string // optional: for all workspaces, instead of their own
-	Admin        string // optional: who becomes an administrator
+	Storage      string // storage backend of this installation
+	DefaultImage string // if the old image cannot be used
+	Image        string // optional: replaces the image of all workspaces
+	Admin        string // optional: username of a new administrator
 	JoinUsers    bool   // users of the same name are the same people
-	DryRun       bool   // change nothing, say what would be
+	DryRun       bool   // report without changing anything
 
 	Log *slog.Logger
-	// Step is told each step once it is done, and ends the import with its
-	// error; optional, for tests.
+	// Step is called after each step, and its error ends the import; optional,
+	// for tests.
 	Step func(step string) error
 }
 
@@ -48,9 +48,9 @@ type run struct {
 	report Report
 }
 
-// Run brings over what is not here yet, and says of everything what became of
-// it. An error is of the whole: the report then goes as far as it got. It may
-// be run any number of times, and ended at any moment.
+// Run imports what was not imported yet and reports the result for each user
+// and workspace. On an error the report is partial. It can be interrupted and
+// run again at any time.
 func Run(ctx context.Context, cfg Config) (Report, error) {
 	r := &run{Config: cfg, homes: homes{cfg.Homes}, engine: engine{cfg.Docker}}
 	r.report = Report{DryRun: cfg.DryRun, Users: []User{}, Workspaces: []Workspace{}, UnknownHomes: []string{}, Warnings: []string{}}
@@ -85,8 +85,7 @@ func (r *run) all(ctx context.Context) error {
 	return r.workspaces(ctx, owners)
 }
 
-// ready finds out whether all that the import needs is there, before anything
-// is changed.
+// ready checks the prerequisites before anything is changed.
 func (r *run) ready(ctx context.Context) error {
 	if slices.ContainsFunc(r.Source.Workspaces, func(w SourceWorkspace) bool { return !gone(w) && w.Status != "CREATED" }) {
 		if err := r.homes.check(); err != nil {
@@ -99,8 +98,8 @@ func (r *run) ready(ctx context.Context) error {
 	return nil
 }
 
-// gone reports whether a workspace had been deleted: one of the two signs is
-// enough for that version not to show it to anybody.
+// gone reports whether a workspace was deleted: the first version hides it by
+// either field.
 func gone(w SourceWorkspace) bool { return w.Status == "DELETED" || w.DeletedAt != nil }
 
 func (r *run) workspaces(ctx context.Context, owners map[string]owner) error {
@@ -134,9 +133,8 @@ func (r *run) workspaces(ctx context.Context, owners map[string]owner) error {
 	return stopped
 }
 
-// order is that in which workspaces come over: those that run first, the one
-// used last before all, since their people wait for them, and they get what
-// the limits allow.
+// order sorts workspaces for the import: running ones first, the most recently
+// used before others, since their users wait and the running limit applies.
 func order(list []SourceWorkspace) []SourceWorkspace {
 	sorted := slices.Clone(list)
 	slices.SortStableFunc(sorted, func(a, b SourceWorkspace) int {
@@ -149,7 +147,7 @@ func order(list []SourceWorkspace) []SourceWorkspace {
 		case ra:
 			return b.UpdatedAt.Compare(a.UpdatedAt)
 		}
-		return 0 // oldest first, as they come
+		return 0 // oldest first, as listed
 	})
 	return sorted
 }
@@ -170,8 +168,8 @@ func (r *run) ownerName(m SourceWorkspace, owners map[string]owner) string {
 	return m.OwnerID
 }
 
-// hopeless reports whether an error would meet every other workspace too: then
-// none of them is stopped for nothing.
+// hopeless reports whether an error would affect every other workspace too, so
+// that none is stopped in vain.
 func (r *run) hopeless(ctx context.Context, err error) bool {
 	if err == nil {
 		return false
@@ -184,7 +182,7 @@ func (r *run) engineDown(ctx context.Context) bool {
 	return err != nil
 }
 
-// ended is the error that a step ended the import with.
+// ended is the error with which a step ended the import.
 type ended struct{ error }
 
 func (e ended) Unwrap() error { return e.error }

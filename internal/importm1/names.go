@@ -12,10 +12,10 @@ import (
 	"codehub/internal/auth"
 )
 
-// maxName is how many characters a workspace's name may have.
+// maxName is the maximum length of a workspace's name, in characters.
 const maxName = 255
 
-// workspaceName brings a name to the form that names have here.
+// workspaceName converts a name to a valid one.
 func workspaceName(old, id string) string {
 	s := strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r) {
@@ -30,7 +30,7 @@ func workspaceName(old, id string) string {
 	return s
 }
 
-// suffixed is a name with a number behind it, as long as a name may be.
+// suffixed appends a number to a name, within the maximum length.
 func suffixed(name string, n int) string {
 	suffix := fmt.Sprintf(" (%d)", n)
 	return cut(name, maxName-len(suffix)) + suffix
@@ -43,9 +43,9 @@ func cut(s string, characters int) string {
 	return strings.TrimSpace(string([]rune(s)[:characters]))
 }
 
-// uniqueNames gives each workspace the name it is to have among those of its
-// owner that come over. The oldest of several keeps it, and nobody gets a name
-// with a number that another one has by itself.
+// uniqueNames assigns names that are unique among an owner's imported
+// workspaces. The oldest of several keeps the name, and no numbered name
+// collides with another workspace's own name.
 func uniqueNames(list []SourceWorkspace) map[string]string {
 	type key struct{ owner, name string }
 	taken := map[key]bool{}
@@ -70,8 +70,8 @@ func uniqueNames(list []SourceWorkspace) map[string]string {
 	return names
 }
 
-// username brings a username to the form that usernames have here, or returns
-// "" if nothing of it is left.
+// username converts a username to a valid one, or returns "" if nothing valid
+// is left.
 func username(old string) string {
 	s := strings.Map(func(r rune) rune {
 		if unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("._@-", r) {
@@ -89,7 +89,7 @@ func username(old string) string {
 	return s
 }
 
-// sameUsername is how usernames are compared: without regard to case.
+// sameUsername compares usernames without regard to case.
 func sameUsername(a, b string) bool { return folded(a) == folded(b) }
 
 func folded(s string) string { return cases.Fold().String(norm.NFKC.String(s)) }

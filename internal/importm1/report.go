@@ -1,22 +1,22 @@
 package importm1
 
-// What became of a user or a workspace.
+// Results for a user or a workspace.
 const (
-	Imported = "imported" // by this run; in a dry run: would be
-	Joined   = "joined"   // a user: is the one of that name who is here already
-	Already  = "already"  // by an earlier run, and not touched again
-	Deleted  = "deleted"  // was deleted in the first version, and stays there
-	Left     = "left"     // stays there, for the reason that is given
+	Imported = "imported" // by this run; in a dry run: it would be
+	Joined   = "joined"   // a user: an existing user of that name
+	Already  = "already"  // by an earlier run, and not changed again
+	Deleted  = "deleted"  // deleted in the first version, and not imported
+	Left     = "left"     // not imported; Reason says why
 )
 
-// Report says what was done with everything in the source, and why not.
+// Report is the result for everything in the source.
 type Report struct {
 	DryRun       bool        `json:"dry_run"`
 	Users        []User      `json:"users"`
 	Workspaces   []Workspace `json:"workspaces"`
-	UnknownHomes []string    `json:"unknown_homes"` // of no workspace in the source
+	UnknownHomes []string    `json:"unknown_homes"` // without a workspace in the source
 	Warnings     []string    `json:"warnings"`
-	Left         int         `json:"left"` // users, workspaces and homes that somebody has to look at
+	Left         int         `json:"left"` // users, workspaces and homes that were not imported
 }
 
 // User is a user of the first version.
@@ -27,7 +27,7 @@ type User struct {
 	Username string   `json:"username,omitempty"`
 	Admin    bool     `json:"admin,omitempty"`
 	Result   string   `json:"result"`
-	Reason   string   `json:"reason,omitempty"` // why it was left
+	Reason   string   `json:"reason,omitempty"` // why it was not imported
 	Notes    []string `json:"notes,omitempty"`
 }
 
@@ -35,13 +35,13 @@ type User struct {
 type Workspace struct {
 	OldID        string   `json:"old_id"`
 	OldName      string   `json:"old_name"`
-	Owner        string   `json:"owner"` // the username here, or there if it was left
+	Owner        string   `json:"owner"` // the new username, or the old one if not imported
 	Status       string   `json:"status"`
 	ID           string   `json:"id,omitempty"`
 	Name         string   `json:"name,omitempty"`
 	DesiredState string   `json:"desired_state,omitempty"`
 	Home         *Home    `json:"home,omitempty"`
-	Container    string   `json:"container,omitempty"` // what was done with the old one: stopped, removed
+	Container    string   `json:"container,omitempty"` // what was done with the old container: stopped, removed
 	Result       string   `json:"result"`
 	Reason       string   `json:"reason,omitempty"`
 	Notes        []string `json:"notes,omitempty"`
@@ -51,7 +51,7 @@ type Workspace struct {
 type Home struct {
 	Entries int64  `json:"entries"`
 	Bytes   int64  `json:"bytes"`             // content
-	Skipped int64  `json:"skipped,omitempty"` // FIFOs, sockets and devices, which no archive holds
+	Skipped int64  `json:"skipped,omitempty"` // sockets, FIFOs and devices, which are not archived
 	Size    int64  `json:"size"`              // packed
 	SHA256  string `json:"sha256"`
 	Key     string `json:"key"`

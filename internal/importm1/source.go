@@ -40,7 +40,7 @@ type SourceWorkspace struct {
 	ImageRef        string
 	InstanceBackend string
 	StorageBackend  string
-	HomeStoreKey    string // of the home below the folder of all homes
+	HomeStoreKey    string // path of the home below the folder of all homes
 	CreatedAt       time.Time
 	UpdatedAt       time.Time
 	DeletedAt       *time.Time

@@ -12,16 +12,15 @@ import (
 	"codehub/internal/workspace"
 )
 
-// defaultPassword is what the first version gave its user admin unless it was
-// told another one.
+// defaultPassword is the default password of the first version's user admin.
 const defaultPassword = "admin"
 
-// owner is a user of the first version as they are here; the id is empty if
-// they are not.
+// owner is the new user of a user of the first version; without one the id is
+// empty.
 type owner struct{ id, username string }
 
-// noAdmin refuses what would leave an installation that nobody administers, and
-// that nobody can set up any more either, since it has users.
+// noAdmin refuses an import after which the installation would have users and
+// no administrator, so that the setup page would be closed.
 func (r *run) noAdmin(ctx context.Context) error {
 	if r.Admin != "" {
 		if slices.ContainsFunc(r.Source.Users, func(u SourceUser) bool { return r.wished(u.Username) }) {
@@ -37,7 +36,7 @@ func (r *run) noAdmin(ctx context.Context) error {
 		"start codehub once and set it up, or name a user of the first version with --admin")
 }
 
-// users brings the users over and says who is who.
+// users imports the users and returns their new users by old id.
 func (r *run) users(ctx context.Context) (map[string]owner, error) {
 	done, err := r.DB.ImportedUsers(ctx)
 	if err != nil {
@@ -94,7 +93,7 @@ func (r *run) user(ctx context.Context, m SourceUser, done map[string]string, ma
 		return owner{}, err
 	}
 	if err == nil && !r.imported(done, here.ID) {
-		// Somebody who was here before: the same person, or not.
+		// A user who existed before may be the same person or not.
 		if !r.JoinUsers || !sameUsername(here.Username, strings.TrimSpace(m.Username)) {
 			return leave("a user %s already exists. If users of the same name are the same people, run with --join-users", here.Username)
 		}
@@ -118,11 +117,11 @@ func (r *run) user(ctx context.Context, m SourceUser, done map[string]string, ma
 	return who, nil
 }
 
-// wished reports whether a user is the one to become an administrator.
+// wished reports whether a user should become an administrator.
 func (r *run) wished(username string) bool { return r.Admin != "" && username == r.Admin }
 
-// password says what is to be known of a user's password. An administrator
-// with one that everybody knows is left.
+// password adds notes on a user's password. An administrator with the default
+// password is not imported.
 func (r *run) password(hash, username string, u *User) error {
 	matches, readable := auth.Matches(hash, defaultPassword)
 	switch {
@@ -147,7 +146,7 @@ func (r *run) join(ctx context.Context, m SourceUser, here postgres.User, u *Use
 	return owner{here.ID, here.Username}, r.grant(ctx, m, here, u)
 }
 
-// grant makes a user who is here an administrator if that is the wish.
+// grant makes an existing user an administrator if requested.
 func (r *run) grant(ctx context.Context, m SourceUser, here postgres.User, u *User) error {
 	u.Admin = here.Admin
 	if here.Admin || !r.wished(m.Username) {
@@ -163,8 +162,8 @@ func (r *run) grant(ctx context.Context, m SourceUser, here postgres.User, u *Us
 	return r.DB.GrantAdmin(ctx, here.ID)
 }
 
-// imported reports whether a user here came from the first version: then one
-// of the same name, but for its case, is somebody else.
+// imported reports whether an existing user came from the first version. A user
+// whose name differs from theirs only in case is then another person.
 func (r *run) imported(done map[string]string, id string) bool {
 	for _, u := range r.report.Users {
 		if u.ID == id && (u.Result == Imported || u.Result == Joined) {

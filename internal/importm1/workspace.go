@@ -11,13 +11,13 @@ import (
 	"codehub/internal/workspace"
 )
 
-// statuses are those of the first version.
+// statuses are the statuses of the first version.
 var statuses = map[string]bool{
 	"CREATED": true, "PROVISIONING": true, "RUNNING": true, "STOPPING": true,
 	"STOPPED": true, "DELETING": true, "ERROR": true, "DELETED": true,
 }
 
-// workspace brings one workspace over. What it returns is why it did not.
+// workspace imports one workspace. Its error is why it was not imported.
 func (r *run) workspace(ctx context.Context, m SourceWorkspace, who owner, begun map[string]postgres.Import, name string, w *Workspace) error {
 	i, ok := begun[m.ID]
 	if !ok {
@@ -62,7 +62,7 @@ func (r *run) workspace(ctx context.Context, m SourceWorkspace, who owner, begun
 	return r.step("removed")
 }
 
-// importable says what keeps a workspace from coming over.
+// importable returns why a workspace cannot be imported.
 func importable(m SourceWorkspace, who owner) error {
 	switch {
 	case who.id == "":
@@ -79,9 +79,8 @@ func importable(m SourceWorkspace, who owner) error {
 	return nil
 }
 
-// home finds the home. One that was never started has none; of any other the
-// home must be there, since an empty one in its place would be a loss that
-// nobody notices.
+// home finds the home. Only a workspace that was never started may have none:
+// an empty home in place of a missing one would be an unnoticed loss.
 func (r *run) home(m SourceWorkspace) (string, error) {
 	home, err := r.homes.find(m)
 	if err == nil && home == "" && m.Status != "CREATED" {
@@ -90,7 +89,7 @@ func (r *run) home(m SourceWorkspace) (string, error) {
 	return home, err
 }
 
-// made is what the workspace will be here.
+// made returns the new workspace.
 func (r *run) made(m SourceWorkspace, who owner, name string, i postgres.Import, w *Workspace) postgres.ImportedWorkspace {
 	n := postgres.ImportedWorkspace{
 		Import: i, OwnerID: who.id, CreatedAt: m.CreatedAt,
@@ -130,7 +129,7 @@ func (r *run) made(m SourceWorkspace, who owner, name string, i postgres.Import,
 	return n
 }
 
-// bring stops the old container, copies the home and records it.
+// bring stops the old container, copies the home and records the workspace.
 func (r *run) bring(ctx context.Context, m SourceWorkspace, who owner, old *oldContainer, home string, n *postgres.ImportedWorkspace, w *Workspace) error {
 	if old != nil && old.running {
 		if err := r.engine.stop(ctx, old); err != nil {
@@ -175,7 +174,8 @@ func (r *run) bring(ctx context.Context, m SourceWorkspace, who owner, old *oldC
 	return r.step("finished")
 }
 
-// same reports whether a container was neither started nor made meanwhile.
+// same reports whether a container was neither started nor created in the
+// meantime.
 func same(before, after *oldContainer) bool {
 	if after == nil {
 		return true
@@ -183,8 +183,8 @@ func same(before, after *oldContainer) bool {
 	return before != nil && before.id == after.id && before.started == after.started && !after.running
 }
 
-// already looks after what an earlier run has brought over. Nothing of it is
-// touched but the container that the first version had for it.
+// already checks a workspace that an earlier run imported. It changes only the
+// first version's container.
 func (r *run) already(ctx context.Context, m SourceWorkspace, i postgres.Import, w *Workspace) error {
 	w.ID = string(i.ID)
 	old, err := r.engine.find(ctx, m, r.Homes)
@@ -205,9 +205,8 @@ func (r *run) already(ctx context.Context, m SourceWorkspace, i postgres.Import,
 	return nil
 }
 
-// deleted leaves what had been deleted where it is: the first version keeps
-// the homes of those, and nobody asks for them. A container that is left over
-// goes, as it was to.
+// deleted does not import a deleted workspace, whose home the first version
+// keeps. It removes a leftover container, as the deletion should have.
 func (r *run) deleted(ctx context.Context, m SourceWorkspace, w *Workspace) error {
 	w.Result = Deleted
 	if home, err := r.homes.find(m); err == nil && home != "" {

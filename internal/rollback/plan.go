@@ -1,9 +1,7 @@
-// Package rollback compares a restored database with what Docker and the bucket
-// hold, and gives every workspace the newest complete copy of its home.
-//
-// Plan decides and changes nothing. Service reads what there is and applies what
-// was chosen, in one transaction that also ends the hold (package mark). Nothing
-// is ever removed: what is not chosen stays where it is.
+// Package rollback compares a restored database with Docker and the bucket, and
+// gives every workspace the newest complete copy of its home. Plan decides and
+// changes nothing. Service reads the current state and applies the choices in one
+// transaction, which also ends the hold (package mark). Nothing is ever removed.
 package rollback
 
 import (
@@ -19,45 +17,45 @@ import (
 	"codehub/internal/workspace"
 )
 
-// View is all that is known of one workspace.
+// View is what the database, Docker and the bucket have of one workspace.
 type View struct {
 	ID        workspace.ID
-	Row       *postgres.RollbackRow // nil: the database does not have it
+	Row       *postgres.RollbackRow // nil: not in the database
 	Volume    *runtime.Volume       // nil: there is none
 	Container *runtime.Container    // nil: there is none
-	Archives  []Archive             // complete ones in the bucket, newest first
+	Archives  []Archive             // complete archives in the bucket, newest first
 }
 
-// Archive is a complete archive, with what its .meta says of the workspace.
+// Archive is a complete archive with the workspace's data from its .meta.
 type Archive struct {
 	workspace.Archive
 	Owner, Name string
 }
 
-// Action is what becomes of a workspace's row.
+// Action is what happens to a workspace's row.
 type Action string
 
 // Actions.
 const (
-	Keep        Action = "keep"    // the row stays as it is in the database
+	Keep        Action = "keep"    // the row stays unchanged
 	TakeVolume  Action = "volume"  // the volume is its home
-	TakeArchive Action = "archive" // an archive holds its home
+	TakeArchive Action = "archive" // an archive is its home
 )
 
 // Step is the decision about one workspace.
 type Step struct {
 	View
 	Action   Action
-	New      bool     // the database gets a row for it
-	Undelete bool     // its deletion is taken back
-	Runs     bool     // its container runs and goes on running
-	SetAside bool     // a volume that is not taken blocks its home, and is kept under another name
-	Archive  *Archive // that is taken; else the newest one, if the database does not know it
+	New      bool     // its row is added to the database
+	Undelete bool     // it is undeleted
+	Runs     bool     // its container keeps running
+	SetAside bool     // its volume blocks the home and is kept under another name
+	Archive  *Archive // the archive to use; otherwise the newest one, if it is not in the database
 	Reason   Reason
 	Lost     bool // no complete copy of its home is known
 }
 
-// Reason is why a step was decided; its text is for people.
+// Reason is why a step was decided; Text is its description.
 type Reason string
 
 // Reasons.
@@ -102,11 +100,10 @@ var reasonTexts = map[Reason]string{
 // Reasons lists every reason.
 func Reasons() []Reason { return slices.Sorted(maps.Keys(reasonTexts)) }
 
-// Text is the reason as one English sentence or two.
+// Text is the reason in one or two English sentences.
 func (r Reason) Text() string { return reasonTexts[r] }
 
-// Owner and Name are the owner's username and the workspace's name, as far as
-// anything tells.
+// Owner and Name are the owner's username and the workspace's name, if known.
 func (s Step) Owner() string {
 	if s.Row != nil {
 		return s.Row.Owner
@@ -123,7 +120,7 @@ func (s Step) Name() string {
 	return cmp.Or(name, "workspace-"+string(s.ID[:8]))
 }
 
-// described prefers what the newest archive says, which is later than the volume's
+// described prefers the newest archive's data, which is later than the volume's
 // creation.
 func (s Step) described(volume func(*runtime.Volume) string, archive func(Archive) string) string {
 	said := ""
@@ -136,21 +133,22 @@ func (s Step) described(volume func(*runtime.Volume) string, archive func(Archiv
 	return said
 }
 
-// slack is how long after the end of its grace a deletion is taken for carried
-// out, if nothing kept it from that.
+// slack is how long after its grace a deletion counts as carried out, unless
+// something prevented it.
 const slack = 10 * time.Minute
 
 // Facts are the times that the plan depends on, all by the database's clock.
 type Facts struct {
 	Grace time.Duration // how long a deletion can be undone
-	// LedUntil is when a database last led here: nothing was removed since.
+	// LedUntil is when a database last led here. Nothing was removed since.
 	LedUntil  time.Time
 	HoldSince *time.Time // nil: codehub is not on hold
-	// WaitsSince is since when every deletion waits its whole grace again; nil: never.
+	// WaitsSince is when all deletions began to wait their whole grace again;
+	// nil: never.
 	WaitsSince *time.Time
-	// VolumesAsOf is set if Docker is older than the bucket, as after a snapshot
-	// of the whole machine was restored: no volume is newer than that. It tells
-	// nothing about folders (local-dir).
+	// VolumesAsOf is set if Docker is older than the bucket, as after a
+	// restored snapshot of the machine: no volume is newer. It does not apply
+	// to folders (local-dir).
 	VolumesAsOf *time.Time
 }
 
@@ -160,7 +158,7 @@ func Plan(views []View, facts Facts) []Step {
 	for _, v := range views {
 		s := plan(v, facts)
 		if s.Row == nil && s.Action == Keep && s.Volume == nil {
-			continue // nothing to tell
+			continue // nothing to report
 		}
 		out = append(out, s)
 	}
@@ -187,7 +185,7 @@ func plan(v View, facts Facts) Step {
 	return s.newest(facts)
 }
 
-// lostRow decides about a workspace that the database does not have.
+// lostRow decides about a workspace that is not in the database.
 func (s Step) lostRow(facts Facts) Step {
 	if a := s.afterVolume(facts); a != nil {
 		s.New, s.Reason = true, CreatedLater
@@ -206,11 +204,12 @@ func (s Step) lostRow(facts Facts) Step {
 	return s
 }
 
-// usedSince says what shows that the deletion was taken back after the backup.
+// usedSince returns what shows that the workspace was undeleted after the
+// backup.
 func (v View) usedSince(facts Facts) Reason {
 	deleted := *v.Row.DeletedAt
 	if facts.HoldSince != nil && !deleted.Before(*facts.HoldSince) {
-		return "" // its owner deleted it in this database
+		return "" // deleted by its owner in this database
 	}
 	newest := Archive{}
 	if len(v.Archives) > 0 {
@@ -237,9 +236,9 @@ func (v View) usedSince(facts Facts) Reason {
 	return ""
 }
 
-// newest decides about a workspace that is not deleted, or not any more. A
-// complete volume is never older than any archive, since it is removed once its
-// archive is verified, unless Docker went back together with the database.
+// newest decides about a workspace that is not deleted or was undeleted. A
+// complete volume is at least as new as any archive, since a verified archive
+// removes it, unless Docker was restored together with the database.
 func (s Step) newest(facts Facts) Step {
 	row := s.Row
 	because := func(reason Reason) {
@@ -292,16 +291,16 @@ func (s Step) newest(facts Facts) Step {
 	return s
 }
 
-// takeArchive restores from this archive. A volume that would block that is set
-// aside, since it may hold what no archive does.
+// takeArchive restores from this archive. A volume that would block the restore
+// is set aside, since it may have data that no archive has.
 func (s Step) takeArchive(a *Archive) Step {
 	s.Action, s.Archive = TakeArchive, a
 	s.SetAside = s.Volume != nil && s.Volume.Claim != "" && !s.discards()
 	return s
 }
 
-// discards reports whether the volume holds nothing that counts: its removal has
-// begun, or the database knows that it was never filled.
+// discards reports whether the volume is disposable: its removal has begun, or
+// it was never filled according to the database.
 func (s Step) discards() bool {
 	if s.Volume.Removing || s.Row == nil || s.Row.Home.Claim != s.Volume.Claim {
 		return s.Volume.Removing
@@ -309,9 +308,9 @@ func (s Step) discards() bool {
 	return !s.complete() && (s.Row.Home.State == workspace.HomeFilling || s.Row.Home.State == workspace.HomeDiscarding)
 }
 
-// best is the newest archive that may be gone on with: the row's own, one of which
-// the backup did not know that it is complete, or, if neither is there, any. What
-// the backup knew and did not name was replaced or left aside on purpose.
+// best returns the newest archive to use: the row's own, one that was not
+// complete in the backup, or, without either, any. Archives that the backup
+// knew and did not name were replaced on purpose.
 func (s Step) best() *Archive {
 	if len(s.Archives) == 0 {
 		return nil
@@ -325,16 +324,16 @@ func (s Step) best() *Archive {
 	return &s.Archives[0]
 }
 
-// known reports whether the database knew the archive as complete. What was
-// complete and not verified while the home was live may have become the home's
-// since: its archiving went on.
+// known reports whether the archive was complete in the database. An archive
+// that was complete and not verified while the home was live may have become
+// the home's archive since.
 func known(row *postgres.RollbackRow, a Archive) bool {
 	return row.Known[a.Key] || row.Unverified[a.Key] && row.Home.State != workspace.HomeLive
 }
 
-// afterVolume is the archive that was made after the volume was last written:
-// Docker went back to a time before it. A running container may have changed its
-// volume since, so its volume stays.
+// afterVolume returns the archive that is newer than the volume, if Docker was
+// restored to an earlier time. The volume of a running container stays, since
+// it may have changed since.
 func (s Step) afterVolume(facts Facts) *Archive {
 	if s.Volume == nil || s.Volume.Removing || s.Runs || facts.VolumesAsOf == nil || s.Volume.Storage != workspace.StorageDockerVolume {
 		return nil
@@ -353,8 +352,8 @@ func (v View) running() bool {
 	return v.Container != nil && v.Container.State == runtime.ContainerRunning
 }
 
-// complete reports whether the volume holds a whole home. A holder is only made
-// for a live home; folders have none, and list as held always.
+// complete reports whether the volume is a complete home. Only a live home has
+// a holder; folders have none and always count as held.
 func (v View) complete() bool {
 	if v.Volume == nil || v.Volume.Claim == "" {
 		return false
@@ -363,15 +362,15 @@ func (v View) complete() bool {
 	return v.Volume.Seeded || v.Volume.Marker != "" || held || v.running()
 }
 
-// Choice is what an administrator wants otherwise than planned. Workspaces are
-// named by id, or by name.
+// Choice is an administrator's change to the plan. It names workspaces by id or
+// name.
 type Choice struct {
-	Only         []string // change these alone; empty: all
+	Only         []string // change only these; empty: all
 	KeepDatabase []string // leave these as they are in the database
 }
 
-// Choose makes of steps what the choice leaves of them. An error names a workspace
-// that the plan does not have, or has twice.
+// Choose applies the choice to steps. An error names a workspace that is
+// missing from the plan or ambiguous.
 func Choose(steps []Step, c Choice) ([]Step, error) {
 	out := slices.Clone(steps)
 	find := func(what string) (int, error) {
@@ -431,14 +430,14 @@ func Choose(steps []Step, c Choice) ([]Step, error) {
 	return out, nil
 }
 
-// losesVolume reports whether the row as it is would have the complete volume
-// removed that the step takes up: it was live again after the backup.
+// losesVolume reports whether the unchanged row would remove the complete
+// volume that the step uses, which became live after the backup.
 func (s Step) losesVolume() bool {
 	return s.Action == TakeVolume && s.Row != nil && s.Row.DeletedAt == nil && s.Row.Home.Claim == s.Volume.Claim &&
 		(s.Row.Home.State == workspace.HomeFilling || s.Row.Home.State.Removable())
 }
 
-// describe is what a step comes to, for logs.
+// describe describes a step for logs.
 func (s Step) describe() string {
 	return fmt.Sprintf("%s (new: %v, undelete: %v, runs: %v)", s.Action, s.New, s.Undelete, s.Runs)
 }

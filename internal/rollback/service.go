@@ -15,38 +15,38 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Store is the database; *postgres.DB is it. Its methods are for administrators
-// alone.
+// Store is the database; *postgres.DB implements it. Its methods are for
+// administrators.
 type Store interface {
 	RollbackState(ctx context.Context, caller workspace.Caller) (postgres.RollbackState, error)
 	ApplyRollback(ctx context.Context, caller workspace.Caller, steps []postgres.RollbackStep) error
 }
 
-// Runtime is what holds volumes and containers; runtime.Runtime is it.
+// Runtime lists volumes and containers; runtime.Runtime implements it.
 type Runtime interface {
 	Volumes(ctx context.Context) ([]runtime.Volume, error)
 	Containers(ctx context.Context) ([]runtime.Container, error)
 	Mark(ctx context.Context) (m workspace.Mark, found bool, err error)
 }
 
-// Config is what a Service is made of.
+// Config configures a Service.
 type Config struct {
 	Store       Store
 	Runtime     Runtime
 	Bucket      *bucket.Bucket
 	DeleteGrace time.Duration
 	Log         *slog.Logger
-	// What workspaces get whose row is lost: nothing tells their image.
+	// Defaults for workspaces whose row is lost; their image is not known.
 	DefaultImage, StorageBackend string
 }
 
-// Service plans and applies.
+// Service plans and applies takeovers.
 type Service struct{ cfg Config }
 
-// New makes a Service.
+// New returns a Service.
 func New(cfg Config) *Service { return &Service{cfg} }
 
-// RestorePlan says what a take-over would do. Nothing is changed.
+// RestorePlan returns what a takeover would do and changes nothing.
 func (s *Service) RestorePlan(ctx context.Context, caller workspace.Caller) (api.RestorePlan, error) {
 	state, steps, err := s.steps(ctx, caller)
 	if err != nil {
@@ -55,9 +55,9 @@ func (s *Service) RestorePlan(ctx context.Context, caller workspace.Caller) (api
 	return described(state, steps), nil
 }
 
-// ApplyRestore applies the plan with the choices of in, and makes this database
-// lead. A dry run returns what would be applied. CodeNotOnHold; CodeInvalid for a
-// choice that the plan does not allow.
+// ApplyRestore applies the plan with the choices of in and ends the hold, so
+// that this database leads. A dry run returns what would be applied.
+// CodeNotOnHold; CodeInvalid for a choice that the plan does not allow.
 func (s *Service) ApplyRestore(ctx context.Context, caller workspace.Caller, in api.ApplyRestore) (api.RestorePlan, error) {
 	state, steps, err := s.steps(ctx, caller)
 	if err != nil {
@@ -91,8 +91,8 @@ func (s *Service) ApplyRestore(ctx context.Context, caller workspace.Caller, in 
 	return plan, nil
 }
 
-// steps reads what there is and plans. The database is read first: what is changed
-// afterwards is refused when it is written.
+// steps reads database, Docker and bucket, and plans. The database is read
+// first, so that later changes to it are refused when the plan is written.
 func (s *Service) steps(ctx context.Context, caller workspace.Caller) (postgres.RollbackState, []Step, error) {
 	state, err := s.cfg.Store.RollbackState(ctx, caller)
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *Service) steps(ctx context.Context, caller workspace.Caller) (postgres.
 	return state, Plan(views, facts), nil
 }
 
-// facts reads the marks in Docker and the bucket, which say how old they are.
+// facts reads the marks in Docker and the bucket, which show their age.
 func (s *Service) facts(ctx context.Context, state postgres.RollbackState) (Facts, error) {
 	f := Facts{Grace: s.cfg.DeleteGrace, LedUntil: state.Now, HoldSince: state.Since, WaitsSince: state.WaitsSince}
 	docker, found, err := s.cfg.Runtime.Mark(ctx)
@@ -155,7 +155,7 @@ func (s *Service) views(ctx context.Context, state postgres.RollbackState) ([]Vi
 	}
 	for i, v := range volumes {
 		if v.Foreign {
-			continue // it tells nothing about whose it is: its owner may set it aside
+			continue // its workspace is unknown; its owner may set it aside
 		}
 		view(v.Workspace).Volume = &volumes[i]
 	}
@@ -187,7 +187,7 @@ func (s *Service) views(ctx context.Context, state postgres.RollbackState) ([]Vi
 	return out, nil
 }
 
-// change is what a step writes; false: nothing.
+// change returns what a step writes; false: nothing.
 func (s *Service) change(step Step) (postgres.RollbackStep, bool) {
 	c := postgres.RollbackStep{
 		ID: step.ID, Seen: step.Row, Owner: step.Owner(), Name: step.Name(), Undelete: step.Undelete, Runs: step.Runs,
@@ -223,7 +223,7 @@ func (s *Service) change(step Step) (postgres.RollbackStep, bool) {
 	return c, false
 }
 
-// described is the plan for people and machines.
+// described converts the plan to the API's form.
 func described(state postgres.RollbackState, steps []Step) api.RestorePlan {
 	out := api.RestorePlan{OnHold: state.Hold != "", Reason: state.Hold, Since: state.Since, Workspaces: []api.RestoreStep{}}
 	for _, s := range steps {

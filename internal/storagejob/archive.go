@@ -9,8 +9,8 @@ import (
 	"codehub/internal/archive/store"
 )
 
-// archive packs the home into the bucket, and then stores the .meta, by which
-// the archive is complete.
+// archive packs the home into the bucket and then stores the .meta, which
+// completes the archive.
 func (j *job) archive(ctx context.Context) (archive.Stats, error) {
 	put, putMeta, err := j.destination(ctx)
 	if err != nil {
@@ -49,8 +49,8 @@ func (j *job) destination(ctx context.Context) (put func(context.Context, io.Rea
 		return put, putMeta, nil
 	}
 	folder := store.NewFolder(j.Object)
-	// If an earlier job of this claim came to its end, what it stored is about
-	// to be replaced.
+	// An earlier job of this claim may have stored an archive, which this one
+	// replaces.
 	if err := folder.Delete(ctx, archive.MetaKey(ObjectName)); err != nil {
 		return nil, nil, wrap("store the archive", err)
 	}
@@ -62,7 +62,7 @@ func (j *job) destination(ctx context.Context) (put func(context.Context, io.Rea
 	return put, putMeta, nil
 }
 
-// source opens the archive that is to be restored.
+// source opens the archive to restore.
 func (j *job) source(ctx context.Context) (io.ReadCloser, error) {
 	if s := j.spec.Signed; s != nil {
 		return j.transfer().Get(ctx, s.Get, 0)

@@ -16,27 +16,27 @@ import (
 )
 
 const (
-	// backoff is such that a bucket that is restarted is back in time.
+	// backoff is long enough for a bucket to restart.
 	backoff = 3 * time.Second
-	// serverAway is how long the server, which the socket is of, may be away:
-	// it is being replaced by a newer one, say.
+	// serverAway is how long no server may listen on the socket, for example
+	// during an upgrade.
 	serverAway = 15 * time.Minute
 )
 
-// transfer moves objects through the bucket's socket.
+// transfer returns a client that uses the bucket's socket.
 func (j *job) transfer() *transfer.Client {
 	d := &dialer{dir: j.Bucket, patience: serverAway, every: time.Second}
 	return transfer.New(transfer.Options{Transport: transfer.Over(d.dial), Backoff: cmp.Or(j.Backoff, backoff)})
 }
 
-// dialer connects to the bucket's socket and waits while nobody listens there.
+// dialer connects to the bucket's socket and waits while no server listens.
 type dialer struct {
 	dir      string
 	patience time.Duration
 	every    time.Duration
 
 	mu   sync.Mutex
-	away time.Time // since when nobody listens; zero: somebody does
+	away time.Time // since when no server listens; zero: one does
 }
 
 func (d *dialer) dial(ctx context.Context) (net.Conn, error) {
@@ -83,8 +83,8 @@ func nobodyThere(err error) bool {
 	return false
 }
 
-// dialIn connects to the socket in dir. A socket's path is 107 bytes at most:
-// the folder, whose path may be longer, is named by a descriptor.
+// dialIn connects to the socket in dir. It names the folder by a descriptor,
+// since a socket's path has at most 107 bytes.
 func dialIn(ctx context.Context, dir string) (net.Conn, error) {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 	"codehub/internal/runtime"
 )
 
-// CopyReport is one line of what a copy prints: how far it is, or, in the last
-// line, its result.
+// CopyReport is one line of a copy's output: its progress or, in the last line,
+// its result.
 type CopyReport = runtime.CopyReport
 
-// CopyMain is `codehub copy-home`: it returns the exit code.
+// CopyMain runs `codehub copy-home` and returns the exit code.
 func CopyMain() int {
 	ctx, stop := untilSignal()
 	defer stop()
@@ -36,7 +36,7 @@ func Copy(ctx context.Context, from, to string, out io.Writer) error {
 	lines := json.NewEncoder(out)
 	progress := func(step string) archive.Progress {
 		return func(bytes, entries int64) {
-			_ = lines.Encode(CopyReport{Step: step, Bytes: bytes, Entries: entries}) // nobody may be reading
+			_ = lines.Encode(CopyReport{Step: step, Bytes: bytes, Entries: entries}) // there may be no reader
 		}
 	}
 	r, w := io.Pipe()
@@ -54,7 +54,7 @@ func Copy(ctx context.Context, from, to string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("copy the home: %w", err)
 	}
-	// The source last: a change to it since it was read shows as well.
+	// The source is read last, so that a change during the copy shows.
 	copied, stats, err := archive.Digest(ctx, to, progress(runtime.StepVerifying))
 	if err != nil {
 		return fmt.Errorf("read the copy: %w", err)

@@ -11,15 +11,14 @@ import (
 )
 
 const (
-	// countAfter is how long a job packs before it is worth knowing how much
-	// there is.
+	// countAfter is how long a job packs before it counts the home.
 	countAfter = 3 * time.Second
-	// countBatch is how many entries are counted without a pause.
+	// countBatch is the number of entries counted without a pause.
 	countBatch = 1024
 )
 
-// count finds out how much there is to pack, beside the packing, and reports
-// it. It is an estimate, for people: on an error there is none.
+// count estimates the home's size while it is packed, and reports it for the
+// progress display. On an error it reports nothing.
 func (j *job) count(ctx context.Context) {
 	if j.report.get().EntriesTotal > 0 {
 		return
@@ -34,9 +33,9 @@ func (j *job) count(ctx context.Context) {
 	}
 }
 
-// fit chooses the parts of an upload by how large the home can be at most.
-// What all of its disk holds is known at once; only if that is too much for
-// small parts the home is counted.
+// fit chooses the part size of an upload by the largest possible size of the
+// home: the used space of its disk or, if that is too much for small parts, a
+// count.
 func (j *job) fit(ctx context.Context, t *transfer.Ticket) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(j.Home, &st); err != nil {
@@ -53,13 +52,13 @@ func (j *job) fit(ctx context.Context, t *transfer.Ticket) {
 		return
 	}
 	j.report.total(c.Bytes, c.Entries)
-	// A file system that compresses may say that a file takes less than it
-	// holds, and headers come on top.
+	// A compressing file system may report less space than a file's size, and
+	// headers add to it.
 	t.Fit(c.Bytes + c.Bytes/4 + c.Entries*4096)
 }
 
-// countHome counts the entries of a home and the bytes in its files, gently
-// with as many pauses as work.
+// countHome counts the entries of a home and the bytes in its files. If gently,
+// it pauses for as long as it works.
 func countHome(ctx context.Context, home string, gently bool) (archive.Measurement, error) {
 	if !gently {
 		return archive.Measure(ctx, home, nil)

@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// maxOrders bounds the instructions: a ticket has at most 10,000 URLs, of
-	// which one with a role's token takes 2 KiB.
+	// maxOrders is the maximum size of the instructions: a ticket has at most
+	// 10,000 URLs, each of up to 2 KiB with a role's token.
 	maxOrders = 64 << 20
-	// ordersWithin is how long they may take to come: whoever sends them does
-	// so at once.
+	// ordersWithin is the deadline for the instructions, which the server sends
+	// at once.
 	ordersWithin = 2 * time.Minute
 )
 
 var errNoOrders = errors.New("the instructions are incomplete")
 
-// readOrders reads a Spec. It does not wait for the end of in: the engine may
-// hold it open.
+// readOrders reads a Spec. It does not wait for the end of in, which Docker may
+// keep open.
 func readOrders(ctx context.Context, in io.Reader) (Spec, error) {
 	type read struct {
 		spec Spec
@@ -76,7 +76,7 @@ func decodeOrders(in io.Reader) (Spec, error) {
 	return spec, nil
 }
 
-// validate finds out now what would only show after hours of packing.
+// validate detects errors that would otherwise show after hours of packing.
 func (s *Spec) validate() error {
 	if s.Claim == "" {
 		return errors.New("claim is missing")

@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	// Progress is told this often at most: at first, so that short jobs show
-	// some, and later, so that the report of a long one stays short.
+	// Progress is reported at most this often: often at first, so that short
+	// jobs show some, and less often later, so that the report of a long job
+	// stays short.
 	reportEvery    = 250 * time.Millisecond
 	reportAtLeast  = 2 * time.Second
-	reportSlowdown = 200 // a report at most every 200th of the time so far
+	reportSlowdown = 200 // at most 200 reports for the elapsed time
 
-	// heartbeat is after how long the same is told again: the job is alive.
+	// heartbeat is after how long unchanged progress is reported again.
 	heartbeat = 5 * time.Second
 )
 
-// reporter writes the events of a job. Whoever is slow to read them delays
-// nothing but the end.
+// reporter writes the events of a job. A slow reader delays only the last one.
 type reporter struct {
 	out     io.Writer
 	began   time.Time
@@ -34,7 +34,7 @@ func newReporter(out io.Writer) *reporter {
 	return &reporter{out: out, began: time.Now()}
 }
 
-// start begins to report a step. Totals of 0 are not known.
+// start begins a step. Totals of 0 are unknown.
 func (r *reporter) start(step string, bytes, entries int64) {
 	r.present = Progress{Step: step, BytesTotal: bytes, EntriesTotal: entries}
 	r.stop, r.done = make(chan struct{}), make(chan struct{})
@@ -48,7 +48,7 @@ func (r *reporter) progress(bytes, entries int64) {
 	r.present.Bytes, r.present.Entries = bytes, entries
 }
 
-// total says how much there is to do in all.
+// total sets the totals of the step.
 func (r *reporter) total(bytes, entries int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +69,7 @@ func (r *reporter) loop() {
 	defer ticks.Stop()
 	for {
 		every := min(max(reportEvery, time.Since(r.began)/reportSlowdown), reportAtLeast)
-		now := time.Now().Add(reportEvery / 4) // a tick may come a little early
+		now := time.Now().Add(reportEvery / 4) // a tick may be slightly early
 		if p := r.get(); now.After(at.Add(heartbeat)) || p != last && now.After(at.Add(every)) {
 			last, at = p, time.Now()
 			r.write(Event{Progress: &last})
@@ -88,7 +88,7 @@ func (r *reporter) finish(result Result) {
 		close(r.stop)
 		<-r.done
 		if result.Error == nil {
-			// What was estimated is known now.
+			// The estimate is replaced by the result.
 			p := r.get()
 			p.Bytes, p.Entries = result.Stats.Bytes, result.Stats.Entries
 			p.BytesTotal, p.EntriesTotal = p.Bytes, p.Entries
@@ -98,10 +98,11 @@ func (r *reporter) finish(result Result) {
 	r.write(Event{Result: &result})
 }
 
-// write writes one line. If nobody reads any more there is nobody to tell.
+// write writes one line and ignores errors, since a missing reader cannot be
+// told.
 func (r *reporter) write(e Event) {
 	b, err := json.Marshal(e)
-	if err != nil { // of these types: never
+	if err != nil { // cannot fail for these types
 		panic(err)
 	}
 	_, _ = r.out.Write(append(b, '\n'))

@@ -12,8 +12,8 @@ import (
 	"codehub/internal/archive/store"
 )
 
-// headroom is how many bytes may still be written to the disk that dir is on
-// before less than the least share of it is free; negative: it is less by now.
+// headroom returns how many bytes may be written to dir's disk before less than
+// the share least is free; negative: less is free already.
 func headroom(dir string, least float64) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -23,7 +23,8 @@ func headroom(dir string, least float64) (int64, error) {
 	return int64(st.Bavail)*block - int64(least*float64(st.Blocks)*float64(block)), nil
 }
 
-// room refuses at once what cannot fit: a disk that is full harms others.
+// room refuses at once a home that does not fit, since a full disk affects
+// others.
 func (j *job) room() error {
 	left, err := headroom(j.Home, j.spec.MinFree)
 	if err != nil {
@@ -35,7 +36,7 @@ func (j *job) room() error {
 	return nil
 }
 
-// sparing says what is kept free, as the end of half a sentence.
+// sparing names the share that stays free, as the end of a phrase.
 func (j *job) sparing() string {
 	if j.spec.MinFree <= 0 {
 		return ""
@@ -43,15 +44,15 @@ func (j *job) sparing() string {
 	return fmt.Sprintf(" while %.1f %% stay free", 100*j.spec.MinFree)
 }
 
-// sparingly returns a context that ends as soon as a home that is unpacked
-// leaves less of its disk free than it must, and what is to be told of how far
-// it is. Others fill the disk, too, and a home takes more than what is in it.
+// sparingly returns a context that ends when unpacking leaves less of the disk
+// free than required, and the progress function that checks this. Others fill
+// the disk too, and a home takes more space than its content.
 func (j *job) sparingly(ctx context.Context) (context.Context, archive.Progress, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	progress := func(bytes, entries int64) {
 		j.report.progress(bytes, entries)
 		if j.spec.MinFree <= 0 || bytes >= j.spec.Meta.Bytes && entries >= j.spec.Meta.Entries {
-			return // nothing more is written
+			return // no further write happens
 		}
 		left, err := headroom(j.Home, j.spec.MinFree)
 		if err == nil && left < 0 {
@@ -65,18 +66,18 @@ func (j *job) sparingly(ctx context.Context) (context.Context, archive.Progress,
 }
 
 const (
-	// askEvery is how much of an archive is written at most before its disk is
-	// looked at again, and askLeast how much at least, however little is left.
+	// askEvery and askLeast are the most and the least that is written of an
+	// archive before its disk is checked again.
 	askEvery = 64 << 20
 	askLeast = 1 << 20
 )
 
-// frugal reads what is written to a disk, and fails as a bucket that is not
-// there as soon as too little of it is left.
+// frugal reads what is written to a disk, and fails like an unavailable bucket
+// when too little space is left.
 type frugal struct {
 	io.Reader
 	left  func() (int64, error) // see headroom
-	until int64                 // may be read before it is asked again
+	until int64                 // bytes until the next check
 }
 
 func (f *frugal) Read(p []byte) (int, error) {
@@ -95,7 +96,7 @@ func (f *frugal) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// intoFolder says of a folder's disk that is full that this is what it is.
+// intoFolder turns a full disk of the folder into an error that says so.
 func (j *job) intoFolder(ctx context.Context, folder *store.Folder, key string, r io.Reader) (int64, error) {
 	if j.spec.MinFree > 0 {
 		r = &frugal{Reader: r, left: func() (int64, error) { return headroom(j.Object, j.spec.MinFree) }}

@@ -13,10 +13,11 @@ import (
 	"codehub/internal/archive"
 )
 
-// restore makes the home what the archive holds. Until the server hears of its
-// success the home counts as nothing, and the next try wipes it.
+// restore replaces the home's content by the archive's. Until the server has
+// the result, the home does not count, and the next attempt wipes it.
 func (j *job) restore(ctx context.Context) (archive.Stats, error) {
-	// A bucket that has nothing to give is no reason to touch the home.
+	// The archive is opened first, so that an unavailable bucket leaves the
+	// home unchanged.
 	r, err := j.source(ctx)
 	if err != nil {
 		return archive.Stats{}, wrap("open the archive", err)
@@ -32,14 +33,14 @@ func (j *job) restore(ctx context.Context) (archive.Stats, error) {
 	}
 	stats, err := j.fill(ctx, r, before.Mode())
 	if err != nil && ctx.Err() == nil {
-		// What is of no use shall not fill the disk. If it cannot be removed,
-		// the next try does.
+		// An incomplete home must not fill the disk. If it cannot be removed
+		// now, the next attempt removes it.
 		_ = wipe(ctx, j.Home)
 	}
 	return stats, err
 }
 
-// fill unpacks beside and moves what is whole up into the home.
+// fill unpacks into a staging folder and moves the result up into the home.
 func (j *job) fill(ctx context.Context, r io.Reader, before os.FileMode) (archive.Stats, error) {
 	if err := j.room(); err != nil {
 		return archive.Stats{}, err
@@ -75,18 +76,19 @@ func (j *job) makeStaging() (string, error) {
 	return dir, os.Mkdir(dir, 0o700)
 }
 
-// stagingName is one that no archive can know of.
+// stagingName returns a name that no archive can predict.
 func stagingName() string { return ".codehub-restore-" + rand.Text() }
 
-// moveUp moves all that is in staging, which is in the home, up into it, and
-// gives the home what staging carries if that is a home's, else the mode it had.
+// moveUp moves the content of staging, which is in the home, up into the home,
+// and gives the home staging's attributes if they are a home's, and otherwise
+// its former mode.
 func (j *job) moveUp(ctx context.Context, staging string, isHome bool, before os.FileMode) error {
-	// Before anything moves it.
+	// The attributes are read before the moves change them.
 	attributes, err := archive.ReadAttributes(staging)
 	if err != nil {
 		return err
 	}
-	for { // the name may be taken after all
+	for { // the name may be in use
 		_, err := os.Lstat(filepath.Join(staging, filepath.Base(staging)))
 		if errors.Is(err, os.ErrNotExist) {
 			break
@@ -126,7 +128,7 @@ func (j *job) moveUp(ctx context.Context, staging string, isHome bool, before os
 	return attributes.Apply(j.Home)
 }
 
-// syncDisk brings all of the file system that a folder is on onto the disk.
+// syncDisk syncs the file system of a folder.
 func syncDisk(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

@@ -16,38 +16,38 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Dirs are where a job finds what it works on.
+// Dirs are the folders of a job.
 type Dirs struct {
 	Home   string // the home, read-only for an archive
-	Object string // the folder of the one archive, for a folder store
+	Object string // the archive's folder, for a folder store
 	Bucket string // the folder of the bucket's socket, for S3
 
-	// Scratch is an empty folder on the file system of the homes, for an archive
-	// (archive.PackOptions). Empty: nothing is tried in it.
+	// Scratch is an empty folder on the file system of the homes, for an
+	// archive (archive.PackOptions). Empty: no trial restores.
 	Scratch string
 
-	// Backoff is about how long the job waits before it asks the bucket a
-	// second time; it doubles before the third and the last. 0: 3 s.
+	// Backoff is about the pause before the second request to the bucket; it
+	// doubles for each further one. 0: 3 s.
 	Backoff time.Duration
 }
 
-// errStopped is why a job ends that was told to.
+// errStopped is the cause of a job's end after a signal.
 var errStopped = errors.New("the job was stopped")
 
-// Main is `codehub storage-job`: it returns the exit code.
+// Main runs `codehub storage-job` and returns the exit code.
 func Main() int {
 	ctx, stop := untilSignal()
 	defer stop()
 	return Run(ctx, os.Stdin, os.Stdout, Dirs{Home: runtime.JobHomeDir, Object: runtime.JobObjectDir, Bucket: runtime.JobBucketDir, Scratch: runtime.JobScratchDir})
 }
 
-// cleanUpWithin is how long a job that was told to end may clean up; what is
-// left then the server sweeps.
+// cleanUpWithin is how long a job may clean up after a signal; the server
+// sweeps what is left.
 const cleanUpWithin = 2 * time.Second
 
-// untilSignal returns a context that ends when the process is told to end,
-// which it does a little later come what may. As the first process of a
-// container it would not, if it did not care.
+// untilSignal returns a context that ends at a signal. The process exits a
+// little later in any case: the first process of a container has no default
+// handler for signals.
 func untilSignal() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
@@ -67,18 +67,18 @@ func untilSignal() (context.Context, func()) {
 	}
 }
 
-// Run carries out the one job that is described on in, reports on out, a JSON
-// object a line, and returns the exit code. If ctx ends, so does the job.
+// Run reads one job from in, carries it out, reports to out, one JSON object
+// per line, and returns the exit code. The job ends with ctx.
 func Run(ctx context.Context, in io.Reader, out io.Writer, dirs Dirs) int {
 	return newJob(out, dirs).run(ctx, in)
 }
 
-// job is one job under way.
+// job is a running job.
 type job struct {
 	Dirs
 	spec        Spec
 	report      *reporter
-	stage       func(string) // is called when a further stage begins
+	stage       func(string) // called when a stage begins
 	stagingName func() string
 }
 
@@ -117,9 +117,8 @@ func (j *job) run(ctx context.Context, in io.Reader) int {
 	return ExitFailed
 }
 
-// kindOf sorts an error by what is to be done about it. What is the bucket's
-// fault comes first: a disk that is full may be the bucket's own, and half of
-// an archive looks damaged.
+// kindOf classifies an error. Errors of the bucket come first: a full disk may
+// be the bucket's, and a partial archive looks damaged.
 func kindOf(ctx context.Context, err error) ErrorKind {
 	switch {
 	case errors.Is(err, errNoOrders):

@@ -11,8 +11,8 @@ import (
 	"codehub/internal/treewipe"
 )
 
-// wipe removes all that is in a home, and leaves it a folder of mode 0700
-// without attributes: no ACL of it may come to what is made in it.
+// wipe removes the content of a home and leaves a folder of mode 0700 without
+// attributes, so that nothing inherits its ACLs.
 func wipe(ctx context.Context, home string) error {
 	if err := archive.ClearAttributes(home); err != nil {
 		return err
@@ -20,8 +20,8 @@ func wipe(ctx context.Context, home string) error {
 	return treewipe.Empty(ctx, home, nil)
 }
 
-// eachName calls take, which removes the name, for all names in a folder, a
-// bounded number at a time, until there are none.
+// eachName calls take, which removes a name, for all names in a folder until it
+// is empty. It reads a bounded number at a time.
 func eachName(ctx context.Context, f *os.File, take func(name string) error) error {
 	for {
 		if _, err := f.Seek(0, io.SeekStart); err != nil {

@@ -10,15 +10,15 @@ import (
 	"codehub/internal/archive/transfer"
 )
 
-// ObjectName is the archive's name in the folder that a job of a folder store
-// has mounted; its .meta is beside it.
+// ObjectName is the archive's name in the mounted folder of a folder store; its
+// .meta is beside it.
 const ObjectName = "home.tar.zst"
 
-// SocketName is the bucket's socket in the folder that is mounted for it: what
-// listens there speaks HTTP and passes requests on to the bucket.
+// SocketName is the name of the bucket's socket in its mounted folder. The
+// server there speaks HTTP and forwards requests to the bucket.
 const SocketName = "bucket.sock"
 
-// Exit codes of a job. Its last event says more.
+// Exit codes of a job. Its last event has the details.
 const (
 	ExitOK       = 0
 	ExitFailed   = 1
@@ -38,39 +38,40 @@ const (
 // while the job reads it is an Error of kind Changed.
 const KindFingerprint = "fingerprint"
 
-// Spec is the instructions of one job.
+// Spec is the instructions of a job.
 type Spec struct {
 	Kind  string `json:"kind"`  // "archive" or "restore", as runtime.JobKind, or KindFingerprint
-	Claim string `json:"claim"` // is repeated in the result
+	Claim string `json:"claim"` // repeated in the result
 
-	// Meta of the archive. JobArchive fills in what the packing counts and
-	// stores it last; JobRestore holds what it reads against it.
+	// Meta is the archive's .meta. JobArchive adds the figures and stores it
+	// last; JobRestore compares the archive with it.
 	Meta archive.Meta `json:"meta"`
 
-	// Signed is how the bucket is reached through its socket; nil: the archive
-	// is in the folder that is mounted.
+	// Signed has the URLs for the bucket's socket; nil: the archive is in the
+	// mounted folder.
 	Signed *Signed `json:"signed,omitempty"`
 
 	// MinFree is the share of a disk, such as 0.05, that the job leaves free:
-	// a restore of that of the home, an archive of that of its folder, if it
-	// goes into one. 0: none.
+	// of the home's disk for a restore, of the folder's for an archive in a
+	// folder. 0: none.
 	MinFree float64 `json:"min_free,omitempty"`
 }
 
-// Signed are the URLs of the one archive, each good for one thing.
+// Signed has the pre-signed URLs of the archive, one for each request.
 type Signed struct {
 	Upload *transfer.Ticket `json:"upload,omitempty"` // archive: home.tar.zst
-	Meta   string           `json:"meta,omitempty"`   // archive: where the .meta is put
+	Meta   string           `json:"meta,omitempty"`   // archive: the .meta
 	Get    string           `json:"get,omitempty"`    // restore: home.tar.zst
 }
 
-// Event is one line of a job's report: progress, or, as the last, the result.
+// Event is one line of a job's report: progress or, in the last line, the
+// result.
 type Event struct {
 	Progress *Progress `json:"progress,omitempty"`
 	Result   *Result   `json:"result,omitempty"`
 }
 
-// Progress is how far a job is.
+// Progress is a job's progress.
 type Progress struct {
 	Step         string `json:"step"` // as runtime.Progress
 	Bytes        int64  `json:"bytes"`
@@ -79,8 +80,8 @@ type Progress struct {
 	EntriesTotal int64  `json:"entries_total,omitempty"`
 }
 
-// Result is how a job ended. One without an Error has done all that it was to
-// do, durably.
+// Result is the result of a job. Without an Error the job is done and its
+// effects are durable.
 type Result struct {
 	Claim string        `json:"claim"`
 	Kind  string        `json:"kind"`
@@ -94,17 +95,17 @@ type Error struct {
 	Message string    `json:"message"`
 }
 
-// ErrorKind sorts failures by what is to be done about them.
+// ErrorKind classifies failures by what the server does about them.
 type ErrorKind string
 
 const (
-	Corrupted    ErrorKind = "corrupted"    // the archive is damaged or hostile: trying again gives the same
-	NotFound     ErrorKind = "not_found"    // the archive is not there
-	Unrestorable ErrorKind = "unrestorable" // the home holds what no restore could make again
+	Corrupted    ErrorKind = "corrupted"    // the archive is damaged or hostile; a retry gives the same
+	NotFound     ErrorKind = "not_found"    // the archive does not exist
+	Unrestorable ErrorKind = "unrestorable" // the home has an entry that no restore could recreate
 	Changed      ErrorKind = "changed"      // the home changed while it was packed
-	Unavailable  ErrorKind = "unavailable"  // the bucket does not answer: nobody's fault
-	DiskFull     ErrorKind = "disk_full"    // no room for the home
-	NoOrders     ErrorKind = "no_orders"    // the instructions did not arrive whole: whoever sent them went away
-	Stopped      ErrorKind = "stopped"      // it was told to end (SIGTERM): the machine shuts down, or somebody meddled
+	Unavailable  ErrorKind = "unavailable"  // the bucket does not respond
+	DiskFull     ErrorKind = "disk_full"    // not enough space for the home
+	NoOrders     ErrorKind = "no_orders"    // the instructions are incomplete; the server that sent them ended
+	Stopped      ErrorKind = "stopped"      // stopped by SIGTERM, as when the machine shuts down
 	Failed       ErrorKind = "failed"       // anything else
 )

@@ -1,7 +1,7 @@
-// Package treewipe removes folders with everything in them, whatever people
-// have left there: nested hundreds of thousands of times, with millions of
-// entries, or of owners and modes that forbid it. It takes a few descriptors
-// and little memory, follows no links and does not leave the file system.
+// Package treewipe removes folder trees of any shape: hundreds of thousands of
+// levels deep, with millions of entries, or with owners and modes that forbid
+// removal. It needs a few descriptors and little memory, follows no links and
+// does not leave the file system.
 package treewipe
 
 import (
@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Remove removes a folder and all that is in it, or a file. Two may remove the
-// same; one that is gone is no error. progress, if it is given, gets how many
-// entries are removed so far.
+// Remove removes a file, or a folder with its content. A missing name is not an
+// error, and concurrent removals of the same folder are safe. progress, if not
+// nil, gets the number of removed entries.
 func Remove(ctx context.Context, path string, progress func(entries int64)) error {
 	for {
 		err := Empty(ctx, path, progress)
@@ -30,7 +30,7 @@ func Remove(ctx context.Context, path string, progress func(entries int64)) erro
 			return err
 		}
 		err = os.Remove(path)
-		if errors.Is(err, unix.ENOTEMPTY) { // another that removes it has moved something up
+		if errors.Is(err, unix.ENOTEMPTY) { // a concurrent removal has moved something up
 			continue
 		}
 		if errors.Is(err, unix.ENOENT) {
@@ -40,10 +40,9 @@ func Remove(ctx context.Context, path string, progress func(entries int64)) erro
 	}
 }
 
-// Empty removes all that is in a folder, as Remove, and leaves the folder.
-//
-// Folders within folders are moved up into dir before they are removed: an
-// Empty that does not come to its end may leave them there by other names.
+// Empty removes the content of a folder like Remove and keeps the folder.
+// Nested folders are moved up into dir before they are removed, so an
+// interrupted Empty may leave them there under other names.
 func Empty(ctx context.Context, dir string, progress func(entries int64)) error {
 	top, err := open(unix.AT_FDCWD, dir)
 	if err != nil {
@@ -61,14 +60,14 @@ func Empty(ctx context.Context, dir string, progress func(entries int64)) error 
 	return nil
 }
 
-// queueMax is how many folders that were moved up are remembered. The others
-// are found when the folder is listed again.
+// queueMax is how many folders that were moved up are remembered. The next
+// listing finds the others.
 const queueMax = 1024
 
 type wiper struct {
 	top      *os.File
 	device   uint64
-	queue    []string // folders in top that came from below
+	queue    []string // folders that were moved up into top
 	entries  int64
 	progress func(int64)
 }
@@ -79,7 +78,7 @@ func (w *wiper) removed() {
 	}
 }
 
-// entry removes a name in top, and whatever comes up from below it.
+// entry removes a name in top, and all folders that are moved up from it.
 func (w *wiper) entry(ctx context.Context, name string) error {
 	for {
 		if err := w.flat(ctx, name); err != nil {
@@ -92,8 +91,8 @@ func (w *wiper) entry(ctx context.Context, name string) error {
 	}
 }
 
-// flat removes a name in top. If it is a folder's, the folders in it are moved
-// into top.
+// flat removes a name in top. If it is a folder, its folders are moved up into
+// top.
 func (w *wiper) flat(ctx context.Context, name string) error {
 	if folder, err := w.unlink(w.top, name); !folder {
 		return err
@@ -126,7 +125,7 @@ func (w *wiper) flat(ctx context.Context, name string) error {
 func (w *wiper) moveUp(dir *os.File, name string) error {
 	to := rand.Text()
 	err := unix.Renameat(int(dir.Fd()), name, int(w.top.Fd()), to)
-	if errors.Is(err, unix.EACCES) { // not root: the folder's own mode forbids to move it
+	if errors.Is(err, unix.EACCES) { // not root: the folder's own mode forbids the move
 		if err := unix.Fchmodat(int(dir.Fd()), name, 0o700, 0); err != nil {
 			return err
 		}
@@ -138,10 +137,10 @@ func (w *wiper) moveUp(dir *os.File, name string) error {
 	return err
 }
 
-// open opens a folder in top for its content to be removed.
+// open opens a folder in top to remove its content.
 func (w *wiper) open(name string) (*os.File, error) {
 	dir, err := open(int(w.top.Fd()), name)
-	if errors.Is(err, unix.EACCES) { // not root: it is the mode that forbids it
+	if errors.Is(err, unix.EACCES) { // not root: the mode forbids it
 		if err := unix.Fchmodat(int(w.top.Fd()), name, 0o700, 0); err != nil {
 			return nil, err
 		}
@@ -165,7 +164,7 @@ func (w *wiper) open(name string) (*os.File, error) {
 	return dir, nil
 }
 
-// unlink removes a name, or reports that it is a folder's.
+// unlink removes a name, or reports that it is a folder.
 func (w *wiper) unlink(dir *os.File, name string) (folder bool, err error) {
 	err = unix.Unlinkat(int(dir.Fd()), name, 0)
 	switch {
@@ -177,9 +176,9 @@ func (w *wiper) unlink(dir *os.File, name string) (folder bool, err error) {
 	return false, unlessGone(err)
 }
 
-// each calls take, which removes the name, for all names in a folder, until
-// there are none. A listing is gone through to its end before it is begun
-// again: what was removed may leave gaps that take long to read.
+// each calls take, which removes a name, for all names in a folder until it is
+// empty. It reads each listing to its end before the next one, since gaps of
+// removed entries are slow to read.
 func (w *wiper) each(ctx context.Context, dir *os.File, take func(ctx context.Context, name string) error) error {
 	for {
 		if _, err := dir.Seek(0, io.SeekStart); err != nil {
@@ -191,7 +190,7 @@ func (w *wiper) each(ctx context.Context, dir *os.File, take func(ctx context.Co
 				return context.Cause(ctx)
 			}
 			names, err := dir.Readdirnames(1024)
-			if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) { // it is gone itself
+			if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) { // the folder itself is gone
 				break
 			}
 			if err != nil {
