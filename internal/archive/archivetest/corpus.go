@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Corpus makes a home with everything that homes were ever lost of out of an
-// empty folder. What takes root is in it if the test has that.
+// Corpus fills an empty folder with every kind of entry that is hard to
+// preserve. Entries that need root are included if the test runs as root.
 func Corpus(tb testing.TB, home string) {
 	tb.Helper()
 	c := &corpusMaker{tb, home, os.Geteuid() == 0}
@@ -93,7 +93,7 @@ func (c *corpusMaker) modes() {
 		c.owner(name, 12345, 54321)
 		c.mode(name, mode)
 		if mode&0o700 != 0o700 && !c.root {
-			c.mode(name, mode|0o400) // else not even the test could read it
+			c.mode(name, mode|0o400) // otherwise the test could not read it
 		}
 		folder := fmt.Sprintf("modes/folder-%04o", mode)
 		c.file(folder+"/in", "folder")
@@ -156,7 +156,7 @@ func (c *corpusMaker) sparse() {
 	make("sparse/linked", 3<<20, 1<<20)
 	check(c, os.Link(c.path("sparse/linked"), c.path("sparse/linked-too")))
 	c.file("sparse/zeros-but-not", strings.Repeat("\x00", 300_000))
-	for _, size := range []int64{3, 200_000} { // disk that was never written to
+	for _, size := range []int64{3, 200_000} { // allocated and never written
 		name := fmt.Sprintf("sparse/allocated-%d", size)
 		c.file(name, "")
 		f, err := os.OpenFile(c.path(name), os.O_WRONLY, 0)
@@ -193,7 +193,7 @@ func (c *corpusMaker) attributes() {
 	}
 }
 
-// ACL is a POSIX ACL as the kernel takes it, with one named user.
+// ACL returns a POSIX ACL in the kernel's format, with one named user.
 func ACL(user, mask, other uint16, id uint32) []byte {
 	b := binary.LittleEndian.AppendUint32(nil, 2)
 	const none = 0xffffffff
@@ -208,13 +208,13 @@ func ACL(user, mask, other uint16, id uint32) []byte {
 	return b
 }
 
-// Skipped is how many entries Corpus makes that no archive holds.
+// Skipped is the number of entries of Corpus that are not archived.
 const Skipped = 3
 
 func (c *corpusMaker) special() {
 	check(c, os.MkdirAll(c.path("special"), 0o755))
 	check(c, unix.Mkfifo(c.path("special/fifo"), 0o644))
-	// By a short path: a socket's may not be long.
+	// A socket's path must be short.
 	short := filepath.Join(os.TempDir(), fmt.Sprintf("s%x", rand.Uint64()))
 	l, err := net.Listen("unix", short)
 	check(c, err)
@@ -233,7 +233,7 @@ func (c *corpusMaker) special() {
 
 func (c *corpusMaker) sizes() {
 	random := rand.NewChaCha8([32]byte{7})
-	// Around where the packer goes another way: small files, frames.
+	// Sizes around the packer's limits: small files, frames.
 	const small, frame = 64 << 10, 4 << 20
 	for _, n := range []int{0, 1, 511, 512, 513, small - 1, small, small + 1, frame - 512, frame, frame + 1, 9 << 20} {
 		b := make([]byte, n)

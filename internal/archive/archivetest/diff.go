@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Diff says in which entries two homes differ, and in what: an entry a line,
-// sorted by name, the first hundred. It is empty if they are the same.
+// Diff returns the first hundred differences of two homes, one entry per line,
+// sorted by name. It is empty if they are equal.
 func Diff(before, after map[string]State) string {
 	names := map[string]bool{}
 	for _, states := range []map[string]State{before, after} {
@@ -38,7 +38,7 @@ func Diff(before, after map[string]State) string {
 	return strings.Join(lines, "\n")
 }
 
-// differs names each field in which two states are not the same.
+// differs names the fields in which two states differ.
 func (s State) differs(from State) []string {
 	var out []string
 	a, b := reflect.ValueOf(s), reflect.ValueOf(from)
@@ -60,7 +60,7 @@ func (s State) differs(from State) []string {
 	return out
 }
 
-// quoted keeps a name short and in one line.
+// quoted returns a name quoted and shortened.
 func quoted(name string) string {
 	if len(name) > 120 {
 		name = name[:60] + "…" + name[len(name)-50:]
@@ -68,8 +68,7 @@ func quoted(name string) string {
 	return fmt.Sprintf("%q", name)
 }
 
-// WithoutAtimes leaves out when files were last read, for homes that somebody
-// has looked into meanwhile.
+// WithoutAtimes clears the access times, for homes that were read in between.
 func WithoutAtimes(states map[string]State) map[string]State {
 	out := maps.Clone(states)
 	for name, s := range out {

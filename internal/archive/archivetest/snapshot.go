@@ -13,20 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// State is all that can be seen of a file.
+// State is the observable state of a file.
 type State struct {
 	Mode, UID, GID uint32
 	Size           int64
 	Mtime, Atime   string
 	Link           string
-	SameAs         string // the first name of a file with several
+	SameAs         string // the first of several names
 	Xattrs         map[string]string
 	Data           [][2]int64
 	SHA256         string
 }
 
-// Snapshot looks at a tree, by its own means and without leaving a trace. The
-// kinds that no archive holds are left out.
+// Snapshot reads a tree with its own code and without changing access times.
+// Kinds that are not archived are left out.
 func Snapshot(tb testing.TB, root string) map[string]State {
 	tb.Helper()
 	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOATIME, 0)
@@ -50,7 +50,7 @@ func (s *snapshotter) look(fd int, base, name string) {
 	v := State{Mode: st.Mode, UID: st.Uid, GID: st.Gid, Mtime: stamp(st.Mtim), Atime: stamp(st.Atim), Xattrs: map[string]string{}}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
-		v.Atime = "" // looking moves it
+		v.Atime = "" // reading changes it
 		buf := make([]byte, 5000)
 		n, err := unix.Readlinkat(fd, "", buf)
 		check(s, err)
@@ -128,9 +128,9 @@ func xattrsOf(tb testing.TB, fd int) map[string]string {
 	return all
 }
 
-// content hashes the data of a file and says where it is. A file with disk for
-// all of its size has no holes, even if the disk was never written to, as with
-// fallocate or after a power cut: it holds zeros.
+// content hashes the data of a file and returns its extents. A file with disk
+// space for its whole size has no holes, even if the space was never written,
+// as with fallocate or after a power cut: it reads as zeros.
 func content(tb testing.TB, fd int, st *unix.Stat_t) (string, [][2]int64) {
 	sum := sha256.New()
 	var data [][2]int64
@@ -163,7 +163,7 @@ func content(tb testing.TB, fd int, st *unix.Stat_t) (string, [][2]int64) {
 	return fmt.Sprintf("%x", sum.Sum(nil)), data
 }
 
-// Allocated is how much disk a tree takes, by what du goes by.
+// Allocated returns the disk space of a tree, as du does.
 func Allocated(tb testing.TB, root string) int64 {
 	tb.Helper()
 	out, err := exec.Command("du", "-s", "-B1", root).Output()

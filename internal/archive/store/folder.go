@@ -18,24 +18,24 @@ import (
 const (
 	flushEvery = 8 << 20
 	tempPrefix = ".put-"
-	tempExtra  = 40 // what a temporary name is longer at most
-	// marker is in a folder that was checked once. Without it the folder is not
-	// the one it was: most likely its disk is not mounted.
+	tempExtra  = 40 // a temporary name is at most this much longer
+	// marker is a file in every checked folder. A folder without it is the
+	// wrong one: most likely its disk is not mounted.
 	marker = ".codehub-archives"
 )
 
-// Folder is a Store in a folder. An object is a file; while it is put it has a
-// name that no key can have, in the same folder. Symbolic links that lead out
-// of the folder are not followed.
+// Folder is a Store in a folder. An object is a file. While it is written, it
+// has a name in the same folder that no key can have. Symbolic links out of the
+// folder are not followed.
 type Folder struct {
 	dir     string
 	checked atomic.Bool
 }
 
-// NewFolder does not touch the folder; Check makes it.
+// NewFolder returns a store without accessing the folder; Check creates it.
 func NewFolder(dir string) *Folder { return &Folder{dir: dir} }
 
-// open opens the folder anew each time: what is mounted there may change.
+// open opens the folder for each call, since the mount may change.
 func (s *Folder) open(ctx context.Context, doing string) (*os.Root, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, context.Cause(ctx))
@@ -53,7 +53,7 @@ func (s *Folder) open(ctx context.Context, doing string) (*os.Root, error) {
 	return root, nil
 }
 
-// missing tells absence from everything else.
+// missing returns ErrNotFound for a missing file, and otherwise ErrUnavailable.
 func missing(ctx context.Context, doing string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return fmt.Errorf("%s: %w", doing, ErrNotFound)
@@ -93,7 +93,7 @@ func (s *Folder) Put(ctx context.Context, key string, r io.Reader) (int64, error
 		err = root.Rename(temp, key)
 	}
 	if err != nil {
-		_ = root.Remove(temp) // else AbortIncomplete does
+		_ = root.Remove(temp) // otherwise AbortIncomplete removes it
 		if src.err != nil {
 			return 0, fmt.Errorf("%s: %w", doing, src.err)
 		}
@@ -105,8 +105,8 @@ func (s *Folder) Put(ctx context.Context, key string, r io.Reader) (int64, error
 	return n, nil
 }
 
-// createIn makes a new file and the folders on the way to it. Delete may remove
-// a folder that it finds empty at just that moment.
+// createIn creates a file and its folders. It retries, since a concurrent
+// Delete may remove an empty folder.
 func createIn(root *os.Root, dir, name string, owner *syscall.Stat_t) (*os.File, error) {
 	for try := 0; ; try++ {
 		if err := makeFolders(root, dir, owner); err != nil && !(errors.Is(err, fs.ErrNotExist) && try < 10) {
@@ -127,8 +127,8 @@ func createIn(root *os.Root, dir, name string, owner *syscall.Stat_t) (*os.File,
 	}
 }
 
-// ownerOf returns whose the store is where that may be somebody else: a storage
-// job runs as root, for a server that may not.
+// ownerOf returns the owner of the store if this process is root: a storage job
+// runs as root for a server that may not.
 func ownerOf(root *os.Root) (*syscall.Stat_t, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -148,9 +148,9 @@ func give(root *os.Root, name string, owner *syscall.Stat_t) error {
 	return root.Lchown(name, int(owner.Uid), int(owner.Gid))
 }
 
-// MakeFolder makes the folder that an object of this key is to be in, for whom
-// has nothing but that folder mounted. It is there for good when MakeFolder
-// returns, and whose the store is.
+// MakeFolder creates the folder of an object, which a storage job then has
+// mounted. The folder is durable when MakeFolder returns, and has the store's
+// owner.
 func (s *Folder) MakeFolder(ctx context.Context, key string) error {
 	if err := checkKey(key); err != nil {
 		return err
@@ -171,7 +171,7 @@ func (s *Folder) MakeFolder(ctx context.Context, key string) error {
 	return nil
 }
 
-// makeFolders makes folders and syncs the ones in which they are.
+// makeFolders creates folders and syncs their parents.
 func makeFolders(root *os.Root, dir string, owner *syscall.Stat_t) error {
 	if dir == "." {
 		return nil
@@ -189,7 +189,7 @@ func makeFolders(root *os.Root, dir string, owner *syscall.Stat_t) error {
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	// Whoever made it may not have come to sync it.
+	// An existing folder may not have been synced yet.
 	return syncFolder(root, path.Dir(dir))
 }
 
@@ -202,7 +202,7 @@ func syncFolder(root *os.Root, dir string) error {
 	return f.Sync()
 }
 
-// copySynced copies r into f and onto the disk, which begins at once.
+// copySynced copies r to f and syncs it. Writing to disk starts early.
 func copySynced(ctx context.Context, f *os.File, r io.Reader) (int64, error) {
 	buf := make([]byte, 1<<20)
 	var written, flushed int64
@@ -224,7 +224,7 @@ func copySynced(ctx context.Context, f *os.File, r io.Reader) (int64, error) {
 			return written, err
 		}
 		if written-flushed >= flushEvery {
-			// That the disk cannot begin now is no failure: Sync follows.
+			// Failure to start writing early is ignored, since Sync follows.
 			_ = unix.SyncFileRange(int(f.Fd()), flushed, written-flushed, unix.SYNC_FILE_RANGE_WRITE)
 			flushed = written
 		}
@@ -295,7 +295,7 @@ func (s *Folder) Stat(ctx context.Context, key string) (Object, error) {
 	return Object{Key: key, Size: st.Size(), Modified: st.ModTime()}, nil
 }
 
-// Delete also removes the folders that are empty then.
+// Delete also removes folders that become empty.
 func (s *Folder) Delete(ctx context.Context, key string) error {
 	if err := checkKey(key); err != nil {
 		return err
@@ -308,7 +308,7 @@ func (s *Folder) Delete(ctx context.Context, key string) error {
 	defer root.Close()
 	st, err := root.Lstat(key)
 	if err == nil && st.IsDir() {
-		return nil // there is no such object
+		return nil // not an object
 	}
 	if err == nil {
 		err = root.Remove(key)
@@ -322,7 +322,7 @@ func (s *Folder) Delete(ctx context.Context, key string) error {
 	dir := path.Dir(key)
 	for ; dir != "."; dir = path.Dir(dir) {
 		if root.Remove(dir) != nil {
-			break // something is in it
+			break // not empty
 		}
 	}
 	if err := syncFolder(root, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {

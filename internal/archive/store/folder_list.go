@@ -28,8 +28,8 @@ func (s *Folder) List(ctx context.Context, prefix string) iter.Seq2[Object, erro
 	}
 }
 
-// AbortIncomplete also removes folders that have been empty for that long: an
-// upload that never began to store anything left its folder.
+// AbortIncomplete also removes folders that have been empty for that long,
+// which uploads without data leave.
 func (s *Folder) AbortIncomplete(ctx context.Context, prefix string, age time.Duration, keep func(key string) bool) (int, error) {
 	n := 0
 	doing := "sweep " + prefix
@@ -59,7 +59,7 @@ func (s *Folder) AbortIncomplete(ctx context.Context, prefix string, age time.Du
 }
 
 // removeEmpty removes the empty folders below dir whose keys would begin with
-// prefix. That others come and go meanwhile is no error.
+// prefix. Concurrent changes are not errors.
 func removeEmpty(ctx context.Context, root *os.Root, dir, prefix string, before time.Time) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -86,14 +86,14 @@ func removeEmpty(ctx context.Context, root *os.Root, dir, prefix string, before 
 		}
 	}
 	if len(list) == 0 && dir != "." && strings.HasPrefix(dir+"/", prefix) && st.ModTime().Before(before) {
-		_ = root.Remove(dir) // fails if something came into it
+		_ = root.Remove(dir) // fails if it is not empty any more
 	}
 	return nil
 }
 
-// each visits the files whose keys begin with prefix, in order, and also
-// temporary ones: temp is what such a one is called, and its key the one that
-// it was to get.
+// each visits the files whose keys begin with prefix, in order, temporary ones
+// included: temp is the name of such a file, and its key the one of the
+// unfinished object.
 func (s *Folder) each(ctx context.Context, doing, prefix string, visit func(root *os.Root, o Object, temp string) error) error {
 	if err := checkPrefix(prefix); err != nil {
 		return err
@@ -124,12 +124,12 @@ func (s *Folder) walk(ctx context.Context, root *os.Root, dir, prefix string, vi
 	list, err := f.ReadDir(-1)
 	f.Close()
 	if err != nil && dir != "." {
-		return ignoreMissing(err) // removed since it was opened
+		return ignoreMissing(err) // removed in the meantime
 	}
 	if err != nil {
 		return err
 	}
-	order := func(d fs.DirEntry) string { // S3 sorts by whole keys
+	order := func(d fs.DirEntry) string { // the order of S3, by whole keys
 		if d.IsDir() {
 			return d.Name() + "/"
 		}
@@ -156,7 +156,7 @@ func (s *Folder) walk(ctx context.Context, root *os.Root, dir, prefix string, vi
 		}
 		st, err := root.Lstat(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // gone meanwhile
+			continue // removed in the meantime
 		}
 		if err != nil {
 			return err
@@ -175,7 +175,7 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// Check makes the folder if need be, and marks it.
+// Check creates the folder if necessary, and marks it.
 func (s *Folder) Check(ctx context.Context) error {
 	fail := func(err error) error {
 		return unavailable(ctx, fmt.Sprintf("archives cannot be kept in the folder %s: make it writable for this user, or set CODEHUB_ARCHIVE_URL to another", s.dir), err)
@@ -188,7 +188,7 @@ func (s *Folder) Check(ctx context.Context) error {
 		return fail(err)
 	}
 	defer root.Close()
-	// Made anew each time, so that a folder that became read-only shows.
+	// The marker is written each time, so that a read-only folder shows.
 	temp := tempPrefix + rand.Text() + "-check"
 	f, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// partSigner signs the URLs of the parts of one upload, which differ in their
-// number alone: ten thousand take the client a quarter of a second, all of it
-// before a home can be packed.
+// partSigner signs the URLs of an upload's parts, which differ only in their
+// number. The client would take a quarter of a second for ten thousand, before
+// packing can start.
 type partSigner struct {
 	url       [2]string // before and after the number, without the signature
-	canonical [2]string // likewise, what is signed of the request
-	head      string    // of what is signed
+	canonical [2]string // likewise, of the canonical request
+	head      string    // of the string to sign
 	key       []byte
 }
 
-// partSigner makes a signer from the URL of part 1. If it would have signed
-// that otherwise, it is nil.
+// partSigner returns a signer from the URL of part 1, or nil if it would sign
+// that URL differently.
 func (s *S3) partSigner(first string) *partSigner {
 	const number = "&partNumber=1&"
 	creds, err := s.core.GetCreds()

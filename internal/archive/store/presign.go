@@ -24,7 +24,7 @@ func (s *S3) presignPart(ctx context.Context, key, uploadID string, number int, 
 	return s.presign(ctx, http.MethodPut, key, expires, url.Values{"partNumber": {strconv.Itoa(number)}, "uploadId": {uploadID}})
 }
 
-// PresignGet makes the URL for Client.Get.
+// PresignGet returns the URL for transfer.Client.Get.
 func (s *S3) PresignGet(ctx context.Context, key string, expires time.Duration) (string, error) {
 	if err := checkKey(key); err != nil {
 		return "", err
@@ -32,7 +32,7 @@ func (s *S3) PresignGet(ctx context.Context, key string, expires time.Duration) 
 	return s.presign(ctx, http.MethodGet, key, expires, nil)
 }
 
-// PresignPut makes the URL for Client.Put.
+// PresignPut returns the URL for transfer.Client.Put.
 func (s *S3) PresignPut(ctx context.Context, key string, expires time.Duration) (string, error) {
 	if err := checkKey(key); err != nil {
 		return "", err
@@ -40,8 +40,8 @@ func (s *S3) PresignPut(ctx context.Context, key string, expires time.Duration) 
 	return s.presign(ctx, http.MethodPut, key, expires, nil)
 }
 
-// PresignUpload makes the ticket for Client.Upload. An upload that is never
-// done is for AbortIncomplete to sweep.
+// PresignUpload returns the ticket for transfer.Client.Upload. AbortIncomplete
+// removes an upload that is never completed.
 func (s *S3) PresignUpload(ctx context.Context, key string, maxSize int64, expires time.Duration) (*transfer.Ticket, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (s *S3) PresignUpload(ctx context.Context, key string, maxSize int64, expir
 	return ticket, nil
 }
 
-// begin begins a multipart upload; its ticket has no parts yet.
+// begin starts a multipart upload and returns its ticket without parts.
 func (s *S3) begin(ctx context.Context, key string, part int64, expires time.Duration) (*transfer.Ticket, error) {
 	id, err := s.core.NewMultipartUpload(ctx, s.bucket, s.prefix+key, minio.PutObjectOptions{})
 	if err != nil {

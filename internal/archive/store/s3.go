@@ -20,23 +20,23 @@ import (
 	"codehub/internal/archive/transfer"
 )
 
-// S3 is a Store in a bucket that speaks S3, under a prefix. Credentials come
-// from the usual environment, profile or role. It is a Presigner.
+// S3 is a Store and Presigner in an S3 bucket, under a prefix. Credentials come
+// from the usual environment variables, profile or role.
 type S3 struct {
 	core     minio.Core
 	transfer *transfer.Client
 	bucket   string
-	prefix   string // empty, or with "/" at its end
+	prefix   string // empty, or ends with "/"
 }
 
-// Presigner makes URLs with which a Transfer moves objects without credentials.
-// They are good for as long as asked for, but at most a week, and not longer
-// than the credentials that signed them (of a role: hours).
+// Presigner signs URLs with which a transfer.Client moves objects without
+// credentials. They are valid for the requested time, at most a week and not
+// longer than the credentials that signed them (of a role: hours).
 type Presigner interface {
 	PresignGet(ctx context.Context, key string, expires time.Duration) (string, error)
 	// PresignPut is for a small object of known length.
 	PresignPut(ctx context.Context, key string, expires time.Duration) (string, error)
-	// PresignUpload begins an upload of at most maxSize bytes.
+	// PresignUpload starts an upload of at most maxSize bytes.
 	PresignUpload(ctx context.Context, key string, maxSize int64, expires time.Duration) (*transfer.Ticket, error)
 }
 
@@ -44,9 +44,9 @@ const maxTries = 4
 
 var _ Presigner = (*S3)(nil)
 
-// openS3 makes the store of an s3:// URL, with credentials found as usual.
+// openS3 returns the store of an s3:// URL.
 func openS3(u *url.URL, over func(http.RoundTripper) http.RoundTripper) (*S3, error) {
-	client := &http.Client{Timeout: 5 * time.Second} // for asking the machine's role
+	client := &http.Client{Timeout: 5 * time.Second} // for the machine's role
 	return newS3Over(u, credentials.NewChainCredentials([]credentials.Provider{
 		&credentials.EnvAWS{},
 		&credentials.EnvMinio{},
@@ -107,8 +107,8 @@ func newS3Over(u *url.URL, creds *credentials.Credentials, over func(http.RoundT
 	return &S3{core: minio.Core{Client: client}, transfer: transfer.New(transfer.Options{Transport: over(transfer.NewTransport())}), bucket: u.Host, prefix: prefix}, nil
 }
 
-// kind gives an error of the client its kind. One about the bucket, or about
-// us, says nothing of the object.
+// kind returns ErrNotFound for a missing object, and otherwise ErrUnavailable:
+// errors of the bucket or the credentials say nothing about the object.
 func (s *S3) kind(ctx context.Context, doing string, err error) error {
 	if minio.ToErrorResponse(err).Code == minio.NoSuchKey {
 		return fmt.Errorf("%s: %w", doing, ErrNotFound)
@@ -121,7 +121,7 @@ func (s *S3) Put(ctx context.Context, key string, r io.Reader) (int64, error) {
 		return 0, err
 	}
 	doing := "put " + key
-	// What fits into one part needs no multipart upload.
+	// An object that fits into one part needs no multipart upload.
 	var first bytes.Buffer
 	n, err := io.CopyN(&first, r, transfer.MinPart)
 	if err != nil && err != io.EOF {
@@ -163,7 +163,7 @@ func (s *S3) Stat(ctx context.Context, key string) (Object, error) {
 	if err != nil {
 		err = s.kind(ctx, doing, err)
 		if errors.Is(err, ErrNotFound) {
-			// An answer without a body: it may be the bucket that is missing.
+			// The response to HEAD has no body, so the bucket may be missing.
 			if err := s.exists(ctx); err != nil {
 				return Object{}, unavailable(ctx, doing, err)
 			}
@@ -210,7 +210,7 @@ func (s *S3) List(ctx context.Context, prefix string) iter.Seq2[Object, error] {
 			}
 			key := strings.TrimPrefix(o.Key, s.prefix)
 			if strings.HasPrefix(key, probePrefix) || strings.HasSuffix(key, "/") {
-				continue // of a Check that runs, or a folder that some tool made
+				continue // of a running Check, or a folder of another tool
 			}
 			if !yield(Object{Key: key, Size: o.Size, Modified: o.LastModified}, nil) {
 				return
@@ -258,10 +258,10 @@ func (s *S3) AbortIncomplete(ctx context.Context, prefix string, age time.Durati
 	}
 }
 
-// probePrefix is what keys of Check begin with; no other key does.
+// probePrefix is the prefix of Check's keys; no other key has it.
 const probePrefix = ".codehub-check-"
 
-// Check does each thing once that archives will need.
+// Check makes each kind of request once that archives need.
 func (s *S3) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

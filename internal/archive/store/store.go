@@ -18,70 +18,70 @@ import (
 var (
 	// ErrNotFound: the bucket responded, and it has no such object.
 	ErrNotFound = transfer.ErrNotFound
-	// ErrUnavailable: the bucket did not respond as a bucket should: it is down,
-	// full, removed, or denies access. Nothing follows about what it holds.
+	// ErrUnavailable: the bucket did not respond properly: it is down, full,
+	// removed, or denies access. Nothing can be concluded about its objects.
 	ErrUnavailable = transfer.ErrUnavailable
 )
 
-// Store is a bucket: objects by key. A key is components of letters, digits,
-// ".", "_" and "-", joined by "/", none of which begins with a dot.
+// Store is a bucket: objects by key. A key consists of components of letters,
+// digits, ".", "_" and "-", joined by "/", none of which begins with a dot.
 //
-// Errors are of two kinds beside the end of the context: ErrNotFound, when the
-// bucket is there and the object is not, and ErrUnavailable, from which nothing
-// follows about any object.
+// Errors other than the end of the context are of two kinds: ErrNotFound if the
+// bucket responds and the object is missing, and ErrUnavailable, from which nothing
+// can be concluded about any object.
 type Store interface {
-	// Put stores what r yields, of whatever length, and returns the length. The
-	// object appears as a whole, durable, when Put returns nil, in place of an
-	// earlier one; else nothing of it is to be seen, then or later. An error of
-	// r is returned as it is.
+	// Put stores the content of r, of any length, and returns the length. When
+	// it returns nil, the object is durable and has replaced an earlier one;
+	// otherwise nothing of it ever becomes visible. An error of r is returned
+	// unchanged.
 	Put(ctx context.Context, key string, r io.Reader) (int64, error)
-	// Get reads an object from an offset; at or past its end there is nothing.
-	// It goes on by itself where a connection broke.
+	// Get reads an object from an offset; at or past its end the reader is
+	// empty. It resumes after a broken connection.
 	Get(ctx context.Context, key string, offset int64) (io.ReadCloser, error)
 	Stat(ctx context.Context, key string) (Object, error)
-	// Delete removes an object. It is no error if there is none.
+	// Delete removes an object. A missing object is not an error.
 	Delete(ctx context.Context, key string) error
 	// List yields the objects whose keys begin with prefix, sorted by key. It
 	// ends after the first error.
 	List(ctx context.Context, prefix string) iter.Seq2[Object, error]
-	// AbortIncomplete removes what broken uploads to keys that begin with
-	// prefix left behind, if it is older than age, and says how many those were.
-	// Uploads to keys that keep (if not nil) is true for stay.
+	// AbortIncomplete removes interrupted uploads to keys that begin with
+	// prefix, if they are older than age, and returns their number. Uploads to
+	// keys for which keep (if not nil) returns true remain.
 	AbortIncomplete(ctx context.Context, prefix string, age time.Duration, keep func(key string) bool) (int, error)
-	// Check finds out whether the bucket can be worked with, by doing so. Its
-	// error says what to do about it, in one line.
+	// Check tests the bucket by using it. Its error says in one line what to
+	// do.
 	Check(ctx context.Context) error
 }
 
-// Object is what a bucket tells of an object.
+// Object describes an object in a bucket.
 type Object struct {
 	Key      string
 	Size     int64
 	Modified time.Time
 }
 
-// Open makes the store that a URL speaks of: file:///folder or
-// s3://bucket/prefix?endpoint=…&region=…&path-style=…. It does not look whether
-// the bucket is there: Check does.
+// Open returns the store of a URL: file:///folder or
+// s3://bucket/prefix?endpoint=…&region=…&path-style=…. It does not access the
+// bucket; Check does.
 func Open(rawURL string) (Store, error) { return OpenOver(rawURL, nil) }
 
-// OpenOver is Open, with over around every transport that speaks to the bucket
-// on this process's behalf; nil: nothing. A folder has none.
+// OpenOver is Open with over applied to every transport to the bucket; nil:
+// none. A folder has no transport.
 func OpenOver(rawURL string, over func(http.RoundTripper) http.RoundTripper) (Store, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
-		return nil, errors.New("archive URL cannot be parsed: it looks like file:///folder or s3://bucket/prefix?region=…")
+		return nil, errors.New("the archive URL cannot be parsed; give one like file:///folder or s3://bucket/prefix?region=…")
 	}
 	switch u.Scheme {
 	case "file":
 		if u.Host != "" || u.RawQuery != "" || !strings.HasPrefix(u.Path, "/") {
-			return nil, fmt.Errorf("archive URL %q: a folder is file:// and its absolute path", u.Redacted())
+			return nil, fmt.Errorf("archive URL %q: a folder is file:// followed by its absolute path", u.Redacted())
 		}
 		return NewFolder(u.Path), nil
 	case "s3":
 		return openS3(u, over)
 	}
-	return nil, fmt.Errorf("archive URL %q: the scheme is none of file and s3", u.Redacted())
+	return nil, fmt.Errorf("archive URL %q: the scheme must be file or s3", u.Redacted())
 }
 
 const (
@@ -103,7 +103,7 @@ func checkKey(key string) error {
 	return nil
 }
 
-// checkPrefix: a prefix is the beginning of a key, or nothing.
+// checkPrefix accepts the beginning of a key, or the empty string.
 func checkPrefix(prefix string) error {
 	if prefix == "" {
 		return nil
@@ -114,7 +114,7 @@ func checkPrefix(prefix string) error {
 	return nil
 }
 
-// unavailable marks an error of the bucket, unless it is the caller's own end.
+// unavailable wraps an error of the bucket, unless the caller's context ended.
 func unavailable(ctx context.Context, doing string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", doing, context.Cause(ctx))

@@ -73,8 +73,8 @@ func (p plain) RoundTrip(req *http.Request) (*http.Response, error) {
 	return p.next.RoundTrip(req)
 }
 
-// NewTransport returns a transport for buckets: connecting and waiting for an
-// answer have deadlines.
+// NewTransport returns a transport for buckets, with deadlines for connections
+// and responses.
 func NewTransport() *http.Transport {
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
@@ -84,11 +84,11 @@ func NewTransport() *http.Transport {
 		IdleConnTimeout:       time.Minute,
 		TLSHandshakeTimeout:   10 * time.Second,
 		ResponseHeaderTimeout: time.Minute,
-		DisableCompression:    true, // what is sent is what is stored
+		DisableCompression:    true, // objects are stored as sent
 	}
 }
 
-// answerError is an answer of a bucket that is not the one wished for.
+// answerError is an error response of a bucket.
 type answerError struct {
 	status  int
 	Code    string `xml:"Code"`
@@ -99,11 +99,11 @@ func (e *answerError) Error() string {
 	return fmt.Sprintf("bucket answered %d %s: %.200s", e.status, e.Code, e.Message)
 }
 
-// passing tells whether another try may go better.
+// passing reports whether a retry may succeed.
 func passing(err error) bool {
 	var answer *answerError
 	if !errors.As(err, &answer) {
-		return true // no answer, or half of one
+		return true // no response, or an incomplete one
 	}
 	switch answer.status {
 	case http.StatusRequestTimeout, http.StatusTooManyRequests:
@@ -112,7 +112,7 @@ func passing(err error) bool {
 	return answer.status >= 500 || answer.status == http.StatusOK || answer.Code == "RequestTimeout"
 }
 
-// retry calls f until it succeeds, fails for good or was called often enough.
+// retry calls f until it succeeds or fails permanently, at most tries times.
 func (c *Client) retry(ctx context.Context, f func() error) error {
 	wait := c.backoff
 	for try := 1; ; try++ {
@@ -139,7 +139,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// do sends one request; the answer is one of 2xx.
+// do sends one request and returns a response with a 2xx status.
 func (c *Client) do(ctx context.Context, method, url string, body []byte, headers map[string]string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
@@ -159,8 +159,8 @@ func (c *Client) do(ctx context.Context, method, url string, body []byte, header
 	return nil, readAnswer(res)
 }
 
-// withoutURL strips the URL, whose signature is as good as a password for a
-// while, from an error that will be logged.
+// withoutURL removes the URL from an error that will be logged, since its
+// signature grants access.
 func withoutURL(err error) error {
 	var u interface{ Unwrap() error }
 	if errors.As(err, &u) && u.Unwrap() != nil {
@@ -178,7 +178,8 @@ func readAnswer(res *http.Response) error {
 	return e
 }
 
-// classify gives an error of a request its kind.
+// classify returns ErrNotFound for a missing object, and otherwise
+// ErrUnavailable.
 func classify(ctx context.Context, doing string, err error) error {
 	var answer *answerError
 	if errors.As(err, &answer) && answer.status == http.StatusNotFound && answer.Code == "NoSuchKey" {
@@ -221,7 +222,7 @@ func (c *Client) Download(ctx context.Context, doing string, url func(context.Co
 	return d, nil
 }
 
-// download is the body of an object, over as many connections as it takes.
+// download is the body of an object, read over one or more connections.
 type download struct {
 	c      *Client
 	ctx    context.Context
@@ -230,8 +231,8 @@ type download struct {
 	url    func(context.Context) (string, error)
 	at     int64
 	etag   string
-	body   io.ReadCloser // nil: there is nothing (left)
-	quiet  *time.Timer   // ends the connection
+	body   io.ReadCloser // nil: nothing left
+	quiet  *time.Timer   // ends a stalled connection
 	failed int           // connections since the last byte
 }
 
@@ -253,7 +254,7 @@ func (d *download) connect() error {
 		cancel()
 		var answer *answerError
 		if errors.As(err, &answer) && answer.status == http.StatusRequestedRangeNotSatisfiable {
-			return nil // the offset is the end, or past it
+			return nil // the offset is at or past the end
 		}
 		return err
 	}
@@ -268,7 +269,7 @@ func (d *download) connect() error {
 	return nil
 }
 
-// closing ends the request with its body.
+// closing cancels the request when its body is closed.
 type closing struct {
 	io.ReadCloser
 	cancel context.CancelFunc
@@ -292,7 +293,7 @@ func (d *download) Read(p []byte) (int, error) {
 		d.at += int64(n)
 		if n > 0 {
 			d.failed = 0
-			return n, nil // an error comes again
+			return n, nil // the next Read returns an error again
 		}
 		if err == io.EOF {
 			return 0, io.EOF

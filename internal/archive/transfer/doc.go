@@ -1,4 +1,3 @@
-// Package transfer moves objects from and to an S3 bucket over HTTP, with
-// pre-signed URLs and without the bucket's credentials: this is all that a
-// storage job has.
+// Package transfer moves objects to and from an S3 bucket over HTTP, with
+// pre-signed URLs and without the bucket's credentials, as storage jobs do.
 package transfer

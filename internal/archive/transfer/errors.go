@@ -10,8 +10,8 @@ import (
 var (
 	// ErrNotFound: the bucket responded, and it has no such object.
 	ErrNotFound = errors.New("object not found")
-	// ErrUnavailable: the bucket did not respond as a bucket should: it is down,
-	// full, removed, or denies access. Nothing follows about what it holds.
+	// ErrUnavailable: the bucket did not respond properly: it is down, full,
+	// removed, or denies access. Nothing can be concluded about its objects.
 	ErrUnavailable = errors.New("bucket is unavailable")
 	// ErrTooLarge: an object is larger than its upload allows.
 	ErrTooLarge = errors.New("object is too large")

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Ticket lets its bearer upload one object of unknown length, up to a bound, to
-// a bucket of which they have no credentials: a multipart upload that was begun
-// for them, and a signed URL for each step of it.
+// Ticket allows the upload of one object of bounded, unknown length without the
+// bucket's credentials: it has a started multipart upload and a signed URL for
+// each step.
 type Ticket struct {
 	UploadID string   `json:"upload_id"`
 	PartSize int64    `json:"part_size"`
@@ -24,10 +24,9 @@ type Ticket struct {
 	Head     string   `json:"head"`
 }
 
-// Fit chooses how large the parts are by how large the object will be, at most
-// as far as is known. Without it they are of the size for the largest that the
-// ticket is for, which takes the most memory and has the least under way at a
-// time.
+// Fit chooses the part size by the largest possible size of the object. Without
+// it, parts have the size for the largest object of the ticket, which takes the
+// most memory and allows the fewest parallel parts.
 func (t *Ticket) Fit(size int64) {
 	n := max(int64(len(t.Parts)), 1)
 	part := max((max(size, 0)/n>>20+1)<<20, MinPart)
@@ -37,18 +36,19 @@ func (t *Ticket) Fit(size int64) {
 const (
 	MinPart    = 16 << 20
 	MaxParts   = 10_000
-	partBuffer = 64 << 20 // for parts under way
+	partBuffer = 64 << 20 // memory for parts being sent
 )
 
-// partSize is the same for all parts but the last, as some buckets want it.
+// PartSize returns the size of all parts but the last, which some buckets
+// require to be equal.
 func PartSize(maxSize int64) int64 {
 	size := (maxSize + MaxParts - 1) / MaxParts
 	return max((size+1<<20-1)>>20<<20, MinPart)
 }
 
-// Upload stores what r yields as the object of the ticket, and returns its
-// length. The object appears as a whole when it is done. An error of r is
-// returned as it is; then the upload is aborted.
+// Upload stores the content of r as the ticket's object and returns its length.
+// The object becomes visible as a whole. An error of r aborts the upload and is
+// returned unchanged.
 func (c *Client) Upload(ctx context.Context, ticket *Ticket, r io.Reader) (int64, error) {
 	if ticket.PartSize < 1 || ticket.PartSize > 5<<30 {
 		return 0, fmt.Errorf("upload: bad part size %d", ticket.PartSize)
@@ -68,7 +68,7 @@ func (c *Client) UploadParts(ctx context.Context, doing string, ticket *Ticket, 
 	return u.run(ctx, doing, r)
 }
 
-// upload is a multipart upload under way.
+// upload is a running multipart upload.
 type upload struct {
 	*Client
 	ticket *Ticket
@@ -95,7 +95,7 @@ func (u *upload) run(ctx context.Context, doing string, r io.Reader) (int64, err
 	return 0, unavailable(ctx, doing, err)
 }
 
-// parts uploads a few parts at a time.
+// parts uploads up to four parts at a time.
 func (u *upload) parts(ctx context.Context, r io.Reader) (int64, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	n := min(max(int(partBuffer/u.ticket.PartSize), 1), 4)
@@ -196,7 +196,7 @@ func (u *upload) complete(ctx context.Context, size int64) error {
 		err := u.completeOnce(ctx, body)
 		var answer *answerError
 		if again && errors.As(err, &answer) && answer.Code == "NoSuchUpload" && u.stored(ctx, size) {
-			return nil // it was the answer to the try before that got lost
+			return nil // the response to the previous try was lost
 		}
 		again = true
 		return err
@@ -209,8 +209,8 @@ func (u *upload) completeOnce(ctx context.Context, body []byte) error {
 		return err
 	}
 	defer res.Body.Close()
-	// The answer begins before the work is done: what it says counts, not its
-	// status.
+	// The response starts before the work is done, so its body counts and not
+	// its status.
 	b, err := io.ReadAll(io.LimitReader(res.Body, 64<<10))
 	if err != nil {
 		return err
@@ -221,7 +221,7 @@ func (u *upload) completeOnce(ctx context.Context, body []byte) error {
 	}
 	if root.XMLName.Local != "CompleteMultipartUploadResult" {
 		answer := &answerError{status: res.StatusCode}
-		_ = xml.Unmarshal(b, answer) // it parsed just now
+		_ = xml.Unmarshal(b, answer) // it was parsed above
 		return answer
 	}
 	return nil
@@ -236,8 +236,8 @@ func (u *upload) stored(ctx context.Context, size int64) bool {
 	return res.ContentLength == size
 }
 
-// abort frees what was uploaded, even if the context has ended. If it cannot,
-// AbortIncomplete does later.
+// abort removes the uploaded parts, even if the context has ended. If it fails,
+// AbortIncomplete removes them later.
 func (u *upload) abort(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
