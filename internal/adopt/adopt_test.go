@@ -25,7 +25,7 @@ import (
 )
 
 // The whole of a lost database comes back, as far as archives tell.
-func TestLostDatabase(t *testing.T) {
+func TestAdoptRebuildsLostDatabase(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *place) {
 		ctx := t.Context()
 		l := p.lose()
@@ -140,7 +140,7 @@ func TestLostDatabase(t *testing.T) {
 }
 
 // An adoption that is ended anywhere is gone on with by the next.
-func TestEndedInTheMiddle(t *testing.T) {
+func TestAdoptContinuesAfterInterruption(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, folder(t))
 	l := p.lose()
@@ -170,7 +170,7 @@ func TestEndedInTheMiddle(t *testing.T) {
 }
 
 // Somebody must be able to administer what comes out of it.
-func TestSomebodyAdministers(t *testing.T) {
+func TestAdoptRequiresAdministrator(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		owners   []string
@@ -216,7 +216,7 @@ func TestSomebodyAdministers(t *testing.T) {
 	}
 }
 
-func TestOwners(t *testing.T) {
+func TestAdoptOwners(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, folder(t))
 	_, err := p.auth.CreateUser(t.Context(), "root", "a long password", true)
@@ -252,7 +252,7 @@ func TestOwners(t *testing.T) {
 }
 
 // Whose archives: never by guessing.
-func TestWhose(t *testing.T) {
+func TestAdoptChoosesInstallation(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, folder(t))
 	_, err := p.auth.CreateUser(t.Context(), "root", "a long password", true)
@@ -289,7 +289,7 @@ func TestWhose(t *testing.T) {
 }
 
 // What another installation has archived is copied, and stays what it is there.
-func TestCopied(t *testing.T) {
+func TestAdoptCopiesOtherInstallation(t *testing.T) {
 	onBoth(t, func(t *testing.T, p *place) {
 		ctx := t.Context()
 		root, err := p.auth.CreateUser(ctx, "root", "a long password", true)
@@ -358,7 +358,7 @@ func TestCopied(t *testing.T) {
 
 // A database that was restored from a backup learns what it does not know, and
 // what was deleted in its time and archived since comes back.
-func TestRestoredDatabase(t *testing.T) {
+func TestAdoptCompletesRestoredDatabase(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, folder(t))
 	ctx := t.Context()
@@ -406,7 +406,7 @@ func TestRestoredDatabase(t *testing.T) {
 }
 
 // A bucket that fails while it is read has nothing adopted.
-func TestBucketFails(t *testing.T) {
+func TestAdoptNothingOnBucketError(t *testing.T) {
 	t.Parallel()
 	server := s3test.Start(t, "bucket")
 	s, err := store.Open(server.URL("bucket"))

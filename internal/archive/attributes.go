@@ -10,7 +10,8 @@ import (
 // Attributes are the owner, mode, extended attributes and times of a folder.
 type Attributes struct{ entry entry }
 
-// ReadAttributes reads those of a folder, without leaving a trace.
+// ReadAttributes reads the attributes of a folder without changing its access
+// time.
 func ReadAttributes(dir string) (*Attributes, error) {
 	var o opener
 	fd, err := o.open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
@@ -30,8 +31,8 @@ func ReadAttributes(dir string) (*Attributes, error) {
 	return a, nil
 }
 
-// Apply gives them to a folder in place of its own, and syncs it: to a home whose
-// content was unpacked beside and then moved to where it is mounted.
+// Apply replaces the attributes of a folder and syncs it. It is for a home
+// whose content was unpacked in a staging folder and moved to its mount point.
 func (a *Attributes) Apply(dir string) error {
 	var o opener
 	fd, err := o.open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
@@ -51,8 +52,8 @@ func (a *Attributes) Apply(dir string) error {
 	return nil
 }
 
-// ClearAttributes takes a folder's extended attributes, its ACLs above all, and
-// leaves it with mode 0700: what is made in it then inherits nothing.
+// ClearAttributes removes a folder's extended attributes and ACLs and sets mode
+// 0700, so that new entries inherit nothing.
 func ClearAttributes(dir string) error {
 	var o opener
 	fd, err := o.open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)

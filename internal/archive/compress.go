@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// frameSize is how much content a zstd frame holds. More compresses hardly
-	// better; this much is what each core takes, twice over, in memory.
+	// frameSize is the content of a zstd frame, in bytes. Larger frames
+	// compress hardly better, and each core needs twice this memory.
 	frameSize = 4 << 20
-	// maxWorkers bounds the memory of a machine with many cores. Six compress
-	// about 1 GB/s, more than most disks and buckets take.
+	// maxWorkers limits memory on machines with many cores. Six compress about
+	// 1 GB/s, more than most disks and buckets can store.
 	maxWorkers = 6
 )
 
@@ -37,23 +37,23 @@ type compressor struct {
 	w      io.Writer
 	sum    hash.Hash
 	size   int64
-	frames int64 // how many were begun
+	frames int64 // number of started frames
 	levels levels
 }
 
-// frame is a piece of content on its way through the workers.
+// frame is a piece of content that the workers process.
 type frame struct {
 	in, out []byte
-	faster  bool          // which encoder takes it
+	faster  bool          // which encoder compresses it
 	failed  error         // why in could not be decompressed
-	done    chan struct{} // of capacity 1: one send for each trip
+	done    chan struct{} // capacity 1: one send per use
 }
 
 func newCompressor(ctx context.Context, w io.Writer) (*compressor, error) {
 	return newCompressorOf(ctx, w, workers())
 }
 
-// newCompressorOf makes one of n workers, at most maxWorkers.
+// newCompressorOf returns a compressor with n workers, at most maxWorkers.
 func newCompressorOf(ctx context.Context, w io.Writer, n int) (*compressor, error) {
 	c := &compressor{
 		free:    make(chan *frame, n+2),
@@ -107,7 +107,7 @@ func (c *compressor) write() {
 	}
 }
 
-// space returns room for content, to be followed by advance.
+// space returns a buffer for content; call advance afterwards.
 func (c *compressor) space() ([]byte, error) {
 	if c.present != nil && len(c.present.in) == frameSize {
 		c.flush()
@@ -134,7 +134,7 @@ func (c *compressor) advance(n int) { c.present.in = c.present.in[:len(c.present
 func (c *compressor) flush() {
 	f := c.present
 	c.present = nil
-	c.work <- f // never blocks: there are no more frames than room
+	c.work <- f // never blocks: the channel has room for all frames
 	c.ordered <- f
 }
 
@@ -152,8 +152,8 @@ func (c *compressor) Write(p []byte) (int, error) {
 	return written, nil
 }
 
-// stop ends the workers, and says why it did not go well. The archive is
-// whole only if it returns nil.
+// stop ends the workers and returns the first error. The archive is complete
+// only if it is nil.
 func (c *compressor) stop() error {
 	if c.present != nil && len(c.present.in) > 0 {
 		c.flush()

@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// maxFrame is how much content a frame may hold to be decompressed by
-	// itself. An archive with larger ones, or such that do not say, is
-	// somebody else's, and decompressed in one stream.
+	// maxFrame is the largest content of a frame that is decompressed
+	// separately. Archives with larger frames, or frames without a size, were
+	// made by other tools and are decompressed as one stream.
 	maxFrame = 8 << 20
-	// maxWindow bounds the memory that a frame may ask for; zstd -19 takes 8 MiB.
+	// maxWindow limits the memory of a frame; zstd -19 needs 8 MiB.
 	maxWindow = 32 << 20
 )
 
-// decompressor reads zstd frames, decompresses them on all cores and hands out
-// their content in order. What it read is hashed on the way.
+// decompressor reads zstd frames, decompresses them on all cores and returns
+// their content in order. It hashes what it reads.
 type decompressor struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -38,16 +38,16 @@ type decompressor struct {
 	ordered chan *frame
 	running sync.WaitGroup
 	present *frame
-	// tail is what is left to be read once a frame does not fit, or err why
-	// there is no further frame: set before ordered is closed.
+	// tail is the rest of the input after a frame that is too large, and err
+	// why there is no further frame. Both are set before ordered is closed.
 	tail   io.Reader
 	err    error
 	stream *zstd.Decoder // of the tail
 	buffer []byte
 }
 
-// hashingReader remembers what went by and how it ended: whether the source
-// failed or the archive is bad makes all the difference.
+// hashingReader hashes what it reads and records the source's error, to
+// distinguish a failed source from a damaged archive.
 type hashingReader struct {
 	r    io.Reader
 	sum  hash.Hash
@@ -123,11 +123,11 @@ func (d *decompressor) read() {
 			d.tail = io.MultiReader(bytes.NewReader(slices.Clone(f.in)), d.buf)
 			return
 		}
-		if len(f.in) == 0 { // it held nothing
+		if len(f.in) == 0 { // empty
 			d.free <- f
 			continue
 		}
-		d.work <- f // never blocks: there are no more frames than room
+		d.work <- f // never blocks: the channel has room for all frames
 		d.ordered <- f
 	}
 }
@@ -144,8 +144,8 @@ func (d *decompressor) decompress(z *zstd.Decoder) {
 	}
 }
 
-// next returns the next piece of content, valid until it is called again, or
-// io.EOF after the last. It is the refill of a source.
+// next returns the next piece of content, valid until the next call, or io.EOF.
+// It is the refill of a source.
 func (d *decompressor) next() ([]byte, error) {
 	for d.stream == nil {
 		if d.present != nil {
@@ -197,8 +197,8 @@ func (d *decompressor) next() ([]byte, error) {
 	return nil, corrupted("zstd: %w", err)
 }
 
-// stop ends the workers. The one that reads the source is waited for only if
-// all of it was read: it may hang in a read that its owner alone can end.
+// stop ends the workers. It does not wait for a pending read of the source,
+// which only the source's owner can end.
 func (d *decompressor) stop() {
 	d.cancel()
 	if d.stream != nil {
@@ -214,7 +214,7 @@ func (d *decompressor) size() int64 { return d.in.size }
 func (d *decompressor) startStream() error {
 	z, err := zstd.NewReader(d.tail, zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 	if err != nil {
-		return fmt.Errorf("make decoder: %w", err)
+		return fmt.Errorf("create decoder: %w", err)
 	}
 	d.stream, d.buffer = z, make([]byte, 1<<20)
 	return nil
@@ -222,14 +222,14 @@ func (d *decompressor) startStream() error {
 
 const (
 	magicFrame     = 0xFD2FB528
-	magicSkippable = 0x184D2A50 // and the fifteen after it
+	magicSkippable = 0x184D2A50 // and the next fifteen
 	maxBlock       = 128 << 10
 )
 
-// readFrame reads one zstd frame as it is into b (RFC 8878 §3.1). Whole is
-// false if the frame is too large, or does not say how large it is: then b is
-// what was read of it. A skippable frame gives an empty b. io.EOF means that
-// there is no further frame.
+// readFrame reads one compressed zstd frame into b (RFC 8878 §3.1). whole is
+// false if the frame is too large or has no size; then b is the part that was
+// read. A skippable frame results in an empty b. io.EOF means that there is no
+// further frame.
 func readFrame(r *bufio.Reader, b []byte) (_ []byte, whole bool, _ error) {
 	more := func(n int) ([]byte, error) {
 		at := len(b)

@@ -11,21 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// target is a folder of the home that is unpacked. Its own mode, owner and
-// times are set when nobody needs it any more: the archive's order left it, and
-// all that is in it is written.
+// target is a folder of the home that is being unpacked. Its mode, owner and
+// times are set when its content is complete and no user of it is left.
 type target struct {
 	fd    int
-	entry *entry // without its name; nil for a home that the archive has no entry of
+	entry *entry // without its name; nil for the home of an empty archive
 	users atomic.Int32
 	name  int    // length of its name in the path
-	id    fileID // of a folder that is closed for the time being: fd is -1
-	// writer is which of the writers makes the small files in it: two at a time
-	// would only wait for each other, since the kernel locks a folder.
+	id    fileID // of a folder that is closed temporarily; fd is -1 then
+	// writer is the writer of the small files in it. Two writers would only
+	// wait for each other, since the kernel locks a folder.
 	writer int
 }
 
-// owner says whose files the process makes by itself.
+// owner is the owner of files that the process creates.
 type owner struct {
 	uid, gid uint32
 	root     bool
@@ -36,13 +35,13 @@ func currentOwner() owner {
 	return owner{uint32(uid), uint32(os.Getegid()), uid == 0}
 }
 
-// must tells whether a new file has to be given away. Root always does: the
-// file system may have chosen another group than its own.
+// must reports whether the owner of a new file has to be set. Root always sets
+// it, since the file system may have chosen another group.
 func (o owner) must(e *entry) bool { return o.root || e.uid != o.uid || e.gid != o.gid }
 
-// apply gives an open file its owner, mode, attributes and times, in this
-// order: a new owner takes away setuid and capabilities, a mode changes ACLs,
-// and all of them the times.
+// apply sets the owner, mode, attributes and times of an open file, in this
+// order: a new owner clears setuid and capabilities, a mode changes ACLs, and
+// each of them changes the times.
 func (o owner) apply(fd int, e *entry) error {
 	if o.must(e) {
 		if err := unix.Fchown(fd, int(e.uid), int(e.gid)); err != nil {
@@ -71,7 +70,8 @@ func setTimes(fd int, e *entry) error {
 	return nil
 }
 
-// timesOf: where the access time is not known, it is that of the change.
+// timesOf returns access and modification time; an unknown access time is the
+// modification time.
 func timesOf(e *entry) [2]unix.Timespec {
 	if e.atime == (unix.Timespec{}) {
 		return [2]unix.Timespec{e.mtime, e.mtime}
@@ -79,7 +79,7 @@ func timesOf(e *entry) [2]unix.Timespec {
 	return [2]unix.Timespec{e.atime, e.mtime}
 }
 
-// release gives up one use of the folder.
+// release drops one use of the folder.
 func (d *target) release(o owner) error {
 	if d.users.Add(-1) > 0 {
 		return nil
@@ -91,24 +91,23 @@ func (d *target) release(o owner) error {
 	return o.apply(d.fd, d.entry)
 }
 
-// trail is the stack of folders from the home to where the archive is. New
-// entries are made in one of these and nowhere else: each was made here, by
-// this very unpacking, so that no name is ever looked up in which a link could
-// lead away. The last of them are held open; the others are reopened by "..",
-// and have to be the same.
+// trail is the stack of folders from the home to the current entry. New entries are
+// created only in these folders, which this Unpack has created itself, so that no
+// lookup can follow a link out of the home. The innermost folders are held open;
+// others are reopened by ".." and must be the same.
 //
-// A folder has mode 0700 and no ACL until it is left, and the home until the
-// end: nothing is inherited from them.
+// A folder has mode 0700 and no ACL until it is left, and the home until the end, so
+// that nothing is inherited.
 type trail struct {
-	path    []byte // of the last of the folders; empty for the home
+	path    []byte // of the innermost folder; empty for the home
 	folders []*target
 	owner   owner
 	made    int
-	settle  func() // returns when no small file is under way
+	settle  func() // waits for all small files
 }
 
-// parent returns the folder in which name belongs and its last component,
-// after it has left the folders that the archive is done with.
+// parent leaves the completed folders and returns the folder of name and name's
+// last component.
 func (p *trail) parent(name string) (*target, string, error) {
 	dir, base := "", name
 	if at := strings.LastIndexByte(name, '/'); at >= 0 {
@@ -120,12 +119,12 @@ func (p *trail) parent(name string) (*target, string, error) {
 		}
 	}
 	if string(p.path) != dir {
-		return nil, "", corrupted("%s is not where the order of the tree has it", quoted(name))
+		return nil, "", corrupted("%s is out of tree order", quoted(name))
 	}
 	return p.folders[len(p.folders)-1], base, nil
 }
 
-// leave goes back to the folder above.
+// leave goes back to the parent folder.
 func (p *trail) leave() error {
 	n := len(p.folders) - 1
 	last := p.folders[n]
@@ -151,19 +150,19 @@ func (p *trail) leaveAll() error {
 	return nil
 }
 
-// reopen opens a folder that was closed from one that is in it.
+// reopen reopens a closed folder from one of its subfolders.
 func (p *trail) reopen(d *target, below int) error {
 	if d.fd >= 0 {
 		return nil
 	}
 	fd, err := unix.Openat(below, "..", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("go back to the folder above: %w", err)
+		return fmt.Errorf("open parent folder: %w", err)
 	}
 	var st unix.Stat_t
 	err = fstat(fd, &st)
 	if err == nil && idOf(&st) != d.id {
-		err = errors.New("the folder above it was replaced while it was unpacked")
+		err = errors.New("the parent folder was replaced during unpacking")
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -173,7 +172,8 @@ func (p *trail) reopen(d *target, below int) error {
 	return nil
 }
 
-// enter makes a folder and goes into it. Until it is left nobody else may.
+// enter creates a folder and goes into it. Its mode keeps other users out until
+// it is left.
 func (p *trail) enter(dir *target, base string, e *entry) error {
 	if err := unix.Mkdirat(dir.fd, base, 0o700); err != nil {
 		return made(err)
@@ -189,7 +189,7 @@ func (p *trail) enter(dir *target, base string, e *entry) error {
 	}
 	p.path = append(p.path, base...)
 	kept := *e
-	kept.name = "" // the path has it: of deep trees all names would take too much
+	kept.name = "" // the path has it; the names of a deep tree would need too much memory
 	t := &target{fd: fd, entry: &kept, writer: p.made % writers, name: len(p.path) - before}
 	t.users.Add(1)
 	p.folders = append(p.folders, t)
@@ -199,7 +199,7 @@ func (p *trail) enter(dir *target, base string, e *entry) error {
 	return nil
 }
 
-// shut closes a folder that is come back to.
+// shut closes a folder that is reopened later.
 func (p *trail) shut(d *target) error {
 	if d.fd < 0 {
 		return nil
@@ -217,7 +217,7 @@ func (p *trail) shut(d *target) error {
 	return nil
 }
 
-// abandon closes what is open without a word; the home is of no use.
+// abandon closes all folders and ignores errors, since the home is incomplete.
 func (p *trail) abandon() {
 	for _, d := range p.folders[1:] {
 		if d.fd >= 0 {
@@ -226,9 +226,8 @@ func (p *trail) abandon() {
 	}
 }
 
-// link makes one more name for a file that is in the home already. The way to
-// the file is gone folder by folder, never through a link, from the nearest
-// folder that is open.
+// link creates another name for an existing file of the home. It resolves the
+// path from the nearest open folder without following links.
 func (p *trail) link(to string, dir *target, base string) error {
 	from, name := p.nearest(to)
 	fd := from
@@ -264,8 +263,8 @@ func (p *trail) link(to string, dir *target, base string) error {
 	return nil
 }
 
-// nearest returns the last open folder of the trail that is on the way to a
-// name, and the rest of the way.
+// nearest returns the innermost open folder on the path to a name, and the rest
+// of the path.
 func (p *trail) nearest(name string) (fd int, rest string) {
 	common := 0
 	for common < len(p.path) && common < len(name) && p.path[common] == name[common] {
@@ -281,11 +280,11 @@ func (p *trail) nearest(name string) (fd int, rest string) {
 	return p.folders[0].fd, name
 }
 
-// pathMax is how much of a path the kernel takes in one call.
+// pathMax is the longest path that the kernel accepts in one call.
 const pathMax = 4000
 
-// cutPath splits the folders off a path that one call can open; more tells that
-// there are any.
+// cutPath splits off the folders of a path that one call can open; more reports
+// whether there are any.
 func cutPath(name string) (part, rest string, more bool) {
 	at := strings.LastIndexByte(name[:min(len(name), pathMax)], '/')
 	if at < 0 {
@@ -294,14 +293,16 @@ func cutPath(name string) (part, rest string, more bool) {
 	return name[:at], name[at+1:], true
 }
 
-// openPath opens the folder that a path leads to from an open one, through no link.
+// openPath opens a folder by its path from an open one, without following
+// links.
 func openPath(dir int, path string) (int, error) {
 	const flags = unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Openat2(dir, path, &unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH})
 	if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
 		return fd, err
 	}
-	// An older kernel, or a container that may not: one folder after another.
+	// On an older kernel, or where openat2 is forbidden, open one folder after
+	// another.
 	fd = dir
 	for part := range strings.SplitSeq(path, "/") {
 		next, err := unix.Openat(fd, part, flags, 0)
@@ -318,16 +319,16 @@ func openPath(dir int, path string) (int, error) {
 
 func linkError(to string, err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-		return corrupted("hard link to %s, which is no file of the archive: %w", quoted(to), err)
+		return corrupted("hard link to %s, which is not in the archive: %w", quoted(to), err)
 	}
-	return fmt.Errorf("look at %s: %w", quoted(to), err)
+	return fmt.Errorf("stat %s: %w", quoted(to), err)
 }
 
-// made tells what kind of failure it is that a name could not be made: one
-// that was there before is the archive's fault.
+// made classifies the error of creating a name: an existing name is an error of
+// the archive.
 func made(err error) error {
 	if errors.Is(err, unix.EEXIST) {
-		return corrupted("comes twice")
+		return corrupted("duplicate entry")
 	}
-	return fmt.Errorf("make: %w", err)
+	return fmt.Errorf("create: %w", err)
 }

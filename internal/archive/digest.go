@@ -75,8 +75,8 @@ func digestTar(ctx context.Context, r io.Reader, progress Progress) (string, Sta
 	return hex.EncodeToString(sum.Sum(nil)), m.Stats, nil
 }
 
-// digestHead hashes everything but the content. Strings are quoted, so that no
-// two entries have the same text.
+// digestHead hashes everything except the content. Strings are quoted, so that
+// different entries have different texts.
 func digestHead(sum hash.Hash, e *entry) {
 	fmt.Fprintf(sum, "%c %q %q %o %d %d %d %d.%09d\n", e.kind, e.name, e.link, e.mode, e.uid, e.gid, e.size, e.mtime.Sec, e.mtime.Nsec)
 	attributes := slices.Clone(e.xattrs)
@@ -88,8 +88,8 @@ func digestHead(sum hash.Hash, e *entry) {
 
 const digestBlock = 4096
 
-// digestContent hashes the blocks that are not all zero, with their offsets.
-// It returns how many bytes the tar holds.
+// digestContent hashes the non-zero blocks with their offsets and returns the
+// number of bytes in the tar.
 func digestContent(ctx context.Context, sum hash.Hash, tar *tarReader, e *entry, tick func()) (int64, error) {
 	extents := e.extents
 	if !e.sparse() {
@@ -116,7 +116,7 @@ func digestContent(ctx context.Context, sum hash.Hash, tar *tarReader, e *entry,
 	return read, nil
 }
 
-// blockHash collects data by increasing offset into aligned blocks.
+// blockHash collects data with increasing offsets into aligned blocks.
 type blockHash struct {
 	sum   hash.Hash
 	at    int64 // offset of the block

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kinds of entry, as tar spells them.
+// The kinds of entry, as in tar.
 const (
 	kindFile     = '0'
 	kindHardLink = '1'
@@ -20,30 +20,31 @@ const (
 
 const (
 	blockSize = 512
-	// maxHeader bounds what one entry's records (names, attributes) may take.
+	// maxHeader is the maximum size of one entry's records (names, attributes),
+	// in bytes.
 	maxHeader = 4 << 20
-	// maxName and maxLink are the kernel's own limits, for a name in a folder
-	// and for what a symbolic link says.
+	// maxName and maxLink are the kernel's limits for a name in a folder and
+	// for the target of a symbolic link.
 	maxName = 255
 	maxLink = 4095
 )
 
-// entry is one entry of the tar: what is known of a file but for its content.
+// entry is an entry of the tar without its content.
 type entry struct {
-	// name is the path inside the home: "." for the home itself, else
+	// name is the path inside the home: "." for the home itself, otherwise
 	// components that are neither empty nor "." nor "..".
 	name string
 	kind byte
-	// link is what a symbolic link says, or the path inside the home of the
-	// file that a hard link is one more name of.
+	// link is the target of a symbolic link, or the path inside the home of a
+	// hard link's file.
 	link     string
 	mode     uint32 // 07777
 	uid, gid uint32
 	size     int64 // of the file, holes included
 	mtime    unix.Timespec
-	atime    unix.Timespec // zero: not known
+	atime    unix.Timespec // zero: unknown
 	xattrs   []xattr
-	// extents are where a sparse file has data; nil for any other file.
+	// extents lists the data of a sparse file; nil for other files.
 	extents []extent
 }
 
@@ -52,12 +53,12 @@ type xattr struct {
 	value []byte
 }
 
-// extent is a run of data in a sparse file.
+// extent is a range of data in a sparse file.
 type extent struct{ offset, length int64 }
 
 func (e *entry) sparse() bool { return e.extents != nil }
 
-// stored is how many bytes of content the archive holds of e.
+// stored returns how many bytes of e's content are in the archive.
 func (e *entry) stored() int64 {
 	if e.kind != kindFile {
 		return 0
@@ -72,9 +73,9 @@ func (e *entry) stored() int64 {
 	return n
 }
 
-// wantedXattr tells whether an attribute is part of a home. The others belong
-// to the host that it was on (labels, overlay marks) or need more than a
-// workspace may.
+// wantedXattr reports whether an attribute is part of a home. Others belong to
+// the machine (labels, overlay marks) or need privileges that a workspace does
+// not have.
 func wantedXattr(name string) bool {
 	switch name {
 	case "system.posix_acl_access", "system.posix_acl_default", "security.capability":

@@ -5,19 +5,18 @@ import (
 	"fmt"
 )
 
-// The kinds of failure that callers tell apart with errors.Is. What is none of
-// these is a fault of the machine (a full disk, a file that cannot be read) or
-// the end of the context.
+// The kinds of failure that callers distinguish with errors.Is. Other errors
+// are failures of the machine (a full disk, an unreadable file) or the end of
+// the context.
 var (
-	// ErrCorrupted: the archive is not what it should be, whoever is to blame:
-	// damaged, cut short, not the one that the .meta speaks of, or hostile.
-	// Reading it again gives the same answer.
+	// ErrCorrupted: the archive is damaged, truncated, hostile or not the one
+	// that the .meta describes. Reading it again gives the same result.
 	ErrCorrupted = errors.New("archive is corrupted")
-	// ErrChanged: a file changed while it was packed. Something still writes to
-	// the home, so that no archive of it can be right.
+	// ErrChanged: a file changed while it was packed. A process still writes to
+	// the home, so the archive would be inconsistent.
 	ErrChanged = errors.New("home changed while it was packed")
-	// ErrUnrestorable: the home holds an entry that no restore could make again.
-	// The error names it. Packing it again gives the same answer.
+	// ErrUnrestorable: the home has an entry that no restore could recreate.
+	// The error names it. Packing it again gives the same result.
 	ErrUnrestorable = errors.New("home cannot be archived")
 )
 

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fingerprint sums up what is seen of entries, in any order.
+// fingerprint is an order-independent sum over entries.
 type fingerprint struct {
 	count int64
 	sum   [4]uint64
@@ -26,7 +26,7 @@ func (f *fingerprint) String() string {
 	return fmt.Sprintf("1-%d-%016x%016x%016x%016x", f.count, f.sum[0], f.sum[1], f.sum[2], f.sum[3])
 }
 
-// pathPrint stands for the path of a folder: that of its parent and its name.
+// pathPrint hashes the path of a folder: its parent's hash and its name.
 func pathPrint(parent [32]byte, base string) [32]byte {
 	var b [32 + maxName]byte
 	n := copy(b[:], parent[:])
@@ -34,9 +34,9 @@ func pathPrint(parent [32]byte, base string) [32]byte {
 	return sha256.Sum256(b[:n])
 }
 
-// entryPrint is what an entry adds to the fingerprint: path, kind, mode, owner,
-// size, inode, mtime and ctime. The access time does not count, as reading
-// moves it, nor does the device's number, which another mount may change.
+// entryPrint hashes an entry for the fingerprint: path, kind, mode, owner,
+// size, inode, mtime and ctime. It omits the access time, which reading
+// changes, and the device number, which a new mount may change.
 func entryPrint(parent [32]byte, base string, st *unix.Stat_t) [4]uint64 {
 	var fixed [32 + 9*8 + maxName]byte
 	b := append(fixed[:0], parent[:]...)
@@ -54,26 +54,26 @@ func entryPrint(parent [32]byte, base string, st *unix.Stat_t) [4]uint64 {
 	return out
 }
 
-// Measurement is what Measure finds in a home.
+// Measurement is the result of Measure.
 type Measurement struct {
-	// Entries and Bytes are about what an archive of the home would count; of a
-	// file with several names each name counts its share of the bytes.
+	// Entries and Bytes estimate the figures of an archive of the home. Each
+	// name of a file with several names counts its share of the bytes.
 	Entries, Bytes int64
-	// Skipped is how many FIFOs, sockets and devices there are.
+	// Skipped is the number of sockets, FIFOs and devices.
 	Skipped     int64
 	Fingerprint string
 }
 
-// Fingerprint returns the fingerprint of a home: see Stats. It reads no content,
-// follows no links, leaves no trace, and takes memory and descriptors that do
-// not grow with the home. A change that is seen meanwhile is ErrChanged.
+// Fingerprint returns the fingerprint of a home (see Stats). It reads no
+// content, follows no links, changes no access times, and needs constant memory
+// and descriptors. A change that it notices is ErrChanged.
 func Fingerprint(ctx context.Context, dir string) (string, error) {
 	m, err := Measure(ctx, dir, nil)
 	return m.Fingerprint, err
 }
 
-// Measure looks at every entry of a home, and calls each, if it is given,
-// before each of them; an error of it ends the look. See Fingerprint.
+// Measure reads the metadata of every entry of a home. It calls each, if not
+// nil, before every entry; an error of each ends it. See Fingerprint.
 func Measure(ctx context.Context, dir string, each func(Measurement) error) (Measurement, error) {
 	var o opener
 	root, err := o.open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
@@ -120,7 +120,7 @@ func (m *measurer) leaf(dir *folder, t *traverser, d dirent) error {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		m.Entries++
-		// Holes are not stored, and of several names of a file one is.
+		// Holes are not stored, and a file with several names is stored once.
 		m.Bytes += min(st.Size, st.Blocks*512) / int64(max(st.Nlink, 1))
 	case unix.S_IFLNK:
 		m.Entries++

@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	maxOctal7  = 1<<21 - 1 // what the 8 bytes of a mode, uid or gid hold
-	maxOctal11 = 1<<33 - 1 // what the 12 bytes of a size or time hold
+	maxOctal7  = 1<<21 - 1 // largest number in the 8 bytes of a mode, uid or gid
+	maxOctal11 = 1<<33 - 1 // largest number in the 12 bytes of a size or time
 	xattrKey   = "SCHILY.xattr."
 )
 
-// header writes the headers of entries. The buffers are kept between them.
+// header writes the headers of entries and reuses its buffers.
 type header struct {
 	records []byte
 	value   []byte
 }
 
-// append appends to b all that comes before the content of e: its PAX records,
-// its ustar header and, of a sparse file, the map.
+// append appends to b what precedes the content of e: its PAX records, its
+// ustar header and, for a sparse file, the map.
 func (h *header) append(b []byte, e *entry) ([]byte, error) {
 	name := "./" + e.name
 	if e.name == "." {
@@ -76,7 +76,7 @@ func (h *header) append(b []byte, e *entry) ([]byte, error) {
 		h.records = appendRecord(h.records, xattrKey+escapeKey.Replace(x.name), x.value)
 	}
 	if len(h.records) > maxHeader {
-		return b, fmt.Errorf("%w: its path and attributes take more than %d bytes", ErrUnrestorable, maxHeader)
+		return b, fmt.Errorf("%w: path and attributes are larger than %d bytes", ErrUnrestorable, maxHeader)
 	}
 	if len(h.records) > 0 {
 		b = appendUstar(b, ustar{name: "./PaxHeaders/" + string(e.kind), kind: kindPAX, mode: 0o644, size: int64(len(h.records))})
@@ -95,7 +95,7 @@ func (h *header) record(key, value string) {
 	h.records = appendRecord(h.records, key, h.value)
 }
 
-// splitName fits a name into ustar's two fields, which a "/" joins.
+// splitName splits a name into ustar's two fields, which a "/" joins.
 func splitName(name string) (prefix, short string, ok bool) {
 	if len(name) <= 100 {
 		return "", name, true
@@ -110,7 +110,7 @@ func splitName(name string) (prefix, short string, ok bool) {
 	return name[:at], name[at+1:], true
 }
 
-// ustar is what one header block says; what does not fit stands in records.
+// ustar is a parsed header block; values that do not fit are in records.
 type ustar struct {
 	prefix, name, link string
 	kind               byte
@@ -139,7 +139,7 @@ func appendUstar(b []byte, u ustar) []byte {
 	return b
 }
 
-// octal fills a field but for its last byte, which stays zero.
+// octal fills a field except its last byte, which stays zero.
 func octal(field []byte, n int64) {
 	for i := len(field) - 2; i >= 0; i-- {
 		field[i] = '0' + byte(n&7)
@@ -147,7 +147,7 @@ func octal(field []byte, n int64) {
 	}
 }
 
-// checksum sums up a header block as if its own field were blank.
+// checksum sums a header block with blanks in place of its checksum.
 func checksum(h []byte) int64 {
 	// Eight bytes at a time, in four lanes of 16 bits, which 64 times two bytes cannot overflow.
 	const low = 0x00ff00ff00ff00ff
@@ -170,7 +170,7 @@ var zeros [blockSize]byte
 
 func appendZeros(b []byte, n int64) []byte { return append(b, zeros[:n]...) }
 
-// trimName cuts a field of a header at its first NUL.
+// trimName cuts a header field at its first NUL.
 func trimName(field []byte) string {
 	if i := bytes.IndexByte(field, 0); i >= 0 {
 		field = field[:i]

@@ -6,9 +6,10 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// encoders are of two levels. Half of what comes out at each comes closest to
-// `zstd -3`: of source code in small files the better one alone makes 1.04 times
-// its size, the faster one 1.14 times its size for three quarters of the work.
+// encoders has two levels. Half of the output from each is closest to `zstd
+// -3`: for source code in small files the better level alone results in 1.04
+// times its size, and the faster one in 1.14 times its size for three quarters
+// of the work.
 type encoders struct{ better, faster *zstd.Encoder }
 
 func newEncoders() (encoders, error) {
@@ -16,33 +17,32 @@ func newEncoders() (encoders, error) {
 	for level, to := range map[zstd.EncoderLevel]**zstd.Encoder{zstd.SpeedDefault: &e.better, zstd.SpeedFastest: &e.faster} {
 		z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(level), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(frameSize))
 		if err != nil {
-			return encoders{}, fmt.Errorf("make encoder: %w", err)
+			return encoders{}, fmt.Errorf("create encoder: %w", err)
 		}
 		*to = z
 	}
 	return e, nil
 }
 
-// lag is how many frames back the choice of an encoder looks: so far that it is
-// the same however many workers there are, none of which is that far behind.
+// lag is how many frames back the choice of an encoder looks. No worker is that
+// far behind, so the choice does not depend on their number.
 const lag = maxWorkers + 2
 
 // levels choose an encoder for each frame.
 type levels struct {
 	count  int64          // frames accounted for
-	shares [2 * lag]share // up to the last frames
+	shares [2 * lag]share // cumulative, for the last frames
 }
 
-// share is how much came out up to a frame, and how much of it is of faster
-// encoders and would have been less of better ones.
+// share is the output up to a frame, and the part of it that better encoders
+// would have made smaller.
 type share struct{ all, faster int64 }
 
-// faster chooses for the frame of this number: the faster encoder as long as
-// that made less than half of all. Of what hardly compresses both make the same,
-// so that in an archive of photographs all text is compressed fast.
-//
-// The frames up to lag before it are accounted for; account may be busy with
-// one of the others.
+// faster reports whether the frame with this number uses the faster encoder: as
+// long as that has made less than half of the output. Both make the same of
+// incompressible data, so in an archive of photographs all text is compressed
+// fast. Frames older than lag are accounted for; account may be working on a
+// newer one.
 func (l *levels) faster(number int64) bool {
 	if number < lag {
 		return number%2 == 1

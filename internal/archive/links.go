@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// linkTable knows the files with more than one name, until all of them were seen.
+// linkTable has the files with more than one name, until all names were seen.
 type linkTable struct {
 	mu    sync.Mutex
 	files map[fileID]*linked
@@ -16,15 +16,15 @@ type linkTable struct {
 type fileID struct{ dev, ino uint64 }
 
 type linked struct {
-	first int64 // the lowest number of an item seen of it
+	first int64 // the lowest number of its items
 	name  string
-	left  uint64 // names not yet put into the archive
+	left  uint64 // names not yet in the archive
 }
 
 func idOf(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} }
 
-// earlier tells whether an item before this one is of the same file, so that
-// this one's content is not needed. If not it may still turn out so.
+// earlier reports whether an earlier item is of the same file, so that this
+// item's content is not needed. A later call may still find one.
 func (t *linkTable) earlier(it *item) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -40,8 +40,8 @@ func (t *linkTable) earlier(it *item) bool {
 	return false
 }
 
-// link is called in the archive's order. It returns the name under which the
-// file is in the archive, or "" for the first time.
+// link is called in the archive's order. It returns the file's name in the
+// archive, or "" for its first name.
 func (t *linkTable) link(it *item) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

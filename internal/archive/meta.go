@@ -14,13 +14,13 @@ import (
 // read an archive of another format.
 const Format = "home.tar.zst/1"
 
-// HomeKey is the key of the archive that an archiving operation of a workspace
-// makes.
+// HomeKey returns the key of the archive that an archiving operation of a
+// workspace creates, below the installation's prefix.
 func HomeKey(workspaceID, archiveOpID string) string {
 	return workspaceID + "/" + archiveOpID + "/home.tar.zst"
 }
 
-// MetaKey is the key of the .meta of an archive.
+// MetaKey returns the key of an archive's .meta.
 func MetaKey(key string) string { return key + ".meta" }
 
 // maxMeta is the maximum size of a .meta, in bytes.

@@ -9,24 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PackOptions say how to pack.
+// PackOptions configure Pack.
 type PackOptions struct {
 	Progress Progress
-	// Scratch is an empty folder on the file system that a restore of the home
-	// would use. In it Pack creates again every entry that a file system may
-	// refuse: many or large attributes, ACLs, unusual names, long links. An entry
-	// that is refused ends the packing with ErrUnrestorable. The folder is not used
-	// if the home has no such entry. Empty: nothing is tried.
+	// Scratch is an empty folder on the file system that a restore would use.
+	// Pack creates every entry in it that a file system may refuse: many or
+	// large attributes, ACLs, unusual names, long links. A refused entry is
+	// ErrUnrestorable. Without such entries the folder is not used. Empty: no
+	// trials.
 	Scratch string
 }
 
-// Pack writes an archive of the folder dir to w in one pass. Nothing may write
-// to the folder meanwhile: a change that is seen ends it with ErrChanged. What
-// was written to w is an archive only if the error is nil.
-//
-// All that a home may hold is in it but for FIFOs, sockets and devices, which
-// are counted, and attributes that belong to the host rather than the home.
-// Reading what others own takes root (CAP_DAC_READ_SEARCH).
+// Pack writes an archive of the folder dir to w in one pass. The folder must
+// not change meanwhile: a change that Pack notices is ErrChanged. The data
+// written to w is an archive only if the error is nil. It omits sockets, FIFOs
+// and devices, which Pack counts, and attributes that belong to the machine.
+// Reading files of other users needs root (CAP_DAC_READ_SEARCH).
 func Pack(ctx context.Context, dir string, w io.Writer, opts PackOptions) (Stats, error) {
 	var o opener
 	root, err := o.open(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
@@ -59,7 +57,7 @@ func Pack(ctx context.Context, dir string, w io.Writer, opts PackOptions) (Stats
 }
 
 // Empty returns the archive of a workspace that never had a home: one without
-// any entry. Unpacked it leaves the folder as it is.
+// entries. Unpacking it leaves the folder unchanged.
 func Empty() ([]byte, Stats, error) {
 	var b bytesWriter
 	c, err := newCompressor(context.Background(), &b)
@@ -71,7 +69,7 @@ func Empty() ([]byte, Stats, error) {
 		err = stopped
 	}
 	if err != nil {
-		return nil, Stats{}, fmt.Errorf("make empty archive: %w", err)
+		return nil, Stats{}, fmt.Errorf("create empty archive: %w", err)
 	}
 	return b, Stats{Size: c.size, SHA256: c.digest()}, nil
 }
@@ -83,7 +81,7 @@ func (b *bytesWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// packer puts the walker's items into the compressor, in order.
+// packer writes the walker's items to the compressor, in order.
 type packer struct {
 	*compressor
 	meter
@@ -146,7 +144,7 @@ func (p *packer) put(it *item) error {
 	return nil
 }
 
-// head writes all that comes before the content.
+// head writes what precedes the content.
 func (p *packer) head(e *entry) error {
 	var err error
 	if p.buf, err = p.header.append(p.buf[:0], e); err != nil {
@@ -156,15 +154,15 @@ func (p *packer) head(e *entry) error {
 	return err
 }
 
-// content reads a file straight into the frames that are compressed.
+// content reads a file directly into the compressor's frames.
 func (p *packer) content(it *item) error {
-	if it.fd < 0 { // it was a further name of a file that is gone by now
+	if it.fd < 0 { // another name of a file that is gone
 		return ErrChanged
 	}
 	extents := it.extents
 	if !it.sparse() {
 		extents = []extent{{0, it.size}}
-		// Asks for twice the usual read-ahead; to fail is no harm.
+		// This doubles the read-ahead; failure is harmless.
 		_ = unix.Fadvise(it.fd, 0, 0, unix.FADV_SEQUENTIAL)
 	}
 	for _, x := range extents {
@@ -201,9 +199,10 @@ func (p *packer) content(it *item) error {
 	return err
 }
 
-// PackTo packs into put, which stores what it reads and returns its length: while
-// one packs the other stores. The object is stored only if the error is nil. An
-// error of put is returned as it is; another length is io.ErrShortWrite.
+// PackTo packs a home into put, which stores its reader's content and returns
+// the length. Packing and storing run concurrently. The object is stored only
+// if the error is nil. An error of put is returned unchanged; a wrong length is
+// io.ErrShortWrite.
 func PackTo(ctx context.Context, dir string, opts PackOptions, put func(context.Context, io.Reader) (int64, error)) (Stats, error) {
 	r, w := io.Pipe()
 	var size int64
@@ -222,7 +221,7 @@ func PackTo(ctx context.Context, dir string, opts PackOptions, put func(context.
 		err = failed
 	}
 	if err == nil && size != stats.Size {
-		err = fmt.Errorf("%w: it stored %d bytes of %d", io.ErrShortWrite, size, stats.Size)
+		err = fmt.Errorf("%w: %d of %d bytes were stored", io.ErrShortWrite, size, stats.Size)
 	}
 	if err != nil {
 		return Stats{}, err

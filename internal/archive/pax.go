@@ -76,7 +76,7 @@ func appendTime(b []byte, t unix.Timespec) []byte {
 
 var errTime = errors.New("malformed time")
 
-// parseTime reads what appendTime writes; digits past the nanosecond are cut off.
+// parseTime parses the format of appendTime and truncates to nanoseconds.
 func parseTime(s string) (unix.Timespec, error) {
 	whole, fraction, _ := strings.Cut(s, ".")
 	negative := strings.HasPrefix(whole, "-")
@@ -103,8 +103,8 @@ func parseTime(s string) (unix.Timespec, error) {
 	return unix.Timespec{Sec: sec, Nsec: nsec}, nil
 }
 
-// An attribute's name stands in a record's key, which ends at the first "=".
-// GNU tar escapes it like this, and so do we.
+// A record's key, which ends at the first "=", contains the attribute's name.
+// It is escaped as in GNU tar.
 var (
 	escapeKey   = strings.NewReplacer("%", "%25", "=", "%3D")
 	unescapeKey = strings.NewReplacer("%25", "%", "%3D", "=")

@@ -14,23 +14,22 @@ import (
 )
 
 const (
-	// easyXattrs is how much room attributes take, roughly, that any file system
-	// which has attributes holds: half of a block of 1 KiB.
+	// easyXattrs is the size of attributes that any file system with attributes
+	// accepts, roughly: half of a block of 1 KiB.
 	easyXattrs = 512
-	// easyName and easyLink are lengths of a name and of what a symbolic link
-	// says that any file system takes.
+	// easyName and easyLink are lengths of a name and of a symbolic link's
+	// target that any file system accepts.
 	easyName = 143
 	easyLink = 1000
-	// provenMax is how many proofs are remembered.
+	// provenMax is the number of remembered trials.
 	provenMax = 64 << 10
 )
 
-// prover makes what a restore may be refused in a scratch folder, which is on
-// the file system that a restore would use, and removes it again: what an
-// archive holds can be unpacked only if the file system takes it. Most homes
-// have nothing of the kind, and it is never opened.
+// prover creates entries that a file system may refuse in a scratch folder on
+// the file system of a restore, and removes them. Most homes have no such
+// entries, and the folder is never opened.
 type prover struct {
-	dir string // empty: nothing is proven
+	dir string // empty: no trials
 
 	mu     sync.Mutex
 	opened bool
@@ -46,8 +45,8 @@ func (p *prover) close() {
 	}
 }
 
-// delicate tells whether a file system may refuse the entry, by its name, its
-// attributes or what it links to.
+// delicate reports whether a file system may refuse the entry for its name,
+// attributes or link target.
 func delicate(e *entry, base string) bool {
 	return delicateXattrs(e) || !plainName(base) || len(base) > easyName || len(e.link) > easyLink
 }
@@ -63,8 +62,8 @@ func delicateXattrs(e *entry) bool {
 	return room > easyXattrs
 }
 
-// plainName tells whether a name is one that every file system takes which is
-// made for Linux: some want UTF-8, some no control characters.
+// plainName reports whether every Linux file system accepts a name; some
+// require UTF-8, some refuse control characters.
 func plainName(base string) bool {
 	for i := range len(base) {
 		if c := base[i]; c < ' ' || c == 0x7f || c == '\\' || c >= 0x80 {
@@ -76,12 +75,14 @@ func plainName(base string) bool {
 	return true
 }
 
-// prove returns ErrUnrestorable if the scratch folder takes no such entry.
+// prove returns ErrUnrestorable if the entry cannot be created in the scratch
+// folder.
 func (p *prover) prove(e *entry, base string) error {
 	if p.dir == "" || !delicate(e, base) {
 		return nil
 	}
-	// What counts is proven once: a name that is only long by one as long.
+	// Each property is tried once; a name that is only long by another name of
+	// its length.
 	if plainName(base) {
 		base = strings.Repeat("n", max(1, len(base)))
 		if len(base) <= easyName {
@@ -133,19 +134,19 @@ func (p *prover) open() error {
 	p.opened, p.proven, p.owner = true, map[[32]byte]struct{}{}, currentOwner()
 	p.fd, p.err = unix.Open(p.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if p.err != nil {
-		p.err = fmt.Errorf("open the folder to try a restore in: %w", p.err)
+		p.err = fmt.Errorf("open scratch folder: %w", p.err)
 		return p.err
 	}
 	if p.err = clearAttributes(p.fd); p.err != nil {
 		unix.Close(p.fd)
-		p.err = fmt.Errorf("prepare the folder to try a restore in: %w", p.err)
+		p.err = fmt.Errorf("prepare scratch folder: %w", p.err)
 	}
 	return p.err
 }
 
-// make makes the entry as Unpack would, and removes it.
+// make creates the entry as Unpack would, and removes it.
 func (p *prover) make(e *entry, base string) error {
-	// One that was left by a proof which was killed.
+	// A killed process may have left it.
 	p.remove(base)
 	defer p.remove(base)
 	if e.kind == kindSymlink {
@@ -160,11 +161,11 @@ func (p *prover) make(e *entry, base string) error {
 		flags, err = unix.O_RDONLY|unix.O_DIRECTORY, unix.Mkdirat(p.fd, base, 0o700)
 	}
 	if err != nil {
-		return p.refused(fmt.Errorf("make it: %w", err))
+		return p.refused(fmt.Errorf("create: %w", err))
 	}
 	fd, err := unix.Openat(p.fd, base, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return p.refused(fmt.Errorf("make it: %w", err))
+		return p.refused(fmt.Errorf("create: %w", err))
 	}
 	defer unix.Close(fd)
 	if err := p.owner.apply(fd, e); err != nil {
@@ -179,14 +180,14 @@ func (p *prover) remove(base string) {
 	}
 }
 
-// compare makes sure that the file system has kept what it took.
+// compare checks that the file system kept the attributes.
 func (p *prover) compare(fd int, e *entry) error {
 	var st unix.Stat_t
 	if err := fstat(fd, &st); err != nil {
 		return err
 	}
 	if st.Mode&0o7777 != e.mode || st.Uid != e.uid || st.Gid != e.gid {
-		return fmt.Errorf("%w: in a restore its mode or owner would be another (%04o, %d, %d)", ErrUnrestorable, st.Mode&0o7777, st.Uid, st.Gid)
+		return fmt.Errorf("%w: a restore would change its mode or owner (%04o, %d, %d)", ErrUnrestorable, st.Mode&0o7777, st.Uid, st.Gid)
 	}
 	got, err := readXattrs(fd)
 	if err != nil {
@@ -204,21 +205,21 @@ func (p *prover) compare(fd int, e *entry) error {
 	return nil
 }
 
-// refused says of a refusal that it is one. A disk that is full or broken,
-// and a scratch folder that was removed, say nothing of the entry.
+// refused returns ErrUnrestorable for a refused entry. A full or broken disk,
+// or a removed scratch folder, proves nothing about the entry.
 func (p *prover) refused(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESTALE), errors.Is(err, unix.EIO), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EROFS), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
-		return fmt.Errorf("try a restore of it: %w", err)
+		return fmt.Errorf("trial restore: %w", err)
 	case errors.Is(err, unix.EDQUOT), errors.Is(err, unix.ENOSPC) && p.full():
-		return fmt.Errorf("try a restore of it: the disk is full: %w", err)
+		return fmt.Errorf("trial restore: the disk is full: %w", err)
 	}
 	return fmt.Errorf("%w: the file system refuses to restore it: %w", ErrUnrestorable, err)
 }
 
-// full tells whether the file system has too little room for any file.
+// full reports whether the file system has too little space for any file.
 func (p *prover) full() bool {
 	const little = 1 << 20
 	var st unix.Statfs_t

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// records are what extended headers say of the entry after them.
+// records is the content of the extended headers of the next entry.
 type records struct {
 	any        bool
 	taken      int
@@ -49,7 +49,7 @@ func (r *records) add(kind byte, body []byte) error {
 		body = rest
 		if kind == kindGlobal {
 			if key != "comment" {
-				return corrupted("global header says %q", key)
+				return corrupted("global header has %q", key)
 			}
 			continue
 		}
@@ -66,20 +66,20 @@ func (r *records) set(key string, value []byte) error {
 	if name, ok := strings.CutPrefix(key, xattrKey); ok {
 		name = unescapeKey.Replace(name)
 		if !wantedXattr(name) || len(name) > maxName {
-			return errors.New("no attribute that a home may carry")
+			return errors.New("attribute not allowed in a home")
 		}
 		for _, x := range r.xattrs {
 			if x.name == name {
-				return errors.New("said twice")
+				return errors.New("duplicate record")
 			}
 		}
-		// Of a folder it is kept for long, and with it would be the whole header.
+		// A folder's value is kept for long; a copy lets the header be freed.
 		r.xattrs = append(r.xattrs, xattr{name, bytes.Clone(value)})
 		return nil
 	}
 	s := string(value)
 	if strings.IndexByte(s, 0) >= 0 {
-		return errors.New("holds a NUL")
+		return errors.New("contains a NUL")
 	}
 	var err error
 	switch key {
@@ -103,8 +103,7 @@ func (r *records) set(key string, value []byte) error {
 		if field, ok := strings.CutPrefix(key, "GNU.sparse."); ok {
 			return r.setSparse(field, s)
 		}
-		// Anything else (names of owners, ctime, a comment) says nothing that
-		// we keep.
+		// Other records (names of owners, ctime, comments) are ignored.
 	}
 	return err
 }
@@ -132,7 +131,7 @@ func (r *records) setSparse(field, s string) error {
 	return nil
 }
 
-// parseSize bounds sizes so that sums of a few of them cannot overflow.
+// parseSize limits sizes so that sums of a few cannot overflow.
 func parseSize(s string) (*int64, error) {
 	n, err := strconv.ParseUint(s, 10, 60)
 	if err != nil {
@@ -144,7 +143,7 @@ func parseSize(s string) (*int64, error) {
 
 func parseID(s string) (*uint32, error) {
 	n, err := strconv.ParseUint(s, 10, 32)
-	// The last id is the one that means "leave it as it is".
+	// The largest id means "unchanged" to the kernel.
 	if err != nil || n == math.MaxUint32 {
 		return nil, errNumber
 	}

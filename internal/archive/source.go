@@ -5,8 +5,8 @@ import (
 	"io"
 )
 
-// source hands out the bytes of a decompressed stream without copying them
-// where it can: what take and some return is valid until the next call.
+// source returns the bytes of a decompressed stream, without copies where
+// possible. The results of take and some are valid until the next call.
 type source struct {
 	// refill returns the next chunk, never empty, valid until it is called
 	// again; io.EOF after the last.
@@ -29,8 +29,8 @@ func (s *source) some(limit int) ([]byte, error) {
 	return b, nil
 }
 
-// take returns exactly n bytes, n small. io.EOF means that there were none;
-// fewer are corruption.
+// take returns exactly n bytes; n must be small. io.EOF means that the stream
+// has ended; fewer bytes are ErrCorrupted.
 func (s *source) take(n int) ([]byte, error) {
 	if len(s.chunk) >= n {
 		return s.some(n)
@@ -52,7 +52,7 @@ func (s *source) take(n int) ([]byte, error) {
 	return s.scratch[:n], nil
 }
 
-// must is take where the stream may not end.
+// must is take, with the end of the stream as ErrCorrupted.
 func (s *source) must(n int) ([]byte, error) {
 	b, err := s.take(n)
 	if errors.Is(err, io.EOF) {
@@ -61,8 +61,8 @@ func (s *source) must(n int) ([]byte, error) {
 	return b, err
 }
 
-// copy returns the next n bytes, for the caller to keep. It takes no memory
-// for what the stream does not hold.
+// copy returns a copy of the next n bytes. It allocates no more than the stream
+// has.
 func (s *source) copy(n int) ([]byte, error) {
 	b := make([]byte, 0, min(n, 64<<10))
 	for len(b) < n {
@@ -78,7 +78,7 @@ func (s *source) copy(n int) ([]byte, error) {
 	return b, nil
 }
 
-// discard passes over n bytes.
+// discard skips n bytes.
 func (s *source) discard(n int64) error {
 	for n > 0 {
 		b, err := s.some(int(min(n, 1<<30)))

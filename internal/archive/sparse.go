@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxExtents bounds the map of a sparse file. A file with more has its
-// smallest holes stored as the zeros that they read as.
+// maxExtents limits the map of a sparse file. In a file with more, the smallest
+// holes are stored as zeros.
 const maxExtents = 1 << 17
 
-// findExtents asks the file system where a file of this size has data. It
-// returns nil when the file has no holes. The file's offset moves.
+// findExtents returns the data ranges of a file of this size, or nil if it has
+// no holes. It moves the file's offset.
 func findExtents(fd int, size int64) ([]extent, error) {
 	extents := []extent{}
 	smallest := int64(1) // holes shorter than this count as data
@@ -23,7 +23,7 @@ func findExtents(fd int, size int64) ([]extent, error) {
 			break // nothing but a hole up to the end
 		}
 		if errors.Is(err, unix.EINVAL) {
-			return nil, nil // this file system does not tell
+			return nil, nil // not supported by this file system
 		}
 		if err != nil {
 			return nil, fmt.Errorf("find data: %w", err)

@@ -2,42 +2,43 @@ package archive
 
 import "time"
 
-// Stats says what an archive holds. Pack, Unpack and Verify count alike, so
-// that their figures can be compared.
+// Stats has the figures of an archive. Pack, Unpack and Verify count in the
+// same way, so their figures can be compared.
 type Stats struct {
 	// Entries is the number of entries in the tar, the home itself included.
 	Entries int64 `json:"entries"`
-	// Files is how many of them are regular files (further hard links to one
-	// are entries, but not files).
+	// Files is the number of regular files among them (further hard links are
+	// entries, not files).
 	Files int64 `json:"files"`
-	// Bytes is the content of the files; holes do not count.
+	// Bytes is the content of the files without holes.
 	Bytes int64 `json:"bytes"`
-	// Skipped is how many FIFOs, sockets and devices were left out by Pack.
+	// Skipped is the number of sockets, FIFOs and devices, which Pack does not
+	// archive.
 	Skipped int64 `json:"skipped,omitempty"`
 	// Size and SHA256 (in hex) are those of the compressed archive.
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
-	// Fingerprint stands for what Pack saw of the home: the path, kind, mode,
-	// owner, size, inode, mtime and ctime of every entry, the skipped ones
-	// included. A home of which Fingerprint returns the same has not changed
-	// since. Unpack and Verify leave it empty.
+	// Fingerprint is a hash of the path, kind, mode, owner, size, inode, mtime
+	// and ctime of every entry, skipped ones included. If Fingerprint returns
+	// the same for a home, it has not changed since Pack. Unpack and Verify
+	// leave it empty.
 	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
-// Progress is told how much is done: bytes of content and entries, both only
-// growing. It is called a few times a second and once at the end, from one
+// Progress receives the bytes of content and the entries so far, both never
+// decreasing. It is called a few times a second and once at the end, from one
 // goroutine, and should return at once.
 type Progress func(bytes, entries int64)
 
-// progressEvery is how often Progress is called at most.
+// progressEvery is the shortest time between two calls of Progress.
 const progressEvery = 200 * time.Millisecond
 
-// meter counts what is done and tells of it now and then.
+// meter counts what is done and reports it from time to time.
 type meter struct {
 	Stats
 	report Progress
 	last   time.Time
-	units  int // entries and reads since the clock was last looked at
+	units  int // entries and reads since the clock was last read
 }
 
 // tick is called for every entry and every chunk of content.

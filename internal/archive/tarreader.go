@@ -9,19 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tarReader reads the entries of a tar. It knows what Pack writes and what GNU
-// tar writes of the same files, and refuses all else: what it would have to
-// guess at, a home does not hold.
+// tarReader reads the entries of a tar. It accepts what Pack and GNU tar write
+// for the files of a home, and refuses everything else.
 type tarReader struct {
 	src  *source
-	left int64 // content of the present entry not yet read
-	pad  int64 // and what fills its last block
+	left int64 // unread content of the current entry
+	pad  int64 // and its padding
 
-	checked string // the last name that was found to be good
+	checked string // the last accepted name
 }
 
-// next returns the next entry, io.EOF after the last. Content of the entry
-// before that was not read is passed over.
+// next returns the next entry, or io.EOF. It skips unread content of the
+// previous entry.
 func (t *tarReader) next() (*entry, error) {
 	if err := t.src.discard(t.left + t.pad); err != nil {
 		return nil, err
@@ -38,7 +37,7 @@ func (t *tarReader) next() (*entry, error) {
 		}
 		if [blockSize]byte(block) == zeros {
 			if more.any {
-				return nil, corrupted("extended header of nothing")
+				return nil, corrupted("extended header without an entry")
 			}
 			return nil, t.end()
 		}
@@ -91,7 +90,7 @@ func (t *tarReader) end() error {
 	}
 }
 
-// entry puts together what the header block and the records say.
+// entry combines the header block and the records.
 func (t *tarReader) entry(u ustar, more *records) (*entry, error) {
 	e := &entry{
 		kind: u.kind, mode: u.mode & 0o7777, uid: u.uid, gid: u.gid,
@@ -141,15 +140,15 @@ func (t *tarReader) entry(u ustar, more *records) (*entry, error) {
 			err = corrupted("%s is a link of %d bytes", quoted(e.name), len(link))
 		}
 	default:
-		err = corrupted("%s is of a kind (%q) that no home holds", quoted(e.name), e.kind)
+		err = corrupted("%s has kind %q, which is not allowed in a home", quoted(e.name), e.kind)
 	}
 	if err == nil && e.kind != kindFile && (stored != 0 || more.sparse != nil) {
-		err = corrupted("%s is no file and has content", quoted(e.name))
+		err = corrupted("%s is not a file and has content", quoted(e.name))
 	}
 	return e, err
 }
 
-// layout reads where the data of a sparse file belongs.
+// layout reads the data ranges of a sparse file.
 func (t *tarReader) layout(e *entry, s *sparseRecord, stored int64) error {
 	if s.major != "1" || s.minor != "0" || s.size < 0 {
 		return corrupted("%s: unknown kind of sparse file", quoted(e.name))
@@ -165,8 +164,8 @@ func (t *tarReader) layout(e *entry, s *sparseRecord, stored int64) error {
 	return nil
 }
 
-// content returns some of what is left of the entry's content, at most limit
-// bytes, valid until the next call; io.EOF at its end.
+// content returns up to limit bytes of the entry's unread content, valid until
+// the next call, or io.EOF.
 func (t *tarReader) content(limit int64) ([]byte, error) {
 	if t.left == 0 {
 		return nil, io.EOF
@@ -179,8 +178,8 @@ func (t *tarReader) content(limit int64) ([]byte, error) {
 	return b, err
 }
 
-// cleanName checks a name and strips it of what only spells it: "./" before,
-// and "/" behind that of a folder.
+// cleanName checks a name and removes a leading "./" and a folder's trailing
+// "/".
 func (t *tarReader) cleanName(name string, folder bool) (string, error) {
 	full := name
 	name = strings.TrimPrefix(name, "./")
@@ -196,8 +195,8 @@ func (t *tarReader) cleanName(name string, folder bool) (string, error) {
 	if strings.IndexByte(name, 0) >= 0 {
 		return "", corrupted("bad name %s", quoted(full))
 	}
-	// The folder that the last name was in, or one above it, is good: to check
-	// all of every name would take the square of a depth.
+	// The last name's folder and its parents are accepted already; checking
+	// them again would take quadratic time in deep trees.
 	rest := name
 	if at := strings.LastIndexByte(name, '/'); at > 0 && strings.HasPrefix(t.checked, name[:at+1]) {
 		rest = name[at+1:]

@@ -12,58 +12,58 @@ import (
 )
 
 const (
-	// openFolders is how many folders of the path that is being traversed are
-	// open at a time. The others are reopened by "..".
+	// openFolders is how many folders of the current path are open at a time.
+	// Others are reopened by "..".
 	openFolders = 32
 	// chunkBytes is about how much of a folder's listing is read at a time.
 	chunkBytes = 128 << 10
-	// maxPath is how long a path inside a home may be: each entry's name in a
-	// tar is its whole path, so that archives grow with the square of a depth.
+	// maxPath is the longest path inside a home. A tar has the whole path of
+	// each entry, so archives grow with the square of the depth.
 	maxPath = 256 << 10
-	// maxHeld bounds the attributes of the folders of one path, in bytes: unpacking
-	// holds them in memory until the innermost folder is complete.
+	// maxHeld limits the attributes of the folders of one path, in bytes.
+	// Unpacking keeps them in memory until the innermost folder is complete.
 	maxHeld = 64 << 20
 )
 
-// visitor gets what a traverser finds, from one goroutine.
+// visitor receives the entries of a traversal, from one goroutine.
 type visitor interface {
-	// folder is called for each open folder before what is in it. It returns how
-	// many bytes of the folder's attributes an unpacking holds in memory.
+	// folder is called for each open folder before its content. It returns how
+	// many bytes of the folder's attributes unpacking keeps in memory.
 	folder(dir *folder, t *traverser, st *unix.Stat_t) (held int, err error)
-	// leaf is called for each name in a folder that is not a folder's.
+	// leaf is called for each name that is not a folder.
 	leaf(dir *folder, t *traverser, d dirent) error
 }
 
-// traverser visits all of a tree, a folder before what is in it and the files
-// of a folder before its folders, with a bounded number of descriptors and
-// memory that grows neither with the entries of a folder nor with more than
-// the length of a path. It ends with ErrChanged if a folder changes meanwhile.
+// traverser visits a tree: a folder before its content, and the files of a
+// folder before its folders. It uses a bounded number of descriptors, and
+// memory that grows only with the length of a path. A folder that changes
+// meanwhile is ErrChanged.
 type traverser struct {
 	ctx     context.Context
 	opener  *opener
 	visitor visitor
-	path    []byte // of the present folder; empty for the top
+	path    []byte // of the current folder; empty for the top
 	levels  []level
 	held    int
 	buf     []byte
 	leaves  []dirent
 }
 
-// level is a folder on the present path.
+// level is a folder on the current path.
 type level struct {
-	dir    *folder // nil: closed for the time being
+	dir    *folder // nil: closed temporarily
 	print  [32]byte
 	name   int // length of its name in the path
 	held   int
 	before unix.Stat_t
 
-	// Of the listing the part from one position up to another is under way.
+	// The part of the listing between two positions is being visited.
 	from, to int64
 	last     bool     // nothing follows on it
 	begun    bool     // it is read
-	folders  []string // those of it still to be visited, sorted
-	visited  string   // the last of those that were visited
-	left     int      // how many were still to be visited when it was closed
+	folders  []string // folders still to visit, sorted
+	visited  string   // the last visited folder
+	left     int      // folders still to visit when it was closed
 }
 
 // traverse visits the tree under an open folder, which stays open.
@@ -87,7 +87,7 @@ func traverse(ctx context.Context, o *opener, top int, v visitor) error {
 	return nil
 }
 
-// name is the path of what has this name in the present folder.
+// name returns the path of a name in the current folder.
 func (t *traverser) name(base string) string {
 	if len(t.path) == 0 {
 		return base
@@ -95,7 +95,7 @@ func (t *traverser) name(base string) string {
 	return string(t.path) + "/" + base
 }
 
-// here is the path of the present folder.
+// here returns the path of the current folder.
 func (t *traverser) here() string {
 	if len(t.path) == 0 {
 		return "."
@@ -113,8 +113,8 @@ func (t *traverser) abandon() {
 	}
 }
 
-// step visits the next part of the present folder's listing, or the next
-// folder of it, or leaves it.
+// step visits the next part of the current folder's listing or its next folder,
+// or leaves it.
 func (t *traverser) step() error {
 	l := &t.levels[len(t.levels)-1]
 	switch {
@@ -152,7 +152,7 @@ func (t *traverser) step() error {
 	return nil
 }
 
-// enter goes into an open folder, of which it takes one use.
+// enter goes into an open folder and takes over one use of it.
 func (t *traverser) enter(dir *folder, base string) error {
 	l := level{dir: dir}
 	parent := len(t.levels) - 1
@@ -179,7 +179,7 @@ func (t *traverser) enter(dir *folder, base string) error {
 	}
 	here.held = held
 	if t.held += held; t.held > maxHeld {
-		return t.failed(fmt.Errorf("%w: it and the folders above it have attributes of more than %d bytes", ErrUnrestorable, maxHeld))
+		return t.failed(fmt.Errorf("%w: the attributes of it and its parent folders are larger than %d bytes", ErrUnrestorable, maxHeld))
 	}
 	if far := len(t.levels) - 1 - openFolders; far > 0 && t.levels[far].dir != nil {
 		t.levels[far].close()
@@ -194,13 +194,13 @@ func (t *traverser) slash() string {
 	return "/"
 }
 
-// close closes a folder that is come back to.
+// close closes a folder that is reopened later.
 func (l *level) close() {
 	l.dir.release()
 	l.dir, l.left, l.folders = nil, len(l.folders), nil
 }
 
-// leave goes back to the folder above.
+// leave goes back to the parent folder.
 func (t *traverser) leave() error {
 	l := &t.levels[len(t.levels)-1]
 	var after unix.Stat_t
@@ -224,12 +224,11 @@ func (t *traverser) leave() error {
 	return nil
 }
 
-// reopen opens the folder that is above another, and finds the place again up
-// to which it was visited.
+// reopen reopens the parent of a folder and restores its position.
 func (t *traverser) reopen(l *level, below int) error {
 	fd, err := t.opener.open(below, "..", unix.O_DIRECTORY)
 	if err != nil {
-		return fmt.Errorf("go back to the folder above: %w", err)
+		return fmt.Errorf("open parent folder: %w", err)
 	}
 	l.dir = &folder{fd: fd, print: l.print}
 	l.dir.use()
@@ -256,15 +255,15 @@ func (t *traverser) reopen(l *level, below int) error {
 		}
 	}
 	if len(l.folders) != l.left {
-		return fmt.Errorf("%w: the folder above it lists other entries", ErrChanged)
+		return fmt.Errorf("%w: its parent folder lists other entries", ErrChanged)
 	}
 	return nil
 }
 
-// list reads a part of a folder's listing from a position on, sorted by name,
-// into t.leaves. It ends after an entry of which end says so, else as soon as
-// the part is large enough, and returns the position there and whether nothing
-// follows.
+// list reads a part of a folder's listing from a position, sorted by name, into
+// t.leaves. It ends after an entry for which end returns true, or when the part
+// is large enough, and returns the new position and whether the listing has
+// ended.
 func (t *traverser) list(fd int, from int64, end func(dirent) bool) (to int64, last bool, err error) {
 	if _, err := unix.Seek(fd, from, unix.SEEK_SET); err != nil {
 		return 0, false, fmt.Errorf("list folder: %w", err)
@@ -331,7 +330,7 @@ func nextDirent(b []byte) (dirent, []byte) {
 	return dirent{string(name), b[18], int64(next)}, b[length:]
 }
 
-// gone says of a listed name that is not there any more that the home changed.
+// gone turns a missing listed name into ErrChanged.
 func gone(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return fmt.Errorf("%w: %w", ErrChanged, err)

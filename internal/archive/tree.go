@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// folder is an open folder of the home that is packed. It is closed when
-// nobody needs it any more: its walk is over, and all in it are opened.
+// folder is an open folder of the home. It is closed after its walk, when all
+// of its files are open.
 type folder struct {
 	fd    int
 	print [32]byte // see pathPrint
@@ -25,7 +25,7 @@ func (d *folder) release() {
 	}
 }
 
-// opener opens files without changing their access times, where it may.
+// opener opens files without changing their access times, if permitted.
 type opener struct{ refused atomic.Bool }
 
 const openFlags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
@@ -42,22 +42,22 @@ func (o *opener) open(dir int, name string, flags int) (int, error) {
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case noAtime && errors.Is(err, unix.EPERM):
-			o.refused.Store(true) // only its owner and root may ask that
+			o.refused.Store(true) // only the owner and root may set it
 		default:
 			return fd, err
 		}
 	}
 }
 
-// sameFile tells whether nothing happened to a file between two looks at it.
-// The access time does not count: reading moves it.
+// sameFile reports whether a file is unchanged between two stats, except for
+// its access time, which reading changes.
 func sameFile(a, b *unix.Stat_t) bool {
 	return a.Dev == b.Dev && a.Ino == b.Ino && a.Mode == b.Mode && a.Size == b.Size &&
 		a.Mtim == b.Mtim && a.Ctim == b.Ctim && a.Uid == b.Uid && a.Gid == b.Gid
 }
 
 // readXattrs reads the attributes of an open file that belong to a home, in the
-// order in which the file system lists them: set in this order they fit again.
+// file system's order. Set in this order they fit again.
 func readXattrs(fd int) ([]xattr, error) {
 	var small [256]byte
 	names := small[:]
@@ -94,7 +94,7 @@ func readXattrs(fd int) ([]xattr, error) {
 	return xs, nil
 }
 
-// describe fills an entry from what stat said.
+// describe fills an entry from a stat.
 func describe(e *entry, st *unix.Stat_t) {
 	e.mode = st.Mode & 0o7777
 	e.uid, e.gid = st.Uid, st.Gid

@@ -12,18 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UnpackOptions say how to unpack.
+// UnpackOptions configure Unpack.
 type UnpackOptions struct {
-	// Expect is what the archive must turn out to be. An archive that is more
-	// than that is refused as soon as it shows.
+	// Expect is the archive's .meta. An archive that exceeds its figures is
+	// refused as soon as that shows.
 	Expect *Meta
-	// MaxBytes and MaxEntries bound what is unpacked, where nothing is expected
-	// that does; 0 is no bound.
+	// MaxBytes and MaxEntries limit what is unpacked without Expect; 0: no
+	// limit.
 	MaxBytes, MaxEntries int64
 	Progress             Progress
 }
 
-// limits are the bounds that hold: those of the options, or what is expected.
+// limits returns the limits of the options or of Expect.
 func (o UnpackOptions) limits() (bytes, entries int64) {
 	bytes, entries = math.MaxInt64, math.MaxInt64
 	if o.MaxBytes > 0 {
@@ -38,20 +38,17 @@ func (o UnpackOptions) limits() (bytes, entries int64) {
 	return bytes, entries
 }
 
-// Unpack makes an empty folder, to which nothing else has access, the home
-// that an archive is of, and syncs it to the disk. The home is complete only if
-// the error is nil; otherwise what is in dir is to be thrown away.
-//
-// Whatever the archive says, nothing outside dir is touched: every name is made
-// in a folder that Unpack itself made before and holds open.
-//
-// If the context ends, Unpack returns as soon as it can; a read of r that hangs
-// is left behind, and ends when r is closed.
+// Unpack restores the home of an archive into an empty folder, which nothing
+// else may access, and syncs it. The home is complete only if the error is nil;
+// otherwise the content of dir must be discarded. No archive can change
+// anything outside dir: every name is created in a folder that Unpack created
+// and holds open. Unpack returns soon after the context ends; a pending read of
+// r ends when r is closed.
 func Unpack(ctx context.Context, r io.Reader, dir string, opts UnpackOptions) (Stats, error) {
 	return unpack(ctx, r, dir, opts, unix.Syncfs)
 }
 
-// unpack takes what brings all of the file system onto the disk.
+// unpack takes the function that syncs the file system.
 func unpack(ctx context.Context, r io.Reader, dir string, opts UnpackOptions, sync func(fd int) error) (Stats, error) {
 	root, before, err := openEmpty(dir)
 	if err != nil {
@@ -83,8 +80,8 @@ func unpack(ctx context.Context, r io.Reader, dir string, opts UnpackOptions, sy
 			return Stats{}, fmt.Errorf("set mode of home: %w", err)
 		}
 	}
-	// One call for all files and folders. It also reports what could not be
-	// written since the folder was opened.
+	// One call syncs all files and folders. It also reports write errors since
+	// the folder was opened.
 	if err := sync(root); err != nil {
 		return Stats{}, fmt.Errorf("sync home: %w", err)
 	}
@@ -92,7 +89,7 @@ func unpack(ctx context.Context, r io.Reader, dir string, opts UnpackOptions, sy
 	return u.Stats, nil
 }
 
-// openEmpty opens the folder and keeps everybody else out of it.
+// openEmpty opens the folder and sets a mode that keeps other users out.
 func openEmpty(dir string) (int, unix.Stat_t, error) {
 	var st unix.Stat_t
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -128,7 +125,7 @@ func isEmpty(fd int) error {
 		for rest := b[:n]; len(rest) > 0; {
 			var d dirent
 			if d, rest = nextDirent(rest); d.name != "." && d.name != ".." {
-				return fmt.Errorf("folder to unpack into is not empty: %q is in it", d.name)
+				return fmt.Errorf("folder to unpack into is not empty: it contains %q", d.name)
 			}
 		}
 	}
@@ -136,12 +133,12 @@ func isEmpty(fd int) error {
 
 const (
 	writers     = 4
-	writeBehind = 32 // small files that wait for one of the writers
+	writeBehind = 32 // small files that wait for a writer
 	flushEvery  = 8 << 20
 )
 
-// unpacker makes files of entries. Folders, links and large files it makes
-// itself, small files are made by others side by side.
+// unpacker creates files from entries. It creates folders, links and large
+// files itself, and small files in concurrent writers.
 type unpacker struct {
 	meter
 	maxBytes, maxEntries int64
@@ -151,13 +148,13 @@ type unpacker struct {
 
 	jobs    [writers]chan *job
 	buffers sync.Pool
-	pending sync.WaitGroup // jobs under way
+	pending sync.WaitGroup // running jobs
 	running sync.WaitGroup
 	mu      sync.Mutex
-	err     error // the first of a job
+	err     error // the first error of a job
 }
 
-// job is a small file to be made.
+// job is a small file to create.
 type job struct {
 	dir     *target
 	base    string
@@ -171,7 +168,7 @@ func newUnpacker(d *decompressor, root int, opts UnpackOptions) *unpacker {
 		top: &target{fd: root},
 	}
 	u.maxBytes, u.maxEntries = opts.limits()
-	u.top.users.Add(1) // never given up: the caller closes it
+	u.top.users.Add(1) // never released: the caller closes it
 	u.trail = trail{folders: []*target{u.top}, owner: currentOwner(), settle: u.pending.Wait}
 	u.buffers.New = func() any { b := make([]byte, 0, smallFile); return &b }
 	for i := range u.jobs {
@@ -212,7 +209,7 @@ func (u *unpacker) run(ctx context.Context) error {
 	return u.trail.leaveAll()
 }
 
-// finish waits for the writers and gives the home its own mode and times.
+// finish waits for the writers and sets the home's mode and times.
 func (u *unpacker) finish() error {
 	for _, jobs := range u.jobs {
 		close(jobs)
@@ -248,13 +245,13 @@ func (u *unpacker) fail(err error) {
 func (u *unpacker) make(ctx context.Context, e *entry) error {
 	if e.name == "." {
 		if u.Entries != 1 || e.kind != kindFolder {
-			return corrupted("the home comes first, once")
+			return corrupted("the home must be the first entry and occur once")
 		}
 		u.top.entry = e
 		return nil
 	}
 	if u.top.entry == nil {
-		return corrupted("the home comes first")
+		return corrupted("the home must be the first entry")
 	}
 	dir, base, err := u.trail.parent(e.name)
 	if err != nil {
@@ -266,7 +263,7 @@ func (u *unpacker) make(ctx context.Context, e *entry) error {
 	case kindSymlink:
 		return u.symlink(dir, base, e)
 	case kindHardLink:
-		u.pending.Wait() // what it links to may still be under way
+		u.pending.Wait() // its target may still be in a writer
 		if err := u.failure(); err != nil {
 			return err
 		}
@@ -299,7 +296,7 @@ func (u *unpacker) symlink(dir *target, base string, e *entry) error {
 	return nil
 }
 
-// hand reads a small file and hands it to the writers.
+// hand reads a small file and passes it to a writer.
 func (u *unpacker) hand(dir *target, base string, e *entry) error {
 	content := u.buffers.Get().(*[]byte)
 	*content = (*content)[:0]

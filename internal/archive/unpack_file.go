@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// create makes a file that was not there, for nobody else as yet.
+// create creates a new file that other users cannot access.
 func create(dir *target, base string) (int, error) {
 	fd, err := unix.Openat(dir.fd, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -34,7 +34,7 @@ func (u *unpacker) small(j *job) error {
 	return closeFile(fd)
 }
 
-// large writes a file from the decompressed frames as they come.
+// large writes a file from the decompressed frames.
 func (u *unpacker) large(ctx context.Context, dir *target, base string, e *entry) error {
 	fd, err := create(dir, base)
 	if err != nil {
@@ -83,8 +83,8 @@ func (u *unpacker) extent(ctx context.Context, fd int, x extent) error {
 		u.Bytes += int64(len(b))
 		u.tick()
 		if at-flushed >= flushEvery {
-			// The disk begins now, so that the sync at the end has little left
-			// to do. That it cannot is no failure.
+			// Writing to disk starts now, so that the final sync is short.
+			// Failure is ignored.
 			_ = unix.SyncFileRange(fd, flushed, at-flushed, unix.SYNC_FILE_RANGE_WRITE)
 			flushed = at
 			if err := ctx.Err(); err != nil {

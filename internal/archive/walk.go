@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// smallFile is up to which size a file is read ahead, as a whole.
+	// smallFile is the largest size of a file that is read ahead as a whole.
 	smallFile = 64 << 10
-	// readAhead is how many entries are under way: it bounds the memory, the
-	// open files and the requests that a disk sees at a time.
+	// readAhead is how many entries are in progress. It limits memory, open
+	// files and concurrent disk requests.
 	readAhead = 64
 	readers   = 8
 )
 
-// item is an entry on its way from the walk to the archive. The walk puts the
-// items in order; readers open and read them side by side.
+// item is an entry between walk and archive. The walk orders the items;
+// concurrent readers open and read them.
 type item struct {
 	entry
 	dir    *folder
@@ -28,11 +28,11 @@ type item struct {
 	number int64
 	stat   unix.Stat_t
 	skip   bool
-	print  [4]uint64 // what it adds to the fingerprint
-	// ready holds the header and the content of a small file, at once what is
-	// to be written.
+	print  [4]uint64 // its part of the fingerprint
+	// ready is the header and content of a small file, as written to the
+	// archive.
 	ready []byte
-	fd    int // of a larger file, to be read; else -1
+	fd    int // of a larger file; otherwise -1
 	err   error
 	done  chan struct{} // of capacity 1
 }
@@ -52,8 +52,8 @@ type walker struct {
 	err     error // why the walk ended early; valid when ordered is closed
 }
 
-// walk starts to walk the open folder root. The items come from ordered, which
-// is closed at the end; finish must be called in any case.
+// walk starts to walk the open folder root. It sends the items to ordered and
+// closes it at the end. finish must always be called.
 func walk(ctx context.Context, root int, prover *prover) *walker {
 	w := &walker{
 		ctx:     ctx,
@@ -123,10 +123,10 @@ func (w *walker) send(to chan *item, it *item) error {
 	}
 }
 
-// folder puts an open folder into the order.
+// folder adds an open folder to the order.
 func (w *walker) folder(dir *folder, t *traverser, st *unix.Stat_t) (int, error) {
 	it := w.item(t.here(), "", nil)
-	it.done <- struct{}{} // there is nothing to read ahead
+	it.done <- struct{}{} // nothing to read ahead
 	xs, err := readXattrs(dir.fd)
 	if err != nil {
 		return 0, failed(it.name, err)
@@ -150,7 +150,7 @@ func sizeOf(xs []xattr) int {
 	return n
 }
 
-// leaf gives a file to the readers and puts it into the order.
+// leaf passes a file to the readers and adds it to the order.
 func (w *walker) leaf(dir *folder, t *traverser, d dirent) error {
 	it := w.item(t.name(d.name), d.name, dir)
 	if len(it.name) > maxPath {
@@ -175,7 +175,7 @@ func (w *walker) leaf(dir *folder, t *traverser, d dirent) error {
 		dir.release()
 		return err
 	}
-	// Room in ordered comes as fast as in work, or the context ends.
+	// ordered has as much room as work, or the context has ended.
 	if err := w.send(w.ordered, it); err != nil {
 		<-it.done
 		w.recycle(it)
@@ -239,7 +239,7 @@ func (w *walker) readLink(it *item) error {
 		return failed(it.name, ErrChanged)
 	}
 	describe(&it.entry, &it.stat)
-	it.atime = unix.Timespec{} // the look at it that follows may move it
+	it.atime = unix.Timespec{} // the following read may change it
 	var buf [maxLink + 1]byte
 	n, err := unix.Readlinkat(it.dir.fd, it.base, buf[:])
 	if err != nil {
@@ -255,13 +255,13 @@ func (w *walker) readLink(it *item) error {
 	return nil
 }
 
-// readWhole appends the content of a small file to b, and what fills its last
-// block. It must be what stat said.
+// readWhole appends the content of a small file and its padding to b. Its size
+// must match the stat.
 func readWhole(fd int, b []byte, st *unix.Stat_t) ([]byte, error) {
 	start, size := len(b), int(st.Size)
 	b = grow(b, size+blockSize)
 	got := 0
-	for got <= size { // one byte too many is asked for, to see the end
+	for got <= size { // one byte more than the size, to detect the end
 		n, err := unix.Read(fd, b[start+got:start+size+1])
 		if err == unix.EINTR {
 			continue
@@ -295,7 +295,8 @@ func fstat(fd int, st *unix.Stat_t) error {
 
 func failed(name string, err error) error { return fmt.Errorf("pack %s: %w", quoted(name), err) }
 
-// quoted is a name as it is shown in an error: of a long one both ends.
+// quoted returns a name for an error message; a long name is shortened in the
+// middle.
 func quoted(name string) string {
 	const most = 400
 	if len(name) > most {

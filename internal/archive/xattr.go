@@ -12,9 +12,8 @@ import (
 )
 
 // setXattrs sets the attributes of an open file. Whether they fit may depend on
-// the order in which they are set: ext4 puts each where it finds room, in the
-// inode or in one block beside it, and moves none later. If one does not fit,
-// other orders are tried.
+// the order: ext4 stores each in the inode or in one extra block, wherever it
+// fits, and never moves it. If one does not fit, other orders are tried.
 func setXattrs(fd int, xs []xattr) error {
 	var first error
 	for order := range xattrOrders(xs) {
@@ -37,7 +36,7 @@ func setXattrs(fd int, xs []xattr) error {
 	return first
 }
 
-// setInOrder returns how many were set.
+// setInOrder returns the number of attributes that were set.
 func setInOrder(fd int, xs []xattr) (int, error) {
 	for i, x := range xs {
 		if err := unix.Fsetxattr(fd, x.name, x.value, 0); err != nil {
@@ -56,12 +55,12 @@ func lacksRoom(err error) bool {
 	return false
 }
 
-// orderedFirst is of how many attributes each one, and each two, are tried first.
+// orderedFirst is up to how many attributes each one, and each pair, is tried
+// first.
 const orderedFirst = 12
 
-// xattrOrders yields the orders in which attributes are set until they fit: as
-// listed, which is how the file system had room for them; by size; and each one
-// or two first, which then are where the others leave no room for them.
+// xattrOrders yields the orders to try: as listed, in which the file system had
+// stored them; by size; and each one or two first.
 func xattrOrders(xs []xattr) iter.Seq[[]xattr] {
 	return func(yield func([]xattr) bool) {
 		if !yield(xs) || len(xs) < 2 {
@@ -82,7 +81,7 @@ func xattrOrders(xs []xattr) iter.Seq[[]xattr] {
 			}
 		}
 		n := min(len(largest), orderedFirst)
-		small := largest[len(largest)-n:] // these are what goes into an inode
+		small := largest[len(largest)-n:] // these fit into the inode
 		for i := range small {
 			for j := i; j < len(small); j++ {
 				order := append(make([]xattr, 0, len(xs)), small[i])

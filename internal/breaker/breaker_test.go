@@ -53,7 +53,7 @@ func wantState(t *testing.T, br *breaker.Breaker, want string) {
 	}
 }
 
-func TestOpensAfterFailuresInARow(t *testing.T) {
+func TestOpensAfterConsecutiveFailures(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{}
@@ -82,8 +82,8 @@ func TestOpensAfterFailuresInARow(t *testing.T) {
 	})
 }
 
-// TestProbesByItself: nobody has to ask for it, and the pauses grow to a bound.
-func TestProbesByItself(t *testing.T) {
+// TestProbesWithoutCalls: nobody has to ask for it, and the pauses grow to a bound.
+func TestProbesWithoutCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{}
@@ -177,9 +177,9 @@ func TestOneProbeAtATime(t *testing.T) {
 	})
 }
 
-// TestGivenUp: who gives up a call has learned nothing; who waited for as long
+// TestCancelledCallsDoNotCount: who gives up a call has learned nothing; who waited for as long
 // as they meant to has.
-func TestGivenUp(t *testing.T) {
+func TestCancelledCallsDoNotCount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		br := breaker.New(breaker.Config{Name: "x", Failures: 1})
@@ -197,7 +197,7 @@ func TestGivenUp(t *testing.T) {
 	})
 }
 
-func TestAnswersOfTheBackend(t *testing.T) {
+func TestResponsesDoNotCount(t *testing.T) {
 	t.Parallel()
 	br := breaker.New(breaker.Config{Name: "x", Failures: 1})
 	defer br.Close()
@@ -272,8 +272,8 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-// TestManyAtOnce: any number of callers, one breaker.
-func TestManyAtOnce(t *testing.T) {
+// TestConcurrentCalls: any number of callers, one breaker.
+func TestConcurrentCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &backend{}
@@ -296,9 +296,9 @@ func TestManyAtOnce(t *testing.T) {
 	})
 }
 
-// TestHangs: one call that waited long for nothing is enough, unless another
+// TestHangingCallOpens: one call that waited long for nothing is enough, unless another
 // one was answered meanwhile.
-func TestHangs(t *testing.T) {
+func TestHangingCallOpens(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		hangs := func(br *breaker.Breaker, within time.Duration, meanwhile func()) {

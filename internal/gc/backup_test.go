@@ -56,8 +56,8 @@ func (w *world) days() {
 	}
 }
 
-// A database of yesterday costs nobody an archive of today.
-func TestRestoredDatabase(t *testing.T) {
+// A restored database removes no archive that is newer than its backup.
+func TestRestoredDatabaseRemovesNoNewerArchive(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
 		archived, live, making, fresh := w.workspace("archived"), w.workspace("live"), w.workspace("making"), w.workspace("fresh")
 		w.generations(archived, 3)
@@ -113,9 +113,9 @@ func TestRestoredDatabase(t *testing.T) {
 	})
 }
 
-// A deletion that had been taken back is in force again after a restore: its
-// grace begins anew, and where the workspace was archived since nothing goes.
-func TestRestoredDeletion(t *testing.T) {
+// After a restore an undone deletion applies again: its grace starts over, and
+// if the workspace was archived since, nothing is removed.
+func TestRestoredDeletionWaitsAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	quiet, busy := w.workspace("quiet"), w.workspace("busy")
@@ -145,9 +145,9 @@ func TestRestoredDeletion(t *testing.T) {
 	wantItem(t, r, busyKeys[1], gc.Keep, "from a backup")
 }
 
-// Two databases on one part of a bucket (a copy of production for a test, say):
+// Of two databases with the same part of a bucket, such as a copy for tests,
 // the one that did not lead last collects nothing.
-func TestCopiedDatabase(t *testing.T) {
+func TestCopiedDatabaseCollectsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	keys := w.generations(w.workspace("one"), 3)
@@ -183,7 +183,7 @@ func TestCopiedDatabase(t *testing.T) {
 }
 
 // Two installations in one bucket do not see each other.
-func TestTwoInstallations(t *testing.T) {
+func TestInstallationsShareBucket(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
 		other := newWorld(t, w.store.Store)
 		keys, theirs := w.generations(w.workspace("one"), 3), other.generations(other.workspace("one"), 3)
@@ -213,9 +213,9 @@ func TestTwoInstallations(t *testing.T) {
 	})
 }
 
-// A command beside the server takes no more than the server would, and nothing
-// where it is not certain that bucket and database belong together.
-func TestCommand(t *testing.T) {
+// A command removes no more than the server would, and nothing unless bucket
+// and database are known to belong together.
+func TestCommandUsesServerSettings(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.set.Keep = 2
@@ -254,8 +254,8 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// What broke off is swept, and what is under way is not, however long it takes.
-func TestBrokenUploads(t *testing.T) {
+// Interrupted uploads are swept; running ones are not, however long they take.
+func TestCollectSweepsInterruptedUploads(t *testing.T) {
 	t.Parallel()
 	s := s3(t)
 	w := newWorld(t, s)
@@ -296,10 +296,10 @@ func TestBrokenUploads(t *testing.T) {
 	}
 }
 
-// A backup that is older than the last archive shows, even if nothing was
-// collected in between; and what was made in the forgotten time is kept, though
-// its owner went on with something older.
-func TestRestoredBetweenCollections(t *testing.T) {
+// A backup that is older than the last archive is detected even without a
+// collection in between. Archives from the lost time are kept, even if the
+// owner continued with an older one.
+func TestRestoreBetweenCollectionsKeepsArchives(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.set.Keep = 0

@@ -9,9 +9,9 @@ import (
 	"codehub/internal/postgres"
 )
 
-// The database's clock is set while archives are collected: nothing is removed
-// by it, and every wait begins again.
-func TestClockIsSetDuringACollection(t *testing.T) {
+// A change of the database's clock during a collection removes nothing and
+// restarts every wait.
+func TestClockChangeDuringCollection(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{-24 * time.Hour, 24 * time.Hour} {
 		w := newWorld(t, nil)

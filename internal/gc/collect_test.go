@@ -24,8 +24,8 @@ func onBoth(t *testing.T, f func(t *testing.T, w *world)) {
 	}
 }
 
-// What newer archives have replaced goes, after the delay, and nothing else.
-func TestGenerations(t *testing.T) {
+// Replaced archives are removed after the delay, and nothing else is.
+func TestCollectRemovesReplacedArchives(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
 		id := w.workspace("one")
 		keys := w.generations(id, 4)
@@ -60,7 +60,7 @@ func TestGenerations(t *testing.T) {
 	})
 }
 
-func TestKeep(t *testing.T) {
+func TestKeepSettingKeepsGenerations(t *testing.T) {
 	t.Parallel()
 	for keep := range 4 {
 		w := newWorld(t, nil)
@@ -73,8 +73,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// Whatever the workspace is doing or has gone through, some archives must stay.
-func TestProtected(t *testing.T) {
+// Archives that a workspace needs are kept in every state.
+func TestCollectKeepsUsedArchives(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.set.Keep = 0
@@ -142,8 +142,8 @@ func TestProtected(t *testing.T) {
 	}
 }
 
-// Uploads by claims, of which each ends in another way.
-func TestUploads(t *testing.T) {
+// Uploads of claims that end in different ways.
+func TestCollectUnfinishedUploads(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
 		id := w.workspace("one")
 		current := w.archive(id, "current")
@@ -197,9 +197,9 @@ func (w *world) delete(id workspace.ID) {
 	w.exec(`UPDATE workspaces SET phase = 'DELETING' WHERE id = $1`, id)
 }
 
-// A deleted workspace's archives go all at once when its grace is over and its
-// home is gone, and then nothing of it is left.
-func TestDeleted(t *testing.T) {
+// The archives of a deleted workspace are removed together after its grace,
+// when its home is gone. Then the workspace is released.
+func TestCollectArchivesOfDeletedWorkspace(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
 		archived, live, other := w.workspace("archived"), w.workspace("live"), w.workspace("other")
 		kept := w.generations(other, 1)
@@ -250,9 +250,8 @@ func TestDeleted(t *testing.T) {
 
 const unknownOp = "019a7c1e-3f00-7abc-8def-0123456789ab"
 
-// The archives of a workspace that is deleted are looked at without listing
-// everybody's.
-func TestDeletedAlone(t *testing.T) {
+// Collecting chosen workspaces lists only their archives.
+func TestCollectOnlyListsChosenWorkspaces(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	id, other := w.workspace("one"), w.workspace("other")
@@ -283,8 +282,8 @@ func TestDeletedAlone(t *testing.T) {
 	}
 }
 
-// What is not this database's to judge is reported and left alone.
-func TestUnknown(t *testing.T) {
+// Objects that do not belong to this database are reported and kept.
+func TestCollectReportsUnknownObjects(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
 		id := w.workspace("one")
 		current := w.archive(id, "current")
@@ -331,9 +330,8 @@ func TestUnknown(t *testing.T) {
 
 func opID(key string) string { return key[len(key)-len("/home.tar.zst")-36:][:36] }
 
-// If the bucket cannot be listed to its end, or a .meta cannot be read, nothing
-// is removed.
-func TestBucketFails(t *testing.T) {
+// If the listing or a .meta cannot be read completely, nothing is removed.
+func TestCollectRemovesNothingOnBucketError(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	id := w.workspace("one")
@@ -380,8 +378,8 @@ func TestBucketFails(t *testing.T) {
 	}
 }
 
-// A bucket that removes nothing ends the collection.
-func TestBucketRefusesToDelete(t *testing.T) {
+// A bucket that refuses all deletes ends the collection.
+func TestCollectEndsIfBucketRefusesDeletes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	for range 8 {
@@ -402,8 +400,8 @@ func TestBucketRefusesToDelete(t *testing.T) {
 	}
 }
 
-// A bucket that is not this installation's says nothing of any archive.
-func TestWrongBucket(t *testing.T) {
+// A bucket of another installation proves nothing about archives.
+func TestCollectRefusesWrongBucket(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	keys := w.generations(w.workspace("one"), 3)

@@ -21,7 +21,7 @@ var histories = flag.Int("gc.histories", 25, "random histories to go through")
 // Whatever happens, collections included, nothing goes that any row names, and
 // the newest content of every workspace can be had: its home is there, or the
 // current archive holds it, or it is offered to be recovered from.
-func TestHistories(t *testing.T) {
+func TestRandomHistoriesKeepNewestContent(t *testing.T) {
 	t.Parallel()
 	for seed := range *histories {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

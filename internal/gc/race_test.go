@@ -69,7 +69,7 @@ func atEveryMoment(t *testing.T, prepare func(w *world) (happens func(), after f
 	}
 }
 
-func TestRecoveryComesIn(t *testing.T) {
+func TestRecoveryDuringCollection(t *testing.T) {
 	t.Parallel()
 	atEveryMoment(t, func(w *world) (func(), func(*testing.T)) {
 		id := w.workspace("one")
@@ -96,8 +96,9 @@ func TestRecoveryComesIn(t *testing.T) {
 	})
 }
 
-// The controller goes on with an earlier archive, on a request that it saw.
-func TestControllerComesIn(t *testing.T) {
+// The controller recovers from an earlier archive on a request that it has
+// read.
+func TestControllerRecoversDuringCollection(t *testing.T) {
 	t.Parallel()
 	atEveryMoment(t, func(w *world) (func(), func(*testing.T)) {
 		id := w.workspace("one")
@@ -123,7 +124,7 @@ func TestControllerComesIn(t *testing.T) {
 	})
 }
 
-func TestUndeletionComesIn(t *testing.T) {
+func TestUndeleteDuringCollection(t *testing.T) {
 	t.Parallel()
 	atEveryMoment(t, func(w *world) (func(), func(*testing.T)) {
 		id := w.workspace("one")
@@ -147,8 +148,8 @@ func TestUndeletionComesIn(t *testing.T) {
 	})
 }
 
-// A deletion comes in: its grace has only begun.
-func TestDeletionComesIn(t *testing.T) {
+// A concurrent deletion has just started its grace.
+func TestDeletionDuringCollection(t *testing.T) {
 	t.Parallel()
 	atEveryMoment(t, func(w *world) (func(), func(*testing.T)) {
 		w.set.DeleteGrace = grace
@@ -168,8 +169,8 @@ func TestDeletionComesIn(t *testing.T) {
 	})
 }
 
-// An archive is made current while others are collected.
-func TestStoringComesIn(t *testing.T) {
+// An archive becomes current during a collection.
+func TestStoreArchiveDuringCollection(t *testing.T) {
 	t.Parallel()
 	atEveryMoment(t, func(w *world) (func(), func(*testing.T)) {
 		id := w.workspace("one")
@@ -196,8 +197,8 @@ func TestStoringComesIn(t *testing.T) {
 	})
 }
 
-// A claim ends, and others begin; what they upload is as if it always was.
-func TestClaimsComeIn(t *testing.T) {
+// Claims end and start during a collection.
+func TestClaimsDuringCollection(t *testing.T) {
 	t.Parallel()
 	atEveryMoment(t, func(w *world) (func(), func(*testing.T)) {
 		id := w.workspace("one")
@@ -230,9 +231,9 @@ func TestClaimsComeIn(t *testing.T) {
 	})
 }
 
-// Owners, the controller and several collectors at once: what any workspace
-// names is there.
-func TestAllAtOnce(t *testing.T) {
+// With concurrent owners, controller and collectors, every archive that a
+// workspace names exists.
+func TestConcurrentCollectionsKeepNamedArchives(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.set = gc.Settings{Delay: time.Nanosecond} // all that is not protected goes at the second look

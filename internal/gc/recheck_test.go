@@ -101,7 +101,7 @@ func TestMissingArchiveIsRechecked(t *testing.T) {
 	w.wantRechecks("it is back", ids[2])
 }
 
-// A workspace with a live home does not rest on its archive.
+// A workspace with a live home does not depend on its archive.
 func TestMissingArchiveOfLiveHomeIsNotRechecked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -112,8 +112,8 @@ func TestMissingArchiveOfLiveHomeIsNotRechecked(t *testing.T) {
 	w.wantRechecks("the home is live")
 }
 
-// When a great part of the archives is missing at once, the bucket is suspected
-// and no workspace is changed.
+// A listing without more than a fifth of the archives is not believed, and
+// changes no workspace.
 func TestManyMissingArchivesAreAnOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)

@@ -18,8 +18,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// What was found is kept for as long as nobody has used it, whatever is newer.
-func TestFoundStays(t *testing.T) {
+// A found archive is kept until it is used, even if others are newer.
+func TestFoundArchiveIsKept(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
 		id := w.workspace("one")
 		w.archive(id, "old")
@@ -46,9 +46,9 @@ func TestFoundStays(t *testing.T) {
 	})
 }
 
-// A complete archive that the workspace has nothing newer than is kept, even
-// if what made it never came to say so.
-func TestCompleteIsKeptForWantOfBetter(t *testing.T) {
+// A complete archive that is newer than the current one is kept, even if its
+// operation never recorded it.
+func TestNewestCompleteArchiveIsKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.set.Keep = 0
@@ -77,8 +77,8 @@ func TestCompleteIsKeptForWantOfBetter(t *testing.T) {
 	w.wantThere(keys[0], newer[0])
 }
 
-// Whoever is changing the workspace right now is waited for.
-func TestWaitsForWhoHoldsTheWorkspace(t *testing.T) {
+// A collection waits for the lock of a workspace's row.
+func TestCollectWaitsForWorkspaceLock(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.set.Keep = 0
@@ -107,8 +107,8 @@ func TestWaitsForWhoHoldsTheWorkspace(t *testing.T) {
 	w.wantThere(keys...)
 }
 
-// One collection at a time, whoever begins it.
-func TestOneAtATime(t *testing.T) {
+// Only one collection runs at a time.
+func TestCollectRunsOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	other := postgres.NewController(postgres.NewSession(connect(t, w.dsn)))
@@ -122,9 +122,9 @@ func TestOneAtATime(t *testing.T) {
 	w.collect(gc.Options{}) // and the lock was given up
 }
 
-// While it leads a server collects, soon after the begin and then again, and
-// lets deleted workspaces go without waiting for that.
-func TestRunner(t *testing.T) {
+// A leader collects soon after its term starts and then regularly, and releases
+// deleted workspaces in between.
+func TestRunnerCollectsAndReleases(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.set = gc.Settings{Delay: time.Millisecond, DeleteGrace: time.Millisecond}
@@ -166,9 +166,8 @@ func TestRunner(t *testing.T) {
 	}
 }
 
-// Deleted workspaces that cannot be let go keep no other one waiting for the
-// next collection of everything.
-func TestStuckDeletions(t *testing.T) {
+// Deleted workspaces that cannot be released do not delay others.
+func TestStuckDeletionsDelayNoOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	stuck := map[string]bool{}
@@ -207,9 +206,9 @@ type writer func()
 
 func (w writer) Write(b []byte) (int, error) { w(); return len(b), nil }
 
-// A collection that is stopped in the middle has marked what it began with, and
-// the next one goes on.
-func TestStopped(t *testing.T) {
+// An interrupted collection has recorded its removals, and the next one
+// continues them.
+func TestCollectContinuesAfterStop(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.set.Keep = 0
@@ -240,9 +239,9 @@ func TestStopped(t *testing.T) {
 	w.wantThere(keys[1])
 }
 
-// Half of an archive that is being removed is left by a crash: it is nobody's
-// archive, and the next collection removes the rest.
-func TestHalfRemoved(t *testing.T) {
+// The rest of an archive whose removal a crash interrupted does not count as an
+// archive, and the next collection removes it.
+func TestCollectFinishesInterruptedRemoval(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.set.Keep = 0
@@ -263,8 +262,8 @@ func TestHalfRemoved(t *testing.T) {
 	w.wantThere(keys[1])
 }
 
-// One that came back into use waits anew, whatever was seen of it before.
-func TestUsedAgainWaitsAnew(t *testing.T) {
+// An archive that was in use again waits the whole delay again.
+func TestReusedArchiveWaitsAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	w.set.Keep = 0
@@ -279,8 +278,8 @@ func TestUsedAgainWaitsAnew(t *testing.T) {
 	wantItem(t, w.collect(gc.Options{}), keys[0], gc.Remove, "replaced")
 }
 
-// An archive that is not there keeps no other from being kept.
-func TestMissingTakesNoPlace(t *testing.T) {
+// A missing archive does not count toward the kept generations.
+func TestMissingArchiveIsNotCountedAsKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
 	keys := w.generations(w.workspace("one"), 4)

@@ -113,7 +113,7 @@ func TestKilledAtAStep(t *testing.T) {
 var errTest = errors.New("the test wants it to end here")
 
 // An error ends the import where it is; what was not begun is not touched.
-func TestEndedByAnError(t *testing.T) {
+func TestImportContinuesAfterError(t *testing.T) {
 	t.Parallel()
 	w := smallWorld(t)
 	c := w.config()
@@ -137,7 +137,7 @@ func TestEndedByAnError(t *testing.T) {
 }
 
 // A bucket that fails meets all alike: only one container is stopped for it.
-func TestBucketFails(t *testing.T) {
+func TestImportBucketError(t *testing.T) {
 	t.Parallel()
 	w := smallWorld(t)
 	w.home(w.id("wT1"), nil)
@@ -169,7 +169,7 @@ func TestBucketFails(t *testing.T) {
 
 // A home that is worked in while it is copied, or a first version that still
 // runs: nothing is recorded.
-func TestStartedWhileCopied(t *testing.T) {
+func TestContainerStartedDuringCopy(t *testing.T) {
 	t.Parallel()
 	w := smallWorld(t)
 	for _, at := range []string{"stopped", "verified"} {
@@ -196,7 +196,7 @@ func TestStartedWhileCopied(t *testing.T) {
 
 // A container of a workspace that has come over, running again, is somebody at
 // work in the old home: it is told, and left.
-func TestStartedAfterwards(t *testing.T) {
+func TestContainerStartedAfterImport(t *testing.T) {
 	t.Parallel()
 	w := smallWorld(t)
 	w.bring()
@@ -210,7 +210,7 @@ func TestStartedAfterwards(t *testing.T) {
 }
 
 // A try that was overtaken by another cannot come to its end any more.
-func TestOvertaken(t *testing.T) {
+func TestClaimReplacedByAnotherImport(t *testing.T) {
 	t.Parallel()
 	w := smallWorld(t)
 	c := w.config()
@@ -230,7 +230,7 @@ func TestOvertaken(t *testing.T) {
 	w.settled("wR0", "wT0", "wT1")
 }
 
-func TestOneAtATime(t *testing.T) {
+func TestImportRunsOnce(t *testing.T) {
 	t.Parallel()
 	w := smallWorld(t)
 	release, err := w.db.LockImport(t.Context())
@@ -270,7 +270,7 @@ func (s session) Do(ctx context.Context, f func(context.Context, *pgx.Conn) erro
 }
 
 // The limits hold, and those used last get what they allow.
-func TestLimits(t *testing.T) {
+func TestImportRespectsRunningLimits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.allHomes()
@@ -294,7 +294,7 @@ func TestLimits(t *testing.T) {
 }
 
 // With no limits everything that ran runs.
-func TestNoLimits(t *testing.T) {
+func TestImportWithoutLimits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.allHomes()

@@ -43,7 +43,7 @@ func justUsers(t testing.TB) *world {
 }
 
 // What cannot be right stays where it is, with the reason; the rest comes over.
-func TestLeft(t *testing.T) {
+func TestImportLeavesUnsafeWorkspaces(t *testing.T) {
 	t.Parallel()
 	w := justUsers(t)
 	want := map[string]string{}
@@ -148,7 +148,7 @@ func set(list []string) map[string]bool {
 }
 
 // What is odd and harms nobody comes over, put right.
-func TestOdd(t *testing.T) {
+func TestImportOddValues(t *testing.T) {
 	t.Parallel()
 	w := justUsers(t)
 	notes := map[string]string{}
@@ -336,7 +336,7 @@ func TestAdministrators(t *testing.T) {
 }
 
 // What is missing is found out before anything is changed.
-func TestRefused(t *testing.T) {
+func TestImportChecksPrerequisites(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.allHomes()
@@ -361,7 +361,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-func TestOnlyTheFirstVersion(t *testing.T) {
+func TestSourceMustBeFirstVersion(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for what, dsn := range map[string]string{"this one": w.dsn, "an empty one": pgtest.New(t, nil)} {
@@ -382,7 +382,7 @@ func TestOnlyTheFirstVersion(t *testing.T) {
 }
 
 // A first version that still runs is told of.
-func TestOthersConnected(t *testing.T) {
+func TestImportWarnsOfConnections(t *testing.T) {
 	t.Parallel()
 	w := justUsers(t)
 	other, err := postgres.Open(t.Context(), w.from, postgres.Options{})
@@ -394,7 +394,7 @@ func TestOthersConnected(t *testing.T) {
 }
 
 // A container that was paused, and one that does not want to end.
-func TestStubbornContainers(t *testing.T) {
+func TestImportStopsPausedContainers(t *testing.T) {
 	t.Parallel()
 	w := smallWorld(t)
 	_, err := w.docker.ContainerPause(t.Context(), "codehub-ws-"+w.id("wR0"), client.ContainerPauseOptions{})

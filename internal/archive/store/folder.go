@@ -47,7 +47,7 @@ func (s *Folder) open(ctx context.Context, doing string) (*os.Root, error) {
 	if s.checked.Load() {
 		if _, err := root.Lstat(marker); err != nil {
 			root.Close()
-			return nil, unavailable(ctx, doing, fmt.Errorf("%s is not the folder it was (is its disk mounted?): %w", s.dir, err))
+			return nil, unavailable(ctx, doing, fmt.Errorf("%s is not the archive folder (is its disk mounted?): %w", s.dir, err))
 		}
 	}
 	return root, nil

@@ -65,7 +65,7 @@ func newS3Over(u *url.URL, creds *credentials.Credentials, over func(http.RoundT
 		return fmt.Errorf("archive URL %q: %s", u.Redacted(), fmt.Sprintf(format, args...))
 	}
 	if u.Host == "" || u.User != nil || u.Port() != "" {
-		return nil, bad("a bucket is s3://bucket/prefix, and credentials come from the environment, a profile or a role")
+		return nil, bad("the format is s3://bucket/prefix; credentials come from the environment, a profile or a role")
 	}
 	opts := &minio.Options{Creds: creds, Secure: true, MaxRetries: maxTries, Transport: over(transfer.NewTransport())}
 	host := "s3.amazonaws.com"
@@ -75,7 +75,7 @@ func newS3Over(u *url.URL, creds *credentials.Credentials, over func(http.RoundT
 		case "endpoint":
 			e, err := url.Parse(value)
 			if err != nil || e.Host == "" || (e.Scheme != "http" && e.Scheme != "https") || strings.Trim(e.Path, "/") != "" || e.User != nil {
-				return nil, bad("endpoint %q is none: it looks like https://host:port", value)
+				return nil, bad("invalid endpoint %q; give one like https://host:port", value)
 			}
 			host, opts.Secure = e.Host, e.Scheme == "https"
 		case "region":
@@ -83,14 +83,14 @@ func newS3Over(u *url.URL, creds *credentials.Credentials, over func(http.RoundT
 		case "path-style":
 			path, err := strconv.ParseBool(value)
 			if err != nil {
-				return nil, bad("path-style is true or false, not %q", value)
+				return nil, bad("path-style must be true or false, not %q", value)
 			}
 			opts.BucketLookup = minio.BucketLookupDNS
 			if path {
 				opts.BucketLookup = minio.BucketLookupPath
 			}
 		default:
-			return nil, bad("unknown parameter %q; there are endpoint, region and path-style", name)
+			return nil, bad("unknown parameter %q; known are endpoint, region and path-style", name)
 		}
 	}
 	prefix := strings.Trim(u.Path, "/")
@@ -139,7 +139,7 @@ func (s *S3) Put(ctx context.Context, key string, r io.Reader) (int64, error) {
 	}
 	return s.transfer.UploadParts(ctx, doing, ticket, func(ctx context.Context, number int) (string, error) {
 		if number > transfer.MaxParts {
-			return "", fmt.Errorf("%w: %d bytes are the most", transfer.ErrTooLarge, ticket.PartSize*transfer.MaxParts)
+			return "", fmt.Errorf("%w: the maximum is %d bytes", transfer.ErrTooLarge, ticket.PartSize*transfer.MaxParts)
 		}
 		return s.presignPart(ctx, key, ticket.UploadID, number, time.Hour)
 	}, io.MultiReader(&first, r))
@@ -176,7 +176,7 @@ func (s *S3) Stat(ctx context.Context, key string) (Object, error) {
 func (s *S3) exists(ctx context.Context) error {
 	ok, err := s.core.BucketExists(ctx, s.bucket)
 	if err == nil && !ok {
-		err = fmt.Errorf("there is no bucket %q", s.bucket)
+		err = fmt.Errorf("bucket %q does not exist", s.bucket)
 	}
 	return err
 }
@@ -252,7 +252,7 @@ func (s *S3) AbortIncomplete(ctx context.Context, prefix string, age time.Durati
 			return n, nil
 		}
 		if page.NextKeyMarker == keyMarker && page.NextUploadIDMarker == idMarker {
-			return n, unavailable(ctx, doing, errors.New("bucket lists the same uploads again"))
+			return n, unavailable(ctx, doing, errors.New("the bucket lists the same uploads again"))
 		}
 		keyMarker, idMarker = page.NextKeyMarker, page.NextUploadIDMarker
 	}
@@ -273,7 +273,7 @@ func (s *S3) Check(ctx context.Context) error {
 		return fail("no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or run with a role", err)
 	}
 	if err := s.exists(ctx); err != nil {
-		return fail("make the bucket, or set bucket, endpoint, region and path-style in CODEHUB_ARCHIVE_URL right", err)
+		return fail("create the bucket, or correct bucket, endpoint, region and path-style in CODEHUB_ARCHIVE_URL", err)
 	}
 	key := s.prefix + probePrefix + rand.Text()
 	content := []byte("written to see whether this bucket can be used\n")
@@ -289,7 +289,7 @@ func (s *S3) Check(ctx context.Context) error {
 		back, err = io.ReadAll(body)
 		body.Close()
 		if err == nil && !bytes.Equal(back, content) {
-			err = errors.New("it gave back something else than was written")
+			err = errors.New("the bucket returned other content than was written")
 		}
 	}
 	if err != nil {

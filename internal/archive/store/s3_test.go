@@ -35,7 +35,7 @@ func TestS3Check(t *testing.T) {
 	server := s3test.Start(t, "bucket")
 	for name, c := range map[string]struct{ bucket, secret, want string }{
 		"right":         {"bucket", server.SecretKey, ""},
-		"no bucket":     {"none", server.SecretKey, "make the bucket"},
+		"no bucket":     {"none", server.SecretKey, "create the bucket"},
 		"wrong secret":  {"bucket", "wrong", "bucket"},
 		"no credential": {"bucket", "-", "no credentials"},
 	} {

@@ -96,7 +96,7 @@ type answerError struct {
 }
 
 func (e *answerError) Error() string {
-	return fmt.Sprintf("bucket answered %d %s: %.200s", e.status, e.Code, e.Message)
+	return fmt.Sprintf("bucket responded %d %s: %.200s", e.status, e.Code, e.Message)
 }
 
 // passing reports whether a retry may succeed.
@@ -261,7 +261,7 @@ func (d *download) connect() error {
 	if d.at > 0 && res.StatusCode != http.StatusPartialContent {
 		cancel()
 		res.Body.Close()
-		return &answerError{status: res.StatusCode, Message: "a part was asked for, and the whole came"}
+		return &answerError{status: res.StatusCode, Message: "the bucket ignored the range"}
 	}
 	d.etag = res.Header.Get("ETag")
 	d.quiet = time.AfterFunc(d.c.stall, cancel)
@@ -317,7 +317,7 @@ func (d *download) Read(p []byte) (int, error) {
 }
 
 func (d *download) Close() error {
-	d.cancel(errors.New("reading was given up"))
+	d.cancel(errors.New("the reader was closed"))
 	if d.body == nil {
 		return nil
 	}

@@ -55,7 +55,7 @@ func (c *Client) Upload(ctx context.Context, ticket *Ticket, r io.Reader) (int64
 	}
 	return c.UploadParts(ctx, "upload", ticket, func(_ context.Context, n int) (string, error) {
 		if n > len(ticket.Parts) {
-			return "", fmt.Errorf("%w: its ticket is for %d bytes", ErrTooLarge, ticket.PartSize*int64(len(ticket.Parts)))
+			return "", fmt.Errorf("%w: the ticket allows %d bytes", ErrTooLarge, ticket.PartSize*int64(len(ticket.Parts)))
 		}
 		return ticket.Parts[n-1], nil
 	}, r)
@@ -163,7 +163,7 @@ func (u *upload) send(ctx context.Context, url string, b []byte) (etag string, e
 		}
 		defer res.Body.Close()
 		if etag = res.Header.Get("ETag"); etag == "" {
-			return errors.New("bucket took a part and gave no ETag for it")
+			return errors.New("the bucket stored a part without an ETag")
 		}
 		return nil
 	})
@@ -217,7 +217,7 @@ func (u *upload) completeOnce(ctx context.Context, body []byte) error {
 	}
 	var root struct{ XMLName xml.Name }
 	if err := xml.Unmarshal(b, &root); err != nil {
-		return fmt.Errorf("answer to the completion: %w", err)
+		return fmt.Errorf("completion response: %w", err)
 	}
 	if root.XMLName.Local != "CompleteMultipartUploadResult" {
 		answer := &answerError{status: res.StatusCode}
