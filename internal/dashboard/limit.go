@@ -28,7 +28,7 @@ type limitView struct {
 func (l limitView) Title() string {
 	switch {
 	case l.Room:
-		return "room_title"
+		return "available_title"
 	case l.PerUser:
 		return "title"
 	}
