@@ -71,16 +71,27 @@ type archivesCmd struct{ onWorkspace }
 
 func (a archivesCmd) Run(ctx context.Context, k *kong.Context) error {
 	return a.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		w, err := c.Get(ctx, id)
+		if err != nil {
+			return nil, "", err
+		}
 		list, err := c.Archives(ctx, id)
-		return list, archiveTable(list), err
+		return list, archiveTable(list, hasHome(w)), err
 	})
 }
 
-func archiveTable(list []api.Archive) string {
+// hasHome reports whether a workspace has a home of its own beside its archives.
+func hasHome(w api.Workspace) bool { return w.Phase == "RUNNING" || w.Phase == "STANDBY" }
+
+// archiveTable lists archives. With a home, the newest archive is the latest state
+// that was archived, and the home may have changed since.
+func archiveTable(list []api.Archive, home bool) string {
 	rows := [][]string{{"CREATED", "SIZE", "FILES", "NOT ARCHIVED", "ARCHIVE", ""}}
 	for _, a := range list {
 		about := ""
 		switch {
+		case a.Current && home:
+			about = "latest"
 		case a.Current:
 			about = "current"
 		case a.Found:

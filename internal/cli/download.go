@@ -96,9 +96,9 @@ type fetch struct {
 func (f *fetch) sum() string { return hex.EncodeToString(f.hash.Sum(nil)) }
 
 var (
-	errChanged = errors.New("the archive was replaced by another one meanwhile; try again")
-	errDamaged = errors.New("what arrived is not the archive: its SHA-256 is another one")
-	errStalled = errors.New("nothing came for a minute")
+	errChanged = errors.New("the archive was replaced during the download; try again")
+	errDamaged = errors.New("the downloaded archive is damaged: its SHA-256 differs")
+	errStalled = errors.New("the server sent nothing for a minute")
 )
 
 // toFile downloads into a file of that name, which is there once all of it is.

@@ -137,18 +137,18 @@ func lifetime(w api.Workspace, now time.Time) (name, what string) {
 	}
 }
 
-// uses and stops say in words what the API says in one.
+// uses and stops are the words for the API's kinds of activity and stop reasons.
 var (
 	uses = map[string]string{
-		"open": "a page was opened", "presence": "somebody was there", "typing": "typing", "output": "a terminal printed",
-		"client": "data from a client", "stay": "asked to stay", "request": "a request",
+		"open": "workspace opened", "presence": "user present", "typing": "typing", "output": "terminal output",
+		"client": "client connection", "stay": "idle timer reset", "request": "API request",
 	}
 	stops = map[string]string{
-		"idle": "nobody used it", "requested": "asked to", "forced": "by force", "exited": "its container ended by itself",
+		"idle": "after inactivity", "requested": "on request", "forced": "forced", "exited": "container exited",
 	}
 )
 
-// inWords translates what there is a text for.
+// inWords returns the text for s, or s if there is none.
 func inWords(texts map[string]string, s string) string {
 	if text, ok := texts[s]; ok {
 		return text
@@ -156,7 +156,7 @@ func inWords(texts map[string]string, s string) string {
 	return s
 }
 
-// lastUse says when and how a workspace was last used.
+// lastUse formats the time and kind of the last activity.
 func lastUse(w api.Workspace, now time.Time) string {
 	if w.LastAccessAt == nil {
 		return ""
@@ -168,16 +168,16 @@ func lastUse(w api.Workspace, now time.Time) string {
 	return said
 }
 
-// wanted says what is wanted of a workspace, and why if nobody asked for it.
+// wanted formats the desired state, with its cause unless a user requested it.
 func wanted(w api.Workspace) string {
 	said := inWords(desires, w.DesiredState)
 	if w.DesiredCause == nil {
 		return said
 	}
-	return said + " (" + inWords(map[string]string{"idle": "nobody used it", "unused": "nobody used it"}, *w.DesiredCause) + ")"
+	return said + " (" + inWords(map[string]string{"idle": "after inactivity", "unused": "after inactivity"}, *w.DesiredCause) + ")"
 }
 
-// ownTTLs says which of its TTLs a workspace has of its own.
+// ownTTLs formats the idle timeouts that are set for the workspace itself.
 func ownTTLs(w api.Workspace) string {
 	var said []string
 	for _, t := range []struct {

@@ -53,7 +53,7 @@ func (p passwdCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	session, _, err := client.Login(ctx, server, api.Login{Username: me.Username, Password: password}, p.userAgent())
 	if err != nil {
-		return fmt.Errorf("log in with it: %w", err)
+		return fmt.Errorf("log in with the new password: %w", err)
 	}
 	return keepLogin(ctx, session, server, p.Expires, savedLogin{})
 }

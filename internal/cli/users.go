@@ -84,8 +84,8 @@ type usersCreateCmd struct {
 	serverFlags
 	terminal.Format
 	Name       string `arg:"" help:"The username."`
-	Admin      bool   `help:"An administrator."`
-	MaxRunning limit  `name:"max-running" placeholder:"N" help:"How many workspaces may run at once; 0: any number, default: the server's limit."`
+	Admin      bool   `help:"Make the user an administrator."`
+	MaxRunning limit  `name:"max-running" placeholder:"N" help:"Running limit; 0: unlimited, default: the server's limit."`
 }
 
 func (u usersCreateCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -143,22 +143,22 @@ func findUser(ctx context.Context, c *client.Client, name string) (id string, er
 
 type usersLimitCmd struct {
 	onUser
-	Limit limit `arg:"" help:"A number; 0: any number, default: the server's limit. It counts from the next start on."`
+	Limit limit `arg:"" help:"A number; 0: unlimited, default: the server's limit. Running workspaces keep running."`
 }
 
 func (u usersLimitCmd) Run(ctx context.Context, k *kong.Context) error {
-	return u.change(ctx, k, api.PatchAccount{MaxRunning: api.Nullable[int]{Set: true, Value: u.Limit.n}}, "The limit of %s is another one.")
+	return u.change(ctx, k, api.PatchAccount{MaxRunning: api.Nullable[int]{Set: true, Value: u.Limit.n}}, "The running limit of %s is set.")
 }
 
 type usersAdminCmd struct {
 	onUser
-	Revoke bool `help:"No longer one."`
+	Revoke bool `help:"Revoke administrator access."`
 }
 
 func (u usersAdminCmd) Run(ctx context.Context, k *kong.Context) error {
 	admin, said := !u.Revoke, "%s is an administrator."
 	if u.Revoke {
-		said = "%s is no administrator."
+		said = "%s is no longer an administrator."
 	}
 	return u.change(ctx, k, api.PatchAccount{Admin: &admin}, said)
 }
@@ -174,7 +174,7 @@ type usersEnableCmd struct{ onUser }
 
 func (u usersEnableCmd) Run(ctx context.Context, k *kong.Context) error {
 	disabled := false
-	return u.change(ctx, k, api.PatchAccount{Disabled: &disabled}, "%s may log in.")
+	return u.change(ctx, k, api.PatchAccount{Disabled: &disabled}, "%s is enabled.")
 }
 
 type usersPasswordCmd struct{ onUser }
@@ -184,7 +184,7 @@ func (u usersPasswordCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	return u.change(ctx, k, api.PatchAccount{Password: &password}, "%s has another password.")
+	return u.change(ctx, k, api.PatchAccount{Password: &password}, "The password of %s is set. All sessions and tokens have ended.")
 }
 
 // limit is how many workspaces may run: a number, or the server's.
@@ -198,7 +198,7 @@ func (l *limit) UnmarshalText(b []byte) error {
 	}
 	n, err := strconv.Atoi(string(b))
 	if err != nil || n < 0 {
-		return fmt.Errorf("%q is no number of workspaces; give one, 0 for any number, or default", b)
+		return fmt.Errorf("%q is not a number of workspaces; use a number, 0 for unlimited, or default", b)
 	}
 	l.n = &n
 	return nil

@@ -54,7 +54,7 @@ func databaseOf(ctx context.Context, cfg config.Config, log *slog.Logger) (dsn s
 		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		if err := private.Stop(sctx); err != nil {
-			log.Error("the embedded database did not stop cleanly", "err", err)
+			log.Error("stop embedded database failed", "err", err)
 		}
 		_ = lock.Release() // the end of the process does the same
 	}, nil

@@ -17,9 +17,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// resetPasswordCmd gives somebody a password by the database itself, on the
-// server's machine: for when nobody is left who could do that by the API. It
-// takes the settings of serve, so that it finds this installation.
+// resetPasswordCmd sets a password in the database, for when no administrator can
+// log in. It has the settings of serve, to find the installation.
 type resetPasswordCmd struct {
 	config.Config `embed:""`
 
@@ -32,7 +31,7 @@ func (c *resetPasswordCmd) Run(ctx context.Context) error {
 		return err
 	}
 	if c.DatabaseURL == "" && !embedded.Exists(c.DataDir) {
-		// Opening it would make one, in which there is nobody.
+		// Opening the database would create one without users.
 		return &config.Problem{Setting: "CODEHUB_DATA_DIR", Why: "no codehub has its database in " + c.DataDir,
 			Do: "give this command the settings of serve (CODEHUB_DATA_DIR or CODEHUB_DATABASE_URL)"}
 	}
@@ -69,8 +68,8 @@ func (c *resetPasswordCmd) reset(ctx context.Context, password string, log *slog
 	}
 	said := ""
 	if account.Admin {
-		said = " and is an administrator"
+		said = " The user is an administrator."
 	}
-	fmt.Fprintf(os.Stderr, "%s has another password%s. All sessions and tokens of theirs have ended.\n", terminal.Plain(account.Username), said)
+	fmt.Fprintf(os.Stderr, "The password of %s is set.%s All sessions and tokens have ended.\n", terminal.Plain(account.Username), said)
 	return nil
 }

@@ -51,7 +51,7 @@ func TestResetPassword(t *testing.T) {
 		}
 	}
 	said, err := resetPassword(t, "long enough", "CODEHUB_DATABASE_URL="+dsn, "--user", "ann", "--admin")
-	if err != nil || !strings.Contains(said, "Ann has another password and is an administrator.") {
+	if err != nil || !strings.Contains(said, "The password of Ann is set. The user is an administrator.") {
 		t.Fatalf("%v: %s", err, said)
 	}
 	if u, err = db.User(ctx, u.ID); err != nil || u.Disabled || !u.Admin {

@@ -34,7 +34,7 @@ func (s *server) lastFlush(ctx context.Context) {
 	defer cancel()
 	if err := s.flush.Last(ctx); err != nil {
 		s.owes = true
-		s.log.Warn("what people did last is not handed on", "err", err)
+		s.log.Warn("last activity flush failed", "err", err)
 	}
 }
 
@@ -43,10 +43,10 @@ func (s *server) lastFlush(ctx context.Context) {
 // would otherwise go on over what nobody knows of.
 func (s *server) leave(ctx context.Context) {
 	if s.owes {
-		s.log.Warn("this server stays on the list of servers for a minute, for what it did not hand on")
+		s.log.Warn("activity not flushed; server counts as dead after a minute")
 		return
 	}
 	if err := s.self.Leave(ctx); err != nil {
-		s.log.Warn("this server stays on the list of servers for a minute", "err", err)
+		s.log.Warn("unregister server failed", "err", err)
 	}
 }

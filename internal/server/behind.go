@@ -24,7 +24,7 @@ const lookup = 5 * time.Second
 func behind(ctx context.Context, cfg config.Config, log *slog.Logger) []netip.Prefix {
 	hosts, err := hostsBehind(cfg)
 	if err != nil {
-		log.Warn("workspaces are not kept from what stands behind codehub", "err", err)
+		log.Warn("addresses of codehub's own services are not blocked for workspaces", "err", err)
 	}
 	var out []netip.Prefix
 	for _, host := range hosts {
@@ -32,7 +32,7 @@ func behind(ctx context.Context, cfg config.Config, log *slog.Logger) []netip.Pr
 		addrs, err := net.DefaultResolver.LookupNetIP(bounded, "ip", host)
 		cancel()
 		if err != nil {
-			log.Warn("workspaces are not kept from a host behind codehub: its name has no address now", "host", host, "err", err)
+			log.Warn("host is not blocked for workspaces because its name does not resolve", "host", host, "err", err)
 		}
 		for _, a := range addrs {
 			// This host's own loopback is out of reach in any case.

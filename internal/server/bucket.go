@@ -31,7 +31,7 @@ func checkBucket(ctx context.Context, b *bucket.Bucket, db *postgres.DB, log *sl
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case used && (errors.Is(err, store.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)):
-		log.Error("the bucket cannot be reached; archives wait, and what is archived cannot be restored until it can", "err", err)
+		log.Error("bucket not reachable; archives and restores wait", "err", err)
 		return nil
 	}
 	return &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "make the bucket reachable, or name another folder or bucket"}

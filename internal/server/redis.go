@@ -34,7 +34,7 @@ func openRedis(ctx context.Context, cfg config.Config, installation string, cond
 		return nil, &config.Problem{Setting: "CODEHUB_REDIS_URL", Why: unusable.Error(), Do: "give the server's address with the name and password it wants, or leave it unset: one server needs none"}
 	}
 	if err != nil {
-		log.Warn("Redis is away, or in use by another installation: this server goes on without it, and uses it once it can", "err", err)
+		log.Warn("redis not reachable or in use by another installation; retrying", "err", err)
 	}
 	return b, nil
 }

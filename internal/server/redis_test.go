@@ -28,7 +28,7 @@ func TestOpenRedis(t *testing.T) {
 	}{
 		"none":           {},
 		"there":          {url: guarded.URL()},
-		"away":           {url: gone.URL(), warns: "Redis is away"},
+		"away":           {url: gone.URL(), warns: "redis not reachable"},
 		"wrong password": {url: "redis://:secrets@" + guarded.Addr(), why: "refuses the name or password"},
 		"no address":     {url: "redis://:secrets@host/notanumber", why: "no address of a Redis server"},
 	} {

@@ -88,10 +88,10 @@ func (s *server) drain(ctx context.Context, srv *http.Server, stopRequests conte
 	streams := time.AfterFunc(streamsEnd, stopRequests)
 	defer streams.Stop()
 	if err := s.proxy.Shutdown(sctx); err != nil {
-		s.log.Warn("connections to workspaces were cut off", "err", err)
+		s.log.Warn("connections to workspaces closed before they ended", "err", err)
 	}
 	if err := srv.Shutdown(sctx); err != nil {
-		s.log.Warn("requests were cut off", "err", err)
+		s.log.Warn("requests closed before they ended", "err", err)
 		srv.Close()
 	}
 }
@@ -165,7 +165,7 @@ func (s *server) housekeeping(ctx context.Context) error {
 		n, err := s.db.DeleteExpiredSessions(bounded)
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			s.log.Warn("expired sessions not removed", "err", err)
+			s.log.Warn("remove expired sessions failed", "err", err)
 		} else if n > 0 {
 			s.log.Debug("expired sessions removed", "count", n)
 		}

@@ -60,7 +60,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 		log.Warn(w)
 	}
 	for _, name := range config.Unknown(os.Environ(), config.Names()) {
-		log.Warn("this variable is no setting of codehub and is ignored", "variable", name)
+		log.Warn("unknown setting ignored", "variable", name)
 	}
 	if err := os.MkdirAll(cfg.DataDir, 0o711); err != nil {
 		return fmt.Errorf("make the data folder: %w", err)
@@ -88,7 +88,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 			sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.ShutdownTimeout)
 			defer cancel()
 			if err := private.Stop(sctx); err != nil {
-				log.Error("the embedded database did not stop cleanly", "err", err)
+				log.Error("stop embedded database failed", "err", err)
 			}
 		}()
 		dsn = private.URL()
@@ -165,7 +165,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 func lastResort(ctx context.Context, after time.Duration, log *slog.Logger) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		time.AfterFunc(after, func() {
-			log.Error("the shutdown did not come to an end and is cut short", "after", after)
+			log.Error("shutdown timed out", "after", after)
 			os.Exit(1)
 		})
 	})

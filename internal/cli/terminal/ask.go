@@ -49,7 +49,7 @@ func AskNewPassword(out io.Writer, in *bufio.Reader) (string, error) {
 	}
 	again, err := AskSecret(out, in, "New password again: ")
 	if err == nil && again != password {
-		err = errors.New("these were two different passwords")
+		err = errors.New("the passwords differ")
 	}
 	return password, err
 }
