@@ -108,23 +108,23 @@ func TestPeople(t *testing.T) {
 	if a.status != http.StatusOK {
 		t.Fatalf("add: %d %s", a.status, a.body)
 	}
-	contains(t, "added", a.body, "The user ann was added.", `id="admin-people"`, "0 of at most 5 running", "custom limit", `id="dialog" hx-swap-oob="innerHTML"`)
+	contains(t, "added", a.body, "The user ann was added.", `id="admin-people"`, "0 of 5 running", "custom limit", `id="dialog" hx-swap-oob="innerHTML"`)
 	ann := w.browser()
 	if a := ann.post("/login", url.Values{"username": {"ann"}, "password": {"a long password"}}); a.status != http.StatusSeeOther {
 		t.Fatalf("ann logs in: %d", a.status)
 	}
 
 	person := "/admin/people/" + w.userID("ann")
-	contains(t, "the limit's form", b.get(person+"/limit", "HX-Request", "true").body, "How many workspaces ann may run", `value="5"`, `<option value="own" selected>`)
-	contains(t, "no limit", b.htmx(person+"/limit", url.Values{"limit": {"none"}}).body, "The limit of ann was changed.", "0 running", "custom limit")
-	contains(t, "the server's", b.htmx(person+"/limit", url.Values{"limit": {"server"}}).body, "0 of at most 2 running")
+	contains(t, "the limit's form", b.get(person+"/limit", "HX-Request", "true").body, "Running limit for ann", `value="5"`, `<option value="own" selected>`)
+	contains(t, "no limit", b.htmx(person+"/limit", url.Values{"limit": {"none"}}).body, "The running limit of ann was changed.", "0 running", "custom limit")
+	contains(t, "the server's", b.htmx(person+"/limit", url.Values{"limit": {"server"}}).body, "0 of 2 running")
 	contains(t, "another", b.htmx(person+"/limit", url.Values{"limit": {"own"}, "limit_n": {"1000001"}}).body, "between 1 and")
 
-	contains(t, "make admin", b.htmx(person+"/make-admin", nil).body, "ann is an administrator now.")
+	contains(t, "make admin", b.htmx(person+"/make-admin", nil).body, "ann is now an administrator.")
 	if a := ann.get("/admin"); a.status != http.StatusOK {
 		t.Errorf("ann's page: %d", a.status)
 	}
-	contains(t, "take admin", b.htmx(person+"/take-admin", nil).body, "ann is no administrator any more.")
+	contains(t, "take admin", b.htmx(person+"/take-admin", nil).body, "ann is no longer an administrator.")
 
 	contains(t, "a bad password", b.htmx(person+"/password", url.Values{"password": {"ann-ann-ann"}, "password2": {"x"}}).body, "do not match")
 	contains(t, "a password", b.htmx(person+"/password", url.Values{"password": {"quite another one"}, "password2": {"quite another one"}}).body, "The password of ann was changed.")

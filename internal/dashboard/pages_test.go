@@ -20,7 +20,7 @@ func TestProxyPages(t *testing.T) {
 		status int
 		parts  []string
 	}{
-		{"starting", operating(standby, workspace.OpStarting), "RUNNING", 503, []string{`data-kind="loading"`, "Starting your workspace", "/cancel", `http-equiv="refresh"`, "To my workspaces"}},
+		{"starting", operating(standby, workspace.OpStarting), "RUNNING", 503, []string{`data-kind="loading"`, "Starting your workspace", "/cancel", `http-equiv="refresh"`, ">Workspaces<"}},
 		{"stopping", operating(running, workspace.OpStopping), "STANDBY", 503, []string{`data-kind="loading"`, "Stopping your workspace", "will start again when the current operation finishes"}},
 		{"preparing", operating(func(ws *workspace.Workspace) { ws.Home.State = workspace.HomeFilling }, workspace.OpProvisioning), "RUNNING", 503, []string{`data-kind="loading"`, "Preparing your workspace"}},
 		{"pending", func(*workspace.Workspace) {}, "ARCHIVED", 502, []string{`data-kind="start"`, "has not been started yet", `/start"`}},

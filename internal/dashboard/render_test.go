@@ -372,7 +372,7 @@ func TestProgress(t *testing.T) {
 		lacks(t, step, show("en", workspace.OpArchiving, &workspace.Progress{Step: step}), ">"+step+"<")
 	}
 	waits := &workspace.Progress{Step: "waiting-bucket"}
-	contains(t, "the bucket has refused", show("en", workspace.OpArchiving, waits), "Waiting for the archive storage to answer", "<progress aria-label=")
+	contains(t, "the bucket has refused", show("en", workspace.OpArchiving, waits), "Waiting for the archive storage", "<progress aria-label=")
 	contains(t, "in Korean", show("ko", workspace.OpRestoring, waits), "아카이브 저장소 응답 대기 중")
 	inUse := &workspace.Progress{Step: "waiting-in-use", Detail: "nightly<backup"}
 	for lang, said := range map[string]string{"en": "Used by container nightly&lt;backup", "ko": "사용 중인 컨테이너: nightly&lt;backup"} {
