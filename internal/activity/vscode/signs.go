@@ -3,6 +3,8 @@ package vscode
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
+	"regexp"
 )
 
 // The method names and formats in this file are those of the VS Code version in the
@@ -108,12 +110,62 @@ func signOfManagement(m message) sign {
 	if !ok || string(channel) != terminalChannel {
 		return noSign
 	}
-	name, _, ok := text(rest)
-	if !ok || string(name) != terminalTyped {
+	name, rest, ok := text(rest)
+	if !ok || string(name) != terminalTyped || answersOnly(inputOf(rest)) {
 		return noSign
 	}
 	return typed
 }
+
+// inputOf is the text of a terminal's input: its arguments are [id, text], as
+// values or as JSON. It is nil if they have another form.
+func inputOf(args []byte) []byte {
+	rest, n, ok := value(args, valueArray)
+	if ok && n == 1 {
+		body, n, ok := value(rest, valueObject)
+		var fields []json.RawMessage
+		var input string
+		if !ok || n > uint64(len(body)) || json.Unmarshal(body[:n], &fields) != nil || len(fields) != 2 || json.Unmarshal(fields[1], &input) != nil {
+			return nil
+		}
+		return []byte(input)
+	}
+	if !ok || n != 2 {
+		return nil
+	}
+	if rest, _, ok = value(rest, valueInt); !ok {
+		return nil
+	}
+	input, _, ok := text(rest)
+	if !ok {
+		return nil
+	}
+	return input
+}
+
+// answersOnly reports whether a terminal's input is made of nothing but what the
+// terminal itself sends: answers to a program's queries (device attributes, the
+// cursor's position, colours) and reports of its focus. A shell that starts asks
+// for them, and nobody has typed.
+func answersOnly(input []byte) bool {
+	for len(input) > 0 {
+		n := terminalAnswer.FindIndex(input)
+		if n == nil {
+			return false
+		}
+		input = input[n[1]:]
+		if len(input) == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// terminalAnswer matches one answer: CSI … c, n, R, y or t, CSI I and O, OSC and
+// DCS strings. Shift or Control with F3 has the form of a position in row 1, and
+// counts as typed.
+var terminalAnswer = regexp.MustCompile("^(?:\x1b\\[[?>=][0-9;]*[cRnu]|\x1b\\[[0-9;]*[cn]|\x1b\\[(?:[02-9]|1[0-9]|[2-9][0-9]+)[0-9]*;[0-9]+R|\x1b\\[1;(?:9|[1-9][0-9]+)R" +
+	"|\x1b\\[[?]?[0-9;]*\\$y|\x1b\\[[0-9;]*t|\x1b\\[[IO]|\x1b[\\]P][^\x07\x1b]*(?:\x07|\x1b\\\\))")
 
 // signOfServer interprets a message from the server to a window.
 func signOfServer(m message) sign {

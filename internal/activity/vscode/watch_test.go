@@ -73,6 +73,7 @@ func TestSigns(t *testing.T) {
 
 			{"telemetry", forManage, request("telemetry", "ping", `[]`), nil},
 			{"a key in a terminal", forManage, request(terminalChannel, terminalTyped, `[1,"l"]`), kinds(activity.Typing)},
+			{"a terminal's answer to a shell", forManage, request(terminalChannel, terminalTyped, `[1,"\u001b[?1;2c"]`), nil},
 			{"a terminal's size", forManage, request(terminalChannel, "$resize", `[1,80,24]`), nil},
 			{"a file written at load", forManage, request("remoteFilesystem", "writeFile", `["`+terminalTyped+`"]`), nil},
 			{"that of the other WebSocket", forManage, call(modelSaved, `[]`), nil},
