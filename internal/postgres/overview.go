@@ -12,7 +12,7 @@ import (
 // Overview is the state of the servers and workspaces. Times are the database's.
 type Overview struct {
 	Servers      []Replica
-	Phases       map[string]int // workspaces in each phase, DELETED left out
+	Phases       map[string]int // workspaces in each phase; of the deleted, those that can be restored
 	Operations   map[string]int // running operations, by kind
 	Running      int            // workspaces that count against the running limits
 	MaxRunning   int            // the limits
@@ -66,16 +66,19 @@ func (db *DB) Overview(ctx context.Context, caller workspace.Caller) (Overview, 
 }
 
 func counts(ctx context.Context, tx pgx.Tx, out *Overview) error {
+	// Deleted workspaces count by the rule of their list.
 	rows, err := tx.Query(ctx, `
-		SELECT phase, operation, count(*), count(*) FILTER (WHERE holds_slot)
+		SELECT phase, operation, count(*), count(*) FILTER (WHERE deleted_at IS NULL OR `+restorable+`), count(*) FILTER (WHERE holds_slot)
 		FROM workspaces WHERE phase <> 'DELETED' GROUP BY phase, operation`)
 	if err != nil {
 		return err
 	}
 	var phase, op string
-	var n, running int
-	_, err = pgx.ForEachRow(rows, []any{&phase, &op, &n, &running}, func() error {
-		out.Phases[phase] += n
+	var n, listed, running int
+	_, err = pgx.ForEachRow(rows, []any{&phase, &op, &n, &listed, &running}, func() error {
+		if listed > 0 {
+			out.Phases[phase] += listed
+		}
 		out.Running += running
 		if op != string(workspace.OpNone) {
 			out.Operations[op] += n

@@ -205,11 +205,51 @@ func TestListWorkspaces(t *testing.T) {
 			t.Errorf("%+v: %s", c.f, d)
 		}
 	}
+	// Administrators count what the list of deleted workspaces shows, and no more.
+	if n := must(e.Overview(ctx, workspace.System))(t).Phases["DELETING"]; n != 4 {
+		t.Errorf("%d deleted workspaces are counted, 4 are in the list", n)
+	}
 	for _, w := range must3(e.ListWorkspaces(ctx, ann, postgres.Filter{Deleted: true}))(t) {
 		must(e.UndeleteWorkspace(ctx, ann, w.ID))(t) // what is listed can be brought back
 	}
 	if all := must3(e.ListWorkspaces(ctx, workspace.System, postgres.Filter{}))(t); len(all) != 8 {
 		t.Errorf("codehub itself sees %v", names(all))
+	}
+}
+
+// The order of recent use goes on over the pages of a list.
+func TestListRecentPages(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ctx := t.Context()
+	ann := e.user("ann")
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	for name, s := range map[string]state{
+		"stopped, used early": {"phase": "STANDBY", "desired_state": "STANDBY", "last_access_at": now.Add(-3 * time.Hour)},
+		"stopped, used late":  {"phase": "STANDBY", "desired_state": "STANDBY", "last_access_at": now.Add(-time.Hour)},
+		"running, used early": {"phase": "RUNNING", "desired_state": "RUNNING", "last_access_at": now.Add(-4 * time.Hour)},
+		"running, used late":  {"phase": "RUNNING", "desired_state": "RUNNING", "last_access_at": now.Add(-2 * time.Hour)},
+		"never used":          {"phase": "STANDBY", "desired_state": "STANDBY"},
+	} {
+		w := must(e.CreateWorkspace(ctx, ann, newWorkspace(name, workspace.DesiredStandby)))(t)
+		e.set(w.ID, s)
+	}
+	want := []string{"running, used late", "running, used early", "never used", "stopped, used late", "stopped, used early"}
+	for size := 1; size <= 5; size++ {
+		var got []string
+		for cursor := ""; ; {
+			list, next, err := e.ListWorkspaces(ctx, ann, postgres.Filter{Recent: true, Limit: size, Cursor: cursor})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, names(list)...)
+			if cursor = next; next == "" {
+				break
+			}
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%d at a time: %s", size, d)
+		}
 	}
 }
 
