@@ -44,7 +44,7 @@ func TestAccountListsAndEndsSessions(t *testing.T) {
 	a := here.htmx("/settings/sessions/"+id+"/end", nil)
 	contains(t, "after one was ended", a.body, `id="sessions"`, "The device was logged out.", "Firefox on Linux")
 	lacks(t, "after one was ended", a.body, "iPhone")
-	stream.until("signed-out")
+	stream.until("logged-out")
 	if got := phone.get("/").status; got != http.StatusSeeOther {
 		t.Errorf("the phone: %d", got)
 	}
@@ -62,7 +62,7 @@ func TestAccountListsAndEndsSessions(t *testing.T) {
 func TestAccountEndsOnlyOwnSessions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	admin, ann := w.signedIn(), w.person("ann")
+	admin, ann := w.loggedIn(), w.person("ann")
 	id := regexp.MustCompile(`data-session="([^"]+)"`).FindStringSubmatch(admin.get("/settings/account").body)[1]
 	if a := ann.htmx("/settings/sessions/"+id+"/end", nil); a.status != http.StatusForbidden {
 		t.Errorf("%d", a.status)
@@ -75,7 +75,7 @@ func TestAccountEndsOnlyOwnSessions(t *testing.T) {
 func TestChangePassword(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	here, other := w.signedIn(), w.signedIn()
+	here, other := w.loggedIn(), w.loggedIn()
 	for _, c := range []struct{ current, password, again, want string }{
 		{"", "a new password", "a new password", "This field is required."},
 		{"wrong", "a new password", "a new password", "The current password is incorrect."},

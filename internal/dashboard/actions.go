@@ -8,7 +8,7 @@ import (
 )
 
 // offer fills in what the owner can do in the state that v shows. Every state
-// has a way out (lessons: "a workspace stuck for days with no button").
+// has a way out.
 func (v *view) offer() {
 	path := "/workspaces/" + v.ID
 	post := func(key, icon string) action { return action{Key: key, Icon: icon, Post: path + "/" + key} }
@@ -176,8 +176,8 @@ func (v *view) offerInError() {
 		out[0].Key = "recover_kept"
 	}
 	if v.Lost() {
-		// Nothing is made up by itself: what is lost comes back, or its owner
-		// gives it up in words (design §2).
+		// codehub never replaces lost data by itself: it comes back, or its owner
+		// confirms the loss.
 		switch v.Problem.Key {
 		case string(workspace.ErrDataLost):
 			out[0].Key = "recover_volume"

@@ -39,7 +39,7 @@ func TestAdminPage(t *testing.T) {
 	w.add("one", standby)
 	w.want(w.add("two", operating(standby, workspace.OpStarting)), "desired_state", "RUNNING")
 	w.person("ann")
-	b := w.signedIn()
+	b := w.loggedIn()
 	contains(t, "the list", b.get("/").body, `<a href="/admin">Administration</a>`)
 	page := b.get("/admin").body
 	contains(t, "the page", page, `<a href="/admin" aria-current="page">`, "alpha.example", "Version 1.2.0", "beta.example", "not responding",
@@ -83,7 +83,7 @@ func TestAdminStreamEndsWithTheRights(t *testing.T) {
 func TestPeople(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	contains(t, "the form", b.get("/admin/people/new").body, "Add user", `type="password"`, `autocomplete="new-password"`, "Server default (2)")
 	for name, c := range map[string]struct {
 		form url.Values
@@ -203,7 +203,7 @@ func TestAdminsAlone(t *testing.T) {
 	lacks(t, "ann's stream", ev.data, "admin-", "alpha.example")
 	// From another site not even an administrator's browser does it, and no
 	// GET does anything.
-	b := w.signedIn()
+	b := w.loggedIn()
 	for _, p := range post {
 		if a := b.post(p, form, "Sec-Fetch-Site", "cross-site"); a.status != http.StatusForbidden {
 			t.Errorf("POST %s from another site: %d", p, a.status)
@@ -228,7 +228,7 @@ func TestAdminsAlone(t *testing.T) {
 func TestWithoutAdministration(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Admin = nil })
-	b := w.signedIn()
+	b := w.loggedIn()
 	lacks(t, "the list", b.get("/").body, "/admin")
 	get, post := adminPaths(w.userID("admin"))
 	for _, p := range get {

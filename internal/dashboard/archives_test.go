@@ -19,7 +19,7 @@ import (
 func TestArchiveAndRestore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", running)
 	w.want(id, "desired_state", "RUNNING")
 	path, list := "/workspaces/"+string(id), url.Values{"from": {"list"}}
@@ -82,7 +82,7 @@ func TestArchiveAndRestore(t *testing.T) {
 func TestArchivesOnTheDetailPage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", standby)
 	path := "/workspaces/" + string(id)
 	contains(t, "none yet", b.get(path).body, `id="archives"`, "Not using it for a while?", `id="`+string(id)+`-archive"`)
@@ -135,7 +135,7 @@ func TestArchivesOnTheDetailPage(t *testing.T) {
 func TestRecoverFromAnArchive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", standby)
 	path := "/workspaces/" + string(id)
 	asked := func() string {
@@ -201,7 +201,7 @@ func TestProgressStream(t *testing.T) {
 	w := newWorld(t)
 	id := w.add("project", standby)
 	w.want(id, "desired_state", "ARCHIVED")
-	b := w.signedIn()
+	b := w.loggedIn()
 	for _, query := range []string{"?workspace=" + string(id), "?wait=" + string(id), ""} {
 		l := b.listen(query)
 		w.observe(id, moving(standby, workspace.OpArchiving, workspace.Progress{Step: "packing", Done: 25, Total: 100}))
@@ -230,7 +230,7 @@ func TestOpeningWhileArchiving(t *testing.T) {
 	w := newWorld(t)
 	id := w.add("project", operating(standby, workspace.OpArchiving))
 	w.want(id, "desired_state", "ARCHIVED")
-	b := w.signedIn()
+	b := w.loggedIn()
 	a := b.get("/w/"+string(id)+"/", "Accept", "text/html")
 	if a.status != http.StatusServiceUnavailable {
 		t.Errorf("status %d", a.status)
@@ -336,7 +336,7 @@ func TestWaitStreamShowsTheGlobalLimit(t *testing.T) {
 	id, own := w.add("project", standby), w.add("mine", running)
 	w.want(own, "desired_state", "RUNNING")
 	w.want(id, "next_desired_state", "RUNNING")
-	ev := w.signedIn().listen("?wait="+string(id)).until("/workspaces/"+string(own)+"/stop", `data-kind="limit"`, "The server has reached its running limit", "It starts automatically when the limit allows.", "Try again")
+	ev := w.loggedIn().listen("?wait="+string(id)).until("/workspaces/"+string(own)+"/stop", `data-kind="limit"`, "The server has reached its running limit", "It starts automatically when the limit allows.", "Try again")
 	lacks(t, "the limit", ev.data, "hx-get", "Stop a workspace first")
 }
 

@@ -106,7 +106,7 @@ func (b *tab) until(condition string) {
 		}
 		select {
 		case <-ctx.Done():
-			page, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string]("location.href + '\\n' + document.body.innerHTML"))
+			page, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string]("location.href + ', the focus on ' + document.activeElement.outerHTML.slice(0, 200) + '\\n' + document.body.innerHTML"))
 			b.t.Fatalf("browser: waited in vain for %s (%v) on %s", condition, err, page)
 		case <-time.After(20 * time.Millisecond):
 		}

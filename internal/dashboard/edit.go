@@ -21,6 +21,10 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 	f.line("name", maxName, true)
 	f.lines("description", maxDescription)
 	f.image(false)
+	if err := d.readNewLimit(r, c, f); err != nil {
+		d.refuse(w, r, c, "", err)
+		return
+	}
 	if f.bad() {
 		d.again(w, r, c, f)
 		return
@@ -32,13 +36,25 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 	if n.ImageRef == "" {
 		n.ImageRef = d.DefaultImage
 	}
-	if r.PostFormValue("start") != "" {
+	// start is on, or names the workspace that is stopped for this one.
+	start := r.PostFormValue("start")
+	stop := workspace.ValidID(start)
+	switch {
+	case stop:
+		n.Queued = workspace.DesiredRunning
+	case start != "":
 		n.Desired = workspace.DesiredRunning
 	}
 	ws, err := d.Store.CreateWorkspace(r.Context(), c, n)
 	if err != nil {
 		d.refuseForm(w, r, c, f, err)
 		return
+	}
+	if stop {
+		if err := d.freeSlot(r.Context(), c, workspace.ID(start)); err != nil {
+			d.refuse(w, r, c, "", err)
+			return
+		}
 	}
 	d.done(w, r, c, ws.ID, "create")
 }

@@ -17,14 +17,13 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Rhythm of a stream. Events only say when to look sooner.
+// How often a stream reads its page again. Events only bring that forward.
 const (
-	// busyLook is how often a page is looked after on which something is
-	// under way.
-	busyLook = 2 * time.Second
-	// idleLook is how often it is otherwise.
-	idleLook = 30 * time.Second
-	// gather lets a burst of events become one look.
+	// busyRefresh is the interval while an operation runs on the page.
+	busyRefresh = 2 * time.Second
+	// idleRefresh is the interval otherwise.
+	idleRefresh = 30 * time.Second
+	// gather lets a burst of events become one refresh.
 	gather = 50 * time.Millisecond
 	// writeWithin is how long a browser may take to accept what is sent.
 	writeWithin = 15 * time.Second
@@ -60,7 +59,7 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 		}
 		// Said as an event, as a browser tries again and again after any
 		// other answer.
-		_ = s.event("signed-out", nil)
+		_ = s.event("logged-out", nil)
 		return
 	}
 	accesslog.SetUser(r.Context(), who.Caller.UserID)
@@ -81,7 +80,7 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 		d.logFailure(r, err)
 	}
 	if ctx.Err() != nil && r.Context().Err() == nil {
-		_ = s.event("signed-out", nil)
+		_ = s.event("logged-out", nil)
 	}
 }
 
@@ -175,7 +174,7 @@ func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-cha
 			err = s.event("hello", nil)
 		case len(html) > 0:
 			err = s.event("update", html)
-		case time.Since(s.sent) >= idleLook/2:
+		case time.Since(s.sent) >= idleRefresh/2:
 			err = s.comment()
 		default:
 			err = nil
@@ -184,9 +183,9 @@ func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-cha
 			return nil // the browser left
 		}
 		first, soon = false, false
-		after := idleLook
+		after := idleRefresh
 		if busy {
-			after = busyLook
+			after = busyRefresh
 		}
 		if at := f.due(); !at.IsZero() {
 			after = min(after, max(at.Sub(d.Now()), gather))

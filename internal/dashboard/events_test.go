@@ -96,7 +96,7 @@ next:
 func TestListStream(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	l := b.listen("")
 	l.until("update", `id="workspaces"`, "Create your first workspace")
 
@@ -132,7 +132,7 @@ func TestStreamStartsFromWhatThePageShows(t *testing.T) {
 	w := newWorld(t)
 	w.add("other", failed(workspace.ErrTimeout, "x"))
 	id := w.add("project", running)
-	b := w.signedIn()
+	b := w.loggedIn()
 	for _, path := range []string{"/", "/?q=project", "/workspaces/" + string(id)} {
 		page := b.get(path).body
 		address := html.UnescapeString(regexp.MustCompile(`sse-connect="/dashboard/events([^"]+)"`).FindStringSubmatch(page)[1])
@@ -176,7 +176,7 @@ func TestDetailStream(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	id := w.add("project", standby)
-	b := w.signedIn()
+	b := w.loggedIn()
 	l := b.listen("?workspace=" + string(id))
 	l.until(`id="panel"`, `data-state="stopped"`, `id="facts"`)
 	w.observe(id, failed(workspace.ErrDataLost, "gone"))
@@ -192,7 +192,7 @@ func TestWaitStream(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	id := w.add("project", standby)
-	b := w.signedIn()
+	b := w.loggedIn()
 	w.want(id, "desired_state", "RUNNING")
 	l := b.listen("?wait=" + string(id))
 	l.until(`id="wait"`, `data-kind="loading"`)
@@ -213,22 +213,22 @@ func TestWaitStreamShowsTheLimit(t *testing.T) {
 	// Queued while it was stopping, and since then two others have started.
 	id := w.add("three", standby)
 	w.want(id, "next_desired_state", "RUNNING")
-	l := w.signedIn().listen("?wait=" + string(id))
+	l := w.loggedIn().listen("?wait=" + string(id))
 	l.until(`data-kind="limit"`, "one", "two", "/stop")
 }
 
 func TestStreamEndsWithTheSession(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	l := b.listen("")
 	l.until("update")
 	b.post("/logout", nil)
-	l.until("signed-out")
+	l.until("logged-out")
 	if _, open := <-l.events; open {
 		t.Error("the stream goes on after the session has ended")
 	}
-	w.browser().listen("").until("signed-out")
+	w.browser().listen("").until("logged-out")
 }
 
 // deafEvents are events that never arrive.
@@ -243,7 +243,7 @@ func TestStreamWithoutEvents(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Events = deafEvents{} })
 	id := w.add("project", operating(standby, workspace.OpStarting))
-	l := w.signedIn().listen("")
+	l := w.loggedIn().listen("")
 	l.until(`data-operation="STARTING"`)
 	w.observe(id, standby)
 	l.until(`data-state="stopped"`)
@@ -259,7 +259,7 @@ func (tooManyEvents) Subscribe(context.Context, string) (*bus.Subscription, erro
 func TestStreamRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Events = tooManyEvents{} })
-	if a := w.signedIn().get("/dashboard/events"); a.status != http.StatusServiceUnavailable {
+	if a := w.loggedIn().get("/dashboard/events"); a.status != http.StatusServiceUnavailable {
 		t.Errorf("status %d", a.status)
 	}
 }

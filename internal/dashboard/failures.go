@@ -79,7 +79,7 @@ func (d *Dashboard) message(w http.ResponseWriter, r *http.Request, status int, 
 	d.render(w, r, status, "message", p)
 }
 
-// refuse answers a wish that was not carried out: the limit with what to
+// refuse answers a change that was not made: the limit with what to
 // stop, everything else with a message where the person is.
 func (d *Dashboard) refuse(w http.ResponseWriter, r *http.Request, c workspace.Caller, id workspace.ID, err error) {
 	var e *workspace.Error

@@ -89,6 +89,173 @@ func TestListInABrowser(t *testing.T) {
 	}
 }
 
+// focusedIn waits until the focus is on a control in an element.
+func (b *tab) focusedIn(selector string) {
+	b.t.Helper()
+	b.until(fmt.Sprintf(`document.activeElement.matches('a, button, summary') && document.activeElement.closest(%q)`, selector))
+}
+
+// With the keyboard alone a person stays where they work: on the card after Start
+// and Stop, on the next one after Delete.
+func TestFocusStaysInABrowser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.tab()
+	third, second, first := w.add("third", standby), w.add("second", standby), w.add("first", standby)
+	at := func(id workspace.ID) string { return "#ws-" + string(id) }
+	focus := func(id string) { b.eval(fmt.Sprintf(`document.getElementById(%q).focus()`, id)) }
+	b.logIn()
+
+	focus(string(second) + "-start")
+	b.run(chromedp.KeyEvent("\r"))
+	b.shown(card(second, "starting"))
+	b.focusedIn(at(second))
+	w.observe(second, operating(standby, workspace.OpStarting))
+	b.shown(fmt.Sprintf(`[id="%s-cancel"]`, second))
+	b.focusedIn(at(second))
+	w.observe(second, running)
+	b.shown(card(second, "running"))
+	b.focusedIn(at(second))
+
+	focus(string(second) + "-stop")
+	b.run(chromedp.KeyEvent("\r"))
+	b.shown(card(second, "stopping"))
+	b.focusedIn(at(second))
+	w.observe(second, standby)
+	b.shown(card(second, "stopped"))
+	b.focusedIn(at(second))
+
+	remove := func(id workspace.ID) {
+		t.Helper()
+		focus("menu-" + string(id))
+		b.eval(fmt.Sprintf(`document.querySelector('#menu-%s > summary').focus()`, id))
+		b.run(chromedp.KeyEvent("\r"))
+		b.until(fmt.Sprintf(`document.querySelector('#menu-%s').open`, id))
+		focus(string(id) + "-delete")
+		b.run(chromedp.KeyEvent("\r"))
+		b.shown("dialog[open]")
+		b.eval(`document.querySelector('dialog[open] button[type=submit]').focus()`)
+		b.run(chromedp.KeyEvent("\r"))
+		b.shown(card(id, "deleted"))
+		b.until(`!document.querySelector('dialog[open]')`)
+	}
+	order := value(b, chromedp.Evaluate[[]string](`Array.from(document.querySelectorAll('.card[id]')).map(function (c) { return c.id })`))
+	if len(order) != 3 || order[0] != "ws-"+string(second) {
+		t.Fatalf("the list is %v", order)
+	}
+	remove(second) // the first in the list: the next one has the focus
+	b.focusedIn(at(first))
+	remove(third) // the last one: the one before it
+	b.focusedIn(at(first))
+	remove(first) // none is left
+	b.until(`document.activeElement.id === 'new-workspace'`)
+
+	// Bringing one back leaves the focus on it.
+	focus(string(first) + "-undelete")
+	b.run(chromedp.KeyEvent("\r"))
+	b.until(fmt.Sprintf(`document.querySelector('#ws-%s:not(.card-gone)')`, first))
+	b.focusedIn(at(first) + ":not(.card-gone)")
+}
+
+// What offers to undo a deletion goes once the workspace is back, also by another
+// tab.
+func TestUndoGoesInABrowser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.tab()
+	id := w.add("project", standby)
+	b.logIn()
+	b.press("#menu-" + string(id) + " > summary")
+	b.press(fmt.Sprintf(`[id="%s-delete"]`, id))
+	b.press("dialog[open] button[type=submit]")
+	b.shown(".toast-undo")
+	b.shown(card(id, "deleted"))
+	if _, err := w.db.UndeleteWorkspace(t.Context(), w.caller("admin"), id); err != nil {
+		t.Fatal(err)
+	}
+	b.until(fmt.Sprintf(`document.querySelector('#ws-%s:not(.card-gone)') && !document.querySelector('.toast-undo')`, id))
+}
+
+// A toast covers no button of the page, wherever that is scrolled to.
+func TestToastsCoverNothingInABrowser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.tab()
+	var id workspace.ID
+	for i := range 8 {
+		id = w.add(fmt.Sprintf("a workspace with quite a long name, the one that has the number %d", i), standby)
+	}
+	b.logIn()
+	for _, l := range looks {
+		b.as(l)
+		b.visit(notedAt("/", "edit", id))
+		b.shown("[data-toast]")
+		covered := value(b, chromedp.Evaluate[[]string](`(function () {
+			var toast = document.querySelector('[data-toast]').getBoundingClientRect(), bar = document.querySelector('.topbar').getBoundingClientRect(), out = []
+			if (toast.bottom > bar.bottom || toast.left < 0 || toast.right > innerWidth) out.push('the toast ends at ' + toast.bottom + ', the bar at ' + bar.bottom)
+			for (var y = 0; y < document.documentElement.scrollHeight; y += 150) {
+				scrollTo(0, y)
+				document.querySelectorAll('main a, main button, main summary').forEach(function (el) {
+					var r = el.getBoundingClientRect()
+					if (!el.checkVisibility() || r.bottom <= bar.bottom || r.top >= innerHeight) return
+					if (r.left < toast.right && r.right > toast.left && Math.max(r.top, bar.bottom) < toast.bottom) out.push(el.id)
+				})
+			}
+			return out
+		})()`))
+		if len(covered) > 0 {
+			t.Errorf("%s: %v", l.name, covered)
+		}
+	}
+}
+
+// Logging out in one tab does not discard what was typed in another.
+func TestUnsavedNotesOutliveTheSessionInABrowser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.add("project", standby)
+	b := w.tab()
+	b.logInByHand()
+	page := "/workspaces/" + string(id)
+	elsewhere := func() { w.exec(`DELETE FROM sessions`) }
+	logInAgain := func() {
+		t.Helper()
+		b.enter("#username", "admin")
+		b.enter("#password", adminPassword+"\r")
+	}
+
+	b.visit(page)
+	b.until(`document.querySelector('[sse-connect]')`)
+	b.enter("#memo", "typed and not saved")
+	elsewhere()
+	b.shown("#logged-out-dialog[open]")
+	b.press("#logged-out-dialog [data-keep]")
+	logInAgain()
+	b.until(`location.pathname.startsWith('/workspaces/') && document.getElementById('memo').value === 'typed and not saved'`)
+	b.press("form[data-keep-text] .btn")
+	b.until(`document.getElementById('toasts').textContent.includes('project')`)
+	if got := w.row(id).Memo; got != "typed and not saved" {
+		t.Errorf("saved %q", got)
+	}
+
+	// What is saved, or was never changed, asks nothing.
+	elsewhere()
+	b.until(`location.pathname === '/login'`)
+	logInAgain()
+	b.shown("#memo")
+
+	// A form in a dialog goes on as a page.
+	b.press(fmt.Sprintf("#menu-%s > summary", id))
+	b.press(fmt.Sprintf(`[id="%s-edit"]`, id))
+	b.shown("dialog[open] #f-memo")
+	b.enter("#f-memo", " and more")
+	elsewhere()
+	b.shown("#logged-out-dialog[open]")
+	b.press("#logged-out-dialog [data-keep]")
+	logInAgain()
+	b.until(`location.pathname.endsWith('/edit') && /typed and not saved/.test(document.getElementById('f-memo').value) && / and more/.test(document.getElementById('f-memo').value)`)
+}
+
 func TestHiddenTabsGiveUpTheirStream(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -105,7 +272,7 @@ func TestHiddenTabsGiveUpTheirStream(t *testing.T) {
 	b.shown(card(id, "stopped"))
 }
 
-func TestSignedOutElsewhere(t *testing.T) {
+func TestLoggedOutElsewhere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	b := w.tab()

@@ -36,6 +36,7 @@ type form struct {
 	TTL         workspace.TTL
 	Person      *postgres.User // the person that it is about, if any
 	MaxRunning  int            // of whoever has no limit of their own, 0 for none
+	Limit       *limitView     // the running limit that the new workspace would exceed, if any
 	Grace       bool           // a deletion can be taken back
 	OOB         bool
 	Page        bool // it is a page of its own, not a dialog
@@ -99,6 +100,18 @@ func (f *form) Heading() string {
 // on a page of its own. With scripts such a form is sent by htmx as well.
 func asPage(r *http.Request) bool { return r.FormValue("page") != "" }
 
+// TextPage is the address of the form as a page, for a form with text that is kept
+// when the session ends; empty for others.
+func (f *form) TextPage() string {
+	switch f.Name {
+	case "new":
+		return "/workspaces/new"
+	case "edit":
+		return f.Action
+	}
+	return ""
+}
+
 // Confirmed reports whether the form takes its confirmation in words.
 func (f *form) Confirmed() bool { return f.Name == "start-empty" || f.Name == "recover-archive" }
 
@@ -154,7 +167,10 @@ func (d *Dashboard) dialog(name string) callerHandler {
 
 func (d *Dashboard) openForm(name string, r *http.Request, c workspace.Caller) (*form, error) {
 	switch name {
-	case "new", "token", "change-password":
+	case "new":
+		f := d.form(name, r, nil)
+		return f, d.readNewLimit(r, c, f)
+	case "token", "change-password":
 		return d.form(name, r, nil), nil
 	case "revoke":
 		return d.revokeForm(r, c)

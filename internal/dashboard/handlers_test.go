@@ -34,7 +34,7 @@ func lacks(t *testing.T, what, body string, parts ...string) {
 func TestCreate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	contains(t, "the form", b.get("/workspaces/new").body, "<!doctype html>", `<label for="f-name">`, "Only the home folder")
 	dialog := b.get("/workspaces/new", "HX-Request", "true").body
 	contains(t, "the dialog", dialog, "<dialog", `aria-labelledby="dialog-title"`)
@@ -80,10 +80,10 @@ func TestCreate(t *testing.T) {
 	contains(t, "at the limit", a.body, "reached your running limit (2)", `value="fourth"`)
 }
 
-func TestWishes(t *testing.T) {
+func TestChanges(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", standby)
 	path := "/workspaces/" + string(id)
 	row := func() workspace.Workspace {
@@ -173,7 +173,7 @@ func TestWishes(t *testing.T) {
 func TestEditAndMemo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", standby)
 	w.add("other", standby)
 	path := "/workspaces/" + string(id)
@@ -203,7 +203,7 @@ func TestEditAndMemo(t *testing.T) {
 func TestDeleteAndUndo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", standby)
 	path := "/workspaces/" + string(id)
 	contains(t, "the confirmation", b.get(path+"/delete", "HX-Request", "true").body, "Delete project?", "you can undelete the workspace until then", `role="alertdialog"`)
@@ -252,7 +252,7 @@ func TestDeleteAndUndo(t *testing.T) {
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	var ids []workspace.ID
 	for _, name := range []string{"one", "two"} {
 		id := w.add(name, running)
@@ -290,6 +290,54 @@ func TestLimit(t *testing.T) {
 	contains(t, "recover at the limit", a.body, "<dialog", `hx-post="/workspaces/`+string(ids[0])+`/recover"`)
 }
 
+// The dialog of a new workspace says at once that the limit is reached, and starts
+// the new one in place of another.
+func TestCreateAtTheLimit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.loggedIn()
+	lacks(t, "below the limit", b.get("/workspaces/new").body, "create-limit")
+	var ids []workspace.ID
+	for _, name := range []string{"one", "two"} {
+		ids = append(ids, w.add(name, running))
+		w.want(ids[len(ids)-1], "desired_state", "RUNNING")
+	}
+	form := b.get("/workspaces/new", "HX-Request", "true").body
+	contains(t, "at the limit", form, "as many workspaces as you can (2)", "Create it stopped", "Stop one and start", "Stop two and start")
+	lacks(t, "at the limit", form, `type="checkbox" name="start"`)
+
+	a := b.htmx("/workspaces", url.Values{"name": {"three"}, "start": {string(ids[0])}})
+	contains(t, "created", a.body, "three", "Stopping")
+	list, _, err := w.db.ListWorkspaces(t.Context(), w.caller("admin"), postgres.Filter{Query: "three"})
+	if err != nil || len(list) != 1 || list[0].DesiredState != workspace.DesiredStandby || list[0].NextDesired != workspace.DesiredRunning {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if row := w.row(ids[0]); row.DesiredState != workspace.DesiredStandby {
+		t.Errorf("the other one: %+v", row)
+	}
+	// It starts once there is a slot.
+	if applied, err := w.db.ApplyQueued(t.Context(), list[0].ID); applied || err != nil {
+		t.Errorf("before the other one has stopped: %v, %v", applied, err)
+	}
+	w.observe(ids[0], standby)
+	if applied, err := w.db.ApplyQueued(t.Context(), list[0].ID); !applied || err != nil {
+		t.Errorf("after that: %v, %v", applied, err)
+	}
+
+	// A name that is taken stops nothing, and the choice is kept.
+	a = b.htmx("/workspaces", url.Values{"name": {"two"}, "start": {string(ids[1])}})
+	if row := w.row(ids[1]); a.status != http.StatusUnprocessableEntity || row.DesiredState != workspace.DesiredRunning {
+		t.Errorf("%d, %+v", a.status, row)
+	}
+	contains(t, "the form again", a.body, `value="`+string(ids[1])+`" checked`)
+	// Somebody else's workspace is not stopped for it.
+	eve := w.person("eve")
+	eve.htmx("/workspaces", url.Values{"name": {"mine"}, "start": {string(ids[1])}})
+	if row := w.row(ids[1]); row.DesiredState != workspace.DesiredRunning {
+		t.Errorf("another user's workspace was stopped: %+v", row)
+	}
+}
+
 func TestGlobalLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -309,7 +357,7 @@ func TestGlobalLimit(t *testing.T) {
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	contains(t, "none", b.get("/settings/tokens").body, "You have no API tokens.")
 	a := b.htmx("/settings/tokens", url.Values{"name": {""}, "expires": {"30"}})
 	contains(t, "no name", a.body, "This field is required.")
@@ -342,7 +390,7 @@ func TestTokens(t *testing.T) {
 func TestLogs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", standby)
 	path := "/workspaces/" + string(id) + "/logs"
 	contains(t, "no container", b.get(path).body, "There is no output")

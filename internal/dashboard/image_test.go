@@ -11,7 +11,7 @@ import (
 func TestChangeImage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", running)
 	w.want(id, "desired_state", "RUNNING")
 	w.want(id, "image_ref", "old:1")

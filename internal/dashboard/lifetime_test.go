@@ -103,7 +103,7 @@ func TestNoticesComeInTime(t *testing.T) {
 		n.add([]workspace.Workspace{w}, testTTL)
 		due := soon
 		if want {
-			due = at.Add(endingLook) // it may be used after all
+			due = at.Add(endingRefresh) // it may be used after all
 		}
 		if got := len(n.Endings) == 1; got != want || !n.due.Equal(due) {
 			t.Errorf("at %s: %+v", at, n)

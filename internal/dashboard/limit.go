@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"path"
+	"slices"
 
+	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
@@ -103,6 +106,37 @@ func (d *Dashboard) refuseLimit(w http.ResponseWriter, r *http.Request, c worksp
 	}
 	v.Page = true
 	d.render(w, r, http.StatusTooManyRequests, "limit", d.newPage(r, &c, "limit."+v.Title(), v))
+}
+
+// readNewLimit adds to the form of a new workspace the limit that its start would
+// exceed now, with the caller's workspaces that can be stopped for it.
+func (d *Dashboard) readNewLimit(r *http.Request, c workspace.Caller, f *form) error {
+	v, err := d.readLimit(r.Context(), c, workspace.Workspace{}, nil, fromList)
+	if err != nil || v.Room {
+		return err
+	}
+	v.Running = slices.DeleteFunc(v.Running, func(v view) bool { return v.StopPath() == "" })
+	f.Limit = &v
+	return nil
+}
+
+// freeSlot stops one of the caller's workspaces as its button on the page of the
+// limit does (StopPath).
+func (d *Dashboard) freeSlot(ctx context.Context, c workspace.Caller, id workspace.ID) error {
+	ws, err := d.Store.Workspace(ctx, c, id)
+	if err != nil {
+		return err
+	}
+	switch v := d.viewOf(ws, fromList); path.Base(v.StopPath()) {
+	case "force-stop":
+		_, err = d.Store.RequestForceStop(ctx, c, id)
+	case "cancel":
+		_, err = d.Store.RequestCancel(ctx, c, id)
+	case "stop":
+		standby := workspace.DesiredStandby
+		_, err = d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{Desired: &standby, Queue: true})
+	}
+	return err
 }
 
 // limitState is what the limit's dialog asks for until there is room again.

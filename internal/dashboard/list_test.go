@@ -23,7 +23,7 @@ func shownNames(html string) (names []string) {
 func TestListShowsRunningThenRecentlyUsed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	for _, one := range []struct {
 		name    string
 		state   func(*workspace.Workspace)

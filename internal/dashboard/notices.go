@@ -20,9 +20,9 @@ type notices struct {
 	due time.Time // when to look again: the next one will be about to stop, say; zero for no need
 }
 
-// endingLook is how often is looked whether what is about to stop was used
+// endingRefresh is how often is looked whether what is about to stop was used
 // after all: not each use is an event.
-const endingLook = 5 * time.Second
+const endingRefresh = 5 * time.Second
 
 // ending is a workspace that is about to stop, as nobody uses it.
 type ending struct {
@@ -55,7 +55,7 @@ func (n *notices) add(rows []workspace.Workspace, ttl workspace.TTL) {
 		from := at.Add(-warnBefore(lifecycle.TTLOf(w, ttl).Standby))
 		if !n.Now.Before(from) {
 			n.Endings = append(n.Endings, ending{string(w.ID), w.Name, at})
-			from = n.Now.Add(endingLook)
+			from = n.Now.Add(endingRefresh)
 		}
 		if n.due.IsZero() || from.Before(n.due) {
 			n.due = from

@@ -12,7 +12,7 @@ import (
 func TestProxyPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	for _, c := range []struct {
 		name   string
 		state  func(*workspace.Workspace)
@@ -99,7 +99,7 @@ func TestProxyPageWithoutAnAnswer(t *testing.T) {
 	id := w.add("project", running)
 	w.want(id, "desired_state", "RUNNING")
 	// It runs as far as the row knows, and the runtime knows of no container.
-	a := w.signedIn().get("/w/"+string(id)+"/?folder=/x", "Accept", "text/html")
+	a := w.loggedIn().get("/w/"+string(id)+"/?folder=/x", "Accept", "text/html")
 	if a.status < 500 {
 		t.Errorf("status %d", a.status)
 	}
@@ -110,7 +110,7 @@ func TestProxyPageWithoutAnAnswer(t *testing.T) {
 func TestActionsFromTheProxyPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", standby)
 	path, from := "/workspaces/"+string(id), map[string][]string{"from": {"wait"}}
 	if a := b.htmx(path+"/start", from); a.header.Get("HX-Redirect") != "/w/"+string(id)+"/" {

@@ -60,7 +60,7 @@ func everyState(f func(workspace.Workspace)) {
 	for _, p := range workspace.Phases() {
 		for _, op := range workspace.Operations() {
 			if p == workspace.PhaseError && op != workspace.OpNone {
-				continue // ERROR implies NONE (design §3.4)
+				continue // ERROR implies NONE
 			}
 			for _, reason := range reasons {
 				for _, d := range desired {

@@ -41,7 +41,7 @@ func TestRestorePage(t *testing.T) {
 	}}}
 	w := newWorld(t, func(c *Config) { c.Restore, c.Trouble = r, func() string { return "hold" } })
 	w.exec(`UPDATE gc_state SET hold = 'another database used this Docker last', hold_since = now()`)
-	b := w.signedIn()
+	b := w.loggedIn()
 	contains(t, "every page", b.get("/").body, "codehub is on hold because this is not the database that it used last.")
 	contains(t, "the administrators' page", b.get("/admin").body, "codehub is on hold", "another database used this Docker last", `href="/admin/restore"`)
 	page := b.get("/admin/restore").body

@@ -55,9 +55,9 @@ func limitBody(within time.Duration, h http.HandlerFunc) http.Handler {
 // callerHandler serves a request whose caller is known.
 type callerHandler func(w http.ResponseWriter, r *http.Request, c workspace.Caller)
 
-// signedIn resolves the caller, or sends the browser to the login page and,
+// loggedIn resolves the caller, or sends the browser to the login page and,
 // for a page, back here afterwards.
-func (d *Dashboard) signedIn(h callerHandler) http.HandlerFunc {
+func (d *Dashboard) loggedIn(h callerHandler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, err := d.Auth.Identify(r, false)
 		switch {

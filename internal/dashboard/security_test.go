@@ -55,7 +55,7 @@ func TestOthersWorkspaces(t *testing.T) {
 func TestCrossOriginRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", standby)
 	for _, p := range []string{"/workspaces", "/workspaces/" + string(id) + "/delete", "/workspaces/" + string(id) + "/start", "/logout", "/login", "/setup", "/settings/tokens", "/settings/theme"} {
 		for _, header := range [][]string{
@@ -83,7 +83,7 @@ func TestCrossOriginRequestsAreRefused(t *testing.T) {
 func TestGETsChangeNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", running)
 	w.want(id, "desired_state", "RUNNING")
 	before, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
@@ -107,7 +107,7 @@ func TestGETsChangeNothing(t *testing.T) {
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", standby)
 	for _, p := range []string{"/", "/login", "/setup", "/workspaces/" + string(id), "/settings/tokens", "/workspaces/new", "/workspaces/nonsense", "/w/" + string(id) + "/", "/w/x/"} {
 		a := b.get(p, "Accept", "text/html")
@@ -167,7 +167,7 @@ func TestPreferences(t *testing.T) {
 func TestAdminsAreWarnedOfPathMode(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.PathMode = true })
-	contains(t, "an admin's list", w.signedIn().get("/").body, "Let only people you trust create workspaces")
+	contains(t, "an admin's list", w.loggedIn().get("/").body, "Let only people you trust create workspaces")
 	b := w.person("other")
 	lacks(t, "somebody's list", b.get("/").body, "Let only people you trust create workspaces")
 }
@@ -182,7 +182,7 @@ func (brokenStore) Workspace(context.Context, workspace.Caller, workspace.ID) (w
 func TestDatabaseDown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Store = brokenStore{c.Store} })
-	a := w.signedIn().get("/workspaces/0198c0de-0000-7000-8000-000000000001")
+	a := w.loggedIn().get("/workspaces/0198c0de-0000-7000-8000-000000000001")
 	if a.status != http.StatusServiceUnavailable {
 		t.Errorf("status %d", a.status)
 	}

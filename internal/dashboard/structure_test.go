@@ -98,7 +98,7 @@ func TestPageStructure(t *testing.T) {
 	w.user(auth.AdminUsername, adminPassword, true)
 	judge("login", w.browser().get("/login"), say("login.title"))
 	judge("wrong login", w.browser().post("/login", url.Values{"username": {"x"}, "password": {"y"}}), say("login.title"))
-	b := w.signedIn()
+	b := w.loggedIn()
 	judge("the first page", b.get("/"), say("list.title"))
 
 	ids := w.fill()

@@ -13,7 +13,7 @@ import (
 func TestKeepAwake(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.KeepAwakeMax = 12 * time.Hour })
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", running)
 	w.want(id, "desired_state", "RUNNING")
 	path := "/workspaces/" + string(id)
@@ -87,7 +87,7 @@ func TestKeepAwake(t *testing.T) {
 func TestTTLs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", standby)
 	path := "/workspaces/" + string(id) + "/edit"
 	edit := func(kv ...string) answer {
@@ -141,7 +141,7 @@ func TestTTLs(t *testing.T) {
 func TestTimeoutsFromTheMenu(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", running)
 	w.want(id, "desired_state", "RUNNING")
 	path := "/workspaces/" + string(id)
@@ -160,10 +160,10 @@ func TestTimeoutsFromTheMenu(t *testing.T) {
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", running)
 	w.want(id, "desired_state", "RUNNING")
-	contains(t, "the question", b.get("/workspaces/"+string(id)+"/restart").body, "Restart project?", "Unsaved edits")
+	contains(t, "the question", b.get("/workspaces/"+string(id)+"/restart").body, "Restart project?", "Unsaved changes")
 	a := b.htmx("/workspaces/"+string(id)+"/restart", url.Values{"from": {"list"}})
 	contains(t, "restarting", a.body, "is restarting", "Stopping", "start queued")
 	if row := w.row(id); row.DesiredState != workspace.DesiredStandby || row.NextDesired != workspace.DesiredRunning {
@@ -180,7 +180,7 @@ func TestRestart(t *testing.T) {
 func TestStay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project <x>", running)
 	w.want(id, "desired_state", "RUNNING")
 	stay := "/workspaces/" + string(id) + "/stay"
@@ -232,7 +232,7 @@ func TestStay(t *testing.T) {
 func TestEndingStream(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	b := w.signedIn()
+	b := w.loggedIn()
 	id := w.add("project", running)
 	w.want(id, "desired_state", "RUNNING")
 	w.used(id, time.Minute)

@@ -96,7 +96,7 @@ type view struct {
 	Now  time.Time
 }
 
-// Enterable reports whether the proxy lets a person in now (design §8).
+// Enterable reports whether the proxy lets a person in now.
 func (v view) Enterable() bool {
 	return lifecycle.OpeningOf(v.W) == lifecycle.OpenNow
 }
@@ -180,7 +180,7 @@ func progressOf(p *workspace.Progress) *progress {
 	return out
 }
 
-// queuedOf names the wish that is carried out once the present step has ended:
+// queuedOf names the state that is applied when the running operation finishes:
 // a queued one, or a desired state beyond what the step leads to.
 func queuedOf(w workspace.Workspace) string {
 	if w.NextDesired != "" {

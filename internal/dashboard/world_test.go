@@ -432,8 +432,8 @@ func (w *world) browser() *browser {
 	return &browser{w, &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-// signedIn is a browser in which the admin is logged in.
-func (w *world) signedIn() *browser {
+// loggedIn is a browser in which the admin is logged in.
+func (w *world) loggedIn() *browser {
 	return w.as(auth.AdminUsername)
 }
 

@@ -20,7 +20,8 @@ type NewWorkspace struct {
 	ImageRef       string
 	StorageBackend string
 	Desired        workspace.DesiredState
-	StandbyTTL     *int // seconds; nil = the server's default, 0 = never
+	Queued         workspace.DesiredState // applied when the running limits allow; empty: none
+	StandbyTTL     *int                   // seconds; nil = the server's default, 0 = never
 	ArchiveTTL     *int
 }
 
@@ -58,10 +59,10 @@ func (db *DB) CreateWorkspace(ctx context.Context, caller workspace.Caller, n Ne
 func insertWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id workspace.ID, n NewWorkspace) (w workspace.Workspace, err error) {
 	err = tx.QueryRow(ctx, `
 		INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, storage_backend,
-			desired_state, standby_ttl_seconds, archive_ttl_seconds)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING `+workspaceColumns,
+			desired_state, standby_ttl_seconds, archive_ttl_seconds, next_desired_state)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) RETURNING `+workspaceColumns,
 		id, caller.UserID, n.Name, n.Description, n.Memo, n.ImageRef, n.StorageBackend,
-		n.Desired, n.StandbyTTL, n.ArchiveTTL).Scan(workspaceTargets(&w)...)
+		n.Desired, n.StandbyTTL, n.ArchiveTTL, nullable(n.Queued)).Scan(workspaceTargets(&w)...)
 	switch {
 	case violates(err, "workspaces_name"):
 		return w, nameTaken(n.Name, err)

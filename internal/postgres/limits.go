@@ -25,9 +25,9 @@ func (db *DB) checkLimits(ctx context.Context, tx pgx.Tx, owner string, id works
 	var perUser, ofUser, all int
 	err := tx.QueryRow(ctx, `
 		SELECT COALESCE((SELECT max_running FROM users WHERE id = $1), $3),
-			(SELECT count(*) FROM workspaces WHERE holds_slot AND owner_user_id = $1 AND id <> $2),
-			CASE WHEN $4 > 0 THEN (SELECT count(*) FROM workspaces WHERE holds_slot AND id <> $2) ELSE 0 END`,
-		owner, id, db.limits.PerUser, db.limits.Global).Scan(&perUser, &ofUser, &all)
+			(SELECT count(*) FROM workspaces WHERE holds_slot AND owner_user_id = $1 AND id IS DISTINCT FROM $2),
+			CASE WHEN $4 > 0 THEN (SELECT count(*) FROM workspaces WHERE holds_slot AND id IS DISTINCT FROM $2) ELSE 0 END`,
+		owner, nullable(id), db.limits.PerUser, db.limits.Global).Scan(&perUser, &ofUser, &all)
 	if err != nil {
 		return err
 	}
@@ -73,9 +73,9 @@ func runningOf(ctx context.Context, in querier, owner string, except workspace.I
 	return pgx.CollectRows(rows, toWorkspace)
 }
 
-// MayRun is CodeLimitExceeded if the limits would refuse a start of the
-// caller's workspace now, and promises nothing: it is for saying what a queued
-// wish waits for.
+// MayRun is CodeLimitExceeded if the running limits would refuse a start of the
+// caller's workspace now; an empty id is a workspace that does not exist yet. It
+// reserves nothing: it tells what a queued start waits for.
 func (db *DB) MayRun(ctx context.Context, caller workspace.Caller, id workspace.ID) error {
 	return db.tx(ctx, "look at the limits", func(tx pgx.Tx) error {
 		return db.checkLimits(ctx, tx, caller.UserID, id)

@@ -116,11 +116,60 @@
   // back returns the focus to what opened a dialog, or to the menu it was in.
   function back(opener) {
     var el = opener && opener.id ? document.getElementById(opener.id) : null
-    if (!el) return
+    if (!el) return keepFocus()
     var menu = el.closest('details.menu:not([open])')
     if (menu) el = menu.querySelector('summary')
     el.focus()
   }
+
+  // Keyboard focus stays where a person works when its element is disabled or
+  // drawn again: on the same control, else on the same card, else on the next one.
+  var focused = null // what was focused last, outside of dialogs
+  // A card's class is no help: htmx keeps the old one until it has settled.
+  function isGone(card) { return !!card.closest('.gone') }
+
+  function describe(el) {
+    var card = el.closest('.card[id], #panel, #wait, .row[id], #sessions, #tokens')
+    var all = card ? Array.from(document.querySelectorAll('.card[id]')).map(function (c) { return c.id }) : []
+    var at = card ? all.indexOf(card.id) : -1
+    return {
+      el: el, id: el.id, card: card && card.id, gone: card && isGone(card),
+      others: at < 0 ? [] : all.slice(at + 1).concat(all.slice(0, at).reverse())
+    }
+  }
+
+  function usable(el) { return el && !el.disabled && el.checkVisibility() }
+
+  // controlOf is where the focus goes in a card: its first button.
+  function controlOf(card) {
+    if (!card) return null
+    return Array.from(card.querySelectorAll('.actions .btn:not(.menu-item), .problem-actions .btn')).find(usable) ||
+      Array.from(card.querySelectorAll('a[href], button, summary')).find(usable)
+  }
+
+  function keepFocus() {
+    var active = document.activeElement
+    if (!focused || (active && active !== document.body) || document.querySelector('dialog[open]')) return
+    var was = focused, same = was.id && document.getElementById(was.id)
+    var card = was.card && document.getElementById(was.card)
+    if (card && !was.gone && isGone(card)) card = null // deleted: it is in another list
+    var next = usable(same) && (!card || card.contains(same)) && isGone(same) === !!was.gone ? same : null
+    if (!next && card && was.el.closest('.menu')) next = card.querySelector('.menu > summary')
+    next = next || controlOf(card)
+    was.others.forEach(function (id) {
+      var other = document.getElementById(id)
+      if (!next && other && !isGone(other)) next = controlOf(other)
+    })
+    next = next || (was.card && document.getElementById('new-workspace')) || document.getElementById('main')
+    next.focus({ preventScroll: next.id === 'main' })
+  }
+
+  document.addEventListener('focusin', function (e) {
+    if (!e.target.closest('dialog, #toasts')) focused = describe(e.target)
+  })
+  document.addEventListener('pointerdown', function (e) {
+    if (!e.target.closest('a, button, summary, input, select, textarea, label, dialog')) focused = null
+  })
 
   // A form that came back with something wrong in it.
   function showErrors(form) {
@@ -141,6 +190,17 @@
     }, 1000)
   }
 
+  // A toast that offers to undo a deletion goes when the workspace is not deleted
+  // any more, wherever it was restored.
+  function dropUndone() {
+    var list = document.getElementById('workspaces')
+    if (!list) return
+    each('[data-undo]', function (el) {
+      var card = document.getElementById('ws-' + el.dataset.undo)
+      if (card ? !isGone(card) : 'first' in list.dataset) el.remove()
+    })
+  }
+
   // The form of an undo has to be sent first.
   function closeToast(button) {
     var toast = button.closest('[data-toast]')
@@ -154,6 +214,7 @@
     moments()
     showDialog()
     each('[data-toast]', watchToast)
+    dropUndone()
   }
 
   document.addEventListener('click', function (e) {
@@ -241,8 +302,10 @@
   })
   document.body.addEventListener('htmx:afterSwap', times)
   document.body.addEventListener('htmx:load', settle) // once htmx has taken hold of what is new
-  // A button that was used and went with what it stood in leaves the focus
-  // where the next one like it is, else at the page's beginning.
+  // The answer to a request may have replaced the control that sent it.
+  document.body.addEventListener('htmx:afterRequest', function () { window.setTimeout(keepFocus) })
+  // A button in a notice that goes leaves the focus to the next notice, else to the
+  // page's beginning.
   var inEnding = false
   document.body.addEventListener('htmx:beforeRequest', function (e) {
     if (e.target.closest('#ending')) inEnding = true // the button is about to be disabled
@@ -256,6 +319,8 @@
       var next = document.querySelector('#ending button') || document.getElementById('main')
       if (!document.activeElement || document.activeElement === document.body) next.focus({ preventScroll: true })
     }
+    dropUndone()
+    keepFocus()
     var form = document.getElementById('dialog-form')
     if (e.detail.target && e.detail.target.id === 'dialog-form' && form) showErrors(form)
   })

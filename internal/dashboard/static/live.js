@@ -14,7 +14,75 @@
     if (!slot.firstElementChild) htmx.swap(slot, markup, { swapStyle: 'innerHTML' })
   }
 
-  function signedOut() { location.assign('/login?next=' + encodeURIComponent(location.pathname + location.search)) }
+  // The session has ended, perhaps in another tab. What was typed and not saved is
+  // kept in this tab until its user has logged in again, if the user wants that.
+  function loggedOut() {
+    var draft = unsaved()
+    if (!draft) return toLogin(location.pathname + location.search)
+    if (document.getElementById('logged-out-dialog')) return
+    closeStream()
+    document.querySelectorAll('dialog[open]').forEach(function (d) { d.removeAttribute('open') })
+    document.body.appendChild(document.getElementById('logged-out').content.cloneNode(true))
+    var dialog = document.getElementById('logged-out-dialog')
+    dialog.addEventListener('cancel', function (e) { e.preventDefault() })
+    dialog.querySelector('[data-keep]').addEventListener('click', function () {
+      try { sessionStorage.setItem('codehub-draft', JSON.stringify(draft)) } catch (e) { /* no storage: nothing is kept */ }
+      toLogin(draft.page)
+    })
+    dialog.querySelector('[data-discard]').addEventListener('click', function () { toLogin(location.pathname + location.search) })
+    dialog.showModal()
+  }
+
+  function toLogin(next) { location.assign('/login?next=' + encodeURIComponent(next)) }
+
+  // unsaved is what was typed into the forms whose text is worth keeping; null for
+  // nothing.
+  function unsaved() {
+    var draft = null
+    document.querySelectorAll('form[data-keep-text]').forEach(function (form) {
+      form.querySelectorAll('textarea, input[type="text"], input:not([type])').forEach(function (el) {
+        if (!el.name || el.value === el.defaultValue) return
+        if (!draft || draft.page !== form.dataset.keepText) draft = { user: user(), page: form.dataset.keepText, fields: {} }
+        draft.fields[el.id] = el.value
+      })
+    })
+    return draft
+  }
+
+  function user() { return document.body.dataset.user }
+
+  function restoreDraft() {
+    var draft = null
+    try { draft = JSON.parse(sessionStorage.getItem('codehub-draft')) } catch (e) { return }
+    if (!draft || !user()) return
+    sessionStorage.removeItem('codehub-draft')
+    if (draft.user !== user() || draft.page !== location.pathname) return
+    Object.keys(draft.fields).forEach(function (id) {
+      var el = document.getElementById(id)
+      if (el && el.form && el.form.dataset.keepText === draft.page) {
+        el.value = draft.fields[id]
+        el.focus()
+      }
+    })
+  }
+
+  restoreDraft()
+  // A request that the server answers with the login page does not lose text either.
+  document.body.addEventListener('htmx:beforeOnLoad', function (e) {
+    var to = e.detail.xhr.getResponseHeader('HX-Redirect') || ''
+    if (!/^\/login(\?|$)/.test(to) || !unsaved()) return
+    e.preventDefault()
+    loggedOut()
+  })
+  // What was saved is not unsaved any more.
+  document.body.addEventListener('htmx:afterRequest', function (e) {
+    var form = e.target.closest && e.target.closest('form[data-keep-text]')
+    if (!form || !e.detail.successful || e.detail.xhr.getResponseHeader('HX-Redirect')) return
+    form.querySelectorAll('textarea, input').forEach(function (el) {
+      var sent = e.detail.requestConfig.parameters[el.name]
+      if (typeof sent === 'string') el.defaultValue = sent
+    })
+  })
 
   // The first connection says what the page was made with, so that nothing is
   // sent that it shows already. Every later one starts from nothing.
@@ -37,7 +105,7 @@
       failures = 0
       forget()
       document.getElementById('offline').hidden = true
-      e.detail.source.addEventListener('signed-out', signedOut)
+      e.detail.source.addEventListener('logged-out', loggedOut)
     })
     document.body.addEventListener('htmx:sseError', function () {
       // One break is a restart or a change of networks, and mends itself.

@@ -13,13 +13,13 @@ import (
 	"codehub/internal/workspace"
 )
 
-// wish is a change that a person asked for. note is the text toast.<note>
-// that says what was done.
-type wish func(ctx context.Context, c workspace.Caller, id workspace.ID, r *http.Request) (note string, err error)
+// change is a change that a person requests. note names the text toast.<note>
+// that confirms it.
+type change func(ctx context.Context, c workspace.Caller, id workspace.ID, r *http.Request) (note string, err error)
 
-// carryOut does the wish and answers with what it changed on the page that it
-// came from, or sends a browser without scripts back there.
-func (d *Dashboard) carryOut(w http.ResponseWriter, r *http.Request, c workspace.Caller, do wish) {
+// carryOut makes the change and answers with the parts of the page that it changed,
+// or sends a browser without scripts back to the page.
+func (d *Dashboard) carryOut(w http.ResponseWriter, r *http.Request, c workspace.Caller, do change) {
 	id, err := idOf(r)
 	if err != nil {
 		d.refuse(w, r, c, "", err)
@@ -33,7 +33,7 @@ func (d *Dashboard) carryOut(w http.ResponseWriter, r *http.Request, c workspace
 	d.done(w, r, c, id, note)
 }
 
-func (d *Dashboard) want(s workspace.DesiredState, note string) wish {
+func (d *Dashboard) want(s workspace.DesiredState, note string) change {
 	return func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
 		ws, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{Desired: &s, Queue: true})
 		if err == nil && ws.NextDesired == s {
@@ -88,7 +88,7 @@ func (d *Dashboard) setAside(w http.ResponseWriter, r *http.Request, c workspace
 }
 
 // startEmpty gives up what was lost. The workspace's name, typed, is the
-// confirmation (design §2).
+// confirmation.
 func (d *Dashboard) startEmpty(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	ws, err := d.workspaceOf(r.Context(), r, c)
 	if err != nil {
@@ -185,6 +185,7 @@ type toast struct {
 	Text  string
 	Error bool
 	Undo  string // where to post to; empty for none
+	ID    string // of the workspace that Undo is about
 	From  string
 }
 
@@ -196,7 +197,7 @@ func (d *Dashboard) toast(r *http.Request, c workspace.Caller, note string, id w
 		if ws, err := d.Store.Workspace(r.Context(), c, id); err == nil {
 			name = ws.Name
 			if v := d.viewOf(ws, from); note == "delete" && !v.RestoreUntil.IsZero() {
-				t.Undo = "/workspaces/" + string(id) + "/undelete"
+				t.Undo, t.ID = "/workspaces/"+string(id)+"/undelete", string(id)
 			}
 		}
 	}
@@ -208,7 +209,7 @@ func (d *Dashboard) toast(r *http.Request, c workspace.Caller, note string, id w
 	return t
 }
 
-// done answers a wish that was carried out.
+// done answers a change that was made.
 func (d *Dashboard) done(w http.ResponseWriter, r *http.Request, c workspace.Caller, id workspace.ID, note string) {
 	from := fromOf(r)
 	if other := r.PostFormValue("for"); workspace.ValidID(other) {
@@ -267,7 +268,7 @@ func (d *Dashboard) redraw(r *http.Request, c workspace.Caller, from string, id 
 	return []part{{"panel", v}, {"archives", v}, {"facts", v}}, err
 }
 
-// limitOf reads the details of a limit that was reached (design §6).
+// limitOf reads the details of a limit that was reached.
 func limitOf(e *workspace.Error) (perUser bool, maximum int) {
 	perUser = e.Details["limit_type"] == "per_user"
 	switch n := e.Details["max"].(type) {
