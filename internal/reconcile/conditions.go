@@ -7,7 +7,7 @@ import (
 	"codehub/internal/health"
 )
 
-// conditions are what keeps workspaces from changing.
+// conditions are the outages and limits that keep workspaces from changing.
 type conditions struct {
 	docker     *health.Condition
 	wall       *health.Condition

@@ -118,8 +118,8 @@ func createdConcurrently(err error) bool {
 	return errdefs.IsConflict(err) || strings.Contains(err.Error(), "same bridge name")
 }
 
-// noPoolLeft reports whether Docker's default address pools are used up; in
-// the words of 20.10, and of 26 and later.
+// noPoolLeft reports whether Docker's default address pools are used up, by
+// the messages of Docker 20.10 and of 26 and later.
 func noPoolLeft(err error) bool {
 	said := strings.ToLower(err.Error())
 	return strings.Contains(said, "non-overlapping ipv4 address pool") || strings.Contains(said, "predefined address pools have been fully subnetted")
