@@ -91,6 +91,7 @@ func TestLinksResolve(t *testing.T) {
 // Comments and messages in the source cite pages and headings that exist.
 func TestCitationsResolve(t *testing.T) {
 	t.Parallel()
+	section := regexp.MustCompile(`design §\S*|\bdesign\.md`)
 	cited := regexp.MustCompile(`docs/((?:adr/)?[a-zA-Z0-9-]+\.md)(?:#([a-z0-9-]+))?`)
 	all := pages(t)
 	found := 0
@@ -103,12 +104,15 @@ func TestCitationsResolve(t *testing.T) {
 				return filepath.SkipDir
 			}
 			return nil
-		case !slices.Contains([]string{".go", ".sql", ".sh", ".js", ".html"}, filepath.Ext(path)) && d.Name() != "Makefile":
+		case !slices.Contains([]string{".go", ".sql", ".sh", ".js", ".html", ".txt"}, filepath.Ext(path)) && d.Name() != "Makefile":
 			return nil
 		}
 		source, err := os.ReadFile(path)
 		if err != nil {
 			return err
+		}
+		if other := section.Find(source); other != nil && filepath.Base(path) != "docs_test.go" {
+			t.Errorf("%s cites a document that is not in the repository: %s", path, other)
 		}
 		for _, m := range cited.FindAllStringSubmatch(string(source), -1) {
 			found++
