@@ -251,6 +251,7 @@ func (r *Runtime) started(ctx context.Context, spec runtime.ContainerSpec, id st
 		ID:        id,
 		Workspace: spec.Workspace,
 		Claim:     spec.Claim,
+		Image:     spec.Image,
 		State:     runtime.ContainerRunning,
 		Detail:    "running",
 		Addr:      upstreamAddr(addr, ""),
