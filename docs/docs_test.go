@@ -280,7 +280,7 @@ func example(t *testing.T, page, language string) string {
 	return block
 }
 
-// check runs a program on the example, if it is installed.
+// check runs a program on the example.
 func check(t *testing.T, name, content string, command func(path string) []string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -289,7 +289,7 @@ func check(t *testing.T, name, content string, command func(path string) []strin
 	}
 	args := command(path)
 	if _, err := exec.LookPath(args[0]); err != nil {
-		t.Skipf("%s is not installed", args[0])
+		t.Fatalf("scripts/setup.sh check installs it: %v", err)
 	}
 	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil || strings.Contains(string(out), name+":") {
 		t.Errorf("%v: %v\n%s", args, err, out)

@@ -20,7 +20,7 @@ func TestNginxConfigurationIsValid(t *testing.T) {
 	t.Parallel()
 	nginx, err := exec.LookPath("nginx")
 	if err != nil {
-		t.Skip("nginx is not installed")
+		t.Fatalf("scripts/setup.sh check installs it: %v", err)
 	}
 	dir := t.TempDir()
 	certificate(t, filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))

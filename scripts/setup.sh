@@ -71,6 +71,9 @@ need_check_tools() {
 	need 'has zstd' zstd "reads archives in the tests"
 	need 'has git' git "the tests' way to the repository"
 	need 'has mkfs.ext4' e2fsprogs "the disks of the tests' own"
+	need 'has nginx' nginx "checks the reverse proxy's example in docs/"
+	need 'has caddy' caddy "checks the other example"
+	need 'has systemd-analyze' systemd "checks the unit in docs/"
 }
 
 need_test_tools() {
@@ -120,7 +123,7 @@ settle_packages() {
 	fi
 	# The tests start servers of their own; the packages start one for all.
 	local service
-	for service in docker-registry redis-server pgbouncer; do
+	for service in docker-registry redis-server pgbouncer nginx caddy; do
 		[[ " ${packages[*]} " == *" $service "* ]] || continue
 		echo "setup: stopping the $service service that the package started"
 		if [ -d /run/systemd/system ]; then
