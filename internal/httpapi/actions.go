@@ -123,7 +123,7 @@ func (s *server) cancelWorkspace(w http.ResponseWriter, r *http.Request, id auth
 	return s.answer(w, http.StatusAccepted, ws)
 }
 
-// keepWorkspace counts as a use of the workspace now.
+// keepWorkspace restarts the idle timeout.
 func (s *server) keepWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	wsID, err := pathID(r)
 	if err != nil {
@@ -148,8 +148,8 @@ func (s *server) restartWorkspace(w http.ResponseWriter, r *http.Request, id aut
 	return s.answer(w, http.StatusAccepted, ws)
 }
 
-// stopWorkspace wants STANDBY, as soon as the operation under way is over;
-// with force=true, and in ERROR, the container is removed now.
+// stopWorkspace requests STANDBY, after the running operation if there is one. With
+// force=true, and in ERROR, the container is removed now.
 func (s *server) stopWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	wsID, err := pathID(r)
 	if err != nil {

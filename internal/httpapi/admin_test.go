@@ -66,8 +66,8 @@ func TestAccounts(t *testing.T) {
 	e.exec(`UPDATE audit_log SET details = '{}' WHERE action = 'user.change' AND username = 'ann' AND details ? 'admin'`)
 }
 
-// TestDisabledAtOnce: sessions, tokens and streams of a disabled user end.
-func TestDisabledAtOnce(t *testing.T) {
+// TestDisablingEndsRequestsAtOnce: sessions, tokens and streams of a disabled user end.
+func TestDisablingEndsRequestsAtOnce(t *testing.T) {
 	t.Parallel()
 	for what, patch := range map[string]string{"disabled": `{"disabled":true}`, "another password": `{"password":"long enough"}`} {
 		t.Run(what, func(t *testing.T) {

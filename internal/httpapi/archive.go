@@ -94,9 +94,8 @@ func (s *server) archiveOf(r *http.Request, id auth.Identity, ws workspace.Works
 	return list[i], nil
 }
 
-// describeArchive says what is sent. An object of another size than was
-// recorded is not what the digest is of: it is given out as it is, for whoever
-// wants to save what is left, and without it.
+// describeArchive sets the headers of a download. An object of another size than was
+// recorded is sent without its digest, so that its owner can save what is left.
 func describeArchive(h http.Header, name string, a workspace.Archive, size int64) {
 	h.Set("Content-Type", "application/zstd")
 	h.Set("Content-Disposition", attachment(api.ArchiveFileName(name)))
@@ -141,7 +140,7 @@ func (s *server) sendContent(w http.ResponseWriter, r *http.Request, content *ob
 	return err
 }
 
-// undescribe takes back what was said of a content that is not sent.
+// undescribe removes the headers of a content that is not sent.
 func undescribe(h http.Header, status int) {
 	for _, name := range []string{"Accept-Ranges", "Content-Disposition", "Content-Length", "Etag", "Repr-Digest", "X-Accel-Buffering"} {
 		h.Del(name)

@@ -190,7 +190,7 @@ func TestDownload(t *testing.T) {
 }
 
 // An administrator is nobody special here, as with every other route.
-func TestDownloadIsTheOwnersAlone(t *testing.T) {
+func TestDownloadOnlyForOwner(t *testing.T) {
 	t.Parallel()
 	e := newArchived(t, "mine", 10)
 	e.exec(`UPDATE users SET admin = true WHERE username = 'eve'`)

@@ -156,7 +156,7 @@ func TestAuthorization(t *testing.T) {
 }
 
 // A list and a stream show nobody else's.
-func TestListsAreOnesOwn(t *testing.T) {
+func TestListsShowOnlyOwnWorkspaces(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	e.workspace(e.ann, "hers")

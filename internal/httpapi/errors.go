@@ -67,7 +67,7 @@ func Status(err error) int {
 	return http.StatusInternalServerError
 }
 
-// errStarted ends a handler whose answer had begun: nothing more can be said.
+// errStarted ends a handler after it has begun its response.
 var errStarted = errors.New("the answer had begun")
 
 // fail answers with an error, and logs it if it is the server's own.

@@ -49,8 +49,8 @@ type stream struct {
 	w      http.ResponseWriter
 	rc     *http.ResponseController
 	caller workspace.Caller
-	// shown is what it was told: a digest of a workspace as it was shown last,
-	// or deleted. Nobody is told the same twice, however often it is said.
+	// shown holds a digest of each workspace as it was last sent, or deleted.
+	// Nothing is sent twice.
 	shown map[workspace.ID]uint64
 	seed  maphash.Seed // of the digests
 	// unsent is whether something waits for a flush.
@@ -138,8 +138,8 @@ func (st *stream) all(ctx context.Context) error {
 	return nil
 }
 
-// again looks after a workspace that was in no list. It need not be gone: a
-// deletion may have been taken back between two lists.
+// again reads a workspace that was in neither list. It may still exist, if its
+// deletion was undone between the two.
 func (st *stream) again(ctx context.Context, id workspace.ID) error {
 	ws, err := st.cfg.Store.Workspace(ctx, st.caller, id)
 	switch code := workspace.CodeOf(err); {

@@ -59,7 +59,7 @@ func (e *env) unheard(statements ...string) {
 // After the listener was away, however it went, nothing that anybody remembers
 // is believed: not the sessions, not what subscribers were shown, not the
 // routes; and the controller looks at everything.
-func TestAllIsReadAfreshAfterAGap(t *testing.T) {
+func TestGapReloadsEverything(t *testing.T) {
 	t.Parallel()
 	for name, harm := range map[string]func(e *env, silence func()){
 		"silence": func(_ *env, silence func()) { silence() }, // found by the listener's pings, within 10 s
@@ -104,8 +104,9 @@ func TestAllIsReadAfreshAfterAGap(t *testing.T) {
 	}
 }
 
-// Two servers, of which each hears everything twice: their readers do not.
-func TestTheSecondWay(t *testing.T) {
+// Each server receives every event twice, from the database and from Redis. Its
+// readers receive it once.
+func TestEventsFromRedisAreSentOnce(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	r := e.replica(e.dsn)

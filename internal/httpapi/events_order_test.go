@@ -153,7 +153,7 @@ func TestDeletedWhileAway(t *testing.T) {
 
 // A deletion that is taken back between two lists does not end in a reader who
 // believes it.
-func TestTakenBackDuringAResync(t *testing.T) {
+func TestUndeleteDuringResync(t *testing.T) {
 	t.Parallel()
 	store := &forgetful{}
 	e := newEnv(t, func(c *Config) { store.Store, c.Store = c.Store, store })

@@ -65,7 +65,7 @@ func logAccess(log *slog.Logger, r *http.Request, e *accesslog.Request, rec *rec
 		slog.Duration("took", took), slog.String("remote", host), slog.String("user", e.User))
 }
 
-// bounded makes what a stranger sent fit for a log line.
+// bounded makes text from a client fit for a log line.
 func bounded(s string) string {
 	if len(s) > 256 {
 		s = s[:256] + "…"

@@ -18,8 +18,8 @@ import (
 	"codehub/internal/health"
 )
 
-// Healthz answers that the process runs, and looks at nothing else: a server
-// that waits for its database must not be killed for it.
+// Healthz responds as long as the process runs, and checks nothing else: a server
+// that waits for its database must not be restarted for it.
 func Healthz() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		accesslog.Quiet(r.Context())

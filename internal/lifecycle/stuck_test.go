@@ -78,7 +78,7 @@ func TestVolumeGoneAfterArchivingHasEnded(t *testing.T) {
 }
 
 // Nobody is let in to a home that is being removed: its container goes first.
-func TestNobodyIsLetInToAHomeThatIsRemoved(t *testing.T) {
+func TestContainerOnRemovedHomeIsNotReady(t *testing.T) {
 	t.Parallel()
 	g := look(workspace.PhaseStandby).archived("key").home(workspace.HomeArchived).container(lifecycle.Running).wants(workspace.DesiredRunning)
 	g.Obs.Container.Answers = true
@@ -93,7 +93,7 @@ func TestNobodyIsLetInToAHomeThatIsRemoved(t *testing.T) {
 }
 
 // A container that turns up while a home is packed ends the packing.
-func TestArchivingEndsWhenAContainerTurnsUp(t *testing.T) {
+func TestContainerEndsArchiving(t *testing.T) {
 	t.Parallel()
 	for _, state := range []lifecycle.ContainerState{lifecycle.Created, lifecycle.Running, lifecycle.Exited} {
 		g := look(workspace.PhaseStandby).wants(workspace.DesiredArchived).during(workspace.OpArchiving).container(state)
@@ -178,7 +178,7 @@ func TestRecoveryRemovesAContainerWithoutVolume(t *testing.T) {
 }
 
 // A recovery concludes nothing from what was seen before it.
-func TestRecoveryWaitsForAFreshLook(t *testing.T) {
+func TestRecoveryWaitsForObservation(t *testing.T) {
 	t.Parallel()
 	for _, action := range []string{workspace.RecoverAfresh, workspace.RecoverEmpty} {
 		g := look(workspace.PhaseArchived)

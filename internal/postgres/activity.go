@@ -16,8 +16,8 @@ import (
 // lifecycle.IdleSince says it. GREATEST passes over NULL.
 const idleSince = `GREATEST(last_access_at, phase_changed_at)`
 
-// accessBatch is how many workspaces one statement says the last use of: the
-// controller waits for the session meanwhile, and others for the rows it holds.
+// accessBatch bounds how many rows one statement updates, and so for how long it
+// holds them.
 const accessBatch = 500
 
 // FlushPoint is what a flush of activity begins with.
@@ -69,9 +69,9 @@ func saveAccesses(ctx context.Context, in execer, part []activity.Access) error 
 	return err
 }
 
-// ConfirmFlush records that a replica has handed on all that it saw up to
-// asOf, and to where: activity.Database, or an epoch of the bus. It is false if
-// there is no such replica.
+// ConfirmFlush records that a replica has flushed its activity up to asOf, and to
+// where: activity.Database, or an epoch of the bus. It is false if there is no such
+// replica.
 func (db *DB) ConfirmFlush(ctx context.Context, replica string, asOf time.Time, epoch string) (known bool, err error) {
 	tag, err := db.pool.Exec(ctx, `
 		UPDATE replicas SET flushed_at = GREATEST(flushed_at, $2), flush_epoch = $3 WHERE id = $1`, replica, asOf, epoch)
@@ -129,8 +129,8 @@ func inSession(ctx context.Context, s Session, f func(tx pgx.Tx) error) (err err
 	return err
 }
 
-// Take does all of a step, or nothing: ErrMoved if a replica that it takes for
-// dead was seen again.
+// Take applies a step in one transaction. ErrMoved, and nothing is written, if a
+// replica that the step considers dead was seen again.
 func (c *ActivityClock) Take(ctx context.Context, s activity.Step) error {
 	err := c.do(ctx, func(tx pgx.Tx) error {
 		for _, r := range s.Dead {
@@ -157,8 +157,8 @@ func (c *ActivityClock) Take(ctx context.Context, s activity.Step) error {
 	return failed("move the clock of activity", err)
 }
 
-// addGap adds a gap, and makes one of all those that it touches: they are
-// summed up, so no two may overlap.
+// addGap adds a gap and merges it with those that it touches, as overlapping gaps
+// would be counted twice.
 func addGap(ctx context.Context, tx pgx.Tx, g activity.Gap) error {
 	_, err := tx.Exec(ctx, `
 		WITH old AS (
@@ -169,8 +169,8 @@ func addGap(ctx context.Context, tx pgx.Tx, g activity.Gap) error {
 	return err
 }
 
-// Prune forgets the gaps that ended before any workspace's idle time began
-// that a TTL may end. server is the server's default.
+// Prune removes the gaps that ended before the idle time of every workspace with an
+// idle timeout began. server holds the defaults.
 func (c *ActivityClock) Prune(ctx context.Context, server workspace.TTL) (n int64, err error) {
 	err = c.do(ctx, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `

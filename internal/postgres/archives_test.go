@@ -132,7 +132,7 @@ func TestRequestRecoverArchive(t *testing.T) {
 }
 
 // Whatever the code does: nothing comes to name an archive that is going.
-func TestGoingArchivesAreNotNamed(t *testing.T) {
+func TestArchiveBeingRemovedIsNotReferenced(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	ann := e.user("ann")

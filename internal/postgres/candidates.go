@@ -26,14 +26,12 @@ type known struct {
 // users of the session wait.
 const readSize = 5000
 
-// Candidates reads every workspace of which something is left, deleted ones
-// included, by ascending id. What only people see or the TTLs need stays
-// empty: Description, Memo, LastAccessAt, LastAccess, KeepAwakeTil,
-// StandbyTTL, ArchiveTTL and UpdatedAt.
+// Candidates reads every workspace that is not DELETED, by ascending id. The columns
+// that only people and idle timeouts need stay empty (column.people).
 //
-// Every call reads the database's clock (see Clock), asks for the present
-// version of every row, and reads those that it does not have yet. A row that is as it was is the one of the last call,
-// the very same pointer: what it points to is not to be changed.
+// Every call reads the database's clock (see Clock) and the current version of every
+// row, and then the rows whose version is new. For an unchanged row it returns the
+// same pointer as the call before. Callers must not change what it points to.
 func (c *Controller) Candidates(ctx context.Context) ([]*workspace.Workspace, error) {
 	c.looking.Lock()
 	defer c.looking.Unlock()
@@ -61,14 +59,13 @@ func (c *Controller) Candidates(ctx context.Context) ([]*workspace.Workspace, er
 		list[i] = k.row
 	}
 	if len(stale) > 2*readSize {
-		// The first look of a term: what reading so many has left would stay
-		// with the process, which from now on needs next to none.
+		// The first read of a term allocates far more than later ones.
 		debug.FreeOSMemory()
 	}
 	return list, nil
 }
 
-// forget drops the rows that are gone.
+// forget drops the rows that no longer exist.
 func (c *Controller) forget() {
 	c.order = slices.DeleteFunc(c.order, func(k *known) bool {
 		gone := k.turn != c.turn
@@ -79,8 +76,8 @@ func (c *Controller) forget() {
 	})
 }
 
-// look reads the database's clock, finds the rows whose present version is not
-// known, and counts those whose is. It is one round trip.
+// look reads the database's clock, finds the rows whose current version is not
+// known, and counts the others. It is one round trip.
 func (c *Controller) look(ctx context.Context) (stale [][16]byte, present int, err error) {
 	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		var batch pgx.Batch
@@ -121,7 +118,7 @@ func (c *Controller) look(ctx context.Context) (stale [][16]byte, present int, e
 	return stale, present, err
 }
 
-// read reads rows afresh and counts them; one that is gone by now is left out.
+// read reads rows and counts them. A row that no longer exists is left out.
 func (c *Controller) read(ctx context.Context, stale [][16]byte) (n int, err error) {
 	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `

@@ -79,8 +79,8 @@ func (c *Controller) Clock() Clock {
 	return c.clock
 }
 
-// RestartWaits has every deletion and every garbage collection wait its whole
-// time again, counted from now. What Clock returns says so from then on.
+// RestartWaits restarts every delay that ends in a removal, from now on. Clock
+// returns the new time from then on.
 func (c *Controller) RestartWaits(ctx context.Context) error {
 	c.looking.Lock()
 	defer c.looking.Unlock()

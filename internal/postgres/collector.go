@@ -159,11 +159,10 @@ type Finding struct {
 	Delete bool
 }
 
-// Settle has decide look at one workspace and its archives, as they are while
-// nobody changes them, and writes what it comes to, all in one transaction. In
-// particular no recovery, no archiving and no undeletion can come in between a
-// decision to remove an archive and its mark. decide is not called if the
-// workspace is gone; it may be called again after a conflict.
+// Settle locks a workspace and its archives, calls decide with them, and writes its
+// findings in the same transaction, so that no recovery, archiving or undeletion
+// comes between a decision to remove an archive and its mark. decide is not called
+// if the workspace does not exist, and is called again after a conflict.
 func (c *Collector) Settle(ctx context.Context, id workspace.ID, decide func(now time.Time, w Holder, archives []Record) []Finding) error {
 	err := c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		var err error

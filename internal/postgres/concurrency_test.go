@@ -50,8 +50,9 @@ func (e *env) during(f func(), statements ...string) {
 	<-done
 }
 
-// A wish that comes while a claim is being written is judged by the claim.
-func TestWishSeesTheClaim(t *testing.T) {
+// A desired state that is requested while a claim is being written is judged after
+// the claim.
+func TestDesireWaitsForClaim(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	ann := e.user("ann")
@@ -63,8 +64,8 @@ func TestWishSeesTheClaim(t *testing.T) {
 	wantCode(t, err, workspace.CodeOperationInProgress)
 }
 
-// A claim that comes while a wish is being written does not land.
-func TestClaimSeesTheWish(t *testing.T) {
+// A claim that is written while a desired state is being requested does not land.
+func TestClaimComparesDesiredState(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	c := postgres.NewController(postgres.NewSession(e.conn()))
@@ -81,9 +82,9 @@ func TestClaimSeesTheWish(t *testing.T) {
 	}
 }
 
-// Somebody who holds a row and hangs costs others a bounded wait: the session
-// that hangs is ended, and who waited for it gets an answer.
-func TestNobodyWaitsForEver(t *testing.T) {
+// A session that holds a row and hangs is ended after a bounded time, and those that
+// wait for the row get an error.
+func TestLocksTimeOut(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	ann := e.user("ann")

@@ -30,13 +30,13 @@ type Controller struct {
 	clock   Clock // as it was last read
 }
 
-// NewController makes a Controller of the leader's session, or of a command's
-// own.
+// NewController makes a Controller of the leader's session, or of a command's own
+// session.
 func NewController(s Session) *Controller {
 	return &Controller{session: s, known: map[[16]byte]*known{}}
 }
 
-// Do runs f with the session, while nobody else uses it.
+// Do runs f with the session. No other call uses the session meanwhile.
 func (c *Controller) Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error {
 	return c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		if !c.utc {
@@ -47,7 +47,7 @@ func (c *Controller) Do(ctx context.Context, f func(ctx context.Context, conn *p
 	})
 }
 
-// NewSession makes a Session of a connection that nobody uses but through it.
+// NewSession makes a Session of a connection that is used only through it.
 func NewSession(conn *pgx.Conn) Session { return &ownSession{conn: conn} }
 
 type ownSession struct {
@@ -75,9 +75,9 @@ type Change struct {
 	ClearRecover, ClearCancel, ClearForceStop bool
 }
 
-// Refused is the error of Apply when the database refused single rows: a
-// broken invariant, and a fault of codehub's own. Nothing of these rows was
-// written; landed holds for all others.
+// Refused is the error of Apply if the database refused single rows. That means a
+// broken invariant, which is a bug of codehub. Nothing of these rows was written;
+// landed holds for all others.
 type Refused struct {
 	Rows map[workspace.ID]error
 }
@@ -95,12 +95,11 @@ func (r *Refused) Error() string {
 // other users of the session wait.
 const batchSize = 1000
 
-// Apply writes the changes in one batch and one transaction (in several, if
-// there are more than 1,000) and says which have landed. A change does not
-// land if something that it compares was changed in between; nothing of it is
-// written then. If rows are refused the error is *Refused and the rest is
-// written all the same; after any other error landed is nil, and what of the
-// changes was written is found out by reading afresh.
+// Apply writes the changes, 1,000 rows in a transaction, and reports which have
+// landed. A change does not land, and nothing of it is written, if a column that it
+// compares has changed. If the database refuses rows, the error is *Refused and the
+// other rows are written. After any other error landed is nil; read the rows to find
+// out which changes were written.
 func (c *Controller) Apply(ctx context.Context, changes []Change) (landed []bool, err error) {
 	order := make([]int, len(changes))
 	for i := range order {
@@ -125,8 +124,8 @@ func (c *Controller) Apply(ctx context.Context, changes []Change) (landed []bool
 	return landed, nil
 }
 
-// applyPart writes one transaction's worth; if the database refuses it for
-// what it holds, each row by itself, so that one bad row holds up nobody.
+// applyPart writes the changes of one transaction. If the database refuses its data,
+// each row is written by itself, so that a bad row delays no other.
 func applyPart(ctx context.Context, conn *pgx.Conn, changes []Change, part []int, landed []bool, refused map[workspace.ID]error) error {
 	err := applyBatch(ctx, conn, changes, part, landed)
 	for n := 1; sacrificed(err) && n < attempts; n++ {

@@ -120,7 +120,7 @@ func TestStoreArchive(t *testing.T) {
 
 // Whoever comes in between keeps the home: nothing of the archive is stored
 // then, not even beside the workspace.
-func TestStoreArchiveUnlessSomebodyCame(t *testing.T) {
+func TestStoreArchiveAfterInterference(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	c := postgres.NewController(postgres.NewSession(e.conn()))
@@ -190,7 +190,7 @@ func TestStoreEmptyArchive(t *testing.T) {
 }
 
 // An archive that garbage collection has begun to remove becomes nobody's.
-func TestStoreArchiveThatIsGoing(t *testing.T) {
+func TestStoreArchiveBeingRemoved(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	c := postgres.NewController(postgres.NewSession(e.conn()))

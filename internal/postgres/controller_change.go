@@ -77,9 +77,10 @@ func (u *update) clear(request string, seen *time.Time, columns ...string) {
 	}
 }
 
-// compare says what must still be as it was seen: for a claim everything that the
-// decision used, otherwise the operation. The last step of a deletion compares
-// like a claim: a workspace that was undeleted meanwhile must not become DELETED.
+// compare adds the conditions under which the change lands: for a claim everything
+// that the decision used, otherwise the operation. The last step of a deletion
+// compares like a claim, since a workspace that was undeleted meanwhile must not
+// become DELETED.
 func (u *update) compare(c Change) error {
 	u.where = append(u.where, "id = "+u.arg(c.Seen.ID))
 	gone := c.Next.Phase == workspace.PhaseDeleted && c.Seen.Phase != workspace.PhaseDeleted

@@ -234,7 +234,7 @@ func TestApplyCompares(t *testing.T) {
 
 // A deletion that was taken back in between is not written down as done: the
 // row would never be looked at again.
-func TestApplyDoesNotBuryTheUndeleted(t *testing.T) {
+func TestApplyKeepsUndeletedWorkspace(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	c := postgres.NewController(postgres.NewSession(e.conn()))

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Options say how the store behaves.
+// Options configure the store.
 type Options struct {
 	Limits   Limits
 	Log      *slog.Logger

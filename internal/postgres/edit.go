@@ -12,7 +12,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// NewWorkspace is what a workspace is made of.
+// NewWorkspace holds the values of a new workspace.
 type NewWorkspace struct {
 	Name           string
 	Description    string
@@ -26,8 +26,8 @@ type NewWorkspace struct {
 }
 
 // CreateWorkspace adds a workspace of the caller's. CodeNameTaken;
-// CodeLimitExceeded if RUNNING is wanted and no more may run, and then there
-// is nothing added.
+// CodeLimitExceeded, and nothing is added, if it is to be RUNNING and a running
+// limit is reached.
 func (db *DB) CreateWorkspace(ctx context.Context, caller workspace.Caller, n NewWorkspace) (workspace.Workspace, error) {
 	if !workspace.ValidID(caller.UserID) {
 		return workspace.Workspace{}, forbidden()
@@ -72,8 +72,8 @@ func insertWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id
 	return w, err
 }
 
-// Patch is what a person changes of a workspace; what is nil or not set stays
-// as it is.
+// Patch holds changes to a workspace. Fields that are nil or not set stay as they
+// are.
 type Patch struct {
 	Name           *string
 	Description    *string

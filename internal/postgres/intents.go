@@ -93,7 +93,8 @@ func (db *DB) Restart(ctx context.Context, caller workspace.Caller, id workspace
 	return w, err
 }
 
-// WakeResult is what a visit found, and whether it changed what is desired.
+// WakeResult is the workspace after Wake, and whether the desired or the queued
+// state changed.
 type WakeResult struct {
 	Workspace workspace.Workspace
 	Changed   bool

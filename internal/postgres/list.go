@@ -14,7 +14,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Filter says which workspaces to list.
+// Filter selects the workspaces of a list.
 type Filter struct {
 	Query string          // part of the name or description, in whatever case
 	Phase workspace.Phase // empty: any

@@ -52,11 +52,11 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-// Run hands on every notification, one at a time, until ctx ends, and then
-// returns nil. A connection that breaks is made anew. Whatever was sent in
-// between is lost: gap is called after every connect, the first included, for
-// everything to be read afresh. Notifications of changes made after that
-// reading began are not lost. It fails only on a dsn that makes no sense.
+// Run passes every notification to handle, one at a time, until ctx ends, and then
+// returns nil. It reconnects after a lost connection. Notifications that were sent
+// meanwhile are lost, so gap is called after every connect, also the first: the
+// receiver then reads everything again. Notifications of changes made after that
+// call are not lost. Run fails only if the dsn is invalid.
 func (l *Listener) Run(ctx context.Context, handle func(Notification), gap func()) error {
 	cfg, err := ConnConfig(l.dsn, "codehub-listener")
 	if err != nil {

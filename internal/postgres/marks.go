@@ -48,7 +48,7 @@ func (s *MarkState) targets() []any {
 	return []any{orEmpty(&s.Run), &s.Serial, orEmpty(&s.NextRun), orEmpty(&s.Hold), &s.TakeOver, &s.TakenOver, &s.Wanted}
 }
 
-// State reads what is known.
+// State reads the marks and the requests about them.
 func (m *Marks) State(ctx context.Context) (s MarkState, err error) {
 	err = m.do(ctx, "read the state of the marks", func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, selectMarks).Scan(s.targets()...)
@@ -124,8 +124,8 @@ func (m *Marks) Supersede(ctx context.Context, ids ...string) error {
 	})
 }
 
-// RestartWaits has every wait begin anew: the grace of deletions, and the delay
-// of archives that nothing names.
+// RestartWaits restarts every delay that ends in a removal: the grace of deletions,
+// and the delay of garbage collection and of orphans.
 func (m *Marks) RestartWaits(ctx context.Context) error {
 	return m.do(ctx, "restart the waits", func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `UPDATE gc_state SET restored_at = clock_timestamp()`)

@@ -43,8 +43,9 @@ func toOrphan(row pgx.CollectableRow) (o Orphan, err error) {
 	return o, err
 }
 
-// SaveOrphans makes the table hold exactly seen, and returns it: what is in it
-// already keeps its time, so that a change of leaders begins no delay anew.
+// SaveOrphans replaces the recorded orphans by seen and returns them. A known orphan
+// keeps the time at which it was first seen, so a change of leaders restarts no
+// delay.
 func (c *Controller) SaveOrphans(ctx context.Context, seen []Orphan) (list []Orphan, err error) {
 	var kinds, names, workspaces, details []string
 	var kept []bool
@@ -80,8 +81,7 @@ func (c *Controller) SaveOrphans(ctx context.Context, seen []Orphan) (list []Orp
 	return list, failed("write the orphans", err)
 }
 
-// Owned reports whether there is a workspace of that id of which something may
-// be left.
+// Owned reports whether a workspace with that id exists that is not DELETED.
 func (c *Controller) Owned(ctx context.Context, id workspace.ID) (owned bool, err error) {
 	if !workspace.ValidID(string(id)) {
 		return false, nil

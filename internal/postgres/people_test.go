@@ -303,8 +303,9 @@ func TestSetPassword(t *testing.T) {
 	}
 }
 
-// What is under way while somebody's access is being ended does not outlast it.
-func TestNothingOutlastsTheEndOfAccess(t *testing.T) {
+// A login or token creation that runs while the access of its user ends does not
+// outlast it.
+func TestAccessEndsForRequestsUnderWay(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	ctx := t.Context()

@@ -9,8 +9,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Reload reads workspaces for their owners' event streams: ids[i] of
-// owners[i]. What is not there, or somebody else's, is left out.
+// Reload reads workspaces for their owners' event streams: ids[i] of owners[i].
+// Workspaces that do not exist or have another owner are left out.
 func (db *DB) Reload(ctx context.Context, owners []string, ids []workspace.ID) ([]workspace.Workspace, error) {
 	const verb = "read changed workspaces"
 	rows, err := db.pool.Query(ctx, `SELECT `+workspaceColumns+` FROM workspaces
@@ -22,7 +22,7 @@ func (db *DB) Reload(ctx context.Context, owners []string, ids []workspace.ID) (
 	return list, failed(verb, err)
 }
 
-// valid makes of what is no id one that nothing has.
+// valid replaces invalid ids by one that no workspace has.
 func valid[T ~string](ids []T) []string {
 	out := make([]string, len(ids))
 	for i, id := range ids {
@@ -33,8 +33,8 @@ func valid[T ~string](ids []T) []string {
 	return out
 }
 
-// RecentlyDeleted are the caller's deleted workspaces of which something is
-// left, or was a day ago: whoever was away for less has to hear of them.
+// RecentlyDeleted lists the caller's workspaces that are being deleted or were
+// deleted within a day, so that a client that reconnects learns of them.
 func (db *DB) RecentlyDeleted(ctx context.Context, caller workspace.Caller) ([]workspace.ID, error) {
 	if !workspace.ValidID(caller.UserID) {
 		return nil, forbidden()

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ReplicaAlive is for how long a server that says nothing counts as alive.
+// ReplicaAlive is how long a server counts as alive after its last heartbeat.
 const ReplicaAlive = 60 * time.Second
 
 // replicaForgotten is after what time a server that was never heard of again
@@ -65,13 +65,13 @@ func (db *DB) JoinReplica(ctx context.Context, r Replica, check func(others []Re
 	return objection
 }
 
-// BeatReplica says that r is alive, and what it can reach.
+// BeatReplica records a heartbeat of r, and the state of its backends.
 func (db *DB) BeatReplica(ctx context.Context, r Replica) error {
 	return failed("tell that this server is alive", writeReplica(ctx, db.pool, r))
 }
 
-// writeReplica writes the whole row: the beat of a server that was taken for
-// long gone, and stood still, makes it anew.
+// writeReplica writes the whole row, since the row of a server that was suspended
+// may have been removed.
 func writeReplica(ctx context.Context, in execer, r Replica) error {
 	settings, err := jsonOf(&r.Settings)
 	if err != nil {
@@ -89,14 +89,14 @@ func writeReplica(ctx context.Context, in execer, r Replica) error {
 	return err
 }
 
-// LeaveReplica takes a server off the list that has come to its end.
+// LeaveReplica removes a server that shuts down from the list.
 func (db *DB) LeaveReplica(ctx context.Context, id string) error {
 	_, err := db.pool.Exec(ctx, `DELETE FROM replicas WHERE id = $1`, id)
 	return failed("leave the servers of this database", err)
 }
 
-// Replicas lists the servers that are known, the longest-serving first; those
-// that ended without a word are among them for a day.
+// Replicas lists the known servers, the oldest first. A server that ended without
+// leaving stays in the list for a day.
 func (db *DB) Replicas(ctx context.Context) ([]Replica, error) {
 	list, err := readReplicas(ctx, db.pool)
 	return list, failed("read the servers of this database", err)

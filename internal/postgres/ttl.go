@@ -19,26 +19,25 @@ type Idleness struct {
 // NewIdleness makes the Idleness of the leader's session.
 func NewIdleness(s Session) *Idleness { return &Idleness{s} }
 
-// EndIdle wishes RUNNING workspaces STANDBY that were not used for longer than
-// their standby TTL, or def, the server's: at most limit of them, whose ids it
-// returns. Now is up to when the clock of activity has moved.
+// EndIdle sets the desired state STANDBY of up to limit RUNNING workspaces that were
+// idle for longer than their standby TTL, or def, the server's. It returns their
+// ids. Idle time counts up to the clock of activity.
 func (i *Idleness) EndIdle(ctx context.Context, def time.Duration, limit int) ([]workspace.ID, error) {
 	ids, err := i.end(ctx, endOf(workspace.PhaseRunning, workspace.DesiredRunning, "standby_ttl_seconds"), workspace.DesiredStandby, workspace.CauseIdle, def, limit)
 	return ids, failed("stop what nobody uses", err)
 }
 
-// EndUnused is the same for STANDBY workspaces, which it wishes ARCHIVED.
+// EndUnused does the same for STANDBY workspaces, which become ARCHIVED.
 func (i *Idleness) EndUnused(ctx context.Context, def time.Duration, limit int) ([]workspace.ID, error) {
 	ids, err := i.end(ctx, endOf(workspace.PhaseStandby, workspace.DesiredStandby, "archive_ttl_seconds"), workspace.DesiredArchived, workspace.CauseUnused, def, limit)
 	return ids, failed("archive what nobody uses", err)
 }
 
-// endOf is the statement that ends what is in a phase, as it is wanted, for
-// longer than its TTL. It is the same rule as lifecycle.EndIdle. Whoever holds a
-// row is changing it: it is passed over until the next time, as the controller
-// waits for the session. A row that was changed since the statement began is
-// looked at anew when it is locked. What may be due is found first, by the index
-// of what TTLs end: the order by id would have all workspaces walked through.
+// endOf is the statement that applies an idle timeout to a phase, by the rule of
+// lifecycle.EndIdle. It skips locked rows until the next time, since the controller
+// waits for this session, and checks a row again once it has locked it. Candidates
+// are found by the partial index first; ordering by id alone would read every
+// workspace.
 func endOf(phase workspace.Phase, desired workspace.DesiredState, ttl string) string {
 	ttl = `COALESCE(w.` + ttl + `, $1)`
 	return `

@@ -122,7 +122,7 @@ func TestIdleStatementsMatchLifecycle(t *testing.T) {
 }
 
 // Without a clock nothing is known, and nobody is stopped.
-func TestNothingEndsUnwatched(t *testing.T) {
+func TestUnobservedTimeEndsNothing(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	ann := e.user("ann")
@@ -146,7 +146,7 @@ func TestNothingEndsUnwatched(t *testing.T) {
 
 // A row that somebody is changing is passed over, and one that was changed
 // while it was waited for is left.
-func TestEndingGivesWay(t *testing.T) {
+func TestEndIdleSkipsLockedRows(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	ann := e.user("ann")

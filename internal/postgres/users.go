@@ -75,7 +75,7 @@ func (db *DB) CreateFirstUser(ctx context.Context, u User) (User, error) {
 	return made, err
 }
 
-// insertUser adds a user on the word of by; nobody: of their own.
+// insertUser adds a user, created by by; the zero Caller: by themselves.
 func insertUser(ctx context.Context, tx pgx.Tx, by workspace.Caller, u User) (User, error) {
 	id, err := uuid.NewV7()
 	if err != nil {

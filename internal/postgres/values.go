@@ -14,8 +14,8 @@ func nullable[T ~string](s T) *string {
 	return &v
 }
 
-// clean makes text from outside (an engine's words, say) storable: PostgreSQL
-// takes neither NUL nor what is no UTF-8.
+// clean makes text from outside storable: PostgreSQL accepts neither NUL nor invalid
+// UTF-8.
 func clean(s string) string {
 	return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "\uFFFD")
 }

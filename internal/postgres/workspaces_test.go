@@ -83,16 +83,15 @@ func TestCreateWorkspace(t *testing.T) {
 	}
 }
 
-// Nobody but the owner does anything to a workspace, whatever state it is in,
-// and nothing is written when they try. What is not there is not there for
-// everybody.
-func TestStrangers(t *testing.T) {
+// Only the owner can read or change a workspace, in any state. A refused request
+// writes nothing. A workspace that does not exist is not found for everyone.
+func TestOnlyTheOwnerHasAccess(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 2}})
 	ctx := t.Context()
 	ann := e.user("ann")
 	bob := e.user("bob")
-	bob.Admin = true // an admin is a stranger, too
+	bob.Admin = true // also not an administrator
 	calls := map[string]func(who workspace.Caller, id workspace.ID) error{
 		"Workspace": func(c workspace.Caller, id workspace.ID) error { _, err := e.Workspace(ctx, c, id); return err },
 		"PatchWorkspace": func(c workspace.Caller, id workspace.ID) error {
