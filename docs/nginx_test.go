@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -25,9 +26,12 @@ func TestNginxConfigurationIsValid(t *testing.T) {
 	dir := t.TempDir()
 	certificate(t, filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
 	server := strings.NewReplacer(
-		"/etc/ssl/certs/code.example.com.pem", filepath.Join(dir, "cert.pem"),
-		"/etc/ssl/private/code.example.com.key", filepath.Join(dir, "key.pem"),
+		"/etc/letsencrypt/live/code.example.com/fullchain.pem", filepath.Join(dir, "cert.pem"),
+		"/etc/letsencrypt/live/code.example.com/privkey.pem", filepath.Join(dir, "key.pem"),
 	).Replace(example(t, "reverse-proxy.md", "nginx"))
+	if _, err := os.Stat("/proc/net/if_inet6"); err != nil { // the page says to remove these lines on a machine without IPv6
+		server = regexp.MustCompile(`(?m)^ *listen \[::\].*\n`).ReplaceAllString(server, "")
+	}
 	conf := filepath.Join(dir, "nginx.conf")
 	text := "pid " + dir + "/pid; error_log stderr; events {}\nhttp {\naccess_log off;\n"
 	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
