@@ -74,9 +74,15 @@ func TestSystemMessagesAreTranslated(t *testing.T) {
 			t.Errorf("the server never writes %s: %q", k, catalogue.English.T(k))
 		}
 	}
+	aside, hold := [2]string{"docker, ", "; kept until an administrator removes it"}, [2]string{"another database used this Docker last", ""}
+	// Parts of a message, with what the server writes before and after them.
+	within := map[string][2]string{"since %s": aside, "%d bytes in %d files and folders": aside, ", at %s": hold}
 	for _, m := range messages {
+		around := within[m]
 		m = strings.NewReplacer("%s", "x-1", "%d", "7").Replace(m)
-		got := catalogue.Korean.System(m)
+		got := catalogue.Korean.System(around[0] + m + around[1])
+		got = strings.TrimPrefix(got, catalogue.Korean.System(around[0]))
+		got = strings.TrimSuffix(got, catalogue.Korean.System(around[1]))
 		if !strings.ContainsFunc(got, func(r rune) bool { return unicode.Is(unicode.Hangul, r) }) {
 			t.Errorf("%q becomes %q", m, got)
 		}
@@ -98,6 +104,9 @@ func TestSystemMessagesAreTranslated(t *testing.T) {
 		"docker, since 2026-11-22T10:00:00Z, 12 bytes in 3 files and folders; kept until an administrator removes it":              "docker, 시작 2026-11-22T10:00:00Z, 파일과 폴더 3개, 12바이트; 관리자가 제거할 때까지 유지",
 		"STARTING did not finish in time. driver failed":                                                                           "제한 시간 안에 끝나지 않은 작업: STARTING. driver failed",
 		"driver failed $1 %s": "driver failed $1 %s",
+		// An error from outside stays as it is, also beside a translated sentence.
+		"mount failed, at /var/lib/x, since yesterday: 12 bytes in 3 files and folders": "mount failed, at /var/lib/x, since yesterday: 12 bytes in 3 files and folders",
+		"STARTING did not finish in time. mount failed, at /var/lib/x":                  "제한 시간 안에 끝나지 않은 작업: STARTING. mount failed, at /var/lib/x",
 	} {
 		if got := catalogue.Korean.System(in); got != want {
 			t.Errorf("%q becomes\n%q, want\n%q", in, got, want)

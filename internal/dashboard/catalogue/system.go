@@ -11,16 +11,30 @@ import (
 // into conditions for example, and that pages translate.
 const systemPrefix = "system."
 
+// systemFragments are texts that are too common to be recognized on their own. Each
+// is translated only in a message that has one of its companions.
+var systemFragments = map[string][]string{
+	"system.aside_since": {"system.aside_partial", "system.aside_kept"},
+	"system.aside_size":  {"system.aside_partial", "system.aside_kept"},
+	"system.hold_at":     {"system.hold_docker", "system.hold_archives"},
+}
+
 // System translates what the server wrote, as far as it is in the catalogue. The
 // rest, such as an error of Docker, stays as it is.
 func (l *Language) System(message string) string {
 	if l == English {
 		return message
 	}
+	matched := map[string]bool{}
 	for _, r := range systemRules {
+		companions := systemFragments[r.key]
+		if companions != nil && !slices.ContainsFunc(companions, func(k string) bool { return matched[k] }) {
+			continue
+		}
 		if !r.pattern.MatchString(message) {
 			continue
 		}
+		matched[r.key] = true
 		args := verbInText.ReplaceAllStringFunc(strings.ReplaceAll(l.texts[r.key], "$", "$$"), func(v string) string {
 			if n := verbInText.FindStringSubmatch(v)[1]; n != "" {
 				return "${" + n + "}"
@@ -43,9 +57,16 @@ type systemRule struct {
 }
 
 // systemRules has the longest texts first: a shorter one may be a part of them.
+// Fragments are last, after their companions.
 var systemRules = func() []systemRule {
 	var out []systemRule
 	keys := slices.SortedFunc(maps.Keys(en), func(a, b string) int {
+		if fragment := systemFragments[a] != nil; fragment != (systemFragments[b] != nil) {
+			if fragment {
+				return 1
+			}
+			return -1
+		}
 		if d := len(en[b]) - len(en[a]); d != 0 {
 			return d
 		}
