@@ -1,13 +1,17 @@
 package dashboard
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
+	"codehub/internal/auth"
 	"codehub/internal/dashboard/catalogue"
+	"codehub/internal/workspace"
 )
 
 const (
@@ -99,6 +103,42 @@ func TestChangePassword(t *testing.T) {
 	if a := w.browser().post("/login", url.Values{"username": {"admin"}, "password": {"a new password"}}); a.status != http.StatusSeeOther {
 		t.Errorf("login with the new password: %d", a.status)
 	}
+}
+
+// slowChange delays the answer to a change of the password until the streams have
+// noticed the end of the sessions.
+type slowChange struct{ Auth }
+
+func (a slowChange) ChangePassword(ctx context.Context, c workspace.Caller, current, password, userAgent string) (auth.Session, error) {
+	session, err := a.Auth.ChangePassword(ctx, c, current, password, userAgent)
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Second):
+	}
+	return session, err
+}
+
+// The page's own stream does not send it to the login before the answer arrives.
+func TestChangePasswordInABrowser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(c *Config) { c.Auth = slowChange{c.Auth} })
+	b := w.tab()
+	b.logIn()
+	b.visit("/settings/account")
+	b.until(`document.querySelector('[sse-connect]')`)
+	b.press(`a[href="/settings/account/password"]`)
+	b.enter("#f-current", "wrong")
+	b.enter("#f-password", "a new password")
+	b.enter("#f-password2", "a new password\r")
+	b.until(`!document.querySelector('[sse-connect]')`)
+	// A refusal ends no session: the stream is open again.
+	b.shown("dialog[open] #e-current")
+	b.until(`document.querySelector('[sse-connect]')`)
+	b.enter("#f-current", adminPassword)
+	b.enter("#f-password", "a new password")
+	b.enter("#f-password2", "a new password\r")
+	b.until(`location.pathname === '/login' || document.getElementById('toasts').textContent.includes('Your password was changed.')`)
+	b.until(`location.pathname === '/settings/account' && document.querySelector('.topbar')`)
 }
 
 func TestDeviceOf(t *testing.T) {

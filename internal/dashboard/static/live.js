@@ -10,8 +10,11 @@
 
   function closeStream() { htmx.swap(slot, '', { swapStyle: 'innerHTML' }) }
 
+  // changing: a request is under way that ends this session and begins another.
+  var changing = false
+
   function openStream() {
-    if (!slot.firstElementChild) htmx.swap(slot, markup, { swapStyle: 'innerHTML' })
+    if (!changing && !slot.firstElementChild) htmx.swap(slot, markup, { swapStyle: 'innerHTML' })
   }
 
   // The session has ended, perhaps in another tab. What was typed and not saved is
@@ -84,6 +87,23 @@
     })
   })
 
+  // A new password ends this session before the answer has the next one: the stream
+  // would send the page to the login in between.
+  function changesPassword(e) {
+    var request = e.detail.requestConfig
+    return slot && request.verb === 'post' && request.path === '/settings/account/password'
+  }
+  document.body.addEventListener('htmx:beforeRequest', function (e) {
+    if (!changesPassword(e)) return
+    changing = true
+    closeStream()
+  })
+  document.body.addEventListener('htmx:afterRequest', function (e) {
+    if (!changesPassword(e) || e.detail.xhr.getResponseHeader('HX-Redirect')) return
+    changing = false
+    if (!document.hidden) openStream()
+  })
+
   // The first connection says what the page was made with, so that nothing is
   // sent that it shows already. Every later one starts from nothing.
   function forget() {
@@ -100,7 +120,11 @@
     })
     if (document.hidden) htmx.onLoad(function once() { if (document.hidden) closeStream() })
     window.addEventListener('pagehide', closeStream)
-    window.addEventListener('pageshow', function (e) { if (e.persisted && !document.hidden) openStream() })
+    window.addEventListener('pageshow', function (e) {
+      if (!e.persisted) return
+      changing = false
+      if (!document.hidden) openStream()
+    })
     document.body.addEventListener('htmx:sseOpen', function (e) {
       failures = 0
       forget()
