@@ -3,6 +3,7 @@ package dashboard
 import (
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -272,6 +273,16 @@ func TestLimit(t *testing.T) {
 	// A browser without scripts gets the same as a page.
 	a = b.post(start, nil)
 	contains(t, "the page", a.body, "<!doctype html>", "You can run 2 workspaces", ">one<")
+	// On that page, and in a dialog on it, both forms say so.
+	asPage := func(what, body string) {
+		t.Helper()
+		for _, path := range []string{start, "/workspaces/" + string(ids[0]) + "/stop"} {
+			form := regexp.MustCompile(`(?s)<form [^>]*hx-post="` + path + `".*?</form>`).FindString(body)
+			contains(t, what, form, `<input type="hidden" name="page" value="1">`)
+		}
+	}
+	asPage("the page", a.body)
+	asPage("a dialog on the page", b.htmx(start, url.Values{"from": {"list"}, "page": {"1"}}).body)
 
 	a = b.htmx("/workspaces/"+string(ids[0])+"/stop", url.Values{"from": {"list"}, "for": {string(third)}})
 	contains(t, "one is stopping", a.body, `id="limit-list"`, "Stopping", "hx-swap-oob")
@@ -279,6 +290,9 @@ func TestLimit(t *testing.T) {
 	a = b.get("/workspaces/"+string(third)+"/limit", "HX-Request", "true")
 	contains(t, "when one stopped", a.body, "You can start another workspace now", `hx-post="`+start+`"`, `hx-trigger="load, submit"`)
 	lacks(t, "when one stopped", a.body, "hx-get")
+	if a = b.htmx(start, url.Values{"from": {"list"}, "page": {"1"}}); !strings.HasPrefix(a.header.Get("HX-Redirect"), "/?") {
+		t.Errorf("start with room from the page: %d %v", a.status, a.header)
+	}
 	if a = b.htmx(start, url.Values{"from": {"list"}}); a.status != http.StatusOK {
 		t.Errorf("start with room: %d %s", a.status, a.body)
 	}

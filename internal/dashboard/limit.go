@@ -101,6 +101,7 @@ func (d *Dashboard) refuseLimit(w http.ResponseWriter, r *http.Request, c worksp
 		return
 	}
 	if isHTMX(r) {
+		v.Page = asPage(r)
 		d.fragments(w, r, http.StatusTooManyRequests, part{"limit-dialog", v})
 		return
 	}
