@@ -159,7 +159,7 @@ func backTo(from string, id workspace.ID) string {
 }
 
 // notes are what can be said after a redirect, as /?note=…&about=….
-var notes = []string{"create", "edit", "image", "memo", "start", "start_queued", "stop", "stop_queued", "restart", "force_stop", "cancel", "recover", "recover_archive", "set_aside", "start_empty",
+var notes = []string{"create", "create_waits", "edit", "image", "memo", "start", "start_queued", "stop", "stop_queued", "restart", "force_stop", "cancel", "recover", "recover_archive", "set_aside", "start_empty",
 	"archive", "archive_queued", "restore", "restore_queued", "delete", "delete_queued", "undelete", "stay", "awake", "awake_off", "token_revoked", "password", "session_ended", "sessions_ended", "person", "take_over"}
 
 // notedAt is the address of a page that says note.

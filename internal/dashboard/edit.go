@@ -50,13 +50,15 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 		d.refuseForm(w, r, c, f, err)
 		return
 	}
+	note := "create"
 	if stop {
-		if err := d.freeSlot(r.Context(), c, workspace.ID(start)); err != nil {
-			d.refuse(w, r, c, "", err)
-			return
+		// The new workspace is queued in any case: it starts once the limit allows.
+		if err := d.freeSlot(r.Context(), c, workspace.ID(start)); err != nil && workspace.CodeOf(err) != workspace.CodeNotFound {
+			d.logFailure(r, err)
+			note = "create_waits"
 		}
 	}
-	d.done(w, r, c, ws.ID, "create")
+	d.done(w, r, c, ws.ID, note)
 }
 
 func (d *Dashboard) edit(w http.ResponseWriter, r *http.Request, c workspace.Caller) {

@@ -344,9 +344,23 @@ func TestCreateAtTheLimit(t *testing.T) {
 		t.Errorf("%d, %+v", a.status, row)
 	}
 	contains(t, "the form again", a.body, `value="`+string(ids[1])+`" checked`)
+	// The other one may have gone: the new one is created and queued all the same.
+	a = b.htmx("/workspaces", url.Values{"name": {"four"}, "start": {"0198c0de-0000-7000-8000-000000000001"}})
+	if a.status != http.StatusOK {
+		t.Errorf("in place of a workspace that has gone: %d %s", a.status, a.body)
+	}
+	contains(t, "in place of a workspace that has gone", a.body, "“four” was created.")
+	lacks(t, "in place of a workspace that has gone", a.body, "toast-error", "It starts when the running limit allows")
 	// Somebody else's workspace is not stopped for it.
 	eve := w.person("eve")
-	eve.htmx("/workspaces", url.Values{"name": {"mine"}, "start": {string(ids[1])}})
+	for lang, want := range map[string]string{"en": "“en” was created. It starts when the running limit allows.", "ko": "“ko” 워크스페이스를 만들었습니다. 실행 한도에 여유가 생기면 시작합니다."} {
+		a = eve.post("/workspaces", url.Values{"name": {lang}, "start": {string(ids[1])}}, "HX-Request", "true", "Accept-Language", lang)
+		if a.status != http.StatusOK {
+			t.Errorf("%s: in place of another user's workspace: %d %s", lang, a.status, a.body)
+		}
+		contains(t, lang, a.body, want)
+		lacks(t, lang, a.body, "toast-error")
+	}
 	if row := w.row(ids[1]); row.DesiredState != workspace.DesiredRunning {
 		t.Errorf("another user's workspace was stopped: %+v", row)
 	}

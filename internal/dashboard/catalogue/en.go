@@ -358,6 +358,8 @@ var en = map[string]string{
 	"toast.undo":                    "Undo",
 	"toast.create":                  "“%s” was created.",
 	"toast.create.unnamed":          "The workspace was created.",
+	"toast.create_waits":            "“%s” was created. It starts when the running limit allows.",
+	"toast.create_waits.unnamed":    "The workspace was created. It starts when the running limit allows.",
 	"toast.image":                   "The image of “%s” was changed. It takes effect at the next start.",
 	"toast.image.unnamed":           "The image was changed. It takes effect at the next start.",
 	"toast.edit":                    "“%s” was saved.",

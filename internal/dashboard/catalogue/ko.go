@@ -358,6 +358,8 @@ var ko = map[string]string{
 	"toast.undo":                    "실행 취소",
 	"toast.create":                  "“%s” 워크스페이스를 만들었습니다.",
 	"toast.create.unnamed":          "워크스페이스를 만들었습니다.",
+	"toast.create_waits":            "“%s” 워크스페이스를 만들었습니다. 실행 한도에 여유가 생기면 시작합니다.",
+	"toast.create_waits.unnamed":    "워크스페이스를 만들었습니다. 실행 한도에 여유가 생기면 시작합니다.",
 	"toast.image":                   "“%s” 워크스페이스의 이미지를 변경했습니다. 다음에 시작할 때부터 적용됩니다.",
 	"toast.image.unnamed":           "이미지를 변경했습니다. 다음에 시작할 때부터 적용됩니다.",
 	"toast.edit":                    "“%s” 워크스페이스를 저장했습니다.",
