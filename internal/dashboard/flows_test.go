@@ -229,6 +229,20 @@ func TestUnsavedNotesOutliveTheSessionInABrowser(t *testing.T) {
 	b.enter("#memo", "typed and not saved")
 	elsewhere()
 	b.shown("#logged-out-dialog[open]")
+	// The screen shows nothing else, and Esc does not change that.
+	hidden := func() {
+		t.Helper()
+		b.until(`Array.from(document.body.children).every(function (el) { return el.id === 'logged-out-dialog' || !el.checkVisibility() })`)
+		b.until(`!document.body.innerText.includes('project') && !document.title.includes('project')`)
+	}
+	hidden()
+	b.eval(`window.closes = 0; document.getElementById('logged-out-dialog').addEventListener('close', function () { window.closes++ })`)
+	for range 3 {
+		b.run(chromedp.KeyEvent(kb.Escape))
+	}
+	b.until(`window.closes > 0`)
+	b.shown("#logged-out-dialog[open]:modal")
+	hidden()
 	b.press("#logged-out-dialog [data-keep]")
 	logInAgain()
 	b.until(`location.pathname.startsWith('/workspaces/') && document.getElementById('memo').value === 'typed and not saved'`)
@@ -244,7 +258,8 @@ func TestUnsavedNotesOutliveTheSessionInABrowser(t *testing.T) {
 	logInAgain()
 	b.shown("#memo")
 
-	// A form in a dialog goes on as a page.
+	// A form in a dialog goes on as a page, and the notes are kept beside it.
+	b.enter("#memo", ", then notes")
 	b.press(fmt.Sprintf("#menu-%s > summary", id))
 	b.press(fmt.Sprintf(`[id="%s-edit"]`, id))
 	b.shown("dialog[open] #f-memo")
@@ -254,6 +269,54 @@ func TestUnsavedNotesOutliveTheSessionInABrowser(t *testing.T) {
 	b.press("#logged-out-dialog [data-keep]")
 	logInAgain()
 	b.until(`location.pathname.endsWith('/edit') && /typed and not saved/.test(document.getElementById('f-memo').value) && / and more/.test(document.getElementById('f-memo').value)`)
+	b.visit("/")
+	b.visit(page)
+	b.until(`/typed and not saved/.test(document.getElementById('memo').value) && /, then notes/.test(document.getElementById('memo').value)`)
+	b.visit(page)
+	b.until(`document.getElementById('memo').value === 'typed and not saved'`)
+	b.until(`sessionStorage.getItem('codehub-draft') === null`)
+}
+
+// Text that the server refused is not saved either.
+func TestRefusedTextOutlivesTheSessionInABrowser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.add("project", standby)
+	b := w.tab()
+	b.logInByHand()
+	elsewhere := func() { w.exec(`DELETE FROM sessions`) }
+
+	b.press("#new-workspace")
+	b.enter("#f-description", "a long description")
+	b.enter("#f-name", "project\r")
+	b.shown("dialog[open] #e-name")
+	elsewhere()
+	b.shown("#logged-out-dialog[open]")
+	b.press("#logged-out-dialog [data-keep]")
+	b.enter("#username", "admin")
+	b.enter("#password", adminPassword+"\r")
+	b.until(`location.pathname === '/workspaces/new' && document.getElementById('f-name').value === 'project' && document.getElementById('f-description').value === 'a long description'`)
+
+	// The notes of a workspace that was deleted meanwhile.
+	b.visit("/workspaces/" + string(id))
+	b.enter("#memo", "typed and refused")
+	if _, err := w.db.DeleteWorkspace(t.Context(), w.caller("admin"), id, false); err != nil {
+		t.Fatal(err)
+	}
+	b.press("form[data-keep-text] .btn")
+	b.shown(".toast-error")
+	elsewhere()
+	b.shown("#logged-out-dialog[open]")
+
+	// Another user of the browser does not get them.
+	b.press("#logged-out-dialog [data-keep]")
+	w.user("ann", "another password", false)
+	b.enter("#username", "ann")
+	b.enter("#password", "another password\r")
+	b.until(`location.pathname !== '/login'`)
+	b.visit("/")
+	b.shown(".topbar")
+	b.until(`sessionStorage.getItem('codehub-draft') === null`)
 }
 
 func TestHiddenTabsGiveUpTheirStream(t *testing.T) {

@@ -39,7 +39,7 @@ func TestCreate(t *testing.T) {
 	contains(t, "the form", b.get("/workspaces/new").body, "<!doctype html>", `<label for="f-name">`, "Only the home folder")
 	dialog := b.get("/workspaces/new", "HX-Request", "true").body
 	contains(t, "the dialog", dialog, "<dialog", `aria-labelledby="dialog-title"`)
-	lacks(t, "the dialog", dialog, "<html")
+	lacks(t, "the dialog", dialog, "<html", "data-unsaved")
 
 	for name, c := range map[string]struct {
 		form url.Values
@@ -55,7 +55,7 @@ func TestCreate(t *testing.T) {
 		if a.status != http.StatusUnprocessableEntity {
 			t.Errorf("%s: %d", name, a.status)
 		}
-		contains(t, name, a.body, c.want, `aria-invalid="true"`, `id="dialog-form"`, "hx-swap-oob")
+		contains(t, name, a.body, c.want, `aria-invalid="true"`, `id="dialog-form"`, "hx-swap-oob", "data-unsaved")
 	}
 
 	a := b.htmx("/workspaces", url.Values{"name": {`first <b>`}, "description": {"about it"}, "start": {"on"}})

@@ -28,42 +28,67 @@
     document.body.appendChild(document.getElementById('logged-out').content.cloneNode(true))
     var dialog = document.getElementById('logged-out-dialog')
     dialog.addEventListener('cancel', function (e) { e.preventDefault() })
+    // Browsers close a dialog at a second Esc in any case.
+    dialog.addEventListener('close', function () { dialog.showModal() })
     dialog.querySelector('[data-keep]').addEventListener('click', function () {
-      try { sessionStorage.setItem('codehub-draft', JSON.stringify(draft)) } catch (e) { /* no storage: nothing is kept */ }
-      toLogin(draft.page)
+      storeDrafts(Object.assign(drafts(), draft.pages))
+      toLogin(draft.last)
     })
     dialog.querySelector('[data-discard]').addEventListener('click', function () { toLogin(location.pathname + location.search) })
+    // Others may see this screen now.
+    document.body.classList.add('logged-out')
+    document.title = dialog.querySelector('h2').textContent
     dialog.showModal()
   }
 
   function toLogin(next) { location.assign('/login?next=' + encodeURIComponent(next)) }
 
-  // unsaved is what was typed into the forms whose text is worth keeping; null for
-  // nothing.
+  // unsaved is what was typed into the forms whose text is worth keeping: the fields
+  // of each form's page, and the last of these pages; null for nothing. A form that
+  // was refused has the typed text as its default.
   function unsaved() {
-    var draft = null
+    var pages = {}, last = null
     document.querySelectorAll('form[data-keep-text]').forEach(function (form) {
-      form.querySelectorAll('textarea, input[type="text"], input:not([type])').forEach(function (el) {
-        if (!el.name || el.value === el.defaultValue) return
-        if (!draft || draft.page !== form.dataset.keepText) draft = { user: user(), page: form.dataset.keepText, fields: {} }
-        draft.fields[el.id] = el.value
+      var page = form.dataset.keepText
+      var fields = Array.from(form.querySelectorAll('textarea, input[type="text"], input:not([type])')).filter(function (el) { return el.name })
+      var refused = 'unsaved' in form.dataset && fields.some(function (el) { return el.value })
+      fields.forEach(function (el) {
+        if (!refused && el.value === el.defaultValue) return
+        if (!pages[page]) pages[page] = {}
+        pages[page][el.id] = el.value
+        last = page
       })
     })
-    return draft
+    return last && { pages: pages, last: last }
   }
 
   function user() { return document.body.dataset.user }
 
+  // drafts are the stored fields of this user, by page.
+  function drafts() {
+    try {
+      var stored = JSON.parse(sessionStorage.getItem('codehub-draft'))
+      return (stored && stored.user === user() && stored.pages) || {}
+    } catch (e) { return {} }
+  }
+
+  function storeDrafts(pages) {
+    try {
+      if (Object.keys(pages).length) sessionStorage.setItem('codehub-draft', JSON.stringify({ user: user(), pages: pages }))
+      else sessionStorage.removeItem('codehub-draft')
+    } catch (e) { /* no storage: nothing is kept */ }
+  }
+
+  // restoreDraft takes this page's draft. The drafts of another user are dropped.
   function restoreDraft() {
-    var draft = null
-    try { draft = JSON.parse(sessionStorage.getItem('codehub-draft')) } catch (e) { return }
-    if (!draft || !user()) return
-    sessionStorage.removeItem('codehub-draft')
-    if (draft.user !== user() || draft.page !== location.pathname) return
-    Object.keys(draft.fields).forEach(function (id) {
+    if (!user()) return
+    var page = location.pathname, pages = drafts(), fields = pages[page] || {}
+    delete pages[page]
+    storeDrafts(pages)
+    Object.keys(fields).forEach(function (id) {
       var el = document.getElementById(id)
-      if (el && el.form && el.form.dataset.keepText === draft.page) {
-        el.value = draft.fields[id]
+      if (el && el.form && el.form.dataset.keepText === page) {
+        el.value = fields[id]
         el.focus()
       }
     })
@@ -77,10 +102,10 @@
     e.preventDefault()
     loggedOut()
   })
-  // What was saved is not unsaved any more.
+  // What was saved is not unsaved any more. To htmx, a refusal is a success as well.
   document.body.addEventListener('htmx:afterRequest', function (e) {
     var form = e.target.closest && e.target.closest('form[data-keep-text]')
-    if (!form || !e.detail.successful || e.detail.xhr.getResponseHeader('HX-Redirect')) return
+    if (!form || !e.detail.successful || e.detail.xhr.status >= 400 || e.detail.xhr.getResponseHeader('HX-Redirect')) return
     form.querySelectorAll('textarea, input').forEach(function (el) {
       var sent = e.detail.requestConfig.parameters[el.name]
       if (typeof sent === 'string') el.defaultValue = sent
