@@ -5,7 +5,7 @@
 // statements do not delay it, it sends heartbeats to the table leader, which
 // succeed only while its session holds the lock. A term ends 10 s after the last
 // successful heartbeat. A follower terminates the session of a leader without a
-// heartbeat for 15 s. See docs/adr/0009-the-leaders-beat-and-fence.md.
+// heartbeat for 15 s. See docs/adr/0009-heartbeat-and-fence-of-the-leader.md.
 package lease
 
 import (

@@ -19,5 +19,5 @@
 // database and its files. If that is another one, the mark is watched for longer
 // than a running original takes to replace it.
 //
-// See docs/adr/0008-a-restored-database-shows.md.
+// See docs/adr/0008-a-restored-database-is-detected.md.
 package mark

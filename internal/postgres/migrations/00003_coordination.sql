@@ -1,7 +1,7 @@
 -- +goose Up
 
 -- The leader's heartbeat. A follower that finds it old terminates exactly the session
--- that it names (docs/adr/0009-the-leaders-beat-and-fence.md).
+-- that it names (docs/adr/0009-heartbeat-and-fence-of-the-leader.md).
 CREATE TABLE leader (
     only_row      boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     replica_id    uuid NOT NULL,
