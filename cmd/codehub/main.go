@@ -19,7 +19,7 @@ import (
 var version = "dev"
 
 type commands struct {
-	Serve   server.Command     `cmd:"" help:"Run the server: dashboard, API, proxy and coordinator."`
+	Serve   server.Command     `cmd:"" help:"Run the server: dashboard, API, proxy and controller."`
 	Version cli.VersionCommand `cmd:"" help:"Print the version."`
 
 	Maintenance maintenance.Commands `embed:""`

@@ -19,7 +19,7 @@ type archiveCmd struct {
 
 // Help says what becomes of the workspace.
 func (archiveCmd) Help() string {
-	return `The home is packed into an archive, and its disk space is freed once the archive is known to be whole. A workspace that runs is stopped first. codehub restore brings it back as it was.`
+	return `The home is packed into an archive, and its disk space is freed after the archive has been verified. A running workspace is stopped first. codehub restore restores the home.`
 }
 
 func (a archiveCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -34,7 +34,7 @@ func (a archiveCmd) Run(ctx context.Context, k *kong.Context) error {
 
 type restoreCmd struct {
 	onWorkspace
-	Start bool `short:"s" help:"Start it, too."`
+	Start bool `short:"s" help:"Also start the workspace."`
 	Wait  bool `short:"w" help:"Wait until it is ready."`
 }
 

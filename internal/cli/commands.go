@@ -51,7 +51,7 @@ type Commands struct {
 // serverFlags say which server a client command talks to. The credential is
 // no flag: everybody on a machine can read the arguments of its programs.
 type serverFlags struct {
-	URL string `name:"url" env:"CODEHUB_URL" placeholder:"URL" help:"The server; else the one of the last login, else http://localhost:8080. The credential is CODEHUB_SESSION_TOKEN or that of the last login."`
+	URL string `name:"url" env:"CODEHUB_URL" placeholder:"URL" help:"Server address (default: that of the last login, then http://localhost:8080). The credential is CODEHUB_SESSION_TOKEN, or that of the last login."`
 
 	version string // of this program
 }

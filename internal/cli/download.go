@@ -25,7 +25,7 @@ type downloadCmd struct {
 	Workspace string `arg:"" help:"A workspace's name or id."`
 	File      string `short:"O" name:"file" placeholder:"FILE" help:"File to write; - for standard output (default: NAME.tar.zst)."`
 	Archive   string `name:"archive" placeholder:"ARCHIVE" help:"ID of an earlier archive, from codehub archives."`
-	Force     bool   `short:"f" help:"Replace a file that is there."`
+	Force     bool   `short:"f" help:"Overwrite an existing file."`
 }
 
 // Help says what may be relied on.

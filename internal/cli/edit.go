@@ -17,7 +17,7 @@ type createCmd struct {
 	terminal.Format
 	Name        string `arg:"" help:"The new workspace's name."`
 	Description string `short:"d" help:"What it is for."`
-	Image       string `short:"i" help:"The image; the server's default unless given."`
+	Image       string `short:"i" help:"Image (default: that of the server)."`
 	Start       bool   `negatable:"" default:"true" help:"Start it at once."`
 	Wait        bool   `short:"w" help:"Wait until it is ready."`
 	ttlFlags

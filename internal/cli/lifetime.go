@@ -45,8 +45,8 @@ func (t ttlFlag) change() api.Nullable[int] { return api.Nullable[int]{Set: t.gi
 
 // ttlFlags are the TTLs of one workspace.
 type ttlFlags struct {
-	StandbyTTL ttlFlag `name:"standby-ttl" placeholder:"TIME" help:"Stop it after so long without use: 30m, never, or default (the server's)."`
-	ArchiveTTL ttlFlag `name:"archive-ttl" placeholder:"TIME" help:"Archive it after so long in the stopped state: 2d, never, or default (the server's)."`
+	StandbyTTL ttlFlag `name:"standby-ttl" placeholder:"TIME" help:"Idle timeout until it stops: 30m, never, or default (the server's)."`
+	ArchiveTTL ttlFlag `name:"archive-ttl" placeholder:"TIME" help:"Idle timeout until a stopped workspace is archived: 2d, never, or default (the server's)."`
 }
 
 type stayCmd struct{ onWorkspace }

@@ -43,7 +43,7 @@ type tokensCreateCmd struct {
 	serverFlags
 	terminal.Format
 	Name    string `arg:"" help:"What it is for."`
-	Expires span   `default:"0" help:"How long it holds, like 12h or 90d; 0: until it is deleted."`
+	Expires span   `default:"0" help:"Lifetime of the token, like 12h or 90d; 0: until it is deleted."`
 }
 
 func (t tokensCreateCmd) Run(ctx context.Context, k *kong.Context) error {

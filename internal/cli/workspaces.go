@@ -73,9 +73,9 @@ func reach(ctx context.Context, c *client.Client, id, phase string, show ...func
 type listCmd struct {
 	serverFlags
 	terminal.Format
-	Query   string `short:"q" name:"query" help:"Only those whose name or description contains this."`
-	Phase   string `help:"Only those in this phase: running, stopped, archived, pending or error."`
-	Deleted bool   `help:"Those that are deleted and can still be restored, instead."`
+	Query   string `short:"q" name:"query" help:"List only workspaces whose name or description contains this."`
+	Phase   string `help:"List only workspaces in this phase: running, stopped, archived, pending or error."`
+	Deleted bool   `help:"List deleted workspaces that can be undeleted."`
 	Names   bool   `help:"Print only names, one per line."`
 }
 
@@ -158,7 +158,7 @@ func (s startCmd) Run(ctx context.Context, k *kong.Context) error {
 
 type stopCmd struct {
 	onWorkspace
-	Force bool `short:"f" help:"Remove the container now, whatever it does."`
+	Force bool `short:"f" help:"Remove the container at once, during any operation."`
 	Wait  bool `short:"w" help:"Wait until it has stopped."`
 }
 
@@ -189,7 +189,7 @@ func (r restartCmd) Run(ctx context.Context, k *kong.Context) error {
 
 type deleteCmd struct {
 	onWorkspace
-	Yes bool `short:"y" help:"Do not ask."`
+	Yes bool `short:"y" help:"Skip the confirmation."`
 }
 
 func (d deleteCmd) Run(ctx context.Context, k *kong.Context) error {

@@ -17,8 +17,8 @@ import (
 	"codehub/internal/installation"
 )
 
-// adoptCmd rebuilds the rows of a lost database from the bucket. It takes the
-// settings of serve, so that it finds this installation.
+// adoptCmd rebuilds the rows of a lost database from the bucket. It has the settings
+// of serve, to find the installation.
 type adoptCmd struct {
 	config.Config `embed:""`
 

@@ -83,7 +83,7 @@ func collectionText(r gc.Report) string {
 		fmt.Fprintln(&b, terminal.Table(rows))
 	}
 	if r.Restored {
-		fmt.Fprintln(&b, "Another database led last on this bucket. The server goes on hold and collects no garbage.")
+		fmt.Fprintln(&b, "Another database was the last one used with this bucket. The server goes on hold and collects no garbage.")
 		fmt.Fprintln(&b, "Run codehub reconcile-restore.")
 	}
 	var parts []string

@@ -18,16 +18,16 @@ import (
 	"codehub/internal/installation"
 )
 
-// importM1Cmd brings over what the first version of codehub kept. It takes the
-// settings of serve, so that it finds this installation.
+// importM1Cmd imports the data of codehub's first version. It has the settings of
+// serve, to find the installation.
 type importM1Cmd struct {
 	config.Config `embed:""`
 
 	From      string `name:"from" env:"CODEHUB_IMPORT_FROM" required:"" placeholder:"URL" help:"PostgreSQL of the first version; it is only read."`
 	Homes     string `name:"homes" required:"" placeholder:"FOLDER" help:"Folder of its homes, with users in it; it is only read."`
-	Admin     string `name:"admin" placeholder:"NAME" help:"User of the first version, which knew no administrators, who becomes one."`
-	JoinUsers bool   `name:"join-users" help:"Users of the same name are the same people."`
-	Image     string `name:"image" placeholder:"IMAGE" help:"Image for all that comes over, instead of their own."`
+	Admin     string `name:"admin" placeholder:"NAME" help:"Imported user who becomes an administrator."`
+	JoinUsers bool   `name:"join-users" help:"Treat users of the same name as one user."`
+	Image     string `name:"image" placeholder:"IMAGE" help:"Image for all imported workspaces."`
 	DryRun    bool   `name:"dry-run" help:"Show what would change without applying it."`
 	terminal.Format
 }
@@ -37,7 +37,7 @@ func (c *importM1Cmd) Run(ctx context.Context) error {
 		return err
 	}
 	if c.Image != "" && !imageref.Valid(c.Image) {
-		return &config.Problem{Setting: "--image", Why: fmt.Sprintf("%q is not an image reference", c.Image), Do: "give one like codehub/workspace:latest"}
+		return &config.Problem{Setting: "--image", Why: fmt.Sprintf("%q is not an image reference", c.Image), Do: "use one like codehub/workspace:latest"}
 	}
 	log := c.Config.Logger(os.Stderr)
 	report, err := c.bring(ctx, log)
@@ -47,7 +47,7 @@ func (c *importM1Cmd) Run(ctx context.Context) error {
 		}
 	}
 	if err == nil && report.Left > 0 {
-		err = fmt.Errorf("%d left; what keeps each is in the report", report.Left)
+		err = fmt.Errorf("%d items were not imported; the report has the reasons", report.Left)
 	}
 	return err
 }
@@ -80,7 +80,7 @@ func (c *importM1Cmd) bring(ctx context.Context, log *slog.Logger) (*importm1.Re
 			return nil, err
 		}
 		if err := o.Bucket.Check(ctx, used); err != nil {
-			return nil, &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "homes come over through it"}
+			return nil, &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "make the bucket reachable: the import stores homes in it"}
 		}
 	}
 	report, err := importm1.Run(ctx, importm1.Config{
@@ -95,8 +95,8 @@ func (c *importM1Cmd) bring(ctx context.Context, log *slog.Logger) (*importm1.Re
 	return &report, err
 }
 
-// apart sees that the first version's database is not also to be this one's:
-// to bring it up to date would be to write to it.
+// apart refuses the first version's database as this version's own: migrations would
+// write to it.
 func (c *importM1Cmd) apart(ctx context.Context) error {
 	if c.DatabaseURL == "" {
 		return nil
@@ -104,10 +104,10 @@ func (c *importM1Cmd) apart(ctx context.Context) error {
 	if holds, err := importm1.IsFirstVersion(ctx, c.DatabaseURL); err != nil || !holds {
 		return err
 	}
-	return &config.Problem{Setting: "CODEHUB_DATABASE_URL", Why: "it is a database of the first version", Do: "give this version one of its own, or leave it unset for the embedded one"}
+	return &config.Problem{Setting: "CODEHUB_DATABASE_URL", Why: "it is a database of the first version", Do: "use another database for this version, or leave it unset for the embedded one"}
 }
 
-// importText is the report for people.
+// importText formats the report as tables.
 func importText(r importm1.Report) string {
 	var b strings.Builder
 	if len(r.Users) > 0 {
@@ -121,7 +121,7 @@ func importText(r importm1.Report) string {
 		fmt.Fprintln(&b, terminal.Table(rows))
 	}
 	if len(r.Workspaces) > 0 {
-		rows := [][]string{{"OWNER", "WORKSPACE", "STATUS", "RESULT", "WANTED", "COPIED", "OLD ID", "ID", "NOTES"}}
+		rows := [][]string{{"OWNER", "WORKSPACE", "STATUS", "RESULT", "DESIRED", "COPIED", "OLD ID", "ID", "NOTES"}}
 		for _, w := range r.Workspaces {
 			copied := ""
 			if w.Home != nil {
@@ -142,7 +142,7 @@ func importText(r importm1.Report) string {
 		fmt.Fprintln(&b, terminal.Table(rows))
 	}
 	for _, home := range r.UnknownHomes {
-		fmt.Fprintf(&b, "Left: home of a workspace that is not in the database: %s\n", terminal.Plain(home))
+		fmt.Fprintf(&b, "Skipped: home of a workspace that is not in the database: %s\n", terminal.Plain(home))
 	}
 	for _, w := range r.Warnings {
 		fmt.Fprintf(&b, "Warning: %s\n", terminal.Plain(w))
@@ -160,7 +160,7 @@ func importSum(r importm1.Report) string {
 	if r.DryRun {
 		imported = "would be imported"
 	}
-	return fmt.Sprintf("%d workspaces %s, %d imported before, %d deleted; %d left.\n",
+	return fmt.Sprintf("%d workspaces %s, %d imported before, %d deleted; %d items skipped.\n",
 		n[importm1.Imported], imported, n[importm1.Already], n[importm1.Deleted], r.Left)
 }
 
@@ -171,7 +171,7 @@ func remarks(reason string, notes []string) string {
 	return strings.Join(notes, "; ")
 }
 
-// importStep tells the failpoints, if there are any, of each step.
+// importStep reports each step to the failpoints; nil without failpoints.
 func importStep() func(step string) error {
 	passed := failpoint.Step()
 	if passed == nil {

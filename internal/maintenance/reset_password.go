@@ -23,7 +23,7 @@ type resetPasswordCmd struct {
 	config.Config `embed:""`
 
 	User  string `required:"" help:"The username."`
-	Admin bool   `help:"Make them an administrator, too."`
+	Admin bool   `help:"Also grant administrator access."`
 }
 
 func (c *resetPasswordCmd) Run(ctx context.Context) error {
@@ -33,7 +33,7 @@ func (c *resetPasswordCmd) Run(ctx context.Context) error {
 	if c.DatabaseURL == "" && !embedded.Exists(c.DataDir) {
 		// Opening the database would create one without users.
 		return &config.Problem{Setting: "CODEHUB_DATA_DIR", Why: "no codehub has its database in " + c.DataDir,
-			Do: "give this command the settings of serve (CODEHUB_DATA_DIR or CODEHUB_DATABASE_URL)"}
+			Do: "use the settings of serve (CODEHUB_DATA_DIR or CODEHUB_DATABASE_URL)"}
 	}
 	password, err := terminal.AskNewPassword(os.Stderr, bufio.NewReader(os.Stdin))
 	if err != nil {

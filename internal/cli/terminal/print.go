@@ -16,7 +16,7 @@ import (
 
 // Format is the flag of every command that prints a result.
 type Format struct {
-	Output string `short:"o" enum:"table,json" default:"table" help:"How to print: table or json."`
+	Output string `short:"o" enum:"table,json" default:"table" help:"Output format: table or json."`
 }
 
 // Print prints an outcome: v as JSON, or said for people.
