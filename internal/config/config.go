@@ -24,49 +24,49 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Config is every setting of `codehub serve`. It is passed to what needs it
-// and is never global. Call Resolve before use.
+// Config is every setting of `codehub serve`. It is passed
+// to the packages that need it and is never global. Call Resolve before use.
 type Config struct {
 	Listen        string `name:"listen" env:"CODEHUB_LISTEN" default:"127.0.0.1:8080" help:"Address to serve on."`
-	URL           string `name:"url" env:"CODEHUB_URL" help:"Address people reach codehub at (default: http://localhost with the port of --listen)."`
-	WorkspaceURL  string `name:"workspace-url" env:"CODEHUB_WORKSPACE_URL" help:"Where workspaces live; only the value of --url (path mode) is served."`
-	AdminPassword string `name:"admin-password" env:"CODEHUB_ADMIN_PASSWORD" help:"Password of the user admin, made at the first start. Without it a setup page takes the first user."`
-	DataDir       string `name:"data-dir" env:"CODEHUB_DATA_DIR" help:"Folder for the embedded database and local homes."`
+	URL           string `name:"url" env:"CODEHUB_URL" help:"Address that users open (default: http://localhost with the port of --listen)."`
+	WorkspaceURL  string `name:"workspace-url" env:"CODEHUB_WORKSPACE_URL" help:"Address of workspaces; only the value of --url (path mode) is supported."`
+	AdminPassword string `name:"admin-password" env:"CODEHUB_ADMIN_PASSWORD" help:"Password of the user admin, which the first start creates. Without it a setup page creates the first user."`
+	DataDir       string `name:"data-dir" env:"CODEHUB_DATA_DIR" help:"Folder for the embedded database, archives and local homes."`
 	DatabaseURL   string `name:"database-url" env:"CODEHUB_DATABASE_URL" help:"PostgreSQL to use instead of the embedded one."`
 	RedisURL      string `name:"redis-url" env:"CODEHUB_REDIS_URL" help:"Redis between several servers: redis://[user:password@]host:port/db, or rediss:// (default: none; one server needs none)."`
 	ArchiveURL    string `name:"archive-url" env:"CODEHUB_ARCHIVE_URL" help:"Where archives are kept: file:///folder, or s3://bucket/prefix?endpoint=https://host&region=…&path-style=true (default: the folder archives in the data folder)."`
 
 	Runtime       string `name:"runtime" env:"CODEHUB_RUNTIME" default:"docker" help:"What runs the containers: docker."`
-	DefaultImage  string `name:"default-image" env:"CODEHUB_DEFAULT_IMAGE" default:"codehub/workspace:latest" help:"Image of workspaces that name none."`
-	Storage       string `name:"storage" env:"CODEHUB_STORAGE" default:"docker-volume" help:"Where new homes are kept: docker-volume, or local-dir (folders under the data folder)."`
-	HostDataDir   string `name:"host-data-dir" env:"CODEHUB_HOST_DATA_DIR" help:"Where the data folder is on Docker's host, if the server itself runs in a container."`
+	DefaultImage  string `name:"default-image" env:"CODEHUB_DEFAULT_IMAGE" default:"codehub/workspace:latest" help:"Image of workspaces that do not name one."`
+	Storage       string `name:"storage" env:"CODEHUB_STORAGE" default:"docker-volume" help:"Where new homes are: docker-volume, or local-dir (folders in the data folder)."`
+	HostDataDir   string `name:"host-data-dir" env:"CODEHUB_HOST_DATA_DIR" help:"Path of the data folder on Docker's host, if codehub itself runs in a container."`
 	CPUs          string `name:"workspace-cpus" env:"CODEHUB_WORKSPACE_CPUS" default:"2" help:"Cores a workspace may use (0 = no limit)."`
 	Memory        string `name:"workspace-memory" env:"CODEHUB_WORKSPACE_MEMORY" default:"4g" help:"Memory a workspace may use, like 512m or 4g (0 = no limit)."`
 	Pids          int64  `name:"workspace-pids" env:"CODEHUB_WORKSPACE_PIDS" default:"4096" help:"Processes and threads a workspace may have (0 = no limit)."`
-	LogSize       string `name:"workspace-log-size" env:"CODEHUB_WORKSPACE_LOG_SIZE" default:"10m" help:"Size at which a container's log is cut."`
-	Sudo          bool   `name:"workspace-sudo" env:"CODEHUB_WORKSPACE_SUDO" help:"Let people become root in their workspaces (Docker's default capabilities)."`
-	NetworkSubnet string `name:"network-subnet" env:"CODEHUB_NETWORK_SUBNET" help:"IPv4 network of the workspaces, like 10.213.0.0/24, instead of one that Docker chooses."`
+	LogSize       string `name:"workspace-log-size" env:"CODEHUB_WORKSPACE_LOG_SIZE" default:"10m" help:"Size at which Docker rotates a container's log."`
+	Sudo          bool   `name:"workspace-sudo" env:"CODEHUB_WORKSPACE_SUDO" help:"Let users become root in their workspaces (Docker's default capabilities)."`
+	NetworkSubnet string `name:"network-subnet" env:"CODEHUB_NETWORK_SUBNET" help:"IPv4 subnet of the workspaces' network, like 10.213.0.0/24 (default: Docker chooses one)."`
 	EgressDeny    string `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Further networks that workspaces must not reach, like 10.0.0.0/8,192.168.0.0/16."`
-	AllowNoWall   bool   `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces even without network isolation. They can then reach this host's services."`
+	AllowNoWall   bool   `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces without network isolation where it cannot be set up. They can then reach this host's services."`
 
-	MaxRunningPerUser int           `name:"max-running-per-user" env:"CODEHUB_MAX_RUNNING_PER_USER,MAX_RUNNING_PER_USER" min:"0" max:"1000000" default:"2" help:"Workspaces a user may run at once (0 = no limit)."`
-	MaxRunningGlobal  int           `name:"max-running-global" env:"CODEHUB_MAX_RUNNING_GLOBAL,MAX_RUNNING_GLOBAL" min:"0" max:"1000000" default:"100" help:"Workspaces that may run at once in all (0 = no limit)."`
-	DeleteGrace       time.Duration `name:"delete-grace" env:"CODEHUB_DELETE_GRACE" min:"0s" max:"87600h" default:"2h" help:"How long a deletion can be taken back (0 = not at all)."`
+	MaxRunningPerUser int           `name:"max-running-per-user" env:"CODEHUB_MAX_RUNNING_PER_USER,MAX_RUNNING_PER_USER" min:"0" max:"1000000" default:"2" help:"Running limit of each user (0 = no limit)."`
+	MaxRunningGlobal  int           `name:"max-running-global" env:"CODEHUB_MAX_RUNNING_GLOBAL,MAX_RUNNING_GLOBAL" min:"0" max:"1000000" default:"100" help:"Running limit of all users together (0 = no limit)."`
+	DeleteGrace       time.Duration `name:"delete-grace" env:"CODEHUB_DELETE_GRACE" min:"0s" max:"87600h" default:"2h" help:"Minimum time for which a deletion can be undone (0 = not at all)."`
 	ArchiveKeep       int           `name:"archive-keep" env:"CODEHUB_ARCHIVE_KEEP" min:"0" max:"1000000" default:"1" help:"Earlier archives to keep for each workspace."`
-	GCDelay           time.Duration `name:"gc-delay" env:"CODEHUB_GC_DELAY" min:"1m" max:"87600h" default:"2h" help:"How long an archive that nothing names any more is kept."`
-	MinFree           string        `name:"min-free" env:"CODEHUB_MIN_FREE" default:"5%" help:"Nothing is started or restored while less than this of a disk with homes is free (0 = never mind)."`
+	GCDelay           time.Duration `name:"gc-delay" env:"CODEHUB_GC_DELAY" min:"1m" max:"87600h" default:"2h" help:"How long an archive that no workspace uses any more is kept."`
+	MinFree           string        `name:"min-free" env:"CODEHUB_MIN_FREE" default:"5%" help:"Minimum free space, in percent, on a disk with homes; below it nothing is started or restored (0 = no minimum)."`
 	StartTimeout      time.Duration `name:"start-timeout" env:"CODEHUB_START_TIMEOUT" min:"10s" max:"1h" default:"2m" help:"Deadline of a start, after the image is pulled."`
 	StandbyTTL        int           `name:"ttl-standby-seconds" env:"CODEHUB_TTL_STANDBY_SECONDS,TTL_STANDBY_SECONDS" default:"10800" help:"Idle timeout: seconds until a workspace stops (0 = never)."`
 	ArchiveTTL        int           `name:"ttl-archive-seconds" env:"CODEHUB_TTL_ARCHIVE_SECONDS,TTL_ARCHIVE_SECONDS" default:"86400" help:"Seconds until a stopped workspace is archived (0 = never)."`
 	KeepAwakeMax      time.Duration `name:"keep-awake-max" env:"CODEHUB_KEEP_AWAKE_MAX" min:"1m" max:"87600h" default:"24h" help:"Longest time for which users may keep a workspace awake."`
 	SSEPrefix         string        `name:"redis-channel-sse-prefix" env:"CODEHUB_REDIS_CHANNEL_SSE_PREFIX,REDIS_CHANNEL_SSE_PREFIX" default:"codehub:sse" help:"Prefix of the Redis channels for events."`
-	WakePrefix        string        `name:"redis-channel-wake-prefix" env:"CODEHUB_REDIS_CHANNEL_WAKE_PREFIX,REDIS_CHANNEL_WAKE_PREFIX" default:"codehub:wake" help:"Prefix of the Redis channels that wake the coordinator."`
+	WakePrefix        string        `name:"redis-channel-wake-prefix" env:"CODEHUB_REDIS_CHANNEL_WAKE_PREFIX,REDIS_CHANNEL_WAKE_PREFIX" default:"codehub:wake" help:"Prefix of the Redis channels that start a tick."`
 	ActivityKey       string        `name:"redis-activity-key" env:"CODEHUB_REDIS_ACTIVITY_KEY" default:"codehub:activity" help:"Redis sorted set for activity."`
-	ShutdownTimeout   time.Duration `name:"shutdown-timeout" env:"CODEHUB_SHUTDOWN_TIMEOUT" min:"1s" max:"1h" default:"15s" help:"How long a shutdown waits for requests under way."`
-	LogFormat         string        `name:"log-format" env:"CODEHUB_LOG_FORMAT" default:"text" help:"text or json."`
-	LogLevel          string        `name:"log-level" env:"CODEHUB_LOG_LEVEL" default:"info" help:"debug, info, warn or error."`
+	ShutdownTimeout   time.Duration `name:"shutdown-timeout" env:"CODEHUB_SHUTDOWN_TIMEOUT" min:"1s" max:"1h" default:"15s" help:"How long a shutdown waits for running requests."`
+	LogFormat         string        `name:"log-format" env:"CODEHUB_LOG_FORMAT" default:"text" help:"Format of the log: text or json."`
+	LogLevel          string        `name:"log-level" env:"CODEHUB_LOG_LEVEL" default:"info" help:"Lowest level that is logged: debug, info, warn or error."`
 
-	// Groups, each handed over whole to the package that declares and uses it.
+	// Groups, each passed whole to the package that declares and uses it.
 	Reconcile reconcile.Settings `embed:""`
 	TTL       ttl.Settings       `embed:""`
 	Activity  activity.Settings  `embed:""`
@@ -74,7 +74,7 @@ type Config struct {
 
 	Version string `kong:"-"` // of this program
 
-	// What Resolve makes of the above.
+	// Computed by Resolve.
 	PublicURL    *url.URL       `kong:"-"`
 	NanoCPUs     int64          `kong:"-"`
 	MemoryBytes  int64          `kong:"-"`
@@ -85,11 +85,11 @@ type Config struct {
 	MinFreeShare float64        `kong:"-"` // of a disk, from 0 to 1
 }
 
-// Problem is a setting that cannot be right.
+// Problem is an invalid setting.
 type Problem struct {
 	Setting string // as in the environment
 	Why     string
-	Do      string // what would do
+	Do      string // a value that works
 }
 
 func (p *Problem) Error() string { return fmt.Sprintf("%s: %s; %s", p.Setting, p.Why, p.Do) }
@@ -103,8 +103,8 @@ func (c *Config) AfterApply(vars kong.Vars) error {
 	return nil
 }
 
-// Resolve checks every setting and fills in what follows from them. The
-// first that cannot be right is returned as *Problem.
+// Resolve checks every setting and computes the values that follow from them. It
+// returns the first invalid one as *Problem.
 func (c *Config) Resolve() error {
 	for _, check := range []func() error{
 		c.addresses, c.folders, c.database, c.redis, c.archives, c.backends, c.sizes, c.limits, c.bounds, c.intervals, c.logging,
@@ -119,7 +119,7 @@ func (c *Config) Resolve() error {
 func (c *Config) addresses() error {
 	host, port, err := net.SplitHostPort(c.Listen)
 	if n, perr := strconv.Atoi(port); err != nil || perr != nil || n < 0 || n > 65535 {
-		return &Problem{"CODEHUB_LISTEN", fmt.Sprintf("%q is no address to listen on", c.Listen), "give host:port with a port from 0 to 65535, like 127.0.0.1:8080"}
+		return &Problem{"CODEHUB_LISTEN", fmt.Sprintf("%q is not an address to listen on", c.Listen), "give host:port with a port from 0 to 65535, like 127.0.0.1:8080"}
 	}
 	if host != "" && host != "localhost" && net.ParseIP(host) == nil {
 		return &Problem{"CODEHUB_LISTEN", fmt.Sprintf("%q is neither an IP address nor localhost", host), "give an address of this machine, like 127.0.0.1:8080 or 0.0.0.0:8080"}
@@ -129,13 +129,13 @@ func (c *Config) addresses() error {
 	}
 	u, err := parseOrigin(c.URL)
 	if err != nil {
-		return &Problem{"CODEHUB_URL", err.Error(), "give the address people type, like https://code.example.com"}
+		return &Problem{"CODEHUB_URL", err.Error(), "give the address that users open, like https://code.example.com"}
 	}
 	c.PublicURL = u
 	if c.WorkspaceURL != "" {
 		w, err := parseOrigin(c.WorkspaceURL)
 		if err != nil || w.String() != u.String() {
-			return &Problem{"CODEHUB_WORKSPACE_URL", "this version serves workspaces on the address of codehub itself alone", "leave it unset, or give the value of CODEHUB_URL (" + u.String() + ")"}
+			return &Problem{"CODEHUB_WORKSPACE_URL", "this version serves workspaces only on the address of codehub itself", "leave it unset, or give the value of CODEHUB_URL (" + u.String() + ")"}
 		}
 	}
 	return nil
@@ -145,13 +145,13 @@ func parseOrigin(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%q is no URL", s)
+		return nil, fmt.Errorf("%q is not a URL", s)
 	case u.Scheme != "http" && u.Scheme != "https":
 		return nil, fmt.Errorf("%q does not begin with http:// or https://", s)
 	case u.Hostname() == "" || u.User != nil:
-		return nil, fmt.Errorf("%q names no plain host", s)
+		return nil, fmt.Errorf("%q needs a host and no user", s)
 	case strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("%q has more than a host: codehub wants an origin of its own", s)
+		return nil, fmt.Errorf("%q has more than a host: codehub needs an origin of its own", s)
 	}
 	if p := u.Port(); p != "" {
 		if n, err := strconv.Atoi(p); err != nil || n < 1 || n > 65535 {
@@ -168,7 +168,7 @@ func (c *Config) folders() error {
 		} else {
 			home, err := os.UserHomeDir()
 			if err != nil {
-				return &Problem{"CODEHUB_DATA_DIR", "it is not set and there is no home folder to put it in", "set it to a folder"}
+				return &Problem{"CODEHUB_DATA_DIR", "it is not set, and the user has no home folder for the default", "set it to a folder"}
 			}
 			c.DataDir = filepath.Join(home, ".local", "share", "codehub")
 		}
@@ -182,7 +182,7 @@ func (c *Config) folders() error {
 		return &Problem{"CODEHUB_DATA_DIR", abs + " is not a folder", "name a folder, or one that does not exist yet"}
 	}
 	if c.HostDataDir != "" && !filepath.IsAbs(c.HostDataDir) {
-		return &Problem{"CODEHUB_HOST_DATA_DIR", fmt.Sprintf("%q is no absolute path", c.HostDataDir), "give the path of the data folder on Docker's host"}
+		return &Problem{"CODEHUB_HOST_DATA_DIR", fmt.Sprintf("%q is not an absolute path", c.HostDataDir), "give the path of the data folder on Docker's host"}
 	}
 	return nil
 }
@@ -193,13 +193,13 @@ func (c *Config) database() error {
 	}
 	u, err := url.Parse(c.DatabaseURL)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
-		// The value may hold a password: it is not repeated.
-		return &Problem{"CODEHUB_DATABASE_URL", "it is no PostgreSQL URL", "give one like postgres://user:password@host:5432/codehub, or leave it unset for the embedded database"}
+		// The value may contain a password, so the message omits it.
+		return &Problem{"CODEHUB_DATABASE_URL", "it is not a PostgreSQL URL", "give one like postgres://user:password@host:5432/codehub, or leave it unset for the embedded database"}
 	}
 	return nil
 }
 
-// archives checks what can be said of the bucket without asking it.
+// archives checks the bucket's URL without reaching the bucket.
 func (c *Config) archives() error {
 	if c.ArchiveURL == "" {
 		c.ArchiveURL = (&url.URL{Scheme: "file", Path: filepath.Join(c.DataDir, "archives")}).String()
@@ -207,15 +207,15 @@ func (c *Config) archives() error {
 	u, err := url.Parse(c.ArchiveURL)
 	switch {
 	case err != nil:
-		// The value may hold what is not for logs: it is not repeated.
-		return &Problem{"CODEHUB_ARCHIVE_URL", "it is no URL", "give one like file:///srv/archives or s3://bucket/prefix"}
+		// The value may contain a secret, so the message omits it.
+		return &Problem{"CODEHUB_ARCHIVE_URL", "it is not a URL", "give one like file:///srv/archives or s3://bucket/prefix"}
 	case u.Scheme != "file" && u.Scheme != "s3":
 		return &Problem{"CODEHUB_ARCHIVE_URL", fmt.Sprintf("the scheme %q is not known", u.Scheme), "give one like file:///srv/archives or s3://bucket/prefix"}
 	}
 	c.Archives = u
 	share, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(c.MinFree), "%")), 64)
 	if err != nil || !(share >= 0 && share <= 90) {
-		return &Problem{"CODEHUB_MIN_FREE", fmt.Sprintf("%q is no share of a disk", c.MinFree), "give a percentage from 0 to 90, like 5%"}
+		return &Problem{"CODEHUB_MIN_FREE", fmt.Sprintf("%q is not a share of a disk", c.MinFree), "give a percentage from 0 to 90, like 5%"}
 	}
 	c.MinFreeShare = share / 100
 	return nil
@@ -225,14 +225,14 @@ func (c *Config) redis() error {
 	if c.RedisURL != "" {
 		u, err := url.Parse(c.RedisURL)
 		if err != nil || u.Scheme != "redis" && u.Scheme != "rediss" && u.Scheme != "unix" {
-			return &Problem{"CODEHUB_REDIS_URL", "it is no address of a Redis server", "give one like redis://host:6379/0, or leave it unset"}
+			return &Problem{"CODEHUB_REDIS_URL", "it is not a Redis URL", "give one like redis://host:6379/0, or leave it unset"}
 		}
 	}
 	for _, name := range []struct{ setting, v string }{
 		{"REDIS_CHANNEL_SSE_PREFIX", c.SSEPrefix}, {"REDIS_CHANNEL_WAKE_PREFIX", c.WakePrefix}, {"CODEHUB_REDIS_ACTIVITY_KEY", c.ActivityKey},
 	} {
 		if name.v == "" || len(name.v) > 200 || strings.ContainsAny(name.v, " *?[]\\\r\n") {
-			return &Problem{name.setting, fmt.Sprintf("%q is no name of a channel or key", name.v), "give a name without spaces and wildcards, like codehub:sse"}
+			return &Problem{name.setting, fmt.Sprintf("%q is not a valid name of a channel or key", name.v), "give a name without spaces and wildcards, like codehub:sse"}
 		}
 	}
 	return nil
@@ -248,7 +248,7 @@ func (c *Config) backends() error {
 		return &Problem{"CODEHUB_STORAGE", fmt.Sprintf("%q is not known", c.Storage), "use docker-volume or local-dir"}
 	}
 	if !imageref.Valid(c.DefaultImage) {
-		return &Problem{"CODEHUB_DEFAULT_IMAGE", fmt.Sprintf("%q is no image reference", c.DefaultImage), "give one like codehub/workspace:latest"}
+		return &Problem{"CODEHUB_DEFAULT_IMAGE", fmt.Sprintf("%q is not an image reference", c.DefaultImage), "give one like codehub/workspace:latest"}
 	}
 	for _, s := range strings.Split(c.EgressDeny, ",") {
 		if s = strings.TrimSpace(s); s == "" {
@@ -256,7 +256,7 @@ func (c *Config) backends() error {
 		}
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
-			return &Problem{"CODEHUB_EGRESS_DENY", fmt.Sprintf("%q is no network", s), "give networks like 10.0.0.0/8, separated by commas"}
+			return &Problem{"CODEHUB_EGRESS_DENY", fmt.Sprintf("%q is not a network", s), "give networks like 10.0.0.0/8, separated by commas"}
 		}
 		c.DenyPrefixes = append(c.DenyPrefixes, p.Masked())
 	}
@@ -269,7 +269,7 @@ func (c *Config) subnet() error {
 	}
 	p, err := netip.ParsePrefix(c.NetworkSubnet)
 	if err != nil || !p.Addr().Is4() || p != p.Masked() || p.Bits() < 8 || p.Bits() > 28 {
-		return &Problem{"CODEHUB_NETWORK_SUBNET", fmt.Sprintf("%q is no IPv4 network of /8 to /28", c.NetworkSubnet), "give one that is not in use, like 10.213.0.0/24"}
+		return &Problem{"CODEHUB_NETWORK_SUBNET", fmt.Sprintf("%q is not an IPv4 network of /8 to /28", c.NetworkSubnet), "give one that is not in use, like 10.213.0.0/24"}
 	}
 	c.Subnet = p
 	return nil
@@ -278,14 +278,14 @@ func (c *Config) subnet() error {
 func (c *Config) sizes() error {
 	cpus, err := strconv.ParseFloat(c.CPUs, 64)
 	if err != nil || !(cpus >= 0 && cpus <= 4096) {
-		return &Problem{"CODEHUB_WORKSPACE_CPUS", fmt.Sprintf("%q is no number of cores", c.CPUs), "give one like 2 or 0.5, or 0 for no limit"}
+		return &Problem{"CODEHUB_WORKSPACE_CPUS", fmt.Sprintf("%q is not a number of cores", c.CPUs), "give one like 2 or 0.5, or 0 for no limit"}
 	}
 	c.NanoCPUs = int64(cpus * 1e9)
 	if c.MemoryBytes, err = parseBytes(c.Memory); err != nil || (c.MemoryBytes != 0 && c.MemoryBytes < 64<<20) {
-		return &Problem{"CODEHUB_WORKSPACE_MEMORY", fmt.Sprintf("%q is no size of at least 64m", c.Memory), "give one like 512m or 4g, or 0 for no limit"}
+		return &Problem{"CODEHUB_WORKSPACE_MEMORY", fmt.Sprintf("%q is not a size of at least 64m", c.Memory), "give one like 512m or 4g, or 0 for no limit"}
 	}
 	if c.LogBytes, err = parseBytes(c.LogSize); err != nil || c.LogBytes < 64<<10 {
-		return &Problem{"CODEHUB_WORKSPACE_LOG_SIZE", fmt.Sprintf("%q is no size of at least 64k", c.LogSize), "give one like 10m"}
+		return &Problem{"CODEHUB_WORKSPACE_LOG_SIZE", fmt.Sprintf("%q is not a size of at least 64k", c.LogSize), "give one like 10m"}
 	}
 	if c.Pids != 0 && (c.Pids < 32 || c.Pids > 4<<20) {
 		return &Problem{"CODEHUB_WORKSPACE_PIDS", fmt.Sprintf("%d is too few or too many for an IDE", c.Pids), "give 32 to 4194304, or 0 for no limit"}
@@ -352,15 +352,15 @@ func (c *Config) logging() error {
 	return nil
 }
 
-// Warnings are settings that work and should be known about.
+// Warnings lists settings that are valid but risky.
 func (c *Config) Warnings() []string {
 	var w []string
-	w = append(w, "workspaces share codehub's own origin (path mode): what runs in a workspace can act as its visitor on the dashboard; let only people you trust create workspaces")
+	w = append(w, "workspaces share codehub's own origin (path mode): a program in a workspace can act on the dashboard as the user who has the workspace open; give accounts only to users you trust")
 	host, _, _ := net.SplitHostPort(c.Listen)
 	if c.PublicURL.Scheme == "http" && !loopback(c.PublicURL.Hostname()) {
-		w = append(w, "CODEHUB_URL is plain http on a real host: passwords and sessions can be read on the way, and browsers refuse service workers; put TLS in front and use https")
+		w = append(w, "CODEHUB_URL is plain http and not localhost: passwords and sessions can be read on the way, and browsers refuse service workers; put TLS in front and use https")
 	} else if c.PublicURL.Scheme == "http" && !loopback(host) {
-		w = append(w, "CODEHUB_LISTEN is open to the network though CODEHUB_URL is "+c.PublicURL.String()+": people who come by another address will be refused")
+		w = append(w, "CODEHUB_LISTEN is open to the network though CODEHUB_URL is "+c.PublicURL.String()+": requests from another address that change something are refused")
 	}
 	return w
 }
@@ -373,8 +373,8 @@ func loopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// Unknown lists environment variables that look like settings and are none, so
-// that a misspelt one does not go unnoticed. known are the names that are.
+// Unknown lists environment variables that look like settings and are not in known, so
+// that a misspelt one does not go unnoticed.
 func Unknown(environ []string, known map[string]bool) []string {
 	var out []string
 	for _, kv := range environ {

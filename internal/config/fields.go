@@ -30,7 +30,7 @@ func walk(t reflect.Type, index []int, yield func(reflect.StructField) bool) boo
 	return true
 }
 
-// variable is the name by which messages call a setting.
+// variable returns the environment variable by which messages name a setting.
 func variable(f reflect.StructField) string {
 	env := f.Tag.Get("env")
 	return env[strings.LastIndex(env, ",")+1:]
@@ -58,8 +58,8 @@ func (c *Config) bounds() error {
 	return nil
 }
 
-// parseBound reads the tag of a bound. A tag that is wrong fails every start, and
-// with that every test.
+// parseBound parses the tag min or max. It panics on an invalid tag, so every test
+// finds one.
 func parseBound(t reflect.Type, text string) int64 {
 	if t == reflect.TypeFor[time.Duration]() {
 		d, err := time.ParseDuration(text)

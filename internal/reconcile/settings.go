@@ -6,7 +6,7 @@ import "time"
 type Settings struct {
 	// MaxOperations does not count image pulls, archives and restores. A
 	// MaxStorageJobs of 0 is 4.
-	MaxOperations  int `name:"max-operations" env:"CODEHUB_MAX_OPERATIONS" min:"1" max:"1000000" default:"32" help:"Operations carried out at once."`
+	MaxOperations  int `name:"max-operations" env:"CODEHUB_MAX_OPERATIONS" min:"1" max:"1000000" default:"32" help:"Concurrent operations."`
 	MaxStorageJobs int `name:"max-storage-jobs" env:"CODEHUB_MAX_STORAGE_JOBS" min:"1" max:"1000000" default:"4" help:"Concurrent archive jobs; restore jobs have the same limit."`
 
 	// ActiveInterval holds for ActiveFor after a wake and while an operation runs.
@@ -18,5 +18,5 @@ type Settings struct {
 	// IdleInterval. Without AcceptVolumeLoss, an observation in which many volumes
 	// have vanished at once fails.
 	OrphanDelay      time.Duration `name:"orphan-delay" env:"CODEHUB_ORPHAN_DELAY" min:"1s" max:"87600h" default:"10m" help:"How long orphaned containers and jobs are kept."`
-	AcceptVolumeLoss bool          `name:"accept-volume-loss" env:"CODEHUB_ACCEPT_VOLUME_LOSS" help:"Take it as true when more than a fifth of all volumes is gone at once, instead of waiting for them to come back."`
+	AcceptVolumeLoss bool          `name:"accept-volume-loss" env:"CODEHUB_ACCEPT_VOLUME_LOSS" help:"Accept that more than a fifth of all volumes is gone at once."`
 }
