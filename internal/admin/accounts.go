@@ -8,11 +8,11 @@ import (
 	"codehub/internal/workspace"
 )
 
-// MaxRunning bounds a limit of one user's own.
+// MaxRunning is the highest running limit of a user.
 const MaxRunning = 1_000_000
 
-// Accounts lists the users by name, as many as fit on a page; cursor is that
-// of the page before, empty for the first.
+// Accounts lists a page of the users by name; cursor is the NextCursor of the previous
+// page, empty for the first.
 func (s *Service) Accounts(ctx context.Context, caller workspace.Caller, cursor string) (api.AccountList, error) {
 	list, err := s.cfg.Store.Accounts(ctx, caller, cursor)
 	out := api.AccountList{Users: make([]api.Account, 0, len(list.Users)), NextCursor: list.NextCursor}
@@ -22,13 +22,13 @@ func (s *Service) Accounts(ctx context.Context, caller workspace.Caller, cursor 
 	return out, err
 }
 
-// CreateAccount adds a user. CodeNameTaken; CodeInvalid for a name, a password
-// or a limit that cannot be.
+// CreateAccount adds a user. Errors: CodeNameTaken; CodeInvalid for an invalid name,
+// password or limit.
 func (s *Service) CreateAccount(ctx context.Context, caller workspace.Caller, in api.CreateAccount) (api.Account, error) {
 	if err := checkLimit(in.MaxRunning); err != nil {
 		return api.Account{}, err
 	}
-	// Nobody else has this server hash passwords; the store asks once more.
+	// Check the caller before the expensive hash of the password; the store checks again.
 	if _, err := s.cfg.Store.Account(ctx, caller, caller.UserID); err != nil {
 		return api.Account{}, err
 	}
@@ -41,10 +41,10 @@ func (s *Service) CreateAccount(ctx context.Context, caller workspace.Caller, in
 	return api.Account(made), err
 }
 
-// PatchAccount changes a user; what is left out stays. A user who is disabled
-// or gets another password loses all sessions and tokens at once. CodeNotFound;
-// CodeLastAdmin if nobody would be left who may do this; CodeInvalid, also for
-// the caller's own password, which takes the present one (auth.ChangePassword).
+// PatchAccount changes the given fields of a user. Disabling a user or setting a
+// password ends all sessions and tokens of the user. Errors: CodeNotFound;
+// CodeLastAdmin if no administrator would remain; CodeInvalid, also for the caller's
+// own password, which auth.ChangePassword changes.
 func (s *Service) PatchAccount(ctx context.Context, caller workspace.Caller, id string, in api.PatchAccount) (api.Account, error) {
 	if err := checkLimit(in.MaxRunning.Value); err != nil {
 		return api.Account{}, err

@@ -1,8 +1,6 @@
-// Package admin is what administrators see and may do: the servers and what
-// they can reach, what belongs to no workspace, and the accounts. The API and
-// the dashboard are on top of it. That the caller is an administrator is
-// checked inside, in the store, against the database and not against what a
-// session said a while ago.
+// Package admin serves administrators: the status of the servers, orphans, and
+// accounts. The API and the dashboard use it. The store checks in the database that
+// the caller is an administrator, since a session may be out of date.
 package admin
 
 import (
@@ -15,8 +13,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Store is what is kept of all that; *postgres.DB is it. Every method is
-// CodeForbidden for who is no administrator.
+// Store is the database; *postgres.DB implements it. Every method returns CodeForbidden
+// if the caller is not an administrator.
 type Store interface {
 	Overview(ctx context.Context, caller workspace.Caller) (postgres.Overview, error)
 	Orphans(ctx context.Context, caller workspace.Caller) ([]postgres.Orphan, error)
@@ -26,16 +24,15 @@ type Store interface {
 	PatchAccount(ctx context.Context, caller workspace.Caller, id string, p postgres.AccountPatch) (postgres.Account, error)
 }
 
-// Passwords checks and hashes; *auth.Auth is it.
+// Passwords checks and hashes passwords; *auth.Auth implements it.
 type Passwords interface {
-	// NewUser checks a username and a password and makes a user of them, as
-	// the setup does.
+	// NewUser checks a username and a password and returns a user with both.
 	NewUser(ctx context.Context, username, password string) (postgres.User, error)
-	// CheckedHash is the hash of a password that its user may take.
+	// CheckedHash checks a new password of a user and returns its hash.
 	CheckedHash(ctx context.Context, username, password string) (string, error)
 }
 
-// Config is what a Service is made of.
+// Config configures a Service.
 type Config struct {
 	Store     Store
 	Passwords Passwords
@@ -43,13 +40,13 @@ type Config struct {
 	OrphanDelay time.Duration
 }
 
-// Service answers administrators. It is safe for concurrent use.
+// Service serves administrators. It is safe for concurrent use.
 type Service struct{ cfg Config }
 
 // New makes a Service.
 func New(cfg Config) *Service { return &Service{cfg: cfg} }
 
-// AdminStatus is the state of the servers and the workspaces.
+// AdminStatus returns the state of the servers and the workspaces.
 func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api.AdminStatus, error) {
 	o, err := s.cfg.Store.Overview(ctx, caller)
 	if err != nil {
@@ -75,8 +72,7 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 	return out, nil
 }
 
-// Orphans lists what the leader has found in the backend that belongs to no
-// workspace, oldest first.
+// Orphans lists the orphans and set-aside volumes that the leader found, oldest first.
 func (s *Service) Orphans(ctx context.Context, caller workspace.Caller) ([]api.Orphan, error) {
 	found, err := s.cfg.Store.Orphans(ctx, caller)
 	if err != nil {

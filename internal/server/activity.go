@@ -9,13 +9,13 @@ import (
 	"codehub/internal/workspace"
 )
 
-// serverTTL is what holds for workspaces without times of their own.
+// serverTTL returns the idle timeouts of workspaces that do not set their own.
 func serverTTL(cfg config.Config) workspace.TTL {
 	return workspace.TTL{Standby: time.Duration(cfg.StandbyTTL) * time.Second, Archive: time.Duration(cfg.ArchiveTTL) * time.Second}
 }
 
-// lastUse returns a function that tells when this server last saw a workspace used,
-// by the database's clock.
+// lastUse returns a function that returns the last activity of a workspace on this
+// server, by the database's clock.
 func lastUse(used *activity.Recorder, flush *activity.Flusher) func(workspace.ID) (at time.Time, kind string, ok bool) {
 	return func(id workspace.ID) (time.Time, string, bool) {
 		a, ok := used.Last(id)
@@ -26,9 +26,9 @@ func lastUse(used *activity.Recorder, flush *activity.Flusher) func(workspace.ID
 // lastWithin bounds the last flush, at shutdown.
 const lastWithin = 5 * time.Second
 
-// lastFlush hands on what people did until the proxy was drained. What is not
-// handed on is as if the server had been killed: the leader takes the time
-// since the flush before for unwatched.
+// lastFlush flushes the activity that was recorded until the proxy was drained. If it
+// fails, the leader treats the time since the previous flush as unwatched, as after a
+// kill.
 func (s *server) lastFlush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWithin)
 	defer cancel()
@@ -38,9 +38,9 @@ func (s *server) lastFlush(ctx context.Context) {
 	}
 }
 
-// leave takes this server off the list of servers, unless it still had to hand
-// something on: then it is to be found dead there, as the clock of activity
-// would otherwise go on over what nobody knows of.
+// leave removes this server from the list of servers. After a failed last flush the
+// server stays on the list and counts as dead later: otherwise the clock of activity
+// would advance over activity that is not recorded.
 func (s *server) leave(ctx context.Context) {
 	if s.owes {
 		s.log.Warn("activity not flushed; server counts as dead after a minute")

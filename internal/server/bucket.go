@@ -13,12 +13,12 @@ import (
 	"codehub/internal/postgres"
 )
 
-// checkWithin bounds the first look at the bucket.
+// checkWithin bounds the check of the bucket at the start.
 const checkWithin = 30 * time.Second
 
-// checkBucket finds out at the start whether the bucket can be worked with.
-// One that cannot stops the start, unless archives are in it already: then it
-// is an outage, during which people must get to their homes all the same.
+// checkBucket checks the bucket at the start. A bucket that fails stops the start,
+// unless there are archives already: then it is an outage, during which users still
+// need their homes.
 func checkBucket(ctx context.Context, b *bucket.Bucket, db *postgres.DB, log *slog.Logger) error {
 	used, err := db.HasArchives(ctx)
 	if err != nil {
@@ -37,8 +37,8 @@ func checkBucket(ctx context.Context, b *bucket.Bucket, db *postgres.DB, log *sl
 	return &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "make the bucket reachable, or name another folder or bucket"}
 }
 
-// answered gives ask so long to answer. One that hangs whatever its context
-// says is left behind: a folder on a disk that does not answer.
+// answered bounds the time of ask. If ask ignores its context, as on a disk that is
+// not responding, its goroutine is abandoned.
 func answered(ctx context.Context, within time.Duration, ask func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -49,10 +49,10 @@ func answered(ctx context.Context, within time.Duration, ask func(ctx context.Co
 		return err
 	case <-ctx.Done():
 	}
-	select { // what it has to say about that
+	select { // prefer its own error
 	case err := <-answer:
 		return err
 	case <-time.After(time.Second):
-		return fmt.Errorf("it has not answered within %s: %w", within, ctx.Err())
+		return fmt.Errorf("no response within %s: %w", within, ctx.Err())
 	}
 }

@@ -6,24 +6,24 @@ import (
 	"codehub/internal/gc"
 )
 
-// collectionMetrics tells how garbage collections fare.
+// collectionMetrics are the metrics of garbage collection.
 type collectionMetrics struct{ status func() gc.Status }
 
 var (
 	collectedAt = prometheus.NewDesc("codehub_gc_last_seconds",
-		"When the bucket was last collected by this process, in Unix time; absent if it was not.", nil, nil)
+		"Time of the last garbage collection of this process, in Unix time; absent if there was none.", nil, nil)
 	collectedFailed = prometheus.NewDesc("codehub_gc_last_failed",
-		"Whether the last collection failed (1) or not (0).", nil, nil)
+		"Whether the last garbage collection failed (1) or not (0).", nil, nil)
 	collectedArchives = prometheus.NewDesc("codehub_gc_archives",
-		"Archives that the last collection looked at, by what became of them.", []string{"verdict"}, nil)
+		"Archives that the last garbage collection found, by verdict.", []string{"verdict"}, nil)
 	collectedBytes = prometheus.NewDesc("codehub_gc_archive_bytes",
-		"Size of the archives that the last collection looked at, by what became of them.", []string{"verdict"}, nil)
+		"Size in bytes of the archives that the last garbage collection found, by verdict.", []string{"verdict"}, nil)
 	removedArchives = prometheus.NewDesc("codehub_gc_removed_archives_total",
 		"Archives that this process removed.", nil, nil)
 	removedBytes = prometheus.NewDesc("codehub_gc_removed_bytes_total",
-		"Size of the archives that this process removed.", nil, nil)
+		"Size in bytes of the archives that this process removed.", nil, nil)
 	failedRemovals = prometheus.NewDesc("codehub_gc_failed_removals_total",
-		"Removals of archives that failed; they are tried again.", nil, nil)
+		"Removals of archives that failed; codehub retries them.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -13,9 +13,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// openRedis makes the bus between servers, nil without CODEHUB_REDIS_URL. A
-// Redis that is away now is no reason not to serve; one that refuses is a
-// setting to mend.
+// openRedis opens the bus between servers; nil without CODEHUB_REDIS_URL. The server
+// also starts while Redis is unreachable, but not with settings that Redis refuses.
 func openRedis(ctx context.Context, cfg config.Config, installation string, conditions *health.Monitor, log *slog.Logger) (*redisbus.Redis, error) {
 	if cfg.RedisURL == "" {
 		return nil, nil
@@ -31,7 +30,7 @@ func openRedis(ctx context.Context, cfg config.Config, installation string, cond
 		if b != nil {
 			_ = b.Close()
 		}
-		return nil, &config.Problem{Setting: "CODEHUB_REDIS_URL", Why: unusable.Error(), Do: "give the server's address with the name and password it wants, or leave it unset: one server needs none"}
+		return nil, &config.Problem{Setting: "CODEHUB_REDIS_URL", Why: unusable.Error(), Do: "give the address, user and password of the Redis server, or leave it unset: a single server needs no Redis"}
 	}
 	if err != nil {
 		log.Warn("redis not reachable or in use by another installation; retrying", "err", err)
@@ -39,8 +38,8 @@ func openRedis(ctx context.Context, cfg config.Config, installation string, cond
 	return b, nil
 }
 
-// tell publishes a notification for the other servers: a second way beside
-// their own listening to the database.
+// tell publishes a notification on Redis for the other servers, in addition to their
+// own connections to the database.
 func (s *server) tell(n postgres.Notification) {
 	var p struct {
 		ID    workspace.ID
@@ -57,7 +56,7 @@ func (s *server) tell(n postgres.Notification) {
 	}
 }
 
-// hearRedis brings what the leader published to who waits for it here.
+// hearRedis delivers what the leader publishes on Redis to this server.
 func (s *server) hearRedis(ctx context.Context) error {
 	return s.redis.Run(ctx, redisbus.Handler{Event: s.hub.Echo, Wake: s.hub.Wake})
 }

@@ -15,14 +15,14 @@ import (
 	"codehub/internal/workspace"
 )
 
-// join records this server with the others of its database, or says why it
-// must not work beside them.
+// join adds this server to the list of servers. It returns a *config.Problem if a
+// setting differs from that of a running server.
 func join(ctx context.Context, self *replica.Replica) error {
 	err := self.Join(ctx)
 	if d := (*replica.Differs)(nil); errors.As(err, &d) {
 		return &config.Problem{Setting: d.Setting,
-			Why: fmt.Sprintf("it is %q here and %q on the server on %s, which works on the same database", d.Ours, d.Theirs, d.Host),
-			Do:  "give all servers of a database the same, or stop the other one first (one that was killed counts for 20 s)"}
+			Why: fmt.Sprintf("it is %q here, and %q on the server on %s, which uses the same database", d.Ours, d.Theirs, d.Host),
+			Do:  "use the same value on all servers of a database, or stop the other server first (a killed server counts as running for 20 s)"}
 	}
 	return err
 }
@@ -49,8 +49,8 @@ func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB) (re
 			"CODEHUB_REDIS_URL":      redisPlace(cfg.RedisURL),
 		},
 	}
-	// Homes in folders are where the data folder is. A server that keeps new
-	// ones elsewhere still has to find those that there are.
+	// Homes in folders are in the data folder. A server that keeps new homes in
+	// volumes still needs the existing folders.
 	inFolders, err := db.HasHomesIn(ctx, workspace.StorageLocalDir)
 	if err != nil {
 		return replica.Settings{}, fmt.Errorf("look for homes in folders: %w", err)
@@ -65,7 +65,7 @@ func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB) (re
 	return s, nil
 }
 
-// archivePlace is where archives are, without how it is reached.
+// archivePlace identifies the place of archives, without options of the connection.
 func archivePlace(u *url.URL) string {
 	place := url.URL{Scheme: u.Scheme, Host: u.Host, Path: path.Clean("/" + u.Path)}
 	if endpoint := u.Query().Get("endpoint"); endpoint != "" {
@@ -78,7 +78,7 @@ func archivePlace(u *url.URL) string {
 	return place.String()
 }
 
-// redisPlace is which Redis it is, without what opens it.
+// redisPlace identifies the Redis server, without credentials.
 func redisPlace(raw string) string {
 	if raw == "" {
 		return ""

@@ -19,9 +19,9 @@ import (
 	"codehub/internal/workspace"
 )
 
-// run serves until ctx ends, then shuts down in order: no new requests, the
-// open ones are let end for CODEHUB_SHUTDOWN_TIMEOUT, then everything behind
-// them. It returns early with an error when a part cannot go on.
+// run serves until ctx ends, then shuts down in order: it accepts no new requests,
+// waits up to CODEHUB_SHUTDOWN_TIMEOUT for the open ones, then stops the other parts.
+// It returns early with an error if a part fails.
 func (s *server) run(ctx context.Context, listener net.Listener) error {
 	if err := s.firstUser(ctx); err != nil {
 		return err
@@ -78,8 +78,8 @@ func (s *server) run(ctx context.Context, listener net.Listener) error {
 	return g.Wait()
 }
 
-// streamsEnd is how long event streams and logs, which never end by
-// themselves, may go on once the server shuts down.
+// streamsEnd is how long event streams and followed logs, which do not end, may
+// continue during a shutdown.
 const streamsEnd = time.Second
 
 func (s *server) drain(ctx context.Context, srv *http.Server, stopRequests context.CancelFunc) {
@@ -96,8 +96,8 @@ func (s *server) drain(ctx context.Context, srv *http.Server, stopRequests conte
 	}
 }
 
-// coordinate runs the controller and the garbage collection whenever this
-// process leads, and the marks say that its database does.
+// coordinate runs the controller and the garbage collection while this process leads
+// and codehub is not on hold.
 func (s *server) coordinate(ctx context.Context) error {
 	cfg, err := postgres.ConnConfig(s.dsn, "codehub-leader")
 	if err != nil {
@@ -132,13 +132,13 @@ func (s *server) lead(ctx context.Context, rows *postgres.Controller) error {
 	})
 }
 
-// notified takes one of the database's notifications.
+// notified handles a notification of the database.
 func (s *server) notified(n postgres.Notification) {
 	s.hub.Handle(n.Channel, n.Payload)
 	s.tell(n)
 }
 
-// gap follows a time in which notifications may have been missed.
+// gap is called after notifications may have been missed.
 func (s *server) gap() {
 	s.auth.InvalidateAll()
 	s.hub.Gap()
@@ -177,8 +177,8 @@ func (s *server) housekeeping(ctx context.Context) error {
 	}
 }
 
-// firstUser makes the administrator of CODEHUB_ADMIN_PASSWORD at the first
-// start, or prints how to make one on the setup page.
+// firstUser creates the administrator of CODEHUB_ADMIN_PASSWORD at the first start, or
+// prints how to create one on the setup page.
 func (s *server) firstUser(ctx context.Context) error {
 	needed, err := s.auth.SetupNeeded(ctx)
 	if err != nil {
@@ -189,14 +189,14 @@ func (s *server) firstUser(ctx context.Context) error {
 	}
 	if s.cfg.AdminPassword != "" {
 		if _, err := s.auth.EnsureAdmin(ctx, s.cfg.AdminPassword); err != nil {
-			return fmt.Errorf("make the user admin from CODEHUB_ADMIN_PASSWORD: %w", err)
+			return fmt.Errorf("create the user admin from CODEHUB_ADMIN_PASSWORD: %w", err)
 		}
 		fmt.Fprintf(os.Stdout, "\n  codehub is at %s\n  Log in as admin, with the password of CODEHUB_ADMIN_PASSWORD.\n\n", s.cfg.PublicURL)
 		return nil
 	}
 	code, err := s.auth.SetupCode(ctx)
 	if err != nil {
-		return fmt.Errorf("make the setup code: %w", err)
+		return fmt.Errorf("create the setup code: %w", err)
 	}
 	fmt.Fprintf(os.Stdout, "\n  codehub is at %s\n  Nobody has an account yet. Open %s/setup and use this code, once:\n\n      %s\n\n", s.cfg.PublicURL, s.cfg.PublicURL, code)
 	return nil
@@ -210,8 +210,8 @@ func (p proxyStore) Wake(ctx context.Context, caller workspace.Caller, id worksp
 	return r.Workspace, err
 }
 
-// httpErrors is where net/http reports what goes wrong on connections, such
-// as clients that hang up; nothing in it needs anybody's attention.
+// httpErrors is the log of net/http for errors of connections, such as clients that
+// hang up. They need no attention, so their level is debug.
 func httpErrors(l *slog.Logger) *log.Logger {
 	return slog.NewLogLogger(l.Handler(), slog.LevelDebug)
 }

@@ -1,4 +1,4 @@
-// Package server runs a codehub server: it makes every part and wires them.
+// Package server runs a codehub server: it creates all parts and connects them.
 package server
 
 import (
@@ -51,8 +51,8 @@ func (s *Command) Run(ctx context.Context) error {
 	return serve(ctx, s.Config)
 }
 
-// serve opens what a server is made of, and runs it. It ends when ctx does, or when
-// a part of it fails for good.
+// serve opens the parts of a server and runs it until ctx ends or a part fails for
+// good.
 func serve(ctx context.Context, cfg config.Config) error {
 	log := cfg.Logger(os.Stderr)
 	defer lastResort(ctx, 3*cfg.ShutdownTimeout+time.Minute, log)()
@@ -158,10 +158,9 @@ func serve(ctx context.Context, cfg config.Config) error {
 	return s.run(ctx, listener)
 }
 
-// lastResort ends the process if it is still there so long after ctx has
-// ended, whatever it hangs on. Every part has a bound of its own and nothing is
-// expected to need this; what is left behind is what a kill leaves, which the
-// next start takes up.
+// lastResort ends the process if it still runs that long after ctx has ended. Every
+// part has its own time limit, so this is not expected to happen; the next start
+// recovers as after a kill.
 func lastResort(ctx context.Context, after time.Duration, log *slog.Logger) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		time.AfterFunc(after, func() {
@@ -171,7 +170,7 @@ func lastResort(ctx context.Context, after time.Duration, log *slog.Logger) (sto
 	})
 }
 
-// parts is what a server is made of: opened, and not working yet.
+// parts are the opened parts of a server that does not run yet.
 type parts struct {
 	cfg        config.Config
 	log        *slog.Logger
@@ -204,7 +203,7 @@ type server struct {
 	owes  bool        // the last flush failed
 }
 
-// newServer wires a server. Each part is complete before another one gets it.
+// newServer connects the parts. Each part is complete before another one gets it.
 func newServer(p parts) *server {
 	cfg, log, db := p.cfg, p.log, p.db
 	authentication := auth.New(db, auth.Config{URL: cfg.PublicURL, Log: log, Conditions: p.conditions})
