@@ -19,24 +19,23 @@ const (
 // importKey names the lock of import-m1 among the database's advisory locks.
 const importKey int64 = 0x636f646568756206
 
-// LockImport makes this the only import-m1 at work on the database, until
-// release; CodeOperationInProgress if there is another. No garbage is collected
-// meanwhile, which could take an upload that takes long for one that was given
-// up. Should the connection that holds the locks be lost, the claims still keep
-// two imports apart.
+// LockImport locks the database against other imports and garbage collections until
+// release; CodeOperationInProgress if another import runs. A garbage collection could
+// mistake a slow upload for an abandoned one. If the connection with the locks is
+// lost, the claims still prevent two imports of one workspace.
 func (db *DB) LockImport(ctx context.Context) (release func(), err error) {
 	const verb = "take the import's lock"
 	pooled, err := db.pool.Acquire(ctx)
 	if err != nil {
 		return nil, failed(verb, err)
 	}
-	// Not back to the pool: the locks are the session's.
+	// The locks belong to the session, so it does not return to the pool.
 	conn := pooled.Hijack()
 	release = func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		// By name: the end of a session takes the server a moment longer, in
-		// which the next import would be refused.
+		// Unlock explicitly: PostgreSQL releases the locks of a closed connection
+		// only some time later, and would refuse the next import until then.
 		_, _ = conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`)
 		_ = conn.Close(ctx)
 	}
@@ -65,21 +64,20 @@ func tryLock(ctx context.Context, conn *pgx.Conn, key int64) (got bool, err erro
 	return got, err
 }
 
-// HasAdmin reports whether there is an administrator.
+// HasAdmin reports whether there is an administrator who is not disabled.
 func (db *DB) HasAdmin(ctx context.Context) (bool, error) {
 	var has bool
 	err := db.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM users WHERE admin AND NOT disabled)`).Scan(&has)
 	return has, failed("look for administrators", err)
 }
 
-// ImportedUsers returns the users of the first version that are here, by their
-// ids there; those removed since, too.
+// ImportedUsers returns the ids of imported users by their ids in the first version,
+// users that were removed since included.
 func (db *DB) ImportedUsers(ctx context.Context) (map[string]string, error) {
 	return idsByOld[string](ctx, db, "list the imported users", `SELECT old_id, user_id FROM m1_users`)
 }
 
-// Moved returns the workspaces of the first version that are here, by their
-// ids there.
+// Moved returns the ids of imported workspaces by their ids in the first version.
 func (db *DB) Moved(ctx context.Context) (map[string]workspace.ID, error) {
 	return idsByOld[workspace.ID](ctx, db, "list the imported workspaces",
 		`SELECT old_id, workspace_id FROM m1_workspaces WHERE imported_at IS NOT NULL`)
@@ -102,8 +100,8 @@ func idsByOld[T ~string](ctx context.Context, db *DB, verb, sql string) (map[str
 	return ids, nil
 }
 
-// ImportUser adds a user of the first version under the id that u brings along.
-// CodeNameTaken if the username is, in whatever case.
+// ImportUser adds a user of the first version with the id u.ID. CodeNameTaken if the
+// username is taken, without regard to case.
 func (db *DB) ImportUser(ctx context.Context, oldID string, u User) error {
 	return db.tx(ctx, "import a user", func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `
@@ -130,7 +128,7 @@ func (db *DB) GrantAdmin(ctx context.Context, userID string) error {
 	})
 }
 
-// JoinUser has a user of the first version be one who is here already.
+// JoinUser records that a user of the first version is an existing user.
 func (db *DB) JoinUser(ctx context.Context, oldID, userID string) error {
 	return db.tx(ctx, "join a user", func(tx pgx.Tx) error {
 		return recordUser(ctx, tx, oldID, userID, map[string]any{"joined": true, "old_id": oldID})
@@ -148,11 +146,12 @@ func recordUser(ctx context.Context, tx pgx.Tx, oldID, userID string, details ma
 type Import struct {
 	OldID       string
 	ID          workspace.ID
-	ArchiveOpID string // of the last try to copy the home; empty if there was none
-	Done        bool   // it is a workspace here; nothing may be copied to it any more
+	ArchiveOpID string // of the last attempt to copy the home; empty if there was none
+	Done        bool   // the workspace is imported, so its home must not be copied again
 }
 
-// Imports lists the imports that were begun, by the workspaces' ids there.
+// Imports lists the imports that have begun, by the workspaces' ids in the first
+// version.
 func (db *DB) Imports(ctx context.Context) (map[string]Import, error) {
 	const verb = "list the imports"
 	rows, err := db.pool.Query(ctx, `SELECT old_id, workspace_id, archive_op_id, imported_at IS NOT NULL FROM m1_workspaces`)
@@ -172,8 +171,8 @@ func (db *DB) Imports(ctx context.Context) (map[string]Import, error) {
 }
 
 // ClaimImport records that the home of i is about to be copied under
-// i.ArchiveOpID; every try has one of its own. It returns those of earlier
-// tries, which can no longer be finished and whose objects the caller removes.
+// i.ArchiveOpID; each attempt has its own. It returns those of earlier attempts, which
+// can no longer finish; the caller removes their objects.
 // CodeGone if the import is done.
 func (db *DB) ClaimImport(ctx context.Context, i Import) (abandoned []string, err error) {
 	err = db.pool.QueryRow(ctx, `
@@ -189,7 +188,7 @@ func (db *DB) ClaimImport(ctx context.Context, i Import) (abandoned []string, er
 	return abandoned, failed("claim an import", err)
 }
 
-// ForgetAbandoned records that the objects of earlier tries are removed.
+// ForgetAbandoned records that the objects of earlier attempts are removed.
 func (db *DB) ForgetAbandoned(ctx context.Context, oldID string, abandoned []string) error {
 	_, err := db.pool.Exec(ctx, `
 		UPDATE m1_workspaces SET abandoned = ARRAY(SELECT unnest(abandoned) EXCEPT SELECT unnest($2::uuid[]))
@@ -201,23 +200,23 @@ func importOver() error {
 	return workspace.Errorf(workspace.CodeGone, "Another import-m1 imported this workspace.")
 }
 
-// ImportedWorkspace is what FinishImport makes a workspace of.
+// ImportedWorkspace is a workspace for FinishImport.
 type ImportedWorkspace struct {
 	Import
 	NewWorkspace
 	OwnerID   string
 	CreatedAt time.Time
-	// Named is the name to take if n others, counted from NewWorkspace.Name,
-	// are taken.
+	// Named returns the name for attempt n, after NewWorkspace.Name and n-1 others
+	// were taken.
 	Named func(n int) string
 	// Home is the verified archive of the home; nil if there is no home yet.
 	Home *workspace.Archive
 }
 
-// FinishImport makes the workspace, under the claim of its Import, and with it
-// ends the import for good. Its home is its archive, from which the controller
-// restores it like any other. A workspace that is to run and may not, by the
-// limits, is desired STANDBY. CodeGone if the claim is no longer this one.
+// FinishImport creates the workspace under the claim of its Import, which ends the
+// import. Its home is its archive; the controller restores it like any other. If the
+// running limits do not allow it to run, its desired state is STANDBY. CodeGone if
+// another attempt holds the claim.
 func (db *DB) FinishImport(ctx context.Context, n ImportedWorkspace) (w workspace.Workspace, err error) {
 	err = db.tx(ctx, "finish an import", func(tx pgx.Tx) error {
 		desired := n.Desired

@@ -10,26 +10,23 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ErrPooled is the error of CheckSession where a connection is not a session:
-// a pooler in between gives each transaction, or each statement, another one.
-// Locks, notifications and bounds of sessions mean nothing then.
+// ErrPooled is the error of CheckSession if a pooler gives each transaction or statement
+// of a connection another session. Locks, notifications and session settings do not
+// work then.
 var ErrPooled = errors.New("a connection pooler gives each transaction another session of the database")
 
 const (
-	// rounds of CheckSession. A pooler with nothing else to do hands the session
-	// that was used last to whoever asks next, or one after the other: the first
-	// round shows either. More are for one that is busy.
+	// rounds of CheckSession. An idle pooler assigns the session that was used last, or
+	// all in turn: the first round detects both. A busy pooler may need more.
 	rounds       = 5
 	roundsWithin = 15 * time.Second
 )
 
-// CheckSession finds out whether a connection to dsn is a session of the
-// database, as codehub needs it. Any other error says that the database, or
-// the pooler before it, could not be asked.
+// CheckSession returns ErrPooled if connections to dsn do not keep their sessions. Any
+// other error means that the database or the pooler could not be reached.
 //
-// PostgreSQL itself tells each connection the pid of its session; a pooler
-// tells another number. So nothing is concluded from what several connections
-// see where there is no pooler.
+// PostgreSQL sends each connection the pid of its session when it connects; a pooler
+// sends another number. If the pid is right, there is no pooler to check.
 func CheckSession(ctx context.Context, dsn string) error {
 	ctx, cancel := context.WithTimeout(ctx, roundsWithin)
 	defer cancel()
@@ -38,12 +35,12 @@ func CheckSession(ctx context.Context, dsn string) error {
 		return fmt.Errorf("parse the database url: %w", err)
 	}
 	cfg := pool.ConnConfig
-	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol // poolers may know no other
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol // some poolers support no other
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTimeout
 	}
 	if err := checkSession(ctx, cfg); err != nil {
-		return fmt.Errorf("look at the way to the database: %w", err)
+		return fmt.Errorf("check the connection to the database: %w", err)
 	}
 	return nil
 }
@@ -66,8 +63,8 @@ func checkSession(ctx context.Context, cfg *pgx.ConnConfig) error {
 		if other == session {
 			return ErrPooled
 		}
-		// Twice: a pooler that deals out two sessions in turn gives this
-		// connection the same one each time the other was asked in between.
+		// Ask twice: a pooler that alternates between two sessions gives this
+		// connection the same session after each query of the other connection.
 		for range 2 {
 			now, err := sessionOf(ctx, ours)
 			if err != nil {
@@ -81,7 +78,7 @@ func checkSession(ctx context.Context, cfg *pgx.ConnConfig) error {
 	return nil
 }
 
-// anotherSession is the session that another connection gets, while ours stands.
+// anotherSession returns the session of a second connection while ours is open.
 func anotherSession(ctx context.Context, cfg *pgx.ConnConfig) (uint32, error) {
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 	"codehub/internal/workspace"
 )
 
-// AuditRollback is what a take-over after a restore did to a workspace, and
-// AuditTakeOver the take-over itself.
+// AuditRollback is the change of a workspace by a takeover, and AuditTakeOver the
+// takeover itself.
 const (
 	AuditRollback = "workspace.rollback"
 	AuditTakeOver = "installation.take_over"
 )
 
-// RollbackRow is a workspace as a restored database has it.
+// RollbackRow is a workspace in a restored database.
 type RollbackRow struct {
 	ID         workspace.ID
 	Owner      string // username
@@ -28,23 +28,23 @@ type RollbackRow struct {
 	Desired    workspace.DesiredState
 	ArchiveKey string
 	DeletedAt  *time.Time
-	// Known are the keys of the archives that were verified, Unverified of those that
-	// were complete and not verified, and Going of those that were being removed.
+	// Known has the keys of verified archives, Unverified those of complete archives
+	// that were not verified, and Going those of archives that were being removed.
 	Known, Unverified, Going map[string]bool
 }
 
-// RollbackState is what a restored database knows.
+// RollbackState is the state of a restored database.
 type RollbackState struct {
 	Now   time.Time
 	Hold  string     // empty: it is not on hold
 	Since *time.Time // on hold since
-	// WaitsSince is since when every deletion waits its whole grace again; nil: never.
+	// WaitsSince is the time from which every deletion waits its whole grace; nil: none.
 	WaitsSince *time.Time
 	Rows       []RollbackRow
 }
 
-// RollbackState reads all workspaces and their archives at one moment; for
-// administrators alone.
+// RollbackState reads all workspaces and their archives in one snapshot. Only
+// administrators may call it.
 func (db *DB) RollbackState(ctx context.Context, caller workspace.Caller) (s RollbackState, err error) {
 	if err := db.administers(ctx, caller); err != nil {
 		return s, err
@@ -96,7 +96,7 @@ func (db *DB) RollbackState(ctx context.Context, caller workspace.Caller) (s Rol
 	return s, failed("read the workspaces of a restored database", err)
 }
 
-// archiveKeys are the keys of archives by their workspaces.
+// archiveKeys returns the keys of archives by workspace.
 type archiveKeys map[workspace.ID]map[string]bool
 
 func (k archiveKeys) add(id workspace.ID, key string) {
@@ -106,33 +106,32 @@ func (k archiveKeys) add(id workspace.ID, key string) {
 	k[id][key] = true
 }
 
-// RollbackStep is what becomes of one workspace.
+// RollbackStep is the change of one workspace.
 type RollbackStep struct {
 	ID    workspace.ID
-	Seen  *RollbackRow // as it was decided on; nil: it gets a row
-	Owner string       // username, for a new row; empty or impossible: the caller
+	Seen  *RollbackRow // the row that the decision used; nil: a new row
+	Owner string       // username, for a new row; the caller if it is empty or invalid
 	Name  string       // for a new row
 
 	ImageRef, StorageBackend string // for a new row
 
-	// Unchanged leaves the row as it is, but for what was observed of it: that a
-	// home was there is another time's observation.
+	// Unchanged resets only the observed conditions of the row: they are from another
+	// time.
 	Unchanged bool
 	Home      workspace.Home
 	Desired   workspace.DesiredState
 	Runs      bool // its container runs
 	Undelete  bool
-	SetAside  bool // a volume of its name is not its home and is set aside
-	// Archives are what the bucket has of it, newest first, and Current the one
-	// that is its own from now on; nil: it has none, or keeps its own.
+	SetAside  bool // another volume with the name of its home is set aside
+	// Archives are its archives in the bucket, newest first. Current becomes its
+	// current archive; nil: it has none, or keeps its own.
 	Archives []workspace.Archive
 	Current  *workspace.Archive
 }
 
-// ApplyRollback changes the workspaces as the steps say, and has this database
-// lead. All of it happens, or nothing. Users who are missing are made, disabled.
-// CodeNotOnHold; CodeOperationInProgress if a workspace was changed since it was
-// decided on.
+// ApplyRollback applies the steps and takes over with this database, in one
+// transaction. It creates missing users, disabled. Errors: CodeNotOnHold;
+// CodeOperationInProgress if a workspace has changed since the decision.
 func (db *DB) ApplyRollback(ctx context.Context, caller workspace.Caller, steps []RollbackStep) error {
 	return db.tx(ctx, "apply a rollback", func(tx pgx.Tx) error {
 		if _, err := administrators(ctx, tx, caller); err != nil {
@@ -157,7 +156,7 @@ func (db *DB) ApplyRollback(ctx context.Context, caller workspace.Caller, steps 
 	})
 }
 
-// addLost adds the row of a workspace that the database does not have.
+// addLost adds the row of a workspace that the database lacks.
 func addLost(ctx context.Context, tx pgx.Tx, caller workspace.Caller, s RollbackStep, owners map[string]string) error {
 	owner, err := ownerOfLost(ctx, tx, caller, s.Owner, owners)
 	if err != nil {
@@ -183,8 +182,8 @@ func addLost(ctx context.Context, tx pgx.Tx, caller workspace.Caller, s Rollback
 	return s.settle(ctx, tx, caller, name)
 }
 
-// ownerOfLost is the id of the user with this name, who is made, disabled, if
-// there is none. What cannot be a username is the caller's.
+// ownerOfLost returns the id of the user with this name, and creates a missing user,
+// disabled. For an invalid username it is the caller.
 func ownerOfLost(ctx context.Context, tx pgx.Tx, caller workspace.Caller, name string, owners map[string]string) (string, error) {
 	if name == "" || name != clean(name) || len(name) > 255 {
 		return caller.UserID, nil
@@ -197,7 +196,7 @@ func ownerOfLost(ctx context.Context, tx pgx.Tx, caller workspace.Caller, name s
 	err := tx.QueryRow(ctx, `SELECT id FROM users WHERE username_key = $1`, key).Scan(&id)
 	if missing(err) {
 		var made User
-		// No password has this hash.
+		// No password matches this hash.
 		made, err = insertUser(ctx, tx, caller, User{Username: name, PasswordHash: "none", Disabled: true})
 		id = made.ID
 	}
@@ -209,7 +208,7 @@ func changedSince(id workspace.ID) error {
 	return workspace.Errorf(workspace.CodeOperationInProgress, "The workspace %s has changed. Review the plan again.", id)
 }
 
-// rollBack changes a row that the database has.
+// rollBack changes an existing row.
 func rollBack(ctx context.Context, tx pgx.Tx, caller workspace.Caller, s RollbackStep) error {
 	home, err := jsonOf(&s.Seen.Home)
 	if err != nil {
@@ -227,7 +226,7 @@ func rollBack(ctx context.Context, tx pgx.Tx, caller workspace.Caller, s Rollbac
 		return err
 	}
 	if s.Unchanged {
-		// So that the controller does not take its volume for one that went just now.
+		// The controller must not treat a missing volume as one that has just vanished.
 		_, err := tx.Exec(ctx, `UPDATE workspaces SET conditions = '{}' WHERE id = $1 AND operation = 'NONE'`, s.ID)
 		return err
 	}
@@ -240,8 +239,8 @@ func rollBack(ctx context.Context, tx pgx.Tx, caller workspace.Caller, s Rollbac
 	return s.settle(ctx, tx, caller, name)
 }
 
-// settle makes the row what the step says: at rest, with nothing under way and
-// nothing asked for.
+// settle sets the row to the state of the step, without an operation and without
+// pending requests.
 func (s RollbackStep) settle(ctx context.Context, tx pgx.Tx, caller workspace.Caller, name string) error {
 	if err := recordAdopted(ctx, tx, s.Archives); err != nil {
 		return err
@@ -252,7 +251,7 @@ func (s RollbackStep) settle(ctx context.Context, tx pgx.Tx, caller workspace.Ca
 	}
 	phase, conditions := workspace.PhasePending, workspace.Conditions{}
 	if s.Runs {
-		// A container that runs is not started again, and its users stay.
+		// A running container keeps running, with its open connections.
 		now := time.Now().UTC()
 		phase = workspace.PhaseRunning
 		conditions = conditions.With(workspace.VolumeReady, true, workspace.ReasonVolumeReady, "", now).

@@ -9,15 +9,15 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Sessions and tokens are stored as the SHA-256 of the client's secret, never in plain.
+// Sessions and tokens are stored as the SHA-256 of the client's secret.
 
-// maxUserAgent bounds what is kept of a browser's own description.
+// maxUserAgent is the number of bytes of a User-Agent header that are stored.
 const maxUserAgent = 512
 
-// CreateSession begins a session of the user. verified is the hash of the
-// password that they have shown to know, empty if they were let in otherwise:
-// CodeUnauthenticated if theirs is another one by now, as a login that was
-// under way must not outlast what ends all sessions.
+// CreateSession creates a session of the user. verified is the hash of the password
+// that the login checked; empty: the login used none. CodeUnauthenticated if the
+// password has changed meanwhile: a concurrent login must not survive a change that
+// ends all sessions.
 func (db *DB) CreateSession(ctx context.Context, hash []byte, userID, verified string, expires time.Time, userAgent string) error {
 	if !workspace.ValidID(userID) {
 		return notFound("user")
@@ -47,17 +47,17 @@ func (db *DB) CreateSession(ctx context.Context, hash []byte, userID, verified s
 	})
 }
 
-// enabledUser reads a user who may be let in, and has whoever ends their access
-// (saveAccount, SetPassword) come before or after this transaction: in the
-// middle of it, what it adds would stay.
+// enabledUser reads a user who is not disabled, and locks the row: saveAccount and
+// SetPassword, which end access, run before or after this transaction, so that a
+// session it adds does not survive them.
 func enabledUser(ctx context.Context, tx pgx.Tx, id string) (User, error) {
 	var u User
 	err := tx.QueryRow(ctx, `SELECT `+userColumns+` FROM users u WHERE id = $1 AND NOT disabled FOR SHARE`, id).Scan(u.targets()...)
 	return u, err
 }
 
-// SessionUser returns whose session it is and when it ends;
-// CodeUnauthenticated if it is gone or over, or its user is disabled.
+// SessionUser returns the user of a session and the time of its end;
+// CodeUnauthenticated if it has ended or its user is disabled.
 func (db *DB) SessionUser(ctx context.Context, hash []byte) (User, time.Time, error) {
 	var u User
 	var expires time.Time
@@ -75,7 +75,7 @@ func unauthenticated() error {
 	return workspace.Errorf(workspace.CodeUnauthenticated, "Log in first.")
 }
 
-// DeleteSession ends a session. One that is gone already is no error.
+// DeleteSession ends a session. It is not an error if the session has ended.
 func (db *DB) DeleteSession(ctx context.Context, hash []byte) error {
 	return db.tx(ctx, "end a session", func(tx pgx.Tx) error {
 		var by workspace.Caller
@@ -92,14 +92,14 @@ func (db *DB) DeleteSession(ctx context.Context, hash []byte) error {
 	})
 }
 
-// UserSession is a session as its user sees it.
+// UserSession is a session in the list of its user.
 type UserSession struct {
 	ID         string
 	Hash       []byte // SHA-256
 	UserAgent  string
 	CreatedAt  time.Time
 	ExpiresAt  time.Time
-	LastUsedAt *time.Time // nil: not since the login
+	LastUsedAt *time.Time // nil: not used since the login
 }
 
 // UserSessions lists the caller's sessions, the most recently used first.
@@ -170,7 +170,7 @@ func (db *DB) TouchSession(ctx context.Context, hash []byte, at time.Time) error
 }
 
 // ValidSessions returns which of the hashes are those of sessions or API
-// tokens that hold now.
+// tokens that are valid now.
 func (db *DB) ValidSessions(ctx context.Context, hashes [][]byte) ([][]byte, error) {
 	if len(hashes) == 0 {
 		return nil, nil
@@ -189,10 +189,9 @@ func (db *DB) ValidSessions(ctx context.Context, hashes [][]byte) ([][]byte, err
 	return valid, failed(verb, err)
 }
 
-// DeleteExpiredSessions removes the sessions that are over, and says how many
-// there were.
+// DeleteExpiredSessions removes the expired sessions and returns their number.
 func (db *DB) DeleteExpiredSessions(ctx context.Context) (int64, error) {
-	// Sessions that somebody is ending at this moment are left to them.
+	// Skip sessions that another transaction is ending.
 	tag, err := db.pool.Exec(ctx, `
 		DELETE FROM sessions WHERE hash IN (
 			SELECT hash FROM sessions WHERE expires_at <= now() FOR UPDATE SKIP LOCKED)`)

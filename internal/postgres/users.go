@@ -13,7 +13,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// User is a person who can log in.
+// User is an account.
 type User struct {
 	ID           string
 	Username     string // unique without regard to case
@@ -21,7 +21,7 @@ type User struct {
 	Admin        bool
 	Disabled     bool
 	MaxRunning   *int // overrides Limits.PerUser; 0 = no limit
-	FailedLogins int  // since the last good one
+	FailedLogins int  // since the last successful one
 	LockedUntil  *time.Time
 	CreatedAt    time.Time
 }
@@ -32,7 +32,7 @@ func (u *User) targets() []any {
 	return []any{&u.ID, &u.Username, &u.PasswordHash, &u.Admin, &u.Disabled, &u.MaxRunning, &u.FailedLogins, &u.LockedUntil, &u.CreatedAt}
 }
 
-// usernameKey is what usernames are compared by.
+// usernameKey returns the form in which usernames are compared.
 func usernameKey(name string) string { return cases.Fold().String(norm.NFKC.String(name)) }
 
 // UserCount counts all users.
@@ -42,8 +42,8 @@ func (db *DB) UserCount(ctx context.Context) (int, error) {
 	return n, failed("count the users", err)
 }
 
-// CreateUser adds a user. ID and CreatedAt are made here. CodeNameTaken if
-// the username is, in whatever case.
+// CreateUser adds a user and sets ID and CreatedAt. CodeNameTaken if the username is
+// taken, without regard to case.
 func (db *DB) CreateUser(ctx context.Context, u User) (User, error) {
 	var made User
 	err := db.tx(ctx, "create a user", func(tx pgx.Tx) (err error) {
@@ -53,8 +53,8 @@ func (db *DB) CreateUser(ctx context.Context, u User) (User, error) {
 	return made, err
 }
 
-// CreateFirstUser adds a user only while there is none at all: CodeForbidden
-// afterwards, and for all but one of those who try at once.
+// CreateFirstUser adds a user if there is none; otherwise CodeForbidden. Of concurrent
+// calls one succeeds.
 func (db *DB) CreateFirstUser(ctx context.Context, u User) (User, error) {
 	var made User
 	err := db.tx(ctx, "create the first user", func(tx pgx.Tx) error {
@@ -75,7 +75,7 @@ func (db *DB) CreateFirstUser(ctx context.Context, u User) (User, error) {
 	return made, err
 }
 
-// insertUser adds a user, created by by; the zero Caller: by themselves.
+// insertUser adds a user. The audit log names by, or the user itself if by is zero.
 func insertUser(ctx context.Context, tx pgx.Tx, by workspace.Caller, u User) (User, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -99,7 +99,7 @@ func insertUser(ctx context.Context, tx pgx.Tx, by workspace.Caller, u User) (Us
 	return made, audit(ctx, tx, by, AuditUserCreate, made.ID, map[string]any{"username": made.Username, "admin": made.Admin})
 }
 
-// UserByName finds a user by name, in whatever case it is typed.
+// UserByName finds a user by name, without regard to case.
 func (db *DB) UserByName(ctx context.Context, username string) (User, error) {
 	return db.user(ctx, `u.username_key = $1`, usernameKey(username))
 }
@@ -121,9 +121,9 @@ func (db *DB) user(ctx context.Context, where string, arg any) (User, error) {
 	return u, failed("read a user", err)
 }
 
-// RecordLoginFailure counts one more failed login and sets until when the
-// user is locked out to what lockedUntil makes of the new count and the
-// database's time (nil: not locked). Concurrent failures are counted each.
+// RecordLoginFailure counts a failed login. lockedUntil returns the end of the lockout
+// for the new count and the database's time; nil: not locked. Concurrent failures all
+// count.
 func (db *DB) RecordLoginFailure(ctx context.Context, userID string, lockedUntil func(failures int, now time.Time) *time.Time) (User, error) {
 	if !workspace.ValidID(userID) {
 		return User{}, notFound("user")
@@ -146,7 +146,7 @@ func (db *DB) RecordLoginFailure(ctx context.Context, userID string, lockedUntil
 	return u, err
 }
 
-// ResetLoginFailures forgets failed logins and lifts the lock-out.
+// ResetLoginFailures sets the count of failed logins to 0 and ends a lockout.
 func (db *DB) ResetLoginFailures(ctx context.Context, userID string) error {
 	if !workspace.ValidID(userID) {
 		return notFound("user")
@@ -157,8 +157,8 @@ func (db *DB) ResetLoginFailures(ctx context.Context, userID string) error {
 	return failed("reset failed logins", err)
 }
 
-// RenewPasswordHash replaces the hash of the same password, made in another
-// way, unless it is no longer old. Nothing else changes.
+// RenewPasswordHash replaces the hash old by one of the same password with other
+// parameters. It changes nothing if the hash is no longer old.
 func (db *DB) RenewPasswordHash(ctx context.Context, userID, old, hash string) error {
 	if !workspace.ValidID(userID) {
 		return notFound("user")
@@ -167,11 +167,10 @@ func (db *DB) RenewPasswordHash(ctx context.Context, userID, old, hash string) e
 	return failed("renew a password hash", err)
 }
 
-// SetPassword replaces the password's hash and ends everything that the old
-// password gave access to: the user's sessions and API tokens. It lifts a
-// lock-out. verified is the hash of the password that the user has shown to
-// know; CodeUnauthenticated if theirs is another one by now, or they have been
-// disabled: an administrator's word stands.
+// SetPassword replaces the password's hash, ends all sessions and API tokens of the
+// user, and ends a lockout. verified is the hash of the current password that the user
+// gave; CodeUnauthenticated if an administrator has meanwhile changed it or disabled
+// the user.
 func (db *DB) SetPassword(ctx context.Context, userID, verified, hash string) error {
 	if !workspace.ValidID(userID) {
 		return notFound("user")

@@ -56,7 +56,7 @@ func installations(ctx context.Context, patterns []string) ([]installation, erro
 		case err != nil:
 			unusable = append(unusable, err)
 		case major < oldest:
-			unusable = append(unusable, fmt.Errorf("%s is PostgreSQL %d, needed is %d or newer", dir, major, oldest))
+			unusable = append(unusable, fmt.Errorf("%s is PostgreSQL %d, but codehub needs %d or newer", dir, major, oldest))
 		case !slices.ContainsFunc(found, func(i installation) bool { return i.major == major }):
 			found = append(found, installation{major: major, bin: dir})
 		}
@@ -116,7 +116,7 @@ func majorVersion(ctx context.Context, postgres string) (int, error) {
 	}
 	m := versionLine.FindSubmatch(out)
 	if m == nil {
-		return 0, fmt.Errorf("ask %s for its version: it says %q", postgres, strings.TrimSpace(string(out)))
+		return 0, fmt.Errorf("ask %s for its version: unexpected output %q", postgres, strings.TrimSpace(string(out)))
 	}
 	return strconv.Atoi(string(m[1]))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrNotRunning: nobody serves the data folder's database.
+// ErrNotRunning is the error of Find if no PostgreSQL runs on the data folder.
 var ErrNotRunning = errors.New("no database runs in the data folder")
 
 // findWait bounds how long Find waits for a PostgreSQL on its way up.

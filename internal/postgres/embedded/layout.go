@@ -162,7 +162,7 @@ func (l *layout) read(name string) ([]byte, error) {
 		return nil, err
 	}
 	if !fi.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no file", l.path(name))
+		return nil, fmt.Errorf("%s is not a file", l.path(name))
 	}
 	return io.ReadAll(f)
 }

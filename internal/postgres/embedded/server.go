@@ -26,7 +26,7 @@ const (
 	upkeepEvery  = 10 * time.Minute
 )
 
-// Config says how to run the private PostgreSQL.
+// Config configures the private PostgreSQL.
 type Config struct {
 	// Dir is codehub's data folder, created (0700) if missing.
 	Dir string
@@ -184,7 +184,7 @@ func (s *Server) up(ctx context.Context) error {
 		err = s.ready(ctx, p)
 		switch {
 		case err == nil && p.child == nil:
-			s.log.Info("adopted the postgres of an earlier server", "pid", p.pid, "dir", s.lay.path(dataName))
+			s.log.Info("postgres of an earlier server adopted", "pid", p.pid, "dir", s.lay.path(dataName))
 			return nil
 		case err == nil:
 			s.log.Info("postgres started", "pid", p.pid, "dir", s.lay.path(dataName), "postgres", s.inst.major)
@@ -282,7 +282,7 @@ func (s *Server) ready(ctx context.Context, p *process) error {
 		case errors.As(err, &answer) && time.Since(refused) > 3*time.Second:
 			return fmt.Errorf("connect to the database: %w", err)
 		case time.Since(heard) > silenceLimit:
-			return fmt.Errorf("postgres (pid %d) does not answer: %w", p.pid, err)
+			return fmt.Errorf("postgres (pid %d) is not responding: %w", p.pid, err)
 		}
 		if err := pause(ctx, wait); err != nil {
 			return fmt.Errorf("wait for postgres: %w", err)

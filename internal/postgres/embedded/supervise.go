@@ -9,11 +9,10 @@ import (
 	"time"
 )
 
-// Run watches over postgres until ctx ends or Stop is called, and then returns
-// nil. A postgres that dies is started again, with a growing pause if it keeps
-// dying, and for as long as it takes: the rest of the server sees a database that
-// is down and comes back. It never makes a new cluster. Postgres goes on when Run
-// returns; only Stop ends it.
+// Run supervises postgres until ctx ends or Stop is called, and then returns nil. It
+// restarts a postgres that has exited, with growing delays and without a limit: for the
+// rest of the server the database is unavailable meanwhile. It never creates a
+// cluster. Postgres keeps running when Run returns; only Stop ends it.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -25,7 +24,7 @@ func (s *Server) Run(ctx context.Context) error {
 		if s.attend(ctx) != nil {
 			return nil
 		}
-		s.log.Error("postgres ended by itself and is started again", "err", "postgres ended"+s.lay.lastWords())
+		s.log.Error("postgres exited unexpectedly; restarting", "err", "postgres ended"+s.lay.lastWords())
 		if time.Since(since) > calm {
 			backoff = first
 		}
@@ -43,8 +42,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// attend returns nil when postgres has ended, or the context's error. Meanwhile
-// it does what has to be done now and then.
+// attend returns nil when postgres has ended, or the context's error. Meanwhile it
+// calls upkeep periodically.
 func (s *Server) attend(ctx context.Context) error {
 	s.mu.Lock()
 	p := s.proc
@@ -60,7 +59,7 @@ func (s *Server) attend(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if !errors.Is(err, context.DeadlineExceeded) {
-			s.log.Error("postgres cannot be watched", "err", err)
+			s.log.Error("watch postgres failed", "err", err)
 			if err := pause(ctx, killWait); err != nil {
 				return err
 			}
@@ -71,18 +70,18 @@ func (s *Server) attend(ctx context.Context) error {
 	}
 }
 
-// upkeep bounds the logs, and renews the short name of the socket in case a
-// cleaner of temporary files took it.
+// upkeep limits the logs, and recreates the short name of the socket if a cleaner of
+// temporary files has removed it.
 func (s *Server) upkeep() error {
 	_, err := s.lay.socketFolder()
 	return errors.Join(err, s.lay.pruneLogs())
 }
 
-// Stop shuts postgres down and gives up the lock on the data folder if Start took
-// it. Open transactions are rolled back. If it is not down when ctx ends (30 s
-// without a deadline) it is stopped at once, which loses nothing that was
-// committed but makes the next start recover, and Stop says so by an error. All in
-// all it takes no longer than that and 10 s. Further calls do nothing.
+// Stop shuts postgres down, and releases the lock on the data folder if Start took it.
+// Open transactions are rolled back. If postgres still runs when ctx ends (after 30 s
+// without a deadline), Stop ends it at once and returns an error: no committed data is
+// lost, but the next start recovers. That takes 10 s more at most. Further calls do
+// nothing.
 func (s *Server) Stop(ctx context.Context) error {
 	s.end() // before the mutex: it ends a restart that holds it
 	s.mu.Lock()
@@ -102,7 +101,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	return err
 }
 
-// halt ends the present postmaster: cleanly, then at once, then by force.
+// halt ends the current postmaster: cleanly, then at once, then by force.
 func (s *Server) halt(ctx context.Context) error {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
