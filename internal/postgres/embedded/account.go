@@ -17,30 +17,31 @@ type account struct {
 	uid, gid int
 }
 
-// accounts says which OS users take part.
+// accounts are the OS users of the server and of postgres.
 type accounts struct {
 	server   account // what codehub runs as
 	postgres account // what postgres runs as, never root
 }
 
-// switched tells whether postgres runs as another user than the server.
+// switched reports whether postgres runs as another user than the server.
 func (a accounts) switched() bool { return a.server.uid != a.postgres.uid }
 
-// attributes start a program as postgres's user, in a session of its own: a
-// Ctrl-C meant for the server must not stop its database first.
+// attributes start a program as postgres's user, in its own session: a Ctrl-C for the
+// server must not stop the database first.
 func (a accounts) attributes() *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setsid: true}
 	if a.switched() {
-		// No supplementary groups: postgres's user may be in some (ssl-cert) that
-		// this PostgreSQL has no business with.
+		// No supplementary groups: postgres's user may be in groups, such as ssl-cert,
+		// that this PostgreSQL does not need.
 		attr.Credential = &syscall.Credential{Uid: uint32(a.postgres.uid), Gid: uint32(a.postgres.gid)}
 	}
 	return attr
 }
 
-// chooseAccounts picks the users. A server that is not root runs postgres as
-// itself. One that is root takes wish, or the system user postgres, or nobody.
-func chooseAccounts(wish string) (accounts, error) {
+// chooseAccounts chooses the users. A server that is not root runs postgres as its own
+// user. A server that is root uses preferred if it is set, otherwise the system user
+// postgres, otherwise nobody.
+func chooseAccounts(preferred string) (accounts, error) {
 	uid := os.Geteuid()
 	self := account{name: userName(uid), uid: uid, gid: os.Getegid()}
 	if self.name == "" {
@@ -51,8 +52,8 @@ func chooseAccounts(wish string) (accounts, error) {
 		return accounts{server: self, postgres: self}, nil
 	}
 	names := []string{"postgres", "nobody"}
-	if wish != "" {
-		names = []string{wish}
+	if preferred != "" {
+		names = []string{preferred}
 	}
 	for _, name := range names {
 		acc, err := lookUp(name)
@@ -63,7 +64,7 @@ func chooseAccounts(wish string) (accounts, error) {
 			return accounts{}, err
 		}
 		if acc.uid == 0 {
-			return accounts{}, fmt.Errorf("PostgreSQL must not run as root, and user %s is root by another name", name)
+			return accounts{}, fmt.Errorf("PostgreSQL must not run as root, and user %s has the uid of root", name)
 		}
 		return accounts{server: self, postgres: acc}, nil
 	}
@@ -87,9 +88,9 @@ func lookUp(name string) (account, error) {
 	return account{name: name, uid: uid, gid: gid}, nil
 }
 
-// userName is the name PostgreSQL will see for the uid, "" if there is none. A
-// statically linked codehub reads /etc/passwd only; id asks every source that
-// PostgreSQL asks, LDAP and the like included.
+// userName returns the name of a uid as PostgreSQL resolves it; "" if there is none. A
+// statically linked codehub reads only /etc/passwd; id uses every source that
+// PostgreSQL uses, such as LDAP.
 func userName(uid int) string {
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
 		return u.Username

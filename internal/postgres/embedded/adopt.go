@@ -17,12 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// claimWait bounds how long a start waits for processes of an earlier one that
-// are on their way out.
+// claimWait bounds how long a start waits for exiting processes of an earlier start.
 const claimWait = time.Minute
 
-// claim settles who serves the cluster: it returns the postmaster that does
-// already, or the cluster's lock, held, with which one may be started.
+// claim returns the postmaster that already serves the cluster, or the held lock of the
+// cluster, with which the caller may start one.
 func (l *layout) claim(ctx context.Context, socketFolder string) (*process, *os.File, error) {
 	lock, err := l.root.OpenFile(clusterLock, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -43,7 +42,7 @@ func (l *layout) claim(ctx context.Context, socketFolder string) (*process, *os.
 
 func (l *layout) claimWith(ctx context.Context, lock *os.File, socketFolder string) (*process, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, claimWait, fmt.Errorf(
-		"processes of an earlier PostgreSQL still use %s, and none of them answers: "+
+		"processes of an earlier PostgreSQL still use %s, and none is responding: "+
 			"find them with `fuser -v %s` and end them", l.base, l.path(clusterLock)))
 	defer cancel()
 	for {
@@ -51,7 +50,7 @@ func (l *layout) claimWith(ctx context.Context, lock *os.File, socketFolder stri
 		if err != nil {
 			return nil, fmt.Errorf("lock the database: %w", err)
 		}
-		// Asked also when the lock is free: somebody may have started it by hand.
+		// Check even if the lock is free: postgres may have been started by hand.
 		p, err := listener(filepath.Join(socketFolder, socketName))
 		if p != nil || err != nil {
 			return p, err
@@ -59,8 +58,8 @@ func (l *layout) claimWith(ctx context.Context, lock *os.File, socketFolder stri
 		if free {
 			return nil, l.clearStale()
 		}
-		// Held by what does not listen: the last processes of a postmaster that
-		// was killed, or an initdb whose server was.
+		// The holder does not listen: the last processes of a killed postmaster, or
+		// the initdb of a killed server.
 		if err := pause(ctx, 20*time.Millisecond); err != nil {
 			return nil, err
 		}
@@ -81,7 +80,7 @@ func listener(socket string) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	// It may have ended, and its id have gone to another, before it was watched.
+	// It may have ended before the watch began, and another process may have its id.
 	again, err := listenerPID(socket)
 	if err != nil || again != pid {
 		return nil, err
@@ -119,10 +118,10 @@ func listenerPID(socket string) (int, error) {
 	return int(cred.Pid), nil
 }
 
-// clearStale removes what a postmaster that is gone left behind and that would
-// keep the next one from starting: postgres takes any process of its user that
-// has the old id for its predecessor. The caller holds the cluster's lock and
-// knows that nobody listens.
+// clearStale removes the files of a postmaster that has ended, which would prevent the
+// next start: postgres mistakes any process of its user with the old id for its
+// predecessor. The caller holds the cluster's lock and has checked that no process
+// listens.
 func (l *layout) clearStale() error {
 	for _, name := range []string{socketName, socketName + ".lock"} {
 		if err := l.root.Remove(runName + "/" + name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -155,9 +154,9 @@ func (l *layout) clearStale() error {
 	return nil
 }
 
-// worksHere tells whether the process has the cluster as its working folder, as
-// every process of a PostgreSQL has. known is false if that needs no answer,
-// since postgres will not mistake the process for its own, or if nobody may look.
+// worksHere reports whether the working folder of the process is the cluster, as for
+// every process of PostgreSQL. known is false if postgres cannot mistake the process
+// for its own, or if this server may not read the folder.
 func (l *layout) worksHere(pid int) (inUse, known bool) {
 	proc := "/proc/" + strconv.Itoa(pid)
 	if dead(proc) {
@@ -180,17 +179,16 @@ func (l *layout) worksHere(pid int) (inUse, known bool) {
 	return false, err == nil && strings.TrimSpace(string(comm)) != "postgres"
 }
 
-// dead reports whether the process is a zombie, or was killed and is about to
-// be one: it has closed its files, the lock among them. postgres cannot tell and
-// takes it for alive.
+// dead reports whether the process is a zombie, or was killed and has closed its files,
+// including the lock. postgres treats such a process as alive.
 func dead(proc string) bool {
 	stat, err := os.ReadFile(proc + "/stat")
 	return err == nil && statDead(stat)
 }
 
 func statDead(stat []byte) bool {
-	// pid (name) state ppid pgrp session tty tpgid flags …, where the name may hold
-	// anything.
+	// pid (name) state ppid pgrp session tty tpgid flags …; the name may contain any
+	// characters.
 	fields := strings.Fields(string(stat[max(0, bytes.LastIndexByte(stat, ')')):]))
 	if len(fields) < 8 {
 		return false
@@ -200,7 +198,7 @@ func statDead(stat []byte) bool {
 	return fields[1] == "Z" || fields[1] == "X" || err == nil && flags&exiting != 0
 }
 
-// pause waits, or returns the cause why the context has ended.
+// pause waits for d, or returns the cause of the context's end.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// oldest is the first release that knows every setting written here.
+// oldest is the first release that supports all settings of this package.
 const oldest = 14
 
-// binDirs is where distributions put the server's programs; the folder of the
-// postgres on PATH comes on top.
+// binDirs are the folders in which distributions install the server's programs. The
+// folder of postgres in PATH is searched as well.
 var binDirs = []string{
 	"/usr/lib/postgresql/*/bin", // Debian, Ubuntu
 	"/usr/pgsql-*/bin",          // PGDG for Red Hat and its kin
@@ -27,7 +27,7 @@ var binDirs = []string{
 	"/usr/local/pgsql*/bin",     // PostgreSQL's own build
 }
 
-// ErrNotInstalled says that no usable PostgreSQL is installed.
+// ErrNotInstalled is the error of Start if no usable PostgreSQL is installed.
 var ErrNotInstalled = errors.New("no PostgreSQL is installed that codehub can use: " +
 	"install one (Debian, Ubuntu: apt-get install postgresql; Fedora: dnf install postgresql-server; " +
 	"Alpine: apk add postgresql), or set CODEHUB_DATABASE_URL to a server of your own")
@@ -40,9 +40,9 @@ type installation struct {
 
 func (i installation) path(program string) string { return filepath.Join(i.bin, program) }
 
-// installations finds the installed releases, the newest first. patterns are
-// file patterns of bin folders; without any it looks where distributions put
-// them and on PATH. A release that is too old is not listed.
+// installations lists the installed releases, newest first. patterns are file patterns
+// of bin folders; by default it searches the folders of distributions and PATH. It
+// omits releases that are too old.
 func installations(ctx context.Context, patterns []string) ([]installation, error) {
 	dirs, err := candidates(patterns)
 	if err != nil {
@@ -68,7 +68,7 @@ func installations(ctx context.Context, patterns []string) ([]installation, erro
 	return found, nil
 }
 
-// candidates lists the folders that hold both programs, each once.
+// candidates lists the folders that contain both programs, without duplicates.
 func candidates(patterns []string) ([]string, error) {
 	var dirs []string
 	if len(patterns) == 0 {

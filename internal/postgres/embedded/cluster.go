@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// bootstrap is run by the superuser in single-user mode, before anybody can
-// connect. CREATEDB lets a dump be restored beside, and tests have databases.
+// bootstrap runs as the superuser in single-user mode, before the first connection.
+// CREATEDB allows a dump to be restored into another database.
 const bootstrap = `CREATE ROLE ` + roleName + ` LOGIN CREATEDB;
 CREATE DATABASE ` + databaseName + ` OWNER ` + roleName + `;
 `
 
-// createCluster makes the cluster under another name and renames it when it is whole
-// and on disk: what a crash leaves half done is thrown away at the next start.
-// The caller holds the cluster's lock.
+// createCluster creates the cluster under another name and renames it once it is
+// complete and synced: the next start after a crash removes a partial one. The caller
+// holds the cluster's lock.
 func (l *layout) createCluster(ctx context.Context, inst installation, lock *os.File, more map[string]string) error {
 	if err := l.root.RemoveAll(newDataName); err != nil {
-		return fmt.Errorf("remove a half-made database: %w", err)
+		return fmt.Errorf("remove an incomplete database: %w", err)
 	}
 	if err := l.folder(l.root, newDataName); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (l *layout) createCluster(ctx context.Context, inst installation, lock *os.
 	return l.syncFolder()
 }
 
-// run runs one of PostgreSQL's programs on the cluster in the making.
+// run runs one of PostgreSQL's programs on the new cluster.
 func (l *layout) run(ctx context.Context, program, input string, lock *os.File, args ...string) error {
 	folder, err := l.root.Open(newDataName)
 	if err != nil {
@@ -79,10 +79,9 @@ func (l *layout) run(ctx context.Context, program, input string, lock *os.File, 
 	return nil
 }
 
-// command prepares a program that works on the cluster folder. It runs as
-// postgres's user with nothing of the server's environment, and inherits the
-// cluster's lock. The folder goes along as descriptor 3 and is named by that where
-// the user is another, who may not be able to reach it by its path.
+// command returns a command on the cluster folder. It runs as postgres's user, without
+// the server's environment, and inherits the cluster's lock. It receives the folder as
+// descriptor 3, since another user may not be able to reach it by its path.
 func (l *layout) command(program, folder string, dir, lock *os.File, args ...string) *exec.Cmd {
 	path := l.path(folder)
 	if l.acc.switched() {
@@ -101,7 +100,7 @@ func (l *layout) command(program, folder string, dir, lock *os.File, args ...str
 	return cmd
 }
 
-// explain adds to a failed start of a program what usually is behind it.
+// explain adds the usual cause to the error of a program that did not start.
 func (l *layout) explain(program string, err error) error {
 	err = fmt.Errorf("run %s as %s: %w", program, l.acc.postgres.name, err)
 	if l.acc.switched() && errors.Is(err, fs.ErrPermission) {
@@ -111,16 +110,15 @@ func (l *layout) explain(program string, err error) error {
 	return err
 }
 
-// versionError says how to go on with a cluster of a release that is not
-// installed.
+// versionError explains what to do with a cluster of a release that is not installed.
 func (l *layout) versionError(made int, have []installation) error {
 	var majors []string
 	for _, i := range have {
 		majors = append(majors, strconv.Itoa(i.major))
 	}
 	data, run := l.path(dataName), l.path(runName)
-	return fmt.Errorf(`the database in %s was made by PostgreSQL %d, and installed is %s.
-To go on as before, install PostgreSQL %d beside it (Debian, Ubuntu: apt-get install postgresql-%d) and start codehub again.
+	return fmt.Errorf(`the database in %s was made by PostgreSQL %d, but only %s is installed.
+To keep that version, install PostgreSQL %d as well (Debian, Ubuntu: apt-get install postgresql-%d) and start codehub again.
 To move to PostgreSQL %s, do that first, and then:
   pg_dump --clean --if-exists --no-owner -h %s -U %s -f codehub.sql %s
   stop codehub; mv %s %s.%d; uninstall postgresql-%d if nothing else needs it; start codehub

@@ -16,7 +16,7 @@ import (
 // ErrNotRunning is the error of Find if no PostgreSQL runs on the data folder.
 var ErrNotRunning = errors.New("no database runs in the data folder")
 
-// findWait bounds how long Find waits for a PostgreSQL on its way up.
+// findWait bounds how long Find waits for a PostgreSQL that is starting.
 const findWait = 30 * time.Second
 
 // Exists reports whether the data folder has a database, running or not.
@@ -25,11 +25,10 @@ func Exists(dir string) bool {
 	return !errors.Is(err, fs.ErrNotExist) // one that cannot be looked at is told of by who opens it
 }
 
-// Find returns the address of the PostgreSQL that another process keeps in the
-// data folder, for a command that works beside a running server: it starts,
-// adopts and changes nothing. It waits for one that is on its way up, and is
-// ErrNotRunning if there is none in the end. The caller is the server's OS
-// user.
+// Find returns the address of the PostgreSQL that a running server has on the data
+// folder, for commands. It starts, adopts and changes nothing. It waits for a
+// PostgreSQL that is starting; ErrNotRunning if none runs. The caller must be the
+// server's OS user.
 func Find(ctx context.Context, dir string) (string, error) {
 	acc, err := chooseAccounts("")
 	if err != nil {
@@ -72,7 +71,7 @@ func Find(ctx context.Context, dir string) (string, error) {
 	}
 }
 
-// addressOf is the URL of the database by the folder of its socket.
+// addressOf returns the URL of the database for the folder of its socket.
 func addressOf(socketFolder string) string {
 	return (&url.URL{
 		Scheme: "postgres", User: url.User(roleName), Path: "/" + databaseName,

@@ -24,16 +24,16 @@ const (
 	clusterLock = "postgres.lock"
 )
 
-// layout is the postgres folder in the data folder. All access goes through an
-// os.Root: the folder belongs to a user with fewer rights than the server may
-// have, and a link planted there must not lead the server elsewhere.
+// layout is the postgres folder in the data folder. All access uses an os.Root: the
+// folder belongs to a user who may have fewer rights than the server, so the server
+// must not follow a link out of it.
 type layout struct {
 	base string // absolute
 	acc  accounts
 	root *os.Root
 }
 
-// openLayout makes the folders that are missing and opens them.
+// openLayout creates missing folders and opens them.
 func openLayout(dir string, acc accounts) (*layout, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -69,7 +69,7 @@ func openLayout(dir string, acc accounts) (*layout, error) {
 
 func (l *layout) path(name string) string { return filepath.Join(l.base, name) }
 
-// folder sees that name in root is a folder of postgres's user, 0700.
+// folder makes sure that name in root is a folder of postgres's user with mode 0700.
 func (l *layout) folder(root *os.Root, name string) error {
 	path := filepath.Join(root.Name(), name)
 	err := root.Mkdir(name, 0o700)
@@ -90,7 +90,7 @@ func (l *layout) folder(root *os.Root, name string) error {
 		return fmt.Errorf("look at %s: %w", path, err)
 	}
 	if !fi.IsDir() {
-		return fmt.Errorf("%s is in the way: it is no folder", path)
+		return fmt.Errorf("%s is not a folder", path)
 	}
 	if err := l.checkOwner(path, fi); err != nil {
 		return err
@@ -103,9 +103,8 @@ func (l *layout) folder(root *os.Root, name string) error {
 	return nil
 }
 
-// checkOwner refuses what belongs to somebody else. The server does not take it
-// over by itself, not even as root: the owner could have put links to other
-// people's files there.
+// checkOwner refuses files of another user. The server does not change the owner
+// itself, even as root: that user could have put links to other files there.
 func (l *layout) checkOwner(path string, fi fs.FileInfo) error {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok || int(st.Uid) == l.acc.postgres.uid {
@@ -120,7 +119,7 @@ func (l *layout) checkOwner(path string, fi fs.FileInfo) error {
 		path, owner, l.acc.postgres.name, l.acc.postgres.name, l.base)
 }
 
-// clusterVersion is the major version that made the cluster, 0 if there is none.
+// clusterVersion returns the major version that created the cluster; 0 if there is none.
 func (l *layout) clusterVersion() (int, error) {
 	fi, err := l.root.Stat(dataName)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -150,7 +149,7 @@ func (l *layout) clusterVersion() (int, error) {
 	return major, nil
 }
 
-// read returns a small file. A FIFO in its place does not hold it up.
+// read returns the content of a small file. It does not block on a FIFO.
 func (l *layout) read(name string) ([]byte, error) {
 	f, err := l.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -167,7 +166,7 @@ func (l *layout) read(name string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// write replaces the file at once and durably, unless it is the same already.
+// write replaces the file atomically and durably, unless its content is the same.
 func (l *layout) write(name, content string) (changed bool, err error) {
 	if old, err := l.read(name); err == nil && bytes.Equal(old, []byte(content)) {
 		return false, nil
@@ -187,7 +186,7 @@ func (l *layout) write(name, content string) (changed bool, err error) {
 	return true, nil
 }
 
-// create makes a new, empty file of postgres's user in place of any other.
+// create creates an empty file of postgres's user and replaces an existing one.
 func (l *layout) create(name string) (*os.File, error) {
 	if err := l.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -205,7 +204,7 @@ func (l *layout) create(name string) (*os.File, error) {
 	return f, nil
 }
 
-// writeConf brings the settings in the cluster folder up to date.
+// writeConf updates the settings in the cluster folder.
 func (l *layout) writeConf(folder string, more map[string]string) (changed bool, err error) {
 	for name, content := range confFiles(l.acc, more) {
 		c, err := l.write(folder+"/"+name, content)

@@ -14,20 +14,19 @@ import (
 
 const lockName = "codehub.lock"
 
-// Lock is the exclusive use of a data folder. The kernel ends it with the
-// process that holds it, however that process ends; programs that the holder
-// starts do not inherit it.
+// Lock is the exclusive use of a data folder. The kernel releases it when its process
+// ends in any way; child processes do not inherit it.
 type Lock struct {
 	file *os.File
 }
 
-// LockedError says that another server uses the data folder.
+// LockedError is the error of LockDir if another server uses the data folder.
 type LockedError struct {
 	Dir string
-	// PID is the holder's process id as it sees itself, 0 if not known.
+	// PID is the holder's process id in its own PID namespace, 0 if not known.
 	PID int
-	// Host is the holder's host name if it is another than ours, as with two
-	// containers that share a folder.
+	// Host is the holder's host name if it differs from ours, as for two containers
+	// that share a folder.
 	Host string
 }
 
@@ -43,8 +42,8 @@ func (e *LockedError) Error() string {
 		"or give this one a folder of its own with CODEHUB_DATA_DIR", e.Dir, who)
 }
 
-// LockDir takes the data folder for this process, creating the folder (0700) if
-// it does not exist. If another process has it, the error is a *LockedError.
+// LockDir locks the data folder for this process, and creates a missing folder (0700).
+// If another process holds the lock, the error is a *LockedError.
 func LockDir(dir string) (*Lock, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -74,10 +73,10 @@ func LockDir(dir string) (*Lock, error) {
 	return &Lock{file: f}, nil
 }
 
-// Release gives the data folder up. It may be called more than once.
+// Release releases the data folder. It may be called more than once.
 func (l *Lock) Release() error {
-	// The file stays: were it removed, a server waiting on it and one that makes
-	// it anew would each hold a lock.
+	// The file stays: if it were removed, a server that waits for it and one that
+	// creates it again could both hold a lock.
 	err := l.file.Truncate(0)
 	if errors.Is(err, os.ErrClosed) {
 		return nil
@@ -107,7 +106,7 @@ func overwrite(f *os.File, s string) error {
 	return err
 }
 
-// tryFlock locks the open file, or says that somebody else has it.
+// tryFlock locks the open file; false if another process holds the lock.
 func tryFlock(f *os.File) (bool, error) {
 	var lockErr error
 	if err := control(f, func(fd uintptr) {

@@ -26,8 +26,7 @@ func (l *layout) logFiles() []string {
 	return names
 }
 
-// pruneLogs bounds what the logs take: PostgreSQL limits each file, not their
-// number.
+// pruneLogs limits the number of log files: PostgreSQL limits only their size.
 func (l *layout) pruneLogs() error {
 	names := l.logFiles()
 	for len(names) > keepLogs {
@@ -39,8 +38,8 @@ func (l *layout) pruneLogs() error {
 	return nil
 }
 
-// lastWords is what postgres said last, to go with an error: on its standard
-// error, and in its log if this start got as far as having one.
+// lastWords returns the last lines of postgres's standard error, and of its log if this
+// start has created one, to append to an error.
 func (l *layout) lastWords() string {
 	said := l.tail(startupLog)
 	begun, err := l.root.Lstat(startupLog)
@@ -70,7 +69,7 @@ func (l *layout) tail(name string) string {
 	return string(b)
 }
 
-// telling picks the lines of a program's output that say what went wrong.
+// telling returns the lines of a program's output that describe an error.
 func telling(output string) string {
 	var lines, plain []string
 	for line := range strings.Lines(output) {

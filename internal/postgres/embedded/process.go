@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is a running postmaster, our child or one left by an earlier server.
-// It is held by a pidfd, so that neither signals nor waiting can meet another
-// process that got its id. The pidfd closes when the value is collected.
+// process is a running postmaster, a child of this server or of an earlier one. The
+// pidfd prevents signals to, and waits for, another process that reuses its id. It is
+// closed when the value is garbage collected.
 type process struct {
 	pid    int
 	handle *os.File
@@ -23,8 +23,8 @@ type process struct {
 	reap   sync.Once
 }
 
-// watch takes hold of a process. For one that is not our child the caller
-// checks afterwards that the id still meant what it thought.
+// watch opens the pidfd of a process. If the process is not our child, the caller must
+// check afterwards that the id still belongs to it.
 func watch(pid int, child *exec.Cmd) (*process, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -35,8 +35,8 @@ func watch(pid int, child *exec.Cmd) (*process, error) {
 
 // wait returns nil once the process has ended, or the context's error.
 func (p *process) wait(ctx context.Context) error {
-	// A descriptor of its own for every waiter, since a deadline is for all who
-	// read one. The runtime's poller watches it: no thread, no polling.
+	// Each waiter has its own descriptor, since a deadline applies to all readers of
+	// one. The runtime's poller watches it, without a thread or polling.
 	var fd int
 	var err error
 	if cErr := control(p.handle, func(h uintptr) {
@@ -67,7 +67,7 @@ func (p *process) wait(ctx context.Context) error {
 	return nil
 }
 
-// running tells whether the process has not ended yet.
+// running reports whether the process has not ended yet.
 func (p *process) running() bool {
 	over := false
 	if err := control(p.handle, func(fd uintptr) { over = ended(fd) }); err != nil {

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// stopWait is how long a stop waits for postgres if its context has no end.
+	// stopWait is how long Stop waits for postgres if its context has no deadline.
 	stopWait = 30 * time.Second
 	// killWait is how long each harder step may take after that.
 	killWait = 5 * time.Second
-	// silenceLimit is how long postgres may be up without any answer. Recovering
-	// from a crash is not silence: it answers that it is starting.
+	// silenceLimit is how long postgres may run without any response. During a crash
+	// recovery it responds that it is starting.
 	silenceLimit = time.Minute
 	upkeepEvery  = 10 * time.Minute
 )
@@ -34,16 +34,16 @@ type Config struct {
 	Log *slog.Logger
 	// Conditions lists that PostgreSQL cannot be started again; nil: it is only logged.
 	Conditions *health.Monitor
-	// Lock is the caller's lock on Dir. If nil, Start takes one and Stop gives it up.
+	// Lock is the caller's lock on Dir. If nil, Start takes one and Stop releases it.
 	Lock *Lock
 	// User is the OS user postgres runs as if the server is root: by default
 	// postgres, or nobody where there is no such user.
 	User string
-	// BinDirs are file patterns of the folders to look for postgres and initdb in,
-	// instead of where distributions install them and PATH.
+	// BinDirs are file patterns of the folders with postgres and initdb. If empty, the
+	// folders of distributions and PATH are searched.
 	BinDirs []string
-	// Settings are put after codehub's own in postgresql.conf. With fsync off, a new
-	// cluster is not flushed to disk either.
+	// Settings follow codehub's own in postgresql.conf. With fsync off, a new cluster
+	// is not flushed to disk either.
 	Settings map[string]string
 }
 
@@ -68,11 +68,11 @@ type Server struct {
 
 var errStopped = errors.New("PostgreSQL was stopped")
 
-// Start brings up the PostgreSQL of the data folder and returns once it takes
-// connections: it adopts one that an earlier server left, or starts it on the
-// cluster that is there, or makes a new one. ctx bounds the start alone; recovery
-// after a crash takes the time it takes. Errors are for people: they say what is
-// wrong and what would do. See also ErrNotInstalled and LockedError.
+// Start starts the PostgreSQL of the data folder and returns when it accepts
+// connections: it adopts a running one of an earlier server, or starts it on the
+// existing cluster, or creates a cluster. ctx bounds only the start; crash recovery has
+// no other limit. Errors name the problem and a solution. See also ErrNotInstalled and
+// LockedError.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	lock := cfg.Lock
 	if lock == nil {
@@ -150,7 +150,7 @@ func (s *Server) open(ctx context.Context, have []installation) error {
 	return err
 }
 
-// create makes the cluster, once no predecessor is at it any more.
+// create creates the cluster after all processes of a predecessor have ended.
 func (s *Server) create(ctx context.Context) error {
 	p, lock, err := s.lay.claim(ctx, s.socket)
 	if err != nil {
@@ -169,12 +169,12 @@ func (s *Server) create(ctx context.Context) error {
 	return nil
 }
 
-// URL is the address of the database codehub for the role codehub, as pgx and
-// psql take it. It stays the same over restarts, and works for processes of the
+// URL returns the address of the database codehub for the role codehub, in the format
+// of pgx and psql. It is the same after a restart, and works for processes of the
 // server's OS user.
 func (s *Server) URL() string { return s.url }
 
-// up adopts or starts postgres and waits until it takes connections.
+// up adopts or starts postgres and waits until it accepts connections.
 func (s *Server) up(ctx context.Context) error {
 	for {
 		p, err := s.launch(ctx)
@@ -196,7 +196,7 @@ func (s *Server) up(ctx context.Context) error {
 	}
 }
 
-// launch makes sure that there is a postmaster, and does not wait for it.
+// launch adopts or starts a postmaster and does not wait until it is ready.
 func (s *Server) launch(ctx context.Context) (*process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,7 +225,7 @@ func (s *Server) launch(ctx context.Context) (*process, error) {
 	return p, nil
 }
 
-// spawn starts postgres and hands it the cluster's lock.
+// spawn starts postgres, which inherits the cluster's lock.
 func (s *Server) spawn(lock *os.File) (*process, error) {
 	defer lock.Close()
 	if _, err := s.lay.writeConf(dataName, s.more); err != nil {
@@ -257,7 +257,7 @@ func (s *Server) spawn(lock *os.File) (*process, error) {
 	return p, nil
 }
 
-// ready waits until postgres takes connections.
+// ready waits until postgres accepts connections.
 func (s *Server) ready(ctx context.Context, p *process) error {
 	cfg, err := pgconn.ParseConfig(s.url)
 	if err != nil {

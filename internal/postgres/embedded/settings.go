@@ -15,9 +15,8 @@ const (
 	generated    = "# Written by codehub at every start; changes made here are lost.\n\n"
 )
 
-// postgresqlConf is for one small application on a machine that has other
-// work: little memory, few processes, nothing awake without need, and no
-// compromise on durability. Paths are relative to the cluster's folder.
+// postgresqlConf is for one small application on a shared machine: little memory, few
+// processes, few wakeups, full durability. Paths are relative to the cluster's folder.
 const postgresqlConf = generated + `listen_addresses = ''
 port = ` + port + `
 unix_socket_directories = '../run'
@@ -70,11 +69,11 @@ log_parameter_max_length = 0
 log_parameter_max_length_on_error = 0
 `
 
-// hbaConf admits the users that pg_ident.conf names to the role codehub. What it
-// does not name, the superuser for one, PostgreSQL refuses.
+// hbaConf admits the users in pg_ident.conf as the role codehub. PostgreSQL refuses all
+// others, including the superuser.
 const hbaConf = generated + "local all " + roleName + " peer map=" + roleName + "\n"
 
-// confFiles are the cluster's settings by file name. more wins over the defaults.
+// confFiles returns the cluster's settings by file name. more overrides the defaults.
 func confFiles(acc accounts, more map[string]string) map[string]string {
 	var conf, ident strings.Builder
 	conf.WriteString(postgresqlConf)

@@ -12,15 +12,14 @@ import (
 
 const (
 	socketName = ".s.PGSQL." + port
-	// maxSocketPath is what fits into sockaddr_un with its final NUL.
+	// maxSocketPath is the longest path in a sockaddr_un with its final NUL.
 	maxSocketPath = 107
 )
 
-// socketFolder is a name of the folder of the socket that is short enough to
-// connect by. postgres itself binds relative to its own folder and needs none.
-// Below a deep data folder it is a link in a private folder of the server's
-// user, with a name that follows from the path; one that is gone, after a reboot
-// say, is made again.
+// socketFolder returns a path of the socket's folder that is short enough for a
+// connection. postgres itself binds to a relative path. For a long data folder it is a
+// link in a private folder of the server's user, with a name derived from the path; a
+// link that is missing, for example after a reboot, is created again.
 func (l *layout) socketFolder() (string, error) {
 	long := l.path(runName)
 	if len(long)+1+len(socketName) <= maxSocketPath {
@@ -48,11 +47,11 @@ func (l *layout) socketFolder() (string, error) {
 		failed = append(failed, err)
 	}
 	return "", fmt.Errorf("the path of the database's socket, %s/%s, is longer than the %d bytes a socket may have, "+
-		"and there is no place for a shorter one: %w", long, socketName, maxSocketPath, errors.Join(failed...))
+		"and no shorter one could be created: %w", long, socketName, maxSocketPath, errors.Join(failed...))
 }
 
-// privateFolder makes the folder, or sees that it is ours and nobody else's: in
-// /tmp anybody could have made it before.
+// privateFolder creates the folder, or checks the owner and mode of an existing one:
+// in /tmp any user could have created it.
 func privateFolder(path string, uid int) error {
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -68,7 +67,7 @@ func privateFolder(path string, uid int) error {
 	return nil
 }
 
-// ensureLink sees that link leads to target.
+// ensureLink makes sure that link points to target.
 func ensureLink(target, link string) error {
 	if have, err := os.Readlink(link); err == nil && have == target {
 		return nil
