@@ -89,7 +89,7 @@ images-now:
 	@images/testserver/build.sh $(TEST_IMAGE)
 	@images/workspace/build.sh $(WORKSPACE_IMAGE)
 
-docs: ## renews the pages that are generated: docs/cli.md
+docs: ## regenerates docs/cli.md
 	@scripts/setup.sh build
 	@go test -count=1 -run '^TestReferenceIsCurrent$$' ./cmd/codehub -update
 
