@@ -21,7 +21,7 @@ func join(ctx context.Context, self *replica.Replica) error {
 	err := self.Join(ctx)
 	if d := (*replica.Differs)(nil); errors.As(err, &d) {
 		return &config.Problem{Setting: d.Setting,
-			Why: fmt.Sprintf("it is %q here, and %q on the server on %s, which uses the same database", d.Ours, d.Theirs, d.Host),
+			Why: fmt.Sprintf("it is %q here and %q on the server on %s, which uses the same database", d.Ours, d.Theirs, d.Host),
 			Do:  "use the same value on all servers of a database, or stop the other server first (a killed server counts as running for 20 s)"}
 	}
 	return err
