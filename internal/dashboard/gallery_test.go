@@ -61,8 +61,10 @@ func (w *world) fill() map[string]workspace.ID {
 	w.keep(ids["missing"], generation2, 2_900_000_000, 4_300, long.Add(-9*24*time.Hour))
 	w.observe(ids["missing"], func(ws *workspace.Workspace) {
 		archived(key, 3_100_000_000)(ws)
-		ws.Phase, ws.ErrorReason, ws.ErrorMessage = workspace.PhaseError, workspace.ErrDataLost, "archive "+key+" is not in the bucket"
+		ws.Conditions = ws.Conditions.With(workspace.ArchiveReady, false, workspace.ReasonArchiveMissing, key, time.Now().UTC())
+		dataLost(ws, "The archive "+key+" is missing.")
 	})
+	w.exec(`UPDATE archives SET missing_since = now() WHERE key = $1`, key) // as garbage collection does
 	ids["archiving"] = w.add("compiler", moving(standby, workspace.OpArchiving,
 		workspace.Progress{Step: "packing", Done: 412_000_000, Total: 1_240_000_000, Entries: 12_345, EntriesTotal: 98_765, Rate: 48_000_000, SecondsLeft: 18}))
 	w.want(ids["archiving"], "desired_state", "ARCHIVED")
@@ -73,7 +75,13 @@ func (w *world) fill() map[string]workspace.ID {
 	})
 	w.want(ids["restoring"], "desired_state", "STANDBY")
 
-	ids["lost"] = w.add("thesis", failed(workspace.ErrDataLost, "volume ws-thesis-home is not there"))
+	ids["lost"] = w.add("thesis", volumeLost)
+	latest := w.keep(ids["lost"], generation4, 48_000_000, 1_210, long)
+	w.observe(ids["lost"], func(ws *workspace.Workspace) {
+		ws.ArchiveKey, ws.ArchiveDigest, ws.ArchiveSize = latest, "digest", 48_000_000
+		ws.Conditions = ws.Conditions.With(workspace.ArchiveReady, true, workspace.ReasonArchiveReady, latest, time.Now().UTC())
+	})
+	ids["bare"] = w.add("sketches", volumeLost)
 	ids["pull"] = w.add("legacy-api", failed(workspace.ErrImagePullFailed,
 		`Error response from daemon: pull access denied for example/legacy-api, repository does not exist or may require 'docker login'`))
 	ids["stopping"] = w.add("data-pipeline", operating(running, workspace.OpStopping))
@@ -117,6 +125,20 @@ func (w *world) fill() map[string]workspace.ID {
 	return ids
 }
 
+// volumeLost is a workspace whose home volume was removed, as the controller
+// records it.
+func volumeLost(ws *workspace.Workspace) {
+	standby(ws)
+	ws.Conditions = ws.Conditions.With(workspace.VolumeReady, false, workspace.ReasonNoVolume, "", time.Now().UTC())
+	dataLost(ws, "The home volume "+ws.ID.VolumeName()+" is missing.")
+}
+
+// dataLost records the error of lost data, and the condition that it follows from.
+func dataLost(ws *workspace.Workspace, message string) {
+	ws.Conditions = ws.Conditions.With(workspace.Healthy, false, string(workspace.ErrDataLost), message, time.Now().UTC())
+	ws.Phase, ws.ErrorReason, ws.ErrorMessage = workspace.PhaseError, workspace.ErrDataLost, message
+}
+
 const runtimeStepPulling = "pulling"
 
 // The archive_op_ids of what is in the bucket.
@@ -125,6 +147,7 @@ const (
 	generation1 = "01900000-0000-7000-8000-000000000001"
 	generation2 = "01900000-0000-7000-8000-000000000002"
 	generation3 = "01900000-0000-7000-8000-000000000003"
+	generation4 = "01900000-0000-7000-8000-000000000004"
 )
 
 // troubled says what a test wants to be wrong.
@@ -267,7 +290,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		trouble.set("")
 		for name, path := range map[string]string{
 			"recover-archive-page": "/workspaces/" + string(ids["missing"]) + "/recover-archive",
-			"recover-archive-none": "/workspaces/" + string(ids["lost"]) + "/recover-archive",
+			"recover-archive-none": "/workspaces/" + string(ids["bare"]) + "/recover-archive",
 			"no-archive":           "/workspaces/" + string(ids["running"]) + "/download",
 			"detail-stopped":       "/workspaces/" + string(ids["stopped"]),
 			"detail-idle":          "/workspaces/" + string(ids["idle"]),
