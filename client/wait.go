@@ -61,10 +61,11 @@ func (c *Client) Wait(ctx context.Context, id string, seen func(api.Workspace) (
 }
 
 // Restart stops a running workspace and starts it again. One that is not running
-// is started.
+// is started, after its current operation if there is one.
 func (c *Client) Restart(ctx context.Context, id string) (api.Workspace, error) {
 	w, err := c.workspace(ctx, http.MethodPost, path(id, "/restart"), nil, nil)
-	if CodeOf(err) == "not_running" {
+	switch CodeOf(err) {
+	case "not_running", "operation_in_progress":
 		return c.Want(ctx, id, "RUNNING", true)
 	}
 	return w, err

@@ -87,7 +87,7 @@ func ApplyQueued(w workspace.Workspace, now time.Time) Intent {
 	out := Intent{Workspace: w, Changed: true}
 	next := &out.Workspace
 	switch want := w.NextDesired; {
-	case want == "", Present(w) != nil, w.Operation != workspace.OpNone:
+	case want == "", Present(w) != nil, w.Operation != workspace.OpNone, Restarting(w):
 		return unchanged(w)
 	case want == workspace.DesiredDeleted:
 		deleteNow(next, now)

@@ -152,7 +152,12 @@ func queued(in Input, r Result) Result {
 	row := in.Row
 	start := row.NextDesired == workspace.DesiredRunning && row.DesiredState != workspace.DesiredRunning
 	waits := row.RetryAt != nil && row.RetryAt.After(in.Now)
-	if start && (Restarting(row) || row.Phase != workspace.PhaseRunning && row.Conditions.HasContainer()) && !waits {
+	restart := Restarting(row)
+	switch {
+	case restart && waits:
+		r.LookAgain = *row.RetryAt
+		return r
+	case restart, start && row.Phase != workspace.PhaseRunning && row.Conditions.HasContainer() && !waits:
 		claim(in, &r, workspace.OpStopping)
 		return r
 	}

@@ -2,6 +2,7 @@ package lifecycle_test
 
 import (
 	"testing"
+	"time"
 
 	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
@@ -34,6 +35,22 @@ func TestRestartStopsThenStarts(t *testing.T) {
 	}
 	g.Row = start.Workspace
 	wantAction(t, g.judged(), lifecycle.Claim, workspace.OpStarting)
+
+	// A stop that fails once is tried again: the start still follows it.
+	g = look(workspace.PhaseRunning)
+	out, _ = lifecycle.Restart(g.Row, g.Now)
+	later := g.Now.Add(time.Minute)
+	g.Row = out.Workspace
+	g.Row.ErrorReason, g.Row.ErrorCount, g.Row.RetryAt = workspace.ErrActionFailed, 1, &later
+	r = g.judged()
+	if r.Action.Kind != lifecycle.None || r.ApplyQueued || !r.LookAgain.Equal(later) {
+		t.Errorf("until the next attempt: %+v", r)
+	}
+	if out := lifecycle.ApplyQueued(g.Row, g.Now); out.Changed {
+		t.Errorf("the queued start replaces the restart: %+v", out)
+	}
+	g.Now = later
+	wantAction(t, g.judged(), lifecycle.Claim, workspace.OpStopping)
 
 	queued := look(workspace.PhaseRunning).wants(workspace.DesiredStandby)
 	queued.Row.NextDesired = workspace.DesiredRunning
