@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -21,10 +22,12 @@ type currents struct {
 	whole   []check
 }
 
-// check is the current archive of a workspace, as listed.
+// check is the current archive of a workspace, as recorded.
 type check struct {
-	id  workspace.ID
-	key string
+	id     workspace.ID
+	key    string
+	digest string
+	size   int64
 }
 
 func (c *currents) add(v view) {
@@ -32,9 +35,14 @@ func (c *currents) add(v view) {
 	if w.DeletedAt != nil || w.Home == workspace.HomeLive || !v.currentListed() {
 		return
 	}
+	missing := v.currentMissing()
+	if missing && w.Phase == workspace.PhaseError {
+		return // known already; it must not hide the loss of another one
+	}
 	c.all++
-	switch at := (check{w.ID, w.ArchiveKey}); {
-	case v.currentMissing():
+	r := v.records[w.ArchiveKey]
+	switch at := (check{w.ID, w.ArchiveKey, r.Digest, r.Size}); {
+	case missing:
 		c.missing = append(c.missing, at)
 	case w.Phase == workspace.PhaseError:
 		c.whole = append(c.whole, at)
@@ -66,6 +74,15 @@ func (c *collection) recheck(ctx context.Context) error {
 		}
 	}
 	for _, m := range c.currents.whole {
+		// The listing does not show what the .meta says: a damaged one would be
+		// taken for an archive that is back in every pass.
+		state, err := c.Bucket.State(ctx, workspace.Workspace{ID: m.id, ArchiveKey: m.key, ArchiveDigest: m.digest, ArchiveSize: m.size})
+		switch {
+		case err != nil:
+			return err
+		case state != lifecycle.ArchivePresent:
+			continue
+		}
 		if _, err := c.db.RecheckArchive(ctx, m.id, m.key, true); err != nil {
 			return err
 		}

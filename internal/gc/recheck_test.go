@@ -132,6 +132,30 @@ func TestManyMissingArchivesAreAnOutage(t *testing.T) {
 	w.wantRechecks("a third is missing")
 }
 
+// Losses that are known already do not hide another one.
+func TestKnownLossesDoNotHideAnother(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	ids, keys := w.resting(6)
+	w.take(keys[0])
+	w.conditions(ids[0], keys[0], false)
+	w.take(keys[1])
+	w.collect(gc.Options{})
+	w.wantRechecks("a second archive is lost", ids[1])
+}
+
+// The listing shows only that the objects are there: an archive whose .meta is
+// damaged is still lost.
+func TestDamagedMetaIsNotRecheckedAsComplete(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	ids, keys := w.resting(1)
+	w.conditions(ids[0], keys[0], false)
+	w.putObject(archive.MetaKey(keys[0]), []byte("{}"))
+	w.collect(gc.Options{})
+	w.wantRechecks("the .meta is damaged")
+}
+
 func TestUnavailableBucketChangesNoWorkspace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
