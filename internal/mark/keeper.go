@@ -75,7 +75,7 @@ func New(cfg Config) *Keeper {
 	return &Keeper{cfg: cfg, wake: make(chan struct{}, 1),
 		away:     condition("docker", "read Docker's mark failed; waiting", "Docker's mark was read", slog.LevelError),
 		onHold:   condition("hold", "codehub is on hold", "codehub is no longer on hold", slog.LevelError),
-		watching: condition("hold", "database was moved, restored or copied; checking for another server", "no other server found", slog.LevelInfo),
+		watching: condition("moved-database", "database was moved, restored or copied; checking for another server", "no other server found", slog.LevelInfo),
 	}
 }
 

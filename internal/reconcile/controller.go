@@ -185,12 +185,12 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 		refusedRows: map[workspace.ID]*health.Condition{},
 		upSince:     time.Now(),
 	}
+	c.conditions.reset()
+	defer c.conditions.reset() // last: executors and side tasks still report until they end
 	defer t.wait()
 	defer cancel()
 	c.update(func(s *Status) { *s = Status{Leading: true} })
 	defer c.update(func(s *Status) { s.Leading = false })
-	c.conditions.reset()
-	defer c.conditions.reset()
 	t.group.Go(func() { t.watchBucket(ctx) })
 	return t.loop(ctx)
 }

@@ -186,7 +186,7 @@ func withoutClaim(s decision) lifecycle.Result {
 
 func (s decision) changed() bool {
 	a, b := s.row, s.result.Row
-	return a.Phase != b.Phase || !a.Conditions.Equal(b.Conditions) || !equalProgress(a.Progress, b.Progress) ||
+	return a.Phase != b.Phase || a.RunningImage != b.RunningImage || !a.Conditions.Equal(b.Conditions) || !equalProgress(a.Progress, b.Progress) ||
 		s.result.ClearRecover || s.result.ClearCancel || s.result.ClearForceStop
 }
 

@@ -29,7 +29,7 @@ type hold struct {
 
 func newHold(db *postgres.DB, marks *mark.Keeper, conditions *health.Monitor, log *slog.Logger) *hold {
 	return &hold{db: db, marks: marks, stored: conditions.New(health.Config{
-		Name: "hold", Failing: "another server put codehub on hold", Resolved: "codehub is no longer on hold", Level: slog.LevelWarn, Log: log,
+		Name: "hold", Failing: "codehub is on hold, as recorded in the database", Resolved: "codehub is no longer on hold, as recorded in the database", Level: slog.LevelWarn, Log: log,
 	})}
 }
 

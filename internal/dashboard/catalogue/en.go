@@ -605,6 +605,7 @@ var en = map[string]string{
 	"admin.condition.idleness":           "Idle timeouts",
 	"admin.condition.isolation":          "Running without network isolation",
 	"admin.condition.leadership":         "Leader election",
+	"admin.condition.moved-database":     "Moved database",
 	"admin.condition.notifications":      "Database notifications",
 	"admin.condition.orphans":            "Orphaned containers",
 	"admin.condition.redis":              "Redis",

@@ -605,6 +605,7 @@ var ko = map[string]string{
 	"admin.condition.idleness":           "유휴 시간 제한",
 	"admin.condition.isolation":          "네트워크 격리 없이 실행 중",
 	"admin.condition.leadership":         "리더 선출",
+	"admin.condition.moved-database":     "데이터베이스 이동",
 	"admin.condition.notifications":      "데이터베이스 알림",
 	"admin.condition.orphans":            "고아 컨테이너",
 	"admin.condition.redis":              "Redis",
