@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/netip"
@@ -26,7 +27,7 @@ func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
 			ID:        c.ID,
 			Workspace: workspace.ID(c.Labels[labelWorkspace]),
 			Claim:     c.Labels[labelClaim],
-			Image:     c.Labels[labelImage],
+			Image:     cmp.Or(c.Labels[labelImage], c.Image), // containers of an earlier version have no label
 			State:     stateOf(c.State),
 			Detail:    c.Status,
 		}
@@ -87,7 +88,7 @@ func (r *Runtime) inspected(c container.InspectResponse) runtime.Container {
 		ID:        c.ID,
 		Workspace: workspace.ID(c.Config.Labels[labelWorkspace]),
 		Claim:     c.Config.Labels[labelClaim],
-		Image:     c.Config.Labels[labelImage],
+		Image:     cmp.Or(c.Config.Labels[labelImage], c.Config.Image),
 		State:     stateOf(c.State.Status),
 		Detail:    string(c.State.Status),
 	}
