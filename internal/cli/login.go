@@ -47,7 +47,7 @@ func readLogin() (savedLogin, error) {
 		return l, err
 	}
 	if err := json.Unmarshal(b, &l); err != nil {
-		return l, fmt.Errorf("read %s: %w (codehub login writes it anew)", file, err)
+		return l, fmt.Errorf("read %s: %w (codehub login replaces it)", file, err)
 	}
 	return l, nil
 }
@@ -175,7 +175,7 @@ func (logoutCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	// A token that holds no longer needs no ending.
 	if err != nil && client.CodeOf(err) != "unauthenticated" && client.CodeOf(err) != "not_found" {
-		return fmt.Errorf("the login is forgotten here, but its token %s may still hold: %w", known.TokenID, err)
+		return fmt.Errorf("the login was removed from this machine, but its token %s may still be valid: %w", known.TokenID, err)
 	}
 	fmt.Fprintf(k.Stderr, "Logged out of %s.\n", known.URL)
 	return nil

@@ -94,8 +94,8 @@ type Problem struct {
 
 func (p *Problem) Error() string { return fmt.Sprintf("%s: %s; %s", p.Setting, p.Why, p.Do) }
 
-// ExitCode is the exit code of wrong usage.
-func (p *Problem) ExitCode() int { return 2 }
+// CodehubExitCode is the exit code of wrong usage.
+func (p *Problem) CodehubExitCode() int { return 2 }
 
 // AfterApply takes the program's version.
 func (c *Config) AfterApply(vars kong.Vars) error {

@@ -13,15 +13,16 @@ const (
 	ExitNotFound = 3 // no such workspace, archive, token or user
 )
 
-// ExitCode returns the exit code for err: that of an ExitCode method in its chain,
-// otherwise ExitError.
+// ExitCode returns the exit code for err: that of a CodehubExitCode method in its
+// chain, otherwise ExitError. The code of a program that codehub ran is not
+// codehub's own, so an exec.ExitError does not count.
 func ExitCode(err error) int {
-	var coded interface{ ExitCode() int }
+	var coded interface{ CodehubExitCode() int }
 	switch {
 	case err == nil:
 		return ExitOK
 	case errors.As(err, &coded):
-		return coded.ExitCode()
+		return coded.CodehubExitCode()
 	}
 	return ExitError
 }
@@ -30,8 +31,8 @@ type notFound struct{ message string }
 
 func (e *notFound) Error() string { return e.message }
 
-// ExitCode implements the method that ExitCode looks for.
-func (e *notFound) ExitCode() int { return ExitNotFound }
+// CodehubExitCode implements the method that ExitCode looks for.
+func (e *notFound) CodehubExitCode() int { return ExitNotFound }
 
 // NotFound returns an error whose exit code is ExitNotFound.
 func NotFound(format string, args ...any) error {
