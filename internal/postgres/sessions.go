@@ -102,7 +102,11 @@ type UserSession struct {
 	LastUsedAt *time.Time // nil: not used since the login
 }
 
-// UserSessions lists the caller's sessions, the most recently used first.
+// maxSessions bounds a list of sessions: a program may log in any number of times.
+const maxSessions = 200
+
+// UserSessions lists the caller's sessions, the most recently used first, at most
+// maxSessions.
 func (db *DB) UserSessions(ctx context.Context, caller workspace.Caller) ([]UserSession, error) {
 	const verb = "list sessions"
 	if !workspace.ValidID(caller.UserID) {
@@ -110,7 +114,7 @@ func (db *DB) UserSessions(ctx context.Context, caller workspace.Caller) ([]User
 	}
 	rows, err := db.pool.Query(ctx, `
 		SELECT id, hash, user_agent, created_at, expires_at, last_used_at FROM sessions
-		WHERE user_id = $1 AND expires_at > now() ORDER BY COALESCE(last_used_at, created_at) DESC, id`, caller.UserID)
+		WHERE user_id = $1 AND expires_at > now() ORDER BY COALESCE(last_used_at, created_at) DESC, id LIMIT $2`, caller.UserID, maxSessions)
 	if err != nil {
 		return nil, failed(verb, err)
 	}
