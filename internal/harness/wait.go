@@ -6,7 +6,8 @@ import (
 )
 
 // Patience bounds every wait for something that must happen. Only a failure
-// takes that long: a busy machine may need minutes for what takes a second.
+// takes that long: a busy machine may need minutes for what takes a second. It is
+// too long where something slower would have the same effect: EventuallyWithin.
 const Patience = 2 * time.Minute
 
 // Eventually waits until ok returns true, for as long as Patience; what says

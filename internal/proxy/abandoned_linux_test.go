@@ -57,7 +57,7 @@ func TestAbandonedConnectionsAreReleased(t *testing.T) {
 	if t.Failed() {
 		t.FailNow()
 	}
-	harness.Eventually(t, "all are open", func() bool { return w.proxy.OpenConnections() == visitors })
+	harness.EventuallyWithin(t, patience, "all are open", func() bool { return w.proxy.OpenConnections() == visitors })
 	for n, conn := range conns {
 		switch n % 4 {
 		case 1, 2:
@@ -69,12 +69,12 @@ func TestAbandonedConnectionsAreReleased(t *testing.T) {
 		}
 		conn.Close()
 	}
-	harness.Eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 && i.sockets.Load() == 0 })
+	harness.EventuallyWithin(t, patience, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 && i.sockets.Load() == 0 })
 	// Only the connection pool to the IDE may be left.
 	w.proxy.CloseRoute(wsA)
 	noRedirects.CloseIdleConnections()
 	const slack = 8
-	harness.Eventually(t, "goroutines and descriptors are back", func() bool {
+	harness.EventuallyWithin(t, patience, "goroutines and descriptors are back", func() bool {
 		return runtime.NumGoroutine() <= goroutines+slack && countDescriptors(t) <= descriptors+slack
 	})
 }

@@ -114,7 +114,7 @@ func (c *codeServer) reconnects() {
 	before, _ := c.recorder.Last(wsA)
 	had := c.sockets()
 	c.world.proxy.open.closeAll((*connection).isWebSocket)
-	harness.Eventually(c, "the tab has made new WebSockets", func() bool {
+	harness.EventuallyWithin(c, patience, "the tab has made new WebSockets", func() bool {
 		has := c.sockets()
 		for old := range had {
 			if has[old] {
@@ -144,6 +144,6 @@ func (c *codeServer) still() time.Time {
 		}
 		return time.Time{}
 	}
-	harness.Eventually(c, "no typing", func() bool { return time.Since(typed()) > 2*time.Second })
+	harness.EventuallyWithin(c, patience, "no typing", func() bool { return time.Since(typed()) > 2*time.Second })
 	return time.Now()
 }

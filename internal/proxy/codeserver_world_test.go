@@ -56,7 +56,7 @@ func newCodeServer(t *testing.T, more string) *codeServer {
 	})
 	upstream.ContainerID = c.container
 	upstream.Addr = c.docker("inspect", "--format", "{{.NetworkSettings.IPAddress}}", c.container) + ":8080"
-	harness.Eventually(t, "code-server answers", func() bool {
+	harness.EventuallyWithin(t, patience, "code-server answers", func() bool {
 		res, err := noRedirects.Get("http://" + upstream.Addr + "/healthz")
 		if err != nil {
 			return false
@@ -121,7 +121,7 @@ func (c *codeServer) open(folder, file string) {
 	// Remote commands exist once it has connected.
 	c.command("Terminal: Create New Terminal", false)
 	// One WebSocket for remote commands, and one for the extension host.
-	harness.Eventually(c, "the tab has both its WebSockets", func() bool { return len(c.sockets()) == 2 })
+	harness.EventuallyWithin(c, patience, "the tab has both its WebSockets", func() bool { return len(c.sockets()) == 2 })
 }
 
 // sockets returns the number of the tab's WebSockets.

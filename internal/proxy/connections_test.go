@@ -163,7 +163,7 @@ func TestConnectionsAreClosed(t *testing.T) {
 			end(w)
 			closed(t, conn)
 			broken(t, body)
-			harness.Eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 && i.sockets.Load() == 0 })
+			harness.EventuallyWithin(t, patience, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 && i.sockets.Load() == 0 })
 		})
 	}
 }
@@ -180,7 +180,7 @@ func TestUnrelatedEventsKeepConnections(t *testing.T) {
 
 	before := reads()
 	w.proxy.InvalidateAll()
-	harness.Eventually(t, "the route is read again", func() bool { return reads() > before })
+	harness.EventuallyWithin(t, patience, "the route is read again", func() bool { return reads() > before })
 	say(t, conn, "still here")
 
 	w.sessions.end("bob-1")
@@ -189,7 +189,7 @@ func TestUnrelatedEventsKeepConnections(t *testing.T) {
 	w.store.mu.Unlock()
 	before = reads()
 	w.proxy.Invalidate(wsA)
-	harness.Eventually(t, "the database is asked", func() bool { return reads() > before+2 })
+	harness.EventuallyWithin(t, patience, "the database is asked", func() bool { return reads() > before+2 })
 	say(t, conn, "still here")
 
 	w.store.mu.Lock()
@@ -198,7 +198,7 @@ func TestUnrelatedEventsKeepConnections(t *testing.T) {
 	w.runtime.set(runtime.ErrUnreachable)
 	before = reads()
 	w.proxy.Invalidate(wsA)
-	harness.Eventually(t, "the runtime is called", func() bool { return reads() > before+2 })
+	harness.EventuallyWithin(t, patience, "the runtime is called", func() bool { return reads() > before+2 })
 	say(t, conn, "still here")
 }
 
@@ -299,7 +299,7 @@ func visitorWhoDoesNotRead(t *testing.T, kind string, end func(*world)) {
 	}
 	var last int64
 	still := 0
-	harness.Eventually(t, "everything between is full", func() bool {
+	harness.EventuallyWithin(t, patience, "everything between is full", func() bool {
 		if now := written.Load(); now != last || now == 0 {
 			last, still = now, 0
 		}
@@ -307,7 +307,7 @@ func visitorWhoDoesNotRead(t *testing.T, kind string, end func(*world)) {
 		return still > 50
 	})
 	end(w)
-	harness.Eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
+	harness.EventuallyWithin(t, patience, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
 }
 
 // When one side of a WebSocket ends, the other receives its last messages and is
@@ -341,7 +341,7 @@ func TestHalfClosedWebSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	harness.Eventually(t, "the WebSocket is open", func() bool { return w.proxy.OpenConnections() == 1 && i.served.Load() == 1 })
+	harness.EventuallyWithin(t, patience, "the WebSocket is open", func() bool { return w.proxy.OpenConnections() == 1 && i.served.Load() == 1 })
 	head := make([]byte, len("HTTP/1.1 101"))
 	if _, err := io.ReadFull(conn, head); err != nil {
 		t.Fatal(err)
@@ -357,7 +357,7 @@ func TestHalfClosedWebSocket(t *testing.T) {
 	if err != nil || !strings.HasSuffix(string(rest), "farewell") {
 		t.Errorf("heard %q: %v", rest, err)
 	}
-	harness.Eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
+	harness.EventuallyWithin(t, patience, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
 }
 
 // A shutdown waits for requests, refuses new ones, and closes WebSockets.
@@ -378,7 +378,7 @@ func TestShutdownDrainsConnections(t *testing.T) {
 	say(t, conn, "hello")
 	got := make(chan answer)
 	go func() { got <- w.get(under(wsA) + "/slow") }()
-	harness.Eventually(t, "both are open", func() bool { return w.proxy.OpenConnections() == 2 })
+	harness.EventuallyWithin(t, patience, "both are open", func() bool { return w.proxy.OpenConnections() == 2 })
 
 	done := make(chan error)
 	go func() {

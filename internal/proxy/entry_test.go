@@ -189,7 +189,7 @@ func TestNavigationRefreshesRoute(t *testing.T) {
 	w.store.put(ws)
 	w.get(under(wsA) + "/")
 	w.store.put(running(wsA, ann)) // without an event
-	harness.Eventually(t, "the page of the workspace", func() bool { return w.open(under(wsA)+"/").StatusCode == http.StatusOK })
+	harness.EventuallyWithin(t, patience, "the page of the workspace", func() bool { return w.open(under(wsA)+"/").StatusCode == http.StatusOK })
 	if _, wakes := w.store.counts(); wakes != 0 {
 		t.Error("woken for nothing")
 	}

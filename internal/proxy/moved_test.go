@@ -44,8 +44,8 @@ func TestOldIDsRedirect(t *testing.T) {
 	record := &moved{by: map[string]workspace.ID{ulidA: wsA, oldUUID: wsA}}
 	w := newWorld(t, func(c *Config) { c.Moved = record.load })
 	w.serve(wsA)
-	harness.Eventually(t, "the first read", func() bool { return record.count() == 1 })
-	harness.Eventually(t, "what was read is known", func() bool { return w.proxy.moves.lookup(ulidA) != "" })
+	harness.EventuallyWithin(t, patience, "the first read", func() bool { return record.count() == 1 })
+	harness.EventuallyWithin(t, patience, "what was read is known", func() bool { return w.proxy.moves.lookup(ulidA) != "" })
 
 	for from, to := range map[string]string{
 		"/w/" + ulidA:                              under(wsA) + "/",
@@ -106,7 +106,7 @@ func TestOldIDDuringDatabaseOutage(t *testing.T) {
 	record.mu.Lock()
 	record.by, record.fail = map[string]workspace.ID{ulidA: wsA}, nil
 	record.mu.Unlock()
-	harness.Eventually(t, "the address leads on", func() bool { return w.open("/w/"+ulidA+"/").StatusCode == http.StatusPermanentRedirect })
+	harness.EventuallyWithin(t, patience, "the address leads on", func() bool { return w.open("/w/"+ulidA+"/").StatusCode == http.StatusPermanentRedirect })
 }
 
 // Workspaces imported while the server runs are found, and unknown IDs cause a

@@ -228,7 +228,7 @@ func TestWebSocketDeflate(t *testing.T) {
 	if err := conn.Close(websocket.StatusNormalClosure, "bye"); err != nil {
 		t.Errorf("the closing handshake: %v", err)
 	}
-	harness.Eventually(t, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
+	harness.EventuallyWithin(t, patience, "nothing is open", func() bool { return w.proxy.OpenConnections() == 0 })
 }
 
 // Refused WebSockets do not reach the IDE.

@@ -74,7 +74,7 @@ func TestRequestsThatCount(t *testing.T) {
 		if got := kind(r); got != test.want {
 			t.Errorf("%s is %q, want %q", test.what, got, test.want)
 		}
-		harness.Eventually(t, test.what+" is over", func() bool { return w.proxy.OpenConnections() == 0 })
+		harness.EventuallyWithin(t, patience, test.what+" is over", func() bool { return w.proxy.OpenConnections() == 0 })
 		r.Forget(time.Now().Add(time.Hour))
 		if _, ok := r.Last(wsA); ok {
 			t.Errorf("%s: its connection still holds the workspace", test.what)
@@ -116,7 +116,7 @@ func TestLongUploadCounts(t *testing.T) {
 		if _, err := io.WriteString(in, "x"); err != nil {
 			t.Fatal(err)
 		}
-		harness.Eventually(t, "it counts again", func() bool {
+		harness.EventuallyWithin(t, patience, "it counts again", func() bool {
 			a, ok := r.Last(wsA)
 			return ok && a.At.After(last)
 		})
@@ -183,10 +183,10 @@ func TestWebSocketsThatCount(t *testing.T) {
 				t.Errorf("an empty message is recorded as %v", last)
 			}
 			echo(t, conn, []byte("a key"))
-			harness.Eventually(t, "it counts", func() bool { return kind(r) == activity.Client })
+			harness.EventuallyWithin(t, patience, "it counts", func() bool { return kind(r) == activity.Client })
 			first, _ := r.Last(wsA)
 			echo(t, conn, bytes.Repeat([]byte("much"), 100_000))
-			harness.Eventually(t, "it counts again", func() bool { a, _ := r.Last(wsA); return a.At.After(first.At) })
+			harness.EventuallyWithin(t, patience, "it counts again", func() bool { a, _ := r.Last(wsA); return a.At.After(first.At) })
 		})
 	}
 }
@@ -287,9 +287,9 @@ func TestTerminalOutputCounts(t *testing.T) {
 	printed := `{"id":1,"event":"` + strings.Repeat("Fri Nov 20\r\n", 50) + `"}`
 	event := "\x04\x02\x06\xcc\x01\x06\x19\x05" + string(binary.AppendUvarint(nil, uint64(len(printed)))) + printed
 	echo(t, conn, codeMessage(1, event))
-	harness.Eventually(t, "output counts", func() bool { return kind(r) == activity.Output })
+	harness.EventuallyWithin(t, patience, "output counts", func() bool { return kind(r) == activity.Output })
 	echo(t, conn, codeMessage(1, "\x04\x04\x06\x64\x06\x05\x01\x0eremoteterminal\x01\x06$input\x04\x00"))
-	harness.Eventually(t, "typing counts", func() bool { return kind(r) == activity.Typing })
+	harness.EventuallyWithin(t, patience, "typing counts", func() bool { return kind(r) == activity.Typing })
 }
 
 // Undecodable traffic counts as use, and a metric counts such connections.
@@ -320,6 +320,6 @@ func TestUnreadableWebSocketCounts(t *testing.T) {
 		t.Errorf("before: %v and %v cannot be read", client, server)
 	}
 	echo(t, conn, codeMessage(200, "of no kind, there and back"))
-	harness.Eventually(t, "both sides are counted", func() bool { return unreadable("client") == 1 && unreadable("server") == 1 })
-	harness.Eventually(t, "it counts as use", func() bool { return kind(r) == activity.Client })
+	harness.EventuallyWithin(t, patience, "both sides are counted", func() bool { return unreadable("client") == 1 && unreadable("server") == 1 })
+	harness.EventuallyWithin(t, patience, "it counts as use", func() bool { return kind(r) == activity.Client })
 }

@@ -28,7 +28,8 @@ const (
 	secureCookie  = "__Host-codehub_session"
 )
 
-// patience limits every wait; a correct test never reaches it.
+// patience limits every wait. It is shorter than each timeout that would have the
+// same effect later: TCP's (2 min) and the age of a cached route (1 min).
 const patience = 30 * time.Second
 
 // world is a proxy with in-memory accounts, rows and containers, behind a real
