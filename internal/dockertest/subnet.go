@@ -123,6 +123,7 @@ func lock(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	_ = file.Chmod(0o666) // whatever the umask: root and others take turns
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = file.Close()
 		return nil, err
@@ -159,7 +160,7 @@ func sweepLeftovers(dir string) {
 			}
 		}
 		if err == nil {
-			err = removeInterfaces(ctx, subnetNumber(n))
+			err = removeBridges(ctx, docker, subnetNumber(n))
 		}
 		if err == nil {
 			_ = file.Truncate(0)
@@ -168,19 +169,50 @@ func sweepLeftovers(dir string) {
 	}
 }
 
-func removeInterfaces(ctx context.Context, subnet netip.Prefix) error {
+// removeBridges removes the bridges that killed Docker daemons of tests have left in
+// subnet. It touches nothing while the machine's own Docker has a network there, nor
+// any interface that is not a bridge of Docker within subnet.
+func removeBridges(ctx context.Context, docker *client.Client, subnet netip.Prefix) error {
+	networks, err := docker.NetworkList(ctx, client.NetworkListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, n := range networks.Items {
+		for _, c := range n.IPAM.Config {
+			if c.Subnet.IsValid() && c.Subnet.Overlaps(subnet) {
+				return fmt.Errorf("the network %s uses %s", n.Name, c.Subnet)
+			}
+		}
+	}
 	interfaces, err := net.Interfaces()
 	if err != nil {
 		return err
 	}
 	for _, i := range interfaces {
 		addrs, err := i.Addrs()
-		if err != nil || !overlapsAny(subnet, addrs) {
+		if err != nil || !strings.HasPrefix(i.Name, "br-") || !withinSubnet(subnet, addrs) {
 			continue
 		}
-		if out, err := exec.CommandContext(ctx, "ip", "link", "delete", i.Name).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(ctx, "ip", "link", "delete", i.Name, "type", "bridge").CombinedOutput(); err != nil {
 			return fmt.Errorf("remove the interface %s: %w: %s", i.Name, err, out)
 		}
 	}
 	return nil
+}
+
+// withinSubnet reports whether an interface has an IPv4 address, and none outside
+// subnet.
+func withinSubnet(subnet netip.Prefix, addrs []net.Addr) bool {
+	within := 0
+	for _, a := range addrs {
+		p, err := netip.ParsePrefix(a.String())
+		switch {
+		case err != nil || !p.Addr().Is4():
+		case p.Bits() < subnet.Bits() || !subnet.Contains(p.Addr()):
+			return false
+		default:
+			within++
+		}
+	}
+	return within > 0
 }

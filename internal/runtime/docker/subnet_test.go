@@ -6,12 +6,14 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	networktypes "github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 
 	"codehub/internal/dockertest"
+	"codehub/internal/harness"
 )
 
 // Other networks take all address pools of a Docker. Without a subnet in the
@@ -80,6 +82,33 @@ func TestPrepareWithoutFreePool(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "overlaps with the network "+set.names.network) {
 		t.Errorf("with a subnet that overlaps: %v", err)
 	}
+}
+
+// Without a subnet in the settings Docker chooses one. Two replicas may create the
+// network at once, and a crash may have left the draft of one.
+func TestPrepareOnSubnetOfDocker(t *testing.T) {
+	t.Parallel()
+	pool := dockertest.NewSubnet(t)
+	d := dockertest.Start(t, dockertest.Options{Args: []string{"--default-address-pool", fmt.Sprintf("base=%s,size=27", pool)}, Image: harness.TestImage()})
+	first := newRuntime(t, func(c *Config) { c.Host, c.Subnet = d.Host, netip.Prefix{} })
+	second := newRuntime(t, func(c *Config) {
+		c.Host, c.Subnet, c.Installation = d.Host, netip.Prefix{}, first.cfg.Installation
+	})
+	if _, err := first.api.NetworkCreate(t.Context(), first.names.network, first.networkOptions(roleDraft, netip.Prefix{})); err != nil {
+		t.Fatal(err)
+	}
+	var replicas sync.WaitGroup
+	for _, r := range []*Runtime{first, second} {
+		replicas.Go(func() {
+			// Each may find the other's draft, and has to try again then.
+			harness.Eventually(t, "the network is prepared", func() bool { return r.Prepare(t.Context()) == nil })
+		})
+	}
+	replicas.Wait()
+	if first.addrs.subnet != second.addrs.subnet || !pool.Overlaps(first.addrs.subnet) {
+		t.Fatalf("subnets %s and %s, from a pool on %s", first.addrs.subnet, second.addrs.subnet, pool)
+	}
+	running(t, first) // with a chosen address
 }
 
 // A network that exists keeps its subnet.

@@ -209,9 +209,13 @@ func published(t *testing.T, r *Runtime) (addr, port string) {
 	t.Helper()
 	ctx := t.Context()
 	name := "codehub-test-" + randomHex(4)
+	subnet := dockertest.NewSubnet(t)
+	if err := subnet.UsedBy(r.cfg.Installation); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := r.api.NetworkCreate(ctx, name, client.NetworkCreateOptions{
 		Labels: r.labels("test", "", ""),
-		IPAM:   &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: dockertest.NewSubnet(t).Prefix}}},
+		IPAM:   &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: subnet.Prefix}}},
 	}); err != nil {
 		t.Fatal(err)
 	}
