@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,11 +51,16 @@ func TestIdleTabsStopWorkspaces(t *testing.T) {
 
 	var all sync.WaitGroup
 	problems := make(chan error, 5)
+	var running atomic.Int32 // idle tabs
 	for _, idle := range []*ideTab{home, folder} {
-		all.Go(func() { problems <- idle.stopsByItself(ttl + late) })
+		running.Add(1)
+		all.Go(func() {
+			defer running.Add(-1)
+			problems <- idle.stopsByItself(ttl + late)
+		})
 	}
 	all.Go(func() {
-		for time.Since(start) < watched {
+		for time.Since(start) < watched || running.Load() > 0 {
 			if err := typed.key(); err != nil {
 				problems <- err
 				return
@@ -66,7 +72,10 @@ func TestIdleTabsStopWorkspaces(t *testing.T) {
 		}
 	})
 	all.Go(func() {
-		err := printing.runsFor(watched)
+		var err error
+		for err == nil && (time.Since(start) < watched || running.Load() > 0) {
+			err = printing.runsFor(time.Second)
+		}
 		if err != nil {
 			printing.tellWhatWasPrinted()
 		}
@@ -215,8 +224,8 @@ func (t *ideTab) runsFor(d time.Duration) error {
 	return nil
 }
 
-// stopsByItself waits until idleness stops it, and watches for half a minute that
-// the tab, which wants to connect again, does not wake it.
+// stopsByItself waits until idleness stops it, and watches for a minute that the
+// tab, which wants to connect again, does not wake it.
 func (t *ideTab) stopsByItself(within time.Duration) error {
 	start := time.Now()
 	for {
@@ -236,7 +245,7 @@ func (t *ideTab) stopsByItself(within time.Duration) error {
 		time.Sleep(time.Second)
 	}
 	t.Logf("%s: in STANDBY after %v", t.name, time.Since(start).Round(time.Second))
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Second) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Second) {
 		w, err := t.server.api.Get(t.Context(), t.id)
 		if err != nil {
 			return err
