@@ -179,7 +179,7 @@ func TestReadsGNUTar(t *testing.T) {
 	before := archivetest.Snapshot(t, home)
 	for _, flags := range [][]string{
 		{"--format=posix", "--sparse", "--xattrs", "--xattrs-include=*"},
-		{"--format=posix", "--sparse", "--sparse-version=1.0", "--xattrs", "--xattrs-include=*", "--use-compress-program=zstd -9 --long=24"},
+		{"--format=posix", "--sparse", "--sparse-version=1.0", "--xattrs", "--xattrs-include=*", "--use-compress-program=zstd -19 --long=24"},
 	} {
 		name := filepath.Join(t.TempDir(), "home.tar.zst")
 		args := append([]string{"--zstd", "-c", "-C", home, "-f", name, "--sort=name"}, flags...)
