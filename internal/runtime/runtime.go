@@ -354,7 +354,7 @@ const (
 )
 
 var (
-	ErrUnreachable    = errors.New("Docker is not responding")
+	ErrUnreachable    = errors.New("no response from Docker")
 	ErrNotFound       = errors.New("no such container")
 	ErrConflict       = errors.New("another container has this workspace's name")
 	ErrVolumeMismatch = errors.New("the volume belongs to another home")
