@@ -48,7 +48,7 @@ func explain(err error) error {
 			}
 		}
 		if len(names) > 0 {
-			return fmt.Errorf("%w Running: %s.", err, strings.Join(names, ", "))
+			return fmt.Errorf("%w Running: %s", err, strings.Join(names, ", "))
 		}
 	}
 	return err
