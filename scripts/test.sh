@@ -9,18 +9,21 @@
 # the time.
 # The exhaustive tests of internal/lifecycle are pure and single-threaded: they run
 # in full without the race detector, and thinned with it.
+# The messages of failed tests are repeated at the end, without the servers' logs.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 # shellcheck disable=SC2086 # several patterns
 packages=$(go list $1) || exit
 failed=0
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
 
 # run TITLE FLAGS PACKAGES
 run() {
 	local title=$1 before=$SECONDS
 	shift
 	echo "test: $title"
-	go test -count=1 -timeout 30m "$@" || failed=1
+	go test -count=1 -timeout 30m "$@" 2>&1 | tee -a "$output" || failed=1
 	echo "test: $title: $((SECONDS - before)) s"
 }
 
@@ -37,5 +40,9 @@ rest=$(grep -v '/internal/e2e$' <<<"$packages")
 if [ -n "$rest" ]; then
 	# shellcheck disable=SC2086 # one word for each package
 	run "all others" -race -p 3 "${@:2}" $rest
+fi
+if [ "$failed" != 0 ]; then
+	echo "test: failed:"
+	grep -E '^ *(--- FAIL: |panic: |[A-Za-z0-9_]+\.go:[0-9]+: )|^FAIL\s' "$output" | cut -c 1-400 | head -100
 fi
 exit "$failed"
