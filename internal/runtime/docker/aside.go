@@ -232,38 +232,18 @@ func (r *Runtime) copyOptions(id workspace.ID, image, target, attempt, claim str
 	labels[labelAside] = target
 	aside := r.labels(roleAside, id, claim)
 	aside[labelSince] = r.now().UTC().Format(time.RFC3339)
-	pids := int64(jobPids)
-	return client.ContainerCreateOptions{
-		Name: copyName(id),
-		Config: &container.Config{
-			Image:       image,
-			Entrypoint:  []string{"/codehub", runtime.CopyCommand},
-			User:        "0:0",
-			Env:         []string{"GOMEMLIMIT=" + jobGoMemory},
-			Labels:      labels,
-			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
-		},
-		HostConfig: &container.HostConfig{
-			NetworkMode:    "none",
-			UsernsMode:     "host",
-			CapDrop:        []string{"ALL"},
-			CapAdd:         []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"},
-			ReadonlyRootfs: true,
-			SecurityOpt:    []string{"no-new-privileges:true"},
-			RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
-			LogConfig:      container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": jobLogMax}},
-			Mounts: []mount.Mount{
-				r.volumeMount(id, runtime.CopyFromDir, attempt, true),
-				{
-					Type: mount.TypeVolume, Source: target, Target: runtime.CopyToDir,
-					VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: aside},
-				},
-			},
-			Resources: container.Resources{
-				Memory: jobMemory, MemorySwap: jobMemory, PidsLimit: &pids, CPUShares: jobCPUShares,
+	return confined{
+		name: copyName(id), image: image, entrypoint: []string{"/codehub", runtime.CopyCommand},
+		labels: labels, caps: []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETFCAP"},
+		mounts: []mount.Mount{
+			r.volumeMount(id, runtime.CopyFromDir, attempt, true),
+			{
+				Type: mount.TypeVolume, Source: target, Target: runtime.CopyToDir,
+				VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: aside},
 			},
 		},
-	}
+		limits: jobLimits(),
+	}.options()
 }
 
 // runCopy starts the created copy if the volume that it holds is the one in the
@@ -419,7 +399,7 @@ func (r *Runtime) holdAside(ctx context.Context, id workspace.ID, target string)
 		Name:   asideHolderName(target),
 		Config: &container.Config{Image: r.names.holder, Cmd: []string{"never-started"}, Labels: labels},
 		HostConfig: &container.HostConfig{
-			NetworkMode: "none",
+			NetworkMode: noNetwork,
 			Mounts: []mount.Mount{{
 				Type: mount.TypeVolume, Source: target, Target: runtime.HomeDir,
 				VolumeOptions: &mount.VolumeOptions{NoCopy: true, Labels: r.labels(roleImplicit, id, "")},

@@ -240,7 +240,7 @@ func TestFingerprintHardening(t *testing.T) {
 		}
 		opts := r.fingerprintOptions(id, "home-1", "image", home)
 		host := opts.HostConfig
-		if host.NetworkMode != "none" || !host.ReadonlyRootfs || host.Memory == 0 || len(host.Mounts) != 1 || !host.Mounts[0].ReadOnly ||
+		if !opts.Config.NetworkDisabled || host.NetworkMode != "none" || !host.ReadonlyRootfs || host.Memory == 0 || len(host.Mounts) != 1 || !host.Mounts[0].ReadOnly ||
 			strings.Join(host.CapDrop, ",") != "ALL" || strings.Join(host.CapAdd, ",") != "DAC_OVERRIDE,FOWNER" || len(opts.Config.Env) != 1 {
 			t.Errorf("%s: %+v", storage, host)
 		}

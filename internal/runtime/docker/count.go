@@ -124,7 +124,7 @@ func (r *Runtime) sizeOf(ctx context.Context, spec runtime.VolumeSpec, volume st
 func (r *Runtime) sizeByHelper(ctx context.Context, volume string) (treeSize, error) {
 	var size treeSize
 	err := r.runHelper(ctx, helperRun{
-		args: []string{cmdCount, helperVolume}, network: "none", caps: []string{"DAC_OVERRIDE"},
+		args: []string{cmdCount, helperVolume}, caps: []string{"DAC_OVERRIDE"},
 		mounts: []mount.Mount{helperMount(volume)},
 		line: func(line []byte) {
 			if s, ok := parseCounted(line); ok {

@@ -120,32 +120,11 @@ func (r *Runtime) removeFingerprinters(ctx context.Context, users []user) ([]use
 // fingerprintOptions returns the container that computes a fingerprint, with the
 // privileges and limits of an archive job.
 func (r *Runtime) fingerprintOptions(id workspace.ID, claim, image string, home homeRef) client.ContainerCreateOptions {
-	pids := int64(jobPids)
-	return client.ContainerCreateOptions{
-		Name: fingerprintName(id),
-		Config: &container.Config{
-			Image:       image,
-			Cmd:         []string{cmdFingerprint, runtime.JobHomeDir},
-			User:        "0:0",
-			Env:         []string{"GOMEMLIMIT=" + jobGoMemory},
-			Labels:      r.labels(roleFingerprint, id, claim),
-			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
-		},
-		HostConfig: &container.HostConfig{
-			NetworkMode:    "none",
-			UsernsMode:     "host",
-			CapDrop:        []string{"ALL"},
-			CapAdd:         []string{"DAC_OVERRIDE", "FOWNER"},
-			ReadonlyRootfs: true,
-			SecurityOpt:    []string{"no-new-privileges:true"},
-			RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
-			LogConfig:      container.LogConfig{Type: "json-file"},
-			Mounts:         []mount.Mount{home.mount},
-			Resources: container.Resources{
-				Memory: jobMemory, MemorySwap: jobMemory, PidsLimit: &pids, CPUShares: jobCPUShares,
-			},
-		},
-	}
+	return confined{
+		name: fingerprintName(id), image: image, cmd: []string{cmdFingerprint, runtime.JobHomeDir},
+		labels: r.labels(roleFingerprint, id, claim), caps: []string{"DAC_OVERRIDE", "FOWNER"},
+		mounts: []mount.Mount{home.mount}, limits: jobLimits(),
+	}.options()
 }
 
 // runFingerprint starts a created helper if it holds the right home and no other

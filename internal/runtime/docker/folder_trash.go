@@ -133,9 +133,8 @@ func (r *Runtime) removeTreeByHelper(ctx context.Context, id workspace.ID, name 
 				progress(n)
 			}
 		},
-		args:    []string{cmdRemoveHome, "/folder/" + name},
-		network: "none",
-		caps:    []string{"DAC_OVERRIDE", "FOWNER"},
+		args: []string{cmdRemoveHome, "/folder/" + name},
+		caps: []string{"DAC_OVERRIDE", "FOWNER"},
 		mounts: []mount.Mount{{
 			Type: mount.TypeBind, Source: filepath.Dir(r.hostHomePath(id)), Target: "/folder",
 		}},

@@ -36,11 +36,11 @@ type helperImage struct {
 }
 
 type helperRun struct {
-	args    []string
-	network string
-	caps    []string
-	mounts  []mount.Mount
-	line    func([]byte) // called for each line that it prints; nil: not needed
+	args        []string
+	hostNetwork bool // false: no network
+	caps        []string
+	mounts      []mount.Mount
+	line        func([]byte) // called for each line that it prints; nil: not needed
 }
 
 // runHelper runs the helper to its end. Its standard error becomes the error.
@@ -49,16 +49,21 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 	if err != nil {
 		return err
 	}
+	network := noNetwork
+	if run.hostNetwork {
+		network = "host"
+	}
 	made, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Name: r.names.helper + "-" + randomHex(4),
 		Config: &container.Config{
-			Image:  ref,
-			Cmd:    run.args,
-			User:   "0:0",
-			Labels: r.labels(roleHelper, "", ""),
+			Image:           ref,
+			Cmd:             run.args,
+			User:            "0:0",
+			Labels:          r.labels(roleHelper, "", ""),
+			NetworkDisabled: !run.hostNetwork,
 		},
 		HostConfig: &container.HostConfig{
-			NetworkMode:    container.NetworkMode(run.network),
+			NetworkMode:    network,
 			UsernsMode:     "host",
 			CapDrop:        []string{"ALL"},
 			CapAdd:         run.caps,

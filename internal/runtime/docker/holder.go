@@ -74,7 +74,7 @@ func (r *Runtime) createHolder(ctx context.Context, id workspace.ID, claim, atte
 			Labels: r.labels(roleHolder, id, claim),
 		},
 		HostConfig: &container.HostConfig{
-			NetworkMode: "none",
+			NetworkMode: noNetwork,
 			Mounts:      []mount.Mount{r.volumeMount(id, runtime.HomeDir, attempt, false)},
 		},
 	}

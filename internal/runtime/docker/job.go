@@ -18,15 +18,14 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Limits of a storage job. Go's memory stays well below the limit, which includes
-// the page cache; the kernel reclaims that first.
 const (
-	jobMemory    = 512 << 20
-	jobGoMemory  = "220MiB"
-	jobPids      = 256
 	jobCPUShares = 256 // a workspace has 1024
 	jobLogMax    = "100g"
 )
+
+// jobLimits are those of a storage job. Go's memory stays well below the limit,
+// which includes the page cache; the kernel reclaims that first.
+func jobLimits() limits { return limits{memory: 512 << 20, goMemory: "220MiB", pids: 256} }
 
 // A job's name is its lock: if two servers create the job of a workspace at once,
 // one gets a conflict. So everything that may have changed is checked between the
@@ -202,37 +201,11 @@ func (r *Runtime) jobOptions(spec runtime.JobSpec, name, image string) client.Co
 	if spec.BucketDir != "" {
 		labels[labelBucket] = spec.BucketDir
 	}
-	restore := spec.Kind == runtime.JobRestore
-	pids := int64(jobPids)
-	return client.ContainerCreateOptions{
-		Name: name,
-		Config: &container.Config{
-			Image:       image,
-			Entrypoint:  []string{"/codehub", runtime.JobCommand},
-			User:        "0:0",
-			Env:         []string{"GOMEMLIMIT=" + jobGoMemory},
-			OpenStdin:   true,
-			StdinOnce:   true,
-			Labels:      labels,
-			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
-		},
-		HostConfig: &container.HostConfig{
-			NetworkMode:    "none",
-			UsernsMode:     "host",
-			CapDrop:        []string{"ALL"},
-			CapAdd:         jobCaps(),
-			ReadonlyRootfs: true,
-			SecurityOpt:    []string{"no-new-privileges:true"},
-			RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
-			// The report is read from its beginning when a job is resumed, so it
-			// must not be rotated. A job prints a few lines per second.
-			LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": jobLogMax}},
-			Mounts:    r.jobMounts(spec, restore),
-			Resources: container.Resources{
-				Memory: jobMemory, MemorySwap: jobMemory, PidsLimit: &pids, CPUShares: jobCPUShares,
-			},
-		},
-	}
+	return confined{
+		name: name, image: image, entrypoint: []string{"/codehub", runtime.JobCommand},
+		labels: labels, caps: jobCaps(), mounts: r.jobMounts(spec, spec.Kind == runtime.JobRestore),
+		limits: jobLimits(), stdin: true,
+	}.options()
 }
 
 // jobCaps returns a job's capabilities: reading and writing files of any owner in

@@ -71,8 +71,8 @@ func TestJobHardening(t *testing.T) {
 			t.Errorf("%s: its input can be read from outside: %s, %v", tc.kind, raw, err)
 		}
 		h := info.Container.HostConfig
-		if h.NetworkMode != "none" || !h.ReadonlyRootfs || h.Privileged || h.Memory != jobMemory || h.MemorySwap != jobMemory ||
-			h.PidsLimit == nil || *h.PidsLimit != jobPids || h.CPUShares != jobCPUShares || !h.RestartPolicy.IsNone() ||
+		if !info.Container.Config.NetworkDisabled || h.NetworkMode != "none" || !h.ReadonlyRootfs || h.Privileged || h.Memory != jobLimits().memory || h.MemorySwap != jobLimits().memory ||
+			h.PidsLimit == nil || *h.PidsLimit != jobLimits().pids || h.CPUShares != jobCPUShares || !h.RestartPolicy.IsNone() ||
 			!slices.Contains(h.SecurityOpt, "no-new-privileges:true") {
 			t.Errorf("%s: host config = %+v", tc.kind, h)
 		}

@@ -106,7 +106,7 @@ func (r *Runtime) applyWallByHelper(ctx context.Context, spec wall.Spec) error {
 	if err != nil {
 		return err
 	}
-	err = r.runHelper(ctx, helperRun{args: []string{cmdWall, text}, network: "host", caps: []string{"NET_ADMIN"}})
+	err = r.runHelper(ctx, helperRun{args: []string{cmdWall, text}, hostNetwork: true, caps: []string{"NET_ADMIN"}})
 	if err != nil {
 		return err
 	}

@@ -102,7 +102,7 @@ func TestHelperRemovesHomes(t *testing.T) {
 	if _, err := os.Lstat(r.homePath(spec.Workspace)); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("home after its removal: %v", err)
 	}
-	err := r.runHelper(t.Context(), helperRun{args: []string{cmdRemoveHome, "/"}, network: "none"})
+	err := r.runHelper(t.Context(), helperRun{args: []string{cmdRemoveHome, "/"}})
 	if err == nil || !strings.Contains(err.Error(), "absolute path") {
 		t.Fatalf("error = %v, want the helper's words", err)
 	}

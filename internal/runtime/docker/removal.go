@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/api/types/volume"
 	"github.com/moby/moby/client"
@@ -36,12 +35,8 @@ import (
 //
 // Every call resumes where an earlier one ended.
 
-// Limits of a remover; see jobMemory.
-const (
-	removerMemory   = 128 << 20
-	removerGoMemory = "64MiB"
-	removerPids     = 64
-)
+// removerLimits are those of a remover.
+func removerLimits() limits { return limits{memory: 128 << 20, goMemory: "64MiB", pids: 64} }
 
 // RemoveVolume implements runtime.Runtime.
 func (r *Runtime) RemoveVolume(ctx context.Context, id workspace.ID, claim string, progress func(runtime.Progress)) error {
@@ -363,7 +358,7 @@ func (r *Runtime) syncVolumes(ctx context.Context, record volume.Volume) error {
 	// Another server may have removed the record since it was listed. Docker then
 	// creates it implicitly, and with these labels it is removed again.
 	m.VolumeOptions.Labels = record.Labels
-	return r.runHelper(ctx, helperRun{args: []string{cmdSync, helperVolume}, network: "none", mounts: []mount.Mount{m}})
+	return r.runHelper(ctx, helperRun{args: []string{cmdSync, helperVolume}, mounts: []mount.Mount{m}})
 }
 
 // isLocal reports whether the path of a volume on Docker's host is the same
@@ -386,7 +381,7 @@ func (r *Runtime) isEmpty(ctx context.Context, name, mountpoint string) (bool, e
 		}
 	}
 	err := r.runHelper(ctx, helperRun{
-		args: []string{cmdIsEmpty, helperVolume}, network: "none", caps: []string{"DAC_OVERRIDE"}, mounts: []mount.Mount{helperMount(name)},
+		args: []string{cmdIsEmpty, helperVolume}, caps: []string{"DAC_OVERRIDE"}, mounts: []mount.Mount{helperMount(name)},
 	})
 	if err != nil && strings.Contains(err.Error(), notEmpty) {
 		return false, nil
@@ -406,32 +401,13 @@ func helperMount(name string) mount.Mount {
 
 // removerOptions returns the complete configuration of a remover's container.
 func (r *Runtime) removerOptions(id workspace.ID, claim, image string) client.ContainerCreateOptions {
-	pids := int64(removerPids)
-	return client.ContainerCreateOptions{
-		Name: removerName(id),
-		Config: &container.Config{
-			Image:       image,
-			Cmd:         []string{cmdEmptyHome, runtime.JobHomeDir},
-			User:        "0:0",
-			Env:         []string{"GOMEMLIMIT=" + removerGoMemory},
-			Labels:      r.labels(roleRemover, id, claim),
-			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
-		},
-		HostConfig: &container.HostConfig{
-			NetworkMode:    "none",
-			UsernsMode:     "host",
-			CapDrop:        []string{"ALL"},
-			CapAdd:         []string{"DAC_OVERRIDE", "FOWNER"}, // files of any owner, also in sticky directories
-			ReadonlyRootfs: true,
-			SecurityOpt:    []string{"no-new-privileges:true"},
-			RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
-			LogConfig:      container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": jobLogMax}},
-			Mounts:         []mount.Mount{r.volumeMount(id, runtime.JobHomeDir, randomHex(8), false)},
-			Resources: container.Resources{
-				Memory: removerMemory, MemorySwap: removerMemory, PidsLimit: &pids, CPUShares: jobCPUShares,
-			},
-		},
-	}
+	return confined{
+		name: removerName(id), image: image, cmd: []string{cmdEmptyHome, runtime.JobHomeDir},
+		labels: r.labels(roleRemover, id, claim),
+		caps:   []string{"DAC_OVERRIDE", "FOWNER"}, // files of any owner, also in sticky directories
+		mounts: []mount.Mount{r.volumeMount(id, runtime.JobHomeDir, randomHex(8), false)},
+		limits: removerLimits(),
+	}.options()
 }
 
 // removedPrefix begins a line with the number of entries that a helper has removed.

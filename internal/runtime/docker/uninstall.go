@@ -227,5 +227,5 @@ func (r *Runtime) removeWall(ctx context.Context) error {
 			return err
 		}
 	}
-	return r.runHelper(ctx, helperRun{args: []string{cmdRemoveWall, r.names.table}, network: "host", caps: []string{"NET_ADMIN"}})
+	return r.runHelper(ctx, helperRun{args: []string{cmdRemoveWall, r.names.table}, hostNetwork: true, caps: []string{"NET_ADMIN"}})
 }

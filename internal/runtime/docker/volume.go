@@ -201,7 +201,7 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 			Labels: r.labels(roleSeed, spec.Workspace, spec.Claim),
 		},
 		HostConfig: &container.HostConfig{
-			NetworkMode: "none",
+			NetworkMode: noNetwork,
 			Mounts: []mount.Mount{{
 				Type: mount.TypeVolume, Source: volume, Target: runtime.HomeDir,
 				VolumeOptions: &mount.VolumeOptions{Labels: labels},
