@@ -164,9 +164,9 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	for _, name := range []string{"edit", "image", "timeouts", "keep-awake", "restart", "delete", "force-stop", "start-empty", "archive", "recover-archive", "set-aside"} {
 		loggedIn("GET /workspaces/{id}/"+name, d.dialog(name))
 	}
-	loggedIn("POST /workspaces/{id}/edit", d.edit)
-	loggedIn("POST /workspaces/{id}/image", d.setImage)
-	loggedIn("POST /workspaces/{id}/timeouts", d.timeouts)
+	loggedIn("POST /workspaces/{id}/edit", d.patch("edit", "edit", (*form).details))
+	loggedIn("POST /workspaces/{id}/image", d.patch("image", "image", (*form).newImage))
+	loggedIn("POST /workspaces/{id}/timeouts", d.patch("timeouts", "edit", (*form).timeouts))
 	loggedIn("POST /workspaces/{id}/restart", d.restart)
 	loggedIn("POST /workspaces/{id}/memo", d.memo)
 	loggedIn("POST /workspaces/{id}/keep-awake", d.keepAwake)

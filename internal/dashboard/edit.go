@@ -61,71 +61,48 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 	d.done(w, r, c, ws.ID, note)
 }
 
-func (d *Dashboard) edit(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	ws, err := d.workspaceOf(r.Context(), r, c)
-	if err != nil {
-		d.refuse(w, r, c, "", err)
-		return
+// patch changes a workspace by the form with that name. read takes what the form
+// changes, and note names the confirmation.
+func (d *Dashboard) patch(name, note string, read func(*form) postgres.Patch) callerHandler {
+	return func(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+		ws, err := d.workspaceOf(r.Context(), r, c)
+		if err != nil {
+			d.refuse(w, r, c, "", err)
+			return
+		}
+		f := d.form(name, r, &ws)
+		p := read(f)
+		if f.bad() {
+			d.again(w, r, c, f)
+			return
+		}
+		if _, err := d.Store.PatchWorkspace(r.Context(), c, ws.ID, p); err != nil {
+			d.refuseForm(w, r, c, f, err)
+			return
+		}
+		d.done(w, r, c, ws.ID, note)
 	}
-	f := d.form("edit", r, &ws)
+}
+
+func (f *form) details() postgres.Patch {
 	f.line("name", maxName, true)
 	f.lines("description", maxDescription)
 	f.lines("memo", maxMemo)
-	standby, archive := f.ttl("standby"), f.ttl("archive")
-	if f.bad() {
-		d.again(w, r, c, f)
-		return
-	}
+	p := f.timeouts()
 	name, description, memo := f.Value["name"], f.Value["description"], f.Value["memo"]
-	_, err = d.Store.PatchWorkspace(r.Context(), c, ws.ID, postgres.Patch{
-		Name: &name, Description: &description, Memo: &memo, StandbyTTL: standby, ArchiveTTL: archive,
-	})
-	if err != nil {
-		d.refuseForm(w, r, c, f, err)
-		return
-	}
-	d.done(w, r, c, ws.ID, "edit")
+	p.Name, p.Description, p.Memo = &name, &description, &memo
+	return p
 }
 
-// setImage changes the image that the next start uses.
-func (d *Dashboard) setImage(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	ws, err := d.workspaceOf(r.Context(), r, c)
-	if err != nil {
-		d.refuse(w, r, c, "", err)
-		return
-	}
-	f := d.form("image", r, &ws)
+func (f *form) timeouts() postgres.Patch {
+	return postgres.Patch{StandbyTTL: f.ttl("standby"), ArchiveTTL: f.ttl("archive")}
+}
+
+// newImage is the image that the next start uses.
+func (f *form) newImage() postgres.Patch {
 	f.image(true)
-	if f.bad() {
-		d.again(w, r, c, f)
-		return
-	}
 	image := f.Value["image"]
-	if _, err := d.Store.PatchWorkspace(r.Context(), c, ws.ID, postgres.Patch{Image: &image}); err != nil {
-		d.refuseForm(w, r, c, f, err)
-		return
-	}
-	d.done(w, r, c, ws.ID, "image")
-}
-
-// timeouts changes a workspace's idle timeouts.
-func (d *Dashboard) timeouts(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	ws, err := d.workspaceOf(r.Context(), r, c)
-	if err != nil {
-		d.refuse(w, r, c, "", err)
-		return
-	}
-	f := d.form("timeouts", r, &ws)
-	standby, archive := f.ttl("standby"), f.ttl("archive")
-	if f.bad() {
-		d.again(w, r, c, f)
-		return
-	}
-	if _, err := d.Store.PatchWorkspace(r.Context(), c, ws.ID, postgres.Patch{StandbyTTL: standby, ArchiveTTL: archive}); err != nil {
-		d.refuseForm(w, r, c, f, err)
-		return
-	}
-	d.done(w, r, c, ws.ID, "edit")
+	return postgres.Patch{Image: &image}
 }
 
 func (d *Dashboard) memo(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
