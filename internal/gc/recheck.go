@@ -61,8 +61,8 @@ func (c *currents) suspicious() error {
 // recheck requests a new observation of each archive that the listing shows in
 // another state than the recorded one. The controller then decides.
 func (c *collection) recheck(ctx context.Context) error {
-	doubt := c.currents.suspicious()
-	if doubt == nil {
+	outage := c.currents.suspicious()
+	if outage == nil {
 		for _, m := range c.currents.missing {
 			requested, err := c.db.RecheckArchive(ctx, m.id, m.key, false)
 			if err != nil {
@@ -87,5 +87,5 @@ func (c *collection) recheck(ctx context.Context) error {
 			return err
 		}
 	}
-	return doubt
+	return outage
 }
