@@ -198,7 +198,7 @@ func (s *server) firstUser(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("create the setup code: %w", err)
 	}
-	fmt.Fprintf(os.Stdout, "\n  codehub is at %s\n  Nobody has an account yet. Open %s/setup and use this code, once:\n\n      %s\n\n", s.cfg.PublicURL, s.cfg.PublicURL, code)
+	fmt.Fprintf(os.Stdout, "\n  codehub is at %s\n  No account exists yet. Open %s/setup and use this code, once:\n\n      %s\n\n", s.cfg.PublicURL, s.cfg.PublicURL, code)
 	return nil
 }
 
