@@ -24,6 +24,11 @@ func (w *world) obstruct(id workspace.ID) workspace.Workspace {
 	w.Helper()
 	w.fake.PutForeignVolume(id, leftover())
 	w.want(id, workspace.DesiredStandby, false)
+	return w.awaitObstructed(id)
+}
+
+func (w *world) awaitObstructed(id workspace.ID) workspace.Workspace {
+	w.Helper()
 	ws := w.await(id, "stuck", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
 	if !ws.Obstructed() || ws.ErrorReason != workspace.ErrRetryExceeded || !strings.Contains(ws.ErrorMessage, "set the volume aside") {
 		w.Errorf("stuck: %s %q, volume %q", ws.ErrorReason, ws.ErrorMessage, ws.Conditions.Get(workspace.VolumeReady).Reason)
@@ -51,9 +56,10 @@ func (w *world) wantAside(id workspace.ID) {
 func TestSetAsideUnblocksProvisioning(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	id := w.create("one", workspace.DesiredArchived)
+	id := w.create("one", workspace.DesiredStandby)
+	w.fake.PutForeignVolume(id, leftover())
 	w.lead()
-	w.obstruct(id)
+	w.awaitObstructed(id)
 	w.recovered(id, workspace.RecoverSetAside)
 	w.awaitPhase(id, workspace.PhaseStandby)
 	w.wantAside(id)
