@@ -73,6 +73,8 @@ const (
 	VolumeAndArchive Reason = "volume_and_archive"
 	ArchiveUnchanged Reason = "archive_unchanged"
 	ArchiveNewer     Reason = "archive_newer"
+	ArchiveGone      Reason = "archive_gone"
+	VolumeGone       Reason = "volume_gone"
 	NoHome           Reason = "no_home"
 	NoCopy           Reason = "no_copy"
 	KeptByChoice     Reason = "kept_by_choice"
@@ -92,6 +94,8 @@ var reasonTexts = map[Reason]string{
 	VolumeAndArchive: "Its volume is used. Its newest archive is not in the database. If Docker was restored as well, compare both.",
 	ArchiveUnchanged: "Its archive is the one in the database.",
 	ArchiveNewer:     "Its newest archive was created after the backup.",
+	ArchiveGone:      "Its archive is gone, so the newest remaining one is used.",
+	VolumeGone:       "Its volume is gone, so its newest archive is used.",
 	NoHome:           "It has no home yet.",
 	NoCopy:           "No complete copy of its home was found. It was deleted after the backup, or it is lost.",
 	KeptByChoice:     "An administrator chose to keep the database's state.",
@@ -284,6 +288,12 @@ func (s Step) newest(facts Facts) Step {
 		if s.Volume != nil && s.Volume.Claim != "" && s.Volume.Claim != row.Home.Claim {
 			return s.takeArchive(best) // so that the volume does not block the restore
 		}
+	case row.Home.State == workspace.HomeLive && known(row, *best):
+		because(VolumeGone)
+		return s.takeArchive(best)
+	case known(row, *best):
+		because(ArchiveGone)
+		return s.takeArchive(best)
 	default:
 		because(ArchiveNewer)
 		return s.takeArchive(best)

@@ -135,6 +135,27 @@ func TestPlanTakesNewestCopy(t *testing.T) {
 	}
 }
 
+// The reason for taking an archive tells one that the database does not know from
+// one that replaces a lost copy.
+func TestPlanReasonsForArchives(t *testing.T) {
+	t.Parallel()
+	const live, absent = workspace.HomeLive, workspace.HomeAbsent
+	for name, c := range map[string]struct {
+		v    View
+		want Reason
+	}{
+		"newer than the database":  {View{Row: row(live, "c", ""), Archives: archives("a")}, ArchiveNewer},
+		"a later one":              {View{Row: row(absent, "", "a"), Archives: archives("b", "a")}, ArchiveNewer},
+		"volume gone":              {View{Row: row(live, "c", "a"), Archives: archives("a")}, VolumeGone},
+		"archive gone, older left": {View{Row: row(absent, "", "b", "a"), Archives: archives("a")}, ArchiveGone},
+	} {
+		c.v.ID = id
+		if s := Plan([]View{c.v}, Facts{LedUntil: now, Grace: grace})[0]; s.Action != TakeArchive || s.Reason != c.want {
+			t.Errorf("%s: %s because %s, want %s", name, s.Action, s.Reason, c.want)
+		}
+	}
+}
+
 // A volume that is not taken and has the home's name would block its restore.
 func TestPlanSetsBlockingVolumesAside(t *testing.T) {
 	t.Parallel()

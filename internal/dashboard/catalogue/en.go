@@ -636,6 +636,8 @@ var en = map[string]string{
 	"restore.action.volume":             "Use the volume",
 	"restore.action.archive":            "Use the archive",
 	"restore.reason.archive_newer":      "Its newest archive was created after the backup.",
+	"restore.reason.archive_gone":       "Its archive is gone, so the newest remaining one is used.",
+	"restore.reason.volume_gone":        "Its volume is gone, so its newest archive is used.",
 	"restore.reason.archive_unchanged":  "Its archive is the one in the database.",
 	"restore.reason.created_later":      "The workspace was created after the backup.",
 	"restore.reason.deleted":            "The workspace is deleted.",

@@ -636,6 +636,8 @@ var ko = map[string]string{
 	"restore.action.volume":             "볼륨 사용",
 	"restore.action.archive":            "아카이브 사용",
 	"restore.reason.archive_newer":      "가장 최근 아카이브가 백업 이후에 만들어졌습니다.",
+	"restore.reason.archive_gone":       "아카이브가 없어져서 남은 아카이브 중 가장 최근 것을 사용합니다.",
+	"restore.reason.volume_gone":        "볼륨이 없어져서 가장 최근 아카이브를 사용합니다.",
 	"restore.reason.archive_unchanged":  "데이터베이스에 기록된 아카이브와 같습니다.",
 	"restore.reason.created_later":      "백업 이후에 만든 워크스페이스입니다.",
 	"restore.reason.deleted":            "삭제된 워크스페이스입니다.",
