@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		os.Exit(1)
 	}
-	harness.Parallel(4) // they wait most of the time
+	harness.Parallel(6) // they wait most of the time
 	watchForInterrupts()
 	code := m.Run()
 	os.RemoveAll(env.scratch)

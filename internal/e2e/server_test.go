@@ -204,7 +204,7 @@ func (s *server) await(id, what string, ok func(api.Workspace) bool) api.Workspa
 				return w
 			}
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 	}
 	s.Fatalf("workspace %s never %s: phase %s, operation %s, error %v %v (%v)", id, what, last.Phase, last.Operation, str(last.ErrorReason), str(last.ErrorMessage), err)
 	return last
@@ -245,7 +245,7 @@ func (s *server) awaitGone(id string) {
 		if time.Now().After(deadline) {
 			s.Fatalf("workspace %s is not gone: %v", id, err)
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
