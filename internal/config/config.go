@@ -20,6 +20,7 @@ import (
 	"codehub/internal/gc"
 	"codehub/internal/imageref"
 	"codehub/internal/reconcile"
+	"codehub/internal/setting"
 	"codehub/internal/ttl"
 	"codehub/internal/workspace"
 )
@@ -85,18 +86,6 @@ type Config struct {
 	MinFreeShare float64        `kong:"-"` // of a disk, from 0 to 1
 }
 
-// Problem is an invalid setting.
-type Problem struct {
-	Setting string // as in the environment
-	Why     string
-	Do      string // a value that works
-}
-
-func (p *Problem) Error() string { return fmt.Sprintf("%s: %s; %s", p.Setting, p.Why, p.Do) }
-
-// CodehubExitCode is the exit code of wrong usage.
-func (p *Problem) CodehubExitCode() int { return 2 }
-
 // AfterApply takes the program's version.
 func (c *Config) AfterApply(vars kong.Vars) error {
 	c.Version = vars["codehub_version"]
@@ -104,7 +93,7 @@ func (c *Config) AfterApply(vars kong.Vars) error {
 }
 
 // Resolve checks every setting and computes the values that follow from them. It
-// returns the first invalid one as *Problem.
+// returns the first invalid one as *setting.Problem.
 func (c *Config) Resolve() error {
 	for _, check := range []func() error{
 		c.addresses, c.folders, c.database, c.redis, c.archives, c.backends, c.sizes, c.limits, c.bounds, c.intervals, c.logging,
@@ -119,23 +108,23 @@ func (c *Config) Resolve() error {
 func (c *Config) addresses() error {
 	host, port, err := net.SplitHostPort(c.Listen)
 	if n, perr := strconv.Atoi(port); err != nil || perr != nil || n < 0 || n > 65535 {
-		return &Problem{"CODEHUB_LISTEN", fmt.Sprintf("%q is not an address to listen on", c.Listen), "give host:port with a port from 0 to 65535, like 127.0.0.1:8080"}
+		return setting.Invalid("CODEHUB_LISTEN", fmt.Sprintf("%q is not an address to listen on", c.Listen), "give host:port with a port from 0 to 65535, like 127.0.0.1:8080")
 	}
 	if host != "" && host != "localhost" && net.ParseIP(host) == nil {
-		return &Problem{"CODEHUB_LISTEN", fmt.Sprintf("%q is neither an IP address nor localhost", host), "give an address of this machine, like 127.0.0.1:8080 or 0.0.0.0:8080"}
+		return setting.Invalid("CODEHUB_LISTEN", fmt.Sprintf("%q is neither an IP address nor localhost", host), "give an address of this machine, like 127.0.0.1:8080 or 0.0.0.0:8080")
 	}
 	if c.URL == "" {
 		c.URL = "http://localhost:" + port
 	}
 	u, err := parseOrigin(c.URL)
 	if err != nil {
-		return &Problem{"CODEHUB_URL", err.Error(), "give the address that users open, like https://code.example.com"}
+		return setting.Invalid("CODEHUB_URL", err.Error(), "give the address that users open, like https://code.example.com")
 	}
 	c.PublicURL = u
 	if c.WorkspaceURL != "" {
 		w, err := parseOrigin(c.WorkspaceURL)
 		if err != nil || w.String() != u.String() {
-			return &Problem{"CODEHUB_WORKSPACE_URL", "this version serves workspaces only on the address of codehub itself", "leave it unset, or give the value of CODEHUB_URL (" + u.String() + ")"}
+			return setting.Invalid("CODEHUB_WORKSPACE_URL", "this version serves workspaces only on the address of codehub itself", "leave it unset, or give the value of CODEHUB_URL ("+u.String()+")")
 		}
 	}
 	return nil
@@ -168,21 +157,21 @@ func (c *Config) folders() error {
 		} else {
 			home, err := os.UserHomeDir()
 			if err != nil {
-				return &Problem{"CODEHUB_DATA_DIR", "it is not set, and the user has no home folder for the default", "set it to a folder"}
+				return setting.Invalid("CODEHUB_DATA_DIR", "it is not set, and the user has no home folder for the default", "set it to a folder")
 			}
 			c.DataDir = filepath.Join(home, ".local", "share", "codehub")
 		}
 	}
 	abs, err := filepath.Abs(c.DataDir)
 	if err != nil {
-		return &Problem{"CODEHUB_DATA_DIR", err.Error(), "give an absolute path"}
+		return setting.Invalid("CODEHUB_DATA_DIR", err.Error(), "give an absolute path")
 	}
 	c.DataDir = abs
 	if fi, err := os.Stat(abs); err == nil && !fi.IsDir() {
-		return &Problem{"CODEHUB_DATA_DIR", abs + " is not a folder", "name a folder, or one that does not exist yet"}
+		return setting.Invalid("CODEHUB_DATA_DIR", abs+" is not a folder", "name a folder, or one that does not exist yet")
 	}
 	if c.HostDataDir != "" && !filepath.IsAbs(c.HostDataDir) {
-		return &Problem{"CODEHUB_HOST_DATA_DIR", fmt.Sprintf("%q is not an absolute path", c.HostDataDir), "give the path of the data folder on Docker's host"}
+		return setting.Invalid("CODEHUB_HOST_DATA_DIR", fmt.Sprintf("%q is not an absolute path", c.HostDataDir), "give the path of the data folder on Docker's host")
 	}
 	return nil
 }
@@ -194,7 +183,7 @@ func (c *Config) database() error {
 	u, err := url.Parse(c.DatabaseURL)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
 		// The value may contain a password, so the message omits it.
-		return &Problem{"CODEHUB_DATABASE_URL", "it is not a PostgreSQL URL", "give one like postgres://user:password@host:5432/codehub, or leave it unset for the embedded database"}
+		return setting.Invalid("CODEHUB_DATABASE_URL", "it is not a PostgreSQL URL", "give one like postgres://user:password@host:5432/codehub, or leave it unset for the embedded database")
 	}
 	return nil
 }
@@ -208,14 +197,14 @@ func (c *Config) archives() error {
 	switch {
 	case err != nil:
 		// The value may contain a secret, so the message omits it.
-		return &Problem{"CODEHUB_ARCHIVE_URL", "it is not a URL", "give one like file:///srv/archives or s3://bucket/prefix"}
+		return setting.Invalid("CODEHUB_ARCHIVE_URL", "it is not a URL", "give one like file:///srv/archives or s3://bucket/prefix")
 	case u.Scheme != "file" && u.Scheme != "s3":
-		return &Problem{"CODEHUB_ARCHIVE_URL", fmt.Sprintf("the scheme %q is not known", u.Scheme), "give one like file:///srv/archives or s3://bucket/prefix"}
+		return setting.Invalid("CODEHUB_ARCHIVE_URL", fmt.Sprintf("the scheme %q is not known", u.Scheme), "give one like file:///srv/archives or s3://bucket/prefix")
 	}
 	c.Archives = u
 	share, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(c.MinFree), "%")), 64)
 	if err != nil || !(share >= 0 && share <= 90) {
-		return &Problem{"CODEHUB_MIN_FREE", fmt.Sprintf("%q is not a share of a disk", c.MinFree), "give a percentage from 0 to 90, like 5%"}
+		return setting.Invalid("CODEHUB_MIN_FREE", fmt.Sprintf("%q is not a share of a disk", c.MinFree), "give a percentage from 0 to 90, like 5%")
 	}
 	c.MinFreeShare = share / 100
 	return nil
@@ -225,14 +214,14 @@ func (c *Config) redis() error {
 	if c.RedisURL != "" {
 		u, err := url.Parse(c.RedisURL)
 		if err != nil || u.Scheme != "redis" && u.Scheme != "rediss" && u.Scheme != "unix" {
-			return &Problem{"CODEHUB_REDIS_URL", "it is not a Redis URL", "give one like redis://host:6379/0, or leave it unset"}
+			return setting.Invalid("CODEHUB_REDIS_URL", "it is not a Redis URL", "give one like redis://host:6379/0, or leave it unset")
 		}
 	}
 	for _, name := range []struct{ setting, v string }{
 		{"REDIS_CHANNEL_SSE_PREFIX", c.SSEPrefix}, {"REDIS_CHANNEL_WAKE_PREFIX", c.WakePrefix}, {"CODEHUB_REDIS_ACTIVITY_KEY", c.ActivityKey},
 	} {
 		if name.v == "" || len(name.v) > 200 || strings.ContainsAny(name.v, " *?[]\\\r\n") {
-			return &Problem{name.setting, fmt.Sprintf("%q is not a valid name of a channel or key", name.v), "give a name without spaces and wildcards, like codehub:sse"}
+			return setting.Invalid(name.setting, fmt.Sprintf("%q is not a valid name of a channel or key", name.v), "give a name without spaces and wildcards, like codehub:sse")
 		}
 	}
 	return nil
@@ -240,15 +229,15 @@ func (c *Config) redis() error {
 
 func (c *Config) backends() error {
 	if c.Runtime != "docker" {
-		return &Problem{"CODEHUB_RUNTIME", fmt.Sprintf("%q is not known", c.Runtime), "use docker"}
+		return setting.Invalid("CODEHUB_RUNTIME", fmt.Sprintf("%q is not known", c.Runtime), "use docker")
 	}
 	switch c.Storage {
 	case workspace.StorageDockerVolume, workspace.StorageLocalDir:
 	default:
-		return &Problem{"CODEHUB_STORAGE", fmt.Sprintf("%q is not known", c.Storage), "use docker-volume or local-dir"}
+		return setting.Invalid("CODEHUB_STORAGE", fmt.Sprintf("%q is not known", c.Storage), "use docker-volume or local-dir")
 	}
 	if !imageref.Valid(c.DefaultImage) {
-		return &Problem{"CODEHUB_DEFAULT_IMAGE", fmt.Sprintf("%q is not an image reference", c.DefaultImage), "give one like codehub/workspace:latest"}
+		return setting.Invalid("CODEHUB_DEFAULT_IMAGE", fmt.Sprintf("%q is not an image reference", c.DefaultImage), "give one like codehub/workspace:latest")
 	}
 	for _, s := range strings.Split(c.EgressDeny, ",") {
 		if s = strings.TrimSpace(s); s == "" {
@@ -256,7 +245,7 @@ func (c *Config) backends() error {
 		}
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
-			return &Problem{"CODEHUB_EGRESS_DENY", fmt.Sprintf("%q is not a network", s), "give networks like 10.0.0.0/8, separated by commas"}
+			return setting.Invalid("CODEHUB_EGRESS_DENY", fmt.Sprintf("%q is not a network", s), "give networks like 10.0.0.0/8, separated by commas")
 		}
 		c.DenyPrefixes = append(c.DenyPrefixes, p.Masked())
 	}
@@ -269,7 +258,7 @@ func (c *Config) subnet() error {
 	}
 	p, err := netip.ParsePrefix(c.NetworkSubnet)
 	if err != nil || !p.Addr().Is4() || p != p.Masked() || p.Bits() < 8 || p.Bits() > 28 {
-		return &Problem{"CODEHUB_NETWORK_SUBNET", fmt.Sprintf("%q is not an IPv4 network of /8 to /28", c.NetworkSubnet), "give one that is not in use, like 10.213.0.0/24"}
+		return setting.Invalid("CODEHUB_NETWORK_SUBNET", fmt.Sprintf("%q is not an IPv4 network of /8 to /28", c.NetworkSubnet), "give one that is not in use, like 10.213.0.0/24")
 	}
 	c.Subnet = p
 	return nil
@@ -278,17 +267,17 @@ func (c *Config) subnet() error {
 func (c *Config) sizes() error {
 	cpus, err := strconv.ParseFloat(c.CPUs, 64)
 	if err != nil || !(cpus >= 0 && cpus <= 4096) {
-		return &Problem{"CODEHUB_WORKSPACE_CPUS", fmt.Sprintf("%q is not a number of cores", c.CPUs), "give one like 2 or 0.5, or 0 for no limit"}
+		return setting.Invalid("CODEHUB_WORKSPACE_CPUS", fmt.Sprintf("%q is not a number of cores", c.CPUs), "give one like 2 or 0.5, or 0 for no limit")
 	}
 	c.NanoCPUs = int64(cpus * 1e9)
 	if c.MemoryBytes, err = parseBytes(c.Memory); err != nil || (c.MemoryBytes != 0 && c.MemoryBytes < 64<<20) {
-		return &Problem{"CODEHUB_WORKSPACE_MEMORY", fmt.Sprintf("%q is not a size of at least 64m", c.Memory), "give one like 512m or 4g, or 0 for no limit"}
+		return setting.Invalid("CODEHUB_WORKSPACE_MEMORY", fmt.Sprintf("%q is not a size of at least 64m", c.Memory), "give one like 512m or 4g, or 0 for no limit")
 	}
 	if c.LogBytes, err = parseBytes(c.LogSize); err != nil || c.LogBytes < 64<<10 {
-		return &Problem{"CODEHUB_WORKSPACE_LOG_SIZE", fmt.Sprintf("%q is not a size of at least 64k", c.LogSize), "give one like 10m"}
+		return setting.Invalid("CODEHUB_WORKSPACE_LOG_SIZE", fmt.Sprintf("%q is not a size of at least 64k", c.LogSize), "give one like 10m")
 	}
 	if c.Pids != 0 && (c.Pids < 32 || c.Pids > 4<<20) {
-		return &Problem{"CODEHUB_WORKSPACE_PIDS", fmt.Sprintf("%d is too few or too many for an IDE", c.Pids), "give 32 to 4194304, or 0 for no limit"}
+		return setting.Invalid("CODEHUB_WORKSPACE_PIDS", fmt.Sprintf("%d is too few or too many for an IDE", c.Pids), "give 32 to 4194304, or 0 for no limit")
 	}
 	return nil
 }
@@ -325,7 +314,7 @@ func (c *Config) limits() error {
 		v    int
 	}{{"TTL_STANDBY_SECONDS", c.StandbyTTL}, {"TTL_ARCHIVE_SECONDS", c.ArchiveTTL}} {
 		if ttl.v < 0 || ttl.v > MaxTTL {
-			return &Problem{ttl.name, fmt.Sprintf("%d is out of bounds", ttl.v), fmt.Sprintf("give a number of seconds up to %d, or 0 for never", MaxTTL)}
+			return setting.Invalid(ttl.name, fmt.Sprintf("%d is out of bounds", ttl.v), fmt.Sprintf("give a number of seconds up to %d, or 0 for never", MaxTTL))
 		}
 	}
 	return nil
@@ -333,7 +322,7 @@ func (c *Config) limits() error {
 
 func (c *Config) intervals() error {
 	if r := c.Reconcile; r.ActiveInterval > r.IdleInterval {
-		return &Problem{"COORDINATOR_ACTIVE_INTERVAL", fmt.Sprintf("%s is longer than the idle interval (%s)", r.ActiveInterval, r.IdleInterval), "make it the shorter one"}
+		return setting.Invalid("COORDINATOR_ACTIVE_INTERVAL", fmt.Sprintf("%s is longer than the idle interval (%s)", r.ActiveInterval, r.IdleInterval), "make it the shorter one")
 	}
 	return nil
 }
@@ -342,12 +331,12 @@ func (c *Config) logging() error {
 	switch c.LogFormat {
 	case "text", "json":
 	default:
-		return &Problem{"CODEHUB_LOG_FORMAT", fmt.Sprintf("%q is not known", c.LogFormat), "use text or json"}
+		return setting.Invalid("CODEHUB_LOG_FORMAT", fmt.Sprintf("%q is not known", c.LogFormat), "use text or json")
 	}
 	switch c.LogLevel {
 	case "debug", "info", "warn", "error":
 	default:
-		return &Problem{"CODEHUB_LOG_LEVEL", fmt.Sprintf("%q is not known", c.LogLevel), "use debug, info, warn or error"}
+		return setting.Invalid("CODEHUB_LOG_LEVEL", fmt.Sprintf("%q is not known", c.LogLevel), "use debug, info, warn or error")
 	}
 	return nil
 }

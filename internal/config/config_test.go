@@ -14,6 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"codehub/internal/config"
+	"codehub/internal/setting"
 )
 
 // parse reads settings as the command line does.
@@ -121,7 +122,7 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := parse(t, tc.args...)
-			var p *config.Problem
+			var p *setting.Problem
 			if !errors.As(err, &p) {
 				t.Fatalf("accepted, or another error: %v", err)
 			}
@@ -223,7 +224,7 @@ func TestRangesAreDocumented(t *testing.T) {
 			t.Fatal(err)
 		}
 		reflect.ValueOf(&c).Elem().FieldByIndex(f.Index).SetInt(-1)
-		var p *config.Problem
+		var p *setting.Problem
 		if err := c.Resolve(); !errors.As(err, &p) {
 			t.Errorf("%s: -1 is accepted, or another error: %v", f.Name, err)
 			continue

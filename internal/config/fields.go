@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"codehub/internal/setting"
 )
 
 // Fields lists the fields of all settings, those of embedded groups included. Their
@@ -53,7 +55,7 @@ func (c *Config) bounds() error {
 			kind, shown = "duration", time.Duration(v).String()
 			least, most = time.Duration(lo).String(), time.Duration(hi).String()
 		}
-		return &Problem{variable(f), shown + " is out of bounds", fmt.Sprintf("give a %s from %s to %s", kind, least, most)}
+		return setting.Invalid(variable(f), shown+" is out of bounds", fmt.Sprintf("give a %s from %s to %s", kind, least, most))
 	}
 	return nil
 }

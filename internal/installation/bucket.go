@@ -9,6 +9,7 @@ import (
 	"codehub/internal/bucket"
 	"codehub/internal/config"
 	"codehub/internal/health"
+	"codehub/internal/setting"
 )
 
 // OpenBucket opens an installation's part of the bucket without contacting it.
@@ -17,7 +18,7 @@ func OpenBucket(cfg config.Config, installation string, conditions *health.Monit
 	br := breaker.New(breaker.Config{Name: "bucket", Log: log, Conditions: conditions})
 	store, err := store.OpenOver(cfg.ArchiveURL, br.Transport)
 	if err != nil {
-		return nil, &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "give one like file:///srv/archives or s3://bucket/prefix"}
+		return nil, &setting.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "give one like file:///srv/archives or s3://bucket/prefix"}
 	}
 	c := bucket.Config{Store: store, Installation: installation, Version: cfg.Version, MinFree: cfg.MinFreeShare, Breaker: br, Log: log, Conditions: conditions}
 	if cfg.Archives.Scheme == "file" {
@@ -28,7 +29,7 @@ func OpenBucket(cfg config.Config, installation string, conditions *health.Monit
 		c.HostSocketDir, err = bucket.HostPath(c.SocketDir, cfg.DataDir, cfg.HostDataDir)
 	}
 	if err != nil {
-		return nil, &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "or leave CODEHUB_HOST_DATA_DIR unset, if codehub itself is in no container"}
+		return nil, &setting.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "or leave CODEHUB_HOST_DATA_DIR unset, if codehub itself is in no container"}
 	}
 	return bucket.New(c)
 }

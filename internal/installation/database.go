@@ -9,6 +9,7 @@ import (
 	"codehub/internal/config"
 	"codehub/internal/postgres"
 	"codehub/internal/postgres/embedded"
+	"codehub/internal/setting"
 )
 
 // OpenDatabase opens this installation's database, brought up to date, for a
@@ -65,7 +66,7 @@ func databaseOf(ctx context.Context, cfg config.Config, log *slog.Logger) (dsn s
 func CheckSession(ctx context.Context, dsn string) error {
 	err := postgres.CheckSession(ctx, dsn)
 	if errors.Is(err, postgres.ErrPooled) {
-		return &config.Problem{Setting: "CODEHUB_DATABASE_URL",
+		return &setting.Problem{Setting: "CODEHUB_DATABASE_URL",
 			Why: "a connection pooler in between gives each transaction another session of the database, on which no lock and no notification lasts",
 			Do:  "name PostgreSQL itself, or have the pooler keep sessions together (PgBouncer: pool_mode = session)"}
 	}

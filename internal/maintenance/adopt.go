@@ -15,6 +15,7 @@ import (
 	"codehub/internal/config"
 	"codehub/internal/imageref"
 	"codehub/internal/installation"
+	"codehub/internal/setting"
 )
 
 // adoptCmd rebuilds the rows of a lost database from the bucket. It has the settings
@@ -39,7 +40,7 @@ func (c *adoptCmd) Run(ctx context.Context) error {
 		c.Image = c.DefaultImage
 	}
 	if !imageref.Valid(c.Image) {
-		return &config.Problem{Setting: "--image", Why: fmt.Sprintf("%q is not an image reference", c.Image), Do: "use one like codehub/workspace:latest"}
+		return &setting.Problem{Setting: "--image", Why: fmt.Sprintf("%q is not an image reference", c.Image), Do: "use one like codehub/workspace:latest"}
 	}
 	report, err := c.adopt(ctx, c.Config.Logger(os.Stderr))
 	if report != nil {

@@ -16,6 +16,7 @@ import (
 	"codehub/internal/imageref"
 	"codehub/internal/importm1"
 	"codehub/internal/installation"
+	"codehub/internal/setting"
 )
 
 // importM1Cmd imports the data of codehub's first version. It has the settings of
@@ -37,7 +38,7 @@ func (c *importM1Cmd) Run(ctx context.Context) error {
 		return err
 	}
 	if c.Image != "" && !imageref.Valid(c.Image) {
-		return &config.Problem{Setting: "--image", Why: fmt.Sprintf("%q is not an image reference", c.Image), Do: "use one like codehub/workspace:latest"}
+		return &setting.Problem{Setting: "--image", Why: fmt.Sprintf("%q is not an image reference", c.Image), Do: "use one like codehub/workspace:latest"}
 	}
 	log := c.Config.Logger(os.Stderr)
 	report, err := c.bring(ctx, log)
@@ -80,7 +81,7 @@ func (c *importM1Cmd) bring(ctx context.Context, log *slog.Logger) (*importm1.Re
 			return nil, err
 		}
 		if err := o.Bucket.Check(ctx, used); err != nil {
-			return nil, &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "make the bucket reachable: the import stores homes in it"}
+			return nil, &setting.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "make the bucket reachable: the import stores homes in it"}
 		}
 	}
 	report, err := importm1.Run(ctx, importm1.Config{
@@ -104,7 +105,7 @@ func (c *importM1Cmd) apart(ctx context.Context) error {
 	if holds, err := importm1.IsFirstVersion(ctx, c.DatabaseURL); err != nil || !holds {
 		return err
 	}
-	return &config.Problem{Setting: "CODEHUB_DATABASE_URL", Why: "it is a database of the first version", Do: "use another database for this version, or leave it unset for the embedded one"}
+	return &setting.Problem{Setting: "CODEHUB_DATABASE_URL", Why: "it is a database of the first version", Do: "use another database for this version, or leave it unset for the embedded one"}
 }
 
 // importText formats the report as tables.

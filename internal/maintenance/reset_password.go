@@ -14,6 +14,7 @@ import (
 	"codehub/internal/config"
 	"codehub/internal/installation"
 	"codehub/internal/postgres/embedded"
+	"codehub/internal/setting"
 	"codehub/internal/workspace"
 )
 
@@ -32,7 +33,7 @@ func (c *resetPasswordCmd) Run(ctx context.Context) error {
 	}
 	if c.DatabaseURL == "" && !embedded.Exists(c.DataDir) {
 		// Opening the database would create one without users.
-		return &config.Problem{Setting: "CODEHUB_DATA_DIR", Why: "no codehub has its database in " + c.DataDir,
+		return &setting.Problem{Setting: "CODEHUB_DATA_DIR", Why: "no codehub has its database in " + c.DataDir,
 			Do: "use the settings of serve (CODEHUB_DATA_DIR or CODEHUB_DATABASE_URL)"}
 	}
 	password, err := terminal.AskNewPassword(os.Stderr, bufio.NewReader(os.Stdin))

@@ -17,6 +17,7 @@ import (
 	"codehub/internal/installation"
 	"codehub/internal/postgres/embedded"
 	"codehub/internal/runtime/docker"
+	"codehub/internal/setting"
 	"codehub/internal/workspace"
 )
 
@@ -88,14 +89,14 @@ func (c *uninstallCmd) Run(ctx context.Context) error {
 func (c *uninstallCmd) claim(ctx context.Context, log *slog.Logger) (id string, release func(), err error) {
 	if c.Installation != "" {
 		if !workspace.ValidID(c.Installation) {
-			return "", nil, &config.Problem{Setting: "--installation", Why: fmt.Sprintf("%q is not a UUID", c.Installation), Do: "use the label codehub.installation of its containers and volumes"}
+			return "", nil, &setting.Problem{Setting: "--installation", Why: fmt.Sprintf("%q is not a UUID", c.Installation), Do: "use the label codehub.installation of its containers and volumes"}
 		}
 		release, err = c.lockData()
 		return c.Installation, release, err
 	}
 	if c.DatabaseURL == "" {
 		if _, err := os.Stat(filepath.Join(c.DataDir, "postgres")); errors.Is(err, fs.ErrNotExist) {
-			return "", nil, &config.Problem{Setting: "CODEHUB_DATA_DIR", Why: "there is no database in " + c.DataDir, Do: "set the data folder of the installation, or use --installation"}
+			return "", nil, &setting.Problem{Setting: "CODEHUB_DATA_DIR", Why: "there is no database in " + c.DataDir, Do: "set the data folder of the installation, or use --installation"}
 		}
 	}
 	o, err := installation.Open(ctx, c.Config, "codehub-uninstall", log)

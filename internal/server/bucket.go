@@ -9,8 +9,8 @@ import (
 
 	"codehub/internal/archive/store"
 	"codehub/internal/bucket"
-	"codehub/internal/config"
 	"codehub/internal/postgres"
+	"codehub/internal/setting"
 )
 
 // checkWithin bounds the check of the bucket at the start.
@@ -34,7 +34,7 @@ func checkBucket(ctx context.Context, b *bucket.Bucket, db *postgres.DB, log *sl
 		log.Error("bucket not reachable; archives and restores wait", "err", err)
 		return nil
 	}
-	return &config.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "make the bucket reachable, or name another folder or bucket"}
+	return &setting.Problem{Setting: "CODEHUB_ARCHIVE_URL", Why: err.Error(), Do: "make the bucket reachable, or name another folder or bucket"}
 }
 
 // answered bounds the time of ask. If ask ignores its context, as on a disk that is

@@ -10,6 +10,7 @@ import (
 	"codehub/internal/config"
 	"codehub/internal/health"
 	"codehub/internal/postgres"
+	"codehub/internal/setting"
 	"codehub/internal/workspace"
 )
 
@@ -30,7 +31,7 @@ func openRedis(ctx context.Context, cfg config.Config, installation string, cond
 		if b != nil {
 			_ = b.Close()
 		}
-		return nil, &config.Problem{Setting: "CODEHUB_REDIS_URL", Why: unusable.Error(), Do: "give the address, user and password of the Redis server, or leave it unset: a single server needs no Redis"}
+		return nil, &setting.Problem{Setting: "CODEHUB_REDIS_URL", Why: unusable.Error(), Do: "give the address, user and password of the Redis server, or leave it unset: a single server needs no Redis"}
 	}
 	if err != nil {
 		log.Warn("redis not reachable or in use by another installation; retrying", "err", err)

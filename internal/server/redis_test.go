@@ -13,6 +13,7 @@ import (
 	"codehub/internal/config"
 	"codehub/internal/postgres"
 	"codehub/internal/redistest"
+	"codehub/internal/setting"
 	"codehub/internal/workspace"
 )
 
@@ -39,7 +40,7 @@ func TestOpenRedis(t *testing.T) {
 			if b != nil {
 				defer b.Close()
 			}
-			var p *config.Problem
+			var p *setting.Problem
 			switch {
 			case c.why != "":
 				if !errors.As(err, &p) || p.Setting != "CODEHUB_REDIS_URL" || !strings.Contains(p.Why, c.why) || strings.Contains(err.Error(), "secret") {

@@ -12,15 +12,16 @@ import (
 	"codehub/internal/config"
 	"codehub/internal/postgres"
 	"codehub/internal/replica"
+	"codehub/internal/setting"
 	"codehub/internal/workspace"
 )
 
-// join adds this server to the list of servers. It returns a *config.Problem if a
+// join adds this server to the list of servers. It returns a *setting.Problem if a
 // setting differs from that of a running server.
 func join(ctx context.Context, self *replica.Replica) error {
 	err := self.Join(ctx)
 	if d := (*replica.Differs)(nil); errors.As(err, &d) {
-		return &config.Problem{Setting: d.Setting,
+		return &setting.Problem{Setting: d.Setting,
 			Why: fmt.Sprintf("it is %q here and %q on the server on %s, which uses the same database", d.Ours, d.Theirs, d.Host),
 			Do:  "use the same value on all servers of a database, or stop the other server first (a killed server counts as running for 20 s)"}
 	}

@@ -34,6 +34,7 @@ import (
 	"codehub/internal/replica"
 	"codehub/internal/rollback"
 	"codehub/internal/runtime/docker"
+	"codehub/internal/setting"
 	"codehub/internal/ttl"
 	"codehub/internal/workspace"
 )
@@ -73,7 +74,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 
 	listener, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
-		return &config.Problem{Setting: "CODEHUB_LISTEN", Why: err.Error(), Do: "free the port, or give another one"}
+		return &setting.Problem{Setting: "CODEHUB_LISTEN", Why: err.Error(), Do: "free the port, or give another one"}
 	}
 	defer listener.Close()
 
