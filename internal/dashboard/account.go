@@ -10,7 +10,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// accountView is the page of the user's own account.
+// accountView is the account page.
 type accountView struct {
 	Sessions []sessionView
 	OOB      bool
@@ -57,8 +57,8 @@ func (d *Dashboard) account(w http.ResponseWriter, r *http.Request, c workspace.
 	d.render(w, r, http.StatusOK, "account", p)
 }
 
-// changePassword gives the user another password. It ends all their sessions: the
-// browser goes on with a new one.
+// changePassword replaces the user's password and ends all their sessions; the browser gets a
+// new one.
 func (d *Dashboard) changePassword(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	f := d.form("change-password", r, nil)
 	current := r.PostFormValue("current")
@@ -123,8 +123,8 @@ func (d *Dashboard) sessionsEnded(w http.ResponseWriter, r *http.Request, c work
 	d.fragments(w, r, http.StatusOK, part{"sessions", v}, part{"toast-oob", &toast{Text: d.set(r).lang.T("toast." + note + ".unnamed")}})
 }
 
-// Browsers and systems by what their User-Agent contains; the first match counts,
-// as most name others as well.
+// Browsers and systems by what their User-Agent contains. The first match counts, since most
+// User-Agents also name other browsers.
 var (
 	browsers = [][2]string{{"Edg", "Edge"}, {"OPR/", "Opera"}, {"SamsungBrowser", "Samsung Internet"}, {"Firefox", "Firefox"}, {"FxiOS", "Firefox"},
 		{"CriOS", "Chrome"}, {"Chrome", "Chrome"}, {"Safari/", "Safari"}, {"codehub", "codehub"}, {"curl/", "curl"}, {"Go-http-client", "codehub"}}
@@ -132,7 +132,7 @@ var (
 		{"Mac OS X", "macOS"}, {"Linux", "Linux"}}
 )
 
-// deviceOf describes the device of a session by its User-Agent.
+// deviceOf names the device of a session from its User-Agent.
 func deviceOf(agent string, l *catalogue.Language) string {
 	find := func(known [][2]string) string {
 		for _, k := range known {

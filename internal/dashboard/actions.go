@@ -7,8 +7,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// offer fills in what the owner can do in the state that v shows. Every state
-// has a way out.
+// offer sets the actions that the owner can take in v's state. Every state has one, so no
+// workspace is stuck.
 func (v *view) offer() {
 	path := "/workspaces/" + v.ID
 	post := func(key, icon string) action { return action{Key: key, Icon: icon, Post: path + "/" + key} }
@@ -17,7 +17,7 @@ func (v *view) offer() {
 	}
 	open := action{Key: "open", Icon: "open", Href: v.URL, NewTab: true}
 	start, stop := post("start", "play"), post("stop", "stop")
-	thenStart := start // once what is under way has ended
+	thenStart := start // after the running operation
 	thenStart.Label = "then_start"
 	keep := action{Key: "stay_stopped", Icon: "x", Post: path + "/stop"}
 	cancel, undelete := post("cancel", "x"), post("undelete", "undo")
@@ -63,26 +63,26 @@ func (v *view) offer() {
 			}
 			menu(more...)
 		case "archived":
-			// It is opened where its loading page shows how far it is.
+			// Opens the loading page, which shows the progress of the restore.
 			reopen := action{Key: "restore_open", Icon: "open", Post: path + "/start", NewTab: true}
 			v.Primary, v.Actions = &reopen, []action{post("restore", "undo")}
 		case "pending":
 			v.Primary = &start
 		case "stopping":
-			// RUNNING, asked to stop and not claimed yet.
+			// RUNNING with a stop requested that is not claimed yet.
 			v.Actions = []action{start}
 			if archiving {
 				v.Actions = []action{start, unarchive}
 			}
 			menu(forceStop)
 		case "archiving":
-			// STANDBY, to be archived and not claimed yet.
+			// STANDBY with an archive requested that is not claimed yet.
 			v.Actions = []action{start, unarchive}
 		case "restoring":
 			v.Actions = []action{stay}
 		default:
-			// On its way up and not claimed yet: waiting for a retry, for
-			// room, or for the backend to answer.
+			// A start that is not claimed yet: it waits for a retry, the running limit or
+			// Docker.
 			v.Actions = []action{stop}
 			if v.W.DesiredState == workspace.DesiredArchived {
 				v.Actions = []action{start}
@@ -135,8 +135,8 @@ func (v *view) offer() {
 	}
 }
 
-// offerArchive offers archiving: in its own place on the workspace's page,
-// elsewhere as an item of the menu, which it returns.
+// offerArchive offers to archive: as a button of its own on the workspace's page, elsewhere as
+// the menu item that it returns.
 func (v *view) offerArchive(archive action) []action {
 	switch {
 	case v.From == fromDetail:
@@ -146,8 +146,8 @@ func (v *view) offerArchive(archive action) []action {
 	return []action{archive}
 }
 
-// offerKeepAwake offers to keep awake a workspace that an idle timeout would
-// stop, in the same places as offerArchive.
+// offerKeepAwake offers to keep a workspace awake that its idle timeout would stop, in the same
+// places as offerArchive.
 func (v *view) offerKeepAwake() []action {
 	keep := action{Key: "keep-awake", Icon: "clock", Dialog: "/workspaces/" + v.ID + "/keep-awake"}
 	switch {
@@ -160,7 +160,7 @@ func (v *view) offerKeepAwake() []action {
 	return []action{keep}
 }
 
-// offerInError lists the ways out of ERROR beside the problem itself.
+// offerInError sets the actions of a workspace in ERROR, by its problem.
 func (v *view) offerInError() {
 	path := "/workspaces/" + v.ID
 	again := action{Key: "recover", Icon: "retry", Post: path + "/recover"}
@@ -176,7 +176,7 @@ func (v *view) offerInError() {
 		out[0].Key = "recover_kept"
 	}
 	if v.Lost() {
-		// codehub never replaces lost data by itself: it comes back, or its owner
+		// codehub never replaces lost data automatically: the data returns, or the owner
 		// confirms the loss.
 		switch v.Problem.Key {
 		case string(workspace.ErrDataLost):

@@ -12,7 +12,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// admin lets administrators alone through to h.
+// admin passes only administrators' requests to h.
 func (d *Dashboard) admin(h callerHandler) callerHandler {
 	return func(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 		switch {
@@ -26,27 +26,27 @@ func (d *Dashboard) admin(h callerHandler) callerHandler {
 	}
 }
 
-// adminView is what the administrators' page shows.
+// adminView is the administrators' page.
 type adminView struct {
 	Status  api.AdminStatus
 	Orphans []api.Orphan
-	Stale   bool // what people do has not been known for a while
+	Stale   bool // activity has not been recorded for a while
 	People  []personView
-	Next    string // address of the next page of people; empty on the last
-	First   bool   // the first page of them
+	Next    string // address of the next page of users; empty on the last
+	First   bool   // the first page of users
 	Now     time.Time
 	OOB     bool
 }
 
-// personView is one of the people.
+// personView is one user in the list.
 type personView struct {
 	api.Account
-	Self    bool // whoever looks
-	Locked  bool // out, for wrong passwords
+	Self    bool // the administrator who views the page
+	Locked  bool // locked out after wrong passwords
 	PerUser int  // the server's limit
 }
 
-// Limit is how many workspaces the person may run, 0 for any number.
+// Limit is the user's running limit, 0 for none.
 func (p personView) Limit() int {
 	if p.MaxRunning != nil {
 		return *p.MaxRunning
@@ -54,18 +54,17 @@ func (p personView) Limit() int {
 	return p.PerUser
 }
 
-// unwatchedFor is how long it may not be known what people do before
-// administrators are told: longer than it takes at worst to become known.
+// unwatchedFor is how long activity may go unrecorded before administrators are warned. It
+// exceeds the longest delay of a working flush.
 const unwatchedFor = 3 * time.Minute
 
-// counted is how many there are of something.
+// counted is a key and how often it occurs.
 type counted struct {
 	Key string
 	N   int
 }
 
-// inOrder lists the counts that are not zero: those of order first, then what
-// is not in it.
+// inOrder lists the counts that are not zero: first the keys of order, then all others.
 func inOrder(counts map[string]int, order []string) []counted {
 	var out []counted
 	for _, k := range append(order, slices.DeleteFunc(slices.Sorted(maps.Keys(counts)), func(k string) bool { return slices.Contains(order, k) })...) {
@@ -76,12 +75,12 @@ func inOrder(counts map[string]int, order []string) []counted {
 	return out
 }
 
-// Phases are how many workspaces are in each phase.
+// Phases counts the workspaces in each phase.
 func (v adminView) Phases() []counted {
 	return inOrder(v.Status.Phases, []string{"RUNNING", "STANDBY", "ARCHIVED", "PENDING", "ERROR", "DELETING"})
 }
 
-// Operations are how many operations of each kind are under way.
+// Operations counts the running operations of each kind.
 func (v adminView) Operations() []counted {
 	return inOrder(v.Status.Operations, []string{"PROVISIONING", "STARTING", "STOPPING", "ARCHIVING", "RESTORING", "CREATE_EMPTY_ARCHIVE", "DELETING"})
 }
@@ -127,11 +126,11 @@ func (d *Dashboard) adminPage(w http.ResponseWriter, r *http.Request, c workspac
 	d.render(w, r, http.StatusOK, "admin", p)
 }
 
-// adminLook is how often the administrators' page is looked after: what it
-// shows brings no events.
+// adminLook is the refresh interval of the administrators' page: no events announce its
+// changes.
 const adminLook = 5 * time.Second
 
-// adminFeed keeps the administrators' page.
+// adminFeed updates the administrators' page.
 type adminFeed struct {
 	feedBase
 	cursor string
@@ -146,7 +145,7 @@ func (f *adminFeed) next(ctx context.Context) ([]byte, bool, error) {
 	v, err := f.d.readAdmin(ctx, f.c, f.cursor)
 	switch {
 	case workspace.CodeOf(err) == workspace.CodeForbidden:
-		// The stream began before its reader's rights ended.
+		// The user stopped being an administrator after the stream began.
 		return f.show(v, n, "admin-over")
 	case err != nil:
 		return nil, false, err
@@ -157,7 +156,7 @@ func (f *adminFeed) next(ctx context.Context) ([]byte, bool, error) {
 // adminParts are the fragments of the page.
 var adminParts = []string{"admin-status", "admin-orphans", "admin-people"}
 
-// show returns what has to be sent for those parts of the page to show v and n.
+// show returns the fragments among parts that differ from what was sent.
 func (f *adminFeed) show(v adminView, n notices, parts ...string) ([]byte, bool, error) {
 	v.OOB, v.Now = true, time.Time{} // see still
 	html := map[string]string{}

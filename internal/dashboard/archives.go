@@ -17,16 +17,16 @@ import (
 // generation is one archive of a workspace.
 type generation struct {
 	OpID    string
-	At      time.Time // zero if it is not known
+	At      time.Time // zero if unknown
 	Size    int64     // bytes
 	Files   int
 	Skipped int  // sockets, FIFOs and devices of the home, which are not archived
-	Current bool // what a restore unpacks
-	Latest  bool // it was that, and the home has been in use since
-	Found   bool // found in the bucket, unknown to the database before
+	Current bool // a restore unpacks this one
+	Latest  bool // the newest one, but the home has been used since
+	Found   bool // found in the bucket, not yet in the database
 }
 
-// generations are the archives that can be chosen and downloaded, newest first.
+// generations lists the archives that can be chosen and downloaded, newest first.
 func (d *Dashboard) generations(ctx context.Context, c workspace.Caller, w workspace.Workspace) ([]generation, error) {
 	list, err := d.Store.Archives(ctx, c, w.ID)
 	if err != nil {
@@ -46,13 +46,13 @@ func (d *Dashboard) archive(w http.ResponseWriter, r *http.Request, c workspace.
 	d.carryOut(w, r, c, d.want(workspace.DesiredArchived, "archive"))
 }
 
-// restore brings the home back and starts nothing.
+// restore restores the home without starting the workspace.
 func (d *Dashboard) restore(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	d.carryOut(w, r, c, d.want(workspace.DesiredStandby, "restore"))
 }
 
-// recoverArchive goes on with an archive in place of what was lost. The
-// workspace's name, typed, is the confirmation, as for starting empty.
+// recoverArchive replaces lost data with an archive. As for startEmpty, the user confirms by
+// typing the workspace's name.
 func (d *Dashboard) recoverArchive(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	ws, err := d.workspaceOf(r.Context(), r, c)
 	if err != nil {
@@ -87,8 +87,7 @@ func (d *Dashboard) recoverArchive(w http.ResponseWriter, r *http.Request, c wor
 	})
 }
 
-// recoverForm offers the archives, the one that the address names chosen, else
-// the newest.
+// recoverForm offers the archives. The one that the address names is selected, else the newest.
 func (d *Dashboard) recoverForm(r *http.Request, c workspace.Caller, ws workspace.Workspace) (*form, error) {
 	f := d.form("recover-archive", r, &ws)
 	var err error
@@ -105,10 +104,10 @@ func (d *Dashboard) recoverForm(r *http.Request, c workspace.Caller, ws workspac
 	return f, nil
 }
 
-// lookWithin bounds the look into the bucket before a download.
+// lookWithin bounds the bucket request that precedes a download.
 const lookWithin = 10 * time.Second
 
-// download leads to the API's download, or says in words why there is none.
+// download redirects to the API's download, or shows why it is not available.
 func (d *Dashboard) download(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	ws, err := d.workspaceOf(r.Context(), r, c)
 	if err != nil {

@@ -18,14 +18,13 @@ import (
 //go:embed static templates
 var files embed.FS
 
-// assets serves the static files under addresses that contain a hash of their
-// content, so that browsers keep them for good.
+// assets serves the static files under addresses that contain a hash of their content, so
+// browsers can cache them without revalidation.
 type assets struct {
 	files map[string]asset
 }
 
-// asset is one static file. gzip is nil for a file that compression does not
-// make smaller.
+// asset is one static file. gzip is nil if compression does not make it smaller.
 type asset struct {
 	hash        string
 	plain, gzip []byte
@@ -73,8 +72,8 @@ func compressed(b []byte) []byte {
 	return out.Bytes()
 }
 
-// url returns the address of a static file. It panics for a file that does not
-// exist: only templates call it, and the tests run them.
+// url returns the address of a static file. It panics if there is none: only templates call it,
+// and tests render them all.
 func (a *assets) url(path string) string {
 	f, ok := a.files[path]
 	if !ok {

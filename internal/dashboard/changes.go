@@ -13,12 +13,12 @@ import (
 	"codehub/internal/workspace"
 )
 
-// change is a change that a person requests. note names the text toast.<note>
-// that confirms it.
+// change makes a change that a user requests. note is the suffix of the confirmation's text,
+// toast.<note>.
 type change func(ctx context.Context, c workspace.Caller, id workspace.ID, r *http.Request) (note string, err error)
 
-// carryOut makes the change and answers with the parts of the page that it changed,
-// or sends a browser without scripts back to the page.
+// carryOut makes the change and responds with the changed parts of the page. Without scripts it
+// redirects to the page.
 func (d *Dashboard) carryOut(w http.ResponseWriter, r *http.Request, c workspace.Caller, do change) {
 	id, err := idOf(r)
 	if err != nil {
@@ -79,7 +79,7 @@ func (d *Dashboard) recover(w http.ResponseWriter, r *http.Request, c workspace.
 	})
 }
 
-// setAside has what is in the home's way kept under another name.
+// setAside requests that the volume that blocks the home is set aside.
 func (d *Dashboard) setAside(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
 		_, err := d.Store.RequestRecover(ctx, c, id, workspace.RecoverSetAside)
@@ -87,8 +87,7 @@ func (d *Dashboard) setAside(w http.ResponseWriter, r *http.Request, c workspace
 	})
 }
 
-// startEmpty gives up what was lost. The workspace's name, typed, is the
-// confirmation.
+// startEmpty gives up lost data. The user confirms by typing the workspace's name.
 func (d *Dashboard) startEmpty(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	ws, err := d.workspaceOf(r.Context(), r, c)
 	if err != nil {
@@ -124,8 +123,8 @@ func (d *Dashboard) undelete(w http.ResponseWriter, r *http.Request, c workspace
 	})
 }
 
-// clean makes line ends one kind (browsers send CRLF) and drops control
-// characters and what is not UTF-8, which nobody typed.
+// clean normalizes line endings (browsers send CRLF) and drops control characters and invalid
+// UTF-8.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\n' && r != '\t' {
@@ -135,7 +134,7 @@ func clean(s string) string {
 	}, strings.ToValidUTF8(s, ""))
 }
 
-// fromOf is where the request's form stood.
+// fromOf returns the page that the request's form was on.
 func fromOf(r *http.Request) string {
 	from := r.PostFormValue("from")
 	if from == "" {
@@ -147,7 +146,7 @@ func fromOf(r *http.Request) string {
 	return fromList
 }
 
-// backTo is the page that a form stood on.
+// backTo returns the address of the page that a form was on.
 func backTo(from string, id workspace.ID) string {
 	switch {
 	case id == "" || from == fromList || from == fromAny:
@@ -158,11 +157,12 @@ func backTo(from string, id workspace.ID) string {
 	return "/workspaces/" + string(id)
 }
 
-// notes are what can be said after a redirect, as /?note=…&about=….
+// notes are the confirmations that an address can request after a redirect, as
+// /?note=…&about=….
 var notes = []string{"create", "create_waits", "edit", "image", "memo", "start", "start_queued", "stop", "stop_queued", "restart", "force_stop", "cancel", "recover", "recover_archive", "set_aside", "start_empty",
 	"archive", "archive_queued", "restore", "restore_queued", "delete", "delete_queued", "undelete", "stay", "awake", "awake_off", "token_revoked", "password", "session_ended", "sessions_ended", "person", "take_over"}
 
-// notedAt is the address of a page that says note.
+// notedAt returns the address of a page that shows the confirmation note.
 func notedAt(path, note string, about workspace.ID) string {
 	v := url.Values{"note": {note}}
 	if about != "" {
@@ -171,7 +171,7 @@ func notedAt(path, note string, about workspace.ID) string {
 	return path + "?" + v.Encode()
 }
 
-// noted is the toast that the page's address asks for, if it is one of ours.
+// noted returns the toast that the page's address requests, or nil.
 func (d *Dashboard) noted(r *http.Request, c workspace.Caller) *toast {
 	note, about := r.URL.Query().Get("note"), r.URL.Query().Get("about")
 	if !slices.Contains(notes, note) {
@@ -180,12 +180,12 @@ func (d *Dashboard) noted(r *http.Request, c workspace.Caller) *toast {
 	return d.toast(r, c, note, workspace.ID(about), fromList)
 }
 
-// toast says what was done, with the way to take it back where there is one.
+// toast is a confirmation, with an undo where the change has one.
 type toast struct {
 	Text  string
 	Error bool
-	Undo  string // where to post to; empty for none
-	ID    string // of the workspace that Undo is about
+	Undo  string // address to post to; empty for none
+	ID    string // of the workspace that Undo changes
 	From  string
 }
 
@@ -209,7 +209,7 @@ func (d *Dashboard) toast(r *http.Request, c workspace.Caller, note string, id w
 	return t
 }
 
-// done answers a change that was made.
+// done responds to a change that was made.
 func (d *Dashboard) done(w http.ResponseWriter, r *http.Request, c workspace.Caller, id workspace.ID, note string) {
 	from := fromOf(r)
 	if other := r.PostFormValue("for"); workspace.ValidID(other) {
@@ -237,7 +237,7 @@ func (d *Dashboard) done(w http.ResponseWriter, r *http.Request, c workspace.Cal
 	d.fragments(w, r, http.StatusOK, parts...)
 }
 
-// redraw is the part of the page from that shows the workspace.
+// redraw returns the part of the page that shows the workspace; from names the page.
 func (d *Dashboard) redraw(r *http.Request, c workspace.Caller, from string, id workspace.ID) ([]part, error) {
 	if from == fromAny {
 		return nil, nil
@@ -268,7 +268,7 @@ func (d *Dashboard) redraw(r *http.Request, c workspace.Caller, from string, id 
 	return []part{{"panel", v}, {"archives", v}, {"facts", v}}, err
 }
 
-// limitOf reads the details of a limit that was reached.
+// limitOf returns the details of a CodeLimitExceeded error.
 func limitOf(e *workspace.Error) (perUser bool, maximum int) {
 	perUser = e.Details["limit_type"] == "per_user"
 	switch n := e.Details["max"].(type) {

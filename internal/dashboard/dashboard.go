@@ -1,10 +1,9 @@
-// Package dashboard holds the pages that people see: login and first-user
-// setup, the list of workspaces, each one's page, API tokens, and what the
-// proxy shows for a workspace that is not running. Pages are rendered on the
-// server (html/template), kept live by one stream of HTML fragments per
-// browser (htmx), and work as plain forms without scripts.
+// Package dashboard serves the pages: login and first-user setup, the list of workspaces, each
+// workspace's page, API tokens, and the pages that the proxy shows while a workspace is not
+// running. Pages are rendered on the server (html/template), updated by one stream of HTML
+// fragments per browser (htmx), and work as plain forms without scripts.
 //
-// Texts are in the catalogue alone, templates/ and static/ are embedded.
+// The catalogue has all texts; templates/ and static/ are embedded.
 package dashboard
 
 import (
@@ -23,17 +22,17 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Store is what the pages read and write. Every method checks that the
-// workspace is the caller's.
+// Store is the pages' database. Every method checks that the caller owns the workspace.
 type Store interface {
 	service.Workspaces
 	User(ctx context.Context, id string) (postgres.User, error)
 	RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error)
-	// MayRun is CodeLimitExceeded while the limits keep the workspace from running.
+	// MayRun returns CodeLimitExceeded if a running limit prevents a start.
 	MayRun(context.Context, workspace.Caller, workspace.ID) error
 }
 
-// Auth says who asks (*auth.Auth). Errors for people are *workspace.Error.
+// Auth identifies callers (*auth.Auth). It returns *workspace.Error for errors that users may
+// see.
 type Auth interface {
 	Identify(r *http.Request, bearer bool) (auth.Identity, error)
 	Login(ctx context.Context, username, password, userAgent string) (auth.Session, error)
@@ -52,19 +51,19 @@ type Auth interface {
 	DeleteToken(ctx context.Context, c workspace.Caller, id string) error
 }
 
-// Events tells what changed of a person's workspaces (*bus.Hub). Its events
-// are hints: the pages also look by themselves.
+// Events announces changes of a user's workspaces (*bus.Hub). An event may be lost: streams
+// also refresh on a timer.
 type Events interface {
 	Subscribe(ctx context.Context, userID string) (*bus.Subscription, error)
 }
 
-// Archives is the bucket, as far as the pages look into it. Errors wrap
-// store.ErrNotFound or store.ErrUnavailable.
+// Archives is read access to the bucket. Errors wrap store.ErrNotFound or store.ErrUnavailable.
 type Archives interface {
 	Stat(ctx context.Context, key string) (store.Object, error)
 }
 
-// Config is what the pages need. Everything without "optional" is required.
+// Config holds the dependencies and settings of the pages. All fields are required unless their
+// comment says optional.
 type Config struct {
 	Store  Store
 	Auth   Auth
@@ -74,34 +73,32 @@ type Config struct {
 
 	// URL is the server's own address (CODEHUB_URL), a trusted origin.
 	URL *url.URL
-	// DefaultImage is used for a workspace whose creator names none.
+	// DefaultImage is the image of a workspace created without one.
 	DefaultImage   string
 	StorageBackend string // of new workspaces
-	// DeleteGrace is how long a deletion can be taken back.
+	// DeleteGrace is how long a deletion can be undone.
 	DeleteGrace time.Duration
-	// MaxRunning is the limit of running workspaces per person, 0 for none.
+	// MaxRunning is the running limit of a user, 0 for none.
 	MaxRunning int
-	// TTL is after how long without use workspaces are stopped and archived
-	// that have no time of their own.
+	// TTL holds the idle timeouts of workspaces without custom ones.
 	TTL workspace.TTL
-	// KeepAwakeMax is for how long a workspace may be kept awake at most.
+	// KeepAwakeMax is the longest time for which a workspace may be kept awake.
 	KeepAwakeMax time.Duration
-	// Admin is what administrators see and do; optional, without it there is
-	// no page for them.
+	// Admin serves the administrators' page; optional, without it that page does not exist.
 	Admin service.Admin
-	// PathMode tells that workspaces share the dashboard's origin; admins are warned.
+	// PathMode reports that workspaces share the dashboard's origin; administrators see a
+	// warning.
 	PathMode bool
 	Archives Archives
-	// Restore compares a restored database with what there is; nil: there is
-	// nothing to compare it with.
+	// Restore compares a restored database with Docker and the bucket; nil if neither can be
+	// compared.
 	Restore service.Restore
-	// Trouble says what keeps workspaces from changing: "backend" (the
-	// container backend is not observed), "hold" (another database led last),
-	// "wall" (nothing may be started),
-	// "disk" (hardly anything is free: nothing is started or restored),
-	// "bucket" (nothing can be archived or restored), or nothing; optional.
+	// Trouble returns the problem that keeps workspaces from changing; optional. It is
+	// "backend" (Docker is not responding), "hold" (another database was in use last), "wall"
+	// (network isolation failed, so nothing starts), "disk" (the disk is almost full: no starts
+	// or restores), "bucket" (no archiving or restoring), or empty.
 	Trouble func() string
-	// Now is the clock; optional.
+	// Now returns the time; optional.
 	Now func() time.Time
 }
 
@@ -113,8 +110,7 @@ type Dashboard struct {
 	assets *assets
 }
 
-// New makes the dashboard. It panics if a template that it was built with
-// cannot be parsed.
+// New returns a Dashboard. It panics if an embedded template cannot be parsed.
 func New(c Config) *Dashboard {
 	if c.Now == nil {
 		c.Now = time.Now
@@ -130,9 +126,8 @@ func New(c Config) *Dashboard {
 	return d
 }
 
-// Routes registers every page on mux, and a page for whatever nobody else
-// answers. Nothing that a GET reaches changes anything; whatever does is a POST
-// and refused from other origins.
+// Routes registers every page on mux, and a page for unknown paths. A GET never changes
+// anything; changes are POSTs, which are refused from other origins.
 func (d *Dashboard) Routes(mux *http.ServeMux) {
 	handle := func(pattern string, h http.HandlerFunc) {
 		guarded := d.guard.Handler(limitBody(formWithin, h))
@@ -141,7 +136,7 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 			guarded.ServeHTTP(w, r)
 		})
 	}
-	// loggedIn pages send whoever is not to the login page first.
+	// loggedIn registers a page that redirects to the login page without a session.
 	loggedIn := func(pattern string, h callerHandler) { handle(pattern, d.loggedIn(h)) }
 
 	handle("/", d.noPage)
@@ -197,7 +192,7 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	loggedIn("GET /settings/tokens/{token}/revoke", d.dialog("revoke"))
 	loggedIn("POST /settings/tokens/{token}/revoke", d.revokeToken)
 
-	// For administrators alone; nobody else gets further than d.admin.
+	// admin registers a page for administrators alone.
 	admin := func(pattern string, h callerHandler) { loggedIn(pattern, d.admin(h)) }
 	admin("GET /admin", d.adminPage)
 	admin("GET /admin/restore", d.restorePage)

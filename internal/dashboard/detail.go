@@ -13,17 +13,17 @@ import (
 	"codehub/internal/workspace"
 )
 
-// detailView is what a workspace's own page shows.
+// detailView is a workspace's page.
 type detailView struct {
 	view
 	Checks      []check
 	Generations []generation
 	OOB         bool
-	// ImageWaits: the container was made from another image than the configured one.
+	// ImageWaits reports that the container uses another image than the configured one.
 	ImageWaits bool
 }
 
-// check is one condition, in the texts condition.<Type> and reason.<Reason>.
+// check is one condition, with the texts condition.<Type> and reason.<Reason>.
 type check struct {
 	Type string
 	workspace.Condition
@@ -39,8 +39,8 @@ func (d *Dashboard) detailOf(w workspace.Workspace) detailView {
 	return v
 }
 
-// shown is a condition as its owner should see it. In ERROR the workspace is not
-// shown as healthy, and a partly filled volume is not shown as being prepared.
+// shown is a condition as the page shows it: in ERROR a workspace is not healthy, and a partly
+// filled volume is not being prepared.
 func shown(w workspace.Workspace, t workspace.ConditionType) workspace.Condition {
 	c := w.Conditions.Get(t)
 	if w.Phase != workspace.PhaseError {
@@ -55,7 +55,7 @@ func shown(w workspace.Workspace, t workspace.ConditionType) workspace.Condition
 	return c
 }
 
-// readDetail is detailOf with what is kept beside the workspace's row.
+// readDetail is detailOf with the data that is not in the workspace's row.
 func (d *Dashboard) readDetail(ctx context.Context, c workspace.Caller, w workspace.Workspace) (detailView, error) {
 	v := d.detailOf(w)
 	var err error
@@ -63,7 +63,7 @@ func (d *Dashboard) readDetail(ctx context.Context, c workspace.Caller, w worksp
 	return v, err
 }
 
-// workspaceOf reads the workspace that the path names. An id that is none is not found.
+// workspaceOf reads the workspace that the path names. An invalid id is not found.
 func (d *Dashboard) workspaceOf(ctx context.Context, r *http.Request, c workspace.Caller) (workspace.Workspace, error) {
 	id, err := idOf(r)
 	if err != nil {
@@ -100,7 +100,7 @@ func (d *Dashboard) detail(w http.ResponseWriter, r *http.Request, c workspace.C
 	d.render(w, r, http.StatusOK, "detail", p)
 }
 
-// What the log viewer shows at most.
+// Bounds of the log viewer.
 const (
 	logLines = 500
 	logBytes = 128 << 10
@@ -109,8 +109,8 @@ const (
 // logView is the container's last lines.
 type logView struct {
 	Text string
-	None bool // there is no container, or it has printed nothing
-	Err  bool // the backend did not answer
+	None bool // no container, or no output
+	Err  bool // Docker did not respond
 }
 
 func (d *Dashboard) logs(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
@@ -123,8 +123,8 @@ func (d *Dashboard) logs(w http.ResponseWriter, r *http.Request, c workspace.Cal
 	if ws.Conditions.HasContainer() {
 		tail := &tailWriter{max: logBytes}
 		if err := d.Logs.Logs(r.Context(), ws.ID, logLines, false, tail); err != nil {
-			// The container may have gone meanwhile. Anything else is the
-			// backend's, which the controller reports.
+			// The container may be gone by now. The controller reports all other errors of
+			// Docker.
 			d.Log.Debug("reading the container's log failed", "workspace", ws.ID, "err", err)
 			v.Err = tail.buf.Len() == 0 && !errors.Is(err, runtime.ErrNotFound)
 		}
@@ -134,7 +134,7 @@ func (d *Dashboard) logs(w http.ResponseWriter, r *http.Request, c workspace.Cal
 	d.fragments(w, r, http.StatusOK, part{"log", v})
 }
 
-// tailWriter keeps the last max bytes of what is written to it.
+// tailWriter keeps the last max bytes written to it.
 type tailWriter struct {
 	buf bytes.Buffer
 	max int
@@ -148,8 +148,7 @@ func (t *tailWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// readable drops what a terminal would act upon: escape sequences and control
-// characters, but for tabs and line breaks.
+// readable drops escape sequences and control characters other than tabs and line breaks.
 func readable(s string) string {
 	var b strings.Builder
 	b.Grow(len(s))
@@ -171,7 +170,7 @@ func readable(s string) string {
 	return b.String()
 }
 
-// skipEscape returns where the escape sequence that began before i ends.
+// skipEscape returns the end of the escape sequence that began before i.
 func skipEscape(s string, i int) int {
 	if i >= len(s) {
 		return i

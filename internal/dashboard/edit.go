@@ -9,7 +9,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Lengths of what people may write, the same as the API's.
+// Maximum lengths of texts, the same as the API's.
 const (
 	maxName        = 255 // characters
 	maxDescription = 4 << 10
@@ -36,7 +36,7 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 	if n.ImageRef == "" {
 		n.ImageRef = d.DefaultImage
 	}
-	// start is on, or names the workspace that is stopped for this one.
+	// start is "on", or the id of the workspace to stop so that this one can start.
 	start := r.PostFormValue("start")
 	stop := workspace.ValidID(start)
 	switch {
@@ -52,7 +52,7 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 	}
 	note := "create"
 	if stop {
-		// The new workspace is queued in any case: it starts once the limit allows.
+		// Even if that fails, the new workspace is queued: it starts when the limit allows.
 		if err := d.freeSlot(r.Context(), c, workspace.ID(start)); err != nil && workspace.CodeOf(err) != workspace.CodeNotFound {
 			d.logFailure(r, err)
 			note = "create_waits"
@@ -61,8 +61,8 @@ func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.C
 	d.done(w, r, c, ws.ID, note)
 }
 
-// patch changes a workspace by the form with that name. read takes what the form
-// changes, and note names the confirmation.
+// patch handles the form with that name: read returns what the form changes, and note names the
+// confirmation.
 func (d *Dashboard) patch(name, note string, read func(*form) postgres.Patch) callerHandler {
 	return func(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 		ws, err := d.workspaceOf(r.Context(), r, c)
@@ -98,7 +98,7 @@ func (f *form) timeouts() postgres.Patch {
 	return postgres.Patch{StandbyTTL: f.ttl("standby"), ArchiveTTL: f.ttl("archive")}
 }
 
-// newImage is the image that the next start uses.
+// newImage returns the patch of the image, which the next start uses.
 func (f *form) newImage() postgres.Patch {
 	f.image(true)
 	image := f.Value["image"]
@@ -116,7 +116,7 @@ func (d *Dashboard) memo(w http.ResponseWriter, r *http.Request, c workspace.Cal
 	})
 }
 
-// showDetails fills in what people can change of a workspace.
+// showDetails fills in the editable fields of a workspace.
 func (f *form) showDetails(ws workspace.Workspace) {
 	f.Value["name"], f.Value["description"], f.Value["memo"] = ws.Name, ws.Description, ws.Memo
 	if f.Name == "image" {
@@ -124,7 +124,7 @@ func (f *form) showDetails(ws workspace.Workspace) {
 	}
 }
 
-// image reads the field of a container image.
+// image validates the field of a container image.
 func (f *form) image(required bool) {
 	f.line("image", imageref.MaxLength, required)
 	if image := f.Value["image"]; image != "" && !imageref.Valid(image) {

@@ -17,32 +17,32 @@ import (
 	"codehub/internal/workspace"
 )
 
-// How often a stream reads its page again. Events only bring that forward.
+// Intervals of a stream. Events cause an earlier refresh.
 const (
 	// busyRefresh is the interval while an operation runs on the page.
 	busyRefresh = 2 * time.Second
-	// idleRefresh is the interval otherwise.
+	// idleRefresh is the interval at other times.
 	idleRefresh = 30 * time.Second
-	// gather lets a burst of events become one refresh.
+	// gather combines a burst of events into one refresh.
 	gather = 50 * time.Millisecond
-	// writeWithin is how long a browser may take to accept what is sent.
+	// writeWithin is the deadline of one write to a browser.
 	writeWithin = 15 * time.Second
 )
 
-// feed works out what changed on one page since it last was asked.
+// feed computes the changes of one page since the previous call.
 type feed interface {
-	// next returns the fragments to swap, empty if there is nothing new, and
-	// whether something is under way.
+	// next returns the fragments to swap, empty if nothing changed, and whether an operation is
+	// running.
 	next(ctx context.Context) (html []byte, busy bool, err error)
-	// due is when the page changes by itself, zero if it is not known to.
+	// due is when the page changes without an event, zero if unknown.
 	due() time.Time
 }
 
-// noticesStream is the stream of pages that have nothing else to keep.
+// noticesStream is the stream of pages without other live content.
 const noticesStream = "/dashboard/events?notices=1"
 
-// events streams HTML fragments that keep a page as it would be if it were
-// loaded now. A page has one stream, which it gives up while it is hidden.
+// events streams the HTML fragments that keep a page current. A page has one stream and closes
+// it while it is hidden.
 func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 	accesslog.Quiet(r.Context())
 	secureHeaders(w.Header())
@@ -57,8 +57,7 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "", http.StatusServiceUnavailable)
 			return
 		}
-		// Said as an event, as a browser tries again and again after any
-		// other answer.
+		// This is an event because a browser retries after any other response.
 		_ = s.event("logged-out", nil)
 		return
 	}
@@ -84,8 +83,8 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// changes turns a subscription into a channel that says no more than that
-// there is something to look at. It is closed when the subscription ends.
+// changes turns a subscription into a channel that signals only that something changed. It is
+// closed when the subscription ends.
 func changes(ctx context.Context, sub *bus.Subscription) <-chan struct{} {
 	c := make(chan struct{}, 1)
 	go func() {
@@ -125,8 +124,8 @@ func (d *Dashboard) newFeed(r *http.Request, c workspace.Caller) feedBase {
 	return feedBase{d: d, c: c, set: d.set(r), states: map[string]string{}}
 }
 
-// streamOf is the address of the stream that keeps a page, with a digest of
-// what the page shows already.
+// streamOf returns the address of the page's stream, with a digest of what the page already
+// shows.
 func streamOf(address string, shown []byte, err error) string {
 	if err != nil {
 		return address // the stream sends everything
@@ -143,8 +142,8 @@ func digest(html []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// follow sends what f finds until the browser leaves. A first look whose
-// digest is seen is what the page shows already.
+// follow sends the changes that f returns until the browser disconnects. seen is the digest of
+// what the page shows: an equal first result is not sent.
 func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-chan struct{}, seen string) error {
 	look := time.NewTimer(0)
 	defer look.Stop()
@@ -155,7 +154,7 @@ func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-cha
 			return nil
 		case _, ok := <-changed:
 			if !ok {
-				return nil // the browser connects again
+				return nil // the browser reconnects
 			}
 			if !soon {
 				look.Reset(gather)
@@ -166,7 +165,7 @@ func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-cha
 		}
 		html, busy, err := f.next(ctx)
 		if err != nil && ctx.Err() == nil {
-			// The page stays as it is; the next look may go better.
+			// The page stays as it is until a later refresh succeeds.
 			d.Log.Warn("looking after a page failed", "err", err)
 		}
 		switch {
@@ -180,7 +179,7 @@ func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-cha
 			err = nil
 		}
 		if err != nil {
-			return nil // the browser left
+			return nil // the browser disconnected
 		}
 		first, soon = false, false
 		after := idleRefresh
@@ -194,21 +193,20 @@ func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-cha
 	}
 }
 
-// feedBase is what the feeds share.
+// feedBase holds what all feeds share.
 type feedBase struct {
 	d      *Dashboard
 	c      workspace.Caller
 	set    *pageSet
 	sent   map[string]string // fragment → what the page shows
-	states map[string]string // workspace → state that was last announced
-	change time.Time         // when the page changes by itself; zero if it does not
+	states map[string]string // workspace → last announced state
+	change time.Time         // when the page changes without an event; zero if it does not
 }
 
 func (b *feedBase) due() time.Time { return b.change }
 
-// still makes what is shown independent of when it is rendered, so that a
-// fragment changes only with what it is about. How long ago something was is
-// filled in by the browser, before it shows it.
+// still makes a view independent of the time of rendering, so that a fragment changes only with
+// its subject. The browser fills in relative times before it shows them.
 func still(v view) view {
 	v.Now = time.Time{}
 	return v
@@ -222,7 +220,7 @@ func (b *feedBase) execute(name string, data any) (string, error) {
 	return out.String(), nil
 }
 
-// withNotices adds the fragments that every page has.
+// withNotices adds the fragments that are on every page.
 func (b *feedBase) withNotices(names []string, html map[string]string, n notices) ([]string, error) {
 	n.Now, n.OOB = time.Time{}, true
 	b.change = n.due
@@ -236,7 +234,7 @@ func (b *feedBase) withNotices(names []string, html map[string]string, n notices
 	return names, nil
 }
 
-// fresh keeps those fragments, in order, that differ from what was sent.
+// fresh returns, in order, the fragments that differ from what was sent.
 func (b *feedBase) fresh(names []string, html map[string]string) []byte {
 	var out bytes.Buffer
 	for _, n := range names {
@@ -248,8 +246,8 @@ func (b *feedBase) fresh(names []string, html map[string]string) []byte {
 	return out.Bytes()
 }
 
-// announce returns the fragment that tells those who do not see the page what
-// has become of a workspace; nothing the first time.
+// announce returns the fragment by which screen readers announce a workspace's new state; empty
+// the first time.
 func (b *feedBase) announce(v view) string {
 	old, known := b.states[v.ID]
 	b.states[v.ID] = v.State
@@ -267,14 +265,14 @@ func announcement(l *catalogue.Language, v view) string {
 type stream struct {
 	w    http.ResponseWriter
 	rc   *http.ResponseController
-	sent time.Time // when something last was; zero before that
+	sent time.Time // time of the last write; zero before the first
 }
 
 func (s *stream) event(name string, data []byte) error {
 	var b bytes.Buffer
 	if s.sent.IsZero() {
-		// By the id a browser that connects again says that its page is no
-		// longer the one that it loaded.
+		// A browser that reconnects sends this id, which tells that its page is no longer as it
+		// was loaded.
 		fmt.Fprintf(&b, "retry: %d\nid: 1\n", time.Second.Milliseconds())
 	}
 	fmt.Fprintf(&b, "event: %s\n", name)
@@ -293,7 +291,7 @@ func (s *stream) event(name string, data []byte) error {
 func (s *stream) comment() error { return s.write([]byte(": here\n\n")) }
 
 func (s *stream) write(b []byte) error {
-	// Servers that set no deadlines need none lifted.
+	// A server that sets no deadlines cannot extend one, which is no error.
 	_ = s.rc.SetWriteDeadline(time.Now().Add(writeWithin))
 	if _, err := s.w.Write(b); err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// statusOf is the status of a page that says err.
+// statusOf returns the HTTP status of a page that reports err.
 func statusOf(err error) int {
 	switch workspace.CodeOf(err) {
 	case workspace.CodeInvalid:
@@ -33,7 +33,7 @@ func statusOf(err error) int {
 	return http.StatusConflict
 }
 
-// messageOf is the text message.<key> that a page says err with.
+// messageOf returns the key of the text message.<key> that reports err.
 func messageOf(err error) string {
 	switch code := workspace.CodeOf(err); code {
 	case workspace.CodeForbidden, workspace.CodeNotFound, workspace.CodeGone, workspace.CodeUnavailable:
@@ -42,7 +42,7 @@ func messageOf(err error) string {
 	return "internal"
 }
 
-// logFailure logs what is the server's own fault, once.
+// logFailure logs errors that are the server's own fault.
 func (d *Dashboard) logFailure(r *http.Request, err error) {
 	switch {
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
@@ -51,17 +51,17 @@ func (d *Dashboard) logFailure(r *http.Request, err error) {
 	}
 }
 
-// fail answers with a page that says err.
+// fail responds with a page that reports err.
 func (d *Dashboard) fail(w http.ResponseWriter, r *http.Request, err error) {
 	d.logFailure(r, err)
 	d.message(w, r, statusOf(err), messageOf(err))
 }
 
-// notice is a page that says one thing, in the texts message.<Key>.title and .body.
+// notice is a page with one message, the texts message.<Key>.title and .body.
 type notice struct {
 	Key    string
 	Status int
-	Again  string // address to try again; empty for none
+	Again  string // address for another try; empty for none
 }
 
 func (d *Dashboard) message(w http.ResponseWriter, r *http.Request, status int, key string) {
@@ -79,8 +79,8 @@ func (d *Dashboard) message(w http.ResponseWriter, r *http.Request, status int, 
 	d.render(w, r, status, "message", p)
 }
 
-// refuse answers a change that was not made: the limit with what to
-// stop, everything else with a message where the person is.
+// refuse responds to a change that was not made: with the workspaces to stop if the limit is
+// reached, else with a message on the current page.
 func (d *Dashboard) refuse(w http.ResponseWriter, r *http.Request, c workspace.Caller, id workspace.ID, err error) {
 	var e *workspace.Error
 	if id != "" && errors.As(err, &e) && e.Code == workspace.CodeLimitExceeded {
@@ -103,7 +103,7 @@ func (d *Dashboard) refuse(w http.ResponseWriter, r *http.Request, c workspace.C
 		d.render(w, r, statusOf(err), "refused", p)
 		return
 	}
-	// What the page showed may be why: draw it afresh along with the message.
+	// The page may have been out of date: redraw it along with the message.
 	parts := []part{{"close-dialog", nil}, {"toast-oob", t}}
 	if fresh, err := d.redraw(r, c, fromOf(r), id); err == nil && r.Method == http.MethodPost {
 		parts = append(fresh, parts...)
@@ -111,7 +111,7 @@ func (d *Dashboard) refuse(w http.ResponseWriter, r *http.Request, c workspace.C
 	d.fragments(w, r, statusOf(err), parts...)
 }
 
-// noPage answers for paths that lead nowhere.
+// noPage responds to unknown paths.
 func (d *Dashboard) noPage(w http.ResponseWriter, r *http.Request) {
 	d.message(w, r, http.StatusNotFound, "no_page")
 }

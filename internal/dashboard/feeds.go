@@ -10,8 +10,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// listFeed keeps the list: one card at a time, or the whole list when
-// workspaces come or go.
+// listFeed updates the list: single cards, or the whole list when workspaces come or go.
 type listFeed struct {
 	feedBase
 	q     listQuery
@@ -19,16 +18,15 @@ type listFeed struct {
 	order []placement
 }
 
-// placement is a workspace's place in the list: whether it counts against the
-// running limits decides which part of the list it is in.
+// placement is a workspace's place in the list. Workspaces that count against the running
+// limits are in a part of their own.
 type placement struct {
 	id   string
 	slot bool
 }
 
-// steady keeps the order that the page has while the same workspaces are in the
-// same parts of the list: each use of a workspace would otherwise move cards under
-// the pointer.
+// steady keeps the page's order while each part of the list has the same workspaces. Otherwise
+// every activity would move cards under the pointer.
 func (f *listFeed) steady(views []view) {
 	at := make(map[placement]int, len(f.order))
 	for i, p := range f.order {
@@ -60,7 +58,7 @@ func (f *listFeed) next(ctx context.Context) ([]byte, bool, error) {
 	return f.show(l, n)
 }
 
-// show returns what has to be sent for the page to show l and n.
+// show returns the fragments of l and n that differ from what was sent.
 func (f *listFeed) show(l listView, n notices) ([]byte, bool, error) {
 	busy, said := false, ""
 	settle := func(views []view) []view {
@@ -106,7 +104,7 @@ func (f *listFeed) show(l listView, n notices) ([]byte, bool, error) {
 	return append(out, said...), busy, nil
 }
 
-// shapeOf is which workspaces the list shows, where and in what order.
+// shapeOf describes which workspaces the list shows, where and in what order.
 func shapeOf(l listView) string {
 	var b strings.Builder
 	for _, v := range l.Views {
@@ -120,7 +118,7 @@ func shapeOf(l listView) string {
 	return b.String()
 }
 
-// detailFeed keeps a workspace's own page.
+// detailFeed updates a workspace's page.
 type detailFeed struct {
 	feedBase
 	id workspace.ID
@@ -142,7 +140,7 @@ func (f *detailFeed) next(ctx context.Context) ([]byte, bool, error) {
 	return f.show(v, n)
 }
 
-// show returns what has to be sent for the page to show v and n.
+// show returns the fragments of v and n that differ from what was sent.
 func (f *detailFeed) show(v detailView, n notices) ([]byte, bool, error) {
 	v.view, v.OOB = still(v.view), true
 	var err error
@@ -160,7 +158,7 @@ func (f *detailFeed) show(v detailView, n notices) ([]byte, bool, error) {
 	return append(f.fresh(names, html), said...), v.Tone == toneBusy, nil
 }
 
-// gone says, once, that the workspace is not there any more.
+// gone reports, once, that the workspace no longer exists.
 func (f *detailFeed) gone(err error) ([]byte, bool, error) {
 	if workspace.CodeOf(err) != workspace.CodeNotFound {
 		return nil, false, err
@@ -172,7 +170,7 @@ func (f *detailFeed) gone(err error) ([]byte, bool, error) {
 	return f.fresh([]string{"panel"}, map[string]string{"panel": html}), false, nil
 }
 
-// noticesFeed keeps what every page has, on a page with nothing else to keep.
+// noticesFeed updates the notices of a page without other live content.
 type noticesFeed struct{ feedBase }
 
 func (f *noticesFeed) next(ctx context.Context) ([]byte, bool, error) {
@@ -188,11 +186,11 @@ func (f *noticesFeed) next(ctx context.Context) ([]byte, bool, error) {
 	return f.fresh(names, html), false, nil
 }
 
-// waitFeed keeps the proxy's pages.
+// waitFeed updates the proxy's pages.
 type waitFeed struct {
 	feedBase
 	id workspace.ID
-	// forRoom: somebody waits for the limits to let it start.
+	// forRoom reports that the page waits for the running limit.
 	forRoom bool
 }
 
@@ -209,7 +207,7 @@ func (f *waitFeed) next(ctx context.Context) ([]byte, bool, error) {
 			return nil, false, err
 		}
 	}
-	// Once it was let in, or something else became of it, nobody waits for room.
+	// After it was allowed to start, or changed otherwise, it no longer waits for the limit.
 	f.forRoom = f.forRoom && (v.Kind == waitLimit || v.Kind == waitReady)
 	v.view, v.OOB = still(v.view), true
 	v.Limit.W = still(v.Limit.W)

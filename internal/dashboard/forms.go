@@ -14,38 +14,38 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// form is a dialog, or without scripts a page, with fields and what is wrong
-// with them. Its texts are dialog.<Name>.title, .submit and so on.
+// form is a dialog, or a page without scripts, with its fields and their errors. Its texts are
+// dialog.<Name>.title, .submit and so on.
 type form struct {
 	Name    string
-	Action  string // where it posts to
+	Action  string // address to post to
 	From    string
-	Back    string // where Cancel leads without scripts
+	Back    string // address of Cancel without scripts
 	Value   map[string]string
 	Errors  map[string]string // field → text
-	Problem string            // what is wrong with the whole
+	Problem string            // error of the form as a whole
 	Danger  bool
 
-	W     *view           // the workspace that it is about, if any
-	Token *postgres.Token // the token that it is about, if any
+	W     *view           // the workspace, if any
+	Token *postgres.Token // the token, if any
 
 	Generations []generation // to choose from
 	Image       string       // the default image
 	Lasting     []int        // seconds to choose from
-	Max         int          // the most that can be chosen, in seconds
+	Max         int          // the longest choice, in seconds
 	TTL         workspace.TTL
-	Person      *postgres.User // the person that it is about, if any
-	MaxRunning  int            // of whoever has no limit of their own, 0 for none
+	Person      *postgres.User // the user that an administrator edits, if any
+	MaxRunning  int            // running limit of users without a custom one, 0 for none
 	Limit       *limitView     // the running limit that the new workspace would exceed, if any
-	Grace       bool           // a deletion can be taken back
+	Grace       bool           // a deletion can be undone
 	OOB         bool
-	Page        bool // it is a page of its own, not a dialog
+	Page        bool // a page of its own, not a dialog
 
 	lang *catalogue.Language
 	r    *http.Request
 }
 
-// form prepares the form with that name about ws, which may be nil.
+// form returns the form with that name for ws, which may be nil.
 func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) *form {
 	f := &form{
 		Name: name, From: fromOf(r), Back: "/", Value: map[string]string{}, Errors: map[string]string{},
@@ -96,12 +96,12 @@ func (f *form) Heading() string {
 	return f.lang.T(key)
 }
 
-// asPage reports whether the request's form, or the part of a page that asks, is
-// on a page of its own. With scripts such a form is sent by htmx as well.
+// asPage reports whether the request comes from a form on a page of its own. With scripts, htmx
+// sends such a form as well.
 func asPage(r *http.Request) bool { return r.FormValue("page") != "" }
 
-// TextPage is the address of the form as a page, for a form with text that is kept
-// when the session ends; empty for others.
+// TextPage is the address of the form as a page, if its text is kept when the session ends;
+// empty for other forms.
 func (f *form) TextPage() string {
 	switch f.Name {
 	case "new":
@@ -112,19 +112,18 @@ func (f *form) TextPage() string {
 	return ""
 }
 
-// Confirmed reports whether the form takes its confirmation in words.
+// Confirmed reports whether the user confirms by typing the workspace's name.
 func (f *form) Confirmed() bool { return f.Name == "start-empty" || f.Name == "recover-archive" }
 
-// Nothing reports whether there is nothing to choose from, and so to send.
+// Nothing reports that there is no choice, so the form cannot be sent.
 func (f *form) Nothing() bool { return f.Name == "recover-archive" && len(f.Generations) == 0 }
 
-// fail records what is wrong with a field.
+// fail records the error of a field.
 func (f *form) fail(field, key string, args ...any) { f.Errors[field] = f.lang.T(key, args...) }
 
 func (f *form) bad() bool { return len(f.Errors) > 0 || f.Problem != "" }
 
-// line reads a field of one line and at most limit characters, in the one
-// spelling of what looks the same.
+// line validates a field of one line and at most limit characters, in Unicode form NFC.
 func (f *form) line(field string, limit int, required bool) {
 	s := norm.NFC.String(strings.TrimSpace(f.r.PostFormValue(field)))
 	f.Value[field] = s
@@ -138,13 +137,13 @@ func (f *form) line(field string, limit int, required bool) {
 	}
 }
 
-// unprintable are control characters, line breaks of every kind, and those
-// that turn the direction of text around them.
+// unprintable reports control characters, all kinds of line breaks, and characters that change
+// the direction of the text around them.
 func unprintable(r rune) bool {
 	return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r)
 }
 
-// lines reads a field of several lines and at most limit bytes.
+// lines validates a field of several lines and at most limit bytes.
 func (f *form) lines(field string, limit int) {
 	s := clean(f.r.PostFormValue(field))
 	f.Value[field] = s
@@ -153,7 +152,7 @@ func (f *form) lines(field string, limit int) {
 	}
 }
 
-// dialog serves a form: as a fragment to htmx, else as a page of its own.
+// dialog serves a form: as a fragment to htmx, else as a page.
 func (d *Dashboard) dialog(name string) callerHandler {
 	return func(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 		f, err := d.openForm(name, r, c)
@@ -195,7 +194,7 @@ func (d *Dashboard) showForm(w http.ResponseWriter, r *http.Request, c workspace
 	d.render(w, r, status, "form", p)
 }
 
-// again shows a form once more, with what is wrong with it.
+// again shows a form again, with its errors.
 func (d *Dashboard) again(w http.ResponseWriter, r *http.Request, c workspace.Caller, f *form) {
 	if isHTMX(r) {
 		f.OOB = true
@@ -205,8 +204,8 @@ func (d *Dashboard) again(w http.ResponseWriter, r *http.Request, c workspace.Ca
 	d.showForm(w, r, c, http.StatusUnprocessableEntity, f)
 }
 
-// refuseForm answers a form that the store refused: beside the field where
-// there is one to blame, in the form where the person can mend it.
+// refuseForm responds to a form that the store refused: the error is shown at its field, or in
+// the form if the user can correct it there.
 func (d *Dashboard) refuseForm(w http.ResponseWriter, r *http.Request, c workspace.Caller, f *form, err error) {
 	var e *workspace.Error
 	if !errors.As(err, &e) {

@@ -38,7 +38,7 @@ var icons = map[string]string{
 	"search":    `<circle cx="10.8" cy="10.8" r="5.8"/><path d="M15.2 15.2l4.3 4.3"/>`,
 }
 
-// icon returns a decorative picture; what it stands for is said in text beside it.
+// icon returns a decorative picture; the text next to it carries the meaning.
 func icon(name string) template.HTML {
 	body, ok := icons[name]
 	if !ok {

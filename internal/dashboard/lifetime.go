@@ -7,17 +7,17 @@ import (
 	"codehub/internal/workspace"
 )
 
-// lifetime is what the TTLs have in store for a workspace, and what they count
-// from.
+// lifetime is the next effect of a workspace's idle timeouts, and the activity from which they
+// count.
 type lifetime struct {
-	Key  string     // the text lifetime.<Key>; empty for nothing to say
+	Key  string     // the text lifetime.<Key>; empty for none
 	At   time.Time  // when it happens; zero for never
-	Used *time.Time // last use of a running one; nil if it was never used
-	Kind string     // of that use, the text used.<Kind>
+	Used *time.Time // last activity of a running one; nil if there was none
+	Kind string     // of that activity, the text used.<Kind>
 }
 
-// lifetimeOf says when w stops or is archived by itself. While something is
-// under way or asked for there is nothing to say.
+// lifetimeOf returns when w is stopped or archived automatically. It is empty while an
+// operation or a request is pending.
 func lifetimeOf(w workspace.Workspace, on terms) lifetime {
 	if w.DeletedAt != nil || w.Operation != workspace.OpNone || w.NextDesired != "" {
 		return lifetime{}
@@ -42,13 +42,13 @@ func lifetimeOf(w workspace.Workspace, on terms) lifetime {
 	return lifetime{}
 }
 
-// keptAwake reports whether its owner keeps w awake now.
+// keptAwake reports whether the owner keeps w awake at now.
 func keptAwake(w workspace.Workspace, now time.Time) bool {
 	return w.KeepAwakeTil != nil && w.KeepAwakeTil.After(now)
 }
 
-// whyOf names why w is at rest, or on its way there, in the texts
-// cause.<why>; and for how long it had not been used, where that is known.
+// whyOf returns why w is at rest, or about to be, as the text cause.<why>; and for how long it
+// had been idle, where known.
 func whyOf(w workspace.Workspace) (why string, unused time.Duration) {
 	switch {
 	case w.DeletedAt != nil:
@@ -67,14 +67,14 @@ func whyOf(w workspace.Workspace) (why string, unused time.Duration) {
 	return "", 0
 }
 
-// Bounds of how long before it stops by itself a workspace's owner is told.
+// Bounds of the time before an automatic stop at which the owner is warned.
 const (
 	warnAtLeast = time.Minute
 	warnAtMost  = 5 * time.Minute
 )
 
-// warnBefore is how long before it stops the owner is told of a workspace that
-// is stopped after ttl without use: the last fifth of it.
+// warnBefore returns how long before an automatic stop the owner is warned: the last fifth of
+// the idle timeout.
 func warnBefore(ttl time.Duration) time.Duration {
 	return min(max(ttl/5, warnAtLeast), warnAtMost)
 }

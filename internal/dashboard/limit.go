@@ -11,20 +11,20 @@ import (
 	"codehub/internal/workspace"
 )
 
-// limitView is the limit that a start ran into, and the workspaces that could
-// make room.
+// limitView is the running limit that a start exceeds, and the workspaces that can be stopped
+// for it.
 type limitView struct {
 	W       view   // the workspace that is to start
-	Running []view // the owner's own that count, W left out
+	Running []view // the owner's own that count, except W
 	Max     int
 	PerUser bool
-	Room    bool // there is now
-	// Live: the page's stream looks for room, and enters W once there is.
-	// Otherwise this asks by itself, and has W start.
+	Room    bool // the limit now allows the start
+	// Live reports that the page's stream checks the limit and enters W. Otherwise this list
+	// polls, and starts W.
 	Live bool
 	From string
 	OOB  bool
-	Page bool // it is a page of its own, not a dialog
+	Page bool // a page of its own, not a dialog
 }
 
 // Title names the heading, in the texts limit.<Title>.
@@ -38,8 +38,7 @@ func (l limitView) Title() string {
 	return "title_global"
 }
 
-// StopPath is where to post to make this workspace give up its place, ""
-// while it is on the way to that already.
+// StopPath is the address that stops this workspace, "" if it is stopping already.
 func (v view) StopPath() string {
 	path := "/workspaces/" + v.ID
 	switch {
@@ -54,7 +53,7 @@ func (v view) StopPath() string {
 	return ""
 }
 
-// RetryPath is where to post to have done what the limit refused.
+// RetryPath is the address that repeats what the limit refused.
 func (l limitView) RetryPath() string {
 	switch {
 	case l.W.Deleted:
@@ -65,8 +64,8 @@ func (l limitView) RetryPath() string {
 	return "/workspaces/" + l.W.ID + "/start"
 }
 
-// readLimit reads who takes up the caller's places now. full is why the limits
-// refused; nil to have a look at them.
+// readLimit reads the caller's workspaces that count against the limit. full is the refusal;
+// nil to check without one.
 func (d *Dashboard) readLimit(ctx context.Context, c workspace.Caller, w workspace.Workspace, full *workspace.Error, from string) (limitView, error) {
 	v := limitView{W: d.viewOf(w, from), From: from}
 	if full == nil {
@@ -109,8 +108,8 @@ func (d *Dashboard) refuseLimit(w http.ResponseWriter, r *http.Request, c worksp
 	d.render(w, r, http.StatusTooManyRequests, "limit", d.newPage(r, &c, "limit."+v.Title(), v))
 }
 
-// readNewLimit adds to the form of a new workspace the limit that its start would
-// exceed now, with the caller's workspaces that can be stopped for it.
+// readNewLimit adds the limit that a new workspace would exceed to its form, with the caller's
+// workspaces that can be stopped for it.
 func (d *Dashboard) readNewLimit(r *http.Request, c workspace.Caller, f *form) error {
 	v, err := d.readLimit(r.Context(), c, workspace.Workspace{}, nil, fromList)
 	if err != nil || v.Room {
@@ -121,8 +120,8 @@ func (d *Dashboard) readNewLimit(r *http.Request, c workspace.Caller, f *form) e
 	return nil
 }
 
-// freeSlot stops one of the caller's workspaces as its button on the page of the
-// limit does (StopPath).
+// freeSlot stops one of the caller's workspaces, as its button on the page of the limit does
+// (StopPath).
 func (d *Dashboard) freeSlot(ctx context.Context, c workspace.Caller, id workspace.ID) error {
 	ws, err := d.Store.Workspace(ctx, c, id)
 	if err != nil {
@@ -140,7 +139,7 @@ func (d *Dashboard) freeSlot(ctx context.Context, c workspace.Caller, id workspa
 	return err
 }
 
-// limitState is what the limit's dialog asks for until there is room again.
+// limitState is the fragment that the limit's dialog polls until the limit allows the start.
 func (d *Dashboard) limitState(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	ws, err := d.workspaceOf(r.Context(), r, c)
 	if err != nil {
@@ -156,7 +155,7 @@ func (d *Dashboard) limitState(w http.ResponseWriter, r *http.Request, c workspa
 	d.fragments(w, r, http.StatusOK, part{"limit-list", v})
 }
 
-// madeRoom answers after one workspace was stopped so that another, id, can start.
+// madeRoom responds after one workspace was stopped so that another, id, can start.
 func (d *Dashboard) madeRoom(w http.ResponseWriter, r *http.Request, c workspace.Caller, id workspace.ID) {
 	from := fromOf(r)
 	if !isHTMX(r) {

@@ -11,28 +11,28 @@ import (
 	"codehub/internal/workspace"
 )
 
-// pageSize is how many workspaces the list shows at a time.
+// pageSize is the number of workspaces on one page of the list.
 const pageSize = 50
 
-// listView is everything that the list shows.
+// listView is the list of workspaces.
 type listView struct {
 	Views   []view
 	Deleted []view
 	Query   string
 	Next    string // address of the next page of the list; empty on the last
-	First   bool   // the first page, which also shows what was deleted
+	First   bool   // the first page, which also shows deleted workspaces
 	Running int
 	Max     int // 0 for none
 	OOB     bool
-	Image   string // what a workspace gets whose creator names none
+	Image   string // of workspaces created without one
 
 	running []workspace.Workspace // the caller's own that count against the limits
 }
 
-// Empty reports whether there is nothing at all yet.
+// Empty reports whether the caller has no workspace at all.
 func (l listView) Empty() bool { return len(l.Views) == 0 && l.Query == "" && l.First }
 
-// listQuery is which part of the list a page shows.
+// listQuery selects a part of the list.
 type listQuery struct{ q, cursor string }
 
 func listQueryOf(v url.Values) listQuery {
@@ -74,7 +74,7 @@ func (d *Dashboard) list(w http.ResponseWriter, r *http.Request, c workspace.Cal
 	d.render(w, r, http.StatusOK, "list", p)
 }
 
-// readList reads what the list shows of the caller's workspaces.
+// readList reads the caller's part of the list.
 func (d *Dashboard) readList(ctx context.Context, c workspace.Caller, q listQuery) (listView, error) {
 	rows, next, err := d.Store.ListWorkspaces(ctx, c, postgres.Filter{Query: q.q, Recent: true, Limit: pageSize, Cursor: q.cursor})
 	if err != nil {
@@ -104,7 +104,7 @@ func (d *Dashboard) readList(ctx context.Context, c workspace.Caller, q listQuer
 	return l, err
 }
 
-// maxRunning is the caller's own limit of running workspaces, 0 for none.
+// maxRunning returns the caller's running limit, 0 for none.
 func (d *Dashboard) maxRunning(ctx context.Context, c workspace.Caller) (int, error) {
 	u, err := d.Store.User(ctx, c.UserID)
 	if err != nil {

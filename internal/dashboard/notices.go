@@ -9,32 +9,31 @@ import (
 	"codehub/internal/workspace"
 )
 
-// notices is what every page says above its own: what keeps workspaces from
-// changing, and which of the caller's are about to stop.
+// notices are at the top of every page: the problem that keeps workspaces from changing, and
+// the caller's workspaces that are about to stop.
 type notices struct {
 	Trouble string
 	Endings []ending
 	Now     time.Time
 	OOB     bool
 
-	due time.Time // when to look again: the next one will be about to stop, say; zero for no need
+	due time.Time // when to refresh, such as when the next one is about to stop; zero for no need
 }
 
-// endingRefresh is how often is looked whether what is about to stop was used
-// after all: not each use is an event.
+// endingRefresh is how often a workspace that is about to stop is checked for activity, which
+// is not always an event.
 const endingRefresh = 5 * time.Second
 
-// ending is a workspace that is about to stop, as nobody uses it.
+// ending is a workspace that is about to stop because it is idle.
 type ending struct {
 	ID, Name string
 	At       time.Time
 }
 
-// Said names this very ending, so that it is said once to those who do not
-// see it.
+// Said identifies this ending, so that screen readers announce it once.
 func (e ending) Said() string { return e.ID + " " + e.At.UTC().Format(time.RFC3339) }
 
-// readNotices reads what to tell the caller on whatever page.
+// readNotices reads the caller's notices.
 func (d *Dashboard) readNotices(ctx context.Context, c workspace.Caller) (notices, error) {
 	n := notices{Trouble: d.trouble(), Now: d.Now()}
 	rows, err := d.Store.RunningOf(ctx, c.UserID)
@@ -45,7 +44,7 @@ func (d *Dashboard) readNotices(ctx context.Context, c workspace.Caller) (notice
 	return n, nil
 }
 
-// add takes those of the workspaces that are about to stop.
+// add adds the workspaces of rows that are about to stop.
 func (n *notices) add(rows []workspace.Workspace, ttl workspace.TTL) {
 	for _, w := range rows {
 		at, ends := lifecycle.EndsAt(w, ttl)
@@ -63,7 +62,7 @@ func (n *notices) add(rows []workspace.Workspace, ttl workspace.TTL) {
 	}
 }
 
-// noticesFor is readNotices for a page, which does not fail for it.
+// noticesFor is readNotices for a page, which is shown even if they cannot be read.
 func (d *Dashboard) noticesFor(r *http.Request, c workspace.Caller) notices {
 	n, err := d.readNotices(r.Context(), c)
 	if err != nil && r.Context().Err() == nil {
@@ -72,21 +71,21 @@ func (d *Dashboard) noticesFor(r *http.Request, c workspace.Caller) notices {
 	return n
 }
 
-// stay has a workspace stay as if it was used now.
+// stay restarts a workspace's idle timer.
 func (d *Dashboard) stay(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	ws, err := d.workspaceOf(r.Context(), r, c)
 	if err == nil {
 		ws, err = d.Store.Stay(r.Context(), c, ws.ID)
 	}
 	if err != nil {
-		d.refuse(w, r, c, "", err) // the form says fromAny
+		d.refuse(w, r, c, "", err) // the form's from is fromAny
 		return
 	}
 	if !isHTMX(r) {
 		d.redirect(w, r, notedAt("/", "stay", ws.ID))
 		return
 	}
-	// What else shows of it is drawn by the page's stream.
+	// The page's stream redraws the rest.
 	n := d.noticesFor(r, c)
 	n.OOB = true
 	d.fragments(w, r, http.StatusOK, part{"ending", n}, part{"toast-oob", d.toast(r, c, "stay", ws.ID, fromList)})

@@ -9,34 +9,33 @@ import (
 	"codehub/internal/workspace"
 )
 
-// What the pages under /w/ show of a workspace that is not to be entered.
+// Kinds of the pages under /w/ for a workspace that cannot be entered.
 const (
-	waitLoading = "loading" // on its way; it is entered by itself
-	waitReady   = "ready"   // to be entered now
+	waitLoading = "loading" // on its way; the page enters it when it is ready
+	waitReady   = "ready"   // the page enters it now
 	waitStart   = "start"   // never started
-	waitStopped = "stopped" // at rest, as its owner wanted
+	waitStopped = "stopped" // at rest, as its owner requested
 	waitRestore = "restore"
 	waitFailed  = "failed"
-	waitLimit   = "limit" // too many others run
+	waitLimit   = "limit" // the running limit is reached
 	waitDeleted = "deleted"
 	waitGone    = "gone"
 )
 
-// waitView is one of the pages under /w/. All of them are one fragment, so
-// that each can become any other as the workspace changes.
+// waitView is a page under /w/. All kinds are one fragment, so that a stream can turn one into
+// another.
 type waitView struct {
 	view
 	Kind  string
 	Limit limitView
 	OOB   bool
-	// First is set on the page that the proxy has just shown: it was shown
-	// because the workspace could not be entered, so what the row says about
-	// being ready is for the stream to repeat.
+	// First is set on the page that the proxy has just shown. The workspace could not be
+	// entered then, so a row that looks ready is confirmed by the stream first.
 	First bool
 }
 
-// waitOf works out what to show of the workspace to somebody who waits for it.
-// forRoom: they opened it, and the limits were in the way.
+// waitOf returns the page for a user who waits for the workspace. forRoom: they opened it and
+// the running limit was reached.
 func (d *Dashboard) waitOf(ctx context.Context, c workspace.Caller, w workspace.Workspace, forRoom bool) (waitView, error) {
 	v := waitView{view: d.viewOf(w, fromWait), Kind: waitKind(w)}
 	forRoom = forRoom && v.Kind == waitStopped
@@ -56,7 +55,7 @@ func (d *Dashboard) waitOf(ctx context.Context, c workspace.Caller, w workspace.
 	return v, nil
 }
 
-// waitKind is what to show for a workspace, limits aside.
+// waitKind returns the kind of page for a workspace, limits aside.
 func waitKind(w workspace.Workspace) string {
 	switch lifecycle.OpeningOf(w) {
 	case lifecycle.OpenDeleted:
@@ -70,8 +69,8 @@ func waitKind(w workspace.Workspace) string {
 	case lifecycle.OpenCreates:
 		return waitStart
 	case lifecycle.OpenStarts:
-		// The proxy requested a start before it showed the page. Without one, the
-		// workspace was stopped again.
+		// The proxy requested a start before it showed the page. Without one, the workspace was
+		// stopped again.
 		if w.DesiredState != workspace.DesiredRunning && w.NextDesired != workspace.DesiredRunning {
 			return waitStopped
 		}
@@ -81,8 +80,8 @@ func waitKind(w workspace.Workspace) string {
 
 var _ proxy.Pages = (*Dashboard)(nil)
 
-// Loading is the page that waits for a workspace and enters it by itself. A start
-// that is queued and waits for the running limit has the page of the limit.
+// Loading is the page that waits for a workspace and enters it when it is ready. A queued start
+// that waits for the running limit gets the page of the limit.
 func (d *Dashboard) Loading(w http.ResponseWriter, r *http.Request, status int, p proxy.LoadingPage) {
 	if v, err := d.waitOf(r.Context(), p.Caller, p.Workspace, false); err == nil && v.Kind == waitLimit {
 		d.showWait(w, r, status, p.WorkspacePage, waitLimit, v.Limit)
@@ -111,7 +110,7 @@ func (d *Dashboard) Deleted(w http.ResponseWriter, r *http.Request, status int, 
 	d.showWait(w, r, status, p, waitDeleted, limitView{})
 }
 
-// LimitReached is the page that tells what runs instead.
+// LimitReached is the page that lists the running workspaces.
 func (d *Dashboard) LimitReached(w http.ResponseWriter, r *http.Request, status int, p proxy.LimitPage) {
 	l := limitView{W: d.viewOf(p.Workspace, fromWait), PerUser: p.Type != "global", Max: p.Max, From: fromWait, Live: true}
 	for _, other := range p.Running {
@@ -134,17 +133,17 @@ func (d *Dashboard) showWait(w http.ResponseWriter, r *http.Request, status int,
 	d.render(w, r, status, "wait", out)
 }
 
-// Unavailable is the page for when something codehub needs does not answer.
+// Unavailable is the page for an outage of the database or Docker.
 func (d *Dashboard) Unavailable(w http.ResponseWriter, r *http.Request, status int, p proxy.PlainPage) {
 	d.plain(w, r, status, "unavailable", p)
 }
 
-// Forbidden is the page for somebody else's workspace.
+// Forbidden is the page for another user's workspace.
 func (d *Dashboard) Forbidden(w http.ResponseWriter, r *http.Request, status int, p proxy.PlainPage) {
 	d.plain(w, r, status, "forbidden", p)
 }
 
-// NotFound is the page for a workspace that is not there.
+// NotFound is the page for a workspace that does not exist.
 func (d *Dashboard) NotFound(w http.ResponseWriter, r *http.Request, status int, p proxy.PlainPage) {
 	d.plain(w, r, status, "not_found", p)
 }

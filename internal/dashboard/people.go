@@ -12,18 +12,18 @@ import (
 	"codehub/internal/workspace"
 )
 
-// What the field of a person's limit holds.
+// Values of the field of a user's running limit.
 const (
 	limitServer = "server" // the server's
 	limitOwn    = "own"
 	limitNone   = "none"
 )
 
-// maxOwnLimit bounds a limit that is given to somebody, as the API does
-// (admin.MaxRunning): what was given there can be saved again here.
+// maxOwnLimit bounds a user's custom limit, as the API does (admin.MaxRunning), so that a limit
+// set there can be saved here.
 const maxOwnLimit = 1_000_000
 
-// personForm prepares a form about one of the people, or for a new one.
+// personForm returns a form about an existing or a new user.
 func (d *Dashboard) personForm(name string, r *http.Request) (*form, error) {
 	f := d.form(name, r, nil)
 	f.Back, f.Value["limit"] = "/admin", limitServer
@@ -49,7 +49,7 @@ func (d *Dashboard) personForm(name string, r *http.Request) (*form, error) {
 	return f, nil
 }
 
-// personDialog serves a form about one of the people.
+// personDialog serves a form about a user.
 func (d *Dashboard) personDialog(name string) callerHandler {
 	return func(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 		f, err := d.personForm(name, r)
@@ -61,7 +61,7 @@ func (d *Dashboard) personDialog(name string) callerHandler {
 	}
 }
 
-// ownLimit reads a person's limit.
+// ownLimit reads a user's running limit.
 func (f *form) ownLimit() (v api.Nullable[int]) {
 	f.Value["limit"], f.Value["limit_n"] = f.r.PostFormValue("limit"), strings.TrimSpace(f.r.PostFormValue("limit_n"))
 	n := 0
@@ -80,7 +80,7 @@ func (f *form) ownLimit() (v api.Nullable[int]) {
 	return api.Nullable[int]{Set: true, Value: &n}
 }
 
-// newPassword reads a password that somebody is given.
+// newPassword reads the password that an administrator sets for a user.
 func (f *form) newPassword() string {
 	password := f.r.PostFormValue("password")
 	switch {
@@ -115,7 +115,7 @@ func (d *Dashboard) addPerson(w http.ResponseWriter, r *http.Request, c workspac
 	d.peopleChanged(w, r, c, f.lang.T("toast.person_added", a.Username))
 }
 
-// changePerson carries out the form with that name.
+// changePerson handles the form with that name.
 func (d *Dashboard) changePerson(name string) callerHandler {
 	return func(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 		f, err := d.personForm(name, r)
@@ -137,7 +137,7 @@ func (d *Dashboard) changePerson(name string) callerHandler {
 	}
 }
 
-// personPatch is what the form changes of its person.
+// personPatch returns what the form changes of the user.
 func (f *form) personPatch() (p api.PatchAccount) {
 	yes, no := true, false
 	switch f.Name {
@@ -158,8 +158,8 @@ func (f *form) personPatch() (p api.PatchAccount) {
 	return p
 }
 
-// refusePerson answers a form about people that was refused: in the form where
-// that can be mended there.
+// refusePerson responds to a refused form about a user: in the form, if the administrator can
+// correct it there.
 func (d *Dashboard) refusePerson(w http.ResponseWriter, r *http.Request, c workspace.Caller, f *form, err error) {
 	var e *workspace.Error
 	if !errors.As(err, &e) {
@@ -180,7 +180,7 @@ func (d *Dashboard) refusePerson(w http.ResponseWriter, r *http.Request, c works
 	d.again(w, r, c, f)
 }
 
-// refusePeople answers with a message what cannot be mended in a form.
+// refusePeople responds with a message if a form cannot correct the error.
 func (d *Dashboard) refusePeople(w http.ResponseWriter, r *http.Request, c workspace.Caller, err error) {
 	if !isHTMX(r) {
 		d.fail(w, r, err)
@@ -195,7 +195,7 @@ func (d *Dashboard) refusePeople(w http.ResponseWriter, r *http.Request, c works
 	d.fragments(w, r, statusOf(err), part{"close-dialog", nil}, part{"toast-oob", &toast{Text: text, Error: true}})
 }
 
-// currentCursor is which part of the people the browser shows.
+// currentCursor returns the cursor of the page of users that the browser shows.
 func currentCursor(r *http.Request) string {
 	u, err := url.Parse(r.Header.Get("HX-Current-URL"))
 	if err != nil {
@@ -204,14 +204,14 @@ func currentCursor(r *http.Request) string {
 	return u.Query().Get("cursor")
 }
 
-// peopleChanged answers a change that was carried out.
+// peopleChanged responds to a change that was made.
 func (d *Dashboard) peopleChanged(w http.ResponseWriter, r *http.Request, c workspace.Caller, said string) {
 	if !isHTMX(r) || asPage(r) {
 		d.redirect(w, r, notedAt("/admin", "person", ""))
 		return
 	}
 	parts := []part{{"close-dialog", nil}, {"toast-oob", &toast{Text: said}}}
-	// The page shows it, too: the part of the people that it has open.
+	// Redraw the page of users that is open.
 	if v, err := d.readAdmin(r.Context(), c, currentCursor(r)); err == nil {
 		v.OOB = true
 		parts = append([]part{{"admin-people", v}}, parts...)

@@ -5,10 +5,9 @@ import (
 	"strings"
 )
 
-// localPath returns next if it is a path on this origin that a browser can
-// only read as one, else "/". Browsers drop tabs and line breaks and take a
-// backslash for a slash, so whatever holds one of those, an escaped one
-// included, is refused rather than repaired.
+// localPath returns next if every browser reads it as a path on this origin, else "/". Browsers
+// drop tabs and line breaks and read a backslash as a slash, so a path with one of these, also
+// escaped, is refused rather than repaired.
 func localPath(next string) string {
 	const home = "/"
 	if next == "" || len(next) > 2048 || next[0] != '/' {
@@ -18,8 +17,8 @@ func localPath(next string) string {
 	if err != nil || u.Scheme != "" || u.Host != "" || u.User != nil || u.Opaque != "" {
 		return home
 	}
-	// Both the raw form and the decoded path: one is what the browser reads
-	// now, the other what a server behind might redirect to.
+	// The raw form is what the browser reads; the decoded path is what a server behind might
+	// redirect to.
 	for _, s := range []string{next, u.Path} {
 		if strings.HasPrefix(s, "//") || strings.ContainsRune(s, '\\') {
 			return home

@@ -21,22 +21,22 @@ type pageSet struct {
 	pages map[string]*template.Template // by file: the layout with that page's content
 }
 
-// page is what the layout needs beside the page's own Body.
+// page is the layout's data; Body is the page's own.
 type page struct {
 	Title   string
 	Lang    *catalogue.Language
 	Langs   []*catalogue.Language
 	Theme   string // light, dark, or empty for the system's
-	Path    string // where the theme and language forms come back to
+	Path    string // where the theme and language forms return to
 	User    *workspace.Caller
 	Nav     string
 	Stream  string // address of the page's event stream; empty for none
-	Warn    bool   // path mode, shown to an admin
+	Warn    bool   // about path mode, for administrators
 	Notices notices
-	Admin   bool // the user may see what administrators see
+	Admin   bool // the user is an administrator
 	Plain   bool // no top bar: login, setup, the proxy's pages
 	Toast   *toast
-	Reload  bool // without scripts, load again after some seconds
+	Reload  bool // without scripts, reload after some seconds
 	Now     time.Time
 	Body    any
 }
@@ -63,7 +63,7 @@ func parsePages(a *assets) map[string]*pageSet {
 	return out
 }
 
-// funcs are the functions of the templates in one language.
+// funcs returns the functions of the templates in one language.
 func funcs(l *catalogue.Language, a *assets) template.FuncMap {
 	stamp := func(kind string, t time.Time, text string) template.HTML {
 		return template.HTML(fmt.Sprintf(`<time datetime="%s" data-%s>%s</time>`,
@@ -110,8 +110,7 @@ func funcs(l *catalogue.Language, a *assets) template.FuncMap {
 	}
 }
 
-// dict makes a map from alternating keys and values, for templates that take
-// more than one thing.
+// dict makes a map from alternating keys and values, for templates with several arguments.
 func dict(kv ...any) (map[string]any, error) {
 	if len(kv)%2 != 0 {
 		return nil, errors.New("dict: a key without a value")
@@ -136,8 +135,8 @@ func (d *Dashboard) set(r *http.Request) *pageSet {
 	return d.pages[catalogue.Match(chosen, r).Code]
 }
 
-// newPage fills in what every page has. titleKey is the text of its title,
-// empty if the caller sets the title.
+// newPage returns a page with the fields that all pages have. titleKey is the text of its
+// title, empty if the caller sets the title.
 func (d *Dashboard) newPage(r *http.Request, c *workspace.Caller, titleKey string, body any) page {
 	l := d.set(r).lang
 	p := page{Lang: l, Langs: catalogue.Languages(), Path: "/", User: c, Body: body, Now: d.Now()}
@@ -166,8 +165,8 @@ func (d *Dashboard) trouble() string {
 	return d.Trouble()
 }
 
-// render writes a whole page. It is rendered before anything is sent, so that
-// an error still can be.
+// render writes a whole page. It renders before it writes, so that an error can still be
+// reported.
 func (d *Dashboard) render(w http.ResponseWriter, r *http.Request, status int, name string, p page) {
 	var b bytes.Buffer
 	if err := d.set(r).pages[name].ExecuteTemplate(&b, "layout", p); err != nil {
@@ -182,7 +181,7 @@ func (d *Dashboard) send(w http.ResponseWriter, status int, html []byte) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Vary", "Accept-Language, Cookie, HX-Request")
 	w.WriteHeader(status)
-	_, _ = w.Write(html) // whoever left does not need the rest
+	_, _ = w.Write(html) // an error means that the browser disconnected
 }
 
 // part is a fragment: the template Name with Data.
@@ -203,7 +202,7 @@ func (d *Dashboard) fragments(w http.ResponseWriter, r *http.Request, status int
 	d.send(w, status, b.Bytes())
 }
 
-// broken answers when a template fails, which no input should bring about.
+// broken responds when a template fails, which is a bug.
 func (d *Dashboard) broken(w http.ResponseWriter, r *http.Request, err error) {
 	d.Log.Error("rendering failed", "path", r.URL.Path, "err", err)
 	http.Error(w, d.set(r).lang.T("err.internal"), http.StatusInternalServerError)

@@ -7,10 +7,10 @@ import (
 	"codehub/internal/workspace"
 )
 
-// restoreView is what the page about a take-over shows.
+// restoreView is the page about taking over a restored database.
 type restoreView struct {
 	Plan    api.RestorePlan
-	Changes []api.RestoreStep // what is not left as it is, or needs to be known
+	Changes []api.RestoreStep // steps that change or explain something
 	Kept    int               // the others
 }
 
@@ -41,8 +41,8 @@ func (d *Dashboard) restorePage(w http.ResponseWriter, r *http.Request, c worksp
 	d.render(w, r, http.StatusOK, "restore", p)
 }
 
-// takeOver applies the plan. The form's field keep names the workspaces that keep
-// the database's state.
+// takeOver applies the plan. The form field keep lists the workspaces that keep the database's
+// state.
 func (d *Dashboard) takeOver(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	if d.Restore == nil {
 		d.noPage(w, r)

@@ -9,16 +9,16 @@ import (
 	"codehub/internal/workspace"
 )
 
-// policy lets a page load from its own origin alone, run no inline script and
-// be framed by nobody.
+// policy lets a page load only from its own origin, run no inline script and be framed by no
+// page.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; " +
 	"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 const (
-	// maxBody bounds what a form may send.
+	// maxBody bounds the size of a form.
 	maxBody = 256 << 10
-	// formWithin is how long it may take to arrive: one that trickles in, from
-	// whoever is not even logged in, must not hold a connection for ever.
+	// formWithin bounds how long a form may take to arrive, so that a slow one cannot hold a
+	// connection open, even without a login.
 	formWithin = 30 * time.Second
 )
 
@@ -32,16 +32,16 @@ func secureHeaders(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
-// limitBody reads the form, within its bounds, before h looks at it. What could
-// not be read in full counts as not sent.
+// limitBody reads the form within its bounds before h runs. A form that was not read in full
+// counts as not sent.
 func limitBody(within time.Duration, h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		if r.Method == http.MethodPost {
-			// A server without a network connection sets no deadline. The end
-			// is lifted again once all is read: reached later, it would look
-			// like a client that has gone. Otherwise it stays, as the server
-			// itself goes on to read the rest before it answers.
+			// A server without a network connection sets no deadline. The deadline is removed
+			// once the form is read: reached later, it would look like a disconnected client.
+			// Otherwise it stays, since the server reads the rest of the body before it
+			// responds.
 			rc := http.NewResponseController(w)
 			_ = rc.SetReadDeadline(time.Now().Add(within))
 			if r.ParseForm() == nil {
@@ -55,8 +55,7 @@ func limitBody(within time.Duration, h http.HandlerFunc) http.Handler {
 // callerHandler serves a request whose caller is known.
 type callerHandler func(w http.ResponseWriter, r *http.Request, c workspace.Caller)
 
-// loggedIn resolves the caller, or sends the browser to the login page and,
-// for a page, back here afterwards.
+// loggedIn resolves the caller, or redirects to the login page, which leads back to a page.
 func (d *Dashboard) loggedIn(h callerHandler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who, err := d.Auth.Identify(r, false)
@@ -83,7 +82,7 @@ func loginPath(next string) string {
 	return "/login?next=" + url.QueryEscape(next)
 }
 
-// isHTMX reports whether the request was made by htmx, which takes fragments.
+// isHTMX reports whether htmx made the request and expects fragments.
 func isHTMX(r *http.Request) bool { return r.Header.Get("HX-Request") == "true" }
 
 // redirect sends the browser to a path of this origin, from a page or from htmx.

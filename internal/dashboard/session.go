@@ -12,17 +12,17 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Cookies that keep how a browser wants the pages. They hold no secret.
+// Cookies with the browser's preferences. They hold no secret.
 const (
 	themeCookie    = "codehub_theme"
 	languageCookie = "codehub_lang"
 )
 
-// CookieNames lists the cookies that the pages keep. Like the session's they
-// are codehub's own and no business of a workspace's.
+// CookieNames lists the cookies of the pages. Like the session's, the proxy does not pass them
+// to workspaces.
 func CookieNames() []string { return []string{themeCookie, languageCookie} }
 
-// entry is what the login and setup pages show.
+// entry is the login or setup page.
 type entry struct {
 	Next     string
 	Username string
@@ -77,7 +77,7 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 	d.redirect(w, r, e.Next)
 }
 
-// entryProblem says why somebody was not let in.
+// entryProblem returns the message for a failed login or setup.
 func (d *Dashboard) entryProblem(r *http.Request, err error) string {
 	l := d.set(r).lang
 	var e *workspace.Error
@@ -99,14 +99,14 @@ func (d *Dashboard) entryProblem(r *http.Request, err error) string {
 	return l.T("err.internal")
 }
 
-// retryAfter says in the header how long somebody is locked out.
+// retryAfter sets the header Retry-After from a lockout.
 func retryAfter(w http.ResponseWriter, err error) {
 	if n := lockedFor(err); n > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(n))
 	}
 }
 
-// lockedFor is for how many seconds err locks somebody out.
+// lockedFor returns the remaining seconds of the lockout in err.
 func lockedFor(err error) int {
 	var e *workspace.Error
 	if !errors.As(err, &e) || e.Code != workspace.CodeLockedOut {
@@ -169,7 +169,7 @@ func (d *Dashboard) setup(w http.ResponseWriter, r *http.Request) {
 	session, err := d.Auth.Setup(r.Context(), e.Code, e.Username, password, r.UserAgent())
 	if err != nil {
 		if workspace.CodeOf(err) == workspace.CodeForbidden {
-			// The wrong code, or somebody else was first.
+			// The code is wrong, or another user completed the setup first.
 			if needed, err := d.Auth.SetupNeeded(r.Context()); err == nil && !needed {
 				d.redirect(w, r, "/login")
 				return
@@ -204,7 +204,7 @@ func (d *Dashboard) setLanguage(w http.ResponseWriter, r *http.Request) {
 	d.preferred(w, r, true)
 }
 
-// remember keeps a preference for a year, or forgets it.
+// remember stores a preference for a year; an empty value removes it.
 func (d *Dashboard) remember(w http.ResponseWriter, name, value string) {
 	c := &http.Cookie{Name: name, Value: value, Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode, MaxAge: 365 * 24 * 3600}
 	if value == "" {

@@ -11,7 +11,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// tokensView is what the page of API tokens shows.
+// tokensView is the page of API tokens.
 type tokensView struct {
 	Tokens []tokenView
 	OOB    bool
@@ -23,13 +23,13 @@ type tokenView struct {
 	Now     time.Time
 }
 
-// newToken is a token that was just made, shown this once.
+// newToken is a created token, which is shown only once.
 type newToken struct {
 	Name, Plain string
-	Example     string // a call of the API with it
+	Example     string // an API call with it
 }
 
-// lifetimes are the days that a token may be made to last.
+// lifetimes are the choices for a token's lifetime, in days.
 func lifetimes() []int { return []int{7, 30, 90, 365} }
 
 func (d *Dashboard) readTokens(r *http.Request, c workspace.Caller) (tokensView, error) {
@@ -93,7 +93,7 @@ func (d *Dashboard) createToken(w http.ResponseWriter, r *http.Request, c worksp
 	}
 	v, err := d.readTokens(r, c)
 	if err != nil {
-		// The token is there and must be shown; the list can wait for a reload.
+		// The token exists and must be shown; the list can wait for a reload.
 		d.logFailure(r, err)
 		d.fragments(w, r, http.StatusOK, part{"token-dialog", made})
 		return

@@ -12,19 +12,17 @@ import (
 	"codehub/internal/workspace"
 )
 
-// What the fields of a TTL hold: whether it is the server's, none, or a number
-// of units.
+// Values of the mode field of an idle timeout.
 const (
 	ttlServer = "server"
 	ttlNever  = "never"
 	ttlAfter  = "after"
 )
 
-// ttlUnits are what a TTL can be given in, in seconds, the largest first.
+// ttlUnits are the units of an idle timeout, in seconds, largest first.
 var ttlUnits = []int{24 * 3600, 3600, 60, 1}
 
-// Units are those that the form offers for the TTL: seconds only where the
-// present one needs them.
+// Units are the units that the form offers: seconds only if the current value needs them.
 func (f *form) Units(which string) []int {
 	if f.Value[which+"_ttl_unit"] == "1" {
 		return ttlUnits
@@ -32,7 +30,7 @@ func (f *form) Units(which string) []int {
 	return ttlUnits[:3]
 }
 
-// showTTL fills in the fields of a TTL. which is standby or archive.
+// showTTL fills in the fields of an idle timeout. which is standby or archive.
 func (f *form) showTTL(which string, seconds *int) {
 	f.Value[which+"_ttl"], f.Value[which+"_ttl_n"], f.Value[which+"_ttl_unit"] = ttlServer, "", "60"
 	switch {
@@ -49,7 +47,7 @@ func (f *form) showTTL(which string, seconds *int) {
 	}
 }
 
-// ttl reads the fields of a TTL. A form without them leaves it as it is.
+// ttl reads the fields of an idle timeout. A form without them leaves it unchanged.
 func (f *form) ttl(which string) (v workspace.Optional[int]) {
 	field := which + "_ttl"
 	if !f.r.PostForm.Has(field) {
@@ -79,13 +77,13 @@ func (f *form) ttl(which string) (v workspace.Optional[int]) {
 	return v
 }
 
-// What the form that keeps a workspace awake holds beside a number of seconds.
+// Values of the keep-awake form besides a number of seconds.
 const (
 	awakeUntil = "until"
 	awakeOff   = "off"
 )
 
-// awakeFor are the seconds to choose from, up to the longest that is allowed.
+// awakeFor returns the choices in seconds, at most longest.
 func awakeFor(longest time.Duration) []int {
 	most := int(longest / time.Second)
 	var out []int
@@ -106,8 +104,7 @@ func (d *Dashboard) showKeepAwake(f *form, ws workspace.Workspace) {
 	}
 }
 
-// keepAwake keeps a workspace from stopping by itself for a while, until a
-// time, or no longer.
+// keepAwake sets or clears the time until which a workspace is not stopped automatically.
 func (d *Dashboard) keepAwake(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	ws, err := d.workspaceOf(r.Context(), r, c)
 	if err != nil {
@@ -129,7 +126,7 @@ func (d *Dashboard) keepAwake(w http.ResponseWriter, r *http.Request, c workspac
 	})
 }
 
-// awakeUntil reads until when; nil for no longer.
+// awakeUntil returns the chosen time; nil to turn keep-awake off.
 func (d *Dashboard) awakeUntil(f *form, r *http.Request) *time.Time {
 	now := d.Now().UTC()
 	f.Value["awake"], f.Value["until"] = r.PostFormValue("awake"), r.PostFormValue("until")
@@ -161,9 +158,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// moment reads what a field for a date and a time holds: with the browser's
-// offset, which a script of ours adds, else in UTC, in which the pages show
-// times to browsers without scripts.
+// moment parses a date and time field: with the browser's offset if the script added one, else
+// in UTC, the zone of times on pages without scripts.
 func moment(s string) (at time.Time, ok bool) {
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", "2006-01-02T15:04:05"} {
 		if at, err := time.Parse(layout, s); err == nil {

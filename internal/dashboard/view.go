@@ -7,29 +7,29 @@ import (
 	"codehub/internal/workspace"
 )
 
-// A tone is what colour and motion a state is shown with.
+// A tone selects the colour and motion of a state.
 const (
 	toneRunning  = "running"
-	toneBusy     = "busy" // something is under way
+	toneBusy     = "busy" // an operation is running
 	toneIdle     = "idle"
 	toneArchived = "archived"
 	toneError    = "error"
 )
 
-// Where a form was sent from decides what the answer redraws, and where a
-// browser without scripts goes next.
+// The page that a form was sent from. It decides which parts the response redraws, and the
+// redirect without scripts.
 const (
 	fromList   = "list"
 	fromDetail = "detail"
 	fromWait   = "wait" // the proxy's pages under /w/
-	fromAny    = "any"  // whatever page; its stream redraws it
+	fromAny    = "any"  // any page; its stream redraws it
 )
 
-// action is one thing that a person can do now. Exactly one of Href (a link),
-// Dialog (a link that opens a dialog; it works as a page too) and Post is set.
+// action is one thing that the user can do now. Exactly one of Href (a link), Dialog (a link
+// that opens a dialog, and works as a page) and Post is set.
 type action struct {
-	Key    string // names it: the label is the text action.<Key>
-	Label  string // if it is action.<Label> instead
+	Key    string // the label is the text action.<Key>
+	Label  string // the label is action.<Label> instead, if set
 	Href   string
 	Dialog string
 	Post   string
@@ -38,27 +38,26 @@ type action struct {
 	NewTab bool
 }
 
-// problem is what went wrong, in the texts problem.<Key>.title and .body.
+// problem is an error, with the texts problem.<Key>.title and .body.
 type problem struct {
 	Key     string
-	Final   bool   // in ERROR, as opposed to being tried again
-	Detail  string // the backend's own words
+	Final   bool   // in ERROR, not being retried
+	Detail  string // Docker's own message
 	Actions []action
 }
 
-// progress is how far an operation is. Percent is -1 where it is not known,
-// everything else 0.
+// progress is how far an operation is. Percent is -1 if unknown, the other fields 0.
 type progress struct {
 	Step, Detail   string
 	Done, Total    int64 // bytes
 	Percent        int
 	Files, FilesOf int
-	Rate           int64 // bytes a second
+	Rate           int64 // bytes per second
 	Left           int   // seconds
 }
 
-// view is a workspace as the pages show it: which state its person sees and
-// what they can do about it. It holds keys of texts, no texts.
+// view is a workspace as the pages show it: its state and the user's actions. It holds keys of
+// texts, not texts.
 type view struct {
 	ID          string
 	Name        string
@@ -74,37 +73,37 @@ type view struct {
 	Since    time.Time
 	Progress *progress
 	Queued   string        // the text queued.<Queued>; empty for none
-	Request  string        // the text request.<Request>: asked for and not acted upon yet
-	Why      string        // the text cause.<Why>: why it is at rest, or on its way there
-	Unused   time.Duration // for which it had not been used, if Why says so
+	Request  string        // the text request.<Request>: a request that is still pending
+	Why      string        // the text cause.<Why>: why it is at rest, or about to be
+	Unused   time.Duration // how long it had been idle, if Why says so
 	Life     lifetime
 	Problem  *problem
 	RetryAt  *time.Time
 	Attempt  int
 
 	Primary   *action
-	Actions   []action // beside the primary one
+	Actions   []action // in addition to the primary one
 	Menu      []action
-	ToArchive *action // has a place of its own on the workspace's page, elsewhere it is in the menu
+	ToArchive *action // a separate button on the workspace's page, elsewhere a menu item
 	KeepAwake *action // on the workspace's page alone
 
 	Deleted      bool
-	RestoreUntil time.Time // of a deleted one; zero when it can no longer be taken back
+	RestoreUntil time.Time // of a deleted one; zero if it can no longer be undeleted
 
 	W    workspace.Workspace
 	From string
 	Now  time.Time
 }
 
-// Enterable reports whether the proxy lets a person in now.
+// Enterable reports whether the proxy lets the user in now.
 func (v view) Enterable() bool {
 	return lifecycle.OpeningOf(v.W) == lifecycle.OpenNow
 }
 
-// terms are what a view depends on beside its workspace.
+// terms are the other inputs of a view.
 type terms struct {
-	grace time.Duration // for which a deletion can be taken back
-	ttl   workspace.TTL // of what has no time of its own
+	grace time.Duration // for which a deletion can be undone
+	ttl   workspace.TTL // of workspaces without custom idle timeouts
 	now   time.Time
 }
 
@@ -112,8 +111,7 @@ func (d *Dashboard) viewOf(w workspace.Workspace, from string) view {
 	return viewOf(w, from, terms{d.DeleteGrace, d.TTL, d.Now()})
 }
 
-// viewOf works out what to show of w. It is pure: everything it depends on is
-// an argument.
+// viewOf returns the view of w. It is pure: everything it depends on is an argument.
 func viewOf(w workspace.Workspace, from string, on terms) view {
 	v := view{
 		ID: string(w.ID), Name: w.Name, Description: w.Description, Memo: w.Memo, Image: w.ImageRef,
@@ -140,7 +138,7 @@ func viewOf(w workspace.Workspace, from string, on terms) view {
 	}
 	if v.Deleted {
 		v.Since = *w.DeletedAt
-		if on.grace > 0 && lifecycle.Restorable(w, false) { // whether its archive is going only the request finds
+		if on.grace > 0 && lifecycle.Restorable(w, false) { // only the request checks whether its archive is being removed
 			v.RestoreUntil, _ = lifecycle.PurgeAt(w, on.grace)
 		}
 	}
@@ -148,7 +146,7 @@ func viewOf(w workspace.Workspace, from string, on terms) view {
 	return v
 }
 
-// toneOf is what a state is shown with.
+// toneOf returns the tone of a state.
 func toneOf(s lifecycle.State) string {
 	switch {
 	case s.Busy():
@@ -180,15 +178,15 @@ func progressOf(p *workspace.Progress) *progress {
 	return out
 }
 
-// queuedOf names the state that is applied when the running operation finishes:
-// a queued one, or a desired state beyond what the step leads to.
+// queuedOf returns the state that is applied when the running operation finishes: a queued one,
+// or a desired state beyond the operation's result.
 func queuedOf(w workspace.Workspace) string {
 	if w.NextDesired != "" {
 		return string(w.NextDesired)
 	}
 	switch w.Operation {
 	case workspace.OpNone:
-		// The step that comes first has not been claimed yet.
+		// The first operation is not claimed yet.
 		switch {
 		case w.Phase == workspace.PhaseRunning && w.DesiredState == workspace.DesiredArchived,
 			w.Phase == workspace.PhaseArchived && w.DesiredState == workspace.DesiredRunning:
@@ -213,14 +211,14 @@ func queuedOf(w workspace.Workspace) string {
 	return ""
 }
 
-// problemOf names what went wrong: a final reason, one that is being tried
-// again, or a retry for no recorded reason.
+// problemOf returns the error: a final one, one that is being retried, or a retry without a
+// recorded reason.
 func problemOf(w workspace.Workspace) *problem {
 	switch {
 	case w.ErrorReason != "":
 		return &problem{Key: problemKey(w, w.ErrorReason), Final: w.ErrorReason.Final(), Detail: w.ErrorMessage}
 	case w.Phase == workspace.PhaseError:
-		// Not healthy, and the reason has not been recorded yet.
+		// Not healthy, before the reason is recorded.
 		c := w.Conditions.Get(workspace.Healthy)
 		key := "Unknown"
 		if r := workspace.ErrorReason(c.Reason); !c.True() && r.Final() && known(r) {
@@ -231,14 +229,14 @@ func problemOf(w workspace.Workspace) *problem {
 	return nil
 }
 
-// archiveMissing is a DataLost whose home was in the archive.
+// archiveMissing is a DataLost whose home was archived.
 const archiveMissing = "ArchiveMissing"
 
-// obstructed is a failure because of a volume that is in the home's way.
+// obstructed is a failure because a volume blocks the home.
 const obstructed = "Obstructed"
 
-// volumeKept is a lost archive of a home whose volume is still complete: to
-// recover uses that, and nothing is lost.
+// volumeKept is a lost archive of a home whose volume is still complete. To recover uses the
+// volume, so nothing is lost.
 const volumeKept = "VolumeKept"
 
 func problemKey(w workspace.Workspace, r workspace.ErrorReason) string {
@@ -254,12 +252,10 @@ func problemKey(w workspace.Workspace, r workspace.ErrorReason) string {
 	return string(r)
 }
 
-// Lost reports whether the data is lost, so that something may be put in its
-// place.
+// Lost reports that the data is lost, so that the user may replace it.
 func (v view) Lost() bool { return v.Problem != nil && v.Problem.Final && lifecycle.LossOf(v.W) != "" }
 
-// Offers reports whether the home may go on with that archive: data is lost,
-// and not with it.
+// Offers reports whether the archive g can replace the lost data.
 func (v view) Offers(g generation) bool {
 	if !v.Lost() {
 		return false
@@ -267,24 +263,22 @@ func (v view) Offers(g generation) bool {
 	return !g.Current || !lifecycle.ArchiveLost(v.W)
 }
 
-// Working reports whether there is something to show the progress of. A step
-// that is tried again has both its progress and what went wrong before.
+// Working reports whether there is progress to show. A retried operation has both its progress
+// and its previous error.
 func (v view) Working() bool {
 	return v.Tone == toneBusy && (v.Problem == nil || !v.Problem.Final && v.Progress != nil)
 }
 
-// Moves reports whether what is under way moves a home, which takes as long as
-// the home is large.
+// Moves reports whether the operation moves a home, which takes longer the larger the home is.
 func (v view) Moves() bool { return v.State == "archiving" || v.State == "restoring" }
 
-// AwaitsRoom reports whether it starts as soon as the limits allow: nothing
-// else is in the way of a queued start.
+// AwaitsRoom reports whether only the running limit delays a queued start.
 func (v view) AwaitsRoom() bool {
 	return !lifecycle.Restarting(v.W) && v.W.NextDesired == workspace.DesiredRunning && v.W.DesiredState != workspace.DesiredRunning &&
 		v.Operation == workspace.OpNone && v.Phase != workspace.PhaseError && !v.Deleted
 }
 
-// Then names what comes afterwards, in the texts then.<Then>; empty for nothing.
+// Then names the following state, in the texts then.<Then>; empty for none.
 func (v view) Then() string {
 	if v.Operation == workspace.OpArchiving && (v.Queued == string(workspace.DesiredRunning) || v.Queued == string(workspace.DesiredStandby)) {
 		return v.Queued + "_archiving"
@@ -312,5 +306,5 @@ func known(r workspace.ErrorReason) bool {
 	return false
 }
 
-// Card returns the view itself, for the templates of what embeds one.
+// Card returns the view itself, for templates whose data embeds one.
 func (v view) Card() view { return v }

@@ -1,5 +1,4 @@
-// Package catalogue holds every text that people read on codehub's pages, one
-// file per language, all with the same keys.
+// Package catalogue has all texts of codehub's pages, one file per language with the same keys.
 package catalogue
 
 import (
@@ -11,7 +10,7 @@ import (
 	"golang.org/x/text/language"
 )
 
-// Language is one language's texts.
+// Language is the texts of one language.
 type Language struct {
 	Code  string // BCP 47, for the lang attribute: "en", "ko"
 	Name  string // in the language itself
@@ -21,7 +20,7 @@ type Language struct {
 }
 
 var (
-	// English is the language of whoever asks for none that we have.
+	// English is the default language.
 	English = &Language{Code: "en", Name: "English", texts: en, plural: func(n int) bool { return n != 1 }}
 	Korean  = &Language{Code: "ko", Name: "한국어", texts: ko, plural: func(int) bool { return true }}
 )
@@ -31,7 +30,7 @@ func Languages() []*Language { return []*Language{English, Korean} }
 
 var matcher = language.NewMatcher([]language.Tag{language.English, language.Korean})
 
-// ByCode returns the language with exactly this code.
+// ByCode returns the language with this code.
 func ByCode(code string) (*Language, bool) {
 	for _, l := range Languages() {
 		if l.Code == code {
@@ -41,14 +40,14 @@ func ByCode(code string) (*Language, bool) {
 	return nil, false
 }
 
-// Match returns the language for a request: the chosen code if it is one that
-// we have, else the best for Accept-Language.
+// Match returns the language for a request: the chosen code if codehub has it, else the best
+// match for Accept-Language.
 func Match(chosen string, r *http.Request) *Language {
 	if l, ok := ByCode(chosen); ok {
 		return l
 	}
-	// A header that cannot be read is as good as none; its length is bounded
-	// by the server, and the parser bounds the number of tags.
+	// An unreadable header counts as none. The server bounds its length, and the parser the
+	// number of tags.
 	tags, _, err := language.ParseAcceptLanguage(r.Header.Get("Accept-Language"))
 	if err != nil {
 		return English
@@ -72,8 +71,8 @@ func (l *Language) Keys() []string {
 	return out
 }
 
-// T returns the text for key, formatted with args as by fmt. The key itself
-// stands in for a text that is missing; a test holds that none is.
+// T returns the text for key, formatted with args as by fmt. It returns the key if there is no
+// text, which a test rules out.
 func (l *Language) T(key string, args ...any) string {
 	s, ok := l.texts[key]
 	if !ok {
@@ -96,7 +95,7 @@ func (l *Language) N(key string, n int, args ...any) string {
 	return l.T(key, append([]any{n}, args...)...)
 }
 
-// Ago says how long ago t was: "just now", "5 min ago", "3 h ago", "2 days ago".
+// Ago formats the time since t: "just now", "5 min ago", "3 h ago", "2 days ago".
 func (l *Language) Ago(t, now time.Time) string {
 	d := now.Sub(t)
 	switch {
@@ -110,7 +109,7 @@ func (l *Language) Ago(t, now time.Time) string {
 	return l.N("time.days_ago", int(d/(24*time.Hour)))
 }
 
-// For says how long something has lasted: "for 5 min", "for 1 h 58 min".
+// For formats a duration since then: "for 5 min", "for 1 h 58 min".
 func (l *Language) For(since, now time.Time) string {
 	d := now.Sub(since)
 	switch {
@@ -124,7 +123,7 @@ func (l *Language) For(since, now time.Time) string {
 	return l.N("time.for_days", int(d/(24*time.Hour)))
 }
 
-// In says how long it still is until t: "less than a minute", "5 min", "1 h 58 min", "2 days".
+// In formats the time until t: "less than a minute", "5 min", "1 h 58 min", "2 days".
 func (l *Language) In(t, now time.Time) string {
 	d := t.Sub(now)
 	switch {
@@ -138,8 +137,8 @@ func (l *Language) In(t, now time.Time) string {
 	return l.N("time.in_days", int((d+12*time.Hour)/(24*time.Hour)))
 }
 
-// Left says for how many more seconds something takes, no more exactly than
-// that is known: "40 s", "3 min", "1 h 5 min".
+// Left formats an estimate of the remaining time, without false precision: "40 s", "3 min", "1
+// h 5 min".
 func (l *Language) Left(seconds int) string {
 	switch {
 	case seconds <= 55:
@@ -151,8 +150,8 @@ func (l *Language) Left(seconds int) string {
 	return l.T("time.in_hours", minutes/60, minutes%60)
 }
 
-// Lasting says how long something lasts, in the largest unit that is exact
-// enough: "10 min", "1 h 30 min", "3 h", "1 day".
+// Lasting formats a duration in the largest units that are exact enough: "10 min", "1 h 30
+// min", "3 h", "1 day".
 func (l *Language) Lasting(d time.Duration) string {
 	day := 24 * time.Hour
 	switch {
@@ -169,7 +168,7 @@ func (l *Language) Lasting(d time.Duration) string {
 	return l.N("time.in_days", int((d+day/2)/day))
 }
 
-// Count writes a number with its thousands set apart: "12,345".
+// Count formats a number with thousands separators: "12,345".
 func (l *Language) Count(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -178,7 +177,7 @@ func (l *Language) Count(n int) string {
 	return s
 }
 
-// Bytes writes a size in decimal units: "640 MB".
+// Bytes formats a size in decimal units: "640 MB".
 func (l *Language) Bytes(n int64) string {
 	switch {
 	case n < 1000:

@@ -1,7 +1,7 @@
 package catalogue
 
-// en holds the English texts. Verbs are fmt's; keys that end in .one and
-// .other are used with N.
+// en holds the English texts. Verbs are those of fmt; N uses the keys that end in .one and
+// .other.
 var en = map[string]string{
 	"brand": "codehub",
 

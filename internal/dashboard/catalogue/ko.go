@@ -1,7 +1,7 @@
 package catalogue
 
-// ko holds the Korean texts. Names are followed by a noun, so that no
-// particle depends on how the name ends.
+// ko holds the Korean texts. A name is followed by a noun, so that no particle depends on how
+// the name ends.
 var ko = map[string]string{
 	"brand": "codehub",
 

@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// systemPrefix begins the keys of the texts that the server writes in English,
-// into conditions for example, and that pages translate.
+// systemPrefix begins the keys of texts that the server writes in English, such as conditions,
+// and that pages translate.
 const systemPrefix = "system."
 
-// systemFragments are texts that are too common to be recognized on their own. Each
-// is translated only in a message that has one of its companions.
+// systemFragments are texts that are too common to be recognized alone. Each is translated only
+// in a message that also has one of its companions.
 var systemFragments = map[string][]string{
 	"system.aside_since": {"system.aside_partial", "system.aside_kept"},
 	"system.aside_size":  {"system.aside_partial", "system.aside_kept"},
 	"system.hold_at":     {"system.hold_docker", "system.hold_archives"},
 }
 
-// System translates what the server wrote, as far as it is in the catalogue. The
-// rest, such as an error of Docker, stays as it is.
+// System translates the sentences of the server's message that are in the catalogue. The rest,
+// such as an error of Docker, stays as it is.
 func (l *Language) System(message string) string {
 	if l == English {
 		return message
@@ -56,8 +56,8 @@ type systemRule struct {
 	pattern *regexp.Regexp
 }
 
-// systemRules has the longest texts first: a shorter one may be a part of them.
-// Fragments are last, after their companions.
+// systemRules has the longest texts first, since a shorter one may be part of them. Fragments
+// come after their companions.
 var systemRules = func() []systemRule {
 	var out []systemRule
 	keys := slices.SortedFunc(maps.Keys(en), func(a, b string) int {
