@@ -18,6 +18,7 @@ import (
 	"codehub/internal/archive/store"
 	"codehub/internal/archive/store/s3test"
 	"codehub/internal/gc"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/mark"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime/runtimetest"
@@ -67,7 +68,7 @@ func TestAdoptRebuildsLostDatabase(t *testing.T) {
 		}
 
 		// The database is the lost one's, and its people can log in.
-		if id, err := p.db.Installation(ctx); err != nil || id != l.installation || p.taking != 1 {
+		if id, err := p.DB.Installation(ctx); err != nil || id != l.installation || p.taking != 1 {
 			t.Errorf("installation %s, %v", id, err)
 		}
 		admins := 0
@@ -78,24 +79,24 @@ func TestAdoptRebuildsLostDatabase(t *testing.T) {
 			if u.Admin {
 				admins++
 			}
-			if made, err := p.db.UserByName(ctx, u.Username); err != nil || made.Admin != u.Admin || u.Admin != (u.Username == "bob") {
+			if made, err := p.DB.UserByName(ctx, u.Username); err != nil || made.Admin != u.Admin || u.Admin != (u.Username == "bob") {
 				t.Errorf("%+v, %v", made, err)
 			}
 		}
 		if len(r.Users) != 2 || admins != 1 {
 			t.Errorf("%+v", r.Users)
 		}
-		ann, err := p.db.UserByName(ctx, "ann")
+		ann, err := p.DB.UserByName(ctx, "ann")
 		check(t, err)
 		caller := workspace.Caller{UserID: ann.ID}
-		ws, err := p.db.Workspace(ctx, caller, one)
+		ws, err := p.DB.Workspace(ctx, caller, one)
 		check(t, err)
 		if ws.ArchiveKey != current || ws.ArchiveDigest != meta.SHA256 || ws.ArchiveSize != meta.Size ||
 			ws.ArchiveOpID != meta.ArchiveOpID || ws.DesiredState != workspace.DesiredArchived || ws.Phase != workspace.PhasePending ||
 			ws.Home.State != workspace.HomeAbsent || ws.ImageRef != "image" || !ws.CreatedAt.Equal(l.began) {
 			t.Errorf("%+v", ws)
 		}
-		list, err := p.db.Archives(ctx, caller, one)
+		list, err := p.DB.Archives(ctx, caller, one)
 		if err != nil || len(list) != 3 || list[0].Key != current || list[2].Key != oldest {
 			t.Errorf("%+v, %v", list, err)
 		}
@@ -119,16 +120,16 @@ func TestAdoptRebuildsLostDatabase(t *testing.T) {
 		// Collections take the archives for what they are.
 		set := gc.Settings{Keep: 1, Delay: time.Hour, DeleteGrace: time.Hour}
 		keeper := mark.New(mark.Config{Runtime: runtimetest.NewFake(), Bucket: p.cfg.Own, Log: p.cfg.Log})
-		check(t, keeper.Move(ctx, p.session())) // the marks are the lost database's
+		check(t, keeper.Move(ctx, p.Controller())) // the marks are the lost database's
 		g := gc.Config{Bucket: p.cfg.Own, Settings: set, Server: true, Log: p.cfg.Log}
-		report, err := gc.Collect(ctx, g, p.session(), gc.Options{})
+		report, err := gc.Collect(ctx, g, p.Controller(), gc.Options{})
 		check(t, err)
 		if n, _ := report.Removed(); n != 0 {
 			t.Errorf("%d removed", n)
 		}
-		p.exec(`UPDATE archives SET unprotected_since = unprotected_since - interval '2 h'`)
-		p.exec(`UPDATE gc_state SET restored_at = restored_at - interval '2 h'`)
-		report, err = gc.Collect(ctx, g, p.session(), gc.Options{})
+		p.Exec(`UPDATE archives SET unprotected_since = unprotected_since - interval '2 h'`)
+		p.Exec(`UPDATE gc_state SET restored_at = restored_at - interval '2 h'`)
+		report, err = gc.Collect(ctx, g, p.Controller(), gc.Options{})
 		check(t, err)
 		if n, _ := report.Removed(); n != 1 {
 			t.Errorf("%d removed", n)
@@ -142,7 +143,7 @@ func TestAdoptRebuildsLostDatabase(t *testing.T) {
 // An adoption that is ended anywhere is gone on with by the next.
 func TestAdoptContinuesAfterInterruption(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, folder(t))
+	p := newPlace(t, fixture.NewFolder(t))
 	l := p.lose()
 	var ids []workspace.ID
 	for i := range 4 {
@@ -164,7 +165,7 @@ func TestAdoptContinuesAfterInterruption(t *testing.T) {
 	}
 	p.cfg.CreateUser, p.cfg.Own, p.cfg.Admin = create, p.open(l.installation), ""
 	r = p.run()
-	if len(r.Users) != 1 || r.TakenOver || query[int](p, `SELECT count(*) FROM workspaces`) != 4 {
+	if len(r.Users) != 1 || r.TakenOver || fixture.Query[int](p, `SELECT count(*) FROM workspaces`) != 4 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -188,7 +189,7 @@ func TestAdoptRequiresAdministrator(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := newPlace(t, folder(t))
+			p := newPlace(t, fixture.NewFolder(t))
 			l := p.lose()
 			for _, o := range c.owners {
 				l.put(newID(), o, "w", "x", 0)
@@ -218,7 +219,7 @@ func TestAdoptRequiresAdministrator(t *testing.T) {
 
 func TestAdoptOwners(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, folder(t))
+	p := newPlace(t, fixture.NewFolder(t))
 	_, err := p.auth.CreateUser(t.Context(), "root", "a long password", true)
 	check(t, err)
 	l := p.lose()
@@ -254,7 +255,7 @@ func TestAdoptOwners(t *testing.T) {
 // Whose archives: never by guessing.
 func TestAdoptChoosesInstallation(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, folder(t))
+	p := newPlace(t, fixture.NewFolder(t))
 	_, err := p.auth.CreateUser(t.Context(), "root", "a long password", true)
 	check(t, err)
 	p.cfg.Owner = "root"
@@ -294,7 +295,7 @@ func TestAdoptCopiesOtherInstallation(t *testing.T) {
 		ctx := t.Context()
 		root, err := p.auth.CreateUser(ctx, "root", "a long password", true)
 		check(t, err)
-		_, err = p.db.CreateWorkspace(ctx, workspace.Caller{UserID: root.ID}, postgres.NewWorkspace{
+		_, err = p.DB.CreateWorkspace(ctx, workspace.Caller{UserID: root.ID}, postgres.NewWorkspace{
 			Name: "mine", ImageRef: "i", Desired: workspace.DesiredStandby, StorageBackend: workspace.StorageDockerVolume,
 		})
 		check(t, err)
@@ -324,13 +325,13 @@ func TestAdoptCopiesOtherInstallation(t *testing.T) {
 		if d := cmp.Diff(want, outcomes(r)); d != "" || !r.Copied || r.TakenOver || p.taking != 0 || len(r.Unusable) != 1 {
 			t.Errorf("%s %+v", d, r)
 		}
-		if id, err := p.db.Installation(ctx); err != nil || id != p.id {
+		if id, err := p.DB.Installation(ctx); err != nil || id != p.id {
 			t.Errorf("%s, %v", id, err)
 		}
 		if d := cmp.Diff(before, theirs()); d != "" {
 			t.Errorf("the other installation's: %s", d)
 		}
-		ws, err := p.db.Workspace(ctx, workspace.System, good)
+		ws, err := p.DB.Workspace(ctx, workspace.System, good)
 		check(t, err)
 		if ws.ArchiveKey != strings.Replace(key, l.installation, p.id, 1) || ws.ArchiveDigest != meta.SHA256 {
 			t.Errorf("%+v", ws)
@@ -345,7 +346,7 @@ func TestAdoptCopiesOtherInstallation(t *testing.T) {
 		if look, err := p.cfg.Own.State(ctx, ws); err != nil || fmt.Sprint(look) != "1" {
 			t.Errorf("%v, %v", look, err)
 		}
-		if n := query[int](p, `SELECT count(*) FROM archives WHERE key NOT LIKE $1`, p.id+"/%"); n != 0 {
+		if n := fixture.Query[int](p, `SELECT count(*) FROM archives WHERE key NOT LIKE $1`, p.id+"/%"); n != 0 {
 			t.Errorf("%d archives are another installation's", n)
 		}
 		// Again: what is here is here.
@@ -360,7 +361,7 @@ func TestAdoptCopiesOtherInstallation(t *testing.T) {
 // what was deleted in its time and archived since comes back.
 func TestAdoptCompletesRestoredDatabase(t *testing.T) {
 	t.Parallel()
-	p := newPlace(t, folder(t))
+	p := newPlace(t, fixture.NewFolder(t))
 	ctx := t.Context()
 	root, err := p.auth.CreateUser(ctx, "root", "a long password", true)
 	check(t, err)
@@ -368,7 +369,7 @@ func TestAdoptCompletesRestoredDatabase(t *testing.T) {
 	l := &lost{p: p, installation: p.id, began: time.Now().UTC().Add(-24 * time.Hour)}
 	check(t, p.cfg.Own.Check(ctx, false))
 	make := func(name string) workspace.ID {
-		w, err := p.db.CreateWorkspace(ctx, caller, postgres.NewWorkspace{
+		w, err := p.DB.CreateWorkspace(ctx, caller, postgres.NewWorkspace{
 			Name: name, ImageRef: "i", Desired: workspace.DesiredStandby, StorageBackend: workspace.StorageDockerVolume,
 		})
 		check(t, err)
@@ -379,10 +380,10 @@ func TestAdoptCompletesRestoredDatabase(t *testing.T) {
 	later, _ := l.put(deleted, "root", "deleted", "2", 12*time.Hour)
 	l.put(gone, "root", "gone", "3", time.Hour)
 	for _, id := range []workspace.ID{deleted, gone} {
-		p.exec(`UPDATE workspaces SET deleted_at = $2, phase = 'DELETING' WHERE id = $1`, id, l.began.Add(6*time.Hour))
+		p.Exec(`UPDATE workspaces SET deleted_at = $2, phase = 'DELETING' WHERE id = $1`, id, l.began.Add(6*time.Hour))
 	}
 	make("deleted") // somebody has taken the name
-	p.exec(`UPDATE workspaces SET phase = 'DELETED' WHERE id = $1`, gone)
+	p.Exec(`UPDATE workspaces SET phase = 'DELETED' WHERE id = $1`, gone)
 
 	r := p.run()
 	want := map[workspace.ID]outcome{
@@ -391,11 +392,11 @@ func TestAdoptCompletesRestoredDatabase(t *testing.T) {
 	if d := cmp.Diff(want, outcomes(r)); d != "" {
 		t.Error(d)
 	}
-	list, err := p.db.Archives(ctx, caller, there)
+	list, err := p.DB.Archives(ctx, caller, there)
 	if err != nil || len(list) != 1 || list[0].Key != key || !list[0].Found || list[0].Size == 0 {
 		t.Errorf("%+v, %v", list, err)
 	}
-	ws, err := p.db.Workspace(ctx, caller, deleted)
+	ws, err := p.DB.Workspace(ctx, caller, deleted)
 	if err != nil || ws.ArchiveKey != later || ws.DeletedAt != nil || ws.DesiredState != workspace.DesiredArchived {
 		t.Errorf("%+v, %v", ws, err)
 	}
@@ -409,9 +410,7 @@ func TestAdoptCompletesRestoredDatabase(t *testing.T) {
 func TestAdoptNothingOnBucketError(t *testing.T) {
 	t.Parallel()
 	server := s3test.Start(t, "bucket")
-	s, err := store.Open(server.URL("bucket"))
-	check(t, err)
-	p := newPlace(t, s)
+	p := newPlace(t, fixture.OpenS3(t, server, "bucket"))
 	l := p.lose()
 	l.put(newID(), "admin", "w", "x", 0)
 	before := p.rows()

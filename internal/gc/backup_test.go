@@ -8,6 +8,8 @@ import (
 
 	"codehub/internal/archive/store"
 	"codehub/internal/gc"
+	"codehub/internal/harness"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/mark"
 	"codehub/internal/workspace"
 )
@@ -18,27 +20,27 @@ func (w *world) backup() (restore func()) {
 	w.Helper()
 	tables := []string{"archives", "workspaces", "gc_state"}
 	for _, table := range tables {
-		w.exec(`DROP TABLE IF EXISTS backup_` + table)
-		w.exec(`CREATE TABLE backup_` + table + ` AS TABLE ` + table)
+		w.Exec(`DROP TABLE IF EXISTS backup_` + table)
+		w.Exec(`CREATE TABLE backup_` + table + ` AS TABLE ` + table)
 	}
 	return func() {
 		w.Helper()
 		for _, table := range tables {
-			columns := query[string](w, `SELECT string_agg(quote_ident(column_name), ', ') FROM information_schema.columns
+			columns := fixture.Query[string](w, `SELECT string_agg(quote_ident(column_name), ', ') FROM information_schema.columns
 				WHERE table_name = $1 AND is_generated = 'NEVER'`, table)
-			w.exec(`DELETE FROM ` + table)
-			w.exec(`INSERT INTO ` + table + ` (` + columns + `) SELECT ` + columns + ` FROM backup_` + table)
+			w.Exec(`DELETE FROM ` + table)
+			w.Exec(`INSERT INTO ` + table + ` (` + columns + `) SELECT ` + columns + ` FROM backup_` + table)
 		}
 	}
 }
 
 // age makes a backup that much older, as time passes for it as well.
 func (w *world) age(d time.Duration) {
-	w.exec(`UPDATE backup_archives SET created_at = created_at - $1::interval, verified_at = verified_at - $1::interval,
+	w.Exec(`UPDATE backup_archives SET created_at = created_at - $1::interval, verified_at = verified_at - $1::interval,
 		complete_at = complete_at - $1::interval, superseded_at = superseded_at - $1::interval, missing_since = missing_since - $1::interval,
 		unprotected_since = unprotected_since - $1::interval, deleting_at = deleting_at - $1::interval`, d)
-	w.exec(`UPDATE backup_workspaces SET deleted_at = deleted_at - $1::interval`, d)
-	w.exec(`UPDATE backup_gc_state SET restored_at = restored_at - $1::interval, ran_at = ran_at - $1::interval`, d)
+	w.Exec(`UPDATE backup_workspaces SET deleted_at = deleted_at - $1::interval`, d)
+	w.Exec(`UPDATE backup_gc_state SET restored_at = restored_at - $1::interval, ran_at = ran_at - $1::interval`, d)
 }
 
 // wait lets time go by, for the backup, too.
@@ -87,7 +89,7 @@ func TestRestoredDatabaseRemovesNoNewerArchive(t *testing.T) {
 
 		restore()
 		// What the controller sees: homes that it has on record are gone.
-		w.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost', operation = 'NONE', op_id = NULL WHERE home_ctx ->> 'state' = 'live'`)
+		w.Exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost', operation = 'NONE', op_id = NULL WHERE home_ctx ->> 'state' = 'live'`)
 		w.restored()
 		w.wait(time.Hour)
 		w.days()
@@ -95,7 +97,7 @@ func TestRestoredDatabaseRemovesNoNewerArchive(t *testing.T) {
 			if !w.there()[key] {
 				t.Errorf("%s has lost the archive of today", id)
 			}
-			list, err := w.db.Archives(t.Context(), w.user, id)
+			list, err := w.DB.Archives(t.Context(), w.user, id)
 			check(t, err)
 			if len(list) == 0 || list[0].Key != key {
 				t.Errorf("what %s has today is not offered first: %+v", id, list)
@@ -103,7 +105,7 @@ func TestRestoredDatabaseRemovesNoNewerArchive(t *testing.T) {
 		}
 		// They can be gone on with, and are then collected as any others.
 		id := archived
-		w.exec(`UPDATE workspaces SET archive_key = $2, phase = 'ARCHIVED' WHERE id = $1`, id, today[id])
+		w.Exec(`UPDATE workspaces SET archive_key = $2, phase = 'ARCHIVED' WHERE id = $1`, id, today[id])
 		keys := w.generations(id, 2)
 		w.days()
 		there := w.there()
@@ -126,7 +128,7 @@ func TestRestoredDeletionWaitsAgain(t *testing.T) {
 	w.delete(busy)
 	restore := w.backup()
 	for _, id := range []workspace.ID{quiet, busy} {
-		_, err := w.db.UndeleteWorkspace(t.Context(), w.user, id)
+		_, err := w.DB.UndeleteWorkspace(t.Context(), w.user, id)
 		check(t, err)
 	}
 	w.wait(delay)
@@ -137,7 +139,7 @@ func TestRestoredDeletionWaitsAgain(t *testing.T) {
 	w.restored()
 	r := w.collect(gc.Options{})
 	wantItem(t, r, quietKey, gc.Keep, "can be undone until")
-	_, err := w.db.UndeleteWorkspace(t.Context(), w.user, quiet)
+	_, err := w.DB.UndeleteWorkspace(t.Context(), w.user, quiet)
 	check(t, err)
 	w.days()
 	w.wantThere(append(busyKeys, quietKey)...)
@@ -155,7 +157,7 @@ func TestCopiedDatabaseCollectsNothing(t *testing.T) {
 	copied := newWorld(t, w.store.Store)
 	copied.docker = w.docker
 	copied.bucket, copied.store = openBucket(t, w.store.Store, w.bucket.Installation)
-	copied.exec(`UPDATE installation SET id = $1`, w.bucket.Installation)
+	copied.Exec(`UPDATE installation SET id = $1`, w.bucket.Installation)
 	for range 3 {
 		copied.pass(4 * time.Hour)
 		if err := copied.mark(); !mark.IsForeign(err) {
@@ -201,13 +203,13 @@ func TestInstallationsShareBucket(t *testing.T) {
 		other.wantThere(theirs...)
 		// Even a row that names what is the other's.
 		id := w.workspace("two")
-		w.exec(`INSERT INTO archives (key, workspace_id, archive_op_id, verified_at, created_at, unprotected_since)
+		w.Exec(`INSERT INTO archives (key, workspace_id, archive_op_id, verified_at, created_at, unprotected_since)
 			VALUES ($1, $2, $3, now() - interval '9 h', now() - interval '9 h', now() - interval '9 h')`, theirs[0], id, unknownOp)
 		w.collect(gc.Options{})
-		w.exec(`UPDATE workspaces SET deleted_at = now() - interval '9 h', home_ctx = '{"state": "absent"}', archive_key = $2 WHERE id = $1`, id, theirs[0])
+		w.Exec(`UPDATE workspaces SET deleted_at = now() - interval '9 h', home_ctx = '{"state": "absent"}', archive_key = $2 WHERE id = $1`, id, theirs[0])
 		w.collect(gc.Options{})
 		other.wantThere(theirs...)
-		if query[bool](w, `SELECT archive_key IS NOT NULL FROM workspaces WHERE id = $1`, id) {
+		if fixture.Query[bool](w, `SELECT archive_key IS NOT NULL FROM workspaces WHERE id = $1`, id) {
 			t.Error("the row still holds what it cannot remove")
 		}
 	})
@@ -235,13 +237,13 @@ func TestCommandUsesServerSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.wantThere(keys[2:]...)
-	if n := query[int](w, `SELECT keep FROM gc_state`); n != 2 {
+	if n := fixture.Query[int](w, `SELECT keep FROM gc_state`); n != 2 {
 		t.Errorf("it has set CODEHUB_ARCHIVE_KEEP to %d", n)
 	}
 	w.collect(gc.Options{}) // the server goes on as before
 	w.collect(gc.Options{})
 
-	w.exec(`UPDATE gc_state SET run = gen_random_uuid()`)
+	w.Exec(`UPDATE gc_state SET run = gen_random_uuid()`)
 	if _, err = gc.Collect(t.Context(), cfg, w.session, gc.Options{}); !errors.Is(err, gc.ErrRestored) {
 		t.Error(err)
 	}
@@ -257,7 +259,7 @@ func TestCommandUsesServerSettings(t *testing.T) {
 // Interrupted uploads are swept; running ones are not, however long they take.
 func TestCollectSweepsInterruptedUploads(t *testing.T) {
 	t.Parallel()
-	s := s3(t)
+	s := fixture.NewS3(t)
 	w := newWorld(t, s)
 	w.set.Delay = 0 // uploads are begun when the bucket says so
 	id, other := w.workspace("one"), w.workspace("other")
@@ -269,22 +271,18 @@ func TestCollectSweepsInterruptedUploads(t *testing.T) {
 		_, err := p.PresignUpload(t.Context(), key, 1<<30, time.Hour)
 		check(t, err)
 	}
-	deadline := time.Now().Add(time.Minute)
-	for {
+	harness.EventuallyWithin(t, time.Minute, "the interrupted upload is aborted", func() bool {
 		r := w.collect(gc.Options{}) // the bucket counts in seconds
-		if r.Aborted == 1 {
-			break
-		}
-		if r.Aborted > 1 || time.Now().After(deadline) {
+		if r.Aborted > 1 {
 			t.Fatalf("%d aborted", r.Aborted)
 		}
-		time.Sleep(100 * time.Millisecond)
-	}
+		return r.Aborted == 1
+	})
 	if r := w.collect(gc.Options{}); r.Aborted != 0 {
 		t.Errorf("%d aborted", r.Aborted)
 	}
 	w.cancel(other)
-	w.exec(`UPDATE gc_state SET run = NULL, serial = 0`)
+	w.Exec(`UPDATE gc_state SET run = NULL, serial = 0`)
 	w.restored()
 	w.set.Delay = delay
 	if r := w.collect(gc.Options{}); r.Aborted != 0 {
@@ -317,13 +315,13 @@ func TestRestoreBetweenCollectionsKeepsArchives(t *testing.T) {
 	restore()
 	w.restored()
 	// The controller finds the home gone; its owner is quick.
-	w.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost', operation = 'NONE', op_id = NULL WHERE id = $1`, id)
-	w.exec(`UPDATE workspaces SET phase = 'ARCHIVED', error_reason = NULL, archive_key = $2 WHERE id = $1`, id, old)
+	w.Exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost', operation = 'NONE', op_id = NULL WHERE id = $1`, id)
+	w.Exec(`UPDATE workspaces SET phase = 'ARCHIVED', error_reason = NULL, archive_key = $2 WHERE id = $1`, id, old)
 	w.live(id)
 	w.days()
 	wantItem(t, w.collect(gc.Options{}), making, gc.Keep, "was restored")
 	w.wantThere(old, making)
-	list, err := w.db.Archives(t.Context(), w.user, id)
+	list, err := w.DB.Archives(t.Context(), w.user, id)
 	if err != nil || len(list) != 2 || list[0].Key != making {
 		t.Errorf("%+v, %v", list, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"codehub/internal/gc"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 )
@@ -15,8 +16,8 @@ func TestClockChangeDuringCollection(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{-24 * time.Hour, 24 * time.Hour} {
 		w := newWorld(t, nil)
-		clock := pgtest.NewClock(t, w.dsn)
-		w.session = postgres.NewController(postgres.NewSession(connect(t, clock.DSN)))
+		clock := pgtest.NewClock(t, w.DSN)
+		w.session = postgres.NewController(postgres.NewSession(fixture.Connect(t, clock.DSN)))
 		id, other := w.workspace("deleted"), w.workspace("other")
 		keys := append(w.generations(id, 2), w.generations(other, 4)...)
 		w.collect(gc.Options{}) // what is superseded waits from here on

@@ -9,19 +9,14 @@ import (
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
 	"codehub/internal/gc"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
 // onBoth runs a test on a folder and on an S3 server.
 func onBoth(t *testing.T, f func(t *testing.T, w *world)) {
-	t.Parallel()
-	for name, open := range map[string]func(testing.TB) store.Store{"folder": folder, "s3": s3} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f(t, newWorld(t, open(t)))
-		})
-	}
+	fixture.EachStore(t, func(t *testing.T, s store.Store) { f(t, newWorld(t, s)) })
 }
 
 // Replaced archives are removed after the delay, and nothing else is.
@@ -54,7 +49,7 @@ func TestCollectRemovesReplacedArchives(t *testing.T) {
 		w.collect(gc.Options{})
 		w.pass(31 * 24 * time.Hour)
 		w.collect(gc.Options{})
-		if n := query[int](w, `SELECT count(*) FROM archives`); n != 2 {
+		if n := fixture.Query[int](w, `SELECT count(*) FROM archives`); n != 2 {
 			t.Errorf("%d archives are on record", n)
 		}
 	})
@@ -86,26 +81,26 @@ func TestCollectKeepsUsedArchives(t *testing.T) {
 		"at rest":        {nil, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
 		"restored":       {func(id workspace.ID, _ []string) { w.live(id) }, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
 		"archived again": {func(id workspace.ID, _ []string) { w.live(id); w.claim(id) }, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
-		"in ERROR":       {func(id workspace.ID, _ []string) { w.exec(`UPDATE workspaces SET phase = 'ERROR' WHERE id = $1`, id) }, []gc.Verdict{gc.Keep, gc.Keep}, "ERROR"},
+		"in ERROR":       {func(id workspace.ID, _ []string) { w.Exec(`UPDATE workspaces SET phase = 'ERROR' WHERE id = $1`, id) }, []gc.Verdict{gc.Keep, gc.Keep}, "ERROR"},
 		"an error on record": {func(id workspace.ID, _ []string) {
-			w.exec(`UPDATE workspaces SET error_reason = 'Timeout' WHERE id = $1`, id)
+			w.Exec(`UPDATE workspaces SET error_reason = 'Timeout' WHERE id = $1`, id)
 		}, []gc.Verdict{gc.Keep, gc.Keep}, "ERROR"},
 		"to be tried again": {func(id workspace.ID, _ []string) {
-			w.exec(`UPDATE workspaces SET error_reason = 'ActionFailed' WHERE id = $1`, id)
+			w.Exec(`UPDATE workspaces SET error_reason = 'ActionFailed' WHERE id = $1`, id)
 		}, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
 		"deleted": {func(id workspace.ID, _ []string) { w.delete(id) }, []gc.Verdict{gc.Keep, gc.Keep}, "can be undone until"},
 		"to be recovered": {func(id workspace.ID, keys []string) {
-			w.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, id)
-			_, err := w.db.RequestRecoverArchive(t.Context(), w.user, id, opID(keys[0]))
+			w.Exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, id)
+			_, err := w.DB.RequestRecoverArchive(t.Context(), w.user, id, opID(keys[0]))
 			check(t, err)
 			// Even if it is no error any more when it is taken up.
-			w.exec(`UPDATE workspaces SET phase = 'ARCHIVED', error_reason = NULL WHERE id = $1`, id)
+			w.Exec(`UPDATE workspaces SET phase = 'ARCHIVED', error_reason = NULL WHERE id = $1`, id)
 		}, []gc.Verdict{gc.Keep, gc.Keep}, "chosen for a recovery"},
 		"recovered": {func(id workspace.ID, keys []string) {
-			w.exec(`UPDATE workspaces SET archive_key = $2 WHERE id = $1`, id, keys[0])
+			w.Exec(`UPDATE workspaces SET archive_key = $2 WHERE id = $1`, id, keys[0])
 		}, []gc.Verdict{gc.Keep, gc.Wait}, "current"},
 		"started empty": {func(id workspace.ID, keys []string) {
-			w.exec(`UPDATE workspaces SET archive_key = NULL WHERE id = $1`, id)
+			w.Exec(`UPDATE workspaces SET archive_key = NULL WHERE id = $1`, id)
 		}, []gc.Verdict{gc.Wait, gc.Keep}, "replaced"},
 		"the current one is gone": {func(id workspace.ID, keys []string) {
 			check(t, w.bucket.Delete(t.Context(), keys[1]))
@@ -134,8 +129,8 @@ func TestCollectKeepsUsedArchives(t *testing.T) {
 			t.Run(name, func(t *testing.T) { wantItem(t, r, keys[i], want, why) })
 		}
 		// Whatever is said of one says nothing of the others.
-		w.exec(`DELETE FROM workspaces WHERE id = $1`, id)
-		w.exec(`DELETE FROM archives WHERE workspace_id = $1`, id)
+		w.Exec(`DELETE FROM workspaces WHERE id = $1`, id)
+		w.Exec(`DELETE FROM archives WHERE workspace_id = $1`, id)
 		for k := range w.there() {
 			check(t, w.bucket.Delete(t.Context(), k))
 		}
@@ -165,7 +160,7 @@ func TestCollectUnfinishedUploads(t *testing.T) {
 		wantItem(t, r, nothing, gc.Wait, "unfinished")
 		wantItem(t, r, making, gc.Keep, "being created")
 		// Until it goes it can be recovered from.
-		list, err := w.db.Archives(t.Context(), w.user, id)
+		list, err := w.DB.Archives(t.Context(), w.user, id)
 		check(t, err)
 		if len(list) != 2 || list[0].Key != whole || list[0].Digest == "" || list[0].Size == 0 || list[0].Entries != 2 || list[1].Key != current {
 			t.Errorf("%+v", list)
@@ -192,9 +187,9 @@ func TestCollectUnfinishedUploads(t *testing.T) {
 
 func (w *world) delete(id workspace.ID) {
 	w.Helper()
-	_, err := w.db.DeleteWorkspace(w.Context(), w.user, id, false)
+	_, err := w.DB.DeleteWorkspace(w.Context(), w.user, id, false)
 	check(w, err)
-	w.exec(`UPDATE workspaces SET phase = 'DELETING' WHERE id = $1`, id)
+	w.Exec(`UPDATE workspaces SET phase = 'DELETING' WHERE id = $1`, id)
 }
 
 // The archives of a deleted workspace are removed together after its grace,
@@ -221,7 +216,7 @@ func TestCollectArchivesOfDeletedWorkspace(t *testing.T) {
 		r := w.collect(gc.Options{})
 		w.wantThere(append(second, kept...)...)
 		wantItem(t, r, second[0], gc.Keep, "not removed yet")
-		if r.Released != 1 || query[bool](w, `SELECT archive_key IS NOT NULL FROM workspaces WHERE id = $1`, archived) {
+		if r.Released != 1 || fixture.Query[bool](w, `SELECT archive_key IS NOT NULL FROM workspaces WHERE id = $1`, archived) {
 			t.Errorf("%d released", r.Released)
 		}
 		// The controller has removed the other's home.
@@ -231,7 +226,7 @@ func TestCollectArchivesOfDeletedWorkspace(t *testing.T) {
 		if r.Released != 1 {
 			t.Errorf("%d released", r.Released)
 		}
-		w.exec(`UPDATE workspaces SET phase = 'DELETED' WHERE deleted_at IS NOT NULL`)
+		w.Exec(`UPDATE workspaces SET phase = 'DELETED' WHERE deleted_at IS NOT NULL`)
 		r = w.collect(gc.Options{})
 		if n, _ := r.Removed(); n != 0 || len(r.Items) != 1 {
 			t.Errorf("%+v", r.Items)
@@ -269,7 +264,7 @@ func TestCollectOnlyListsChosenWorkspaces(t *testing.T) {
 	if _, err := w.tryCollect(gc.Options{Only: due}); !errors.Is(err, gc.ErrRestored) {
 		t.Fatal(err)
 	}
-	w.exec(`UPDATE workspaces SET deleted_at = now() WHERE id = $1`, id)
+	w.Exec(`UPDATE workspaces SET deleted_at = now() WHERE id = $1`, id)
 	w.collect(gc.Options{})
 	w.pass(grace)
 	r := w.collect(gc.Options{Only: due})
@@ -338,7 +333,7 @@ func TestCollectRemovesNothingOnBucketError(t *testing.T) {
 	keys := w.generations(id, 4)
 	w.collect(gc.Options{})
 	w.pass(delay)
-	marks := query[int](w, `SELECT count(*) FROM archives WHERE deleting_at IS NOT NULL OR missing_since IS NOT NULL`)
+	marks := fixture.Query[int](w, `SELECT count(*) FROM archives WHERE deleting_at IS NOT NULL OR missing_since IS NOT NULL`)
 	for n := 1; n <= 10; n++ {
 		w.store.listFailsAt = n
 		if r, err := w.tryCollect(gc.Options{}); !errors.Is(err, store.ErrUnavailable) || r != nil {
@@ -354,7 +349,7 @@ func TestCollectRemovesNothingOnBucketError(t *testing.T) {
 	}
 	w.store.getFails = nil
 	w.wantThere(append(keys, found)...)
-	if n := query[int](w, `SELECT count(*) FROM archives WHERE deleting_at IS NOT NULL OR missing_since IS NOT NULL`); n != marks || n != 0 {
+	if n := fixture.Query[int](w, `SELECT count(*) FROM archives WHERE deleting_at IS NOT NULL OR missing_since IS NOT NULL`); n != marks || n != 0 {
 		t.Errorf("%d archives are marked", n)
 	}
 
@@ -365,11 +360,11 @@ func TestCollectRemovesNothingOnBucketError(t *testing.T) {
 		t.Errorf("%+v", r.Items)
 	}
 	w.wantThere(keys[2], keys[3], found)
-	w.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, id)
-	if _, err := w.db.RequestRecoverArchive(t.Context(), w.user, id, opID(keys[0])); workspace.CodeOf(err) != workspace.CodeArchiveNotFound {
+	w.Exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, id)
+	if _, err := w.DB.RequestRecoverArchive(t.Context(), w.user, id, opID(keys[0])); workspace.CodeOf(err) != workspace.CodeArchiveNotFound {
 		t.Error(err)
 	}
-	w.exec(`UPDATE workspaces SET error_reason = NULL WHERE id = $1`, id)
+	w.Exec(`UPDATE workspaces SET error_reason = NULL WHERE id = $1`, id)
 	w.store.deleteFails = nil
 	r = w.collect(gc.Options{})
 	wantItem(t, r, keys[0], gc.Remove, "removal in progress")
@@ -408,12 +403,11 @@ func TestCollectRefusesWrongBucket(t *testing.T) {
 	w.collect(gc.Options{})
 	w.pass(delay)
 	right, _ := w.bucket, w.store
-	empty := store.NewFolder(t.TempDir())
-	check(t, empty.Check(t.Context()))
+	empty := fixture.NewFolder(t)
 	w.bucket, _ = openBucket(t, empty, right.Installation) // somebody has even marked it
 	noticed := func() {
 		t.Helper()
-		if !query[bool](w, `SELECT COALESCE(restored_at > now() - interval '1 minute', false) FROM gc_state`) {
+		if !fixture.Query[bool](w, `SELECT COALESCE(restored_at > now() - interval '1 minute', false) FROM gc_state`) {
 			t.Error("the waits did not begin anew")
 		}
 	}

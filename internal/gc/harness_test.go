@@ -1,7 +1,6 @@
 package gc_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,22 +8,18 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
-	"codehub/internal/archive/store/s3test"
 	"codehub/internal/bucket"
 	"codehub/internal/gc"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/mark"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
@@ -32,12 +27,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-func TestMain(m *testing.M) {
-	// The S3 server of the tests has one account; store.Open finds it here.
-	os.Setenv("AWS_ACCESS_KEY_ID", s3test.AccessKey)
-	os.Setenv("AWS_SECRET_ACCESS_KEY", s3test.SecretKey)
-	pgtest.Main(m)
-}
+func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const (
 	grace = 2 * time.Hour
@@ -48,9 +38,7 @@ const (
 // session.
 type world struct {
 	testing.TB
-	dsn     string
-	db      *postgres.DB
-	raw     *pgxpool.Pool
+	*fixture.Database
 	ctrl    *postgres.Controller
 	bucket  *bucket.Bucket
 	store   *faultyStore
@@ -60,65 +48,36 @@ type world struct {
 	docker  *runtimetest.Fake
 }
 
-// newWorld makes an installation in a folder, or in the bucket that s3 is of.
+// newWorld makes an installation in a folder, or in the given store.
 func newWorld(t testing.TB, shared store.Store) *world {
 	t.Helper()
-	dsn := pgtest.New(t, postgres.Migrate)
-	db, err := postgres.Open(t.Context(), dsn, postgres.Options{})
-	check(t, err)
-	t.Cleanup(db.Close)
-	raw, err := pgxpool.New(t.Context(), dsn)
-	check(t, err)
-	t.Cleanup(raw.Close)
-	w := &world{TB: t, dsn: dsn, db: db, raw: raw, set: gc.Settings{DeleteGrace: grace, Delay: delay, Keep: 1}, docker: runtimetest.NewFake()}
-	w.ctrl = postgres.NewController(postgres.NewSession(connect(t, dsn)))
+	w := &world{
+		TB: t, Database: fixture.NewDatabase(t, postgres.Options{}),
+		set: gc.Settings{DeleteGrace: grace, Delay: delay, Keep: 1}, docker: runtimetest.NewFake(),
+	}
+	w.ctrl = w.Controller()
 	w.session = w.ctrl
-	id, err := db.Installation(t.Context())
+	id, err := w.DB.Installation(t.Context())
 	check(t, err)
 	if shared == nil {
-		shared = folder(t)
+		shared = fixture.NewFolder(t)
 	}
 	w.bucket, w.store = openBucket(t, shared, id)
-	u, err := db.CreateUser(t.Context(), postgres.User{Username: "ann", PasswordHash: "x"})
-	check(t, err)
-	w.user = workspace.Caller{UserID: u.ID, Username: u.Username}
+	w.user = w.AddUser("ann")
 	return w
-}
-
-func connect(t testing.TB, dsn string) *pgx.Conn {
-	t.Helper()
-	cfg, err := postgres.ConnConfig(dsn, "test")
-	check(t, err)
-	conn, err := pgx.ConnectConfig(t.Context(), cfg)
-	check(t, err)
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
-func folder(t testing.TB) store.Store {
-	s := store.NewFolder(filepath.Join(t.TempDir(), "archives"))
-	check(t, s.Check(t.Context()))
-	return s
-}
-
-func s3(t testing.TB) store.Store {
-	t.Helper()
-	s, err := store.Open(s3test.Start(t, "bucket").URL("bucket/prefix"))
-	check(t, err)
-	return s
 }
 
 func openBucket(t testing.TB, under store.Store, installation string) (*bucket.Bucket, *faultyStore) {
 	t.Helper()
 	s := &faultyStore{Store: under}
-	cfg := bucket.Config{Store: s, Installation: installation, Version: "test"}
-	if f, ok := under.(*store.Folder); ok {
-		cfg.Store, cfg.Folder, cfg.HostFolder = folderStore{s, f}, "/", "/"
-	} else {
-		cfg.Store, cfg.SocketDir, cfg.HostSocketDir = s3Store{s, under.(store.Presigner)}, "/", "/"
+	var faulty store.Store
+	switch under := under.(type) {
+	case fixture.Folder:
+		faulty = folderStore{s, under}
+	case store.Presigner:
+		faulty = s3Store{s, under}
 	}
-	b, err := bucket.New(cfg)
-	check(t, err)
+	b := fixture.OpenBucket(t, faulty, installation)
 	check(t, b.Check(t.Context(), false))
 	return b, s
 }
@@ -144,35 +103,16 @@ func (s *faultyStore) AbortIncomplete(ctx context.Context, prefix string, age ti
 type (
 	folderStore struct {
 		*faultyStore
-		*folderMaker
+		folderMaker
 	}
-	folderMaker = store.Folder
-	s3Store     struct {
+	folderMaker interface {
+		MakeFolder(ctx context.Context, key string) error
+	}
+	s3Store struct {
 		*faultyStore
 		store.Presigner
 	}
 )
-
-// The methods that both parts of a folderStore have.
-func (s folderStore) Put(ctx context.Context, key string, r io.Reader) (int64, error) {
-	return s.faultyStore.Put(ctx, key, r)
-}
-func (s folderStore) Get(ctx context.Context, key string, offset int64) (io.ReadCloser, error) {
-	return s.faultyStore.Get(ctx, key, offset)
-}
-func (s folderStore) Stat(ctx context.Context, key string) (store.Object, error) {
-	return s.faultyStore.Stat(ctx, key)
-}
-func (s folderStore) Delete(ctx context.Context, key string) error {
-	return s.faultyStore.Delete(ctx, key)
-}
-func (s folderStore) List(ctx context.Context, prefix string) iter.Seq2[store.Object, error] {
-	return s.faultyStore.List(ctx, prefix)
-}
-func (s folderStore) AbortIncomplete(ctx context.Context, prefix string, age time.Duration, keep func(string) bool) (int, error) {
-	return s.faultyStore.AbortIncomplete(ctx, prefix, age, keep)
-}
-func (s folderStore) Check(ctx context.Context) error { return s.faultyStore.Check(ctx) }
 
 func (s *faultyStore) List(ctx context.Context, prefix string) iter.Seq2[store.Object, error] {
 	return func(yield func(store.Object, error) bool) {
@@ -238,7 +178,7 @@ func (w *world) restored() {
 	if _, err := w.tryCollect(gc.Options{}); !errors.Is(err, gc.ErrRestored) {
 		w.Fatalf("a collection before anybody took over: %v", err)
 	}
-	w.exec(`UPDATE gc_state SET take_over = true, hold = NULL, hold_since = NULL, restored_at = now()`)
+	w.Exec(`UPDATE gc_state SET take_over = true, hold = NULL, hold_since = NULL, restored_at = now()`)
 	check(w, w.mark())
 }
 
@@ -250,44 +190,24 @@ func (w *world) tryCollect(opts gc.Options) (*gc.Report, error) {
 // ago.
 func (w *world) pass(d time.Duration) {
 	w.Helper()
-	w.exec(`UPDATE archives SET created_at = created_at - $1::interval, verified_at = verified_at - $1::interval,
+	w.Exec(`UPDATE archives SET created_at = created_at - $1::interval, verified_at = verified_at - $1::interval,
 		complete_at = complete_at - $1::interval, superseded_at = superseded_at - $1::interval, missing_since = missing_since - $1::interval,
 		unprotected_since = unprotected_since - $1::interval, deleting_at = deleting_at - $1::interval`, d)
-	w.exec(`UPDATE workspaces SET deleted_at = deleted_at - $1::interval`, d)
-	w.exec(`UPDATE gc_state SET restored_at = restored_at - $1::interval, ran_at = ran_at - $1::interval`, d)
-}
-
-func (w *world) exec(sql string, args ...any) {
-	w.Helper()
-	_, err := w.raw.Exec(context.WithoutCancel(w.Context()), sql, args...)
-	if err != nil {
-		w.Fatalf("%s: %v", sql, err)
-	}
-}
-
-func query[T any](w *world, sql string, args ...any) (v T) {
-	w.Helper()
-	if err := w.raw.QueryRow(w.Context(), sql, args...).Scan(&v); err != nil {
-		w.Fatalf("%s: %v", sql, err)
-	}
-	return v
+	w.Exec(`UPDATE workspaces SET deleted_at = deleted_at - $1::interval`, d)
+	w.Exec(`UPDATE gc_state SET restored_at = restored_at - $1::interval, ran_at = ran_at - $1::interval`, d)
 }
 
 // workspace makes a workspace with a live home.
 func (w *world) workspace(name string) workspace.ID {
 	w.Helper()
-	ws, err := w.db.CreateWorkspace(w.Context(), w.user, postgres.NewWorkspace{
-		Name: name, ImageRef: "image", Desired: workspace.DesiredStandby,
-		StorageBackend: workspace.StorageDockerVolume,
-	})
-	check(w, err)
+	ws := w.AddWorkspace(w.user, name)
 	w.live(ws.ID)
 	return ws.ID
 }
 
 // live: the home is there (it was restored, say), and nothing runs.
 func (w *world) live(id workspace.ID) {
-	w.exec(`UPDATE workspaces SET phase = 'STANDBY', operation = 'NONE', op_id = NULL, home_ctx = '{"state": "live", "claim": "c"}',
+	w.Exec(`UPDATE workspaces SET phase = 'STANDBY', operation = 'NONE', op_id = NULL, home_ctx = '{"state": "live", "claim": "c"}',
 		desired_state = 'STANDBY', error_reason = NULL, conditions = $2 WHERE id = $1`, id,
 		`{"infra.container_ready": {"status": "False", "reason": "NoContainer"}, "storage.volume_ready": {"status": "True", "reason": "Ready"}}`)
 }
@@ -302,7 +222,7 @@ func (w *world) claimBy(ctrl *postgres.Controller, id workspace.ID) (key, claim 
 	w.Helper()
 	claim = uuid.Must(uuid.NewV7()).String()
 	key = w.bucket.Key(id, claim)
-	w.exec(`UPDATE workspaces SET operation = 'ARCHIVING', op_id = $2, archive_op_id = $2, op_started_at = now(), desired_state = 'ARCHIVED'
+	w.Exec(`UPDATE workspaces SET operation = 'ARCHIVING', op_id = $2, archive_op_id = $2, op_started_at = now(), desired_state = 'ARCHIVED'
 		WHERE id = $1 AND operation = 'NONE'`, id, claim)
 	ours, err := ctrl.ClaimArchive(context.WithoutCancel(w.Context()), id, claim, key)
 	check(w, err)
@@ -314,7 +234,7 @@ func (w *world) claimBy(ctrl *postgres.Controller, id workspace.ID) (key, claim 
 
 // cancel ends the operation without success.
 func (w *world) cancel(id workspace.ID) {
-	w.exec(`UPDATE workspaces SET operation = 'NONE', op_id = NULL, desired_state = 'STANDBY' WHERE id = $1`, id)
+	w.Exec(`UPDATE workspaces SET operation = 'NONE', op_id = NULL, desired_state = 'STANDBY' WHERE id = $1`, id)
 }
 
 // upload puts an archive of a workspace's home with this content, and says
@@ -328,31 +248,22 @@ func (w *world) upload(id workspace.ID, key, content string) postgres.Stored {
 
 func (w *world) putHome(id workspace.ID, key, content string) *archive.Meta {
 	w.Helper()
-	home := w.TempDir()
-	check(w, os.WriteFile(filepath.Join(home, "content"), []byte(content), 0o600))
-	stats, err := archive.PackTo(context.WithoutCancel(w.Context()), home, archive.PackOptions{}, func(ctx context.Context, r io.Reader) (int64, error) {
-		return w.store.Store.Put(ctx, key, r)
-	})
-	check(w, err)
 	meta := &archive.Meta{
 		CodehubVersion: "test", WorkspaceID: string(id), WorkspaceName: "name of " + string(id), Owner: "ann",
 		ArchiveOpID: bucket.ParseKey(key).OpID, CreatedAt: time.Now().UTC(),
 	}
-	meta.Describe(stats)
+	fixture.PutHome(w, w.store.Store, key, meta, content)
 	return meta
 }
 
 func (w *world) putMeta(key string, meta *archive.Meta) {
 	w.Helper()
-	b, err := meta.Encode()
-	check(w, err)
-	w.putObject(archive.MetaKey(key), b)
+	fixture.PutMeta(w, w.store.Store, key, meta)
 }
 
 func (w *world) putObject(key string, content []byte) {
 	w.Helper()
-	_, err := w.store.Store.Put(context.WithoutCancel(w.Context()), key, bytes.NewReader(content))
-	check(w, err)
+	fixture.PutObject(w, w.store.Store, key, content)
 }
 
 // keep is StoreArchive, and the removal of the home after it.
@@ -368,7 +279,7 @@ func (w *world) keep(a postgres.Stored) {
 
 // archived: the home is removed after its archive was stored.
 func (w *world) archived(id workspace.ID) {
-	w.exec(`UPDATE workspaces SET operation = 'NONE', op_id = NULL, phase = 'ARCHIVED', home_ctx = '{"state": "absent"}', conditions = $2
+	w.Exec(`UPDATE workspaces SET operation = 'NONE', op_id = NULL, phase = 'ARCHIVED', home_ctx = '{"state": "absent"}', conditions = $2
 		WHERE id = $1`, id, `{"infra.container_ready": {"status": "False", "reason": "NoContainer"},
 		"storage.volume_ready": {"status": "False", "reason": "NoVolume"}, "storage.archive_ready": {"status": "True", "reason": "Ready"}}`)
 }

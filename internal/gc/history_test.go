@@ -12,6 +12,7 @@ import (
 
 	"codehub/internal/bucket"
 	"codehub/internal/gc"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/mark"
 	"codehub/internal/workspace"
 )
@@ -87,7 +88,7 @@ type row struct {
 
 func (h *history) row(id workspace.ID) (r row) {
 	h.Helper()
-	err := h.raw.QueryRow(h.Context(), `SELECT phase, operation, home_ctx ->> 'state', COALESCE(op_id::text, ''), COALESCE(archive_key, ''),
+	err := h.Raw.QueryRow(h.Context(), `SELECT phase, operation, home_ctx ->> 'state', COALESCE(op_id::text, ''), COALESCE(archive_key, ''),
 		deleted_at IS NOT NULL, COALESCE(recover_archive ->> 'key', '') FROM workspaces WHERE id = $1`, id).
 		Scan(&r.phase, &r.op, &r.home, &r.claim, &r.key, &r.deleted, &r.recover)
 	check(h, err)
@@ -115,10 +116,10 @@ func (h *history) step() {
 		h.tell("%s: deleted", name)
 		h.delete(id)
 	case n < 75 && r.deleted:
-		_, err := h.db.UndeleteWorkspace(h.Context(), h.user, id)
+		_, err := h.DB.UndeleteWorkspace(h.Context(), h.user, id)
 		h.tell("%s: undeleted: %v", name, err)
 		if err == nil {
-			h.exec(`UPDATE workspaces SET phase = CASE WHEN home_ctx ->> 'state' = 'live' THEN 'STANDBY' ELSE 'ARCHIVED' END WHERE id = $1`, id)
+			h.Exec(`UPDATE workspaces SET phase = CASE WHEN home_ctx ->> 'state' = 'live' THEN 'STANDBY' ELSE 'ARCHIVED' END WHERE id = $1`, id)
 		} else if workspace.CodeOf(err) != workspace.CodeGone {
 			h.Error(err)
 		}
@@ -162,11 +163,11 @@ func (h *history) work(id workspace.ID, r row, name string) {
 	switch {
 	case r.deleted:
 		// The controller removes the home once the grace is over.
-		over := query[bool](h.world, `SELECT deleted_at + $2::interval <= now() FROM workspaces WHERE id = $1`, id, grace)
+		over := fixture.Query[bool](h, `SELECT deleted_at + $2::interval <= now() FROM workspaces WHERE id = $1`, id, grace)
 		if over && r.home == "live" {
 			h.tell("%s: home of the deleted removed", name)
 			delete(h.homes, id)
-			h.exec(`UPDATE workspaces SET home_ctx = '{"state": "absent"}', conditions = '{}' WHERE id = $1`, id)
+			h.Exec(`UPDATE workspaces SET home_ctx = '{"state": "absent"}', conditions = '{}' WHERE id = $1`, id)
 			h.give(id)
 		}
 	case r.phase == "ERROR":
@@ -182,7 +183,7 @@ func (h *history) work(id workspace.ID, r row, name string) {
 	case r.key != "":
 		if !h.there()[r.key] {
 			h.tell("%s: its archive %s is lost", name, opID(r.key)[30:])
-			h.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, id)
+			h.Exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, id)
 			return
 		}
 		h.tell("%s: restored from %s", name, opID(r.key)[30:])
@@ -231,7 +232,7 @@ func (h *history) archiving(id workspace.ID, r row, name string) {
 func (h *history) recover(id workspace.ID, r row, name string) {
 	if r.recover != "" {
 		h.tell("%s: recovered from %s", name, opID(r.recover)[30:])
-		h.exec(`UPDATE workspaces SET archive_key = $2, phase = 'ARCHIVED', error_reason = NULL, home_ctx = '{"state": "absent"}',
+		h.Exec(`UPDATE workspaces SET archive_key = $2, phase = 'ARCHIVED', error_reason = NULL, home_ctx = '{"state": "absent"}',
 			recover_requested_at = NULL, recover_action = NULL, recover_archive = NULL WHERE id = $1`, id, r.recover)
 		return
 	}
@@ -239,11 +240,11 @@ func (h *history) recover(id workspace.ID, r row, name string) {
 	if best == nil {
 		if h.newest[id] == 0 {
 			h.tell("%s: started empty", name)
-			h.exec(`UPDATE workspaces SET archive_key = NULL, phase = 'PENDING', error_reason = NULL, home_ctx = '{"state": "absent"}' WHERE id = $1`, id)
+			h.Exec(`UPDATE workspaces SET archive_key = NULL, phase = 'PENDING', error_reason = NULL, home_ctx = '{"state": "absent"}' WHERE id = $1`, id)
 		}
 		return
 	}
-	_, err := h.db.RequestRecoverArchive(h.Context(), h.user, id, best.OpID)
+	_, err := h.DB.RequestRecoverArchive(h.Context(), h.user, id, best.OpID)
 	check(h, err)
 	h.tell("%s: to be recovered from %s", name, best.OpID[30:])
 	if h.newest[id] == 0 && h.there()[best.Key] {
@@ -253,7 +254,7 @@ func (h *history) recover(id workspace.ID, r row, name string) {
 
 // best is what is offered with the newest content.
 func (h *history) best(id workspace.ID) (best *workspace.Archive) {
-	list, err := h.db.Archives(h.Context(), h.user, id)
+	list, err := h.DB.Archives(h.Context(), h.user, id)
 	check(h, err)
 	for _, a := range list {
 		if best == nil || h.content[a.Key] > h.content[best.Key] {
@@ -272,7 +273,7 @@ func (h *history) observe() {
 		switch {
 		case r.deleted:
 		case r.home == "live" && !home:
-			h.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost', operation = 'NONE', op_id = NULL WHERE id = $1`, id)
+			h.Exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost', operation = 'NONE', op_id = NULL WHERE id = $1`, id)
 		case r.home != "live" && home:
 			// Its volume is left alone: somebody puts it right by hand.
 			h.live(id)
@@ -289,7 +290,7 @@ func (h *history) give(id workspace.ID) { h.newest[id] = 0 }
 // expire gives up what is deleted and past its grace, as this database has it.
 func (h *history) expire() {
 	for _, id := range h.ids {
-		if query[bool](h.world, `SELECT deleted_at IS NOT NULL AND GREATEST(deleted_at, (SELECT restored_at FROM gc_state)) + $2::interval <= now()
+		if fixture.Query[bool](h, `SELECT deleted_at IS NOT NULL AND GREATEST(deleted_at, (SELECT restored_at FROM gc_state)) + $2::interval <= now()
 			FROM workspaces WHERE id = $1`, id, grace) {
 			h.give(id)
 		}
@@ -309,7 +310,7 @@ func (h *history) gc() {
 		}
 		if r.phase == "ERROR" {
 			for key := range h.there() {
-				going := query[bool](h.world, `SELECT EXISTS (SELECT FROM archives WHERE key = $1 AND deleting_at IS NOT NULL)`, key)
+				going := fixture.Query[bool](h, `SELECT EXISTS (SELECT FROM archives WHERE key = $1 AND deleting_at IS NOT NULL)`, key)
 				if bucket.ParseKey(key).Workspace == string(id) && !going {
 					held[key] = "in ERROR"
 				}
@@ -330,7 +331,7 @@ func (h *history) gc() {
 		}
 		if report.Restored {
 			// Only what was marked before may still go.
-			if !query[bool](h.world, `SELECT EXISTS (SELECT FROM archives WHERE key = $1 AND deleting_at < $2)`, strings.TrimSuffix(o, ".meta"), report.Started) {
+			if !fixture.Query[bool](h, `SELECT EXISTS (SELECT FROM archives WHERE key = $1 AND deleting_at < $2)`, strings.TrimSuffix(o, ".meta"), report.Started) {
 				h.Errorf("%s went at once after a restore", o)
 			}
 		}

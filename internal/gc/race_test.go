@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"codehub/internal/gc"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -39,8 +40,8 @@ func atEveryMoment(t *testing.T, prepare func(w *world) (happens func(), after f
 	w := newWorld(t, nil)
 	w.set.Keep = 0
 	for at := 0; ; at++ {
-		w.exec(`DELETE FROM archives`)
-		w.exec(`DELETE FROM workspaces`)
+		w.Exec(`DELETE FROM archives`)
+		w.Exec(`DELETE FROM workspaces`)
 		for k := range w.there() {
 			check(t, w.bucket.Delete(t.Context(), k))
 		}
@@ -79,8 +80,8 @@ func TestRecoveryDuringCollection(t *testing.T) {
 		var asked error
 		return func() {
 				// It is found broken, and its owner acts on it.
-				w.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, id)
-				_, asked = w.db.RequestRecoverArchive(w.Context(), w.user, id, opID(keys[0]))
+				w.Exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost' WHERE id = $1`, id)
+				_, asked = w.DB.RequestRecoverArchive(w.Context(), w.user, id, opID(keys[0]))
 			}, func(t *testing.T) {
 				switch {
 				case asked == nil && !w.there()[keys[0]]:
@@ -105,7 +106,7 @@ func TestControllerRecoversDuringCollection(t *testing.T) {
 		keys := w.generations(id, 2)
 		w.collect(gc.Options{})
 		w.pass(delay)
-		ctrl := postgres.NewController(postgres.NewSession(connect(w, w.dsn)))
+		ctrl := w.Controller()
 		return func() {
 				rows, err := ctrl.Candidates(w.Context())
 				check(w, err)
@@ -117,7 +118,7 @@ func TestControllerRecoversDuringCollection(t *testing.T) {
 					w.Error(err)
 				}
 			}, func(t *testing.T) {
-				if now := query[string](w, `SELECT archive_key FROM workspaces WHERE id = $1`, id); !w.there()[now] {
+				if now := fixture.Query[string](w, `SELECT archive_key FROM workspaces WHERE id = $1`, id); !w.there()[now] {
 					t.Error("the current archive is gone")
 				}
 			}
@@ -132,12 +133,12 @@ func TestUndeleteDuringCollection(t *testing.T) {
 		w.delete(id)
 		w.set.DeleteGrace = 0 // another clock, or another setting, than that of who undeletes
 		var err error
-		return func() { _, err = w.db.UndeleteWorkspace(w.Context(), w.user, id) }, func(t *testing.T) {
+		return func() { _, err = w.DB.UndeleteWorkspace(w.Context(), w.user, id) }, func(t *testing.T) {
 			there := w.there()
 			switch {
 			case err == nil && (!there[keys[0]] || !there[keys[1]]):
 				t.Errorf("taken back, and %d archives are left", len(there))
-			case err == nil && query[string](w, `SELECT archive_key FROM workspaces WHERE id = $1`, id) != keys[1]:
+			case err == nil && fixture.Query[string](w, `SELECT archive_key FROM workspaces WHERE id = $1`, id) != keys[1]:
 				t.Error("taken back, and it has no archive")
 			case err != nil && workspace.CodeOf(err) != workspace.CodeGone:
 				t.Error(err)
@@ -161,10 +162,10 @@ func TestDeletionDuringCollection(t *testing.T) {
 			if !w.there()[keys[1]] {
 				t.Error("the archive is gone")
 			}
-			if _, err := w.db.UndeleteWorkspace(w.Context(), w.user, id); err != nil {
+			if _, err := w.DB.UndeleteWorkspace(w.Context(), w.user, id); err != nil {
 				t.Error(err)
 			}
-			w.exec(`UPDATE workspaces SET deleted_at = now() WHERE id = $1`, id)
+			w.Exec(`UPDATE workspaces SET deleted_at = now() WHERE id = $1`, id)
 		}
 	})
 }
@@ -180,17 +181,17 @@ func TestStoreArchiveDuringCollection(t *testing.T) {
 		w.live(id)
 		key, _ := w.claim(id)
 		stored := w.upload(id, key, "new")
-		ctrl := postgres.NewController(postgres.NewSession(connect(w, w.dsn)))
+		ctrl := w.Controller()
 		return func() {
 				ok, err := ctrl.StoreArchive(w.Context(), stored)
 				if !ok || err != nil {
 					w.Errorf("not stored: %v", err)
 				}
 			}, func(t *testing.T) {
-				if now := query[string](w, `SELECT archive_key FROM workspaces WHERE id = $1`, id); now != key || !w.there()[key] {
+				if now := fixture.Query[string](w, `SELECT archive_key FROM workspaces WHERE id = $1`, id); now != key || !w.there()[key] {
 					t.Error("the current archive is gone")
 				}
-				if query[bool](w, `SELECT missing_since IS NOT NULL FROM archives WHERE key = $1`, key) {
+				if fixture.Query[bool](w, `SELECT missing_since IS NOT NULL FROM archives WHERE key = $1`, key) {
 					t.Error("an archive that the listing could not show counts as missing")
 				}
 			}
@@ -207,7 +208,7 @@ func TestClaimsDuringCollection(t *testing.T) {
 		first, _ := w.claim(id)
 		w.upload(id, first, "first")
 		var second, third string
-		ctrl := postgres.NewController(postgres.NewSession(connect(w, w.dsn)))
+		ctrl := w.Controller()
 		return func() {
 				w.cancel(id)
 				second, _ = w.claimBy(ctrl, id)
@@ -224,7 +225,7 @@ func TestClaimsDuringCollection(t *testing.T) {
 					t.Error("an archive is gone")
 				}
 				// What the listing could not show is not missing.
-				if query[bool](w, `SELECT missing_since IS NOT NULL FROM archives WHERE key = $1`, third) {
+				if fixture.Query[bool](w, `SELECT missing_since IS NOT NULL FROM archives WHERE key = $1`, third) {
 					t.Error("the current archive counts as missing")
 				}
 			}
@@ -252,7 +253,7 @@ func TestConcurrentCollectionsKeepNamedArchives(t *testing.T) {
 	var done [3]atomic.Int64
 	bad := func(err error) bool { return err != nil && ctx.Err() == nil }
 	for range 2 {
-		session := postgres.NewController(postgres.NewSession(connect(t, w.dsn)))
+		session := w.Controller()
 		group.Go(func() {
 			for ctx.Err() == nil {
 				r, err := gc.Collect(ctx, w.config(), session, gc.Options{})
@@ -270,7 +271,7 @@ func TestConcurrentCollectionsKeepNamedArchives(t *testing.T) {
 		})
 	}
 	for i, id := range ids {
-		ctrl := postgres.NewController(postgres.NewSession(connect(t, w.dsn)))
+		ctrl := w.Controller()
 		group.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), 0))
 			for n := 0; ctx.Err() == nil; n++ {
@@ -288,14 +289,14 @@ func TestConcurrentCollectionsKeepNamedArchives(t *testing.T) {
 				}
 				done[1].Add(1)
 				// Its archive turns out to be lost, and it is recovered from any other.
-				w.exec(`UPDATE workspaces SET operation = 'NONE', op_id = NULL, phase = 'ERROR', error_reason = 'DataLost', home_ctx = '{"state": "absent"}' WHERE id = $1`, id)
-				list, err := w.db.Archives(ctx, w.user, id)
+				w.Exec(`UPDATE workspaces SET operation = 'NONE', op_id = NULL, phase = 'ERROR', error_reason = 'DataLost', home_ctx = '{"state": "absent"}' WHERE id = $1`, id)
+				list, err := w.DB.Archives(ctx, w.user, id)
 				if bad(err) {
 					t.Error(err)
 					return
 				}
 				for _, a := range list {
-					ws, err := w.db.RequestRecoverArchive(ctx, w.user, id, a.OpID)
+					ws, err := w.DB.RequestRecoverArchive(ctx, w.user, id, a.OpID)
 					if code := workspace.CodeOf(err); code == workspace.CodeNotFound || code == workspace.CodeArchiveNotFound {
 						continue
 					}
@@ -325,7 +326,7 @@ func TestConcurrentCollectionsKeepNamedArchives(t *testing.T) {
 	group.Wait()
 	there := w.there()
 	for _, id := range ids {
-		if key := query[string](w, `SELECT archive_key FROM workspaces WHERE id = $1`, id); !there[key] {
+		if key := fixture.Query[string](w, `SELECT archive_key FROM workspaces WHERE id = $1`, id); !there[key] {
 			t.Errorf("%s is gone", key)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/gc"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/workspace"
 )
 
@@ -36,13 +37,13 @@ func (w *world) conditions(id workspace.ID, key string, ready bool) {
 		"storage.archive_ready": map[string]string{"status": status, "reason": reason, "message": key},
 	})
 	check(w, err)
-	w.exec(`UPDATE workspaces SET conditions = $2, phase = $3, error_reason = $4, desired_state = 'ARCHIVED' WHERE id = $1`, id, b, phase, lost)
+	w.Exec(`UPDATE workspaces SET conditions = $2, phase = $3, error_reason = $4, desired_state = 'ARCHIVED' WHERE id = $1`, id, b, phase, lost)
 }
 
 // rechecks lists the workspaces whose archive is to be observed again.
 func (w *world) rechecks() []workspace.ID {
 	w.Helper()
-	return query[[]workspace.ID](w, `SELECT COALESCE(array_agg(id ORDER BY id), '{}') FROM workspaces
+	return fixture.Query[[]workspace.ID](w, `SELECT COALESCE(array_agg(id ORDER BY id), '{}') FROM workspaces
 		WHERE recover_requested_at IS NOT NULL AND recover_action = '`+workspace.RecoverAfresh+`'`)
 }
 
@@ -52,7 +53,7 @@ func (w *world) wantRechecks(what string, want ...workspace.ID) {
 	if len(got) != len(want) || len(got) == 1 && got[0] != want[0] {
 		w.Errorf("%s: to be observed again are %v, want %v", what, got, want)
 	}
-	w.exec(`UPDATE workspaces SET recover_requested_at = NULL, recover_action = NULL`)
+	w.Exec(`UPDATE workspaces SET recover_requested_at = NULL, recover_action = NULL`)
 }
 
 // take removes an object and returns its content.

@@ -14,6 +14,7 @@ import (
 	"codehub/internal/archive/store"
 	"codehub/internal/gc"
 	"codehub/internal/harness"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -27,11 +28,11 @@ func TestFoundArchiveIsKept(t *testing.T) {
 		w.upload(id, found, "found")
 		r := w.collect(gc.Options{DryRun: true})
 		wantItem(t, r, found, gc.Found, "not in the database")
-		if n := query[int](w, `SELECT count(*) FROM archives`); n != 1 {
+		if n := fixture.Query[int](w, `SELECT count(*) FROM archives`); n != 1 {
 			t.Errorf("%d are on record after a look", n)
 		}
 		wantItem(t, w.collect(gc.Options{}), found, gc.Found, "")
-		list, err := w.db.Archives(t.Context(), w.user, id)
+		list, err := w.DB.Archives(t.Context(), w.user, id)
 		check(t, err)
 		if len(list) != 2 || list[0].Key != found || !list[0].Found || list[0].Digest == "" || list[0].Entries != 2 || list[1].Found {
 			t.Errorf("%+v", list)
@@ -60,7 +61,7 @@ func TestNewestCompleteArchiveIsKept(t *testing.T) {
 		key, _ := w.claim(id)
 		w.upload(id, key, "complete")
 		keys = append(keys, key)
-		w.exec(`UPDATE workspaces SET operation = 'NONE', op_id = NULL, home_ctx = '{"state": "absent"}' WHERE id = $1`, id)
+		w.Exec(`UPDATE workspaces SET operation = 'NONE', op_id = NULL, home_ctx = '{"state": "absent"}' WHERE id = $1`, id)
 	}
 	for range 3 {
 		r := w.collect(gc.Options{})
@@ -86,7 +87,7 @@ func TestCollectWaitsForWorkspaceLock(t *testing.T) {
 	keys := w.generations(id, 2)
 	w.collect(gc.Options{})
 	w.pass(delay)
-	tx, err := w.raw.Begin(t.Context())
+	tx, err := w.Raw.Begin(t.Context())
 	check(t, err)
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 	_, err = tx.Exec(t.Context(), `UPDATE workspaces SET archive_key = $2 WHERE id = $1`, id, keys[0])
@@ -99,7 +100,7 @@ func TestCollectWaitsForWorkspaceLock(t *testing.T) {
 		}
 		done <- r
 	}()
-	for len(done) == 0 && !query[bool](w, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`) {
+	for len(done) == 0 && !fixture.Query[bool](w, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')`) {
 		time.Sleep(time.Millisecond)
 	}
 	check(t, tx.Commit(t.Context()))
@@ -111,7 +112,7 @@ func TestCollectWaitsForWorkspaceLock(t *testing.T) {
 func TestCollectRunsOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
-	other := postgres.NewController(postgres.NewSession(connect(t, w.dsn)))
+	other := w.Controller()
 	check(t, postgres.NewCollector(other).Lock(t.Context()))
 	if _, err := w.tryCollect(gc.Options{}); !errors.Is(err, postgres.ErrCollecting) {
 		t.Error(err)
@@ -140,10 +141,10 @@ func TestRunnerCollectsAndReleases(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	// A session of its own: the end of the term may cut it off.
-	session := postgres.NewController(postgres.NewSession(connect(t, w.dsn)))
+	session := w.Controller()
 	go func() { ended <- runner.Run(ctx, session) }()
 	harness.Eventually(t, "the deleted one is let go", func() bool {
-		return query[bool](w, `SELECT archive_key IS NULL FROM workspaces WHERE id = $1`, deleted)
+		return fixture.Query[bool](w, `SELECT archive_key IS NULL FROM workspaces WHERE id = $1`, deleted)
 	})
 	harness.Eventually(t, "what was replaced goes", func() bool { return len(w.there()) == 1 })
 	w.wantThere(keys[1])
@@ -152,10 +153,10 @@ func TestRunnerCollectsAndReleases(t *testing.T) {
 		return s.Removed >= 2 && s.RemovedBytes > 0 && s.Err == "" && s.Counts[gc.Keep] == 1 && !s.At.IsZero()
 	})
 	// What fails is told once, and tried again.
-	w.exec(`ALTER TABLE gc_state RENAME TO away`)
+	w.Exec(`ALTER TABLE gc_state RENAME TO away`)
 	harness.Eventually(t, "it fails", func() bool { return runner.Status().Err != "" })
 	before := logged.Load()
-	w.exec(`ALTER TABLE away RENAME TO gc_state`)
+	w.Exec(`ALTER TABLE away RENAME TO gc_state`)
 	harness.Eventually(t, "it goes on", func() bool { return runner.Status().Err == "" })
 	if before < 1 || before > 4 {
 		t.Errorf("said %d times", before)
@@ -175,7 +176,7 @@ func TestStuckDeletionsDelayNoOthers(t *testing.T) {
 		id := w.workspace(fmt.Sprint("stuck", i))
 		stuck[w.archive(id, "kept")] = true
 		w.delete(id)
-		w.exec(`UPDATE workspaces SET deleted_at = now() - interval '1 hour' WHERE id = $1`, id)
+		w.Exec(`UPDATE workspaces SET deleted_at = now() - interval '1 hour' WHERE id = $1`, id)
 	}
 	w.store.deleteFails = func(key string) bool { return stuck[key] }
 	w.set.DeleteGrace = 2 * time.Hour
@@ -188,10 +189,10 @@ func TestStuckDeletionsDelayNoOthers(t *testing.T) {
 	runner := gc.NewRunner(gc.RunnerConfig{Config: w.config(), First: time.Hour, Glance: 10 * time.Millisecond, AtOnce: 2})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	session := postgres.NewController(postgres.NewSession(connect(t, w.dsn)))
+	session := w.Controller()
 	go func() { ended <- runner.Run(ctx, session) }()
 	harness.Eventually(t, "the newer one is let go", func() bool {
-		return query[bool](w, `SELECT archive_key IS NULL FROM workspaces WHERE id = $1`, id)
+		return fixture.Query[bool](w, `SELECT archive_key IS NULL FROM workspaces WHERE id = $1`, id)
 	})
 	stop()
 	if err := <-ended; err != nil {
@@ -217,7 +218,7 @@ func TestCollectContinuesAfterStop(t *testing.T) {
 	w.collect(gc.Options{})
 	w.pass(delay)
 	for at := 1; ; at++ {
-		session := postgres.NewController(postgres.NewSession(connect(t, w.dsn)))
+		session := w.Controller()
 		ctx, stop := context.WithCancel(t.Context())
 		s := &interrupted{Session: session, at: at, before: stop}
 		_, err := gc.Collect(ctx, w.config(), s, gc.Options{})
@@ -231,7 +232,7 @@ func TestCollectContinuesAfterStop(t *testing.T) {
 		}
 		// The session's end gives up its lock.
 		check(t, session.Do(t.Context(), func(ctx context.Context, conn *pgx.Conn) error { return conn.Close(ctx) }))
-		w.exec(`UPDATE gc_state SET restored_at = restored_at - interval '9 h'`) // crashes between two marks
+		w.Exec(`UPDATE gc_state SET restored_at = restored_at - interval '9 h'`) // crashes between two marks
 	}
 	w.collect(gc.Options{})
 	w.pass(delay)
@@ -271,7 +272,7 @@ func TestReusedArchiveWaitsAgain(t *testing.T) {
 	keys := w.generations(id, 2)
 	w.collect(gc.Options{})
 	w.pass(delay)
-	w.exec(`UPDATE workspaces SET archive_key = $2 WHERE id = $1`, id, keys[0]) // recovered from it
+	w.Exec(`UPDATE workspaces SET archive_key = $2 WHERE id = $1`, id, keys[0]) // recovered from it
 	w.generations(id, 1)
 	wantItem(t, w.collect(gc.Options{}), keys[0], gc.Wait, "replaced")
 	w.pass(delay)
