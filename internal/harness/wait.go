@@ -27,3 +27,19 @@ func EventuallyWithin(t testing.TB, bound time.Duration, what string, ok func() 
 		time.Sleep(pause)
 	}
 }
+
+// Await polls state every few milliseconds until ok accepts it, for as long as
+// bound, and returns it. Unlike EventuallyWithin it sees states that last only
+// so long, and the failure prints the last one.
+func Await[T any](t testing.TB, bound time.Duration, what string, state func() T, ok func(T) bool) T {
+	t.Helper()
+	for deadline := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
+		got := state()
+		if ok(got) {
+			return got
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v: not yet: %s: %+v", bound, what, got)
+		}
+	}
+}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/jackc/pgx/v5"
 
 	"codehub/internal/reconcile"
 	"codehub/internal/runtime"
@@ -52,7 +51,7 @@ func TestArchiveAndRestore(t *testing.T) {
 	}
 	w.opened(id, "more work")
 
-	list, err := w.db.Archives(t.Context(), w.owner, id)
+	list, err := w.DB.Archives(t.Context(), w.owner, id)
 	if err != nil || len(list) != 2 || list[0].Key != after.ArchiveKey || list[1].Key != before.ArchiveKey {
 		t.Errorf("generations: %+v, %v", list, err)
 	}
@@ -282,7 +281,7 @@ func TestOrphanedJobsAreRemoved(t *testing.T) {
 	id := w.filled("one", "work")
 	w.want(id, workspace.DesiredArchived, false)
 	w.reached(g)
-	if _, err := w.db.RequestCancel(t.Context(), w.owner, id); err != nil {
+	if _, err := w.DB.RequestCancel(t.Context(), w.owner, id); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitNoJobs(id) // while the executor has not ended yet
@@ -308,29 +307,15 @@ func TestOrphanedJobsAreRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := pgx.Connect(t.Context(), w.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(t.Context())
-	if _, err := conn.Exec(t.Context(), `DELETE FROM workspaces WHERE id = $1`, gone); err != nil {
-		t.Fatal(err)
-	}
+	w.Exec(`DELETE FROM workspaces WHERE id = $1`, gone)
 	w.lead()
-	deadline := time.Now().Add(20 * time.Second)
-	for {
+	w.awaitTrue("without the orphaned job", func() bool {
 		jobs, err := w.fake.Jobs(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.ContainsFunc(jobs, func(j runtime.Job) bool { return j.Workspace == gone && j.Kind == runtime.JobArchive }) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the orphaned job stays: %+v", jobs)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return !slices.ContainsFunc(jobs, func(j runtime.Job) bool { return j.Workspace == gone && j.Kind == runtime.JobArchive })
+	})
 	if _, ok := w.fake.Home(gone); !ok {
 		t.Error("an orphaned home was removed")
 	}
@@ -351,7 +336,7 @@ func TestCancelRestore(t *testing.T) {
 			key := w.archived(id).ArchiveKey
 			w.want(id, workspace.DesiredRunning, false)
 			w.reached(g)
-			if _, err := w.db.RequestCancel(t.Context(), w.owner, id); err != nil {
+			if _, err := w.DB.RequestCancel(t.Context(), w.owner, id); err != nil {
 				t.Fatal(err)
 			}
 			w.await(id, "called off", func(ws workspace.Workspace) bool { return ws.Operation != workspace.OpRestoring })
@@ -377,22 +362,15 @@ func TestDeleteArchivedWorkspace(t *testing.T) {
 	w.lead()
 	id := w.filled("one", "work")
 	w.archived(id)
-	if _, err := w.db.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
+	if _, err := w.DB.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitCalls("Containers", w.fake.Calls("Containers")+5)
-	if ws, err := w.db.Workspace(t.Context(), workspace.System, id); err != nil || ws.Phase != workspace.PhaseDeleting || ws.Operation != workspace.OpNone {
+	if ws, err := w.DB.Workspace(t.Context(), workspace.System, id); err != nil || ws.Phase != workspace.PhaseDeleting || ws.Operation != workspace.OpNone {
 		t.Fatalf("%s, %s, %v", ws.Phase, ws.Operation, err)
 	}
-	conn, err := pgx.Connect(t.Context(), w.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(t.Context())
 	// As garbage collection does once it has removed them.
-	if _, err := conn.Exec(t.Context(), `UPDATE workspaces SET archive_key = NULL WHERE id = $1`, id); err != nil {
-		t.Fatal(err)
-	}
+	w.Exec(`UPDATE workspaces SET archive_key = NULL WHERE id = $1`, id)
 	w.awaitGone(id)
 }
 

@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
 	"codehub/internal/bucket"
+	"codehub/internal/harness"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/reconcile"
@@ -42,18 +42,8 @@ var _ reconcile.Archives = (*archives)(nil)
 
 // addArchives adds a bucket and storage jobs that behave like real ones.
 func addArchives(w *world) {
-	folder := w.TempDir()
-	store := store.NewFolder(folder)
-	b, err := bucket.New(bucket.Config{
-		Store: store, Installation: uuid.NewString(), Version: "test", Folder: folder, HostFolder: folder,
-	})
-	if err != nil {
-		w.Fatal(err)
-	}
-	if err := b.Check(w.Context(), false); err != nil {
-		w.Fatal(err)
-	}
-	w.archives = &archives{Bucket: b, folder: folder, calls: map[string]int{}}
+	b := fixture.NewBucket(w)
+	w.archives = &archives{Bucket: b, folder: b.Folder, calls: map[string]int{}}
 	w.fake.SetJob(realJob)
 }
 
@@ -207,7 +197,7 @@ func (w *world) reached(g *gate) {
 	w.Helper()
 	select {
 	case <-g.reached:
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		w.Fatalf("the step %s was never reached", g.at)
 	}
 }
@@ -271,20 +261,15 @@ func (w *world) keys(id workspace.ID) []string {
 // awaitNoJobs waits until the workspace has no storage job.
 func (w *world) awaitNoJobs(id workspace.ID) {
 	w.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for {
+	harness.Await(w, patience, "without a storage job", func() []runtime.Job {
 		jobs, err := w.fake.Jobs(w.Context())
 		if err != nil {
 			w.Fatal(err)
 		}
-		if !slices.ContainsFunc(jobs, func(j runtime.Job) bool { return j.Workspace == id }) {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.Fatalf("jobs are left: %+v", jobs)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return jobs
+	}, func(jobs []runtime.Job) bool {
+		return !slices.ContainsFunc(jobs, func(j runtime.Job) bool { return j.Workspace == id })
+	})
 }
 
 var errNotNow = errors.New("not now")
@@ -293,23 +278,15 @@ var errNotNow = errors.New("not now")
 // is empty if begins is.
 func (w *world) awaitStatus(c *reconcile.Controller, begins string, of func(reconcile.Status) string) {
 	w.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for {
-		got := of(c.Status())
-		if strings.HasPrefix(got, begins) && (begins != "" || got == "") {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.Fatalf("it says %q, want %q", got, begins)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	harness.Await(w, patience, fmt.Sprintf("the status %q", begins), func() string { return of(c.Status()) }, func(got string) bool {
+		return strings.HasPrefix(got, begins) && (begins != "" || got == "")
+	})
 }
 
 // tryRequest requests a state and ignores a refusal.
 func (w *world) tryRequest(id workspace.ID, d workspace.DesiredState) {
 	w.Helper()
-	_, err := w.db.PatchWorkspace(w.Context(), w.owner, id, postgres.Patch{Desired: &d, Queue: true})
+	_, err := w.DB.PatchWorkspace(w.Context(), w.owner, id, postgres.Patch{Desired: &d, Queue: true})
 	switch workspace.CodeOf(err) {
 	case "", workspace.CodeRecoveryRequired:
 	default:
@@ -320,7 +297,7 @@ func (w *world) tryRequest(id workspace.ID, d workspace.DesiredState) {
 // entries is the number of files and folders in the workspace's archive.
 func (w *world) entries(ws workspace.Workspace) int64 {
 	w.Helper()
-	list, err := w.db.Archives(w.Context(), w.owner, ws.ID)
+	list, err := w.DB.Archives(w.Context(), w.owner, ws.ID)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -173,7 +173,7 @@ func TestSetAsideWithoutBlockingVolume(t *testing.T) {
 	w.obstruct(id)
 	w.fake.TakeVolume(id)
 	w.await(id, "seen", func(ws workspace.Workspace) bool { return !ws.Obstructed() })
-	_, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverSetAside)
+	_, err := w.DB.RequestRecover(t.Context(), w.owner, id, workspace.RecoverSetAside)
 	var e *workspace.Error
 	if !errors.As(err, &e) || e.Code != workspace.CodeNotSupported {
 		t.Errorf("nothing in the way: %v", err)

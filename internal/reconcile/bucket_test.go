@@ -235,11 +235,7 @@ func TestHangingBucketDelaysOnlyArchives(t *testing.T) {
 		return ctx.Err()
 	})
 	w.want(stuck, workspace.DesiredRunning, false)
-	for deadline := time.Now().Add(20 * time.Second); asked.Load() == 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the bucket is never probed")
-		}
-	}
+	w.awaitTrue("the bucket is probed", func() bool { return asked.Load() > 0 })
 	for i := range 3 {
 		w.awaitPhase(w.create(fmt.Sprint("ws", i), workspace.DesiredRunning), workspace.PhaseRunning)
 	}
@@ -247,7 +243,7 @@ func TestHangingBucketDelaysOnlyArchives(t *testing.T) {
 		t.Errorf("the bucket: %s", messages)
 	}
 	// A cancelled operation does not wait for the bucket.
-	if _, err := w.db.RequestCancel(t.Context(), w.owner, stuck); err != nil {
+	if _, err := w.DB.RequestCancel(t.Context(), w.owner, stuck); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitPhase(stuck, workspace.PhaseArchived)
@@ -330,7 +326,7 @@ func TestMissingArchive(t *testing.T) {
 			w.expect(id, "newer")
 		},
 		"an earlier one": func(w *world, id workspace.ID, earlier string, _ func()) {
-			if _, err := w.db.RequestRecoverArchive(w.Context(), w.owner, id, earlier); err != nil {
+			if _, err := w.DB.RequestRecoverArchive(w.Context(), w.owner, id, earlier); err != nil {
 				w.Fatal(err)
 			}
 			if ws := w.awaitPhase(id, workspace.PhaseRunning); ws.ArchiveKey != w.archives.Key(id, earlier) || ws.ArchiveDigest == "" || ws.RecoverFrom != nil {
@@ -349,7 +345,7 @@ func TestMissingArchive(t *testing.T) {
 		},
 		"an earlier one that is gone as well": func(w *world, id workspace.ID, earlier string, putBack func()) {
 			putEarlierBack := w.archives.take(w.T, w.archives.Key(id, earlier))
-			if _, err := w.db.RequestRecoverArchive(w.Context(), w.owner, id, earlier); err != nil {
+			if _, err := w.DB.RequestRecoverArchive(w.Context(), w.owner, id, earlier); err != nil {
 				w.Fatal(err)
 			}
 			ws := w.await(id, "answered", func(ws workspace.Workspace) bool { return ws.RecoverRequestedAt == nil })
@@ -395,7 +391,7 @@ func TestMissingArchive(t *testing.T) {
 
 func (w *world) recovered(id workspace.ID, action string) {
 	w.Helper()
-	if _, err := w.db.RequestRecover(w.Context(), w.owner, id, action); err != nil {
+	if _, err := w.DB.RequestRecover(w.Context(), w.owner, id, action); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -426,7 +422,7 @@ func TestDamagedArchive(t *testing.T) {
 			if len(w.keys(id)) != 2 {
 				t.Errorf("archives: %v", w.keys(id))
 			}
-			if _, err := w.db.RequestRecoverArchive(t.Context(), w.owner, id, earlier); err != nil {
+			if _, err := w.DB.RequestRecoverArchive(t.Context(), w.owner, id, earlier); err != nil {
 				t.Fatal(err)
 			}
 			w.awaitPhase(id, workspace.PhaseRunning)
@@ -521,11 +517,7 @@ func TestUnmountedBucketIsUnavailable(t *testing.T) {
 	w.archived(id)
 	mountAgain := w.archives.take(t, w.archives.Installation)
 	w.want(id, workspace.DesiredRunning, false)
-	for deadline := time.Now().Add(20 * time.Second); bucketOf(c.Status()) == ""; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the outage was not reported")
-		}
-	}
+	w.awaitTrue("the outage is reported", func() bool { return bucketOf(c.Status()) != "" })
 	time.Sleep(2 * w.policy.NoProgress)
 	if ws := w.row(id); ws.Phase == workspace.PhaseError || ws.ErrorCount != 0 {
 		t.Errorf("%s: %s", ws.Phase, ws.ErrorMessage)

@@ -68,7 +68,7 @@ func TestArchivingThatWaitsForUserCanBeCancelled(t *testing.T) {
 	w.fake.Use(id, "reader")
 	w.want(id, workspace.DesiredArchived, false)
 	w.await(id, "waiting for the container", inUse("reader"))
-	if _, err := w.db.RequestCancel(t.Context(), w.owner, id); err != nil {
+	if _, err := w.DB.RequestCancel(t.Context(), w.owner, id); err != nil {
 		t.Fatal(err)
 	}
 	if ws := w.awaitPhase(id, workspace.PhaseStandby); ws.DesiredState != workspace.DesiredStandby || ws.Progress != nil {
@@ -323,7 +323,7 @@ func TestDeletionWaitsForUserOfHome(t *testing.T) {
 	id := w.create("one", workspace.DesiredRunning)
 	w.awaitPhase(id, workspace.PhaseRunning)
 	leave := w.fake.Use(id, "reader")
-	if _, err := w.db.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
+	if _, err := w.DB.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitCalls("RemoveVolume", 3)
@@ -374,7 +374,7 @@ func TestStartThatWaitsForAddressTimesOut(t *testing.T) {
 		t.Errorf("%s (%d): %s", ws.ErrorReason, ws.ErrorCount, ws.ErrorMessage)
 	}
 	w.fake.SetNoAddress("")
-	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
+	if _, err := w.DB.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitPhase(id, workspace.PhaseRunning)

@@ -37,7 +37,7 @@ func TestWorkspaceLifecycle(t *testing.T) {
 	w.want(id, workspace.DesiredRunning, false)
 	w.awaitPhase(id, workspace.PhaseRunning)
 	w.expect(id, "work")
-	if _, err := w.db.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
+	if _, err := w.DB.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitGone(id)
@@ -50,14 +50,14 @@ func TestDeleteKeepsHomeForGracePeriod(t *testing.T) {
 	id := w.create("one", workspace.DesiredRunning)
 	w.awaitPhase(id, workspace.PhaseRunning)
 	w.write(id, "work")
-	if _, err := w.db.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
+	if _, err := w.DB.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
 		t.Fatal(err)
 	}
 	w.await(id, "without a container", func(ws workspace.Workspace) bool {
 		return ws.Phase == workspace.PhaseDeleting && ws.Operation == workspace.OpNone && !ws.Conditions.HasContainer()
 	})
 	w.expect(id, "work")
-	if _, err := w.db.UndeleteWorkspace(t.Context(), w.owner, id); err != nil {
+	if _, err := w.DB.UndeleteWorkspace(t.Context(), w.owner, id); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitPhase(id, workspace.PhaseStandby)
@@ -113,7 +113,7 @@ func TestControllerResumesAtEveryStep(t *testing.T) {
 				return
 			case "RemoveVolume", "RemoveVolume/begun", "RemoveVolume/half", "RemoveVolume/done":
 				w.awaitPhase(id, workspace.PhaseRunning)
-				if _, err := w.db.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
+				if _, err := w.DB.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
 					t.Fatal(err)
 				}
 				crash()
@@ -177,10 +177,7 @@ func TestRuntimeOutageCausesNoErrors(t *testing.T) {
 	w.fake.SetDown(true)
 	w.fake.EndAll() // as a stopping Docker does
 	starting := w.create("started in the outage", workspace.DesiredRunning)
-	downSince := w.fake.Calls("Containers")
-	for w.fake.Calls("Containers") < downSince+3 { // several observations fail
-		time.Sleep(5 * time.Millisecond)
-	}
+	w.awaitCalls("Containers", w.fake.Calls("Containers")+3) // several observations fail
 	for _, id := range append(ids, starting) {
 		if ws := w.row(id); ws.Phase == workspace.PhaseError || ws.ErrorCount != 0 {
 			t.Errorf("the outage moved %s to %s (%s, %d)", ws.Name, ws.Phase, ws.ErrorReason, ws.ErrorCount)
@@ -223,7 +220,7 @@ func TestRemovedVolumeIsDataLost(t *testing.T) {
 	if ws.ErrorReason != workspace.ErrDataLost || ws.Operation != workspace.OpNone {
 		t.Errorf("error %q, operation %s", ws.ErrorReason, ws.Operation)
 	}
-	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
+	if _, err := w.DB.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
 		t.Fatal(err)
 	}
 	w.await(id, "still lost after a check", func(ws workspace.Workspace) bool {
@@ -232,7 +229,7 @@ func TestRemovedVolumeIsDataLost(t *testing.T) {
 	if _, ok := w.fake.Home(id); ok {
 		t.Fatal("an empty home was made without a request")
 	}
-	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverEmpty); err != nil {
+	if _, err := w.DB.RequestRecover(t.Context(), w.owner, id, workspace.RecoverEmpty); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitPhase(id, workspace.PhaseStandby)
@@ -270,10 +267,7 @@ func TestManyMissingVolumesFailObservation(t *testing.T) {
 		w.fake.TakeVolume(id)
 	}
 	stop = w.lead()
-	seen := w.fake.Calls("Volumes")
-	for w.fake.Calls("Volumes") < seen+3 {
-		time.Sleep(5 * time.Millisecond)
-	}
+	w.awaitCalls("Volumes", w.fake.Calls("Volumes")+3)
 	for _, id := range ids {
 		if ws := w.row(id); ws.Phase != workspace.PhaseStandby {
 			t.Errorf("%s became %s", ws.Name, ws.Phase)
@@ -305,7 +299,7 @@ func TestQueuedStateAppliesAfterOperation(t *testing.T) {
 	w.want(id, workspace.DesiredStandby, false)
 	w.await(id, "stopping", func(ws workspace.Workspace) bool { return ws.Operation == workspace.OpStopping })
 	d := workspace.DesiredRunning
-	if _, err := w.db.PatchWorkspace(t.Context(), w.owner, id, postgres.Patch{Desired: &d}); workspace.CodeOf(err) != workspace.CodeOperationInProgress {
+	if _, err := w.DB.PatchWorkspace(t.Context(), w.owner, id, postgres.Patch{Desired: &d}); workspace.CodeOf(err) != workspace.CodeOperationInProgress {
 		t.Errorf("without queue: %v", err)
 	}
 	w.want(id, workspace.DesiredRunning, true)
@@ -372,9 +366,7 @@ func TestCrashLoopBacksOff(t *testing.T) {
 	starts := w.fake.Calls("StartContainer")
 	w.fake.EndContainer(id)
 	w.awaitPhase(id, workspace.PhaseStandby)
-	for looked := w.fake.Calls("Containers"); w.fake.Calls("Containers") < looked+5; {
-		time.Sleep(time.Millisecond)
-	}
+	w.awaitCalls("Containers", w.fake.Calls("Containers")+5)
 	if n := w.fake.Calls("StartContainer") - starts; n != 0 {
 		t.Errorf("it was started %d times without a pause", n)
 	}

@@ -35,7 +35,7 @@ func TestOperationFailsAfterThreeAttempts(t *testing.T) {
 		t.Errorf("after %d tries: %q %d %q", tries.Load(), ws.ErrorReason, ws.ErrorCount, ws.ErrorMessage)
 	}
 	w.fake.SetBefore(nil)
-	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
+	if _, err := w.DB.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
 		t.Fatal(err)
 	}
 	ws = w.awaitPhase(id, workspace.PhaseRunning)
@@ -111,7 +111,7 @@ func TestExitedContainerReportsOutput(t *testing.T) {
 		t.Errorf("%q %q", ws.ErrorReason, ws.ErrorMessage)
 	}
 	w.fake.ExitOnStart(id, false)
-	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
+	if _, err := w.DB.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitPhase(id, workspace.PhaseRunning)
@@ -140,14 +140,14 @@ func TestStartTimesOut(t *testing.T) {
 		t.Errorf("%q %q", ws.ErrorReason, ws.ErrorMessage)
 	}
 	// The owner can force a stop, fix the cause and recover.
-	if _, err := w.db.RequestForceStop(t.Context(), w.owner, id); err != nil {
+	if _, err := w.DB.RequestForceStop(t.Context(), w.owner, id); err != nil {
 		t.Fatal(err)
 	}
 	w.await(id, "without a container", func(ws workspace.Workspace) bool {
 		return ws.ForceStopRequestedAt == nil && !ws.Conditions.HasContainer()
 	})
 	w.fake.NeverHealthy(id, false)
-	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
+	if _, err := w.DB.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitPhase(id, workspace.PhaseStandby)
@@ -160,7 +160,7 @@ func TestCancelStart(t *testing.T) {
 	w.fake.NeverHealthy(id, true)
 	w.lead()
 	w.await(id, "starting", func(ws workspace.Workspace) bool { return ws.Operation == workspace.OpStarting })
-	if _, err := w.db.RequestCancel(t.Context(), w.owner, id); err != nil {
+	if _, err := w.DB.RequestCancel(t.Context(), w.owner, id); err != nil {
 		t.Fatal(err)
 	}
 	w.await(id, "stopped", func(ws workspace.Workspace) bool {
@@ -183,7 +183,7 @@ func TestCancelHangingPull(t *testing.T) {
 	w.await(slow, "provisioning", func(ws workspace.Workspace) bool { return ws.Operation == workspace.OpProvisioning })
 	// A deletion can be queued behind it, and the pull ends at its deadline. A
 	// force stop has no effect, because there is no container.
-	if _, err := w.db.RequestForceStop(t.Context(), w.owner, slow); err != nil {
+	if _, err := w.DB.RequestForceStop(t.Context(), w.owner, slow); err != nil {
 		t.Fatal(err)
 	}
 	w.await(slow, "with the request dealt with", func(ws workspace.Workspace) bool { return ws.ForceStopRequestedAt == nil })
@@ -234,7 +234,7 @@ func TestSlowDiskCausesNoTimeout(t *testing.T) {
 	if ws.ErrorReason != "" {
 		t.Fatalf("the seeding failed: %s: %s", ws.ErrorReason, ws.ErrorMessage)
 	}
-	if _, err := w.db.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
+	if _, err := w.DB.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"codehub/internal/harness"
 	"codehub/internal/postgres"
 	"codehub/internal/reconcile"
 	"codehub/internal/runtime"
@@ -173,22 +173,12 @@ func TestFailedStatementKeepsTerm(t *testing.T) {
 func TestLostSessionEndsTerm(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	conn, err := pgx.Connect(t.Context(), w.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := w.Conn()
 	done := make(chan error, 1)
 	go func() { done <- w.controller().Run(t.Context(), postgres.NewController(postgres.NewSession(conn))) }()
 	id := w.create("one", workspace.DesiredRunning)
 	w.awaitPhase(id, workspace.PhaseRunning)
-	other, err := pgx.Connect(t.Context(), w.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close(context.Background())
-	if _, err := other.Exec(t.Context(), `SELECT pg_terminate_backend($1)`, conn.PgConn().PID()); err != nil {
-		t.Fatal(err)
-	}
+	w.Exec(`SELECT pg_terminate_backend($1)`, conn.PgConn().PID())
 	if err := <-done; err == nil {
 		t.Error("the term ended without saying why")
 	}
@@ -216,7 +206,7 @@ func TestSlowQueuedStateDelaysNoOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	slow := w.create("slow", workspace.DesiredRunning)
-	s := slowIntents{Intents: w.db, id: slow, hold: make(chan struct{})}
+	s := slowIntents{Intents: w.DB, id: slow, hold: make(chan struct{})}
 	w.intents = s
 	w.fake.NeverHealthy(slow, true)
 	w.lead()
@@ -238,29 +228,15 @@ func TestOrphanedContainerIsRemoved(t *testing.T) {
 	id := w.create("one", workspace.DesiredRunning)
 	w.awaitPhase(id, workspace.PhaseRunning)
 	stop()
-	conn, err := pgx.Connect(t.Context(), w.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	if _, err := conn.Exec(t.Context(), `DELETE FROM workspaces WHERE id = $1`, id); err != nil {
-		t.Fatal(err)
-	}
+	w.Exec(`DELETE FROM workspaces WHERE id = $1`, id)
 	w.lead()
-	deadline := time.Now().Add(20 * time.Second)
-	for {
+	w.awaitTrue("without the orphaned container", func() bool {
 		cs, err := w.fake.Containers(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(cs) == 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the orphaned container stays")
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return len(cs) == 0
+	})
 	if _, ok := w.fake.Home(id); !ok {
 		t.Error("an orphaned home was removed")
 	}
@@ -276,14 +252,7 @@ func TestManyOrphanedContainersAreKept(t *testing.T) {
 		w.awaitPhase(w.create(fmt.Sprint("ws", i), workspace.DesiredRunning), workspace.PhaseRunning)
 	}
 	stop()
-	conn, err := pgx.Connect(t.Context(), w.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	if _, err := conn.Exec(t.Context(), `DELETE FROM workspaces`); err != nil {
-		t.Fatal(err)
-	}
+	w.Exec(`DELETE FROM workspaces`)
 	w.lead()
 	w.awaitCalls("Containers", w.fake.Calls("Containers")+20) // many more ticks than a removal takes
 	if n := w.fake.Calls("RemoveContainer"); n != 0 {
@@ -345,20 +314,15 @@ func TestReleasedVolumeIsSettledAgain(t *testing.T) {
 
 func (w *world) awaitHeld(id workspace.ID) {
 	w.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for {
+	harness.Await(w, patience, "held", func() []runtime.Volume {
 		list, err := w.fake.Volumes(w.Context())
 		if err != nil {
 			w.Fatal(err)
 		}
-		if slices.ContainsFunc(list, func(v runtime.Volume) bool { return v.Workspace == id && v.Held }) {
-			return
-		}
-		if time.Now().After(deadline) {
-			w.Fatalf("never held: %+v", list)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return list
+	}, func(list []runtime.Volume) bool {
+		return slices.ContainsFunc(list, func(v runtime.Volume) bool { return v.Workspace == id && v.Held })
+	})
 }
 
 // Side tasks are limited.

@@ -34,7 +34,7 @@ func (w *world) cancelledRestore(content string) workspace.ID {
 	w.archived(id)
 	w.want(id, workspace.DesiredRunning, false)
 	w.reached(g)
-	if _, err := w.db.RequestCancel(w.Context(), w.owner, id); err != nil {
+	if _, err := w.DB.RequestCancel(w.Context(), w.owner, id); err != nil {
 		w.Fatal(err)
 	}
 	w.await(id, "cancelled", func(ws workspace.Workspace) bool { return ws.Operation != workspace.OpRestoring })
@@ -51,14 +51,14 @@ func (w *world) awaitAbsent(id workspace.ID) workspace.Workspace {
 
 func (w *world) delete(id workspace.ID) {
 	w.Helper()
-	if _, err := w.db.DeleteWorkspace(w.Context(), w.owner, id, true); err != nil {
+	if _, err := w.DB.DeleteWorkspace(w.Context(), w.owner, id, true); err != nil {
 		w.Fatal(err)
 	}
 }
 
 func (w *world) undelete(id workspace.ID) {
 	w.Helper()
-	if _, err := w.db.UndeleteWorkspace(w.Context(), w.owner, id); err != nil {
+	if _, err := w.DB.UndeleteWorkspace(w.Context(), w.owner, id); err != nil {
 		w.Fatalf("undelete: %v", err)
 	}
 }
@@ -78,7 +78,7 @@ func TestRecoverUsesVolumeIfArchiveIsLost(t *testing.T) {
 	id := w.filled("one", "work")
 	w.want(id, workspace.DesiredArchived, false)
 	lost := w.await(id, "in ERROR", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseError })
-	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverEmpty); workspace.CodeOf(err) != workspace.CodeNotLost {
+	if _, err := w.DB.RequestRecover(t.Context(), w.owner, id, workspace.RecoverEmpty); workspace.CodeOf(err) != workspace.CodeNotLost {
 		t.Errorf("start empty: %v", err)
 	}
 	w.recovered(id, workspace.RecoverAfresh)

@@ -20,7 +20,7 @@ func TestImageChangeWaitsForTheStart(t *testing.T) {
 	starts, removals := w.fake.Calls("StartContainer"), w.fake.Calls("RemoveContainer")
 	image := runtimetest.DefaultImage + "-2"
 	w.fake.AddImage(image, runtimetest.DefaultHome())
-	ws, err := w.db.PatchWorkspace(t.Context(), w.owner, id, postgres.Patch{Image: &image})
+	ws, err := w.DB.PatchWorkspace(t.Context(), w.owner, id, postgres.Patch{Image: &image})
 	if err != nil || ws.ImageRef != image || ws.PreviousImage != old || ws.RunningImage != old {
 		t.Fatalf("%+v (%v)", ws, err)
 	}

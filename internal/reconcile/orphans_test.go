@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"codehub/internal/postgres"
 	"codehub/internal/reconcile"
@@ -38,7 +37,7 @@ func (w *world) orphan() workspace.ID {
 // orphansOf returns the recorded orphans of the workspace by kind.
 func (w *world) orphansOf(id workspace.ID) map[string]postgres.Orphan {
 	w.Helper()
-	list, err := w.db.Orphans(w.Context(), workspace.System)
+	list, err := w.DB.Orphans(w.Context(), workspace.System)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -49,27 +48,6 @@ func (w *world) orphansOf(id workspace.ID) map[string]postgres.Orphan {
 		}
 	}
 	return out
-}
-
-func (w *world) awaitTrue(what string, ok func() bool) {
-	w.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			w.Fatalf("%s: not in time", what)
-		}
-	}
-}
-
-func (w *world) sql(statement string, args ...any) {
-	w.Helper()
-	conn, err := pgx.Connect(w.Context(), w.dsn)
-	if err != nil {
-		w.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	if _, err := conn.Exec(w.Context(), statement, args...); err != nil {
-		w.Fatal(err)
-	}
 }
 
 func (w *world) hasContainer(id workspace.ID) bool {
@@ -99,7 +77,7 @@ func TestOrphansAreRemovedAfterDelay(t *testing.T) {
 		t.Fatalf("%+v", first)
 	}
 	stop()
-	w.sql(`UPDATE orphans SET first_seen_at = first_seen_at - interval '59 minutes'`)
+	w.Exec(`UPDATE orphans SET first_seen_at = first_seen_at - interval '59 minutes'`)
 	stop = w.lead()
 	w.awaitCalls("Containers", 20)
 	if again := w.orphansOf(id)["container"].FirstSeenAt; !again.Equal(first["container"].FirstSeenAt.Add(-59 * time.Minute)) {
@@ -109,11 +87,11 @@ func TestOrphansAreRemovedAfterDelay(t *testing.T) {
 		t.Fatal("removed before its time")
 	}
 	stop()
-	w.sql(`UPDATE orphans SET first_seen_at = first_seen_at - interval '2 minutes'`)
+	w.Exec(`UPDATE orphans SET first_seen_at = first_seen_at - interval '2 minutes'`)
 	w.lead()
 	w.awaitTrue("removed", func() bool { return !w.hasContainer(id) })
 	w.awaitTrue("crossed out", func() bool { return len(w.orphansOf(id)) == 1 })
-	w.sql(`UPDATE orphans SET first_seen_at = first_seen_at - interval '1 year'`)
+	w.Exec(`UPDATE orphans SET first_seen_at = first_seen_at - interval '1 year'`)
 	w.awaitCalls("Containers", w.fake.Calls("Containers")+10)
 	if _, ok := w.fake.Home(id); !ok {
 		t.Error("a home was removed")
@@ -194,7 +172,7 @@ func TestOrphanedJobIsRemovedAfterDelay(t *testing.T) {
 		t.Fatalf("%v, %v", jobs, err)
 	}
 	stop()
-	w.sql(`UPDATE orphans SET first_seen_at = first_seen_at - interval '2 hours'`)
+	w.Exec(`UPDATE orphans SET first_seen_at = first_seen_at - interval '2 hours'`)
 	w.lead()
 	w.awaitTrue("ended", func() bool { jobs, err := w.fake.Jobs(t.Context()); return err == nil && len(jobs) == 0 })
 	w.awaitTrue("crossed out", func() bool { return len(w.orphansOf(id)) == 1 })

@@ -163,7 +163,7 @@ func (p *play) act() {
 		p.killJobs()
 	case what < 13:
 		p.Log("cancel")
-		_, _ = p.db.RequestCancel(p.Context(), p.owner, p.id)
+		_, _ = p.DB.RequestCancel(p.Context(), p.owner, p.id)
 	case what < 14:
 		p.Log("the container ends")
 		p.fake.EndContainer(p.id)

@@ -75,7 +75,7 @@ func TestRecoverDetectsCompletedOperation(t *testing.T) {
 				id := c.begin(w)
 				ws := w.row(id)
 				stop()
-				w.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = $2, error_message = 'late', error_count = 3, `+c.row+` WHERE id = $1`, id, reason)
+				w.Exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = $2, error_message = 'late', error_count = 3, `+c.row+` WHERE id = $1`, id, reason)
 				if c.without != nil {
 					c.without(w, ws)
 				}
@@ -119,7 +119,7 @@ func TestDeleteAgainDetectsRemovedHome(t *testing.T) {
 	if err := w.fake.RemoveVolume(t.Context(), gone, home, nil); err != nil {
 		t.Fatal(err)
 	}
-	w.exec(`UPDATE workspaces SET deleted_at = now(), phase = 'DELETING', error_reason = 'Timeout', error_count = 1,
+	w.Exec(`UPDATE workspaces SET deleted_at = now(), phase = 'DELETING', error_reason = 'Timeout', error_count = 1,
 		home_ctx = jsonb_set(home_ctx, '{state}', '"deleting"') WHERE id = $1`, gone)
 	w.delete(gone)
 	before := w.fake.Calls("RemoveVolume")

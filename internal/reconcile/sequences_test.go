@@ -89,7 +89,7 @@ func TestCancelWhileArchiveIsStored(t *testing.T) {
 	id := w.filled("one", "work")
 	w.want(id, workspace.DesiredArchived, false)
 	w.reached(g)
-	if _, err := w.db.RequestCancel(t.Context(), w.owner, id); err != nil {
+	if _, err := w.DB.RequestCancel(t.Context(), w.owner, id); err != nil {
 		t.Fatal(err)
 	}
 	g.letGo()
@@ -163,7 +163,7 @@ func TestUndeleteWhileRemovalIsClaimed(t *testing.T) {
 			for _, c := range changes {
 				if c.Seen.ID == id && c.Next.Operation == workspace.OpDeleting && c.Next.Home.State == workspace.HomeDeleting {
 					once.Do(func() {
-						if _, err := w.db.UndeleteWorkspace(t.Context(), w.owner, id); err != nil {
+						if _, err := w.DB.UndeleteWorkspace(t.Context(), w.owner, id); err != nil {
 							t.Errorf("taken back: %v", err)
 						}
 					})
@@ -176,7 +176,7 @@ func TestUndeleteWhileRemovalIsClaimed(t *testing.T) {
 	w.lead()
 	w.awaitPhase(id, workspace.PhaseRunning)
 	w.write(id, "work")
-	if _, err := w.db.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
+	if _, err := w.DB.DeleteWorkspace(t.Context(), w.owner, id, false); err != nil {
 		t.Fatal(err)
 	}
 	w.await(id, "back", func(ws workspace.Workspace) bool {
@@ -459,7 +459,7 @@ func TestJobWithoutAResult(t *testing.T) {
 		t.Errorf("%s: %s, home %s", ws.ErrorReason, ws.ErrorMessage, ws.Home.State)
 	}
 	w.fake.SetJob(realJob)
-	if _, err := w.db.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
+	if _, err := w.DB.RequestRecover(t.Context(), w.owner, id, workspace.RecoverAfresh); err != nil {
 		t.Fatal(err)
 	}
 	w.awaitPhase(id, workspace.PhaseArchived)

@@ -30,7 +30,7 @@ func TestProvisioningWithoutSpaceCanBeCancelled(t *testing.T) {
 	c, _ := w.leads()
 	id := w.create("one", workspace.DesiredRunning)
 	w.awaitStatus(c, "no space left on Docker's disk", func(s reconcile.Status) string { return s.Disk })
-	if _, err := w.db.RequestCancel(t.Context(), w.owner, id); err != nil {
+	if _, err := w.DB.RequestCancel(t.Context(), w.owner, id); err != nil {
 		t.Fatal(err)
 	}
 	w.await(id, "at rest", func(ws workspace.Workspace) bool {

@@ -5,8 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
+	"codehub/internal/harness/fixture"
 	"codehub/internal/pgtest"
 	"codehub/internal/workspace"
 )
@@ -16,9 +15,9 @@ const day = 24 * time.Hour
 // withClock gives a world's database a clock that can be set.
 func withClock(ahead time.Duration, clock **pgtest.Clock) func(*world) {
 	return func(w *world) {
-		*clock = pgtest.NewClock(w, w.dsn)
+		*clock = pgtest.NewClock(w, w.DSN)
 		(*clock).Set(ahead)
-		w.dsn = (*clock).DSN
+		w.Database = fixture.OpenDatabase(w, (*clock).DSN, quiet)
 	}
 }
 
@@ -45,18 +44,6 @@ func (w *world) notRemoved() {
 	}
 }
 
-func (w *world) exec(sql string, args ...any) {
-	w.Helper()
-	conn, err := pgx.Connect(w.Context(), w.dsn)
-	if err != nil {
-		w.Fatal(err)
-	}
-	defer conn.Close(w.Context())
-	if _, err := conn.Exec(w.Context(), sql, args...); err != nil {
-		w.Fatal(err)
-	}
-}
-
 // The grace period is exact when the database's and the server's clocks differ.
 func TestGraceIsExactWithDifferingClocks(t *testing.T) {
 	t.Parallel()
@@ -74,7 +61,7 @@ func TestGraceIsExactWithDifferingClocks(t *testing.T) {
 			w.archived(id)
 			w.opened(id, "work")
 			w.deletedNow(id)
-			w.exec(`UPDATE workspaces SET deleted_at = deleted_at - interval '1 minute'`)
+			w.Exec(`UPDATE workspaces SET deleted_at = deleted_at - interval '1 minute'`)
 			w.await(id, "removed after its grace", func(ws workspace.Workspace) bool { return ws.Home.State == workspace.HomeAbsent })
 		})
 	}
@@ -96,14 +83,9 @@ func TestClockChangeRestartsGrace(t *testing.T) {
 				clock.Set(to)
 				w.notRemoved()
 			}
-			var restored time.Duration
-			conn, err := pgx.Connect(t.Context(), w.dsn)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close(t.Context())
-			if err := conn.QueryRow(t.Context(), `SELECT clock_timestamp() - restored_at FROM gc_state`).Scan(&restored); err != nil || restored < 0 || restored > time.Minute {
-				t.Errorf("the waits were restarted %s ago, %v", restored, err)
+			restored := fixture.Query[time.Duration](w, `SELECT clock_timestamp() - restored_at FROM gc_state`)
+			if restored < 0 || restored > time.Minute {
+				t.Errorf("the waits were restarted %s ago", restored)
 			}
 			w.undelete(id)
 			w.awaitPhase(id, workspace.PhaseStandby)
@@ -128,16 +110,16 @@ func TestRestoredDeletionWaitsWholeGrace(t *testing.T) {
 	}
 	stop()
 	for i, state := range []string{"live", "filling", "archived", "discarding"} {
-		w.exec(`UPDATE workspaces SET deleted_at = now() - interval '3 hours', phase = 'DELETING', archive_key = CASE WHEN $2 = 'live' THEN NULL ELSE 'k' END,
+		w.Exec(`UPDATE workspaces SET deleted_at = now() - interval '3 hours', phase = 'DELETING', archive_key = CASE WHEN $2 = 'live' THEN NULL ELSE 'k' END,
 			home_ctx = jsonb_set(home_ctx, '{state}', to_jsonb($2::text)) WHERE id = $1`, ids[i], state)
 	}
-	w.exec(`UPDATE gc_state SET restored_at = now()`)
+	w.Exec(`UPDATE gc_state SET restored_at = now()`)
 	w.lead()
 	w.notRemoved()
 	w.undelete(ids[0])
 	w.awaitPhase(ids[0], workspace.PhaseStandby)
 	w.opened(ids[0], "work")
-	w.exec(`UPDATE gc_state SET restored_at = now() - interval '2 hours'`)
+	w.Exec(`UPDATE gc_state SET restored_at = now() - interval '2 hours'`)
 	for _, id := range ids[1:] {
 		w.await(id, "removed after its grace", func(ws workspace.Workspace) bool { return ws.Home.State == workspace.HomeAbsent })
 	}

@@ -2,27 +2,32 @@ package reconcile_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
+	"codehub/internal/harness"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/lifecycle"
-	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/reconcile"
 	"codehub/internal/runtime/runtimetest"
 	"codehub/internal/workspace"
 )
 
+// patience limits every wait. It is much longer than what is waited for takes on a
+// busy machine, and shorter than the timeouts that would have the same effect.
+const patience = 20 * time.Second
+
+var quiet = postgres.Options{Log: slog.New(slog.DiscardHandler)}
+
 // world is a controller with a real database and a runtime with faults. No event
 // reaches it, so it relies on its ticks.
 type world struct {
 	*testing.T
-	dsn    string
-	db     *postgres.DB
+	*fixture.Database
 	fake   *runtimetest.Fake
 	owner  workspace.Caller
 	policy lifecycle.Policy
@@ -53,30 +58,21 @@ func (w *world) CloseRoute(id workspace.ID) {
 
 func newWorld(t *testing.T, change ...func(*world)) *world {
 	t.Helper()
-	w := &world{T: t, dsn: pgtest.New(t, postgres.Migrate), fake: runtimetest.NewFake(), policy: lifecycle.DefaultPolicy(), maxOps: 32}
+	w := &world{T: t, Database: fixture.NewDatabase(t, quiet), fake: runtimetest.NewFake(), policy: lifecycle.DefaultPolicy(), maxOps: 32}
 	w.policy.DeleteGrace = 0
 	w.policy.RetryBase = 10 * time.Millisecond
 	addArchives(w)
 	for _, f := range change {
 		f(w)
 	}
-	db, err := postgres.Open(t.Context(), w.dsn, postgres.Options{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.db, w.intents = db, db
+	w.intents = w.DB
 	w.wrap = func(c *postgres.Controller) reconcile.Rows { return c }
-	t.Cleanup(db.Close)
 	t.Cleanup(func() {
 		if err := w.fake.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	u, err := db.CreateUser(t.Context(), postgres.User{Username: "ada", PasswordHash: "x"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.owner = workspace.Caller{UserID: u.ID, Username: u.Username}
+	w.owner = w.AddUser("ada")
 	return w
 }
 
@@ -102,10 +98,7 @@ func (w *world) lead() (stop func()) {
 
 func (w *world) leads() (c *reconcile.Controller, stop func()) {
 	w.Helper()
-	conn, err := pgx.Connect(w.Context(), w.dsn)
-	if err != nil {
-		w.Fatal(err)
-	}
+	conn := w.Conn()
 	c = w.controller()
 	ctx, cancel := context.WithCancel(w.Context())
 	done := make(chan error, 1)
@@ -133,30 +126,20 @@ func (w *world) leads() (c *reconcile.Controller, stop func()) {
 
 func (w *world) create(name string, desired workspace.DesiredState, change ...func(*postgres.NewWorkspace)) workspace.ID {
 	w.Helper()
-	n := postgres.NewWorkspace{
-		Name: name, ImageRef: runtimetest.DefaultImage, Desired: desired,
-		StorageBackend: workspace.StorageDockerVolume,
-	}
-	for _, f := range change {
-		f(&n)
-	}
-	ws, err := w.db.CreateWorkspace(w.Context(), w.owner, n)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return ws.ID
+	to := func(n *postgres.NewWorkspace) { n.ImageRef, n.Desired = runtimetest.DefaultImage, desired }
+	return w.AddWorkspace(w.owner, name, append([]func(*postgres.NewWorkspace){to}, change...)...).ID
 }
 
 func (w *world) want(id workspace.ID, d workspace.DesiredState, queue bool) {
 	w.Helper()
-	if _, err := w.db.PatchWorkspace(w.Context(), w.owner, id, postgres.Patch{Desired: &d, Queue: queue}); err != nil {
+	if _, err := w.DB.PatchWorkspace(w.Context(), w.owner, id, postgres.Patch{Desired: &d, Queue: queue}); err != nil {
 		w.Fatal(err)
 	}
 }
 
 func (w *world) row(id workspace.ID) workspace.Workspace {
 	w.Helper()
-	ws, err := w.db.Workspace(w.Context(), w.owner, id)
+	ws, err := w.DB.Workspace(w.Context(), w.owner, id)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -166,18 +149,7 @@ func (w *world) row(id workspace.ID) workspace.Workspace {
 // await polls until ok; the row is polled since no event is to be relied on.
 func (w *world) await(id workspace.ID, what string, ok func(workspace.Workspace) bool) workspace.Workspace {
 	w.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for {
-		ws := w.row(id)
-		if ok(ws) {
-			return ws
-		}
-		if time.Now().After(deadline) {
-			w.Fatalf("never %s: phase %s, operation %s, desired %s, error %q %q, conditions %v",
-				what, ws.Phase, ws.Operation, ws.DesiredState, ws.ErrorReason, ws.ErrorMessage, ws.Conditions)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	return harness.Await(w, patience, what, func() workspace.Workspace { return w.row(id) }, ok)
 }
 
 func (w *world) awaitPhase(id workspace.ID, p workspace.Phase) workspace.Workspace {
@@ -187,33 +159,25 @@ func (w *world) awaitPhase(id workspace.ID, p workspace.Phase) workspace.Workspa
 	})
 }
 
+// awaitTrue waits for anything else.
+func (w *world) awaitTrue(what string, ok func() bool) {
+	w.Helper()
+	harness.EventuallyWithin(w, 30*time.Second, what, ok)
+}
+
 // awaitCalls waits until the runtime was called n times.
 func (w *world) awaitCalls(op string, n int) {
 	w.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for w.fake.Calls(op) < n {
-		if time.Now().After(deadline) {
-			w.Fatalf("%s was called %d times, want %d", op, w.fake.Calls(op), n)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	harness.Await(w, patience, fmt.Sprintf("%d calls of %s", n, op), func() int { return w.fake.Calls(op) }, func(calls int) bool { return calls >= n })
 }
 
 // awaitGone waits until the workspace is DELETED and has no resources left.
 func (w *world) awaitGone(id workspace.ID) {
 	w.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for {
-		_, err := w.db.Workspace(w.Context(), w.owner, id)
-		if workspace.CodeOf(err) == workspace.CodeNotFound {
-			break
-		}
-		if time.Now().After(deadline) {
-			ws := w.row(id)
-			w.Fatalf("never DELETED: %s %s %v", ws.Phase, ws.Operation, ws.Conditions)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	w.awaitTrue("DELETED", func() bool {
+		_, err := w.DB.Workspace(w.Context(), w.owner, id)
+		return workspace.CodeOf(err) == workspace.CodeNotFound
+	})
 	if _, ok := w.fake.Home(id); ok {
 		w.Error("the volume is still there")
 	}
