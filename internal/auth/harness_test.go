@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -12,11 +11,10 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
-
-	"github.com/jackc/pgx/v5"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -26,27 +24,20 @@ const password = "correct horse"
 // env is an Auth on a real database, with an adjustable clock.
 type env struct {
 	*Auth
-	t    *testing.T
-	db   *postgres.DB
-	dsn  string
+	t *testing.T
+	*fixture.Database
 	skew atomic.Int64
 	user postgres.User // ann
 }
 
 func newEnv(t *testing.T, base string) *env {
 	t.Helper()
-	e := &env{t: t, dsn: pgtest.New(t, postgres.Migrate)}
-	db, err := postgres.Open(t.Context(), e.dsn, postgres.Options{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	e.db = db
+	e := &env{t: t, Database: fixture.NewDatabase(t, postgres.Options{Log: slog.New(slog.DiscardHandler)})}
 	u, err := url.Parse(base)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.Auth = New(db, Config{URL: u, Log: slog.New(slog.DiscardHandler), Now: func() time.Time {
+	e.Auth = New(e.DB, Config{URL: u, Log: slog.New(slog.DiscardHandler), Now: func() time.Time {
 		return time.Now().Add(time.Duration(e.skew.Load()))
 	}})
 	e.hasher = newHasher(argonParams{time: 1, memory: 64, threads: 1})
@@ -55,19 +46,6 @@ func newEnv(t *testing.T, base string) *env {
 		t.Fatal(err)
 	}
 	return e
-}
-
-func (e *env) exec(sql string, args ...any) {
-	e.t.Helper()
-	conn, err := pgx.Connect(e.t.Context(), e.dsn)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	tag, err := conn.Exec(e.t.Context(), sql, args...)
-	if err != nil || tag.RowsAffected() == 0 {
-		e.t.Fatalf("%s: %d rows, %v", sql, tag.RowsAffected(), err)
-	}
 }
 
 func (e *env) login() Session {
@@ -82,7 +60,7 @@ func (e *env) login() Session {
 // pass lets time pass for the lockouts of one user and of all unknown names.
 func (e *env) pass(d time.Duration) {
 	e.t.Helper()
-	e.exec(`UPDATE users SET locked_until = locked_until - $1::interval`, fmt.Sprint(d.Seconds(), " seconds"))
+	e.Change(`UPDATE users SET locked_until = locked_until - $1::interval`, fmt.Sprint(d.Seconds(), " seconds"))
 	e.attempts.mu.Lock()
 	defer e.attempts.mu.Unlock()
 	for el := e.attempts.used.Front(); el != nil; el = el.Next() {

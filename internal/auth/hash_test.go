@@ -27,14 +27,14 @@ func TestImportedHashes(t *testing.T) {
 	e := newEnv(t, "http://localhost:8080")
 	stored := func() (hash string) {
 		t.Helper()
-		u, err := e.db.User(t.Context(), e.user.ID)
+		u, err := e.DB.User(t.Context(), e.user.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return u.PasswordHash
 	}
 	for _, c := range foreignHashes {
-		e.exec(`UPDATE users SET password_hash = $1 WHERE username = 'ann'`, c.hash)
+		e.Change(`UPDATE users SET password_hash = $1 WHERE username = 'ann'`, c.hash)
 		if _, err := e.Login(t.Context(), "ann", "-"+c.password, "test"); workspace.CodeOf(err) != workspace.CodeBadCredentials {
 			t.Errorf("%s: a wrong password: %v", c.hash, err)
 		}
@@ -92,7 +92,7 @@ func TestInvalidHash(t *testing.T) {
 		if m, ok := Matches(hash, password); m || ok {
 			t.Errorf("%q can be read", hash)
 		}
-		e.exec(`UPDATE users SET password_hash = $1, failed_logins = 0, locked_until = NULL WHERE username = 'ann'`, hash)
+		e.Change(`UPDATE users SET password_hash = $1, failed_logins = 0, locked_until = NULL WHERE username = 'ann'`, hash)
 		if _, err := e.Login(t.Context(), "ann", password, "test"); workspace.CodeOf(err) != workspace.CodeBadCredentials {
 			t.Errorf("%q: %v", hash, err)
 		}

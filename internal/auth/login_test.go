@@ -67,7 +67,7 @@ func TestLockout(t *testing.T) {
 	}
 	e.pass(time.Hour)
 	e.login()
-	if u, err := e.db.UserByName(t.Context(), "ann"); err != nil || u.FailedLogins != 0 || u.LockedUntil != nil {
+	if u, err := e.DB.UserByName(t.Context(), "ann"); err != nil || u.FailedLogins != 0 || u.LockedUntil != nil {
 		t.Errorf("after a good login: %+v, %v", u, err)
 	}
 }
@@ -92,7 +92,7 @@ func TestLockoutWithParallelAttempts(t *testing.T) {
 	if codes[workspace.CodeBadCredentials] != 5 || codes[workspace.CodeBadCredentials]+codes[workspace.CodeLockedOut]+codes[workspace.CodeUnavailable] != 100 {
 		t.Errorf("answers: %v", codes)
 	}
-	if u, err := e.db.UserByName(t.Context(), "ann"); err != nil || u.FailedLogins != 5 {
+	if u, err := e.DB.UserByName(t.Context(), "ann"); err != nil || u.FailedLogins != 5 {
 		t.Errorf("%d failures counted, %v", u.FailedLogins, err)
 	}
 	if len(e.names.by) != 0 {
@@ -173,14 +173,14 @@ func TestRefusedLogin(t *testing.T) {
 			t.Errorf("%q: %v", c.name, err)
 		}
 	}
-	e.exec(`UPDATE users SET disabled = true`)
+	e.Change(`UPDATE users SET disabled = true`)
 	if _, err := e.Login(t.Context(), "ann", password, ""); workspace.CodeOf(err) != workspace.CodeForbidden {
 		t.Errorf("disabled: %v", err)
 	}
 	if _, err := e.Login(t.Context(), "ann", "wrong password", ""); workspace.CodeOf(err) != workspace.CodeBadCredentials {
 		t.Errorf("disabled concurrently: %v", err)
 	}
-	e.db.Close()
+	e.DB.Close()
 	if _, err := e.Login(t.Context(), "ann", password, ""); err == nil || workspace.CodeOf(err) == workspace.CodeBadCredentials {
 		t.Errorf("without a database: %v", err)
 	}
@@ -197,7 +197,7 @@ func TestSetup(t *testing.T) {
 		t.Errorf("with a user there is the code %q, %v", code, err)
 	}
 
-	e.exec(`DELETE FROM users`)
+	e.Change(`DELETE FROM users`)
 	e.hasUsers.Store(false)
 	if _, err := e.Setup(ctx, "", "root", password, ""); workspace.CodeOf(err) != workspace.CodeForbidden {
 		t.Errorf("before a code was given out: %v", err)
@@ -241,7 +241,7 @@ func TestSetup(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n, err := e.db.UserCount(ctx); err != nil || n != 1 || made != 1 {
+	if n, err := e.DB.UserCount(ctx); err != nil || n != 1 || made != 1 {
 		t.Errorf("%d users, %d made, %v", n, made, err)
 	}
 }
@@ -252,7 +252,7 @@ func TestEnsureAdmin(t *testing.T) {
 	if made, err := e.EnsureAdmin(t.Context(), password); err != nil || made {
 		t.Errorf("with a user: %v, %v", made, err)
 	}
-	e.exec(`DELETE FROM users`)
+	e.Change(`DELETE FROM users`)
 	e.hasUsers.Store(false)
 	if _, err := e.EnsureAdmin(t.Context(), "short"); workspace.CodeOf(err) != workspace.CodeInvalid {
 		t.Errorf("short password: %v", err)
@@ -284,7 +284,7 @@ func TestPasswordChangeDuringLogin(t *testing.T) {
 		for e.hasher.waiting.Load() == 0 {
 			<-time.After(time.Millisecond)
 		}
-		e.exec(`UPDATE users SET password_hash = $1`, hash)
+		e.Change(`UPDATE users SET password_hash = $1`, hash)
 		for range maxHashing {
 			e.hasher.release()
 		}

@@ -122,23 +122,23 @@ func TestEndedSessions(t *testing.T) {
 			event: func(*env, Session) {},
 		},
 		"logged out elsewhere": {
-			end:   func(e *env, s Session) { e.exec(`DELETE FROM sessions`) },
+			end:   func(e *env, s Session) { e.Change(`DELETE FROM sessions`) },
 			event: func(e *env, s Session) { e.Invalidate(s.User.ID, s.Caller.Session) },
 		},
 		"disabled": {
-			end:   func(e *env, s Session) { e.exec(`UPDATE users SET disabled = true`) },
+			end:   func(e *env, s Session) { e.Change(`UPDATE users SET disabled = true`) },
 			event: func(e *env, s Session) { e.Invalidate(s.User.ID, "") },
 		},
 		"new password": {
 			end: func(e *env, s Session) {
-				if err := e.db.SetPassword(e.t.Context(), s.User.ID, s.User.PasswordHash, "$x"); err != nil {
+				if err := e.DB.SetPassword(e.t.Context(), s.User.ID, s.User.PasswordHash, "$x"); err != nil {
 					e.t.Error(err)
 				}
 			},
 			event: func(e *env, s Session) { e.Invalidate(s.User.ID, "") },
 		},
 		"events were missed": {
-			end:   func(e *env, s Session) { e.exec(`DELETE FROM sessions`) },
+			end:   func(e *env, s Session) { e.Change(`DELETE FROM sessions`) },
 			event: func(e *env, s Session) { e.InvalidateAll() },
 		},
 	} {
@@ -169,7 +169,7 @@ func TestSessionExpires(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, "http://localhost")
 	s := e.login()
-	e.exec(`UPDATE sessions SET expires_at = now() + interval '30 seconds'`)
+	e.Change(`UPDATE sessions SET expires_at = now() + interval '30 seconds'`)
 	r := request(cookie(plainCookie, s.ID))
 	if got := e.who(r, false); got != "ann" {
 		t.Fatal(got)
@@ -187,7 +187,7 @@ func TestCacheDuringDatabaseOutage(t *testing.T) {
 	s := e.login()
 	r := request(cookie(plainCookie, s.ID))
 	e.who(r, false)
-	e.db.Close()
+	e.DB.Close()
 	if got := e.who(r, false); got != "ann" {
 		t.Errorf("remembered: %s", got)
 	}

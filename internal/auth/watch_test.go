@@ -60,7 +60,7 @@ func TestWatch(t *testing.T) {
 	stopC()
 
 	// Ended without an event: the next revalidation detects it.
-	e.exec(`DELETE FROM sessions`)
+	e.Change(`DELETE FROM sessions`)
 	select {
 	case <-a.Done():
 	case <-time.After(limit):
@@ -85,7 +85,7 @@ func TestWatchWithoutDatabase(t *testing.T) {
 	s := e.login()
 	ctx, stop := e.Watch(t.Context(), s.Caller.Session)
 	defer stop()
-	e.db.Close()
+	e.DB.Close()
 	if err := e.revalidate(t.Context()); err == nil {
 		t.Error("a revalidation without a database succeeded")
 	}

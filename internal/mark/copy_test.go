@@ -1,6 +1,7 @@
 package mark_test
 
 import (
+	"codehub/internal/harness/fixture"
 	"testing"
 )
 
@@ -42,7 +43,7 @@ func TestRunHoldsWhenAnotherServerHasItsArchives(t *testing.T) {
 	copied := newInstallation(t)
 	copied.bucket = original.bucket
 	copied.marksOf(original)
-	copied.exec(`UPDATE gc_state SET take_over = true, taken_over_at = now()`)
+	copied.Exec(`UPDATE gc_state SET take_over = true, taken_over_at = now()`)
 	c := copied.lead()
 	c.awaitActing()
 	l.awaitHold()
@@ -63,9 +64,9 @@ func TestRunHoldsInCopyThatIsAhead(t *testing.T) {
 	l.awaitMoved()
 	copied := newInstallation(t)
 	copied.marksOf(original)
-	copied.exec(`UPDATE gc_state SET take_over = true, taken_over_at = now() - interval '1 hour'`)
+	copied.Exec(`UPDATE gc_state SET take_over = true, taken_over_at = now() - interval '1 hour'`)
 	c := copied.lead()
-	c.await("has taken over", func() bool { return query[bool](copied, `SELECT NOT take_over FROM gc_state`) })
+	c.await("has taken over", func() bool { return fixture.Query[bool](copied, `SELECT NOT take_over FROM gc_state`) })
 	c.awaitActing()
 	c.stop()
 	copied.fake = original.fake

@@ -3,17 +3,15 @@ package mark_test
 import (
 	"context"
 	"log/slog"
-	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
-	"codehub/internal/archive/store"
 	"codehub/internal/bucket"
+	"codehub/internal/harness"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/mark"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
@@ -26,28 +24,16 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // installation is a database with its Docker and its part of a bucket.
 type installation struct {
 	*testing.T
-	raw     *pgxpool.Pool
-	dsn     string
+	*fixture.Database
 	fake    *runtimetest.Fake
 	bucket  *bucket.Bucket
-	dir     string
 	files   string
 	backend mark.Runtime // nil: fake
 }
 
 func newInstallation(t *testing.T) *installation {
 	t.Helper()
-	i := &installation{T: t, dsn: pgtest.New(t, postgres.Migrate), fake: runtimetest.NewFake(), dir: filepath.Join(t.TempDir(), "archives"), files: "1:1"}
-	var err error
-	i.raw, err = pgxpool.New(t.Context(), i.dsn)
-	i.check(err)
-	t.Cleanup(i.raw.Close)
-	store := store.NewFolder(i.dir)
-	i.check(store.Check(t.Context()))
-	i.bucket, err = bucket.New(bucket.Config{Store: store, Installation: uuid.NewString(), Version: "test", Folder: i.dir, HostFolder: i.dir})
-	i.check(err)
-	i.check(i.bucket.Check(t.Context(), false))
-	return i
+	return &installation{T: t, Database: fixture.NewDatabase(t, postgres.Options{}), fake: runtimetest.NewFake(), bucket: fixture.NewBucket(t), files: "1:1"}
 }
 
 func (i *installation) check(err error) {
@@ -57,30 +43,18 @@ func (i *installation) check(err error) {
 	}
 }
 
-func (i *installation) exec(sql string, args ...any) {
-	i.Helper()
-	_, err := i.raw.Exec(i.Context(), sql, args...)
-	i.check(err)
-}
-
-func query[T any](i *installation, sql string) (v T) {
-	i.Helper()
-	i.check(i.raw.QueryRow(i.Context(), sql).Scan(&v))
-	return v
-}
-
 // backup keeps what the database knows of marks; the function restores it.
 func (i *installation) backup() (restore func()) {
 	i.Helper()
 	table := "b" + uuid.NewString()[:8]
-	i.exec(`CREATE TABLE ` + table + ` AS TABLE gc_state`)
-	i.exec(`CREATE TABLE ` + table + `_past AS TABLE past_marks`)
+	i.Exec(`CREATE TABLE ` + table + ` AS TABLE gc_state`)
+	i.Exec(`CREATE TABLE ` + table + `_past AS TABLE past_marks`)
 	return func() {
 		i.Helper()
-		i.exec(`DELETE FROM past_marks`)
-		i.exec(`INSERT INTO past_marks SELECT * FROM ` + table + `_past`)
-		i.exec(`DELETE FROM gc_state`)
-		i.exec(`INSERT INTO gc_state SELECT * FROM ` + table)
+		i.Exec(`DELETE FROM past_marks`)
+		i.Exec(`INSERT INTO past_marks SELECT * FROM ` + table + `_past`)
+		i.Exec(`DELETE FROM gc_state`)
+		i.Exec(`INSERT INTO gc_state SELECT * FROM ` + table)
 	}
 }
 
@@ -88,21 +62,11 @@ func (i *installation) backup() (restore func()) {
 func (i *installation) marksOf(other *installation) {
 	i.Helper()
 	var state [4]any
-	i.check(other.raw.QueryRow(i.Context(), `SELECT run, serial, next_run, next_serial FROM gc_state`).Scan(&state[0], &state[1], &state[2], &state[3]))
-	i.exec(`UPDATE gc_state SET run = $1, serial = $2, next_run = $3, next_serial = $4`, state[:]...)
-	for _, run := range query[[]string](other, `SELECT array_agg(run::text) FROM past_marks`) {
-		i.exec(`INSERT INTO past_marks (run) VALUES ($1) ON CONFLICT DO NOTHING`, run)
+	i.check(other.Raw.QueryRow(i.Context(), `SELECT run, serial, next_run, next_serial FROM gc_state`).Scan(&state[0], &state[1], &state[2], &state[3]))
+	i.Exec(`UPDATE gc_state SET run = $1, serial = $2, next_run = $3, next_serial = $4`, state[:]...)
+	for _, run := range fixture.Query[[]string](other, `SELECT array_agg(run::text) FROM past_marks`) {
+		i.Exec(`INSERT INTO past_marks (run) VALUES ($1) ON CONFLICT DO NOTHING`, run)
 	}
-}
-
-func (i *installation) session() postgres.Session {
-	i.Helper()
-	cfg, err := postgres.ConnConfig(i.dsn, "test")
-	i.check(err)
-	conn, err := pgx.ConnectConfig(i.Context(), cfg)
-	i.check(err)
-	i.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return postgres.NewSession(conn)
 }
 
 func (i *installation) keeper() *mark.Keeper {
@@ -131,7 +95,7 @@ func (i *installation) lead() *leader {
 	i.Helper()
 	ctx, end := context.WithCancel(i.Context())
 	l := &leader{installation: i, k: i.keeper(), end: end, ended: make(chan error, 1)}
-	session := i.session()
+	session := i.Controller()
 	go func() {
 		l.ended <- l.k.Run(ctx, session, func(ctx context.Context) error {
 			l.acts.Add(1)
@@ -155,11 +119,7 @@ func (l *leader) stop() {
 
 func (l *leader) await(what string, ok func() bool) {
 	l.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			l.Fatalf("never %s: %+v", what, l.k.Status())
-		}
-	}
+	harness.Await(l, 20*time.Second, what, l.k.Status, func(mark.Status) bool { return ok() })
 }
 
 func (l *leader) awaitActing() {
@@ -170,7 +130,7 @@ func (l *leader) awaitActing() {
 func (l *leader) awaitHold() {
 	l.Helper()
 	l.await("holds", func() bool {
-		return l.acts.Load() == 0 && l.k.Status().Hold != "" && query[bool](l.installation, `SELECT hold IS NOT NULL FROM gc_state`)
+		return l.acts.Load() == 0 && l.k.Status().Hold != "" && fixture.Query[bool](l, `SELECT hold IS NOT NULL FROM gc_state`)
 	})
 }
 

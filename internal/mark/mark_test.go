@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/harness/fixture"
 	"codehub/internal/mark"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
@@ -18,15 +19,15 @@ import (
 // firstMark is the first one that this database left.
 func (i *installation) firstMark() workspace.Mark {
 	i.Helper()
-	return workspace.Mark{ID: query[string](i, `SELECT run::text FROM past_marks ORDER BY left_at LIMIT 1`), Serial: 1}
+	return workspace.Mark{ID: fixture.Query[string](i, `SELECT run::text FROM past_marks ORDER BY left_at LIMIT 1`), Serial: 1}
 }
 
 func (i *installation) restoredAt() bool {
-	return query[bool](i, `SELECT restored_at IS NOT NULL FROM gc_state`)
+	return fixture.Query[bool](i, `SELECT restored_at IS NOT NULL FROM gc_state`)
 }
 
 func (i *installation) takeOver() {
-	i.exec(`UPDATE gc_state SET hold = NULL, hold_since = NULL, take_over = true, taken_over_at = now(), restored_at = now()`)
+	i.Exec(`UPDATE gc_state SET hold = NULL, hold_since = NULL, take_over = true, taken_over_at = now(), restored_at = now()`)
 }
 
 func TestCompareVerdicts(t *testing.T) {
@@ -72,7 +73,7 @@ func TestRunStoresMarksEverywhere(t *testing.T) {
 	l.awaitMoved()
 	l.await("settled everywhere", func() bool {
 		b, found, err := mark.Read(t.Context(), i.bucket)
-		return err == nil && found && b.ID == i.inDocker().ID && b.ID == query[string](i, `SELECT COALESCE(run::text, '') FROM gc_state`)
+		return err == nil && found && b.ID == i.inDocker().ID && b.ID == fixture.Query[string](i, `SELECT COALESCE(run::text, '') FROM gc_state`)
 	})
 	l.stop()
 	if i.restoredAt() {
@@ -144,7 +145,7 @@ func TestRunContinuesWithoutMarks(t *testing.T) {
 			t.Parallel()
 			i := newInstallation(t)
 			l := i.lead()
-			l.await("has left some", func() bool { return query[int](i, `SELECT serial FROM gc_state`) > 2 })
+			l.await("has left some", func() bool { return fixture.Query[int](i, `SELECT serial FROM gc_state`) > 2 })
 			l.stop()
 			lose(i)
 			l = i.lead()
@@ -174,13 +175,13 @@ func TestMoveInterruptedIsNotForeign(t *testing.T) {
 			}
 			return nil
 		})
-		err := i.keeper().Move(ctx, i.session())
+		err := i.keeper().Move(ctx, i.Controller())
 		end()
 		i.fake.SetBefore(nil)
 		if mark.IsForeign(err) {
 			t.Fatalf("cut off at %s: %v", at, err)
 		}
-		if err := i.keeper().Move(t.Context(), i.session()); err != nil {
+		if err := i.keeper().Move(t.Context(), i.Controller()); err != nil {
 			t.Fatalf("after it was cut off at %s: %v", at, err)
 		}
 	}
@@ -198,17 +199,17 @@ func TestRunWithoutBucketPausesRemovals(t *testing.T) {
 	restore := i.backup()
 	l.awaitMoved()
 	l.stop()
-	i.check(os.Rename(i.dir, i.dir+".away"))
+	i.check(os.Rename(i.bucket.Folder, i.bucket.Folder+".away"))
 	l = i.lead()
 	l.awaitActing()
 	l.awaitMoved()
 	if l.acts.Load() != 1 || l.k.MayRemove() {
 		t.Fatalf("without the bucket: %+v", l.k.Status())
 	}
-	i.check(os.Rename(i.dir+".away", i.dir))
+	i.check(os.Rename(i.bucket.Folder+".away", i.bucket.Folder))
 	l.await("compares", l.k.MayRemove)
 	// The restored database must not catch up while the bucket is away.
-	i.exec(`UPDATE gc_state SET serial = serial + 100000`)
+	i.Exec(`UPDATE gc_state SET serial = serial + 100000`)
 	l.awaitMoved()
 	l.awaitMoved()
 	l.stop()
@@ -216,14 +217,14 @@ func TestRunWithoutBucketPausesRemovals(t *testing.T) {
 	// It is the bucket alone that shows the restore.
 	restore()
 	i.fake.TakeMarks()
-	i.check(os.Rename(i.dir, i.dir+".away"))
+	i.check(os.Rename(i.bucket.Folder, i.bucket.Folder+".away"))
 	l = i.lead()
 	l.awaitActing()
 	l.awaitMoved()
 	if l.k.MayRemove() {
 		t.Error("something may be removed")
 	}
-	i.check(os.Rename(i.dir+".away", i.dir))
+	i.check(os.Rename(i.bucket.Folder+".away", i.bucket.Folder))
 	l.awaitHold()
 	l.stop()
 }
@@ -312,14 +313,14 @@ func TestTakeOverWithoutBucket(t *testing.T) {
 			l.stop()
 			restore()
 			i.fake.TakeMarks()
-			i.check(os.Rename(i.dir, i.dir+".away"))
-			i.exec(`UPDATE gc_state SET take_over = true, taken_over_at = now() - $1::interval`, ago)
+			i.check(os.Rename(i.bucket.Folder, i.bucket.Folder+".away"))
+			i.Exec(`UPDATE gc_state SET take_over = true, taken_over_at = now() - $1::interval`, ago)
 			l = i.lead()
 			l.awaitActing()
 			if l.k.MayRemove() {
 				t.Error("something may be removed before the bucket was compared")
 			}
-			i.check(os.Rename(i.dir+".away", i.dir))
+			i.check(os.Rename(i.bucket.Folder+".away", i.bucket.Folder))
 			l.await("compares", l.k.MayRemove)
 			if l.acts.Load() != 1 {
 				t.Error("it does not act any more")
@@ -329,7 +330,7 @@ func TestTakeOverWithoutBucket(t *testing.T) {
 			other := newInstallation(t)
 			other.bucket = i.bucket
 			other.marksOf(i)
-			other.exec(`UPDATE gc_state SET take_over = true, taken_over_at = now()`)
+			other.Exec(`UPDATE gc_state SET take_over = true, taken_over_at = now()`)
 			o := other.lead()
 			o.awaitActing()
 			l.awaitHold()

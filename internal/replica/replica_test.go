@@ -5,47 +5,21 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"codehub/api"
+	"codehub/internal/harness"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-func database(t *testing.T) *postgres.DB {
-	t.Helper()
-	db, err := postgres.Open(t.Context(), pgtest.New(t, postgres.Migrate), postgres.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	return db
-}
-
-type lines struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 func TestReplicaLifecycle(t *testing.T) {
 	t.Parallel()
-	db := database(t)
+	db := fixture.NewDatabase(t, postgres.Options{}).DB
 	r := New(Config{DB: db, Version: "v1", Log: slog.New(slog.DiscardHandler), Settings: Settings{Must: map[string]string{"A": "1"}},
 		Health: func() Health {
 			return Health{Backends: map[string]api.Breaker{"docker": {State: api.BreakerOpen}}, Conditions: []api.ServerCondition{{Name: "disk", Error: "full"}}}
@@ -61,15 +35,10 @@ func TestReplicaLifecycle(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	harness.EventuallyWithin(t, time.Minute, "it reports again that it is alive", func() bool {
 		list, err := db.Replicas(t.Context())
-		if err == nil && list[0].SeenAt.After(first) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("no beat: %v, %+v", err, list)
-		}
-	}
+		return err == nil && list[0].SeenAt.After(first)
+	})
 	cancel()
 	if err := <-done; err != nil {
 		t.Fatal(err)
@@ -119,10 +88,10 @@ func TestCompareSettings(t *testing.T) {
 
 func TestJoinWithDifferentSettings(t *testing.T) {
 	t.Parallel()
-	db := database(t)
-	var log lines
+	db := fixture.NewDatabase(t, postgres.Options{}).DB
+	var log harness.Log
 	made := func(must, should, dir string) *Replica {
-		return New(Config{DB: db, Log: slog.New(slog.NewTextHandler(&log, nil)), Settings: Settings{
+		return New(Config{DB: db, Log: log.Logger(), Settings: Settings{
 			Must: map[string]string{"CODEHUB_ARCHIVE_URL": must}, Should: map[string]string{"MAX_RUNNING_GLOBAL": should}, DataDir: dir}})
 	}
 	if err := made("s3://a", "1", "/a").Join(t.Context()); err != nil {
@@ -147,16 +116,14 @@ func TestJoinWithDifferentSettings(t *testing.T) {
 // An outage of the database is logged once.
 func TestOutageIsLoggedOnce(t *testing.T) {
 	t.Parallel()
-	db := database(t)
-	var log lines
-	r := New(Config{DB: db, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	db := fixture.NewDatabase(t, postgres.Options{}).DB
+	var log harness.Log
+	r := New(Config{DB: db, Log: log.Logger()})
 	ctx, cancel := context.WithCancel(t.Context())
 	db.Close()
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(log.String(), "level=WARN") && time.Now().Before(deadline); {
-		time.Sleep(20 * time.Millisecond)
-	}
+	harness.EventuallyWithin(t, time.Minute, "the outage is logged", func() bool { return strings.Contains(log.String(), "level=WARN") })
 	cancel()
 	if err := <-done; err != nil {
 		t.Fatal(err)

@@ -10,6 +10,8 @@ import (
 	"codehub/internal/activity"
 	"codehub/internal/activity/activitytest"
 	"codehub/internal/bus/redisbus"
+	"codehub/internal/harness"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/redistest"
@@ -25,8 +27,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // whose time the test moves.
 type world struct {
 	testing.TB
-	db      *postgres.DB
-	conn    *pgx.Conn
+	*fixture.Database
 	session session
 	memory  *activity.Recorder
 	flush   *activity.Flusher
@@ -34,7 +35,7 @@ type world struct {
 	cfg     Config
 }
 
-// session is the leader's. // of the leader
+// session is the leader's.
 type session struct{ conn *pgx.Conn }
 
 func (s session) Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error {
@@ -45,57 +46,21 @@ func (s session) Do(ctx context.Context, f func(ctx context.Context, conn *pgx.C
 // after 30.
 func newWorld(t testing.TB, bus activity.Bus) *world {
 	t.Helper()
-	dsn := pgtest.New(t, postgres.Migrate)
-	db, err := postgres.Open(t.Context(), dsn, postgres.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	w := &world{TB: t, db: db, memory: activity.New(), conn: connect(t, dsn), session: session{connect(t, dsn)}}
-	u, err := db.CreateUser(t.Context(), postgres.User{Username: "ann", PasswordHash: "x"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.owner = workspace.Caller{UserID: u.ID, Username: u.Username}
+	w := &world{TB: t, Database: fixture.NewDatabase(t, postgres.Options{}), memory: activity.New()}
+	w.session = session{w.Conn()}
+	w.owner = w.AddUser("ann")
 	self, log := uuid.NewString(), slog.New(slog.DiscardHandler)
-	w.exec(`INSERT INTO replicas (id) VALUES ($1)`, self)
-	w.flush = activity.NewFlusher(activity.FlusherConfig{Memory: w.memory, Store: db, Bus: bus, Replica: self, Log: log})
+	w.Exec(`INSERT INTO replicas (id) VALUES ($1)`, self)
+	w.flush = activity.NewFlusher(activity.FlusherConfig{Memory: w.memory, Store: w.DB, Bus: bus, Replica: self, Log: log})
 	w.cfg = Config{TTL: workspace.TTL{Standby: 10 * time.Minute, Archive: 30 * time.Minute}, Bus: bus, Log: log}
 	return w
-}
-
-func connect(t testing.TB, dsn string) *pgx.Conn {
-	t.Helper()
-	cfg, err := postgres.ConnConfig(dsn, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := pgx.ConnectConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
-func (w *world) exec(sql string, args ...any) {
-	w.Helper()
-	if _, err := w.conn.Exec(w.Context(), sql, args...); err != nil {
-		w.Fatalf("%s: %v", sql, err)
-	}
 }
 
 // workspace creates a workspace that has just entered a phase.
 func (w *world) workspace(phase workspace.Phase) workspace.ID {
 	w.Helper()
-	ws, err := w.db.CreateWorkspace(w.Context(), w.owner, postgres.NewWorkspace{
-		Name: uuid.NewString(), ImageRef: "x", Desired: workspace.DesiredStandby,
-		StorageBackend: workspace.StorageDockerVolume,
-	})
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.exec(`UPDATE workspaces SET phase = $2, desired_state = $2, phase_changed_at = clock_timestamp() WHERE id = $1`, ws.ID, phase)
+	ws := w.AddWorkspace(w.owner, uuid.NewString())
+	w.Exec(`UPDATE workspaces SET phase = $2, desired_state = $2, phase_changed_at = clock_timestamp() WHERE id = $1`, ws.ID, phase)
 	return ws.ID
 }
 
@@ -108,9 +73,9 @@ func (w *world) pass(d time.Duration) {
 		`UPDATE activity_clock SET watched_until = watched_until - $1::interval`,
 		`UPDATE replicas SET flushed_at = flushed_at - $1::interval, started_at = started_at - $1::interval`,
 	} {
-		w.exec(move, d)
+		w.Exec(move, d)
 	}
-	w.exec(`WITH old AS (DELETE FROM unwatched RETURNING *) INSERT INTO unwatched SELECT began - $1::interval, ended - $1::interval FROM old`, d)
+	w.Exec(`WITH old AS (DELETE FROM unwatched RETURNING *) INSERT INTO unwatched SELECT began - $1::interval, ended - $1::interval FROM old`, d)
 }
 
 // begin starts a term.
@@ -169,7 +134,7 @@ func (w *world) uses(t *term, id workspace.ID, kind activity.Kind) {
 // wants checks the desired state and its cause.
 func (w *world) wants(when string, id workspace.ID, want workspace.DesiredState, cause string) {
 	w.Helper()
-	ws, err := w.db.Workspace(w.Context(), workspace.System, id)
+	ws, err := w.DB.Workspace(w.Context(), workspace.System, id)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -226,7 +191,7 @@ func TestUnobservedTimeDoesNotCount(t *testing.T) {
 	w := newWorld(t, nil)
 	old := w.workspace("RUNNING")
 	w.pass(100 * time.Hour)
-	w.exec(`UPDATE replicas SET started_at = now()`)
+	w.Exec(`UPDATE replicas SET started_at = now()`)
 	term := w.begin()
 	w.ticks(term) // no flush yet: the clock advances to the start of the server
 	w.flushes()
@@ -252,8 +217,8 @@ func TestClockSetBack(t *testing.T) {
 	w.flushes()
 	term := w.begin()
 	w.ticks(term)
-	w.exec(`UPDATE activity_clock SET watched_until = watched_until + interval '1 hour'`)
-	w.exec(`UPDATE replicas SET flushed_at = flushed_at + interval '1 hour'`)
+	w.Exec(`UPDATE activity_clock SET watched_until = watched_until + interval '1 hour'`)
+	w.Exec(`UPDATE replicas SET flushed_at = flushed_at + interval '1 hour'`)
 	w.ticks(term)
 	id := w.workspace("RUNNING")
 	w.minutes(term, 30)
@@ -272,21 +237,21 @@ func TestMissingFlushStopsNothing(t *testing.T) {
 	w.ticks(term)
 	idle, used := w.workspace("RUNNING"), w.workspace("RUNNING")
 	slow := uuid.NewString()
-	w.exec(`INSERT INTO replicas (id) VALUES ($1)`, slow)
+	w.Exec(`INSERT INTO replicas (id) VALUES ($1)`, slow)
 	w.minutes(term, 2)
-	w.exec(`UPDATE replicas SET flushed_at = now(), flush_epoch = 'database' WHERE id = $1`, slow)
+	w.Exec(`UPDATE replicas SET flushed_at = now(), flush_epoch = 'database' WHERE id = $1`, slow)
 	for range 30 {
 		w.minutes(term, 1) // the slow one is seen and does not flush
 	}
 	w.wants("unknown", idle, runs, "")
 	at := time.Now().Add(-time.Minute)
-	if err := w.db.SaveAccesses(t.Context(), []activity.Access{{ID: used, At: at, Kind: activity.Output}}); err != nil {
+	if err := w.DB.SaveAccesses(t.Context(), []activity.Access{{ID: used, At: at, Kind: activity.Output}}); err != nil {
 		t.Fatal(err)
 	}
-	w.exec(`UPDATE replicas SET flushed_at = now(), flush_epoch = 'database' WHERE id = $1`, slow)
+	w.Exec(`UPDATE replicas SET flushed_at = now(), flush_epoch = 'database' WHERE id = $1`, slow)
 	w.ticks(term)
 	w.wants("known, after a jump", idle, runs, "") // half an hour is a gap
-	w.exec(`DELETE FROM replicas WHERE id = $1`, slow)
+	w.Exec(`DELETE FROM replicas WHERE id = $1`, slow)
 	w.minutes(term, 9)
 	w.wants("known", idle, rests, workspace.CauseIdle)
 	w.wants("used at the slow one", used, runs, "")
@@ -377,8 +342,8 @@ func TestKeepAwake(t *testing.T) {
 	term := w.begin()
 	w.ticks(term)
 	awake, never := w.workspace("RUNNING"), w.workspace("RUNNING")
-	w.exec(`UPDATE workspaces SET keep_awake_until = clock_timestamp() + interval '30 min' WHERE id = $1`, awake)
-	w.exec(`UPDATE workspaces SET standby_ttl_seconds = 0 WHERE id = $1`, never)
+	w.Exec(`UPDATE workspaces SET keep_awake_until = clock_timestamp() + interval '30 min' WHERE id = $1`, awake)
+	w.Exec(`UPDATE workspaces SET standby_ttl_seconds = 0 WHERE id = $1`, never)
 	w.minutes(term, 29)
 	w.wants("kept awake", awake, runs, "")
 	w.minutes(term, 2)
@@ -400,8 +365,8 @@ func TestBatches(t *testing.T) {
 	for range 10 {
 		ids = append(ids, w.workspace("RUNNING"))
 	}
-	w.exec(`UPDATE workspaces SET phase_changed_at = phase_changed_at - interval '1 hour'`)
-	w.exec(`DELETE FROM unwatched`)
+	w.Exec(`UPDATE workspaces SET phase_changed_at = phase_changed_at - interval '1 hour'`)
+	w.Exec(`DELETE FROM unwatched`)
 	w.minutes(term, 1)
 	for _, id := range ids {
 		w.wants("all", id, rests, workspace.CauseIdle)
@@ -425,11 +390,7 @@ func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx, w.session) }()
-	for deadline := time.Now().Add(time.Minute); r.Status().Stopped == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("nothing is stopped: %+v", r.Status())
-		}
-	}
+	harness.Await(t, time.Minute, "a workspace is stopped", r.Status, func(s Status) bool { return s.Stopped > 0 })
 	if r.Status().WatchedUntil.IsZero() {
 		t.Error("it does not tell how far it is")
 	}
@@ -456,11 +417,7 @@ func TestRunWithoutSession(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx, w.session) }()
-	for deadline := time.Now().Add(time.Minute); r.Status().Err == ""; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it does not tell")
-		}
-	}
+	harness.Await(t, time.Minute, "the error is reported", r.Status, func(s Status) bool { return s.Err != "" })
 	cancel()
 	if err := <-done; err != nil {
 		t.Fatal(err)
