@@ -12,7 +12,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// accountPage is how many users one list has.
+// accountPage is the number of users in one page of a list.
 const accountPage = 100
 
 const accountColumns = `u.id, u.username, u.admin, u.disabled, u.max_running,
@@ -20,7 +20,7 @@ const accountColumns = `u.id, u.username, u.admin, u.disabled, u.max_running,
 	(SELECT count(*) FROM workspaces w WHERE w.holds_slot AND w.owner_user_id = u.id),
 	(SELECT count(*) FROM workspaces w WHERE w.owner_user_id = u.id AND w.deleted_at IS NULL)`
 
-// Account is a user as administrators see them.
+// Account is a user as administrators see it.
 type Account struct {
 	ID         string
 	Username   string
@@ -45,13 +45,12 @@ func toAccount(row pgx.CollectableRow) (Account, error) {
 	return a, err
 }
 
-// accountsKey names the lock of the accounts' rights among the database's
-// advisory locks.
+// accountsKey is the advisory lock under which administrator rights change.
 const accountsKey int64 = 0x636f6465687562a0
 
-// administrators makes this the only transaction that changes who may
-// administer, so that no two can leave nobody, and returns who may now;
-// CodeForbidden unless the caller is one of them. System may, too.
+// administrators takes the lock of the accounts, so that concurrent changes cannot remove the
+// last administrator, and returns the ids of the enabled administrators. CodeForbidden unless
+// the caller is one of them or System.
 func administrators(ctx context.Context, tx pgx.Tx, caller workspace.Caller) (map[string]bool, error) {
 	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, accountsKey); err != nil {
 		return nil, err
@@ -74,7 +73,7 @@ func administrators(ctx context.Context, tx pgx.Tx, caller workspace.Caller) (ma
 	return all, nil
 }
 
-// administers is CodeForbidden unless the caller is an administrator now.
+// administers returns CodeForbidden unless the caller is an administrator now.
 func (db *DB) administers(ctx context.Context, caller workspace.Caller) error {
 	if caller == workspace.System {
 		return nil
@@ -96,7 +95,7 @@ func notAdmin() error {
 	return workspace.Errorf(workspace.CodeForbidden, "Only administrators can do this.")
 }
 
-// Accounts lists the users by name, a page at a time; administrators alone.
+// Accounts lists the users by name, one page at a time. Only administrators may call it.
 func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, cursor string) (AccountList, error) {
 	if err := db.administers(ctx, caller); err != nil {
 		return AccountList{}, err
@@ -124,7 +123,7 @@ func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, cursor stri
 	return out, nil
 }
 
-// Account reads one user; administrators alone.
+// Account reads one user. Only administrators may call it.
 func (db *DB) Account(ctx context.Context, caller workspace.Caller, id string) (Account, error) {
 	if err := db.administers(ctx, caller); err != nil {
 		return Account{}, err
@@ -164,8 +163,8 @@ func (db *DB) CreateAccount(ctx context.Context, caller workspace.Caller, u User
 	return out, err
 }
 
-// AccountPatch is what an administrator changes of a user; what is nil or not
-// set stays.
+// AccountPatch holds an administrator's changes to a user. Fields that are nil or not set stay
+// as they are.
 type AccountPatch struct {
 	Admin        *bool
 	Disabled     *bool
@@ -173,10 +172,9 @@ type AccountPatch struct {
 	PasswordHash *string
 }
 
-// PatchAccount changes a user for an administrator. One who is disabled, or
-// whose password is another one, loses all sessions and API tokens; a new
-// password lifts a lock-out, too. CodeNotFound; CodeLastAdmin if no enabled
-// administrator would be left.
+// PatchAccount changes a user for an administrator. Disabling the user or setting a password
+// ends all their sessions and API tokens; a new password also ends a lockout. CodeNotFound;
+// CodeLastAdmin if no enabled administrator would be left.
 func (db *DB) PatchAccount(ctx context.Context, caller workspace.Caller, id string, p AccountPatch) (Account, error) {
 	var out Account
 	err := db.tx(ctx, "change an account", func(tx pgx.Tx) error {
@@ -213,7 +211,7 @@ func (db *DB) PatchAccount(ctx context.Context, caller workspace.Caller, id stri
 	return out, err
 }
 
-// apply changes u, and says what of it, for the record: never a hash.
+// apply changes u and returns the changes for the audit log, without password hashes.
 func (p AccountPatch) apply(u *User) map[string]any {
 	changed := map[string]any{}
 	if p.Admin != nil && *p.Admin != u.Admin {
@@ -246,7 +244,7 @@ func saveAccount(ctx context.Context, tx pgx.Tx, u User, password bool) error {
 	return endAccess(ctx, tx, u.ID)
 }
 
-// endAccess ends everything by which the user is let in.
+// endAccess ends all sessions and API tokens of the user.
 func endAccess(ctx context.Context, tx pgx.Tx, userID string) error {
 	for _, table := range []string{"sessions", "api_tokens"} {
 		if _, err := tx.Exec(ctx, `DELETE FROM `+table+` WHERE user_id = $1`, userID); err != nil {

@@ -10,7 +10,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// administrator makes a user who is one.
+// administrator creates an administrator.
 func administrator(e *env, name string) workspace.Caller {
 	e.Helper()
 	u, err := e.CreateUser(e.Context(), postgres.User{Username: name, PasswordHash: "x", Admin: true})
@@ -20,7 +20,7 @@ func administrator(e *env, name string) workspace.Caller {
 	return workspace.Caller{UserID: u.ID, Username: u.Username, Admin: true}
 }
 
-// TestOnlyAdministrators: what the caller claims to be counts for nothing.
+// TestOnlyAdministrators: rights come from the database, not from the Caller.
 func TestOnlyAdministrators(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -60,7 +60,7 @@ func TestOnlyAdministrators(t *testing.T) {
 	}
 }
 
-// TestAdministratorsDemoteEachOther: at once, and one stays.
+// TestAdministratorsDemoteEachOther: of concurrent changes, one leaves the last administrator.
 func TestAdministratorsDemoteEachOther(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -123,8 +123,8 @@ func TestAccountPages(t *testing.T) {
 	}
 }
 
-// TestOwnLimit: a limit of a user's own counts from the next start on, and is
-// read once the limits' lock is held.
+// TestOwnLimit: a user's custom limit counts from the next start on, and is read under the
+// limits' lock.
 func TestOwnLimit(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 5}})
@@ -148,9 +148,9 @@ func TestOwnLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := start("b"); workspace.CodeOf(err) != workspace.CodeLimitExceeded {
-		t.Fatalf("beyond one's own limit: %v", err)
+		t.Fatalf("above the custom limit: %v", err)
 	}
-	// Whoever waits for the lock goes by the limit as it is then.
+	// A start that waited for the lock uses the limit as it is then.
 	for _, c := range []struct {
 		during *int
 		ok     bool
@@ -175,7 +175,7 @@ func TestOwnLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := <-done; (err == nil) != c.ok {
-			t.Errorf("with the limit %v set meanwhile: %v", c.during, err)
+			t.Errorf("with the limit %v set in the meantime: %v", c.during, err)
 		}
 	}
 }

@@ -12,30 +12,29 @@ import (
 	"codehub/internal/workspace"
 )
 
-// idleSince is from when on a workspace's TTL counts, in SQL, as
-// lifecycle.IdleSince says it. GREATEST passes over NULL.
+// idleSince is the start of a workspace's idle time, in SQL: the rule of lifecycle.IdleSince.
+// GREATEST ignores NULL.
 const idleSince = `GREATEST(last_access_at, phase_changed_at)`
 
-// accessBatch bounds how many rows one statement updates, and so for how long it
-// holds them.
+// accessBatch bounds how many rows one statement updates, and so how long it locks them.
 const accessBatch = 500
 
-// FlushPoint is what a flush of activity begins with.
+// FlushPoint reads the state with which a flush of activity begins.
 func (db *DB) FlushPoint(ctx context.Context) (p activity.FlushPoint, err error) {
 	err = db.pool.QueryRow(ctx, `SELECT clock_timestamp(), watched_until FROM activity_clock`).Scan(&p.Now, &p.WatchedUntil)
 	return p, failed("read the clock of activity", err)
 }
 
-// SaveAccesses writes when workspaces were last used, never backwards. What is
-// no workspace (any more) is passed over.
+// SaveAccesses writes the last use of workspaces, and never moves it back. It ignores
+// workspaces that do not exist.
 func (db *DB) SaveAccesses(ctx context.Context, seen []activity.Access) error {
 	return eachAccesses(seen, func(part []activity.Access) error {
 		return db.tx(ctx, "write when workspaces were last used", func(tx pgx.Tx) error { return saveAccesses(ctx, tx, part) })
 	})
 }
 
-// eachAccesses calls save for parts of seen, by ascending id: in the order in
-// which rows are locked.
+// eachAccesses calls save for parts of seen by ascending id, the order in which rows are
+// locked.
 func eachAccesses(seen []activity.Access, save func(part []activity.Access) error) error {
 	ordered := slices.DeleteFunc(slices.Clone(seen), func(a activity.Access) bool { return !workspace.ValidID(string(a.ID)) })
 	slices.SortFunc(ordered, func(a, b activity.Access) int { return strings.Compare(string(a.ID), string(b.ID)) })
@@ -52,8 +51,8 @@ func saveAccesses(ctx context.Context, in execer, part []activity.Access) error 
 	for i, a := range part {
 		ids[i], at[i], kinds[i] = a.ID, a.At, clean(string(a.Kind))
 	}
-	// What comes by a bus may be anybody's: a time to come would keep a
-	// workspace running until then.
+	// Entries of a bus are not trustworthy: a time in the future would keep a workspace running
+	// until then.
 	_, err := in.Exec(ctx, `
 		WITH seen AS (
 			SELECT DISTINCT ON (id) id, LEAST(at, clock_timestamp() + interval '5 seconds') AS at, kind
@@ -69,9 +68,8 @@ func saveAccesses(ctx context.Context, in execer, part []activity.Access) error 
 	return err
 }
 
-// ConfirmFlush records that a replica has flushed its activity up to asOf, and to
-// where: activity.Database, or an epoch of the bus. It is false if there is no such
-// replica.
+// ConfirmFlush records that a replica has flushed its activity up to asOf, and where:
+// activity.Database, or an epoch of the bus. It returns false if there is no such replica.
 func (db *DB) ConfirmFlush(ctx context.Context, replica string, asOf time.Time, epoch string) (known bool, err error) {
 	tag, err := db.pool.Exec(ctx, `
 		UPDATE replicas SET flushed_at = GREATEST(flushed_at, $2), flush_epoch = $3 WHERE id = $1`, replica, asOf, epoch)
@@ -79,15 +77,15 @@ func (db *DB) ConfirmFlush(ctx context.Context, replica string, asOf time.Time, 
 }
 
 // ActivityClock is the clock of activity (docs/states.md#which-time-counts). The leader
-// moves it through its session, so a former leader cannot.
+// advances it through its session, so a former leader cannot.
 type ActivityClock struct {
 	session Session
 }
 
-// NewActivityClock makes the ActivityClock of the leader's session.
+// NewActivityClock returns the ActivityClock of the leader's session.
 func NewActivityClock(s Session) *ActivityClock { return &ActivityClock{s} }
 
-// State is what a tick of the clock begins with.
+// State reads the state with which a tick of the clock begins.
 func (c *ActivityClock) State(ctx context.Context) (s activity.State, err error) {
 	err = c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		s = activity.State{}
@@ -113,8 +111,7 @@ func (c *ActivityClock) SaveAccesses(ctx context.Context, seen []activity.Access
 	})
 }
 
-// do runs f in a transaction of the session, and again if the database ended
-// it for a deadlock.
+// do runs f in a transaction of the session, and repeats it after a deadlock.
 func (c *ActivityClock) do(ctx context.Context, f func(tx pgx.Tx) error) error {
 	return inSession(ctx, c.session, f)
 }
@@ -122,15 +119,15 @@ func (c *ActivityClock) do(ctx context.Context, f func(tx pgx.Tx) error) error {
 func inSession(ctx context.Context, s Session, f func(tx pgx.Tx) error) (err error) {
 	for range attempts {
 		err = s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error { return pgx.BeginFunc(ctx, conn, f) })
-		if !sacrificed(err) {
+		if !abortedForAnother(err) {
 			break
 		}
 	}
 	return err
 }
 
-// Take applies a step in one transaction. ErrMoved, and nothing is written, if a
-// replica that the step considers dead was seen again.
+// Take applies a step in one transaction. It returns ErrMoved and writes nothing if a replica
+// that the step considers dead was seen again.
 func (c *ActivityClock) Take(ctx context.Context, s activity.Step) error {
 	err := c.do(ctx, func(tx pgx.Tx) error {
 		for _, r := range s.Dead {
@@ -157,8 +154,8 @@ func (c *ActivityClock) Take(ctx context.Context, s activity.Step) error {
 	return failed("move the clock of activity", err)
 }
 
-// addGap adds a gap and merges it with those that it touches, as overlapping gaps
-// would be counted twice.
+// addGap adds a gap and merges it with those that it touches, since overlapping gaps would be
+// counted twice.
 func addGap(ctx context.Context, tx pgx.Tx, g activity.Gap) error {
 	_, err := tx.Exec(ctx, `
 		WITH old AS (
@@ -169,7 +166,7 @@ func addGap(ctx context.Context, tx pgx.Tx, g activity.Gap) error {
 	return err
 }
 
-// Prune removes the gaps that ended before the idle time of every workspace with an
+// Prune removes the gaps that ended before the current idle time of every workspace with an
 // idle timeout began. server holds the defaults.
 func (c *ActivityClock) Prune(ctx context.Context, server workspace.TTL) (n int64, err error) {
 	err = c.do(ctx, func(tx pgx.Tx) error {

@@ -15,7 +15,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// replica records a server that was seen and has flushed so long ago.
+// replica records a server with its last heartbeat and flush so long ago.
 func (e *env) replica(seen, flushed time.Duration, epoch string) string {
 	e.Helper()
 	id := uuid.NewString()
@@ -35,8 +35,7 @@ func lastUse(w workspace.Workspace) string {
 	return w.LastAccessAt.UTC().Format(time.RFC3339Nano) + " " + w.LastAccess
 }
 
-// The last use is written for those that are there, never backwards, and not
-// for times to come.
+// The last use is written for workspaces that exist, never moved back, and never in the future.
 func TestSaveAccesses(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -55,7 +54,7 @@ func TestSaveAccesses(t *testing.T) {
 			{ID: b.ID, At: at.Add(-time.Minute), Kind: activity.Output},
 			{ID: workspace.ID(uuid.NewString()), At: at, Kind: activity.Open},
 			{ID: "no id", At: at, Kind: activity.Open},
-			{ID: a.ID, At: at.Add(time.Second), Kind: activity.Output}, // twice in one
+			{ID: a.ID, At: at.Add(time.Second), Kind: activity.Output}, // twice in one batch
 			{ID: c.ID, At: soon(24 * time.Hour), Kind: activity.Client},
 		}); err != nil {
 			t.Fatal(err)
@@ -67,7 +66,7 @@ func TestSaveAccesses(t *testing.T) {
 			t.Errorf("%d: backwards to %s, want %s", i, got, want)
 		}
 		if w := e.read(c.ID); w.LastAccess != "client" || time.Until(*w.LastAccessAt) > time.Minute {
-			t.Errorf("%d: a use to come is %s", i, lastUse(w))
+			t.Errorf("%d: a use in the future is %s", i, lastUse(w))
 		}
 		if got := e.read(a.ID).UpdatedAt; !got.Equal(before) {
 			t.Error("a use changed updated_at")
@@ -78,8 +77,8 @@ func TestSaveAccesses(t *testing.T) {
 	}
 }
 
-// Many at once, from servers that see the same, while others change the rows:
-// nobody is sacrificed for good, and the latest use stands.
+// Concurrent flushes of the same workspaces, with other changes to the rows: every transaction
+// succeeds in the end, and the latest use is stored.
 func TestSaveAccessesTogether(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -162,7 +161,7 @@ func (e *env) gaps() (out []gap) {
 	return out
 }
 
-// A step is taken as a whole; gaps never overlap; the clock never goes back.
+// A step is applied as a whole; gaps never overlap; the clock never goes back.
 func TestTakeStep(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -193,14 +192,14 @@ func TestTakeStep(t *testing.T) {
 	wants(at(-100), gap{time.Time{}.AddDate(0, 0, 0), at(-100)})
 	do(activity.Step{WatchedUntil: at(-110)})
 	wants(at(-100), gap{time.Time{}, at(-100)})
-	// Two servers dead at once, and a jump over both.
+	// Two dead servers at once, and a gap over both.
 	do(activity.Step{WatchedUntil: at(-50), Gaps: []activity.Gap{{Began: ptr(at(-80)), Ended: at(-60)}, {Began: ptr(at(-70)), Ended: at(-60)}, {Began: ptr(at(-90)), Ended: at(-50)}}})
 	wants(at(-50), gap{time.Time{}, at(-100)}, gap{at(-90), at(-50)})
-	do(activity.Step{Gaps: []activity.Gap{{Began: ptr(at(-90)), Ended: at(-85)}}}) // within one that is there
+	do(activity.Step{Gaps: []activity.Gap{{Began: ptr(at(-90)), Ended: at(-85)}}}) // within an existing one
 	do(activity.Step{Gaps: []activity.Gap{{Began: ptr(at(-50)), Ended: at(-40)}}}) // touching it
 	do(activity.Step{Gaps: []activity.Gap{{Began: ptr(at(-30)), Ended: at(-20)}}})
 	wants(at(-50), gap{time.Time{}, at(-100)}, gap{at(-90), at(-40)}, gap{at(-30), at(-20)})
-	do(activity.Step{Gaps: []activity.Gap{{Began: ptr(at(-120)), Ended: at(-25)}}}) // over all
+	do(activity.Step{Gaps: []activity.Gap{{Began: ptr(at(-120)), Ended: at(-25)}}}) // covers all
 	wants(at(-50), gap{time.Time{}, at(-20)})
 	for since, want := range map[int]time.Duration{-10: 0, -20: 0, -21: time.Minute, -80: time.Hour, -5000: 4980 * time.Minute} {
 		if got := query[time.Duration](e, `SELECT unwatched_since($1)`, at(since)); got != want {
@@ -208,7 +207,7 @@ func TestTakeStep(t *testing.T) {
 		}
 	}
 
-	// A server that was seen again in between: nothing of the step is done.
+	// If a server that the step considers dead was seen again, no part of the step is applied.
 	gone, back := e.replica(time.Hour, time.Hour, "e1"), e.replica(time.Hour, time.Hour, "e1")
 	s := must(c.State(t.Context()))(t)
 	e.exec(`UPDATE replicas SET seen_at = clock_timestamp() WHERE id = $1`, back)
@@ -217,7 +216,7 @@ func TestTakeStep(t *testing.T) {
 	}
 	wants(at(-50), gap{time.Time{}, at(-20)})
 	if n := query[int](e, `SELECT count(*) FROM replicas WHERE flush_epoch = 'e1'`); n != 2 {
-		t.Errorf("%d of 2 servers are as they were", n)
+		t.Errorf("%d of 2 servers are unchanged", n)
 	}
 	for _, r := range s.Replicas {
 		if r.ID == gone {
@@ -229,8 +228,8 @@ func TestTakeStep(t *testing.T) {
 	}
 }
 
-// What is forgotten is what ended before the idle time of any workspace began
-// that a TTL may end.
+// Gaps are removed if they ended before the idle time of every workspace with an idle timeout
+// began.
 func TestPruneGaps(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -251,7 +250,7 @@ func TestPruneGaps(t *testing.T) {
 	prune := func(want int64, left int) {
 		t.Helper()
 		if n := must(c.Prune(t.Context(), server))(t); n != want || len(e.gaps()) != left {
-			t.Errorf("%d forgotten, %d left; want %d and %d", n, len(e.gaps()), want, left)
+			t.Errorf("%d removed, %d left; want %d and %d", n, len(e.gaps()), want, left)
 		}
 	}
 	prune(2, 4)
@@ -259,5 +258,5 @@ func TestPruneGaps(t *testing.T) {
 	e.set(own.ID, state{"archive_ttl_seconds": nil})
 	prune(1, 3)
 	e.exec(`DELETE FROM workspaces`)
-	prune(2, 1) // the last is not over by the clock
+	prune(2, 1) // the last one has not ended by the clock
 }

@@ -11,18 +11,18 @@ import (
 	"codehub/internal/workspace"
 )
 
-// AuditAdopt is a workspace that adopt-archives has rebuilt.
+// AuditAdopt is the audit entry of a workspace that adopt-archives created.
 const AuditAdopt = "workspace.adopt"
 
-// HasWorkspaces reports whether there is any workspace, deleted ones included.
+// HasWorkspaces reports whether there is any workspace, including deleted ones.
 func (db *DB) HasWorkspaces(ctx context.Context) (has bool, err error) {
 	err = db.pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workspaces)`).Scan(&has)
 	return has, failed("look for workspaces", err)
 }
 
-// TakeInstallation makes this database that of another installation, whose
-// containers, volumes and archives are its own from then on. CodeForbidden once
-// it has a workspace or an archive of its own. No server may be running.
+// TakeInstallation gives this database the id of another installation, whose containers,
+// volumes and archives it then owns. CodeForbidden if the database has a workspace or an
+// archive. No server may be running.
 func (db *DB) TakeInstallation(ctx context.Context, id string) error {
 	return db.tx(ctx, "take over an installation", func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `LOCK TABLE workspaces, archives IN SHARE ROW EXCLUSIVE MODE`); err != nil {
@@ -38,30 +38,30 @@ func (db *DB) TakeInstallation(ctx context.Context, id string) error {
 		if _, err := tx.Exec(ctx, `INSERT INTO installation (id) VALUES ($1) ON CONFLICT (only_row) DO UPDATE SET id = EXCLUDED.id`, id); err != nil {
 			return err
 		}
-		// The marks outside are of the database that was lost.
+		// The marks in Docker are those of the lost database.
 		_, err := tx.Exec(ctx, `UPDATE gc_state SET take_over = true, taken_over_at = clock_timestamp(), restored_at = clock_timestamp()`)
 		return err
 	})
 }
 
-// Adoption is a workspace to be rebuilt from its archives.
+// Adoption is a workspace to create from its archives.
 type Adoption struct {
 	ID             workspace.ID
 	OwnerID        string
-	Name           string // another one is made of it if it is taken
+	Name           string // extended by a number if it is taken
 	ImageRef       string
 	StorageBackend string
 	CreatedAt      time.Time
 	Archives       []workspace.Archive // newest first, at least one
 }
 
-// Adopt adds the row of a workspace that was lost: archived, with the newest of
-// its archives as the current one, and the others as earlier ones. A workspace
-// that is there is left alone, and adopted is false.
+// Adopt adds the row of a lost workspace: archived, with the newest archive as the current one
+// and the others as earlier generations. adopted is false, and nothing changes, if the
+// workspace exists.
 func (db *DB) Adopt(ctx context.Context, a Adoption) (name string, adopted bool, err error) {
 	err = db.tx(ctx, "adopt a workspace", func(tx pgx.Tx) error {
 		name, adopted = "", false
-		// Nobody else takes a name of the owner's meanwhile.
+		// The lock keeps other transactions from taking a name of the owner.
 		if _, err := tx.Exec(ctx, `SELECT FROM users WHERE id = $1 FOR UPDATE`, a.OwnerID); err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (db *DB) Adopt(ctx context.Context, a Adoption) (name string, adopted bool,
 	return name, adopted, err
 }
 
-// recordAdopted records archives, newest first: each has superseded the next.
+// recordAdopted records archives, newest first. Each supersedes the next.
 func recordAdopted(ctx context.Context, tx pgx.Tx, list []workspace.Archive) error {
 	for i, r := range list {
 		var superseded *time.Time
@@ -109,7 +109,7 @@ func recordAdopted(ctx context.Context, tx pgx.Tx, list []workspace.Archive) err
 	return nil
 }
 
-// freeName is name, or name with a number, whatever the owner does not have.
+// freeName returns name, or name with a number if the owner has a workspace of that name.
 func freeName(ctx context.Context, tx pgx.Tx, ownerID, name string) (string, error) {
 	name = clean(name)
 	for n := 1; ; n++ {
@@ -129,10 +129,10 @@ func freeName(ctx context.Context, tx pgx.Tx, ownerID, name string) (string, err
 	}
 }
 
-// maxName is how many characters a workspace's name may have.
+// maxName is the maximum length of a workspace's name in characters.
 const maxName = 255
 
-// cut takes at most n characters of s.
+// cut returns at most n characters of s.
 func cut(s string, n int) string {
 	for utf8.RuneCountInString(s) > n {
 		_, size := utf8.DecodeLastRuneInString(s)
@@ -141,10 +141,9 @@ func cut(s string, n int) string {
 	return s
 }
 
-// Revive takes back a deletion that a restored backup brought back: archives
-// have been made since it. They become the workspace's, the newest as the
-// current one. It is false if the workspace is not deleted, or its home is
-// there or on its way out.
+// Revive undoes a deletion in a restored backup if archives were made since. They become the
+// workspace's archives, the newest as the current one. It returns false if the workspace is not
+// deleted, or its home exists or is being removed.
 func (db *DB) Revive(ctx context.Context, id workspace.ID, archives []workspace.Archive) (name string, revived bool, err error) {
 	err = db.tx(ctx, "revive a workspace", func(tx pgx.Tx) error {
 		name, revived = "", false

@@ -8,20 +8,19 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Columns of an archive as its owner sees it, in the order of archiveTargets.
+// Columns of an archive, in the order of archiveTargets.
 const archiveColumns = `key, workspace_id, archive_op_id, digest, size, entries, skipped, created_at, origin = 'found'`
 
 func archiveTargets(a *workspace.Archive) []any {
 	return []any{&a.Key, &a.WorkspaceID, &a.OpID, &a.Digest, &a.Size, &a.Entries, &a.Skipped, &a.CreatedAt, &a.Found}
 }
 
-// choosable is what an archive must be to be recovered from: complete as far
-// as anybody knows, and not on its way out.
-const choosable = `deleting_at IS NULL AND (verified_at IS NOT NULL OR complete_at IS NOT NULL)`
+// recoverable selects the archives that a workspace can be recovered from: those that are
+// complete and not being removed.
+const recoverable = `deleting_at IS NULL AND (verified_at IS NOT NULL OR complete_at IS NOT NULL)`
 
-// Archives lists the archives that a workspace can be recovered from, newest
-// first, the current one included. One that the bucket did not have when it
-// was last listed is left out.
+// Archives lists the archives that a workspace can be recovered from, newest first, including
+// the current one. It omits archives that were missing when the bucket was last listed.
 func (db *DB) Archives(ctx context.Context, caller workspace.Caller, id workspace.ID) ([]workspace.Archive, error) {
 	if _, err := db.Workspace(ctx, caller, id); err != nil {
 		return nil, err
@@ -29,7 +28,7 @@ func (db *DB) Archives(ctx context.Context, caller workspace.Caller, id workspac
 	const verb = "list archives"
 	rows, err := db.pool.Query(ctx, `
 		SELECT `+archiveColumns+` FROM archives
-		WHERE workspace_id = $1 AND missing_since IS NULL AND `+choosable+`
+		WHERE workspace_id = $1 AND missing_since IS NULL AND `+recoverable+`
 		ORDER BY created_at DESC, archive_op_id DESC`, id)
 	if err != nil {
 		return nil, failed(verb, err)
@@ -40,9 +39,9 @@ func (db *DB) Archives(ctx context.Context, caller workspace.Caller, id workspac
 	return list, failed(verb, err)
 }
 
-// chooseArchive takes one of a workspace's archives to recover from, so that it
-// stays; nil if there is none with this ID. The transaction holds the workspace's
-// row, as garbage collection does before it marks an archive.
+// chooseArchive protects one of a workspace's archives, to recover from it; nil if there is
+// none with this ID. The transaction holds the workspace's row, as garbage collection does
+// before it marks an archive.
 func chooseArchive(ctx context.Context, tx pgx.Tx, id workspace.ID, opID string) (*workspace.Archive, error) {
 	if !workspace.ValidID(opID) {
 		return nil, nil
@@ -51,7 +50,7 @@ func chooseArchive(ctx context.Context, tx pgx.Tx, id workspace.ID, opID string)
 	err := tx.QueryRow(ctx, `
 		UPDATE archives SET unprotected_since = NULL
 		WHERE key = (
-			SELECT key FROM archives WHERE workspace_id = $1 AND archive_op_id = $2 AND `+choosable+`
+			SELECT key FROM archives WHERE workspace_id = $1 AND archive_op_id = $2 AND `+recoverable+`
 			ORDER BY created_at DESC LIMIT 1)
 		RETURNING `+archiveColumns, id, opID).Scan(archiveTargets(&a)...)
 	if missing(err) {
@@ -60,9 +59,9 @@ func chooseArchive(ctx context.Context, tx pgx.Tx, id workspace.ID, opID string)
 	return &a, err
 }
 
-// goingArchive reports whether the archive is being removed. The transaction
-// holds the row of its workspace.
-func goingArchive(ctx context.Context, tx pgx.Tx, key string) (going bool, err error) {
+// archiveBeingRemoved reports whether the archive is being removed. The transaction holds the row of
+// its workspace.
+func archiveBeingRemoved(ctx context.Context, tx pgx.Tx, key string) (going bool, err error) {
 	err = tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM archives WHERE key = $1 AND deleting_at IS NOT NULL)`, key).Scan(&going)
 	return going, err
 }

@@ -13,8 +13,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// archive records an archive of a workspace, with columns as given, and
-// returns its archive_op_id.
+// archive records an archive of a workspace, with the given columns, and returns its
+// archive_op_id.
 func (e *env) archive(id workspace.ID, s state) (key, opID string) {
 	e.Helper()
 	opID = uuid.Must(uuid.NewV7()).String()
@@ -34,7 +34,7 @@ func TestArchives(t *testing.T) {
 	w, other := e.workspace(ann, nil), e.workspace(ann, nil)
 	at := soon(0)
 	ago := func(d time.Duration) time.Time { return at.Add(-d) }
-	e.archive(w.ID, nil) // being made
+	e.archive(w.ID, nil) // not complete yet
 	e.archive(w.ID, state{"verified_at": at, "deleting_at": at})
 	e.archive(w.ID, state{"verified_at": at, "missing_since": at})
 	e.archive(other.ID, state{"verified_at": at})
@@ -82,15 +82,15 @@ func TestRequestRecoverArchive(t *testing.T) {
 		t.Error(d)
 	}
 	if query[bool](e, `SELECT unprotected_since IS NOT NULL FROM archives WHERE key = $1`, key) {
-		t.Error("what was chosen still waits for its removal")
+		t.Error("the chosen archive still waits for its removal")
 	}
 	if d := cmp.Diff([]string{"ann workspace.create", "ann workspace.recover"}, e.audited(string(w.ID))); d != "" {
 		t.Error(d)
 	}
 	if said := query[string](e, `SELECT details ->> 'archive_key' FROM audit_log WHERE action = 'workspace.recover'`); said != key {
-		t.Errorf("the audit log says %q", said)
+		t.Errorf("the audit log has %q", said)
 	}
-	// Another way to recover takes its place.
+	// Another recovery replaces the request.
 	if got = must(e.RequestRecover(ctx, ann, w.ID, workspace.RecoverAfresh))(t); got.RecoverFrom != nil {
 		t.Errorf("%+v", got.RecoverFrom)
 	}
@@ -108,7 +108,7 @@ func TestRequestRecoverArchive(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// The very one that is lost, while it is.
+	// The current archive can be chosen unless it is the lost one.
 	e.set(w.ID, state{"archive_key": key})
 	_, err := e.RequestRecoverArchive(ctx, ann, w.ID, opID)
 	wantCode(t, err, workspace.CodeArchiveNotFound)
@@ -116,7 +116,7 @@ func TestRequestRecoverArchive(t *testing.T) {
 	if got = must(e.RequestRecoverArchive(ctx, ann, w.ID, opID))(t); got.RecoverFrom == nil || got.RecoverFrom.Key != key {
 		t.Errorf("in place of a lost volume: %+v", got.RecoverFrom)
 	}
-	// Otherwise as every recovery.
+	// Otherwise the rules of every recovery hold.
 	_, err = e.RequestRecoverArchive(ctx, e.user("eve"), w.ID, opID)
 	wantCode(t, err, workspace.CodeForbidden)
 	e.set(w.ID, state{"desired_state": "RUNNING"})
@@ -131,7 +131,7 @@ func TestRequestRecoverArchive(t *testing.T) {
 	wantCode(t, err, workspace.CodeNotFound)
 }
 
-// Whatever the code does: nothing comes to name an archive that is going.
+// The schema refuses references to an archive that is being removed, whatever the code does.
 func TestArchiveBeingRemovedIsNotReferenced(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -154,7 +154,7 @@ func TestArchiveBeingRemovedIsNotReferenced(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// It holds up nothing else.
+	// Other changes of the row are possible.
 	e.set(named.ID, state{"stop_reason": "requested", "archive_key": nil})
 	e.set(named.ID, state{"deleted_at": nil})
 }
@@ -166,7 +166,7 @@ func TestUndeleteOfAnArchive(t *testing.T) {
 	ctx := t.Context()
 	ann := e.user("ann")
 	for name, c := range map[string]struct {
-		ago   time.Duration // since when it is deleted
+		ago   time.Duration // since the deletion
 		going bool
 		want  workspace.Code
 	}{
@@ -190,7 +190,7 @@ func TestUndeleteOfAnArchive(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err == nil && got.DesiredState != workspace.DesiredArchived {
-			t.Errorf("%s: wants %s", name, got.DesiredState)
+			t.Errorf("%s: desired %s", name, got.DesiredState)
 		}
 		e.exec(`DELETE FROM workspaces WHERE id = $1`, w.ID)
 	}

@@ -11,8 +11,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Actions in the audit log, beside those of package lifecycle. Each is written in
-// the transaction of what it records.
+// Actions in the audit log, in addition to those of package lifecycle. Each entry is written in
+// the transaction of its change.
 const (
 	AuditLogin       = "login"
 	AuditLogout      = "logout"

@@ -7,8 +7,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// What a tick costs the store with 100,000 workspaces: the read, and the
-// write of one row in a hundred.
+// The cost of a tick with 100,000 workspaces: the read, and the write of one row in a hundred.
 func BenchmarkTick(b *testing.B) {
 	const rows = 100_000
 	e := open(b, postgres.Options{})

@@ -12,31 +12,30 @@ import (
 	"codehub/internal/workspace"
 )
 
-// known is a row as it was last read. version is the transaction that wrote
-// it, the system column xmin: two versions of a row that can be seen, one
-// after the other, are never written by the same.
+// known is a row as it was last read. version is the transaction that wrote it (xmin):
+// consecutive visible versions of a row always differ in it.
 type known struct {
 	id      [16]byte
 	version uint32
-	turn    uint64               // of the last Candidates that saw it
-	row     *workspace.Workspace // never changed, only replaced
+	turn    uint64               // the last call of Candidates that found it
+	row     *workspace.Workspace // replaced, never modified
 }
 
-// readSize bounds how many rows are read at once, and so for how long other
-// users of the session wait.
+// readSize bounds how many rows one query reads, and so how long other users of the session
+// wait.
 const readSize = 5000
 
-// Candidates reads every workspace that is not DELETED, by ascending id. The columns
-// that only people and idle timeouts need stay empty (column.people).
+// Candidates reads every workspace that is not DELETED, by ascending id. Columns with skipTick
+// stay empty.
 //
-// Every call reads the database's clock (see Clock) and the current version of every
-// row, and then the rows whose version is new. For an unchanged row it returns the
-// same pointer as the call before. Callers must not change what it points to.
+// Every call reads the database's clock (see Clock) and the current version of every row, and
+// then the rows whose version is new. For an unchanged row it returns the same pointer as the
+// previous call. Callers must not modify the workspaces.
 func (c *Controller) Candidates(ctx context.Context) ([]*workspace.Workspace, error) {
-	c.looking.Lock()
-	defer c.looking.Unlock()
+	c.reading.Lock()
+	defer c.reading.Unlock()
 	c.turn++
-	stale, present, err := c.look(ctx)
+	stale, present, err := c.findStale(ctx)
 	for part := range slices.Chunk(stale, readSize) {
 		if err == nil {
 			var n int
@@ -76,9 +75,9 @@ func (c *Controller) forget() {
 	})
 }
 
-// look reads the database's clock, finds the rows whose current version is not
-// known, and counts the others. It is one round trip.
-func (c *Controller) look(ctx context.Context) (stale [][16]byte, present int, err error) {
+// findStale reads the database's clock, finds the rows whose current version is not known, and
+// counts the others, in one round trip.
+func (c *Controller) findStale(ctx context.Context) (stale [][16]byte, present int, err error) {
 	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		var batch pgx.Batch
 		batch.Queue(`SELECT clock_timestamp(), restored_at FROM gc_state`)
@@ -118,7 +117,7 @@ func (c *Controller) look(ctx context.Context) (stale [][16]byte, present int, e
 	return stale, present, err
 }
 
-// read reads rows and counts them. A row that no longer exists is left out.
+// read reads rows and counts them. It omits rows that no longer exist.
 func (c *Controller) read(ctx context.Context, stale [][16]byte) (n int, err error) {
 	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `

@@ -10,11 +10,11 @@ import (
 
 func TestClockWatchDetectsJumps(t *testing.T) {
 	t.Parallel()
-	type step struct{ db, here time.Duration } // since the reading before
+	type step struct{ db, here time.Duration } // since the previous reading
 	const s, day = time.Second, 24 * time.Hour
 	for name, c := range map[string]struct {
 		steps []step
-		set   bool // at the last step, and at none before
+		set   bool // reported at the last step, and at none before
 	}{
 		"the first reading":                       {steps: []step{{day, 0}}},
 		"as much time on both sides":              {steps: []step{{s, s}, {15 * s, 15 * s}, {day, day}}},
@@ -36,7 +36,7 @@ func TestClockWatchDetectsJumps(t *testing.T) {
 			}
 		}
 		if _, set := w.Note(postgres.Clock{Now: db.Add(s), At: here.Add(s)}); set {
-			t.Errorf("%s: it is reported twice", name)
+			t.Errorf("%s: it was reported twice", name)
 		}
 	}
 }
@@ -52,12 +52,12 @@ func TestClockConvertsProcessTimes(t *testing.T) {
 		t.Errorf("and back: %v", got)
 	}
 	if !c.Of(time.Time{}).IsZero() || !c.Local(time.Time{}).IsZero() {
-		t.Error("no time has become one")
+		t.Error("the zero time did not stay zero")
 	}
 }
 
-// The clock is read with the rows, and restarted waits show at once: to the
-// controller, to what it reads next, and in the age of orphans.
+// Restarted waits take effect at once: in Clock, in the next Candidates, and in the age of
+// orphans.
 func TestRestartWaitsTakesEffectAtOnce(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})

@@ -12,24 +12,23 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Session is one database session, used by one at a time: the leader's
-// (Controller), or a command's own.
+// Session is a database session with one user at a time: the leader's (Controller), or a
+// command's own.
 type Session interface {
 	Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error
 }
 
-// Collector is the part of the store for garbage collection. It writes through the
-// session that holds the lock of collections, so a collection that lost the lock
-// cannot mark anything.
+// Collector is the part of the store for garbage collection. It writes through the session that
+// holds the lock of collections, so a collection that lost the lock cannot mark anything.
 type Collector struct {
 	session Session
 }
 
-// NewCollector makes the Collector of a session.
+// NewCollector returns the Collector of a session.
 func NewCollector(s Session) *Collector { return &Collector{s} }
 
-// answerWithin bounds each use of the session: others need it, and one that
-// does not answer is gone.
+// answerWithin bounds each use of the session: others wait for it, and a session that does not
+// respond is lost.
 const answerWithin = 30 * time.Second
 
 func (c *Collector) do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error {
@@ -40,7 +39,7 @@ func (c *Collector) do(ctx context.Context, f func(ctx context.Context, conn *pg
 	})
 }
 
-// Holder is a workspace as garbage collection sees it: what it holds on to.
+// Holder is a workspace as garbage collection sees it, with the archives that it protects.
 type Holder struct {
 	ID          workspace.ID
 	Name        string
@@ -50,12 +49,12 @@ type Holder struct {
 	OpID        string
 	ArchiveOpID string
 	ArchiveKey  string
-	RecoverKey  string // of the archive that is to be recovered from
+	RecoverKey  string // of the archive to recover from
 	ErrorReason workspace.ErrorReason
 	DeletedAt   *time.Time
 }
 
-// Record is an archive as the table archives has it. Times are the database's.
+// Record is a row of the table archives. Times are the database's.
 type Record struct {
 	Key              string
 	WorkspaceID      workspace.ID
@@ -73,11 +72,11 @@ type Record struct {
 	DeletingAt       *time.Time
 }
 
-// Holdings is what the database knows at one moment.
+// Holdings is a snapshot of the database for garbage collection.
 type Holdings struct {
 	Now        time.Time
 	Workspaces map[workspace.ID]Holder
-	Archives   map[workspace.ID][]Record // of workspaces that are gone, too
+	Archives   map[workspace.ID][]Record // including those of removed workspaces
 }
 
 const (
@@ -97,8 +96,7 @@ func (r *Record) targets() []any {
 		&r.SupersededAt, &r.MissingSince, &r.UnprotectedSince, &r.DeletingAt}
 }
 
-// Holdings reads all workspaces and archives, or those of ids alone, as they
-// are at one moment.
+// Holdings reads all workspaces and archives, or only those of ids, in one snapshot.
 func (c *Collector) Holdings(ctx context.Context, ids []workspace.ID) (h Holdings, err error) {
 	opts := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
@@ -122,8 +120,7 @@ func (c *Collector) Holdings(ctx context.Context, ids []workspace.ID) (h Holding
 	return h, failed("read what is held of archives", err)
 }
 
-// each calls f for each row of a query, of the workspaces ids alone unless
-// that is nil.
+// each calls f for each row of a query, limited to the workspaces ids unless that is nil.
 func each(ctx context.Context, tx pgx.Tx, sql, column string, ids []workspace.ID, targets []any, f func()) error {
 	var args []any
 	if ids != nil {
@@ -138,14 +135,14 @@ func each(ctx context.Context, tx pgx.Tx, sql, column string, ids []workspace.ID
 	return err
 }
 
-// Finding is what garbage collection has to write of one archive.
+// Finding is the result of garbage collection for one archive.
 type Finding struct {
 	Key  string
 	OpID string
-	// Add records it as found in the bucket, if it is not recorded yet.
+	// Add records an archive that was found in the bucket, unless it is recorded already.
 	Add bool
-	// Digest, Size, Entries, Skipped and CreatedAt are what its .meta says, with
-	// Complete; CreatedAt counts only with Add.
+	// Digest, Size, Entries, Skipped and CreatedAt are those of its .meta and are written with
+	// Complete; CreatedAt only with Add.
 	Complete      bool
 	Digest        string
 	Size, Entries int64
@@ -153,22 +150,22 @@ type Finding struct {
 	CreatedAt     time.Time
 
 	Missing     bool // the bucket does not have it
-	Unprotected bool // nothing holds on to it
-	// Delete marks it for good: it is being removed, and nothing may name it
-	// from here on.
+	Unprotected bool // nothing protects it
+	// Delete marks it as being removed. The mark is final: nothing may reference the archive
+	// from then on.
 	Delete bool
 }
 
-// Settle locks a workspace and its archives, calls decide with them, and writes its
-// findings in the same transaction, so that no recovery, archiving or undeletion
-// comes between a decision to remove an archive and its mark. decide is not called
-// if the workspace does not exist, and is called again after a conflict.
+// Settle locks a workspace and its archives, calls decide with them, and writes its findings in
+// the same transaction, so that no recovery, archiving or undeletion comes between a decision
+// to remove an archive and its mark. decide is not called if the workspace does not exist, and
+// is called again after a conflict.
 func (c *Collector) Settle(ctx context.Context, id workspace.ID, decide func(now time.Time, w Holder, archives []Record) []Finding) error {
 	err := c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		var err error
 		for range attempts {
 			err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return settle(ctx, tx, id, decide) })
-			if !sacrificed(err) {
+			if !abortedForAnother(err) {
 				break
 			}
 		}
@@ -179,7 +176,8 @@ func (c *Collector) Settle(ctx context.Context, id workspace.ID, decide func(now
 
 func settle(ctx context.Context, tx pgx.Tx, id workspace.ID, decide func(now time.Time, w Holder, archives []Record) []Finding) error {
 	var w Holder
-	// The row first, by itself: what is read after it is what others have left.
+	// Lock the row before reading the rest, so that the snapshot has the changes of
+	// transactions that held it.
 	err := tx.QueryRow(ctx, `SELECT `+holderColumns+` FROM workspaces WHERE id = $1 FOR NO KEY UPDATE`, id).Scan(w.targets()...)
 	if missing(err) {
 		return nil
@@ -207,7 +205,7 @@ func settle(ctx context.Context, tx pgx.Tx, id workspace.ID, decide func(now tim
 	return tx.SendBatch(ctx, &batch).Close()
 }
 
-// queue writes a finding; now is the transaction's word for the present.
+// queue writes a finding. now is the SQL expression of the current time.
 func (f Finding) queue(b *pgx.Batch, id workspace.ID, now time.Time) {
 	if f.Add {
 		at := f.CreatedAt
@@ -256,8 +254,8 @@ func (c *Collector) RecheckArchive(ctx context.Context, id workspace.ID, key str
 	return requested, failed("request a check of an archive", err)
 }
 
-// Release lets a deleted workspace go whose archive has been removed: nothing
-// of it is left then. It is false if the row is no longer as that takes.
+// Release marks a deleted workspace as DELETED after the removal of its archive. It returns
+// false if the row no longer allows it.
 func (c *Collector) Release(ctx context.Context, id workspace.ID, key string) (released bool, err error) {
 	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, `
@@ -270,8 +268,8 @@ func (c *Collector) Release(ctx context.Context, id workspace.ID, key string) (r
 	return released, failed("let a deleted workspace go", err)
 }
 
-// DueDeletions lists deleted workspaces, at most limit and none of except, of
-// which nothing is left but an archive, and whose grace is over.
+// DueDeletions lists deleted workspaces whose grace is over and which have only an archive
+// left: at most limit, without except.
 func (c *Collector) DueDeletions(ctx context.Context, grace time.Duration, except []workspace.ID, limit int) (ids []workspace.ID, err error) {
 	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `
@@ -311,8 +309,7 @@ func (c *Collector) UnderWay(ctx context.Context) (claims map[string]bool, err e
 	return claims, failed("look for archives being made", err)
 }
 
-// Forget removes the records of archives that were removed, and that no
-// listing has shown since before age ago.
+// Forget deletes the records of removed archives that no listing has shown for age.
 func (c *Collector) Forget(ctx context.Context, age time.Duration) (n int64, err error) {
 	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, `
@@ -325,17 +322,17 @@ func (c *Collector) Forget(ctx context.Context, age time.Duration) (n int64, err
 	return n, failed("forget removed archives", err)
 }
 
-// CollectionSettings are how a server collects.
+// CollectionSettings are a server's settings of garbage collection.
 type CollectionSettings struct {
 	DeleteGrace time.Duration
 	Delay       time.Duration
 	Keep        int
 }
 
-// CollectionState is what a collection begins with.
+// CollectionState is the state with which a collection begins.
 type CollectionState struct {
 	Now        time.Time
-	RestoredAt *time.Time // since when every wait counts anew
+	RestoredAt *time.Time // when every wait was last restarted
 	Settings   CollectionSettings
 }
 
@@ -345,14 +342,14 @@ func (s *CollectionState) targets() []any {
 	return []any{&s.Now, &s.RestoredAt, &s.Settings.DeleteGrace, &s.Settings.Delay, &s.Settings.Keep}
 }
 
-// ErrCollecting: another collection runs.
+// ErrCollecting reports that another collection is running.
 var ErrCollecting = errors.New("another garbage collection is running")
 
-// collectionKey names the lock of collections among the advisory locks.
+// collectionKey is the advisory lock of collections.
 const collectionKey int64 = 0x636f646568756204
 
-// Lock makes this session the only one that collects, until Unlock or its end.
-// ErrCollecting if another is at it.
+// Lock makes this session the only one that collects, until Unlock or the end of the session.
+// ErrCollecting if another one holds the lock.
 func (c *Collector) Lock(ctx context.Context) error {
 	return c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		var got bool
@@ -364,7 +361,7 @@ func (c *Collector) Lock(ctx context.Context) error {
 	})
 }
 
-// Unlock gives up what Lock took.
+// Unlock releases the lock.
 func (c *Collector) Unlock(ctx context.Context) error {
 	return c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, collectionKey)
@@ -372,7 +369,7 @@ func (c *Collector) Unlock(ctx context.Context) error {
 	})
 }
 
-// State reads what a collection begins with.
+// State reads the state with which a collection begins.
 func (c *Collector) State(ctx context.Context) (s CollectionState, err error) {
 	err = c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, selectState).Scan(s.targets()...)
@@ -380,7 +377,7 @@ func (c *Collector) State(ctx context.Context) (s CollectionState, err error) {
 	return s, failed("read the state of garbage collection", err)
 }
 
-// SaveSettings records how a server collects.
+// SaveSettings records a server's settings of garbage collection.
 func (c *Collector) SaveSettings(ctx context.Context, set CollectionSettings) error {
 	err := c.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `UPDATE gc_state SET delete_grace = $1, delay = $2, keep = $3`, set.DeleteGrace, set.Delay, set.Keep)

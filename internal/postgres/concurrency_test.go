@@ -11,22 +11,22 @@ import (
 	"codehub/internal/workspace"
 )
 
-// meanwhile runs f while another transaction has changed the row and not yet
-// committed: f gets to see the row only afterwards.
+// meanwhile runs f while another transaction has changed the row and not yet committed, so f
+// waits for the row.
 func (e *env) meanwhile(id workspace.ID, set string, f func()) {
 	e.Helper()
 	e.during(f, `UPDATE workspaces SET `+set+` WHERE id = '`+string(id)+`'`)
 }
 
-// during runs f while another transaction has carried out the statements and
-// not yet committed. f has to wait for it.
+// during runs f while another transaction has executed the statements and not yet committed. f
+// has to wait for it.
 func (e *env) during(f func(), statements ...string) {
 	e.Helper()
 	tx, err := e.raw.Begin(e.Context())
 	if err != nil {
 		e.Fatal(err)
 	}
-	defer func() { _ = tx.Rollback(context.Background()) }() // no more than a formality, once committed
+	defer func() { _ = tx.Rollback(context.Background()) }() // does nothing after the commit
 	for _, sql := range statements {
 		if _, err := tx.Exec(e.Context(), sql); err != nil {
 			e.Fatal(err)
@@ -40,7 +40,7 @@ func (e *env) during(f func(), statements ...string) {
 	for query[int](e, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0 {
 		select {
 		case <-done:
-			e.Fatal("it did not wait for the other transaction")
+			e.Fatal("f did not wait for the other transaction")
 		default:
 		}
 	}
@@ -50,8 +50,7 @@ func (e *env) during(f func(), statements ...string) {
 	<-done
 }
 
-// A desired state that is requested while a claim is being written is judged after
-// the claim.
+// A desired state that is requested while a claim is being written is decided after the claim.
 func TestDesireWaitsForClaim(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -64,7 +63,7 @@ func TestDesireWaitsForClaim(t *testing.T) {
 	wantCode(t, err, workspace.CodeOperationInProgress)
 }
 
-// A claim that is written while a desired state is being requested does not land.
+// A claim that is written while a desired state is requested does not land.
 func TestClaimComparesDesiredState(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -82,8 +81,8 @@ func TestClaimComparesDesiredState(t *testing.T) {
 	}
 }
 
-// A session that holds a row and hangs is ended after a bounded time, and those that
-// wait for the row get an error.
+// A session that holds a row and hangs is ended after a bounded time; sessions that wait for
+// the row get an error.
 func TestLocksTimeOut(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -104,15 +103,15 @@ func TestLocksTimeOut(t *testing.T) {
 	wantCode(t, err, workspace.CodeUnavailable)
 }
 
-// A transaction that the database ends for a deadlock is had again, and its
-// caller notices nothing.
+// A transaction that the database aborts for a deadlock is repeated, without an error for its
+// caller.
 func TestDeadlockIsRepeated(t *testing.T) {
 	t.Parallel()
 	repeated := make(chan struct{}, 100)
 	e := open(t, postgres.Options{Log: logTo(repeated)})
 	ann := e.user("ann")
 	one, two := e.workspace(ann, nil), e.workspace(ann, nil)
-	for len(repeated) == 0 { // until it was the store that the database chose to end
+	for len(repeated) == 0 { // until the database has aborted the store's transaction
 		err, ended := e.deadlock(ann, one, two)
 		switch {
 		case ended != nil:
@@ -124,9 +123,9 @@ func TestDeadlockIsRepeated(t *testing.T) {
 	}
 }
 
-// deadlock renames one to a name that another transaction has given to two,
-// which then wants to write to one. It gives the renaming's error and the
-// other's, which is ended if it is not the renaming that is.
+// deadlock renames one to a name that another transaction has given to two and that then writes
+// to one. It returns the errors of the renaming and of the other transaction, one of which the
+// database aborts.
 func (e *env) deadlock(owner workspace.Caller, one, two workspace.Workspace) (renaming, other error) {
 	e.Helper()
 	tx, err := e.raw.Begin(e.Context())

@@ -13,20 +13,21 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Bounds of every session, so that none waits forever for another one that hangs.
+// Bounds of every session, so that none waits forever for another one.
 const (
 	lockTimeout       = "5s"
 	idleInTransaction = "5s"
 	connectTimeout    = 5 * time.Second
-	// deadPeer is after how long an unanswered peer counts as gone: without
-	// it, a connection cut by a failover hangs for a quarter of an hour.
+	// deadPeer is how long sent data may stay unacknowledged. Without it, a connection that a
+	// failover cut would hang for a quarter of an hour.
 	deadPeer = 15 * time.Second
 )
 
-// ConnConfig is how codehub connects to dsn: with the bounds that every
-// session has, under the given application_name.
+// ConnConfig returns the configuration of a connection to dsn under the given application_name,
+// with the bounds that every session has.
 func ConnConfig(dsn, application string) (*pgx.ConnConfig, error) {
-	// As the pool does: its parameters in a URL are none of the server's.
+	// The pool's parser, since a URL may have parameters of the pool that the server would
+	// reject.
 	pool, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
 		return nil, fmt.Errorf("parse the database url: %w", err)
@@ -38,8 +39,7 @@ func ConnConfig(dsn, application string) (*pgx.ConnConfig, error) {
 func bound(cfg *pgx.ConnConfig, application string) {
 	cfg.RuntimeParams["application_name"] = application
 	cfg.RuntimeParams["timezone"] = "UTC"
-	// Not among the parameters of the start: a pooler refuses those it does not
-	// know.
+	// These are not startup parameters: a pooler rejects unknown ones.
 	cfg.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
 		_, err := conn.Exec(ctx, `SET lock_timeout = '`+lockTimeout+`'; SET idle_in_transaction_session_timeout = '`+idleInTransaction+`'`).ReadAll()
 		return err
@@ -59,7 +59,7 @@ func bound(cfg *pgx.ConnConfig, application string) {
 	cfg.DialFunc = dialer.DialContext
 }
 
-// inUTC makes a connection read times as UTC, wherever the server stands.
+// inUTC makes a connection read times as UTC, whatever the server's time zone.
 func inUTC(_ context.Context, conn *pgx.Conn) error {
 	conn.TypeMap().RegisterType(&pgtype.Type{
 		Name:  "timestamptz",

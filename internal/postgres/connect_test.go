@@ -8,8 +8,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// A URL may hold settings of the pool; a single connection must not hand them
-// to the server, which knows no such parameters.
+// A URL may have parameters of the pool, which the server would reject.
 func TestConnConfigLeavesOutThePoolsParameters(t *testing.T) {
 	t.Parallel()
 	cfg, err := ConnConfig("postgres://u@localhost/db?pool_max_conns=7&sslmode=disable", "codehub-test")
@@ -24,7 +23,7 @@ func TestConnConfigLeavesOutThePoolsParameters(t *testing.T) {
 	}
 }
 
-// A full disk or too little memory passes, and is nobody's bad request.
+// A full disk or too little memory is transient, and not the fault of the request.
 func TestFullDiskIsUnavailable(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"53100", "53200", "53300"} {

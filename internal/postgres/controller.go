@@ -20,23 +20,22 @@ import (
 type Controller struct {
 	session Session
 
-	utc bool // used by whoever has the session
+	utc bool // protected by the session
 
-	// Of Candidates alone.
-	looking sync.Mutex
+	// For Candidates alone.
+	reading sync.Mutex
 	known   map[[16]byte]*known // rows as they were last read
-	order   []*known            // the same by ascending id
+	order   []*known            // the same rows by ascending id
 	turn    uint64
-	clock   Clock // as it was last read
+	clock   Clock // the last reading
 }
 
-// NewController makes a Controller of the leader's session, or of a command's own
-// session.
+// NewController returns a Controller of the leader's session, or of a command's own session.
 func NewController(s Session) *Controller {
 	return &Controller{session: s, known: map[[16]byte]*known{}}
 }
 
-// Do runs f with the session. No other call uses the session meanwhile.
+// Do runs f with the session, which no other call uses at the same time.
 func (c *Controller) Do(ctx context.Context, f func(ctx context.Context, conn *pgx.Conn) error) error {
 	return c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		if !c.utc {
@@ -47,7 +46,7 @@ func (c *Controller) Do(ctx context.Context, f func(ctx context.Context, conn *p
 	})
 }
 
-// NewSession makes a Session of a connection that is used only through it.
+// NewSession returns a Session of a connection that is used only through it.
 func NewSession(conn *pgx.Conn) Session { return &ownSession{conn: conn} }
 
 type ownSession struct {
@@ -64,14 +63,14 @@ func (s *ownSession) Do(ctx context.Context, f func(ctx context.Context, conn *p
 	return f(ctx, s.conn)
 }
 
-// Change is what the controller writes to one row.
+// Change is a change that the controller makes to one row.
 type Change struct {
 	Seen workspace.Workspace // the row the decision was made on
-	Next workspace.Workspace // what the controller owns is written from it, where it differs from Seen
-	// Claim compares everything the decision used; otherwise a change lands
-	// where operation and claim id are still those seen.
+	Next workspace.Workspace // the controller's columns are written where they differ from Seen
+	// Claim compares everything that the decision used. Otherwise a change lands if operation
+	// and claim id are still those of Seen.
 	Claim bool
-	// Clear a request if it still is the one seen.
+	// Each clears a request if it is still the one in Seen.
 	ClearRecover, ClearCancel, ClearForceStop bool
 }
 
@@ -91,8 +90,8 @@ func (r *Refused) Error() string {
 	return b.String()
 }
 
-// batchSize bounds how many rows one transaction holds, and for how long
-// other users of the session wait.
+// batchSize bounds how many rows one transaction locks, and how long other users of the session
+// wait.
 const batchSize = 1000
 
 // Apply writes the changes, 1,000 rows in a transaction, and reports which have
@@ -124,11 +123,11 @@ func (c *Controller) Apply(ctx context.Context, changes []Change) (landed []bool
 	return landed, nil
 }
 
-// applyPart writes the changes of one transaction. If the database refuses its data,
-// each row is written by itself, so that a bad row delays no other.
+// applyPart writes the changes of one transaction. If the database refuses its data, each row
+// is written in a transaction of its own, so that a bad row delays no other.
 func applyPart(ctx context.Context, conn *pgx.Conn, changes []Change, part []int, landed []bool, refused map[workspace.ID]error) error {
 	err := applyBatch(ctx, conn, changes, part, landed)
-	for n := 1; sacrificed(err) && n < attempts; n++ {
+	for n := 1; abortedForAnother(err) && n < attempts; n++ {
 		err = applyBatch(ctx, conn, changes, part, landed)
 	}
 	switch {
@@ -150,7 +149,7 @@ func applyPart(ctx context.Context, conn *pgx.Conn, changes []Change, part []int
 func applyBatch(ctx context.Context, conn *pgx.Conn, changes []Change, part []int, landed []bool) error {
 	var batch pgx.Batch
 	for _, i := range part {
-		landed[i] = true // with nothing to write
+		landed[i] = true // nothing to write
 		sql, args, err := changes[i].statement()
 		if err != nil {
 			return err

@@ -10,7 +10,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Owner is the name that the owner of a workspace logs in with.
+// Owner returns the username of a workspace's owner.
 func (c *Controller) Owner(ctx context.Context, id workspace.ID) (username string, err error) {
 	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `
@@ -42,10 +42,10 @@ func (c *Controller) ClaimArchive(ctx context.Context, id workspace.ID, claim, k
 	return ours, failed("record an archive that is to be made", err)
 }
 
-// Stored is an archive that was read back and found whole.
+// Stored is an archive that was read back and verified.
 type Stored struct {
 	ID      workspace.ID
-	Claim   string // of the operation that made it
+	Claim   string // of its operation
 	Key     string // archive_key
 	Digest  string // SHA-256 of home.tar.zst, in hex
 	Size    int64  // bytes of home.tar.zst
@@ -53,9 +53,9 @@ type Stored struct {
 	Skipped int64 // sockets, FIFOs and devices of the home, which are not archived
 }
 
-// StoreArchive makes a verified archive the current one and marks the home as archived,
-// in one transaction. It is false, and nothing is written, if the claim is over or a
-// request wants the workspace in STANDBY or RUNNING.
+// StoreArchive makes a verified archive the current one and marks the home as archived, in one
+// transaction. It returns false and writes nothing if the claim has ended or a request for
+// STANDBY or RUNNING has come.
 func (c *Controller) StoreArchive(ctx context.Context, a Stored) (stored bool, err error) {
 	const verb = "store an archive"
 	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
@@ -65,7 +65,7 @@ func (c *Controller) StoreArchive(ctx context.Context, a Stored) (stored bool, e
 				stored, err = storeArchive(ctx, tx, a)
 				return err
 			})
-			if !sacrificed(err) {
+			if !abortedForAnother(err) {
 				break
 			}
 		}
@@ -109,8 +109,8 @@ func storeArchive(ctx context.Context, tx pgx.Tx, a Stored) (bool, error) {
 	if tag.RowsAffected() == 0 {
 		return false, fmt.Errorf("archive %s is being removed", a.Key)
 	}
-	// The one that was current is the last to be superseded: garbage collection
-	// keeps them in that order.
+	// The previous current archive is superseded last, so that it is the newest of the
+	// superseded ones.
 	_, err = tx.Exec(ctx, `
 		UPDATE archives SET superseded_at = CASE WHEN key = $3 THEN clock_timestamp() ELSE now() END
 		WHERE workspace_id = $1 AND key <> $2 AND (key = $3 OR verified_at IS NOT NULL AND superseded_at IS NULL)`,
@@ -125,11 +125,11 @@ func storeArchive(ctx context.Context, tx pgx.Tx, a Stored) (bool, error) {
 	return err == nil, err
 }
 
-// KeepHome takes an archived home back: it is live again, and newer than the
-// archive that was just stored, which stays as one of its generations. The
-// operation is to end, as the next archive needs a key of its own. Nothing of
-// the volume may have been removed yet. It is false, and nothing is written, if
-// the claim is over, or the home is not one whose removal is left.
+// KeepHome makes an archived home live again. It is then newer than the archive that was just
+// stored, which stays as one of its generations. The caller must end the operation, since the
+// next archive needs another key, and must not have removed any part of the volume. It returns
+// false and writes nothing if the claim has ended, or the home is not one that is still to be
+// removed.
 func (c *Controller) KeepHome(ctx context.Context, id workspace.ID, claim, homeClaim string) (kept bool, err error) {
 	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, `

@@ -11,8 +11,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// archiving is a workspace that is being archived, and what its operation has
-// come to.
+// archiving returns a workspace that is being archived, and the archive of its operation.
 func (e *env) archiving(owner workspace.Caller, s state) (workspace.Workspace, postgres.Stored) {
 	e.Helper()
 	all := state{
@@ -40,8 +39,7 @@ func TestOwner(t *testing.T) {
 	wantCode(t, err, workspace.CodeNotFound)
 }
 
-// What is about to be made is recorded, once, and only for the claim that is
-// under way.
+// An archive is recorded before it is made, once, and only for the running claim.
 func TestClaimArchive(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -56,12 +54,12 @@ func TestClaimArchive(t *testing.T) {
 			}
 		}
 		if must(c.ClaimArchive(t.Context(), w.ID, uuid.NewString(), a.Key+"x"))(t) || recorded(a.Key+"x") != 0 {
-			t.Errorf("%s: a claim that is over is recorded", op)
+			t.Errorf("%s: an ended claim is recorded", op)
 		}
 	}
 	w, a := e.archiving(ann, state{"operation": "RESTORING"})
 	if must(c.ClaimArchive(t.Context(), w.ID, w.OpID, a.Key))(t) || recorded(a.Key) != 0 {
-		t.Error("recorded for an operation that makes none")
+		t.Error("recorded for an operation that makes no archive")
 	}
 	if must(c.ClaimArchive(t.Context(), workspace.ID(uuid.NewString()), uuid.NewString(), a.Key))(t) {
 		t.Error("recorded for no workspace")
@@ -82,7 +80,7 @@ func TestStoreArchive(t *testing.T) {
 	e.exec(`UPDATE archives SET unprotected_since = now() WHERE key = $1`, a.Key)
 
 	before := query[time.Time](e, `SELECT clock_timestamp()`)
-	for range 2 { // the second finds the home archived
+	for range 2 { // the second call finds the home archived
 		stored := must(c.StoreArchive(t.Context(), a))(t)
 		got := e.read(w.ID)
 		if got.ArchiveKey != a.Key || got.ArchiveDigest != "abc" || got.ArchiveSize != 7 ||
@@ -108,18 +106,17 @@ func TestStoreArchive(t *testing.T) {
 		t.Errorf("the new one: %+v", g)
 	}
 	if g := read(earlier); g.superseded == nil || g.superseded.Before(before) {
-		t.Errorf("the one before: %+v", g)
+		t.Errorf("the previous one: %+v", g)
 	}
 	if g := read(older); g.superseded == nil {
-		t.Errorf("one that was given up: %+v", g)
+		t.Errorf("an abandoned one: %+v", g)
 	}
 	if g := read(broken); g.superseded != nil {
-		t.Errorf("one that never was: %+v", g)
+		t.Errorf("one that was never complete: %+v", g)
 	}
 }
 
-// Whoever comes in between keeps the home: nothing of the archive is stored
-// then, not even beside the workspace.
+// A request in between keeps the home: nothing of the archive is stored then, in no table.
 func TestStoreArchiveAfterInterference(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -158,7 +155,7 @@ func TestStoreArchiveAfterInterference(t *testing.T) {
 	if must(c.StoreArchive(t.Context(), postgres.Stored{ID: workspace.ID(uuid.NewString()), Claim: uuid.NewString(), Key: "k"}))(t) {
 		t.Error("stored for no workspace")
 	}
-	// To be archived and deleted next is no objection.
+	// A request to archive or to delete does not prevent it.
 	for name, s := range map[string]state{
 		"to be deleted next":  {"next_desired_state": "DELETED"},
 		"to be archived next": {"next_desired_state": "ARCHIVED"},
@@ -172,7 +169,7 @@ func TestStoreArchiveAfterInterference(t *testing.T) {
 	}
 }
 
-// What never had a home has nothing to lose: the claim alone counts.
+// A workspace without a home has no data to lose, so only the claim counts.
 func TestStoreEmptyArchive(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -189,7 +186,7 @@ func TestStoreEmptyArchive(t *testing.T) {
 	}
 }
 
-// An archive that garbage collection has begun to remove becomes nobody's.
+// An archive that garbage collection has begun to remove does not become current.
 func TestStoreArchiveBeingRemoved(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -206,8 +203,7 @@ func TestStoreArchiveBeingRemoved(t *testing.T) {
 	}
 }
 
-// A look from before the archive was stored takes nothing of it back, whatever
-// it came to.
+// A decision on a row from before the archive was stored reverts none of it.
 func TestStoredArchiveStays(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -243,13 +239,13 @@ func TestStoredArchiveStays(t *testing.T) {
 		}
 		got := e.read(w.ID)
 		if got.ArchiveKey != a.Key || got.ArchiveDigest != a.Digest || got.Home.State != workspace.HomeArchived || got.Operation != workspace.OpArchiving {
-			t.Errorf("%s took it back: %+v", name, got)
+			t.Errorf("%s reverted it: %+v", name, got)
 		}
 	}
 }
 
-// A home is taken back by the claim that has stored its archive, and by no other;
-// the claim is to end then, and stores nothing any more.
+// Only the claim that stored the archive can make the home live again, and it cannot store an
+// archive afterwards.
 func TestKeepHomeRequiresTheClaim(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -262,24 +258,24 @@ func TestKeepHomeRequiresTheClaim(t *testing.T) {
 	}
 	state := func() workspace.HomeState { t.Helper(); return e.read(w.ID).Home.State }
 	if keep(w.OpID, "home") || state() != workspace.HomeLive {
-		t.Error("a live home is taken back")
+		t.Error("a live home was kept")
 	}
 	must(c.StoreArchive(t.Context(), a))(t)
 	stored := state()
 	if keep(uuid.NewString(), "home") || keep(w.OpID, "another") || state() != stored {
-		t.Errorf("taken back by another claim: %s", state())
+		t.Errorf("kept by another claim: %s", state())
 	}
 	e.exec(`UPDATE workspaces SET deleted_at = now() WHERE id = $1`, w.ID)
 	if keep(w.OpID, "home") || state() != stored {
-		t.Errorf("taken back from a deletion: %s", state())
+		t.Errorf("kept from a deletion: %s", state())
 	}
 	e.exec(`UPDATE workspaces SET deleted_at = NULL WHERE id = $1`, w.ID)
 	if !keep(w.OpID, "home") {
-		t.Error("not taken back")
+		t.Error("not kept")
 	}
 	if got := e.read(w.ID); got.Home != (workspace.Home{State: workspace.HomeLive, Claim: "home"}) || got.ArchiveKey != a.Key || got.OpID != w.OpID ||
 		got.CancelRequestedAt == nil || got.DesiredState != workspace.DesiredArchived {
-		t.Errorf("taken back: %+v", got)
+		t.Errorf("kept: %+v", got)
 	}
 	if must(c.StoreArchive(t.Context(), a))(t) || state() != workspace.HomeLive {
 		t.Error("stored again")

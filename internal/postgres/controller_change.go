@@ -8,9 +8,9 @@ import (
 	"codehub/internal/workspace"
 )
 
-// statement is the UPDATE of one change, "" if there is nothing to write. It
-// sets only what differs, so that a decision on an older observation of the row
-// reverts nothing that it did not decide on.
+// statement returns the UPDATE of the change, "" if there is nothing to write. It sets only the
+// columns that differ, so that a decision on an old version of the row does not revert other
+// columns.
 func (c Change) statement() (sql string, args []any, err error) {
 	u := update{}
 	visible := false
@@ -47,7 +47,7 @@ func (c Change) statement() (sql string, args []any, err error) {
 	return "UPDATE workspaces SET " + strings.Join(u.sets, ", ") + " WHERE " + strings.Join(u.where, " AND "), u.args, nil
 }
 
-// update is an UPDATE being put together.
+// update is an UPDATE under construction.
 type update struct {
 	sets, where []string
 	args        []any
@@ -65,8 +65,7 @@ func (u *update) set(c column, w *workspace.Workspace) error {
 	return err
 }
 
-// clear sets the columns of a request to NULL where the request is still the
-// one made at seen.
+// clear sets the columns of a request to NULL if the request is still the one in Seen.
 func (u *update) clear(request string, seen *time.Time, columns ...string) {
 	if seen == nil {
 		return
@@ -77,10 +76,9 @@ func (u *update) clear(request string, seen *time.Time, columns ...string) {
 	}
 }
 
-// compare adds the conditions under which the change lands: for a claim everything
-// that the decision used, otherwise the operation. The last step of a deletion
-// compares like a claim, since a workspace that was undeleted meanwhile must not
-// become DELETED.
+// compare adds the conditions under which the change lands: for a claim all columns that the
+// decision used, otherwise the operation. The last step of a deletion compares like a claim,
+// since a workspace that was undeleted in between must not become DELETED.
 func (u *update) compare(c Change) error {
 	u.where = append(u.where, "id = "+u.arg(c.Seen.ID))
 	gone := c.Next.Phase == workspace.PhaseDeleted && c.Seen.Phase != workspace.PhaseDeleted
@@ -98,7 +96,7 @@ func (u *update) compare(c Change) error {
 	return nil
 }
 
-// sameTime compares to the database's precision.
+// sameTime compares at the database's precision.
 func sameTime(a, b *time.Time) bool {
 	if a == nil || b == nil {
 		return a == b

@@ -18,7 +18,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// full is a workspace with every column of the controller's set.
+// full returns w with all columns of the controller set.
 func full(w workspace.Workspace) workspace.Workspace {
 	at := soon(0)
 	w.Home = workspace.Home{State: workspace.HomeLive, Claim: uuid.NewString(), Marker: "m"}
@@ -71,8 +71,7 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// Whatever anybody does, every look shows what is there, as the first look of
-// another controller does.
+// After any change, Candidates returns the current rows, as a new Controller does.
 func TestCandidatesFollow(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -115,7 +114,7 @@ func TestApplyWritesWhatTheControllerOwns(t *testing.T) {
 	ann := e.user("ann")
 	w := e.workspace(ann, nil)
 	next := full(w)
-	// What is not the controller's does not go through it.
+	// Columns of the API layer are not written through the controller.
 	theirs := next
 	theirs.Name, theirs.DesiredState, theirs.OwnerID, theirs.Memo, theirs.StandbyTTL = "x", workspace.DesiredArchived, e.user("eve").UserID, "x", ptr(3)
 	theirs.DeletedAt, theirs.LastAccessAt, theirs.NextDesired = ptr(soon(0)), ptr(soon(0)), workspace.DesiredRunning
@@ -124,14 +123,14 @@ func TestApplyWritesWhatTheControllerOwns(t *testing.T) {
 	}
 	got := e.read(w.ID)
 	if !got.PhaseChangedAt.After(w.PhaseChangedAt) || !got.UpdatedAt.After(w.UpdatedAt) {
-		t.Error("phase_changed_at or updated_at stood still")
+		t.Error("phase_changed_at or updated_at did not change")
 	}
 	next.PhaseChangedAt, next.UpdatedAt = got.PhaseChangedAt, got.UpdatedAt
 	if d := cmp.Diff(next, got); d != "" {
 		t.Error(d)
 	}
 
-	// And back to nothing.
+	// All columns can be cleared again.
 	back := w
 	if landed := apply(t, c, postgres.Change{Seen: got, Next: back, Claim: true}); !landed[0] {
 		t.Fatal("did not land")
@@ -142,7 +141,7 @@ func TestApplyWritesWhatTheControllerOwns(t *testing.T) {
 		t.Error(d)
 	}
 
-	// Only what differs is written: what an executor wrote meanwhile stays.
+	// Only different columns are written: those that an executor wrote in the meantime stay.
 	stale := e.read(w.ID)
 	e.set(w.ID, state{"archive_key": "written meanwhile"})
 	next = stale
@@ -159,7 +158,7 @@ func TestApplyWritesWhatTheControllerOwns(t *testing.T) {
 	if got := e.read(w.ID); !got.UpdatedAt.Equal(stale.UpdatedAt) || got.Progress == nil {
 		t.Errorf("%+v", got)
 	}
-	// Nothing to write is nothing to fail.
+	// A change with nothing to write always lands.
 	before := e.row(w.ID)
 	stale = e.read(w.ID)
 	if landed := apply(t, c, postgres.Change{Seen: stale, Next: stale, Claim: true, ClearCancel: true}); !landed[0] || e.row(w.ID) != before {
@@ -180,9 +179,9 @@ func TestApplyCompares(t *testing.T) {
 	for _, x := range []struct {
 		name   string
 		before state
-		change state // what happens between the look and the write
-		claim  bool  // a claim lands all the same
-		other  bool  // any other change lands all the same
+		change state // a change between the read and the write
+		claim  bool  // a claim lands nevertheless
+		other  bool  // any other change lands nevertheless
 	}{
 		{"nothing", nil, nil, true, true},
 		{"operation", nil, state{"operation": "STARTING"}, false, false},
@@ -228,12 +227,12 @@ func TestApplyCompares(t *testing.T) {
 	next := w
 	next.ErrorCount = 1
 	if apply(t, c, postgres.Change{Seen: w, Next: next})[0] {
-		t.Error("landed on a row that is not there")
+		t.Error("landed on a row that does not exist")
 	}
 }
 
-// A deletion that was taken back in between is not written down as done: the
-// row would never be looked at again.
+// A deletion that was undone in between is not completed: the controller would never read the
+// row again.
 func TestApplyKeepsUndeletedWorkspace(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -251,7 +250,7 @@ func TestApplyKeepsUndeletedWorkspace(t *testing.T) {
 	}
 }
 
-// A request is cleared if it is the one that was seen; one made since stays.
+// A request is cleared if it is the one that was read; a later one stays.
 func TestApplyClearsTheRequestItSaw(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -288,7 +287,7 @@ func TestApplyClearsTheRequestItSaw(t *testing.T) {
 			t.Errorf("%s: left %q, want %q", x.name, got, x.want)
 		}
 	}
-	// One that was not there when looked at is not cleared.
+	// A request that was not there at the read is not cleared.
 	w := e.workspace(ann, nil)
 	e.set(w.ID, all)
 	apply(t, c, postgres.Change{Seen: w, Next: w, ClearRecover: true, ClearCancel: true, ClearForceStop: true})
@@ -297,8 +296,8 @@ func TestApplyClearsTheRequestItSaw(t *testing.T) {
 	}
 }
 
-// A row that the database refuses holds up no other, and what an engine says
-// is storable whatever bytes it is made of.
+// A row that the database refuses delays no other, and messages of Docker with any bytes can be
+// stored.
 func TestApplyRefused(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -333,7 +332,7 @@ func TestApplyRefused(t *testing.T) {
 	}
 }
 
-// More than a transaction holds, in any order.
+// More rows than one transaction takes, in random order.
 func TestApplyMany(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -345,7 +344,7 @@ func TestApplyMany(t *testing.T) {
 		seen, next := *rows[i], *rows[i]
 		next.Phase, next.ErrorCount = workspace.PhaseStandby, i
 		if i%7 == 0 {
-			seen.OpID, seen.Operation = uuid.NewString(), workspace.OpStarting // seen wrongly
+			seen.OpID, seen.Operation = uuid.NewString(), workspace.OpStarting // not the row's
 		}
 		changes = append(changes, postgres.Change{Seen: seen, Next: next, Claim: i%2 == 0})
 	}
@@ -356,12 +355,12 @@ func TestApplyMany(t *testing.T) {
 	}
 	for i, w := range must(c.Candidates(t.Context()))(t) {
 		if want := i; i%7 != 0 && w.ErrorCount != want {
-			t.Fatalf("row %d was given %d", i, w.ErrorCount)
+			t.Fatalf("row %d has %d", i, w.ErrorCount)
 		}
 	}
 }
 
-// fill makes n workspaces as the controller sees them in normal times.
+// fill creates n workspaces in the usual mix of states.
 func fill(e *env, n int) {
 	e.Helper()
 	owner := e.user("owner of many").UserID
@@ -375,7 +374,7 @@ func fill(e *env, n int) {
 		FROM generate_series(1, $2) i`, owner, n)
 }
 
-// A leader whose session is gone cannot write.
+// A leader without its session cannot write.
 func TestControllerWithoutSession(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -396,7 +395,7 @@ func TestControllerWithoutSession(t *testing.T) {
 	}
 }
 
-// Whoever shares the session takes turns.
+// All users of the session take turns.
 func TestControllerTakesTurns(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})

@@ -22,8 +22,7 @@ type Limits struct {
 	Global  int
 }
 
-// DB is the store as the API layer, the proxy and the dashboard use it. It is
-// safe for concurrent use.
+// DB is the store of the API, the proxy and the dashboard. It is safe for concurrent use.
 type DB struct {
 	pool   *pgxpool.Pool
 	limits Limits
@@ -32,7 +31,7 @@ type DB struct {
 
 const defaultMaxConns = 10
 
-// Open connects to a database that Migrate has brought up to date.
+// Open connects to a migrated database.
 func Open(ctx context.Context, dsn string, opts Options) (*DB, error) {
 	cfg, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -59,23 +58,22 @@ func Open(ctx context.Context, dsn string, opts Options) (*DB, error) {
 	return &DB{pool: pool, limits: opts.Limits, log: log}, nil
 }
 
-// Close gives up all connections, once those in use are returned.
+// Close closes all connections after those in use have been returned.
 func (db *DB) Close() { db.pool.Close() }
 
-// Ping reports whether the database answers.
+// Ping reports whether the database responds.
 func (db *DB) Ping(ctx context.Context) error { return failed("ping the database", db.pool.Ping(ctx)) }
 
-// attempts is how often a transaction is tried that the database ended in
-// favour of another one.
+// attempts is how often a transaction is tried that the database aborts because of another one.
 const attempts = 3
 
-// tx runs f in a transaction, and again if the database ended it for a
-// deadlock. What f does besides must bear being repeated.
+// tx runs f in a transaction, and repeats it after a deadlock. Other effects of f must be safe
+// to repeat.
 func (db *DB) tx(ctx context.Context, verb string, f func(tx pgx.Tx) error) error {
 	var err error
 	for range attempts {
 		err = pgx.BeginFunc(ctx, db.pool, f)
-		if !sacrificed(err) {
+		if !abortedForAnother(err) {
 			break
 		}
 		db.log.Warn("transaction repeated", "what", verb, "err", err)

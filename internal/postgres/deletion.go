@@ -7,6 +7,6 @@ const restorable = `deleted_at IS NOT NULL AND phase <> 'DELETED' AND home_ctx -
 	AND (home_ctx ->> 'state' IN ('live', 'archived') AND conditions #>> '{storage.volume_ready,status}' IS NOT DISTINCT FROM 'True'
 		OR archive_key IS NOT NULL AND NOT EXISTS (SELECT FROM archives WHERE key = archive_key AND deleting_at IS NOT NULL))`
 
-// graceBegan is since when the grace of a deletion counts, in SQL: since all waits
-// were restarted, if that was after the deletion. NULL if there is no deletion.
+// graceBegan is the start of a deletion's grace period, in SQL: the deletion, or the later
+// restart of all waits. NULL without a deletion.
 const graceBegan = `CASE WHEN deleted_at IS NOT NULL THEN GREATEST(deleted_at, (SELECT restored_at FROM gc_state)) END`

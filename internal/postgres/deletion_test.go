@@ -9,9 +9,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// In every state of a home: a deletion can be undone exactly as long as one
-// complete copy exists and its removal is not claimed, and the list of deleted
-// workspaces shows exactly those.
+// For every state of a home: a deletion can be undone exactly as long as one complete copy
+// exists and its removal is not claimed, and the list of deleted workspaces has exactly those.
 func TestRestorableMatchesUndelete(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -55,8 +54,8 @@ func TestRestorableMatchesUndelete(t *testing.T) {
 	}
 }
 
-// When all waits are restarted, a deletion can be undone for its whole grace
-// from then on, and its owner reads that.
+// After a restart of all waits, a deletion can be undone for its whole grace, which its owner
+// sees.
 func TestGraceBeginsAgainWhenWaitsRestart(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -77,6 +76,6 @@ func TestGraceBeginsAgainWhenWaitsRestart(t *testing.T) {
 		t.Errorf("purged %s later, want about an hour", ahead)
 	}
 	if _, ok := purge(kept.ID); ok {
-		t.Error("a workspace that is not deleted is to be purged")
+		t.Error("a workspace that is not deleted has a purge time")
 	}
 }

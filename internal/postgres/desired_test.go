@@ -10,8 +10,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// What becomes of a wish in every situation: the answer, and what is desired
-// and queued afterwards.
+// The result of a request in every situation: the response, and the desired and queued states
+// afterwards.
 func TestPatchDesired(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -56,11 +56,11 @@ func TestPatchDesired(t *testing.T) {
 			t.Errorf("%s: %v %s", c.name, err, d)
 		}
 		if err != nil && before != e.row(w.ID) {
-			t.Errorf("%s: refused, and yet something was written", c.name)
+			t.Errorf("%s: refused, but the row was changed", c.name)
 		}
 		if err == nil {
 			if d := cmp.Diff(now, got); d != "" {
-				t.Errorf("%s: gave another row than it wrote: %s", c.name, d)
+				t.Errorf("%s: returned another row than it wrote: %s", c.name, d)
 			}
 		}
 		changed := w.DesiredState != now.DesiredState || w.NextDesired != now.NextDesired
@@ -74,7 +74,7 @@ func TestPatchDesired(t *testing.T) {
 	}
 }
 
-// A change of something else leaves no entry for a desired state that stays.
+// A change without a new desired state adds no audit entry for it.
 func TestPatchWithPresentDesiredState(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -122,7 +122,7 @@ func TestDelete(t *testing.T) {
 		t.Error(d)
 	}
 
-	// An error would hold the deletion up, then and later.
+	// An error would delay the deletion, now and later.
 	broken := e.workspace(ann, state{"phase": "ERROR", "error_reason": "DataLost"})
 	got := must(e.DeleteWorkspace(ctx, ann, broken.ID, false))(t)
 	if got.DeletedAt == nil || got.RecoverRequestedAt == nil || got.RecoverAction != workspace.RecoverAfresh {
@@ -138,7 +138,7 @@ func TestDelete(t *testing.T) {
 	}
 	retrying := e.workspace(ann, state{"phase": "DELETING", "deleted_at": time.Now(), "error_reason": "ActionFailed"})
 	if got := must(e.DeleteWorkspace(ctx, ann, retrying.ID, false))(t); got.RecoverRequestedAt != nil {
-		t.Errorf("what is tried again anyway was asked to be recovered")
+		t.Errorf("a recovery was requested for an error that is retried anyway")
 	}
 }
 
@@ -189,8 +189,8 @@ func TestUndelete(t *testing.T) {
 	must(e.PatchWorkspace(ctx, ann, taken.ID, postgres.Patch{Name: ptr("another")}))(t)
 	must(e.UndeleteWorkspace(ctx, ann, w.ID))(t)
 
-	// One whose container is still there would run beside the one that took
-	// its place.
+	// A workspace whose container still exists would run in addition to the one that took its
+	// slot.
 	w = e.workspace(ann, state{"deleted_at": now, "phase": "DELETING", "conditions": container, "home_ctx": `{"state": "live"}`})
 	must(e.PatchWorkspace(ctx, ann, taken.ID, postgres.Patch{Desired: ptr(workspace.DesiredRunning)}))(t)
 	_, err = e.UndeleteWorkspace(ctx, ann, w.ID)
@@ -212,7 +212,7 @@ func TestApplyQueued(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		state state
-		full  bool // another one runs
+		full  bool // the limit is reached
 		out   outcome
 	}{
 		{"nothing queued", nil, false, outcome{false, standby, "", false}},
@@ -241,7 +241,7 @@ func TestApplyQueued(t *testing.T) {
 			t.Errorf("%s: %s", c.name, d)
 		}
 		if c.name == "delete in ERROR" && now.RecoverRequestedAt == nil {
-			t.Error("the error will hold the deletion up")
+			t.Error("the error will delay the deletion")
 		}
 	}
 	if applied, err := e.ApplyQueued(ctx, "0190b5a4-0000-7000-8000-000000000000"); applied || err != nil {

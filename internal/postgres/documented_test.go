@@ -12,8 +12,8 @@ import (
 	"codehub/internal/postgres"
 )
 
-// documentedTables returns the rows of the tables in docs/database.md, by table
-// and column: what stands after the column's name.
+// documentedTables returns the rows of the tables in docs/database.md, by table and column,
+// without the column's name.
 func documentedTables(t *testing.T) map[string]map[string][]string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/database.md")
@@ -38,8 +38,7 @@ func documentedTables(t *testing.T) map[string]map[string][]string {
 	return tables
 }
 
-// Every table and column of a migrated database is in docs/database.md, and
-// nothing else is.
+// docs/database.md has exactly the tables and columns of a migrated database.
 func TestTablesAreDocumented(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.New(t, postgres.Migrate)
@@ -78,7 +77,7 @@ func TestTablesAreDocumented(t *testing.T) {
 	}
 }
 
-// docs/database.md says of every column of a workspace who writes it.
+// docs/database.md names the writer of every column of a workspace.
 func TestWritersAreDocumented(t *testing.T) {
 	t.Parallel()
 	documented := documentedTables(t)["workspaces"]
@@ -98,7 +97,7 @@ func TestWritersAreDocumented(t *testing.T) {
 	}
 }
 
-// The advisory locks and the channels of notifications are in docs/database.md.
+// docs/database.md has the advisory locks and the notification channels.
 func TestLocksAreDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/database.md")

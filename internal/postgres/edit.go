@@ -25,9 +25,8 @@ type NewWorkspace struct {
 	ArchiveTTL     *int
 }
 
-// CreateWorkspace adds a workspace of the caller's. CodeNameTaken;
-// CodeLimitExceeded, and nothing is added, if it is to be RUNNING and a running
-// limit is reached.
+// CreateWorkspace adds a workspace of the caller. CodeNameTaken; CodeLimitExceeded, and nothing
+// is added, if its desired state is RUNNING and a running limit is reached.
 func (db *DB) CreateWorkspace(ctx context.Context, caller workspace.Caller, n NewWorkspace) (workspace.Workspace, error) {
 	if !workspace.ValidID(caller.UserID) {
 		return workspace.Workspace{}, forbidden()
@@ -83,12 +82,11 @@ type Patch struct {
 	ArchiveTTL     workspace.Optional[int] // seconds
 	KeepAwakeUntil workspace.Optional[time.Time]
 	Desired        *workspace.DesiredState
-	Queue          bool // keep Desired for later if an operation runs
+	Queue          bool // queue Desired if an operation is running
 }
 
-// PatchWorkspace changes a workspace, all of it or, on an error, nothing.
-// CodeNotFound once it is deleted; CodeNameTaken; for Desired see
-// lifecycle.Desire.
+// PatchWorkspace makes all changes or, on an error, none. CodeNotFound if the workspace is
+// deleted; CodeNameTaken; for Desired see lifecycle.Desire.
 func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p Patch) (workspace.Workspace, error) {
 	slots := p.Desired != nil && *p.Desired == workspace.DesiredRunning
 	w, _, err := db.apply(ctx, caller, id, "change a workspace", slots, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {

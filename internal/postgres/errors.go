@@ -14,7 +14,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// SQLSTATE codes that mean something to codehub.
+// SQLSTATE codes that codehub handles.
 const (
 	serialization        = "40001"
 	deadlock             = "40P01"
@@ -24,11 +24,11 @@ const (
 	cannotConnectNow     = "57P03"
 	idleTransactionEnded = "25P03"
 
-	insufficientResources = "53" // class: the disk or the memory is full, too many connections
+	insufficientResources = "53" // class: disk or memory full, too many connections
 )
 
-// failed wraps what the database said. Coded errors pass as they are; faults
-// that pass by themselves become CodeUnavailable.
+// failed wraps an error of the database. It returns coded errors unchanged; transient faults
+// become CodeUnavailable.
 func failed(verb string, err error) error {
 	var coded *workspace.Error
 	switch {
@@ -38,7 +38,7 @@ func failed(verb string, err error) error {
 		return err
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("%s: %w", verb, err)
-	case passing(err):
+	case transient(err):
 		return &workspace.Error{Code: workspace.CodeUnavailable, Message: "The database is not responding. Try again in a moment.", Err: fmt.Errorf("%s: %w", verb, err)}
 	case refusedData(err):
 		return &workspace.Error{Code: workspace.CodeInvalid, Message: "A value is too long, out of range or has characters that cannot be stored.", Err: fmt.Errorf("%s: %w", verb, err)}
@@ -60,9 +60,9 @@ func violates(err error, constraint string) bool {
 	return errors.As(err, &pg) && pg.ConstraintName == constraint
 }
 
-// sacrificed reports whether the database ended the transaction in favour of
-// another one, so that the same again may succeed.
-func sacrificed(err error) bool {
+// abortedForAnother reports whether the database aborted the transaction because of another one, so
+// that a repetition may succeed.
+func abortedForAnother(err error) bool {
 	switch sqlState(err) {
 	case serialization, deadlock:
 		return true
@@ -70,8 +70,8 @@ func sacrificed(err error) bool {
 	return false
 }
 
-// passing reports whether err is a fault that passes by itself.
-func passing(err error) bool {
+// transient reports whether a repetition may succeed without a change.
+func transient(err error) bool {
 	state := sqlState(err)
 	if strings.HasPrefix(state, insufficientResources) {
 		return true
@@ -80,17 +80,17 @@ func passing(err error) bool {
 	case serialization, deadlock, lockNotAvailable, adminShutdown, crashShutdown, cannotConnectNow, idleTransactionEnded:
 		return true
 	case "":
-		// No word from the database at all: it is out of reach.
+		// No response at all: the database is out of reach.
 		var connect *pgconn.ConnectError
-		var broken net.Error // cut off in the middle of an answer, or of a question
+		var broken net.Error // the connection broke within a request or response
 		return errors.As(err, &connect) || errors.As(err, &broken) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 			errors.Is(err, net.ErrClosed) || pgconn.Timeout(err) || pgconn.SafeToRetry(err)
 	}
 	return false
 }
 
-// refusedData reports whether the database refused a value: class 22, data
-// exceptions, or 23, a violated constraint.
+// refusedData reports whether the database refused a value: class 22, data exceptions, or 23, a
+// violated constraint.
 func refusedData(err error) bool {
 	s := sqlState(err)
 	return strings.HasPrefix(s, "22") || strings.HasPrefix(s, "23")

@@ -10,13 +10,13 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Audit records an action by itself.
+// Audit records an action in a transaction of its own.
 func (db *DB) Audit(ctx context.Context, caller workspace.Caller, action, target string, details map[string]any) error {
 	return pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error { return audit(ctx, tx, caller, action, target, details) })
 }
 
-// Impatient makes l notice a silent connection within 2d.
-func (l *Listener) Impatient(d time.Duration) *Listener {
+// PingEvery makes l notice a connection without responses within 2d.
+func (l *Listener) PingEvery(d time.Duration) *Listener {
 	l.pingEvery, l.pingTimeout = d, d
 	return l
 }
@@ -25,7 +25,7 @@ func (l *Listener) Impatient(d time.Duration) *Listener {
 // docs/database.md names it; empty for those that no statement of the
 // descriptions changes.
 func ColumnWriters() map[string]string {
-	names := map[writer]string{nobody: "", controller: "controller", apiLayer: "API layer"}
+	names := map[writer]string{noWriter: "", controller: "controller", apiLayer: "API layer"}
 	out := map[string]string{}
 	for _, c := range columns {
 		if c.name != "" {

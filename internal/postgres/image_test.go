@@ -30,7 +30,7 @@ func TestPatchImage(t *testing.T) {
 	if d := cmp.Diff(want, e.audited(string(w.ID))); d != "" {
 		t.Error(d)
 	}
-	// A refused change of the state changes the image neither.
+	// A refused change of the state leaves the image unchanged as well.
 	e.set(w.ID, state{"phase": "ERROR", "error_reason": "Timeout"})
 	before = e.row(w.ID)
 	running := workspace.DesiredRunning
@@ -41,8 +41,8 @@ func TestPatchImage(t *testing.T) {
 	}
 }
 
-// A start is claimed with the image that it uses: one that was changed in between
-// loses the claim, and the next tick decides again.
+// A start is claimed with the image that it uses: a change of the image in between loses the
+// claim, and the next tick decides again.
 func TestClaimComparesTheImage(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})

@@ -16,7 +16,7 @@ const (
 	AuditImport     = "workspace.import"
 )
 
-// importKey names the lock of import-m1 among the database's advisory locks.
+// importKey is the advisory lock of import-m1.
 const importKey int64 = 0x636f646568756206
 
 // LockImport locks the database against other imports and garbage collections until
@@ -71,8 +71,8 @@ func (db *DB) HasAdmin(ctx context.Context) (bool, error) {
 	return has, failed("look for administrators", err)
 }
 
-// ImportedUsers returns the ids of imported users by their ids in the first version,
-// users that were removed since included.
+// ImportedUsers returns the ids of imported users by their ids in the first version, including
+// users that were removed since.
 func (db *DB) ImportedUsers(ctx context.Context) (map[string]string, error) {
 	return idsByOld[string](ctx, db, "list the imported users", `SELECT old_id, user_id FROM m1_users`)
 }
@@ -142,7 +142,7 @@ func recordUser(ctx context.Context, tx pgx.Tx, oldID, userID string, details ma
 	return audit(ctx, tx, workspace.System, AuditUserImport, userID, details)
 }
 
-// Import is what the database knows of a workspace of the first version.
+// Import is the database's record of a workspace of the first version.
 type Import struct {
 	OldID       string
 	ID          workspace.ID
@@ -170,10 +170,9 @@ func (db *DB) Imports(ctx context.Context) (map[string]Import, error) {
 	return imports, nil
 }
 
-// ClaimImport records that the home of i is about to be copied under
-// i.ArchiveOpID; each attempt has its own. It returns those of earlier attempts, which
-// can no longer finish; the caller removes their objects.
-// CodeGone if the import is done.
+// ClaimImport records that the home of i is about to be copied under i.ArchiveOpID; each
+// attempt has its own. It returns those of earlier attempts, which can no longer finish; the
+// caller removes their objects. CodeGone if the import is done.
 func (db *DB) ClaimImport(ctx context.Context, i Import) (abandoned []string, err error) {
 	err = db.pool.QueryRow(ctx, `
 		INSERT INTO m1_workspaces AS m (old_id, workspace_id, archive_op_id) VALUES ($1, $2, $3)

@@ -6,9 +6,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// Installation returns the id of this installation, a UUID made once for each
-// database. Containers and volumes carry it, so that two installations on one
-// engine leave each other's alone.
+// Installation returns the id of this installation, a UUID generated once per database.
+// Containers and volumes are labelled with it, so that installations on the same Docker do not
+// touch each other's.
 func (db *DB) Installation(ctx context.Context) (string, error) {
 	const verb = "read the installation's id"
 	_, err := db.pool.Exec(ctx, `INSERT INTO installation (id) VALUES ($1) ON CONFLICT DO NOTHING`, uuid.NewString())

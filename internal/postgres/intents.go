@@ -14,27 +14,27 @@ import (
 // the result with its audit entry in the same transaction. The errors of each
 // method are those of its intent, and CodeNotFound and CodeForbidden.
 
-// intend is an intent with what it has to read or write beside the workspace.
-// The transaction holds the workspace's row.
+// intend is an intent that also reads or writes other tables. The transaction holds the
+// workspace's row.
 type intend func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error)
 
-// plain is an intend for an intent that needs nothing but the workspace.
+// plain returns an intend for an intent that needs only the workspace.
 func plain(f func(workspace.Workspace, time.Time) (lifecycle.Intent, error)) intend {
 	return func(_ context.Context, _ pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		return f(w, now)
 	}
 }
 
-// Whether an intent may need a slot of the running limits; if so, their lock is
-// taken before the row's.
+// Whether an intent may need a slot of the running limits. If so, their lock is taken before
+// the row's.
 const (
 	mayNeedSlot = true
 	needsNoSlot = false
 )
 
-// apply applies an intent to a workspace. It returns the workspace as saved, and
-// whether it was. verb names the intent in errors. CodeLimitExceeded, and nothing
-// is saved, if the intent needs a slot and there is none.
+// apply applies an intent to a workspace. It returns the saved workspace and whether it
+// changed. verb names the intent in errors. CodeLimitExceeded, and nothing is saved, if the
+// intent needs a slot and none is free.
 func (db *DB) apply(ctx context.Context, caller workspace.Caller, id workspace.ID, verb string, slots bool, f intend) (w workspace.Workspace, changed bool, err error) {
 	err = db.tx(ctx, verb, func(tx pgx.Tx) error {
 		if slots {
@@ -73,9 +73,8 @@ func (db *DB) apply(ctx context.Context, caller workspace.Caller, id workspace.I
 	return w, changed, nil
 }
 
-// ApplyQueued makes a queued state the desired one (lifecycle.ApplyQueued). It is
-// false if there is none, or if it has to wait, also for the running limits. The
-// leader calls it.
+// ApplyQueued makes a queued state the desired one (lifecycle.ApplyQueued). It returns false if
+// there is none or it must wait, also for the running limits. The leader calls it.
 func (db *DB) ApplyQueued(ctx context.Context, id workspace.ID) (applied bool, err error) {
 	_, applied, err = db.apply(ctx, workspace.System, id, "apply a queued state", mayNeedSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		return lifecycle.ApplyQueued(w, now), nil
@@ -100,7 +99,7 @@ type WakeResult struct {
 	Changed   bool
 }
 
-// Wake is a person opening the workspace (lifecycle.Wake).
+// Wake starts the workspace because a user opens it (lifecycle.Wake).
 func (db *DB) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (WakeResult, error) {
 	var woken bool
 	w, _, err := db.apply(ctx, caller, id, "wake a workspace", mayNeedSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
@@ -117,7 +116,7 @@ func (db *DB) Stay(ctx context.Context, caller workspace.Caller, id workspace.ID
 	return w, err
 }
 
-// RequestCancel requests the end of the running operation.
+// RequestCancel requests that the running operation is cancelled.
 func (db *DB) RequestCancel(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
 	w, _, err := db.apply(ctx, caller, id, "request a cancellation", needsNoSlot, plain(lifecycle.RequestCancel))
 	return w, err
@@ -129,8 +128,8 @@ func (db *DB) RequestForceStop(ctx context.Context, caller workspace.Caller, id 
 	return w, err
 }
 
-// RequestRecover requests a way out of ERROR. CodeLimitExceeded if the workspace
-// would then run.
+// RequestRecover requests a recovery from ERROR. CodeLimitExceeded if the workspace would then
+// run.
 func (db *DB) RequestRecover(ctx context.Context, caller workspace.Caller, id workspace.ID, action string) (workspace.Workspace, error) {
 	w, _, err := db.apply(ctx, caller, id, "request a recovery", mayNeedSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		return lifecycle.RequestRecover(w, now, action)
@@ -138,9 +137,9 @@ func (db *DB) RequestRecover(ctx context.Context, caller workspace.Caller, id wo
 	return w, err
 }
 
-// RequestRecoverArchive requests that one of the workspace's archives replaces
-// the lost home: the one that the ARCHIVING archiveOpID made. Garbage collection
-// keeps it until the controller has used it.
+// RequestRecoverArchive requests that one of the workspace's archives, the one that the
+// operation archiveOpID made, replaces the lost home. Garbage collection keeps it until the
+// controller has used it.
 func (db *DB) RequestRecoverArchive(ctx context.Context, caller workspace.Caller, id workspace.ID, archiveOpID string) (workspace.Workspace, error) {
 	w, _, err := db.apply(ctx, caller, id, "request a recovery", mayNeedSlot, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		from, err := chooseArchive(ctx, tx, id, archiveOpID)
@@ -160,11 +159,11 @@ func (db *DB) DeleteWorkspace(ctx context.Context, caller workspace.Caller, id w
 	return w, err
 }
 
-// UndeleteWorkspace undoes a deletion. CodeNameTaken; CodeLimitExceeded if the
-// container is still there and another workspace has taken its slot.
+// UndeleteWorkspace undoes a deletion. CodeNameTaken; CodeLimitExceeded if the container still
+// exists and another workspace has taken its slot.
 func (db *DB) UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
 	w, _, err := db.apply(ctx, caller, id, "undelete a workspace", mayNeedSlot, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
-		going, err := goingArchive(ctx, tx, w.ArchiveKey)
+		going, err := archiveBeingRemoved(ctx, tx, w.ArchiveKey)
 		if err != nil {
 			return lifecycle.Intent{}, err
 		}
@@ -172,8 +171,8 @@ func (db *DB) UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id
 		if err != nil {
 			return lifecycle.Intent{}, err
 		}
-		// A backup of the database from before this must show as one.
-		return out, wantMark(ctx, tx)
+		// An earlier backup of the database must be recognized as one.
+		return out, requestMark(ctx, tx)
 	})
 	return w, err
 }

@@ -1,8 +1,8 @@
 package postgres
 
-// leading is the leader as the database knows it: the beat's row, if the very
-// session that it names holds the leader's lock (package lease). No row while
-// nobody leads, or a command keeps servers from it.
+// leading selects the current leader: the heartbeat's row, if the session that it names holds
+// the leader's lock (package lease). It has no row while no server leads, or a command holds
+// the lock.
 const leading = `
 	SELECT b.replica_id
 	FROM leader b
@@ -12,5 +12,5 @@ const leading = `
 		AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 		AND (k.classid::bigint << 32) + k.objid::bigint = ` + leaderKey
 
-// leaderKey is package lease's lock, 0x636f646568756201.
+// leaderKey is the lock of package lease, 0x636f646568756201.
 const leaderKey = `7165055918876746241`

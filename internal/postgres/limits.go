@@ -8,19 +8,19 @@ import (
 	"codehub/internal/workspace"
 )
 
-// limitsKey names the lock of the limits among the database's advisory locks.
+// limitsKey is the advisory lock of the running limits.
 const limitsKey int64 = 0x636f646568756202
 
-// lockLimits makes this the only transaction that may put a workspace on its
-// way to RUNNING, until it ends. It comes before any row is locked.
+// lockLimits makes this the only transaction that may start a workspace, until it ends. It must
+// come before any row lock.
 func lockLimits(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, limitsKey)
 	return err
 }
 
-// checkLimits returns CodeLimitExceeded unless the owner may run one more workspace,
-// not counting id. The column holds_slot says which ones count. The transaction holds
-// the limits' lock.
+// checkLimits returns CodeLimitExceeded unless the owner may run one more workspace, not
+// counting id. The column holds_slot marks the workspaces that count. The transaction holds the
+// limits' lock.
 func (db *DB) checkLimits(ctx context.Context, tx pgx.Tx, owner string, id workspace.ID) error {
 	var perUser, ofUser, all int
 	err := tx.QueryRow(ctx, `
@@ -73,17 +73,15 @@ func runningOf(ctx context.Context, in querier, owner string, except workspace.I
 	return pgx.CollectRows(rows, toWorkspace)
 }
 
-// MayRun is CodeLimitExceeded if the running limits would refuse a start of the
-// caller's workspace now; an empty id is a workspace that does not exist yet. It
-// reserves nothing: it tells what a queued start waits for.
+// MayRun returns CodeLimitExceeded if the running limits would refuse a start of the caller's
+// workspace now; an empty id is a workspace that does not exist yet. It reserves nothing.
 func (db *DB) MayRun(ctx context.Context, caller workspace.Caller, id workspace.ID) error {
 	return db.tx(ctx, "look at the limits", func(tx pgx.Tx) error {
 		return db.checkLimits(ctx, tx, caller.UserID, id)
 	})
 }
 
-// RunningOf lists the user's workspaces that count against the limits,
-// newest first.
+// RunningOf lists the user's workspaces that count against the limits, newest first.
 func (db *DB) RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error) {
 	if !workspace.ValidID(userID) {
 		return nil, notFound("user")

@@ -17,8 +17,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// The column holds_slot has the rule of lifecycle.HoldsSlot, over rows of every
-// kind.
+// The column holds_slot has the rule of lifecycle.HoldsSlot, for random rows of every kind.
 func TestSlotColumnMatchesLifecycle(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -34,7 +33,7 @@ func TestSlotColumnMatchesLifecycle(t *testing.T) {
 			"deleted_at":    pick(nil, nil, now),
 		}
 		if s["phase"] == "ERROR" {
-			s["operation"] = "NONE" // the database holds that
+			s["operation"] = "NONE" // a constraint of the schema
 		}
 		if s["recover_requested_at"] = pick(nil, now); s["recover_requested_at"] != nil {
 			s["recover_action"] = "afresh"
@@ -46,7 +45,7 @@ func TestSlotColumnMatchesLifecycle(t *testing.T) {
 	}
 }
 
-// Which workspaces count, by state.
+// Which states count against the limits.
 func TestWhatCounts(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -111,13 +110,13 @@ func TestLimitDetails(t *testing.T) {
 		t.Error(d)
 	}
 	if n := query[int](e, `SELECT count(*) FROM workspaces`); n != 2 {
-		t.Errorf("%d workspaces: one was made in spite of the limit", n)
+		t.Errorf("%d workspaces: one was created above the limit", n)
 	}
 	if n := query[int](e, `SELECT count(*) FROM audit_log WHERE action = 'workspace.create'`); n != 2 {
 		t.Errorf("%d creations recorded", n)
 	}
 
-	// The override goes above and below, and 0 is no limit.
+	// The custom limit may be above or below, and 0 is no limit.
 	for limit, want := range map[int]bool{3: true, 2: false, 1: false, 0: true} {
 		e.exec(`UPDATE users SET max_running = $2 WHERE id = $1`, ann.UserID, limit)
 		w, err := start(ann, "three")
@@ -136,15 +135,14 @@ func TestLimitDetails(t *testing.T) {
 	if d := cmp.Diff(map[string]any{"limit_type": "global", "current": 4, "max": 4}, details(err)); d != "" {
 		t.Error(d)
 	}
-	// What is not to run is made all the same.
+	// A workspace that does not run is created at the limit.
 	must(e.CreateWorkspace(ctx, eve, newWorkspace("rest", workspace.DesiredStandby)))(t)
-	// One that counts already is not counted against itself.
+	// A workspace that counts already is not counted twice.
 	e.set(one.ID, state{"phase": "RUNNING", "desired_state": "STANDBY"})
 	must(e.PatchWorkspace(ctx, ann, one.ID, postgres.Patch{Desired: ptr(workspace.DesiredRunning)}))(t)
 }
 
-// 200 starts at once, by every way that leads to RUNNING, and a limit of 3:
-// at no moment a fourth.
+// 200 concurrent starts, by every way that leads to RUNNING, and a limit of 3: never a fourth.
 func TestLimitIsExact(t *testing.T) {
 	t.Parallel()
 	for name, limits := range map[string]postgres.Limits{"per user": {PerUser: 3}, "global": {Global: 3}} {
@@ -187,8 +185,7 @@ func TestLimitIsExact(t *testing.T) {
 	}
 }
 
-// startsOf gives the ways that lead to RUNNING, each on a workspace of its
-// own that is made beforehand.
+// startsOf returns the ways that lead to RUNNING, each for a workspace of its own.
 func startsOf(e *env, users []workspace.Caller, oneUser bool) []func(ctx context.Context, i int) (bool, error) {
 	const ways = 6
 	who := func(i int) workspace.Caller {
@@ -239,8 +236,8 @@ func startsOf(e *env, users []workspace.Caller, oneUser bool) []func(ctx context
 	}
 }
 
-// watchCount asks the database, again and again, how many count, by a query
-// of its own; it gives the most there were once stop is closed.
+// watchCount polls how many workspaces count, by a query of its own, and returns the maximum
+// once stop is closed.
 func watchCount(e *env, stop <-chan struct{}) <-chan int {
 	most := make(chan int, 1)
 	go func() {
@@ -262,7 +259,7 @@ func watchCount(e *env, stop <-chan struct{}) <-chan int {
 	return most
 }
 
-// What a queued wish waits for is what would refuse a start.
+// A queued state waits for exactly the limit that would refuse a start.
 func TestMayRun(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 1, Global: 2}})
@@ -282,7 +279,7 @@ func TestMayRun(t *testing.T) {
 	first, second := e.workspace(ann, nil), e.workspace(ann, nil)
 	others := e.workspace(eve, nil)
 	if got := limit(ann, first.ID); got != "" {
-		t.Errorf("with room: %q", got)
+		t.Errorf("below the limit: %q", got)
 	}
 	e.exec(`UPDATE workspaces SET phase = 'RUNNING' WHERE id = $1`, first.ID)
 	if limit(ann, first.ID) != "" || limit(ann, second.ID) != "per_user" || limit(eve, others.ID) != "" {
@@ -290,6 +287,6 @@ func TestMayRun(t *testing.T) {
 	}
 	e.workspace(bob, state{"phase": "RUNNING"})
 	if got := limit(eve, others.ID); got != "global" {
-		t.Errorf("full: %q", got)
+		t.Errorf("at the limit: %q", got)
 	}
 }

@@ -16,26 +16,26 @@ import (
 
 // Filter selects the workspaces of a list.
 type Filter struct {
-	Query string          // part of the name or description, in whatever case
+	Query string          // part of the name or description, without regard to case
 	Phase workspace.Phase // empty: any
-	// Deleted lists those deleted that can still be brought back, instead of
-	// those that are not deleted.
+	// Deleted lists the deleted workspaces that can be undeleted, instead of those that are not
+	// deleted.
 	Deleted bool
-	// Recent lists those first that count against the running limits, then the
-	// most recently used; otherwise the newest come first.
+	// Recent lists the workspaces that count against the running limits first, then the most
+	// recently used. Otherwise the newest come first.
 	Recent bool
 	Limit  int    // at most MaxList; 0: DefaultList
-	Cursor string // as the list before this one gave it
+	Cursor string // of the previous page
 }
 
-// Bounds of a list's length.
+// Bounds of a page's length.
 const (
 	DefaultList = 50
 	MaxList     = 200
 )
 
-// ListWorkspaces lists the caller's workspaces and returns the cursor of the rest,
-// "" at the end. System sees everybody's.
+// ListWorkspaces lists the caller's workspaces and returns the cursor of the next page, "" at
+// the end. System lists those of all users.
 func (db *DB) ListWorkspaces(ctx context.Context, caller workspace.Caller, f Filter) (list []workspace.Workspace, next string, err error) {
 	limit := DefaultList
 	if f.Limit > 0 {
@@ -100,12 +100,11 @@ func (db *DB) ListWorkspaces(ctx context.Context, caller workspace.Caller, f Fil
 	return list, next, nil
 }
 
-// lastUse is when a workspace was last used, in SQL; one that never was counts
-// from its creation.
+// lastUse is when a workspace was last used, in SQL; one that was never used counts from its
+// creation.
 const lastUse = `COALESCE(last_access_at, created_at)`
 
-// where collects what a query's WHERE holds; each ? is the place of one
-// argument.
+// where collects the conditions of a query; each ? is the place of one argument.
 type where struct {
 	parts []string
 	args  []any
@@ -119,12 +118,12 @@ func (c *where) add(sql string, args ...any) {
 	c.parts = append(c.parts, sql)
 }
 
-// containing is a LIKE pattern for s as it is typed.
+// containing returns a LIKE pattern that matches texts with s in them.
 func containing(s string) string {
 	return `%` + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(s) + `%`
 }
 
-// place is what a cursor holds: the last row that was given.
+// place is the content of a cursor: the last row of a page.
 type place struct {
 	At   time.Time    `json:"t"`
 	ID   workspace.ID `json:"i"`
@@ -132,7 +131,7 @@ type place struct {
 }
 
 func (p place) cursor() string {
-	b, _ := json.Marshal(p) // times of the database and ids always encode
+	b, _ := json.Marshal(p) // times of the database and ids can always be encoded
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 

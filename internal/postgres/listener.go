@@ -13,33 +13,33 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Channels that the database's triggers tell changes on.
+// Channels on which the database's triggers announce changes.
 const (
-	ChannelSSE     = "ws_sse"       // a workspace's owner would see it differently
-	ChannelWake    = "ws_wake"      // there is something for the controller to do
+	ChannelSSE     = "ws_sse"       // a workspace changed for its owner
+	ChannelWake    = "ws_wake"      // the controller has work
 	ChannelDeleted = "ws_deleted"   // a workspace was deleted
 	ChannelAuth    = "auth_changed" // a session or token ended, or a user changed
 )
 
-// Notification is one of the database's. Payload is JSON: {"id","owner"} of a
-// workspace, or on ChannelAuth {"user","session"}, the session's or token's
-// hash in hex, or "" for all of the user's.
+// Notification is a notification of the database. Payload is JSON: {"id","owner"} of a
+// workspace, or on ChannelAuth {"user","session"}, where session is the hash of the session or
+// token in hex, or "" for all of the user's.
 type Notification struct {
 	Channel string
 	Payload string
 }
 
-// Listener hears the database's notifications on a connection of its own.
+// Listener receives the database's notifications on a connection of its own.
 type Listener struct {
 	dsn       string
 	condition *health.Condition
 
-	// A connection that has fallen silent is noticed within the sum of both.
+	// A connection that stopped responding is noticed within the sum of both.
 	pingEvery, pingTimeout time.Duration
 }
 
-// NewListener makes a listener on the database at dsn. conditions lists that its
-// connection is broken; nil: it is only logged.
+// NewListener returns a listener on the database at dsn. An outage of its connection is a
+// condition of conditions; nil: it is only logged.
 func NewListener(dsn string, log *slog.Logger, conditions *health.Monitor) *Listener {
 	condition := conditions.New(health.Config{
 		Name: "notifications", Failing: "listen for changes failed; retrying", Resolved: "listening for changes again", Level: slog.LevelWarn, Log: log,
@@ -52,11 +52,11 @@ const (
 	lastRetry  = 5 * time.Second
 )
 
-// Run passes every notification to handle, one at a time, until ctx ends, and then
-// returns nil. It reconnects after a lost connection. Notifications that were sent
-// meanwhile are lost, so gap is called after every connect, also the first: the
-// receiver then reads everything again. Notifications of changes made after that
-// call are not lost. Run fails only if the dsn is invalid.
+// Run passes every notification to handle, one at a time, until ctx ends, and then returns nil.
+// It reconnects after a lost connection. Notifications sent in the meantime are lost, so it
+// calls gap after every connect, including the first: the receiver then reads everything again.
+// Notifications of changes made after that call are not lost. Run fails only if the dsn is
+// invalid.
 func (l *Listener) Run(ctx context.Context, handle func(Notification), gap func()) error {
 	cfg, err := ConnConfig(l.dsn, "codehub-listener")
 	if err != nil {
@@ -88,7 +88,7 @@ func (l *Listener) listen(ctx context.Context, cfg *pgx.ConnConfig, handle func(
 	if err != nil {
 		return err
 	}
-	defer goodbye(ctx, conn)
+	defer closeQuietly(ctx, conn)
 	gap()
 	for {
 		n, err := l.next(ctx, conn)
@@ -110,22 +110,22 @@ func subscribe(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	}
 	for _, channel := range []string{ChannelSSE, ChannelWake, ChannelDeleted, ChannelAuth} {
 		if _, err := conn.Exec(bounded, `LISTEN `+channel); err != nil {
-			goodbye(ctx, conn)
+			closeQuietly(ctx, conn)
 			return nil, fmt.Errorf("listen on %s: %w", channel, err)
 		}
 	}
 	return conn, nil
 }
 
-// goodbye closes a connection that may be broken.
-func goodbye(ctx context.Context, conn *pgx.Conn) {
+// closeQuietly closes a connection that may be broken.
+func closeQuietly(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_ = conn.Close(ctx) // the session ends with the connection, said goodbye to or not
+	_ = conn.Close(ctx) // the session ends with the connection in any case
 }
 
-// next waits for a notification. When none comes for a while it asks whether
-// the connection still stands, and returns nil.
+// next waits for a notification. If none comes within pingEvery, it pings the database and
+// returns nil.
 func (l *Listener) next(ctx context.Context, conn *pgx.Conn) (*pgconn.Notification, error) {
 	wait, cancel := context.WithTimeout(ctx, l.pingEvery)
 	n, err := conn.WaitForNotification(wait)

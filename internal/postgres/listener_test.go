@@ -74,7 +74,8 @@ func TestListener(t *testing.T) {
 	}
 	l.next(postgres.ChannelAuth)
 
-	// However often it is cut off, it comes back, says so, and hears on.
+	// After every lost connection the listener reconnects, reports a gap, and receives
+	// notifications.
 	for range 3 {
 		n := e.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'codehub-listener'`)
 		if n != 1 {
@@ -87,15 +88,14 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// A connection that is cut without a word, as a failover cuts it, is found by
-// pings, and replaced by one that works. On a busy machine a ping may take longer
-// than this listener waits: what is sent while it reconnects is lost, and the gap
-// says so.
+// A connection that is cut without a packet, as in a failover, is found by pings and replaced.
+// On a busy machine a ping may take longer than this listener waits: notifications sent while
+// it reconnects are lost, and the gap reports that.
 func TestListenerPings(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	dsn, cut := pgtest.Swallowing(t, e.dsn)
-	l := listen(t, postgres.NewListener(dsn, discard(), nil).Impatient(50*time.Millisecond))
+	l := listen(t, postgres.NewListener(dsn, discard(), nil).PingEvery(50*time.Millisecond))
 	<-l.gaps
 	for range 2 {
 		cut()
@@ -123,7 +123,7 @@ func TestListenerWaitsForTheDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir() // the socket appears here later
+	dir := t.TempDir() // the socket is created here later
 	dsn := fmt.Sprintf("host=%s port=%d user=%s password='%s' dbname=%s", dir, database.Port, database.User, database.Password, database.Database)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -146,6 +146,6 @@ func TestListenerWaitsForTheDatabase(t *testing.T) {
 		t.Errorf("%d more lines logged", n)
 	}
 	if err := postgres.NewListener("::", discard(), nil).Run(t.Context(), nil, nil); err == nil {
-		t.Error("listened to nonsense")
+		t.Error("listened with an invalid dsn")
 	}
 }

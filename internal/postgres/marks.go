@@ -12,26 +12,26 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Marks is the database's part of marks (package mark), written through the
-// leader's session.
+// Marks is the database's part of the marks (package mark), written through the leader's
+// session.
 type Marks struct {
 	session Session
 }
 
-// NewMarks makes the Marks of a session.
+// NewMarks returns the Marks of a session.
 func NewMarks(s Session) *Marks { return &Marks{s} }
 
-// MarkState is what the database knows of marks.
+// MarkState is the database's state of the marks.
 type MarkState struct {
-	Run     string // id of the last mark; empty: there was none
+	Run     string // id of the last mark; empty: none
 	Serial  int64
-	NextRun string // id of the mark that is announced; empty: none
-	// Wanted is whether a new mark is to be left now: a deletion was taken back
-	// or an archive was stored since the last one.
+	NextRun string // id of the announced mark; empty: none
+	// Wanted requests a new mark: a deletion was undone or an archive was stored since the last
+	// one.
 	Wanted   bool
-	Hold     string // why this database does nothing; empty: it is not on hold
-	TakeOver bool   // this database is to lead whatever the marks say
-	// TakenOver is when an administrator last decided that; nil: never.
+	Hold     string // why this database is on hold; empty: it is not
+	TakeOver bool   // this database is to lead regardless of the marks
+	// TakenOver is when an administrator last requested a take-over; nil: never.
 	TakenOver *time.Time
 }
 
@@ -48,7 +48,7 @@ func (s *MarkState) targets() []any {
 	return []any{orEmpty(&s.Run), &s.Serial, orEmpty(&s.NextRun), orEmpty(&s.Hold), &s.TakeOver, &s.TakenOver, &s.Wanted}
 }
 
-// State reads the marks and the requests about them.
+// State reads the state of the marks.
 func (m *Marks) State(ctx context.Context) (s MarkState, err error) {
 	err = m.do(ctx, "read the state of the marks", func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, selectMarks).Scan(s.targets()...)
@@ -56,8 +56,8 @@ func (m *Marks) State(ctx context.Context) (s MarkState, err error) {
 	return s, err
 }
 
-// Identity tells this database from its copies, as far as it knows itself. It
-// changes when a standby is promoted.
+// Identity returns an id by which this database differs from its copies, as far as PostgreSQL
+// can tell. It changes when a standby is promoted.
 func (m *Marks) Identity(ctx context.Context) (id string, err error) {
 	err = m.do(ctx, "read the database's identity", func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `
@@ -68,9 +68,8 @@ func (m *Marks) Identity(ctx context.Context) (id string, err error) {
 	return id, err
 }
 
-// Announce records the mark that is about to be stored, with a serial above
-// floor. One that was announced and not settled is given again, unless it is
-// not above floor.
+// Announce records the mark that is about to be stored, with a serial above floor. It returns
+// an announced mark that was not settled again, unless its serial is not above floor.
 func (m *Marks) Announce(ctx context.Context, floor int64) (mark workspace.Mark, err error) {
 	err = m.do(ctx, "announce a mark", func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `
@@ -92,7 +91,7 @@ func (m *Marks) Announce(ctx context.Context, floor int64) (mark workspace.Mark,
 	return mark, err
 }
 
-// Settle makes the announced mark the last one: it is stored in Docker.
+// Settle makes the announced mark the last one, after it was stored in Docker.
 func (m *Marks) Settle(ctx context.Context, id string) error {
 	return m.do(ctx, "settle a mark", func(ctx context.Context, conn *pgx.Conn) error {
 		tag, err := conn.Exec(ctx, `
@@ -105,8 +104,8 @@ func (m *Marks) Settle(ctx context.Context, id string) error {
 	})
 }
 
-// Left reports whether this database, or the one that it is a copy of, left the
-// mark. It is forgotten 30 days after it was replaced.
+// Left reports whether this database, or the one that it was copied from, left the mark. A mark
+// is forgotten 30 days after it was replaced.
 func (m *Marks) Left(ctx context.Context, id string) (left bool, err error) {
 	err = m.do(ctx, "look up a past mark", func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM past_marks WHERE run::text = $1)`, id).Scan(&left)
@@ -114,8 +113,7 @@ func (m *Marks) Left(ctx context.Context, id string) (left bool, err error) {
 	return left, err
 }
 
-// Supersede records marks that another database left and that this one takes
-// over from: they are past ones, should they be seen again.
+// Supersede records marks of another database, from which this one takes over, as past ones.
 func (m *Marks) Supersede(ctx context.Context, ids ...string) error {
 	ids = slices.DeleteFunc(ids, func(id string) bool { return uuid.Validate(id) != nil })
 	return m.do(ctx, "record the marks of another database", func(ctx context.Context, conn *pgx.Conn) error {
@@ -133,8 +131,8 @@ func (m *Marks) RestartWaits(ctx context.Context) error {
 	})
 }
 
-// Hold records why this database does nothing. A take-over that came since the
-// marks were compared stays.
+// Hold records why this database is on hold. A take-over that was requested since the marks
+// were compared stays.
 func (m *Marks) Hold(ctx context.Context, why string) error {
 	return m.do(ctx, "put codehub on hold", func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `UPDATE gc_state SET hold = $1, hold_since = COALESCE(hold_since, clock_timestamp()) WHERE NOT take_over`, clean(why))
@@ -142,7 +140,7 @@ func (m *Marks) Hold(ctx context.Context, why string) error {
 	})
 }
 
-// Release ends a hold whose cause is gone.
+// Release ends the hold after its cause has ended.
 func (m *Marks) Release(ctx context.Context) error {
 	return m.do(ctx, "end the hold", func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `UPDATE gc_state SET hold = NULL, hold_since = NULL`)
@@ -150,8 +148,7 @@ func (m *Marks) Release(ctx context.Context) error {
 	})
 }
 
-// OnHold is why this database does nothing, and since when; why is empty if it
-// is not on hold.
+// OnHold returns why and since when this database is on hold; why is empty if it is not.
 func (db *DB) OnHold(ctx context.Context) (why string, since time.Time, err error) {
 	var at *time.Time
 	err = db.pool.QueryRow(ctx, `SELECT hold, hold_since FROM gc_state`).Scan(orEmpty(&why), &at)
@@ -161,14 +158,14 @@ func (db *DB) OnHold(ctx context.Context) (why string, since time.Time, err erro
 	return why, since, failed("look whether codehub is on hold", err)
 }
 
-// wantMark asks the leader for a new mark.
-func wantMark(ctx context.Context, tx pgx.Tx) error {
+// requestMark requests a new mark from the leader.
+func requestMark(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `UPDATE gc_state SET mark_wanted = true WHERE NOT mark_wanted`)
 	return err
 }
 
-// takeOver has the leader take this database for the one that leads, and every
-// wait begin anew. CodeNotOnHold if it is not on hold.
+// takeOver requests that this database leads, and restarts every wait. CodeNotOnHold if it is
+// not on hold.
 func takeOver(ctx context.Context, tx pgx.Tx) error {
 	tag, err := tx.Exec(ctx, `
 		UPDATE gc_state SET hold = NULL, hold_since = NULL, take_over = true, taken_over_at = clock_timestamp(), restored_at = clock_timestamp() WHERE hold IS NOT NULL`)

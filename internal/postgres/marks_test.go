@@ -7,8 +7,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// An announced mark is given again until it is settled, and what is wanted after
-// the announcement wants another one.
+// An announced mark is returned until it is settled; a mark that is requested after the
+// announcement is another one.
 func TestMarksAnnounceAndSettle(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -42,7 +42,7 @@ func TestMarksAnnounceAndSettle(t *testing.T) {
 	if err := m.Settle(t.Context(), first.ID); err == nil {
 		t.Error("another mark than the announced one was settled")
 	}
-	// A take-over passes over what was announced.
+	// A take-over announces a mark above the floor.
 	third := must(m.Announce(t.Context(), 1000))(e)
 	if third.ID == second.ID || third.Serial != 1001 {
 		t.Errorf("above 1000: %+v", third)
@@ -102,10 +102,10 @@ func TestApplyRollbackIsAtomic(t *testing.T) {
 	stale.ArchiveKey = "another"
 	broken := append(steps[:1:1], postgres.RollbackStep{ID: taken.ID, Seen: &stale, Home: live, Desired: workspace.DesiredStandby})
 	if err := e.ApplyRollback(t.Context(), admin, broken); workspace.CodeOf(err) != workspace.CodeOperationInProgress {
-		t.Fatalf("changed meanwhile: %v", err)
+		t.Fatalf("changed in the meantime: %v", err)
 	}
 	if got := seen(ws.ID); got.Home.State != workspace.HomeAbsent {
-		t.Fatalf("half of it was done: %+v", got)
+		t.Fatalf("it was partly applied: %+v", got)
 	}
 	if err := e.ApplyRollback(t.Context(), admin, steps); err != nil {
 		t.Fatal(err)
@@ -130,6 +130,6 @@ func TestApplyRollbackIsAtomic(t *testing.T) {
 		t.Errorf("still on hold: %q, %v", why, err)
 	}
 	if !query[bool](e, `SELECT take_over AND restored_at IS NOT NULL FROM gc_state`) {
-		t.Error("the leader is not told to take over, or the waits go on")
+		t.Error("no take-over was requested, or the waits were not restarted")
 	}
 }

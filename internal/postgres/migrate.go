@@ -15,9 +15,8 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// Migrate brings the database up to date. Any number of servers may call it
-// at once: one migrates, the others wait for it. A database that a newer
-// codehub has migrated is refused.
+// Migrate applies the migrations. Servers may call it at the same time: one migrates, the
+// others wait. A database that a newer codehub has migrated is refused.
 func Migrate(ctx context.Context, dsn string) error {
 	cfg, err := ConnConfig(dsn, "codehub-migrate")
 	if err != nil {
@@ -47,9 +46,8 @@ func Migrate(ctx context.Context, dsn string) error {
 	return nil
 }
 
-// migrationLock is a session-level advisory lock that is polled for: one that
-// is waited for would hold a snapshot, and bar migrations that build indexes
-// concurrently.
+// migrationLock is a session-level advisory lock that is polled: waiting for it would hold a
+// snapshot, which blocks migrations that build indexes concurrently.
 type migrationLock struct{}
 
 const (

@@ -17,7 +17,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// migrateTo brings an empty database to an earlier version.
+// migrateTo migrates an empty database to an earlier version.
 func migrateTo(t *testing.T, dsn string, version int64) *sql.DB {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(dsn)
@@ -36,9 +36,9 @@ func migrateTo(t *testing.T, dsn string, version int64) *sql.DB {
 	return db
 }
 
-// A database of the version before several servers, with workspaces in every
-// state, is brought up to date: no row is changed but by what is new, nobody is
-// stopped for the time before, and the limits count what is there.
+// A database of the version before several servers, with workspaces in every state, is
+// migrated: only new columns change, no workspace is stopped for the time before, and the
+// limits count the running ones.
 func TestMigrateWithWorkspaces(t *testing.T) {
 	t.Parallel()
 	dsn := emptyDSN(t)
@@ -132,18 +132,18 @@ func TestMigrateWithWorkspaces(t *testing.T) {
 			t.Errorf("%s (%s) is gone", name, id)
 		}
 	}
-	// The clock of activity has not begun: nothing is known of the time before.
+	// The clock of activity has not begun, so no earlier time counts as idle.
 	idle := postgres.NewIdleness(session)
 	if ended, err := idle.EndIdle(t.Context(), 600e9, 1000); err != nil || len(ended) > 0 {
-		t.Errorf("%d are stopped for the time before (%v)", len(ended), err)
+		t.Errorf("%d were stopped for the time before (%v)", len(ended), err)
 	}
 	if ended, err := idle.EndUnused(t.Context(), 600e9, 1000); err != nil || len(ended) > 0 {
-		t.Errorf("%d are archived for the time before (%v)", len(ended), err)
+		t.Errorf("%d were archived for the time before (%v)", len(ended), err)
 	}
 }
 
-// Rows in the home state that version 9 replaces get the state that keeps what
-// they may still hold.
+// Rows in the home state that version 9 replaces get the state that keeps any data that they
+// may have.
 func TestMigrationConvertsHomeStates(t *testing.T) {
 	t.Parallel()
 	dsn := emptyDSN(t)

@@ -89,7 +89,7 @@ func TestMigrateWaitsOnlyAsLongAsItsContext(t *testing.T) {
 	}
 	var tables int
 	if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_tables WHERE tablename = 'workspaces'`).Scan(&tables); err != nil || tables != 0 {
-		t.Errorf("%d tables were made (%v)", tables, err)
+		t.Errorf("%d tables were created (%v)", tables, err)
 	}
 }
 
@@ -100,19 +100,19 @@ func TestOpenAndPing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := postgres.Open(t.Context(), "host=/nowhere dbname=x", postgres.Options{}); err == nil {
-		t.Fatal("opened a database that is not there")
+		t.Fatal("opened a database that does not exist")
 	}
 	if _, err := postgres.Open(t.Context(), "::", postgres.Options{}); err == nil {
-		t.Fatal("opened nonsense")
+		t.Fatal("opened an invalid dsn")
 	}
-	// A database that is gone is unavailable, which is not the caller's fault.
+	// A database that is out of reach is unavailable, which is not the caller's fault.
 	e.Close()
 	if err := e.Ping(t.Context()); err == nil {
-		t.Fatal("a closed pool answered")
+		t.Fatal("a closed pool responded")
 	}
 }
 
-// Every session has bounds: on its waits, and on how long others wait for it.
+// Every session has timeouts: for its waits, and for how long others wait for it.
 func TestSessionsAreBounded(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -144,7 +144,7 @@ func TestInstallation(t *testing.T) {
 	}
 	first := <-ids
 	if !workspace.ValidID(first) {
-		t.Fatalf("%q is no UUID", first)
+		t.Fatalf("%q is not a UUID", first)
 	}
 	for range cap(ids) - 1 {
 		if id := <-ids; id != first {
@@ -156,7 +156,7 @@ func TestInstallation(t *testing.T) {
 	}
 }
 
-// Constraints of the database hold the invariants of a row, whatever the code does.
+// The schema's constraints enforce the invariants of a row, whatever the code does.
 func TestSchemaRefuses(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})

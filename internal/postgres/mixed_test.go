@@ -15,9 +15,9 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Everybody does everything at once, and a controller with them: no call
-// fails for any other reason than the state of its workspace, no deadlock is
-// had, the limit holds, and the row's invariants are the schema's to hold.
+// Users make all kinds of requests at once, with a controller: no call fails except for the
+// state of its workspace, there is no deadlock, the limit holds, and the schema checks the
+// row's invariants.
 func TestMixedCalls(t *testing.T) {
 	t.Parallel()
 	const limit = 3
@@ -35,13 +35,13 @@ func TestMixedCalls(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	controller := make(chan error, 1)
-	go func() { controller <- pretend(ctx, e) }()
+	go func() { controller <- fakeController(ctx, e) }()
 	stop := make(chan struct{})
 	watched := watchEach(e, stop)
 
-	var people errgroup.Group
+	var users errgroup.Group
 	for worker := range 16 {
-		people.Go(func() error {
+		users.Go(func() error {
 			r := rand.New(rand.NewPCG(1, uint64(worker)))
 			for i := range 60 {
 				which := r.IntN(len(ids))
@@ -54,7 +54,7 @@ func TestMixedCalls(t *testing.T) {
 			return nil
 		})
 	}
-	if err := people.Wait(); err != nil {
+	if err := users.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	cancel()
@@ -95,9 +95,9 @@ func anyCall(ctx context.Context, e *env, r *rand.Rand, who workspace.Caller, id
 	return err
 }
 
-// pretend is a controller without containers: it moves rows the way the real
-// one does, and applies queued wishes.
-func pretend(ctx context.Context, e *env) error {
+// fakeController is a controller without containers: it moves rows as the real one does, and
+// applies queued states.
+func fakeController(ctx context.Context, e *env) error {
 	c := postgres.NewController(postgres.NewSession(e.conn()))
 	r := rand.New(rand.NewPCG(2, 2))
 	for ctx.Err() == nil {
@@ -172,7 +172,7 @@ func step(r *rand.Rand, w workspace.Workspace) postgres.Change {
 	return c
 }
 
-// watchEach is the most workspaces that ran at once of any one user.
+// watchEach returns the maximum of workspaces of one user that ran at once.
 func watchEach(e *env, stop <-chan struct{}) <-chan int {
 	most := make(chan int, 1)
 	go func() {

@@ -15,8 +15,8 @@ import (
 	"codehub/internal/postgres"
 )
 
-// heard collects what the database tells. It is drained by a notification of
-// its own, which comes after all that went before.
+// heard collects the database's notifications. A notification of its own, which comes after all
+// earlier ones, ends a collection.
 type heard struct {
 	e    *env
 	conn *pgx.Conn
@@ -34,7 +34,7 @@ func (e *env) hear() *heard {
 	return &heard{e: e, conn: c}
 }
 
-// since returns what was told since the last call.
+// since returns the notifications since the last call.
 func (h *heard) since() (list []postgres.Notification) {
 	h.e.Helper()
 	h.n++
@@ -55,7 +55,7 @@ func (h *heard) since() (list []postgres.Notification) {
 	}
 }
 
-// channels is where something was told since, in order of the alphabet.
+// channels returns the channels of the notifications since the last call, sorted.
 func (h *heard) channels() string {
 	h.e.Helper()
 	var out []string
@@ -66,7 +66,7 @@ func (h *heard) channels() string {
 	return strings.Join(slices.Compact(out), " ")
 }
 
-// Which change of a workspace is told where.
+// Which change of a workspace is announced on which channels.
 func TestWorkspaceNotifications(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -125,12 +125,12 @@ func TestWorkspaceNotifications(t *testing.T) {
 	} {
 		e.set(w.ID, c.state)
 		if got := h.channels(); got != c.want {
-			t.Errorf("%s: told on %q, want %q", c.name, got, c.want)
+			t.Errorf("%s: notified on %q, want %q", c.name, got, c.want)
 		}
 	}
 }
 
-// Who is told that somebody may no longer do what they could.
+// Every loss of access is announced.
 func TestAuthNotifications(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})

@@ -9,18 +9,19 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Orphan is something in the backend that belongs to no workspace.
+// Orphan is a resource in Docker without a workspace.
 type Orphan struct {
 	Kind        string // container, volume, job or set-aside
 	Name        string // unique within its kind
-	WorkspaceID string // as its label says; that workspace is not in the database, or does not use it (set-aside)
-	Detail      string // for people
-	Kept        bool   // it is not removed by itself
+	WorkspaceID string // of its label; the workspace does not exist, or does not use it (set-aside)
+	Detail      string // text for administrators
+	Kept        bool   // it is not removed automatically
 	FirstSeenAt time.Time
-	Age         time.Duration // for how long it counts as seen, by the database's clock; as the leader reads it
+	Age         time.Duration // since it was first seen, by the database's clock, when the leader read it
 }
 
-// Orphans lists what the leader has found, oldest first; administrators alone.
+// Orphans lists the orphans that the leader found, oldest first. Only administrators may call
+// it.
 func (db *DB) Orphans(ctx context.Context, caller workspace.Caller) ([]Orphan, error) {
 	if err := db.administers(ctx, caller); err != nil {
 		return nil, err
@@ -43,9 +44,8 @@ func toOrphan(row pgx.CollectableRow) (o Orphan, err error) {
 	return o, err
 }
 
-// SaveOrphans replaces the recorded orphans by seen and returns them. A known orphan
-// keeps the time at which it was first seen, so a change of leaders restarts no
-// delay.
+// SaveOrphans replaces the recorded orphans by seen and returns them. A known orphan keeps the
+// time at which it was first seen, so a change of leaders restarts no delay.
 func (c *Controller) SaveOrphans(ctx context.Context, seen []Orphan) (list []Orphan, err error) {
 	var kinds, names, workspaces, details []string
 	var kept []bool

@@ -12,7 +12,7 @@ import (
 // Overview is the state of the servers and workspaces. Times are the database's.
 type Overview struct {
 	Servers      []Replica
-	Phases       map[string]int // workspaces in each phase; of the deleted, those that can be restored
+	Phases       map[string]int // workspaces in each phase; of the deleted ones, those that can be undeleted
 	Operations   map[string]int // running operations, by kind
 	Running      int            // workspaces that count against the running limits
 	MaxRunning   int            // the limits
@@ -66,7 +66,7 @@ func (db *DB) Overview(ctx context.Context, caller workspace.Caller) (Overview, 
 }
 
 func counts(ctx context.Context, tx pgx.Tx, out *Overview) error {
-	// Deleted workspaces count by the rule of their list.
+	// Deleted workspaces count if their list shows them.
 	rows, err := tx.Query(ctx, `
 		SELECT phase, operation, count(*), count(*) FILTER (WHERE deleted_at IS NULL OR `+restorable+`), count(*) FILTER (WHERE holds_slot)
 		FROM workspaces WHERE phase <> 'DELETED' GROUP BY phase, operation`)

@@ -57,8 +57,8 @@ type plan struct {
 // large are the tables that grow with the installation.
 var large = map[string]bool{"workspaces": true, "archives": true, "users": true, "sessions": true, "audit_log": true}
 
-// problems are the nodes whose cost grows with the installation: sequential scans
-// of large tables, and sorts of many rows.
+// problems are the nodes whose cost grows with the installation: sequential scans of large
+// tables, and sorts of many rows.
 func (p plan) problems() (out []string) {
 	switch {
 	case p.Node == "Seq Scan" && large[p.Relation]:
@@ -149,7 +149,7 @@ func TestFrequentStatementsUseIndexes(t *testing.T) {
 	}
 	must(idle.EndIdle(ctx, 100*24*time.Hour, 500))(t)
 	must(idle.EndUnused(ctx, 100*24*time.Hour, 500))(t)
-	// A person's list, its event stream, and a start.
+	// A user's list and event stream, and a start.
 	_, _, err = e.ListWorkspaces(ctx, ann, postgres.Filter{})
 	must(0, err)(t)
 	_, _, err = e.ListWorkspaces(ctx, ann, postgres.Filter{Recent: true})

@@ -50,7 +50,7 @@ func checkSession(ctx context.Context, cfg *pgx.ConnConfig) error {
 	if err != nil {
 		return err
 	}
-	defer goodbye(ctx, ours)
+	defer closeQuietly(ctx, ours)
 	session, err := sessionOf(ctx, ours)
 	if err != nil || session == ours.PgConn().PID() {
 		return err
@@ -84,7 +84,7 @@ func anotherSession(ctx context.Context, cfg *pgx.ConnConfig) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer goodbye(ctx, conn)
+	defer closeQuietly(ctx, conn)
 	return sessionOf(ctx, conn)
 }
 

@@ -17,7 +17,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Each way in which a pooler hands sessions out, idle and busy.
+// Each way in which a pooler assigns sessions, idle and busy.
 func TestPoolersThatSplitSessionsAreFound(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"transaction", "statement"} {
@@ -45,7 +45,7 @@ func TestPoolersThatSplitSessionsAreFound(t *testing.T) {
 	}
 }
 
-// openTwoSessions has a pooler open two sessions with the database.
+// openTwoSessions makes a pooler open two sessions with the database.
 func openTwoSessions(t *testing.T, dsn string) {
 	t.Helper()
 	var group sync.WaitGroup
@@ -64,7 +64,7 @@ func openTwoSessions(t *testing.T, dsn string) {
 	group.Wait()
 }
 
-// busy keeps a database at work over n connections until the test ends.
+// busy keeps n connections busy until the test ends.
 func busy(t *testing.T, dsn string, n int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -95,7 +95,7 @@ func TestBusyPoolerIsFound(t *testing.T) {
 	}
 }
 
-// PostgreSQL itself is never taken for a pooler, busy or not.
+// PostgreSQL itself is never mistaken for a pooler, busy or idle.
 func TestPostgreSQLIsNoPooler(t *testing.T) {
 	t.Parallel()
 	dsn := emptyDSN(t)
@@ -107,8 +107,7 @@ func TestPostgreSQLIsNoPooler(t *testing.T) {
 	}
 }
 
-// One that keeps sessions together is no hindrance: a server starts, listens
-// and leads through it.
+// A server starts, listens and leads through a pooler that keeps sessions.
 func TestPoolerInSessionMode(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Pooler(t, emptyDSN(t), "session")
@@ -145,7 +144,7 @@ func TestPoolerInSessionMode(t *testing.T) {
 	group.Go(func() {
 		err := lease.Run(ctx, lease.Config{Conn: cfg, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Term: func(ctx context.Context, s *lease.Session) error {
 			_, err := postgres.NewController(s).Candidates(ctx)
-			time.Sleep(4 * time.Second) // the time of a beat
+			time.Sleep(4 * time.Second) // longer than a heartbeat
 			led <- errors.Join(err, s.Alive())
 			<-ctx.Done()
 			return nil
@@ -167,7 +166,7 @@ func TestPoolerInSessionMode(t *testing.T) {
 		select {
 		case n := <-news:
 			if !strings.HasPrefix(n.Channel, "ws_") {
-				t.Errorf("heard %+v", n)
+				t.Errorf("received %+v", n)
 			}
 			news = nil
 		case err := <-term:
@@ -180,7 +179,7 @@ func TestPoolerInSessionMode(t *testing.T) {
 	}
 }
 
-// The bounds of a session hold, with a pooler or without.
+// The timeouts of a session hold, with and without a pooler.
 func TestSessionsHaveBounds(t *testing.T) {
 	t.Parallel()
 	dsn := emptyDSN(t)

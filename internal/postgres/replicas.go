@@ -11,35 +11,32 @@ import (
 // ReplicaAlive is how long a server counts as alive after its last heartbeat.
 const ReplicaAlive = 60 * time.Second
 
-// replicaForgotten is after what time a server that was never heard of again
-// is left out of every list.
+// replicaForgotten is how long a server without heartbeats stays in the list.
 const replicaForgotten = 24 * time.Hour
 
-// replicasKey is the advisory lock under which servers join, one by one.
+// replicasKey is the advisory lock under which servers join one at a time.
 const replicasKey int64 = 0x636f646568756207
 
-// Replica is a codehub process that serves on this database. Times are the
-// database's.
+// Replica is a codehub server on this database. Times are the database's.
 type Replica struct {
 	ID       string // a UUID, of this process alone
 	Hostname string
 	Version  string
-	// Settings are what others compare theirs with, by the setting's name.
+	// Settings are the settings that servers compare, by name.
 	Settings map[string]string
-	Health   json.RawMessage // what it can reach, in the words of its own version; nil: nothing known
+	Health   json.RawMessage // state of its backends, in the format of its own version; nil: unknown
 
 	StartedAt time.Time
 	SeenAt    time.Time
-	FlushedAt *time.Time    // up to when the activity that it saw is handed on
+	FlushedAt *time.Time    // the activity that it saw is flushed through this time
 	Age       time.Duration // since SeenAt
 	Leads     bool          // its session holds the leader's lock
 	Alive     bool          // seen within ReplicaAlive
 }
 
-// JoinReplica records r, unless check objects to how it goes with the others
-// that are known: its error is returned as it is. Those that join at once do so
-// one after the other, so that each sees the ones before it. Rows of servers
-// that have been gone for a day are removed.
+// JoinReplica records r, unless check refuses it because of the known servers; check's error is
+// returned unchanged. Servers that join at the same time do so one after the other, so each
+// sees the previous ones. Rows of servers without a heartbeat for a day are removed.
 func (db *DB) JoinReplica(ctx context.Context, r Replica, check func(others []Replica) error) error {
 	const verb = "join the servers of this database"
 	var objection error
@@ -65,7 +62,7 @@ func (db *DB) JoinReplica(ctx context.Context, r Replica, check func(others []Re
 	return objection
 }
 
-// BeatReplica records a heartbeat of r, and the state of its backends.
+// BeatReplica records a heartbeat of r and the state of its backends.
 func (db *DB) BeatReplica(ctx context.Context, r Replica) error {
 	return failed("tell that this server is alive", writeReplica(ctx, db.pool, r))
 }
@@ -118,7 +115,7 @@ func readReplicas(ctx context.Context, in querier) ([]Replica, error) {
 	})
 }
 
-// HasHomesIn reports whether any workspace keeps its home on that storage.
+// HasHomesIn reports whether any workspace has its home on that storage.
 func (db *DB) HasHomesIn(ctx context.Context, storage string) (yes bool, err error) {
 	err = db.pool.QueryRow(ctx, `
 		SELECT EXISTS (SELECT FROM workspaces WHERE storage_backend = $1 AND phase <> 'DELETED')`, storage).Scan(&yes)

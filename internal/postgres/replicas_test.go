@@ -52,8 +52,8 @@ func TestReplicas(t *testing.T) {
 	}
 }
 
-// A row that is long gone is removed by who joins, and made anew by its own
-// server, should that have stood still.
+// The row of a server without heartbeats is removed when another one joins, and added again if
+// the server continues.
 func TestLongGoneReplicas(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -81,11 +81,11 @@ func TestLongGoneReplicas(t *testing.T) {
 	}
 }
 
-// Of servers that join at once and do not go together, exactly one is in.
+// Of incompatible servers that join at the same time, exactly one is accepted.
 func TestReplicasJoinOneByOne(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
-	unwanted := errors.New("not with the others")
+	unwanted := errors.New("incompatible")
 	var g errgroup.Group
 	refused := make(chan struct{}, 20)
 	for range 8 {
@@ -110,7 +110,7 @@ func TestReplicasJoinOneByOne(t *testing.T) {
 		t.Error(d)
 	}
 	if n := query[int](e, `SELECT count(*) FROM replicas`); n != 1 {
-		t.Errorf("%d are in", n)
+		t.Errorf("%d joined", n)
 	}
 }
 
@@ -119,14 +119,14 @@ func TestHomesIn(t *testing.T) {
 	e := open(t, postgres.Options{})
 	u := e.user("ann")
 	if must(e.HasHomesIn(t.Context(), workspace.StorageLocalDir))(t) {
-		t.Error("homes where nothing is")
+		t.Error("homes in an unused storage")
 	}
 	w := e.workspace(u, state{"storage_backend": workspace.StorageLocalDir})
 	if !must(e.HasHomesIn(t.Context(), workspace.StorageLocalDir))(t) {
-		t.Error("a home in a folder is not seen")
+		t.Error("a home in a folder is not found")
 	}
 	e.set(w.ID, state{"phase": "DELETED", "deleted_at": time.Now()})
 	if must(e.HasHomesIn(t.Context(), workspace.StorageLocalDir))(t) {
-		t.Error("a home that is gone is seen")
+		t.Error("a removed home is found")
 	}
 }

@@ -33,7 +33,7 @@ func TestRequestRecover(t *testing.T) {
 		} {
 			w := e.workspace(ann, s)
 			if w.DeletedAt != nil && action == workspace.RecoverEmpty {
-				_, err := e.RequestRecover(ctx, ann, w.ID, action) // it has no home to replace
+				_, err := e.RequestRecover(ctx, ann, w.ID, action) // there is no home to replace
 				wantCode(t, err, workspace.CodeNotLost)
 				continue
 			}
@@ -50,14 +50,14 @@ func TestRequestRecover(t *testing.T) {
 	_, err := e.RequestRecover(ctx, ann, w.ID, "hope")
 	wantCode(t, err, workspace.CodeInvalid)
 
-	// One that would run needs a place; two that are recovered at once need two.
+	// A workspace that would run needs a slot; two that are recovered at once need two.
 	one := e.workspace(ann, state{"phase": "ERROR", "error_reason": "Timeout", "desired_state": "RUNNING"})
 	two := e.workspace(ann, state{"phase": "ERROR", "error_reason": "Timeout", "desired_state": "RUNNING"})
 	must(e.RequestRecover(ctx, ann, one.ID, workspace.RecoverAfresh))(t)
 	must(e.RequestRecover(ctx, ann, one.ID, workspace.RecoverAfresh))(t)
 	_, err = e.RequestRecover(ctx, ann, two.ID, workspace.RecoverAfresh)
 	wantCode(t, err, workspace.CodeLimitExceeded)
-	must(e.RequestForceStop(ctx, ann, two.ID))(t) // no longer to run
+	must(e.RequestForceStop(ctx, ann, two.ID))(t) // it will not run again
 	must(e.RequestRecover(ctx, ann, two.ID, workspace.RecoverAfresh))(t)
 }
 
@@ -168,10 +168,10 @@ func TestWake(t *testing.T) {
 			t.Errorf("%s: %s", c.name, d)
 		}
 		if d := cmp.Diff(now, got.Workspace); d != "" {
-			t.Errorf("%s: gave another row than it wrote: %s", c.name, d)
+			t.Errorf("%s: returned another row than it wrote: %s", c.name, d)
 		}
 		if now.LastAccessAt == nil || now.LastAccess != "open" {
-			t.Errorf("%s: the visit was not noted", c.name)
+			t.Errorf("%s: the activity was not recorded", c.name)
 		}
 		if now.UpdatedAt.After(w.UpdatedAt) != c.out.Changed {
 			t.Errorf("%s: updated_at went from %v to %v", c.name, w.UpdatedAt, now.UpdatedAt)
@@ -185,9 +185,9 @@ func TestWake(t *testing.T) {
 	_, err := e.Wake(ctx, ann, w.ID)
 	wantCode(t, err, workspace.CodeLimitExceeded)
 	if d := cmp.Diff(before, e.row(w.ID)); d != "" {
-		t.Errorf("refused, and yet: %s", d)
+		t.Errorf("refused, but the row was changed: %s", d)
 	}
-	must(e.Wake(ctx, ann, running.ID))(t) // what runs is no obstacle to itself
+	must(e.Wake(ctx, ann, running.ID))(t) // a running workspace does not count against itself
 
 	future := soon(time.Hour)
 	e.set(running.ID, state{"last_access_at": future})

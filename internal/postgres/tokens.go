@@ -28,9 +28,8 @@ func (t *Token) targets() []any {
 	return []any{&t.ID, &t.UserID, &t.Name, &t.Hash, &t.CreatedAt, &t.ExpiresAt, &t.LastUsedAt}
 }
 
-// CreateToken adds a token of the caller's. ID, UserID and CreatedAt are made
-// here. CodeUnauthenticated if the session or token that the caller came with
-// has ended.
+// CreateToken adds a token of the caller and sets ID, UserID and CreatedAt. CodeUnauthenticated
+// if the session or token that the caller came with has ended.
 func (db *DB) CreateToken(ctx context.Context, caller workspace.Caller, t Token) (Token, error) {
 	if !workspace.ValidID(caller.UserID) {
 		return Token{}, forbidden()
@@ -48,7 +47,8 @@ func (db *DB) CreateToken(ctx context.Context, caller workspace.Caller, t Token)
 		if err != nil {
 			return err
 		}
-		// Asked after the lock: an end of the session that this waited for is seen.
+		// Check after taking the lock, so that an end of the session that held the lock is
+		// seen.
 		err = tx.QueryRow(ctx, `
 			INSERT INTO api_tokens AS t (id, user_id, name, hash, expires_at)
 			SELECT $1, $2, $3, $4, $5
@@ -84,7 +84,7 @@ func (db *DB) Tokens(ctx context.Context, caller workspace.Caller) ([]Token, err
 	return list, failed(verb, err)
 }
 
-// DeleteToken removes a token; what was opened with it ends.
+// DeleteToken deletes a token and ends the connections that were opened with it.
 func (db *DB) DeleteToken(ctx context.Context, caller workspace.Caller, id string) error {
 	if !workspace.ValidID(id) {
 		return notFound("token")
@@ -107,8 +107,8 @@ func (db *DB) DeleteToken(ctx context.Context, caller workspace.Caller, id strin
 	})
 }
 
-// TokenUser returns a token by its hash, and whose it is; CodeUnauthenticated
-// if it is gone or over, or its user is disabled.
+// TokenUser returns a token by its hash, and its user; CodeUnauthenticated if it was deleted or
+// has expired, or its user is disabled.
 func (db *DB) TokenUser(ctx context.Context, hash []byte) (User, Token, error) {
 	var u User
 	var t Token
@@ -122,7 +122,7 @@ func (db *DB) TokenUser(ctx context.Context, hash []byte) (User, Token, error) {
 	return u, t, failed("read a token", err)
 }
 
-// TouchToken notes when a token was last used; never backwards.
+// TouchToken records when a token was last used, and never moves it back.
 func (db *DB) TouchToken(ctx context.Context, id string, at time.Time) error {
 	if !workspace.ValidID(id) {
 		return notFound("token")

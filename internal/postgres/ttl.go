@@ -16,7 +16,7 @@ type Idleness struct {
 	session Session
 }
 
-// NewIdleness makes the Idleness of the leader's session.
+// NewIdleness returns the Idleness of the leader's session.
 func NewIdleness(s Session) *Idleness { return &Idleness{s} }
 
 // EndIdle sets the desired state STANDBY of up to limit RUNNING workspaces that were
@@ -33,11 +33,10 @@ func (i *Idleness) EndUnused(ctx context.Context, def time.Duration, limit int) 
 	return ids, failed("archive what nobody uses", err)
 }
 
-// endOf is the statement that applies an idle timeout to a phase, by the rule of
-// lifecycle.EndIdle. It skips locked rows until the next time, since the controller
-// waits for this session, and checks a row again once it has locked it. Candidates
-// are found by the partial index first; ordering by id alone would read every
-// workspace.
+// endOf returns the statement that applies an idle timeout to a phase, by the rule of
+// lifecycle.EndIdle. It skips locked rows until the next time, since the controller waits for
+// this session, and checks a row again once it has locked it. Candidates are found by the
+// partial index first; ordering by id alone would read every workspace.
 func endOf(phase workspace.Phase, desired workspace.DesiredState, ttl string) string {
 	ttl = `COALESCE(w.` + ttl + `, $1)`
 	return `

@@ -11,7 +11,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// ends runs both of the leader's statements until nothing is due.
+// ends runs both statements of the leader until no workspace is due.
 func (e *env) ends(server workspace.TTL, batch int) (stopped, archived []workspace.ID) {
 	e.Helper()
 	idle := postgres.NewIdleness(postgres.NewController(postgres.NewSession(e.conn())))
@@ -31,14 +31,14 @@ func (e *env) watched(until time.Time) {
 	e.exec(`UPDATE activity_clock SET watched_until = $1`, until)
 }
 
-// The statements end what lifecycle.EndIdle ends, over rows of every kind.
+// The statements apply the rule of lifecycle.EndIdle, for random rows of every kind.
 func TestIdleStatementsMatchLifecycle(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	ann := e.user("ann")
 	r := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
 	now := soon(0)
-	// Few values of each, so that they meet exactly, too.
+	// Few values of each, so that some are equal.
 	ago := func() time.Time { return now.Add(-time.Duration(r.IntN(12)) * 10 * time.Minute) }
 	maybe := func(v any) any {
 		if r.IntN(3) > 0 {
@@ -94,7 +94,7 @@ func TestIdleStatementsMatchLifecycle(t *testing.T) {
 		}
 		for _, id := range archived {
 			if got[id] != "" {
-				t.Errorf("%s was stopped and archived at once", id)
+				t.Errorf("%s was stopped and archived in one run", id)
 			}
 			got[id] = workspace.CauseUnused
 		}
@@ -103,7 +103,7 @@ func TestIdleStatementsMatchLifecycle(t *testing.T) {
 		}
 		for id, cause := range want {
 			if got[id] != cause {
-				t.Errorf("%s is due (%s) and was left: %s", id, cause, e.row(id))
+				t.Errorf("%s is due (%s) and was skipped: %s", id, cause, e.row(id))
 			}
 		}
 		for id := range got {
@@ -115,13 +115,13 @@ func TestIdleStatementsMatchLifecycle(t *testing.T) {
 				t.Errorf("desired %s for %q", w.DesiredState, w.DesiredCause)
 			}
 			if log := e.audited(string(id)); !slices.Contains(log, "system workspace.desired_state") {
-				t.Errorf("the log says %q", log)
+				t.Errorf("the audit log has %q", log)
 			}
 		}
 	}
 }
 
-// Without a clock nothing is known, and nobody is stopped.
+// Without a clock of activity no idle time is known, and no workspace is stopped.
 func TestUnobservedTimeEndsNothing(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -144,8 +144,8 @@ func TestUnobservedTimeEndsNothing(t *testing.T) {
 	}
 }
 
-// A row that somebody is changing is passed over, and one that was changed
-// while it was waited for is left.
+// A locked row is skipped, and one that was changed while the statement waited for it is left
+// as it is.
 func TestEndIdleSkipsLockedRows(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -156,7 +156,7 @@ func TestEndIdleSkipsLockedRows(t *testing.T) {
 	tx := must(e.raw.Begin(t.Context()))(t)
 	must(tx.Exec(t.Context(), `UPDATE workspaces SET last_access_at = now() WHERE id = $1`, w.ID))(t)
 	if a, _ := e.ends(server, 10); len(a) > 0 {
-		t.Errorf("ended %v, which is being used", a)
+		t.Errorf("ended %v, which is being changed", a)
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
@@ -166,8 +166,8 @@ func TestEndIdleSkipsLockedRows(t *testing.T) {
 	}
 }
 
-// Every way that leads to rest or to running gives a full TTL, also where the
-// phase does not change by it.
+// Every change to a state of rest or to RUNNING gives a full idle timeout, also without a
+// change of the phase.
 func TestFullTTL(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 100}})
@@ -200,7 +200,7 @@ func TestFullTTL(t *testing.T) {
 		name string
 		from state
 		do   func(workspace.ID) error
-		then state // what the controller makes of it, without a change of phase
+		then state // the controller's write, without a change of phase
 	}{
 		{"a stop taken back", running(state{"desired_state": "STANDBY"}), patch("RUNNING", false), nil},
 		{"an idle stop taken back", running(state{"desired_state": "STANDBY", "desired_cause": "idle"}), patch("RUNNING", false), nil},
@@ -240,7 +240,7 @@ func TestFullTTL(t *testing.T) {
 	}
 }
 
-// What does not ask for a workspace to stay does not count as its use.
+// Requests that do not ask for a workspace to stay are no activity.
 func TestNoUse(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 100}})
@@ -282,7 +282,7 @@ func TestStay(t *testing.T) {
 	if got.LastAccess != "stay" || got.LastAccessAt == nil || time.Since(*got.LastAccessAt) > time.Minute || !got.UpdatedAt.Equal(w.UpdatedAt) {
 		t.Errorf("%s, updated at %s", lastUse(got), got.UpdatedAt)
 	}
-	// Found idle this very moment: taken back. Stopped by its owner: not.
+	// A stop for idleness that has just begun is undone; one that the owner requested is not.
 	e.set(w.ID, state{"desired_state": "STANDBY", "desired_cause": "idle"})
 	if got := must(e.Stay(ctx, ann, w.ID))(t); got.DesiredState != workspace.DesiredRunning || got.DesiredCause != "" {
 		t.Errorf("desired %s for %q", got.DesiredState, got.DesiredCause)

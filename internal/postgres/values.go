@@ -20,8 +20,7 @@ func clean(s string) string {
 	return strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "\uFFFD")
 }
 
-// storableJSON takes out of encoded JSON what jsonb refuses: the escape of
-// NUL.
+// storableJSON removes from encoded JSON the escape of NUL, which jsonb refuses.
 func storableJSON(b []byte) []byte {
 	if !bytes.Contains(b, []byte(`\u0000`)) {
 		return b

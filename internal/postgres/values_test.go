@@ -9,8 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Whatever text comes from outside, its JSON becomes what jsonb takes: the
-// same text without NUL.
+// The JSON of any text from outside becomes storable as jsonb: the same text without NUL.
 func FuzzStorableJSON(f *testing.F) {
 	for _, s := range []string{"", "plain", "a\x00b", `\u0000`, `\\u0000`, "\\\x00", `"`, "\xff\x00", "<\x00>", "\x00\x00\\"} {
 		f.Add(s)
@@ -47,7 +46,7 @@ func FuzzClean(f *testing.F) {
 	})
 }
 
-// A cursor comes from strangers: it is refused, or it is a place.
+// A cursor is untrusted input: it is either refused or valid.
 func FuzzParseCursor(f *testing.F) {
 	f.Add("")
 	f.Add("eyJ0IjoiMjAzMC0wMS0wMVQwMDowMDowMFoiLCJpIjoiMDE5MGI1YTQtMDAwMC03MDAwLTgwMDAtMDAwMDAwMDAwMDAwIn0")

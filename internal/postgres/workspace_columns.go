@@ -10,34 +10,34 @@ import (
 	"codehub/internal/workspace"
 )
 
-// writer is who changes a column of a workspace after its creation.
+// writer is the part of codehub that changes a column after the creation of a workspace.
 type writer int
 
 const (
-	nobody     writer = iota // fixed at the creation, or a trigger's, or computed
+	noWriter   writer = iota // set at creation, computed, or changed by a trigger
 	controller               // the leader, in Controller.Apply
 	apiLayer                 // an intent, in saveWorkspace
 )
 
-// column describes one column of a workspace. The descriptions yield every
-// SELECT, scan, UPDATE and comparison of whole workspaces, so that a new column
-// is one line here, one field in workspace.Workspace and a migration.
+// column describes one column of a workspace. All SELECTs, scans, UPDATEs and comparisons of
+// whole workspaces are derived from the descriptions, so a new column is one line here, one
+// field in workspace.Workspace and a migration.
 type column struct {
 	name string
 	by   writer
-	// field is where the column is scanned to. Unless value is set, it is also what
-	// the column is set to.
+	// field returns the scan target of the column. Unless value is set, the column is also
+	// written from it.
 	field func(w *workspace.Workspace) any
 	value func(w *workspace.Workspace) (any, error)
-	// expr is the SQL expression of a value that is computed when it is read.
+	// expr is the SQL expression of a column that is computed when it is read.
 	expr string
-	// people: only people and idle timeouts need it, so a tick does not read it.
-	people bool
+	// skipTick: a tick does not read it; only the API and the idle timeouts need it.
+	skipTick bool
 	// claim: a claim compares it (Change.Claim).
 	claim bool
-	// quiet: a change of it tells people nothing new, so updated_at stays.
+	// quiet: its changes do not update updated_at.
 	quiet bool
-	// also is a further assignment, made when the column changes.
+	// also is a further assignment when the column changes.
 	also string
 }
 
@@ -83,49 +83,49 @@ var columns = []column{
 	{name: "cancel_requested_at", by: apiLayer, claim: true, field: func(w *row) any { return &w.CancelRequestedAt }},
 	{name: "force_stop_requested_at", by: apiLayer, claim: true, field: func(w *row) any { return &w.ForceStopRequestedAt }},
 
-	{name: "description", by: apiLayer, people: true, field: func(w *row) any { return &w.Description }},
-	{name: "previous_image_ref", by: apiLayer, people: true, field: func(w *row) any { return orEmpty(&w.PreviousImage) }},
-	{name: "memo", by: apiLayer, people: true, field: func(w *row) any { return &w.Memo }},
-	{name: "last_access_at", by: apiLayer, people: true, field: func(w *row) any { return &w.LastAccessAt }},
-	{name: "last_access_kind", by: apiLayer, people: true, field: func(w *row) any { return orEmpty(&w.LastAccess) }},
-	{name: "keep_awake_until", by: apiLayer, people: true, field: func(w *row) any { return &w.KeepAwakeTil }},
-	{name: "standby_ttl_seconds", by: apiLayer, people: true, field: func(w *row) any { return &w.StandbyTTL }},
-	{name: "archive_ttl_seconds", by: apiLayer, people: true, field: func(w *row) any { return &w.ArchiveTTL }},
-	{name: "updated_at", people: true, field: func(w *row) any { return &w.UpdatedAt }},
-	{expr: "unwatched_since(" + idleSince + ")", people: true, field: func(w *row) any { return &w.Unwatched }},
-	{expr: graceBegan, people: true, field: func(w *row) any { return &w.GraceBegan }},
+	{name: "description", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Description }},
+	{name: "previous_image_ref", by: apiLayer, skipTick: true, field: func(w *row) any { return orEmpty(&w.PreviousImage) }},
+	{name: "memo", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Memo }},
+	{name: "last_access_at", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.LastAccessAt }},
+	{name: "last_access_kind", by: apiLayer, skipTick: true, field: func(w *row) any { return orEmpty(&w.LastAccess) }},
+	{name: "keep_awake_until", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.KeepAwakeTil }},
+	{name: "standby_ttl_seconds", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.StandbyTTL }},
+	{name: "archive_ttl_seconds", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.ArchiveTTL }},
+	{name: "updated_at", skipTick: true, field: func(w *row) any { return &w.UpdatedAt }},
+	{expr: "unwatched_since(" + idleSince + ")", skipTick: true, field: func(w *row) any { return &w.Unwatched }},
+	{expr: graceBegan, skipTick: true, field: func(w *row) any { return &w.GraceBegan }},
 }
 
-// coreColumns are the columns that a tick reads, workspaceColumns all of them.
+// coreColumns are the columns that a tick reads; workspaceColumns are all.
 var coreColumns, workspaceColumns = selected(false), selected(true)
 
-func selected(people bool) string {
+func selected(all bool) string {
 	var names []string
 	for _, c := range columns {
-		if people || !c.people {
+		if all || !c.skipTick {
 			names = append(names, c.expr+c.name)
 		}
 	}
 	return strings.Join(names, ", ")
 }
 
-// coreTargets are what coreColumns are scanned to, in their order.
+// coreTargets are the scan targets of coreColumns.
 func coreTargets(w *workspace.Workspace) []any { return targets(w, false) }
 
-// workspaceTargets are what workspaceColumns are scanned to, in their order.
+// workspaceTargets are the scan targets of workspaceColumns.
 func workspaceTargets(w *workspace.Workspace) []any { return targets(w, true) }
 
-func targets(w *workspace.Workspace, people bool) []any {
+func targets(w *workspace.Workspace, all bool) []any {
 	out := make([]any, 0, len(columns))
 	for _, c := range columns {
-		if people || !c.people {
+		if all || !c.skipTick {
 			out = append(out, c.field(w))
 		}
 	}
 	return out
 }
 
-// valueOf is what the column is set to for w.
+// valueOf returns the value that the column gets from w.
 func (c column) valueOf(w *workspace.Workspace) (any, error) {
 	if c.value != nil {
 		return c.value(w)
@@ -136,8 +136,7 @@ func (c column) valueOf(w *workspace.Workspace) (any, error) {
 	return reflect.ValueOf(c.field(w)).Elem().Interface(), nil
 }
 
-// same reports whether two workspaces have the same value in the column, as the
-// database would keep it.
+// same reports whether the column would store the same value for both workspaces.
 func (c column) same(a, b *workspace.Workspace) bool {
 	switch a := c.field(a).(type) {
 	case **time.Time:
@@ -155,7 +154,7 @@ func (c column) same(a, b *workspace.Workspace) bool {
 	return reflect.DeepEqual(c.field(a), c.field(b))
 }
 
-// stored is the text that a column has once w is written.
+// stored returns the text that the column stores for w.
 func stored(c column, w *workspace.Workspace) string {
 	if v, _ := c.value(w); v != nil && v.(*string) != nil {
 		return *v.(*string)

@@ -8,8 +8,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Every field of a workspace has exactly one column: a field without one would
-// be lost without a word.
+// Every field of a workspace has exactly one column: without one, its value would be lost
+// silently.
 func TestEveryFieldHasOneColumn(t *testing.T) {
 	t.Parallel()
 	var w workspace.Workspace
@@ -17,10 +17,10 @@ func TestEveryFieldHasOneColumn(t *testing.T) {
 	for _, c := range columns {
 		p := reflect.ValueOf(c.field(&w)).UnsafePointer()
 		at[p] = append(at[p], c.name+c.expr)
-		if (c.name == "") == (c.expr == "") || c.by != nobody && c.name == "" {
+		if (c.name == "") == (c.expr == "") || c.by != noWriter && c.name == "" {
 			t.Errorf("column %q has the expression %q, and is written by %d", c.name, c.expr, c.by)
 		}
-		if c.by == nobody && (c.claim || c.quiet || c.value != nil || c.also != "") {
+		if c.by == noWriter && (c.claim || c.quiet || c.value != nil || c.also != "") {
 			t.Errorf("column %q is never written, and has rules for that", c.name)
 		}
 	}
@@ -31,6 +31,6 @@ func TestEveryFieldHasOneColumn(t *testing.T) {
 		}
 	}
 	if len(at) != v.NumField() {
-		t.Errorf("%d columns lead to %d fields", len(columns), v.NumField())
+		t.Errorf("%d columns for %d fields", len(columns), v.NumField())
 	}
 }

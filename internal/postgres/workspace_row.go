@@ -28,9 +28,8 @@ func jsonOf[T any](v *T) ([]byte, error) {
 	return storableJSON(b), nil
 }
 
-// lockWorkspace reads a workspace for a change, with the database's time, and
-// checks that the caller may change it. It holds the row until the
-// transaction ends.
+// lockWorkspace reads a workspace for a change, with the database's time, and checks that the
+// caller may change it. It locks the row until the transaction ends.
 func lockWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id workspace.ID) (w workspace.Workspace, now time.Time, err error) {
 	if !workspace.ValidID(string(id)) {
 		return w, now, notFound("workspace")
@@ -49,8 +48,8 @@ func lockWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id w
 	return w, now, nil
 }
 
-// saveWorkspace writes what the API layer owns, and nothing else, from w, whose
-// row the transaction holds.
+// saveWorkspace writes the API layer's columns of w, whose row the transaction holds, and no
+// others.
 func saveWorkspace(ctx context.Context, tx pgx.Tx, w workspace.Workspace, updated bool) (saved workspace.Workspace, err error) {
 	u := update{}
 	for _, c := range columns {

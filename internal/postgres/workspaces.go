@@ -6,8 +6,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Workspace reads one workspace; deleted ones too, until nothing is left of
-// them.
+// Workspace reads one workspace, also a deleted one until it is DELETED.
 func (db *DB) Workspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
 	if !workspace.ValidID(string(id)) {
 		return workspace.Workspace{}, notFound("workspace")

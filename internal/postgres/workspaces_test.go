@@ -91,7 +91,7 @@ func TestOnlyTheOwnerHasAccess(t *testing.T) {
 	ctx := t.Context()
 	ann := e.user("ann")
 	bob := e.user("bob")
-	bob.Admin = true // also not an administrator
+	bob.Admin = true // administrators have no access either
 	calls := map[string]func(who workspace.Caller, id workspace.ID) error{
 		"Workspace": func(c workspace.Caller, id workspace.ID) error { _, err := e.Workspace(ctx, c, id); return err },
 		"PatchWorkspace": func(c workspace.Caller, id workspace.ID) error {
@@ -125,11 +125,11 @@ func TestOnlyTheOwnerHasAccess(t *testing.T) {
 			before, entries := e.row(w.ID), len(e.audited(string(w.ID)))
 			for _, who := range []workspace.Caller{bob, {}, {UserID: uuid.NewString()}} {
 				if err := f(who, w.ID); workspace.CodeOf(err) != workspace.CodeForbidden {
-					t.Errorf("%s by a stranger on one that is %s: %v", call, name, err)
+					t.Errorf("%s by another user in %s: %v", call, name, err)
 				}
 			}
 			if d := cmp.Diff(before, e.row(w.ID)); d != "" || len(e.audited(string(w.ID))) != entries {
-				t.Errorf("%s by a stranger on one that is %s wrote: %s", call, name, d)
+				t.Errorf("%s by another user in %s wrote: %s", call, name, d)
 			}
 		}
 	}
@@ -145,7 +145,7 @@ func TestOnlyTheOwnerHasAccess(t *testing.T) {
 			want = workspace.CodeGone
 		}
 		if err := f(ann, gone.ID); workspace.CodeOf(err) != want {
-			t.Errorf("%s of one that is gone: %v", call, err)
+			t.Errorf("%s of a workspace that does not exist: %v", call, err)
 		}
 	}
 	if list, _, err := e.ListWorkspaces(ctx, bob, postgres.Filter{}); err != nil || len(list) != 0 {
@@ -204,19 +204,19 @@ func TestListWorkspaces(t *testing.T) {
 			t.Errorf("%+v: %s", c.f, d)
 		}
 	}
-	// Administrators count what the list of deleted workspaces shows, and no more.
+	// Administrators see the number of workspaces in the list of deleted workspaces.
 	if n := must(e.Overview(ctx, workspace.System))(t).Phases["DELETING"]; n != 4 {
 		t.Errorf("%d deleted workspaces are counted, 4 are in the list", n)
 	}
 	for _, w := range must3(e.ListWorkspaces(ctx, ann, postgres.Filter{Deleted: true}))(t) {
-		must(e.UndeleteWorkspace(ctx, ann, w.ID))(t) // what is listed can be brought back
+		must(e.UndeleteWorkspace(ctx, ann, w.ID))(t) // every listed workspace can be undeleted
 	}
 	if all := must3(e.ListWorkspaces(ctx, workspace.System, postgres.Filter{}))(t); len(all) != 8 {
-		t.Errorf("codehub itself sees %v", names(all))
+		t.Errorf("System sees %v", names(all))
 	}
 }
 
-// The order of recent use goes on over the pages of a list.
+// The order by recent use continues over the pages of a list.
 func TestListRecentPages(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -261,8 +261,8 @@ func names(list []workspace.Workspace) (out []string) {
 
 func must3[V any](v V, _ string, err error) func(t testing.TB) V { return must(v, err) }
 
-// Every workspace comes once, in order, however many were made in the same
-// microsecond, and whatever is made or deleted while somebody reads.
+// Every workspace is listed once and in order, also with equal creation times, and with
+// creations and deletions between the pages.
 func TestListPages(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -292,7 +292,7 @@ func TestListPages(t *testing.T) {
 		f.Cursor = next
 		made := newWorkspace(fmt.Sprintf("made meanwhile %d", page), workspace.DesiredStandby)
 		e.exec(`UPDATE workspaces SET created_at = '2032-01-01' WHERE id = $1`, must(e.CreateWorkspace(ctx, ann, made))(t).ID)
-		must(e.DeleteWorkspace(ctx, ann, list[3].ID, false))(t) // the one the cursor names
+		must(e.DeleteWorkspace(ctx, ann, list[3].ID, false))(t) // the last row of the cursor
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
@@ -302,7 +302,7 @@ func TestListPages(t *testing.T) {
 		wantCode(t, err, workspace.CodeInvalid)
 	}
 	if list := must3(e.ListWorkspaces(ctx, ann, postgres.Filter{Limit: 1 << 30}))(t); len(list) != 23 {
-		t.Errorf("%d in one long list", len(list))
+		t.Errorf("%d in one page", len(list))
 	}
 }
 
@@ -343,7 +343,7 @@ func TestPatchFields(t *testing.T) {
 		_, err = e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Memo: ptr("lost"), StandbyTTL: optional(-5)})
 		wantCode(t, err, workspace.CodeInvalid)
 		if d := cmp.Diff(before, e.row(w.ID)); d != "" {
-			t.Errorf("%s: nothing to change, and yet: %s", name, d)
+			t.Errorf("%s: an empty patch changed the row: %s", name, d)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func (l *layout) claim(ctx context.Context, socketFolder string) (*process, *os.
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the database's lock: %w", err)
 	}
-	if l.acc.switched() { // postgres's user may run the server itself some day
+	if l.acc.switched() { // a later server may run as postgres's user itself
 		if err := lock.Chown(l.acc.postgres.uid, l.acc.postgres.gid); err != nil {
 			return nil, nil, errors.Join(fmt.Errorf("open the database's lock: %w", err), lock.Close())
 		}
@@ -139,13 +139,13 @@ func (l *layout) clearStale() error {
 	first, _, _ := strings.Cut(string(content), "\n")
 	pid, err := strconv.Atoi(strings.TrimSpace(first))
 	if err == nil && pid > 0 {
-		inUse, known := l.worksHere(pid)
+		inUse, known := l.runsInCluster(pid)
 		if inUse {
 			return fmt.Errorf("the database in %s is served by process %d, which codehub did not start and cannot reach: stop it first",
 				l.path(dataName), pid)
 		}
 		if !known {
-			return nil // postgres looks into it better than we can
+			return nil // postgres checks it better than codehub can
 		}
 	}
 	if err := l.root.Remove(pidFile); err != nil {
@@ -154,13 +154,13 @@ func (l *layout) clearStale() error {
 	return nil
 }
 
-// worksHere reports whether the working folder of the process is the cluster, as for
+// runsInCluster reports whether the working folder of the process is the cluster, as for
 // every process of PostgreSQL. known is false if postgres cannot mistake the process
 // for its own, or if this server may not read the folder.
-func (l *layout) worksHere(pid int) (inUse, known bool) {
+func (l *layout) runsInCluster(pid int) (inUse, known bool) {
 	proc := "/proc/" + strconv.Itoa(pid)
 	if dead(proc) {
-		return false, true // its parent, perhaps an init that never does, has yet to reap it
+		return false, true // its parent has not reaped it yet, and may never do so, if it is an init without reaping
 	}
 	fi, err := os.Stat(proc)
 	if err != nil {

@@ -2,8 +2,8 @@ package embedded
 
 import "testing"
 
-// A killed process closes its files, and with them the cluster's lock, before it
-// is a zombie.
+// A killed process closes its files, and so releases the cluster's lock, before it becomes a
+// zombie.
 func TestStatDead(t *testing.T) {
 	t.Parallel()
 	for stat, want := range map[string]bool{

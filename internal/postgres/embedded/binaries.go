@@ -21,7 +21,7 @@ const oldest = 14
 // folder of postgres in PATH is searched as well.
 var binDirs = []string{
 	"/usr/lib/postgresql/*/bin", // Debian, Ubuntu
-	"/usr/pgsql-*/bin",          // PGDG for Red Hat and its kin
+	"/usr/pgsql-*/bin",          // PGDG for Red Hat and its derivatives
 	"/usr/libexec/postgresql*",  // Alpine
 	"/usr/lib*/postgresql*/bin", // Gentoo, SUSE
 	"/usr/local/pgsql*/bin",     // PostgreSQL's own build

@@ -74,7 +74,7 @@ func (l *layout) run(ctx context.Context, program, input string, lock *os.File, 
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		return fmt.Errorf("create the database: %s: %w%s", program, err, telling(out.String()))
+		return fmt.Errorf("create the database: %s: %w%s", program, err, errorLines(out.String()))
 	}
 	return nil
 }

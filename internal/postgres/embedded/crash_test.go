@@ -25,16 +25,16 @@ func TestAdoptAfterServerKilled(t *testing.T) {
 	execute(t, c.url, "CREATE TABLE kept AS SELECT 42 AS n")
 	c.kill(t)
 	if !alive(c.pid) {
-		t.Fatal("postgres went down with the server")
+		t.Fatal("postgres ended with the server")
 	}
 	s := startServer(t, dir)
 	if s.proc.pid != c.pid {
-		t.Errorf("postgres is %d, want the %d that was left", s.proc.pid, c.pid)
+		t.Errorf("postgres is %d, want the %d that kept running", s.proc.pid, c.pid)
 	}
 	if n := query[int](t, s.URL(), "SELECT n FROM kept"); n != 42 {
 		t.Errorf("n = %d", n)
 	}
-	// An adopted one is stopped like one's own.
+	// An adopted postgres is stopped like a child.
 	if err := s.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -43,8 +43,8 @@ func TestAdoptAfterServerKilled(t *testing.T) {
 	}
 }
 
-// The settings may have changed since the one that is adopted was started, and
-// with them who may connect.
+// The settings, including who may connect, may have changed since the adopted postgres was
+// started.
 func TestAdoptBringsSettingsUpToDate(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
@@ -70,12 +70,12 @@ func TestAdoptBringsSettingsUpToDate(t *testing.T) {
 		t.Errorf("log_min_duration_statement = %s", got)
 	}
 	if s.proc.pid != c.pid {
-		t.Errorf("postgres is %d, want the %d that was left", s.proc.pid, c.pid)
+		t.Errorf("postgres is %d, want the %d that kept running", s.proc.pid, c.pid)
 	}
 }
 
-// While the left-over is shutting down nobody can have it: the next start waits
-// and starts a new one.
+// While an earlier postgres shuts down, it cannot be adopted: the next start waits and starts a
+// new one.
 func TestStartWhileOldShutsDown(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
@@ -96,8 +96,8 @@ func TestStartWhileOldShutsDown(t *testing.T) {
 	}
 }
 
-// Everything killed at once, as in a power cut; then the old process id belongs
-// to another process of the same user, which postgres takes for its predecessor.
+// All processes are killed at once, as in a power failure. Then the old process id belongs to
+// another process of the same user, which postgres mistakes for its predecessor.
 func TestEverythingKilledAndPIDReused(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
@@ -176,7 +176,8 @@ func TestPostgresKilledBetweenServers(t *testing.T) {
 	}
 	execute(t, c.url, "CREATE TABLE kept AS SELECT 42 AS n")
 	c.kill(t)
-	// Its own processes are still there for a moment, and must be waited for.
+	// The other processes of postgres run for a moment longer, and the start must wait for
+	// them.
 	if err := syscall.Kill(c.pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -186,9 +187,8 @@ func TestPostgresKilledBetweenServers(t *testing.T) {
 	}
 }
 
-// One that somebody started by hand does not hold the cluster's lock. It is
-// adopted if it can be reached, and else left alone: two on one cluster would
-// destroy it.
+// A postgres that was started by hand does not hold the cluster's lock. It is adopted if it is
+// reachable, and otherwise prevents a start: two on one cluster would destroy it.
 func TestStartedByHand(t *testing.T) {
 	t.Parallel()
 	for _, reachable := range []bool{true, false} {
@@ -235,7 +235,7 @@ func TestStartedByHand(t *testing.T) {
 				t.Fatal(err)
 			case reachable:
 				if got.proc.pid != cmd.Process.Pid {
-					t.Errorf("postgres is %d, want the %d that was there", got.proc.pid, cmd.Process.Pid)
+					t.Errorf("postgres is %d, want the %d that was running", got.proc.pid, cmd.Process.Pid)
 				}
 				if err := got.Stop(t.Context()); err != nil {
 					t.Error(err)
@@ -288,7 +288,7 @@ func TestRunStartsPostgresAgain(t *testing.T) {
 	}
 }
 
-// Run ends with its context and leaves postgres alone.
+// Run ends with its context and leaves postgres running.
 func TestRunEndsWithContext(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, dataDir(t))
@@ -304,7 +304,7 @@ func TestRunEndsWithContext(t *testing.T) {
 	}
 }
 
-// A database that vanished under a running server is not replaced by an empty one.
+// A database that was removed under a running server is not replaced by an empty one.
 func TestRunMakesNoNewCluster(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, dataDir(t))
@@ -329,8 +329,7 @@ func TestRunMakesNoNewCluster(t *testing.T) {
 	}
 }
 
-// A crash in the middle of making the cluster leaves half of one under its other
-// name.
+// A crash while the cluster is created leaves an incomplete one under the other name.
 func TestHalfMadeCluster(t *testing.T) {
 	t.Parallel()
 	whole := dataDir(t)
@@ -350,11 +349,11 @@ func TestHalfMadeCluster(t *testing.T) {
 		t.Error(n)
 	}
 	if _, err := os.Stat(filepath.Join(to, newDataName)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the half is still there: %v", err)
+		t.Errorf("the incomplete cluster still exists: %v", err)
 	}
 }
 
-// Killed at some point of its first start, whichever: the next start succeeds.
+// After a kill at any point of the first start, the next start succeeds.
 func TestKilledDuringFirstStart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -22,7 +22,7 @@ const findWait = 30 * time.Second
 // Exists reports whether the data folder has a database, running or not.
 func Exists(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, "postgres", dataName, "PG_VERSION"))
-	return !errors.Is(err, fs.ErrNotExist) // one that cannot be looked at is told of by who opens it
+	return !errors.Is(err, fs.ErrNotExist) // other errors are reported when it is opened
 }
 
 // Find returns the address of the PostgreSQL that a running server has on the data

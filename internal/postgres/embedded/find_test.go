@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A command beside a running server uses its database, and disturbs neither.
+// A command uses the database of a running server, and does not disturb it.
 func TestFindBesideAServer(t *testing.T) {
 	t.Parallel()
 	for name, dir := range map[string]string{
@@ -44,11 +44,11 @@ func TestFindWithoutAServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if url, err := Find(ctx, dir); err == nil {
-		t.Errorf("found %s where nothing runs", url)
+		t.Errorf("found %s although no postgres runs", url)
 	} else if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error is %v", err)
 	}
 	if p, err := listener(filepath.Join(dir, "postgres", runName, socketName)); p != nil || err != nil {
-		t.Errorf("looking started something: %v, %v", p, err)
+		t.Errorf("Find started a process: %v, %v", p, err)
 	}
 }

@@ -44,7 +44,7 @@ func openLayout(dir string, acc accounts) (*layout, error) {
 	}
 	base := filepath.Join(dir, "postgres")
 	if target, err := filepath.EvalSymlinks(base); err == nil {
-		base = target // moved to another disk, say
+		base = target // the folder may be on another disk
 	}
 	l := &layout{base: base, acc: acc}
 	parent, err := os.OpenRoot(filepath.Dir(base))

@@ -38,17 +38,17 @@ func (l *layout) pruneLogs() error {
 	return nil
 }
 
-// lastWords returns the last lines of postgres's standard error, and of its log if this
-// start has created one, to append to an error.
-func (l *layout) lastWords() string {
-	said := l.tail(startupLog)
+// logTail returns the last lines of postgres's standard error, and of its log if this start
+// has created one, to append to an error.
+func (l *layout) logTail() string {
+	log := l.tail(startupLog)
 	begun, err := l.root.Lstat(startupLog)
 	for _, name := range l.logFiles() {
 		if fi, lErr := l.root.Lstat(name); err == nil && lErr == nil && !fi.ModTime().Before(begun.ModTime()) {
-			said += l.tail(name)
+			log += l.tail(name)
 		}
 	}
-	return telling(said)
+	return errorLines(log)
 }
 
 func (l *layout) tail(name string) string {
@@ -69,8 +69,8 @@ func (l *layout) tail(name string) string {
 	return string(b)
 }
 
-// telling returns the lines of a program's output that describe an error.
-func telling(output string) string {
+// errorLines returns the lines of a program's output that describe an error.
+func errorLines(output string) string {
 	var lines, plain []string
 	for line := range strings.Lines(output) {
 		line = strings.TrimSpace(line)

@@ -37,7 +37,7 @@ func TestLogsBounded(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "postgres/log/kept.txt")); err != nil {
-		t.Errorf("a file that is no log: %v", err)
+		t.Errorf("a file that is not a log: %v", err)
 	}
 }
 
@@ -49,8 +49,8 @@ func TestTelling(t *testing.T) {
 		{"LOG:  starting\nFATAL:  no\nHINT:  do\nLOG:  down\n", ": FATAL:  no; HINT:  do"},
 		{strings.Repeat("FATAL:  x\n", 9), ": " + strings.Repeat("FATAL:  x; ", 4) + "FATAL:  x"},
 	} {
-		if got := telling(c.output); got != c.want {
-			t.Errorf("telling(%q) = %q, want %q", c.output, got, c.want)
+		if got := errorLines(c.output); got != c.want {
+			t.Errorf("errorLines(%q) = %q, want %q", c.output, got, c.want)
 		}
 	}
 }

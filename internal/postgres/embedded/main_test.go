@@ -21,9 +21,8 @@ import (
 
 const serverEnv = "EMBEDDED_TEST_SERVER"
 
-// TestMain is also the program of the tests that need a server they can kill: a
-// process that starts PostgreSQL in the folder of serverEnv, says so, and goes on
-// until its standard input ends.
+// TestMain is also the program of the tests that kill a server: a process that starts
+// PostgreSQL in the folder of serverEnv, reports that, and runs until its standard input ends.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(serverEnv); dir != "" {
 		if err := serve(dir); err != nil {
@@ -32,7 +31,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	// Clusters are many small files: in memory, where there is plenty.
+	// Clusters are many small files: keep them in memory if there is enough.
 	var shm syscall.Statfs_t
 	if err := syscall.Statfs("/dev/shm", &shm); err == nil && shm.Bavail*uint64(shm.Bsize) > 4<<30 {
 		_ = os.Setenv("TMPDIR", "/dev/shm")
@@ -59,7 +58,7 @@ func serve(dir string) error {
 	return s.Stop(ctx)
 }
 
-// quick spares the disk: what these tests kill are processes, never the machine.
+// quick skips fsync: these tests kill processes, never the machine.
 var quick = map[string]string{"fsync": "off"}
 
 // child is a server in a process of its own.
@@ -95,7 +94,7 @@ func startChild(t *testing.T, dir string, attr *syscall.SysProcAttr) (*child, er
 	})
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
-		t.Fatalf("server process says nothing: %v", err)
+		t.Fatalf("no output of the server process: %v", err)
 	}
 	if _, err := fmt.Sscanf(line, "ready %d %s", &c.pid, &c.url); err != nil {
 		return nil, fmt.Errorf("%s", strings.TrimSpace(line))
@@ -103,7 +102,7 @@ func startChild(t *testing.T, dir string, attr *syscall.SysProcAttr) (*child, er
 	return c, nil
 }
 
-// kill ends the server process as kill -9 does.
+// kill sends SIGKILL to the server process.
 func (c *child) kill(t *testing.T) {
 	t.Helper()
 	if err := c.cmd.Process.Kill(); err != nil {
@@ -112,7 +111,7 @@ func (c *child) kill(t *testing.T) {
 	_ = c.cmd.Wait()
 }
 
-// seed is a data folder with a complete cluster, made once: initdb is what costs.
+// seed is a data folder with a complete cluster, created once because initdb is slow.
 var seed = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "codehub-embedded-seed-")
 	if err != nil {
@@ -125,7 +124,7 @@ var seed = sync.OnceValues(func() (string, error) {
 	return dir, s.Stop(context.Background())
 })
 
-// dataDir is a data folder of the test's own with a cluster in it.
+// dataDir returns a data folder of the test with a cluster in it.
 func dataDir(t *testing.T) string {
 	t.Helper()
 	from, err := seed()
@@ -144,7 +143,7 @@ func copyTree(t *testing.T, from, to string) {
 	}
 }
 
-// startServer starts a server that the end of the test stops.
+// startServer starts a server, and stops it at the end of the test.
 func startServer(t *testing.T, dir string) *Server {
 	t.Helper()
 	s, err := Start(t.Context(), Config{Dir: dir, Log: logTo(t), Settings: quick})
@@ -195,7 +194,7 @@ func execute(t *testing.T, url, sql string) {
 	}
 }
 
-// processUID is the user a process runs as.
+// processUID returns the user of a process.
 func processUID(t *testing.T, pid int) int {
 	t.Helper()
 	fi, err := os.Stat("/proc/" + strconv.Itoa(pid))
@@ -205,7 +204,7 @@ func processUID(t *testing.T, pid int) int {
 	return int(fi.Sys().(*syscall.Stat_t).Uid)
 }
 
-// alive tells whether the process runs; one that nobody reaped does not.
+// alive reports whether the process runs; a zombie does not.
 func alive(pid int) bool {
 	return syscall.Kill(pid, 0) == nil && !dead("/proc/"+strconv.Itoa(pid))
 }

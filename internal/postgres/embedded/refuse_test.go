@@ -25,12 +25,12 @@ func TestSecondServerRefused(t *testing.T) {
 		t.Fatalf("second server: %v", err)
 	}
 	if want := fmt.Sprintf("pid %d", c.cmd.Process.Pid); !strings.Contains(err.Error(), want) {
-		t.Errorf("%q does not say %q", err, want)
+		t.Errorf("%q does not contain %q", err, want)
 	}
 	if n := query[int](t, c.url, "SELECT 1"); n != 1 {
-		t.Error("the first server's database suffered")
+		t.Error("the first server's database is damaged")
 	}
-	// postgres, which lives on, has not inherited the lock.
+	// postgres keeps running and has not inherited the lock.
 	c.kill(t)
 	lock, err := LockDir(dir)
 	if err != nil {
@@ -43,7 +43,7 @@ func TestSecondServerRefused(t *testing.T) {
 	if err := s.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// The caller's lock is the caller's to give up.
+	// The caller releases the caller's lock.
 	if _, err := LockDir(dir); !errors.As(err, &locked) {
 		t.Errorf("lock after stop: %v", err)
 	}
@@ -81,15 +81,15 @@ func TestOtherVersionsFolder(t *testing.T) {
 	}
 	_, err := Start(t.Context(), Config{Dir: dir, Settings: quick})
 	if err == nil {
-		t.Fatal("started on another version's folder")
+		t.Fatal("started on a folder of another version")
 	}
 	for _, want := range []string{"made by PostgreSQL 11", "apt-get install postgresql-11", "pg_dump", filepath.Dir(file)} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q does not say %q", err, want)
+			t.Errorf("%q does not contain %q", err, want)
 		}
 	}
 	if got, _ := os.ReadFile(file); string(got) != "11\n" {
-		t.Errorf("the folder was touched: PG_VERSION is %q", got)
+		t.Errorf("the folder was changed: PG_VERSION is %q", got)
 	}
 }
 
@@ -104,11 +104,11 @@ func TestNotACluster(t *testing.T) {
 		t.Errorf("start on a damaged folder: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "postgres/data/base")); err != nil {
-		t.Errorf("the folder was touched: %v", err)
+		t.Errorf("the folder was changed: %v", err)
 	}
 }
 
-// What postgres says about why it does not start must reach the person.
+// The error of a failed start includes the reason that postgres logged.
 func TestStartFailureSaysWhy(t *testing.T) {
 	t.Parallel()
 	_, err := Start(t.Context(), Config{Dir: dataDir(t), Settings: map[string]string{"shared_buffers": "a lot"}})
@@ -152,7 +152,7 @@ func TestInstallations(t *testing.T) {
 	fake("9.6", "postgres (PostgreSQL) 9.6.24", "postgres", "initdb")
 	fake("15", "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)", "postgres", "initdb")
 	fake("17", "postgres (PostgreSQL) 17devel", "postgres", "initdb")
-	fake("18", "postgres (PostgreSQL) 18.1", "initdb") // only the client
+	fake("18", "postgres (PostgreSQL) 18.1", "initdb") // no server program
 	fake("19", "cannot execute binary file", "postgres", "initdb")
 	got, err := installations(t.Context(), []string{dir + "/*/bin"})
 	if err != nil {
@@ -164,7 +164,7 @@ func TestInstallations(t *testing.T) {
 	}
 	_, err = installations(t.Context(), []string{dir + "/9.6/bin"})
 	if !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "PostgreSQL 9") {
-		t.Errorf("only an old one installed: %v", err)
+		t.Errorf("only an old release installed: %v", err)
 	}
 }
 
@@ -183,12 +183,12 @@ func TestAnothersFolder(t *testing.T) {
 	}
 	err = l.checkOwner("/x", fi)
 	if err == nil || !strings.Contains(err.Error(), "belongs to "+acc.postgres.name) || !strings.Contains(err.Error(), "chown -R somebody: "+dir) {
-		t.Errorf("another's folder: %v", err)
+		t.Errorf("another user's folder: %v", err)
 	}
 }
 
-// What the postgres user puts into its folder must not lead a server that is
-// root to write elsewhere.
+// Links that the postgres user creates in its folder must not make a server that is root write
+// elsewhere.
 func TestPlantedLinks(t *testing.T) {
 	t.Parallel()
 	dir, outside := dataDir(t), filepath.Join(t.TempDir(), "outside")
@@ -204,25 +204,25 @@ func TestPlantedLinks(t *testing.T) {
 	}
 	startServer(t, dir)
 	if got, err := os.ReadFile(outside); err != nil || string(got) != "mine" {
-		t.Errorf("outside was written: %q, %v", got, err)
+		t.Errorf("a file outside was written: %q, %v", got, err)
 	}
 	fi, err := os.Stat(outside)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if st := fi.Sys().(*syscall.Stat_t); int(st.Uid) != os.Geteuid() {
-		t.Errorf("outside was given to uid %d", st.Uid)
+		t.Errorf("a file outside was given to uid %d", st.Uid)
 	}
 }
 
-// Peer authentication admits the server's user and postgres's, to one role. The
-// folder keeps others from even asking, so the test opens it.
+// Peer authentication admits the users of the server and of postgres, as one role. The folder's
+// mode keeps others from connecting, so the test opens it.
 func TestPeerAuthentication(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, dataDir(t))
 	socket := filepath.Join(t.TempDir(), "s")
 	if os.Geteuid() == 0 {
-		// A way in for everybody, as if all the folders were open.
+		// A link to the socket that every user can reach.
 		public, err := os.MkdirTemp("", "codehub-peer-")
 		if err != nil {
 			t.Fatal(err)
@@ -274,7 +274,8 @@ func TestPeerAuthentication(t *testing.T) {
 	}
 }
 
-// Root runs it as whom it is told, and as nobody where there is no user postgres.
+// A server that is root runs postgres as the configured user, and as nobody without a user
+// postgres.
 func TestAccounts(t *testing.T) {
 	t.Parallel()
 	acc, err := chooseAccounts("")
@@ -291,7 +292,7 @@ func TestAccounts(t *testing.T) {
 		t.Errorf("accounts of root: %+v", acc)
 	}
 	if acc, err := chooseAccounts("nobody"); err != nil || acc.postgres.name != "nobody" {
-		t.Errorf("accounts of root with a wish: %+v, %v", acc, err)
+		t.Errorf("accounts of root with a preferred user: %+v, %v", acc, err)
 	}
 	if _, err := chooseAccounts("root"); err == nil {
 		t.Error("root accepted as the user of postgres")
@@ -301,7 +302,8 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
-// A server that is not root has one user and plain paths. Root tests it as nobody.
+// A server that is not root has one user and plain paths. If the test is root, it runs the
+// server as nobody.
 func TestUnprivilegedServer(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "codehub-unprivileged-")
@@ -335,13 +337,13 @@ func TestUnprivilegedServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again.pid != c.pid {
-		t.Errorf("postgres is %d, want the %d that was left", again.pid, c.pid)
+		t.Errorf("postgres is %d, want the %d that kept running", again.pid, c.pid)
 	}
 	_ = again.stdin.Close()
 	if err := again.cmd.Wait(); err != nil {
 		t.Error(err)
 	}
 	if alive(c.pid) {
-		t.Errorf("postgres %d goes on after a stop", c.pid)
+		t.Errorf("postgres %d runs after a stop", c.pid)
 	}
 }

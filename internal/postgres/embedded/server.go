@@ -271,7 +271,7 @@ func (s *Server) ready(ctx context.Context, p *process) error {
 			return conn.Close(ctx)
 		}
 		if !p.running() {
-			return fmt.Errorf("postgres ended while starting%s", s.lay.lastWords())
+			return fmt.Errorf("postgres ended while starting%s", s.lay.logTail())
 		}
 		var answer *pgconn.PgError
 		switch {

@@ -17,7 +17,7 @@ import (
 func TestFreshStart(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "not", "there", "yet")
-	s, err := Start(t.Context(), Config{Dir: dir, Log: logTo(t)}) // fsync and all
+	s, err := Start(t.Context(), Config{Dir: dir, Log: logTo(t)}) // with fsync
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestFreshStart(t *testing.T) {
 			t.Errorf("%s = %q, want %q", sql, deref(got), want)
 		}
 	}
-	// What it owns, everything in the folder of its own included.
+	// Owners and modes of all files in postgres's folder.
 	acc, err := chooseAccounts("")
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestFreshStart(t *testing.T) {
 	if fi, err := os.Stat(dir); err != nil || fi.Mode().Perm() != 0o700 {
 		t.Errorf("data folder: %v, %v; want 0700", fi.Mode(), err)
 	}
-	// A session of its own: the terminal's Ctrl-C does not reach it.
+	// postgres has a session of its own, so that Ctrl-C in the terminal does not reach it.
 	if sid, _ := sessionOf(s.proc.pid); sid != s.proc.pid {
 		t.Errorf("postgres %d is in session %d", s.proc.pid, sid)
 	}
@@ -113,7 +113,7 @@ func TestRestartKeepsData(t *testing.T) {
 	}
 }
 
-// The data folder alone is known to the next server; not where the last lay.
+// The next server needs only the data folder, which may have moved.
 func TestFolderMoved(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
@@ -142,7 +142,7 @@ func TestFolderOnAnotherDisk(t *testing.T) {
 	}
 }
 
-// The socket's path has 107 bytes, the folder's up to 4096.
+// A socket's path may have 107 bytes, a folder's 4096.
 func TestDeepFolder(t *testing.T) {
 	t.Parallel()
 	deep := filepath.Join(t.TempDir(), strings.Repeat("deep/", 30), strings.Repeat("x", 100))
@@ -164,12 +164,12 @@ func TestDeepFolder(t *testing.T) {
 		t.Errorf("postgres is %d, was %d: not found again after the crash", s.proc.pid, c.pid)
 	}
 	if s.socket == s.lay.path(runName) {
-		t.Fatal("the path is not too long: the test is none")
+		t.Fatal("the path is too short for this test")
 	}
 	if n := query[int](t, s.URL(), "SELECT n FROM kept"); n != 42 {
 		t.Errorf("n = %d", n)
 	}
-	// Taken away by a cleaner of temporary files, it comes back.
+	// A link that a cleaner of temporary files removes is created again.
 	if err := os.Remove(s.socket); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestStopBound(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, dataDir(t))
 	execute(t, s.URL(), "CREATE TABLE kept AS SELECT 42 AS n")
-	// A postmaster that hangs: it takes no notice of the polite signals.
+	// A postmaster that hangs ignores SIGINT and SIGQUIT.
 	pid := s.proc.pid
 	if err := s.proc.signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -205,7 +205,7 @@ func TestStopBound(t *testing.T) {
 		t.Errorf("stop of a hanging postgres: %v", err)
 	}
 	if alive(pid) {
-		t.Errorf("postgres %d is still there", pid)
+		t.Errorf("postgres %d is still running", pid)
 	}
 	again := startServer(t, s.lay.base[:len(s.lay.base)-len("/postgres")])
 	if n := query[int](t, again.URL(), "SELECT n FROM kept"); n != 42 {
@@ -213,7 +213,7 @@ func TestStopBound(t *testing.T) {
 	}
 }
 
-// A client that holds a transaction open does not hold up a stop.
+// A client with an open transaction does not delay a stop.
 func TestStopWithOpenTransaction(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, dataDir(t))
@@ -248,5 +248,5 @@ func TestStartCancelled(t *testing.T) {
 	if _, err := Start(ctx, Config{Dir: dir, Settings: quick}); !errors.Is(err, context.Canceled) {
 		t.Errorf("start under a cancelled context: %v", err)
 	}
-	startServer(t, dir) // nothing is left that would be in the way
+	startServer(t, dir) // the failed start left nothing that prevents another one
 }

@@ -24,7 +24,7 @@ func (s *Server) Run(ctx context.Context) error {
 		if s.attend(ctx) != nil {
 			return nil
 		}
-		s.log.Error("postgres exited unexpectedly; restarting", "err", "postgres ended"+s.lay.lastWords())
+		s.log.Error("postgres exited unexpectedly; restarting", "err", "postgres ended"+s.lay.logTail())
 		if time.Since(since) > calm {
 			backoff = first
 		}

@@ -25,7 +25,7 @@ func TestUsers(t *testing.T) {
 	}
 	made := must(e.CreateUser(ctx, postgres.User{Username: "Ärger", PasswordHash: "h", Admin: true, MaxRunning: ptr(7)}))(t)
 	if !workspace.ValidID(made.ID) || made.CreatedAt.IsZero() || made.CreatedAt.Location() != time.UTC {
-		t.Fatalf("made %+v", made)
+		t.Fatalf("created %+v", made)
 	}
 	for _, name := range []string{"Ärger", "ärger", "ÄRGER", "A\u0308rger"} {
 		got := must(e.UserByName(ctx, name))(t)
@@ -142,7 +142,7 @@ func TestSessions(t *testing.T) {
 	_, _, err = e.SessionUser(ctx, hash("other"))
 	wantCode(t, err, workspace.CodeUnauthenticated)
 	if err := e.CreateSession(ctx, []byte("a plain session id"), ann.UserID, "", expires, ""); err == nil {
-		t.Error("what is no SHA-256 was stored")
+		t.Error("a value that is not a SHA-256 was stored")
 	}
 
 	for range 2 { // ending it twice is no error
@@ -156,7 +156,7 @@ func TestSessions(t *testing.T) {
 		t.Error(d)
 	}
 
-	// One that is over, and one whose user is disabled.
+	// An expired session, and one whose user is disabled.
 	if err := e.CreateSession(ctx, hash("old"), ann.UserID, "", soon(-time.Second), ""); err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestSessions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := must(e.DeleteExpiredSessions(ctx))(t); n != 1 {
-		t.Errorf("%d sessions were over", n)
+		t.Errorf("%d sessions had expired", n)
 	}
 	e.exec(`UPDATE users SET disabled = true`)
 	_, _, err = e.SessionUser(ctx, hash("new"))
@@ -274,7 +274,7 @@ func TestValidSessions(t *testing.T) {
 	}
 }
 
-// What the old password opened does not stay open.
+// Sessions and tokens of the old password end.
 func TestSetPassword(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -296,15 +296,14 @@ func TestSetPassword(t *testing.T) {
 	}
 	valid := must(e.ValidSessions(ctx, [][]byte{hash("sann"), hash("tann"), hash("sbob"), hash("tbob")}))(t)
 	if len(valid) != 2 {
-		t.Errorf("%d sessions and tokens still hold, want bob's two", len(valid))
+		t.Errorf("%d sessions and tokens are still valid, want bob's two", len(valid))
 	}
 	if d := cmp.Diff([]string{"ann user.create", "ann login", "ann user.password"}, e.audited(ann.UserID)); d != "" {
 		t.Error(d)
 	}
 }
 
-// A login or token creation that runs while the access of its user ends does not
-// outlast it.
+// A login or token creation that runs while the access of its user ends does not outlive it.
 func TestAccessEndsForRequestsUnderWay(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
@@ -342,7 +341,7 @@ func TestAccessEndsForRequestsUnderWay(t *testing.T) {
 	e.during(func() { err = e.SetPassword(ctx, ann.UserID, old, "mine") }, another)
 	wantCode(t, err, workspace.CodeUnauthenticated)
 
-	// The other way round: what came first ends with the rest.
+	// In the other order, the new session ends with the others.
 	if err := e.CreateSession(ctx, hash("s4"), ann.UserID, "another", soon(time.Hour), ""); err != nil {
 		t.Fatal(err)
 	}
