@@ -22,7 +22,7 @@ var allowed = map[string][]string{
 	"codehub/internal/setting":         {},
 	"codehub/internal/view":            {"codehub/api", "codehub/internal/workspace", "codehub/internal/lifecycle"},
 	"codehub/internal/service":         {"codehub/api", "codehub/internal/postgres", "codehub/internal/workspace"},
-	"codehub/internal/config":          {"codehub/internal/activity", "codehub/internal/gc", "codehub/internal/reconcile", "codehub/internal/ttl", "codehub/internal/imageref", "codehub/internal/setting", "codehub/internal/workspace"},
+	"codehub/internal/config":          {"codehub/internal/activity", "codehub/internal/gc", "codehub/internal/reconcile", "codehub/internal/runtime/docker", "codehub/internal/ttl", "codehub/internal/imageref", "codehub/internal/setting", "codehub/internal/workspace"},
 	"codehub/internal/cli":             {"codehub/api", "codehub/client", "codehub/internal/cli/terminal"},
 	"codehub/internal/cli/terminal":    {},
 	"codehub/internal/failpoint":       {"codehub/internal/workspace"},
@@ -39,7 +39,7 @@ var allowed = map[string][]string{
 	"codehub/internal/activity":        {"codehub/internal/health", "codehub/internal/workspace"},
 	"codehub/internal/ttl":             {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/activity", "codehub/internal/postgres"},
 	"codehub/internal/postgres":        {"codehub/internal/health", "codehub/internal/lifecycle", "codehub/internal/workspace", "codehub/internal/activity"},
-	"codehub/internal/runtime/docker":  {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/runtime", "codehub/internal/runtime/docker/wall", "codehub/internal/breaker", "codehub/internal/archive", "codehub/internal/treewipe"},
+	"codehub/internal/runtime/docker":  {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/runtime", "codehub/internal/runtime/docker/wall", "codehub/internal/setting", "codehub/internal/breaker", "codehub/internal/archive", "codehub/internal/treewipe"},
 	"codehub/internal/activity/vscode": {"codehub/internal/activity"},
 	"codehub/internal/proxy":           {"codehub/internal/health", "codehub/internal/accesslog", "codehub/internal/lifecycle", "codehub/api", "codehub/internal/workspace", "codehub/internal/runtime", "codehub/internal/activity", "codehub/internal/activity/vscode"},
 	"codehub/internal/reconcile":       {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/lifecycle", "codehub/internal/runtime", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/archive/store", "codehub/internal/storagejob"},
@@ -114,8 +114,8 @@ func mayWire(pkg, imp string) bool {
 	switch pkg {
 	case "codehub/cmd/codehub", "codehub/internal/pgtest", "codehub/bench":
 		return true
-	case "codehub/internal/config": // takes the settings that the controller declares
-		return imp == "codehub/internal/reconcile"
+	case "codehub/internal/config": // takes the settings that these declare
+		return imp == "codehub/internal/reconcile" || imp == "codehub/internal/runtime/docker"
 	case "codehub/internal/server", "codehub/internal/maintenance", "codehub/internal/installation":
 		return !slices.Contains([]string{"codehub/internal/cli", "codehub/internal/server", "codehub/internal/maintenance"}, imp)
 	}

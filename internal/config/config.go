@@ -6,7 +6,6 @@ package config
 import (
 	"fmt"
 	"net"
-	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"codehub/internal/gc"
 	"codehub/internal/imageref"
 	"codehub/internal/reconcile"
+	"codehub/internal/runtime/docker"
 	"codehub/internal/setting"
 	"codehub/internal/ttl"
 	"codehub/internal/workspace"
@@ -37,18 +37,12 @@ type Config struct {
 	RedisURL      string `name:"redis-url" env:"CODEHUB_REDIS_URL" help:"Redis between several servers: redis://[user:password@]host:port/db, or rediss:// (default: none; one server needs none)."`
 	ArchiveURL    string `name:"archive-url" env:"CODEHUB_ARCHIVE_URL" help:"Where archives are kept: file:///folder, or s3://bucket/prefix?endpoint=https://host&region=…&path-style=true (default: the folder archives in the data folder)."`
 
-	Runtime       string `name:"runtime" env:"CODEHUB_RUNTIME" default:"docker" help:"What runs the containers: docker."`
-	DefaultImage  string `name:"default-image" env:"CODEHUB_DEFAULT_IMAGE" default:"codehub/workspace:latest" help:"Image of workspaces that do not name one."`
-	Storage       string `name:"storage" env:"CODEHUB_STORAGE" default:"docker-volume" help:"Where new homes are: docker-volume, or local-dir (folders in the data folder)."`
-	HostDataDir   string `name:"host-data-dir" env:"CODEHUB_HOST_DATA_DIR" help:"Path of the data folder on Docker's host, if codehub itself runs in a container."`
-	CPUs          string `name:"workspace-cpus" env:"CODEHUB_WORKSPACE_CPUS" default:"2" help:"Cores a workspace may use (0 = no limit)."`
-	Memory        string `name:"workspace-memory" env:"CODEHUB_WORKSPACE_MEMORY" default:"4g" help:"Memory a workspace may use, like 512m or 4g (0 = no limit)."`
-	Pids          int64  `name:"workspace-pids" env:"CODEHUB_WORKSPACE_PIDS" default:"4096" help:"Processes and threads a workspace may have (0 = no limit)."`
-	LogSize       string `name:"workspace-log-size" env:"CODEHUB_WORKSPACE_LOG_SIZE" default:"10m" help:"Size at which Docker rotates a container's log."`
-	Sudo          bool   `name:"workspace-sudo" env:"CODEHUB_WORKSPACE_SUDO" help:"Let users become root in their workspaces (Docker's default capabilities)."`
-	NetworkSubnet string `name:"network-subnet" env:"CODEHUB_NETWORK_SUBNET" help:"IPv4 subnet of the workspaces' network, like 10.213.0.0/24 (default: Docker chooses one)."`
-	EgressDeny    string `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Further networks that workspaces must not reach, like 10.0.0.0/8,192.168.0.0/16."`
-	AllowNoWall   bool   `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces without network isolation where it cannot be set up. They can then reach this host's services."`
+	Runtime      string `name:"runtime" env:"CODEHUB_RUNTIME" default:"docker" help:"What runs the containers: docker."`
+	DefaultImage string `name:"default-image" env:"CODEHUB_DEFAULT_IMAGE" default:"codehub/workspace:latest" help:"Image of workspaces that do not name one."`
+	Storage      string `name:"storage" env:"CODEHUB_STORAGE" default:"docker-volume" help:"Where new homes are: docker-volume, or local-dir (folders in the data folder)."`
+	HostDataDir  string `name:"host-data-dir" env:"CODEHUB_HOST_DATA_DIR" help:"Path of the data folder on Docker's host, if codehub itself runs in a container."`
+
+	Docker docker.Settings `embed:""`
 
 	MaxRunningPerUser int           `name:"max-running-per-user" env:"CODEHUB_MAX_RUNNING_PER_USER,MAX_RUNNING_PER_USER" min:"0" max:"1000000" default:"2" help:"Running limit of each user (0 = no limit)."`
 	MaxRunningGlobal  int           `name:"max-running-global" env:"CODEHUB_MAX_RUNNING_GLOBAL,MAX_RUNNING_GLOBAL" min:"0" max:"1000000" default:"100" help:"Running limit of all users together (0 = no limit)."`
@@ -76,14 +70,9 @@ type Config struct {
 	Version string `kong:"-"` // of this program
 
 	// Computed by Resolve.
-	PublicURL    *url.URL       `kong:"-"`
-	NanoCPUs     int64          `kong:"-"`
-	MemoryBytes  int64          `kong:"-"`
-	LogBytes     int64          `kong:"-"`
-	DenyPrefixes []netip.Prefix `kong:"-"`
-	Subnet       netip.Prefix   `kong:"-"` // of NetworkSubnet; zero: Docker chooses
-	Archives     *url.URL       `kong:"-"` // of ArchiveURL
-	MinFreeShare float64        `kong:"-"` // of a disk, from 0 to 1
+	PublicURL    *url.URL `kong:"-"`
+	Archives     *url.URL `kong:"-"` // of ArchiveURL
+	MinFreeShare float64  `kong:"-"` // of a disk, from 0 to 1
 }
 
 // AfterApply takes the program's version.
@@ -96,7 +85,7 @@ func (c *Config) AfterApply(vars kong.Vars) error {
 // returns the first invalid one as *setting.Problem.
 func (c *Config) Resolve() error {
 	for _, check := range []func() error{
-		c.addresses, c.folders, c.database, c.redis, c.archives, c.backends, c.sizes, c.limits, c.bounds, c.intervals, c.logging,
+		c.addresses, c.folders, c.database, c.redis, c.archives, c.backends, c.Docker.Resolve, c.limits, c.bounds, c.intervals, c.logging,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -239,70 +228,7 @@ func (c *Config) backends() error {
 	if !imageref.Valid(c.DefaultImage) {
 		return setting.Invalid("CODEHUB_DEFAULT_IMAGE", fmt.Sprintf("%q is not an image reference", c.DefaultImage), "give one like codehub/workspace:latest")
 	}
-	for _, s := range strings.Split(c.EgressDeny, ",") {
-		if s = strings.TrimSpace(s); s == "" {
-			continue
-		}
-		p, err := netip.ParsePrefix(s)
-		if err != nil {
-			return setting.Invalid("CODEHUB_EGRESS_DENY", fmt.Sprintf("%q is not a network", s), "give networks like 10.0.0.0/8, separated by commas")
-		}
-		c.DenyPrefixes = append(c.DenyPrefixes, p.Masked())
-	}
-	return c.subnet()
-}
-
-func (c *Config) subnet() error {
-	if c.NetworkSubnet == "" {
-		return nil
-	}
-	p, err := netip.ParsePrefix(c.NetworkSubnet)
-	if err != nil || !p.Addr().Is4() || p != p.Masked() || p.Bits() < 8 || p.Bits() > 28 {
-		return setting.Invalid("CODEHUB_NETWORK_SUBNET", fmt.Sprintf("%q is not an IPv4 network of /8 to /28", c.NetworkSubnet), "give one that is not in use, like 10.213.0.0/24")
-	}
-	c.Subnet = p
 	return nil
-}
-
-func (c *Config) sizes() error {
-	cpus, err := strconv.ParseFloat(c.CPUs, 64)
-	if err != nil || !(cpus >= 0 && cpus <= 4096) {
-		return setting.Invalid("CODEHUB_WORKSPACE_CPUS", fmt.Sprintf("%q is not a number of cores", c.CPUs), "give one like 2 or 0.5, or 0 for no limit")
-	}
-	c.NanoCPUs = int64(cpus * 1e9)
-	if c.MemoryBytes, err = parseBytes(c.Memory); err != nil || (c.MemoryBytes != 0 && c.MemoryBytes < 64<<20) {
-		return setting.Invalid("CODEHUB_WORKSPACE_MEMORY", fmt.Sprintf("%q is not a size of at least 64m", c.Memory), "give one like 512m or 4g, or 0 for no limit")
-	}
-	if c.LogBytes, err = parseBytes(c.LogSize); err != nil || c.LogBytes < 64<<10 {
-		return setting.Invalid("CODEHUB_WORKSPACE_LOG_SIZE", fmt.Sprintf("%q is not a size of at least 64k", c.LogSize), "give one like 10m")
-	}
-	if c.Pids != 0 && (c.Pids < 32 || c.Pids > 4<<20) {
-		return setting.Invalid("CODEHUB_WORKSPACE_PIDS", fmt.Sprintf("%d is too few or too many for an IDE", c.Pids), "give 32 to 4194304, or 0 for no limit")
-	}
-	return nil
-}
-
-func parseBytes(s string) (int64, error) {
-	s = strings.ToLower(strings.TrimSpace(s))
-	unit := int64(1)
-	if n := len(s); n > 1 {
-		switch s[n-1] {
-		case 'k':
-			unit = 1 << 10
-		case 'm':
-			unit = 1 << 20
-		case 'g':
-			unit = 1 << 30
-		}
-		if unit > 1 {
-			s = s[:n-1]
-		}
-	}
-	v, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || v < 0 || v > (1<<62)/unit {
-		return 0, fmt.Errorf("not a size")
-	}
-	return v * unit, nil
 }
 
 // MaxTTL bounds a TTL, in seconds: ten years.

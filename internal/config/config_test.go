@@ -37,7 +37,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Listen != "127.0.0.1:8080" || c.PublicURL.String() != "http://localhost:8080" || c.MaxRunningPerUser != 2 ||
-		c.MaxRunningGlobal != 100 || c.DeleteGrace.String() != "2h0m0s" || c.NanoCPUs != 2e9 || c.MemoryBytes != 4<<30 {
+		c.MaxRunningGlobal != 100 || c.DeleteGrace.String() != "2h0m0s" || c.Docker.NanoCPUs != 2e9 || c.Docker.MemoryBytes != 4<<30 {
 		t.Errorf("defaults differ from docs/settings.md: %+v", c)
 	}
 	if c.Archives.String() != "file://"+filepath.Join(c.DataDir, "archives") || c.ArchiveKeep != 1 || c.GCDelay.String() != "2h0m0s" || c.MinFreeShare != 0.05 {

@@ -46,7 +46,7 @@ func (c *uninstallCmd) Run(ctx context.Context) error {
 	}
 	defer release()
 	rt, err := docker.New(ctx, docker.Config{
-		Installation: id, DataDir: c.DataDir, HostDataDir: c.HostDataDir, AllowNoWall: c.AllowNoWall, Log: log,
+		Installation: id, DataDir: c.DataDir, HostDataDir: c.HostDataDir, Settings: c.Docker, Log: log,
 	})
 	if err != nil {
 		return err

@@ -120,9 +120,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	}
 	rt, err := docker.New(ctx, docker.Config{
 		Installation: id, DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir,
-		CPUs: float64(cfg.NanoCPUs) / 1e9, MemoryBytes: cfg.MemoryBytes, PidsLimit: cfg.Pids, LogMaxBytes: cfg.LogBytes,
-		Sudo: cfg.Sudo, Subnet: cfg.Subnet, EgressDeny: slices.Concat(cfg.DenyPrefixes, behind(ctx, cfg, log)), AllowNoWall: cfg.AllowNoWall,
-		Log: log, Conditions: conditions,
+		Settings: cfg.Docker, Services: behind(ctx, cfg, log), Log: log, Conditions: conditions,
 	})
 	if err != nil {
 		return err

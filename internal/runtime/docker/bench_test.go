@@ -25,8 +25,8 @@ func benchRuntime(b *testing.B) *Runtime {
 	b.Helper()
 	r, err := New(b.Context(), Config{
 		Installation: uuid.NewString(), DataDir: b.TempDir(),
-		CPUs: 2, MemoryBytes: 2 << 30, PidsLimit: 4096,
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Settings: Settings{NanoCPUs: 2e9, MemoryBytes: 2 << 30, Pids: 4096},
+		Log:      slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -42,23 +42,12 @@ type Config struct {
 	// first argument is "host-helper"; empty: the running executable.
 	HelperBinary string
 
-	CPUs        float64 // 0 = no limit
-	MemoryBytes int64   // memory and swap together; 0 = no limit
-	PidsLimit   int64   // 0 = no limit
+	Settings
+	LogMaxFiles int // 0 = 2
 
-	LogMaxBytes int64 // per log file; 0 = 10 MiB
-	LogMaxFiles int   // 0 = 2
-
-	// Sudo keeps Docker's default capabilities (without NET_RAW) and allows set-uid
-	// programs, for users who need apt.
-	Sudo bool
-
-	// Subnet is the IPv4 subnet of the workspaces' network; the zero value leaves
-	// the choice to Docker. A network that exists keeps its subnet.
-	Subnet netip.Prefix
-
-	EgressDeny  []netip.Prefix // in addition to the ranges that are always denied
-	AllowNoWall bool           // start workspaces even if network isolation cannot be set up
+	// Services are addresses of codehub's own services, which workspaces must not
+	// reach either.
+	Services []netip.Prefix
 
 	// Publish reaches workspaces through a port on 127.0.0.1 even if their own
 	// address is reachable.

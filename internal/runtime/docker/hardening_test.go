@@ -32,7 +32,7 @@ func inspectOf(t *testing.T, r *Runtime, up runtime.Upstream) container.InspectR
 func TestHardening(t *testing.T) {
 	t.Parallel()
 	limits := func(c *Config) {
-		c.CPUs, c.MemoryBytes, c.PidsLimit = 0.5, 64<<20, 64
+		c.NanoCPUs, c.MemoryBytes, c.Pids = 5e8, 64<<20, 64
 		c.LogMaxBytes, c.LogMaxFiles = 1<<20, 3
 	}
 	cases := []struct {

@@ -69,7 +69,7 @@ func newRuntime(t *testing.T, change func(*Config)) *Runtime {
 	subnet := dockertest.NewSubnet(t)
 	cfg := Config{
 		Installation: uuid.NewString(),
-		Subnet:       subnet.Prefix,
+		Settings:     Settings{Subnet: subnet.Prefix},
 		DataDir:      t.TempDir(),
 		HelperBinary: bin,
 		ExtraLabels:  map[string]string{"codehub.test": t.Name()},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"codehub/internal/runtime/docker/wall"
@@ -72,7 +73,7 @@ func (r *Runtime) ensureWall(ctx context.Context, net *network) error {
 	spec := wall.Spec{
 		Table:  r.names.table,
 		Bridge: r.names.bridge,
-		Deny:   r.cfg.EgressDeny,
+		Deny:   slices.Concat(r.cfg.Denied, r.cfg.Services),
 	}
 	err := r.applyWall(ctx, spec)
 	if err == nil || !r.cfg.AllowNoWall || ctx.Err() != nil {

@@ -128,14 +128,14 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, net *network, addr n
 			"max-file": strconv.Itoa(r.cfg.LogMaxFiles),
 		}},
 		Resources: container.Resources{
-			NanoCPUs:   int64(r.cfg.CPUs * 1e9),
+			NanoCPUs:   r.cfg.NanoCPUs,
 			Memory:     r.cfg.MemoryBytes,
 			MemorySwap: r.cfg.MemoryBytes, // equal to Memory: no swap
 		},
 		Mounts: []mount.Mount{r.homeMount(spec, attempt)},
 	}
-	if r.cfg.PidsLimit > 0 {
-		host.PidsLimit = &r.cfg.PidsLimit
+	if r.cfg.Pids > 0 {
+		host.PidsLimit = &r.cfg.Pids
 	}
 	if r.cfg.Sudo {
 		// With raw sockets a workspace could forge its neighbours' addresses.

@@ -288,7 +288,7 @@ func TestWall(t *testing.T) {
 	t.Parallel()
 	out := newOutside(t)
 	r := newRuntime(t, func(c *Config) {
-		c.EgressDeny = []netip.Prefix{netip.PrefixFrom(out.denied, 25).Masked()}
+		c.Denied = []netip.Prefix{netip.PrefixFrom(out.denied, 25).Masked()}
 	})
 	otherInstallation := newRuntime(t, nil) // another installation
 	uplink, private := newBridged(t, 1), newBridged(t, 2)
