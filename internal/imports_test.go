@@ -21,8 +21,8 @@ var allowed = map[string][]string{
 	"codehub/internal/imageref":        {},
 	"codehub/internal/setting":         {},
 	"codehub/internal/view":            {"codehub/api", "codehub/internal/workspace", "codehub/internal/lifecycle"},
-	"codehub/internal/service":         {"codehub/api", "codehub/internal/postgres", "codehub/internal/workspace"},
-	"codehub/internal/config":          {"codehub/internal/activity", "codehub/internal/gc", "codehub/internal/reconcile", "codehub/internal/runtime/docker", "codehub/internal/ttl", "codehub/internal/imageref", "codehub/internal/setting", "codehub/internal/workspace"},
+	"codehub/internal/service":         {"codehub/api", "codehub/internal/postgres", "codehub/internal/workspace", "codehub/internal/setting", "codehub/internal/imageref"},
+	"codehub/internal/config":          {"codehub/internal/activity", "codehub/internal/gc", "codehub/internal/reconcile", "codehub/internal/runtime/docker", "codehub/internal/ttl", "codehub/internal/setting", "codehub/internal/bucket", "codehub/internal/bus/redisbus", "codehub/internal/lifecycle", "codehub/internal/postgres", "codehub/internal/service"},
 	"codehub/internal/cli":             {"codehub/api", "codehub/client", "codehub/internal/cli/terminal"},
 	"codehub/internal/cli/terminal":    {},
 	"codehub/internal/failpoint":       {"codehub/internal/workspace"},
@@ -30,7 +30,7 @@ var allowed = map[string][]string{
 	"codehub/cmd/codehub":              {"codehub/internal/cli", "codehub/internal/maintenance", "codehub/internal/runtime", "codehub/internal/runtime/docker", "codehub/internal/server", "codehub/internal/storagejob"},
 	"codehub/internal/breaker":         {"codehub/internal/health", "codehub/api"},
 	"codehub/internal/bus":             {"codehub/internal/workspace"},
-	"codehub/internal/bus/redisbus":    {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/activity"},
+	"codehub/internal/bus/redisbus":    {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/activity", "codehub/internal/setting"},
 	"codehub/internal/auth":            {"codehub/internal/health", "codehub/api", "codehub/internal/workspace", "codehub/internal/postgres"},
 	"codehub/internal/admin":           {"codehub/api", "codehub/internal/replica", "codehub/internal/workspace", "codehub/internal/postgres"},
 	"codehub/internal/archive":         {},
@@ -42,15 +42,15 @@ var allowed = map[string][]string{
 	"codehub/internal/runtime/docker":  {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/runtime", "codehub/internal/runtime/docker/wall", "codehub/internal/setting", "codehub/internal/breaker", "codehub/internal/archive", "codehub/internal/treewipe"},
 	"codehub/internal/activity/vscode": {"codehub/internal/activity"},
 	"codehub/internal/proxy":           {"codehub/internal/health", "codehub/internal/accesslog", "codehub/internal/lifecycle", "codehub/api", "codehub/internal/workspace", "codehub/internal/runtime", "codehub/internal/activity", "codehub/internal/activity/vscode"},
-	"codehub/internal/reconcile":       {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/lifecycle", "codehub/internal/runtime", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/archive/store", "codehub/internal/storagejob"},
+	"codehub/internal/reconcile":       {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/lifecycle", "codehub/internal/runtime", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/archive/store", "codehub/internal/storagejob", "codehub/internal/setting"},
 	"codehub/internal/importm1":        {"codehub/internal/imageref", "codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/archive/store", "codehub/internal/auth", "codehub/internal/bucket"},
 	"codehub/internal/adopt":           {"codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/archive/store", "codehub/internal/bucket"},
 	"codehub/internal/gc":              {"codehub/internal/health", "codehub/internal/lifecycle", "codehub/internal/mark", "codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/archive", "codehub/internal/archive/store", "codehub/internal/bucket"},
 	"codehub/internal/mark":            {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/archive/store", "codehub/internal/bucket", "codehub/internal/runtime"},
-	"codehub/internal/rollback":        {"codehub/internal/lifecycle", "codehub/api", "codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/adopt", "codehub/internal/bucket", "codehub/internal/mark", "codehub/internal/runtime"},
+	"codehub/internal/rollback":        {"codehub/internal/lifecycle", "codehub/api", "codehub/internal/workspace", "codehub/internal/postgres", "codehub/internal/adopt", "codehub/internal/bucket", "codehub/internal/mark", "codehub/internal/runtime", "codehub/internal/service"},
 	"codehub/internal/storagejob":      {"codehub/internal/workspace", "codehub/internal/archive", "codehub/internal/archive/store", "codehub/internal/archive/transfer", "codehub/internal/runtime", "codehub/internal/treewipe"},
 	"codehub/internal/treewipe":        {},
-	"codehub/internal/bucket":          {"codehub/internal/health", "codehub/internal/breaker", "codehub/internal/workspace", "codehub/internal/lifecycle", "codehub/internal/runtime", "codehub/internal/archive", "codehub/internal/archive/store", "codehub/internal/archive/transfer", "codehub/internal/storagejob"},
+	"codehub/internal/bucket":          {"codehub/internal/health", "codehub/internal/breaker", "codehub/internal/workspace", "codehub/internal/lifecycle", "codehub/internal/runtime", "codehub/internal/archive", "codehub/internal/archive/store", "codehub/internal/archive/transfer", "codehub/internal/storagejob", "codehub/internal/setting"},
 
 	"codehub/internal/archive/store":    {"codehub/internal/archive/transfer"},
 	"codehub/internal/archive/transfer": {},
@@ -115,7 +115,7 @@ func mayWire(pkg, imp string) bool {
 	case "codehub/cmd/codehub", "codehub/internal/pgtest", "codehub/bench":
 		return true
 	case "codehub/internal/config": // takes the settings that these declare
-		return imp == "codehub/internal/reconcile" || imp == "codehub/internal/runtime/docker"
+		return slices.Contains([]string{"codehub/internal/bus/redisbus", "codehub/internal/reconcile", "codehub/internal/runtime/docker"}, imp)
 	case "codehub/internal/server", "codehub/internal/maintenance", "codehub/internal/installation":
 		return !slices.Contains([]string{"codehub/internal/cli", "codehub/internal/server", "codehub/internal/maintenance"}, imp)
 	}

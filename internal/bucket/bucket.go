@@ -30,10 +30,7 @@ type Config struct {
 	// HostSocketDir its path for Docker. Only for S3.
 	SocketDir, HostSocketDir string
 
-	// MinFree is the share of a disk, such as 0.05, that restores leave free
-	// (see storagejob.Spec); 0: none. Archives into a folder leave half of it
-	// free, since archiving is what frees space on a full disk.
-	MinFree float64
+	Settings
 
 	// Breaker is the circuit breaker for calls to the bucket; for S3 it must
 	// also be in the store's transport (see store.OpenOver). nil: none. New

@@ -311,7 +311,7 @@ func TestOpenAtOffset(t *testing.T) {
 func TestJobsKeepTheReserve(t *testing.T) {
 	onBoth(t, func(t *testing.T, f *fixture) {
 		row := f.archived(t, homeOf(t, 1000))
-		f.MinFree = 0.08
+		f.MinFreeShare = 0.08
 		for spec, want := range map[*runtime.JobSpec]string{new(f.archiveJob(t, newRow())): `"min_free":0.04`, new(f.restoreJob(t, row)): `"min_free":0.08`} {
 			if !strings.Contains(string(spec.Input), want) {
 				t.Errorf("%s is not in what it is told: %.1000s", want, spec.Input)

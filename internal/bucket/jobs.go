@@ -36,7 +36,7 @@ func (b *Bucket) ArchiveJob(ctx context.Context, row workspace.Workspace, owner 
 	if err := b.right(ctx); err != nil {
 		return err
 	}
-	orders := storagejob.Spec{Kind: string(runtime.JobArchive), Claim: row.OpID, Meta: b.newMeta(row, owner), MinFree: b.MinFree / 2}
+	orders := storagejob.Spec{Kind: string(runtime.JobArchive), Claim: row.OpID, Meta: b.newMeta(row, owner), MinFree: b.MinFreeShare / 2}
 	if b.presigner == nil {
 		if err := b.makeFolder(ctx, key); err != nil {
 			return err
@@ -65,7 +65,7 @@ func (b *Bucket) RestoreJob(ctx context.Context, row workspace.Workspace, meta *
 	if err := describes(meta, row); err != nil {
 		return err
 	}
-	orders := storagejob.Spec{Kind: string(runtime.JobRestore), Claim: row.OpID, Meta: *meta, MinFree: b.MinFree}
+	orders := storagejob.Spec{Kind: string(runtime.JobRestore), Claim: row.OpID, Meta: *meta, MinFree: b.MinFreeShare}
 	if b.presigner == nil {
 		spec.ObjectDir = b.hostFolderOf(row.ArchiveKey)
 		return give(spec, orders)

@@ -28,6 +28,7 @@ import (
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
+	"codehub/internal/service"
 	"codehub/internal/workspace"
 
 	"github.com/alecthomas/kong"
@@ -78,10 +79,11 @@ func serveAPI(t testing.TB) apiServer {
 		AuthChanged: who.Invalidate, Log: log,
 	})
 	srv.Config.Handler = httpapi.Outer(log, nil, httpapi.New(httpapi.Config{
-		URL: base, DeleteGrace: time.Hour, DefaultImage: "codehub/workspace:latest",
-		TTL:            workspace.TTL{Standby: 10 * time.Minute, Archive: 30 * time.Minute},
-		StorageBackend: workspace.StorageDockerVolume,
-		Store:          db, Auth: who, Hub: hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(s.bucket), s.bucket},
+		Settings: service.Settings{
+			URL: base, DeleteGrace: time.Hour, Idle: service.Idle{StandbyTTL: 600, ArchiveTTL: 1800},
+			Defaults: service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume},
+		},
+		Store: db, Auth: who, Hub: hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(s.bucket), s.bucket},
 		Admin: admin.New(admin.Config{Store: db, Passwords: who, OrphanDelay: 10 * time.Minute}),
 	}))
 	srv.Start()

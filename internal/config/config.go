@@ -16,17 +16,20 @@ import (
 	"github.com/alecthomas/kong"
 
 	"codehub/internal/activity"
+	"codehub/internal/bucket"
+	"codehub/internal/bus/redisbus"
 	"codehub/internal/gc"
-	"codehub/internal/imageref"
+	"codehub/internal/lifecycle"
+	"codehub/internal/postgres"
 	"codehub/internal/reconcile"
 	"codehub/internal/runtime/docker"
+	"codehub/internal/service"
 	"codehub/internal/setting"
 	"codehub/internal/ttl"
-	"codehub/internal/workspace"
 )
 
-// Config is every setting of `codehub serve`. It is passed
-// to the packages that need it and is never global. Call Resolve before use.
+// Config is every setting of `codehub serve`. Its own fields are the settings of the
+// server and those that several packages use. Call Resolve before use.
 type Config struct {
 	Listen        string `name:"listen" env:"CODEHUB_LISTEN" default:"127.0.0.1:8080" help:"Address to serve on."`
 	URL           string `name:"url" env:"CODEHUB_URL" help:"Address that users open (default: http://localhost with the port of --listen)."`
@@ -37,31 +40,24 @@ type Config struct {
 	RedisURL      string `name:"redis-url" env:"CODEHUB_REDIS_URL" help:"Redis between several servers: redis://[user:password@]host:port/db, or rediss:// (default: none; one server needs none)."`
 	ArchiveURL    string `name:"archive-url" env:"CODEHUB_ARCHIVE_URL" help:"Where archives are kept: file:///folder, or s3://bucket/prefix?endpoint=https://host&region=…&path-style=true (default: the folder archives in the data folder)."`
 
-	Runtime      string `name:"runtime" env:"CODEHUB_RUNTIME" default:"docker" help:"What runs the containers: docker."`
-	DefaultImage string `name:"default-image" env:"CODEHUB_DEFAULT_IMAGE" default:"codehub/workspace:latest" help:"Image of workspaces that do not name one."`
-	Storage      string `name:"storage" env:"CODEHUB_STORAGE" default:"docker-volume" help:"Where new homes are: docker-volume, or local-dir (folders in the data folder)."`
-	HostDataDir  string `name:"host-data-dir" env:"CODEHUB_HOST_DATA_DIR" help:"Path of the data folder on Docker's host, if codehub itself runs in a container."`
+	Runtime     string           `name:"runtime" env:"CODEHUB_RUNTIME" default:"docker" help:"What runs the containers: docker."`
+	Defaults    service.Defaults `embed:""`
+	HostDataDir string           `name:"host-data-dir" env:"CODEHUB_HOST_DATA_DIR" help:"Path of the data folder on Docker's host, if codehub itself runs in a container."`
 
-	Docker docker.Settings `embed:""`
+	// Groups, each passed whole to the package that declares, checks and uses it. The
+	// help lists settings in this order.
+	Docker    docker.Settings    `embed:""`
+	Limits    postgres.Limits    `embed:""`
+	Retention gc.Settings        `embed:""`
+	Bucket    bucket.Settings    `embed:""`
+	Lifecycle lifecycle.Settings `embed:""`
+	Idle      service.Idle       `embed:""`
+	Redis     redisbus.Settings  `embed:""`
 
-	MaxRunningPerUser int           `name:"max-running-per-user" env:"CODEHUB_MAX_RUNNING_PER_USER,MAX_RUNNING_PER_USER" min:"0" max:"1000000" default:"2" help:"Running limit of each user (0 = no limit)."`
-	MaxRunningGlobal  int           `name:"max-running-global" env:"CODEHUB_MAX_RUNNING_GLOBAL,MAX_RUNNING_GLOBAL" min:"0" max:"1000000" default:"100" help:"Running limit of all users together (0 = no limit)."`
-	DeleteGrace       time.Duration `name:"delete-grace" env:"CODEHUB_DELETE_GRACE" min:"0s" max:"87600h" default:"2h" help:"Minimum time for which a deletion can be undone (0 = not at all)."`
-	ArchiveKeep       int           `name:"archive-keep" env:"CODEHUB_ARCHIVE_KEEP" min:"0" max:"1000000" default:"1" help:"Earlier archives to keep for each workspace."`
-	GCDelay           time.Duration `name:"gc-delay" env:"CODEHUB_GC_DELAY" min:"1m" max:"87600h" default:"2h" help:"How long an archive that no workspace uses any more is kept."`
-	MinFree           string        `name:"min-free" env:"CODEHUB_MIN_FREE" default:"5%" help:"Minimum free space, in percent, on a disk with homes; below it nothing is started or restored (0 = no minimum)."`
-	StartTimeout      time.Duration `name:"start-timeout" env:"CODEHUB_START_TIMEOUT" min:"10s" max:"1h" default:"2m" help:"Deadline of a start, after the image is pulled."`
-	StandbyTTL        int           `name:"ttl-standby-seconds" env:"CODEHUB_TTL_STANDBY_SECONDS,TTL_STANDBY_SECONDS" default:"10800" help:"Idle timeout: seconds until a workspace stops (0 = never)."`
-	ArchiveTTL        int           `name:"ttl-archive-seconds" env:"CODEHUB_TTL_ARCHIVE_SECONDS,TTL_ARCHIVE_SECONDS" default:"86400" help:"Seconds until a stopped workspace is archived (0 = never)."`
-	KeepAwakeMax      time.Duration `name:"keep-awake-max" env:"CODEHUB_KEEP_AWAKE_MAX" min:"1m" max:"87600h" default:"24h" help:"Longest time for which users may keep a workspace awake."`
-	SSEPrefix         string        `name:"redis-channel-sse-prefix" env:"CODEHUB_REDIS_CHANNEL_SSE_PREFIX,REDIS_CHANNEL_SSE_PREFIX" default:"codehub:sse" help:"Prefix of the Redis channels for events."`
-	WakePrefix        string        `name:"redis-channel-wake-prefix" env:"CODEHUB_REDIS_CHANNEL_WAKE_PREFIX,REDIS_CHANNEL_WAKE_PREFIX" default:"codehub:wake" help:"Prefix of the Redis channels that start a tick."`
-	ActivityKey       string        `name:"redis-activity-key" env:"CODEHUB_REDIS_ACTIVITY_KEY" default:"codehub:activity" help:"Redis sorted set for activity."`
-	ShutdownTimeout   time.Duration `name:"shutdown-timeout" env:"CODEHUB_SHUTDOWN_TIMEOUT" min:"1s" max:"1h" default:"15s" help:"How long a shutdown waits for running requests."`
-	LogFormat         string        `name:"log-format" env:"CODEHUB_LOG_FORMAT" default:"text" help:"Format of the log: text or json."`
-	LogLevel          string        `name:"log-level" env:"CODEHUB_LOG_LEVEL" default:"info" help:"Lowest level that is logged: debug, info, warn or error."`
+	ShutdownTimeout time.Duration `name:"shutdown-timeout" env:"CODEHUB_SHUTDOWN_TIMEOUT" min:"1s" max:"1h" default:"15s" help:"How long a shutdown waits for running requests."`
+	LogFormat       string        `name:"log-format" env:"CODEHUB_LOG_FORMAT" default:"text" help:"Format of the log: text or json."`
+	LogLevel        string        `name:"log-level" env:"CODEHUB_LOG_LEVEL" default:"info" help:"Lowest level that is logged: debug, info, warn or error."`
 
-	// Groups, each passed whole to the package that declares and uses it.
 	Reconcile reconcile.Settings `embed:""`
 	TTL       ttl.Settings       `embed:""`
 	Activity  activity.Settings  `embed:""`
@@ -70,9 +66,8 @@ type Config struct {
 	Version string `kong:"-"` // of this program
 
 	// Computed by Resolve.
-	PublicURL    *url.URL `kong:"-"`
-	Archives     *url.URL `kong:"-"` // of ArchiveURL
-	MinFreeShare float64  `kong:"-"` // of a disk, from 0 to 1
+	PublicURL *url.URL `kong:"-"`
+	Archives  *url.URL `kong:"-"` // of ArchiveURL
 }
 
 // AfterApply takes the program's version.
@@ -85,7 +80,8 @@ func (c *Config) AfterApply(vars kong.Vars) error {
 // returns the first invalid one as *setting.Problem.
 func (c *Config) Resolve() error {
 	for _, check := range []func() error{
-		c.addresses, c.folders, c.database, c.redis, c.archives, c.backends, c.Docker.Resolve, c.limits, c.bounds, c.intervals, c.logging,
+		c.addresses, c.folders, c.database, c.redis, c.Redis.Resolve, c.archives, c.Bucket.Resolve,
+		c.backends, c.Defaults.Resolve, c.Docker.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.logging,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -191,11 +187,6 @@ func (c *Config) archives() error {
 		return setting.Invalid("CODEHUB_ARCHIVE_URL", fmt.Sprintf("the scheme %q is not known", u.Scheme), "give one like file:///srv/archives or s3://bucket/prefix")
 	}
 	c.Archives = u
-	share, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(c.MinFree), "%")), 64)
-	if err != nil || !(share >= 0 && share <= 90) {
-		return setting.Invalid("CODEHUB_MIN_FREE", fmt.Sprintf("%q is not a share of a disk", c.MinFree), "give a percentage from 0 to 90, like 5%")
-	}
-	c.MinFreeShare = share / 100
 	return nil
 }
 
@@ -206,49 +197,12 @@ func (c *Config) redis() error {
 			return setting.Invalid("CODEHUB_REDIS_URL", "it is not a Redis URL", "give one like redis://host:6379/0, or leave it unset")
 		}
 	}
-	for _, name := range []struct{ setting, v string }{
-		{"REDIS_CHANNEL_SSE_PREFIX", c.SSEPrefix}, {"REDIS_CHANNEL_WAKE_PREFIX", c.WakePrefix}, {"CODEHUB_REDIS_ACTIVITY_KEY", c.ActivityKey},
-	} {
-		if name.v == "" || len(name.v) > 200 || strings.ContainsAny(name.v, " *?[]\\\r\n") {
-			return setting.Invalid(name.setting, fmt.Sprintf("%q is not a valid name of a channel or key", name.v), "give a name without spaces and wildcards, like codehub:sse")
-		}
-	}
 	return nil
 }
 
 func (c *Config) backends() error {
 	if c.Runtime != "docker" {
 		return setting.Invalid("CODEHUB_RUNTIME", fmt.Sprintf("%q is not known", c.Runtime), "use docker")
-	}
-	switch c.Storage {
-	case workspace.StorageDockerVolume, workspace.StorageLocalDir:
-	default:
-		return setting.Invalid("CODEHUB_STORAGE", fmt.Sprintf("%q is not known", c.Storage), "use docker-volume or local-dir")
-	}
-	if !imageref.Valid(c.DefaultImage) {
-		return setting.Invalid("CODEHUB_DEFAULT_IMAGE", fmt.Sprintf("%q is not an image reference", c.DefaultImage), "give one like codehub/workspace:latest")
-	}
-	return nil
-}
-
-// MaxTTL bounds a TTL, in seconds: ten years.
-const MaxTTL = workspace.MaxTTL
-
-func (c *Config) limits() error {
-	for _, ttl := range []struct {
-		name string
-		v    int
-	}{{"TTL_STANDBY_SECONDS", c.StandbyTTL}, {"TTL_ARCHIVE_SECONDS", c.ArchiveTTL}} {
-		if ttl.v < 0 || ttl.v > MaxTTL {
-			return setting.Invalid(ttl.name, fmt.Sprintf("%d is out of bounds", ttl.v), fmt.Sprintf("give a number of seconds up to %d, or 0 for never", MaxTTL))
-		}
-	}
-	return nil
-}
-
-func (c *Config) intervals() error {
-	if r := c.Reconcile; r.ActiveInterval > r.IdleInterval {
-		return setting.Invalid("COORDINATOR_ACTIVE_INTERVAL", fmt.Sprintf("%s is longer than the idle interval (%s)", r.ActiveInterval, r.IdleInterval), "make it the shorter one")
 	}
 	return nil
 }

@@ -36,11 +36,11 @@ func TestDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Listen != "127.0.0.1:8080" || c.PublicURL.String() != "http://localhost:8080" || c.MaxRunningPerUser != 2 ||
-		c.MaxRunningGlobal != 100 || c.DeleteGrace.String() != "2h0m0s" || c.Docker.NanoCPUs != 2e9 || c.Docker.MemoryBytes != 4<<30 {
+	if c.Listen != "127.0.0.1:8080" || c.PublicURL.String() != "http://localhost:8080" || c.Limits.PerUser != 2 ||
+		c.Limits.Global != 100 || c.Retention.DeleteGrace.String() != "2h0m0s" || c.Docker.NanoCPUs != 2e9 || c.Docker.MemoryBytes != 4<<30 {
 		t.Errorf("defaults differ from docs/settings.md: %+v", c)
 	}
-	if c.Archives.String() != "file://"+filepath.Join(c.DataDir, "archives") || c.ArchiveKeep != 1 || c.GCDelay.String() != "2h0m0s" || c.MinFreeShare != 0.05 {
+	if c.Archives.String() != "file://"+filepath.Join(c.DataDir, "archives") || c.Retention.Keep != 1 || c.Retention.Delay.String() != "2h0m0s" || c.Bucket.MinFreeShare != 0.05 {
 		t.Errorf("defaults of archives differ from docs/settings.md: %+v", c)
 	}
 	if !filepath.IsAbs(c.DataDir) {
@@ -149,8 +149,8 @@ func TestSeedNamesWorkBare(t *testing.T) {
 		t.Setenv(name, v)
 	}
 	c, err := parse(t)
-	if err != nil || c.MaxRunningPerUser != 7 || c.MaxRunningGlobal != 8 || c.StandbyTTL != 9 || c.ArchiveTTL != 10 ||
-		c.Reconcile.IdleInterval != 20*time.Second || c.Reconcile.ActiveInterval != 3*time.Second || c.SSEPrefix != "a" || c.WakePrefix != "b" {
+	if err != nil || c.Limits.PerUser != 7 || c.Limits.Global != 8 || c.Idle.StandbyTTL != 9 || c.Idle.ArchiveTTL != 10 ||
+		c.Reconcile.IdleInterval != 20*time.Second || c.Reconcile.ActiveInterval != 3*time.Second || c.Redis.SSEPrefix != "a" || c.Redis.WakePrefix != "b" {
 		t.Errorf("%+v, %v", c, err)
 	}
 }

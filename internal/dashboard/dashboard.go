@@ -10,7 +10,6 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"time"
 
 	"codehub/internal/accesslog"
@@ -71,19 +70,9 @@ type Config struct {
 	Logs   service.Logs
 	Log    *slog.Logger
 
-	// URL is the server's own address (CODEHUB_URL), a trusted origin.
-	URL *url.URL
-	// DefaultImage is the image of a workspace created without one.
-	DefaultImage   string
-	StorageBackend string // of new workspaces
-	// DeleteGrace is how long a deletion can be undone.
-	DeleteGrace time.Duration
+	service.Settings
 	// MaxRunning is the running limit of a user, 0 for none.
 	MaxRunning int
-	// TTL holds the idle timeouts of workspaces without custom ones.
-	TTL workspace.TTL
-	// KeepAwakeMax is the longest time for which a workspace may be kept awake.
-	KeepAwakeMax time.Duration
 	// Admin serves the administrators' page; optional, without it that page does not exist.
 	Admin service.Admin
 	// PathMode reports that workspaces share the dashboard's origin; administrators see a

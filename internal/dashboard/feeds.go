@@ -54,7 +54,7 @@ func (f *listFeed) next(ctx context.Context) ([]byte, bool, error) {
 		return nil, false, err
 	}
 	n := notices{Trouble: f.d.trouble(), Now: f.d.Now()}
-	n.add(l.running, f.d.TTL)
+	n.add(l.running, f.d.TTL())
 	return f.show(l, n)
 }
 

@@ -58,7 +58,7 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 		f.Back = backTo(f.From, ws.ID)
 		f.showDetails(*ws)
 	}
-	f.TTL, f.MaxRunning = d.TTL, d.MaxRunning
+	f.TTL, f.MaxRunning = d.TTL(), d.MaxRunning
 	switch name {
 	case "new":
 		f.Action = "/workspaces"

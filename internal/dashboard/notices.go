@@ -40,7 +40,7 @@ func (d *Dashboard) readNotices(ctx context.Context, c workspace.Caller) (notice
 	if err != nil {
 		return n, err
 	}
-	n.add(rows, d.TTL)
+	n.add(rows, d.TTL())
 	return n, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"codehub/internal/dashboard/catalogue"
+	"codehub/internal/service"
 	"codehub/internal/workspace"
 )
 
@@ -124,7 +125,7 @@ func renderPart(t *testing.T, s *pageSet, name string, data any) string {
 
 func TestEveryStateRendersWithAWayOut(t *testing.T) {
 	t.Parallel()
-	d := &Dashboard{Config: Config{DeleteGrace: 2 * time.Hour, Now: func() time.Time { return testNow }}}
+	d := &Dashboard{Config: Config{Settings: service.Settings{DeleteGrace: 2 * time.Hour}, Now: func() time.Time { return testNow }}}
 	sets := testPages
 	n, looks := 0, map[string]bool{}
 	everyState(func(w workspace.Workspace) {
@@ -395,7 +396,7 @@ func TestNamesAreEscaped(t *testing.T) {
 	w := someWorkspace(workspace.PhaseError)
 	w.Name = `<script>alert(1)</script>" onmouseover="x`
 	w.Description, w.Memo, w.ErrorMessage, w.ImageRef = w.Name, `</textarea>`+w.Name, `</pre><b>`+w.Name, w.Name
-	d := &Dashboard{Config: Config{DeleteGrace: time.Hour, Now: func() time.Time { return testNow }}}
+	d := &Dashboard{Config: Config{Settings: service.Settings{DeleteGrace: time.Hour}, Now: func() time.Time { return testNow }}}
 	for _, s := range testPages {
 		v := viewOf(w, fromList, terms{time.Hour, testTTL, testNow})
 		dv := d.detailOf(w)

@@ -108,7 +108,7 @@ type terms struct {
 }
 
 func (d *Dashboard) viewOf(w workspace.Workspace, from string) view {
-	return viewOf(w, from, terms{d.DeleteGrace, d.TTL, d.Now()})
+	return viewOf(w, from, terms{d.DeleteGrace, d.TTL(), d.Now()})
 }
 
 // viewOf returns the view of w. It is pure: everything it depends on is an argument.

@@ -28,6 +28,7 @@ import (
 	"codehub/internal/postgres"
 	"codehub/internal/proxy"
 	"codehub/internal/runtime"
+	"codehub/internal/service"
 	"codehub/internal/workspace"
 
 	"github.com/google/uuid"
@@ -245,10 +246,15 @@ func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
 		AuthChanged: w.auth.Invalidate, Log: log,
 	})
 	config := Config{
-		Store: db, Auth: w.auth, Events: hub, Logs: w.logs, Log: log, URL: address, DefaultImage: "codehub/workspace:latest",
-		StorageBackend: workspace.StorageDockerVolume,
-		Admin:          admin.New(admin.Config{Store: db, Passwords: w.auth, OrphanDelay: time.Hour}),
-		DeleteGrace:    2 * time.Hour, MaxRunning: 2, Archives: w.bucket, TTL: testTTL, KeepAwakeMax: 24 * time.Hour,
+		Store: db, Auth: w.auth, Events: hub, Logs: w.logs, Log: log,
+		Settings: service.Settings{
+			URL:         address,
+			Defaults:    service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume},
+			Idle:        service.Idle{StandbyTTL: int(testTTL.Standby.Seconds()), ArchiveTTL: int(testTTL.Archive.Seconds()), KeepAwakeMax: 24 * time.Hour},
+			DeleteGrace: 2 * time.Hour,
+		},
+		Admin:      admin.New(admin.Config{Store: db, Passwords: w.auth, OrphanDelay: time.Hour}),
+		MaxRunning: 2, Archives: w.bucket,
 	}
 	for _, f := range change {
 		f(&config)

@@ -85,9 +85,11 @@ func newEnv(t *testing.T, opts ...option) *env {
 		Log:         log,
 	})
 	cfg := Config{
-		URL: base, DeleteGrace: time.Hour, DefaultImage: "codehub/workspace:latest",
-		StorageBackend: workspace.StorageDockerVolume,
-		Archives:       &fakeBucket{}, Store: db, Auth: e.auth, Hub: e.hub, Logs: e.logs, Log: log,
+		Settings: service.Settings{
+			URL: base, DeleteGrace: time.Hour,
+			Defaults: service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume},
+		},
+		Archives: &fakeBucket{}, Store: db, Auth: e.auth, Hub: e.hub, Logs: e.logs, Log: log,
 		Restore: rollback.New(rollback.Config{Store: db, Runtime: runtimetest.NewFake(), Bucket: emptyBucket(t), DeleteGrace: time.Hour, Log: slog.New(slog.DiscardHandler)}),
 		Admin:   admin.New(admin.Config{Store: db, Passwords: e.auth, OrphanDelay: 10 * time.Minute}),
 	}

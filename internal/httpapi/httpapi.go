@@ -31,13 +31,8 @@ type Store interface {
 
 // Config configures New.
 type Config struct {
-	URL            *url.URL // CODEHUB_URL
-	DeleteGrace    time.Duration
-	TTL            workspace.TTL // the defaults for workspaces without times of their own
-	KeepAwakeMax   time.Duration // for how long a workspace may be kept awake at most; 0: 24 h
-	DefaultImage   string
-	StorageBackend string // of new workspaces
-	Archives       Archives
+	service.Settings // a KeepAwakeMax of 0 is 24 h
+	Archives         Archives
 
 	Store Store
 	Admin service.Admin

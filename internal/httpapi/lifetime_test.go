@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/service"
 	"codehub/internal/workspace"
 )
 
@@ -14,7 +15,7 @@ func TestLifetime(t *testing.T) {
 	t.Parallel()
 	var seen time.Time // as this server saw it
 	e := newEnv(t, func(c *Config) {
-		c.TTL = workspace.TTL{Standby: 10 * time.Minute, Archive: time.Hour}
+		c.Idle = service.Idle{StandbyTTL: 600, ArchiveTTL: 3600}
 		c.LastUse = func(workspace.ID) (time.Time, string, bool) { return seen, "typing", !seen.IsZero() }
 	})
 	w := e.workspace(e.ann, "target")
@@ -86,7 +87,7 @@ func TestRestart(t *testing.T) {
 // Awake for as long as the server lets people, and what its clock is apart.
 func TestKeepAwakeBound(t *testing.T) {
 	t.Parallel()
-	s := &server{cfg: Config{KeepAwakeMax: 90 * time.Minute}}
+	s := &server{cfg: Config{Settings: service.Settings{Idle: service.Idle{KeepAwakeMax: 90 * time.Minute}}}}
 	now := time.Now()
 	for after, ok := range map[time.Duration]bool{
 		time.Second: true, 90 * time.Minute: true, 91 * time.Minute: true, 92 * time.Minute: false, 0: false, -time.Hour: false, 1000 * time.Hour: false,

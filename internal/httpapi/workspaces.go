@@ -223,7 +223,7 @@ func (s *server) view(ws workspace.Workspace) api.Workspace {
 			ws.LastAccessAt, ws.LastAccess, ws.Unwatched = &at, kind, 0
 		}
 	}
-	return view.Server{URL: s.base, Grace: s.cfg.DeleteGrace, TTL: s.cfg.TTL}.View(ws)
+	return view.Server{URL: s.base, Grace: s.cfg.DeleteGrace, TTL: s.cfg.TTL()}.View(ws)
 }
 
 func (s *server) answer(w http.ResponseWriter, status int, ws workspace.Workspace) error {

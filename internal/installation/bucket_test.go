@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"codehub/internal/bucket"
 	"codehub/internal/config"
 )
 
@@ -14,11 +15,11 @@ func TestBucketKeepsTheReserve(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	at := &url.URL{Scheme: "file", Path: dir}
-	b, err := OpenBucket(config.Config{Archives: at, ArchiveURL: at.String(), DataDir: dir, MinFreeShare: 0.07, Version: "test"}, uuid.NewString(), nil, nil)
+	b, err := OpenBucket(config.Config{Archives: at, ArchiveURL: at.String(), DataDir: dir, Bucket: bucket.Settings{MinFreeShare: 0.07}, Version: "test"}, uuid.NewString(), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.MinFree != 0.07 {
-		t.Errorf("%g", b.MinFree)
+	if b.MinFreeShare != 0.07 {
+		t.Errorf("%g", b.MinFreeShare)
 	}
 }

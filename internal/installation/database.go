@@ -23,7 +23,7 @@ func OpenDatabase(ctx context.Context, cfg config.Config, log *slog.Logger) (db 
 	}
 	if err = postgres.Migrate(ctx, dsn); err == nil {
 		db, err = postgres.Open(ctx, dsn, postgres.Options{
-			Limits: postgres.Limits{PerUser: cfg.MaxRunningPerUser, Global: cfg.MaxRunningGlobal},
+			Limits: cfg.Limits,
 			Log:    log,
 		})
 	}

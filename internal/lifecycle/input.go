@@ -110,6 +110,18 @@ type Failure struct {
 	InUse bool
 }
 
+// Settings are the deadlines that codehub serve declares as settings.
+type Settings struct {
+	StartTimeout time.Duration `name:"start-timeout" env:"CODEHUB_START_TIMEOUT" min:"10s" max:"1h" default:"2m" help:"Deadline of a start, after the image is pulled."`
+}
+
+// Policy returns DefaultPolicy with these settings and the server's grace of deletions.
+func (s Settings) Policy(deleteGrace time.Duration) Policy {
+	p := DefaultPolicy()
+	p.DeleteGrace, p.Starting = deleteGrace, s.StartTimeout
+	return p
+}
+
 // Policy has the deadlines and retry delays of docs/states.md.
 type Policy struct {
 	DeleteGrace  time.Duration

@@ -37,7 +37,7 @@ func (c *adoptCmd) Run(ctx context.Context) error {
 		return err
 	}
 	if c.Image == "" {
-		c.Image = c.DefaultImage
+		c.Image = c.Defaults.DefaultImage
 	}
 	if !imageref.Valid(c.Image) {
 		return &setting.Problem{Setting: "--image", Why: fmt.Sprintf("%q is not an image reference", c.Image), Do: "use one like codehub/workspace:latest"}
@@ -68,7 +68,7 @@ func (c *adoptCmd) adopt(ctx context.Context, log *slog.Logger) (*adopt.Report, 
 		CreateUser: auth.New(o.DB, auth.Config{URL: c.PublicURL, Log: log}).CreateUser,
 
 		Installation: c.Installation, Owner: c.Owner, Owners: c.OwnerMap, Admin: c.Admin, Image: c.Image,
-		Storage: c.Storage, DryRun: c.DryRun, Log: log,
+		Storage: c.Defaults.StorageBackend, DryRun: c.DryRun, Log: log,
 	})
 }
 

@@ -49,7 +49,7 @@ func (c *gcCmd) collect(ctx context.Context, log *slog.Logger) (*gc.Report, erro
 	defer o.Close()
 	report, err := gc.Collect(ctx, gc.Config{
 		Bucket: o.Bucket, Log: log,
-		Settings: gc.Settings{Keep: c.ArchiveKeep, Delay: c.GCDelay, DeleteGrace: c.DeleteGrace},
+		Settings: c.Retention,
 	}, o.Session, gc.Options{DryRun: c.DryRun})
 	if errors.Is(err, postgres.ErrCollecting) {
 		err = fmt.Errorf("%w; retry when it ends, or use --dry-run", err)

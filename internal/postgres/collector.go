@@ -322,11 +322,12 @@ func (c *Collector) Forget(ctx context.Context, age time.Duration) (n int64, err
 	return n, failed("forget removed archives", err)
 }
 
-// CollectionSettings are a server's settings of garbage collection.
+// CollectionSettings are how long a server keeps what was deleted or replaced, as
+// codehub serve declares them.
 type CollectionSettings struct {
-	DeleteGrace time.Duration
-	Delay       time.Duration
-	Keep        int
+	DeleteGrace time.Duration `name:"delete-grace" env:"CODEHUB_DELETE_GRACE" min:"0s" max:"87600h" default:"2h" help:"Minimum time for which a deletion can be undone (0 = not at all)."`
+	Keep        int           `name:"archive-keep" env:"CODEHUB_ARCHIVE_KEEP" min:"0" max:"1000000" default:"1" help:"Earlier archives to keep for each workspace."`
+	Delay       time.Duration `name:"gc-delay" env:"CODEHUB_GC_DELAY" min:"1m" max:"87600h" default:"2h" help:"How long an archive that no workspace uses any more is kept."`
 }
 
 // CollectionState is the state with which a collection begins.

@@ -18,8 +18,8 @@ type Options struct {
 
 // Limits are the running limits; 0 means no limit.
 type Limits struct {
-	PerUser int
-	Global  int
+	PerUser int `name:"max-running-per-user" env:"CODEHUB_MAX_RUNNING_PER_USER,MAX_RUNNING_PER_USER" min:"0" max:"1000000" default:"2" help:"Running limit of each user (0 = no limit)."`
+	Global  int `name:"max-running-global" env:"CODEHUB_MAX_RUNNING_GLOBAL,MAX_RUNNING_GLOBAL" min:"0" max:"1000000" default:"100" help:"Running limit of all users together (0 = no limit)."`
 }
 
 // DB is the store of the API, the proxy and the dashboard. It is safe for concurrent use.

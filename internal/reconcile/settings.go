@@ -1,6 +1,11 @@
 package reconcile
 
-import "time"
+import (
+	"fmt"
+	"time"
+
+	"codehub/internal/setting"
+)
 
 // Settings are the controller's settings, as codehub serve declares them.
 type Settings struct {
@@ -19,4 +24,12 @@ type Settings struct {
 	// have vanished at once fails.
 	OrphanDelay      time.Duration `name:"orphan-delay" env:"CODEHUB_ORPHAN_DELAY" min:"1s" max:"87600h" default:"10m" help:"How long orphaned containers and jobs are kept."`
 	AcceptVolumeLoss bool          `name:"accept-volume-loss" env:"CODEHUB_ACCEPT_VOLUME_LOSS" help:"Accept that more than a fifth of all volumes is gone at once."`
+}
+
+// Resolve checks the settings. It returns an invalid one as *setting.Problem.
+func (s *Settings) Resolve() error {
+	if s.ActiveInterval > s.IdleInterval {
+		return setting.Invalid("COORDINATOR_ACTIVE_INTERVAL", fmt.Sprintf("%s is longer than the idle interval (%s)", s.ActiveInterval, s.IdleInterval), "make it the shorter one")
+	}
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"codehub/internal/mark"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
+	"codehub/internal/service"
 	"codehub/internal/workspace"
 )
 
@@ -36,8 +37,8 @@ type Config struct {
 	Bucket      *bucket.Bucket
 	DeleteGrace time.Duration
 	Log         *slog.Logger
-	// Defaults for workspaces whose row is lost; their image is not known.
-	DefaultImage, StorageBackend string
+	// Defaults are for workspaces whose row is lost; their image is not known.
+	service.Defaults
 }
 
 // Service plans and applies takeovers.

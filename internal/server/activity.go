@@ -5,14 +5,8 @@ import (
 	"time"
 
 	"codehub/internal/activity"
-	"codehub/internal/config"
 	"codehub/internal/workspace"
 )
-
-// serverTTL returns the idle timeouts of workspaces that do not set their own.
-func serverTTL(cfg config.Config) workspace.TTL {
-	return workspace.TTL{Standby: time.Duration(cfg.StandbyTTL) * time.Second, Archive: time.Duration(cfg.ArchiveTTL) * time.Second}
-}
 
 // lastUse returns a function that returns the last activity of a workspace on this
 // server, by the database's clock.

@@ -21,8 +21,7 @@ func openRedis(ctx context.Context, cfg config.Config, installation string, cond
 		return nil, nil
 	}
 	b, err := redisbus.Open(redisbus.Config{
-		URL: cfg.RedisURL, SSEPrefix: cfg.SSEPrefix, WakePrefix: cfg.WakePrefix, ActivityKey: cfg.ActivityKey,
-		Installation: installation, Log: log, Conditions: conditions,
+		URL: cfg.RedisURL, Settings: cfg.Redis, Installation: installation, Log: log, Conditions: conditions,
 	})
 	if err == nil {
 		err = b.Check(ctx)

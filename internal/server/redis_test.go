@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"codehub/internal/bus"
+	"codehub/internal/bus/redisbus"
 	"codehub/internal/config"
 	"codehub/internal/postgres"
 	"codehub/internal/redistest"
@@ -36,7 +37,7 @@ func TestOpenRedis(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var log bytes.Buffer
-			b, err := openRedis(t.Context(), config.Config{RedisURL: c.url, SSEPrefix: "s", WakePrefix: "w", ActivityKey: "a"}, "i", nil, slog.New(slog.NewTextHandler(&log, nil)))
+			b, err := openRedis(t.Context(), config.Config{RedisURL: c.url, Redis: redisbus.Settings{SSEPrefix: "s", WakePrefix: "w", ActivityKey: "a"}}, "i", nil, slog.New(slog.NewTextHandler(&log, nil)))
 			if b != nil {
 				defer b.Close()
 			}
@@ -64,7 +65,7 @@ func TestTheLeaderTells(t *testing.T) {
 	const owner, id = "0198c0de-0000-7000-8000-000000000001", "0198c0de-0000-7000-8000-000000000002"
 	serve := func() (s *server, heard chan string) {
 		log := slog.New(slog.DiscardHandler)
-		b, err := openRedis(t.Context(), config.Config{RedisURL: r.URL(), SSEPrefix: "s", WakePrefix: "w", ActivityKey: "a"}, "i", nil, log)
+		b, err := openRedis(t.Context(), config.Config{RedisURL: r.URL(), Redis: redisbus.Settings{SSEPrefix: "s", WakePrefix: "w", ActivityKey: "a"}}, "i", nil, log)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -35,17 +35,17 @@ func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB) (re
 		Must: map[string]string{
 			"CODEHUB_ARCHIVE_URL": archivePlace(cfg.Archives),
 			"CODEHUB_RUNTIME":     cfg.Runtime,
-			"CODEHUB_STORAGE":     cfg.Storage,
+			"CODEHUB_STORAGE":     cfg.Defaults.StorageBackend,
 		},
 		Should: map[string]string{
-			"MAX_RUNNING_PER_USER":   strconv.Itoa(cfg.MaxRunningPerUser),
-			"MAX_RUNNING_GLOBAL":     strconv.Itoa(cfg.MaxRunningGlobal),
-			"TTL_STANDBY_SECONDS":    strconv.Itoa(cfg.StandbyTTL),
-			"TTL_ARCHIVE_SECONDS":    strconv.Itoa(cfg.ArchiveTTL),
-			"CODEHUB_KEEP_AWAKE_MAX": cfg.KeepAwakeMax.String(),
-			"CODEHUB_DELETE_GRACE":   cfg.DeleteGrace.String(),
-			"CODEHUB_ARCHIVE_KEEP":   strconv.Itoa(cfg.ArchiveKeep),
-			"CODEHUB_GC_DELAY":       cfg.GCDelay.String(),
+			"MAX_RUNNING_PER_USER":   strconv.Itoa(cfg.Limits.PerUser),
+			"MAX_RUNNING_GLOBAL":     strconv.Itoa(cfg.Limits.Global),
+			"TTL_STANDBY_SECONDS":    strconv.Itoa(cfg.Idle.StandbyTTL),
+			"TTL_ARCHIVE_SECONDS":    strconv.Itoa(cfg.Idle.ArchiveTTL),
+			"CODEHUB_KEEP_AWAKE_MAX": cfg.Idle.KeepAwakeMax.String(),
+			"CODEHUB_DELETE_GRACE":   cfg.Retention.DeleteGrace.String(),
+			"CODEHUB_ARCHIVE_KEEP":   strconv.Itoa(cfg.Retention.Keep),
+			"CODEHUB_GC_DELAY":       cfg.Retention.Delay.String(),
 			"CODEHUB_ORPHAN_DELAY":   cfg.Reconcile.OrphanDelay.String(),
 			"CODEHUB_REDIS_URL":      redisPlace(cfg.RedisURL),
 		},
@@ -56,7 +56,7 @@ func sharedSettings(ctx context.Context, cfg config.Config, db *postgres.DB) (re
 	if err != nil {
 		return replica.Settings{}, fmt.Errorf("look for homes in folders: %w", err)
 	}
-	if inFolders || cfg.Storage == workspace.StorageLocalDir {
+	if inFolders || cfg.Defaults.StorageBackend == workspace.StorageLocalDir {
 		dir := cfg.HostDataDir
 		if dir == "" {
 			dir = cfg.DataDir

@@ -16,6 +16,7 @@ import (
 	"codehub/internal/e2e/proc"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
+	"codehub/internal/service"
 )
 
 // serveFails starts a server that is refused, and returns what it says.
@@ -120,7 +121,7 @@ func TestHomesInFoldersAreShared(t *testing.T) {
 	try(t, err)
 	defer db.Close()
 	homes := func(storage string) (dir string) {
-		cfg := config.Config{DataDir: "/data", Storage: storage, Runtime: "docker", Archives: &url.URL{Scheme: "file", Path: "/a"}}
+		cfg := config.Config{DataDir: "/data", Defaults: service.Defaults{StorageBackend: storage}, Runtime: "docker", Archives: &url.URL{Scheme: "file", Path: "/a"}}
 		s, err := sharedSettings(t.Context(), cfg, db)
 		try(t, err)
 		for name, v := range s.Must {

@@ -25,7 +25,6 @@ import (
 	"codehub/internal/health"
 	"codehub/internal/httpapi"
 	"codehub/internal/installation"
-	"codehub/internal/lifecycle"
 	"codehub/internal/mark"
 	"codehub/internal/postgres"
 	"codehub/internal/postgres/embedded"
@@ -34,6 +33,7 @@ import (
 	"codehub/internal/replica"
 	"codehub/internal/rollback"
 	"codehub/internal/runtime/docker"
+	"codehub/internal/service"
 	"codehub/internal/setting"
 	"codehub/internal/ttl"
 	"codehub/internal/workspace"
@@ -100,7 +100,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 		return err
 	}
 	db, err := postgres.Open(ctx, dsn, postgres.Options{
-		Limits: postgres.Limits{PerUser: cfg.MaxRunningPerUser, Global: cfg.MaxRunningGlobal},
+		Limits: cfg.Limits,
 		Log:    log,
 	})
 	if err != nil {
@@ -221,21 +221,18 @@ func newServer(p parts) *server {
 		Memory: used, Store: db, Bus: activityBus, Replica: p.self.ID(), Settings: cfg.Activity, Log: log, Conditions: p.conditions,
 	})
 	idle := ttl.New(ttl.Config{
-		TTL: serverTTL(cfg), Bus: activityBus, Settings: cfg.TTL, Log: log, Flush: flush.Flush, Conditions: p.conditions,
+		TTL: cfg.Idle.TTL(), Bus: activityBus, Settings: cfg.TTL, Log: log, Flush: flush.Flush, Conditions: p.conditions,
 	})
 
+	settings := service.Settings{URL: cfg.PublicURL, Defaults: cfg.Defaults, Idle: cfg.Idle, DeleteGrace: cfg.Retention.DeleteGrace}
 	administration := admin.New(admin.Config{Store: db, Passwords: authentication, OrphanDelay: cfg.Reconcile.OrphanDelay})
 	restore := rollback.New(rollback.Config{
-		Store: db, Runtime: p.runtime, Bucket: p.bucket, DeleteGrace: cfg.DeleteGrace, Log: log,
-		DefaultImage: cfg.DefaultImage, StorageBackend: cfg.Storage,
+		Store: db, Runtime: p.runtime, Bucket: p.bucket, Defaults: cfg.Defaults, DeleteGrace: cfg.Retention.DeleteGrace, Log: log,
 	})
 	pages := dashboard.New(dashboard.Config{
 		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Log: log,
-		URL: cfg.PublicURL, DefaultImage: cfg.DefaultImage,
-		StorageBackend: cfg.Storage,
-		DeleteGrace:    cfg.DeleteGrace, MaxRunning: cfg.MaxRunningPerUser, PathMode: true, Archives: p.bucket,
-		Trouble: func() string { return trouble(hold, p.conditions) },
-		TTL:     serverTTL(cfg), KeepAwakeMax: cfg.KeepAwakeMax, Admin: administration, Restore: restore,
+		Settings: settings, MaxRunning: cfg.Limits.PerUser, PathMode: true, Archives: p.bucket,
+		Trouble: func() string { return trouble(hold, p.conditions) }, Admin: administration, Restore: restore,
 	})
 	workspaces := proxy.New(proxy.Config{
 		Auth: authentication, Sessions: authentication, Store: proxyStore{db}, Runtime: p.runtime, Pages: pages, Log: log,
@@ -249,25 +246,20 @@ func newServer(p parts) *server {
 		Gap:     workspaces.InvalidateAll,
 	})
 
-	policy := lifecycle.DefaultPolicy()
-	policy.DeleteGrace, policy.Starting = cfg.DeleteGrace, cfg.StartTimeout
 	ctrl := reconcile.New(reconcile.Config{
 		Runtime: p.runtime, Archives: p.bucket, Intents: db, Routes: workspaces, Log: log, Conditions: p.conditions,
-		Policy: policy, MinFree: cfg.MinFreeShare, Step: failpoint.Step(),
+		Policy: cfg.Lifecycle.Policy(cfg.Retention.DeleteGrace), MinFree: cfg.Bucket.MinFreeShare, Step: failpoint.Step(),
 		Settings: cfg.Reconcile, StopGrace: 10 * time.Second,
 		MayRemove: marks.MayRemove,
 	})
 	garbage := gc.NewRunner(gc.RunnerConfig{Ready: marks.MayRemove, Schedule: cfg.GC, Conditions: p.conditions, Config: gc.Config{
-		Bucket: p.bucket, Log: log,
-		Settings: gc.Settings{Keep: cfg.ArchiveKeep, Delay: cfg.GCDelay, DeleteGrace: cfg.DeleteGrace},
+		Bucket: p.bucket, Settings: cfg.Retention, Log: log,
 	}})
 
 	mux := http.NewServeMux()
 	mux.Handle("/api/", httpapi.New(httpapi.Config{
-		URL: cfg.PublicURL, DeleteGrace: cfg.DeleteGrace, DefaultImage: cfg.DefaultImage,
-		StorageBackend: cfg.Storage,
-		Store:          db, Auth: authentication, Hub: hub, Logs: p.runtime, Archives: p.bucket, Admin: administration, Restore: restore, Log: log,
-		TTL: serverTTL(cfg), KeepAwakeMax: cfg.KeepAwakeMax, LastUse: lastUse(used, flush),
+		Settings: settings, Store: db, Auth: authentication, Hub: hub, Logs: p.runtime, Archives: p.bucket, Admin: administration,
+		Restore: restore, Log: log, LastUse: lastUse(used, flush),
 	}))
 	mux.Handle("GET /healthz", httpapi.Healthz())
 	mux.Handle("GET /readyz", httpapi.Readyz(log, readyChecks(db, p.redis), p.conditions, p.backends.states))

@@ -325,7 +325,7 @@ func TestRedisLossStopsNothing(t *testing.T) {
 func redisBus(t *testing.T) (activity.Bus, *redistest.Server) {
 	t.Helper()
 	server := redistest.New(t)
-	bus, err := redisbus.Open(redisbus.Config{URL: server.URL(), SSEPrefix: "sse", WakePrefix: "wake", ActivityKey: "activity", Log: slog.New(slog.DiscardHandler)})
+	bus, err := redisbus.Open(redisbus.Config{URL: server.URL(), Settings: redisbus.Settings{SSEPrefix: "sse", WakePrefix: "wake", ActivityKey: "activity"}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

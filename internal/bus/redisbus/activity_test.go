@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // open opens a bus at url until the test ends.
 func open(t *testing.T, url string, opts ...func(*Config)) *Redis {
 	t.Helper()
-	cfg := Config{URL: url, SSEPrefix: "codehub:sse", WakePrefix: "codehub:wake", ActivityKey: "codehub:activity", Log: slog.New(slog.DiscardHandler)}
+	cfg := Config{URL: url, Settings: Settings{SSEPrefix: "codehub:sse", WakePrefix: "codehub:wake", ActivityKey: "codehub:activity"}, Log: slog.New(slog.DiscardHandler)}
 	for _, o := range opts {
 		o(&cfg)
 	}

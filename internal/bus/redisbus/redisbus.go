@@ -33,9 +33,7 @@ type Config struct {
 	// URL of the Redis server: redis://[user:password@]host:port/db, rediss:// with
 	// TLS, or unix:///path?db=0.
 	URL string
-	// Names (settings REDIS_CHANNEL_SSE_PREFIX, REDIS_CHANNEL_WAKE_PREFIX,
-	// CODEHUB_REDIS_ACTIVITY_KEY).
-	SSEPrefix, WakePrefix, ActivityKey string
+	Settings
 	// Installation is the database's ID: only its servers share the activity.
 	Installation string
 	Log          *slog.Logger

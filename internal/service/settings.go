@@ -1,0 +1,64 @@
+package service
+
+import (
+	"fmt"
+	"net/url"
+	"time"
+
+	"codehub/internal/imageref"
+	"codehub/internal/setting"
+	"codehub/internal/workspace"
+)
+
+// Settings are the server's settings that both the API and the dashboard use.
+type Settings struct {
+	URL *url.URL // CODEHUB_URL, the server's own address
+	Defaults
+	Idle
+	DeleteGrace time.Duration // how long a deletion can be undone
+}
+
+// Defaults are the settings of new workspaces, as codehub serve declares them.
+type Defaults struct {
+	DefaultImage   string `name:"default-image" env:"CODEHUB_DEFAULT_IMAGE" default:"codehub/workspace:latest" help:"Image of workspaces that do not name one."`
+	StorageBackend string `name:"storage" env:"CODEHUB_STORAGE" default:"docker-volume" help:"Where new homes are: docker-volume, or local-dir (folders in the data folder)."`
+}
+
+// Resolve checks the settings. It returns the first invalid one as *setting.Problem.
+func (d *Defaults) Resolve() error {
+	switch d.StorageBackend {
+	case workspace.StorageDockerVolume, workspace.StorageLocalDir:
+	default:
+		return setting.Invalid("CODEHUB_STORAGE", fmt.Sprintf("%q is not known", d.StorageBackend), "use docker-volume or local-dir")
+	}
+	if !imageref.Valid(d.DefaultImage) {
+		return setting.Invalid("CODEHUB_DEFAULT_IMAGE", fmt.Sprintf("%q is not an image reference", d.DefaultImage), "give one like codehub/workspace:latest")
+	}
+	return nil
+}
+
+// Idle are the idle timeouts of workspaces that do not set their own, and the bound of
+// keep-awake, as codehub serve declares them.
+type Idle struct {
+	StandbyTTL   int           `name:"ttl-standby-seconds" env:"CODEHUB_TTL_STANDBY_SECONDS,TTL_STANDBY_SECONDS" default:"10800" help:"Idle timeout: seconds until a workspace stops (0 = never)."`
+	ArchiveTTL   int           `name:"ttl-archive-seconds" env:"CODEHUB_TTL_ARCHIVE_SECONDS,TTL_ARCHIVE_SECONDS" default:"86400" help:"Seconds until a stopped workspace is archived (0 = never)."`
+	KeepAwakeMax time.Duration `name:"keep-awake-max" env:"CODEHUB_KEEP_AWAKE_MAX" min:"1m" max:"87600h" default:"24h" help:"Longest time for which users may keep a workspace awake."`
+}
+
+// TTL returns the idle timeouts.
+func (i Idle) TTL() workspace.TTL {
+	return workspace.TTL{Standby: time.Duration(i.StandbyTTL) * time.Second, Archive: time.Duration(i.ArchiveTTL) * time.Second}
+}
+
+// Resolve checks the settings. It returns the first invalid one as *setting.Problem.
+func (i *Idle) Resolve() error {
+	for _, ttl := range []struct {
+		name string
+		v    int
+	}{{"TTL_STANDBY_SECONDS", i.StandbyTTL}, {"TTL_ARCHIVE_SECONDS", i.ArchiveTTL}} {
+		if ttl.v < 0 || ttl.v > workspace.MaxTTL {
+			return setting.Invalid(ttl.name, fmt.Sprintf("%d is out of bounds", ttl.v), fmt.Sprintf("give a number of seconds up to %d, or 0 for never", workspace.MaxTTL))
+		}
+	}
+	return nil
+}
