@@ -41,16 +41,18 @@ type ServerCondition struct {
 
 // AdminStatus is the answer of GET /admin/status.
 type AdminStatus struct {
-	Servers      []Server       `json:"servers"`
-	Phases       map[string]int `json:"phases"`     // workspaces in each phase, DELETED left out
-	Operations   map[string]int `json:"operations"` // running ones, by kind
-	Running      int            `json:"running"`    // what counts against max_running_global
-	MaxRunning   int            `json:"max_running_global"`
-	PerUser      int            `json:"max_running_per_user"`
-	WatchedUntil *time.Time     `json:"watched_until"` // up to when it is known what people did
-	Hold         string         `json:"hold"`          // why codehub is on hold; empty: it is not
-	HoldSince    *time.Time     `json:"hold_since"`
-	LostArchives []LostArchive  `json:"lost_archives"` // at most 100, the latest first
+	Servers         []Server         `json:"servers"`
+	Phases          map[string]int   `json:"phases"`     // workspaces in each phase, DELETED left out
+	Operations      map[string]int   `json:"operations"` // running ones, by kind
+	Running         int              `json:"running"`    // what counts against max_running_global
+	MaxRunning      int              `json:"max_running_global"`
+	PerUser         int              `json:"max_running_per_user"`
+	WatchedUntil    *time.Time       `json:"watched_until"` // up to when it is known what people did
+	Hold            string           `json:"hold"`          // why codehub is on hold; empty: it is not
+	HoldSince       *time.Time       `json:"hold_since"`
+	LostArchives    []LostArchive    `json:"lost_archives"`    // at most 100, the latest first
+	LostVolumes     []LostVolume     `json:"lost_volumes"`     // the same
+	FailedDeletions []FailedDeletion `json:"failed_deletions"` // the same
 }
 
 // LostArchive is a workspace whose home is in an archive that is missing from the
@@ -62,6 +64,27 @@ type LostArchive struct {
 	Reason      string    `json:"reason"` // ArchiveMissing or ArchiveCorrupted
 	ArchiveKey  string    `json:"archive_key"`
 	Since       time.Time `json:"since"`
+}
+
+// LostVolume is a workspace whose home is lost with its volume.
+type LostVolume struct {
+	WorkspaceID string    `json:"workspace_id"`
+	Name        string    `json:"name"`
+	Owner       string    `json:"owner"`
+	Reason      string    `json:"reason"` // NoVolume, ForeignVolume or Removing
+	Volume      string    `json:"volume"`
+	Since       time.Time `json:"since"`
+}
+
+// FailedDeletion is a deleted workspace whose container or home could not be removed.
+type FailedDeletion struct {
+	WorkspaceID string    `json:"workspace_id"`
+	Name        string    `json:"name"`
+	Owner       string    `json:"owner"`
+	Reason      string    `json:"reason"` // an error_reason
+	Message     string    `json:"message"`
+	Retrying    bool      `json:"retrying"` // false: its owner has to delete it again
+	DeletedAt   time.Time `json:"deleted_at"`
 }
 
 // Orphan is something in the backend that belongs to no workspace.

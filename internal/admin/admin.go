@@ -56,6 +56,7 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 		Servers: make([]api.Server, 0, len(o.Servers)), Phases: o.Phases, Operations: o.Operations,
 		Running: o.Running, MaxRunning: o.MaxRunning, PerUser: o.PerUser,
 		WatchedUntil: o.WatchedUntil, Hold: o.Hold, HoldSince: o.HoldSince, LostArchives: []api.LostArchive{},
+		LostVolumes: []api.LostVolume{}, FailedDeletions: []api.FailedDeletion{},
 	}
 	for _, r := range o.Servers {
 		health := replica.HealthOf(r)
@@ -67,6 +68,16 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 	for _, l := range o.LostArchives {
 		out.LostArchives = append(out.LostArchives, api.LostArchive{
 			WorkspaceID: string(l.Workspace), Name: l.Name, Owner: l.Owner, Reason: l.Reason, ArchiveKey: l.ArchiveKey, Since: l.Since,
+		})
+	}
+	for _, l := range o.LostVolumes {
+		out.LostVolumes = append(out.LostVolumes, api.LostVolume{
+			WorkspaceID: string(l.Workspace), Name: l.Name, Owner: l.Owner, Reason: l.Reason, Volume: l.Workspace.VolumeName(), Since: l.Since,
+		})
+	}
+	for _, f := range o.FailedDeletions {
+		out.FailedDeletions = append(out.FailedDeletions, api.FailedDeletion{
+			WorkspaceID: string(f.Workspace), Name: f.Name, Owner: f.Owner, Reason: string(f.Reason), Message: f.Message, Retrying: !f.Reason.Final(), DeletedAt: f.DeletedAt,
 		})
 	}
 	return out, nil

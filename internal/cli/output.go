@@ -60,6 +60,9 @@ func workspaceDetails(w api.Workspace, skipped int64, now time.Time) string {
 	add("Error:", w.ErrorReason)
 	add("", w.ErrorMessage)
 	rows = append(rows, lossAdvice(w)...)
+	if w.State == "delete_failed" {
+		rows = append(rows, []string{"What to do:", "Fix the cause, then run: codehub delete " + w.ID})
+	}
 	if c := w.Conditions["infra.container_ready"]; c.Message != "" {
 		add("Container:", &c.Message)
 	}

@@ -81,6 +81,24 @@ func statusText(r statusReport, now time.Time) string {
 		}
 		fmt.Fprintf(&b, "\n%s", terminal.Table(rows))
 	}
+	if len(r.LostVolumes) > 0 {
+		rows := [][]string{{"LOST VOLUME OF", "OWNER", "SINCE", "REASON", "VOLUME"}}
+		for _, l := range r.LostVolumes {
+			rows = append(rows, []string{l.Name, l.Owner, age(now.Sub(l.Since)), l.Reason, l.Volume})
+		}
+		fmt.Fprintf(&b, "\n%s", terminal.Table(rows))
+	}
+	if len(r.FailedDeletions) > 0 {
+		rows := [][]string{{"FAILED DELETION OF", "OWNER", "DELETED", "RETRY", "REASON", "ID"}}
+		for _, f := range r.FailedDeletions {
+			retry := "by owner"
+			if f.Retrying {
+				retry = "automatic"
+			}
+			rows = append(rows, []string{f.Name, f.Owner, age(now.Sub(f.DeletedAt)) + " ago", retry, cmp.Or(f.Message, f.Reason), f.WorkspaceID})
+		}
+		fmt.Fprintf(&b, "\n%s", terminal.Table(rows))
+	}
 	if len(r.Orphans) > 0 {
 		rows := [][]string{{"ORPHAN", "NAME", "SINCE", "REMOVED", "DETAIL"}}
 		for _, o := range r.Orphans {

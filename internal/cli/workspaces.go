@@ -75,7 +75,7 @@ type listCmd struct {
 	terminal.Format
 	Query   string `short:"q" name:"query" help:"List only workspaces whose name or description contains this."`
 	Phase   string `help:"List only workspaces in this phase: running, stopped, archived, pending or error."`
-	Deleted bool   `help:"List deleted workspaces that can be undeleted."`
+	Deleted bool   `help:"List deleted workspaces."`
 	Names   bool   `help:"Print only names, one per line."`
 }
 
@@ -199,6 +199,9 @@ func (d deleteCmd) Run(ctx context.Context, k *kong.Context) error {
 			return fmt.Errorf("nothing was deleted")
 		}
 	}
+	if err := d.failedBefore(ctx); err != nil {
+		return err
+	}
 	return d.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
 		w, err := c.Delete(ctx, id, true)
 		v, said, err := outcome(w, err)
@@ -207,6 +210,23 @@ func (d deleteCmd) Run(ctx context.Context, k *kong.Context) error {
 		}
 		return v, said, err
 	})
+}
+
+// failedBefore replaces the name of a workspace by its id if only a workspace whose
+// deletion failed has that name, so that the deletion is repeated.
+func (d *deleteCmd) failedBefore(ctx context.Context) error {
+	c, err := d.connect()
+	if err != nil {
+		return err
+	}
+	if _, err := resolve(ctx, c, d.Workspace, false); terminal.ExitCode(err) != terminal.ExitNotFound {
+		return err
+	}
+	w, err := resolve(ctx, c, d.Workspace, true)
+	if err == nil && w.State == "delete_failed" {
+		d.Workspace = w.ID
+	}
+	return nil
 }
 
 type undeleteCmd struct{ onWorkspace }

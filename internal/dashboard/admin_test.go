@@ -47,6 +47,9 @@ func TestAdminPage(t *testing.T) {
 		"Stopped 2", "Starting 1", "Up 3 days &lt;b&gt;", "will be removed in", "not removed automatically", ">Container<", ">Volume<",
 		"1 of 2 running", "0 of 2 running", "2 workspaces", "0 workspaces", ">ann<", ">you<", ">administrator<",
 		"Activity recorded through", "Automatic stops are paused until activity is recorded again.", `sse-connect="/dashboard/events?admin=1&amp;cursor=&amp;seen=`)
+	lacks(t, "the page", page, "Lost home volumes", "Failed deletions")
+	lost := w.add("thesis", volumeLost)
+	contains(t, "a lost volume", b.get("/admin").body, "Lost home volumes", ">thesis<", lost.VolumeName())
 	w.exec(`UPDATE activity_clock SET watched_until = now() - interval '20 seconds'`)
 	page = b.get("/admin").body
 	lacks(t, "watched", page, "Automatic stops are paused")

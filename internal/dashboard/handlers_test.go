@@ -248,6 +248,28 @@ func TestDeleteAndUndo(t *testing.T) {
 		t.Errorf("undelete too late: %d", a.status)
 	}
 	contains(t, "undelete too late", a.body, "cannot be undeleted")
+	lacks(t, "the list while the home is removed", b.get("/").body, path+"/delete")
+
+	// The removal fails, so its owner and the administrators see the workspace again.
+	for _, reason := range []workspace.ErrorReason{workspace.ErrActionFailed, workspace.ErrTimeout} {
+		w.observe(id, func(ws *workspace.Workspace) {
+			ws.Operation, ws.ErrorReason, ws.ErrorMessage = workspace.OpNone, reason, "the volume is in use by keeper"
+		})
+		list, admin := b.get("/").body, b.get("/admin").body
+		contains(t, "the list", list, "Recently deleted", ">project<", "the volume is in use by keeper")
+		lacks(t, "the list", list, path+"/undelete", "Your files are safe")
+		contains(t, "the administrators' page", admin, "Failed deletions", ">project<", "the volume is in use by keeper", string(id))
+		if reason.Final() {
+			contains(t, "the list", list, "Deletion failed", ">Delete again<", `hx-post="`+path+`/delete"`)
+			contains(t, "the administrators' page", admin, "no longer retried")
+		} else {
+			contains(t, "the list", list, "Deleting", "The last attempt failed")
+			contains(t, "the administrators' page", admin, "will be retried")
+		}
+	}
+	if a = b.htmx(path+"/delete", url.Values{"from": {"list"}}); a.status != http.StatusOK || w.row(id).RecoverRequestedAt == nil {
+		t.Errorf("delete again: %d, requested %v", a.status, w.row(id).RecoverRequestedAt)
+	}
 }
 
 func TestLimit(t *testing.T) {

@@ -239,7 +239,13 @@ const obstructed = "Obstructed"
 // volume, so nothing is lost.
 const volumeKept = "VolumeKept"
 
+// deletionFailed is a deletion that its owner has to repeat.
+const deletionFailed = "DeletionFailed"
+
 func problemKey(w workspace.Workspace, r workspace.ErrorReason) string {
+	if w.DeletedAt != nil && r.Final() {
+		return deletionFailed
+	}
 	if w.Obstructed() && (r == workspace.ErrRetryExceeded || r == workspace.ErrTimeout) {
 		return obstructed
 	}

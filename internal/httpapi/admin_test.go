@@ -166,6 +166,25 @@ func TestAdminStatus(t *testing.T) {
 		len(one.Conditions) != 1 || one.Conditions[0].Error != "full" || two.Conditions == nil {
 		t.Errorf("%+v", s.Servers)
 	}
+	if s.LostArchives == nil || s.LostVolumes == nil || s.FailedDeletions == nil {
+		t.Errorf("an empty list is null: %+v", s)
+	}
+	gone := e.workspace(e.eve, "gone")
+	e.exec(`UPDATE workspaces SET phase = 'DELETING', deleted_at = now(), error_reason = 'Timeout', error_message = 'in use', home_ctx = '{"state": "deleting"}' WHERE id = $1`, gone.ID)
+	e.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost', home_ctx = '{"state": "live"}', operation = 'NONE', op_id = NULL,
+		conditions = '{"storage.volume_ready": {"status": "False", "reason": "NoVolume"}}' WHERE id = $1`, ws.ID)
+	s = read[api.AdminStatus](t, e.want(200, "", "GET", "/admin/status", "", as(e.ann)))
+	if f := s.FailedDeletions; len(f) != 1 || f[0].WorkspaceID != string(gone.ID) || f[0].Owner != "eve" || f[0].Reason != "Timeout" || f[0].Message != "in use" || f[0].Retrying {
+		t.Errorf("%+v", f)
+	}
+	if l := s.LostVolumes; len(l) != 1 || l[0].WorkspaceID != string(ws.ID) || l[0].Reason != "NoVolume" || l[0].Volume != ws.ID.VolumeName() {
+		t.Errorf("%+v", l)
+	}
+	e.exec(`UPDATE workspaces SET error_reason = 'ActionFailed' WHERE id = $1`, gone.ID)
+	s = read[api.AdminStatus](t, e.want(200, "", "GET", "/admin/status", "", as(e.ann)))
+	if f := s.FailedDeletions; len(f) != 1 || !f[0].Retrying {
+		t.Errorf("%+v", f)
+	}
 	e.exec(`INSERT INTO orphans (kind, name, kept) VALUES ('volume', 'v', true), ('container', 'c', false)`)
 	l := read[api.OrphanList](t, e.want(200, "", "GET", "/admin/orphans", "", as(e.ann)))
 	if len(l.Orphans) != 2 || l.Orphans[0].RemovedAfter == nil || l.Orphans[1].RemovedAfter != nil {

@@ -85,6 +85,22 @@ func Restorable(w workspace.Workspace, archiveGoing bool) bool {
 	return w.ArchiveKey != "" && !archiveGoing
 }
 
+// DeletionFailing reports whether the removal of a deleted workspace failed: until
+// it is deleted again, or, once the removal of its home has begun, until the next
+// attempt.
+//
+// The lists of deleted workspaces and of failed deletions apply the same rule in SQL
+// (internal/postgres, deletionFailing).
+func DeletionFailing(w workspace.Workspace) bool {
+	switch {
+	case w.DeletedAt == nil, w.Phase == workspace.PhaseDeleted:
+		return false
+	case w.ErrorReason.Final():
+		return true
+	}
+	return w.Home.State == workspace.HomeDeleting && w.ErrorReason != "" && w.ErrorReason != workspace.ErrUnrestorable
+}
+
 // GraceEnds is when a deletion can no longer be undone: grace after it, or after
 // all waits were restarted, if that was later. restarted is zero if they never
 // were.

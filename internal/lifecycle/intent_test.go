@@ -307,6 +307,8 @@ func TestStateOf(t *testing.T) {
 		{workspace.Workspace{Phase: workspace.PhaseStandby, DesiredState: standby, DeletedAt: &now}, lifecycle.StateDeleted},
 		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: standby, DeletedAt: &now, Operation: workspace.OpDeleting}, lifecycle.StateDeleting},
 		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: standby, DeletedAt: &now, ErrorReason: workspace.ErrTimeout}, lifecycle.StateDeleteFailed},
+		// Its home is being removed, and codehub waits for the next attempt.
+		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: standby, DeletedAt: &now, ErrorReason: workspace.ErrActionFailed, Home: workspace.Home{State: workspace.HomeDeleting}}, lifecycle.StateDeleting},
 		// Just undeleted.
 		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: standby, Home: workspace.Home{State: workspace.HomeLive}}, lifecycle.StateStopped},
 		{workspace.Workspace{Phase: workspace.PhaseDeleting, DesiredState: running, Home: workspace.Home{State: workspace.HomeLive}}, lifecycle.StateStarting},

@@ -46,7 +46,7 @@ func StateOf(w workspace.Workspace) State {
 			return StateDeleted
 		case w.ErrorReason.Final():
 			return StateDeleteFailed
-		case w.Operation == workspace.OpNone:
+		case w.Operation == workspace.OpNone && w.Home.State != workspace.HomeDeleting:
 			return StateDeleted
 		}
 		return StateDeleting

@@ -1,8 +1,11 @@
 package postgres_test
 
 import (
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
@@ -51,6 +54,108 @@ func TestRestorableMatchesUndelete(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A deletion that failed is listed for its owner and for administrators, by the rule
+// of lifecycle, and counted like the others in the list.
+func TestFailedDeletionsAreListed(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ann := e.user("ann")
+	var listed, failing []string
+	for _, phase := range []workspace.Phase{workspace.PhaseDeleting, workspace.PhaseDeleted} {
+		for _, home := range []workspace.HomeState{workspace.HomeLive, workspace.HomeAbsent, workspace.HomeDeleting} {
+			for _, reason := range append(workspace.ErrorReasons(), "") {
+				s := state{"phase": string(phase), "deleted_at": time.Now(), "conditions": noContainer, "home_ctx": `{"state": "` + string(home) + `"}`, "error_message": "in use"}
+				if reason != "" {
+					s["error_reason"] = string(reason)
+				}
+				w := e.workspace(ann, s)
+				w.Phase, w.Home.State, w.ErrorReason, w.DeletedAt = phase, home, reason, new(time.Now())
+				fails := lifecycle.DeletionFailing(w)
+				if want := phase == workspace.PhaseDeleting && (reason.Final() || home == workspace.HomeDeleting && (reason == workspace.ErrActionFailed || reason == workspace.ErrUnreachable)); fails != want {
+					t.Errorf("%s, home %s, error %q: failing %v", phase, home, reason, fails)
+				}
+				if fails {
+					failing = append(failing, w.Name)
+				}
+				if fails || lifecycle.Restorable(w, false) {
+					listed = append(listed, w.Name)
+				}
+			}
+		}
+	}
+	alive := e.workspace(ann, state{"phase": "ERROR", "error_reason": "Timeout"})
+	slices.Sort(listed)
+	slices.Sort(failing)
+	got := names(must3(e.ListWorkspaces(t.Context(), ann, postgres.Filter{Deleted: true, Limit: 200}))(t))
+	slices.Sort(got)
+	if d := cmp.Diff(listed, got); d != "" || len(listed) == 0 || slices.Contains(got, alive.Name) {
+		t.Errorf("the list of deleted workspaces: %s", d)
+	}
+	o := must(e.Overview(t.Context(), workspace.System))(t)
+	if n := o.Phases["DELETING"]; n != len(listed) {
+		t.Errorf("%d deleted workspaces are counted, %d are in the list", n, len(listed))
+	}
+	got = nil
+	for _, f := range o.FailedDeletions {
+		got = append(got, f.Name)
+		if f.Owner != "ann" || f.Reason == "" || f.Message != "in use" || f.DeletedAt.IsZero() {
+			t.Errorf("%+v", f)
+		}
+	}
+	slices.Sort(got)
+	if d := cmp.Diff(failing, got); d != "" {
+		t.Errorf("the failed deletions: %s", d)
+	}
+}
+
+// A lost home is in exactly one of the administrators' lists.
+func TestLostVolumesAreListed(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	ann := e.user("ann")
+	conditions := func(volume, archive, health string) string {
+		return `{"storage.volume_ready": {"status": "False", "reason": "` + volume + `"}, "storage.archive_ready": {"status": "False", "reason": "` + archive + `", "last_transition_time": "2026-01-02T03:04:05Z"},
+			"policy.healthy": {"status": "False", "reason": "` + health + `", "last_transition_time": "2026-01-02T03:04:05Z"}}`
+	}
+	var want []string
+	for _, c := range []struct {
+		home, key, reason, volume, archive string
+		lost                               bool
+	}{
+		{"live", "", "DataLost", "NoVolume", "NoArchive", true},
+		{"live", "k", "DataLost", "ForeignVolume", "NotObserved", true},
+		{"live", "k2", "", "Removing", "NotObserved", true}, // observed and not recorded yet
+		{"live", "", "Timeout", "Ready", "NoArchive", false},
+		{"absent", "k3", "DataLost", "NoVolume", "ArchiveMissing", false},
+	} {
+		s := state{"phase": "ERROR", "home_ctx": `{"state": "` + c.home + `"}`, "conditions": conditions(c.volume, c.archive, "DataLost")}
+		if c.reason != "" {
+			s["error_reason"] = c.reason
+		}
+		if c.key != "" {
+			s["archive_key"] = c.key
+		}
+		w := e.workspace(ann, s)
+		if c.lost {
+			want = append(want, w.Name+" "+c.volume)
+		}
+	}
+	e.workspace(ann, state{"phase": "DELETING", "deleted_at": time.Now(), "home_ctx": `{"state": "live"}`, "conditions": conditions("NoVolume", "NoArchive", "DataLost"), "error_reason": "DataLost"})
+	o := must(e.Overview(t.Context(), workspace.System))(t)
+	var got []string
+	for _, l := range o.LostVolumes {
+		got = append(got, l.Name+" "+l.Reason)
+		if l.Owner != "ann" || !l.Since.Equal(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) {
+			t.Errorf("%+v", l)
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if d := cmp.Diff(want, got); d != "" || len(o.LostArchives) != 1 {
+		t.Errorf("%d lost archives; the lost volumes: %s", len(o.LostArchives), d)
 	}
 }
 

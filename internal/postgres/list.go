@@ -18,8 +18,8 @@ import (
 type Filter struct {
 	Query string          // part of the name or description, without regard to case
 	Phase workspace.Phase // empty: any
-	// Deleted lists the deleted workspaces that can be undeleted, instead of those that are not
-	// deleted.
+	// Deleted lists the deleted workspaces that can be undeleted or whose deletion
+	// failed, instead of those that are not deleted.
 	Deleted bool
 	// Recent lists the workspaces that count against the running limits first, then the most
 	// recently used. Otherwise the newest come first.
@@ -49,7 +49,7 @@ func (db *DB) ListWorkspaces(ctx context.Context, caller workspace.Caller, f Fil
 		q.add(`owner_user_id = ?`, caller.UserID)
 	}
 	if f.Deleted {
-		q.add(restorable)
+		q.add(deletedListed)
 	} else {
 		q.add(`deleted_at IS NULL`)
 	}

@@ -11,16 +11,18 @@ import (
 
 // Overview is the state of the servers and workspaces. Times are the database's.
 type Overview struct {
-	Servers      []Replica
-	Phases       map[string]int // workspaces in each phase; of the deleted ones, those that can be undeleted
-	Operations   map[string]int // running operations, by kind
-	Running      int            // workspaces that count against the running limits
-	MaxRunning   int            // the limits
-	PerUser      int
-	WatchedUntil *time.Time // the time through which activity is recorded; nil: none yet
-	Hold         string     // why codehub is on hold; empty: it is not
-	HoldSince    *time.Time
-	LostArchives []LostArchive
+	Servers         []Replica
+	Phases          map[string]int // workspaces in each phase; of the deleted, those in their list
+	Operations      map[string]int // running operations, by kind
+	Running         int            // workspaces that count against the running limits
+	MaxRunning      int            // the limits
+	PerUser         int
+	WatchedUntil    *time.Time // the time through which activity is recorded; nil: none yet
+	Hold            string     // why codehub is on hold; empty: it is not
+	HoldSince       *time.Time
+	LostArchives    []LostArchive
+	LostVolumes     []LostVolume
+	FailedDeletions []FailedDeletion
 }
 
 // LostArchive is a workspace whose home is in an archive that is missing or damaged.
@@ -31,6 +33,25 @@ type LostArchive struct {
 	Reason     string // of the condition ArchiveReady
 	ArchiveKey string
 	Since      time.Time
+}
+
+// LostVolume is a workspace whose home is lost with its volume.
+type LostVolume struct {
+	Workspace workspace.ID
+	Name      string
+	Owner     string
+	Reason    string // of the condition VolumeReady
+	Since     time.Time
+}
+
+// FailedDeletion is a deleted workspace whose removal failed.
+type FailedDeletion struct {
+	Workspace workspace.ID
+	Name      string
+	Owner     string
+	Reason    workspace.ErrorReason
+	Message   string
+	DeletedAt time.Time
 }
 
 // Overview reads the state of the servers and workspaces. CodeForbidden unless the
@@ -53,6 +74,12 @@ func (db *DB) Overview(ctx context.Context, caller workspace.Caller) (Overview, 
 		if out.LostArchives, err = lostArchives(ctx, tx); err != nil {
 			return err
 		}
+		if out.LostVolumes, err = lostVolumes(ctx, tx); err != nil {
+			return err
+		}
+		if out.FailedDeletions, err = failedDeletions(ctx, tx); err != nil {
+			return err
+		}
 		if err := tx.QueryRow(ctx, `SELECT hold, hold_since FROM gc_state`).Scan(orEmpty(&out.Hold), &out.HoldSince); err != nil {
 			return err
 		}
@@ -68,7 +95,7 @@ func (db *DB) Overview(ctx context.Context, caller workspace.Caller) (Overview, 
 func counts(ctx context.Context, tx pgx.Tx, out *Overview) error {
 	// Deleted workspaces count if their list shows them.
 	rows, err := tx.Query(ctx, `
-		SELECT phase, operation, count(*), count(*) FILTER (WHERE deleted_at IS NULL OR `+restorable+`), count(*) FILTER (WHERE holds_slot)
+		SELECT phase, operation, count(*), count(*) FILTER (WHERE deleted_at IS NULL OR `+deletedListed+`), count(*) FILTER (WHERE holds_slot)
 		FROM workspaces WHERE phase <> 'DELETED' GROUP BY phase, operation`)
 	if err != nil {
 		return err
@@ -100,4 +127,31 @@ func lostArchives(ctx context.Context, tx pgx.Tx) ([]LostArchive, error) {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[LostArchive])
+}
+
+// lostVolumes lists the latest workspaces whose home is lost, and not with an archive.
+func lostVolumes(ctx context.Context, tx pgx.Tx) ([]LostVolume, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT w.id, w.name, u.username, COALESCE(w.conditions -> $1 ->> 'reason', ''),
+			COALESCE((w.conditions -> $2 ->> 'last_transition_time')::timestamptz, w.phase_changed_at) AS since
+		FROM workspaces w JOIN users u ON u.id = w.owner_user_id
+		WHERE w.phase = 'ERROR' AND w.deleted_at IS NULL AND (w.archive_key IS NULL OR w.home_ctx ->> 'state' = 'live')
+			AND COALESCE(w.error_reason, w.conditions -> $2 ->> 'reason') = $3
+		ORDER BY since DESC, w.id LIMIT 100`, workspace.VolumeReady, workspace.Healthy, workspace.ErrDataLost)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[LostVolume])
+}
+
+// failedDeletions lists the latest deletions that failed.
+func failedDeletions(ctx context.Context, tx pgx.Tx) ([]FailedDeletion, error) {
+	rows, err := tx.Query(ctx, `
+		SELECT w.id, w.name, u.username, w.error_reason, COALESCE(w.error_message, ''), w.deleted_at
+		FROM (SELECT * FROM workspaces WHERE `+deletionFailing+`) w JOIN users u ON u.id = w.owner_user_id
+		ORDER BY w.deleted_at DESC, w.id LIMIT 100`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[FailedDeletion])
 }
