@@ -291,6 +291,44 @@ func TestTransferFaults(t *testing.T) {
 	}
 }
 
+// A bucket that fails to remove the parts of an interrupted upload is asked again.
+func TestAbortIsRetried(t *testing.T) {
+	t.Parallel()
+	server := s3test.Start(t, "bucket")
+	s := s3Store(t, server, "bucket")
+	var deletes atomic.Int32
+	job, _ := through(t, server, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodDelete || deletes.Add(1) > 2 {
+			return false
+		}
+		w.WriteHeader(http.StatusInternalServerError)
+		return true
+	})
+	for name, cut := range map[string]func(cancel func()) error{
+		"reader failed": func(func()) error { return errors.New("home changed") },
+		"cancelled":     func(cancel func()) error { cancel(); return nil },
+	} {
+		deletes.Store(0)
+		ticket, err := s.PresignUpload(t.Context(), "ws/cut", transfer.MinPart, time.Hour)
+		check(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		content := bytes.NewReader(randomBytes(transfer.MinPart))
+		if _, err := job.Upload(ctx, ticket, io.MultiReader(content, readerFunc(func(p []byte) (int, error) {
+			return len(p), cut(cancel)
+		}))); err == nil {
+			t.Errorf("%s: the upload succeeded", name)
+		}
+		cancel()
+		if n, err := s.AbortIncomplete(t.Context(), "", 0, nil); n != 0 || err != nil {
+			t.Errorf("%s: %d uploads were left behind, %v", name, n, err)
+		}
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
 // The answer to the completion gets lost: it was done nonetheless.
 func TestCompletionAnswerLost(t *testing.T) {
 	t.Parallel()

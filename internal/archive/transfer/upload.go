@@ -241,9 +241,13 @@ func (u *upload) stored(ctx context.Context, size int64) bool {
 func (u *upload) abort(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	if res, err := u.do(ctx, http.MethodDelete, u.ticket.Abort, nil, nil); err == nil {
-		res.Body.Close()
-	}
+	_ = u.retry(ctx, func() error {
+		res, err := u.do(ctx, http.MethodDelete, u.ticket.Abort, nil, nil)
+		if err == nil {
+			res.Body.Close()
+		}
+		return err
+	})
 }
 
 // tracked records an error of the reader itself, which is not the bucket's.
