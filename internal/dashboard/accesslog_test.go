@@ -9,8 +9,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Every request names its route and user for the log and the metrics; assets and
-// what goes to workspaces stay out of the log.
+// The log and the metrics have the route and the user of each request. Assets and requests to
+// workspaces are not logged.
 func TestRequestsNameRouteAndUser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -37,7 +37,7 @@ func TestAccountListsAndEndsSessions(t *testing.T) {
 		t.Errorf("the sessions: %s", page)
 	}
 	contains(t, "the account menu", here.get("/").body, `href="/settings/account"`)
-	// The phone is logged out, and so are the connections that it has open.
+	// The phone is logged out, and its open connections are closed.
 	stream := phone.listen("")
 	id := ""
 	for _, row := range regexp.MustCompile(`(?s)data-session="([^"]+)".*?</li>`).FindAllStringSubmatch(page, -1) {
@@ -57,12 +57,12 @@ func TestAccountListsAndEndsSessions(t *testing.T) {
 		t.Errorf("%d %v", a.status, a.header)
 	}
 	if third.get("/").status != http.StatusSeeOther || here.get("/").status != http.StatusOK {
-		t.Error("the others were to end, and this one to stay")
+		t.Error("the other sessions did not end, or this one did")
 	}
 	lacks(t, "when there are no others", here.get("/settings/account").body, "end-others", `/end"`)
 }
 
-// Somebody else's session is none of theirs.
+// A user cannot end another user's session.
 func TestAccountEndsOnlyOwnSessions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -72,7 +72,7 @@ func TestAccountEndsOnlyOwnSessions(t *testing.T) {
 		t.Errorf("%d", a.status)
 	}
 	if admin.get("/").status != http.StatusOK {
-		t.Error("it ended")
+		t.Error("another user's session ended")
 	}
 }
 
@@ -98,7 +98,7 @@ func TestChangePassword(t *testing.T) {
 	}
 	contains(t, "afterwards", here.get("/settings/account?note=password").body, "Your password was changed.")
 	if other.get("/").status != http.StatusSeeOther {
-		t.Error("the other session has not ended")
+		t.Error("the other session did not end")
 	}
 	if a := w.browser().post("/login", url.Values{"username": {"admin"}, "password": {"a new password"}}); a.status != http.StatusSeeOther {
 		t.Errorf("login with the new password: %d", a.status)
@@ -118,7 +118,7 @@ func (a slowChange) ChangePassword(ctx context.Context, c workspace.Caller, curr
 	return session, err
 }
 
-// The page's own stream does not send it to the login before the answer arrives.
+// The page's stream does not redirect to the login page before the response arrives.
 func TestChangePasswordInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Auth = slowChange{c.Auth} })
@@ -131,7 +131,7 @@ func TestChangePasswordInABrowser(t *testing.T) {
 	b.enter("#f-password", "a new password")
 	b.enter("#f-password2", "a new password\r")
 	b.until(`!document.querySelector('[sse-connect]')`)
-	// A refusal ends no session: the stream is open again.
+	// A refusal ends no session, so the stream is open again.
 	b.shown("dialog[open] #e-current")
 	b.until(`document.querySelector('[sse-connect]')`)
 	b.enter("#f-current", adminPassword)

@@ -54,7 +54,7 @@ func (v *view) offer() {
 			menu(slices.Concat([]action{dialog("restart", "retry", false)}, v.offerKeepAwake(), v.offerArchive(archive))...)
 		case "stopped":
 			v.Primary, v.Actions = &open, []action{start}
-			if v.AwaitsRoom() {
+			if v.AwaitsLimit() {
 				v.Actions = []action{keep}
 			}
 			more := v.offerArchive(archive)

@@ -31,15 +31,15 @@ type adminView struct {
 	Status  api.AdminStatus
 	Orphans []api.Orphan
 	Stale   bool // activity has not been recorded for a while
-	People  []personView
+	People  []userView
 	Next    string // address of the next page of users; empty on the last
 	First   bool   // the first page of users
 	Now     time.Time
 	OOB     bool
 }
 
-// personView is one user in the list.
-type personView struct {
+// userView is one user in the list.
+type userView struct {
 	api.Account
 	Self    bool // the administrator who views the page
 	Locked  bool // locked out after wrong passwords
@@ -47,16 +47,16 @@ type personView struct {
 }
 
 // Limit is the user's running limit, 0 for none.
-func (p personView) Limit() int {
+func (p userView) Limit() int {
 	if p.MaxRunning != nil {
 		return *p.MaxRunning
 	}
 	return p.PerUser
 }
 
-// unwatchedFor is how long activity may go unrecorded before administrators are warned. It
+// staleAfter is how long activity may go unrecorded before administrators are warned. It
 // exceeds the longest delay of a working flush.
-const unwatchedFor = 3 * time.Minute
+const staleAfter = 3 * time.Minute
 
 // counted is a key and how often it occurs.
 type counted struct {
@@ -99,11 +99,11 @@ func (d *Dashboard) readAdmin(ctx context.Context, c workspace.Caller, cursor st
 		return v, err
 	}
 	for _, a := range list.Users {
-		v.People = append(v.People, personView{
+		v.People = append(v.People, userView{
 			Account: a, Self: a.ID == c.UserID, PerUser: v.Status.PerUser, Locked: a.LockedTill != nil && a.LockedTill.After(v.Now),
 		})
 	}
-	v.Stale = v.Status.WatchedUntil == nil || v.Now.Sub(*v.Status.WatchedUntil) > unwatchedFor
+	v.Stale = v.Status.WatchedUntil == nil || v.Now.Sub(*v.Status.WatchedUntil) > staleAfter
 	if list.NextCursor != "" {
 		v.Next = listQuery{cursor: list.NextCursor}.address("/admin")
 	}
@@ -126,9 +126,9 @@ func (d *Dashboard) adminPage(w http.ResponseWriter, r *http.Request, c workspac
 	d.render(w, r, http.StatusOK, "admin", p)
 }
 
-// adminLook is the refresh interval of the administrators' page: no events announce its
+// adminRefresh is the refresh interval of the administrators' page: no events announce its
 // changes.
-const adminLook = 5 * time.Second
+const adminRefresh = 5 * time.Second
 
 // adminFeed updates the administrators' page.
 type adminFeed struct {
@@ -137,7 +137,7 @@ type adminFeed struct {
 }
 
 func (f *adminFeed) next(ctx context.Context) ([]byte, bool, error) {
-	f.change = f.d.Now().Add(adminLook)
+	f.change = f.d.Now().Add(adminRefresh)
 	n, err := f.d.readNotices(ctx, f.c)
 	if err != nil {
 		return nil, false, err
@@ -158,7 +158,7 @@ var adminParts = []string{"admin-status", "admin-orphans", "admin-people"}
 
 // show returns the fragments among parts that differ from what was sent.
 func (f *adminFeed) show(v adminView, n notices, parts ...string) ([]byte, bool, error) {
-	v.OOB, v.Now = true, time.Time{} // see still
+	v.OOB, v.Now = true, time.Time{} // see timeless
 	html := map[string]string{}
 	for _, name := range parts {
 		var err error
@@ -170,6 +170,6 @@ func (f *adminFeed) show(v adminView, n notices, parts ...string) ([]byte, bool,
 	if err != nil {
 		return nil, false, err
 	}
-	f.change = f.d.Now().Add(adminLook)
+	f.change = f.d.Now().Add(adminRefresh)
 	return f.fresh(names, html), false, nil
 }

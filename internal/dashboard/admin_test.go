@@ -11,8 +11,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// servers puts two servers of an installation, and what they cannot reach,
-// into the database.
+// servers inserts two servers and the backends that they cannot reach into the database.
 func (w *world) servers() {
 	w.t.Helper()
 	w.exec(`INSERT INTO replicas (id, hostname, version, started_at, seen_at, flushed_at, health) VALUES
@@ -54,11 +53,11 @@ func TestAdminPage(t *testing.T) {
 	page = b.get("/admin").body
 	lacks(t, "watched", page, "Automatic stops are paused")
 	contains(t, "in Korean", b.get("/admin", "Accept-Language", "ko").body, "활동 기록 시각", "정상", "자동으로 제거되지 않음")
-	// Nobody can lock themselves out by accident.
+	// Administrators cannot lock themselves out by accident.
 	self := "/admin/people/" + w.userID("admin")
 	lacks(t, "the page", page, self+"/disable", self+"/take-admin", self+"/password")
 
-	// The stream does not send what the page shows already.
+	// The stream does not send what the page already shows.
 	b.listen(html.UnescapeString(regexp.MustCompile(`sse-connect="/dashboard/events([^"]+)"`).FindStringSubmatch(b.get("/admin").body)[1])).until("hello")
 	l := b.listen("?admin=1&cursor=")
 	l.until("update", `id="admin-status"`, `id="admin-people"`, `id="admin-orphans"`, "ann")
@@ -145,7 +144,7 @@ func TestPeople(t *testing.T) {
 	}
 	contains(t, "enable", b.htmx(person+"/enable", nil).body, "ann was enabled.")
 
-	// The last administrator stays one, whatever is sent.
+	// No request can demote the last administrator.
 	self := "/admin/people/" + w.userID("admin")
 	for _, p := range []string{"/take-admin", "/disable"} {
 		a := b.htmx(self+p, nil)
@@ -166,7 +165,7 @@ func TestPeople(t *testing.T) {
 	}
 }
 
-// adminPaths are what administrators alone may ask for.
+// adminPaths are the paths for administrators alone.
 func adminPaths(id string) (get, post []string) {
 	for _, name := range []string{"limit", "password", "make-admin", "take-admin", "disable", "enable"} {
 		post = append(post, "/admin/people/"+id+"/"+name)
@@ -204,8 +203,8 @@ func TestAdminsAlone(t *testing.T) {
 	l := ann.listen("?admin=1")
 	ev := l.until("update")
 	lacks(t, "ann's stream", ev.data, "admin-", "alpha.example")
-	// From another site not even an administrator's browser does it, and no
-	// GET does anything.
+	// Requests from another site are refused even for administrators, and a GET changes
+	// nothing.
 	b := w.loggedIn()
 	for _, p := range post {
 		if a := b.post(p, form, "Sec-Fetch-Site", "cross-site"); a.status != http.StatusForbidden {
@@ -227,7 +226,7 @@ func TestAdminsAlone(t *testing.T) {
 	}
 }
 
-// A server that has nothing to administer has no such page.
+// Without Admin in the Config there is no administrators' page.
 func TestWithoutAdministration(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Admin = nil })

@@ -104,8 +104,8 @@ func (d *Dashboard) recoverForm(r *http.Request, c workspace.Caller, ws workspac
 	return f, nil
 }
 
-// lookWithin bounds the bucket request that precedes a download.
-const lookWithin = 10 * time.Second
+// bucketWithin bounds the bucket request that precedes a download.
+const bucketWithin = 10 * time.Second
 
 // download redirects to the API's download, or shows why it is not available.
 func (d *Dashboard) download(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
@@ -133,7 +133,7 @@ func (d *Dashboard) download(w http.ResponseWriter, r *http.Request, c workspace
 		d.message(w, r, http.StatusNotFound, "archive_not_found")
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), lookWithin)
+	ctx, cancel := context.WithTimeout(r.Context(), bucketWithin)
 	defer cancel()
 	switch _, err := d.Archives.Stat(ctx, key); {
 	case errors.Is(err, store.ErrNotFound):

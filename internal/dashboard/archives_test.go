@@ -33,7 +33,7 @@ func TestArchiveAndRestore(t *testing.T) {
 	}
 	contains(t, "the question", b.get(path+"/archive?from=detail").body, "Archive project?", "Unsaved changes", "Only the home folder")
 	if row().DesiredState != workspace.DesiredRunning {
-		t.Fatal("a GET archived it")
+		t.Fatal("a GET archived the workspace")
 	}
 	a := b.htmx(path+"/archive", list)
 	contains(t, "archive", a.body, `data-state="stopping"`, "archive queued", "will be archived", "Do not archive")
@@ -44,7 +44,7 @@ func TestArchiveAndRestore(t *testing.T) {
 	lacks(t, "a stopped one", b.get(path+"/archive").body, "Unsaved changes")
 	contains(t, "not claimed yet", b.get("/").body, `data-state="archiving"`)
 
-	// Wanted again meanwhile, and left alone after all.
+	// A start and a stop requested during the operation cancel each other out.
 	w.observe(id, operating(standby, workspace.OpArchiving))
 	a = b.htmx(path+"/start", list)
 	contains(t, "queued", a.body, "start queued, archiving will be cancelled", "Keep archived")
@@ -68,7 +68,7 @@ func TestArchiveAndRestore(t *testing.T) {
 		t.Errorf("desired %s", row().DesiredState)
 	}
 	w.want(id, "desired_state", "ARCHIVED")
-	// What "restore and open" sends, in a tab of its own.
+	// The request of "restore and open" in a new tab.
 	a = b.post(path+"/start", url.Values{"from": {"wait"}})
 	if a.status != http.StatusSeeOther || a.header.Get("Location") != "/w/"+string(id)+"/" || row().DesiredState != workspace.DesiredRunning {
 		t.Errorf("%d %q", a.status, a.header.Get("Location"))
@@ -95,10 +95,10 @@ func TestArchivesOnTheDetailPage(t *testing.T) {
 		path+"/download?archive_op_id="+generation0)
 	lacks(t, "two", page, "recover-archive", "Not using it for a while?")
 	if strings.Index(page, generation1) > strings.Index(page, generation0) {
-		t.Error("the older comes first")
+		t.Error("the older archive is listed first")
 	}
 
-	// Download leads to the API's, or says why there is none.
+	// A download redirects to the API, or shows why it is not available.
 	for query, want := range map[string]string{"": "", "?archive_op_id=" + generation0: "?archive_op_id=" + generation0} {
 		a := b.get(path + "/download" + query)
 		if a.status != http.StatusSeeOther || a.header.Get("Location") != "/api/v1"+path+"/archive"+want {
@@ -115,7 +115,7 @@ func TestArchivesOnTheDetailPage(t *testing.T) {
 	}
 	check("?archive_op_id="+generation3, 404, "Archive not found")
 	w.bucket.mu.Lock()
-	w.bucket.err = fmt.Errorf("look: %w", store.ErrUnavailable)
+	w.bucket.err = fmt.Errorf("head: %w", store.ErrUnavailable)
 	w.bucket.mu.Unlock()
 	check("", 503, "Archive storage unavailable")
 	w.bucket.mu.Lock()
@@ -128,7 +128,7 @@ func TestArchivesOnTheDetailPage(t *testing.T) {
 	other := w.browser()
 	other.post("/login", url.Values{"username": {"other"}, "password": {"another password"}})
 	if a := other.get(path + "/download"); a.status != http.StatusForbidden {
-		t.Errorf("somebody else: %d", a.status)
+		t.Errorf("another user: %d", a.status)
 	}
 }
 
@@ -162,21 +162,21 @@ func TestRecoverFromAnArchive(t *testing.T) {
 
 	a := b.htmx(path+"/recover-archive", url.Values{"archive": {generation0}, "confirm": {"projekt"}, "from": {"detail"}})
 	if a.status != http.StatusUnprocessableEntity || asked() != "" {
-		t.Errorf("another name: %d, asked for %q", a.status, asked())
+		t.Errorf("wrong name: %d, action %q", a.status, asked())
 	}
 	contains(t, "another name", a.body, "does not match the workspace name", `value="`+generation0+`" checked`)
 	a = b.htmx(path+"/recover-archive", url.Values{"archive": {generation3}, "confirm": {"project"}})
 	if a.status != http.StatusUnprocessableEntity || asked() != "" {
-		t.Errorf("no such archive: %d, asked for %q", a.status, asked())
+		t.Errorf("unknown archive: %d, action %q", a.status, asked())
 	}
 	contains(t, "no such archive", a.body, "Choose one of these archives")
 	a = b.htmx(path+"/recover-archive", url.Values{"archive": {generation0}, "confirm": {"project"}, "from": {"detail"}})
 	if a.status != http.StatusOK || asked() != "archive "+generation0 {
-		t.Errorf("%d, asked for %q", a.status, asked())
+		t.Errorf("%d, action %q", a.status, asked())
 	}
 	contains(t, "done", a.body, "from the archive.", `id="panel"`, `id="archives"`)
 
-	// What is missing itself is no way out.
+	// The missing archive itself cannot be chosen.
 	w.observe(id, func(ws *workspace.Workspace) {
 		archived("inst/"+string(id)+"/"+generation1+"/home.tar.zst", 734_000_000)(ws)
 		ws.Phase, ws.ErrorReason = workspace.PhaseError, workspace.ErrDataLost
@@ -188,14 +188,14 @@ func TestRecoverFromAnArchive(t *testing.T) {
 	contains(t, "the page", page, "The archive is missing", "choose-"+generation0, "archive_op_id="+generation1)
 	lacks(t, "the page", page, "choose-"+generation1)
 
-	// Nothing is put in the place of what is there.
+	// Data that is not lost is not replaced.
 	w.observe(id, failed(workspace.ErrTimeout, "x"))
 	if a = b.htmx(path+"/recover-archive", url.Values{"archive": {generation0}, "confirm": {"project"}}); a.status != http.StatusConflict || asked() != "" {
-		t.Errorf("not lost: %d, asked for %q", a.status, asked())
+		t.Errorf("not lost: %d, action %q", a.status, asked())
 	}
 }
 
-// The page of a workspace shows how far it is, and what comes of it.
+// The page of a workspace shows the progress and then the result.
 func TestProgressStream(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -218,13 +218,13 @@ func TestProgressStream(t *testing.T) {
 
 var ops int
 
-// workspaceOp is another archive_op_id.
+// workspaceOp is an archive_op_id that differs from the generations'.
 func workspaceOp() string {
 	ops++
 	return fmt.Sprintf("01900000-0000-7000-8000-0000000001%02d", ops)
 }
 
-// Opened while it is archived, it says that it comes back, and does.
+// A workspace that is opened while it is archived shows that it will be restored, and is.
 func TestOpeningWhileArchiving(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -244,7 +244,7 @@ func TestOpeningWhileArchiving(t *testing.T) {
 	contains(t, "in Korean", b.get("/w/"+string(id)+"/", "Accept", "text/html", "Accept-Language", "ko").body, "보관이 취소되면 시작합니다.")
 }
 
-// An archived workspace is restored with one click, and entered by itself.
+// An archived workspace is restored with one click, and entered when it is ready.
 func TestRestoringInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -266,7 +266,7 @@ func TestRestoringInABrowser(t *testing.T) {
 		workspace.Progress{Step: "unpacking", Done: 412_000_000, Total: 1_240_000_000, Entries: 12_345, EntriesTotal: 98_765, Rate: 48_000_000, SecondsLeft: 18}))
 	b.until(`document.querySelector('#wait progress')?.value === 33 && window.marked`)
 	if after := value(b, chromedp.Evaluate[float64](height)); after != before || after == 0 {
-		t.Errorf("the progress was %v high and is %v", before, after)
+		t.Errorf("the height of the progress changed from %v to %v", before, after)
 	}
 	bar := b.accessible("progressbar")
 	if bar["name"] != "Unpacking the home folder" || bar["value"] != "33" || bar["valuemax"] != "100" {
@@ -276,7 +276,7 @@ func TestRestoringInABrowser(t *testing.T) {
 	b.until(`document.getElementById('ide')`)
 }
 
-// accessible is what a screen reader is told of the element with a role.
+// accessible returns the properties that a screen reader gets of the element with a role.
 func (b *tab) accessible(role string) map[string]string {
 	b.t.Helper()
 	r, err := chromedp.Call(b.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
@@ -302,7 +302,7 @@ func (b *tab) accessible(role string) map[string]string {
 	return nil
 }
 
-// Restored and opened from the list, it has a tab of its own.
+// A workspace that is restored and opened from the list opens in a new tab.
 func TestRestoreAndOpenInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -325,11 +325,11 @@ func TestRestoreAndOpenInABrowser(t *testing.T) {
 		<-time.After(10 * time.Millisecond)
 	}
 	if !value(b, chromedp.Evaluate[bool]("window.marked === true")) {
-		t.Error("the list was left")
+		t.Error("the tab of the list navigated away")
 	}
 }
 
-// What a queued start waits for is said, whichever limit it is.
+// The page names the limit that a queued start waits for: the user's or the server's.
 func TestWaitStreamShowsTheGlobalLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Store = full{c.Store} })
@@ -340,7 +340,7 @@ func TestWaitStreamShowsTheGlobalLimit(t *testing.T) {
 	lacks(t, "the limit", ev.data, "hx-get", "Stop a workspace first")
 }
 
-// full is a server that runs as many workspaces as it may.
+// full is a store whose server has reached its running limit.
 type full struct{ Store }
 
 func (full) MayRun(context.Context, workspace.Caller, workspace.ID) error {

@@ -21,8 +21,8 @@ import (
 // step is something done in a browser.
 type step = chromedp.Action[chromedp.Void]
 
-// tab is a tab of a real browser that fails the test when a page breaks its
-// own policy, throws or logs an error.
+// tab is a tab of a real browser. It fails the test when a page violates its content policy,
+// throws or logs an error.
 type tab struct {
 	t   *testing.T
 	w   *world
@@ -31,7 +31,7 @@ type tab struct {
 	bad []string
 }
 
-// tabs bounds how many are open at once.
+// tabs bounds the number of open tabs.
 var tabs = make(chan struct{}, 3)
 
 func (w *world) tab() *tab {
@@ -49,7 +49,7 @@ func (w *world) tab() *tab {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for _, s := range b.bad {
-			w.t.Errorf("the browser complains: %s", s)
+			w.t.Errorf("the browser logged an error: %s", s)
 		}
 	})
 	return b
@@ -60,7 +60,7 @@ func (b *tab) heard(ev any) {
 	case *runtime.EventExceptionThrown:
 		b.complain(thrown(ev.ExceptionDetails))
 	case *log.EventEntryAdded:
-		// An answer that is no success is logged too, and often meant.
+		// Responses with an error status are logged too, and often intended.
 		if ev.Entry.Level == log.EntryLevelError && ev.Entry.Source != log.EntrySourceNetwork {
 			b.complain(ev.Entry.Text)
 		}
@@ -82,7 +82,7 @@ func (b *tab) run(steps ...step) {
 	}
 }
 
-// value runs an action that returns something.
+// value runs an action that returns a value.
 func value[T any](b *tab, a chromedp.Action[T]) T {
 	b.t.Helper()
 	ctx, stop := context.WithTimeout(b.ctx, patience)
@@ -94,7 +94,7 @@ func value[T any](b *tab, a chromedp.Action[T]) T {
 	return v
 }
 
-// until waits for a condition in the page, across whatever it loads meanwhile.
+// until waits for a condition in the page, across navigations.
 func (b *tab) until(condition string) {
 	b.t.Helper()
 	ctx, stop := context.WithTimeout(b.ctx, patience)
@@ -107,7 +107,7 @@ func (b *tab) until(condition string) {
 		select {
 		case <-ctx.Done():
 			page, _ := chromedp.Run(b.ctx, chromedp.Evaluate[string]("location.href + ', the focus on ' + document.activeElement.outerHTML.slice(0, 200) + '\\n' + document.body.innerHTML"))
-			b.t.Fatalf("browser: waited in vain for %s (%v) on %s", condition, err, page)
+			b.t.Fatalf("browser: timed out waiting for %s (%v) on %s", condition, err, page)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -119,8 +119,8 @@ func (b *tab) shown(selector string) {
 	b.until(fmt.Sprintf("document.querySelector(%q)?.getClientRects().length", selector))
 }
 
-// press clicks an element once it is there. One that is drawn anew just when
-// it was found is looked for again.
+// press clicks an element once it exists. If the page redraws the element after it was found,
+// press searches again.
 func (b *tab) press(selector string) {
 	b.t.Helper()
 	ctx, stop := context.WithTimeout(b.ctx, patience)
@@ -137,7 +137,7 @@ func (b *tab) press(selector string) {
 	}
 }
 
-// enter types into a field and, with "\r" at the end, sends its form.
+// enter types into a field. A "\r" at the end submits its form.
 func (b *tab) enter(selector, text string) {
 	b.t.Helper()
 	b.shown(selector)
@@ -149,7 +149,7 @@ func (b *tab) visit(path string) {
 	b.run(chromedp.Navigate(b.w.server.URL + path))
 }
 
-// inTimeZone moves the tab there.
+// inTimeZone sets the tab's time zone.
 func (b *tab) inTimeZone(name string) {
 	b.t.Helper()
 	if _, err := chromedp.Call(b.ctx, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: name}); err != nil {
@@ -157,7 +157,7 @@ func (b *tab) inTimeZone(name string) {
 	}
 }
 
-// logIn logs the admin in, without the form.
+// logIn logs the admin in without the form.
 func (b *tab) logIn() {
 	b.t.Helper()
 	c := b.w.session("admin")
@@ -171,7 +171,7 @@ func (b *tab) logIn() {
 	b.shown(".topbar")
 }
 
-// logInByHand logs the admin in as a person does.
+// logInByHand logs the admin in by the form.
 func (b *tab) logInByHand() {
 	b.t.Helper()
 	b.visit("/login")

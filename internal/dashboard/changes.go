@@ -213,7 +213,7 @@ func (d *Dashboard) toast(r *http.Request, c workspace.Caller, note string, id w
 func (d *Dashboard) done(w http.ResponseWriter, r *http.Request, c workspace.Caller, id workspace.ID, note string) {
 	from := fromOf(r)
 	if other := r.PostFormValue("for"); workspace.ValidID(other) {
-		d.madeRoom(w, r, c, workspace.ID(other))
+		d.slotFreed(w, r, c, workspace.ID(other))
 		return
 	}
 	back := backTo(from, id)

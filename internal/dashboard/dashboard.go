@@ -186,10 +186,10 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	admin("GET /admin", d.adminPage)
 	admin("GET /admin/restore", d.restorePage)
 	admin("POST /admin/restore", d.takeOver)
-	admin("GET /admin/people/new", d.personDialog("person-new"))
+	admin("GET /admin/people/new", d.userDialog("person-new"))
 	admin("POST /admin/people", d.addPerson)
 	for _, name := range []string{"limit", "password", "make-admin", "take-admin", "disable", "enable"} {
-		admin("GET /admin/people/{person}/"+name, d.personDialog("person-"+name))
-		admin("POST /admin/people/{person}/"+name, d.changePerson("person-"+name))
+		admin("GET /admin/people/{person}/"+name, d.userDialog("person-"+name))
+		admin("POST /admin/people/{person}/"+name, d.changeUser("person-"+name))
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// What is about to stop is said in time, on a page that is open, once to those
-// who do not see it; and no longer once its owner asked it to stay.
+// An open page warns in time of an automatic stop, announces it once to screen readers, and
+// drops the warning after "keep running".
 func TestStayingInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -22,27 +22,27 @@ func TestStayingInABrowser(t *testing.T) {
 	b := w.tab()
 	b.logIn()
 	b.visit("/settings/tokens")
-	b.eval(mark + `; window.saidOf = []; new MutationObserver(() => window.saidOf.push(document.getElementById('ending-said').textContent))
-		.observe(document.getElementById('ending-said'), { childList: true, characterData: true, subtree: true })`)
+	b.eval(mark + `; window.announcements = []; new MutationObserver(() => window.announcements.push(document.getElementById('ending-announcer').textContent))
+		.observe(document.getElementById('ending-announcer'), { childList: true, characterData: true, subtree: true })`)
 	if value(b, chromedp.Evaluate[bool](`Boolean(document.querySelector('[data-ending]'))`)) {
-		t.Fatal("it is said too early")
+		t.Fatal("the warning came too early")
 	}
 	stay := fmt.Sprintf(`[id="stay-%s"]`, id)
-	w.used(id, 8*time.Minute-2*time.Second) // told of in 2 s, as it stops after 10 min
+	w.used(id, 8*time.Minute-2*time.Second) // the warning is due in 2 s, as it stops after 10 min
 	w.want(id, "description", "a change that the stream hears of")
 	b.shown(stay)
-	b.until(`document.getElementById('ending-said').textContent.includes('project is idle and will stop soon')`)
+	b.until(`document.getElementById('ending-announcer').textContent.includes('project is idle and will stop soon')`)
 
-	// Another one joins it: the first is not said again, and the focus stays.
+	// A second warning appears: the first is not announced again, and the focus stays.
 	b.eval(fmt.Sprintf(`document.getElementById('stay-%s').focus()`, id))
 	w.used(quiet, 9*time.Minute)
 	w.want(quiet, "description", "a change that the stream hears of")
 	b.shown(fmt.Sprintf(`[id="stay-%s"]`, quiet))
-	b.until(`document.getElementById('ending-said').textContent.includes('quiet is idle')`)
+	b.until(`document.getElementById('ending-announcer').textContent.includes('quiet is idle')`)
 	b.until(fmt.Sprintf(`document.activeElement.id === 'stay-%s'`, id))
 
-	// By the keyboard; the focus goes to the next, then to the page. Both the
-	// answer and the stream draw it anew, and a key in between is lost.
+	// With the keyboard, the focus moves to the next button, then to the page. Both the
+	// response and the stream redraw the warning, and a key between the two is lost.
 	b.eval(`window.drawn = 0; document.body.addEventListener('htmx:oobAfterSwap', e => { if (e.detail.target.id === 'ending') window.drawn++ })`)
 	b.run(chromedp.KeyEvent(kb.Enter))
 	b.until(`window.drawn >= 2`)
@@ -53,29 +53,29 @@ func TestStayingInABrowser(t *testing.T) {
 	if ws := w.row(id); ws.LastAccess != "stay" {
 		t.Errorf("last used by %q", ws.LastAccess)
 	}
-	if said := value(b, chromedp.Evaluate[[]string](`window.saidOf`)); len(said) != 2 {
-		t.Errorf("said %q", said)
+	if announced := value(b, chromedp.Evaluate[[]string](`window.announcements`)); len(announced) != 2 {
+		t.Errorf("announced %q", announced)
 	}
 	if !value(b, chromedp.Evaluate[bool]("window.marked === true")) {
 		t.Error("the page was loaded again")
 	}
 
-	// Used elsewhere, it vanishes too; another page does not say the same again.
+	// Activity elsewhere removes the warning; another page does not announce it again.
 	w.used(id, 9*time.Minute)
 	w.want(id, "description", "another change")
 	b.shown(stay)
-	said := `document.getElementById('ending-said').textContent`
-	b.until(said + `.includes('project')`)
+	announced := `document.getElementById('ending-announcer').textContent`
+	b.until(announced + `.includes('project')`)
 	b.visit("/")
 	b.shown(stay)
-	if s := value(b, chromedp.Evaluate[string](said)); s != "" {
-		t.Errorf("the next page says it again: %q", s)
+	if s := value(b, chromedp.Evaluate[string](announced)); s != "" {
+		t.Errorf("the next page announces it again: %q", s)
 	}
 	w.used(id, 0)
 	b.until(`!document.querySelector('[data-ending]')`)
 }
 
-// Keeping awake until a time in the browser's own time zone.
+// The field for the keep-awake time uses the browser's time zone.
 func TestKeepAwakeInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -102,7 +102,7 @@ func TestKeepAwakeInABrowser(t *testing.T) {
 	b.press(open)
 	b.shown("dialog[open]")
 	b.until(fmt.Sprintf(`document.getElementById('f-until').value === %q`, seoul))
-	// A mistake leaves the field as it was filled in.
+	// An invalid value stays in the field.
 	b.eval(`document.getElementById('f-until').value = '2020-01-01T00:00'`)
 	b.press("#dialog-form button[type=submit]")
 	b.shown("#e-until")
@@ -112,7 +112,7 @@ func TestKeepAwakeInABrowser(t *testing.T) {
 	b.until(`!document.querySelector('dialog[open]') && document.querySelector('#panel .life').textContent.includes('stops automatically in')`)
 }
 
-// An administrator adds somebody, with the keyboard alone.
+// An administrator adds a user with the keyboard alone.
 func TestPeopleInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -133,7 +133,7 @@ func TestPeopleInABrowser(t *testing.T) {
 	id := w.userID("ann")
 	b.shown(fmt.Sprintf(`[data-person="%s"]`, id))
 
-	// A menu that is open stays open while the page is kept up to date.
+	// A menu that is open stays open while the stream updates the page.
 	b.press("#menu-" + id + " > summary")
 	b.eval(fmt.Sprintf(`document.getElementById('%s-limit').focus()`, id))
 	w.user("zoe", "another password", false)

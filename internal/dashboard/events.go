@@ -106,7 +106,7 @@ func (d *Dashboard) feedFor(r *http.Request, c workspace.Caller) feed {
 	q := r.URL.Query()
 	base := d.newFeed(r, c)
 	if id := q.Get("wait"); workspace.ValidID(id) {
-		return &waitFeed{feedBase: base, id: workspace.ID(id), forRoom: q.Has("room")}
+		return &waitFeed{feedBase: base, id: workspace.ID(id), awaitsLimit: q.Has("limit")}
 	}
 	if id := q.Get("workspace"); workspace.ValidID(id) {
 		return &detailFeed{feedBase: base, id: workspace.ID(id)}
@@ -142,11 +142,11 @@ func digest(html []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// follow sends the changes that f returns until the browser disconnects. seen is the digest of
+// follow sends the changes that f returns until the browser disconnects. shown is the digest of
 // what the page shows: an equal first result is not sent.
-func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-chan struct{}, seen string) error {
-	look := time.NewTimer(0)
-	defer look.Stop()
+func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-chan struct{}, shown string) error {
+	refresh := time.NewTimer(0)
+	defer refresh.Stop()
 	first, soon := true, true
 	for {
 		select {
@@ -157,19 +157,19 @@ func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-cha
 				return nil // the browser reconnects
 			}
 			if !soon {
-				look.Reset(gather)
+				refresh.Reset(gather)
 				soon = true
 			}
 			continue
-		case <-look.C:
+		case <-refresh.C:
 		}
 		html, busy, err := f.next(ctx)
 		if err != nil && ctx.Err() == nil {
 			// The page stays as it is until a later refresh succeeds.
-			d.Log.Warn("looking after a page failed", "err", err)
+			d.Log.Warn("page refresh failed", "err", err)
 		}
 		switch {
-		case first && (err != nil || digest(html) == seen):
+		case first && (err != nil || digest(html) == shown):
 			err = s.event("hello", nil)
 		case len(html) > 0:
 			err = s.event("update", html)
@@ -189,7 +189,7 @@ func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-cha
 		if at := f.due(); !at.IsZero() {
 			after = min(after, max(at.Sub(d.Now()), gather))
 		}
-		look.Reset(after)
+		refresh.Reset(after)
 	}
 }
 
@@ -205,9 +205,9 @@ type feedBase struct {
 
 func (b *feedBase) due() time.Time { return b.change }
 
-// still makes a view independent of the time of rendering, so that a fragment changes only with
+// timeless makes a view independent of the time of rendering, so that a fragment changes only with
 // its subject. The browser fills in relative times before it shows them.
-func still(v view) view {
+func timeless(v view) view {
 	v.Now = time.Time{}
 	return v
 }

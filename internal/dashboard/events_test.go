@@ -22,7 +22,7 @@ import (
 // sseEvent is one event of a stream.
 type sseEvent struct{ name, data string }
 
-// listener reads a stream in a browser's place.
+// listener reads a stream as a browser does.
 type listener struct {
 	t      *testing.T
 	events chan sseEvent
@@ -68,7 +68,7 @@ func (b *browser) listen(query string, header ...string) *listener {
 	return l
 }
 
-// until reads events until one has all parts, and returns it.
+// until reads events until one contains all parts, and returns it.
 func (l *listener) until(parts ...string) sseEvent {
 	l.t.Helper()
 	deadline := time.After(patience)
@@ -88,7 +88,7 @@ next:
 			}
 			return ev
 		case <-deadline:
-			l.t.Fatalf("waited in vain for %q; it had %q", parts, seen)
+			l.t.Fatalf("timed out waiting for %q; the stream had %q", parts, seen)
 		}
 	}
 }
@@ -125,8 +125,8 @@ func TestListStream(t *testing.T) {
 	_ = ev
 }
 
-// What a page was loaded with is not sent again by its first stream; a
-// browser that connects again gets everything.
+// The first stream does not send what the page was loaded with; a browser that reconnects gets
+// everything.
 func TestStreamStartsFromWhatThePageShows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -137,12 +137,12 @@ func TestStreamStartsFromWhatThePageShows(t *testing.T) {
 		page := b.get(path).body
 		address := html.UnescapeString(regexp.MustCompile(`sse-connect="/dashboard/events([^"]+)"`).FindStringSubmatch(page)[1])
 		if !strings.Contains(address, "seen=") {
-			t.Fatalf("%s: its stream is %q", path, address)
+			t.Fatalf("%s: the address of the stream is %q", path, address)
 		}
 		l := b.listen(address)
 		l.until("hello")
 		w.observe(id, standby)
-		// What runs is read apart from the list, and may be told before it.
+		// Running workspaces are read separately from the list, so their update may come first.
 		ev := l.until("update", `data-phase="STANDBY"`)
 		if strings.Contains(ev.data, `id="workspaces"`) {
 			t.Errorf("%s: the update is %s", path, ev.data)
@@ -161,7 +161,6 @@ func TestStreamShowsOnlyItsOwn(t *testing.T) {
 	b := w.person("other")
 	id := w.add("secret-project", running)
 	for _, query := range []string{"", "?workspace=" + string(id), "?wait=" + string(id)} {
-		// The stream is asked for something of its own after the other's change.
 		l := b.listen(query)
 		w.observe(id, standby)
 		w.observe(id, running)
@@ -210,7 +209,7 @@ func TestWaitStreamShowsTheLimit(t *testing.T) {
 	for _, name := range []string{"one", "two"} {
 		w.want(w.add(name, running), "desired_state", "RUNNING")
 	}
-	// Queued while it was stopping, and since then two others have started.
+	// Queued while it was stopping; two other workspaces have started since.
 	id := w.add("three", standby)
 	w.want(id, "next_desired_state", "RUNNING")
 	l := w.loggedIn().listen("?wait=" + string(id))
@@ -226,19 +225,19 @@ func TestStreamEndsWithTheSession(t *testing.T) {
 	b.post("/logout", nil)
 	l.until("logged-out")
 	if _, open := <-l.events; open {
-		t.Error("the stream goes on after the session has ended")
+		t.Error("the stream continues after the session ended")
 	}
 	w.browser().listen("").until("logged-out")
 }
 
-// deafEvents are events that never arrive.
+// deafEvents never delivers an event.
 type deafEvents struct{}
 
 func (deafEvents) Subscribe(ctx context.Context, user string) (*bus.Subscription, error) {
 	return bus.New(bus.Config{}).Subscribe(ctx, user)
 }
 
-// Events only wake: without any, a page comes to show the same.
+// Without any event, a page is still updated.
 func TestStreamWithoutEvents(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Events = deafEvents{} })
@@ -264,7 +263,7 @@ func TestStreamRefused(t *testing.T) {
 	}
 }
 
-// agenda is a page that changes by itself at some times.
+// agenda is a feed with fixed times of its next change.
 type agenda struct {
 	at     []time.Time
 	looked []time.Time
@@ -284,7 +283,7 @@ func (a *agenda) due() time.Time {
 	return time.Time{}
 }
 
-// A page that changes by itself is looked at just then.
+// A stream refreshes a page at the time that its feed returns.
 func TestStreamLooksWhenSomethingIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -302,7 +301,7 @@ func TestStreamLooksWhenSomethingIsDue(t *testing.T) {
 		}
 		want := []time.Duration{0, 7 * time.Second, 7*time.Second + gather, 37*time.Second + gather, 50 * time.Second}
 		if !slices.Equal(got, want) {
-			t.Errorf("looked after %v, want %v", got, want)
+			t.Errorf("refreshed after %v, want %v", got, want)
 		}
 	})
 }

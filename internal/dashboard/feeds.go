@@ -60,13 +60,13 @@ func (f *listFeed) next(ctx context.Context) ([]byte, bool, error) {
 
 // show returns the fragments of l and n that differ from what was sent.
 func (f *listFeed) show(l listView, n notices) ([]byte, bool, error) {
-	busy, said := false, ""
+	busy, announced := false, ""
 	settle := func(views []view) []view {
 		out := make([]view, len(views))
 		for i, v := range views {
-			out[i] = still(v)
+			out[i] = timeless(v)
 			busy = busy || v.Tone == toneBusy
-			said += f.announce(v)
+			announced += f.announce(v)
 		}
 		return out
 	}
@@ -101,7 +101,7 @@ func (f *listFeed) show(l listView, n notices) ([]byte, bool, error) {
 		}
 		out = append([]byte(whole), html["trouble"]+html["ending"]...)
 	}
-	return append(out, said...), busy, nil
+	return append(out, announced...), busy, nil
 }
 
 // shapeOf describes which workspaces the list shows, where and in what order.
@@ -142,7 +142,7 @@ func (f *detailFeed) next(ctx context.Context) ([]byte, bool, error) {
 
 // show returns the fragments of v and n that differ from what was sent.
 func (f *detailFeed) show(v detailView, n notices) ([]byte, bool, error) {
-	v.view, v.OOB = still(v.view), true
+	v.view, v.OOB = timeless(v.view), true
 	var err error
 	html := map[string]string{}
 	names := []string{"panel", "archives", "facts"}
@@ -154,8 +154,8 @@ func (f *detailFeed) show(v detailView, n notices) ([]byte, bool, error) {
 	if names, err = f.withNotices(names, html, n); err != nil {
 		return nil, false, err
 	}
-	said := f.announce(v.view)
-	return append(f.fresh(names, html), said...), v.Tone == toneBusy, nil
+	announced := f.announce(v.view)
+	return append(f.fresh(names, html), announced...), v.Tone == toneBusy, nil
 }
 
 // gone reports, once, that the workspace no longer exists.
@@ -190,8 +190,8 @@ func (f *noticesFeed) next(ctx context.Context) ([]byte, bool, error) {
 type waitFeed struct {
 	feedBase
 	id workspace.ID
-	// forRoom reports that the page waits for the running limit.
-	forRoom bool
+	// awaitsLimit reports that the page waits for the running limit.
+	awaitsLimit bool
 }
 
 func (f *waitFeed) next(ctx context.Context) ([]byte, bool, error) {
@@ -203,24 +203,24 @@ func (f *waitFeed) next(ctx context.Context) ([]byte, bool, error) {
 	case err != nil:
 		return nil, false, err
 	default:
-		if v, err = f.d.waitOf(ctx, f.c, ws, f.forRoom); err != nil {
+		if v, err = f.d.waitOf(ctx, f.c, ws, f.awaitsLimit); err != nil {
 			return nil, false, err
 		}
 	}
 	// After it was allowed to start, or changed otherwise, it no longer waits for the limit.
-	f.forRoom = f.forRoom && (v.Kind == waitLimit || v.Kind == waitReady)
-	v.view, v.OOB = still(v.view), true
-	v.Limit.W = still(v.Limit.W)
+	f.awaitsLimit = f.awaitsLimit && (v.Kind == waitLimit || v.Kind == waitReady)
+	v.view, v.OOB = timeless(v.view), true
+	v.Limit.W = timeless(v.Limit.W)
 	for i, other := range v.Limit.Running {
-		v.Limit.Running[i] = still(other)
+		v.Limit.Running[i] = timeless(other)
 	}
 	html, err := f.execute("wait", v)
 	if err != nil {
 		return nil, false, err
 	}
-	said := ""
+	announced := ""
 	if v.Kind != waitGone {
-		said = f.announce(v.view)
+		announced = f.announce(v.view)
 	}
 	n, err := f.d.readNotices(ctx, f.c)
 	if err != nil {
@@ -232,5 +232,5 @@ func (f *waitFeed) next(ctx context.Context) ([]byte, bool, error) {
 		return nil, false, err
 	}
 	busy := v.Tone == toneBusy || v.Kind == waitLimit || v.Kind == waitLoading
-	return append(f.fresh(names, fragments), said...), busy, nil
+	return append(f.fresh(names, fragments), announced...), busy, nil
 }

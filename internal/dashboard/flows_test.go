@@ -14,18 +14,17 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// mark makes it known whether the page was loaded again since.
+// mark sets a variable that a reload of the page would clear.
 const mark = `window.marked = true`
 
 func (b *tab) eval(js string) { b.t.Helper(); value(b, chromedp.Evaluate[any](js)) }
 
-// card is the selector of a workspace's card in a state.
+// card returns the selector of a workspace's card in a state.
 func card(id workspace.ID, state string) string {
 	return fmt.Sprintf(`[id="ws-%s"][data-state="%s"]`, id, state)
 }
 
-// The list in a real browser: everything happens without the page being
-// loaded again.
+// The list in a real browser: no action reloads the page.
 func TestListInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -34,7 +33,7 @@ func TestListInABrowser(t *testing.T) {
 	b.shown(".empty")
 	b.eval(mark)
 
-	// Create, with the keyboard alone.
+	// Create a workspace with the keyboard alone.
 	b.eval(`document.getElementById('new-workspace').focus()`)
 	b.run(chromedp.KeyEvent(" "))
 	b.shown("dialog[open] #f-name")
@@ -54,10 +53,10 @@ func TestListInABrowser(t *testing.T) {
 	}
 	id := list[0].ID
 
-	// What the controller does shows by itself.
+	// A change by the controller appears without an action.
 	w.observe(id, operating(standby, workspace.OpStarting))
 	b.shown(card(id, "starting"))
-	// A menu that is open stays open, and the focus stays where it is.
+	// A menu that is open stays open, and the focus stays on its item.
 	b.press("#menu-" + string(id) + " > summary")
 	b.until(`document.querySelector('details.menu[open] .menu-list')`)
 	b.eval(fmt.Sprintf(`document.getElementById('%s-edit').focus()`, id))
@@ -68,14 +67,14 @@ func TestListInABrowser(t *testing.T) {
 	b.run(chromedp.KeyEvent(kb.Escape))
 	b.until(fmt.Sprintf(`!document.querySelector('details.menu[open]') && document.activeElement === document.querySelector('#menu-%s > summary')`, id))
 
-	// A dialog that is closed gives the focus back.
+	// A dialog that is closed returns the focus.
 	b.press("#menu-" + string(id) + " > summary")
 	b.press(fmt.Sprintf(`[id="%s-delete"]`, id))
 	b.shown("dialog[open]")
 	b.run(chromedp.KeyEvent(kb.Escape))
 	b.until(fmt.Sprintf(`!document.querySelector('dialog') && document.activeElement === document.querySelector('#menu-%s > summary')`, id))
 
-	// Delete, and take it back.
+	// Delete a workspace and undo it.
 	b.press("#menu-" + string(id) + " > summary")
 	b.press(fmt.Sprintf(`[id="%s-delete"]`, id))
 	b.press("dialog[open] button[type=submit]")
@@ -95,8 +94,8 @@ func (b *tab) focusedIn(selector string) {
 	b.until(fmt.Sprintf(`document.activeElement.matches('a, button, summary') && document.activeElement.closest(%q)`, selector))
 }
 
-// With the keyboard alone a person stays where they work: on the card after Start
-// and Stop, on the next one after Delete.
+// With the keyboard alone, the focus stays on the card after Start and Stop, and moves to the
+// next card after Delete.
 func TestFocusStaysInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -147,18 +146,18 @@ func TestFocusStaysInABrowser(t *testing.T) {
 	b.focusedIn(at(first))
 	remove(third) // the last one: the one before it
 	b.focusedIn(at(first))
-	remove(first) // none is left
+	remove(first) // the list is empty
 	b.until(`document.activeElement.id === 'new-workspace'`)
 
-	// Bringing one back leaves the focus on it.
+	// Undelete moves the focus to the restored card.
 	focus(string(first) + "-undelete")
 	b.run(chromedp.KeyEvent("\r"))
 	b.until(fmt.Sprintf(`document.querySelector('#ws-%s:not(.card-gone)')`, first))
 	b.focusedIn(at(first) + ":not(.card-gone)")
 }
 
-// What offers to undo a deletion goes once the workspace is back, also by another
-// tab.
+// The toast that offers to undo a deletion disappears once the workspace is restored, also from
+// another tab.
 func TestUndoGoesInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -176,7 +175,7 @@ func TestUndoGoesInABrowser(t *testing.T) {
 	b.until(fmt.Sprintf(`document.querySelector('#ws-%s:not(.card-gone)') && !document.querySelector('.toast-undo')`, id))
 }
 
-// A toast covers no button of the page, wherever that is scrolled to.
+// A toast covers no button of the page at any scroll position.
 func TestToastsCoverNothingInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -186,7 +185,7 @@ func TestToastsCoverNothingInABrowser(t *testing.T) {
 		id = w.add(fmt.Sprintf("a workspace with quite a long name, the one that has the number %d", i), standby)
 	}
 	b.logIn()
-	for _, l := range looks {
+	for _, l := range screens {
 		b.as(l)
 		b.visit(notedAt("/", "edit", id))
 		b.shown("[data-toast]")
@@ -209,7 +208,7 @@ func TestToastsCoverNothingInABrowser(t *testing.T) {
 	}
 }
 
-// Logging out in one tab does not discard what was typed in another.
+// Logging out in one tab does not discard text typed in another.
 func TestUnsavedNotesOutliveTheSessionInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -229,7 +228,7 @@ func TestUnsavedNotesOutliveTheSessionInABrowser(t *testing.T) {
 	b.enter("#memo", "typed and not saved")
 	elsewhere()
 	b.shown("#logged-out-dialog[open]")
-	// The screen shows nothing else, and Esc does not change that.
+	// Nothing else is visible, and Esc does not change that.
 	hidden := func() {
 		t.Helper()
 		b.until(`Array.from(document.body.children).every(function (el) { return el.id === 'logged-out-dialog' || !el.checkVisibility() })`)
@@ -252,13 +251,13 @@ func TestUnsavedNotesOutliveTheSessionInABrowser(t *testing.T) {
 		t.Errorf("saved %q", got)
 	}
 
-	// What is saved, or was never changed, asks nothing.
+	// Text that was saved or never changed causes no question.
 	elsewhere()
 	b.until(`location.pathname === '/login'`)
 	logInAgain()
 	b.shown("#memo")
 
-	// A form in a dialog goes on as a page, and the notes are kept beside it.
+	// A form in a dialog continues as a page, and the notes are kept as well.
 	b.enter("#memo", ", then notes")
 	b.press(fmt.Sprintf("#menu-%s > summary", id))
 	b.press(fmt.Sprintf(`[id="%s-edit"]`, id))
@@ -277,7 +276,7 @@ func TestUnsavedNotesOutliveTheSessionInABrowser(t *testing.T) {
 	b.until(`sessionStorage.getItem('codehub-draft') === null`)
 }
 
-// Text that the server refused is not saved either.
+// Text that the server refused is kept as well.
 func TestRefusedTextOutlivesTheSessionInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -297,7 +296,7 @@ func TestRefusedTextOutlivesTheSessionInABrowser(t *testing.T) {
 	b.enter("#password", adminPassword+"\r")
 	b.until(`location.pathname === '/workspaces/new' && document.getElementById('f-name').value === 'project' && document.getElementById('f-description').value === 'a long description'`)
 
-	// The notes of a workspace that was deleted meanwhile.
+	// The notes of a workspace that was deleted in the meantime.
 	b.visit("/workspaces/" + string(id))
 	b.enter("#memo", "typed and refused")
 	if _, err := w.db.DeleteWorkspace(t.Context(), w.caller("admin"), id, false); err != nil {
@@ -308,7 +307,7 @@ func TestRefusedTextOutlivesTheSessionInABrowser(t *testing.T) {
 	elsewhere()
 	b.shown("#logged-out-dialog[open]")
 
-	// Another user of the browser does not get them.
+	// Another user of the same browser does not get them.
 	b.press("#logged-out-dialog [data-keep]")
 	w.user("ann", "another password", false)
 	b.enter("#username", "ann")
@@ -367,14 +366,14 @@ func TestLimitInABrowser(t *testing.T) {
 	b.press(fmt.Sprintf(`[id="limit-%s"]`, ids[0]))
 	b.until(`document.querySelector('#limit-list .tone-busy')`)
 	if ws := w.row(id); ws.DesiredState == workspace.DesiredRunning {
-		t.Fatal("it starts before the other one has gone")
+		t.Fatal("it starts before the other workspace has stopped")
 	}
-	// Once that has really gone, the one that waits starts by itself.
+	// Once the other workspace has stopped, the waiting one starts automatically.
 	w.observe(ids[0], standby)
 	b.until(`!document.querySelector('dialog[open]')`)
 	b.shown(card(id, "starting"))
 
-	// A place that is given up elsewhere does the same.
+	// A slot that is freed elsewhere has the same effect.
 	w.observe(id, running)
 	b.press(fmt.Sprintf(`[id="%s-start"]`, ids[0]))
 	b.shown("dialog[open] #limit-list")
@@ -384,8 +383,8 @@ func TestLimitInABrowser(t *testing.T) {
 	b.shown(card(ids[0], "starting"))
 }
 
-// Who opens a workspace that the limits keep from starting is let in as soon as
-// there is room, at the address that they opened.
+// A user who opens a workspace over the running limit enters it, at the address that they
+// opened, as soon as the limit allows.
 func TestLimitPageInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -430,7 +429,7 @@ func TestThemeStays(t *testing.T) {
 	b.until(fmt.Sprintf("getComputedStyle(document.body).backgroundColor !== %q", dark))
 }
 
-// ide is a workspace's IDE, as far as the proxy cares.
+// ide is a minimal IDE behind the proxy.
 func (w *world) ide() {
 	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		rw.Header().Set("Content-Type", "text/html")
@@ -442,8 +441,7 @@ func (w *world) ide() {
 	w.logs.addr = strings.TrimPrefix(s.URL, "http://")
 }
 
-// The loading page shows the way there, and enters by itself at the address
-// that was asked for.
+// The loading page shows the progress and then enters the address that was requested.
 func TestEnteringInABrowser(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -475,7 +473,7 @@ func TestCancellingFromTheLoadingPage(t *testing.T) {
 	b.press(fmt.Sprintf(`[id="%s-cancel"]`, id))
 	b.until(`document.querySelector('#wait').textContent.includes('Cancelling')`)
 	w.observe(id, standby)
-	// It stays as its owner wanted: nothing wakes it again.
+	// It stays stopped, as its owner requested: no other request wakes it.
 	b.shown(`#wait[data-kind=stopped]`)
 	b.press(fmt.Sprintf(`[id="%s-start"]`, id))
 	b.shown(`#wait[data-kind=loading]`)
@@ -484,7 +482,7 @@ func TestCancellingFromTheLoadingPage(t *testing.T) {
 	}
 }
 
-// A page that keeps coming back is not loaded for ever.
+// A page that keeps returning is reloaded only a bounded number of times.
 func TestEnteringIsBounded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

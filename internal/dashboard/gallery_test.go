@@ -17,20 +17,20 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// look is how a browser shows the pages.
-type look struct {
+// screen is a browser's screen, colour scheme and language.
+type screen struct {
 	name, scheme, language string
 	width, height          int64
 }
 
-var looks = []look{
+var screens = []screen{
 	{"light-wide-en", "light", "en-US,en", 1280, 860},
 	{"dark-wide-ko", "dark", "ko-KR,ko", 1280, 860},
 	{"dark-phone-en", "dark", "en-US,en", 390, 844},
 	{"light-phone-ko", "light", "ko-KR,ko", 390, 844},
 }
 
-func (b *tab) as(l look) {
+func (b *tab) as(l screen) {
 	b.t.Helper()
 	opts := []chromedp.EmulateViewportOption{}
 	if l.width < 600 {
@@ -47,7 +47,7 @@ func (b *tab) as(l look) {
 	}
 }
 
-// fill makes a workspace in every state that people see.
+// fill creates a workspace in every state that has a view of its own.
 func (w *world) fill() map[string]workspace.ID {
 	ids := map[string]workspace.ID{}
 	long := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
@@ -125,15 +125,14 @@ func (w *world) fill() map[string]workspace.ID {
 	return ids
 }
 
-// volumeLost is a workspace whose home volume was removed, as the controller
-// records it.
+// volumeLost is the row that the controller writes after a home volume was removed.
 func volumeLost(ws *workspace.Workspace) {
 	standby(ws)
 	ws.Conditions = ws.Conditions.With(workspace.VolumeReady, false, workspace.ReasonNoVolume, "", time.Now().UTC())
 	dataLost(ws, "The home volume "+ws.ID.VolumeName()+" is missing.")
 }
 
-// dataLost records the error of lost data, and the condition that it follows from.
+// dataLost sets the error of lost data and the condition that causes it.
 func dataLost(ws *workspace.Workspace, message string) {
 	ws.Conditions = ws.Conditions.With(workspace.Healthy, false, string(workspace.ErrDataLost), message, time.Now().UTC())
 	ws.Phase, ws.ErrorReason, ws.ErrorMessage = workspace.PhaseError, workspace.ErrDataLost, message
@@ -141,7 +140,7 @@ func dataLost(ws *workspace.Workspace, message string) {
 
 const runtimeStepPulling = "pulling"
 
-// The archive_op_ids of what is in the bucket.
+// The archive_op_ids in the bucket.
 const (
 	generation0 = "01900000-0000-7000-8000-000000000000"
 	generation1 = "01900000-0000-7000-8000-000000000001"
@@ -150,23 +149,22 @@ const (
 	generation4 = "01900000-0000-7000-8000-000000000004"
 )
 
-// troubled says what a test wants to be wrong.
+// troubled is a Trouble that tests set.
 type troubled struct{ what atomic.Value }
 
 func (t *troubled) set(what string) { t.what.Store(what) }
-func (t *troubled) said() string    { s, _ := t.what.Load().(string); return s }
+func (t *troubled) get() string     { s, _ := t.what.Load().(string); return s }
 
-// TestPagesOnEveryScreen opens every page in light and dark, wide and on a
-// phone, in both languages: none has a flaw, breaks its content policy or
-// throws. With -artifacts it keeps
-// their pictures.
+// TestPagesOnEveryScreen opens every page in light and dark, wide and on a phone, in both
+// languages, and checks it for flaws, violations of the content policy and script errors. With
+// -artifacts it keeps screenshots.
 func TestPagesOnEveryScreen(t *testing.T) {
 	t.Parallel()
 	trouble := &troubled{}
-	w := newEmptyWorld(t, func(c *Config) { c.PathMode, c.Trouble, c.Restore = true, trouble.said, &restores{plan: restorePlan} })
+	w := newEmptyWorld(t, func(c *Config) { c.PathMode, c.Trouble, c.Restore = true, trouble.get, &restores{plan: restorePlan} })
 	b := w.tab()
 	shots := t.ArtifactDir()
-	for _, l := range galleryLooks() {
+	for _, l := range galleryScreens() {
 		b.as(l)
 		b.visit("/setup")
 		b.shoot(shots, l, "setup")
@@ -177,7 +175,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	ids := map[string]workspace.ID{}
 	item := func(key, action string) string { return fmt.Sprintf(`[id="%s-%s"]`, ids[key], action) }
 
-	for _, l := range galleryLooks() {
+	for _, l := range galleryScreens() {
 		b.as(l)
 		b.visit("/login")
 		b.shoot(shots, l, "login")
@@ -187,7 +185,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.shoot(shots, l, "login-wrong")
 	}
 	b.logIn()
-	for _, l := range galleryLooks() {
+	for _, l := range galleryScreens() {
 		b.as(l)
 		b.visit("/")
 		b.shoot(shots, l, "empty")
@@ -199,7 +197,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	w.exec(`UPDATE replicas SET health = replace(replace(health::text, '<10.0.0.9>', '10.0.0.9'), '2026-03-01T10:00:00Z', to_char(now() - interval '4 minutes', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))::jsonb`)
 	w.person("ann")
 	ann := w.userID("ann")
-	for _, l := range galleryLooks() {
+	for _, l := range galleryScreens() {
 		b.as(l)
 		w.used(ids["running"], 8*time.Minute+30*time.Second)
 		b.visit("/")
@@ -319,8 +317,8 @@ func TestPagesOnEveryScreen(t *testing.T) {
 			b.shoot(shots, l, name)
 		}
 	}
-	// A request that the state refuses, from a browser without scripts.
-	for _, l := range galleryLooks() {
+	// A request that the state forbids, from a browser without scripts.
+	for _, l := range galleryScreens() {
 		b.as(l)
 		b.visit("/")
 		b.eval(`var f = document.createElement('form'); f.method = 'post'; f.action = '/workspaces/` + string(ids["running"]) + `/cancel'; document.body.append(f); f.submit()`)
@@ -329,7 +327,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	}
 	trouble.set("hold")
 	w.exec(`UPDATE gc_state SET hold = $1, hold_since = now()`, restorePlan.Reason)
-	for _, l := range galleryLooks() {
+	for _, l := range galleryScreens() {
 		b.as(l)
 		b.visit("/admin")
 		b.shoot(shots, l, "admin-hold")
@@ -338,7 +336,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	}
 	w.exec(`UPDATE gc_state SET hold = NULL, hold_since = NULL`)
 	trouble.set("")
-	for _, l := range galleryLooks() {
+	for _, l := range galleryScreens() {
 		b.as(l)
 		b.visit("/settings/tokens")
 		b.press("#new-token")
@@ -357,15 +355,15 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	}
 }
 
-// flaws lists what a page has that it must not: elements that stick out of
-// the screen, controls without a name, ids that are not unique, text that is
-// too faint (WCAG AA), none or more than one main heading.
+// flaws lists the defects of a page: elements that extend beyond the screen, controls without a
+// name, duplicate ids, text with too little contrast (WCAG AA), and no or several main
+// headings.
 const flaws = `(function () {
 	var out = [], wide = document.documentElement.clientWidth, ids = {}
 	var what = function (e) { return e.tagName.toLowerCase() + (e.id ? '#' + e.id : '') + (e.className.baseVal === undefined && e.className ? '.' + e.className : '') }
 	var canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true })
 	canvas.canvas.width = canvas.canvas.height = 1
-	// over paints colours on top of each other and returns what is seen.
+	// over blends colours and returns the visible one.
 	var over = function (colours) {
 		canvas.clearRect(0, 0, 1, 1)
 		colours.forEach(function (c) { canvas.fillStyle = c; canvas.fillRect(0, 0, 1, 1) })
@@ -413,14 +411,14 @@ const flaws = `(function () {
 	return Array.from(new Set(out)).slice(0, 12)
 })()`
 
-// shoot checks the page for flaws, and keeps its picture.
-func (b *tab) shoot(dir string, l look, name string) {
+// shoot checks the page for flaws and keeps its screenshot.
+func (b *tab) shoot(dir string, l screen, name string) {
 	b.t.Helper()
 	for _, f := range value(b, chromedp.Evaluate[[]string](flaws)) {
 		b.t.Errorf("%s, %s: %s", name, l.name, f)
 	}
 	if f := flag.Lookup("test.artifacts"); screenshots == "" && (f == nil || f.Value.String() != "true") {
-		return // nobody is going to look at it
+		return // no artifacts were requested
 	}
 	picture := chromedp.CaptureScreenshot()
 	if name == "list" || name == "restore" || name == "edit" || strings.HasPrefix(name, "admin") || strings.HasPrefix(name, "detail") {

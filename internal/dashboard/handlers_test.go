@@ -128,7 +128,7 @@ func TestChanges(t *testing.T) {
 	}
 	a = b.htmx(path+"/cancel", list)
 	if a.status != http.StatusConflict {
-		t.Errorf("cancel what cannot be: %d", a.status)
+		t.Errorf("cancel a forced stop: %d", a.status)
 	}
 	contains(t, "cancel what cannot be", a.body, "can no longer be cancelled", "toast-error")
 
@@ -222,21 +222,21 @@ func TestDeleteAndUndo(t *testing.T) {
 	contains(t, "undeleted", a.body, "was undeleted", `data-phase="STANDBY"`)
 	lacks(t, "undeleted", a.body, "Recently deleted")
 
-	// From its own page the way leads back to the list.
+	// Its own page redirects to the list.
 	if a = b.htmx(path+"/delete", url.Values{"from": {"detail"}}); !strings.HasPrefix(a.header.Get("HX-Redirect"), "/?") {
 		t.Errorf("delete from its page: %d %q", a.status, a.header.Get("HX-Redirect"))
 	}
 	contains(t, "after the redirect", b.get(a.header.Get("HX-Redirect")).body, "was deleted", "Undo")
 	b.htmx(path+"/undelete", nil)
 
-	// While something runs it is deleted afterwards.
+	// A workspace with a running operation is deleted afterwards.
 	w.observe(id, operating(standby, workspace.OpStarting))
 	contains(t, "the confirmation", b.get(path+"/delete").body, "when the current operation finishes")
 	a = b.htmx(path+"/delete", url.Values{"from": {"list"}})
 	contains(t, "queued", a.body, "when the current operation finishes", "deletion queued")
 	lacks(t, "queued", a.body, "Undo")
 
-	// Too late.
+	// After the grace period.
 	w.observe(id, standby)
 	b.htmx(path+"/delete", nil)
 	w.observe(id, func(ws *workspace.Workspace) {
@@ -292,10 +292,10 @@ func TestLimit(t *testing.T) {
 		"It starts automatically when the limit allows.", `hx-post="/workspaces/`+string(ids[0])+`/stop"`, `hx-trigger="every 1s"`)
 	lacks(t, "the dialog", a.body, `hx-trigger="load`)
 
-	// A browser without scripts gets the same as a page.
+	// A browser without scripts gets the same content as a page.
 	a = b.post(start, nil)
 	contains(t, "the page", a.body, "<!doctype html>", "You can run 2 workspaces", ">one<")
-	// On that page, and in a dialog on it, both forms say so.
+	// On that page, and in its dialog, both forms send page=1.
 	asPage := func(what, body string) {
 		t.Helper()
 		for _, path := range []string{start, "/workspaces/" + string(ids[0]) + "/stop"} {
@@ -313,21 +313,21 @@ func TestLimit(t *testing.T) {
 	contains(t, "when one stopped", a.body, "You can start another workspace now", `hx-post="`+start+`"`, `hx-trigger="load, submit"`)
 	lacks(t, "when one stopped", a.body, "hx-get")
 	if a = b.htmx(start, url.Values{"from": {"list"}, "page": {"1"}}); !strings.HasPrefix(a.header.Get("HX-Redirect"), "/?") {
-		t.Errorf("start with room from the page: %d %v", a.status, a.header)
+		t.Errorf("start below the limit from the page: %d %v", a.status, a.header)
 	}
 	if a = b.htmx(start, url.Values{"from": {"list"}}); a.status != http.StatusOK {
-		t.Errorf("start with room: %d %s", a.status, a.body)
+		t.Errorf("start below the limit: %d %s", a.status, a.body)
 	}
 
-	// Bringing back a failed one that was running takes a place too.
+	// Recovering a failed workspace that was running counts against the limit too.
 	w.observe(ids[0], failed(workspace.ErrTimeout, ""))
 	w.want(ids[0], "desired_state", "RUNNING")
 	a = b.htmx("/workspaces/"+string(ids[0])+"/recover", url.Values{"from": {"list"}})
 	contains(t, "recover at the limit", a.body, "<dialog", `hx-post="/workspaces/`+string(ids[0])+`/recover"`)
 }
 
-// The dialog of a new workspace says at once that the limit is reached, and starts
-// the new one in place of another.
+// The dialog of a new workspace shows that the limit is reached, and starts the new one in
+// place of another.
 func TestCreateAtTheLimit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -351,7 +351,7 @@ func TestCreateAtTheLimit(t *testing.T) {
 	if row := w.row(ids[0]); row.DesiredState != workspace.DesiredStandby {
 		t.Errorf("the other one: %+v", row)
 	}
-	// It starts once there is a slot.
+	// It starts once a slot is free.
 	if applied, err := w.db.ApplyQueued(t.Context(), list[0].ID); applied || err != nil {
 		t.Errorf("before the other one has stopped: %v, %v", applied, err)
 	}
@@ -360,20 +360,20 @@ func TestCreateAtTheLimit(t *testing.T) {
 		t.Errorf("after that: %v, %v", applied, err)
 	}
 
-	// A name that is taken stops nothing, and the choice is kept.
+	// A name that is taken stops no workspace, and the choice is kept.
 	a = b.htmx("/workspaces", url.Values{"name": {"two"}, "start": {string(ids[1])}})
 	if row := w.row(ids[1]); a.status != http.StatusUnprocessableEntity || row.DesiredState != workspace.DesiredRunning {
 		t.Errorf("%d, %+v", a.status, row)
 	}
 	contains(t, "the form again", a.body, `value="`+string(ids[1])+`" checked`)
-	// The other one may have gone: the new one is created and queued all the same.
+	// The workspace to stop may be gone: the new one is still created and queued.
 	a = b.htmx("/workspaces", url.Values{"name": {"four"}, "start": {"0198c0de-0000-7000-8000-000000000001"}})
 	if a.status != http.StatusOK {
-		t.Errorf("in place of a workspace that has gone: %d %s", a.status, a.body)
+		t.Errorf("in place of a workspace that is gone: %d %s", a.status, a.body)
 	}
 	contains(t, "in place of a workspace that has gone", a.body, "“four” was created.")
 	lacks(t, "in place of a workspace that has gone", a.body, "toast-error", "It starts when the running limit allows")
-	// Somebody else's workspace is not stopped for it.
+	// Another user's workspace is not stopped for it.
 	eve := w.person("eve")
 	for lang, want := range map[string]string{"en": "“en” was created. It starts when the running limit allows.", "ko": "“ko” 워크스페이스를 만들었습니다. 실행 한도에 여유가 생기면 시작합니다."} {
 		a = eve.post("/workspaces", url.Values{"name": {lang}, "start": {string(ids[1])}}, "HX-Request", "true", "Accept-Language", lang)
@@ -413,7 +413,7 @@ func TestTokens(t *testing.T) {
 	contains(t, "no name", a.body, "This field is required.")
 	a = b.htmx("/settings/tokens", url.Values{"name": {"laptop"}, "expires": {"-1"}})
 	if a.status != http.StatusUnprocessableEntity {
-		t.Errorf("a strange lifetime: %d", a.status)
+		t.Errorf("an invalid lifetime: %d", a.status)
 	}
 	a = b.htmx("/settings/tokens", url.Values{"name": {"laptop"}, "expires": {"30"}})
 	contains(t, "made", a.body, auth.TokenPrefix, "shown only once", "Codehub-Session-Token", `id="tokens"`)

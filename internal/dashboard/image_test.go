@@ -32,7 +32,7 @@ func TestChangeImage(t *testing.T) {
 	contains(t, "changed", page, "<code>new:1</code>", "Takes effect at the next start. The workspace is running old:1.", "Switch back to old:1")
 	contains(t, "in Korean", b.get(path, "Accept-Language", "ko").body, "다음에 시작할 때부터 적용됩니다.")
 
-	// One click leads back.
+	// One click restores the previous image.
 	b.htmx(path+"/image", url.Values{"from": {"detail"}, "image": {"old:1"}})
 	if ws := w.row(id); ws.ImageRef != "old:1" || ws.PreviousImage != "new:1" || ws.Phase != workspace.PhaseRunning {
 		t.Errorf("%+v", ws)

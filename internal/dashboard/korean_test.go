@@ -15,8 +15,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Every error code has a text in each language: a page never shows the API's
-// message for it.
+// Every error code has a text in each language, so a page never shows the API's message.
 func TestErrorCodesHaveTexts(t *testing.T) {
 	t.Parallel()
 	b, err := os.ReadFile("../workspace/errors.go")
@@ -61,8 +60,8 @@ func TestReasonsHaveTexts(t *testing.T) {
 	}
 }
 
-// Korean pages translate every sentence that the server itself writes into
-// conditions, error messages, orphans and holds.
+// Korean pages translate every sentence that the server writes into conditions, errors, orphans
+// and holds.
 func TestSystemMessagesAreTranslated(t *testing.T) {
 	t.Parallel()
 	messages := append(append(lifecycle.Messages(), reconcile.Messages()...), marks.Reasons()...)
@@ -75,7 +74,7 @@ func TestSystemMessagesAreTranslated(t *testing.T) {
 		}
 	}
 	aside, hold := [2]string{"docker, ", "; kept until an administrator removes it"}, [2]string{"another database used this Docker last", ""}
-	// Parts of a message, with what the server writes before and after them.
+	// Parts of a message, with the text that surrounds them.
 	within := map[string][2]string{"since %s": aside, "%d bytes in %d files and folders": aside, ", at %s": hold}
 	for _, m := range messages {
 		around := within[m]
@@ -104,7 +103,7 @@ func TestSystemMessagesAreTranslated(t *testing.T) {
 		"docker, since 2026-11-22T10:00:00Z, 12 bytes in 3 files and folders; kept until an administrator removes it":              "docker, 시작 2026-11-22T10:00:00Z, 파일과 폴더 3개, 12바이트; 관리자가 제거할 때까지 유지",
 		"STARTING did not finish in time. driver failed":                                                                           "제한 시간 안에 끝나지 않은 작업: STARTING. driver failed",
 		"driver failed $1 %s": "driver failed $1 %s",
-		// An error from outside stays as it is, also beside a translated sentence.
+		// An error from outside is not translated, also next to a translated sentence.
 		"mount failed, at /var/lib/x, since yesterday: 12 bytes in 3 files and folders": "mount failed, at /var/lib/x, since yesterday: 12 bytes in 3 files and folders",
 		"STARTING did not finish in time. mount failed, at /var/lib/x":                  "제한 시간 안에 끝나지 않은 작업: STARTING. mount failed, at /var/lib/x",
 	} {

@@ -9,7 +9,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// life is what a card says of a workspace's time, in words.
+// life returns the text of a card about idle timeouts.
 func life(t *testing.T, lang string, w workspace.Workspace, ttl workspace.TTL) string {
 	t.Helper()
 	v := viewOf(w, fromList, terms{time.Hour, ttl, testNow})
@@ -92,18 +92,17 @@ func TestWarnBefore(t *testing.T) {
 	}
 }
 
-// A workspace is about to stop from a fixed moment on, which the page's stream
-// waits for.
+// A warning is due at a fixed time, which the page's stream waits for.
 func TestNoticesComeInTime(t *testing.T) {
 	t.Parallel()
-	w := someWorkspace(workspace.PhaseRunning) // since 5 min, so it stops in 5 and is told of 2 min before
+	w := someWorkspace(workspace.PhaseRunning) // for 5 min, so it stops in 5, and the warning comes 2 min before
 	soon := testNow.Add(3 * time.Minute)
 	for at, want := range map[time.Time]bool{testNow: false, soon.Add(-time.Nanosecond): false, soon: true, soon.Add(time.Hour): true} {
 		n := notices{Now: at}
 		n.add([]workspace.Workspace{w}, testTTL)
 		due := soon
 		if want {
-			due = at.Add(endingRefresh) // it may be used after all
+			due = at.Add(endingRefresh) // activity may still prevent the stop
 		}
 		if got := len(n.Endings) == 1; got != want || !n.due.Equal(due) {
 			t.Errorf("at %s: %+v", at, n)

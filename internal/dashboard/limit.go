@@ -18,7 +18,7 @@ type limitView struct {
 	Running []view // the owner's own that count, except W
 	Max     int
 	PerUser bool
-	Room    bool // the limit now allows the start
+	Allowed bool // the limit now allows the start
 	// Live reports that the page's stream checks the limit and enters W. Otherwise this list
 	// polls, and starts W.
 	Live bool
@@ -30,7 +30,7 @@ type limitView struct {
 // Title names the heading, in the texts limit.<Title>.
 func (l limitView) Title() string {
 	switch {
-	case l.Room:
+	case l.Allowed:
 		return "available_title"
 	case l.PerUser:
 		return "title"
@@ -71,7 +71,7 @@ func (d *Dashboard) readLimit(ctx context.Context, c workspace.Caller, w workspa
 	if full == nil {
 		err := d.Store.MayRun(ctx, c, w.ID)
 		if !errors.As(err, &full) || full.Code != workspace.CodeLimitExceeded {
-			v.Room = err == nil
+			v.Allowed = err == nil
 			return v, err
 		}
 	}
@@ -112,7 +112,7 @@ func (d *Dashboard) refuseLimit(w http.ResponseWriter, r *http.Request, c worksp
 // workspaces that can be stopped for it.
 func (d *Dashboard) readNewLimit(r *http.Request, c workspace.Caller, f *form) error {
 	v, err := d.readLimit(r.Context(), c, workspace.Workspace{}, nil, fromList)
-	if err != nil || v.Room {
+	if err != nil || v.Allowed {
 		return err
 	}
 	v.Running = slices.DeleteFunc(v.Running, func(v view) bool { return v.StopPath() == "" })
@@ -155,8 +155,8 @@ func (d *Dashboard) limitState(w http.ResponseWriter, r *http.Request, c workspa
 	d.fragments(w, r, http.StatusOK, part{"limit-list", v})
 }
 
-// madeRoom responds after one workspace was stopped so that another, id, can start.
-func (d *Dashboard) madeRoom(w http.ResponseWriter, r *http.Request, c workspace.Caller, id workspace.ID) {
+// slotFreed responds after one workspace was stopped so that another, id, can start.
+func (d *Dashboard) slotFreed(w http.ResponseWriter, r *http.Request, c workspace.Caller, id workspace.ID) {
 	from := fromOf(r)
 	if !isHTMX(r) {
 		d.redirect(w, r, backTo(from, id))

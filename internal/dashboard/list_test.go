@@ -18,8 +18,8 @@ func shownNames(html string) (names []string) {
 	return names
 }
 
-// Running workspaces come first, then the most recently used. The list of one
-// page after the other leaves none out.
+// Running workspaces come first, then the most recently used. The pages of the list together
+// have every workspace.
 func TestListShowsRunningThenRecentlyUsed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -46,7 +46,7 @@ func TestListShowsRunningThenRecentlyUsed(t *testing.T) {
 	contains(t, "running", page, `<span class="running-for"><time datetime=`, ">for 2 min<", ">for 2 h 1 min<")
 }
 
-// A use alone moves no card under the pointer; a start does.
+// Activity alone moves no card; a start does.
 func TestListStreamKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	f := &listFeed{}
@@ -63,13 +63,13 @@ func TestListStreamKeepsTheOrder(t *testing.T) {
 		t.Error(got)
 	}
 	if got := order(b, a, c); got != "abc" {
-		t.Errorf("a use moved a card: %s", got)
+		t.Errorf("activity moved a card: %s", got)
 	}
 	started := mk("c", workspace.PhaseRunning)
 	if got := order(started, b, a); got != "cba" {
-		t.Errorf("a start moved nothing: %s", got)
+		t.Errorf("a start moved no card: %s", got)
 	}
 	if got := order(b, a); got != "ba" {
-		t.Errorf("after one is gone: %s", got)
+		t.Errorf("after one was deleted: %s", got)
 	}
 }

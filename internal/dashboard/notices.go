@@ -30,8 +30,8 @@ type ending struct {
 	At       time.Time
 }
 
-// Said identifies this ending, so that screen readers announce it once.
-func (e ending) Said() string { return e.ID + " " + e.At.UTC().Format(time.RFC3339) }
+// Key identifies this ending, so that screen readers announce it once.
+func (e ending) Key() string { return e.ID + " " + e.At.UTC().Format(time.RFC3339) }
 
 // readNotices reads the caller's notices.
 func (d *Dashboard) readNotices(ctx context.Context, c workspace.Caller) (notices, error) {

@@ -30,26 +30,26 @@ type waitView struct {
 	Limit limitView
 	OOB   bool
 	// First is set on the page that the proxy has just shown. The workspace could not be
-	// entered then, so a row that looks ready is confirmed by the stream first.
+	// entered then, so the stream confirms a row that claims readiness.
 	First bool
 }
 
-// waitOf returns the page for a user who waits for the workspace. forRoom: they opened it and
+// waitOf returns the page for a user who waits for the workspace. awaitsLimit: they opened it and
 // the running limit was reached.
-func (d *Dashboard) waitOf(ctx context.Context, c workspace.Caller, w workspace.Workspace, forRoom bool) (waitView, error) {
+func (d *Dashboard) waitOf(ctx context.Context, c workspace.Caller, w workspace.Workspace, awaitsLimit bool) (waitView, error) {
 	v := waitView{view: d.viewOf(w, fromWait), Kind: waitKind(w)}
-	forRoom = forRoom && v.Kind == waitStopped
-	if !forRoom && !v.AwaitsRoom() {
+	awaitsLimit = awaitsLimit && v.Kind == waitStopped
+	if !awaitsLimit && !v.AwaitsLimit() {
 		return v, nil
 	}
 	limit, err := d.readLimit(ctx, c, w, nil, fromWait)
 	switch {
 	case err != nil:
 		return v, err
-	case !limit.Room:
+	case !limit.Allowed:
 		limit.Live = true
 		v.Kind, v.Limit = waitLimit, limit
-	case forRoom:
+	case awaitsLimit:
 		v.Kind = waitReady // opening it again starts it
 	}
 	return v, nil
@@ -128,7 +128,7 @@ func (d *Dashboard) showWait(w http.ResponseWriter, r *http.Request, status int,
 	out.Reload = kind == waitLoading || kind == waitLimit
 	out.Stream = "/dashboard/events?wait=" + v.ID
 	if kind == waitLimit {
-		out.Stream += "&room=1"
+		out.Stream += "&limit=1"
 	}
 	d.render(w, r, status, "wait", out)
 }

@@ -8,7 +8,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Every page that the proxy shows, through the proxy itself.
+// Every page that the proxy shows, requested through the proxy.
 func TestProxyPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -40,7 +40,7 @@ func TestProxyPages(t *testing.T) {
 		if ko := b.get("/w/"+string(id)+"/", "Accept", "text/html", "Accept-Language", "ko"); !strings.Contains(ko.body, `<html lang="ko">`) {
 			t.Errorf("%s is not in Korean", c.name)
 		}
-		w.want(id, "desired_state", "STANDBY") // make room for the next
+		w.want(id, "desired_state", "STANDBY") // free the slot for the next case
 		w.want(id, "next_desired_state", nil)
 		w.observe(id, standby)
 	}
@@ -57,7 +57,7 @@ func TestProxyPages(t *testing.T) {
 		t.Errorf("at the limit: %d", a.status)
 	}
 	contains(t, "at the limit", a.body, `data-kind="limit"`, "Stop one to start “asleep”", ">one<", ">two<", `/stop"`, "It starts automatically",
-		`sse-connect="/dashboard/events?wait=`+string(id)+`&amp;room=1"`, `http-equiv="refresh"`)
+		`sse-connect="/dashboard/events?wait=`+string(id)+`&amp;limit=1"`, `http-equiv="refresh"`)
 	lacks(t, "at the limit", a.body, `hx-trigger="every 1s"`)
 
 	// A start that is queued behind a restore waits for the limit as well.
@@ -75,7 +75,7 @@ func TestProxyPages(t *testing.T) {
 
 	a = b.get("/w/0198c0de-0000-7000-8000-000000000001/", "Accept", "text/html")
 	if a.status != http.StatusNotFound {
-		t.Errorf("not there: %d", a.status)
+		t.Errorf("unknown id: %d", a.status)
 	}
 	contains(t, "not there", a.body, "Workspace not found")
 }
@@ -98,7 +98,7 @@ func TestProxyPageWithoutAnAnswer(t *testing.T) {
 	w := newWorld(t)
 	id := w.add("project", running)
 	w.want(id, "desired_state", "RUNNING")
-	// It runs as far as the row knows, and the runtime knows of no container.
+	// RUNNING in the database, while the runtime has no container.
 	a := w.loggedIn().get("/w/"+string(id)+"/?folder=/x", "Accept", "text/html")
 	if a.status < 500 {
 		t.Errorf("status %d", a.status)
@@ -106,7 +106,7 @@ func TestProxyPageWithoutAnAnswer(t *testing.T) {
 	contains(t, "the page", a.body, "<!doctype html>", "/assets/")
 }
 
-// Actions on the proxy's pages lead back to the workspace's address.
+// Actions on the proxy's pages redirect to the workspace's address.
 func TestActionsFromTheProxyPages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

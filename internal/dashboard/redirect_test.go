@@ -27,7 +27,7 @@ func FuzzLocalPath(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		got := localPath(s)
 		if got != "/" && got != s {
-			t.Fatalf("localPath(%q) = %q: neither refused nor as it was", s, got)
+			t.Fatalf("localPath(%q) = %q: neither refused nor unchanged", s, got)
 		}
 		if len(got) > 1 && (got[0] != '/' || got[1] == '/' || got[1] == '\\' || got[1] < 0x20) {
 			t.Fatalf("localPath(%q) = %q", s, got)

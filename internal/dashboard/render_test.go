@@ -52,8 +52,8 @@ func someWorkspace(p workspace.Phase) workspace.Workspace {
 	return w
 }
 
-// everyState calls f with every phase, operation, error, desired and queued
-// state and request, deleted or not, that a row can hold.
+// everyState calls f with every combination of phase, operation, error, desired state, queued
+// state, request and deletion that a row can have.
 func everyState(f func(workspace.Workspace)) {
 	reasons := append([]workspace.ErrorReason{""}, workspace.ErrorReasons()...)
 	desired := []workspace.DesiredState{workspace.DesiredArchived, workspace.DesiredStandby, workspace.DesiredRunning}
@@ -92,14 +92,14 @@ func everyState(f func(workspace.Workspace)) {
 	}
 }
 
-// leak matches a catalogue's key, or fmt's complaint, where a text should be.
+// leak matches a catalogue key or a format error of fmt in place of a text.
 var (
 	leakWords = strings.Fields("state action problem queued request reason condition step wait dialog toast message why life used ttl admin person")
 	leak      = regexp.MustCompile(`%!|>[^<]*\b(` + strings.Join(leakWords, "|") + `)\.[a-zA-Z_-]+`)
 )
 
-// leaked finds what leak matches. The expression itself is slow, so it is
-// asked only about what may have one.
+// leaked returns the matches of leak. The expression is slow, so it runs only on pages that may
+// have a match.
 func leaked(html string) string {
 	may := strings.Contains(html, "%!")
 	for _, word := range leakWords {
@@ -127,7 +127,7 @@ func TestEveryStateRendersWithAWayOut(t *testing.T) {
 	t.Parallel()
 	d := &Dashboard{Config: Config{Settings: service.Settings{DeleteGrace: 2 * time.Hour}, Now: func() time.Time { return testNow }}}
 	sets := testPages
-	n, looks := 0, map[string]bool{}
+	n, views := 0, map[string]bool{}
 	everyState(func(w workspace.Workspace) {
 		n++
 		v := viewOf(w, fromList, terms{2 * time.Hour, testTTL, testNow})
@@ -139,10 +139,9 @@ func TestEveryStateRendersWithAWayOut(t *testing.T) {
 		if v.Problem != nil {
 			actions = append(actions, v.Problem.Actions...)
 		}
-		// What is being deleted ends by itself; everything else can be
-		// changed by its owner.
+		// A deletion finishes automatically; every other state can be changed by the owner.
 		if len(actions) == 0 && v.Tone != toneBusy && w.Phase != workspace.PhaseDeleted && !(v.Deleted && v.State == "deleted") {
-			t.Fatalf("%s: no way out", what)
+			t.Fatalf("%s: no action", what)
 		}
 		if w.DeletedAt == nil && w.Operation != workspace.OpDeleting {
 			if !slices.ContainsFunc(actions, func(a action) bool { return a.Key == "delete" }) {
@@ -156,33 +155,32 @@ func TestEveryStateRendersWithAWayOut(t *testing.T) {
 				}
 			}
 		}
-		// States that look alike are rendered once: by turns in each language,
-		// and on the list or on a page of their own, which are put together from
-		// the same.
-		look := fmt.Sprint(v.State, v.Queued, v.Phase, v.Operation, v.Deleted, w.ErrorReason, v.Request, v.Primary, v.Actions, v.Menu)
-		if looks[look] {
+		// States with the same view are rendered once: in alternating languages, and
+		// alternately on the list and on a page of their own, which use the same templates.
+		shown := fmt.Sprint(v.State, v.Queued, v.Phase, v.Operation, v.Deleted, w.ErrorReason, v.Request, v.Primary, v.Actions, v.Menu)
+		if views[shown] {
 			return
 		}
-		looks[look] = true
+		views[shown] = true
 		languages := catalogue.Languages()
-		s := sets[languages[len(looks)%len(languages)].Code]
+		s := sets[languages[len(views)%len(languages)].Code]
 		dv := d.detailOf(w)
 		switch {
-		case len(looks)/2%2 == 0:
+		case len(views)/2%2 == 0:
 			renderPart(t, s, "panel", dv)
 		case v.Deleted:
 			renderPart(t, s, "gone", map[string]any{"V": v, "OOB": false})
 		default:
 			renderPart(t, s, "card", map[string]any{"V": v, "OOB": false})
 		}
-		if facts := fmt.Sprint(w.Phase, s.lang.Code); !looks[facts] {
-			looks[facts] = true // they tell of the conditions alone
+		if facts := fmt.Sprint(w.Phase, s.lang.Code); !views[facts] {
+			views[facts] = true // they show the conditions alone
 			renderPart(t, s, "facts", dv)
 		}
 		renderPart(t, s, "wait", waitView{view: viewOf(w, fromWait, terms{2 * time.Hour, testTTL, testNow}), Kind: waitKind(w)})
 	})
-	if n < 1000 || len(looks) < 100 {
-		t.Fatalf("only %d states with %d looks were tried", n, len(looks))
+	if n < 1000 || len(views) < 100 {
+		t.Fatalf("only %d states with %d views were tried", n, len(views))
 	}
 }
 
@@ -217,7 +215,7 @@ func TestProblemsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// Every error of a blocked workspace offers to set the volume aside.
+// Every error of an obstructed workspace offers to set the volume aside.
 func TestObstructedOffersSetAside(t *testing.T) {
 	t.Parallel()
 	for reason, want := range map[workspace.ErrorReason]string{
@@ -239,8 +237,7 @@ func TestObstructedOffersSetAside(t *testing.T) {
 	}
 }
 
-// The archive is lost, but not the volume that it was made of: nothing is to be
-// given up.
+// The archive is lost, but the volume that it was made from exists, so no data is given up.
 func TestVolumeKeptOffersNothingElse(t *testing.T) {
 	t.Parallel()
 	for _, reason := range []workspace.ErrorReason{workspace.ErrDataLost, workspace.ErrArchiveCorrupted} {
@@ -258,7 +255,7 @@ func TestVolumeKeptOffersNothingElse(t *testing.T) {
 	}
 }
 
-// What is missing is named by where it was.
+// The problem says where the lost data was.
 func TestLostArchives(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -271,7 +268,7 @@ func TestLostArchives(t *testing.T) {
 		{workspace.HomeAbsent, "k", "ArchiveMissing recover_object recover-archive start-empty delete"},
 		{workspace.HomeFilling, "k", "ArchiveMissing recover_object recover-archive start-empty delete"},
 	} {
-		// As recorded, and as seen before it is recorded.
+		// With the reason recorded, and before it is.
 		for _, recorded := range []bool{true, false} {
 			w := someWorkspace(workspace.PhaseError)
 			w.ErrorReason, w.Home.State, w.ArchiveKey = workspace.ErrDataLost, c.home, c.key
@@ -300,7 +297,7 @@ func TestArchiveActions(t *testing.T) {
 		desired workspace.DesiredState
 		next    workspace.DesiredState
 		from    string
-		want    string // primary | actions | menu | place of its own
+		want    string // primary | actions | menu | button of its own
 	}{
 		{workspace.PhaseRunning, workspace.OpNone, workspace.DesiredRunning, "", fromList, "open | stop | restart keep-awake archive edit timeouts delete |"},
 		{workspace.PhaseRunning, workspace.OpNone, workspace.DesiredRunning, "", fromDetail, "open | stop | restart edit timeouts delete | archive"},
@@ -340,7 +337,7 @@ func TestArchiveActions(t *testing.T) {
 			t.Errorf("%s/%s desired %s queued %q: %s, want %s", c.phase, c.op, c.desired, c.next, s, c.want)
 		}
 	}
-	// What is being removed can only be finished.
+	// A workspace that is being deleted can only finish.
 	w := someWorkspace(workspace.PhaseStandby)
 	w.Operation, w.DesiredState, w.Home.State = workspace.OpArchiving, workspace.DesiredArchived, workspace.HomeArchived
 	if v := viewOf(w, fromList, terms{time.Hour, testTTL, testNow}); len(v.Actions) != 1 || v.Actions[0].Key != "start" {
@@ -363,7 +360,7 @@ func TestProgress(t *testing.T) {
 	unknown := show("en", workspace.OpRestoring, &workspace.Progress{Step: "unpacking", Done: 5_000_000, Entries: 1})
 	contains(t, "no total", unknown, "Unpacking the home folder", "5 MB", "<progress aria-label=", "1 file<")
 	lacks(t, "no total", unknown, "value=", "valuetext", "·", " of ")
-	// The lines are there before anything is known, so that nothing jumps.
+	// The lines exist before the first report, so that the page does not move.
 	for _, p := range []*workspace.Progress{nil, full, {Step: "removing"}} {
 		if got := strings.Count(show("en", workspace.OpArchiving, p), `class="progress-text`); got != 2 {
 			t.Errorf("%+v: %d lines", p, got)
@@ -376,16 +373,16 @@ func TestProgress(t *testing.T) {
 	contains(t, "the bucket has refused", show("en", workspace.OpArchiving, waits), "Waiting for the archive storage", "<progress aria-label=")
 	contains(t, "in Korean", show("ko", workspace.OpRestoring, waits), "아카이브 저장소 응답 대기 중")
 	inUse := &workspace.Progress{Step: "waiting-in-use", Detail: "nightly<backup"}
-	for lang, said := range map[string]string{"en": "Used by container nightly&lt;backup", "ko": "사용 중인 컨테이너: nightly&lt;backup"} {
+	for lang, text := range map[string]string{"en": "Used by container nightly&lt;backup", "ko": "사용 중인 컨테이너: nightly&lt;backup"} {
 		for _, op := range []workspace.Operation{workspace.OpArchiving, workspace.OpProvisioning} {
-			contains(t, "the home is in use", show(lang, op, inUse), said)
+			contains(t, "the home is in use", show(lang, op, inUse), text)
 		}
 	}
 	contains(t, "no address", show("en", workspace.OpStarting, &workspace.Progress{Step: "waiting-backend", Detail: "no free network address"}),
 		"Waiting for Docker", "no free network address")
-	// Files alone tell how far it is, too.
+	// The number of files alone shows the progress too.
 	contains(t, "files alone", show("en", workspace.OpRestoring, &workspace.Progress{Step: "unpacking", Entries: 1, EntriesTotal: 4}), `value="25"`)
-	// A second try has both what went wrong and its progress.
+	// A retry shows both the previous error and the progress.
 	w := someWorkspace(workspace.PhaseStandby)
 	w.Operation, w.Progress, w.ErrorReason, w.ErrorCount = workspace.OpArchiving, full, workspace.ErrActionFailed, 1
 	contains(t, "again", renderPart(t, sets["en"], "card", map[string]any{"V": viewOf(w, fromList, terms{time.Hour, testTTL, testNow}), "OOB": false}), "412 MB", "problem-soft")
@@ -407,7 +404,7 @@ func TestNamesAreEscaped(t *testing.T) {
 			renderPart(t, s, "toast", &toast{Text: s.lang.T("toast.delete", w.Name)}) + announcement(s.lang, v)
 		for _, bad := range []string{"<script>", `" onmouseover="x`, "</textarea><", "</pre><b>"} {
 			if strings.Contains(html, bad) {
-				t.Errorf("%s: %q stands in the page as it is", s.lang.Code, bad)
+				t.Errorf("%s: %q is in the page unescaped", s.lang.Code, bad)
 			}
 		}
 		if !strings.Contains(html, "&lt;script&gt;") {
@@ -416,7 +413,7 @@ func TestNamesAreEscaped(t *testing.T) {
 	}
 }
 
-// In ERROR nothing is shown as healthy or on its way.
+// In ERROR, no condition is shown as healthy or in progress.
 func TestChecksInError(t *testing.T) {
 	t.Parallel()
 	w := someWorkspace(workspace.PhaseError)

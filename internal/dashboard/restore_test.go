@@ -13,7 +13,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// restores is a Restore with a plan of its own.
+// restores is a Restore with a fixed plan.
 type restores struct {
 	plan    api.RestorePlan
 	applied []api.ApplyRestore
@@ -59,7 +59,7 @@ func TestRestorePage(t *testing.T) {
 	}
 }
 
-// The English page and the API give a reason in the same words.
+// The English page and the API use the same words for a reason.
 func TestRestoreReasonsMatchAPI(t *testing.T) {
 	t.Parallel()
 	for _, reason := range rollback.Reasons() {

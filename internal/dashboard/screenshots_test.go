@@ -22,21 +22,21 @@ import (
 // in a test run.
 var screenshots = os.Getenv("CODEHUB_SCREENSHOTS")
 
-// sheetLooks are the looks of a sheet: rows are languages, columns are schemes.
-var sheetLooks = []look{
+// sheetScreens are the screens on a sheet: a row per language, a column per scheme.
+var sheetScreens = []screen{
 	{"light-en", "light", "en-US,en", 1280, 800}, {"dark-en", "dark", "en-US,en", 1280, 800},
 	{"light-ko", "light", "ko-KR,ko", 1280, 800}, {"dark-ko", "dark", "ko-KR,ko", 1280, 800},
 }
 
-// galleryLooks returns how TestPagesOnEveryScreen shows the pages.
-func galleryLooks() []look {
+// galleryScreens returns the screens of TestPagesOnEveryScreen.
+func galleryScreens() []screen {
 	if screenshots != "" {
-		return sheetLooks
+		return sheetScreens
 	}
-	return looks
+	return screens
 }
 
-// album keeps the pictures of each page by look.
+// album holds the screenshots of each page by screen.
 type album struct {
 	mu       sync.Mutex
 	names    []string
@@ -45,9 +45,9 @@ type album struct {
 
 var pictures = album{pictures: map[string]map[string][]byte{}}
 
-// add keeps a picture. Pages that a form has refused, and dialogs as pages of their
-// own, differ little from the rest and have none.
-func (a *album) add(name string, l look, picture []byte) {
+// add keeps a screenshot. Refused forms, and dialogs as pages of their own, differ little from
+// the rest and are skipped.
+func (a *album) add(name string, l screen, picture []byte) {
 	if strings.HasSuffix(name, "-wrong") || slices.Contains([]string{"recover-archive-page", "password-page", "new-page"}, name) {
 		return
 	}
@@ -60,8 +60,8 @@ func (a *album) add(name string, l look, picture []byte) {
 	a.pictures[name][l.name] = picture
 }
 
-// write makes a sheet of each page with its four looks, the two pictures of the
-// README, and the page that lists all.
+// write makes a sheet of each page with its four screens, the two pictures of the README, and the
+// page that lists all.
 func (a *album) write(t *testing.T, dir string) {
 	t.Helper()
 	sheets := filepath.Join(dir, "pages")
@@ -84,12 +84,12 @@ func (a *album) write(t *testing.T, dir string) {
 
 const sheetGap = 16
 
-// sheet puts the looks of a page next to each other.
+// sheet puts the screens of a page next to each other.
 func sheet(t *testing.T, of map[string][]byte) image.Image {
 	t.Helper()
 	var all []image.Image
 	height := 0
-	for _, l := range sheetLooks {
+	for _, l := range sheetScreens {
 		if of[l.name] == nil {
 			t.Fatalf("no picture for %s", l.name)
 		}
@@ -114,8 +114,7 @@ func decode(t *testing.T, b []byte) image.Image {
 	return picture
 }
 
-// crop cuts a picture to at most height, and to its content: what follows is empty
-// if all its lines are the same.
+// crop cuts a picture to at most height, and drops the empty lines at its end.
 func crop(picture image.Image, height int) image.Image {
 	b := picture.Bounds()
 	last := picture.At(b.Min.X, b.Max.Y-1)
@@ -135,8 +134,8 @@ func crop(picture image.Image, height int) image.Image {
 	}).SubImage(b)
 }
 
-// writePicture writes a picture with few colours: pages are flat, and what is lost
-// is the smoothness of letters' edges.
+// writePicture writes a picture with few colours: pages are flat, so only the edges of letters
+// lose smoothness.
 func writePicture(t *testing.T, path string, picture image.Image) {
 	t.Helper()
 	var b bytes.Buffer
@@ -148,8 +147,8 @@ func writePicture(t *testing.T, path string, picture image.Image) {
 	}
 }
 
-// reduced returns the picture in at most n colours: those that are seen most, one
-// of each group of similar ones.
+// reduced returns the picture in at most n colours: the most frequent ones, one of each group
+// of similar colours.
 func reduced(picture image.Image, n int) image.Image {
 	b := picture.Bounds()
 	counts := map[color.RGBA]int{}
@@ -178,7 +177,7 @@ func reduced(picture image.Image, n int) image.Image {
 		return false
 	}
 	for _, c := range colours {
-		// A surface keeps its own colour; edges of letters share theirs.
+		// A surface keeps its own colour; the edges of letters share colours.
 		within := 28
 		if counts[c] > 4000 {
 			within = 2
@@ -203,7 +202,7 @@ func reduced(picture image.Image, n int) image.Image {
 	return out
 }
 
-// restorePlan is a plan with each kind of step.
+// restorePlan has each kind of step.
 var restorePlan = api.RestorePlan{OnHold: true, Reason: "another database used this Docker last, at 2026-03-01 10:00:00 UTC", Workspaces: []api.RestoreStep{
 	{ID: "1", Name: "web-frontend", Owner: "admin", Action: api.RestoreKeep},
 	{ID: "2", Name: "archived-blog", Owner: "ann", Action: api.RestoreArchive, ReasonCode: "archive_newer"},

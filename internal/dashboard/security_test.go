@@ -43,7 +43,7 @@ func TestOthersWorkspaces(t *testing.T) {
 	lacks(t, "a toast about it", a.body, "secret-project")
 	ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
 	if err != nil || ws.DeletedAt != nil || ws.Name != "secret-project" || ws.ForceStopRequestedAt != nil {
-		t.Errorf("it was changed: %+v, %v", ws, err)
+		t.Errorf("the workspace was changed: %+v, %v", ws, err)
 	}
 	for _, p := range []string{"/workspaces/nonsense", "/workspaces/0198C0DE-0000-7000-8000-000000000001", "/workspaces/0198c0de-0000-7000-8000-000000000001"} {
 		if a := b.get(p); a.status != http.StatusNotFound {
@@ -151,11 +151,11 @@ func TestPreferences(t *testing.T) {
 	contains(t, "Accept-Language", b.get("/login", "Accept-Language", "ko-KR,ko;q=0.9").body, `<html lang="ko">`, "비밀번호")
 	a := b.post("/settings/language", url.Values{"language": {"ko"}, "next": {"/login?next=%2Fsettings%2Ftokens"}})
 	if a.header.Get("Location") != "/login?next=%2Fsettings%2Ftokens" {
-		t.Errorf("back to %q", a.header.Get("Location"))
+		t.Errorf("redirected to %q", a.header.Get("Location"))
 	}
 	contains(t, "chosen", b.get("/login", "Accept-Language", "en").body, `<html lang="ko">`)
 	if a = b.post("/settings/theme", url.Values{"theme": {"dark"}, "next": {"//evil"}}); a.header.Get("Location") != "/" {
-		t.Errorf("back to %q", a.header.Get("Location"))
+		t.Errorf("redirected to %q", a.header.Get("Location"))
 	}
 	contains(t, "dark", b.get("/login").body, `data-theme="dark"`)
 	b.post("/settings/theme", url.Values{"theme": {`"><script>`}})
@@ -202,8 +202,8 @@ func TestNowhere(t *testing.T) {
 	contains(t, "nowhere", w.browser().get("/nowhere").body, "Page not found")
 }
 
-// Whoever is not even logged in must not hold a connection with a form that
-// never ends; one that comes in time is read, and its request goes on.
+// A client without a login cannot hold a connection with a form that never ends. A form that
+// arrives in time is read, and its request continues.
 func TestFormThatTricklesIn(t *testing.T) {
 	t.Parallel()
 	var name string
@@ -233,10 +233,10 @@ func TestFormThatTricklesIn(t *testing.T) {
 	}
 	send("name=whole", len("name=whole"))
 	if <-gone || name != "whole" {
-		t.Errorf("in time: the request was ended, or its form not read: %q", name)
+		t.Errorf("in time: the request was cancelled, or its form was not read: %q", name)
 	}
 	half := send("name=half", 1000)
-	<-gone // the handler is reached though the form never ends
+	<-gone // the handler runs although the form never ends
 	if name != "" {
 		t.Errorf("half a form was read: %q", name)
 	}
@@ -244,6 +244,6 @@ func TestFormThatTricklesIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := io.Copy(io.Discard, half); err != nil {
-		t.Errorf("the connection is held: %v", err)
+		t.Errorf("the connection stays open: %v", err)
 	}
 }

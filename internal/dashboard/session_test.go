@@ -26,12 +26,12 @@ func TestLogin(t *testing.T) {
 	}
 	contains(t, "wrong password", a.body, "The username or password is incorrect.", `value="admin"`)
 	if a = b.post("/login", url.Values{}); a.status != http.StatusUnprocessableEntity {
-		t.Errorf("nothing filled in: %d", a.status)
+		t.Errorf("empty form: %d", a.status)
 	}
 
 	a = b.post("/login", url.Values{"username": {"admin"}, "password": {adminPassword}, "next": {"//evil"}})
 	if a.status != http.StatusSeeOther || a.header.Get("Location") != "/" {
-		t.Fatalf("log in with a strange next: %d %q", a.status, a.header.Get("Location"))
+		t.Fatalf("log in with a next of another origin: %d %q", a.status, a.header.Get("Location"))
 	}
 	if a = b.get("/login?next=/settings/tokens"); a.header.Get("Location") != "/settings/tokens" {
 		t.Errorf("login page with a session: %d %q", a.status, a.header.Get("Location"))

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/html"
 )
 
-// outline is what the structure of a page is judged by.
+// outline is the structure of a page that the tests check.
 type outline struct {
 	title, h1 string
 	h1s, main int
@@ -45,7 +45,7 @@ func outlineOf(t *testing.T, page string) outline {
 				inside = true
 			}
 			for _, a := range n.Attr {
-				// Live regions and the skip link belong to no landmark.
+				// Live regions and the skip link may be outside of landmarks.
 				inside = inside || a.Key == "role" && a.Val == "status" || a.Key == "class" && a.Val == "skip"
 			}
 		}
@@ -70,8 +70,8 @@ func text(n *html.Node) string {
 	return strings.Join(strings.Fields(b.String()), " ")
 }
 
-// Every page has a title of its own, one main heading, and its content in
-// landmarks: also the dialogs, which are pages without scripts.
+// Every page, also a dialog as a page, has a title of its own, one main heading, and its
+// content in landmarks.
 func TestPageStructure(t *testing.T) {
 	t.Parallel()
 	w := newEmptyWorld(t, func(c *Config) {
@@ -135,7 +135,7 @@ func TestPageStructure(t *testing.T) {
 	judge("a new token", b.post("/settings/tokens", url.Values{"name": {"laptop"}, "expires": {"7"}}), say("token.title"))
 }
 
-// Style and scripts are compressed and kept by browsers for good.
+// Styles and scripts are compressed and immutable.
 func TestAssetsAreCompressedAndKept(t *testing.T) {
 	t.Parallel()
 	a := newAssets()

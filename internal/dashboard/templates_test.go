@@ -14,10 +14,10 @@ import (
 	"golang.org/x/net/html"
 )
 
-// templateAction matches what a template computes.
+// templateAction matches a template's actions.
 var templateAction = regexp.MustCompile(`(?s)\{\{.*?\}\}`)
 
-// spoken are the attributes that people read or hear.
+// spoken are the attributes with texts for users.
 var spoken = map[string]bool{"title": true, "alt": true, "placeholder": true, "aria-label": true, "aria-description": true, "data-copied": true, "content": false}
 
 func TestNoTextOutsideTheCatalogue(t *testing.T) {
@@ -40,22 +40,22 @@ func TestNoTextOutsideTheCatalogue(t *testing.T) {
 			}
 			tok := z.Token()
 			if kind == html.TextToken && strings.ContainsFunc(tok.Data, unicode.IsLetter) {
-				t.Errorf("%s: the text %q belongs into the catalogue", name, strings.TrimSpace(tok.Data))
+				t.Errorf("%s: the text %q belongs in the catalogue", name, strings.TrimSpace(tok.Data))
 			}
 			for _, a := range tok.Attr {
 				if spoken[a.Key] && strings.ContainsFunc(a.Val, unicode.IsLetter) {
-					t.Errorf("%s: %s=%q belongs into the catalogue", name, a.Key, a.Val)
+					t.Errorf("%s: %s=%q belongs in the catalogue", name, a.Key, a.Val)
 				}
 			}
 		}
 	}
 }
 
-// A key of the catalogue, as the templates and the Go code name it.
+// Keys of the catalogue in templates and Go code.
 var (
 	templateKey = regexp.MustCompile(`\b[tn] "([a-z0-9_.-]+)"`)
 	goKey       = regexp.MustCompile(`\b(?:T|N|fail)\((?:"?[a-z0-9]+"?, )?"([a-z0-9_.-]+)"`)
-	// prefix is what a key begins with that is put together.
+	// prefix matches the beginning of a key that is composed at run time.
 	prefix = regexp.MustCompile(`(?:print|T\(|known) ?"([a-z_]+\.(?:[a-z_]+\.)?)"`)
 )
 
@@ -111,15 +111,14 @@ func TestTextsAreThereAndUsed(t *testing.T) {
 		for _, p := range prefixes {
 			ok = ok || strings.HasPrefix(k, p)
 		}
-		// What newPage and showEntry take.
+		// newPage and showEntry compose these keys.
 		if !ok && !strings.HasSuffix(k, ".title") && !strings.HasPrefix(k, "err.") && !strings.HasPrefix(k, "system.") && !strings.HasPrefix(k, "message.") {
 			t.Errorf("the text %q is not used", k)
 		}
 	}
 }
 
-// Every template's JavaScript and style is a file: the content policy allows
-// no other.
+// Every script and style is a file, as the content policy requires.
 func TestNoInlineScriptOrStyle(t *testing.T) {
 	t.Parallel()
 	names, _ := fs.Glob(files, "templates/*.html")

@@ -42,7 +42,7 @@ func TestKeepAwake(t *testing.T) {
 	contains(t, "2 h", a.body, `id="panel"`, "kept awake for another", "1 h 59 min", "is kept awake.", `id="dialog" hx-swap-oob="innerHTML"`)
 	contains(t, "the dialog", b.get(path+"/keep-awake?from=detail").body, "Turn off", `data-moment="`+w.row(id).KeepAwakeTil.Format(time.RFC3339)+`"`)
 
-	// Until a time, as a script and as a plain form sends it, in whatever zone.
+	// The time as a script and as a plain form sends it, in different zones.
 	at := time.Now().Add(5 * time.Hour).Truncate(time.Minute)
 	for _, s := range []string{at.UTC().Format("2006-01-02T15:04:05.000Z"), at.In(time.FixedZone("", 9*3600)).Format(time.RFC3339), at.UTC().Format("2006-01-02T15:04")} {
 		b.htmx(path+"/keep-awake", with("awake", "off"))
@@ -70,7 +70,7 @@ func TestKeepAwake(t *testing.T) {
 		}
 		contains(t, name, a.body, `aria-invalid="true"`, "field-error", `id="dialog-form"`)
 		if ws := w.row(id); ws.KeepAwakeTil == nil || !ws.KeepAwakeTil.Equal(at) {
-			t.Errorf("%s: it was changed to %v", name, ws.KeepAwakeTil)
+			t.Errorf("%s: the time changed to %v", name, ws.KeepAwakeTil)
 		}
 	}
 	// Without scripts.
@@ -79,7 +79,7 @@ func TestKeepAwake(t *testing.T) {
 	}
 	contains(t, "after the redirect", b.get(notedAt(path, "awake", id)).body, "“project” is kept awake.")
 
-	// What never stops automatically need not be kept from it.
+	// Keep-awake is not offered for a workspace that never stops automatically.
 	w.want(id, "standby_ttl_seconds", 0)
 	lacks(t, "never", b.get(path).body, "/keep-awake")
 }
@@ -169,7 +169,7 @@ func TestRestart(t *testing.T) {
 	if row := w.row(id); row.DesiredState != workspace.DesiredStandby || row.NextDesired != workspace.DesiredRunning {
 		t.Errorf("%+v", row)
 	}
-	// At rest there is nothing to restart.
+	// A stopped workspace has no idle timer to restart.
 	other := w.add("other", standby)
 	lacks(t, "a stopped one", b.get("/").body, string(other)+"/restart")
 	if a := b.htmx("/workspaces/"+string(other)+"/restart", url.Values{"from": {"list"}}); a.status != http.StatusConflict {
@@ -193,7 +193,7 @@ func TestStay(t *testing.T) {
 	w.want(other, "next_desired_state", "RUNNING")
 	w.observe(other, operating(running, workspace.OpStopping))
 	for _, p := range append(pages, "/w/"+string(other)+"/") {
-		contains(t, p, b.get(p, "Accept", "text/html").body, `data-ending="`+string(id), "project &lt;x&gt;</strong> is idle and will stop in", "less than a minute", `hx-post="`+stay+`"`, `data-say="project &lt;x&gt; is idle and will stop soon.`)
+		contains(t, p, b.get(p, "Accept", "text/html").body, `data-ending="`+string(id), "project &lt;x&gt;</strong> is idle and will stop in", "less than a minute", `hx-post="`+stay+`"`, `data-announcement="project &lt;x&gt; is idle and will stop soon.`)
 	}
 	contains(t, "in Korean", b.get("/", "Accept-Language", "ko").body, "계속 실행", "워크스페이스를 사용하지 않아 곧 중지합니다")
 	before := w.row(id)
@@ -212,7 +212,7 @@ func TestStay(t *testing.T) {
 	if a := b.post(stay, url.Values{"from": {"any"}}); a.header.Get("Location") != notedAt("/", "stay", id) {
 		t.Errorf("without scripts: %d %s", a.status, a.header.Get("Location"))
 	}
-	// Too late.
+	// After the stop has begun.
 	w.observe(id, operating(running, workspace.OpStopping))
 	a = b.htmx(stay, url.Values{"from": {"any"}})
 	if a.status != http.StatusConflict {
@@ -227,8 +227,7 @@ func TestStay(t *testing.T) {
 	lacks(t, "stopped", a.body, `id="workspaces"`)
 }
 
-// What is about to stop is said when it is time, on every page, and no longer
-// once it was used.
+// Every page warns of an automatic stop when it is due, and drops the warning after activity.
 func TestEndingStream(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -244,7 +243,7 @@ func TestEndingStream(t *testing.T) {
 		first := l.until("update", `id="ending"`)
 		lacks(t, "at first", first.data, "data-ending")
 	}
-	// It stops after 10 min; 2 min before is in a moment.
+	// It stops after 10 min, so the warning, 2 min before, is due in a second.
 	w.used(id, 8*time.Minute-time.Second)
 	w.want(id, "description", "a change that the streams hear of")
 	for _, l := range streams {

@@ -278,8 +278,8 @@ func (v view) Working() bool {
 // Moves reports whether the operation moves a home, which takes longer the larger the home is.
 func (v view) Moves() bool { return v.State == "archiving" || v.State == "restoring" }
 
-// AwaitsRoom reports whether only the running limit delays a queued start.
-func (v view) AwaitsRoom() bool {
+// AwaitsLimit reports whether only the running limit delays a queued start.
+func (v view) AwaitsLimit() bool {
 	return !lifecycle.Restarting(v.W) && v.W.NextDesired == workspace.DesiredRunning && v.W.DesiredState != workspace.DesiredRunning &&
 		v.Operation == workspace.OpNone && v.Phase != workspace.PhaseError && !v.Deleted
 }
@@ -289,7 +289,7 @@ func (v view) Then() string {
 	if v.Operation == workspace.OpArchiving && (v.Queued == string(workspace.DesiredRunning) || v.Queued == string(workspace.DesiredStandby)) {
 		return v.Queued + "_archiving"
 	}
-	if v.AwaitsRoom() {
+	if v.AwaitsLimit() {
 		return v.Queued + "_limit"
 	}
 	return v.Queued

@@ -21,7 +21,7 @@ func TestPageWarnsBeforeIdleStop(t *testing.T) {
 	b.login(s.URL, proc.AdminPassword)
 	b.do("look at something else", chromedp.Navigate(s.URL+"/settings/tokens"), chromedp.WaitVisible("#new-token"), until(`window.notReloaded = true`))
 	stay := fmt.Sprintf(`document.getElementById('stay-%s')`, id)
-	b.do("be told", until(stay+` !== null`), until(`document.getElementById('ending-said').textContent.includes('alpha')`))
+	b.do("be told", until(stay+` !== null`), until(`document.getElementById('ending-announcer').textContent.includes('alpha')`))
 	b.shot("about-to-stop")
 	b.do("have it stay", chromedp.Click("#stay-"+id), until(stay+` === null`))
 	if w, err := s.api.Get(t.Context(), id); err != nil || str(w.LastAccessKind) != "stay" || w.Phase != "RUNNING" {

@@ -1,12 +1,12 @@
 // What the pages do beyond htmx: dialogs, menus, toasts, times, the theme.
-// Everything here works as plain links and forms too.
+// Without it, the pages work as plain links and forms.
 (function () {
   'use strict'
 
   var texts = function () { return document.getElementById('texts').dataset }
   var each = function (selector, f, root) { (root || document).querySelectorAll(selector).forEach(f) }
 
-  // Times. The server writes them as of the moment it rendered the page.
+  // Times. The server writes them relative to the time of rendering.
   function fill(text) {
     var args = Array.prototype.slice.call(arguments, 1)
     return text.replace(/%d/g, function () { return args.shift() })
@@ -50,27 +50,26 @@
     })
   }
 
-  // What is about to stop is said once to those who do not see it, however
-  // often its part of the page is drawn anew.
-  var saidBefore = []
-  function said(what) {
+  // Screen readers announce an automatic stop once, however often its warning is redrawn.
+  var announcedKeys = []
+  function announced(key) {
     try {
-      var all = JSON.parse(sessionStorage.getItem('codehub-said') || '[]')
-      if (all.indexOf(what) >= 0) return true
-      sessionStorage.setItem('codehub-said', JSON.stringify(all.concat(what).slice(-20)))
-    } catch (e) { /* no storage: once a page */ }
-    if (saidBefore.indexOf(what) >= 0) return true
-    saidBefore.push(what)
+      var all = JSON.parse(sessionStorage.getItem('codehub-announced') || '[]')
+      if (all.indexOf(key) >= 0) return true
+      sessionStorage.setItem('codehub-announced', JSON.stringify(all.concat(key).slice(-20)))
+    } catch (e) { /* no storage: once per page */ }
+    if (announcedKeys.indexOf(key) >= 0) return true
+    announcedKeys.push(key)
     return false
   }
 
-  function sayEndings() {
-    var to = document.getElementById('ending-said')
-    var fresh = Array.from(document.querySelectorAll('[data-ending]')).filter(function (el) { return !said(el.dataset.ending) })
-    if (fresh.length) to.textContent = fresh.map(function (el) { return el.dataset.say }).join(' ')
+  function announceEndings() {
+    var to = document.getElementById('ending-announcer')
+    var fresh = Array.from(document.querySelectorAll('[data-ending]')).filter(function (el) { return !announced(el.dataset.ending) })
+    if (fresh.length) to.textContent = fresh.map(function (el) { return el.dataset.announcement }).join(' ')
   }
 
-  // Fields for a moment are in the browser's own time; what is sent is not.
+  // Date and time fields are in the browser's time zone; the value that is sent has an offset.
   function pad(n) { return String(n).padStart(2, '0') }
   function moments() {
     each('input[data-moment]', function (el) {
@@ -91,8 +90,8 @@
     if (until && e.target.type === 'datetime-local') until.querySelector('input[type="radio"]').checked = true
   })
 
-  // Dialogs: whatever is put into #dialog is shown above the page.
-  var pressed = null // the last link or button outside of a dialog that was used
+  // Dialogs: the content of #dialog is shown above the page.
+  var pressed = null // the last link or button used outside of a dialog
   function showDialog() {
     each('#dialog > dialog:not([open])', function (el) {
       var opener = pressed
@@ -113,7 +112,7 @@
     return e.clientX < box.left || e.clientX > box.right || e.clientY < box.top || e.clientY > box.bottom
   }
 
-  // back returns the focus to what opened a dialog, or to the menu it was in.
+  // back returns the focus to the element that opened a dialog, or to its menu.
   function back(opener) {
     var el = opener && opener.id ? document.getElementById(opener.id) : null
     if (!el) return keepFocus()
@@ -122,10 +121,10 @@
     el.focus()
   }
 
-  // Keyboard focus stays where a person works when its element is disabled or
-  // drawn again: on the same control, else on the same card, else on the next one.
-  var focused = null // what was focused last, outside of dialogs
-  // A card's class is no help: htmx keeps the old one until it has settled.
+  // When the focused element is disabled or redrawn, the focus stays on the same control, else
+  // on the same card, else it moves to the next card.
+  var focused = null // the last focused element outside of dialogs
+  // The class of a card is unreliable: htmx keeps the old one until it has settled.
   function isGone(card) { return !!card.closest('.gone') }
 
   function describe(el) {
@@ -140,7 +139,7 @@
 
   function usable(el) { return el && !el.disabled && el.checkVisibility() }
 
-  // controlOf is where the focus goes in a card: its first button.
+  // controlOf returns the control of a card that takes the focus: its first button.
   function controlOf(card) {
     if (!card) return null
     return Array.from(card.querySelectorAll('.actions .btn:not(.menu-item), .problem-actions .btn')).find(usable) ||
@@ -152,7 +151,7 @@
     if (!focused || (active && active !== document.body) || document.querySelector('dialog[open]')) return
     var was = focused, same = was.id && document.getElementById(was.id)
     var card = was.card && document.getElementById(was.card)
-    if (card && !was.gone && isGone(card)) card = null // deleted: it is in another list
+    if (card && !was.gone && isGone(card)) card = null // deleted, so it is in another list
     var next = usable(same) && (!card || card.contains(same)) && isGone(same) === !!was.gone ? same : null
     if (!next && card && was.el.closest('.menu')) next = card.querySelector('.menu > summary')
     next = next || controlOf(card)
@@ -171,7 +170,7 @@
     if (!e.target.closest('a, button, summary, input, select, textarea, label, dialog')) focused = null
   })
 
-  // A form that came back with something wrong in it.
+  // A form that was returned with errors.
   function showErrors(form) {
     var bad = form.querySelector('[aria-invalid="true"]') || form.querySelector('[role="alert"]')
     if (!bad) return
@@ -179,7 +178,7 @@
     bad.focus()
   }
 
-  // Toasts go by themselves, unless somebody reads them.
+  // A toast disappears after a while, unless the pointer or the focus is on it.
   function watchToast(el) {
     if (el.dataset.watched) return
     el.dataset.watched = '1'
@@ -190,8 +189,8 @@
     }, 1000)
   }
 
-  // A toast that offers to undo a deletion goes when the workspace is not deleted
-  // any more, wherever it was restored.
+  // A toast that offers to undo a deletion disappears when the workspace is restored, also
+  // from another tab.
   function dropUndone() {
     var list = document.getElementById('workspaces')
     if (!list) return
@@ -201,7 +200,7 @@
     })
   }
 
-  // The form of an undo has to be sent first.
+  // The undo form must be sent before its toast is removed.
   function closeToast(button) {
     var toast = button.closest('[data-toast]')
     if (button.type === 'button') toast.remove()
@@ -210,7 +209,7 @@
 
   function settle() {
     times()
-    sayEndings()
+    announceEndings()
     moments()
     showDialog()
     each('[data-toast]', watchToast)
@@ -229,7 +228,7 @@
     if (el) closeToast(el)
     el = e.target.closest('[data-copy]')
     if (el) copy(el)
-    // A menu closes when something else, or something in it, is chosen.
+    // A menu closes at a click outside of it or on one of its items.
     each('details.menu[open]', function (menu) {
       if (!menu.contains(e.target) || e.target.closest('a.menu-item, button.menu-item')) menu.open = false
     })
@@ -238,7 +237,7 @@
   })
 
   document.addEventListener('keydown', function (e) {
-    // Links that are buttons answer the space bar like buttons.
+    // Links with the role button react to the space bar like buttons.
     if (e.key === ' ' && e.target.matches('a[role="button"]')) {
       e.preventDefault()
       e.target.click()
@@ -280,7 +279,7 @@
     each('[data-theme-form] button', function (b) { b.setAttribute('aria-pressed', b.value === button.value) })
   }
 
-  // A request that did not reach the server at all.
+  // A request that did not reach the server.
   function requestFailed() {
     var toast = document.getElementById('toast-failed').content.cloneNode(true)
     document.getElementById('toasts').appendChild(toast)
@@ -291,28 +290,28 @@
     if (e.detail.requestConfig.verb !== 'get') requestFailed()
   })
   document.body.addEventListener('htmx:timeout', requestFailed)
-  // An answer that is no page of ours: a proxy's in front, say.
+  // A response that is not from codehub, such as an error of a proxy in front of it.
   document.body.addEventListener('htmx:afterRequest', function (e) {
     var d = e.detail
     if (d.xhr && d.xhr.status >= 400 && d.requestConfig.verb !== 'get' && d.xhr.responseText.indexOf('hx-swap-oob') < 0) requestFailed()
   })
-  // A dialog that the server takes away is closed first, for its focus to go back.
+  // A dialog that the server removes is closed first, so that the focus returns.
   document.body.addEventListener('htmx:oobBeforeSwap', function (e) {
     if (e.detail.target && e.detail.target.id === 'dialog') each('dialog[open]', function (el) { el.close() }, e.detail.target)
   })
   document.body.addEventListener('htmx:afterSwap', times)
-  document.body.addEventListener('htmx:load', settle) // once htmx has taken hold of what is new
-  // The answer to a request may have replaced the control that sent it.
+  document.body.addEventListener('htmx:load', settle) // after htmx has processed the new content
+  // The response may have replaced the control that sent the request.
   document.body.addEventListener('htmx:afterRequest', function () { window.setTimeout(keepFocus) })
-  // A button in a notice that goes leaves the focus to the next notice, else to the
-  // page's beginning.
+  // When a notice with the focus disappears, the focus moves to the next notice, else to the
+  // beginning of the page.
   var inEnding = false
   document.body.addEventListener('htmx:beforeRequest', function (e) {
     if (e.target.closest('#ending')) inEnding = true // the button is about to be disabled
   })
   document.body.addEventListener('htmx:oobAfterSwap', function (e) {
     times()
-    sayEndings()
+    announceEndings()
     moments()
     if (e.detail.target && e.detail.target.id === 'ending' && inEnding) {
       inEnding = false
@@ -325,7 +324,7 @@
     if (e.detail.target && e.detail.target.id === 'dialog-form' && form) showErrors(form)
   })
 
-  // What was said after a redirect is said once.
+  // A reload does not repeat the confirmation of a redirect.
   if (/[?&]note=/.test(location.search)) {
     var q = new URLSearchParams(location.search)
     q.delete('note')

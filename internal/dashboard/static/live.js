@@ -2,23 +2,23 @@
 (function () {
   'use strict'
 
-  // One stream per browser: a hidden tab gives its own up, as browsers open no
-  // more than six connections to a server (HTTP/1.1).
+  // A hidden tab closes its stream, since browsers open at most six connections to a server
+  // (HTTP/1.1).
   var slot = document.getElementById('stream-slot')
   var markup = ''
   var failures = 0
 
   function closeStream() { htmx.swap(slot, '', { swapStyle: 'innerHTML' }) }
 
-  // changing: a request is under way that ends this session and begins another.
+  // changing is set while a request replaces this session by another.
   var changing = false
 
   function openStream() {
     if (!changing && !slot.firstElementChild) htmx.swap(slot, markup, { swapStyle: 'innerHTML' })
   }
 
-  // The session has ended, perhaps in another tab. What was typed and not saved is
-  // kept in this tab until its user has logged in again, if the user wants that.
+  // The session has ended, perhaps in another tab. If the user wants it, unsaved text is kept
+  // in this tab until they have logged in again.
   function loggedOut() {
     var draft = unsaved()
     if (!draft) return toLogin(location.pathname + location.search)
@@ -28,14 +28,14 @@
     document.body.appendChild(document.getElementById('logged-out').content.cloneNode(true))
     var dialog = document.getElementById('logged-out-dialog')
     dialog.addEventListener('cancel', function (e) { e.preventDefault() })
-    // Browsers close a dialog at a second Esc in any case.
+    // Browsers always close a dialog at the second Esc.
     dialog.addEventListener('close', function () { dialog.showModal() })
     dialog.querySelector('[data-keep]').addEventListener('click', function () {
       storeDrafts(Object.assign(drafts(), draft.pages))
       toLogin(draft.last)
     })
     dialog.querySelector('[data-discard]').addEventListener('click', function () { toLogin(location.pathname + location.search) })
-    // Others may see this screen now.
+    // Other users may see this screen now.
     document.body.classList.add('logged-out')
     document.title = dialog.querySelector('h2').textContent
     dialog.showModal()
@@ -43,9 +43,9 @@
 
   function toLogin(next) { location.assign('/login?next=' + encodeURIComponent(next)) }
 
-  // unsaved is what was typed into the forms whose text is worth keeping: the fields
-  // of each form's page, and the last of these pages; null for nothing. A form that
-  // was refused has the typed text as its default.
+  // unsaved returns the unsaved text of the forms with data-keep-text: the fields by the form's
+  // page, and the last of these pages; null if there is none. A refused form has the typed text
+  // as its default.
   function unsaved() {
     var pages = {}, last = null
     document.querySelectorAll('form[data-keep-text]').forEach(function (form) {
@@ -64,7 +64,7 @@
 
   function user() { return document.body.dataset.user }
 
-  // drafts are the stored fields of this user, by page.
+  // drafts returns this user's stored fields, by page.
   function drafts() {
     try {
       var stored = JSON.parse(sessionStorage.getItem('codehub-draft'))
@@ -76,10 +76,10 @@
     try {
       if (Object.keys(pages).length) sessionStorage.setItem('codehub-draft', JSON.stringify({ user: user(), pages: pages }))
       else sessionStorage.removeItem('codehub-draft')
-    } catch (e) { /* no storage: nothing is kept */ }
+    } catch (e) { /* no storage, no draft */ }
   }
 
-  // restoreDraft takes this page's draft. The drafts of another user are dropped.
+  // restoreDraft fills in this page's draft and removes it. Another user's drafts are dropped.
   function restoreDraft() {
     if (!user()) return
     var page = location.pathname, pages = drafts(), fields = pages[page] || {}
@@ -95,14 +95,14 @@
   }
 
   restoreDraft()
-  // A request that the server answers with the login page does not lose text either.
+  // Text is also kept when a request is redirected to the login page.
   document.body.addEventListener('htmx:beforeOnLoad', function (e) {
     var to = e.detail.xhr.getResponseHeader('HX-Redirect') || ''
     if (!/^\/login(\?|$)/.test(to) || !unsaved()) return
     e.preventDefault()
     loggedOut()
   })
-  // What was saved is not unsaved any more. To htmx, a refusal is a success as well.
+  // Saved text is no draft. htmx reports a refused form as a success too.
   document.body.addEventListener('htmx:afterRequest', function (e) {
     var form = e.target.closest && e.target.closest('form[data-keep-text]')
     if (!form || !e.detail.successful || e.detail.xhr.status >= 400 || e.detail.xhr.getResponseHeader('HX-Redirect')) return
@@ -112,8 +112,8 @@
     })
   })
 
-  // A new password ends this session before the answer has the next one: the stream
-  // would send the page to the login in between.
+  // A password change ends this session before the response brings the next one. Until then
+  // the stream would redirect to the login page.
   function changesPassword(e) {
     var request = e.detail.requestConfig
     return slot && request.verb === 'post' && request.path === '/settings/account/password'
@@ -129,8 +129,8 @@
     if (!document.hidden) openStream()
   })
 
-  // The first connection says what the page was made with, so that nothing is
-  // sent that it shows already. Every later one starts from nothing.
+  // The first connection has a digest of what the page shows, which is not sent again. Every
+  // later connection gets everything.
   function forget() {
     var el = slot.firstElementChild
     el.setAttribute('sse-connect', el.getAttribute('sse-connect').replace(/[?&]seen=\w+/, ''))
@@ -157,12 +157,12 @@
       e.detail.source.addEventListener('logged-out', loggedOut)
     })
     document.body.addEventListener('htmx:sseError', function () {
-      // One break is a restart or a change of networks, and mends itself.
+      // A single failure is a restart or a change of networks, and the next try succeeds.
       if (++failures > 1) document.getElementById('offline').hidden = false
     })
   }
 
-  // What people have open stays open when its part of the page is drawn anew.
+  // Open menus and details stay open when their part of the page is redrawn.
   var open = []
   document.body.addEventListener('htmx:oobBeforeSwap', function (e) {
     var target = e.detail.target
@@ -178,12 +178,12 @@
     enter()
   })
 
-  // The log follows what the container prints while somebody looks.
+  // The log is refreshed while the page is visible.
   var log = document.getElementById('log')
   if (log) {
     window.setInterval(function () {
       var follow = document.getElementById('log-follow')
-      if (follow.checked && !document.hidden) htmx.trigger(log, 'look')
+      if (follow.checked && !document.hidden) htmx.trigger(log, 'refresh')
     }, 3000)
     log.addEventListener('htmx:beforeSwap', function () {
       var pre = log.querySelector('pre')
@@ -196,9 +196,8 @@
     })
   }
 
-  // Entering a workspace is loading this same address again. The number of
-  // times is bounded, so that a page that keeps coming back does not do so for
-  // ever (another replica may know of an event a moment later than this one).
+  // A page enters a workspace by reloading its own address. The number of reloads is bounded, in
+  // case the page keeps returning: another replica may learn of an event a moment later.
   var waits = [0, 1000, 2000, 4000, 8000, 15000]
   var within = 2 * 60 * 1000
   var entering = false
@@ -208,7 +207,7 @@
     try {
       return JSON.parse(sessionStorage.getItem(key) || '[]').filter(function (t) { return now - t < within })
     } catch (e) {
-      // No storage, no count: one reload is all there is.
+      // Without storage there is no count, so only one reload.
       var nav = performance.getEntriesByType('navigation')[0]
       return nav && nav.type === 'reload' ? waits : []
     }

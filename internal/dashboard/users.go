@@ -23,8 +23,8 @@ const (
 // set there can be saved here.
 const maxOwnLimit = 1_000_000
 
-// personForm returns a form about an existing or a new user.
-func (d *Dashboard) personForm(name string, r *http.Request) (*form, error) {
+// userForm returns a form about an existing or a new user.
+func (d *Dashboard) userForm(name string, r *http.Request) (*form, error) {
 	f := d.form(name, r, nil)
 	f.Back, f.Value["limit"] = "/admin", limitServer
 	id := r.PathValue("person")
@@ -49,10 +49,10 @@ func (d *Dashboard) personForm(name string, r *http.Request) (*form, error) {
 	return f, nil
 }
 
-// personDialog serves a form about a user.
-func (d *Dashboard) personDialog(name string) callerHandler {
+// userDialog serves a form about a user.
+func (d *Dashboard) userDialog(name string) callerHandler {
 	return func(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-		f, err := d.personForm(name, r)
+		f, err := d.userForm(name, r)
 		if err != nil {
 			d.fail(w, r, err)
 			return
@@ -95,7 +95,7 @@ func (f *form) newPassword() string {
 }
 
 func (d *Dashboard) addPerson(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	f, err := d.personForm("person-new", r)
+	f, err := d.userForm("person-new", r)
 	if err != nil {
 		d.fail(w, r, err)
 		return
@@ -109,36 +109,36 @@ func (d *Dashboard) addPerson(w http.ResponseWriter, r *http.Request, c workspac
 	}
 	a, err := d.Admin.CreateAccount(r.Context(), c, in)
 	if err != nil {
-		d.refusePerson(w, r, c, f, err)
+		d.refuseUserForm(w, r, c, f, err)
 		return
 	}
-	d.peopleChanged(w, r, c, f.lang.T("toast.person_added", a.Username))
+	d.usersChanged(w, r, c, f.lang.T("toast.person_added", a.Username))
 }
 
-// changePerson handles the form with that name.
-func (d *Dashboard) changePerson(name string) callerHandler {
+// changeUser handles the form with that name.
+func (d *Dashboard) changeUser(name string) callerHandler {
 	return func(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-		f, err := d.personForm(name, r)
+		f, err := d.userForm(name, r)
 		if err != nil {
 			d.fail(w, r, err)
 			return
 		}
-		p := f.personPatch()
+		p := f.userPatch()
 		if f.bad() {
 			d.again(w, r, c, f)
 			return
 		}
 		a, err := d.Admin.PatchAccount(r.Context(), c, f.Person.ID, p)
 		if err != nil {
-			d.refusePerson(w, r, c, f, err)
+			d.refuseUserForm(w, r, c, f, err)
 			return
 		}
-		d.peopleChanged(w, r, c, f.lang.T("toast."+strings.ReplaceAll(name, "-", "_"), a.Username))
+		d.usersChanged(w, r, c, f.lang.T("toast."+strings.ReplaceAll(name, "-", "_"), a.Username))
 	}
 }
 
-// personPatch returns what the form changes of the user.
-func (f *form) personPatch() (p api.PatchAccount) {
+// userPatch returns what the form changes of the user.
+func (f *form) userPatch() (p api.PatchAccount) {
 	yes, no := true, false
 	switch f.Name {
 	case "person-limit":
@@ -158,12 +158,12 @@ func (f *form) personPatch() (p api.PatchAccount) {
 	return p
 }
 
-// refusePerson responds to a refused form about a user: in the form, if the administrator can
+// refuseUserForm responds to a refused form about a user: in the form, if the administrator can
 // correct it there.
-func (d *Dashboard) refusePerson(w http.ResponseWriter, r *http.Request, c workspace.Caller, f *form, err error) {
+func (d *Dashboard) refuseUserForm(w http.ResponseWriter, r *http.Request, c workspace.Caller, f *form, err error) {
 	var e *workspace.Error
 	if !errors.As(err, &e) {
-		d.refusePeople(w, r, c, err)
+		d.refuseUser(w, r, c, err)
 		return
 	}
 	switch e.Code {
@@ -174,14 +174,14 @@ func (d *Dashboard) refusePerson(w http.ResponseWriter, r *http.Request, c works
 	case workspace.CodeLastAdmin:
 		f.Problem = f.lang.T("err.last_admin")
 	default:
-		d.refusePeople(w, r, c, err)
+		d.refuseUser(w, r, c, err)
 		return
 	}
 	d.again(w, r, c, f)
 }
 
-// refusePeople responds with a message if a form cannot correct the error.
-func (d *Dashboard) refusePeople(w http.ResponseWriter, r *http.Request, c workspace.Caller, err error) {
+// refuseUser responds with a message if a form cannot correct the error.
+func (d *Dashboard) refuseUser(w http.ResponseWriter, r *http.Request, c workspace.Caller, err error) {
 	if !isHTMX(r) {
 		d.fail(w, r, err)
 		return
@@ -204,13 +204,13 @@ func currentCursor(r *http.Request) string {
 	return u.Query().Get("cursor")
 }
 
-// peopleChanged responds to a change that was made.
-func (d *Dashboard) peopleChanged(w http.ResponseWriter, r *http.Request, c workspace.Caller, said string) {
+// usersChanged responds to a change that was made.
+func (d *Dashboard) usersChanged(w http.ResponseWriter, r *http.Request, c workspace.Caller, text string) {
 	if !isHTMX(r) || asPage(r) {
 		d.redirect(w, r, notedAt("/admin", "person", ""))
 		return
 	}
-	parts := []part{{"close-dialog", nil}, {"toast-oob", &toast{Text: said}}}
+	parts := []part{{"close-dialog", nil}, {"toast-oob", &toast{Text: text}}}
 	// Redraw the page of users that is open.
 	if v, err := d.readAdmin(r.Context(), c, currentCursor(r)); err == nil {
 		v.OOB = true
