@@ -18,11 +18,11 @@ import (
 	"codehub/internal/archive/store"
 )
 
-// The defaults are small; what is worth to be told of is
+// The default sizes are small. Meaningful figures come from
 //
 //	go test ./internal/archive -run '^$' -bench . -benchtime 3x -small-files 100000 -mixed-mib 4096
 //
-// `make bench` measures the same with the storage job around it.
+// `make bench` measures the same including the storage job.
 var (
 	smallFiles = flag.Int("small-files", 5000, "how many small files the benchmark's home has")
 	mixedMiB   = flag.Int("mixed-mib", 64, "how large the benchmark's home of large files is, half of it source code, half random")
@@ -69,11 +69,11 @@ func BenchmarkMixed(b *testing.B) {
 func compare(b *testing.B, home string) {
 	work := b.TempDir()
 	folder := store.NewFolder(work)
-	check(b, run(b, "sync", "-f", work)) // nobody pays for the making of the home
+	check(b, run(b, "sync", "-f", work)) // so that writing the home is not measured
 	var ref, own struct{ archive, done, restore, archiveCPU, restoreCPU time.Duration }
 	var sizes [2]int64
 	for round := 0; b.Loop(); round++ {
-		// All of it stays: ext4 is slow where much was deleted just before.
+		// Keep all archives: ext4 is slow after large deletions.
 		theirs := filepath.Join(work, fmt.Sprintf("theirs-%d.tar.zst", round))
 		key := fmt.Sprintf("ours-%d.tar.zst", round)
 		ours := filepath.Join(work, key)
@@ -131,8 +131,7 @@ func compare(b *testing.B, home string) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// measure adds the time that f takes, and the processors' time of this process
-// and of those that it ran.
+// measure adds the duration of f, and the CPU time of this process and its children.
 func measure(wall, cpu *time.Duration, f func()) {
 	began, used := time.Now(), cpuTime()
 	f()

@@ -22,8 +22,7 @@ import (
 // is restored.
 const deepHome = "CODEHUB_TEST_DEEP_HOME"
 
-// makeDeep makes folders within folders, with a file, a second name of the file
-// at the top and an ACL here and there.
+// makeDeep creates nested folders, some with a file, a hard link to it at the top, and an ACL.
 func makeDeep(tb testing.TB, home string, depth int) {
 	tb.Helper()
 	check(tb, os.WriteFile(filepath.Join(home, "top"), []byte("top"), 0o644))
@@ -49,8 +48,8 @@ func makeDeep(tb testing.TB, home string, depth int) {
 	unix.Close(at)
 }
 
-// Folders nested deeper than a process has descriptors are packed, read back,
-// unpacked and looked at.
+// Folders that are nested deeper than a process has descriptors are packed, verified, unpacked
+// and compared.
 func TestArchiveHomeDeeperThanDescriptors(t *testing.T) {
 	if where := os.Getenv(deepHome); where != "" {
 		home, restored, _ := strings.Cut(where, ":")
@@ -78,11 +77,11 @@ func TestArchiveHomeDeeperThanDescriptors(t *testing.T) {
 		t.Fatalf("with 256 descriptors: %v\n%.4000s", err, out)
 	}
 	if diff := archivetest.Diff(archivetest.Snapshot(t, home), archivetest.Snapshot(t, restored)); diff != "" {
-		t.Errorf("the home came back different:\n%.4000s", diff)
+		t.Errorf("the restored home differs:\n%.4000s", diff)
 	}
 }
 
-// A path that no archive takes is refused by name, before anything is stored.
+// A path that is too long for an archive is refused by name, before anything is stored.
 func TestPackRefusesLongPaths(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -103,10 +102,10 @@ func TestPackRefusesLongPaths(t *testing.T) {
 	}
 }
 
-// deepBench is how deep BenchmarkDeepHome goes.
+// deepBench is the depth of BenchmarkDeepHome.
 const deepBench = "CODEHUB_BENCH_DEPTH"
 
-// BenchmarkDeepHome packs, verifies and unpacks folders nested very deep.
+// BenchmarkDeepHome packs, verifies and unpacks deeply nested folders.
 func BenchmarkDeepHome(b *testing.B) {
 	depth := 10_000
 	if n, err := strconv.Atoi(os.Getenv(deepBench)); err == nil {

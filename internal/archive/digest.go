@@ -13,13 +13,12 @@ import (
 	"strings"
 )
 
-// Digest returns a SHA-256, in hex, of everything that Pack archives of the
-// folder dir: names, kinds, modes, owners, modification times, links,
-// attributes, ACLs and content. Two folders with equal digests unpack to the
-// same home. The order in which a file system lists attributes does not
-// count, nor does where a sparse file has its holes.
+// Digest returns a SHA-256, in hex, of everything that Pack archives of the folder dir: names,
+// kinds, modes, owners, modification times, links, attributes, ACLs and content. Two folders
+// with equal digests unpack to the same home. The order in which a file system lists attributes
+// and the holes of sparse files do not count.
 //
-// Nothing may write to the folder meanwhile; see Pack.
+// No process may write to the folder in the meantime; see Pack.
 func Digest(ctx context.Context, dir string, progress Progress) (string, Stats, error) {
 	r, w := io.Pipe()
 	packed := make(chan error, 1)

@@ -91,7 +91,7 @@ func TestDigestDetectsEveryChange(t *testing.T) {
 	}
 }
 
-// A hole and the zeros that it stands for are the same content.
+// A hole and zeros are the same content.
 func TestDigestIgnoresHoles(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1700000000, 0)

@@ -21,6 +21,6 @@
 //   - The zstd stream is a sequence of independent frames of at most 4 MiB of
 //     content, so that packing and unpacking use all cores in bounded memory.
 //
-// Beside each archive is its .meta, which is written last. An archive without one
+// Each archive has a .meta, which is written last. An archive without one
 // is an unfinished upload.
 package archive

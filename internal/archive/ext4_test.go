@@ -17,7 +17,7 @@ import (
 	"codehub/internal/archive/archivetest"
 )
 
-// ext4Folder is set in the process that may mount what it likes.
+// ext4Folder is set in the process that may mount file systems.
 const ext4Folder = "CODEHUB_TEST_EXT4"
 
 // onExt4 runs the rest of a test in a further process, on an ext4 file system
@@ -54,7 +54,7 @@ func onExt4(t *testing.T, block int, f func(t *testing.T, disk string)) {
 	}
 }
 
-// attributesOf makes attributes of these sizes, by names in this order.
+// attributesOf returns attributes of these sizes, whose names are in this order.
 func attributesOf(sizes ...int) []xattr {
 	var xs []xattr
 	for i, n := range sizes {
@@ -63,7 +63,7 @@ func attributesOf(sizes ...int) []xattr {
 	return xs
 }
 
-// fits tries one order on a new file, which it leaves if it fits.
+// fits tries one order on a new file, and keeps the file if the attributes fit.
 func fits(t *testing.T, file string, xs []xattr) bool {
 	t.Helper()
 	check(t, os.WriteFile(file, []byte("content"), 0o600))
@@ -142,7 +142,7 @@ func TestUnpackAttributesThatBarelyFitExt4(t *testing.T) {
 				_, err := Unpack(t.Context(), bytes.NewReader(b), restored, UnpackOptions{Expect: metaOf(stats)})
 				check(t, err)
 				if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
-					t.Errorf("the home came back different:\n%s", diff)
+					t.Errorf("the restored home differs:\n%s", diff)
 				}
 				if list, err := os.ReadDir(scratch); err != nil || len(list) > 0 {
 					t.Errorf("the proof left %v, %v", list, err)
@@ -177,8 +177,8 @@ func packWith(tb testing.TB, home string, opts PackOptions) (Stats, []byte) {
 	return stats, b.Bytes()
 }
 
-// A home that its file system would not take again is not archived: here a
-// restore would have smaller blocks.
+// A home that cannot be restored is not archived: the file system of restores has smaller
+// blocks here.
 func TestPackRefusesUnrestorableHome(t *testing.T) {
 	t.Parallel()
 	onExt4(t, 1024, func(t *testing.T, scratch string) {
@@ -191,7 +191,7 @@ func TestPackRefusesUnrestorableHome(t *testing.T) {
 		if !errors.Is(err, ErrUnrestorable) || !strings.Contains(err.Error(), "folder/file") || !strings.Contains(err.Error(), "user.large") {
 			t.Errorf("Pack = %v, want ErrUnrestorable with the path and the attribute", err)
 		}
-		// A full disk says nothing of the entry.
+		// A full disk proves nothing about the entry.
 		check(t, unix.Setxattr(file, "user.large", make([]byte, 800), 0))
 		_, err = Pack(t.Context(), home, &bytesWriter{}, PackOptions{Scratch: scratch})
 		check(t, err)
@@ -212,7 +212,7 @@ func TestPackRefusesUnrestorableHome(t *testing.T) {
 	})
 }
 
-// What needs no proof does not even open the folder for it.
+// A home without such entries is packed without opening the scratch folder.
 func TestPackSkipsTrialForOrdinaryHome(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -227,6 +227,6 @@ func TestPackSkipsTrialForOrdinaryHome(t *testing.T) {
 	check(t, unix.Setxattr(home, "system.posix_acl_default", archivetest.ACL(7, 5, 0, 4321), 0))
 	_, err = Pack(t.Context(), home, &bytesWriter{}, PackOptions{Scratch: none})
 	if !errors.Is(err, os.ErrNotExist) || errors.Is(err, ErrUnrestorable) {
-		t.Errorf("Pack = %v, want the error of the folder that is not there", err)
+		t.Errorf("Pack = %v, want the error of the missing folder", err)
 	}
 }

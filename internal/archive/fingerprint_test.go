@@ -102,8 +102,8 @@ func newest(tb testing.TB, name string) int64 {
 	return st.Ctim.Nano()
 }
 
-// A folder's listing is read in parts, and folders far above are closed: what
-// is still to be visited in them is found again.
+// A folder's listing is read in parts, and distant parents are closed: their remaining folders
+// are still visited.
 func TestTraverseVisitsAllOnce(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -113,7 +113,7 @@ func TestTraverseVisitsAllOnce(t *testing.T) {
 		check(t, os.Mkdir(filepath.Join(home, dir), 0o755))
 		want++
 	}
-	// At each of three depths more folders than a part of a listing holds.
+	// At each of three depths, more folders than one part of a listing.
 	deep := ""
 	for depth := range 3 * openFolders {
 		if depth%openFolders == 1 {

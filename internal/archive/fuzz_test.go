@@ -17,8 +17,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// FuzzUnpack feeds tars to Unpack: whatever they say, it ends, says corrupted
-// or succeeds, and touches nothing beside the home.
+// FuzzUnpack passes tars to Unpack: it always ends, with success or ErrCorrupted, and changes
+// nothing outside the home.
 func FuzzUnpack(f *testing.F) {
 	f.Add(tarOf(f, tar.Header{Typeflag: tar.TypeDir, Name: "./"}, tar.Header{Typeflag: tar.TypeReg, Name: "./a"},
 		tar.Header{Typeflag: tar.TypeSymlink, Name: "./l", Linkname: "../.."}, tar.Header{Typeflag: tar.TypeLink, Name: "./h", Linkname: "./a"}))
@@ -36,7 +36,7 @@ func FuzzUnpack(f *testing.F) {
 	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
 	check(f, err)
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		mendChecksums(raw)
+		fixChecksums(raw)
 		base := t.TempDir()
 		home := filepath.Join(base, "home")
 		check(t, os.Mkdir(home, 0o700))
@@ -47,7 +47,7 @@ func FuzzUnpack(f *testing.F) {
 			t.Errorf("err = %v, neither corruption nor the system's", err)
 		}
 		if list, _ := os.ReadDir(base); len(list) != 1 {
-			t.Errorf("beside the home there is %v", list)
+			t.Errorf("outside the home there is %v", list)
 		}
 		if err == nil && stats.Entries > 100 {
 			t.Errorf("%d entries", stats.Entries)
@@ -55,8 +55,8 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-// mendChecksums lets the fuzzer past the checksums of headers.
-func mendChecksums(raw []byte) {
+// fixChecksums corrects the checksums of headers, so that the fuzzer gets past them.
+func fixChecksums(raw []byte) {
 	for b := raw; len(b) >= blockSize; b = b[blockSize:] {
 		if string(b[257:262]) == "ustar" {
 			octal(b[148:155], checksum(b[:blockSize]))
@@ -64,8 +64,7 @@ func mendChecksums(raw []byte) {
 	}
 }
 
-// FuzzFrames feeds bytes to the decompressor: it gives what zstd gives, or an
-// error.
+// FuzzFrames passes bytes to the decompressor: its output is zstd's, or an error.
 func FuzzFrames(f *testing.F) {
 	f.Add(compressed(f, []byte("hello, hello, hello")))
 	f.Add(append(compressed(f, bytes.Repeat([]byte("x"), 100<<10)), compressed(f, nil)...))
@@ -113,7 +112,7 @@ func FuzzReadMeta(f *testing.F) {
 	})
 }
 
-// Whatever an entry is, its header reads back as it was written.
+// The header of any entry reads back as it was written.
 func TestHeadersReadBack(t *testing.T) {
 	t.Parallel()
 	part := rapid.Map(rapid.SliceOfN(rapid.Byte(), 1, 120), func(b []byte) string {

@@ -22,7 +22,7 @@ import (
 	"codehub/internal/archive/archivetest"
 )
 
-// compressed is b in one zstd frame.
+// compressed returns b in one zstd frame.
 func compressed(tb testing.TB, b []byte) []byte {
 	tb.Helper()
 	z, err := zstd.NewWriter(nil)
@@ -31,7 +31,7 @@ func compressed(tb testing.TB, b []byte) []byte {
 	return z.EncodeAll(b, nil)
 }
 
-// tarOf writes entries as somebody else's tool would; content is the name.
+// tarOf writes entries as another tool does; the content is the name.
 func tarOf(tb testing.TB, headers ...tar.Header) []byte {
 	tb.Helper()
 	var b bytes.Buffer
@@ -125,8 +125,8 @@ func TestHostileArchives(t *testing.T) {
 	}
 }
 
-// refuse unpacks what is made for a folder beside the target and sees to it
-// that this is called corruption, and that nothing happened to that folder.
+// refuse unpacks the archive that make returns for a folder outside the target, and checks that
+// the result is ErrCorrupted and the folder unchanged.
 func refuse(t *testing.T, make func(out string) []byte, opts UnpackOptions) {
 	t.Helper()
 	base := t.TempDir()
@@ -145,7 +145,7 @@ func refuse(t *testing.T, make func(out string) []byte, opts UnpackOptions) {
 	list, err := os.ReadDir(base)
 	check(t, err)
 	if len(list) != 2 {
-		t.Errorf("beside the home there is %v", list)
+		t.Errorf("outside the home there is %v", list)
 	}
 }
 
@@ -211,7 +211,7 @@ func TestDamagedArchives(t *testing.T) {
 		want := errors.New("line cut")
 		r := io.MultiReader(bytes.NewReader(good[:len(good)/2]), readerFunc(func([]byte) (int, error) { return 0, want }))
 		if _, err := Unpack(t.Context(), r, t.TempDir(), UnpackOptions{}); !errors.Is(err, want) || errors.Is(err, ErrCorrupted) {
-			t.Errorf("err = %v, want %v, which is nobody's corruption", err, want)
+			t.Errorf("err = %v, want %v, which is not corruption", err, want)
 		}
 	})
 }
@@ -245,7 +245,7 @@ func TestBombs(t *testing.T) {
 			refuse(t, func(string) []byte { return bomb }, opts)
 		})
 	}
-	// A size that no file has takes neither memory nor disk.
+	// An impossible size takes neither memory nor disk space.
 	refuse(t, func(string) []byte {
 		raw := tarOf(t, tar.Header{Typeflag: tar.TypeDir, Name: "./"})
 		raw = raw[:len(raw)-1024]

@@ -30,15 +30,15 @@ func TestLevels(t *testing.T) {
 		t.Errorf("of 1000 frames of text %d went to the faster encoder, not half", n[0])
 	}
 	if n := chosen(1000, text, random); n[0] < 490 {
-		t.Errorf("of 500 frames of text, beside as much that does not compress, %d went to the faster encoder, not all", n[0])
+		t.Errorf("of 500 frames of text next to as much incompressible data, %d used the faster encoder, not all", n[0])
 	}
 	n := chosen(700, text, text, text, text, text, text, random)
 	if fast := n[0] + n[1] + n[2] + n[3] + n[4] + n[5]; fast < 480 || fast > 520 {
-		t.Errorf("of 600 frames of text, beside two thirds as much that does not compress, %d went to the faster encoder, not five sixths", fast)
+		t.Errorf("of 600 frames of text next to two thirds as much incompressible data, %d used the faster encoder, not five sixths", fast)
 	}
 }
 
-// An archive is the same however many processors made it.
+// The archive does not depend on the number of processors.
 func TestArchiveDoesNotDependOnWorkers(t *testing.T) {
 	t.Parallel()
 	random := randomBytes(64 << 10)
@@ -62,7 +62,7 @@ func TestArchiveDoesNotDependOnWorkers(t *testing.T) {
 	one := pack(1)
 	for _, n := range []int{2, 3, maxWorkers} {
 		if !bytes.Equal(pack(n), one) {
-			t.Errorf("%d workers make another archive than one", n)
+			t.Errorf("the archive of %d workers differs from that of one", n)
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 // peakOf is set in the process whose memory is measured: pack or unpack.
 const peakOf = "CODEHUB_TEST_PEAK_OF"
 
-// BenchmarkPeakMemory fails if packing or unpacking takes as much memory as a
-// storage job may have, on a machine with many cores.
+// BenchmarkPeakMemory fails if packing or unpacking uses as much memory as a storage job may
+// have, on a machine with many cores.
 func BenchmarkPeakMemory(b *testing.B) {
 	if what := os.Getenv(peakOf); what != "" {
 		home, archive, _ := strings.Cut(what, ":")
@@ -60,7 +60,7 @@ func BenchmarkPeakMemory(b *testing.B) {
 			check(b, err)
 			b.ReportMetric(float64(mib), "MiB/"+what)
 			if mib >= 256 {
-				b.Errorf("%s takes %d MiB at its peak", what, mib)
+				b.Errorf("%s uses %d MiB at its peak", what, mib)
 			}
 		}
 	}
@@ -69,7 +69,7 @@ func BenchmarkPeakMemory(b *testing.B) {
 
 func measured(b *testing.B, home, archive string) {
 	if archive == "" {
-		// As a job does it, into an upload that holds a few parts.
+		// Pack as a job does, into an upload that buffers a few parts.
 		_, err := PackTo(context.Background(), home, PackOptions{}, func(_ context.Context, r io.Reader) (int64, error) {
 			const part = 16 << 20
 			parts := make([][]byte, 64<<20/part)

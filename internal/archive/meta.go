@@ -26,8 +26,8 @@ func MetaKey(key string) string { return key + ".meta" }
 // maxMeta is the maximum size of a .meta, in bytes.
 const maxMeta = 64 << 10
 
-// Meta is the content of a .meta object: where the archive beside it comes from, so
-// that a lost database can be rebuilt from a bucket, and what it must read back as
+// Meta is the content of a .meta object: the origin of its archive, from which a lost database
+// can be rebuilt, and the figures that the archive must have when it is read back
 // (docs/archives.md).
 type Meta struct {
 	Format         string    `json:"format"`

@@ -15,7 +15,7 @@ import (
 	"codehub/internal/archive/archivetest"
 )
 
-// Any tree comes back as it was.
+// Any tree is restored unchanged.
 func TestRandomTrees(t *testing.T) {
 	t.Parallel()
 	rounds := 0
@@ -54,7 +54,7 @@ func TestRandomTrees(t *testing.T) {
 			rt.Fatal(err)
 		}
 		if diff := cmp.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
-			rt.Fatalf("came back different:\n%s", diff)
+			rt.Fatalf("the restored tree differs:\n%s", diff)
 		}
 	})
 }

@@ -20,7 +20,7 @@ import (
 	"codehub/internal/archive/archivetest"
 )
 
-// meta completes what the archive of a test is expected to be.
+// metaOf returns the .meta that an archive with these figures should have.
 func metaOf(s Stats) *Meta {
 	m := &Meta{
 		CodehubVersion: "test", WorkspaceID: "0190-ws", WorkspaceName: "home", Owner: "alice", ArchiveOpID: "0190-op",
@@ -55,7 +55,7 @@ func TestRoundTrip(t *testing.T) {
 	}})
 	check(t, err)
 	if calls == 0 || seen != packed.Entries {
-		t.Errorf("progress was told %d times and ended at %d of %d entries", calls, seen, packed.Entries)
+		t.Errorf("progress was reported %d times and ended at %d of %d entries", calls, seen, packed.Entries)
 	}
 	if diff := cmp.Diff(before, archivetest.Snapshot(t, home)); diff != "" {
 		t.Errorf("packing left traces in the home (-before +after):\n%s", diff)
@@ -81,7 +81,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Errorf("Unpack counts otherwise (-packed +unpacked):\n%s", diff)
 	}
 	if diff := cmp.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
-		t.Errorf("the home came back different (-before +after):\n%s", diff)
+		t.Errorf("the restored home differs (-before +after):\n%s", diff)
 	}
 
 	again, _ := pack(t, restored)
@@ -89,12 +89,11 @@ func TestRoundTrip(t *testing.T) {
 		t.Error("the archive of the restored home differs from the first")
 	}
 	if a, b := archivetest.Allocated(t, home), archivetest.Allocated(t, restored); b > a+a/10 {
-		t.Errorf("the home takes %d bytes of disk now, and took %d", b, a)
+		t.Errorf("the home uses %d bytes of disk, and used %d before", b, a)
 	}
 }
 
-// What we write, GNU tar reads; it is the way out for those who have nothing
-// else.
+// GNU tar reads archives, which matters to users without codehub.
 func TestGNUTarReadsIt(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -131,11 +130,11 @@ func TestGNUTarReadsIt(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(before, after); diff != "" {
-		t.Errorf("tar unpacked something else (-home +tar):\n%s", diff)
+		t.Errorf("tar unpacked different content (-home +tar):\n%s", diff)
 	}
 }
 
-// Go's own reader knows nothing of ours.
+// Go's archive/tar reads archives.
 func TestArchiveTarReadsIt(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -170,7 +169,7 @@ func TestArchiveTarReadsIt(t *testing.T) {
 	}
 }
 
-// An archive that GNU tar made of a home, in one zstd frame, is ours to read.
+// Unpack reads an archive that GNU tar made, in one zstd frame.
 func TestReadsGNUTar(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -205,7 +204,7 @@ func TestReadsGNUTar(t *testing.T) {
 			}
 		}
 		if diff := cmp.Diff(before, after); diff != "" {
-			t.Errorf("%v came back different (-before +after):\n%s", flags, diff)
+			t.Errorf("the home of %v differs (-before +after):\n%s", flags, diff)
 		}
 	}
 }
@@ -294,7 +293,7 @@ func TestCancelled(t *testing.T) {
 	if _, err := Verify(ctx, bytes.NewReader(b), meta, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("Verify: %v", err)
 	}
-	// Cancelled in the middle, with a reader that hangs for ever.
+	// Cancelled in the middle, with a reader that hangs.
 	ctx, cancel = context.WithCancel(t.Context())
 	r, w := io.Pipe()
 	defer w.Close()

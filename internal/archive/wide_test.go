@@ -20,8 +20,7 @@ import (
 // wideHome is set in the process whose memory is measured: the home it packs.
 const wideHome = "CODEHUB_TEST_WIDE_HOME"
 
-// Packing a folder with very many long names takes no more memory than packing
-// a small one.
+// Packing a folder with very many long names uses no more memory than packing a small one.
 func TestPackMemoryIsBoundedForWideFolder(t *testing.T) {
 	if home := os.Getenv(wideHome); home != "" {
 		peak := watchLiveHeap(t)
@@ -34,7 +33,7 @@ func TestPackMemoryIsBoundedForWideFolder(t *testing.T) {
 	}
 	t.Parallel()
 	const names, few, more = 150_000, 40_000, 8 << 10     // the last in kB
-	dir, err := os.MkdirTemp("/dev/shm", "codehub-wide-") // to make the files on a disk takes long
+	dir, err := os.MkdirTemp("/dev/shm", "codehub-wide-") // creating the files on a disk takes long
 	if err != nil {
 		dir, err = os.MkdirTemp("", "codehub-wide-")
 	}
@@ -65,7 +64,7 @@ func TestPackMemoryIsBoundedForWideFolder(t *testing.T) {
 	least, most := peak(small), peak(wide)
 	t.Logf("the peak is %d kB for %d names and %d kB for %d", most, names, least, few)
 	if most > least+more {
-		t.Errorf("packing %d names takes %d kB, packing %d takes %d kB", names, most, few, least)
+		t.Errorf("packing %d names uses %d kB, packing %d uses %d kB", names, most, few, least)
 	}
 }
 

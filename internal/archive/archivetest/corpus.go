@@ -1,6 +1,5 @@
-// Package archivetest is what tests hold archives against: a home with
-// everything in it that homes were ever lost of, and a look at a home that
-// sees all there is to be seen of it.
+// Package archivetest has the home with which archives are tested, with every kind of entry
+// that a backup may lose, and snapshots of homes with everything that is visible in them.
 package archivetest
 
 import (

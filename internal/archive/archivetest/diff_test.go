@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What a comparison is to find, it finds.
+// Diff finds every kind of difference.
 func TestDiff(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -35,13 +35,13 @@ func TestDiff(t *testing.T) {
 		check(t, change(home))
 		after := Snapshot(t, home)
 		if diff := Diff(before, after); !strings.Contains(diff, what) {
-			t.Errorf("%s is not told of:\n%s", what, diff)
+			t.Errorf("%s is not in the difference:\n%s", what, diff)
 		}
 		before = after
 	}
 }
 
-// relink makes a hard link a file of its own with the same content.
+// relink replaces a hard link by a file with the same content.
 func relink(name string) error {
 	b, err := os.ReadFile(name)
 	if err == nil {

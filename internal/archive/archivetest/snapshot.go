@@ -32,7 +32,7 @@ func Snapshot(tb testing.TB, root string) map[string]State {
 	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOATIME, 0)
 	check(tb, err)
 	s := &snapshotter{tb, map[string]State{}, map[uint64]string{}}
-	s.look(fd, ".", ".")
+	s.visit(fd, ".", ".")
 	return s.states
 }
 
@@ -42,8 +42,9 @@ type snapshotter struct {
 	seen   map[uint64]string
 }
 
-// look closes fd, which is -1 for a symbolic link.
-func (s *snapshotter) look(fd int, base, name string) {
+// visit adds the entry that is open as fd to the snapshot, and closes fd, which is -1 for a
+// symbolic link.
+func (s *snapshotter) visit(fd int, base, name string) {
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	check(s, unix.Fstat(fd, &st))
@@ -86,7 +87,7 @@ func (s *snapshotter) child(dir int, base, name string) {
 	if err != nil {
 		s.Fatalf("open %q: %v", name, err)
 	}
-	s.look(fd, base, name)
+	s.visit(fd, base, name)
 }
 
 func (s *snapshotter) first(st *unix.Stat_t, name string) string {

@@ -17,11 +17,11 @@ import (
 	"codehub/internal/archive"
 )
 
-// smallDisk is set in the process that has a small disk of its own.
+// smallDisk is set in the process that has a small disk mounted.
 const smallDisk = "CODEHUB_TEST_SMALL_DISK"
 
-// A disk that fills in the middle loses nothing. The disk is a small tmpfs in a
-// mount namespace of a further process.
+// A disk that fills up causes no loss. The disk is a small tmpfs in the mount namespace of
+// another process.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(smallDisk) != "" {
@@ -75,7 +75,7 @@ func onSmallDisk(t *testing.T, disk string) {
 		t.Errorf("the folder holds:\n%s", diff)
 	}
 	if got := read(t, s, "ws/kept", 0); string(got) != "before" {
-		t.Errorf("the object that was there is now %q", got)
+		t.Errorf("the existing object is now %q", got)
 	}
 	if n, err := s.AbortIncomplete(t.Context(), "", 0, nil); n != 0 || err != nil {
 		t.Errorf("%d halves left behind, %v", n, err)

@@ -8,8 +8,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// The parts are signed as the client signs them, whatever the bucket and the
-// credentials.
+// The signatures of parts equal the client's, for all kinds of buckets and credentials.
 func TestPartSigner(t *testing.T) {
 	t.Parallel()
 	for _, raw := range []string{

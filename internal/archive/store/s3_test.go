@@ -25,7 +25,7 @@ func TestS3Down(t *testing.T) {
 	if got := read(t, s, "a/b", 0); string(got) != "x" {
 		t.Errorf("it is back, and reads %q", got)
 	}
-	// A bucket that is gone says nothing of its objects.
+	// A missing bucket proves nothing about its objects.
 	check(t, os.Rename(server.BucketDir("bucket"), server.BucketDir("bucket")+"-away"))
 	unavailableStore(t, s)
 }
@@ -56,19 +56,19 @@ func TestS3Check(t *testing.T) {
 			continue
 		}
 		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: %v, want one line that speaks of %q", name, err, c.want)
+			t.Errorf("%s: %v, want one line with %q", name, err, c.want)
 		}
 	}
 }
 
-// Two installations in one bucket do not see each other.
+// Two installations in one bucket are separate.
 func TestS3Prefixes(t *testing.T) {
 	t.Parallel()
 	server := s3test.Start(t, "bucket")
 	one, other := s3Store(t, server, "bucket/one"), s3Store(t, server, "bucket/one-more")
 	put(t, one, "ws/a", []byte("1"))
 	put(t, other, "ws/a", []byte("2"))
-	leaveBehind(t, other, "ws/half")
+	simulateCrash(t, other, "ws/half")
 	if diff := cmp.Diff([]string{"ws/a"}, keysOf(t, one, "")); diff != "" {
 		t.Error(diff)
 	}

@@ -38,7 +38,7 @@ func s3Store(tb testing.TB, server *s3test.Server, bucketAndPrefix string) *S3 {
 	return s
 }
 
-// stores runs a test against every make of Store, empty and checked.
+// stores runs a test against every implementation of Store, empty and checked.
 func stores(t *testing.T, test func(t *testing.T, s Store)) {
 	t.Helper()
 	t.Run("folder", func(t *testing.T) {
@@ -93,7 +93,7 @@ func read(t *testing.T, s Store, key string, offset int64) []byte {
 
 func put(t *testing.T, s Store, key string, content []byte) {
 	t.Helper()
-	// A reader that says nothing of its length, and comes in odd pieces.
+	// A reader of unknown length, with parts of odd sizes.
 	n, err := s.Put(t.Context(), key, io.MultiReader(bytes.NewReader(content[:len(content)/3]), bytes.NewReader(content[len(content)/3:])))
 	check(t, err)
 	if n != int64(len(content)) {
@@ -112,7 +112,7 @@ func testObjects(t *testing.T, s Store) {
 		}
 		for _, offset := range []int{0, 1, n / 2, n, n + 10} {
 			if got := read(t, s, key, int64(offset)); !bytes.Equal(got, content[min(offset, n):]) {
-				t.Errorf("%d bytes from %d: %d bytes came, not the right ones", n, offset, len(got))
+				t.Errorf("%d bytes from %d: got %d different bytes", n, offset, len(got))
 			}
 		}
 	}
@@ -146,7 +146,7 @@ func testMissing(t *testing.T, s Store) {
 		}
 	}
 	if got := read(t, s, "missing/folder/file", 0); string(got) != "x" {
-		t.Errorf("what is beside was touched: %q", got)
+		t.Errorf("another object was changed: %q", got)
 	}
 	check(t, s.Delete(t.Context(), "missing/folder/file"))
 }
@@ -190,8 +190,7 @@ func testList(t *testing.T, s Store) {
 	}
 }
 
-// What interrupts a Put leaves nothing to be seen, and nothing that
-// AbortIncomplete would not find.
+// An interrupted Put leaves nothing visible, and nothing that AbortIncomplete does not remove.
 func testInterrupted(t *testing.T, s Store) {
 	want := errors.New("home changed")
 	failing := func(after int) io.Reader {
@@ -219,14 +218,14 @@ func testInterrupted(t *testing.T, s Store) {
 		t.Errorf("an interrupted Put shows:\n%s", diff)
 	}
 	if got := read(t, s, "interrupted/kept", 0); string(got) != "before" {
-		t.Errorf("the object that was there is now %q", got)
+		t.Errorf("the existing object is now %q", got)
 	}
 	if n, err := s.AbortIncomplete(t.Context(), "", 0, nil); err != nil || n != 0 {
 		t.Errorf("%d uploads were left behind, %v", n, err)
 	}
 
-	leaveBehind(t, s, "interrupted/half/home.tar.zst")
-	leaveBehind(t, s, "other/half/home.tar.zst")
+	simulateCrash(t, s, "interrupted/half/home.tar.zst")
+	simulateCrash(t, s, "other/half/home.tar.zst")
 	if n, err := s.AbortIncomplete(t.Context(), "", time.Hour, nil); err != nil || n != 0 {
 		t.Errorf("%d young uploads swept, %v", n, err)
 	}
@@ -239,8 +238,8 @@ func testInterrupted(t *testing.T, s Store) {
 	check(t, s.Delete(t.Context(), "interrupted/kept"))
 }
 
-// leaveBehind does what a crash in the middle of a Put does.
-func leaveBehind(t *testing.T, s Store, key string) {
+// simulateCrash leaves what a crash during a Put leaves.
+func simulateCrash(t *testing.T, s Store, key string) {
 	t.Helper()
 	switch s := s.(type) {
 	case *Folder:
@@ -251,7 +250,7 @@ func leaveBehind(t *testing.T, s Store, key string) {
 		ticket, err := s.PresignUpload(t.Context(), key, 100<<20, time.Hour)
 		check(t, err)
 		check(t, s.transfer.Put(t.Context(), ticket.Parts[0], randomBytes(5<<20)))
-		time.Sleep(time.Second) // S3 tells when an upload began to the second
+		time.Sleep(time.Second) // S3's upload times have a resolution of one second
 	}
 	for _, k := range keysOf(t, s, "") {
 		if k == key {
@@ -314,15 +313,15 @@ func testArchives(t *testing.T, s Store) {
 	check(t, err)
 	check(t, r.Close())
 	if diff := cmp.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
-		t.Errorf("the home came back different (-before +after):\n%s", diff)
+		t.Errorf("the restored home differs (-before +after):\n%s", diff)
 	}
 
-	// A home that cannot be packed stores nothing.
+	// A home that cannot be packed is not stored.
 	_, err = archive.PackTo(t.Context(), filepath.Join(home, "none"), archive.PackOptions{}, func(ctx context.Context, r io.Reader) (int64, error) {
 		return s.Put(ctx, archive.HomeKey("ws-1", "op-2"), r)
 	})
 	if !errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrUnavailable) {
-		t.Errorf("PackTo of nothing: %v", err)
+		t.Errorf("PackTo of a missing home: %v", err)
 	}
 	if diff := cmp.Diff([]string{key, archive.MetaKey(key)}, keysOf(t, s, "ws-1/")); diff != "" {
 		t.Errorf("the bucket holds:\n%s", diff)
@@ -335,7 +334,7 @@ func TestFolderThatIsGone(t *testing.T) {
 	s := NewFolder(dir)
 	check(t, s.Check(t.Context()))
 	put(t, s, "a/b", []byte("x"))
-	// Not mounted any more: the folder is there, and empty.
+	// The disk is no longer mounted: the folder exists and is empty.
 	check(t, os.Rename(dir, dir+".away"))
 	unavailableStore(t, s)
 	check(t, os.Mkdir(dir, 0o755))
@@ -347,11 +346,11 @@ func TestFolderThatIsGone(t *testing.T) {
 	}
 	check(t, s.Delete(t.Context(), "a/b"))
 	if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
-		t.Errorf("after the last object went there is %v, %v", list, err)
+		t.Errorf("after the removal of the last object there is %v, %v", list, err)
 	}
 }
 
-// unavailableStore: nobody is told that an object does not exist.
+// unavailableStore checks that an unavailable store never reports a missing object.
 func unavailableStore(t *testing.T, s Store) {
 	t.Helper()
 	errs := map[string]error{}
@@ -401,11 +400,11 @@ func TestFolderFollowsNoLinks(t *testing.T) {
 		t.Errorf("List shows %v", keys)
 	}
 	if list, err := os.ReadDir(out); err != nil || len(list) != 1 {
-		t.Errorf("outside there is %v, %v", list, err)
+		t.Errorf("outside the folder there is %v, %v", list, err)
 	}
 }
 
-// What root stores in somebody's folder is theirs.
+// Objects that root stores belong to the owner of the folder.
 func TestFolderKeepsItsOwner(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -452,12 +451,12 @@ func TestOpen(t *testing.T) {
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("Open(%q): %v, want it to speak of %q", rawURL, err, want)
 		case err != nil && strings.Contains(err.Error(), "pass@"):
-			t.Errorf("Open(%q) tells the password: %v", rawURL, err)
+			t.Errorf("Open(%q) reveals the password: %v", rawURL, err)
 		}
 	}
 }
 
-// Folders come and go while they are listed: that is no fault of the listing.
+// Folders that are created or removed during a listing cause no error.
 func TestFolderListsWhileFoldersGo(t *testing.T) {
 	t.Parallel()
 	s := NewFolder(t.TempDir())

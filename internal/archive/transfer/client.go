@@ -188,7 +188,7 @@ func classify(ctx context.Context, doing string, err error) error {
 	return unavailable(ctx, doing, err)
 }
 
-// Put stores a small object, say a .meta, at a URL that was signed for it.
+// Put stores a small object, such as a .meta, at a URL that was signed for it.
 func (c *Client) Put(ctx context.Context, url string, content []byte) error {
 	err := c.retry(ctx, func() error {
 		ctx, cancel := context.WithTimeout(ctx, partTimeout)

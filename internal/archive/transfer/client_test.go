@@ -68,7 +68,7 @@ func put(t *testing.T, s store.Store, key string, content []byte) {
 	check(t, err)
 }
 
-// faulty stands before a server and spoils what it is told to.
+// faulty is a proxy in front of a server that injects faults.
 type faulty struct {
 	proxy *httputil.ReverseProxy
 	spoil func(w http.ResponseWriter, r *http.Request) bool
@@ -80,8 +80,8 @@ func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// through replaces the address in a signed URL by a proxy's, which passes on
-// the host that the signature is for.
+// through replaces the address in a signed URL by that of a proxy, which forwards the host that
+// the signature covers.
 func through(t *testing.T, server *s3test.Server, spoil func(http.ResponseWriter, *http.Request) bool) (*transfer.Client, *faulty) {
 	t.Helper()
 	target, err := url.Parse(server.Endpoint)
@@ -141,7 +141,7 @@ func (w *pipeWriter) WriteHeader(status int) {
 	}
 }
 
-// fail ends it without an answer, if there was none.
+// fail closes the connection if there was no response.
 func (w *pipeWriter) fail() {
 	if w.status == 0 {
 		close(w.started)
@@ -170,7 +170,7 @@ func TestTransfer(t *testing.T) {
 	n, err := job.Upload(t.Context(), ticket, io.MultiReader(bytes.NewReader(content)))
 	check(t, err)
 	if n != int64(len(content)) || !bytes.Equal(read(t, s, "ws/op/home.tar.zst"), content) {
-		t.Errorf("something else was stored (%d bytes)", n)
+		t.Errorf("different content was stored (%d bytes)", n)
 	}
 	small, err := s.PresignPut(t.Context(), "ws/op/home.tar.zst.meta", time.Hour)
 	check(t, err)
@@ -187,18 +187,18 @@ func TestTransfer(t *testing.T) {
 		check(t, err)
 		check(t, r.Close())
 		if !bytes.Equal(got, content[offset:]) {
-			t.Errorf("from %d other bytes came", offset)
+			t.Errorf("the bytes from %d differ", offset)
 		}
 	}
 	missing, err := s.PresignGet(t.Context(), "ws/none", time.Hour)
 	check(t, err)
 	if _, err := job.Get(t.Context(), missing, 0); !errors.Is(err, transfer.ErrNotFound) {
-		t.Errorf("Get of nothing: %v", err)
+		t.Errorf("Get of a missing object: %v", err)
 	}
 	empty, err := s.PresignUpload(t.Context(), "ws/empty", 1, time.Hour)
 	check(t, err)
 	if n, err := job.Upload(t.Context(), empty, strings.NewReader("")); n != 0 || err != nil {
-		t.Errorf("Upload of nothing: %d, %v", n, err)
+		t.Errorf("Upload of an empty object: %d, %v", n, err)
 	}
 	tight, err := s.PresignUpload(t.Context(), "ws/tight", transfer.MinPart, time.Hour)
 	check(t, err)
@@ -208,20 +208,20 @@ func TestTransfer(t *testing.T) {
 	if n, err := s.AbortIncomplete(t.Context(), "", 0, nil); n != 0 || err != nil {
 		t.Errorf("%d uploads left behind, %v", n, err)
 	}
-	// What a job can do with its URLs, and nothing else.
+	// A URL works for its object and its method only.
 	other := strings.Replace(get, "ws/op/home", "ws/other/home", 1)
 	if _, err := job.Get(t.Context(), other, 0); !errors.Is(err, transfer.ErrUnavailable) {
-		t.Errorf("a URL was good for another object: %v", err)
+		t.Errorf("a URL worked for another object: %v", err)
 	}
 	if err := job.Put(t.Context(), get, []byte("x")); !errors.Is(err, transfer.ErrUnavailable) {
-		t.Errorf("a URL to read was good for writing: %v", err)
+		t.Errorf("a URL for reading worked for writing: %v", err)
 	} else if strings.Contains(err.Error(), "Signature=") {
-		t.Errorf("the error tells the signature: %v", err)
+		t.Errorf("the error reveals the signature: %v", err)
 	}
 }
 
-// Every kind of passing fault, once for each request, is nothing that a job
-// hears of; a lasting one is, and leaves nothing.
+// A transient fault of any kind, once per request, causes no error. A lasting one does, and
+// leaves nothing behind.
 func TestTransferFaults(t *testing.T) {
 	t.Parallel()
 	server := s3test.Start(t, "bucket")
@@ -266,7 +266,7 @@ func TestTransferFaults(t *testing.T) {
 			got, err := io.ReadAll(r)
 			check(t, err)
 			if !bytes.Equal(got, content) {
-				t.Error("other bytes came back")
+				t.Error("different bytes were read back")
 			}
 
 			down, _ := through(t, server, func(w http.ResponseWriter, r *http.Request) bool {
@@ -285,7 +285,7 @@ func TestTransferFaults(t *testing.T) {
 				t.Errorf("Get: %v", err)
 			}
 			if _, err := s.Stat(t.Context(), key+"-down"); !errors.Is(err, transfer.ErrNotFound) {
-				t.Errorf("half of it is there: %v", err)
+				t.Errorf("a partial object exists: %v", err)
 			}
 		})
 	}
@@ -353,7 +353,7 @@ func TestCompletionAnswerLost(t *testing.T) {
 	_, err = job.Upload(t.Context(), ticket, bytes.NewReader(content))
 	check(t, err)
 	if !bytes.Equal(read(t, s, "ws/op"), content) {
-		t.Error("something else is stored")
+		t.Error("different content is stored")
 	}
 }
 
@@ -379,10 +379,10 @@ func TestDownloadGoesOn(t *testing.T) {
 	check(t, err)
 	check(t, r.Close())
 	if !bytes.Equal(got, content[100:]) {
-		t.Errorf("%d bytes came, not the right ones", len(got))
+		t.Errorf("got %d different bytes", len(got))
 	}
 	if connections.Load() < 5 {
-		t.Errorf("%d connections: nothing was broken", connections.Load())
+		t.Errorf("%d connections: no connection was broken", connections.Load())
 	}
 
 	// Another object in its place is not glued to the half of the first.
