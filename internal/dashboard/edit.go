@@ -9,17 +9,10 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Maximum lengths of texts, the same as the API's.
-const (
-	maxName        = 255 // characters
-	maxDescription = 4 << 10
-	maxMemo        = 64 << 10
-)
-
 func (d *Dashboard) create(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	f := d.form("new", r, nil)
-	f.line("name", maxName, true)
-	f.lines("description", maxDescription)
+	f.line("name", workspace.MaxName, true)
+	f.lines("description", workspace.MaxDescription)
 	f.image(false)
 	if err := d.readNewLimit(r, c, f); err != nil {
 		d.refuse(w, r, c, "", err)
@@ -85,12 +78,16 @@ func (d *Dashboard) patch(name, note string, read func(*form) postgres.Patch) ca
 }
 
 func (f *form) details() postgres.Patch {
-	f.line("name", maxName, true)
-	f.lines("description", maxDescription)
-	f.lines("memo", maxMemo)
 	p := f.timeouts()
-	name, description, memo := f.Value["name"], f.Value["description"], f.Value["memo"]
-	p.Name, p.Description, p.Memo = &name, &description, &memo
+	for _, t := range workspace.Texts {
+		if t.Line {
+			f.line(t.Name, t.Max, t.Required)
+		} else {
+			f.lines(t.Name, t.Max)
+		}
+		v := f.Value[t.Name]
+		*t.New(&p.Edit) = &v
+	}
 	return p
 }
 
@@ -108,17 +105,19 @@ func (f *form) newImage() postgres.Patch {
 func (d *Dashboard) memo(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, r *http.Request) (string, error) {
 		memo := clean(r.PostFormValue("memo"))
-		if len(memo) > maxMemo {
+		if len(memo) > workspace.MaxMemo {
 			return "", workspace.Errorf(workspace.CodeTooLarge, "The notes are too long.")
 		}
-		_, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{Memo: &memo})
+		_, err := d.Store.PatchWorkspace(ctx, c, id, postgres.Patch{Edit: workspace.Edit{Memo: &memo}})
 		return "memo", err
 	})
 }
 
 // showDetails fills in the editable fields of a workspace.
 func (f *form) showDetails(ws workspace.Workspace) {
-	f.Value["name"], f.Value["description"], f.Value["memo"] = ws.Name, ws.Description, ws.Memo
+	for _, t := range workspace.Texts {
+		f.Value[t.Name] = *t.Current(&ws)
+	}
 	if f.Name == "image" {
 		f.Value["image"] = ws.ImageRef
 	}

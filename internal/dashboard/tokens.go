@@ -59,7 +59,7 @@ func (d *Dashboard) tokens(w http.ResponseWriter, r *http.Request, c workspace.C
 
 func (d *Dashboard) createToken(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	f := d.form("token", r, nil)
-	f.line("name", maxName, true)
+	f.line("name", workspace.MaxName, true)
 	f.Value["expires"] = r.PostFormValue("expires")
 	var expires *time.Time
 	if s := f.Value["expires"]; s != "never" {

@@ -162,8 +162,8 @@ func TestSizes(t *testing.T) {
 		{"name", x("가", 255), true}, {"name", x("가", 256), false}, {"name", "", false}, {"name", " \t ", false},
 		{"name", "a\nb", false}, {"name", "a\x00b", false}, {"name", "a\x1b[31m", false}, {"name", "a\u202eb", false}, {"name", "a\u2028b", false},
 		{"name", "<script>alert(1)</script>", true}, {"name", "👩‍💻 日本", true},
-		{"description", x("d", maxDescription), true}, {"description", x("d", maxDescription+1), false}, {"description", "a\nb\tc", true}, {"description", "a\x07", false},
-		{"memo", x("m", maxMemo), true}, {"memo", x("m", maxMemo+1), false}, {"memo", "a\x00", false}, {"memo", "", true},
+		{"description", x("d", workspace.MaxDescription), true}, {"description", x("d", workspace.MaxDescription+1), false}, {"description", "a\nb\tc", true}, {"description", "a\x07", false},
+		{"memo", x("m", workspace.MaxMemo), true}, {"memo", x("m", workspace.MaxMemo+1), false}, {"memo", "a\x00", false}, {"memo", "", true},
 		{"desired_state", "DELETED", false}, {"desired_state", "running", false}, {"desired_state", "", false},
 	} {
 		status, code := 200, ""

@@ -85,7 +85,7 @@ func TestOrder(t *testing.T) {
 		write.Go(func() {
 			for n := 1; n <= changes; n++ {
 				name := fmt.Sprintf("w%d.%d", i, n)
-				if _, err := e.db.PatchWorkspace(t.Context(), e.ann.Caller, w.ID, postgres.Patch{Name: &name}); err != nil {
+				if _, err := e.db.PatchWorkspace(t.Context(), e.ann.Caller, w.ID, postgres.Patch{Edit: workspace.Edit{Name: &name}}); err != nil {
 					t.Error(err)
 				}
 			}

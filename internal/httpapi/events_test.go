@@ -16,6 +16,7 @@ import (
 	"codehub/internal/bus"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
+	"codehub/internal/workspace"
 
 	"github.com/jackc/pgx/v5"
 	dto "github.com/prometheus/client_model/go"
@@ -298,13 +299,13 @@ func TestSlowReaderIsCut(t *testing.T) {
 	for open() < 2 {
 		<-time.After(time.Millisecond)
 	}
-	memo := strings.Repeat("x", maxMemo-10)
+	memo := strings.Repeat("x", workspace.MaxMemo-10)
 	for i, end := 0, time.Now().Add(limit); open() > 1; i++ {
 		if time.Now().After(end) {
 			t.Fatal("the slow reader is still there")
 		}
 		memo, name := fmt.Sprint(i, memo), fmt.Sprint("a", i)
-		if _, err := e.db.PatchWorkspace(t.Context(), e.ann.Caller, w.ID, postgres.Patch{Memo: &memo, Name: &name}); err != nil {
+		if _, err := e.db.PatchWorkspace(t.Context(), e.ann.Caller, w.ID, postgres.Patch{Edit: workspace.Edit{Memo: &memo, Name: &name}}); err != nil {
 			t.Fatal(err)
 		}
 		quick.until("updated " + name + " PENDING")

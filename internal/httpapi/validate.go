@@ -14,24 +14,41 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Lengths of what people write.
-const (
-	maxName        = 255 // characters
-	maxDescription = 4 << 10
-	maxMemo        = 64 << 10
-)
+// checkTexts checks the texts of in, and replaces each by the form in which it is stored.
+func checkTexts(in *workspace.Edit) error {
+	for _, t := range workspace.Texts {
+		v := *t.New(in)
+		if v == nil {
+			continue
+		}
+		if !t.Line {
+			if err := checkText(t.Name, *v, t.Max); err != nil {
+				return err
+			}
+			continue
+		}
+		line, err := checkLine(t.Name, *v, t.Max, t.Required)
+		if err != nil {
+			return err
+		}
+		*t.New(in) = &line
+	}
+	return nil
+}
 
-// checkName brings a name to the form it is kept in: one spelling of what
-// looks the same, no space around it.
-func checkName(s string) (string, error) {
+// checkName returns a name as it is stored.
+func checkName(s string) (string, error) { return checkLine("name", s, workspace.MaxName, true) }
+
+// checkLine returns a line as it is stored: in Unicode form NFC, without spaces around it.
+func checkLine(field, s string, most int, required bool) (string, error) {
 	s = norm.NFC.String(strings.TrimSpace(s))
 	switch {
-	case s == "":
-		return "", fieldError("name", "is required.")
-	case utf8.RuneCountInString(s) > maxName:
-		return "", fieldError("name", fmt.Sprintf("is too long: at most %d characters.", maxName))
+	case required && s == "":
+		return "", fieldError(field, "is required.")
+	case utf8.RuneCountInString(s) > most:
+		return "", fieldError(field, fmt.Sprintf("is too long: at most %d characters.", most))
 	case strings.ContainsFunc(s, unprintable):
-		return "", fieldError("name", "must not contain control characters.")
+		return "", fieldError(field, "must not contain control characters.")
 	}
 	return s, nil
 }

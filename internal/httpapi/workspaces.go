@@ -93,17 +93,17 @@ func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth
 		return err
 	}
 	n := postgres.NewWorkspace{
-		Description: in.Description, Memo: in.Memo, ImageRef: in.ImageRef,
-		StorageBackend: s.cfg.StorageBackend,
-		Desired:        workspace.DesiredRunning, StandbyTTL: in.StandbyTTLSeconds, ArchiveTTL: in.ArchiveTTLSeconds,
+		ImageRef: in.ImageRef, StorageBackend: s.cfg.StorageBackend,
+		Desired: workspace.DesiredRunning, StandbyTTL: in.StandbyTTLSeconds, ArchiveTTL: in.ArchiveTTLSeconds,
 	}
 	if n.ImageRef == "" {
 		n.ImageRef = s.cfg.DefaultImage
 	}
-	var err error
-	if n.Name, err = checkName(in.Name); err != nil {
+	texts := workspace.Edit{Name: &in.Name, Description: &in.Description, Memo: &in.Memo}
+	if err := checkTexts(&texts); err != nil {
 		return err
 	}
+	n.Name, n.Description, n.Memo = *texts.Name, *texts.Description, *texts.Memo
 	desired, err := checkDesired(in.DesiredState)
 	if err != nil {
 		return err
@@ -112,8 +112,6 @@ func (s *server) createWorkspace(w http.ResponseWriter, r *http.Request, id auth
 		n.Desired = *desired
 	}
 	if err := firstError(
-		checkText("description", in.Description, maxDescription),
-		checkText("memo", in.Memo, maxMemo),
 		checkImageRef(n.ImageRef),
 		checkTTL("standby_ttl_seconds", in.StandbyTTLSeconds),
 		checkTTL("archive_ttl_seconds", in.ArchiveTTLSeconds),
@@ -155,16 +153,12 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 		return err
 	}
 	p := postgres.Patch{
-		Description: in.Description, Memo: in.Memo, Image: in.ImageRef, Queue: in.Queue,
+		Edit: workspace.Edit{Name: in.Name, Description: in.Description, Memo: in.Memo}, Image: in.ImageRef, Queue: in.Queue,
 		StandbyTTL: workspace.Optional[int](in.StandbyTTLSeconds), ArchiveTTL: workspace.Optional[int](in.ArchiveTTLSeconds),
 		KeepAwakeUntil: workspace.Optional[time.Time](in.KeepAwakeUntil),
 	}
-	if in.Name != nil {
-		name, err := checkName(*in.Name)
-		if err != nil {
-			return err
-		}
-		p.Name = &name
+	if err := checkTexts(&p.Edit); err != nil {
+		return err
 	}
 	if in.ImageRef != nil {
 		if err := checkImageRef(*in.ImageRef); err != nil {
@@ -175,8 +169,6 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 		return err
 	}
 	if err := firstError(
-		checkText("description", deref(in.Description), maxDescription),
-		checkText("memo", deref(in.Memo), maxMemo),
 		checkTTL("standby_ttl_seconds", in.StandbyTTLSeconds.Value),
 		checkTTL("archive_ttl_seconds", in.ArchiveTTLSeconds.Value),
 		s.checkKeepAwake(in.KeepAwakeUntil, time.Now()),
@@ -188,13 +180,6 @@ func (s *server) patchWorkspace(w http.ResponseWriter, r *http.Request, id auth.
 		return err
 	}
 	return s.answer(w, http.StatusOK, ws)
-}
-
-func deref(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }
 
 // find reads the workspace of the path.

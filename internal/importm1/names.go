@@ -10,10 +10,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 
 	"codehub/internal/auth"
+	"codehub/internal/workspace"
 )
-
-// maxName is the maximum length of a workspace's name, in characters.
-const maxName = 255
 
 // workspaceName converts a name to a valid one.
 func workspaceName(old, id string) string {
@@ -23,9 +21,9 @@ func workspaceName(old, id string) string {
 		}
 		return r
 	}, old)
-	s = cut(norm.NFC.String(strings.TrimSpace(s)), maxName)
+	s = cut(norm.NFC.String(strings.TrimSpace(s)), workspace.MaxName)
 	if s == "" {
-		return cut("workspace "+id, maxName)
+		return cut("workspace "+id, workspace.MaxName)
 	}
 	return s
 }
@@ -33,7 +31,7 @@ func workspaceName(old, id string) string {
 // suffixed appends a number to a name, within the maximum length.
 func suffixed(name string, n int) string {
 	suffix := fmt.Sprintf(" (%d)", n)
-	return cut(name, maxName-len(suffix)) + suffix
+	return cut(name, workspace.MaxName-len(suffix)) + suffix
 }
 
 func cut(s string, characters int) string {

@@ -199,7 +199,7 @@ func TestImportOddValues(t *testing.T) {
 		if r.Result != Imported || r.Name != name || w.row(r.ID).Name != name || !strings.Contains(said, notes[old]) || (notes[old] == "") != (said == "") {
 			t.Errorf("%.40q: %+v, want it as %.40q with a note of %q", old, r, name, notes[old])
 		}
-		if utf8.RuneCountInString(r.Name) > maxName || !workspace.ValidID(r.ID) || ids[r.ID] {
+		if utf8.RuneCountInString(r.Name) > workspace.MaxName || !workspace.ValidID(r.ID) || ids[r.ID] {
 			t.Errorf("%+v", r)
 		}
 		ids[r.ID] = true

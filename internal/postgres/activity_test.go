@@ -105,7 +105,7 @@ func TestSaveAccessesTogether(t *testing.T) {
 	wg.Go(func() {
 		for i := range 100 {
 			name := "n" + uuid.NewString()
-			if _, err := e.PatchWorkspace(t.Context(), ann, ids[i%len(ids)], postgres.Patch{Name: &name}); err != nil {
+			if _, err := e.PatchWorkspace(t.Context(), ann, ids[i%len(ids)], postgres.Patch{Edit: workspace.Edit{Name: &name}}); err != nil {
 				t.Error(err)
 			}
 		}

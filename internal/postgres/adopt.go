@@ -116,9 +116,9 @@ func freeName(ctx context.Context, tx pgx.Tx, ownerID, name string) (string, err
 		candidate := name
 		if n > 1 {
 			suffix := fmt.Sprintf(" (%d)", n)
-			candidate = cut(name, maxName-len(suffix)) + suffix
+			candidate = cut(name, workspace.MaxName-len(suffix)) + suffix
 		} else {
-			candidate = cut(name, maxName)
+			candidate = cut(name, workspace.MaxName)
 		}
 		var taken bool
 		err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM workspaces WHERE owner_user_id = $1 AND name = $2 AND deleted_at IS NULL)`,
@@ -128,9 +128,6 @@ func freeName(ctx context.Context, tx pgx.Tx, ownerID, name string) (string, err
 		}
 	}
 }
-
-// maxName is the maximum length of a workspace's name in characters.
-const maxName = 255
 
 // cut returns at most n characters of s.
 func cut(s string, n int) string {

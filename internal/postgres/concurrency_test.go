@@ -99,7 +99,7 @@ func TestLocksTimeOut(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SELECT FROM workspaces WHERE id = $1 FOR UPDATE`, w.ID); err != nil {
 		t.Fatal(err)
 	}
-	_, err = e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Memo: ptr("m")})
+	_, err = e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Edit: workspace.Edit{Memo: ptr("m")}})
 	wantCode(t, err, workspace.CodeUnavailable)
 }
 
@@ -116,7 +116,7 @@ func TestDeadlockIsRepeated(t *testing.T) {
 		switch {
 		case ended != nil:
 			wantCode(t, err, "")
-			must(e.PatchWorkspace(t.Context(), ann, one.ID, postgres.Patch{Name: &one.Name}))(t)
+			must(e.PatchWorkspace(t.Context(), ann, one.ID, postgres.Patch{Edit: workspace.Edit{Name: &one.Name}}))(t)
 		default:
 			wantCode(t, err, workspace.CodeNameTaken)
 		}
@@ -138,7 +138,7 @@ func (e *env) deadlock(owner workspace.Caller, one, two workspace.Workspace) (re
 	}
 	renamed := make(chan error, 1)
 	go func() {
-		_, err := e.PatchWorkspace(e.Context(), owner, one.ID, postgres.Patch{Name: ptr("wanted")})
+		_, err := e.PatchWorkspace(e.Context(), owner, one.ID, postgres.Patch{Edit: workspace.Edit{Name: ptr("wanted")}})
 		renamed <- err
 	}()
 	for query[int](e, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0 {

@@ -81,7 +81,7 @@ func TestPatchWithPresentDesiredState(t *testing.T) {
 	ann := e.user("ann")
 	w := e.workspace(ann, state{"phase": "RUNNING", "desired_state": "RUNNING"})
 	run := workspace.DesiredRunning
-	got := must(e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Memo: ptr("noted"), Desired: &run}))(t)
+	got := must(e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Edit: workspace.Edit{Memo: ptr("noted")}, Desired: &run}))(t)
 	if got.Memo != "noted" || !got.UpdatedAt.After(w.UpdatedAt) {
 		t.Errorf("%+v", got)
 	}
@@ -186,7 +186,7 @@ func TestUndelete(t *testing.T) {
 	taken := must(e.CreateWorkspace(ctx, ann, n))(t)
 	_, err := e.UndeleteWorkspace(ctx, ann, w.ID)
 	wantCode(t, err, workspace.CodeNameTaken)
-	must(e.PatchWorkspace(ctx, ann, taken.ID, postgres.Patch{Name: ptr("another")}))(t)
+	must(e.PatchWorkspace(ctx, ann, taken.ID, postgres.Patch{Edit: workspace.Edit{Name: ptr("another")}}))(t)
 	must(e.UndeleteWorkspace(ctx, ann, w.ID))(t)
 
 	// A workspace whose container still exists would run in addition to the one that took its

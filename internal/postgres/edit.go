@@ -74,9 +74,7 @@ func insertWorkspace(ctx context.Context, tx pgx.Tx, caller workspace.Caller, id
 // Patch holds changes to a workspace. Fields that are nil or not set stay as they
 // are.
 type Patch struct {
-	Name           *string
-	Description    *string
-	Memo           *string
+	workspace.Edit
 	Image          *string                 // a valid reference; see lifecycle.SetImage
 	StandbyTTL     workspace.Optional[int] // seconds
 	ArchiveTTL     workspace.Optional[int] // seconds
@@ -117,11 +115,7 @@ func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id wo
 }
 
 func (p Patch) edit(w *workspace.Workspace) (changed bool) {
-	for _, f := range []struct{ from, to *string }{{p.Name, &w.Name}, {p.Description, &w.Description}, {p.Memo, &w.Memo}} {
-		if f.from != nil && *f.from != *f.to {
-			*f.to, changed = *f.from, true
-		}
-	}
+	changed = p.Apply(w)
 	p.StandbyTTL.Apply(&w.StandbyTTL)
 	p.ArchiveTTL.Apply(&w.ArchiveTTL)
 	p.KeepAwakeUntil.Apply(&w.KeepAwakeTil)

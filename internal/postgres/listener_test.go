@@ -62,7 +62,7 @@ func TestListener(t *testing.T) {
 	w := e.workspace(ann, nil)
 	l := listen(t, postgres.NewListener(e.dsn, discard(), nil))
 	<-l.gaps
-	must(e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Memo: ptr("1")}))(t)
+	must(e.PatchWorkspace(t.Context(), ann, w.ID, postgres.Patch{Edit: workspace.Edit{Memo: ptr("1")}}))(t)
 	l.next(postgres.ChannelSSE)
 	must(e.DeleteWorkspace(t.Context(), ann, w.ID, false))(t)
 	l.next(postgres.ChannelDeleted)

@@ -76,7 +76,7 @@ func anyCall(ctx context.Context, e *env, r *rand.Rand, who workspace.Caller, id
 	case 0:
 		_, err = e.CreateWorkspace(ctx, who, newWorkspace(name, wishes[r.IntN(2)]))
 	case 1, 2, 3:
-		_, err = e.PatchWorkspace(ctx, who, id, postgres.Patch{Desired: &wishes[r.IntN(3)], Queue: r.IntN(2) == 0, Memo: &name})
+		_, err = e.PatchWorkspace(ctx, who, id, postgres.Patch{Edit: workspace.Edit{Memo: &name}, Desired: &wishes[r.IntN(3)], Queue: r.IntN(2) == 0})
 	case 4:
 		_, err = e.Wake(ctx, who, id)
 	case 5:

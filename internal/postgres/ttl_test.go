@@ -249,7 +249,7 @@ func TestNoUse(t *testing.T) {
 	long := soon(-100 * time.Hour)
 	for name, do := range map[string]func(workspace.ID) error{
 		"edited": func(id workspace.ID) error {
-			_, err := e.PatchWorkspace(ctx, ann, id, postgres.Patch{Memo: ptr("m")})
+			_, err := e.PatchWorkspace(ctx, ann, id, postgres.Patch{Edit: workspace.Edit{Memo: ptr("m")}})
 			return err
 		},
 		"stopped": func(id workspace.ID) error {

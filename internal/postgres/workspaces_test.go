@@ -95,7 +95,7 @@ func TestOnlyTheOwnerHasAccess(t *testing.T) {
 	calls := map[string]func(who workspace.Caller, id workspace.ID) error{
 		"Workspace": func(c workspace.Caller, id workspace.ID) error { _, err := e.Workspace(ctx, c, id); return err },
 		"PatchWorkspace": func(c workspace.Caller, id workspace.ID) error {
-			_, err := e.PatchWorkspace(ctx, c, id, postgres.Patch{Name: ptr("mine"), Desired: ptr(workspace.DesiredRunning), Queue: true})
+			_, err := e.PatchWorkspace(ctx, c, id, postgres.Patch{Edit: workspace.Edit{Name: ptr("mine")}, Desired: ptr(workspace.DesiredRunning), Queue: true})
 			return err
 		},
 		"DeleteWorkspace": func(c workspace.Caller, id workspace.ID) error {
@@ -318,7 +318,7 @@ func TestPatchFields(t *testing.T) {
 		w := e.workspace(ann, s)
 		until := soon(time.Hour)
 		got := must(e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{
-			Name: ptr("renamed " + name), Description: ptr("d"), Memo: ptr("m"),
+			Edit:       workspace.Edit{Name: ptr("renamed " + name), Description: ptr("d"), Memo: ptr("m")},
 			StandbyTTL: optional(0), ArchiveTTL: optional(9), KeepAwakeUntil: optional(until),
 		}))(t)
 		want := w
@@ -337,10 +337,10 @@ func TestPatchFields(t *testing.T) {
 			t.Errorf("%s: back to the defaults: %+v", name, got)
 		}
 		before := e.row(w.ID)
-		must(e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Name: &got.Name}))(t)
-		_, err := e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Memo: ptr("lost"), Name: &other.Name})
+		must(e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Edit: workspace.Edit{Name: &got.Name}}))(t)
+		_, err := e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Edit: workspace.Edit{Memo: ptr("lost"), Name: &other.Name}})
 		wantCode(t, err, workspace.CodeNameTaken)
-		_, err = e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Memo: ptr("lost"), StandbyTTL: optional(-5)})
+		_, err = e.PatchWorkspace(ctx, ann, w.ID, postgres.Patch{Edit: workspace.Edit{Memo: ptr("lost")}, StandbyTTL: optional(-5)})
 		wantCode(t, err, workspace.CodeInvalid)
 		if d := cmp.Diff(before, e.row(w.ID)); d != "" {
 			t.Errorf("%s: an empty patch changed the row: %s", name, d)

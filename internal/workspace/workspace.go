@@ -86,6 +86,43 @@ type Workspace struct {
 	UpdatedAt time.Time
 }
 
+// Maximum lengths of texts.
+const (
+	MaxName        = 255 // characters
+	MaxDescription = 4 << 10
+	MaxMemo        = 64 << 10
+)
+
+// Edit holds new values of the texts that the owner of a workspace edits; nil: unchanged.
+type Edit struct{ Name, Description, Memo *string }
+
+// Text describes such a text, for all who check, show or save it.
+type Text struct {
+	Name     string // in the API and in forms
+	Max      int    // length in bytes; in characters of a line
+	Line     bool   // one line
+	Required bool   // a line that is not empty
+	New      func(*Edit) **string
+	Current  func(*Workspace) *string
+}
+
+// Texts describes the fields of Edit.
+var Texts = []Text{
+	{"name", MaxName, true, true, func(e *Edit) **string { return &e.Name }, func(w *Workspace) *string { return &w.Name }},
+	{"description", MaxDescription, false, false, func(e *Edit) **string { return &e.Description }, func(w *Workspace) *string { return &w.Description }},
+	{"memo", MaxMemo, false, false, func(e *Edit) **string { return &e.Memo }, func(w *Workspace) *string { return &w.Memo }},
+}
+
+// Apply changes the texts of w. It reports whether one of them changed.
+func (e Edit) Apply(w *Workspace) (changed bool) {
+	for _, t := range Texts {
+		if from, to := *t.New(&e), t.Current(w); from != nil && *from != *to {
+			*to, changed = *from, true
+		}
+	}
+	return changed
+}
+
 // Optional is a value to set, to nil to clear it, or to leave as it is.
 type Optional[T any] struct {
 	Set   bool

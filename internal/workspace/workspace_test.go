@@ -3,6 +3,7 @@ package workspace_test
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -171,4 +172,29 @@ func FuzzValidID(f *testing.F) {
 			t.Errorf("%q: %v, canonical %v", s, got, canonical)
 		}
 	})
+}
+
+// A text that users edit cannot be forgotten: Texts describes every field of Edit.
+func TestTextsDescribeEdit(t *testing.T) {
+	t.Parallel()
+	edit := reflect.TypeFor[workspace.Edit]()
+	if len(workspace.Texts) != edit.NumField() {
+		t.Errorf("%d texts are described, %d can be edited", len(workspace.Texts), edit.NumField())
+	}
+	for _, d := range workspace.Texts {
+		var e workspace.Edit
+		value := "new " + d.Name
+		*d.New(&e) = &value
+		field, ok := edit.FieldByNameFunc(func(name string) bool { return strings.EqualFold(name, d.Name) })
+		if !ok || reflect.ValueOf(e).FieldByIndex(field.Index).Interface() != &value {
+			t.Errorf("%s: New returns another field", d.Name)
+		}
+		var w workspace.Workspace
+		if !e.Apply(&w) || *d.Current(&w) != value || reflect.ValueOf(w).FieldByName(field.Name).String() != value {
+			t.Errorf("%s: Apply did not change it", d.Name)
+		}
+		if e.Apply(&w) {
+			t.Errorf("%s: Apply reports a change to the same value", d.Name)
+		}
+	}
 }
