@@ -19,19 +19,18 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
-// Four tabs of real code-server, and an idle timeout of a minute: those that
-// nobody uses stop their workspaces no later than they should, and never start
-// them again; the one in which somebody types now and then, and the one whose
-// terminal prints with nobody there, run on.
+// Four browser tabs with code-server and an idle timeout of a minute. Idle tabs
+// stop their workspaces in time and do not wake them again. A tab with
+// occasional typing and one whose terminal prints keep theirs running.
 func TestIdleTabsStopWorkspaces(t *testing.T) {
 	t.Parallel()
 	const (
 		ttl = 60 * time.Second
-		// A window takes its visitor for present for a minute after the last key:
-		// one whose use is not noticed stops two minutes after it.
+		// The IDE reports presence for a minute after the last key, so that a
+		// workspace whose activity is missed stops after two minutes.
 		watched = 160 * time.Second
-		// Late by a window's minute of taking its visitor for present, a flush,
-		// a tick of the clock and one of the TTLs; and what the machine takes.
+		// The stop may be late by that minute of presence, a flush, a tick, a
+		// TTL pass, and delays of the machine.
 		late = 4 * time.Minute
 	)
 	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "MAX_RUNNING_PER_USER=4",
@@ -42,31 +41,31 @@ func TestIdleTabsStopWorkspaces(t *testing.T) {
 	home := s.ideTab(first, "idle-in-home", "/home/coder", "")
 	folder := s.ideTab(first, "idle-in-a-folder", "/home/coder/project", "")
 	printing := s.ideTab(first, "printing", "/home/coder/project", "")
-	printing.front()
+	printing.bringToFront()
 	printing.terminal()
-	printing.leaveRunning()
-	// The last one: nobody types in it before all of them are open.
+	printing.printInTerminal()
+	// Opened last, because typing begins when all tabs are open.
 	typed := s.ideTab(first, "typed-in", "/home/coder/project", "notes.txt")
 	start := time.Now()
 
 	var all sync.WaitGroup
-	problems := make(chan error, 5)
+	errs := make(chan error, 5)
 	var running atomic.Int32 // idle tabs
 	for _, idle := range []*ideTab{home, folder} {
 		running.Add(1)
 		all.Go(func() {
 			defer running.Add(-1)
-			problems <- idle.stopsByItself(ttl + late)
+			errs <- idle.expectIdleStop(ttl + late)
 		})
 	}
 	all.Go(func() {
 		for time.Since(start) < watched || running.Load() > 0 {
-			if err := typed.key(); err != nil {
-				problems <- err
+			if err := typed.pressKey(); err != nil {
+				errs <- err
 				return
 			}
-			if err := typed.runsFor(time.Minute); err != nil {
-				problems <- err
+			if err := typed.expectRunningFor(time.Minute); err != nil {
+				errs <- err
 				return
 			}
 		}
@@ -74,16 +73,16 @@ func TestIdleTabsStopWorkspaces(t *testing.T) {
 	all.Go(func() {
 		var err error
 		for err == nil && (time.Since(start) < watched || running.Load() > 0) {
-			err = printing.runsFor(time.Second)
+			err = printing.expectRunningFor(time.Second)
 		}
 		if err != nil {
-			printing.tellWhatWasPrinted()
+			printing.logTerminalOutput()
 		}
-		problems <- err
+		errs <- err
 	})
 	all.Wait()
-	close(problems)
-	for err := range problems {
+	close(errs)
+	for err := range errs {
 		if err != nil {
 			t.Error(err)
 		}
@@ -92,13 +91,13 @@ func TestIdleTabsStopWorkspaces(t *testing.T) {
 		return
 	}
 	for tab, kinds := range map[*ideTab][]string{typed: {"typing", "presence"}, printing: {"output"}} {
-		w, err := tab.runs()
+		w, err := tab.expectRunning()
 		if err != nil {
 			t.Error(err)
 			continue
 		}
 		if w.LastAccessKind == nil || w.LastAccessAt == nil {
-			t.Errorf("%s: nothing is known of its use", tab.name)
+			t.Errorf("%s: no activity is recorded", tab.name)
 			continue
 		}
 		if !strings.Contains(strings.Join(kinds, " "), *w.LastAccessKind) {
@@ -110,7 +109,7 @@ func TestIdleTabsStopWorkspaces(t *testing.T) {
 	}
 }
 
-// ideTab is a tab with the IDE of a workspace of its own.
+// ideTab is a browser tab with the IDE of one workspace.
 type ideTab struct {
 	*browser
 	server   *server
@@ -131,7 +130,7 @@ func (s *server) ideTab(b *browser, name, folder, file string) *ideTab {
 	ctx, cancel := chromedp.NewContext(b.ctx)
 	s.Cleanup(cancel)
 	tab := &ideTab{browser: &browser{T: b.T, ctx: ctx, dir: b.dir}, server: s, id: id, name: name}
-	if err := chromedp.Do(ctx, tab.leaveByAll()); err != nil { // the first call makes the tab
+	if err := chromedp.Do(ctx, tab.acceptDialogs()); err != nil { // the first call creates the tab
 		s.Fatal(err)
 	}
 	address := s.URL + "/w/" + id + "/?folder=" + folder
@@ -145,8 +144,8 @@ func (s *server) ideTab(b *browser, name, folder, file string) *ideTab {
 	return tab
 }
 
-// front shows the tab: a browser gives its keys to that one.
-func (t *ideTab) front() {
+// bringToFront activates the tab, which then receives the keys.
+func (t *ideTab) bringToFront() {
 	t.Helper()
 	t.do("bring it to the front", chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
 		_, err := cdp.Call(ctx, target, page.BringToFront, cdp.Empty{})
@@ -154,10 +153,10 @@ func (t *ideTab) front() {
 	}))
 }
 
-// tellWhatWasPrinted logs when the command of leaveRunning ran, which it also
-// wrote to the home, and when the tab connected: they tell whether nothing was
-// printed or nobody heard it.
-func (t *ideTab) tellWhatWasPrinted() {
+// logTerminalOutput logs the times at which the command of printInTerminal
+// printed, from the file that it also writes, and when the tab connected. They
+// show whether the command did not print or the server did not see the output.
+func (t *ideTab) logTerminalOutput() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "docker", "run", "--rm", "--network", "none", "--volume", "ws-"+t.id+"-home:/h:ro",
@@ -170,28 +169,28 @@ func (t *ideTab) tellWhatWasPrinted() {
 	}
 }
 
-// leaveRunning has the terminal print every 20 s. A new terminal may lose what
-// is typed at once, and a busy machine any key: the loop itself prints what is
-// waited for, so that one which was mistyped is typed again.
-func (t *ideTab) leaveRunning() {
+// printInTerminal makes the terminal print every 20 s. It types the command
+// again until the output appears, because a new terminal or a busy machine may
+// lose keys.
+func (t *ideTab) printInTerminal() {
 	t.Helper()
-	shows := until(`(document.querySelector('.terminal-wrapper.active .xterm-rows')?.innerText ?? '').includes('going-2')`)
+	printed := until(`(document.querySelector('.terminal-wrapper.active .xterm-rows')?.innerText ?? '').includes('going-2')`)
 	for range 10 {
-		t.do("leave something running", chromedp.Click(".terminal-wrapper.active .xterm-screen"),
+		t.do("start the printing command", chromedp.Click(".terminal-wrapper.active .xterm-screen"),
 			text("while echo going-$((1 + 1)) $(date +%T) | tee -a ~/going; do sleep 20; done"), chromedp.KeyEvent("\r"))
 		ctx, cancel := context.WithTimeout(t.ctx, 10*time.Second)
-		err := chromedp.Do(ctx, shows)
+		err := chromedp.Do(ctx, printed)
 		cancel()
 		if err == nil {
 			return
 		}
 	}
-	t.shot("nothing-runs")
-	t.Fatal("nothing can be typed in the terminal")
+	t.screenshot("no-output")
+	t.Fatal("the terminal does not run the command")
 }
 
-// key presses one in the editor.
-func (t *ideTab) key() error {
+// pressKey presses a key in the editor.
+func (t *ideTab) pressKey() error {
 	ctx, cancel := context.WithTimeout(t.ctx, time.Minute)
 	defer cancel()
 	bring := chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
@@ -204,8 +203,8 @@ func (t *ideTab) key() error {
 	return nil
 }
 
-// runs returns the workspace, and an error if it does not run.
-func (t *ideTab) runs() (api.Workspace, error) {
+// expectRunning returns the workspace, and an error if it is not RUNNING.
+func (t *ideTab) expectRunning() (api.Workspace, error) {
 	w, err := t.server.api.Get(t.Context(), t.id)
 	if err == nil && (w.Phase != "RUNNING" || w.DesiredState != "RUNNING") {
 		err = fmt.Errorf("%s: phase %s, desired %s because of %s; last used %v by %s",
@@ -214,19 +213,19 @@ func (t *ideTab) runs() (api.Workspace, error) {
 	return w, err
 }
 
-// runsFor watches that it never stops.
-func (t *ideTab) runsFor(d time.Duration) error {
+// expectRunningFor returns an error if the workspace stops within d.
+func (t *ideTab) expectRunningFor(d time.Duration) error {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
-		if _, err := t.runs(); err != nil {
+		if _, err := t.expectRunning(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// stopsByItself waits until idleness stops it, and watches for a minute that the
-// tab, which wants to connect again, does not wake it.
-func (t *ideTab) stopsByItself(within time.Duration) error {
+// expectIdleStop waits until the idle timeout stops the workspace. It then
+// checks for a minute that the tab, which tries to reconnect, does not wake it.
+func (t *ideTab) expectIdleStop(within time.Duration) error {
 	start := time.Now()
 	for {
 		w, err := t.server.api.Get(t.Context(), t.id)
@@ -235,7 +234,7 @@ func (t *ideTab) stopsByItself(within time.Duration) error {
 		}
 		if w.Phase == "STANDBY" && w.Operation == "NONE" {
 			if str(w.StopReason) != "idle" {
-				return fmt.Errorf("%s stopped: %s", t.name, str(w.StopReason))
+				return fmt.Errorf("%s: stop reason %q, want idle", t.name, str(w.StopReason))
 			}
 			break
 		}
@@ -260,9 +259,9 @@ func (t *ideTab) stopsByItself(within time.Duration) error {
 			tries++
 		}
 	}
-	t.Logf("%s: its tab asked %d times", t.name, tries)
+	t.Logf("%s: the tab tried to reconnect %d times", t.name, tries)
 	if tries == 0 {
-		return fmt.Errorf("%s: its tab did not try to connect again", t.name)
+		return fmt.Errorf("%s: the tab did not try to reconnect", t.name)
 	}
 	return nil
 }

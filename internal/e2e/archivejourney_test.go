@@ -11,19 +11,19 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
-// A person archives a workspace, sees how far it is, opens its address, brings
-// it back with one click, and finds their file.
+// A user archives a workspace, sees the progress, opens the workspace's
+// address, restores it with one click and finds the file.
 func TestArchiveJourney(t *testing.T) {
 	t.Parallel()
 	bk := s3Bucket(t)
 	p := newBucketProxy(t, bk)
-	s := startQuick(t, append(bk.via(p.URL), "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "COORDINATOR_IDLE_INTERVAL=2s")...)
+	s := startQuick(t, append(bk.settingsVia(p.URL), "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "COORDINATOR_IDLE_INTERVAL=2s")...)
 	b := newBrowser(t)
 	b.login(s.URL, proc.AdminPassword)
 	id := s.createDesired("compiler", "STANDBY")
 	s.awaitPhase(id, "STANDBY")
-	// See journey_test.go; and something to show progress with.
-	home := s.folder(id)
+	// See TestJourney for these settings.
+	home := s.homeFolder(id)
 	settings := home + "/.local/share/code-server/User/settings.json"
 	out, err := exec.CommandContext(t.Context(), "sed", "-i",
 		`s/^{/{\n  "terminal.integrated.gpuAcceleration": "off", "window.confirmBeforeClose": "never",/`, settings).CombinedOutput()
@@ -37,9 +37,9 @@ func TestArchiveJourney(t *testing.T) {
 	b.terminal()
 	b.shell("echo $((6 * 7))-works | tee proof.txt", "42-works")
 
-	// The bucket is made to wait where the upload ends, and where the download
-	// is half way: that is when a person looks.
-	p.set(func(of string, _ int, r *http.Request) fault {
+	// The upload hangs at its end and the download in the middle, so that the
+	// progress stays visible.
+	p.setFault(func(of string, _ int, r *http.Request) fault {
 		if of == id && (r.URL.Query().Has("uploadId") && r.Method == http.MethodPost || r.Method == http.MethodGet && s.jobRuns("restore", id)) {
 			return hang
 		}
@@ -47,27 +47,27 @@ func TestArchiveJourney(t *testing.T) {
 	})
 	b.do("go back to the list", chromedp.Navigate(s.URL+"/"), until(card("RUNNING", "NONE")))
 	b.do("ask for the archive", chromedp.Click("#menu-"+id+" summary"), chromedp.Click("#"+cssID(id+"-archive")), chromedp.WaitVisible("dialog[open] #dialog-form"))
-	b.shot("archive")
+	b.screenshot("archive")
 	b.do("confirm", chromedp.Click("#dialog-form button[type=submit]"))
-	b.do("see how far it is", until(card("STANDBY", "ARCHIVING")),
+	b.do("see the progress", until(card("STANDBY", "ARCHIVING")),
 		until(fmt.Sprintf(`document.querySelector('#ws-%s progress') !== null && /[1-9]/.test(document.querySelector('#ws-%s .progress-text')?.innerText ?? '')`, id, id)))
-	b.shot("archiving")
-	p.hangs(id)
-	p.letGo()
+	b.screenshot("archiving")
+	p.awaitHanging(id)
+	p.release()
 	b.do("see it archived", until(card("ARCHIVED", "NONE")))
-	b.shot("archived")
-	s.noHome(id)
+	b.screenshot("archived")
+	s.expectNoHome(id)
 
 	b.do("open its address", chromedp.Navigate(s.URL+"/w/"+id+"/"), chromedp.WaitVisible("#"+cssID(id+"-start")))
-	b.shot("restore-needed")
+	b.screenshot("restore-needed")
 	b.do("restore it", chromedp.Click("#"+cssID(id+"-start")),
 		until(`document.querySelector('#wait progress') !== null`))
-	p.hangs(id)
-	b.shot("restoring")
-	p.set(nil)
-	p.letGo()
-	b.terminal() // the page has entered by itself
+	p.awaitHanging(id)
+	b.screenshot("restoring")
+	p.setFault(nil)
+	p.release()
+	b.terminal() // the page opens the workspace without a click
 	b.shell("cat proof.txt", "42-works")
-	b.shot("file-is-there")
+	b.screenshot("file-is-there")
 	s.discard(id)
 }

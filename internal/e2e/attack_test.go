@@ -23,8 +23,8 @@ import (
 	"codehub/internal/postgres/embedded"
 )
 
-// Two servers on one database: one leads, both serve, and when the leader is
-// killed the other takes over.
+// Of two servers on one database one leads and both serve. When the leader is
+// killed, the other one takes over.
 func TestStandbyServerTakesOver(t *testing.T) {
 	t.Parallel()
 	settings := append(folderBucket(t).settings, "CODEHUB_DATABASE_URL="+pgtest.New(t, nil), "CODEHUB_DELETE_GRACE=0s")
@@ -33,7 +33,7 @@ func TestStandbyServerTakesOver(t *testing.T) {
 	if strings.Contains(second.Log(), "msg=leading") || !strings.Contains(second.Log(), "standing by") {
 		t.Fatal("the second server does not stand by")
 	}
-	id := second.create(api.CreateWorkspace{Name: "one"}) // asked of the one, done by the other
+	id := second.create(api.CreateWorkspace{Name: "one"}) // requested from the standby, reconciled by the leader
 	second.awaitPhase(id, "RUNNING")
 	second.write(id, "work")
 	before := second.containerOf(id)
@@ -41,16 +41,16 @@ func TestStandbyServerTakesOver(t *testing.T) {
 	another := second.create(api.CreateWorkspace{Name: "two"})
 	second.awaitPhase(another, "RUNNING")
 	if after := second.containerOf(id); after != before {
-		t.Errorf("the change of leaders touched a running container: %s, then %s", before, after)
+		t.Errorf("the running container was %s, after the change of the leader it is %s", before, after)
 	}
 	second.expect(id, "work")
-	first.again()
+	first.restart()
 	second.remove(id)
 	second.remove(another)
 }
 
-// An external database that restarts: nothing that runs notices, and the
-// server goes on by itself.
+// While the external database is down, running workspaces stay reachable.
+// Afterwards the server continues.
 func TestDatabaseRestart(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "codehub-pg-")
@@ -62,34 +62,34 @@ func TestDatabaseRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	var db *embedded.Server
-	up := func() {
+	startDB := func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if db, err = embedded.Start(ctx, embedded.Config{Dir: dir}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	down := func() {
+	stopDB := func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := db.Stop(ctx); err != nil {
 			t.Error(err)
 		}
 	}
-	up()
-	t.Cleanup(func() { down() })
+	startDB()
+	t.Cleanup(func() { stopDB() })
 	s := start(t, "CODEHUB_DATABASE_URL="+db.URL(), "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "one"})
 	s.awaitPhase(id, "RUNNING")
 	s.write(id, "work")
 	for range 2 {
-		down()
-		time.Sleep(2 * time.Second) // an outage, as everybody notices one
-		s.expect(id, "work")        // what is open stays open
-		up()
-		s.insist(id, "STANDBY")
+		stopDB()
+		time.Sleep(2 * time.Second) // long enough for the server to notice
+		s.expect(id, "work")        // running workspaces stay reachable
+		startDB()
+		s.retrySetDesired(id, "STANDBY")
 		s.awaitPhase(id, "STANDBY")
-		s.want(id, "RUNNING")
+		s.setDesired(id, "RUNNING")
 		s.awaitPhase(id, "RUNNING")
 		s.expect(id, "work")
 	}
@@ -101,8 +101,9 @@ func TestDatabaseRestart(t *testing.T) {
 	s.remove(id)
 }
 
-// insist asks until the database, which was taken away, is there again.
-func (s *server) insist(id, desired string) {
+// retrySetDesired repeats the request while the server answers 503, because the
+// database is down.
+func (s *server) retrySetDesired(id, desired string) {
 	s.Helper()
 	deadline := time.Now().Add(patience)
 	for {
@@ -114,24 +115,24 @@ func (s *server) insist(id, desired string) {
 		case !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable:
 			s.Fatalf("without its database the server answers: %v", err)
 		case time.Now().After(deadline):
-			s.Fatalf("the server does not come back: %v", err)
+			s.Fatalf("the server has not recovered: %v", err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 }
 
-// dockerRelay stands between a server and the engine, and can stop passing
-// anything on while it still takes calls.
+// dockerRelay is a proxy between a server and Docker. While it is frozen, it
+// accepts connections and forwards nothing.
 type dockerRelay struct {
 	host string
 
 	mu   sync.Mutex
-	hold chan struct{} // nil: everything passes
+	gate chan struct{} // nil: data passes
 }
 
-func relayDocker(t *testing.T) *dockerRelay {
+func newDockerRelay(t *testing.T) *dockerRelay {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "chr") // short: a socket lives in it
+	dir, err := os.MkdirTemp("", "chr") // short, because the length of a socket's path is limited
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +192,7 @@ func (d *dockerRelay) pass(to io.Writer, from io.Reader) {
 
 func (d *dockerRelay) wait() {
 	d.mu.Lock()
-	hold := d.hold
+	hold := d.gate
 	d.mu.Unlock()
 	if hold != nil {
 		<-hold
@@ -201,23 +202,24 @@ func (d *dockerRelay) wait() {
 func (d *dockerRelay) freeze() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.hold = make(chan struct{})
+	d.gate = make(chan struct{})
 }
 
 func (d *dockerRelay) thaw() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.hold != nil {
-		close(d.hold)
-		d.hold = nil
+	if d.gate != nil {
+		close(d.gate)
+		d.gate = nil
 	}
 }
 
-// An engine that takes calls and never answers: what runs goes on, nobody is
-// in ERROR, it is said in the log, and all goes on once it answers.
+// While Docker accepts requests and does not answer, workspaces keep running,
+// none is in ERROR, and the server logs the failure. Afterwards operations
+// continue.
 func TestServerWhileDockerHangs(t *testing.T) {
 	t.Parallel()
-	relay := relayDocker(t)
+	relay := newDockerRelay(t)
 	s := start(t, "DOCKER_HOST="+relay.host, "CODEHUB_DELETE_GRACE=0s")
 	s.docker = env.docker
 	id := s.create(api.CreateWorkspace{Name: "one"})
@@ -228,7 +230,7 @@ func TestServerWhileDockerHangs(t *testing.T) {
 	deadline := time.Now().Add(patience)
 	for !strings.Contains(s.Log(), "observation failed") {
 		if time.Now().After(deadline) {
-			t.Fatal("the server waits for the engine and says nothing")
+			t.Fatal("the server did not log that the observation failed")
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -244,20 +246,20 @@ func TestServerWhileDockerHangs(t *testing.T) {
 	s.remove(other)
 }
 
-// A shutdown is bounded, whatever is open and whatever hangs: an event stream,
-// a log that is followed, a WebSocket, an engine that never answers.
+// A shutdown ends within its timeout with an open event stream, a followed log
+// and a WebSocket, and while Docker does not answer.
 func TestShutdownIsBounded(t *testing.T) {
 	t.Parallel()
-	relay := relayDocker(t)
+	relay := newDockerRelay(t)
 	s := start(t, "DOCKER_HOST="+relay.host, "CODEHUB_SHUTDOWN_TIMEOUT=3s")
 	s.docker = env.docker
 	id := s.create(api.CreateWorkspace{Name: "one"})
 	s.awaitPhase(id, "RUNNING")
-	s.open("/api/v1/events", "event:")
-	s.open("/api/v1/workspaces/"+id+"/logs?follow=true", "")
+	s.openStream("/api/v1/events", "event:")
+	s.openStream("/api/v1/workspaces/"+id+"/logs?follow=true", "")
 	s.openWebSocket(id)
 	relay.freeze()
-	s.create(api.CreateWorkspace{Name: "two"}) // an operation in the middle of it
+	s.create(api.CreateWorkspace{Name: "two"}) // an operation is running at the shutdown
 	began := time.Now()
 	s.Stop()
 	if took := time.Since(began); took > 20*time.Second {
@@ -271,8 +273,8 @@ func TestShutdownIsBounded(t *testing.T) {
 	}
 }
 
-// open asks for what never ends, and returns once something of it came.
-func (s *server) open(path, first string) {
+// openStream opens an endless response and returns after its first line.
+func (s *server) openStream(path, first string) {
 	s.Helper()
 	req, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.URL+path, nil)
 	if err != nil {
@@ -311,8 +313,8 @@ func (s *server) openWebSocket(id string) {
 	}
 }
 
-// A server that is killed while it starts, again and again, at whatever
-// moment, starts in the end and has everything.
+// A server that is killed several times during its start, at random moments,
+// starts in the end with all data.
 func TestKilledWhileStarting(t *testing.T) {
 	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s")
@@ -322,27 +324,27 @@ func TestKilledWhileStarting(t *testing.T) {
 	before := s.containerOf(id)
 	for i := range 8 {
 		if i%2 == 0 {
-			s.Stop() // so that the next one starts the database, too
+			s.Stop() // stops the database as well, so that the next start includes it
 		} else {
 			s.Kill()
 		}
 		if err := s.Launch(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(rand.N(400 * time.Millisecond)) // any moment will do
+		time.Sleep(rand.N(400 * time.Millisecond)) // any moment
 		s.Kill()
 	}
-	s.again()
+	s.restart()
 	s.awaitPhase(id, "RUNNING")
 	s.expect(id, "work")
 	if after := s.containerOf(id); after != before {
-		t.Errorf("the running container was touched: %s, then %s", before, after)
+		t.Errorf("the running container was %s, now it is %s", before, after)
 	}
 	s.remove(id)
 }
 
-// The embedded database is killed, and then hangs for a while: open
-// connections to workspaces go on, and the server comes back by itself.
+// The embedded database is killed, by SIGKILL and SIGQUIT. Running workspaces
+// stay reachable, and the server recovers.
 func TestServerSurvivesEmbeddedDatabaseFailure(t *testing.T) {
 	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s")
@@ -361,14 +363,14 @@ func TestServerSurvivesEmbeddedDatabaseFailure(t *testing.T) {
 		if err := syscall.Kill(pid, sig); err != nil {
 			t.Fatal(err)
 		}
-		// What is open stays open, or says that it cannot be reached for now.
+		// The proxy serves the workspace, or answers 503.
 		status, body := s.ide(http.MethodGet, id, "/file?path=notes.txt", "")
 		if (status != http.StatusOK || body != "work") && status != http.StatusServiceUnavailable {
 			t.Errorf("without its database the server answers: %d %s", status, body)
 		}
-		s.insist(id, "STANDBY")
+		s.retrySetDesired(id, "STANDBY")
 		s.awaitPhase(id, "STANDBY")
-		s.want(id, "RUNNING")
+		s.setDesired(id, "RUNNING")
 		s.awaitPhase(id, "RUNNING")
 		s.expect(id, "work")
 	}

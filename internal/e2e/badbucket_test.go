@@ -9,33 +9,35 @@ import (
 	"codehub/api"
 )
 
-// The bucket fails at each request that an archive and a restore make, in each
-// way, a workspace for each: it costs time, and never counts as a failure.
+// The bucket fails once at each request of an archive and of a restore, with
+// each fault, in one workspace for each pair. The operations retry and count no
+// failure.
 func TestBucketFailsAtEachCall(t *testing.T) {
 	t.Parallel()
-	b, rng := s3Bucket(t), seeded(t, 6)
+	b, rng := s3Bucket(t), newRand(t, 6)
 	p := newBucketProxy(t, b)
-	s := startQuick(t, append(b.via(p.URL), "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
+	s := startQuick(t, append(b.settingsVia(p.URL), "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
 
-	type patient struct {
+	type faultCase struct {
 		id    string
 		home  homeState
 		nth   int
 		fault fault
 	}
-	var all []patient
+	var all []faultCase
 	add := func(nth int, f fault) {
-		id, home := s.filled(fmt.Sprint(nth, " ", f), rng)
-		all = append(all, patient{id, home, nth, f})
+		id, home := s.createFilled(fmt.Sprint(nth, " ", f), rng)
+		all = append(all, faultCase{id, home, nth, f})
 	}
-	// run has all go wrong once at their nth request, and says whether all have.
-	run := func(wish string, check func(on *server, v patient)) (enough bool) {
-		by, since := map[string]patient{}, map[string]time.Time{}
+	// run makes the nth request of each workspace fail, and reports whether
+	// every workspace made that many requests.
+	run := func(desired string, check func(on *server, v faultCase)) (reached bool) {
+		cases, since := map[string]faultCase{}, map[string]time.Time{}
 		for _, v := range all {
-			by[v.id] = v
+			cases[v.id] = v
 		}
-		p.set(func(of string, n int, _ *http.Request) fault {
-			v, ok := by[of]
+		p.setFault(func(of string, n int, _ *http.Request) fault {
+			v, ok := cases[of]
 			switch {
 			case ok && n == v.nth:
 				since[of] = time.Now()
@@ -45,90 +47,90 @@ func TestBucketFailsAtEachCall(t *testing.T) {
 			}
 			return pass
 		})
-		enough = true
-		s.abreast(len(all), func(i int, on *server) {
+		reached = true
+		s.inParallel(len(all), func(i int, on *server) {
 			v := all[i]
-			on.want(v.id, wish)
-			on.patiently(v.id, wish)
+			on.setDesired(v.id, desired)
+			on.awaitWithoutFailure(v.id, desired)
 			if t.Failed() {
-				t.Logf("requests about %s, in which %d was %s:\n%s", v.id, v.nth, v.fault, p.said(v.id))
+				t.Logf("requests of %s, of which number %d had the fault %q:\n%s", v.id, v.nth, v.fault, p.requestLog(v.id))
 			}
 			check(on, v)
 		})
 		for _, v := range all {
 			if p.requests(v.id) < v.nth {
-				enough = false
+				reached = false
 			}
 		}
-		return enough
+		return reached
 	}
-	for wave, reached := 0, true; reached; wave++ {
-		if wave == 10 {
-			t.Fatal("an archive and a restore make ever more requests")
+	for round, reached := 0, true; reached; round++ {
+		if round == 10 {
+			t.Fatal("the number of requests of an archive and a restore has no bound")
 		}
 		all = nil
 		for i := range 8 {
-			nth := wave*8 + i + 1
+			nth := round*8 + i + 1
 			for k, f := range faults {
-				if long || k == nth%len(faults) || k == (nth+2)%len(faults) {
+				if soaking || k == nth%len(faults) || k == (nth+2)%len(faults) {
 					add(nth, f)
 				}
 			}
 		}
-		a := run("ARCHIVED", func(on *server, v patient) { on.archived(b, v.id, v.home) })
-		s.sound()
-		r := run("STANDBY", func(on *server, v patient) { on.restored(v.id, v.home); on.discard(v.id) })
-		s.sound()
-		reached = a || r
-		t.Logf("%d faults; each of the first %d requests had some", len(all), wave*8+8)
+		archiveReached := run("ARCHIVED", func(on *server, v faultCase) { on.awaitArchived(b, v.id, v.home) })
+		s.stopIfFailed()
+		restoreReached := run("STANDBY", func(on *server, v faultCase) { on.awaitRestored(v.id, v.home); on.discard(v.id) })
+		s.stopIfFailed()
+		reached = archiveReached || restoreReached
+		t.Logf("%d faults injected, in the first %d requests", len(all), round*8+8)
 	}
 }
 
-// patiently waits until a workspace is where it is wanted, and until then
-// nothing is held against it.
-func (s *server) patiently(id, phase string) {
+// awaitWithoutFailure waits until a workspace has the phase, and fails the test
+// if a failure is counted.
+func (s *server) awaitWithoutFailure(id, phase string) {
 	s.Helper()
-	s.await(id, phase+" and at rest", func(w api.Workspace) bool {
+	s.await(id, phase+" without an operation", func(w api.Workspace) bool {
 		if w.Phase == "ERROR" || w.ErrorCount != 0 {
-			s.Errorf("the bucket's fault is held against %s: %s, %d, %s: %s", w.Name, w.Phase, w.ErrorCount, str(w.ErrorReason), str(w.ErrorMessage))
+			s.Errorf("the bucket's fault was counted as a failure of %s: %s, %d failures, %s: %s", w.Name, w.Phase, w.ErrorCount, str(w.ErrorReason), str(w.ErrorMessage))
 			return true
 		}
 		return w.Phase == phase && w.Operation == "NONE"
 	})
 }
 
-// The bucket is away for a while: archives and restores wait, who waits for an
-// archive is let in again, and nobody is in ERROR.
+// While the bucket is unavailable, archives and restores wait, a workspace that
+// waits for its archive can be opened, and no workspace is in ERROR.
 func TestBucketOutageLosesNothing(t *testing.T) {
 	t.Parallel()
-	b, rng := s3Bucket(t), seeded(t, 7)
+	b, rng := s3Bucket(t), newRand(t, 7)
 	p := newBucketProxy(t, b)
-	s := startQuick(t, append(b.via(p.URL), "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
-	resting, restingHome := s.filled("archived before", rng)
-	s.want(resting, "ARCHIVED")
-	s.archived(b, resting, restingHome)
-	waiting, waitingHome := s.filled("to be archived", rng)
-	opened, openedHome := s.filled("opened meanwhile", rng)
-	stuck, stuckHome := s.filled("in the middle of it", rng)
+	s := startQuick(t, append(b.settingsVia(p.URL), "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
+	resting, restingHome := s.createFilled("archived before", rng)
+	s.setDesired(resting, "ARCHIVED")
+	s.awaitArchived(b, resting, restingHome)
+	waiting, waitingHome := s.createFilled("to be archived", rng)
+	opened, openedHome := s.createFilled("opened meanwhile", rng)
+	stuck, stuckHome := s.createFilled("in the middle of it", rng)
 
-	// One is caught in the middle of its upload.
-	p.set(func(of string, _ int, r *http.Request) fault {
+	// The outage begins in the middle of this upload.
+	p.setFault(func(of string, _ int, r *http.Request) fault {
 		if of == stuck && r.Method == http.MethodPut {
 			return hang
 		}
 		return pass
 	})
-	s.want(stuck, "ARCHIVED")
-	p.hangs(stuck)
-	p.set(nil)
-	p.away()
+	s.setDesired(stuck, "ARCHIVED")
+	p.awaitHanging(stuck)
+	p.setFault(nil)
+	p.takeDown()
 	down := time.Now()
-	s.want(waiting, "ARCHIVED")
-	s.want(opened, "ARCHIVED")
-	s.want(resting, "STANDBY")
-	s.await(opened, "being archived", func(w api.Workspace) bool { return w.Operation == "ARCHIVING" })
-	s.want(opened, "RUNNING")
-	s.await(opened, "open while the bucket is away", func(w api.Workspace) bool { return w.Phase == "RUNNING" && w.Operation == "NONE" })
+	s.setDesired(waiting, "ARCHIVED")
+	s.setDesired(opened, "ARCHIVED")
+	s.setDesired(resting, "STANDBY")
+	s.await(opened, "ARCHIVING", func(w api.Workspace) bool { return w.Operation == "ARCHIVING" })
+	s.setDesired(opened, "RUNNING")
+	s.await(opened, "RUNNING while the bucket is unavailable", func(w api.Workspace) bool { return w.Phase == "RUNNING" && w.Operation == "NONE" })
 	s.write(opened, "work during the outage")
 	for time.Since(down) < 20*time.Second {
 		for _, id := range []string{resting, waiting, opened, stuck} {
@@ -143,19 +145,19 @@ func TestBucketOutageLosesNothing(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 	}
 	for id, home := range map[string]homeState{resting: restingHome, waiting: waitingHome, stuck: stuckHome} {
-		s.somewhere(b, id, home)
+		s.expectCompleteCopy(b, id, home)
 	}
-	p.back()
-	s.archived(b, waiting, waitingHome)
-	s.archived(b, stuck, stuckHome)
-	s.restored(resting, restingHome)
+	p.bringUp()
+	s.awaitArchived(b, waiting, waitingHome)
+	s.awaitArchived(b, stuck, stuckHome)
+	s.awaitRestored(resting, restingHome)
 	s.expect(opened, "work during the outage")
-	s.want(opened, "STANDBY")
+	s.setDesired(opened, "STANDBY")
 	s.awaitPhase(opened, "STANDBY")
-	now := s.look(opened)
+	now := s.readHome(opened)
 	for name, was := range openedHome {
 		if got := now[name]; got.SHA256 != was.SHA256 {
-			t.Errorf("%q of the one that was opened has changed", name)
+			t.Errorf("file %q of the opened workspace has changed", name)
 		}
 	}
 	for _, id := range []string{resting, waiting, opened, stuck} {

@@ -23,7 +23,7 @@ type browser struct {
 	*testing.T
 	ctx   context.Context
 	steps int
-	dir   string // of the screenshots
+	dir   string // folder of the screenshots
 }
 
 func newBrowser(t *testing.T) *browser {
@@ -36,15 +36,15 @@ func newBrowser(t *testing.T) *browser {
 	if err := os.MkdirAll(b.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := chromedp.Do(ctx, b.leaveByAll()); err != nil {
+	if err := chromedp.Do(ctx, b.acceptDialogs()); err != nil {
 		t.Fatalf("start Chromium: %v", err)
 	}
 	return b
 }
 
-// leaveByAll has every dialog answered with yes, for as long as the browser
-// lives: the IDE may ask whether it is to be left, and nobody is there.
-func (b *browser) leaveByAll() chromedp.Action[chromedp.Void] {
+// acceptDialogs accepts every JavaScript dialog, such as the IDE's question
+// before its page is closed.
+func (b *browser) acceptDialogs() chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		opened := cdp.Events(b.ctx, t, page.JavascriptDialogOpening)
 		go func() {
@@ -60,8 +60,8 @@ func (b *browser) leaveByAll() chromedp.Action[chromedp.Void] {
 	})
 }
 
-// do runs actions within a generous bound; on failure a screenshot says where
-// it stands.
+// do runs actions with a timeout of two minutes. If they fail, it takes a
+// screenshot and logs the address and text of the page.
 func (b *browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, 2*time.Minute)
@@ -71,13 +71,13 @@ func (b *browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 		defer cancel()
 		url, _ := chromedp.Run(ctx, chromedp.Location())
 		text, _ := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body.innerText.slice(0, 2000)`))
-		b.shot("failed")
+		b.screenshot("failed")
 		b.Fatalf("%s: %v\nat %s\n%s", what, err, url, text)
 	}
 }
 
-// shot keeps a screenshot as test output.
-func (b *browser) shot(name string) {
+// screenshot saves a screenshot to the test output.
+func (b *browser) screenshot(name string) {
 	b.Helper()
 	b.steps++
 	ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
@@ -92,8 +92,8 @@ func (b *browser) shot(name string) {
 	}
 }
 
-// text types as an input method does: key by key, the terminal would see
-// some twice.
+// text inserts text as an input method does. If it sent single keys, the
+// terminal would receive some of them twice.
 func text(s string) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		_, err := cdp.Call(ctx, t, input.InsertText, input.InsertTextParams{Text: s})
@@ -113,7 +113,7 @@ func until(expression string) chromedp.Action[chromedp.Void] {
 			}
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("never true: %s: %w", expression, ctx.Err())
+				return fmt.Errorf("not true: %s: %w", expression, ctx.Err())
 			case <-tick.C:
 			}
 		}
@@ -124,7 +124,7 @@ func until(expression string) chromedp.Action[chromedp.Void] {
 func (b *browser) login(url, password string) {
 	b.Helper()
 	b.do("open the login page", chromedp.Navigate(url+"/"), chromedp.WaitVisible("#username"))
-	b.shot("login")
+	b.screenshot("login")
 	b.do("log in",
 		chromedp.SendKeys("#username", "admin"), chromedp.SendKeys("#password", password),
 		chromedp.Click("form button.btn-primary"), chromedp.WaitVisible("#new-workspace"))
@@ -134,7 +134,8 @@ func (b *browser) login(url, password string) {
 func (b *browser) terminal() {
 	b.Helper()
 	b.do("wait for the workbench", until(`document.querySelector('.monaco-workbench .part.editor') !== null`), until(`!document.querySelector('.monaco-progress-container.active.infinite.long')`))
-	// The command is there only once the remote side has connected.
+	// The palette has the command only after the IDE has connected to the
+	// server.
 	offered := until(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes('Create New Terminal'))`)
 	for try := 1; ; try++ {
 		b.do("open the command palette", chromedp.KeyEvent(kb.F1), chromedp.WaitVisible(".quick-input-widget input"), text("Terminal: Create New Terminal"))
@@ -145,12 +146,12 @@ func (b *browser) terminal() {
 			break
 		}
 		if try == 20 {
-			b.shot("no-terminal")
+			b.screenshot("no-terminal")
 			b.Fatalf("the IDE offers no terminal: %v", err)
 		}
 		b.do("close the command palette", chromedp.KeyEvent(kb.Escape))
 	}
-	b.do("take it", chromedp.KeyEvent("\r"))
+	b.do("choose the command", chromedp.KeyEvent("\r"))
 	b.do("wait for the prompt", chromedp.WaitVisible(".terminal-wrapper.active .xterm-rows"),
 		until(`(document.querySelector('.terminal-wrapper.active .xterm-rows')?.innerText ?? '').includes('$')`))
 }

@@ -17,38 +17,39 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
-// bucketProxy stands between the server and its S3 bucket and has single
-// requests go wrong.
+// bucketProxy is a proxy between the server and its S3 bucket that injects
+// faults into single requests.
 type bucketProxy struct {
 	testing.TB
 	URL     string
 	address string
 	relay   *httputil.ReverseProxy
 
-	mu     sync.Mutex
-	server *http.Server
-	counts map[string]int // requests by workspace
-	fault  func(workspace string, n int, r *http.Request) fault
-	open   map[string]func() // what hangs, by workspace → lets it go on
-	seen   []string
+	mu      sync.Mutex
+	server  *http.Server
+	counts  map[string]int // requests by workspace
+	fault   func(workspace string, n int, r *http.Request) fault
+	hanging map[string]func() // workspace → function that releases its hanging request
+	log     []string
 }
 
-// fault is what happens to a request. Those that cut do so in the middle.
+// fault is the fault of one request. Those that cut close the connection in the
+// middle.
 type fault string
 
 const (
 	pass       fault = ""
-	refuse     fault = "refused"     // the connection is reset before anything was read
-	slow       fault = "slow"        // it takes two seconds more
-	cutRequest fault = "cut request" // the bucket gets the first half
-	cutAnswer  fault = "cut answer"  // it is done, and half of the answer comes back
+	refuse     fault = "refused"     // the connection is reset before the request is read
+	slow       fault = "slow"        // two seconds of delay
+	cutRequest fault = "cut request" // the bucket receives the first half
+	cutAnswer  fault = "cut answer"  // the bucket executes it, and half of the response is returned
 	status500  fault = "500"
 	status503  fault = "503"
 	busy       fault = "503 for a while"
-	hang       fault = "hang" // until letGo
+	hang       fault = "hang" // until release
 )
 
-// faults are those that pass by themselves.
+// faults are the temporary faults.
 var faults = []fault{refuse, slow, cutRequest, cutAnswer, status500, status503, busy}
 
 func newBucketProxy(tb testing.TB, b *bucket) *bucketProxy {
@@ -56,22 +57,22 @@ func newBucketProxy(tb testing.TB, b *bucket) *bucketProxy {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	p := &bucketProxy{TB: tb, counts: map[string]int{}, open: map[string]func(){}}
+	p := &bucketProxy{TB: tb, counts: map[string]int{}, hanging: map[string]func(){}}
 	p.relay = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
-			r.Out.Host = r.In.Host // it is part of what was signed
+			r.Out.Host = r.In.Host // the signature includes the host
 		},
 		Transport:     &http.Transport{MaxIdleConnsPerHost: 32},
 		FlushInterval: -1,
 		ErrorHandler:  func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
-	address, err := proc.FreeAddress() // it has to be free when the bucket is back
+	address, err := proc.FreeAddress() // the port must stay free while the bucket is unavailable
 	if err != nil {
 		tb.Fatal(err)
 	}
 	p.listen(address)
-	tb.Cleanup(p.away)
+	tb.Cleanup(p.takeDown)
 	return p
 }
 
@@ -87,35 +88,37 @@ func (p *bucketProxy) listen(address string) {
 	go func(s *http.Server) { _ = s.Serve(l) }(p.server)
 }
 
-// away takes the bucket from the network: connections break, new ones are refused.
-func (p *bucketProxy) away() {
-	p.letGo()
+// takeDown makes the bucket unavailable: it closes connections and refuses new
+// ones.
+func (p *bucketProxy) takeDown() {
+	p.release()
 	_ = p.server.Close()
 }
 
-// back brings it back.
-func (p *bucketProxy) back() { p.Helper(); p.listen(p.address) }
+// bringUp makes the bucket available again.
+func (p *bucketProxy) bringUp() { p.Helper(); p.listen(p.address) }
 
-// set says what goes wrong from now on, and counts from one again.
-func (p *bucketProxy) set(f func(workspace string, n int, r *http.Request) fault) {
+// setFault sets the function that chooses the fault of a workspace's nth
+// request. It resets the counts.
+func (p *bucketProxy) setFault(f func(workspace string, n int, r *http.Request) fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.fault, p.counts, p.seen = f, map[string]int{}, nil
+	p.fault, p.counts, p.log = f, map[string]int{}, nil
 }
 
-// requests is how many there were about a workspace since set.
+// requests returns the number of requests of a workspace since setFault.
 func (p *bucketProxy) requests(workspace string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.counts[workspace]
 }
 
-// said lists the requests about a workspace since set.
-func (p *bucketProxy) said(workspace string) string {
+// requestLog lists the requests of a workspace since setFault.
+func (p *bucketProxy) requestLog(workspace string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var out []string
-	for _, s := range p.seen {
+	for _, s := range p.log {
 		if strings.Contains(s, workspace) {
 			out = append(out, s)
 		}
@@ -123,29 +126,29 @@ func (p *bucketProxy) said(workspace string) string {
 	return strings.Join(out, "\n")
 }
 
-// letGo has what hangs go on.
-func (p *bucketProxy) letGo() {
+// release continues the hanging requests.
+func (p *bucketProxy) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for id, f := range p.open {
+	for id, f := range p.hanging {
 		f()
-		delete(p.open, id)
+		delete(p.hanging, id)
 	}
 }
 
-// hangs waits until a request about the workspace hangs.
-func (p *bucketProxy) hangs(workspace string) {
+// awaitHanging waits until a request of the workspace hangs.
+func (p *bucketProxy) awaitHanging(workspace string) {
 	p.Helper()
 	deadline := time.Now().Add(patience)
 	for {
 		p.mu.Lock()
-		_, ok := p.open[workspace]
+		_, ok := p.hanging[workspace]
 		p.mu.Unlock()
 		if ok {
 			return
 		}
 		if time.Now().After(deadline) {
-			p.Fatalf("no request about %s hangs:\n%s", workspace, p.said(workspace))
+			p.Fatalf("no request of %s hangs:\n%s", workspace, p.requestLog(workspace))
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -155,22 +158,22 @@ func (p *bucketProxy) hangs(workspace string) {
 var keyWorkspace = regexp.MustCompile(`/homes/team/[0-9a-f-]{36}/([0-9a-f-]{36})/`)
 
 func (p *bucketProxy) serve(w http.ResponseWriter, r *http.Request) {
-	of := ""
+	workspace := ""
 	if m := keyWorkspace.FindStringSubmatch(r.URL.Path); m != nil {
-		of = m[1]
+		workspace = m[1]
 	}
 	p.mu.Lock()
-	p.counts[of]++
-	n := p.counts[of]
+	p.counts[workspace]++
+	n := p.counts[workspace]
 	f := pass
 	if p.fault != nil {
-		f = p.fault(of, n, r)
+		f = p.fault(workspace, n, r)
 	}
-	p.seen = append(p.seen, fmt.Sprintf("%3d %-12s %s %s?%.60s", n, f, r.Method, r.URL.Path, r.URL.RawQuery))
+	p.log = append(p.log, fmt.Sprintf("%3d %-12s %s %s?%.60s", n, f, r.Method, r.URL.Path, r.URL.RawQuery))
 	var wait chan struct{}
 	if f == hang {
 		wait = make(chan struct{})
-		p.open[of] = sync.OnceFunc(func() { close(wait) })
+		p.hanging[workspace] = sync.OnceFunc(func() { close(wait) })
 	}
 	p.mu.Unlock()
 	p.act(f, wait, w, r)
@@ -178,7 +181,7 @@ func (p *bucketProxy) serve(w http.ResponseWriter, r *http.Request) {
 
 func (p *bucketProxy) act(f fault, wait chan struct{}, w http.ResponseWriter, r *http.Request) {
 	if f == cutRequest && r.ContentLength <= 0 {
-		f = refuse // it has no middle
+		f = refuse // a request without a body cannot be cut in the middle
 	}
 	switch f {
 	case refuse:
@@ -190,7 +193,8 @@ func (p *bucketProxy) act(f fault, wait chan struct{}, w http.ResponseWriter, r 
 		time.Sleep(2 * time.Second)
 		p.relay.ServeHTTP(w, r)
 	case hang:
-		// Half of an answer, or nothing of a request, and then silence.
+		// A download hangs in the middle of the response, other requests
+		// before the bucket gets them.
 		if r.Method == http.MethodGet {
 			p.relay.ServeHTTP(&halfWriter{ResponseWriter: w, then: func() { <-wait }}, r)
 			return
@@ -211,13 +215,13 @@ func (p *bucketProxy) act(f fault, wait chan struct{}, w http.ResponseWriter, r 
 		}
 		w.Header().Set("Content-Type", "application/xml")
 		w.WriteHeader(code)
-		fmt.Fprintf(w, "<?xml version=\"1.0\"?><Error><Code>%s</Code><Message>a test's doing</Message></Error>", name)
+		fmt.Fprintf(w, "<?xml version=\"1.0\"?><Error><Code>%s</Code><Message>injected by a test</Message></Error>", name)
 	default:
 		p.relay.ServeHTTP(w, r)
 	}
 }
 
-// halfReader ends with an error where the connection broke.
+// halfReader returns an error after the first bytes of a body.
 type halfReader struct {
 	r    io.Reader
 	left int64
@@ -225,14 +229,14 @@ type halfReader struct {
 
 func (h *halfReader) Read(b []byte) (int, error) {
 	if h.left <= 0 {
-		return 0, errors.New("cut by the test")
+		return 0, errors.New("cut by a test")
 	}
 	n, err := h.r.Read(b[:min(int64(len(b)), h.left)])
 	h.left -= int64(n)
 	return n, err
 }
 
-// halfWriter lets half of an answer through, and then does something.
+// halfWriter forwards half of a response and then calls then.
 type halfWriter struct {
 	http.ResponseWriter
 	then  func()

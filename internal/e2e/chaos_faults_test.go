@@ -15,75 +15,75 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
-// trouble is what goes wrong with a cluster, several things at once.
-type trouble struct {
+// faultInjector injects faults into a cluster, up to two at a time.
+type faultInjector struct {
 	*cluster
-	bucketProxy *bucketProxy // nil: the bucket stays
+	bucketProxy *bucketProxy // nil: the bucket stays available
 
 	group sync.WaitGroup
-	over  chan struct{} // faults end and none begins
+	stop  chan struct{} // closed: faults end and none begins
 
-	mu    sync.Mutex
-	busy  map[string]bool // what something is wrong with
-	tally map[string]int
+	mu     sync.Mutex
+	faulty map[string]bool // targets that have a fault now
+	tally  map[string]int
 }
 
-// mishap is a kind of fault: of says with what it begins, which is left alone
-// by others until it is over.
-type mishap struct {
-	name   string
-	weight int
-	of     func(tr *trouble, m *member) (target string)
-	begin  func(tr *trouble, m *member, rng *rand.Rand)
-	least  time.Duration // for how long, at most twice as long as most
-	most   time.Duration
-	end    func(tr *trouble, m *member)
+// clusterFault is a kind of fault. target names what it affects: a target has
+// one fault at a time.
+type clusterFault struct {
+	name        string
+	weight      int
+	target      func(tr *faultInjector, m *member) (target string)
+	begin       func(tr *faultInjector, m *member, rng *rand.Rand)
+	minDuration time.Duration // a fault lasts from minDuration to maxDuration
+	maxDuration time.Duration
+	end         func(tr *faultInjector, m *member)
 }
 
-func theMember(_ *trouble, m *member) string   { return m.name }
-func theDatabase(_ *trouble, m *member) string { return "database of " + m.name }
-func theEngine(_ *trouble, m *member) string   { return "engine of " + m.name }
-func named(s string) func(*trouble, *member) string {
-	return func(*trouble, *member) string { return s }
+func serverTarget(_ *faultInjector, m *member) string   { return m.name }
+func databaseTarget(_ *faultInjector, m *member) string { return "database of " + m.name }
+func dockerTarget(_ *faultInjector, m *member) string   { return "Docker of " + m.name }
+func sharedTarget(s string) func(*faultInjector, *member) string {
+	return func(*faultInjector, *member) string { return s }
 }
 
-var mishaps = []mishap{
-	{"kill -9", 6, theMember, func(tr *trouble, m *member, _ *rand.Rand) { m.Kill() }, 0, 3 * time.Second, (*trouble).revive},
-	{"SIGSTOP, soon awake", 3, theMember, func(_ *trouble, m *member, _ *rand.Rand) { m.stop() }, 0, 8 * time.Second, func(_ *trouble, m *member) { m.wake() }},
-	{"SIGSTOP", 2, theMember, func(_ *trouble, m *member, _ *rand.Rand) { m.stop() }, 16 * time.Second, 20 * time.Second, func(_ *trouble, m *member) { m.wake() }},
-	{"database cut", 3, theDatabase, func(_ *trouble, m *member, _ *rand.Rand) { m.db.cut() }, 0, 5 * time.Second, func(_ *trouble, m *member) { m.db.heal() }},
-	{"database silent, for a moment", 2, theDatabase, func(_ *trouble, m *member, _ *rand.Rand) { m.db.freeze() }, 0, 8 * time.Second, func(_ *trouble, m *member) { m.db.heal() }},
-	{"database silent", 2, theDatabase, func(_ *trouble, m *member, _ *rand.Rand) { m.db.freeze() }, 16 * time.Second, 20 * time.Second, func(_ *trouble, m *member) { m.db.heal() }},
-	{"database slow", 2, theDatabase, func(_ *trouble, m *member, rng *rand.Rand) {
-		m.db.slow(time.Duration(rng.IntN(100)) * time.Millisecond)
-	}, time.Second, 6 * time.Second, func(_ *trouble, m *member) { m.db.heal() }},
-	{"engine cut", 2, theEngine, func(_ *trouble, m *member, _ *rand.Rand) { m.engine.cut() }, 0, 5 * time.Second, func(_ *trouble, m *member) { m.engine.heal() }},
-	{"engine silent", 2, theEngine, func(_ *trouble, m *member, _ *rand.Rand) { m.engine.freeze() }, 0, 8 * time.Second, func(_ *trouble, m *member) { m.engine.heal() }},
-	{"engine cut from all", 2, named("engine"), func(tr *trouble, _ *member, _ *rand.Rand) {
+var clusterFaults = []clusterFault{
+	{"kill -9", 6, serverTarget, func(tr *faultInjector, m *member, _ *rand.Rand) { m.Kill() }, 0, 3 * time.Second, (*faultInjector).revive},
+	{"SIGSTOP, short", 3, serverTarget, func(_ *faultInjector, m *member, _ *rand.Rand) { m.stop() }, 0, 8 * time.Second, func(_ *faultInjector, m *member) { m.resume() }},
+	{"SIGSTOP", 2, serverTarget, func(_ *faultInjector, m *member, _ *rand.Rand) { m.stop() }, 16 * time.Second, 20 * time.Second, func(_ *faultInjector, m *member) { m.resume() }},
+	{"database cut", 3, databaseTarget, func(_ *faultInjector, m *member, _ *rand.Rand) { m.dbLink.cut() }, 0, 5 * time.Second, func(_ *faultInjector, m *member) { m.dbLink.heal() }},
+	{"database frozen, short", 2, databaseTarget, func(_ *faultInjector, m *member, _ *rand.Rand) { m.dbLink.freeze() }, 0, 8 * time.Second, func(_ *faultInjector, m *member) { m.dbLink.heal() }},
+	{"database frozen", 2, databaseTarget, func(_ *faultInjector, m *member, _ *rand.Rand) { m.dbLink.freeze() }, 16 * time.Second, 20 * time.Second, func(_ *faultInjector, m *member) { m.dbLink.heal() }},
+	{"database slow", 2, databaseTarget, func(_ *faultInjector, m *member, rng *rand.Rand) {
+		m.dbLink.slow(time.Duration(rng.IntN(100)) * time.Millisecond)
+	}, time.Second, 6 * time.Second, func(_ *faultInjector, m *member) { m.dbLink.heal() }},
+	{"Docker cut", 2, dockerTarget, func(_ *faultInjector, m *member, _ *rand.Rand) { m.dockerLink.cut() }, 0, 5 * time.Second, func(_ *faultInjector, m *member) { m.dockerLink.heal() }},
+	{"Docker frozen", 2, dockerTarget, func(_ *faultInjector, m *member, _ *rand.Rand) { m.dockerLink.freeze() }, 0, 8 * time.Second, func(_ *faultInjector, m *member) { m.dockerLink.heal() }},
+	{"Docker cut from all servers", 2, sharedTarget("Docker"), func(tr *faultInjector, _ *member, _ *rand.Rand) {
 		for _, m := range tr.members {
-			m.engine.cut()
+			m.dockerLink.cut()
 		}
-	}, time.Second, 6 * time.Second, func(tr *trouble, _ *member) {
+	}, time.Second, 6 * time.Second, func(tr *faultInjector, _ *member) {
 		for _, m := range tr.members {
-			m.engine.heal()
+			m.dockerLink.heal()
 		}
 	}},
-	{"redis restarted", 2, named("redis"), func(tr *trouble, _ *member, _ *rand.Rand) { tr.redis.kill() }, 0, 4 * time.Second, func(tr *trouble, _ *member) { tr.redis.start() }},
-	{"redis flushed", 1, named("redis"), func(tr *trouble, _ *member, _ *rand.Rand) { tr.redis.flush() }, 0, 0, func(*trouble, *member) {}},
-	{"bucket away", 3, named("bucket"), func(tr *trouble, _ *member, _ *rand.Rand) { tr.bucketProxy.away() }, 0, 5 * time.Second, func(tr *trouble, _ *member) { tr.bucketProxy.back() }},
-	{"container removed by hand", 6, named("container"), func(tr *trouble, _ *member, rng *rand.Rand) { tr.removeSome(rng.Int()) }, 0, 0, func(*trouble, *member) {}},
-	{"postgres restarted", 1, named("postgres"), func(tr *trouble, _ *member, _ *rand.Rand) { tr.pg.Stop() }, 0, 2 * time.Second, func(tr *trouble, _ *member) { tr.pg.Start() }},
+	{"redis restarted", 2, sharedTarget("redis"), func(tr *faultInjector, _ *member, _ *rand.Rand) { tr.redis.kill() }, 0, 4 * time.Second, func(tr *faultInjector, _ *member) { tr.redis.start() }},
+	{"redis flushed", 1, sharedTarget("redis"), func(tr *faultInjector, _ *member, _ *rand.Rand) { tr.redis.flush() }, 0, 0, func(*faultInjector, *member) {}},
+	{"bucket unavailable", 3, sharedTarget("bucket"), func(tr *faultInjector, _ *member, _ *rand.Rand) { tr.bucketProxy.takeDown() }, 0, 5 * time.Second, func(tr *faultInjector, _ *member) { tr.bucketProxy.bringUp() }},
+	{"container removed by hand", 6, sharedTarget("container"), func(tr *faultInjector, _ *member, rng *rand.Rand) { tr.removeSome(rng.Int()) }, 0, 0, func(*faultInjector, *member) {}},
+	{"postgres restarted", 1, sharedTarget("postgres"), func(tr *faultInjector, _ *member, _ *rand.Rand) { tr.pg.Stop() }, 0, 2 * time.Second, func(tr *faultInjector, _ *member) { tr.pg.Start() }},
 }
 
-func newTrouble(c *cluster, p *bucketProxy) *trouble {
-	return &trouble{cluster: c, bucketProxy: p, over: make(chan struct{}), busy: map[string]bool{}, tally: map[string]int{}}
+func newFaultInjector(c *cluster, p *bucketProxy) *faultInjector {
+	return &faultInjector{cluster: c, bucketProxy: p, stop: make(chan struct{}), faulty: map[string]bool{}, tally: map[string]int{}}
 }
 
-// make has something go wrong every pause or so, until the time is up, and
-// returns once everything is as it should be again.
-func (tr *trouble) make(rng *rand.Rand, pause time.Duration, until <-chan struct{}) {
+// run begins a fault about every pause until until is closed. It returns after
+// all faults have ended.
+func (tr *faultInjector) run(rng *rand.Rand, pause time.Duration, until <-chan struct{}) {
 	total := 0
-	for _, m := range mishaps {
+	for _, m := range clusterFaults {
 		total += m.weight
 	}
 	for {
@@ -91,54 +91,54 @@ func (tr *trouble) make(rng *rand.Rand, pause time.Duration, until <-chan struct
 		own := rand.New(rand.NewPCG(rng.Uint64(), 0))
 		select {
 		case <-until:
-			close(tr.over)
+			close(tr.stop)
 			tr.group.Wait()
 			return
 		case <-time.After(pause/2 + time.Duration(rng.Int64N(int64(pause)))):
 		}
-		for _, m := range mishaps {
+		for _, m := range clusterFaults {
 			if at -= m.weight; at >= 0 {
 				continue
 			}
-			lasts := m.least
-			if m.most > m.least {
-				lasts += time.Duration(length % int64(m.most-m.least))
+			duration := m.minDuration
+			if m.maxDuration > m.minDuration {
+				duration += time.Duration(length % int64(m.maxDuration-m.minDuration))
 			}
-			tr.happen(m, on, own, lasts)
+			tr.inject(m, on, own, duration)
 			break
 		}
 	}
 }
 
-// happen begins a fault beside the others, if nothing is wrong with its target.
-func (tr *trouble) happen(m mishap, on *member, rng *rand.Rand, lasts time.Duration) {
-	target := m.of(tr, on)
+// inject begins a fault in a goroutine, unless its target has one or two faults
+// are active.
+func (tr *faultInjector) inject(m clusterFault, on *member, rng *rand.Rand, duration time.Duration) {
+	target := m.target(tr, on)
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	// What all share and what is one server's own are not touched at once, nor
-	// more than two things.
-	if tr.busy[target] || len(tr.busy) >= 2 || strings.HasPrefix(target, "engine") && slices.ContainsFunc(slices.Collect(maps.Keys(tr.busy)), func(b string) bool { return strings.HasPrefix(b, "engine") }) {
+	// Docker is not cut from all servers while the link of one has a fault.
+	if tr.faulty[target] || len(tr.faulty) >= 2 || strings.HasPrefix(target, "Docker") && slices.ContainsFunc(slices.Collect(maps.Keys(tr.faulty)), func(b string) bool { return strings.HasPrefix(b, "Docker") }) {
 		return
 	}
-	tr.busy[target] = true
+	tr.faulty[target] = true
 	tr.tally[m.name]++
 	tr.group.Go(func() {
-		tr.Logf("%s %s: %s, for %.1f s", time.Now().Format("15:04:05.000"), on.name, m.name, lasts.Seconds())
+		tr.Logf("%s %s: %s, for %.1f s", time.Now().Format("15:04:05.000"), on.name, m.name, duration.Seconds())
 		m.begin(tr, on, rng)
 		select {
-		case <-time.After(lasts):
-		case <-tr.over:
+		case <-time.After(duration):
+		case <-tr.stop:
 		}
 		m.end(tr, on)
 		tr.mu.Lock()
 		defer tr.mu.Unlock()
-		delete(tr.busy, target)
+		delete(tr.faulty, target)
 	})
 }
 
-// revive starts a server that was killed. Its start fails while what it needs
-// is away: whoever runs it starts it again.
-func (tr *trouble) revive(m *member) {
+// revive restarts a killed server. It retries, because a start fails while the
+// database or Docker is unavailable.
+func (tr *faultInjector) revive(m *member) {
 	deadline := time.Now().Add(90 * time.Second)
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -148,7 +148,7 @@ func (tr *trouble) revive(m *member) {
 			return
 		}
 		if time.Now().After(deadline) {
-			tr.Errorf("%s does not come back: %v", m.name, err)
+			tr.Errorf("%s does not restart: %v", m.name, err)
 			return
 		}
 		m.Kill()
@@ -156,9 +156,9 @@ func (tr *trouble) revive(m *member) {
 	}
 }
 
-// removeSome removes one of the installation's containers by hand: a
-// workspace's, a storage job, or what holds a home.
-func (tr *trouble) removeSome(which int) {
+// removeSome removes one of the installation's containers: a workspace's, a
+// storage job's, or the holder of a home.
+func (tr *faultInjector) removeSome(which int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	mine := client.Filters{}.Add("label", proc.Label(tr.members[0].Installation()))
@@ -171,8 +171,8 @@ func (tr *trouble) removeSome(which int) {
 	tr.Logf("removed %v (%s), %v", k.Names, k.State, err)
 }
 
-// said is what happened, how often each.
-func said(tally map[string]int) string {
+// formatTally formats one line for each name and its count.
+func formatTally(tally map[string]int) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(tally)) {
 		fmt.Fprintf(&b, "\n  %4d %s", tally[name], name)

@@ -18,25 +18,25 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
-// People ask three servers for anything at random while servers crash and
-// freeze, lose the database, the engine or the bucket, Redis forgets, and
-// containers are removed by hand. What must never be never is (see audit), and
-// once the faults are over everything comes to where it is wanted: no home has
-// lost a byte, every subscriber knows, and nothing is left over.
-// SOAK_CHAOS=1h has it go on for longer; SEED repeats the choices.
+// Users send random requests to three servers while servers crash and freeze,
+// lose the database, Docker or the bucket, Redis loses its data, and containers
+// are removed. The audit finds no violation. After the faults every workspace
+// reaches its desired state, no home has lost a byte, every subscriber is up to
+// date, and no resource leaks. SOAK_CHAOS=1h sets the duration; SEED repeats
+// the choices.
 func TestChaos(t *testing.T) {
 	t.Parallel()
-	lasts := 60 * time.Second
+	duration := 60 * time.Second
 	if v := os.Getenv("SOAK_CHAOS"); v != "" {
 		var err error
-		if lasts, err = time.ParseDuration(v); err != nil {
+		if duration, err = time.ParseDuration(v); err != nil {
 			t.Fatalf("SOAK_CHAOS: %v", err)
 		}
 	}
-	rng := seeded(t, 30)
+	rng := newRand(t, 30)
 	b := s3Bucket(t)
-	p := newBucketProxy(lane{t}, b)
-	c := startCluster(t, clusterOf{
+	p := newBucketProxy(parallelTB{t}, b)
+	c := startCluster(t, clusterOptions{
 		servers: 3, postgres: true, redis: true, bucket: b, endpoint: p.URL,
 		limits: limits{perUser: 2, global: 5, observed: true},
 		settings: []string{
@@ -44,73 +44,74 @@ func TestChaos(t *testing.T) {
 			"CODEHUB_ORPHAN_DELAY=10s", "TTL_STANDBY_SECONDS=30", "TTL_ARCHIVE_SECONDS=30",
 		},
 	})
-	var people []*person
+	var users []*chaosUser
 	var subscribers [][]*subscriber
 	for i := range 4 {
-		who := c.newPerson(fmt.Sprint("person", i), rand.New(rand.NewPCG(rng.Uint64(), uint64(i))), everything)
-		people = append(people, who)
-		subscribers = append(subscribers, c.subscribe(who.token))
+		u := c.newUser(fmt.Sprint("user", i), rand.New(rand.NewPCG(rng.Uint64(), uint64(i))), allActions)
+		users = append(users, u)
+		subscribers = append(subscribers, c.subscribe(u.token))
 	}
-	before := c.atRest(people)
+	before := c.baseline(users)
 
 	stop := make(chan struct{})
-	time.AfterFunc(lasts, func() { close(stop) })
-	tr := newTrouble(c, p)
+	time.AfterFunc(duration, func() { close(stop) })
+	tr := newFaultInjector(c, p)
 	var group sync.WaitGroup
-	for _, who := range people {
-		group.Go(func() { who.live(stop, 200*time.Millisecond) })
+	for _, u := range users {
+		group.Go(func() { u.live(stop, 200*time.Millisecond) })
 	}
-	tr.make(rand.New(rand.NewPCG(rng.Uint64(), 99)), 1500*time.Millisecond, stop)
+	tr.run(rand.New(rand.NewPCG(rng.Uint64(), 99)), 1500*time.Millisecond, stop)
 	group.Wait()
-	t.Logf("what went wrong:%s", said(tr.tally))
-	c.calm(people, subscribers)
-	c.leftOver(people, before)
+	t.Logf("injected faults:%s", formatTally(tr.tally))
+	c.expectConverged(users, subscribers)
+	c.expectNoLeaks(users, before)
 }
 
-// calm: the faults are over, and everything comes to where it is wanted.
-func (c *cluster) calm(people []*person, subscribers [][]*subscriber) {
+// expectConverged checks, after the faults, that workspaces reach their desired
+// states, subscribers are up to date and no file is lost.
+func (c *cluster) expectConverged(users []*chaosUser, subscribers [][]*subscriber) {
 	c.Helper()
-	// What nobody uses stays where it is from now on.
+	// Idle workspaces are not stopped or archived from here on.
 	c.sql(`UPDATE workspaces SET standby_ttl_seconds = 0, archive_ttl_seconds = 0`)
 	files, tally := 0, map[string]int{}
-	for i, who := range people {
-		all := who.arrives(who.via[0], 4*time.Minute)
-		c.notBlind(subscribers[i], who.via[0])
-		files += who.whole(all)
-		for what, n := range who.tally {
+	for i, u := range users {
+		all := u.awaitSettled(u.servers[0], 4*time.Minute)
+		c.awaitInSync(subscribers[i], u.servers[0])
+		files += u.expectFiles(all)
+		for what, n := range u.tally {
 			tally[what] += n
 		}
 	}
-	led, letIn, everybody, mine := c.audit.counted()
-	if led == 0 || letIn == 0 {
-		c.Errorf("the audit has seen %d writes of leaders and %d takings of a slot: it watches nothing", led, letIn)
+	leaderWrites, slotsTaken, total, perUser := c.audit.counted()
+	if leaderWrites == 0 || slotsTaken == 0 {
+		c.Errorf("the audit counted %d writes of leaders and %d slots taken: its triggers do not work", leaderWrites, slotsTaken)
 	}
-	c.Logf("%d files are where they were written; %d writes by leaders, %d slots taken, at most %d at once and %d of one user; asked for:%s",
-		files, led, letIn, everybody, mine, said(tally))
+	c.Logf("%d files compared; %d writes by leaders, %d slots taken, at most %d in use and %d by one user; actions:%s",
+		files, leaderWrites, slotsTaken, total, perUser, formatTally(tally))
 }
 
-// resources is what the servers hold of what can leak.
+// resources are the resources of a server process that can leak.
 type resources struct{ goroutines, descriptors int }
 
-// atRest is the most that any server holds once it has done some of everything,
-// with nothing under way.
-func (c *cluster) atRest(people []*person) resources {
+// baseline uses every part of the servers and returns the most resources that a
+// server then has while idle.
+func (c *cluster) baseline(users []*chaosUser) resources {
 	c.Helper()
-	// Pools are at their largest, and every part has been at work.
+	// Connection pools grow to their maximum here.
 	var group sync.WaitGroup
-	for _, who := range people {
+	for _, u := range users {
 		group.Go(func() {
-			on := *who.via[1]
-			on.test = test{lane{c.TB}}
+			on := *u.servers[1]
+			on.test = test{parallelTB{c.TB}}
 			id := on.createDesired("first", "STANDBY")
 			on.awaitPhase(id, "STANDBY")
-			on.want(id, "ARCHIVED")
+			on.setDesired(id, "ARCHIVED")
 			on.awaitPhase(id, "ARCHIVED")
 			if _, err := on.api.Delete(c.Context(), id, true); err != nil {
 				on.Error(err)
 			}
 		})
-		for _, on := range who.via {
+		for _, on := range u.servers {
 			for range 8 {
 				group.Go(func() { _, _ = on.api.List(c.Context(), clientFilter) })
 			}
@@ -122,7 +123,7 @@ func (c *cluster) atRest(people []*person) resources {
 	}
 	var most resources
 	for _, m := range c.members {
-		r, err := m.holds()
+		r, err := m.resources()
 		if err != nil {
 			c.Fatal(err)
 		}
@@ -131,7 +132,7 @@ func (c *cluster) atRest(people []*person) resources {
 	return most
 }
 
-func (m *member) holds() (r resources, err error) {
+func (m *member) resources() (r resources, err error) {
 	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", m.Pid()))
 	if err != nil {
 		return r, err
@@ -154,51 +155,51 @@ func (m *member) holds() (r resources, err error) {
 			return r, err
 		}
 	}
-	return r, fmt.Errorf("%s does not say how many goroutines it has", m.name)
+	return r, fmt.Errorf("/metrics of %s has no go_goroutines", m.name)
 }
 
-// leftOver deletes everything, after which no server holds more than before,
-// and the engine nothing.
-func (c *cluster) leftOver(people []*person, before resources) {
+// expectNoLeaks deletes all workspaces and waits until no server has more
+// resources than before, and Docker has no containers and volumes.
+func (c *cluster) expectNoLeaks(users []*chaosUser, before resources) {
 	c.Helper()
-	for _, who := range people {
-		all, err := who.via[0].api.List(c.Context(), clientFilter)
+	for _, u := range users {
+		all, err := u.servers[0].api.List(c.Context(), clientFilter)
 		if err != nil {
 			c.Fatal(err)
 		}
 		for _, w := range all {
-			if _, err := who.via[0].api.Delete(c.Context(), w.ID, true); err != nil {
+			if _, err := u.servers[0].api.Delete(c.Context(), w.ID, true); err != nil {
 				c.Fatal(err)
 			}
 		}
 	}
 	http.DefaultClient.CloseIdleConnections()
-	stays.CloseIdleConnections()
-	// A server keeps an idle connection for two minutes, a pool some longer.
+	noRedirects.CloseIdleConnections()
+	// Idle connections are closed after two minutes or later.
 	const slack = 6
 	deadline := time.Now().Add(patience)
 	for {
 		var left []string
 		for _, m := range c.members {
-			if r, err := m.holds(); err != nil || r.goroutines > before.goroutines+slack || r.descriptors > before.descriptors+slack {
+			if r, err := m.resources(); err != nil || r.goroutines > before.goroutines+slack || r.descriptors > before.descriptors+slack {
 				left = append(left, fmt.Sprintf("%s has %d goroutines and %d descriptors, and had at most %d and %d (%v)",
 					m.name, r.goroutines, r.descriptors, before.goroutines, before.descriptors, err))
 			}
 		}
-		left = append(left, c.onEngine()...)
+		left = append(left, c.dockerLeftovers()...)
 		if len(left) == 0 {
 			return
 		}
 		if time.Now().After(deadline) {
-			c.Fatalf("left over:\n%s", strings.Join(left, "\n"))
+			c.Fatalf("leaked:\n%s", strings.Join(left, "\n"))
 		}
 		time.Sleep(500 * time.Millisecond)
 	}
 }
 
-// onEngine lists the containers and volumes there are of the installation; what
-// it has once (the network, its wall, images) aside.
-func (c *cluster) onEngine() (left []string) {
+// dockerLeftovers lists the installation's containers and volumes, without
+// those that it has once (network, wall, images).
+func (c *cluster) dockerLeftovers() (left []string) {
 	c.Helper()
 	mine := client.Filters{}.Add("label", proc.Label(c.members[0].Installation()))
 	containers, err := env.docker.ContainerList(c.Context(), client.ContainerListOptions{All: true, Filters: mine})
@@ -213,7 +214,7 @@ func (c *cluster) onEngine() (left []string) {
 		c.Fatal(err)
 	}
 	for _, v := range volumes.Items {
-		if !strings.Contains(v.Name, "-mark-") { // of the installation, for as long as it lives
+		if !strings.Contains(v.Name, "-mark-") { // belongs to the installation, not to a workspace
 			left = append(left, "volume "+v.Name)
 		}
 	}

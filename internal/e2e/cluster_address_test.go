@@ -22,8 +22,7 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
-// balancer is what people reach several servers through: each request goes to
-// the next one that takes it.
+// balancer sends each request to the next server that accepts the connection.
 type balancer struct {
 	members []*member
 	turn    atomic.Int64
@@ -37,16 +36,15 @@ func (b *balancer) RoundTrip(r *http.Request) (resp *http.Response, err error) {
 			return nil, perr
 		}
 		r.URL.Host = to.Host
-		if resp, err = b.by.RoundTrip(r); !errors.Is(err, syscall.ECONNREFUSED) { // after which nothing was sent
+		if resp, err = b.by.RoundTrip(r); !errors.Is(err, syscall.ECONNREFUSED) { // no server received the request
 			return resp, err
 		}
 	}
 	return nil, err
 }
 
-// A person at one address, behind which are three servers that take turns:
-// they log in, make a workspace, see it come up and open it, while servers are
-// killed under them.
+// A user at the address of a load balancer in front of three servers logs in,
+// creates a workspace, watches it start and opens it, while servers are killed.
 func TestServersBehindOneAddress(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,7 +53,7 @@ func TestServersBehindOneAddress(t *testing.T) {
 	}
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	address := "http://localhost:" + port
-	c := startCluster(t, clusterOf{
+	c := startCluster(t, clusterOptions{
 		servers: 3, bucket: folderBucket(t),
 		settings: []string{"CODEHUB_URL=" + address, "CODEHUB_DELETE_GRACE=0s", "COORDINATOR_IDLE_INTERVAL=2s"},
 	})
@@ -67,7 +65,7 @@ func TestServersBehindOneAddress(t *testing.T) {
 			r.SetXForwarded()
 		},
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-		ErrorLog:     log.New(io.Discard, "", 0), // of servers that were killed
+		ErrorLog:     log.New(io.Discard, "", 0), // discards the errors of killed servers
 	}}
 	go func() { _ = front.Serve(l) }()
 	t.Cleanup(func() { _ = front.Close() })
@@ -82,28 +80,28 @@ func TestServersBehindOneAddress(t *testing.T) {
 		t.Fatalf("workspaces: %v, %v", list, err)
 	}
 	id := list[0].ID
-	leader := c.leads()
+	leader := c.awaitLeader()
 	leader.Kill()
-	c.leads(leader)
+	c.awaitLeader(leader)
 	b.do("open it", chromedp.Navigate(address+"/w/"+id+"/"), until(`document.querySelector('#request') !== null`))
-	c.other(leader).want(id, "STANDBY")
+	c.otherThan(leader).setDesired(id, "STANDBY")
 	b.do("see it stopped", chromedp.Navigate(address+"/"), until(fmt.Sprintf(`document.getElementById('ws-%s')?.dataset.phase === 'STANDBY'`, id)))
-	leader.again()
-	next := c.leads()
+	leader.restart()
+	next := c.awaitLeader()
 	next.Kill()
-	c.leads(next)
+	c.awaitLeader(next)
 	b.do("open it again", chromedp.Navigate(address+"/w/"+id+"/"), until(`document.querySelector('#request') !== null`))
-	next.again()
+	next.restart()
 }
 
-// A server that would look for archives or homes elsewhere than those that are
-// at work is refused with one line; one with the same data folder, too.
+// A server whose archives or homes would be elsewhere than those of the running
+// servers, or whose data folder is theirs, refuses to start with one line.
 func TestServerWithOtherSettingsIsRefused(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, clusterOf{servers: 1, bucket: folderBucket(t)})
+	c := startCluster(t, clusterOptions{servers: 1, bucket: folderBucket(t)})
 	for _, d := range []struct {
 		setting, dir string
-		says         string
+		logs         string
 	}{
 		{"CODEHUB_ARCHIVE_URL=file://" + filepath.Join(t.TempDir(), "elsewhere"), "", "CODEHUB_ARCHIVE_URL"},
 		{"CODEHUB_STORAGE=local-dir", "", "CODEHUB_STORAGE"},
@@ -123,12 +121,12 @@ func TestServerWithOtherSettingsIsRefused(t *testing.T) {
 		cancel()
 		if err == nil {
 			other.Close()
-			t.Errorf("with %s it works beside another", d.setting)
+			t.Errorf("with %s a second server started", d.setting)
 			continue
 		}
-		said := lastLines(other.Log(), 1)
-		if !strings.Contains(said, d.says) {
-			t.Errorf("with %s it says %q", d.setting, said)
+		line := lastLines(other.Log(), 1)
+		if !strings.Contains(line, d.logs) {
+			t.Errorf("with %s the last log line is %q", d.setting, line)
 		}
 	}
 	resp, err := http.Get(c.members[0].URL + "/readyz")
@@ -137,6 +135,6 @@ func TestServerWithOtherSettingsIsRefused(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK {
-		t.Errorf("the one that was there: %d %s %v", resp.StatusCode, body, err)
+		t.Errorf("/readyz of the first server: %d %s %v", resp.StatusCode, body, err)
 	}
 }

@@ -16,36 +16,36 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
-// limits are those that the audit checks at each commit; 0: none.
+// limits are the running limits that the audit checks at each commit; 0: none.
 type limits struct {
 	perUser, global int
-	observed        bool // what a leader has found running may be more: it is told, and is no error
+	observed        bool // more workspaces than the limit are logged, not an error, if the leader observed them running
 }
 
-// auditSQL has the database itself record what must never be, in the
-// transaction that does it. leaderKey is the leader's lock (internal/lease).
+// auditSQL makes the database record violations, in the transaction that
+// commits them. leaderKey is the leader's lock (internal/lease).
 const (
 	leaderKey = 0x636f646568756201
 	auditSQL  = `
 CREATE SCHEMA e2e;
-CREATE TABLE e2e.broken (n bigint GENERATED ALWAYS AS IDENTITY, at timestamptz NOT NULL DEFAULT clock_timestamp(), pid int DEFAULT pg_backend_pid(), mild boolean NOT NULL DEFAULT false, what text, detail text);
-CREATE SEQUENCE e2e.led;    -- writes by a leader
-CREATE SEQUENCE e2e.let_in; -- checks of the limits
-CREATE TABLE e2e.most (everybody bigint, mine bigint);
-INSERT INTO e2e.most VALUES (0, 0);
+CREATE TABLE e2e.violations (n bigint GENERATED ALWAYS AS IDENTITY, at timestamptz NOT NULL DEFAULT clock_timestamp(), pid int DEFAULT pg_backend_pid(), tolerated boolean NOT NULL DEFAULT false, what text, detail text);
+CREATE SEQUENCE e2e.leader_writes;    -- updates of the controller's columns
+CREATE SEQUENCE e2e.slots_taken; -- checks of the limits
+CREATE TABLE e2e.maxima (total bigint, per_user bigint);
+INSERT INTO e2e.maxima VALUES (0, 0);
 
 CREATE VIEW e2e.holders AS SELECT pid FROM pg_locks
 	WHERE locktype = 'advisory' AND granted AND objsubid = 1
 	AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 	AND (classid::bigint << 32) | objid::bigint = %[1]d;
 
--- What the controller alone writes (docs/database.md) comes from the session that
--- holds the leader's lock at that moment.
+-- Only the session that holds the leader's lock writes the controller's columns
+-- (docs/database.md).
 CREATE FUNCTION e2e.controlled() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-	PERFORM nextval('e2e.led');
+	PERFORM nextval('e2e.leader_writes');
 	IF NOT EXISTS (SELECT FROM e2e.holders WHERE pid = pg_backend_pid()) THEN
-		INSERT INTO e2e.broken (what, detail) VALUES ('somebody who does not lead has written',
+		INSERT INTO e2e.violations (what, detail) VALUES ('a server without the leader''s lock updated a workspace',
 			format('workspace %%s: %%s %%s, then %%s %%s; %%s', NEW.id, OLD.phase, OLD.operation, NEW.phase, NEW.operation, current_query()));
 	END IF;
 	RETURN NULL;
@@ -58,9 +58,9 @@ CREATE TRIGGER e2e_controlled AFTER UPDATE ON workspaces FOR EACH ROW WHEN (
 	 NEW.archive_key, NEW.archive_digest, NEW.archive_size, NEW.error_reason, NEW.error_message, NEW.error_count, NEW.retry_at, NEW.stop_reason)
 ) EXECUTE FUNCTION e2e.controlled();
 
--- The limits hold at each commit: whoever takes a slot counts at the end of the
--- transaction, one after the other, so that none is counted without those that
--- were committed just before.
+-- The limits hold at each commit. A transaction that takes a slot counts the slots
+-- at its end, under a lock, so that it counts those of all transactions that
+-- were committed before.
 CREATE FUNCTION e2e.limited() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
 	of_all bigint;
@@ -68,13 +68,13 @@ DECLARE
 	allowed bigint;
 BEGIN
 	PERFORM pg_advisory_xact_lock(4711);
-	PERFORM nextval('e2e.let_in');
+	PERFORM nextval('e2e.slots_taken');
 	SELECT count(*), count(*) FILTER (WHERE owner_user_id = NEW.owner_user_id) INTO of_all, of_owner FROM workspaces WHERE holds_slot;
 	SELECT COALESCE(max_running, %[2]d) INTO allowed FROM users WHERE id = NEW.owner_user_id;
-	UPDATE e2e.most SET everybody = GREATEST(everybody, of_all), mine = GREATEST(mine, of_owner);
+	UPDATE e2e.maxima SET total = GREATEST(total, of_all), per_user = GREATEST(per_user, of_owner);
 	IF allowed > 0 AND of_owner > allowed OR %[3]d > 0 AND of_all > %[3]d THEN
-		INSERT INTO e2e.broken (mild, what, detail) VALUES (%[4]t AND EXISTS (SELECT FROM e2e.holders WHERE pid = pg_backend_pid()), 'more run than may',
-			format('workspace %%s: %%s of its owner, of %%s; %%s in all, of %[3]d; %%s, %%s, wanted %%s, container %%s; %%s', NEW.id, of_owner, allowed, of_all,
+		INSERT INTO e2e.violations (tolerated, what, detail) VALUES (%[4]t AND EXISTS (SELECT FROM e2e.holders WHERE pid = pg_backend_pid()), 'the running limit is exceeded',
+			format('workspace %%s: %%s of its owner, of %%s; %%s in all, of %[3]d; %%s, %%s, desired %%s, container %%s; %%s', NEW.id, of_owner, allowed, of_all,
 				NEW.phase, NEW.operation, NEW.desired_state, NEW.conditions #>> '{infra.container_ready,reason}', current_query()));
 	END IF;
 	RETURN NULL;
@@ -86,19 +86,19 @@ CREATE CONSTRAINT TRIGGER e2e_limited_update AFTER UPDATE ON workspaces DEFERRAB
 `
 )
 
-// audit watches a cluster for what must never be, until the test ends.
+// audit checks a cluster for violations until the test ends.
 type audit struct {
 	*cluster
-	stop context.CancelFunc
-	done sync.WaitGroup
-	told int64             // of e2e.broken
-	odd  map[string]string // what the last look at the engine found wrong
-	seen int               // looks at the engine
+	stop         context.CancelFunc
+	done         sync.WaitGroup
+	reported     int64             // the last reported row of e2e.violations
+	suspects     map[string]string // violations in the last check of Docker; "reported" if they were reported
+	dockerChecks int               // checks of Docker
 }
 
-// watched installs the audit in a database that is migrated; begin has it look,
-// until the test ends.
-func (c *cluster) watched(l limits) *audit {
+// installAudit installs the triggers in a migrated database; begin starts the
+// checks.
+func (c *cluster) installAudit(l limits) *audit {
 	c.Helper()
 	c.sql(fmt.Sprintf(auditSQL, uint64(leaderKey), l.perUser, l.global, l.observed))
 	return &audit{cluster: c}
@@ -109,8 +109,8 @@ func (a *audit) begin() {
 	a.stop = stop
 	a.done.Go(func() {
 		for ctx.Err() == nil {
-			_ = a.database(ctx) // the database may be away; the last look must succeed
-			a.engine(ctx)
+			_ = a.checkDatabase(ctx) // the database may be unavailable; the check in end must succeed
+			a.checkDocker(ctx)
 			select {
 			case <-ctx.Done():
 			case <-time.After(200 * time.Millisecond):
@@ -120,92 +120,93 @@ func (a *audit) begin() {
 	a.Cleanup(a.end)
 }
 
-// end takes a last look.
+// end stops the checks after a last one of the database.
 func (a *audit) end() {
 	a.stop()
 	a.done.Wait()
-	if err := a.database(context.Background()); err != nil {
-		a.Errorf("look at what the audit has found: %v", err)
+	if err := a.checkDatabase(context.Background()); err != nil {
+		a.Errorf("read the audit's violations: %v", err)
 	}
-	if a.seen == 0 { // a short test on a busy machine
+	if a.dockerChecks == 0 { // a short test on a busy machine
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		a.engine(ctx)
+		a.checkDocker(ctx)
 	}
-	if a.seen == 0 {
-		a.Error("the audit has never seen the engine")
+	if a.dockerChecks == 0 {
+		a.Error("the audit has not checked Docker once")
 	}
 }
 
-// database reports what the triggers have recorded since the last look.
-func (a *audit) database(ctx context.Context) error {
+// checkDatabase reports the violations that the triggers recorded since the
+// last check.
+func (a *audit) checkDatabase(ctx context.Context) error {
 	return a.trySQL(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, `SELECT n, to_char(at, 'HH24:MI:SS.MS'), pid, mild, what, left(detail, 700) FROM e2e.broken WHERE n > $1 ORDER BY n LIMIT 20`, a.told)
+		rows, err := conn.Query(ctx, `SELECT n, to_char(at, 'HH24:MI:SS.MS'), pid, tolerated, what, left(detail, 700) FROM e2e.violations WHERE n > $1 ORDER BY n LIMIT 20`, a.reported)
 		if err != nil {
 			return err
 		}
 		var at, what, detail string
 		var pid uint32
-		var mild bool
-		_, err = pgx.ForEachRow(rows, []any{&a.told, &at, &pid, &mild, &what, &detail}, func() error {
-			who := "nobody known"
+		var tolerated bool
+		_, err = pgx.ForEachRow(rows, []any{&a.reported, &at, &pid, &tolerated, &what, &detail}, func() error {
+			server := "unknown server"
 			for _, m := range a.members {
-				if m.is(pid) {
-					who = m.name
+				if m.servesBackend(pid) {
+					server = m.name
 				}
 			}
-			say := a.Errorf
-			if mild {
-				say = a.Logf
+			report := a.Errorf
+			if tolerated {
+				report = a.Logf
 			}
-			say("at %s %s (%s): %s", at, what, who, detail)
+			report("at %s %s (%s): %s", at, what, server, detail)
 			return nil
 		})
 		return err
 	})
 }
 
-// counted is how many writes of a leader and how many takings of a slot the
-// triggers have seen, and the most workspaces that ever held one, in all and
-// of one user.
-func (a *audit) counted() (led, letIn, everybody, mine int) {
+// counted returns how many writes of a leader and slots taken the triggers have
+// counted, and the maximum number of slots in use, in all and of one user.
+func (a *audit) counted() (leaderWrites, slotsTaken, total, perUser int) {
 	a.Helper()
 	err := a.trySQL(a.Context(), func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, `SELECT (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM e2e.led), (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM e2e.let_in), everybody, mine FROM e2e.most`).
-			Scan(&led, &letIn, &everybody, &mine)
+		return conn.QueryRow(ctx, `SELECT (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM e2e.leader_writes), (SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM e2e.slots_taken), total, per_user FROM e2e.maxima`).
+			Scan(&leaderWrites, &slotsTaken, &total, &perUser)
 	})
 	if err != nil {
 		a.Fatal(err)
 	}
-	return led, letIn, everybody, mine
+	return leaderWrites, slotsTaken, total, perUser
 }
 
-// engine reports what is wrong in two looks in a row: a list is no moment, and
-// what is in it may be on its way out.
-func (a *audit) engine(ctx context.Context) {
+// checkDocker reports violations that it finds in two checks in a row. A list
+// is not a snapshot, so that one check may find resources that are being
+// removed.
+func (a *audit) checkDocker(ctx context.Context) {
 	installation := a.members[0].Installation()
 	if installation == "" {
 		return
 	}
-	odd, err := lookAround(ctx, installation)
+	violations, err := dockerViolations(ctx, installation)
 	if err != nil {
-		return // the engine is the machine's: it answers the next time
+		return // the next check repeats it
 	}
-	a.seen++
-	for what := range odd {
-		if _, was := a.odd[what]; was && a.odd[what] != "told" {
-			a.Errorf("on the engine: %s", what)
-			odd[what] = "told"
+	a.dockerChecks++
+	for what := range violations {
+		if _, was := a.suspects[what]; was && a.suspects[what] != "reported" {
+			a.Errorf("in Docker: %s", what)
+			violations[what] = "reported"
 		} else if was {
-			odd[what] = "told"
+			violations[what] = "reported"
 		}
 	}
-	a.odd = odd
+	a.suspects = violations
 }
 
-// lookAround lists what must not be: two containers of a workspace, one that
-// runs without its volume, one that runs beside a storage job.
-func lookAround(ctx context.Context, installation string) (map[string]string, error) {
+// dockerViolations lists violations: two containers of a workspace, a container
+// that runs without its volume or while a storage job runs.
+func dockerViolations(ctx context.Context, installation string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	mine := client.Filters{}.Add("label", proc.Label(installation))
@@ -217,39 +218,39 @@ func lookAround(ctx context.Context, installation string) (map[string]string, er
 	if err != nil {
 		return nil, err
 	}
-	there := map[string]bool{}
+	existing := map[string]bool{}
 	for _, v := range volumes.Items {
-		there[v.Name] = true
+		existing[v.Name] = true
 	}
-	ides, jobs := map[string][]container.Summary{}, map[string]bool{}
+	workspaces, jobs := map[string][]container.Summary{}, map[string]bool{}
 	for _, k := range containers.Items {
 		id := k.Labels["codehub.workspace"]
 		switch {
 		case k.Labels["codehub.role"] == "workspace":
-			ides[id] = append(ides[id], k)
+			workspaces[id] = append(workspaces[id], k)
 		case k.Labels["codehub.role"] == "job" && k.State == "running":
 			jobs[id] = true
 		}
 	}
-	odd := map[string]string{}
-	for _, id := range slices.Sorted(maps.Keys(ides)) {
-		all := ides[id]
+	violations := map[string]string{}
+	for _, id := range slices.Sorted(maps.Keys(workspaces)) {
+		all := workspaces[id]
 		if len(all) > 1 {
-			odd[fmt.Sprintf("workspace %s has %d containers", id, len(all))] = ""
+			violations[fmt.Sprintf("workspace %s has %d containers", id, len(all))] = ""
 		}
 		for _, k := range all {
 			if k.State != "running" {
 				continue
 			}
 			for _, m := range k.Mounts {
-				if strings.HasPrefix(m.Name, "ws-") && !there[m.Name] {
-					odd[fmt.Sprintf("container %.12s of workspace %s runs without its volume %s", k.ID, id, m.Name)] = ""
+				if strings.HasPrefix(m.Name, "ws-") && !existing[m.Name] {
+					violations[fmt.Sprintf("container %.12s of workspace %s runs without its volume %s", k.ID, id, m.Name)] = ""
 				}
 			}
 			if jobs[id] {
-				odd[fmt.Sprintf("container %.12s of workspace %s runs beside a storage job", k.ID, id)] = ""
+				violations[fmt.Sprintf("container %.12s of workspace %s runs at the same time as a storage job", k.ID, id)] = ""
 			}
 		}
 	}
-	return odd, nil
+	return violations, nil
 }

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// link is one server's way to something that all of them share, which the test
-// can cut, hold up and listen to. What passes is bytes to it.
+// link is one server's connection to a service that all servers share. The test
+// can cut it, delay it and read the bytes that pass.
 type link struct {
 	testing.TB
 	network, address string // where it listens
@@ -21,21 +21,21 @@ type link struct {
 	mu     sync.Mutex
 	l      net.Listener // nil: cut
 	conns  map[net.Conn]bool
-	gate   chan struct{} // closed while what comes passes
+	gate   chan struct{} // closed while data passes
 	delay  time.Duration
 	ended  bool
-	passed func(c *linked, fromClient bool, b []byte)
+	onData func(c *linkConn, fromClient bool, b []byte)
 	group  sync.WaitGroup
 }
 
-// linked is one connection through a link.
-type linked struct {
-	said []byte // the beginning of what the target has said, for who looks into it
-	pid  uint32
+// linkConn is one connection through a link.
+type linkConn struct {
+	received []byte // the first bytes from the target, until pid is known
+	pid      uint32
 }
 
-// newLink listens on address, "" for a free port of the loopback or, with the
-// network "unix", what it is given.
+// newLink listens on address: a loopback address, or the path of a socket if
+// network is "unix".
 func newLink(tb testing.TB, network, address string, target func() (net.Conn, error)) *link {
 	tb.Helper()
 	k := &link{TB: tb, network: network, address: address, target: target, conns: map[net.Conn]bool{}, gate: make(chan struct{})}
@@ -85,23 +85,24 @@ func (k *link) serve(client net.Conn) {
 		return
 	}
 	defer k.drop(target)
-	c := &linked{}
+	c := &linkConn{}
 	var both sync.WaitGroup
 	both.Go(func() { k.pass(c, target, client, true) })
 	both.Go(func() { k.pass(c, client, target, false) })
 	both.Wait()
 }
 
-// pass hands on until either side ends, and the end too, once the way is free.
-func (k *link) pass(c *linked, to, from net.Conn, fromClient bool) {
+// pass forwards data in one direction until either side closes. It forwards the
+// close as well, after a freeze ends.
+func (k *link) pass(c *linkConn, to, from net.Conn, fromClient bool) {
 	b := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(b)
 		k.wait()
 		if n > 0 {
 			k.mu.Lock()
-			if k.passed != nil {
-				k.passed(c, fromClient, b[:n])
+			if k.onData != nil {
+				k.onData(c, fromClient, b[:n])
 			}
 			k.mu.Unlock()
 			if _, werr := to.Write(b[:n]); werr != nil {
@@ -121,7 +122,7 @@ func (k *link) pass(c *linked, to, from net.Conn, fromClient bool) {
 	}
 }
 
-// wait holds up what comes while the way is frozen.
+// wait blocks while the link is frozen, and adds its delay.
 func (k *link) wait() {
 	for {
 		k.mu.Lock()
@@ -170,15 +171,15 @@ func (k *link) cut() {
 	}
 }
 
-// freeze holds up whatever is sent either way, as a network does that has lost
-// its way: nobody is told anything. thaw lets it all pass.
+// freeze holds data in both directions without closing connections, as a
+// network does that drops packets. thaw forwards it.
 func (k *link) freeze() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	select {
 	case <-k.gate:
 		k.gate = make(chan struct{})
-	default: // it is
+	default: // frozen already
 	}
 }
 
@@ -192,20 +193,20 @@ func (k *link) thaw() {
 	}
 }
 
-// heal is the end of whatever is wrong with it.
+// heal ends every fault of the link.
 func (k *link) heal() {
 	k.Helper()
 	k.mu.Lock()
-	gone := k.l == nil && !k.ended
+	down := k.l == nil && !k.ended
 	k.delay = 0
 	k.mu.Unlock()
-	if gone {
+	if down {
 		k.listen()
 	}
 	k.thaw()
 }
 
-// slow has everything take longer, each way.
+// slow delays data in both directions.
 func (k *link) slow(by time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -221,24 +222,24 @@ func (k *link) end() {
 	k.group.Wait()
 }
 
-// hear has f told of all that passes.
-func (k *link) hear(f func(c *linked, fromClient bool, b []byte)) {
+// setOnData makes f receive all data that passes.
+func (k *link) setOnData(f func(c *linkConn, fromClient bool, b []byte)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.passed = f
+	k.onData = f
 }
 
-// backends has a link to PostgreSQL tell which of its processes are at the
-// other end: of says whether one is.
+// backends reads the pids of the PostgreSQL backends at the other end of a
+// link. of reports whether pid is one of them.
 func (k *link) backends() (of func(pid uint32) bool) {
 	pids := map[uint32]bool{}
-	k.hear(func(c *linked, fromClient bool, b []byte) {
+	k.setOnData(func(c *linkConn, fromClient bool, b []byte) {
 		if fromClient || c.pid != 0 {
 			return
 		}
-		c.said = append(c.said, b...)
-		if pid := backendOf(c.said); pid != 0 {
-			pids[pid], c.pid, c.said = true, pid, nil
+		c.received = append(c.received, b...)
+		if pid := backendOf(c.received); pid != 0 {
+			pids[pid], c.pid, c.received = true, pid, nil
 		}
 	})
 	return func(pid uint32) bool {
@@ -248,33 +249,33 @@ func (k *link) backends() (of func(pid uint32) bool) {
 	}
 }
 
-// backendOf finds BackendKeyData ('K', length 12, pid, secret) among the first
-// messages of PostgreSQL to a client; 0: it has not come yet.
-func backendOf(said []byte) uint32 {
+// backendOf returns the pid of BackendKeyData ('K', length 12, pid, secret) in
+// the first messages of PostgreSQL to a client, 0 if it is not among them.
+func backendOf(received []byte) uint32 {
 	number := func(b []byte) uint32 {
 		return uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
 	}
-	for len(said) >= 5 {
-		n := int(number(said[1:])) + 1
-		if len(said) < n {
+	for len(received) >= 5 {
+		n := int(number(received[1:])) + 1
+		if len(received) < n {
 			return 0
 		}
-		if said[0] == 'K' && n >= 13 {
-			return number(said[5:])
+		if received[0] == 'K' && n >= 13 {
+			return number(received[5:])
 		}
-		said = said[n:]
+		received = received[n:]
 	}
 	return 0
 }
 
-var engineCall = regexp.MustCompile(`^(?:GET|HEAD|POST|PUT|DELETE) \S+`)
+var dockerRequest = regexp.MustCompile(`^(?:GET|HEAD|POST|PUT|DELETE) \S+`)
 
-// calls has a link to an engine remember what a server asks of it; take
-// returns what there was since it was last called.
+// calls records the requests that pass a link to Docker. take returns those
+// since it was last called.
 func (k *link) calls() (take func() []string) {
 	var all []string
-	k.hear(func(_ *linked, fromClient bool, b []byte) {
-		if m := engineCall.Find(b); fromClient && m != nil {
+	k.setOnData(func(_ *linkConn, fromClient bool, b []byte) {
+		if m := dockerRequest.Find(b); fromClient && m != nil {
 			all = append(all, string(m))
 		}
 	})

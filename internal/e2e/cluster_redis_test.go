@@ -11,7 +11,7 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
-// redisServer is a Redis of a test's own that keeps nothing on disk.
+// redisServer is a Redis process of one test, without persistence.
 type redisServer struct {
 	testing.TB
 	address string
@@ -20,7 +20,7 @@ type redisServer struct {
 
 func startRedis(t *testing.T) *redisServer {
 	t.Helper()
-	address, err := proc.FreeAddress() // it has to be free when Redis is back
+	address, err := proc.FreeAddress() // the port must stay free while Redis is down
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,16 +42,16 @@ func (r *redisServer) start() {
 		return
 	}
 	deadline := time.Now().Add(20 * time.Second)
-	for r.ask("PING") != "+PONG" {
+	for r.command("PING") != "+PONG" {
 		if time.Now().After(deadline) {
-			r.Error("redis-server does not answer")
+			r.Error("redis-server did not answer PING")
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 }
 
-// kill ends it, and with it all that it knows.
+// kill ends Redis, which loses its data.
 func (r *redisServer) kill() {
 	if r.cmd == nil {
 		return
@@ -63,13 +63,14 @@ func (r *redisServer) kill() {
 
 func (r *redisServer) flush() {
 	r.Helper()
-	if said := r.ask("FLUSHALL"); said != "+OK" {
-		r.Errorf("FLUSHALL: %q", said)
+	if answer := r.command("FLUSHALL"); answer != "+OK" {
+		r.Errorf("FLUSHALL: %q", answer)
 	}
 }
 
-// ask sends a command and returns the first line of the answer, "" for none.
-func (r *redisServer) ask(command string) string {
+// command sends a command and returns the first line of the answer, "" for
+// none.
+func (r *redisServer) command(command string) string {
 	conn, err := net.DialTimeout("tcp", r.address, time.Second)
 	if err != nil {
 		return ""

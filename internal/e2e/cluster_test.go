@@ -27,49 +27,49 @@ import (
 	"codehub/internal/pgtest"
 )
 
-// clusterOf says what a cluster is made of.
-type clusterOf struct {
+// clusterOptions describe a cluster.
+type clusterOptions struct {
 	servers    int
-	failpoints bool // the servers have them
-	postgres   bool // one of its own, which can be restarted
+	failpoints bool // the servers are built with failpoints
+	postgres   bool // a separate PostgreSQL, which the test can restart
 	redis      bool
 	bucket     *bucket
-	endpoint   string // of the bucket, if it is not where the bucket is
+	endpoint   string // endpoint of the bucket; "": that of the bucket's own server
 	settings   []string
-	limits     limits // that are checked at each commit
+	limits     limits // checked by the audit at each commit
 }
 
-// cluster is several servers of one installation, on one machine: one database,
-// one engine, one bucket, and a data folder for each.
+// cluster is several servers of one installation on one machine. They share
+// database, Docker and bucket; each has a data folder.
 type cluster struct {
 	test
-	clusterOf
+	clusterOptions
 	members []*member
 	pg      *pgtest.Own
-	dsn     string // of the database, by no link
+	dsn     string // of the database, without a link
 	redis   *redisServer
 	audit   *audit
 	subnet  *dockertest.Subnet
 }
 
-// member is one server of a cluster, with ways of its own to database and
-// engine. As a server it has the administrator logged in.
+// member is one server of a cluster. It reaches the database and Docker through
+// links of its own. The administrator is logged in.
 type member struct {
 	*server
-	name       string
-	db, engine *link
-	is         func(pid uint32) bool // whether a process of PostgreSQL serves it
-	calls      func() []string       // what it has asked of the engine since
-	fail       *failing              // nil: it has no failpoints
-	stopped    atomic.Bool           // by SIGSTOP
+	name               string
+	dbLink, dockerLink *link
+	servesBackend      func(pid uint32) bool // whether the PostgreSQL backend pid serves this server
+	dockerCalls        func() []string       // its Docker requests since the last call
+	failpoints         *failpointServer      // nil: built without failpoints
+	stopped            atomic.Bool           // by SIGSTOP
 }
 
-// adminName is the user that every server is told to make.
+// adminName is the administrator that every server creates.
 const adminName = "admin"
 
-func startCluster(t *testing.T, of clusterOf) *cluster {
+func startCluster(t *testing.T, of clusterOptions) *cluster {
 	t.Helper()
-	c := &cluster{test: test{t}, clusterOf: of, subnet: dockertest.NewSubnet(t)}
+	c := &cluster{test: test{t}, clusterOptions: of, subnet: dockertest.NewSubnet(t)}
 	if of.postgres {
 		c.pg = pgtest.StartOwn(t)
 		c.dsn = c.pg.DSN()
@@ -82,7 +82,7 @@ func startCluster(t *testing.T, of clusterOf) *cluster {
 	binary := env.binary
 	if of.failpoints {
 		var err error
-		if binary, err = withFailpoints(); err != nil {
+		if binary, err = failpointBinary(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -90,12 +90,13 @@ func startCluster(t *testing.T, of clusterOf) *cluster {
 		c.add(t, i, binary)
 	}
 	cleanup(t, c.end)
-	// The first one migrates, and the triggers of the audit follow that.
-	c.members[0].again()
+	// The first server applies the migrations, which the triggers of the audit
+	// need.
+	c.members[0].restart()
 	if err := c.subnet.UsedBy(c.members[0].Installation()); err != nil {
 		t.Fatal(err)
 	}
-	c.audit = c.watched(of.limits)
+	c.audit = c.installAudit(of.limits)
 	var group sync.WaitGroup
 	for _, m := range c.members[1:] {
 		group.Go(func() {
@@ -112,7 +113,7 @@ func startCluster(t *testing.T, of clusterOf) *cluster {
 	}
 	c.members[0].login()
 	for _, m := range c.members {
-		*m.server = *m.as(test{t}, c.members[0].token)
+		*m.server = *m.asUser(test{t}, c.members[0].token)
 	}
 	c.audit.begin()
 	return c
@@ -121,7 +122,7 @@ func startCluster(t *testing.T, of clusterOf) *cluster {
 // add prepares a server without starting it.
 func (c *cluster) add(t *testing.T, n int, binary string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "codehub-e2e-") // short: sockets live in it
+	dir, err := os.MkdirTemp("", "codehub-e2e-") // short, because the length of a socket's path is limited
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,23 +134,23 @@ func (c *cluster) add(t *testing.T, n int, binary string) {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(db.Query().Get("host"), ".s.PGSQL."+db.Query().Get("port"))
-	m.db = newLink(t, "tcp", "127.0.0.1:0", func() (net.Conn, error) { return net.Dial("unix", socket) })
-	m.is = m.db.backends()
-	db.Host, db.RawQuery = m.db.address, "sslmode=disable"
-	engine := env.docker.DaemonHost()
-	m.engine = newLink(t, "unix", filepath.Join(dir, "d.sock"), func() (net.Conn, error) { return dialEngine(engine) })
-	m.calls = m.engine.calls()
+	m.dbLink = newLink(t, "tcp", "127.0.0.1:0", func() (net.Conn, error) { return net.Dial("unix", socket) })
+	m.servesBackend = m.dbLink.backends()
+	db.Host, db.RawQuery = m.dbLink.address, "sslmode=disable"
+	dockerHost := env.docker.DaemonHost()
+	m.dockerLink = newLink(t, "unix", filepath.Join(dir, "d.sock"), func() (net.Conn, error) { return dialDocker(dockerHost) })
+	m.dockerCalls = m.dockerLink.calls()
 	settings := append(slices.Clone(c.bucket.settings), "CODEHUB_DEFAULT_IMAGE="+env.testImage,
-		"CODEHUB_DATABASE_URL="+db.String(), "DOCKER_HOST=unix://"+m.engine.address, c.subnet.Setting())
+		"CODEHUB_DATABASE_URL="+db.String(), "DOCKER_HOST=unix://"+m.dockerLink.address, c.subnet.Setting())
 	if c.endpoint != "" {
-		settings = append(settings, c.bucket.via(c.endpoint)...)
+		settings = append(settings, c.bucket.settingsVia(c.endpoint)...)
 	}
 	if c.redis != nil {
 		settings = append(settings, "CODEHUB_REDIS_URL="+c.redis.URL())
 	}
 	if c.failpoints {
-		m.fail = &failing{server: m.server, spec: filepath.Join(dir, "failpoints"), log: filepath.Join(dir, "steps"), armed: map[string]string{}, holds: map[string]int{}}
-		settings = append(settings, "CODEHUB_FAILPOINT="+m.fail.spec, "CODEHUB_FAILPOINT_LOG="+m.fail.log)
+		m.failpoints = &failpointServer{server: m.server, spec: filepath.Join(dir, "failpoints"), log: filepath.Join(dir, "steps"), armed: map[string]string{}, holds: map[string]int{}}
+		settings = append(settings, "CODEHUB_FAILPOINT="+m.failpoints.spec, "CODEHUB_FAILPOINT_LOG="+m.failpoints.log)
 	}
 	if m.Server, err = proc.New(proc.Options{Binary: binary, DataDir: m.home, Env: append(settings, c.settings...)}); err != nil {
 		t.Fatal(err)
@@ -157,7 +158,7 @@ func (c *cluster) add(t *testing.T, n int, binary string) {
 	c.members = append(c.members, m)
 }
 
-func dialEngine(host string) (net.Conn, error) {
+func dialDocker(host string) (net.Conn, error) {
 	u, err := url.Parse(host)
 	if err != nil {
 		return nil, err
@@ -168,14 +169,14 @@ func dialEngine(host string) (net.Conn, error) {
 	return net.Dial("tcp", u.Host)
 }
 
-// end ends all servers and removes what they have made.
+// end stops all servers and removes their resources.
 func (c *cluster) end() {
 	var group sync.WaitGroup
 	for _, m := range c.members {
 		group.Go(func() {
-			m.wake()
-			m.db.heal()
-			m.engine.heal()
+			m.resume()
+			m.dbLink.heal()
+			m.dockerLink.heal()
 			m.Close()
 		})
 	}
@@ -193,7 +194,7 @@ func (c *cluster) end() {
 	}
 }
 
-// withoutRequests leaves out what was asked of the API.
+// withoutRequests removes the requests from a log.
 func withoutRequests(log string) string {
 	var out strings.Builder
 	for line := range strings.Lines(log) {
@@ -204,8 +205,9 @@ func withoutRequests(log string) string {
 	return out.String()
 }
 
-// as is the server as somebody else uses it, for whose failures on is told.
-func (m *member) as(on test, token string) *server {
+// asUser returns the server with another user's token. Its failures are
+// reported to on.
+func (m *member) asUser(on test, token string) *server {
 	m.Helper()
 	s := *m.server
 	s.test, s.token = on, token
@@ -216,7 +218,7 @@ func (m *member) as(on test, token string) *server {
 	return &s
 }
 
-// stop stops a server's process where it is; wake has it go on.
+// stop suspends a server process (SIGSTOP); resume continues it.
 func (m *member) stop() {
 	m.Helper()
 	if err := syscall.Kill(m.Pid(), syscall.SIGSTOP); err != nil {
@@ -225,14 +227,14 @@ func (m *member) stop() {
 	m.stopped.Store(true)
 }
 
-func (m *member) wake() {
+func (m *member) resume() {
 	if m.Done() != nil {
 		_ = syscall.Kill(m.Pid(), syscall.SIGCONT)
 	}
 	m.stopped.Store(false)
 }
 
-// sql runs a statement on the database, by no link.
+// sql runs a statement on the database, without a link.
 func (c *cluster) sql(statement string, args ...any) {
 	c.Helper()
 	if err := c.trySQL(c.Context(), func(ctx context.Context, conn *pgx.Conn) error {
@@ -254,7 +256,7 @@ func (c *cluster) trySQL(ctx context.Context, f func(ctx context.Context, conn *
 	return f(ctx, conn)
 }
 
-// leader is who holds the leader's lock, nil if nobody does.
+// leader returns the server that holds the leader's lock, nil if there is none.
 func (c *cluster) leader() *member {
 	var pid uint32
 	err := c.trySQL(context.Background(), func(ctx context.Context, conn *pgx.Conn) error {
@@ -264,16 +266,15 @@ func (c *cluster) leader() *member {
 		return nil
 	}
 	for _, m := range c.members {
-		if m.is(pid) {
+		if m.servesBackend(pid) {
 			return m
 		}
 	}
 	return nil
 }
 
-// leads waits until somebody leads, who is none of not, and returns who, and
-// how long that took.
-func (c *cluster) leads(not ...*member) *member {
+// awaitLeader waits until a server leads that is none of not, and returns it.
+func (c *cluster) awaitLeader(not ...*member) *member {
 	c.Helper()
 	began := time.Now()
 	for time.Since(began) < time.Minute {
@@ -283,12 +284,12 @@ func (c *cluster) leads(not ...*member) *member {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	c.Fatal("nobody leads")
+	c.Fatal("no server became the leader")
 	return nil
 }
 
-// other is a server that is not m, and serves.
-func (c *cluster) other(not ...*member) *member {
+// otherThan returns a server that is none of not and not suspended.
+func (c *cluster) otherThan(not ...*member) *member {
 	for _, m := range c.members {
 		if !slices.Contains(not, m) && !m.stopped.Load() {
 			return m
@@ -297,7 +298,7 @@ func (c *cluster) other(not ...*member) *member {
 	return nil
 }
 
-// user makes a user with a token, by SQL. Their password is the administrator's.
+// user creates a user with a token by SQL. The password is the administrator's.
 func (c *cluster) user(name string) (id, token string) {
 	c.Helper()
 	id, token = uuid.Must(uuid.NewV7()).String(), "chub_"+rand.Text()
@@ -308,9 +309,9 @@ func (c *cluster) user(name string) (id, token string) {
 	return id, token
 }
 
-// settled waits until a user's workspaces are where they are wanted, in ERROR, or
-// at rest and waiting for a slot, and returns them.
-func (c *cluster) settled(on *server, within time.Duration) []api.Workspace {
+// awaitSettled waits until no workspace of a user has an operation, and each is
+// in its desired state, in ERROR, or waiting for a slot. It returns them.
+func (c *cluster) awaitSettled(on *server, within time.Duration) []api.Workspace {
 	c.Helper()
 	deadline := time.Now().Add(within)
 	for {
@@ -324,16 +325,17 @@ func (c *cluster) settled(on *server, within time.Duration) []api.Workspace {
 		if time.Now().After(deadline) {
 			if err == nil {
 				w := all[i]
-				err = fmt.Errorf("%s (%s) is %s, %s, wanted %s, then %q, %d failures, %s %s",
+				err = fmt.Errorf("%s (%s) is %s, operation %s, desired %s, queued %q, %d failures, %s %s",
 					w.Name, w.ID, w.Phase, w.Operation, w.DesiredState, str(w.NextDesiredState), w.ErrorCount, str(w.ErrorReason), str(w.ErrorMessage))
 			}
-			c.Fatalf("not everything is where it is wanted: %v", err)
+			c.Fatalf("workspaces have not settled: %v", err)
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
 }
 
-// waitsForSlot: its queued wish is followed once the limits allow it.
+// waitsForSlot reports whether the workspace is queued to run until the limits
+// allow it.
 func waitsForSlot(w api.Workspace) bool {
 	return w.Operation == "NONE" && str(w.NextDesiredState) == "RUNNING"
 }

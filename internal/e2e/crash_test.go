@@ -16,8 +16,8 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
-// The server is killed with -9 while each operation runs, and started again:
-// everything converges, and a workspace that ran beside it never noticed.
+// The server is killed with SIGKILL during each operation and restarted. Every
+// operation completes, and another running workspace is not touched.
 func TestKilledDuringEachOperation(t *testing.T) {
 	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")
@@ -26,9 +26,8 @@ func TestKilledDuringEachOperation(t *testing.T) {
 	s.write(bystander, "bystander's work")
 	before := s.containerOf(bystander)
 
-	// killDuring waits until the operation is seen, and kills. What is too
-	// quick to be seen is killed soon after it was asked for, which is one of
-	// the moments that matter too.
+	// killDuring kills the server as soon as the API shows the operation, or
+	// 300 ms after the request if the operation is too short to be seen.
 	killDuring := func(id, operation string) {
 		deadline := time.Now().Add(300 * time.Millisecond)
 		for time.Now().Before(deadline) {
@@ -37,23 +36,23 @@ func TestKilledDuringEachOperation(t *testing.T) {
 			}
 		}
 		s.Kill()
-		s.again()
+		s.restart()
 	}
 	for round := range 2 {
 		id := s.create(api.CreateWorkspace{Name: fmt.Sprint("victim", round)})
 		killDuring(id, "PROVISIONING")
-		s.await(id, "starting or running", func(w api.Workspace) bool { return w.Operation == "STARTING" || w.Phase == "RUNNING" })
+		s.await(id, "STARTING or RUNNING", func(w api.Workspace) bool { return w.Operation == "STARTING" || w.Phase == "RUNNING" })
 		s.Kill()
-		s.again()
+		s.restart()
 		w := s.awaitPhase(id, "RUNNING")
 		if w.ErrorCount != 0 {
 			t.Errorf("the kills counted as %d failures: %s", w.ErrorCount, str(w.ErrorMessage))
 		}
 		s.write(id, "work")
-		s.want(id, "STANDBY")
+		s.setDesired(id, "STANDBY")
 		killDuring(id, "STOPPING")
 		s.awaitPhase(id, "STANDBY")
-		s.want(id, "RUNNING")
+		s.setDesired(id, "RUNNING")
 		killDuring(id, "STARTING")
 		s.awaitPhase(id, "RUNNING")
 		s.expect(id, "work")
@@ -64,17 +63,17 @@ func TestKilledDuringEachOperation(t *testing.T) {
 		s.remove(id)
 	}
 	if after := s.containerOf(bystander); after != before {
-		t.Errorf("the running container was replaced: %s, then %s", before, after)
+		t.Errorf("the running container was replaced: %s before, %s after", before, after)
 	}
 	s.expect(bystander, "bystander's work")
 	s.remove(bystander)
-	if cs, vs := s.left(); len(cs)+len(vs) != 0 {
+	if cs, vs := s.dockerResources(); len(cs)+len(vs) != 0 {
 		t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
 	}
 }
 
-// containerOf is the engine's id of a workspace's container, with the time it
-// was started: neither changes unless it is touched.
+// containerOf returns the Docker id of a workspace's container and its start
+// time. Both stay the same unless the container is restarted or replaced.
 func (s *server) containerOf(id string) string {
 	s.Helper()
 	c, err := s.docker.ContainerInspect(s.Context(), "codehub-ws-"+id, client.ContainerInspectOptions{})
@@ -94,53 +93,54 @@ func TestContainerOrVolumeRemovedByHand(t *testing.T) {
 			s.awaitPhase(id, "RUNNING")
 			s.write(id, "work")
 
-			// The container: it comes back with its home.
+			// The container is recreated with its home.
 			before := s.containerOf(id)
 			if _, err := s.docker.ContainerRemove(t.Context(), "codehub-ws-"+id, client.ContainerRemoveOptions{Force: true}); err != nil {
 				t.Fatal(err)
 			}
-			s.await(id, "running in another container", func(w api.Workspace) bool {
+			s.await(id, "RUNNING in another container", func(w api.Workspace) bool {
 				c, err := s.docker.ContainerInspect(t.Context(), "codehub-ws-"+id, client.ContainerInspectOptions{})
 				return err == nil && !strings.HasPrefix(before, c.Container.ID) && w.Phase == "RUNNING" && w.Operation == "NONE"
 			})
 			s.expect(id, "work")
 
-			// The volume: DataLost, and never an empty home by itself.
-			s.want(id, "STANDBY")
+			// Without the volume the workspace is in ERROR with DataLost,
+			// and gets no empty home without a request.
+			s.setDesired(id, "STANDBY")
 			s.awaitPhase(id, "STANDBY")
 			s.loseVolume(id, storage)
-			w := s.await(id, "in ERROR", func(w api.Workspace) bool { return w.Phase == "ERROR" })
+			w := s.await(id, "ERROR", func(w api.Workspace) bool { return w.Phase == "ERROR" })
 			if str(w.ErrorReason) != "DataLost" {
 				t.Errorf("error %q: %s", str(w.ErrorReason), str(w.ErrorMessage))
 			}
 			if _, err := s.api.Want(t.Context(), id, "RUNNING", false); err == nil {
-				t.Error("a lost home could be started")
+				t.Error("a workspace without its home was started")
 			}
 			if _, err := s.api.Recover(t.Context(), id, api.Recover{}); err != nil {
 				t.Fatal(err)
 			}
-			s.await(id, "still lost after a fresh look", func(w api.Workspace) bool { return w.Phase == "ERROR" })
+			s.await(id, "ERROR after a new observation", func(w api.Workspace) bool { return w.Phase == "ERROR" })
 			if _, err := s.api.Recover(t.Context(), id, api.Recover{Action: api.RecoverEmpty, Confirm: "another name"}); err == nil {
-				t.Error("starting empty was not confirmed, and done")
+				t.Error("an empty home was created without confirmation")
 			}
 			if _, err := s.api.Recover(t.Context(), id, api.Recover{Action: api.RecoverEmpty, Confirm: "one"}); err != nil {
 				t.Fatal(err)
 			}
 			s.awaitPhase(id, "STANDBY")
-			s.want(id, "RUNNING")
+			s.setDesired(id, "RUNNING")
 			s.awaitPhase(id, "RUNNING")
 			if status, body := s.ide("GET", id, "/file?path=notes.txt", ""); status != 404 {
 				t.Errorf("the new home is not empty: %d %q", status, body)
 			}
 			s.remove(id)
-			if cs, vs := s.left(); len(cs)+len(vs) != 0 {
+			if cs, vs := s.dockerResources(); len(cs)+len(vs) != 0 {
 				t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
 			}
 		})
 	}
 }
 
-// 200 starts at once with a limit of 3: 3 run, and never a fourth.
+// Of 200 starts at the same time with a limit of 3, exactly 3 are accepted.
 func TestLimitIsExact(t *testing.T) {
 	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=3")
@@ -174,7 +174,7 @@ func TestLimitIsExact(t *testing.T) {
 		winners[id] = true
 	}
 	if len(winners) != 3 {
-		t.Errorf("%d workspaces were let in, want 3", len(winners))
+		t.Errorf("%d workspaces were accepted, want 3", len(winners))
 	}
 	for id := range winners {
 		s.awaitPhase(id, "RUNNING")
@@ -189,7 +189,7 @@ func TestLimitIsExact(t *testing.T) {
 	}
 }
 
-// loseVolume removes a home by hand, and what keeps it from being removed.
+// loseVolume removes a home and the containers that hold its volume.
 func (s *server) loseVolume(id, storage string) {
 	s.Helper()
 	if storage == "local-dir" {
@@ -215,7 +215,7 @@ func (s *server) loseVolume(id, storage string) {
 		switch {
 		case err == nil:
 			return
-		case !errdefs.IsConflict(err) || time.Now().After(deadline): // the server has it held again
+		case !errdefs.IsConflict(err) || time.Now().After(deadline): // the server has created a new holder
 			s.Fatal(err)
 		}
 	}

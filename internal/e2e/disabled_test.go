@@ -12,8 +12,8 @@ import (
 	codehub "codehub/client"
 )
 
-// Who is disabled is out within seconds, with a WebSocket that is open as well;
-// their workspace goes on, and is theirs again when they are enabled.
+// The sessions and WebSockets of a disabled user end within seconds. The
+// workspace keeps running, and the user can use it again after being enabled.
 func TestDisablingUserClosesWebSocket(t *testing.T) {
 	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s")

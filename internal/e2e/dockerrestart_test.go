@@ -21,10 +21,10 @@ func TestDockerRestartDuringOperations(t *testing.T) {
 	t.Parallel()
 	e := dockertest.Start(t, dockertest.Options{Image: env.testImage, Cleanup: cleanup})
 	bucket := folderBucket(t)
-	f := startFailing(t, append(bucket.settings, "DOCKER_HOST="+e.Host)...)
+	f := startWithFailpoints(t, append(bucket.settings, "DOCKER_HOST="+e.Host)...)
 	release := make(chan struct{})
 	registry := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		select { // it never responds
+		select { // this registry never responds
 		case <-release:
 		case <-r.Context().Done():
 		}
@@ -34,13 +34,13 @@ func TestDockerRestartDuringOperations(t *testing.T) {
 	standby := "STANDBY"
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		name := fmt.Sprint("by ", int(signal))
-		restored := f.standby(name + " restored")
-		f.want(restored, "ARCHIVED")
+		restored := f.createStandby(name + " restored")
+		f.setDesired(restored, "ARCHIVED")
 		f.awaitPhase(restored, "ARCHIVED")
 		held := "restore.volume-created@" + restored
 		f.arm(held, "hold")
-		f.want(restored, "STANDBY")
-		f.held(held)
+		f.setDesired(restored, "STANDBY")
+		f.awaitHeld(held)
 
 		image := strings.TrimPrefix(registry.URL, "http://") + "/slow:" + strconv.Itoa(int(signal))
 		made := f.create(api.CreateWorkspace{Name: name + " made", DesiredState: &standby, ImageRef: image})

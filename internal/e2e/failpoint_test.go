@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// withFailpoints builds the server so that it does at the steps of its
-// operations what a test says (internal/failpoint).
-var withFailpoints = sync.OnceValues(func() (string, error) {
+// failpointBinary builds a server with failpoints: at a step of an operation it
+// takes the action that the test armed (internal/failpoint).
+var failpointBinary = sync.OnceValues(func() (string, error) {
 	binary := filepath.Join(env.scratch, "codehub-failpoint")
 	cmd := exec.Command("go", "build", "-tags", "failpoint", "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/codehub")
 	cmd.Dir = filepath.Join("..", "..")
@@ -27,59 +27,61 @@ var withFailpoints = sync.OnceValues(func() (string, error) {
 	return binary, nil
 })
 
-// failing is a server with failpoints.
-type failing struct {
+// failpointServer is a server with failpoints.
+type failpointServer struct {
 	*server
 	spec, log string
 
 	mu    sync.Mutex
 	armed map[string]string // "step[@workspace][:n]" → action
-	holds map[string]int    // how often somebody was held there before it was armed
+	holds map[string]int    // number of holds at the failpoint before it was armed
 }
 
-func startFailing(t *testing.T, settings ...string) *failing {
+func startWithFailpoints(t *testing.T, settings ...string) *failpointServer {
 	t.Helper()
-	binary, err := withFailpoints()
+	binary, err := failpointBinary()
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	f := &failing{spec: filepath.Join(dir, "failpoints"), log: filepath.Join(dir, "steps"), armed: map[string]string{}, holds: map[string]int{}}
+	f := &failpointServer{spec: filepath.Join(dir, "failpoints"), log: filepath.Join(dir, "steps"), armed: map[string]string{}, holds: map[string]int{}}
 	if !slices.ContainsFunc(settings, func(kv string) bool { return strings.HasPrefix(kv, "CODEHUB_DATABASE_URL=") }) {
 		settings = append(settings, "CODEHUB_DATABASE_URL="+database(t))
 	}
 	f.server = startBinary(t, binary, append(settings, "CODEHUB_FAILPOINT="+f.spec, "CODEHUB_FAILPOINT_LOG="+f.log)...)
-	cleanup(t, func() { _ = syscall.Kill(f.Pid(), syscall.SIGCONT) }) // one that is stopped cannot end
+	cleanup(t, func() { _ = syscall.Kill(f.Pid(), syscall.SIGCONT) }) // a stopped process does not handle SIGTERM
 	return f
 }
 
-// arm has an action taken when a step is passed, say "restore.marked@"+id.
-func (f *failing) arm(ask, action string) {
+// arm sets the action that the server takes at a failpoint, for example
+// "restore.marked@"+id.
+func (f *failpointServer) arm(point, action string) {
 	f.Helper()
-	f.set(func() { f.armed[ask], f.holds[ask] = action, f.heldAt(ask) })
+	f.set(func() { f.armed[point], f.holds[point] = action, f.holdCount(point) })
 }
 
-// disarm takes it back; without a name, everything. What is held goes on.
-func (f *failing) disarm(asks ...string) {
+// disarm removes the actions of the failpoints, without arguments of all of
+// them. Operations held there continue.
+func (f *failpointServer) disarm(points ...string) {
 	f.Helper()
 	f.set(func() {
-		for _, ask := range asks {
-			delete(f.armed, ask)
+		for _, point := range points {
+			delete(f.armed, point)
 		}
-		if len(asks) == 0 {
+		if len(points) == 0 {
 			clear(f.armed)
 		}
 	})
 }
 
-func (f *failing) set(change func()) {
+func (f *failpointServer) set(change func()) {
 	f.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
 	var lines strings.Builder
-	for _, ask := range slices.Sorted(maps.Keys(f.armed)) {
-		fmt.Fprintf(&lines, "%s=%s\n", ask, f.armed[ask])
+	for _, point := range slices.Sorted(maps.Keys(f.armed)) {
+		fmt.Fprintf(&lines, "%s=%s\n", point, f.armed[point])
 	}
 	err := os.WriteFile(f.spec+".new", []byte(lines.String()), 0o600)
 	if err == nil {
@@ -90,8 +92,8 @@ func (f *failing) set(change func()) {
 	}
 }
 
-// steps are the steps that a workspace has passed, in order.
-func (f *failing) steps(id string) []string {
+// steps returns the steps that operations of a workspace have passed, in order.
+func (f *failpointServer) steps(id string) []string {
 	f.Helper()
 	raw, err := os.ReadFile(f.log)
 	if err != nil && !os.IsNotExist(err) {
@@ -99,47 +101,47 @@ func (f *failing) steps(id string) []string {
 	}
 	var out []string
 	for line := range strings.Lines(string(raw)) {
-		if step, of, _ := strings.Cut(strings.TrimSpace(line), " "); of == id {
+		if step, workspace, _ := strings.Cut(strings.TrimSpace(line), " "); workspace == id {
 			out = append(out, step)
 		}
 	}
 	return out
 }
 
-// held waits until an operation waits at a step where it was asked to.
-func (f *failing) held(ask string) {
+// awaitHeld waits until an operation is held at the failpoint.
+func (f *failpointServer) awaitHeld(point string) {
 	f.Helper()
 	deadline := time.Now().Add(patience)
-	for f.heldAt(ask) <= f.holds[ask] {
+	for f.holdCount(point) <= f.holds[point] {
 		if time.Now().After(deadline) {
-			f.Fatalf("nobody came by %s", ask)
+			f.Fatalf("no operation reached the failpoint %s", point)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// heldAt is how often somebody was held there.
-func (f *failing) heldAt(ask string) int {
+// holdCount returns how many times an operation was held at the failpoint.
+func (f *failpointServer) holdCount(point string) int {
 	f.Helper()
 	raw, err := os.ReadFile(f.log)
 	if err != nil && !os.IsNotExist(err) {
 		f.Fatal(err)
 	}
-	return strings.Count(string(raw), "held "+ask+"\n")
+	return strings.Count(string(raw), "held "+point+"\n")
 }
 
-// died waits until the server has ended by itself.
-func (f *failing) died() {
+// awaitExit waits until the server process has exited.
+func (f *failpointServer) awaitExit() {
 	f.Helper()
 	select {
 	case <-f.Done():
 	case <-time.After(time.Minute):
-		f.Fatal("the server lives on")
+		f.Fatal("the server has not exited")
 	}
 }
 
-// stopped waits until the server's process is stopped (SIGSTOP).
-func (f *failing) stopped() {
+// awaitStopped waits until the server process is stopped (SIGSTOP).
+func (f *failpointServer) awaitStopped() {
 	f.Helper()
 	deadline := time.Now().Add(patience)
 	for {
@@ -151,14 +153,14 @@ func (f *failing) stopped() {
 			return
 		}
 		if time.Now().After(deadline) {
-			f.Fatal("the server was never stopped")
+			f.Fatal("the server process did not stop")
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// resume lets a stopped server go on.
-func (f *failing) resume() {
+// resume continues a stopped server process.
+func (f *failpointServer) resume() {
 	f.Helper()
 	if err := syscall.Kill(f.Pid(), syscall.SIGCONT); err != nil {
 		f.Fatal(err)

@@ -23,10 +23,10 @@ import (
 	"codehub/internal/archive/store/s3test"
 )
 
-// homeState is a home as it is compared: all that can be seen of it.
+// homeState is the content and metadata of a home, by path.
 type homeState = map[string]archivetest.State
 
-// bucket is where a server's archives go, and where the test finds them.
+// bucket holds a server's archives and gives the test access to them as files.
 type bucket struct {
 	settings []string
 	dir      string         // folder in which the objects are files named by their keys
@@ -38,7 +38,7 @@ func folderBucket(tb testing.TB) *bucket {
 	return &bucket{dir: dir, settings: []string{"CODEHUB_ARCHIVE_URL=file://" + dir}}
 }
 
-// s3Bucket is one on a real S3 server; the archives are under a prefix.
+// s3Bucket returns a bucket on a real S3 server, with a key prefix.
 func s3Bucket(tb testing.TB) *bucket {
 	s := s3test.Start(tb, "homes")
 	return &bucket{
@@ -47,19 +47,19 @@ func s3Bucket(tb testing.TB) *bucket {
 	}
 }
 
-// stores are the kinds of bucket by their names.
+// stores has the constructors of the kinds of bucket, by name.
 var stores = map[string]func(testing.TB) *bucket{"folder": folderBucket, "s3": s3Bucket}
 
-// via is the same bucket, reached at another endpoint.
-func (b *bucket) via(endpoint string) []string {
+// settingsVia returns the settings for the same bucket at another endpoint.
+func (b *bucket) settingsVia(endpoint string) []string {
 	q := url.Values{"endpoint": {endpoint}, "region": {"us-east-1"}, "path-style": {"true"}}
 	return append(b.s3.Env(), "CODEHUB_ARCHIVE_URL=s3://homes/team?"+q.Encode())
 }
 
-// object is the file of an archive; path is the .meta with MetaKey.
+// object returns the file of the object with this key.
 func (b *bucket) object(key string) string { return filepath.Join(b.dir, filepath.FromSlash(key)) }
 
-// keys are those of a workspace's complete archives.
+// keys returns the keys of a workspace's complete archives.
 func (b *bucket) keys(tb testing.TB, id string) []string {
 	tb.Helper()
 	metas, err := filepath.Glob(filepath.Join(b.dir, "*", id, "*", filepath.Base(archive.MetaKey("home.tar.zst"))))
@@ -79,8 +79,8 @@ func (b *bucket) keys(tb testing.TB, id string) []string {
 	return out
 }
 
-// unpack is what an archive holds, by the package's own means; an error if it
-// is not what its .meta says.
+// unpack returns the content of an archive. It returns an error if the content
+// does not match the .meta.
 func (b *bucket) unpack(tb testing.TB, key string) (homeState, *archive.Meta, error) {
 	tb.Helper()
 	raw, err := os.Open(b.object(archive.MetaKey(key)))
@@ -108,8 +108,9 @@ func (b *bucket) unpack(tb testing.TB, key string) (homeState, *archive.Meta, er
 	return snapshot(tb, dir), meta, nil
 }
 
-// folder is where a workspace's home is on this machine; empty if there is none.
-func (s *server) folder(id string) string {
+// homeFolder returns the path of a workspace's home on this machine, "" if it
+// has no home.
+func (s *server) homeFolder(id string) string {
 	s.Helper()
 	local := filepath.Join(s.home, "homes", id, "home")
 	if _, err := os.Stat(local); err == nil {
@@ -125,18 +126,19 @@ func (s *server) folder(id string) string {
 	return v.Volume.Mountpoint
 }
 
-// look is what is in a workspace's home, which has to be there and at rest.
-func (s *server) look(id string) homeState {
+// readHome returns the content of a workspace's home. The home must exist, and
+// no operation may change it.
+func (s *server) readHome(id string) homeState {
 	s.Helper()
-	dir := s.folder(id)
+	dir := s.homeFolder(id)
 	if dir == "" {
 		s.Fatalf("workspace %s has no home", id)
 	}
 	return snapshot(s.TB, dir)
 }
 
-// snapshot leaves out when the home's own folder was last read: the engine
-// does that when it makes a container, as it pleases.
+// snapshot returns the content of a folder, without the access time of the
+// folder itself: Docker changes it when it creates a container.
 func snapshot(tb testing.TB, dir string) homeState {
 	tb.Helper()
 	all := archivetest.Snapshot(tb, dir)
@@ -146,16 +148,16 @@ func snapshot(tb testing.TB, dir string) homeState {
 	return all
 }
 
-// same compares homes.
-func same(tb testing.TB, what string, want, got homeState) {
+// compareHomes fails the test if two homes differ.
+func compareHomes(tb testing.TB, what string, want, got homeState) {
 	tb.Helper()
 	if diff := archivetest.Diff(want, got); diff != "" {
-		tb.Errorf("%s is not as the home was:\n%s", what, diff)
+		tb.Errorf("%s differs from the expected home:\n%s", what, diff)
 	}
 }
 
-// standby makes a workspace that is in STANDBY.
-func (s *server) standby(name string) string {
+// createStandby creates a workspace and waits until it is in STANDBY.
+func (s *server) createStandby(name string) string {
 	s.Helper()
 	id := s.createDesired(name, "STANDBY")
 	s.awaitPhase(id, "STANDBY")
@@ -167,17 +169,18 @@ func (s *server) createDesired(name, desired string) string {
 	return s.create(api.CreateWorkspace{Name: name, DesiredState: &desired})
 }
 
-// filled is a workspace in STANDBY with a small home of its own, and what is in it.
-func (s *server) filled(name string, rng *rand.Rand) (string, homeState) {
+// createFilled creates a workspace in STANDBY with a small random home, and
+// returns that home.
+func (s *server) createFilled(name string, rng *rand.Rand) (string, homeState) {
 	s.Helper()
-	id := s.standby(name)
-	furnish(s.TB, s.folder(id), rng)
-	return id, s.look(id)
+	id := s.createStandby(name)
+	fillHome(s.TB, s.homeFolder(id), rng)
+	return id, s.readHome(id)
 }
 
-// furnish puts some of everything into a home, in place of what an earlier
-// call has put there, so that no two homes are the same.
-func furnish(tb testing.TB, home string, rng *rand.Rand) {
+// fillHome writes random files of every kind to the home's folder "work". It
+// first removes the files of an earlier call.
+func fillHome(tb testing.TB, home string, rng *rand.Rand) {
 	tb.Helper()
 	must := func(err error) {
 		tb.Helper()
@@ -212,18 +215,18 @@ func furnish(tb testing.TB, home string, rng *rand.Rand) {
 	must(sparse.Truncate(5 << 30))
 	_, err = sparse.WriteAt(bytes.Repeat([]byte("x"), 5000), 5<<30-8192)
 	must(err)
-	must(sparse.Sync()) // where its data is does not move any more
+	must(sparse.Sync()) // the extents do not change after this
 	must(sparse.Close())
 	must(os.Chtimes(home, time.Unix(rng.Int64N(1<<31), 5), time.Unix(rng.Int64N(1<<31), 7)))
 }
 
-// archived waits until a workspace is ARCHIVED, and holds all of what that
-// means against what its home was.
-func (s *server) archived(b *bucket, id string, want homeState) api.Workspace {
+// awaitArchived waits until a workspace is ARCHIVED. It checks that the archive
+// holds the home, that no error is recorded, and that the home was removed.
+func (s *server) awaitArchived(b *bucket, id string, want homeState) api.Workspace {
 	s.Helper()
 	w := s.awaitPhase(id, "ARCHIVED")
 	if w.ArchiveKey == nil {
-		s.Fatalf("workspace %s is ARCHIVED and names no archive", id)
+		s.Fatalf("workspace %s is ARCHIVED and has no archive key", id)
 	}
 	if w.ErrorReason != nil {
 		s.Errorf("an error is recorded: %s: %s", *w.ErrorReason, str(w.ErrorMessage))
@@ -232,13 +235,13 @@ func (s *server) archived(b *bucket, id string, want homeState) api.Workspace {
 	if err != nil {
 		s.Fatalf("the archive %s: %v", *w.ArchiveKey, err)
 	}
-	same(s.TB, "the archive of "+w.Name, want, got)
-	s.noHome(id)
+	compareHomes(s.TB, "the archive of "+w.Name, want, got)
+	s.expectNoHome(id)
 	return w
 }
 
-// remains lists what is left of a workspace on the engine and the disk.
-func (s *server) remains(id string) []string {
+// resourcesOf lists the containers, volumes and folders of a workspace.
+func (s *server) resourcesOf(id string) []string {
 	s.Helper()
 	var out []string
 	mine := client.Filters{}.Add("label", "codehub.workspace="+id)
@@ -263,68 +266,69 @@ func (s *server) remains(id string) []string {
 	return out
 }
 
-// noHome: nothing of a workspace is left on the engine and the disk.
-func (s *server) noHome(id string) {
+// expectNoHome fails the test if a workspace has containers, volumes or
+// folders.
+func (s *server) expectNoHome(id string) {
 	s.Helper()
-	if left := s.remains(id); len(left) != 0 {
-		s.Errorf("of workspace %s there is left: %v", id, left)
+	if left := s.resourcesOf(id); len(left) != 0 {
+		s.Errorf("workspace %s still has %v", id, left)
 	}
 }
 
-// discard deletes a workspace and waits until its home is gone. Its archives
-// go later, by themselves.
+// discard deletes a workspace and waits until its home is removed. Garbage
+// collection removes the archives later.
 func (s *server) discard(id string) {
 	s.Helper()
 	if _, err := s.api.Delete(s.Context(), id, true); err != nil {
 		s.Fatal(err)
 	}
-	s.discarded(id, "")
+	s.awaitRemoved(id, "")
 }
 
-// discarded waits until nothing is left of a deleted workspace but, where a
-// server was killed, what is named later.
-func (s *server) discarded(id, later string) {
+// awaitRemoved waits until a deleted workspace has no resources except later,
+// which is removed later if a server was killed during the deletion.
+func (s *server) awaitRemoved(id, later string) {
 	s.Helper()
 	deadline := time.Now().Add(patience)
 	for {
-		left := s.remains(id)
+		left := s.resourcesOf(id)
 		if len(left) == 0 || len(left) == 1 && left[0] == later {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.Fatalf("of deleted workspace %s there is left: %v", id, left)
+			s.Fatalf("deleted workspace %s still has %v", id, left)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 }
 
-// restored waits until a workspace is in STANDBY and compares its home.
-func (s *server) restored(id string, want homeState) {
+// awaitRestored waits until a workspace is in STANDBY and compares its home.
+func (s *server) awaitRestored(id string, want homeState) {
 	s.Helper()
 	w := s.awaitPhase(id, "STANDBY")
-	same(s.TB, "the restored home of "+w.Name, want, s.look(id))
+	compareHomes(s.TB, "the restored home of "+w.Name, want, s.readHome(id))
 }
 
-// somewhere: the home is whole in at least one place, while nobody is there
-// to put it right.
-func (s *server) somewhere(b *bucket, id string, want homeState) {
+// expectCompleteCopy fails the test unless an archive or the home's volume
+// holds the complete home. The server must not be running.
+func (s *server) expectCompleteCopy(b *bucket, id string, want homeState) {
 	s.Helper()
 	var diff string
 	for _, key := range b.keys(s.TB, id) {
 		got, _, err := b.unpack(s.TB, key)
 		if err != nil {
-			s.Errorf("the complete archive %s is none: %v", key, err)
+			s.Errorf("the archive %s cannot be unpacked: %v", key, err)
 			continue
 		}
 		if diff = archivetest.Diff(withoutRoot(want), withoutRoot(got)); diff == "" {
 			return
 		}
 	}
-	if s.folder(id) == "" {
-		s.Errorf("the home of %s is nowhere: no volume, and no archive of it; the last one looked at:\n%s", id, diff)
+	if s.homeFolder(id) == "" {
+		s.Errorf("the home of %s is lost: it has no volume and no matching archive; difference to the last archive:\n%s", id, diff)
 		return
 	}
-	same(s.TB, "the only copy of "+id, withoutRoot(want), withoutRoot(s.look(id)))
+	compareHomes(s.TB, "the only copy of "+id, withoutRoot(want), withoutRoot(s.readHome(id)))
 }
 
 func digest(content string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(content))) }

@@ -26,17 +26,17 @@ import (
 	"codehub/internal/pgtest"
 )
 
-// firstVersion is what codehub's first version left on this machine.
-type firstVersion struct {
+// m1 is the database and the homes of codehub's first version.
+type m1 struct {
 	testing.TB
 	tag, dsn, homes string
 }
 
-// newFirstVersion has the rows that internal/importm1 is tested with, and a
-// home for each that was ever started.
-func newFirstVersion(t testing.TB, rng *mathrand.Rand) *firstVersion {
+// newM1 creates the rows that internal/importm1 is tested with, and a home for
+// each workspace that was ever started.
+func newM1(t testing.TB, rng *mathrand.Rand) *m1 {
 	t.Helper()
-	v := &firstVersion{
+	v := &m1{
 		TB: t, tag: strings.NewReplacer("I", "1", "L", "2", "O", "3", "U", "4").Replace(rand.Text()[:6]),
 		dsn: pgtest.New(t, nil), homes: t.TempDir(),
 	}
@@ -61,27 +61,27 @@ func newFirstVersion(t testing.TB, rng *mathrand.Rand) *firstVersion {
 			continue
 		}
 		v.must(os.Chown(dir, 1000, 1000))
-		furnish(t, dir, rng)
+		fillHome(t, dir, rng)
 	}
 	return v
 }
 
-func (v *firstVersion) must(err error) {
+func (v *m1) must(err error) {
 	v.Helper()
 	if err != nil {
 		v.Fatal(err)
 	}
 }
 
-func (v *firstVersion) id(short string) string { return "01JFB0000000000000" + short + v.tag }
+func (v *m1) id(short string) string { return "01JFB0000000000000" + short + v.tag }
 
-// key is the home_store_key of a workspace of kim's.
-func (v *firstVersion) key(short string) string {
+// key returns the home_store_key of a workspace of the user kim.
+func (v *m1) key(short string) string {
 	return "users/01JFA0000000000000K0" + v.tag + "/workspaces/" + v.id(short) + "/home"
 }
 
-// run makes a container as the first version did.
-func (v *firstVersion) run(docker *client.Client, short string) {
+// run starts a container as the first version did.
+func (v *m1) run(docker *client.Client, short string) {
 	v.Helper()
 	made, err := docker.ContainerCreate(v.Context(), client.ContainerCreateOptions{
 		Name:   "codehub-ws-" + v.id(short),
@@ -99,68 +99,68 @@ func (v *firstVersion) run(docker *client.Client, short string) {
 	v.must(err)
 }
 
-// importM1 runs the command for the server's installation.
-func (s *server) importM1(v *firstVersion, settings []string, flags ...string) (importm1.Report, int) {
+// importM1 runs `codehub import-m1` on the server's installation.
+func (s *server) importM1(v *m1, settings []string, flags ...string) (importm1.Report, int) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, env.binary, append([]string{"import-m1", "--homes", v.homes, "--output", "json"}, flags...)...)
 	cmd.Env = append(os.Environ(), append([]string{"CODEHUB_DATA_DIR=" + s.home, "CODEHUB_IMPORT_FROM=" + v.dsn}, settings...)...)
-	var said strings.Builder
-	cmd.Stderr = &said
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	var ended *exec.ExitError
-	if err != nil && !errors.As(err, &ended) {
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
 		s.Fatal(err)
 	}
 	var report importm1.Report
 	if err := json.Unmarshal(out, &report); err != nil {
-		s.Fatalf("import-m1 says %q: %v\n%s", out, err, said.String())
+		s.Fatalf("import-m1 printed %q: %v\n%s", out, err, stderr.String())
 	}
 	return report, cmd.ProcessState.ExitCode()
 }
 
-// The first version comes over, beside a running server and without one, and
-// everybody finds their homes, by the old address, with the old password.
+// The first version is imported with and without a running server. Users find
+// their homes at the old addresses and log in with the old passwords.
 func TestImportFromFirstVersion(t *testing.T) {
 	t.Parallel()
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		t.Run(storage, func(t *testing.T) {
 			t.Parallel()
-			v := newFirstVersion(t, seeded(t, 5))
+			v := newM1(t, newRand(t, 5))
 			settings := []string{"CODEHUB_STORAGE=" + storage}
 			s := start(t, append(settings, "CODEHUB_DELETE_GRACE=0s")...)
 			v.run(s.docker, "R0")
 			if storage == "local-dir" {
-				s.Stop() // then the command starts the database for itself
+				s.Stop() // the command then starts the database
 			}
 			flags := []string{"--join-users", "--image", env.testImage}
-			said, code := s.importM1(v, settings, append(flags, "--dry-run")...)
-			if code != 0 || said.Left != 0 || !said.DryRun {
-				t.Errorf("dry run: %d, %+v", code, said)
+			dryRun, code := s.importM1(v, settings, append(flags, "--dry-run")...)
+			if code != 0 || dryRun.Left != 0 || !dryRun.DryRun {
+				t.Errorf("dry run: %d, %+v", code, dryRun)
 			}
 			report, code := s.importM1(v, settings, flags...)
 			if code != 0 || report.Left != 0 {
 				t.Fatalf("import-m1: %d, %+v", code, report)
 			}
 			if storage == "local-dir" {
-				s.again()
+				s.restart()
 			}
-			s.firstVersionIsHere(v, report)
+			s.expectM1Imported(v, report)
 			again, code := s.importM1(v, settings, flags...)
 			if code != 0 || again.Left != 0 {
-				t.Errorf("the second time: %d, %+v", code, again)
+				t.Errorf("second import: %d, %+v", code, again)
 			}
 			for _, w := range again.Workspaces {
 				if w.Result != importm1.Already && w.Result != importm1.Deleted {
-					t.Errorf("the second time: %+v", w)
+					t.Errorf("second import: %+v", w)
 				}
 			}
 		})
 	}
 }
 
-func (s *server) firstVersionIsHere(v *firstVersion, report importm1.Report) {
+func (s *server) expectM1Imported(v *m1, report importm1.Report) {
 	s.Helper()
 	kim, _, err := codehub.Login(s.Context(), s.URL, api.Login{Username: "kim", Password: "testpassword"})
 	v.must(err)
@@ -171,26 +171,26 @@ func (s *server) firstVersionIsHere(v *firstVersion, report importm1.Report) {
 	}
 	token, err := kim.CreateToken(s.Context(), api.CreateToken{Name: "kim"})
 	v.must(err)
-	was := map[string]homeState{}
+	homes := map[string]homeState{}
 	for _, w := range report.Workspaces {
 		if w.Result == importm1.Imported && w.Home != nil {
-			was[w.ID] = archivetest.Snapshot(s.TB, filepath.Join(v.homes, "users", ownerOf(v, w.OldID), "workspaces", w.OldID, "home"))
+			homes[w.ID] = archivetest.Snapshot(s.TB, filepath.Join(v.homes, "users", ownerOf(v, w.OldID), "workspaces", w.OldID, "home"))
 		}
 	}
-	as := *s // with kim's eyes
-	as.token = token.Token
-	if as.api, err = codehub.New(s.URL, token.Token); err != nil {
+	asKim := *s // as the user kim
+	asKim.token = token.Token
+	if asKim.api, err = codehub.New(s.URL, token.Token); err != nil {
 		s.Fatal(err)
 	}
 	for _, w := range report.Workspaces {
 		if w.Result != importm1.Imported || w.Owner != "kim" {
 			continue
 		}
-		as.awaitPhase(w.ID, w.DesiredState)
-		if home, ok := was[w.ID]; ok {
-			same(s.TB, "the home of "+w.Name, archivetest.WithoutAtimes(home), archivetest.WithoutAtimes(as.look(w.ID)))
+		asKim.awaitPhase(w.ID, w.DesiredState)
+		if home, ok := homes[w.ID]; ok {
+			compareHomes(s.TB, "the home of "+w.Name, archivetest.WithoutAtimes(home), archivetest.WithoutAtimes(asKim.readHome(w.ID)))
 		}
-		// A server that runs learns of what has moved within seconds.
+		// A running server reads the imported addresses within seconds.
 		res := s.anonymous("/w/" + w.OldID + "/some/file?x=1")
 		for deadline := time.Now().Add(patience); res.StatusCode == http.StatusNotFound && time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
 			res = s.anonymous("/w/" + w.OldID + "/some/file?x=1")
@@ -199,22 +199,22 @@ func (s *server) firstVersionIsHere(v *firstVersion, report importm1.Report) {
 			s.Errorf("the old address of %s: %d %s", w.Name, res.StatusCode, res.Header.Get("Location"))
 		}
 	}
-	// Worked in since, it is this one that counts.
+	// The second import must not overwrite this change.
 	for _, w := range report.Workspaces {
 		if w.OldID == v.id("R0") {
-			as.write(w.ID, "since")
+			asKim.write(w.ID, "since")
 		}
 	}
 }
 
-func ownerOf(v *firstVersion, id string) string {
+func ownerOf(v *m1, id string) string {
 	if id == v.id("T1") {
 		return "01JFA0000000000000M0" + v.tag
 	}
 	return "01JFA0000000000000K0" + v.tag
 }
 
-// anonymous asks for a page without being logged in, and follows nothing.
+// anonymous requests a page without a session and follows no redirect.
 func (s *server) anonymous(path string) *http.Response {
 	s.Helper()
 	req, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.URL+path, nil)

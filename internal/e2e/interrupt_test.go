@@ -9,17 +9,16 @@ import (
 	"testing"
 )
 
-// interrupted is what is to be done should the tests be told to end in the
-// middle: their own cleanups do not run then, and what they made in Docker
-// outlives them.
+// interrupted has the functions to call when a signal ends the tests: t.Cleanup
+// does not run then, and resources would be left in Docker.
 var interrupted struct {
 	mu   sync.Mutex
 	next int
 	all  map[int]func()
 }
 
-// cleanup is t.Cleanup that an interrupt does not skip. An interrupt runs f
-// beside all others, and while the test goes on.
+// cleanup is t.Cleanup whose function also runs on an interrupt, in parallel
+// with those of other tests and while its own test runs.
 func cleanup(t *testing.T, f func()) {
 	t.Helper()
 	once := sync.OnceFunc(f)
@@ -39,14 +38,14 @@ func cleanup(t *testing.T, f func()) {
 	})
 }
 
-// watchForInterrupts ends the tests when they are told to, with nothing left
-// behind.
+// watchForInterrupts ends the tests on SIGTERM or an interrupt, after the
+// functions of cleanup.
 func watchForInterrupts() {
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGTERM, os.Interrupt)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 	go func() {
-		fmt.Fprintf(os.Stderr, "e2e: %v; cleaning up\n", <-told)
-		interrupted.mu.Lock() // for good: nobody begins anything any more
+		fmt.Fprintf(os.Stderr, "e2e: %v; cleaning up\n", <-signals)
+		interrupted.mu.Lock() // not unlocked, so that no test registers another function
 		var group sync.WaitGroup
 		for _, f := range interrupted.all {
 			group.Go(f)

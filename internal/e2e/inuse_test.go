@@ -16,12 +16,12 @@ import (
 	"codehub/api"
 )
 
-// stranger runs a command in a container of its own that has a workspace's home
-// mounted at /h, as people do to look at it. leave removes the container.
-func (s *server) stranger(id, name, command string, readOnly bool) (leave func()) {
+// runHomeContainer runs a command in a container that mounts a workspace's home
+// at /h, as a user might do. remove removes the container.
+func (s *server) runHomeContainer(id, name, command string, readOnly bool) (remove func()) {
 	s.Helper()
 	m := mount.Mount{Type: mount.TypeVolume, Source: "ws-" + id + "-home", Target: "/h", ReadOnly: readOnly}
-	if local := filepath.Join(s.home, "homes", id, "home"); s.folder(id) == local {
+	if local := filepath.Join(s.home, "homes", id, "home"); s.homeFolder(id) == local {
 		m.Type, m.Source = mount.TypeBind, local
 	}
 	made, err := s.docker.ContainerCreate(s.Context(), client.ContainerCreateOptions{
@@ -35,34 +35,35 @@ func (s *server) stranger(id, name, command string, readOnly bool) (leave func()
 	if err != nil {
 		s.Fatal(err)
 	}
-	leave = sync.OnceFunc(func() {
+	remove = sync.OnceFunc(func() {
 		_, err := s.docker.ContainerRemove(context.Background(), made.ID, client.ContainerRemoveOptions{Force: true})
 		if err != nil {
 			s.Error(err)
 		}
 	})
-	s.Cleanup(leave)
-	return leave
+	s.Cleanup(remove)
+	return remove
 }
 
-// ran has a stranger's command come to its end.
-func (s *server) ran(id, command string) {
+// runInHome runs a command in such a container and waits for its end.
+func (s *server) runInHome(id, command string) {
 	s.Helper()
 	name := fmt.Sprintf("writer-%s", id)
-	leave := s.stranger(id, name, command, false)
+	remove := s.runHomeContainer(id, name, command, false)
 	wait := s.docker.ContainerWait(s.Context(), name, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
 	select {
 	case end := <-wait.Result:
 		if end.StatusCode != 0 {
-			s.Errorf("%s: code %d", command, end.StatusCode)
+			s.Errorf("%s: exit code %d", command, end.StatusCode)
 		}
 	case err := <-wait.Error:
 		s.Fatal(err)
 	}
-	leave()
+	remove()
 }
 
-// awaitInUse waits until a workspace says that it waits for the container.
+// awaitInUse waits until the workspace's progress names the container that it
+// waits for.
 func (s *server) awaitInUse(id, name string) api.Workspace {
 	s.Helper()
 	return s.await(id, "waiting for "+name, func(w api.Workspace) bool {
@@ -70,97 +71,99 @@ func (s *server) awaitInUse(id, name string) api.Workspace {
 	})
 }
 
-// A container that reads a home, as the operations page suggests, holds up its
-// archive for as long as it is there; the workspace says so, and can be used.
+// A container that reads a home, as docs/operations.md suggests, delays its
+// archive until the container ends. The progress says so, and the workspace can
+// be used.
 func TestArchiveWaitsForReader(t *testing.T) {
 	t.Parallel()
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		t.Run(storage, func(t *testing.T) {
 			t.Parallel()
-			b, rng := folderBucket(t), seeded(t, 12)
+			b, rng := folderBucket(t), newRand(t, 12)
 			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage)...)
-			id, home := s.filled("one", rng)
+			id, home := s.createFilled("one", rng)
 			reader := "reader-" + id
-			leave := s.stranger(id, reader, "exec tail -f /dev/null", true)
-			s.want(id, "ARCHIVED")
+			remove := s.runHomeContainer(id, reader, "exec tail -f /dev/null", true)
+			s.setDesired(id, "ARCHIVED")
 			s.awaitInUse(id, reader)
-			s.want(id, "STANDBY")
+			s.setDesired(id, "STANDBY")
 			s.awaitPhase(id, "STANDBY")
 
-			s.want(id, "ARCHIVED")
+			s.setDesired(id, "ARCHIVED")
 			w := s.awaitInUse(id, reader)
 			if w.Operation != "ARCHIVING" || w.ErrorReason != nil {
 				t.Errorf("%s, %v %v", w.Operation, str(w.ErrorReason), str(w.ErrorMessage))
 			}
-			leave()
-			s.archived(b, id, home)
-			s.want(id, "STANDBY")
-			s.restored(id, home)
+			remove()
+			s.awaitArchived(b, id, home)
+			s.setDesired(id, "STANDBY")
+			s.awaitRestored(id, home)
 
 			// A deletion waits as well.
-			leave = s.stranger(id, reader, "exec tail -f /dev/null", true)
+			remove = s.runHomeContainer(id, reader, "exec tail -f /dev/null", true)
 			if _, err := s.api.Delete(s.Context(), id, true); err != nil {
 				t.Fatal(err)
 			}
 			s.awaitInUse(id, reader)
-			leave()
-			s.discarded(id, "")
+			remove()
+			s.awaitRemoved(id, "")
 		})
 	}
 }
 
-// What a container writes after the home was packed is not lost: whether it has
-// come and gone before the archive counts, or is still there.
+// Files that a container writes after the home was packed are not lost, whether
+// it ends before the archive is recorded or still runs then.
 func TestWrittenAfterPackingIsNotLost(t *testing.T) {
 	t.Parallel()
 	for _, storage := range []string{"docker-volume", "local-dir"} {
 		t.Run(storage, func(t *testing.T) {
 			t.Parallel()
-			b, rng := folderBucket(t), seeded(t, 13)
-			f := startFailing(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage)...)
+			b, rng := folderBucket(t), newRand(t, 13)
+			f := startWithFailpoints(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage)...)
 			for _, at := range []string{"archive.job-done", "archive.verified"} {
-				id, _ := f.filled(at, rng)
-				ask := at + "@" + id
-				f.arm(ask, "hold")
-				f.want(id, "ARCHIVED")
-				f.held(ask)
-				f.ran(id, "echo came and went > /h/work/late")
+				id, _ := f.createFilled(at, rng)
+				point := at + "@" + id
+				f.arm(point, "hold")
+				f.setDesired(id, "ARCHIVED")
+				f.awaitHeld(point)
+				f.runInHome(id, "echo came and went > /h/work/late")
 				f.disarm()
 				f.awaitPhase(id, "ARCHIVED")
-				f.want(id, "STANDBY")
+				f.setDesired(id, "STANDBY")
 				f.awaitPhase(id, "STANDBY")
-				f.holdsLate(id, "came and went\n")
+				f.expectLateFile(id, "came and went\n")
 
-				f.arm(ask, "hold")
-				f.want(id, "ARCHIVED")
-				f.held(ask)
+				f.arm(point, "hold")
+				f.setDesired(id, "ARCHIVED")
+				f.awaitHeld(point)
 				writer := "writer-" + id
-				leave := f.stranger(id, writer, "echo came > /h/work/late && exec tail -f /dev/null", false)
+				remove := f.runHomeContainer(id, writer, "echo came > /h/work/late && exec tail -f /dev/null", false)
 				f.disarm()
 				f.awaitInUse(id, writer)
-				leave()
+				remove()
 				f.awaitPhase(id, "ARCHIVED")
-				f.want(id, "STANDBY")
+				f.setDesired(id, "STANDBY")
 				f.awaitPhase(id, "STANDBY")
-				f.holdsLate(id, "came\n")
+				f.expectLateFile(id, "came\n")
 				f.discard(id)
 			}
 
-			// A container that mounts the home after the archive was stored, and before
-			// the home is removed: the home stays until it ends, and is packed again.
-			id, _ := f.filled("late", rng)
-			ask, writer := "archive.stored@"+id, "writer-"+id
-			f.arm(ask, "hold")
-			f.want(id, "ARCHIVED")
-			f.held(ask)
-			leave := f.stranger(id, writer, "echo came late > /h/work/late && exec tail -f /dev/null", false)
+			// A container mounts the home after the archive was recorded and
+			// before the home is removed. The home stays until the container
+			// ends, and is packed again.
+			id, _ := f.createFilled("late", rng)
+			point, writer := "archive.stored@"+id, "writer-"+id
+			f.arm(point, "hold")
+			f.setDesired(id, "ARCHIVED")
+			f.awaitHeld(point)
+			remove := f.runHomeContainer(id, writer, "echo came late > /h/work/late && exec tail -f /dev/null", false)
 			f.disarm()
 			f.awaitInUse(id, writer)
-			leave()
+			remove()
 			f.awaitPhase(id, "ARCHIVED")
-			f.want(id, "STANDBY")
+			f.setDesired(id, "STANDBY")
 			f.awaitPhase(id, "STANDBY")
-			f.holdsLate(id, "came late\n")
+			f.expectLateFile(id, "came late\n")
 			f.discard(id)
 			if log := f.Log(); strings.Contains(log, "operation failed") {
 				t.Errorf("an operation has failed")
@@ -169,10 +172,10 @@ func TestWrittenAfterPackingIsNotLost(t *testing.T) {
 	}
 }
 
-// holdsLate checks what was written late.
-func (f *failing) holdsLate(id, want string) {
+// expectLateFile checks the content of the file that was written after packing.
+func (f *failpointServer) expectLateFile(id, want string) {
 	f.Helper()
-	got, err := os.ReadFile(filepath.Join(f.folder(id), "work", "late"))
+	got, err := os.ReadFile(filepath.Join(f.homeFolder(id), "work", "late"))
 	if err != nil || string(got) != want {
 		f.Errorf("the home holds %q (%v), want %q", got, err, want)
 	}

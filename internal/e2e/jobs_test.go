@@ -11,56 +11,58 @@ import (
 	"codehub/api"
 )
 
-// A job goes on while the server is down, and is found again by the next: the
-// same container, begun once.
+// A storage job keeps running while the server is down. After the restart the
+// server uses the same job and starts no other one.
 func TestJobOutlivesTheServer(t *testing.T) {
 	t.Parallel()
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
-			b, rng := open(t), seeded(t, 4)
+			b, rng := open(t), newRand(t, 4)
 			settings, p := b.settings, (*bucketProxy)(nil)
-			if b.s3 != nil { // there it is held up at its last request, or in the middle of its only one
+			if b.s3 != nil { // the job hangs at its last upload request, or in the middle of the download
 				p = newBucketProxy(t, b)
-				settings = b.via(p.URL)
+				settings = b.settingsVia(p.URL)
 			}
-			f := startFailing(t, append(settings, "CODEHUB_DELETE_GRACE=0s")...)
-			begun := f.countJobs()
-			id, home := f.filled("one", rng)
-			for _, o := range []struct{ kind, wish string }{{"archive", "ARCHIVED"}, {"restore", "STANDBY"}} {
-				ask := o.kind + ".job-started@" + id
-				f.arm(ask, "hold")
+			f := startWithFailpoints(t, append(settings, "CODEHUB_DELETE_GRACE=0s")...)
+			started := f.countJobs()
+			id, home := f.createFilled("one", rng)
+			for _, o := range []struct{ kind, desired string }{{"archive", "ARCHIVED"}, {"restore", "STANDBY"}} {
+				point := o.kind + ".job-started@" + id
+				f.arm(point, "hold")
 				if p != nil {
-					p.set(hangOnce(func(of string, r *http.Request) bool { return of == id && ofJob(o.kind, r) && f.jobRuns(o.kind, id) }))
+					p.setFault(hangOnce(func(of string, r *http.Request) bool {
+						return of == id && isJobRequest(o.kind, r) && f.jobRuns(o.kind, id)
+					}))
 				}
-				f.want(id, o.wish)
-				f.held(ask)
+				f.setDesired(id, o.desired)
+				f.awaitHeld(point)
 				if p != nil {
-					p.hangs(id)
+					p.awaitHanging(id)
 				}
 				before, at := f.job(o.kind, id)
 				f.Kill()
-				if p == nil { // it needs nobody, and ends in the meantime
-					f.jobEnds(o.kind, id)
-				} else { // it waits for somebody who relays
-					p.letGo()
+				if p == nil { // a job with a folder does not need the server and ends
+					f.awaitJobEnd(o.kind, id)
+				} else { // a job with S3 waits for a server to relay its requests
+					p.release()
 					time.Sleep(3 * time.Second)
 					if !f.jobRuns(o.kind, id) {
 						t.Errorf("the %s job did not wait for the server", o.kind)
 					}
 				}
 				if now, started := f.job(o.kind, id); now != before || started != at || before == "" {
-					t.Errorf("the job was %s (%s), and is %s (%s) now", before, at, now, started)
+					t.Errorf("the job was %s (started at %s), now it is %s (started at %s)", before, at, now, started)
 				}
-				f.somewhere(b, id, home)
+				f.expectCompleteCopy(b, id, home)
 				f.disarm()
-				f.again()
+				f.restart()
 				if o.kind == "archive" {
-					f.archived(b, id, home)
+					f.awaitArchived(b, id, home)
 				} else {
-					f.restored(id, home)
+					f.awaitRestored(id, home)
 				}
-				if all := begun.of(o.kind, id); len(all) != 1 || all[0] != before {
+				if all := started.of(o.kind, id); len(all) != 1 || all[0] != before {
 					t.Errorf("%s jobs were started: %v, want %s alone", o.kind, all, before)
 				}
 			}
@@ -69,11 +71,11 @@ func TestJobOutlivesTheServer(t *testing.T) {
 	}
 }
 
-// hangOnce has the first request that is meant hang.
-func hangOnce(meant func(of string, r *http.Request) bool) func(string, int, *http.Request) fault {
+// hangOnce makes the first matching request hang.
+func hangOnce(match func(workspace string, r *http.Request) bool) func(string, int, *http.Request) fault {
 	done := false
-	return func(of string, _ int, r *http.Request) fault {
-		if done || !meant(of, r) {
+	return func(workspace string, _ int, r *http.Request) fault {
+		if done || !match(workspace, r) {
 			return pass
 		}
 		done = true
@@ -81,9 +83,9 @@ func hangOnce(meant func(of string, r *http.Request) bool) func(string, int, *ht
 	}
 }
 
-// ofJob: the request by which an archive's upload becomes an object, or the
-// download.
-func ofJob(kind string, r *http.Request) bool {
+// isJobRequest matches the request that completes the upload of an archive, or
+// its download.
+func isJobRequest(kind string, r *http.Request) bool {
 	if kind == "archive" {
 		return r.Method == http.MethodPost && r.URL.Query().Has("uploadId")
 	}
@@ -95,12 +97,12 @@ func (s *server) jobRuns(kind, id string) bool {
 	return err == nil && c.Container.State.Running
 }
 
-func (s *server) jobEnds(kind, id string) {
+func (s *server) awaitJobEnd(kind, id string) {
 	s.Helper()
 	deadline := time.Now().Add(patience)
 	for s.jobRuns(kind, id) {
 		if time.Now().After(deadline) {
-			s.Fatalf("the %s job of %s does not end", kind, id)
+			s.Fatalf("the %s job of %s has not ended", kind, id)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -113,19 +115,19 @@ func (s *server) killJob(kind, id string) {
 	}
 }
 
-// A job is killed at its start, in its middle and at its end, told by what it
-// asks of the bucket: it is done over, and only once.
+// A storage job is killed at its start, in the middle and at its end, as seen
+// by its requests to the bucket. It is repeated once.
 func TestJobKilledWhileItWorks(t *testing.T) {
 	t.Parallel()
-	b, rng := s3Bucket(t), seeded(t, 5)
+	b, rng := s3Bucket(t), newRand(t, 5)
 	p := newBucketProxy(t, b)
-	s := startQuick(t, append(b.via(p.URL), "CODEHUB_DELETE_GRACE=0s")...)
+	s := startQuick(t, append(b.settingsVia(p.URL), "CODEHUB_DELETE_GRACE=0s")...)
 	isMeta := func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, ".meta") }
 	isPart := func(r *http.Request) bool { return r.URL.Query().Has("partNumber") }
-	id, home := s.filled("one", rng)
+	id, home := s.createFilled("one", rng)
 	for _, c := range []struct {
-		when, kind, wish string
-		at               func(r *http.Request) bool
+		when, kind, desired string
+		at                  func(r *http.Request) bool
 	}{
 		{"start", "archive", "ARCHIVED", func(r *http.Request) bool { return r.Method == http.MethodPut && isPart(r) }},
 		{"middle", "archive", "ARCHIVED", func(r *http.Request) bool { return r.Method == http.MethodPost && r.URL.Query().Has("uploadId") }},
@@ -134,52 +136,52 @@ func TestJobKilledWhileItWorks(t *testing.T) {
 			return r.Method == http.MethodGet && !isMeta(r) && s.jobRuns("restore", id)
 		}},
 	} {
-		s.want(id, map[string]string{"archive": "STANDBY", "restore": "ARCHIVED"}[c.kind])
+		s.setDesired(id, map[string]string{"archive": "STANDBY", "restore": "ARCHIVED"}[c.kind])
 		s.awaitPhase(id, map[string]string{"archive": "STANDBY", "restore": "ARCHIVED"}[c.kind])
-		p.set(hangOnce(func(of string, r *http.Request) bool { return of == id && c.at(r) }))
-		s.want(id, c.wish)
-		p.hangs(id)
+		p.setFault(hangOnce(func(of string, r *http.Request) bool { return of == id && c.at(r) }))
+		s.setDesired(id, c.desired)
+		p.awaitHanging(id)
 		s.killJob(c.kind, id)
-		s.somewhere(b, id, home)
-		p.letGo()
-		w := s.await(id, c.wish+" in spite of the kill at its "+c.when, func(w api.Workspace) bool { return w.Phase == c.wish && w.Operation == "NONE" })
+		s.expectCompleteCopy(b, id, home)
+		p.release()
+		w := s.await(id, c.desired+" after the kill at the job's "+c.when, func(w api.Workspace) bool { return w.Phase == c.desired && w.Operation == "NONE" })
 		if w.ErrorReason != nil {
-			t.Errorf("%s, %s: an error is left: %s: %s", c.kind, c.when, *w.ErrorReason, str(w.ErrorMessage))
+			t.Errorf("%s job killed at its %s: error %s: %s", c.kind, c.when, *w.ErrorReason, str(w.ErrorMessage))
 		}
 		if c.kind == "archive" {
-			s.archived(b, id, home)
+			s.awaitArchived(b, id, home)
 		} else {
-			s.restored(id, home)
+			s.awaitRestored(id, home)
 		}
 	}
 	s.discard(id)
 }
 
-// A leader is killed in the middle of an archive and of a restore, and another
-// server, which has a bucket's socket of its own, takes over: it does not wait
-// for the first to come back.
+// The leader is killed during an archive and during a restore. Another server
+// takes over and relays the bucket's requests through its own socket, without
+// waiting for the first server.
 func TestStandbyServerTakesOverJobs(t *testing.T) {
 	t.Parallel()
-	b, rng := s3Bucket(t), seeded(t, 16)
+	b, rng := s3Bucket(t), newRand(t, 16)
 	p := newBucketProxy(t, b)
-	settings := append(b.via(p.URL), "CODEHUB_DATABASE_URL="+database(t), "CODEHUB_DELETE_GRACE=0s")
+	settings := append(b.settingsVia(p.URL), "CODEHUB_DATABASE_URL="+database(t), "CODEHUB_DELETE_GRACE=0s")
 	first := start(t, settings...)
 	second := start(t, settings...)
-	id, home := first.filled("one", rng)
-	for _, o := range []struct{ kind, wish string }{{"archive", "ARCHIVED"}, {"restore", "STANDBY"}} {
-		p.set(hangOnce(func(of string, r *http.Request) bool {
-			return of == id && ofJob(o.kind, r) && second.jobRuns(o.kind, id)
+	id, home := first.createFilled("one", rng)
+	for _, o := range []struct{ kind, desired string }{{"archive", "ARCHIVED"}, {"restore", "STANDBY"}} {
+		p.setFault(hangOnce(func(of string, r *http.Request) bool {
+			return of == id && isJobRequest(o.kind, r) && second.jobRuns(o.kind, id)
 		}))
-		second.want(id, o.wish)
-		p.hangs(id)
+		second.setDesired(id, o.desired)
+		p.awaitHanging(id)
 		first.Kill()
-		p.letGo()
+		p.release()
 		if o.kind == "archive" {
-			second.archived(b, id, home)
+			second.awaitArchived(b, id, home)
 		} else {
-			second.restored(id, home)
+			second.awaitRestored(id, home)
 		}
-		first.again() // which stands by now
+		first.restart() // the first server is on standby now
 		first, second = second, first
 	}
 	second.discard(id)

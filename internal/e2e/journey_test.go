@@ -11,25 +11,25 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
-// A person's first day: log in, create, see it come up, work in the terminal,
-// stop, come back by opening, delete, think again, delete for good.
+// A user's first day: log in, create a workspace, see it start, use the
+// terminal, stop it, open it again, delete, undelete and delete it for good.
 func TestJourney(t *testing.T) {
 	t.Parallel()
 	s := start(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=15s", "COORDINATOR_IDLE_INTERVAL=2s")
 	b := newBrowser(t)
 	b.login(s.URL, proc.AdminPassword)
-	b.shot("empty-list")
+	b.screenshot("empty-list")
 
-	b.do("mark the page, to see that it is not loaded again", until(`window.notReloaded = true`))
-	b.do("ask for a workspace", chromedp.Click("#new-workspace"), chromedp.WaitVisible("#f-name"))
-	b.shot("new-workspace")
+	b.do("mark the page, which must not be reloaded", until(`window.notReloaded = true`))
+	b.do("open the create dialog", chromedp.Click("#new-workspace"), chromedp.WaitVisible("#f-name"))
+	b.screenshot("new-workspace")
 	b.do("create it", chromedp.SendKeys("#f-name", "compiler"), chromedp.SendKeys("#f-description", "a language of my own"),
 		chromedp.Click("#dialog-form button[type=submit]"), chromedp.WaitVisible(".card"))
-	b.shot("coming-up")
+	b.screenshot("starting")
 	b.do("see it run", until(`document.querySelector('.card')?.dataset.phase === 'RUNNING' && document.querySelector('.card').dataset.operation === 'NONE'`))
-	b.shot("running")
+	b.screenshot("running")
 	if same, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](`window.notReloaded === true`)); err != nil || !same {
-		t.Error("the list was loaded again to show the change")
+		t.Error("the list was reloaded to show the change")
 	}
 	list, err := s.api.List(t.Context(), clientFilter)
 	if err != nil || len(list) != 1 {
@@ -37,9 +37,8 @@ func TestJourney(t *testing.T) {
 	}
 	id := list[0].ID
 
-	// The terminal draws on a canvas unless told not to; only then can a test
-	// read it. And the IDE asks before it is left after some keys, in a dialog
-	// that nobody here answers.
+	// The test reads the terminal's text from the page, which needs GPU
+	// acceleration off. The IDE must not ask before its page is closed.
 	settings := "/home/coder/.local/share/code-server/User/settings.json"
 	out, err := exec.CommandContext(t.Context(), "docker", "exec", "codehub-ws-"+id, "sed", "-i",
 		`s/^{/{\n  "terminal.integrated.gpuAcceleration": "off", "window.confirmBeforeClose": "never",/`, settings).CombinedOutput()
@@ -49,45 +48,45 @@ func TestJourney(t *testing.T) {
 	b.do("open it", chromedp.Navigate(s.URL+"/w/"+id+"/"))
 	b.terminal()
 	b.shell("echo $((6 * 7))-works | tee proof.txt", "42-works")
-	b.shot("terminal")
+	b.screenshot("terminal")
 
 	b.do("go back to the list", chromedp.Navigate(s.URL+"/"), chromedp.WaitVisible("#ws-"+id))
 	b.do("stop it", chromedp.Click("#ws-"+id+" form[action$='/stop'] button"),
 		until(fmt.Sprintf(`document.getElementById('ws-%s')?.dataset.phase === 'STANDBY' && document.getElementById('ws-%s').dataset.operation === 'NONE'`, id, id)))
-	b.shot("stopped")
+	b.screenshot("stopped")
 
 	b.do("open it again", chromedp.Navigate(s.URL+"/w/"+id+"/"))
-	b.shot("loading")
-	b.terminal() // the loading page has entered by itself
+	b.screenshot("loading")
+	b.terminal() // the loading page opens the workspace without a click
 	b.shell("cat proof.txt; echo $((1 + 1))nd-time", "2nd-time")
 	shown, err := chromedp.Run(b.ctx, chromedp.Evaluate[string](`document.querySelector('.terminal-wrapper.active .xterm-rows').innerText`))
 	if err != nil || !strings.Contains(shown, "42-works") {
-		t.Errorf("the file is not there: %q", shown)
+		t.Errorf("the terminal does not show the file: %q", shown)
 	}
-	b.shot("file-is-there")
+	b.screenshot("file-is-there")
 
 	remove := func() {
 		b.do("go back to the list", chromedp.Navigate(s.URL+"/"), chromedp.WaitVisible("#ws-"+id))
-		b.do("ask for the deletion", chromedp.Click("#menu-"+id+" summary"), chromedp.Click("#"+cssID(id+"-delete")), chromedp.WaitVisible("dialog[open] #dialog-form"))
-		b.shot("delete")
+		b.do("open the delete dialog", chromedp.Click("#menu-"+id+" summary"), chromedp.Click("#"+cssID(id+"-delete")), chromedp.WaitVisible("dialog[open] #dialog-form"))
+		b.screenshot("delete")
 		b.do("confirm", chromedp.Click("#dialog-form button[type=submit]"), chromedp.WaitVisible(".toast"))
-		b.shot("deleted")
+		b.screenshot("deleted")
 	}
 	remove()
-	b.do("take it back", chromedp.Click(".toast-undo"),
+	b.do("undo the deletion", chromedp.Click(".toast-undo"),
 		until(fmt.Sprintf(`document.querySelector('#ws-%s:not(.card-gone)') !== null`, id)))
-	b.shot("undone")
+	b.screenshot("undone")
 	s.awaitPhase(id, "STANDBY")
 	remove()
 	s.awaitGone(id)
 	b.do("see it gone", until(fmt.Sprintf(`document.getElementById('ws-%s') === null`, id)))
-	b.shot("gone")
-	if cs, vs := s.left(); len(cs)+len(vs) != 0 {
+	b.screenshot("gone")
+	if cs, vs := s.dockerResources(); len(cs)+len(vs) != 0 {
 		t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
 	}
 }
 
-// cssID escapes an id that begins with a digit, as a UUID may.
+// cssID escapes an id that begins with a digit for a CSS selector.
 func cssID(id string) string {
 	if id[0] >= '0' && id[0] <= '9' {
 		return fmt.Sprintf(`\3%c %s`, id[0], id[1:])

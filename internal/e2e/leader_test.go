@@ -12,79 +12,81 @@ import (
 	"codehub/api"
 )
 
-// The leader is killed, stopped, cut off from the database and cut short; the
-// database and Redis are restarted and Redis forgets; all while people start,
-// stop and archive on every server. Another one leads, at every moment one at
-// most, everything comes to where it is wanted, and no subscriber stays blind.
+// The leader is killed, suspended and cut off from the database; the database
+// and Redis are restarted, and Redis loses its data. Users start, stop and
+// archive workspaces meanwhile. Another server takes over, at most one leads at
+// a time, every workspace reaches its desired state, and every subscriber is up
+// to date.
 func TestAnotherServerLeadsAfterLoss(t *testing.T) {
 	t.Parallel()
-	rng := seeded(t, 31)
-	c := startCluster(t, clusterOf{
+	rng := newRand(t, 31)
+	c := startCluster(t, clusterOptions{
 		servers: 3, postgres: true, redis: true, bucket: s3Bucket(t),
 		limits:   limits{perUser: 2, global: 100, observed: true},
 		settings: []string{"CODEHUB_DELETE_GRACE=0s", "COORDINATOR_IDLE_INTERVAL=5s"},
 	})
-	var people []*person
+	var users []*chaosUser
 	var subscribers [][]*subscriber
 	var group sync.WaitGroup
 	stop := make(chan struct{})
 	for i := range 2 {
-		who := c.newPerson(fmt.Sprint("person", i), rand.New(rand.NewPCG(rng.Uint64(), uint64(i))), ordinary)
+		u := c.newUser(fmt.Sprint("user", i), rand.New(rand.NewPCG(rng.Uint64(), uint64(i))), harmlessActions)
 		for _, desired := range []string{"RUNNING", "STANDBY", "ARCHIVED"} {
-			if err := who.create(t.Context(), who.via[0], desired); err != nil {
+			if err := u.create(t.Context(), u.servers[0], desired); err != nil {
 				t.Fatal(err)
 			}
 		}
-		people = append(people, who)
-		subscribers = append(subscribers, c.subscribe(who.token))
-		group.Go(func() { who.live(stop, 300*time.Millisecond) })
+		users = append(users, u)
+		subscribers = append(subscribers, c.subscribe(u.token))
+		group.Go(func() { u.live(stop, 300*time.Millisecond) })
 	}
-	witness := c.members[0].createDesired("witness", "ARCHIVED")
-	c.members[0].awaitPhase(witness, "ARCHIVED")
+	workspace := c.members[0].createDesired("witness", "ARCHIVED")
+	c.members[0].awaitPhase(workspace, "ARCHIVED")
 
 	for _, fault := range []struct {
 		name       string
-		lose, mend func(m *member)
+		begin, end func(m *member)
 	}{
-		{"killed", func(m *member) { m.Kill() }, func(m *member) { m.again() }},
-		{"stopped", func(m *member) { m.stop() }, func(m *member) { m.wake() }},
-		{"cut off, in silence", func(m *member) { m.db.freeze() }, func(m *member) { m.db.heal() }},
-		{"cut off", func(m *member) { m.db.cut() }, func(m *member) { m.db.heal() }},
+		{"killed", func(m *member) { m.Kill() }, func(m *member) { m.restart() }},
+		{"suspended", func(m *member) { m.stop() }, func(m *member) { m.resume() }},
+		{"cut off without an error", func(m *member) { m.dbLink.freeze() }, func(m *member) { m.dbLink.heal() }},
+		{"cut off", func(m *member) { m.dbLink.cut() }, func(m *member) { m.dbLink.heal() }},
 	} {
-		leader := c.leads()
+		leader := c.awaitLeader()
 		t.Logf("%s is %s", leader.name, fault.name)
-		fault.lose(leader)
-		next := c.leads(leader)
-		c.works(c.other(leader), witness)
-		fault.mend(leader)
-		c.works(leader, witness)
+		fault.begin(leader)
+		next := c.awaitLeader(leader)
+		c.expectReconciled(c.otherThan(leader), workspace)
+		fault.end(leader)
+		c.expectReconciled(leader, workspace)
 		if now := c.leader(); now != next {
-			t.Logf("another one leads than did at first")
+			t.Logf("the leader has changed again")
 		}
 	}
 	c.pg.Stop()
 	c.pg.Start()
 	t.Log("the database was restarted")
-	c.leads()
-	c.works(c.members[1], witness)
+	c.awaitLeader()
+	c.expectReconciled(c.members[1], workspace)
 	c.redis.kill()
-	c.works(c.members[2], witness)
+	c.expectReconciled(c.members[2], workspace)
 	c.redis.start()
 	c.redis.flush()
-	c.works(c.members[0], witness)
+	c.expectReconciled(c.members[0], workspace)
 
 	close(stop)
 	group.Wait()
-	c.calm(people, subscribers)
+	c.expectConverged(users, subscribers)
 }
 
-// works: what a server is asked for now comes to be.
-func (c *cluster) works(m *member, id string) {
+// expectReconciled sets a workspace's desired state through a server and waits
+// for it.
+func (c *cluster) expectReconciled(m *member, id string) {
 	c.Helper()
-	on := m.within(time.Minute)
+	on := m.withPatience(time.Minute)
 	deadline := time.Now().Add(patience)
 	desired := ""
-	for { // it may not have noticed yet that the database is back
+	for { // the server may not have reconnected to the database yet
 		w, err := on.api.Get(c.Context(), id)
 		if err == nil {
 			if desired = "STANDBY"; w.DesiredState == desired {
@@ -95,103 +97,104 @@ func (c *cluster) works(m *member, id string) {
 			}
 		}
 		if time.Now().After(deadline) {
-			c.Fatalf("%s takes no wish: %v", m.name, err)
+			c.Fatalf("%s did not accept a desired state: %v", m.name, err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 	on.awaitPhase(id, desired)
 }
 
-// A leader stands still right before it stores an archive, right before it
-// removes the home that is archived or deleted, and with a storage job in the
-// middle of its upload; another one takes over and finishes all of it. When the
-// first goes on, where it stood, nothing of what it was about to do is done:
-// the database refuses it and it asks the engine for nothing.
+// A leader is suspended or cut off right before it records an archive, right
+// before it removes an archived and a deleted home, and during an upload.
+// Another server takes over and finishes these operations. When the first
+// server continues, the database refuses its writes, and it sends no request to
+// Docker.
 func TestFormerLeaderChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]struct {
-		last         string // what it does when the last of them has come by
+		last         string // action at the last failpoint
 		halt, resume func(m *member)
 	}{
-		"stopped": {"pause", func(m *member) { m.fail.stopped(); m.stopped.Store(true) }, (*member).wake},
-		"cut off": {"hold", func(m *member) { m.db.freeze() }, func(m *member) { m.db.heal() }},
+		"stopped": {"pause", func(m *member) { m.failpoints.awaitStopped(); m.stopped.Store(true) }, (*member).resume},
+		"cut off": {"hold", func(m *member) { m.dbLink.freeze() }, func(m *member) { m.dbLink.heal() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, rng := s3Bucket(t), seeded(t, 32)
+			b, rng := s3Bucket(t), newRand(t, 32)
 			p := newBucketProxy(t, b)
-			c := startCluster(t, clusterOf{
+			c := startCluster(t, clusterOptions{
 				servers: 2, failpoints: true, bucket: b, endpoint: p.URL,
 				settings: []string{"CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0", "COORDINATOR_IDLE_INTERVAL=2s"},
 			})
-			old := c.leads()
-			next := c.other(old)
-			type about struct{ step, wish string }
-			all := []about{{"archive.before-store", "ARCHIVED"}, {"delete.begin", "DELETED"}, {"archive.checked", "ARCHIVED"}}
+			old := c.awaitLeader()
+			next := c.otherThan(old)
+			type handover struct{ step, desired string }
+			all := []handover{{"archive.before-store", "ARCHIVED"}, {"delete.begin", "DELETED"}, {"archive.checked", "ARCHIVED"}}
 			ids, homes := make([]string, len(all)), make([]homeState, len(all))
 			for i, a := range all {
-				ids[i], homes[i] = old.filled(a.step, rng)
+				ids[i], homes[i] = old.createFilled(a.step, rng)
 			}
-			uploads, uploaded := old.filled("uploads", rng)
-			p.set(hangOnce(func(of string, r *http.Request) bool { return of == uploads && ofJob("archive", r) }))
-			next.want(uploads, "ARCHIVED")
-			p.hangs(uploads)
+			uploads, uploaded := old.createFilled("uploads", rng)
+			p.setFault(hangOnce(func(of string, r *http.Request) bool { return of == uploads && isJobRequest("archive", r) }))
+			next.setDesired(uploads, "ARCHIVED")
+			p.awaitHanging(uploads)
 			for i, a := range all {
-				ask, action := a.step+"@"+ids[i], "hold"
+				point, action := a.step+"@"+ids[i], "hold"
 				if i == len(all)-1 {
 					action = f.last
 				}
-				old.fail.arm(ask, action)
-				if a.wish == "DELETED" {
+				old.failpoints.arm(point, action)
+				if a.desired == "DELETED" {
 					if _, err := next.api.Delete(t.Context(), ids[i], true); err != nil {
 						t.Fatal(err)
 					}
 				} else {
-					next.want(ids[i], a.wish)
+					next.setDesired(ids[i], a.desired)
 				}
 				if action == "hold" {
-					old.fail.held(ask)
+					old.failpoints.awaitHeld(point)
 				}
 			}
 
 			f.halt(old)
-			c.leads(old)
-			p.letGo()
-			next.archived(b, ids[0], homes[0])
+			c.awaitLeader(old)
+			p.release()
+			next.awaitArchived(b, ids[0], homes[0])
 			next.awaitGone(ids[1])
-			next.archived(b, ids[2], homes[2])
-			next.archived(b, uploads, uploaded)
-			next.want(ids[2], "STANDBY") // there is something to remove again
-			next.restored(ids[2], homes[2])
-			old.calls()
-			stoodBy := standsBy(old)
-			old.fail.disarm()
+			next.awaitArchived(b, ids[2], homes[2])
+			next.awaitArchived(b, uploads, uploaded)
+			next.setDesired(ids[2], "STANDBY") // the home exists again, which the old leader was about to remove
+			next.awaitRestored(ids[2], homes[2])
+			old.dockerCalls()
+			standbys := standbyCount(old)
+			old.failpoints.disarm()
 			f.resume(old)
 			deadline := time.Now().Add(patience)
-			for standsBy(old) == stoodBy {
+			for standbyCount(old) == standbys {
 				if time.Now().After(deadline) {
-					t.Fatalf("%s does not stand by", old.name)
+					t.Fatalf("%s is not on standby", old.name)
 				}
 				time.Sleep(20 * time.Millisecond)
 			}
-			if calls := old.calls(); len(calls) > 0 {
-				t.Errorf("a server that leads no more asked this of the engine:\n%s", strings.Join(calls, "\n"))
+			if calls := old.dockerCalls(); len(calls) > 0 {
+				t.Errorf("the former leader sent requests to Docker:\n%s", strings.Join(calls, "\n"))
 			}
-			next.restored(ids[2], homes[2])
+			next.awaitRestored(ids[2], homes[2])
 			if w, err := next.api.Get(t.Context(), ids[0]); err != nil || w.Phase != "ARCHIVED" {
 				t.Errorf("%s is %s: %v", w.Name, w.Phase, err)
 			}
-			// It serves, and would lead again.
+			// The former leader serves, and can become the leader again.
 			next.Kill()
-			c.leads(next)
-			old.want(ids[0], "STANDBY")
-			old.restored(ids[0], homes[0])
-			old.await(ids[2], "there", func(w api.Workspace) bool { return w.Phase == "STANDBY" })
+			c.awaitLeader(next)
+			old.setDesired(ids[0], "STANDBY")
+			old.awaitRestored(ids[0], homes[0])
+			old.await(ids[2], "STANDBY", func(w api.Workspace) bool { return w.Phase == "STANDBY" })
 		})
 	}
 }
 
-// standsBy is how often a server has said that another one leads.
-func standsBy(m *member) int {
+// standbyCount returns how many times a server has logged that another one
+// leads.
+func standbyCount(m *member) int {
 	return strings.Count(m.Log(), "another server leads; standing by")
 }

@@ -10,30 +10,31 @@ import (
 	codehub "codehub/client"
 )
 
-// 1,000 starts at once, by making workspaces and by starting those that are
-// there, of many users on three servers: each may have 2, and all of them 100.
-// At no commit are there more, and none is refused that there is room for.
+// 1,000 starts at the same time by 60 users on three servers, of new and of
+// existing workspaces. Each user may run 2, all users together 100. No commit
+// exceeds the limits, and no start is refused while a slot is free.
 func TestLimitsAcrossServers(t *testing.T) {
 	t.Parallel()
 	const users, perUser, global, starts = 60, 2, 100, 1000
-	c := startCluster(t, clusterOf{
+	c := startCluster(t, clusterOptions{
 		servers: 3, failpoints: true, bucket: folderBucket(t),
 		limits:   limits{perUser: perUser, global: global},
 		settings: []string{fmt.Sprint("MAX_RUNNING_PER_USER=", perUser), fmt.Sprint("MAX_RUNNING_GLOBAL=", global), "CODEHUB_DELETE_GRACE=0s"},
 	})
-	// What counts is what the database commits: nothing is made of it for now.
+	// The test is about the commits in the database, so the servers cannot
+	// reach Docker for now.
 	for _, m := range c.members {
-		m.engine.cut()
+		m.dockerLink.cut()
 	}
 	type user struct {
 		via  []*server
-		rest []string // workspaces that are there
+		rest []string // existing workspaces
 	}
 	all := make([]user, users)
 	for i := range all {
 		_, token := c.user(fmt.Sprint("user", i))
 		for _, m := range c.members {
-			all[i].via = append(all[i].via, m.as(c.test, token))
+			all[i].via = append(all[i].via, m.asUser(c.test, token))
 		}
 	}
 	spread := func(n int, f func(i int, u *user, on *server) error) (refused int) {
@@ -78,13 +79,13 @@ func TestLimitsAcrossServers(t *testing.T) {
 		_, err := on.api.Create(t.Context(), api.CreateWorkspace{Name: fmt.Sprint("new ", i), DesiredState: &running})
 		return err
 	})
-	_, letIn, everybody, mine := c.audit.counted()
-	if everybody != global || mine != perUser || letIn != global || refused != starts-global {
-		t.Errorf("%d of %d starts were let in, at most %d at once and %d of one user, and %d refused; want %d, %d and %d",
-			letIn, starts, everybody, mine, refused, global, global, perUser)
+	_, slotsTaken, maxTotal, maxPerUser := c.audit.counted()
+	if maxTotal != global || maxPerUser != perUser || slotsTaken != global || refused != starts-global {
+		t.Errorf("%d of %d starts were accepted, with at most %d in all and %d of one user, and %d were refused; want %d accepted, at most %d in all and %d of one user",
+			slotsTaken, starts, maxTotal, maxPerUser, refused, global, global, perUser)
 	}
 
-	// All but one user give up what they have, and the engine is back.
+	// The users delete their workspaces, and Docker is available again.
 	spread(users, func(i int, u *user, on *server) error {
 		list, err := on.api.List(t.Context(), codehub.Filter{})
 		for _, w := range list {
@@ -95,43 +96,43 @@ func TestLimitsAcrossServers(t *testing.T) {
 		return err
 	})
 	for _, m := range c.members {
-		m.engine.heal()
+		m.dockerLink.heal()
 	}
-	c.queuedIsLetIn(all[0].via)
+	c.expectQueuedStart(all[0].via)
 }
 
-// queuedIsLetIn: a workspace that is wanted while something is under way waits
-// for a slot, and gets the one that another gives up, whichever servers are
-// asked.
-func (c *cluster) queuedIsLetIn(via []*server) {
+// expectQueuedStart checks that a start which is queued during an operation
+// waits for a slot, and gets the slot that another workspace frees, on
+// whichever server.
+func (c *cluster) expectQueuedStart(via []*server) {
 	c.Helper()
 	first, second, third := via[0], via[1], via[2]
-	waits := third.standby("waits")
+	waits := third.createStandby("waits")
 	one := first.createDesired("one", "RUNNING")
 	two := second.createDesired("two", "RUNNING")
 	first.awaitPhase(one, "RUNNING")
 	second.awaitPhase(two, "RUNNING")
 	if _, err := third.api.Want(c.Context(), waits, "RUNNING", true); codehub.CodeOf(err) != "workspace_limit_exceeded" {
-		c.Fatalf("a third one may run: %v", err)
+		c.Fatalf("a third workspace was accepted: %v", err)
 	}
-	ask := "archive.begin@" + waits
+	point := "archive.begin@" + waits
 	for _, m := range c.members {
-		m.fail.arm(ask, "hold")
+		m.failpoints.arm(point, "hold")
 	}
-	third.want(waits, "ARCHIVED")
-	third.await(waits, "being archived", func(w api.Workspace) bool { return w.Operation == "ARCHIVING" })
-	second.want(waits, "RUNNING") // queued
+	third.setDesired(waits, "ARCHIVED")
+	third.await(waits, "ARCHIVING", func(w api.Workspace) bool { return w.Operation == "ARCHIVING" })
+	second.setDesired(waits, "RUNNING") // queued
 	for _, m := range c.members {
-		m.fail.disarm()
+		m.failpoints.disarm()
 	}
-	w := third.await(waits, "at rest, waiting for a slot", func(w api.Workspace) bool { return w.Operation == "NONE" })
+	w := third.await(waits, "queued for a slot without an operation", func(w api.Workspace) bool { return w.Operation == "NONE" })
 	if w.Phase == "RUNNING" || str(w.NextDesiredState) != "RUNNING" {
-		c.Errorf("%s is %s, wanted %s, then %q", w.Name, w.Phase, w.DesiredState, str(w.NextDesiredState))
+		c.Errorf("%s is %s, desired %s, queued %q", w.Name, w.Phase, w.DesiredState, str(w.NextDesiredState))
 	}
-	second.want(one, "STANDBY")
-	second.within(time.Minute).awaitPhase(waits, "RUNNING")
+	second.setDesired(one, "STANDBY")
+	second.withPatience(time.Minute).awaitPhase(waits, "RUNNING")
 	first.awaitPhase(one, "STANDBY")
 	if w, err := first.api.Get(c.Context(), two); err != nil || w.Phase != "RUNNING" {
-		c.Errorf("the other one is %s: %v", w.Phase, err)
+		c.Errorf("the second workspace is %s: %v", w.Phase, err)
 	}
 }

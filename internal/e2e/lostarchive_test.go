@@ -19,9 +19,9 @@ import (
 	"codehub/internal/archive"
 )
 
-// An archive that is missing or damaged puts its workspace in ERROR with words
-// that name the object. Nothing is started, made or deleted, and once it is
-// back the home comes back with it.
+// A missing or damaged archive puts its workspace in ERROR with a message that
+// names the object. Nothing is started, created or deleted, and the home can be
+// restored once the object is back.
 func TestLostOrDamagedArchiveIsError(t *testing.T) {
 	t.Parallel()
 	for store, open := range stores {
@@ -31,75 +31,75 @@ func TestLostOrDamagedArchiveIsError(t *testing.T) {
 			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
 			cases := []struct {
 				name, reason string
-				meta         bool // what is damaged
+				meta         bool // damages the .meta instead of the object
 				damage       func(content []byte) []byte
 			}{
 				{"object gone", "DataLost", false, func([]byte) []byte { return nil }},
 				{"meta gone", "DataLost", true, func([]byte) []byte { return nil }},
-				{"object flipped", "ArchiveCorrupted", false, flipped},
+				{"object flipped", "ArchiveCorrupted", false, corrupt},
 				{"object cut", "ArchiveCorrupted", false, func(c []byte) []byte { return c[:len(c)/2] }},
-				{"meta flipped", "ArchiveCorrupted", true, flipped},
+				{"meta flipped", "ArchiveCorrupted", true, corrupt},
 				{"hostile", "ArchiveCorrupted", false, nil},
 			}
-			s.abreast(len(cases), func(i int, s *server) {
+			s.inParallel(len(cases), func(i int, s *server) {
 				c := cases[i]
-				id, home := s.filled(c.name, seeded(t, uint64(100+i)))
-				s.want(id, "ARCHIVED")
-				key := *s.archived(b, id, home).ArchiveKey
+				id, home := s.createFilled(c.name, newRand(t, uint64(100+i)))
+				s.setDesired(id, "ARCHIVED")
+				key := *s.awaitArchived(b, id, home).ArchiveKey
 				object, meta := b.object(key), b.object(archive.MetaKey(key))
-				good := map[string][]byte{object: s.content(object), meta: s.content(meta)}
+				good := map[string][]byte{object: s.readObject(object), meta: s.readObject(meta)}
 				which := object
 				if c.meta {
 					which = meta
 				}
 				if c.damage == nil {
-					s.hostile(object, meta)
+					s.writeHostileArchive(object, meta)
 				} else if bad := c.damage(slices.Clone(good[which])); bad != nil {
-					s.put(which, bad)
+					s.writeObject(which, bad)
 				} else if err := os.Remove(which); err != nil {
 					s.Fatal(err)
 				}
 				before := s.files(filepath.Dir(object))
 
-				s.want(id, "RUNNING")
+				s.setDesired(id, "RUNNING")
 				w := s.await(id, "in ERROR", func(w api.Workspace) bool { return w.Phase == "ERROR" })
 				if str(w.ErrorReason) != c.reason || !strings.Contains(str(w.ErrorMessage), key) {
 					s.Errorf("%s: %s: %s; want %s and the key %s", c.name, str(w.ErrorReason), str(w.ErrorMessage), c.reason, key)
 				}
 				if w.ArchiveKey == nil || *w.ArchiveKey != key {
-					s.Errorf("%s: the archive is forgotten", c.name)
+					s.Errorf("%s: the archive key was removed", c.name)
 				}
 				if status, page := s.visit(id); status != http.StatusBadGateway {
-					s.Errorf("%s: a visitor gets %d: %.200s", c.name, status, page)
+					s.Errorf("%s: opening the workspace: %d: %.200s", c.name, status, page)
 				}
 				if _, err := s.api.Want(s.Context(), id, "RUNNING", true); err == nil {
-					s.Errorf("%s: it could be started", c.name)
+					s.Errorf("%s: a start was accepted", c.name)
 				}
-				s.nothingRuns(id)
+				s.expectNoContainers(id)
 				if after := s.files(filepath.Dir(object)); !slices.Equal(before, after) {
-					s.Errorf("%s: the bucket held %v, and holds %v", c.name, before, after)
+					s.Errorf("%s: the bucket had the files %v, now it has %v", c.name, before, after)
 				}
-				// As long as it is so, a fresh look says the same.
-				s.recoverInVain(id)
+				// A recovery fails as long as the archive is damaged.
+				s.recoverAndFail(id)
 
 				for name, content := range good {
-					s.put(name, content)
+					s.writeObject(name, content)
 				}
-				s.recover(id, api.Recover{}) // it is wanted RUNNING still
+				s.recover(id, api.Recover{}) // the desired state is still RUNNING
 				s.awaitPhase(id, "RUNNING")
-				same(s.TB, "the home of "+c.name, withoutRoot(home), withoutRoot(s.look(id)))
+				compareHomes(s.TB, "the home of "+c.name, withoutRoot(home), withoutRoot(s.readHome(id)))
 				s.discard(id)
 			})
 		})
 	}
 }
 
-func flipped(content []byte) []byte {
+func corrupt(content []byte) []byte {
 	content[len(content)/2] ^= 0x55
 	return content
 }
 
-func (s *server) content(name string) []byte {
+func (s *server) readObject(name string) []byte {
 	s.Helper()
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -108,8 +108,8 @@ func (s *server) content(name string) []byte {
 	return b
 }
 
-// put writes a file of the bucket as the store itself would: a new one.
-func (s *server) put(name string, content []byte) {
+// writeObject replaces a file of the bucket by a new one, as the store does.
+func (s *server) writeObject(name string, content []byte) {
 	s.Helper()
 	_ = os.Remove(name)
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -120,8 +120,7 @@ func (s *server) put(name string, content []byte) {
 	}
 }
 
-// files are the names below a folder of the bucket, but for what a store keeps
-// for itself.
+// files returns the names in a folder of the bucket.
 func (s *server) files(dir string) []string {
 	s.Helper()
 	var out []string
@@ -135,9 +134,9 @@ func (s *server) files(dir string) []string {
 	return out
 }
 
-// hostile puts an archive in the place of another that says of itself that it
-// is right, and leads out of the home.
-func (s *server) hostile(object, meta string) {
+// writeHostileArchive replaces an archive by one with a matching .meta whose
+// entries point outside the home.
+func (s *server) writeHostileArchive(object, meta string) {
 	s.Helper()
 	var b bytes.Buffer
 	z, err := zstd.NewWriter(&b)
@@ -160,7 +159,7 @@ func (s *server) hostile(object, meta string) {
 	if err := z.Close(); err != nil {
 		s.Fatal(err)
 	}
-	m, err := archive.ReadMeta(bytes.NewReader(s.content(meta)))
+	m, err := archive.ReadMeta(bytes.NewReader(s.readObject(meta)))
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -169,8 +168,8 @@ func (s *server) hostile(object, meta string) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	s.put(object, b.Bytes())
-	s.put(meta, raw)
+	s.writeObject(object, b.Bytes())
+	s.writeObject(meta, raw)
 }
 
 func (s *server) recover(id string, how api.Recover) {
@@ -180,9 +179,9 @@ func (s *server) recover(id string, how api.Recover) {
 	}
 }
 
-// recoverInVain recovers what is still lost, and waits until that is found: by
-// a look at the bucket, or by a restore that fails again.
-func (s *server) recoverInVain(id string) {
+// recoverAndFail recovers a workspace whose archive is still damaged, and waits
+// until the check of the bucket or the restore fails again.
+func (s *server) recoverAndFail(id string) {
 	s.Helper()
 	found := func() (n int) {
 		for line := range strings.Lines(s.Server.Log()) {
@@ -199,31 +198,31 @@ func (s *server) recoverInVain(id string) {
 	}
 	before := found()
 	s.recover(id, api.Recover{})
-	s.await(id, "found to be lost again", func(api.Workspace) bool { return found() > before })
-	s.await(id, "in ERROR still", func(w api.Workspace) bool { return w.Phase == "ERROR" && w.Operation == "NONE" })
+	s.await(id, "found lost again", func(api.Workspace) bool { return found() > before })
+	s.await(id, "ERROR without an operation", func(w api.Workspace) bool { return w.Phase == "ERROR" && w.Operation == "NONE" })
 }
 
-// visit opens a workspace as a browser does.
+// visit opens a workspace with the headers of a browser.
 func (s *server) visit(id string) (int, string) {
 	s.Helper()
-	resp, body := s.ask(http.MethodGet, "/w/"+id+"/", "", "Cookie", s.signIn("admin"),
+	resp, body := s.ask(http.MethodGet, "/w/"+id+"/", "", "Cookie", s.loginCookie("admin"),
 		"Accept", "text/html", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document")
 	return resp.StatusCode, body
 }
 
-// nothingRuns: no container of a workspace, and no volume with anything in it
-// that somebody could be let in to.
-func (s *server) nothingRuns(id string) {
+// expectNoContainers checks that a workspace has no container and no running
+// storage job.
+func (s *server) expectNoContainers(id string) {
 	s.Helper()
 	if s.jobRuns("archive", id) || s.jobRuns("restore", id) {
 		s.Errorf("a storage job of %s runs", id)
 	}
 	if _, err := s.docker.ContainerInspect(s.Context(), "codehub-ws-"+id, client.ContainerInspectOptions{}); err == nil {
-		s.Errorf("a container of %s is there", id)
+		s.Errorf("workspace %s has a container", id)
 	}
 }
 
-// archives are a workspace's generations, newest first.
+// archives returns a workspace's archives, newest first.
 func (s *server) archives(id string) []api.Archive {
 	s.Helper()
 	resp, body := s.ask(http.MethodGet, "/api/v1/workspaces/"+id+"/archives", "", api.TokenHeader, s.token)
@@ -234,21 +233,21 @@ func (s *server) archives(id string) []api.Archive {
 	return list.Archives
 }
 
-// The ways out where the archive is gone for good: an earlier generation, or an
-// empty home, each confirmed by the workspace's name.
+// Recovery after an archive is lost for good: from an earlier generation, or
+// with an empty home. Each is confirmed by the workspace's name.
 func TestRecoveryFromLostArchive(t *testing.T) {
 	t.Parallel()
-	b, rng := folderBucket(t), seeded(t, 9)
+	b, rng := folderBucket(t), newRand(t, 9)
 	s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_ARCHIVE_KEEP=1")...)
-	id, first := s.filled("one", rng)
-	s.want(id, "ARCHIVED")
-	s.archived(b, id, first)
-	s.want(id, "STANDBY")
-	s.restored(id, first)
-	furnish(t, s.folder(id), rng)
-	second := s.look(id)
-	s.want(id, "ARCHIVED")
-	key := *s.archived(b, id, second).ArchiveKey
+	id, first := s.createFilled("one", rng)
+	s.setDesired(id, "ARCHIVED")
+	s.awaitArchived(b, id, first)
+	s.setDesired(id, "STANDBY")
+	s.awaitRestored(id, first)
+	fillHome(t, s.homeFolder(id), rng)
+	second := s.readHome(id)
+	s.setDesired(id, "ARCHIVED")
+	key := *s.awaitArchived(b, id, second).ArchiveKey
 	generations := s.archives(id)
 	if len(generations) != 2 || !generations[0].Current || generations[1].Current {
 		t.Fatalf("generations: %+v", generations)
@@ -257,43 +256,43 @@ func TestRecoveryFromLostArchive(t *testing.T) {
 	if err := os.RemoveAll(filepath.Dir(b.object(key))); err != nil {
 		t.Fatal(err)
 	}
-	s.want(id, "STANDBY")
+	s.setDesired(id, "STANDBY")
 	s.await(id, "in ERROR", func(w api.Workspace) bool { return w.Phase == "ERROR" })
 	earlier := api.Recover{Action: api.RecoverArchive, ArchiveOpID: generations[1].OpID, Confirm: "another"}
 	if _, err := s.api.Recover(t.Context(), id, earlier); err == nil {
-		t.Error("an earlier archive was taken without being confirmed")
+		t.Error("an earlier archive was restored without confirmation")
 	}
 	earlier.Confirm = "one"
 	s.recover(id, earlier)
-	s.restored(id, first)
+	s.awaitRestored(id, first)
 
-	// And once more, with nothing left at all.
-	furnish(t, s.folder(id), rng)
-	s.want(id, "ARCHIVED")
+	// The same after all archives are lost.
+	fillHome(t, s.homeFolder(id), rng)
+	s.setDesired(id, "ARCHIVED")
 	s.await(id, "ARCHIVED", func(w api.Workspace) bool { return w.Phase == "ARCHIVED" && w.Operation == "NONE" })
 	for _, key := range b.keys(t, id) {
 		if err := os.RemoveAll(filepath.Dir(b.object(key))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s.want(id, "RUNNING")
+	s.setDesired(id, "RUNNING")
 	s.await(id, "in ERROR", func(w api.Workspace) bool { return w.Phase == "ERROR" })
 	if _, err := s.api.Recover(t.Context(), id, api.Recover{Action: api.RecoverEmpty, Confirm: "another"}); err == nil {
-		t.Error("starting empty was not confirmed, and done")
+		t.Error("an empty home was created without confirmation")
 	}
-	s.recover(id, api.Recover{Action: api.RecoverEmpty, Confirm: "one"}) // it is wanted RUNNING still
+	s.recover(id, api.Recover{Action: api.RecoverEmpty, Confirm: "one"}) // the desired state is still RUNNING
 	s.awaitPhase(id, "RUNNING")
-	for name := range s.look(id) {
+	for name := range s.readHome(id) {
 		if strings.HasPrefix(name, "./work") {
-			t.Fatalf("the home is not new: %q", name)
+			t.Fatalf("the home is not empty: it has %q", name)
 		}
 	}
 	s.discard(id)
 }
 
-// The archive of a workspace at rest is removed: garbage collection notices, the
-// owner and the administrators see it, and it heals when the object is back. While
-// the whole bucket is away nothing changes.
+// Garbage collection finds that the archive of an ARCHIVED workspace is
+// missing. The owner and the administrators see it until the object is back.
+// While the whole bucket is unavailable nothing changes.
 func TestGarbageCollectionNoticesLostArchive(t *testing.T) {
 	t.Parallel()
 	for store, open := range stores {
@@ -301,16 +300,16 @@ func TestGarbageCollectionNoticesLostArchive(t *testing.T) {
 			t.Parallel()
 			b := open(t)
 			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_GC_INTERVAL=5s")...)
-			id := s.standby("lost")
-			furnish(t, s.folder(id), seeded(t, 33))
-			if err := unix.Mkfifo(filepath.Join(s.folder(id), "work", "pipe"), 0o600); err != nil {
+			id := s.createStandby("lost")
+			fillHome(t, s.homeFolder(id), newRand(t, 33))
+			if err := unix.Mkfifo(filepath.Join(s.homeFolder(id), "work", "pipe"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			home := s.look(id)
-			s.want(id, "ARCHIVED")
-			key := *s.archived(b, id, home).ArchiveKey
+			home := s.readHome(id)
+			s.setDesired(id, "ARCHIVED")
+			key := *s.awaitArchived(b, id, home).ArchiveKey
 			object := b.object(key)
-			content := s.content(object)
+			content := s.readObject(object)
 
 			if err := os.Remove(object); err != nil {
 				t.Fatal(err)
@@ -320,7 +319,7 @@ func TestGarbageCollectionNoticesLostArchive(t *testing.T) {
 			if str(w.ErrorReason) != "DataLost" || !strings.Contains(str(w.ErrorMessage), key) || c.Status != "False" || c.Reason != "ArchiveMissing" {
 				t.Errorf("%s: %s; archive ready: %+v", str(w.ErrorReason), str(w.ErrorMessage), c)
 			}
-			cookie := s.signIn("admin")
+			cookie := s.loginCookie("admin")
 			pages := map[string][]string{
 				"/workspaces/" + id: {"The archive is missing", "/workspaces/" + id + "/start-empty"},
 				"/admin":            {"Lost archives", id, key},
@@ -335,21 +334,21 @@ func TestGarbageCollectionNoticesLostArchive(t *testing.T) {
 				}
 			}
 
-			s.put(object, content)
+			s.writeObject(object, content)
 			w = s.await(id, "ARCHIVED again", func(w api.Workspace) bool { return w.Phase == "ARCHIVED" })
 			if c := w.Conditions["storage.archive_ready"]; w.ErrorReason != nil || c.Status != "True" {
-				t.Errorf("%s is left; archive ready: %+v", str(w.ErrorReason), c)
+				t.Errorf("error reason %q, archive ready: %+v", str(w.ErrorReason), c)
 			}
 			_, page := s.ask(http.MethodGet, "/admin", "", "Cookie", cookie, "Accept", "text/html")
 			if strings.Contains(page, "Lost archives") {
-				t.Error("the administrators still see it")
+				t.Error("the administrators' page still lists the archive")
 			}
 			_, page = s.ask(http.MethodGet, "/workspaces/"+id, "", "Cookie", cookie, "Accept", "text/html")
 			if n := s.archives(id)[0].Skipped; n != 1 || !strings.Contains(page, "1 socket, FIFO or device was not archived") {
-				t.Errorf("the API says that %d entries are not archived, not 1, or the page does not say so", n)
+				t.Errorf("the API reports %d skipped entries, want 1, or the page does not name them", n)
 			}
-			s.want(id, "STANDBY")
-			s.restored(id, home)
+			s.setDesired(id, "STANDBY")
+			s.awaitRestored(id, home)
 			s.discard(id)
 		})
 	}

@@ -1,6 +1,6 @@
 // Package e2e tests codehub from the outside: the real binary, real Docker,
-// real code-server, a real browser. What a test needs and does not find makes
-// it fail and say so.
+// real code-server, a real browser. A test fails if a program that it needs is
+// missing.
 package e2e
 
 import (
@@ -15,10 +15,10 @@ import (
 	"codehub/internal/harness"
 )
 
-// env is where the parts are; the Makefile sets it.
+// env has the binary, images and folders that the tests use.
 var env struct {
 	binary, workspaceImage, testImage, output string
-	scratch                                   string // gone after the tests
+	scratch                                   string // removed after the tests
 	docker                                    *client.Client
 }
 

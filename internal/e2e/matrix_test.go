@@ -16,11 +16,12 @@ import (
 	"codehub/internal/reconcile"
 )
 
-// long has the tests run what is too much for every day (make soak).
-var long = os.Getenv("SOAK") != ""
+// soaking makes the tests try all combinations (make soak).
+var soaking = os.Getenv("SOAK") != ""
 
-// seeded is randomness that a failure can be repeated with.
-func seeded(t *testing.T, salt uint64) *rand.Rand {
+// newRand returns a generator and logs its seed. The variable SEED repeats the
+// choices of an earlier run.
+func newRand(t *testing.T, salt uint64) *rand.Rand {
 	seed := uint64(time.Now().UnixNano())
 	if v := os.Getenv("SEED"); v != "" {
 		if _, err := fmt.Sscan(v, &seed); err != nil {
@@ -31,41 +32,41 @@ func seeded(t *testing.T, salt uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, salt))
 }
 
-// learn archives and restores a workspace undisturbed, and makes one that is
-// archived before it was ever used; all the steps that there are have to be
-// passed in that, or the matrix has holes.
-func (f *failing) learn(b *bucket, rng *rand.Rand) (archiving, nothing, restoring []string) {
+// recordSteps archives and restores a workspace and archives one that was never
+// started. It returns the steps that the operations passed, and fails the test
+// if a known step is missing.
+func (f *failpointServer) recordSteps(b *bucket, rng *rand.Rand) (archiving, empty, restoring []string) {
 	f.Helper()
-	id, home := f.filled("teacher", rng)
-	f.want(id, "ARCHIVED")
-	f.archived(b, id, home)
-	f.want(id, "STANDBY")
-	f.restored(id, home)
+	id, home := f.createFilled("teacher", rng)
+	f.setDesired(id, "ARCHIVED")
+	f.awaitArchived(b, id, home)
+	f.setDesired(id, "STANDBY")
+	f.awaitRestored(id, home)
 	f.discard(id)
-	empty := f.createDesired("nothing", "ARCHIVED")
-	f.awaitPhase(empty, "ARCHIVED")
-	passed := slices.Concat(once(f.steps(id)), once(f.steps(empty)))
+	emptyID := f.createDesired("nothing", "ARCHIVED")
+	f.awaitPhase(emptyID, "ARCHIVED")
+	passed := slices.Concat(unique(f.steps(id)), unique(f.steps(emptyID)))
 	for _, step := range reconcile.Steps() {
 		if !slices.Contains(passed, step) {
-			f.Errorf("step %s was not passed: %v", step, passed)
+			f.Errorf("no operation passed step %s: %v", step, passed)
 		}
 		switch kind, _, _ := strings.Cut(step, "."); kind {
 		case "archive":
 			archiving = append(archiving, step)
 		case "empty":
-			nothing = append(nothing, step)
+			empty = append(empty, step)
 		case "restore":
 			restoring = append(restoring, step)
 		}
 	}
-	f.discard(empty)
+	f.discard(emptyID)
 	if len(archiving)+len(restoring) < 12 {
-		f.Fatalf("%d steps cannot be all: %v, %v", len(archiving)+len(restoring), archiving, restoring)
+		f.Fatalf("only %d steps: %v, %v", len(archiving)+len(restoring), archiving, restoring)
 	}
-	return archiving, nothing, restoring
+	return archiving, empty, restoring
 }
 
-func once(all []string) []string {
+func unique(all []string) []string {
 	var out []string
 	for _, s := range all {
 		if !slices.Contains(out, s) {
@@ -75,21 +76,22 @@ func once(all []string) []string {
 	return out
 }
 
-// jobsAtOnce is how many homes a server archives at once, and restores.
-const jobsAtOnce = 4
+// parallelJobs is the number of homes that a server archives or restores at a
+// time.
+const parallelJobs = 4
 
-// victim is a workspace that something happens to at one step.
+// victim is a workspace whose operation is disturbed at one step.
 type victim struct {
 	id, step string
 	home     homeState
-	to       string // where it is wanted meanwhile
+	to       string // desired state that starts the operation
 }
 
-func (v victim) ask() string { return v.step + "@" + v.id }
+func (v victim) failpoint() string { return v.step + "@" + v.id }
 
-// victims makes a workspace with a home of its own for each step: in STANDBY
-// for the steps of archiving, ARCHIVED for those of restoring.
-func (f *failing) victims(b *bucket, archiving, restoring []string, rng *rand.Rand) (up, down []victim) {
+// victims creates a workspace for each step: in STANDBY for the steps of
+// archiving, ARCHIVED for those of restoring.
+func (f *failpointServer) victims(b *bucket, archiving, restoring []string, rng *rand.Rand) (standby, archived []victim) {
 	f.Helper()
 	all := make([]victim, len(archiving)+len(restoring))
 	for i := range all {
@@ -103,41 +105,42 @@ func (f *failing) victims(b *bucket, archiving, restoring []string, rng *rand.Ra
 	for i := range seeds {
 		seeds[i] = rng.Uint64()
 	}
-	f.abreast(len(all), func(i int, on *server) {
+	f.inParallel(len(all), func(i int, on *server) {
 		v := &all[i]
-		v.id, v.home = on.filled(fmt.Sprint(i, " ", v.step), rand.New(rand.NewPCG(seeds[i], 0)))
+		v.id, v.home = on.createFilled(fmt.Sprint(i, " ", v.step), rand.New(rand.NewPCG(seeds[i], 0)))
 		if v.to == "STANDBY" {
-			on.want(v.id, "ARCHIVED")
-			on.archived(b, v.id, v.home)
+			on.setDesired(v.id, "ARCHIVED")
+			on.awaitArchived(b, v.id, v.home)
 		}
 	})
-	f.sound()
+	f.stopIfFailed()
 	return all[:len(archiving)], all[len(archiving):]
 }
 
-// arrived waits until a victim is where it is wanted, whole.
-func (s *server) arrived(b *bucket, v victim) {
+// awaitVictim waits until a victim is in its desired state and compares its
+// home.
+func (s *server) awaitVictim(b *bucket, v victim) {
 	s.Helper()
 	if v.to == "ARCHIVED" {
-		s.archived(b, v.id, v.home)
+		s.awaitArchived(b, v.id, v.home)
 	} else {
-		s.restored(v.id, v.home)
+		s.awaitRestored(v.id, v.home)
 	}
 }
 
-// wave is the nth part of a list, of so many as a server works on at once.
-func wave[T any](all []T, n int) []T {
-	return all[min(n*jobsAtOnce, len(all)):min((n+1)*jobsAtOnce, len(all))]
+// batch returns the nth part of a list, of parallelJobs elements.
+func batch[T any](all []T, n int) []T {
+	return all[min(n*parallelJobs, len(all)):min((n+1)*parallelJobs, len(all))]
 }
 
-// variants are the pairs of storage and store that a crash is tried on: each
-// of either at least once, and all of them in a long run.
+// variants runs f for pairs of storage and store. Each storage and each store
+// occurs in a pair; the soak runs all pairs.
 func variants(t *testing.T, f func(t *testing.T, b *bucket, storage string)) {
 	t.Helper()
 	for i, v := range []struct{ storage, store string }{
 		{"docker-volume", "folder"}, {"local-dir", "s3"}, {"docker-volume", "s3"}, {"local-dir", "folder"},
 	} {
-		if i >= 2 && !long {
+		if i >= 2 && !soaking {
 			break
 		}
 		t.Run(v.storage+" "+v.store, func(t *testing.T) {
@@ -147,71 +150,71 @@ func variants(t *testing.T, f func(t *testing.T, b *bucket, storage string)) {
 	}
 }
 
-// The server is killed while operations are at each of their steps, a
-// workspace at each, and started again: every home is whole somewhere all the
-// while, and in exactly one place in the end.
+// The server is killed with an operation held at each step, and restarted. At
+// every time each home is complete in at least one place, at the end in exactly
+// one.
 func TestKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	variants(t, func(t *testing.T, b *bucket, storage string) {
-		rng := seeded(t, 1)
-		f := startFailing(t, append(b.settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
-		archiving, nothing, restoring := f.learn(b, rng)
-		up, down := f.victims(b, archiving, restoring, rng)
-		for n := 0; len(wave(up, n))+len(wave(down, n))+len(wave(nothing, n)) > 0; n++ {
-			at := slices.Concat(wave(up, n), wave(down, n))
+		rng := newRand(t, 1)
+		f := startWithFailpoints(t, append(b.settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
+		archiving, empty, restoring := f.recordSteps(b, rng)
+		standby, archived := f.victims(b, archiving, restoring, rng)
+		for n := 0; len(batch(standby, n))+len(batch(archived, n))+len(batch(empty, n)) > 0; n++ {
+			at := slices.Concat(batch(standby, n), batch(archived, n))
 			for _, v := range at {
-				f.arm(v.ask(), "hold")
+				f.arm(v.failpoint(), "hold")
 			}
-			for _, step := range wave(nothing, n) {
-				f.arm(step, "hold") // by whoever comes by
+			for _, step := range batch(empty, n) {
+				f.arm(step, "hold") // for any workspace
 			}
 			for _, v := range at {
-				f.want(v.id, v.to)
+				f.setDesired(v.id, v.to)
 			}
 			var empties []string
-			for _, step := range wave(nothing, n) {
+			for _, step := range batch(empty, n) {
 				empties = append(empties, f.createDesired("nothing "+step, "ARCHIVED"))
 			}
 			for _, v := range at {
-				f.held(v.ask())
+				f.awaitHeld(v.failpoint())
 			}
-			for _, step := range wave(nothing, n) {
-				f.held(step)
+			for _, step := range batch(empty, n) {
+				f.awaitHeld(step)
 			}
 			f.Kill()
 			for _, v := range at {
-				f.somewhere(b, v.id, v.home)
+				f.expectCompleteCopy(b, v.id, v.home)
 			}
 			f.disarm()
-			f.again()
-			f.abreast(len(at), func(i int, on *server) {
-				on.arrived(b, at[i])
-				on.unharmed(at[i].id, at[i].step)
+			f.restart()
+			f.inParallel(len(at), func(i int, on *server) {
+				on.awaitVictim(b, at[i])
+				on.expectNoError(at[i].id, at[i].step)
 				on.discard(at[i].id)
 			})
-			f.abreast(len(empties), func(i int, on *server) {
+			f.inParallel(len(empties), func(i int, on *server) {
 				on.awaitPhase(empties[i], "ARCHIVED")
-				on.unharmed(empties[i], "one of empty")
-				on.want(empties[i], "STANDBY")
+				on.expectNoError(empties[i], "a step of archiving without a home")
+				on.setDesired(empties[i], "STANDBY")
 				on.awaitPhase(empties[i], "STANDBY")
 				on.discard(empties[i])
 			})
-			f.sound()
+			f.stopIfFailed()
 		}
-		f.deletedInSpite(reconcile.DeleteSteps(), rng)
-		if cs, vs := f.left(); len(cs)+len(vs) != 0 {
+		f.killDuringDeletion(reconcile.DeleteSteps(), rng)
+		if cs, vs := f.dockerResources(); len(cs)+len(vs) != 0 {
 			t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
 		}
 	})
 }
 
-// deletedInSpite kills the server while deleted homes are at these steps of
-// their removal.
-func (f *failing) deletedInSpite(steps []string, rng *rand.Rand) {
+// killDuringDeletion kills the server while the deletion of a home is held at
+// each of these steps.
+func (f *failpointServer) killDuringDeletion(steps []string, rng *rand.Rand) {
 	f.Helper()
 	var ids []string
 	for _, step := range steps {
-		id, _ := f.filled(step, rng)
+		id, _ := f.createFilled(step, rng)
 		ids = append(ids, id)
 		f.arm(step+"@"+id, "hold")
 		if _, err := f.api.Delete(f.Context(), id, true); err != nil {
@@ -219,19 +222,20 @@ func (f *failing) deletedInSpite(steps []string, rng *rand.Rand) {
 		}
 	}
 	for i, step := range steps {
-		f.held(step + "@" + ids[i])
+		f.awaitHeld(step + "@" + ids[i])
 	}
 	f.Kill()
 	f.disarm()
-	f.again()
+	f.restart()
 	for _, id := range ids {
 		f.awaitGone(id)
-		f.noHome(id)
+		f.expectNoHome(id)
 	}
 }
 
-// unharmed: a crash of the server counts as nobody's failure.
-func (s *server) unharmed(id, at string) {
+// expectNoError checks that a crash of the server is not counted as a failure
+// of the workspace.
+func (s *server) expectNoError(id, at string) {
 	s.Helper()
 	w, err := s.api.Get(s.Context(), id)
 	if err != nil {
@@ -242,62 +246,63 @@ func (s *server) unharmed(id, at string) {
 	}
 }
 
-// The same one step after the other, and the server dies there again as often
-// as it comes by in three starts.
+// As TestKilledAtEveryStep, one step after the other. The server is killed at
+// the step again in the next two starts.
 func TestKilledAtEveryStepAgain(t *testing.T) {
 	t.Parallel()
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
-			b, rng := open(t), seeded(t, 2)
-			// With the server's own database, which is left behind every time.
-			f := startFailing(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_DATABASE_URL=")...)
-			archiving, _, restoring := f.learn(b, rng)
-			if !long { // make soak does all
+			b, rng := open(t), newRand(t, 2)
+			// The embedded database keeps running when the server is killed.
+			f := startWithFailpoints(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_DATABASE_URL=")...)
+			archiving, _, restoring := f.recordSteps(b, rng)
+			if !soaking { // the soak tries all steps
 				archiving, restoring = archiving[rng.IntN(len(archiving)):][:1], restoring[rng.IntN(len(restoring)):][:1]
 			}
-			id, home := f.filled("victim", rng)
+			id, home := f.createFilled("victim", rng)
 			for _, step := range archiving {
-				f.dieAt(b, step, id, home, "ARCHIVED")
-				f.archived(b, id, home)
-				f.want(id, "STANDBY")
-				f.restored(id, home)
+				f.killAt(b, step, id, home, "ARCHIVED")
+				f.awaitArchived(b, id, home)
+				f.setDesired(id, "STANDBY")
+				f.awaitRestored(id, home)
 			}
 			for _, step := range restoring {
-				f.want(id, "ARCHIVED")
-				f.archived(b, id, home)
-				f.dieAt(b, step, id, home, "STANDBY")
-				f.restored(id, home)
+				f.setDesired(id, "ARCHIVED")
+				f.awaitArchived(b, id, home)
+				f.killAt(b, step, id, home, "STANDBY")
+				f.awaitRestored(id, home)
 			}
 			f.discard(id)
 		})
 	}
 }
 
-// dieAt wishes something, and has the server die whenever it comes by a step,
-// over three starts; the fourth lives.
-func (f *failing) dieAt(b *bucket, step, id string, home homeState, wish string) {
+// killAt sets a desired state. The server is killed whenever an operation
+// reaches the step, in three starts; the fourth start is not killed.
+func (f *failpointServer) killAt(b *bucket, step, id string, home homeState, desired string) {
 	f.Helper()
 	f.arm(step, "kill")
-	_, _ = f.api.Want(f.Context(), id, wish, true) // it may die before it has answered
-	f.died()
-	f.somewhere(b, id, home)
+	_, _ = f.api.Want(f.Context(), id, desired, true) // the server may be killed before it answers
+	f.awaitExit()
+	f.expectCompleteCopy(b, id, home)
 	for range 2 {
 		if err := f.Launch(); err != nil {
 			f.Fatal(err)
 		}
-		if !f.diesOr(func(w api.Workspace) bool { return w.Phase == wish && w.Operation == "NONE" }, id) {
+		if !f.exitsBefore(func(w api.Workspace) bool { return w.Phase == desired && w.Operation == "NONE" }, id) {
 			break
 		}
-		f.somewhere(b, id, home)
+		f.expectCompleteCopy(b, id, home)
 	}
 	f.disarm()
 	f.Kill()
-	f.again()
+	f.restart()
 }
 
-// diesOr waits until the server has died, or the workspace is as it should be.
-func (f *failing) diesOr(ok func(api.Workspace) bool, id string) (died bool) {
+// exitsBefore waits until the server has exited or ok returns true. It reports
+// whether the server exited.
+func (f *failpointServer) exitsBefore(ok func(api.Workspace) bool, id string) (died bool) {
 	f.Helper()
 	deadline := time.Now().Add(patience)
 	for time.Now().Before(deadline) {
@@ -310,38 +315,38 @@ func (f *failing) diesOr(ok func(api.Workspace) bool, id string) (died bool) {
 			return false
 		}
 	}
-	f.Fatal("the server neither died nor went on")
+	f.Fatal("the server did not exit, and the operation did not complete")
 	return false
 }
 
-// The job's container is killed, or removed by hand, while its operation is at
-// each step: it is done over, and nothing is lost.
+// The container of a storage job is killed or removed while its operation is at
+// each step. The job is repeated, and no data is lost.
 func TestJobEndedAtEveryStep(t *testing.T) {
 	t.Parallel()
 	variants(t, func(t *testing.T, b *bucket, storage string) {
-		rng := seeded(t, 3)
-		f := startFailing(t, append(b.settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=0s")...)
-		archiving, _, restoring := f.learn(b, rng)
-		up, down := f.victims(b, slices.Concat(archiving, archiving), slices.Concat(restoring, restoring), rng)
+		rng := newRand(t, 3)
+		f := startWithFailpoints(t, append(b.settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=0s")...)
+		archiving, _, restoring := f.recordSteps(b, rng)
+		standby, archived := f.victims(b, slices.Concat(archiving, archiving), slices.Concat(restoring, restoring), rng)
 		for half, action := range []string{"killjob", "removejob"} {
-			for _, v := range slices.Concat(up[half*len(archiving):][:len(archiving)], down[half*len(restoring):][:len(restoring)]) {
-				f.arm(v.ask(), action)
+			for _, v := range slices.Concat(standby[half*len(archiving):][:len(archiving)], archived[half*len(restoring):][:len(restoring)]) {
+				f.arm(v.failpoint(), action)
 			}
 		}
-		all := slices.Concat(up, down)
-		f.abreast(len(all), func(i int, on *server) {
-			on.want(all[i].id, all[i].to)
-			on.arrived(b, all[i])
+		all := slices.Concat(standby, archived)
+		f.inParallel(len(all), func(i int, on *server) {
+			on.setDesired(all[i].id, all[i].to)
+			on.awaitVictim(b, all[i])
 			on.discard(all[i].id)
 		})
-		if cs, vs := f.left(); len(cs)+len(vs) != 0 {
+		if cs, vs := f.dockerResources(); len(cs)+len(vs) != 0 {
 			t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
 		}
 	})
 }
 
-// job is the container of a workspace's storage job, with the time at which it
-// was started; empty if there is none.
+// job returns the container of a workspace's storage job and its start time,
+// empty if there is none.
 func (s *server) job(kind, id string) (container, started string) {
 	s.Helper()
 	c, err := s.docker.ContainerInspect(s.Context(), "codehub-"+kind+"-"+id, client.ContainerInspectOptions{})
@@ -351,16 +356,15 @@ func (s *server) job(kind, id string) (container, started string) {
 	return c.Container.ID, c.Container.State.StartedAt
 }
 
-// starts counts the storage jobs that the engine starts for workspaces, from
-// now on.
-type starts struct {
+// jobStarts records the storage jobs that Docker starts.
+type jobStarts struct {
 	mu   sync.Mutex
-	jobs map[string][]string // name → ids, in order
+	jobs map[string][]string // container name → ids, in order of their starts
 }
 
-func (s *server) countJobs() *starts {
+func (s *server) countJobs() *jobStarts {
 	s.Helper()
-	c := &starts{jobs: map[string][]string{}}
+	c := &jobStarts{jobs: map[string][]string{}}
 	f := client.Filters{}.Add("type", "container").Add("event", "start").Add("label", "codehub.role=job")
 	stream := s.docker.Events(s.Context(), client.EventsListOptions{Filters: f})
 	go func() {
@@ -381,7 +385,7 @@ func (s *server) countJobs() *starts {
 	return c
 }
 
-func (c *starts) of(kind, id string) []string {
+func (c *jobStarts) of(kind, id string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.jobs["codehub-"+kind+"-"+id])

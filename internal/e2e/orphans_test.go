@@ -10,9 +10,9 @@ import (
 	"codehub/api"
 )
 
-// A container that says it is a workspace's, which the database does not have,
-// is told of and removed after CODEHUB_ORPHAN_DELAY; its home is told of and
-// stays. Workspaces that there are feel nothing of it.
+// A container and a volume whose label names an unknown workspace are listed as
+// orphans. The container is removed after CODEHUB_ORPHAN_DELAY, the volume
+// stays. Other workspaces are not affected.
 func TestOrphansAreListedAndRemoved(t *testing.T) {
 	t.Parallel()
 	s := start(t, "CODEHUB_ORPHAN_DELAY=4s", "COORDINATOR_IDLE_INTERVAL=1s", "CODEHUB_DELETE_GRACE=0s")
@@ -29,22 +29,22 @@ func TestOrphansAreListedAndRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stranger := uuid.Must(uuid.NewV7()).String()
+	orphan := uuid.Must(uuid.NewV7()).String()
 	labelled := func(labels map[string]string) map[string]string {
 		out := map[string]string{}
 		for k, v := range labels {
 			out[k] = v
 		}
-		out["codehub.workspace"] = stranger
+		out["codehub.workspace"] = orphan
 		return out
 	}
-	volume := "ws-" + stranger + "-home"
+	volume := "ws-" + orphan + "-home"
 	if _, err := s.docker.VolumeCreate(ctx, client.VolumeCreateOptions{Name: volume, Labels: labelled(home.Volume.Labels)}); err != nil {
 		t.Fatal(err)
 	}
 	config := *real.Container.Config
 	config.Labels = labelled(config.Labels)
-	made, err := s.docker.ContainerCreate(ctx, client.ContainerCreateOptions{Config: &config, Name: "codehub-ws-" + stranger})
+	made, err := s.docker.ContainerCreate(ctx, client.ContainerCreateOptions{Config: &config, Name: "codehub-ws-" + orphan})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestOrphansAreListedAndRemoved(t *testing.T) {
 		}
 		out := map[string]api.Orphan{}
 		for _, o := range found {
-			if o.WorkspaceID == stranger {
+			if o.WorkspaceID == orphan {
 				out[o.Kind] = o
 			}
 		}
@@ -73,7 +73,7 @@ func TestOrphansAreListedAndRemoved(t *testing.T) {
 			}
 		}
 	}
-	wait("both are told of", func() bool { l := list(); return l["container"].Name == made.ID && l["volume"].Name == volume })
+	wait("both are listed", func() bool { l := list(); return l["container"].Name == made.ID && l["volume"].Name == volume })
 	if l := list(); l["container"].RemovedAfter == nil || l["volume"].RemovedAfter != nil {
 		t.Errorf("%+v", l)
 	}
@@ -83,16 +83,16 @@ func TestOrphansAreListedAndRemoved(t *testing.T) {
 		t.Errorf("removed after %s", took)
 	}
 	if _, err := s.docker.ContainerInspect(ctx, made.ID, client.ContainerInspectOptions{}); err == nil {
-		t.Error("it is still there")
+		t.Error("the container still exists")
 	}
 	if _, err := s.docker.VolumeInspect(ctx, volume, client.VolumeInspectOptions{}); err != nil {
-		t.Errorf("its home: %v", err)
+		t.Errorf("the orphaned volume: %v", err)
 	}
 	s.expect(id, "work")
 	if _, err := s.docker.VolumeRemove(ctx, volume, client.VolumeRemoveOptions{}); err != nil {
 		t.Error(err)
 	}
-	wait("the home is crossed out", func() bool { return len(list()) == 0 })
+	wait("the volume is not listed any more", func() bool { return len(list()) == 0 })
 	status, err := s.api.AdminStatus(ctx)
 	if err != nil || len(status.Servers) != 1 || !status.Servers[0].Leads || status.Servers[0].Backends["engine"].State != api.BreakerClosed || status.Phases["RUNNING"] != 1 {
 		t.Errorf("%+v, %v", status, err)

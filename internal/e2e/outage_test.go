@@ -13,22 +13,22 @@ import (
 	"codehub/internal/dockertest"
 )
 
-// Docker stops for 30 s while workspaces run, start and are created: nobody
-// is in ERROR, neither during it nor after it, and everything comes back.
+// Docker stops for 30 s while workspaces run, start and are created. No
+// workspace is in ERROR, and all are RUNNING afterwards.
 func TestWorkspacesSurviveDockerOutage(t *testing.T) {
 	t.Parallel()
 	t.Run("stopped", func(t *testing.T) {
 		e := dockertest.Start(t, dockertest.Options{Image: env.testImage, Cleanup: cleanup})
-		withoutDocker(t, e, func() { e.End(syscall.SIGTERM) }, e.Start)
+		testDockerOutage(t, e, func() { e.End(syscall.SIGTERM) }, e.Start)
 	})
-	t.Run("hangs", func(t *testing.T) { // it takes calls and never answers them
+	t.Run("hangs", func(t *testing.T) { // it accepts requests and does not answer
 		e := dockertest.Start(t, dockertest.Options{Image: env.testImage, Cleanup: cleanup})
-		t.Cleanup(func() { e.Signal(syscall.SIGCONT) }) // before it is stopped
-		withoutDocker(t, e, func() { e.Signal(syscall.SIGSTOP) }, func() { e.Signal(syscall.SIGCONT) })
+		t.Cleanup(func() { e.Signal(syscall.SIGCONT) }) // runs before the daemon's own cleanup
+		testDockerOutage(t, e, func() { e.Signal(syscall.SIGSTOP) }, func() { e.Signal(syscall.SIGCONT) })
 	})
 }
 
-func withoutDocker(t *testing.T, e *dockertest.Daemon, stop, again func()) {
+func testDockerOutage(t *testing.T, e *dockertest.Daemon, begin, end func()) {
 	s := start(t, "DOCKER_HOST="+e.Host, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")
 	standby := "STANDBY"
 	var running []string
@@ -42,9 +42,9 @@ func withoutDocker(t *testing.T, e *dockertest.Daemon, stop, again func()) {
 	s.awaitPhase(stopped, "STANDBY")
 	s.write(running[0], "work")
 
-	stop()
+	begin()
 	down := time.Now()
-	s.want(stopped, "RUNNING") // a start and a creation in the middle of it
+	s.setDesired(stopped, "RUNNING") // a start and a creation during the outage
 	created := s.create(api.CreateWorkspace{Name: "created in the outage"})
 	all := append(running, stopped, created)
 	for time.Since(down) < 30*time.Second {
@@ -59,7 +59,7 @@ func withoutDocker(t *testing.T, e *dockertest.Daemon, stop, again func()) {
 		}
 		time.Sleep(time.Second)
 	}
-	// The server goes on serving, and says what is the matter.
+	// The server keeps serving and reports the outage.
 	resp, err := http.Get(s.URL + "/readyz")
 	if err != nil {
 		t.Fatal(err)
@@ -70,16 +70,16 @@ func withoutDocker(t *testing.T, e *dockertest.Daemon, stop, again func()) {
 		t.Errorf("/readyz: %d %s %v", resp.StatusCode, b, err)
 	}
 	if !strings.Contains(string(b), `"engine":"open"`) && !strings.Contains(string(b), `"engine":"half-open"`) {
-		t.Errorf("the engine's breaker: %s", b)
+		t.Errorf("the circuit breaker of Docker: %s", b)
 	}
-	again()
+	end()
 	for _, id := range all {
 		if w := s.awaitPhase(id, "RUNNING"); w.ErrorCount != 0 {
 			t.Errorf("%s: %d failures, %s", w.Name, w.ErrorCount, str(w.ErrorMessage))
 		}
 	}
-	// The first look at the engine that is back may still be to come, and what
-	// was RUNNING before it is found stopped by that, and started again.
+	// The first observation after the outage may still be pending. It finds
+	// the containers stopped and starts them again.
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if code, _ := s.ide("GET", running[0], "/healthz", ""); code == http.StatusOK {
 			break

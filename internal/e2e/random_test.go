@@ -21,45 +21,46 @@ import (
 	"codehub/internal/archive/archivetest"
 )
 
-// Random lives: workspaces are created, written to, archived, restored, wished
-// back and forth and deleted, while servers and jobs are killed and the bucket
-// goes away; after each step the home is held against what was put into it.
-// SOAK says how many, SEED repeats the choices (if not the moments).
+// Random lives of workspaces: each is created, changed, archived, restored and
+// deleted at random, while servers and storage jobs are killed and the bucket
+// is unavailable. After each step the home is compared with the expected
+// content. SOAK sets the number of lives; SEED repeats the choices, but not
+// their timing.
 func TestRandomLives(t *testing.T) {
 	t.Parallel()
 	lives := 24
-	if long {
+	if soaking {
 		if _, err := fmt.Sscan(os.Getenv("SOAK"), &lives); err != nil {
 			t.Fatalf("SOAK: %v", err)
 		}
 	}
-	rng := seeded(t, 14)
+	rng := newRand(t, 14)
 	seed := rng.Uint64()
 	var next atomic.Int64
 	for _, v := range []struct{ storage, store string }{{"docker-volume", "s3"}, {"local-dir", "folder"}} {
 		t.Run(v.storage+" "+v.store, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, v.storage, v.store, rand.New(rand.NewPCG(seed, uint64(len(v.store)))))
-			w.abreast(12, func(_ int, on *server) {
+			w.inParallel(12, func(_ int, on *server) {
 				for !t.Failed() {
 					n := next.Add(1)
 					if n > int64(lives) {
 						return
 					}
-					w.live(on, n, rand.New(rand.NewPCG(seed, uint64(n))))
+					w.runLife(on, n, rand.New(rand.NewPCG(seed, uint64(n))))
 				}
 			})
-			w.end()
-			t.Logf("%d lives, %d kills of the server, %d of jobs, %d outages of the bucket", w.lived.Load(), w.kills.Load(), w.jobKills.Load(), w.outages.Load())
+			w.stopFaults()
+			t.Logf("%d lives, %d kills of the server, %d of jobs, %d outages of the bucket", w.completed.Load(), w.kills.Load(), w.jobKills.Load(), w.outages.Load())
 		})
 	}
 }
 
-// world is a server to which things happen.
+// world is a server with workspaces, in which faults are injected.
 type world struct {
-	*failing
+	*failpointServer
 	bucket *bucket
-	proxy  *bucketProxy // nil: a folder, which does not go away
+	proxy  *bucketProxy // nil: the bucket is a folder and stays available
 
 	stop, stopped chan struct{}
 	steps         []string
@@ -67,20 +68,20 @@ type world struct {
 	mu    sync.Mutex
 	lives map[*life]bool
 
-	lived, kills, jobKills, outages atomic.Int64
+	completed, kills, jobKills, outages atomic.Int64
 }
 
-// life is one workspace and what must be in its home.
+// life is one workspace and the expected content of its home.
 type life struct {
-	on   *server
-	w    *world
-	id   string
-	rng  *rand.Rand
-	said []string // what it went through
+	server  *server
+	world   *world
+	id      string
+	rng     *rand.Rand
+	history []string // its steps, for the message of a failure
 
-	mu    sync.Mutex        // held while what must be there is being changed
-	home  homeState         // as last seen at rest
-	added map[string]string // files that were written since by the IDE → content
+	mu       sync.Mutex        // held while the expected content changes
+	lastHome homeState         // content at the last time without a container
+	added    map[string]string // files that the IDE wrote since then → content
 }
 
 func newWorld(t *testing.T, storage, store string, rng *rand.Rand) *world {
@@ -89,21 +90,22 @@ func newWorld(t *testing.T, storage, store string, rng *rand.Rand) *world {
 	settings := b.settings
 	if b.s3 != nil {
 		w.proxy = newBucketProxy(t, b)
-		settings = b.via(w.proxy.URL)
+		settings = b.settingsVia(w.proxy.URL)
 	}
-	w.failing = startFailing(t, append(settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=3s", "MAX_RUNNING_PER_USER=0")...)
-	w.test = test{lane{t}} // what is fatal to the trouble is not to end the test's own goroutine
-	archiving, nothing, restoring := w.learn(b, rng)
-	w.steps = slices.Concat(archiving, nothing, restoring)
+	w.failpointServer = startWithFailpoints(t, append(settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=3s", "MAX_RUNNING_PER_USER=0")...)
+	w.test = test{parallelTB{t}} // a Fatal in injectFaults must end its own goroutine only
+	archiving, empty, restoring := w.recordSteps(b, rng)
+	w.steps = slices.Concat(archiving, empty, restoring)
 	go func() {
 		defer close(w.stopped)
-		w.trouble(rng)
+		w.injectFaults(rng)
 	}()
 	return w
 }
 
-// trouble is what happens to all of them at once.
-func (w *world) trouble(rng *rand.Rand) {
+// injectFaults kills the server and takes the bucket down at random times,
+// until stopFaults.
+func (w *world) injectFaults(rng *rand.Rand) {
 	for {
 		select {
 		case <-w.stop:
@@ -112,12 +114,12 @@ func (w *world) trouble(rng *rand.Rand) {
 		}
 		if w.proxy != nil && rng.IntN(4) == 0 {
 			w.outages.Add(1)
-			w.proxy.away()
+			w.proxy.takeDown()
 			time.Sleep(time.Duration(rng.IntN(4000)) * time.Millisecond)
-			w.proxy.back()
+			w.proxy.bringUp()
 			continue
 		}
-		if rng.IntN(2) == 0 { // at a step of somebody's, if one comes by
+		if rng.IntN(2) == 0 { // at a step of an operation, if one reaches it in time
 			w.arm(fmt.Sprintf("%s:%d", w.steps[rng.IntN(len(w.steps))], 1+rng.IntN(2)), "kill")
 			select {
 			case <-w.Done():
@@ -127,13 +129,14 @@ func (w *world) trouble(rng *rand.Rand) {
 		w.kills.Add(1)
 		w.Kill()
 		w.disarm()
-		w.wholeSomewhere()
-		w.again()
+		w.expectCompleteCopies()
+		w.restart()
 	}
 }
 
-// wholeSomewhere: with nobody there to put anything right.
-func (w *world) wholeSomewhere() {
+// expectCompleteCopies checks, while the server is not running, that no home is
+// lost.
+func (w *world) expectCompleteCopies() {
 	w.mu.Lock()
 	all := slices.Collect(maps.Keys(w.lives))
 	w.mu.Unlock()
@@ -141,30 +144,30 @@ func (w *world) wholeSomewhere() {
 		if !l.mu.TryLock() {
 			continue
 		}
-		if l.home != nil && len(l.added) == 0 {
-			w.somewhere(w.bucket, l.id, l.home)
+		if l.lastHome != nil && len(l.added) == 0 {
+			w.expectCompleteCopy(w.bucket, l.id, l.lastHome)
 		}
 		l.mu.Unlock()
 	}
 }
 
-func (w *world) end() {
+func (w *world) stopFaults() {
 	close(w.stop)
 	<-w.stopped
 }
 
-func (w *world) live(on *server, n int64, rng *rand.Rand) {
-	l := &life{on: on, w: w, rng: rng, added: map[string]string{}}
+func (w *world) runLife(on *server, n int64, rng *rand.Rand) {
+	l := &life{server: on, world: w, rng: rng, added: map[string]string{}}
 	name := fmt.Sprintf("life %d", n)
 	defer func() {
 		if on.Failed() {
-			on.Logf("%s (%s): %s", name, l.id, strings.Join(l.said, "; "))
+			on.Logf("%s (%s): %s", name, l.id, strings.Join(l.history, "; "))
 		}
 	}()
-	l.persist("create", func() error {
+	l.retry("create", func() error {
 		desired := []string{"STANDBY", "STANDBY", "RUNNING", "ARCHIVED"}[rng.IntN(4)]
 		made, err := on.api.Create(on.Context(), api.CreateWorkspace{Name: name, DesiredState: &desired})
-		if codehub.CodeOf(err) == "name_taken" { // the answer to an earlier try was lost
+		if codehub.CodeOf(err) == "name_taken" { // the response to an earlier attempt was lost
 			all, lerr := on.api.List(on.Context(), codehub.Filter{Query: name})
 			i := slices.IndexFunc(all, func(w api.Workspace) bool { return w.Name == name })
 			if lerr != nil || i < 0 {
@@ -175,8 +178,8 @@ func (w *world) live(on *server, n int64, rng *rand.Rand) {
 		l.id = made.ID
 		return err
 	})
-	l.wish("STANDBY")
-	l.furnish()
+	l.reach("STANDBY")
+	l.fill()
 	w.mu.Lock()
 	w.lives[l] = true
 	w.mu.Unlock()
@@ -189,22 +192,23 @@ func (w *world) live(on *server, n int64, rng *rand.Rand) {
 	w.mu.Lock()
 	delete(w.lives, l)
 	w.mu.Unlock()
-	l.persist("delete", func() error { _, err := on.api.Delete(on.Context(), l.id, true); return err })
-	// A server that is killed right after the home is gone leaves the empty
-	// volume that spoke of it to the sweep.
-	on.discarded(l.id, "volume ws-"+l.id+"-settled")
-	if n := w.lived.Add(1); n%20 == 0 {
-		w.Logf("%d lives here so far, %d kills", n, w.kills.Load())
+	l.retry("delete", func() error { _, err := on.api.Delete(on.Context(), l.id, true); return err })
+	// A server that is killed right after it removed the home leaves the empty
+	// volume that records its completion to garbage collection.
+	on.awaitRemoved(l.id, "volume ws-"+l.id+"-settled")
+	if n := w.completed.Add(1); n%20 == 0 {
+		w.Logf("%d lives completed, %d kills", n, w.kills.Load())
 	}
 }
 
 func (l *life) note(format string, args ...any) {
-	l.said = append(l.said, time.Now().Format("05.000 ")+fmt.Sprintf(format, args...))
+	l.history = append(l.history, time.Now().Format("05.000 ")+fmt.Sprintf(format, args...))
 }
 
-// persist repeats what a server that has gone away did not answer.
-func (l *life) persist(what string, f func() error) {
-	l.on.Helper()
+// retry repeats a request until the server, which may be restarting, answers
+// it.
+func (l *life) retry(what string, f func() error) {
+	l.server.Helper()
 	l.note("%s", what)
 	deadline := time.Now().Add(patience)
 	for {
@@ -214,71 +218,71 @@ func (l *life) persist(what string, f func() error) {
 		}
 		var e *codehub.Error
 		if errors.As(err, &e) && e.Status < 500 || time.Now().After(deadline) {
-			l.on.Fatalf("%s: %v", what, err)
+			l.server.Fatalf("%s: %v", what, err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 }
 
-// wishes are drawn from with equal chances.
-var wishes = []string{"ARCHIVED", "ARCHIVED", "STANDBY", "RUNNING"}
+// desiredStates are chosen with equal probability.
+var desiredStates = []string{"ARCHIVED", "ARCHIVED", "STANDBY", "RUNNING"}
 
 func (l *life) step() {
 	switch l.rng.IntN(8) {
 	case 0, 1:
-		l.wish("STANDBY")
-		l.furnish()
-		l.wish("ARCHIVED")
+		l.reach("STANDBY")
+		l.fill()
+		l.reach("ARCHIVED")
 	case 2:
-		l.wish(wishes[l.rng.IntN(len(wishes))])
-	case 3: // one wish after the other, without waiting
+		l.reach(desiredStates[l.rng.IntN(len(desiredStates))])
+	case 3: // several desired states without waiting
 		for range 1 + l.rng.IntN(3) {
-			l.ask(wishes[l.rng.IntN(len(wishes))])
+			l.setDesired(desiredStates[l.rng.IntN(len(desiredStates))])
 			l.pause(1500)
 		}
-		l.wish(wishes[l.rng.IntN(len(wishes))])
+		l.reach(desiredStates[l.rng.IntN(len(desiredStates))])
 	case 4:
-		l.wish("RUNNING")
+		l.reach("RUNNING")
 		l.write()
-		l.wish(wishes[l.rng.IntN(len(wishes))])
-	case 5, 6: // the job is killed at some moment
-		l.wish([]string{"ARCHIVED", "STANDBY"}[l.rng.IntN(2)])
-		w, err := l.on.api.Get(l.on.Context(), l.id)
+		l.reach(desiredStates[l.rng.IntN(len(desiredStates))])
+	case 5, 6: // the storage job is killed at a random time
+		l.reach([]string{"ARCHIVED", "STANDBY"}[l.rng.IntN(2)])
+		w, err := l.server.api.Get(l.server.Context(), l.id)
 		target := "ARCHIVED"
 		if err == nil && w.Phase == "ARCHIVED" {
 			target = "STANDBY"
 		}
-		l.ask(target)
+		l.setDesired(target)
 		l.pause(900)
 		l.killJob(l.rng.IntN(2) == 0)
 		if l.rng.IntN(4) == 0 {
 			l.note("cancel")
-			_, _ = l.on.api.Cancel(l.on.Context(), l.id)
+			_, _ = l.server.api.Cancel(l.server.Context(), l.id)
 		}
-		l.wish(target)
+		l.reach(target)
 	case 7:
 		l.undelete()
 	}
 }
 
-// ask wishes without waiting.
-func (l *life) ask(desired string) {
-	l.on.Helper()
-	l.persist("want "+desired, func() error { _, err := l.on.api.Want(l.on.Context(), l.id, desired, true); return err })
+// setDesired sets the desired state without waiting for it.
+func (l *life) setDesired(desired string) {
+	l.server.Helper()
+	l.retry("want "+desired, func() error { _, err := l.server.api.Want(l.server.Context(), l.id, desired, true); return err })
 }
 
-// wish wishes, waits and compares.
-func (l *life) wish(desired string) {
-	l.on.Helper()
-	l.ask(desired)
-	l.arrive(desired)
+// reach sets the desired state, waits for it and compares the home.
+func (l *life) reach(desired string) {
+	l.server.Helper()
+	l.setDesired(desired)
+	l.awaitReached(desired)
 }
 
-func (l *life) arrive(desired string) {
-	l.on.Helper()
-	w := l.on.within(5*time.Minute).await(l.id, "where it is wanted: "+desired, func(w api.Workspace) bool {
+func (l *life) awaitReached(desired string) {
+	l.server.Helper()
+	w := l.server.withPatience(5*time.Minute).await(l.id, desired, func(w api.Workspace) bool {
 		if w.Phase == "ERROR" {
-			l.on.Fatalf("in ERROR: %s: %s", str(w.ErrorReason), str(w.ErrorMessage))
+			l.server.Fatalf("in ERROR: %s: %s", str(w.ErrorReason), str(w.ErrorMessage))
 		}
 		return w.Phase == desired && w.Operation == "NONE" && w.DesiredState == desired && w.NextDesiredState == nil
 	})
@@ -286,55 +290,55 @@ func (l *life) arrive(desired string) {
 	l.check(w)
 }
 
-// check holds the home against what must be in it, wherever it is.
+// check compares the home, in the volume or the archive, with the expected
+// content.
 func (l *life) check(w api.Workspace) {
-	l.on.Helper()
+	l.server.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.home == nil {
+	if l.lastHome == nil {
 		return
 	}
 	var got homeState
 	if w.Phase == "ARCHIVED" {
 		var err error
-		if got, _, err = l.w.bucket.unpack(l.on.TB, *w.ArchiveKey); err != nil {
-			l.on.Fatalf("the archive of %s: %v", w.Name, err)
+		if got, _, err = l.world.bucket.unpack(l.server.TB, *w.ArchiveKey); err != nil {
+			l.server.Fatalf("the archive of %s: %v", w.Name, err)
 		}
-		l.on.noHome(l.id)
+		l.server.expectNoHome(l.id)
 	} else {
-		got = l.on.look(l.id)
+		got = l.server.readHome(l.id)
 	}
-	want := withoutRoot(l.home)
+	want := withoutRoot(l.lastHome)
 	seen := withoutRoot(got)
 	for name, content := range l.added {
 		if seen[name].SHA256 != digest(content) {
-			l.on.Errorf("%s is not as the IDE was told that it was written: %+v", name, seen[name])
+			l.server.Errorf("%s differs from the content that the IDE confirmed: %+v", name, seen[name])
 		}
 		delete(want, name)
 		delete(seen, name)
 	}
 	if diff := archivetest.Diff(want, seen); diff != "" {
-		l.on.Fatalf("the home of %s (%s, %s) is not as it was:\n%s", w.Name, l.id, w.Phase, diff)
+		l.server.Fatalf("the home of %s (%s, %s) differs from the expected content:\n%s", w.Name, l.id, w.Phase, diff)
 	}
 	if w.Phase != "RUNNING" {
-		l.home, l.added = got, map[string]string{}
+		l.lastHome, l.added = got, map[string]string{}
 	}
 }
 
-// furnish changes the home of a workspace in STANDBY that nobody wants
-// otherwise.
-func (l *life) furnish() {
-	l.on.Helper()
+// fill changes the home of a workspace that is in STANDBY and stays there.
+func (l *life) fill() {
+	l.server.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.note("furnish")
-	furnish(l.on.TB, l.on.folder(l.id), l.rng)
-	l.home = l.on.look(l.id)
+	fillHome(l.server.TB, l.server.homeFolder(l.id), l.rng)
+	l.lastHome = l.server.readHome(l.id)
 }
 
-// write has the IDE write, until it has said that it did.
+// write repeats a write through the IDE until the IDE confirms it.
 func (l *life) write() {
-	l.on.Helper()
+	l.server.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	name := fmt.Sprintf("ide-%d.txt", l.rng.IntN(4))
@@ -342,12 +346,12 @@ func (l *life) write() {
 	l.note("write %s", name)
 	deadline := time.Now().Add(patience)
 	for {
-		status, body := l.on.ide(http.MethodPut, l.id, "/file?path="+name, content)
+		status, body := l.server.ide(http.MethodPut, l.id, "/file?path="+name, content)
 		if status == http.StatusOK {
 			break
 		}
 		if time.Now().After(deadline) {
-			l.on.Fatalf("the IDE of a running workspace does not write: %d %s", status, body)
+			l.server.Fatalf("the IDE of a running workspace did not confirm a write: %d %s", status, body)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -363,28 +367,28 @@ func (l *life) killJob(remove bool) {
 		name := "codehub-" + kind + "-" + l.id
 		var err error
 		if remove {
-			_, err = l.on.docker.ContainerRemove(l.on.Context(), name, client.ContainerRemoveOptions{Force: true})
+			_, err = l.server.docker.ContainerRemove(l.server.Context(), name, client.ContainerRemoveOptions{Force: true})
 		} else {
-			_, err = l.on.docker.ContainerKill(l.on.Context(), name, client.ContainerKillOptions{Signal: "KILL"})
+			_, err = l.server.docker.ContainerKill(l.server.Context(), name, client.ContainerKillOptions{Signal: "KILL"})
 		}
 		if err == nil {
-			l.w.jobKills.Add(1)
+			l.world.jobKills.Add(1)
 			l.note("killed its %s job, removed: %v", kind, remove)
 		}
 	}
 }
 
-// undelete deletes and takes it back.
+// undelete deletes the workspace and undeletes it.
 func (l *life) undelete() {
-	l.on.Helper()
-	l.persist("delete", func() error { _, err := l.on.api.Delete(l.on.Context(), l.id, true); return err })
+	l.server.Helper()
+	l.retry("delete", func() error { _, err := l.server.api.Delete(l.server.Context(), l.id, true); return err })
 	l.pause(500)
-	l.persist("undelete", func() error {
-		_, err := l.on.api.Undelete(l.on.Context(), l.id)
-		if codehub.CodeOf(err) == "not_deleted" { // queued, or the answer to an earlier try was lost
+	l.retry("undelete", func() error {
+		_, err := l.server.api.Undelete(l.server.Context(), l.id)
+		if codehub.CodeOf(err) == "not_deleted" { // the deletion is queued, or the response to an earlier attempt was lost
 			return nil
 		}
 		return err
 	})
-	l.wish([]string{"STANDBY", "ARCHIVED"}[l.rng.IntN(2)])
+	l.reach([]string{"STANDBY", "ARCHIVED"}[l.rng.IntN(2)])
 }

@@ -21,9 +21,9 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
-// rows makes a backup of the database, and returns what restores it; the server
-// has to be stopped for that.
-func (s *server) rows(dsn string) (restore func()) {
+// backup makes a backup of the database and returns a function that restores
+// it. The server must be stopped during the restore.
+func (s *server) backup(dsn string) (restore func()) {
 	s.Helper()
 	file := filepath.Join(s.TempDir(), fmt.Sprintf("backup-%d.sql", rand.Uint64()))
 	run := func(name string, args ...string) {
@@ -48,7 +48,7 @@ func (s *server) rows(dsn string) (restore func()) {
 	}
 }
 
-// awaitHold waits until the server says that it is on hold, or not any more.
+// awaitHold waits until the server is on hold, or with false until it is not.
 func (s *server) awaitHold(on bool) {
 	s.Helper()
 	s.until(fmt.Sprintf("on hold: %v", on), func() bool {
@@ -61,7 +61,7 @@ func (s *server) until(what string, ok func() bool) {
 	s.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			s.Fatalf("never %s; /readyz: %s", what, s.readyz())
+			s.Fatalf("not reached: %s; /readyz: %s", what, s.readyz())
 		}
 	}
 }
@@ -76,7 +76,7 @@ func (s *server) readyz() string {
 	return string(b)
 }
 
-// mark is the id of the last mark in the database.
+// mark returns the id of the last mark in the database.
 func (s *server) mark(dsn string) (id string) {
 	s.Helper()
 	conn, err := pgx.Connect(s.Context(), dsn)
@@ -90,13 +90,14 @@ func (s *server) mark(dsn string) (id string) {
 	return id
 }
 
-// awaitMark waits until another mark is left.
+// awaitMark waits until the server has written another mark.
 func (s *server) awaitMark(dsn, before string) {
 	s.Helper()
 	s.until("another mark", func() bool { return s.mark(dsn) != before })
 }
 
-// plan is the dry run, by name.
+// plan returns the steps of the take-over without applying them, by workspace
+// name.
 func (s *server) plan() map[string]api.RestoreStep {
 	s.Helper()
 	p, err := s.api.RestorePlan(s.Context())
@@ -122,15 +123,15 @@ func (s *server) takeOver(in api.ApplyRestore) {
 	s.awaitHold(false)
 }
 
-// refurnished puts other content into a home at rest.
-func (s *server) refurnished(id string, rng *rand.Rand) homeState {
+// refillHome changes a home whose workspace is in STANDBY.
+func (s *server) refillHome(id string, rng *rand.Rand) homeState {
 	s.Helper()
-	furnish(s.TB, s.folder(id), rng)
-	return s.look(id)
+	fillHome(s.TB, s.homeFolder(id), rng)
+	return s.readHome(id)
 }
 
-// A database of a backup from before much of what happened: on hold nothing is
-// touched, and the take-over gives everybody the newest copy.
+// The database is restored from an old backup. The server is on hold and
+// changes nothing; after the take-over every workspace has its newest copy.
 func TestDatabaseRollback(t *testing.T) {
 	t.Parallel()
 	b := folderBucket(t)
@@ -140,32 +141,32 @@ func TestDatabaseRollback(t *testing.T) {
 	var mu sync.Mutex
 	ids, homes := map[string]string{}, map[string]homeState{}
 	names := []string{"live then archived", "archived then live", "archived twice", "deleted since", "undeleted since", "same"}
-	s.abreast(len(names), func(i int, s *server) {
-		id, home := s.filled(names[i], seeded(t, uint64(400+i)))
+	s.inParallel(len(names), func(i int, s *server) {
+		id, home := s.createFilled(names[i], newRand(t, uint64(400+i)))
 		mu.Lock()
 		defer mu.Unlock()
 		ids[names[i]], homes[names[i]] = id, home
 	})
 	archive := func(name string) {
-		s.want(ids[name], "ARCHIVED")
-		s.archived(b, ids[name], homes[name])
+		s.setDesired(ids[name], "ARCHIVED")
+		s.awaitArchived(b, ids[name], homes[name])
 	}
 	archive("archived then live")
 	archive("archived twice")
 	if _, err := s.api.Delete(t.Context(), ids["undeleted since"], false); err != nil {
 		t.Fatal(err)
 	}
-	restore := s.rows(dsn)
+	restore := s.backup(dsn)
 	before := s.mark(dsn)
 
-	// What the backup does not know.
+	// These changes are not in the backup.
 	archive("live then archived")
-	s.want(ids["archived then live"], "STANDBY")
+	s.setDesired(ids["archived then live"], "STANDBY")
 	s.awaitPhase(ids["archived then live"], "STANDBY")
-	homes["archived then live"] = s.refurnished(ids["archived then live"], seeded(t, 411))
-	s.want(ids["archived twice"], "STANDBY")
+	homes["archived then live"] = s.refillHome(ids["archived then live"], newRand(t, 411))
+	s.setDesired(ids["archived twice"], "STANDBY")
 	s.awaitPhase(ids["archived twice"], "STANDBY")
-	homes["archived twice"] = s.refurnished(ids["archived twice"], seeded(t, 412))
+	homes["archived twice"] = s.refillHome(ids["archived twice"], newRand(t, 412))
 	archive("archived twice")
 	if _, err := s.api.Delete(t.Context(), ids["deleted since"], false); err != nil {
 		t.Fatal(err)
@@ -173,22 +174,22 @@ func TestDatabaseRollback(t *testing.T) {
 	if _, err := s.api.Undelete(t.Context(), ids["undeleted since"]); err != nil {
 		t.Fatal(err)
 	}
-	s.want(ids["undeleted since"], "RUNNING")
+	s.setDesired(ids["undeleted since"], "RUNNING")
 	s.awaitPhase(ids["undeleted since"], "RUNNING")
 	s.write(ids["undeleted since"], "after the undelete")
 	ids["made since"] = s.create(api.CreateWorkspace{Name: "made since"})
 	s.awaitPhase(ids["made since"], "RUNNING")
 	s.write(ids["made since"], "made since the backup")
-	ids["made and archived"], homes["made and archived"] = s.filled("made and archived", seeded(t, 413))
+	ids["made and archived"], homes["made and archived"] = s.createFilled("made and archived", newRand(t, 413))
 	archive("made and archived")
 	s.awaitMark(dsn, before)
 	running := s.containerOf(ids["made since"])
 
 	s.Stop()
 	restore()
-	s.again()
+	s.restart()
 	s.awaitHold(true)
-	s.nothingGoes(func() {
+	s.expectNothingRemoved(func() {
 		plan := s.plan()
 		for name, want := range map[string]api.RestoreStep{
 			"live then archived": {Action: api.RestoreArchive}, "archived then live": {Action: api.RestoreVolume},
@@ -212,39 +213,39 @@ func TestDatabaseRollback(t *testing.T) {
 	s.expect(ids["made since"], "made since the backup")
 	s.expect(ids["undeleted since"], "after the undelete")
 	if now := s.containerOf(ids["made since"]); now != running {
-		t.Errorf("the container that ran was %s, now it is %s", running, now)
+		t.Errorf("the running container was %s, now it is %s", running, now)
 	}
 	for _, name := range []string{"archived then live", "deleted since", "same"} {
 		s.awaitPhase(ids[name], "STANDBY")
-		same(s.TB, "the home of "+name, homes[name], s.look(ids[name]))
+		compareHomes(s.TB, "the home of "+name, homes[name], s.readHome(ids[name]))
 	}
 	for _, name := range []string{"live then archived", "archived twice", "made and archived"} {
 		s.awaitPhase(ids[name], "ARCHIVED")
-		s.want(ids[name], "STANDBY")
-		s.restored(ids[name], homes[name])
+		s.setDesired(ids[name], "STANDBY")
+		s.awaitRestored(ids[name], homes[name])
 	}
 	if _, err := s.api.ApplyRestore(t.Context(), api.ApplyRestore{}); err == nil {
-		t.Error("it was taken over twice")
+		t.Error("a second take-over was accepted")
 	}
 }
 
-// A deletion that the backup holds and that was taken back since.
+// The backup has a deletion that was undeleted later.
 func TestRollbackOfAnUndelete(t *testing.T) {
 	t.Parallel()
 	b := folderBucket(t)
 	dsn := database(t)
 	s := start(t, append(b.settings, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DELETE_GRACE=20s", "COORDINATOR_IDLE_INTERVAL=1s")...)
-	live, home := s.filled("live", seeded(t, 421))
-	kept, archived := s.filled("archived", seeded(t, 422))
-	s.want(kept, "ARCHIVED")
-	key := *s.archived(b, kept, archived).ArchiveKey
+	live, home := s.createFilled("live", newRand(t, 421))
+	kept, archived := s.createFilled("archived", newRand(t, 422))
+	s.setDesired(kept, "ARCHIVED")
+	key := *s.awaitArchived(b, kept, archived).ArchiveKey
 	for _, id := range []string{live, kept} {
 		if _, err := s.api.Delete(t.Context(), id, false); err != nil {
 			t.Fatal(err)
 		}
 	}
 	deleted := time.Now()
-	restore, before := s.rows(dsn), s.mark(dsn)
+	restore, before := s.backup(dsn), s.mark(dsn)
 	for _, id := range []string{live, kept} {
 		if _, err := s.api.Undelete(t.Context(), id); err != nil {
 			t.Fatal(err)
@@ -253,29 +254,29 @@ func TestRollbackOfAnUndelete(t *testing.T) {
 	s.awaitMark(dsn, before)
 	s.Kill()
 	restore()
-	time.Sleep(time.Until(deleted.Add(20 * time.Second))) // the time that counts is the deletion's
-	s.again()
+	time.Sleep(time.Until(deleted.Add(20 * time.Second))) // the grace counts from the deletion
+	s.restart()
 	s.awaitHold(true)
-	s.nothingGoes(func() {})
-	same(s.TB, "the live home", home, s.look(live))
+	s.expectNothingRemoved(func() {})
+	compareHomes(s.TB, "the live home", home, s.readHome(live))
 	if _, _, err := b.unpack(t, key); err != nil {
 		t.Errorf("the archive: %v", err)
 	}
 	s.takeOver(api.ApplyRestore{})
-	for _, id := range []string{live, kept} { // within the whole grace
+	for _, id := range []string{live, kept} { // the grace begins again with the take-over
 		if _, err := s.api.Undelete(t.Context(), id); err != nil {
 			t.Error(err)
 		}
 	}
 	s.awaitPhase(live, "STANDBY")
 	s.awaitPhase(kept, "ARCHIVED")
-	same(s.TB, "the live home", home, s.look(live))
-	s.want(kept, "STANDBY")
-	s.restored(kept, archived)
+	compareHomes(s.TB, "the live home", home, s.readHome(live))
+	s.setDesired(kept, "STANDBY")
+	s.awaitRestored(kept, archived)
 }
 
-// A second server on a copy of the data folder: it holds, and stops and removes
-// nothing of the original's, whether that runs or not.
+// A second server on a copy of the data folder is on hold. It stops and removes
+// no resource of the original, whether that runs or not.
 func TestCopiedDataFolderGoesOnHold(t *testing.T) {
 	t.Parallel()
 	b := folderBucket(t)
@@ -283,39 +284,39 @@ func TestCopiedDataFolderGoesOnHold(t *testing.T) {
 	running := s.create(api.CreateWorkspace{Name: "running"})
 	s.awaitPhase(running, "RUNNING")
 	s.write(running, "of the original")
-	made := s.containerOf(running)
+	container := s.containerOf(running)
 
-	drill := s.copied(b)
-	drill.awaitHold(true)
-	later := s.create(api.CreateWorkspace{Name: "made by the original"})
-	s.awaitPhase(later, "RUNNING")
-	drill.nothingGoes(func() {})
+	other := s.startCopy(b)
+	other.awaitHold(true)
+	second := s.create(api.CreateWorkspace{Name: "made by the original"})
+	s.awaitPhase(second, "RUNNING")
+	other.expectNothingRemoved(func() {})
 	s.expect(running, "of the original")
-	if now := s.containerOf(running); now != made {
-		t.Errorf("the container was %s, now it is %s", made, now)
+	if now := s.containerOf(running); now != container {
+		t.Errorf("the container was %s, now it is %s", container, now)
 	}
 	if st, err := s.api.AdminStatus(t.Context()); err != nil || st.Hold != "" {
-		t.Errorf("the original: %+v, %v", st, err)
+		t.Errorf("status of the original: %+v, %v", st, err)
 	}
 
-	// On purpose the copy takes over, and the original holds.
-	drill.takeOver(api.ApplyRestore{})
+	// An administrator makes the copy take over, and the original is on hold.
+	other.takeOver(api.ApplyRestore{})
 	s.awaitHold(true)
-	drill.awaitPhase(later, "RUNNING") // the copy did not know it
-	drill.expect(running, "of the original")
-	if now := s.containerOf(running); now != made {
-		t.Errorf("the container was %s, now it is %s", made, now)
+	other.awaitPhase(second, "RUNNING") // not in the copied database
+	other.expect(running, "of the original")
+	if now := s.containerOf(running); now != container {
+		t.Errorf("the container was %s, now it is %s", container, now)
 	}
-	drill.want(running, "STANDBY")
-	drill.awaitPhase(running, "STANDBY")
-	s.nothingGoes(func() {})
+	other.setDesired(running, "STANDBY")
+	other.awaitPhase(running, "STANDBY")
+	s.expectNothingRemoved(func() {})
 	s.Stop()
-	s.again()
+	s.restart()
 	s.awaitHold(true)
 }
 
-// copied starts a server on a copy of the data folder of one that runs.
-func (s *server) copied(b *bucket) *server {
+// startCopy starts a server on a copy of a running server's data folder.
+func (s *server) startCopy(b *bucket) *server {
 	s.Helper()
 	dir, err := os.MkdirTemp("", "codehub-e2e-copy-")
 	if err != nil {
@@ -326,7 +327,7 @@ func (s *server) copied(b *bucket) *server {
 		s.Fatal(err)
 	}
 	home := filepath.Join(dir, "data")
-	_, _ = exec.Command("cp", "-a", s.home, home).CombinedOutput() // files may go meanwhile
+	_, _ = exec.Command("cp", "-a", s.home, home).CombinedOutput() // files may be removed during the copy
 	other := *s
 	other.home = home
 	if other.Server, err = proc.New(proc.Options{Binary: env.binary, DataDir: home, Env: append([]string{"CODEHUB_DEFAULT_IMAGE=" + env.testImage, "COORDINATOR_IDLE_INTERVAL=1s", s.subnet.Setting()}, b.settings...)}); err != nil {
@@ -338,32 +339,32 @@ func (s *server) copied(b *bucket) *server {
 			s.Logf("the copy's log:\n%s", lastLines(withoutPolls(other.Log()), 100))
 		}
 	})
-	other.again()
+	other.restart()
 	if other.api, err = codehub.New(other.URL, s.token); err != nil {
 		s.Fatal(err)
 	}
 	return &other
 }
 
-// nothingGoes: while f runs, and for some ticks, Docker keeps all containers and
-// homes that it has.
-func (s *server) nothingGoes(f func()) {
+// expectNothingRemoved checks that no container or volume is removed while f
+// runs and for some ticks afterwards.
+func (s *server) expectNothingRemoved(f func()) {
 	s.Helper()
-	look := func() map[string]bool {
-		containers, volumes := s.left()
+	list := func() map[string]bool {
+		containers, volumes := s.dockerResources()
 		there := map[string]bool{}
 		for _, name := range append(containers, volumes...) {
 			there[name] = true
 		}
 		return there
 	}
-	before := look()
+	before := list()
 	f()
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		after := look()
+		after := list()
 		for name := range before {
 			if !after[name] {
-				s.Fatalf("%s is gone", name)
+				s.Fatalf("%s was removed", name)
 			}
 		}
 	}

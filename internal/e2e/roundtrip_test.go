@@ -8,8 +8,8 @@ import (
 	"codehub/internal/archive/archivetest"
 )
 
-// A home with everything that homes were ever lost of goes into the bucket
-// and comes back as it was, on every pair of storage and store.
+// A home with every kind of entry that is hard to preserve is archived and
+// restored unchanged, on every pair of storage and store.
 func TestArchivedHomesAreRestoredExactly(t *testing.T) {
 	t.Parallel()
 	for _, storage := range []string{"docker-volume", "local-dir"} {
@@ -18,35 +18,36 @@ func TestArchivedHomesAreRestoredExactly(t *testing.T) {
 				t.Parallel()
 				b := open(t)
 				s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+storage)...)
-				id := s.standby("full")
-				archivetest.Corpus(t, s.folder(id))
-				home := s.look(id)
+				id := s.createStandby("full")
+				archivetest.Corpus(t, s.homeFolder(id))
+				home := s.readHome(id)
 
-				s.want(id, "ARCHIVED")
-				first := s.archived(b, id, home)
+				s.setDesired(id, "ARCHIVED")
+				first := s.awaitArchived(b, id, home)
 				if _, meta, err := b.unpack(t, *first.ArchiveKey); err != nil || meta.Skipped != archivetest.Skipped || meta.WorkspaceID != id || meta.Owner != "admin" || meta.WorkspaceName != "full" {
 					t.Errorf("its .meta: %+v, %v", meta, err)
 				}
 
-				s.want(id, "STANDBY")
-				s.restored(id, home)
-				s.want(id, "RUNNING")
+				s.setDesired(id, "STANDBY")
+				s.awaitRestored(id, home)
+				s.setDesired(id, "RUNNING")
 				s.awaitPhase(id, "RUNNING")
-				same(t, "the home of a running workspace", archivetest.WithoutAtimes(home), archivetest.WithoutAtimes(s.look(id)))
+				compareHomes(t, "the home of a running workspace", archivetest.WithoutAtimes(home), archivetest.WithoutAtimes(s.readHome(id)))
 
-				// A second time, with something new in it, and to RUNNING at once.
+				// A second archive with another file, restored directly to
+				// RUNNING.
 				s.write(id, "after the restore")
-				s.want(id, "ARCHIVED")
-				s.await(id, "ARCHIVED again", func(w api.Workspace) bool { return w.Phase == "ARCHIVED" && w.Operation == "NONE" })
-				s.noHome(id)
-				s.want(id, "RUNNING")
+				s.setDesired(id, "ARCHIVED")
+				s.await(id, "ARCHIVED", func(w api.Workspace) bool { return w.Phase == "ARCHIVED" && w.Operation == "NONE" })
+				s.expectNoHome(id)
+				s.setDesired(id, "RUNNING")
 				second := s.awaitPhase(id, "RUNNING")
 				s.expect(id, "after the restore")
 				if *second.ArchiveKey == *first.ArchiveKey {
-					t.Error("two archives have one key")
+					t.Error("two archives have the same key")
 				}
 				s.discard(id)
-				if cs, vs := s.left(); len(cs)+len(vs) != 0 {
+				if cs, vs := s.dockerResources(); len(cs)+len(vs) != 0 {
 					t.Errorf("left in Docker: containers %v, volumes %v", cs, vs)
 				}
 			})
@@ -54,13 +55,13 @@ func TestArchivedHomesAreRestoredExactly(t *testing.T) {
 	}
 }
 
-// A workspace that was never started is archived without a home, and opened
-// as a new one is.
+// A workspace that was never started is archived without a home, and starts
+// with a new home.
 func TestArchiveRequestedBeforeHomeExists(t *testing.T) {
 	t.Parallel()
 	b := folderBucket(t)
 	s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s")...)
-	fresh := s.look(s.standby("fresh"))
+	fresh := s.readHome(s.createStandby("fresh"))
 	id := s.createDesired("never", "ARCHIVED")
 	w := s.awaitPhase(id, "ARCHIVED")
 	if _, err := os.Stat(b.object(*w.ArchiveKey)); err != nil {
@@ -69,35 +70,35 @@ func TestArchiveRequestedBeforeHomeExists(t *testing.T) {
 	if _, meta, err := b.unpack(t, *w.ArchiveKey); err != nil || meta.Entries != 0 {
 		t.Errorf("the archive: %+v, %v", meta, err)
 	}
-	s.noHome(id)
-	s.want(id, "STANDBY")
+	s.expectNoHome(id)
+	s.setDesired(id, "STANDBY")
 	s.awaitPhase(id, "STANDBY")
-	if got := s.look(id); len(got) != len(fresh) {
+	if got := s.readHome(id); len(got) != len(fresh) {
 		t.Errorf("the home has %d entries, a new one has %d", len(got), len(fresh))
 	}
-	s.want(id, "RUNNING")
+	s.setDesired(id, "RUNNING")
 	s.awaitPhase(id, "RUNNING")
 	s.write(id, "first work")
-	s.want(id, "ARCHIVED")
+	s.setDesired(id, "ARCHIVED")
 	s.awaitPhase(id, "ARCHIVED")
-	s.want(id, "RUNNING")
+	s.setDesired(id, "RUNNING")
 	s.awaitPhase(id, "RUNNING")
 	s.expect(id, "first work")
 }
 
-// A deleted workspace's archives go as well, and then it is DELETED.
+// The archives of a deleted workspace are removed before it is DELETED.
 func TestDeletionRemovesArchives(t *testing.T) {
 	t.Parallel()
-	b, rng := folderBucket(t), seeded(t, 15)
+	b, rng := folderBucket(t), newRand(t, 15)
 	s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=1s")...)
-	id, home := s.filled("archived", rng)
-	s.want(id, "ARCHIVED")
-	s.archived(b, id, home)
-	back, home := s.filled("and back", rng)
-	s.want(back, "ARCHIVED")
-	s.archived(b, back, home)
-	s.want(back, "STANDBY")
-	s.restored(back, home)
+	id, home := s.createFilled("archived", rng)
+	s.setDesired(id, "ARCHIVED")
+	s.awaitArchived(b, id, home)
+	back, home := s.createFilled("and back", rng)
+	s.setDesired(back, "ARCHIVED")
+	s.awaitArchived(b, back, home)
+	s.setDesired(back, "STANDBY")
+	s.awaitRestored(back, home)
 	for _, id := range []string{id, back} {
 		if _, err := s.api.Delete(t.Context(), id, true); err != nil {
 			t.Fatal(err)
@@ -105,7 +106,7 @@ func TestDeletionRemovesArchives(t *testing.T) {
 	}
 	for _, id := range []string{id, back} {
 		s.awaitGone(id)
-		s.noHome(id)
+		s.expectNoHome(id)
 		if keys := b.keys(t, id); len(keys) != 0 {
 			t.Errorf("archives of a deleted workspace: %v", keys)
 		}

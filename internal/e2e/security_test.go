@@ -25,8 +25,8 @@ import (
 
 const session = "codehub_session"
 
-// signIn logs somebody in as a browser does and returns the cookie.
-func (s *server) signIn(name string) string {
+// loginCookie logs a user in and returns the session cookie.
+func (s *server) loginCookie(name string) string {
 	s.Helper()
 	body := fmt.Sprintf(`{"username": %q, "password": %q}`, name, proc.AdminPassword)
 	resp, err := http.Post(s.URL+"/api/v1/login", "application/json", strings.NewReader(body))
@@ -65,7 +65,7 @@ func (s *server) ask(method, path, body string, headers ...string) (*http.Respon
 	return resp, string(b)
 }
 
-// upgrade asks for a WebSocket and returns the status, and the connection.
+// upgrade requests a WebSocket and returns the status and the connection.
 func (s *server) upgrade(id string, headers ...string) (int, net.Conn) {
 	s.Helper()
 	host := strings.TrimPrefix(s.URL, "http://")
@@ -87,7 +87,8 @@ func (s *server) upgrade(id string, headers ...string) (int, net.Conn) {
 	return resp.StatusCode, c
 }
 
-// The whole server as an outsider, a stranger and another site's page meet it.
+// Callers without a session, other users and pages of other sites are refused
+// on every route.
 func TestOutsidersAreRefused(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.New(t, nil)
@@ -106,16 +107,16 @@ func TestOutsidersAreRefused(t *testing.T) {
 	id := s.create(api.CreateWorkspace{Name: "mine"})
 	s.awaitPhase(id, "RUNNING")
 
-	owner, eve, over, former := s.signIn("admin"), s.signIn("eve"), s.signIn("eve"), s.signIn("former")
-	s.ask("POST", "/api/v1/logout", "", "Cookie", over)
-	if resp, _ := s.ask("GET", "/api/v1/session", "", "Cookie", former); resp.StatusCode != 200 {
-		t.Fatalf("before they are disabled: %d", resp.StatusCode)
+	owner, eve, loggedOut, disabled := s.loginCookie("admin"), s.loginCookie("eve"), s.loginCookie("eve"), s.loginCookie("former")
+	s.ask("POST", "/api/v1/logout", "", "Cookie", loggedOut)
+	if resp, _ := s.ask("GET", "/api/v1/session", "", "Cookie", disabled); resp.StatusCode != 200 {
+		t.Fatalf("the session of a user before being disabled: %d", resp.StatusCode)
 	}
 	if _, err := db.Exec(t.Context(), `UPDATE users SET disabled = true WHERE username = 'former'`); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if resp, _ := s.ask("GET", "/api/v1/session", "", "Cookie", former); resp.StatusCode == 401 {
+		if resp, _ := s.ask("GET", "/api/v1/session", "", "Cookie", disabled); resp.StatusCode == 401 {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -123,14 +124,14 @@ func TestOutsidersAreRefused(t *testing.T) {
 		}
 	}
 	value := strings.TrimPrefix(owner, session+"=")
-	people := map[string][]string{
-		"nobody":                    nil,
-		"a stranger":                {"Cookie", eve},
-		"a session that has ended":  {"Cookie", over},
-		"a disabled user":           {"Cookie", former},
-		"a token as a cookie":       {"Cookie", session + "=" + s.token},
-		"a session as a token":      {api.TokenHeader, value},
-		"a wrong token over cookie": {api.TokenHeader, "chub_wrong", "Cookie", owner},
+	callers := map[string][]string{
+		"no credentials":                    nil,
+		"another user":                      {"Cookie", eve},
+		"an ended session":                  {"Cookie", loggedOut},
+		"a disabled user":                   {"Cookie", disabled},
+		"a token as a cookie":               {"Cookie", session + "=" + s.token},
+		"a session as a token":              {api.TokenHeader, value},
+		"a wrong token with a valid cookie": {api.TokenHeader, "chub_wrong", "Cookie", owner},
 	}
 	routes := []string{
 		"GET /api/v1/workspaces/ID", "PATCH /api/v1/workspaces/ID", "DELETE /api/v1/workspaces/ID", "POST /api/v1/workspaces/ID/undelete",
@@ -142,7 +143,7 @@ func TestOutsidersAreRefused(t *testing.T) {
 		"POST /workspaces/ID/delete", "POST /workspaces/ID/undelete",
 	}
 	origin := []string{"Origin", s.URL}
-	for who, headers := range people {
+	for caller, headers := range callers {
 		for _, route := range routes {
 			method, path, _ := strings.Cut(strings.ReplaceAll(route, "ID", id), " ")
 			body, kind := "", "application/json"
@@ -156,11 +157,11 @@ func TestOutsidersAreRefused(t *testing.T) {
 			refused := resp.StatusCode == 401 || resp.StatusCode == 403 ||
 				resp.StatusCode == 303 && strings.HasPrefix(resp.Header.Get("Location"), "/login")
 			if !refused || strings.Contains(text, "mine") {
-				t.Errorf("%s: %s: %d %.200s", who, route, resp.StatusCode, text)
+				t.Errorf("%s: %s: %d %.200s", caller, route, resp.StatusCode, text)
 			}
 		}
 		if status, _ := s.upgrade(id, append(slices.Clone(origin), headers...)...); status != 401 && status != 403 {
-			t.Errorf("%s: a WebSocket: %d", who, status)
+			t.Errorf("%s: a WebSocket: %d", caller, status)
 		}
 	}
 	for _, from := range []string{"", "null", "http://evil.example", s.URL + "0", strings.Replace(s.URL, "//", "//x.", 1)} {
@@ -178,19 +179,19 @@ func TestOutsidersAreRefused(t *testing.T) {
 		}
 	}
 	if w := s.awaitPhase(id, "RUNNING"); w.Name != "mine" {
-		t.Errorf("somebody changed it: %+v", w)
+		t.Errorf("the workspace was changed: %+v", w)
 	}
 	s.remove(id)
 }
 
-// What reaches a workspace, what it may set, and that its connections end
-// with the session that they came in by.
+// The proxy removes secrets from requests and foreign cookies from responses.
+// Connections end with the session that opened them.
 func TestWorkspaceIsConfined(t *testing.T) {
 	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "mine"})
 	s.awaitPhase(id, "RUNNING")
-	cookie := s.signIn("admin")
+	cookie := s.loginCookie("admin")
 	value := strings.TrimPrefix(cookie, session+"=")
 
 	_, text := s.ask("GET", "/w/"+id+"/echo", "", "Cookie", "a=1; "+cookie+"; b=2; __Host-"+cookie+"; codehub_theme=dark; codehub_lang=ko",
@@ -209,7 +210,7 @@ func TestWorkspaceIsConfined(t *testing.T) {
 	q := url.Values{"c": {session + "=fixed; Path=/", "__Host-" + session + "=fixed; Path=/; Secure", "codehub_lang=ko; Path=/", "own=1; Path=/; Domain=localhost"}}
 	resp, _ := s.ask("GET", "/w/"+id+"/setcookie?"+q.Encode(), "", "Cookie", cookie)
 	if got, want := resp.Header.Values("Set-Cookie"), []string{"own=1; Path=/w/" + id + "/"}; !slices.Equal(got, want) {
-		t.Errorf("it sets %q, want %q", got, want)
+		t.Errorf("the workspace sets the cookies %q, want %q", got, want)
 	}
 
 	status, conn := s.upgrade(id, "Cookie", cookie, "Origin", s.URL)
@@ -252,7 +253,8 @@ func TestWorkspaceIsConfined(t *testing.T) {
 	s.remove(id)
 }
 
-// What a container is given, and that nobody else reads the data folder.
+// A container has no more rights than it needs, and other users of the machine
+// cannot read the data folder.
 func TestContainerHardening(t *testing.T) {
 	t.Parallel()
 	s := start(t, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE=local-dir")
@@ -270,7 +272,7 @@ func TestContainerHardening(t *testing.T) {
 	if !slices.Equal(h.CapDrop, []string{"ALL"}) || len(h.CapAdd) > 0 || !slices.Contains(h.SecurityOpt, "no-new-privileges:true") ||
 		h.Privileged || h.PidsLimit == nil || *h.PidsLimit <= 0 || h.Memory <= 0 || h.NanoCPUs <= 0 || len(h.Devices) > 0 ||
 		h.NetworkMode.IsHost() || h.PidMode.IsHost() || h.IpcMode.IsHost() || len(h.Mounts) != 1 || len(h.Binds) > 0 || len(h.PortBindings) > 0 {
-		t.Errorf("the container is given %s", text)
+		t.Errorf("the container has the configuration %s", text)
 	}
 	err = filepath.WalkDir(s.home, func(path string, e os.DirEntry, err error) error {
 		if err != nil {
@@ -281,10 +283,10 @@ func TestContainerHardening(t *testing.T) {
 			return err
 		}
 		if path != s.home && info.Mode().Perm()&0o006 != 0 {
-			t.Errorf("%s is open to everybody: %s", path, info.Mode())
+			t.Errorf("%s is accessible to other users: %s", path, info.Mode())
 		}
 		if e.IsDir() && info.Mode().Perm()&0o001 == 0 {
-			return filepath.SkipDir // nobody else comes further
+			return filepath.SkipDir // other users cannot enter it
 		}
 		return nil
 	})

@@ -14,38 +14,39 @@ import (
 	codehub "codehub/client"
 )
 
-// An archive is given up after it was stored, the owner edits, and it is
-// archived again: the edit is in it, and the first upload stands for nothing.
+// An archive is cancelled after its upload, the owner edits a file, and the
+// home is archived again: the second archive has the edit, and the first upload
+// is not used.
 func TestArchiveRetriedAfterAnEdit(t *testing.T) {
 	t.Parallel()
 	for store, open := range stores {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
-			b, rng := open(t), seeded(t, 10)
-			f := startFailing(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s")...)
-			id, home := f.filled("one", rng)
-			ask := "archive.verified@" + id
-			f.arm(ask, "hold")
-			f.want(id, "ARCHIVED")
-			f.held(ask) // everything is in the bucket, and nothing in the database
+			b, rng := open(t), newRand(t, 10)
+			f := startWithFailpoints(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s")...)
+			id, home := f.createFilled("one", rng)
+			point := "archive.verified@" + id
+			f.arm(point, "hold")
+			f.setDesired(id, "ARCHIVED")
+			f.awaitHeld(point) // the upload is complete and not recorded in the database
 			first := b.keys(t, id)
 			if len(first) != 1 {
 				t.Fatalf("archives: %v", first)
 			}
-			f.want(id, "RUNNING")
+			f.setDesired(id, "RUNNING")
 			f.disarm()
 			w := f.awaitPhase(id, "RUNNING")
 			if w.ArchiveKey != nil {
-				t.Errorf("the upload that was given up is the archive: %s", *w.ArchiveKey)
+				t.Errorf("the cancelled upload was recorded as the archive: %s", *w.ArchiveKey)
 			}
-			same(t, "the home", withoutRoot(home), withoutRoot(f.look(id)))
+			compareHomes(t, "the home", withoutRoot(home), withoutRoot(f.readHome(id)))
 			f.write(id, "the owner's edit")
-			f.want(id, "ARCHIVED")
+			f.setDesired(id, "ARCHIVED")
 			w = f.awaitPhase(id, "ARCHIVED")
 			if *w.ArchiveKey == first[0] {
-				t.Error("the archive is the earlier upload")
+				t.Error("the recorded archive is the cancelled upload")
 			}
-			f.want(id, "RUNNING")
+			f.setDesired(id, "RUNNING")
 			f.awaitPhase(id, "RUNNING")
 			f.expect(id, "the owner's edit")
 			f.discard(id)
@@ -53,34 +54,34 @@ func TestArchiveRetriedAfterAnEdit(t *testing.T) {
 	}
 }
 
-// A wish comes at the moment at which archive_key is stored, just before and
-// just after: the workspace comes back by itself, with its home, which is the
-// same volume where the wish was in time.
+// A desired state is set just before and just after archive_key is recorded.
+// The workspace returns with its home without another request; it keeps the
+// volume if the request came before.
 func TestRequestWhileArchiveIsRecorded(t *testing.T) {
 	t.Parallel()
-	b, rng := folderBucket(t), seeded(t, 11)
-	f := startFailing(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
+	b, rng := folderBucket(t), newRand(t, 11)
+	f := startWithFailpoints(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "MAX_RUNNING_PER_USER=0")...)
 	for _, step := range []string{"archive.before-store", "archive.stored", "archive.checked"} {
-		for _, wish := range []string{"STANDBY", "RUNNING"} {
-			id, home := f.filled(step+" "+wish, rng)
+		for _, desired := range []string{"STANDBY", "RUNNING"} {
+			id, home := f.createFilled(step+" "+desired, rng)
 			before := f.volumeClaim(id)
 			f.arm(step+"@"+id, "hold")
-			f.want(id, "ARCHIVED")
-			f.held(step + "@" + id)
-			f.want(id, wish)
+			f.setDesired(id, "ARCHIVED")
+			f.awaitHeld(step + "@" + id)
+			f.setDesired(id, desired)
 			f.disarm()
-			f.await(id, wish+" by itself", func(w api.Workspace) bool { return w.Phase == wish && w.Operation == "NONE" })
-			same(t, "the home", withoutRoot(home), withoutRoot(f.look(id)))
-			if kept := f.volumeClaim(id) == before; kept != (step == "archive.before-store") {
-				t.Errorf("%s, %s: the volume was kept: %v", step, wish, kept)
+			f.await(id, desired, func(w api.Workspace) bool { return w.Phase == desired && w.Operation == "NONE" })
+			compareHomes(t, "the home", withoutRoot(home), withoutRoot(f.readHome(id)))
+			if sameVolume := f.volumeClaim(id) == before; sameVolume != (step == "archive.before-store") {
+				t.Errorf("%s, %s: the same volume: %v", step, desired, sameVolume)
 			}
 			f.discard(id)
 		}
 	}
 }
 
-// withoutRoot leaves out what a container's start and a look may change: when
-// files were last read, and the home's own times.
+// withoutRoot removes access times and the home's own modification time, which
+// the start of a container and reading change.
 func withoutRoot(h homeState) homeState {
 	out := homeState{}
 	for name, s := range h {
@@ -93,7 +94,8 @@ func withoutRoot(h homeState) homeState {
 	return out
 }
 
-// volumeClaim is which home the volume was made for.
+// volumeClaim returns the claim label of the home's volume, "" if there is no
+// volume.
 func (s *server) volumeClaim(id string) string {
 	s.Helper()
 	v, err := s.docker.VolumeInspect(s.Context(), "ws-"+id+"-home", client.VolumeInspectOptions{})
@@ -103,94 +105,95 @@ func (s *server) volumeClaim(id string) string {
 	return v.Volume.Labels["codehub.claim"]
 }
 
-// A deletion is taken back while the removal of the volume is claimed: it is
-// refused, or the home is there; never a workspace without its home.
+// A deletion is undeleted while the removal of its volume is claimed. The
+// undelete is refused, or the home is complete.
 func TestUndeleteDuringClaimedRemoval(t *testing.T) {
 	t.Parallel()
-	b, rng := folderBucket(t), seeded(t, 12)
-	f := startFailing(t, append(b.settings, "CODEHUB_DELETE_GRACE=2s")...)
-	ask := "delete.begin"
-	f.arm(ask, "hold")
-	id, _ := f.filled("one", rng)
+	b, rng := folderBucket(t), newRand(t, 12)
+	f := startWithFailpoints(t, append(b.settings, "CODEHUB_DELETE_GRACE=2s")...)
+	point := "delete.begin"
+	f.arm(point, "hold")
+	id, _ := f.createFilled("one", rng)
 	if _, err := f.api.Delete(t.Context(), id, true); err != nil {
 		t.Fatal(err)
 	}
-	f.held(ask)
+	f.awaitHeld(point)
 	_, err := f.api.Undelete(t.Context(), id)
 	if e := (*codehub.Error)(nil); !errors.As(err, &e) || e.Status != http.StatusGone {
 		t.Errorf("undelete in the middle of the removal: %v", err)
 	}
 	f.disarm()
 	f.awaitGone(id)
-	f.noHome(id)
+	f.expectNoHome(id)
 
-	// Around the end of the grace, many at once.
+	// Several undeletes shortly before and after the end of the grace.
 	const many = 12
 	ids, homes := make([]string, many), make([]homeState, many)
-	f.abreast(many, func(i int, on *server) {
-		ids[i], homes[i] = on.filled(strings.Repeat("x", i+1), seeded(t, uint64(200+i)))
+	f.inParallel(many, func(i int, on *server) {
+		ids[i], homes[i] = on.createFilled(strings.Repeat("x", i+1), newRand(t, uint64(200+i)))
 	})
-	f.sound()
-	f.abreast(many, func(i int, on *server) {
+	f.stopIfFailed()
+	f.inParallel(many, func(i int, on *server) {
 		if _, err := on.api.Delete(on.Context(), ids[i], true); err != nil {
 			on.Fatal(err)
 		}
 		time.Sleep(1500*time.Millisecond + time.Duration(i)*time.Second/many)
 		if _, err := on.api.Undelete(on.Context(), ids[i]); err != nil {
 			on.awaitGone(ids[i])
-			on.noHome(ids[i])
+			on.expectNoHome(ids[i])
 			return
 		}
-		on.restored(ids[i], homes[i])
+		on.awaitRestored(ids[i], homes[i])
 	})
 }
 
-// A leader is stopped just before it removes an archived home's volume. The
-// next one removes it, restores it and lets its owner in; then the first goes
-// on, and the home is none of its business any more. (Of servers with homes in
-// folders there is only one.)
+// A leader is suspended just before it removes the volume of an archived home.
+// The next leader removes it, restores the home and starts the workspace. When
+// the first leader continues, it does not touch the home. (Only volumes: homes
+// in folders allow a single server.)
 func TestResumedLeaderChangesNothing(t *testing.T) {
 	t.Parallel()
-	b, rng := folderBucket(t), seeded(t, 13)
+	b, rng := folderBucket(t), newRand(t, 13)
 	dsn := database(t)
 	settings := append(b.settings, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DELETE_GRACE=0s")
-	a := startFailing(t, settings...)
+	a := startWithFailpoints(t, settings...)
 	next := startBinary(t, env.binary, settings...)
-	id, home := a.filled("one", rng)
-	ask := "archive.checked@" + id
-	a.arm(ask, "pause")
-	a.want(id, "ARCHIVED")
-	a.stopped()
-	a.depose(dsn)
-	next.somewhere(b, id, home)
-	next.archived(b, id, home)
-	next.want(id, "STANDBY")
-	next.restored(id, home)
-	next.want(id, "RUNNING")
+	id, home := a.createFilled("one", rng)
+	point := "archive.checked@" + id
+	a.arm(point, "pause")
+	a.setDesired(id, "ARCHIVED")
+	a.awaitStopped()
+	a.endLeaderSession(dsn)
+	next.expectCompleteCopy(b, id, home)
+	next.awaitArchived(b, id, home)
+	next.setDesired(id, "STANDBY")
+	next.awaitRestored(id, home)
+	next.setDesired(id, "RUNNING")
 	next.awaitPhase(id, "RUNNING")
 	next.write(id, "work after the restore")
 	before := next.containerOf(id)
 	passed := len(a.steps(id))
 	a.resume()
-	a.await(id, "seen by the first one again", func(w api.Workspace) bool { return w.Phase == "RUNNING" })
+	a.await(id, "RUNNING on the first server", func(w api.Workspace) bool { return w.Phase == "RUNNING" })
 	a.awaitLog("standing by")
-	if gone := a.steps(id)[passed:]; len(gone) != 0 {
-		t.Errorf("the first one went on with %v", gone)
+	if later := a.steps(id)[passed:]; len(later) != 0 {
+		t.Errorf("the former leader continued with the steps %v", later)
 	}
 	if after := next.containerOf(id); after != before {
-		t.Errorf("the container was %s, and is %s", before, after)
+		t.Errorf("the container was %s, now it is %s", before, after)
 	}
 	next.expect(id, "work after the restore")
-	next.want(id, "STANDBY")
+	next.setDesired(id, "STANDBY")
 	next.awaitPhase(id, "STANDBY")
-	now := next.look(id)
+	now := next.readHome(id)
 	delete(now, "./notes.txt")
-	same(t, "the home", withoutRoot(home), withoutRoot(now))
+	compareHomes(t, "the home", withoutRoot(home), withoutRoot(now))
 	next.discard(id)
 }
 
-// depose ends the session by which a server leads.
-func (s *server) depose(dsn string) {
+// endLeaderSession terminates the database session that holds the leader's
+// lock.
+func (s *server) endLeaderSession(dsn string) {
 	s.Helper()
 	conn, err := pgx.Connect(s.Context(), dsn)
 	if err != nil {
@@ -204,14 +207,14 @@ func (s *server) depose(dsn string) {
 	}
 }
 
-// awaitLog waits until the server has said something (again).
+// awaitLog waits until the server logs what once more.
 func (s *server) awaitLog(what string) {
 	s.Helper()
 	before := strings.Count(s.Server.Log(), what)
 	deadline := time.Now().Add(patience)
 	for strings.Count(s.Server.Log(), what) == before {
 		if time.Now().After(deadline) {
-			s.Fatalf("the server never said %q", what)
+			s.Fatalf("the server did not log %q", what)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

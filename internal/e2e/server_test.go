@@ -21,30 +21,30 @@ import (
 	"codehub/internal/pgtest"
 )
 
-// test is whoever a failure is told to.
+// test reports failures to a testing.TB.
 type test struct{ testing.TB }
 
-// patience is how long tests wait for what has to happen. Only a failure takes
-// that long: a machine that is busy with other tests may need minutes for what
-// takes seconds.
+// patience is the default timeout of waits. It is long because a machine that
+// runs other tests at the same time may need minutes for an operation of
+// seconds; only a failing test takes that long.
 const patience = 5 * time.Minute
 
-// server is a codehub process with a person logged in, and nothing in Docker
-// before it and after it.
+// server is a codehub process, with the administrator logged in. Its resources
+// in Docker are removed when the test ends.
 type server struct {
 	test
 	*proc.Server
 	api    *codehub.Client
 	token  string
-	home   string // its data folder
+	home   string // the data folder
 	subnet *dockertest.Subnet
 	docker *client.Client
 
-	patience time.Duration // how long await waits; 0: patience
+	patience time.Duration // timeout of await; 0: patience
 }
 
-// within is the server with another patience.
-func (s *server) within(patience time.Duration) *server {
+// withPatience returns a copy of the server with another timeout for await.
+func (s *server) withPatience(patience time.Duration) *server {
 	other := *s
 	other.patience = patience
 	return &other
@@ -62,7 +62,7 @@ func startBinary(t *testing.T, binary string, settings ...string) *server {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { // the embedded database runs as another user
+	if err := os.Chmod(dir, 0o755); err != nil { // the embedded database runs as a different user
 		t.Fatal(err)
 	}
 	return startIn(t, binary, filepath.Join(dir, "data"), settings...)
@@ -90,7 +90,7 @@ func startIn(t *testing.T, binary, home string, settings ...string) *server {
 		s.Close()
 		s.sweep()
 		os.RemoveAll(home)
-		os.Remove(filepath.Dir(home)) // if it was for this server alone
+		os.Remove(filepath.Dir(home)) // fails if other files are in it
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -104,21 +104,21 @@ func startIn(t *testing.T, binary, home string, settings ...string) *server {
 	return s
 }
 
-// database is one of a server's own that is there at once, and forgets when
-// the machine loses power.
+// database creates a database for one server. It needs no start of PostgreSQL,
+// but it loses its content if the machine loses power.
 func database(t *testing.T) string {
 	t.Helper()
 	return pgtest.New(t, nil)
 }
 
-// startQuick is start with such a database.
+// startQuick starts a server on a database from database.
 func startQuick(t *testing.T, settings ...string) *server {
 	t.Helper()
 	return start(t, append(settings, "CODEHUB_DATABASE_URL="+database(t))...)
 }
 
-// again starts the server after it was killed or stopped.
-func (s *server) again() {
+// restart starts the server after it was killed or stopped.
+func (s *server) restart() {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), time.Minute)
 	defer cancel()
@@ -143,8 +143,9 @@ func (s *server) login() {
 	}
 }
 
-// left is what Docker still has of this server's workspaces.
-func (s *server) left() (containers, volumes []string) {
+// dockerResources returns the containers and volumes of this server's
+// installation.
+func (s *server) dockerResources() (containers, volumes []string) {
 	s.Helper()
 	id := s.Installation()
 	if id == "" {
@@ -165,14 +166,14 @@ func (s *server) left() (containers, volumes []string) {
 		s.Error(err)
 	}
 	for _, v := range vs.Items {
-		if !strings.Contains(v.Name, "-mark-") { // of the installation, for as long as it lives
+		if !strings.Contains(v.Name, "-mark-") { // belongs to the installation, not to a workspace
 			volumes = append(volumes, v.Name)
 		}
 	}
 	return containers, volumes
 }
 
-// sweep removes whatever this server has made in Docker.
+// sweep removes the server's resources from Docker.
 func (s *server) sweep() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -190,7 +191,8 @@ func (s *server) create(in api.CreateWorkspace) string {
 	return w.ID
 }
 
-// await polls the API, as over kills of the server no stream lasts.
+// await polls the workspace until ok returns true. It does not use the event
+// stream, which ends when the server is killed.
 func (s *server) await(id, what string, ok func(api.Workspace) bool) api.Workspace {
 	s.Helper()
 	deadline := time.Now().Add(cmp.Or(s.patience, patience))
@@ -206,23 +208,23 @@ func (s *server) await(id, what string, ok func(api.Workspace) bool) api.Workspa
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	s.Fatalf("workspace %s never %s: phase %s, operation %s, error %v %v (%v)", id, what, last.Phase, last.Operation, str(last.ErrorReason), str(last.ErrorMessage), err)
+	s.Fatalf("workspace %s did not become %s: phase %s, operation %s, error %v %v (%v)", id, what, last.Phase, last.Operation, str(last.ErrorReason), str(last.ErrorMessage), err)
 	return last
 }
 
 func (s *server) awaitPhase(id, phase string) api.Workspace {
 	s.Helper()
-	return s.await(id, phase+" and at rest", func(w api.Workspace) bool { return w.Phase == phase && w.Operation == "NONE" })
+	return s.await(id, phase+" without an operation", func(w api.Workspace) bool { return w.Phase == phase && w.Operation == "NONE" })
 }
 
-func (s *server) want(id, desired string) {
+func (s *server) setDesired(id, desired string) {
 	s.Helper()
 	if _, err := s.api.Want(s.Context(), id, desired, true); err != nil {
 		s.Fatal(err)
 	}
 }
 
-// remove deletes a workspace for good and waits until nothing is left of it.
+// remove deletes a workspace without grace and waits until it is DELETED.
 func (s *server) remove(id string) {
 	s.Helper()
 	if _, err := s.api.Delete(s.Context(), id, true); err != nil {
@@ -231,8 +233,8 @@ func (s *server) remove(id string) {
 	s.awaitGone(id)
 }
 
-// awaitGone waits until a deleted workspace is DELETED; one that has archives
-// is looked for once a minute.
+// awaitGone waits until a deleted workspace is DELETED. This can take a minute
+// if it has archives, because garbage collection removes them.
 func (s *server) awaitGone(id string) {
 	s.Helper()
 	deadline := time.Now().Add(patience)
@@ -243,7 +245,7 @@ func (s *server) awaitGone(id string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.Fatalf("workspace %s is not gone: %v", id, err)
+			s.Fatalf("workspace %s still exists: %v", id, err)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -279,7 +281,7 @@ func (s *server) write(id, content string) {
 func (s *server) expect(id, content string) {
 	s.Helper()
 	if status, body := s.ide(http.MethodGet, id, "/file?path=notes.txt", ""); status != 200 || body != content {
-		s.Errorf("the home of %s: %d %q, want %q", id, status, body, content)
+		s.Errorf("notes.txt of %s: %d %q, want %q", id, status, body, content)
 	}
 }
 
@@ -290,7 +292,7 @@ func str(p *string) string {
 	return *p
 }
 
-// withoutPolls leaves out what await asks all the time.
+// withoutPolls removes the requests of await from a log.
 func withoutPolls(log string) string {
 	var out strings.Builder
 	for line := range strings.Lines(log) {
@@ -306,4 +308,4 @@ func lastLines(s string, n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-var clientFilter codehub.Filter // all of mine
+var clientFilter codehub.Filter // matches all workspaces of the caller

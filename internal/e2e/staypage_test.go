@@ -10,8 +10,8 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
-// An open page of the dashboard says in time that a workspace is about to stop,
-// and no longer once its owner wants it to stay, wherever they said so.
+// An open dashboard page warns that a workspace is about to stop. The warning
+// disappears after "Keep running", on the page or through the API.
 func TestPageWarnsBeforeIdleStop(t *testing.T) {
 	t.Parallel()
 	s := startQuick(t, "TTL_STANDBY_SECONDS=85", "COORDINATOR_IDLE_INTERVAL=2s")
@@ -19,22 +19,22 @@ func TestPageWarnsBeforeIdleStop(t *testing.T) {
 	s.awaitPhase(id, "RUNNING")
 	b := newBrowser(t)
 	b.login(s.URL, proc.AdminPassword)
-	b.do("look at something else", chromedp.Navigate(s.URL+"/settings/tokens"), chromedp.WaitVisible("#new-token"), until(`window.notReloaded = true`))
+	b.do("open a page without workspaces", chromedp.Navigate(s.URL+"/settings/tokens"), chromedp.WaitVisible("#new-token"), until(`window.notReloaded = true`))
 	stay := fmt.Sprintf(`document.getElementById('stay-%s')`, id)
-	b.do("be told", until(stay+` !== null`), until(`document.getElementById('ending-announcer').textContent.includes('alpha')`))
-	b.shot("about-to-stop")
-	b.do("have it stay", chromedp.Click("#stay-"+id), until(stay+` === null`))
+	b.do("see the warning", until(stay+` !== null`), until(`document.getElementById('ending-announcer').textContent.includes('alpha')`))
+	b.screenshot("about-to-stop")
+	b.do("keep it running", chromedp.Click("#stay-"+id), until(stay+` === null`))
 	if w, err := s.api.Get(t.Context(), id); err != nil || str(w.LastAccessKind) != "stay" || w.Phase != "RUNNING" {
 		t.Errorf("%s, last used by %q, %v", w.Phase, str(w.LastAccessKind), err)
 	}
-	b.do("be told again", until(stay+` !== null`))
+	b.do("see the second warning", until(stay+` !== null`))
 	if _, err := s.api.Stay(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	b.do("see that it stays", until(stay+` === null && window.notReloaded`))
+	b.do("see the warning disappear", until(stay+` === null && window.notReloaded`))
 
-	b.do("look at its page", chromedp.Navigate(s.URL+"/workspaces/"+id), chromedp.WaitVisible("#"+cssID(id+"-keep-awake")))
+	b.do("open the workspace's page", chromedp.Navigate(s.URL+"/workspaces/"+id), chromedp.WaitVisible("#"+cssID(id+"-keep-awake")))
 	b.do("keep it awake", chromedp.Click("#"+cssID(id+"-keep-awake")), chromedp.WaitVisible("dialog[open]"),
 		chromedp.Click("#dialog-form button[type=submit]"), until(`document.querySelector('#panel .life').textContent.includes('kept awake for another')`))
-	b.shot("kept-awake")
+	b.screenshot("kept-awake")
 }

@@ -24,7 +24,8 @@ func TestServerWithoutFreeSubnet(t *testing.T) {
 		Args: []string{"--default-address-pool", fmt.Sprintf("base=%s,size=29", pool)}})
 	for n := range 16 {
 		other, err := e.API.NetworkCreate(t.Context(), fmt.Sprint("other-", n), client.NetworkCreateOptions{
-			// The tests of the network isolation pass over the bridges of other tests by their names.
+			// The tests of the network isolation recognize bridges of other
+			// tests by this prefix.
 			Options: map[string]string{"com.docker.network.bridge.name": fmt.Sprint("br-ch-", os.Getpid(), "-", n)},
 		})
 		if err != nil {
@@ -38,14 +39,14 @@ func TestServerWithoutFreeSubnet(t *testing.T) {
 	}
 	s := startQuick(t, "DOCKER_HOST="+e.Host, "CODEHUB_NETWORK_SUBNET=")
 	id := s.create(api.CreateWorkspace{Name: "one"})
-	w := s.await(id, "says what to do", func(w api.Workspace) bool {
+	w := s.await(id, "a workspace with CODEHUB_NETWORK_SUBNET in its error", func(w api.Workspace) bool {
 		return strings.Contains(str(w.ErrorMessage), "set CODEHUB_NETWORK_SUBNET")
 	})
 	t.Logf("%s, %s: %s", w.Phase, str(w.ErrorReason), str(w.ErrorMessage))
 	s.Stop()
 	s.Set(s.subnet.Setting())
-	s.again()
-	s.await(id, "runs", func(w api.Workspace) bool {
+	s.restart()
+	s.await(id, "RUNNING", func(w api.Workspace) bool {
 		if w.Phase == "ERROR" && w.Operation == "NONE" {
 			if _, err := s.api.Recover(t.Context(), id, api.Recover{}); err != nil {
 				t.Log(err)

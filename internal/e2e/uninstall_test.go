@@ -14,8 +14,8 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
-// uninstall runs `codehub uninstall` with what a person types.
-func (s *server) uninstall(settings []string, typed string, flags ...string) (said string, code int) {
+// uninstall runs `codehub uninstall` with typed as its input.
+func (s *server) uninstall(settings []string, typed string, flags ...string) (output string, code int) {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), 3*time.Minute)
 	defer cancel()
@@ -29,7 +29,7 @@ func (s *server) uninstall(settings []string, typed string, flags ...string) (sa
 	return string(out), cmd.ProcessState.ExitCode()
 }
 
-// inDocker counts what Docker has of the installation.
+// inDocker counts the installation's resources in Docker.
 func (s *server) inDocker(id string) (containers, volumes, networks, images int) {
 	s.Helper()
 	f := client.Filters{}.Add("label", proc.Label(id))
@@ -64,9 +64,9 @@ func TestUninstallAsksBeforeRemoval(t *testing.T) {
 
 	refused := func(why, typed string, flags ...string) {
 		t.Helper()
-		said, code := s.uninstall(settings, typed, flags...)
-		if code != 1 || !strings.Contains(said, why) {
-			t.Errorf("uninstall %v, %q typed: %d, %s", flags, typed, code, said)
+		output, code := s.uninstall(settings, typed, flags...)
+		if code != 1 || !strings.Contains(output, why) {
+			t.Errorf("uninstall %v, %q typed: %d, %s", flags, typed, code, output)
 		}
 		if c, v, n, i := s.inDocker(id); c == 0 || v == 0 || n == 0 || i == 0 {
 			t.Fatalf("uninstall %v removed something: %d containers, %d volumes, %d networks, %d images are left", flags, c, v, n, i)
@@ -81,38 +81,38 @@ func TestUninstallAsksBeforeRemoval(t *testing.T) {
 	refused("was not confirmed", ws+"\n")
 	refused("removal of homes was not confirmed", "", "--yes", "--homes")
 	refused("removal of homes was not confirmed", id+"\nyes\n", "--homes")
-	if said, code := s.uninstall(settings, "", "--dry-run"); code != 0 || !strings.Contains(said, "ws-"+ws+"-home") || !strings.Contains(said, s.home) {
-		t.Errorf("dry run: %d, %s", code, said)
+	if output, code := s.uninstall(settings, "", "--dry-run"); code != 0 || !strings.Contains(output, "ws-"+ws+"-home") || !strings.Contains(output, s.home) {
+		t.Errorf("dry run: %d, %s", code, output)
 	}
-	if said, code := s.uninstall(nil, "", "--dry-run"); code != 2 || !strings.Contains(said, "--installation") {
-		t.Errorf("without a database: %d, %s", code, said)
+	if output, code := s.uninstall(nil, "", "--dry-run"); code != 2 || !strings.Contains(output, "--installation") {
+		t.Errorf("without a database: %d, %s", code, output)
 	}
 
-	said, code := s.uninstall(settings, id+"\n")
-	if code != 0 || !strings.Contains(said, "1 homes and set-aside volumes kept") {
-		t.Errorf("uninstall: %d, %s", code, said)
+	output, code := s.uninstall(settings, id+"\n")
+	if code != 0 || !strings.Contains(output, "1 homes and set-aside volumes kept") {
+		t.Errorf("uninstall: %d, %s", code, output)
 	}
 	if c, v, n, i := s.inDocker(id); c != 0 || v != 2 || n != 0 || i != 0 { // the home and the record that it is complete
-		t.Errorf("left: %d containers, %d volumes, %d networks, %d images: %s", c, v, n, i, said)
+		t.Errorf("left: %d containers, %d volumes, %d networks, %d images: %s", c, v, n, i, output)
 	}
-	if s.folder(ws) == "" {
-		t.Error("the home is gone")
+	if s.homeFolder(ws) == "" {
+		t.Error("the home was removed")
 	}
-	// The server comes back to what was kept.
-	s.again()
+	// The server starts again with the kept homes.
+	s.restart()
 	s.awaitPhase(ws, "RUNNING")
 	s.Stop()
 	<-s.Done()
 
 	// Without its database, and with homes.
-	said, code = s.uninstall(nil, "remove homes\n", "--installation", id, "--yes", "--homes")
+	output, code = s.uninstall(nil, "remove homes\n", "--installation", id, "--yes", "--homes")
 	if code != 0 {
-		t.Errorf("uninstall with homes: %d, %s", code, said)
+		t.Errorf("uninstall with homes: %d, %s", code, output)
 	}
 	if c, v, n, i := s.inDocker(id); c != 0 || v != 0 || n != 0 || i != 0 {
-		t.Errorf("left: %d containers, %d volumes, %d networks, %d images: %s", c, v, n, i, said)
+		t.Errorf("left: %d containers, %d volumes, %d networks, %d images: %s", c, v, n, i, output)
 	}
-	if said, code = s.uninstall(nil, "", "--installation", id, "--yes"); code != 0 {
-		t.Errorf("once more: %d, %s", code, said)
+	if output, code = s.uninstall(nil, "", "--installation", id, "--yes"); code != 0 {
+		t.Errorf("once more: %d, %s", code, output)
 	}
 }

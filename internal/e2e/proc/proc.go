@@ -25,17 +25,17 @@ import (
 // AdminPassword is the password of admin on every server of this package.
 const AdminPassword = "correct horse battery"
 
-// Options say how to run a server.
+// Options are the options of a server.
 type Options struct {
 	Binary  string // path of the codehub binary
 	DataDir string
-	Listen  string   // empty: a free port of 127.0.0.1, kept over restarts
+	Listen  string   // empty: a free port of 127.0.0.1, which restarts keep
 	Env     []string // further settings, NAME=value
 	Log     io.Writer
 }
 
-// Server is one codehub process, which can be killed and started again on the
-// same data.
+// Server is one codehub process. It can be killed and started again on the same
+// data.
 type Server struct {
 	opts Options
 	URL  string
@@ -48,7 +48,7 @@ type Server struct {
 
 	closed bool
 
-	installation string // once it was seen in the log, of which only the end is kept
+	installation string // read from the log's beginning, which tail drops later
 }
 
 // New prepares a server without starting it.
@@ -57,7 +57,7 @@ func New(opts Options) (*Server, error) {
 		return nil, errors.New("no binary given: build it (make build) and set CODEHUB_TEST_BINARY")
 	}
 	if _, err := os.Stat(opts.Binary); err != nil {
-		return nil, fmt.Errorf("codehub binary: %w (make build makes it)", err)
+		return nil, fmt.Errorf("codehub binary: %w (build it with make build)", err)
 	}
 	if opts.Listen == "" {
 		var err error
@@ -110,7 +110,7 @@ func reserve(port int) bool {
 // Set adds a setting, NAME=value, for the next start of the process.
 func (s *Server) Set(setting string) { s.opts.Env = append(s.opts.Env, setting) }
 
-// Start starts the process and waits until /readyz says that it serves.
+// Start starts the process and waits until /readyz answers 200.
 func (s *Server) Start(ctx context.Context) error {
 	if err := s.Launch(); err != nil {
 		return err
@@ -118,7 +118,7 @@ func (s *Server) Start(ctx context.Context) error {
 	return s.AwaitReady(ctx)
 }
 
-// Launch starts the process and does not wait for it.
+// Launch starts the process without waiting until it is ready.
 func (s *Server) Launch() error {
 	s.mu.Lock()
 	closed := s.closed
@@ -154,7 +154,7 @@ func (s *Server) Launch() error {
 	return nil
 }
 
-// clean leaves out settings of whoever runs the tests.
+// clean removes codehub's settings from the environment of the tests.
 func clean(env []string) []string {
 	var out []string
 	for _, kv := range env {
@@ -198,24 +198,25 @@ func (s *Server) Done() <-chan struct{} {
 	return s.done
 }
 
-// Err is how the process ended.
+// Err returns the error with which the process ended.
 func (s *Server) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// Pid is the process id of the server.
+// Pid returns the process id of the server.
 func (s *Server) Pid() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cmd.Process.Pid
 }
 
-// Kill ends the process as a power cut would (SIGKILL), and waits for it.
+// Kill sends SIGKILL to the process and waits for its end.
 func (s *Server) Kill() { s.signal(syscall.SIGKILL) }
 
-// Stop asks the process to end (SIGTERM) and waits for it.
+// Stop sends SIGTERM to the process and waits for its end, after 60 s with
+// SIGKILL.
 func (s *Server) Stop() { s.signal(syscall.SIGTERM) }
 
 func (s *Server) signal(sig syscall.Signal) {
@@ -234,7 +235,7 @@ func (s *Server) signal(sig syscall.Signal) {
 	}
 }
 
-// Close ends the process for good, and the embedded database that it may have
+// Close stops the process for good, and the embedded database that it may have
 // left.
 func (s *Server) Close() {
 	s.mu.Lock()
@@ -244,8 +245,8 @@ func (s *Server) Close() {
 	stopLeftDatabase(s.opts.DataDir)
 }
 
-// stopLeftDatabase ends an embedded PostgreSQL that a killed server left
-// behind and that nobody adopted.
+// stopLeftDatabase stops an embedded PostgreSQL that a killed server left
+// running and no other server uses.
 func stopLeftDatabase(dataDir string) {
 	pids, _ := filepath.Glob(filepath.Join(dataDir, "*", "postmaster.pid"))
 	more, _ := filepath.Glob(filepath.Join(dataDir, "*", "*", "postmaster.pid"))
@@ -265,7 +266,7 @@ func stopLeftDatabase(dataDir string) {
 	}
 }
 
-// Log is the end of what the process printed.
+// Log returns the last part of the output of the process.
 func (s *Server) Log() string { return s.log.String() }
 
 // tail keeps the last part of what is written to it.

@@ -13,8 +13,8 @@ import (
 
 var installationID = regexp.MustCompile(`msg=installation id=([0-9a-f-]{36})`)
 
-// Installation is the id that labels everything of this server in Docker;
-// empty if it has not started yet.
+// Installation returns the id in the labels of this server's Docker resources,
+// "" if the server has not started yet.
 func (s *Server) Installation() string {
 	log := s.Log()
 	s.mu.Lock()
@@ -25,19 +25,19 @@ func (s *Server) Installation() string {
 	return s.installation
 }
 
-// Label is the label, with its value, of everything of an installation.
+// Label returns the label, with its value, of an installation's resources.
 func Label(installation string) string { return "codehub.installation=" + installation }
 
-// Sweep removes from the engine whatever an installation has made there, its
-// network, its wall and its helper's image included. The server has ended;
-// what the engine was still making for it then appears a moment later, so
-// Sweep looks until it has found nothing twice.
+// Sweep removes the resources of an installation from Docker, including its
+// network, wall and helper image. The server must have ended. Requests that
+// Docker was still executing then may create resources later, so Sweep repeats
+// until it has found none twice.
 func Sweep(ctx context.Context, docker *client.Client, installation string) error {
 	if installation == "" {
 		return nil
 	}
-	// What cannot be removed, as the engine is making something of it, can be
-	// the next time: what went wrong before counts for nothing then.
+	// A removal can fail while Docker creates a container with the resource.
+	// The next pass repeats it, so only the errors of the last pass count.
 	var err error
 	for quiet, times := 0, 0; quiet < 2 && times < 20 && ctx.Err() == nil; times++ {
 		var found int
@@ -71,7 +71,7 @@ func sweepOnce(ctx context.Context, docker *client.Client, installation string) 
 	for _, n := range networks.Items {
 		_, err := docker.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{})
 		errs = append(errs, err)
-		// The wall has the network's name. A server that was killed early has none yet.
+		// The wall has the network's name. A server that was killed early has no wall.
 		if exec.CommandContext(ctx, "nft", "list", "table", "inet", n.Name).Run() != nil {
 			continue
 		}

@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-// Of a long log only the end is kept, and what labels everything is said at
-// its beginning.
+// Only the end of a long log is kept, and the installation's id is at its
+// beginning.
 func TestInstallationIsRemembered(t *testing.T) {
 	t.Parallel()
 	s := &Server{log: &tail{}}
 	if s.Installation() != "" {
-		t.Fatal("it knows an id that nobody has said")
+		t.Fatal("an id before the log has one")
 	}
 	const id = "2f5527f6-4f1e-4729-b824-7bb1661dcaaf"
 	for _, line := range []string{"level=INFO msg=installation id=" + id + "\n", strings.Repeat("x", 2<<20)} {

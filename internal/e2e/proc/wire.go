@@ -10,22 +10,22 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Wire is a way to a PostgreSQL that can be cut: what is on it then stays where
-// it is, and nobody is told.
+// Wire is a proxy to PostgreSQL that can be cut: data then stops without an
+// error on either side.
 type Wire struct {
-	URL string // of the database, over the wire
+	URL string // of the database, through the wire
 
 	network, address string // of the database
 	listener         net.Listener
 	group            sync.WaitGroup
 
-	mu    sync.Mutex
-	flows chan struct{} // closed while what comes passes
-	ends  map[net.Conn]bool
-	over  chan struct{}
+	mu     sync.Mutex
+	flows  chan struct{} // closed while data passes
+	ends   map[net.Conn]bool
+	closed chan struct{}
 }
 
-// NewWire leads to the database at dsn.
+// NewWire returns a wire to the database at dsn.
 func NewWire(dsn string) (*Wire, error) {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
@@ -35,7 +35,7 @@ func NewWire(dsn string) (*Wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Wire{listener: l, flows: make(chan struct{}), ends: map[net.Conn]bool{}, over: make(chan struct{})}
+	w := &Wire{listener: l, flows: make(chan struct{}), ends: map[net.Conn]bool{}, closed: make(chan struct{})}
 	close(w.flows)
 	w.network, w.address = pgconn.NetworkAddress(cfg.Host, cfg.Port)
 	u := url.URL{Scheme: "postgres", User: url.UserPassword(cfg.User, cfg.Password), Host: l.Addr().String(), Path: "/" + cfg.Database, RawQuery: "sslmode=disable"}
@@ -65,10 +65,10 @@ func (w *Wire) carry(client net.Conn) {
 	}
 	defer server.Close()
 	for _, end := range []net.Conn{client, server} {
-		if !w.keep(end) {
+		if !w.add(end) {
 			return
 		}
-		defer w.drop(end)
+		defer w.remove(end)
 	}
 	var both sync.WaitGroup
 	both.Go(func() { w.pass(server, client) })
@@ -76,8 +76,8 @@ func (w *Wire) carry(client net.Conn) {
 	both.Wait()
 }
 
-// pass carries one direction. The end of it is news like any other, and waits
-// while the wire is cut.
+// pass forwards data in one direction. It forwards the close as well, after a
+// cut ends.
 func (w *Wire) pass(to, from net.Conn) {
 	buf := make([]byte, 64<<10)
 	for {
@@ -100,7 +100,7 @@ func (w *Wire) pass(to, from net.Conn) {
 	}
 }
 
-// wait is until the wire is whole; false once it is closed.
+// wait blocks while the wire is cut. It returns false once the wire is closed.
 func (w *Wire) wait() bool {
 	w.mu.Lock()
 	flows := w.flows
@@ -108,16 +108,16 @@ func (w *Wire) wait() bool {
 	select {
 	case <-flows:
 		return true
-	case <-w.over:
+	case <-w.closed:
 		return false
 	}
 }
 
-func (w *Wire) keep(c net.Conn) bool {
+func (w *Wire) add(c net.Conn) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	select {
-	case <-w.over:
+	case <-w.closed:
 		return false
 	default:
 	}
@@ -125,21 +125,20 @@ func (w *Wire) keep(c net.Conn) bool {
 	return true
 }
 
-func (w *Wire) drop(c net.Conn) {
+func (w *Wire) remove(c net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.ends, c)
 }
 
-// Cut keeps everything from passing. Connections stay open, and new ones are
-// taken.
+// Cut stops all data. Connections stay open, and new ones are accepted.
 func (w *Wire) Cut() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.flows = make(chan struct{})
 }
 
-// Mend lets pass what was held up, and all that comes.
+// Mend ends a cut and forwards the held data.
 func (w *Wire) Mend() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -150,11 +149,11 @@ func (w *Wire) Mend() {
 	}
 }
 
-// Close ends the wire with everything on it.
+// Close closes the wire and its connections.
 func (w *Wire) Close() {
 	_ = w.listener.Close()
 	w.mu.Lock()
-	close(w.over)
+	close(w.closed)
 	for c := range w.ends {
 		_ = c.Close()
 	}

@@ -25,49 +25,49 @@ func TestSetAsideVolumeWithoutLabels(t *testing.T) {
 	} {
 		t.Run(c.operation+" "+c.storage, func(t *testing.T) {
 			t.Parallel()
-			b, rng := folderBucket(t), seeded(t, 8)
+			b, rng := folderBucket(t), newRand(t, 8)
 			s := startQuick(t, append(b.settings, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_STORAGE="+c.storage)...)
-			id, home := s.filled("one", rng)
-			var leftover homeState
+			id, home := s.createFilled("one", rng)
+			var blocking homeState
 			if c.operation == "RESTORING" {
-				s.want(id, "ARCHIVED")
-				s.archived(b, id, home)
-				leftover = s.obstruct(id, c.storage)
-				s.want(id, "STANDBY")
+				s.setDesired(id, "ARCHIVED")
+				s.awaitArchived(b, id, home)
+				blocking = s.blockHome(id, c.storage)
+				s.setDesired(id, "STANDBY")
 			} else {
 				s.loseVolume(id, c.storage)
-				leftover = s.obstruct(id, c.storage)
-				s.await(id, "in ERROR", func(w api.Workspace) bool { return w.Phase == "ERROR" })
+				blocking = s.blockHome(id, c.storage)
+				s.await(id, "ERROR", func(w api.Workspace) bool { return w.Phase == "ERROR" })
 				s.recover(id, api.Recover{Action: api.RecoverEmpty, Confirm: "one"})
 			}
-			w := s.await(id, "blocked", func(w api.Workspace) bool { return w.Phase == "ERROR" && str(w.ErrorReason) == "RetryExceeded" })
+			w := s.await(id, "ERROR with RetryExceeded", func(w api.Workspace) bool { return w.Phase == "ERROR" && str(w.ErrorReason) == "RetryExceeded" })
 			if !strings.Contains(str(w.ErrorMessage), "set the volume aside") {
-				t.Errorf("the error names no way out: %s", str(w.ErrorMessage))
+				t.Errorf("the error does not suggest to set the volume aside: %s", str(w.ErrorMessage))
 			}
 			s.recover(id, api.Recover{})
-			s.await(id, "blocked again", func(w api.Workspace) bool {
+			s.await(id, "ERROR with RetryExceeded again", func(w api.Workspace) bool {
 				return w.Phase == "ERROR" && w.Operation == "NONE" && w.PendingRequest == nil && str(w.ErrorReason) == "RetryExceeded"
 			})
 
 			s.recover(id, api.Recover{Action: api.RecoverSetAside})
 			if c.operation == "RESTORING" {
-				s.restored(id, home)
+				s.awaitRestored(id, home)
 			} else {
 				s.awaitPhase(id, "STANDBY")
 			}
-			same(t, "what was set aside", leftover, snapshot(t, s.aside(id, c.storage)))
+			compareHomes(t, "the set-aside home", blocking, snapshot(t, s.setAsideFolder(id, c.storage)))
 			if _, err := s.api.Delete(s.Context(), id, true); err != nil {
 				t.Fatal(err)
 			}
-			s.awaitOnlyAside(id)
-			same(t, "what was set aside, after the workspace was deleted", leftover, snapshot(t, s.aside(id, c.storage)))
+			s.awaitOnlySetAside(id)
+			compareHomes(t, "the set-aside home after the deletion", blocking, snapshot(t, s.setAsideFolder(id, c.storage)))
 		})
 	}
 }
 
-// obstruct has a volume without labels, or a folder without home.json, take the
-// home's name, and returns what is in it.
-func (s *server) obstruct(id, storage string) homeState {
+// blockHome creates a volume without labels, or a folder without home.json,
+// with the home's name. It returns the content.
+func (s *server) blockHome(id, storage string) homeState {
 	s.Helper()
 	dir := filepath.Join(s.home, "homes", id, "home")
 	if storage == "local-dir" {
@@ -77,8 +77,8 @@ func (s *server) obstruct(id, storage string) homeState {
 	} else {
 		name := "ws-" + id + "-home"
 		v, err := s.docker.VolumeCreate(s.Context(), client.VolumeCreateOptions{Name: name})
-		// The server may have asked for the home's holder at this moment, for which
-		// Docker makes a volume; the server removes it again.
+		// The server may be creating the home's holder at this time, for
+		// which Docker creates a volume that the server removes again.
 		for deadline := time.Now().Add(patience); err == nil && len(v.Volume.Labels) > 0 && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 			v, err = s.docker.VolumeCreate(s.Context(), client.VolumeCreateOptions{Name: name})
 		}
@@ -94,24 +94,24 @@ func (s *server) obstruct(id, storage string) homeState {
 	return snapshot(s.TB, dir)
 }
 
-// awaitOnlyAside waits until nothing is left of a deleted workspace but what was
+// awaitOnlySetAside waits until a deleted workspace has no resources but those
 // set aside.
-func (s *server) awaitOnlyAside(id string) {
+func (s *server) awaitOnlySetAside(id string) {
 	s.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		left := slices.DeleteFunc(s.remains(id), func(what string) bool { return strings.Contains(what, "aside-") })
+		left := slices.DeleteFunc(s.resourcesOf(id), func(what string) bool { return strings.Contains(what, "aside-") })
 		if len(left) == 0 {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.Fatalf("of deleted workspace %s there is left: %v", id, left)
+			s.Fatalf("deleted workspace %s still has %v", id, left)
 		}
 	}
 }
 
-// aside is where the one home that was set aside is on this machine, as
-// administrators are told.
-func (s *server) aside(id, storage string) string {
+// setAsideFolder returns the folder of the workspace's one set-aside home, from
+// the administrators' list of orphans.
+func (s *server) setAsideFolder(id, storage string) string {
 	s.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		list, err := s.api.Orphans(s.Context())
@@ -126,7 +126,7 @@ func (s *server) aside(id, storage string) string {
 		}
 		if len(found) == 1 {
 			if found[0].RemovedAfter != nil || !strings.Contains(found[0].Detail, "an administrator removes it") {
-				s.Errorf("listed as %+v", found[0])
+				s.Errorf("orphan: %+v", found[0])
 			}
 			if storage == "local-dir" {
 				return filepath.Join(found[0].Name, "home")
@@ -138,7 +138,7 @@ func (s *server) aside(id, storage string) string {
 			return v.Volume.Mountpoint
 		}
 		if time.Now().After(deadline) {
-			s.Fatalf("set aside: %+v", found)
+			s.Fatalf("set-aside homes: %+v, want one", found)
 		}
 	}
 }
