@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// A test that uses Docker without saying so fails in make check, as no Docker
-// responds there. Chromium is a program on the disk: only package browser may
-// start it, which says so for the test.
+// A test that uses Docker without NeedsDocker fails in make check, because
+// there is no Docker. Chromium would start there, so only package browser,
+// which calls NeedsChromium, may start it.
 func TestOnlyHarnessStartsChromium(t *testing.T) {
 	t.Parallel()
 	root, err := Root()
@@ -37,7 +37,7 @@ func TestOnlyHarnessStartsChromium(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found == 0 {
-		t.Error("nothing starts Chromium: mend this test")
+		t.Error("no file starts Chromium: correct this test")
 	}
 }
 

@@ -6,9 +6,9 @@ import (
 	"strconv"
 )
 
-// Parallel sets how many parallel tests run at once, unless the command line
-// says so. TestMain calls it where tests wait most of the time, so that more of
-// them can run at once than there are cores.
+// Parallel sets the number of tests that run in parallel, unless -parallel is
+// set. TestMain calls it for tests that mostly wait, so that more of them run
+// than there are cores.
 func Parallel(n int) {
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {

@@ -1,7 +1,7 @@
-// Package harness is what the tests of several packages share: what a test
-// says that it needs, browsers, and waiting. Databases come from
-// internal/pgtest, Redis from internal/redistest, Docker daemons of a test's
-// own from internal/dockertest, and servers from internal/e2e/proc.
+// Package harness has what the tests of several packages share: what a test
+// needs, browsers, and waiting. Databases come from internal/pgtest, Redis from
+// internal/redistest, separate Docker daemons from internal/dockertest, and
+// servers from internal/e2e/proc.
 package harness
 
 import (
@@ -14,25 +14,26 @@ import (
 	"testing"
 )
 
-// Without is the environment variable that names what tests do without,
-// separated by spaces. make check sets it, make test does not.
+// Without is the environment variable with the names of what is missing,
+// separated by spaces. Tests that need it are skipped. make check sets the
+// variable, make test does not.
 const Without = "CODEHUB_TEST_WITHOUT"
 
-// NeedsDocker has the test skipped by make check, where no Docker responds: a
-// test that uses Docker and does not call this fails there.
+// NeedsDocker skips the test in make check. A test that uses Docker without
+// calling NeedsDocker fails there.
 func NeedsDocker(t testing.TB) {
 	t.Helper()
 	needs(t, "docker")
 }
 
-// NeedsChromium has the test skipped by make check. Package browser calls it.
+// NeedsChromium skips the test in make check. Package browser calls it.
 func NeedsChromium(t testing.TB) {
 	t.Helper()
 	needs(t, "chromium")
 }
 
-// NeedsDockerInMain is NeedsDocker for a package all of whose tests need it.
-// It ends the process in make check.
+// NeedsDockerInMain is NeedsDocker for TestMain of a package whose tests all
+// need Docker. It ends the process in make check.
 func NeedsDockerInMain() {
 	if without("docker") {
 		fmt.Println("skipped: every test of this package needs docker")
@@ -43,7 +44,7 @@ func NeedsDockerInMain() {
 func needs(t testing.TB, what string) {
 	t.Helper()
 	if without(what) {
-		t.Skipf("skipped: it needs %s", what)
+		t.Skipf("skipped: the test needs %s", what)
 	}
 }
 
@@ -51,17 +52,17 @@ func without(what string) bool {
 	return slices.Contains(strings.Fields(os.Getenv(Without)), what)
 }
 
-// WorkspaceImage is the image with the real IDE.
+// WorkspaceImage returns the image with the real IDE.
 func WorkspaceImage() string {
 	return cmp.Or(os.Getenv("CODEHUB_TEST_WORKSPACE_IMAGE"), "codehub/workspace:latest")
 }
 
-// TestImage is a small image that tests run as workspaces: images/testserver.
+// TestImage returns a small image for workspaces of tests (images/testserver).
 func TestImage() string {
 	return cmp.Or(os.Getenv("CODEHUB_TEST_IMAGE"), "codehub/testserver:latest")
 }
 
-// Binary is the path of the codehub binary, which make build makes.
+// Binary returns the path of the codehub binary, which make build creates.
 func Binary() (string, error) {
 	path := os.Getenv("CODEHUB_TEST_BINARY")
 	if path == "" {
@@ -77,7 +78,7 @@ func Binary() (string, error) {
 	return path, nil
 }
 
-// Output is the folder for what tests leave to look at.
+// Output returns the folder for screenshots and logs of tests.
 func Output() (string, error) {
 	if path := os.Getenv("CODEHUB_TEST_OUTPUT"); path != "" {
 		return path, nil
@@ -86,7 +87,7 @@ func Output() (string, error) {
 	return filepath.Join(root, "test-output"), err
 }
 
-// Root is the folder of the module.
+// Root returns the folder of the module.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	for err == nil {

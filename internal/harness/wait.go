@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// Patience bounds every wait for something that must happen. Only a failure
-// takes that long: a busy machine may need minutes for what takes a second. It is
-// too long where something slower would have the same effect: EventuallyWithin.
+// Patience is the timeout of waits. It is long, because a busy machine may need
+// minutes for an operation of seconds; only a failing test takes that long. Use
+// EventuallyWithin where a slower mechanism would lead to the same result.
 const Patience = 2 * time.Minute
 
-// Eventually waits until ok returns true, for as long as Patience; what says
-// for what in the failure.
+// Eventually waits up to Patience until ok returns true. what names the
+// condition in the failure message.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	EventuallyWithin(t, Patience, what, ok)
 }
 
-// EventuallyWithin is Eventually with another bound.
+// EventuallyWithin is Eventually with another timeout.
 func EventuallyWithin(t testing.TB, bound time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for deadline, pause := time.Now().Add(bound), time.Millisecond; !ok(); pause = min(2*pause, 20*time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("after %v: not yet: %s", bound, what)
+			t.Fatalf("not true after %v: %s", bound, what)
 		}
 		time.Sleep(pause)
 	}

@@ -15,20 +15,19 @@ import (
 	"time"
 )
 
-// The clocks of a machine's database and server can be moved apart from each
-// other, from Docker's and from the disk's. A time namespace cannot do that: it
-// moves the monotonic clocks alone.
+// The clocks of a machine's database and server can be set independently of
+// each other, of Docker and of the disk. Time namespaces do not help: they
+// offset the monotonic clocks only.
 //
-// The database's by libfaketime, which is preloaded into PostgreSQL by a script
-// that is mounted over its binary. The server's by a build of codehub whose
-// time.Now adds an offset: it is static, nothing can be preloaded, and the
-// kernel gives no other way for one process.
+// libfaketime moves the database's clock: a script that is mounted over
+// PostgreSQL's binary preloads it. The server is static, so nothing can be
+// preloaded into it; it is a build of codehub whose time.Now adds an offset.
 
 // libfaketime is where Debian's package of that name puts it.
 const libfaketime = "/usr/lib/*/faketime/libfaketime.so.1"
 
-// clocks makes a machine one whose clocks can be moved. It must be off.
-func (m *machine) clocks() error {
+// makeClocksMovable prepares the machine, which must be off, for setClock.
+func (m *machine) makeClocksMovable() error {
 	libs, err := filepath.Glob(libfaketime)
 	if err != nil || len(libs) == 0 {
 		return fmt.Errorf("no %s: install the package libfaketime", libfaketime)
@@ -50,33 +49,33 @@ func (m *machine) clocks() error {
 		if out, err := exec.Command("cp", postgres, dir+"/postgres").CombinedOutput(); err != nil {
 			return fmt.Errorf("copy %s: %w: %s", postgres, err, out)
 		}
-		// PostgreSQL measures waits by the monotonic clock, which nothing sets.
+		// PostgreSQL measures waits with the monotonic clock, which must not jump.
 		script := fmt.Sprintf("#!/bin/sh\nexport LD_PRELOAD=%s FAKETIME_TIMESTAMP_FILE=%s FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1\nexec %s/postgres \"$@\"\n",
-			libs[0], m.clock("database"), dir)
+			libs[0], m.clockFile("database"), dir)
 		if err := os.WriteFile(dir+"/wrapper", []byte(script), 0o755); err != nil {
 			return err
 		}
 		m.binds = append(m.binds, dir+"/wrapper:"+postgres)
 	}
-	m.settings = append(m.settings, "SOAK_CLOCK_OFFSET="+m.clock("server"))
+	m.settings = append(m.settings, "SOAK_CLOCK_OFFSET="+m.clockFile("server"))
 	return nil
 }
 
-func (m *machine) clock(name string) string { return filepath.Join(m.dir, "clock-"+name) }
+func (m *machine) clockFile(name string) string { return filepath.Join(m.dir, "clock-"+name) }
 
-// setClock moves a clock away from the host's.
+// setClock sets a clock to an offset from the host's.
 func (m *machine) setClock(name string, offset time.Duration) error {
-	m.note("the clock of the %s is %s off", name, offset)
+	m.note("set the clock of the %s to an offset of %s", name, offset)
 	seconds := int64(offset.Seconds())
 	if name == "database" {
-		// At once, or libfaketime finds half of it.
-		file := m.clock(name)
+		// Renamed, so that libfaketime never reads half of the file.
+		file := m.clockFile(name)
 		if err := os.WriteFile(file+".new", fmt.Appendf(nil, "%+d\n", seconds), 0o644); err != nil {
 			return err
 		}
 		return os.Rename(file+".new", file)
 	}
-	f, err := os.OpenFile(m.clock(name), os.O_CREATE|os.O_WRONLY, 0o644) // mapped: never another file
+	f, err := os.OpenFile(m.clockFile(name), os.O_CREATE|os.O_WRONLY, 0o644) // the server maps this file, so it must not be replaced
 	if err != nil {
 		return err
 	}
@@ -84,8 +83,8 @@ func (m *machine) setClock(name string, offset time.Duration) error {
 	return errors.Join(err, f.Close())
 }
 
-// shiftable builds codehub with a clock that can be moved (SOAK_CLOCK_OFFSET).
-var shiftable = sync.OnceValues(func() (string, error) {
+// movableClockBinary builds codehub with a clock offset (SOAK_CLOCK_OFFSET).
+var movableClockBinary = sync.OnceValues(func() (string, error) {
 	out, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
 		return "", fmt.Errorf("go env: %w", err)
@@ -98,10 +97,10 @@ var shiftable = sync.OnceValues(func() (string, error) {
 	const now = "\tsec, nsec, mono := runtimeNow()\n"
 	_, rest, ok := bytes.Cut(original, []byte("\nfunc Now() Time {\n"+now))
 	if !ok {
-		return "", fmt.Errorf("%s is not as this test knows it: adapt shiftable", source)
+		return "", fmt.Errorf("%s has changed: adapt movableClockBinary", source)
 	}
 	head := original[:len(original)-len(rest)]
-	dir, err := os.MkdirTemp(env.scratch, "shiftable")
+	dir, err := os.MkdirTemp(env.scratch, "clock-")
 	if err != nil {
 		return "", err
 	}
@@ -126,14 +125,14 @@ var shiftable = sync.OnceValues(func() (string, error) {
 	cmd.Dir = cmp.Or(os.Getenv("SOAK_CLOCK_SOURCE"), filepath.Join("..", ".."))
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build a server whose clock can be moved: %w: %s", err, out)
+		return "", fmt.Errorf("build a server with a clock offset: %w: %s", err, out)
 	}
 	return server, nil
 })
 
-// soakClock is the part of package time that knows the offset, in seconds: eight
-// bytes of a file that is mapped, as the runtime calls Now where no system call
-// may be made.
+// soakClock is the file that the build adds to package time. It reads the offset
+// in seconds from a mapped file, because the runtime calls Now where it may not
+// make a system call.
 const soakClock = `package time
 
 import (

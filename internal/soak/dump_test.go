@@ -8,8 +8,8 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// dump writes all that Docker knows of a workspace to the log: its containers as
-// they are listed and as they are inspected, their processes, and its volumes.
+// dump writes Docker's view of a workspace to the log: its containers as listed
+// and inspected, their processes, and its volumes.
 func (w *world) dump(id string) {
 	ctx, cancel := context.WithTimeout(w.Context(), 30*time.Second)
 	defer cancel()

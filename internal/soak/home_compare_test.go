@@ -13,7 +13,7 @@ import (
 	"codehub/internal/archive/archivetest"
 )
 
-// A comparison finds whatever a fault may do to a home.
+// The comparison finds every kind of damage to a home.
 func TestCompareFindsDamage(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -53,10 +53,10 @@ func TestCompareFindsDamage(t *testing.T) {
 		},
 	} {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, ".profile"), []byte("of the image"), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, ".profile"), []byte("from the image"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if err := furnish(dir, rng); err != nil {
+		if err := refillHome(dir, rng); err != nil {
 			t.Fatal(err)
 		}
 		seen, err := snapshot(dir)
@@ -66,21 +66,22 @@ func TestCompareFindsDamage(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "ide-0.txt"), []byte("synced"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		l := &life{home: seen, added: map[string]string{"ide-0.txt": "synced"}}
+		l := &life{lastHome: seen, added: map[string]string{"ide-0.txt": "synced"}}
 		if diff, err := l.compare(dir); err != nil || diff != "" {
 			t.Fatalf("a home differs from itself: %s (%v)", diff, err)
 		}
-		l.home, l.added = seen, map[string]string{"ide-0.txt": "synced"}
+		l.lastHome, l.added = seen, map[string]string{"ide-0.txt": "synced"}
 		if err := damage(dir); err != nil {
 			t.Fatal(err)
 		}
 		if diff, err := l.compare(dir); err != nil || diff == "" {
-			t.Errorf("%s: not found (%v)", what, err)
+			t.Errorf("%s: the damage was not found (%v)", what, err)
 		}
 	}
 }
 
-// While furnish is at work its folder may hold anything, and nothing else may.
+// While refillHome runs, its folder may have any content; the rest of the home
+// must be unchanged.
 func TestCompareAllowsFolderBeingRewritten(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -88,7 +89,7 @@ func TestCompareAllowsFolderBeingRewritten(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "kept"), []byte("kept"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := furnish(dir, rng); err != nil {
+	if err := refillHome(dir, rng); err != nil {
 		t.Fatal(err)
 	}
 	seen, err := snapshot(dir)
@@ -98,15 +99,15 @@ func TestCompareAllowsFolderBeingRewritten(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(dir, workDir)); err != nil {
 		t.Fatal(err)
 	}
-	l := &life{home: seen, dirty: true, added: map[string]string{}}
+	l := &life{lastHome: seen, dirty: true, added: map[string]string{}}
 	if diff, err := l.compare(dir); err != nil || diff != "" {
-		t.Errorf("interrupted furnishing counts as damage: %s (%v)", diff, err)
+		t.Errorf("an interrupted refillHome counts as damage: %s (%v)", diff, err)
 	}
-	l.home, l.dirty = seen, true
+	l.lastHome, l.dirty = seen, true
 	if err := os.Remove(filepath.Join(dir, "kept")); err != nil {
 		t.Fatal(err)
 	}
 	if diff, err := l.compare(dir); err != nil || !strings.Contains(diff, "kept") {
-		t.Errorf("a lost file is not found: %s (%v)", diff, err)
+		t.Errorf("a missing file was not reported: %s (%v)", diff, err)
 	}
 }

@@ -17,34 +17,35 @@ import (
 	"codehub/internal/archive/archivetest"
 )
 
-// home is everything that can be seen of a home, by path.
+// home is the content and metadata of a home, by path.
 type home = map[string]archivetest.State
 
-// catcher is a testing.TB whose failures are errors: a power cut makes any look
-// at a home fail.
+// catcher is a testing.TB that turns fatal failures into errors: reading a home
+// can fail during a power cut.
 type catcher struct {
 	testing.TB
 	err error
 }
 
-type caught struct{}
+type fatalError struct{}
 
 func (c *catcher) Helper() {}
 func (c *catcher) Fatal(args ...any) {
 	c.err = fmt.Errorf("%s", strings.TrimSpace(fmt.Sprintln(args...)))
-	panic(caught{})
+	panic(fatalError{})
 }
 func (c *catcher) Fatalf(format string, args ...any) {
 	c.err = fmt.Errorf(format, args...)
-	panic(caught{})
+	panic(fatalError{})
 }
 
-// try calls f with a testing.TB and returns what was fatal to it.
-func try(f func(tb testing.TB)) (err error) {
+// catchFatal calls f with a testing.TB and returns its fatal failure as an
+// error.
+func catchFatal(f func(tb testing.TB)) (err error) {
 	c := &catcher{}
 	defer func() {
 		if r := recover(); r != nil {
-			if _, ok := r.(caught); !ok {
+			if _, ok := r.(fatalError); !ok {
 				panic(r)
 			}
 			err = c.err
@@ -54,10 +55,10 @@ func try(f func(tb testing.TB)) (err error) {
 	return nil
 }
 
-// snapshot looks at a home. Access times, and the times of the home's own
-// folder, are left out: starting a container moves them.
+// snapshot reads a home, without access times and the times of the home's own
+// folder, which the start of a container changes.
 func snapshot(dir string) (seen home, err error) {
-	err = try(func(tb testing.TB) { seen = archivetest.WithoutAtimes(archivetest.Snapshot(tb, dir)) })
+	err = catchFatal(func(tb testing.TB) { seen = archivetest.WithoutAtimes(archivetest.Snapshot(tb, dir)) })
 	if err != nil {
 		return nil, err
 	}
@@ -67,11 +68,11 @@ func snapshot(dir string) (seen home, err error) {
 	return seen, nil
 }
 
-// workDir is the part of a home that furnish replaces.
+// workDir is the folder of a home that refillHome replaces.
 const workDir = "work"
 
-// withoutWork leaves out what furnish may have been in the middle of. The root's
-// attributes are among it.
+// withoutWork removes the entries that an interrupted refillHome may have
+// changed: workDir and the root's attributes.
 func withoutWork(h home) home {
 	out := home{}
 	for name, s := range h {
@@ -82,10 +83,9 @@ func withoutWork(h home) home {
 	return out
 }
 
-// furnish replaces a part of a home with new content, so that no two homes are
-// the same, and syncs it.
-func furnish(root string, rng *rand.Rand) error {
-	return try(func(tb testing.TB) {
+// refillHome replaces workDir with new random content and syncs it.
+func refillHome(root string, rng *rand.Rand) error {
+	return catchFatal(func(tb testing.TB) {
 		must := func(err error) {
 			if err != nil {
 				tb.Fatal(err)
@@ -94,7 +94,7 @@ func furnish(root string, rng *rand.Rand) error {
 		dir := filepath.Join(root, workDir)
 		must(os.RemoveAll(dir))
 		must(os.MkdirAll(filepath.Join(dir, "empty", "er"), 0o755))
-		if rng.IntN(3) == 0 { // inherited by what is made below it
+		if rng.IntN(3) == 0 { // new entries below the root inherit it
 			must(unix.Lsetxattr(root, "system.posix_acl_default", archivetest.ACL(7, 5, 0, uint32(4000+rng.IntN(100))), 0))
 		}
 		for i := range 3 + rng.IntN(12) {
@@ -121,9 +121,10 @@ func furnish(root string, rng *rand.Rand) error {
 	})
 }
 
-// fill makes a new home one with everything in it that is hard to keep.
-func fill(root string) error {
-	return try(func(tb testing.TB) {
+// fillWithCorpus writes every kind of entry that is hard to preserve to a new
+// home, and syncs it.
+func fillWithCorpus(root string) error {
+	return catchFatal(func(tb testing.TB) {
 		archivetest.Corpus(tb, root)
 		if err := syncFS(root); err != nil {
 			tb.Fatal(err)

@@ -27,34 +27,34 @@ import (
 	"codehub/internal/soak/disk"
 )
 
-// item is a way in which homes were once lost, damaged, exposed or blocked. It
-// ends with the machine up and its homes not yet compared.
+// item is a scenario in which homes were once lost, damaged, exposed or
+// blocked. run returns with the machine up; the homes are compared afterwards.
 type item struct {
-	name    string
-	what    string
-	grace   time.Duration
-	prepare func(w *world) error
-	run     func(w *world) error
+	name        string
+	description string
+	grace       time.Duration
+	prepare     func(w *world) error
+	run         func(w *world) error
 }
 
 var items = []item{
-	{"item1", "a database restored from before an undelete", 20 * time.Second, nil, restoredDeletion},
-	{"item2", "attributes that fit in one order only", time.Hour, nil, attributeOrder},
-	{"item3", "Docker restarts while a home is made and restored", time.Hour, nil, restartWhileMaking},
-	{"item4", "power cuts right after a volume's removal", time.Hour, nil, cutAfterRemoval},
-	{"item5", "an undelete while the volume of an archived home is removed", time.Hour, nil, undeleteArchived},
-	{"item6", "a second server from a copy of the data folder", 20 * time.Second, nil, restoreDrill},
-	{"item7", "a database restored from before archives and restores", time.Hour, nil, olderDatabase},
-	{"snapshot", "a machine restored from a snapshot, without its archives", time.Hour, nil, machineSnapshot},
-	{"item8", "a clock that jumps by a day after a deletion", time.Hour, (*world).clocks, jumpAfterDeletion},
-	{"item9", "folders nested deeper than Docker may open files", 3 * time.Second, func(w *world) error { w.files = "1024"; return nil }, deepFolders},
-	{"item10", "a restore with a default ACL that is tried again", time.Hour, nil, restoreAgain},
-	{"item11", "a cancelled restore whose removal fails", time.Hour, nil, cancelledRestore},
-	{"item12", "a container that reads a home while it is archived", time.Hour, nil, foreignReader},
+	{"item1", "database restored from a backup before an undelete", 20 * time.Second, nil, rollbackOfUndelete},
+	{"item2", "extended attributes that fit in one order only", time.Hour, nil, attributeOrder},
+	{"item3", "Docker restarts while a home is created or restored", time.Hour, nil, dockerRestartDuringCreation},
+	{"item4", "power cut right after the removal of volumes", time.Hour, nil, powerCutAfterArchive},
+	{"item5", "undelete while the volume of an archived home is removed", time.Hour, nil, undeleteArchived},
+	{"item6", "second server on a copy of the data folder", 20 * time.Second, nil, secondServer},
+	{"item7", "database restored from a backup before archives and restores", time.Hour, nil, rollbackOfArchives},
+	{"snapshot", "machine restored from a snapshot without the archives", time.Hour, nil, machineSnapshot},
+	{"item8", "clock jump of a day after a deletion", time.Hour, (*world).makeClocksMovable, clockJumpAfterDeletion},
+	{"item9", "folders nested deeper than Docker's limit of open files", 3 * time.Second, func(w *world) error { w.openFiles = "1024"; return nil }, deeplyNestedHome},
+	{"item10", "killed restore of a home with a default ACL", time.Hour, nil, killedRestore},
+	{"item11", "cancelled restore whose volume cannot be removed", time.Hour, nil, cancelledRestore},
+	{"item12", "container that reads a home while it is archived", time.Hour, nil, readDuringArchive},
 }
 
-// TestItems reproduces each item. SOAK_ONLY names some of them, as
-// item4,item8; without it they run with the soak.
+// TestItems reproduces each item, or those that SOAK_ONLY names, for example
+// item4,item8. It runs in the soak only.
 func TestItems(t *testing.T) {
 	t.Parallel()
 	only := strings.FieldsFunc(os.Getenv("SOAK_ONLY"), func(r rune) bool { return r == ',' })
@@ -67,31 +67,31 @@ func TestItems(t *testing.T) {
 		}
 		t.Run(i.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, i.name, seedOf(t), func(w *world) error {
+			w := newWorld(t, i.name, newSeed(t), func(w *world) error {
 				w.grace, w.local = i.grace, false
 				w.settings = append(w.settings, "CODEHUB_STORAGE=docker-volume")
-				w.quiet = true
+				w.noLives = true
 				if i.prepare != nil {
 					return i.prepare(w)
 				}
 				return nil
 			})
 			defer w.done()
-			kind := i.name + ": " + i.what
-			report.round(kind)
+			kind := i.name + ": " + i.description
+			report.countRound(kind)
 			if err := i.run(w); err != nil {
 				var f finding
 				if !errors.As(err, &f) {
-					w.must(err)
+					w.fatalOn(err)
 				}
-				w.found(kind, f.outcome, f.why)
+				w.reportHome(kind, f.outcome, f.why)
 			}
 			w.verify(kind)
 		})
 	}
 }
 
-// finding is an error that says what became of a home.
+// finding is an error with the outcome of a home.
 type finding struct {
 	outcome outcome
 	why     string
@@ -99,66 +99,67 @@ type finding struct {
 
 func (f finding) Error() string { return string(f.outcome) + ": " + f.why }
 
-// filled makes a workspace in STANDBY whose home has content of its own.
-func (w *world) filled() (*life, error) {
-	l := &life{w: w, rng: rand.New(rand.NewPCG(w.seed, uint64(len(w.lives)+2)))}
-	_ = l.begin(errors.New("begin"))
+// createFilled creates a workspace in STANDBY with random content.
+func (w *world) createFilled() (*life, error) {
+	l := &life{world: w, rng: rand.New(rand.NewPCG(w.seed, uint64(len(w.lives)+2)))}
+	_ = l.reset(errors.New("begin"))
 	w.lives = append(w.lives, l)
 	standby := "STANDBY"
-	made, err := w.hub.Create(w.Context(), api.CreateWorkspace{Name: l.name, DesiredState: &standby})
+	made, err := w.api.Create(w.Context(), api.CreateWorkspace{Name: l.name, DesiredState: &standby})
 	if err != nil {
 		return nil, err
 	}
 	l.id = made.ID
-	return l, l.furnish(w.Context())
+	return l, l.refill(w.Context())
 }
 
-// several makes n workspaces in STANDBY with content.
-func (w *world) several(n int) error {
+// createSeveral creates n such workspaces.
+func (w *world) createSeveral(n int) error {
 	for range n {
-		if _, err := w.filled(); err != nil {
+		if _, err := w.createFilled(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// edit changes the home of a workspace in STANDBY and has the new content count.
+// edit changes the home in STANDBY and makes the new content the expected one.
 func (l *life) edit(change func(dir string) error) error {
-	if err := l.want(l.w.Context(), "STANDBY"); err != nil {
+	if err := l.reach(l.world.Context(), "STANDBY"); err != nil {
 		return err
 	}
-	dir, err := l.folder(l.w.Context())
+	dir, err := l.homeFolder(l.world.Context())
 	if err != nil {
 		return err
 	}
 	if err := errors.Join(change(dir), syncFS(dir)); err != nil {
 		return err
 	}
-	l.home, err = snapshot(dir)
+	l.lastHome, err = snapshot(dir)
 	return err
 }
 
-// until polls a workspace until it is as wanted, or the patience has ended.
-func (l *life) until(patience time.Duration, as func(api.Workspace) bool) (reached bool) {
-	ctx, cancel := context.WithTimeout(l.w.Context(), patience)
+// awaitState polls the workspace until ok returns true, and reports whether it
+// did within patience.
+func (l *life) awaitState(patience time.Duration, ok func(api.Workspace) bool) (reached bool) {
+	ctx, cancel := context.WithTimeout(l.world.Context(), patience)
 	defer cancel()
-	return l.w.poll(ctx, l.id, func(w api.Workspace, err error) bool { return err == nil && as(w) }) == nil
+	return l.world.poll(ctx, l.id, func(w api.Workspace, err error) bool { return err == nil && ok(w) }) == nil
 }
 
 // copyDatabase stops the server, copies its database and starts it again.
 func (w *world) copyDatabase() error {
 	return errors.Join(
 		w.stopServer(syscall.SIGTERM),
-		w.machine.run(w.Context(), io.Discard, "rm", "-rf", backup),
-		w.machine.run(w.Context(), io.Discard, "cp", "-a", dataDir+"/postgres", backup),
+		w.machine.run(w.Context(), io.Discard, "rm", "-rf", backupDir),
+		w.machine.run(w.Context(), io.Discard, "cp", "-a", dataDir+"/postgres", backupDir),
 		w.startServer(w.Context()),
 	)
 }
 
-func restoredDeletion(w *world) error {
+func rollbackOfUndelete(w *world) error {
 	ctx := w.Context()
-	if err := w.several(6); err != nil {
+	if err := w.createSeveral(6); err != nil {
 		return err
 	}
 	l := w.lives[0]
@@ -166,7 +167,7 @@ func restoredDeletion(w *world) error {
 	if err := l.delete(ctx); err != nil {
 		return err
 	}
-	if !l.untilDeleted() {
+	if !l.awaitDeleted() {
 		return errors.New("not deleted")
 	}
 	if err := w.copyDatabase(); err != nil {
@@ -175,32 +176,33 @@ func restoredDeletion(w *world) error {
 	if err := l.undelete(ctx); err != nil {
 		return fmt.Errorf("undelete after %s: %w", time.Since(begin), err)
 	}
-	if err := l.furnish(ctx); err != nil {
+	if err := l.refill(ctx); err != nil {
 		return err
 	}
-	time.Sleep(time.Until(begin.Add(w.grace + time.Second))) // the deletion in the backup is past its grace
+	time.Sleep(time.Until(begin.Add(w.grace + time.Second))) // the grace of the deletion in the backup has ended
 	if err := w.stopServer(syscall.SIGTERM); err != nil {
 		return err
 	}
-	if err := w.rollBack(); err != nil {
+	if err := w.restoreBackup(); err != nil {
 		return err
 	}
-	time.Sleep(5 * time.Second) // whatever is to be removed is removed now
+	time.Sleep(5 * time.Second) // time for a wrong removal
 	return nil
 }
 
-func (l *life) untilDeleted() bool {
-	ctx, cancel := context.WithTimeout(l.w.Context(), 30*time.Second)
+func (l *life) awaitDeleted() bool {
+	ctx, cancel := context.WithTimeout(l.world.Context(), 30*time.Second)
 	defer cancel()
-	return l.w.poll(ctx, l.id, func(w api.Workspace, err error) bool {
+	return l.world.poll(ctx, l.id, func(w api.Workspace, err error) bool {
 		return codehub.CodeOf(err) == "not_found" || err == nil && w.DeletedAt != nil && w.Operation == "NONE"
 	}) == nil
 }
 
-// attributeOrder looks for values that a file takes in one order and not in
-// that of their names, as the file system packs them into inode and block.
+// attributeOrder archives files whose extended attributes the file system
+// accepts in one order, but not in the order of their names, because of how it
+// packs them into inode and block.
 func attributeOrder(w *world) error {
-	l, err := w.filled()
+	l, err := w.createFilled()
 	if err != nil {
 		return err
 	}
@@ -217,7 +219,7 @@ func attributeOrder(w *world) error {
 	}
 	found := 0
 	err = l.edit(func(dir string) error {
-		_ = unix.Removexattr(dir, "system.posix_acl_default") // what inherits it has less room
+		_ = unix.Removexattr(dir, "system.posix_acl_default") // an inherited ACL would take space from the attributes
 		names := []string{"user.a", "user.b", "user.c"}
 		trial := filepath.Join(dir, "trial")
 		defer os.Remove(trial)
@@ -244,13 +246,13 @@ func attributeOrder(w *world) error {
 		return err
 	}
 	if found == 0 {
-		return errors.New("this file system takes the attributes in any order")
+		return errors.New("this file system accepts the attributes in any order")
 	}
-	w.note("%d files with attributes whose order counts", found)
-	if err := l.ask(w.Context(), "ARCHIVED"); err != nil {
+	w.note("%d files with attributes that fit in one order only", found)
+	if err := l.setDesired(w.Context(), "ARCHIVED"); err != nil {
 		return err
 	}
-	l.until(time.Minute, func(ws api.Workspace) bool { return ws.Phase == "ERROR" || ws.Phase == "ARCHIVED" && atRest(ws) })
+	l.awaitState(time.Minute, func(ws api.Workspace) bool { return ws.Phase == "ERROR" || ws.Phase == "ARCHIVED" && isSettled(ws) })
 	return nil
 }
 
@@ -268,26 +270,28 @@ func permutations(of []int) [][]int {
 	return all
 }
 
-// restartWhileMaking restarts Docker at the moment at which a volume is there.
-func restartWhileMaking(w *world) error {
+// dockerRestartDuringCreation restarts Docker as soon as the volume of a home
+// exists.
+func dockerRestartDuringCreation(w *world) error {
 	ctx := w.Context()
 	standby := "STANDBY"
-	for i := range number("SOAK_ITEM3", 12) {
+	for i := range intSetting("SOAK_ITEM3", 12) {
 		signal := []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL}[i%2]
-		l := &life{w: w, rng: rand.New(rand.NewPCG(w.seed, uint64(i+2)))}
-		_ = l.begin(errors.New("begin"))
+		l := &life{world: w, rng: rand.New(rand.NewPCG(w.seed, uint64(i+2)))}
+		_ = l.reset(errors.New("begin"))
 		w.lives = append(w.lives, l)
-		made, err := w.hub.Create(ctx, api.CreateWorkspace{Name: l.name, DesiredState: &standby})
+		made, err := w.api.Create(ctx, api.CreateWorkspace{Name: l.name, DesiredState: &standby})
 		if err != nil {
 			return err
 		}
 		l.id = made.ID
-		if i%4 >= 2 { // a restore rather than a new home
-			if err := errors.Join(l.furnish(ctx), l.want(ctx, "ARCHIVED"), l.ask(ctx, "STANDBY")); err != nil {
+		if i%4 >= 2 { // a restore instead of a new home
+			if err := errors.Join(l.refill(ctx), l.reach(ctx, "ARCHIVED"), l.setDesired(ctx, "STANDBY")); err != nil {
 				return err
 			}
 		}
-		// By the folder: asking Docker would make it know the labels.
+		// Looks at the folder, because Docker reads the volume's labels when
+		// asked for it.
 		volume := w.path(dockerRoot + "/volumes/ws-" + l.id + "-home")
 		for range 5000 {
 			if _, err := os.Stat(volume); err == nil {
@@ -295,35 +299,35 @@ func restartWhileMaking(w *world) error {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		w.nap(60)
+		w.sleepUpTo(60)
 		if err := w.stopDocker(signal); err != nil {
 			return err
 		}
 		if err := w.startDocker(ctx); err != nil {
 			return err
 		}
-		if !l.until(settlePatience, func(ws api.Workspace) bool { return ws.Phase == "ERROR" || atRest(ws) }) {
+		if !l.awaitState(settlePatience, func(ws api.Workspace) bool { return ws.Phase == "ERROR" || isSettled(ws) }) {
 			return finding{stuck, fmt.Sprintf("after %s number %d", unix.SignalName(signal), i)}
 		}
 	}
 	return nil
 }
 
-// cutAfterRemoval cuts the power as soon as homes are archived and their volumes
-// removed.
-func cutAfterRemoval(w *world) error {
+// powerCutAfterArchive cuts the power as soon as homes are archived and their
+// volumes removed.
+func powerCutAfterArchive(w *world) error {
 	ctx := w.Context()
-	if err := w.several(4); err != nil {
+	if err := w.createSeveral(4); err != nil {
 		return err
 	}
-	for range number("SOAK_ITEM4", 4) {
+	for range intSetting("SOAK_ITEM4", 4) {
 		for _, l := range w.lives {
-			if err := l.ask(ctx, "ARCHIVED"); err != nil {
+			if err := l.setDesired(ctx, "ARCHIVED"); err != nil {
 				return err
 			}
 		}
 		for _, l := range w.lives {
-			if !l.until(settlePatience, func(ws api.Workspace) bool { return atRest(ws) && ws.Phase == "ARCHIVED" }) {
+			if !l.awaitState(settlePatience, func(ws api.Workspace) bool { return isSettled(ws) && ws.Phase == "ARCHIVED" }) {
 				return finding{stuck, "not archived"}
 			}
 		}
@@ -339,9 +343,9 @@ func cutAfterRemoval(w *world) error {
 	return nil
 }
 
-// holdFast has the file system refuse to change or remove a file until release
-// is called. The file stays open: a removal may move the folder that it is in.
-func holdFast(path string) (release func(), err error) {
+// makeImmutable makes a file immutable until release is called. It keeps the
+// file open, because a removal may move its folder.
+func makeImmutable(path string) (release func(), err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -370,46 +374,46 @@ func setImmutable(f *os.File, on bool) error {
 	return nil
 }
 
-// undeleteArchived deletes and undeletes while the volume of a home that is in the
-// bucket cannot be removed.
+// undeleteArchived deletes and undeletes a workspace while the volume of its
+// archived home cannot be removed.
 func undeleteArchived(w *world) error {
 	ctx := w.Context()
-	l, err := w.filled()
+	l, err := w.createFilled()
 	if err != nil {
 		return err
 	}
-	dir, err := l.folder(ctx)
+	dir, err := l.homeFolder(ctx)
 	if err != nil {
 		return err
 	}
-	release, err := holdFast(filepath.Join(dir, workDir, "a"))
+	release, err := makeImmutable(filepath.Join(dir, workDir, "a"))
 	if err != nil {
 		return err
 	}
 	defer release()
-	if err := l.ask(ctx, "ARCHIVED"); err != nil {
+	if err := l.setDesired(ctx, "ARCHIVED"); err != nil {
 		return err
 	}
-	if !l.until(settlePatience, func(ws api.Workspace) bool { return ws.ArchiveKey != nil }) {
-		return finding{stuck, "no archive although the home can be read"}
+	if !l.awaitState(settlePatience, func(ws api.Workspace) bool { return ws.ArchiveKey != nil }) {
+		return finding{stuck, "not archived although the home is readable"}
 	}
 	if err := l.delete(ctx); err != nil {
 		return err
 	}
-	if !l.untilDeleted() {
-		w.note("the deletion is still under way")
+	if !l.awaitDeleted() {
+		w.note("the deletion has not completed")
 	}
 	if err := l.undelete(ctx); err != nil {
-		return finding{lost, fmt.Sprintf("home and archive are both there, and undelete says: %v", err)}
+		return finding{lost, fmt.Sprintf("home and archive exist, and undelete failed: %v", err)}
 	}
 	return nil
 }
 
-// restoreDrill runs a second server on a copy of the data folder and the same
-// Docker, as somebody who tries a backup would.
-func restoreDrill(w *world) error {
+// secondServer runs a second server on a copy of the data folder and the same
+// Docker, as a test of a backup might do.
+func secondServer(w *world) error {
 	ctx := w.Context()
-	if err := w.several(6); err != nil {
+	if err := w.createSeveral(6); err != nil {
 		return err
 	}
 	deleted, running := w.lives[0], w.lives[1]
@@ -417,7 +421,7 @@ func restoreDrill(w *world) error {
 	if err := deleted.delete(ctx); err != nil {
 		return err
 	}
-	if !deleted.untilDeleted() {
+	if !deleted.awaitDeleted() {
 		return errors.New("not deleted")
 	}
 	const copied = srv + "/copied"
@@ -425,7 +429,7 @@ func restoreDrill(w *world) error {
 		w.machine.run(ctx, io.Discard, "cp", "-a", dataDir, copied), w.startServer(ctx), deleted.undelete(ctx)); err != nil {
 		return err
 	}
-	if err := running.want(ctx, "RUNNING"); err != nil {
+	if err := running.reach(ctx, "RUNNING"); err != nil {
 		return err
 	}
 	before, err := w.docker.ContainerInspect(ctx, "codehub-ws-"+running.id, client.ContainerInspectOptions{})
@@ -446,48 +450,48 @@ func restoreDrill(w *world) error {
 	}
 	after, err := w.docker.ContainerInspect(ctx, "codehub-ws-"+running.id, client.ContainerInspectOptions{})
 	if err != nil || after.Container.ID != before.Container.ID || !after.Container.State.Running {
-		return finding{damaged, fmt.Sprintf("the drill stopped a container of the original (%v)", err)}
+		return finding{damaged, fmt.Sprintf("the second server stopped a container of the original (%v)", err)}
 	}
 	return nil
 }
 
-// olderDatabase restores a database that knows older homes: live ones that are
-// archived since, archived ones that are live since, with and without a newer
-// archive, and none of one.
-func olderDatabase(w *world) error {
+// rollbackOfArchives restores a database from before homes were archived,
+// restored, archived again and created.
+func rollbackOfArchives(w *world) error {
 	ctx := w.Context()
-	if err := w.several(6); err != nil {
+	if err := w.createSeveral(6); err != nil {
 		return err
 	}
 	toLive, toNewer, toArchive := w.lives[0], w.lives[1], w.lives[2]
-	if err := errors.Join(toLive.want(ctx, "ARCHIVED"), toNewer.want(ctx, "ARCHIVED"), w.copyDatabase()); err != nil {
+	if err := errors.Join(toLive.reach(ctx, "ARCHIVED"), toNewer.reach(ctx, "ARCHIVED"), w.copyDatabase()); err != nil {
 		return err
 	}
-	if err := errors.Join(toLive.furnish(ctx), toNewer.furnish(ctx), toNewer.want(ctx, "ARCHIVED"),
-		toArchive.furnish(ctx), toArchive.want(ctx, "ARCHIVED"), w.several(1), w.stopServer(syscall.SIGTERM)); err != nil {
+	if err := errors.Join(toLive.refill(ctx), toNewer.refill(ctx), toNewer.reach(ctx, "ARCHIVED"),
+		toArchive.refill(ctx), toArchive.reach(ctx, "ARCHIVED"), w.createSeveral(1), w.stopServer(syscall.SIGTERM)); err != nil {
 		return err
 	}
-	return w.rollBack()
+	return w.restoreBackup()
 }
 
-// machineSnapshot puts Docker and the database back together, but not the
-// archives, which are elsewhere: one home was archived since, another one again.
+// machineSnapshot restores Docker and the database from a snapshot, but not the
+// archives. Since the snapshot one home was archived and another one archived
+// again.
 func machineSnapshot(w *world) error {
 	ctx := w.Context()
-	if err := w.several(3); err != nil {
+	if err := w.createSeveral(3); err != nil {
 		return err
 	}
 	archived, again := w.lives[0], w.lives[1]
 	snapshot, newer := w.image()+".snapshot", filepath.Join(w.dir, "newer-archives")
 	for _, step := range []func() error{
-		func() error { return again.want(ctx, "ARCHIVED") },
+		func() error { return again.reach(ctx, "ARCHIVED") },
 		w.shutDown,
 		func() error { return onHost(ctx, "cp", "--sparse=always", w.image(), snapshot) },
 		func() error { return w.boot(ctx) },
-		func() error { return again.furnish(ctx) },
-		func() error { return again.want(ctx, "ARCHIVED") },
-		func() error { return archived.furnish(ctx) },
-		func() error { return archived.want(ctx, "ARCHIVED") },
+		func() error { return again.refill(ctx) },
+		func() error { return again.reach(ctx, "ARCHIVED") },
+		func() error { return archived.refill(ctx) },
+		func() error { return archived.reach(ctx, "ARCHIVED") },
 		func() error { return onHost(ctx, "cp", "-a", w.path(archiveDir), newer) },
 		w.shutDown,
 		func() error { return onHost(ctx, "mv", snapshot, w.image()) },
@@ -507,7 +511,7 @@ func machineSnapshot(w *world) error {
 	return w.takeOver(ctx)
 }
 
-// onHost runs a command outside of the machine.
+// onHost runs a command on the host.
 func onHost(ctx context.Context, name string, args ...string) error {
 	if out, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %v: %w: %s", name, args, err, out)
@@ -515,20 +519,20 @@ func onHost(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-func jumpAfterDeletion(w *world) error {
+func clockJumpAfterDeletion(w *world) error {
 	ctx := w.Context()
-	if err := w.several(2); err != nil {
+	if err := w.createSeveral(2); err != nil {
 		return err
 	}
 	l, archived := w.lives[0], w.lives[1]
-	if err := archived.want(ctx, "ARCHIVED"); err != nil {
+	if err := archived.reach(ctx, "ARCHIVED"); err != nil {
 		return err
 	}
 	for _, l := range []*life{l, archived} {
 		if err := l.delete(ctx); err != nil {
 			return err
 		}
-		if !l.untilDeleted() {
+		if !l.awaitDeleted() {
 			return errors.New("not deleted")
 		}
 	}
@@ -539,25 +543,25 @@ func jumpAfterDeletion(w *world) error {
 	return nil
 }
 
-// deepFolders archives and deletes homes with more levels than Docker may have
-// files open.
-func deepFolders(w *world) error {
+// deeplyNestedHome archives and deletes homes with more levels of folders than
+// Docker's limit of open files.
+func deeplyNestedHome(w *world) error {
 	ctx := w.Context()
-	if err := w.several(2); err != nil {
+	if err := w.createSeveral(2); err != nil {
 		return err
 	}
 	for _, l := range w.lives {
-		if err := l.edit(func(dir string) error { return nest(filepath.Join(dir, workDir), 2000) }); err != nil {
+		if err := l.edit(func(dir string) error { return makeNested(filepath.Join(dir, workDir), 2000) }); err != nil {
 			return err
 		}
 	}
 	archived, deleted := w.lives[0], w.lives[1]
-	w.lives = w.lives[:1] // the other one is gone for good
-	if err := errors.Join(archived.ask(ctx, "ARCHIVED"), deleted.delete(ctx)); err != nil {
+	w.lives = w.lives[:1] // the deleted one is not verified
+	if err := errors.Join(archived.setDesired(ctx, "ARCHIVED"), deleted.delete(ctx)); err != nil {
 		return err
 	}
-	if !archived.until(settlePatience, func(ws api.Workspace) bool { return atRest(ws) && ws.Phase == "ARCHIVED" }) {
-		return finding{stuck, "it cannot be archived"}
+	if !archived.awaitState(settlePatience, func(ws api.Workspace) bool { return isSettled(ws) && ws.Phase == "ARCHIVED" }) {
+		return finding{stuck, "not archived"}
 	}
 	bounded, cancel := context.WithTimeout(ctx, settlePatience)
 	defer cancel()
@@ -568,14 +572,14 @@ func deepFolders(w *world) error {
 		}
 		select {
 		case <-bounded.Done():
-			return finding{stuck, "a deleted home is never removed"}
+			return finding{stuck, "the deleted home was not removed"}
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
 
-// nest makes folders in each other.
-func nest(dir string, depth int) error {
+// makeNested creates nested folders.
+func makeNested(dir string, depth int) error {
 	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -595,8 +599,8 @@ func nest(dir string, depth int) error {
 	return nil
 }
 
-// large adds so much to a home that a job takes a while.
-func large(dir string, rng *rand.Rand) error {
+// addLargeFiles makes a home large enough for a storage job to take a while.
+func addLargeFiles(dir string, rng *rand.Rand) error {
 	if err := os.Mkdir(filepath.Join(dir, "large"), 0o750); err != nil {
 		return err
 	}
@@ -608,16 +612,16 @@ func large(dir string, rng *rand.Rand) error {
 	return nil
 }
 
-// restoreAgain kills the restore of a home whose root has a default ACL, at several
-// moments.
-func restoreAgain(w *world) error {
+// killedRestore kills the restore of a home whose root has a default ACL, eight
+// times.
+func killedRestore(w *world) error {
 	ctx := w.Context()
-	l, err := w.filled()
+	l, err := w.createFilled()
 	if err != nil {
 		return err
 	}
 	if err := l.edit(func(dir string) error {
-		if err := large(dir, l.rng); err != nil {
+		if err := addLargeFiles(dir, l.rng); err != nil {
 			return err
 		}
 		return unix.Setxattr(dir, "system.posix_acl_default", archivetest.ACL(7, 7, 5, 4321), 0)
@@ -625,10 +629,11 @@ func restoreAgain(w *world) error {
 		return err
 	}
 	for range 8 {
-		if err := errors.Join(l.want(ctx, "ARCHIVED"), l.ask(ctx, "STANDBY")); err != nil {
+		if err := errors.Join(l.reach(ctx, "ARCHIVED"), l.setDesired(ctx, "STANDBY")); err != nil {
 			return err
 		}
-		// The root's attributes come last, and the sync after them takes a while.
+		// The job sets the root's attributes last, and the following sync
+		// takes a while.
 		volume := w.path(dockerRoot + "/volumes/ws-" + l.id + "-home/_data")
 		var value [1024]byte
 		for begin := time.Now(); time.Since(begin) < 20*time.Second; time.Sleep(time.Millisecond) {
@@ -646,18 +651,18 @@ func restoreAgain(w *world) error {
 	return nil
 }
 
-// cancelledRestore cancels a restore while something keeps the half-filled volume
-// from being removed. The workspace must never be taken for complete.
+// cancelledRestore cancels a restore whose half-filled volume cannot be
+// removed. The volume must not count as complete.
 func cancelledRestore(w *world) error {
 	ctx := w.Context()
-	l, err := w.filled()
+	l, err := w.createFilled()
 	if err != nil {
 		return err
 	}
-	if err := l.edit(func(dir string) error { return large(dir, l.rng) }); err != nil {
+	if err := l.edit(func(dir string) error { return addLargeFiles(dir, l.rng) }); err != nil {
 		return err
 	}
-	if err := errors.Join(l.want(ctx, "ARCHIVED"), l.ask(ctx, "STANDBY")); err != nil {
+	if err := errors.Join(l.reach(ctx, "ARCHIVED"), l.setDesired(ctx, "STANDBY")); err != nil {
 		return err
 	}
 	volume := w.path(dockerRoot + "/volumes/ws-" + l.id + "-home/_data")
@@ -667,7 +672,7 @@ func cancelledRestore(w *world) error {
 			if err != nil || !d.Type().IsRegular() {
 				return nil
 			}
-			if let, err := holdFast(path); err == nil {
+			if let, err := makeImmutable(path); err == nil {
 				release = let
 				return filepath.SkipAll
 			}
@@ -675,20 +680,20 @@ func cancelledRestore(w *world) error {
 		})
 	}
 	if release == nil {
-		return errors.New("the restore was over before anything could be held")
+		return errors.New("the restore ended before a file could be made immutable")
 	}
 	defer release()
-	if _, err := w.hub.Cancel(ctx, l.id); err != nil {
+	if _, err := w.api.Cancel(ctx, l.id); err != nil {
 		return fmt.Errorf("cancel: %w", err)
 	}
-	l.until(30*time.Second, func(ws api.Workspace) bool { return ws.Operation == "NONE" })
-	for range 3 { // its owner tries again
-		if _, err := w.hub.Recover(ctx, l.id, api.Recover{}); err == nil {
+	l.awaitState(30*time.Second, func(ws api.Workspace) bool { return ws.Operation == "NONE" })
+	for range 3 { // the owner recovers it
+		if _, err := w.api.Recover(ctx, l.id, api.Recover{}); err == nil {
 			time.Sleep(2 * time.Second)
-			l.until(30*time.Second, func(ws api.Workspace) bool { return ws.Operation == "NONE" })
+			l.awaitState(30*time.Second, func(ws api.Workspace) bool { return ws.Operation == "NONE" })
 		}
 	}
-	ws, err := w.hub.Get(ctx, l.id)
+	ws, err := w.api.Get(ctx, l.id)
 	if err != nil {
 		return err
 	}
@@ -698,10 +703,11 @@ func cancelledRestore(w *world) error {
 	return nil
 }
 
-// foreignReader has somebody's container read a home while it is archived.
-func foreignReader(w *world) error {
+// readDuringArchive has a container of another owner read a home while it is
+// archived.
+func readDuringArchive(w *world) error {
 	ctx := w.Context()
-	l, err := w.filled()
+	l, err := w.createFilled()
 	if err != nil {
 		return err
 	}
@@ -715,17 +721,17 @@ func foreignReader(w *world) error {
 	if _, err := w.docker.ContainerStart(ctx, reader.ID, client.ContainerStartOptions{}); err != nil {
 		return err
 	}
-	if err := l.ask(ctx, "ARCHIVED"); err != nil {
+	if err := l.setDesired(ctx, "ARCHIVED"); err != nil {
 		return err
 	}
-	failed := l.until(20*time.Second, func(ws api.Workspace) bool { return ws.Phase == "ERROR" })
+	failed := l.awaitState(20*time.Second, func(ws api.Workspace) bool { return ws.Phase == "ERROR" })
 	if _, err := w.docker.ContainerRemove(ctx, reader.ID, client.ContainerRemoveOptions{Force: true}); err != nil {
 		return err
 	}
 	if failed {
-		return finding{stuck, "archiving failed for good while a container read the home"}
+		return finding{stuck, "ERROR while a container read the home"}
 	}
-	if !l.until(settlePatience, func(ws api.Workspace) bool { return atRest(ws) && ws.Phase == "ARCHIVED" }) {
+	if !l.awaitState(settlePatience, func(ws api.Workspace) bool { return isSettled(ws) && ws.Phase == "ARCHIVED" }) {
 		return finding{stuck, "not archived after the container had ended"}
 	}
 	return nil

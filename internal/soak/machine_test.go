@@ -26,7 +26,7 @@ import (
 	"codehub/internal/soak/disk"
 )
 
-// Where a machine keeps what: all of it is on its one disk.
+// Paths on the machine's only disk.
 const (
 	dockerRoot = srv + "/docker"
 	dataDir    = srv + "/codehub"
@@ -38,31 +38,31 @@ const (
 	bootPatience  = 3 * time.Minute
 )
 
-// machine is a computer as far as codehub can tell: a disk whose power can be
-// cut, and on it a Docker of its own, its database, its archives, and a server.
-// Processes, mounts and network are namespaces, so that the host is not
-// concerned and one kill ends them all at once.
+// machine is a simulated computer: a disk whose power can be cut, and on it a
+// separate Docker, database, archives and server. Processes, mounts and network
+// are in namespaces, so that the host is not affected and one kill ends them
+// all.
 type machine struct {
-	dir      string // of the host: the disk's image, Docker's socket
-	settings []string
-	binary   string
-	files    string   // how many files Docker may have open
-	binds    []string // files that are mounted over others, as source:target
+	dir       string // on the host, with the disk's image and Docker's socket
+	settings  []string
+	binary    string
+	openFiles string   // limit of Docker's open files
+	binds     []string // bind mounts, as source:target
 
 	disk *disk.Disk
 	ns   *namespace
 
 	daemon, server *process
 
-	listener net.Listener // leads to the server, whichever runs
-	current  atomic.Pointer[namespace]
+	listener  net.Listener // forwards to the present server
+	currentNS atomic.Pointer[namespace]
 
 	docker *client.Client
-	hub    *codehub.Client
+	api    *codehub.Client
 	url    string
 	token  string
 
-	log *os.File // of Docker and server
+	log *os.File // of Docker and the server
 }
 
 // process is one command inside the machine.
@@ -74,7 +74,8 @@ type process struct {
 
 func (p *process) signal(s os.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// wait waits for the end; a process that does not end is killed.
+// wait waits for the end of the process and kills it if it does not end in
+// time.
 func (p *process) wait(patience time.Duration) error {
 	select {
 	case <-p.done:
@@ -86,8 +87,8 @@ func (p *process) wait(patience time.Duration) error {
 	}
 }
 
-// newMachine makes one that is off, with a copy of image as its disk. Its log is
-// appended to the file named.
+// newMachine creates a machine that is off, with a copy of image as its disk.
+// Its log is appended to the named file.
 func newMachine(image, log string, settings ...string) (*machine, error) {
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 		return nil, err
@@ -114,21 +115,21 @@ func newMachine(image, log string, settings ...string) (*machine, error) {
 	if m.docker, err = client.New(client.WithHost("unix://" + m.socket())); err != nil {
 		return nil, err
 	}
-	running.Store(m, nil)
+	machines.Store(m, nil)
 	return m, nil
 }
 
 func (m *machine) image() string  { return filepath.Join(m.dir, "image") }
 func (m *machine) socket() string { return filepath.Join(m.dir, "d.sock") }
 
-// path is where the host finds a path of the machine.
+// path returns the host's path of a path in the machine.
 func (m *machine) path(p string) string { return m.ns.path(p) }
 
 func (m *machine) note(format string, args ...any) {
 	fmt.Fprintf(m.log, "%s soak: %s\n", time.Now().UTC().Format("15:04:05.000"), fmt.Sprintf(format, args...))
 }
 
-// powerOn attaches the disk and mounts it; nothing runs yet.
+// powerOn attaches and mounts the disk without starting Docker and the server.
 func (m *machine) powerOn() error {
 	m.note("power on")
 	var err error
@@ -138,11 +139,11 @@ func (m *machine) powerOn() error {
 	if m.ns, err = newNamespace(m.disk.Device, m.binds); err != nil {
 		return errors.Join(err, m.disk.Detach())
 	}
-	m.current.Store(m.ns)
+	m.currentNS.Store(m.ns)
 	return nil
 }
 
-// boot is powerOn, Docker and the server.
+// boot powers the machine on and starts Docker and the server.
 func (m *machine) boot(ctx context.Context) error {
 	if err := m.powerOn(); err != nil {
 		return err
@@ -153,29 +154,30 @@ func (m *machine) boot(ctx context.Context) error {
 	return m.startServer(ctx)
 }
 
-// powerOff cuts the power. The processes live on until end and cannot write.
+// powerOff cuts the power of the disk. The processes run until end, but their
+// writes fail.
 func (m *machine) powerOff(loss disk.Loss, rng *rand.Rand) error {
 	unflushed, lost, err := m.disk.PowerOff(loss, rng)
 	m.note("power cut: %d page writes not flushed, %d of them lost (%s)", unflushed, lost, loss)
 	return err
 }
 
-// shutDown ends everything in order.
+// shutDown stops the server and Docker and ends the machine.
 func (m *machine) shutDown() error {
 	m.note("shutting down")
 	err := m.stopServer(syscall.SIGTERM)
 	err = errors.Join(err, m.stopDocker(syscall.SIGTERM))
-	// Left by a server that was killed.
+	// A killed server leaves its PostgreSQL running.
 	_ = m.run(context.Background(), io.Discard, "pkill", "-INT", "-x", "postgres")
 	return errors.Join(err, m.end())
 }
 
-// end kills everything of the machine and waits until nothing of it is left.
+// end kills all processes of the machine, waits for them and detaches the disk.
 func (m *machine) end() error {
 	if m.ns == nil {
 		return nil
 	}
-	m.current.Store(nil)
+	m.currentNS.Store(nil)
 	err := m.ns.end()
 	m.ns = nil
 	for _, p := range []*process{m.server, m.daemon} {
@@ -184,16 +186,16 @@ func (m *machine) end() error {
 		}
 	}
 	m.server, m.daemon = nil, nil
-	runtime.GC() // closes files of homes that a failed look or change left open
+	runtime.GC() // closes files of homes that a failed read or write left open
 	err = errors.Join(err, m.disk.Detach())
 	m.disk = nil
 	removeControlGroups(m.cgroup())
 	return err
 }
 
-// close ends the machine for good and removes its disk.
+// close ends the machine and removes its disk.
 func (m *machine) close() {
-	if _, open := running.LoadAndDelete(m); !open {
+	if _, open := machines.LoadAndDelete(m); !open {
 		return
 	}
 	if m.ns != nil {
@@ -208,8 +210,8 @@ func (m *machine) close() {
 	_ = os.RemoveAll(m.dir)
 }
 
-// cgroup is the parent of the machine's containers: control groups are the
-// host's, and nothing removes them when the machine's processes are killed.
+// cgroup is the parent control group of the machine's containers. It is the
+// host's, and stays when the machine's processes are killed.
 func (m *machine) cgroup() string { return "codehub-soak-" + filepath.Base(m.dir) }
 
 func removeControlGroups(parent string) {
@@ -233,7 +235,7 @@ func (m *machine) spawn(environ []string, name string, args ...string) (*process
 	cmd.Env = environ
 	cmd.Stdout, cmd.Stderr = m.log, m.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := m.ns.start(cmd); err != nil {
+	if err := m.ns.startCommand(cmd); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	p := &process{cmd: cmd, done: make(chan struct{})}
@@ -244,12 +246,12 @@ func (m *machine) spawn(environ []string, name string, args ...string) (*process
 	return p, nil
 }
 
-// run runs a command inside to its end.
+// run runs a command in the machine and waits for its end.
 func (m *machine) run(ctx context.Context, out io.Writer, name string, args ...string) error {
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = out, &stderr
-	if err := m.ns.start(cmd); err != nil {
+	if err := m.ns.startCommand(cmd); err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
 	if err := cmd.Wait(); err != nil {
@@ -260,8 +262,9 @@ func (m *machine) run(ctx context.Context, out io.Writer, name string, args ...s
 
 func (m *machine) startDocker(ctx context.Context) error {
 	var err error
-	// Its state and its containerd are in /run, which a power cut empties.
-	m.daemon, err = m.spawn(os.Environ(), "prlimit", "--nofile="+cmp.Or(m.files, "20000"), "dockerd", "--host", "unix://"+m.socket(), "--data-root", dockerRoot,
+	// Docker's state and its containerd are in /run, which a power cut
+	// empties.
+	m.daemon, err = m.spawn(os.Environ(), "prlimit", "--nofile="+cmp.Or(m.openFiles, "20000"), "dockerd", "--host", "unix://"+m.socket(), "--data-root", dockerRoot,
 		"--exec-root", "/run/docker", "--pidfile", "/run/docker.pid", "--cgroup-parent", "/"+m.cgroup())
 	if err != nil {
 		return err
@@ -272,7 +275,7 @@ func (m *machine) startDocker(ctx context.Context) error {
 	})
 }
 
-// await waits until check succeeds, or the process has ended.
+// await waits until check succeeds. It returns an error if the process ends.
 func (m *machine) await(ctx context.Context, p *process, what string, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, bootPatience)
 	defer cancel()
@@ -307,7 +310,7 @@ func (m *machine) stop(p **process, what string, s syscall.Signal) error {
 	return err
 }
 
-// serverEnv are the settings of the server and of its commands.
+// serverEnv returns the environment of the server and its commands.
 func (m *machine) serverEnv() []string {
 	port := m.listener.Addr().(*net.TCPAddr).Port
 	return append([]string{
@@ -326,7 +329,8 @@ func (m *machine) launchServer() error {
 	return err
 }
 
-// startServer starts the server, waits until it serves, and logs in once.
+// startServer starts the server, waits until it is ready, and logs in at the
+// first start.
 func (m *machine) startServer(ctx context.Context) error {
 	if err := m.launchServer(); err != nil {
 		return err
@@ -353,7 +357,7 @@ func (m *machine) awaitServer(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if m.hub != nil {
+	if m.api != nil {
 		return nil
 	}
 	return m.login(ctx)
@@ -369,11 +373,11 @@ func (m *machine) login(ctx context.Context) error {
 		return err
 	}
 	m.token = t.Token
-	m.hub, err = codehub.New(m.url, t.Token)
+	m.api, err = codehub.New(m.url, t.Token)
 	return err
 }
 
-// forward carries connections to the server, into its network.
+// forward forwards connections to the server in the machine's network.
 func (m *machine) forward() {
 	address := fmt.Sprintf("127.0.0.1:%d", m.listener.Addr().(*net.TCPAddr).Port)
 	for {
@@ -383,7 +387,7 @@ func (m *machine) forward() {
 		}
 		go func() {
 			defer from.Close()
-			ns := m.current.Load()
+			ns := m.currentNS.Load()
 			if ns == nil {
 				return
 			}
@@ -403,7 +407,7 @@ func (m *machine) forward() {
 	}
 }
 
-// loadImage brings an image over from the host's Docker.
+// loadImage copies an image from the host's Docker.
 func (m *machine) loadImage(ctx context.Context, ref string) error {
 	saved, err := env.docker.ImageSave(ctx, []string{ref})
 	if err != nil {
@@ -426,7 +430,7 @@ func (m *machine) loadImage(ctx context.Context, ref string) error {
 }
 
 // template is the image of a disk on which Docker has the test image and
-// codehub was started once: what every other machine begins with.
+// codehub was started once. The disks of all machines are copies of it.
 var template = sync.OnceValues(func() (string, error) {
 	ctx := context.Background()
 	empty := filepath.Join(env.scratch, "empty")
@@ -456,8 +460,8 @@ var template = sync.OnceValues(func() (string, error) {
 	if err := m.startServer(ctx); err != nil {
 		return "", err
 	}
-	// The network of workspaces is made in Docker by the first one. Docker 20.10
-	// never starts again if it ends while it makes a network.
+	// The first workspace creates the network in Docker. Docker 20.10 never
+	// starts again if it ends while it creates a network.
 	if err := m.firstWorkspace(ctx); err != nil {
 		return "", err
 	}
@@ -468,29 +472,29 @@ var template = sync.OnceValues(func() (string, error) {
 	return image, os.Rename(m.image(), image)
 })
 
-// firstWorkspace runs one and removes it.
+// firstWorkspace runs a workspace and deletes it.
 func (m *machine) firstWorkspace(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, bootPatience)
 	defer cancel()
 	running := "RUNNING"
-	made, err := m.hub.Create(ctx, api.CreateWorkspace{Name: "first", DesiredState: &running})
+	made, err := m.api.Create(ctx, api.CreateWorkspace{Name: "first", DesiredState: &running})
 	if err != nil {
 		return err
 	}
-	if err := m.poll(ctx, made.ID, func(w api.Workspace, err error) bool { return err == nil && atRest(w) }); err != nil {
+	if err := m.poll(ctx, made.ID, func(w api.Workspace, err error) bool { return err == nil && isSettled(w) }); err != nil {
 		return err
 	}
-	if _, err := m.hub.Delete(ctx, made.ID, true); err != nil {
+	if _, err := m.api.Delete(ctx, made.ID, true); err != nil {
 		return err
 	}
 	return m.poll(ctx, made.ID, func(_ api.Workspace, err error) bool { return codehub.CodeOf(err) == "not_found" })
 }
 
-// poll waits until a workspace is as wanted.
-func (m *machine) poll(ctx context.Context, id string, as func(api.Workspace, error) bool) error {
+// poll polls a workspace until ok returns true.
+func (m *machine) poll(ctx context.Context, id string, ok func(api.Workspace, error) bool) error {
 	for {
-		w, err := m.hub.Get(ctx, id)
-		if as(w, err) {
+		w, err := m.api.Get(ctx, id)
+		if ok(w, err) {
 			return nil
 		}
 		select {

@@ -14,20 +14,21 @@ import (
 	"codehub/internal/harness"
 )
 
-// env is where the parts are; the Makefile sets it.
+// env has the binary, image and folders that the tests use.
 var env struct {
 	binary, image, output string
-	scratch               string // gone after the tests
+	scratch               string // removed after the tests
 	docker                *client.Client
 }
 
-// The main thread runs nothing but TestMain: a thread that enters a namespace
-// must end, or the namespace does not, and this one cannot end.
+// Locks TestMain to the main thread. A goroutine that enters a namespace must
+// not use that thread: it would keep the namespace alive, because the main
+// thread cannot end.
 func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) {
 	if device := os.Getenv(initDevice); device != "" {
-		fmt.Fprintln(os.Stderr, "soak: init:", beInit(device))
+		fmt.Fprintln(os.Stderr, "soak: init:", runInit(device))
 		os.Exit(1)
 	}
 	harness.NeedsDockerInMain()
@@ -37,7 +38,7 @@ func TestMain(m *testing.M) {
 	}
 	closeOnSignal()
 	code := m.Run()
-	ending.Lock() // for good: a signal that came before cleans up, and ends the process
+	exitMutex.Lock() // not unlocked; if a signal came first, its handler ends the process
 	report.print()
 	os.RemoveAll(env.scratch)
 	os.Exit(code)
@@ -45,7 +46,7 @@ func TestMain(m *testing.M) {
 
 func prerequisites() error {
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("these tests make machines of namespaces and block devices: run them as root")
+		return fmt.Errorf("these tests create namespaces and block devices: run them as root")
 	}
 	var err error
 	if env.binary, err = harness.Binary(); err != nil {
@@ -67,7 +68,8 @@ func prerequisites() error {
 	if _, err := env.docker.ImageInspect(ctx, env.image); err != nil {
 		return fmt.Errorf("image %s: %w (make images builds it; Docker must run)", env.image, err)
 	}
-	// Short: sockets live under it. PostgreSQL's user passes through it.
+	// The path is short, because sockets are below it. PostgreSQL's user must
+	// be able to enter it.
 	if env.scratch, err = os.MkdirTemp("", "chs"); err != nil {
 		return err
 	}

@@ -16,20 +16,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// initDevice names, in the environment of this test binary, the block device of
-// the machine that it is to be the first process of.
+// initDevice is the environment variable that makes this test binary the first
+// process of a machine. Its value is the machine's block device.
 const initDevice = "CODEHUB_SOAK_INIT"
 
-// initBinds names files that are mounted over others in the machine, as
+// initBinds is the environment variable with the bind mounts of the machine, as
 // source:target, separated by commas.
 const initBinds = "CODEHUB_SOAK_BINDS"
 
-// srv is where a machine mounts its disk, in its own mount namespace.
+// srv is the mount point of a machine's disk in its mount namespace.
 const srv = "/srv"
 
-// beInit is the first process of a machine: it mounts the machine's file
-// systems, then reaps orphans until its standard input ends.
-func beInit(device string) error {
+// runInit is the first process of a machine: it mounts the machine's file
+// systems, then reaps orphaned processes until its standard input is closed.
+func runInit(device string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
@@ -69,7 +69,8 @@ func beInit(device string) error {
 var errOff = errors.New("the machine is off")
 
 // namespace is a set of process, mount and network namespaces with its first
-// process, whose end kills every process in it. A nil one is off.
+// process. The end of that process kills all others in it. nil: the machine is
+// off.
 type namespace struct {
 	init  *exec.Cmd
 	stdin io.Closer
@@ -98,7 +99,7 @@ func newNamespace(device string, binds []string) (*namespace, error) {
 	return n, nil
 }
 
-// end kills everything inside, and waits until the processes are gone.
+// end kills all processes in the namespaces and waits for their end.
 func (n *namespace) end() error {
 	_ = n.init.Process.Kill()
 	_ = n.stdin.Close()
@@ -106,7 +107,7 @@ func (n *namespace) end() error {
 	return nil
 }
 
-// path is where this process finds a path of the namespace.
+// path returns the host's path of a path in the namespace.
 func (n *namespace) path(p string) string {
 	if n == nil {
 		return "/nowhere" + p
@@ -114,13 +115,13 @@ func (n *namespace) path(p string) string {
 	return fmt.Sprintf("/proc/%d/root%s", n.init.Process.Pid, p)
 }
 
-// start starts a command inside.
-func (n *namespace) start(cmd *exec.Cmd) error {
-	return n.inside(unix.CLONE_NEWNET|unix.CLONE_NEWPID|unix.CLONE_NEWNS, cmd.Start)
+// startCommand starts a command in the namespaces.
+func (n *namespace) startCommand(cmd *exec.Cmd) error {
+	return n.inNamespaces(unix.CLONE_NEWNET|unix.CLONE_NEWPID|unix.CLONE_NEWNS, cmd.Start)
 }
 
-// inside calls f on a thread that has entered the namespaces.
-func (n *namespace) inside(kinds int, f func() error) error {
+// inNamespaces calls f on a thread that has entered the namespaces.
+func (n *namespace) inNamespaces(kinds int, f func() error) error {
 	if n == nil {
 		return errOff
 	}
@@ -133,7 +134,8 @@ func (n *namespace) inside(kinds int, f func() error) error {
 					return fmt.Errorf("unshare: %w", err)
 				}
 			}
-			// The mount namespace comes last: /proc is another one from then on.
+			// The mount namespace is entered last, because its /proc is
+			// another one.
 			for _, ns := range []struct {
 				name string
 				kind int
@@ -157,9 +159,9 @@ func (n *namespace) inside(kinds int, f func() error) error {
 	return <-done
 }
 
-// dial connects to an address of the network inside.
+// dial connects to an address in the network namespace.
 func (n *namespace) dial(ctx context.Context, address string) (conn net.Conn, err error) {
-	err = n.inside(unix.CLONE_NEWNET, func() error {
+	err = n.inNamespaces(unix.CLONE_NEWNET, func() error {
 		conn, err = new(net.Dialer).DialContext(ctx, "tcp4", address)
 		return err
 	})

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// report counts what became of every home, by kind of fault.
+// report counts the outcomes of all homes by kind of fault.
 var report counts
 
 type counts struct {
@@ -20,9 +20,9 @@ type counts struct {
 }
 
 type row struct {
-	rounds   int
-	outcomes map[outcome]int
-	underWay map[string]int // operations, when the fault struck
+	rounds     int
+	outcomes   map[outcome]int
+	operations map[string]int // operations that ran at the time of the fault, by kind
 }
 
 func (c *counts) row(kind string) *row {
@@ -30,29 +30,29 @@ func (c *counts) row(kind string) *row {
 		c.rows = map[string]*row{}
 	}
 	if c.rows[kind] == nil {
-		c.rows[kind] = &row{outcomes: map[outcome]int{}, underWay: map[string]int{}}
+		c.rows[kind] = &row{outcomes: map[outcome]int{}, operations: map[string]int{}}
 		c.kinds = append(c.kinds, kind)
 	}
 	return c.rows[kind]
 }
 
-func (c *counts) round(kind string) {
+func (c *counts) countRound(kind string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.row(kind).rounds++
 }
 
-func (c *counts) home(kind string, o outcome) {
+func (c *counts) countHome(kind string, o outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.row(kind).outcomes[o]++
 }
 
-func (c *counts) underWay(kind string, operations map[string]int) {
+func (c *counts) countOperations(kind string, operations map[string]int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for operation, n := range operations {
-		c.row(kind).underWay[operation] += n
+		c.row(kind).operations[operation] += n
 	}
 }
 
@@ -69,14 +69,14 @@ func (c *counts) print() {
 		r := c.rows[kind]
 		fmt.Fprintf(&b, "%-64s %7d %9d %6d %8d %6d\n", kind, r.rounds, r.outcomes[ok], r.outcomes[lost], r.outcomes[damaged], r.outcomes[stuck])
 	}
-	b.WriteString("\noperations under way when the fault struck\n")
+	b.WriteString("\noperations that ran at the time of the fault\n")
 	for _, kind := range c.kinds {
-		if len(c.rows[kind].underWay) == 0 {
+		if len(c.rows[kind].operations) == 0 {
 			continue
 		}
 		fmt.Fprintf(&b, "%-64s", kind)
-		for _, operation := range slices.Sorted(maps.Keys(c.rows[kind].underWay)) {
-			fmt.Fprintf(&b, " %s %d", operation, c.rows[kind].underWay[operation])
+		for _, operation := range slices.Sorted(maps.Keys(c.rows[kind].operations)) {
+			fmt.Fprintf(&b, " %s %d", operation, c.rows[kind].operations[operation])
 		}
 		b.WriteString("\n")
 	}

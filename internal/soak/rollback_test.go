@@ -14,33 +14,33 @@ import (
 	"codehub/api"
 )
 
-// backup holds what a database was at some time: a copy of its folder, made while
-// the server was stopped.
-const backup = srv + "/backup"
+// backupDir has the backup: a copy of the database's folder, made while the
+// server was stopped.
+const backupDir = srv + "/backup"
 
-// backUp copies the database, after people have worked for a while, and with
-// something under way.
-func (w *world) backUp() error {
+// makeBackup copies the database after the lives have run for a while, with
+// operations in progress.
+func (w *world) makeBackup() error {
 	ctx := w.Context()
 	acting, cancel := context.WithTimeout(ctx, time.Duration(1+w.rng.IntN(4000))*time.Millisecond)
-	w.live(acting)
+	w.runLives(acting)
 	cancel()
 	return errors.Join(
 		w.stopServer(syscall.SIGTERM),
-		w.machine.run(ctx, io.Discard, "rm", "-rf", backup),
-		w.machine.run(ctx, io.Discard, "cp", "-a", dataDir+"/postgres", backup),
+		w.machine.run(ctx, io.Discard, "rm", "-rf", backupDir),
+		w.machine.run(ctx, io.Discard, "cp", "-a", dataDir+"/postgres", backupDir),
 		w.startServer(ctx),
 	)
 }
 
-// rollBack restores the database from that backup. The newest content of every
-// home must come back, not the one of the backup.
-func (w *world) rollBack() error {
+// restoreBackup restores the database from the backup. The take-over must keep
+// the newest content of every home.
+func (w *world) restoreBackup() error {
 	ctx := w.Context()
-	w.note("the database is that of the backup again")
+	w.note("restore the database from the backup")
 	if err := errors.Join(
 		w.machine.run(ctx, io.Discard, "rm", "-rf", dataDir+"/postgres"),
-		w.machine.run(ctx, io.Discard, "cp", "-a", backup, dataDir+"/postgres"),
+		w.machine.run(ctx, io.Discard, "cp", "-a", backupDir, dataDir+"/postgres"),
 		w.startServer(ctx),
 	); err != nil {
 		return err
@@ -51,12 +51,12 @@ func (w *world) rollBack() error {
 	return w.takeOver(ctx)
 }
 
-// holdPatience is how long a server may take to find that its database was
-// restored.
+// holdPatience is the time within which a server must detect that its database
+// was restored.
 const holdPatience = 15 * time.Second
 
-// takeOver has the server, which is on hold after a restore, go on with the newest
-// complete copy of everything. One that never is on hold goes on by itself.
+// takeOver makes the server take over the restored database. It returns without
+// doing so if the server is not on hold within holdPatience.
 func (w *world) takeOver(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -69,7 +69,7 @@ func (w *world) takeOver(ctx context.Context) error {
 		status, body, err := w.request(ctx, http.MethodGet, path, "")
 		switch {
 		case err != nil:
-		case status == http.StatusNotFound: // a server that knows no hold
+		case status == http.StatusNotFound: // a server without this feature
 			return nil
 		case status == http.StatusOK:
 			if err = json.Unmarshal([]byte(body), &plan); err != nil {
@@ -77,7 +77,7 @@ func (w *world) takeOver(ctx context.Context) error {
 			}
 			if !plan.OnHold {
 				if time.Since(begin) > holdPatience {
-					w.note("never on hold: %s", body)
+					w.note("not on hold: %s", body)
 					return nil
 				}
 				break
@@ -96,7 +96,7 @@ func (w *world) takeOver(ctx context.Context) error {
 	}
 }
 
-// request is a call of the API that the client package does not have.
+// request sends a request that package client does not have.
 func (m *machine) request(ctx context.Context, method, path, body string) (int, string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, m.url+path, strings.NewReader(body))
 	if err != nil {

@@ -15,19 +15,18 @@ import (
 	"codehub/internal/soak/disk"
 )
 
-// roundsOfWorld is how many faults a machine goes through before a new one is
-// made.
-const roundsOfWorld = 10
+// roundsPerMachine is the number of rounds after which a machine is replaced.
+const roundsPerMachine = 10
 
-// fault is something that may happen to a machine.
+// fault is a kind of fault of a machine.
 type fault struct {
 	kind    string
-	count   string // the setting that says how many rounds the soak has
-	share   int    // of that number, in percent
+	count   string // setting with the number of rounds
+	share   int    // share of that number, in percent
 	prepare func(w *world) error
-	before  func(w *world) error // before the workspaces live
-	strike  func(w *world) error // while they do
-	after   func(w *world) error // once they have ended
+	before  func(w *world) error // called before the lives act
+	strike  func(w *world) error // called while they act
+	after   func(w *world) error // called after they have ended
 }
 
 var faults = []fault{
@@ -35,12 +34,12 @@ var faults = []fault{
 		kind: "kill", count: "SOAK_KILLS", share: 100,
 		strike: func(w *world) error {
 			w.kill()
-			w.nap(500)
-			for w.rng.IntN(3) == 0 { // again, while it starts
+			w.sleepUpTo(500)
+			for w.rng.IntN(3) == 0 { // again during the start
 				if err := w.launchServer(); err != nil {
 					return err
 				}
-				w.nap(3000)
+				w.sleepUpTo(3000)
 				w.kill()
 			}
 			return w.startServer(w.Context())
@@ -51,16 +50,16 @@ var faults = []fault{
 		strike: func(w *world) error { return w.powerOff(disk.AnyLoss(w.rng), w.rng) },
 		after:  func(w *world) error { return errors.Join(w.end(), w.boot(w.Context())) },
 	},
-	restart(syscall.SIGTERM),
-	restart(syscall.SIGKILL),
+	dockerRestart(syscall.SIGTERM),
+	dockerRestart(syscall.SIGKILL),
 	clockJump("database"),
 	clockJump("server"),
 	{
 		kind: "rollback", count: "SOAK_ROLLBACKS", share: 100,
 		prepare: func(w *world) error { w.grace = time.Hour; return nil },
-		before:  func(w *world) error { return w.backUp() },
+		before:  func(w *world) error { return w.makeBackup() },
 		strike:  func(w *world) error { return w.stopServer(syscall.SIGTERM) },
-		after:   func(w *world) error { return w.rollBack() },
+		after:   func(w *world) error { return w.restoreBackup() },
 	},
 }
 
@@ -72,98 +71,99 @@ func (w *world) kill() {
 	}
 }
 
-func (w *world) nap(most int) { time.Sleep(time.Duration(w.rng.IntN(most)) * time.Millisecond) }
+func (w *world) sleepUpTo(most int) { time.Sleep(time.Duration(w.rng.IntN(most)) * time.Millisecond) }
 
-func restart(signal syscall.Signal) fault {
+func dockerRestart(signal syscall.Signal) fault {
 	return fault{
 		kind: "Docker " + unix.SignalName(signal), count: "SOAK_RESTARTS", share: 50,
 		strike: func(w *world) error {
 			if err := w.stopDocker(signal); err != nil {
 				return err
 			}
-			w.nap(3000)
+			w.sleepUpTo(3000)
 			return w.startDocker(w.Context())
 		},
 	}
 }
 
-// clockJump moves one clock by up to a day while everything runs. Nothing that
-// waits for a time may be removed for it.
-func clockJump(whose string) fault {
+// clockJump moves one clock by up to 25 h while the lives act. Nothing may be
+// removed early because of it.
+func clockJump(owner string) fault {
 	return fault{
-		kind: "clock of the " + whose, count: "SOAK_CLOCK", share: 50,
+		kind: "clock of the " + owner, count: "SOAK_CLOCK", share: 50,
 		prepare: func(w *world) error {
 			w.grace = time.Hour
-			if whose == "server" {
+			if owner == "server" {
 				var err error
-				if w.binary, err = shiftable(); err != nil {
+				if w.binary, err = movableClockBinary(); err != nil {
 					return err
 				}
 			}
-			return w.clocks()
+			return w.makeClocksMovable()
 		},
 		strike: func(w *world) error {
 			by := []time.Duration{-25, -24, -1, 1, 24, 25}[w.rng.IntN(6)] * time.Hour
-			return w.setClock(whose, by)
+			return w.setClock(owner, by)
 		},
-		// Two looks of the controller at everything, and what follows from them.
+		// Enough for two ticks and the operations that they start.
 		after: func(w *world) error { time.Sleep(5 * time.Second); return nil },
 	}
 }
 
-// round lets the workspaces live for a while, strikes, and compares every home.
+// round lets the workspaces act for a while, injects the fault, and compares
+// every home.
 func (w *world) round(f fault, longest time.Duration) {
 	w.Helper()
-	report.round(f.kind)
+	report.countRound(f.kind)
 	w.note("round: %s", f.kind)
 	if f.before != nil {
-		w.must(f.before(w))
+		w.fatalOn(f.before(w))
 	}
 	w.work(time.Duration(w.rng.Int64N(int64(longest))), func() error {
-		report.underWay(f.kind, w.underWay())
+		report.countOperations(f.kind, w.runningOperations())
 		return f.strike(w)
 	})
 	if f.after != nil {
-		w.must(f.after(w))
+		w.fatalOn(f.after(w))
 	}
 	w.verify(f.kind)
 }
 
-// TestFaultsOnce takes one machine through each kind of fault.
+// TestFaultsOnce injects each kind of fault once into one machine.
 func TestFaultsOnce(t *testing.T) {
 	t.Parallel()
 	if soaking() {
-		t.Skip("TestSoak runs")
+		t.Skip("TestSoak runs instead")
 	}
-	w := newWorld(t, "once", seedOf(t), func(w *world) error {
+	w := newWorld(t, "once", newSeed(t), func(w *world) error {
 		w.grace = time.Hour
-		return w.clocks()
+		return w.makeClocksMovable()
 	})
 	defer w.done()
 	for _, f := range faults {
 		if f.kind == "clock of the server" {
-			continue // it takes a server of its own, which takes a minute to build
+			continue // needs another server binary, which takes a minute to build
 		}
 		w.round(f, 3*time.Second)
-		if w.bad {
+		if w.failed {
 			return
 		}
 	}
 }
 
-// laneRounds is how many rounds of one fault run one after the other at most:
-// longer series are split into lanes, which run in parallel.
+// laneRounds is the maximum number of consecutive rounds of one fault. Longer
+// series are split into lanes, which run in parallel.
 const laneRounds = 50
 
-// TestSoak runs as many rounds of each fault as its setting says. The number of
-// machines at a time is that of go test -parallel.
+// TestSoak runs the configured number of rounds of each fault. go test
+// -parallel sets the number of machines at a time.
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	if !soaking() {
 		t.Skip("make soak runs it; TestFaultsOnce is the short form")
 	}
 	for _, f := range faults {
-		n := (number(f.count, 0)*f.share + 50) / 100
+		n := (intSetting(f.count, 0)*f.share + 50) / 100
 		lanes := (n + laneRounds - 1) / laneRounds
 		for lane := range lanes {
 			t.Run(fmt.Sprintf("%s %d", f.kind, lane+1), func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soaking tells whether any number of rounds was set.
+// soaking reports whether a number of rounds is set.
 func soaking() bool {
 	for _, f := range faults {
 		if os.Getenv(f.count) != "" {
@@ -185,14 +185,14 @@ func soaking() bool {
 }
 
 func (f fault) soak(t *testing.T, n int, lane uint64) {
-	rng := rand.New(rand.NewPCG(seedOf(t), uint64(len(f.kind))+lane<<32))
+	rng := rand.New(rand.NewPCG(newSeed(t), uint64(len(f.kind))+lane<<32))
 	var w *world
 	for i := range n {
 		if w == nil {
 			w = newWorld(t, f.kind, rng.Uint64(), f.prepare)
 		}
 		w.round(f, 8*time.Second)
-		if w.bad || (i+1)%roundsOfWorld == 0 || i+1 == n {
+		if w.failed || (i+1)%roundsPerMachine == 0 || i+1 == n {
 			w.done()
 			w = nil
 		}

@@ -11,36 +11,36 @@ import (
 	codehub "codehub/client"
 )
 
-// outcome is what became of a home in a round.
+// outcome is the outcome of a round for one home.
 type outcome string
 
 const (
 	ok      outcome = "ok"
-	lost    outcome = "lost"    // its content is nowhere that its owner could get at
-	damaged outcome = "damaged" // it is there and not what it was
-	stuck   outcome = "stuck"   // no documented way leads to it
+	lost    outcome = "lost"    // the owner cannot reach its content
+	damaged outcome = "damaged" // it exists and differs
+	stuck   outcome = "stuck"   // no documented recovery makes the workspace usable
 )
 
-// settlePatience is how long a workspace may take to come to rest after a fault,
-// with everything that it had under way and the ways out of what went wrong.
-var settlePatience = time.Duration(number("SOAK_PATIENCE", 240)) * time.Second
+// settlePatience is the time within which a workspace must finish its
+// operations and recoveries after a fault.
+var settlePatience = time.Duration(intSetting("SOAK_PATIENCE", 240)) * time.Second
 
-// verify brings a workspace to STANDBY, by the documented ways out of whatever it
-// meets, and compares its home.
+// verify brings the workspace to STANDBY, with the documented recovery options
+// if needed, and compares its home.
 func (l *life) verify(ctx context.Context) (outcome, string) {
 	if l.id == "" {
-		if err := l.find(ctx); err != nil {
+		if err := l.findID(ctx); err != nil {
 			return stuck, err.Error()
 		}
 		if l.id == "" {
 			return ok, "" // its creation was never acknowledged
 		}
 	}
-	result, why := l.bringUp(ctx)
+	result, detail := l.awaitStandby(ctx)
 	if result != ok || l.id == "" {
-		return result, why
+		return result, detail
 	}
-	dir, err := l.folder(ctx)
+	dir, err := l.homeFolder(ctx)
 	if err != nil {
 		return lost, fmt.Sprintf("STANDBY without a home: %v", err)
 	}
@@ -54,13 +54,14 @@ func (l *life) verify(ctx context.Context) (outcome, string) {
 	return ok, ""
 }
 
-// bringUp ends with the workspace in STANDBY, or purged.
-func (l *life) bringUp(ctx context.Context) (outcome, string) {
+// awaitStandby brings the workspace to STANDBY. Its outcome is also ok if the
+// deletion's grace has ended.
+func (l *life) awaitStandby(ctx context.Context) (outcome, string) {
 	ctx, cancel := context.WithTimeout(ctx, settlePatience)
 	defer cancel()
 	var last string
 	for recovered := 0; ; {
-		w, err := l.w.hub.Get(ctx, l.id)
+		w, err := l.world.api.Get(ctx, l.id)
 		var e *codehub.Error
 		switch {
 		case errors.As(err, &e) && e.Status == http.StatusNotFound, err == nil && w.DeletedAt != nil:
@@ -70,9 +71,9 @@ func (l *life) bringUp(ctx context.Context) (outcome, string) {
 			}
 			if errors.As(err, &e) && (e.Status == http.StatusGone || e.Status == http.StatusNotFound) {
 				if l.deleted.IsZero() {
-					return lost, fmt.Sprintf("deleted though its owner did not want that any more, and cannot be undeleted: %v", err)
+					return lost, fmt.Sprintf("deleted after its undelete was acknowledged, and cannot be undeleted: %v", err)
 				}
-				return lost, fmt.Sprintf("deleted %s ago, with a grace of %s, and cannot be undeleted: %v", time.Since(l.deleted), l.w.grace, err)
+				return lost, fmt.Sprintf("deleted %s ago, with a grace of %s, and cannot be undeleted: %v", time.Since(l.deleted), l.world.grace, err)
 			}
 			last = fmt.Sprintf("deleted; undelete: %v", err)
 		case err != nil:
@@ -83,25 +84,25 @@ func (l *life) bringUp(ctx context.Context) (outcome, string) {
 		case w.Phase == "ERROR":
 			last = fmt.Sprintf("ERROR %s: %s", str(w.ErrorReason), str(w.ErrorMessage))
 			if recovered++; recovered > 3 {
-				return l.lastResort(ctx, w)
+				return l.dataLossOutcome(ctx, w)
 			}
 			l.note("%s; recover", last)
 			var how api.Recover
 			if recovered == 3 && str(w.ErrorReason) == "RetryExceeded" {
-				how.Action = "set_aside" // what is in the way of the home is kept under another name
+				how.Action = "set_aside" // the blocking volume is kept under another name
 			}
-			if _, err := l.w.hub.Recover(ctx, l.id, how); err != nil {
+			if _, err := l.world.api.Recover(ctx, l.id, how); err != nil {
 				last += fmt.Sprintf("; recover %s: %v", how.Action, err)
 			}
 			l.pause(ctx, 1000)
-		case atRest(w) && w.Phase == "STANDBY":
+		case isSettled(w) && w.Phase == "STANDBY":
 			return ok, ""
-		case atRest(w):
-			if err := l.ask(ctx, "STANDBY"); err != nil {
+		case isSettled(w):
+			if err := l.setDesired(ctx, "STANDBY"); err != nil {
 				last = err.Error()
 			}
 		default:
-			last = fmt.Sprintf("phase %s, operation %s, wanted %s, next %s: %s", w.Phase, w.Operation, w.DesiredState, str(w.NextDesiredState), str(w.ErrorMessage))
+			last = fmt.Sprintf("phase %s, operation %s, desired %s, queued %s: %s", w.Phase, w.Operation, w.DesiredState, str(w.NextDesiredState), str(w.ErrorMessage))
 		}
 		select {
 		case <-ctx.Done():
@@ -111,16 +112,16 @@ func (l *life) bringUp(ctx context.Context) (outcome, string) {
 	}
 }
 
-// lastResort is for a workspace in ERROR that recovering does not help: the
-// archives that are offered, the newest first.
-func (l *life) lastResort(ctx context.Context, w api.Workspace) (outcome, string) {
+// dataLossOutcome returns the outcome of a workspace that stays in ERROR after
+// recoveries, with the number of its archives.
+func (l *life) dataLossOutcome(ctx context.Context, w api.Workspace) (outcome, string) {
 	why := fmt.Sprintf("ERROR %s: %s", str(w.ErrorReason), str(w.ErrorMessage))
 	switch str(w.ErrorReason) {
 	case "DataLost", "ArchiveCorrupted":
 	default:
 		return stuck, why
 	}
-	archives, err := l.w.hub.Archives(ctx, l.id)
+	archives, err := l.world.api.Archives(ctx, l.id)
 	if err != nil || len(archives) == 0 {
 		return lost, fmt.Sprintf("%s; no archive is offered (%v)", why, err)
 	}

@@ -19,45 +19,46 @@ import (
 	codehub "codehub/client"
 )
 
-// world is a machine with workspaces that live on it.
+// world is a machine with workspaces and their lives.
 type world struct {
 	*machine
 	*testing.T
-	seed  uint64
-	rng   *rand.Rand
-	local bool          // homes are folders, not volumes
-	grace time.Duration // of a deletion
-	lives []*life
-	quiet bool // no lives to begin with
-	bad   bool // something was lost, damaged or stuck: nothing follows from this world any more
+	seed    uint64
+	rng     *rand.Rand
+	local   bool          // homes are folders, not volumes
+	grace   time.Duration // grace of a deletion
+	lives   []*life
+	noLives bool // the world begins without lives
+	failed  bool // an outcome was not ok: the machine is not used further
 
-	mu   sync.Mutex
-	made int
+	mu      sync.Mutex
+	created int
 }
 
 var worlds atomic.Int64
 
-// running are the machines to close if the tests are told to end.
-var running sync.Map
+// machines are the machines that a signal closes.
+var machines sync.Map
 
-// ending is held by whoever ends the process.
-var ending sync.Mutex
+// exitMutex is held while the process exits.
+var exitMutex sync.Mutex
 
 func closeOnSignal() {
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGTERM, os.Interrupt)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
 	go func() {
-		fmt.Fprintf(os.Stderr, "soak: %v; cleaning up\n", <-told)
-		ending.Lock()
-		running.Range(func(m, _ any) bool { m.(*machine).close(); return true })
+		fmt.Fprintf(os.Stderr, "soak: %v; cleaning up\n", <-signals)
+		exitMutex.Lock()
+		machines.Range(func(m, _ any) bool { m.(*machine).close(); return true })
 		report.print()
 		_ = os.RemoveAll(env.scratch)
 		os.Exit(1)
 	}()
 }
 
-// newWorld boots a machine. The seed decides everything about it but the moments
-// at which things happen. prepare changes it before it is booted.
+// newWorld boots a machine. The seed determines its settings and the steps of
+// its lives, but not their timing. prepare changes the machine before it is
+// booted.
 func newWorld(t *testing.T, kind string, seed uint64, prepare func(*world) error) *world {
 	t.Helper()
 	image, err := template()
@@ -79,55 +80,55 @@ func newWorld(t *testing.T, kind string, seed uint64, prepare func(*world) error
 	}
 	t.Cleanup(w.machine.close)
 	if prepare != nil {
-		w.must(prepare(w))
+		w.fatalOn(prepare(w))
 	}
 	w.settings = append(w.settings, "CODEHUB_DELETE_GRACE="+w.grace.String())
 	t.Logf("%s: seed %d, %s, grace %s, collected after %s; log %s", kind, seed, storage, w.grace, delay, log)
-	w.must(w.boot(t.Context()))
-	for i := range number("SOAK_WORKSPACES", 5) {
-		if w.quiet {
+	w.fatalOn(w.boot(t.Context()))
+	for i := range intSetting("SOAK_WORKSPACES", 5) {
+		if w.noLives {
 			break
 		}
-		l := &life{w: w, rng: rand.New(rand.NewPCG(seed, uint64(i+2)))}
-		_ = l.begin(errors.New("begin"))
+		l := &life{world: w, rng: rand.New(rand.NewPCG(seed, uint64(i+2)))}
+		_ = l.reset(errors.New("begin"))
 		w.lives = append(w.lives, l)
 	}
 	return w
 }
 
-// done closes the machine, and removes the log of one that nothing happened to.
+// done closes the machine, and removes its log if all outcomes were ok.
 func (w *world) done() {
 	log := w.log.Name()
 	w.machine.close()
-	if !w.bad && !w.Failed() && os.Getenv("SOAK_KEEP_LOGS") == "" {
+	if !w.failed && !w.Failed() && os.Getenv("SOAK_KEEP_LOGS") == "" {
 		_ = os.Remove(log)
 	}
 }
 
-func (w *world) must(err error) {
+func (w *world) fatalOn(err error) {
 	w.Helper()
 	if err != nil {
-		w.bad = true
+		w.failed = true
 		w.Fatalf("seed %d: %v\nlog: %s", w.seed, err, w.log.Name())
 	}
 }
 
-// work lets all lives act for a while, calls strike in the middle of it, and
-// ends them when that returns.
+// work lets all lives act, calls strike after the duration, and stops the lives
+// when strike returns.
 func (w *world) work(duration time.Duration, strike func() error) {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.Context())
 	var group sync.WaitGroup
-	group.Go(func() { w.live(ctx) })
+	group.Go(func() { w.runLives(ctx) })
 	time.Sleep(duration)
 	err := strike()
 	cancel()
 	group.Wait()
-	w.must(err)
+	w.fatalOn(err)
 }
 
-// live lets all lives act until the context ends.
-func (w *world) live(ctx context.Context) {
+// runLives lets all lives act until the context ends.
+func (w *world) runLives(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, l := range w.lives {
 		group.Go(func() { l.act(ctx) })
@@ -135,14 +136,14 @@ func (w *world) live(ctx context.Context) {
 	group.Wait()
 }
 
-// underWay are the operations that run now, by their kinds.
-func (w *world) underWay() map[string]int {
+// runningOperations counts the operations that run now, by kind.
+func (w *world) runningOperations() map[string]int {
 	ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 	defer cancel()
 	running := map[string]int{}
-	all, err := w.hub.List(ctx, codehub.Filter{})
+	all, err := w.api.List(ctx, codehub.Filter{})
 	if err != nil {
-		w.note("what is under way: %v", err)
+		w.note("list running operations: %v", err)
 	}
 	for _, ws := range all {
 		if ws.Operation != "NONE" {
@@ -152,37 +153,37 @@ func (w *world) underWay() map[string]int {
 	return running
 }
 
-// verify brings all homes up, compares and counts them.
+// verify verifies all homes and counts the outcomes.
 func (w *world) verify(kind string) {
 	w.Helper()
 	var group sync.WaitGroup
 	for _, l := range w.lives {
 		group.Go(func() {
-			result, why := l.verify(w.Context())
+			result, detail := l.verify(w.Context())
 			if result == ok {
-				report.home(kind, ok)
+				report.countHome(kind, ok)
 				return
 			}
-			w.found(kind, result, why+"\n"+l.history())
+			w.reportHome(kind, result, detail+"\n"+l.history())
 			w.dump(l.id)
 		})
 	}
 	group.Wait()
 }
 
-// found counts a home that is not ok and fails the test.
-func (w *world) found(kind string, result outcome, why string) {
+// reportHome counts an outcome that is not ok and fails the test.
+func (w *world) reportHome(kind string, result outcome, why string) {
 	w.Helper()
 	w.mu.Lock()
-	w.bad = true
+	w.failed = true
 	w.mu.Unlock()
-	report.home(kind, result)
+	report.countHome(kind, result)
 	w.note("%s: %s", result, why)
-	w.Errorf("%s: seed %d: %s: %s\nlog: %s", kind, w.seed, result, short(why), w.log.Name())
+	w.Errorf("%s: seed %d: %s: %s\nlog: %s", kind, w.seed, result, truncate(why), w.log.Name())
 }
 
-// short leaves out the middle of a long difference, which the log has.
-func short(why string) string {
+// truncate shortens a long difference. The log has all of it.
+func truncate(why string) string {
 	const most = 12
 	lines := strings.Split(why, "\n")
 	for i, line := range lines {
@@ -191,14 +192,14 @@ func short(why string) string {
 		}
 	}
 	if len(lines) > most {
-		more := fmt.Sprintf("and %d lines more", len(lines)-most)
+		more := fmt.Sprintf("and %d more lines", len(lines)-most)
 		lines = append(append(lines[:most-1:most-1], more), lines[len(lines)-1])
 	}
 	return strings.Join(lines, "\n")
 }
 
-// number is a setting of the tests from the environment.
-func number(name string, otherwise int) int {
+// intSetting returns a number from the environment.
+func intSetting(name string, otherwise int) int {
 	s := os.Getenv(name)
 	if s == "" {
 		return otherwise
@@ -210,8 +211,8 @@ func number(name string, otherwise int) int {
 	return n
 }
 
-// seedOf is SEED, or a new one.
-func seedOf(t *testing.T) uint64 {
+// newSeed returns SEED, or a random seed.
+func newSeed(t *testing.T) uint64 {
 	t.Helper()
 	if s := os.Getenv("SEED"); s != "" {
 		n, err := strconv.ParseUint(s, 10, 64)

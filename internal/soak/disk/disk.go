@@ -1,15 +1,14 @@
-// Package disk is a block device with a volatile write cache whose power can
-// be cut.
+// Package disk is a block device with a volatile write cache whose power can be
+// cut.
 //
-// A loop device is attached to a FUSE file that this process serves. The block
-// layer sends a flush wherever a file system asks for durability (the loop
-// driver turns it into FSYNC), so this package knows which writes have reached
-// stable storage and which only the drive's cache. PowerOff decides for every
-// 4 KiB page written since the last flush which of its versions survives, then
-// fails every further request. It therefore models what a real drive may do
-// when it loses power; killing processes does not.
+// Attach attaches a loop device to a FUSE file that this process serves. The
+// block layer sends a flush where a file system asks for durability (the loop
+// driver turns it into FSYNC), so that this package knows which writes a drive
+// may still have in its cache. PowerOff chooses for every 4 KiB page that was
+// written since the last flush which of its versions survives, and fails every
+// further request. Killing processes instead would lose no write.
 //
-// Pages are written atomically. Drives with 4 KiB sectors promise that.
+// Pages are written atomically, as drives with 4 KiB sectors promise.
 package disk
 
 import (
@@ -26,14 +25,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Loss says which of the writes that were not flushed survive a power cut.
+// Loss is a rule for which unflushed writes survive a power cut.
 type Loss int
 
 const (
 	LoseNone   Loss = iota // every write survives
 	LoseAll                // only flushed writes survive
 	LoseRandom             // each page keeps any of its versions, independently
-	LoseSuffix             // the writes up to some moment survive, in their order
+	LoseSuffix             // the writes up to a random moment survive
 	losses
 )
 
@@ -41,7 +40,7 @@ func (l Loss) String() string {
 	return [...]string{"none", "all", "random", "suffix"}[l]
 }
 
-// AnyLoss draws a Loss.
+// AnyLoss returns a random Loss.
 func AnyLoss(rng *rand.Rand) Loss { return Loss(rng.IntN(int(losses))) }
 
 const page = 4096
@@ -59,12 +58,12 @@ type Disk struct {
 	mu      sync.Mutex
 	off     bool
 	undo    []version // oldest first, since the last flush
-	opens   int       // of the FUSE file: the loop device keeps one
+	opens   int       // open handles of the FUSE file; the loop device has one
 	writes  int
 	flushes int
 }
 
-// version is what a page held before a write.
+// version is the content of a page before a write.
 type version struct {
 	at  int64
 	old []byte
@@ -73,7 +72,7 @@ type version struct {
 // Stats counts requests since the device was attached.
 type Stats struct{ Writes, Flushes, Unflushed int }
 
-// Attach makes a block device of an image file, whose size is a multiple of
+// Attach creates a block device from an image file, whose size is a multiple of
 // 4 KiB. dir is an existing folder for the FUSE file. The caller must be root.
 func Attach(image, dir string) (*Disk, error) {
 	f, err := os.OpenFile(image, os.O_RDWR, 0)
@@ -107,21 +106,21 @@ func Attach(image, dir string) (*Disk, error) {
 	return d, nil
 }
 
-// Stats counts requests.
+// Stats returns the number of requests.
 func (d *Disk) Stats() Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return Stats{d.writes, d.flushes, len(d.undo)}
 }
 
-// PowerOff cuts the power: unflushed writes are lost as loss says, and every
-// request from now on fails. It returns how many page writes were unflushed
-// and how many were lost.
+// PowerOff cuts the power: it loses unflushed writes according to loss, and
+// every further request fails. It returns the number of unflushed page writes
+// and of lost ones.
 func (d *Disk) PowerOff(loss Loss, rng *rand.Rand) (unflushed, lost int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.off {
-		return 0, 0, errors.New("the power is off already")
+		return 0, 0, errors.New("the power is already off")
 	}
 	d.off = true
 	undo := d.undo
@@ -170,8 +169,8 @@ func (d *Disk) lose(undo []version, loss Loss, rng *rand.Rand) (lost int, err er
 	return lost, nil
 }
 
-// Detach removes the device after every file system on it was unmounted, or
-// after PowerOff. It waits until the kernel has let go of the image.
+// Detach removes the device and waits until the kernel has closed the image.
+// The file systems on it must be unmounted, or the power must be off.
 func (d *Disk) Detach() error {
 	var errs []error
 	if out, err := exec.Command("losetup", "--detach", d.Device).CombinedOutput(); err != nil {
@@ -192,8 +191,8 @@ func (d *Disk) inUse() bool {
 	return d.opens > 0
 }
 
-// unmount aborts the connection (MNT_FORCE), even where another mount namespace
-// still has the file mounted, and waits for the goroutines that serve it.
+// unmount aborts the FUSE connection (MNT_FORCE), even if another mount
+// namespace has the file mounted, and waits for the goroutines of serve.
 func (d *Disk) unmount() error {
 	err := unix.Unmount(d.mount, unix.MNT_FORCE|unix.MNT_DETACH)
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A power cut keeps what was flushed and may lose what was not, and an ext4
-// journal makes a whole file system of what is left.
+// A power cut keeps flushed writes and may lose others, and ext4 recovers its
+// journal afterwards.
 func TestPowerOffKeepsFlushedWrites(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Fatal("this test attaches block devices, which takes root")
+		t.Fatal("this test attaches block devices, which needs root")
 	}
 	for _, loss := range []Loss{LoseNone, LoseAll, LoseRandom, LoseSuffix} {
 		t.Run(loss.String(), func(t *testing.T) {
@@ -35,7 +35,8 @@ func TestPowerOffKeepsFlushedWrites(t *testing.T) {
 			durable, volatile := filepath.Join(mount, "durable"), filepath.Join(mount, "volatile")
 			must(t, os.WriteFile(durable, content(1), 0o600))
 			run(t, "sync", "-f", durable)
-			// Written to the drive and not flushed: direct, over blocks that the file has.
+			// Unflushed writes: direct I/O to blocks that the file already
+			// has.
 			f, err := os.OpenFile(volatile, os.O_RDWR|os.O_CREATE, 0o600)
 			must(t, err)
 			must(t, f.Truncate(page))
@@ -55,7 +56,7 @@ func TestPowerOffKeepsFlushedWrites(t *testing.T) {
 			case loss == LoseNone && lost != 0, loss == LoseAll && lost != unflushed, loss == LoseRandom && (lost == 0 || lost == unflushed):
 				t.Errorf("loss %s: %d of %d", loss, lost, unflushed)
 			}
-			// The page cache may take it; the device must not.
+			// The page cache may accept this write, the device must not.
 			_ = os.WriteFile(filepath.Join(mount, "after"), content(3), 0o600)
 			must(t, unix.Unmount(mount, 0))
 			must(t, d.Detach())

@@ -24,7 +24,7 @@ const (
 
 var le = binary.LittleEndian
 
-// serve answers requests until the connection has ended.
+// serve answers requests until the FUSE connection ends.
 func (d *Disk) serve() {
 	in := make([]byte, maxWrite+64<<10)
 	out := make([]byte, outHeader+maxWrite+page)
@@ -58,7 +58,7 @@ func (d *Disk) serve() {
 	}
 }
 
-// answer carries out one request and returns the length of its answer.
+// answer executes one request and returns the length of its answer.
 func (d *Disk) answer(op uint32, in, out []byte) (int, syscall.Errno) {
 	switch op {
 	case opInit:
@@ -108,7 +108,7 @@ func (d *Disk) answer(op uint32, in, out []byte) (int, syscall.Errno) {
 
 func (d *Disk) attributes(out []byte) int {
 	clear(out[:104])
-	le.PutUint64(out, 3600) // they never change
+	le.PutUint64(out, 3600) // cached: they do not change
 	le.PutUint64(out[16:], rootID)
 	le.PutUint64(out[24:], uint64(d.size))
 	le.PutUint64(out[32:], uint64(d.size/512))
@@ -125,7 +125,7 @@ func (d *Disk) read(at int64, p []byte) (int, syscall.Errno) {
 	if off {
 		return 0, unix.EIO
 	}
-	n, _ := d.image.ReadAt(p, at) // short at the end
+	n, _ := d.image.ReadAt(p, at) // a read at the end of the image is short
 	return n, 0
 }
 
@@ -150,7 +150,7 @@ func (d *Disk) write(at int64, p []byte) syscall.Errno {
 	return 0
 }
 
-// flush makes durable every write that was answered before it.
+// flush makes all answered writes durable.
 func (d *Disk) flush() syscall.Errno {
 	d.mu.Lock()
 	defer d.mu.Unlock()
