@@ -11,8 +11,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// What proxies see of people: so many records a second, from so many
-// connections, to so many workspaces.
+// The load: records per second, connections that record, workspaces that they
+// belong to, and the duration.
 const (
 	activityRate        = 100_000
 	activityConnections = 2_000
@@ -20,11 +20,10 @@ const (
 	activityFor         = 5 * time.Second
 )
 
-// recording is the processor time that records cost, as a share of one core.
-// They are made in batches a hundredth of a second apart, by a goroutine for
-// every 100 connections; beside it the same without the records, which is
-// what making them costs here.
-func recording(ctx context.Context, _ int) error {
+// activityCost measures the processor time of records as a share of one core.
+// Goroutines record in batches every 10 ms, one goroutine for 100 connections.
+// The time of the same loop without records is subtracted.
+func activityCost(ctx context.Context, _ int) error {
 	with, made, err := activityLoad(ctx, true)
 	if err != nil {
 		return err
@@ -39,7 +38,8 @@ func recording(ctx context.Context, _ int) error {
 	return nil
 }
 
-// activityLoad returns what it took of a core, and the number of records.
+// activityLoad returns the share of a core that was used, and the number of
+// records.
 func activityLoad(ctx context.Context, record bool) (share float64, made int, err error) {
 	r := activity.New()
 	marks := make([]*activity.Mark, activityConnections)
@@ -94,7 +94,7 @@ func activityLoad(ctx context.Context, record bool) (share float64, made int, er
 	return (after - before).Seconds() / took.Seconds(), turns * batch * (activityConnections / each), ctx.Err()
 }
 
-// processorTime is what this process has used, user and system.
+// processorTime returns the user and system time of this process.
 func processorTime() (time.Duration, error) {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -13,7 +13,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// fixedCost is what a job takes for next to nothing: the container.
+// fixedCost is the time of a job with almost no content, which is that of its
+// container.
 type fixedCost struct{ stored, done, restored time.Duration }
 
 // fixedCosts measures the archive and restore of a home of one file.
@@ -21,18 +22,18 @@ func (s *storage) fixedCosts(ctx context.Context) (fixedCost, error) {
 	if s.fixed != nil {
 		return *s.fixed, nil
 	}
-	h, err := s.homeOf(ctx, func(dir string) error {
+	h, err := s.newHome(ctx, func(dir string) error {
 		return os.WriteFile(filepath.Join(dir, "file"), []byte("hello"), 0o644)
 	})
 	if err != nil {
 		return fixedCost{}, err
 	}
-	if _, err := s.archive(ctx, h); err != nil { // the first one makes the job's image
+	if _, err := s.archive(ctx, h); err != nil { // the first job creates the helper image
 		return fixedCost{}, err
 	}
 	var stored, done, restored []time.Duration
 	for range s.n {
-		settle()
+		syncDisks()
 		a, err := s.archive(ctx, h)
 		if err != nil {
 			return fixedCost{}, err
@@ -48,8 +49,8 @@ func (s *storage) fixedCosts(ctx context.Context) (fixedCost, error) {
 	return *s.fixed, nil
 }
 
-// jobCost: what an archive and a restore take whatever is in them, and an archive
-// of nothing.
+// jobCost prints the fixed cost of archive and restore, and the time of an
+// empty archive.
 func (s *storage) jobCost(ctx context.Context) error {
 	c, err := s.fixedCosts(ctx)
 	if err != nil {
@@ -71,11 +72,11 @@ func (s *storage) jobCost(ctx context.Context) error {
 		}
 		empty = append(empty, time.Since(begun))
 	}
-	fmt.Printf("archive with nothing in it: stored and read back %s\n", ms(median(empty)))
+	fmt.Printf("empty archive: stored and read back %s\n", ms(median(empty)))
 	return nil
 }
 
-// small: 100,000 small files.
+// small compares homes of 100,000 small files.
 func (s *storage) small(ctx context.Context) error {
 	files, err := envInt("CODEHUB_BENCH_SMALL_FILES", 100_000)
 	if err != nil {
@@ -84,7 +85,8 @@ func (s *storage) small(ctx context.Context) error {
 	return s.compare(ctx, fmt.Sprintf("%d small files", files), int64(files)*6000, fillSmall(s.text, files))
 }
 
-// mixed: 4 GiB in few files, half of it source code and half random.
+// mixed compares homes of 4 GiB in large files, half source code and half
+// random.
 func (s *storage) mixed(ctx context.Context) error {
 	mib, err := envInt("CODEHUB_BENCH_MIXED_MIB", 4096)
 	if err != nil {
@@ -93,7 +95,7 @@ func (s *storage) mixed(ctx context.Context) error {
 	return s.compare(ctx, fmt.Sprintf("%d MiB in large files", mib), int64(mib)<<20, fillMixed(s.text, mib))
 }
 
-// figures of several rounds, ours and the rival's.
+// figures are the measurements of several rounds, codehub's and the rival's.
 type figures struct {
 	stored, done, restored   []time.Duration
 	tarred, untarred         []time.Duration
@@ -103,7 +105,8 @@ type figures struct {
 	archivePeak, restorePeak int64
 }
 
-// compare archives and restores a home of about size bytes beside tar and zstd.
+// compare archives and restores a home of about size bytes with codehub and
+// with tar and zstd.
 func (s *storage) compare(ctx context.Context, name string, size int64, fill func(dir string) error) error {
 	rounds, err := envInt("CODEHUB_BENCH_ROUNDS", 3)
 	if err != nil {
@@ -113,11 +116,11 @@ func (s *storage) compare(ctx context.Context, name string, size int64, fill fun
 	if err != nil {
 		return err
 	}
-	h, err := s.homeOf(ctx, func(dir string) error {
-		if err := room(dir, size*int64(1+2*rounds)); err != nil {
+	h, err := s.newHome(ctx, func(dir string) error {
+		if err := checkSpace(dir, size*int64(1+2*rounds)); err != nil {
 			return err
 		}
-		if err := room(s.dir, size*int64(2*rounds)*2/3); err != nil {
+		if err := checkSpace(s.dir, size*int64(2*rounds)*2/3); err != nil {
 			return err
 		}
 		return fill(dir)
@@ -138,8 +141,8 @@ func (s *storage) compare(ctx context.Context, name string, size int64, fill fun
 	return nil
 }
 
-// round measures both once, and throws nothing away: a file system is slow
-// after much was removed from it.
+// round measures both once. It removes nothing, because a file system is slow
+// after large removals.
 func (s *storage) round(ctx context.Context, h *home, rivalFirst bool, f *figures) error {
 	var ball tarball
 	var own archived
@@ -147,11 +150,11 @@ func (s *storage) round(ctx context.Context, h *home, rivalFirst bool, f *figure
 		if !rivalFirst {
 			rival, ours = ours, rival
 		}
-		settle()
+		syncDisks()
 		if err := rival(); err != nil {
 			return err
 		}
-		settle()
+		syncDisks()
 		return ours()
 	}
 	err := inTurn(func() (err error) {
@@ -186,7 +189,7 @@ func (s *storage) round(ctx context.Context, h *home, rivalFirst bool, f *figure
 func (f *figures) print(name string, fixed fixedCost) {
 	line := func(what string, ours []time.Duration, fixed time.Duration, rival []time.Duration, least float64) {
 		o, r := median(ours), median(rival)
-		ratio := float64(r) / float64(max(o-fixed, o/10)) // a machine that is busy elsewhere may make it nothing
+		ratio := float64(r) / float64(max(o-fixed, o/10)) // on a busy machine the difference may be negative
 		fmt.Printf("%s, %s: codehub %s, of that %s fixed; tar and zstd %s: %.2f times the throughput (at least %.1f): %s\n",
 			name, what, ms(o), ms(fixed), ms(r), ratio, least, verdict(ratio >= least))
 	}
@@ -202,14 +205,15 @@ func (f *figures) print(name string, fixed fixedCost) {
 		name, f.archivePeak>>20, f.restorePeak>>20, verdict(max(f.archivePeak, f.restorePeak) < 256<<20))
 }
 
-// room makes sure that the benchmark does not end in a full disk.
-func room(dir string, bytes int64) error {
+// checkSpace returns an error if dir has less free space than bytes and a
+// tenth.
+func checkSpace(dir string, bytes int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return fmt.Errorf("look how much room there is: %w", err)
+		return fmt.Errorf("read the free space: %w", err)
 	}
 	if free := int64(st.Bavail) * st.Bsize; free < bytes+bytes/10 {
-		return fmt.Errorf("%s needs %d GB for this and has %d: CODEHUB_BENCH_MIXED_MIB and CODEHUB_BENCH_SMALL_FILES make smaller homes",
+		return fmt.Errorf("%s needs %d GB of free space and has %d: make the homes smaller with CODEHUB_BENCH_MIXED_MIB and CODEHUB_BENCH_SMALL_FILES",
 			dir, (bytes+bytes/10)/1e9, free/1e9)
 	}
 	return nil

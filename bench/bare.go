@@ -12,30 +12,30 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// bare is the rival: the engine's API and nothing else.
-type bare struct {
+// bareDocker is the rival: Docker's API without codehub.
+type bareDocker struct {
 	api     *client.Client
 	label   string
 	volumes []string
-	cleanup time.Duration // of the last start: not part of its time
+	cleanup time.Duration // time of the last removal, which is not part of the start
 }
 
-func newBare() (*bare, error) {
+func newBareDocker() (*bareDocker, error) {
 	c, err := client.New(client.FromEnv)
 	if err != nil {
 		return nil, err
 	}
-	return &bare{api: c, label: fmt.Sprintf("codehub-bench-%d", os.Getpid())}, nil
+	return &bareDocker{api: c, label: fmt.Sprintf("codehub-bench-%d", os.Getpid())}, nil
 }
 
-func (b *bare) close() {
+func (b *bareDocker) close() {
 	for _, v := range b.volumes {
 		_, _ = b.api.VolumeRemove(context.Background(), v, client.VolumeRemoveOptions{})
 	}
 }
 
-// volume makes a volume; with an image, one that a first start has filled.
-func (b *bare) volume(ctx context.Context, image string) (string, error) {
+// volume creates a volume. With an image, it fills the volume by a first start.
+func (b *bareDocker) volume(ctx context.Context, image string) (string, error) {
 	v, err := b.api.VolumeCreate(ctx, client.VolumeCreateOptions{Labels: map[string]string{b.label: ""}})
 	if err != nil {
 		return "", err
@@ -49,9 +49,9 @@ func (b *bare) volume(ctx context.Context, image string) (string, error) {
 	return v.Volume.Name, nil
 }
 
-// start is how long create and start take until /healthz answers. The
-// container is removed again.
-func (b *bare) start(ctx context.Context, image, volume string) (time.Duration, error) {
+// start creates and starts a container, and returns the time until /healthz
+// answers. It then removes the container.
+func (b *bareDocker) start(ctx context.Context, image, volume string) (time.Duration, error) {
 	begun := time.Now()
 	id, err := b.up(ctx, image, volume)
 	took := time.Since(begun)
@@ -61,7 +61,7 @@ func (b *bare) start(ctx context.Context, image, volume string) (time.Duration, 
 	return took, err
 }
 
-func (b *bare) up(ctx context.Context, image, volume string) (string, error) {
+func (b *bareDocker) up(ctx context.Context, image, volume string) (string, error) {
 	made, err := b.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Config: &container.Config{Image: image, Labels: map[string]string{b.label: ""}, Healthcheck: &container.HealthConfig{Test: []string{"NONE"}}},
 		HostConfig: &container.HostConfig{
@@ -106,7 +106,7 @@ func awaitHealth(ctx context.Context, url string) error {
 	}
 }
 
-func (b *bare) down(id string) {
+func (b *bareDocker) down(id string) {
 	if id != "" {
 		_, _ = b.api.ContainerRemove(context.Background(), id, client.ContainerRemoveOptions{Force: true})
 	}

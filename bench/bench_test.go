@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Homes are the same in every run, and no two files of one are.
+// code yields the same content in every run and different content for each
+// copy.
 func TestCode(t *testing.T) {
 	t.Parallel()
 	text := bytes.Repeat([]byte("if err != nil { return err }\n"), 1000)
@@ -21,13 +22,13 @@ func TestCode(t *testing.T) {
 	}
 	first := read(7, 1)
 	if len(first) != 100_000 {
-		t.Errorf("it ends after %d bytes", len(first))
+		t.Errorf("the content ends after %d bytes", len(first))
 	}
 	if !bytes.Equal(read(7, 1), first) {
-		t.Error("it is another the second time")
+		t.Error("the same copy has different content the second time")
 	}
 	if bytes.Equal(read(7, 2), first) || bytes.Equal(read(7, 2)[:200], first[:200]) {
-		t.Error("another copy is the same")
+		t.Error("two copies have the same content")
 	}
 }
 
@@ -38,7 +39,7 @@ func TestUsageOfAProcess(t *testing.T) {
 		t.Errorf("peak of this process: %d, %v", peak, err)
 	}
 	if _, err := statusField("Name:\tcat\nVmHWM:\t 12 kB\n", "RssFile:"); err == nil {
-		t.Error("a field that is not there is read")
+		t.Error("a missing field was read")
 	}
 	if n, err := statusField("Name:\tcat\nVmHWM:\t 12 kB\n", "VmHWM:"); err != nil || n != 12<<10 {
 		t.Errorf("12 kB are read as %d, %v", n, err)

@@ -15,8 +15,8 @@ import (
 	"codehub/internal/e2e/proc"
 )
 
-// apiClient is a person with a browser: API calls, an event stream, and
-// navigations with the session's cookie.
+// apiClient is a client of the server: it sends API requests, reads the event
+// stream, and navigates as a browser does.
 type apiClient struct {
 	*client.Client
 	url     string
@@ -56,7 +56,8 @@ func login(ctx context.Context, url string) (*apiClient, error) {
 	return a, nil
 }
 
-// await waits for an event that says that the workspace rests in phase.
+// await waits for an event with the workspace in phase and without an
+// operation.
 func (a *apiClient) await(ctx context.Context, id, phase string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -102,32 +103,32 @@ func (a *apiClient) createStopped(ctx context.Context, name, image string) (stri
 	return w.ID, a.await(ctx, w.ID, "STANDBY")
 }
 
-func (a *apiClient) want(ctx context.Context, id, state string) error {
+func (a *apiClient) setDesired(ctx context.Context, id, state string) error {
 	_, err := a.Want(ctx, id, state, false)
 	return err
 }
 
 func (a *apiClient) stop(ctx context.Context, id string) error {
-	if err := a.want(ctx, id, "STANDBY"); err != nil {
+	if err := a.setDesired(ctx, id, "STANDBY"); err != nil {
 		return err
 	}
 	return a.await(ctx, id, "STANDBY")
 }
 
 func (a *apiClient) startAll(ctx context.Context, ids []string) error {
-	return a.all(ctx, ids, "RUNNING")
+	return a.setAll(ctx, ids, "RUNNING")
 }
 
 func (a *apiClient) stopAll(ctx context.Context, ids []string) error {
-	return a.all(ctx, ids, "STANDBY")
+	return a.setAll(ctx, ids, "STANDBY")
 }
 
-func (a *apiClient) all(ctx context.Context, ids []string, state string) error {
+func (a *apiClient) setAll(ctx context.Context, ids []string, state string) error {
 	errs := make([]error, len(ids))
 	var g sync.WaitGroup
 	for i, id := range ids {
 		g.Go(func() {
-			if errs[i] = a.want(ctx, id, state); errs[i] == nil {
+			if errs[i] = a.setDesired(ctx, id, state); errs[i] == nil {
 				errs[i] = a.await(ctx, id, state)
 			}
 		})
@@ -136,18 +137,18 @@ func (a *apiClient) all(ctx context.Context, ids []string, state string) error {
 	return errors.Join(errs...)
 }
 
-// open navigates to a stopped workspace, as a browser does: the loading page,
-// the event that it waits for, and then the IDE's own page.
+// open opens a stopped workspace as a browser does: the loading page, the event
+// that it waits for, and then the IDE's page.
 func (a *apiClient) open(ctx context.Context, id string) error {
 	a.mu.Lock()
-	delete(a.states, id) // what counts is what comes from now on
+	delete(a.states, id) // waits for later events only
 	a.mu.Unlock()
 	status, _, err := a.navigate(ctx, id)
 	if err != nil {
 		return err
 	}
 	if status != http.StatusServiceUnavailable && status != http.StatusOK {
-		return fmt.Errorf("the loading page came with status %d", status)
+		return fmt.Errorf("the loading page has status %d", status)
 	}
 	for {
 		if err := a.await(ctx, id, "RUNNING"); err != nil {
@@ -161,7 +162,7 @@ func (a *apiClient) open(ctx context.Context, id string) error {
 			return nil
 		}
 		if status != http.StatusServiceUnavailable {
-			return fmt.Errorf("the workspace's page came with status %d: %.200s", status, body)
+			return fmt.Errorf("the workspace's page has status %d: %.200s", status, body)
 		}
 	}
 }
@@ -195,7 +196,7 @@ func (a *apiClient) remove(id string) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	for ctx.Err() == nil { // gone for good: the grace is zero here
+	for ctx.Err() == nil { // until the deletion has completed; the grace is zero
 		if _, err := a.Get(ctx, id); err != nil {
 			return
 		}
@@ -203,7 +204,7 @@ func (a *apiClient) remove(id string) {
 	}
 }
 
-// removeAll leaves nothing behind in Docker.
+// removeAll deletes all workspaces.
 func (a *apiClient) removeAll() {
 	a.stopEvents()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)

@@ -18,17 +18,16 @@ import (
 
 const (
 	eventsP50, eventsP99 = 5 * time.Millisecond, 50 * time.Millisecond
-	// eventsOver is the time that the events are spread over which do not come
-	// all at once.
-	eventsOver = 10 * time.Second
-	// committers is how many connections change workspaces.
-	committers = 8
+	// spreadOver is the duration of the commits in the spread measurement.
+	spreadOver = 10 * time.Second
+	// writerCount is the number of connections that change workspaces.
+	writerCount = 8
 )
 
-// events: from the commit of a change to the event at its owner's stream, over
-// HTTP, with everybody subscribed and one event each. When a change was
-// committed is what PostgreSQL keeps of it (track_commit_timestamp): the disk's
-// part is still to come then, and the waiting for other commits is over.
+// events measures the time from the commit of a change to the event in its
+// owner's stream over HTTP, with one subscriber and one change for each user.
+// PostgreSQL records the time of the commit (track_commit_timestamp) before it
+// syncs the commit record, and after the wait for other commits.
 func events(ctx context.Context, _ int) error {
 	binary, err := filepath.Abs(env("CODEHUB_TEST_BINARY", "bin/codehub"))
 	if err != nil {
@@ -46,12 +45,12 @@ func eventsOf(ctx context.Context, binary string, users int) (err error) {
 	if err := descriptors(users); err != nil {
 		return err
 	}
-	db, err := openWith(ctx, map[string]string{"track_commit_timestamp": "on"})
+	db, err := openDatabaseWith(ctx, map[string]string{"track_commit_timestamp": "on"})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.close()) }()
-	everybody, err := db.people(ctx, users)
+	all, err := db.createUsers(ctx, users)
 	if err != nil {
 		return err
 	}
@@ -59,18 +58,18 @@ func eventsOf(ctx context.Context, binary string, users int) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, end(ctx, server)) }()
+	defer func() { err = errors.Join(err, stopServer(ctx, server)) }()
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, lastLines(server.Log(), 30))
 		}
 	}()
-	ears, err := listenAll(ctx, server.URL, everybody)
+	streams, err := openStreams(ctx, server.URL, all)
 	if err != nil {
 		return err
 	}
-	defer ears.close()
-	c, err := db.committers(ctx)
+	defer streams.close()
+	c, err := db.openWriters(ctx)
 	if err != nil {
 		return err
 	}
@@ -81,22 +80,22 @@ func eventsOf(ctx context.Context, binary string, users int) (err error) {
 		return err
 	}
 	measure := func(commit func(tag string) error) ([]time.Duration, error) {
-		heard, err := ears.round(ctx, commit)
+		received, err := streams.round(ctx, commit)
 		if err != nil {
 			return nil, err
 		}
-		return c.since(ctx, everybody, heard)
+		return c.since(ctx, all, received)
 	}
-	spread, err := measure(func(tag string) error { return c.spread(ctx, everybody, tag, eventsOver) })
+	spread, err := measure(func(tag string) error { return c.spread(ctx, all, tag, spreadOver) })
 	if err != nil {
 		return err
 	}
 	commits := c.took
-	rush, err := measure(func(tag string) error { return c.spread(ctx, everybody, tag, 0) })
+	burst, err := measure(func(tag string) error { return c.spread(ctx, all, tag, 0) })
 	if err != nil {
 		return err
 	}
-	once, err := measure(func(tag string) error { return c.atOnce(ctx, tag) })
+	single, err := measure(func(tag string) error { return c.atOnce(ctx, tag) })
 	if err != nil {
 		return err
 	}
@@ -109,24 +108,24 @@ func eventsOf(ctx context.Context, binary string, users int) (err error) {
 		return err
 	}
 	for _, f := range []struct {
-		how  string
-		bar  bool
-		took []time.Duration
+		distribution string
+		bounded      bool
+		took         []time.Duration
 	}{
-		{"spread over " + eventsOver.String(), users <= 1000, spread},
-		{fmt.Sprintf("as fast as %d connections commit", committers), users <= 1000, rush},
-		{"all of one transaction", false, once},
+		{"spread over " + spreadOver.String(), users <= 1000, spread},
+		{fmt.Sprintf("as fast as %d connections commit", writerCount), users <= 1000, burst},
+		{"all of one transaction", false, single},
 	} {
 		p50, p99 := percentile(f.took, 50), percentile(f.took, 99)
-		says := ""
-		if f.bar {
-			says = fmt.Sprintf(" (at most %s and %s): %s", eventsP50, eventsP99, verdict(p50 <= eventsP50 && p99 <= eventsP99))
+		limit := ""
+		if f.bounded {
+			limit = fmt.Sprintf(" (at most %s and %s): %s", eventsP50, eventsP99, verdict(p50 <= eventsP50 && p99 <= eventsP99))
 		}
-		fmt.Printf("events to %d users, %s: p50 %s, p99 %s, the last %s%s\n", users, f.how, ms1(p50), ms1(p99), ms1(slices.Max(f.took)), says)
+		fmt.Printf("events to %d users, %s: p50 %s, p99 %s, the last %s%s\n", users, f.distribution, ms1(p50), ms1(p99), ms1(slices.Max(f.took)), limit)
 	}
 	fmt.Printf("events to %d users: of the spread ones COMMIT took p50 %s, p99 %s; %.2f ms of the server's processor for each event; %.0f MB resident, %.1f kB a stream\n",
 		users, ms1(percentile(commits, 50)), ms1(percentile(commits, 99)), float64(used-cpu)/1e6/float64(3*users), float64(rss)/1e6, float64(rss)/1e3/float64(users))
-	return c.compare(ctx, everybody)
+	return c.compare(ctx, all)
 }
 
 func percentile(d []time.Duration, p int) time.Duration {
@@ -134,7 +133,7 @@ func percentile(d []time.Duration, p int) time.Duration {
 	return s[min(len(s)-1, (len(s)*p+99)/100-1)]
 }
 
-// descriptors makes sure that both ends of every stream can be open.
+// descriptors raises the limit of file descriptors for the streams.
 func descriptors(users int) error {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
@@ -143,7 +142,7 @@ func descriptors(users int) error {
 	if need := uint64(users + 500); l.Cur < need {
 		l.Cur = min(max(need, l.Cur), l.Max)
 		if l.Max < need {
-			return fmt.Errorf("%d descriptors are needed, and %d allowed: raise the limit (ulimit -Hn)", need, l.Max)
+			return fmt.Errorf("%d file descriptors are needed and %d are allowed: raise the limit (ulimit -Hn)", need, l.Max)
 		}
 		return unix.Setrlimit(unix.RLIMIT_NOFILE, &l)
 	}
@@ -151,7 +150,7 @@ func descriptors(users int) error {
 }
 
 // serve starts a server on the database.
-func (d *ownDatabase) serve(ctx context.Context, binary string) (*proc.Server, error) {
+func (d *database) serve(ctx context.Context, binary string) (*proc.Server, error) {
 	s, err := proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(d.dir, "server"), Env: []string{
 		"CODEHUB_DATABASE_URL=" + d.pg.URL(), "CODEHUB_LOG_LEVEL=info", "CODEHUB_ALLOW_NO_WALL=true"}})
 	if err != nil {
@@ -166,8 +165,8 @@ func (d *ownDatabase) serve(ctx context.Context, binary string) (*proc.Server, e
 	return s, nil
 }
 
-// end stops a server and leaves nothing of it in Docker.
-func end(ctx context.Context, s *proc.Server) error {
+// stopServer stops a server and removes its resources from Docker.
+func stopServer(ctx context.Context, s *proc.Server) error {
 	s.Close()
 	api, err := client.New(client.FromEnv)
 	if err != nil {
@@ -177,15 +176,15 @@ func end(ctx context.Context, s *proc.Server) error {
 	return proc.Sweep(context.WithoutCancel(ctx), api, s.Installation())
 }
 
-// committing is connections that change workspaces.
-type committing struct {
+// writers are connections that change workspaces.
+type writers struct {
 	conns []*pgx.Conn
 	took  []time.Duration // of each COMMIT
 }
 
-func (d *ownDatabase) committers(ctx context.Context) (*committing, error) {
-	c := &committing{}
-	for range committers {
+func (d *database) openWriters(ctx context.Context) (*writers, error) {
+	c := &writers{}
+	for range writerCount {
 		conn, err := pgx.Connect(ctx, d.pg.URL())
 		if err != nil {
 			c.close()
@@ -196,7 +195,7 @@ func (d *ownDatabase) committers(ctx context.Context) (*committing, error) {
 	return c, nil
 }
 
-func (c *committing) close() {
+func (c *writers) close() {
 	for _, conn := range c.conns {
 		_ = conn.Close(context.Background())
 	}
@@ -204,20 +203,20 @@ func (c *committing) close() {
 
 const edit = `UPDATE workspaces SET memo = $2 WHERE id = $1`
 
-// spread commits one change for each person, evenly over time.
-func (c *committing) spread(ctx context.Context, everybody []person, tag string, over time.Duration) error {
+// spread commits one change for each user, at even intervals over a duration.
+func (c *writers) spread(ctx context.Context, users []benchUser, tag string, over time.Duration) error {
 	start := time.Now()
-	took := make([]time.Duration, len(everybody))
+	took := make([]time.Duration, len(users))
 	var g errgroup.Group
 	for n, conn := range c.conns {
 		g.Go(func() error {
-			for i := n; i < len(everybody); i += len(c.conns) {
-				time.Sleep(time.Until(start.Add(over * time.Duration(i) / time.Duration(len(everybody)))))
+			for i := n; i < len(users); i += len(c.conns) {
+				time.Sleep(time.Until(start.Add(over * time.Duration(i) / time.Duration(len(users)))))
 				tx, err := conn.Begin(ctx)
 				if err != nil {
 					return err
 				}
-				if _, err := tx.Exec(ctx, edit, everybody[i].workspace, tag); err != nil {
+				if _, err := tx.Exec(ctx, edit, users[i].workspace, tag); err != nil {
 					return err
 				}
 				commit := time.Now()
@@ -233,14 +232,14 @@ func (c *committing) spread(ctx context.Context, everybody []person, tag string,
 	return g.Wait()
 }
 
-// atOnce commits a change for everybody in one transaction.
-func (c *committing) atOnce(ctx context.Context, tag string) error {
+// atOnce commits a change for all users in one transaction.
+func (c *writers) atOnce(ctx context.Context, tag string) error {
 	_, err := c.conns[0].Exec(ctx, `UPDATE workspaces SET memo = $1`, tag)
 	return err
 }
 
-// since is how long before it was heard each change was committed.
-func (c *committing) since(ctx context.Context, everybody []person, heard []time.Time) ([]time.Duration, error) {
+// since returns the time from the commit of each change to its event.
+func (c *writers) since(ctx context.Context, users []benchUser, received []time.Time) ([]time.Duration, error) {
 	rows, err := c.conns[0].Query(ctx, `SELECT id::text, pg_xact_commit_timestamp(xmin) FROM workspaces`)
 	if err != nil {
 		return nil, err
@@ -251,22 +250,21 @@ func (c *committing) since(ctx context.Context, everybody []person, heard []time
 	if _, err := pgx.ForEachRow(rows, []any{&id, &at}, func() error { committed[id] = at; return nil }); err != nil {
 		return nil, err
 	}
-	took := make([]time.Duration, len(heard))
-	for i, p := range everybody {
-		if took[i] = heard[i].Sub(committed[p.workspace]); took[i] <= 0 || took[i] > time.Minute {
-			return nil, fmt.Errorf("an event came %s after its commit: somebody else changed the workspace", took[i])
+	took := make([]time.Duration, len(received))
+	for i, p := range users {
+		if took[i] = received[i].Sub(committed[p.workspace]); took[i] <= 0 || took[i] > time.Minute {
+			return nil, fmt.Errorf("an event arrived %s after its commit: the workspace was changed again", took[i])
 		}
 	}
 	return took, nil
 }
 
-// compare is what telling costs those who commit: as many commits as quickly as
-// they go, with and without notifications.
-func (c *committing) compare(ctx context.Context, everybody []person) error {
+// compare prints the rate of commits with and without notifications.
+func (c *writers) compare(ctx context.Context, users []benchUser) error {
 	rate := func(tag string) (float64, error) {
 		begun := time.Now()
-		err := c.spread(ctx, everybody, tag, 0)
-		return float64(len(everybody)) / time.Since(begun).Seconds(), err
+		err := c.spread(ctx, users, tag, 0)
+		return float64(len(users)) / time.Since(begun).Seconds(), err
 	}
 	with, err := rate("with")
 	if err != nil {
@@ -279,6 +277,6 @@ func (c *committing) compare(ctx context.Context, everybody []person) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("events to %d users: %.0f commits/s by %d connections with notifications, %.0f without\n", len(everybody), with, committers, without)
+	fmt.Printf("events to %d users: %.0f commits/s by %d connections with notifications, %.0f without\n", len(users), with, writerCount, without)
 	return nil
 }

@@ -22,8 +22,8 @@ func verdict(ok bool) string {
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.0f ms", float64(d)/1e6) }
 
-// wake: a navigation on STANDBY until the workspace's page comes through the
-// proxy, beside a bare create and start until /healthz answers.
+// wake measures the time from a navigation to a stopped workspace to its page
+// through the proxy, and the rival's create and start until /healthz answers.
 func (b *bench) wake(ctx context.Context) error {
 	id, err := b.api.create(ctx, "bench-wake", b.image)
 	if err != nil {
@@ -57,7 +57,8 @@ func (b *bench) wake(ctx context.Context) error {
 	return nil
 }
 
-// create: until RUNNING, beside a bare volume create and run until it answers.
+// create measures the creation of a workspace until RUNNING, and the rival's
+// volume create and run.
 func (b *bench) create(ctx context.Context) error {
 	var ours, bare []time.Duration
 	for i := range b.n {
@@ -85,7 +86,8 @@ func (b *bench) create(ctx context.Context) error {
 	return nil
 }
 
-// starts: 50 starts of the test image at once, beside a bare parallel loop.
+// starts measures 50 parallel starts of the test image, with and without
+// codehub.
 func (b *bench) starts(ctx context.Context) error {
 	const count = 50
 	ids := make([]string, count)

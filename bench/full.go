@@ -14,16 +14,16 @@ import (
 	"codehub/internal/postgres/embedded"
 )
 
-// full: the memory and processor time of a real server, its database left out,
-// that has nothing to do: without workspaces, and with very many, archived all
-// of them, so that the engine has nothing to show.
-func full(ctx context.Context, binary string) (err error) {
+// fullServer measures memory and processor time of an idle server, without its
+// database: without workspaces, and with many archived ones, for which Docker
+// has no resources.
+func fullServer(ctx context.Context, binary string) (err error) {
 	dir, err := os.MkdirTemp("", "codehub-bench-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := os.Chmod(dir, 0o755); err != nil { // the database runs as another user
+	if err := os.Chmod(dir, 0o755); err != nil { // the database runs as a different user
 		return err
 	}
 	data := filepath.Join(dir, "data")
@@ -37,7 +37,7 @@ func full(ctx context.Context, binary string) (err error) {
 	if err := server.Start(sctx); err != nil {
 		return err
 	}
-	empty, _, err := atRest(ctx, server.Pid())
+	empty, _, err := idleUsage(ctx, server.Pid())
 	if err != nil {
 		return err
 	}
@@ -50,10 +50,10 @@ func full(ctx context.Context, binary string) (err error) {
 		return err
 	}
 	defer conn.Close(ctx)
-	if err := (crowd{archived: many}).settle(ctx, conn); err != nil {
+	if err := (population{archived: many}).insert(ctx, conn); err != nil {
 		return err
 	}
-	rss, percent, err := atRest(ctx, server.Pid())
+	rss, percent, err := idleUsage(ctx, server.Pid())
 	if err != nil {
 		return err
 	}
@@ -62,8 +62,8 @@ func full(ctx context.Context, binary string) (err error) {
 	return nil
 }
 
-// atRest lets a server settle for a while, and then watches it for another.
-func atRest(ctx context.Context, pid int) (rss int64, percent float64, err error) {
+// idleUsage waits until the server is idle and then measures it for a minute.
+func idleUsage(ctx context.Context, pid int) (rss int64, percent float64, err error) {
 	const settling, watching = 45 * time.Second, time.Minute
 	var used [2]time.Duration
 	for i, wait := range []time.Duration{settling, watching} {

@@ -14,13 +14,13 @@ import (
 	"strings"
 )
 
-// The homes that are archived are made of the source code of Go's own standard
-// library and of random bytes; the same each time.
+// The archived homes have source code of Go's standard library and random
+// bytes, the same in every run.
 
-// workspaceUser is whom the files belong to, as in the workspace image.
+// workspaceUser is the owner of the files, as in the workspace image.
 const workspaceUser = 1000
 
-// sourceText is all of the standard library's source code in one.
+// sourceText returns the concatenated source code of the standard library.
 func sourceText(ctx context.Context) ([]byte, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
@@ -36,7 +36,7 @@ func sourceText(ctx context.Context) ([]byte, error) {
 		return err
 	})
 	if err == nil && len(text) < 64<<20 {
-		err = errors.New("there is too little of it")
+		err = errors.New("less than 64 MiB of source code")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read Go's source code: %w", err)
@@ -70,7 +70,8 @@ func fillSmall(text []byte, files int) func(dir string) error {
 	}
 }
 
-// fillMixed fills a home with files of 32 MiB, in turn source code and random.
+// fillMixed fills a home with files of 32 MiB, alternately of source code and
+// random bytes.
 func fillMixed(text []byte, mib int) func(dir string) error {
 	const size = 32 << 20
 	return func(dir string) error {
@@ -99,8 +100,8 @@ func fillMixed(text []byte, mib int) func(dir string) error {
 	}
 }
 
-// code yields source code without end. No two copies of it are the same: what
-// is called "err" is called something else in each.
+// code is an endless reader of source code. Each copy replaces "err" by a
+// different name, so that copies differ.
 type code struct {
 	text []byte
 	at   int

@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// idleServer watches the server, with its embedded database and a handful of
-// workspaces that run, while nobody does anything: its own memory and
-// processor time.
+// idleServer measures memory and processor time of the idle server with five
+// running workspaces, without its embedded database.
 func (b *bench) idleServer(ctx context.Context) error {
 	pid := b.server.Pid()
 	for i := range 5 {
@@ -21,7 +20,7 @@ func (b *bench) idleServer(ctx context.Context) error {
 		}
 		defer b.api.remove(id)
 	}
-	select { // what the figures before it stirred up has settled
+	select { // until the work of earlier figures has ended
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-time.After(40 * time.Second):
@@ -49,7 +48,7 @@ func (b *bench) idleServer(ctx context.Context) error {
 	return nil
 }
 
-// cpuTime is the processor time, user and system, that a process has used.
+// cpuTime returns the user and system time of a process.
 func cpuTime(pid int) (time.Duration, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -67,7 +66,7 @@ func cpuTime(pid int) (time.Duration, error) {
 	return time.Duration(ticks) * 10 * time.Millisecond, nil // USER_HZ is 100 on Linux
 }
 
-// resident is the memory of a process in bytes.
+// resident returns the resident memory of a process in bytes.
 func resident(pid int) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -15,15 +15,15 @@ import (
 	"codehub/internal/postgres"
 )
 
-// succession: two servers on one PostgreSQL, each with a line of its own to it.
-// The one that leads is killed, stopped, or cut off from the database; how long
-// until the other one leads. Docker has no part in it.
-func succession(ctx context.Context, _ int) error {
+// leaderFailover measures how long two servers on one PostgreSQL take to change
+// the leader after it was killed, suspended, or cut off from the database.
+// Docker is not involved.
+func leaderFailover(ctx context.Context, _ int) error {
 	rounds, err := envInt("CODEHUB_BENCH_LEADER_ROUNDS", 3)
 	if err != nil {
 		return err
 	}
-	d, err := openOwn(ctx)
+	d, err := openDatabase(ctx)
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func succession(ctx context.Context, _ int) error {
 	p := &pair{db: db}
 	defer p.close()
 	for i := range p.servers {
-		if p.servers[i], err = newContender(d, i); err != nil {
+		if p.servers[i], err = newBenchServer(d, i); err != nil {
 			return err
 		}
 		if err := p.servers[i].start(ctx); err != nil {
@@ -46,17 +46,17 @@ func succession(ctx context.Context, _ int) error {
 	for _, f := range []struct {
 		name       string
 		within     time.Duration
-		lose, mend func(context.Context, *contender) error
+		begin, end func(context.Context, *benchServer) error
 	}{
-		{"killed", 5 * time.Second, func(_ context.Context, c *contender) error { c.Kill(); return nil }, func(ctx context.Context, c *contender) error { return c.start(ctx) }},
-		{"stopped", 20 * time.Second, signalled(syscall.SIGSTOP), signalled(syscall.SIGCONT)},
+		{"killed", 5 * time.Second, func(_ context.Context, c *benchServer) error { c.Kill(); return nil }, func(ctx context.Context, c *benchServer) error { return c.start(ctx) }},
+		{"suspended", 20 * time.Second, sendSignal(syscall.SIGSTOP), sendSignal(syscall.SIGCONT)},
 		{"cut off", 20 * time.Second,
-			func(_ context.Context, c *contender) error { c.wire.Cut(); return nil },
-			func(_ context.Context, c *contender) error { c.wire.Mend(); return nil }},
+			func(_ context.Context, c *benchServer) error { c.wire.Cut(); return nil },
+			func(_ context.Context, c *benchServer) error { c.wire.Mend(); return nil }},
 	} {
 		var took []time.Duration
 		for range rounds {
-			t, err := p.round(ctx, f.lose, f.mend)
+			t, err := p.round(ctx, f.begin, f.end)
 			if err != nil {
 				return fmt.Errorf("%s: %w", f.name, err)
 			}
@@ -69,13 +69,13 @@ func succession(ctx context.Context, _ int) error {
 	return nil
 }
 
-// contender is a server that may lead, and its line to the database.
-type contender struct {
+// benchServer is a server with its wire to the database.
+type benchServer struct {
 	*proc.Server
 	wire *proc.Wire
 }
 
-func newContender(d *ownDatabase, n int) (*contender, error) {
+func newBenchServer(d *database, n int) (*benchServer, error) {
 	binary, err := filepath.Abs(env("CODEHUB_TEST_BINARY", "bin/codehub"))
 	if err != nil {
 		return nil, err
@@ -86,38 +86,38 @@ func newContender(d *ownDatabase, n int) (*contender, error) {
 	}
 	server, err := proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(d.dir, fmt.Sprint("server", n)), Env: []string{
 		"CODEHUB_DATABASE_URL=" + wire.URL, "CODEHUB_ARCHIVE_URL=file://" + filepath.Join(d.dir, "archives"),
-		"DOCKER_HOST=unix://" + filepath.Join(d.dir, "no-engine"), "CODEHUB_LOG_LEVEL=info"}})
+		"DOCKER_HOST=unix://" + filepath.Join(d.dir, "no-docker"), "CODEHUB_LOG_LEVEL=info"}})
 	if err != nil {
 		wire.Close()
 		return nil, err
 	}
-	return &contender{server, wire}, nil
+	return &benchServer{server, wire}, nil
 }
 
-func (c *contender) start(ctx context.Context) error {
+func (c *benchServer) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	return c.Start(ctx)
 }
 
-func signalled(sig syscall.Signal) func(context.Context, *contender) error {
-	return func(_ context.Context, c *contender) error { return syscall.Kill(c.Pid(), sig) }
+func sendSignal(sig syscall.Signal) func(context.Context, *benchServer) error {
+	return func(_ context.Context, c *benchServer) error { return syscall.Kill(c.Pid(), sig) }
 }
 
 var joined = regexp.MustCompile(`joined the servers of this database.* replica=([0-9a-f-]{36})`)
 
-// replica is the id of the process that runs.
-func (c *contender) replica() string {
+// replica returns the id of the running process.
+func (c *benchServer) replica() string {
 	if all := joined.FindAllStringSubmatch(c.Log(), -1); len(all) > 0 {
 		return all[len(all)-1][1]
 	}
 	return ""
 }
 
-// pair is two servers on one database.
+// pair are two servers on one database.
 type pair struct {
 	db      *postgres.DB
-	servers [2]*contender
+	servers [2]*benchServer
 }
 
 func (p *pair) close() {
@@ -131,14 +131,15 @@ func (p *pair) close() {
 	}
 }
 
-// round loses the leader, at any time between two of its beats, and measures
-// how long until the other one leads.
-func (p *pair) round(ctx context.Context, lose, mend func(context.Context, *contender) error) (time.Duration, error) {
-	leader, err := p.leads(ctx, nil)
+// round makes the leader fail at a random time between two heartbeats, and
+// measures the time until the other server leads.
+func (p *pair) round(ctx context.Context, lose, mend func(context.Context, *benchServer) error) (time.Duration, error) {
+	leader, err := p.awaitLeader(ctx, nil)
 	if err != nil {
 		return 0, err
 	}
-	// Both have seen each other for a while, and beats come at any time.
+	// The servers have seen each other, and the heartbeats are at a random
+	// phase.
 	select {
 	case <-ctx.Done():
 		return 0, ctx.Err()
@@ -148,7 +149,7 @@ func (p *pair) round(ctx context.Context, lose, mend func(context.Context, *cont
 	if err := lose(ctx, leader); err != nil {
 		return 0, err
 	}
-	if _, err := p.leads(ctx, leader); err != nil {
+	if _, err := p.awaitLeader(ctx, leader); err != nil {
 		return 0, err
 	}
 	took := time.Since(began)
@@ -160,12 +161,12 @@ func (p *pair) round(ctx context.Context, lose, mend func(context.Context, *cont
 	return took, leader.AwaitReady(bounded)
 }
 
-// leads waits until a server leads that is not the given one.
-func (p *pair) leads(ctx context.Context, not *contender) (*contender, error) {
+// awaitLeader waits until a server other than not leads.
+func (p *pair) awaitLeader(ctx context.Context, not *benchServer) (*benchServer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	look := time.NewTicker(20 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
 	for {
 		list, err := p.db.Replicas(ctx)
 		if err != nil {
@@ -180,8 +181,8 @@ func (p *pair) leads(ctx context.Context, not *contender) (*contender, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return nil, errors.New("nobody leads")
-		case <-look.C:
+			return nil, errors.New("no server became the leader")
+		case <-poll.C:
 		}
 	}
 }

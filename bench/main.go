@@ -1,8 +1,8 @@
-// Command bench measures codehub beside what it stands on, in one run, and
-// prints one line a figure. The machines it runs on are noisy: quote the
-// ratios and differences, not the times.
+// Command bench compares codehub with the same work without it, in one run, and
+// prints one line for each figure. Machines are noisy: quote ratios and
+// differences, not times.
 //
-//	go run ./bench                # all of it
+//	go run ./bench                # all figures
 //	go run ./bench -only wake,create -n 5
 package main
 
@@ -28,11 +28,11 @@ func main() {
 	}
 }
 
-// bench is what the figures of a running server are measured with.
+// bench has the servers and options for the figures of a running server.
 type bench struct {
 	server *proc.Server
 	api    *apiClient
-	bare   *bare
+	bare   *bareDocker
 	image  string // the workspace image
 	small  string // the test image
 	n      int
@@ -41,8 +41,8 @@ type bench struct {
 
 func run() error {
 	only := flag.String("only", "wake,create,starts,idle,job,small,mixed,tick,leader,ttl,full,events,activity", "figures to measure")
-	n := flag.Int("n", 10, "runs of which the median is taken")
-	idle := flag.Duration("idle", 5*time.Minute, "how long the idle server is watched")
+	n := flag.Int("n", 10, "number of runs for each median")
+	idle := flag.Duration("idle", 5*time.Minute, "duration for which the idle server is measured")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -64,7 +64,7 @@ func run() error {
 		case name == "full":
 			alone = true
 		default:
-			return fmt.Errorf("no figure %q", name)
+			return fmt.Errorf("unknown figure %q", name)
 		}
 	}
 	if err := measureServer(ctx, binary, *n, *idle, ofServer); err != nil {
@@ -79,7 +79,7 @@ func run() error {
 		}
 	}
 	if alone {
-		if err := full(ctx, binary); err != nil {
+		if err := fullServer(ctx, binary); err != nil {
 			return fmt.Errorf("full: %w", err)
 		}
 	}
@@ -96,7 +96,7 @@ var archiveFigures = map[string]func(*storage, context.Context) error{
 
 // databaseFigures need no Docker.
 var databaseFigures = map[string]func(ctx context.Context, n int) error{
-	"tick": tick, "leader": succession, "ttl": ttl, "events": events, "activity": recording,
+	"tick": tick, "leader": leaderFailover, "ttl": ttlStatements, "events": events, "activity": activityCost,
 }
 
 func measureArchives(ctx context.Context, binary string, n int, names []string) error {
@@ -125,7 +125,7 @@ func measureServer(ctx context.Context, binary string, n int, idle time.Duration
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil { // the database runs as another user
+	if err := os.Chmod(dir, 0o755); err != nil { // the database runs as a different user
 		return err
 	}
 	server, err := proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(dir, "data"), Env: []string{
@@ -139,7 +139,7 @@ func measureServer(ctx context.Context, binary string, n int, idle time.Duration
 		server.Close()
 		return err
 	}
-	bare, err := newBare()
+	bare, err := newBareDocker()
 	if err != nil {
 		server.Close()
 		return err
@@ -175,7 +175,7 @@ func env(name, otherwise string) string {
 	return otherwise
 }
 
-// envInt is a count from the environment.
+// envInt returns a positive number from the environment.
 func envInt(name string, otherwise int) (int, error) {
 	v := os.Getenv(name)
 	if v == "" {

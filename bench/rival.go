@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// tarball is what the rival made of a home.
+// tarball is the rival's archive of a home.
 type tarball struct {
 	path string
 	took time.Duration
@@ -35,32 +35,33 @@ func (s *storage) tar(ctx context.Context, h *home) (tarball, error) {
 	return t, nil
 }
 
-// untar unpacks it into a new home.
+// untar unpacks a tarball into a new home.
 func (s *storage) untar(ctx context.Context, t tarball) (took, cpu time.Duration, err error) {
-	h, err := s.volume(ctx)
+	h, err := s.newVolume(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
-	settle()
+	syncDisks()
 	begun := time.Now()
 	cpu, err = s.shell(ctx, `zstd -q -dc "$0" | tar -x -C "$1" && sync`, t.path, h.dir)
 	return time.Since(begun), cpu, err
 }
 
-// warm reads a home as the rival does, so that neither is the first to: the
-// first pays for the access times, too.
+// warm reads a home as the rival does, so that no measurement includes the
+// first update of access times.
 func (s *storage) warm(ctx context.Context, h *home) error {
 	_, err := s.shell(ctx, `tar -c -C "$0" . | cat > /dev/null`, h.dir)
 	return err
 }
 
-// shell returns the processor time of the script and all that it ran.
+// shell runs a script and returns its processor time, including its child
+// processes.
 func (s *storage) shell(ctx context.Context, script string, args ...string) (time.Duration, error) {
 	script = "set -o pipefail; " + script
 	cmd := exec.CommandContext(ctx, "bash", append([]string{"-c", script}, args...)...)
-	if s.share != "" {
+	if s.cgroup != "" {
 		cmd.Args[2] = `echo $$ > "$SHARE/cgroup.procs" && ` + script
-		cmd.Env = append(os.Environ(), "SHARE="+s.share)
+		cmd.Env = append(os.Environ(), "SHARE="+s.cgroup)
 	}
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -10,13 +10,12 @@ import (
 	"strings"
 )
 
-// A storage job gives way to whatever else wants the processors, and a rival
-// that does not would win on any machine that is a little busy. So the rival
-// runs in a control group like a job's, beside it.
+// A storage job has a small processor share. For a fair comparison on a busy
+// machine, the rival runs in a control group with the same share.
 
-// shareOf makes a control group with the processors' share of a job's process.
-// It returns its folder, which the caller removes.
-func shareOf(pid int) (string, error) {
+// newCgroup creates a control group next to that of a job's process, with the
+// same processor share. It returns its folder, which the caller removes.
+func newCgroup(pid int) (string, error) {
 	group, err := cpuGroup(pid)
 	if err != nil {
 		return "", err
@@ -35,11 +34,11 @@ func shareOf(pid int) (string, error) {
 		}
 		return dir, err
 	}
-	return dir, fmt.Errorf("no share of the processors in %s", group)
+	return dir, fmt.Errorf("no processor share in %s", group)
 }
 
-// cpuGroup is the folder of the control group that says what share of the
-// processors a process has.
+// cpuGroup returns the folder of the control group that sets the processor
+// share of a process.
 func cpuGroup(pid int) (string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
@@ -78,5 +77,5 @@ func cpuGroup(pid int) (string, error) {
 	if path, ok := paths[""]; ok && second != "" {
 		return filepath.Join(second, path), nil
 	}
-	return "", errors.New("no control group for the processors")
+	return "", errors.New("no control group of the cpu controller")
 }

@@ -25,7 +25,7 @@ import (
 )
 
 // storage archives and restores as the server does, with storage jobs and a
-// bucket in a folder, but for the database; and, beside it, with tar and zstd.
+// bucket in a folder but without a database. It also runs the rival.
 type storage struct {
 	runtime      *docker.Runtime
 	bucket       *bucket.Bucket
@@ -34,15 +34,15 @@ type storage struct {
 	dir          string // the bucket, and the rival's archives
 	n            int
 
-	text  []byte     // of sourceText
-	fixed *fixedCost // once it was measured
-	count int        // of the rival's archives
-	share string     // the rival's control group; empty as long as there was no job
+	text   []byte     // result of sourceText
+	fixed  *fixedCost // nil before the measurement
+	count  int        // number of the rival's archives
+	cgroup string     // the rival's control group, "" before the first job
 }
 
 func newStorage(ctx context.Context, binary string, n int) (*storage, error) {
 	if os.Geteuid() != 0 {
-		return nil, errors.New("the homes are in the engine's own folder: run this as root")
+		return nil, errors.New("the benchmark writes to Docker's volumes: run it as root")
 	}
 	s := &storage{installation: uuid.NewString(), n: n}
 	var err error
@@ -81,10 +81,10 @@ func (s *storage) open(ctx context.Context, binary string) error {
 }
 
 func (s *storage) close(ctx context.Context) {
-	if s.share != "" {
-		_ = os.Remove(s.share)
+	if s.cgroup != "" {
+		_ = os.Remove(s.cgroup)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Minute) // a disk may take its time with this much
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Minute) // removing this much may be slow
 	defer cancel()
 	if s.runtime != nil {
 		s.runtime.Close()
@@ -100,15 +100,15 @@ func (s *storage) close(ctx context.Context) {
 	}
 }
 
-// home is a volume, with the row that it would have.
+// home is a volume with the row of its workspace.
 type home struct {
 	row   workspace.Workspace
 	claim string
-	dir   string // where the volume is on this machine
+	dir   string // the volume's folder on this machine
 }
 
-// volume makes a home with nothing in it.
-func (s *storage) volume(ctx context.Context) (*home, error) {
+// newVolume creates an empty home.
+func (s *storage) newVolume(ctx context.Context) (*home, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return nil, err
@@ -126,32 +126,32 @@ func (s *storage) volume(ctx context.Context) (*home, error) {
 	}
 	h.dir = v.Volume.Mountpoint
 	if _, err := os.Stat(h.dir); err != nil {
-		return nil, fmt.Errorf("the engine must be on this machine: %w", err)
+		return nil, fmt.Errorf("Docker must run on this machine: %w", err)
 	}
 	return h, nil
 }
 
-func (s *storage) homeOf(ctx context.Context, fill func(dir string) error) (*home, error) {
-	h, err := s.volume(ctx)
+func (s *storage) newHome(ctx context.Context, fill func(dir string) error) (*home, error) {
+	h, err := s.newVolume(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if err := fill(h.dir); err != nil {
-		return nil, fmt.Errorf("make a home: %w", err)
+		return nil, fmt.Errorf("fill a home: %w", err)
 	}
 	return h, os.Lchown(h.dir, workspaceUser, workspaceUser)
 }
 
-// archived is what the archiving of a home came to.
+// archived is the result of archiving a home.
 type archived struct {
 	stored time.Duration // until the job has ended
-	done   time.Duration // until the archive is read back, too
+	done   time.Duration // until the archive is read back
 	usage  usage         // of the job
 	meta   *archive.Meta
 	key    string
 }
 
-// archive does what the controller does until the volume may be removed.
+// archive runs the steps of the controller up to the removal of the volume.
 func (s *storage) archive(ctx context.Context, h *home) (archived, error) {
 	row := h.row
 	row.OpID = uuid.NewString()
@@ -175,16 +175,17 @@ func (s *storage) archive(ctx context.Context, h *home) (archived, error) {
 	return a, s.runtime.RemoveJob(ctx, job)
 }
 
-// restore fills a new home from an archive. It returns how long that took, up
-// to when all is on the disk.
+// restore restores an archive into a new home. It returns the time until
+// everything is synced.
 func (s *storage) restore(ctx context.Context, from archived) (time.Duration, usage, error) {
-	h, err := s.volume(ctx)
+	h, err := s.newVolume(ctx)
 	if err != nil {
 		return 0, usage{}, err
 	}
-	settle()
+	syncDisks()
 	row := h.row
-	// As if it were this workspace's: the archive and its .meta say whose it is.
+	// The row has the workspace id of the archive's .meta, because the restore
+	// checks it.
 	row.ID, row.OpID, row.ArchiveKey = workspace.ID(from.meta.WorkspaceID), uuid.NewString(), from.key
 	spec := runtime.JobSpec{
 		Workspace: h.row.ID, Claim: row.OpID, Kind: runtime.JobRestore, Storage: row.StorageBackend, VolumeClaim: h.claim, Key: from.key,
@@ -197,13 +198,13 @@ func (s *storage) restore(ctx context.Context, from archived) (time.Duration, us
 	return time.Since(begun), used, err
 }
 
-// runJob runs a storage job to its end, and returns its id, too.
+// runJob runs a storage job and returns its result, id and usage.
 func (s *storage) runJob(ctx context.Context, spec runtime.JobSpec) (result storagejob.Result, id string, used usage, err error) {
 	job, err := s.runtime.StartJob(ctx, spec)
 	if err != nil {
 		return result, "", used, err
 	}
-	watched := s.watch(ctx, job.ID)
+	watched := s.watchUsage(ctx, job.ID)
 	ended := false
 	exit, err := s.runtime.FollowJob(ctx, job.ID, func(line []byte) {
 		var e storagejob.Event
@@ -222,5 +223,6 @@ func (s *storage) runJob(ctx context.Context, spec runtime.JobSpec) (result stor
 	return result, job.ID, used, err
 }
 
-// settle leaves nothing to be written for whoever is measured next.
-func settle() { unix.Sync() }
+// syncDisks syncs all disks, so that a measurement does not include earlier
+// writes.
+func syncDisks() { unix.Sync() }

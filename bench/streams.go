@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -17,12 +18,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// person is a user with a session and a workspace with which there is nothing
-// to do.
-type person struct{ user, session, workspace string }
+// benchUser is a user with a session and a workspace that needs no operation.
+type benchUser struct{ user, session, workspace string }
 
-// people makes users by SQL: passwords take their time to check.
-func (d *ownDatabase) people(ctx context.Context, n int) ([]person, error) {
+// createUsers creates users by SQL, because hashing passwords is slow.
+func (d *database) createUsers(ctx context.Context, n int) ([]benchUser, error) {
 	conn, err := pgx.Connect(ctx, d.pg.URL())
 	if err != nil {
 		return nil, err
@@ -35,64 +35,64 @@ func (d *ownDatabase) people(ctx context.Context, n int) ([]person, error) {
 		)
 		INSERT INTO workspaces (id, owner_user_id, name, description, memo, image_ref, storage_backend,
 			desired_state, phase, error_reason, error_message)
-		SELECT gen_random_uuid(), id, 'project', repeat('what it is for ', 10), '', 'codehub/workspace:latest', 'docker-volume',
-			'STANDBY', 'ERROR', 'Timeout', 'It did not end in time.' FROM u RETURNING owner_user_id::text, id::text`, n)
+		SELECT gen_random_uuid(), id, 'project', repeat('a description. ', 10), '', 'codehub/workspace:latest', 'docker-volume',
+			'STANDBY', 'ERROR', 'Timeout', 'The operation timed out.' FROM u RETURNING owner_user_id::text, id::text`, n)
 	if err != nil {
 		return nil, err
 	}
-	everybody, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p person, err error) {
+	users, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p benchUser, err error) {
 		return p, row.Scan(&p.user, &p.workspace)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make users: %w", err)
+		return nil, fmt.Errorf("create users: %w", err)
 	}
 	var batch pgx.Batch
-	for i := range everybody {
-		p := &everybody[i]
+	for i := range users {
+		p := &users[i]
 		p.session = fmt.Sprintf("session-of-%s", p.user)
 		hash := sha256.Sum256([]byte(p.session))
 		batch.Queue(`INSERT INTO sessions (hash, user_id, expires_at) VALUES ($1, $2, now() + interval '1 day')`, hash[:], p.user)
 	}
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
-		return nil, fmt.Errorf("make sessions: %w", err)
+		return nil, fmt.Errorf("create sessions: %w", err)
 	}
 	_, err = conn.Exec(ctx, `ANALYZE`)
-	return everybody, err
+	return users, err
 }
 
-// ears are everybody's event streams.
-type ears struct {
+// eventStreams are the event streams of all users.
+type eventStreams struct {
 	conns []net.Conn
 	group sync.WaitGroup
-	fail  atomic.Pointer[error]
+	err   atomic.Pointer[error]
 
-	ready sync.WaitGroup // for the first heartbeat of each
+	ready sync.WaitGroup // waits for the first heartbeat of each stream
 
-	now atomic.Pointer[round]
-	n   int
+	current atomic.Pointer[round]
+	rounds  int
 }
 
-// round is one event for everybody.
+// round is one event for each user.
 type round struct {
-	tag   []byte
-	start time.Time
-	heard []atomic.Int64 // by person, in nanoseconds since start
-	left  atomic.Int64
-	all   chan struct{} // closed when everybody has heard of it
+	tag      []byte
+	start    time.Time
+	received []atomic.Int64 // by user, in nanoseconds since start
+	left     atomic.Int64
+	done     chan struct{} // closed when all events have arrived
 }
 
-// listenAll opens a stream for everybody and waits until all have had what
-// there is.
-func listenAll(ctx context.Context, server string, everybody []person) (*ears, error) {
+// openStreams opens a stream for each user and waits until all have sent their
+// first heartbeat.
+func openStreams(ctx context.Context, server string, users []benchUser) (*eventStreams, error) {
 	u, err := url.Parse(server)
 	if err != nil {
 		return nil, err
 	}
-	e := &ears{conns: make([]net.Conn, len(everybody))}
-	e.ready.Add(len(everybody))
+	e := &eventStreams{conns: make([]net.Conn, len(users))}
+	e.ready.Add(len(users))
 	var g errgroup.Group
 	g.SetLimit(16)
-	for i, p := range everybody {
+	for i, p := range users {
 		g.Go(func() error { return e.open(i, p, "127.0.0.1:"+u.Port(), u.Host) })
 	}
 	if err := g.Wait(); err != nil {
@@ -104,8 +104,8 @@ func listenAll(ctx context.Context, server string, everybody []person) (*ears, e
 	select {
 	case <-ready:
 	case <-time.After(time.Minute):
-		err = fmt.Errorf("not everybody has what there is")
-		if f := e.fail.Load(); f != nil {
+		err = errors.New("some streams have sent no heartbeat")
+		if f := e.err.Load(); f != nil {
 			err = *f
 		}
 		e.close()
@@ -114,11 +114,11 @@ func listenAll(ctx context.Context, server string, everybody []person) (*ears, e
 		e.close()
 		return nil, ctx.Err()
 	}
-	time.Sleep(3 * time.Second) // the controller's first looks are news, too
+	time.Sleep(3 * time.Second) // the controller's first ticks send events as well
 	return e, nil
 }
 
-func (e *ears) open(i int, p person, address, host string) error {
+func (e *eventStreams) open(i int, p benchUser, address, host string) error {
 	c, err := net.Dial("tcp", address)
 	if err != nil {
 		return err
@@ -136,15 +136,15 @@ func (e *ears) open(i int, p person, address, host string) error {
 		return fmt.Errorf("the event stream answers %s", resp.Status)
 	}
 	e.group.Go(func() {
-		if err := e.hear(i, resp); err != nil {
-			e.fail.CompareAndSwap(nil, &err)
+		if err := e.read(i, resp); err != nil {
+			e.err.CompareAndSwap(nil, &err)
 		}
 	})
 	return nil
 }
 
-// hear reads a stream to its end.
-func (e *ears) hear(i int, resp *http.Response) error {
+// read reads a stream to its end.
+func (e *eventStreams) read(i int, resp *http.Response) error {
 	defer resp.Body.Close()
 	lines := bufio.NewReaderSize(resp.Body, 4096)
 	ready := sync.OnceFunc(e.ready.Done)
@@ -157,50 +157,50 @@ func (e *ears) hear(i int, resp *http.Response) error {
 		if bytes.Equal(line, []byte("event: heartbeat\n")) {
 			ready()
 		} else if bytes.HasPrefix(line, []byte("data: ")) {
-			e.heard(i, line, at)
+			e.record(i, line, at)
 		}
 	}
 }
 
-func (e *ears) heard(i int, line []byte, at time.Time) {
-	r := e.now.Load()
+func (e *eventStreams) record(i int, line []byte, at time.Time) {
+	r := e.current.Load()
 	if r == nil || !bytes.Contains(line, r.tag) {
 		return
 	}
-	if r.heard[i].CompareAndSwap(0, int64(at.Sub(r.start))) && r.left.Add(-1) == 0 {
-		close(r.all)
+	if r.received[i].CompareAndSwap(0, int64(at.Sub(r.start))) && r.left.Add(-1) == 0 {
+		close(r.done)
 	}
 }
 
-// round has one event come for everybody, which commit brings about, and
-// returns when each was heard.
-func (e *ears) round(ctx context.Context, commit func(tag string) error) ([]time.Time, error) {
-	e.n++
-	tag := fmt.Sprintf("round %d", e.n)
-	r := &round{tag: fmt.Appendf(nil, `"memo":%q`, tag), start: time.Now(), all: make(chan struct{}), heard: make([]atomic.Int64, len(e.conns))}
+// round runs commit, which causes one event for each user, and returns the
+// times at which they arrived.
+func (e *eventStreams) round(ctx context.Context, commit func(tag string) error) ([]time.Time, error) {
+	e.rounds++
+	tag := fmt.Sprintf("round %d", e.rounds)
+	r := &round{tag: fmt.Appendf(nil, `"memo":%q`, tag), start: time.Now(), done: make(chan struct{}), received: make([]atomic.Int64, len(e.conns))}
 	r.left.Store(int64(len(e.conns)))
-	e.now.Store(r)
+	e.current.Store(r)
 	if err := commit(tag); err != nil {
 		return nil, err
 	}
 	select {
-	case <-r.all:
+	case <-r.done:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-time.After(time.Minute):
-		if f := e.fail.Load(); f != nil {
+		if f := e.err.Load(); f != nil {
 			return nil, *f
 		}
-		return nil, fmt.Errorf("%d of %d have heard nothing", r.left.Load(), len(e.conns))
+		return nil, fmt.Errorf("%d of %d events have not arrived", r.left.Load(), len(e.conns))
 	}
-	heard := make([]time.Time, len(e.conns))
-	for i := range heard {
-		heard[i] = r.start.Add(time.Duration(r.heard[i].Load()))
+	received := make([]time.Time, len(e.conns))
+	for i := range received {
+		received[i] = r.start.Add(time.Duration(r.received[i].Load()))
 	}
-	return heard, nil
+	return received, nil
 }
 
-func (e *ears) close() {
+func (e *eventStreams) close() {
 	for _, c := range e.conns {
 		if c != nil {
 			_ = c.Close()

@@ -15,20 +15,22 @@ import (
 	"codehub/internal/workspace"
 )
 
-// statementBound is how long one statement of the leader may take: its beat,
-// every 3 s, waits for it, and 10 s without one end its term.
-const statementBound = time.Second
+// statementLimit is the maximum time of one statement of the leader: its
+// heartbeat, every 3 s, waits for the statement, and 10 s without one end its
+// term.
+const statementLimit = time.Second
 
-// ttl: what the leader asks of a database of many workspaces to end those that
-// nobody uses, with none of them due, and with more than it ends at once; and
-// the writing of accesses, which makes the next tick read those rows again.
-func ttl(ctx context.Context, n int) (err error) {
-	db, err := openOwn(ctx)
+// ttlStatements measures the statements that stop and archive unused workspaces
+// in a database of many workspaces, with none due and with more due than one
+// batch. It also measures the writing of accesses, which makes the next tick
+// read those rows again.
+func ttlStatements(ctx context.Context, n int) (err error) {
+	db, err := openDatabase(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.close()) }()
-	if _, err := db.fill(ctx, mixOf(many)); err != nil {
+	if _, err := db.populate(ctx, typicalPopulation(many)); err != nil {
 		return err
 	}
 	s := &session{}
@@ -47,7 +49,7 @@ func ttl(ctx context.Context, n int) (err error) {
 		return func() error {
 			ids, err := end(ctx, after, batch)
 			if err == nil && len(ids) != want {
-				err = fmt.Errorf("%d are due, want %d", len(ids), want)
+				err = fmt.Errorf("%d workspaces are due, want %d", len(ids), want)
 			}
 			return err
 		}
@@ -57,9 +59,9 @@ func ttl(ctx context.Context, n int) (err error) {
 		n    int
 		do   func() error
 	}{
-		{"stop what is idle, none is", n, count(idle.EndIdle, never, 0)},
-		{"archive what is not used, none is", n, count(idle.EndUnused, never, 0)},
-		{"forget what nobody watched", n, func() error {
+		{"stop idle workspaces, none due", n, count(idle.EndIdle, never, 0)},
+		{"archive unused workspaces, none due", n, count(idle.EndUnused, never, 0)},
+		{"prune the activity clock", n, func() error {
 			_, err := clock.Prune(ctx, workspace.TTL{Standby: never, Archive: never})
 			return err
 		}},
@@ -75,26 +77,26 @@ func ttl(ctx context.Context, n int) (err error) {
 			}
 			took = append(took, time.Since(start))
 		}
-		_, longest := s.seen()
+		_, longest := s.totals()
 		plan, err := s.planOfLongest(ctx, conn)
 		if err != nil {
 			return err
 		}
 		fmt.Printf("ttl over %d workspaces: %s: %s, the longest statement %s (at most %s), by %s: %s\n",
-			many, f.what, ms1(median(took)), ms1(longest), statementBound, plan, verdict(longest <= statementBound))
+			many, f.what, ms1(median(took)), ms1(longest), statementLimit, plan, verdict(longest <= statementLimit))
 	}
 	return accesses(ctx, n)
 }
 
-// accesses measures the writing of the last uses of all that runs, and the
-// tick that follows.
+// accesses measures writing the last access of all running workspaces, and the
+// tick after it.
 func accesses(ctx context.Context, n int) (err error) {
-	db, err := openOwn(ctx)
+	db, err := openDatabase(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.close()) }()
-	backend, err := db.fill(ctx, mixOf(many))
+	backend, err := db.populate(ctx, typicalPopulation(many))
 	if err != nil {
 		return err
 	}
@@ -103,16 +105,16 @@ func accesses(ctx context.Context, n int) (err error) {
 		return err
 	}
 	defer store.Close()
-	l, err := db.lead(ctx, backend)
+	l, err := db.newLeader(ctx, backend)
 	if err != nil {
 		return err
 	}
 	defer l.stop()
-	if _, err := l.once(ctx); err != nil {
+	if _, err := l.tick(ctx); err != nil {
 		return err
 	}
 	var writes []time.Duration
-	var ticks []oneTick
+	var ticks []tickCost
 	for range min(n, 5) {
 		var seen []activity.Access
 		for _, c := range backend.containers {
@@ -123,19 +125,20 @@ func accesses(ctx context.Context, n int) (err error) {
 			return err
 		}
 		writes = append(writes, time.Since(start))
-		one, err := l.once(ctx)
+		one, err := l.tick(ctx)
 		if err != nil {
 			return err
 		}
 		ticks = append(ticks, one)
 	}
 	tick := medianOf(ticks)
-	fmt.Printf("ttl: %d accesses are written in %s; the tick after it, over %d workspaces, takes %s, %d statements, the longest %s\n",
+	fmt.Printf("ttl: %d accesses written in %s; the next tick over %d workspaces takes %s, %d statements, the longest %s\n",
 		len(backend.containers), ms1(median(writes)), many, ms1(tick.took), tick.statements, ms1(tick.longest))
 	return nil
 }
 
-// planOfLongest tells how the longest of the statements comes by its rows.
+// planOfLongest returns the scan of workspaces in the plan of the longest
+// statement.
 func (s *session) planOfLongest(ctx context.Context, conn *pgx.Conn) (string, error) {
 	s.mu.Lock()
 	sql, args := s.longestSQL, s.longestArgs

@@ -11,15 +11,15 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// usage is what a process took, as far as it was seen.
+// usage is the resource usage of a process, as sampled.
 type usage struct {
 	peak int64         // memory, bytes
 	cpu  time.Duration // user and system
 }
 
-// watch looks at a job until the function that it returns is called, which
-// tells what it saw.
-func (s *storage) watch(ctx context.Context, id string) func() usage {
+// watchUsage samples the usage of a job until the returned function is called,
+// which returns it.
+func (s *storage) watchUsage(ctx context.Context, id string) func() usage {
 	stop, done := make(chan struct{}), make(chan struct{})
 	var seen usage
 	go func() {
@@ -28,8 +28,8 @@ func (s *storage) watch(ctx context.Context, id string) func() usage {
 		if err != nil || c.Container.State.Pid == 0 {
 			return
 		}
-		if s.share == "" {
-			if s.share, err = shareOf(c.Container.State.Pid); err != nil {
+		if s.cgroup == "" {
+			if s.cgroup, err = newCgroup(c.Container.State.Pid); err != nil {
 				fmt.Fprintln(os.Stderr, "bench: the rival has a larger share of the processors than a job:", err)
 			}
 		}
@@ -56,8 +56,8 @@ func (s *storage) watch(ctx context.Context, id string) func() usage {
 	}
 }
 
-// peakMemory is the most that a process has had resident, in bytes, without
-// what it has mapped of files: that is page cache.
+// peakMemory returns the maximum resident memory of a process in bytes, without
+// mapped files, which are page cache.
 func peakMemory(pid int) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -71,7 +71,7 @@ func peakMemory(pid int) (int64, error) {
 	return high - files, err
 }
 
-// statusField is one of the sizes in /proc/PID/status, in bytes.
+// statusField returns a size from /proc/PID/status in bytes.
 func statusField(status, name string) (int64, error) {
 	for line := range strings.Lines(status) {
 		if rest, ok := strings.CutPrefix(line, name); ok {
@@ -79,5 +79,5 @@ func statusField(status, name string) (int64, error) {
 			return kb << 10, err
 		}
 	}
-	return 0, fmt.Errorf("no %s", name) // a process that has ended has none
+	return 0, fmt.Errorf("no %s", name) // a process that has ended has no sizes
 }

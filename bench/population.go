@@ -11,32 +11,32 @@ import (
 	"codehub/internal/workspace"
 )
 
-// crowd is how many workspaces of each kind there are, all of them at rest.
-type crowd struct{ running, standby, archived, pending, failed int }
+// population is a number of workspaces in each phase, without operations.
+type population struct{ running, standby, archived, pending, failed int }
 
-// mixOf is what a large installation looks like on a working day.
-func mixOf(n int) crowd {
-	c := crowd{running: n / 10, standby: n * 3 / 10, pending: n / 200, failed: n / 200}
+// typicalPopulation returns the mix of phases of a large installation.
+func typicalPopulation(n int) population {
+	c := population{running: n / 10, standby: n * 3 / 10, pending: n / 200, failed: n / 200}
 	c.archived = n - c.running - c.standby - c.pending - c.failed
 	return c
 }
 
-func (c crowd) size() int { return c.running + c.standby + c.archived + c.pending + c.failed }
+func (c population) size() int { return c.running + c.standby + c.archived + c.pending + c.failed }
 
-// settle writes the crowd's rows, ten to an owner, as they are once everything
-// that was asked for is done: what is observed of them changes nothing. Those
-// in PENDING wait an hour for their next attempt, those in ERROR for people.
-func (c crowd) settle(ctx context.Context, conn *pgx.Conn) error {
+// insert writes the rows, ten for each owner, as they are when all desired
+// states are reached: an observation changes nothing. Workspaces in PENDING
+// have their next attempt in an hour.
+func (c population) insert(ctx context.Context, conn *pgx.Conn) error {
 	for _, statement := range []struct {
 		sql  string
 		args []any
 	}{
-		{sql: `ALTER TABLE workspaces DISABLE TRIGGER USER`}, // nobody is to be told
+		{sql: `ALTER TABLE workspaces DISABLE TRIGGER USER`}, // no notifications
 		{sql: `
 			INSERT INTO users (id, username, username_key, password_hash)
-			SELECT gen_random_uuid(), 'person ' || i, 'person ' || i, '!' FROM generate_series(1, ($1::int + 9) / 10) i`, args: []any{c.size()}},
+			SELECT gen_random_uuid(), 'user ' || i, 'user ' || i, '!' FROM generate_series(1, ($1::int + 9) / 10) i`, args: []any{c.size()}},
 		{sql: conditionFunction},
-		{sql: crowdRows, args: []any{c.running, c.standby, c.archived, c.pending, c.failed}},
+		{sql: populationSQL, args: []any{c.running, c.standby, c.archived, c.pending, c.failed}},
 		{sql: `ALTER TABLE workspaces ENABLE TRIGGER USER`},
 		{sql: `VACUUM ANALYZE workspaces`},
 	} {
@@ -47,9 +47,9 @@ func (c crowd) settle(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// crowdRows makes the rows; half of the homes that are live were restored from an archive.
-// The ids are of version 7, in the order of creation.
-const crowdRows = `
+// populationSQL inserts the rows. Half of the live homes were restored from an
+// archive. The ids are of version 7, in the order of creation.
+const populationSQL = `
 	WITH one AS (
 		SELECT i,
 			(lpad(to_hex(1760000000000 + i * 60000::bigint), 12, '0') || '7000' || '8' || substr(md5('w' || i), 1, 15))::uuid AS id,
@@ -70,7 +70,7 @@ const crowdRows = `
 	INSERT INTO workspaces (id, owner_user_id, name, description, image_ref, storage_backend,
 		home_ctx, conditions, phase, phase_changed_at, archive_op_id, archive_key, archive_digest, archive_size,
 		error_reason, error_message, error_count, retry_at, desired_state, last_access_at, last_access_kind, created_at)
-	SELECT id, u.user_id, 'workspace ' || i, 'what it is for', 'codehub/workspace:latest', 'docker-volume',
+	SELECT id, u.user_id, 'workspace ' || i, 'a description.', 'codehub/workspace:latest', 'docker-volume',
 		CASE WHEN live THEN jsonb_build_object('state', 'live', 'claim', claim, 'marker', COALESCE(key, ''))
 			WHEN phase = 'PENDING' THEN jsonb_build_object('state', 'filling', 'claim', claim)
 			ELSE '{"state": "absent"}' END,
@@ -84,39 +84,42 @@ const crowdRows = `
 		CASE WHEN key IS NULL THEN '' ELSE encode(sha256(key::bytea), 'hex') END,
 		CASE WHEN key IS NULL THEN 0 ELSE 123456789 END,
 		CASE phase WHEN 'PENDING' THEN 'ActionFailed' WHEN 'ERROR' THEN 'RetryExceeded' END,
-		CASE WHEN phase IN ('PENDING', 'ERROR') THEN 'the engine said no' END,
+		CASE WHEN phase IN ('PENDING', 'ERROR') THEN 'Docker refused it.' END,
 		CASE phase WHEN 'PENDING' THEN 2 WHEN 'ERROR' THEN 3 ELSE 0 END,
 		CASE phase WHEN 'PENDING' THEN now() + interval '1 hour' END,
 		CASE phase WHEN 'STANDBY' THEN 'STANDBY' WHEN 'ARCHIVED' THEN 'ARCHIVED' ELSE 'RUNNING' END,
 		now() - i % 1000 * interval '1 minute', 'editor', now() - interval '30 days'
 	FROM kept
-	JOIN (SELECT id AS user_id, row_number() OVER (ORDER BY username_key) AS n FROM users WHERE username LIKE 'person %') u ON u.n = (i + 9) / 10`
+	JOIN (SELECT id AS user_id, row_number() OVER (ORDER BY username_key) AS n FROM users WHERE username LIKE 'user %') u ON u.n = (i + 9) / 10`
 
-// conditionFunction makes one of a row's conditions, for crowdRows.
+// conditionFunction creates a SQL function that returns one condition of a row,
+// for populationSQL.
 const conditionFunction = `
 	CREATE FUNCTION pg_temp.condition(holds boolean, yes text, no text, message text) RETURNS jsonb LANGUAGE sql AS $$
 		SELECT jsonb_build_object('status', CASE WHEN holds THEN 'True' ELSE 'False' END, 'reason', CASE WHEN holds THEN yes ELSE no END,
 			'message', message, 'last_transition_time', now() - interval '1 day')
 	$$`
 
-// still is a backend that has exactly what the rows of a crowd say, lists it in no time,
-// and on which nothing ever happens.
-type still struct {
+// staticRuntime is a runtime whose containers and volumes match the rows of a
+// population. It lists them at once, and they do not change.
+type staticRuntime struct {
 	*runtimetest.Fake
 	containers []runtime.Container
 	volumes    []runtime.Volume
 }
 
-func (s *still) Containers(context.Context) ([]runtime.Container, error)  { return s.containers, nil }
-func (s *still) Volumes(context.Context) ([]runtime.Volume, error)        { return s.volumes, nil }
-func (s *still) Jobs(context.Context) ([]runtime.Job, error)              { return nil, nil }
-func (s *still) Disks(context.Context) ([]runtime.Disk, error)            { return nil, nil }
-func (s *still) Prepare(context.Context) error                            { return nil }
-func (s *still) SettleVolume(context.Context, workspace.ID, string) error { return nil }
+func (s *staticRuntime) Containers(context.Context) ([]runtime.Container, error) {
+	return s.containers, nil
+}
+func (s *staticRuntime) Volumes(context.Context) ([]runtime.Volume, error)        { return s.volumes, nil }
+func (s *staticRuntime) Jobs(context.Context) ([]runtime.Job, error)              { return nil, nil }
+func (s *staticRuntime) Disks(context.Context) ([]runtime.Disk, error)            { return nil, nil }
+func (s *staticRuntime) Prepare(context.Context) error                            { return nil }
+func (s *staticRuntime) SettleVolume(context.Context, workspace.ID, string) error { return nil }
 
-// backendOf makes the backend that the rows speak of.
-func backendOf(ctx context.Context, conn *pgx.Conn) (*still, error) {
-	s := &still{Fake: runtimetest.NewFake()}
+// newStaticRuntime returns a runtime that matches the rows.
+func newStaticRuntime(ctx context.Context, conn *pgx.Conn) (*staticRuntime, error) {
+	s := &staticRuntime{Fake: runtimetest.NewFake()}
 	rows, err := conn.Query(ctx, `
 		SELECT id::text, home_ctx ->> 'claim', home_ctx ->> 'marker', storage_backend, phase = 'RUNNING'
 		FROM workspaces WHERE home_ctx ->> 'state' = 'live' ORDER BY id`)
