@@ -18,8 +18,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// A home comes back through the bucket as it was, by jobs that get what the
-// server gives them and nothing else.
+// A home is archived and restored unchanged, by jobs that have only what the server gives them.
 func TestRoundTrip(t *testing.T) {
 	onBoth(t, func(t *testing.T, f *fixture) {
 		home, restored := t.TempDir(), t.TempDir()
@@ -28,7 +27,7 @@ func TestRoundTrip(t *testing.T) {
 		before := archivetest.Snapshot(t, home)
 		row := f.archived(t, home)
 		if a, err := f.State(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
-			t.Errorf("Look: %v, %v", a, err)
+			t.Errorf("State: %v, %v", a, err)
 		}
 		meta, err := f.Meta(t.Context(), row.ArchiveKey)
 		check(t, err)
@@ -41,7 +40,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatalf("the job ended with %+v %+v", result, result.Error)
 		}
 		if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
-			t.Errorf("the home came back different:\n%s", diff)
+			t.Errorf("the restored home differs:\n%s", diff)
 		}
 	})
 }
@@ -49,7 +48,7 @@ func TestRoundTrip(t *testing.T) {
 func TestPutEmpty(t *testing.T) {
 	onBoth(t, func(t *testing.T, f *fixture) {
 		row := newRow()
-		for range 2 { // steps are repeated
+		for range 2 { // steps may be repeated
 			meta, err := f.PutEmpty(t.Context(), row, "alice")
 			check(t, err)
 			if meta.Entries != 0 || meta.ArchiveOpID != row.OpID {
@@ -58,12 +57,12 @@ func TestPutEmpty(t *testing.T) {
 		}
 		row.ArchiveKey = f.Key(row.ID, row.OpID)
 		if a, err := f.State(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
-			t.Errorf("Look: %v, %v", a, err)
+			t.Errorf("State: %v, %v", a, err)
 		}
 	})
 }
 
-// What there is of an archive, and what not, is told apart.
+// Each state of an archive is recognized.
 func TestLook(t *testing.T) {
 	onBoth(t, func(t *testing.T, f *fixture) {
 		ctx := t.Context()
@@ -126,7 +125,7 @@ func TestLook(t *testing.T) {
 	})
 }
 
-// A bucket that is down, or not the right one, says nothing of any archive.
+// An unavailable bucket, or the wrong one, proves nothing about any archive.
 func TestWrongBucket(t *testing.T) {
 	t.Parallel()
 	silent := func(t *testing.T, b *Bucket, row workspace.Workspace) {
@@ -135,9 +134,9 @@ func TestWrongBucket(t *testing.T) {
 		a, err := b.State(ctx, row)
 		wantErr(t, err, store.ErrUnavailable)
 		if a != lifecycle.ArchiveUnknown {
-			t.Errorf("Look: %v", a)
+			t.Errorf("State: %v", a)
 		}
-		var all sync.WaitGroup // a bucket that is down takes a few seconds for each
+		var all sync.WaitGroup // each call to an unavailable bucket takes a few seconds
 		for what, call := range map[string]func() error{
 			"Meta":     func() error { _, err := b.Meta(ctx, row.ArchiveKey); return err },
 			"Stat":     func() error { _, err := b.Stat(ctx, row.ArchiveKey); return err },
@@ -158,8 +157,8 @@ func TestWrongBucket(t *testing.T) {
 		t.Parallel()
 		f := newFolder(t)
 		row := f.archived(t, homeOf(t, 1000))
-		// The disk is not mounted: there is nothing, or an empty folder; and it
-		// is the same for a server that starts just then.
+		// The disk is not mounted: the folder does not exist, or it is empty. The same holds
+		// for a server that starts then.
 		check(t, os.Rename(f.Folder, f.Folder+".elsewhere"))
 		fresh := func() *Bucket {
 			c := f.Config
@@ -245,7 +244,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// The read-back believes neither the job nor the .meta nor the object alone.
+// The read-back trusts neither the job nor the .meta nor the object alone.
 func TestReadBack(t *testing.T) {
 	onBoth(t, func(t *testing.T, f *fixture) {
 		ctx := t.Context()
@@ -265,10 +264,10 @@ func TestReadBack(t *testing.T) {
 			made := result.Stats
 			change(&made)
 			if _, err := f.ReadBack(ctx, key, made, nil); !errors.Is(err, archive.ErrCorrupted) {
-				t.Errorf("the job says another %s: %v", name, err)
+				t.Errorf("the job reports another %s: %v", name, err)
 			}
 		}
-		// The same size, other bytes.
+		// The same size with different bytes.
 		r, err := f.Open(ctx, key, 0)
 		check(t, err)
 		content := make([]byte, result.Stats.Size)
@@ -306,21 +305,21 @@ func TestOpenAtOffset(t *testing.T) {
 	})
 }
 
-// Jobs are told what to leave free of a disk; archives, which make room, may
-// take half of it.
+// Jobs know how much of a disk must stay free; archives, which free space, may use half of the
+// rest.
 func TestJobsKeepTheReserve(t *testing.T) {
 	onBoth(t, func(t *testing.T, f *fixture) {
 		row := f.archived(t, homeOf(t, 1000))
 		f.MinFreeShare = 0.08
 		for spec, want := range map[*runtime.JobSpec]string{new(f.archiveJob(t, newRow())): `"min_free":0.04`, new(f.restoreJob(t, row)): `"min_free":0.08`} {
 			if !strings.Contains(string(spec.Input), want) {
-				t.Errorf("%s is not in what it is told: %.1000s", want, spec.Input)
+				t.Errorf("%s is not in the instructions: %.1000s", want, spec.Input)
 			}
 		}
 	})
 }
 
-// A row that names what is not this installation's gets no job for it.
+// A row with the key of another installation gets no job.
 func TestJobsOfOthers(t *testing.T) {
 	onBoth(t, func(t *testing.T, f *fixture) {
 		row := f.archived(t, homeOf(t, 1000))
@@ -354,9 +353,9 @@ func TestJobsOfOthers(t *testing.T) {
 	})
 }
 
-// Where the disk of the archives is not mounted nothing is stored, and nothing
-// that is there for an archive: behind the disk, once it is back, nobody would
-// find it. A server that started just then knows the folder by its mark alone.
+// While the disk of the archives is not mounted, no archive is stored in its mount point, where
+// it would be hidden once the disk is back, and none that is there counts. A server that has
+// just started recognizes the folder by its marker alone.
 func TestNothingIsStoredBehindTheDisk(t *testing.T) {
 	t.Parallel()
 	f := newFolder(t)
@@ -375,12 +374,12 @@ func TestNothingIsStoredBehindTheDisk(t *testing.T) {
 		t.Errorf("the empty folder holds %v, %v", list, err)
 	}
 
-	// As if an earlier job had stored it there.
+	// The archive of an earlier job, stored in the mount point.
 	check(t, os.CopyFS(f.Folder, os.DirFS(f.Folder+".elsewhere")))
 	check(t, os.Remove(filepath.Join(f.Folder, installation, markerName)))
 	a, err := b.State(ctx, row)
 	wantErr(t, err, store.ErrUnavailable)
 	if a != lifecycle.ArchiveUnknown {
-		t.Errorf("an archive behind the disk is %v", a)
+		t.Errorf("an archive in the mount point is %v", a)
 	}
 }

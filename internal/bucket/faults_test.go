@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// faults is a proxy before an S3 server. It leaves the Host header as it is, so
-// that signatures hold.
+// faults is a proxy in front of an S3 server. It keeps the Host header, so that signatures stay
+// valid.
 type faults struct {
 	*httptest.Server
 	next *httputil.ReverseProxy
 
 	mu     sync.Mutex
-	before func(w http.ResponseWriter, r *http.Request) bool // true: it has answered
+	before func(w http.ResponseWriter, r *http.Request) bool // true: it has responded
 	seen   []*http.Request
 }
 
@@ -53,7 +53,7 @@ func (f *faults) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.next.ServeHTTP(w, r)
 }
 
-// on makes faults from now on.
+// on sets the faults of later requests.
 func (f *faults) on(before func(w http.ResponseWriter, r *http.Request) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,14 +61,14 @@ func (f *faults) on(before func(w http.ResponseWriter, r *http.Request) bool) {
 	f.seen = nil
 }
 
-// requests are those since on.
+// requests returns the requests since on.
 func (f *faults) requests() []*http.Request {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.seen
 }
 
-// answer refuses a request as S3 does.
+// answer responds with an error of S3.
 func answer(w http.ResponseWriter, r *http.Request, status int, code string) bool {
 	_, _ = io.Copy(io.Discard, r.Body)
 	w.Header().Set("Content-Type", "application/xml")
@@ -77,7 +77,7 @@ func answer(w http.ResponseWriter, r *http.Request, status int, code string) boo
 	return true
 }
 
-// isPart tells whether a request uploads a part.
+// isPart reports whether a request uploads a part.
 func isPart(r *http.Request) bool {
 	return r.Method == http.MethodPut && r.URL.Query().Has("partNumber")
 }

@@ -16,9 +16,8 @@ import (
 	"codehub/internal/harness"
 )
 
-// TestBreakerOfS3: a bucket that hangs up is left alone after a while, a
-// download that runs goes on meanwhile, its own refusals count for nothing, and
-// it is found to be back without anybody's asking.
+// TestBreakerOfS3: failures of the bucket open the breaker, a running download continues,
+// refusals of the bucket do not count, and the probe closes the breaker.
 func TestBreakerOfS3(t *testing.T) {
 	t.Parallel()
 	server := s3test.Start(t, "the-bucket")
@@ -71,7 +70,7 @@ func TestBreakerOfS3(t *testing.T) {
 	t.Logf("20 calls while open took %s", time.Since(began))
 	rest, err := io.ReadAll(running)
 	if err != nil || len(rest) != len(content)-1000 {
-		t.Errorf("the download that ran: %d of %d bytes, %v", len(rest)+1000, len(content), err)
+		t.Errorf("the running download: %d of %d bytes, %v", len(rest)+1000, len(content), err)
 	}
 	proxy.on(nil)
 	harness.Eventually(t, "closed by itself", func() bool { return br.State().State == api.BreakerClosed })
@@ -80,12 +79,11 @@ func TestBreakerOfS3(t *testing.T) {
 	}
 }
 
-// hanging is a folder on a disk that answers, or hangs whatever the context
-// says.
+// hanging is a folder on a disk that responds, or hangs and ignores the context.
 type hanging struct {
 	*store.Folder
-	disk chan struct{} // closed: it answers
-	late chan struct{} // closed with what was opened too late
+	disk chan struct{} // closed: it responds
+	late chan struct{} // closed after the late file was closed
 }
 
 func (h *hanging) Stat(ctx context.Context, key string) (store.Object, error) {
@@ -112,8 +110,8 @@ func (c *closer) Close() error {
 	return c.ReadCloser.Close()
 }
 
-// TestFolderThatHangs: nobody waits for the disk for ever, only a few calls hang
-// on it, and what they have opened in the end is closed.
+// TestFolderThatHangs: no call waits forever for the disk, only a few calls hang at a time, and
+// a file that an abandoned call opens is closed.
 func TestFolderThatHangs(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "archives")
@@ -134,7 +132,7 @@ func TestFolderThatHangs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := b.Store.Stat(ctx, b.marker()); !errors.Is(err, context.Canceled) || errors.Is(err, store.ErrUnavailable) {
-		t.Errorf("given up: %v", err)
+		t.Errorf("abandoned: %v", err)
 	}
 	_, err = b.Store.Get(t.Context(), b.marker(), 0)
 	wantErr(t, err, store.ErrUnavailable)
@@ -150,13 +148,13 @@ func TestFolderThatHangs(t *testing.T) {
 	select {
 	case <-h.late:
 	case <-time.After(10 * time.Second):
-		t.Error("what was opened too late stays open")
+		t.Error("a file that was opened too late stays open")
 	}
 	harness.Eventually(t, "closed by itself", func() bool { return br.State().State == api.BreakerClosed })
 	if _, err := b.Store.Stat(t.Context(), b.marker()); err != nil {
 		t.Error(err)
 	}
-	// What is not there is an answer.
+	// ErrNotFound is a response.
 	for range 5 {
 		_, err := b.Store.Stat(t.Context(), "nothing")
 		wantErr(t, err, store.ErrNotFound)

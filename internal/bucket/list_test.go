@@ -71,7 +71,7 @@ func TestList(t *testing.T) {
 		others, err := f.ListOf(ctx, another)
 		check(t, err)
 		if len(others) != 1 || others[0].Parsed.Kind != Home || others[0].Parsed.Installation != another {
-			t.Errorf("the other's: %+v", others)
+			t.Errorf("the other installation's: %+v", others)
 		}
 	})
 }
@@ -100,7 +100,7 @@ func TestParseKey(t *testing.T) {
 	}
 }
 
-// stubborn fails at the nth Delete.
+// stubborn is a store whose nth Delete fails.
 type stubborn struct {
 	*store.Folder
 	left int
@@ -113,8 +113,7 @@ func (s *stubborn) Delete(ctx context.Context, key string) error {
 	return s.Folder.Delete(ctx, key)
 }
 
-// Whoever is stopped in the middle of a removal leaves nothing that looks like
-// an archive.
+// An interrupted removal leaves nothing that looks like an archive.
 func TestDelete(t *testing.T) {
 	onBoth(t, func(t *testing.T, f *fixture) {
 		row := f.archived(t, homeOf(t, 1000))
@@ -128,7 +127,7 @@ func TestDelete(t *testing.T) {
 			t.Errorf("left: %v", list)
 		}
 		if a, err := f.State(t.Context(), kept); a != lifecycle.ArchivePresent || err != nil {
-			t.Errorf("the other: %v, %v", a, err)
+			t.Errorf("the other archive: %v, %v", a, err)
 		}
 	})
 	f := newFolder(t)
@@ -136,22 +135,22 @@ func TestDelete(t *testing.T) {
 	f.Store = &stubborn{store.NewFolder(f.Folder), 1}
 	wantErr(t, f.Delete(t.Context(), row.ArchiveKey), store.ErrUnavailable)
 	if a, err := f.State(t.Context(), row); a != lifecycle.ArchiveMissing || err != nil {
-		t.Errorf("half a removal: %v, %v", a, err)
+		t.Errorf("an interrupted removal: %v, %v", a, err)
 	}
 	list, err := f.List(t.Context())
 	check(t, err)
 	if len(list) != 1 || list[0].Parsed.Kind != Home {
-		t.Errorf("half a removal left %v", list)
+		t.Errorf("an interrupted removal left %v", list)
 	}
 	f.Store = store.NewFolder(f.Folder)
 	check(t, f.Delete(t.Context(), row.ArchiveKey))
 	if _, err := os.Stat(filepath.Join(f.Folder, installation, string(row.ID))); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the folders stay: %v", err)
+		t.Errorf("the folders remain: %v", err)
 	}
 }
 
-// What broke off is swept, but for what may still be under way and what is
-// another installation's.
+// Interrupted uploads are removed, except those that may still be running and those of another
+// installation.
 func TestAbortIncomplete(t *testing.T) {
 	onBoth(t, func(t *testing.T, f *fixture) {
 		ctx := t.Context()
@@ -169,25 +168,24 @@ func TestAbortIncomplete(t *testing.T) {
 			return n
 		}
 		if n := count(time.Hour, nil); n != 0 {
-			t.Errorf("%d young ones were swept", n)
+			t.Errorf("%d recent ones were removed", n)
 		}
 		each := 1
 		if f.server != nil {
 			each = 2
 		}
 		if n := count(0, keep); n != each {
-			t.Errorf("%d were swept, want %d", n, each)
+			t.Errorf("%d were removed, want %d", n, each)
 		}
 		if n := count(0, nil); n != each {
-			t.Errorf("then %d were swept, want %d", n, each)
+			t.Errorf("then %d were removed, want %d", n, each)
 		}
 		n, err := f.Store.AbortIncomplete(ctx, another+"/", 0, nil)
 		if err != nil || n != 1 {
-			t.Errorf("of the other's %d were left, %v", n, err)
+			t.Errorf("%d of the other installation's are left, %v", n, err)
 		}
 		if f.server == nil {
-			// A folder that something was just removed from is young again, and
-			// goes with a later sweep.
+			// A removal makes a folder look recent, so a later call removes it.
 			deadline := time.Now().Add(10 * time.Second)
 			there := func() bool {
 				_, err := os.Stat(filepath.Join(f.Folder, installation, string(begun.ID)))
@@ -197,14 +195,14 @@ func TestAbortIncomplete(t *testing.T) {
 				count(0, nil)
 			}
 			if there() {
-				t.Error("the folders stay")
+				t.Error("the folders remain")
 			}
 		}
 		check(t, f.Check(ctx, true))
 	})
 }
 
-// halfOf leaves half of an upload behind, as one that is killed does.
+// halfOf leaves an incomplete upload behind, as a killed job does.
 func (f *fixture) halfOf(tb testing.TB, key string) {
 	tb.Helper()
 	if f.server != nil {

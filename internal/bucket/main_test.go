@@ -27,8 +27,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// The credentials of the S3 servers come by the usual environment, and the
-// certificate that httptest's servers have is trusted.
+// The environment has the credentials of the S3 servers, and the certificate of httptest's
+// servers is trusted.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(inJob); dir != "" {
 		os.Exit(jobProcess(dir))
@@ -76,23 +76,23 @@ func wantErr(tb testing.TB, err, want error) {
 	}
 }
 
-// newID makes a fresh id: of a workspace, or of a claim.
+// newID returns a new id of a workspace or claim.
 func newID() string {
 	b := sha256.Sum256(fmt.Append(nil, rand.Uint64(), rand.Uint64()))
 	s := hex.EncodeToString(b[:])
 	return s[:8] + "-" + s[8:12] + "-7" + s[13:16] + "-8" + s[17:20] + "-" + s[20:32]
 }
 
-// newRow is a workspace in an operation.
+// newRow returns a workspace in an operation.
 func newRow() workspace.Workspace {
 	return workspace.Workspace{ID: workspace.ID(newID()), Name: "my workspace", OpID: newID()}
 }
 
-// fixture is a Bucket and what lies behind it.
+// fixture is a Bucket with its storage.
 type fixture struct {
 	*Bucket
 	server *s3test.Server // nil: a folder
-	proxy  *faults        // before the server
+	proxy  *faults        // in front of the server
 }
 
 func newFolder(tb testing.TB) *fixture {
@@ -106,8 +106,8 @@ func newFolder(tb testing.TB) *fixture {
 	return &fixture{Bucket: b}
 }
 
-// newS3 makes a bucket on a real S3 server behind a proxy that makes faults.
-// Its relay runs.
+// newS3 returns a bucket on a real S3 server behind a proxy that injects faults. Its relay
+// runs.
 func newS3(tb testing.TB) *fixture {
 	tb.Helper()
 	return newS3On(tb, s3test.Start(tb, "the-bucket"), "some/prefix")
@@ -156,7 +156,7 @@ func (f *fixture) relay(tb testing.TB) (stop func()) {
 	tb.Cleanup(stop)
 	for deadline := time.Now().Add(20 * time.Second); !listened(ctx, f.SocketDir); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			tb.Fatal("nobody listens on the socket")
+			tb.Fatal("no server listens on the socket")
 		}
 	}
 	return stop
@@ -169,12 +169,12 @@ func onBoth(t *testing.T, test func(t *testing.T, f *fixture)) {
 	t.Run("s3", func(t *testing.T) { t.Parallel(); test(t, newS3(t)) })
 }
 
-// dirs are what the container of a job has mounted.
+// dirs returns the folders that the container of a job has mounted.
 func (f *fixture) dirs(tb testing.TB, spec runtime.JobSpec, home string) storagejob.Dirs {
 	tb.Helper()
 	dirs := storagejob.Dirs{Home: home, Backoff: 200 * time.Millisecond}
 	if !f.Reaches(runtime.Job{BucketDir: spec.BucketDir}) || f.Reaches(runtime.Job{BucketDir: "/another/server"}) {
-		tb.Error("it does not know its own jobs")
+		tb.Error("it does not recognize its own jobs")
 	}
 	if f.server == nil {
 		rel, ok := strings.CutPrefix(spec.ObjectDir, hostFolder+"/")
@@ -199,7 +199,7 @@ func (f *fixture) run(ctx context.Context, tb testing.TB, spec runtime.JobSpec, 
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	var e storagejob.Event
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &e); err != nil || e.Result == nil {
-		tb.Fatalf("the job said %s", out.String())
+		tb.Fatalf("the job reported %s", out.String())
 	}
 	return *e.Result
 }
@@ -220,7 +220,7 @@ func (f *fixture) restoreJob(tb testing.TB, row workspace.Workspace) runtime.Job
 	return spec
 }
 
-// archived archives a home and returns the row as it is then.
+// archived archives a home and returns the resulting row.
 func (f *fixture) archived(tb testing.TB, home string) workspace.Workspace {
 	tb.Helper()
 	row := newRow()
@@ -242,7 +242,7 @@ func randomBytes(n int) []byte {
 	return b
 }
 
-// homeOf makes a home of one file of this size that cannot be compressed.
+// homeOf creates a home with one incompressible file of this size.
 func homeOf(tb testing.TB, size int) string {
 	tb.Helper()
 	home := tb.TempDir()

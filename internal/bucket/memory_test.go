@@ -18,10 +18,10 @@ import (
 	"codehub/internal/storagejob"
 )
 
-// inJob is set in the process that is a storage job: its Dirs, as JSON.
+// inJob is set in a process that runs a storage job: its Dirs, as JSON.
 const inJob = "CODEHUB_TEST_STORAGE_JOB"
 
-// jobProcess is what a job's container runs.
+// jobProcess runs the job of a container.
 func jobProcess(encoded string) int {
 	var dirs storagejob.Dirs
 	if err := json.Unmarshal([]byte(encoded), &dirs); err != nil {
@@ -30,12 +30,11 @@ func jobProcess(encoded string) int {
 	return storagejob.Run(context.Background(), os.Stdin, os.Stdout, dirs)
 }
 
-// memoryOf is how much there is in the home whose archiving and restoring is
-// measured: what a job takes does not depend on it.
+// memoryOf is the size of the home that is archived and restored. The memory of a job does not
+// depend on it.
 const memoryOf = 512 << 20
 
-// BenchmarkJobMemory fails if a job takes as much memory, the page cache left
-// out, as it may.
+// BenchmarkJobMemory fails if a job uses more memory than allowed, not counting the page cache.
 func BenchmarkJobMemory(b *testing.B) {
 	size := memoryOf
 	if s := os.Getenv("CODEHUB_BENCH_BYTES"); s != "" {
@@ -72,7 +71,7 @@ func BenchmarkJobMemory(b *testing.B) {
 				}
 				b.ReportMetric(float64(peak)/1024, "MiB/"+what)
 				if peak >= 256<<10 {
-					b.Errorf("%s takes %d MiB at its peak", what, peak/1024)
+					b.Errorf("%s uses %d MiB at its peak", what, peak/1024)
 				}
 				return
 			case <-time.After(5 * time.Millisecond):

@@ -21,14 +21,14 @@ import (
 	"codehub/internal/storagejob"
 )
 
-// started runs a job beside the test.
+// started runs a job in the background.
 func (f *fixture) started(t *testing.T, spec runtime.JobSpec, home string) <-chan storagejob.Result {
 	result := make(chan storagejob.Result, 1)
 	go func() { result <- f.run(t.Context(), t, spec, home) }()
 	return result
 }
 
-// The server is away in the middle of a job, for a while, and the job goes on.
+// A job continues after an outage of the server.
 func TestServerAway(t *testing.T) {
 	t.Parallel()
 	f := newS3Stopped(t, s3test.Start(t, "the-bucket"), "some/prefix", false)
@@ -36,7 +36,7 @@ func TestServerAway(t *testing.T) {
 	home, restored := homeOf(t, 80<<20), t.TempDir()
 	before := archivetest.Snapshot(t, home)
 
-	// While it uploads: the third part meets nobody.
+	// During the upload: the third part finds no server.
 	row := newRow()
 	spec := f.archiveJob(t, row)
 	reached, goOn := make(chan struct{}), make(chan struct{})
@@ -53,9 +53,9 @@ func TestServerAway(t *testing.T) {
 	stop()
 	close(goOn)
 	if listened(t.Context(), f.SocketDir) {
-		t.Fatal("the relay still listens")
+		t.Fatal("the relay is still listening")
 	}
-	time.Sleep(500 * time.Millisecond) // that long it is away: longer than the job waits before it tries again
+	time.Sleep(500 * time.Millisecond) // the outage is longer than the pause before the job's first retry
 	stop = f.relay(t)
 	made := <-result
 	if made.Error != nil {
@@ -65,7 +65,7 @@ func TestServerAway(t *testing.T) {
 	_, err := f.ReadBack(t.Context(), row.ArchiveKey, made.Stats, nil)
 	check(t, err)
 
-	// While it downloads, in the middle of the object.
+	// During the download, in the middle of the object.
 	reached = make(chan struct{})
 	goOn = make(chan struct{})
 	n.Store(0)
@@ -87,15 +87,15 @@ func TestServerAway(t *testing.T) {
 		t.Fatalf("%+v", r.Error)
 	}
 	if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
-		t.Errorf("the home came back different:\n%s", diff)
+		t.Errorf("the restored home differs:\n%s", diff)
 	}
 	requests := f.proxy.requests()
 	if last := requests[len(requests)-1]; last.Header.Get("Range") == "" || last.Header.Get("If-Match") == "" {
-		t.Errorf("the download began anew: %v", last.Header)
+		t.Errorf("the download started over: %v", last.Header)
 	}
 }
 
-// stopping stops in the middle of an answer.
+// stopping is a response that stops in the middle.
 type stopping struct {
 	http.ResponseWriter
 	left    int
@@ -114,14 +114,14 @@ func (s *stopping) Write(p []byte) (int, error) {
 
 func (s *stopping) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
-// Faults that pass are nobody's concern.
+// Transient faults do not fail a job.
 func TestPassingFaults(t *testing.T) {
 	t.Parallel()
 	f := newS3(t)
 	var n atomic.Int32
-	// Each request is refused once, and every other one that carries something
-	// is cut off besides: parts go side by side, so faults by the order in which
-	// requests come would hit one of them until it gives up.
+	// Each request is refused once, and every other one with a body is also cut off. Parts are
+	// sent in parallel, so faults by the order of requests would hit one of them until it
+	// fails.
 	var mu sync.Mutex
 	tries := map[string]int{}
 	f.proxy.on(func(w http.ResponseWriter, r *http.Request) bool {
@@ -135,7 +135,7 @@ func TestPassingFaults(t *testing.T) {
 			return answer(w, r, http.StatusInternalServerError, "InternalError")
 		case k == 2 && part%2 == 0 && r.Method == http.MethodPut:
 			_, _ = io.CopyN(io.Discard, r.Body, 1000)
-			panic(http.ErrAbortHandler) // cut in the middle
+			panic(http.ErrAbortHandler) // ends the connection within the body
 		}
 		return false
 	})
@@ -161,11 +161,11 @@ func TestPassingFaults(t *testing.T) {
 		t.Fatalf("%+v", result.Error)
 	}
 	if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
-		t.Errorf("the home came back different:\n%s", diff)
+		t.Errorf("the restored home differs:\n%s", diff)
 	}
 }
 
-// cutting ends a connection in the middle of an answer.
+// cutting ends a connection within a response.
 type cutting struct {
 	http.ResponseWriter
 	left int
@@ -180,8 +180,8 @@ func (c *cutting) Write(p []byte) (int, error) {
 
 func (c *cutting) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-// A bucket that stays bad at any call is told as Unavailable, and nothing in it
-// looks like an archive; the home that was there stays.
+// A bucket that keeps failing at any call is Unavailable and holds nothing that looks like an
+// archive; the home is unchanged.
 func TestBucketFails(t *testing.T) {
 	t.Parallel()
 	server := s3test.Start(t, "the-bucket")
@@ -195,7 +195,7 @@ func TestBucketFails(t *testing.T) {
 	isComplete := func(r *http.Request) bool { return r.Method == http.MethodPost }
 	isGet := func(r *http.Request) bool { return r.Method == http.MethodGet }
 	cut := func(w http.ResponseWriter, r *http.Request) bool { panic(http.ErrAbortHandler) }
-	// They mostly wait: all at once, whatever the number of cores.
+	// They mostly wait, so they run in parallel, whatever the number of cores.
 	var all sync.WaitGroup
 	defer all.Wait()
 	at := func(name string, test func(t *testing.T, f *fixture)) {
@@ -225,9 +225,9 @@ func TestBucketFails(t *testing.T) {
 			f.proxy.on(nil)
 			row.ArchiveKey = f.Key(row.ID, row.OpID)
 			if a, err := f.State(t.Context(), row); a != lifecycle.ArchiveMissing || err != nil {
-				t.Errorf("Look: %v, %v", a, err)
+				t.Errorf("State: %v, %v", a, err)
 			}
-			// What it leaves is for the sweep, or it swept it itself.
+			// The job has removed its upload, or AbortIncomplete does.
 			_, err := f.AbortIncomplete(t.Context(), 0, nil)
 			check(t, err)
 			check(t, f.Delete(t.Context(), row.ArchiveKey))
@@ -252,7 +252,7 @@ func TestBucketFails(t *testing.T) {
 				t.Errorf("the job ended with %+v", result.Error)
 			}
 			if _, err := os.Stat(filepath.Join(restored, "file")); err != nil {
-				t.Errorf("for nothing the home was cleared: %v", err)
+				t.Errorf("the home was cleared without an archive: %v", err)
 			}
 		})
 	}
@@ -285,7 +285,7 @@ func TestBucketFails(t *testing.T) {
 	})
 }
 
-// A slow bucket is waited for: what counts is that it goes on at all.
+// A slow bucket does not fail a job as long as there is progress.
 func TestSlowBucket(t *testing.T) {
 	t.Parallel()
 	f := newS3(t)
@@ -316,8 +316,8 @@ func (s *slowAnswer) Write(p []byte) (int, error) {
 
 func (s *slowAnswer) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
-// A job that is ended in the middle of its upload leaves nothing that looks
-// like an archive, and gives up what it uploaded.
+// A job that is stopped during its upload leaves nothing that looks like an archive, and aborts
+// the upload.
 func TestEndedWhileUploading(t *testing.T) {
 	t.Parallel()
 	f := newS3(t)
@@ -338,16 +338,16 @@ func TestEndedWhileUploading(t *testing.T) {
 	}
 	row.ArchiveKey = f.Key(row.ID, row.OpID)
 	if a, err := f.State(t.Context(), row); a != lifecycle.ArchiveMissing || err != nil {
-		t.Errorf("Look: %v, %v", a, err)
+		t.Errorf("State: %v, %v", a, err)
 	}
 	if !slices.ContainsFunc(f.proxy.requests(), func(r *http.Request) bool { return r.Method == http.MethodDelete }) {
-		t.Error("the upload was not given up")
+		t.Error("the upload was not aborted")
 	}
-	// A part that was under way just then may have brought it back.
+	// A part that was being sent then may have recreated the upload.
 	_, err := f.AbortIncomplete(t.Context(), 0, nil)
 	check(t, err)
 	if n, err := f.AbortIncomplete(t.Context(), 0, nil); n != 0 || err != nil {
-		t.Errorf("%d uploads were left, %v", n, err)
+		t.Errorf("%d uploads are left, %v", n, err)
 	}
 	_, err = f.Meta(t.Context(), row.ArchiveKey)
 	wantErr(t, err, store.ErrNotFound)

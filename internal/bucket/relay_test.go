@@ -18,8 +18,8 @@ import (
 	"codehub/internal/lifecycle"
 )
 
-// The relay passes on what is signed and about this installation's archives,
-// and refuses everything else before the bucket hears of it.
+// The relay forwards signed requests for this installation's archives, and refuses all others
+// without asking the bucket.
 func TestRelayRefuses(t *testing.T) {
 	t.Parallel()
 	f := newS3(t)
@@ -88,10 +88,10 @@ func TestRelayRefuses(t *testing.T) {
 		}
 	}
 	for _, r := range f.proxy.requests() {
-		t.Errorf("the bucket was asked for %s", r.URL)
+		t.Errorf("the bucket received %s", r.URL)
 	}
 
-	// A signature that is there but wrong is for the bucket to refuse.
+	// The bucket refuses a wrong signature.
 	for name, u := range map[string]string{
 		"a wrong signature": strings.Replace(good, "X-Amz-Signature=", "X-Amz-Signature=0", 1),
 		"another archive":   strings.Replace(good, row.ArchiveKey, f.Key(row.ID, newID()), 1),
@@ -113,20 +113,19 @@ func TestRelayRefuses(t *testing.T) {
 			r.Header.Set(name, "/the-bucket/some/prefix/"+foreign)
 		}
 	})
-	if status != http.StatusPartialContent || body != "\x28\xb5\x2f\xfd" { // how zstd begins
-		t.Errorf("what is good: %d %q", status, body)
+	if status != http.StatusPartialContent || body != "\x28\xb5\x2f\xfd" { // the magic number of zstd
+		t.Errorf("a valid request: %d %q", status, body)
 	}
 	for _, r := range f.proxy.requests() {
 		for name := range r.Header {
 			if name != "Range" && name != "User-Agent" {
-				t.Errorf("the header %s went on to the bucket", name)
+				t.Errorf("the header %s was forwarded to the bucket", name)
 			}
 		}
 	}
 }
 
-// Buckets are addressed by path or by host: the relay goes by how they are
-// signed.
+// Buckets are addressed by path or by host: the relay uses the address of the signed URLs.
 func TestRelayAddressing(t *testing.T) {
 	t.Parallel()
 	for _, raw := range []string{
@@ -172,13 +171,13 @@ func TestRelayAddressing(t *testing.T) {
 	}
 }
 
-// The folder of the socket lets nobody else in; a socket that a killed server
-// left is replaced; the folder itself may vanish.
+// Other users cannot enter the folder of the socket; a socket that a killed server left is
+// replaced; the folder itself may be removed.
 func TestRelaySocket(t *testing.T) {
 	t.Parallel()
 	f := newS3Stopped(t, s3test.Start(t, "the-bucket"), "some/prefix", false)
 	check(t, os.MkdirAll(f.SocketDir, 0o755))
-	l, err := bind(f.SocketDir) // is not removed when closed
+	l, err := bind(f.SocketDir) // closing it does not remove the socket
 	check(t, err)
 	check(t, l.Close())
 	stop := f.relay(t)
@@ -191,7 +190,7 @@ func TestRelaySocket(t *testing.T) {
 	check(t, os.RemoveAll(f.SocketDir))
 	for deadline := time.Now().Add(20 * time.Second); !listened(t.Context(), f.SocketDir); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("nobody made the socket anew")
+			t.Fatal("the socket was not created again")
 		}
 	}
 	if result := f.run(t.Context(), t, f.restoreJob(t, row), t.TempDir()); result.Error != nil {
@@ -204,22 +203,22 @@ func TestRelaySocket(t *testing.T) {
 	}
 	stop()
 	if _, err := os.Stat(filepath.Join(f.SocketDir, "bucket.sock")); err != nil {
-		t.Errorf("the socket, which may be another server's by now, is gone: %v", err)
+		t.Errorf("the socket, which may belong to another server by now, was removed: %v", err)
 	}
 }
 
-// A folder that cannot be made is told at once.
+// A folder that cannot be created is an error at once.
 func TestRelayWithoutFolder(t *testing.T) {
 	t.Parallel()
 	f := newS3Stopped(t, s3test.Start(t, "the-bucket"), "some/prefix", false)
 	f.SocketDir = filepath.Join(t.TempDir(), "file", "bucket")
 	check(t, os.WriteFile(filepath.Dir(f.SocketDir), nil, 0o600))
 	if err := f.Relay(t.Context()); err == nil {
-		t.Error("the relay listens nowhere")
+		t.Error("the relay runs without a folder")
 	}
 }
 
-// Of two servers one listens, and the other takes over.
+// Of two servers one listens, and the other takes over when it ends.
 func TestTwoServers(t *testing.T) {
 	t.Parallel()
 	f := newS3Stopped(t, s3test.Start(t, "the-bucket"), "some/prefix", false)
@@ -240,7 +239,7 @@ func TestTwoServers(t *testing.T) {
 	}
 }
 
-// For a folder there is nothing to relay, and nothing ends before its time.
+// For a folder store the relay only waits for its context.
 func TestRelayOfFolder(t *testing.T) {
 	t.Parallel()
 	f := newFolder(t)
@@ -256,7 +255,7 @@ func TestRelayOfFolder(t *testing.T) {
 	check(t, <-ended)
 }
 
-// The job speaks plainly to the socket, and the relay TLS to the bucket.
+// The job uses plain HTTP on the socket, and the relay TLS to the bucket.
 func TestRelayTLS(t *testing.T) {
 	t.Parallel()
 	f := newS3Stopped(t, s3test.Start(t, "the-bucket"), "some/prefix", true)
@@ -267,13 +266,13 @@ func TestRelayTLS(t *testing.T) {
 	}
 	for _, r := range f.proxy.requests() {
 		if r.TLS == nil {
-			t.Errorf("%s %s went in the clear", r.Method, r.URL.Path)
+			t.Errorf("%s %s was sent without TLS", r.Method, r.URL.Path)
 		}
 	}
 }
 
-// What a job that was ended left half sent or half read is given up towards the
-// bucket too.
+// The relay cancels its request to the bucket when a job is stopped within a request or a
+// response.
 func TestRelayAbandoned(t *testing.T) {
 	t.Parallel()
 	f := newS3(t)
@@ -316,7 +315,7 @@ func TestRelayAbandoned(t *testing.T) {
 				return
 			}
 			if res, err := client.Do(req); err == nil {
-				<-ctx.Done() // and read nothing
+				<-ctx.Done() // without reading the body
 				res.Body.Close()
 			}
 		}()
@@ -326,6 +325,6 @@ func TestRelayAbandoned(t *testing.T) {
 	wait("end", func() bool { return open.Load() == 0 })
 	f.proxy.on(nil)
 	if a, err := f.State(t.Context(), row); a != lifecycle.ArchivePresent || err != nil {
-		t.Errorf("Look: %v, %v", a, err)
+		t.Errorf("State: %v, %v", a, err)
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"codehub/internal/workspace"
 )
 
-// settled checks that an import has come to its end: each workspace here once,
-// with its home whole, and nothing left over anywhere.
-func (w *world) settled(imported ...string) {
+// checkFinished checks that an import is complete: each workspace was imported once, with its whole
+// home, and no temporary objects are left.
+func (w *world) checkFinished(imported ...string) {
 	w.Helper()
 	report := w.bring()
 	if report.Left != 0 {
@@ -50,7 +50,7 @@ func (w *world) settled(imported ...string) {
 	}
 }
 
-// smallWorld has three workspaces, of which one runs.
+// smallWorld has three workspaces, one of them running.
 func smallWorld(t testing.TB) *world {
 	w := newWorld(t)
 	w.sql(w.from, `DELETE FROM workspaces WHERE id NOT IN ($1, $2, $3)`, w.id("wR0"), w.id("wT0"), w.id("wT1"))
@@ -66,26 +66,26 @@ func smallWorld(t testing.TB) *world {
 	return w
 }
 
-// Killed after its first step, then after its second, and so on: the import
-// comes to the same end.
+// Killed after its first step, then after its second, and so on, the import has the same
+// result.
 func TestKilledAfterEveryStep(t *testing.T) {
 	t.Parallel()
 	w := smallWorld(t)
 	kills := 0
 	for n := 1; w.apart(spec{Nth: n}); n++ {
 		if kills++; kills > 100 {
-			t.Fatal("it never comes to an end")
+			t.Fatal("the import does not finish")
 		}
 	}
 	t.Logf("killed %d times", kills)
 	if kills < 9 {
 		t.Errorf("killed only %d times", kills)
 	}
-	w.settled("wR0", "wT0", "wT1")
+	w.checkFinished("wR0", "wT0", "wT1")
 }
 
-// Each step by its name, from a fresh start, and again before what the first
-// kill left is cleared away.
+// Killed at each step by name, in the first run, and again before the remains of the first kill
+// are removed.
 func TestKilledAtAStep(t *testing.T) {
 	t.Parallel()
 	for _, step := range []string{"user", "stopped", "claimed", "packing", "packed", "described", "verified", "finished", "removed"} {
@@ -93,26 +93,26 @@ func TestKilledAtAStep(t *testing.T) {
 			t.Parallel()
 			w := smallWorld(t)
 			if !w.apart(spec{Kill: step}) {
-				t.Fatalf("the step %s was never taken", step)
+				t.Fatalf("the step %s was never reached", step)
 			}
 			switch step {
 			case "claimed", "packing", "packed", "described", "verified":
 				if !w.apart(spec{Kill: "claimed"}) || !w.apart(spec{Kill: "swept"}) {
-					t.Error("what an unfinished copy left was not removed")
+					t.Error("the objects of an unfinished copy were not removed")
 				}
 				if left := w.objects(); len(left) != 0 {
-					t.Errorf("still there: %v", left)
+					t.Errorf("not removed: %v", left)
 				}
 			}
 			w.apart(spec{})
-			w.settled("wR0", "wT0", "wT1")
+			w.checkFinished("wR0", "wT0", "wT1")
 		})
 	}
 }
 
-var errTest = errors.New("the test wants it to end here")
+var errTest = errors.New("stopped by the test")
 
-// An error ends the import where it is; what was not begun is not touched.
+// An error ends the import at its workspace; later workspaces are not touched.
 func TestImportContinuesAfterError(t *testing.T) {
 	t.Parallel()
 	w := smallWorld(t)
@@ -128,15 +128,15 @@ func TestImportContinuesAfterError(t *testing.T) {
 		t.Fatalf("%v; %+v", err, report)
 	}
 	if first := report.Workspaces[0]; first.OldID != w.id("wR0") || first.Container != "stopped" || !strings.Contains(first.Reason, errTest.Error()) {
-		t.Errorf("of the first is said %+v", first)
+		t.Errorf("the result of the first is %+v", first)
 	}
 	if n := query[int](w, w.dsn, `SELECT count(*) FROM m1_workspaces`); n != 1 {
-		t.Errorf("%d were begun", n)
+		t.Errorf("%d were started", n)
 	}
-	w.settled("wR0", "wT0", "wT1")
+	w.checkFinished("wR0", "wT0", "wT1")
 }
 
-// A bucket that fails meets all alike: only one container is stopped for it.
+// A failing bucket would fail every home, so only one container is stopped for it.
 func TestImportBucketError(t *testing.T) {
 	t.Parallel()
 	w := smallWorld(t)
@@ -162,13 +162,12 @@ func TestImportBucketError(t *testing.T) {
 	ok(t, os.Remove(w.bucket.Folder))
 	ok(t, os.Rename(away, w.bucket.Folder))
 	if report := w.bring(); report.Left != 0 {
-		t.Errorf("once the bucket is back: %+v", report)
+		t.Errorf("after the bucket is back: %+v", report)
 	}
 	equal(t, "old containers", map[string]string{}, w.containers())
 }
 
-// A home that is worked in while it is copied, or a first version that still
-// runs: nothing is recorded.
+// If a home is used while it is copied, or the first version still runs, nothing is recorded.
 func TestContainerStartedDuringCopy(t *testing.T) {
 	t.Parallel()
 	w := smallWorld(t)
@@ -188,14 +187,14 @@ func TestContainerStartedDuringCopy(t *testing.T) {
 			t.Errorf("started when it was %s: %+v", at, r)
 		}
 		if w.containers()[w.id("wR0")] != "running" {
-			t.Error("it was stopped once more")
+			t.Error("it was stopped again")
 		}
 	}
-	w.settled("wR0", "wT0", "wT1")
+	w.checkFinished("wR0", "wT0", "wT1")
 }
 
-// A container of a workspace that has come over, running again, is somebody at
-// work in the old home: it is told, and left.
+// A container of an imported workspace that runs again means that its old home is in use: the
+// import reports it and leaves it running.
 func TestContainerStartedAfterImport(t *testing.T) {
 	t.Parallel()
 	w := smallWorld(t)
@@ -209,7 +208,7 @@ func TestContainerStartedAfterImport(t *testing.T) {
 	equal(t, "containers", map[string]string{w.id("wR0"): "running"}, w.containers())
 }
 
-// A try that was overtaken by another cannot come to its end any more.
+// An attempt that another one has replaced cannot finish.
 func TestClaimReplacedByAnotherImport(t *testing.T) {
 	t.Parallel()
 	w := smallWorld(t)
@@ -227,7 +226,7 @@ func TestClaimReplacedByAnotherImport(t *testing.T) {
 	if n := query[int](w, w.dsn, `SELECT count(*) FROM workspaces`); n != 0 {
 		t.Errorf("%d workspaces", n)
 	}
-	w.settled("wR0", "wT0", "wT1")
+	w.checkFinished("wR0", "wT0", "wT1")
 }
 
 func TestImportRunsOnce(t *testing.T) {
@@ -240,7 +239,7 @@ func TestImportRunsOnce(t *testing.T) {
 	}
 	release()
 
-	// Nor does it begin while garbage is collected.
+	// An import does not begin during a garbage collection.
 	conn, err := pgx.Connect(t.Context(), w.dsn)
 	ok(t, err)
 	defer conn.Close(t.Context())
@@ -253,14 +252,14 @@ func TestImportRunsOnce(t *testing.T) {
 	}()
 	select {
 	case report := <-waits:
-		t.Errorf("beside a collection: %+v", report)
+		t.Errorf("during a collection: %+v", report)
 	case <-time.After(300 * time.Millisecond):
 	}
 	ok(t, collector.Unlock(t.Context()))
 	if report := <-waits; report.Left != 0 || len(report.Workspaces) != 3 {
 		t.Errorf("after a collection: %+v", report)
 	}
-	w.settled("wR0", "wT0", "wT1")
+	w.checkFinished("wR0", "wT0", "wT1")
 }
 
 type session struct{ conn *pgx.Conn }
@@ -269,7 +268,7 @@ func (s session) Do(ctx context.Context, f func(context.Context, *pgx.Conn) erro
 	return f(ctx, s.conn)
 }
 
-// The limits hold, and those used last get what they allow.
+// The running limits hold, and the most recently used workspaces run.
 func TestImportRespectsRunningLimits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -285,15 +284,15 @@ func TestImportRespectsRunningLimits(t *testing.T) {
 		}
 	}
 	slices.Sort(running)
-	want := []string{w.id("wG0"), w.id("wE0"), w.id("wT1")} // of kim two, of lee one
+	want := []string{w.id("wG0"), w.id("wE0"), w.id("wT1")} // two of kim, one of lee
 	slices.Sort(want)
 	equal(t, "running", want, running)
 	if r := report.of(t, w.id("wR0")); r.DesiredState != "STANDBY" || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "running limit is reached") {
-		t.Errorf("one beyond the limit: %+v", r)
+		t.Errorf("one above the limit: %+v", r)
 	}
 }
 
-// With no limits everything that ran runs.
+// Without limits, every workspace that ran runs.
 func TestImportWithoutLimits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

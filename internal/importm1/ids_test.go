@@ -27,8 +27,7 @@ func TestULIDTime(t *testing.T) {
 	}
 }
 
-// An id follows from the old one and the installation, keeps its time, and is
-// nobody else's.
+// A new id is derived from the old one and the installation, keeps its time, and is unique.
 func TestNewIDs(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -42,7 +41,7 @@ func TestNewIDs(t *testing.T) {
 			t.Fatalf("%q becomes %q", a, made)
 		}
 		if made != newID(here, "workspace", a, at) {
-			t.Fatal("it is another one each time")
+			t.Fatal("it differs each time")
 		}
 		want := at
 		if u, ok := ulidTime(a); ok {
@@ -53,7 +52,7 @@ func TestNewIDs(t *testing.T) {
 			t.Fatalf("%q of %d becomes %q of %d", a, want.UnixMilli(), made, got)
 		}
 		if made == newID(there, "workspace", a, at) || made == newID(here, "user", a, at) || (a != b && made == newID(here, "workspace", b, at)) {
-			t.Fatal("two things have one id")
+			t.Fatal("two objects have the same id")
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Everything that a first version can hold, in every status, and once more.
+// A first version with workspaces in every status is imported, and imported again.
 func TestImport(t *testing.T) {
 	t.Parallel()
 	w := peopledWorld(t)
@@ -57,7 +57,7 @@ func TestImport(t *testing.T) {
 		}
 		if r.OldID == w.id("wC0") {
 			if ws.ArchiveKey != "" || r.Home != nil {
-				t.Errorf("what never had a home has %q, %+v", ws.ArchiveKey, r.Home)
+				t.Errorf("a workspace without a home has %q, %+v", ws.ArchiveKey, r.Home)
 			}
 			continue
 		}
@@ -79,7 +79,7 @@ func TestImport(t *testing.T) {
 
 	project := w.row(report.of(t, w.id("wR0")).ID)
 	if project.Description != "실행 중" || project.Memo != "several\nlines" || !project.CreatedAt.Equal(time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC)) {
-		t.Errorf("it came over as %+v", project)
+		t.Errorf("it was imported as %+v", project)
 	}
 	if skipped := report.of(t, w.id("wR0")).Home.Skipped; skipped != archivetest.Skipped {
 		t.Errorf("%d entries skipped, want %d", skipped, archivetest.Skipped)
@@ -88,7 +88,7 @@ func TestImport(t *testing.T) {
 	meta, err := w.bucket.Meta(t.Context(), project.ArchiveKey)
 	ok(t, err)
 	if meta.Owner != "kim" || meta.WorkspaceName != "project" || meta.WorkspaceID != string(project.ID) {
-		t.Errorf("the archive says %+v", meta)
+		t.Errorf("the .meta is %+v", meta)
 	}
 
 	equal(t, "old containers", map[string]string{}, w.containers())
@@ -102,24 +102,24 @@ func TestImport(t *testing.T) {
 	if len(moved) != 8 || moved[w.id("wR0")] != project.ID {
 		t.Errorf("moved: %v", moved)
 	}
-	w.people(report)
+	w.checkUsers(report)
 
-	// Nothing of the first version has changed.
+	// The first version's data is unchanged.
 	if d := archivetest.Diff(homes, archivetest.WithoutAtimes(archivetest.Snapshot(t, w.homes))); d != "" {
 		t.Errorf("the old homes have changed:\n%s", d)
 	}
 	if got := w.dump(w.from, "users", "sessions", "workspaces", "alembic_version"); got != rows {
 		t.Errorf("the old database has changed from\n%s\nto\n%s", rows, got)
 	}
-	w.again(report)
+	w.checkSecondRun(report)
 }
 
 func homeOf(w *world, id string) string {
 	return filepath.Join(w.homes, query[string](w, w.from, `SELECT home_store_key FROM workspaces WHERE id = $1`, id))
 }
 
-// people: everybody logs in with the password that they have.
-func (w *world) people(report Report) {
+// checkUsers checks that all users can log in with their passwords.
+func (w *world) checkUsers(report Report) {
 	w.Helper()
 	for name, password := range map[string]string{"kim": "testpassword", "lee": "testpassword", "admin": "admin"} {
 		u, err := w.db.UserByName(w.Context(), name)
@@ -128,20 +128,20 @@ func (w *world) people(report Report) {
 			w.Errorf("%s: %q does not match %s", name, password, u.PasswordHash)
 		}
 		if u.Admin || u.Disabled || u.FailedLogins != 0 || u.LockedUntil != nil || u.ID != report.user(w, name).ID {
-			w.Errorf("%s came over as %+v", name, u)
+			w.Errorf("%s was imported as %+v", name, u)
 		}
 	}
 	if u := report.user(w, "admin"); len(u.Notes) != 1 || !strings.Contains(u.Notes[0], "change it") {
-		w.Errorf("of the password that everybody knows is said %q", u.Notes)
+		w.Errorf("the note on the default password is %q", u.Notes)
 	}
 	if n := query[int](w, w.dsn, `SELECT count(*) FROM sessions`); n != 0 {
-		w.Errorf("%d sessions came over", n)
+		w.Errorf("%d sessions were imported", n)
 	}
 }
 
-// again: what has been brought over is never touched again, whatever became
-// of it here and there.
-func (w *world) again(first Report) {
+// checkSecondRun checks that a second run changes nothing of what was imported, whatever has changed
+// since on either side.
+func (w *world) checkSecondRun(first Report) {
 	w.Helper()
 	id := first.of(w, w.id("wR0")).ID
 	w.sql(w.dsn, `UPDATE workspaces SET name = 'mine', desired_state = 'STANDBY', home_ctx = '{"state": "live", "claim": "c"}', phase = 'STANDBY' WHERE id = $1`, id)
@@ -153,7 +153,7 @@ func (w *world) again(first Report) {
 
 	report := w.bring()
 	if report.Left != 0 {
-		w.Errorf("the second time is left: %+v", report)
+		w.Errorf("the second time, not imported: %+v", report)
 	}
 	for _, r := range report.Workspaces {
 		if want := first.of(w, r.OldID); r.ID != want.ID || (r.Result != Already && r.Result != Deleted) {
@@ -173,7 +173,7 @@ func (w *world) again(first Report) {
 	}
 }
 
-// Databases of the first version's first days had times without a time zone.
+// Early databases of the first version had times without a time zone.
 func TestNaiveTimes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -188,7 +188,7 @@ func TestNaiveTimes(t *testing.T) {
 
 func (w *world) database() string { return query[string](w, w.from, `SELECT current_database()`) }
 
-// The address of the database as the first version was given it.
+// The database's address in the first version's format.
 func TestAddressWithDriver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -199,7 +199,7 @@ func TestAddressWithDriver(t *testing.T) {
 	}
 }
 
-// What a dry run says is what is done then, and it does none of it.
+// A dry run reports what a run would do, and changes nothing.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -216,7 +216,7 @@ func TestDryRun(t *testing.T) {
 
 	done := w.bring()
 	if !said.DryRun || done.DryRun {
-		t.Error("which of them is dry is not said")
+		t.Error("the reports do not differ in dry_run")
 	}
 	for i := range done.Workspaces {
 		done.Workspaces[i].Home, done.Workspaces[i].Container = nil, ""

@@ -119,7 +119,7 @@ func (r *run) workspaces(ctx context.Context, owners map[string]owner) error {
 			if err != nil {
 				w.Result, w.Reason = Left, err.Error()
 			}
-			if ctx.Err() != nil || errors.As(err, new(ended)) || r.hopeless(ctx, err) {
+			if ctx.Err() != nil || errors.As(err, new(ended)) || r.affectsAll(ctx, err) {
 				stopped = err
 			}
 		}
@@ -168,9 +168,9 @@ func (r *run) ownerName(m SourceWorkspace, owners map[string]owner) string {
 	return m.OwnerID
 }
 
-// hopeless reports whether an error would affect every other workspace too, so
+// affectsAll reports whether an error would fail every other workspace too, so
 // that none is stopped in vain.
-func (r *run) hopeless(ctx context.Context, err error) bool {
+func (r *run) affectsAll(ctx context.Context, err error) bool {
 	if err == nil {
 		return false
 	}

@@ -21,7 +21,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// add adds a workspace of kim's to the old database.
+// add adds a workspace of kim to the old database.
 func (w *world) add(id, name, status string, set ...string) string {
 	w.Helper()
 	owner := w.id("uK0")
@@ -42,7 +42,7 @@ func justUsers(t testing.TB) *world {
 	return w
 }
 
-// What cannot be right stays where it is, with the reason; the rest comes over.
+// Workspaces that cannot be imported safely are left, with the reason; all others are imported.
 func TestImportLeavesUnsafeWorkspaces(t *testing.T) {
 	t.Parallel()
 	w := justUsers(t)
@@ -81,8 +81,8 @@ func TestImportLeavesUnsafeWorkspaces(t *testing.T) {
 	ok(t, os.MkdirAll(filepath.Join(outside, "home"), 0o755))
 	ok(t, os.Symlink(outside, dir))
 
-	// A container of that name which is not the first version's, or has
-	// another home: neither it nor the home is touched.
+	// A container with that name that is not the first version's, or has another home, is not
+	// touched, nor is the home.
 	labelled := left("V0", "not the first version's: it has the label")
 	home(labelled)
 	w.run(labelled, true, func(o *client.ContainerCreateOptions) {
@@ -112,7 +112,7 @@ func TestImportLeavesUnsafeWorkspaces(t *testing.T) {
 	report := w.bring()
 	for id, reason := range want {
 		if r := report.of(t, id); r.Result != Left || !strings.Contains(r.Reason, reason) || r.ID != "" {
-			t.Errorf("%+v, want it left: %s", r, reason)
+			t.Errorf("%+v, want it not imported: %s", r, reason)
 		}
 	}
 	if r := report.of(t, fine); r.Result != Imported {
@@ -121,7 +121,7 @@ func TestImportLeavesUnsafeWorkspaces(t *testing.T) {
 	w.holds(w.row(report.of(t, fine).ID), homeOf(w, fine))
 	equal(t, "homes of nobody", map[string]bool{unknown: true, orphan: true}, set(report.UnknownHomes))
 	if report.Left != len(want)+2 {
-		t.Errorf("%d left, want %d", report.Left, len(want)+2)
+		t.Errorf("%d not imported, want %d", report.Left, len(want)+2)
 	}
 	equal(t, "containers", before, w.containers())
 	if n := query[int](w, w.dsn, `SELECT count(*) FROM workspaces`); n != 1 {
@@ -131,7 +131,7 @@ func TestImportLeavesUnsafeWorkspaces(t *testing.T) {
 		t.Errorf("the old homes have changed:\n%s", d)
 	}
 
-	// As it is told: an empty folder where there is nothing to be lost.
+	// The remedy of the message: an empty folder in place of a missing home without data.
 	id := "01JFC0000000000000N0" + w.tag
 	home(id)
 	if r := w.bring().of(t, id); r.Result != Imported || r.Home.Entries != 1 {
@@ -147,7 +147,7 @@ func set(list []string) map[string]bool {
 	return m
 }
 
-// What is odd and harms nobody comes over, put right.
+// Unusual but harmless values are imported in a valid form.
 func TestImportOddValues(t *testing.T) {
 	t.Parallel()
 	w := justUsers(t)
@@ -178,7 +178,7 @@ func TestImportOddValues(t *testing.T) {
 	deleted := w.add(id("X0"), "x", "STOPPED", "deleted_at", "2026-01-01Z")
 	ghost := w.add(id("X1"), "x", "DELETED")
 
-	// The owner has made one by the name of another here already.
+	// The owner has already created a workspace with another one's name.
 	w.sql(w.from, `DELETE FROM users WHERE username = 'lee'`)
 	report := w.bring(func(c *Config) { c.Source.Workspaces = nil })
 	kim := workspace.Caller{UserID: report.user(t, "kim").ID, Username: "kim"}
@@ -190,7 +190,7 @@ func TestImportOddValues(t *testing.T) {
 
 	report = w.bring()
 	if report.Left != 0 {
-		t.Errorf("left: %+v", report)
+		t.Errorf("not imported: %+v", report)
 	}
 	ids := map[string]bool{}
 	for old, name := range names {
@@ -227,12 +227,12 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// Who is who: by name, and never somebody else by accident.
+// Users are matched by name, and different users are never confused.
 func TestUsers(t *testing.T) {
 	t.Parallel()
 	w := justUsers(t)
-	w.sql(w.from, `UPDATE users SET created_at = created_at - interval '1 year'`) // the oldest keep their names
-	const decomposed = "\u1112\u1161\u11ab\u1100\u1173\u11af"                     // the same in other characters
+	w.sql(w.from, `UPDATE users SET created_at = created_at - interval '1 year'`) // the oldest users keep their names
+	const decomposed = "\u1112\u1161\u11ab\u1100\u1173\u11af"                     // the same name, decomposed
 	n := 0
 	for _, name := range []string{"Kim", "two words", "two-words", " -odd- ", "한글", decomposed, "!!!", strings.Repeat("x", 80), "KIM", "operator"} {
 		n++
@@ -285,15 +285,15 @@ func TestUsers(t *testing.T) {
 	operator, err := w.db.UserByName(t.Context(), "operator")
 	ok(t, err)
 	if ws := w.row(report.of(t, id).ID); ws.OwnerID != operator.ID {
-		t.Errorf("the workspace is of %s", ws.OwnerID)
+		t.Errorf("the workspace belongs to %s", ws.OwnerID)
 	}
-	// Removed here, they and theirs do not come back.
+	// Users that were removed here are not imported again, nor are their workspaces.
 	w.sql(w.dsn, `DELETE FROM users WHERE username = 'lee'`)
 	want["lee"] = Left
 	check(w.bring(), want)
 }
 
-// The first version knew no administrators.
+// The first version has no administrators.
 func TestAdministrators(t *testing.T) {
 	t.Parallel()
 	w := peopledWorld(t)
@@ -326,7 +326,7 @@ func TestAdministrators(t *testing.T) {
 	if err != nil || !u.Admin || !report.user(t, "kim").Admin || report.user(t, "lee").Admin {
 		t.Errorf("kim: %+v, %v", u, err)
 	}
-	// Also one that came over before; those who were not named stay what they are.
+	// A user of an earlier run can become one; other users do not.
 	if u := w.bring(named("lee")).user(t, "lee"); u.Result != Already || !u.Admin {
 		t.Errorf("%+v", u)
 	}
@@ -335,7 +335,7 @@ func TestAdministrators(t *testing.T) {
 	}
 }
 
-// What is missing is found out before anything is changed.
+// Missing prerequisites are found before anything is changed.
 func TestImportChecksPrerequisites(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -381,7 +381,7 @@ func TestSourceMustBeFirstVersion(t *testing.T) {
 	}
 }
 
-// A first version that still runs is told of.
+// The import warns if the first version still runs.
 func TestImportWarnsOfConnections(t *testing.T) {
 	t.Parallel()
 	w := justUsers(t)
@@ -393,7 +393,7 @@ func TestImportWarnsOfConnections(t *testing.T) {
 	}
 }
 
-// A container that was paused, and one that does not want to end.
+// A paused container, and one that ignores SIGTERM.
 func TestImportStopsPausedContainers(t *testing.T) {
 	t.Parallel()
 	w := smallWorld(t)
@@ -403,10 +403,10 @@ func TestImportStopsPausedContainers(t *testing.T) {
 		o.Config.Env = append(o.Config.Env, "TESTSERVER_IGNORE_TERM=1")
 		o.HostConfig.Mounts = []mount.Mount{{Type: mount.TypeBind, Source: homeOf(w, w.id("wT1")), Target: homeMount}}
 	})
-	w.settled("wR0", "wT0", "wT1")
+	w.checkFinished("wR0", "wT0", "wT1")
 }
 
-// On S3, and after a try that was killed there in the middle.
+// On S3, also after an attempt that was killed in the middle.
 func TestOnS3(t *testing.T) { // not parallel: its credentials are in the environment
 	w := smallWorld(t)
 	server := s3test.Start(t, "archives")
@@ -434,7 +434,7 @@ func TestOnS3(t *testing.T) { // not parallel: its credentials are in the enviro
 	}
 	report := w.bring()
 	if report.Left != 0 {
-		t.Errorf("left: %+v", report)
+		t.Errorf("not imported: %+v", report)
 	}
 	for _, r := range report.Workspaces {
 		w.holds(w.row(r.ID), homeOf(w, r.OldID))

@@ -21,8 +21,7 @@ type Source struct {
 	Others int
 }
 
-// SourceUser is a user of the first version. The ids are ULIDs unless somebody
-// edited the database.
+// SourceUser is a user of the first version. The ids are ULIDs unless the database was edited.
 type SourceUser struct {
 	ID           string
 	Username     string

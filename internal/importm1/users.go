@@ -23,7 +23,7 @@ type owner struct{ id, username string }
 // no administrator, so that the setup page would be closed.
 func (r *run) noAdmin(ctx context.Context) error {
 	if r.Admin != "" {
-		if slices.ContainsFunc(r.Source.Users, func(u SourceUser) bool { return r.wished(u.Username) }) {
+		if slices.ContainsFunc(r.Source.Users, func(u SourceUser) bool { return r.wantsAdmin(u.Username) }) {
 			return nil
 		}
 		return fmt.Errorf("the first version has no user %q, who should become an administrator", r.Admin)
@@ -93,7 +93,7 @@ func (r *run) user(ctx context.Context, m SourceUser, done map[string]string, ma
 		return owner{}, err
 	}
 	if err == nil && !r.imported(done, here.ID) {
-		// A user who existed before may be the same person or not.
+		// An existing user with the same name may be another person.
 		if !r.JoinUsers || !sameUsername(here.Username, strings.TrimSpace(m.Username)) {
 			return leave("a user %s already exists. If users of the same name are the same people, run with --join-users", here.Username)
 		}
@@ -113,12 +113,12 @@ func (r *run) user(ctx context.Context, m SourceUser, done map[string]string, ma
 	if who.username != m.Username {
 		u.Notes = append(u.Notes, fmt.Sprintf("now logs in as %s", who.username))
 	}
-	u.Result, u.Admin = Imported, r.wished(m.Username)
+	u.Result, u.Admin = Imported, r.wantsAdmin(m.Username)
 	return who, nil
 }
 
-// wished reports whether a user should become an administrator.
-func (r *run) wished(username string) bool { return r.Admin != "" && username == r.Admin }
+// wantsAdmin reports whether a user should become an administrator.
+func (r *run) wantsAdmin(username string) bool { return r.Admin != "" && username == r.Admin }
 
 // password adds notes on a user's password. An administrator with the default
 // password is not imported.
@@ -127,7 +127,7 @@ func (r *run) password(hash, username string, u *User) error {
 	switch {
 	case !readable:
 		u.Notes = append(u.Notes, "the password hash cannot be verified; set a new password before this user can log in")
-	case matches && r.wished(username):
+	case matches && r.wantsAdmin(username):
 		u.Result, u.Reason = Left, "the password is the first version's default, which an administrator must not have; change it first"
 		return errors.New(u.Reason)
 	case matches:
@@ -149,7 +149,7 @@ func (r *run) join(ctx context.Context, m SourceUser, here postgres.User, u *Use
 // grant makes an existing user an administrator if requested.
 func (r *run) grant(ctx context.Context, m SourceUser, here postgres.User, u *User) error {
 	u.Admin = here.Admin
-	if here.Admin || !r.wished(m.Username) {
+	if here.Admin || !r.wantsAdmin(m.Username) {
 		return nil
 	}
 	if r.password(here.PasswordHash, m.Username, u) != nil {
@@ -162,8 +162,8 @@ func (r *run) grant(ctx context.Context, m SourceUser, here postgres.User, u *Us
 	return r.DB.GrantAdmin(ctx, here.ID)
 }
 
-// imported reports whether an existing user came from the first version. A user
-// whose name differs from theirs only in case is then another person.
+// imported reports whether an existing user came from the first version. A user whose name
+// differs from theirs only in case is then another one.
 func (r *run) imported(done map[string]string, id string) bool {
 	for _, u := range r.report.Users {
 		if u.ID == id && (u.Result == Imported || u.Result == Joined) {
@@ -195,7 +195,7 @@ func (r *run) makeUser(ctx context.Context, m SourceUser, who owner, made map[st
 		return nil
 	}
 	return r.DB.ImportUser(ctx, m.ID, postgres.User{
-		ID: who.id, Username: who.username, PasswordHash: m.PasswordHash, Admin: r.wished(m.Username), CreatedAt: m.CreatedAt,
+		ID: who.id, Username: who.username, PasswordHash: m.PasswordHash, Admin: r.wantsAdmin(m.Username), CreatedAt: m.CreatedAt,
 	})
 }
 

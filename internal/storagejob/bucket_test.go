@@ -26,7 +26,7 @@ func listenIn(tb testing.TB, dir string) net.Listener {
 	return l
 }
 
-// The server may go away and come back, and its folder's path may be long.
+// The server may stop and return, and the path of its folder may be long.
 func TestDialWaits(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 40))
@@ -42,14 +42,14 @@ func TestDialWaits(t *testing.T) {
 	}
 	for range 2 {
 		go dial()
-		for d.since().IsZero() { // it has begun to wait: there is no socket, or a dead one
+		for d.since().IsZero() { // until it waits: there is no socket, or no listener
 			time.Sleep(time.Millisecond)
 		}
 		_ = os.Remove(filepath.Join(dir, SocketName))
 		l := listenIn(t, dir)
 		check(t, <-dialed)
 		if !d.since().IsZero() {
-			t.Error("the server counts as away")
+			t.Error("the server counts as absent")
 		}
 		check(t, l.Close())
 	}
@@ -69,12 +69,12 @@ func TestDialGivesUp(t *testing.T) {
 	}
 	d = &dialer{dir: filepath.Join(t.TempDir(), "gone", "gone"), patience: 0, every: time.Hour}
 	if _, err := d.dial(t.Context()); err == nil {
-		t.Error("connected to nowhere")
+		t.Error("connected without a server")
 	}
 	d = &dialer{dir: t.TempDir(), patience: time.Hour, every: time.Hour}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errStopped)
 	if _, err := d.dial(ctx); !errors.Is(err, errStopped) {
-		t.Errorf("told to end: %v", err)
+		t.Errorf("cancelled: %v", err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"codehub/internal/archive/archivetest"
 )
 
-// A job gets by with the capabilities that its container has, for
-// a server whose folder is some other user's.
+// A job works with the capabilities of its container, for a server whose folder belongs to
+// another user.
 func TestCapabilities(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -60,6 +60,6 @@ func TestCapabilities(t *testing.T) {
 	archivetest.Corpus(t, restored)
 	run(restoreSpec(readMeta(t, object)), Dirs{Home: restored, Object: object}, capabilities)
 	if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
-		t.Errorf("the home came back different:\n%s", diff)
+		t.Errorf("the restored home differs:\n%s", diff)
 	}
 }

@@ -27,11 +27,10 @@ func CopyMain() int {
 	return ExitOK
 }
 
-// Copy copies the home in from into the empty folder to: owners, modes, times,
-// links, attributes and ACLs included. It syncs the copy and compares the
-// digests of both; the copy is complete only if the error is nil. Sockets,
-// FIFOs and devices are not copied. Progress and result go to out, a JSON
-// object a line.
+// Copy copies the home in from into the empty folder to: owners, modes, times, links,
+// attributes and ACLs included. It syncs the copy and compares the digests of both; the copy is
+// complete only if the error is nil. Sockets, FIFOs and devices are not copied. It writes
+// progress and the result to out, one JSON object per line.
 func Copy(ctx context.Context, from, to string, out io.Writer) error {
 	lines := json.NewEncoder(out)
 	progress := func(step string) archive.Progress {

@@ -40,7 +40,7 @@ func TestCopyRefusesFolderWithContent(t *testing.T) {
 	check(t, os.WriteFile(filepath.Join(from, "file"), []byte("1"), 0o600))
 	check(t, os.WriteFile(filepath.Join(to, "other"), []byte("2"), 0o600))
 	if err := Copy(t.Context(), from, to, &bytes.Buffer{}); err == nil {
-		t.Error("a folder that was not empty was copied into")
+		t.Error("copied into a folder that is not empty")
 	}
 }
 
@@ -53,7 +53,7 @@ func TestCopyEndsWithContext(t *testing.T) {
 	}
 }
 
-// A copy gets by with the capabilities that its container has.
+// A copy works with the capabilities of its container.
 func TestCopyRunsWithContainerCapabilities(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -10,8 +10,8 @@ import (
 	"codehub/internal/archive/transfer"
 )
 
-// What is counted beforehand is what is packed, but for the ends of files with
-// holes and a few bytes of those with several names.
+// The count equals what is packed, except for the ends of sparse files and a few bytes of files
+// with several names.
 func TestCountHome(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -34,7 +34,7 @@ func TestCountHome(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := countHome(ctx, home, false); err == nil {
-		t.Error("counting goes on after it was told to end")
+		t.Error("counting continues after it was cancelled")
 	}
 }
 
@@ -45,8 +45,7 @@ func (c *counting) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A job that packs for a while learns how much there is; a short one does not
-// bother.
+// A job that packs for a while reports totals; a short one does not count.
 func TestTotals(t *testing.T) {
 	t.Parallel()
 	home := smallHome(t)
@@ -67,7 +66,7 @@ func TestTotals(t *testing.T) {
 	})
 }
 
-// Parts are small where they can be, whatever the ticket was made for.
+// The size of the parts depends on the home, not on the ticket.
 func TestFit(t *testing.T) {
 	t.Parallel()
 	home := smallHome(t)

@@ -18,8 +18,7 @@ import (
 	"codehub/internal/runtime"
 )
 
-// A home comes back as it was, into a folder that holds the remains of an
-// earlier try.
+// A home is restored unchanged, into a folder with the remains of an earlier attempt.
 func TestRoundTrip(t *testing.T) {
 	t.Parallel()
 	home, object := t.TempDir(), t.TempDir()
@@ -40,14 +39,14 @@ func TestRoundTrip(t *testing.T) {
 	}
 
 	restored := t.TempDir()
-	archivetest.Corpus(t, restored) // the remains: as nasty
+	archivetest.Corpus(t, restored) // the remains have all kinds of entries
 	outside := t.TempDir()
 	check(t, os.WriteFile(filepath.Join(outside, "precious"), nil, 0o600))
 	check(t, os.Symlink(outside, filepath.Join(restored, "out")))
 	check(t, os.Mkdir(filepath.Join(restored, ".codehub-restore-OLD"), 0o700))
 	unpacked := succeed(t, restoreSpec(meta), Dirs{Home: restored, Object: object})
 	if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
-		t.Errorf("the home came back different:\n%s", diff)
+		t.Errorf("the restored home differs:\n%s", diff)
 	}
 	if !exists(t, filepath.Join(outside, "precious")) {
 		t.Error("clearing the home followed a link")
@@ -55,7 +54,7 @@ func TestRoundTrip(t *testing.T) {
 	stats := packed.result.Stats
 	stats.Skipped, stats.Fingerprint = 0, ""
 	if diff := cmp.Diff(stats, unpacked.result.Stats); diff != "" {
-		t.Errorf("what was unpacked counts otherwise (-packed +unpacked):\n%s", diff)
+		t.Errorf("packed and unpacked counts differ (-packed +unpacked):\n%s", diff)
 	}
 
 	for _, r := range []struct {
@@ -76,7 +75,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Errorf("the first progress of a restore is %+v", first)
 	}
 
-	// What a job of this claim stored before is replaced.
+	// A job replaces what an earlier job of its claim has stored.
 	again := succeed(t, archiveSpec(), Dirs{Home: restored, Object: object})
 	if again.result.Stats.SHA256 != stats.SHA256 {
 		t.Error("the archive of the restored home differs from the first")
@@ -94,7 +93,7 @@ func namesIn(tb testing.TB, dir string) []string {
 	return names
 }
 
-// An archive with nothing in it says nothing about the home's own attributes.
+// An empty archive does not set the home's attributes.
 func TestRestoreNothing(t *testing.T) {
 	t.Parallel()
 	home, object := t.TempDir(), t.TempDir()
@@ -113,7 +112,7 @@ func TestRestoreNothing(t *testing.T) {
 	}
 }
 
-// An entry of the staging folder's own name is nothing special.
+// An entry with the name of the staging folder is restored.
 func TestStagingNameIsTaken(t *testing.T) {
 	t.Parallel()
 	home, object, restored := smallHome(t), t.TempDir(), t.TempDir()
@@ -126,11 +125,11 @@ func TestStagingNameIsTaken(t *testing.T) {
 		j.stagingName = func() string { n++; return fmt.Sprint("staging-", n) }
 	})
 	if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" || n != 2 {
-		t.Errorf("with %d names the home came back different:\n%s", n+1, diff)
+		t.Errorf("with %d names the restored home differs:\n%s", n+1, diff)
 	}
 }
 
-// Each kind of failure is told as what it is, and what failed is of no use.
+// Each failure has its kind, and leaves no result behind.
 func TestErrorKinds(t *testing.T) {
 	t.Parallel()
 	home, object := smallHome(t), t.TempDir()
@@ -171,7 +170,7 @@ func TestErrorKinds(t *testing.T) {
 	t.Run("more than expected", func(t *testing.T) {
 		restore(t, object, func(s *Spec) { s.Meta.Bytes-- }, Corrupted, true)
 	})
-	t.Run("no room", func(t *testing.T) {
+	t.Run("not enough space", func(t *testing.T) {
 		restore(t, object, func(s *Spec) { s.Meta.Bytes = 1 << 60 }, DiskFull, true)
 	})
 	t.Run("home missing", func(t *testing.T) {
@@ -184,7 +183,7 @@ func TestErrorKinds(t *testing.T) {
 			do(t.Context(), t, spec, dirs).wantError(t, Failed)
 		}
 	})
-	t.Run("nowhere to put it", func(t *testing.T) {
+	t.Run("folder of the archive missing", func(t *testing.T) {
 		t.Parallel()
 		do(t.Context(), t, archiveSpec(), Dirs{Home: home, Object: filepath.Join(t.TempDir(), "gone")}).wantError(t, Unavailable)
 	})
@@ -220,13 +219,13 @@ func TestErrorKinds(t *testing.T) {
 	}
 }
 
-// stages of each kind of job, in order.
+// The stages of each kind of job, in order.
 var (
 	archiveStages = []string{"pack", "meta", "done"}
 	restoreStages = []string{"wipe", "unpack", "move", "attributes", "sync", "done"}
 )
 
-// A job that is told to end does, at whatever stage, and says so.
+// A job that is stopped at any stage ends and reports it.
 func TestStopped(t *testing.T) {
 	t.Parallel()
 	home, object := smallHome(t), t.TempDir()
@@ -245,7 +244,7 @@ func TestStopped(t *testing.T) {
 			}
 		})
 		if !seen {
-			t.Errorf("the job never came to %q", stage)
+			t.Errorf("the job did not reach %q", stage)
 		}
 		return r
 	}
@@ -258,7 +257,7 @@ func TestStopped(t *testing.T) {
 				t.Error("there is a .meta")
 			}
 			if stage == "pack" && len(namesIn(t, object)) > 0 {
-				t.Errorf("there is %q", namesIn(t, object))
+				t.Errorf("the folder holds %q", namesIn(t, object))
 			}
 		})
 	}
@@ -269,13 +268,13 @@ func TestStopped(t *testing.T) {
 			stopAt(t, restoreSpec(meta), Dirs{Home: restored, Object: object}, stage).wantError(t, Stopped)
 			succeed(t, restoreSpec(meta), Dirs{Home: restored, Object: object})
 			if diff := archivetest.Diff(archivetest.Snapshot(t, home), archivetest.Snapshot(t, restored)); diff != "" {
-				t.Errorf("the home came back different after all:\n%s", diff)
+				t.Errorf("the restored home differs:\n%s", diff)
 			}
 		})
 	}
 }
 
-// wipe leaves alone what is mounted in the home, rather than half of it.
+// wipe fails without removing anything below a mount in the home.
 func TestWipeStaysOnItsDevice(t *testing.T) {
 	t.Parallel()
 	inMountNamespace(t, func(t *testing.T) {
@@ -291,8 +290,7 @@ func TestWipeStaysOnItsDevice(t *testing.T) {
 	})
 }
 
-// A disk that fills in the middle loses nothing, and is told apart from a
-// bucket that is full.
+// A disk that fills up during a job causes no loss, and is distinguished from a full bucket.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	inMountNamespace(t, func(t *testing.T) {
@@ -314,7 +312,7 @@ func TestFullDisk(t *testing.T) {
 		spec := restoreSpec(readMeta(t, object))
 		do(t.Context(), t, spec, Dirs{Home: restored, Object: object}).wantError(t, DiskFull)
 
-		// It also fills where that was not to be foreseen: for want of inodes.
+		// A disk can also run out of inodes.
 		check(t, syscall.Mount("none", disk, "tmpfs", syscall.MS_REMOUNT, "size=64m,nr_inodes=12"))
 		do(t.Context(), t, spec, Dirs{Home: restored, Object: object}).wantError(t, DiskFull)
 		if names := namesIn(t, restored); len(names) > 0 {
@@ -325,14 +323,14 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
-// What a job writes leaves of a disk what nobody may take, and is told as what
-// it is; whatever fits above that is written.
+// A job keeps the reserve of a disk free and reports a shortage; what fits above the reserve is
+// written.
 func TestReserve(t *testing.T) {
 	t.Parallel()
 	inMountNamespace(t, func(t *testing.T) {
 		home, object, disk := smallHome(t), t.TempDir(), t.TempDir()
 		check(t, os.WriteFile(filepath.Join(home, "large"), randomBytes(12<<20), 0o600))
-		for i := range 200 { // the first progress comes early
+		for i := range 200 { // so that the first progress comes early
 			check(t, os.WriteFile(filepath.Join(home, fmt.Sprint("small-", i)), nil, 0o600))
 		}
 		succeed(t, archiveSpec(), Dirs{Home: home, Object: object})
@@ -378,19 +376,19 @@ func TestReserve(t *testing.T) {
 			t.Helper()
 			r.wantError(t, kind)
 			if e := r.result.Error; e != nil && !strings.Contains(e.Message, words) {
-				t.Errorf("it says %q", e.Message)
+				t.Errorf("the message is %q", e.Message)
 			}
 			if names := namesIn(t, left); len(names) > 0 {
 				t.Errorf("%s holds %q", left, names)
 			}
 			if least < reserve {
-				t.Errorf("%d bytes were free at one time, and %d have to be", least, reserve)
+				t.Errorf("only %d bytes were free at one time, want %d", least, reserve)
 			}
 		}
 		none := func() {}
 
-		// 12 MiB into 64 MiB of which 90 % stay free, give or take what is
-		// written between two looks.
+		// 12 MiB into 64 MiB of which 90 % stay free, apart from what is written between two
+		// checks.
 		packing := Dirs{Home: home, Object: put}
 		full(watched(keeping(archiveSpec(), 0.9), packing, "", none), Unavailable, "the disk of the archives is full", put, 56<<20)
 		if exists(t, filepath.Join(put, archive.MetaKey(ObjectName))) {
@@ -400,20 +398,20 @@ func TestReserve(t *testing.T) {
 		unpacking := Dirs{Home: restored, Object: object}
 		full(watched(keeping(restore, 0.9), unpacking, "", none), DiskFull, "90.0 % stay free", restored, 63<<20)
 
-		// There is room until somebody else takes it.
+		// There is enough space until another program takes it.
 		fill := func() { check(t, os.WriteFile(filler, make([]byte, 40<<20), 0o600)) }
 		full(watched(keeping(restore, 0.5), unpacking, "unpack", fill), DiskFull, "became full in the meantime", restored, 10<<20)
 		if !exists(t, filler) {
-			t.Error("nothing was filled")
+			t.Error("the disk was not filled")
 		}
 
-		// 24 MiB are left now, of which some 4 are kept: it fits.
+		// 24 MiB are left, of which about 4 are reserved: it fits.
 		succeed(t, keeping(archiveSpec(), 0.06), packing)
 		check(t, os.RemoveAll(put))
 		check(t, os.Mkdir(put, 0o700))
 		succeed(t, keeping(restore, 0.06), unpacking)
 
-		// Less is left than has to be, and nothing is written at all.
+		// Less than the reserve is free, so nothing is written.
 		before := free()
 		full(watched(keeping(archiveSpec(), 0.5), packing, "", none), Unavailable, "the disk of the archives is full", put, before-1<<16)
 	})

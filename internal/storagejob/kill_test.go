@@ -36,8 +36,8 @@ func startProcess(tb testing.TB, dirs Dirs, in io.Reader, env ...string) *proces
 	return p
 }
 
-// homeWithACLs makes a home with default ACLs on its root and on folders, which
-// would widen the permissions of whatever is made in them: its files were not.
+// homeWithACLs creates a home with default ACLs on its root and on folders, which widen the
+// permissions of new files in them; its own files do not have these.
 func homeWithACLs(tb testing.TB) string {
 	tb.Helper()
 	home := smallHome(tb)
@@ -54,8 +54,8 @@ func homeWithACLs(tb testing.TB) string {
 	return home
 }
 
-// A job that is killed at any stage leaves nothing that could be taken for its
-// work, and the next one does all of it.
+// A job that is killed at any stage leaves nothing that looks like a result, and the next one
+// does all of the work.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	home, object, scratch := homeWithACLs(t), t.TempDir(), t.TempDir()
@@ -71,7 +71,7 @@ func TestKilled(t *testing.T) {
 			t.Fatalf("the job ended with %v: %s", err, p.out.String())
 		}
 		if strings.Contains(p.out.String(), `"result"`) {
-			t.Errorf("a job that was killed has said %s", p.out.String())
+			t.Errorf("a killed job has reported %s", p.out.String())
 		}
 	}
 	for i, stage := range archiveStages {
@@ -88,7 +88,7 @@ func TestKilled(t *testing.T) {
 			}
 			succeed(t, archiveSpec(), Dirs{Home: home, Object: object})
 			if readMeta(t, object).SHA256 != meta.SHA256 {
-				t.Error("the next job stored something else")
+				t.Error("the next job stored a different archive")
 			}
 		})
 	}
@@ -99,14 +99,14 @@ func TestKilled(t *testing.T) {
 			kill(t, restoreSpec(meta), Dirs{Home: restored, Object: object}, stage)
 			succeed(t, restoreSpec(meta), Dirs{Home: restored, Object: object})
 			if diff := archivetest.Diff(before, archivetest.Snapshot(t, restored)); diff != "" {
-				t.Errorf("the home came back different:\n%s", diff)
+				t.Errorf("the restored home differs:\n%s", diff)
 			}
 		})
 	}
 }
 
-// Killed while it writes, a job leaves half of an archive by a name that is
-// nobody's, for the server to sweep.
+// A job that is killed while it writes leaves an incomplete archive under another name, which
+// the server removes.
 func TestKilledWhilePacking(t *testing.T) {
 	t.Parallel()
 	home, object := smallHome(t), t.TempDir()
@@ -125,7 +125,7 @@ func TestKilledWhilePacking(t *testing.T) {
 	n, err := store.NewFolder(object).AbortIncomplete(t.Context(), "", 0, nil)
 	check(t, err)
 	if n != 1 || len(namesIn(t, object)) > 0 {
-		t.Errorf("%d halves were swept, %q stay", n, namesIn(t, object))
+		t.Errorf("%d incomplete archives were removed, %q remain", n, namesIn(t, object))
 	}
 }
 
@@ -143,8 +143,7 @@ func TestSIGTERM(t *testing.T) {
 			defer w.Close()
 			p := startProcess(t, Dirs{Home: smallHome(t), Bucket: t.TempDir()}, r)
 			check(t, r.Close())
-			// More than a pipe holds: it is being read, by which time it cares
-			// for signals.
+			// More than a pipe holds: once it is written, the job reads it and handles signals.
 			in := bytes.Repeat([]byte(" "), 128<<10)
 			if spec != nil {
 				in = append(in, encode(t, spec)...)
@@ -163,7 +162,7 @@ func TestSIGTERM(t *testing.T) {
 			if spec == nil {
 				rep := parseReport(t, ExitFailed, p.out.Bytes())
 				if rep.result == nil || rep.result.Error == nil || rep.result.Error.Kind != Stopped {
-					t.Errorf("the job said %s", p.out.String())
+					t.Errorf("the job reported %s", p.out.String())
 				}
 			}
 		})

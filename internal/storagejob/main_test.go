@@ -91,7 +91,7 @@ func encode(tb testing.TB, v any) []byte {
 	return b
 }
 
-// report is what a job has said.
+// report is what a job has reported.
 type report struct {
 	exit     int
 	progress []Progress
@@ -104,10 +104,10 @@ func parseReport(tb testing.TB, exit int, out []byte) report {
 	for line := range strings.Lines(string(out)) {
 		var e Event
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
-			tb.Fatalf("the job said %q: %v", line, err)
+			tb.Fatalf("the job reported %q: %v", line, err)
 		}
 		if r.result != nil {
-			tb.Fatalf("the job said %q after its result", line)
+			tb.Fatalf("the job reported %q after its result", line)
 		}
 		if e.Progress != nil {
 			r.progress = append(r.progress, *e.Progress)
@@ -117,7 +117,7 @@ func parseReport(tb testing.TB, exit int, out []byte) report {
 	return r
 }
 
-// do runs a job and expects a result of it.
+// do runs a job and expects a result.
 func do(ctx context.Context, tb testing.TB, spec Spec, dirs Dirs) report {
 	tb.Helper()
 	return doJob(ctx, tb, spec, dirs, func(*job) {})
@@ -156,7 +156,7 @@ func (r report) wantError(tb testing.TB, kind ErrorKind) {
 	case r.result.Error.Kind != kind:
 		tb.Errorf("%s: %s; want %s", r.result.Error.Kind, r.result.Error.Message, kind)
 	case r.result.Stats != (archive.Stats{}):
-		tb.Errorf("a job that failed has counted %+v", r.result.Stats)
+		tb.Errorf("a failed job has stats %+v", r.result.Stats)
 	}
 }
 
@@ -166,7 +166,7 @@ func randomBytes(n int) []byte {
 	return b
 }
 
-// smallHome makes a home with a few files in it.
+// smallHome creates a home with a few files.
 func smallHome(tb testing.TB) string {
 	tb.Helper()
 	home := tb.TempDir()

@@ -8,11 +8,10 @@ import (
 	"testing"
 )
 
-// inNamespace is set in the process that may mount what it likes.
+// inNamespace is set in the process that may mount file systems.
 const inNamespace = "CODEHUB_TEST_IN_NAMESPACE"
 
-// inMountNamespace runs the rest of a test in a further process with mounts of
-// its own.
+// inMountNamespace runs the rest of a test in another process with mounts of its own.
 func inMountNamespace(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	if os.Getenv(inNamespace) == t.Name() {

@@ -10,8 +10,8 @@ import (
 	"codehub/internal/archive"
 )
 
-// Instructions that are cut short, or none, are told apart from bad ones, and
-// neither touches anything.
+// Incomplete or missing instructions are distinguished from invalid ones, and none changes a
+// file.
 func TestOrders(t *testing.T) {
 	t.Parallel()
 	good := string(encode(t, archiveSpec()))
@@ -62,19 +62,19 @@ func TestOrders(t *testing.T) {
 			exit := Run(t.Context(), strings.NewReader(c.in), &out, Dirs{Home: home, Object: object})
 			r := parseReport(t, exit, out.Bytes())
 			if r.result == nil || r.result.Error == nil || r.result.Error.Kind != c.kind {
-				t.Errorf("the job said %.1000s", out.String())
+				t.Errorf("the job reported %.1000s", out.String())
 			}
 			if (exit == ExitNoOrders) != (c.kind == NoOrders) || exit == ExitOK {
 				t.Errorf("exit code %d", exit)
 			}
 			if len(namesIn(t, home)) == 0 || len(namesIn(t, object)) > 0 {
-				t.Error("something was touched")
+				t.Error("a file was changed")
 			}
 		})
 	}
 }
 
-// endless never comes to an end, within a value.
+// endless is JSON that never ends, within a value.
 type endless struct{ n int64 }
 
 func (e *endless) Read(p []byte) (int, error) {
@@ -99,7 +99,7 @@ func TestEndlessOrders(t *testing.T) {
 	}
 }
 
-// The engine may hold the standard input open, with all in it or with nothing.
+// Docker may keep the standard input open, with all of the instructions or with none.
 func TestOrdersWithoutEnd(t *testing.T) {
 	t.Parallel()
 	t.Run("all", func(t *testing.T) {

@@ -98,8 +98,7 @@ func (r *reporter) finish(result Result) {
 	r.write(Event{Result: &result})
 }
 
-// write writes one line and ignores errors, since a missing reader cannot be
-// told.
+// write writes one line and ignores errors, which mean that the report has no reader.
 func (r *reporter) write(e Event) {
 	b, err := json.Marshal(e)
 	if err != nil { // cannot fail for these types

@@ -10,7 +10,7 @@ import (
 	"codehub/internal/archive"
 )
 
-// timedLines is a writer that remembers when each line came.
+// timedLines is a writer that records when each line came.
 type timedLines struct {
 	mu    sync.Mutex
 	began time.Time
@@ -26,7 +26,7 @@ func (w *timedLines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// all waits for what is under way and returns what has come.
+// all waits for all running goroutines and returns the lines.
 func (w *timedLines) all() ([][]byte, []time.Duration) {
 	synctest.Wait()
 	w.mu.Lock()
@@ -34,8 +34,8 @@ func (w *timedLines) all() ([][]byte, []time.Duration) {
 	return w.lines, w.at
 }
 
-// Progress comes a few times a second at most, and less often the longer a job
-// takes; without any there is a heartbeat, which claims none.
+// Progress is reported a few times a second at most, and less often the longer a job takes.
+// Without progress there is a heartbeat that repeats the last report.
 func TestReporter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestReporter(t *testing.T) {
 		}
 		for i := busy; i < len(at); i++ {
 			if gap := at[i] - at[i-1]; gap > heartbeat+time.Second {
-				t.Errorf("nothing was heard for %s", gap)
+				t.Errorf("no report for %s", gap)
 			}
 		}
 		if a, b := lines[len(lines)-1], lines[len(lines)-2]; !bytes.Equal(a, b) {
@@ -78,12 +78,12 @@ func TestReporter(t *testing.T) {
 		rep := parseReport(t, 0, bytes.Join(w.lines, nil))
 		last := rep.progress[len(rep.progress)-1]
 		if last != (Progress{"packing", 2_000_000, 2_000_000, 2000, 2000}) || rep.result.Claim != "c" {
-			t.Errorf("the end is %+v and %+v", last, rep.result)
+			t.Errorf("the last reports are %+v and %+v", last, rep.result)
 		}
 	})
 }
 
-// slowWriter takes a line only when told to.
+// slowWriter takes a line only when the test allows it.
 type slowWriter struct{ take chan struct{} }
 
 func (w *slowWriter) Write(p []byte) (int, error) {
@@ -91,7 +91,7 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Whoever does not read the report does not hold up the work.
+// A reader that does not read the report does not delay the job.
 func TestReporterIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -23,7 +23,7 @@ func headroom(dir string, least float64) (int64, error) {
 	return int64(st.Bavail)*block - int64(least*float64(st.Blocks)*float64(block)), nil
 }
 
-// room refuses at once a home that does not fit, since a full disk affects
+// room returns an error if the home does not fit, since a full disk affects
 // others.
 func (j *job) room() error {
 	left, err := headroom(j.Home, j.spec.MinFree)
@@ -31,23 +31,23 @@ func (j *job) room() error {
 		return err
 	}
 	if left < j.spec.Meta.Bytes {
-		return fmt.Errorf("the home needs %d bytes, and %d bytes of its disk are available%s: %w", j.spec.Meta.Bytes, max(0, left), j.sparing(), unix.ENOSPC)
+		return fmt.Errorf("the home needs %d bytes, and %d bytes of its disk are available%s: %w", j.spec.Meta.Bytes, max(0, left), j.reserveText(), unix.ENOSPC)
 	}
 	return nil
 }
 
-// sparing names the share that stays free, as the end of a phrase.
-func (j *job) sparing() string {
+// reserveText names the share that stays free, as the end of a phrase.
+func (j *job) reserveText() string {
 	if j.spec.MinFree <= 0 {
 		return ""
 	}
 	return fmt.Sprintf(" while %.1f %% stay free", 100*j.spec.MinFree)
 }
 
-// sparingly returns a context that ends when unpacking leaves less of the disk
+// keepReserve returns a context that ends when unpacking leaves less of the disk
 // free than required, and the progress function that checks this. Others fill
 // the disk too, and a home takes more space than its content.
-func (j *job) sparingly(ctx context.Context) (context.Context, archive.Progress, context.CancelFunc) {
+func (j *job) keepReserve(ctx context.Context) (context.Context, archive.Progress, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	progress := func(bytes, entries int64) {
 		j.report.progress(bytes, entries)
@@ -56,7 +56,7 @@ func (j *job) sparingly(ctx context.Context) (context.Context, archive.Progress,
 		}
 		left, err := headroom(j.Home, j.spec.MinFree)
 		if err == nil && left < 0 {
-			err = fmt.Errorf("the disk became full in the meantime%s: %w", j.sparing(), unix.ENOSPC)
+			err = fmt.Errorf("the disk became full in the meantime%s: %w", j.reserveText(), unix.ENOSPC)
 		}
 		if err != nil {
 			cancel(err)
@@ -66,21 +66,21 @@ func (j *job) sparingly(ctx context.Context) (context.Context, archive.Progress,
 }
 
 const (
-	// askEvery and askLeast are the most and the least that is written of an
-	// archive before its disk is checked again.
-	askEvery = 64 << 20
-	askLeast = 1 << 20
+	// checkAtMost and checkAtLeast bound how much of an archive is written before
+	// its disk is checked again.
+	checkAtMost  = 64 << 20
+	checkAtLeast = 1 << 20
 )
 
-// frugal reads what is written to a disk, and fails like an unavailable bucket
+// reservedReader reads what is written to a disk, and fails like an unavailable bucket
 // when too little space is left.
-type frugal struct {
+type reservedReader struct {
 	io.Reader
 	left  func() (int64, error) // see headroom
 	until int64                 // bytes until the next check
 }
 
-func (f *frugal) Read(p []byte) (int, error) {
+func (f *reservedReader) Read(p []byte) (int, error) {
 	if f.until <= 0 {
 		left, err := f.left()
 		if err == nil && left <= 0 {
@@ -89,17 +89,17 @@ func (f *frugal) Read(p []byte) (int, error) {
 		if err != nil {
 			return 0, fmt.Errorf("%w: %w", store.ErrUnavailable, err)
 		}
-		f.until = min(max(left/2, askLeast), askEvery)
+		f.until = min(max(left/2, checkAtLeast), checkAtMost)
 	}
 	n, err := f.Reader.Read(p[:min(int64(len(p)), f.until)])
 	f.until -= int64(n)
 	return n, err
 }
 
-// intoFolder turns a full disk of the folder into an error that says so.
+// intoFolder stores an archive in a folder and reports a full disk as such.
 func (j *job) intoFolder(ctx context.Context, folder *store.Folder, key string, r io.Reader) (int64, error) {
 	if j.spec.MinFree > 0 {
-		r = &frugal{Reader: r, left: func() (int64, error) { return headroom(j.Object, j.spec.MinFree) }}
+		r = &reservedReader{Reader: r, left: func() (int64, error) { return headroom(j.Object, j.spec.MinFree) }}
 	}
 	n, err := folder.Put(ctx, key, r)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {

@@ -50,7 +50,7 @@ func (j *job) fill(ctx context.Context, r io.Reader, before os.FileMode) (archiv
 		return archive.Stats{}, wrap("create a staging folder", err)
 	}
 	j.stage("unpack")
-	unpacking, progress, end := j.sparingly(ctx)
+	unpacking, progress, end := j.keepReserve(ctx)
 	defer end()
 	stats, err := archive.Unpack(unpacking, r, staging, archive.UnpackOptions{Expect: &j.spec.Meta, Progress: progress})
 	if err != nil {

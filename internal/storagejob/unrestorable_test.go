@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A home with what a restore could not make again is not archived, and the job
-// says what it is.
+// A home with an entry that a restore could not recreate is not archived, and the job names the
+// entry.
 func TestArchiveJobRefusesUnrestorableHome(t *testing.T) {
 	t.Parallel()
 	inMountNamespace(t, func(t *testing.T) {
 		home, object, scratch := smallHome(t), t.TempDir(), t.TempDir()
-		// A file system without attributes that people may set.
+		// A file system without user attributes.
 		check(t, syscall.Mount("none", scratch, "ramfs", 0, ""))
 		t.Cleanup(func() { check(t, syscall.Unmount(scratch, syscall.MNT_DETACH)) })
 		check(t, unix.Setxattr(filepath.Join(home, "folder-2"), "user.large", make([]byte, 2000), 0))

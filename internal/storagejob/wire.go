@@ -1,8 +1,7 @@
-// Package storagejob is what runs inside a storage job: `codehub storage-job`
-// packs the home that is mounted for it into an archive, or unpacks one into
-// it (docs/adr/0005-storage-jobs-have-no-network.md). It gets its instructions on standard input and reports on
-// standard output, a JSON object a line; it has none of the bucket's
-// credentials and no network.
+// Package storagejob is the program inside a storage job: `codehub storage-job` packs the mounted home into an
+// archive, or unpacks one into it (docs/adr/0005-storage-jobs-have-no-network.md). It reads its instructions
+// from standard input and reports on standard output, one JSON object per line; it has no network and none of
+// the bucket's credentials.
 package storagejob
 
 import (
@@ -10,8 +9,8 @@ import (
 	"codehub/internal/archive/transfer"
 )
 
-// ObjectName is the archive's name in the mounted folder of a folder store; its
-// .meta is beside it.
+// ObjectName is the archive's name in the mounted folder of a folder store; its .meta is in the
+// same folder.
 const ObjectName = "home.tar.zst"
 
 // SocketName is the name of the bucket's socket in its mounted folder. The
