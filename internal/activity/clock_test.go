@@ -161,7 +161,7 @@ func TestTickOrder(t *testing.T) {
 	store.took(t, "state")
 	store.err = nil
 
-	// While the bus is not reachable the clock stands still.
+	// While the bus is unreachable the clock does not advance.
 	bus.err = errors.New("away")
 	tick(false, false)
 	store.took(t, "state", "read")

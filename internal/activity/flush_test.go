@@ -112,7 +112,7 @@ func TestFlushRepeatsUnwritten(t *testing.T) {
 			bus.seen = nil
 			must(t, f.Flush(t.Context()))
 			if len(bus.seen) != want || store.epoch != epoch {
-				t.Errorf("%d handed on in %s, want %d in %s", len(bus.seen), store.epoch, want, epoch)
+				t.Errorf("%d flushed in %s, want %d in %s", len(bus.seen), store.epoch, want, epoch)
 			}
 		}
 		time.Sleep(30 * time.Second)
@@ -148,17 +148,17 @@ func TestFlushAfterDeclaredDead(t *testing.T) {
 		time.Sleep(time.Hour)
 		now := store.now()
 		store.watched = &now // by other servers
-		store.unknown = true // its row is gone
+		store.unknown = true // its row was removed
 		if err := f.Flush(t.Context()); err == nil {
 			t.Error("not logged")
 		}
 		if len(store.saved) != 1 {
-			t.Error("not handed on")
+			t.Error("not flushed")
 		}
 		store.unknown, store.saved = false, nil
 		must(t, f.Flush(t.Context()))
 		if len(store.saved) != 1 {
-			t.Error("not handed on again, though it was not recorded")
+			t.Error("not flushed again, although the flush was not confirmed")
 		}
 		time.Sleep(time.Second)
 		now = store.now()
@@ -211,7 +211,7 @@ func TestFlushFallback(t *testing.T) {
 			}
 		}
 		if len(store.saved) > 0 || store.confirmed > 0 {
-			t.Error("what is away has taken it")
+			t.Error("an unavailable bus or database took it")
 		}
 		store.err = nil
 		must(t, f.Flush(t.Context()))

@@ -84,15 +84,15 @@ func TestForget(t *testing.T) {
 		b.Release()
 		unused.Release()
 		if len(r.entries) != 2 {
-			t.Errorf("%d in memory, where one was never used", len(r.entries))
+			t.Errorf("%d in memory although one was never used", len(r.entries))
 		}
 		r.Forget(time.Now().Add(-time.Second))
 		if len(r.entries) != 2 {
-			t.Errorf("%d in memory before they are handed on", len(r.entries))
+			t.Errorf("%d in memory before the flush", len(r.entries))
 		}
 		r.Forget(time.Now())
 		if _, ok := r.Last(wsB); ok || len(r.entries) != 1 {
-			t.Errorf("%d in memory after they were handed on", len(r.entries))
+			t.Errorf("%d in memory after the flush", len(r.entries))
 		}
 		again.Touch(Output)
 		if got, ok := r.Last(wsA); !ok || got.Kind != Output {
@@ -121,7 +121,7 @@ func TestSinceMissesNoUse(t *testing.T) {
 		user.Wait()
 		if second := r.Since(asked); len(first)+len(second) == 0 {
 			last, _ := r.Last(wsA)
-			t.Fatalf("round %d: used %v before it was asked for, and not given out then", round, asked.Sub(last.At))
+			t.Fatalf("round %d: used %v before the call of Since, which did not return it", round, asked.Sub(last.At))
 		}
 		m.Release()
 		r.Forget(time.Now().Add(time.Hour))

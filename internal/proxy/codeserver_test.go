@@ -61,7 +61,7 @@ func TestCodeServerInUse(t *testing.T) {
 		}
 		if try == 20 {
 			c.used(now, activity.Typing, time.Second)
-			c.Fatal("nothing can be typed")
+			c.Fatal("typing has no effect")
 		}
 	}
 

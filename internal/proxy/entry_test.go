@@ -115,7 +115,7 @@ func TestResponsePerState(t *testing.T) {
 				}
 			}
 			if _, wakes := w.store.counts(); wakes != 0 {
-				t.Fatalf("something else than a navigation woke it")
+				t.Fatalf("a request that is not a navigation woke it")
 			}
 
 			a := w.open(under(wsA) + "/x?y=1")
@@ -191,7 +191,7 @@ func TestNavigationRefreshesRoute(t *testing.T) {
 	w.store.put(running(wsA, ann)) // without an event
 	harness.EventuallyWithin(t, patience, "the page of the workspace", func() bool { return w.open(under(wsA)+"/").StatusCode == http.StatusOK })
 	if _, wakes := w.store.counts(); wakes != 0 {
-		t.Error("woken for nothing")
+		t.Error("woken although it was running")
 	}
 }
 

@@ -94,7 +94,7 @@ func (s *rows) RunningOf(_ context.Context, user string) ([]workspace.Workspace,
 	return list, nil
 }
 
-// fakeRuntime is a runtime that knows addresses.
+// fakeRuntime is a runtime with fixed addresses.
 type fakeRuntime struct {
 	mu   sync.Mutex
 	at   map[workspace.ID]runtime.Upstream

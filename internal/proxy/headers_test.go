@@ -145,7 +145,7 @@ func TestRequestHeaders(t *testing.T) {
 		}
 	})
 	if i.refused.Load() != 0 {
-		t.Error("the IDE did not know the secret")
+		t.Error("the IDE did not receive the secret")
 	}
 }
 

@@ -16,8 +16,7 @@ import (
 	"codehub/internal/runtime"
 )
 
-// ide stands in for code-server: it checks the same secret and the Origin of
-// WebSockets.
+// ide is a fake code-server: it checks the same secret and the Origin of WebSockets.
 type ide struct {
 	server  *httptest.Server
 	secret  string
@@ -38,7 +37,7 @@ type received struct {
 	Header            http.Header
 }
 
-// newIDE listens on addr, which another one may have used before.
+// newIDE listens on addr, which an earlier one may have used.
 func newIDE(t testing.TB, secret, addr string) *ide {
 	t.Helper()
 	listener, err := net.Listen("tcp", addr)

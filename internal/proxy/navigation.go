@@ -5,13 +5,11 @@ import (
 	"strings"
 )
 
-// isNavigation reports whether a person opens a page in a tab. Only that wakes a
-// workspace, because open tabs reconnect forever and browsers prefetch.
+// isNavigation reports whether a user opens a page in a tab. Only that wakes a workspace,
+// because open tabs reconnect forever and browsers prefetch.
 //
-// Navigations from other sites count too. All such a site can cause is that the
-// visitor's own workspace starts, within its limits and until its idle timeout, in
-// a visible tab.
-// TTL, in a tab that the visitor sees.
+// Navigations from other sites count too. All such a site can cause is that the visitor's own
+// workspace starts, within its limits and until its idle timeout, in a visible tab.
 func isNavigation(r *http.Request) bool {
 	if r.Method != http.MethodGet || upgradeType(r.Header) != "" || isPrefetch(r.Header) {
 		return false

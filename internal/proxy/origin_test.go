@@ -59,7 +59,7 @@ func TestWebSocketOrigin(t *testing.T) {
 		r.Header.Add("Origin", test.origin)
 		r.Header.Add("Origin", test.origin)
 		if o.allows(r, false, true) {
-			t.Errorf("%q twice was let in", test.origin)
+			t.Errorf("%q sent twice was accepted", test.origin)
 		}
 	}
 }

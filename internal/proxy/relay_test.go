@@ -287,6 +287,6 @@ func TestCachedRequestsNeedNoLookups(t *testing.T) {
 	}
 	now, wakes := w.store.counts()
 	if now != reads+1 || w.runtime.count() != asks || wakes != 0 {
-		t.Errorf("%d reads, %d asks, %d wakes", now-reads, w.runtime.count()-asks, wakes)
+		t.Errorf("%d reads, %d lookups, %d wakes", now-reads, w.runtime.count()-asks, wakes)
 	}
 }

@@ -40,7 +40,7 @@ func TestRouteIsCachedForMaxAge(t *testing.T) {
 		time.Sleep(time.Second)
 		second := mustGet(t, rs)
 		if reads, _ := store.counts(); second == first || reads != 2 || e.count() != 2 {
-			t.Errorf("%d reads, %d asks after a minute", reads, e.count())
+			t.Errorf("%d reads, %d lookups after a minute", reads, e.count())
 		}
 		if second.upstream != first.upstream {
 			t.Error("the same container lost its connections")
@@ -128,7 +128,7 @@ func TestNoContainer(t *testing.T) {
 		e.put(wsA, runtime.Upstream{ContainerID: "c2", Addr: "192.0.2.2:8080"})
 		time.Sleep(unconfirmedAge)
 		if r := mustGet(t, rs); r.upstream == nil {
-			t.Error("the container is not found once it is there")
+			t.Error("the new container is not found")
 		}
 	})
 }
@@ -199,7 +199,7 @@ func TestSweep(t *testing.T) {
 			t.Errorf("left: %v %v %v", rs.cached, rs.upstreams, rs.fills)
 		}
 		if rs.open.add(c) {
-			t.Error("a swept upstream takes connections")
+			t.Error("a removed upstream accepts connections")
 		}
 	})
 }

@@ -77,7 +77,7 @@ func TestRequestsThatCount(t *testing.T) {
 		harness.EventuallyWithin(t, patience, test.what+" is over", func() bool { return w.proxy.OpenConnections() == 0 })
 		r.Forget(time.Now().Add(time.Hour))
 		if _, ok := r.Last(wsA); ok {
-			t.Errorf("%s: its connection still holds the workspace", test.what)
+			t.Errorf("%s: its connection still marks the workspace", test.what)
 		}
 	}
 }
@@ -156,7 +156,7 @@ func echo(t testing.TB, conn *websocket.Conn, message []byte) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(back, message) {
-		t.Fatalf("%d bytes came back as %d others", len(message), len(back))
+		t.Fatalf("%d bytes came back as %d different ones", len(message), len(back))
 	}
 }
 

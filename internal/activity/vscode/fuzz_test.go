@@ -44,7 +44,7 @@ func FuzzFrames(f *testing.F) {
 			t.Fatalf("in one: %q, %v; in parts of %d: %q, %v", whole.String(), err, int(cut)+1, parts.String(), err2)
 		}
 		if !bytes.Equal(kept, wire) {
-			t.Fatal("what was passed on was changed")
+			t.Fatal("the relayed bytes were changed")
 		}
 	})
 }
@@ -81,13 +81,13 @@ func FuzzInflate(f *testing.F) {
 		}
 		want, failed := io.ReadAll(io.LimitReader(flate.NewReader(io.MultiReader(bytes.NewReader(packed), bytes.NewReader(messageTail))), most))
 		if !bytes.HasPrefix(want, got.Bytes()[:min(got.Len(), len(want))]) {
-			t.Fatalf("unpacked is something else: %q, %q", got.Bytes(), want)
+			t.Fatalf("the decompressed data differs: %q, %q", got.Bytes(), want)
 		}
 		if takeover && err == nil {
 			return // the next message will show whether this one was truncated
 		}
 		if failed != nil && err == nil {
-			t.Fatalf("garbage passes: %v", failed)
+			t.Fatalf("invalid data is accepted: %v", failed)
 		}
 		if failed == nil && err == nil && got.Len() < len(want) {
 			t.Fatalf("%d bytes of %d", got.Len(), len(want))

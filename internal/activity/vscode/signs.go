@@ -143,10 +143,10 @@ func inputOf(args []byte) []byte {
 	return input
 }
 
-// answersOnly reports whether a terminal's input is made of nothing but what the
-// terminal itself sends: answers to a program's queries (device attributes, the
-// cursor's position, colours) and reports of its focus. A shell that starts asks
-// for them, and nobody has typed.
+// answersOnly reports whether a terminal's input consists only of what the terminal itself
+// sends: answers to a program's queries (device attributes, the cursor's position, colours) and
+// reports of its focus. A starting shell sends such queries, so the answers do not mean that
+// the user typed.
 func answersOnly(input []byte) bool {
 	for len(input) > 0 {
 		n := terminalAnswer.FindIndex(input)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What a terminal sends by itself is not typing; everything else is.
+// Only what the terminal itself sends is not typing.
 func TestTerminalAnswersAreNotTyping(t *testing.T) {
 	t.Parallel()
 	for input, want := range map[string]sign{

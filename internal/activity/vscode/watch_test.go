@@ -117,7 +117,7 @@ func TestTerminalOutput(t *testing.T) {
 		b.Server(b.prints(fired(`{"id":1,"event":"x"}`)))
 		b.expect(t, "the extension host's")
 		if !b.server0().over.Load() {
-			t.Error("it is read on all the same")
+			t.Error("it is still inspected")
 		}
 	})
 }
@@ -276,7 +276,7 @@ func TestForwarded(t *testing.T) {
 		b.expect(t, "a key", activity.Client)
 		b.Client(frame(final|opBinary, make([]byte, 2*longHeartbeat), true))
 		if len(b.took()) == 0 {
-			t.Error("what is long did not count")
+			t.Error("a long message did not count")
 		}
 	})
 }
@@ -304,7 +304,7 @@ func TestUndecodableTrafficCounts(t *testing.T) {
 		b.took()
 		b.Client([]byte{1})
 		if got := b.took(); !slices.Equal(got, kinds(activity.Client)) {
-			t.Errorf("%s: what follows is %v", what, got)
+			t.Errorf("%s: the next message counts as %v", what, got)
 		}
 	}
 
@@ -323,11 +323,11 @@ func TestUndecodableTrafficCounts(t *testing.T) {
 			t.Errorf("the server's side, %s: lost %v", what, b.lost)
 		}
 		if got := b.took(); !slices.Equal(got, kinds(activity.Client, activity.Client)) {
-			t.Errorf("the server's side, %s: what it prints counts as %v", what, got)
+			t.Errorf("the server's side, %s: its output counts as %v", what, got)
 		}
 		b.Client(b.sends(request(terminalChannel, terminalTyped, `[1,"l"]`)))
 		if got := b.took(); !slices.Equal(got, kinds(activity.Typing)) {
-			t.Errorf("the server's side, %s: the client's side says %v", what, got)
+			t.Errorf("the server's side, %s: the client's side reports %v", what, got)
 		}
 	}
 
@@ -356,18 +356,18 @@ func TestServerInspectedBeforeClient(t *testing.T) {
 		b.Server(b.prints(fired(`{"id":1,"event":"x"}`)))
 		b.expect(t, "output after a long answer", activity.Output)
 
-		// What exceeds the limit counts, because it is not known.
+		// A message above the limit counts, because its content is unknown.
 		b = newTab(t, false)
 		for range maxEarly/len(missed) + 1 {
 			b.Server(b.prints(missed))
 		}
 		greet(b)
 		if got := b.took(); got != nil || b.lost != nil {
-			t.Errorf("the greeting after a very long answer counts as %v, lost %v", got, b.lost)
+			t.Errorf("the greeting after a very long response counts as %v, lost %v", got, b.lost)
 		}
 		b.Server(b.prints(fired(`{"id":1,"event":"x"}`)))
 		if got := b.took(); !slices.Equal(got, kinds(activity.Client)) || len(b.lost) != 1 {
-			t.Errorf("output after a very long answer counts as %v, lost %v", got, b.lost)
+			t.Errorf("output after a very long response counts as %v, lost %v", got, b.lost)
 		}
 	})
 }
@@ -440,7 +440,7 @@ func TestDecompressionBudget(t *testing.T) {
 		b.Server(frame(compressed|opBinary, append(b.server.pack(endless), syncTail...), false))
 		for n := 0; b.server0().err == nil; n++ {
 			if n > budgetAtOnce/(16<<20) {
-				t.Fatal("it is unpacked for ever")
+				t.Fatal("it is decompressed without end")
 			}
 			b.Server(frame(opContinuation, bomb, false))
 		}
