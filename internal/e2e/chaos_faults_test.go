@@ -79,8 +79,8 @@ func newFaultInjector(c *cluster, p *bucketProxy) *faultInjector {
 	return &faultInjector{cluster: c, bucketProxy: p, stop: make(chan struct{}), faulty: map[string]bool{}, tally: map[string]int{}}
 }
 
-// run begins a fault about every pause until until is closed. It returns after
-// all faults have ended.
+// run begins a fault about once every pause, until the channel is closed. It
+// returns after all faults have ended.
 func (tr *faultInjector) run(rng *rand.Rand, pause time.Duration, until <-chan struct{}) {
 	total := 0
 	for _, m := range clusterFaults {
@@ -110,13 +110,13 @@ func (tr *faultInjector) run(rng *rand.Rand, pause time.Duration, until <-chan s
 	}
 }
 
-// inject begins a fault in a goroutine, unless its target has one or two faults
-// are active.
+// inject begins a fault in a goroutine, unless its target has a fault or two
+// other faults are active.
 func (tr *faultInjector) inject(m clusterFault, on *member, rng *rand.Rand, duration time.Duration) {
 	target := m.target(tr, on)
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	// Docker is not cut from all servers while the link of one has a fault.
+	// The links to Docker have one fault at a time: one link, or all of them.
 	if tr.faulty[target] || len(tr.faulty) >= 2 || strings.HasPrefix(target, "Docker") && slices.ContainsFunc(slices.Collect(maps.Keys(tr.faulty)), func(b string) bool { return strings.HasPrefix(b, "Docker") }) {
 		return
 	}

@@ -45,52 +45,52 @@ type ownedWorkspace struct {
 type action struct {
 	name   string
 	weight int
-	do     func(p *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, n int) error
+	do     func(u *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, n int) error
 }
 
 var chaosDesiredStates = []string{"RUNNING", "RUNNING", "STANDBY", "ARCHIVED"}
 
 // All actions but create need a workspace.
 var (
-	createAction = action{"create", 3, func(p *chaosUser, ctx context.Context, on *server, _ *ownedWorkspace, n int) error {
-		return p.create(ctx, on, chaosDesiredStates[n%4])
+	createAction = action{"create", 3, func(u *chaosUser, ctx context.Context, on *server, _ *ownedWorkspace, n int) error {
+		return u.create(ctx, on, chaosDesiredStates[n%4])
 	}}
-	desireAction = action{"want", 16, func(p *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, n int) error {
+	desireAction = action{"want", 16, func(u *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, n int) error {
 		_, err := on.api.Want(ctx, w.id, chaosDesiredStates[n%4], n%5 != 0)
 		return err
 	}}
-	writeAction = action{"write", 14, func(p *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, n int) error {
-		return p.write(ctx, on, w, n)
+	writeAction = action{"write", 14, func(u *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, n int) error {
+		return u.write(ctx, on, w, n)
 	}}
-	visitAction = action{"visit", 6, func(p *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, _ int) error {
-		return p.visit(ctx, on, w)
+	visitAction = action{"visit", 6, func(u *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, _ int) error {
+		return u.visit(ctx, on, w)
 	}}
-	patchAction = action{"patch", 3, func(p *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, n int) error {
+	patchAction = action{"patch", 3, func(u *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, n int) error {
 		memo := fmt.Sprint("memo ", n)
 		_, err := on.api.Update(ctx, w.id, api.UpdateWorkspace{Memo: &memo})
 		return err
 	}}
-	deleteAction = action{"delete", 1, func(p *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, n int) error {
+	deleteAction = action{"delete", 1, func(u *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, n int) error {
 		_, err := on.api.Delete(ctx, w.id, n%2 == 0)
-		p.deleted = w
+		u.deleted = w
 		return err
 	}}
-	undeleteAction = action{"undelete", 3, func(p *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, _ int) error {
-		if p.deleted != nil {
-			w = p.deleted
+	undeleteAction = action{"undelete", 3, func(u *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, _ int) error {
+		if u.deleted != nil {
+			w = u.deleted
 		}
 		_, err := on.api.Undelete(ctx, w.id)
 		return err
 	}}
-	recoverAction = action{"recover", 3, func(p *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, _ int) error {
+	recoverAction = action{"recover", 3, func(u *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, _ int) error {
 		_, err := on.api.Recover(ctx, w.id, api.Recover{})
 		return err
 	}}
-	cancelAction = action{"cancel", 4, func(p *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, _ int) error {
+	cancelAction = action{"cancel", 4, func(u *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, _ int) error {
 		_, err := on.api.Cancel(ctx, w.id)
 		return err
 	}}
-	forceStopAction = action{"force stop", 2, func(p *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, _ int) error {
+	forceStopAction = action{"force stop", 2, func(u *chaosUser, ctx context.Context, on *server, w *ownedWorkspace, _ int) error {
 		_, err := on.api.Stop(ctx, w.id, true)
 		return err
 	}}
@@ -109,52 +109,52 @@ const maxWorkspaces = 4
 // newUser creates a user.
 func (c *cluster) newUser(name string, rng *rand.Rand, actions []action) *chaosUser {
 	c.Helper()
-	p := &chaosUser{c: c, name: name, rng: rng, actions: actions, tally: map[string]int{}}
-	p.id, p.token = c.user(name)
+	u := &chaosUser{c: c, name: name, rng: rng, actions: actions, tally: map[string]int{}}
+	u.id, u.token = c.user(name)
 	for _, m := range c.members {
-		p.servers = append(p.servers, m.asUser(c.test, p.token))
+		u.servers = append(u.servers, m.asUser(c.test, u.token))
 	}
-	return p
+	return u
 }
 
 // live takes random actions until stop is closed.
-func (p *chaosUser) live(stop <-chan struct{}, pause time.Duration) {
+func (u *chaosUser) live(stop <-chan struct{}, pause time.Duration) {
 	total := 0
-	for _, d := range p.actions {
+	for _, d := range u.actions {
 		total += d.weight
 	}
 	for {
 		// The random choices are made here, so that they do not depend on the
 		// answers.
-		at, on, which, n := p.rng.IntN(total), p.servers[p.rng.IntN(len(p.servers))], p.rng.Int(), p.rng.Int()
-		wait := pause/2 + time.Duration(p.rng.Int64N(int64(pause)))
+		at, on, which, n := u.rng.IntN(total), u.servers[u.rng.IntN(len(u.servers))], u.rng.Int(), u.rng.Int()
+		wait := pause/2 + time.Duration(u.rng.Int64N(int64(pause)))
 		select {
 		case <-stop:
 			return
 		case <-time.After(wait):
 		}
-		for _, d := range p.actions {
+		for _, d := range u.actions {
 			if at -= d.weight; at >= 0 {
 				continue
 			}
-			p.do(d, on, which, n)
+			u.do(d, on, which, n)
 			break
 		}
 	}
 }
 
-func (p *chaosUser) do(d action, on *server, which, n int) {
+func (u *chaosUser) do(d action, on *server, which, n int) {
 	var w *ownedWorkspace
 	if d.name != createAction.name {
-		if len(p.workspaces) == 0 {
+		if len(u.workspaces) == 0 {
 			return
 		}
-		recent := p.workspaces[max(0, len(p.workspaces)-2*maxWorkspaces):]
+		recent := u.workspaces[max(0, len(u.workspaces)-2*maxWorkspaces):]
 		w = recent[which%len(recent)]
 	}
-	ctx, cancel := context.WithTimeout(p.c.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(u.c.Context(), 5*time.Second)
 	defer cancel()
-	err := d.do(p, ctx, on, w, n)
+	err := d.do(u, ctx, on, w, n)
 	outcome := "ok"
 	if err != nil {
 		var ide ideError
@@ -165,18 +165,18 @@ func (p *chaosUser) do(d action, on *server, which, n int) {
 			outcome = "no answer"
 		}
 	}
-	p.tally[d.name+": "+outcome]++
+	u.tally[d.name+": "+outcome]++
 }
 
-func (p *chaosUser) create(ctx context.Context, on *server, desired string) error {
+func (u *chaosUser) create(ctx context.Context, on *server, desired string) error {
 	alive, err := on.api.List(ctx, codehub.Filter{})
 	if err != nil || len(alive) >= maxWorkspaces {
 		return err
 	}
-	p.created++
-	w, err := on.api.Create(ctx, api.CreateWorkspace{Name: fmt.Sprint(p.name, " ", p.created), DesiredState: &desired})
+	u.created++
+	w, err := on.api.Create(ctx, api.CreateWorkspace{Name: fmt.Sprint(u.name, " ", u.created), DesiredState: &desired})
 	if err == nil {
-		p.workspaces = append(p.workspaces, &ownedWorkspace{id: w.ID, name: w.Name, files: map[string]string{}})
+		u.workspaces = append(u.workspaces, &ownedWorkspace{id: w.ID, name: w.Name, files: map[string]string{}})
 	}
 	return err
 }
@@ -188,10 +188,10 @@ func (e ideError) Error() string { return fmt.Sprintf("answered %d", int(e)) }
 
 // write writes a new file through the IDE. Once the IDE has confirmed it, the
 // file must not be lost.
-func (p *chaosUser) write(ctx context.Context, on *server, w *ownedWorkspace, n int) error {
+func (u *chaosUser) write(ctx context.Context, on *server, w *ownedWorkspace, n int) error {
 	if running, err := on.api.List(ctx, codehub.Filter{Phase: "RUNNING"}); err == nil && len(running) > 0 { // only a running workspace can write
-		if i := slices.IndexFunc(p.workspaces, func(o *ownedWorkspace) bool { return o.id == running[n%len(running)].ID }); i >= 0 {
-			w = p.workspaces[i]
+		if i := slices.IndexFunc(u.workspaces, func(o *ownedWorkspace) bool { return o.id == running[n%len(running)].ID }); i >= 0 {
+			w = u.workspaces[i]
 		}
 	}
 	if w.writes > 60 {
@@ -199,7 +199,7 @@ func (p *chaosUser) write(ctx context.Context, on *server, w *ownedWorkspace, n 
 	}
 	w.writes++
 	name, content := fmt.Sprintf("chaos-%d.txt", w.writes), strings.Repeat(fmt.Sprint(n), 1+n%300)
-	resp, err := p.ask(ctx, on, http.MethodPut, w.id, "/file?path="+name, content, nil)
+	resp, err := u.ask(ctx, on, http.MethodPut, w.id, "/file?path="+name, content, nil)
 	if err != nil {
 		return err
 	}
@@ -210,8 +210,8 @@ func (p *chaosUser) write(ctx context.Context, on *server, w *ownedWorkspace, n 
 	return nil
 }
 
-func (p *chaosUser) visit(ctx context.Context, on *server, w *ownedWorkspace) error {
-	_, err := p.ask(ctx, on, http.MethodGet, w.id, "/", "", http.Header{
+func (u *chaosUser) visit(ctx context.Context, on *server, w *ownedWorkspace) error {
+	_, err := u.ask(ctx, on, http.MethodGet, w.id, "/", "", http.Header{
 		"Sec-Fetch-Mode": {"navigate"}, "Sec-Fetch-Dest": {"document"}, "Accept": {"text/html"},
 	})
 	return err
@@ -219,13 +219,13 @@ func (p *chaosUser) visit(ctx context.Context, on *server, w *ownedWorkspace) er
 
 var noRedirects = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-func (p *chaosUser) ask(ctx context.Context, on *server, method, id, path, body string, header http.Header) (status int, err error) {
+func (u *chaosUser) ask(ctx context.Context, on *server, method, id, path, body string, header http.Header) (status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, on.URL+"/w/"+id+path, strings.NewReader(body))
 	if err != nil {
 		return 0, err
 	}
 	maps.Copy(req.Header, header)
-	req.Header.Set(api.TokenHeader, p.token)
+	req.Header.Set(api.TokenHeader, u.token)
 	resp, err := noRedirects.Do(req)
 	if err != nil {
 		return 0, err
@@ -236,13 +236,13 @@ func (p *chaosUser) ask(ctx context.Context, on *server, method, id, path, body 
 }
 
 // awaitSettled waits until all workspaces of the user are in their desired
-// states. It recovers those in ERROR, unless data is lost, and sets the desired
-// state of those that wait for a slot to their present state.
-func (p *chaosUser) awaitSettled(on *server, within time.Duration) []api.Workspace {
+// states. It recovers those in ERROR, unless data is lost. For those that wait for
+// a slot it sets the desired state again, which drops the queued start.
+func (u *chaosUser) awaitSettled(on *server, within time.Duration) []api.Workspace {
 	on.Helper()
 	deadline := time.Now().Add(within)
 	for {
-		all := p.c.awaitSettled(on, time.Until(deadline))
+		all := u.c.awaitSettled(on, time.Until(deadline))
 		stuck := slices.DeleteFunc(slices.Clone(all), func(w api.Workspace) bool { return w.Phase != "ERROR" && w.NextDesiredState == nil })
 		if len(stuck) == 0 {
 			return all
@@ -257,7 +257,7 @@ func (p *chaosUser) awaitSettled(on *server, within time.Duration) []api.Workspa
 			}
 			on.Logf("%s is in ERROR (%s: %s): recover it", w.Name, str(w.ErrorReason), str(w.ErrorMessage))
 			if r := str(w.ErrorReason); r == "DataLost" || r == "ArchiveCorrupted" {
-				on.Fatalf("%s of %s: %s: %s", w.Name, p.name, r, str(w.ErrorMessage))
+				on.Fatalf("%s of %s: %s: %s", w.Name, u.name, r, str(w.ErrorMessage))
 			}
 			_, err := on.api.Recover(on.Context(), w.ID, api.Recover{})
 			switch codehub.CodeOf(err) {
@@ -275,25 +275,25 @@ func (p *chaosUser) awaitSettled(on *server, within time.Duration) []api.Workspa
 
 // expectFiles checks that the homes of the user's workspaces have the confirmed
 // files, and returns their number.
-func (p *chaosUser) expectFiles(all []api.Workspace) (files int) {
+func (u *chaosUser) expectFiles(all []api.Workspace) (files int) {
 	for _, w := range all {
-		i := slices.IndexFunc(p.workspaces, func(o *ownedWorkspace) bool { return o.id == w.ID })
+		i := slices.IndexFunc(u.workspaces, func(o *ownedWorkspace) bool { return o.id == w.ID })
 		if i < 0 {
 			continue // the response to its creation was lost, so that no file was written
 		}
-		on := p.servers[0]
+		on := u.servers[0]
 		var home homeState
 		switch {
 		case w.Phase == "ARCHIVED":
 			var err error
-			if home, _, err = p.c.bucket.unpack(on.TB, str(w.ArchiveKey)); err != nil {
+			if home, _, err = u.c.bucket.unpack(on.TB, str(w.ArchiveKey)); err != nil {
 				on.Errorf("the archive of %s: %v", w.Name, err)
 				continue
 			}
-		case len(p.workspaces[i].files) > 0:
+		case len(u.workspaces[i].files) > 0:
 			home = on.readHome(w.ID)
 		}
-		for name, want := range p.workspaces[i].files {
+		for name, want := range u.workspaces[i].files {
 			if got := home[name].SHA256; got != want {
 				on.Errorf("%s of %s (%s, %s) has the digest %q, not that of the confirmed content", name, w.Name, w.ID, w.Phase, got)
 			}

@@ -28,9 +28,9 @@ func EventuallyWithin(t testing.TB, bound time.Duration, what string, ok func() 
 	}
 }
 
-// Await polls state every few milliseconds until ok accepts it, for as long as
-// bound, and returns it. Unlike EventuallyWithin it sees states that last only
-// so long, and the failure prints the last one.
+// Await polls state until ok accepts it, and returns it. Unlike EventuallyWithin
+// it polls every few milliseconds, so that it does not miss short-lived states,
+// and the failure message has the last state.
 func Await[T any](t testing.TB, bound time.Duration, what string, state func() T, ok func(T) bool) T {
 	t.Helper()
 	for deadline := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
@@ -39,7 +39,7 @@ func Await[T any](t testing.TB, bound time.Duration, what string, state func() T
 			return got
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("after %v: not yet: %s: %+v", bound, what, got)
+			t.Fatalf("not true after %v: %s; the last state is %+v", bound, what, got)
 		}
 	}
 }
