@@ -28,7 +28,7 @@ func TestArchiveJourney(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "sed", "-i",
 		`s/^{/{\n  "terminal.integrated.gpuAcceleration": "off", "window.confirmBeforeClose": "never",/`, settings).CombinedOutput()
 	if err != nil {
-		t.Fatalf("turn the terminal's canvas off: %v: %s", err, out)
+		t.Fatalf("write the IDE's settings: %v: %s", err, out)
 	}
 	card := func(phase, operation string) string {
 		return fmt.Sprintf(`(c => c?.dataset.phase === %q && c.dataset.operation === %q)(document.getElementById('ws-%s'))`, phase, operation, id)

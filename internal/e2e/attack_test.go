@@ -31,7 +31,7 @@ func TestStandbyServerTakesOver(t *testing.T) {
 	first := start(t, settings...)
 	second := start(t, settings...)
 	if strings.Contains(second.Log(), "msg=leading") || !strings.Contains(second.Log(), "standing by") {
-		t.Fatal("the second server does not stand by")
+		t.Fatal("the second server is not on standby")
 	}
 	id := second.create(api.CreateWorkspace{Name: "one"}) // requested from the standby, reconciled by the leader
 	second.awaitPhase(id, "RUNNING")
@@ -113,7 +113,7 @@ func (s *server) retrySetDesired(id, desired string) {
 		case err == nil:
 			return
 		case !errors.As(err, &e) || e.Status != http.StatusServiceUnavailable:
-			s.Fatalf("without its database the server answers: %v", err)
+			s.Fatalf("the request without a database failed with %v, want 503", err)
 		case time.Now().After(deadline):
 			s.Fatalf("the server has not recovered: %v", err)
 		}
@@ -237,7 +237,7 @@ func TestServerWhileDockerHangs(t *testing.T) {
 	s.expect(id, "work")
 	for _, id := range []string{id, other} {
 		if w, err := s.api.Get(t.Context(), id); err != nil || w.Phase == "ERROR" || w.ErrorCount != 0 {
-			t.Errorf("%s: %s, %d failures, %v", w.Name, w.Phase, w.ErrorCount, err)
+			t.Errorf("%s is %s with %d failures while Docker hangs: %v", w.Name, w.Phase, w.ErrorCount, err)
 		}
 	}
 	relay.thaw()
@@ -263,7 +263,7 @@ func TestShutdownIsBounded(t *testing.T) {
 	began := time.Now()
 	s.Stop()
 	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("the shutdown took %s", took)
+		t.Errorf("the shutdown took %s, want at most 20 s", took)
 	}
 	if err := s.Err(); err != nil {
 		t.Errorf("the server ended with %v", err)
@@ -287,13 +287,13 @@ func (s *server) openStream(path, first string) {
 	}
 	s.Cleanup(func() { resp.Body.Close() })
 	if resp.StatusCode != http.StatusOK {
-		s.Fatalf("%s: %s", path, resp.Status)
+		s.Fatalf("GET %s: %s", path, resp.Status)
 	}
 	if first == "" {
 		return
 	}
 	if line, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil || !strings.HasPrefix(line, first) {
-		s.Fatalf("%s began with %q, %v", path, line, err)
+		s.Fatalf("GET %s began with %q, %v", path, line, err)
 	}
 }
 
@@ -358,7 +358,7 @@ func TestServerSurvivesEmbeddedDatabaseFailure(t *testing.T) {
 		}
 		var pid int
 		if _, err := fmt.Sscan(string(b), &pid); err != nil || pid <= 1 {
-			t.Fatalf("postmaster.pid: %v", err)
+			t.Fatalf("read postmaster.pid: %v", err)
 		}
 		if err := syscall.Kill(pid, sig); err != nil {
 			t.Fatal(err)
@@ -366,7 +366,7 @@ func TestServerSurvivesEmbeddedDatabaseFailure(t *testing.T) {
 		// The proxy serves the workspace, or answers 503.
 		status, body := s.ide(http.MethodGet, id, "/file?path=notes.txt", "")
 		if (status != http.StatusOK || body != "work") && status != http.StatusServiceUnavailable {
-			t.Errorf("without its database the server answers: %d %s", status, body)
+			t.Errorf("the proxy without a database answered %d %s", status, body)
 		}
 		s.retrySetDesired(id, "STANDBY")
 		s.awaitPhase(id, "STANDBY")

@@ -287,7 +287,7 @@ func (u *chaosUser) expectFiles(all []api.Workspace) (files int) {
 		case w.Phase == "ARCHIVED":
 			var err error
 			if home, _, err = u.c.bucket.unpack(on.TB, str(w.ArchiveKey)); err != nil {
-				on.Errorf("the archive of %s: %v", w.Name, err)
+				on.Errorf("unpack the archive of %s: %v", w.Name, err)
 				continue
 			}
 		case len(u.workspaces[i].files) > 0:

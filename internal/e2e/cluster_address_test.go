@@ -77,7 +77,7 @@ func TestServersBehindOneAddress(t *testing.T) {
 		until(`document.querySelector('.card')?.dataset.phase === 'RUNNING'`))
 	list, err := c.members[0].api.List(t.Context(), clientFilter)
 	if err != nil || len(list) != 1 {
-		t.Fatalf("workspaces: %v, %v", list, err)
+		t.Fatalf("workspaces: %v, %v, want one", list, err)
 	}
 	id := list[0].ID
 	leader := c.awaitLeader()

@@ -111,7 +111,7 @@ func TestContainerOrVolumeRemovedByHand(t *testing.T) {
 			s.loseVolume(id, storage)
 			w := s.await(id, "ERROR", func(w api.Workspace) bool { return w.Phase == "ERROR" })
 			if str(w.ErrorReason) != "DataLost" {
-				t.Errorf("error %q: %s", str(w.ErrorReason), str(w.ErrorMessage))
+				t.Errorf("error %q, want DataLost: %s", str(w.ErrorReason), str(w.ErrorMessage))
 			}
 			if _, err := s.api.Want(t.Context(), id, "RUNNING", false); err == nil {
 				t.Error("a workspace without its home was started")

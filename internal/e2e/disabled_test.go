@@ -58,7 +58,7 @@ func TestDisablingUserClosesWebSocket(t *testing.T) {
 	}
 	began := time.Now()
 	if _, err := s.api.Me(ctx); codehub.CodeOf(err) != "unauthenticated" {
-		t.Errorf("the token: %v", err)
+		t.Errorf("a request with the disabled user's token: %v", err)
 	}
 	select {
 	case <-closed:
@@ -68,7 +68,7 @@ func TestDisablingUserClosesWebSocket(t *testing.T) {
 	}
 	status, err := other.AdminStatus(ctx)
 	if err != nil || status.Phases["RUNNING"] != 1 {
-		t.Errorf("%+v, %v", status, err)
+		t.Errorf("the workspace of the disabled user does not run: %+v, %v", status, err)
 	}
 	if _, err := other.PatchAccount(ctx, me.ID, api.PatchAccount{Disabled: &no}); err != nil {
 		t.Fatal(err)

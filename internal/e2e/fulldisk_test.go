@@ -121,7 +121,7 @@ func TestRestoreOnFullDisk(t *testing.T) {
 	s.awaitDiskFullError(id, "the disk is full")
 	s.expectCompleteCopy(b, id, home)
 	if got, _, err := b.unpack(t, *w.ArchiveKey); err != nil {
-		t.Errorf("the archive: %v", err)
+		t.Errorf("unpack the archive: %v", err)
 	} else {
 		compareHomes(t, "the archive", home, got)
 	}

@@ -229,11 +229,11 @@ func (s *server) awaitArchived(b *bucket, id string, want homeState) api.Workspa
 		s.Fatalf("workspace %s is ARCHIVED and has no archive key", id)
 	}
 	if w.ErrorReason != nil {
-		s.Errorf("an error is recorded: %s: %s", *w.ErrorReason, str(w.ErrorMessage))
+		s.Errorf("workspace is ARCHIVED with an error: %s: %s", *w.ErrorReason, str(w.ErrorMessage))
 	}
 	got, _, err := b.unpack(s.TB, *w.ArchiveKey)
 	if err != nil {
-		s.Fatalf("the archive %s: %v", *w.ArchiveKey, err)
+		s.Fatalf("unpack the archive %s: %v", *w.ArchiveKey, err)
 	}
 	compareHomes(s.TB, "the archive of "+w.Name, want, got)
 	s.expectNoHome(id)

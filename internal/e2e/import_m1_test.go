@@ -137,11 +137,11 @@ func TestImportFromFirstVersion(t *testing.T) {
 			flags := []string{"--join-users", "--image", env.testImage}
 			dryRun, code := s.importM1(v, settings, append(flags, "--dry-run")...)
 			if code != 0 || dryRun.Left != 0 || !dryRun.DryRun {
-				t.Errorf("dry run: %d, %+v", code, dryRun)
+				t.Errorf("dry run: exit code %d, %+v", code, dryRun)
 			}
 			report, code := s.importM1(v, settings, flags...)
 			if code != 0 || report.Left != 0 {
-				t.Fatalf("import-m1: %d, %+v", code, report)
+				t.Fatalf("import-m1: exit code %d, %+v", code, report)
 			}
 			if storage == "local-dir" {
 				s.restart()
@@ -149,7 +149,7 @@ func TestImportFromFirstVersion(t *testing.T) {
 			s.expectM1Imported(v, report)
 			again, code := s.importM1(v, settings, flags...)
 			if code != 0 || again.Left != 0 {
-				t.Errorf("second import: %d, %+v", code, again)
+				t.Errorf("second import: exit code %d, %+v", code, again)
 			}
 			for _, w := range again.Workspaces {
 				if w.Result != importm1.Already && w.Result != importm1.Deleted {

@@ -92,7 +92,7 @@ func TestArchiveWaitsForReader(t *testing.T) {
 			s.setDesired(id, "ARCHIVED")
 			w := s.awaitInUse(id, reader)
 			if w.Operation != "ARCHIVING" || w.ErrorReason != nil {
-				t.Errorf("%s, %v %v", w.Operation, str(w.ErrorReason), str(w.ErrorMessage))
+				t.Errorf("operation %s, error %q %q, want ARCHIVING without an error", w.Operation, str(w.ErrorReason), str(w.ErrorMessage))
 			}
 			remove()
 			s.awaitArchived(b, id, home)
@@ -166,7 +166,7 @@ func TestWrittenAfterPackingIsNotLost(t *testing.T) {
 			f.expectLateFile(id, "came late\n")
 			f.discard(id)
 			if log := f.Log(); strings.Contains(log, "operation failed") {
-				t.Errorf("an operation has failed")
+				t.Error("the server logged a failed operation")
 			}
 		})
 	}

@@ -33,7 +33,7 @@ func TestJourney(t *testing.T) {
 	}
 	list, err := s.api.List(t.Context(), clientFilter)
 	if err != nil || len(list) != 1 {
-		t.Fatalf("workspaces: %v, %v", list, err)
+		t.Fatalf("workspaces: %v, %v, want one", list, err)
 	}
 	id := list[0].ID
 
@@ -43,7 +43,7 @@ func TestJourney(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "docker", "exec", "codehub-ws-"+id, "sed", "-i",
 		`s/^{/{\n  "terminal.integrated.gpuAcceleration": "off", "window.confirmBeforeClose": "never",/`, settings).CombinedOutput()
 	if err != nil {
-		t.Fatalf("turn the terminal's canvas off: %v: %s", err, out)
+		t.Fatalf("write the IDE's settings: %v: %s", err, out)
 	}
 	b.do("open it", chromedp.Navigate(s.URL+"/w/"+id+"/"))
 	b.terminal()

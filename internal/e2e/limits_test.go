@@ -51,7 +51,7 @@ func TestLimitsAcrossServers(t *testing.T) {
 				case codehub.CodeOf(err) == "workspace_limit_exceeded":
 					refused++
 				case err != nil:
-					on.Errorf("start %d: %v", i, err)
+					on.Errorf("request %d: %v", i, err)
 				}
 			})
 		}

@@ -215,7 +215,7 @@ func (s *server) visit(id string) (int, string) {
 func (s *server) expectNoContainers(id string) {
 	s.Helper()
 	if s.jobRuns("archive", id) || s.jobRuns("restore", id) {
-		s.Errorf("a storage job of %s runs", id)
+		s.Errorf("workspace %s has a running storage job", id)
 	}
 	if _, err := s.docker.ContainerInspect(s.Context(), "codehub-ws-"+id, client.ContainerInspectOptions{}); err == nil {
 		s.Errorf("workspace %s has a container", id)
@@ -250,7 +250,7 @@ func TestRecoveryFromLostArchive(t *testing.T) {
 	key := *s.awaitArchived(b, id, second).ArchiveKey
 	generations := s.archives(id)
 	if len(generations) != 2 || !generations[0].Current || generations[1].Current {
-		t.Fatalf("generations: %+v", generations)
+		t.Fatalf("archives: %+v, want two of which the first is current", generations)
 	}
 
 	if err := os.RemoveAll(filepath.Dir(b.object(key))); err != nil {
@@ -317,7 +317,7 @@ func TestGarbageCollectionNoticesLostArchive(t *testing.T) {
 			w := s.await(id, "in ERROR", func(w api.Workspace) bool { return w.Phase == "ERROR" })
 			c := w.Conditions["storage.archive_ready"]
 			if str(w.ErrorReason) != "DataLost" || !strings.Contains(str(w.ErrorMessage), key) || c.Status != "False" || c.Reason != "ArchiveMissing" {
-				t.Errorf("%s: %s; archive ready: %+v", str(w.ErrorReason), str(w.ErrorMessage), c)
+				t.Errorf("error %s: %s; condition archive_ready: %+v", str(w.ErrorReason), str(w.ErrorMessage), c)
 			}
 			cookie := s.loginCookie("admin")
 			pages := map[string][]string{
@@ -329,7 +329,7 @@ func TestGarbageCollectionNoticesLostArchive(t *testing.T) {
 				_, page := s.ask(http.MethodGet, path, "", "Cookie", cookie, "Accept", "text/html")
 				for _, want := range wants {
 					if !strings.Contains(page, want) {
-						t.Errorf("%s does not say %q", path, want)
+						t.Errorf("page %s does not have %q", path, want)
 					}
 				}
 			}
@@ -337,7 +337,7 @@ func TestGarbageCollectionNoticesLostArchive(t *testing.T) {
 			s.writeObject(object, content)
 			w = s.await(id, "ARCHIVED again", func(w api.Workspace) bool { return w.Phase == "ARCHIVED" })
 			if c := w.Conditions["storage.archive_ready"]; w.ErrorReason != nil || c.Status != "True" {
-				t.Errorf("error reason %q, archive ready: %+v", str(w.ErrorReason), c)
+				t.Errorf("error %q; condition archive_ready: %+v", str(w.ErrorReason), c)
 			}
 			_, page := s.ask(http.MethodGet, "/admin", "", "Cookie", cookie, "Accept", "text/html")
 			if strings.Contains(page, "Lost archives") {

@@ -69,18 +69,18 @@ func TestOrphansAreListedAndRemoved(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(90 * time.Second); !ok(); time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("%s: not in time; %+v", what, list())
+				t.Fatalf("%s: not within 90 s; orphans: %+v", what, list())
 			}
 		}
 	}
 	wait("both are listed", func() bool { l := list(); return l["container"].Name == made.ID && l["volume"].Name == volume })
 	if l := list(); l["container"].RemovedAfter == nil || l["volume"].RemovedAfter != nil {
-		t.Errorf("%+v", l)
+		t.Errorf("want a removal time for the container alone: %+v", l)
 	}
 	seen := list()["container"].FirstSeenAt
 	wait("the container is removed", func() bool { _, ok := list()["container"]; return !ok })
 	if took := time.Since(seen); took < 4*time.Second {
-		t.Errorf("removed after %s", took)
+		t.Errorf("the container was removed after %s, before the delay of 4 s", took)
 	}
 	if _, err := s.docker.ContainerInspect(ctx, made.ID, client.ContainerInspectOptions{}); err == nil {
 		t.Error("the container still exists")
@@ -95,6 +95,6 @@ func TestOrphansAreListedAndRemoved(t *testing.T) {
 	wait("the volume is not listed any more", func() bool { return len(list()) == 0 })
 	status, err := s.api.AdminStatus(ctx)
 	if err != nil || len(status.Servers) != 1 || !status.Servers[0].Leads || status.Servers[0].Backends["engine"].State != api.BreakerClosed || status.Phases["RUNNING"] != 1 {
-		t.Errorf("%+v, %v", status, err)
+		t.Errorf("administrators' status: %+v, %v", status, err)
 	}
 }

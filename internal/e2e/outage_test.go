@@ -67,7 +67,7 @@ func testDockerOutage(t *testing.T, e *dockertest.Daemon, begin, end func()) {
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != 200 || !strings.Contains(string(b), `"docker":"failed"`) {
-		t.Errorf("/readyz: %d %s %v", resp.StatusCode, b, err)
+		t.Errorf("/readyz without Docker: %d %s %v", resp.StatusCode, b, err)
 	}
 	if !strings.Contains(string(b), `"engine":"open"`) && !strings.Contains(string(b), `"engine":"half-open"`) {
 		t.Errorf("the circuit breaker of Docker: %s", b)

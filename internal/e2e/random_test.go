@@ -303,7 +303,7 @@ func (l *life) check(w api.Workspace) {
 	if w.Phase == "ARCHIVED" {
 		var err error
 		if got, _, err = l.world.bucket.unpack(l.server.TB, *w.ArchiveKey); err != nil {
-			l.server.Fatalf("the archive of %s: %v", w.Name, err)
+			l.server.Fatalf("unpack the archive of %s: %v", w.Name, err)
 		}
 		l.server.expectNoHome(l.id)
 	} else {

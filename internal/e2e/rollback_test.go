@@ -201,7 +201,7 @@ func TestDatabaseRollback(t *testing.T) {
 			got := plan[name]
 			if got.Action != want.Action || got.New != want.New || got.Undelete != want.Undelete || got.Running != want.Running || got.Lost ||
 				got.ID != ids[name] || want.Owner != "" && got.Owner != want.Owner {
-				t.Errorf("the plan for %q: %+v, want %+v", name, got, want)
+				t.Errorf("plan for %q: %+v, want %+v", name, got, want)
 			}
 		}
 	})
@@ -260,7 +260,7 @@ func TestRollbackOfAnUndelete(t *testing.T) {
 	s.expectNothingRemoved(func() {})
 	compareHomes(s.TB, "the live home", home, s.readHome(live))
 	if _, _, err := b.unpack(t, key); err != nil {
-		t.Errorf("the archive: %v", err)
+		t.Errorf("unpack the archive: %v", err)
 	}
 	s.takeOver(api.ApplyRestore{})
 	for _, id := range []string{live, kept} { // the grace begins again with the take-over

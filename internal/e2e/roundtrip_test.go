@@ -25,7 +25,7 @@ func TestArchivedHomesAreRestoredExactly(t *testing.T) {
 				s.setDesired(id, "ARCHIVED")
 				first := s.awaitArchived(b, id, home)
 				if _, meta, err := b.unpack(t, *first.ArchiveKey); err != nil || meta.Skipped != archivetest.Skipped || meta.WorkspaceID != id || meta.Owner != "admin" || meta.WorkspaceName != "full" {
-					t.Errorf("its .meta: %+v, %v", meta, err)
+					t.Errorf("the archive's .meta: %+v, %v", meta, err)
 				}
 
 				s.setDesired(id, "STANDBY")
@@ -68,7 +68,7 @@ func TestArchiveRequestedBeforeHomeExists(t *testing.T) {
 		t.Error(err)
 	}
 	if _, meta, err := b.unpack(t, *w.ArchiveKey); err != nil || meta.Entries != 0 {
-		t.Errorf("the archive: %+v, %v", meta, err)
+		t.Errorf("the empty archive: %+v, %v", meta, err)
 	}
 	s.expectNoHome(id)
 	s.setDesired(id, "STANDBY")
@@ -108,7 +108,7 @@ func TestDeletionRemovesArchives(t *testing.T) {
 		s.awaitGone(id)
 		s.expectNoHome(id)
 		if keys := b.keys(t, id); len(keys) != 0 {
-			t.Errorf("archives of a deleted workspace: %v", keys)
+			t.Errorf("the deleted workspace still has the archives %v", keys)
 		}
 	}
 }

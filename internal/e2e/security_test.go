@@ -39,7 +39,7 @@ func (s *server) loginCookie(name string) string {
 			return session + "=" + c.Value
 		}
 	}
-	s.Fatalf("log %s in: %d %v", name, resp.StatusCode, resp.Cookies())
+	s.Fatalf("log in as %s: %d %v", name, resp.StatusCode, resp.Cookies())
 	return ""
 }
 
@@ -120,7 +120,7 @@ func TestOutsidersAreRefused(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("a disabled user is still let in after 5 s")
+			t.Fatal("the session of a disabled user is valid after 5 s")
 		}
 	}
 	value := strings.TrimPrefix(owner, session+"=")
@@ -161,7 +161,7 @@ func TestOutsidersAreRefused(t *testing.T) {
 			}
 		}
 		if status, _ := s.upgrade(id, append(slices.Clone(origin), headers...)...); status != 401 && status != 403 {
-			t.Errorf("%s: a WebSocket: %d", caller, status)
+			t.Errorf("%s: WebSocket: %d", caller, status)
 		}
 	}
 	for _, from := range []string{"", "null", "http://evil.example", s.URL + "0", strings.Replace(s.URL, "//", "//x.", 1)} {
@@ -170,12 +170,12 @@ func TestOutsidersAreRefused(t *testing.T) {
 			headers = append(headers, "Origin", from)
 			for _, path := range []string{"/api/v1/tokens", "/settings/tokens", "/w/" + id + "/x", "/login", "/logout"} {
 				if resp, _ := s.ask("POST", path, "name=x", append([]string{"Content-Type", "text/plain"}, headers...)...); resp.StatusCode != 403 {
-					t.Errorf("POST %s from %s: %d", path, from, resp.StatusCode)
+					t.Errorf("POST %s from the origin %s: %d", path, from, resp.StatusCode)
 				}
 			}
 		}
 		if status, _ := s.upgrade(id, headers...); status != 403 {
-			t.Errorf("a WebSocket from %q: %d", from, status)
+			t.Errorf("WebSocket from the origin %q: %d", from, status)
 		}
 	}
 	if w := s.awaitPhase(id, "RUNNING"); w.Name != "mine" {

@@ -31,7 +31,7 @@ func TestArchiveRetriedAfterAnEdit(t *testing.T) {
 			f.awaitHeld(point) // the upload is complete and not recorded in the database
 			first := b.keys(t, id)
 			if len(first) != 1 {
-				t.Fatalf("archives: %v", first)
+				t.Fatalf("archives: %v, want one", first)
 			}
 			f.setDesired(id, "RUNNING")
 			f.disarm()
@@ -73,7 +73,7 @@ func TestRequestWhileArchiveIsRecorded(t *testing.T) {
 			f.await(id, desired, func(w api.Workspace) bool { return w.Phase == desired && w.Operation == "NONE" })
 			compareHomes(t, "the home", withoutRoot(home), withoutRoot(f.readHome(id)))
 			if sameVolume := f.volumeClaim(id) == before; sameVolume != (step == "archive.before-store") {
-				t.Errorf("%s, %s: the same volume: %v", step, desired, sameVolume)
+				t.Errorf("%s, then desired %s: the volume is the same: %v", step, desired, sameVolume)
 			}
 			f.discard(id)
 		}
@@ -120,7 +120,7 @@ func TestUndeleteDuringClaimedRemoval(t *testing.T) {
 	f.awaitHeld(point)
 	_, err := f.api.Undelete(t.Context(), id)
 	if e := (*codehub.Error)(nil); !errors.As(err, &e) || e.Status != http.StatusGone {
-		t.Errorf("undelete in the middle of the removal: %v", err)
+		t.Errorf("undelete during the removal: %v, want 410", err)
 	}
 	f.disarm()
 	f.awaitGone(id)

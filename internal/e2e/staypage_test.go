@@ -25,7 +25,7 @@ func TestPageWarnsBeforeIdleStop(t *testing.T) {
 	b.screenshot("about-to-stop")
 	b.do("keep it running", chromedp.Click("#stay-"+id), until(stay+` === null`))
 	if w, err := s.api.Get(t.Context(), id); err != nil || str(w.LastAccessKind) != "stay" || w.Phase != "RUNNING" {
-		t.Errorf("%s, last used by %q, %v", w.Phase, str(w.LastAccessKind), err)
+		t.Errorf("phase %s, last access %q, %v; want RUNNING, stay", w.Phase, str(w.LastAccessKind), err)
 	}
 	b.do("see the second warning", until(stay+` !== null`))
 	if _, err := s.api.Stay(t.Context(), id); err != nil {

@@ -42,7 +42,7 @@ func TestServerWithoutFreeSubnet(t *testing.T) {
 	w := s.await(id, "a workspace with CODEHUB_NETWORK_SUBNET in its error", func(w api.Workspace) bool {
 		return strings.Contains(str(w.ErrorMessage), "set CODEHUB_NETWORK_SUBNET")
 	})
-	t.Logf("%s, %s: %s", w.Phase, str(w.ErrorReason), str(w.ErrorMessage))
+	t.Logf("phase %s, error %s: %s", w.Phase, str(w.ErrorReason), str(w.ErrorMessage))
 	s.Stop()
 	s.Set(s.subnet.Setting())
 	s.restart()

@@ -66,7 +66,7 @@ func TestUninstallAsksBeforeRemoval(t *testing.T) {
 		t.Helper()
 		output, code := s.uninstall(settings, typed, flags...)
 		if code != 1 || !strings.Contains(output, why) {
-			t.Errorf("uninstall %v, %q typed: %d, %s", flags, typed, code, output)
+			t.Errorf("uninstall %v with the input %q: exit code %d, %s", flags, typed, code, output)
 		}
 		if c, v, n, i := s.inDocker(id); c == 0 || v == 0 || n == 0 || i == 0 {
 			t.Fatalf("uninstall %v removed something: %d containers, %d volumes, %d networks, %d images are left", flags, c, v, n, i)
@@ -113,6 +113,6 @@ func TestUninstallAsksBeforeRemoval(t *testing.T) {
 		t.Errorf("left: %d containers, %d volumes, %d networks, %d images: %s", c, v, n, i, output)
 	}
 	if output, code = s.uninstall(nil, "", "--installation", id, "--yes"); code != 0 {
-		t.Errorf("once more: %d, %s", code, output)
+		t.Errorf("uninstall of a removed installation: %d, %s", code, output)
 	}
 }

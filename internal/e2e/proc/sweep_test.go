@@ -11,7 +11,7 @@ func TestInstallationIsRemembered(t *testing.T) {
 	t.Parallel()
 	s := &Server{log: &tail{}}
 	if s.Installation() != "" {
-		t.Fatal("an id before the log has one")
+		t.Fatal("Installation returned an id that is not in the log")
 	}
 	const id = "2f5527f6-4f1e-4729-b824-7bb1661dcaaf"
 	for _, line := range []string{"level=INFO msg=installation id=" + id + "\n", strings.Repeat("x", 2<<20)} {
