@@ -8,24 +8,20 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http/httptest"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"codehub/internal/admin"
 	"codehub/internal/archive/store"
-	"codehub/internal/auth"
-	"codehub/internal/bus"
+	"codehub/internal/harness/fixture"
+	"codehub/internal/harness/web"
 	"codehub/internal/httpapi"
 	"codehub/internal/maintenance"
-	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/service"
@@ -59,46 +55,18 @@ type apiServer struct {
 func serveAPI(t testing.TB) apiServer {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
-	s := apiServer{dsn: pgtest.New(t, postgres.Migrate), bucket: t.TempDir()}
-	db, err := postgres.Open(t.Context(), s.dsn, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 2}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	srv := httptest.NewUnstartedServer(nil)
-	s.url = "http://" + srv.Listener.Addr().String()
-	base, err := url.Parse(s.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	who := auth.New(db, auth.Config{URL: base, Log: log, CheapHashes: true})
-	hub := bus.New(bus.Config{
-		Load: func(ctx context.Context, owner string, id workspace.ID) (workspace.Workspace, error) {
-			return db.Workspace(ctx, workspace.Caller{UserID: owner}, id)
-		},
-		AuthChanged: who.Invalidate, Log: log,
-	})
-	srv.Config.Handler = httpapi.Outer(log, nil, httpapi.New(httpapi.Config{
+	dir := t.TempDir()
+	srv := web.New(t, fixture.NewDatabase(t, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 2}}), log)
+	srv.Serve(httpapi.Outer(log, nil, httpapi.New(httpapi.Config{
 		Settings: service.Settings{
-			URL: base, DeleteGrace: time.Hour, Idle: service.Idle{StandbyTTL: 600, ArchiveTTL: 1800},
+			URL: srv.URL, DeleteGrace: time.Hour, Idle: service.Idle{StandbyTTL: 600, ArchiveTTL: 1800},
 			Defaults: service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume},
 		},
-		Store: db, Auth: who, Hub: hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(s.bucket), s.bucket},
-		Admin: admin.New(admin.Config{Store: db, Passwords: who, OrphanDelay: 10 * time.Minute}),
-	}))
-	srv.Start()
-	t.Cleanup(srv.Close)
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		_ = postgres.NewListener(s.dsn, log, nil).Run(ctx, func(n postgres.Notification) { hub.Handle(n.Channel, n.Payload) }, hub.Gap)
-	})
-	wg.Go(func() { _ = who.Run(ctx) })
-	t.Cleanup(func() { cancel(); wg.Wait() })
-	if _, err := who.CreateUser(t.Context(), "ann", clientPassword, true); err != nil {
-		t.Fatal(err)
-	}
-	return s
+		Store: srv.DB, Auth: srv.Auth, Hub: srv.Hub, Logs: oneLine{}, Log: log, Archives: cutBucket{store.NewFolder(dir), dir},
+		Admin: admin.New(admin.Config{Store: srv.DB, Passwords: srv.Auth, OrphanDelay: 10 * time.Minute}),
+	})))
+	srv.AddAccount("ann", clientPassword, true)
+	return apiServer{url: srv.HTTP.URL, dsn: srv.DSN, bucket: dir}
 }
 
 // statement runs SQL on the server's database.

@@ -29,9 +29,9 @@ func TestRequestsNameRouteAndUser(t *testing.T) {
 		{"/w/nowhere/", accesslog.Request{Route: "/w/{id}/{path...}", Quiet: true}},
 	} {
 		var got accesslog.Request
-		r := httptest.NewRequest("GET", w.server.URL+c.path, nil)
+		r := httptest.NewRequest("GET", w.HTTP.URL+c.path, nil)
 		r.AddCookie(w.session(auth.AdminUsername))
-		w.server.Config.Handler.ServeHTTP(httptest.NewRecorder(), r.WithContext(accesslog.With(r.Context(), &got)))
+		w.HTTP.Config.Handler.ServeHTTP(httptest.NewRecorder(), r.WithContext(accesslog.With(r.Context(), &got)))
 		if got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.path, got, c.want)
 		}

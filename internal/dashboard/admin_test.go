@@ -14,17 +14,17 @@ import (
 // servers inserts two servers and the backends that they cannot reach into the database.
 func (w *world) servers() {
 	w.t.Helper()
-	w.exec(`INSERT INTO replicas (id, hostname, version, started_at, seen_at, flushed_at, health) VALUES
+	w.Exec(`INSERT INTO replicas (id, hostname, version, started_at, seen_at, flushed_at, health) VALUES
 		('01900000-0000-7000-8000-0000000000a1', 'alpha.example', '1.2.0', now() - interval '3 days', now(), now(), '{"backends": {"engine": {"state": "closed", "since": "2026-03-01T10:00:00Z", "failures": 0}, "bucket": {"state": "open", "since": "2026-03-01T10:00:00Z", "failures": 7, "error": "dial tcp <10.0.0.9>:9000: connection refused"}}, "conditions": [{"name": "disk", "since": "2026-03-01T10:00:00Z", "error": "/srv <home> is full"}]}'),
 		('01900000-0000-7000-8000-0000000000a2', 'beta.example', '1.1.9', now() - interval '9 days', now() - interval '1 hour', NULL, '{}')`)
-	w.exec(`INSERT INTO orphans (kind, name, workspace_id, detail, first_seen_at) VALUES
+	w.Exec(`INSERT INTO orphans (kind, name, workspace_id, detail, first_seen_at) VALUES
 		('container', 'codehub-ws-0198c0de-0000-7000-8000-000000000009', '0198c0de-0000-7000-8000-000000000009', 'Up 3 days <b>', now() - interval '10 minutes')`)
-	w.exec(`INSERT INTO orphans (kind, name, detail, first_seen_at, kept) VALUES ('volume', 'ws-0198c0de-0000-7000-8000-000000000009-home', '', now() - interval '2 days', true)`)
+	w.Exec(`INSERT INTO orphans (kind, name, detail, first_seen_at, kept) VALUES ('volume', 'ws-0198c0de-0000-7000-8000-000000000009-home', '', now() - interval '2 days', true)`)
 }
 
 func (w *world) userID(name string) string {
 	w.t.Helper()
-	u, err := w.db.UserByName(w.t.Context(), name)
+	u, err := w.DB.UserByName(w.t.Context(), name)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestAdminPage(t *testing.T) {
 	lacks(t, "the page", page, "Lost home volumes", "Failed deletions")
 	lost := w.add("thesis", volumeLost)
 	contains(t, "a lost volume", b.get("/admin").body, "Lost home volumes", ">thesis<", lost.VolumeName())
-	w.exec(`UPDATE activity_clock SET watched_until = now() - interval '20 seconds'`)
+	w.Exec(`UPDATE activity_clock SET watched_until = now() - interval '20 seconds'`)
 	page = b.get("/admin").body
 	lacks(t, "watched", page, "Automatic stops are paused")
 	contains(t, "in Korean", b.get("/admin", "Accept-Language", "ko").body, "활동 기록 시각", "정상", "자동으로 제거되지 않음")
@@ -61,7 +61,7 @@ func TestAdminPage(t *testing.T) {
 	b.listen(html.UnescapeString(regexp.MustCompile(`sse-connect="/dashboard/events([^"]+)"`).FindStringSubmatch(b.get("/admin").body)[1])).until("hello")
 	l := b.listen("?admin=1&cursor=")
 	l.until("update", `id="admin-status"`, `id="admin-people"`, `id="admin-orphans"`, "ann")
-	if _, err := w.auth.CreateUser(t.Context(), "new-here", "another password", false); err != nil {
+	if _, err := w.Auth.CreateUser(t.Context(), "new-here", "another password", false); err != nil {
 		t.Fatal(err)
 	}
 	l.until("update", `id="admin-people"`, "new-here")
@@ -70,14 +70,14 @@ func TestAdminPage(t *testing.T) {
 func TestAdminStreamEndsWithTheRights(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	if _, err := w.auth.CreateUser(t.Context(), "second", "another password", true); err != nil {
+	if _, err := w.Auth.CreateUser(t.Context(), "second", "another password", true); err != nil {
 		t.Fatal(err)
 	}
 	b := w.browser()
 	b.post("/login", url.Values{"username": {"second"}, "password": {"another password"}})
 	l := b.listen("?admin=1")
 	l.until("update", `id="admin-people"`)
-	w.exec(`UPDATE users SET admin = false WHERE username = 'second'`)
+	w.Exec(`UPDATE users SET admin = false WHERE username = 'second'`)
 	ev := l.until("update", `id="admin-over"`, "You are not an administrator of this server")
 	lacks(t, "after that", ev.data, "admin-people")
 }
@@ -214,11 +214,11 @@ func TestAdminsAlone(t *testing.T) {
 	for _, p := range get {
 		b.get(p + "?" + form.Encode())
 	}
-	u, err := w.db.UserByName(t.Context(), "ann")
+	u, err := w.DB.UserByName(t.Context(), "ann")
 	if err != nil || u.Admin || u.Disabled || u.MaxRunning != nil {
 		t.Errorf("ann was changed: %+v, %v", u, err)
 	}
-	if n, err := w.db.UserCount(t.Context()); err != nil || n != 2 {
+	if n, err := w.DB.UserCount(t.Context()); err != nil || n != 2 {
 		t.Errorf("%d users, %v", n, err)
 	}
 	if a := ann.get("/"); a.status != http.StatusOK {

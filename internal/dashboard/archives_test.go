@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"codehub/internal/archive/store"
+	"codehub/internal/harness"
 	"codehub/internal/workspace"
 
 	"github.com/chromedp/cdproto/accessibility"
@@ -25,7 +26,7 @@ func TestArchiveAndRestore(t *testing.T) {
 	path, list := "/workspaces/"+string(id), url.Values{"from": {"list"}}
 	row := func() workspace.Workspace {
 		t.Helper()
-		ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+		ws, err := w.DB.Workspace(t.Context(), w.caller("admin"), id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +123,7 @@ func TestArchivesOnTheDetailPage(t *testing.T) {
 	w.bucket.err, w.bucket.have = nil, nil
 	w.bucket.mu.Unlock()
 	check("", 404, "Archive not found")
-	if _, err := w.auth.CreateUser(t.Context(), "other", "another password", false); err != nil {
+	if _, err := w.Auth.CreateUser(t.Context(), "other", "another password", false); err != nil {
 		t.Fatal(err)
 	}
 	other := w.browser()
@@ -140,7 +141,7 @@ func TestRecoverFromAnArchive(t *testing.T) {
 	path := "/workspaces/" + string(id)
 	asked := func() string {
 		t.Helper()
-		ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+		ws, err := w.DB.Workspace(t.Context(), w.caller("admin"), id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -237,7 +238,7 @@ func TestOpeningWhileArchiving(t *testing.T) {
 	}
 	contains(t, "the page", a.body, `data-kind="loading"`, "It will start when archiving is cancelled.", "Keep archived", "progress-moves")
 	lacks(t, "the page", a.body, `-cancel"`)
-	ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+	ws, err := w.DB.Workspace(t.Context(), w.caller("admin"), id)
 	if err != nil || ws.NextDesired != workspace.DesiredRunning {
 		t.Errorf("next desired %q, %v", ws.NextDesired, err)
 	}
@@ -314,16 +315,7 @@ func TestRestoreAndOpenInABrowser(t *testing.T) {
 	b.shown(card(id, "archived"))
 	b.eval(mark)
 	b.press(fmt.Sprintf(`[id="%s-restore_open"]`, id))
-	for deadline := time.Now().Add(patience); ; {
-		ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
-		if err != nil || time.Now().After(deadline) {
-			t.Fatalf("desired %s, %v", ws.DesiredState, err)
-		}
-		if ws.DesiredState == workspace.DesiredRunning {
-			break
-		}
-		<-time.After(10 * time.Millisecond)
-	}
+	harness.EventuallyWithin(t, patience, "desired RUNNING", func() bool { return w.row(id).DesiredState == workspace.DesiredRunning })
 	if !value(b, chromedp.Evaluate[bool]("window.marked === true")) {
 		t.Error("the tab of the list navigated away")
 	}

@@ -146,7 +146,7 @@ func (b *tab) enter(selector, text string) {
 
 func (b *tab) visit(path string) {
 	b.t.Helper()
-	b.run(chromedp.Navigate(b.w.server.URL + path))
+	b.run(chromedp.Navigate(b.w.HTTP.URL + path))
 }
 
 // inTimeZone sets the tab's time zone.
@@ -162,7 +162,7 @@ func (b *tab) logIn() {
 	b.t.Helper()
 	c := b.w.session("admin")
 	_, err := chromedp.Call(b.ctx, network.SetCookie, network.SetCookieParams{
-		Name: c.Name, Value: c.Value, URL: b.w.server.URL, HTTPOnly: new(true), SameSite: network.CookieSameSiteLax,
+		Name: c.Name, Value: c.Value, URL: b.w.HTTP.URL, HTTPOnly: new(true), SameSite: network.CookieSameSiteLax,
 	})
 	if err != nil {
 		b.t.Fatal(err)

@@ -16,7 +16,7 @@ func TestStayingInABrowser(t *testing.T) {
 	w := newWorld(t)
 	id, quiet := w.add("project", running), w.add("quiet", running)
 	for _, id := range []any{id, quiet} {
-		w.exec(`UPDATE workspaces SET desired_state = 'RUNNING' WHERE id = $1`, id)
+		w.Exec(`UPDATE workspaces SET desired_state = 'RUNNING' WHERE id = $1`, id)
 	}
 	w.used(id, time.Minute)
 	b := w.tab()
@@ -136,7 +136,7 @@ func TestPeopleInABrowser(t *testing.T) {
 	// A menu that is open stays open while the stream updates the page.
 	b.press("#menu-" + id + " > summary")
 	b.eval(fmt.Sprintf(`document.getElementById('%s-limit').focus()`, id))
-	w.user("zoe", "another password", false)
+	w.AddAccount("zoe", "another password", false)
 	b.until(`document.querySelector('#admin-people').textContent.includes('zoe')`)
 	b.until(fmt.Sprintf(`document.activeElement.id === '%s-limit' && document.activeElement.closest('details').open`, id))
 	b.run(chromedp.KeyEvent(kb.Enter))

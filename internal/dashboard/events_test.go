@@ -33,7 +33,7 @@ func (b *browser) listen(query string, header ...string) *listener {
 	t := b.w.t
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, b.w.server.URL+"/dashboard/events"+query, nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, b.w.HTTP.URL+"/dashboard/events"+query, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestListStream(t *testing.T) {
 
 	other := w.add("other", failed(workspace.ErrTimeout, "x"))
 	l.until("The operation timed out")
-	if _, err := w.db.DeleteWorkspace(t.Context(), w.caller("admin"), other, false); err != nil {
+	if _, err := w.DB.DeleteWorkspace(t.Context(), w.caller("admin"), other, false); err != nil {
 		t.Fatal(err)
 	}
 	l.until(`id="workspaces"`, "Recently deleted")

@@ -47,7 +47,7 @@ func TestListInABrowser(t *testing.T) {
 	b.until(`document.querySelector('#toasts').textContent.includes('my-project')`)
 	b.until(`document.activeElement.id === 'new-workspace'`)
 
-	list, _, err := w.db.ListWorkspaces(t.Context(), w.caller("admin"), postgres.Filter{})
+	list, _, err := w.DB.ListWorkspaces(t.Context(), w.caller("admin"), postgres.Filter{})
 	if err != nil || len(list) != 1 {
 		t.Fatalf("%v, %v", list, err)
 	}
@@ -169,7 +169,7 @@ func TestUndoGoesInABrowser(t *testing.T) {
 	b.press("dialog[open] button[type=submit]")
 	b.shown(".toast-undo")
 	b.shown(card(id, "deleted"))
-	if _, err := w.db.UndeleteWorkspace(t.Context(), w.caller("admin"), id); err != nil {
+	if _, err := w.DB.UndeleteWorkspace(t.Context(), w.caller("admin"), id); err != nil {
 		t.Fatal(err)
 	}
 	b.until(fmt.Sprintf(`document.querySelector('#ws-%s:not(.card-gone)') && !document.querySelector('.toast-undo')`, id))
@@ -216,7 +216,7 @@ func TestUnsavedNotesOutliveTheSessionInABrowser(t *testing.T) {
 	b := w.tab()
 	b.logInByHand()
 	page := "/workspaces/" + string(id)
-	elsewhere := func() { w.exec(`DELETE FROM sessions`) }
+	elsewhere := func() { w.Exec(`DELETE FROM sessions`) }
 	logInAgain := func() {
 		t.Helper()
 		b.enter("#username", "admin")
@@ -283,7 +283,7 @@ func TestRefusedTextOutlivesTheSessionInABrowser(t *testing.T) {
 	id := w.add("project", standby)
 	b := w.tab()
 	b.logInByHand()
-	elsewhere := func() { w.exec(`DELETE FROM sessions`) }
+	elsewhere := func() { w.Exec(`DELETE FROM sessions`) }
 
 	b.press("#new-workspace")
 	b.enter("#f-description", "a long description")
@@ -299,7 +299,7 @@ func TestRefusedTextOutlivesTheSessionInABrowser(t *testing.T) {
 	// The notes of a workspace that was deleted in the meantime.
 	b.visit("/workspaces/" + string(id))
 	b.enter("#memo", "typed and refused")
-	if _, err := w.db.DeleteWorkspace(t.Context(), w.caller("admin"), id, false); err != nil {
+	if _, err := w.DB.DeleteWorkspace(t.Context(), w.caller("admin"), id, false); err != nil {
 		t.Fatal(err)
 	}
 	b.press("form[data-keep-text] .btn")
@@ -309,7 +309,7 @@ func TestRefusedTextOutlivesTheSessionInABrowser(t *testing.T) {
 
 	// Another user of the same browser does not get them.
 	b.press("#logged-out-dialog [data-keep]")
-	w.user("ann", "another password", false)
+	w.AddAccount("ann", "another password", false)
 	b.enter("#username", "ann")
 	b.enter("#password", "another password\r")
 	b.until(`location.pathname !== '/login'`)
@@ -340,11 +340,11 @@ func TestLoggedOutElsewhere(t *testing.T) {
 	b := w.tab()
 	b.logIn()
 	b.until(`document.querySelector('[sse-connect]')`)
-	u, err := w.db.UserByName(t.Context(), "admin")
+	u, err := w.DB.UserByName(t.Context(), "admin")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.db.SetPassword(t.Context(), u.ID, u.PasswordHash, u.PasswordHash); err != nil {
+	if err := w.DB.SetPassword(t.Context(), u.ID, u.PasswordHash, u.PasswordHash); err != nil {
 		t.Fatal(err)
 	}
 	b.until(`location.pathname === '/login' && location.search === '?next=%2F'`)
@@ -477,7 +477,7 @@ func TestCancellingFromTheLoadingPage(t *testing.T) {
 	b.shown(`#wait[data-kind=stopped]`)
 	b.press(fmt.Sprintf(`[id="%s-start"]`, id))
 	b.shown(`#wait[data-kind=loading]`)
-	if ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id); err != nil || ws.DesiredState != workspace.DesiredRunning {
+	if ws, err := w.DB.Workspace(t.Context(), w.caller("admin"), id); err != nil || ws.DesiredState != workspace.DesiredRunning {
 		t.Errorf("desired %s, %v", ws.DesiredState, err)
 	}
 }

@@ -64,7 +64,7 @@ func (w *world) fill() map[string]workspace.ID {
 		ws.Conditions = ws.Conditions.With(workspace.ArchiveReady, false, workspace.ReasonArchiveMissing, key, time.Now().UTC())
 		dataLost(ws, "The archive "+key+" is missing.")
 	})
-	w.exec(`UPDATE archives SET missing_since = now() WHERE key = $1`, key) // as garbage collection does
+	w.Exec(`UPDATE archives SET missing_since = now() WHERE key = $1`, key) // as garbage collection does
 	ids["archiving"] = w.add("compiler", moving(standby, workspace.OpArchiving,
 		workspace.Progress{Step: "packing", Done: 412_000_000, Total: 1_240_000_000, Entries: 12_345, EntriesTotal: 98_765, Rate: 48_000_000, SecondsLeft: 18}))
 	w.want(ids["archiving"], "desired_state", "ARCHIVED")
@@ -113,10 +113,10 @@ func (w *world) fill() map[string]workspace.ID {
 	w.used(ids["awake"], 70*time.Minute)
 	w.want(ids["awake"], "keep_awake_until", time.Now().Add(3*time.Hour))
 	ids["idle"] = w.add("quiet-notes", func(ws *workspace.Workspace) { standby(ws); ws.StopReason = "idle" })
-	w.exec(`UPDATE workspaces SET last_access_at = now() - interval '25 minutes', phase_changed_at = now() - interval '12 minutes' WHERE id = $1`, string(ids["idle"]))
-	w.exec(`UPDATE workspaces SET desired_cause = 'unused' WHERE id = $1`, string(ids["archived"]))
+	w.Exec(`UPDATE workspaces SET last_access_at = now() - interval '25 minutes', phase_changed_at = now() - interval '12 minutes' WHERE id = $1`, string(ids["idle"]))
+	w.Exec(`UPDATE workspaces SET desired_cause = 'unused' WHERE id = $1`, string(ids["archived"]))
 	ids["deleted"] = w.add("old-experiment", standby)
-	if _, err := w.db.DeleteWorkspace(w.t.Context(), w.caller("admin"), ids["deleted"], false); err != nil {
+	if _, err := w.DB.DeleteWorkspace(w.t.Context(), w.caller("admin"), ids["deleted"], false); err != nil {
 		w.t.Fatal(err)
 	}
 	w.observe(ids["deleted"], func(ws *workspace.Workspace) { ws.Phase = workspace.PhaseDeleting })
@@ -169,7 +169,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.visit("/setup")
 		b.shoot(shots, l, "setup")
 	}
-	if _, err := w.auth.EnsureAdmin(t.Context(), adminPassword); err != nil {
+	if _, err := w.Auth.EnsureAdmin(t.Context(), adminPassword); err != nil {
 		t.Fatal(err)
 	}
 	ids := map[string]workspace.ID{}
@@ -192,9 +192,9 @@ func TestPagesOnEveryScreen(t *testing.T) {
 	}
 	ids = w.fill()
 	w.servers()
-	w.exec(`UPDATE users SET max_running = 5 WHERE username = 'admin'`)
-	w.exec(`UPDATE orphans SET detail = 'Up 3 days' WHERE detail <> ''`)
-	w.exec(`UPDATE replicas SET health = replace(replace(health::text, '<10.0.0.9>', '10.0.0.9'), '2026-03-01T10:00:00Z', to_char(now() - interval '4 minutes', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))::jsonb`)
+	w.Exec(`UPDATE users SET max_running = 5 WHERE username = 'admin'`)
+	w.Exec(`UPDATE orphans SET detail = 'Up 3 days' WHERE detail <> ''`)
+	w.Exec(`UPDATE replicas SET health = replace(replace(health::text, '<10.0.0.9>', '10.0.0.9'), '2026-03-01T10:00:00Z', to_char(now() - interval '4 minutes', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))::jsonb`)
 	w.person("ann")
 	ann := w.userID("ann")
 	for _, l := range galleryScreens() {
@@ -326,7 +326,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.shoot(shots, l, "refused")
 	}
 	trouble.set("hold")
-	w.exec(`UPDATE gc_state SET hold = $1, hold_since = now()`, restorePlan.Reason)
+	w.Exec(`UPDATE gc_state SET hold = $1, hold_since = now()`, restorePlan.Reason)
 	for _, l := range galleryScreens() {
 		b.as(l)
 		b.visit("/admin")
@@ -334,7 +334,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 		b.visit("/admin/restore")
 		b.shoot(shots, l, "restore")
 	}
-	w.exec(`UPDATE gc_state SET hold = NULL, hold_since = NULL`)
+	w.Exec(`UPDATE gc_state SET hold = NULL, hold_since = NULL`)
 	trouble.set("")
 	for _, l := range galleryScreens() {
 		b.as(l)

@@ -63,7 +63,7 @@ func TestCreate(t *testing.T) {
 		t.Fatalf("create: %d %s", a.status, a.body)
 	}
 	contains(t, "created", a.body, `id="workspaces"`, "first &lt;b&gt;", "about it", `data-state="preparing"`, `id="dialog" hx-swap-oob="innerHTML"`, "was created")
-	list, _, err := w.db.ListWorkspaces(t.Context(), w.caller("admin"), postgres.Filter{})
+	list, _, err := w.DB.ListWorkspaces(t.Context(), w.caller("admin"), postgres.Filter{})
 	if err != nil || len(list) != 1 || list[0].DesiredState != workspace.DesiredRunning || list[0].ImageRef != "codehub/workspace:latest" {
 		t.Fatalf("created %+v, %v", list, err)
 	}
@@ -89,7 +89,7 @@ func TestChanges(t *testing.T) {
 	path := "/workspaces/" + string(id)
 	row := func() workspace.Workspace {
 		t.Helper()
-		ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+		ws, err := w.DB.Workspace(t.Context(), w.caller("admin"), id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +189,7 @@ func TestEditAndMemo(t *testing.T) {
 	if a.status != http.StatusOK {
 		t.Fatalf("memo: %d", a.status)
 	}
-	ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+	ws, err := w.DB.Workspace(t.Context(), w.caller("admin"), id)
 	if err != nil || ws.Name != "renamed" || ws.Description != "line one\nline two" || ws.Memo != "first\nsecond" {
 		t.Errorf("edited: %q %q %q, %v", ws.Name, ws.Description, ws.Memo, err)
 	}
@@ -344,7 +344,7 @@ func TestCreateAtTheLimit(t *testing.T) {
 
 	a := b.htmx("/workspaces", url.Values{"name": {"three"}, "start": {string(ids[0])}})
 	contains(t, "created", a.body, "three", "Stopping")
-	list, _, err := w.db.ListWorkspaces(t.Context(), w.caller("admin"), postgres.Filter{Query: "three"})
+	list, _, err := w.DB.ListWorkspaces(t.Context(), w.caller("admin"), postgres.Filter{Query: "three"})
 	if err != nil || len(list) != 1 || list[0].DesiredState != workspace.DesiredStandby || list[0].NextDesired != workspace.DesiredRunning {
 		t.Fatalf("%+v, %v", list, err)
 	}
@@ -352,11 +352,11 @@ func TestCreateAtTheLimit(t *testing.T) {
 		t.Errorf("the other one: %+v", row)
 	}
 	// It starts once a slot is free.
-	if applied, err := w.db.ApplyQueued(t.Context(), list[0].ID); applied || err != nil {
+	if applied, err := w.DB.ApplyQueued(t.Context(), list[0].ID); applied || err != nil {
 		t.Errorf("before the other one has stopped: %v, %v", applied, err)
 	}
 	w.observe(ids[0], standby)
-	if applied, err := w.db.ApplyQueued(t.Context(), list[0].ID); !applied || err != nil {
+	if applied, err := w.DB.ApplyQueued(t.Context(), list[0].ID); !applied || err != nil {
 		t.Errorf("after that: %v, %v", applied, err)
 	}
 
@@ -420,13 +420,13 @@ func TestTokens(t *testing.T) {
 	page := b.get("/settings/tokens").body
 	contains(t, "the list", page, "laptop", "never used", "30 days")
 	lacks(t, "the list", page, auth.TokenPrefix)
-	tokens, err := w.auth.Tokens(t.Context(), w.caller("admin"))
+	tokens, err := w.Auth.Tokens(t.Context(), w.caller("admin"))
 	if err != nil || len(tokens) != 1 || tokens[0].ExpiresAt == nil {
 		t.Fatalf("tokens %v, %v", tokens, err)
 	}
 	revoke := "/settings/tokens/" + tokens[0].ID + "/revoke"
 	contains(t, "the confirmation", b.get(revoke).body, "Revoke laptop?")
-	if tokens, _ = w.auth.Tokens(t.Context(), w.caller("admin")); len(tokens) != 1 {
+	if tokens, _ = w.Auth.Tokens(t.Context(), w.caller("admin")); len(tokens) != 1 {
 		t.Fatal("a GET revoked the token")
 	}
 	contains(t, "revoked", b.htmx(revoke, nil).body, "was revoked", "You have no API tokens.")

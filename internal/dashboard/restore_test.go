@@ -40,7 +40,7 @@ func TestRestorePage(t *testing.T) {
 		{ID: "4", Name: "gone", Owner: "ann", Action: api.RestoreKeep, Lost: true, ReasonCode: "no_copy"},
 	}}}
 	w := newWorld(t, func(c *Config) { c.Restore, c.Trouble = r, func() string { return "hold" } })
-	w.exec(`UPDATE gc_state SET hold = 'another database used this Docker last', hold_since = now()`)
+	w.Exec(`UPDATE gc_state SET hold = 'another database used this Docker last', hold_since = now()`)
 	b := w.loggedIn()
 	contains(t, "every page", b.get("/").body, "codehub is on hold because this is not the database that it used last.")
 	contains(t, "the administrators' page", b.get("/admin").body, "codehub is on hold", "another database used this Docker last", `href="/admin/restore"`)

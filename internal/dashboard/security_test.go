@@ -41,7 +41,7 @@ func TestOthersWorkspaces(t *testing.T) {
 	lacks(t, "the list", b.get("/").body, "secret-project")
 	a := b.get("/?note=delete&about=" + string(id))
 	lacks(t, "a toast about it", a.body, "secret-project")
-	ws, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+	ws, err := w.DB.Workspace(t.Context(), w.caller("admin"), id)
 	if err != nil || ws.DeletedAt != nil || ws.Name != "secret-project" || ws.ForceStopRequestedAt != nil {
 		t.Errorf("the workspace was changed: %+v, %v", ws, err)
 	}
@@ -75,7 +75,7 @@ func TestCrossOriginRequestsAreRefused(t *testing.T) {
 	if a := b.get("/"); a.status != http.StatusOK {
 		t.Fatalf("still logged in: %d", a.status)
 	}
-	if a := b.post("/workspaces/"+string(id)+"/start", nil, "Sec-Fetch-Site", "same-origin", "Origin", w.server.URL); a.status != http.StatusSeeOther {
+	if a := b.post("/workspaces/"+string(id)+"/start", nil, "Sec-Fetch-Site", "same-origin", "Origin", w.HTTP.URL); a.status != http.StatusSeeOther {
 		t.Errorf("from its own origin: %d", a.status)
 	}
 }
@@ -86,7 +86,7 @@ func TestGETsChangeNothing(t *testing.T) {
 	b := w.loggedIn()
 	id := w.add("project", running)
 	w.want(id, "desired_state", "RUNNING")
-	before, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+	before, err := w.DB.Workspace(t.Context(), w.caller("admin"), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestGETsChangeNothing(t *testing.T) {
 	b.get("/workspaces?name=x")
 	b.get("/logout")
 	b.get("/settings/theme?theme=dark")
-	after, err := w.db.Workspace(t.Context(), w.caller("admin"), id)
+	after, err := w.DB.Workspace(t.Context(), w.caller("admin"), id)
 	if err != nil || after.UpdatedAt != before.UpdatedAt || after.DeletedAt != nil {
 		t.Errorf("a GET changed the workspace: %+v, %v", after, err)
 	}

@@ -67,7 +67,7 @@ func TestLockout(t *testing.T) {
 func TestSetup(t *testing.T) {
 	t.Parallel()
 	w := newEmptyWorld(t)
-	code, err := w.auth.SetupCode(t.Context())
+	code, err := w.Auth.SetupCode(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func TestPageStructure(t *testing.T) {
 		}
 	}
 	judge("setup", w.browser().get("/setup"), say("setup.title"))
-	w.user(auth.AdminUsername, adminPassword, true)
+	w.AddAccount(auth.AdminUsername, adminPassword, true)
 	judge("login", w.browser().get("/login"), say("login.title"))
 	judge("wrong login", w.browser().post("/login", url.Values{"username": {"x"}, "password": {"y"}}), say("login.title"))
 	b := w.loggedIn()

@@ -249,7 +249,7 @@ func TestEndingStream(t *testing.T) {
 	for _, l := range streams {
 		l.until("update", "data-ending", "project</strong> is idle", `hx-post="/workspaces/`+string(id)+`/stay"`)
 	}
-	if _, err := w.db.Stay(t.Context(), w.caller("admin"), id); err != nil {
+	if _, err := w.DB.Stay(t.Context(), w.caller("admin"), id); err != nil {
 		t.Fatal(err)
 	}
 	for _, l := range streams {

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"strings"
@@ -21,10 +20,10 @@ import (
 	"codehub/internal/admin"
 	"codehub/internal/archive/store"
 	"codehub/internal/auth"
-	"codehub/internal/bus"
 	"codehub/internal/harness"
 	chromium "codehub/internal/harness/browser"
-	"codehub/internal/pgtest"
+	"codehub/internal/harness/fixture"
+	"codehub/internal/harness/web"
 	"codehub/internal/postgres"
 	"codehub/internal/proxy"
 	"codehub/internal/runtime"
@@ -32,7 +31,6 @@ import (
 	"codehub/internal/workspace"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // TestMain runs the tests with one browser for all of them; the database
@@ -53,13 +51,11 @@ const adminPassword = "correct horse battery"
 // world is the dashboard on a real database, with real sessions and events,
 // behind a real server. Only the containers are made up.
 type world struct {
-	t      *testing.T
-	db     *postgres.DB
-	auth   *auth.Auth
+	t *testing.T
+	*web.Server
 	ctrl   *postgres.Controller
 	dash   *Dashboard
 	proxy  *proxy.Proxy
-	server *httptest.Server
 	logs   *containers
 	bucket *bucket
 }
@@ -88,14 +84,8 @@ func (b *bucket) Stat(_ context.Context, key string) (store.Object, error) {
 func (w *world) keep(id workspace.ID, opID string, size, entries int64, at time.Time) (key string) {
 	w.t.Helper()
 	key = "inst/" + string(id) + "/" + opID + "/home.tar.zst"
-	err := w.ctrl.Do(w.t.Context(), func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, `INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, created_at, verified_at)
-			VALUES ($1, $2, $3, 'digest', $4, $5, $6, $6)`, key, string(id), opID, size, entries, at)
-		return err
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	w.Exec(`INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, created_at, verified_at)
+		VALUES ($1, $2, $3, 'digest', $4, $5, $6, $6)`, key, string(id), opID, size, entries, at)
 	w.bucket.mu.Lock()
 	defer w.bucket.mu.Unlock()
 	w.bucket.have[key] = size
@@ -137,48 +127,11 @@ func (s proxyRows) Wake(ctx context.Context, c workspace.Caller, id workspace.ID
 	return r.Workspace, err
 }
 
-// logWriter puts the server's log into the test's.
-type logWriter struct{ t *testing.T }
-
-func (l logWriter) Write(p []byte) (int, error) {
-	if l.t.Context().Err() == nil {
-		l.t.Logf("server: %s", strings.TrimSpace(string(p)))
-	}
-	return len(p), nil
-}
-
 func newWorld(t *testing.T, change ...func(*Config)) *world {
 	t.Helper()
 	w := newEmptyWorld(t, change...)
-	w.user(auth.AdminUsername, adminPassword, true)
+	w.AddAccount(auth.AdminUsername, adminPassword, true)
 	return w
-}
-
-// hashes are of passwords that tests use: made once, as that takes long on
-// purpose.
-var hashes struct {
-	sync.Mutex
-	of map[string]string
-}
-
-// user adds a user, who can log in.
-func (w *world) user(name, password string, admin bool) {
-	w.t.Helper()
-	hashes.Lock()
-	defer hashes.Unlock()
-	if hashes.of[password] == "" {
-		h, err := w.auth.CheckedHash(w.t.Context(), name, password)
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		if hashes.of == nil {
-			hashes.of = map[string]string{}
-		}
-		hashes.of[password] = h
-	}
-	if _, err := w.db.CreateUser(w.t.Context(), postgres.User{Username: name, PasswordHash: hashes.of[password], Admin: admin}); err != nil {
-		w.t.Fatal(err)
-	}
 }
 
 // session begins one of the user's, as a login would, and returns its cookie.
@@ -188,102 +141,56 @@ func (w *world) session(name string) *http.Cookie {
 	_, _ = rand.Read(secret[:])
 	id := base64.RawURLEncoding.EncodeToString(secret[:])
 	hash, expires := sha256.Sum256([]byte(id)), time.Now().Add(time.Hour)
-	if err := w.db.CreateSession(w.t.Context(), hash[:], w.userID(name), "", expires, "test"); err != nil {
+	if err := w.DB.CreateSession(w.t.Context(), hash[:], w.userID(name), "", expires, "test"); err != nil {
 		w.t.Fatal(err)
 	}
-	return w.auth.Cookie(auth.Session{ID: id, Expires: expires})
+	return w.Auth.Cookie(auth.Session{ID: id, Expires: expires})
 }
 
 // as is a browser in which the user is logged in.
 func (w *world) as(name string) *browser {
 	w.t.Helper()
 	b := w.browser()
-	address, err := url.Parse(w.server.URL)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	b.c.Jar.SetCookies(address, []*http.Cookie{w.session(name)})
+	b.c.Jar.SetCookies(w.URL, []*http.Cookie{w.session(name)})
 	return b
 }
 
 // newEmptyWorld has no user yet.
 func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
 	t.Helper()
-	log := slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	dsn := pgtest.New(t, postgres.Migrate)
-	db, err := postgres.Open(t.Context(), dsn, postgres.Options{
-		Limits: postgres.Limits{PerUser: 2, Global: 100}, Log: log, MaxConns: 8,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-
-	w := &world{t: t, db: db, ctrl: postgres.NewController(postgres.NewSession(conn)), logs: &containers{}, bucket: &bucket{have: map[string]int64{}}}
-	mux := http.NewServeMux()
-	var handler http.Handler = mux
-	w.server = httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { handler.ServeHTTP(rw, r) }))
-	w.server.Config.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
-	w.server.Start()
-	t.Cleanup(func() {
-		w.server.CloseClientConnections() // event streams have no end of their own
-		w.server.Close()
-	})
-	address, err := url.Parse(w.server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.auth = auth.New(db, auth.Config{URL: address, Log: log, CheapHashes: true})
-	hub := bus.New(bus.Config{
-		Load: func(ctx context.Context, owner string, id workspace.ID) (workspace.Workspace, error) {
-			return db.Workspace(ctx, workspace.Caller{UserID: owner}, id)
-		},
-		AuthChanged: w.auth.Invalidate, Log: log,
-	})
+	log := harness.Logger(t, slog.LevelWarn)
+	db := fixture.NewDatabase(t, postgres.Options{Limits: postgres.Limits{PerUser: 2, Global: 100}, Log: log, MaxConns: 8})
+	w := &world{t: t, Server: web.New(t, db, log), ctrl: db.Controller(), logs: &containers{}, bucket: &bucket{have: map[string]int64{}}}
+	w.HTTP.Config.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
 	config := Config{
-		Store: db, Auth: w.auth, Events: hub, Logs: w.logs, Log: log,
+		Store: w.DB, Auth: w.Auth, Events: w.Hub, Logs: w.logs, Log: log,
 		Settings: service.Settings{
-			URL:         address,
+			URL:         w.URL,
 			Defaults:    service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume},
 			Idle:        service.Idle{StandbyTTL: int(testTTL.Standby.Seconds()), ArchiveTTL: int(testTTL.Archive.Seconds()), KeepAwakeMax: 24 * time.Hour},
 			DeleteGrace: 2 * time.Hour,
 		},
-		Admin:      admin.New(admin.Config{Store: db, Passwords: w.auth, OrphanDelay: time.Hour}),
+		Admin:      admin.New(admin.Config{Store: w.DB, Passwords: w.Auth, OrphanDelay: time.Hour}),
 		MaxRunning: 2, Archives: w.bucket,
 	}
 	for _, f := range change {
 		f(&config)
 	}
 	w.dash = New(config)
+	mux := http.NewServeMux()
 	w.dash.Routes(mux)
 	w.proxy = proxy.New(proxy.Config{
-		Auth: w.auth, Sessions: w.auth, Store: proxyRows{db}, Runtime: w.logs, Pages: w.dash, Log: log,
-		PublicURL: address, CookieNames: auth.CookieNames(), IsToken: auth.IsToken,
+		Auth: w.Auth, Sessions: w.Auth, Store: proxyRows{w.DB}, Runtime: w.logs, Pages: w.dash, Log: log,
+		PublicURL: w.URL, CookieNames: auth.CookieNames(), IsToken: auth.IsToken,
 	})
-	handler = w.proxy.Wrap(mux)
-
-	ctx, stop := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() { _ = w.auth.Run(ctx) })
-	wg.Go(func() {
-		_ = postgres.NewListener(dsn, log, nil).Run(ctx, func(n postgres.Notification) {
-			hub.Handle(n.Channel, n.Payload)
-			w.proxy.InvalidateAll()
-		}, hub.Gap)
-	})
-	t.Cleanup(func() { stop(); wg.Wait() })
+	w.Serve(w.proxy.Wrap(mux), w.proxy.InvalidateAll)
 	return w
 }
 
 // caller is a user as the store knows callers.
 func (w *world) caller(username string) workspace.Caller {
 	w.t.Helper()
-	u, err := w.db.UserByName(w.t.Context(), username)
+	u, err := w.DB.UserByName(w.t.Context(), username)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -293,57 +200,39 @@ func (w *world) caller(username string) workspace.Caller {
 // add makes a workspace of the admin's as the controller would leave it.
 func (w *world) add(name string, change func(*workspace.Workspace)) workspace.ID {
 	w.t.Helper()
-	ws, err := w.db.CreateWorkspace(w.t.Context(), w.caller(auth.AdminUsername), postgres.NewWorkspace{
-		Name: name, ImageRef: "codehub/workspace:latest",
-		StorageBackend: workspace.StorageDockerVolume, Desired: workspace.DesiredStandby,
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.observe(ws.ID, change)
-	return ws.ID
+	id := w.AddWorkspace(w.caller(auth.AdminUsername), name).ID
+	w.observe(id, change)
+	return id
 }
 
 // row is a workspace of the admin's as it is now.
 func (w *world) row(id workspace.ID) workspace.Workspace {
 	w.t.Helper()
-	ws, err := w.db.Workspace(w.t.Context(), w.caller(auth.AdminUsername), id)
+	ws, err := w.DB.Workspace(w.t.Context(), w.caller(auth.AdminUsername), id)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return ws
 }
 
-// exec changes the database behind everybody's back.
-func (w *world) exec(sql string, args ...any) {
-	w.t.Helper()
-	err := w.ctrl.Do(w.t.Context(), func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, sql, args...)
-		return err
-	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-}
-
 // used makes it so long since the workspace was used and changed its phase.
 func (w *world) used(id workspace.ID, ago time.Duration) {
 	w.t.Helper()
-	w.exec(`UPDATE workspaces SET last_access_at = now() - $2::interval, last_access_kind = 'typing', phase_changed_at = now() - $2::interval - interval '1 minute' WHERE id = $1`, string(id), ago)
+	w.Exec(`UPDATE workspaces SET last_access_at = now() - $2::interval, last_access_kind = 'typing', phase_changed_at = now() - $2::interval - interval '1 minute' WHERE id = $1`, string(id), ago)
 }
 
 // person makes a user who is no admin, and a browser in which they have
 // logged in.
 func (w *world) person(name string) *browser {
 	w.t.Helper()
-	w.user(name, "another password", false)
+	w.AddAccount(name, "another password", false)
 	return w.as(name)
 }
 
 // want sets what is desired, as the API layer does, past its checks.
 func (w *world) want(id workspace.ID, column string, value any) {
 	w.t.Helper()
-	w.exec(fmt.Sprintf("UPDATE workspaces SET %s = $1 WHERE id = $2", column), value, string(id))
+	w.Exec(fmt.Sprintf("UPDATE workspaces SET %s = $1 WHERE id = $2", column), value, string(id))
 }
 
 // observe changes what the controller writes of a workspace, and has it take
@@ -451,7 +340,7 @@ type answer struct {
 
 func (b *browser) do(method, path string, form url.Values, header ...string) answer {
 	b.w.t.Helper()
-	r, err := http.NewRequestWithContext(b.w.t.Context(), method, b.w.server.URL+path, strings.NewReader(form.Encode()))
+	r, err := http.NewRequestWithContext(b.w.t.Context(), method, b.w.HTTP.URL+path, strings.NewReader(form.Encode()))
 	if err != nil {
 		b.w.t.Fatal(err)
 	}

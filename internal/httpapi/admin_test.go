@@ -1,12 +1,9 @@
 package httpapi
 
 import (
-	"context"
 	"net/http"
 	"strings"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"codehub/api"
 	"codehub/internal/auth"
@@ -16,8 +13,8 @@ import (
 // boss makes ann an administrator.
 func (e *env) boss() {
 	e.t.Helper()
-	e.exec(`UPDATE users SET admin = true WHERE username = 'ann'`)
-	e.auth.InvalidateAll()
+	e.Change(`UPDATE users SET admin = true WHERE username = 'ann'`)
+	e.Auth.InvalidateAll()
 }
 
 func TestAccounts(t *testing.T) {
@@ -62,8 +59,8 @@ func TestAccounts(t *testing.T) {
 	e.want(200, "", "PATCH", path, `{"admin":true}`, as(e.ann))
 	e.want(200, "", "PATCH", "/users/"+e.ann.User.ID, `{"admin":false}`, as(e.ann))
 	e.want(403, "forbidden", "GET", "/users", "", as(e.ann)) // at once
-	e.exec(`UPDATE audit_log SET details = '{}' WHERE action = 'user.create' AND username = 'ann' AND target = $1`, made.ID)
-	e.exec(`UPDATE audit_log SET details = '{}' WHERE action = 'user.change' AND username = 'ann' AND details ? 'admin'`)
+	e.Change(`UPDATE audit_log SET details = '{}' WHERE action = 'user.create' AND username = 'ann' AND target = $1`, made.ID)
+	e.Change(`UPDATE audit_log SET details = '{}' WHERE action = 'user.change' AND username = 'ann' AND details ? 'admin'`)
 }
 
 // TestDisablingEndsRequestsAtOnce: sessions, tokens and streams of a disabled user end.
@@ -74,19 +71,19 @@ func TestDisablingEndsRequestsAtOnce(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t)
 			e.boss()
-			_, secret, err := e.auth.CreateToken(t.Context(), auth.Identity{Caller: e.eve.Caller}, "x", nil)
+			_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.eve.Caller}, "x", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			e.want(200, "", "GET", "/session", "", header(api.TokenHeader, secret))
-			watched, stop := e.auth.Watch(t.Context(), e.eve.Caller.Session)
+			watched, stop := e.Auth.Watch(t.Context(), e.eve.Caller.Session)
 			defer stop()
 			ws := e.workspace(e.eve, "stays")
 			e.want(200, "", "PATCH", "/users/"+e.eve.User.ID, patch, as(e.ann))
 			e.want(401, "unauthenticated", "GET", "/session", "", as(e.eve))
 			e.want(401, "unauthenticated", "GET", "/session", "", header(api.TokenHeader, secret))
 			<-watched.Done() // what open connections end with
-			if _, err := e.db.Workspace(t.Context(), e.eve.Caller, ws.ID); err != nil {
+			if _, err := e.DB.Workspace(t.Context(), e.eve.Caller, ws.ID); err != nil {
 				t.Errorf("the workspace: %v", err)
 			}
 			// Enabled again, what had ended has ended.
@@ -117,7 +114,7 @@ func TestChangePassword(t *testing.T) {
 	e.want(200, "", "POST", "/login", `{"username":"eve","password":"`+next+`"}`)
 
 	// A token may, too, and has ended then; guesses are limited like logins.
-	_, secret, err := e.auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, "x", nil)
+	_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, "x", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,11 +123,11 @@ func TestChangePassword(t *testing.T) {
 		t.Error("a token was given a session")
 	}
 	e.want(401, "unauthenticated", "GET", "/session", "", header(api.TokenHeader, secret))
-	ann, err := e.auth.Login(t.Context(), "ann", next, "test")
+	ann, err := e.Auth.Login(t.Context(), "ann", next, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := person{ann, e.auth.Cookie(ann)}
+	p := person{ann, e.Auth.Cookie(ann)}
 	for range 5 {
 		e.want(403, "forbidden", "POST", "/users/me/password", `{"current":"wrong","new":"`+password+`"}`, as(p))
 	}
@@ -142,17 +139,12 @@ func TestAdminStatus(t *testing.T) {
 	e := newEnv(t)
 	e.boss()
 	ws := e.workspace(e.eve, "one")
-	e.exec(`UPDATE workspaces SET operation = 'PROVISIONING', op_id = gen_random_uuid(), op_started_at = now() WHERE id = $1`, ws.ID)
-	e.exec(`INSERT INTO replicas (id, hostname, version, health, seen_at) VALUES
+	e.Change(`UPDATE workspaces SET operation = 'PROVISIONING', op_id = gen_random_uuid(), op_started_at = now() WHERE id = $1`, ws.ID)
+	e.Change(`INSERT INTO replicas (id, hostname, version, health, seen_at) VALUES
 		('019a0000-0000-7000-8000-000000000001', 'one', '1', '{"backends": {"engine": {"state": "open", "since": "2026-01-01T00:00:00Z", "failures": 5}},
 			"conditions": [{"name": "disk", "since": "2026-01-01T00:00:00Z", "error": "full"}]}', now()),
 		('019a0000-0000-7000-8000-000000000002', 'two', '1', '[]', now() - interval '2 minutes')`)
-	leader, err := pgx.Connect(t.Context(), e.dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = leader.Close(context.Background()) })
-	if _, err := leader.Exec(t.Context(), `
+	if _, err := e.Conn().Exec(t.Context(), `
 		WITH locked AS (SELECT pg_advisory_lock(7165055918876746241)) -- package lease's
 		INSERT INTO leader (replica_id, pid, backend_start)
 		SELECT '019a0000-0000-7000-8000-000000000001', pid, backend_start FROM pg_stat_activity, locked WHERE pid = pg_backend_pid()`); err != nil {
@@ -170,8 +162,8 @@ func TestAdminStatus(t *testing.T) {
 		t.Errorf("an empty list is null: %+v", s)
 	}
 	gone := e.workspace(e.eve, "gone")
-	e.exec(`UPDATE workspaces SET phase = 'DELETING', deleted_at = now(), error_reason = 'Timeout', error_message = 'in use', home_ctx = '{"state": "deleting"}' WHERE id = $1`, gone.ID)
-	e.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost', home_ctx = '{"state": "live"}', operation = 'NONE', op_id = NULL,
+	e.Change(`UPDATE workspaces SET phase = 'DELETING', deleted_at = now(), error_reason = 'Timeout', error_message = 'in use', home_ctx = '{"state": "deleting"}' WHERE id = $1`, gone.ID)
+	e.Change(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'DataLost', home_ctx = '{"state": "live"}', operation = 'NONE', op_id = NULL,
 		conditions = '{"storage.volume_ready": {"status": "False", "reason": "NoVolume"}}' WHERE id = $1`, ws.ID)
 	s = read[api.AdminStatus](t, e.want(200, "", "GET", "/admin/status", "", as(e.ann)))
 	if f := s.FailedDeletions; len(f) != 1 || f[0].WorkspaceID != string(gone.ID) || f[0].Owner != "eve" || f[0].Reason != "Timeout" || f[0].Message != "in use" || f[0].Retrying {
@@ -180,12 +172,12 @@ func TestAdminStatus(t *testing.T) {
 	if l := s.LostVolumes; len(l) != 1 || l[0].WorkspaceID != string(ws.ID) || l[0].Reason != "NoVolume" || l[0].Volume != ws.ID.VolumeName() {
 		t.Errorf("%+v", l)
 	}
-	e.exec(`UPDATE workspaces SET error_reason = 'ActionFailed' WHERE id = $1`, gone.ID)
+	e.Change(`UPDATE workspaces SET error_reason = 'ActionFailed' WHERE id = $1`, gone.ID)
 	s = read[api.AdminStatus](t, e.want(200, "", "GET", "/admin/status", "", as(e.ann)))
 	if f := s.FailedDeletions; len(f) != 1 || !f[0].Retrying {
 		t.Errorf("%+v", f)
 	}
-	e.exec(`INSERT INTO orphans (kind, name, kept) VALUES ('volume', 'v', true), ('container', 'c', false)`)
+	e.Change(`INSERT INTO orphans (kind, name, kept) VALUES ('volume', 'v', true), ('container', 'c', false)`)
 	l := read[api.OrphanList](t, e.want(200, "", "GET", "/admin/orphans", "", as(e.ann)))
 	if len(l.Orphans) != 2 || l.Orphans[0].RemovedAfter == nil || l.Orphans[1].RemovedAfter != nil {
 		t.Errorf("%+v", l)

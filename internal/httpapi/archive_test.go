@@ -22,6 +22,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/archive/store"
+	"codehub/internal/harness"
 	"codehub/internal/workspace"
 
 	"github.com/google/go-cmp/cmp"
@@ -118,12 +119,7 @@ func (f *fakeBucket) stillOpen() int {
 // closed waits until nothing of the bucket is held any more.
 func (f *fakeBucket) closed(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(limit); f.stillOpen() > 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("the object is still open")
-		}
-		<-time.After(time.Millisecond)
-	}
+	harness.EventuallyWithin(t, limit, "the object is closed", func() bool { return f.stillOpen() == 0 })
 }
 
 // archived is an environment in which ann has a workspace with an archive.
@@ -148,7 +144,7 @@ func newArchived(t *testing.T, name string, size int, opts ...option) *archived 
 	a.ws = a.workspace(a.ann, name)
 	sum := sha256.Sum256(a.content)
 	a.digest = hex.EncodeToString(sum[:])
-	a.exec(`UPDATE workspaces SET archive_key = $1, archive_digest = $2, archive_size = $3`, archivedKey, a.digest, size)
+	a.Change(`UPDATE workspaces SET archive_key = $1, archive_digest = $2, archive_size = $3`, archivedKey, a.digest, size)
 	a.path = "/workspaces/" + string(a.ws.ID) + "/archive"
 	return a
 }
@@ -193,8 +189,8 @@ func TestDownload(t *testing.T) {
 func TestDownloadOnlyForOwner(t *testing.T) {
 	t.Parallel()
 	e := newArchived(t, "mine", 10)
-	e.exec(`UPDATE users SET admin = true WHERE username = 'eve'`)
-	e.auth.InvalidateAll()
+	e.Change(`UPDATE users SET admin = true WHERE username = 'eve'`)
+	e.Auth.InvalidateAll()
 	e.want(403, "forbidden", "GET", e.path, "", as(e.eve))
 	e.want(403, "forbidden", "GET", e.path+"s", "", as(e.eve))
 	if len(e.bucket.opened) > 0 {
@@ -243,7 +239,7 @@ func TestDownloadBreaksOff(t *testing.T) {
 	e.bucket.set(func(f *fakeBucket) { f.breaks = 200_000 })
 	get := func(from int) (int, error) {
 		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), "GET", e.srv.URL+Prefix+e.path, nil)
+		r, err := http.NewRequestWithContext(t.Context(), "GET", e.HTTP.URL+Prefix+e.path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -287,7 +283,7 @@ func TestDownloadEnds(t *testing.T) {
 	e.bucket.hangs = true
 	start := func(ctx context.Context) *http.Response {
 		t.Helper()
-		r, err := http.NewRequestWithContext(ctx, "GET", e.srv.URL+Prefix+e.path, nil)
+		r, err := http.NewRequestWithContext(ctx, "GET", e.HTTP.URL+Prefix+e.path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -320,12 +316,12 @@ func TestDownloadsAreBounded(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	for range maxDownloads {
-		r, err := http.NewRequestWithContext(ctx, "GET", e.srv.URL+Prefix+e.path, nil)
+		r, err := http.NewRequestWithContext(ctx, "GET", e.HTTP.URL+Prefix+e.path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		as(e.ann)(r)
-		resp, err := e.srv.Client().Do(r)
+		resp, err := e.HTTP.Client().Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -455,8 +451,8 @@ func TestGenerations(t *testing.T) {
 	e := newArchived(t, "a", 100)
 	const old, current, other = "01900000-0000-7000-8000-000000000001", "01900000-0000-7000-8000-000000000002", "01900000-0000-7000-8000-000000000003"
 	insert := `INSERT INTO archives (key, workspace_id, archive_op_id, digest, size, entries, created_at, origin, complete_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, now())`
-	e.exec(insert, "inst/ws/old/home.tar.zst", e.ws.ID, old, strings.Repeat("0", 64), 3, 5, time.Unix(1000, 0), "found")
-	e.exec(insert, archivedKey, e.ws.ID, current, e.digest, 100, 7, time.Unix(2000, 0), "made")
+	e.Change(insert, "inst/ws/old/home.tar.zst", e.ws.ID, old, strings.Repeat("0", 64), 3, 5, time.Unix(1000, 0), "found")
+	e.Change(insert, archivedKey, e.ws.ID, current, e.digest, 100, 7, time.Unix(2000, 0), "made")
 	e.bucket.objects["inst/ws/old/home.tar.zst"] = []byte("old")
 	list := read[api.ArchiveList](t, e.want(200, "", "GET", e.path+"s", "", as(e.ann))).Archives
 	if len(list) != 2 || list[0].OpID != current || !list[0].Current || list[1].Current || !list[1].Found || list[1].Size != 3 || list[1].Entries != 5 {
@@ -473,9 +469,9 @@ func TestGenerations(t *testing.T) {
 		return fmt.Sprintf(`{"action":"archive","archive_op_id":%q,"confirm":%q}`, op, confirm)
 	}
 	e.want(409, "not_in_error", "POST", recover, archive(old, "a"), as(e.ann))
-	e.exec(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'Timeout'`)
+	e.Change(`UPDATE workspaces SET phase = 'ERROR', error_reason = 'Timeout'`)
 	e.want(409, "not_lost", "POST", recover, archive(old, "a"), as(e.ann))
-	e.exec(`UPDATE workspaces SET error_reason = 'DataLost'`)
+	e.Change(`UPDATE workspaces SET error_reason = 'DataLost'`)
 	e.want(409, "confirmation_required", "POST", recover, archive(old, ""), as(e.ann))
 	e.want(409, "confirmation_required", "POST", recover, archive(old, "A"), as(e.ann))
 	e.want(400, "invalid_request", "POST", recover, archive("", "a"), as(e.ann))
@@ -485,7 +481,7 @@ func TestGenerations(t *testing.T) {
 	e.want(404, "archive_not_found", "POST", recover, archive(other, "a"), as(e.ann))
 	e.want(403, "forbidden", "POST", recover, archive(old, "a"), as(e.eve))
 	asked := func() string {
-		w, err := e.db.Workspace(t.Context(), e.ann.Caller, e.ws.ID)
+		w, err := e.DB.Workspace(t.Context(), e.ann.Caller, e.ws.ID)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -41,7 +41,7 @@ func TestAuthorization(t *testing.T) {
 			at := time.Now().Add(d)
 			until = &at
 		}
-		_, secret, err := e.auth.CreateToken(ctx, auth.Identity{Caller: p.Caller}, "x", until)
+		_, secret, err := e.Auth.CreateToken(ctx, auth.Identity{Caller: p.Caller}, "x", until)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,30 +56,30 @@ func TestAuthorization(t *testing.T) {
 	}
 	good := token(e.ann, 0)
 	over := token(e.ann, time.Hour)
-	e.exec(`UPDATE api_tokens SET expires_at = now() - interval '1 second' WHERE expires_at IS NOT NULL`)
-	deletedID, deleted, err := e.auth.CreateToken(ctx, auth.Identity{Caller: e.ann.Caller}, "deleted", nil)
+	e.Change(`UPDATE api_tokens SET expires_at = now() - interval '1 second' WHERE expires_at IS NOT NULL`)
+	deletedID, deleted, err := e.Auth.CreateToken(ctx, auth.Identity{Caller: e.ann.Caller}, "deleted", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.auth.DeleteToken(ctx, e.ann.Caller, deletedID.ID); err != nil {
+	if err := e.Auth.DeleteToken(ctx, e.ann.Caller, deletedID.ID); err != nil {
 		t.Fatal(err)
 	}
 	expired := e.enter("ann")
-	e.exec(`UPDATE sessions SET expires_at = now() - interval '1 second' WHERE hash = $1`, hash(expired))
+	e.Change(`UPDATE sessions SET expires_at = now() - interval '1 second' WHERE hash = $1`, hash(expired))
 	loggedOut := e.enter("ann")
-	if err := e.auth.Logout(ctx, loggedOut.Caller); err != nil {
+	if err := e.Auth.Logout(ctx, loggedOut.Caller); err != nil {
 		t.Fatal(err)
 	}
 	gone := e.join("bob")
 	goneToken := token(gone, 0)
-	e.exec(`UPDATE users SET disabled = true WHERE username = 'bob'`)
+	e.Change(`UPDATE users SET disabled = true WHERE username = 'bob'`)
 	target := e.workspace(e.ann, "target")
-	annsToken, err := e.auth.Tokens(ctx, e.ann.Caller)
+	annsToken, err := e.Auth.Tokens(ctx, e.ann.Caller)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	annsSessions, err := e.auth.Sessions(ctx, e.ann.Caller)
+	annsSessions, err := e.Auth.Sessions(ctx, e.ann.Caller)
 	if err != nil || len(annsSessions) == 0 {
 		t.Fatal(annsSessions, err)
 	}
@@ -134,8 +134,8 @@ func TestAuthorization(t *testing.T) {
 	if after := e.dump(); after != before {
 		t.Errorf("refused requests changed something:\n%s\n\n%s", before, after)
 	}
-	e.exec(`UPDATE users SET admin = true WHERE username = 'ann'`)
-	e.auth.InvalidateAll()
+	e.Change(`UPDATE users SET admin = true WHERE username = 'ann'`)
+	e.Auth.InvalidateAll()
 	// Those who may are not refused. What a call says of the state is another
 	// test's business; its answer may be a 404 or 409.
 	for _, rt := range testServer().routes() {
@@ -174,11 +174,11 @@ func TestCrossOrigin(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	target := e.workspace(e.ann, "target")
-	_, secret, err := e.auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, "x", nil)
+	_, secret, err := e.Auth.CreateToken(t.Context(), auth.Identity{Caller: e.ann.Caller}, "x", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokens, err := e.auth.Tokens(t.Context(), e.ann.Caller)
+	tokens, err := e.Auth.Tokens(t.Context(), e.ann.Caller)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestCrossOrigin(t *testing.T) {
 	// The dashboard's own page and programs may.
 	path := "/workspaces/" + string(target.ID)
 	e.want(200, "", "PATCH", path, `{"memo":"1"}`, as(e.ann), header("Sec-Fetch-Site", "same-origin"), header("Sec-Fetch-Mode", "cors"))
-	e.want(200, "", "PATCH", path, `{"memo":"2"}`, as(e.ann), header("Origin", e.srv.URL))
+	e.want(200, "", "PATCH", path, `{"memo":"2"}`, as(e.ann), header("Origin", e.HTTP.URL))
 	e.want(200, "", "PATCH", path, `{"memo":"3"}`, as(e.ann))
 	e.want(200, "", "PATCH", path, `{"memo":"4"}`, header(api.TokenHeader, secret))
 	// A form can be sent unasked; JSON cannot.

@@ -91,12 +91,12 @@ func FuzzDecode(f *testing.F) {
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, func(c *Config) { c.ReadWithin = 50 * time.Millisecond })
-	conn, err := net.Dial("tcp", e.srv.Listener.Addr().String())
+	conn, err := net.Dial("tcp", e.HTTP.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	fmt.Fprintf(conn, "POST %s/login HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{", Prefix, e.srv.Listener.Addr())
+	fmt.Fprintf(conn, "POST %s/login HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{", Prefix, e.HTTP.Listener.Addr())
 	if err := conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestSizes(t *testing.T) {
 	e.want(413, "too_large", "POST", "/login", pad(maxBody+1))
 	e.want(400, "invalid_request", "POST", "/workspaces", pad(maxBody), me)
 	// However long it says it is.
-	r, err := http.NewRequest("POST", e.srv.URL+Prefix+"/workspaces", strings.NewReader(strings.Repeat(" ", 2*maxBody)))
+	r, err := http.NewRequest("POST", e.HTTP.URL+Prefix+"/workspaces", strings.NewReader(strings.Repeat(" ", 2*maxBody)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,19 +1,14 @@
 package httpapi
 
 import (
-	"context"
 	"log/slog"
-	"net/http/httptest"
 	"sync"
 	"testing"
 	"time"
 
-	"codehub/internal/auth"
 	"codehub/internal/bus"
+	"codehub/internal/harness/web"
 	"codehub/internal/pgtest"
-	"codehub/internal/postgres"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // replica is another server on the same database, whose listener goes by
@@ -21,39 +16,22 @@ import (
 func (e *env) replica(listen string) *env {
 	e.t.Helper()
 	log := slog.New(slog.NewTextHandler(e.log, nil))
-	r := &env{t: e.t, dsn: e.dsn, db: e.db, log: e.log, logs: e.logs, m: NewMetrics(), ann: e.ann, eve: e.eve}
-	r.auth = auth.New(e.db, auth.Config{URL: e.cfg.URL, Log: log, CheapHashes: true})
-	r.hub = bus.New(bus.Config{Load: bus.Batched(reload(e.db)), AuthChanged: r.auth.Invalidate, Log: log})
+	r := &env{t: e.t, Server: web.New(e.t, e.Database, log, web.ListenAt(listen)), log: e.log, logs: e.logs, m: NewMetrics(), ann: e.ann, eve: e.eve}
 	r.cfg = e.cfg
-	r.cfg.Auth, r.cfg.Hub = r.auth, r.hub
-	r.srv = httptest.NewServer(Outer(log, r.m, New(r.cfg)))
-	e.t.Cleanup(r.srv.Close)
-	e.background(func(ctx context.Context) error {
-		return postgres.NewListener(listen, log, nil).Run(ctx, func(n postgres.Notification) { r.hub.Handle(n.Channel, n.Payload) }, func() {
-			r.auth.InvalidateAll()
-			r.hub.Gap()
-		})
-	})
-	e.background(r.auth.Run)
+	r.cfg.Auth, r.cfg.Hub = r.Auth, r.Hub
+	r.Serve(Outer(log, r.m, New(r.cfg)))
 	return r
 }
 
 // unheard runs statements of which the database tells nobody.
 func (e *env) unheard(statements ...string) {
 	e.t.Helper()
-	conn, err := pgx.Connect(e.t.Context(), e.dsn)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
 	script := `BEGIN; ALTER TABLE workspaces DISABLE TRIGGER USER; ALTER TABLE sessions DISABLE TRIGGER USER;`
 	for _, s := range statements {
 		script += s + ";"
 	}
 	script += `ALTER TABLE workspaces ENABLE TRIGGER USER; ALTER TABLE sessions ENABLE TRIGGER USER; COMMIT`
-	if _, err := conn.Exec(e.t.Context(), script); err != nil {
-		e.t.Fatal(err)
-	}
+	e.Exec(script)
 }
 
 // After the listener was away, however it went, nothing that anybody remembers
@@ -64,24 +42,24 @@ func TestGapReloadsEverything(t *testing.T) {
 	for name, harm := range map[string]func(e *env, silence func()){
 		"silence": func(_ *env, silence func()) { silence() }, // found by the listener's pings, within 10 s
 		"terminated": func(e *env, _ func()) {
-			e.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'codehub-listener'`)
+			e.Change(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'codehub-listener'`)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := newEnv(t)
-			through, silence := pgtest.Swallowing(t, e.dsn)
+			through, silence := pgtest.Swallowing(t, e.DSN)
 			r := e.replica(through)
 			a, b := e.workspace(e.ann, "a"), e.workspace(e.ann, "b")
 			s := r.events(as(e.ann))
 			s.until("heartbeat")
-			e.exec(`UPDATE workspaces SET phase = 'STANDBY' WHERE id = $1`, a.ID)
+			e.Change(`UPDATE workspaces SET phase = 'STANDBY' WHERE id = $1`, a.ID)
 			s.until("updated a STANDBY") // it listens
 			r.want(200, "", "GET", "/session", "", as(e.eve))
 			gone := make(chan struct{}, 100)
-			defer r.hub.Observe(bus.Observer{Gap: func() { gone <- struct{}{} }})()
-			for len(r.hub.Wakes()) > 0 {
-				<-r.hub.Wakes()
+			defer r.Hub.Observe(bus.Observer{Gap: func() { gone <- struct{}{} }})()
+			for len(r.Hub.Wakes()) > 0 {
+				<-r.Hub.Wakes()
 			}
 			e.unheard(
 				`UPDATE workspaces SET phase = 'PENDING', name = 'renamed' WHERE id = '`+string(a.ID)+`'`,
@@ -94,11 +72,11 @@ func TestGapReloadsEverything(t *testing.T) {
 			r.want(401, "unauthenticated", "GET", "/session", "", as(e.eve))
 			<-gone
 			select {
-			case <-r.hub.Wakes():
+			case <-r.Hub.Wakes():
 			case <-time.After(limit):
 				t.Error("the controller was not woken")
 			}
-			e.exec(`UPDATE workspaces SET phase = 'STANDBY' WHERE id = $1`, a.ID) // it listens again
+			e.Change(`UPDATE workspaces SET phase = 'STANDBY' WHERE id = $1`, a.ID) // it listens again
 			s.until("updated renamed STANDBY")
 		})
 	}
@@ -109,19 +87,19 @@ func TestGapReloadsEverything(t *testing.T) {
 func TestEventsFromRedisAreSentOnce(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	r := e.replica(e.dsn)
+	r := e.replica(e.DSN)
 	a := e.workspace(e.ann, "a")
 	s := r.events(as(e.ann))
 	s.until("heartbeat")
 	for _, phase := range []string{"STANDBY", "PENDING", "STANDBY", "PENDING"} {
-		e.exec(`UPDATE workspaces SET phase = $2 WHERE id = $1`, a.ID, phase)
-		r.hub.Echo(a.OwnerID, a.ID)
+		e.Change(`UPDATE workspaces SET phase = $2 WHERE id = $1`, a.ID, phase)
+		r.Hub.Echo(a.OwnerID, a.ID)
 		for _, ev := range s.until("updated a " + phase) {
 			if ev != "heartbeat" {
 				t.Errorf("before it is %s: %s", phase, ev)
 			}
 		}
-		r.hub.Echo(a.OwnerID, a.ID)
+		r.Hub.Echo(a.OwnerID, a.ID)
 	}
 	// The second way alone is enough.
 	e.unheard(`UPDATE workspaces SET name = 'renamed' WHERE id = '` + string(a.ID) + `'`)
@@ -133,7 +111,7 @@ func TestEventsFromRedisAreSentOnce(t *testing.T) {
 			case <-told:
 				return
 			case <-time.After(10 * time.Millisecond):
-				r.hub.Echo(a.OwnerID, a.ID) // what was said a moment ago is over
+				r.Hub.Echo(a.OwnerID, a.ID) // what was said a moment ago is over
 			}
 		}
 	})

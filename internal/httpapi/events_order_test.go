@@ -74,10 +74,10 @@ func TestOrder(t *testing.T) {
 			default:
 			}
 			w := list[i%workspaces]
-			e.hub.Notify(w.OwnerID, w.ID)
-			e.hub.Echo(w.OwnerID, w.ID)
+			e.Hub.Notify(w.OwnerID, w.ID)
+			e.Hub.Echo(w.OwnerID, w.ID)
 			if i%50 == 0 {
-				e.hub.Gap()
+				e.Hub.Gap()
 			}
 		}
 	})
@@ -85,7 +85,7 @@ func TestOrder(t *testing.T) {
 		write.Go(func() {
 			for n := 1; n <= changes; n++ {
 				name := fmt.Sprintf("w%d.%d", i, n)
-				if _, err := e.db.PatchWorkspace(t.Context(), e.ann.Caller, w.ID, postgres.Patch{Edit: workspace.Edit{Name: &name}}); err != nil {
+				if _, err := e.DB.PatchWorkspace(t.Context(), e.ann.Caller, w.ID, postgres.Patch{Edit: workspace.Edit{Name: &name}}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -105,20 +105,20 @@ func TestNothingTwice(t *testing.T) {
 	s := e.events(as(e.ann))
 	s.until("heartbeat")
 	for range 20 {
-		e.hub.Notify(a.OwnerID, a.ID)
-		e.hub.Gap()
+		e.Hub.Notify(a.OwnerID, a.ID)
+		e.Hub.Gap()
 	}
-	e.exec(`UPDATE workspaces SET phase = 'STANDBY' WHERE id = $1`, a.ID)
+	e.Change(`UPDATE workspaces SET phase = 'STANDBY' WHERE id = $1`, a.ID)
 	for _, ev := range s.until("updated a STANDBY") {
 		if ev != "heartbeat" {
 			t.Errorf("sent again: %s", ev)
 		}
 	}
-	e.exec(`UPDATE workspaces SET deleted_at = now(), phase = 'DELETED' WHERE id = $1`, a.ID)
+	e.Change(`UPDATE workspaces SET deleted_at = now(), phase = 'DELETED' WHERE id = $1`, a.ID)
 	s.until("deleted " + string(a.ID))
 	for range 20 {
-		e.hub.Notify(a.OwnerID, a.ID)
-		e.hub.Gap()
+		e.Hub.Notify(a.OwnerID, a.ID)
+		e.Hub.Gap()
 	}
 	e.workspace(e.ann, "b")
 	for _, ev := range s.until("updated b PENDING") {
@@ -138,10 +138,10 @@ func TestDeletedWhileAway(t *testing.T) {
 	first := e.events(as(e.ann))
 	first.until("heartbeat")
 	first.end()
-	e.exec(`UPDATE workspaces SET deleted_at = now(), phase = 'DELETED' WHERE id = $1`, a.ID)
-	e.exec(`UPDATE workspaces SET deleted_at = now(), phase = 'DELETED' WHERE id = $1`, hers.ID)
-	e.exec(`UPDATE workspaces SET deleted_at = now() - interval '9 days', phase = 'DELETING', home_ctx = '{"state":"deleting"}' WHERE id = $1`, b.ID)
-	e.exec(`UPDATE workspaces SET deleted_at = now() - interval '9 days', phase = 'DELETED' WHERE id = $1`, c.ID)
+	e.Change(`UPDATE workspaces SET deleted_at = now(), phase = 'DELETED' WHERE id = $1`, a.ID)
+	e.Change(`UPDATE workspaces SET deleted_at = now(), phase = 'DELETED' WHERE id = $1`, hers.ID)
+	e.Change(`UPDATE workspaces SET deleted_at = now() - interval '9 days', phase = 'DELETING', home_ctx = '{"state":"deleting"}' WHERE id = $1`, b.ID)
+	e.Change(`UPDATE workspaces SET deleted_at = now() - interval '9 days', phase = 'DELETED' WHERE id = $1`, c.ID)
 	got := map[string]bool{}
 	for _, ev := range e.events(as(e.ann)).until("heartbeat") {
 		got[ev] = true
@@ -162,7 +162,7 @@ func TestUndeleteDuringResync(t *testing.T) {
 	s.until("updated a PENDING")
 	s.until("heartbeat")
 	store.hide.Store(true)
-	e.hub.Gap()
+	e.Hub.Gap()
 	for store.hide.Load() {
 		<-time.After(time.Millisecond)
 	}

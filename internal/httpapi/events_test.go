@@ -14,6 +14,8 @@ import (
 
 	"codehub/api"
 	"codehub/internal/bus"
+	"codehub/internal/harness"
+	"codehub/internal/harness/web"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -33,12 +35,12 @@ type events struct {
 func (e *env) events(w with) *events {
 	e.t.Helper()
 	ctx, cancel := context.WithCancel(e.t.Context())
-	r, err := http.NewRequestWithContext(ctx, "GET", e.srv.URL+Prefix+"/events", nil)
+	r, err := http.NewRequestWithContext(ctx, "GET", e.HTTP.URL+Prefix+"/events", nil)
 	if err != nil {
 		e.t.Fatal(err)
 	}
 	w(r)
-	resp, err := e.srv.Client().Do(r)
+	resp, err := e.HTTP.Client().Do(r)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -124,8 +126,8 @@ func TestEvents(t *testing.T) {
 	a := e.workspace(e.ann, "a")
 	e.workspace(e.ann, "b")
 	gone := e.workspace(e.ann, "gone")
-	e.exec(`UPDATE workspaces SET home_ctx = '{"state":"live"}', conditions = '{"storage.volume_ready":{"status":"True"}}' WHERE name = 'gone'`)
-	if _, err := e.db.DeleteWorkspace(t.Context(), e.ann.Caller, gone.ID, false); err != nil {
+	e.Change(`UPDATE workspaces SET home_ctx = '{"state":"live"}', conditions = '{"storage.volume_ready":{"status":"True"}}' WHERE name = 'gone'`)
+	if _, err := e.DB.DeleteWorkspace(t.Context(), e.ann.Caller, gone.ID, false); err != nil {
 		t.Fatal(err)
 	}
 	e.workspace(e.eve, "hers")
@@ -142,11 +144,11 @@ func TestEvents(t *testing.T) {
 	path := "/workspaces/" + string(a.ID)
 	e.want(200, "", "PATCH", path, `{"name":"a2"}`, as(e.ann))
 	mine.until("updated a2 PENDING")
-	e.exec(`UPDATE workspaces SET phase = 'STANDBY' WHERE id = $1`, a.ID)
+	e.Change(`UPDATE workspaces SET phase = 'STANDBY' WHERE id = $1`, a.ID)
 	mine.until("updated a2 STANDBY")
 	e.want(201, "", "POST", "/workspaces", `{"name":"c"}`, as(e.ann))
 	mine.until("updated c PENDING")
-	e.exec(`UPDATE workspaces SET home_ctx = '{"state":"live"}', conditions = '{"storage.volume_ready":{"status":"True"}}' WHERE id = $1`, a.ID)
+	e.Change(`UPDATE workspaces SET home_ctx = '{"state":"live"}', conditions = '{"storage.volume_ready":{"status":"True"}}' WHERE id = $1`, a.ID)
 	e.want(202, "", "DELETE", path, "", as(e.ann))
 	mine.until("deleted " + string(a.ID))
 	e.want(200, "", "POST", path+"/undelete", "", as(e.ann))
@@ -169,13 +171,13 @@ func TestStreamEndsWithItsSession(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(e *env){
 		"logout":   func(e *env) { e.want(204, "", "POST", "/logout", "", as(e.ann)) },
-		"disabled": func(e *env) { e.exec(`UPDATE users SET disabled = true WHERE username = 'ann'`) },
+		"disabled": func(e *env) { e.Change(`UPDATE users SET disabled = true WHERE username = 'ann'`) },
 		"password": func(e *env) {
-			if err := e.db.SetPassword(e.t.Context(), e.ann.User.ID, e.ann.User.PasswordHash, cheapHash()); err != nil {
+			if err := e.DB.SetPassword(e.t.Context(), e.ann.User.ID, e.ann.User.PasswordHash, web.CheapHash(password)); err != nil {
 				e.t.Fatal(err)
 			}
 		},
-		"the database's side": func(e *env) { e.exec(`DELETE FROM sessions WHERE user_id = $1`, e.ann.User.ID) },
+		"the database's side": func(e *env) { e.Change(`DELETE FROM sessions WHERE user_id = $1`, e.ann.User.ID) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -200,7 +202,7 @@ func TestStreamEndsWithItsSession(t *testing.T) {
 func TestStreamEndsInTime(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.exec(`UPDATE sessions SET expires_at = now() + interval '2 seconds' WHERE user_id = $1`, e.ann.User.ID)
+	e.Change(`UPDATE sessions SET expires_at = now() + interval '2 seconds' WHERE user_id = $1`, e.ann.User.ID)
 	s := e.events(as(e.ann))
 	for s.next() != "" {
 	}
@@ -238,7 +240,7 @@ func TestStreamsLeaveNothing(t *testing.T) {
 				}
 			}
 		}
-		e.srv.Client().CloseIdleConnections()
+		e.HTTP.Client().CloseIdleConnections()
 	})
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 	goleak.VerifyNone(t, ignore)
@@ -253,7 +255,7 @@ func TestResyncAfterAGap(t *testing.T) {
 	b := e.workspace(e.ann, "b")
 	s := e.events(as(e.ann))
 	s.until("heartbeat")
-	conn, err := pgx.Connect(t.Context(), e.dsn)
+	conn, err := pgx.Connect(t.Context(), e.DSN)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +270,7 @@ func TestResyncAfterAGap(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	e.hub.Gap()
+	e.Hub.Gap()
 	s.until("updated renamed PENDING")
 	s.until("deleted " + string(b.ID))
 }
@@ -278,7 +280,7 @@ func TestSlowReaderIsCut(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, func(c *Config) { c.WriteWithin = time.Second }) // long enough for the quick reader on a busy machine
 	w := e.workspace(e.ann, "a")
-	conn, err := net.Dial("tcp", e.srv.Listener.Addr().String())
+	conn, err := net.Dial("tcp", e.HTTP.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +288,7 @@ func TestSlowReaderIsCut(t *testing.T) {
 	if err := conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(conn, "GET %s/events HTTP/1.1\r\nHost: %s\r\nCookie: %s=%s\r\n\r\n", Prefix, e.srv.Listener.Addr(), e.ann.cookie.Name, e.ann.ID)
+	fmt.Fprintf(conn, "GET %s/events HTTP/1.1\r\nHost: %s\r\nCookie: %s=%s\r\n\r\n", Prefix, e.HTTP.Listener.Addr(), e.ann.cookie.Name, e.ann.ID)
 	quick := e.events(as(e.ann))
 	quick.until("heartbeat")
 	open := func() float64 {
@@ -296,16 +298,14 @@ func TestSlowReaderIsCut(t *testing.T) {
 		}
 		return d.Gauge.GetValue()
 	}
-	for open() < 2 {
-		<-time.After(time.Millisecond)
-	}
+	harness.EventuallyWithin(t, limit, "both streams are open", func() bool { return open() == 2 })
 	memo := strings.Repeat("x", workspace.MaxMemo-10)
 	for i, end := 0, time.Now().Add(limit); open() > 1; i++ {
 		if time.Now().After(end) {
 			t.Fatal("the slow reader is still there")
 		}
 		memo, name := fmt.Sprint(i, memo), fmt.Sprint("a", i)
-		if _, err := e.db.PatchWorkspace(t.Context(), e.ann.Caller, w.ID, postgres.Patch{Edit: workspace.Edit{Memo: &memo, Name: &name}}); err != nil {
+		if _, err := e.DB.PatchWorkspace(t.Context(), e.ann.Caller, w.ID, postgres.Patch{Edit: workspace.Edit{Memo: &memo, Name: &name}}); err != nil {
 			t.Fatal(err)
 		}
 		quick.until("updated " + name + " PENDING")

@@ -1,16 +1,12 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -18,10 +14,10 @@ import (
 
 	"codehub/api"
 	"codehub/internal/admin"
-	"codehub/internal/archive/store"
 	"codehub/internal/auth"
-	"codehub/internal/bucket"
-	"codehub/internal/bus"
+	"codehub/internal/harness"
+	"codehub/internal/harness/fixture"
+	"codehub/internal/harness/web"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/rollback"
@@ -29,10 +25,6 @@ import (
 	"codehub/internal/runtime/runtimetest"
 	"codehub/internal/service"
 	"codehub/internal/workspace"
-
-	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"golang.org/x/crypto/argon2"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
@@ -44,13 +36,9 @@ const limit = 30 * time.Second
 
 // env is the API on a real database, with a listener, served over HTTP.
 type env struct {
-	t    *testing.T
-	dsn  string
-	db   *postgres.DB
-	auth *auth.Auth
-	hub  *bus.Hub
-	srv  *httptest.Server
-	log  *syncBuffer
+	t *testing.T
+	*web.Server
+	log  *harness.Log
 	logs *fakeLogs
 	m    *Metrics
 	cfg  Config
@@ -68,147 +56,56 @@ type option func(*Config)
 
 func newEnv(t *testing.T, opts ...option) *env {
 	t.Helper()
-	e := &env{t: t, dsn: pgtest.New(t, postgres.Migrate), log: &syncBuffer{}, logs: &fakeLogs{}, m: NewMetrics()}
+	e := &env{t: t, log: &harness.Log{}, logs: &fakeLogs{}, m: NewMetrics()}
 	log := slog.New(slog.NewTextHandler(e.log, nil))
-	db, err := postgres.Open(t.Context(), e.dsn, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 100}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	e.db = db
-	e.srv = httptest.NewUnstartedServer(nil)
-	base := &url.URL{Scheme: "http", Host: e.srv.Listener.Addr().String()}
-	e.auth = auth.New(db, auth.Config{URL: base, Log: log, CheapHashes: true})
-	e.hub = bus.New(bus.Config{
-		Load:        bus.Batched(reload(db)),
-		AuthChanged: e.auth.Invalidate,
-		Log:         log,
-	})
+	e.Server = web.New(t, fixture.NewDatabase(t, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 100}}), log)
 	cfg := Config{
 		Settings: service.Settings{
-			URL: base, DeleteGrace: time.Hour,
+			URL: e.URL, DeleteGrace: time.Hour,
 			Defaults: service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume},
 		},
-		Archives: &fakeBucket{}, Store: db, Auth: e.auth, Hub: e.hub, Logs: e.logs, Log: log,
-		Restore: rollback.New(rollback.Config{Store: db, Runtime: runtimetest.NewFake(), Bucket: emptyBucket(t), DeleteGrace: time.Hour, Log: slog.New(slog.DiscardHandler)}),
-		Admin:   admin.New(admin.Config{Store: db, Passwords: e.auth, OrphanDelay: 10 * time.Minute}),
+		Archives: &fakeBucket{}, Store: e.DB, Auth: e.Auth, Hub: e.Hub, Logs: e.logs, Log: log,
+		Restore: rollback.New(rollback.Config{Store: e.DB, Runtime: runtimetest.NewFake(), Bucket: fixture.NewBucket(t), DeleteGrace: time.Hour, Log: slog.New(slog.DiscardHandler)}),
+		Admin:   admin.New(admin.Config{Store: e.DB, Passwords: e.Auth, OrphanDelay: 10 * time.Minute}),
 	}
 	for _, o := range opts {
 		o(&cfg)
 	}
 	e.cfg = cfg
-	e.srv.Config.Handler = Outer(log, e.m, New(cfg))
-	e.srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	e.srv.Start()
-	t.Cleanup(e.srv.Close)
-	e.background(func(ctx context.Context) error {
-		return postgres.NewListener(e.dsn, log, nil).Run(ctx, func(n postgres.Notification) { e.hub.Handle(n.Channel, n.Payload) }, func() {
-			e.auth.InvalidateAll()
-			e.hub.Gap()
-		})
-	})
-	e.background(e.auth.Run)
+	e.Serve(Outer(log, e.m, New(cfg)))
 	e.ann, e.eve = e.join("ann"), e.join("eve")
 	return e
 }
 
-func emptyBucket(t *testing.T) *bucket.Bucket {
-	t.Helper()
-	dir := t.TempDir()
-	b, err := bucket.New(bucket.Config{Store: store.NewFolder(dir), Installation: uuid.NewString(), Version: "test", Folder: dir, HostFolder: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-// reload reads what event streams need.
-func reload(db *postgres.DB) func(context.Context, []bus.Wanted) ([]workspace.Workspace, error) {
-	return func(ctx context.Context, wanted []bus.Wanted) ([]workspace.Workspace, error) {
-		owners, ids := make([]string, len(wanted)), make([]workspace.ID, len(wanted))
-		for i, w := range wanted {
-			owners[i], ids[i] = w.Owner, w.ID
-		}
-		return db.Reload(ctx, owners, ids)
-	}
-}
-
-// background runs f until the end of the test.
-func (e *env) background(f func(context.Context) error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() { _ = f(ctx) })
-	e.t.Cleanup(func() { cancel(); wg.Wait() })
-}
-
 func (e *env) join(name string) person {
 	e.t.Helper()
-	if _, err := e.db.CreateUser(e.t.Context(), postgres.User{Username: name, PasswordHash: cheapHash()}); err != nil {
-		e.t.Fatal(err)
-	}
+	e.AddAccount(name, password, false)
 	return e.enter(name)
-}
-
-// cheapHash is the password's hash with parameters that cost a test nothing.
-func cheapHash() string {
-	b := base64.RawStdEncoding
-	salt := []byte("salt for a test!")
-	return fmt.Sprintf("$argon2id$v=19$m=64,t=1,p=1$%s$%s", b.EncodeToString(salt),
-		b.EncodeToString(argon2.IDKey([]byte(password), salt, 1, 64, 1, 32)))
 }
 
 // enter makes another session of a user.
 func (e *env) enter(name string) person {
 	e.t.Helper()
-	s, err := e.auth.Login(e.t.Context(), name, password, "test")
+	s, err := e.Auth.Login(e.t.Context(), name, password, "test")
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	return person{s, e.auth.Cookie(s)}
-}
-
-func (e *env) exec(sql string, args ...any) {
-	e.t.Helper()
-	conn, err := pgx.Connect(e.t.Context(), e.dsn)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	tag, err := conn.Exec(e.t.Context(), sql, args...)
-	if err != nil || tag.RowsAffected() == 0 {
-		e.t.Fatalf("%s: %d rows, %v", sql, tag.RowsAffected(), err)
-	}
+	return person{s, e.Auth.Cookie(s)}
 }
 
 // dump is all that the database holds of workspaces, tokens and sessions.
 func (e *env) dump() string {
 	e.t.Helper()
-	conn, err := pgx.Connect(e.t.Context(), e.dsn)
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	var s string
-	if err := conn.QueryRow(e.t.Context(), `SELECT concat_ws(E'\n',
+	return fixture.Query[string](e, `SELECT concat_ws(E'\n',
 		(SELECT string_agg(w::text, E'\n' ORDER BY id) FROM workspaces w),
 		(SELECT string_agg(concat(id, name, expires_at), E'\n' ORDER BY id) FROM api_tokens),
-		(SELECT string_agg((to_jsonb(s) - 'last_used_at')::text, E'\n' ORDER BY hash) FROM sessions s))`).Scan(&s); err != nil {
-		e.t.Fatal(err)
-	}
-	return s
+		(SELECT string_agg((to_jsonb(s) - 'last_used_at')::text, E'\n' ORDER BY hash) FROM sessions s))`)
 }
 
 // workspace makes a workspace of somebody's.
 func (e *env) workspace(p person, name string) workspace.Workspace {
 	e.t.Helper()
-	w, err := e.db.CreateWorkspace(e.t.Context(), p.Caller, postgres.NewWorkspace{
-		Name: name, ImageRef: "test",
-		StorageBackend: workspace.StorageDockerVolume, Desired: workspace.DesiredStandby,
-	})
-	if err != nil {
-		e.t.Fatal(err)
-	}
-	return w
+	return e.AddWorkspace(p.Caller, name, func(n *postgres.NewWorkspace) { n.ImageRef = "test" })
 }
 
 type answer struct {
@@ -235,7 +132,7 @@ func (e *env) do(method, path, body string, with ...with) answer {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), limit)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, e.srv.URL+path, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(ctx, method, e.HTTP.URL+path, strings.NewReader(body))
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -309,20 +206,3 @@ func (f *fakeLogs) Logs(ctx context.Context, id workspace.ID, tail int, follow b
 }
 
 var _ service.Logs = runtime.Runtime(nil)
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(b)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}

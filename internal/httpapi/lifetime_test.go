@@ -30,7 +30,7 @@ func TestLifetime(t *testing.T) {
 			t.Errorf("%s at %v, want %v", what, got, want)
 		}
 	}
-	e.exec(`UPDATE workspaces SET phase = 'RUNNING', desired_state = 'RUNNING', phase_changed_at = now() - interval '5 min' WHERE id = $1`, w.ID)
+	e.Change(`UPDATE workspaces SET phase = 'RUNNING', desired_state = 'RUNNING', phase_changed_at = now() - interval '5 min' WHERE id = $1`, w.ID)
 	got := get()
 	is("stops", got.StopsAt, got.PhaseChangedAt.Add(10*time.Minute))
 
@@ -58,7 +58,7 @@ func TestLifetime(t *testing.T) {
 		t.Errorf("never stops, at %s", got.StopsAt)
 	}
 
-	e.exec(`UPDATE workspaces SET phase = 'STANDBY', desired_state = 'STANDBY', desired_cause = 'idle', stop_reason = 'idle', phase_changed_at = now() WHERE id = $1`, w.ID)
+	e.Change(`UPDATE workspaces SET phase = 'STANDBY', desired_state = 'STANDBY', desired_cause = 'idle', stop_reason = 'idle', phase_changed_at = now() WHERE id = $1`, w.ID)
 	got = get()
 	is("archived", got.StopsAt, got.PhaseChangedAt.Add(time.Hour))
 	if *got.DesiredCause != "idle" || *got.StopReason != "idle" {
@@ -74,13 +74,13 @@ func TestRestart(t *testing.T) {
 	w := e.workspace(e.ann, "target")
 	path := "/workspaces/" + string(w.ID) + "/restart"
 	e.want(409, "not_running", "POST", path, "", me)
-	e.exec(`UPDATE workspaces SET phase = 'RUNNING', desired_state = 'RUNNING' WHERE id = $1`, w.ID)
+	e.Change(`UPDATE workspaces SET phase = 'RUNNING', desired_state = 'RUNNING' WHERE id = $1`, w.ID)
 	e.want(403, "forbidden", "POST", path, "", as(e.eve))
 	got := read[api.Workspace](t, e.want(202, "", "POST", path, "", me))
 	if got.DesiredState != "STANDBY" || got.NextDesiredState == nil || *got.NextDesiredState != "RUNNING" || got.State != "stopping" {
 		t.Errorf("restarting: %+v", got)
 	}
-	e.exec(`UPDATE workspaces SET operation = 'STOPPING', op_id = gen_random_uuid(), op_started_at = now() WHERE id = $1`, w.ID)
+	e.Change(`UPDATE workspaces SET operation = 'STOPPING', op_id = gen_random_uuid(), op_started_at = now() WHERE id = $1`, w.ID)
 	e.want(409, "operation_in_progress", "POST", path, "", me)
 }
 

@@ -49,12 +49,12 @@ func TestFollowedLogs(t *testing.T) {
 	e := newEnv(t)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, "GET", e.srv.URL+Prefix+"/workspaces/"+string(e.workspace(e.ann, "a").ID)+"/logs?follow=true", nil)
+	r, err := http.NewRequestWithContext(ctx, "GET", e.HTTP.URL+Prefix+"/workspaces/"+string(e.workspace(e.ann, "a").ID)+"/logs?follow=true", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	as(e.ann)(r)
-	resp, err := e.srv.Client().Do(r)
+	resp, err := e.HTTP.Client().Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,12 +78,12 @@ func TestFollowedLogsAreBounded(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	follow := func() *http.Response {
-		r, err := http.NewRequestWithContext(ctx, "GET", e.srv.URL+Prefix+path+"?follow=true", nil)
+		r, err := http.NewRequestWithContext(ctx, "GET", e.HTTP.URL+Prefix+path+"?follow=true", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		as(e.ann)(r)
-		resp, err := e.srv.Client().Do(r)
+		resp, err := e.HTTP.Client().Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}

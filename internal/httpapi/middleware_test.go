@@ -13,6 +13,8 @@ import (
 
 	"codehub/api"
 	"codehub/internal/accesslog"
+	"codehub/internal/harness"
+	"codehub/internal/harness/web"
 	"codehub/internal/health"
 )
 
@@ -96,7 +98,7 @@ func TestAccessLog(t *testing.T) {
 
 func TestOuter(t *testing.T) {
 	t.Parallel()
-	log := &syncBuffer{}
+	log := &harness.Log{}
 	m := NewMetrics()
 	mux := http.NewServeMux()
 	mux.HandleFunc("/panic", func(http.ResponseWriter, *http.Request) { panic("secret words") })
@@ -124,7 +126,7 @@ func TestOuter(t *testing.T) {
 	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	srv.Start()
 	defer srv.Close()
-	e := &env{t: t, srv: srv}
+	e := &env{t: t, Server: &web.Server{HTTP: srv}}
 
 	a := e.do("GET", "/panic", "")
 	if a.status != 500 || a.code() != "internal" || strings.Contains(a.body, "secret") || !strings.Contains(a.body, a.header.Get("X-Request-Id")) {
@@ -181,7 +183,7 @@ func TestHealth(t *testing.T) {
 	if a := get(Healthz()); a.status != 200 || a.body != `{"status":"ok"}` {
 		t.Errorf("%+v", a)
 	}
-	log := &syncBuffer{}
+	log := &harness.Log{}
 	logger := slog.New(slog.NewTextHandler(log, nil))
 	ok := Check{Name: "database", Run: func(context.Context) error { return nil }}
 	bad := Check{Name: "docker", Run: func(context.Context) error { return errors.New("secret words") }}

@@ -18,7 +18,7 @@ func TestWorkspaces(t *testing.T) {
 	w := read[api.Workspace](t, a)
 	if w.Name != "café" || w.Description != "d" || w.Memo != "m" || *w.StandbyTTLSeconds != 0 || w.ArchiveTTLSeconds != nil ||
 		w.DesiredState != "RUNNING" || w.Phase != "PENDING" || w.Operation != "NONE" || w.ImageRef != "codehub/workspace:latest" ||
-		w.URL != e.srv.URL+"/w/"+w.ID+"/" || a.header.Get("Location") != Prefix+"/workspaces/"+w.ID {
+		w.URL != e.HTTP.URL+"/w/"+w.ID+"/" || a.header.Get("Location") != Prefix+"/workspaces/"+w.ID {
 		t.Errorf("%+v %s", w, a.header)
 	}
 	path := "/workspaces/" + w.ID
@@ -34,7 +34,7 @@ func TestWorkspaces(t *testing.T) {
 	e.want(200, "", "PATCH", path, `{"desired_state":"STANDBY"}`, me)
 
 	// While an operation runs.
-	e.exec(`UPDATE workspaces SET phase = 'STANDBY', operation = 'STARTING', op_id = gen_random_uuid(), desired_state = 'RUNNING'`)
+	e.Change(`UPDATE workspaces SET phase = 'STANDBY', operation = 'STARTING', op_id = gen_random_uuid(), desired_state = 'RUNNING'`)
 	e.want(409, "operation_in_progress", "PATCH", path, `{"desired_state":"STANDBY"}`, me)
 	e.want(409, "operation_in_progress", "DELETE", path, "", me)
 	got = read[api.Workspace](t, e.want(202, "", "POST", path+"/stop", "", me))
@@ -52,25 +52,25 @@ func TestWorkspaces(t *testing.T) {
 	e.want(202, "", "POST", path+"/stop?force=true", "", me)
 
 	// In ERROR.
-	e.exec(`UPDATE workspaces SET phase = 'ERROR', operation = 'NONE', op_id = NULL, error_reason = 'Timeout', force_stop_requested_at = NULL`)
+	e.Change(`UPDATE workspaces SET phase = 'ERROR', operation = 'NONE', op_id = NULL, error_reason = 'Timeout', force_stop_requested_at = NULL`)
 	e.want(409, "recovery_required", "PATCH", path, `{"desired_state":"RUNNING"}`, me)
 	e.want(409, "not_cancellable", "POST", path+"/cancel", "", me)
 	e.want(202, "", "POST", path+"/stop", "", me)
-	e.exec(`UPDATE workspaces SET force_stop_requested_at = NULL WHERE force_stop_requested_at IS NOT NULL`)
+	e.Change(`UPDATE workspaces SET force_stop_requested_at = NULL WHERE force_stop_requested_at IS NOT NULL`)
 	e.want(409, "not_lost", "POST", path+"/recover", `{"action":"empty","confirm":"b"}`, me)
 	e.want(409, "not_lost", "POST", path+"/recover", `{"action":"empty"}`, me)
 	e.want(409, "not_supported", "POST", path+"/recover", `{"action":"set_aside"}`, me)
-	e.exec(`UPDATE workspaces SET conditions = '{"storage.volume_ready":{"status":"False","reason":"ForeignVolume"}}'`)
+	e.Change(`UPDATE workspaces SET conditions = '{"storage.volume_ready":{"status":"False","reason":"ForeignVolume"}}'`)
 	e.want(202, "", "POST", path+"/recover", `{"action":"set_aside"}`, me)
-	e.exec(`UPDATE workspaces SET recover_requested_at = NULL, recover_action = NULL, conditions = '{}' WHERE recover_action = 'set_aside'`)
+	e.Change(`UPDATE workspaces SET recover_requested_at = NULL, recover_action = NULL, conditions = '{}' WHERE recover_action = 'set_aside'`)
 	e.want(202, "", "POST", path+"/recover", "", me)
-	e.exec(`UPDATE workspaces SET recover_requested_at = NULL, recover_action = NULL, error_reason = 'DataLost' WHERE recover_action = 'afresh'`)
+	e.Change(`UPDATE workspaces SET recover_requested_at = NULL, recover_action = NULL, error_reason = 'DataLost' WHERE recover_action = 'afresh'`)
 	if a := e.want(409, "confirmation_required", "POST", path+"/recover", `{"action":"empty"}`, me); read[api.Error](t, a).Details["confirm"] != "b" {
 		t.Error(a.body)
 	}
 	e.want(409, "confirmation_required", "POST", path+"/recover", `{"action":"empty","confirm":"B"}`, me)
 	e.want(202, "", "POST", path+"/recover", `{"action":"empty","confirm":"b"}`, me)
-	e.exec(`UPDATE workspaces SET phase = 'STANDBY', recover_requested_at = NULL, recover_action = NULL, error_reason = NULL,
+	e.Change(`UPDATE workspaces SET phase = 'STANDBY', recover_requested_at = NULL, recover_action = NULL, error_reason = NULL,
 		conditions = '{"storage.volume_ready":{"status":"True","reason":"Ready"}}', home_ctx = '{"state":"live"}' WHERE recover_action = 'empty'`)
 	e.want(409, "not_in_error", "POST", path+"/recover", "", me)
 	e.want(409, "not_in_error", "POST", path+"/recover", `{"action":"empty","confirm":"b"}`, me)
@@ -89,15 +89,15 @@ func TestWorkspaces(t *testing.T) {
 	}
 	e.want(201, "", "POST", "/workspaces", `{"name":"b","desired_state":"STANDBY"}`, me)
 	e.want(409, "name_taken", "POST", path+"/undelete", "", me)
-	e.exec(`UPDATE workspaces SET name = 'c' WHERE deleted_at IS NULL`)
+	e.Change(`UPDATE workspaces SET name = 'c' WHERE deleted_at IS NULL`)
 	got = read[api.Workspace](t, e.want(200, "", "POST", path+"/undelete", "", me))
 	if got.DeletedAt != nil || got.DesiredState != "STANDBY" {
 		t.Errorf("undeleted: %+v", got)
 	}
 	e.want(202, "", "DELETE", path, "", me)
-	e.exec(`UPDATE workspaces SET home_ctx = '{"state":"deleting"}' WHERE deleted_at IS NOT NULL`)
+	e.Change(`UPDATE workspaces SET home_ctx = '{"state":"deleting"}' WHERE deleted_at IS NOT NULL`)
 	e.want(410, "gone", "POST", path+"/undelete", "", me)
-	e.exec(`UPDATE workspaces SET phase = 'DELETED' WHERE deleted_at IS NOT NULL`)
+	e.Change(`UPDATE workspaces SET phase = 'DELETED' WHERE deleted_at IS NOT NULL`)
 	e.want(404, "not_found", "GET", path, "", me)
 	e.want(404, "not_found", "DELETE", path, "", me)
 }
@@ -131,7 +131,7 @@ func TestPages(t *testing.T) {
 func TestLimit(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
-	e.exec(`UPDATE users SET max_running = 1`)
+	e.Change(`UPDATE users SET max_running = 1`)
 	first := read[api.Workspace](t, e.want(201, "", "POST", "/workspaces", `{"name":"a"}`, as(e.ann)))
 	a := e.want(429, "workspace_limit_exceeded", "POST", "/workspaces", `{"name":"b"}`, as(e.ann))
 	d := read[api.Error](t, a).Details
@@ -156,7 +156,7 @@ func TestPatchImage(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t)
 	path := "/workspaces/" + string(e.workspace(e.ann, "a").ID)
-	e.exec(`UPDATE workspaces SET phase = 'RUNNING', image_ref = 'old:1', running_image_ref = 'old:1'`)
+	e.Change(`UPDATE workspaces SET phase = 'RUNNING', image_ref = 'old:1', running_image_ref = 'old:1'`)
 	for _, bad := range []string{"", "team/X", "-v", "https://example.com/x", "x:", "a b"} {
 		body, err := json.Marshal(map[string]string{"image_ref": bad})
 		if err != nil {
