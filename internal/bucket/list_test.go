@@ -14,6 +14,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
+	"codehub/internal/harness"
 	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
@@ -186,17 +187,11 @@ func TestAbortIncomplete(t *testing.T) {
 		}
 		if f.server == nil {
 			// A removal makes a folder look recent, so a later call removes it.
-			deadline := time.Now().Add(10 * time.Second)
-			there := func() bool {
-				_, err := os.Stat(filepath.Join(f.Folder, installation, string(begun.ID)))
-				return !errors.Is(err, os.ErrNotExist)
-			}
-			for there() && time.Now().Before(deadline) {
+			harness.EventuallyWithin(t, 10*time.Second, "the folders are removed", func() bool {
 				count(0, nil)
-			}
-			if there() {
-				t.Error("the folders remain")
-			}
+				_, err := os.Stat(filepath.Join(f.Folder, installation, string(begun.ID)))
+				return errors.Is(err, os.ErrNotExist)
+			})
 		}
 		check(t, f.Check(ctx, true))
 	})

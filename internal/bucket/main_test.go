@@ -22,6 +22,7 @@ import (
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
 	"codehub/internal/archive/store/s3test"
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/storagejob"
 	"codehub/internal/workspace"
@@ -154,11 +155,7 @@ func (f *fixture) relay(tb testing.TB) (stop func()) {
 		}
 	}
 	tb.Cleanup(stop)
-	for deadline := time.Now().Add(20 * time.Second); !listened(ctx, f.SocketDir); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			tb.Fatal("no server listens on the socket")
-		}
-	}
+	harness.EventuallyWithin(tb, 20*time.Second, "the relay listens on the socket", func() bool { return listened(ctx, f.SocketDir) })
 	return stop
 }
 

@@ -15,6 +15,7 @@ import (
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
 	"codehub/internal/archive/store/s3test"
+	"codehub/internal/harness"
 	"codehub/internal/lifecycle"
 )
 
@@ -188,11 +189,7 @@ func TestRelaySocket(t *testing.T) {
 	}
 	row := f.archived(t, homeOf(t, 1000))
 	check(t, os.RemoveAll(f.SocketDir))
-	for deadline := time.Now().Add(20 * time.Second); !listened(t.Context(), f.SocketDir); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the socket was not created again")
-		}
-	}
+	harness.EventuallyWithin(t, 20*time.Second, "the socket is created again", func() bool { return listened(t.Context(), f.SocketDir) })
 	if result := f.run(t.Context(), t, f.restoreJob(t, row), t.TempDir()); result.Error != nil {
 		t.Errorf("%+v", result.Error)
 	}
@@ -291,11 +288,8 @@ func TestRelayAbandoned(t *testing.T) {
 	})
 	wait := func(what string, done func() bool) {
 		t.Helper()
-		for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: %d begun, %d open", what, begun.Load(), open.Load())
-			}
-		}
+		harness.Await(t, 20*time.Second, what+": begun and open",
+			func() [2]int32 { return [2]int32{begun.Load(), open.Load()} }, func([2]int32) bool { return done() })
 	}
 	const n = 20
 	ctx, cancel := context.WithCancel(t.Context())

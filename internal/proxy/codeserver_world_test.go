@@ -222,15 +222,10 @@ func (c *codeServer) isUsed(since time.Time, kind activity.Kind, within time.Dur
 func (c *codeServer) quiet(long, within time.Duration) {
 	c.Helper()
 	id := workspace.ID(wsA)
-	for end := time.Now().Add(within); ; time.Sleep(100 * time.Millisecond) {
+	harness.Await(c, within, fmt.Sprintf("quiet for %v", long), func() activity.Access {
 		last, _ := c.recorder.Last(id)
-		if time.Since(last.At) > long {
-			return
-		}
-		if time.Now().After(end) {
-			c.Fatalf("never quiet for %v: last was %s %v ago", long, last.Kind, time.Since(last.At))
-		}
-	}
+		return last
+	}, func(last activity.Access) bool { return time.Since(last.At) > long })
 }
 
 // readable fails the test if any message could not be decoded.

@@ -12,6 +12,7 @@ import (
 	"codehub/internal/bus"
 	"codehub/internal/bus/redisbus"
 	"codehub/internal/config"
+	"codehub/internal/harness"
 	"codehub/internal/postgres"
 	"codehub/internal/redistest"
 	"codehub/internal/setting"
@@ -80,11 +81,7 @@ func TestTheLeaderTells(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		for end := time.Now().Add(time.Minute); b.Trouble() != nil; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal(b.Trouble())
-			}
-		}
+		harness.Await(t, time.Minute, "subscribed", b.Trouble, func(trouble error) bool { return trouble == nil })
 		return s, heard
 	}
 	leader, _ := serve()

@@ -14,6 +14,7 @@ import (
 
 	"codehub/internal/config"
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/service"
@@ -59,14 +60,11 @@ func TestServesThroughAPooler(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	try(t, server.Start(ctx))
-	for {
+	harness.Await(t, 2*time.Minute, "one server, which leads", func() []postgres.Replica {
 		list, err := db.Replicas(ctx)
 		try(t, err)
-		if len(list) == 1 && list[0].Leads && list[0].Alive {
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return list
+	}, func(list []postgres.Replica) bool { return len(list) == 1 && list[0].Leads && list[0].Alive })
 	server.Stop()
 	if list, err := db.Replicas(ctx); err != nil || len(list) != 0 {
 		t.Errorf("%v, %+v\n%s", err, list, server.Log())

@@ -18,6 +18,7 @@ import (
 	"codehub/internal/archive/archivetest"
 	"codehub/internal/archive/store"
 	"codehub/internal/archive/transfer"
+	"codehub/internal/harness"
 )
 
 // process is a job in a process of its own.
@@ -112,9 +113,7 @@ func TestKilledWhilePacking(t *testing.T) {
 	home, object := smallHome(t), t.TempDir()
 	check(t, os.WriteFile(filepath.Join(home, "large"), randomBytes(128<<20), 0o600))
 	p := startProcess(t, Dirs{Home: home, Object: object}, bytes.NewReader(encode(t, archiveSpec())))
-	for deadline := time.Now().Add(30 * time.Second); len(namesIn(t, object)) == 0 && time.Now().Before(deadline); {
-		time.Sleep(time.Millisecond)
-	}
+	harness.Await(t, 30*time.Second, "the job writes", func() []string { return namesIn(t, object) }, func(names []string) bool { return len(names) > 0 })
 	check(t, p.Process.Kill())
 	if err := p.Wait(); err == nil {
 		t.Fatal("the job was done before it was killed")

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/harness"
 	"codehub/internal/redistest"
 	"codehub/internal/workspace"
 )
@@ -55,11 +56,7 @@ func start(t *testing.T, url string, opts ...func(*Redis)) *server {
 // until waits until the subscription is up, or down.
 func (s *server) until(well bool) {
 	s.t.Helper()
-	for end := time.Now().Add(limit); (s.Trouble() == nil) != well; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			s.t.Fatalf("trouble: %v; want none: %v", s.Trouble(), well)
-		}
-	}
+	harness.Await(s.t, limit, fmt.Sprintf("subscribed: %v", well), s.Trouble, func(trouble error) bool { return (trouble == nil) == well })
 }
 
 func (s *server) hears(want string) {

@@ -12,6 +12,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/breaker"
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 )
 
@@ -20,11 +21,7 @@ func (e *faultProxy) all(how func(http.ResponseWriter, *http.Request)) { e.fail(
 
 func awaitState(t *testing.T, r *Runtime, want string) {
 	t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); r.Breaker().State().State != want; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the breaker is %+v, want %s", r.Breaker().State(), want)
-		}
-	}
+	harness.Await(t, time.Minute, "the breaker is "+want, r.Breaker().State, func(s api.Breaker) bool { return s.State == want })
 }
 
 // When Docker accepts calls but does not respond, the breaker opens after a few
@@ -175,9 +172,5 @@ func (g *growing) lines() int {
 
 func (g *growing) await(t *testing.T, n int) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); g.lines() < n; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the container prints nothing")
-		}
-	}
+	harness.EventuallyWithin(t, 30*time.Second, "the container prints", func() bool { return g.lines() >= n })
 }
