@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -10,6 +11,22 @@ import (
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
+
+// intent handles a request that a method of the store carries out for the workspace of the
+// path.
+func (s *server) intent(status int, do func(Store, context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error)) handler {
+	return func(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+		wsID, err := pathID(r)
+		if err != nil {
+			return err
+		}
+		ws, err := do(s.cfg.Store, r.Context(), id.Caller, wsID)
+		if err != nil {
+			return err
+		}
+		return s.answer(w, status, ws)
+	}
+}
 
 func (s *server) deleteWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	wsID, err := pathID(r)
@@ -25,18 +42,6 @@ func (s *server) deleteWorkspace(w http.ResponseWriter, r *http.Request, id auth
 		return err
 	}
 	return s.answer(w, http.StatusAccepted, ws)
-}
-
-func (s *server) undeleteWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	wsID, err := pathID(r)
-	if err != nil {
-		return err
-	}
-	ws, err := s.cfg.Store.UndeleteWorkspace(r.Context(), id.Caller, wsID)
-	if err != nil {
-		return err
-	}
-	return s.answer(w, http.StatusOK, ws)
 }
 
 func (s *server) recoverWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
@@ -109,43 +114,6 @@ func confirmLoss(ws workspace.Workspace, confirm, what string) error {
 	e := workspace.Errorf(workspace.CodeConfirmRequired, "%s discards the lost data. Repeat the workspace's name in confirm.", what)
 	e.Details = map[string]any{"confirm": ws.Name}
 	return e
-}
-
-func (s *server) cancelWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	wsID, err := pathID(r)
-	if err != nil {
-		return err
-	}
-	ws, err := s.cfg.Store.RequestCancel(r.Context(), id.Caller, wsID)
-	if err != nil {
-		return err
-	}
-	return s.answer(w, http.StatusAccepted, ws)
-}
-
-// keepWorkspace restarts the idle timeout.
-func (s *server) keepWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	wsID, err := pathID(r)
-	if err != nil {
-		return err
-	}
-	ws, err := s.cfg.Store.Stay(r.Context(), id.Caller, wsID)
-	if err != nil {
-		return err
-	}
-	return s.answer(w, http.StatusOK, ws)
-}
-
-func (s *server) restartWorkspace(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	wsID, err := pathID(r)
-	if err != nil {
-		return err
-	}
-	ws, err := s.cfg.Store.Restart(r.Context(), id.Caller, wsID)
-	if err != nil {
-		return err
-	}
-	return s.answer(w, http.StatusAccepted, ws)
 }
 
 // stopWorkspace requests STANDBY, after the running operation if there is one. With
