@@ -1,7 +1,6 @@
 package postgres_test
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
@@ -18,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -27,47 +27,25 @@ import (
 type env struct {
 	testing.TB
 	*postgres.DB
-	dsn string
-	raw *pgxpool.Pool
+	fixture *fixture.Database
+	dsn     string
+	raw     *pgxpool.Pool
 }
 
 func open(t testing.TB, opts postgres.Options) *env {
 	t.Helper()
-	dsn := newDSN(t)
-	db, err := postgres.Open(t.Context(), dsn, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(db.Close)
-	cfg, err := pgxpool.ParseConfig(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.MaxConns = 4
-	raw, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(raw.Close)
-	return &env{TB: t, DB: db, dsn: dsn, raw: raw}
+	d := fixture.NewDatabase(t, opts)
+	return &env{TB: t, DB: d.DB, fixture: d, dsn: d.DSN, raw: d.Raw}
 }
 
 func (e *env) exec(sql string, args ...any) int64 {
 	e.Helper()
-	tag, err := e.raw.Exec(e.Context(), sql, args...)
-	if err != nil {
-		e.Fatalf("%s: %v", sql, err)
-	}
-	return tag.RowsAffected()
+	return e.fixture.Exec(sql, args...)
 }
 
 func query[T any](e *env, sql string, args ...any) T {
 	e.Helper()
-	var v T
-	if err := e.raw.QueryRow(e.Context(), sql, args...).Scan(&v); err != nil {
-		e.Fatalf("%s: %v", sql, err)
-	}
-	return v
+	return fixture.Query[T](e.fixture, sql, args...)
 }
 
 // user makes a user, and the caller that they are.
@@ -156,16 +134,7 @@ func (e *env) audited(target string) []string {
 // conn is a session of its own, like the leader's.
 func (e *env) conn() *pgx.Conn {
 	e.Helper()
-	cfg, err := postgres.ConnConfig(e.dsn, "test")
-	if err != nil {
-		e.Fatal(err)
-	}
-	c, err := pgx.ConnectConfig(e.Context(), cfg)
-	if err != nil {
-		e.Fatal(err)
-	}
-	e.Cleanup(func() { _ = c.Close(context.Background()) })
-	return c
+	return e.fixture.Conn()
 }
 
 // must takes a call's results and fails the test on an error.

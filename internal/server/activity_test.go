@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"codehub/internal/activity"
-	"codehub/internal/pgtest"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
 	"codehub/internal/replica"
 )
@@ -33,9 +33,7 @@ func (a anotherClock) FlushPoint(ctx context.Context) (activity.FlushPoint, erro
 // by the database's clock, whatever its own says.
 func TestLastUseByTheDatabasesClock(t *testing.T) {
 	t.Parallel()
-	db, err := postgres.Open(t.Context(), pgtest.New(t, postgres.Migrate), postgres.Options{})
-	try(t, err)
-	defer db.Close()
+	db := fixture.NewDatabase(t, postgres.Options{}).DB
 	log := slog.New(slog.DiscardHandler)
 	self := replica.New(replica.Config{DB: db, Log: log})
 	try(t, self.Join(t.Context()))
@@ -57,9 +55,7 @@ func TestLastUseByTheDatabasesClock(t *testing.T) {
 // the time since its last flush for nobody.
 func TestLeavesOnlyWhenItOwesNothing(t *testing.T) {
 	t.Parallel()
-	db, err := postgres.Open(t.Context(), pgtest.New(t, postgres.Migrate), postgres.Options{})
-	try(t, err)
-	defer db.Close()
+	db := fixture.NewDatabase(t, postgres.Options{}).DB
 	log := slog.New(slog.DiscardHandler)
 	for _, c := range []struct {
 		store activity.FlushStore

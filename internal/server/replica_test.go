@@ -15,6 +15,7 @@ import (
 	"codehub/internal/config"
 	"codehub/internal/e2e/proc"
 	"codehub/internal/harness"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/service"
@@ -46,10 +47,8 @@ func TestServerRefusesTransactionPooler(t *testing.T) {
 // is on the list while it is up, and leaves it in the end.
 func TestServesThroughAPooler(t *testing.T) {
 	t.Parallel()
-	dsn := pgtest.New(t, postgres.Migrate)
-	db, err := postgres.Open(t.Context(), dsn, postgres.Options{})
-	try(t, err)
-	defer db.Close()
+	database := fixture.NewDatabase(t, postgres.Options{})
+	dsn, db := database.DSN, database.DB
 	binary, err := exec.LookPath("codehub")
 	try(t, err)
 	dir := t.TempDir()
@@ -75,10 +74,8 @@ func TestServesThroughAPooler(t *testing.T) {
 // row is not on the list.
 func TestServerWithOtherArchivesIsRefused(t *testing.T) {
 	t.Parallel()
-	dsn := pgtest.New(t, postgres.Migrate)
-	db, err := postgres.Open(t.Context(), dsn, postgres.Options{})
-	try(t, err)
-	defer db.Close()
+	database := fixture.NewDatabase(t, postgres.Options{})
+	dsn, db := database.DSN, database.DB
 	other := postgres.Replica{ID: uuid.NewString(), Hostname: "elsewhere", Settings: map[string]string{"CODEHUB_ARCHIVE_URL": "s3://archives/"}}
 	try(t, db.JoinReplica(t.Context(), other, func([]postgres.Replica) error { return nil }))
 	said := serveFails(t, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_ARCHIVE_URL=file:///srv/archives")
@@ -115,9 +112,7 @@ func TestSharedSettingsHoldNoSecrets(t *testing.T) {
 // ones elsewhere, too.
 func TestHomesInFoldersAreShared(t *testing.T) {
 	t.Parallel()
-	db, err := postgres.Open(t.Context(), pgtest.New(t, postgres.Migrate), postgres.Options{})
-	try(t, err)
-	defer db.Close()
+	db := fixture.NewDatabase(t, postgres.Options{}).DB
 	homes := func(storage string) (dir string) {
 		cfg := config.Config{DataDir: "/data", Defaults: service.Defaults{StorageBackend: storage}, Runtime: "docker", Archives: &url.URL{Scheme: "file", Path: "/a"}}
 		s, err := sharedSettings(t.Context(), cfg, db)
