@@ -69,7 +69,7 @@ else
 	@SOAK=$(SOAK) SOAK_CHAOS=$(SOAK_CHAOS) scripts/with-docker.sh go test -count=1 -timeout 0 -v -run '^Test(RandomLives|KilledAt|Job|Bucket|.*FullDisk|Chaos)' $(TESTFLAGS) ./internal/e2e
 endif
 
-bench: ## prints the benchmarks, one line a figure
+bench: ## runs the benchmarks and prints one line for each figure
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory build
 	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now

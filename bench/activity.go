@@ -33,7 +33,7 @@ func activityCost(ctx context.Context, _ int) error {
 		return err
 	}
 	share := with - without
-	fmt.Printf("activity: %d records a second over %d connections: %.2f %% of one core (at most 5 %%), %.0f ns each: %s\n",
+	fmt.Printf("activity: %d records per second over %d connections: %.2f %% of one core (at most 5 %%), %.0f ns each: %s\n",
 		int(float64(made)/activityFor.Seconds()), activityConnections, 100*share, share*1e9/activityRate, verdict(share <= 0.05))
 	return nil
 }

@@ -123,7 +123,7 @@ func eventsOf(ctx context.Context, binary string, users int) (err error) {
 		}
 		fmt.Printf("events to %d users, %s: p50 %s, p99 %s, the last %s%s\n", users, f.distribution, ms1(p50), ms1(p99), ms1(slices.Max(f.took)), limit)
 	}
-	fmt.Printf("events to %d users: of the spread ones COMMIT took p50 %s, p99 %s; %.2f ms of the server's processor for each event; %.0f MB resident, %.1f kB a stream\n",
+	fmt.Printf("events to %d users: COMMIT of the spread changes p50 %s, p99 %s; %.2f ms of the server's processor time per event; %.0f MB resident, %.1f kB per stream\n",
 		users, ms1(percentile(commits, 50)), ms1(percentile(commits, 99)), float64(used-cpu)/1e6/float64(3*users), float64(rss)/1e6, float64(rss)/1e3/float64(users))
 	return c.compare(ctx, all)
 }

@@ -57,7 +57,7 @@ func fullServer(ctx context.Context, binary string) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("full: a server with %d workspaces at rest has %.0f MB resident, %.0f MB more than one without, and takes %.1f %% of a core\n",
+	fmt.Printf("full: an idle server with %d archived workspaces has %.0f MB resident, %.0f MB more than without workspaces, and uses %.1f %% of a core\n",
 		many, float64(rss)/1e6, float64(rss-empty)/1e6, percent)
 	return nil
 }

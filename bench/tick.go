@@ -49,13 +49,13 @@ func tick(ctx context.Context, n int) error {
 	statements := max(short.statements, long.statements)
 	fmt.Printf("tick over %d workspaces: %s (at most %s): %s\n", few, ms1(short.took), tickLimit, verdict(short.took <= tickLimit))
 	fmt.Printf("tick over %d workspaces: %s, %.1f times as long (at most %.0f): %s\n", many, ms1(long.took), growth, tickGrowth, verdict(growth <= tickGrowth))
-	fmt.Printf("tick: %d statements (at most %d), the longest at %d workspaces %s, its session held for %s: %s\n",
+	fmt.Printf("tick: %d statements (at most %d), the longest at %d workspaces %s, the session used for %s to read rows: %s\n",
 		statements, tickStatements, many, ms1(long.longest), ms1(long.held), verdict(statements <= tickStatements))
 	for _, f := range []struct {
 		what string
 		seen tickSeries
 	}{{fmt.Sprintf("%d workspaces", few), short}, {fmt.Sprintf("%d workspaces", many), long}, {fmt.Sprintf("%d workspaces, all archived", many), archived}} {
-		fmt.Printf("tick over %s: %s, %d allocations, %.1f MB; the first of a term %s, %d statements, %.0f MB; then %.0f MB are held\n",
+		fmt.Printf("tick over %s: %s, %d allocations, %.1f MB; the first of a term %s, %d statements, %.0f MB; %.0f MB retained between ticks\n",
 			f.what, ms1(f.seen.took), f.seen.allocations, float64(f.seen.bytes)/1e6,
 			ms1(f.seen.first.took), f.seen.first.statements, float64(f.seen.first.bytes)/1e6, float64(f.seen.retained)/1e6)
 	}

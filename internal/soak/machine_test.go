@@ -164,7 +164,7 @@ func (m *machine) powerOff(loss disk.Loss, rng *rand.Rand) error {
 
 // shutDown stops the server and Docker and ends the machine.
 func (m *machine) shutDown() error {
-	m.note("shutting down")
+	m.note("shut down")
 	err := m.stopServer(syscall.SIGTERM)
 	err = errors.Join(err, m.stopDocker(syscall.SIGTERM))
 	// A killed server leaves its PostgreSQL running.

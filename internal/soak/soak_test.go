@@ -66,7 +66,7 @@ var faults = []fault{
 func (w *world) kill() {
 	_ = w.stopServer(syscall.SIGKILL)
 	if w.rng.IntN(4) == 0 {
-		w.note("killing postgres")
+		w.note("kill postgres")
 		_ = w.machine.run(w.Context(), io.Discard, "pkill", "-KILL", "-x", "postgres") // fails if there is none
 	}
 }

@@ -54,7 +54,7 @@ func TestPowerOffKeepsFlushedWrites(t *testing.T) {
 			t.Logf("%d page writes not flushed, %d lost", unflushed, lost)
 			switch {
 			case loss == LoseNone && lost != 0, loss == LoseAll && lost != unflushed, loss == LoseRandom && (lost == 0 || lost == unflushed):
-				t.Errorf("loss %s: %d of %d", loss, lost, unflushed)
+				t.Errorf("loss %s: %d of %d unflushed writes lost", loss, lost, unflushed)
 			}
 			// The page cache may accept this write, the device must not.
 			_ = os.WriteFile(filepath.Join(mount, "after"), content(3), 0o600)
