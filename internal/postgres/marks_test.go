@@ -1,8 +1,12 @@
 package postgres_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -131,5 +135,71 @@ func TestApplyRollbackIsAtomic(t *testing.T) {
 	}
 	if !query[bool](e, `SELECT take_over AND restored_at IS NOT NULL FROM gc_state`) {
 		t.Error("no take-over was requested, or the waits were not restarted")
+	}
+}
+
+// An operation that runs in the backup continues after a takeover, even if the backup has
+// the workspace's archive as missing. Only a workspace whose volume is gone ends in an error.
+func TestTakeoverLeavesNoOperationStuck(t *testing.T) {
+	t.Parallel()
+	const missing = `{"storage.volume_ready": {"status": "True", "reason": "Ready"}, "infra.container_ready": {"status": "False", "reason": "NoContainer"},
+		"storage.archive_ready": {"status": "False", "reason": "ArchiveMissing", "message": "k"}, "policy.healthy": {"status": "False", "reason": "DataLost"}}`
+	e := open(t, postgres.Options{})
+	boss := must(e.CreateUser(t.Context(), postgres.User{Username: "boss", PasswordHash: "x", Admin: true}))(e)
+	admin := workspace.Caller{UserID: boss.ID, Username: "boss", Admin: true}
+	ann := e.user("ann")
+	type running struct {
+		op      workspace.Operation
+		home    workspace.HomeState
+		desired workspace.DesiredState
+		gone    bool // the volume of a live home
+	}
+	rows := map[workspace.ID]running{}
+	for i, r := range []running{
+		{workspace.OpRestoring, workspace.HomeFilling, workspace.DesiredStandby, false},
+		{workspace.OpArchiving, workspace.HomeArchived, workspace.DesiredArchived, false},
+		{workspace.OpArchiving, workspace.HomeDiscarding, workspace.DesiredArchived, false},
+		{workspace.OpArchiving, workspace.HomeLive, workspace.DesiredArchived, false},
+		{workspace.OpStarting, workspace.HomeLive, workspace.DesiredRunning, false},
+		{workspace.OpStopping, workspace.HomeLive, workspace.DesiredStandby, false},
+		{workspace.OpStopping, workspace.HomeArchived, workspace.DesiredArchived, false},
+		{workspace.OpStopping, workspace.HomeAbsent, workspace.DesiredRunning, false},
+		{workspace.OpStarting, workspace.HomeLive, workspace.DesiredRunning, true},
+	} {
+		w := e.workspace(ann, state{"operation": string(r.op), "op_started_at": time.Now(), "desired_state": string(r.desired), "phase": "STANDBY",
+			"home_ctx": `{"state": "` + string(r.home) + `", "claim": "c"}`, "archive_key": fmt.Sprint("k", i), "conditions": strings.ReplaceAll(missing, `"k"`, fmt.Sprintf(`"k%d"`, i))})
+		rows[w.ID] = r
+	}
+	var steps []postgres.RollbackStep
+	for _, seen := range must(e.RollbackState(t.Context(), admin))(e).Rows {
+		if rows[seen.ID].gone { // what package rollback writes of a workspace that it keeps
+			steps = append(steps, postgres.RollbackStep{ID: seen.ID, Seen: &seen, Unchanged: true})
+		}
+	}
+	if err := postgres.NewMarks(postgres.NewSession(e.conn())).Hold(t.Context(), "a test"); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.ApplyRollback(t.Context(), admin, steps); err != nil {
+		t.Fatal(err)
+	}
+	for id, r := range rows {
+		w := e.read(id)
+		in := lifecycle.Input{Row: w, Now: time.Now(), UpSince: time.Now().Add(-time.Minute), BucketUpSince: time.Now().Add(-time.Minute), ClaimID: "fresh", Policy: lifecycle.DefaultPolicy()}
+		in.Obs.ContainerKnown, in.Obs.VolumeKnown = true, true
+		if !r.gone && r.home != workspace.HomeAbsent {
+			in.Obs.Volume = &lifecycle.Volume{Claim: "c", Seeded: r.home == workspace.HomeLive || r.home == workspace.HomeArchived}
+		}
+		var out lifecycle.Result
+		for range 3 {
+			in.Obs.Archive = lifecycle.ArchiveUnknown
+			if lifecycle.AsksBucket(in.Row) {
+				in.Obs.Archive = lifecycle.ArchivePresent
+			}
+			out = lifecycle.Judge(in)
+			in.Row = out.Row
+		}
+		if lost := out.Row.ErrorReason == workspace.ErrDataLost; lost != r.gone {
+			t.Errorf("%+v: after the takeover %s, error %q %q", r, out.Row.Phase, out.Row.ErrorReason, out.Row.ErrorMessage)
+		}
 	}
 }

@@ -152,8 +152,22 @@ func (db *DB) ApplyRollback(ctx context.Context, caller workspace.Caller, steps 
 				return err
 			}
 		}
+		if err := forgetArchives(ctx, tx); err != nil {
+			return err
+		}
 		return audit(ctx, tx, caller, AuditTakeOver, "", map[string]any{"workspaces": len(steps)})
 	})
+}
+
+// forgetArchives removes the observation of archives that the backup had as missing or damaged
+// from workspaces with an operation. It is from another time, and some operations, such as
+// STOPPING, do not observe the archive again: they would fail with it.
+func forgetArchives(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `
+		UPDATE workspaces SET conditions = conditions - $1::text - $2::text
+		WHERE operation <> 'NONE' AND archive_key IS NOT NULL AND conditions -> $1::text ->> 'status' = 'False'`,
+		workspace.ArchiveReady, workspace.Healthy)
+	return err
 }
 
 // addLost adds the row of a workspace that the database lacks.
