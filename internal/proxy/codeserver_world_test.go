@@ -231,8 +231,6 @@ func (c *codeServer) quiet(long, within time.Duration) {
 // readable fails the test if any message could not be decoded.
 func (c *codeServer) readable() {
 	c.Helper()
-	c.world.logMu.Lock()
-	defer c.world.logMu.Unlock()
 	if strings.Contains(c.world.log.String(), "decode VS Code messages failed") {
 		c.Error("a side of a WebSocket could not be read")
 	}

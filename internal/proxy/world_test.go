@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -9,10 +8,10 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"codehub/internal/harness"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -41,22 +40,21 @@ type world struct {
 	sessions *watches
 	proxy    *Proxy
 	server   *httptest.Server
-	log      *bytes.Buffer
-	logMu    sync.Mutex
+	log      harness.Log
 }
 
 // newWorld has workspace A, owned by ann and RUNNING.
 func newWorld(t testing.TB, change ...func(*Config)) *world {
 	t.Helper()
 	w := &world{
-		t: t, log: &bytes.Buffer{},
+		t:        t,
 		store:    &rows{by: map[workspace.ID]workspace.Workspace{}},
 		runtime:  &fakeRuntime{at: map[workspace.ID]runtime.Upstream{}},
 		sessions: &watches{by: map[string][]context.CancelFunc{}},
 	}
 	// The public address is known when the server listens.
 	w.server = httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.handler().ServeHTTP(rw, r) }))
-	w.server.Config.ErrorLog = slog.NewLogLogger(slog.NewTextHandler(w, nil), slog.LevelInfo)
+	w.server.Config.ErrorLog = slog.NewLogLogger(slog.NewTextHandler(&w.log, nil), slog.LevelInfo)
 	w.server.Start()
 	public, err := url.Parse(w.server.URL)
 	if err != nil {
@@ -64,7 +62,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	}
 	c := Config{
 		Auth: accounts{}, Sessions: w.sessions, Store: w.store, Runtime: w.runtime, Pages: plainPages{},
-		Log:       slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Log:       w.log.Logger(),
 		PublicURL: public, CookieNames: []string{sessionCookie, secureCookie},
 		IsToken:       func(s string) bool { return strings.HasPrefix(s, "chub_") },
 		CheckInterval: 5 * time.Millisecond,
@@ -89,19 +87,11 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 		stop()
 		<-done
 		if t.Failed() {
-			w.logMu.Lock()
-			t.Logf("log:\n%s", w.log)
-			w.logMu.Unlock()
+			t.Logf("log:\n%s", w.log.String())
 		}
 	})
 	w.store.put(running(wsA, ann))
 	return w
-}
-
-func (w *world) Write(p []byte) (int, error) {
-	w.logMu.Lock()
-	defer w.logMu.Unlock()
-	return w.log.Write(p)
 }
 
 func (w *world) handler() http.Handler {
