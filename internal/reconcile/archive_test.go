@@ -31,7 +31,7 @@ func TestArchiveAndRestore(t *testing.T) {
 
 	before := w.archived(id)
 	if before.ArchiveDigest == "" || before.ArchiveSize == 0 || w.entries(before) != int64(len(home)) {
-		t.Errorf("the row says %q, %d bytes, %d entries of %d", before.ArchiveDigest, before.ArchiveSize, w.entries(before), len(home))
+		t.Errorf("the row has %q, %d bytes, %d entries of %d", before.ArchiveDigest, before.ArchiveSize, w.entries(before), len(home))
 	}
 	w.awaitNoJobs(id)
 	w.want(id, workspace.DesiredStandby, false)
@@ -47,7 +47,7 @@ func TestArchiveAndRestore(t *testing.T) {
 	w.write(id, "more work")
 	after := w.archived(id)
 	if after.ArchiveKey == before.ArchiveKey {
-		t.Error("another archive by the same name")
+		t.Error("two archives have the same key")
 	}
 	w.opened(id, "more work")
 
@@ -71,7 +71,7 @@ func TestRestoredHomesAreSettledFirst(t *testing.T) {
 		case op == "SettleVolume" && restored.Load():
 			settled.Store(true)
 		case op == "StartContainer" && restored.Load() && !settled.Load():
-			t.Error("started on a home that is not settled")
+			t.Error("started with a home that is not settled")
 		}
 		return nil
 	})
@@ -80,7 +80,7 @@ func TestRestoredHomesAreSettledFirst(t *testing.T) {
 	w.archived(id)
 	w.opened(id, "work")
 	if !settled.Load() {
-		t.Error("never settled")
+		t.Error("the home was not settled")
 	}
 }
 
@@ -124,7 +124,7 @@ func TestArchiveProgress(t *testing.T) {
 	}
 	g.letGo()
 	if ws = w.awaitPhase(id, workspace.PhaseArchived); ws.Progress != nil {
-		t.Errorf("nothing is under way, and %+v", ws.Progress)
+		t.Errorf("no operation is running, but %+v", ws.Progress)
 	}
 }
 
@@ -297,7 +297,7 @@ func TestOrphanedJobsAreRemoved(t *testing.T) {
 	asked := w.fake.Calls("RemoveJob")
 	w.awaitCalls("Jobs", w.fake.Calls("Jobs")+10)
 	if n := w.fake.Calls("RemoveJob") - asked; n > 1 {
-		t.Errorf("a job that holds a home was asked to go %d times", n)
+		t.Errorf("the removal of a job that holds a home was requested %d times", n)
 	}
 	stop()
 	w.fake.SetJob(nil)

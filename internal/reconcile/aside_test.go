@@ -129,7 +129,7 @@ func TestSetAsideResumesAfterInterruption(t *testing.T) {
 			w.awaitPhase(id, workspace.PhaseStandby)
 			w.wantAside(id)
 			if !failed.Load() {
-				t.Error("nothing failed")
+				t.Error("no call failed")
 			}
 		})
 	}
@@ -176,6 +176,6 @@ func TestSetAsideWithoutBlockingVolume(t *testing.T) {
 	_, err := w.DB.RequestRecover(t.Context(), w.owner, id, workspace.RecoverSetAside)
 	var e *workspace.Error
 	if !errors.As(err, &e) || e.Code != workspace.CodeNotSupported {
-		t.Errorf("nothing in the way: %v", err)
+		t.Errorf("without an obstruction: %v", err)
 	}
 }

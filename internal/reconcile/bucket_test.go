@@ -17,8 +17,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// impatient shortens the time an operation may go without progress.
-func impatient(w *world) { w.policy.NoProgress = time.Second }
+// withShortNoProgress shortens the time an operation may go without progress.
+func withShortNoProgress(w *world) { w.policy.NoProgress = time.Second }
 
 func bucketOf(s reconcile.Status) string { return s.Bucket }
 
@@ -26,7 +26,7 @@ func bucketOf(s reconcile.Status) string { return s.Bucket }
 // error is reported.
 func TestBucketOutageDoesNotBlockWorkspaces(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, impatient)
+	w := newWorld(t, withShortNoProgress)
 	c, _ := w.leads()
 	packed, kept := w.filled("packed", "packed work"), w.filled("kept", "kept work")
 	w.archived(packed)
@@ -67,7 +67,7 @@ func TestBucketOutageDuringOperation(t *testing.T) {
 	for _, op := range []string{"ArchiveJob", "ReadBack", "State", "PutEmpty", "Meta", "RestoreJob"} {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, impatient)
+			w := newWorld(t, withShortNoProgress)
 			away := newFirst()
 			w.archives.setBefore(func(_ context.Context, at string, id workspace.ID) error {
 				if at == op && (op != "Meta" || strings.Trim(string(id), "0-") != "") && (op != "State" || w.row(id).Operation == workspace.OpArchiving) {
@@ -110,8 +110,8 @@ func TestBucketOutageDuringOperation(t *testing.T) {
 	}
 }
 
-// A storage job that the bucket refuses is restarted with backoff and counts as no
-// failure, and its owner can open the workspace meanwhile.
+// A storage job that the bucket refuses is restarted with backoff and does not count as a
+// failure, and its owner can open the workspace in the meantime.
 func TestJobRetriesRefusedUpload(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -253,7 +253,7 @@ func TestHangingBucketDelaysOnlyArchives(t *testing.T) {
 // unavailable, and at most one goroutine waits for it.
 func TestHangingBucketFolder(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, impatient, func(w *world) { w.lookWithin = 200 * time.Millisecond })
+	w := newWorld(t, withShortNoProgress, func(w *world) { w.lookWithin = 200 * time.Millisecond })
 	hangs := make(chan struct{})
 	var asked atomic.Int32
 	w.archives.setBefore(func(_ context.Context, op string, id workspace.ID) error {
@@ -268,7 +268,7 @@ func TestHangingBucketFolder(t *testing.T) {
 	w.awaitStatus(c, "the bucket has not responded for more than", bucketOf)
 	w.awaitCalls("Containers", w.fake.Calls("Containers")+100)
 	if n := asked.Load(); n != 1 {
-		t.Errorf("asked %d times", n)
+		t.Errorf("called %d times", n)
 	}
 	stop()
 }
@@ -330,7 +330,7 @@ func TestMissingArchive(t *testing.T) {
 				w.Fatal(err)
 			}
 			if ws := w.awaitPhase(id, workspace.PhaseRunning); ws.ArchiveKey != w.archives.Key(id, earlier) || ws.ArchiveDigest == "" || ws.RecoverFrom != nil {
-				w.Errorf("went on with %s (%q), %+v", ws.ArchiveKey, ws.ArchiveDigest, ws.RecoverFrom)
+				w.Errorf("continued with %s (%q), %+v", ws.ArchiveKey, ws.ArchiveDigest, ws.RecoverFrom)
 			}
 			w.expect(id, "older")
 			w.archived(id)
@@ -340,7 +340,7 @@ func TestMissingArchive(t *testing.T) {
 			w.recovered(id, workspace.RecoverEmpty)
 			w.awaitPhase(id, workspace.PhaseRunning)
 			if _, ok := w.fake.Read(id, "notes.txt"); ok {
-				w.Error("it is not empty")
+				w.Error("the new home is not empty")
 			}
 		},
 		"an earlier one that is gone as well": func(w *world, id workspace.ID, earlier string, putBack func()) {
@@ -376,7 +376,7 @@ func TestMissingArchive(t *testing.T) {
 				t.Errorf("%s: %s", lost.ErrorReason, lost.ErrorMessage)
 			}
 			if _, ok := w.fake.Home(id); ok {
-				t.Error("a home was made all the same")
+				t.Error("a home was created nevertheless")
 			}
 			// A repeated check reports the same loss and resolves nothing.
 			w.recovered(id, workspace.RecoverAfresh)
@@ -480,8 +480,7 @@ func TestArchiveLostBeforeRemovalKeepsVolume(t *testing.T) {
 	w.opened(id, "work")
 }
 
-// A lookup during the removal of the home does not prove that the archive is still
-// there afterwards.
+// A lookup during the removal of the home does not prove that the archive exists afterwards.
 func TestLookupDuringRemovalIsNotTrusted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -511,7 +510,7 @@ func TestLookupDuringRemovalIsNotTrusted(t *testing.T) {
 // and not as empty.
 func TestUnmountedBucketIsUnavailable(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, impatient)
+	w := newWorld(t, withShortNoProgress)
 	c, _ := w.leads()
 	id := w.filled("one", "work")
 	w.archived(id)

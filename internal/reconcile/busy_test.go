@@ -72,7 +72,7 @@ func TestArchivingThatWaitsForUserCanBeCancelled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ws := w.awaitPhase(id, workspace.PhaseStandby); ws.DesiredState != workspace.DesiredStandby || ws.Progress != nil {
-		t.Errorf("wanted %s, progress %+v", ws.DesiredState, ws.Progress)
+		t.Errorf("desired %s, progress %+v", ws.DesiredState, ws.Progress)
 	}
 	w.want(id, workspace.DesiredArchived, false)
 	w.await(id, "waiting for the container", inUse("reader"))

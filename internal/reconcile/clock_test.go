@@ -18,10 +18,10 @@ func TestClampTimes(t *testing.T) {
 
 	row := clampTimes(workspace.Workspace{RetryAt: &soon, OpStartedAt: &before}, now, up, p)
 	if row.RetryAt != &soon || row.OpStartedAt != &before {
-		t.Errorf("times that can be right were changed: %v %v", row.RetryAt, row.OpStartedAt)
+		t.Errorf("plausible times were changed: %v %v", row.RetryAt, row.OpStartedAt)
 	}
 	row = clampTimes(workspace.Workspace{RetryAt: &later, OpStartedAt: &later}, now, up, p)
 	if row.RetryAt != nil || !row.OpStartedAt.Equal(up) {
-		t.Errorf("times that cannot be right stay: %v %v", row.RetryAt, row.OpStartedAt)
+		t.Errorf("implausible times were kept: %v %v", row.RetryAt, row.OpStartedAt)
 	}
 }

@@ -40,7 +40,7 @@ func TestOperationFailsAfterThreeAttempts(t *testing.T) {
 	}
 	ws = w.awaitPhase(id, workspace.PhaseRunning)
 	if ws.ErrorCount != 0 || ws.ErrorReason != "" {
-		t.Errorf("the error stayed: %q %d", ws.ErrorReason, ws.ErrorCount)
+		t.Errorf("the error was not cleared: %q %d", ws.ErrorReason, ws.ErrorCount)
 	}
 }
 
@@ -51,7 +51,7 @@ func TestOperationsWaitForDockerSpace(t *testing.T) {
 	for _, op := range []string{"CreateVolume", "StartContainer", "StartJob"} {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, impatient, func(w *world) {
+			w := newWorld(t, withShortNoProgress, func(w *world) {
 				w.policy.Provisioning, w.policy.Starting = time.Second, time.Second
 			})
 			failed := w.watchErrors()

@@ -71,7 +71,7 @@ func TestProbeDuringObservationIsKept(t *testing.T) {
 			}
 		case "Volumes": // of that observation: wait until the IDE has responded
 			if hold.Load() && w.fake.Calls("Probe") == 0 {
-				time.Sleep(50 * time.Millisecond) // its list of containers is taken meanwhile
+				time.Sleep(50 * time.Millisecond) // its list of containers is taken in the meantime
 				begun.Do(func() { close(started) })
 				select {
 				case <-answered:
@@ -88,7 +88,7 @@ func TestProbeDuringObservationIsKept(t *testing.T) {
 	id := w.create("one", workspace.DesiredRunning)
 	w.awaitPhase(id, workspace.PhaseRunning)
 	if n := w.fake.Calls("StartContainer"); n != 1 {
-		t.Errorf("the start was carried out %d times: its result was forgotten", n)
+		t.Errorf("the start ran %d times: its result was lost", n)
 	}
 }
 
@@ -143,7 +143,7 @@ func TestRefusedRowDelaysNoOthers(t *testing.T) {
 	id := w.create("good", workspace.DesiredRunning)
 	w.awaitPhase(id, workspace.PhaseRunning)
 	if ws := w.row(bad); ws.Phase != workspace.PhasePending {
-		t.Errorf("the refused one is %s", ws.Phase)
+		t.Errorf("the refused row is %s", ws.Phase)
 	}
 }
 
@@ -180,7 +180,7 @@ func TestLostSessionEndsTerm(t *testing.T) {
 	w.awaitPhase(id, workspace.PhaseRunning)
 	w.Exec(`SELECT pg_terminate_backend($1)`, conn.PgConn().PID())
 	if err := <-done; err == nil {
-		t.Error("the term ended without saying why")
+		t.Error("the term ended without an error")
 	}
 }
 
@@ -306,7 +306,7 @@ func TestReleasedVolumeIsSettledAgain(t *testing.T) {
 		w.awaitCalls("Volumes", w.fake.Calls("Volumes")+10)
 		// One more call is possible if an observation began before the settling.
 		if n := w.fake.Calls("SettleVolume"); n > before+1 {
-			t.Errorf("a home that is held was settled %d times more", n-before)
+			t.Errorf("a home that is held was settled another %d times", n-before)
 		}
 		w.fake.Prune(id)
 	}

@@ -85,7 +85,7 @@ func TestRecoverUsesVolumeIfArchiveIsLost(t *testing.T) {
 	ws := w.awaitPhase(id, workspace.PhaseArchived) // it is archived again
 	w.isArchived(ws)
 	if ws.ArchiveKey == lost.ArchiveKey {
-		t.Error("the archive that was lost is the archive")
+		t.Error("the lost archive became the current one again")
 	}
 	w.opened(id, "work")
 }
@@ -137,10 +137,10 @@ func TestRecoverIgnoresDiscardedVolume(t *testing.T) {
 	}
 	w.want(id, workspace.DesiredRunning, false)
 	if again := w.awaitPhase(id, workspace.PhaseRunning); again.Home.Claim == ws.Home.Claim {
-		t.Error("the volume that was given up is the home")
+		t.Error("the discarded volume is the home")
 	}
 	if _, ok := w.fake.Read(id, "notes.txt"); ok {
-		t.Error("it is not empty")
+		t.Error("the new home is not empty")
 	}
 }
 

@@ -27,7 +27,7 @@ func TestImageChangeWaitsForTheStart(t *testing.T) {
 	w.awaitCalls("Containers", w.fake.Calls("Containers")+5)
 	if ws := w.row(id); ws.Phase != workspace.PhaseRunning || ws.RunningImage != old ||
 		w.fake.Calls("StartContainer") != starts || w.fake.Calls("RemoveContainer") != removals {
-		t.Fatalf("the change touched the container: %+v", ws)
+		t.Fatalf("the change affected the container: %+v", ws)
 	}
 	w.want(id, workspace.DesiredStandby, false)
 	w.await(id, "stopped", func(ws workspace.Workspace) bool { return ws.Phase == workspace.PhaseStandby && ws.RunningImage == "" })

@@ -13,15 +13,14 @@ import (
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// standing is three workspaces as a tick sees them; the second runs and the third
-// is archived.
-type standing struct {
+// inventoryFixture has three workspaces as a tick sees them; the second runs and the third is archived.
+type inventoryFixture struct {
 	rows []*workspace.Workspace
 	seen observation
 }
 
-func newStanding() *standing {
-	s := &standing{seen: observation{containers: map[workspace.ID]*runtime.Container{}, volumes: map[workspace.ID]*runtime.Volume{}}}
+func newInventoryFixture() *inventoryFixture {
+	s := &inventoryFixture{seen: observation{containers: map[workspace.ID]*runtime.Container{}, volumes: map[workspace.ID]*runtime.Volume{}}}
 	for _, id := range []workspace.ID{"a", "b", "c"} {
 		row := &workspace.Workspace{ID: id, Operation: workspace.OpNone, Home: workspace.Home{State: workspace.HomeLive, Claim: "of " + string(id)}}
 		s.rows = append(s.rows, row)
@@ -40,7 +39,7 @@ func newStanding() *standing {
 
 // tick updates the inventory and decides to do nothing for every workspace that is
 // judged.
-func (s *standing) tick(r *inventory, at time.Time) (judged string) {
+func (s *inventoryFixture) tick(r *inventory, at time.Time) (judged string) {
 	r.update(at, noon, s.rows, s.seen)
 	for i := range r.entries {
 		if e := &r.entries[i]; !e.resting {
@@ -55,38 +54,38 @@ func (s *standing) tick(r *inventory, at time.Time) (judged string) {
 // outage of the runtime, and after maxRest.
 func TestInventoryRest(t *testing.T) {
 	t.Parallel()
-	replace := func(s *standing, i int, change func(*workspace.Workspace)) {
+	replace := func(s *inventoryFixture, i int, change func(*workspace.Workspace)) {
 		row := *s.rows[i]
 		change(&row)
 		s.rows[i] = &row
 	}
 	for _, x := range []struct {
 		name   string
-		change func(*standing)
+		change func(*inventoryFixture)
 		after  time.Duration
 		want   string
 	}{
 		{name: "nothing"},
-		{name: "the row", change: func(s *standing) { replace(s, 2, func(w *workspace.Workspace) { w.DesiredState = "RUNNING" }) }, want: "c"},
-		{name: "the container's state", change: func(s *standing) {
+		{name: "the row", change: func(s *inventoryFixture) { replace(s, 2, func(w *workspace.Workspace) { w.DesiredState = "RUNNING" }) }, want: "c"},
+		{name: "the container's state", change: func(s *inventoryFixture) {
 			s.seen.containers["b"] = &runtime.Container{ID: "k", Workspace: "b", State: runtime.ContainerExited}
 		}, want: "b"},
-		{name: "the container, listed again", change: func(s *standing) { k := *s.seen.containers["b"]; s.seen.containers["b"] = &k }},
-		{name: "a container more", change: func(s *standing) { s.seen.containers["c"] = &runtime.Container{ID: "l", Workspace: "c"} }, want: "c"},
-		{name: "a container less", change: func(s *standing) { delete(s.seen.containers, "b") }, want: "b"},
-		{name: "the volume's claim", change: func(s *standing) { s.seen.volumes["a"] = &runtime.Volume{Workspace: "a", Claim: "x"} }, want: "a"},
-		{name: "the volume's hold", change: func(s *standing) {
+		{name: "the container, listed again", change: func(s *inventoryFixture) { k := *s.seen.containers["b"]; s.seen.containers["b"] = &k }},
+		{name: "an additional container", change: func(s *inventoryFixture) { s.seen.containers["c"] = &runtime.Container{ID: "l", Workspace: "c"} }, want: "c"},
+		{name: "a removed container", change: func(s *inventoryFixture) { delete(s.seen.containers, "b") }, want: "b"},
+		{name: "the volume's claim", change: func(s *inventoryFixture) { s.seen.volumes["a"] = &runtime.Volume{Workspace: "a", Claim: "x"} }, want: "a"},
+		{name: "the volume's hold", change: func(s *inventoryFixture) {
 			s.seen.volumes["a"] = &runtime.Volume{Workspace: "a", Claim: "of a", Held: true}
 		}, want: "a"},
-		{name: "a volume less", change: func(s *standing) { delete(s.seen.volumes, "a") }, want: "a"},
-		{name: "a workspace more", change: func(s *standing) {
+		{name: "a removed volume", change: func(s *inventoryFixture) { delete(s.seen.volumes, "a") }, want: "a"},
+		{name: "an additional workspace", change: func(s *inventoryFixture) {
 			s.rows = []*workspace.Workspace{{ID: "0"}, s.rows[0], s.rows[1], {ID: "bb"}, s.rows[2]}
 		}, want: "0bb"},
-		{name: "a workspace less", change: func(s *standing) { s.rows = s.rows[1:] }},
+		{name: "a removed workspace", change: func(s *inventoryFixture) { s.rows = s.rows[1:] }},
 		{name: "nothing for long", after: maxRest, want: "abc"},
 		{name: "nothing, by a clock that was set back", after: -maxRest, want: "abc"},
 	} {
-		s, r := newStanding(), &inventory{}
+		s, r := newInventoryFixture(), &inventory{}
 		if judged := s.tick(r, noon); judged != "abc" {
 			t.Errorf("%s: first judged are %q", x.name, judged)
 		}
@@ -105,12 +104,12 @@ func TestInventoryRest(t *testing.T) {
 			}
 		}
 	}
-	s, r := newStanding(), &inventory{}
+	s, r := newInventoryFixture(), &inventory{}
 	s.tick(r, noon)
 	r.update(noon, noon.Add(time.Second), s.rows, s.seen)
 	for _, e := range r.entries {
 		if e.resting {
-			t.Errorf("%s rests though the backend was away", e.row.ID)
+			t.Errorf("%s rests although Docker was unavailable", e.row.ID)
 		}
 	}
 }
@@ -118,7 +117,7 @@ func TestInventoryRest(t *testing.T) {
 // A missing home is counted whether its workspace rested or not.
 func TestInventoryMissingVolumes(t *testing.T) {
 	t.Parallel()
-	s, r := newStanding(), &inventory{}
+	s, r := newInventoryFixture(), &inventory{}
 	for _, x := range []struct {
 		change   func()
 		lost, of int
@@ -166,14 +165,14 @@ func TestRestDoesNotDependOnTime(t *testing.T) {
 			for _, answered := range []bool{false, true} {
 				again := &entry{row: &row, container: k, volume: v}
 				if again.recordRest(judge(noon.Add(later), answered)); !again.resting {
-					t.Fatalf("%s later there is something to do with %+v, container %+v, volume %+v", later, row, k, v)
+					t.Fatalf("%s later there is an action for %+v, container %+v, volume %+v", later, row, k, v)
 				}
 			}
 		}
 	}
 	for _, p := range []workspace.Phase{workspace.PhaseRunning, workspace.PhaseStandby, workspace.PhaseArchived, workspace.PhaseError} {
 		if rested[p] == 0 {
-			t.Errorf("none was at rest in %s: %v", p, rested)
+			t.Errorf("none rested in %s: %v", p, rested)
 		}
 	}
 }

@@ -84,7 +84,7 @@ func TestOrphansAreRemovedAfterDelay(t *testing.T) {
 		t.Errorf("first seen at %s, then at %s", first["container"].FirstSeenAt, again)
 	}
 	if !w.hasContainer(id) {
-		t.Fatal("removed before its time")
+		t.Fatal("removed before the delay")
 	}
 	stop()
 	w.Exec(`UPDATE orphans SET first_seen_at = first_seen_at - interval '2 minutes'`)
@@ -127,7 +127,7 @@ func TestOrphanIsCheckedBeforeRemoval(t *testing.T) {
 	}
 	stop()
 	if !w.hasContainer(id) || w.fake.Calls("RemoveContainer") != 0 {
-		t.Error("removed, though the database has its workspace")
+		t.Error("removed although the database has its workspace")
 	}
 }
 

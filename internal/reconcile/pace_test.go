@@ -118,8 +118,8 @@ func TestTicksAfterWake(t *testing.T) {
 	})
 }
 
-// TestSlowTicksBackOff: wakes do not make ticks follow each other at once that take
-// long. The pause is three times what a tick took, and at most the active interval.
+// TestSlowTicksBackOff: after a slow tick, wakes do not start the next one at once. The pause
+// is three times the duration of the tick, and at most the active interval.
 func TestSlowTicksBackOff(t *testing.T) {
 	for took, pause := range map[time.Duration]time.Duration{
 		10 * time.Millisecond:  0,

@@ -50,7 +50,7 @@ func TestFailureReasons(t *testing.T) {
 		}
 	}
 	if failure(nil) != nil {
-		t.Error("a nil error gave a failure")
+		t.Error("a nil error returned a failure")
 	}
 }
 

@@ -24,14 +24,14 @@ func TestRemovalsWaitForMarkComparison(t *testing.T) {
 	w.awaitTrue("its container goes", func() bool { return !w.hasContainer(id) })
 	w.awaitCalls("Containers", w.fake.Calls("Containers")+10)
 	if _, ok := w.fake.Home(id); !ok {
-		t.Fatal("the home is gone")
+		t.Fatal("the home was removed")
 	}
 	if !w.hasContainer(orphan) {
-		t.Error("an orphan is gone")
+		t.Error("an orphan was removed")
 	}
 	// The removal was not claimed, so the deletion can be undone.
 	if n := w.fake.Calls("RemoveVolume"); n != 0 {
-		t.Errorf("a removal was tried %d times", n)
+		t.Errorf("a removal was attempted %d times", n)
 	}
 	may.Store(true)
 	w.awaitTrue("the home goes", func() bool { _, ok := w.fake.Home(id); return !ok })

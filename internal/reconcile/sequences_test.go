@@ -37,12 +37,12 @@ func TestCancelledArchiveIsNotReused(t *testing.T) {
 	g.letGo()
 	ws := w.awaitPhase(id, workspace.PhaseRunning)
 	if ws.ArchiveKey != "" || ws.Home.State != workspace.HomeLive {
-		t.Errorf("what was given up is the archive: %s, home %s", ws.ArchiveKey, ws.Home.State)
+		t.Errorf("the cancelled archive is the current one: %s, home %s", ws.ArchiveKey, ws.Home.State)
 	}
 	w.write(id, "edited")
 	ws = w.archived(id)
 	if ws.ArchiveOpID == first || ws.ArchiveKey == w.archives.Key(id, first) {
-		t.Error("the earlier upload is the archive")
+		t.Error("the earlier upload is the current archive")
 	}
 	w.opened(id, "edited")
 }
@@ -94,7 +94,7 @@ func TestCancelWhileArchiveIsStored(t *testing.T) {
 	}
 	g.letGo()
 	if ws := w.awaitPhase(id, workspace.PhaseStandby); ws.ArchiveKey != "" || ws.DesiredState != workspace.DesiredStandby {
-		t.Errorf("%s, wanted %s", ws.ArchiveKey, ws.DesiredState)
+		t.Errorf("%s, desired %s", ws.ArchiveKey, ws.DesiredState)
 	}
 	w.opened(id, "work")
 }
@@ -164,7 +164,7 @@ func TestUndeleteWhileRemovalIsClaimed(t *testing.T) {
 				if c.Seen.ID == id && c.Next.Operation == workspace.OpDeleting && c.Next.Home.State == workspace.HomeDeleting {
 					once.Do(func() {
 						if _, err := w.DB.UndeleteWorkspace(t.Context(), w.owner, id); err != nil {
-							t.Errorf("taken back: %v", err)
+							t.Errorf("undelete: %v", err)
 						}
 					})
 				}

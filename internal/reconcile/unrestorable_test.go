@@ -36,7 +36,7 @@ func TestUnrestorableHomeIsKept(t *testing.T) {
 		t.Errorf("home %+v, message %q", ws.Home, ws.ErrorMessage)
 	}
 	if _, ok := w.fake.Home(id); !ok {
-		t.Error("the home is gone")
+		t.Error("the home was removed")
 	}
 	w.awaitNoJobs(id)
 	w.filled("two", "other work") // takes many ticks
@@ -47,7 +47,7 @@ func TestUnrestorableHomeIsKept(t *testing.T) {
 		t.Errorf("the reason is now %q", ws.ErrorReason)
 	}
 	if ws := w.opened(id, "work"); ws.ErrorReason != "" {
-		t.Errorf("it runs, and says %q", ws.ErrorReason)
+		t.Errorf("it runs, with the message %q", ws.ErrorReason)
 	}
 	w.fake.SetJob(realJob)
 	w.archived(id)

@@ -37,7 +37,7 @@ func TestProgressCountsOnlyNewMaximum(t *testing.T) {
 		pack(0, 0)
 		moved("it begins", false)
 		if !w.movedAt.Equal(begun) {
-			t.Error("the time does not count from the beginning")
+			t.Error("the time without progress does not start at the beginning")
 		}
 		pack(10, 1)
 		moved("bytes and entries", true)
@@ -90,8 +90,8 @@ func TestRerunKeepsDeadline(t *testing.T) {
 	})
 }
 
-// The bucket's failures are retried with backoff, count for nothing, and are
-// retried at once when the bucket is available again.
+// The bucket's failures are retried with backoff, do not count, and are retried at once when
+// the bucket is available again.
 func TestBucketFailureBacksOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestBucketFailureBacksOff(t *testing.T) {
 			}
 			waits = append(waits, w.retryAt.Sub(ended))
 			if j, _ := w.snapshot(w.retryAt); j.Running {
-				t.Fatal("never run again")
+				t.Fatal("not run again")
 			}
 			w = newWork(archivingRow, func() {}, w)
 		}
@@ -141,7 +141,7 @@ func TestRepeatedWorkCountsAfterBucketFailure(t *testing.T) {
 		time.Sleep(time.Minute)
 		verified(10)
 		if j, _ := w.snapshot(time.Now()); !j.ProgressAt.Equal(time.Now()) {
-			t.Error("no progress until it is as far as it was")
+			t.Error("no progress until the previous maximum")
 		}
 	})
 }
@@ -162,16 +162,16 @@ func TestNoSpaceRestartsDeadline(t *testing.T) {
 				t.Fatalf("no space: %+v", j)
 			}
 			if j, _ := w.snapshot(ended.Add(wait)); j.Running {
-				t.Fatal("it is not run again in time")
+				t.Fatal("not run again in time")
 			}
 			w = newWork(row, func() {}, w)
 			if !w.lacksSpace() {
-				t.Error("to try again is taken for space")
+				t.Error("a retry counts as available space")
 			}
 		}
 		w.end(nil)
 		if w.lacksSpace() || w.refusals != 0 {
-			t.Error("there is space, and it still waits")
+			t.Error("it waits although there is space")
 		}
 	})
 }
@@ -224,7 +224,7 @@ func TestBusyIsShownUntilAttemptProgresses(t *testing.T) {
 			waits = append(waits, w.retryAt.Sub(ended))
 			time.Sleep(w.retryAt.Sub(ended))
 			if j, _ := w.snapshot(time.Now()); j.Running {
-				t.Fatal("it is not tried again in time")
+				t.Fatal("not retried in time")
 			}
 			w = newWork(archivingRow, func() {}, w)
 		}
@@ -234,7 +234,7 @@ func TestBusyIsShownUntilAttemptProgresses(t *testing.T) {
 		// The next attempt first repeats the same steps, then gets further.
 		w.step(runtime.Progress{Step: runtime.StepCreating})
 		if j, p := w.snapshot(time.Now()); j.Failure == nil || p.Step != "waiting-in-use" || !w.occupies() {
-			t.Errorf("tried again: %+v, %+v", j, p)
+			t.Errorf("retried: %+v, %+v", j, p)
 		}
 		w.step(runtime.Progress{Step: runtime.StepPacking})
 		if j, p := w.snapshot(time.Now()); j.Failure != nil || p.Step != "packing" || !j.ProgressAt.Equal(time.Now()) {
