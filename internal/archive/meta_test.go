@@ -32,7 +32,7 @@ func TestMeta(t *testing.T) {
 		"empty":              "",
 		"null":               "null",
 		"cut short":          string(good[:len(good)/2]),
-		"more follows":       string(good) + "{}",
+		"trailing data":      string(good) + "{}",
 		"other format":       replace(Format, "home.tar.zst/2"),
 		"negative":           replace(`"bytes": 20`, `"bytes": -20`),
 		"no size":            replace(`"size": 10`, `"size": 0`),

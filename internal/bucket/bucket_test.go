@@ -80,8 +80,8 @@ func TestLook(t *testing.T) {
 			change func(t *testing.T, row *workspace.Workspace)
 			want   lifecycle.Archive
 		}{
-			"present":          {func(*testing.T, *workspace.Workspace) {}, lifecycle.ArchivePresent},
-			"row says nothing": {func(_ *testing.T, row *workspace.Workspace) { row.ArchiveDigest, row.ArchiveSize = "", 0 }, lifecycle.ArchivePresent},
+			"present":             {func(*testing.T, *workspace.Workspace) {}, lifecycle.ArchivePresent},
+			"row without figures": {func(_ *testing.T, row *workspace.Workspace) { row.ArchiveDigest, row.ArchiveSize = "", 0 }, lifecycle.ArchivePresent},
 			"no .meta": {func(t *testing.T, row *workspace.Workspace) {
 				check(t, f.Store.Delete(ctx, archive.MetaKey(row.ArchiveKey)))
 			}, lifecycle.ArchiveMissing},
@@ -89,7 +89,7 @@ func TestLook(t *testing.T) {
 				check(t, f.Store.Delete(ctx, row.ArchiveKey))
 			}, lifecycle.ArchiveMissing},
 			"nothing": {func(t *testing.T, row *workspace.Workspace) { check(t, f.Delete(ctx, row.ArchiveKey)) }, lifecycle.ArchiveMissing},
-			"object shorter": {func(t *testing.T, row *workspace.Workspace) {
+			"truncated object": {func(t *testing.T, row *workspace.Workspace) {
 				f.put(t, row.ArchiveKey, object(*row)[1:])
 			}, lifecycle.ArchiveCorrupted},
 			"another digest": {func(_ *testing.T, row *workspace.Workspace) {
@@ -98,7 +98,7 @@ func TestLook(t *testing.T) {
 			"another size":  {func(_ *testing.T, row *workspace.Workspace) { row.ArchiveSize++ }, lifecycle.ArchiveCorrupted},
 			".meta damaged": {func(t *testing.T, row *workspace.Workspace) { f.put(t, archive.MetaKey(row.ArchiveKey), []byte("{")) }, lifecycle.ArchiveCorrupted},
 			".meta empty":   {func(t *testing.T, row *workspace.Workspace) { f.put(t, archive.MetaKey(row.ArchiveKey), nil) }, lifecycle.ArchiveCorrupted},
-			".meta of another": {func(t *testing.T, row *workspace.Workspace) {
+			".meta of another workspace": {func(t *testing.T, row *workspace.Workspace) {
 				f.putMeta(t, row.ArchiveKey, func(m *archive.Meta) { m.WorkspaceID = newID() })
 			}, lifecycle.ArchiveCorrupted},
 			".meta of another operation": {func(t *testing.T, row *workspace.Workspace) {
@@ -232,7 +232,7 @@ func TestNew(t *testing.T) {
 		"installation":    {Store: folder, Installation: "../x", Version: "1", Folder: "/x", HostFolder: "/x"},
 		"no store":        {Installation: installation, Version: "1", Folder: "/x", HostFolder: "/x"},
 		"no version":      {Store: folder, Installation: installation, Folder: "/x", HostFolder: "/x"},
-		"no host's":       {Store: folder, Installation: installation, Version: "1", Folder: "/x"},
+		"no host folder":  {Store: folder, Installation: installation, Version: "1", Folder: "/x"},
 		"folder as s3":    {Store: folder, Installation: installation, Version: "1", SocketDir: "/x", HostSocketDir: "/x"},
 		"s3 as folder":    {Store: s3, Installation: installation, Version: "1", Folder: "/x", HostFolder: "/x"},
 		"s3, no socket":   {Store: s3, Installation: installation, Version: "1"},

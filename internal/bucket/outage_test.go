@@ -204,15 +204,15 @@ func TestBucketFails(t *testing.T) {
 		})
 	}
 	for name, fault := range map[string]func(w http.ResponseWriter, r *http.Request) bool{
-		"parts 500":     when(isPart, refuse(500, "InternalError")),
-		"parts 403":     when(isPart, refuse(403, "AccessDenied")),
-		"parts cut":     when(isPart, cut),
-		"full":          when(isPart, refuse(507, "XMinioStorageFull")),
-		"complete 503":  when(isComplete, refuse(503, "SlowDown")),
-		"complete gone": when(isComplete, refuse(404, "NoSuchUpload")),
-		"complete lies": when(isComplete, refuse(200, "InternalError")),
-		"meta 500":      when(isMeta, refuse(500, "InternalError")),
-		"meta 403":      when(isMeta, refuse(403, "ExpiredToken")),
+		"parts 500":      when(isPart, refuse(500, "InternalError")),
+		"parts 403":      when(isPart, refuse(403, "AccessDenied")),
+		"parts cut":      when(isPart, cut),
+		"full":           when(isPart, refuse(507, "XMinioStorageFull")),
+		"complete 503":   when(isComplete, refuse(503, "SlowDown")),
+		"complete fails": when(isComplete, refuse(404, "NoSuchUpload")),
+		"complete reports an error with status 200": when(isComplete, refuse(200, "InternalError")),
+		"meta 500": when(isMeta, refuse(500, "InternalError")),
+		"meta 403": when(isMeta, refuse(403, "ExpiredToken")),
 	} {
 		at(name, func(t *testing.T, f *fixture) {
 			row := newRow()

@@ -59,7 +59,7 @@ func TestAccountListsAndEndsSessions(t *testing.T) {
 	if third.get("/").status != http.StatusSeeOther || here.get("/").status != http.StatusOK {
 		t.Error("the other sessions did not end, or this one did")
 	}
-	lacks(t, "when there are no others", here.get("/settings/account").body, "end-others", `/end"`)
+	lacks(t, "without other sessions", here.get("/settings/account").body, "end-others", `/end"`)
 }
 
 // A user cannot end another user's session.

@@ -91,13 +91,13 @@ func TestPeople(t *testing.T) {
 		form url.Values
 		want string
 	}{
-		"nothing":        {url.Values{"limit": {"server"}}, "This field is required."},
-		"a short one":    {url.Values{"username": {"ann"}, "password": {"short"}, "password2": {"short"}, "limit": {"server"}}, "at least 8 characters"},
-		"another":        {url.Values{"username": {"ann"}, "password": {"a long password"}, "password2": {"a longer password"}, "limit": {"server"}}, "do not match"},
-		"a bad limit":    {url.Values{"username": {"ann"}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"own"}, "limit_n": {"0"}}, "between 1 and"},
-		"a bad name":     {url.Values{"username": {"an n"}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"server"}}, "starts with a letter or digit"},
-		"a name in use":  {url.Values{"username": {"ADMIN"}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"server"}}, "username is already taken"},
-		"a name too far": {url.Values{"username": {strings.Repeat("x", 65)}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"server"}}, "at most 64"},
+		"nothing":                 {url.Values{"limit": {"server"}}, "This field is required."},
+		"a short one":             {url.Values{"username": {"ann"}, "password": {"short"}, "password2": {"short"}, "limit": {"server"}}, "at least 8 characters"},
+		"another":                 {url.Values{"username": {"ann"}, "password": {"a long password"}, "password2": {"a longer password"}, "limit": {"server"}}, "do not match"},
+		"a bad limit":             {url.Values{"username": {"ann"}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"own"}, "limit_n": {"0"}}, "between 1 and"},
+		"a bad name":              {url.Values{"username": {"an n"}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"server"}}, "starts with a letter or digit"},
+		"a name in use":           {url.Values{"username": {"ADMIN"}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"server"}}, "username is already taken"},
+		"a name that is too long": {url.Values{"username": {strings.Repeat("x", 65)}, "password": {"a long password"}, "password2": {"a long password"}, "limit": {"server"}}, "at most 64"},
 	} {
 		a := b.htmx("/admin/people", c.form)
 		if a.status != http.StatusUnprocessableEntity {
@@ -126,7 +126,7 @@ func TestPeople(t *testing.T) {
 	if a := ann.get("/admin"); a.status != http.StatusOK {
 		t.Errorf("ann's page: %d", a.status)
 	}
-	contains(t, "take admin", b.htmx(person+"/take-admin", nil).body, "ann is no longer an administrator.")
+	contains(t, "remove admin", b.htmx(person+"/take-admin", nil).body, "ann is no longer an administrator.")
 
 	contains(t, "a bad password", b.htmx(person+"/password", url.Values{"password": {"ann-ann-ann"}, "password2": {"x"}}).body, "do not match")
 	contains(t, "a password", b.htmx(person+"/password", url.Values{"password": {"quite another one"}, "password2": {"quite another one"}}).body, "The password of ann was changed.")

@@ -158,19 +158,19 @@ func TestRecoverFromAnArchive(t *testing.T) {
 	w.keep(id, generation0, 690_000_000, 1, time.Now().Add(-time.Hour))
 	w.keep(id, generation1, 734_000_000, 12_345, time.Now())
 	contains(t, "the newest is chosen", b.get(path+"/recover-archive").body, `value="`+generation1+`" checked`, `value="`+generation0+`">`, "734 MB · 12,345 files")
-	contains(t, "the one asked for", b.get(path+"/recover-archive?archive_op_id="+generation0).body, `value="`+generation0+`" checked`)
+	contains(t, "the requested one", b.get(path+"/recover-archive?archive_op_id="+generation0).body, `value="`+generation0+`" checked`)
 	contains(t, "the page offers it", b.get(path).body, `recover-archive?from=detail&amp;archive_op_id=`+generation0)
 
 	a := b.htmx(path+"/recover-archive", url.Values{"archive": {generation0}, "confirm": {"projekt"}, "from": {"detail"}})
 	if a.status != http.StatusUnprocessableEntity || asked() != "" {
 		t.Errorf("wrong name: %d, action %q", a.status, asked())
 	}
-	contains(t, "another name", a.body, "does not match the workspace name", `value="`+generation0+`" checked`)
+	contains(t, "wrong name", a.body, "does not match the workspace name", `value="`+generation0+`" checked`)
 	a = b.htmx(path+"/recover-archive", url.Values{"archive": {generation3}, "confirm": {"project"}})
 	if a.status != http.StatusUnprocessableEntity || asked() != "" {
 		t.Errorf("unknown archive: %d, action %q", a.status, asked())
 	}
-	contains(t, "no such archive", a.body, "Choose one of these archives")
+	contains(t, "unknown archive", a.body, "Choose one of these archives")
 	a = b.htmx(path+"/recover-archive", url.Values{"archive": {generation0}, "confirm": {"project"}, "from": {"detail"}})
 	if a.status != http.StatusOK || asked() != "archive "+generation0 {
 		t.Errorf("%d, action %q", a.status, asked())

@@ -130,7 +130,7 @@ func TestChanges(t *testing.T) {
 	if a.status != http.StatusConflict {
 		t.Errorf("cancel a forced stop: %d", a.status)
 	}
-	contains(t, "cancel what cannot be", a.body, "can no longer be cancelled", "toast-error")
+	contains(t, "cancel a forced stop", a.body, "can no longer be cancelled", "toast-error")
 
 	w.observe(id, failed(workspace.ErrRetryExceeded, "a volume is in the way"))
 	if a = b.htmx(path+"/set-aside", list); a.status != http.StatusConflict || row().RecoverAction != "" {
@@ -141,7 +141,7 @@ func TestChanges(t *testing.T) {
 		ws.Conditions = ws.Conditions.With(workspace.VolumeReady, false, workspace.ReasonForeignVolume, "", testNow)
 	})
 	a = b.get("/")
-	contains(t, "a volume in the way", a.body, "Another volume has this home’s name", path+"/set-aside")
+	contains(t, "a volume blocks the home", a.body, "Another volume has this home’s name", path+"/set-aside")
 	a = b.get(path + "/set-aside")
 	contains(t, "the dialog", a.body, "No files are lost", `action="`+path+`/set-aside"`)
 	if a = b.htmx(path+"/set-aside", list); a.status != http.StatusOK || row().RecoverAction != workspace.RecoverSetAside {
@@ -371,8 +371,8 @@ func TestCreateAtTheLimit(t *testing.T) {
 	if a.status != http.StatusOK {
 		t.Errorf("in place of a workspace that is gone: %d %s", a.status, a.body)
 	}
-	contains(t, "in place of a workspace that has gone", a.body, "“four” was created.")
-	lacks(t, "in place of a workspace that has gone", a.body, "toast-error", "It starts when the running limit allows")
+	contains(t, "in place of a missing workspace", a.body, "“four” was created.")
+	lacks(t, "in place of a missing workspace", a.body, "toast-error", "It starts when the running limit allows")
 	// Another user's workspace is not stopped for it.
 	eve := w.person("eve")
 	for lang, want := range map[string]string{"en": "“en” was created. It starts when the running limit allows.", "ko": "“ko” 워크스페이스를 만들었습니다. 실행 한도에 여유가 생기면 시작합니다."} {
@@ -394,12 +394,12 @@ func TestGlobalLimit(t *testing.T) {
 	d := w.dash
 	v := limitView{W: viewOf(someWorkspace(workspace.PhaseStandby), fromList, terms{time.Hour, testTTL, testNow})}
 	html := renderPart(t, d.pages["en"], "limit-dialog", v)
-	lacks(t, "without one of one's own", html, "one of your own", `class="limit-rows"`)
+	lacks(t, "without a custom limit", html, "one of your own", `class="limit-rows"`)
 	other := someWorkspace(workspace.PhaseRunning)
 	other.ID, other.Name = "0198c0de-0000-7000-8000-00000000000a", "busy"
 	v.Running = []view{viewOf(other, fromList, terms{time.Hour, testTTL, testNow})}
 	html = renderPart(t, d.pages["en"], "limit-dialog", v)
-	contains(t, "the caller's own", html, "one of your own", "busy", "/workspaces/"+string(other.ID)+"/stop")
+	contains(t, "the caller's custom limit", html, "one of your own", "busy", "/workspaces/"+string(other.ID)+"/stop")
 	contains(t, "the dialog", html, "The server is running as many workspaces as it allows", "It starts automatically when the limit allows.", "Try again", "hx-get")
 	lacks(t, "the dialog", html, " disabled", "load, submit")
 }
@@ -416,7 +416,7 @@ func TestTokens(t *testing.T) {
 		t.Errorf("an invalid lifetime: %d", a.status)
 	}
 	a = b.htmx("/settings/tokens", url.Values{"name": {"laptop"}, "expires": {"30"}})
-	contains(t, "made", a.body, auth.TokenPrefix, "shown only once", "Codehub-Session-Token", `id="tokens"`)
+	contains(t, "created token", a.body, auth.TokenPrefix, "shown only once", "Codehub-Session-Token", `id="tokens"`)
 	page := b.get("/settings/tokens").body
 	contains(t, "the list", page, "laptop", "never used", "30 days")
 	lacks(t, "the list", page, auth.TokenPrefix)
@@ -453,7 +453,7 @@ func TestLogs(t *testing.T) {
 	contains(t, "the log", a.body, "red &lt;script&gt;\n", `role="log"`)
 	lacks(t, "the log", a.body, "title")
 	w.logs.text, w.logs.err = "", runtime.ErrNotFound
-	contains(t, "gone meanwhile", b.get(path).body, "There is no output")
+	contains(t, "container removed", b.get(path).body, "There is no output")
 	w.logs.err = runtime.ErrUnreachable
-	contains(t, "no answer", b.get(path).body, "not available right now")
+	contains(t, "no response", b.get(path).body, "not available right now")
 }

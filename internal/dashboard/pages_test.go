@@ -77,7 +77,7 @@ func TestProxyPages(t *testing.T) {
 	if a.status != http.StatusNotFound {
 		t.Errorf("unknown id: %d", a.status)
 	}
-	contains(t, "not there", a.body, "Workspace not found")
+	contains(t, "unknown id", a.body, "Workspace not found")
 }
 
 func TestProxyPagesOfOthers(t *testing.T) {

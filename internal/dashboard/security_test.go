@@ -169,7 +169,7 @@ func TestAdminsAreWarnedOfPathMode(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.PathMode = true })
 	contains(t, "an admin's list", w.loggedIn().get("/").body, "Let only people you trust create workspaces")
 	b := w.person("other")
-	lacks(t, "somebody's list", b.get("/").body, "Let only people you trust create workspaces")
+	lacks(t, "a user's list", b.get("/").body, "Let only people you trust create workspaces")
 }
 
 // brokenStore is a database that is down.
@@ -199,7 +199,7 @@ func TestNowhere(t *testing.T) {
 			t.Errorf("GET %s: %d %q", p, a.status, a.header.Get("Location"))
 		}
 	}
-	contains(t, "nowhere", w.browser().get("/nowhere").body, "Page not found")
+	contains(t, "unknown path", w.browser().get("/nowhere").body, "Page not found")
 }
 
 // A client without a login cannot hold a connection with a form that never ends. A form that

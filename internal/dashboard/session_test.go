@@ -18,7 +18,7 @@ func TestLogin(t *testing.T) {
 	a = b.get("/login?next=/settings/tokens")
 	contains(t, "login", a.body, `name="next" value="/settings/tokens"`, `autocomplete="current-password"`, `<label for="username">`)
 	a = b.get("/login?next=https://evil/")
-	contains(t, "login with a strange next", a.body, `name="next" value="/"`)
+	contains(t, "login with a next of another origin", a.body, `name="next" value="/"`)
 
 	a = b.post("/login", url.Values{"username": {"admin"}, "password": {"wrong"}})
 	if a.status != http.StatusUnauthorized {

@@ -144,8 +144,8 @@ func TestArchiveBeingRemovedIsNotReferenced(t *testing.T) {
 	for name, sql := range map[string]string{
 		"archive_key":     `UPDATE workspaces SET archive_key = '` + going + `' WHERE id = $1`,
 		"recover_archive": `UPDATE workspaces SET recover_requested_at = now(), recover_action = 'archive', recover_archive = '{"key": "` + going + `"}' WHERE id = $1`,
-		"taken back":      `UPDATE workspaces SET deleted_at = NULL WHERE id = '` + string(named.ID) + `' AND id <> $1`,
-		"a workspace of it": `INSERT INTO workspaces (id, owner_user_id, name, image_ref, storage_backend, desired_state, archive_key)
+		"undeleted":       `UPDATE workspaces SET deleted_at = NULL WHERE id = '` + string(named.ID) + `' AND id <> $1`,
+		"a workspace that references it": `INSERT INTO workspaces (id, owner_user_id, name, image_ref, storage_backend, desired_state, archive_key)
 			SELECT gen_random_uuid(), owner_user_id, 'copy', image_ref, storage_backend, desired_state, '` + going + `' FROM workspaces WHERE id = $1`,
 	} {
 		_, err := e.raw.Exec(t.Context(), sql, w.ID)
@@ -170,10 +170,10 @@ func TestUndeleteOfAnArchive(t *testing.T) {
 		going bool
 		want  workspace.Code
 	}{
-		"in its grace":                    {ago: grace / 2},
-		"past it, not collected yet":      {ago: 2 * grace},
-		"in its grace, already collected": {ago: grace / 2, going: true, want: workspace.CodeGone},
-		"past it, already collected":      {ago: 2 * grace, going: true, want: workspace.CodeGone},
+		"within the grace":                    {ago: grace / 2},
+		"after the grace, not collected yet":  {ago: 2 * grace},
+		"within the grace, already collected": {ago: grace / 2, going: true, want: workspace.CodeGone},
+		"after the grace, already collected":  {ago: 2 * grace, going: true, want: workspace.CodeGone},
 	} {
 		w := e.workspace(ann, state{"phase": "DELETING", "conditions": nothing, "deleted_at": time.Now().Add(-c.ago), "desired_state": "ARCHIVED"})
 		key, _ := e.archive(w.ID, state{"verified_at": time.Now()})

@@ -17,10 +17,10 @@ func TestClockWatchDetectsJumps(t *testing.T) {
 		set   bool // reported at the last step, and at none before
 	}{
 		"the first reading":                       {steps: []step{{day, 0}}},
-		"as much time on both sides":              {steps: []step{{s, s}, {15 * s, 15 * s}, {day, day}}},
-		"an answer that took long":                {steps: []step{{s, s}, {15 * s, 35 * s}, {35 * s, 15 * s}}},
+		"the same time on both sides":             {steps: []step{{s, s}, {15 * s, 15 * s}, {day, day}}},
+		"a slow response":                         {steps: []step{{s, s}, {15 * s, 35 * s}, {35 * s, 15 * s}}},
 		"the database's clock is set a day ahead": {steps: []step{{s, s}, {day, s}}, set: true},
-		"it is set a day back":                    {steps: []step{{s, s}, {-day, s}}, set: true},
+		"the database's clock is set a day back":  {steps: []step{{s, s}, {-day, s}}, set: true},
 		"by 90 s":                                 {steps: []step{{s, s}, {91 * s, s}}, set: true},
 		"the machine slept":                       {steps: []step{{s, s}, {8 * time.Hour, s}}, set: true},
 		"set again and again, a little each time": {steps: []step{{s, s}, {20 * s, s}, {20 * s, s}}, set: true},

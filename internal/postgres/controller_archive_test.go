@@ -123,20 +123,20 @@ func TestStoreArchiveAfterInterference(t *testing.T) {
 	c := postgres.NewController(postgres.NewSession(e.conn()))
 	ann := e.user("ann")
 	for name, s := range map[string]state{
-		"another claim":           {"op_id": uuid.NewString()},
-		"the operation is over":   {"operation": "NONE"},
-		"another operation":       {"operation": "RESTORING", "op_id": nil},
-		"the home is not live":    {"home_ctx": `{"state": "filling", "claim": "home"}`},
-		"the home is going":       {"home_ctx": `{"state": "archived", "claim": "home"}`},
-		"wanted at rest":          {"desired_state": "STANDBY"},
-		"wanted awake":            {"desired_state": "RUNNING"},
-		"deleted":                 {"deleted_at": time.Now()},
-		"cancelled":               {"cancel_requested_at": time.Now()},
-		"to be awake next":        {"next_desired_state": "RUNNING"},
-		"to be at rest next":      {"next_desired_state": "STANDBY"},
-		"a container has come":    {"conditions": container},
-		"a container has exited":  {"conditions": exited},
-		"containers are not seen": {"conditions": `{}`},
+		"another claim":             {"op_id": uuid.NewString()},
+		"the operation has ended":   {"operation": "NONE"},
+		"another operation":         {"operation": "RESTORING", "op_id": nil},
+		"the home is not live":      {"home_ctx": `{"state": "filling", "claim": "home"}`},
+		"the home is being removed": {"home_ctx": `{"state": "archived", "claim": "home"}`},
+		"desired STANDBY":           {"desired_state": "STANDBY"},
+		"desired RUNNING":           {"desired_state": "RUNNING"},
+		"deleted":                   {"deleted_at": time.Now()},
+		"cancelled":                 {"cancel_requested_at": time.Now()},
+		"queued RUNNING":            {"next_desired_state": "RUNNING"},
+		"queued STANDBY":            {"next_desired_state": "STANDBY"},
+		"a container exists":        {"conditions": container},
+		"a container has exited":    {"conditions": exited},
+		"containers are unknown":    {"conditions": `{}`},
 	} {
 		w, a := e.archiving(ann, nil)
 		must(c.ClaimArchive(t.Context(), w.ID, w.OpID, a.Key))(t)
@@ -157,9 +157,9 @@ func TestStoreArchiveAfterInterference(t *testing.T) {
 	}
 	// A request to archive or to delete does not prevent it.
 	for name, s := range map[string]state{
-		"to be deleted next":  {"next_desired_state": "DELETED"},
-		"to be archived next": {"next_desired_state": "ARCHIVED"},
-		"a forced stop":       {"force_stop_requested_at": time.Now()},
+		"queued deletion": {"next_desired_state": "DELETED"},
+		"queued ARCHIVED": {"next_desired_state": "ARCHIVED"},
+		"a forced stop":   {"force_stop_requested_at": time.Now()},
 	} {
 		w, a := e.archiving(ann, nil)
 		e.set(w.ID, s)

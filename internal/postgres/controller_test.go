@@ -185,12 +185,12 @@ func TestApplyCompares(t *testing.T) {
 	}{
 		{"nothing", nil, nil, true, true},
 		{"operation", nil, state{"operation": "STARTING"}, false, false},
-		{"operation, the same by another claim", state{"operation": "STARTING"}, state{"op_id": uuid.NewString()}, false, false},
+		{"operation, the same with another claim", state{"operation": "STARTING"}, state{"op_id": uuid.NewString()}, false, false},
 		{"operation ended", state{"operation": "STARTING"}, state{"operation": "NONE"}, false, false},
 		{"desired_state", nil, state{"desired_state": "RUNNING"}, false, true},
 		{"next_desired_state", nil, state{"next_desired_state": "RUNNING"}, false, true},
 		{"deleted_at", nil, state{"deleted_at": at}, false, true},
-		{"deleted_at taken back", state{"deleted_at": at}, state{"deleted_at": nil}, false, true},
+		{"deleted_at cleared", state{"deleted_at": at}, state{"deleted_at": nil}, false, true},
 		{"deleted_at again", state{"deleted_at": at}, state{"deleted_at": at.Add(time.Microsecond)}, false, true},
 		{"error_reason", nil, state{"error_reason": "Timeout"}, false, true},
 		{"archive_key", nil, state{"archive_key": "k"}, false, true},
@@ -203,7 +203,7 @@ func TestApplyCompares(t *testing.T) {
 		{"recover_archive", state{"recover_requested_at": at, "recover_action": "archive", "recover_archive": `{"key": "a"}`}, state{"recover_archive": `{"key": "b"}`}, false, true},
 		{"cancel_requested_at", nil, state{"cancel_requested_at": at}, false, true},
 		{"force_stop_requested_at", nil, state{"force_stop_requested_at": at}, false, true},
-		{"what people edit", nil, state{"name": "renamed", "memo": "m", "last_access_at": at}, true, true},
+		{"columns of the API layer", nil, state{"name": "renamed", "memo": "m", "last_access_at": at}, true, true},
 	} {
 		for _, claim := range []bool{true, false} {
 			w := e.workspace(ann, x.before)
@@ -273,7 +273,7 @@ func TestApplyClearsTheRequestItSaw(t *testing.T) {
 		{"cancel", postgres.Change{ClearCancel: true}, nil, "recover:archive stop"},
 		{"stop", postgres.Change{ClearForceStop: true}, nil, "recover:archive cancel"},
 		{"all", postgres.Change{ClearRecover: true, ClearCancel: true, ClearForceStop: true}, nil, ""},
-		{"asked again", postgres.Change{ClearRecover: true, ClearCancel: true, ClearForceStop: true},
+		{"requested again", postgres.Change{ClearRecover: true, ClearCancel: true, ClearForceStop: true},
 			state{"recover_requested_at": second, "recover_action": "empty", "recover_archive": nil, "cancel_requested_at": second, "force_stop_requested_at": second}, "recover:empty cancel stop"},
 	} {
 		w := e.workspace(ann, all)

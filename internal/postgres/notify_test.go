@@ -90,8 +90,8 @@ func TestWorkspaceNotifications(t *testing.T) {
 		{"progress, further", state{"progress": `{"step": "pull", "done": 2}`}, "ws_sse"},
 		{"progress, the same", state{"progress": `{"done": 2, "step": "pull"}`}, ""},
 		{"next_desired_state", state{"next_desired_state": "STANDBY"}, "ws_sse ws_wake"},
-		{"next_desired_state taken back", state{"next_desired_state": nil}, "ws_sse"},
-		{"operation over", state{"operation": "NONE"}, "ws_sse"},
+		{"next_desired_state cleared", state{"next_desired_state": nil}, "ws_sse"},
+		{"operation ended", state{"operation": "NONE"}, "ws_sse"},
 		{"error_reason", state{"error_reason": "Timeout"}, "ws_sse"},
 		{"error_message", state{"error_message": "m"}, "ws_sse"},
 		{"desired_state", state{"desired_state": "RUNNING"}, "ws_sse ws_wake"},
@@ -99,7 +99,7 @@ func TestWorkspaceNotifications(t *testing.T) {
 		{"container's reason", state{"conditions": container}, "ws_sse"},
 		{"container, the same reason", state{"conditions": strings.Replace(container, `"Ready"}`, `"Ready", "message": "m"}`, 1)}, ""},
 		{"no container", state{"conditions": noContainer}, "ws_sse"},
-		{"volume gone", state{"conditions": nothing}, ""},
+		{"volume missing", state{"conditions": nothing}, ""},
 		{"stop_reason", state{"stop_reason": "idle"}, "ws_sse"},
 		{"name", state{"name": "other"}, "ws_sse"},
 		{"description", state{"description": "other"}, "ws_sse"},
@@ -120,8 +120,8 @@ func TestWorkspaceNotifications(t *testing.T) {
 		{"retry", state{"retry_at": at, "error_count": 1}, ""},
 		{"deleted_at", state{"deleted_at": at}, "ws_deleted ws_sse ws_wake"},
 		{"deleted_at moved", state{"deleted_at": at.Add(1e6)}, "ws_sse ws_wake"},
-		{"deleted_at taken back", state{"deleted_at": nil}, "ws_sse ws_wake"},
-		{"everything the same", state{"name": "other", "phase": "STANDBY", "desired_state": "RUNNING"}, ""},
+		{"deleted_at cleared", state{"deleted_at": nil}, "ws_sse ws_wake"},
+		{"no change", state{"name": "other", "phase": "STANDBY", "desired_state": "RUNNING"}, ""},
 	} {
 		e.set(w.ID, c.state)
 		if got := h.channels(); got != c.want {

@@ -22,17 +22,17 @@ func TestPoolersThatSplitSessionsAreFound(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"transaction", "statement"} {
 		for name, settings := range map[string][]string{
-			"as it comes":    nil,
-			"one session":    {"default_pool_size = 1"},
-			"one by one":     {"server_round_robin = 1", "min_pool_size = 5"},
-			"two in turn":    {"server_round_robin = 1", "min_pool_size = 2", "default_pool_size = 2"},
-			"with reset":     {"server_reset_query_always = 1"},
-			"unknown passes": {"ignore_startup_parameters = extra_float_digits"},
+			"random":             nil,
+			"one session":        {"default_pool_size = 1"},
+			"round robin":        {"server_round_robin = 1", "min_pool_size = 5"},
+			"two alternately":    {"server_round_robin = 1", "min_pool_size = 2", "default_pool_size = 2"},
+			"with reset":         {"server_reset_query_always = 1"},
+			"unknown parameters": {"ignore_startup_parameters = extra_float_digits"},
 		} {
 			t.Run(mode+", "+name, func(t *testing.T) {
 				t.Parallel()
 				dsn := pgtest.Pooler(t, emptyDSN(t), mode, settings...)
-				if name == "two in turn" {
+				if name == "two alternately" {
 					openTwoSessions(t, dsn)
 				}
 				for range 3 {

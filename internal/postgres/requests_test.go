@@ -71,7 +71,7 @@ func TestRequestCancel(t *testing.T) {
 		state state
 		back  workspace.DesiredState // "": refused
 	}{
-		{"nothing runs", state{"phase": "STANDBY"}, ""},
+		{"no operation", state{"phase": "STANDBY"}, ""},
 		{"STARTING", state{"operation": "STARTING", "desired_state": "RUNNING", "next_desired_state": "ARCHIVED"}, workspace.DesiredStandby},
 		{"RESTORING", state{"operation": "RESTORING", "desired_state": "RUNNING"}, workspace.DesiredArchived},
 		{"ARCHIVING", state{"operation": "ARCHIVING", "desired_state": "ARCHIVED", "home_ctx": `{"state": "live"}`}, workspace.DesiredStandby},
@@ -111,7 +111,7 @@ func TestRequestForceStop(t *testing.T) {
 		{"running", state{"phase": "RUNNING", "desired_state": "RUNNING"}, workspace.DesiredStandby, ""},
 		{"in ERROR", state{"phase": "ERROR", "error_reason": "Timeout", "desired_state": "RUNNING"}, workspace.DesiredStandby, ""},
 		{"starting", state{"operation": "STARTING", "desired_state": "RUNNING", "next_desired_state": "RUNNING"}, workspace.DesiredStandby, ""},
-		{"stopping, to be archived", state{"operation": "STOPPING", "desired_state": "ARCHIVED", "next_desired_state": "DELETED"}, workspace.DesiredArchived, workspace.DesiredDeleted},
+		{"stopping, archive desired", state{"operation": "STOPPING", "desired_state": "ARCHIVED", "next_desired_state": "DELETED"}, workspace.DesiredArchived, workspace.DesiredDeleted},
 	} {
 		w := e.workspace(ann, c.state)
 		got := must(e.RequestForceStop(ctx, ann, w.ID))(t)
@@ -142,18 +142,18 @@ func TestWake(t *testing.T) {
 		out   outcome
 	}{
 		{"at rest", state{"phase": "STANDBY"}, outcome{true, run, ""}},
-		{"at rest, to be archived", state{"phase": "STANDBY", "desired_state": "ARCHIVED"}, outcome{true, run, ""}},
-		{"at rest, woken already", state{"phase": "STANDBY", "desired_state": "RUNNING"}, outcome{false, run, ""}},
+		{"at rest, archive desired", state{"phase": "STANDBY", "desired_state": "ARCHIVED"}, outcome{true, run, ""}},
+		{"at rest, already woken", state{"phase": "STANDBY", "desired_state": "RUNNING"}, outcome{false, run, ""}},
 		{"at rest, a stop queued", state{"phase": "STANDBY", "desired_state": "RUNNING", "next_desired_state": "STANDBY"}, outcome{true, run, ""}},
 		{"at rest, a deletion queued", state{"phase": "STANDBY", "next_desired_state": "DELETED"}, outcome{false, standby, deleted}},
 		{"running", state{"phase": "RUNNING", "desired_state": "RUNNING"}, outcome{false, run, ""}},
-		{"running, about to be stopped", state{"phase": "RUNNING"}, outcome{true, run, ""}},
+		{"running, stop desired", state{"phase": "RUNNING"}, outcome{true, run, ""}},
 		{"starting", state{"phase": "STANDBY", "operation": "STARTING", "desired_state": "RUNNING"}, outcome{false, run, ""}},
 		{"start being cancelled", state{"phase": "STANDBY", "operation": "STARTING"}, outcome{true, standby, run}},
 		{"provisioning to run", state{"operation": "PROVISIONING", "desired_state": "RUNNING"}, outcome{false, run, ""}},
 		{"restoring only", state{"phase": "ARCHIVED", "operation": "RESTORING"}, outcome{true, standby, run}},
 		{"stopping", state{"phase": "RUNNING", "operation": "STOPPING"}, outcome{true, standby, run}},
-		{"stopping, woken already", state{"phase": "RUNNING", "operation": "STOPPING", "next_desired_state": "RUNNING"}, outcome{false, standby, run}},
+		{"stopping, already woken", state{"phase": "RUNNING", "operation": "STOPPING", "next_desired_state": "RUNNING"}, outcome{false, standby, run}},
 		{"stopping, a deletion queued", state{"phase": "RUNNING", "operation": "STOPPING", "next_desired_state": "DELETED"}, outcome{false, standby, deleted}},
 		{"archiving", state{"phase": "STANDBY", "operation": "ARCHIVING", "desired_state": "ARCHIVED"}, outcome{true, archived, run}},
 		{"archived", state{"phase": "ARCHIVED", "desired_state": "ARCHIVED"}, outcome{false, archived, ""}},

@@ -202,28 +202,28 @@ func TestFullTTL(t *testing.T) {
 		do   func(workspace.ID) error
 		then state // the controller's write, without a change of phase
 	}{
-		{"a stop taken back", running(state{"desired_state": "STANDBY"}), patch("RUNNING", false), nil},
-		{"an idle stop taken back", running(state{"desired_state": "STANDBY", "desired_cause": "idle"}), patch("RUNNING", false), nil},
-		{"an archiving taken back before it began", standby(state{"desired_state": "ARCHIVED"}), patch("STANDBY", false), nil},
-		{"an archiving cancelled", standby(state{"desired_state": "ARCHIVED", "operation": "ARCHIVING"}), cancel, rests},
-		{"an archiving given up for a queued wish", standby(state{"desired_state": "ARCHIVED", "operation": "ARCHIVING"}), patch("STANDBY", true),
+		{"a cancelled stop", running(state{"desired_state": "STANDBY"}), patch("RUNNING", false), nil},
+		{"a cancelled idle stop", running(state{"desired_state": "STANDBY", "desired_cause": "idle"}), patch("RUNNING", false), nil},
+		{"an archive request withdrawn before it began", standby(state{"desired_state": "ARCHIVED"}), patch("STANDBY", false), nil},
+		{"a cancelled archive operation", standby(state{"desired_state": "ARCHIVED", "operation": "ARCHIVING"}), cancel, rests},
+		{"an archive operation cancelled for a queued state", standby(state{"desired_state": "ARCHIVED", "operation": "ARCHIVING"}), patch("STANDBY", true),
 			state{"operation": "NONE", "desired_state": "STANDBY", "next_desired_state": nil}},
-		{"a start cancelled", standby(state{"desired_state": "RUNNING", "operation": "STARTING"}), cancel, rests},
-		{"a start ended by force", standby(state{"desired_state": "RUNNING", "operation": "STARTING"}),
+		{"a cancelled start", standby(state{"desired_state": "RUNNING", "operation": "STARTING"}), cancel, rests},
+		{"a start ended by a forced stop", standby(state{"desired_state": "RUNNING", "operation": "STARTING"}),
 			func(id workspace.ID) error { _, err := e.RequestForceStop(ctx, ann, id); return err }, rests},
-		{"a start that failed and is wanted no more", standby(state{"desired_state": "RUNNING", "error_count": 1}), patch("STANDBY", false), nil},
-		{"a start that comes to nothing", standby(nil), patch("RUNNING", false), state{"desired_state": "STANDBY"}},
-		{"a wake that comes to nothing", standby(nil), func(id workspace.ID) error { _, err := e.Wake(ctx, ann, id); return err }, state{"desired_state": "STANDBY"}},
-		{"a wake that takes a stop back", running(state{"desired_state": "STANDBY", "desired_cause": "idle"}),
+		{"a failed start that is no longer desired", standby(state{"desired_state": "RUNNING", "error_count": 1}), patch("STANDBY", false), nil},
+		{"a start that is withdrawn", standby(nil), patch("RUNNING", false), state{"desired_state": "STANDBY"}},
+		{"a wake that is withdrawn", standby(nil), func(id workspace.ID) error { _, err := e.Wake(ctx, ann, id); return err }, state{"desired_state": "STANDBY"}},
+		{"a wake that cancels a stop", running(state{"desired_state": "STANDBY", "desired_cause": "idle"}),
 			func(id workspace.ID) error { _, err := e.Wake(ctx, ann, id); return err }, nil},
-		{"a deletion taken back before it was looked at", standby(nil), func(id workspace.ID) error {
+		{"a deletion undone before a tick", standby(nil), func(id workspace.ID) error {
 			if _, err := e.DeleteWorkspace(ctx, ann, id, false); err != nil {
 				return err
 			}
 			_, err := e.UndeleteWorkspace(ctx, ann, id)
 			return err
 		}, nil},
-		{"a word to stay", running(nil), func(id workspace.ID) error { _, err := e.Stay(ctx, ann, id); return err }, nil},
+		{"a stay", running(nil), func(id workspace.ID) error { _, err := e.Stay(ctx, ann, id); return err }, nil},
 	} {
 		w := e.workspace(ann, c.from)
 		if err := c.do(w.ID); err != nil {
@@ -256,7 +256,7 @@ func TestNoUse(t *testing.T) {
 			_, err := e.PatchWorkspace(ctx, ann, id, postgres.Patch{Desired: ptr(workspace.DesiredStandby)})
 			return err
 		},
-		"wanted as it is": func(id workspace.ID) error {
+		"the same desired state": func(id workspace.ID) error {
 			_, err := e.PatchWorkspace(ctx, ann, id, postgres.Patch{Desired: ptr(workspace.DesiredRunning)})
 			return err
 		},

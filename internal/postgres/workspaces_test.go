@@ -65,7 +65,7 @@ func TestCreateWorkspace(t *testing.T) {
 		"no image":        func(n *postgres.NewWorkspace) { n.ImageRef = "" },
 		"a long image":    func(n *postgres.NewWorkspace) { n.ImageRef = strings.Repeat("i", 513) },
 		"a negative TTL":  func(n *postgres.NewWorkspace) { n.StandbyTTL = ptr(-1) },
-		"to be deleted":   func(n *postgres.NewWorkspace) { n.Desired = workspace.DesiredDeleted },
+		"a deletion":      func(n *postgres.NewWorkspace) { n.Desired = workspace.DesiredDeleted },
 		"unknown backend": func(n *postgres.NewWorkspace) { n.StorageBackend = "nfs" },
 	} {
 		n := newWorkspace("bad", workspace.DesiredStandby)

@@ -111,12 +111,12 @@ func TestConnectionsAreClosed(t *testing.T) {
 	}
 	now := time.Now()
 	for name, end := range map[string]func(*world){
-		"session ends": func(w *world) { w.sessions.end("ann-1") },
-		"stop begins":  func(w *world) { change(w, func(ws *workspace.Workspace) { ws.Operation = workspace.OpStopping }) },
-		"stopped":      func(w *world) { change(w, func(ws *workspace.Workspace) { ws.Phase = workspace.PhaseStandby }) },
-		"deleted":      func(w *world) { change(w, func(ws *workspace.Workspace) { ws.DeletedAt = &now }) },
-		"given away":   func(w *world) { change(w, func(ws *workspace.Workspace) { ws.OwnerID = bob }) },
-		"row gone": func(w *world) {
+		"session ends":  func(w *world) { w.sessions.end("ann-1") },
+		"stop begins":   func(w *world) { change(w, func(ws *workspace.Workspace) { ws.Operation = workspace.OpStopping }) },
+		"stopped":       func(w *world) { change(w, func(ws *workspace.Workspace) { ws.Phase = workspace.PhaseStandby }) },
+		"deleted":       func(w *world) { change(w, func(ws *workspace.Workspace) { ws.DeletedAt = &now }) },
+		"owner changed": func(w *world) { change(w, func(ws *workspace.Workspace) { ws.OwnerID = bob }) },
+		"row removed": func(w *world) {
 			w.store.mu.Lock()
 			delete(w.store.by, wsA)
 			w.store.mu.Unlock()
@@ -138,7 +138,7 @@ func TestConnectionsAreClosed(t *testing.T) {
 			w.runtime.put(wsA, next)
 			w.proxy.Invalidate(wsA)
 		},
-		"container gone": func(w *world) {
+		"container removed": func(w *world) {
 			w.runtime.mu.Lock()
 			delete(w.runtime.at, wsA)
 			w.runtime.mu.Unlock()

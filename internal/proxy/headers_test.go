@@ -138,7 +138,7 @@ func TestRequestHeaders(t *testing.T) {
 			t.Errorf("cookies %q", got)
 		}
 	})
-	t.Run("a workspace's own bearer", func(t *testing.T) {
+	t.Run("a bearer token of the workspace", func(t *testing.T) {
 		send(t, func(h http.Header) { h.Set("Authorization", "Bearer abc") })
 		if got := i.received().Header.Get("Authorization"); got != "Bearer abc" {
 			t.Errorf("Authorization %q", got)

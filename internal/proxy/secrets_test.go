@@ -22,8 +22,8 @@ func TestWithoutCookies(t *testing.T) {
 		in, want []string
 	}{
 		{"none", nil, []string{}},
-		{"others alone", []string{`a=1; b="two; three"; c`}, []string{`a=1; b="two; three"; c`}},
-		{"ours alone", []string{"codehub_session=x"}, []string{}},
+		{"only other cookies", []string{`a=1; b="two; three"; c`}, []string{`a=1; b="two; three"; c`}},
+		{"only reserved cookies", []string{"codehub_session=x"}, []string{}},
 		{"first", []string{"codehub_session=x; a=1"}, []string{"a=1"}},
 		{"middle", []string{"a=1; codehub_session=x;  b=2"}, []string{"a=1;  b=2"}},
 		{"last", []string{"a=1; codehub_session=x"}, []string{"a=1"}},
@@ -34,10 +34,10 @@ func TestWithoutCookies(t *testing.T) {
 		{"without a value", []string{"codehub_session; a=1; codehub_session="}, []string{"a=1"}},
 		{"a value with a sign", []string{"codehub_session=a=b; a=b=c"}, []string{"a=b=c"}},
 		{"in quotes", []string{`a="x; codehub_session=y"; b=1`}, []string{`a="x; b=1`}},
-		{"names that hold ours", []string{"xcodehub_session=1; codehub_session2=2; a=codehub_session"}, []string{"xcodehub_session=1; codehub_session2=2; a=codehub_session"}},
-		{"another case is another's", []string{"Codehub_Session=1"}, []string{"Codehub_Session=1"}},
+		{"names that contain reserved ones", []string{"xcodehub_session=1; codehub_session2=2; a=codehub_session"}, []string{"xcodehub_session=1; codehub_session2=2; a=codehub_session"}},
+		{"another case is not reserved", []string{"Codehub_Session=1"}, []string{"Codehub_Session=1"}},
 		{"several headers", []string{"a=1", "codehub_session=x", "b=2; codehub_session=y"}, []string{"a=1", "b=2"}},
-		{"odd ones stay", []string{" ;; a = 1 ;é=%3B; codehub_session=x;"}, []string{" ;; a = 1 ;é=%3B;"}},
+		{"malformed ones stay", []string{" ;; a = 1 ;é=%3B; codehub_session=x;"}, []string{" ;; a = 1 ;é=%3B;"}},
 	}
 	for _, test := range tests {
 		in := slices.Clone(test.in)
@@ -103,13 +103,13 @@ func TestStrip(t *testing.T) {
 	s := secrets{cookies: ours, isToken: func(s string) bool { return strings.HasPrefix(s, "chub_") }}
 	tests := []struct{ name, in, want string }{
 		{"token", "Bearer chub_abc", ""},
-		{"token, written otherwise", "bEARER   chub_abc ", ""},
-		{"another's bearer", "Bearer eyJhbGciOi", "Bearer eyJhbGciOi"},
+		{"token, other spelling", "bEARER   chub_abc ", ""},
+		{"another bearer token", "Bearer eyJhbGciOi", "Bearer eyJhbGciOi"},
 		{"password", "Basic Y2h1Yl86", "Basic Y2h1Yl86"},
-		{"token, by a tab", "Bearer\tchub_abc", ""},
+		{"token after a tab", "Bearer\tchub_abc", ""},
 		{"another scheme", "Token chub_abc", ""},
 		{"no scheme", "chub_abc", ""},
-		{"a scheme alone", "Bearer", "Bearer"},
+		{"only a scheme", "Bearer", "Bearer"},
 	}
 	for _, test := range tests {
 		h := http.Header{"Authorization": {test.in}, api.TokenHeader: {"chub_abc"}, "X-Other": {"1"}}

@@ -319,13 +319,13 @@ func TestStartDuringEmptyArchive(t *testing.T) {
 func TestMissingArchive(t *testing.T) {
 	t.Parallel()
 	for name, way := range map[string]func(w *world, id workspace.ID, earlier string, putBack func()){
-		"it is back": func(w *world, id workspace.ID, _ string, putBack func()) {
+		"it returns": func(w *world, id workspace.ID, _ string, putBack func()) {
 			putBack()
 			w.recovered(id, workspace.RecoverAfresh)
 			w.awaitPhase(id, workspace.PhaseRunning)
 			w.expect(id, "newer")
 		},
-		"an earlier one": func(w *world, id workspace.ID, earlier string, _ func()) {
+		"an earlier generation": func(w *world, id workspace.ID, earlier string, _ func()) {
 			if _, err := w.DB.RequestRecoverArchive(w.Context(), w.owner, id, earlier); err != nil {
 				w.Fatal(err)
 			}
@@ -343,7 +343,7 @@ func TestMissingArchive(t *testing.T) {
 				w.Error("the new home is not empty")
 			}
 		},
-		"an earlier one that is gone as well": func(w *world, id workspace.ID, earlier string, putBack func()) {
+		"an earlier generation that is missing too": func(w *world, id workspace.ID, earlier string, putBack func()) {
 			putEarlierBack := w.archives.take(w.T, w.archives.Key(id, earlier))
 			if _, err := w.DB.RequestRecoverArchive(w.Context(), w.owner, id, earlier); err != nil {
 				w.Fatal(err)

@@ -82,8 +82,8 @@ func TestInventoryRest(t *testing.T) {
 			s.rows = []*workspace.Workspace{{ID: "0"}, s.rows[0], s.rows[1], {ID: "bb"}, s.rows[2]}
 		}, want: "0bb"},
 		{name: "a removed workspace", change: func(s *inventoryFixture) { s.rows = s.rows[1:] }},
-		{name: "nothing for long", after: maxRest, want: "abc"},
-		{name: "nothing, by a clock that was set back", after: -maxRest, want: "abc"},
+		{name: "no change for long", after: maxRest, want: "abc"},
+		{name: "no change, with a clock that was set back", after: -maxRest, want: "abc"},
 	} {
 		s, r := newInventoryFixture(), &inventory{}
 		if judged := s.tick(r, noon); judged != "abc" {

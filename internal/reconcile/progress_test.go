@@ -31,19 +31,19 @@ func TestRate(t *testing.T) {
 		later         time.Duration
 		rate, left    int64
 	}{
-		"steady":              {steady, none, 20, 0, 1000, 95},
-		"too soon to say":     {steady, none, 3, 0, 0, 0},
-		"it has just stalled": {steady, none, 20, 5 * time.Second, 500, 190},
-		"it has stalled":      {steady, none, 20, time.Minute, 0, 0},
-		"faster recently":     {func(n int) int64 { return max(0, int64(n-40)) * 500 }, none, 80, 0, 2000, 40},
-		"small files remain":  {steady, func(n int) int64 { return int64(n) / 4 }, 20, 0, 1000, 995},
-		"read again from the beginning, then on": {func(n int) int64 {
+		"steady":               {steady, none, 20, 0, 1000, 95},
+		"too early for a rate": {steady, none, 3, 0, 0, 0},
+		"stalled a moment ago": {steady, none, 20, 5 * time.Second, 500, 190},
+		"stalled":              {steady, none, 20, time.Minute, 0, 0},
+		"faster recently":      {func(n int) int64 { return max(0, int64(n-40)) * 500 }, none, 80, 0, 2000, 40},
+		"small files remain":   {steady, func(n int) int64 { return int64(n) / 4 }, 20, 0, 1000, 995},
+		"read again from the beginning, then further": {func(n int) int64 {
 			if n == 0 {
 				return 50_000
 			}
 			return 50_000 + steady(n)
 		}, none, 20, 0, 1000, 45},
-		"more than was thought": {func(n int) int64 { return 100_000 + steady(n) }, none, 20, 0, 1000, 0},
+		"more than the total": {func(n int) int64 { return 100_000 + steady(n) }, none, 20, 0, 1000, 0},
 	} {
 		var m meter
 		m.record(start.Add(-10*time.Millisecond), packing) // the start of a report that is read again

@@ -131,7 +131,7 @@ func TestKilledWhilePacking(t *testing.T) {
 // SIGTERM ends a job at once, whatever it waits for.
 func TestSIGTERM(t *testing.T) {
 	t.Parallel()
-	for name, spec := range map[string]*Spec{"before its orders": nil, "while the server is away": {
+	for name, spec := range map[string]*Spec{"before its instructions": nil, "while the server is away": {
 		Kind: "archive", Claim: testClaim, Meta: testMeta(),
 		Signed: &Signed{Meta: "https://bucket/meta?sig", Upload: &transfer.Ticket{PartSize: 5 << 20, Parts: []string{"https://bucket/part?sig"}}},
 	}} {

@@ -57,7 +57,7 @@ func TestSigns(t *testing.T) {
 			{"a key in an editor", forHost, call(modelChanged, `[{"path":"/a"},{"changes":["`+long+`"]},true]`), kinds(activity.Typing)},
 			{"a file that changed on disk", forHost, call(modelChanged, `[{"path":"/a"},{"changes":["`+long+`true]"]},false]`), nil},
 			{"the first key in a file", forHost, call(modelDirty, `[{"path":"/a"},true]`), kinds(activity.Typing)},
-			{"a file as it was", forHost, call(modelDirty, `[{"path":"/a"},false]`), nil},
+			{"an unchanged file", forHost, call(modelDirty, `[{"path":"/a"},false]`), nil},
 			{"a file saved", forHost, call(modelSaved, `[{"path":"/a"}]`), kinds(activity.Typing)},
 			{"completion", forHost, call(completion, `[4,{"path":"/a"}]`), kinds(activity.Typing)},
 			{"the cursor", forHost, call(editorChanged, `["e",{"selections":{"selections":[],"source":"keyboard"}}]`), kinds(activity.Presence)},
@@ -66,17 +66,17 @@ func TestSigns(t *testing.T) {
 			{"the wheel", forHost, call(editorChanged, `["e",{"options":null,"selections":null,"visibleRanges":[{"startLineNumber":1}]}]`), kinds(activity.Presence)},
 			{"a script moves the cursor", forHost, call(editorChanged, `["e",{"selections":{"selections":[],"source":"api"}}]`), nil},
 			{"output, with shell integration", forHost, call(shellPrinted, `[1,"x"]`), kinds(activity.Output)},
-			{"a method that speaks of another", forHost, call("$log", `["$acceptModelSaved",true]`), nil},
+			{"a method with another's name as argument", forHost, call("$log", `["$acceptModelSaved",true]`), nil},
 			{"a reply", forHost, vs(kindRegular, []byte{7, 0, 0, 0, 1, 1, 17, '$', 'a'}), nil},
 			{"a control message", forHost, vs(kindControl, call(modelSaved, "[]")[headSize:]), nil},
-			{"that of the other WebSocket", forHost, request(terminalChannel, terminalTyped, `[1,"l"]`), nil},
+			{"a message of the other WebSocket", forHost, request(terminalChannel, terminalTyped, `[1,"l"]`), nil},
 
 			{"telemetry", forManage, request("telemetry", "ping", `[]`), nil},
 			{"a key in a terminal", forManage, request(terminalChannel, terminalTyped, `[1,"l"]`), kinds(activity.Typing)},
 			{"a terminal's answer to a shell", forManage, request(terminalChannel, terminalTyped, `[1,"\u001b[?1;2c"]`), nil},
 			{"a terminal's size", forManage, request(terminalChannel, "$resize", `[1,80,24]`), nil},
 			{"a file written at load", forManage, request("remoteFilesystem", "writeFile", `["`+terminalTyped+`"]`), nil},
-			{"that of the other WebSocket", forManage, call(modelSaved, `[]`), nil},
+			{"a message of the other WebSocket", forManage, call(modelSaved, `[]`), nil},
 			{"nothing", forManage, vs(kindRegular, nil), nil},
 			{"cut short", forManage, vs(kindRegular, []byte{valueArray, 4, valueInt, requestPromise, valueInt}), nil},
 		} {
@@ -100,7 +100,7 @@ func TestTerminalOutput(t *testing.T) {
 			want   []activity.Kind
 		}{
 			{"output", fired(`{"id":1,"event":"Fri Nov 20\r\n"}`), kinds(activity.Output)},
-			{"much of it", fired(`{"id":12,"event":"` + strings.Repeat("abc", 100_000) + `"}`), kinds(activity.Output)},
+			{"a large amount", fired(`{"id":12,"event":"` + strings.Repeat("abc", 100_000) + `"}`), kinds(activity.Output)},
 			{"keep-alive", keepAlive, nil},
 			{"a terminal's property", fired(`{"id":1,"event":{"property":{"type":"title","value":","}}}`), nil},
 			{"a file changed", fired(`[{"type":0,"resource":{"path":",\"event\":\""}}]`), nil},
@@ -286,14 +286,14 @@ func TestForwarded(t *testing.T) {
 func TestUndecodableTrafficCounts(t *testing.T) {
 	t.Parallel()
 	for what, garbage := range map[string][]byte{
-		"no frame":         bytes.Repeat([]byte{0xff}, 14),
-		"not masked":       frame(final|opBinary, []byte("x"), false),
-		"not compressed":   frame(final|compressed|opBinary, bytes.Repeat([]byte{0xff}, 20), true),
-		"no message":       frame(final|opBinary, bytes.Repeat([]byte{0}, 20), true),
-		"one of no kind":   frame(final|opBinary, vs(200, nil), true),
-		"two at once":      append(frame(opBinary, vs(9, nil), true), frame(opBinary, vs(9, nil), true)...),
-		"nothing to go on": frame(final|opContinuation, vs(9, nil), true),
-		"a final block":    frame(final|compressed|opBinary, []byte{1, 0, 0, 0xff, 0xff, 'x'}, true),
+		"no frame":                     bytes.Repeat([]byte{0xff}, 14),
+		"not masked":                   frame(final|opBinary, []byte("x"), false),
+		"not compressed":               frame(final|compressed|opBinary, bytes.Repeat([]byte{0xff}, 20), true),
+		"no message":                   frame(final|opBinary, bytes.Repeat([]byte{0}, 20), true),
+		"a message of unknown kind":    frame(final|opBinary, vs(200, nil), true),
+		"a message within another":     append(frame(opBinary, vs(9, nil), true), frame(opBinary, vs(9, nil), true)...),
+		"a continuation of no message": frame(final|opContinuation, vs(9, nil), true),
+		"a final block":                frame(final|compressed|opBinary, []byte{1, 0, 0, 0xff, 0xff, 'x'}, true),
 	} {
 		b := newTab(t, true)
 		b.greet(forHost)
