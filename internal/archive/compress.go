@@ -22,7 +22,7 @@ const (
 
 func workers() int { return min(max(runtime.GOMAXPROCS(0), 1), maxWorkers) }
 
-// compressor cuts what is written to it into frames, compresses them on all
+// compressor splits its input into frames, compresses them on all
 // cores and writes them in order: frames, sha256, w.
 type compressor struct {
 	ctx    context.Context

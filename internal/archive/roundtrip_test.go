@@ -105,11 +105,11 @@ func TestGNUTarReadsIt(t *testing.T) {
 
 	list := exec.Command("tar", "--zstd", "--quoting-style=literal", "--null", "-tf", name)
 	list.Env = append(os.Environ(), "LC_ALL=C")
-	var said strings.Builder
-	list.Stderr = &said
+	var stderr strings.Builder
+	list.Stderr = &stderr
 	out, err := list.Output()
-	if err != nil || said.Len() > 0 {
-		t.Fatalf("tar -t: %v: %s", err, said.String())
+	if err != nil || stderr.Len() > 0 {
+		t.Fatalf("tar -t: %v: %s", err, stderr.String())
 	}
 	if n := int64(strings.Count(string(out), "\n")); n < meta.Entries {
 		t.Errorf("tar -t lists %d lines for %d entries", n, meta.Entries)

@@ -33,7 +33,7 @@ type Progress func(bytes, entries int64)
 // progressEvery is the shortest time between two calls of Progress.
 const progressEvery = 200 * time.Millisecond
 
-// meter counts what is done and reports it from time to time.
+// meter counts bytes and entries and reports them periodically.
 type meter struct {
 	Stats
 	report Progress

@@ -101,13 +101,13 @@ func TestParseKey(t *testing.T) {
 	}
 }
 
-// stubborn is a store whose nth Delete fails.
-type stubborn struct {
+// failingDelete is a store whose nth Delete fails.
+type failingDelete struct {
 	*store.Folder
 	left int
 }
 
-func (s *stubborn) Delete(ctx context.Context, key string) error {
+func (s *failingDelete) Delete(ctx context.Context, key string) error {
 	if s.left--; s.left < 0 {
 		return store.ErrUnavailable
 	}
@@ -133,7 +133,7 @@ func TestDelete(t *testing.T) {
 	})
 	f := newFolder(t)
 	row := f.archived(t, homeOf(t, 1000))
-	f.Store = &stubborn{store.NewFolder(f.Folder), 1}
+	f.Store = &failingDelete{store.NewFolder(f.Folder), 1}
 	wantErr(t, f.Delete(t.Context(), row.ArchiveKey), store.ErrUnavailable)
 	if a, err := f.State(t.Context(), row); a != lifecycle.ArchiveMissing || err != nil {
 		t.Errorf("an interrupted removal: %v, %v", a, err)

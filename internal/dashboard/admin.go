@@ -31,7 +31,7 @@ type adminView struct {
 	Status  api.AdminStatus
 	Orphans []api.Orphan
 	Stale   bool // activity has not been recorded for a while
-	People  []userView
+	Users   []userView
 	Next    string // address of the next page of users; empty on the last
 	First   bool   // the first page of users
 	Now     time.Time
@@ -99,7 +99,7 @@ func (d *Dashboard) readAdmin(ctx context.Context, c workspace.Caller, cursor st
 		return v, err
 	}
 	for _, a := range list.Users {
-		v.People = append(v.People, userView{
+		v.Users = append(v.Users, userView{
 			Account: a, Self: a.ID == c.UserID, PerUser: v.Status.PerUser, Locked: a.LockedTill != nil && a.LockedTill.After(v.Now),
 		})
 	}
@@ -156,7 +156,7 @@ func (f *adminFeed) next(ctx context.Context) ([]byte, bool, error) {
 // adminParts are the fragments of the page.
 var adminParts = []string{"admin-status", "admin-orphans", "admin-people"}
 
-// show returns the fragments among parts that differ from what was sent.
+// show returns the fragments among parts that have changed since they were sent.
 func (f *adminFeed) show(v adminView, n notices, parts ...string) ([]byte, bool, error) {
 	v.OOB, v.Now = true, time.Time{} // see timeless
 	html := map[string]string{}

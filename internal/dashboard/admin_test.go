@@ -187,7 +187,7 @@ func TestAdminsAlone(t *testing.T) {
 			t.Errorf("GET %s: %d", p, a.status)
 		}
 		if a := nobody.get(p); a.status != http.StatusSeeOther || !strings.HasPrefix(a.header.Get("Location"), "/login") {
-			t.Errorf("GET %s by nobody: %d", p, a.status)
+			t.Errorf("GET %s without a session: %d", p, a.status)
 		}
 	}
 	for _, p := range post {
@@ -197,7 +197,7 @@ func TestAdminsAlone(t *testing.T) {
 			}
 		}
 		if a := nobody.post(p, form); a.status != http.StatusSeeOther || !strings.HasPrefix(a.header.Get("Location"), "/login") {
-			t.Errorf("POST %s by nobody: %d", p, a.status)
+			t.Errorf("POST %s without a session: %d", p, a.status)
 		}
 	}
 	l := ann.listen("?admin=1")

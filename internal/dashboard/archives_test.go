@@ -139,7 +139,7 @@ func TestRecoverFromAnArchive(t *testing.T) {
 	b := w.loggedIn()
 	id := w.add("project", standby)
 	path := "/workspaces/" + string(id)
-	asked := func() string {
+	requested := func() string {
 		t.Helper()
 		ws, err := w.DB.Workspace(t.Context(), w.caller("admin"), id)
 		if err != nil {
@@ -162,18 +162,18 @@ func TestRecoverFromAnArchive(t *testing.T) {
 	contains(t, "the page offers it", b.get(path).body, `recover-archive?from=detail&amp;archive_op_id=`+generation0)
 
 	a := b.htmx(path+"/recover-archive", url.Values{"archive": {generation0}, "confirm": {"projekt"}, "from": {"detail"}})
-	if a.status != http.StatusUnprocessableEntity || asked() != "" {
-		t.Errorf("wrong name: %d, action %q", a.status, asked())
+	if a.status != http.StatusUnprocessableEntity || requested() != "" {
+		t.Errorf("wrong name: %d, action %q", a.status, requested())
 	}
 	contains(t, "wrong name", a.body, "does not match the workspace name", `value="`+generation0+`" checked`)
 	a = b.htmx(path+"/recover-archive", url.Values{"archive": {generation3}, "confirm": {"project"}})
-	if a.status != http.StatusUnprocessableEntity || asked() != "" {
-		t.Errorf("unknown archive: %d, action %q", a.status, asked())
+	if a.status != http.StatusUnprocessableEntity || requested() != "" {
+		t.Errorf("unknown archive: %d, action %q", a.status, requested())
 	}
 	contains(t, "unknown archive", a.body, "Choose one of these archives")
 	a = b.htmx(path+"/recover-archive", url.Values{"archive": {generation0}, "confirm": {"project"}, "from": {"detail"}})
-	if a.status != http.StatusOK || asked() != "archive "+generation0 {
-		t.Errorf("%d, action %q", a.status, asked())
+	if a.status != http.StatusOK || requested() != "archive "+generation0 {
+		t.Errorf("%d, action %q", a.status, requested())
 	}
 	contains(t, "done", a.body, "from the archive.", `id="panel"`, `id="archives"`)
 
@@ -191,8 +191,8 @@ func TestRecoverFromAnArchive(t *testing.T) {
 
 	// Data that is not lost is not replaced.
 	w.observe(id, failed(workspace.ErrTimeout, "x"))
-	if a = b.htmx(path+"/recover-archive", url.Values{"archive": {generation0}, "confirm": {"project"}}); a.status != http.StatusConflict || asked() != "" {
-		t.Errorf("not lost: %d, action %q", a.status, asked())
+	if a = b.htmx(path+"/recover-archive", url.Values{"archive": {generation0}, "confirm": {"project"}}); a.status != http.StatusConflict || requested() != "" {
+		t.Errorf("not lost: %d, action %q", a.status, requested())
 	}
 }
 

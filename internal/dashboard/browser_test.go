@@ -39,7 +39,7 @@ func (w *world) tab() *tab {
 	tabs <- struct{}{}
 	w.t.Cleanup(func() { <-tabs })
 	b := &tab{t: w.t, w: w, ctx: chromium.Shared(w.t)}
-	if err := chromedp.Listen(b.ctx, b.heard); err != nil {
+	if err := chromedp.Listen(b.ctx, b.onEvent); err != nil {
 		w.t.Fatalf("open a tab: %v", err)
 	}
 	if _, err := chromedp.Call(b.ctx, log.Enable, cdp.Empty{}); err != nil {
@@ -55,7 +55,7 @@ func (w *world) tab() *tab {
 	return b
 }
 
-func (b *tab) heard(ev any) {
+func (b *tab) onEvent(ev any) {
 	switch ev := ev.(type) {
 	case *runtime.EventExceptionThrown:
 		b.complain(thrown(ev.ExceptionDetails))

@@ -234,7 +234,7 @@ func (b *feedBase) withNotices(names []string, html map[string]string, n notices
 	return names, nil
 }
 
-// fresh returns, in order, the fragments that differ from what was sent.
+// fresh returns, in order, the fragments that have changed since they were sent.
 func (b *feedBase) fresh(names []string, html map[string]string) []byte {
 	var out bytes.Buffer
 	for _, n := range names {
@@ -271,7 +271,7 @@ type stream struct {
 func (s *stream) event(name string, data []byte) error {
 	var b bytes.Buffer
 	if s.sent.IsZero() {
-		// A browser that reconnects sends this id, which tells that its page is no longer as it
+		// A browser that reconnects sends this id: its page may no longer be as it
 		// was loaded.
 		fmt.Fprintf(&b, "retry: %d\nid: 1\n", time.Second.Milliseconds())
 	}

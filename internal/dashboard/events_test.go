@@ -265,12 +265,12 @@ func TestStreamRefused(t *testing.T) {
 
 // agenda is a feed with fixed times of its next change.
 type agenda struct {
-	at     []time.Time
-	looked []time.Time
+	at          []time.Time
+	refreshedAt []time.Time
 }
 
 func (a *agenda) next(context.Context) ([]byte, bool, error) {
-	a.looked = append(a.looked, time.Now())
+	a.refreshedAt = append(a.refreshedAt, time.Now())
 	return nil, false, nil
 }
 
@@ -296,7 +296,7 @@ func TestStreamLooksWhenSomethingIsDue(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got []time.Duration
-		for _, at := range a.looked {
+		for _, at := range a.refreshedAt {
 			got = append(got, at.Sub(began))
 		}
 		want := []time.Duration{0, 7 * time.Second, 7*time.Second + gather, 37*time.Second + gather, 50 * time.Second}

@@ -58,7 +58,7 @@ func (f *listFeed) next(ctx context.Context) ([]byte, bool, error) {
 	return f.show(l, n)
 }
 
-// show returns the fragments of l and n that differ from what was sent.
+// show returns the fragments of l and n that have changed since they were sent.
 func (f *listFeed) show(l listView, n notices) ([]byte, bool, error) {
 	busy, announced := false, ""
 	settle := func(views []view) []view {
@@ -140,7 +140,7 @@ func (f *detailFeed) next(ctx context.Context) ([]byte, bool, error) {
 	return f.show(v, n)
 }
 
-// show returns the fragments of v and n that differ from what was sent.
+// show returns the fragments of v and n that have changed since they were sent.
 func (f *detailFeed) show(v detailView, n notices) ([]byte, bool, error) {
 	v.view, v.OOB = timeless(v.view), true
 	var err error

@@ -34,7 +34,7 @@ type form struct {
 	Lasting     []int        // seconds to choose from
 	Max         int          // the longest choice, in seconds
 	TTL         workspace.TTL
-	Person      *postgres.User // the user that an administrator edits, if any
+	User        *postgres.User // the user that an administrator edits, if any
 	MaxRunning  int            // running limit of users without a custom one, 0 for none
 	Limit       *limitView     // the running limit that the new workspace would exceed, if any
 	Grace       bool           // a deletion can be undone
@@ -88,8 +88,8 @@ func (f *form) Heading() string {
 	switch {
 	case f.W != nil:
 		return f.lang.T(key, f.W.Name)
-	case f.Person != nil:
-		return f.lang.T(key, f.Person.Username)
+	case f.User != nil:
+		return f.lang.T(key, f.User.Username)
 	case f.Token != nil:
 		return f.lang.T(key, f.Token.Name)
 	}

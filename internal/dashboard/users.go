@@ -36,7 +36,7 @@ func (d *Dashboard) userForm(name string, r *http.Request) (*form, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.Person = &u
+	f.User = &u
 	f.Action = "/admin/people/" + u.ID + "/" + strings.TrimPrefix(name, "person-")
 	switch {
 	case u.MaxRunning == nil:
@@ -128,7 +128,7 @@ func (d *Dashboard) changeUser(name string) callerHandler {
 			d.again(w, r, c, f)
 			return
 		}
-		a, err := d.Admin.PatchAccount(r.Context(), c, f.Person.ID, p)
+		a, err := d.Admin.PatchAccount(r.Context(), c, f.User.ID, p)
 		if err != nil {
 			d.refuseUserForm(w, r, c, f, err)
 			return

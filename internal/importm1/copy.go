@@ -91,7 +91,7 @@ func (r *run) copy(ctx context.Context, i *postgres.Import, home string, meta ar
 func (r *run) pack(ctx context.Context, home, key string) (archive.Stats, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	seen, said := false, time.Now()
+	seen, reportedAt := false, time.Now()
 	stats, err := archive.PackTo(ctx, home, archive.PackOptions{Progress: func(n, entries int64) {
 		if !seen {
 			seen = true
@@ -99,8 +99,8 @@ func (r *run) pack(ctx context.Context, home, key string) (archive.Stats, error)
 				cancel(err)
 			}
 		}
-		if time.Since(said) > 10*time.Second {
-			said = time.Now()
+		if time.Since(reportedAt) > 10*time.Second {
+			reportedAt = time.Now()
 			r.Log.InfoContext(ctx, "copying a home", "home", home, "bytes", n, "entries", entries)
 		}
 	}}, func(ctx context.Context, from io.Reader) (int64, error) { return r.Bucket.Store.Put(ctx, key, from) })

@@ -208,19 +208,19 @@ func TestDryRun(t *testing.T) {
 	w.run(w.id("wX0"), false)
 	tables := []string{"users", "workspaces", "archives", "m1_users", "m1_workspaces", "audit_log"}
 	before, containers := w.dump(w.dsn, tables...), w.containers()
-	said := w.bring(func(c *Config) { c.DryRun = true })
+	planned := w.bring(func(c *Config) { c.DryRun = true })
 	if after := w.dump(w.dsn, tables...); after != before || len(w.objects()) != 0 {
 		t.Errorf("a dry run has changed\n%s\nto\n%s\nand the bucket holds %v", before, after, w.objects())
 	}
 	equal(t, "containers after a dry run", containers, w.containers())
 
 	done := w.bring()
-	if !said.DryRun || done.DryRun {
+	if !planned.DryRun || done.DryRun {
 		t.Error("the reports do not differ in dry_run")
 	}
 	for i := range done.Workspaces {
 		done.Workspaces[i].Home, done.Workspaces[i].Container = nil, ""
 	}
 	done.DryRun = true
-	equal(t, "said and done", said, done)
+	equal(t, "the dry run and the import", planned, done)
 }

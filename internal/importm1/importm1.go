@@ -32,7 +32,7 @@ type Config struct {
 	DefaultImage string // if the old image cannot be used
 	Image        string // optional: replaces the image of all workspaces
 	Admin        string // optional: username of a new administrator
-	JoinUsers    bool   // users of the same name are the same people
+	JoinUsers    bool   // users of the same name are the same person
 	DryRun       bool   // report without changing anything
 
 	Log *slog.Logger
@@ -169,7 +169,7 @@ func (r *run) ownerName(m SourceWorkspace, owners map[string]owner) string {
 }
 
 // affectsAll reports whether an error would fail every other workspace too, so
-// that none is stopped in vain.
+// that no further container is stopped.
 func (r *run) affectsAll(ctx context.Context, err error) bool {
 	if err == nil {
 		return false

@@ -195,8 +195,8 @@ func TestImportOddValues(t *testing.T) {
 	ids := map[string]bool{}
 	for old, name := range names {
 		r := report.of(t, old)
-		said := strings.Join(r.Notes, "; ")
-		if r.Result != Imported || r.Name != name || w.row(r.ID).Name != name || !strings.Contains(said, notes[old]) || (notes[old] == "") != (said == "") {
+		joined := strings.Join(r.Notes, "; ")
+		if r.Result != Imported || r.Name != name || w.row(r.ID).Name != name || !strings.Contains(joined, notes[old]) || (notes[old] == "") != (joined == "") {
 			t.Errorf("%.40q: %+v, want it as %.40q with a note of %q", old, r, name, notes[old])
 		}
 		if utf8.RuneCountInString(r.Name) > workspace.MaxName || !workspace.ValidID(r.ID) || ids[r.ID] {
@@ -259,11 +259,11 @@ func TestUsers(t *testing.T) {
 		"한글": "imported 한글", decomposed: "imported 한글-2", "!!!": Left, strings.Repeat("x", 80): "imported " + strings.Repeat("x", 64),
 		"KIM": "imported KIM-3", "operator": Left,
 	}
-	said := w.bring(func(c *Config) { c.DryRun = true })
+	planned := w.bring(func(c *Config) { c.DryRun = true })
 	report := w.bring()
 	check(report, want)
-	said.DryRun = false
-	equal(t, "said and done", said, report)
+	planned.DryRun = false
+	equal(t, "the dry run and the import", planned, report)
 	if r := report.of(t, id); r.Result != Left || r.Reason != "its owner was not imported" {
 		t.Errorf("%+v", r)
 	}

@@ -87,8 +87,8 @@ func TestRequestRecoverArchive(t *testing.T) {
 	if d := cmp.Diff([]string{"ann workspace.create", "ann workspace.recover"}, e.audited(string(w.ID))); d != "" {
 		t.Error(d)
 	}
-	if said := query[string](e, `SELECT details ->> 'archive_key' FROM audit_log WHERE action = 'workspace.recover'`); said != key {
-		t.Errorf("the audit log has %q", said)
+	if recorded := query[string](e, `SELECT details ->> 'archive_key' FROM audit_log WHERE action = 'workspace.recover'`); recorded != key {
+		t.Errorf("the audit log has %q", recorded)
 	}
 	// Another recovery replaces the request.
 	if got = must(e.RequestRecover(ctx, ann, w.ID, workspace.RecoverAfresh))(t); got.RecoverFrom != nil {

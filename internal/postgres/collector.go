@@ -322,7 +322,7 @@ func (c *Collector) Forget(ctx context.Context, age time.Duration) (n int64, err
 	return n, failed("forget removed archives", err)
 }
 
-// CollectionSettings are how long a server keeps what was deleted or replaced, as
+// CollectionSettings are how long a server keeps deleted and replaced archives, as
 // codehub serve declares them.
 type CollectionSettings struct {
 	DeleteGrace time.Duration `name:"delete-grace" env:"CODEHUB_DELETE_GRACE" min:"0s" max:"87600h" default:"2h" help:"Minimum time for which a deletion can be undone (0 = not at all)."`

@@ -23,8 +23,8 @@ func (c *Controller) Owner(ctx context.Context, id workspace.ID) (username strin
 }
 
 // ClaimArchive records the archive that an operation of this claim will create, before
-// any of it is in the bucket: garbage collection removes only recorded archives. It is
-// false, and nothing is recorded, if the claim is over. A second call is no error.
+// any of it is in the bucket: garbage collection removes only recorded archives. It returns
+// false and records nothing if the claim has ended. A second call is not an error.
 func (c *Controller) ClaimArchive(ctx context.Context, id workspace.ID, claim, key string) (ours bool, err error) {
 	err = c.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `

@@ -178,7 +178,7 @@ func asError(t testing.TB, err error) *workspace.Error {
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// logTo is a logger that tells of each of its lines.
+// logTo returns a logger that sends each of its lines to a channel.
 func logTo(lines chan<- struct{}) *slog.Logger {
 	return slog.New(slog.NewTextHandler(writerFunc(func(b []byte) (int, error) {
 		lines <- struct{}{}

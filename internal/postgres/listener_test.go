@@ -17,20 +17,20 @@ import (
 
 // listening is a running listener.
 type listening struct {
-	heard chan postgres.Notification
-	gaps  chan struct{}
-	done  chan error
-	stop  context.CancelFunc
+	received chan postgres.Notification
+	gaps     chan struct{}
+	done     chan error
+	stop     context.CancelFunc
 }
 
 func listen(t *testing.T, l *postgres.Listener) *listening {
 	ctx, cancel := context.WithCancel(t.Context())
 	r := &listening{
-		heard: make(chan postgres.Notification, 1000), gaps: make(chan struct{}, 1000),
+		received: make(chan postgres.Notification, 1000), gaps: make(chan struct{}, 1000),
 		done: make(chan error, 1), stop: cancel,
 	}
 	go func() {
-		r.done <- l.Run(ctx, func(n postgres.Notification) { r.heard <- n }, func() { r.gaps <- struct{}{} })
+		r.done <- l.Run(ctx, func(n postgres.Notification) { r.received <- n }, func() { r.gaps <- struct{}{} })
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -42,7 +42,7 @@ func listen(t *testing.T, l *postgres.Listener) *listening {
 }
 
 func (l *listening) next(channel string) {
-	for n := range l.heard {
+	for n := range l.received {
 		if n.Channel == channel {
 			return
 		}
@@ -50,8 +50,8 @@ func (l *listening) next(channel string) {
 }
 
 func (l *listening) forget() {
-	for len(l.heard) > 0 {
-		<-l.heard
+	for len(l.received) > 0 {
+		<-l.received
 	}
 }
 
@@ -100,14 +100,14 @@ func TestListenerPings(t *testing.T) {
 	for range 2 {
 		cut()
 		<-l.gaps
-		for heard := false; !heard; {
+		for received := false; !received; {
 			l.forget()
 			e.workspace(e.user(time.Now().String()), nil)
 			for waiting := true; waiting; {
 				select {
-				case n := <-l.heard:
-					heard = n.Channel == postgres.ChannelWake
-					waiting = !heard
+				case n := <-l.received:
+					received = n.Channel == postgres.ChannelWake
+					waiting = !received
 				case <-l.gaps:
 					waiting = false
 				}

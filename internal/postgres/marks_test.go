@@ -75,7 +75,7 @@ func TestApplyRollbackIsAtomic(t *testing.T) {
 		return nil
 	}
 	live := workspace.Home{State: workspace.HomeLive, Claim: "c"}
-	const lost, nobodys workspace.ID = "019a7c1e-3f00-7abc-8def-0123456789ab", "019a7c1e-3f00-7abc-8def-0123456789ac"
+	const lost, ownerless workspace.ID = "019a7c1e-3f00-7abc-8def-0123456789ab", "019a7c1e-3f00-7abc-8def-0123456789ac"
 	fresh := func(id workspace.ID, owner string) postgres.RollbackStep {
 		return postgres.RollbackStep{
 			ID: id, Owner: owner, Name: "made since", ImageRef: "image",
@@ -85,7 +85,7 @@ func TestApplyRollbackIsAtomic(t *testing.T) {
 	steps := []postgres.RollbackStep{
 		{ID: ws.ID, Seen: seen(ws.ID), Home: live, Desired: workspace.DesiredStandby},
 		{ID: taken.ID, Seen: seen(taken.ID), Home: live, Desired: workspace.DesiredStandby, Undelete: true},
-		fresh(lost, "Carl"), fresh(nobodys, ""),
+		fresh(lost, "Carl"), fresh(ownerless, ""),
 	}
 	if err := e.ApplyRollback(t.Context(), admin, steps); workspace.CodeOf(err) != workspace.CodeNotOnHold {
 		t.Fatalf("not on hold: %v", err)
@@ -115,11 +115,11 @@ func TestApplyRollbackIsAtomic(t *testing.T) {
 		t.Fatal(err)
 	}
 	for id, want := range map[workspace.ID]postgres.RollbackRow{
-		ws.ID:    {Owner: "ann", Name: "one", Desired: workspace.DesiredStandby, Phase: workspace.PhasePending, Home: live},
-		taken.ID: {Owner: "ann", Name: "two (2)", Desired: workspace.DesiredStandby, Phase: workspace.PhasePending, Home: live},
-		other.ID: {Owner: "ann", Name: "two", Desired: workspace.DesiredStandby, Phase: workspace.PhasePending, Home: workspace.Home{State: workspace.HomeAbsent}},
-		lost:     {Owner: "Carl", Name: "made since", Desired: workspace.DesiredRunning, Phase: workspace.PhaseRunning, Home: live},
-		nobodys:  {Owner: "boss", Name: "made since", Desired: workspace.DesiredRunning, Phase: workspace.PhaseRunning, Home: live},
+		ws.ID:     {Owner: "ann", Name: "one", Desired: workspace.DesiredStandby, Phase: workspace.PhasePending, Home: live},
+		taken.ID:  {Owner: "ann", Name: "two (2)", Desired: workspace.DesiredStandby, Phase: workspace.PhasePending, Home: live},
+		other.ID:  {Owner: "ann", Name: "two", Desired: workspace.DesiredStandby, Phase: workspace.PhasePending, Home: workspace.Home{State: workspace.HomeAbsent}},
+		lost:      {Owner: "Carl", Name: "made since", Desired: workspace.DesiredRunning, Phase: workspace.PhaseRunning, Home: live},
+		ownerless: {Owner: "boss", Name: "made since", Desired: workspace.DesiredRunning, Phase: workspace.PhaseRunning, Home: live},
 	} {
 		got := seen(id)
 		if got.Owner != want.Owner || got.Name != want.Name || got.Desired != want.Desired || got.Phase != want.Phase || got.Home != want.Home || got.DeletedAt != nil {

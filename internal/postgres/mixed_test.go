@@ -71,12 +71,12 @@ func TestMixedCalls(t *testing.T) {
 }
 
 func anyCall(ctx context.Context, e *env, r *rand.Rand, who workspace.Caller, id workspace.ID, name string) (err error) {
-	wishes := []workspace.DesiredState{workspace.DesiredRunning, workspace.DesiredStandby, workspace.DesiredArchived}
+	states := []workspace.DesiredState{workspace.DesiredRunning, workspace.DesiredStandby, workspace.DesiredArchived}
 	switch r.IntN(12) {
 	case 0:
-		_, err = e.CreateWorkspace(ctx, who, newWorkspace(name, wishes[r.IntN(2)]))
+		_, err = e.CreateWorkspace(ctx, who, newWorkspace(name, states[r.IntN(2)]))
 	case 1, 2, 3:
-		_, err = e.PatchWorkspace(ctx, who, id, postgres.Patch{Edit: workspace.Edit{Memo: &name}, Desired: &wishes[r.IntN(3)], Queue: r.IntN(2) == 0})
+		_, err = e.PatchWorkspace(ctx, who, id, postgres.Patch{Edit: workspace.Edit{Memo: &name}, Desired: &states[r.IntN(3)], Queue: r.IntN(2) == 0})
 	case 4:
 		_, err = e.Wake(ctx, who, id)
 	case 5:

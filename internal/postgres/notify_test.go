@@ -15,15 +15,15 @@ import (
 	"codehub/internal/postgres"
 )
 
-// heard collects the database's notifications. A notification of its own, which comes after all
+// notificationLog collects the database's notifications. A notification of its own, which comes after all
 // earlier ones, ends a collection.
-type heard struct {
+type notificationLog struct {
 	e    *env
 	conn *pgx.Conn
 	n    int
 }
 
-func (e *env) hear() *heard {
+func (e *env) hear() *notificationLog {
 	e.Helper()
 	c := e.conn()
 	for _, channel := range []string{postgres.ChannelSSE, postgres.ChannelWake, postgres.ChannelDeleted, postgres.ChannelAuth, "fence"} {
@@ -31,11 +31,11 @@ func (e *env) hear() *heard {
 			e.Fatal(err)
 		}
 	}
-	return &heard{e: e, conn: c}
+	return &notificationLog{e: e, conn: c}
 }
 
 // since returns the notifications since the last call.
-func (h *heard) since() (list []postgres.Notification) {
+func (h *notificationLog) since() (list []postgres.Notification) {
 	h.e.Helper()
 	h.n++
 	fence := fmt.Sprint(h.n)
@@ -56,7 +56,7 @@ func (h *heard) since() (list []postgres.Notification) {
 }
 
 // channels returns the channels of the notifications since the last call, sorted.
-func (h *heard) channels() string {
+func (h *notificationLog) channels() string {
 	h.e.Helper()
 	var out []string
 	for _, n := range h.since() {
@@ -142,7 +142,7 @@ func TestAuthNotifications(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	told := func(names ...string) (out []string) {
+	notified := func(names ...string) (out []string) {
 		for _, n := range names {
 			if n != "" {
 				n = hex.EncodeToString(hash(n))
@@ -184,21 +184,21 @@ func TestAuthNotifications(t *testing.T) {
 	if err := e.DeleteSession(ctx, hash("a")); err != nil {
 		t.Fatal(err)
 	}
-	expect("logout", told("a"))
+	expect("logout", notified("a"))
 	must(e.DeleteExpiredSessions(ctx))(t)
-	expect("expiry", told("over"))
+	expect("expiry", notified("over"))
 	if err := e.DeleteToken(ctx, ann, token.ID); err != nil {
 		t.Fatal(err)
 	}
-	expect("token", told("t"))
+	expect("token", notified("t"))
 	if err := e.SetPassword(ctx, ann.UserID, must(e.User(ctx, ann.UserID))(t).PasswordHash, "new"); err != nil {
 		t.Fatal(err)
 	}
-	expect("password", told("", "b", "u"))
+	expect("password", notified("", "b", "u"))
 	for _, set := range []string{`disabled = true`, `admin = true`, `max_running = 1`, `username = 'Ann'`} {
 		e.exec(`UPDATE users SET ` + set)
-		expect(set, told(""))
+		expect(set, notified(""))
 	}
 	e.exec(`DELETE FROM users`)
-	expect("removal", told(""))
+	expect("removal", notified(""))
 }

@@ -130,12 +130,12 @@ func TestPoolerInSessionMode(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	heard, listens := make(chan postgres.Notification, 10), make(chan struct{}, 10)
+	received, listens := make(chan postgres.Notification, 10), make(chan struct{}, 10)
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer cancel()
 	group.Go(func() {
-		err := postgres.NewListener(dsn, discard(), nil).Run(ctx, func(n postgres.Notification) { heard <- n }, func() { listens <- struct{}{} })
+		err := postgres.NewListener(dsn, discard(), nil).Run(ctx, func(n postgres.Notification) { received <- n }, func() { listens <- struct{}{} })
 		if err != nil {
 			t.Error(err)
 		}
@@ -161,7 +161,7 @@ func TestPoolerInSessionMode(t *testing.T) {
 	if _, err := db.CreateWorkspace(ctx, workspace.Caller{UserID: u.ID}, newWorkspace("one", workspace.DesiredRunning)); err != nil {
 		t.Fatal(err)
 	}
-	news, term := heard, led
+	news, term := received, led
 	for _, wait := range []string{"notification", "term"} {
 		select {
 		case n := <-news:

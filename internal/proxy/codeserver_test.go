@@ -85,8 +85,8 @@ func TestCodeServerInUse(t *testing.T) {
 	c.command("Terminal: Create New Terminal", true)
 	shown := `(document.querySelector('.terminal-wrapper.active .xterm-rows')?.innerText ?? '')`
 	c.do("wait for the prompt", chromedp.WaitVisible(".terminal-wrapper.active .xterm-rows"), becomes(shown+`.includes('$')`))
-	// Typing into a terminal shows in its echo. Only without an echo do keystrokes
-	// count by themselves.
+	// Typing into a terminal shows in its echo. Keystrokes
+	// themselves count only without an echo.
 	c.do("turn the echo off", chromedp.Click(".terminal-wrapper.active .xterm-screen"), insert("read -s x"), chromedp.KeyEvent("\r"))
 	now = c.still()
 	c.do("type in the terminal", insert("w"))

@@ -156,7 +156,7 @@ func (cs *connections) closeWhere(id workspace.ID, match func(*connection) bool)
 	}
 }
 
-// drain closes the WebSockets, which do not end by themselves, waits for the
+// drain closes the WebSockets, which have no natural end, waits for the
 // requests, and closes those as well when ctx ends.
 func (cs *connections) drain(ctx context.Context) error {
 	cs.mu.Lock()

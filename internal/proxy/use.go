@@ -53,7 +53,7 @@ func sendsInput(r *http.Request, v visit) bool {
 	return r.ContentLength != 0 && !isReport(r.Header) && !vscode.ForwardedPort(v.path)
 }
 
-// isReport reports whether a page sent the request by itself: beacons, the only
+// isReport reports whether a page sent the request without its user: beacons, the only
 // same-site requests with a body in mode no-cors, pings, and browsers' reports.
 func isReport(h http.Header) bool {
 	return h.Get("Sec-Fetch-Mode") == "no-cors" || h.Get("Sec-Fetch-Dest") == "report" || h.Get("Ping-To") != ""

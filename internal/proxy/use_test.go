@@ -192,7 +192,7 @@ func TestWebSocketsThatCount(t *testing.T) {
 }
 
 // Inspection does not change the traffic or its headers, except that VS Code's
-// client is asked to compress every message by itself.
+// client has to compress every message independently.
 func TestInspectionKeepsTraffic(t *testing.T) {
 	t.Parallel()
 	w, _, _ := recording(t)

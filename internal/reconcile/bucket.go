@@ -63,7 +63,7 @@ type lookup struct {
 	query
 	running    bool
 	awaited    bool // a decision depends on the result
-	askedAt    time.Time
+	sentAt     time.Time
 	answeredAt time.Time
 	answer     lifecycle.Archive // ArchiveUnknown: the lookup failed
 }
@@ -122,7 +122,7 @@ func (b *bucket) setBusy(busy bool) {
 // archive that does not exist.
 func (t *term) watchBucket(ctx context.Context) {
 	missingKey := t.cfg.Archives.Key("00000000-0000-0000-0000-000000000000", "00000000-0000-0000-0000-000000000000")
-	var asked chan error // the probe in progress
+	var probe chan error // the result of the running probe
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -132,16 +132,16 @@ func (t *term) watchBucket(ctx context.Context) {
 		case <-t.bucket.kick:
 		case <-timer.C:
 		}
-		if asked == nil {
+		if probe == nil {
 			answer := make(chan error, 1)
 			go func() { answer <- t.probeBucket(ctx, missingKey) }()
-			asked = answer
+			probe = answer
 		}
 		var err error
 		select {
 		case <-ctx.Done():
-		case err = <-asked:
-			asked = nil
+		case err = <-probe:
+			probe = nil
 		case <-time.After(t.cfg.ObserveTimeout + bucketMinPause):
 			// Reading a folder on a hanging disk ignores deadlines. The next probe
 			// starts only after this one has returned.
@@ -223,14 +223,14 @@ func (t *term) resume() {
 // archiveStates returns the recent lookup results for the archives of row, and
 // whether a lookup is in progress. It starts missing lookups outside the tick.
 // Results from lookups that began before since are ignored.
-func (t *term) archiveStates(ctx context.Context, row workspace.Workspace, since time.Time, busy bool) (current, earlier lifecycle.Archive, asked bool) {
+func (t *term) archiveStates(ctx context.Context, row workspace.Workspace, since time.Time, busy bool) (current, earlier lifecycle.Archive, pending bool) {
 	waits := needsLookup(row, busy)
 	q := query{key: row.ArchiveKey, digest: row.ArchiveDigest, size: row.ArchiveSize}
 	if at := row.RecoverRequestedAt; at != nil {
 		q.requestedAt = at.UTC()
 	}
 	if lifecycle.AsksBucket(row) {
-		current, asked = t.lookupResult(ctx, archiveRef{id: row.ID}, q, since, waits)
+		current, pending = t.lookupResult(ctx, archiveRef{id: row.ID}, q, since, waits)
 	}
 	if busy && current == lifecycle.ArchivePresent {
 		// The executor may remove the home while this lookup is in progress, which
@@ -243,9 +243,9 @@ func (t *term) archiveStates(ctx context.Context, row workspace.Workspace, since
 		q.key, q.digest, q.size = from.Key, from.Digest, from.Size
 		var too bool
 		earlier, too = t.lookupResult(ctx, archiveRef{id: row.ID, earlier: true}, q, since, waits)
-		asked = asked || too
+		pending = pending || too
 	}
-	return current, earlier, asked
+	return current, earlier, pending
 }
 
 // needsLookup reports whether a decision on row depends on the archive's state.
@@ -265,13 +265,13 @@ func needsLookup(row workspace.Workspace, busy bool) bool {
 	return goes || !seen.True() || seen.Message != row.ArchiveKey
 }
 
-func (t *term) lookupResult(ctx context.Context, s archiveRef, q query, since time.Time, waits bool) (answer lifecycle.Archive, asked bool) {
+func (t *term) lookupResult(ctx context.Context, s archiveRef, q query, since time.Time, waits bool) (answer lifecycle.Archive, pending bool) {
 	now := time.Now()
 	b := t.bucket
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l := b.lookups[s]
-	if l != nil && l.query == q && !l.answeredAt.IsZero() && !l.askedAt.Before(since) {
+	if l != nil && l.query == q && !l.answeredAt.IsZero() && !l.sentAt.Before(since) {
 		if now.Sub(l.answeredAt) <= lookupFresh {
 			return l.answer, false
 		}
@@ -286,7 +286,7 @@ func (t *term) lookupResult(ctx context.Context, s archiveRef, q query, since ti
 	case b.unavailable():
 		return lifecycle.ArchiveUnknown, false // the controller wakes when the bucket is available again
 	}
-	l = &lookup{query: q, running: true, awaited: waits, askedAt: now}
+	l = &lookup{query: q, running: true, awaited: waits, sentAt: now}
 	b.lookups[s] = l
 	b.pending++
 	t.group.Go(func() { t.runLookup(ctx, s, l) })
@@ -328,7 +328,7 @@ func (t *term) checkArchive(ctx context.Context, s archiveRef, q query) (lifecyc
 func (b *bucket) lookupStarted(l *lookup) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l.askedAt = time.Now()
+	l.sentAt = time.Now()
 }
 
 // lookupEnded records the result and reports whether the controller should wake.

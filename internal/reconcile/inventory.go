@@ -90,7 +90,7 @@ func (r *inventory) update(now, upSince time.Time, rows []*workspace.Workspace, 
 
 // missingVolumes counts the volumes that the last observation had and this one
 // lacks. If more than 20 % of at least five are missing, the tick treats the
-// observation as failed: Docker probably came back with another data directory.
+// observation as failed: Docker was probably restarted with another data directory.
 func (r *inventory) missingVolumes() (lost, of int) {
 	for i := range r.entries {
 		e := &r.entries[i]

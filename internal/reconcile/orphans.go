@@ -193,13 +193,13 @@ func limitPerKind(list []observedOrphan) []observedOrphan {
 
 // reportOrphans sets Status.Orphans when suspiciously many containers are orphans.
 func (t *term) reportOrphans(found []observedOrphan) {
-	said := ""
+	message := ""
 	for _, s := range found {
 		if _, why, ok := strings.Cut(s.Detail, "; kept: "); ok && s.Kind == orphanContainer {
-			said = why
+			message = why
 		}
 	}
-	t.orphaned.Set(health.Error(said))
+	t.orphaned.Set(health.Error(message))
 }
 
 // orphansChanged reports whether the observed orphans differ from the recorded

@@ -117,17 +117,17 @@ func (t *term) await(ctx context.Context, id workspace.ID, k runtime.Container) 
 	began := time.Now()
 	tick := time.NewTimer(0)
 	defer tick.Stop()
-	lookAt := began.Add(aliveInterval)
+	checkAt := began.Add(aliveInterval)
 	for {
 		if t.cfg.Runtime.Probe(ctx, k) == nil {
 			t.markAnswered(k.ID)
 			return nil
 		}
-		if now := time.Now(); now.After(lookAt) {
+		if now := time.Now(); now.After(checkAt) {
 			if t.ended(ctx, id) {
 				return fmt.Errorf("the container exited before the IDE responded%s", t.containerOutput(ctx, id))
 			}
-			lookAt = time.Now().Add(aliveInterval)
+			checkAt = time.Now().Add(aliveInterval)
 		}
 		tick.Reset(min(max(probeMin, time.Since(began)/40), probeMax))
 		select {

@@ -211,10 +211,10 @@ func (t *term) judge(ctx context.Context, now time.Time, row workspace.Workspace
 		in.Work = v.work
 		in.Work.ProgressAt, in.Work.PulledAt = t.clock.Of(v.work.ProgressAt), t.clock.Of(v.work.PulledAt)
 	}
-	var asked bool
+	var pending bool
 	in.Aside = t.asideFailure(row)
-	in.Obs.Archive, in.Obs.Earlier, asked = t.archiveStates(ctx, row, v.ended, mine && v.ended.IsZero())
-	if asked && mine && !v.ended.IsZero() && v.work.Failure == nil {
+	in.Obs.Archive, in.Obs.Earlier, pending = t.archiveStates(ctx, row, v.ended, mine && v.ended.IsZero())
+	if pending && mine && !v.ended.IsZero() && v.work.Failure == nil {
 		// The archive is being checked; the executor must not run again before the
 		// result is known.
 		in.Work.Running = true

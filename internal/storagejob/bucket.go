@@ -51,7 +51,7 @@ func (d *dialer) dial(ctx context.Context) (net.Conn, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if !nobodyThere(err) {
+		if !noListener(err) {
 			return nil, fmt.Errorf("connect to the server's socket: %w", err)
 		}
 		if d.awayFor() >= d.patience {
@@ -74,7 +74,7 @@ func (d *dialer) awayFor() time.Duration {
 	return time.Since(d.away)
 }
 
-func nobodyThere(err error) bool {
+func noListener(err error) bool {
 	for _, e := range []error{syscall.ECONNREFUSED, syscall.ENOENT, syscall.EAGAIN} {
 		if errors.Is(err, e) {
 			return true

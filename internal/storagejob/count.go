@@ -64,9 +64,9 @@ func countHome(ctx context.Context, home string, gently bool) (archive.Measureme
 		return archive.Measure(ctx, home, nil)
 	}
 	since := time.Now() // the last pause
-	looked := 0
+	counted := 0
 	return archive.Measure(ctx, home, func(archive.Measurement) error {
-		if looked++; looked%countBatch != 0 {
+		if counted++; counted%countBatch != 0 {
 			return nil
 		}
 		select {

@@ -70,24 +70,24 @@ func put(t *testing.T, s store.Store, key string, content []byte) {
 
 // faulty is a proxy in front of a server that injects faults.
 type faulty struct {
-	proxy *httputil.ReverseProxy
-	spoil func(w http.ResponseWriter, r *http.Request) bool
+	proxy  *httputil.ReverseProxy
+	inject func(w http.ResponseWriter, r *http.Request) bool
 }
 
 func (f *faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !f.spoil(w, r) {
+	if !f.inject(w, r) {
 		f.proxy.ServeHTTP(w, r)
 	}
 }
 
 // through replaces the address in a signed URL by that of a proxy, which forwards the host that
 // the signature covers.
-func through(t *testing.T, server *s3test.Server, spoil func(http.ResponseWriter, *http.Request) bool) (*transfer.Client, *faulty) {
+func through(t *testing.T, server *s3test.Server, inject func(http.ResponseWriter, *http.Request) bool) (*transfer.Client, *faulty) {
 	t.Helper()
 	target, err := url.Parse(server.Endpoint)
 	check(t, err)
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target); r.Out.Host = target.Host }}
-	f := &faulty{proxy: proxy, spoil: spoil}
+	f := &faulty{proxy: proxy, inject: inject}
 	return transfer.New(transfer.Options{Transport: inProcess{f}, Backoff: 10 * time.Millisecond, Stall: 300 * time.Millisecond}), f
 }
 
@@ -336,7 +336,7 @@ func TestCompletionAnswerLost(t *testing.T) {
 	s := s3Store(t, server, "bucket")
 	var lost atomic.Bool
 	job, f := through(t, server, untouched)
-	f.spoil = func(w http.ResponseWriter, r *http.Request) bool {
+	f.inject = func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodPost || lost.Swap(true) {
 			return false
 		}
@@ -368,7 +368,7 @@ func TestDownloadGoesOn(t *testing.T) {
 	check(t, err)
 	var connections atomic.Int64
 	job, f := through(t, server, untouched)
-	f.spoil = func(w http.ResponseWriter, r *http.Request) bool {
+	f.inject = func(w http.ResponseWriter, r *http.Request) bool {
 		n := connections.Add(1)
 		f.proxy.ServeHTTP(&limitedWriter{ResponseWriter: w, left: 1 << 20, stall: n%2 == 0, done: r.Context().Done()}, r)
 		return true

@@ -59,8 +59,8 @@ type Server struct {
 	url    string
 	lock   *Lock // nil if the caller's
 
-	life context.Context // until Stop
-	end  context.CancelFunc
+	lifetime context.Context // until Stop
+	end      context.CancelFunc
 
 	mu   sync.Mutex
 	proc *process
@@ -110,7 +110,7 @@ func start(ctx context.Context, cfg Config) (*Server, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.life, s.end = context.WithCancel(context.Background())
+	s.lifetime, s.end = context.WithCancel(context.Background())
 	if err := s.open(ctx, have); err != nil {
 		s.end()
 		return nil, errors.Join(err, lay.root.Close())
@@ -200,7 +200,7 @@ func (s *Server) up(ctx context.Context) error {
 func (s *Server) launch(ctx context.Context) (*process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.life.Err() != nil {
+	if s.lifetime.Err() != nil {
 		return nil, errStopped
 	}
 	p, lock, err := s.lay.claim(ctx, s.socket)
@@ -264,7 +264,7 @@ func (s *Server) ready(ctx context.Context, p *process) error {
 		return fmt.Errorf("connect to the database: %w", err)
 	}
 	cfg.ConnectTimeout = 5 * time.Second
-	heard, refused := time.Now(), time.Time{}
+	respondedAt, refused := time.Now(), time.Time{}
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		conn, err := pgconn.ConnectConfig(ctx, cfg)
 		if err == nil {
@@ -276,12 +276,12 @@ func (s *Server) ready(ctx context.Context, p *process) error {
 		var answer *pgconn.PgError
 		switch {
 		case errors.As(err, &answer) && answer.Code == "57P03": // starting, recovering, stopping
-			heard, refused = time.Now(), time.Time{}
+			respondedAt, refused = time.Now(), time.Time{}
 		case errors.As(err, &answer) && refused.IsZero():
 			refused = time.Now() // changed settings take effect in a moment
 		case errors.As(err, &answer) && time.Since(refused) > 3*time.Second:
 			return fmt.Errorf("connect to the database: %w", err)
-		case time.Since(heard) > silenceLimit:
+		case time.Since(respondedAt) > silenceLimit:
 			return fmt.Errorf("postgres (pid %d) is not responding: %w", p.pid, err)
 		}
 		if err := pause(ctx, wait); err != nil {

@@ -16,7 +16,7 @@ import (
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(s.life, cancel)()
+	defer context.AfterFunc(s.lifetime, cancel)()
 	const first, most, calm = 100 * time.Millisecond, 30 * time.Second, time.Minute
 	backoff := first
 	for {
