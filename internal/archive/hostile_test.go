@@ -220,7 +220,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-func TestBombs(t *testing.T) {
+func TestDecompressionBombs(t *testing.T) {
 	t.Parallel()
 	zeros := bytes.Repeat(make([]byte, 1<<20), 64)
 	var b bytes.Buffer
@@ -254,7 +254,7 @@ func TestBombs(t *testing.T) {
 	}, UnpackOptions{})
 }
 
-func TestTargetMustBeEmptyAndNoLink(t *testing.T) {
+func TestUnpackRequiresEmptyFolder(t *testing.T) {
 	t.Parallel()
 	b, _, err := Empty()
 	check(t, err)

@@ -94,7 +94,7 @@ func TestRoundTrip(t *testing.T) {
 }
 
 // GNU tar reads archives, which matters to users without codehub.
-func TestGNUTarReadsIt(t *testing.T) {
+func TestGNUTarReadsArchive(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	archivetest.Corpus(t, home)
@@ -135,7 +135,7 @@ func TestGNUTarReadsIt(t *testing.T) {
 }
 
 // Go's archive/tar reads archives.
-func TestArchiveTarReadsIt(t *testing.T) {
+func TestGoTarReadsArchive(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	archivetest.Corpus(t, home)
@@ -170,7 +170,7 @@ func TestArchiveTarReadsIt(t *testing.T) {
 }
 
 // Unpack reads an archive that GNU tar made, in one zstd frame.
-func TestReadsGNUTar(t *testing.T) {
+func TestUnpackReadsGNUTar(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	archivetest.Corpus(t, home)

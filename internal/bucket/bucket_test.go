@@ -63,7 +63,7 @@ func TestPutEmpty(t *testing.T) {
 }
 
 // Each state of an archive is recognized.
-func TestLook(t *testing.T) {
+func TestState(t *testing.T) {
 	onBoth(t, func(t *testing.T, f *fixture) {
 		ctx := t.Context()
 		good := f.archived(t, homeOf(t, 10_000))
@@ -320,7 +320,7 @@ func TestJobsKeepTheReserve(t *testing.T) {
 }
 
 // A row with the key of another installation gets no job.
-func TestJobsOfOthers(t *testing.T) {
+func TestKeyOfAnotherInstallationIsRefused(t *testing.T) {
 	onBoth(t, func(t *testing.T, f *fixture) {
 		row := f.archived(t, homeOf(t, 1000))
 		meta, err := f.Meta(t.Context(), row.ArchiveKey)
@@ -356,7 +356,7 @@ func TestJobsOfOthers(t *testing.T) {
 // While the disk of the archives is not mounted, no archive is stored in its mount point, where
 // it would be hidden once the disk is back, and none that is there counts. A server that has
 // just started recognizes the folder by its marker alone.
-func TestNothingIsStoredBehindTheDisk(t *testing.T) {
+func TestUnmountedDiskStoresNothing(t *testing.T) {
 	t.Parallel()
 	f := newFolder(t)
 	row := f.archived(t, homeOf(t, 1000))

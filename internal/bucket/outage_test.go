@@ -29,7 +29,7 @@ func (f *fixture) started(t *testing.T, spec runtime.JobSpec, home string) <-cha
 }
 
 // A job continues after an outage of the server.
-func TestServerAway(t *testing.T) {
+func TestJobSurvivesServerOutage(t *testing.T) {
 	t.Parallel()
 	f := newS3Stopped(t, s3test.Start(t, "the-bucket"), "some/prefix", false)
 	stop := f.relay(t)
@@ -115,7 +115,7 @@ func (s *stopping) Write(p []byte) (int, error) {
 func (s *stopping) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
 // Transient faults do not fail a job.
-func TestPassingFaults(t *testing.T) {
+func TestTransientFaults(t *testing.T) {
 	t.Parallel()
 	f := newS3(t)
 	var n atomic.Int32
@@ -318,7 +318,7 @@ func (s *slowAnswer) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
 // A job that is stopped during its upload leaves nothing that looks like an archive, and aborts
 // the upload.
-func TestEndedWhileUploading(t *testing.T) {
+func TestStoppedWhileUploading(t *testing.T) {
 	t.Parallel()
 	f := newS3(t)
 	row := newRow()

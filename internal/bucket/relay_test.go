@@ -270,7 +270,7 @@ func TestRelayTLS(t *testing.T) {
 
 // The relay cancels its request to the bucket when a job is stopped within a request or a
 // response.
-func TestRelayAbandoned(t *testing.T) {
+func TestRelayCancelsAbandonedRequests(t *testing.T) {
 	t.Parallel()
 	f := newS3(t)
 	row := f.archived(t, homeOf(t, 8<<20))

@@ -82,7 +82,7 @@ func TestAdminStreamEndsWithTheRights(t *testing.T) {
 	lacks(t, "after that", ev.data, "admin-people")
 }
 
-func TestPeople(t *testing.T) {
+func TestUserAdministration(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	b := w.loggedIn()
@@ -174,7 +174,7 @@ func adminPaths(id string) (get, post []string) {
 	return get, append(post, "/admin/people")
 }
 
-func TestAdminsAlone(t *testing.T) {
+func TestAdminPagesRequireAdministrator(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.servers()
@@ -227,7 +227,7 @@ func TestAdminsAlone(t *testing.T) {
 }
 
 // Without Admin in the Config there is no administrators' page.
-func TestWithoutAdministration(t *testing.T) {
+func TestNoAdminPageWithoutAdmin(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, func(c *Config) { c.Admin = nil })
 	b := w.loggedIn()

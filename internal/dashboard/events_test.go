@@ -155,7 +155,7 @@ func TestStreamStartsFromWhatThePageShows(t *testing.T) {
 	}
 }
 
-func TestStreamShowsOnlyItsOwn(t *testing.T) {
+func TestStreamShowsOnlyOwnWorkspaces(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	b := w.person("other")
@@ -284,7 +284,7 @@ func (a *agenda) due() time.Time {
 }
 
 // A stream refreshes a page at the time that its feed returns.
-func TestStreamLooksWhenSomethingIsDue(t *testing.T) {
+func TestStreamRefreshesWhenDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		a := &agenda{at: []time.Time{began.Add(7 * time.Second), began.Add(7*time.Second + time.Nanosecond), began.Add(50 * time.Second)}}

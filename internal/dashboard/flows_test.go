@@ -318,7 +318,7 @@ func TestRefusedTextOutlivesTheSessionInABrowser(t *testing.T) {
 	b.until(`sessionStorage.getItem('codehub-draft') === null`)
 }
 
-func TestHiddenTabsGiveUpTheirStream(t *testing.T) {
+func TestHiddenTabsCloseTheirStream(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	b := w.tab()
@@ -334,7 +334,7 @@ func TestHiddenTabsGiveUpTheirStream(t *testing.T) {
 	b.shown(card(id, "stopped"))
 }
 
-func TestLoggedOutElsewhere(t *testing.T) {
+func TestLogoutInAnotherTab(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	b := w.tab()

@@ -93,7 +93,7 @@ func TestWarnBefore(t *testing.T) {
 }
 
 // A warning is due at a fixed time, which the page's stream waits for.
-func TestNoticesComeInTime(t *testing.T) {
+func TestNoticesAreTimely(t *testing.T) {
 	t.Parallel()
 	w := someWorkspace(workspace.PhaseRunning) // for 5 min, so it stops in 5, and the warning comes 2 min before
 	soon := testNow.Add(3 * time.Minute)

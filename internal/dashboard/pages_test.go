@@ -93,7 +93,7 @@ func TestProxyPagesOfOthers(t *testing.T) {
 	lacks(t, "the page", a.body, "secret-project")
 }
 
-func TestProxyPageWithoutAnAnswer(t *testing.T) {
+func TestProxyPageDuringDockerOutage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	id := w.add("project", running)

@@ -123,7 +123,7 @@ func renderPart(t *testing.T, s *pageSet, name string, data any) string {
 	return b.String()
 }
 
-func TestEveryStateRendersWithAWayOut(t *testing.T) {
+func TestEveryStateHasAnAction(t *testing.T) {
 	t.Parallel()
 	d := &Dashboard{Config: Config{Settings: service.Settings{DeleteGrace: 2 * time.Hour}, Now: func() time.Time { return testNow }}}
 	sets := testPages
@@ -184,7 +184,7 @@ func TestEveryStateRendersWithAWayOut(t *testing.T) {
 	}
 }
 
-func TestProblemsSayWhatToDo(t *testing.T) {
+func TestProblemsOfferActions(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		reason    workspace.ErrorReason

@@ -16,7 +16,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-func TestOthersWorkspaces(t *testing.T) {
+func TestWorkspacesOfOthersAreForbidden(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	b := w.person("other")
@@ -190,7 +190,7 @@ func TestDatabaseDown(t *testing.T) {
 	lacks(t, "the page", a.body, "10.0.0.7")
 }
 
-func TestNowhere(t *testing.T) {
+func TestUnknownPath(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, p := range []string{"/nowhere", "/workspaces", "/settings", "//evil"} {
@@ -204,7 +204,7 @@ func TestNowhere(t *testing.T) {
 
 // A client without a login cannot hold a connection with a form that never ends. A form that
 // arrives in time is read, and its request continues.
-func TestFormThatTricklesIn(t *testing.T) {
+func TestSlowForm(t *testing.T) {
 	t.Parallel()
 	var name string
 	gone := make(chan bool, 2)

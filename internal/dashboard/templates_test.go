@@ -59,7 +59,7 @@ var (
 	prefix = regexp.MustCompile(`(?:print|T\(|known) ?"([a-z_]+\.(?:[a-z_]+\.)?)"`)
 )
 
-func TestTextsAreThereAndUsed(t *testing.T) {
+func TestTextsExistAndAreUsed(t *testing.T) {
 	t.Parallel()
 	used, prefixes := map[string]bool{}, []string{}
 	read := func(path string, key *regexp.Regexp) {

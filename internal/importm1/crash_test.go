@@ -86,7 +86,7 @@ func TestKilledAfterEveryStep(t *testing.T) {
 
 // Killed at each step by name, in the first run, and again before the remains of the first kill
 // are removed.
-func TestKilledAtAStep(t *testing.T) {
+func TestKilledAtEachStepByName(t *testing.T) {
 	t.Parallel()
 	for _, step := range []string{"user", "stopped", "claimed", "packing", "packed", "described", "verified", "finished", "removed"} {
 		t.Run(step, func(t *testing.T) {

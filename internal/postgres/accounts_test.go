@@ -20,8 +20,8 @@ func administrator(e *env, name string) workspace.Caller {
 	return workspace.Caller{UserID: u.ID, Username: u.Username, Admin: true}
 }
 
-// TestOnlyAdministrators: rights come from the database, not from the Caller.
-func TestOnlyAdministrators(t *testing.T) {
+// TestAdministrationRequiresAdministrator: rights come from the database, not from the Caller.
+func TestAdministrationRequiresAdministrator(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	ctx := t.Context()
@@ -60,8 +60,8 @@ func TestOnlyAdministrators(t *testing.T) {
 	}
 }
 
-// TestAdministratorsDemoteEachOther: of concurrent changes, one leaves the last administrator.
-func TestAdministratorsDemoteEachOther(t *testing.T) {
+// TestConcurrentDemotionsKeepAdministrator: of concurrent changes, one leaves the last administrator.
+func TestConcurrentDemotionsKeepAdministrator(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	var admins []workspace.Caller
@@ -123,9 +123,9 @@ func TestAccountPages(t *testing.T) {
 	}
 }
 
-// TestOwnLimit: a user's custom limit counts from the next start on, and is read under the
+// TestCustomLimitCountsFromNextStart: a user's custom limit counts from the next start on, and is read under the
 // limits' lock.
-func TestOwnLimit(t *testing.T) {
+func TestCustomLimitCountsFromNextStart(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 5}})
 	ctx := t.Context()

@@ -79,7 +79,7 @@ func TestSaveAccesses(t *testing.T) {
 
 // Concurrent flushes of the same workspaces, with other changes to the rows: every transaction
 // succeeds in the end, and the latest use is stored.
-func TestSaveAccessesTogether(t *testing.T) {
+func TestSaveAccessesConcurrently(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	ann := e.user("ann")
@@ -162,7 +162,7 @@ func (e *env) gaps() (out []gap) {
 }
 
 // A step is applied as a whole; gaps never overlap; the clock never goes back.
-func TestTakeStep(t *testing.T) {
+func TestTakeIsAtomic(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	c := e.clock()

@@ -159,7 +159,7 @@ func TestArchiveBeingRemovedIsNotReferenced(t *testing.T) {
 	e.set(named.ID, state{"deleted_at": nil})
 }
 
-func TestUndeleteOfAnArchive(t *testing.T) {
+func TestUndeleteDependsOnArchive(t *testing.T) {
 	t.Parallel()
 	const grace = time.Hour
 	e := open(t, postgres.Options{})

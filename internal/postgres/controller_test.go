@@ -72,7 +72,7 @@ func TestCandidates(t *testing.T) {
 }
 
 // After any change, Candidates returns the current rows, as a new Controller does.
-func TestCandidatesFollow(t *testing.T) {
+func TestCandidatesFollowChanges(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	conn := e.conn()
@@ -333,7 +333,7 @@ func TestApplyRefused(t *testing.T) {
 }
 
 // More rows than one transaction takes, in random order.
-func TestApplyMany(t *testing.T) {
+func TestApplyManyRows(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	c := postgres.NewController(postgres.NewSession(e.conn()))

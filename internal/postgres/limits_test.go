@@ -46,7 +46,7 @@ func TestSlotColumnMatchesLifecycle(t *testing.T) {
 }
 
 // Which states count against the limits.
-func TestWhatCounts(t *testing.T) {
+func TestSlotByState(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	ann := e.user("ann")

@@ -57,7 +57,7 @@ func TestMigrateRefusesNewerDatabase(t *testing.T) {
 	}
 }
 
-func TestMigrateWaitsOnlyAsLongAsItsContext(t *testing.T) {
+func TestMigrateEndsWithContext(t *testing.T) {
 	t.Parallel()
 	dsn := emptyDSN(t)
 	conn, err := pgx.Connect(t.Context(), dsn)

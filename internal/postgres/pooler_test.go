@@ -18,7 +18,7 @@ import (
 )
 
 // Each way in which a pooler assigns sessions, idle and busy.
-func TestPoolersThatSplitSessionsAreFound(t *testing.T) {
+func TestSessionSplittingPoolersAreDetected(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"transaction", "statement"} {
 		for name, settings := range map[string][]string{
@@ -84,7 +84,7 @@ func busy(t *testing.T, dsn string, n int) {
 	t.Cleanup(func() { cancel(); group.Wait() })
 }
 
-func TestBusyPoolerIsFound(t *testing.T) {
+func TestBusyPoolerIsDetected(t *testing.T) {
 	t.Parallel()
 	dsn := pgtest.Pooler(t, emptyDSN(t), "transaction", "default_pool_size = 8")
 	busy(t, dsn, 12)

@@ -54,7 +54,7 @@ func TestReplicas(t *testing.T) {
 
 // The row of a server without heartbeats is removed when another one joins, and added again if
 // the server continues.
-func TestLongGoneReplicas(t *testing.T) {
+func TestSilentReplicaIsForgotten(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	ctx := t.Context()

@@ -168,7 +168,7 @@ func TestEndIdleSkipsLockedRows(t *testing.T) {
 
 // Every change to a state of rest or to RUNNING gives a full idle timeout, also without a
 // change of the phase.
-func TestFullTTL(t *testing.T) {
+func TestStateChangeRestartsIdleTimeout(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 100}})
 	ann := e.user("ann")
@@ -241,7 +241,7 @@ func TestFullTTL(t *testing.T) {
 }
 
 // Requests that do not ask for a workspace to stay are no activity.
-func TestNoUse(t *testing.T) {
+func TestRequestsWithoutActivity(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{Limits: postgres.Limits{PerUser: 100}})
 	ann := e.user("ann")

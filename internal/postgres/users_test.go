@@ -60,7 +60,7 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-func TestFirstUserIsOne(t *testing.T) {
+func TestFirstUserIsCreatedOnce(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{MaxConns: 20})
 	var made atomic.Int32
@@ -88,7 +88,7 @@ func TestFirstUserIsOne(t *testing.T) {
 	}
 }
 
-func TestLoginFailuresAreCountedEach(t *testing.T) {
+func TestConcurrentLoginFailuresAllCount(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	ctx := t.Context()
@@ -304,7 +304,7 @@ func TestSetPassword(t *testing.T) {
 }
 
 // A login or token creation that runs while the access of its user ends does not outlive it.
-func TestAccessEndsForRequestsUnderWay(t *testing.T) {
+func TestAccessEndsForConcurrentRequests(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
 	ctx := t.Context()

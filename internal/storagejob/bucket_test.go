@@ -61,7 +61,7 @@ func (d *dialer) since() time.Time {
 	return d.away
 }
 
-func TestDialGivesUp(t *testing.T) {
+func TestDialTimesOut(t *testing.T) {
 	t.Parallel()
 	d := &dialer{dir: t.TempDir(), patience: 0, every: time.Hour}
 	if _, err := d.dial(t.Context()); !errors.Is(err, syscall.ENOENT) {

@@ -94,7 +94,7 @@ func namesIn(tb testing.TB, dir string) []string {
 }
 
 // An empty archive does not set the home's attributes.
-func TestRestoreNothing(t *testing.T) {
+func TestRestoreEmptyArchive(t *testing.T) {
 	t.Parallel()
 	home, object := t.TempDir(), t.TempDir()
 	content, stats, err := archive.Empty()

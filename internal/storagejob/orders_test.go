@@ -12,7 +12,7 @@ import (
 
 // Incomplete or missing instructions are distinguished from invalid ones, and none changes a
 // file.
-func TestOrders(t *testing.T) {
+func TestInstructions(t *testing.T) {
 	t.Parallel()
 	good := string(encode(t, archiveSpec()))
 	meta := testMeta()
@@ -89,7 +89,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestEndlessOrders(t *testing.T) {
+func TestEndlessInstructions(t *testing.T) {
 	t.Parallel()
 	e := &endless{}
 	var out bytes.Buffer
@@ -100,7 +100,7 @@ func TestEndlessOrders(t *testing.T) {
 }
 
 // Docker may keep the standard input open, with all of the instructions or with none.
-func TestOrdersWithoutEnd(t *testing.T) {
+func TestInstructionsWithoutEOF(t *testing.T) {
 	t.Parallel()
 	t.Run("all", func(t *testing.T) {
 		t.Parallel()

@@ -92,7 +92,7 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 }
 
 // A reader that does not read the report does not delay the job.
-func TestReporterIsNotWaitedFor(t *testing.T) {
+func TestSlowReaderDoesNotDelayJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := &slowWriter{make(chan struct{})}

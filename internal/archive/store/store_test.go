@@ -328,7 +328,7 @@ func testArchives(t *testing.T, s Store) {
 	}
 }
 
-func TestFolderThatIsGone(t *testing.T) {
+func TestMissingFolder(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "archives")
 	s := NewFolder(dir)

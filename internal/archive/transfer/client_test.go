@@ -330,7 +330,7 @@ type readerFunc func([]byte) (int, error)
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // The answer to the completion gets lost: it was done nonetheless.
-func TestCompletionAnswerLost(t *testing.T) {
+func TestLostCompletionResponse(t *testing.T) {
 	t.Parallel()
 	server := s3test.Start(t, "bucket")
 	s := s3Store(t, server, "bucket")
@@ -358,7 +358,7 @@ func TestCompletionAnswerLost(t *testing.T) {
 }
 
 // A download that breaks off, or stalls, every megabyte arrives whole.
-func TestDownloadGoesOn(t *testing.T) {
+func TestDownloadResumes(t *testing.T) {
 	t.Parallel()
 	server := s3test.Start(t, "bucket")
 	s := s3Store(t, server, "bucket")

@@ -4,7 +4,7 @@ import "testing"
 
 // A killed process closes its files, and so releases the cluster's lock, before it becomes a
 // zombie.
-func TestStatDead(t *testing.T) {
+func TestDeadProcessIsDetected(t *testing.T) {
 	t.Parallel()
 	for stat, want := range map[string]bool{
 		"7258 (postgres) S 1 7258 7258 0 -1 4194560 0 0": false,

@@ -98,7 +98,7 @@ func TestStartWhileOldShutsDown(t *testing.T) {
 
 // All processes are killed at once, as in a power failure. Then the old process id belongs to
 // another process of the same user, which postgres mistakes for its predecessor.
-func TestEverythingKilledAndPIDReused(t *testing.T) {
+func TestStartAfterKillWithReusedPID(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
 	c, err := startChild(t, dir, nil)
@@ -189,7 +189,7 @@ func TestPostgresKilledBetweenServers(t *testing.T) {
 
 // A postgres that was started by hand does not hold the cluster's lock. It is adopted if it is
 // reachable, and otherwise prevents a start: two on one cluster would destroy it.
-func TestStartedByHand(t *testing.T) {
+func TestPostgresStartedByHandIsAdopted(t *testing.T) {
 	t.Parallel()
 	for _, reachable := range []bool{true, false} {
 		t.Run(fmt.Sprintf("reachable=%t", reachable), func(t *testing.T) {
@@ -245,7 +245,7 @@ func TestStartedByHand(t *testing.T) {
 	}
 }
 
-func TestRunStartsPostgresAgain(t *testing.T) {
+func TestRunRestartsPostgres(t *testing.T) {
 	t.Parallel()
 	for _, adopted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("adopted=%t", adopted), func(t *testing.T) {
@@ -305,7 +305,7 @@ func TestRunEndsWithContext(t *testing.T) {
 }
 
 // A database that was removed under a running server is not replaced by an empty one.
-func TestRunMakesNoNewCluster(t *testing.T) {
+func TestRunCreatesNoCluster(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, dataDir(t))
 	moved := s.lay.path("moved")
@@ -330,7 +330,7 @@ func TestRunMakesNoNewCluster(t *testing.T) {
 }
 
 // A crash while the cluster is created leaves an incomplete one under the other name.
-func TestHalfMadeCluster(t *testing.T) {
+func TestIncompleteClusterIsReplaced(t *testing.T) {
 	t.Parallel()
 	whole := dataDir(t)
 	dir := t.TempDir()

@@ -10,7 +10,7 @@ import (
 )
 
 // A command uses the database of a running server, and does not disturb it.
-func TestFindBesideAServer(t *testing.T) {
+func TestFindRunningServer(t *testing.T) {
 	t.Parallel()
 	for name, dir := range map[string]string{
 		"short path": dataDir(t),
@@ -33,7 +33,7 @@ func TestFindBesideAServer(t *testing.T) {
 	}
 }
 
-func TestFindWithoutAServer(t *testing.T) {
+func TestFindWithoutServer(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
 	if s, err := Start(t.Context(), Config{Dir: dir, Settings: quick}); err != nil {

@@ -41,7 +41,7 @@ func TestLogsBounded(t *testing.T) {
 	}
 }
 
-func TestTelling(t *testing.T) {
+func TestErrorLines(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ output, want string }{
 		{"", ""},

@@ -109,7 +109,7 @@ func TestNotACluster(t *testing.T) {
 }
 
 // The error of a failed start includes the reason that postgres logged.
-func TestStartFailureSaysWhy(t *testing.T) {
+func TestStartFailureHasReason(t *testing.T) {
 	t.Parallel()
 	_, err := Start(t.Context(), Config{Dir: dataDir(t), Settings: map[string]string{"shared_buffers": "a lot"}})
 	if err == nil || !strings.Contains(err.Error(), "shared_buffers") {
@@ -168,7 +168,7 @@ func TestInstallations(t *testing.T) {
 	}
 }
 
-func TestAnothersFolder(t *testing.T) {
+func TestFolderOfAnotherUser(t *testing.T) {
 	t.Parallel()
 	acc, err := chooseAccounts("")
 	if err != nil {

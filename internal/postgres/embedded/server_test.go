@@ -190,7 +190,7 @@ func TestDeepFolder(t *testing.T) {
 	}
 }
 
-func TestStopBound(t *testing.T) {
+func TestStopOfHangingPostgres(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, dataDir(t))
 	execute(t, s.URL(), "CREATE TABLE kept AS SELECT 42 AS n")
