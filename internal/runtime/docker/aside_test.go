@@ -51,7 +51,7 @@ func asidesOf(t *testing.T, h direct, id workspace.ID) []string {
 			continue
 		}
 		if !hasContent(h.aside(t, a.Name), "leftover") {
-			t.Errorf("%s is complete and holds something else", a.Name)
+			t.Errorf("%s is complete and has different content", a.Name)
 		}
 		out = append(out, a.Name)
 	}
@@ -108,13 +108,13 @@ func TestSetAsideByFormerLeaderChangesNothing(t *testing.T) {
 				l.Fatalf("volume %+v holds %q", v, l.content())
 			}
 			if found := asidesOf(l.T, h, l.id); len(found) == 0 {
-				l.Fatal("nothing is set aside")
+				l.Fatal("no volume is set aside")
 			}
 		},
 	}
 	for n := 1; runLate(t, tc, e, old, next, workspace.StorageDockerVolume, n); n++ {
 		if n > 60 {
-			t.Fatal("the call has no end")
+			t.Fatal("the call does not end")
 		}
 	}
 }
@@ -152,19 +152,19 @@ func TestSetAsideResumesAfterEveryFault(t *testing.T) {
 			t.Fatal(err)
 		}
 		if complete := asidesOf(t, h, id); len(complete) == 0 && !hasContent(h.home(t, id), "leftover") {
-			t.Fatalf("request %d: what was in the way is in no place", n)
+			t.Fatalf("request %d: the blocking volume and its copy are both missing", n)
 		}
 		if _, err := r.SetAside(t.Context(), id, "", "", nil); err != nil {
-			t.Fatalf("request %d, once more: %v", n, err)
+			t.Fatalf("request %d, repeated: %v", n, err)
 		}
 		if found, err = r.listHomes(t.Context(), id); err != nil || found.foreign[id] {
-			t.Fatalf("request %d: the volume is still in the way: %v", n, err)
+			t.Fatalf("request %d: the volume still blocks the home: %v", n, err)
 		}
 		if len(asidesOf(t, h, id)) == 0 {
-			t.Fatalf("request %d: nothing is set aside", n)
+			t.Fatalf("request %d: no volume is set aside", n)
 		}
 		if n > 60 {
-			t.Fatal("the call has no end")
+			t.Fatal("the call does not end")
 		}
 	}
 }
@@ -233,7 +233,7 @@ func TestSetAsideReplacesPartialCopy(t *testing.T) {
 		t.Errorf("listed: %+v, %v", list, err)
 	}
 	if !hasContent(h.aside(t, name), "leftover") {
-		t.Error("the copy holds something else")
+		t.Error("the copy has different content")
 	}
 }
 
@@ -270,7 +270,7 @@ func TestAsidesRecreatesMissingHolder(t *testing.T) {
 		t.Errorf("set aside: %+v, %v", list, err)
 	}
 	if _, err := r.api.VolumeInspect(t.Context(), asideRecordName(name), client.VolumeInspectOptions{}); !errdefs.IsNotFound(err) {
-		t.Errorf("the record of a copy that is gone: %v", err)
+		t.Errorf("the record of a removed copy: %v", err)
 	}
 }
 

@@ -24,9 +24,8 @@ func awaitState(t *testing.T, r *Runtime, want string) {
 	harness.Await(t, time.Minute, "the breaker is "+want, r.Breaker().State, func(s api.Breaker) bool { return s.State == want })
 }
 
-// When Docker accepts calls but does not respond, the breaker opens after a few
-// calls, and calls fail at once. Open streams continue, and the breaker closes by
-// itself when Docker recovers.
+// When Docker accepts calls but does not respond, the breaker opens after a few calls, and
+// calls fail at once. Open streams continue, and the breaker closes when Docker recovers.
 func TestBreaker(t *testing.T) {
 	t.Parallel()
 	e := newFaultProxy(t)
@@ -98,10 +97,10 @@ func TestBreaker(t *testing.T) {
 	select {
 	case err := <-followed:
 		if err != nil || !strings.Contains(log.String(), "asked to exit") {
-			t.Errorf("the log that was followed: %v, %q", err, log.String())
+			t.Errorf("the followed log: %v, %q", err, log.String())
 		}
 	case <-time.After(30 * time.Second):
-		t.Error("the log that was followed has no end")
+		t.Error("the followed log does not end")
 	}
 	if s := r.Breaker().State(); s.State == api.BreakerClosed {
 		t.Errorf("while the log was followed: %+v", s)
@@ -110,7 +109,7 @@ func TestBreaker(t *testing.T) {
 	e.all(nil)
 	awaitState(t, r, api.BreakerClosed)
 	if _, err := r.Containers(t.Context()); err != nil {
-		t.Errorf("healed: %v", err)
+		t.Errorf("recovered: %v", err)
 	}
 }
 

@@ -49,7 +49,7 @@ func TestIsTransient(t *testing.T) {
 	}
 	bad := fmt.Errorf("no image /volume is in use%w", silent{errdefs.ErrInvalidArgument})
 	if errors.Is(wrapError(t.Context(), "create container", bad), runtime.ErrBusy) {
-		t.Error("a name is taken for a reason")
+		t.Error("a name is mistaken for a reason")
 	}
 }
 
@@ -219,7 +219,7 @@ func TestInterruptedFingerprintBlocksNothing(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := r.api.ContainerInspect(context.Background(), made.ID, client.ContainerInspectOptions{}); !errdefs.IsNotFound(err) {
-			t.Errorf("%s: the container stays: %v", name, err)
+			t.Errorf("%s: the container was not removed: %v", name, err)
 		}
 	}
 }

@@ -67,9 +67,9 @@ func noSpace(err error) bool {
 	if errdefs.IsInvalidArgument(err) || errdefs.IsNotFound(err) || errdefs.IsConflict(err) || errdefs.IsPermissionDenied(err) {
 		return false
 	}
-	said := strings.TrimRight(strings.TrimSuffix(strings.TrimSpace(err.Error()), ": unknown"), " \n\"'.")
+	message := strings.TrimRight(strings.TrimSuffix(strings.TrimSpace(err.Error()), ": unknown"), " \n\"'.")
 	words := syscall.ENOSPC.Error()
-	return errors.Is(err, syscall.ENOSPC) || said == words || strings.HasSuffix(said, ": "+words)
+	return errors.Is(err, syscall.ENOSPC) || message == words || strings.HasSuffix(message, ": "+words)
 }
 
 // fillsDisk reports whether a pull failed because Docker's disk is full, as opposed

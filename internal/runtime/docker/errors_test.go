@@ -34,7 +34,7 @@ func TestNoSpace(t *testing.T) {
 	}
 	bad := fmt.Errorf("no image /x: no space left on device%w", silent{errdefs.ErrInvalidArgument})
 	if errors.Is(wrapError(t.Context(), "create container", bad), runtime.ErrNoSpace) {
-		t.Error("a name is taken for a full disk")
+		t.Error("a name is mistaken for a full disk")
 	}
 }
 

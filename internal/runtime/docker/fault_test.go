@@ -122,7 +122,7 @@ func TestDockerRestartDuringCalls(t *testing.T) {
 			}
 			e.fail("", nil)
 			if _, err := r.Containers(t.Context()); err != nil {
-				t.Errorf("healed: %v", err)
+				t.Errorf("recovered: %v", err)
 			}
 		})
 	}
@@ -151,7 +151,7 @@ func TestHangingDocker(t *testing.T) {
 	ctx, cancel = context.WithTimeout(t.Context(), probeTimeout/20)
 	defer cancel()
 	if _, err := r.Containers(ctx); !errors.Is(err, runtime.ErrUnreachable) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("run into a deadline: %v", err)
+		t.Errorf("after a deadline: %v", err)
 	}
 }
 

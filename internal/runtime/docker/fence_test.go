@@ -17,8 +17,8 @@ func (n *roundTrips) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, http.ErrServerClosed
 }
 
-// Calls of a fenced caller do not reach Docker, and their error is not taken for
-// Docker's response.
+// Calls of a fenced caller do not reach Docker, and their error is not mistaken for Docker's
+// response.
 func TestFencedCallsAreNotSent(t *testing.T) {
 	t.Parallel()
 	var sent roundTrips

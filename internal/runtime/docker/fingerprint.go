@@ -73,7 +73,7 @@ func (r *Runtime) Fingerprint(ctx context.Context, id workspace.ID, claim string
 // homeRef identifies where a home is stored.
 type homeRef struct {
 	source string // to list its users: the volume's name, or the directory on the host
-	what   string // for people
+	what   string // for messages
 	mount  mount.Mount
 }
 

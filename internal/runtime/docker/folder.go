@@ -78,7 +78,7 @@ func (r *Runtime) folders() ([]runtime.Volume, error) {
 		if errors.Is(err, errSidecar) {
 			// One damaged file must not affect the other homes. The home is treated
 			// like a volume without labels.
-			if _, said := r.damaged.LoadOrStore(id, true); !said {
+			if _, logged := r.damaged.LoadOrStore(id, true); !logged {
 				r.log.Error("home.json is damaged; home ignored", "workspace", id, "err", err)
 			}
 			out = append(out, runtime.Volume{Workspace: id, Storage: workspace.StorageLocalDir, Held: true})

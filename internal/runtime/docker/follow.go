@@ -156,7 +156,7 @@ func (r *Runtime) awaitExit(ctx context.Context, id string) error {
 	}
 }
 
-// lines splits what is written to it into lines.
+// lines splits its input into lines.
 type lines struct {
 	max     int
 	line    func([]byte)

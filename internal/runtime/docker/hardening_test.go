@@ -175,7 +175,7 @@ func TestForeignNetworkIsReported(t *testing.T) {
 		}
 	})
 	if err := r.Prepare(t.Context()); err == nil {
-		t.Fatal("Prepare took up a network that is not ours")
+		t.Fatal("Prepare used the network of another program")
 	}
 }
 
@@ -225,7 +225,7 @@ func TestRefusedStart(t *testing.T) {
 	}
 	_, err := r.StartContainer(t.Context(), spec, nil)
 	if err == nil {
-		t.Fatal("a program that is not there was started")
+		t.Fatal("a missing program was started")
 	}
 	if list, listErr := r.Containers(t.Context()); listErr != nil || len(list) != 0 {
 		t.Fatalf("after %v: containers = %+v, %v", err, list, listErr)
@@ -247,11 +247,11 @@ func TestNewValidatesConfig(t *testing.T) {
 	}
 	r := newRuntime(t, nil)
 	if err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: "../x", Storage: workspace.StorageLocalDir}, nil); err == nil {
-		t.Error("a volume for a workspace that is none was made")
+		t.Error("a volume for an invalid workspace was created")
 	}
 	spec := runtime.VolumeSpec{Workspace: newHome().Workspace, Storage: "k8s-pvc"}
 	if err := r.CreateVolume(t.Context(), spec, nil); err == nil {
-		t.Error("a volume of another backend was made")
+		t.Error("a volume of another storage backend was created")
 	}
 }
 

@@ -130,7 +130,7 @@ func dismantle(ctx context.Context, r *Runtime) error {
 		_, e := r.api.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true})
 		err = errors.Join(err, e)
 	}
-	return errors.Join(err, takeDownWall(ctx, r))
+	return errors.Join(err, removeWall(ctx, r))
 }
 
 func conformanceHarness(t *testing.T, storage string) runtimetest.Harness {

@@ -245,7 +245,7 @@ func (r *Runtime) jobMounts(spec runtime.JobSpec, restore bool) []mount.Mount {
 
 // scratchMount is an empty directory on the file system of the home: an anonymous
 // volume, which is removed with the container, or for a local-dir home a directory
-// beside it, which is removed with the home.
+// next to it, which is removed with the home.
 func (r *Runtime) scratchMount(spec runtime.JobSpec) mount.Mount {
 	if spec.Storage == workspace.StorageLocalDir {
 		return mount.Mount{
@@ -258,7 +258,7 @@ func (r *Runtime) scratchMount(spec runtime.JobSpec) mount.Mount {
 	}
 }
 
-// scratchName is a directory beside the home. It is not in the trash, which is
+// scratchName is a directory next to the home. It is not in the trash, which is
 // emptied while jobs may run.
 const scratchName = ".scratch"
 

@@ -280,7 +280,7 @@ func TestInterruptedCallsCanBeRepeated(t *testing.T) {
 							break
 						}
 						if try == 3 || !errors.Is(err, runtime.ErrUnreachable) {
-							t.Fatalf("after one that was cut off after request %d: %v", n, err)
+							t.Fatalf("after a call that was cut off after request %d: %v", n, err)
 						}
 					}
 					tc.check(l)
@@ -394,7 +394,7 @@ func TestLockedFolderBlocksRemoval(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := r.RemoveVolume(ctx, l.id, "home-1", nil); !errors.Is(err, runtime.ErrUnreachable) {
-		t.Fatalf("RemoveVolume under another's lock: %v", err)
+		t.Fatalf("RemoveVolume under the lock of another process: %v", err)
 	}
 	unlock()
 	l.alive()
@@ -409,7 +409,7 @@ func TestInterruptedFolderRemovalIsResumed(t *testing.T) {
 	l.ok("write", r.writeSidecar(l.id, sidecar{Claim: "home-1", State: folderRemoving}))
 	l.ok("discard", r.discardHome(l.id))
 	if v := l.listed(); v.Claim != "home-1" || v.Marker != "" || v.Seeded {
-		t.Fatalf("a home that is half removed is listed as %+v", v)
+		t.Fatalf("a partly removed home is listed as %+v", v)
 	}
 	if err := r.CreateEmptyVolume(t.Context(), l.volume("home-2")); !errors.Is(err, runtime.ErrVolumeMismatch) {
 		t.Fatalf("CreateEmptyVolume: %v", err)
@@ -451,14 +451,14 @@ func TestDisks(t *testing.T) {
 		return d
 	}
 	if device(os.TempDir()) != device(filepath.Join(os.TempDir(), "none", "at", "all")) {
-		t.Error("a folder that is not there is on another disk than the one above it")
+		t.Error("a missing folder is on another disk than its parent")
 	}
 	root, err := r.dockerRoot(t.Context())
 	if err != nil || root == "" {
 		t.Fatalf("Docker's directory = %q, %v", root, err)
 	}
 	if one := device(r.cfg.DataDir) == device(root); one != (len(disks) == 1) {
-		t.Errorf("disks = %+v; one and the same: %v", disks, one)
+		t.Errorf("disks = %+v; same disk: %v", disks, one)
 	}
 	r.cfg.DataDir = root // the same disk
 	if disks, err = r.Disks(t.Context()); err != nil || len(disks) != 1 {
@@ -508,11 +508,11 @@ func TestJobScratchIsRemovedWithJobOrHome(t *testing.T) {
 			left, err := r.api.VolumeList(t.Context(), client.VolumeListOptions{Filters: r.filter(roleScratch)})
 			l.ok("VolumeList", err)
 			if len(left.Items) > 0 {
-				t.Errorf("volumes are left: %v", left.Items)
+				t.Errorf("remaining volumes: %v", left.Items)
 			}
 			l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
 			if entries, err := os.ReadDir(filepath.Join(r.cfg.DataDir, homesDir)); err == nil && len(entries) > 0 {
-				t.Errorf("left of the home: %v", entries)
+				t.Errorf("remains of the home: %v", entries)
 			}
 		})
 	}

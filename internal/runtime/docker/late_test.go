@@ -51,8 +51,8 @@ func (e *faultProxy) hold(n int) *held {
 
 type lateCase struct {
 	name string
-	// before prepares the home; late is the call of the stopped leader; meanwhile
-	// is what its successor does.
+	// before prepares the home; late is the call of the stopped leader; meanwhile are the
+	// successor's calls.
 	before    func(l *lateHome)
 	late      func(ctx context.Context, l *lateHome) error
 	meanwhile func(l *lateHome)
@@ -278,7 +278,7 @@ func lateCases() []lateCase {
 		},
 		meanwhile: func(l *lateHome) {
 			err := l.next.RemoveVolume(l.Context(), l.id, "home-1", nil)
-			for errors.Is(err, runtime.ErrBusy) { // the stopped call's container ends by itself
+			for errors.Is(err, runtime.ErrBusy) { // the stopped call's container ends soon
 				err = l.next.RemoveVolume(l.Context(), l.id, "home-1", nil)
 			}
 			l.ok("RemoveVolume", err)
@@ -344,7 +344,7 @@ func TestFormerLeaderChangesNothing(t *testing.T) {
 				}
 				for n := 1; runLate(t, tc, e, old, next, storage, n); n++ {
 					if n > 60 {
-						t.Fatal("the call has no end")
+						t.Fatal("the call does not end")
 					}
 				}
 			})

@@ -121,8 +121,8 @@ func createdConcurrently(err error) bool {
 // noPoolLeft reports whether Docker's default address pools are used up, by
 // the messages of Docker 20.10 and of 26 and later.
 func noPoolLeft(err error) bool {
-	said := strings.ToLower(err.Error())
-	return strings.Contains(said, "non-overlapping ipv4 address pool") || strings.Contains(said, "predefined address pools have been fully subnetted")
+	message := strings.ToLower(err.Error())
+	return strings.Contains(message, "non-overlapping ipv4 address pool") || strings.Contains(message, "predefined address pools have been fully subnetted")
 }
 
 // overlaps names the network that the configured subnet overlaps with, if that is

@@ -34,7 +34,7 @@ func TestStartFailsWithoutWall(t *testing.T) {
 		prepared := r.Prepare(t.Context())
 		if allowed {
 			if err != nil || prepared != nil {
-				t.Errorf("with leave to do without: %v; %v", err, prepared)
+				t.Errorf("with isolation optional: %v; %v", err, prepared)
 			}
 			continue
 		}
@@ -104,7 +104,7 @@ func TestHelperRemovesHomes(t *testing.T) {
 	}
 	err := r.runHelper(t.Context(), helperRun{args: []string{cmdRemoveHome, "/"}})
 	if err == nil || !strings.Contains(err.Error(), "absolute path") {
-		t.Fatalf("error = %v, want the helper's words", err)
+		t.Fatalf("error = %v, want the helper's message", err)
 	}
 }
 
@@ -143,7 +143,7 @@ func TestHelperImageMatchesExecutable(t *testing.T) {
 	}
 	r = newRuntime(t, func(c *Config) { c.HelperBinary = filepath.Join(t.TempDir(), "none") })
 	if _, err := r.ensureHelperImage(t.Context()); err == nil {
-		t.Fatal("an image was made of nothing")
+		t.Fatal("an image was created without content")
 	}
 }
 
@@ -266,13 +266,13 @@ func TestAddressReuse(t *testing.T) {
 	for range 5 {
 		addr := a.take(start)
 		if seen[addr.String()] || !a.subnet.Contains(addr) {
-			t.Fatalf("%s was given out twice, or is foreign", addr)
+			t.Fatalf("%s was assigned twice, or is not in the subnet", addr)
 		}
 		seen[addr.String()] = true
 	}
 	for _, never := range []string{"10.9.8.0", "10.9.8.1", "10.9.8.7"} {
 		if seen[never] {
-			t.Errorf("%s was given out", never)
+			t.Errorf("%s was assigned", never)
 		}
 	}
 	// All were used recently: the least recently used one is taken.

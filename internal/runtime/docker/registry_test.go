@@ -65,7 +65,7 @@ func startRegistry(t *testing.T) string {
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("the registry does not answer: %v", err)
+			t.Fatalf("the registry does not respond: %v", err)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -142,5 +142,5 @@ func drain(t *testing.T, r io.ReadCloser) {
 	}
 }
 
-// removeWall removes the installation's wall, with the helper if necessary.
-func takeDownWall(_ context.Context, r *Runtime) error { return wall.Remove(r.names.table) }
+// removeWall removes the installation's wall.
+func removeWall(_ context.Context, r *Runtime) error { return wall.Remove(r.names.table) }

@@ -63,7 +63,7 @@ func TestRemoveDeepHome(t *testing.T) {
 	plain := l.mountpoint("plain")
 	nest(t, plain, depth)
 	if _, err := r.api.VolumeRemove(t.Context(), "plain", client.VolumeRemoveOptions{}); err == nil {
-		t.Error("Docker removed it by itself: this test shows nothing")
+		t.Error("Docker removed it without help: this test proves nothing")
 	}
 	l.ok("removeTree", removeTree(t.Context(), plain, nil))
 
@@ -93,7 +93,7 @@ func (l *lateHome) bulky(files int) {
 	}
 }
 
-// The container that empties a home, or the server, is killed while it works.
+// The container that empties a home, or the server, is killed during the removal.
 func TestRemovalContinuesAfterKill(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
@@ -129,7 +129,7 @@ func TestRemovalContinuesAfterKill(t *testing.T) {
 			t.Fatalf("RemoveVolume: %v", err)
 		}
 		if v := l.listed(); v.Claim != "home-1" || v.Seeded || v.Marker != "" {
-			t.Fatalf("a home that is half removed is listed as %+v", v)
+			t.Fatalf("a partly removed home is listed as %+v", v)
 		}
 		// The next call adopts the container, which is running or has ended.
 		l.ok("RemoveVolume", r.RemoveVolume(t.Context(), l.id, "home-1", nil))
@@ -184,8 +184,8 @@ func TestRemovalWithConcurrentlyRemovedRecord(t *testing.T) {
 	}
 }
 
-// loopDisk creates and mounts a file system in a file. It does not commit by itself
-// during the test.
+// loopDisk creates and mounts a file system in a file. It is not committed automatically during
+// the test.
 func loopDisk(t *testing.T, image, dir string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -267,7 +267,7 @@ func TestRemovalSurvivesPowerCut(t *testing.T) {
 			}
 		}
 		if labels, back := names["plain"]; n == "2" && (!back || len(labels) > 0) {
-			t.Errorf("cut %s: what Docker removed itself is back: %v, %v; this test shows nothing", n, back, labels)
+			t.Errorf("cut %s: volumes that Docker removed are back: %v, %v; this test proves nothing", n, back, labels)
 		}
 	}
 }
@@ -311,8 +311,8 @@ func TestVolumeBackAfterPowerCutIsRemoved(t *testing.T) {
 	}
 }
 
-// Docker reports nothing while it copies an image's content to a volume; the
-// volume's size is counted meanwhile.
+// Docker reports nothing while it copies an image's content to a volume, so the volume's size
+// is measured.
 func TestSeedingReportsProgress(t *testing.T) {
 	t.Parallel()
 	e := newFaultProxy(t)

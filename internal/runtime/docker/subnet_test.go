@@ -16,8 +16,8 @@ import (
 	"codehub/internal/harness"
 )
 
-// Other networks take all address pools of a Docker. Without a subnet in the
-// settings Prepare says what to do; with one, the network is created on it.
+// Other networks use all address pools of Docker. Without a configured subnet Prepare's error
+// names the setting; with one, the network is created on it.
 func TestPrepareWithoutFreePool(t *testing.T) {
 	t.Parallel()
 	pools := []*dockertest.Subnet{dockertest.NewSubnet(t), dockertest.NewSubnet(t)} // 16 networks each
@@ -48,7 +48,7 @@ func TestPrepareWithoutFreePool(t *testing.T) {
 	created := 0
 	for ; created < 100; created++ {
 		other, err := d.API.NetworkCreate(t.Context(), fmt.Sprint("other-", created), client.NetworkCreateOptions{
-			// As TestWall passes over the bridges of other tests by their names.
+			// A name that TestWall skips as the bridge of another test.
 			Options: map[string]string{"com.docker.network.bridge.name": fmt.Sprint("br-ch-", os.Getpid(), "-", created)},
 		})
 		if err != nil {
@@ -61,7 +61,7 @@ func TestPrepareWithoutFreePool(t *testing.T) {
 		})
 	}
 	if created != 31 {
-		t.Errorf("%d other networks took all pools, want 31", created)
+		t.Errorf("%d other networks used all pools, want 31", created)
 	}
 
 	err := ours(netip.Prefix{}).Prepare(t.Context())
@@ -77,15 +77,15 @@ func TestPrepareWithoutFreePool(t *testing.T) {
 		t.Errorf("the network has %s, want %s", got, own)
 	}
 
-	// One that overlaps is refused, and the error names the other network.
+	// An overlapping subnet is refused, and the error names the other network.
 	err = ours(netip.PrefixFrom(own.Addr(), 26)).Prepare(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "overlaps with the network "+set.names.network) {
 		t.Errorf("with a subnet that overlaps: %v", err)
 	}
 }
 
-// Without a subnet in the settings Docker chooses one. Two replicas may create the
-// network at once, and a crash may have left the draft of one.
+// Without a configured subnet Docker chooses one. Two replicas may create the network at once,
+// and a crash may have left a draft of the network.
 func TestPrepareOnSubnetOfDocker(t *testing.T) {
 	t.Parallel()
 	pool := dockertest.NewSubnet(t)
@@ -100,7 +100,7 @@ func TestPrepareOnSubnetOfDocker(t *testing.T) {
 	var replicas sync.WaitGroup
 	for _, r := range []*Runtime{first, second} {
 		replicas.Go(func() {
-			// Each may find the other's draft, and has to try again then.
+			// Each may find the other's draft and must then retry.
 			harness.Eventually(t, "the network is prepared", func() bool { return r.Prepare(t.Context()) == nil })
 		})
 	}
@@ -111,7 +111,7 @@ func TestPrepareOnSubnetOfDocker(t *testing.T) {
 	running(t, first) // with a chosen address
 }
 
-// A network that exists keeps its subnet.
+// An existing network keeps its subnet.
 func TestPrepareKeepsSubnetOfNetwork(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
@@ -127,6 +127,6 @@ func TestPrepareKeepsSubnetOfNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.addrs.subnet != other {
-		t.Errorf("addresses are of %s, want %s", r.addrs.subnet, other)
+		t.Errorf("addresses are from %s, want %s", r.addrs.subnet, other)
 	}
 }

@@ -20,7 +20,7 @@ import (
 type Item struct {
 	Kind   string // container, volume, home, record of a home, network, image, nftables table, set aside
 	Name   string
-	Detail string // for people
+	Detail string // text for administrators
 }
 
 // Inventory lists the objects of an installation outside its database and its

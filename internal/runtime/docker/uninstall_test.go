@@ -15,9 +15,9 @@ import (
 	"codehub/internal/workspace"
 )
 
-// inhabited is an installation with a running workspace, a local-dir one, an ended
-// storage job and a set-aside volume.
-func inhabited(t *testing.T, r *Runtime) (running, folder, archived workspace.ID) {
+// populated creates an installation with a running workspace, a local-dir one, an ended storage
+// job and a set-aside volume.
+func populated(t *testing.T, r *Runtime) (running, folder, archived workspace.ID) {
 	t.Helper()
 	ok := func(what string, err error) {
 		t.Helper()
@@ -56,7 +56,7 @@ func inhabited(t *testing.T, r *Runtime) (running, folder, archived workspace.ID
 	return running, homes[workspace.StorageLocalDir], archived
 }
 
-func stands(t *testing.T, r *Runtime) bool {
+func hasWall(t *testing.T, r *Runtime) bool {
 	t.Helper()
 	err := wall.Check(wall.Spec{Table: r.names.table, Bridge: r.names.bridge})
 	if err != nil && !errors.Is(err, wall.ErrDown) {
@@ -78,8 +78,8 @@ func TestUninstallKeepsHomesAndOtherInstallations(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
 	other := newRuntime(t, func(c *Config) { c.DataDir = r.cfg.DataDir })
-	running, folder, archived := inhabited(t, r)
-	inhabited(t, other)
+	running, folder, archived := populated(t, r)
+	populated(t, other)
 	ctx := t.Context()
 	others, err := other.Inventory(ctx)
 	if err != nil {
@@ -105,8 +105,8 @@ func TestUninstallKeepsHomesAndOtherInstallations(t *testing.T) {
 	if n := kinds(inv.Homes); n["home"] != 3 || n["record of a home"] != 3 || kinds(inv.Keep)["set aside"] != 1 {
 		t.Errorf("homes %+v, kept %+v", inv.Homes, inv.Keep)
 	}
-	if stands(t, r) || !stands(t, other) {
-		t.Errorf("walls: ours %v, the other's %v", stands(t, r), stands(t, other))
+	if hasWall(t, r) || !hasWall(t, other) {
+		t.Errorf("walls: ours %v, the other's %v", hasWall(t, r), hasWall(t, other))
 	}
 	for id, storage := range map[workspace.ID]string{
 		running: workspace.StorageDockerVolume, folder: workspace.StorageLocalDir, archived: workspace.StorageDockerVolume,
@@ -128,7 +128,7 @@ func TestUninstallKeepsHomesAndOtherInstallations(t *testing.T) {
 func TestUninstallRemovesHomesOnRequest(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
-	_, folder, _ := inhabited(t, r)
+	_, folder, _ := populated(t, r)
 	ctx := t.Context()
 	var gone []Item
 	if err := r.Uninstall(ctx, true, func(i Item) { gone = append(gone, i) }); err != nil {

@@ -88,7 +88,7 @@ func newOutside(t *testing.T) outside {
 	}
 }
 
-// bridged is a machine behind a bridge of this host that is not Docker's.
+// bridged is a machine behind a bridge of this host that Docker did not create.
 type bridged struct{ bridge, service string }
 
 func newBridged(t *testing.T, n int) bridged {
@@ -304,7 +304,7 @@ func TestWall(t *testing.T) {
 		}
 	}
 
-	service := listenIn(t, "", "0.0.0.0:0") // stands for any service on the host
+	service := listenIn(t, "", "0.0.0.0:0") // represents any service on the host
 	boxAddr, boxPort := published(t, r)
 	closed := map[string]string{
 		"the neighbour's IDE":                 neighbour.Addr,
