@@ -90,8 +90,8 @@ func (c *importM1Cmd) bring(ctx context.Context, log *slog.Logger) (*importm1.Re
 		Admin: c.Admin, JoinUsers: c.JoinUsers, DryRun: c.DryRun,
 		Log: log, Step: importStep(),
 	})
-	if os.Geteuid() != 0 {
-		report.Warnings = append(report.Warnings, "not run as root: homes with files that only other users can read cannot be copied")
+	if !readsAllFiles() {
+		report.Warnings = append(report.Warnings, "not run as root, nor with CAP_DAC_READ_SEARCH: homes with files that only other users can read cannot be copied")
 	}
 	return &report, err
 }
