@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -44,7 +45,7 @@ func (w *world) checkFinished(imported ...string) {
 		`SELECT count(*) FROM workspaces WHERE desired_state = 'RUNNING'`:                     1,
 		`SELECT count(*) FROM workspaces WHERE archive_key NOT IN (SELECT key FROM archives)`: 0,
 	} {
-		if got := query[int](w, w.dsn, what); got != want {
+		if got := fixture.Query[int](w, what); got != want {
 			w.Errorf("%s: %d, want %d", what, got, want)
 		}
 	}
@@ -53,7 +54,7 @@ func (w *world) checkFinished(imported ...string) {
 // smallWorld has three workspaces, one of them running.
 func smallWorld(t testing.TB) *world {
 	w := newWorld(t)
-	w.sql(w.from, `DELETE FROM workspaces WHERE id NOT IN ($1, $2, $3)`, w.id("wR0"), w.id("wT0"), w.id("wT1"))
+	w.sql(`DELETE FROM workspaces WHERE id NOT IN ($1, $2, $3)`, w.id("wR0"), w.id("wT0"), w.id("wT1"))
 	for _, short := range []string{"wR0", "wT0", "wT1"} {
 		w.home(w.id(short), func(dir string) {
 			for i := range 20 {
@@ -130,7 +131,7 @@ func TestImportContinuesAfterError(t *testing.T) {
 	if first := report.Workspaces[0]; first.OldID != w.id("wR0") || first.Container != "stopped" || !strings.Contains(first.Reason, errTest.Error()) {
 		t.Errorf("the result of the first is %+v", first)
 	}
-	if n := query[int](w, w.dsn, `SELECT count(*) FROM m1_workspaces`); n != 1 {
+	if n := fixture.Query[int](w, `SELECT count(*) FROM m1_workspaces`); n != 1 {
 		t.Errorf("%d were started", n)
 	}
 	w.checkFinished("wR0", "wT0", "wT1")
@@ -141,7 +142,7 @@ func TestImportBucketError(t *testing.T) {
 	t.Parallel()
 	w := smallWorld(t)
 	w.home(w.id("wT1"), nil)
-	w.sql(w.from, `UPDATE workspaces SET status = 'RUNNING' WHERE id = $1`, w.id("wT1"))
+	w.sql(`UPDATE workspaces SET status = 'RUNNING' WHERE id = $1`, w.id("wT1"))
 	w.run(w.id("wT1"), true)
 	c := w.config()
 	away := w.bucket.Folder + ".away"
@@ -215,7 +216,7 @@ func TestClaimReplacedByAnotherImport(t *testing.T) {
 	c := w.config()
 	c.Step = func(step string) error {
 		if step == "verified" {
-			w.sql(w.dsn, `UPDATE m1_workspaces SET archive_op_id = gen_random_uuid(), abandoned = abandoned || archive_op_id WHERE imported_at IS NULL`)
+			w.Exec(`UPDATE m1_workspaces SET archive_op_id = gen_random_uuid(), abandoned = abandoned || archive_op_id WHERE imported_at IS NULL`)
 		}
 		return nil
 	}
@@ -223,7 +224,7 @@ func TestClaimReplacedByAnotherImport(t *testing.T) {
 	if err != nil || report.Left != 3 || !strings.Contains(report.Workspaces[0].Reason, "Another import-m1") {
 		t.Errorf("%v; %+v", err, report)
 	}
-	if n := query[int](w, w.dsn, `SELECT count(*) FROM workspaces`); n != 0 {
+	if n := fixture.Query[int](w, `SELECT count(*) FROM workspaces`); n != 0 {
 		t.Errorf("%d workspaces", n)
 	}
 	w.checkFinished("wR0", "wT0", "wT1")
@@ -232,7 +233,7 @@ func TestClaimReplacedByAnotherImport(t *testing.T) {
 func TestImportRunsOnce(t *testing.T) {
 	t.Parallel()
 	w := smallWorld(t)
-	release, err := w.db.LockImport(t.Context())
+	release, err := w.DB.LockImport(t.Context())
 	ok(t, err)
 	if _, err := Run(t.Context(), w.config()); workspace.CodeOf(err) != workspace.CodeOperationInProgress {
 		t.Errorf("a second import: %v", err)
@@ -240,7 +241,7 @@ func TestImportRunsOnce(t *testing.T) {
 	release()
 
 	// An import does not begin during a garbage collection.
-	conn, err := pgx.Connect(t.Context(), w.dsn)
+	conn, err := pgx.Connect(t.Context(), w.DSN)
 	ok(t, err)
 	defer conn.Close(t.Context())
 	collector := postgres.NewCollector(session{conn})
@@ -273,8 +274,8 @@ func TestImportRespectsRunningLimits(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.allHomes()
-	w.sql(w.from, `UPDATE workspaces SET status = 'RUNNING' WHERE status <> 'DELETED'`)
-	w.sql(w.from, `UPDATE workspaces SET updated_at = '2026-03-01Z' WHERE id IN ($1, $2)`, w.id("wG0"), w.id("wE0"))
+	w.sql(`UPDATE workspaces SET status = 'RUNNING' WHERE status <> 'DELETED'`)
+	w.sql(`UPDATE workspaces SET updated_at = '2026-03-01Z' WHERE id IN ($1, $2)`, w.id("wG0"), w.id("wE0"))
 	w.home(w.id("wC0"), nil)
 	report := w.bring()
 	var running []string
@@ -298,12 +299,12 @@ func TestImportWithoutLimits(t *testing.T) {
 	w := newWorld(t)
 	w.allHomes()
 	w.home(w.id("wC0"), nil)
-	w.sql(w.from, `UPDATE workspaces SET status = 'RUNNING' WHERE status <> 'DELETED'`)
-	db, err := postgres.Open(t.Context(), w.dsn, postgres.Options{})
+	w.sql(`UPDATE workspaces SET status = 'RUNNING' WHERE status <> 'DELETED'`)
+	db, err := postgres.Open(t.Context(), w.DSN, postgres.Options{})
 	ok(t, err)
 	defer db.Close()
 	report := w.bring(func(c *Config) { c.DB = db })
-	if n := query[int](w, w.dsn, `SELECT count(*) FROM workspaces WHERE desired_state = 'RUNNING'`); n != 8 || report.Left != 0 {
+	if n := fixture.Query[int](w, `SELECT count(*) FROM workspaces WHERE desired_state = 'RUNNING'`); n != 8 || report.Left != 0 {
 		t.Errorf("%d run; %+v", n, report)
 	}
 }

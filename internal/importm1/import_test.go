@@ -9,6 +9,7 @@ import (
 
 	"codehub/internal/archive/archivetest"
 	"codehub/internal/auth"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/workspace"
 )
 
@@ -27,7 +28,7 @@ func TestImport(t *testing.T) {
 	w.run(w.id("wT0"), false)
 	w.run(w.id("wX0"), false)
 	homes := archivetest.WithoutAtimes(archivetest.Snapshot(t, w.homes))
-	rows := w.dump(w.from, "users", "sessions", "workspaces", "alembic_version")
+	rows := w.dump()
 
 	report := w.bring()
 	if report.Left != 0 || len(report.UnknownHomes) != 0 {
@@ -62,7 +63,7 @@ func TestImport(t *testing.T) {
 			continue
 		}
 		w.holds(ws, homeOf(w, r.OldID))
-		if n := query[int](w, w.dsn, `SELECT count(*) FROM archives WHERE key = $1 AND workspace_id = $2 AND digest = $3 AND verified_at IS NOT NULL AND origin = 'made'`,
+		if n := fixture.Query[int](w, `SELECT count(*) FROM archives WHERE key = $1 AND workspace_id = $2 AND digest = $3 AND verified_at IS NOT NULL AND origin = 'made'`,
 			ws.ArchiveKey, string(ws.ID), ws.ArchiveDigest); n != 1 {
 			t.Errorf("%s: %d generations", r.OldID, n)
 		}
@@ -97,7 +98,7 @@ func TestImport(t *testing.T) {
 			t.Errorf("the old container of %s: %q, want %q", short, got, did)
 		}
 	}
-	moved, err := w.db.Moved(t.Context())
+	moved, err := w.DB.Moved(t.Context())
 	ok(t, err)
 	if len(moved) != 8 || moved[w.id("wR0")] != project.ID {
 		t.Errorf("moved: %v", moved)
@@ -108,21 +109,21 @@ func TestImport(t *testing.T) {
 	if d := archivetest.Diff(homes, archivetest.WithoutAtimes(archivetest.Snapshot(t, w.homes))); d != "" {
 		t.Errorf("the old homes have changed:\n%s", d)
 	}
-	if got := w.dump(w.from, "users", "sessions", "workspaces", "alembic_version"); got != rows {
+	if got := w.dump(); got != rows {
 		t.Errorf("the old database has changed from\n%s\nto\n%s", rows, got)
 	}
 	w.checkSecondRun(report)
 }
 
 func homeOf(w *world, id string) string {
-	return filepath.Join(w.homes, query[string](w, w.from, `SELECT home_store_key FROM workspaces WHERE id = $1`, id))
+	return filepath.Join(w.homes, query[string](w, `SELECT home_store_key FROM workspaces WHERE id = $1`, id))
 }
 
 // checkUsers checks that all users can log in with their passwords.
 func (w *world) checkUsers(report Report) {
 	w.Helper()
 	for name, password := range map[string]string{"kim": "testpassword", "lee": "testpassword", "admin": "admin"} {
-		u, err := w.db.UserByName(w.Context(), name)
+		u, err := w.DB.UserByName(w.Context(), name)
 		ok(w, err)
 		if matches, readable := auth.Matches(u.PasswordHash, password); !matches || !readable {
 			w.Errorf("%s: %q does not match %s", name, password, u.PasswordHash)
@@ -134,7 +135,7 @@ func (w *world) checkUsers(report Report) {
 	if u := report.user(w, "admin"); len(u.Notes) != 1 || !strings.Contains(u.Notes[0], "change it") {
 		w.Errorf("the note on the default password is %q", u.Notes)
 	}
-	if n := query[int](w, w.dsn, `SELECT count(*) FROM sessions`); n != 0 {
+	if n := fixture.Query[int](w, `SELECT count(*) FROM sessions`); n != 0 {
 		w.Errorf("%d sessions were imported", n)
 	}
 }
@@ -144,12 +145,12 @@ func (w *world) checkUsers(report Report) {
 func (w *world) checkSecondRun(first Report) {
 	w.Helper()
 	id := first.of(w, w.id("wR0")).ID
-	w.sql(w.dsn, `UPDATE workspaces SET name = 'mine', desired_state = 'STANDBY', home_ctx = '{"state": "live", "claim": "c"}', phase = 'STANDBY' WHERE id = $1`, id)
-	w.sql(w.dsn, `UPDATE workspaces SET deleted_at = now() WHERE id = $1`, first.of(w, w.id("wE0")).ID)
-	w.sql(w.dsn, `UPDATE users SET password_hash = '!' WHERE username = 'kim'`)
+	w.Exec(`UPDATE workspaces SET name = 'mine', desired_state = 'STANDBY', home_ctx = '{"state": "live", "claim": "c"}', phase = 'STANDBY' WHERE id = $1`, id)
+	w.Exec(`UPDATE workspaces SET deleted_at = now() WHERE id = $1`, first.of(w, w.id("wE0")).ID)
+	w.Exec(`UPDATE users SET password_hash = '!' WHERE username = 'kim'`)
 	w.file(filepath.Join(homeOf(w, w.id("wT0")), "later"), "later")
 	tables := []string{"users", "workspaces", "archives", "m1_users", "m1_workspaces", "audit_log"}
-	before, objects := w.dump(w.dsn, tables...), archivetest.Snapshot(w, w.bucket.Folder)
+	before, objects := w.Rows(tables...), archivetest.Snapshot(w, w.bucket.Folder)
 
 	report := w.bring()
 	if report.Left != 0 {
@@ -165,7 +166,7 @@ func (w *world) checkSecondRun(first Report) {
 			w.Errorf("the second time: %+v", u)
 		}
 	}
-	if after := w.dump(w.dsn, tables...); after != before {
+	if after := w.Rows(tables...); after != before {
 		w.Errorf("the second time has changed the database from\n%s\nto\n%s", before, after)
 	}
 	if d := archivetest.Diff(archivetest.WithoutAtimes(objects), archivetest.WithoutAtimes(archivetest.Snapshot(w, w.bucket.Folder))); d != "" {
@@ -177,8 +178,8 @@ func (w *world) checkSecondRun(first Report) {
 func TestNaiveTimes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.sql(w.from, testdata(t, "m1_schema_naive.sql"))
-	w.sql(w.from, `ALTER DATABASE `+w.database()+` SET timezone = 'Asia/Seoul'`)
+	w.sql(testdata(t, "m1_schema_naive.sql"))
+	w.sql(`ALTER DATABASE ` + w.database() + ` SET timezone = 'Asia/Seoul'`)
 	w.allHomes()
 	report := w.bring()
 	if at := w.row(report.of(t, w.id("wR0")).ID).CreatedAt; report.Left != 0 || !at.Equal(time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC)) {
@@ -186,7 +187,7 @@ func TestNaiveTimes(t *testing.T) {
 	}
 }
 
-func (w *world) database() string { return query[string](w, w.from, `SELECT current_database()`) }
+func (w *world) database() string { return query[string](w, `SELECT current_database()`) }
 
 // The database's address in the first version's format.
 func TestAddressWithDriver(t *testing.T) {
@@ -207,9 +208,9 @@ func TestDryRun(t *testing.T) {
 	w.run(w.id("wR0"), true)
 	w.run(w.id("wX0"), false)
 	tables := []string{"users", "workspaces", "archives", "m1_users", "m1_workspaces", "audit_log"}
-	before, containers := w.dump(w.dsn, tables...), w.containers()
+	before, containers := w.Rows(tables...), w.containers()
 	planned := w.bring(func(c *Config) { c.DryRun = true })
-	if after := w.dump(w.dsn, tables...); after != before || len(w.objects()) != 0 {
+	if after := w.Rows(tables...); after != before || len(w.objects()) != 0 {
 		t.Errorf("a dry run has changed\n%s\nto\n%s\nand the bucket holds %v", before, after, w.objects())
 	}
 	equal(t, "containers after a dry run", containers, w.containers())

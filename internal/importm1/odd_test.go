@@ -13,9 +13,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/archive/archivetest"
-	"codehub/internal/archive/store"
-	"codehub/internal/archive/store/s3test"
-	"codehub/internal/bucket"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -25,12 +23,12 @@ import (
 func (w *world) add(id, name, status string, set ...string) string {
 	w.Helper()
 	owner := w.id("uK0")
-	w.sql(w.from, `
+	w.sql(`
 		INSERT INTO workspaces (id, owner_user_id, name, status, image_ref, instance_backend, storage_backend, home_store_key, created_at, updated_at)
 		VALUES ($1, $2, $3, $4, 'cagojeiger/code-server:4.107.0', 'local-docker', 'local-dir', $5, now(), now())`,
 		id, owner, name, status, homeKey(owner, id))
 	for i := 0; i < len(set); i += 2 {
-		w.sql(w.from, `UPDATE workspaces SET `+set[i]+` = $2 WHERE id = $1`, id, set[i+1])
+		w.sql(`UPDATE workspaces SET `+set[i]+` = $2 WHERE id = $1`, id, set[i+1])
 	}
 	return id
 }
@@ -38,7 +36,7 @@ func (w *world) add(id, name, status string, set ...string) string {
 // justUsers is a world without workspaces.
 func justUsers(t testing.TB) *world {
 	w := newWorld(t)
-	w.sql(w.from, `DELETE FROM workspaces`)
+	w.sql(`DELETE FROM workspaces`)
 	return w
 }
 
@@ -124,7 +122,7 @@ func TestImportLeavesUnsafeWorkspaces(t *testing.T) {
 		t.Errorf("%d not imported, want %d", report.Left, len(want)+2)
 	}
 	equal(t, "containers", before, w.containers())
-	if n := query[int](w, w.dsn, `SELECT count(*) FROM workspaces`); n != 1 {
+	if n := fixture.Query[int](w, `SELECT count(*) FROM workspaces`); n != 1 {
 		t.Errorf("%d workspaces", n)
 	}
 	if d := archivetest.Diff(homes, archivetest.WithoutAtimes(archivetest.Snapshot(t, w.homes))); d != "" {
@@ -179,10 +177,10 @@ func TestImportOddValues(t *testing.T) {
 	ghost := w.add(id("X1"), "x", "DELETED")
 
 	// The owner has already created a workspace with another one's name.
-	w.sql(w.from, `DELETE FROM users WHERE username = 'lee'`)
+	w.sql(`DELETE FROM users WHERE username = 'lee'`)
 	report := w.bring(func(c *Config) { c.Source.Workspaces = nil })
 	kim := workspace.Caller{UserID: report.user(t, "kim").ID, Username: "kim"}
-	_, err := w.db.CreateWorkspace(t.Context(), kim, postgres.NewWorkspace{
+	_, err := w.DB.CreateWorkspace(t.Context(), kim, postgres.NewWorkspace{
 		Name: "x (2)", ImageRef: "i", StorageBackend: workspace.StorageDockerVolume, Desired: workspace.DesiredArchived,
 	})
 	ok(t, err)
@@ -231,15 +229,15 @@ func TestImage(t *testing.T) {
 func TestUsers(t *testing.T) {
 	t.Parallel()
 	w := justUsers(t)
-	w.sql(w.from, `UPDATE users SET created_at = created_at - interval '1 year'`) // the oldest users keep their names
-	const decomposed = "\u1112\u1161\u11ab\u1100\u1173\u11af"                     // the same name, decomposed
+	w.sql(`UPDATE users SET created_at = created_at - interval '1 year'`) // the oldest users keep their names
+	const decomposed = "\u1112\u1161\u11ab\u1100\u1173\u11af"             // the same name, decomposed
 	n := 0
 	for _, name := range []string{"Kim", "two words", "two-words", " -odd- ", "한글", decomposed, "!!!", strings.Repeat("x", 80), "KIM", "operator"} {
 		n++
-		w.sql(w.from, `INSERT INTO users VALUES ($1, $2, '!', now() + $3 * interval '1 s', 0)`, "01JFA00000000000000"+string(rune('A'+n))+w.tag, name, n)
+		w.sql(`INSERT INTO users VALUES ($1, $2, '!', now() + $3 * interval '1 s', 0)`, "01JFA00000000000000"+string(rune('A'+n))+w.tag, name, n)
 	}
-	id := w.add("01JFE0000000000000A0"+w.tag, "of operator", "CREATED", "owner_user_id", query[string](w, w.from, `SELECT id FROM users WHERE username = 'operator'`))
-	w.sql(w.from, `UPDATE workspaces SET home_store_key = 'users/' || owner_user_id || '/workspaces/' || id || '/home'`)
+	id := w.add("01JFE0000000000000A0"+w.tag, "of operator", "CREATED", "owner_user_id", query[string](w, `SELECT id FROM users WHERE username = 'operator'`))
+	w.sql(`UPDATE workspaces SET home_store_key = 'users/' || owner_user_id || '/workspaces/' || id || '/home'`)
 	check := func(report Report, want map[string]string) {
 		t.Helper()
 		got := map[string]string{}
@@ -247,7 +245,7 @@ func TestUsers(t *testing.T) {
 			got[u.OldName] = u.Result + " " + u.Username
 			if u.Result == Left {
 				got[u.OldName] = Left
-			} else if here, err := w.db.UserByName(t.Context(), u.Username); err != nil || here.ID != u.ID {
+			} else if here, err := w.DB.UserByName(t.Context(), u.Username); err != nil || here.ID != u.ID {
 				t.Errorf("%+v is %+v, %v", u, here, err)
 			}
 		}
@@ -282,13 +280,13 @@ func TestUsers(t *testing.T) {
 	check(report, want)
 	want["operator"] = "already operator"
 	check(w.bring(), want)
-	operator, err := w.db.UserByName(t.Context(), "operator")
+	operator, err := w.DB.UserByName(t.Context(), "operator")
 	ok(t, err)
 	if ws := w.row(report.of(t, id).ID); ws.OwnerID != operator.ID {
 		t.Errorf("the workspace belongs to %s", ws.OwnerID)
 	}
 	// Users that were removed here are not imported again, nor are their workspaces.
-	w.sql(w.dsn, `DELETE FROM users WHERE username = 'lee'`)
+	w.Exec(`DELETE FROM users WHERE username = 'lee'`)
 	want["lee"] = Left
 	check(w.bring(), want)
 }
@@ -297,8 +295,8 @@ func TestUsers(t *testing.T) {
 func TestAdministrators(t *testing.T) {
 	t.Parallel()
 	w := peopledWorld(t)
-	w.sql(w.from, `DELETE FROM workspaces`)
-	w.sql(w.dsn, `UPDATE users SET admin = false`)
+	w.sql(`DELETE FROM workspaces`)
+	w.Exec(`UPDATE users SET admin = false`)
 	refused := func(why string, change ...func(*Config)) {
 		t.Helper()
 		c := w.config()
@@ -309,7 +307,7 @@ func TestAdministrators(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%v, want %q", err, why)
 		}
-		if n := query[int](w, w.dsn, `SELECT count(*) FROM users`); n != 1 {
+		if n := fixture.Query[int](w, `SELECT count(*) FROM users`); n != 1 {
 			t.Errorf("%d users", n)
 		}
 	}
@@ -322,7 +320,7 @@ func TestAdministrators(t *testing.T) {
 		t.Errorf("%+v", u)
 	}
 	report = w.bring(named("kim"))
-	u, err := w.db.UserByName(t.Context(), "kim")
+	u, err := w.DB.UserByName(t.Context(), "kim")
 	if err != nil || !u.Admin || !report.user(t, "kim").Admin || report.user(t, "lee").Admin {
 		t.Errorf("kim: %+v, %v", u, err)
 	}
@@ -330,7 +328,7 @@ func TestAdministrators(t *testing.T) {
 	if u := w.bring(named("lee")).user(t, "lee"); u.Result != Already || !u.Admin {
 		t.Errorf("%+v", u)
 	}
-	if n := query[int](w, w.dsn, `SELECT count(*) FROM users WHERE admin`); n != 2 {
+	if n := fixture.Query[int](w, `SELECT count(*) FROM users WHERE admin`); n != 2 {
 		t.Errorf("%d administrators", n)
 	}
 }
@@ -356,7 +354,7 @@ func TestImportChecksPrerequisites(t *testing.T) {
 			t.Errorf("%v, want %q", err, why)
 		}
 	}
-	if n := query[int](w, w.dsn, `SELECT count(*) FROM users`); n != 1 {
+	if n := fixture.Query[int](w, `SELECT count(*) FROM users`); n != 1 {
 		t.Errorf("%d users", n)
 	}
 }
@@ -364,7 +362,7 @@ func TestImportChecksPrerequisites(t *testing.T) {
 func TestSourceMustBeFirstVersion(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	for what, dsn := range map[string]string{"this one": w.dsn, "an empty one": pgtest.New(t, nil)} {
+	for what, dsn := range map[string]string{"this one": w.DSN, "an empty one": pgtest.New(t, nil)} {
 		if _, err := ReadSource(t.Context(), dsn); !errors.Is(err, ErrNotFirstVersion) {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -375,7 +373,7 @@ func TestSourceMustBeFirstVersion(t *testing.T) {
 	if holds, err := IsFirstVersion(t.Context(), w.from); !holds || err != nil {
 		t.Errorf("the first version: %v, %v", holds, err)
 	}
-	w.sql(w.from, `ALTER TABLE workspaces ADD COLUMN operation text, ADD COLUMN desired_state text`) // 004
+	w.sql(`ALTER TABLE workspaces ADD COLUMN operation text, ADD COLUMN desired_state text`) // 004
 	if _, err := ReadSource(t.Context(), w.from); !errors.Is(err, ErrNotFirstVersion) {
 		t.Errorf("the version after it: %v", err)
 	}
@@ -407,19 +405,12 @@ func TestImportStopsPausedContainers(t *testing.T) {
 }
 
 // On S3, also after an attempt that was killed in the middle.
-func TestOnS3(t *testing.T) { // not parallel: its credentials are in the environment
+func TestOnS3(t *testing.T) {
+	t.Parallel()
 	w := smallWorld(t)
-	server := s3test.Start(t, "archives")
-	for _, v := range server.Env() {
-		name, value, _ := strings.Cut(v, "=")
-		t.Setenv(name, value)
-	}
-	store, err := store.Open(server.URL("archives/prefix"))
+	installation, err := w.DB.Installation(t.Context())
 	ok(t, err)
-	installation, err := w.db.Installation(t.Context())
-	ok(t, err)
-	w.bucket, err = bucket.New(bucket.Config{Store: store, Installation: installation, Version: "test", SocketDir: "/none", HostSocketDir: "/none"})
-	ok(t, err)
+	w.bucket = fixture.OpenBucket(t, fixture.NewS3(t), installation)
 	ok(t, w.bucket.Check(t.Context(), false))
 
 	c := w.config()

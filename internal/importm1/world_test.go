@@ -28,6 +28,7 @@ import (
 	"codehub/internal/archive/store"
 	"codehub/internal/bucket"
 	"codehub/internal/harness"
+	"codehub/internal/harness/fixture"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -53,10 +54,9 @@ type world struct {
 	homes  string
 	docker *client.Client
 
-	dsn    string // address of the installation's database
-	db     *postgres.DB
-	bucket *bucket.Bucket
-	limits postgres.Limits
+	*fixture.Database // the installation's
+	bucket            *bucket.Bucket
+	limits            postgres.Limits
 }
 
 // newWorld has the rows of testdata, without homes and containers, and an
@@ -65,7 +65,7 @@ type world struct {
 func newWorld(t testing.TB) *world {
 	t.Helper()
 	w := peopledWorld(t)
-	w.sql(w.from, `UPDATE users SET password_hash = '!'`)
+	w.sql(`UPDATE users SET password_hash = '!'`)
 	return w
 }
 
@@ -73,7 +73,7 @@ func newWorld(t testing.TB) *world {
 func peopledWorld(t testing.TB) *world {
 	t.Helper()
 	w := emptyWorld(t)
-	w.sql(w.from, w.tagged(testdata(t, "m1_rows.sql")))
+	w.sql(w.tagged(testdata(t, "m1_rows.sql")))
 	return w
 }
 
@@ -82,21 +82,19 @@ func emptyWorld(t testing.TB) *world {
 	harness.NeedsDocker(t)
 	w := &world{
 		TB: t, tag: strings.NewReplacer("I", "1", "L", "2", "O", "3", "U", "4").Replace(rand.Text()[:6]),
-		from: pgtest.New(t, nil), dsn: pgtest.New(t, postgres.Migrate),
+		from:  pgtest.New(t, nil),
 		homes: filepath.Join(t.TempDir(), "homes"), limits: postgres.Limits{PerUser: 2, Global: 100},
 	}
 	ok(t, os.MkdirAll(filepath.Join(w.homes, "users"), 0o755))
-	w.sql(w.from, testdata(t, "m1_schema.sql"))
+	w.sql(testdata(t, "m1_schema.sql"))
 	var err error
 	w.docker, err = client.New(client.FromEnv)
 	ok(t, err)
 	t.Cleanup(func() { _ = w.docker.Close() })
-	w.db, err = postgres.Open(t.Context(), w.dsn, postgres.Options{Limits: w.limits})
+	w.Database = fixture.NewDatabase(t, postgres.Options{Limits: w.limits})
+	_, err = w.DB.CreateUser(t.Context(), postgres.User{Username: "operator", PasswordHash: "!", Admin: true})
 	ok(t, err)
-	t.Cleanup(w.db.Close)
-	_, err = w.db.CreateUser(t.Context(), postgres.User{Username: "operator", PasswordHash: "!", Admin: true})
-	ok(t, err)
-	w.bucket = folderBucket(t, w.db, filepath.Join(t.TempDir(), "archives"))
+	w.bucket = folderBucket(t, w.DB, filepath.Join(t.TempDir(), "archives"))
 	return w
 }
 
@@ -146,32 +144,35 @@ func (w *world) id(short string) string {
 	return id
 }
 
-func (w *world) sql(dsn, sql string, args ...any) {
+// sql runs a statement on the first version's database, on a connection of its
+// own: an import warns of connections that stay.
+func (w *world) sql(sql string, args ...any) {
 	w.Helper()
 	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, dsn)
+	conn, err := pgx.Connect(ctx, w.from)
 	ok(w, err)
 	defer conn.Close(ctx)
 	_, err = conn.Exec(ctx, sql, args...)
 	ok(w, err)
 }
 
-func query[T any](w *world, dsn, sql string, args ...any) (v T) {
+// query returns the one value that a query of the first version's database yields.
+func query[T any](w *world, sql string, args ...any) (v T) {
 	w.Helper()
 	ctx := context.Background()
-	conn, err := pgx.Connect(ctx, dsn)
+	conn, err := pgx.Connect(ctx, w.from)
 	ok(w, err)
 	defer conn.Close(ctx)
 	ok(w, conn.QueryRow(ctx, sql, args...).Scan(&v))
 	return v
 }
 
-// dump is the content of tables, to see whether it changes.
-func (w *world) dump(dsn string, tables ...string) string {
+// dump is the content of the first version's database, to see whether it changes.
+func (w *world) dump() string {
 	w.Helper()
 	var b strings.Builder
-	for _, table := range tables {
-		b.WriteString(query[string](w, dsn, `SELECT COALESCE(string_agg(t::text, E'\n' ORDER BY t::text), '') FROM `+table+` t`) + "\n")
+	for _, table := range []string{"users", "sessions", "workspaces", "alembic_version"} {
+		b.WriteString(query[string](w, `SELECT COALESCE(string_agg(t::text, E'\n' ORDER BY t::text), '') FROM `+table+` t`) + "\n")
 	}
 	return b.String()
 }
@@ -179,7 +180,7 @@ func (w *world) dump(dsn string, tables ...string) string {
 // home makes the home of a workspace; fill is given its folder.
 func (w *world) home(id string, fill func(dir string)) string {
 	w.Helper()
-	key := query[string](w, w.from, `SELECT home_store_key FROM workspaces WHERE id = $1`, id)
+	key := query[string](w, `SELECT home_store_key FROM workspaces WHERE id = $1`, id)
 	dir := filepath.Join(w.homes, key)
 	ok(w, os.MkdirAll(dir, 0o755))
 	ok(w, os.Chown(dir, 1000, 1000))
@@ -206,7 +207,7 @@ func (w *world) allHomes() {
 func (w *world) run(id string, running bool, change ...func(*client.ContainerCreateOptions)) string {
 	w.Helper()
 	ctx := w.Context()
-	home := filepath.Join(w.homes, query[string](w, w.from, `SELECT home_store_key FROM workspaces WHERE id = $1`, id))
+	home := filepath.Join(w.homes, query[string](w, `SELECT home_store_key FROM workspaces WHERE id = $1`, id))
 	o := client.ContainerCreateOptions{
 		Name:   "codehub-ws-" + id,
 		Config: &container.Config{Image: harness.TestImage(), User: "1000:1000", Env: []string{"HOME=" + homeMount}},
@@ -251,7 +252,7 @@ func (w *world) containers() map[string]string {
 
 func (w *world) config() Config {
 	w.Helper()
-	c, err := configOf(w.Context(), w.from, w.homes, w.docker, w.db, w.bucket)
+	c, err := configOf(w.Context(), w.from, w.homes, w.docker, w.DB, w.bucket)
 	ok(w, err)
 	c.Log = slog.New(slog.DiscardHandler)
 	return c
@@ -310,7 +311,7 @@ func (r Report) user(t testing.TB, name string) User {
 // row is a workspace in the installation's database.
 func (w *world) row(id string) workspace.Workspace {
 	w.Helper()
-	ws, err := w.db.Workspace(w.Context(), workspace.System, workspace.ID(id))
+	ws, err := w.DB.Workspace(w.Context(), workspace.System, workspace.ID(id))
 	ok(w, err)
 	return ws
 }
@@ -342,7 +343,7 @@ func (w *world) stats(ws workspace.Workspace) archive.Stats {
 	w.Helper()
 	meta, err := w.bucket.Meta(w.Context(), ws.ArchiveKey)
 	ok(w, err)
-	entries := query[int64](w, w.dsn, `SELECT entries FROM archives WHERE key = $1`, ws.ArchiveKey)
+	entries := fixture.Query[int64](w, `SELECT entries FROM archives WHERE key = $1`, ws.ArchiveKey)
 	if meta.SHA256 != ws.ArchiveDigest || meta.Size != ws.ArchiveSize || meta.Entries != entries {
 		w.Errorf("%s: the rows have %s %d %d, the bucket %+v", ws.Name, ws.ArchiveDigest, ws.ArchiveSize, entries, meta)
 	}
@@ -425,7 +426,7 @@ func importOf(ctx context.Context, s spec) error {
 // killed; any other end than that or success fails the test.
 func (w *world) apart(s spec) (killed bool) {
 	w.Helper()
-	s.From, s.Homes, s.DSN, s.Folder, s.Limits = w.from, w.homes, w.dsn, w.bucket.Folder, w.limits
+	s.From, s.Homes, s.DSN, s.Folder, s.Limits = w.from, w.homes, w.DSN, w.bucket.Folder, w.limits
 	encoded, err := json.Marshal(s)
 	ok(w, err)
 	ctx, cancel := context.WithTimeout(w.Context(), 2*time.Minute)
