@@ -12,6 +12,7 @@ import (
 	"net/http/cookiejar"
 	"net/url"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"codehub/internal/admin"
 	"codehub/internal/archive/store"
 	"codehub/internal/auth"
+	"codehub/internal/dashboard/catalogue"
 	"codehub/internal/harness"
 	chromium "codehub/internal/harness/browser"
 	"codehub/internal/harness/fixture"
@@ -38,8 +40,14 @@ import (
 // more of them at once than there are cores.
 func TestMain(m *testing.M) {
 	harness.Parallel(4)
+	var missing sync.Map // texts, with the stack of the first use
+	catalogue.Missing = func(language, key string) { missing.LoadOrStore(language+": "+key, string(debug.Stack())) }
 	code := m.Run()
 	chromium.CloseShared()
+	for text, stack := range missing.Range {
+		fmt.Fprintf(os.Stderr, "FAIL: a test used a text that is not in the catalogue: %v\n%v\n", text, stack)
+		code = 1
+	}
 	os.Exit(code)
 }
 

@@ -71,11 +71,18 @@ func (l *Language) Keys() []string {
 	return out
 }
 
-// T returns the text for key, formatted with args as by fmt. It returns the key if there is no
-// text, which a test rules out.
+// Missing, if it is set, is called for a text that a language lacks. Tests set it before
+// they use a Language, and fail.
+var Missing func(language, key string)
+
+// T returns the text for key, formatted with args as by fmt. A missing text is replaced by
+// its key.
 func (l *Language) T(key string, args ...any) string {
 	s, ok := l.texts[key]
 	if !ok {
+		if Missing != nil {
+			Missing(l.Code, key)
+		}
 		return key
 	}
 	if len(args) == 0 {
