@@ -383,6 +383,51 @@ func TestLimitInABrowser(t *testing.T) {
 	b.shown(card(ids[0], "starting"))
 }
 
+// The limit's dialog on any page, and the page of the limit, never have two elements
+// of one id, nor two main headings.
+func TestLimitHasUniqueIDs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, name := range []string{"one", "two"} {
+		w.want(w.add(name, running), "desired_state", "RUNNING")
+	}
+	stopped, kept := w.add("three", standby), w.add("four", archived("k", 1))
+	b := w.tab()
+	b.logIn()
+	judge := func(page string) {
+		t.Helper()
+		const repeated = `(ids => ids.filter((id, i) => ids.indexOf(id) !== i))([...document.querySelectorAll('[id]')].map(e => e.id)).join(' ')`
+		if ids, h1s := value(b, chromedp.Evaluate[string](repeated)), value(b, chromedp.Evaluate[int](`document.querySelectorAll('h1').length`)); ids != "" || h1s != 1 {
+			t.Errorf("%s: repeated ids %q, %d main headings", page, ids, h1s)
+		}
+	}
+	b.press(fmt.Sprintf(`[id="%s-start"]`, stopped))
+	b.shown("dialog[open] #limit-list")
+	judge("the dialog on the list")
+
+	// A form that is sent before the scripts are there leads to the page.
+	b.visit("/")
+	b.shown(fmt.Sprintf(`[id="%s-start"]`, stopped))
+	b.eval(fmt.Sprintf(`document.getElementById('%s-start').form.submit()`, stopped))
+	b.until(`document.querySelector('main #limit-list')`)
+	b.shown("#limit-start")
+	judge("the page of the limit")
+	b.eval(`document.getElementById('limit-list').dataset.before = '1'`)
+	b.press("#limit-start")
+	b.until(`!document.querySelector('#limit-list[data-before]')`)
+	judge("the page of the limit after another try")
+
+	// A page under /w/ becomes the page of the limit while its dialog is open.
+	w.want(kept, "desired_state", "ARCHIVED")
+	b.visit("/w/" + string(kept) + "/")
+	b.press(fmt.Sprintf(`[id="%s-start"]`, kept))
+	b.shown("dialog[open] #limit-list")
+	judge("the dialog on the page of an archived workspace")
+	w.want(kept, "next_desired_state", "RUNNING")
+	b.shown(`#wait[data-kind=limit] #limit-list`)
+	judge("the page of an archived workspace that is queued")
+}
+
 // A user who opens a workspace over the running limit enters it, at the address that they
 // opened, as soon as the limit allows.
 func TestLimitPageInABrowser(t *testing.T) {

@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"html"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -304,6 +305,18 @@ func TestLimit(t *testing.T) {
 		}
 	}
 	asPage("the page", a.body)
+	// On the page of the limit, the list on it is replaced. Elsewhere a dialog has it, below
+	// the page's own heading.
+	again := b.htmx(start, url.Values{"from": {"list"}, "page": {"1"}, "limit": {"page"}}).body
+	contains(t, "another try on the page", again, `<div id="limit-list" class="limit" hx-swap-oob="true"`, `<h1 id="limit-title">`)
+	lacks(t, "another try on the page", again, "<dialog")
+	for _, form := range []url.Values{{"from": {"list"}}, {"from": {"wait"}}, {"from": {"list"}, "page": {"1"}}, {"from": {"list"}, "page": {"1"}, "limit": {"dialog"}}} {
+		dialog := b.htmx(start, form).body
+		contains(t, "the dialog", dialog, "<dialog", `<h2 id="limit-title">`, `<input type="hidden" name="limit" value="dialog">`, "&amp;limit=dialog", "data-close-dialog")
+		lacks(t, "the dialog", dialog, "<h1")
+		poll := regexp.MustCompile(`hx-get="([^"]+)"`).FindStringSubmatch(dialog)
+		lacks(t, "the dialog later", b.get(html.UnescapeString(poll[1]), "HX-Request", "true").body, "<h1")
+	}
 	asPage("a dialog on the page", b.htmx(start, url.Values{"from": {"list"}, "page": {"1"}}).body)
 
 	a = b.htmx("/workspaces/"+string(ids[0])+"/stop", url.Values{"from": {"list"}, "for": {string(third)}})

@@ -24,7 +24,25 @@ type limitView struct {
 	Live bool
 	From string
 	OOB  bool
-	Page bool // a page of its own, not a dialog
+	Page bool // the page is a form or the limit's own, so a change leads back to the list
+	// Dialog: the list is in a dialog, on a page with a heading of its own.
+	Dialog bool
+}
+
+// Where the limit's list is that a request was sent from: the parameter limit.
+const (
+	limitOnPage   = "page"
+	limitInDialog = "dialog"
+)
+
+func inLimitDialog(r *http.Request) bool { return r.FormValue("limit") == limitInDialog }
+
+// Where is the parameter limit of the requests that the list sends.
+func (l limitView) Where() string {
+	if l.Dialog {
+		return limitInDialog
+	}
+	return limitOnPage
 }
 
 // Title names the heading, in the texts limit.<Title>.
@@ -101,6 +119,12 @@ func (d *Dashboard) refuseLimit(w http.ResponseWriter, r *http.Request, c worksp
 	}
 	if isHTMX(r) {
 		v.Page = asPage(r)
+		if r.FormValue("limit") == limitOnPage { // the page has the list already
+			v.OOB = true
+			d.fragments(w, r, http.StatusTooManyRequests, part{"limit-list", v})
+			return
+		}
+		v.Dialog = true
 		d.fragments(w, r, http.StatusTooManyRequests, part{"limit-dialog", v})
 		return
 	}
@@ -151,7 +175,7 @@ func (d *Dashboard) limitState(w http.ResponseWriter, r *http.Request, c workspa
 		d.fail(w, r, err)
 		return
 	}
-	v.Page = asPage(r)
+	v.Page, v.Dialog = asPage(r), inLimitDialog(r)
 	d.fragments(w, r, http.StatusOK, part{"limit-list", v})
 }
 
@@ -173,5 +197,6 @@ func (d *Dashboard) slotFreed(w http.ResponseWriter, r *http.Request, c workspac
 		return
 	}
 	v.OOB, v.Live, v.Page = true, r.PostFormValue("live") != "", asPage(r)
+	v.Dialog = inLimitDialog(r)
 	d.fragments(w, r, http.StatusOK, part{"limit-list", v})
 }
