@@ -71,7 +71,7 @@ func (s *server) awaitInUse(id, name string) api.Workspace {
 	})
 }
 
-// A container that reads a home, as docs/operations.md suggests, delays its
+// A container that reads a home, as docs/troubleshooting.md describes, delays its
 // archive until the container ends. The progress says so, and the workspace can
 // be used.
 func TestArchiveWaitsForReader(t *testing.T) {
