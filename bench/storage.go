@@ -126,7 +126,7 @@ func (s *storage) newVolume(ctx context.Context) (*home, error) {
 	}
 	h.dir = v.Volume.Mountpoint
 	if _, err := os.Stat(h.dir); err != nil {
-		return nil, fmt.Errorf("Docker must run on this machine: %w", err)
+		return nil, fmt.Errorf("find the folder of a Docker volume on this machine: %w", err)
 	}
 	return h, nil
 }
