@@ -47,12 +47,12 @@ type AdminStatus struct {
 	Running         int              `json:"running"`    // what counts against max_running_global
 	MaxRunning      int              `json:"max_running_global"`
 	PerUser         int              `json:"max_running_per_user"`
-	WatchedUntil    *time.Time       `json:"watched_until"` // up to when it is known what people did
+	WatchedUntil    *time.Time       `json:"watched_until"` // the time through which activity is recorded; nil: none yet
 	Hold            string           `json:"hold"`          // why codehub is on hold; empty: it is not
 	HoldSince       *time.Time       `json:"hold_since"`
 	LostArchives    []LostArchive    `json:"lost_archives"`    // at most 100, the latest first
-	LostVolumes     []LostVolume     `json:"lost_volumes"`     // the same
-	FailedDeletions []FailedDeletion `json:"failed_deletions"` // the same
+	LostVolumes     []LostVolume     `json:"lost_volumes"`     // at most 100, the latest first
+	FailedDeletions []FailedDeletion `json:"failed_deletions"` // at most 100, the latest first
 }
 
 // LostArchive is a workspace whose home is in an archive that is missing from the
