@@ -43,6 +43,6 @@ if [ -n "$rest" ]; then
 fi
 if [ "$failed" != 0 ]; then
 	echo "test: failed:"
-	grep -E '^ *(--- FAIL: |panic: |[A-Za-z0-9_]+\.go:[0-9]+: )|^FAIL\s' "$output" | cut -c 1-400 | head -100
+	grep -E '^ *(--- FAIL: |FAIL: |panic: |[A-Za-z0-9_]+\.go:[0-9]+: )|^FAIL\s' "$output" | cut -c 1-400 | head -100
 fi
 exit "$failed"
