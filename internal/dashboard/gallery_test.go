@@ -120,6 +120,14 @@ func (w *world) fill() map[string]workspace.ID {
 		w.t.Fatal(err)
 	}
 	w.observe(ids["deleted"], func(ws *workspace.Workspace) { ws.Phase = workspace.PhaseDeleting })
+	ids["delete-failed"] = w.add("old-prototype", standby)
+	if _, err := w.DB.DeleteWorkspace(w.t.Context(), w.caller("admin"), ids["delete-failed"], false); err != nil {
+		w.t.Fatal(err)
+	}
+	w.observe(ids["delete-failed"], func(ws *workspace.Workspace) {
+		ws.Phase, ws.Home.State, ws.ErrorReason = workspace.PhaseDeleting, workspace.HomeDeleting, workspace.ErrTimeout
+		ws.ErrorMessage = "DELETING did not finish in time."
+	})
 	w.logs.text = "[2026-03-01T10:12:01.123Z] info  code-server 4.139.1\n[2026-03-01T10:12:01.126Z] info  Using user-data-dir /home/coder/.local/share/code-server\n" +
 		"[2026-03-01T10:12:01.180Z] info  HTTP server listening on http://0.0.0.0:8080/\n\x1b[32m[10:12:04] Extension host agent started.\x1b[0m\n"
 	return ids
@@ -295,6 +303,7 @@ func TestPagesOnEveryScreen(t *testing.T) {
 			"person-limit":         "/admin/people/" + ann + "/limit",
 			"person-password":      "/admin/people/" + ann + "/password",
 			"detail-archiving":     "/workspaces/" + string(ids["archiving"]),
+			"detail-delete-failed": "/workspaces/" + string(ids["delete-failed"]),
 			"wait-archiving":       "/w/" + string(ids["archiving"]) + "/",
 			"wait-restoring":       "/w/" + string(ids["restoring"]) + "/",
 			"wait-missing":         "/w/" + string(ids["missing"]) + "/",
