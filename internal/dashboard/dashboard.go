@@ -89,6 +89,9 @@ type Config struct {
 	Trouble func() string
 	// Now returns the time; optional.
 	Now func() time.Time
+	// MissingText is called for a text that a language lacks; optional, without it that is
+	// logged as an error.
+	MissingText func(language, key string)
 }
 
 // Dashboard serves the pages.
@@ -104,6 +107,9 @@ func New(c Config) *Dashboard {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
+	if c.MissingText == nil {
+		c.MissingText = func(language, key string) { c.Log.Error("text missing", "language", language, "key", key) }
+	}
 	d := &Dashboard{Config: c, assets: newAssets(), guard: http.NewCrossOriginProtection()}
 	if c.URL != nil {
 		if err := d.guard.AddTrustedOrigin(c.URL.Scheme + "://" + c.URL.Host); err != nil {
@@ -111,7 +117,7 @@ func New(c Config) *Dashboard {
 		}
 	}
 	d.guard.SetDenyHandler(http.HandlerFunc(d.refuseCrossOrigin))
-	d.pages = parsePages(d.assets)
+	d.pages = parsePages(d.assets, c.MissingText)
 	return d
 }
 

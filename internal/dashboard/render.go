@@ -41,7 +41,9 @@ type page struct {
 	Body    any
 }
 
-func parsePages(a *assets) map[string]*pageSet {
+// parsePages parses the templates in each language. missing is called for each text that a
+// language lacks.
+func parsePages(a *assets, missing func(language, key string)) map[string]*pageSet {
 	root, err := fs.Sub(files, "templates")
 	if err != nil {
 		panic(err)
@@ -52,6 +54,7 @@ func parsePages(a *assets) map[string]*pageSet {
 	}
 	out := map[string]*pageSet{}
 	for _, l := range catalogue.Languages() {
+		l = l.Reporting(missing)
 		parts := template.Must(template.New("").Funcs(funcs(l, a)).ParseFS(root, "part_*.html", "layout.html"))
 		set := &pageSet{lang: l, parts: parts, pages: map[string]*template.Template{}}
 		for _, file := range pages {

@@ -21,7 +21,6 @@ import (
 	"codehub/internal/admin"
 	"codehub/internal/archive/store"
 	"codehub/internal/auth"
-	"codehub/internal/dashboard/catalogue"
 	"codehub/internal/harness"
 	chromium "codehub/internal/harness/browser"
 	"codehub/internal/harness/fixture"
@@ -40,14 +39,8 @@ import (
 // more of them at once than there are cores.
 func TestMain(m *testing.M) {
 	harness.Parallel(4)
-	var missing sync.Map // texts, with the stack of the first use
-	catalogue.Missing = func(language, key string) { missing.LoadOrStore(language+": "+key, string(debug.Stack())) }
 	code := m.Run()
 	chromium.CloseShared()
-	for text, stack := range missing.Range {
-		fmt.Fprintf(os.Stderr, "FAIL: a test used a text that is not in the catalogue: %v\n%v\n", text, stack)
-		code = 1
-	}
 	os.Exit(code)
 }
 
@@ -181,6 +174,13 @@ func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
 		Admin:      admin.New(admin.Config{Store: w.DB, Passwords: w.Auth, OrphanDelay: time.Hour}),
 		MaxRunning: 2, Archives: w.bucket,
 	}
+	var missing sync.Map // texts, with the stack of the first use
+	config.MissingText = func(language, key string) { missing.LoadOrStore(language+": "+key, string(debug.Stack())) }
+	t.Cleanup(func() {
+		for text, stack := range missing.Range {
+			t.Errorf("a page used a text that is not in the catalogue: %v\n%v", text, stack)
+		}
+	})
 	for _, f := range change {
 		f(&config)
 	}

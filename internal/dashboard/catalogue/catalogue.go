@@ -16,7 +16,8 @@ type Language struct {
 	Name  string // in the language itself
 	texts map[string]string
 	// plural reports whether n takes the ".other" form.
-	plural func(n int) bool
+	plural  func(n int) bool
+	missing func(language, key string) // optional; see Reporting
 }
 
 var (
@@ -71,17 +72,20 @@ func (l *Language) Keys() []string {
 	return out
 }
 
-// Missing, if it is set, is called for a text that a language lacks. Tests set it before
-// they use a Language, and fail.
-var Missing func(language, key string)
+// Reporting returns the same language, which calls missing for each text that it lacks.
+func (l *Language) Reporting(missing func(language, key string)) *Language {
+	other := *l
+	other.missing = missing
+	return &other
+}
 
 // T returns the text for key, formatted with args as by fmt. A missing text is replaced by
 // its key.
 func (l *Language) T(key string, args ...any) string {
 	s, ok := l.texts[key]
 	if !ok {
-		if Missing != nil {
-			Missing(l.Code, key)
+		if l.missing != nil {
+			l.missing(l.Code, key)
 		}
 		return key
 	}

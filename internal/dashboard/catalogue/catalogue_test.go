@@ -120,14 +120,15 @@ func TestTimesAndSizes(t *testing.T) {
 
 // A text that is missing is its key on the page, and an error in tests of the pages.
 func TestMissingTextIsReported(t *testing.T) {
+	t.Parallel()
 	var got []string
-	Missing = func(language, key string) { got = append(got, language+" "+key) }
-	defer func() { Missing = nil }()
-	if s := Korean.T("no.such.text"); s != "no.such.text" {
+	report := func(language, key string) { got = append(got, language+" "+key) }
+	english, korean := English.Reporting(report), Korean.Reporting(report)
+	if s := korean.T("no.such.text"); s != "no.such.text" {
 		t.Errorf("the text is %q", s)
 	}
-	English.N("no.such.count", 1)
-	English.T("brand")
+	english.N("no.such.count", 1)
+	english.T("brand")
 	if want := []string{"ko no.such.text", "en no.such.count.one"}; !slices.Equal(got, want) {
 		t.Errorf("reported %q, want %q", got, want)
 	}
