@@ -74,7 +74,7 @@ func TestPackMemoryIsBoundedForWideFolder(t *testing.T) {
 func watchLiveHeap(t *testing.T) func() uint64 {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	peak := make(chan uint64)
+	peak := make(chan uint64, 1)
 	go func() {
 		most := uint64(0)
 		live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
