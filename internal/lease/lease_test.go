@@ -419,29 +419,12 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		}
 		return nil, errors.New("no way there")
 	}
-	var out lines
+	var out harness.Log
 	stop := run(t, lease.Config{Conn: cfg, Log: slog.New(slog.NewTextHandler(&out, nil)),
 		Term: func(context.Context, *lease.Session) error { return nil }})
 	<-again
 	stop()
-	if n := out.count("level=ERROR"); n != 1 {
+	if n := strings.Count(out.String(), "level=ERROR"); n != 1 {
 		t.Errorf("reported %d times in %d tries", n, tries.Load())
 	}
-}
-
-type lines struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) count(s string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.b.String(), s)
 }
