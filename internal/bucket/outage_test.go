@@ -195,7 +195,7 @@ func TestBucketFails(t *testing.T) {
 	isComplete := func(r *http.Request) bool { return r.Method == http.MethodPost }
 	isGet := func(r *http.Request) bool { return r.Method == http.MethodGet }
 	cut := func(w http.ResponseWriter, r *http.Request) bool { panic(http.ErrAbortHandler) }
-	// They mostly wait, so they run in parallel, whatever the number of cores.
+	// They mostly wait, so more of them run in parallel than there are cores.
 	var all sync.WaitGroup
 	defer all.Wait()
 	at := func(name string, test func(t *testing.T, f *fixture)) {

@@ -123,7 +123,7 @@ func lock(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = file.Chmod(0o666) // whatever the umask: root and others take turns
+	_ = file.Chmod(0o666) // root and other users take turns; the umask must not prevent it
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = file.Close()
 		return nil, err

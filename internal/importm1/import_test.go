@@ -140,8 +140,8 @@ func (w *world) checkUsers(report Report) {
 	}
 }
 
-// checkSecondRun checks that a second run changes nothing of what was imported, whatever has changed
-// since on either side.
+// checkSecondRun checks that a second run keeps what was imported, after changes to the first version
+// and to this one.
 func (w *world) checkSecondRun(first Report) {
 	w.Helper()
 	id := first.of(w, w.id("wR0")).ID

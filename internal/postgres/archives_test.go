@@ -131,7 +131,7 @@ func TestRequestRecoverArchive(t *testing.T) {
 	wantCode(t, err, workspace.CodeNotFound)
 }
 
-// The schema refuses references to an archive that is being removed, whatever the code does.
+// The schema itself refuses references to an archive that is being removed.
 func TestArchiveBeingRemovedIsNotReferenced(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})

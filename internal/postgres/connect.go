@@ -59,7 +59,7 @@ func bound(cfg *pgx.ConnConfig, application string) {
 	cfg.DialFunc = dialer.DialContext
 }
 
-// inUTC makes a connection read times as UTC, whatever the server's time zone.
+// inUTC makes a connection read times as UTC in every time zone of the server.
 func inUTC(_ context.Context, conn *pgx.Conn) error {
 	conn.TypeMap().RegisterType(&pgtype.Type{
 		Name:  "timestamptz",

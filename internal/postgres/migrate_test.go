@@ -156,7 +156,7 @@ func TestInstallation(t *testing.T) {
 	}
 }
 
-// The schema's constraints enforce the invariants of a row, whatever the code does.
+// The schema's constraints enforce the invariants of a row even if the code does not.
 func TestSchemaRefuses(t *testing.T) {
 	t.Parallel()
 	e := open(t, postgres.Options{})
