@@ -101,7 +101,8 @@ type Orphan struct {
 
 // OrphanList is the answer of GET /admin/orphans.
 type OrphanList struct {
-	Orphans []Orphan `json:"orphans"`
+	Orphans    []Orphan `json:"orphans"`
+	NextCursor string   `json:"next_cursor"`
 }
 
 // Account is a user as administrators see them.

@@ -19,6 +19,7 @@ type Session struct {
 type OpenSession struct {
 	ID         string     `json:"id"`
 	UserAgent  string     `json:"user_agent"`
+	Address    string     `json:"address"` // of the client at the login; empty if unknown
 	Current    bool       `json:"current"` // the request came with it
 	CreatedAt  time.Time  `json:"created_at"`
 	ExpiresAt  time.Time  `json:"expires_at"`
@@ -27,7 +28,8 @@ type OpenSession struct {
 
 // SessionList is the answer of GET /sessions.
 type SessionList struct {
-	Sessions []OpenSession `json:"sessions"`
+	Sessions   []OpenSession `json:"sessions"`
+	NextCursor string        `json:"next_cursor"`
 }
 
 // SessionsEnded is the answer of DELETE /sessions.

@@ -69,6 +69,16 @@ type Progress struct {
 	EntriesTotal int64 `json:"entries_total"`
 	Rate         int64 `json:"rate"`
 	SecondsLeft  int64 `json:"seconds_left"`
+	// The steps of the operation so far, the current one last.
+	Steps []ProgressStep `json:"steps"`
+}
+
+// ProgressStep is a step that an operation has reached. Done is the bytes when it
+// ended, 0 where unknown.
+type ProgressStep struct {
+	Step    string    `json:"step"`
+	BeganAt time.Time `json:"began_at"`
+	Done    int64     `json:"done"`
 }
 
 // WorkspaceList is the answer of GET /workspaces.
@@ -134,7 +144,8 @@ type Archive struct {
 
 // ArchiveList is the answer of GET /workspaces/{id}/archives, newest first.
 type ArchiveList struct {
-	Archives []Archive `json:"archives"`
+	Archives   []Archive `json:"archives"`
+	NextCursor string    `json:"next_cursor"`
 }
 
 // Login is the body of POST /login.
@@ -169,7 +180,8 @@ type Token struct {
 
 // TokenList is the answer of GET /tokens.
 type TokenList struct {
-	Tokens []Token `json:"tokens"`
+	Tokens     []Token `json:"tokens"`
+	NextCursor string  `json:"next_cursor"`
 }
 
 // Error is every answer that is not a success.
@@ -177,6 +189,14 @@ type Error struct {
 	Code    string         `json:"error"`
 	Message string         `json:"message"`
 	Details map[string]any `json:"details,omitempty"`
+}
+
+// NextCall is the call that leads on from a refusal, as "next" in its details: what a
+// client does where a page has a button. Body is the JSON to send.
+type NextCall struct {
+	Method string         `json:"method"`
+	URL    string         `json:"url"`
+	Body   map[string]any `json:"body,omitempty"`
 }
 
 // TokenHeader carries an API token on /api and on proxied requests.

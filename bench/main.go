@@ -129,7 +129,7 @@ func measureServer(ctx context.Context, binary string, n int, idle time.Duration
 		return err
 	}
 	server, err := proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(dir, "data"), Env: []string{
-		"MAX_RUNNING_PER_USER=0", "MAX_RUNNING_GLOBAL=0", "CODEHUB_DELETE_GRACE=0s", "CODEHUB_LOG_LEVEL=info"}})
+		"MAX_RUNNING_PER_USER=0", "MAX_RUNNING_GLOBAL=0", "CODEHUB_MAX_WORKSPACES_PER_USER=0", "CODEHUB_DELETE_GRACE=0s", "CODEHUB_LOG_LEVEL=info"}})
 	if err != nil {
 		return err
 	}

@@ -17,28 +17,26 @@ func (c *Client) AdminStatus(ctx context.Context) (api.AdminStatus, error) {
 
 // Orphans lists what belongs to no workspace; for administrators.
 func (c *Client) Orphans(ctx context.Context) ([]api.Orphan, error) {
-	var out api.OrphanList
-	err := c.call(ctx, http.MethodGet, "/admin/orphans", nil, nil, &out)
-	return out.Orphans, err
+	list := []api.Orphan{}
+	err := pages(func(query url.Values) (string, error) {
+		var page api.OrphanList
+		err := c.call(ctx, http.MethodGet, "/admin/orphans", query, nil, &page)
+		list = append(list, page.Orphans...)
+		return page.NextCursor, err
+	})
+	return list, err
 }
 
 // Accounts lists all users by name; for administrators.
 func (c *Client) Accounts(ctx context.Context) ([]api.Account, error) {
-	var all []api.Account
-	for cursor := ""; ; {
-		query := url.Values{}
-		if cursor != "" {
-			query.Set("cursor", cursor)
-		}
+	list := []api.Account{}
+	err := pages(func(query url.Values) (string, error) {
 		var page api.AccountList
-		if err := c.call(ctx, http.MethodGet, "/users", query, nil, &page); err != nil {
-			return nil, err
-		}
-		all = append(all, page.Users...)
-		if cursor = page.NextCursor; cursor == "" {
-			return all, nil
-		}
-	}
+		err := c.call(ctx, http.MethodGet, "/users", query, nil, &page)
+		list = append(list, page.Users...)
+		return page.NextCursor, err
+	})
+	return list, err
 }
 
 // CreateAccount adds a user; for administrators.

@@ -16,9 +16,14 @@ import (
 
 // Archives lists the archives that are kept of a workspace, newest first.
 func (c *Client) Archives(ctx context.Context, id string) ([]api.Archive, error) {
-	var out api.ArchiveList
-	err := c.call(ctx, http.MethodGet, path(id, "/archives"), nil, nil, &out)
-	return out.Archives, err
+	list := []api.Archive{}
+	err := pages(func(query url.Values) (string, error) {
+		var page api.ArchiveList
+		err := c.call(ctx, http.MethodGet, path(id, "/archives"), query, nil, &page)
+		list = append(list, page.Archives...)
+		return page.NextCursor, err
+	})
+	return list, err
 }
 
 // Download is an archive on its way.

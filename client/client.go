@@ -141,6 +141,19 @@ func readError(resp *http.Response) error {
 	return e
 }
 
+// pages lists everything page after page: one asks for the page after cursor and returns
+// the cursor of the next one, "" at the end.
+func pages(one func(query url.Values) (next string, err error)) error {
+	query := url.Values{"limit": {"200"}}
+	for {
+		next, err := one(query)
+		if err != nil || next == "" {
+			return err
+		}
+		query.Set("cursor", next)
+	}
+}
+
 // call sends in as JSON and reads the answer into out; nil for neither.
 func (c *Client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	resp, err := c.request(ctx, method, path, query, in)

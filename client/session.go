@@ -40,9 +40,14 @@ func (c *Client) Session(ctx context.Context) (api.Session, error) {
 
 // Sessions lists the user's sessions, the most recently used first.
 func (c *Client) Sessions(ctx context.Context) ([]api.OpenSession, error) {
-	var out api.SessionList
-	err := c.call(ctx, http.MethodGet, "/sessions", nil, nil, &out)
-	return out.Sessions, err
+	list := []api.OpenSession{}
+	err := pages(func(query url.Values) (string, error) {
+		var page api.SessionList
+		err := c.call(ctx, http.MethodGet, "/sessions", query, nil, &page)
+		list = append(list, page.Sessions...)
+		return page.NextCursor, err
+	})
+	return list, err
 }
 
 // EndSession ends one of the user's sessions.
@@ -75,9 +80,14 @@ func (c *Client) CreateToken(ctx context.Context, in api.CreateToken) (api.Token
 
 // Tokens lists the API tokens.
 func (c *Client) Tokens(ctx context.Context) ([]api.Token, error) {
-	var out api.TokenList
-	err := c.call(ctx, http.MethodGet, "/tokens", nil, nil, &out)
-	return out.Tokens, err
+	list := []api.Token{}
+	err := pages(func(query url.Values) (string, error) {
+		var page api.TokenList
+		err := c.call(ctx, http.MethodGet, "/tokens", query, nil, &page)
+		list = append(list, page.Tokens...)
+		return page.NextCursor, err
+	})
+	return list, err
 }
 
 // DeleteToken ends an API token.

@@ -73,6 +73,8 @@ need_check_tools() {
 	need 'has mkfs.ext4' e2fsprogs "the disks of the tests' own"
 	need 'has nginx' nginx "checks the reverse proxy's example in docs/"
 	need 'has caddy' caddy "checks the other example"
+	need 'has haproxy' haproxy "checks the third example"
+	need 'has curl' curl "calls the DNS server of the ACME tests"
 	need 'has systemd-analyze' systemd "checks the unit in docs/"
 }
 
@@ -123,7 +125,7 @@ settle_packages() {
 	fi
 	# The tests start servers of their own; the packages start one for all.
 	local service
-	for service in docker-registry redis-server pgbouncer nginx caddy; do
+	for service in docker-registry redis-server pgbouncer nginx caddy haproxy; do
 		[[ " ${packages[*]} " == *" $service "* ]] || continue
 		echo "setup: stopping the $service service that the package started"
 		if [ -d /run/systemd/system ]; then

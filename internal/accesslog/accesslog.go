@@ -10,7 +10,11 @@ type Request struct {
 	ID    string // X-Request-Id
 	Route string // a pattern, never a path: there are few; empty if no handler matched
 	User  string // the ID of the user; empty before authentication
-	Quiet bool   // logged at debug level unless it is refused (401, 403) or fails (5xx)
+	// Workspace and Port are what the address names, whether it exists or not; empty and
+	// 0 for an address of codehub's own, and for the IDE's port.
+	Workspace string
+	Port      int
+	Quiet     bool // logged at debug level unless it is refused (401, 403) or fails (5xx)
 }
 
 type key struct{}
@@ -34,6 +38,13 @@ func SetRoute(ctx context.Context, pattern string) { of(ctx).Route = pattern }
 
 // SetUser names the user who sent the request.
 func SetUser(ctx context.Context, userID string) { of(ctx).User = userID }
+
+// SetWorkspace names the workspace that the request's address names, and its port if it
+// is not the IDE's.
+func SetWorkspace(ctx context.Context, id string, port int) {
+	r := of(ctx)
+	r.Workspace, r.Port = id, port
+}
 
 // Quiet marks a request that is too frequent for the log: probes, assets, event
 // streams, and requests that are relayed to workspaces.

@@ -11,10 +11,9 @@ import (
 // MaxRunning is the highest running limit of a user.
 const MaxRunning = 1_000_000
 
-// Accounts lists a page of the users by name; cursor is the NextCursor of the previous
-// page, empty for the first.
-func (s *Service) Accounts(ctx context.Context, caller workspace.Caller, cursor string) (api.AccountList, error) {
-	list, err := s.cfg.Store.Accounts(ctx, caller, cursor)
+// Accounts lists the users by name.
+func (s *Service) Accounts(ctx context.Context, caller workspace.Caller, page postgres.Page) (api.AccountList, error) {
+	list, err := s.cfg.Store.Accounts(ctx, caller, page)
 	out := api.AccountList{Users: make([]api.Account, 0, len(list.Users)), NextCursor: list.NextCursor}
 	for _, a := range list.Users {
 		out.Users = append(out.Users, api.Account(a))
@@ -32,7 +31,7 @@ func (s *Service) CreateAccount(ctx context.Context, caller workspace.Caller, in
 	if _, err := s.cfg.Store.Account(ctx, caller, caller.UserID); err != nil {
 		return api.Account{}, err
 	}
-	u, err := s.cfg.Passwords.NewUser(ctx, in.Username, in.Password)
+	u, err := s.cfg.Passwords.NewUser(ctx, caller, in.Username, in.Password)
 	if err != nil {
 		return api.Account{}, err
 	}
@@ -58,7 +57,7 @@ func (s *Service) PatchAccount(ctx context.Context, caller workspace.Caller, id 
 		if err != nil {
 			return api.Account{}, err
 		}
-		hash, err := s.cfg.Passwords.CheckedHash(ctx, account.Username, *in.Password)
+		hash, err := s.cfg.Passwords.CheckedHash(ctx, caller, account.Username, *in.Password)
 		if err != nil {
 			return api.Account{}, err
 		}

@@ -17,8 +17,8 @@ import (
 // if the caller is not an administrator.
 type Store interface {
 	Overview(ctx context.Context, caller workspace.Caller) (postgres.Overview, error)
-	Orphans(ctx context.Context, caller workspace.Caller) ([]postgres.Orphan, error)
-	Accounts(ctx context.Context, caller workspace.Caller, cursor string) (postgres.AccountList, error)
+	Orphans(ctx context.Context, caller workspace.Caller, page postgres.Page) (list []postgres.Orphan, next string, err error)
+	Accounts(ctx context.Context, caller workspace.Caller, page postgres.Page) (postgres.AccountList, error)
 	Account(ctx context.Context, caller workspace.Caller, id string) (postgres.Account, error)
 	CreateAccount(ctx context.Context, caller workspace.Caller, u postgres.User) (postgres.Account, error)
 	PatchAccount(ctx context.Context, caller workspace.Caller, id string, p postgres.AccountPatch) (postgres.Account, error)
@@ -27,9 +27,9 @@ type Store interface {
 // Passwords checks and hashes passwords; *auth.Auth implements it.
 type Passwords interface {
 	// NewUser checks a username and a password and returns a user with both.
-	NewUser(ctx context.Context, username, password string) (postgres.User, error)
+	NewUser(ctx context.Context, caller workspace.Caller, username, password string) (postgres.User, error)
 	// CheckedHash checks a new password of a user and returns its hash.
-	CheckedHash(ctx context.Context, username, password string) (string, error)
+	CheckedHash(ctx context.Context, caller workspace.Caller, username, password string) (string, error)
 }
 
 // Config configures a Service.
@@ -84,10 +84,10 @@ func (s *Service) AdminStatus(ctx context.Context, caller workspace.Caller) (api
 }
 
 // Orphans lists the orphans and set-aside volumes that the leader found, oldest first.
-func (s *Service) Orphans(ctx context.Context, caller workspace.Caller) ([]api.Orphan, error) {
-	found, err := s.cfg.Store.Orphans(ctx, caller)
+func (s *Service) Orphans(ctx context.Context, caller workspace.Caller, page postgres.Page) (api.OrphanList, error) {
+	found, next, err := s.cfg.Store.Orphans(ctx, caller, page)
 	if err != nil {
-		return nil, err
+		return api.OrphanList{}, err
 	}
 	list := make([]api.Orphan, len(found))
 	for i, o := range found {
@@ -99,5 +99,5 @@ func (s *Service) Orphans(ctx context.Context, caller workspace.Caller) ([]api.O
 			list[i].RemovedAfter = &at
 		}
 	}
-	return list, nil
+	return api.OrphanList{Orphans: list, NextCursor: next}, nil
 }

@@ -17,6 +17,7 @@ import (
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
 	"codehub/internal/archive/store/s3test"
+	"codehub/internal/auth"
 	"codehub/internal/gc"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/mark"
@@ -73,7 +74,7 @@ func TestAdoptRebuildsLostDatabase(t *testing.T) {
 		}
 		admins := 0
 		for _, u := range r.Users {
-			if _, err := p.auth.Login(ctx, u.Username, u.Password, "test"); err != nil {
+			if _, err := p.auth.Login(ctx, u.Username, u.Password, auth.Client{UserAgent: "test"}); err != nil {
 				t.Errorf("%s: %v", u.Username, err)
 			}
 			if u.Admin {
@@ -96,7 +97,7 @@ func TestAdoptRebuildsLostDatabase(t *testing.T) {
 			ws.Home.State != workspace.HomeAbsent || ws.ImageRef != "image" || !ws.CreatedAt.Equal(l.began) {
 			t.Errorf("%+v", ws)
 		}
-		list, err := p.DB.Archives(ctx, caller, one)
+		list, _, err := p.DB.Archives(ctx, caller, one, postgres.Page{})
 		if err != nil || len(list) != 3 || list[0].Key != current || list[2].Key != oldest {
 			t.Errorf("%+v, %v", list, err)
 		}
@@ -392,7 +393,7 @@ func TestAdoptCompletesRestoredDatabase(t *testing.T) {
 	if d := cmp.Diff(want, outcomes(r)); d != "" {
 		t.Error(d)
 	}
-	list, err := p.DB.Archives(ctx, caller, there)
+	list, _, err := p.DB.Archives(ctx, caller, there, postgres.Page{})
 	if err != nil || len(list) != 1 || list[0].Key != key || !list[0].Found || list[0].Size == 0 {
 		t.Errorf("%+v, %v", list, err)
 	}

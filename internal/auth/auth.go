@@ -32,17 +32,22 @@ type Store interface {
 	RenewPasswordHash(ctx context.Context, userID, old, hash string) error
 	SetPassword(ctx context.Context, userID, verified, hash string) error
 
-	CreateSession(ctx context.Context, hash []byte, userID, verified string, expires time.Time, userAgent string) error
+	CreateSession(ctx context.Context, hash []byte, userID, verified string, expires time.Time, from postgres.Client) error
 	SessionUser(ctx context.Context, hash []byte) (postgres.User, time.Time, error)
 	DeleteSession(ctx context.Context, hash []byte) error
-	UserSessions(ctx context.Context, caller workspace.Caller) ([]postgres.UserSession, error)
+	UserSessions(ctx context.Context, caller workspace.Caller, page postgres.Page) (list []postgres.UserSession, next string, err error)
 	EndSession(ctx context.Context, caller workspace.Caller, id string) error
 	EndOtherSessions(ctx context.Context, caller workspace.Caller) (ended int64, err error)
 	TouchSession(ctx context.Context, hash []byte, at time.Time) error
 	ValidSessions(ctx context.Context, hashes [][]byte) ([][]byte, error)
 
+	CreateTicket(ctx context.Context, ticket, session []byte, host workspace.Host, nonce []byte) error
+	RedeemTicket(ctx context.Context, ticket []byte, host workspace.Host, nonce, hash []byte) (time.Time, error)
+	WorkspaceSession(ctx context.Context, hash []byte) (postgres.WorkspaceSession, error)
+
 	CreateToken(ctx context.Context, caller workspace.Caller, t postgres.Token) (postgres.Token, error)
-	Tokens(ctx context.Context, caller workspace.Caller) ([]postgres.Token, error)
+	Tokens(ctx context.Context, caller workspace.Caller, page postgres.Page) (list []postgres.Token, next string, err error)
+	Token(ctx context.Context, caller workspace.Caller, id string) (postgres.Token, error)
 	DeleteToken(ctx context.Context, caller workspace.Caller, id string) error
 	TokenUser(ctx context.Context, hash []byte) (postgres.User, postgres.Token, error)
 	TouchToken(ctx context.Context, id string, at time.Time) error
@@ -60,6 +65,7 @@ type Config struct {
 	Log *slog.Logger
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
+	Settings
 	// CheapHashes, for tests only, makes new password hashes fast and insecure.
 	CheapHashes bool
 	// Conditions lists that sessions cannot be checked; nil: it is only logged.
@@ -100,9 +106,9 @@ func New(store Store, cfg Config) *Auth {
 		log:             cfg.Log,
 		now:             now,
 		secure:          cfg.URL != nil && cfg.URL.Scheme == "https",
-		hasher:          newHasher(argonOf(cfg)),
+		hasher:          newHasher(argonOf(cfg), cfg.Settings),
 		attempts:        newAttempts(maxAttemptNames),
-		names:           newTurns(),
+		names:           newTurns(cfg.Settings.withDefaults().LoginWait),
 		refusalInterval: refusalQuantum,
 		cache:           newCache(maxCached),
 		checks: cfg.Conditions.New(health.Config{

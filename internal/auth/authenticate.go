@@ -15,6 +15,27 @@ type Identity struct {
 	Caller    workspace.Caller
 	CreatedAt time.Time // of the account
 	Expires   time.Time // of the session or token; zero: no end
+
+	host workspace.Host // of a session on a workspace's host; zero otherwise
+}
+
+// credential is a kind of credential. None is accepted in the place of another.
+type credential int
+
+const (
+	sessionCredential credential = iota
+	tokenCredential
+	workspaceCredential
+)
+
+func (id Identity) kind() credential {
+	switch {
+	case id.Caller.Token != "":
+		return tokenCredential
+	case id.host.ID != "":
+		return workspaceCredential
+	}
+	return sessionCredential
 }
 
 // loadTimeout limits a query. The query does not end with the request that started
@@ -24,7 +45,8 @@ const loadTimeout = 10 * time.Second
 // Authenticate returns the sender of a request, by the API token in
 // Codehub-Session-Token, with bearer (only for /api) also by the one in
 // Authorization, or else by the session cookie. The error is CodeUnauthenticated if
-// there is no valid credential. Results are cached for at most 60 s.
+// there is no valid credential, and CodeCookieConflict if there are several session
+// cookies. Results are cached for at most 60 s.
 func (a *Auth) Authenticate(r *http.Request, bearer bool) (workspace.Caller, error) {
 	id, err := a.Identify(r, bearer)
 	return id.Caller, err
@@ -32,41 +54,20 @@ func (a *Auth) Authenticate(r *http.Request, bearer bool) (workspace.Caller, err
 
 // Identify is Authenticate with more details.
 func (a *Auth) Identify(r *http.Request, bearer bool) (Identity, error) {
-	token, sessions, err := a.credentials(r, bearer)
+	secret, kind, err := a.credentials(r, bearer)
 	if err != nil {
 		return Identity{}, err
 	}
-	if token != "" {
-		return a.identify(r.Context(), hashSecret(token), true)
-	}
-	var found *Identity
-	for _, s := range sessions {
-		id, err := a.identify(r.Context(), hashSecret(s), false)
-		switch {
-		case workspace.CodeOf(err) == workspace.CodeUnauthenticated:
-			continue
-		case err != nil:
-			return Identity{}, err
-		case found != nil && found.Caller.UserID != id.Caller.UserID:
-			// Several valid sessions: one of the cookies may have been added to
-			// make the user work in another account.
-			return Identity{}, unauthenticated()
-		}
-		found = &id
-	}
-	if found == nil {
-		return Identity{}, unauthenticated()
-	}
-	return *found, nil
+	return a.identify(r.Context(), hashSecret(secret), kind)
 }
 
-func (a *Auth) identify(ctx context.Context, hash secretHash, token bool) (Identity, error) {
+func (a *Auth) identify(ctx context.Context, hash secretHash, kind credential) (Identity, error) {
 	id, ok := a.cache.get(hash, a.now())
 	if !ok {
 		ch := a.loads.DoChan(string(hash[:]), func() (any, error) {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout)
 			defer cancel()
-			return a.load(ctx, hash, token)
+			return a.load(ctx, hash, kind)
 		})
 		select {
 		case r := <-ch:
@@ -78,18 +79,18 @@ func (a *Auth) identify(ctx context.Context, hash secretHash, token bool) (Ident
 			return Identity{}, ctx.Err()
 		}
 	}
-	// A token is not accepted as a cookie, nor a session ID as a token.
-	if (id.Caller.Token != "") != token {
+	if id.kind() != kind {
 		return Identity{}, unauthenticated()
 	}
 	return id, nil
 }
 
-func (a *Auth) load(ctx context.Context, hash secretHash, token bool) (Identity, error) {
+func (a *Auth) load(ctx context.Context, hash secretHash, kind credential) (Identity, error) {
 	// An invalidation during the query must not be lost.
 	seen := a.cache.generation()
 	var id Identity
-	if token {
+	switch kind {
+	case tokenCredential:
 		u, t, err := a.store.TokenUser(ctx, hash[:])
 		if err != nil {
 			return Identity{}, notAuthenticated(err)
@@ -104,7 +105,17 @@ func (a *Auth) load(ctx context.Context, hash secretHash, token bool) (Identity,
 		if err := a.store.TouchToken(ctx, t.ID, a.now()); err != nil {
 			a.log.DebugContext(ctx, "record token use failed", "user", u.ID, "err", err)
 		}
-	} else {
+	case workspaceCredential:
+		s, err := a.store.WorkspaceSession(ctx, hash[:])
+		if err != nil {
+			return Identity{}, notAuthenticated(err)
+		}
+		// The caller's session is the one that it ends with.
+		id = Identity{Caller: callerOf(s.User, secretHash(s.Session), ""), CreatedAt: s.User.CreatedAt, Expires: s.Expires, host: s.Host}
+		if err := a.store.TouchSession(ctx, s.Session, a.now()); err != nil {
+			a.log.DebugContext(ctx, "recording the use of a session failed", "user", s.User.ID, "err", err)
+		}
+	default:
 		u, expires, err := a.store.SessionUser(ctx, hash[:])
 		if err != nil {
 			return Identity{}, notAuthenticated(err)

@@ -89,7 +89,8 @@ func (c *cache) drop(match func(secretHash, Identity) bool) {
 // revalidates the watched sessions.
 func (a *Auth) Invalidate(user, session string) {
 	if h, ok := decodeSession(session); ok {
-		a.cache.drop(func(k secretHash, _ Identity) bool { return k == h })
+		// The sessions of workspaces' hosts end with theirs.
+		a.cache.drop(func(k secretHash, id Identity) bool { return k == h || id.Caller.Session == session })
 	} else {
 		a.cache.drop(func(_ secretHash, id Identity) bool { return id.Caller.UserID == user })
 	}

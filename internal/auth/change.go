@@ -19,7 +19,7 @@ import (
 // Errors are those of Login, CodeInvalid for an unacceptable password, and
 // CodeUnauthenticated if the password was changed or the user disabled in the
 // meantime.
-func (a *Auth) ChangePassword(ctx context.Context, caller workspace.Caller, current, password, userAgent string) (Session, error) {
+func (a *Auth) ChangePassword(ctx context.Context, caller workspace.Caller, current, password string, from Client) (Session, error) {
 	start := time.Now()
 	user, hash, err := a.checkedChange(ctx, caller, current, password)
 	if err != nil {
@@ -36,13 +36,13 @@ func (a *Auth) ChangePassword(ctx context.Context, caller workspace.Caller, curr
 		return Session{}, nil
 	}
 	user.PasswordHash = hash
-	return a.begin(ctx, user, userAgent)
+	return a.begin(ctx, user, from)
 }
 
 // checkedChange returns the caller, whose current password has been verified, and
 // the hash of the new one.
 func (a *Auth) checkedChange(ctx context.Context, caller workspace.Caller, current, password string) (user postgres.User, changed string, err error) {
-	done, err := a.names.take(ctx, cases.Fold().String(norm.NFKC.String(caller.Username)))
+	done, err := a.names.take(ctx, cases.Fold().String(norm.NFKC.String(caller.Username)), sourceOf(caller))
 	if err != nil {
 		return user, "", err
 	}
@@ -59,7 +59,7 @@ func (a *Auth) checkedChange(ctx context.Context, caller workspace.Caller, curre
 	}
 	ok := false
 	if current != "" && len(current) <= MaxPassword {
-		if ok, err = a.hasher.Verify(ctx, user.PasswordHash, current); err != nil {
+		if ok, err = a.hasher.Verify(ctx, sourceOf(caller), user.PasswordHash, current); err != nil {
 			return user, "", fmt.Errorf("verify the password: %w", err)
 		}
 	}
@@ -69,6 +69,6 @@ func (a *Auth) checkedChange(ctx context.Context, caller workspace.Caller, curre
 		}
 		return user, "", workspace.Errorf(workspace.CodeBadCredentials, "The current password is incorrect.")
 	}
-	changed, err = a.hasher.Hash(ctx, password)
+	changed, err = a.hasher.Hash(ctx, sourceOf(caller), password)
 	return user, changed, err
 }

@@ -25,7 +25,9 @@ const (
 
 // CookieNames returns the names of codehub's own cookies, which a workspace neither
 // receives nor can set.
-func CookieNames() []string { return []string{plainCookie, secureCookie} }
+func CookieNames() []string {
+	return []string{plainCookie, secureCookie, workspaceCookie, hostPrefix + workspaceCookie, nonceCookie, hostPrefix + nonceCookie}
+}
 
 // IsToken reports whether a credential has the form of an API token of codehub.
 func IsToken(s string) bool { return strings.HasPrefix(s, TokenPrefix) }
@@ -78,35 +80,28 @@ func (a *Auth) cookieName() string {
 	return plainCookie
 }
 
-// maxCookies limits how many session cookies are checked: a page in a workspace can
-// add some with a different path.
-const maxCookies = 4
-
-// credentials returns the credentials in a request. An explicit token takes
-// precedence; there are several cookies only if a page has added some.
-func (a *Auth) credentials(r *http.Request, bearer bool) (token string, sessions []string, err error) {
+// credentials returns the credential in a request and its kind. An explicit token takes
+// precedence.
+func (a *Auth) credentials(r *http.Request, bearer bool) (secret string, kind credential, err error) {
 	if v := r.Header.Values(api.TokenHeader); len(v) > 0 {
 		if len(v) > 1 || !IsToken(v[0]) {
-			return "", nil, unauthenticated()
+			return "", tokenCredential, unauthenticated()
 		}
-		return v[0], nil, nil
+		return v[0], tokenCredential, nil
 	}
 	if v := r.Header.Values("Authorization"); bearer && len(v) > 0 {
 		scheme, value, _ := strings.Cut(v[0], " ")
 		if len(v) > 1 || !strings.EqualFold(scheme, "Bearer") || !IsToken(strings.TrimSpace(value)) {
-			return "", nil, unauthenticated()
+			return "", tokenCredential, unauthenticated()
 		}
-		return strings.TrimSpace(value), nil, nil
+		return strings.TrimSpace(value), tokenCredential, nil
 	}
-	for _, c := range r.CookiesNamed(a.cookieName()) {
-		if c.Value != "" && len(sessions) < maxCookies {
-			sessions = append(sessions, c.Value)
-		}
+	name := a.cookieName()
+	session, err := sessionCookie(r.CookiesNamed(name), name)
+	if err == nil && session == "" {
+		err = unauthenticated()
 	}
-	if len(sessions) == 0 {
-		return "", nil, unauthenticated()
-	}
-	return "", sessions, nil
+	return session, sessionCredential, err
 }
 
 func unauthenticated() error {

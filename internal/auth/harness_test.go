@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/pgtest"
 	"codehub/internal/postgres"
@@ -40,7 +41,7 @@ func newEnv(t *testing.T, base string) *env {
 	e.Auth = New(e.DB, Config{URL: u, Log: slog.New(slog.DiscardHandler), Now: func() time.Time {
 		return time.Now().Add(time.Duration(e.skew.Load()))
 	}})
-	e.hasher = newHasher(argonParams{time: 1, memory: 64, threads: 1})
+	e.hasher = newHasher(argonCheap, Settings{})
 	e.refusalInterval = time.Millisecond
 	if e.user, err = e.CreateUser(t.Context(), "ann", password, false); err != nil {
 		t.Fatal(err)
@@ -50,7 +51,7 @@ func newEnv(t *testing.T, base string) *env {
 
 func (e *env) login() Session {
 	e.t.Helper()
-	s, err := e.Login(e.t.Context(), "ann", password, "test")
+	s, err := e.Login(e.t.Context(), "ann", password, from)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -69,6 +70,21 @@ func (e *env) pass(d time.Duration) {
 			a.until = &t
 		}
 	}
+}
+
+// from is where the logins of tests come from.
+var from = Client{UserAgent: "test"}
+
+// await waits until that many callers wait in a queue.
+func await(t *testing.T, q *queue, n int) {
+	t.Helper()
+	harness.Eventually(t, fmt.Sprint(n, " callers wait"), func() bool { return waiters(q) == n })
+}
+
+func waiters(q *queue) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.waiting
 }
 
 func request(with ...func(*http.Request)) *http.Request {

@@ -71,11 +71,11 @@ func (h *hasher) current(hash string) bool {
 
 // renew replaces an outdated hash after its password was verified, and returns the
 // updated user. A failure does not prevent the login.
-func (a *Auth) renew(ctx context.Context, user postgres.User, password string) postgres.User {
+func (a *Auth) renew(ctx context.Context, source string, user postgres.User, password string) postgres.User {
 	if a.hasher.current(user.PasswordHash) {
 		return user
 	}
-	hash, err := a.hasher.Hash(ctx, password)
+	hash, err := a.hasher.Hash(ctx, source, password)
 	if err == nil {
 		err = a.store.RenewPasswordHash(ctx, user.ID, user.PasswordHash, hash)
 	}

@@ -35,7 +35,7 @@ func TestImportedHashes(t *testing.T) {
 	}
 	for _, c := range foreignHashes {
 		e.Change(`UPDATE users SET password_hash = $1 WHERE username = 'ann'`, c.hash)
-		if _, err := e.Login(t.Context(), "ann", "-"+c.password, "test"); workspace.CodeOf(err) != workspace.CodeBadCredentials {
+		if _, err := e.Login(t.Context(), "ann", "-"+c.password, from); workspace.CodeOf(err) != workspace.CodeBadCredentials {
 			t.Errorf("%s: a wrong password: %v", c.hash, err)
 		}
 		if got := stored(); got != c.hash {
@@ -59,7 +59,7 @@ func TestImportedHashes(t *testing.T) {
 
 func (e *env) login2(t *testing.T, password string) Session {
 	t.Helper()
-	s, err := e.Login(t.Context(), "ann", password, "test")
+	s, err := e.Login(t.Context(), "ann", password, from)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestInvalidHash(t *testing.T) {
 			t.Errorf("%q can be read", hash)
 		}
 		e.Change(`UPDATE users SET password_hash = $1, failed_logins = 0, locked_until = NULL WHERE username = 'ann'`, hash)
-		if _, err := e.Login(t.Context(), "ann", password, "test"); workspace.CodeOf(err) != workspace.CodeBadCredentials {
+		if _, err := e.Login(t.Context(), "ann", password, from); workspace.CodeOf(err) != workspace.CodeBadCredentials {
 			t.Errorf("%q: %v", hash, err)
 		}
 	}

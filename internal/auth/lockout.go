@@ -100,30 +100,32 @@ func (a *attempts) fail(name string, now time.Time) {
 // turns lets one attempt per name through at a time, so that parallel guesses
 // cannot pass before the first failure is counted.
 type turns struct {
-	mu sync.Mutex
-	by map[string]*turn
+	patience time.Duration
+	mu       sync.Mutex
+	by       map[string]*turn
 }
 
 type turn struct {
-	slot chan struct{}
-	n    int // the holder and those waiting
+	queue *queue
+	n     int // the holder and those waiting
 }
 
-// maxTurnWaiting limits how many attempts may wait for one name.
-const maxTurnWaiting = 16
+// Limits of the attempts that may wait for one name.
+const (
+	maxTurnWaiting          = 64
+	maxTurnWaitingPerSource = 16
+)
 
-func newTurns() *turns { return &turns{by: map[string]*turn{}} }
+func newTurns(patience time.Duration) *turns {
+	return &turns{patience: patience, by: map[string]*turn{}}
+}
 
-func (t *turns) take(ctx context.Context, name string) (done func(), err error) {
+func (t *turns) take(ctx context.Context, name, source string) (done func(), err error) {
 	t.mu.Lock()
 	w := t.by[name]
 	if w == nil {
-		w = &turn{slot: make(chan struct{}, 1)}
+		w = &turn{queue: newQueue(1, maxTurnWaitingPerSource, maxTurnWaiting, t.patience)}
 		t.by[name] = w
-	}
-	if w.n > maxTurnWaiting {
-		t.mu.Unlock()
-		return nil, tooBusy()
 	}
 	w.n++
 	t.mu.Unlock()
@@ -135,13 +137,11 @@ func (t *turns) take(ctx context.Context, name string) (done func(), err error) 
 			delete(t.by, name)
 		}
 	}
-	select {
-	case w.slot <- struct{}{}:
-		return func() { <-w.slot; leave() }, nil
-	case <-ctx.Done():
+	if err := w.queue.take(ctx, source); err != nil {
 		leave()
-		return nil, ctx.Err()
+		return nil, err
 	}
+	return func() { w.queue.release(); leave() }, nil
 }
 
 // wait returns when a multiple of refusalInterval has passed since start.

@@ -26,16 +26,16 @@ type Session struct {
 
 // Login verifies a password and creates a session. Errors: CodeBadCredentials;
 // CodeLockedOut with the remaining time in its details; CodeForbidden for a
-// disabled account, if the password was right; CodeUnavailable for too many
-// concurrent logins. A name that does not exist gets the same messages, lockout and
+// disabled account, if the password was right; CodeTooManyAttempts if too many logins
+// from the client's address wait. A name that does not exist gets the same messages, lockout and
 // response time as one that does.
-func (a *Auth) Login(ctx context.Context, username, password, userAgent string) (Session, error) {
+func (a *Auth) Login(ctx context.Context, username, password string, from Client) (Session, error) {
 	start := time.Now()
-	s, err := a.login(ctx, username, password, userAgent)
+	s, err := a.login(ctx, username, password, from)
 	if workspace.CodeOf(err) == workspace.CodeUnauthenticated {
 		// The password's hash was replaced in the meantime: by its renewal, or by a
 		// new password.
-		s, err = a.login(ctx, username, password, userAgent)
+		s, err = a.login(ctx, username, password, from)
 	}
 	if err != nil {
 		a.wait(ctx, start)
@@ -43,14 +43,18 @@ func (a *Auth) Login(ctx context.Context, username, password, userAgent string) 
 	return s, err
 }
 
-func (a *Auth) login(ctx context.Context, username, password, userAgent string) (Session, error) {
+func (a *Auth) login(ctx context.Context, username, password string, from Client) (Session, error) {
 	username = norm.NFC.String(strings.TrimSpace(username))
 	bad := workspace.Errorf(workspace.CodeBadCredentials, "The username or password is incorrect.")
-	if CheckUsername(username) != nil || password == "" || len(password) > MaxPassword {
+	if !wellFormed(username) || password == "" || len(password) > MaxPassword {
 		return Session{}, bad
 	}
+	source := from.source()
+	if a.hasher.queue.full(source) {
+		return Session{}, tooManyAttempts() // without a query
+	}
 	name := cases.Fold().String(norm.NFKC.String(username)) // as the store compares them
-	done, err := a.names.take(ctx, name)
+	done, err := a.names.take(ctx, name, source)
 	if err != nil {
 		return Session{}, err
 	}
@@ -68,7 +72,7 @@ func (a *Auth) login(ctx context.Context, username, password, userAgent string) 
 	if now := a.now(); until != nil && until.After(now) {
 		return Session{}, lockedOut(*until, now)
 	}
-	ok, err := a.hasher.Verify(ctx, hash, password)
+	ok, err := a.hasher.Verify(ctx, source, hash, password)
 	if errors.Is(err, errHash) {
 		a.log.WarnContext(ctx, "password hash is invalid; the user needs a new password", "user", user.ID)
 	} else if err != nil {
@@ -91,17 +95,19 @@ func (a *Auth) login(ctx context.Context, username, password, userAgent string) 
 			return Session{}, fmt.Errorf("reset the failed logins: %w", err)
 		}
 	}
-	return a.begin(ctx, a.renew(ctx, user, password), userAgent)
+	return a.begin(ctx, a.renew(ctx, source, user, password), from)
 }
 
 // begin creates a session for a user whose password was verified with the hash in
 // user. The ID is always new, never one that the browser sent. CodeUnauthenticated
 // if the hash has changed in the meantime.
-func (a *Auth) begin(ctx context.Context, user postgres.User, userAgent string) (Session, error) {
+func (a *Auth) begin(ctx context.Context, user postgres.User, from Client) (Session, error) {
 	id := newSessionID()
 	hash := hashSecret(id)
 	expires := a.now().Add(SessionLifetime).UTC().Truncate(time.Second)
-	if err := a.store.CreateSession(ctx, hash[:], user.ID, user.PasswordHash, expires, boundedText(userAgent, 256)); err != nil {
+	if err := a.store.CreateSession(ctx, hash[:], user.ID, user.PasswordHash, expires, postgres.Client{
+		Address: from.Address, UserAgent: boundedText(from.UserAgent, 256),
+	}); err != nil {
 		return Session{}, fmt.Errorf("create the session: %w", err)
 	}
 	return Session{ID: id, Expires: expires, User: user, Caller: callerOf(user, hash, "")}, nil
@@ -125,19 +131,30 @@ func (a *Auth) Logout(ctx context.Context, caller workspace.Caller) error {
 }
 
 // CheckUsername checks a new user name: 1–64 letters, digits and . _ @ -, beginning
-// with a letter or digit.
+// with a letter or digit, and none of them invisible, so that no two names look the same
+// because of one.
 func CheckUsername(name string) error {
-	bad := workspace.Errorf(workspace.CodeInvalid, "A username has 1 to 64 letters, digits or . _ @ - and starts with a letter or digit.")
-	if !utf8.ValidString(name) || name == "" || utf8.RuneCountInString(name) > 64 {
-		return bad
-	}
-	for i, r := range name {
-		if unicode.IsLetter(r) || unicode.IsDigit(r) || (i > 0 && strings.ContainsRune("._@-", r)) {
-			continue
-		}
-		return bad
+	switch {
+	case !wellFormed(name):
+		return workspace.Errorf(workspace.CodeInvalid, "A username has 1 to 64 letters, digits or . _ @ - and starts with a letter or digit.")
+	case strings.ContainsFunc(name, workspace.Invisible):
+		return workspace.Errorf(workspace.CodeInvalid, "A username must not contain invisible characters.")
 	}
 	return nil
+}
+
+// wellFormed reports whether there can be a user with this name. Earlier versions
+// accepted fillers, which are invisible and count as letters.
+func wellFormed(name string) bool {
+	if !utf8.ValidString(name) || name == "" || utf8.RuneCountInString(name) > 64 {
+		return false
+	}
+	for i, r := range name {
+		if !unicode.IsLetter(r) && !unicode.IsDigit(r) && (i == 0 || !strings.ContainsRune("._@-", r)) {
+			return false
+		}
+	}
+	return true
 }
 
 // boundedText makes a client's text safe to store: at most n bytes of valid UTF-8

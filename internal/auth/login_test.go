@@ -37,7 +37,7 @@ func TestLockout(t *testing.T) {
 	for name, right := range map[string]string{"Ann": password, "nobody": "whatever it is"} {
 		var got []string
 		try := func(pw string) {
-			_, err := e.Login(t.Context(), name, pw, "")
+			_, err := e.Login(t.Context(), name, pw, from)
 			var coded *workspace.Error
 			if !errors.As(err, &coded) {
 				t.Fatalf("%s: %v", name, err)
@@ -82,14 +82,14 @@ func TestLockoutWithParallelAttempts(t *testing.T) {
 	codes := map[workspace.Code]int{}
 	for i := range 100 {
 		wg.Go(func() {
-			_, err := e.Login(t.Context(), "ANN", fmt.Sprint("guess ", i), "")
+			_, err := e.Login(t.Context(), "ANN", fmt.Sprint("guess ", i), from)
 			mu.Lock()
 			defer mu.Unlock()
 			codes[workspace.CodeOf(err)]++
 		})
 	}
 	wg.Wait()
-	if codes[workspace.CodeBadCredentials] != 5 || codes[workspace.CodeBadCredentials]+codes[workspace.CodeLockedOut]+codes[workspace.CodeUnavailable] != 100 {
+	if codes[workspace.CodeBadCredentials] != 5 || codes[workspace.CodeBadCredentials]+codes[workspace.CodeLockedOut]+codes[workspace.CodeTooManyAttempts] != 100 {
 		t.Errorf("answers: %v", codes)
 	}
 	if u, err := e.DB.UserByName(t.Context(), "ann"); err != nil || u.FailedLogins != 5 {
@@ -106,7 +106,7 @@ func TestUnknownNameTiming(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, "http://localhost")
 	for range maxHashing {
-		if err := e.hasher.acquire(t.Context()); err != nil {
+		if err := e.hasher.queue.take(t.Context(), "other"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -114,10 +114,10 @@ func TestUnknownNameTiming(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {
-			_, err := e.Login(ctx, name, "wrong password", "")
+			_, err := e.Login(ctx, name, "wrong password", from)
 			done <- err
 		}()
-		for e.hasher.waiting.Load() == 0 {
+		for waiters(e.hasher.queue) == 0 {
 			select {
 			case err := <-done:
 				t.Fatalf("%s was answered without a hash: %v", name, err)
@@ -130,12 +130,12 @@ func TestUnknownNameTiming(t *testing.T) {
 		}
 	}
 	for range maxHashing {
-		e.hasher.release()
+		e.hasher.queue.release()
 	}
 	e.refusalInterval = 100 * time.Millisecond
 	for _, name := range []string{"ann", "nobody", "", "../etc"} {
 		start := time.Now()
-		if _, err := e.Login(t.Context(), name, "wrong password", ""); workspace.CodeOf(err) != workspace.CodeBadCredentials {
+		if _, err := e.Login(t.Context(), name, "wrong password", from); workspace.CodeOf(err) != workspace.CodeBadCredentials {
 			t.Errorf("%q: %v", name, err)
 		}
 		if took := time.Since(start); took < e.refusalInterval {
@@ -169,20 +169,33 @@ func TestRefusedLogin(t *testing.T) {
 	for _, c := range []struct{ name, password string }{
 		{"ann", ""}, {"ann", long}, {"", password}, {"ann\x00", password}, {"a' OR 1=1--", password},
 	} {
-		if _, err := e.Login(t.Context(), c.name, c.password, ""); workspace.CodeOf(err) != workspace.CodeBadCredentials {
+		if _, err := e.Login(t.Context(), c.name, c.password, from); workspace.CodeOf(err) != workspace.CodeBadCredentials {
 			t.Errorf("%q: %v", c.name, err)
 		}
 	}
 	e.Change(`UPDATE users SET disabled = true`)
-	if _, err := e.Login(t.Context(), "ann", password, ""); workspace.CodeOf(err) != workspace.CodeForbidden {
+	if _, err := e.Login(t.Context(), "ann", password, from); workspace.CodeOf(err) != workspace.CodeForbidden {
 		t.Errorf("disabled: %v", err)
 	}
-	if _, err := e.Login(t.Context(), "ann", "wrong password", ""); workspace.CodeOf(err) != workspace.CodeBadCredentials {
+	if _, err := e.Login(t.Context(), "ann", "wrong password", from); workspace.CodeOf(err) != workspace.CodeBadCredentials {
 		t.Errorf("disabled concurrently: %v", err)
 	}
 	e.DB.Close()
-	if _, err := e.Login(t.Context(), "ann", password, ""); err == nil || workspace.CodeOf(err) == workspace.CodeBadCredentials {
+	if _, err := e.Login(t.Context(), "ann", password, from); err == nil || workspace.CodeOf(err) == workspace.CodeBadCredentials {
 		t.Errorf("without a database: %v", err)
+	}
+}
+
+// Earlier versions accepted invisible letters: such a user can still log in.
+func TestUserWithInvisibleLetter(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, "http://localhost")
+	if _, err := e.CreateUser(t.Context(), "ann\u3164", password, false); workspace.CodeOf(err) != workspace.CodeInvalid {
+		t.Errorf("a new user: %v", err)
+	}
+	e.Change(`UPDATE users SET username = $1, username_key = $2 WHERE username = 'ann'`, "ann\u3164", "ann\u1160")
+	if _, err := e.Login(t.Context(), "ann\u3164", password, from); err != nil {
+		t.Errorf("an existing user: %v", err)
 	}
 }
 
@@ -199,7 +212,7 @@ func TestSetup(t *testing.T) {
 
 	e.Change(`DELETE FROM users`)
 	e.hasUsers.Store(false)
-	if _, err := e.Setup(ctx, "", "root", password, ""); workspace.CodeOf(err) != workspace.CodeForbidden {
+	if _, err := e.Setup(ctx, "", "root", password, from); workspace.CodeOf(err) != workspace.CodeForbidden {
 		t.Errorf("before a code was given out: %v", err)
 	}
 	code, err := e.SetupCode(ctx)
@@ -210,15 +223,15 @@ func TestSetup(t *testing.T) {
 		t.Errorf("another code: %q, %v", again, err)
 	}
 	for range 4 {
-		if _, err := e.Setup(ctx, "AAAA-AAAA-AAAA-AAAA", "root", password, ""); workspace.CodeOf(err) != workspace.CodeForbidden {
+		if _, err := e.Setup(ctx, "AAAA-AAAA-AAAA-AAAA", "root", password, from); workspace.CodeOf(err) != workspace.CodeForbidden {
 			t.Errorf("wrong code: %v", err)
 		}
 	}
-	if _, err := e.Setup(ctx, code, "root", password, ""); workspace.CodeOf(err) != workspace.CodeLockedOut {
+	if _, err := e.Setup(ctx, code, "root", password, from); workspace.CodeOf(err) != workspace.CodeLockedOut {
 		t.Errorf("after five failures: %v", err)
 	}
 	e.attempts = newAttempts(10)
-	if _, err := e.Setup(ctx, code, "root", "short", ""); workspace.CodeOf(err) != workspace.CodeInvalid {
+	if _, err := e.Setup(ctx, code, "root", "short", from); workspace.CodeOf(err) != workspace.CodeInvalid {
 		t.Errorf("short password: %v", err)
 	}
 
@@ -227,7 +240,7 @@ func TestSetup(t *testing.T) {
 	made := 0
 	for i := range 8 {
 		wg.Go(func() {
-			s, err := e.Setup(ctx, " "+code[:4]+code[5:]+" ", fmt.Sprint("root", i), password, "")
+			s, err := e.Setup(ctx, " "+code[:4]+code[5:]+" ", fmt.Sprint("root", i), password, from)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -260,7 +273,7 @@ func TestEnsureAdmin(t *testing.T) {
 	if made, err := e.EnsureAdmin(t.Context(), password); err != nil || !made {
 		t.Errorf("first start: %v, %v", made, err)
 	}
-	if s, err := e.Login(t.Context(), "admin", password, ""); err != nil || !s.User.Admin {
+	if s, err := e.Login(t.Context(), "admin", password, from); err != nil || !s.User.Admin {
 		t.Errorf("admin: %+v, %v", s.User, err)
 	}
 }
@@ -275,24 +288,22 @@ func TestPasswordChangeDuringLogin(t *testing.T) {
 	during := func(hash string, f func() error) error {
 		t.Helper()
 		for range maxHashing {
-			if err := e.hasher.acquire(t.Context()); err != nil {
+			if err := e.hasher.queue.take(t.Context(), "other"); err != nil {
 				t.Fatal(err)
 			}
 		}
 		done := make(chan error, 1)
 		go func() { done <- f() }()
-		for e.hasher.waiting.Load() == 0 {
-			<-time.After(time.Millisecond)
-		}
+		await(t, e.hasher.queue, 1)
 		e.Change(`UPDATE users SET password_hash = $1`, hash)
 		for range maxHashing {
-			e.hasher.release()
+			e.hasher.queue.release()
 		}
 		return <-done
 	}
-	login := func() error { _, err := e.Login(t.Context(), "ann", password, ""); return err }
+	login := func() error { _, err := e.Login(t.Context(), "ann", password, from); return err }
 	hash := func(password string) string {
-		h, err := e.hasher.Hash(t.Context(), password)
+		h, err := e.hasher.Hash(t.Context(), "other", password)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -305,13 +316,13 @@ func TestPasswordChangeDuringLogin(t *testing.T) {
 		t.Errorf("another password meanwhile: %v", err)
 	}
 	err := during(hash("a third horse"), func() error {
-		_, err := e.ChangePassword(t.Context(), caller, "another horse", "mine again", "")
+		_, err := e.ChangePassword(t.Context(), caller, "another horse", "mine again", from)
 		return err
 	})
 	if workspace.CodeOf(err) != workspace.CodeUnauthenticated {
 		t.Errorf("changed concurrently: %v", err)
 	}
-	if _, err := e.Login(t.Context(), "ann", "a third horse", ""); err != nil {
+	if _, err := e.Login(t.Context(), "ann", "a third horse", from); err != nil {
 		t.Errorf("after the last change: %v", err)
 	}
 }

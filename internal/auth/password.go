@@ -10,8 +10,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync/atomic"
-	"time"
 	"unicode/utf8"
 
 	"codehub/internal/workspace"
@@ -41,11 +39,10 @@ const (
 	maxArgonTime   = 16
 	maxArgonMemory = 256 << 10
 
-	// Limits of concurrent and waiting computations, so that a flood of logins
+	// Limits of concurrent and of all waiting computations, so that a flood of logins
 	// causes delays and not memory exhaustion.
 	maxHashing     = 2
-	maxHashWaiting = 64
-	hashWait       = 10 * time.Second
+	maxHashWaiting = 512
 )
 
 // Limits of a password: MinPassword in characters, MaxPassword in bytes.
@@ -77,66 +74,41 @@ func ShortPassword(password string) bool {
 
 var errHash = errors.New("the stored password hash is invalid")
 
-// hasher computes argon2id hashes, with limited concurrency.
+// hasher computes argon2id hashes, with limited concurrency. Each computation has a
+// source, and the sources take turns.
 type hasher struct {
-	params  argonParams // of new hashes
-	slots   chan struct{}
-	waiting atomic.Int32
-	busy    atomic.Int32
+	params argonParams // of new hashes
+	queue  *queue
 	// dummy is verified for names that do not exist, so that they take as long as
 	// those that do.
 	dummy string
 }
 
-func newHasher(p argonParams) *hasher {
-	h := &hasher{params: p, slots: make(chan struct{}, maxHashing)}
+func newHasher(p argonParams, s Settings) *hasher {
+	s = s.withDefaults()
+	h := &hasher{params: p, queue: newQueue(maxHashing, s.LoginQueue, maxHashWaiting, s.LoginWait)}
 	// Random and not computed from a password, so no password matches it.
 	h.dummy = encodeHash(p, random(argonSalt), random(argonKey))
 	return h
-}
-
-func (h *hasher) acquire(ctx context.Context) error {
-	if h.waiting.Add(1) > maxHashWaiting {
-		h.waiting.Add(-1)
-		return tooBusy()
-	}
-	defer h.waiting.Add(-1)
-	t := time.NewTimer(hashWait)
-	defer t.Stop()
-	select {
-	case h.slots <- struct{}{}:
-		h.busy.Add(1)
-		return nil
-	case <-t.C:
-		return tooBusy()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 func (h *hasher) release() {
 	// Each hash leaves 64 MiB of garbage, which would accumulate in a flood of
 	// logins, and stay for minutes in an idle server, until the garbage collector
 	// runs by itself.
-	switch last := h.busy.Add(-1) == 0 && h.waiting.Load() == 0; {
+	switch {
 	case h.params.memory < argonDefault.memory: // little garbage
-	case last:
+	case h.queue.idle():
 		debug.FreeOSMemory()
 	default:
 		runtime.GC()
 	}
-	<-h.slots
-}
-
-func tooBusy() error {
-	e := workspace.Errorf(workspace.CodeUnavailable, "Too many people are logging in. Try again in a moment.")
-	e.Details = map[string]any{detailRetryAfter: 1}
-	return e
+	h.queue.release()
 }
 
 // Hash returns the PHC string of a password.
-func (h *hasher) Hash(ctx context.Context, password string) (string, error) {
-	if err := h.acquire(ctx); err != nil {
+func (h *hasher) Hash(ctx context.Context, source, password string) (string, error) {
+	if err := h.queue.take(ctx, source); err != nil {
 		return "", err
 	}
 	defer h.release()
@@ -146,21 +118,16 @@ func (h *hasher) Hash(ctx context.Context, password string) (string, error) {
 
 // Verify reports whether password matches hash, and returns errHash if hash is
 // invalid.
-func (h *hasher) Verify(ctx context.Context, hash, password string) (bool, error) {
+func (h *hasher) Verify(ctx context.Context, source, hash, password string) (bool, error) {
 	matches, err := readHash(hash)
 	if err != nil {
 		return false, err
 	}
-	if err := h.acquire(ctx); err != nil {
+	if err := h.queue.take(ctx, source); err != nil {
 		return false, err
 	}
 	defer h.release()
 	return slices.ContainsFunc(forms(password), matches), nil
-}
-
-// HashPassword returns the argon2id hash to store for a password.
-func (a *Auth) HashPassword(ctx context.Context, password string) (string, error) {
-	return a.hasher.Hash(ctx, password)
 }
 
 type argonParams struct {

@@ -5,22 +5,21 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"codehub/internal/workspace"
 )
 
 func TestPasswordHash(t *testing.T) {
 	t.Parallel()
-	h := newHasher(argonDefault)
-	hash, err := h.Hash(t.Context(), password)
+	h := newHasher(argonDefault, Settings{})
+	hash, err := h.Hash(t.Context(), "here", password)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !strings.HasPrefix(hash, "$argon2id$v=19$m=65536,t=2,p=2$") {
 		t.Errorf("hash is %s", hash)
 	}
-	again, err := h.Hash(t.Context(), password)
+	again, err := h.Hash(t.Context(), "here", password)
 	if err != nil || again == hash {
 		t.Errorf("the same password twice: %s, %v", again, err)
 	}
@@ -35,7 +34,7 @@ func TestPasswordHash(t *testing.T) {
 		// from another system, with other parameters
 		{"$argon2id$v=19$m=65536,t=3,p=4$c29tZXNhbHRzb21lc2FsdA$TGRzhwY6EWCjTkG2uqVU9YZTHOLtWQWhwhxfYT3LFO8", "x", false},
 	} {
-		ok, err := h.Verify(t.Context(), c.hash, c.password)
+		ok, err := h.Verify(t.Context(), "here", c.hash, c.password)
 		if err != nil || ok != c.want {
 			t.Errorf("verify %q against %s: %v, %v", c.password, c.hash, ok, err)
 		}
@@ -45,13 +44,13 @@ func TestPasswordHash(t *testing.T) {
 // Composed and decomposed characters are the same password.
 func TestPasswordNormalization(t *testing.T) {
 	t.Parallel()
-	h := newHasher(argonParams{time: 1, memory: 64, threads: 1})
-	hash, err := h.Hash(t.Context(), "비밀번호-é")
+	h := newHasher(argonCheap, Settings{})
+	hash, err := h.Hash(t.Context(), "here", "비밀번호-é")
 	if err != nil {
 		t.Fatal(err)
 	}
 	decomposed := "\u1107\u1175\u1106\u1175\u11af\u1107\u1165\u11ab\u1112\u1169-e\u0301"
-	if ok, err := h.Verify(t.Context(), hash, decomposed); err != nil || !ok {
+	if ok, err := h.Verify(t.Context(), "here", hash, decomposed); err != nil || !ok {
 		t.Errorf("decomposed: %v, %v", ok, err)
 	}
 }
@@ -97,33 +96,32 @@ func FuzzDecodeHash(f *testing.F) {
 // The concurrent computations and the waiting logins are limited.
 func TestHashingIsLimited(t *testing.T) {
 	t.Parallel()
-	h := newHasher(argonParams{time: 1, memory: 64, threads: 1})
+	h := newHasher(argonCheap, Settings{})
 	for range maxHashing {
-		if err := h.acquire(t.Context()); err != nil {
+		if err := h.queue.take(t.Context(), "here"); err != nil {
 			t.Fatal(err)
 		}
 	}
+	most := Settings{}.withDefaults().LoginQueue
 	ctx, cancel := context.WithCancel(t.Context())
-	waiting := make(chan error, maxHashWaiting)
-	for range maxHashWaiting {
-		go func() { waiting <- h.acquire(ctx) }()
+	waiting := make(chan error, most)
+	for range most {
+		go func() { waiting <- h.queue.take(ctx, "here") }()
 	}
-	for h.waiting.Load() < maxHashWaiting {
-		<-time.After(time.Millisecond)
-	}
-	if _, err := h.Hash(t.Context(), password); workspace.CodeOf(err) != workspace.CodeUnavailable {
+	await(t, h.queue, most)
+	if _, err := h.Hash(t.Context(), "here", password); workspace.CodeOf(err) != workspace.CodeTooManyAttempts {
 		t.Errorf("one more: %v", err)
 	}
 	cancel()
-	for range maxHashWaiting {
+	for range most {
 		if err := <-waiting; !errors.Is(err, context.Canceled) {
 			t.Errorf("given up: %v", err)
 		}
 	}
 	for range maxHashing {
-		h.release()
+		h.queue.release()
 	}
-	if _, err := h.Hash(t.Context(), password); err != nil {
+	if _, err := h.Hash(t.Context(), "here", password); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
 }
@@ -155,6 +153,7 @@ func TestCheckUsername(t *testing.T) {
 		"ann": true, "김철수": true, "a.b-c_d@e.org": true, "7": true, strings.Repeat("x", 64): true,
 		"": false, "-rf": false, ".x": false, "a b": false, "a\nb": false, "a/b": false, "<b>": false,
 		strings.Repeat("x", 65): false, "\xff": false, "a\u202eb": false,
+		"\u3164": false, "ad\u3164min": false, "\u115fann": false, "ann\u1160": false, "ann\uffa0": false, "a\u200bnn": false, "\u0301": false, "a\u0378": false,
 	} {
 		if err := CheckUsername(name); (err == nil) != ok {
 			t.Errorf("%q: %v", name, err)

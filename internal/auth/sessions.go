@@ -14,17 +14,18 @@ type OpenSession struct {
 	Current bool // the caller's own
 }
 
-// Sessions lists the caller's sessions, the most recently used first.
-func (a *Auth) Sessions(ctx context.Context, caller workspace.Caller) ([]OpenSession, error) {
-	rows, err := a.store.UserSessions(ctx, caller)
+// Sessions lists the caller's sessions, the most recently used first, and returns the
+// cursor of the next page, "" at the end.
+func (a *Auth) Sessions(ctx context.Context, caller workspace.Caller, page postgres.Page) (list []OpenSession, next string, err error) {
+	rows, next, err := a.store.UserSessions(ctx, caller, page)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	list := make([]OpenSession, len(rows))
+	list = make([]OpenSession, len(rows))
 	for i, s := range rows {
 		list[i] = OpenSession{UserSession: s, Current: hex.EncodeToString(s.Hash) == caller.Session}
 	}
-	return list, nil
+	return list, next, nil
 }
 
 // EndSession ends one of the caller's sessions and its open connections. Errors:

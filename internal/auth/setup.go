@@ -55,20 +55,20 @@ func (a *Auth) SetupCode(ctx context.Context) (string, error) {
 // Setup creates the first user, an administrator, and logs in. It requires the code
 // from SetupCode; wrong codes are limited like wrong passwords. It is CodeForbidden
 // once there is a user.
-func (a *Auth) Setup(ctx context.Context, code, username, password, userAgent string) (Session, error) {
+func (a *Auth) Setup(ctx context.Context, code, username, password string, from Client) (Session, error) {
 	start := time.Now()
-	if err := a.checkSetupCode(ctx, code); err != nil {
+	if err := a.checkSetupCode(ctx, code, from.source()); err != nil {
 		a.wait(ctx, start)
 		return Session{}, err
 	}
-	user, err := a.createFirst(ctx, username, password)
+	user, err := a.createFirst(ctx, from.source(), username, password)
 	if err != nil {
 		return Session{}, err
 	}
-	return a.begin(ctx, user, userAgent)
+	return a.begin(ctx, user, from)
 }
 
-func (a *Auth) checkSetupCode(ctx context.Context, code string) error {
+func (a *Auth) checkSetupCode(ctx context.Context, code, source string) error {
 	needed, err := a.SetupNeeded(ctx)
 	if err != nil {
 		return err
@@ -76,7 +76,7 @@ func (a *Auth) checkSetupCode(ctx context.Context, code string) error {
 	if !needed {
 		return setupOver()
 	}
-	done, err := a.names.take(ctx, setupAttempts)
+	done, err := a.names.take(ctx, setupAttempts, source)
 	if err != nil {
 		return err
 	}
@@ -109,15 +109,15 @@ func (a *Auth) EnsureAdmin(ctx context.Context, password string) (bool, error) {
 	if err != nil || !needed {
 		return false, err
 	}
-	_, err = a.createFirst(ctx, AdminUsername, password)
+	_, err = a.createFirst(ctx, ownSource, AdminUsername, password)
 	if workspace.CodeOf(err) == workspace.CodeForbidden {
 		return false, nil // another server has created it
 	}
 	return err == nil, err
 }
 
-func (a *Auth) createFirst(ctx context.Context, username, password string) (postgres.User, error) {
-	u, err := a.NewUser(ctx, username, password)
+func (a *Auth) createFirst(ctx context.Context, source, username, password string) (postgres.User, error) {
+	u, err := a.newUser(ctx, source, username, password)
 	if err != nil {
 		return postgres.User{}, err
 	}
@@ -136,7 +136,7 @@ func (a *Auth) createFirst(ctx context.Context, username, password string) (post
 
 // CreateUser creates a user with a password.
 func (a *Auth) CreateUser(ctx context.Context, username, password string, admin bool) (postgres.User, error) {
-	u, err := a.NewUser(ctx, username, password)
+	u, err := a.newUser(ctx, ownSource, username, password)
 	if err != nil {
 		return postgres.User{}, err
 	}
@@ -144,23 +144,33 @@ func (a *Auth) CreateUser(ctx context.Context, username, password string, admin 
 	return a.store.CreateUser(ctx, u)
 }
 
-// NewUser validates a user name and a password, and returns a user to be stored.
-func (a *Auth) NewUser(ctx context.Context, username, password string) (postgres.User, error) {
+// NewUser validates a user name and a password that the caller chose, and returns a
+// user to be stored.
+func (a *Auth) NewUser(ctx context.Context, caller workspace.Caller, username, password string) (postgres.User, error) {
+	return a.newUser(ctx, sourceOf(caller), username, password)
+}
+
+func (a *Auth) newUser(ctx context.Context, source, username, password string) (postgres.User, error) {
 	username = norm.NFC.String(strings.TrimSpace(username))
 	if err := CheckUsername(username); err != nil {
 		return postgres.User{}, err
 	}
-	hash, err := a.CheckedHash(ctx, username, password)
+	hash, err := a.checkedHash(ctx, source, username, password)
 	if err != nil {
 		return postgres.User{}, err
 	}
 	return postgres.User{Username: username, PasswordHash: hash}, nil
 }
 
-// CheckedHash validates a password and returns its hash.
-func (a *Auth) CheckedHash(ctx context.Context, username, password string) (string, error) {
+// CheckedHash validates a password that the caller chose for a user, and returns its
+// hash.
+func (a *Auth) CheckedHash(ctx context.Context, caller workspace.Caller, username, password string) (string, error) {
+	return a.checkedHash(ctx, sourceOf(caller), username, password)
+}
+
+func (a *Auth) checkedHash(ctx context.Context, source, username, password string) (string, error) {
 	if err := CheckPassword(username, password); err != nil {
 		return "", err
 	}
-	return a.hasher.Hash(ctx, password)
+	return a.hasher.Hash(ctx, source, password)
 }

@@ -27,9 +27,15 @@ func (a *Auth) CreateToken(ctx context.Context, by Identity, name string, expire
 	return t, secret, err
 }
 
-// Tokens lists the caller's API tokens.
-func (a *Auth) Tokens(ctx context.Context, caller workspace.Caller) ([]postgres.Token, error) {
-	return a.store.Tokens(ctx, caller)
+// Tokens lists the caller's API tokens, newest first, and returns the cursor of the next
+// page, "" at the end.
+func (a *Auth) Tokens(ctx context.Context, caller workspace.Caller, page postgres.Page) (list []postgres.Token, next string, err error) {
+	return a.store.Tokens(ctx, caller, page)
+}
+
+// Token returns one of the caller's API tokens.
+func (a *Auth) Token(ctx context.Context, caller workspace.Caller, id string) (postgres.Token, error) {
+	return a.store.Token(ctx, caller, id)
 }
 
 // DeleteToken deletes one of the caller's API tokens.

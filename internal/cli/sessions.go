@@ -34,13 +34,13 @@ func (l sessionsListCmd) Run(ctx context.Context, k *kong.Context) error {
 }
 
 func sessionTable(list []api.OpenSession) string {
-	rows := [][]string{{"DEVICE", "CREATED", "LAST USED", "ID"}}
+	rows := [][]string{{"DEVICE", "ADDRESS", "CREATED", "LAST USED", "ID"}}
 	for _, s := range list {
 		used := s.CreatedAt
 		if s.LastUsedAt != nil {
 			used = *s.LastUsedAt
 		}
-		rows = append(rows, []string{s.UserAgent, terminal.Time(s.CreatedAt), terminal.Time(used), s.ID})
+		rows = append(rows, []string{s.UserAgent, s.Address, terminal.Time(s.CreatedAt), terminal.Time(used), s.ID})
 	}
 	return terminal.Table(rows)
 }

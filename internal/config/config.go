@@ -4,6 +4,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -16,11 +17,18 @@ import (
 	"github.com/alecthomas/kong"
 
 	"codehub/internal/activity"
+	"codehub/internal/auth"
+	"codehub/internal/ballast"
 	"codehub/internal/bucket"
 	"codehub/internal/bus/redisbus"
+	"codehub/internal/front"
 	"codehub/internal/gc"
+	"codehub/internal/inbound"
 	"codehub/internal/lifecycle"
+	"codehub/internal/memlimit"
+	"codehub/internal/origin"
 	"codehub/internal/postgres"
+	"codehub/internal/proxy"
 	"codehub/internal/reconcile"
 	"codehub/internal/runtime/docker"
 	"codehub/internal/service"
@@ -33,7 +41,8 @@ import (
 type Config struct {
 	Listen        string `name:"listen" env:"CODEHUB_LISTEN" default:"127.0.0.1:8080" help:"Address to serve on."`
 	URL           string `name:"url" env:"CODEHUB_URL" help:"Address that users open (default: http://localhost with the port of --listen)."`
-	WorkspaceURL  string `name:"workspace-url" env:"CODEHUB_WORKSPACE_URL" help:"Address of workspaces; only the value of --url (path mode) is supported."`
+	WorkspaceURL  string `name:"workspace-url" env:"CODEHUB_WORKSPACE_URL" help:"Addresses of workspaces: a pattern such as https://*.ws.example.com, or path to share the address of --url (default: http://*.localhost with the port of --url, if that is localhost)."`
+	AllowHTTP     bool   `name:"allow-http" env:"CODEHUB_ALLOW_HTTP" help:"Serve plain http at an address of the network, where others can read and change everything."`
 	AdminPassword string `name:"admin-password" env:"CODEHUB_ADMIN_PASSWORD" help:"Password of the user admin, which the first start creates. Without it a setup page creates the first user."`
 	DataDir       string `name:"data-dir" env:"CODEHUB_DATA_DIR" help:"Folder for the embedded database, archives and local homes."`
 	DatabaseURL   string `name:"database-url" env:"CODEHUB_DATABASE_URL" help:"PostgreSQL to use instead of the embedded one."`
@@ -46,13 +55,21 @@ type Config struct {
 
 	// Groups, each passed whole to the package that declares, checks and uses it. The
 	// help lists settings in this order.
-	Docker    docker.Settings    `embed:""`
-	Limits    postgres.Limits    `embed:""`
-	Retention gc.Settings        `embed:""`
-	Bucket    bucket.Settings    `embed:""`
-	Lifecycle lifecycle.Settings `embed:""`
-	Idle      service.Idle       `embed:""`
-	Redis     redisbus.Settings  `embed:""`
+	Front     front.Settings         `embed:""`
+	Docker    docker.Settings        `embed:""`
+	Limits    postgres.Limits        `embed:""`
+	Logins    auth.Settings          `embed:""`
+	Inbound   inbound.Settings       `embed:""`
+	Proxy     proxy.Settings         `embed:""`
+	Retention gc.Settings            `embed:""`
+	Bucket    bucket.Settings        `embed:""`
+	Ballast   ballast.Settings       `embed:""`
+	Lifecycle lifecycle.Settings     `embed:""`
+	Idle      service.Idle           `embed:""`
+	Redis     redisbus.Settings      `embed:""`
+	Audit     postgres.AuditSettings `embed:""`
+
+	Memory memlimit.Settings `embed:""`
 
 	ShutdownTimeout time.Duration `name:"shutdown-timeout" env:"CODEHUB_SHUTDOWN_TIMEOUT" min:"1s" max:"1h" default:"15s" help:"How long a shutdown waits for running requests."`
 	LogFormat       string        `name:"log-format" env:"CODEHUB_LOG_FORMAT" default:"text" help:"Format of the log: text or json."`
@@ -66,8 +83,9 @@ type Config struct {
 	Version string `kong:"-"` // of this program
 
 	// Computed by Resolve.
-	PublicURL *url.URL `kong:"-"`
-	Archives  *url.URL `kong:"-"` // of ArchiveURL
+	PublicURL *url.URL      `kong:"-"`
+	Layout    origin.Layout `kong:"-"` // of URL and WorkspaceURL
+	Archives  *url.URL      `kong:"-"` // of ArchiveURL
 }
 
 // AfterApply takes the program's version.
@@ -80,8 +98,8 @@ func (c *Config) AfterApply(vars kong.Vars) error {
 // returns the first invalid one as *setting.Problem.
 func (c *Config) Resolve() error {
 	for _, check := range []func() error{
-		c.addresses, c.folders, c.database, c.redis, c.Redis.Resolve, c.archives, c.Bucket.Resolve,
-		c.backends, c.Defaults.Resolve, c.Docker.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.logging,
+		c.Front.Resolve, c.addresses, c.secure, c.folders, c.database, c.redis, c.Redis.Resolve, c.archives, c.Bucket.Resolve, c.Ballast.Resolve,
+		c.backends, c.Defaults.Resolve, c.Docker.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.Memory.Resolve, c.logging,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -100,19 +118,38 @@ func (c *Config) addresses() error {
 	}
 	if c.URL == "" {
 		c.URL = "http://localhost:" + port
+		if c.Front.TLS() {
+			c.URL = "https://localhost:" + port
+		}
 	}
 	u, err := parseOrigin(c.URL)
 	if err != nil {
 		return setting.Invalid("CODEHUB_URL", err.Error(), "give the address that users open, like https://code.example.com")
 	}
 	c.PublicURL = u
-	if c.WorkspaceURL != "" {
-		w, err := parseOrigin(c.WorkspaceURL)
-		if err != nil || w.String() != u.String() {
-			return setting.Invalid("CODEHUB_WORKSPACE_URL", "this version serves workspaces only on the address of codehub itself", "leave it unset, or give the value of CODEHUB_URL ("+u.String()+")")
-		}
+	if u.Scheme == "http" && !origin.Loopback(u.Hostname()) && !c.AllowHTTP {
+		return setting.Invalid("CODEHUB_URL", u.String()+" is plain http, so that others in the network can read passwords and take over sessions",
+			"use https, or set CODEHUB_ALLOW_HTTP=true if you trust the network")
 	}
-	return nil
+	c.Layout, err = origin.Parse(u, c.WorkspaceURL)
+	var e *origin.Error
+	if errors.As(err, &e) {
+		return setting.Invalid("CODEHUB_WORKSPACE_URL", e.Why, e.Do)
+	}
+	return err
+}
+
+// secure checks the settings of https against the addresses.
+func (c *Config) secure() error { return c.Front.Check(c.PublicURL, c.Hosts()) }
+
+// Hosts lists the hosts that users open, with * for any label.
+func (c *Config) Hosts() []string {
+	hosts := []string{c.PublicURL.Hostname()}
+	if u, err := url.Parse(c.Layout.Pattern()); err == nil && u.Host != "" {
+		_, domain, _ := strings.Cut(u.Hostname(), ".")
+		hosts = append(hosts, "*."+domain)
+	}
+	return hosts
 }
 
 func parseOrigin(s string) (*url.URL, error) {
@@ -224,22 +261,16 @@ func (c *Config) logging() error {
 // Warnings lists settings that are valid but risky.
 func (c *Config) Warnings() []string {
 	var w []string
-	w = append(w, "workspaces share codehub's own origin (path mode): a program in a workspace can act on the dashboard as the user who has the workspace open; give accounts only to users you trust")
+	if c.Layout.PathMode() {
+		w = append(w, "workspaces share codehub's own origin (path mode): a program in a workspace can act on the dashboard as the user who has the workspace open; give accounts only to users you trust")
+	}
 	host, _, _ := net.SplitHostPort(c.Listen)
-	if c.PublicURL.Scheme == "http" && !loopback(c.PublicURL.Hostname()) {
-		w = append(w, "CODEHUB_URL is plain http and not localhost: passwords and sessions can be read on the way, and browsers refuse service workers; put TLS in front and use https")
-	} else if c.PublicURL.Scheme == "http" && !loopback(host) {
-		w = append(w, "CODEHUB_LISTEN is open to the network though CODEHUB_URL is "+c.PublicURL.String()+": requests from another address that change something are refused")
+	if c.PublicURL.Scheme == "http" && !origin.Loopback(c.PublicURL.Hostname()) {
+		w = append(w, "CODEHUB_URL is plain http and not localhost: passwords and sessions can be read on the way, browsers refuse service workers, and workspaces can set each other's cookies; put TLS in front and use https")
+	} else if c.PublicURL.Scheme == "http" && !origin.Loopback(host) {
+		w = append(w, "CODEHUB_LISTEN is open to the network though CODEHUB_URL is "+c.PublicURL.String()+": requests for another address are refused")
 	}
 	return w
-}
-
-func loopback(host string) bool {
-	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
 }
 
 // Unknown lists environment variables that look like settings and are not in known, so

@@ -37,7 +37,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Listen != "127.0.0.1:8080" || c.PublicURL.String() != "http://localhost:8080" || c.Limits.PerUser != 2 ||
-		c.Limits.Global != 100 || c.Retention.DeleteGrace.String() != "2h0m0s" || c.Docker.NanoCPUs != 2e9 || c.Docker.MemoryBytes != 4<<30 {
+		c.Limits.Global != 100 || c.Retention.DeleteGrace.String() != "2h0m0s" || c.Docker.NanoCPUs != 2e9 || c.Docker.MemoryBytes != 4<<30 || c.Docker.PullBytesPerSecond != 64<<10 || c.Docker.PullTimeout != time.Hour || c.Ballast.Bytes != 64<<20 {
 		t.Errorf("defaults differ from docs/settings.md: %+v", c)
 	}
 	if c.Archives.String() != "file://"+filepath.Join(c.DataDir, "archives") || c.Retention.Keep != 1 || c.Retention.Delay.String() != "2h0m0s" || c.Bucket.MinFreeShare != 0.05 {
@@ -51,6 +51,28 @@ func TestDefaults(t *testing.T) {
 func TestURLFollowsPort(t *testing.T) {
 	c, err := parse(t, "--listen", "127.0.0.1:9090")
 	if err != nil || c.PublicURL.String() != "http://localhost:9090" {
+		t.Errorf("got %v, %v", c.PublicURL, err)
+	}
+}
+
+// A certificate covers these.
+func TestHosts(t *testing.T) {
+	for _, tc := range []struct{ public, workspaces, want string }{
+		{"https://code.example.com", "path", "code.example.com"},
+		{"https://code.example.com:8443", "https://*.ws.example.com:8443", "code.example.com *.ws.example.com"},
+		{"https://code.example.com", "https://*-ws.example.com", "code.example.com *.example.com"},
+		{"https://localhost:8443", "", "localhost *.localhost"},
+	} {
+		c, err := parse(t, "--url", tc.public, "--workspace-url", tc.workspaces)
+		if got := strings.Join(c.Hosts(), " "); err != nil || got != tc.want {
+			t.Errorf("%s, %s: %q, %v", tc.public, tc.workspaces, got, err)
+		}
+	}
+}
+
+func TestURLWithCertificate(t *testing.T) {
+	c, err := parse(t, "--listen", "127.0.0.1:8443", "--tls-cert", "tls.crt", "--tls-key", "tls.key")
+	if err != nil || c.PublicURL.String() != "https://localhost:8443" {
 		t.Errorf("got %v, %v", c.PublicURL, err)
 	}
 }
@@ -69,7 +91,35 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{"url with path", []string{"--url", "https://example.com/codehub"}, "CODEHUB_URL"},
 		{"url with user", []string{"--url", "https://a:b@example.com"}, "CODEHUB_URL"},
 		{"url port 0", []string{"--url", "https://example.com:0"}, "CODEHUB_URL"},
-		{"workspace url elsewhere", []string{"--workspace-url", "https://*.ws.example.com"}, "CODEHUB_WORKSPACE_URL"},
+		{"url plain http on a domain", []string{"--url", "http://code.example.com", "--workspace-url", "http://*.ws.example.com"}, "CODEHUB_URL"},
+		{"url plain http on an address", []string{"--url", "http://192.0.2.1:8080", "--workspace-url", "path"}, "CODEHUB_URL"},
+		{"workspace url unset on a domain", []string{"--url", "https://code.example.com"}, "CODEHUB_WORKSPACE_URL"},
+		{"workspace url of codehub itself", []string{"--url", "https://code.example.com", "--workspace-url", "https://code.example.com"}, "CODEHUB_WORKSPACE_URL"},
+		{"workspace url, another scheme", []string{"--workspace-url", "https://*.ws.example.com"}, "CODEHUB_WORKSPACE_URL"},
+		{"workspace url without a star", []string{"--workspace-url", "http://ws.localhost"}, "CODEHUB_WORKSPACE_URL"},
+		{"trusted proxies, a name", []string{"--trusted-proxies", "127.0.0.1,proxy.lan"}, "CODEHUB_TRUSTED_PROXIES"},
+		{"trusted proxies, everybody", []string{"--trusted-proxies", "0.0.0.0/0"}, "CODEHUB_TRUSTED_PROXIES"},
+		{"trusted proxies, everybody with IPv6", []string{"--trusted-proxies", "::/0"}, "CODEHUB_TRUSTED_PROXIES"},
+		{"trusted proxies, both families", []string{"--trusted-proxies", "::ffff:0:0/90"}, "CODEHUB_TRUSTED_PROXIES"},
+		{"PROXY protocol without trusted proxies", []string{"--proxy-protocol"}, "CODEHUB_PROXY_PROTOCOL"},
+		{"certificate without key", []string{"--url", "https://code.example.com", "--tls-cert", "tls.crt"}, "CODEHUB_TLS_KEY"},
+		{"key without certificate", []string{"--url", "https://code.example.com", "--tls-key", "tls.key"}, "CODEHUB_TLS_CERT"},
+		{"certificate for http", []string{"--url", "http://code.example.com", "--tls-cert", "tls.crt", "--tls-key", "tls.key"}, "CODEHUB_URL"},
+		{"TLS version", []string{"--tls-min-version", "1.1"}, "CODEHUB_TLS_MIN_VERSION"},
+		{"reload", []string{"--tls-reload-interval", "1ms"}, "CODEHUB_TLS_RELOAD_INTERVAL"},
+		{"redirect from nowhere", []string{"--url", "https://code.example.com", "--redirect-listen", "80"}, "CODEHUB_REDIRECT_LISTEN"},
+		{"redirect to http", []string{"--redirect-listen", "0.0.0.0:80"}, "CODEHUB_REDIRECT_LISTEN"},
+		{"ACME and a certificate", []string{"--url", "https://code.example.com", "--acme", "--tls-cert", "tls.crt", "--tls-key", "tls.key", "--redirect-listen", "0.0.0.0:80"}, "CODEHUB_ACME"},
+		{"ACME without port 80", []string{"--url", "https://code.example.com", "--acme"}, "CODEHUB_ACME"},
+		{"ACME for an address", []string{"--url", "https://192.0.2.1", "--workspace-url", "path", "--acme", "--redirect-listen", "0.0.0.0:80"}, "CODEHUB_ACME"},
+		{"ACME for localhost", []string{"--acme", "--redirect-listen", "0.0.0.0:80"}, "CODEHUB_ACME"},
+		{"ACME for http", []string{"--url", "http://code.example.com", "--acme", "--redirect-listen", "0.0.0.0:80"}, "CODEHUB_URL"},
+		{"ACME for a wildcard without DNS", []string{"--url", "https://code.example.com", "--workspace-url", "https://*.ws.example.com", "--acme", "--redirect-listen", "0.0.0.0:80"}, "CODEHUB_ACME_DNS_HOOK"},
+		{"ACME directory", []string{"--url", "https://code.example.com", "--acme", "--redirect-listen", "0.0.0.0:80", "--acme-directory", "http://ca.example.com/dir"}, "CODEHUB_ACME_DIRECTORY"},
+		{"ACME mail", []string{"--url", "https://code.example.com", "--acme", "--redirect-listen", "0.0.0.0:80", "--acme-email", "Ann <ann@example.com>"}, "CODEHUB_ACME_EMAIL"},
+		{"DNS hook without ACME", []string{"--url", "https://code.example.com", "--acme-dns-hook", "/bin/true"}, "CODEHUB_ACME_DNS_HOOK"},
+		{"DNS hook, time", []string{"--acme-dns-timeout", "2h"}, "CODEHUB_ACME_DNS_TIMEOUT"},
+		{"DNS hook, wait", []string{"--acme-dns-wait", "2h"}, "CODEHUB_ACME_DNS_WAIT"},
 		{"host data dir relative", []string{"--host-data-dir", "data"}, "CODEHUB_HOST_DATA_DIR"},
 		{"database scheme", []string{"--database-url", "mysql://root:hunter2@db/codehub"}, "CODEHUB_DATABASE_URL"},
 		{"runtime", []string{"--runtime", "podman"}, "CODEHUB_RUNTIME"},
@@ -85,9 +135,16 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{"memory", []string{"--workspace-memory", "lots"}, "CODEHUB_WORKSPACE_MEMORY"},
 		{"memory too small", []string{"--workspace-memory", "1m"}, "CODEHUB_WORKSPACE_MEMORY"},
 		{"pids", []string{"--workspace-pids", "3"}, "CODEHUB_WORKSPACE_PIDS"},
+		{"connections", []string{"--workspace-connections", "63"}, "CODEHUB_WORKSPACE_CONNECTIONS"},
+		{"connections per second", []string{"--workspace-connection-rate", "1000001"}, "CODEHUB_WORKSPACE_CONNECTION_RATE"},
 		{"log size", []string{"--workspace-log-size", "1"}, "CODEHUB_WORKSPACE_LOG_SIZE"},
 		{"per user", []string{"--max-running-per-user=-1"}, "MAX_RUNNING_PER_USER"},
 		{"global", []string{"--max-running-global=-1"}, "MAX_RUNNING_GLOBAL"},
+		{"login queue", []string{"--login-queue", "0"}, "CODEHUB_LOGIN_QUEUE"},
+		{"login wait", []string{"--login-wait", "0s"}, "CODEHUB_LOGIN_WAIT"},
+		{"workspaces of a user", []string{"--max-workspaces-per-user=-1"}, "CODEHUB_MAX_WORKSPACES_PER_USER"},
+		{"tokens of a user", []string{"--max-tokens-per-user=-1"}, "CODEHUB_MAX_TOKENS_PER_USER"},
+		{"audit log", []string{"--audit-keep=-1s"}, "CODEHUB_AUDIT_KEEP"},
 		{"operations", []string{"--max-operations", "0"}, "CODEHUB_MAX_OPERATIONS"},
 		{"grace", []string{"--delete-grace=-1s"}, "CODEHUB_DELETE_GRACE"},
 		{"archives, no scheme", []string{"--archive-url=/srv/archives"}, "CODEHUB_ARCHIVE_URL"},
@@ -99,6 +156,12 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{"free disk, all of it", []string{"--min-free=100%"}, "CODEHUB_MIN_FREE"},
 		{"free disk, less than none", []string{"--min-free=-1"}, "CODEHUB_MIN_FREE"},
 		{"free disk, not a number", []string{"--min-free=NaN"}, "CODEHUB_MIN_FREE"},
+		{"pull rate, words", []string{"--pull-min-rate", "slow"}, "CODEHUB_PULL_MIN_RATE"},
+		{"pull rate, too high", []string{"--pull-min-rate", "2g"}, "CODEHUB_PULL_MIN_RATE"},
+		{"pull timeout", []string{"--pull-timeout", "1s"}, "CODEHUB_PULL_TIMEOUT"},
+		{"ballast, words", []string{"--ballast", "heavy"}, "CODEHUB_BALLAST"},
+		{"ballast, too small", []string{"--ballast", "1k"}, "CODEHUB_BALLAST"},
+		{"ballast, too large", []string{"--ballast", "2000g"}, "CODEHUB_BALLAST"},
 		{"storage jobs", []string{"--max-storage-jobs", "0"}, "CODEHUB_MAX_STORAGE_JOBS"},
 		{"start timeout", []string{"--start-timeout", "1s"}, "CODEHUB_START_TIMEOUT"},
 		{"check for idle workspaces", []string{"--ttl-interval", "3m"}, "CODEHUB_TTL_INTERVAL"},
@@ -117,6 +180,10 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{"idle", []string{"--coordinator-idle-interval", "1ms"}, "COORDINATOR_IDLE_INTERVAL"},
 		{"active over idle", []string{"--coordinator-active-interval", "30s"}, "COORDINATOR_ACTIVE_INTERVAL"},
 		{"shutdown", []string{"--shutdown-timeout", "0s"}, "CODEHUB_SHUTDOWN_TIMEOUT"},
+		{"memory limit", []string{"--memory-limit", "1m"}, "CODEHUB_MEMORY_LIMIT"},
+		{"request timeout", []string{"--request-timeout", "10ms"}, "CODEHUB_REQUEST_TIMEOUT"},
+		{"connections", []string{"--max-connections", "1"}, "CODEHUB_MAX_CONNECTIONS"},
+		{"requests per user", []string{"--max-requests-per-user", "1"}, "CODEHUB_MAX_REQUESTS_PER_USER"},
 		{"log format", []string{"--log-format", "xml"}, "CODEHUB_LOG_FORMAT"},
 		{"log level", []string{"--log-level", "loud"}, "CODEHUB_LOG_LEVEL"},
 	} {
@@ -264,6 +331,43 @@ func amount(t *testing.T, s string) float64 {
 		t.Errorf("%q is neither a number nor a duration", s)
 	}
 	return d.Seconds()
+}
+
+func TestAddressesOfWorkspaces(t *testing.T) {
+	for _, tc := range []struct {
+		args     []string
+		pattern  string
+		warnings []string // parts of them
+	}{
+		{nil, "http://*.localhost:8080", nil},
+		{[]string{"--listen", "127.0.0.1:9090"}, "http://*.localhost:9090", nil},
+		{[]string{"--workspace-url", "path"}, "", []string{"path mode"}},
+		{[]string{"--url", "https://code.example.com", "--workspace-url", "https://*-ws.example.com"}, "https://*-ws.example.com", nil},
+		{[]string{"--url", "https://code.example.com", "--workspace-url", "path"}, "", []string{"path mode"}},
+		{[]string{"--url", "http://192.0.2.1:8080", "--workspace-url", "path", "--allow-http"}, "", []string{"path mode", "plain http"}},
+		{[]string{"--url", "http://code.lan", "--workspace-url", "http://*.ws.lan", "--allow-http"}, "http://*.ws.lan", []string{"plain http"}},
+		{[]string{"--url", "http://codehub.localhost:8080", "--workspace-url", "http://*.localhost:8080"}, "http://*.localhost:8080", nil},
+		{[]string{"--listen", "0.0.0.0:8080"}, "http://*.localhost:8080", []string{"open to the network"}},
+	} {
+		c, err := parse(t, tc.args...)
+		if err != nil {
+			t.Errorf("%v: %v", tc.args, err)
+			continue
+		}
+		if got := c.Layout.Pattern(); got != tc.pattern {
+			t.Errorf("%v: the pattern is %q, want %q", tc.args, got, tc.pattern)
+		}
+		got := c.Warnings()
+		if len(got) != len(tc.warnings) {
+			t.Errorf("%v: warnings %q", tc.args, got)
+			continue
+		}
+		for i, part := range tc.warnings {
+			if !strings.Contains(got[i], part) {
+				t.Errorf("%v: warning %q, want one of %q", tc.args, got[i], part)
+			}
+		}
+	}
 }
 
 func TestUnknownSettings(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"codehub/internal/workspace"
 )
 
-// The log and the metrics have the route and the user of each request. Assets and requests to
+// The log and the metrics have the route, the user and the workspace of each request. Assets and requests to
 // workspaces are not logged.
 func TestRequestsNameRouteAndUser(t *testing.T) {
 	t.Parallel()
@@ -25,7 +25,7 @@ func TestRequestsNameRouteAndUser(t *testing.T) {
 		{"/login", accesslog.Request{Route: "GET /login"}},
 		{"/nowhere", accesslog.Request{Route: "/"}},
 		{"/assets/base.css", accesslog.Request{Route: "GET /assets/{path...}", Quiet: true}},
-		{"/w/" + id + "/", accesslog.Request{Route: "/w/{id}/{path...}", User: admin, Quiet: true}},
+		{"/w/" + id + "/", accesslog.Request{Route: "/w/{id}/{path...}", User: admin, Workspace: id, Quiet: true}},
 		{"/w/nowhere/", accesslog.Request{Route: "/w/{id}/{path...}", Quiet: true}},
 	} {
 		var got accesslog.Request

@@ -7,17 +7,19 @@ import (
 
 	"codehub/internal/auth"
 	"codehub/internal/dashboard/catalogue"
+	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
 // accountView is the account page.
 type accountView struct {
 	Sessions []sessionView
+	Paging   paging
 	OOB      bool
 }
 
 // Others reports whether there are sessions besides the current one.
-func (v accountView) Others() bool { return len(v.Sessions) > 1 }
+func (v accountView) Others() bool { return len(v.Sessions) > 1 || v.Paging != paging{} }
 
 type sessionView struct {
 	auth.OpenSession
@@ -25,19 +27,13 @@ type sessionView struct {
 	Now    time.Time
 }
 
-// Used is when the session was last used, at the latest when it was created.
-func (s sessionView) Used() time.Time {
-	if s.LastUsedAt != nil {
-		return *s.LastUsedAt
-	}
-	return s.CreatedAt
-}
-
 func (d *Dashboard) readAccount(r *http.Request, c workspace.Caller) (v accountView, err error) {
-	list, err := d.Auth.Sessions(r.Context(), c)
+	cursor := cursorOf(r, "cursor")
+	list, next, err := d.Auth.Sessions(r.Context(), c, postgres.Page{Limit: pageSize, Cursor: cursor})
 	if err != nil {
 		return v, err
 	}
+	v.Paging = pagingOf("/settings/account", "cursor", cursor, next)
 	l := d.set(r).lang
 	for _, s := range list {
 		v.Sessions = append(v.Sessions, sessionView{s, deviceOf(s.UserAgent, l), d.Now()})
@@ -70,13 +66,16 @@ func (d *Dashboard) changePassword(w http.ResponseWriter, r *http.Request, c wor
 		d.again(w, r, c, f)
 		return
 	}
-	session, err := d.Auth.ChangePassword(r.Context(), c, current, password, r.UserAgent())
+	session, err := d.Auth.ChangePassword(r.Context(), c, current, password, auth.ClientOf(r))
 	switch workspace.CodeOf(err) {
 	case workspace.CodeBadCredentials:
 		f.fail("current", "account.password_wrong")
 	case workspace.CodeLockedOut:
 		retryAfter(w, err)
 		f.Problem = f.lang.N("login.locked", max(1, lockedFor(err)))
+	case workspace.CodeTooManyAttempts:
+		retryAfter(w, err)
+		f.Problem = f.lang.T("err.too_many_attempts")
 	case workspace.CodeInvalid:
 		f.fail("password", "account.password_refused")
 	}

@@ -109,8 +109,8 @@ func TestChangePassword(t *testing.T) {
 // noticed the end of the sessions.
 type slowChange struct{ Auth }
 
-func (a slowChange) ChangePassword(ctx context.Context, c workspace.Caller, current, password, userAgent string) (auth.Session, error) {
-	session, err := a.Auth.ChangePassword(ctx, c, current, password, userAgent)
+func (a slowChange) ChangePassword(ctx context.Context, c workspace.Caller, current, password string, from auth.Client) (auth.Session, error) {
+	session, err := a.Auth.ChangePassword(ctx, c, current, password, from)
 	select {
 	case <-ctx.Done():
 	case <-time.After(time.Second):

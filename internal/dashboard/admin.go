@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"codehub/api"
+	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
@@ -32,8 +33,8 @@ type adminView struct {
 	Orphans []api.Orphan
 	Stale   bool // activity has not been recorded for a while
 	Users   []userView
-	Next    string // address of the next page of users; empty on the last
-	First   bool   // the first page of users
+	Paging  paging // of Users
+	More    paging // of Orphans
 	Now     time.Time
 	OOB     bool
 }
@@ -85,16 +86,25 @@ func (v adminView) Operations() []counted {
 	return inOrder(v.Status.Operations, []string{"PROVISIONING", "STARTING", "STOPPING", "ARCHIVING", "RESTORING", "CREATE_EMPTY_ARCHIVE", "DELETING"})
 }
 
-func (d *Dashboard) readAdmin(ctx context.Context, c workspace.Caller, cursor string) (adminView, error) {
-	v := adminView{Now: d.Now(), First: cursor == ""}
+// adminPages are the cursors of the lists on the administrators' page.
+type adminPages struct{ users, orphans string }
+
+func adminPagesOf(r *http.Request) adminPages {
+	return adminPages{users: cursorOf(r, "cursor"), orphans: cursorOf(r, "orphans")}
+}
+
+func (d *Dashboard) readAdmin(ctx context.Context, c workspace.Caller, at adminPages) (adminView, error) {
+	v := adminView{Now: d.Now()}
 	var err error
 	if v.Status, err = d.Admin.AdminStatus(ctx, c); err != nil {
 		return v, err
 	}
-	if v.Orphans, err = d.Admin.Orphans(ctx, c); err != nil {
+	orphans, err := d.Admin.Orphans(ctx, c, postgres.Page{Limit: pageSize, Cursor: at.orphans})
+	if err != nil {
 		return v, err
 	}
-	list, err := d.Admin.Accounts(ctx, c, cursor)
+	v.Orphans, v.More = orphans.Orphans, pagingOf("/admin", "orphans", at.orphans, orphans.NextCursor)
+	list, err := d.Admin.Accounts(ctx, c, postgres.Page{Limit: usersShown, Cursor: at.users})
 	if err != nil {
 		return v, err
 	}
@@ -104,24 +114,29 @@ func (d *Dashboard) readAdmin(ctx context.Context, c workspace.Caller, cursor st
 		})
 	}
 	v.Stale = v.Status.WatchedUntil == nil || v.Now.Sub(*v.Status.WatchedUntil) > staleAfter
-	if list.NextCursor != "" {
-		v.Next = listQuery{cursor: list.NextCursor}.address("/admin")
-	}
+	v.Paging = pagingOf("/admin", "cursor", at.users, list.NextCursor)
 	return v, nil
 }
 
+// usersShown is how many users a page shows.
+const usersShown = 100
+
 func (d *Dashboard) adminPage(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
-	cursor := r.URL.Query().Get("cursor")
-	v, err := d.readAdmin(r.Context(), c, cursor)
+	at := adminPagesOf(r)
+	v, err := d.readAdmin(r.Context(), c, at)
 	if err != nil {
 		d.fail(w, r, err)
 		return
 	}
 	p := d.newPage(r, &c, "admin.title", v)
 	p.Nav = "admin"
-	feed := &adminFeed{feedBase: d.newFeed(r, c), cursor: cursor}
+	feed := &adminFeed{feedBase: d.newFeed(r, c), pages: at}
 	shown, _, err := feed.show(v, p.Notices, adminParts...)
-	p.Stream = streamOf("/dashboard/events?"+url.Values{"admin": {"1"}, "cursor": {cursor}}.Encode(), shown, err)
+	query := url.Values{"admin": {"1"}, "cursor": {at.users}}
+	if at.orphans != "" {
+		query.Set("orphans", at.orphans)
+	}
+	p.Stream = streamOf("/dashboard/events?"+query.Encode(), shown, err)
 	p.Toast = d.noted(r, c)
 	d.render(w, r, http.StatusOK, "admin", p)
 }
@@ -133,7 +148,7 @@ const adminRefresh = 5 * time.Second
 // adminFeed updates the administrators' page.
 type adminFeed struct {
 	feedBase
-	cursor string
+	pages adminPages
 }
 
 func (f *adminFeed) next(ctx context.Context) ([]byte, bool, error) {
@@ -142,7 +157,7 @@ func (f *adminFeed) next(ctx context.Context) ([]byte, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	v, err := f.d.readAdmin(ctx, f.c, f.cursor)
+	v, err := f.d.readAdmin(ctx, f.c, f.pages)
 	switch {
 	case workspace.CodeOf(err) == workspace.CodeForbidden:
 		// The user stopped being an administrator after the stream began.

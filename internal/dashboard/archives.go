@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 
 	"codehub/internal/archive/store"
 	"codehub/internal/lifecycle"
+	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
@@ -26,20 +28,24 @@ type generation struct {
 	Found   bool // found in the bucket, not yet in the database
 }
 
-// generations lists the archives that can be chosen and downloaded, newest first.
-func (d *Dashboard) generations(ctx context.Context, c workspace.Caller, w workspace.Workspace) ([]generation, error) {
-	list, err := d.Store.Archives(ctx, c, w.ID)
+// generations lists the archives that can be chosen and downloaded, newest first, and the
+// cursor of the next page.
+func (d *Dashboard) generations(ctx context.Context, c workspace.Caller, w workspace.Workspace, page postgres.Page) (out []generation, next string, err error) {
+	list, next, err := d.Store.Archives(ctx, c, w.ID, page)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	var out []generation
 	for _, a := range list {
-		out = append(out, generation{
-			OpID: a.OpID, At: a.CreatedAt, Size: a.Size, Files: int(a.Entries), Skipped: int(a.Skipped), Found: a.Found,
-			Current: a.Key == w.ArchiveKey, Latest: a.Key == w.ArchiveKey && w.Home.State == workspace.HomeLive,
-		})
+		out = append(out, generationOf(a, w))
 	}
-	return out, nil
+	return out, next, nil
+}
+
+func generationOf(a workspace.Archive, w workspace.Workspace) generation {
+	return generation{
+		OpID: a.OpID, At: a.CreatedAt, Size: a.Size, Files: int(a.Entries), Skipped: int(a.Skipped), Found: a.Found,
+		Current: a.Key == w.ArchiveKey, Latest: a.Key == w.ArchiveKey && w.Home.State == workspace.HomeLive,
+	}
 }
 
 func (d *Dashboard) archive(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
@@ -87,12 +93,23 @@ func (d *Dashboard) recoverArchive(w http.ResponseWriter, r *http.Request, c wor
 	})
 }
 
-// recoverForm offers the archives. The one that the address names is selected, else the newest.
+// recoverForm offers the newest archives, and the one that the request names. That one is
+// selected, else the newest.
 func (d *Dashboard) recoverForm(r *http.Request, c workspace.Caller, ws workspace.Workspace) (*form, error) {
 	f := d.form("recover-archive", r, &ws)
 	var err error
-	if f.Generations, err = d.generations(r.Context(), c, ws); err != nil {
+	if f.Generations, _, err = d.generations(r.Context(), c, ws, postgres.Page{Limit: postgres.MaxList}); err != nil {
 		return nil, err
+	}
+	named := cmp.Or(r.URL.Query().Get("archive_op_id"), r.PostFormValue("archive"))
+	if named != "" && !slices.ContainsFunc(f.Generations, func(g generation) bool { return g.OpID == named }) {
+		a, err := d.Store.Archive(r.Context(), c, ws.ID, named)
+		switch {
+		case err == nil:
+			f.Generations = append(f.Generations, generationOf(a, ws))
+		case workspace.CodeOf(err) != workspace.CodeArchiveNotFound:
+			return nil, err
+		}
 	}
 	if f.W.Lost() {
 		f.Generations = slices.DeleteFunc(f.Generations, func(g generation) bool { return !f.W.Offers(g) })
@@ -117,17 +134,12 @@ func (d *Dashboard) download(w http.ResponseWriter, r *http.Request, c workspace
 	opID := r.URL.Query().Get("archive_op_id")
 	key := ws.ArchiveKey
 	if opID != "" {
-		list, err := d.Store.Archives(r.Context(), c, ws.ID)
-		if err != nil {
+		a, err := d.Store.Archive(r.Context(), c, ws.ID, opID)
+		if err != nil && workspace.CodeOf(err) != workspace.CodeArchiveNotFound {
 			d.fail(w, r, err)
 			return
 		}
-		key = ""
-		for _, a := range list {
-			if a.OpID == opID {
-				key = a.Key
-			}
-		}
+		key = a.Key // empty if there is no such archive
 	}
 	if key == "" {
 		d.message(w, r, http.StatusNotFound, "archive_not_found")

@@ -224,6 +224,8 @@ func (d *Dashboard) done(w http.ResponseWriter, r *http.Request, c workspace.Cal
 	if !isHTMX(r) || asPage(r) || back != backTo(from, id) || (from == fromWait && (note == "start" || note == "start_queued")) {
 		if from != fromWait || back == "/" {
 			back = notedAt(back, note, id)
+		} else {
+			back = entryOf(r, id)
 		}
 		d.redirect(w, r, back)
 		return
@@ -260,10 +262,10 @@ func (d *Dashboard) redraw(r *http.Request, c workspace.Caller, from string, id 
 	}
 	if from == fromWait {
 		v, err := d.waitOf(r.Context(), c, ws, false)
-		v.OOB = true
+		v.OOB, v.Entry = true, entryOf(r, ws.ID)
 		return []part{{"wait", v}}, err
 	}
-	v, err := d.readDetail(r.Context(), c, ws)
+	v, err := d.readDetail(r.Context(), c, ws, cursorOf(r, "archives"))
 	v.OOB = true
 	return []part{{"panel", v}, {"archives", v}, {"facts", v}}, err
 }

@@ -26,6 +26,8 @@ type Store interface {
 	service.Workspaces
 	User(ctx context.Context, id string) (postgres.User, error)
 	RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error)
+	// Quotas returns how many workspaces and tokens the caller has, and may have.
+	Quotas(context.Context, workspace.Caller) (postgres.Quotas, error)
 	// MayRun returns CodeLimitExceeded if a running limit prevents a start.
 	MayRun(context.Context, workspace.Caller, workspace.ID) error
 }
@@ -34,19 +36,20 @@ type Store interface {
 // see.
 type Auth interface {
 	Identify(r *http.Request, bearer bool) (auth.Identity, error)
-	Login(ctx context.Context, username, password, userAgent string) (auth.Session, error)
+	Login(ctx context.Context, username, password string, from auth.Client) (auth.Session, error)
 	Logout(context.Context, workspace.Caller) error
 	Cookie(auth.Session) *http.Cookie
 	ClearCookie() *http.Cookie
 	SetupNeeded(context.Context) (bool, error)
-	Setup(ctx context.Context, code, username, password, userAgent string) (auth.Session, error)
+	Setup(ctx context.Context, code, username, password string, from auth.Client) (auth.Session, error)
 	Watch(ctx context.Context, session string) (watched context.Context, stop context.CancelFunc)
-	ChangePassword(ctx context.Context, c workspace.Caller, current, password, userAgent string) (auth.Session, error)
-	Sessions(context.Context, workspace.Caller) ([]auth.OpenSession, error)
+	ChangePassword(ctx context.Context, c workspace.Caller, current, password string, from auth.Client) (auth.Session, error)
+	Sessions(context.Context, workspace.Caller, postgres.Page) (list []auth.OpenSession, next string, err error)
 	EndSession(ctx context.Context, c workspace.Caller, id string) error
 	EndOtherSessions(context.Context, workspace.Caller) (int64, error)
 	CreateToken(ctx context.Context, by auth.Identity, name string, expires *time.Time) (postgres.Token, string, error)
-	Tokens(context.Context, workspace.Caller) ([]postgres.Token, error)
+	Tokens(context.Context, workspace.Caller, postgres.Page) (list []postgres.Token, next string, err error)
+	Token(ctx context.Context, c workspace.Caller, id string) (postgres.Token, error)
 	DeleteToken(ctx context.Context, c workspace.Caller, id string) error
 }
 
@@ -78,7 +81,10 @@ type Config struct {
 	// PathMode reports that workspaces share the dashboard's origin; administrators see a
 	// warning.
 	PathMode bool
-	Archives Archives
+	// WorkspaceOrigins is where a form may lead besides the dashboard's own origin, as a source
+	// of a Content-Security-Policy; optional.
+	WorkspaceOrigins string
+	Archives         Archives
 	// Restore compares a restored database with Docker and the bucket; nil if neither can be
 	// compared.
 	Restore service.Restore
@@ -87,6 +93,8 @@ type Config struct {
 	// (network isolation failed, so nothing starts), "disk" (the disk is almost full: no starts
 	// or restores), "bucket" (no archiving or restoring), or empty.
 	Trouble func() string
+	// FormWithin is how long a form may take to arrive; 0 is 30 s.
+	FormWithin time.Duration
 	// Now returns the time; optional.
 	Now func() time.Time
 	// MissingText is called for a text that a language lacks; optional, without it that is
@@ -100,17 +108,23 @@ type Dashboard struct {
 	pages  map[string]*pageSet // by language code
 	guard  *http.CrossOriginProtection
 	assets *assets
+	policy string // Content-Security-Policy
+	// followed counts the logs that pages follow, by user.
+	followed perUser
 }
 
 // New returns a Dashboard. It panics if an embedded template cannot be parsed.
 func New(c Config) *Dashboard {
+	if c.FormWithin <= 0 {
+		c.FormWithin = formWithin
+	}
 	if c.Now == nil {
 		c.Now = time.Now
 	}
 	if c.MissingText == nil {
 		c.MissingText = func(language, key string) { c.Log.Error("text missing", "language", language, "key", key) }
 	}
-	d := &Dashboard{Config: c, assets: newAssets(), guard: http.NewCrossOriginProtection()}
+	d := &Dashboard{Config: c, assets: newAssets(), policy: policyOf(c.WorkspaceOrigins), guard: http.NewCrossOriginProtection()}
 	if c.URL != nil {
 		if err := d.guard.AddTrustedOrigin(c.URL.Scheme + "://" + c.URL.Host); err != nil {
 			c.Log.Warn("the server's own address is not an origin; only same-origin requests are accepted", "url", c.URL.String(), "err", err)
@@ -125,7 +139,7 @@ func New(c Config) *Dashboard {
 // anything; changes are POSTs, which are refused from other origins.
 func (d *Dashboard) Routes(mux *http.ServeMux) {
 	handle := func(pattern string, h http.HandlerFunc) {
-		guarded := d.guard.Handler(limitBody(formWithin, h))
+		guarded := d.guard.Handler(limitBody(d.FormWithin, h))
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			accesslog.SetRoute(r.Context(), pattern)
 			guarded.ServeHTTP(w, r)
@@ -151,6 +165,7 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	loggedIn("GET /workspaces/{id}", d.detail)
 	loggedIn("GET /workspaces/{id}/logs", d.logs)
 	loggedIn("GET /workspaces/{id}/limit", d.limitState)
+	loggedIn("GET /workspaces/{id}/wait", d.wait)
 	for _, name := range []string{"edit", "image", "timeouts", "keep-awake", "restart", "delete", "force-stop", "start-empty", "archive", "recover-archive", "set-aside"} {
 		loggedIn("GET /workspaces/{id}/"+name, d.dialog(name))
 	}

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"strings"
 	"unicode/utf8"
 
 	"codehub/internal/lifecycle"
+	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -18,6 +20,7 @@ type detailView struct {
 	view
 	Checks      []check
 	Generations []generation
+	Paging      paging // of Generations
 	OOB         bool
 	// ImageWaits reports that the container uses another image than the configured one.
 	ImageWaits bool
@@ -56,12 +59,16 @@ func shown(w workspace.Workspace, t workspace.ConditionType) workspace.Condition
 }
 
 // readDetail is detailOf with the data that is not in the workspace's row.
-func (d *Dashboard) readDetail(ctx context.Context, c workspace.Caller, w workspace.Workspace) (detailView, error) {
+// cursor is that of its archives.
+func (d *Dashboard) readDetail(ctx context.Context, c workspace.Caller, w workspace.Workspace, cursor string) (detailView, error) {
 	v := d.detailOf(w)
-	var err error
-	v.Generations, err = d.generations(ctx, c, w)
+	list, next, err := d.generations(ctx, c, w, postgres.Page{Limit: archivesShown, Cursor: cursor})
+	v.Generations, v.Paging = list, pagingOf("/workspaces/"+v.ID, "archives", cursor, next)
 	return v, err
 }
+
+// archivesShown is how many archives a page of a workspace shows.
+const archivesShown = 20
 
 // workspaceOf reads the workspace that the path names. An invalid id is not found.
 func (d *Dashboard) workspaceOf(ctx context.Context, r *http.Request, c workspace.Caller) (workspace.Workspace, error) {
@@ -86,16 +93,21 @@ func (d *Dashboard) detail(w http.ResponseWriter, r *http.Request, c workspace.C
 		d.fail(w, r, err)
 		return
 	}
-	v, err := d.readDetail(r.Context(), c, ws)
+	cursor := r.URL.Query().Get("archives")
+	v, err := d.readDetail(r.Context(), c, ws, cursor)
 	if err != nil {
 		d.fail(w, r, err)
 		return
 	}
 	p := d.newPage(r, &c, "detail.title", v)
 	p.Title, p.Nav = ws.Name, "workspaces"
-	feed := &detailFeed{feedBase: d.newFeed(r, c), id: ws.ID}
+	feed := &detailFeed{feedBase: d.newFeed(r, c), id: ws.ID, cursor: cursor}
 	shown, _, err := feed.show(v, p.Notices)
-	p.Stream = streamOf("/dashboard/events?workspace="+v.ID, shown, err)
+	query := url.Values{"workspace": {v.ID}}
+	if cursor != "" {
+		query.Set("archives", cursor)
+	}
+	p.Stream = streamOf("/dashboard/events?"+query.Encode(), shown, err)
 	p.Toast = d.noted(r, c)
 	d.render(w, r, http.StatusOK, "detail", p)
 }

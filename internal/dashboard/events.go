@@ -14,6 +14,7 @@ import (
 	"codehub/internal/accesslog"
 	"codehub/internal/bus"
 	"codehub/internal/dashboard/catalogue"
+	"codehub/internal/inbound"
 	"codehub/internal/workspace"
 )
 
@@ -34,6 +35,8 @@ type feed interface {
 	// next returns the fragments to swap, empty if nothing changed, and whether an operation is
 	// running.
 	next(ctx context.Context) (html []byte, busy bool, err error)
+	// log has the log of the workspace that the page waits for; nil for other pages.
+	log() <-chan output
 	// due is when the page changes without an event, zero if unknown.
 	due() time.Time
 }
@@ -45,9 +48,10 @@ const noticesStream = "/dashboard/events?notices=1"
 // it while it is hidden.
 func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 	accesslog.Quiet(r.Context())
-	secureHeaders(w.Header())
+	d.secureHeaders(w.Header())
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	w.Header().Set("X-Accel-Buffering", "no") // for proxies that would hold events back
+	defer inbound.Stream(w, r)()
 	s := &stream{w: w, rc: http.NewResponseController(w)}
 
 	who, err := d.Auth.Identify(r, false)
@@ -106,14 +110,14 @@ func (d *Dashboard) feedFor(r *http.Request, c workspace.Caller) feed {
 	q := r.URL.Query()
 	base := d.newFeed(r, c)
 	if id := q.Get("wait"); workspace.ValidID(id) {
-		return &waitFeed{feedBase: base, id: workspace.ID(id), awaitsLimit: q.Has("limit")}
+		return &waitFeed{feedBase: base, id: workspace.ID(id), follower: newLogFollower(d, c, workspace.ID(id)), entry: entryPath(workspace.ID(id), q.Get("path")), awaitsLimit: q.Has("limit")}
 	}
 	if id := q.Get("workspace"); workspace.ValidID(id) {
-		return &detailFeed{feedBase: base, id: workspace.ID(id)}
+		return &detailFeed{feedBase: base, id: workspace.ID(id), cursor: q.Get("archives")}
 	}
 	switch {
 	case q.Has("admin") && c.Admin && d.Admin != nil:
-		return &adminFeed{feedBase: base, cursor: q.Get("cursor")}
+		return &adminFeed{feedBase: base, pages: adminPages{users: q.Get("cursor"), orphans: q.Get("orphans")}}
 	case q.Has("admin"), q.Has("notices"):
 		return &noticesFeed{feedBase: base}
 	}
@@ -161,6 +165,11 @@ func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-cha
 				soon = true
 			}
 			continue
+		case text := <-f.log():
+			if err := s.log(text); err != nil {
+				return nil // the browser disconnected
+			}
+			continue
 		case <-refresh.C:
 		}
 		html, busy, err := f.next(ctx)
@@ -204,6 +213,8 @@ type feedBase struct {
 }
 
 func (b *feedBase) due() time.Time { return b.change }
+
+func (b *feedBase) log() <-chan output { return nil }
 
 // timeless makes a view independent of the time of rendering, so that a fragment changes only with
 // its subject. The browser fills in relative times before it shows them.
@@ -288,6 +299,16 @@ func (s *stream) event(name string, data []byte) error {
 	return s.write(b.Bytes())
 }
 
+// log sends a part of a log. log-begins means that it is the beginning.
+func (s *stream) log(o output) error {
+	if o.begins {
+		if err := s.event("log-begins", nil); err != nil {
+			return err
+		}
+	}
+	return s.event("log", o.lines)
+}
+
 func (s *stream) comment() error { return s.write([]byte(": here\n\n")) }
 
 func (s *stream) write(b []byte) error {
@@ -297,5 +318,9 @@ func (s *stream) write(b []byte) error {
 		return err
 	}
 	s.sent = time.Now()
-	return s.rc.Flush()
+	if err := s.rc.Flush(); err != nil {
+		return err
+	}
+	_ = s.rc.SetWriteDeadline(time.Time{}) // HTTP/2 resets a stream at its deadline
+	return nil
 }

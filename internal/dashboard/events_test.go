@@ -274,6 +274,8 @@ func (a *agenda) next(context.Context) ([]byte, bool, error) {
 	return nil, false, nil
 }
 
+func (a *agenda) log() <-chan output { return nil }
+
 func (a *agenda) due() time.Time {
 	for _, at := range a.at {
 		if at.After(time.Now()) {

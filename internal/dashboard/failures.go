@@ -11,7 +11,7 @@ import (
 // statusOf returns the HTTP status of a page that reports err.
 func statusOf(err error) int {
 	switch workspace.CodeOf(err) {
-	case workspace.CodeInvalid:
+	case workspace.CodeInvalid, workspace.CodeCookieConflict:
 		return http.StatusBadRequest
 	case workspace.CodeUnauthenticated, workspace.CodeBadCredentials:
 		return http.StatusUnauthorized
@@ -21,7 +21,7 @@ func statusOf(err error) int {
 		return http.StatusNotFound
 	case workspace.CodeGone:
 		return http.StatusGone
-	case workspace.CodeLockedOut, workspace.CodeLimitExceeded:
+	case workspace.CodeLockedOut, workspace.CodeTooManyAttempts, workspace.CodeLimitExceeded:
 		return http.StatusTooManyRequests
 	case workspace.CodeTooLarge:
 		return http.StatusRequestEntityTooLarge
@@ -36,7 +36,7 @@ func statusOf(err error) int {
 // messageOf returns the key of the text message.<key> that reports err.
 func messageOf(err error) string {
 	switch code := workspace.CodeOf(err); code {
-	case workspace.CodeForbidden, workspace.CodeNotFound, workspace.CodeGone, workspace.CodeUnavailable:
+	case workspace.CodeForbidden, workspace.CodeNotFound, workspace.CodeGone, workspace.CodeUnavailable, workspace.CodeCookieConflict:
 		return string(code)
 	}
 	return "internal"
@@ -71,7 +71,7 @@ func (d *Dashboard) message(w http.ResponseWriter, r *http.Request, status int, 
 		return
 	}
 	n := notice{Key: key, Status: status}
-	if status >= 500 && r.Method == http.MethodGet {
+	if (status >= 500 || key == string(workspace.CodeCookieConflict)) && r.Method == http.MethodGet {
 		n.Again = localPath(r.URL.RequestURI())
 	}
 	p := d.newPage(r, nil, "message."+key+".title", n)
@@ -109,6 +109,11 @@ func (d *Dashboard) refuse(w http.ResponseWriter, r *http.Request, c workspace.C
 		parts = append(fresh, parts...)
 	}
 	d.fragments(w, r, statusOf(err), parts...)
+}
+
+// CookieConflict is the page for a browser that sent several session cookies.
+func (d *Dashboard) CookieConflict(w http.ResponseWriter, r *http.Request) {
+	d.message(w, r, http.StatusBadRequest, string(workspace.CodeCookieConflict))
 }
 
 // noPage responds to unknown paths.

@@ -114,14 +114,15 @@ func shapeOf(l listView) string {
 	for _, v := range l.Deleted {
 		b.WriteString(v.ID)
 	}
-	b.WriteString("|" + l.Next + strconv.FormatBool(l.Empty()))
+	b.WriteString("|" + l.Next + "|" + l.Older.Next + strconv.FormatBool(l.Empty()))
 	return b.String()
 }
 
 // detailFeed updates a workspace's page.
 type detailFeed struct {
 	feedBase
-	id workspace.ID
+	id     workspace.ID
+	cursor string // of its archives
 }
 
 func (f *detailFeed) next(ctx context.Context) ([]byte, bool, error) {
@@ -129,7 +130,7 @@ func (f *detailFeed) next(ctx context.Context) ([]byte, bool, error) {
 	if err != nil {
 		return f.gone(err)
 	}
-	v, err := f.d.readDetail(ctx, f.c, ws)
+	v, err := f.d.readDetail(ctx, f.c, ws, f.cursor)
 	if err != nil {
 		return nil, false, err
 	}
@@ -189,10 +190,14 @@ func (f *noticesFeed) next(ctx context.Context) ([]byte, bool, error) {
 // waitFeed updates the proxy's pages.
 type waitFeed struct {
 	feedBase
-	id workspace.ID
+	id       workspace.ID
+	follower *logFollower
+	entry    string
 	// awaitsLimit reports that the page waits for the running limit.
 	awaitsLimit bool
 }
+
+func (f *waitFeed) log() <-chan output { return f.follower.out }
 
 func (f *waitFeed) next(ctx context.Context) ([]byte, bool, error) {
 	ws, err := f.d.Store.Workspace(ctx, f.c, f.id)
@@ -206,6 +211,15 @@ func (f *waitFeed) next(ctx context.Context) ([]byte, bool, error) {
 		if v, err = f.d.waitOf(ctx, f.c, ws, f.awaitsLimit); err != nil {
 			return nil, false, err
 		}
+		switch ws.Conditions.Get(workspace.ContainerReady).Reason {
+		case workspace.ReasonContainerStarting, workspace.ReasonContainerReady:
+			if ws.Operation == workspace.OpStarting && v.Kind == waitLoading {
+				f.follower.start(ctx)
+			}
+		}
+	}
+	if v.Kind != waitGone {
+		v.Entry, v.Limit.Entry = f.entry, f.entry
 	}
 	// After it was allowed to start, or changed otherwise, it no longer waits for the limit.
 	f.awaitsLimit = f.awaitsLimit && (v.Kind == waitLimit || v.Kind == waitReady)

@@ -130,6 +130,8 @@ func (f *form) line(field string, limit int, required bool) {
 	switch {
 	case required && s == "":
 		f.fail(field, "field.required")
+	case required && !workspace.Visible(s):
+		f.fail(field, "field.invisible")
 	case utf8.RuneCountInString(s) > limit:
 		f.fail(field, "field.too_long", limit)
 	case !utf8.ValidString(s), strings.ContainsFunc(s, unprintable):
@@ -168,8 +170,14 @@ func (d *Dashboard) openForm(name string, r *http.Request, c workspace.Caller) (
 	switch name {
 	case "new":
 		f := d.form(name, r, nil)
+		if err := d.showQuota(r, c, f); err != nil {
+			return nil, err
+		}
 		return f, d.readNewLimit(r, c, f)
-	case "token", "change-password":
+	case "token":
+		f := d.form(name, r, nil)
+		return f, d.showQuota(r, c, f)
+	case "change-password":
 		return d.form(name, r, nil), nil
 	case "revoke":
 		return d.revokeForm(r, c)
@@ -221,6 +229,8 @@ func (d *Dashboard) refuseForm(w http.ResponseWriter, r *http.Request, c workspa
 		} else {
 			f.Problem = f.lang.T("create.limit_global")
 		}
+	case workspace.CodeQuotaExceeded:
+		f.Problem = f.quotaProblem(e)
 	case workspace.CodeInvalid, workspace.CodeTooLarge:
 		f.Problem = f.lang.T("err." + string(e.Code))
 	default:

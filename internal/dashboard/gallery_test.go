@@ -3,6 +3,7 @@ package dashboard
 import (
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"codehub/internal/proxy"
 	"codehub/internal/workspace"
 
 	"github.com/chromedp/cdproto/emulation"
@@ -131,6 +133,45 @@ func (w *world) fill() map[string]workspace.ID {
 	w.logs.text = "[2026-03-01T10:12:01.123Z] info  code-server 4.139.1\n[2026-03-01T10:12:01.126Z] info  Using user-data-dir /home/coder/.local/share/code-server\n" +
 		"[2026-03-01T10:12:01.180Z] info  HTTP server listening on http://0.0.0.0:8080/\n\x1b[32m[10:12:04] Extension host agent started.\x1b[0m\n"
 	return ids
+}
+
+// waits creates the workspaces whose pages under /w/ need more than fill creates.
+func (w *world) waits(ids map[string]workspace.ID) {
+	ids["pending"] = w.add("weekend-project", func(*workspace.Workspace) {})
+	w.want(ids["pending"], "desired_state", "ARCHIVED")
+	began := time.Now().Add(-time.Minute)
+	ids["starting"] = w.add("api-server", func(ws *workspace.Workspace) {
+		starting(ws)
+		ws.Progress = &workspace.Progress{Step: "waiting", Steps: []workspace.ProgressStep{
+			{Step: runtimeStepPulling, BeganAt: began, Done: 1_240_000_000}, {Step: "creating", BeganAt: began.Add(48 * time.Second)},
+			{Step: "starting", BeganAt: began.Add(49 * time.Second)}, {Step: "waiting", BeganAt: began.Add(51 * time.Second)},
+		}}
+	})
+	w.want(ids["starting"], "desired_state", "RUNNING")
+	ids["ann's"] = w.AddWorkspace(w.caller("ann"), "ann's").ID
+	w.logs.mu.Lock()
+	defer w.logs.mu.Unlock()
+	w.logs.addr = "127.0.0.1:1" // nothing listens there
+}
+
+// elsewhere returns the paths of pages that only certain hosts or requests show.
+func (w *world) elsewhere() map[string]string {
+	paths := map[string]string{}
+	serve := func(name string, page http.HandlerFunc) {
+		paths[name] = "/elsewhere/" + name
+		w.mux.HandleFunc("GET "+paths[name], page)
+	}
+	for _, n := range []proxy.Notice{proxy.NoticePort, proxy.NoticeCookieConflict, proxy.NoticeMisdirected} {
+		serve("notice-"+strings.ReplaceAll(string(n), "_", "-"), func(rw http.ResponseWriter, r *http.Request) {
+			status := map[proxy.Notice]int{proxy.NoticePort: 502, proxy.NoticeCookieConflict: 400, proxy.NoticeMisdirected: 421}[n]
+			w.dash.Notice(rw, r, status, proxy.NoticePage{Notice: n, Port: 3000, Again: w.HTTP.URL + r.URL.Path, Home: w.HTTP.URL + "/"})
+		})
+	}
+	serve("cookie-conflict", w.dash.CookieConflict)
+	serve("busy", func(rw http.ResponseWriter, r *http.Request) {
+		w.dash.Busy(rw, r, http.StatusTooManyRequests, proxy.PlainPage{Path: r.URL.Path})
+	})
+	return paths
 }
 
 // volumeLost is the row that the controller writes after a home volume was removed.
@@ -322,6 +363,31 @@ func TestPagesOnEveryScreen(t *testing.T) {
 			"new-page":             "/workspaces/new",
 			"no-page":              "/nowhere",
 		} {
+			b.visit(path)
+			b.shoot(shots, l, name)
+		}
+	}
+	w.waits(ids)
+	for _, l := range galleryScreens() {
+		b.as(l)
+		for name, path := range map[string]string{
+			"wait-start":   "/w/" + string(ids["pending"]) + "/",
+			"wait-stopped": "/workspaces/" + string(ids["stopped"]) + "/wait",
+			"wait-log":     "/w/" + string(ids["starting"]) + "/",
+			"forbidden":    "/w/" + string(ids["ann's"]) + "/",
+			"unavailable":  "/w/" + string(ids["running"]) + "/",
+		} {
+			b.visit(path)
+			if name == "wait-log" {
+				b.until(`document.querySelector('#wait-log pre').textContent.includes('agent started')`)
+			}
+			b.shoot(shots, l, name)
+		}
+	}
+	elsewhere := w.elsewhere()
+	for _, l := range galleryScreens() {
+		b.as(l)
+		for name, path := range elsewhere {
 			b.visit(path)
 			b.shoot(shots, l, name)
 		}

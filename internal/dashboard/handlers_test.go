@@ -433,13 +433,13 @@ func TestTokens(t *testing.T) {
 	page := b.get("/settings/tokens").body
 	contains(t, "the list", page, "laptop", "never used", "30 days")
 	lacks(t, "the list", page, auth.TokenPrefix)
-	tokens, err := w.Auth.Tokens(t.Context(), w.caller("admin"))
+	tokens, _, err := w.Auth.Tokens(t.Context(), w.caller("admin"), postgres.Page{})
 	if err != nil || len(tokens) != 1 || tokens[0].ExpiresAt == nil {
 		t.Fatalf("tokens %v, %v", tokens, err)
 	}
 	revoke := "/settings/tokens/" + tokens[0].ID + "/revoke"
 	contains(t, "the confirmation", b.get(revoke).body, "Revoke laptop?")
-	if tokens, _ = w.Auth.Tokens(t.Context(), w.caller("admin")); len(tokens) != 1 {
+	if tokens, _, _ = w.Auth.Tokens(t.Context(), w.caller("admin"), postgres.Page{}); len(tokens) != 1 {
 		t.Fatal("a GET revoked the token")
 	}
 	contains(t, "revoked", b.htmx(revoke, nil).body, "was revoked", "You have no API tokens.")

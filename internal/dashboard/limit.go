@@ -21,10 +21,11 @@ type limitView struct {
 	Allowed bool // the limit now allows the start
 	// Live reports that the page's stream checks the limit and enters W. Otherwise this list
 	// polls, and starts W.
-	Live bool
-	From string
-	OOB  bool
-	Page bool // the page is a form or the limit's own, so a change leads back to the list
+	Live  bool
+	Entry string // the address of W that was opened, if Live
+	From  string
+	OOB   bool
+	Page  bool // the page is a form or the limit's own, so a change leads back to the list
 	// Dialog: the list is in a dialog, on a page with a heading of its own.
 	Dialog bool
 }
@@ -43,6 +44,14 @@ func (l limitView) Where() string {
 		return limitInDialog
 	}
 	return limitOnPage
+}
+
+// Again is the address that opens W again.
+func (l limitView) Again() string {
+	if l.Entry != "" {
+		return l.Entry
+	}
+	return l.W.URL
 }
 
 // Title names the heading, in the texts limit.<Title>.
@@ -198,5 +207,8 @@ func (d *Dashboard) slotFreed(w http.ResponseWriter, r *http.Request, c workspac
 	}
 	v.OOB, v.Live, v.Page = true, r.PostFormValue("live") != "", asPage(r)
 	v.Dialog = inLimitDialog(r)
+	if from == fromWait {
+		v.Entry = entryOf(r, id)
+	}
 	d.fragments(w, r, http.StatusOK, part{"limit-list", v})
 }

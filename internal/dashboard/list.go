@@ -21,10 +21,12 @@ type listView struct {
 	Query   string
 	Next    string // address of the next page of the list; empty on the last
 	First   bool   // the first page, which also shows deleted workspaces
+	Older   paging // of Deleted
 	Running int
 	Max     int // 0 for none
 	OOB     bool
-	Image   string // of workspaces created without one
+	Quota   quotaView // of workspaces
+	Image   string    // of workspaces created without one
 
 	running []workspace.Workspace // the caller's own that count against the limits
 }
@@ -33,14 +35,17 @@ type listView struct {
 func (l listView) Empty() bool { return len(l.Views) == 0 && l.Query == "" && l.First }
 
 // listQuery selects a part of the list.
-type listQuery struct{ q, cursor string }
+type listQuery struct {
+	q, cursor string
+	deleted   string // cursor of the deleted workspaces; empty: the other ones come first
+}
 
 func listQueryOf(v url.Values) listQuery {
 	q := strings.TrimSpace(v.Get("q"))
 	if len(q) > 200 || !utf8.ValidString(q) {
 		q = ""
 	}
-	return listQuery{q: q, cursor: v.Get("cursor")}
+	return listQuery{q: q, cursor: v.Get("cursor"), deleted: v.Get("deleted")}
 }
 
 // address is the path with this query.
@@ -51,6 +56,9 @@ func (q listQuery) address(path string) string {
 	}
 	if q.cursor != "" {
 		v.Set("cursor", q.cursor)
+	}
+	if q.deleted != "" {
+		v.Set("deleted", q.deleted)
 	}
 	if len(v) == 0 {
 		return path
@@ -76,30 +84,45 @@ func (d *Dashboard) list(w http.ResponseWriter, r *http.Request, c workspace.Cal
 
 // readList reads the caller's part of the list.
 func (d *Dashboard) readList(ctx context.Context, c workspace.Caller, q listQuery) (listView, error) {
-	rows, next, err := d.Store.ListWorkspaces(ctx, c, postgres.Filter{Query: q.q, Recent: true, Limit: pageSize, Cursor: q.cursor})
-	if err != nil {
-		return listView{}, err
+	l := listView{Query: q.q, First: q.cursor == "" && q.deleted == "", Image: d.DefaultImage}
+	if q.deleted == "" {
+		rows, next, err := d.Store.ListWorkspaces(ctx, c, postgres.Filter{Query: q.q, Recent: true, Limit: pageSize, Cursor: q.cursor})
+		if err != nil {
+			return listView{}, err
+		}
+		for _, w := range rows {
+			l.Views = append(l.Views, d.viewOf(w, fromList))
+		}
+		if next != "" {
+			l.Next = listQuery{q: q.q, cursor: next}.address("/")
+		}
 	}
-	l := listView{Query: q.q, First: q.cursor == "", Image: d.DefaultImage}
-	for _, w := range rows {
-		l.Views = append(l.Views, d.viewOf(w, fromList))
-	}
-	if next != "" {
-		l.Next = listQuery{q.q, next}.address("/")
-	}
-	if l.First {
-		gone, _, err := d.Store.ListWorkspaces(ctx, c, postgres.Filter{Query: q.q, Deleted: true, Limit: pageSize})
+	if l.First || q.deleted != "" {
+		gone, next, err := d.Store.ListWorkspaces(ctx, c, postgres.Filter{Query: q.q, Deleted: true, Limit: pageSize, Cursor: q.deleted})
 		if err != nil {
 			return listView{}, err
 		}
 		for _, w := range gone {
 			l.Deleted = append(l.Deleted, d.viewOf(w, fromList))
 		}
+		if next != "" {
+			l.Older.Next = listQuery{q: q.q, deleted: next}.address("/")
+		}
+		if q.deleted != "" {
+			l.Older.First = listQuery{q: q.q}.address("/")
+		}
 	}
+	var err error
 	if l.running, err = d.Store.RunningOf(ctx, c.UserID); err != nil {
 		return listView{}, err
 	}
 	l.Running = len(l.running)
+	var quotas postgres.Quotas
+	quotas, err = d.Store.Quotas(ctx, c)
+	if err != nil {
+		return listView{}, err
+	}
+	l.Quota = quotaView{quotas.Workspaces, quotas.MaxWorkspaces}
 	l.Max, err = d.maxRunning(ctx, c)
 	return l, err
 }

@@ -29,15 +29,18 @@ type waitView struct {
 	Kind  string
 	Limit limitView
 	OOB   bool
-	// First is set on the page that the proxy has just shown. The workspace could not be
-	// entered then, so the stream confirms a row that claims readiness.
-	First bool
+	// Entry is the address that the page enters.
+	Entry string
+	// Without scripts: the page refreshes itself, and the address that checks again.
+	Refreshes bool
+	Check     string
+	Stuck     bool // it was entered too often
 }
 
 // waitOf returns the page for a user who waits for the workspace. awaitsLimit: they opened it and
 // the running limit was reached.
 func (d *Dashboard) waitOf(ctx context.Context, c workspace.Caller, w workspace.Workspace, awaitsLimit bool) (waitView, error) {
-	v := waitView{view: d.viewOf(w, fromWait), Kind: waitKind(w)}
+	v := waitView{view: d.viewOf(w, fromWait), Kind: waitKind(w), Entry: entryPath(w.ID, "")}
 	awaitsLimit = awaitsLimit && v.Kind == waitStopped
 	if !awaitsLimit && !v.AwaitsLimit() {
 		return v, nil
@@ -122,20 +125,18 @@ func (d *Dashboard) LimitReached(w http.ResponseWriter, r *http.Request, status 
 }
 
 func (d *Dashboard) showWait(w http.ResponseWriter, r *http.Request, status int, p proxy.WorkspacePage, kind string, l limitView) {
-	v := waitView{view: d.viewOf(p.Workspace, fromWait), Kind: kind, Limit: l, First: true}
-	out := d.newPage(r, &p.Caller, "wait."+kind+".title", v)
-	out.Title, out.Plain = p.Workspace.Name, true
-	out.Reload = kind == waitLoading || kind == waitLimit
-	out.Stream = "/dashboard/events?wait=" + v.ID
-	if kind == waitLimit {
-		out.Stream += "&limit=1"
-	}
-	d.render(w, r, status, "wait", out)
+	v := waitView{view: d.viewOf(p.Workspace, fromWait), Kind: kind, Limit: l, Entry: entryPath(p.Workspace.ID, p.Path)}
+	d.renderWait(w, r, status, p.Caller, v, 0)
 }
 
 // Unavailable is the page for an outage of the database or Docker.
 func (d *Dashboard) Unavailable(w http.ResponseWriter, r *http.Request, status int, p proxy.PlainPage) {
 	d.plain(w, r, status, "unavailable", p)
+}
+
+// Busy is the page for too many requests at a time.
+func (d *Dashboard) Busy(w http.ResponseWriter, r *http.Request, status int, p proxy.PlainPage) {
+	d.plain(w, r, status, "busy", p)
 }
 
 // Forbidden is the page for another user's workspace.
@@ -150,7 +151,7 @@ func (d *Dashboard) NotFound(w http.ResponseWriter, r *http.Request, status int,
 
 func (d *Dashboard) plain(w http.ResponseWriter, r *http.Request, status int, key string, p proxy.PlainPage) {
 	n := notice{Key: key, Status: status}
-	if key == "unavailable" {
+	if key == "unavailable" || key == "busy" {
 		n.Again = localPath(p.Path)
 	}
 	out := d.newPage(r, nil, "message."+key+".title", n)

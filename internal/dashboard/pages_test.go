@@ -36,7 +36,7 @@ func TestProxyPages(t *testing.T) {
 		if a.status != c.status {
 			t.Errorf("%s: %d", c.name, a.status)
 		}
-		contains(t, c.name, a.body, append(c.parts, `sse-connect="/dashboard/events?wait=`+string(id)+`"`, `id="dialog"`, `<html lang="en">`)...)
+		contains(t, c.name, a.body, append(c.parts, `sse-connect="/dashboard/events?wait=`+string(id)+`&amp;path=%2Fw%2F`+string(id)+`%2F%3Ffolder%3D%2Fx"`, `id="dialog"`, `<html lang="en">`)...)
 		if ko := b.get("/w/"+string(id)+"/", "Accept", "text/html", "Accept-Language", "ko"); !strings.Contains(ko.body, `<html lang="ko">`) {
 			t.Errorf("%s is not in Korean", c.name)
 		}

@@ -36,7 +36,7 @@ type page struct {
 	Admin   bool // the user is an administrator
 	Plain   bool // no top bar: login, setup, the proxy's pages
 	Toast   *toast
-	Reload  bool // without scripts, reload after some seconds
+	Refresh *refresh // without scripts; nil for none
 	Now     time.Time
 	Body    any
 }
@@ -180,7 +180,7 @@ func (d *Dashboard) render(w http.ResponseWriter, r *http.Request, status int, n
 }
 
 func (d *Dashboard) send(w http.ResponseWriter, status int, html []byte) {
-	secureHeaders(w.Header())
+	d.secureHeaders(w.Header())
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Vary", "Accept-Language, Cookie, HX-Request")
 	w.WriteHeader(status)

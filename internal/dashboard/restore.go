@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"codehub/api"
+	"codehub/internal/inbound"
 	"codehub/internal/workspace"
 )
 
@@ -31,7 +32,9 @@ func (d *Dashboard) restorePage(w http.ResponseWriter, r *http.Request, c worksp
 		d.noPage(w, r)
 		return
 	}
+	restore := inbound.Lift(w, r) // it lists the whole bucket
 	plan, err := d.Restore.RestorePlan(r.Context(), c)
+	restore()
 	if err != nil {
 		d.fail(w, r, err)
 		return
@@ -52,7 +55,10 @@ func (d *Dashboard) takeOver(w http.ResponseWriter, r *http.Request, c workspace
 		d.fail(w, r, workspace.Errorf(workspace.CodeInvalid, "The form cannot be read."))
 		return
 	}
-	if _, err := d.Restore.ApplyRestore(r.Context(), c, api.ApplyRestore{KeepDatabase: r.PostForm["keep"]}); err != nil {
+	restore := inbound.Lift(w, r)
+	_, err := d.Restore.ApplyRestore(r.Context(), c, api.ApplyRestore{KeepDatabase: r.PostForm["keep"]})
+	restore()
+	if err != nil {
 		d.fail(w, r, err)
 		return
 	}

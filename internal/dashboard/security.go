@@ -1,6 +1,7 @@
 package dashboard
 
 import (
+	"io"
 	"net/http"
 	"net/url"
 	"time"
@@ -9,21 +10,29 @@ import (
 	"codehub/internal/workspace"
 )
 
-// policy lets a page load only from its own origin, run no inline script and be framed by no
-// page.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; " +
-	"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+// policyOf returns a policy that lets a page load only from its own origin, run no inline script,
+// be framed by no page, and send forms to its own origin and those of workspaces.
+func policyOf(workspaces string) string {
+	forms := "'self'"
+	if workspaces != "" {
+		forms += " " + workspaces
+	}
+	return "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; " +
+		"connect-src 'self'; form-action " + forms + "; base-uri 'none'; frame-ancestors 'none'"
+}
 
 const (
 	// maxBody bounds the size of a form.
 	maxBody = 256 << 10
-	// formWithin bounds how long a form may take to arrive, so that a slow one cannot hold a
-	// connection open, even without a login.
+	// formWithin is the default of Config.FormWithin: a slow form cannot hold a connection
+	// open, even without a login.
 	formWithin = 30 * time.Second
 )
 
-func secureHeaders(h http.Header) {
-	h.Set("Content-Security-Policy", policy)
+// secureHeaders sets the headers of a page. Browsers apply form-action to redirects as well,
+// and a login leads back to a workspace, so its sources include the origins of workspaces.
+func (d *Dashboard) secureHeaders(h http.Header) {
+	h.Set("Content-Security-Policy", d.policy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Referrer-Policy", "same-origin")
@@ -39,13 +48,15 @@ func limitBody(within time.Duration, h http.HandlerFunc) http.Handler {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		if r.Method == http.MethodPost {
 			// A server without a network connection sets no deadline. The deadline is removed
-			// once the form is read: reached later, it would look like a disconnected client.
+			// once the body is read: reached later, it would look like a disconnected client.
 			// Otherwise it stays, since the server reads the rest of the body before it
-			// responds.
+			// responds. ParseForm reads only forms.
 			rc := http.NewResponseController(w)
 			_ = rc.SetReadDeadline(time.Now().Add(within))
 			if r.ParseForm() == nil {
-				_ = rc.SetReadDeadline(time.Time{})
+				if _, err := io.Copy(io.Discard, r.Body); err == nil {
+					_ = rc.SetReadDeadline(time.Time{})
+				}
 			}
 		}
 		h(w, r)
@@ -87,7 +98,7 @@ func isHTMX(r *http.Request) bool { return r.Header.Get("HX-Request") == "true" 
 
 // redirect sends the browser to a path of this origin, from a page or from htmx.
 func (d *Dashboard) redirect(w http.ResponseWriter, r *http.Request, path string) {
-	secureHeaders(w.Header())
+	d.secureHeaders(w.Header())
 	path = localRedirect(path)
 	if isHTMX(r) {
 		w.Header().Set("HX-Redirect", path)

@@ -65,7 +65,7 @@ func (d *Dashboard) login(w http.ResponseWriter, r *http.Request) {
 		d.showEntry(w, r, http.StatusUnprocessableEntity, "login", e)
 		return
 	}
-	session, err := d.Auth.Login(r.Context(), e.Username, password, r.UserAgent())
+	session, err := d.Auth.Login(r.Context(), e.Username, password, auth.ClientOf(r))
 	if err != nil {
 		e.Problem = d.entryProblem(r, err)
 		retryAfter(w, err)
@@ -89,8 +89,10 @@ func (d *Dashboard) entryProblem(r *http.Request, err error) string {
 			return l.T("login.wrong")
 		case workspace.CodeForbidden:
 			return l.T("login.disabled")
-		case workspace.CodeUnavailable:
+		case workspace.CodeTooManyAttempts:
 			return l.T("login.busy")
+		case workspace.CodeUnavailable:
+			return l.T("err.unavailable")
 		case workspace.CodeInvalid, workspace.CodeNameTaken:
 			return l.T("setup.refused")
 		}
@@ -99,17 +101,25 @@ func (d *Dashboard) entryProblem(r *http.Request, err error) string {
 	return l.T("err.internal")
 }
 
-// retryAfter sets the header Retry-After from a lockout.
+// retryAfter sets the header Retry-After from a lockout or a full queue.
 func retryAfter(w http.ResponseWriter, err error) {
-	if n := lockedFor(err); n > 0 {
+	if n := secondsOf(err); n > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(n))
 	}
 }
 
 // lockedFor returns the remaining seconds of the lockout in err.
 func lockedFor(err error) int {
+	if workspace.CodeOf(err) != workspace.CodeLockedOut {
+		return 0
+	}
+	return secondsOf(err)
+}
+
+// secondsOf returns the seconds after which err says to try again; 0 if it does not.
+func secondsOf(err error) int {
 	var e *workspace.Error
-	if !errors.As(err, &e) || e.Code != workspace.CodeLockedOut {
+	if !errors.As(err, &e) {
 		return 0
 	}
 	n, _ := e.Details["retry_after_seconds"].(int)
@@ -166,7 +176,7 @@ func (d *Dashboard) setup(w http.ResponseWriter, r *http.Request) {
 		d.showEntry(w, r, http.StatusUnprocessableEntity, "setup", e)
 		return
 	}
-	session, err := d.Auth.Setup(r.Context(), e.Code, e.Username, password, r.UserAgent())
+	session, err := d.Auth.Setup(r.Context(), e.Code, e.Username, password, auth.ClientOf(r))
 	if err != nil {
 		if workspace.CodeOf(err) == workspace.CodeForbidden {
 			// The code is wrong, or another user completed the setup first.

@@ -118,7 +118,8 @@ func TestTextsExistAndAreUsed(t *testing.T) {
 	}
 }
 
-// Every script and style is a file, as the content policy requires.
+// Every script and style is a file, as the content policy requires. Only notices, which load
+// nothing, have one style element, whose hash is in their policy (TestNotices).
 func TestNoInlineScriptOrStyle(t *testing.T) {
 	t.Parallel()
 	names, _ := fs.Glob(files, "templates/*.html")
@@ -128,7 +129,11 @@ func TestNoInlineScriptOrStyle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m := inline.FindString(string(b)); m != "" {
+		text := string(b)
+		if name == "templates/part_notice.html" {
+			text = strings.Replace(text, "<style>{{.Style}}</style>", "", 1)
+		}
+		if m := inline.FindString(text); m != "" {
 			t.Errorf("%s has %q", name, m)
 		}
 	}

@@ -14,6 +14,8 @@ import (
 // tokensView is the page of API tokens.
 type tokensView struct {
 	Tokens []tokenView
+	Quota  quotaView
+	Paging paging
 	OOB    bool
 }
 
@@ -33,12 +35,17 @@ type newToken struct {
 func lifetimes() []int { return []int{7, 30, 90, 365} }
 
 func (d *Dashboard) readTokens(r *http.Request, c workspace.Caller) (tokensView, error) {
-	rows, err := d.Auth.Tokens(r.Context(), c)
+	cursor := cursorOf(r, "cursor")
+	rows, next, err := d.Auth.Tokens(r.Context(), c, postgres.Page{Limit: pageSize, Cursor: cursor})
+	if err != nil {
+		return tokensView{}, err
+	}
+	quotas, err := d.Store.Quotas(r.Context(), c)
 	if err != nil {
 		return tokensView{}, err
 	}
 	now := d.Now()
-	var v tokensView
+	v := tokensView{Quota: quotaView{quotas.Tokens, quotas.MaxTokens}, Paging: pagingOf("/settings/tokens", "cursor", cursor, next)}
 	for _, t := range rows {
 		v.Tokens = append(v.Tokens, tokenView{t, t.ExpiresAt != nil && !t.ExpiresAt.After(now), now})
 	}
@@ -103,16 +110,7 @@ func (d *Dashboard) createToken(w http.ResponseWriter, r *http.Request, c worksp
 }
 
 func (d *Dashboard) tokenOf(r *http.Request, c workspace.Caller) (postgres.Token, error) {
-	rows, err := d.Auth.Tokens(r.Context(), c)
-	if err != nil {
-		return postgres.Token{}, err
-	}
-	for _, t := range rows {
-		if t.ID == r.PathValue("token") {
-			return t, nil
-		}
-	}
-	return postgres.Token{}, workspace.NotFound("token")
+	return d.Auth.Token(r.Context(), c, r.PathValue("token"))
 }
 
 func (d *Dashboard) revokeForm(r *http.Request, c workspace.Caller) (*form, error) {

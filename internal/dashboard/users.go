@@ -3,7 +3,6 @@ package dashboard
 import (
 	"errors"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 
@@ -171,8 +170,8 @@ func (d *Dashboard) refuseUserForm(w http.ResponseWriter, r *http.Request, c wor
 		f.fail("username", "field.username_taken")
 	case workspace.CodeInvalid, workspace.CodeTooLarge:
 		f.Problem = f.lang.T("setup.refused")
-	case workspace.CodeLastAdmin:
-		f.Problem = f.lang.T("err.last_admin")
+	case workspace.CodeLastAdmin, workspace.CodeTooManyAttempts:
+		f.Problem = f.lang.T("err." + string(e.Code))
 	default:
 		d.refuseUser(w, r, c, err)
 		return
@@ -195,15 +194,6 @@ func (d *Dashboard) refuseUser(w http.ResponseWriter, r *http.Request, c workspa
 	d.fragments(w, r, statusOf(err), part{"close-dialog", nil}, part{"toast-oob", &toast{Text: text, Error: true}})
 }
 
-// currentCursor returns the cursor of the page of users that the browser shows.
-func currentCursor(r *http.Request) string {
-	u, err := url.Parse(r.Header.Get("HX-Current-URL"))
-	if err != nil {
-		return ""
-	}
-	return u.Query().Get("cursor")
-}
-
 // usersChanged responds to a change that was made.
 func (d *Dashboard) usersChanged(w http.ResponseWriter, r *http.Request, c workspace.Caller, text string) {
 	if !isHTMX(r) || asPage(r) {
@@ -212,7 +202,7 @@ func (d *Dashboard) usersChanged(w http.ResponseWriter, r *http.Request, c works
 	}
 	parts := []part{{"close-dialog", nil}, {"toast-oob", &toast{Text: text}}}
 	// Redraw the page of users that is open.
-	if v, err := d.readAdmin(r.Context(), c, currentCursor(r)); err == nil {
+	if v, err := d.readAdmin(r.Context(), c, adminPagesOf(r)); err == nil {
 		v.OOB = true
 		parts = append([]part{{"admin-people", v}}, parts...)
 	} else {

@@ -54,6 +54,14 @@ type progress struct {
 	Files, FilesOf int
 	Rate           int64 // bytes per second
 	Left           int   // seconds
+	Ended          []endedStep
+}
+
+// endedStep is an earlier step of the running operation.
+type endedStep struct {
+	Step string
+	Done int64 // bytes
+	Took time.Duration
 }
 
 // view is a workspace as the pages show it: its state and the user's actions. It holds keys of
@@ -168,6 +176,10 @@ func progressOf(p *workspace.Progress) *progress {
 	out := &progress{
 		Step: p.Step, Detail: p.Detail, Done: p.Done, Total: p.Total, Percent: -1,
 		Files: int(p.Entries), FilesOf: int(p.EntriesTotal), Rate: p.Rate, Left: int(p.SecondsLeft),
+	}
+	for i := 1; i < len(p.Steps); i++ {
+		s := p.Steps[i-1]
+		out.Ended = append(out.Ended, endedStep{s.Step, s.Done, max(0, p.Steps[i].BeganAt.Sub(s.BeganAt).Round(time.Second))})
 	}
 	switch {
 	case p.Total > 0 && p.Done >= 0:

@@ -15,6 +15,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 	chromium "codehub/internal/harness/browser"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/harness/web"
+	"codehub/internal/origin"
 	"codehub/internal/postgres"
 	"codehub/internal/proxy"
 	"codehub/internal/runtime"
@@ -57,8 +59,21 @@ type world struct {
 	ctrl   *postgres.Controller
 	dash   *Dashboard
 	proxy  *proxy.Proxy
+	layout origin.Layout
+	mux    *http.ServeMux
 	logs   *containers
 	bucket *bucket
+
+	arrived sync.Map // "METHOD http://host/path" → *atomic.Int64, the requests that have arrived
+}
+
+// requests returns how many requests for an address have arrived.
+func (w *world) requests(method, address string) int64 {
+	n, ok := w.arrived.Load(method + " " + address)
+	if !ok {
+		return 0
+	}
+	return n.(*atomic.Int64).Load()
 }
 
 // bucket is what the pages see of the bucket.
@@ -99,16 +114,46 @@ type containers struct {
 	text string
 	err  error
 	addr string // of the IDE; empty while there is none
+	ends int    // how often a container has ended
 }
 
-func (l *containers) Logs(_ context.Context, _ workspace.ID, _ int, _ bool, w io.Writer) error {
+// print makes the container print text; end ends it, and another one begins.
+func (l *containers) print(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err != nil {
-		return l.err
+	l.text += text
+}
+
+func (l *containers) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text = ""
+	l.ends++
+}
+
+func (l *containers) read() (text string, ends int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text, l.ends, l.err
+}
+
+func (l *containers) Logs(ctx context.Context, _ workspace.ID, _ int, follow bool, w io.Writer) error {
+	_, of, _ := l.read()
+	for sent := 0; ; {
+		text, ends, err := l.read()
+		if err != nil || ends != of {
+			return err
+		}
+		if _, err := io.WriteString(w, text[sent:]); err != nil || !follow {
+			return err
+		}
+		sent = len(text)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
-	_, err := io.WriteString(w, l.text)
-	return err
 }
 
 func (l *containers) Upstream(context.Context, workspace.ID) (runtime.Upstream, error) {
@@ -135,6 +180,14 @@ func newWorld(t *testing.T, change ...func(*Config)) *world {
 	return w
 }
 
+// newOriginWorld gives each workspace an origin of its own, below localhost.
+func newOriginWorld(t *testing.T) *world {
+	t.Helper()
+	w := makeWorld(t, "", web.AtLocalhost)
+	w.AddAccount(auth.AdminUsername, adminPassword, true)
+	return w
+}
+
 // session begins one of the user's, as a login would, and returns its cookie.
 func (w *world) session(name string) *http.Cookie {
 	w.t.Helper()
@@ -142,7 +195,7 @@ func (w *world) session(name string) *http.Cookie {
 	_, _ = rand.Read(secret[:])
 	id := base64.RawURLEncoding.EncodeToString(secret[:])
 	hash, expires := sha256.Sum256([]byte(id)), time.Now().Add(time.Hour)
-	if err := w.DB.CreateSession(w.t.Context(), hash[:], w.userID(name), "", expires, "test"); err != nil {
+	if err := w.DB.CreateSession(w.t.Context(), hash[:], w.userID(name), "", expires, postgres.Client{UserAgent: "test"}); err != nil {
 		w.t.Fatal(err)
 	}
 	return w.Auth.Cookie(auth.Session{ID: id, Expires: expires})
@@ -156,12 +209,18 @@ func (w *world) as(name string) *browser {
 	return b
 }
 
-// newEmptyWorld has no user yet.
+// newEmptyWorld has no user yet. Workspaces share the origin of the pages.
 func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
+	t.Helper()
+	return makeWorld(t, origin.PathMode, func(*web.Server) {}, change...)
+}
+
+// makeWorld makes a world with this value of CODEHUB_WORKSPACE_URL and no user.
+func makeWorld(t *testing.T, workspaces string, server web.Option, change ...func(*Config)) *world {
 	t.Helper()
 	log := harness.Logger(t, slog.LevelWarn)
 	db := fixture.NewDatabase(t, postgres.Options{Limits: postgres.Limits{PerUser: 2, Global: 100}, Log: log, MaxConns: 8})
-	w := &world{t: t, Server: web.New(t, db, log), ctrl: db.Controller(), logs: &containers{}, bucket: &bucket{have: map[string]int64{}}}
+	w := &world{t: t, Server: web.New(t, db, log, server), ctrl: db.Controller(), logs: &containers{}, bucket: &bucket{have: map[string]int64{}}}
 	w.HTTP.Config.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
 	config := Config{
 		Store: w.DB, Auth: w.Auth, Events: w.Hub, Logs: w.logs, Log: log,
@@ -184,14 +243,23 @@ func newEmptyWorld(t *testing.T, change ...func(*Config)) *world {
 	for _, f := range change {
 		f(&config)
 	}
+	var err error
+	if w.layout, err = origin.Parse(w.URL, workspaces); err != nil {
+		t.Fatal(err)
+	}
 	w.dash = New(config)
-	mux := http.NewServeMux()
-	w.dash.Routes(mux)
+	w.mux = http.NewServeMux()
+	w.dash.Routes(w.mux)
 	w.proxy = proxy.New(proxy.Config{
 		Auth: w.Auth, Sessions: w.Auth, Store: proxyRows{w.DB}, Runtime: w.logs, Pages: w.dash, Log: log,
-		PublicURL: w.URL, CookieNames: auth.CookieNames(), IsToken: auth.IsToken,
+		Layout: w.layout, Visitors: w.Auth, CookieNames: auth.CookieNames(), IsToken: auth.IsToken,
 	})
-	w.Serve(w.proxy.Wrap(mux), w.proxy.InvalidateAll)
+	served := w.proxy.Wrap(w.mux)
+	w.Serve(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		n, _ := w.arrived.LoadOrStore(r.Method+" http://"+r.Host+r.URL.Path, new(atomic.Int64))
+		n.(*atomic.Int64).Add(1)
+		served.ServeHTTP(rw, r)
+	}), w.proxy.InvalidateAll)
 	return w
 }
 

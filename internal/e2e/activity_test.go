@@ -33,7 +33,7 @@ func TestIdleTabsStopWorkspaces(t *testing.T) {
 		// TTL pass, and delays of the machine.
 		late = 4 * time.Minute
 	)
-	s := startQuick(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "MAX_RUNNING_PER_USER=4",
+	s := startModeQuick(t, pathMode, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "MAX_RUNNING_PER_USER=4",
 		fmt.Sprintf("TTL_STANDBY_SECONDS=%d", int(ttl.Seconds())), "CODEHUB_TTL_INTERVAL=2s", "CODEHUB_ACTIVITY_FLUSH_INTERVAL=1s")
 	first := newBrowser(t)
 	first.login(s.URL, proc.AdminPassword)
@@ -137,7 +137,7 @@ func (s *server) ideTab(b *browser, name, folder, file string) *ideTab {
 	if file != "" {
 		address += "&payload=" + url.QueryEscape(fmt.Sprintf(`[["openFile","vscode-remote://%s%s/%s"]]`, strings.TrimPrefix(s.URL, "http://"), folder, file))
 	}
-	tab.do("open "+name, chromedp.Navigate(address), until(`document.querySelector('.monaco-workbench .part.editor') !== null`))
+	tab.do("open "+name, navigate(address), until(`document.querySelector('.monaco-workbench .part.editor') !== null`))
 	if file != "" {
 		tab.do("see "+file, until(`document.querySelector('.editor-instance .view-line') !== null`))
 	}

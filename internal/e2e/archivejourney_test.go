@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"os/exec"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -22,18 +21,12 @@ func TestArchiveJourney(t *testing.T) {
 	b.login(s.URL, proc.AdminPassword)
 	id := s.createDesired("compiler", "STANDBY")
 	s.awaitPhase(id, "STANDBY")
-	// See TestJourney for these settings.
 	home := s.homeFolder(id)
-	settings := home + "/.local/share/code-server/User/settings.json"
-	out, err := exec.CommandContext(t.Context(), "sed", "-i",
-		`s/^{/{\n  "terminal.integrated.gpuAcceleration": "off", "window.confirmBeforeClose": "never",/`, settings).CombinedOutput()
-	if err != nil {
-		t.Fatalf("write the IDE's settings: %v: %s", err, out)
-	}
+	editIDESettings(t, home)
 	card := func(phase, operation string) string {
 		return fmt.Sprintf(`(c => c?.dataset.phase === %q && c.dataset.operation === %q)(document.getElementById('ws-%s'))`, phase, operation, id)
 	}
-	b.do("open it", chromedp.Navigate(s.URL+"/w/"+id+"/"))
+	b.do("open it", navigate(s.URL+"/w/"+id+"/"))
 	b.terminal()
 	b.shell("echo $((6 * 7))-works | tee proof.txt", "42-works")
 
@@ -45,7 +38,7 @@ func TestArchiveJourney(t *testing.T) {
 		}
 		return pass
 	})
-	b.do("go back to the list", chromedp.Navigate(s.URL+"/"), until(card("RUNNING", "NONE")))
+	b.do("go back to the list", navigate(s.URL+"/"), until(card("RUNNING", "NONE")))
 	b.do("ask for the archive", chromedp.Click("#menu-"+id+" summary"), chromedp.Click("#"+cssID(id+"-archive")), chromedp.WaitVisible("dialog[open] #dialog-form"))
 	b.screenshot("archive")
 	b.do("confirm", chromedp.Click("#dialog-form button[type=submit]"))
@@ -58,7 +51,7 @@ func TestArchiveJourney(t *testing.T) {
 	b.screenshot("archived")
 	s.expectNoHome(id)
 
-	b.do("open its address", chromedp.Navigate(s.URL+"/w/"+id+"/"), chromedp.WaitVisible("#"+cssID(id+"-start")))
+	b.do("open its address", navigate(s.URL+"/w/"+id+"/"), chromedp.WaitVisible("#"+cssID(id+"-start")))
 	b.screenshot("restore-needed")
 	b.do("restore it", chromedp.Click("#"+cssID(id+"-start")),
 		until(`document.querySelector('#wait progress') !== null`))

@@ -26,9 +26,9 @@ type browser struct {
 	dir   string // folder of the screenshots
 }
 
-func newBrowser(t *testing.T) *browser {
+func newBrowser(t *testing.T, options ...chromedp.ExecAllocatorOption) *browser {
 	t.Helper()
-	ctx := chromium.New(t)
+	ctx := chromium.New(t, options...)
 	b := &browser{T: t, ctx: ctx, dir: filepath.Join(env.output, strings.ReplaceAll(t.Name(), "/", "-"))}
 	if err := os.RemoveAll(b.dir); err != nil {
 		t.Fatal(err)
@@ -120,10 +120,23 @@ func until(expression string) chromedp.Action[chromedp.Void] {
 	})
 }
 
+// navigate opens an address. It does so again if an interface was added to the machine
+// meanwhile, as Docker does for containers, which ends requests of Chromium.
+func navigate(address string) chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		for {
+			_, err := chromedp.Navigate(address)(ctx, t)
+			if err == nil || !strings.Contains(err.Error(), "ERR_NETWORK_CHANGED") || ctx.Err() != nil {
+				return err
+			}
+		}
+	})
+}
+
 // login fills in the login page.
 func (b *browser) login(url, password string) {
 	b.Helper()
-	b.do("open the login page", chromedp.Navigate(url+"/"), chromedp.WaitVisible("#username"))
+	b.do("open the login page", navigate(url+"/"), chromedp.WaitVisible("#username"))
 	b.screenshot("login")
 	b.do("log in",
 		chromedp.SendKeys("#username", "admin"), chromedp.SendKeys("#password", password),

@@ -83,14 +83,14 @@ func TestServersBehindOneAddress(t *testing.T) {
 	leader := c.awaitLeader()
 	leader.Kill()
 	c.awaitLeader(leader)
-	b.do("open it", chromedp.Navigate(address+"/w/"+id+"/"), until(`document.querySelector('#request') !== null`))
+	b.do("open it", navigate(address+"/w/"+id+"/"), until(`document.querySelector('#request') !== null`))
 	c.otherThan(leader).setDesired(id, "STANDBY")
-	b.do("see it stopped", chromedp.Navigate(address+"/"), until(fmt.Sprintf(`document.getElementById('ws-%s')?.dataset.phase === 'STANDBY'`, id)))
+	b.do("see it stopped", navigate(address+"/"), until(fmt.Sprintf(`document.getElementById('ws-%s')?.dataset.phase === 'STANDBY'`, id)))
 	leader.restart()
 	next := c.awaitLeader()
 	next.Kill()
 	c.awaitLeader(next)
-	b.do("open it again", chromedp.Navigate(address+"/w/"+id+"/"), until(`document.querySelector('#request') !== null`))
+	b.do("open it again", navigate(address+"/w/"+id+"/"), until(`document.querySelector('#request') !== null`))
 	next.restart()
 }
 

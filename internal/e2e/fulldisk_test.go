@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,9 +11,11 @@ import (
 	"testing"
 
 	"codehub/api"
+	"codehub/internal/harness"
 )
 
-// smallDisk mounts a tmpfs of this size and returns a function that resizes it.
+// smallDisk mounts a tmpfs of this size and returns a function that resizes it. The size
+// may be followed by other options.
 func smallDisk(t *testing.T, dir, size string) (resize func(size string)) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -112,7 +115,7 @@ func TestRestoreOnFullDisk(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	resize := smallDisk(t, dir, "128m")
 	b := folderBucket(t)
-	s := startIn(t, env.binary, filepath.Join(dir, "data"), append(b.settings, "CODEHUB_DATABASE_URL="+database(t), "CODEHUB_STORAGE=local-dir", "CODEHUB_DELETE_GRACE=0s")...)
+	s := startIn(t, env.binary, filepath.Join(dir, "data"), append(b.settings, "CODEHUB_DATABASE_URL="+database(t), "CODEHUB_STORAGE=local-dir", "CODEHUB_DELETE_GRACE=0s", "CODEHUB_BALLAST=0")...)
 	id, home := s.createIncompressible("large", 32)
 	s.setDesired(id, "ARCHIVED")
 	w := s.awaitArchived(b, id, home)
@@ -134,4 +137,110 @@ func TestRestoreOnFullDisk(t *testing.T) {
 	})
 	s.awaitRestored(id, home)
 	s.discard(id)
+}
+
+// fillDisk uses up the space or the inodes of the disk, and returns what frees them.
+func fillDisk(t *testing.T, dir string, inodes bool) (free func()) {
+	t.Helper()
+	filler, err := os.MkdirTemp(dir, "filler-")
+	part := make([]byte, 1<<20)
+	if inodes {
+		part = nil
+	}
+	for n := 0; err == nil; n++ {
+		err = os.WriteFile(filepath.Join(filler, fmt.Sprint(n)), part, 0o600)
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := os.RemoveAll(filler); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The disk with the embedded database, the homes and the archives is full, or has no
+// inodes left. The server gives up its ballast, says what fails, and deletes homes.
+func TestDeletionOnFullDisk(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, disk, room string }{
+		{"no space", "512m", "800m"},
+		{"no inodes", "512m,nr_inodes=5000", "512m,nr_inodes=9000"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			dir, err := os.MkdirTemp("", "codehub-disk-")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.RemoveAll(dir) })
+			resize := smallDisk(t, dir, tc.disk)
+			s := startIn(t, env.binary, filepath.Join(dir, "data"), "CODEHUB_STORAGE=local-dir", "CODEHUB_DELETE_GRACE=0s",
+				"CODEHUB_BALLAST=32m", "CODEHUB_MIN_FREE=10%", "CODEHUB_COORDINATOR_IDLE_INTERVAL=1s")
+			ready := func(what, status string, parts ...string) {
+				t.Helper()
+				harness.Eventually(t, what, func() bool {
+					body := s.readyz()
+					for _, part := range parts {
+						if !strings.Contains(body, part) {
+							return false
+						}
+					}
+					return strings.Contains(body, `"status":"`+status+`"`)
+				})
+			}
+			var ids []string
+			for i := range 3 {
+				id, _ := s.createIncompressible(fmt.Sprint("w", i), 1)
+				ids = append(ids, id)
+			}
+			ready("the disk has space", "ok", `"data-disk":"ok"`, `"disk":"ok"`)
+			free := fillDisk(t, dir, tc.name == "no inodes")
+			ready("the full disk is reported", "degraded", `"data-disk":"failed"`, `"disk":"failed"`, `"database":"ok"`)
+			s.remove(ids[0])
+			// The ballast is used up, too.
+			freeRest := fillDisk(t, dir, tc.name == "no inodes")
+			if resp, body := s.ask("GET", "/metrics", ""); resp.StatusCode != 200 || !strings.Contains(body, `codehub_condition{name="data-disk"} 1`) ||
+				!strings.Contains(body, "codehub_ballast_bytes 0") {
+				t.Errorf("/metrics: %d, without the full disk", resp.StatusCode)
+			}
+			harness.Eventually(t, "the administrators' status has the full disk", func() bool {
+				st, err := s.api.AdminStatus(s.Context())
+				return err == nil && strings.Contains(fmt.Sprint(st.Servers), "the disk of the data folder is full")
+			})
+			s.remove(ids[1])
+			free()
+			freeRest()
+			resize(tc.room)
+			ready("the disk has space again", "ok", `"data-disk":"ok"`, `"disk":"ok"`)
+			s.remove(ids[2])
+			s.remove(s.createStandby("after"))
+		})
+	}
+}
+
+// Without any space or inode left, and without a ballast, a home is deleted as long as
+// the database can record it.
+func TestDeletionWithoutBallast(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, disk string }{{"no space", "64m"}, {"no inodes", "64m,nr_inodes=900"}} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			dir, err := os.MkdirTemp("", "codehub-disk-")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.RemoveAll(dir) })
+			smallDisk(t, dir, tc.disk)
+			s := startIn(t, env.binary, filepath.Join(dir, "data"), "CODEHUB_DATABASE_URL="+database(t), "CODEHUB_STORAGE=local-dir",
+				"CODEHUB_DELETE_GRACE=0s", "CODEHUB_BALLAST=0", "CODEHUB_MIN_FREE=0")
+			id, _ := s.createIncompressible("one", 1)
+			fillDisk(t, dir, tc.name == "no inodes")
+			s.remove(id)
+			if _, err := os.Stat(s.homeFolder(id)); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the home after its deletion: %v", err)
+			}
+		})
+	}
 }

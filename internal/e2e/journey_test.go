@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -37,25 +36,18 @@ func TestJourney(t *testing.T) {
 	}
 	id := list[0].ID
 
-	// The test reads the terminal's text from the page, which needs GPU
-	// acceleration off. The IDE must not ask before its page is closed.
-	settings := "/home/coder/.local/share/code-server/User/settings.json"
-	out, err := exec.CommandContext(t.Context(), "docker", "exec", "codehub-ws-"+id, "sed", "-i",
-		`s/^{/{\n  "terminal.integrated.gpuAcceleration": "off", "window.confirmBeforeClose": "never",/`, settings).CombinedOutput()
-	if err != nil {
-		t.Fatalf("write the IDE's settings: %v: %s", err, out)
-	}
-	b.do("open it", chromedp.Navigate(s.URL+"/w/"+id+"/"))
+	prepareIDE(t, id)
+	b.do("open it", navigate(s.URL+"/w/"+id+"/"))
 	b.terminal()
 	b.shell("echo $((6 * 7))-works | tee proof.txt", "42-works")
 	b.screenshot("terminal")
 
-	b.do("go back to the list", chromedp.Navigate(s.URL+"/"), chromedp.WaitVisible("#ws-"+id))
+	b.do("go back to the list", navigate(s.URL+"/"), chromedp.WaitVisible("#ws-"+id))
 	b.do("stop it", chromedp.Click("#ws-"+id+" form[action$='/stop'] button"),
 		until(fmt.Sprintf(`document.getElementById('ws-%s')?.dataset.phase === 'STANDBY' && document.getElementById('ws-%s').dataset.operation === 'NONE'`, id, id)))
 	b.screenshot("stopped")
 
-	b.do("open it again", chromedp.Navigate(s.URL+"/w/"+id+"/"))
+	b.do("open it again", navigate(s.URL+"/w/"+id+"/"))
 	b.screenshot("loading")
 	b.terminal() // the loading page opens the workspace without a click
 	b.shell("cat proof.txt; echo $((1 + 1))nd-time", "2nd-time")
@@ -66,7 +58,7 @@ func TestJourney(t *testing.T) {
 	b.screenshot("file-is-there")
 
 	remove := func() {
-		b.do("go back to the list", chromedp.Navigate(s.URL+"/"), chromedp.WaitVisible("#ws-"+id))
+		b.do("go back to the list", navigate(s.URL+"/"), chromedp.WaitVisible("#ws-"+id))
 		b.do("open the delete dialog", chromedp.Click("#menu-"+id+" summary"), chromedp.Click("#"+cssID(id+"-delete")), chromedp.WaitVisible("dialog[open] #dialog-form"))
 		b.screenshot("delete")
 		b.do("confirm", chromedp.Click("#dialog-form button[type=submit]"), chromedp.WaitVisible(".toast"))

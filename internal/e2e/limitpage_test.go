@@ -42,9 +42,9 @@ func testLimitPage(t *testing.T, s, elsewhere *server) {
 
 	// The test image has #request on its page, the limit page does not.
 	ide := func(id string) chromedp.Action[chromedp.Void] {
-		return until(fmt.Sprintf(`location.pathname.startsWith('/w/%s/') && document.querySelector('#request') !== null`, id))
+		return until(fmt.Sprintf(`location.host.startsWith('%s.') && document.querySelector('#request') !== null`, id))
 	}
-	b.do("open the second workspace", chromedp.Navigate(s.URL+"/w/"+second+"/?folder=x"), chromedp.WaitVisible("#wait[data-kind=limit]"))
+	b.do("open the second workspace", navigate(s.URL+"/w/"+second+"/?folder=x"), chromedp.WaitVisible("#wait[data-kind=limit]"))
 	b.screenshot("limit")
 	b.do("stop the running workspace", chromedp.Click("#limit-"+first))
 	b.do("see the workspace open", ide(second), until(`location.search === '?folder=x'`))
@@ -52,13 +52,13 @@ func testLimitPage(t *testing.T, s, elsewhere *server) {
 	s.awaitPhase(second, "RUNNING")
 	s.awaitPhase(first, "STANDBY")
 
-	b.do("open the first again", chromedp.Navigate(s.URL+"/w/"+first+"/"), chromedp.WaitVisible("#wait[data-kind=limit]"))
+	b.do("open the first again", navigate(s.URL+"/w/"+first+"/"), chromedp.WaitVisible("#wait[data-kind=limit]"))
 	elsewhere.setDesired(second, "STANDBY")
 	b.do("see the workspace open", ide(first))
 	s.awaitPhase(first, "RUNNING")
 	s.awaitPhase(second, "STANDBY")
 
-	b.do("ask for a start in the list", chromedp.Navigate(s.URL+"/"), chromedp.WaitVisible("#ws-"+second),
+	b.do("ask for a start in the list", navigate(s.URL+"/"), chromedp.WaitVisible("#ws-"+second),
 		chromedp.Click("#"+cssID(second+"-start")), chromedp.WaitVisible("dialog[open] #limit-list"))
 	b.screenshot("limit-dialog")
 	b.do("stop the running workspace", chromedp.Click("#limit-"+first))

@@ -92,7 +92,7 @@ func newWorld(t *testing.T, storage, store string, rng *rand.Rand) *world {
 		w.proxy = newBucketProxy(t, b)
 		settings = b.settingsVia(w.proxy.URL)
 	}
-	w.failpointServer = startWithFailpoints(t, append(settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=3s", "MAX_RUNNING_PER_USER=0")...)
+	w.failpointServer = startWithFailpoints(t, append(settings, "CODEHUB_STORAGE="+storage, "CODEHUB_DELETE_GRACE=3s", "MAX_RUNNING_PER_USER=0", "CODEHUB_MAX_WORKSPACES_PER_USER=0")...)
 	w.test = test{parallelTB{t}} // a Fatal in injectFaults must end its own goroutine only
 	archiving, empty, restoring := w.recordSteps(b, rng)
 	w.steps = slices.Concat(archiving, empty, restoring)

@@ -15,10 +15,12 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/moby/moby/client"
 
 	"codehub/api"
 	codehub "codehub/client"
 	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
 )
 
 // backup makes a backup of the database and returns a function that restores
@@ -290,6 +292,7 @@ func TestCopiedDataFolderGoesOnHold(t *testing.T) {
 	other.awaitHold(true)
 	second := s.create(api.CreateWorkspace{Name: "made by the original"})
 	s.awaitPhase(second, "RUNNING")
+	s.awaitSettled(second)
 	other.expectNothingRemoved(func() {})
 	s.expect(running, "of the original")
 	if now := s.containerOf(running); now != container {
@@ -344,6 +347,16 @@ func (s *server) startCopy(b *bucket) *server {
 		s.Fatal(err)
 	}
 	return &other
+}
+
+// awaitSettled waits until the container that proves the making of a home is removed.
+func (s *server) awaitSettled(id string) {
+	s.Helper()
+	f := client.Filters{}.Add("label", proc.Label(s.Installation())).Add("label", "codehub.role=seed").Add("label", "codehub.workspace="+id)
+	harness.Eventually(s.TB, "the home is settled", func() bool {
+		list, err := s.docker.ContainerList(s.Context(), client.ContainerListOptions{All: true, Filters: f})
+		return err == nil && len(list.Items) == 0
+	})
 }
 
 // expectNothingRemoved checks that no container or volume is removed while f

@@ -29,14 +29,10 @@ const session = "codehub_session"
 func (s *server) loginCookie(name string) string {
 	s.Helper()
 	body := fmt.Sprintf(`{"username": %q, "password": %q}`, name, proc.AdminPassword)
-	resp, err := http.Post(s.URL+"/api/v1/login", "application/json", strings.NewReader(body))
-	if err != nil {
-		s.Fatal(err)
-	}
-	resp.Body.Close()
+	resp, _ := s.ask("POST", "/api/v1/login", body, "Content-Type", "application/json")
 	for _, c := range resp.Cookies() {
-		if c.Name == session && c.HttpOnly && c.SameSite == http.SameSiteLaxMode && c.Path == "/" && c.Domain == "" {
-			return session + "=" + c.Value
+		if c.Name == s.sessionCookie() && c.Secure == s.mode.https() && c.HttpOnly && c.SameSite == http.SameSiteLaxMode && c.Path == "/" && c.Domain == "" {
+			return c.Name + "=" + c.Value
 		}
 	}
 	s.Fatalf("log in as %s: %d %v", name, resp.StatusCode, resp.Cookies())
@@ -53,7 +49,7 @@ func (s *server) ask(method, path, body string, headers ...string) (*http.Respon
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Add(headers[i], headers[i+1])
 	}
-	resp, err := http.DefaultTransport.RoundTrip(req)
+	resp, err := s.web.RoundTrip(req)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -65,21 +61,27 @@ func (s *server) ask(method, path, body string, headers ...string) (*http.Respon
 	return resp, string(b)
 }
 
-// upgrade requests a WebSocket and returns the status and the connection.
+// upgrade requests a WebSocket by codehub's own address of the workspace and returns the
+// status and the connection.
 func (s *server) upgrade(id string, headers ...string) (int, net.Conn) {
 	s.Helper()
-	host := strings.TrimPrefix(s.URL, "http://")
-	c, err := net.Dial("tcp", host)
+	return s.upgradeAt(s.URL+"/w/"+id, headers...)
+}
+
+// upgradeAt requests a WebSocket below this address.
+func (s *server) upgradeAt(address string, headers ...string) (int, net.Conn) {
+	s.Helper()
+	u, err := url.Parse(address)
 	if err != nil {
 		s.Fatal(err)
 	}
-	s.Cleanup(func() { _ = c.Close() })
+	c := s.dial()
 	var more strings.Builder
 	for i := 0; i < len(headers); i += 2 {
 		fmt.Fprintf(&more, "%s: %s\r\n", headers[i], headers[i+1])
 	}
-	fmt.Fprintf(c, "GET /w/%s/ws HTTP/1.1\r\nHost: %s\r\n%sConnection: Upgrade\r\nUpgrade: websocket\r\n"+
-		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", id, host, more.String())
+	fmt.Fprintf(c, "GET %s/ws HTTP/1.1\r\nHost: %s\r\n%sConnection: Upgrade\r\nUpgrade: websocket\r\n"+
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n", u.Path, u.Host, more.String())
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		s.Fatal(err)
@@ -91,8 +93,12 @@ func (s *server) upgrade(id string, headers ...string) (int, net.Conn) {
 // on every route.
 func TestOutsidersAreRefused(t *testing.T) {
 	t.Parallel()
+	inEach(t, allModes, testOutsidersAreRefused)
+}
+
+func testOutsidersAreRefused(t *testing.T, m mode) {
 	dsn := pgtest.New(t, nil)
-	s := start(t, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DELETE_GRACE=0s")
+	s := startMode(t, m, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DELETE_GRACE=0s")
 	db, err := pgx.Connect(t.Context(), dsn)
 	if err != nil {
 		t.Fatal(err)
@@ -123,13 +129,13 @@ func TestOutsidersAreRefused(t *testing.T) {
 			t.Fatal("the session of a disabled user is valid after 5 s")
 		}
 	}
-	value := strings.TrimPrefix(owner, session+"=")
+	value := strings.TrimPrefix(owner, s.sessionCookie()+"=")
 	callers := map[string][]string{
 		"no credentials":                    nil,
 		"another user":                      {"Cookie", eve},
 		"an ended session":                  {"Cookie", loggedOut},
 		"a disabled user":                   {"Cookie", disabled},
-		"a token as a cookie":               {"Cookie", session + "=" + s.token},
+		"a token as a cookie":               {"Cookie", s.sessionCookie() + "=" + s.token},
 		"a session as a token":              {api.TokenHeader, value},
 		"a wrong token with a valid cookie": {api.TokenHeader, "chub_wrong", "Cookie", owner},
 	}
@@ -188,7 +194,7 @@ func TestOutsidersAreRefused(t *testing.T) {
 // Connections end with the session that opened them.
 func TestWorkspaceIsConfined(t *testing.T) {
 	t.Parallel()
-	s := start(t, "CODEHUB_DELETE_GRACE=0s")
+	s := startMode(t, pathMode, "CODEHUB_DELETE_GRACE=0s")
 	id := s.create(api.CreateWorkspace{Name: "mine"})
 	s.awaitPhase(id, "RUNNING")
 	cookie := s.loginCookie("admin")

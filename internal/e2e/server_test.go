@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,11 +36,14 @@ const patience = 5 * time.Minute
 type server struct {
 	test
 	*proc.Server
-	api    *codehub.Client
-	token  string
-	home   string // the data folder
-	subnet *dockertest.Subnet
-	docker *client.Client
+	api         *codehub.Client
+	token       string
+	home        string // the data folder
+	mode        mode
+	web         *http.Transport // reaches the server by all of its names
+	certificate *certificate    // nil in the modes without https
+	subnet      *dockertest.Subnet
+	docker      *client.Client
 
 	patience time.Duration // timeout of await; 0: patience
 }
@@ -57,22 +62,55 @@ func start(t *testing.T, settings ...string) *server {
 
 func startBinary(t *testing.T, binary string, settings ...string) *server {
 	t.Helper()
+	return startIn(t, binary, filepath.Join(scratch(t), "data"), settings...)
+}
+
+// scratch returns a folder that other users can enter, as the embedded database's.
+func scratch(t *testing.T) string {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "codehub-e2e-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { // the embedded database runs as a different user
+	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return startIn(t, binary, filepath.Join(dir, "data"), settings...)
+	return dir
 }
 
 func startIn(t *testing.T, binary, home string, settings ...string) *server {
 	t.Helper()
-	s := &server{test: test{t}, home: home, docker: env.docker}
+	return startServer(t, ownOrigins, binary, home, settings...)
+}
+
+// startMode starts a server in a mode.
+func startMode(t *testing.T, m mode, settings ...string) *server {
+	t.Helper()
+	return startServer(t, m, env.binary, filepath.Join(scratch(t), "data"), settings...)
+}
+
+// startModeQuick starts a server in a mode, on a database from database.
+func startModeQuick(t *testing.T, m mode, settings ...string) *server {
+	t.Helper()
+	return startMode(t, m, append(settings, "CODEHUB_DATABASE_URL="+database(t))...)
+}
+
+func startServer(t *testing.T, m mode, binary, home string, settings ...string) *server {
+	t.Helper()
+	s := &server{test: test{t}, home: home, docker: env.docker, mode: m, web: anyLocalhost}
 	s.subnet = dockertest.NewSubnet(t)
-	var err error
+	listen, err := proc.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(listen)
+	if m.https() {
+		s.certificate = newCertificate(scratch(t))
+		s.certificate.issue(t, "*.example.com")
+		s.web = transport(s.certificate.roots)
+		t.Cleanup(s.web.CloseIdleConnections)
+	}
 	for _, kv := range settings {
 		if host, ok := strings.CutPrefix(kv, "DOCKER_HOST="); ok {
 			if s.docker, err = client.New(client.WithHost(host)); err != nil {
@@ -80,7 +118,8 @@ func startIn(t *testing.T, binary, home string, settings ...string) *server {
 			}
 		}
 	}
-	if s.Server, err = proc.New(proc.Options{Binary: binary, DataDir: s.home, Env: append([]string{"CODEHUB_DEFAULT_IMAGE=" + env.testImage, s.subnet.Setting()}, settings...)}); err != nil {
+	all := slices.Concat([]string{"CODEHUB_DEFAULT_IMAGE=" + env.testImage, "CODEHUB_BALLAST=1m", s.subnet.Setting()}, m.settings(port, s.certificate), settings)
+	if s.Server, err = proc.New(proc.Options{Binary: binary, DataDir: s.home, Listen: listen, URL: strings.Replace(m.main, "PORT", port, 1), Client: &http.Client{Transport: s.web}, Env: all}); err != nil {
 		t.Fatal(err)
 	}
 	cleanup(t, func() {
@@ -114,7 +153,7 @@ func database(t *testing.T) string {
 // startQuick starts a server on a database from database.
 func startQuick(t *testing.T, settings ...string) *server {
 	t.Helper()
-	return start(t, append(settings, "CODEHUB_DATABASE_URL="+database(t))...)
+	return startModeQuick(t, ownOrigins, settings...)
 }
 
 // restart starts the server after it was killed or stopped.
@@ -129,7 +168,8 @@ func (s *server) restart() {
 
 func (s *server) login() {
 	s.Helper()
-	c, _, err := codehub.Login(s.Context(), s.URL, api.Login{Username: "admin", Password: proc.AdminPassword})
+	web := codehub.WithHTTPClient(&http.Client{Transport: s.web})
+	c, _, err := codehub.Login(s.Context(), s.URL, api.Login{Username: "admin", Password: proc.AdminPassword}, web)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -138,7 +178,7 @@ func (s *server) login() {
 		s.Fatal(err)
 	}
 	s.token = tok.Token
-	if s.api, err = codehub.New(s.URL, tok.Token); err != nil {
+	if s.api, err = codehub.New(s.URL, tok.Token, web); err != nil {
 		s.Fatal(err)
 	}
 }
@@ -259,7 +299,7 @@ func (s *server) ide(method, id, path string, body string) (int, string) {
 		s.Fatal(err)
 	}
 	req.Header.Set(api.TokenHeader, s.token)
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := s.web.RoundTrip(req)
 	if err != nil {
 		return 0, err.Error()
 	}

@@ -19,7 +19,7 @@ func TestPageWarnsBeforeIdleStop(t *testing.T) {
 	s.awaitPhase(id, "RUNNING")
 	b := newBrowser(t)
 	b.login(s.URL, proc.AdminPassword)
-	b.do("open a page without workspaces", chromedp.Navigate(s.URL+"/settings/tokens"), chromedp.WaitVisible("#new-token"), until(`window.notReloaded = true`))
+	b.do("open a page without workspaces", navigate(s.URL+"/settings/tokens"), chromedp.WaitVisible("#new-token"), until(`window.notReloaded = true`))
 	stay := fmt.Sprintf(`document.getElementById('stay-%s')`, id)
 	b.do("see the warning", until(stay+` !== null`), until(`document.getElementById('ending-announcer').textContent.includes('alpha')`))
 	b.screenshot("about-to-stop")
@@ -33,7 +33,7 @@ func TestPageWarnsBeforeIdleStop(t *testing.T) {
 	}
 	b.do("see the warning disappear", until(stay+` === null && window.notReloaded`))
 
-	b.do("open the workspace's page", chromedp.Navigate(s.URL+"/workspaces/"+id), chromedp.WaitVisible("#"+cssID(id+"-keep-awake")))
+	b.do("open the workspace's page", navigate(s.URL+"/workspaces/"+id), chromedp.WaitVisible("#"+cssID(id+"-keep-awake")))
 	b.do("keep it awake", chromedp.Click("#"+cssID(id+"-keep-awake")), chromedp.WaitVisible("dialog[open]"),
 		chromedp.Click("#dialog-form button[type=submit]"), until(`document.querySelector('#panel .life').textContent.includes('kept awake for another')`))
 	b.screenshot("kept-awake")

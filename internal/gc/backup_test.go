@@ -11,6 +11,7 @@ import (
 	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/mark"
+	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
@@ -97,7 +98,7 @@ func TestRestoredDatabaseRemovesNoNewerArchive(t *testing.T) {
 			if !w.there()[key] {
 				t.Errorf("%s has lost the archive of today", id)
 			}
-			list, err := w.DB.Archives(t.Context(), w.user, id)
+			list, _, err := w.DB.Archives(t.Context(), w.user, id, postgres.Page{})
 			check(t, err)
 			if len(list) == 0 || list[0].Key != key {
 				t.Errorf("what %s has today is not offered first: %+v", id, list)
@@ -321,7 +322,7 @@ func TestRestoreBetweenCollectionsKeepsArchives(t *testing.T) {
 	w.days()
 	wantItem(t, w.collect(gc.Options{}), making, gc.Keep, "was restored")
 	w.wantThere(old, making)
-	list, err := w.DB.Archives(t.Context(), w.user, id)
+	list, _, err := w.DB.Archives(t.Context(), w.user, id, postgres.Page{})
 	if err != nil || len(list) != 2 || list[0].Key != making {
 		t.Errorf("%+v, %v", list, err)
 	}

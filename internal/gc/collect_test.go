@@ -160,7 +160,7 @@ func TestCollectUnfinishedUploads(t *testing.T) {
 		wantItem(t, r, nothing, gc.Wait, "unfinished")
 		wantItem(t, r, making, gc.Keep, "being created")
 		// Until it goes it can be recovered from.
-		list, err := w.DB.Archives(t.Context(), w.user, id)
+		list, _, err := w.DB.Archives(t.Context(), w.user, id, postgres.Page{})
 		check(t, err)
 		if len(list) != 2 || list[0].Key != whole || list[0].Digest == "" || list[0].Size == 0 || list[0].Entries != 2 || list[1].Key != current {
 			t.Errorf("%+v", list)

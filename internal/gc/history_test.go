@@ -14,6 +14,7 @@ import (
 	"codehub/internal/gc"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/mark"
+	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
@@ -254,7 +255,7 @@ func (h *history) recover(id workspace.ID, r row, name string) {
 
 // best is what is offered with the newest content.
 func (h *history) best(id workspace.ID) (best *workspace.Archive) {
-	list, err := h.DB.Archives(h.Context(), h.user, id)
+	list, _, err := h.DB.Archives(h.Context(), h.user, id, postgres.Page{})
 	check(h, err)
 	for _, a := range list {
 		if best == nil || h.content[a.Key] > h.content[best.Key] {

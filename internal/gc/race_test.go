@@ -290,7 +290,7 @@ func TestConcurrentCollectionsKeepNamedArchives(t *testing.T) {
 				done[1].Add(1)
 				// Its archive turns out to be lost, and it is recovered from any other.
 				w.Exec(`UPDATE workspaces SET operation = 'NONE', op_id = NULL, phase = 'ERROR', error_reason = 'DataLost', home_ctx = '{"state": "absent"}' WHERE id = $1`, id)
-				list, err := w.DB.Archives(ctx, w.user, id)
+				list, _, err := w.DB.Archives(ctx, w.user, id, postgres.Page{})
 				if bad(err) {
 					t.Error(err)
 					return

@@ -32,7 +32,7 @@ func TestFoundArchiveIsKept(t *testing.T) {
 			t.Errorf("%d are on record after a look", n)
 		}
 		wantItem(t, w.collect(gc.Options{}), found, gc.Found, "")
-		list, err := w.DB.Archives(t.Context(), w.user, id)
+		list, _, err := w.DB.Archives(t.Context(), w.user, id, postgres.Page{})
 		check(t, err)
 		if len(list) != 2 || list[0].Key != found || !list[0].Found || list[0].Digest == "" || list[0].Entries != 2 || list[1].Found {
 			t.Errorf("%+v", list)

@@ -5,6 +5,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/auth"
+	"codehub/internal/inbound"
 	"codehub/internal/workspace"
 )
 
@@ -17,18 +18,24 @@ func (s *server) adminStatus(w http.ResponseWriter, r *http.Request, id auth.Ide
 }
 
 func (s *server) listOrphans(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	orphans, err := s.cfg.Admin.Orphans(r.Context(), id.Caller)
+	page, err := parsePage(r.URL.Query())
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, api.OrphanList{Orphans: orphans})
+	orphans, err := s.cfg.Admin.Orphans(r.Context(), id.Caller, page)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, orphans)
 }
 
 func (s *server) restorePlan(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	if s.cfg.Restore == nil {
 		return noRestore()
 	}
+	restore := inbound.Lift(w, r) // it lists the whole bucket
 	plan, err := s.cfg.Restore.RestorePlan(r.Context(), id.Caller)
+	restore()
 	if err != nil {
 		return err
 	}
@@ -43,7 +50,9 @@ func (s *server) applyRestore(w http.ResponseWriter, r *http.Request, id auth.Id
 	if err := s.decode(w, r, &in); err != nil {
 		return err
 	}
+	restore := inbound.Lift(w, r) // it lists the whole bucket
 	done, err := s.cfg.Restore.ApplyRestore(r.Context(), id.Caller, in)
+	restore()
 	if err != nil {
 		return err
 	}
@@ -55,7 +64,11 @@ func noRestore() error {
 }
 
 func (s *server) listAccounts(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	list, err := s.cfg.Admin.Accounts(r.Context(), id.Caller, r.URL.Query().Get("cursor"))
+	page, err := parsePage(r.URL.Query())
+	if err != nil {
+		return err
+	}
+	list, err := s.cfg.Admin.Accounts(r.Context(), id.Caller, page)
 	if err != nil {
 		return err
 	}
@@ -101,7 +114,7 @@ func (s *server) changePassword(w http.ResponseWriter, r *http.Request, id auth.
 	case in.New == "":
 		return fieldError("new", "is required.")
 	}
-	session, err := s.cfg.Auth.ChangePassword(r.Context(), id.Caller, in.Current, in.New, r.UserAgent())
+	session, err := s.cfg.Auth.ChangePassword(r.Context(), id.Caller, in.Current, in.New, auth.ClientOf(r))
 	if workspace.CodeOf(err) == workspace.CodeBadCredentials {
 		// Not 401: the caller is logged in, and stays so.
 		return workspace.Errorf(workspace.CodeForbidden, "The current password is incorrect.")

@@ -123,7 +123,7 @@ func TestChangePassword(t *testing.T) {
 		t.Error("a token was given a session")
 	}
 	e.want(401, "unauthenticated", "GET", "/session", "", header(api.TokenHeader, secret))
-	ann, err := e.Auth.Login(t.Context(), "ann", next, "test")
+	ann, err := e.Auth.Login(t.Context(), "ann", next, auth.Client{UserAgent: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,14 +7,13 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
 	"codehub/api"
 	"codehub/internal/archive/store"
 	"codehub/internal/auth"
-	"codehub/internal/lifecycle"
+	"codehub/internal/inbound"
 	"codehub/internal/view"
 	"codehub/internal/workspace"
 )
@@ -28,15 +27,21 @@ type Archives interface {
 }
 
 func (s *server) listArchives(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
+	page, err := parsePage(r.URL.Query())
+	if err != nil {
+		return err
+	}
 	ws, err := s.find(r, id)
 	if err != nil {
 		return err
 	}
-	list, err := s.cfg.Store.Archives(r.Context(), id.Caller, ws.ID)
+	list, next, err := s.cfg.Store.Archives(r.Context(), id.Caller, ws.ID, page)
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, view.Archives(ws, list))
+	out := view.Archives(ws, list)
+	out.NextCursor = next
+	return writeJSON(w, http.StatusOK, out)
 }
 
 // maxDownloads bounds how many archives one user downloads at once: each holds
@@ -61,6 +66,7 @@ func (s *server) downloadArchive(w http.ResponseWriter, r *http.Request, id auth
 	defer s.downloading.remove(id.Caller.UserID)
 	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
 	defer stop()
+	defer inbound.Stream(w, r)()
 	asked, cancel := context.WithTimeout(ctx, s.cfg.ReadWithin)
 	found, err := s.cfg.Archives.Stat(asked, a.Key)
 	cancel()
@@ -83,15 +89,7 @@ func (s *server) archiveOf(r *http.Request, id auth.Identity, ws workspace.Works
 	case opID == "":
 		return workspace.Archive{Key: ws.ArchiveKey, Digest: ws.ArchiveDigest, Size: ws.ArchiveSize}, nil
 	}
-	list, err := s.cfg.Store.Archives(r.Context(), id.Caller, ws.ID)
-	if err != nil {
-		return workspace.Archive{}, err
-	}
-	i := slices.IndexFunc(list, func(a workspace.Archive) bool { return a.OpID == opID })
-	if i < 0 {
-		return workspace.Archive{}, lifecycle.NoSuchArchive()
-	}
-	return list[i], nil
+	return s.cfg.Store.Archive(r.Context(), id.Caller, ws.ID, opID)
 }
 
 // describeArchive sets the headers of a download. An object of another size than was
@@ -197,5 +195,7 @@ func (a *lateAnswer) Write(b []byte) (int, error) {
 	a.begin()
 	// A server without a network connection sets no deadline.
 	_ = a.rc.SetWriteDeadline(time.Now().Add(a.within))
-	return a.w.Write(b)
+	n, err := a.w.Write(b)
+	_ = a.rc.SetWriteDeadline(time.Time{}) // HTTP/2 resets a stream at its deadline, also while the bucket is being read
+	return n, err
 }

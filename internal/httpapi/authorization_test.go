@@ -9,6 +9,7 @@ import (
 
 	"codehub/api"
 	"codehub/internal/auth"
+	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
@@ -74,12 +75,12 @@ func TestAuthorization(t *testing.T) {
 	goneToken := token(gone, 0)
 	e.Change(`UPDATE users SET disabled = true WHERE username = 'bob'`)
 	target := e.workspace(e.ann, "target")
-	annsToken, err := e.Auth.Tokens(ctx, e.ann.Caller)
+	annsToken, _, err := e.Auth.Tokens(ctx, e.ann.Caller, postgres.Page{})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	annsSessions, err := e.Auth.Sessions(ctx, e.ann.Caller)
+	annsSessions, _, err := e.Auth.Sessions(ctx, e.ann.Caller, postgres.Page{})
 	if err != nil || len(annsSessions) == 0 {
 		t.Fatal(annsSessions, err)
 	}
@@ -178,7 +179,7 @@ func TestCrossOrigin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokens, err := e.Auth.Tokens(t.Context(), e.ann.Caller)
+	tokens, _, err := e.Auth.Tokens(t.Context(), e.ann.Caller, postgres.Page{})
 	if err != nil {
 		t.Fatal(err)
 	}

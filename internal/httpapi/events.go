@@ -13,6 +13,7 @@ import (
 	"codehub/internal/accesslog"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
+	"codehub/internal/inbound"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -37,6 +38,7 @@ func (s *server) events(w http.ResponseWriter, r *http.Request, id auth.Identity
 	if r.Method == http.MethodHead {
 		return nil
 	}
+	defer inbound.Stream(w, r)()
 	if err := st.run(ctx, sub); ctx.Err() == nil && !errors.Is(err, bus.ErrTooSlow) {
 		return errors.Join(errStarted, err)
 	}
@@ -196,5 +198,9 @@ func (st *stream) flush() error {
 		return nil
 	}
 	st.unsent = false
-	return st.rc.Flush()
+	if err := st.rc.Flush(); err != nil {
+		return err
+	}
+	// HTTP/2 resets a stream at its deadline, even if nothing is being written.
+	return st.rc.SetWriteDeadline(time.Time{})
 }

@@ -86,7 +86,7 @@ func (e *env) join(name string) person {
 // enter makes another session of a user.
 func (e *env) enter(name string) person {
 	e.t.Helper()
-	s, err := e.Auth.Login(e.t.Context(), name, password, "test")
+	s, err := e.Auth.Login(e.t.Context(), name, password, auth.Client{UserAgent: "test"})
 	if err != nil {
 		e.t.Fatal(err)
 	}

@@ -80,6 +80,9 @@ type route struct {
 	query        []string // the parameters that it knows
 }
 
+// pageParams are the parameters of a list.
+var pageParams = []string{"limit", "cursor"}
+
 // routes is the whole API.
 func (s *server) routes() []route {
 	const open, private = true, false
@@ -89,21 +92,21 @@ func (s *server) routes() []route {
 		{"POST", "/login", open, s.login, nil},
 		{"POST", "/logout", private, s.logout, nil},
 		{"GET", "/session", private, s.session, nil},
-		{"GET", "/sessions", private, s.listSessions, nil},
+		{"GET", "/sessions", private, s.listSessions, pageParams},
 		{"DELETE", "/sessions", private, s.endOtherSessions, nil},
 		{"DELETE", "/sessions/{id}", private, s.endSession, nil},
 		{"GET", "/users/me", private, s.me, nil},
 		{"POST", "/users/me/password", private, s.changePassword, nil},
 
 		{"GET", "/admin/status", private, s.adminStatus, nil},
-		{"GET", "/admin/orphans", private, s.listOrphans, nil},
+		{"GET", "/admin/orphans", private, s.listOrphans, pageParams},
 		{"GET", "/admin/restore", private, s.restorePlan, nil},
 		{"POST", "/admin/restore", private, s.applyRestore, nil},
-		{"GET", "/users", private, s.listAccounts, []string{"cursor"}},
+		{"GET", "/users", private, s.listAccounts, pageParams},
 		{"POST", "/users", private, s.createAccount, nil},
 		{"PATCH", "/users/{id}", private, s.patchAccount, nil},
 
-		{"GET", "/tokens", private, s.listTokens, nil},
+		{"GET", "/tokens", private, s.listTokens, pageParams},
 		{"POST", "/tokens", private, s.createToken, nil},
 		{"DELETE", "/tokens/{id}", private, s.deleteToken, nil},
 
@@ -119,7 +122,7 @@ func (s *server) routes() []route {
 		{"POST", "/workspaces/{id}/restart", private, s.intent(http.StatusAccepted, Store.Restart), nil},
 		{"POST", "/workspaces/{id}/stop", private, s.stopWorkspace, []string{"force"}},
 		{"GET", "/workspaces/{id}/archive", private, s.downloadArchive, []string{"archive_op_id"}},
-		{"GET", "/workspaces/{id}/archives", private, s.listArchives, nil},
+		{"GET", "/workspaces/{id}/archives", private, s.listArchives, pageParams},
 		{"GET", "/workspaces/{id}/logs", private, s.workspaceLogs, []string{"follow", "tail"}},
 
 		{"GET", "/events", private, s.events, nil},

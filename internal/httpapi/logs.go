@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"codehub/internal/auth"
+	"codehub/internal/inbound"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -42,6 +43,7 @@ func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.I
 	}
 	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
 	defer stop()
+	defer inbound.Stream(w, r)()
 	out := &textStream{w: w, rc: http.NewResponseController(w), within: s.cfg.WriteWithin, head: r.Method == http.MethodHead}
 	err = s.cfg.Logs.Logs(ctx, ws.ID, tail, follow, out)
 	switch {
@@ -123,6 +125,9 @@ func (t *textStream) Write(b []byte) (int, error) {
 	n, err := t.w.Write(b)
 	if err == nil {
 		err = t.rc.Flush()
+	}
+	if err == nil {
+		err = t.rc.SetWriteDeadline(time.Time{}) // HTTP/2 resets a stream at its deadline
 	}
 	return n, err
 }

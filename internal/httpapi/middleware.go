@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"codehub/internal/accesslog"
+	"codehub/internal/front"
 	"codehub/internal/workspace"
 )
 
@@ -24,6 +25,10 @@ func Outer(log *slog.Logger, m *Metrics, next http.Handler) http.Handler {
 		r = r.WithContext(accesslog.With(r.Context(), e))
 		rec := &recorder{ResponseWriter: w}
 		w.Header().Set("X-Request-Id", e.ID)
+		if r.ProtoMajor == 1 && len(r.Header["Upgrade"]) > 0 {
+			// inbound.Strict checks nothing after such a request.
+			w.Header().Set("Connection", "close")
+		}
 		done := m.begin()
 		defer func() {
 			v := recover()
@@ -57,12 +62,19 @@ func logAccess(log *slog.Logger, r *http.Request, e *accesslog.Request, rec *rec
 	if !log.Enabled(r.Context(), level) {
 		return
 	}
-	host, _, _ := net.SplitHostPort(r.RemoteAddr)
 	// The path without its query, which may hold secrets.
-	log.LogAttrs(r.Context(), level, "request",
+	attrs := []slog.Attr{
 		slog.String("request_id", e.ID), slog.String("method", bounded(r.Method)), slog.String("path", bounded(r.URL.Path)),
 		slog.String("route", e.Route), slog.Int("status", rec.status), slog.Int64("bytes", rec.bytes),
-		slog.Duration("took", took), slog.String("remote", host), slog.String("user", e.User))
+		slog.Duration("took", took), slog.String("remote", front.Address(r).String()), slog.String("user", e.User),
+	}
+	if e.Workspace != "" {
+		attrs = append(attrs, slog.String("workspace", e.Workspace))
+	}
+	if e.Port != 0 {
+		attrs = append(attrs, slog.Int("port", e.Port))
+	}
+	log.LogAttrs(r.Context(), level, "request", attrs...)
 }
 
 // bounded makes text from a client fit for a log line.
@@ -118,6 +130,7 @@ func (r *recorder) Flush() { _ = http.NewResponseController(r.ResponseWriter).Fl
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c, rw, err := http.NewResponseController(r.ResponseWriter).Hijack()
 	if err == nil {
+		r.Header().Del("Connection")
 		r.hijacked = true
 		if r.status == 0 {
 			r.status = http.StatusSwitchingProtocols

@@ -121,6 +121,9 @@ func TestOuter(t *testing.T) {
 		accesslog.Quiet(r.Context())
 		accesslog.SetRoute(r.Context(), "quiet")
 	})
+	mux.HandleFunc("/workspace", func(_ http.ResponseWriter, r *http.Request) {
+		accesslog.SetWorkspace(r.Context(), "the-workspace", 3000)
+	})
 	mux.Handle("/metrics", m.Handler())
 	srv := httptest.NewUnstartedServer(Outer(slog.New(slog.NewTextHandler(log, nil)), m, mux))
 	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
@@ -147,6 +150,12 @@ func TestOuter(t *testing.T) {
 	}
 	if a := e.do("GET", "/hijack", ""); a.status != 204 {
 		t.Errorf("hijacked: %d", a.status)
+	}
+	if strings.Contains(log.String(), "workspace=") || strings.Contains(log.String(), "port=") {
+		t.Error("a request that names no workspace has one in the log")
+	}
+	if e.do("GET", "/workspace", ""); !strings.Contains(log.String(), "workspace=the-workspace port=3000") {
+		t.Errorf("the workspace is not in the log: %s", log)
 	}
 	e.do("GET", "/quiet", "")
 	if strings.Contains(log.String(), "/quiet") {
@@ -220,7 +229,7 @@ func TestReadyzTellsWhatIsAdvisory(t *testing.T) {
 	}, nil, func() map[string]api.Breaker {
 		return map[string]api.Breaker{"engine": {State: api.BreakerOpen, Error: "a secret address"}}
 	}).ServeHTTP(rec, httptest.NewRequest("GET", "/readyz", nil))
-	if want := `{"status":"ok","checks":{"database":"ok","docker":"failed"},"breakers":{"engine":"open"}}`; rec.Code != 200 || strings.TrimSpace(rec.Body.String()) != want {
+	if want := `{"status":"degraded","checks":{"database":"ok","docker":"failed"},"breakers":{"engine":"open"}}`; rec.Code != 200 || strings.TrimSpace(rec.Body.String()) != want {
 		t.Errorf("%d %s, want 200 %s", rec.Code, rec.Body, want)
 	}
 }
@@ -235,7 +244,7 @@ func TestReadyzListsConditions(t *testing.T) {
 		{Name: "redis", Advisory: true, Run: func(context.Context) error { return errors.New("not yet subscribed") }},
 		{Name: "disk", Advisory: true, Run: func(context.Context) error { return nil }},
 	}, conditions, nil).ServeHTTP(rec, httptest.NewRequest("GET", "/readyz", nil))
-	if want := `{"status":"ok","checks":{"disk":"failed","redis":"failed","wall":"ok"}}`; rec.Code != 200 || strings.TrimSpace(rec.Body.String()) != want {
+	if want := `{"status":"degraded","checks":{"disk":"failed","redis":"failed","wall":"ok"}}`; rec.Code != 200 || strings.TrimSpace(rec.Body.String()) != want {
 		t.Errorf("%d %s, want 200 %s", rec.Code, rec.Body, want)
 	}
 }

@@ -43,7 +43,8 @@ const readyWithin = 3 * time.Second
 
 var errNoAnswer = errors.New("no answer in time")
 
-// Readyz answers 200 if every check that is not advisory passes, else 503. It has
+// Readyz answers 200 if every check that is not advisory passes, else 503. The status in
+// the body is ok, degraded (an advisory check or a condition fails) or failed. It has
 // the results of checks and conditions and the states of circuit breakers, and no
 // errors: they may name addresses. Conditions are advisory. conditions and breakers
 // may be nil.
@@ -60,6 +61,7 @@ func Readyz(log *slog.Logger, checks []Check, conditions *health.Monitor, breake
 			Checks   map[string]string `json:"checks"`
 			Breakers map[string]string `json:"breakers,omitempty"`
 		}{"ok", map[string]string{}, map[string]string{}}
+		degraded := false
 		if breakers != nil {
 			for name, b := range breakers() {
 				body.Breakers[name] = b.State
@@ -68,6 +70,7 @@ func Readyz(log *slog.Logger, checks []Check, conditions *health.Monitor, breake
 		if conditions != nil {
 			for _, s := range conditions.States() {
 				body.Checks[s.Name] = map[bool]string{true: "ok", false: "failed"}[s.Error == ""]
+				degraded = degraded || s.Error != ""
 			}
 		}
 		status := http.StatusOK
@@ -78,11 +81,15 @@ func Readyz(log *slog.Logger, checks []Check, conditions *health.Monitor, breake
 			if errs[i] != nil {
 				body.Checks[c.Name] = "failed"
 				if c.Advisory {
+					degraded = true
 					continue
 				}
 				body.Status, status = "failed", http.StatusServiceUnavailable
 				log.WarnContext(r.Context(), "not ready", "check", c.Name, "err", errs[i])
 			}
+		}
+		if degraded && body.Status == "ok" {
+			body.Status = "degraded"
 		}
 		_ = writeJSON(w, status, body)
 	})

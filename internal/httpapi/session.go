@@ -17,7 +17,7 @@ func (s *server) login(w http.ResponseWriter, r *http.Request, _ auth.Identity) 
 	if err := s.decode(w, r, &in); err != nil {
 		return err
 	}
-	session, err := s.cfg.Auth.Login(r.Context(), in.Username, in.Password, r.UserAgent())
+	session, err := s.cfg.Auth.Login(r.Context(), in.Username, in.Password, auth.ClientOf(r))
 	if err != nil {
 		return err
 	}
@@ -56,14 +56,18 @@ func userView(c workspace.Caller, created time.Time) api.User {
 }
 
 func (s *server) listSessions(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	list, err := s.cfg.Auth.Sessions(r.Context(), id.Caller)
+	page, err := parsePage(r.URL.Query())
 	if err != nil {
 		return err
 	}
-	out := api.SessionList{Sessions: make([]api.OpenSession, len(list))}
+	list, next, err := s.cfg.Auth.Sessions(r.Context(), id.Caller, page)
+	if err != nil {
+		return err
+	}
+	out := api.SessionList{Sessions: make([]api.OpenSession, len(list)), NextCursor: next}
 	for i, o := range list {
 		out.Sessions[i] = api.OpenSession{
-			ID: o.ID, UserAgent: o.UserAgent, Current: o.Current,
+			ID: o.ID, UserAgent: o.UserAgent, Address: o.Address, Current: o.Current,
 			CreatedAt: o.CreatedAt.UTC(), ExpiresAt: o.ExpiresAt.UTC(), LastUsedAt: o.LastUsedAt,
 		}
 	}
@@ -110,11 +114,15 @@ func (s *server) createToken(w http.ResponseWriter, r *http.Request, id auth.Ide
 }
 
 func (s *server) listTokens(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
-	tokens, err := s.cfg.Auth.Tokens(r.Context(), id.Caller)
+	page, err := parsePage(r.URL.Query())
 	if err != nil {
 		return err
 	}
-	out := api.TokenList{Tokens: make([]api.Token, 0, len(tokens))}
+	tokens, next, err := s.cfg.Auth.Tokens(r.Context(), id.Caller, page)
+	if err != nil {
+		return err
+	}
+	out := api.TokenList{Tokens: make([]api.Token, 0, len(tokens)), NextCursor: next}
 	for _, t := range tokens {
 		out.Tokens = append(out.Tokens, tokenView(t))
 	}

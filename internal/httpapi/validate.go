@@ -45,6 +45,8 @@ func checkLine(field, s string, most int, required bool) (string, error) {
 	switch {
 	case required && s == "":
 		return "", fieldError(field, "is required.")
+	case required && !workspace.Visible(s):
+		return "", fieldError(field, "must contain a visible character.")
 	case utf8.RuneCountInString(s) > most:
 		return "", fieldError(field, fmt.Sprintf("is too long: at most %d characters.", most))
 	case strings.ContainsFunc(s, unprintable):

@@ -16,12 +16,12 @@ import (
 	"codehub/internal/workspace"
 )
 
-// Sizes of a page of GET /workspaces.
+// Sizes of the page of a list.
 const (
 	defaultPage = postgres.DefaultList
 	maxPage     = postgres.MaxList
 	maxQuery    = 255 // characters of ?q=
-	maxCursor   = 512
+	maxCursor   = 4096
 )
 
 func (s *server) listWorkspaces(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
@@ -41,26 +41,37 @@ func (s *server) listWorkspaces(w http.ResponseWriter, r *http.Request, id auth.
 }
 
 func parseFilter(q url.Values) (postgres.Filter, error) {
-	f := postgres.Filter{Limit: defaultPage, Query: q.Get("q"), Phase: workspace.Phase(q.Get("phase")), Cursor: q.Get("cursor")}
+	f := postgres.Filter{Query: q.Get("q"), Phase: workspace.Phase(q.Get("phase"))}
 	if !utf8.ValidString(f.Query) || utf8.RuneCountInString(f.Query) > maxQuery || slices.ContainsFunc([]rune(f.Query), unprintable) {
 		return f, fieldError("q", "must be at most 255 characters without control characters.")
 	}
 	if f.Phase != "" && !slices.Contains(workspace.Phases(), f.Phase) {
 		return f, fieldError("phase", "is not a phase.")
 	}
-	if len(f.Cursor) > maxCursor {
-		return f, fieldError("cursor", "is not one that this call gave out.")
+	page, err := parsePage(q)
+	if err != nil {
+		return f, err
 	}
-	var err error
+	f.Limit, f.Cursor = page.Limit, page.Cursor
 	if f.Deleted, err = boolParam(q, "deleted"); err != nil {
 		return f, err
 	}
+	return f, nil
+}
+
+// parsePage reads the parameters of a list.
+func parsePage(q url.Values) (postgres.Page, error) {
+	p := postgres.Page{Limit: defaultPage, Cursor: q.Get("cursor")}
+	if len(p.Cursor) > maxCursor {
+		return p, fieldError("cursor", "is not one that this call gave out.")
+	}
 	if v := q.Get("limit"); v != "" {
-		if f.Limit, err = strconv.Atoi(v); err != nil || f.Limit < 1 || f.Limit > maxPage {
-			return f, fieldError("limit", fmt.Sprintf("must be between 1 and %d.", maxPage))
+		var err error
+		if p.Limit, err = strconv.Atoi(v); err != nil || p.Limit < 1 || p.Limit > maxPage {
+			return p, fieldError("limit", fmt.Sprintf("must be between 1 and %d.", maxPage))
 		}
 	}
-	return f, nil
+	return p, nil
 }
 
 // checkParams refuses query parameters that the call does not know, or more

@@ -32,3 +32,32 @@ func TestValid(t *testing.T) {
 		}
 	}
 }
+
+func TestPinnedSameBuiltHere(t *testing.T) {
+	t.Parallel()
+	digest := "@sha256:" + strings.Repeat("0a", 32)
+	for s, want := range map[string]bool{
+		"a": false, "a:1": false, "a" + digest: true, "registry.example.com/a:1" + digest: true, "a b" + digest: false, "": false,
+	} {
+		if got := imageref.Pinned(s); got != want {
+			t.Errorf("Pinned(%q) = %v", s, got)
+		}
+	}
+	const image = "codehub/workspace:latest"
+	for s, want := range map[string]bool{
+		"codehub/workspace": true, "docker.io/codehub/workspace": true, "index.docker.io/codehub/workspace:latest": true,
+		"codehub/workspace:1": false, "registry.example.com/codehub/workspace": false, image + digest: false, "": false,
+	} {
+		if got := imageref.Same(image, s); got != want {
+			t.Errorf("Same(%q, %q) = %v", image, s, got)
+		}
+	}
+	for s, want := range map[string]bool{
+		"codehub/workspace": true, "docker.io/codehub/any:1": true, "index.docker.io/codehub/any": true,
+		"codehub": false, "codehubs/workspace": false, "registry.example.com/codehub/workspace": false, "localhost/codehub/workspace": false, "": false,
+	} {
+		if got := imageref.BuiltHere(s); got != want {
+			t.Errorf("BuiltHere(%q) = %v", s, got)
+		}
+	}
+}

@@ -38,7 +38,7 @@ func TestResetPassword(t *testing.T) {
 		t.Fatal(err)
 	}
 	session := make([]byte, 32)
-	if err := db.CreateSession(ctx, session, u.ID, "", time.Now().Add(time.Hour), ""); err != nil {
+	if err := db.CreateSession(ctx, session, u.ID, "", time.Now().Add(time.Hour), postgres.Client{}); err != nil {
 		t.Fatal(err)
 	}
 	yes := true

@@ -12,9 +12,6 @@ import (
 	"codehub/internal/workspace"
 )
 
-// accountPage is the number of users in one page of a list.
-const accountPage = 100
-
 const accountColumns = `u.id, u.username, u.admin, u.disabled, u.max_running,
 	CASE WHEN u.locked_until > now() THEN u.locked_until END, u.created_at,
 	(SELECT count(*) FROM workspaces w WHERE w.holds_slot AND w.owner_user_id = u.id),
@@ -96,18 +93,18 @@ func notAdmin() error {
 }
 
 // Accounts lists the users by name, one page at a time. Only administrators may call it.
-func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, cursor string) (AccountList, error) {
+func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, page Page) (AccountList, error) {
 	if err := db.administers(ctx, caller); err != nil {
 		return AccountList{}, err
 	}
-	after, err := base64.RawURLEncoding.DecodeString(cursor)
+	after, err := base64.RawURLEncoding.DecodeString(page.Cursor)
 	if err != nil || !utf8.Valid(after) || strings.ContainsRune(string(after), 0) {
-		return AccountList{}, workspace.Errorf(workspace.CodeInvalid, "Invalid cursor.")
+		return AccountList{}, invalidCursor()
 	}
 	const verb = "list the users"
 	rows, err := db.pool.Query(ctx, `
 		SELECT `+accountColumns+` FROM users u
-		WHERE $1 = '' OR u.username_key COLLATE "C" > $1 ORDER BY u.username_key COLLATE "C" LIMIT $2`, string(after), accountPage+1)
+		WHERE $1 = '' OR u.username_key COLLATE "C" > $1 ORDER BY u.username_key COLLATE "C" LIMIT $2`, string(after), page.size()+1)
 	if err != nil {
 		return AccountList{}, failed(verb, err)
 	}
@@ -116,9 +113,9 @@ func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, cursor stri
 		return AccountList{}, failed(verb, err)
 	}
 	out := AccountList{Users: list}
-	if len(list) > accountPage {
-		out.Users = list[:accountPage]
-		out.NextCursor = base64.RawURLEncoding.EncodeToString([]byte(usernameKey(list[accountPage-1].Username)))
+	if n := page.size(); len(list) > n {
+		out.Users = list[:n]
+		out.NextCursor = base64.RawURLEncoding.EncodeToString([]byte(usernameKey(list[n-1].Username)))
 	}
 	return out, nil
 }

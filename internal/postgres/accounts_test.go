@@ -36,8 +36,8 @@ func TestAdministrationRequiresAdministrator(t *testing.T) {
 	} {
 		calls := map[string]func() error{
 			"status":  func() error { _, err := e.Overview(ctx, caller); return err },
-			"orphans": func() error { _, err := e.Orphans(ctx, caller); return err },
-			"list":    func() error { _, err := e.Accounts(ctx, caller, ""); return err },
+			"orphans": func() error { _, _, err := e.Orphans(ctx, caller, postgres.Page{}); return err },
+			"list":    func() error { _, err := e.Accounts(ctx, caller, postgres.Page{}); return err },
 			"read":    func() error { _, err := e.Account(ctx, caller, boss.UserID); return err },
 			"create": func() error {
 				_, err := e.CreateAccount(ctx, caller, postgres.User{Username: "new", PasswordHash: "x"})
@@ -54,7 +54,7 @@ func TestAdministrationRequiresAdministrator(t *testing.T) {
 			}
 		}
 	}
-	list, err := e.Accounts(ctx, boss, "")
+	list, err := e.Accounts(ctx, boss, postgres.Page{})
 	if err != nil || len(list.Users) != 2 || list.Users[1].Admin {
 		t.Errorf("%+v, %v", list, err)
 	}
@@ -103,7 +103,7 @@ func TestAccountPages(t *testing.T) {
 	seen := map[string]bool{}
 	last := ""
 	for cursor, pages := "", 0; ; pages++ {
-		list, err := e.Accounts(t.Context(), boss, cursor)
+		list, err := e.Accounts(t.Context(), boss, postgres.Page{Limit: 100, Cursor: cursor})
 		if err != nil {
 			t.Fatal(err)
 		}

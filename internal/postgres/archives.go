@@ -2,9 +2,12 @@ package postgres
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
+	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
 
@@ -20,23 +23,55 @@ func archiveTargets(a *workspace.Archive) []any {
 const recoverable = `deleting_at IS NULL AND (verified_at IS NOT NULL OR complete_at IS NOT NULL)`
 
 // Archives lists the archives that a workspace can be recovered from, newest first, including
-// the current one. It omits archives that were missing when the bucket was last listed.
-func (db *DB) Archives(ctx context.Context, caller workspace.Caller, id workspace.ID) ([]workspace.Archive, error) {
+// the current one, and returns the cursor of the next page, "" at the end. It omits archives
+// that were missing when the bucket was last listed.
+func (db *DB) Archives(ctx context.Context, caller workspace.Caller, id workspace.ID, page Page) (list []workspace.Archive, next string, err error) {
 	if _, err := db.Workspace(ctx, caller, id); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	const verb = "list archives"
-	rows, err := db.pool.Query(ctx, `
-		SELECT `+archiveColumns+` FROM archives
-		WHERE workspace_id = $1 AND missing_since IS NULL AND `+recoverable+`
-		ORDER BY created_at DESC, archive_op_id DESC`, id)
-	if err != nil {
-		return nil, failed(verb, err)
+	var q where
+	q.add(`workspace_id = ?`, id)
+	q.add(`missing_since IS NULL AND ` + recoverable)
+	if page.Cursor != "" {
+		p, err := parseCursor(page.Cursor)
+		if err != nil {
+			return nil, "", err
+		}
+		q.add(`(created_at, archive_op_id) < (?, ?)`, p.At, p.ID)
 	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a workspace.Archive, err error) {
+	rows, err := db.pool.Query(ctx, fmt.Sprintf(`SELECT %s FROM archives WHERE %s ORDER BY created_at DESC, archive_op_id DESC LIMIT %d`,
+		archiveColumns, strings.Join(q.parts, ` AND `), page.size()+1), q.args...)
+	if err != nil {
+		return nil, "", failed(verb, err)
+	}
+	list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (a workspace.Archive, err error) {
 		return a, row.Scan(archiveTargets(&a)...)
 	})
-	return list, failed(verb, err)
+	if err != nil {
+		return nil, "", failed(verb, err)
+	}
+	list, next = cutPage(list, page.size(), func(a workspace.Archive) place { return place{At: a.CreatedAt, ID: a.OpID} })
+	return list, next, nil
+}
+
+// Archive reads one of the archives that Archives lists. CodeArchiveNotFound.
+func (db *DB) Archive(ctx context.Context, caller workspace.Caller, id workspace.ID, opID string) (workspace.Archive, error) {
+	var a workspace.Archive
+	if _, err := db.Workspace(ctx, caller, id); err != nil {
+		return a, err
+	}
+	if !workspace.ValidID(opID) {
+		return a, lifecycle.NoSuchArchive()
+	}
+	err := db.pool.QueryRow(ctx, `
+		SELECT `+archiveColumns+` FROM archives
+		WHERE workspace_id = $1 AND archive_op_id = $2 AND missing_since IS NULL AND `+recoverable+`
+		ORDER BY created_at DESC LIMIT 1`, id, opID).Scan(archiveTargets(&a)...)
+	if missing(err) {
+		return a, lifecycle.NoSuchArchive()
+	}
+	return a, failed("read an archive", err)
 }
 
 // chooseArchive protects one of a workspace's archives, to recover from it; nil if there is

@@ -42,7 +42,7 @@ func TestArchives(t *testing.T) {
 	_, current := e.archive(w.ID, state{"verified_at": at, "created_at": ago(time.Hour)})
 	_, found := e.archive(w.ID, state{"origin": "found", "complete_at": at, "created_at": ago(2 * time.Hour)})
 
-	list := must(e.Archives(ctx, ann, w.ID))(t)
+	list := page(e.Archives(ctx, ann, w.ID, postgres.Page{}))(t)
 	want := []workspace.Archive{}
 	for _, a := range []struct {
 		opID    string
@@ -58,9 +58,24 @@ func TestArchives(t *testing.T) {
 	if d := cmp.Diff(want, list); d != "" {
 		t.Error(d)
 	}
-	_, err := e.Archives(ctx, eve, w.ID)
+	for size := range 4 {
+		paged := pages(t, size+1, func(p postgres.Page) ([]workspace.Archive, string, error) { return e.Archives(ctx, ann, w.ID, p) })
+		if d := cmp.Diff(want, paged); d != "" {
+			t.Errorf("in pages of %d: %s", size+1, d)
+		}
+	}
+	for _, a := range want {
+		if got := must(e.Archive(ctx, ann, w.ID, a.OpID))(t); got != a {
+			t.Errorf("archive %s: %+v", a.OpID, got)
+		}
+	}
+	_, err := e.Archive(ctx, ann, w.ID, uuid.NewString())
+	wantCode(t, err, workspace.CodeArchiveNotFound)
+	_, err = e.Archive(ctx, eve, w.ID, current)
 	wantCode(t, err, workspace.CodeForbidden)
-	_, err = e.Archives(ctx, ann, workspace.ID(uuid.NewString()))
+	_, _, err = e.Archives(ctx, eve, w.ID, postgres.Page{})
+	wantCode(t, err, workspace.CodeForbidden)
+	_, _, err = e.Archives(ctx, ann, workspace.ID(uuid.NewString()), postgres.Page{})
 	wantCode(t, err, workspace.CodeNotFound)
 }
 
@@ -74,7 +89,7 @@ func TestRequestRecoverArchive(t *testing.T) {
 	key, opID := e.archive(w.ID, state{"verified_at": time.Now(), "unprotected_since": time.Now()})
 
 	got := must(e.RequestRecoverArchive(ctx, ann, w.ID, opID))(t)
-	want := must(e.Archives(ctx, ann, w.ID))(t)[0]
+	want := page(e.Archives(ctx, ann, w.ID, postgres.Page{}))(t)[0]
 	if got.RecoverRequestedAt == nil || got.RecoverAction != workspace.RecoverArchive {
 		t.Errorf("%+v", got)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -47,4 +48,19 @@ func audit(ctx context.Context, tx pgx.Tx, caller workspace.Caller, action, targ
 		VALUES ($1, $2, $3, $4, $5, $6)`,
 		user, clean(caller.Username), nullable(caller.Token), action, clean(target), storableJSON(b))
 	return err
+}
+
+// AuditSettings is how long the audit log is kept, as codehub serve declares it.
+type AuditSettings struct {
+	Keep time.Duration `name:"audit-keep" env:"CODEHUB_AUDIT_KEEP" min:"0" max:"87600h" default:"8760h" help:"How long entries of the audit log are kept (0 = for ever)."`
+}
+
+// DeleteOldAudit removes the oldest entries of the audit log that are older than keep, at
+// most limit, and returns their number.
+func (db *DB) DeleteOldAudit(ctx context.Context, keep time.Duration, limit int) (int64, error) {
+	tag, err := db.pool.Exec(ctx, `
+		DELETE FROM audit_log WHERE id IN (
+			SELECT id FROM audit_log WHERE at < now() - make_interval(secs => $1) ORDER BY at, id LIMIT $2 FOR UPDATE SKIP LOCKED)`,
+		keep.Seconds(), limit)
+	return tag.RowsAffected(), failed("remove old audit entries", err)
 }

@@ -68,7 +68,12 @@ func (w *ClockWatch) Note(c Clock) (deviation time.Duration, set bool) {
 // no deletion.
 const LeaderGap = 10 * time.Minute
 
-const restartWaits = `UPDATE gc_state SET restored_at = clock_timestamp()`
+// restartWaits also sends a heartbeat, on the session that leads. The next leader compares its
+// clock with the last heartbeat; one from before the clock was set would not show that the clock
+// was set back to that time since.
+const restartWaits = `
+	WITH beat AS (UPDATE leader SET beat_at = clock_timestamp() WHERE pid = pg_backend_pid())
+	UPDATE gc_state SET restored_at = clock_timestamp()`
 
 // Clock returns the reading of the last Candidates.
 func (c *Controller) Clock() Clock {

@@ -84,3 +84,33 @@ func TestRestartWaitsTakesEffectAtOnce(t *testing.T) {
 		t.Errorf("orphans: %+v", list)
 	}
 }
+
+// The clock is set back a day, and then ahead again while no server leads. The next leader
+// sees the second change only if the last heartbeat is from between the two.
+func TestRestartWaitsSendsHeartbeat(t *testing.T) {
+	t.Parallel()
+	e := open(t, postgres.Options{})
+	conn := e.conn()
+	session := postgres.NewSession(conn)
+	for name, restart := range map[string]func() error{
+		"controller":         func() error { return postgres.NewController(session).RestartWaits(t.Context()) },
+		"garbage collection": func() error { return postgres.NewCollector(session).RestartWaits(t.Context()) },
+		"marks":              func() error { return postgres.NewMarks(session).RestartWaits(t.Context()) },
+	} {
+		e.exec(`DELETE FROM leader`)
+		e.exec(`INSERT INTO leader (replica_id, pid, backend_start, beat_at) VALUES (gen_random_uuid(), $1, now(), now() + interval '1 day')`, conn.PgConn().PID())
+		if err := restart(); err != nil {
+			t.Fatal(err)
+		}
+		if !query[bool](e, `SELECT beat_at <= clock_timestamp() FROM leader`) {
+			t.Errorf("%s: the heartbeat is from before the clock was set", name)
+		}
+		e.exec(`UPDATE leader SET pid = 0, beat_at = now() + interval '1 day'`) // another session leads
+		if err := restart(); err != nil {
+			t.Fatal(err)
+		}
+		if query[bool](e, `SELECT beat_at <= clock_timestamp() FROM leader`) {
+			t.Errorf("%s: a session that does not lead sent a heartbeat", name)
+		}
+	}
+}

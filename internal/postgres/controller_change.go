@@ -103,10 +103,3 @@ func sameTime(a, b *time.Time) bool {
 	}
 	return a.Truncate(time.Microsecond).Equal(b.Truncate(time.Microsecond))
 }
-
-func equal[T comparable](a, b *T) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return *a == *b
-}

@@ -16,10 +16,13 @@ type Options struct {
 	MaxConns int32 // of the pool; 0: 10
 }
 
-// Limits are the running limits; 0 means no limit.
+// Limits are the running limits, and what a user may have; 0 means no limit.
 type Limits struct {
 	PerUser int `name:"max-running-per-user" env:"CODEHUB_MAX_RUNNING_PER_USER,MAX_RUNNING_PER_USER" min:"0" max:"1000000" default:"2" help:"Running limit of each user (0 = no limit)."`
 	Global  int `name:"max-running-global" env:"CODEHUB_MAX_RUNNING_GLOBAL,MAX_RUNNING_GLOBAL" min:"0" max:"1000000" default:"100" help:"Running limit of all users together (0 = no limit)."`
+
+	Workspaces int `name:"max-workspaces-per-user" env:"CODEHUB_MAX_WORKSPACES_PER_USER" min:"0" max:"1000000" default:"100" help:"Workspaces of each user (0 = no limit)."`
+	Tokens     int `name:"max-tokens-per-user" env:"CODEHUB_MAX_TOKENS_PER_USER" min:"0" max:"1000000" default:"100" help:"API tokens of each user (0 = no limit)."`
 }
 
 // DB is the store of the API, the proxy and the dashboard. It is safe for concurrent use.

@@ -46,7 +46,13 @@ func (db *DB) CreateWorkspace(ctx context.Context, caller workspace.Caller, n Ne
 				return err
 			}
 		}
-		var err error
+		err := lockUser(ctx, tx, caller.UserID)
+		if err == nil {
+			err = db.checkWorkspaces(ctx, tx, caller.UserID)
+		}
+		if err != nil {
+			return err
+		}
 		if w, err = insertWorkspace(ctx, tx, caller, id, n); err != nil {
 			return err
 		}

@@ -148,6 +148,29 @@ func must[V any](v V, err error) func(t testing.TB) V {
 	}
 }
 
+// page returns the rows of a page of a list.
+func page[V any](v []V, _ string, err error) func(t testing.TB) []V { return must(v, err) }
+
+// pages reads a list page after page, and checks the pages' lengths.
+func pages[V any](t testing.TB, size int, read func(postgres.Page) ([]V, string, error)) []V {
+	t.Helper()
+	var all []V
+	for p := (postgres.Page{Limit: size}); ; {
+		list, next, err := read(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, list...)
+		if next == "" {
+			return all
+		}
+		if len(list) != size || len(all) > 10_000 {
+			t.Fatalf("a page of %d rows has %d, and is not the last of %d", size, len(list), len(all))
+		}
+		p.Cursor = next
+	}
+}
+
 func wantCode(t testing.TB, err error, code workspace.Code) {
 	t.Helper()
 	if workspace.CodeOf(err) != code || (code == "" && err != nil) {

@@ -28,19 +28,10 @@ type Filter struct {
 	Cursor string // of the previous page
 }
 
-// Bounds of a page's length.
-const (
-	DefaultList = 50
-	MaxList     = 200
-)
-
 // ListWorkspaces lists the caller's workspaces and returns the cursor of the next page, "" at
 // the end. System lists those of all users.
 func (db *DB) ListWorkspaces(ctx context.Context, caller workspace.Caller, f Filter) (list []workspace.Workspace, next string, err error) {
-	limit := DefaultList
-	if f.Limit > 0 {
-		limit = min(f.Limit, MaxList)
-	}
+	limit := Page{Limit: f.Limit}.size()
 	var q where
 	if caller != workspace.System {
 		if !workspace.ValidID(caller.UserID) {
@@ -85,18 +76,16 @@ func (db *DB) ListWorkspaces(ctx context.Context, caller workspace.Caller, f Fil
 	if err != nil {
 		return nil, "", failed(verb, err)
 	}
-	if len(list) > limit {
-		list = list[:limit]
-		last := list[limit-1]
-		p := place{At: last.CreatedAt, ID: last.ID}
+	list, next = cutPage(list, limit, func(last workspace.Workspace) place {
+		p := place{At: last.CreatedAt, ID: string(last.ID)}
 		if f.Recent {
 			p.Slot = lifecycle.HoldsSlot(last)
 			if last.LastAccessAt != nil {
 				p.At = *last.LastAccessAt
 			}
 		}
-		next = p.cursor()
-	}
+		return p
+	})
 	return list, next, nil
 }
 
@@ -125,9 +114,10 @@ func containing(s string) string {
 
 // place is the content of a cursor: the last row of a page.
 type place struct {
-	At   time.Time    `json:"t"`
-	ID   workspace.ID `json:"i"`
-	Slot bool         `json:"s,omitempty"` // it counts against the running limits
+	At   time.Time `json:"t"`
+	ID   string    `json:"i"`
+	Slot bool      `json:"s,omitempty"` // it counts against the running limits
+	Kind string    `json:"k,omitempty"` // of an orphan, whose ID is its name
 }
 
 func (p place) cursor() string {
@@ -135,13 +125,24 @@ func (p place) cursor() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
+// parseCursor reads a cursor of rows whose ID is a UUID.
 func parseCursor(s string) (p place, err error) {
+	if p, err = parsePlace(s); err == nil && !workspace.ValidID(p.ID) {
+		err = invalidCursor()
+	}
+	return p, err
+}
+
+func parsePlace(s string) (p place, err error) {
 	b, err := base64.RawURLEncoding.DecodeString(s)
 	if err == nil {
 		err = json.Unmarshal(b, &p)
 	}
-	if err != nil || !workspace.ValidID(string(p.ID)) {
-		return place{}, workspace.Errorf(workspace.CodeInvalid, "Invalid cursor.")
+	// PostgreSQL has no NUL in texts, and no year 0 or after 294276.
+	if err != nil || strings.ContainsRune(p.ID+p.Kind, 0) || p.At.Year() < 1 || p.At.Year() > 9999 {
+		return place{}, invalidCursor()
 	}
 	return p, nil
 }
+
+func invalidCursor() error { return workspace.Errorf(workspace.CodeInvalid, "Invalid cursor.") }

@@ -66,7 +66,7 @@ func TestListener(t *testing.T) {
 	l.next(postgres.ChannelSSE)
 	must(e.DeleteWorkspace(t.Context(), ann, w.ID, false))(t)
 	l.next(postgres.ChannelDeleted)
-	if err := e.CreateSession(t.Context(), hash("s"), ann.UserID, "", soon(time.Hour), ""); err != nil {
+	if err := e.CreateSession(t.Context(), hash("s"), ann.UserID, "", soon(time.Hour), postgres.Client{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.DeleteSession(t.Context(), hash("s")); err != nil {

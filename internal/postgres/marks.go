@@ -126,7 +126,7 @@ func (m *Marks) Supersede(ctx context.Context, ids ...string) error {
 // and the delay of garbage collection and of orphans.
 func (m *Marks) RestartWaits(ctx context.Context) error {
 	return m.do(ctx, "restart the waits", func(ctx context.Context, conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, `UPDATE gc_state SET restored_at = clock_timestamp()`)
+		_, err := conn.Exec(ctx, restartWaits)
 		return err
 	})
 }

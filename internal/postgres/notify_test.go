@@ -138,7 +138,7 @@ func TestAuthNotifications(t *testing.T) {
 	h := e.hear()
 	ann := e.user("ann")
 	session := func(name string, expires time.Time) {
-		if err := e.CreateSession(ctx, hash(name), ann.UserID, "", expires, ""); err != nil {
+		if err := e.CreateSession(ctx, hash(name), ann.UserID, "", expires, postgres.Client{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -20,24 +20,37 @@ type Orphan struct {
 	Age         time.Duration // since it was first seen, by the database's clock, when the leader read it
 }
 
-// Orphans lists the orphans that the leader found, oldest first. Only administrators may call
-// it.
-func (db *DB) Orphans(ctx context.Context, caller workspace.Caller) ([]Orphan, error) {
+// Orphans lists the orphans that the leader found, oldest first, and returns the cursor of the
+// next page, "" at the end. Only administrators may call it.
+func (db *DB) Orphans(ctx context.Context, caller workspace.Caller, page Page) (list []Orphan, next string, err error) {
 	if err := db.administers(ctx, caller); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	const verb = "list the orphans"
-	rows, err := db.pool.Query(ctx, selectOrphans)
-	if err != nil {
-		return nil, failed(verb, err)
+	var after place
+	if page.Cursor != "" {
+		if after, err = parsePlace(page.Cursor); err != nil {
+			return nil, "", err
+		}
 	}
-	list, err := pgx.CollectRows(rows, toOrphan)
-	return list, failed(verb, err)
+	rows, err := db.pool.Query(ctx, selectOrphans+` WHERE $1 OR (first_seen_at, kind, name) > ($2, $3, $4)`+orderOrphans+` LIMIT $5`,
+		page.Cursor == "", after.At, after.Kind, after.ID, page.size()+1)
+	if err != nil {
+		return nil, "", failed(verb, err)
+	}
+	if list, err = pgx.CollectRows(rows, toOrphan); err != nil {
+		return nil, "", failed(verb, err)
+	}
+	list, next = cutPage(list, page.size(), func(o Orphan) place { return place{At: o.FirstSeenAt, Kind: o.Kind, ID: o.Name} })
+	return list, next, nil
 }
 
-const selectOrphans = `
+const (
+	selectOrphans = `
 	SELECT kind, name, workspace_id, detail, kept, first_seen_at, GREATEST(clock_timestamp() - GREATEST(first_seen_at, (SELECT restored_at FROM gc_state)), '0')
-	FROM orphans ORDER BY first_seen_at, kind, name`
+	FROM orphans`
+	orderOrphans = ` ORDER BY first_seen_at, kind, name`
+)
 
 func toOrphan(row pgx.CollectableRow) (o Orphan, err error) {
 	err = row.Scan(&o.Kind, &o.Name, &o.WorkspaceID, &o.Detail, &o.Kept, &o.FirstSeenAt, &o.Age)
@@ -70,7 +83,7 @@ func (c *Controller) SaveOrphans(ctx context.Context, seen []Orphan) (list []Orp
 			if err != nil {
 				return err
 			}
-			rows, err := tx.Query(ctx, selectOrphans)
+			rows, err := tx.Query(ctx, selectOrphans+orderOrphans)
 			if err != nil {
 				return err
 			}

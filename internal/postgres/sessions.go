@@ -2,6 +2,9 @@ package postgres
 
 import (
 	"context"
+	"fmt"
+	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -14,15 +17,29 @@ import (
 // maxUserAgent is the number of bytes of a User-Agent header that are stored.
 const maxUserAgent = 512
 
+// Client is where a login comes from.
+type Client struct {
+	Address   netip.Addr // invalid: unknown
+	UserAgent string
+}
+
+// address returns the text that is stored.
+func (c Client) address() string {
+	if !c.Address.IsValid() {
+		return ""
+	}
+	return c.Address.String()
+}
+
 // CreateSession creates a session of the user. verified is the hash of the password
 // that the login checked; empty: the login used none. CodeUnauthenticated if the
 // password has changed meanwhile: a concurrent login must not survive a change that
 // ends all sessions.
-func (db *DB) CreateSession(ctx context.Context, hash []byte, userID, verified string, expires time.Time, userAgent string) error {
+func (db *DB) CreateSession(ctx context.Context, hash []byte, userID, verified string, expires time.Time, from Client) error {
 	if !workspace.ValidID(userID) {
 		return notFound("user")
 	}
-	userAgent = clean(userAgent)
+	userAgent := clean(from.UserAgent)
 	if len(userAgent) > maxUserAgent {
 		userAgent = clean(userAgent[:maxUserAgent])
 	}
@@ -37,13 +54,13 @@ func (db *DB) CreateSession(ctx context.Context, hash []byte, userID, verified s
 		if verified != "" && verified != u.PasswordHash {
 			return unauthenticated()
 		}
-		_, err = tx.Exec(ctx, `INSERT INTO sessions (hash, user_id, expires_at, user_agent) VALUES ($1, $2, $3, $4)`,
-			hash, userID, expires, userAgent)
+		_, err = tx.Exec(ctx, `INSERT INTO sessions (hash, user_id, expires_at, user_agent, address) VALUES ($1, $2, $3, $4, $5)`,
+			hash, userID, expires, userAgent, from.address())
 		if err != nil {
 			return err
 		}
 		by := workspace.Caller{UserID: userID, Username: u.Username}
-		return audit(ctx, tx, by, AuditLogin, userID, map[string]any{"user_agent": userAgent})
+		return audit(ctx, tx, by, AuditLogin, userID, map[string]any{"user_agent": userAgent, "address": from.address()})
 	})
 }
 
@@ -97,31 +114,52 @@ type UserSession struct {
 	ID         string
 	Hash       []byte // SHA-256
 	UserAgent  string
+	Address    string // of the client at the login; empty: unknown
 	CreatedAt  time.Time
 	ExpiresAt  time.Time
 	LastUsedAt *time.Time // nil: not used since the login
 }
 
-// maxSessions bounds a list of sessions: a program may log in any number of times.
-const maxSessions = 200
+// Used is when the session was last used, at the latest when it was created.
+func (s UserSession) Used() time.Time {
+	if s.LastUsedAt != nil {
+		return *s.LastUsedAt
+	}
+	return s.CreatedAt
+}
 
-// UserSessions lists the caller's sessions, the most recently used first, at most
-// maxSessions.
-func (db *DB) UserSessions(ctx context.Context, caller workspace.Caller) ([]UserSession, error) {
+// UserSessions lists the caller's sessions, the most recently used first, and returns the
+// cursor of the next page, "" at the end.
+func (db *DB) UserSessions(ctx context.Context, caller workspace.Caller, page Page) (list []UserSession, next string, err error) {
 	const verb = "list sessions"
 	if !workspace.ValidID(caller.UserID) {
-		return nil, forbidden()
+		return nil, "", forbidden()
 	}
-	rows, err := db.pool.Query(ctx, `
-		SELECT id, hash, user_agent, created_at, expires_at, last_used_at FROM sessions
-		WHERE user_id = $1 AND expires_at > now() ORDER BY COALESCE(last_used_at, created_at) DESC, id LIMIT $2`, caller.UserID, maxSessions)
+	const used = `COALESCE(last_used_at, created_at)`
+	var q where
+	q.add(`user_id = ?`, caller.UserID)
+	q.add(`expires_at > now()`)
+	if page.Cursor != "" {
+		p, err := parseCursor(page.Cursor)
+		if err != nil {
+			return nil, "", err
+		}
+		q.add(`(`+used+`, id) < (?, ?)`, p.At, p.ID)
+	}
+	rows, err := db.pool.Query(ctx, fmt.Sprintf(`
+		SELECT id, hash, user_agent, address, created_at, expires_at, last_used_at FROM sessions
+		WHERE %s ORDER BY %s DESC, id DESC LIMIT %d`, strings.Join(q.parts, ` AND `), used, page.size()+1), q.args...)
 	if err != nil {
-		return nil, failed(verb, err)
+		return nil, "", failed(verb, err)
 	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s UserSession, err error) {
-		return s, row.Scan(&s.ID, &s.Hash, &s.UserAgent, &s.CreatedAt, &s.ExpiresAt, &s.LastUsedAt)
+	list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s UserSession, err error) {
+		return s, row.Scan(&s.ID, &s.Hash, &s.UserAgent, &s.Address, &s.CreatedAt, &s.ExpiresAt, &s.LastUsedAt)
 	})
-	return list, failed(verb, err)
+	if err != nil {
+		return nil, "", failed(verb, err)
+	}
+	list, next = cutPage(list, page.size(), func(s UserSession) place { return place{At: s.Used(), ID: s.ID} })
+	return list, next, nil
 }
 
 // EndSession ends one of the caller's sessions. CodeNotFound; CodeForbidden for a

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,7 +30,7 @@ func (t *Token) targets() []any {
 }
 
 // CreateToken adds a token of the caller and sets ID, UserID and CreatedAt. CodeUnauthenticated
-// if the session or token that the caller came with has ended.
+// if the session or token that the caller came with has ended; CodeQuotaExceeded.
 func (db *DB) CreateToken(ctx context.Context, caller workspace.Caller, t Token) (Token, error) {
 	if !workspace.ValidID(caller.UserID) {
 		return Token{}, forbidden()
@@ -40,9 +41,9 @@ func (db *DB) CreateToken(ctx context.Context, caller workspace.Caller, t Token)
 	}
 	var made Token
 	err = db.tx(ctx, "create a token", func(tx pgx.Tx) error {
-		_, err := enabledUser(ctx, tx, caller.UserID)
-		if missing(err) {
-			return forbidden()
+		err := lockUser(ctx, tx, caller.UserID)
+		if err == nil {
+			err = db.checkTokens(ctx, tx, caller.UserID)
 		}
 		if err != nil {
 			return err
@@ -67,21 +68,48 @@ func (db *DB) CreateToken(ctx context.Context, caller workspace.Caller, t Token)
 	return made, err
 }
 
-// Tokens lists the caller's tokens, newest first.
-func (db *DB) Tokens(ctx context.Context, caller workspace.Caller) ([]Token, error) {
+// Tokens lists the caller's tokens, newest first, and returns the cursor of the next
+// page, "" at the end.
+func (db *DB) Tokens(ctx context.Context, caller workspace.Caller, page Page) (list []Token, next string, err error) {
 	const verb = "list tokens"
 	if !workspace.ValidID(caller.UserID) {
-		return nil, forbidden()
+		return nil, "", forbidden()
 	}
-	rows, err := db.pool.Query(ctx, `
-		SELECT `+tokenColumns+` FROM api_tokens t WHERE t.user_id = $1 ORDER BY t.created_at DESC, t.id DESC`, caller.UserID)
+	var q where
+	q.add(`t.user_id = ?`, caller.UserID)
+	if page.Cursor != "" {
+		p, err := parseCursor(page.Cursor)
+		if err != nil {
+			return nil, "", err
+		}
+		q.add(`(t.created_at, t.id) < (?, ?)`, p.At, p.ID)
+	}
+	rows, err := db.pool.Query(ctx, fmt.Sprintf(`SELECT %s FROM api_tokens t WHERE %s ORDER BY t.created_at DESC, t.id DESC LIMIT %d`,
+		tokenColumns, strings.Join(q.parts, ` AND `), page.size()+1), q.args...)
 	if err != nil {
-		return nil, failed(verb, err)
+		return nil, "", failed(verb, err)
 	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Token, err error) {
+	list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (t Token, err error) {
 		return t, row.Scan(t.targets()...)
 	})
-	return list, failed(verb, err)
+	if err != nil {
+		return nil, "", failed(verb, err)
+	}
+	list, next = cutPage(list, page.size(), func(t Token) place { return place{At: t.CreatedAt, ID: t.ID} })
+	return list, next, nil
+}
+
+// Token reads one of the caller's tokens. CodeNotFound, also for a token of another user.
+func (db *DB) Token(ctx context.Context, caller workspace.Caller, id string) (Token, error) {
+	if !workspace.ValidID(id) || !workspace.ValidID(caller.UserID) {
+		return Token{}, notFound("token")
+	}
+	var t Token
+	err := db.pool.QueryRow(ctx, `SELECT `+tokenColumns+` FROM api_tokens t WHERE t.id = $1 AND t.user_id = $2`, id, caller.UserID).Scan(t.targets()...)
+	if missing(err) {
+		return Token{}, notFound("token")
+	}
+	return t, failed("read a token", err)
 }
 
 // DeleteToken deletes a token and ends the connections that were opened with it.

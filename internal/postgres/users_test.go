@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"encoding/hex"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -47,7 +48,7 @@ func TestUsers(t *testing.T) {
 		_, err = e.RecordLoginFailure(ctx, id, func(int, time.Time) *time.Time { return nil })
 		wantCode(t, err, workspace.CodeNotFound)
 		wantCode(t, e.SetPassword(ctx, id, "h", "h"), workspace.CodeNotFound)
-		wantCode(t, e.CreateSession(ctx, hash("s"), id, "", soon(time.Hour), ""), workspace.CodeNotFound)
+		wantCode(t, e.CreateSession(ctx, hash("s"), id, "", soon(time.Hour), postgres.Client{}), workspace.CodeNotFound)
 	}
 	_, err := e.UserByName(ctx, "nobody")
 	wantCode(t, err, workspace.CodeNotFound)
@@ -132,7 +133,7 @@ func TestSessions(t *testing.T) {
 	ann := e.user("ann")
 	expires := soon(time.Hour)
 	agent := "Mozilla\x00\xff " + strings.Repeat("é", 600)
-	if err := e.CreateSession(ctx, hash("a"), ann.UserID, "", expires, agent); err != nil {
+	if err := e.CreateSession(ctx, hash("a"), ann.UserID, "", expires, postgres.Client{UserAgent: agent, Address: netip.MustParseAddr("203.0.113.9")}); err != nil {
 		t.Fatal(err)
 	}
 	u, until, err := e.SessionUser(ctx, hash("a"))
@@ -141,8 +142,12 @@ func TestSessions(t *testing.T) {
 	}
 	_, _, err = e.SessionUser(ctx, hash("other"))
 	wantCode(t, err, workspace.CodeUnauthenticated)
-	if err := e.CreateSession(ctx, []byte("a plain session id"), ann.UserID, "", expires, ""); err == nil {
+	if err := e.CreateSession(ctx, []byte("a plain session id"), ann.UserID, "", expires, postgres.Client{}); err == nil {
 		t.Error("a value that is not a SHA-256 was stored")
+	}
+
+	if list := page(e.UserSessions(ctx, ann, postgres.Page{}))(t); len(list) != 1 || list[0].Address != "203.0.113.9" {
+		t.Errorf("sessions: %+v", list)
 	}
 
 	for range 2 { // ending it twice is no error
@@ -157,12 +162,12 @@ func TestSessions(t *testing.T) {
 	}
 
 	// An expired session, and one whose user is disabled.
-	if err := e.CreateSession(ctx, hash("old"), ann.UserID, "", soon(-time.Second), ""); err != nil {
+	if err := e.CreateSession(ctx, hash("old"), ann.UserID, "", soon(-time.Second), postgres.Client{}); err != nil {
 		t.Fatal(err)
 	}
 	_, _, err = e.SessionUser(ctx, hash("old"))
 	wantCode(t, err, workspace.CodeUnauthenticated)
-	if err := e.CreateSession(ctx, hash("new"), ann.UserID, "", expires, ""); err != nil {
+	if err := e.CreateSession(ctx, hash("new"), ann.UserID, "", expires, postgres.Client{}); err != nil {
 		t.Fatal(err)
 	}
 	if n := must(e.DeleteExpiredSessions(ctx))(t); n != 1 {
@@ -171,7 +176,7 @@ func TestSessions(t *testing.T) {
 	e.exec(`UPDATE users SET disabled = true`)
 	_, _, err = e.SessionUser(ctx, hash("new"))
 	wantCode(t, err, workspace.CodeUnauthenticated)
-	wantCode(t, e.CreateSession(ctx, hash("newer"), ann.UserID, "", expires, ""), workspace.CodeNotFound)
+	wantCode(t, e.CreateSession(ctx, hash("newer"), ann.UserID, "", expires, postgres.Client{}), workspace.CodeNotFound)
 }
 
 func TestTokens(t *testing.T) {
@@ -184,10 +189,10 @@ func TestTokens(t *testing.T) {
 	if limited.UserID != ann.UserID || !workspace.ValidID(limited.ID) {
 		t.Fatalf("%+v", limited)
 	}
-	if d := cmp.Diff([]postgres.Token{limited, plain}, must(e.Tokens(ctx, ann))(t)); d != "" {
+	if d := cmp.Diff([]postgres.Token{limited, plain}, page(e.Tokens(ctx, ann, postgres.Page{}))(t)); d != "" {
 		t.Error(d)
 	}
-	if got := must(e.Tokens(ctx, bob))(t); len(got) != 0 {
+	if got := page(e.Tokens(ctx, bob, postgres.Page{}))(t); len(got) != 0 {
 		t.Errorf("bob sees %v", got)
 	}
 	u, got, err := e.TokenUser(ctx, hash("2"))
@@ -229,7 +234,7 @@ func TestTokens(t *testing.T) {
 		_, err = e.CreateToken(ctx, who, postgres.Token{Name: "n", Hash: hash("3")})
 		wantCode(t, err, workspace.CodeForbidden)
 	}
-	_, err = e.Tokens(ctx, workspace.Caller{})
+	_, _, err = e.Tokens(ctx, workspace.Caller{}, postgres.Page{})
 	wantCode(t, err, workspace.CodeForbidden)
 	e.exec(`UPDATE users SET disabled = true`)
 	_, err = e.CreateToken(ctx, ann, postgres.Token{Name: "n", Hash: hash("3")})
@@ -242,11 +247,11 @@ func TestValidSessions(t *testing.T) {
 	ctx := t.Context()
 	ann, bob := e.user("ann"), e.user("bob")
 	for name, expires := range map[string]time.Duration{"session": time.Hour, "over": -time.Second} {
-		if err := e.CreateSession(ctx, hash(name), ann.UserID, "", soon(expires), ""); err != nil {
+		if err := e.CreateSession(ctx, hash(name), ann.UserID, "", soon(expires), postgres.Client{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := e.CreateSession(ctx, hash("disabled"), bob.UserID, "", soon(time.Hour), ""); err != nil {
+	if err := e.CreateSession(ctx, hash("disabled"), bob.UserID, "", soon(time.Hour), postgres.Client{}); err != nil {
 		t.Fatal(err)
 	}
 	must(e.CreateToken(ctx, ann, postgres.Token{Name: "t", Hash: hash("token")}))(t)
@@ -281,7 +286,7 @@ func TestSetPassword(t *testing.T) {
 	ctx := t.Context()
 	ann, bob := e.user("ann"), e.user("bob")
 	for _, who := range []workspace.Caller{ann, bob} {
-		if err := e.CreateSession(ctx, hash("s"+who.Username), who.UserID, "", soon(time.Hour), ""); err != nil {
+		if err := e.CreateSession(ctx, hash("s"+who.Username), who.UserID, "", soon(time.Hour), postgres.Client{}); err != nil {
 			t.Fatal(err)
 		}
 		must(e.CreateToken(ctx, who, postgres.Token{Name: "t", Hash: hash("t" + who.Username)}))(t)
@@ -310,7 +315,7 @@ func TestAccessEndsForConcurrentRequests(t *testing.T) {
 	ctx := t.Context()
 	ann := e.user("ann")
 	old := "hash of ann"
-	if err := e.CreateSession(ctx, hash("s"), ann.UserID, old, soon(time.Hour), ""); err != nil {
+	if err := e.CreateSession(ctx, hash("s"), ann.UserID, old, soon(time.Hour), postgres.Client{}); err != nil {
 		t.Fatal(err)
 	}
 	ann.Session = hex.EncodeToString(hash("s"))
@@ -321,7 +326,7 @@ func TestAccessEndsForConcurrentRequests(t *testing.T) {
 
 	var err error
 	disable := []string{`UPDATE users SET disabled = true`, `DELETE FROM sessions`, `DELETE FROM api_tokens`}
-	e.during(func() { err = e.CreateSession(ctx, hash("s2"), ann.UserID, old, soon(time.Hour), "") }, disable...)
+	e.during(func() { err = e.CreateSession(ctx, hash("s2"), ann.UserID, old, soon(time.Hour), postgres.Client{}) }, disable...)
 	wantCode(t, err, workspace.CodeNotFound)
 	e.exec(`UPDATE users SET disabled = false`)
 	e.during(func() { _, err = e.CreateToken(ctx, ann, postgres.Token{Name: "late", Hash: hash("t2")}) }, disable...)
@@ -335,14 +340,14 @@ func TestAccessEndsForConcurrentRequests(t *testing.T) {
 		wantCode(t, err, workspace.CodeUnauthenticated)
 	}
 	another := `UPDATE users SET password_hash = 'another'`
-	e.during(func() { err = e.CreateSession(ctx, hash("s3"), ann.UserID, old, soon(time.Hour), "") }, another)
+	e.during(func() { err = e.CreateSession(ctx, hash("s3"), ann.UserID, old, soon(time.Hour), postgres.Client{}) }, another)
 	wantCode(t, err, workspace.CodeUnauthenticated)
 	e.exec(`UPDATE users SET password_hash = $1`, old)
 	e.during(func() { err = e.SetPassword(ctx, ann.UserID, old, "mine") }, another)
 	wantCode(t, err, workspace.CodeUnauthenticated)
 
 	// In the other order, the new session ends with the others.
-	if err := e.CreateSession(ctx, hash("s4"), ann.UserID, "another", soon(time.Hour), ""); err != nil {
+	if err := e.CreateSession(ctx, hash("s4"), ann.UserID, "another", soon(time.Hour), postgres.Client{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.SetPassword(ctx, ann.UserID, "another", "new"); err != nil {

@@ -149,7 +149,7 @@ func (c column) same(a, b *workspace.Workspace) bool {
 		}
 		return *a == zeronull.Text(stored(c, b))
 	case **workspace.Progress:
-		return equal(*a, *c.field(b).(**workspace.Progress))
+		return (*a).Equal(*c.field(b).(**workspace.Progress))
 	}
 	return reflect.DeepEqual(c.field(a), c.field(b))
 }

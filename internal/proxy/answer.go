@@ -2,16 +2,23 @@ package proxy
 
 import (
 	"encoding/json"
+	"errors"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
 
 	"codehub/api"
+	"codehub/internal/lifecycle"
+	"codehub/internal/view"
 	"codehub/internal/workspace"
 )
 
 // retryAfter is the Retry-After of a workspace that is starting, in seconds.
 const retryAfter = 2
+
+// codeTooManyRequests is the error of a limit of concurrent requests.
+const codeTooManyRequests workspace.Code = "too_many_requests"
 
 // maxNext limits the length of the address that the login page returns to.
 const maxNext = 2048
@@ -25,11 +32,123 @@ func refuse(w http.ResponseWriter, status int, code workspace.Code, message stri
 	_ = json.NewEncoder(w).Encode(api.Error{Code: string(code), Message: message, Details: details}) // the client may have disconnected
 }
 
+// next returns the details that name the next call of a client. path is on the main
+// origin; body is the call's JSON.
+func (p *Proxy) next(method, path string, body map[string]any) map[string]any {
+	return map[string]any{"next": api.NextCall{Method: method, URL: p.layout.Main() + path, Body: body}}
+}
+
+// again returns the details that name the same request as the next call.
+func (p *Proxy) again(r *http.Request, v visit) map[string]any {
+	origin := p.layout.Main()
+	if v.host.ID != "" {
+		origin = p.layout.URL(v.host)
+	}
+	return map[string]any{"next": api.NextCall{Method: r.Method, URL: origin + pathOf(r)}}
+}
+
+// refuseNotRunning answers requests other than navigations while the workspace is
+// not running. The details are what the page of that state shows, on the main origin.
+func (p *Proxy) refuseNotRunning(w http.ResponseWriter, r *http.Request, v visit, ws workspace.Workspace, o lifecycle.Opening) {
+	status, code, message := http.StatusServiceUnavailable, workspace.CodeUnavailable, "The workspace is not running."
+	path := "/api/v1/workspaces/" + string(ws.ID)
+	start := map[string]any{"desired_state": workspace.DesiredRunning}
+	details := p.next(http.MethodPatch, path, start)
+	switch o {
+	case lifecycle.OpenRestores:
+		status, message = http.StatusBadGateway, "The workspace is archived and has to be restored first."
+	case lifecycle.OpenCreates:
+		status, message = http.StatusBadGateway, "The workspace has not been started yet."
+	case lifecycle.OpenFails:
+		status, code, message = http.StatusBadGateway, workspace.CodeRecoveryRequired, "The workspace has failed and has to be recovered first."
+		details = p.next(http.MethodPost, path+"/recover", map[string]any{"action": workspace.RecoverAfresh})
+	case lifecycle.OpenDeleted:
+		status, code, message = http.StatusGone, workspace.CodeGone, "The workspace has been deleted."
+		details = p.next(http.MethodGet, "/api/v1/workspaces", nil)
+		if lifecycle.Restorable(ws, false) {
+			details = p.next(http.MethodPost, path+"/undelete", nil)
+		}
+	case lifecycle.OpenQueues:
+		start["queue"] = true
+	case lifecycle.OpenWaits:
+		message = "The workspace is not ready yet."
+		details = p.next(http.MethodGet, path, nil)
+	}
+	if o == lifecycle.OpenStarts || o == lifecycle.OpenQueues {
+		if ws.DesiredState == workspace.DesiredRunning || ws.NextDesired == workspace.DesiredRunning {
+			details = p.next(http.MethodGet, path, nil) // requested already
+		}
+	}
+	if o == lifecycle.OpenStarts && v.host.ID == "" && !fromBrowser(r) {
+		limit, err := p.limitDetails(r, v)
+		if err != nil {
+			p.serverError(w, r, v, "check running limits failed", err)
+			return
+		}
+		if limit != nil {
+			code, message, details = workspace.CodeLimitExceeded, "A running limit prevents the workspace from starting.", limit
+		}
+	}
+	facts := p.facts(ws)
+	if v.host.ID != "" {
+		// A page of the workspace can read this response.
+		for _, name := range []string{"name", "progress", "error_message"} {
+			delete(facts, name)
+		}
+	}
+	maps.Copy(details, facts)
+	refuse(w, status, code, message, details)
+}
+
+// facts returns the state of a workspace, in the API's terms.
+func (p *Proxy) facts(ws workspace.Workspace) map[string]any {
+	shown := view.Server{URL: p.layout.Main()}.View(ws)
+	facts := map[string]any{
+		"workspace_id": shown.ID, "name": shown.Name, "url": shown.URL,
+		"state": shown.State, "phase": shown.Phase, "operation": shown.Operation,
+		"desired_state": shown.DesiredState, "next_desired_state": shown.NextDesiredState,
+		"progress": shown.Progress, "error_reason": shown.ErrorReason, "error_message": shown.ErrorMessage,
+	}
+	if shown.DeletedAt != nil {
+		facts["deleted_at"] = shown.DeletedAt
+	}
+	return facts
+}
+
+// limitDetails returns the details of the running limit that a start would exceed,
+// nil if there is none.
+func (p *Proxy) limitDetails(r *http.Request, v visit) (map[string]any, error) {
+	err := p.store.MayRun(r.Context(), v.caller, v.id)
+	var e *workspace.Error
+	if !errors.As(err, &e) || e.Code != workspace.CodeLimitExceeded {
+		return nil, err
+	}
+	running, err := p.store.RunningOf(r.Context(), v.caller.UserID)
+	if err != nil {
+		return nil, err
+	}
+	details := p.next(http.MethodGet, "/api/v1/workspaces/"+string(v.id), nil)
+	for _, other := range running {
+		if other.ID != v.id {
+			details = p.next(http.MethodPatch, "/api/v1/workspaces/"+string(other.ID), map[string]any{"desired_state": workspace.DesiredStandby, "queue": true})
+			break
+		}
+	}
+	maps.Copy(details, e.Details)
+	return details, nil
+}
+
+// fromBrowser reports whether a page sent the request. Open tabs send requests for
+// as long as they are open, so nothing is looked up for them.
+func fromBrowser(r *http.Request) bool {
+	return r.Header.Get("Sec-Fetch-Mode") != "" || upgradeType(r.Header) != ""
+}
+
 // setOwnHeaders prevents caching of codehub's own responses under /w/, because the
 // workspace serves the same address later.
 func setOwnHeaders(w http.ResponseWriter, status int) {
 	w.Header().Set("Cache-Control", "no-store")
-	if status == http.StatusServiceUnavailable {
+	if status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", strconv.Itoa(retryAfter))
 	}
 }

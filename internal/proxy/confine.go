@@ -11,7 +11,8 @@ import (
 // confinement describes the part of the origin that a workspace's responses may
 // affect.
 type confinement struct {
-	// prefix of the workspace's paths: "/w/{id}" in path mode.
+	// prefix of the workspace's paths: "/w/{id}" on the main origin, empty on the
+	// workspace's own host.
 	prefix string
 	// reserved are the names of cookies that no workspace may set.
 	reserved []string
@@ -35,7 +36,7 @@ func confine(h http.Header, c confinement) {
 	if v := h.Get("Location"); v != "" {
 		h.Set("Location", c.location(v))
 	}
-	if len(h["Service-Worker-Allowed"]) > 0 {
+	if len(h["Service-Worker-Allowed"]) > 0 && c.prefix != "" {
 		// A service worker with a wider scope would intercept the dashboard's
 		// requests. Browsers normalize dots and backslashes in the value, so it is
 		// replaced.
@@ -50,8 +51,18 @@ func confine(h http.Header, c confinement) {
 // remember: they would clear the session, redirect codehub's requests to another
 // server, forbid or downgrade https, or report addresses.
 var wholeOrigin = []string{
-	"Clear-Site-Data", "Strict-Transport-Security", "Public-Key-Pins", "Expect-Ct", "Alt-Svc",
-	"Nel", "Report-To", "Accept-Ch", "Set-Login",
+	"Clear-Site-Data", "Strict-Transport-Security", "Alt-Svc", "Nel", "Report-To", "Set-Login", "Set-Cookie2",
+	"Public-Key-Pins", "Public-Key-Pins-Report-Only", "Expect-Ct", "Expect-Staple", "Origin-Policy",
+	// Which headers browsers add to all requests, and which process serves the origin.
+	"Accept-Ch", "Accept-Ch-Lifetime", "Critical-Ch", "Origin-Agent-Cluster",
+	// Sessions bound to a device.
+	"Secure-Session-Registration", "Secure-Session-Challenge", "Sec-Session-Registration", "Sec-Session-Challenge",
+	// Dictionaries for compressed responses of other paths.
+	"Use-As-Dictionary",
+	// Storage of the origin, and what advertising stores for it.
+	"Shared-Storage-Write", "Activate-Storage-Access", "Observe-Browsing-Topics",
+	"Attribution-Reporting-Register-Source", "Attribution-Reporting-Register-Trigger",
+	"Attribution-Reporting-Register-Os-Source", "Attribution-Reporting-Register-Os-Trigger",
 }
 
 // cookie confines one Set-Cookie header: no reserved name, no domain, and a path

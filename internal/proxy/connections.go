@@ -2,9 +2,11 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"codehub/internal/workspace"
@@ -16,15 +18,26 @@ const closeGrace = time.Second
 // connections tracks every relayed request and WebSocket by workspace, so that each
 // can be closed with its route, its owner's session or the server.
 type connections struct {
+	perUser     int           // limit of a user; 0: none
+	max         int           // limit of all users; 0: none
+	idleTimeout time.Duration // 0: none
+	// stallTimeout is how long a write to a client may take. A client that reads nothing
+	// for so long is disconnected.
+	stallTimeout time.Duration
+
 	mu          sync.Mutex
 	byWorkspace map[workspace.ID]map[*connection]struct{}
+	byUser      map[string]int
 	total       int
 	closed      bool          // add is refused
 	idle        chan struct{} // closed when closed is set and n is 0
 }
 
-func newConnections() *connections {
-	return &connections{byWorkspace: map[workspace.ID]map[*connection]struct{}{}, idle: make(chan struct{})}
+func newConnections(s Settings, most int, stall time.Duration) *connections {
+	return &connections{
+		perUser: s.RequestsPerUser, max: most, idleTimeout: s.IdleTimeout, stallTimeout: stall,
+		byWorkspace: map[workspace.ID]map[*connection]struct{}{}, byUser: map[string]int{}, idle: make(chan struct{}),
+	}
 }
 
 // connection is one relayed request or WebSocket.
@@ -34,6 +47,10 @@ type connection struct {
 	upstream *upstream
 	cancel   context.CancelFunc
 
+	// Unix nanoseconds, for closeStalled.
+	transferred atomic.Int64 // when a byte last passed, in either direction
+	writing     atomic.Int64 // since when a write to the client takes; 0: none does
+
 	mu       sync.Mutex
 	cut      bool // closed by the proxy
 	returned bool // the handler has returned; w must not be used
@@ -41,13 +58,27 @@ type connection struct {
 	conn     net.Conn // the client's side of a WebSocket; nil for a request
 }
 
-// add tracks c, unless its route was closed in the meantime.
-func (cs *connections) add(c *connection) bool {
+var (
+	errClosed      = errors.New("the route is closed")
+	errTooMany     = errors.New("too many requests of all users")
+	errTooManyUser = errors.New("too many requests of the user")
+)
+
+// add tracks c, unless its route was closed in the meantime (errClosed) or a limit is
+// reached.
+func (cs *connections) add(c *connection) error {
+	c.transferred.Store(time.Now().UnixNano())
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if cs.closed || c.upstream.closed {
-		return false
+	switch {
+	case cs.closed || c.upstream.closed:
+		return errClosed
+	case cs.perUser > 0 && cs.byUser[c.caller.UserID] >= cs.perUser:
+		return errTooManyUser
+	case cs.max > 0 && cs.total >= cs.max:
+		return errTooMany
 	}
+	cs.byUser[c.caller.UserID]++
 	c.upstream.idleSince = time.Time{}
 	set := cs.byWorkspace[c.id]
 	if set == nil {
@@ -56,7 +87,7 @@ func (cs *connections) add(c *connection) bool {
 	}
 	set[c] = struct{}{}
 	cs.total++
-	return true
+	return nil
 }
 
 func (cs *connections) remove(c *connection) {
@@ -69,6 +100,9 @@ func (cs *connections) remove(c *connection) {
 	delete(set, c)
 	if len(set) == 0 {
 		delete(cs.byWorkspace, c.id)
+	}
+	if cs.byUser[c.caller.UserID]--; cs.byUser[c.caller.UserID] == 0 {
+		delete(cs.byUser, c.caller.UserID)
 	}
 	cs.total--
 	cs.signalIdle()
@@ -179,6 +213,16 @@ func (cs *connections) drain(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// closeStalled closes the connections that transfer nothing, and those whose client
+// does not read.
+func (cs *connections) closeStalled(now time.Time) {
+	cs.closeAll(func(c *connection) bool {
+		writing := c.writing.Load()
+		return writing != 0 && now.Sub(time.Unix(0, writing)) > cs.stallTimeout ||
+			cs.idleTimeout > 0 && now.Sub(time.Unix(0, c.transferred.Load())) > cs.idleTimeout
+	})
+}
+
 func (cs *connections) closeAll(match func(*connection) bool) {
 	for _, id := range cs.workspaces() {
 		cs.closeWhere(id, match)
@@ -204,6 +248,15 @@ func (c *connection) close() {
 	_ = rc.SetReadDeadline(past) // fails only if the writer is not a network connection
 	_ = rc.SetWriteDeadline(past)
 }
+
+// beginWrite and endWrite enclose every write to the client.
+func (c *connection) beginWrite() {
+	now := time.Now().UnixNano()
+	c.transferred.Store(now)
+	c.writing.Store(now)
+}
+
+func (c *connection) endWrite() { c.writing.Store(0) }
 
 func (c *connection) wasCut() bool {
 	c.mu.Lock()

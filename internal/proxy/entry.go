@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
+	"codehub/api"
 	"codehub/internal/accesslog"
 	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
@@ -32,7 +34,7 @@ func (p *Proxy) enter(w http.ResponseWriter, r *http.Request, t target) {
 			signIn(w, r, t)
 			return
 		}
-		refuse(w, http.StatusUnauthorized, workspace.CodeUnauthenticated, "Log in first.", nil)
+		refuse(w, http.StatusUnauthorized, workspace.CodeUnauthenticated, "Log in first.", p.next(http.MethodPost, "/api/v1/login", nil))
 		return
 	}
 	accesslog.SetUser(r.Context(), v.caller.UserID)
@@ -40,7 +42,22 @@ func (p *Proxy) enter(w http.ResponseWriter, r *http.Request, t target) {
 		p.forbid(w, r, v, "Other sites cannot send requests to this workspace.")
 		return
 	}
-	p.route(w, r, v)
+	if isServiceWorker(r.Header) {
+		refuse(w, http.StatusForbidden, workspace.CodeForbidden, "On codehub's own address a workspace cannot have service workers.", nil)
+		return
+	}
+	if p.layout.PathMode() || v.caller.Token != "" {
+		p.route(w, r, v, p.routes.maxAge, p.relay)
+		return
+	}
+	if !v.navigation {
+		refuse(w, http.StatusForbidden, workspace.CodeForbidden, "Use the workspace's own address, "+p.layout.URL(workspace.Host{ID: v.id})+", or a token in the header Codehub-Session-Token.",
+			map[string]any{"next": api.NextCall{Method: http.MethodGet, URL: p.layout.URL(workspace.Host{ID: v.id}) + strings.TrimPrefix(pathOf(r), v.prefix)}})
+		return
+	}
+	// Another replica may have found a moment ago that it does not run, and the
+	// redirects must not go round in a circle.
+	p.route(w, r, v, recentRoute, p.toHost)
 }
 
 // recentRoute is the maximum age of the route that a page about a stopped workspace
@@ -51,10 +68,13 @@ const recentRoute = 250 * time.Millisecond
 // was closed in the meantime.
 const maxRouteAttempts = 5
 
-// route relays the request if the workspace is running. Otherwise it wakes the
-// workspace or shows its state.
-func (p *Proxy) route(w http.ResponseWriter, r *http.Request, v visit) {
-	maxAge := p.routes.maxAge
+// delivery answers a request for a running workspace. It returns false without a
+// response if the route was closed since the lookup.
+type delivery func(w http.ResponseWriter, r *http.Request, v visit, to *upstream) bool
+
+// route delivers the request if the workspace is running, by a route that is at most
+// maxAge old. Otherwise it wakes the workspace or shows its state, on the main origin.
+func (p *Proxy) route(w http.ResponseWriter, r *http.Request, v visit, maxAge time.Duration, deliver delivery) {
 	for range maxRouteAttempts {
 		route, err := p.routes.get(r.Context(), v.id, maxAge)
 		switch {
@@ -71,14 +91,17 @@ func (p *Proxy) route(w http.ResponseWriter, r *http.Request, v visit) {
 		opening := lifecycle.OpeningOf(route.workspace)
 		switch {
 		case opening == lifecycle.OpenNow && route.upstream != nil:
-			if p.relay(w, r, v, route.upstream) {
+			if deliver(w, r, v, route.upstream) {
 				return
 			}
 		case !v.navigation:
-			p.refuseNotRunning(w, route.workspace, opening)
+			p.refuseNotRunning(w, r, v, route.workspace, opening)
 			return
 		case maxAge > recentRoute:
 			maxAge = recentRoute
+		case v.host.ID != "":
+			p.toMain(w, r, v)
+			return
 		case opening == lifecycle.OpenStarts || opening == lifecycle.OpenQueues:
 			p.wake(w, r, v, route.workspace)
 			return
@@ -93,9 +116,7 @@ func (p *Proxy) route(w http.ResponseWriter, r *http.Request, v visit) {
 
 // wake starts the workspace for its visitor and shows the result.
 func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, v visit, seen workspace.Workspace) {
-	woken, err := p.store.Wake(r.Context(), v.caller, v.id)
-	// Not every write of a wake sends an event, and the event may be late.
-	p.routes.invalidate(v.id)
+	woken, err := p.wakeOnce(r.Context(), v)
 	switch code := workspace.CodeOf(err); {
 	case code == workspace.CodeLimitExceeded:
 		p.showLimit(w, r, v, seen, err)
@@ -113,23 +134,23 @@ func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, v visit, seen works
 	p.show(w, r, v, woken, lifecycle.OpeningOf(woken))
 }
 
-// refuseNotRunning answers requests other than navigations while the workspace is
-// not running.
-func (p *Proxy) refuseNotRunning(w http.ResponseWriter, ws workspace.Workspace, o lifecycle.Opening) {
-	details := map[string]any{"phase": ws.Phase, "operation": ws.Operation}
-	switch o {
-	case lifecycle.OpenRestores:
-		refuse(w, http.StatusBadGateway, workspace.CodeUnavailable, "The workspace is archived and has to be restored first.", details)
-	case lifecycle.OpenCreates:
-		refuse(w, http.StatusBadGateway, workspace.CodeUnavailable, "The workspace has not been started yet.", details)
-	case lifecycle.OpenFails:
-		details["error_reason"] = ws.ErrorReason
-		refuse(w, http.StatusBadGateway, workspace.CodeRecoveryRequired, "The workspace has failed and has to be recovered first.", details)
-	case lifecycle.OpenDeleted:
-		refuse(w, http.StatusGone, workspace.CodeGone, "The workspace has been deleted.", nil)
-	default:
-		refuse(w, http.StatusServiceUnavailable, workspace.CodeUnavailable, "The workspace is not running.", details)
-	}
+// wakeTimeout bounds a wake, for which several navigations may wait.
+const wakeTimeout = 10 * time.Second
+
+// wakeOnce wakes the workspace. The navigations of a user that wake it at the same time
+// share one call, and so one lookup of the route after it.
+func (p *Proxy) wakeOnce(ctx context.Context, v visit) (workspace.Workspace, error) {
+	out, err, _ := p.wakes.Do(string(v.id)+" "+v.caller.UserID, func() (any, error) {
+		// It does not end with the request that began it, because others wait for it.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wakeTimeout)
+		defer cancel()
+		ws, err := p.store.Wake(ctx, v.caller, v.id)
+		// Not every write of a wake sends an event, and the event may be late.
+		p.routes.invalidate(v.id)
+		return ws, err
+	})
+	ws, _ := out.(workspace.Workspace)
+	return ws, err
 }
 
 // show renders the page of a workspace that cannot be opened now.
@@ -184,7 +205,11 @@ func (p *Proxy) unknown(w http.ResponseWriter, r *http.Request) {
 
 func (p *Proxy) missing(w http.ResponseWriter, r *http.Request, v visit) {
 	if !v.navigation {
-		refuse(w, http.StatusNotFound, workspace.CodeNotFound, "There is no such workspace.", nil)
+		refuse(w, http.StatusNotFound, workspace.CodeNotFound, "There is no such workspace.", p.next(http.MethodGet, "/api/v1/workspaces", nil))
+		return
+	}
+	if v.host.ID != "" {
+		p.notice(w, r, http.StatusNotFound, NoticeNotFound, "")
 		return
 	}
 	setOwnHeaders(w, http.StatusNotFound)
@@ -193,7 +218,11 @@ func (p *Proxy) missing(w http.ResponseWriter, r *http.Request, v visit) {
 
 func (p *Proxy) forbid(w http.ResponseWriter, r *http.Request, v visit, message string) {
 	if !v.navigation {
-		refuse(w, http.StatusForbidden, workspace.CodeForbidden, message, nil)
+		refuse(w, http.StatusForbidden, workspace.CodeForbidden, message, p.next(http.MethodGet, "/api/v1/workspaces", nil))
+		return
+	}
+	if v.host.ID != "" {
+		p.notice(w, r, http.StatusForbidden, NoticeForbidden, "")
 		return
 	}
 	setOwnHeaders(w, http.StatusForbidden)
@@ -215,11 +244,34 @@ func (p *Proxy) serverError(w http.ResponseWriter, r *http.Request, v visit, wha
 
 func (p *Proxy) unavailable(w http.ResponseWriter, r *http.Request, v visit, status int, message string) {
 	if !v.navigation {
-		refuse(w, status, workspace.CodeUnavailable, message, nil)
+		refuse(w, status, workspace.CodeUnavailable, message, p.again(r, v))
+		return
+	}
+	if v.host.ID != "" {
+		p.notice(w, r, status, NoticeUnavailable, p.layout.URL(v.host)+pathOf(r))
 		return
 	}
 	setOwnHeaders(w, status)
 	p.pages.Unavailable(w, r, status, p.plainPage(r, v))
+}
+
+// busy answers when a limit of concurrent requests is reached.
+func (p *Proxy) busy(w http.ResponseWriter, r *http.Request, v visit, limit error) {
+	p.limited.WithLabelValues(map[error]string{errTooManyUser: "user", errTooMany: "all"}[limit]).Inc()
+	status, message := http.StatusServiceUnavailable, "The server relays too many requests at the moment. Try again in a moment."
+	if errors.Is(limit, errTooManyUser) {
+		status, message = http.StatusTooManyRequests, "Too many requests to this user's workspaces are open at the same time. Close some tabs, or try again in a moment."
+	}
+	if !v.navigation {
+		refuse(w, status, codeTooManyRequests, message, p.again(r, v))
+		return
+	}
+	if v.host.ID != "" {
+		p.notice(w, r, status, NoticeBusy, p.layout.URL(v.host)+localPathOf(r))
+		return
+	}
+	setOwnHeaders(w, status)
+	p.pages.Busy(w, r, status, p.plainPage(r, v))
 }
 
 func (p *Proxy) plainPage(r *http.Request, v visit) PlainPage {

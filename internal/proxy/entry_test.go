@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -100,6 +101,10 @@ func TestResponsePerState(t *testing.T) {
 				}
 				a := w.do(r)
 				switch {
+				case name == "service worker":
+					if a.StatusCode != http.StatusForbidden {
+						t.Errorf("%s: status %d: %s", name, a.StatusCode, a.body)
+					}
 				case test.other == 0 && name == "websocket":
 					if a.StatusCode != http.StatusSwitchingProtocols {
 						t.Errorf("%s: status %d", name, a.StatusCode)
@@ -192,6 +197,32 @@ func TestNavigationRefreshesRoute(t *testing.T) {
 	harness.EventuallyWithin(t, patience, "the page of the workspace", func() bool { return w.open(under(wsA)+"/").StatusCode == http.StatusOK })
 	if _, wakes := w.store.counts(); wakes != 0 {
 		t.Error("woken although it was running")
+	}
+}
+
+// Navigations that wake a workspace at the same time share one call, and their wakes do not
+// keep each other's routes from being read.
+func TestConcurrentWakes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ws := running(wsA, ann)
+	ws.Phase, ws.DesiredState = workspace.PhaseStandby, workspace.DesiredStandby
+	w.store.put(ws)
+	slow := func() { time.Sleep(5 * time.Millisecond) }
+	w.store.read, w.store.wake = slow, slow
+	const tabs = 200
+	var group sync.WaitGroup
+	for i := range tabs {
+		group.Go(func() {
+			time.Sleep(time.Duration(i) * time.Millisecond / 2)
+			if a := w.open(under(wsA) + "/"); a.Header.Get("X-Page") != "loading" {
+				t.Errorf("status %d, page %q", a.StatusCode, a.Header.Get("X-Page"))
+			}
+		})
+	}
+	group.Wait()
+	if _, wakes := w.store.counts(); wakes > tabs/2 {
+		t.Errorf("%d wakes for %d navigations", wakes, tabs)
 	}
 }
 

@@ -20,7 +20,10 @@ type rows struct {
 	wakes int
 	fail  error
 	limit error
-	read  func() // called during a read, before the row is read
+
+	limitChecks int
+	wake        func() // called during a wake, before it changes the row
+	read        func() // called during a read, before the row is read
 }
 
 func (s *rows) put(ws workspace.Workspace) {
@@ -67,6 +70,11 @@ func (s *rows) Wake(_ context.Context, caller workspace.Caller, id workspace.ID)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wakes++
+	if s.wake != nil {
+		s.mu.Unlock()
+		s.wake()
+		s.mu.Lock()
+	}
 	ws := s.by[id]
 	switch {
 	case !caller.Owns(ws.OwnerID):
@@ -92,6 +100,13 @@ func (s *rows) RunningOf(_ context.Context, user string) ([]workspace.Workspace,
 		}
 	}
 	return list, nil
+}
+
+func (s *rows) MayRun(_ context.Context, _ workspace.Caller, _ workspace.ID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.limitChecks++
+	return s.limit
 }
 
 // fakeRuntime is a runtime with fixed addresses.
@@ -196,6 +211,7 @@ func page(w http.ResponseWriter, status int, name string, p any) {
 }
 
 func (plainPages) Loading(w http.ResponseWriter, _ *http.Request, status int, p LoadingPage) {
+	w.Header().Set("X-Path", p.Path)
 	if p.Queued {
 		page(w, status, "queued", p)
 		return
@@ -221,9 +237,15 @@ func (plainPages) Deleted(w http.ResponseWriter, _ *http.Request, status int, p 
 func (plainPages) Unavailable(w http.ResponseWriter, _ *http.Request, status int, p PlainPage) {
 	page(w, status, "unavailable", p)
 }
+func (plainPages) Busy(w http.ResponseWriter, _ *http.Request, status int, p PlainPage) {
+	page(w, status, "busy", p)
+}
 func (plainPages) Forbidden(w http.ResponseWriter, _ *http.Request, status int, p PlainPage) {
 	page(w, status, "forbidden", p)
 }
 func (plainPages) NotFound(w http.ResponseWriter, _ *http.Request, status int, p PlainPage) {
 	page(w, status, "not found", p)
+}
+func (plainPages) Notice(w http.ResponseWriter, _ *http.Request, status int, p NoticePage) {
+	page(w, status, "notice "+string(p.Notice), p)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/coder/websocket"
 
 	"codehub/api"
+	"codehub/internal/origin"
 	"codehub/internal/runtime"
 )
 
@@ -153,7 +154,9 @@ func TestRequestHeaders(t *testing.T) {
 // changes the Host.
 func TestPublicAddress(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, func(c *Config) { c.PublicURL = &url.URL{Scheme: "https", Host: "codehub.example"} })
+	w := newWorld(t, func(c *Config) {
+		c.Layout = layoutOf(t, &url.URL{Scheme: "https", Host: "codehub.example"}, origin.PathMode)
+	})
 	i := w.serve(wsA)
 	r := w.request(http.MethodGet, under(wsA)+"/")
 	r.Host = "codehub.example"

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 )
 
@@ -21,6 +22,13 @@ func isNavigation(r *http.Request) bool {
 	return acceptsHTML(r.Header)
 }
 
+// isServiceWorker reports whether a browser fetches the script of a service worker. On
+// the main origin it would answer for codehub's own pages under its path, and act on the
+// dashboard, also after its workspace has stopped.
+func isServiceWorker(h http.Header) bool {
+	return h.Get("Service-Worker") != "" || h.Get("Sec-Fetch-Dest") == "serviceworker"
+}
+
 func isPrefetch(h http.Header) bool {
 	for _, name := range []string{"Sec-Purpose", "Purpose", "X-Purpose", "X-Moz"} {
 		for _, v := range h.Values(name) {
@@ -34,15 +42,37 @@ func isPrefetch(h http.Header) bool {
 }
 
 // acceptsHTML is for clients without Sec-Fetch headers. A wildcard is not enough:
-// scripts and command line tools send it.
+// scripts and command line tools send it. Neither is a client that prefers JSON.
 func acceptsHTML(h http.Header) bool {
+	html := quality(h, "text/html")
+	return html > 0 && html >= quality(h, "application/json")
+}
+
+// quality returns the weight, from 0 to 1, that the Accept header gives a media type by
+// name.
+func quality(h http.Header, name string) float64 {
+	most := 0.0
 	for _, v := range h.Values("Accept") {
 		for part := range strings.SplitSeq(v, ",") {
-			kind, _, _ := strings.Cut(part, ";")
-			if strings.EqualFold(strings.TrimSpace(kind), "text/html") {
-				return true
+			kind, parameters, _ := strings.Cut(part, ";")
+			if strings.EqualFold(strings.TrimSpace(kind), name) {
+				most = max(most, weight(parameters))
 			}
 		}
 	}
-	return false
+	return most
+}
+
+// weight returns the parameter q, 1 if it is missing or invalid.
+func weight(parameters string) float64 {
+	for p := range strings.SplitSeq(parameters, ";") {
+		key, value, _ := strings.Cut(p, "=")
+		if !strings.EqualFold(strings.TrimSpace(key), "q") {
+			continue
+		}
+		if q, err := strconv.ParseFloat(strings.TrimSpace(value), 64); err == nil && q >= 0 && q <= 1 {
+			return q
+		}
+	}
+	return 1
 }

@@ -2,32 +2,45 @@ package proxy
 
 import (
 	"net/http"
-	"net/url"
 	"strings"
+
+	"codehub/internal/origin"
+	"codehub/internal/workspace"
 )
 
-// origins knows the server's own origin, in the form that browsers send.
+// origins knows the server's own origins, in the form that browsers send.
 type origins struct {
-	scheme, host string // of the public address
+	layout       origin.Layout
+	scheme, host string // of the main origin
 }
 
-func newOrigins(public *url.URL) origins {
-	return origins{scheme: public.Scheme, host: hostOf(public.Scheme, public.Host)}
+func newOrigins(l origin.Layout) origins {
+	return origins{layout: l, scheme: l.Scheme(), host: origin.Host(l.Main())}
 }
 
 // allows decides whether the page that sent a request may send it with its
 // visitor's session.
 //
-// A WebSocket's Origin must equal the server's, since browsers send no Sec-Fetch
+// A WebSocket's Origin must equal that of the host it is sent to, since browsers send no Sec-Fetch
 // headers with it. A WebSocket without an Origin is not from a browser and needs
 // the token header. Other sites, including siblings of the same site, may only open
 // a page in a tab; they may not embed, post or read. A request with the token
 // header is allowed, as other sites cannot send it. Browsers without Sec-Fetch
 // headers are judged by the Origin header, if there is one.
 func (o origins) allows(r *http.Request, navigation, byToken bool) bool {
+	return allows(r, navigation, byToken, func(from string) bool { return o.isOwn(from, r) })
+}
+
+// allowsOn is allows for the host of a workspace.
+func (o origins) allowsOn(host workspace.Host, r *http.Request, navigation, byToken bool) bool {
+	own := o.layout.URL(host)
+	return allows(r, navigation, byToken, func(from string) bool { return from == own })
+}
+
+func allows(r *http.Request, navigation, byToken bool, isOwn func(string) bool) bool {
 	origin := r.Header.Values("Origin")
 	if isWebSocket(r.Header) {
-		return len(origin) == 0 && byToken || len(origin) == 1 && o.isOwn(origin[0], r)
+		return len(origin) == 0 && byToken || len(origin) == 1 && isOwn(origin[0])
 	}
 	if navigation || byToken {
 		return true
@@ -38,7 +51,7 @@ func (o origins) allows(r *http.Request, navigation, byToken bool) bool {
 	case len(site) == 1:
 		return site[0] == "same-origin" || site[0] == "none"
 	case len(origin) == 1:
-		return o.isOwn(origin[0], r)
+		return isOwn(origin[0])
 	}
 	return true
 }
@@ -57,10 +70,12 @@ func (o origins) isPublic(origin string) bool {
 	return strings.ToLower(origin) == o.scheme+"://"+o.host
 }
 
-// schemeOf returns the scheme that the client used. For the public host it is that
+// schemeOf returns the scheme that the client used. For codehub's own hosts it is that
 // of the public address, because TLS may be terminated by a reverse proxy.
 func (o origins) schemeOf(r *http.Request) string {
 	switch {
+	case o.layout.Route(r.Host).Kind == origin.Workspace:
+		return o.scheme
 	case r.TLS != nil:
 		return "https"
 	case hostOf(o.scheme, r.Host) == o.host:
@@ -72,6 +87,9 @@ func (o origins) schemeOf(r *http.Request) string {
 // forwardedHost returns the X-Forwarded-Host for the IDE, which compares it with
 // the Origin of a WebSocket.
 func (o origins) forwardedHost(r *http.Request) string {
+	if place := o.layout.Route(r.Host); place.Kind == origin.Workspace {
+		return origin.Host(o.layout.URL(place.Host))
+	}
 	if o.isPublic(r.Header.Get("Origin")) {
 		return o.host
 	}

@@ -5,6 +5,9 @@ import (
 	"net/http"
 	"net/url"
 	"testing"
+
+	"codehub/internal/origin"
+	"codehub/internal/workspace"
 )
 
 func TestWebSocketOrigin(t *testing.T) {
@@ -49,7 +52,7 @@ func TestWebSocketOrigin(t *testing.T) {
 		if test.tls {
 			r.TLS = &tls.ConnectionState{}
 		}
-		o := newOrigins(public)
+		o := newOrigins(layoutOf(t, public, origin.PathMode))
 		for _, byToken := range []bool{false, true} {
 			want := test.want || test.origin == "" && byToken
 			if got := o.allows(r, false, byToken); got != want {
@@ -78,5 +81,28 @@ func TestNavigationAccept(t *testing.T) {
 		if isNavigation(r) {
 			t.Errorf("Accept %q counts in a fetch", accept)
 		}
+	}
+}
+
+// In path mode a service worker would answer for codehub's own pages under its path, and
+// act on the dashboard after its workspace has stopped. So no script of one is served.
+func TestServiceWorkersInPathMode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.serve(wsA)
+	header := []string{"Service-Worker", "script", "Sec-Fetch-Mode", "same-origin", "Sec-Fetch-Dest", "serviceworker", "Sec-Fetch-Site", "same-origin"}
+	for _, h := range [][]string{header, header[:2], header[2:]} {
+		if got := w.get(under(wsA)+"/sw.js", h...); got.StatusCode != http.StatusForbidden {
+			t.Errorf("%v: %d", h, got.StatusCode)
+		}
+	}
+	if i.served.Load() != 0 {
+		t.Error("the request reached the workspace")
+	}
+	// On an origin of its own a workspace has service workers.
+	h := newHostWorld(t)
+	h.serve(wsA)
+	if res := h.send("GET", h.at(wsA)+"/sw.js", append(header, "Cookie", hostCookie+"=ann-1"+at(workspace.Host{ID: wsA}))...); res.StatusCode != http.StatusOK {
+		t.Errorf("on its own origin: %d", res.StatusCode)
 	}
 }

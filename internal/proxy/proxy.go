@@ -5,15 +5,16 @@ import (
 	"log"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
 
 	"codehub/internal/accesslog"
 	"codehub/internal/activity"
 	"codehub/internal/activity/vscode"
 	"codehub/internal/health"
+	"codehub/internal/origin"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -23,6 +24,21 @@ import (
 // the Authorization header belongs to the workspace.
 type Authenticator interface {
 	Authenticate(r *http.Request, bearer bool) (workspace.Caller, error)
+}
+
+// Visitors gives visitors a session on the host of each workspace, by tickets; see
+// auth.Auth.
+type Visitors interface {
+	// AuthenticateWorkspace is Authenticate for the requests of one host.
+	AuthenticateWorkspace(r *http.Request, host workspace.Host) (workspace.Caller, error)
+	// Nonce returns the hash of the browser's nonce and the cookie to set.
+	Nonce(r *http.Request) (hash string, cookie *http.Cookie)
+	// Entered reports whether the browser has redeemed a ticket some seconds ago.
+	Entered(r *http.Request) bool
+	IssueTicket(ctx context.Context, caller workspace.Caller, host workspace.Host, nonce string) (ticket string, err error)
+	// RedeemTicket returns the cookies to set; CodeInvalid without a nonce cookie,
+	// CodeUnauthenticated for any other ticket that is not valid.
+	RedeemTicket(r *http.Request, ticket string, host workspace.Host) ([]*http.Cookie, error)
 }
 
 // Sessions ends connections when their session ends.
@@ -40,6 +56,8 @@ type Store interface {
 	// details that docs/api.md describes.
 	Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error)
+	// MayRun returns CodeLimitExceeded if a running limit prevents a start.
+	MayRun(ctx context.Context, caller workspace.Caller, id workspace.ID) error
 }
 
 // Upstreams returns the addresses of IDEs; see runtime.Runtime.
@@ -57,8 +75,10 @@ type Config struct {
 	Pages    Pages
 	Log      *slog.Logger
 
-	// PublicURL is the origin that users open (CODEHUB_URL).
-	PublicURL *url.URL
+	// Layout knows the origins of codehub and the workspaces.
+	Layout origin.Layout
+	// Visitors is not used in path mode.
+	Visitors Visitors
 	// CookieNames are codehub's own cookies. They are not sent to a workspace, and
 	// no workspace can set them.
 	CookieNames []string
@@ -74,23 +94,36 @@ type Config struct {
 	// Conditions lists that open connections cannot be checked; optional.
 	Conditions *health.Monitor
 
+	// Settings limits requests to workspaces; the zero value has no limits.
+	Settings Settings
+	// MaxRequests limits the requests and WebSockets of all users at a time; 0: no
+	// limit.
+	MaxRequests int
+
 	// RouteAge is how long a route is cached without an event; optional, 60 s.
 	RouteAge time.Duration
+	// StallTimeout is how long a client may read nothing of a response; optional,
+	// 2 min.
+	StallTimeout time.Duration
 	// CheckInterval is the interval between checks of the routes of open
 	// connections; optional, 3 s.
 	CheckInterval time.Duration
 }
 
-// Proxy is the handler of everything under /w/.
+// Proxy is the handler of the hosts of workspaces, and of everything under /w/ on
+// the main origin.
 type Proxy struct {
 	auth          Authenticator
+	visitors      Visitors
 	sessions      Sessions
 	store         Store
 	pages         Pages
 	log           *slog.Logger
+	layout        origin.Layout
 	origins       origins
 	secrets       secrets
 	routes        *routes
+	wakes         singleflight.Group // by workspace and user
 	moves         moves
 	activity      *activity.Recorder // or nil
 	open          *connections
@@ -99,6 +132,7 @@ type Proxy struct {
 	copyLog       *log.Logger       // for httputil.ReverseProxy, which logs broken connections
 
 	unreadable *prometheus.CounterVec
+	limited    *prometheus.CounterVec
 }
 
 // New returns a proxy. Run must be running while it serves.
@@ -106,13 +140,17 @@ func New(c Config) *Proxy {
 	if c.RouteAge == 0 {
 		c.RouteAge = 60 * time.Second
 	}
+	if c.StallTimeout == 0 {
+		c.StallTimeout = userTimeout
+	}
 	if c.CheckInterval == 0 {
 		c.CheckInterval = 3 * time.Second
 	}
-	open := newConnections()
+	open := newConnections(c.Settings, c.MaxRequests, c.StallTimeout)
 	return &Proxy{
-		auth: c.Auth, sessions: c.Sessions, store: c.Store, pages: c.Pages, log: c.Log,
-		origins:       newOrigins(c.PublicURL),
+		auth: c.Auth, visitors: c.Visitors, sessions: c.Sessions, store: c.Store, pages: c.Pages, log: c.Log,
+		layout:        c.Layout,
+		origins:       newOrigins(c.Layout),
 		secrets:       secrets{cookies: append([]string{runtime.SecretCookie}, c.CookieNames...), isToken: c.IsToken},
 		routes:        newRoutes(c.Store, c.Runtime, open, c.RouteAge),
 		moves:         moves{load: c.Moved, now: time.Now},
@@ -125,6 +163,7 @@ func New(c Config) *Proxy {
 		copyLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 
 		unreadable: newUnreadable(),
+		limited:    newLimited(),
 	}
 }
 
@@ -140,24 +179,51 @@ func newUnreadable() *prometheus.CounterVec {
 	return v
 }
 
-// Metrics returns the proxy's metrics.
-func (p *Proxy) Metrics() prometheus.Collector { return p.unreadable }
+// newLimited returns the counter with both series at 0.
+func newLimited() *prometheus.CounterVec {
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "codehub_relays_refused_total",
+		Help: "Requests to workspaces that were refused because too many were open, of their user or of all users.",
+	}, []string{"limit"})
+	for _, limit := range []string{"user", "all"} {
+		v.WithLabelValues(limit)
+	}
+	return v
+}
 
-// Wrap serves the paths of workspaces and passes the rest to next. It must come
-// before any http.ServeMux, which would clean the paths. Middleware around it must
-// not buffer, compress, time out or add headers to responses, and a wrapped
-// ResponseWriter needs Unwrap.
+// Metrics returns the proxy's metrics.
+func (p *Proxy) Metrics() []prometheus.Collector {
+	return []prometheus.Collector{p.unreadable, p.limited}
+}
+
+// Wrap serves the hosts and paths of workspaces, refuses hosts that are not codehub's,
+// and passes the rest to next. It must come before any http.ServeMux, which would clean
+// the paths. Middleware around it must not buffer, compress, time out or add headers to
+// responses, and a wrapped ResponseWriter needs Unwrap.
 func (p *Proxy) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if underPrefix(r) {
+		switch place := p.layout.Route(r.Host); {
+		case place.Kind == origin.Workspace:
+			p.serveHost(w, r, place.Host)
+		case isProbe(r.URL.Path): // by any address
+			next.ServeHTTP(w, r)
+		case place.Kind != origin.Main:
+			p.misdirected(w, r)
+		case underPrefix(r):
 			p.ServeHTTP(w, r)
-			return
+		case r.URL.Path == entryPath && !p.layout.PathMode():
+			p.serveEntry(w, r)
+		default:
+			next.ServeHTTP(w, r)
 		}
-		next.ServeHTTP(w, r)
 	})
 }
 
-// ServeHTTP serves /w/ and all paths below it.
+func isProbe(path string) bool {
+	return path == "/healthz" || path == "/readyz" || path == "/metrics"
+}
+
+// ServeHTTP serves /w/ and all paths below it on the main origin.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	accesslog.SetRoute(r.Context(), "/w/{id}/{path...}")
 	accesslog.Quiet(r.Context())
@@ -165,11 +231,17 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	t, ok := parseTarget(r)
+	if ok && p.layout.PathMode() {
+		t.app, _ = parseApplication(t.rawPath)
+	}
+	accesslog.SetWorkspace(r.Context(), string(t.id), t.app.port)
 	switch {
 	case !ok:
 		p.unknown(w, r)
 	case t.path == "":
-		redirectToFolder(w, r, t)
+		redirectToFolder(w, r, t.prefix)
+	case t.app.port != 0 && t.app.path == "":
+		redirectToFolder(w, r, t.appPrefix())
 	default:
 		p.enter(w, r, t)
 	}
@@ -207,6 +279,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+			p.open.closeStalled(time.Now())
 			if err := p.routes.check(ctx); ctx.Err() == nil {
 				p.checks.Set(err)
 			}

@@ -1,8 +1,10 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -11,6 +13,9 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+
+	"codehub/internal/front"
+	"codehub/internal/inbound"
 )
 
 // relay relays one request to the container. It returns false without a response if
@@ -21,10 +26,21 @@ func (p *Proxy) relay(w http.ResponseWriter, r *http.Request, v visit, to *upstr
 	ctx, cancel := context.WithCancel(watched)
 	defer cancel()
 	c := &connection{id: v.id, caller: v.caller, upstream: to, cancel: cancel, w: w}
-	if !p.open.add(c) {
+	switch err := p.open.add(c); err {
+	case nil:
+	case errClosed:
 		return false
+	default:
+		p.busy(w, r, v, err)
+		return true
 	}
 	defer p.open.remove(c)
+	restore := inbound.Lift(w, r)
+	defer func() {
+		if !c.wasCut() {
+			restore()
+		}
+	}()
 	// Also ends a client that does not read when the session ends.
 	defer context.AfterFunc(watched, c.close)()
 
@@ -33,13 +49,14 @@ func (p *Proxy) relay(w http.ResponseWriter, r *http.Request, v visit, to *upstr
 		// without this call.
 		_ = http.NewResponseController(w).EnableFullDuplex()
 	}
-	x := &exchange{proxy: p, visit: v, connection: c, use: p.newUse(r, v)}
+	x := &exchange{proxy: p, visit: v, connection: c, use: p.newUse(r, v), prefix: v.prefix}
 	defer x.use.end()
 	rp := httputil.ReverseProxy{
 		Rewrite:   x.rewrite,
 		Transport: x,
 		ModifyResponse: func(res *http.Response) error {
 			x.confine(res)
+			confineTrailers(res)
 			x.observe(r, res)
 			return nil
 		},
@@ -61,6 +78,8 @@ type exchange struct {
 	visit      visit
 	connection *connection
 	use        *use // or nil
+	// prefix is that of the paths that the response may affect.
+	prefix string
 }
 
 // rewrite builds the container's request. ReverseProxy has already removed
@@ -72,28 +91,59 @@ func (x *exchange) rewrite(pr *httputil.ProxyRequest) {
 	out.Host = pr.In.Host
 	pr.SetXForwarded()
 	out.Header.Set("X-Forwarded-Host", x.proxy.origins.forwardedHost(pr.In))
-	out.Header.Set("X-Forwarded-Proto", x.proxy.origins.schemeOf(pr.In))
+	out.Header.Set("X-Forwarded-Proto", cmp.Or(front.Scheme(pr.In), x.proxy.origins.schemeOf(pr.In)))
 	if !isWebSocket(pr.In.Header) { // the only protocol that may be switched to
 		out.Header.Del("Connection")
 		out.Header.Del("Upgrade")
 	}
 	x.proxy.secrets.strip(out.Header)
-	setUpstream(out, x.connection.upstream)
+	announceTrailers(out, pr.In)
 	x.use.watchBody(out)
+	if out.Body != nil {
+		out.Body = watchedBody{out.Body, x.connection}
+	}
 }
 
-// setUpstream sets the container's address and secret.
-func setUpstream(out *http.Request, to *upstream) {
+// setUpstream sets the container's address, and its secret for the IDE. An application
+// on a port does not get the secret.
+func setUpstream(out *http.Request, to *upstream, port int) (err error) {
+	if port != 0 {
+		out.URL.Host, err = to.portAddress(port)
+		return err
+	}
 	out.URL.Host = to.Addr
 	setSecret(out.Header, to.Secret)
+	return nil
 }
 
-// RoundTrip sends the request to the container. If the container cannot be reached
-// and was replaced, a repeatable request is sent to the new one.
+// errInvalidResponse is a response that must not be passed on.
+var errInvalidResponse = errors.New("invalid response")
+
+// RoundTrip sends the request to the container and checks the status of the response:
+// net/http accepts any three digits, but can send only 100 to 999, and RFC 9110 defines
+// 100 to 599.
 func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
+	res, err := x.send(out)
+	switch {
+	case err != nil:
+		return nil, err
+	case res.StatusCode < 100 || res.StatusCode > 599:
+		err = fmt.Errorf("%w: status %03d", errInvalidResponse, res.StatusCode)
+	case len(res.Header) > maxResponseFields:
+		err = fmt.Errorf("%w: %d header fields", errInvalidResponse, len(res.Header))
+	default:
+		return res, nil
+	}
+	_ = res.Body.Close() // it is abandoned
+	return nil, err
+}
+
+// send sends the request to the container. If the container cannot be reached
+// and was replaced, a repeatable request is sent to the new one.
+func (x *exchange) send(out *http.Request) (*http.Response, error) {
 	x.confineEarly(out.Context())
 	to := x.connection.upstream
-	res, err := to.transport.RoundTrip(out)
+	res, err := x.sendTo(to, out)
 	if err == nil || !isDialError(err) || out.Context().Err() != nil {
 		return res, err
 	}
@@ -103,9 +153,18 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	if next == nil || !repeatable(out) || !x.proxy.open.move(x.connection, next) {
 		return nil, err
 	}
-	out = out.Clone(out.Context())
-	setUpstream(out, next)
-	return next.transport.RoundTrip(out)
+	return x.sendTo(next, out.Clone(out.Context()))
+}
+
+// sendTo sends the request to one container.
+func (x *exchange) sendTo(to *upstream, out *http.Request) (*http.Response, error) {
+	if x.visit.app.port != 0 {
+		return x.sendToApplication(to, out)
+	}
+	if err := setUpstream(out, to, x.visit.host.Port); err != nil {
+		return nil, err
+	}
+	return to.transport.RoundTrip(out)
 }
 
 func isDialError(err error) bool {
@@ -126,12 +185,19 @@ func repeatable(r *http.Request) bool {
 
 // confine limits the effects of the response to the workspace.
 func (x *exchange) confine(res *http.Response) {
-	confine(res.Header, confinement{
-		prefix:   x.visit.prefix,
-		reserved: x.proxy.secrets.cookies,
-		hosts:    []string{x.connection.upstream.Addr, res.Request.Host, x.proxy.origins.host},
-	})
+	hosts := []string{res.Request.URL.Host, res.Request.Host}
+	if x.visit.host.ID == "" {
+		hosts = append(hosts, x.proxy.origins.host)
+	}
+	confine(res.Header, confinement{prefix: x.prefix, reserved: x.proxy.secrets.cookies, hosts: hosts})
 }
+
+// maxEarlyResponses limits the informational responses to one request.
+const maxEarlyResponses = 64
+
+// hopByHop are headers for one connection, which ReverseProxy removes from final
+// responses.
+var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Connection", "Te", "Trailer", "Upgrade"}
 
 // confineEarly does the same for informational responses (103), which ReverseProxy
 // forwards through a trace hook in the context.
@@ -141,8 +207,15 @@ func (x *exchange) confineEarly(ctx context.Context) {
 		return
 	}
 	pass := trace.Got1xxResponse
+	n := 0
 	trace.Got1xxResponse = func(code int, h textproto.MIMEHeader) error {
-		confine(http.Header(h), confinement{prefix: x.visit.prefix, reserved: x.proxy.secrets.cookies})
+		if n++; n > maxEarlyResponses {
+			return fmt.Errorf("%w: more than %d informational responses", errInvalidResponse, maxEarlyResponses)
+		}
+		for _, name := range hopByHop {
+			h.Del(name)
+		}
+		confine(http.Header(h), confinement{prefix: x.prefix, reserved: x.proxy.secrets.cookies})
 		return pass(code, h)
 	}
 }
@@ -151,6 +224,13 @@ func (x *exchange) confineEarly(ctx context.Context) {
 func (x *exchange) upstreamError(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
 		panic(http.ErrAbortHandler) // closed by the proxy, or the client has disconnected
+	}
+	switch {
+	case errors.Is(err, errNotVerified):
+		x.proxy.routes.invalidate(x.visit.id)
+	case x.visit.host.Port != 0 && notReached(err), errors.Is(err, errNoListener):
+		x.proxy.noListener(w, r, x.visit)
+		return
 	}
 	x.proxy.log.WarnContext(r.Context(), "workspace not responding", "workspace", x.visit.id, "err", err)
 	x.proxy.unavailable(w, r, x.visit, http.StatusBadGateway, "The workspace is not responding.")

@@ -197,7 +197,7 @@ func TestExpectContinue(t *testing.T) {
 	w := newWorld(t)
 	i := w.serve(wsA)
 	i.handle = func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(http.StatusRequestEntityTooLarge) }
-	res := w.raw("POST " + under(wsA) + "/ HTTP/1.1\nHost: x\nCookie: " + sessionCookie + "=ann-1\nExpect: 100-continue\nContent-Length: 1000000\n\n")
+	res := w.raw("POST " + under(wsA) + "/ HTTP/1.1\nHost: localhost\nCookie: " + sessionCookie + "=ann-1\nExpect: 100-continue\nContent-Length: 1000000\n\n")
 	if res.StatusCode != http.StatusRequestEntityTooLarge {
 		t.Errorf("status %d", res.StatusCode)
 	}

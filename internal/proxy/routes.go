@@ -54,6 +54,7 @@ type routes struct {
 	open           *connections
 	maxAge         time.Duration
 	addressMaxIdle time.Duration // see lookupUpstream
+	loopbackPorts  bool          // for tests, see upstream.loopback
 
 	mu     sync.Mutex
 	cached map[workspace.ID]*route
@@ -154,7 +155,9 @@ func (rs *routes) lookupUpstream(ctx context.Context, id workspace.ID) (u *upstr
 	case last != nil && last.Upstream == at:
 		return last, true, nil
 	}
-	return newUpstream(id, at), true, nil
+	u = newUpstream(id, at)
+	u.loopback = rs.loopbackPorts
+	return u, true, nil
 }
 
 // apply caches the result unless it is stale, and closes connections that a new

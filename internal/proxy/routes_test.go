@@ -16,7 +16,7 @@ import (
 func newTestRoutes() (*routes, *rows, *fakeRuntime) {
 	store := &rows{by: map[workspace.ID]workspace.Workspace{wsA: running(wsA, ann)}}
 	e := &fakeRuntime{at: map[workspace.ID]runtime.Upstream{wsA: {ContainerID: "c1", Addr: "192.0.2.1:8080", Secret: "s1"}}}
-	return newRoutes(store, e, newConnections(), time.Minute), store, e
+	return newRoutes(store, e, newConnections(Settings{}, 0, time.Minute), time.Minute), store, e
 }
 
 func mustGet(t *testing.T, rs *routes) *route {
@@ -178,7 +178,7 @@ func TestSweep(t *testing.T) {
 		rs, _, _ := newTestRoutes()
 		r := mustGet(t, rs)
 		c := &connection{id: wsA, upstream: r.upstream}
-		if !rs.open.add(c) {
+		if err := rs.open.add(c); err != nil {
 			t.Fatal("refused")
 		}
 		rs.invalidate(wsA)
@@ -198,7 +198,7 @@ func TestSweep(t *testing.T) {
 		if len(rs.cached)+len(rs.upstreams)+len(rs.fills) != 0 {
 			t.Errorf("left: %v %v %v", rs.cached, rs.upstreams, rs.fills)
 		}
-		if rs.open.add(c) {
+		if rs.open.add(c) == nil {
 			t.Error("a removed upstream accepts connections")
 		}
 	})
@@ -211,7 +211,7 @@ func TestSweepDuringLookup(t *testing.T) {
 	mustGet(t, rs)
 	e.ask = rs.sweep
 	rs.invalidate(wsA)
-	if r := mustGet(t, rs); !rs.open.add(&connection{id: wsA, upstream: r.upstream}) {
+	if r := mustGet(t, rs); rs.open.add(&connection{id: wsA, upstream: r.upstream}) != nil {
 		t.Error("the route leads to an upstream that is closed")
 	}
 }

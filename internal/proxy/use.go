@@ -50,8 +50,12 @@ func sendsInput(r *http.Request, v visit) bool {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodConnect:
 		return false
 	}
-	return r.ContentLength != 0 && !isReport(r.Header) && !vscode.ForwardedPort(v.path)
+	return r.ContentLength != 0 && !isReport(r.Header) && !v.forwarded()
 }
+
+// forwarded reports whether the visit is for an application in the workspace and not
+// for its IDE.
+func (v visit) forwarded() bool { return v.host.Port != 0 || vscode.ForwardedPort(v.path) }
 
 // isReport reports whether a page sent the request without its user: beacons, the only
 // same-site requests with a body in mode no-cors, pings, and browsers' reports.
@@ -106,7 +110,7 @@ func (x *exchange) observe(in *http.Request, res *http.Response) {
 		Touch:      u.mark.Touch,
 		Extensions: res.Header["Sec-Websocket-Extensions"],
 		VSCode:     isVSCode,
-		Forwarded:  vscode.ForwardedPort(x.visit.path),
+		Forwarded:  x.visit.forwarded(),
 		OnError: func(side vscode.Side, err error) {
 			x.proxy.unreadable.WithLabelValues(string(side)).Inc()
 			x.proxy.log.Info("decode VS Code messages failed", "workspace", x.visit.id, "side", string(side), "err", err)

@@ -297,7 +297,7 @@ func TestUnreadableWebSocketCounts(t *testing.T) {
 	t.Parallel()
 	w, _, r := recording(t)
 	metrics := prometheus.NewPedanticRegistry()
-	if err := metrics.Register(w.proxy.Metrics()); err != nil {
+	if err := metrics.Register(w.proxy.unreadable); err != nil {
 		t.Fatal(err)
 	}
 	unreadable := func(side string) (n float64) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"codehub/internal/activity/vscode"
+	"codehub/internal/front"
 )
 
 // closeTimeout is how long one side of a WebSocket may stay open after the other
@@ -33,8 +34,35 @@ type visitorWriter struct {
 	use        *use // or nil
 }
 
-// Unwrap lets http.ResponseController reach the writer's Flush.
+// Unwrap lets http.ResponseController reach the writer's other methods.
 func (w *visitorWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w *visitorWriter) Write(b []byte) (int, error) {
+	w.connection.beginWrite()
+	defer w.connection.endWrite()
+	return w.ResponseWriter.Write(b)
+}
+
+// FlushError is called by http.ResponseController.
+func (w *visitorWriter) FlushError() error {
+	w.connection.beginWrite()
+	defer w.connection.endWrite()
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// watchedBody notes when a byte of the request's body passes.
+type watchedBody struct {
+	io.ReadCloser
+	connection *connection
+}
+
+func (b watchedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.connection.transferred.Store(time.Now().UnixNano())
+	}
+	return n, err
+}
 
 // Hijack returns the client's connection for a WebSocket, and tracks it so that it
 // can be closed.
@@ -43,7 +71,7 @@ func (w *visitorWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if tcp, ok := conn.(*net.TCPConn); ok {
+	if tcp, ok := front.TCP(conn); ok {
 		if err := tuneVisitor(tcp); err != nil {
 			_ = conn.Close()
 			return nil, nil, fmt.Errorf("set keep-alive: %w", err)
@@ -81,6 +109,9 @@ type visitorConn struct {
 
 func (c *visitorConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.connection.transferred.Store(time.Now().UnixNano())
+	}
 	if errors.Is(err, io.EOF) {
 		c.ending()
 	}
@@ -88,7 +119,9 @@ func (c *visitorConn) Read(p []byte) (int, error) {
 }
 
 func (c *visitorConn) Write(p []byte) (int, error) {
+	c.connection.beginWrite()
 	n, err := c.Conn.Write(p)
+	c.connection.endWrite()
 	if c.watch != nil {
 		c.watch.Server(p[:max(n, 0)])
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"codehub/internal/harness"
+	"codehub/internal/origin"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -62,8 +63,8 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	}
 	c := Config{
 		Auth: accounts{}, Sessions: w.sessions, Store: w.store, Runtime: w.runtime, Pages: plainPages{},
-		Log:       w.log.Logger(),
-		PublicURL: public, CookieNames: []string{sessionCookie, secureCookie},
+		Log:    w.log.Logger(),
+		Layout: layoutOf(t, public, origin.PathMode), CookieNames: []string{sessionCookie, secureCookie},
 		IsToken:       func(s string) bool { return strings.HasPrefix(s, "chub_") },
 		CheckInterval: 5 * time.Millisecond,
 	}
@@ -92,6 +93,15 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	})
 	w.store.put(running(wsA, ann))
 	return w
+}
+
+func layoutOf(t testing.TB, public *url.URL, setting string) origin.Layout {
+	t.Helper()
+	layout, err := origin.Parse(public, setting)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return layout
 }
 
 func (w *world) handler() http.Handler {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"codehub/internal/postgres"
 	"codehub/internal/reconcile"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/runtimetest"
@@ -51,7 +52,7 @@ func TestArchiveAndRestore(t *testing.T) {
 	}
 	w.opened(id, "more work")
 
-	list, err := w.DB.Archives(t.Context(), w.owner, id)
+	list, _, err := w.DB.Archives(t.Context(), w.owner, id, postgres.Page{})
 	if err != nil || len(list) != 2 || list[0].Key != after.ArchiveKey || list[1].Key != before.ArchiveKey {
 		t.Errorf("generations: %+v, %v", list, err)
 	}

@@ -297,7 +297,7 @@ func (w *world) tryRequest(id workspace.ID, d workspace.DesiredState) {
 // entries is the number of files and folders in the workspace's archive.
 func (w *world) entries(ws workspace.Workspace) int64 {
 	w.Helper()
-	list, err := w.DB.Archives(w.Context(), w.owner, ws.ID)
+	list, _, err := w.DB.Archives(w.Context(), w.owner, ws.ID, postgres.Page{})
 	if err != nil {
 		w.Fatal(err)
 	}

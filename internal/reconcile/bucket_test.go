@@ -149,7 +149,7 @@ func TestJobRetriesRefusedUpload(t *testing.T) {
 }
 
 func waitsForBucket(ws workspace.Workspace) bool {
-	return ws.Progress != nil && *ws.Progress == workspace.Progress{Step: runtime.StepWaitingBucket}
+	return ws.Progress != nil && ws.Progress.Equal(&workspace.Progress{Step: runtime.StepWaitingBucket, Steps: ws.Progress.Steps})
 }
 
 // After a restart during a bucket outage, the progress of the previous server is

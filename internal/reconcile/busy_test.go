@@ -19,7 +19,7 @@ import (
 // inUse reports whether the progress says that the container uses the home.
 func inUse(container string) func(workspace.Workspace) bool {
 	return func(ws workspace.Workspace) bool {
-		return ws.Progress != nil && *ws.Progress == workspace.Progress{Step: runtime.StepWaitingInUse, Detail: container}
+		return ws.Progress != nil && ws.Progress.Equal(&workspace.Progress{Step: runtime.StepWaitingInUse, Detail: container, Steps: ws.Progress.Steps})
 	}
 }
 

@@ -30,13 +30,17 @@ func (t *term) checkDisks(ctx context.Context) {
 	})
 }
 
-// tooFull describes the first disk with less free space than least, as a share of
-// its size. It returns "" if there is none.
+// tooFull describes the first disk with less free space or fewer free inodes than
+// least, as a share of its size. It returns "" if there is none.
 func tooFull(disks []runtime.Disk, least float64) string {
 	for _, d := range disks {
 		if d.Total > 0 && float64(d.Free) < least*float64(d.Total) {
 			return fmt.Sprintf("%s: %.1f %% of the disk is free (%d MiB); nothing is started or restored below %.1f %%",
 				d.Name, 100*float64(d.Free)/float64(d.Total), d.Free>>20, 100*least)
+		}
+		if d.Inodes > 0 && float64(d.FreeInodes) < least*float64(d.Inodes) {
+			return fmt.Sprintf("%s: %.1f %% of the disk's inodes are free (%d); nothing is started or restored below %.1f %%",
+				d.Name, 100*float64(d.FreeInodes)/float64(d.Inodes), d.FreeInodes, 100*least)
 		}
 	}
 	return ""

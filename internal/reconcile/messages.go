@@ -1,5 +1,7 @@
 package reconcile
 
+import "codehub/internal/runtime"
+
 // Texts that pages show and translate; each is listed in Messages.
 const (
 	msgCrashed      = "The container exited soon after it was ready (failures in a row: %d). It starts again at %s, or immediately if you stop and start the workspace."
@@ -11,5 +13,5 @@ const (
 
 // Messages lists the texts of conditions and orphans, with verbs for values.
 func Messages() []string {
-	return []string{msgCrashed, msgAsideSince, msgAsideSize, msgAsidePartial, msgAsideKept}
+	return []string{msgCrashed, msgAsideSince, msgAsideSize, msgAsidePartial, msgAsideKept, runtime.MsgPullTooSlow, runtime.MsgPullTooLong}
 }

@@ -37,7 +37,7 @@ func (w *world) orphan() workspace.ID {
 // orphansOf returns the recorded orphans of the workspace by kind.
 func (w *world) orphansOf(id workspace.ID) map[string]postgres.Orphan {
 	w.Helper()
-	list, err := w.DB.Orphans(w.Context(), workspace.System)
+	list, _, err := w.DB.Orphans(w.Context(), workspace.System, postgres.Page{})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func (t *term) perform(ctx context.Context, row workspace.Workspace, seen *runti
 
 // volumeSpec describes the volume of row's home.
 func (t *term) volumeSpec(ctx context.Context, row workspace.Workspace) (spec runtime.VolumeSpec, err error) {
-	spec = runtime.VolumeSpec{Workspace: row.ID, Storage: row.StorageBackend, Claim: row.Home.Claim, Image: row.ImageRef, Name: row.Name}
+	spec = runtime.VolumeSpec{Workspace: row.ID, Storage: row.StorageBackend, Claim: row.Home.Claim, Image: row.ImageRef, Name: row.Name, User: row.OwnerID}
 	err = t.inSession(ctx, func(ctx context.Context) (err error) {
 		spec.Owner, err = t.rows.Owner(ctx, row.ID)
 		return err
@@ -98,7 +98,7 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	began := time.Now()
 	k, err := t.cfg.Runtime.StartContainer(ctx, runtime.ContainerSpec{
 		Workspace: row.ID, Claim: row.OpID, Image: row.ImageRef, Storage: row.StorageBackend,
-		VolumeClaim: row.Home.Claim, Secret: secret,
+		VolumeClaim: row.Home.Claim, Secret: secret, User: row.OwnerID,
 	}, step)
 	if err != nil {
 		return err
@@ -206,6 +206,7 @@ func failure(err error) *lifecycle.Failure {
 
 func classify(err error) *lifecycle.Failure {
 	var pull *runtime.PullError
+	var slow *runtime.SlowPullError
 	switch {
 	case err == nil:
 		return nil
@@ -219,6 +220,8 @@ func classify(err error) *lifecycle.Failure {
 		var busy *runtime.BusyError
 		inUse := errors.As(err, &busy) && busy.Container != ""
 		return &lifecycle.Failure{Reason: workspace.ErrActionFailed, Message: err.Error(), Passing: true, InUse: inUse}
+	case errors.As(err, &slow):
+		return &lifecycle.Failure{Reason: workspace.ErrImagePullTooSlow, Message: slow.Error()}
 	case errors.As(err, &pull):
 		return &lifecycle.Failure{Reason: workspace.ErrImagePullFailed, Message: pull.Error()}
 	}

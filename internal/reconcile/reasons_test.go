@@ -41,6 +41,7 @@ func TestFailureReasons(t *testing.T) {
 		{fmt.Errorf("x: %w", runtime.ErrNoSpace), workspace.ErrUnreachable, workspace.ErrUnreachable},
 		{fmt.Errorf("x: %w", syscall.ENOSPC), workspace.ErrUnreachable, workspace.ErrUnreachable},
 		{&runtime.PullError{Image: "i", Message: "no"}, workspace.ErrImagePullFailed, workspace.ErrImagePullFailed},
+		{&runtime.SlowPullError{Image: "i", Rate: 1, Least: 2}, workspace.ErrImagePullTooSlow, workspace.ErrImagePullTooSlow},
 	} {
 		if f := failure(c.err); f.Reason != c.restore || f.Message == "" {
 			t.Errorf("%v: %+v, want %s", c.err, f, c.restore)
@@ -87,6 +88,8 @@ func TestTooFull(t *testing.T) {
 		{[]runtime.Disk{{Name: "homes", Free: 5*gib - 1, Total: 100 * gib}}, "homes: 5.0 %"},
 		{[]runtime.Disk{{Name: "a", Free: 9, Total: 10}, {Name: "b", Free: 0, Total: 100 * gib}}, "b: 0.0 %"},
 		{[]runtime.Disk{{Name: "unknown"}}, ""},
+		{[]runtime.Disk{{Name: "homes", Free: 50, Total: 100, FreeInodes: 5, Inodes: 100}}, ""},
+		{[]runtime.Disk{{Name: "homes", Free: 50, Total: 100, FreeInodes: 4, Inodes: 100}}, "homes: 4.0 % of the disk's inodes"},
 	} {
 		if got := tooFull(c.disks, 0.05); !strings.HasPrefix(got, c.says) || c.says == "" && got != "" {
 			t.Errorf("%v: %q, want %q", c.disks, got, c.says)

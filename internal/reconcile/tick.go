@@ -186,15 +186,8 @@ func withoutClaim(s decision) lifecycle.Result {
 
 func (s decision) changed() bool {
 	a, b := s.row, s.result.Row
-	return a.Phase != b.Phase || a.RunningImage != b.RunningImage || !a.Conditions.Equal(b.Conditions) || !equalProgress(a.Progress, b.Progress) ||
+	return a.Phase != b.Phase || a.RunningImage != b.RunningImage || !a.Conditions.Equal(b.Conditions) || !a.Progress.Equal(b.Progress) ||
 		s.result.ClearRecover || s.result.ClearCancel || s.result.ClearForceStop
-}
-
-func equalProgress(a, b *workspace.Progress) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return *a == *b
 }
 
 func (t *term) judge(ctx context.Context, now time.Time, row workspace.Workspace, v view, seen observation, bucketSince time.Time) decision {

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -74,6 +75,7 @@ type work struct {
 	waitedSteps map[string]bool    // the steps of the last attempt
 	steps       map[string]bool    // the steps of this attempt
 	progress    runtime.Progress
+	history     []workspace.ProgressStep // the steps of all attempts, the current one last
 	meter       meter
 	reached     map[string]sample // the furthest progress of each step
 	movedAt     time.Time         // when any step last exceeded its furthest progress
@@ -110,7 +112,7 @@ func newWork(row workspace.Workspace, cancel context.CancelFunc, before *work) *
 	}
 	before.mu.Lock()
 	defer before.mu.Unlock()
-	w.refusals, w.noSpace, w.progress, w.meter = before.refusals, before.noSpace, before.progress, before.meter
+	w.refusals, w.noSpace, w.progress, w.history, w.meter = before.refusals, before.noSpace, before.progress, before.history, before.meter
 	w.reached, w.movedAt, w.moving, w.pulledAt = before.reached, before.movedAt, before.moving, before.pulledAt
 	w.busy, w.changes, w.waitingFor, w.waitedSteps = before.busy, before.changes, before.waitingFor, before.waitedSteps
 	return w
@@ -121,12 +123,17 @@ func (w *work) step(p runtime.Progress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
+	if p.Step == runtime.StepWaitingPull {
+		// The runtime bounds this wait, and the pull begins from zero after it.
+		w.movedAt = now
+		delete(w.reached, runtime.StepPulling)
+	}
 	if r := w.reached[p.Step]; p.Done > r.done || p.Entries > r.entries {
 		w.reached[p.Step] = sample{done: max(p.Done, r.done), entries: max(p.Entries, r.entries)}
 		w.movedAt = now
-		w.moving = w.moving || p.Step != runtime.StepPulling
+		w.moving = w.moving || !pulls(p.Step)
 	}
-	pulling := p.Step == runtime.StepPulling
+	pulling := pulls(p.Step)
 	if w.pulling && !pulling {
 		w.pulledAt = now
 	}
@@ -138,9 +145,27 @@ func (w *work) step(p runtime.Progress) {
 		}
 		w.waitingFor, w.movedAt = nil, now
 	}
+	w.show(now, p)
+}
+
+// maxHistory limits the steps that are kept: an operation may wait and go on often.
+const maxHistory = 20
+
+// show makes p the progress that users see. The caller holds w.mu.
+func (w *work) show(now time.Time, p runtime.Progress) {
+	last := len(w.history) - 1
+	if last < 0 || w.history[last].Step != p.Step {
+		w.history = append(w.history, workspace.ProgressStep{Step: p.Step, BeganAt: now.UTC()})
+		w.history = w.history[max(0, len(w.history)-maxHistory):]
+		last = len(w.history) - 1
+	}
+	w.history[last].Done = max(w.history[last].Done, p.Done)
 	w.progress = p
 	w.meter.record(now, p)
 }
+
+// pulls reports whether an image pull runs or waits in this step.
+func pulls(step string) bool { return step == runtime.StepPulling || step == runtime.StepWaitingPull }
 
 // resetReached starts the progress of a new job from zero.
 func (w *work) resetReached() {
@@ -173,8 +198,7 @@ func (w *work) end(err error) *lifecycle.Failure {
 	w.movedAt, w.reached = now, map[string]sample{}
 	w.retryAt = now.Add(min(retryMin<<min(w.refusals-1, 16), retryMax))
 	if bucket {
-		w.progress = runtime.Progress{Step: runtime.StepWaitingBucket}
-		w.meter.record(now, w.progress)
+		w.show(now, runtime.Progress{Step: runtime.StepWaitingBucket})
 	} else {
 		w.pulledAt = w.retryAt // the pull deadline restarts with the next attempt
 	}
@@ -194,15 +218,15 @@ func (w *work) endBusy(err error, now time.Time) *lifecycle.Failure {
 		return w.failure
 	}
 	w.waitingFor, w.waitedSteps = w.failure, w.steps
-	w.progress = runtime.Progress{Step: runtime.StepWaitingBackend, Detail: truncate(err.Error())}
+	waits := runtime.Progress{Step: runtime.StepWaitingBackend, Detail: truncate(err.Error())}
 	var busy *runtime.BusyError
 	if errors.As(err, &busy) {
-		w.progress.Detail = truncate(busy.Reason)
+		waits.Detail = truncate(busy.Reason)
 		if busy.Container != "" {
-			w.progress = runtime.Progress{Step: runtime.StepWaitingInUse, Detail: truncate(busy.Container)}
+			waits = runtime.Progress{Step: runtime.StepWaitingInUse, Detail: truncate(busy.Container)}
 		}
 	}
-	w.meter.record(now, w.progress)
+	w.show(now, waits)
 	return w.failure
 }
 
@@ -256,7 +280,9 @@ func (w *work) snapshot(now time.Time) (lifecycle.Work, *workspace.Progress) {
 	if w.progress.Step == "" {
 		return j, nil
 	}
-	return j, w.meter.shown(now, w.progress)
+	shown := w.meter.shown(now, w.progress)
+	shown.Steps = slices.Clone(w.history)
+	return j, shown
 }
 
 // occupies reports whether the work counts against its lane's limit. An image pull

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"codehub/internal/archive/store"
+	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -176,6 +177,54 @@ func TestNoSpaceRestartsDeadline(t *testing.T) {
 	})
 }
 
+// withoutSteps returns p without the steps that led to it; nil if p is nil.
+func withoutSteps(p *workspace.Progress) *workspace.Progress {
+	if p == nil {
+		return nil
+	}
+	q := *p
+	q.Steps = nil
+	return &q
+}
+
+// The steps of an operation are kept with their times, over all attempts, so that its owner sees
+// what has happened.
+func TestStepsAreKept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now().UTC()
+		w := newWork(archivingRow, func() {}, nil)
+		expect := func(want ...workspace.ProgressStep) {
+			t.Helper()
+			_, p := w.snapshot(time.Now())
+			if d := cmp.Diff(want, p.Steps); d != "" {
+				t.Errorf("steps (-want +got):\n%s", d)
+			}
+		}
+		after := func(d time.Duration) time.Time { return began.Add(d) }
+		w.step(runtime.Progress{Step: runtime.StepPulling, Done: 10, Total: 100})
+		w.step(runtime.Progress{Step: runtime.StepPulling, Done: 90, Total: 100})
+		expect(workspace.ProgressStep{Step: "pulling", BeganAt: began, Done: 90})
+		time.Sleep(2 * time.Second)
+		w.step(runtime.Progress{Step: runtime.StepCreating})
+		w.end(&runtime.BusyError{Reason: "no free address"})
+		time.Sleep(time.Second)
+		w = newWork(archivingRow, func() {}, w)
+		want := []workspace.ProgressStep{{Step: "pulling", BeganAt: began, Done: 90}, {Step: "creating", BeganAt: after(2 * time.Second)}, {Step: "waiting-backend", BeganAt: after(2 * time.Second)}}
+		expect(want...)
+		w.step(runtime.Progress{Step: runtime.StepStarting})
+		want = append(want, workspace.ProgressStep{Step: "starting", BeganAt: after(3 * time.Second)})
+		expect(want...)
+		for range 2 * maxHistory {
+			w.step(runtime.Progress{Step: runtime.StepWaiting})
+			w.step(runtime.Progress{Step: runtime.StepStarting})
+		}
+		if _, p := w.snapshot(time.Now()); len(p.Steps) != maxHistory {
+			t.Errorf("%d steps are kept, want %d", len(p.Steps), maxHistory)
+		}
+	})
+}
+
 // The wait for the bucket is shown until the next attempt makes progress.
 func TestBucketWaitIsShown(t *testing.T) {
 	t.Parallel()
@@ -184,8 +233,9 @@ func TestBucketWaitIsShown(t *testing.T) {
 		w.step(runtime.Progress{Step: runtime.StepPacking, Done: 90, Total: 100})
 		says := func(want workspace.Progress) {
 			t.Helper()
-			if _, p := w.snapshot(time.Now()); p == nil || *p != want {
-				t.Errorf("%+v, want %+v", p, want)
+			_, p := w.snapshot(time.Now())
+			if d := cmp.Diff(&want, withoutSteps(p)); d != "" {
+				t.Errorf("progress (-want +got):\n%s", d)
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -218,8 +268,8 @@ func TestBusyIsShownUntilAttemptProgresses(t *testing.T) {
 			if f := j.Failure; f == nil || !f.Passing || !f.InUse || !j.Running || !j.ProgressAt.Equal(began) || w.occupies() {
 				t.Fatalf("busy: %+v, %+v", j, j.Failure)
 			}
-			if p == nil || *p != (workspace.Progress{Step: "waiting-in-use", Detail: "reader"}) {
-				t.Fatalf("busy: %+v", p)
+			if d := cmp.Diff(&workspace.Progress{Step: "waiting-in-use", Detail: "reader"}, withoutSteps(p)); d != "" {
+				t.Fatalf("progress (-want +got):\n%s", d)
 			}
 			waits = append(waits, w.retryAt.Sub(ended))
 			time.Sleep(w.retryAt.Sub(ended))
@@ -274,4 +324,28 @@ func TestChangedHomeIsRepacked(t *testing.T) {
 			t.Errorf("%d: packed again, and %+v", n, j.Failure)
 		}
 	}
+}
+
+// While a pull waits for another one, no deadline runs, and the pull that follows may
+// begin from zero.
+func TestWaitingPullHasNoDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWork(workspace.Workspace{Operation: workspace.OpStarting}, nil, nil)
+		w.step(runtime.Progress{Step: runtime.StepPulling, Done: 90, Total: 100})
+		var waited lifecycle.Work
+		for range 200 {
+			time.Sleep(5 * time.Second)
+			w.step(runtime.Progress{Step: runtime.StepWaitingPull})
+			waited, _ = w.snapshot(time.Now())
+			if !waited.Pulling || waited.Moving || time.Since(waited.ProgressAt) > time.Second {
+				t.Fatalf("%+v", waited)
+			}
+		}
+		time.Sleep(time.Minute)
+		w.step(runtime.Progress{Step: runtime.StepPulling, Done: 1, Total: 100})
+		if j, _ := w.snapshot(time.Now()); !j.Pulling || !j.ProgressAt.After(waited.ProgressAt) {
+			t.Errorf("the pull after the wait does not count as progress: %+v", j)
+		}
+	})
 }

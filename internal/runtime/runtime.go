@@ -5,6 +5,7 @@ package runtime
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -291,6 +292,8 @@ type Disk struct {
 	Name  string // what codehub stores on it, for people
 	Free  int64  // bytes available to users other than root
 	Total int64  // bytes
+
+	FreeInodes, Inodes int64 // Inodes is 0 on a file system without a limit
 }
 
 // VolumeSpec describes a home volume.
@@ -302,6 +305,8 @@ type VolumeSpec struct {
 	// Owner is the owner's user name and Name the workspace's name when the volume
 	// is created. They identify the volume if the database does not.
 	Owner, Name string
+	// User is the user for whom a missing image is pulled.
+	User string
 }
 
 // ContainerSpec describes a workspace container.
@@ -312,6 +317,7 @@ type ContainerSpec struct {
 	Storage     string
 	VolumeClaim string
 	Secret      string // 64 hex digits; see SecretEnv
+	User        string // the user for whom a missing image is pulled
 }
 
 // Upstream is the address and secret of an IDE.
@@ -335,7 +341,7 @@ type Progress struct {
 
 // Steps reported as progress.
 const (
-	StepPulling  = "pulling"
+	StepPulling  = "pulling" // resumes at zero after StepWaitingPull
 	StepSeeding  = "seeding"
 	StepCreating = "creating"
 	StepStarting = "starting"
@@ -349,6 +355,7 @@ const (
 	StepCopying   = "copying"  // copying a volume that is set aside
 
 	StepWaitingBucket  = "waiting-bucket"  // the bucket refused the last attempt; retrying
+	StepWaitingPull    = "waiting-pull"    // another image pull comes first
 	StepWaitingInUse   = "waiting-in-use"  // Detail: the container that uses the home
 	StepWaitingBackend = "waiting-backend" // Detail: the reason, such as no free network address
 )
@@ -383,3 +390,23 @@ type PullError struct {
 }
 
 func (e *PullError) Error() string { return "image " + e.Image + ": " + e.Message }
+
+// SlowPullError reports a pull that was cancelled because the registry was too slow.
+type SlowPullError struct {
+	Image       string
+	Rate, Least int64         // bytes per second, measured and required
+	Limit       time.Duration // the time limit that the pull exceeded; 0: it was below the rate
+}
+
+func (e *SlowPullError) Error() string {
+	if e.Limit > 0 {
+		return fmt.Sprintf(MsgPullTooLong, e.Image, e.Limit)
+	}
+	return fmt.Sprintf(MsgPullTooSlow, e.Image, e.Rate>>10, e.Least>>10)
+}
+
+// Messages of a SlowPullError. Pages translate them.
+const (
+	MsgPullTooSlow = "The download of image %s was cancelled: the registry sent %d KiB per second, and the minimum is %d KiB per second."
+	MsgPullTooLong = "The download of image %s was cancelled: it took longer than %s."
+)

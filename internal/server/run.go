@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"codehub/internal/inbound"
 	"codehub/internal/lease"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
@@ -22,7 +23,7 @@ import (
 // run serves until ctx ends, then shuts down in order: it accepts no new requests,
 // waits up to CODEHUB_SHUTDOWN_TIMEOUT for the open ones, then stops the other parts.
 // It returns early with an error if a part fails.
-func (s *server) run(ctx context.Context, listener net.Listener) error {
+func (s *server) run(ctx context.Context) error {
 	if err := s.firstUser(ctx); err != nil {
 		return err
 	}
@@ -44,21 +45,19 @@ func (s *server) run(ctx context.Context, listener net.Listener) error {
 		g.Go(func() error { return s.hearRedis(gctx) })
 	}
 	g.Go(func() error { return s.housekeeping(gctx) })
+	g.Go(func() error { return s.reserve.Run(gctx) })
 	g.Go(func() error { return s.hold.Run(gctx) })
+	g.Go(func() error { return s.front.Run(gctx) })
 	if s.private != nil {
 		g.Go(func() error { return s.private.Run(gctx) })
 	}
 
-	srv := &http.Server{
-		Handler:           s.http,
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		BaseContext:       func(net.Listener) context.Context { return requests },
-		ErrorLog:          httpErrors(s.log),
-	}
+	srv := s.cfg.Inbound.Server(s.http)
+	srv.BaseContext = func(net.Listener) context.Context { return requests }
+	srv.ErrorLog = httpErrors(s.log)
+	srv.ConnState = s.listener.ConnState
 	g.Go(func() error {
-		if err := srv.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := srv.Serve(inbound.Strict(s.front.Listener)); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve http: %w", err)
 		}
 		return nil
@@ -74,7 +73,7 @@ func (s *server) run(ctx context.Context, listener net.Listener) error {
 		stopBehind()
 		return nil
 	})
-	s.log.Info("codehub serves", "url", s.cfg.PublicURL.String(), "listen", listener.Addr().String(), "version", s.cfg.Version)
+	s.log.Info("codehub serves", "url", s.cfg.PublicURL.String(), "listen", s.front.Listener.Addr().String(), "version", s.cfg.Version)
 	return g.Wait()
 }
 
@@ -156,23 +155,56 @@ func (s *server) forwardWakes(ctx context.Context) error {
 	}
 }
 
-// housekeeping removes sessions that have expired.
+// Bounds of the removal of old audit entries in one run: entries of a batch, and
+// batches.
+const (
+	auditBatch   = 5000
+	auditBatches = 200
+)
+
+// housekeeping removes sessions and tickets that have expired, and old entries of the
+// audit log.
 func (s *server) housekeeping(ctx context.Context) error {
 	t := time.NewTicker(time.Hour)
 	defer t.Stop()
 	for {
 		bounded, cancel := context.WithTimeout(ctx, time.Minute)
 		n, err := s.db.DeleteExpiredSessions(bounded)
-		cancel()
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("remove expired sessions failed", "err", err)
 		} else if n > 0 {
 			s.log.Debug("expired sessions removed", "count", n)
 		}
+		if _, err := s.db.DeleteExpiredTickets(bounded); err != nil && ctx.Err() == nil {
+			s.log.Warn("remove expired tickets failed", "err", err)
+		}
+		cancel()
+		s.trimAudit(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-t.C:
+		}
+	}
+}
+
+// trimAudit removes old entries of the audit log, in batches that leave time for other
+// transactions.
+func (s *server) trimAudit(ctx context.Context) {
+	keep := s.cfg.Audit.Keep
+	for i := 0; keep > 0 && i < auditBatches && ctx.Err() == nil; i++ {
+		bounded, cancel := context.WithTimeout(ctx, time.Minute)
+		n, err := s.db.DeleteOldAudit(bounded, keep, auditBatch)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			s.log.Warn("remove old audit entries failed", "err", err)
+		}
+		if err != nil || n < auditBatch {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -15,15 +16,18 @@ import (
 	"codehub/internal/activity"
 	"codehub/internal/admin"
 	"codehub/internal/auth"
+	"codehub/internal/ballast"
 	"codehub/internal/bucket"
 	"codehub/internal/bus"
 	"codehub/internal/bus/redisbus"
 	"codehub/internal/config"
 	"codehub/internal/dashboard"
 	"codehub/internal/failpoint"
+	"codehub/internal/front"
 	"codehub/internal/gc"
 	"codehub/internal/health"
 	"codehub/internal/httpapi"
+	"codehub/internal/inbound"
 	"codehub/internal/installation"
 	"codehub/internal/mark"
 	"codehub/internal/postgres"
@@ -63,6 +67,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	for _, name := range config.Unknown(os.Environ(), config.Names()) {
 		log.Warn("unknown setting ignored", "variable", name)
 	}
+	cfg.Memory.Apply(log)
 	if err := os.MkdirAll(cfg.DataDir, 0o711); err != nil {
 		return fmt.Errorf("make the data folder: %w", err)
 	}
@@ -72,13 +77,29 @@ func serve(ctx context.Context, cfg config.Config) error {
 	}
 	defer func() { _ = lock.Release() }()
 
-	listener, err := net.Listen("tcp", cfg.Listen)
+	tcp, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
 		return &setting.Problem{Setting: "CODEHUB_LISTEN", Why: err.Error(), Do: "free the port, or give another one"}
 	}
-	defer listener.Close()
+	defer tcp.Close()
+	capacity := inbound.Capacity(cfg.Inbound.MaxConnections)
+	if capacity < cfg.Inbound.MaxConnections {
+		log.Info("connections limited by the limit of file descriptors", "connections", capacity)
+	}
+	limits := inbound.Limits{
+		Connections: capacity, PerAddress: cfg.Inbound.MaxConnectionsPerAddress, Log: log,
+		Exempt: func(a netip.Addr) bool { return a.IsLoopback() || cfg.Front.Proxies.Contain(a) },
+	}
+	listener := inbound.Listen(tcp, limits)
 
 	conditions := &health.Monitor{}
+	entrance, err := openFront(cfg, listener, limits, conditions)
+	if err != nil {
+		return err
+	}
+	defer entrance.Close()
+	reserve := ballast.New(ballast.Config{Dir: cfg.DataDir, Settings: cfg.Ballast, Log: log, Conditions: conditions})
+	reserve.Check() // the database may not start on a full disk
 	// The database outlives everything that uses it.
 	dsn, private := cfg.DatabaseURL, (*embedded.Server)(nil)
 	if dsn == "" {
@@ -120,6 +141,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	}
 	rt, err := docker.New(ctx, docker.Config{
 		Installation: id, DataDir: cfg.DataDir, HostDataDir: cfg.HostDataDir,
+		DefaultImage: cfg.Defaults.DefaultImage, MaxRunning: cfg.Limits.Global,
 		Settings: cfg.Docker, Services: behind(ctx, cfg, log), Log: log, Conditions: conditions,
 	})
 	if err != nil {
@@ -151,10 +173,10 @@ func serve(ctx context.Context, cfg config.Config) error {
 	log.Info("installation", "id", id)
 	s := newServer(parts{
 		cfg: cfg, log: log, dsn: dsn, db: db, private: private, redis: redis, runtime: rt, bucket: archives,
-		self: self, backends: reachable, conditions: conditions,
+		self: self, backends: reachable, conditions: conditions, reserve: reserve, front: entrance, listener: listener, maxRelays: capacity,
 	})
 	defer s.leave(ctx)
-	return s.run(ctx, listener)
+	return s.run(ctx)
 }
 
 // lastResort ends the process if it still runs that long after ctx has ended. Every
@@ -182,6 +204,10 @@ type parts struct {
 	self       *replica.Replica
 	backends   backends
 	conditions *health.Monitor
+	reserve    *ballast.Ballast
+	front      *front.Front
+	listener   *inbound.Listener
+	maxRelays  int // requests to workspaces at a time, of all users
 }
 
 // server is a running codehub.
@@ -205,7 +231,7 @@ type server struct {
 // newServer connects the parts. Each part is complete before another one gets it.
 func newServer(p parts) *server {
 	cfg, log, db := p.cfg, p.log, p.db
-	authentication := auth.New(db, auth.Config{URL: cfg.PublicURL, Log: log, Conditions: p.conditions})
+	authentication := auth.New(db, auth.Config{URL: cfg.PublicURL, Settings: cfg.Logins, Log: log, Conditions: p.conditions})
 	hub := bus.New(bus.Config{Load: bus.Batched(reload(db)), AuthChanged: authentication.Invalidate, Log: log})
 	marks := mark.New(mark.Config{
 		Runtime: p.runtime, Bucket: p.bucket, Files: func() string { return databaseFiles(p.private, cfg.DataDir) }, Log: log, Conditions: p.conditions,
@@ -231,13 +257,13 @@ func newServer(p parts) *server {
 	})
 	pages := dashboard.New(dashboard.Config{
 		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Log: log,
-		Settings: settings, MaxRunning: cfg.Limits.PerUser, PathMode: true, Archives: p.bucket,
-		Trouble: func() string { return trouble(hold, p.conditions) }, Admin: administration, Restore: restore,
+		Settings: settings, MaxRunning: cfg.Limits.PerUser, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
+		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, Admin: administration, Restore: restore,
 	})
 	workspaces := proxy.New(proxy.Config{
 		Auth: authentication, Sessions: authentication, Store: proxyStore{db}, Runtime: p.runtime, Pages: pages, Log: log,
-		PublicURL: cfg.PublicURL, CookieNames: slices.Concat(auth.CookieNames(), dashboard.CookieNames()), IsToken: auth.IsToken, Moved: db.Moved,
-		Activity: used, Conditions: p.conditions,
+		Layout: cfg.Layout, Visitors: authentication, CookieNames: slices.Concat(auth.CookieNames(), dashboard.CookieNames()), IsToken: auth.IsToken, Moved: db.Moved,
+		Activity: used, Conditions: p.conditions, Settings: cfg.Proxy, MaxRequests: p.maxRelays,
 	})
 	// Routes are dropped before an event is sent, so that a browser that returns on
 	// it does not meet the state before it.
@@ -259,17 +285,19 @@ func newServer(p parts) *server {
 	mux := http.NewServeMux()
 	mux.Handle("/api/", httpapi.New(httpapi.Config{
 		Settings: settings, Store: db, Auth: authentication, Hub: hub, Logs: p.runtime, Archives: p.bucket, Admin: administration,
-		Restore: restore, Log: log, LastUse: lastUse(used, flush),
+		Restore: restore, Log: log, LastUse: lastUse(used, flush), ReadWithin: cfg.Inbound.ReadTimeout(),
 	}))
 	mux.Handle("GET /healthz", httpapi.Healthz())
 	mux.Handle("GET /readyz", httpapi.Readyz(log, readyChecks(db, p.redis), p.conditions, p.backends.states))
 	metrics := httpapi.NewMetrics()
-	metrics.Registry().MustRegister(collectionMetrics{garbage.Status}, p.backends.metrics(), p.conditions, holdMetric(p.conditions), workspaces.Metrics())
+	metrics.Registry().MustRegister(p.listener.Metrics()...)
+	metrics.Registry().MustRegister(collectionMetrics{garbage.Status}, p.backends.metrics(), p.conditions, p.reserve, holdMetric(p.conditions))
+	metrics.Registry().MustRegister(workspaces.Metrics()...)
 	mux.Handle("GET /metrics", metrics.Handler())
 	pages.Routes(mux)
 
 	return &server{
 		parts: p, auth: authentication, hub: hub, proxy: workspaces, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
-		flush: flush, ttl: idle, http: httpapi.Outer(log, metrics, workspaces.Wrap(mux)),
+		flush: flush, ttl: idle, http: cfg.Front.Proxies.Handler(ownHost(cfg), httpapi.Outer(log, metrics, auth.RefuseConflicts(refuseConflict(pages, cfg.Layout, log), workspaces.Wrap(mux)))),
 	}
 }

@@ -24,7 +24,8 @@ type Workspaces interface {
 	UndeleteWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	RequestRecover(ctx context.Context, caller workspace.Caller, id workspace.ID, action string) (workspace.Workspace, error)
 	// Archives lists the generations that can be downloaded and recovered from.
-	Archives(ctx context.Context, caller workspace.Caller, id workspace.ID) ([]workspace.Archive, error)
+	Archives(ctx context.Context, caller workspace.Caller, id workspace.ID, page postgres.Page) (list []workspace.Archive, next string, err error)
+	Archive(ctx context.Context, caller workspace.Caller, id workspace.ID, opID string) (workspace.Archive, error)
 	RequestRecoverArchive(ctx context.Context, caller workspace.Caller, id workspace.ID, archiveOpID string) (workspace.Workspace, error)
 	RequestCancel(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	RequestForceStop(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
@@ -40,9 +41,8 @@ type Logs interface {
 // Admin is for administrators alone; *admin.Service implements it.
 type Admin interface {
 	AdminStatus(ctx context.Context, caller workspace.Caller) (api.AdminStatus, error)
-	Orphans(ctx context.Context, caller workspace.Caller) ([]api.Orphan, error)
-	// Accounts lists the accounts that follow cursor, the NextCursor of the page before.
-	Accounts(ctx context.Context, caller workspace.Caller, cursor string) (api.AccountList, error)
+	Orphans(ctx context.Context, caller workspace.Caller, page postgres.Page) (api.OrphanList, error)
+	Accounts(ctx context.Context, caller workspace.Caller, page postgres.Page) (api.AccountList, error)
 	CreateAccount(ctx context.Context, caller workspace.Caller, in api.CreateAccount) (api.Account, error)
 	PatchAccount(ctx context.Context, caller workspace.Caller, id string, in api.PatchAccount) (api.Account, error)
 }

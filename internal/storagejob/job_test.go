@@ -414,5 +414,13 @@ func TestReserve(t *testing.T) {
 		// Less than the reserve is free, so nothing is written.
 		before := free()
 		full(watched(keeping(archiveSpec(), 0.5), packing, "", none), Unavailable, "the disk of the archives is full", put, before-1<<16)
+
+		// There is space, and few inodes are free.
+		check(t, os.Remove(filler))
+		check(t, syscall.Mount("none", disk, "tmpfs", syscall.MS_REMOUNT, "size=256m,nr_inodes=2000"))
+		check(t, os.RemoveAll(restored))
+		check(t, os.Mkdir(restored, 0o700))
+		full(watched(keeping(restore, 0.95), unpacking, "", none), DiskFull, "inodes of its disk are available while 95.0 % stay free", restored, 0)
+		full(watched(keeping(archiveSpec(), 0.95), packing, "", none), Unavailable, "the disk of the archives is full", put, 0)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"golang.org/x/sys/unix"
 
@@ -12,23 +13,30 @@ import (
 	"codehub/internal/archive/store"
 )
 
-// headroom returns how many bytes may be written to dir's disk before less than
+// headroom returns how many bytes and inodes may be used of dir's disk before less than
 // the share least is free; negative: less is free already.
-func headroom(dir string, least float64) (int64, error) {
+func headroom(dir string, least float64) (bytes, inodes int64, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, wrap("read free disk space", err)
+		return 0, 0, wrap("read free disk space", err)
 	}
 	block := int64(st.Frsize)
-	return int64(st.Bavail)*block - int64(least*float64(st.Blocks)*float64(block)), nil
+	inodes = math.MaxInt64 // a file system without a limit
+	if st.Files > 0 {
+		inodes = int64(st.Ffree) - int64(least*float64(st.Files))
+	}
+	return int64(st.Bavail)*block - int64(least*float64(st.Blocks)*float64(block)), inodes, nil
 }
 
 // room returns an error if the home does not fit, since a full disk affects
 // others.
 func (j *job) room() error {
-	left, err := headroom(j.Home, j.spec.MinFree)
+	left, inodes, err := headroom(j.Home, j.spec.MinFree)
 	if err != nil {
 		return err
+	}
+	if inodes < j.spec.Meta.Entries {
+		return fmt.Errorf("the home needs %d inodes, and %d inodes of its disk are available%s: %w", j.spec.Meta.Entries, max(0, inodes), j.reserveText(), unix.ENOSPC)
 	}
 	if left < j.spec.Meta.Bytes {
 		return fmt.Errorf("the home needs %d bytes, and %d bytes of its disk are available%s: %w", j.spec.Meta.Bytes, max(0, left), j.reserveText(), unix.ENOSPC)
@@ -54,8 +62,8 @@ func (j *job) keepReserve(ctx context.Context) (context.Context, archive.Progres
 		if j.spec.MinFree <= 0 || bytes >= j.spec.Meta.Bytes && entries >= j.spec.Meta.Entries {
 			return // no further write happens
 		}
-		left, err := headroom(j.Home, j.spec.MinFree)
-		if err == nil && left < 0 {
+		left, inodes, err := headroom(j.Home, j.spec.MinFree)
+		if err == nil && min(left, inodes) < 0 {
 			err = fmt.Errorf("the disk became full in the meantime%s: %w", j.reserveText(), unix.ENOSPC)
 		}
 		if err != nil {
@@ -99,7 +107,13 @@ func (f *reservedReader) Read(p []byte) (int, error) {
 // intoFolder stores an archive in a folder and reports a full disk as such.
 func (j *job) intoFolder(ctx context.Context, folder *store.Folder, key string, r io.Reader) (int64, error) {
 	if j.spec.MinFree > 0 {
-		r = &reservedReader{Reader: r, left: func() (int64, error) { return headroom(j.Object, j.spec.MinFree) }}
+		r = &reservedReader{Reader: r, left: func() (int64, error) {
+			bytes, inodes, err := headroom(j.Object, j.spec.MinFree)
+			if inodes <= 0 {
+				bytes = 0
+			}
+			return bytes, err
+		}}
 	}
 	n, err := folder.Put(ctx, key, r)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {

@@ -66,6 +66,10 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 		v.Progress = &api.Progress{
 			Step: p.Step, Detail: p.Detail, Done: p.Done, Total: p.Total,
 			Entries: p.Entries, EntriesTotal: p.EntriesTotal, Rate: p.Rate, SecondsLeft: p.SecondsLeft,
+			Steps: make([]api.ProgressStep, 0, len(p.Steps)),
+		}
+		for _, s := range p.Steps {
+			v.Progress.Steps = append(v.Progress.Steps, api.ProgressStep{Step: s.Step, BeganAt: s.BeganAt.UTC(), Done: s.Done})
 		}
 	}
 	for t, c := range w.Conditions {

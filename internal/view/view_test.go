@@ -26,7 +26,7 @@ func TestViewIsComplete(t *testing.T) {
 		Conditions: workspace.Conditions{workspace.VolumeReady: {Status: "True", Reason: "Ready", Message: "m", LastTransitionTime: at(1)}},
 		Phase:      workspace.PhaseDeleting, PhaseChangedAt: at(2), Operation: workspace.OpDeleting,
 		ArchiveKey: "key", ArchiveSize: 9, ErrorReason: workspace.ErrTimeout, ErrorMessage: "message", ErrorCount: 3, StopReason: "idle",
-		Progress:     &workspace.Progress{Step: "packing", Detail: "why", Done: 1, Total: 2, Entries: 3, EntriesTotal: 4, Rate: 5, SecondsLeft: 6},
+		Progress:     &workspace.Progress{Step: "packing", Detail: "why", Done: 1, Total: 2, Entries: 3, EntriesTotal: 4, Rate: 5, SecondsLeft: 6, Steps: []workspace.ProgressStep{{Step: "packing", BeganAt: at(1), Done: 7}}},
 		DesiredState: workspace.DesiredStandby, DesiredCause: "idle", NextDesired: workspace.DesiredRunning, DeletedAt: p(3), LastAccessAt: p(4), LastAccess: "open",
 		GraceBegan: p(9), ForceStopRequestedAt: p(10),
 		KeepAwakeTil: p(5), StandbyTTL: n(0), ArchiveTTL: n(7), CreatedAt: at(6), UpdatedAt: at(7),
@@ -39,7 +39,7 @@ func TestViewIsComplete(t *testing.T) {
 	}
 	if v.URL != "https://hub.example.com/w/id/" || !v.PurgedAt.Equal(at(10)) || *v.PendingRequest != "force_stop" || v.CreatedAt.Location() != time.UTC || v.DeletedAt.Location() != time.UTC ||
 		v.Conditions["storage.volume_ready"].Reason != "Ready" || *v.StandbyTTLSeconds != 0 || *v.ArchiveSize != 9 ||
-		*v.Progress != (api.Progress{Step: "packing", Detail: "why", Done: 1, Total: 2, Entries: 3, EntriesTotal: 4, Rate: 5, SecondsLeft: 6}) {
+		!cmp.Equal(*v.Progress, api.Progress{Step: "packing", Detail: "why", Done: 1, Total: 2, Entries: 3, EntriesTotal: 4, Rate: 5, SecondsLeft: 6, Steps: []api.ProgressStep{{Step: "packing", BeganAt: at(1).UTC(), Done: 7}}}) {
 		t.Errorf("%+v", v)
 	}
 }

@@ -10,6 +10,7 @@ const (
 	ErrDataLost               ErrorReason = "DataLost"
 	ErrUnreachable            ErrorReason = "Unreachable"
 	ErrImagePullFailed        ErrorReason = "ImagePullFailed"
+	ErrImagePullTooSlow       ErrorReason = "ImagePullTooSlow"
 	ErrContainerWithoutVolume ErrorReason = "ContainerWithoutVolume"
 	ErrArchiveCorrupted       ErrorReason = "ArchiveCorrupted"
 	// ErrUnrestorable: the home holds what no restore could make again, so it is
@@ -20,7 +21,7 @@ const (
 // ErrorReasons lists every reason.
 func ErrorReasons() []ErrorReason {
 	return []ErrorReason{ErrTimeout, ErrRetryExceeded, ErrActionFailed, ErrDataLost, ErrUnreachable,
-		ErrImagePullFailed, ErrContainerWithoutVolume, ErrArchiveCorrupted, ErrUnrestorable}
+		ErrImagePullFailed, ErrImagePullTooSlow, ErrContainerWithoutVolume, ErrArchiveCorrupted, ErrUnrestorable}
 }
 
 // Final reports whether the reason, once recorded, puts the workspace in

@@ -1,6 +1,8 @@
 package workspace
 
 import (
+	"reflect"
+	"slices"
 	"time"
 )
 
@@ -143,6 +145,12 @@ func (id ID) ContainerName() string { return "codehub-ws-" + string(id) }
 // VolumeName is the name of the workspace's home volume.
 func (id ID) VolumeName() string { return "ws-" + string(id) + "-home" }
 
+// Host is a host of a workspace: that of its IDE (port 0), or of a port in it.
+type Host struct {
+	ID   ID
+	Port int
+}
+
 // ValidID reports whether s is a UUID in canonical lower-case form. Paths,
 // names and labels are made from ids, so everything that comes from outside
 // is checked with it.
@@ -177,6 +185,27 @@ type Progress struct {
 	EntriesTotal int64 `json:"entries_total,omitempty"` // 0 if unknown
 	Rate         int64 `json:"rate,omitempty"`          // recent bytes per second; 0 if unknown
 	SecondsLeft  int64 `json:"seconds_left,omitempty"`  // estimated, at least 1; 0 if unknown
+
+	Steps []ProgressStep `json:"steps,omitempty"` // of the operation so far, the current one last
+}
+
+// ProgressStep is a step that an operation has reached.
+type ProgressStep struct {
+	Step    string    `json:"step"`
+	BeganAt time.Time `json:"began_at"`
+	Done    int64     `json:"done,omitempty"` // bytes when it ended; 0 if unknown
+}
+
+// Equal reports whether both are the same progress. Either may be nil.
+func (p *Progress) Equal(q *Progress) bool {
+	if p == nil || q == nil {
+		return p == q
+	}
+	a, b := *p, *q
+	a.Steps, b.Steps = nil, nil
+	return reflect.DeepEqual(a, b) && slices.EqualFunc(p.Steps, q.Steps, func(a, b ProgressStep) bool {
+		return a.Step == b.Step && a.BeganAt.Equal(b.BeganAt) && a.Done == b.Done
+	})
 }
 
 // Archive is one archive of a workspace's home, as the bucket and the database

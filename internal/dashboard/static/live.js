@@ -155,11 +155,24 @@
       forget()
       document.getElementById('offline').hidden = true
       e.detail.source.addEventListener('logged-out', loggedOut)
+      e.detail.source.addEventListener('log-begins', function () { showLog('') })
+      e.detail.source.addEventListener('log', function (e) { showLog(e.data + '\n', true) })
     })
     document.body.addEventListener('htmx:sseError', function () {
       // A single failure is a restart or a change of networks, and the next try succeeds.
       if (++failures > 1) document.getElementById('offline').hidden = false
     })
+  }
+
+  // The log of a workspace that starts. The page keeps the end of a long one.
+  function showLog(text, more) {
+    var box = document.getElementById('wait-log')
+    if (!box) return
+    var pre = box.querySelector('pre')
+    var atEnd = pre.scrollHeight - pre.scrollTop - pre.clientHeight < 24
+    pre.textContent = ((more ? pre.textContent : '') + text).slice(-128 * 1024)
+    box.hidden = !pre.textContent
+    if (atEnd) pre.scrollTop = pre.scrollHeight
   }
 
   // Open menus and details stay open when their part of the page is redrawn.
@@ -196,7 +209,7 @@
     })
   }
 
-  // A page enters a workspace by reloading its own address. The number of reloads is bounded, in
+  // A page enters a workspace by loading its address, mostly the page's own. The number of reloads is bounded, in
   // case the page keeps returning: another replica may learn of an event a moment later.
   var waits = [0, 1000, 2000, 4000, 8000, 15000]
   var within = 2 * 60 * 1000
@@ -221,8 +234,6 @@
     }
     var key = 'codehub-enter-' + el.dataset.workspace
     var done = tries(key)
-    var link = el.querySelector('[data-enter-link]')
-    if (link) link.href = location.pathname + location.search
     if (done.length >= waits.length) {
       el.querySelector('[data-stuck]').hidden = false
       return
@@ -233,7 +244,8 @@
       entering = false
       if (!document.querySelector('[data-enter]')) return
       try { sessionStorage.setItem(key, JSON.stringify(done.concat(Date.now()))) } catch (e) { /* see tries */ }
-      location.reload()
+      if (el.dataset.enter === location.pathname + location.search) location.reload()
+      else location.replace(el.dataset.enter)
     }, waits[done.length])
   }
 

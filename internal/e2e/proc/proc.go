@@ -4,6 +4,7 @@ package proc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,9 +30,12 @@ const AdminPassword = "correct horse battery"
 type Options struct {
 	Binary  string // path of the codehub binary
 	DataDir string
-	Listen  string   // empty: a free port of 127.0.0.1, which restarts keep
-	Env     []string // further settings, NAME=value
-	Log     io.Writer
+	Listen  string // empty: a free port of 127.0.0.1, which restarts keep
+	// URL is codehub's own address, and Client reaches it. Empty: http on localhost.
+	URL    string
+	Client *http.Client
+	Env    []string // further settings, NAME=value
+	Log    io.Writer
 }
 
 // Server is one codehub process. It can be killed and started again on the same
@@ -69,7 +73,7 @@ func New(opts Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{opts: opts, URL: "http://localhost:" + port, log: &tail{}}, nil
+	return &Server{opts: opts, URL: cmp.Or(opts.URL, "http://localhost:"+port), log: &tail{}}, nil
 }
 
 // FreeAddress returns a loopback address on which nothing listens. Its port
@@ -167,14 +171,16 @@ func clean(env []string) []string {
 
 // AwaitReady waits until the server answers /readyz with 200, or has ended.
 func (s *Server) AwaitReady(ctx context.Context) error {
+	address := cmp.Or(s.opts.URL, "http://"+s.opts.Listen)
+	client := cmp.Or(s.opts.Client, http.DefaultClient)
 	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.opts.Listen+"/readyz", nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"/readyz", nil)
 		if err != nil {
 			return err
 		}
-		if resp, err := http.DefaultClient.Do(req); err == nil {
+		if resp, err := client.Do(req); err == nil {
 			resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
 				s.Installation()

@@ -14,16 +14,16 @@ import (
 	"codehub/internal/harness"
 )
 
-// New starts a Chromium with an empty profile that ends with the test, and
-// returns the context of its first tab. make check skips the test.
-func New(t testing.TB) context.Context {
+// New starts a Chromium with an empty profile and these further options, which ends with
+// the test, and returns the context of its first tab. make check skips the test.
+func New(t testing.TB, more ...chromedp.ExecAllocatorOption) context.Context {
 	t.Helper()
 	harness.NeedsChromium(t)
 	options, err := options()
 	if err != nil {
 		t.Fatal(err)
 	}
-	allocator, cancel := chromedp.NewExecAllocator(t.Context(), append(options, chromedp.WindowSize(1280, 800))...)
+	allocator, cancel := chromedp.NewExecAllocator(t.Context(), append(append(options, chromedp.WindowSize(1280, 800)), more...)...)
 	t.Cleanup(cancel)
 	ctx, cancel := chromedp.NewContext(allocator)
 	t.Cleanup(cancel)

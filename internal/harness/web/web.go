@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -34,6 +35,7 @@ type Server struct {
 	t      testing.TB
 	log    *slog.Logger
 	listen string
+	name   string // of the host; empty: its address
 }
 
 // Option changes a Server before it serves.
@@ -42,6 +44,10 @@ type Option func(*Server)
 // ListenAt takes the notifications from another address of the database, such
 // as that of pgtest.Swallowing.
 func ListenAt(dsn string) Option { return func(s *Server) { s.listen = dsn } }
+
+// AtLocalhost has the server's URLs name localhost instead of an address, for hosts
+// below it.
+func AtLocalhost(s *Server) { s.name = "localhost" }
 
 // New makes a server on a database. It ends with the test.
 func New(t testing.TB, db *fixture.Database, log *slog.Logger, options ...Option) *Server {
@@ -52,6 +58,9 @@ func New(t testing.TB, db *fixture.Database, log *slog.Logger, options ...Option
 	}
 	s.HTTP.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	s.URL = &url.URL{Scheme: "http", Host: s.HTTP.Listener.Addr().String()}
+	if s.name != "" {
+		s.URL.Host = net.JoinHostPort(s.name, s.URL.Port())
+	}
 	s.Auth = auth.New(db.DB, auth.Config{URL: s.URL, Log: log, CheapHashes: true})
 	s.Hub = bus.New(bus.Config{Load: bus.Batched(s.reload), AuthChanged: s.Auth.Invalidate, Log: log})
 	return s
@@ -62,6 +71,7 @@ func New(t testing.TB, db *fixture.Database, log *slog.Logger, options ...Option
 func (s *Server) Serve(h http.Handler, notified ...func()) {
 	s.HTTP.Config.Handler = h
 	s.HTTP.Start()
+	s.HTTP.URL = s.URL.String()
 	s.t.Cleanup(func() {
 		s.HTTP.CloseClientConnections() // event streams have no end of their own
 		s.HTTP.Close()

@@ -125,6 +125,47 @@ func TestStartWithoutFreeAddressIsBusy(t *testing.T) {
 	}
 }
 
+// Docker's refusal to lift limits costs none of the attempts to find a free address.
+func TestRefusedLimitsCostNoAttempt(t *testing.T) {
+	t.Parallel()
+	e := newFaultProxy(t)
+	r := newRuntime(t, func(cfg *Config) { cfg.Host = e.host })
+	if err := r.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	spec := newHome()
+	err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := make(chan string, maxTries)
+	for range maxTries - 1 {
+		answers <- "Address already in use"
+	}
+	answers <- "error setting rlimits for ready process"
+	f := func(w http.ResponseWriter, req *http.Request) bool {
+		if req.Method != http.MethodPost || !strings.HasSuffix(req.URL.Path, "/start") {
+			return false
+		}
+		select {
+		case message := <-answers:
+			answer(http.StatusInternalServerError, message)(w, req)
+			return true
+		default:
+			return false
+		}
+	}
+	e.fault.Store(&f)
+	c, err := r.StartContainer(t.Context(), spec, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitHealthy(t, r, c)
+	if len(answers) != 0 {
+		t.Errorf("%d of the answers were not asked for", len(answers))
+	}
+}
+
 // A container that starts using a home between the check of its users and the
 // operation is detected, and what was created is removed.
 func TestNewUserOfHomeIsDetected(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
+
+	"codehub/internal/runtime/docker/seccomp"
 )
 
 // confined is a container in which codehub's own executable works on a home. It
@@ -47,7 +49,7 @@ func (c confined) options() client.ContainerCreateOptions {
 			CapDrop:        []string{"ALL"},
 			CapAdd:         c.caps,
 			ReadonlyRootfs: true,
-			SecurityOpt:    []string{"no-new-privileges:true"},
+			SecurityOpt:    []string{seccomp.Option(), "no-new-privileges:true"},
 			RestartPolicy:  container.RestartPolicy{Name: container.RestartPolicyDisabled},
 			// What a job reports is read from its beginning when a server resumes
 			// the job, so it must not be rotated. A job prints a few lines per second.

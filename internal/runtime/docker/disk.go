@@ -88,7 +88,10 @@ func diskOf(path string) (device uint64, disk runtime.Disk, err error) {
 		}
 		if err == nil {
 			block := int64(fsStat.Frsize)
-			return stat.Dev, runtime.Disk{Free: int64(fsStat.Bavail) * block, Total: int64(fsStat.Blocks) * block}, nil
+			return stat.Dev, runtime.Disk{
+				Free: int64(fsStat.Bavail) * block, Total: int64(fsStat.Blocks) * block,
+				FreeInodes: int64(fsStat.Ffree), Inodes: int64(fsStat.Files),
+			}, nil
 		}
 		missing := errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENOTDIR)
 		above := filepath.Dir(path)

@@ -13,9 +13,11 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/moby/moby/client"
+	"golang.org/x/sync/semaphore"
 
 	"codehub/internal/breaker"
 	"codehub/internal/health"
@@ -53,10 +55,16 @@ type Config struct {
 	// address is reachable.
 	Publish bool
 
+	// DefaultImage is never pulled without a digest; see notPulled.
+	DefaultImage string
+	// MaxRunning is how many workspaces may run at once; 0: no limit.
+	MaxRunning int
+
 	ExtraLabels map[string]string // added to everything that is created
 	Log         *slog.Logger
-	// Conditions lists that Docker does not respond, or that workspaces run without
-	// network isolation; nil: it is only logged.
+	// Conditions lists that Docker does not respond, that workspaces run without
+	// network isolation, and what else an administrator should repair; nil: it is only
+	// logged.
 	Conditions *health.Monitor
 }
 
@@ -68,12 +76,18 @@ type Runtime struct {
 	idle    *http.Transport
 	breaker *breaker.Breaker
 	probe   *http.Client
-	log     *slog.Logger
-	now     func() time.Time
-	names   names
-	helper  helperImage
-	addrs   addresses
-	locks   locks
+	procSys string       // /proc/sys
+	known   atomic.Value // of engine
+	// noUlimits: Docker may not lift limits; see ulimitsRefused.
+	noUlimits atomic.Bool
+	log       *slog.Logger
+	now       func() time.Time
+	names     names
+	helper    helperImage
+	addrs     addresses
+	locks     locks
+	pulls     pulls
+	turns     *semaphore.Weighted // see turn
 
 	prepareLock chan struct{} // held while the network is checked or repaired
 	applyWall   func(context.Context, wall.Spec) error
@@ -84,6 +98,7 @@ type Runtime struct {
 	remote                 bool          // Docker's directory is not assumed to be reachable
 
 	createdSeeds sync.Map // IDs of seed containers that Docker has finished creating
+	runAs        sync.Map // image ID → what its workspaces run as
 	damaged      sync.Map // workspaces whose damaged home.json was logged
 
 	mu            sync.Mutex
@@ -91,6 +106,8 @@ type Runtime struct {
 	checkedAt     time.Time         // when network and wall were last found intact
 	wallCheckedAt time.Time         // when the wall was last set or checked
 	noWall        *health.Condition // workspaces run without network isolation
+	noImage       *health.Condition // the default image is missing
+	lowLimits     *health.Condition // the kernel's limits for all workspaces are too low
 	subnetLogged  bool              // another subnet than Config.Subnet was logged
 	swept         time.Time
 	orphans       map[string]bool // objects without a home in the last sweep
@@ -134,12 +151,22 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		log:         cfg.Log,
 		now:         time.Now,
 		names:       namesOf(cfg.Installation),
+		procSys:     "/proc/sys",
 		prepareLock: make(chan struct{}, 1),
+		turns:       semaphore.NewWeighted(allShares),
 		countAfter:  countAfter,
 		countEvery:  countEvery,
 		noWall: cfg.Conditions.New(health.Config{
 			Name: "isolation", Failing: "workspaces run without network isolation; they reach this host and its network",
 			Resolved: "workspaces run with network isolation again", Level: slog.LevelWarn, Log: cfg.Log,
+		}),
+		lowLimits: cfg.Conditions.New(health.Config{
+			Name: "kernel-limits", Failing: "limits of the kernel are too low for all workspaces", Resolved: "limits of the kernel are high enough again",
+			Level: slog.LevelWarn, Log: cfg.Log,
+		}),
+		noImage: cfg.Conditions.New(health.Config{
+			Name: "default-image", Failing: "the default image is missing", Resolved: "the default image is there again",
+			Level: slog.LevelWarn, Log: cfg.Log,
 		}),
 		probe: &http.Client{
 			Timeout: probeTimeout,
@@ -153,6 +180,11 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 	if err := r.connect(); err != nil {
 		return nil, fmt.Errorf("configure the Docker client: %w", err)
 	}
+	r.pulls.queue.rules = newPullRules(cfg.Settings)
+	r.pulls.stuck = cfg.Conditions.New(health.Config{
+		Name: "pulls", Failing: "image pulls are waiting for Docker's downloads", Resolved: "image pulls continue",
+		Level: slog.LevelError, Remind: 10 * time.Minute, Log: cfg.Log,
+	})
 	r.applyWall = r.ensureWallRules
 	return r, nil
 }

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
 
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -158,6 +160,46 @@ func (r *Runtime) writeSidecar(id workspace.ID, side sidecar) error {
 		return errors.Join(fmt.Errorf("write home.json: %w", err), removeIfThere(f.Name()))
 	}
 	return nil
+}
+
+// recordFolderRemoval records in home.json that the removal of the home has begun. On a
+// full disk, which the removal may be to free, it overwrites the file in place: that
+// needs neither space nor an inode.
+func (r *Runtime) recordFolderRemoval(id workspace.ID, claim string) error {
+	side := sidecar{Installation: r.cfg.Installation, Claim: claim, State: folderRemoving}
+	err := r.writeSidecar(id, side)
+	if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		return err
+	}
+	raw, encodeErr := json.Marshal(side)
+	if encodeErr != nil {
+		return fmt.Errorf("encode home.json: %w", encodeErr)
+	}
+	if overwriteErr := overwrite(filepath.Join(r.folder(id), "home.json"), raw); overwriteErr != nil {
+		return errors.Join(err, fmt.Errorf("overwrite home.json: %w", overwriteErr))
+	}
+	return nil
+}
+
+// overwrite replaces the content of a file that is at least as long, and pads it with
+// spaces to the same length. A file of less than a block is written at once.
+func overwrite(path string, content []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err == nil && info.Size() < int64(len(content)) {
+		err = fmt.Errorf("it has %d bytes, and %d are needed", info.Size(), len(content))
+	}
+	if err == nil {
+		padding := bytes.Repeat([]byte{' '}, int(info.Size())-len(content))
+		_, err = f.WriteAt(append(content, padding...), 0)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
 }
 
 func removeIfThere(path string) error {
@@ -443,7 +485,7 @@ func (r *Runtime) removeFolder(ctx context.Context, id workspace.ID, claim strin
 		if err := inUse("folder "+r.homePath(id), users); err != nil {
 			return err
 		}
-		if err := r.writeSidecar(id, sidecar{Claim: claim, State: folderRemoving}); err != nil {
+		if err := r.recordFolderRemoval(id, claim); err != nil {
 			return err
 		}
 		return r.discardHome(id)

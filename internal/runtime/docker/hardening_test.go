@@ -17,6 +17,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/seccomp"
 	"codehub/internal/workspace"
 )
 
@@ -41,8 +42,8 @@ func TestHardening(t *testing.T) {
 		capDrop  []string
 		security []string
 	}{
-		{"default", limits, []string{"ALL"}, []string{"no-new-privileges:true"}},
-		{"sudo", func(c *Config) { limits(c); c.Sudo = true }, []string{"NET_RAW"}, nil},
+		{"default", limits, []string{"ALL"}, []string{seccomp.Option(), "no-new-privileges:true"}},
+		{"sudo", func(c *Config) { limits(c); c.Sudo = true }, []string{"NET_RAW"}, []string{seccomp.Option()}},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {

@@ -54,6 +54,9 @@ func TestMain(m *testing.M) {
 	if bin, err := helperBinary(); err == nil {
 		os.RemoveAll(filepath.Dir(bin))
 	}
+	if probes.dir != "" {
+		os.RemoveAll(probes.dir)
+	}
 	os.Exit(code)
 }
 
@@ -69,7 +72,7 @@ func newRuntime(t *testing.T, change func(*Config)) *Runtime {
 	subnet := dockertest.NewSubnet(t)
 	cfg := Config{
 		Installation: uuid.NewString(),
-		Settings:     Settings{Subnet: subnet.Prefix},
+		Settings:     Settings{Subnet: subnet.Prefix, KeepLimits: true},
 		DataDir:      t.TempDir(),
 		HelperBinary: bin,
 		ExtraLabels:  map[string]string{"codehub.test": t.Name()},
@@ -406,7 +409,7 @@ func (h direct) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := h.r.createOptions(spec, net, h.r.addrs.take(time.Now()), "crashed")
+	opts := h.r.createOptions(spec, runAs{user: asWorkspaceUser}, net, h.r.addrs.take(time.Now()), "crashed")
 	if _, err := h.r.api.ContainerCreate(t.Context(), opts); err != nil {
 		t.Fatal(err)
 	}

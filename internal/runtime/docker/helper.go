@@ -21,6 +21,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/runtime/docker/seccomp"
 	"codehub/internal/workspace"
 )
 
@@ -68,7 +69,7 @@ func (r *Runtime) runHelper(ctx context.Context, run helperRun) error {
 			CapDrop:        []string{"ALL"},
 			CapAdd:         run.caps,
 			ReadonlyRootfs: true,
-			SecurityOpt:    []string{"no-new-privileges:true"},
+			SecurityOpt:    []string{seccomp.Option(), "no-new-privileges:true"},
 			Mounts:         run.mounts,
 			LogConfig:      container.LogConfig{Type: "json-file"},
 		},

@@ -24,6 +24,7 @@ const (
 	cmdRemoveHome = "remove-home"
 	cmdEmptyHome  = "empty-home"
 	cmdIsEmpty    = "is-empty"
+	cmdOwnHome    = "own-home"
 	cmdSync       = "sync"
 	cmdCount      = "count"
 
@@ -41,6 +42,7 @@ var wallTable = regexp.MustCompile(`^codehub-[0-9a-f]{8}$`)
 //	remove-home PATH    removes a directory with files of any owner
 //	empty-home PATH     removes a directory's content durably
 //	is-empty PATH       fails if the directory has entries
+//	own-home PATH       gives what belongs to root to the workspace user
 //	sync PATH           syncs the file system of a directory
 //	count PATH          prints the size of a directory's content
 //	fingerprint PATH    prints the number of entries at intervals, and last the
@@ -57,7 +59,7 @@ func helperMain(args []string, stdout, stderr io.Writer) int {
 
 func runAsHelper(args []string, stdout io.Writer) error {
 	if len(args) != 2 {
-		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | sync PATH | count PATH | fingerprint PATH")
+		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | own-home PATH | sync PATH | count PATH | fingerprint PATH")
 	}
 	if args[0] == cmdWall {
 		spec, err := wall.ParseSpec(args[1])
@@ -89,6 +91,8 @@ func runAsHelper(args []string, stdout io.Writer) error {
 			err = errors.New(notEmpty)
 		}
 		return err
+	case cmdOwnHome:
+		return ownTree(path)
 	case cmdSync:
 		dir, err := os.Open(path)
 		if err != nil {

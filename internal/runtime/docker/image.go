@@ -2,13 +2,12 @@ package docker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"regexp"
 
 	"github.com/containerd/errdefs"
-	"github.com/moby/moby/client"
 
+	"codehub/internal/imageref"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -35,42 +34,54 @@ func (r *Runtime) imageMissing(ctx context.Context, refusal error, image string)
 	return false, wrapError(ctx, "inspect image", err)
 }
 
-// pull fetches the image. If the image is not available, the error is a
-// *runtime.PullError with Docker's message.
-func (r *Runtime) pull(ctx context.Context, image string, progress func(runtime.Progress)) error {
-	report(progress, runtime.StepPulling)
-	stream, err := r.api.ImagePull(ctx, image, client.ImagePullOptions{})
-	if err != nil {
-		return pullFailed(ctx, image, err)
+// pulled checks that a pull has fetched the image. A truncated stream ends like a
+// complete one.
+func (r *Runtime) pulled(ctx context.Context, image string) error {
+	_, err := r.api.ImageInspect(ctx, image)
+	if errdefs.IsNotFound(err) {
+		return &runtime.PullError{Image: image, Message: "the pull ended without an image"}
 	}
-	var sum layers
-	for m, err := range stream.JSONMessages(ctx) {
-		if err != nil {
-			return pullFailed(ctx, image, err)
-		}
-		if m.Error != nil {
-			return pullFailed(ctx, image, errors.New(m.Error.Message))
-		}
-		if m.ID == "" || m.Progress == nil || m.Status != "Downloading" && m.Status != "Extracting" {
-			continue
-		}
-		if sum.update(m.ID, m.Status == "Extracting", m.Progress.Current, m.Progress.Total) && progress != nil {
-			progress(runtime.Progress{Step: runtime.StepPulling, Done: sum.done, Total: sum.total})
-		}
+	return wrapError(ctx, "inspect image", err)
+}
+
+// notPulled says why an image is never pulled; empty: it may be. Nobody chose the
+// default image for one workspace: without a digest, the owner of its name in a
+// registry would decide what all users run.
+func (r *Runtime) notPulled(image string) string {
+	switch {
+	case imageref.Pinned(image):
+		return ""
+	case imageref.BuiltHere(image):
+		return "it is not on the server's machine, where `make image` builds it; codehub never downloads it"
+	case r.cfg.DefaultImage != "" && imageref.Same(image, r.cfg.DefaultImage):
+		return "the default image is not on the server's machine, and codehub downloads it only by its digest: build or pull it there, " +
+			"or set CODEHUB_DEFAULT_IMAGE to its name with @sha256:…"
 	}
-	// A truncated stream ends like a complete one.
-	if _, err := r.api.ImageInspect(ctx, image); err != nil {
-		if errdefs.IsNotFound(err) {
-			return &runtime.PullError{Image: image, Message: "the pull ended without an image"}
-		}
-		return wrapError(ctx, "inspect image", err)
+	return ""
+}
+
+// checkDefaultImage reports that the default image is missing and will not be
+// pulled.
+func (r *Runtime) checkDefaultImage(ctx context.Context) {
+	why := r.notPulled(r.cfg.DefaultImage)
+	if r.cfg.DefaultImage == "" || why == "" {
+		return
 	}
-	return nil
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	_, err := r.api.ImageInspect(ctx, r.cfg.DefaultImage)
+	switch {
+	case err == nil:
+		r.noImage.Set(nil)
+	case errdefs.IsNotFound(err):
+		r.noImage.Set(&runtime.PullError{Image: r.cfg.DefaultImage, Message: why})
+	default: // it is not known; Docker's own condition says why
+	}
 }
 
 func pullFailed(ctx context.Context, image string, err error) error {
 	if ctx.Err() != nil {
-		// The caller's time limit says nothing about Docker.
+		// The end of the context says nothing about Docker.
 		return fmt.Errorf("pull %s: %w", image, context.Cause(ctx))
 	}
 	if unreachable(err) || fillsDisk(err) {

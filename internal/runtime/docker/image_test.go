@@ -15,6 +15,7 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
+	"codehub/internal/health"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -129,7 +130,7 @@ func TestCancelHangingPull(t *testing.T) {
 func TestPullErrorHasDockerMessage(t *testing.T) {
 	t.Parallel()
 	r := newRuntime(t, nil)
-	err := r.pull(t.Context(), "127.0.0.1:9/codehub/missing:latest", nil)
+	err := r.pull(t.Context(), "127.0.0.1:9/codehub/missing:latest", "ann", nil)
 	var pull *runtime.PullError
 	if !errors.As(err, &pull) || !strings.Contains(pull.Message, "connection refused") {
 		t.Fatalf("error = %v", err)
@@ -145,7 +146,7 @@ func TestPullErrorHidesServerResponse(t *testing.T) {
 		http.Error(w, "hunter2\nhunter2", http.StatusNotFound)
 	}))
 	t.Cleanup(srv.Close)
-	err := r.pull(t.Context(), srv.Listener.Addr().String()+"/some/image:latest", nil)
+	err := r.pull(t.Context(), srv.Listener.Addr().String()+"/some/image:latest", "ann", nil)
 	var pull *runtime.PullError
 	if !errors.As(err, &pull) || strings.Contains(err.Error(), "hunter2") || !strings.Contains(pull.Message, "404") {
 		t.Fatalf("error = %v", err)
@@ -177,4 +178,75 @@ func TestPullProgress(t *testing.T) {
 			t.Fatalf("step %d: changed = %v, %d of %d", i, got, l.done, l.total)
 		}
 	}
+}
+
+// The registry has an image under the name of the default image, as anybody could
+// put it there.
+func TestMissingDefaultImageIsNotPulled(t *testing.T) {
+	t.Parallel()
+	other := newRuntime(t, nil) // with another default image
+	ref := pushImage(t, t, other, startRegistry(t))
+	withDefault := func(image string) (*Runtime, *health.Monitor) {
+		conditions := &health.Monitor{}
+		return newRuntime(t, func(c *Config) { c.DefaultImage, c.Conditions = image, conditions }), conditions
+	}
+	volume := func(image string) runtime.VolumeSpec {
+		return runtime.VolumeSpec{Workspace: newHome().Workspace, Storage: workspace.StorageDockerVolume, Claim: "h", Image: image}
+	}
+	refused := func(r *Runtime, image, says string) {
+		t.Helper()
+		var pull *runtime.PullError
+		if err := r.CreateVolume(t.Context(), volume(image), nil); !errors.As(err, &pull) || !strings.Contains(pull.Message, says) {
+			t.Errorf("a home from the missing image %s: %v, want an error that says %q", image, err, says)
+		}
+	}
+
+	r, conditions := withDefault(ref)
+	refused(r, ref, "CODEHUB_DEFAULT_IMAGE")
+	if err := r.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := conditions.Err("default-image"); err == nil || !strings.Contains(err.Error(), ref) {
+		t.Errorf("condition = %v, want one that names the image", err)
+	}
+	missing := "codehub/" + randomHex(8)
+	bare, _ := withDefault(missing)
+	refused(bare, missing+":latest", "make image")
+	refused(bare, "docker.io/codehub/"+randomHex(8)+":1", "make image")
+
+	pinned := strings.TrimSuffix(ref, ":v1") + "@" + digestOf(t, ref)
+	r, conditions = withDefault(pinned)
+	if err := r.CreateVolume(t.Context(), volume(pinned), nil); err != nil {
+		t.Errorf("the default image was not pulled by its digest: %v", err)
+	}
+	if err := r.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := conditions.Err("default-image"); err != nil {
+		t.Errorf("condition = %v", err)
+	}
+	if err := other.CreateVolume(t.Context(), volume(ref), nil); err != nil {
+		t.Errorf("an image that a user named was not pulled: %v", err)
+	}
+}
+
+// digestOf asks the registry for the digest of an image.
+func digestOf(t *testing.T, ref string) string {
+	t.Helper()
+	registry, path, _ := strings.Cut(strings.TrimSuffix(ref, ":v1"), "/")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodHead, "http://"+registry+"/v2/"+path+"/manifests/v1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "application/vnd.docker.distribution.manifest.v2+json")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	digest := res.Header.Get("Docker-Content-Digest")
+	if digest == "" {
+		t.Fatalf("the registry has no digest: %s", res.Status)
+	}
+	return digest
 }

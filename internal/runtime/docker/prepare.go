@@ -17,8 +17,10 @@ const helperWallInterval = 3 * time.Minute
 
 // Prepare implements runtime.Runtime.
 func (r *Runtime) Prepare(ctx context.Context) error {
+	r.checkKernelLimits()
 	_, err := r.checkedNetwork(ctx, 0)
 	if err == nil {
+		r.checkDefaultImage(ctx)
 		r.sweepNow(ctx)
 	}
 	return err
@@ -74,6 +76,8 @@ func (r *Runtime) ensureWall(ctx context.Context, net *network) error {
 		Table:  r.names.table,
 		Bridge: r.names.bridge,
 		Deny:   slices.Concat(r.cfg.Denied, r.cfg.Services),
+		Flows:  r.cfg.Connections,
+		Rate:   r.cfg.ConnRate,
 	}
 	err := r.applyWall(ctx, spec)
 	if err == nil || !r.cfg.AllowNoWall || ctx.Err() != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -353,5 +354,57 @@ func TestSeedingReportsProgress(t *testing.T) {
 	l.ok("sizeByHelper", err)
 	if here != there || here.entries < 3 {
 		t.Errorf("counted %v, by the helper %v", here, there)
+	}
+}
+
+// On a full disk, or one without inodes, a local home can be removed, and is not
+// complete any more from before its first entry is removed.
+func TestFolderIsRemovedOnFullDisk(t *testing.T) {
+	t.Parallel()
+	for name, inodes := range map[string]bool{"no space": false, "no inodes": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			image, data := filepath.Join(dir, "image"), filepath.Join(dir, "data")
+			command(t, "truncate", "-s", "32M", image)
+			command(t, "mkfs.ext4", "-q", "-N", "512", image)
+			loopDisk(t, image, data)
+			r := newRuntime(t, func(c *Config) { c.DataDir = data })
+			ctx, id := t.Context(), newHome().Workspace
+			spec := runtime.VolumeSpec{Workspace: id, Storage: workspace.StorageLocalDir, Claim: "home-1", Owner: "ann", Name: "one"}
+			if err := r.CreateEmptyVolume(ctx, spec); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.SettleVolume(ctx, id, "home-1"); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(r.homePath(id), "file"), make([]byte, 1<<20), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			part := make([]byte, 1<<16)
+			if inodes {
+				part = nil
+			}
+			var err error
+			for n := 0; err == nil; n++ {
+				err = os.WriteFile(filepath.Join(data, fmt.Sprint("fill", n)), part, 0o600)
+			}
+			if !errors.Is(err, syscall.ENOSPC) {
+				t.Fatal(err)
+			}
+			if err := r.recordFolderRemoval(id, "home-1"); err != nil {
+				t.Fatal(err)
+			}
+			side, there, err := r.readFolder(id)
+			if want := (sidecar{Installation: r.cfg.Installation, Claim: "home-1", State: folderRemoving}); err != nil || !there || side != want {
+				t.Errorf("home.json = %+v, %v, %v", side, there, err)
+			}
+			if err := r.RemoveVolume(ctx, id, "home-1", nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Lstat(r.folder(id)); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the folder after its removal: %v", err)
+			}
+		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	"codehub/internal/setting"
 )
@@ -12,18 +13,24 @@ import (
 // Settings are the settings of a Runtime, as codehub serve declares them. Resolve
 // computes the values that the runtime uses.
 type Settings struct {
-	CPUs          string `name:"workspace-cpus" env:"CODEHUB_WORKSPACE_CPUS" default:"2" help:"Cores a workspace may use (0 = no limit)."`
-	Memory        string `name:"workspace-memory" env:"CODEHUB_WORKSPACE_MEMORY" default:"4g" help:"Memory a workspace may use, like 512m or 4g (0 = no limit)."`
-	Pids          int64  `name:"workspace-pids" env:"CODEHUB_WORKSPACE_PIDS" default:"4096" help:"Processes and threads a workspace may have (0 = no limit)."`
-	LogSize       string `name:"workspace-log-size" env:"CODEHUB_WORKSPACE_LOG_SIZE" default:"10m" help:"Size at which Docker rotates a container's log."`
-	Sudo          bool   `name:"workspace-sudo" env:"CODEHUB_WORKSPACE_SUDO" help:"Let users become root in their workspaces (Docker's default capabilities)."`
-	NetworkSubnet string `name:"network-subnet" env:"CODEHUB_NETWORK_SUBNET" help:"IPv4 subnet of the workspaces' network, like 10.213.0.0/24 (default: Docker chooses one)."`
-	EgressDeny    string `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Further networks that workspaces must not reach, like 10.0.0.0/8,192.168.0.0/16."`
-	AllowNoWall   bool   `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces without network isolation where it cannot be set up. They can then reach this host's services."`
+	CPUs          string        `name:"workspace-cpus" env:"CODEHUB_WORKSPACE_CPUS" default:"2" help:"Cores a workspace may use (0 = no limit)."`
+	Memory        string        `name:"workspace-memory" env:"CODEHUB_WORKSPACE_MEMORY" default:"4g" help:"Memory a workspace may use, like 512m or 4g (0 = no limit)."`
+	Pids          int64         `name:"workspace-pids" env:"CODEHUB_WORKSPACE_PIDS" default:"4096" help:"Processes and threads a workspace may have (0 = no limit)."`
+	Connections   uint32        `name:"workspace-connections" env:"CODEHUB_WORKSPACE_CONNECTIONS" default:"4096" help:"Connections and other flows that a workspace may have open to the outside (0 = no limit)."`
+	ConnRate      uint32        `name:"workspace-connection-rate" env:"CODEHUB_WORKSPACE_CONNECTION_RATE" default:"200" help:"Connections and other flows that a workspace may open to the outside per second (0 = no limit)."`
+	LogSize       string        `name:"workspace-log-size" env:"CODEHUB_WORKSPACE_LOG_SIZE" default:"10m" help:"Size at which Docker rotates a container's log."`
+	Sudo          bool          `name:"workspace-sudo" env:"CODEHUB_WORKSPACE_SUDO" help:"Let users become root in their workspaces (Docker's default capabilities)."`
+	PullMinRate   string        `name:"pull-min-rate" env:"CODEHUB_PULL_MIN_RATE" default:"64k" help:"Lowest rate of an image pull in bytes per second; a slower pull is cancelled (0 = no minimum)."`
+	PullTimeout   time.Duration `name:"pull-timeout" env:"CODEHUB_PULL_TIMEOUT" min:"10s" max:"168h" default:"1h" help:"Longest time that Docker may work on one image pull."`
+	KeepLimits    bool          `name:"keep-kernel-limits" env:"CODEHUB_KEEP_KERNEL_LIMITS" help:"Do not raise the limits of this host's kernel that all workspaces share, such as fs.inotify.max_user_instances."`
+	NetworkSubnet string        `name:"network-subnet" env:"CODEHUB_NETWORK_SUBNET" help:"IPv4 subnet of the workspaces' network, like 10.213.0.0/24 (default: Docker chooses one)."`
+	EgressDeny    string        `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Further networks that workspaces must not reach, like 10.0.0.0/8,192.168.0.0/16."`
+	AllowNoWall   bool          `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces without network isolation where it cannot be set up. They can then reach this host's services."`
 
-	NanoCPUs    int64 `kong:"-"` // of CPUs; 0 = no limit
-	MemoryBytes int64 `kong:"-"` // of Memory: memory and swap together; 0 = no limit
-	LogMaxBytes int64 `kong:"-"` // of LogSize, per log file; 0 = 10 MiB
+	NanoCPUs           int64 `kong:"-"` // of CPUs; 0 = no limit
+	MemoryBytes        int64 `kong:"-"` // of Memory: memory and swap together; 0 = no limit
+	PullBytesPerSecond int64 `kong:"-"` // of PullMinRate; 0 = no minimum
+	LogMaxBytes        int64 `kong:"-"` // of LogSize, per log file; 0 = 10 MiB
 	// Subnet is NetworkSubnet; the zero value leaves the choice to Docker. A network
 	// that exists keeps its subnet.
 	Subnet netip.Prefix   `kong:"-"`
@@ -74,37 +81,23 @@ func (s *Settings) sizes() error {
 		return setting.Invalid("CODEHUB_WORKSPACE_CPUS", fmt.Sprintf("%q is not a number of cores", s.CPUs), "give one like 2 or 0.5, or 0 for no limit")
 	}
 	s.NanoCPUs = int64(cpus * 1e9)
-	if s.MemoryBytes, err = parseBytes(s.Memory); err != nil || (s.MemoryBytes != 0 && s.MemoryBytes < 64<<20) {
+	if s.MemoryBytes, err = setting.Bytes(s.Memory); err != nil || (s.MemoryBytes != 0 && s.MemoryBytes < 64<<20) {
 		return setting.Invalid("CODEHUB_WORKSPACE_MEMORY", fmt.Sprintf("%q is not a size of at least 64m", s.Memory), "give one like 512m or 4g, or 0 for no limit")
 	}
-	if s.LogMaxBytes, err = parseBytes(s.LogSize); err != nil || s.LogMaxBytes < 64<<10 {
+	if s.LogMaxBytes, err = setting.Bytes(s.LogSize); err != nil || s.LogMaxBytes < 64<<10 {
 		return setting.Invalid("CODEHUB_WORKSPACE_LOG_SIZE", fmt.Sprintf("%q is not a size of at least 64k", s.LogSize), "give one like 10m")
+	}
+	if s.PullBytesPerSecond, err = setting.Bytes(s.PullMinRate); err != nil || s.PullBytesPerSecond > 1<<30 {
+		return setting.Invalid("CODEHUB_PULL_MIN_RATE", fmt.Sprintf("%q is not a rate of at most 1g", s.PullMinRate), "give bytes per second like 64k, or 0 for no minimum")
 	}
 	if s.Pids != 0 && (s.Pids < 32 || s.Pids > 4<<20) {
 		return setting.Invalid("CODEHUB_WORKSPACE_PIDS", fmt.Sprintf("%d is too few or too many for an IDE", s.Pids), "give 32 to 4194304, or 0 for no limit")
 	}
+	if s.Connections != 0 && (s.Connections < 64 || s.Connections > 1e6) {
+		return setting.Invalid("CODEHUB_WORKSPACE_CONNECTIONS", fmt.Sprintf("%d is out of bounds", s.Connections), "give 64 to 1000000, or 0 for no limit")
+	}
+	if s.ConnRate > 1e6 {
+		return setting.Invalid("CODEHUB_WORKSPACE_CONNECTION_RATE", fmt.Sprintf("%d is out of bounds", s.ConnRate), "give 1 to 1000000, or 0 for no limit")
+	}
 	return nil
-}
-
-func parseBytes(s string) (int64, error) {
-	s = strings.ToLower(strings.TrimSpace(s))
-	unit := int64(1)
-	if n := len(s); n > 1 {
-		switch s[n-1] {
-		case 'k':
-			unit = 1 << 10
-		case 'm':
-			unit = 1 << 20
-		case 'g':
-			unit = 1 << 30
-		}
-		if unit > 1 {
-			s = s[:n-1]
-		}
-	}
-	v, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || v < 0 || v > (1<<62)/unit {
-		return 0, fmt.Errorf("not a size")
-	}
-	return v * unit, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/internal/runtime"
+	"codehub/internal/runtime/docker/seccomp"
 	"codehub/internal/workspace"
 )
 
@@ -39,7 +40,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 	defer unlock()
 	var last error
 	pulled := false
-	for range maxTries {
+	for try := 0; try < maxTries; try++ {
 		net, err := r.checkedNetwork(ctx, networkMaxAge)
 		if err != nil {
 			return runtime.Container{}, err
@@ -50,9 +51,14 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			}
 		}
 		report(progress, runtime.StepCreating)
+		as, err := r.userOf(ctx, spec.Image)
+		if err != nil {
+			return runtime.Container{}, err
+		}
+		as.ulimits = r.ulimits(ctx)
 		addr := r.addrs.take(r.now())
 		attempt := randomHex(8)
-		made, err := r.api.ContainerCreate(ctx, r.createOptions(spec, net, addr, attempt))
+		made, err := r.api.ContainerCreate(ctx, r.createOptions(spec, as, net, addr, attempt))
 		switch {
 		case err == nil:
 		case errdefs.IsConflict(err):
@@ -72,7 +78,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			if pulled {
 				return runtime.Container{}, wrapError(ctx, "create container", err)
 			}
-			if err := r.pull(ctx, spec.Image, progress); err != nil {
+			if err := r.pull(ctx, spec.Image, spec.User, progress); err != nil {
 				return runtime.Container{}, err
 			}
 			pulled = true
@@ -83,7 +89,12 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			return runtime.Container{}, err
 		}
 		report(progress, runtime.StepStarting)
-		_, err = r.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{})
+		if as.own {
+			if err := r.ownHome(ctx, spec); err != nil {
+				return runtime.Container{}, errors.Join(err, r.discard(ctx, made.ID))
+			}
+		}
+		err = r.startInTurn(ctx, made.ID)
 		if err == nil {
 			return r.started(ctx, spec, made.ID, net, addr)
 		}
@@ -96,6 +107,8 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			return runtime.Container{}, err
 		}
 		switch {
+		case r.ulimitsRefused(err, as.ulimits): // no attempt has any from now on
+			try--
 		case addressTaken(err): // the next attempt uses another address
 		case errdefs.IsNotFound(err) && strings.Contains(err.Error(), "network"):
 			r.forgetNetwork()
@@ -119,7 +132,7 @@ func addressTaken(err error) bool {
 }
 
 // createOptions returns the complete configuration of a workspace's container.
-func (r *Runtime) createOptions(spec runtime.ContainerSpec, net *network, addr netip.Addr, attempt string) client.ContainerCreateOptions {
+func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *network, addr netip.Addr, attempt string) client.ContainerCreateOptions {
 	host := &container.HostConfig{
 		NetworkMode:   container.NetworkMode(r.names.network),
 		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
@@ -131,23 +144,29 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, net *network, addr n
 			NanoCPUs:   r.cfg.NanoCPUs,
 			Memory:     r.cfg.MemoryBytes,
 			MemorySwap: r.cfg.MemoryBytes, // equal to Memory: no swap
+			Ulimits:    as.ulimits,
 		},
 		Mounts: []mount.Mount{r.homeMount(spec, attempt)},
 	}
 	if r.cfg.Pids > 0 {
 		host.PidsLimit = &r.cfg.Pids
 	}
+	host.SecurityOpt = []string{seccomp.Option()}
 	if r.cfg.Sudo {
 		// With raw sockets a workspace could forge its neighbours' addresses.
 		host.CapDrop = []string{"NET_RAW"}
 	} else {
 		host.CapDrop = []string{"ALL"}
-		host.SecurityOpt = []string{"no-new-privileges:true"}
+		host.SecurityOpt = append(host.SecurityOpt, "no-new-privileges:true")
 	}
 	if !net.direct {
 		host.PortBindings = networktypes.PortMap{
 			idePort: {{HostIP: netip.AddrFrom4([4]byte{127, 0, 0, 1})}},
 		}
+	}
+	env := []string{runtime.SecretEnv + "=" + spec.Secret}
+	if as.own {
+		env = append(env, "HOME="+runtime.HomeDir) // root's home is not accessible
 	}
 	// Docker's list names an image by its id once its tag was moved.
 	labels := r.labels(roleWorkspace, spec.Workspace, spec.Claim)
@@ -156,7 +175,8 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, net *network, addr n
 		Name: spec.Workspace.ContainerName(),
 		Config: &container.Config{
 			Image:        spec.Image,
-			Env:          []string{runtime.SecretEnv + "=" + spec.Secret},
+			User:         as.user,
+			Env:          env,
 			Labels:       labels,
 			ExposedPorts: networktypes.PortSet{idePort: {}},
 			// The server probes /healthz itself. A health check in the image would
@@ -222,11 +242,14 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 	if c.State == runtime.ContainerRunning {
 		return c, true, nil
 	}
+	if isRoot(found.Container.Config.User) { // by an earlier version
+		return runtime.Container{}, false, r.discard(ctx, c.ID)
+	}
 	if err := r.verifyVolume(ctx, spec, c.ID); err != nil {
 		return runtime.Container{}, true, err
 	}
 	report(progress, runtime.StepStarting)
-	if _, err := r.api.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}); err != nil {
+	if err := r.startInTurn(ctx, c.ID); err != nil {
 		err = wrapError(ctx, "start container", err)
 		if errors.Is(err, runtime.ErrUnreachable) || ctx.Err() != nil {
 			return runtime.Container{}, true, err
@@ -234,7 +257,7 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 		if discarded := r.discard(ctx, c.ID); discarded != nil {
 			return runtime.Container{}, true, discarded
 		}
-		if addressTaken(err) || errdefs.IsNotFound(err) {
+		if addressTaken(err) || errdefs.IsNotFound(err) || r.ulimitsRefused(err, found.Container.HostConfig.Ulimits) {
 			return runtime.Container{}, false, nil // create a new one
 		}
 		return runtime.Container{}, true, err

@@ -30,6 +30,13 @@ func (r *Runtime) RemoveContainer(ctx context.Context, containerID string, grace
 			defer func() { r.addrs.markUsed(e.IPAddress, r.now()) }()
 		}
 	}
+	if c.State.Status != container.StateExited && c.State.Status != container.StateDead { // it may start meanwhile
+		end, err := r.turn(ctx, toStop)
+		if err != nil {
+			return wrapError(ctx, "wait to stop the container", err)
+		}
+		defer end()
+	}
 	if c.State.Running && grace > 0 {
 		seconds := int(math.Ceil(grace.Seconds()))
 		_, err := r.api.ContainerStop(ctx, containerID, client.ContainerStopOptions{Timeout: &seconds})

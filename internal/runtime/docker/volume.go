@@ -231,7 +231,7 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 		if !missing || pulled {
 			return wrapError(ctx, "create seed container", err)
 		}
-		if err := r.pull(ctx, spec.Image, progress); err != nil {
+		if err := r.pull(ctx, spec.Image, spec.User, progress); err != nil {
 			return err
 		}
 		pulled = true

@@ -41,9 +41,14 @@ type outside struct {
 
 const metadata = "169.254.169.254"
 
-// newOutside creates it with addresses that differ from those of other tests.
+// outsides is held by the test that has an outside.
+var outsides sync.Mutex
+
+// newOutside creates it with addresses that differ from those of other processes.
 func newOutside(t *testing.T) outside {
 	t.Helper()
+	outsides.Lock()
+	t.Cleanup(outsides.Unlock)
 	name := "chout-" + randomHex(3)
 	third := 1 + os.Getpid()%250
 	prefix := fmt.Sprintf("198.18.%d.", third)
@@ -61,7 +66,7 @@ func newOutside(t *testing.T) outside {
 	ip(t, "-n", name, "link", "set", "inside", "up")
 	ip(t, "-n", name, "route", "add", "default", "via", prefix+"1")
 	// As a cloud provider routes it: beyond the machine. There is only one such
-	// address, and another test of the wall may be using it.
+	// address, and a test of another process may be using it.
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for {
@@ -127,8 +132,14 @@ func ip(t *testing.T, args ...string) {
 }
 
 // listenIn listens in a network namespace, or in the test's own for "", and returns
-// the port. It accepts connections and ignores them.
+// the port. It accepts connections and closes them.
 func listenIn(t *testing.T, namespace, addr string) string {
+	t.Helper()
+	return acceptIn(t, namespace, addr, func(c net.Conn) { c.Close() })
+}
+
+// acceptIn is listenIn with a function for the connections.
+func acceptIn(t *testing.T, namespace, addr string, accepted func(net.Conn)) string {
 	t.Helper()
 	var l net.Listener
 	var err error
@@ -159,7 +170,7 @@ func listenIn(t *testing.T, namespace, addr string) string {
 			if err != nil {
 				return
 			}
-			c.Close()
+			accepted(c)
 		}
 	}()
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
@@ -168,9 +179,15 @@ func listenIn(t *testing.T, namespace, addr string) string {
 // running starts a workspace and returns its upstream.
 func running(t *testing.T, r *Runtime) runtime.Upstream {
 	t.Helper()
+	return runningImage(t, r, harness.TestImage())
+}
+
+// runningImage is running with another image.
+func runningImage(t *testing.T, r *Runtime, image string) runtime.Upstream {
+	t.Helper()
 	id := workspace.ID(uuid.NewString())
 	spec := runtime.ContainerSpec{
-		Workspace: id, Claim: "s", Image: harness.TestImage(), Storage: workspace.StorageDockerVolume, VolumeClaim: "h", Secret: randomHex(32),
+		Workspace: id, Claim: "s", Image: image, Storage: workspace.StorageDockerVolume, VolumeClaim: "h", Secret: randomHex(32),
 	}
 	err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: id, Storage: spec.Storage, Claim: "h", Image: spec.Image}, nil)
 	if err != nil {

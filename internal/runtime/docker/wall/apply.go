@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -60,16 +61,45 @@ func Remove(table string) error {
 	return nil
 }
 
-// set replaces the table in one transaction, so that the wall is never missing.
+// set replaces the rules in one transaction, so that the wall is never missing. It
+// keeps what the limits have counted, or else a workspace could open its flows
+// again after every change of the rules. A table that does not allow that is
+// replaced as a whole.
 func set(s Spec) error {
+	if err := replace(s, true); err == nil {
+		return nil
+	}
+	if err := replace(s, false); err != nil {
+		return fmt.Errorf("set nftables table: %w", err)
+	}
+	return nil
+}
+
+// replace sets the rules, and with keep leaves those sets alone that the rules use.
+func replace(s Spec, keep bool) error {
 	c, err := nftables.New()
 	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
+		return err
 	}
 	t := &nftables.Table{Family: nftables.TableFamilyINet, Name: s.Table}
-	c.AddTable(t)
-	c.DelTable(t)
-	c.AddTable(t)
+	var kept []string
+	c.AddTable(t) // deleting a missing table fails
+	if keep {
+		if kept, err = clearTable(c, t, s); err != nil {
+			return err
+		}
+	} else {
+		c.DelTable(t)
+		c.AddTable(t)
+	}
+	for _, set := range s.sets(t) {
+		if slices.Contains(kept, set.Name) {
+			continue
+		}
+		if err := c.AddSet(set, nil); err != nil {
+			return err
+		}
+	}
 	byName := map[string]*nftables.Chain{}
 	for _, chain := range chains(t) {
 		byName[chain.Name] = c.AddChain(chain)
@@ -82,10 +112,46 @@ func set(s Spec) error {
 			UserData: userdata.AppendString(nil, userdata.TypeComment, marks[i]),
 		})
 	}
-	if err := c.Flush(); err != nil {
-		return fmt.Errorf("set nftables table: %w", err)
+	return c.Flush()
+}
+
+// clearTable removes what the table has except the sets of s, whose names it
+// returns.
+func clearTable(c *nftables.Conn, t *nftables.Table, s Spec) (kept []string, err error) {
+	all, err := c.ListChainsOfTableFamily(t.Family)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	var present []*nftables.Chain
+	for _, chain := range all {
+		if chain.Table.Name == t.Name {
+			present = append(present, chain)
+		}
+	}
+	if len(present) == 0 {
+		return nil, errors.New("the table is empty")
+	}
+	sets, err := c.GetSets(t)
+	if err != nil {
+		return nil, err
+	}
+	c.FlushTable(t)
+	for _, chain := range present {
+		c.DelChain(chain)
+	}
+	wanted := s.sets(t)
+	for _, set := range sets {
+		if slices.ContainsFunc(wanted, func(w *nftables.Set) bool { return sameSet(w, set) }) {
+			kept = append(kept, set.Name)
+			continue
+		}
+		c.DelSet(set)
+	}
+	return kept, nil
+}
+
+func sameSet(a, b *nftables.Set) bool {
+	return a.Name == b.Name && a.Dynamic == b.Dynamic && a.HasTimeout == b.HasTimeout && a.KeyType.Name == b.KeyType.Name && !b.IsMap
 }
 
 func check(s Spec) error {

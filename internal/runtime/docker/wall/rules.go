@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -16,6 +17,14 @@ const (
 	chainInput   = "input"
 	chainForward = "forward"
 )
+
+// setSize is the greatest number of addresses in a set. A bridge has at most 1,023
+// ports, and an address without flows leaves the set.
+const setSize = 1 << 16
+
+// flowAge is how long the rate of an address is remembered. Its tokens are full
+// again long before that.
+const flowAge = time.Minute
 
 // rule is one nftables rule.
 type rule struct {
@@ -41,9 +50,23 @@ func (s Spec) rules() []rule {
 	from, to := iface(expr.MetaKeyIIFNAME, s.Bridge), iface(expr.MetaKeyOIFNAME, s.Bridge)
 	accept, drop := verdict(expr.VerdictAccept), verdict(expr.VerdictDrop)
 
+	limit := func(chain string) {
+		if s.Rate > 0 {
+			add(chain, fmt.Sprintf("new update @%s { saddr limit rate over %d/second burst %d } drop", s.rateSet(), s.Rate, s.burst()),
+				from, newFlows(), perAddress(s.rateSet(), unix.NFT_DYNSET_OP_UPDATE, flowAge,
+					&expr.Limit{Type: expr.LimitTypePkts, Rate: uint64(s.Rate), Unit: expr.LimitTimeSecond, Burst: s.burst(), Over: true}), drop)
+		}
+		if s.Flows > 0 {
+			add(chain, fmt.Sprintf("new add @%s { saddr ct count over %d } drop", s.flowSet(), s.Flows),
+				from, newFlows(), perAddress(s.flowSet(), unix.NFT_DYNSET_OP_ADD, 0,
+					&expr.Connlimit{Count: s.Flows, Flags: expr.NFT_CONNLIMIT_F_INV}), drop)
+		}
+	}
+
 	// To the host: only replies, on any of its addresses.
 	add(chainInput, "answers accept", from, replyPackets(), accept)
 	add(chainInput, "nd accept", from, neighbourDiscovery(), accept)
+	limit(chainInput)
 	for _, ns := range s.Nameservers {
 		for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 			add(chainInput, fmt.Sprintf("dns %s/%d accept", ns, proto), from, destination(netip.PrefixFrom(ns, ns.BitLen())), port(proto, 53), accept)
@@ -57,6 +80,7 @@ func (s Spec) rules() []rule {
 	// Packets from elsewhere to a workspace are dropped unless they are replies.
 	// The proxy's packets come from the host itself and are not forwarded.
 	add(chainForward, "strangers drop", to, originalPackets(), drop)
+	limit(chainForward)
 	for _, ns := range s.Nameservers {
 		for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 			add(chainForward, fmt.Sprintf("dns %s/%d accept", ns, proto), from, destination(netip.PrefixFrom(ns, ns.BitLen())), port(proto, 53), accept)
@@ -135,7 +159,11 @@ func dnatPackets() []expr.Any {
 	return ctBits(expr.CtKeySTATUS, statusDNAT)
 }
 
-func ctBits(key expr.CtKey, bits uint32) []expr.Any {
+// ctBits matches if any of the bits is set.
+func ctBits(key expr.CtKey, bits uint32) []expr.Any { return ctBitsAre(expr.CmpOpNeq, key, bits) }
+
+// ctBitsAre compares the bits with zero.
+func ctBitsAre(op expr.CmpOp, key expr.CtKey, bits uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: key, Register: 1},
 		&expr.Bitwise{
@@ -143,7 +171,28 @@ func ctBits(key expr.CtKey, bits uint32) []expr.Any {
 			Mask: binaryutil.NativeEndian.PutUint32(bits),
 			Xor:  binaryutil.NativeEndian.PutUint32(0),
 		},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(0)},
+		&expr.Cmp{Op: op, Register: 1, Data: binaryutil.NativeEndian.PutUint32(0)},
+	}
+}
+
+// newFlows matches the first IPv4 packet of each flow, before conntrack stores the
+// flow. Later packets do not match: those of a flow without a reply are in the
+// state "new" as well, and each would be counted. A fragmented packet is put
+// together before that.
+func newFlows() []expr.Any {
+	const statusConfirmed = 1 << 3 // IPS_CONFIRMED
+	return append([]expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.NFPROTO_IPV4}},
+	}, ctBitsAre(expr.CmpOpEq, expr.CtKeySTATUS, statusConfirmed)...)
+}
+
+// perAddress evaluates e for the packet's source address, with a state that is kept
+// in the set. A workspace cannot send packets with another source address.
+func perAddress(set string, operation uint32, timeout time.Duration, e expr.Any) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4},
+		&expr.Dynset{SrcRegKey: 1, SetName: set, Operation: operation, Timeout: timeout, Exprs: []expr.Any{e}},
 	}
 }
 
@@ -190,3 +239,29 @@ func chains(t *nftables.Table) []*nftables.Chain {
 		{Name: chainForward, Table: t, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &accept},
 	}
 }
+
+// sets are the sets of the limits. Their names contain the limits, since an address
+// that is in a set keeps the limit with which it was added.
+func (s Spec) sets(t *nftables.Table) []*nftables.Set {
+	var out []*nftables.Set
+	if s.Rate > 0 {
+		out = append(out, &nftables.Set{
+			Table: t, Name: s.rateSet(), KeyType: nftables.TypeIPAddr, KeyByteOrder: binaryutil.BigEndian,
+			Dynamic: true, HasTimeout: true, Size: setSize,
+		})
+	}
+	if s.Flows > 0 {
+		out = append(out, &nftables.Set{
+			Table: t, Name: s.flowSet(), KeyType: nftables.TypeIPAddr, KeyByteOrder: binaryutil.BigEndian,
+			Dynamic: true, Size: setSize,
+		})
+	}
+	return out
+}
+
+func (s Spec) rateSet() string { return fmt.Sprintf("rate-%d", s.Rate) }
+func (s Spec) flowSet() string { return fmt.Sprintf("flows-%d", s.Flows) }
+
+// burst is how many flows a workspace may open at once: a page with many parts, or
+// the download of many packages, opens some hundreds.
+func (s Spec) burst() uint32 { return 5 * s.Rate }

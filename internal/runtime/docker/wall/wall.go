@@ -24,6 +24,12 @@ type Spec struct {
 	// for a container from the container's own network.
 	Nameservers []netip.Addr `json:"nameservers,omitempty"`
 
+	// Flows is how many flows that a workspace opened the host may track at once, and
+	// Rate how many it may open per second; 0: no limit. Both are needed: a closed TCP
+	// connection is not counted, although the host tracks it for another two minutes.
+	Flows uint32 `json:"flows,omitempty"`
+	Rate  uint32 `json:"rate,omitempty"`
+
 	// Outward are the bridges with an uplink. All others are private networks of
 	// this host and are denied.
 	Outward []string `json:"outward,omitempty"`

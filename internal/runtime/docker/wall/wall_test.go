@@ -23,6 +23,8 @@ func TestSpecTravels(t *testing.T) {
 		Deny:        []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")},
 		Nameservers: []netip.Addr{netip.MustParseAddr("10.0.0.53")},
 		Outward:     []string{"br-lan"},
+		Flows:       4096,
+		Rate:        200,
 	}
 	text, err := want.Encode()
 	if err != nil {
@@ -88,6 +90,8 @@ func testSpecOf(name string) Spec {
 		Table: "codehub-test-" + name, Bridge: name,
 		Deny:        []netip.Prefix{netip.MustParsePrefix("10.0.0.0/9"), netip.MustParsePrefix("2001:db8::/33")},
 		Nameservers: []netip.Addr{netip.MustParseAddr("10.0.0.53"), netip.MustParseAddr("2001:db8::53")},
+		Flows:       1000,
+		Rate:        100,
 	}
 }
 
@@ -163,6 +167,22 @@ func TestAnotherSpecIsAnotherWall(t *testing.T) {
 	}
 	if err := Check(s); !errors.Is(err, ErrDown) {
 		t.Errorf("Check of the first = %v", err)
+	}
+	limited := more
+	limited.Flows = 0
+	if err := Check(limited); !errors.Is(err, ErrDown) {
+		t.Errorf("Check with another limit = %v", err)
+	}
+	if err := Apply(limited); err != nil {
+		t.Error(err)
+	}
+	c, err := nftables.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sets, err := c.GetSets(&nftables.Table{Family: nftables.TableFamilyINet, Name: s.Table})
+	if err != nil || len(sets) != 1 || sets[0].Name != "rate-100" {
+		t.Errorf("sets = %+v, %v; want that of the rate alone", sets, err)
 	}
 }
 

@@ -1,0 +1,433 @@
+package dashboard
+
+import (
+	"html"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"codehub/internal/auth"
+	"codehub/internal/harness/fixture"
+	"codehub/internal/origin"
+	"codehub/internal/proxy"
+	"codehub/internal/workspace"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+)
+
+// starting is a workspace whose container exists and whose IDE does not respond yet.
+func starting(ws *workspace.Workspace) {
+	operating(standby, workspace.OpStarting)(ws)
+	ws.Conditions = ws.Conditions.With(workspace.ContainerReady, false, workspace.ReasonContainerStarting, "", time.Now().UTC())
+}
+
+// refreshOf returns the pause and the address of a page's refresh.
+func refreshOf(t *testing.T, a answer) (after int, address string, ok bool) {
+	t.Helper()
+	m := regexp.MustCompile(`<noscript><meta http-equiv="refresh" content="(\d+);url=([^"]*)"></noscript>`).FindStringSubmatch(a.body)
+	if m == nil {
+		return 0, "", false
+	}
+	after, err := strconv.Atoi(m[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return after, strings.ReplaceAll(m[2], "&amp;", "&"), true
+}
+
+// wakes returns how often the workspace was woken, by the audit log.
+func (w *world) wakes(id workspace.ID) int {
+	w.t.Helper()
+	return fixture.Query[int](w, `SELECT count(*) FROM audit_log WHERE action = 'workspace.wake' AND target = $1`, string(id))
+}
+
+// Without scripts the page refreshes itself with growing pauses, a limited number of times, and
+// only looks at the workspace.
+func TestWaitingWithoutScripts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.add("project", standby)
+	b := w.loggedIn()
+	entry := "/w/" + string(id) + "/a%20b?folder=/x&y=1"
+	a := b.get(entry, "Accept", "text/html")
+	contains(t, "the proxy's page", a.body, `data-kind="loading"`, "checks again automatically", "Check now")
+	used := w.row(id).LastAccessAt
+	stream := b.listen("?wait=" + string(id))
+	stream.until("update", `data-kind="loading"`)
+	sum, last, pages := 0, 0, 0
+	for {
+		after, address, ok := refreshOf(t, a)
+		if !ok {
+			break
+		}
+		if after < last || after < 2 || after > 15 || !strings.HasPrefix(address, "/workspaces/"+string(id)+"/wait?") {
+			t.Fatalf("page %d refreshes after %d s (before: %d s) to %s", pages, after, last, address)
+		}
+		sum, last = sum+after, after
+		if pages++; pages > 100 {
+			t.Fatal("the page refreshes itself without end")
+		}
+		if a = b.get(address); a.status != http.StatusOK {
+			t.Fatalf("%s: status %d", address, a.status)
+		}
+	}
+	if pages < 30 || sum < 5*60 || sum > 30*60 {
+		t.Errorf("%d refreshes in %d s", pages, sum)
+	}
+	contains(t, "the last page", a.body, `data-kind="loading"`, "no longer checks", "Check now", `href="/workspaces/`+string(id)+`/wait?path=`)
+	if n := w.wakes(id); n != 1 {
+		t.Errorf("woken %d times, want 1", n)
+	}
+	if now := w.row(id).LastAccessAt; used == nil || now == nil || !now.Equal(*used) {
+		t.Errorf("last access %v, before the refreshes %v: a page that waits keeps the workspace awake", now, used)
+	}
+
+	// Stopped in another tab: it stays stopped.
+	_, address, _ := refreshOf(t, b.get(entry, "Accept", "text/html"))
+	w.want(id, "desired_state", "STANDBY")
+	contains(t, "after a stop", b.get(address).body, `data-kind="stopped"`, `name="path" value="/w/`+string(id)+`/a%20b?folder=/x&amp;y=1"`)
+	if ws := w.row(id); ws.DesiredState != workspace.DesiredStandby {
+		t.Errorf("desired %s after a refresh", ws.DesiredState)
+	}
+	a = b.post("/workspaces/"+string(id)+"/start", url.Values{"from": {"wait"}, "path": {entry}})
+	if a.header.Get("Location") != entry {
+		t.Errorf("start leads to %q", a.header.Get("Location"))
+	}
+
+	// It enters, a limited number of times.
+	w.observe(id, running)
+	for range maxEntries {
+		if a = b.get(address); a.status != http.StatusSeeOther || a.header.Get("Location") != entry {
+			t.Fatalf("ready: status %d, location %q", a.status, a.header.Get("Location"))
+		}
+	}
+	a = b.get(address)
+	if _, _, again := refreshOf(t, a); a.status != http.StatusOK || again {
+		t.Errorf("entered too often: status %d, refreshes %v", a.status, again)
+	}
+	contains(t, "entered too often", a.body, `data-kind="ready"`, "did not open", `href="/w/`+string(id)+`/a%20b?folder=/x&amp;y=1"`)
+}
+
+// The page leads to its own workspace only, and shows no workspace of another user.
+func TestWaitPageIsConfined(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id, other := w.add("project", standby), w.add("other", standby)
+	w.want(id, "desired_state", "RUNNING")
+	w.observe(id, running)
+	for _, path := range []string{"", "//evil.example/", "https://evil.example/", "/\\evil.example", "/login", "/w/" + string(other) + "/", "/w/" + string(id), "/w/" + string(id) + "/../x\t"} {
+		a := w.loggedIn().get("/workspaces/" + string(id) + "/wait?path=" + url.QueryEscape(path))
+		if a.status != http.StatusSeeOther || a.header.Get("Location") != "/w/"+string(id)+"/" {
+			t.Errorf("path %q leads to %q (%d)", path, a.header.Get("Location"), a.status)
+		}
+	}
+	port := "/_codehub/enter?nonce=x&port=3000&workspace="
+	if got := entryPath(id, port+string(id)); got != port+string(id) {
+		t.Errorf("the entry of a port leads to %q", got)
+	}
+	if got := entryPath(id, port+string(other)); got != "/w/"+string(id)+"/" {
+		t.Errorf("the entry of another workspace's port leads to %q", got)
+	}
+	if a := w.person("bob").get("/workspaces/" + string(id) + "/wait"); a.status != http.StatusForbidden || strings.Contains(a.body, "project") {
+		t.Errorf("another user: status %d", a.status)
+	}
+	if a := w.loggedIn().get("/workspaces/0198c0de-0000-7000-8000-000000000001/wait"); a.status != http.StatusNotFound {
+		t.Errorf("unknown: status %d", a.status)
+	}
+	if a := w.browser().get("/workspaces/" + string(id) + "/wait"); a.status != http.StatusSeeOther || !strings.HasPrefix(a.header.Get("Location"), "/login?") {
+		t.Errorf("no login: status %d, location %q", a.status, a.header.Get("Location"))
+	}
+}
+
+// The page of the limit refreshes without scripts, too, and starts the workspace when the limit
+// allows.
+func TestLimitWithoutScripts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	one, two := w.add("one", running), w.add("two", running)
+	w.want(one, "desired_state", "RUNNING")
+	w.want(two, "desired_state", "RUNNING")
+	id := w.add("three", standby)
+	b := w.loggedIn()
+	a := b.get("/w/"+string(id)+"/", "Accept", "text/html")
+	contains(t, "the proxy's page", a.body, `data-kind="limit"`)
+	for range 3 {
+		_, address, ok := refreshOf(t, a)
+		if !ok {
+			t.Fatal("the page does not refresh itself")
+		}
+		a = b.get(address)
+		contains(t, address, a.body, `data-kind="limit"`)
+	}
+	_, address, _ := refreshOf(t, a)
+	w.want(one, "desired_state", "STANDBY")
+	w.observe(one, standby)
+	if a = b.get(address); a.header.Get("Location") != "/w/"+string(id)+"/" {
+		t.Fatalf("with a free slot: status %d, location %q", a.status, a.header.Get("Location"))
+	}
+	contains(t, "entered", b.get(a.header.Get("Location"), "Accept", "text/html").body, `data-kind="loading"`)
+	if n := w.wakes(id); n != 1 {
+		t.Errorf("woken %d times, want 1", n)
+	}
+}
+
+// A browser without scripts waits for a workspace and enters it at the address that was opened.
+func TestEnteringWithoutScripts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.ide()
+	id := w.add("project", standby)
+	b := w.tab()
+	b.logIn()
+	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+		t.Fatal(err)
+	}
+	b.visit("/w/" + string(id) + "/?folder=/home/coder/x")
+	b.shown(`#wait[data-kind=loading]`)
+	b.shown(`.wait-check a`)
+	w.observe(id, starting)
+	b.until(`location.pathname.endsWith('/wait')`)
+	b.shown(`#wait[data-kind=loading]`)
+	w.observe(id, running)
+	b.until(`document.getElementById('ide')?.textContent === 'folder=/home/coder/x'`)
+	if n := w.wakes(id); n != 1 {
+		t.Errorf("woken %d times, want 1", n)
+	}
+}
+
+// However many tabs open a stopped workspace at once, it is woken once.
+func TestManyTabsWakeOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for name, test := range map[string]struct {
+		state func(*workspace.Workspace)
+		want  func(workspace.Workspace) bool
+	}{
+		"stopped": {standby, func(ws workspace.Workspace) bool {
+			return ws.DesiredState == workspace.DesiredRunning && ws.NextDesired == ""
+		}},
+		"stopping": {operating(running, workspace.OpStopping), func(ws workspace.Workspace) bool {
+			return ws.DesiredState == workspace.DesiredStandby && ws.NextDesired == workspace.DesiredRunning
+		}},
+	} {
+		id := w.add(name, test.state)
+		w.want(id, "desired_state", "STANDBY")
+		before := w.row(id).UpdatedAt
+		b := w.loggedIn()
+		var tabs sync.WaitGroup
+		for range 50 {
+			tabs.Go(func() {
+				if a := b.get("/w/"+string(id)+"/", "Accept", "text/html"); a.status != http.StatusServiceUnavailable || !strings.Contains(a.body, `data-kind="loading"`) {
+					t.Errorf("%s: status %d", name, a.status)
+				}
+			})
+		}
+		tabs.Wait()
+		if n := w.wakes(id); n != 1 {
+			t.Errorf("%s: %d entries in the audit log, want 1", name, n)
+		}
+		if ws := w.row(id); !test.want(ws) || !ws.UpdatedAt.After(before) {
+			t.Errorf("%s: desired %s, queued %q", name, ws.DesiredState, ws.NextDesired)
+		}
+		w.want(id, "next_desired_state", nil)
+		w.want(id, "desired_state", "STANDBY")
+		w.observe(id, standby)
+	}
+}
+
+// The page shows the steps of the operation and the container's output as it comes.
+func TestLogOfStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.add("project", standby)
+	w.want(id, "desired_state", "RUNNING")
+	began := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+	progress := func(steps ...string) *workspace.Progress {
+		p := &workspace.Progress{Step: steps[len(steps)-1]}
+		for i, s := range steps {
+			p.Steps = append(p.Steps, workspace.ProgressStep{Step: s, BeganAt: began.Add(time.Duration(i) * 12 * time.Second), Done: int64(len(steps)-1-i) * 206_000_000})
+		}
+		return p
+	}
+	w.observe(id, func(ws *workspace.Workspace) {
+		operating(standby, workspace.OpStarting)(ws)
+		ws.Progress = progress("pulling")
+	})
+	b := w.tab()
+	b.logIn()
+	b.visit("/w/" + string(id) + "/")
+	b.shown(`#wait[data-kind=loading] progress`)
+	if value(b, chromedp.Evaluate[bool](`!document.getElementById('wait-log').hidden || !!document.querySelector('.steps')`)) {
+		t.Error("an empty log is shown")
+	}
+	w.logs.print("one \x1b[32mgreen\x1b[0m <b>line</b>\n")
+	w.observe(id, func(ws *workspace.Workspace) {
+		starting(ws)
+		ws.Progress = progress("pulling", "creating", "waiting")
+	})
+	b.until(`document.querySelector('.steps')?.innerText.replace(/\s+/g, ' ').trim() === 'Image downloaded 412 MB · 12 s Container created 206 MB · 12 s'`)
+	b.until(`document.querySelector('#wait-log pre').textContent === 'one green <b>line</b>\n'`)
+	b.shown(`#wait-log pre`)
+	w.logs.print("two\nthr")
+	b.until(`document.querySelector('#wait-log pre').textContent === 'one green <b>line</b>\ntwo\n'`)
+	w.logs.print("ee\n")
+	b.until(`document.querySelector('#wait-log pre').textContent.endsWith('two\nthree\n')`)
+
+	// The container ended, and another one was started.
+	w.logs.end()
+	w.logs.print("again\n")
+	b.until(`document.querySelector('#wait-log pre').textContent === 'again\n'`)
+
+	// After a failure the log stays.
+	w.observe(id, failed(workspace.ErrRetryExceeded, "it exited"))
+	b.shown(`#wait[data-kind=failed]`)
+	b.shown(`#wait-log pre`)
+}
+
+// Only the owner's pages get the log, and one page gets a bounded amount of it.
+func TestLogOfStartIsBounded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.add("project", starting)
+	w.want(id, "desired_state", "RUNNING")
+	line := strings.Repeat("x", 1023) + "\n"
+	w.logs.print("secret\n" + strings.Repeat(line, 3*followedBytes/len(line)))
+	bob := w.person("bob").listen("?wait=" + string(id))
+	bob.until("hello")
+	total := 0
+	for l := w.loggedIn().listen("?wait=" + string(id)); ; {
+		within := patience
+		if total >= followedBytes/2 {
+			within = time.Second
+		}
+		ev, ok := l.next(within)
+		if !ok {
+			break
+		}
+		if ev.name == "log" {
+			total += len(ev.data)
+		}
+	}
+	if total < followedBytes/2 || total > followedBytes+1 {
+		t.Errorf("the page got %d bytes", total)
+	}
+	for {
+		ev, ok := bob.next(10 * time.Millisecond)
+		if !ok {
+			break
+		}
+		if strings.HasPrefix(ev.name, "log") || strings.Contains(ev.data, "secret") {
+			t.Errorf("another user's stream has %q", ev.name)
+		}
+	}
+}
+
+// next returns the next event, false if there is none for so long.
+func (l *listener) next(within time.Duration) (sseEvent, bool) {
+	select {
+	case ev, ok := <-l.events:
+		return ev, ok
+	case <-time.After(within):
+		return sseEvent{}, false
+	}
+}
+
+// The page that was opened at a port of a stopped workspace returns there without scripts, from
+// the loading page and from a button that starts the workspace.
+func TestWaitForPortWithoutScripts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	id := w.add("project", standby)
+	layout, err := origin.Parse(w.URL, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	w.dash.Routes(mux)
+	p := proxy.New(proxy.Config{
+		Auth: w.Auth, Sessions: w.Auth, Store: proxyRows{w.DB}, Runtime: w.logs, Pages: w.dash, Log: w.dash.Log,
+		Layout: layout, Visitors: w.Auth, CookieNames: auth.CookieNames(), IsToken: auth.IsToken,
+	})
+	handler := p.Wrap(mux)
+	cookies := map[string]map[string]string{}
+	session := w.session(auth.AdminUsername)
+	cookies[w.URL.Host] = map[string]string{session.Name: session.Value}
+	// send sends one request and returns the response and the absolute address of its redirect.
+	send := func(r *http.Request) (answer, string) {
+		for name, value := range cookies[r.Host] {
+			r.AddCookie(&http.Cookie{Name: name, Value: value})
+		}
+		r.Header.Set("Accept", "text/html")
+		rec := httptest.NewRecorder()
+		handler.ServeHTTP(rec, r)
+		for _, c := range rec.Result().Cookies() {
+			if cookies[r.Host] == nil {
+				cookies[r.Host] = map[string]string{}
+			}
+			cookies[r.Host][c.Name] = c.Value
+		}
+		next, err := r.URL.Parse(rec.Header().Get("Location"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer{status: rec.Code, body: rec.Body.String(), header: rec.Header()}, next.String()
+	}
+	// visit follows redirects until a page, or the path of the port.
+	opened := layout.URL(workspace.Host{ID: id, Port: 3000}) + "/page?x=1"
+	visit := func(address string, again bool) (answer, string) {
+		t.Helper()
+		for range 10 {
+			a, next := send(httptest.NewRequest(http.MethodGet, address, nil))
+			if a.status != http.StatusSeeOther {
+				return a, address
+			}
+			if address = next; again && address == opened {
+				return a, address
+			}
+		}
+		t.Fatalf("redirects without end, at %s", address)
+		return answer{}, ""
+	}
+	main := "http://" + w.URL.Host
+	run := func() {
+		w.observe(id, running)
+		w.logs.mu.Lock()
+		w.logs.addr = "127.0.0.1:1"
+		w.logs.mu.Unlock()
+		p.InvalidateAll()
+	}
+	a, at := visit(opened, false)
+	_, address, ok := refreshOf(t, a)
+	if !ok || a.status != http.StatusServiceUnavailable || !strings.HasPrefix(at, main+"/_codehub/enter?") {
+		t.Fatalf("the port of a stopped workspace: status %d at %s", a.status, at)
+	}
+	run()
+	if a, at := visit(main+address, true); at != opened {
+		t.Errorf("the loading page leads to %s (%d)", at, a.status)
+	}
+
+	w.want(id, "desired_state", "STANDBY")
+	w.observe(id, standby)
+	p.InvalidateAll()
+	stopped, at := visit(main+address, false)
+	m := regexp.MustCompile(`name="path" value="([^"]*)"`).FindStringSubmatch(stopped.body)
+	if m == nil {
+		t.Fatalf("no button to start at %s: %s", at, stopped.body)
+	}
+	form := url.Values{"from": {"wait"}, "path": {html.UnescapeString(m[1])}}
+	r := httptest.NewRequest(http.MethodPost, main+"/workspaces/"+string(id)+"/start", strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.Header.Set("Origin", main)
+	started, next := send(r)
+	run()
+	if a, at := visit(next, true); at != opened {
+		t.Errorf("the button (%d) leads to %s (%d)", started.status, at, a.status)
+	}
+}

@@ -1,0 +1,243 @@
+package dockertest
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Registry serves images by the registry API (v2) on this machine, with layers that
+// it can send slowly.
+type Registry struct {
+	t    *testing.T
+	addr string
+
+	mu      sync.Mutex
+	objects map[string]object // by the path of their request
+}
+
+type object struct {
+	kind    string
+	content []byte
+	layer   *Layer
+}
+
+// Layer is a layer of an image, with one random file.
+type Layer struct {
+	Size int // of the file
+
+	mu      sync.Mutex
+	rate    int // bytes per second; 0: as fast as possible
+	silent  bool
+	sending int
+}
+
+// SetRate sets how many bytes per second the registry sends; 0: as many as possible.
+func (l *Layer) SetRate(rate int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rate = rate
+}
+
+// SetSilent sets whether the registry accepts requests for the layer and does not respond.
+func (l *Layer) SetSilent(silent bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.silent = silent
+}
+
+// Sending returns how many responses with the layer have not ended.
+func (l *Layer) Sending() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sending
+}
+
+// Layers returns n layers with a file of that size each.
+func Layers(n, size, rate int) []*Layer {
+	out := make([]*Layer, n)
+	for i := range out {
+		out[i] = &Layer{Size: size, rate: rate}
+	}
+	return out
+}
+
+// Sending returns how many of the layers are being sent.
+func Sending(layers []*Layer) int {
+	n := 0
+	for _, l := range layers {
+		n += min(l.Sending(), 1)
+	}
+	return n
+}
+
+// NewRegistry starts a registry that ends with the test.
+func NewRegistry(t *testing.T) *Registry {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Registry{t: t, addr: l.Addr().String(), objects: map[string]object{}}
+	srv := &http.Server{Handler: r, ReadHeaderTimeout: time.Minute}
+	go func() { _ = srv.Serve(l) }()
+	t.Cleanup(func() { srv.Close() })
+	return r
+}
+
+const (
+	manifestType = "application/vnd.docker.distribution.manifest.v2+json"
+	configType   = "application/vnd.docker.container.image.v1+json"
+	layerType    = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+)
+
+type descriptor struct {
+	MediaType string `json:"mediaType"`
+	Size      int    `json:"size"`
+	Digest    string `json:"digest"`
+}
+
+// Add adds an image and returns its reference.
+func (r *Registry) Add(name string, layers []*Layer) string {
+	r.t.Helper()
+	var diffs []string
+	var blobs []descriptor
+	for _, l := range layers {
+		content := l.tar(r.t)
+		var packed bytes.Buffer
+		z, err := gzip.NewWriterLevel(&packed, gzip.NoCompression)
+		if err == nil {
+			_, err = z.Write(content)
+		}
+		if err == nil {
+			err = z.Close()
+		}
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		diffs = append(diffs, digestOf(content))
+		blobs = append(blobs, r.blob(name, object{kind: layerType, content: packed.Bytes(), layer: l}))
+	}
+	config := r.json(map[string]any{
+		"architecture": "amd64", "os": "linux", "config": map[string]any{"Cmd": []string{"/none"}},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": diffs},
+	})
+	manifest := r.json(map[string]any{
+		"schemaVersion": 2, "mediaType": manifestType,
+		"config": r.blob(name, object{kind: configType, content: config}), "layers": blobs,
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, ref := range []string{"v1", digestOf(manifest)} {
+		r.objects["/v2/"+name+"/manifests/"+ref] = object{kind: manifestType, content: manifest}
+	}
+	return r.addr + "/" + name + ":v1"
+}
+
+func (r *Registry) json(v any) []byte {
+	r.t.Helper()
+	b, err := json.Marshal(v)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return b
+}
+
+func (r *Registry) blob(name string, o object) descriptor {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := digestOf(o.content)
+	r.objects["/v2/"+name+"/blobs/"+d] = o
+	return descriptor{MediaType: o.kind, Size: len(o.content), Digest: d}
+}
+
+func digestOf(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }
+
+func (l *Layer) tar(t *testing.T) []byte {
+	t.Helper()
+	content := make([]byte, l.Size)
+	_, _ = rand.Read(content)
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	err := w.WriteHeader(&tar.Header{Name: "file-" + digestOf(content)[7:19], Size: int64(l.Size), Mode: 0o644})
+	if err == nil {
+		_, err = w.Write(content)
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// ServeHTTP serves the registry API.
+func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
+	if strings.TrimSuffix(req.URL.Path, "/") == "/v2" {
+		w.WriteHeader(http.StatusOK)
+		return
+	}
+	r.mu.Lock()
+	o, ok := r.objects[req.URL.Path]
+	r.mu.Unlock()
+	if !ok {
+		http.NotFound(w, req)
+		return
+	}
+	w.Header().Set("Content-Type", o.kind)
+	w.Header().Set("Content-Length", fmt.Sprint(len(o.content)))
+	w.Header().Set("Docker-Content-Digest", digestOf(o.content))
+	if req.Method == http.MethodHead {
+		return
+	}
+	if o.layer == nil {
+		_, _ = w.Write(o.content)
+		return
+	}
+	o.layer.send(w, req, o.content)
+}
+
+func (l *Layer) send(w http.ResponseWriter, req *http.Request, content []byte) {
+	count := func(n int) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.sending += n
+	}
+	count(1)
+	defer count(-1)
+	for len(content) > 0 {
+		l.mu.Lock()
+		rate, silent := l.rate, l.silent
+		l.mu.Unlock()
+		n := len(content)
+		if !silent {
+			if rate > 0 {
+				n = min(n, max(1, rate/20))
+			}
+			if _, err := w.Write(content[:n]); err != nil {
+				return
+			}
+			content = content[n:]
+			_ = http.NewResponseController(w).Flush()
+		}
+		if rate > 0 || silent {
+			select {
+			case <-req.Context().Done():
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}
+}

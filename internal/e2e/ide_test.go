@@ -1,0 +1,126 @@
+package e2e
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"codehub/api"
+	"codehub/internal/e2e/proc"
+)
+
+// application is a program for a workspace that listens on port 3000 of every address
+// and on port 3001 of 127.0.0.1. Its pages say their path and have an absolute link.
+const application = `
+const page = (q, s) => q.url === '/moved' ? s.writeHead(302, {Location: '/deep/page'}).end()
+	: s.writeHead(200, {'Content-Type': 'text/html'}).end('<h1>page at ' + q.url + '</h1><a href="/deep/page">absolute</a> <a href="moved">moved</a>')
+require('http').createServer(page).listen(3000, '0.0.0.0')
+require('http').createServer(page).listen(3001, '127.0.0.1')
+`
+
+// In each mode the real code-server shows its workbench, a terminal and a preview, and
+// ports lead to what listens there. The workbench, the terminal and the ports also work
+// after a reload and a restart of the server.
+func TestCodeServerInEachMode(t *testing.T) {
+	t.Parallel()
+	inEach(t, []mode{ownOrigins, siblings, suffix, pathMode}, testCodeServer)
+}
+
+func testCodeServer(t *testing.T, m mode) {
+	s := startModeQuick(t, m, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s")
+	id := s.create(api.CreateWorkspace{Name: "alpha"})
+	s.awaitPhase(id, "RUNNING")
+	prepareIDE(t, id)
+	inside := func(script, input string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "docker", "exec", "--interactive", "codehub-ws-"+id, "sh", "-c", script)
+		cmd.Stdin = strings.NewReader(input)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", script, err, out)
+		}
+	}
+	inside("cat > ~/page.md", "# It is shown\n")
+	inside("cat > ~/app.js; /usr/lib/code-server/lib/node ~/app.js > /dev/null 2>&1 &", application)
+
+	b := s.browser(t)
+	b.login(s.URL, proc.AdminPassword)
+	b.do("open it", navigate(s.URL+"/w/"+id+"/"))
+	b.terminal()
+	at := until(fmt.Sprintf(`location.href.startsWith(%q)`, s.addressOf(id)+"/"))
+	b.do("be at its address", at)
+	b.shell("echo $((6 * 7))-works | tee proof.txt", "42-works")
+
+	noWorker := until(`(navigator.serviceWorker.getRegistrations().then(l => window.found = l.length), window.found === 0)`)
+	b.shell("code-server ~/page.md; echo $((6 + 7))-opened", "13-opened")
+	b.do("see the file", until(`[...document.querySelectorAll('.tab')].some(e => e.textContent.includes('page.md'))`), chromedp.Click(".editor-instance .view-lines"))
+	b.command("Markdown: Open Preview")
+	if m == pathMode {
+		// Previews need a service worker, which would outlive the workspace on codehub's own
+		// origin.
+		b.do("have no service worker", until(`document.querySelector('iframe.webview') !== null`), noWorker)
+	} else {
+		b.do("see the preview", until(`[...document.querySelectorAll('iframe.webview')].some(f =>
+			f.contentDocument?.querySelector('iframe#active-frame')?.contentDocument?.querySelector('h1')?.innerText === 'It is shown')`))
+	}
+	b.screenshot("preview")
+
+	shows := func(port, path string) chromedp.Action[chromedp.Void] {
+		return until(fmt.Sprintf(`location.href === %q && document.querySelector('h1')?.innerText === %q`, s.portOf(id, port)+path, "page at "+path))
+	}
+	b.do("open port 3000", navigate(s.portOf(id, "3000")+"/"), shows("3000", "/"))
+	b.do("go back to the IDE", navigate(s.addressOf(id)+"/"))
+	b.terminal()
+	b.do("reload it", chromedp.Reload(), at)
+	b.terminal()
+	b.shell("echo $(cat proof.txt)-again", "42-works-again")
+	s.Stop()
+	s.restart()
+	b.do("reload it after a restart of the server", chromedp.Reload(), at)
+	b.terminal()
+	b.shell("echo $(cat proof.txt)-after", "42-works-after")
+	if m == pathMode {
+		b.do("still have no service worker", noWorker)
+	}
+	b.do("open port 3000 after the restart", navigate(s.portOf(id, "3000")+"/"), shows("3000", "/"))
+	b.do("follow a redirect", chromedp.Click(`a[href="moved"]`), shows("3000", "/deep/page"))
+	if m != pathMode { // there the link leads out of the workspace
+		b.do("follow an absolute link", navigate(s.portOf(id, "3000")+"/x"), shows("3000", "/x"), chromedp.Click(`a[href="/deep/page"]`), shows("3000", "/deep/page"))
+	}
+	local := s.addressOf(id) + "/proxy/3001/local"
+	b.do("open a port of 127.0.0.1 by the IDE", navigate(local),
+		until(fmt.Sprintf(`location.href === %q && document.querySelector('h1')?.innerText === 'page at /local'`, local)))
+	if m != pathMode {
+		b.do("see that nothing listens on it from outside", navigate(s.portOf(id, "3001")+"/"), until(`document.querySelector('h1')?.innerText.includes('3001')`))
+	}
+	s.remove(id)
+}
+
+// prepareIDE changes settings of the IDE in a running workspace, see editIDESettings.
+func prepareIDE(t *testing.T, id string) {
+	t.Helper()
+	editIDESettings(t, "/home/coder", "docker", "exec", "codehub-ws-"+id)
+}
+
+// editIDESettings changes settings of the IDE in a home by a command that begins with
+// these words: the test reads the terminal's text from the page, which needs GPU
+// acceleration off; the IDE must not ask before its page is closed, nor replace a new
+// terminal by another one when an extension has changed the environment.
+func editIDESettings(t *testing.T, home string, words ...string) {
+	t.Helper()
+	words = append(words, "sed", "-i", `s/^{/{\n  "terminal.integrated.gpuAcceleration": "off", "terminal.integrated.environmentChangesRelaunch": false, "window.confirmBeforeClose": "never",/`,
+		home+"/.local/share/code-server/User/settings.json")
+	if out, err := exec.CommandContext(t.Context(), words[0], words[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("write the IDE's settings: %v: %s", err, out)
+	}
+}
+
+// command runs a command of the IDE by its palette.
+func (b *browser) command(name string) {
+	b.Helper()
+	b.do("open the command palette", chromedp.KeyEvent(kb.F1), chromedp.WaitVisible(".quick-input-widget input"), text(name),
+		until(fmt.Sprintf(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes(%q))`, name)), chromedp.KeyEvent("\r"))
+}

@@ -1,0 +1,94 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"codehub/internal/workspace"
+)
+
+// Quotas are how many workspaces and API tokens a user has, and may have; a maximum of
+// 0 means no limit.
+type Quotas struct {
+	Workspaces, MaxWorkspaces int
+	Tokens, MaxTokens         int
+}
+
+// Quotas returns the caller's quotas.
+func (db *DB) Quotas(ctx context.Context, caller workspace.Caller) (Quotas, error) {
+	q := Quotas{MaxWorkspaces: db.limits.Workspaces, MaxTokens: db.limits.Tokens}
+	if !workspace.ValidID(caller.UserID) {
+		return q, forbidden()
+	}
+	err := db.pool.QueryRow(ctx, `
+		SELECT (SELECT count(*) FROM workspaces WHERE owner_user_id = $1 AND deleted_at IS NULL),
+			(SELECT count(*) FROM api_tokens WHERE user_id = $1)`, caller.UserID).Scan(&q.Workspaces, &q.Tokens)
+	return q, failed("count what a user has", err)
+}
+
+// lockUser reads a user who is not disabled, and makes this the only transaction that
+// adds workspaces or tokens of the user, until it ends.
+func lockUser(ctx context.Context, tx pgx.Tx, id string) error {
+	var enabled bool
+	err := tx.QueryRow(ctx, `SELECT NOT disabled FROM users WHERE id = $1 FOR NO KEY UPDATE`, id).Scan(&enabled)
+	if missing(err) || err == nil && !enabled {
+		return forbidden()
+	}
+	return err
+}
+
+// checkWorkspaces returns CodeQuotaExceeded if the user may not have one more workspace.
+// Deleted workspaces that still exist have a limit of their own, of twice as many in
+// all, so that deleting makes room and a loop does not. The transaction holds the lock
+// of lockUser.
+func (db *DB) checkWorkspaces(ctx context.Context, tx pgx.Tx, owner string) error {
+	most := db.limits.Workspaces
+	if most == 0 {
+		return nil
+	}
+	var present, all int
+	err := tx.QueryRow(ctx, `
+		SELECT count(*) FILTER (WHERE deleted_at IS NULL), count(*) FROM workspaces
+		WHERE owner_user_id = $1 AND (deleted_at IS NULL OR phase <> 'DELETED')`, owner).Scan(&present, &all)
+	switch {
+	case err != nil:
+		return err
+	case present >= most:
+		return quotaExceeded("workspaces", present, most, "You have %d workspaces, and at most %d are allowed. Delete one first.")
+	case all >= 2*most:
+		return quotaExceeded("deleted_workspaces", all-present, 2*most-present, "%d of your deleted workspaces can still be restored, and at most %d are allowed. Try again later.")
+	}
+	return nil
+}
+
+// checkTokens returns CodeQuotaExceeded if the user may not have one more API token. It
+// removes expired tokens when there would be no room otherwise. The transaction holds
+// the lock of lockUser.
+func (db *DB) checkTokens(ctx context.Context, tx pgx.Tx, userID string) error {
+	most := db.limits.Tokens
+	if most == 0 {
+		return nil
+	}
+	count := func() (n int, err error) {
+		err = tx.QueryRow(ctx, `SELECT count(*) FROM api_tokens WHERE user_id = $1`, userID).Scan(&n)
+		return n, err
+	}
+	n, err := count()
+	if err != nil || n < most {
+		return err
+	}
+	if _, err := tx.Exec(ctx, `DELETE FROM api_tokens WHERE user_id = $1 AND expires_at <= now()`, userID); err != nil {
+		return err
+	}
+	if n, err = count(); err != nil || n < most {
+		return err
+	}
+	return quotaExceeded("tokens", n, most, "You have %d API tokens, and at most %d are allowed. Delete one first.")
+}
+
+func quotaExceeded(kind string, current, most int, message string) error {
+	e := workspace.Errorf(workspace.CodeQuotaExceeded, message, current, most)
+	e.Details = map[string]any{"limit_type": kind, "current": current, "max": most}
+	return e
+}

@@ -1,0 +1,270 @@
+package proxy
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"codehub/internal/accesslog"
+	"codehub/internal/lifecycle"
+	"codehub/internal/origin"
+	"codehub/internal/workspace"
+)
+
+// With an origin for each workspace a visitor enters in four steps, all navigations:
+//
+//	main       /w/{id}/path       session, owner and state; redirects to the host
+//	workspace  /path              without a session of the host: nonce cookie
+//	main       /_codehub/enter    session, owner and state; issues a ticket
+//	workspace  /_codehub/ticket   redeems it, sets the session cookie
+//
+// A step that fails is repeated once at most, and then shows a page.
+
+const (
+	entryPath  = origin.EntryPath
+	ticketPath = origin.OwnPrefix + "ticket"
+
+	// maxEntryPath limits the path that is carried through the redirects; of a longer
+	// one only the root is kept.
+	maxEntryPath = 2048
+)
+
+// serveHost serves the host of a workspace.
+func (p *Proxy) serveHost(w http.ResponseWriter, r *http.Request, host workspace.Host) {
+	accesslog.SetRoute(r.Context(), "{workspace}/{path...}")
+	accesslog.SetWorkspace(r.Context(), string(host.ID), host.Port)
+	accesslog.Quiet(r.Context())
+	v := visit{target: target{id: host.ID, host: host}, navigation: isNavigation(r)}
+	if r.URL.Path == ticketPath {
+		p.redeem(w, r, v)
+		return
+	}
+	if strings.HasPrefix(r.URL.Path+"/", origin.OwnPrefix) {
+		p.noPage(w, r, v)
+		return
+	}
+	var err error
+	if v.path, v.rawPath, err = splitPath(rawPath(r)); err != nil || !strings.HasPrefix(v.path, "/") {
+		refuse(w, http.StatusBadRequest, workspace.CodeInvalid, "The path is not valid.", nil)
+		return
+	}
+	if v.caller, err = p.visitors.AuthenticateWorkspace(r, host); err != nil {
+		switch {
+		case workspace.CodeOf(err) != workspace.CodeUnauthenticated:
+			p.serverError(w, r, v, "authenticate visitor failed", err)
+		case !v.navigation:
+			refuse(w, http.StatusUnauthorized, workspace.CodeUnauthenticated, "Log in first.", nil)
+		case p.visitors.Entered(r):
+			p.notice(w, r, http.StatusForbidden, NoticeCookies, p.layout.URL(host)+localPathOf(r))
+		default:
+			p.requestTicket(w, r, v, localPathOf(r), false)
+		}
+		return
+	}
+	accesslog.SetUser(r.Context(), v.caller.UserID)
+	if !p.origins.allowsOn(host, r, v.navigation, v.caller.Token != "") {
+		p.forbid(w, r, v, "Other sites cannot send requests to this workspace.")
+		return
+	}
+	p.route(w, r, v, p.routes.maxAge, p.relay)
+}
+
+// localPathOf returns the path and query of a request for the redirects that carry it,
+// or "/" if it is too long or not local.
+func localPathOf(r *http.Request) string {
+	path := escapeStray(rawPath(r))
+	if r.URL.RawQuery != "" {
+		path += "?" + r.URL.RawQuery
+	}
+	return localPath(path)
+}
+
+func localPath(path string) string {
+	if len(path) > maxEntryPath || !origin.LocalPath(path) {
+		return "/"
+	}
+	return path
+}
+
+// requestTicket sends a visitor without a session of the host to the main origin for a
+// ticket.
+func (p *Proxy) requestTicket(w http.ResponseWriter, r *http.Request, v visit, path string, again bool) {
+	hash, cookie := p.visitors.Nonce(r)
+	http.SetCookie(w, cookie)
+	redirect(w, p.layout.Main()+entryPath+"?"+entryQuery(v.host, hash, path, again).Encode())
+}
+
+func entryQuery(host workspace.Host, nonce, path string, again bool) url.Values {
+	q := url.Values{"workspace": {string(host.ID)}, "nonce": {nonce}, "path": {path}}
+	if host.Port != 0 {
+		q.Set("port", strconv.Itoa(host.Port))
+	}
+	if again {
+		q.Set("again", "1")
+	}
+	return q
+}
+
+// serveEntry issues the ticket, on the main origin.
+func (p *Proxy) serveEntry(w http.ResponseWriter, r *http.Request) {
+	accesslog.SetRoute(r.Context(), "GET "+entryPath)
+	q := r.URL.Query()
+	v := visit{navigation: isNavigation(r)}
+	host, ok := hostOfQuery(q)
+	if !ok {
+		p.missing(w, r, v)
+		return
+	}
+	accesslog.SetWorkspace(r.Context(), string(host.ID), host.Port)
+	v.target = target{id: host.ID, prefix: pathPrefix + string(host.ID)}
+	if len(pathOf(r)) > maxNext {
+		// The login page and those of a workspace that is not running return here.
+		r.URL.RawQuery = entryQuery(host, q.Get("nonce"), "/", false).Encode()
+	}
+	var err error
+	if v.caller, err = p.auth.Authenticate(r, false); err != nil {
+		switch {
+		case workspace.CodeOf(err) != workspace.CodeUnauthenticated:
+			p.serverError(w, r, v, "authenticate visitor failed", err)
+		case v.navigation:
+			signIn(w, r, v.target)
+		default:
+			refuse(w, http.StatusUnauthorized, workspace.CodeUnauthenticated, "Log in first.", nil)
+		}
+		return
+	}
+	accesslog.SetUser(r.Context(), v.caller.UserID)
+	if !v.navigation || v.caller.Token != "" {
+		refuse(w, http.StatusForbidden, workspace.CodeForbidden, "Only a browser that opens a page can enter a workspace here.", nil)
+		return
+	}
+	path := localPath(q.Get("path"))
+	if host.Port == 0 {
+		// The pages about a workspace that is not running belong to this address.
+		route, err := p.routes.get(r.Context(), host.ID, recentRoute)
+		if err == nil && v.caller.Owns(route.workspace.OwnerID) && (lifecycle.OpeningOf(route.workspace) != lifecycle.OpenNow || route.upstream == nil) {
+			redirect(w, p.layout.Main()+v.prefix+path)
+			return
+		}
+	}
+	p.route(w, r, v, recentRoute, func(w http.ResponseWriter, r *http.Request, v visit, _ *upstream) bool {
+		ticket, err := p.visitors.IssueTicket(r.Context(), v.caller, host, q.Get("nonce"))
+		if err != nil {
+			p.serverError(w, r, v, "issue ticket failed", err)
+			return true
+		}
+		redeem := url.Values{"ticket": {ticket}, "path": {path}}
+		if q.Get("again") != "" {
+			redeem.Set("again", "1")
+		}
+		redirect(w, p.layout.URL(host)+ticketPath+"?"+redeem.Encode())
+		return true
+	})
+}
+
+// nonceLength is the length of a SHA-256 in hex.
+const nonceLength = 64
+
+// hostOfQuery returns the host that a ticket is requested for.
+func hostOfQuery(q url.Values) (workspace.Host, bool) {
+	host := workspace.Host{ID: workspace.ID(q.Get("workspace"))}
+	ok := workspace.ValidID(string(host.ID)) && len(q.Get("nonce")) == nonceLength
+	if q.Has("port") && ok {
+		host.Port, ok = origin.ParsePort(q.Get("port"))
+	}
+	return host, ok
+}
+
+// redeem exchanges a ticket for the session of the host.
+func (p *Proxy) redeem(w http.ResponseWriter, r *http.Request, v visit) {
+	if !v.navigation {
+		refuse(w, http.StatusForbidden, workspace.CodeForbidden, "Only a browser that opens a page can use a ticket.", nil)
+		return
+	}
+	q := r.URL.Query()
+	path := localPath(q.Get("path"))
+	address := p.layout.URL(v.host) + path
+	caller, err := p.visitors.AuthenticateWorkspace(r, v.host)
+	if err == nil && caller.Token == "" {
+		redirect(w, address) // another tab was faster
+		return
+	}
+	if err != nil && workspace.CodeOf(err) != workspace.CodeUnauthenticated {
+		p.serverError(w, r, v, "authenticate visitor failed", err)
+		return
+	}
+	cookies, err := p.visitors.RedeemTicket(r, q.Get("ticket"), v.host)
+	code := workspace.CodeOf(err)
+	switch again := q.Get("again") != ""; {
+	case err == nil:
+		for _, c := range cookies {
+			http.SetCookie(w, c)
+		}
+		redirect(w, address)
+	case code != workspace.CodeInvalid && code != workspace.CodeUnauthenticated:
+		p.serverError(w, r, v, "redeem ticket failed", err)
+	case !again:
+		// The login took longer than the nonce lives, or another tab replaced it.
+		p.requestTicket(w, r, v, path, true)
+	case code == workspace.CodeInvalid:
+		p.notice(w, r, http.StatusForbidden, NoticeCookies, address)
+	default:
+		p.notice(w, r, http.StatusForbidden, NoticeExpired, address)
+	}
+}
+
+// toHost redirects a navigation under /w/ to the workspace's own origin.
+func (p *Proxy) toHost(w http.ResponseWriter, r *http.Request, v visit, _ *upstream) bool {
+	address := p.layout.URL(workspace.Host{ID: v.id}) + v.rawPath
+	if r.URL.RawQuery != "" {
+		address += "?" + r.URL.RawQuery
+	}
+	redirect(w, address)
+	return true
+}
+
+// toMain redirects a navigation on a workspace's host to the main origin, which has the
+// pages about a workspace that is not running.
+func (p *Proxy) toMain(w http.ResponseWriter, r *http.Request, v visit) {
+	if v.host.Port != 0 {
+		p.requestTicket(w, r, v, localPathOf(r), false)
+		return
+	}
+	redirect(w, p.layout.Main()+pathPrefix+string(v.id)+localPathOf(r))
+}
+
+// redirect sends a navigation to an absolute address, so that no path in it can name
+// another host.
+func redirect(w http.ResponseWriter, address string) {
+	setOwnHeaders(w, http.StatusSeeOther)
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	w.Header().Set("Location", address)
+	w.WriteHeader(http.StatusSeeOther)
+}
+
+// misdirected answers a request for a host that is not codehub's.
+func (p *Proxy) misdirected(w http.ResponseWriter, r *http.Request) {
+	accesslog.SetRoute(r.Context(), "unknown host")
+	if !isNavigation(r) {
+		refuse(w, http.StatusMisdirectedRequest, codeMisdirected, "This server does not serve that host. Its address is "+p.layout.Main()+".", nil)
+		return
+	}
+	p.notice(w, r, http.StatusMisdirectedRequest, NoticeMisdirected, "")
+}
+
+// codeMisdirected is the error of a request for an unknown host.
+const codeMisdirected workspace.Code = "misdirected"
+
+func (p *Proxy) noPage(w http.ResponseWriter, r *http.Request, v visit) {
+	if !v.navigation {
+		refuse(w, http.StatusNotFound, workspace.CodeNotFound, "There is no such page.", nil)
+		return
+	}
+	p.notice(w, r, http.StatusNotFound, NoticeNoPage, "")
+}
+
+func (p *Proxy) notice(w http.ResponseWriter, r *http.Request, status int, n Notice, again string) {
+	setOwnHeaders(w, status)
+	p.pages.Notice(w, r, status, NoticePage{Notice: n, Again: again, Home: p.layout.Main() + "/"})
+}

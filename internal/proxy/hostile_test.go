@@ -1,0 +1,230 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	container "codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// hostile gives a workspace a container that answers every request by respond.
+func (w *world) hostile(id workspace.ID, respond func(conn io.Writer, r *http.Request)) {
+	w.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				in := bufio.NewReader(conn)
+				for {
+					r, err := http.ReadRequest(in)
+					if err != nil {
+						return
+					}
+					_, _ = io.Copy(io.Discard, r.Body)
+					respond(conn, r)
+				}
+			}()
+		}
+	}()
+	w.runtime.put(id, container.Upstream{ContainerID: "hostile", Addr: l.Addr().String(), Secret: "s"})
+}
+
+// A status that HTTP does not define is 502, and the server goes on.
+func TestInvalidStatuses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.hostile(wsA, func(conn io.Writer, r *http.Request) {
+		status, body := strings.TrimPrefix(r.URL.Path, "/"), "ok"
+		if status == "204" || status == "304" {
+			body = "" // it would be read as the beginning of the next response
+		}
+		fmt.Fprintf(conn, "HTTP/1.1 %s Text\r\nContent-Length: 2\r\n\r\n%s", status, body)
+	})
+	for status := range 1000 {
+		if status >= 100 && status <= 199 {
+			continue // informational: tested below
+		}
+		want := status
+		if status < 100 || status > 599 {
+			want = http.StatusBadGateway
+		}
+		a := w.get(fmt.Sprintf("%s/%03d", under(wsA), status))
+		if a.StatusCode != want {
+			t.Errorf("%03d: %d, want %d", status, a.StatusCode, want)
+		}
+		if want == http.StatusBadGateway && status != want && !strings.Contains(a.body, `"unavailable"`) {
+			t.Errorf("%03d: %s", status, a.body)
+		}
+	}
+	for _, status := range []string{"", "1", "12", "1234", "abc", "-12", "+20", "2 0", "0x0", "٢٠٠"} {
+		if a := w.get(under(wsA) + "/" + status); a.StatusCode != http.StatusBadGateway {
+			t.Errorf("%q: %d", status, a.StatusCode)
+		}
+	}
+	// A protocol that was not asked for, and informational responses without end.
+	if a := w.get(under(wsA) + "/101"); a.StatusCode != http.StatusBadGateway {
+		t.Errorf("101: %d", a.StatusCode)
+	}
+	w.hostile(wsB, func(conn io.Writer, r *http.Request) {
+		for range 100_000 {
+			if _, err := io.WriteString(conn, "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"); err != nil {
+				return
+			}
+		}
+	})
+	w.store.put(running(wsB, ann))
+	if a := w.get(under(wsB) + "/"); a.StatusCode != http.StatusBadGateway {
+		t.Errorf("endless informational responses: %d", a.StatusCode)
+	}
+	if log := w.log.String(); strings.Contains(log, "panic") {
+		t.Error("a status caused a panic")
+	}
+}
+
+// Headers that apply to the whole origin reach no visitor, as header or as trailer, and
+// trailers cannot set what a header may not.
+func TestWholeOriginHeadersAreRemoved(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	names := slices.Concat(wholeOrigin, []string{"Set-Cookie", "Location", "Service-Worker-Allowed", "Content-Security-Policy", "Cross-Origin-Opener-Policy", "Access-Control-Allow-Origin"})
+	w.hostile(wsA, func(conn io.Writer, r *http.Request) {
+		var b bytes.Buffer
+		b.WriteString("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n")
+		for _, name := range wholeOrigin {
+			fmt.Fprintf(&b, "%s: hostile\r\n", strings.ToLower(name))
+		}
+		if r.URL.Path == "/announced" {
+			fmt.Fprintf(&b, "Trailer: %s, X-Sum\r\n", strings.Join(names, ", "))
+		}
+		b.WriteString("\r\n2\r\nok\r\n0\r\n")
+		for _, name := range names {
+			fmt.Fprintf(&b, "%s: hostile\r\n", strings.ToUpper(name))
+		}
+		b.WriteString("X-Sum: 1\r\n\r\n")
+		_, _ = conn.Write(b.Bytes())
+	})
+	for _, path := range []string{"/announced", "/"} {
+		res := w.raw("GET " + under(wsA) + path + " HTTP/1.1\nHost: localhost\nCookie: " + sessionCookie + "=ann-1\nTE: trailers\n\n")
+		var raw bytes.Buffer
+		if _, err := io.Copy(&raw, res.Body); err != nil || raw.String() != "ok" {
+			t.Fatalf("%s: %q, %v", path, raw.String(), err)
+		}
+		for _, h := range []http.Header{res.Header, res.Trailer} {
+			for name, values := range h {
+				if slices.Contains(values, "hostile") {
+					t.Errorf("%s: %s: %q passes", path, name, values)
+				}
+			}
+		}
+		if res.Trailer.Get("X-Sum") != "1" {
+			t.Errorf("%s: trailers %v", path, res.Trailer)
+		}
+		for name := range res.Trailer {
+			if name != "X-Sum" {
+				t.Errorf("%s: the trailer %s is announced", path, name)
+			}
+		}
+	}
+}
+
+// Trailers of a request reach the workspace, except codehub's credentials and what
+// would change the request.
+func TestRequestTrailers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.serve(wsA)
+	got := make(chan http.Header, 1)
+	i.handle = func(rw http.ResponseWriter, r *http.Request) {
+		if b, err := io.ReadAll(r.Body); err != nil || string(b) != "hello" {
+			t.Errorf("%q, %v", b, err)
+		}
+		got <- r.Trailer
+	}
+	const names = "X-Sum, Cookie, Codehub-Session-Token, Authorization, X-Forwarded-For, X-Not-Sent"
+	res := w.raw("POST " + under(wsA) + "/ HTTP/1.1\nHost: localhost\nCookie: " + sessionCookie + "=ann-1\nTransfer-Encoding: chunked\nTrailer: " + names +
+		"\n\n5\nhello\n0\nX-Sum: 1\nCookie: a=b\nCodehub-Session-Token: chub_ann\nAuthorization: Bearer chub_ann\nX-Forwarded-For: 1.2.3.4\nX-Unannounced: 1\n\n")
+	if res.StatusCode != http.StatusOK {
+		t.Fatal(res.Status)
+	}
+	trailer := <-got
+	for name, values := range trailer {
+		if name != "X-Sum" && len(values) > 0 {
+			t.Errorf("%s: %q arrives", name, values)
+		}
+	}
+	if trailer.Get("X-Sum") != "1" {
+		t.Errorf("trailers %v", trailer)
+	}
+}
+
+// Megabytes of header are 502, and 50 of them at the same time need little memory. Not
+// parallel: it measures the process.
+func TestLargeResponseHeaders(t *testing.T) {
+	const visitors, most = 50, memoryFactor * 100 << 20
+	w := newWorld(t)
+	var all sync.WaitGroup
+	lines := new(bytes.Buffer)
+	for n := range 400_000 { // short lines need the most memory for their size
+		fmt.Fprintf(lines, "%x:\r\n", n)
+	}
+	w.hostile(wsA, func(conn io.Writer, r *http.Request) {
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\n")
+		if r.URL.Path == "/small" {
+			fmt.Fprintf(conn, "Content-Length: 0\r\nX: %s\r\n\r\n", strings.Repeat("x", 100<<10))
+			return
+		}
+		if r.URL.Path == "/many" { // within the limit of bytes
+			_, _ = conn.Write(lines.Bytes()[:120_000])
+			_, _ = io.WriteString(conn, "\r\nContent-Length: 0\r\n\r\n")
+			return
+		}
+		all.Done()
+		all.Wait()
+		_, _ = conn.Write(lines.Bytes())
+		_, _ = io.WriteString(conn, "Content-Length: 0\r\n\r\n")
+	})
+	if a := w.get(under(wsA) + "/small"); a.StatusCode != http.StatusOK {
+		t.Errorf("100 KiB of header: %d", a.StatusCode)
+	}
+	if a := w.get(under(wsA) + "/many"); a.StatusCode != http.StatusBadGateway {
+		t.Errorf("thousands of header fields: %d", a.StatusCode)
+	}
+	runtime.GC()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	all.Add(visitors)
+	var wg sync.WaitGroup
+	for range visitors {
+		wg.Go(func() {
+			if a := w.get(under(wsA) + "/large"); a.StatusCode != http.StatusBadGateway {
+				t.Errorf("megabytes of header: %d", a.StatusCode)
+			}
+		})
+	}
+	wg.Wait()
+	runtime.ReadMemStats(&after)
+	more := int64(after.Sys) - int64(before.Sys)
+	t.Logf("%d MB more for %d responses", more>>20, visitors)
+	if more > most {
+		t.Errorf("%d MB more", more>>20)
+	}
+}

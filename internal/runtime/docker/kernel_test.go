@@ -1,0 +1,129 @@
+package docker
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"codehub/internal/health"
+	"codehub/internal/runtime"
+)
+
+func TestKernelLimits(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name               string
+		instances, watches int64
+		workspaces         int
+		raise, readOnly    bool
+		raised             int
+		says               string // empty: no error
+	}{
+		{"defaults of distributions", 128, 192536, 100, false, false, 0, "fs.inotify.max_user_instances is 128, 100 workspaces need 1600"},
+		{"the watches alone are low", 65536, 65536, 100, false, false, 0, "fs.inotify.max_user_watches is 65536"},
+		{"enough for few workspaces", 128, 192536, 8, false, false, 0, ""},
+		{"no running limit", 8192, 8 << 20, 0, false, false, 0, "need 16000"},
+		{"raised", 128, 192536, 100, true, false, 2, ""},
+		{"never lowered", 1 << 20, 1 << 24, 100, true, false, 0, ""},
+		{"may not be raised", 0, 0, 100, true, true, 0, "fs.inotify.max_user_watches is 65536"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			for i, value := range []int64{test.instances, test.watches} {
+				file := filepath.Join(dir, sysctls[i].path)
+				if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(file, fmt.Appendln(nil, value), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if test.readOnly {
+				readOnly(t, dir)
+			}
+			raised := 0
+			err := kernelLimits(dir, test.workspaces, test.raise, func(string, int64, int64) { raised++ })
+			if (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
+				t.Errorf("error = %v, want %q", err, test.says)
+			}
+			if raised != test.raised {
+				t.Errorf("%d limits raised, want %d", raised, test.raised)
+			}
+		})
+	}
+}
+
+// readOnly replaces the files in dir by ones that also root can only read. Their
+// value is 65536.
+func readOnly(t *testing.T, dir string) {
+	t.Helper()
+	for _, s := range sysctls {
+		file := filepath.Join(dir, s.path)
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("/proc/sys/kernel/ngroups_max", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestLowKernelLimitsAreACondition(t *testing.T) {
+	t.Parallel()
+	conditions := &health.Monitor{}
+	r := newRuntime(t, func(c *Config) { c.Conditions, c.MaxRunning = conditions, 10 })
+	r.procSys = t.TempDir()
+	file := filepath.Join(r.procSys, "fs/inotify/max_user_instances")
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for value, want := range map[string]string{"128": "10 workspaces need 160", "160": ""} {
+		if err := os.WriteFile(file, []byte(value+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Prepare(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		err := conditions.Err("kernel-limits")
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("with %s: condition = %v, want %q", value, err, want)
+		}
+	}
+}
+
+func TestAtLeast(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]bool{
+		"6.18.44-fc": true, "5.15.0-91-generic": true, "5.15": true, "5.10.0-28-amd64": false, "4.19.0": false, "": false, "linux": false,
+	} {
+		if got := atLeast(version, 5, 15); got != want {
+			t.Errorf("atLeast(%q) = %v", version, got)
+		}
+	}
+}
+
+// One workspace takes what the kernel counts for all containers of its uid; another
+// one still gets what it needs.
+func TestKernelResourcesOfNeighbour(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t, func(c *Config) { c.KeepLimits = false })
+	hostile, neighbour := running(t, r), running(t, r)
+	for _, up := range []runtime.Upstream{hostile, neighbour} {
+		putProbe(t, r, up.ContainerID, "")
+	}
+	if err := r.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	type taken map[string]int
+	limited := r.noUlimits.Load() // Docker may not lift limits here
+	// More than the usual limits: 128 instances, 4 pending signals per MiB of memory,
+	// 10 queues.
+	t.Log("taken by one workspace:", holdProbe[taken](t, r, hostile, "take", "150000", "1h"))
+	for name, n := range probeInside[taken](t, r, neighbour.ContainerID, "/probe", "take", "50", "0s") {
+		if n != 50 && !(limited && name != "inotify instances") {
+			t.Errorf("the neighbour got %d of 50 %s", n, name)
+		}
+	}
+}

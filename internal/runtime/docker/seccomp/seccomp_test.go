@@ -1,0 +1,88 @@
+package seccomp
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// conditional are the system calls whose arguments or capabilities decide.
+var conditional = []string{"clone", "clone3", "socket", "socketcall", "socketpair", "personality", "chroot"}
+
+// refused says why system calls are not in the profile. Together with the profile
+// it has every system call of the kernel, so that a new one is a decision.
+var refused = map[string]string{
+	"io_uring": "io_uring_setup io_uring_enter io_uring_register",
+	"keyrings, whose limits all workspaces share": "add_key keyctl request_key",
+	"namespaces and mounts": `unshare setns mount umount umount2 pivot_root mount_setattr move_mount open_tree open_tree_attr
+		fsconfig fsmount fsopen fspick listns`,
+	"programs and probes in the kernel": "bpf perf_event_open userfaultfd fanotify_init fanotify_mark lookup_dcookie profil prof",
+	"the host": `reboot kexec_load kexec_file_load init_module finit_module delete_module create_module query_module
+		get_kernel_syms swapon swapoff sethostname setdomainname settimeofday clock_settime clock_settime64 clock_adjtime
+		clock_adjtime64 adjtimex stime acct quotactl quotactl_fd syslog vhangup nfsservctl iopl ioperm idle bdflush
+		pciconfig_iobase pciconfig_read pciconfig_write`,
+	"files of the whole disk":      "open_by_handle_at",
+	"other processes":              "kcmp pidfd_getfd move_pages migrate_pages",
+	"placement of memory":          "mbind set_mempolicy set_mempolicy_home_node get_mempolicy",
+	"segments, of emulators alone": "modify_ldt vm86 vm86old",
+	"obsolete, or never implemented in Linux": `_sysctl sysfs uselib ustat afs_syscall break ftime getpmsg putpmsg gtty stty lock mpx security tuxcall vserver
+		oldfstat oldlstat oldstat olduname oldolduname sgetmask ssetmask ulimit`,
+	"not system calls, in the tables of Go": "arch_specific_syscall syscall_mask",
+}
+
+func TestEverySystemCallIsDecided(t *testing.T) {
+	t.Parallel()
+	out, err := exec.Command("go", "list", "-f", "{{.Dir}}", "golang.org/x/sys/unix").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	decided := map[string]string{}
+	decide := func(why string, names []string) {
+		for _, name := range names {
+			if before, ok := decided[name]; ok {
+				t.Errorf("%s is listed twice: %s, %s", name, before, why)
+			}
+			decided[name] = why
+		}
+	}
+	decide("allowed", allowed())
+	decide("conditional", conditional)
+	for why, names := range refused {
+		decide(why, strings.Fields(names))
+	}
+	number := regexp.MustCompile(`(?m)^\tSYS_(\w+)\s`)
+	for _, arch := range []string{"amd64", "386", "arm64", "arm"} {
+		source, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(out)), "zsysnum_linux_"+arch+".go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for _, m := range number.FindAllStringSubmatch(string(source), -1) {
+			found++
+			if name := strings.ToLower(m[1]); decided[name] == "" {
+				t.Errorf("%s of %s is neither allowed nor refused", name, arch)
+			}
+		}
+		if found < 300 {
+			t.Errorf("%d system calls of %s found: correct this test", found, arch)
+		}
+	}
+}
+
+func TestConditionalCallsHaveRules(t *testing.T) {
+	t.Parallel()
+	for _, r := range newProfile().Syscalls[1:] {
+		for _, name := range r.Names {
+			if !slices.Contains(conditional, name) {
+				t.Errorf("%s has a rule and is not in the list of the test", name)
+			}
+			if r.Action == actAllow && len(r.Args) == 0 && r.Includes == nil {
+				t.Errorf("%s is allowed without a condition", name)
+			}
+		}
+	}
+}

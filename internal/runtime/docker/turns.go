@@ -1,0 +1,78 @@
+package docker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/moby/moby/client"
+)
+
+// Docker before 23.0 can deadlock if a container leaves a network while another one joins
+// or leaves it (moby/moby#42545): it never again answers a call that concerns containers.
+// With these versions this server stops a container of a workspace while it starts and
+// stops no other one. Starts do not wait for each other. That does not exclude the
+// deadlock: a container leaves its network also if its process ends, if its start fails,
+// or after its turn, if it does not end within maxTurn.
+
+// maxTurn bounds a turn, so that a container which is slow to start or to stop does not
+// delay the others for long. code-server stops in 0.1 s.
+const maxTurn = 2 * time.Second
+
+// A start takes one share of Runtime.turns, a stop all of them.
+const (
+	toStart   = 1
+	allShares = 1 << 30
+	toStop    = allShares
+)
+
+// turn waits for the caller's turn to start or to stop a container, and returns the
+// function that ends it. With newer versions of Docker it returns at once.
+func (r *Runtime) turn(ctx context.Context, shares int64) (end func(), err error) {
+	if r.engine(ctx).leavesAtOnce {
+		return func() {}, nil
+	}
+	if err := r.turns.Acquire(ctx, shares); err != nil {
+		return nil, err
+	}
+	once := sync.OnceFunc(func() { r.turns.Release(shares) })
+	late := time.AfterFunc(maxTurn, once)
+	return func() { late.Stop(); once() }, nil
+}
+
+// startInTurn starts a container of a workspace.
+func (r *Runtime) startInTurn(ctx context.Context, id string) error {
+	end, err := r.turn(ctx, toStart)
+	if err != nil {
+		return err
+	}
+	defer end()
+	_, err = r.api.ContainerStart(ctx, id, client.ContainerStartOptions{})
+	return err
+}
+
+// engine is what a version of Docker and the kernel of its host can do.
+type engine struct {
+	// Pending signals and timers are memory of their container: since Linux 5.15.
+	countsSignals bool
+	// A container may leave a network while others join or leave it: since Docker 23.0.
+	leavesAtOnce bool
+}
+
+// engine asks Docker until it responds once, and keeps the answer. Until then it returns
+// the zero value, which is safe with every version; the call that follows reports the
+// failure.
+func (r *Runtime) engine(ctx context.Context) engine {
+	if known, ok := r.known.Load().(engine); ok {
+		return known
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	res, err := r.api.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		return engine{}
+	}
+	e := engine{countsSignals: atLeast(res.Info.KernelVersion, 5, 15), leavesAtOnce: atLeast(res.Info.ServerVersion, 23, 0)}
+	r.known.Store(e)
+	return e
+}

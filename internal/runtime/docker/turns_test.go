@@ -1,0 +1,134 @@
+package docker
+
+import (
+	"context"
+	"net/http"
+	"path"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"codehub/internal/harness"
+	"codehub/internal/runtime"
+)
+
+// With a version of Docker that deadlocks when a container leaves a network while another
+// one joins or leaves it, a container of a workspace stops while no other one starts or
+// stops. Starts do not wait for each other, and with a newer version nothing does.
+func TestStopsTakeTurns(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		engine   engine
+		together bool
+	}{"old": {engine{}, false}, "new": {engine{leavesAtOnce: true}, true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newFaultProxy(t)
+			r := newRuntime(t, func(cfg *Config) { cfg.Host = e.host })
+			r.known.Store(c.engine)
+			if err := r.Prepare(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			var mu sync.Mutex
+			now := map[string]int{}
+			var startsTogether, stopWithOthers bool
+			seen := func() (starts, stops bool) {
+				mu.Lock()
+				defer mu.Unlock()
+				startsTogether = startsTogether || now["start"] > 1
+				stopWithOthers = stopWithOthers || now["stop"] > 0 && now["start"]+now["stop"] > 1
+				return startsTogether, stopWithOthers
+			}
+			f := func(_ http.ResponseWriter, req *http.Request) bool {
+				call := path.Base(req.URL.Path)
+				if req.Method != http.MethodPost || call != "start" && call != "stop" {
+					return false
+				}
+				mu.Lock()
+				now[call]++
+				mu.Unlock()
+				// What may happen is waited for; what may not has some time to happen.
+				patience := harness.Patience
+				if call == "stop" && !c.together {
+					patience = 300 * time.Millisecond
+				}
+				for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+					if starts, stops := seen(); call == "start" && starts || call == "stop" && stops {
+						break
+					}
+				}
+				mu.Lock()
+				now[call]--
+				mu.Unlock()
+				return false
+			}
+			var specs []runtime.ContainerSpec
+			for range 4 {
+				spec := newHome()
+				err := r.CreateVolume(t.Context(), runtime.VolumeSpec{Workspace: spec.Workspace, Storage: spec.Storage, Claim: spec.VolumeClaim, Image: spec.Image}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				specs = append(specs, spec)
+			}
+			e.fault.Store(&f)
+			var all sync.WaitGroup
+			for _, spec := range specs {
+				all.Go(func() {
+					c, err := r.StartContainer(t.Context(), spec, nil)
+					if err == nil {
+						err = r.RemoveContainer(t.Context(), c.ID, 5*time.Second)
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			if !startsTogether || stopWithOthers != c.together {
+				t.Errorf("starts together: %v; a stop together with others: %v", startsTogether, stopWithOthers)
+			}
+		})
+	}
+}
+
+// A container that takes long to start or to stop delays the next one for a short time,
+// and a caller that gives up leaves the turn to others.
+func TestTurnIsBounded(t *testing.T) {
+	t.Parallel()
+	r := &Runtime{turns: semaphore.NewWeighted(allShares)}
+	r.known.Store(engine{})
+	take := func(shares int64) func() {
+		t.Helper()
+		end, err := r.turn(t.Context(), shares)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return end
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	end := take(toStop)
+	if _, err := r.turn(gone, toStart); err == nil {
+		t.Error("a caller that has given up has a turn")
+	}
+	next := take(toStart) // after maxTurn
+	end()                 // late; it does not end the next turn
+	if r.turns.TryAcquire(toStop) {
+		t.Error("a stop has a turn together with a start")
+	}
+	take(toStart)()
+	next()
+	take(toStop)()
+}
+
+func TestEngineVersions(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[string]bool{"20.10.24+dfsg1": false, "20.10.5": false, "23.0.0": true, "23.0.6-1": true, "28.1.1": true, "": false} {
+		if got := atLeast(version, 23, 0); got != want {
+			t.Errorf("%q: %v", version, got)
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package server
+
+import (
+	"net"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"strings"
+
+	"codehub/internal/config"
+	"codehub/internal/front"
+	"codehub/internal/health"
+	"codehub/internal/inbound"
+	"codehub/internal/origin"
+)
+
+// redirectShare is the part of the connections that the plain http listener may have, in
+// addition to those of the main one.
+const redirectShare = 10
+
+func openFront(cfg config.Config, l net.Listener, limits inbound.Limits, conditions *health.Monitor) (*front.Front, error) {
+	log := limits.Log
+	limits.Connections = max(limits.Connections/redirectShare, 1)
+	settings := cfg.Front
+	settings.ACMEFolder = filepath.Join(cfg.DataDir, "acme")
+	return front.Open(front.Config{Settings: settings, Names: cfg.Hosts(), Secure: secureOrigin(cfg), Log: log, Conditions: conditions,
+		Limit: func(l net.Listener) net.Listener { return inbound.Listen(l, limits) }}, l)
+}
+
+// secureOrigin returns a function that finds the https origin of a host.
+func secureOrigin(cfg config.Config) func(host string) (string, bool) {
+	return func(host string) (string, bool) { return cfg.Layout.Secure(host) }
+}
+
+// ownHost returns a function that reports whether a host is one that users open. A
+// proxy on this machine that replaces Host commonly sends a loopback address.
+func ownHost(cfg config.Config) func(host string) bool {
+	return func(host string) bool {
+		u := url.URL{Host: host}
+		ip, err := netip.ParseAddr(u.Hostname())
+		if err == nil && ip.IsLoopback() && !strings.EqualFold(host, cfg.PublicURL.Host) {
+			return false
+		}
+		return cfg.Layout.Route(host).Kind != origin.Unknown
+	}
+}

@@ -1,0 +1,265 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/cookiejar"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"codehub/internal/e2e/proc"
+	"codehub/internal/harness"
+	"codehub/internal/harness/fixture"
+	"codehub/internal/postgres"
+)
+
+// serving starts a server without Docker. wrap is a shell command that precedes it, such
+// as a limit.
+func serving(t *testing.T, wrap string, env ...string) *proc.Server {
+	t.Helper()
+	database := fixture.NewDatabase(t, postgres.Options{})
+	binary, err := exec.LookPath("codehub")
+	try(t, err)
+	dir := t.TempDir()
+	if wrap != "" {
+		script := filepath.Join(dir, "codehub")
+		try(t, os.WriteFile(script, fmt.Appendf(nil, "#!/bin/sh\n%s || exit 1\nexec %s \"$@\"\n", wrap, binary), 0o755))
+		binary = script
+	}
+	listen := ""
+	for _, kv := range env {
+		if address, ok := strings.CutPrefix(kv, "CODEHUB_LISTEN="); ok {
+			listen = address
+		}
+	}
+	s, err := proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(dir, "data"), Listen: listen, Env: append([]string{
+		"CODEHUB_DATABASE_URL=" + database.DSN, "DOCKER_HOST=unix://" + filepath.Join(dir, "no-docker")}, env...)})
+	try(t, err)
+	t.Cleanup(func() {
+		s.Close()
+		if t.Failed() {
+			log := s.Log()
+			t.Logf("the server's log:\n%s", log[max(0, len(log)-8000):])
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	try(t, s.Start(ctx))
+	return s
+}
+
+func address(s *proc.Server) string { return "127.0.0.1:" + s.URL[strings.LastIndex(s.URL, ":")+1:] }
+
+// send opens a connection and sends a request.
+func send(t *testing.T, s *proc.Server, request string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", address(s))
+	try(t, err)
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(harness.Patience))
+	_, err = io.WriteString(c, request)
+	try(t, err)
+	return c
+}
+
+// closed fails the test unless the server closes the connection. The client reads only
+// to find that out.
+func closed(t *testing.T, what string, c net.Conn) {
+	t.Helper()
+	if _, err := io.Copy(io.Discard, c); err != nil && strings.Contains(err.Error(), "timeout") {
+		t.Errorf("%s: the connection is still open", what)
+	}
+}
+
+// routes are requests of every kind that is not relayed, with and without a session.
+var routes = []string{
+	"GET /healthz", "GET /readyz", "GET /metrics", "GET /login", "POST /login", "GET /", "POST /logout", "GET /setup", "GET /nothing",
+	"GET /assets/nothing.css", "GET /api/v1/openapi.json", "POST /api/v1/login", "GET /api/v1/session", "POST /api/v1/workspaces",
+	"GET /api/v1/nothing", "GET /w/0198c0de-0000-7000-8000-00000000000a/", "POST /w/0198c0de-0000-7000-8000-00000000000a/", "GET /w/x",
+	"OPTIONS /api/v1/events", "BREW /healthz", "GET /dashboard/events", "DELETE /api/v1/tokens/x",
+}
+
+// No request holds its connection, whatever the client withholds.
+func TestStalledRequestsEnd(t *testing.T) {
+	t.Parallel()
+	s := serving(t, "", "CODEHUB_REQUEST_TIMEOUT=2s", "CODEHUB_IDLE_TIMEOUT=2s")
+	session := login(t, s)
+	var wg sync.WaitGroup
+	for _, route := range routes {
+		for _, cookie := range []string{"", "Cookie: " + session + "\r\n"} {
+			head := route + " HTTP/1.1\r\nHost: " + s.URL[len("http://"):] + "\r\nOrigin: " + s.URL + "\r\n" + cookie
+			for what, request := range map[string]string{
+				"incomplete head":  head,
+				"unsent body":      head + "Content-Length: 100\r\n\r\n",
+				"trickled body":    head + "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+				"unsent form":      head + "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\na",
+				"unsent chunks":    head + "Transfer-Encoding: chunked\r\n\r\n",
+				"incomplete chunk": head + "Transfer-Encoding: chunked\r\n\r\nff\r\nx",
+				"large body":       head + "Content-Length: 10000000000\r\n\r\n",
+			} {
+				c := send(t, s, request)
+				wg.Go(func() { closed(t, fmt.Sprintf("%s, %s, with session %v", route, what, cookie != ""), c) })
+			}
+		}
+	}
+	wg.Wait()
+}
+
+// A client that pipelines and reads nothing is disconnected.
+func TestUnreadResponsesEnd(t *testing.T) {
+	t.Parallel()
+	s := serving(t, "", "CODEHUB_REQUEST_TIMEOUT=2s", "CODEHUB_IDLE_TIMEOUT=2s")
+	session := login(t, s)
+	for _, route := range []string{"/healthz", "/login", "/metrics", "/api/v1/openapi.json", "/api/v1/session", "/", "/assets/nothing.css"} {
+		t.Run(route, func(t *testing.T) {
+			t.Parallel()
+			request := "GET " + route + " HTTP/1.1\r\nHost: " + s.URL[len("http://"):] + "\r\nCookie: " + session + "\r\n\r\n"
+			c, err := net.Dial("tcp", address(s))
+			try(t, err)
+			defer c.Close()
+			try(t, c.(*net.TCPConn).SetReadBuffer(4096))
+			_ = c.SetDeadline(time.Now().Add(harness.Patience))
+			_, err = io.WriteString(c, strings.Repeat(request, 100))
+			try(t, err)
+			// The server's end of the connection disappears from the kernel's table of
+			// sockets, or is no longer established; reading would change the result.
+			harness.Eventually(t, "the server has closed the connection", func() bool { return !established(t, c) })
+		})
+	}
+}
+
+// established reports whether the server's end of a client's connection is established.
+func established(t *testing.T, c net.Conn) bool {
+	t.Helper()
+	local, remote := c.LocalAddr().(*net.TCPAddr).Port, c.RemoteAddr().(*net.TCPAddr).Port
+	table, err := os.ReadFile("/proc/net/tcp")
+	try(t, err)
+	server := fmt.Sprintf("0100007F:%04X 0100007F:%04X 01", remote, local)
+	return strings.Contains(string(table), server)
+}
+
+// A server with few descriptors answers although clients hold all connections that it
+// accepts.
+func TestStalledClientsLeaveDescriptors(t *testing.T) {
+	t.Parallel()
+	s := serving(t, "ulimit -n 400", "CODEHUB_REQUEST_TIMEOUT=5s")
+	host := s.URL[len("http://"):]
+	for n := range 400 {
+		c, err := net.Dial("tcp", address(s))
+		if err != nil {
+			continue // refused while it was being connected
+		}
+		t.Cleanup(func() { c.Close() })
+		switch n % 3 {
+		case 0:
+			_, _ = fmt.Fprintf(c, "GET /healthz HTTP/1.1\r\nHost: %s\r\nContent-Length: 10\r\n\r\n", host)
+		case 1:
+			_, _ = fmt.Fprintf(c, "POST /api/v1/login HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{", host)
+		case 2:
+			_, _ = fmt.Fprintf(c, "GET /")
+		}
+	}
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	harness.EventuallyWithin(t, time.Minute, "/healthz is 200", func() bool {
+		res, err := client.Get("http://" + address(s) + "/healthz")
+		if err != nil {
+			return false
+		}
+		res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	})
+	if strings.Contains(s.Log(), "too many open files") {
+		t.Error("the server ran out of descriptors")
+	}
+}
+
+// Connections of one address are limited, those from this machine itself are not.
+func TestConnectionsOfOneAddress(t *testing.T) {
+	t.Parallel()
+	const limit, more = 20, 10
+	free, err := proc.FreeAddress()
+	try(t, err)
+	_, port, err := net.SplitHostPort(free)
+	try(t, err)
+	s := serving(t, "", "CODEHUB_LISTEN=0.0.0.0:"+port, "CODEHUB_REQUEST_TIMEOUT=5m", fmt.Sprintf("CODEHUB_MAX_CONNECTIONS_PER_ADDRESS=%d", limit))
+	busy := net.JoinHostPort(outerAddress(t), port)
+	gone := make(chan net.Conn, limit+more)
+	var open []net.Conn
+	for range limit + more {
+		c, err := net.Dial("tcp", busy)
+		if err != nil {
+			gone <- nil // refused while it was being connected
+			continue
+		}
+		t.Cleanup(func() { c.Close() })
+		_, _ = fmt.Fprintf(c, "POST /api/v1/login HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{", s.URL[len("http://"):])
+		open = append(open, c)
+		go func() {
+			_, _ = io.Copy(io.Discard, c)
+			gone <- c
+		}()
+	}
+	for range more {
+		select {
+		case c := <-gone:
+			open = slices.DeleteFunc(open, func(o net.Conn) bool { return o == c })
+		case <-time.After(harness.Patience):
+			t.Fatalf("more than %d connections of one address are open", limit)
+		}
+	}
+	client := &http.Client{Timeout: harness.Patience, Transport: &http.Transport{DisableKeepAlives: true}}
+	answers := func(host string) bool {
+		res, err := client.Get("http://" + host + "/healthz")
+		if err != nil {
+			return false
+		}
+		res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	}
+	if !answers(address(s)) {
+		t.Error("a client on this machine is refused")
+	}
+	if answers(busy) {
+		t.Error("the address with all its connections open has one more")
+	}
+	open[0].Close()
+	harness.Eventually(t, "a closed connection makes room", func() bool { return answers(busy) })
+}
+
+// outerAddress returns an address of this machine that is not a loopback address.
+func outerAddress(t *testing.T) string {
+	t.Helper()
+	addresses, err := net.InterfaceAddrs()
+	try(t, err)
+	for _, a := range addresses {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && n.IP.IsGlobalUnicast() {
+			return n.IP.String()
+		}
+	}
+	t.Fatal("this machine has no IPv4 address but loopback ones")
+	return ""
+}
+
+// login returns the administrator's cookie.
+func login(t *testing.T, s *proc.Server) string {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	try(t, err)
+	client := &http.Client{Jar: jar}
+	res, err := client.Post("http://"+address(s)+"/api/v1/login", "application/json", strings.NewReader(`{"username":"admin","password":"`+proc.AdminPassword+`"}`))
+	try(t, err)
+	res.Body.Close()
+	if res.StatusCode != http.StatusOK || len(res.Cookies()) == 0 {
+		t.Fatalf("login: %s", res.Status)
+	}
+	return res.Cookies()[0].Name + "=" + res.Cookies()[0].Value
+}
