@@ -57,7 +57,7 @@ func (f *failpoints) step(id workspace.ID, step string) {
 		must(syscall.Kill(os.Getpid(), syscall.SIGKILL))
 		select {}
 	case "pause":
-		must(syscall.Kill(os.Getpid(), syscall.SIGSTOP))
+		must(pause())
 	case "hold":
 		f.record("held " + ask + "\n")
 		for f.asked(ask) {
