@@ -153,13 +153,21 @@ const (
 	RestoreArchive = "archive" // an archive holds its home
 )
 
-// RestorePlan is the answer of GET and POST /admin/restore.
+// RestorePlan is the answer of GET /admin/restore: a page of the workspaces that a
+// takeover changes, or that need a look, by id.
 type RestorePlan struct {
 	OnHold     bool          `json:"on_hold"`
 	Reason     string        `json:"reason"` // why it is on hold
 	Since      *time.Time    `json:"since"`
-	Applied    bool          `json:"applied"`
+	Unchanged  int           `json:"unchanged"` // number of the other workspaces
 	Workspaces []RestoreStep `json:"workspaces"`
+	NextCursor string        `json:"next_cursor"`
+}
+
+// RestoreResult is the answer of POST /admin/restore.
+type RestoreResult struct {
+	Changed   int `json:"changed"`   // number of workspaces that were changed
+	Unchanged int `json:"unchanged"` // number of the others
 }
 
 // RestoreStep is what becomes of one workspace.
@@ -186,5 +194,4 @@ type RestoreStep struct {
 type ApplyRestore struct {
 	Only         []string `json:"only,omitempty"`          // change these alone; empty: all
 	KeepDatabase []string `json:"keep_database,omitempty"` // leave these as they are in the database
-	DryRun       bool     `json:"dry_run,omitempty"`       // answer with the plan and change nothing
 }

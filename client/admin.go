@@ -59,16 +59,25 @@ func (c *Client) ChangePassword(ctx context.Context, current, password string) e
 	return c.call(ctx, http.MethodPost, "/users/me/password", nil, api.ChangePassword{Current: current, New: password}, nil)
 }
 
-// RestorePlan says what a take-over after a restore would do; for administrators.
-func (c *Client) RestorePlan(ctx context.Context) (api.RestorePlan, error) {
+// RestorePlan says what ApplyRestore with the same choices would do; for administrators. It
+// reads all pages.
+func (c *Client) RestorePlan(ctx context.Context, in api.ApplyRestore) (api.RestorePlan, error) {
 	var out api.RestorePlan
-	err := c.call(ctx, http.MethodGet, "/admin/restore", nil, nil, &out)
+	list := []api.RestoreStep{}
+	err := pages(func(query url.Values) (string, error) {
+		query["only"], query["keep_database"] = in.Only, in.KeepDatabase
+		out = api.RestorePlan{}
+		err := c.call(ctx, http.MethodGet, "/admin/restore", query, nil, &out)
+		list = append(list, out.Workspaces...)
+		return out.NextCursor, err
+	})
+	out.Workspaces = list
 	return out, err
 }
 
-// ApplyRestore takes over; for administrators.
-func (c *Client) ApplyRestore(ctx context.Context, in api.ApplyRestore) (api.RestorePlan, error) {
-	var out api.RestorePlan
+// ApplyRestore takes over after a restore; for administrators.
+func (c *Client) ApplyRestore(ctx context.Context, in api.ApplyRestore) (api.RestoreResult, error) {
+	var out api.RestoreResult
 	err := c.call(ctx, http.MethodPost, "/admin/restore", nil, in, &out)
 	return out, err
 }

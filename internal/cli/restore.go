@@ -27,16 +27,29 @@ func (r reconcileRestoreCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	plan, err := c.ApplyRestore(ctx, api.ApplyRestore{Only: r.Only, KeepDatabase: r.KeepDatabase, DryRun: !r.Apply})
+	choice := api.ApplyRestore{Only: r.Only, KeepDatabase: r.KeepDatabase}
+	plan, err := c.RestorePlan(ctx, choice)
 	if err != nil {
 		return err
 	}
-	return r.Print(k.Stdout, plan, restoreText(plan))
+	out := takeover{RestorePlan: plan}
+	if r.Apply {
+		if _, err := c.ApplyRestore(ctx, choice); err != nil {
+			return err
+		}
+		out.OnHold, out.Applied = false, true
+	}
+	return r.Print(k.Stdout, out, restoreText(out))
 }
 
-// restoreText formats the plan as a table. It only counts unchanged workspaces
-// that have their home.
-func restoreText(p api.RestorePlan) string {
+// takeover is a plan, and whether it was applied.
+type takeover struct {
+	api.RestorePlan
+	Applied bool `json:"applied"`
+}
+
+// restoreText formats the plan as a table.
+func restoreText(p takeover) string {
 	var b strings.Builder
 	switch {
 	case p.Applied:
@@ -47,12 +60,7 @@ func restoreText(p api.RestorePlan) string {
 		fmt.Fprintln(&b, "codehub is not on hold.")
 	}
 	rows := [][]string{{"WORKSPACE", "OWNER", "ACTION", "REASON", "ID"}}
-	kept := 0
 	for _, w := range p.Workspaces {
-		if w.Action == api.RestoreKeep && !w.Lost && !w.Running && w.ArchivedAt == nil {
-			kept++
-			continue
-		}
 		owner := w.Owner
 		if owner == "" {
 			owner = "(you)"
@@ -62,7 +70,7 @@ func restoreText(p api.RestorePlan) string {
 	if len(rows) > 1 {
 		fmt.Fprintf(&b, "\n%s", terminal.Table(rows))
 	}
-	fmt.Fprintf(&b, "\nOther, unchanged workspaces: %d\n", kept)
+	fmt.Fprintf(&b, "\nOther, unchanged workspaces: %d\n", p.Unchanged)
 	if !p.Applied && p.OnHold {
 		fmt.Fprintln(&b, "Nothing was changed. To apply this plan and take over, run: codehub reconcile-restore --apply")
 		fmt.Fprintln(&b, "Taking over puts the previous server on hold.")

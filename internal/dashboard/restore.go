@@ -1,45 +1,59 @@
 package dashboard
 
 import (
+	"maps"
 	"net/http"
+	"slices"
 
 	"codehub/api"
 	"codehub/internal/inbound"
+	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
 
 // restoreView is the page about taking over a restored database.
 type restoreView struct {
-	Plan    api.RestorePlan
-	Changes []api.RestoreStep // steps that change or explain something
-	Kept    int               // the others
+	Plan   api.RestorePlan
+	Keep   map[string]bool // ids of workspaces that keep the database's state
+	Others []string        // those of them that are not on this page
+	Later  bool            // this is not the first page
 }
 
-func viewOfPlan(p api.RestorePlan) restoreView {
-	v := restoreView{Plan: p}
+// viewOfPlan shows a page of the plan. The ids in keep were chosen on any page.
+func viewOfPlan(p api.RestorePlan, keep []string, later bool) restoreView {
+	v := restoreView{Plan: p, Keep: map[string]bool{}, Later: later}
+	for _, id := range keep {
+		v.Keep[id] = true
+	}
+	here := map[string]bool{}
 	for _, s := range p.Workspaces {
-		if s.Action == api.RestoreKeep && !s.Lost && s.ArchivedAt == nil {
-			v.Kept++
-			continue
+		here[s.ID] = true
+	}
+	for _, id := range slices.Sorted(maps.Keys(v.Keep)) {
+		if !here[id] {
+			v.Others = append(v.Others, id)
 		}
-		v.Changes = append(v.Changes, s)
 	}
 	return v
 }
 
+// restorePage shows a page of the plan. Its links to other pages are buttons of its form, so
+// that they carry the choices along, as keep.
 func (d *Dashboard) restorePage(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	if d.Restore == nil {
 		d.noPage(w, r)
 		return
 	}
+	q := r.URL.Query()
+	cursor := q.Get("cursor")
 	restore := inbound.Lift(w, r) // it lists the whole bucket
-	plan, err := d.Restore.RestorePlan(r.Context(), c)
+	plan, err := d.Restore.RestorePlan(r.Context(), c, api.ApplyRestore{}, postgres.Page{Cursor: cursor})
 	restore()
 	if err != nil {
 		d.fail(w, r, err)
 		return
 	}
-	p := d.newPage(r, &c, "restore.title", viewOfPlan(plan))
+	p := d.newPage(r, &c, "restore.title", viewOfPlan(plan, q["keep"], cursor != ""))
 	p.Nav = "admin"
 	d.render(w, r, http.StatusOK, "restore", p)
 }

@@ -102,7 +102,7 @@ func (s *server) awaitMark(dsn, before string) {
 // name.
 func (s *server) plan() map[string]api.RestoreStep {
 	s.Helper()
-	p, err := s.api.RestorePlan(s.Context())
+	p, err := s.api.RestorePlan(s.Context(), api.ApplyRestore{})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -195,8 +195,8 @@ func TestDatabaseRollback(t *testing.T) {
 		plan := s.plan()
 		for name, want := range map[string]api.RestoreStep{
 			"live then archived": {Action: api.RestoreArchive}, "archived then live": {Action: api.RestoreVolume},
-			"archived twice": {Action: api.RestoreArchive}, "deleted since": {Action: api.RestoreKeep},
-			"undeleted since": {Action: api.RestoreVolume, Undelete: true, Running: true}, "same": {Action: api.RestoreKeep},
+			"archived twice":    {Action: api.RestoreArchive},
+			"undeleted since":   {Action: api.RestoreVolume, Undelete: true, Running: true},
 			"made since":        {Action: api.RestoreVolume, New: true, Running: true, Owner: "admin"},
 			"made and archived": {Action: api.RestoreArchive, New: true, Owner: "admin"},
 		} {
@@ -205,6 +205,10 @@ func TestDatabaseRollback(t *testing.T) {
 				got.ID != ids[name] || want.Owner != "" && got.Owner != want.Owner {
 				t.Errorf("plan for %q: %+v, want %+v", name, got, want)
 			}
+			delete(plan, name)
+		}
+		if len(plan) > 0 {
+			t.Errorf("the plan also lists %+v", plan)
 		}
 	})
 	s.takeOver(api.ApplyRestore{})

@@ -33,8 +33,13 @@ func (s *server) restorePlan(w http.ResponseWriter, r *http.Request, id auth.Ide
 	if s.cfg.Restore == nil {
 		return noRestore()
 	}
+	q := r.URL.Query()
+	page, err := parsePage(q)
+	if err != nil {
+		return err
+	}
 	restore := inbound.Lift(w, r) // it lists the whole bucket
-	plan, err := s.cfg.Restore.RestorePlan(r.Context(), id.Caller)
+	plan, err := s.cfg.Restore.RestorePlan(r.Context(), id.Caller, api.ApplyRestore{Only: q["only"], KeepDatabase: q["keep_database"]}, page)
 	restore()
 	if err != nil {
 		return err

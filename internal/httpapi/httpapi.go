@@ -83,6 +83,9 @@ type route struct {
 // pageParams are the parameters of a list.
 var pageParams = []string{"limit", "cursor"}
 
+// restoreParams are the parameters, each a list, that choose workspaces of a takeover.
+var restoreParams = []string{"only", "keep_database"}
+
 // routes is the whole API.
 func (s *server) routes() []route {
 	const open, private = true, false
@@ -100,7 +103,7 @@ func (s *server) routes() []route {
 
 		{"GET", "/admin/status", private, s.adminStatus, nil},
 		{"GET", "/admin/orphans", private, s.listOrphans, pageParams},
-		{"GET", "/admin/restore", private, s.restorePlan, nil},
+		{"GET", "/admin/restore", private, s.restorePlan, slices.Concat(restoreParams, pageParams)},
 		{"POST", "/admin/restore", private, s.applyRestore, nil},
 		{"GET", "/users", private, s.listAccounts, pageParams},
 		{"POST", "/users", private, s.createAccount, nil},

@@ -74,14 +74,14 @@ func parsePage(q url.Values) (postgres.Page, error) {
 	return p, nil
 }
 
-// checkParams refuses query parameters that the call does not know, or more
-// than once: a typing error must not silently do something else.
+// checkParams refuses query parameters that the call does not know, or that are no lists
+// and are given twice: a typing error must not silently do something else.
 func checkParams(q url.Values, known []string) error {
 	for name, values := range q {
 		if !slices.Contains(known, name) {
 			return fieldError(boundedText(name), "is unknown.")
 		}
-		if len(values) > 1 {
+		if len(values) > 1 && !slices.Contains(restoreParams, name) {
 			return fieldError(name, "is given twice.")
 		}
 	}

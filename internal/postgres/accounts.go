@@ -104,7 +104,7 @@ func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, page Page) 
 	const verb = "list the users"
 	rows, err := db.pool.Query(ctx, `
 		SELECT `+accountColumns+` FROM users u
-		WHERE $1 = '' OR u.username_key COLLATE "C" > $1 ORDER BY u.username_key COLLATE "C" LIMIT $2`, string(after), page.size()+1)
+		WHERE $1 = '' OR u.username_key COLLATE "C" > $1 ORDER BY u.username_key COLLATE "C" LIMIT $2`, string(after), page.Size()+1)
 	if err != nil {
 		return AccountList{}, failed(verb, err)
 	}
@@ -113,7 +113,7 @@ func (db *DB) Accounts(ctx context.Context, caller workspace.Caller, page Page) 
 		return AccountList{}, failed(verb, err)
 	}
 	out := AccountList{Users: list}
-	if n := page.size(); len(list) > n {
+	if n := page.Size(); len(list) > n {
 		out.Users = list[:n]
 		out.NextCursor = base64.RawURLEncoding.EncodeToString([]byte(usernameKey(list[n-1].Username)))
 	}

@@ -41,7 +41,7 @@ func (db *DB) Archives(ctx context.Context, caller workspace.Caller, id workspac
 		q.add(`(created_at, archive_op_id) < (?, ?)`, p.At, p.ID)
 	}
 	rows, err := db.pool.Query(ctx, fmt.Sprintf(`SELECT %s FROM archives WHERE %s ORDER BY created_at DESC, archive_op_id DESC LIMIT %d`,
-		archiveColumns, strings.Join(q.parts, ` AND `), page.size()+1), q.args...)
+		archiveColumns, strings.Join(q.parts, ` AND `), page.Size()+1), q.args...)
 	if err != nil {
 		return nil, "", failed(verb, err)
 	}
@@ -51,7 +51,7 @@ func (db *DB) Archives(ctx context.Context, caller workspace.Caller, id workspac
 	if err != nil {
 		return nil, "", failed(verb, err)
 	}
-	list, next = cutPage(list, page.size(), func(a workspace.Archive) place { return place{At: a.CreatedAt, ID: a.OpID} })
+	list, next = cutPage(list, page.Size(), func(a workspace.Archive) place { return place{At: a.CreatedAt, ID: a.OpID} })
 	return list, next, nil
 }
 

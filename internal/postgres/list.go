@@ -31,7 +31,7 @@ type Filter struct {
 // ListWorkspaces lists the caller's workspaces and returns the cursor of the next page, "" at
 // the end. System lists those of all users.
 func (db *DB) ListWorkspaces(ctx context.Context, caller workspace.Caller, f Filter) (list []workspace.Workspace, next string, err error) {
-	limit := Page{Limit: f.Limit}.size()
+	limit := Page{Limit: f.Limit}.Size()
 	var q where
 	if caller != workspace.System {
 		if !workspace.ValidID(caller.UserID) {

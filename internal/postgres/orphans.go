@@ -34,14 +34,14 @@ func (db *DB) Orphans(ctx context.Context, caller workspace.Caller, page Page) (
 		}
 	}
 	rows, err := db.pool.Query(ctx, selectOrphans+` WHERE $1 OR (first_seen_at, kind, name) > ($2, $3, $4)`+orderOrphans+` LIMIT $5`,
-		page.Cursor == "", after.At, after.Kind, after.ID, page.size()+1)
+		page.Cursor == "", after.At, after.Kind, after.ID, page.Size()+1)
 	if err != nil {
 		return nil, "", failed(verb, err)
 	}
 	if list, err = pgx.CollectRows(rows, toOrphan); err != nil {
 		return nil, "", failed(verb, err)
 	}
-	list, next = cutPage(list, page.size(), func(o Orphan) place { return place{At: o.FirstSeenAt, Kind: o.Kind, ID: o.Name} })
+	list, next = cutPage(list, page.Size(), func(o Orphan) place { return place{At: o.FirstSeenAt, Kind: o.Kind, ID: o.Name} })
 	return list, next, nil
 }
 

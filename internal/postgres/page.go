@@ -12,7 +12,8 @@ const (
 	MaxList     = 200
 )
 
-func (p Page) size() int {
+// Size is the number of entries that the page may have.
+func (p Page) Size() int {
 	if p.Limit <= 0 {
 		return DefaultList
 	}

@@ -148,7 +148,7 @@ func (db *DB) UserSessions(ctx context.Context, caller workspace.Caller, page Pa
 	}
 	rows, err := db.pool.Query(ctx, fmt.Sprintf(`
 		SELECT id, hash, user_agent, address, created_at, expires_at, last_used_at FROM sessions
-		WHERE %s ORDER BY %s DESC, id DESC LIMIT %d`, strings.Join(q.parts, ` AND `), used, page.size()+1), q.args...)
+		WHERE %s ORDER BY %s DESC, id DESC LIMIT %d`, strings.Join(q.parts, ` AND `), used, page.Size()+1), q.args...)
 	if err != nil {
 		return nil, "", failed(verb, err)
 	}
@@ -158,7 +158,7 @@ func (db *DB) UserSessions(ctx context.Context, caller workspace.Caller, page Pa
 	if err != nil {
 		return nil, "", failed(verb, err)
 	}
-	list, next = cutPage(list, page.size(), func(s UserSession) place { return place{At: s.Used(), ID: s.ID} })
+	list, next = cutPage(list, page.Size(), func(s UserSession) place { return place{At: s.Used(), ID: s.ID} })
 	return list, next, nil
 }
 

@@ -85,7 +85,7 @@ func (db *DB) Tokens(ctx context.Context, caller workspace.Caller, page Page) (l
 		q.add(`(t.created_at, t.id) < (?, ?)`, p.At, p.ID)
 	}
 	rows, err := db.pool.Query(ctx, fmt.Sprintf(`SELECT %s FROM api_tokens t WHERE %s ORDER BY t.created_at DESC, t.id DESC LIMIT %d`,
-		tokenColumns, strings.Join(q.parts, ` AND `), page.size()+1), q.args...)
+		tokenColumns, strings.Join(q.parts, ` AND `), page.Size()+1), q.args...)
 	if err != nil {
 		return nil, "", failed(verb, err)
 	}
@@ -95,7 +95,7 @@ func (db *DB) Tokens(ctx context.Context, caller workspace.Caller, page Page) (l
 	if err != nil {
 		return nil, "", failed(verb, err)
 	}
-	list, next = cutPage(list, page.size(), func(t Token) place { return place{At: t.CreatedAt, ID: t.ID} })
+	list, next = cutPage(list, page.Size(), func(t Token) place { return place{At: t.CreatedAt, ID: t.ID} })
 	return list, next, nil
 }
 

@@ -55,6 +55,10 @@ type Step struct {
 	Lost     bool // no complete copy of its home is known
 }
 
+// unremarkable reports whether an administrator need not look at the step: the workspace
+// stays as it is, and its home is complete as far as known.
+func (s Step) unremarkable() bool { return s.Action == Keep && !s.Lost && s.Archive == nil }
+
 // Reason is why a step was decided; Text is its description.
 type Reason string
 

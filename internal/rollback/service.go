@@ -47,31 +47,42 @@ type Service struct{ cfg Config }
 // New returns a Service.
 func New(cfg Config) *Service { return &Service{cfg} }
 
-// RestorePlan returns what a takeover would do and changes nothing.
-func (s *Service) RestorePlan(ctx context.Context, caller workspace.Caller) (api.RestorePlan, error) {
-	state, steps, err := s.steps(ctx, caller)
+// RestorePlan returns a page of what ApplyRestore would do with in, and changes nothing.
+// CodeInvalid for a choice that the plan does not allow.
+func (s *Service) RestorePlan(ctx context.Context, caller workspace.Caller, in api.ApplyRestore, page postgres.Page) (api.RestorePlan, error) {
+	if page.Cursor != "" && !workspace.ValidID(page.Cursor) {
+		return api.RestorePlan{}, workspace.Errorf(workspace.CodeInvalid, "Invalid cursor.")
+	}
+	state, steps, err := s.steps(ctx, caller, in)
 	if err != nil {
 		return api.RestorePlan{}, err
 	}
-	return described(state, steps), nil
+	out := api.RestorePlan{OnHold: state.Hold != "", Reason: state.Hold, Since: state.Since, Workspaces: []api.RestoreStep{}}
+	for _, step := range steps {
+		switch {
+		case step.unremarkable():
+			out.Unchanged++
+		case string(step.ID) <= page.Cursor:
+		case len(out.Workspaces) < page.Size():
+			out.Workspaces = append(out.Workspaces, described(step))
+		default:
+			out.NextCursor = out.Workspaces[len(out.Workspaces)-1].ID
+		}
+	}
+	return out, nil
 }
 
 // ApplyRestore applies the plan with the choices of in and ends the hold, so
-// that this database leads. A dry run returns what would be applied.
-// CodeNotOnHold; CodeInvalid for a choice that the plan does not allow.
-func (s *Service) ApplyRestore(ctx context.Context, caller workspace.Caller, in api.ApplyRestore) (api.RestorePlan, error) {
-	state, steps, err := s.steps(ctx, caller)
+// that this database leads. CodeNotOnHold; CodeInvalid for a choice that the plan does
+// not allow.
+func (s *Service) ApplyRestore(ctx context.Context, caller workspace.Caller, in api.ApplyRestore) (api.RestoreResult, error) {
+	var out api.RestoreResult
+	state, steps, err := s.steps(ctx, caller, in)
 	if err != nil {
-		return api.RestorePlan{}, err
+		return out, err
 	}
-	if state.Hold == "" && !in.DryRun {
-		return api.RestorePlan{}, workspace.Errorf(workspace.CodeNotOnHold, "codehub is not on hold.")
-	}
-	if steps, err = Choose(steps, Choice{Only: in.Only, KeepDatabase: in.KeepDatabase}); err != nil {
-		return api.RestorePlan{}, err
-	}
-	if in.DryRun {
-		return described(state, steps), nil
+	if state.Hold == "" {
+		return out, workspace.Errorf(workspace.CodeNotOnHold, "codehub is not on hold.")
 	}
 	var changes []postgres.RollbackStep
 	for _, step := range steps {
@@ -80,21 +91,22 @@ func (s *Service) ApplyRestore(ctx context.Context, caller workspace.Caller, in 
 		}
 	}
 	if err := s.cfg.Store.ApplyRollback(ctx, caller, changes); err != nil {
-		return api.RestorePlan{}, err
+		return out, err
 	}
 	for _, step := range steps {
-		if step.Action != Keep {
-			s.cfg.Log.Info("workspace taken up after a restore", "workspace", step.ID, "action", step.describe(), "reason", step.Reason)
+		if step.Action == Keep {
+			out.Unchanged++
+			continue
 		}
+		out.Changed++
+		s.cfg.Log.Info("workspace taken up after a restore", "workspace", step.ID, "action", step.describe(), "reason", step.Reason)
 	}
-	plan := described(state, steps)
-	plan.OnHold, plan.Applied = false, true
-	return plan, nil
+	return out, nil
 }
 
-// steps reads database, Docker and bucket, and plans. The database is read
-// first, so that later changes to it are refused when the plan is written.
-func (s *Service) steps(ctx context.Context, caller workspace.Caller) (postgres.RollbackState, []Step, error) {
+// steps reads database, Docker and bucket, and plans with the choices of in. The database
+// is read first, so that later changes to it are refused when the plan is written.
+func (s *Service) steps(ctx context.Context, caller workspace.Caller, in api.ApplyRestore) (postgres.RollbackState, []Step, error) {
 	state, err := s.cfg.Store.RollbackState(ctx, caller)
 	if err != nil {
 		return state, nil, err
@@ -107,7 +119,8 @@ func (s *Service) steps(ctx context.Context, caller workspace.Caller) (postgres.
 	if err != nil {
 		return state, nil, unavailable(err)
 	}
-	return state, Plan(views, facts), nil
+	steps, err := Choose(Plan(views, facts), Choice{Only: in.Only, KeepDatabase: in.KeepDatabase})
+	return state, steps, err
 }
 
 // facts reads the marks in Docker and the bucket, which show their age.
@@ -224,19 +237,15 @@ func (s *Service) change(step Step) (postgres.RollbackStep, bool) {
 	return c, false
 }
 
-// described converts the plan to the API's form.
-func described(state postgres.RollbackState, steps []Step) api.RestorePlan {
-	out := api.RestorePlan{OnHold: state.Hold != "", Reason: state.Hold, Since: state.Since, Workspaces: []api.RestoreStep{}}
-	for _, s := range steps {
-		item := api.RestoreStep{
-			ID: string(s.ID), Name: s.Name(), Owner: s.Owner(), Action: string(s.Action),
-			Reason: s.Reason.Text(), ReasonCode: string(s.Reason),
-			New: s.New, Undelete: s.Undelete, Running: s.Runs, Lost: s.Lost, SetAside: s.SetAside,
-		}
-		if s.Archive != nil {
-			item.ArchiveKey, item.ArchivedAt = s.Archive.Key, &s.Archive.CreatedAt
-		}
-		out.Workspaces = append(out.Workspaces, item)
+// described converts a step to the API's form.
+func described(s Step) api.RestoreStep {
+	out := api.RestoreStep{
+		ID: string(s.ID), Name: s.Name(), Owner: s.Owner(), Action: string(s.Action),
+		Reason: s.Reason.Text(), ReasonCode: string(s.Reason),
+		New: s.New, Undelete: s.Undelete, Running: s.Runs, Lost: s.Lost, SetAside: s.SetAside,
+	}
+	if s.Archive != nil {
+		out.ArchiveKey, out.ArchivedAt = s.Archive.Key, &s.Archive.CreatedAt
 	}
 	return out
 }

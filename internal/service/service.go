@@ -50,6 +50,6 @@ type Admin interface {
 // Restore compares a restored database with Docker and the bucket, for
 // administrators alone; *rollback.Service implements it.
 type Restore interface {
-	RestorePlan(ctx context.Context, caller workspace.Caller) (api.RestorePlan, error)
-	ApplyRestore(ctx context.Context, caller workspace.Caller, in api.ApplyRestore) (api.RestorePlan, error)
+	RestorePlan(ctx context.Context, caller workspace.Caller, in api.ApplyRestore, page postgres.Page) (api.RestorePlan, error)
+	ApplyRestore(ctx context.Context, caller workspace.Caller, in api.ApplyRestore) (api.RestoreResult, error)
 }

@@ -1,0 +1,90 @@
+package rollback_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"codehub/api"
+	"codehub/internal/harness/fixture"
+	"codehub/internal/postgres"
+	"codehub/internal/rollback"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// state is a Store with one state, in which nothing is applied.
+type state struct{ now postgres.RollbackState }
+
+func (s state) RollbackState(context.Context, workspace.Caller) (postgres.RollbackState, error) {
+	return s.now, nil
+}
+
+func (state) ApplyRollback(context.Context, workspace.Caller, []postgres.RollbackStep) error {
+	return nil
+}
+
+// volumes is a Runtime that has these volumes alone.
+type volumes []runtime.Volume
+
+func (v volumes) Volumes(context.Context) ([]runtime.Volume, error)     { return v, nil }
+func (volumes) Containers(context.Context) ([]runtime.Container, error) { return nil, nil }
+func (volumes) Mark(context.Context) (m workspace.Mark, found bool, err error) {
+	return m, false, nil
+}
+
+func wsID(n int) workspace.ID {
+	return workspace.ID(fmt.Sprintf("019a7c1e-3f00-7abc-8def-%012d", n))
+}
+
+// The pages of a plan list each workspace that changes once, by id, and count the others.
+// Applying it counts both.
+func TestPlanHasPages(t *testing.T) {
+	t.Parallel()
+	var v volumes
+	st := state{postgres.RollbackState{Now: time.Now(), Hold: "another database used this Docker last"}}
+	for n := range 8 {
+		v = append(v, runtime.Volume{Workspace: wsID(n), Storage: workspace.StorageDockerVolume, Claim: fmt.Sprint(n), Seeded: true, Owner: "ann", Name: fmt.Sprint("ws-", n)})
+		if n%4 == 1 { // the database has it
+			st.now.Rows = append(st.now.Rows, postgres.RollbackRow{
+				ID: wsID(n), Owner: "ann", Name: fmt.Sprint("ws-", n), Storage: workspace.StorageDockerVolume, Phase: workspace.PhaseStandby,
+				Home: workspace.Home{State: workspace.HomeLive, Claim: fmt.Sprint(n)},
+			})
+		}
+	}
+	slices.Reverse(v)
+	s := rollback.New(rollback.Config{Store: st, Runtime: v, Bucket: fixture.NewBucket(t), DeleteGrace: time.Hour, Log: slog.New(slog.DiscardHandler)})
+	choice := api.ApplyRestore{Only: []string{"ws-0", "ws-2", "ws-3", "ws-4", "ws-6"}}
+	for _, limit := range []int{1, 2, 5, 6} {
+		var got []string
+		for page := (postgres.Page{Limit: limit}); ; {
+			plan, err := s.RestorePlan(t.Context(), workspace.Caller{}, choice, page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(plan.Workspaces) > limit || plan.Unchanged != 3 || !plan.OnHold {
+				t.Errorf("limit %d: %d workspaces, %d unchanged, on hold %v", limit, len(plan.Workspaces), plan.Unchanged, plan.OnHold)
+			}
+			for _, w := range plan.Workspaces {
+				got = append(got, w.Name)
+			}
+			if page.Cursor = plan.NextCursor; page.Cursor == "" {
+				break
+			}
+		}
+		if !slices.Equal(got, choice.Only) {
+			t.Errorf("limit %d: listed %v, want %v", limit, got, choice.Only)
+		}
+	}
+	var refused *workspace.Error
+	if _, err := s.RestorePlan(t.Context(), workspace.Caller{}, choice, postgres.Page{Cursor: "nonsense"}); !errors.As(err, &refused) || refused.Code != workspace.CodeInvalid {
+		t.Errorf("an invalid cursor: %v", err)
+	}
+	if done, err := s.ApplyRestore(t.Context(), workspace.Caller{}, choice); err != nil || done != (api.RestoreResult{Changed: 5, Unchanged: 3}) {
+		t.Errorf("applied: %+v, %v", done, err)
+	}
+}
