@@ -196,7 +196,8 @@ func testTicketAttacks(t *testing.T, m mode) {
 	if status := s.status("GET", s.originOf(mine)+"/echo", "Cookie", cookie); status != 401 {
 		t.Errorf("after the logout the session of the host: %d", status)
 	}
-	// It also ends with the workspace, and when its owner is disabled.
+	// It also ends with the workspace, when that has another owner, and when its owner is
+	// disabled.
 	_, conn = s.enter("admin", second)
 	if _, err := s.api.Delete(t.Context(), second, true); err != nil {
 		t.Fatal(err)
@@ -204,6 +205,13 @@ func testTicketAttacks(t *testing.T, m mode) {
 	s.ends("the WebSocket of a deleted workspace", conn)
 	s.awaitGone(second)
 	hers := s.createAs("eve")
+	cookie, conn = s.enter("eve", hers)
+	handOver(t, dsn, hers, "admin")
+	s.ends("the WebSocket of the former owner", conn)
+	if status := s.status("GET", s.originOf(hers)+"/echo", "Cookie", cookie); status != 403 {
+		t.Errorf("the former owner's session on the workspace's host: %d", status)
+	}
+	handOver(t, dsn, hers, "eve")
 	cookie, conn = s.enter("eve", hers)
 	accounts, err := s.api.Accounts(t.Context())
 	if err != nil {
@@ -267,13 +275,25 @@ func (s *server) createAs(user string) string {
 // addUser creates a user with the password of admin.
 func addUser(t *testing.T, dsn, name string) {
 	t.Helper()
+	execute(t, dsn, `INSERT INTO users (id, username, username_key, password_hash)
+		SELECT gen_random_uuid(), $1, $1, password_hash FROM users WHERE username = 'admin'`, name)
+}
+
+// handOver gives a workspace to another user.
+func handOver(t *testing.T, dsn, id, user string) {
+	t.Helper()
+	execute(t, dsn, `UPDATE workspaces SET owner_user_id = (SELECT id FROM users WHERE username = $2) WHERE id = $1`, id, user)
+}
+
+// execute changes a server's database.
+func execute(t *testing.T, dsn, statement string, args ...any) {
+	t.Helper()
 	db, err := pgx.Connect(t.Context(), dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close(t.Context())
-	if _, err := db.Exec(t.Context(), `INSERT INTO users (id, username, username_key, password_hash)
-		SELECT gen_random_uuid(), $1, $1, password_hash FROM users WHERE username = 'admin'`, name); err != nil {
+	if _, err := db.Exec(t.Context(), statement, args...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -454,7 +474,7 @@ func TestPortOfWorkspace(t *testing.T) {
 	id := s.create(api.CreateWorkspace{Name: "web"})
 	s.awaitPhase(id, "RUNNING")
 	port := s.originOf("3000--" + id)
-	b := newBrowser(t)
+	b := newBrowser(t, s.URL)
 	b.login(s.URL, proc.AdminPassword)
 	b.do("see that nothing listens", navigate(port+"/"), until(`document.querySelector('h1')?.innerText.includes('3000')`))
 	b.screenshot("nothing-listens")
