@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"codehub/api"
+	"codehub/internal/dockertest"
 	"codehub/internal/harness"
 )
 
@@ -139,18 +140,24 @@ func TestRestoreOnFullDisk(t *testing.T) {
 	s.discard(id)
 }
 
-// fillDisk uses up the space or the inodes of the disk, and returns what frees them.
+// fillDisk uses up the space or the inodes that the disk has, and returns what frees them. It
+// leaves what a server's ballast frees meanwhile.
 func fillDisk(t *testing.T, dir string, inodes bool) (free func()) {
 	t.Helper()
 	filler, err := os.MkdirTemp(dir, "filler-")
-	part := make([]byte, 1<<20)
-	if inodes {
-		part = nil
+	var disk syscall.Statfs_t
+	if err == nil {
+		err = syscall.Statfs(dir, &disk)
 	}
-	for n := 0; err == nil; n++ {
+	part := make([]byte, 1<<20)
+	parts := disk.Bfree*uint64(disk.Bsize)/uint64(len(part)) + 1
+	if inodes {
+		part, parts = nil, disk.Ffree+1
+	}
+	for n := uint64(0); err == nil && n < parts; n++ {
 		err = os.WriteFile(filepath.Join(filler, fmt.Sprint(n)), part, 0o600)
 	}
-	if !errors.Is(err, syscall.ENOSPC) {
+	if err != nil && !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
 	}
 	return func() {
@@ -241,6 +248,48 @@ func TestDeletionWithoutBallast(t *testing.T) {
 			if _, err := os.Stat(s.homeFolder(id)); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the home after its deletion: %v", err)
 			}
+		})
+	}
+}
+
+// Docker's own disk is full while the data folder has space. The server says so, and what was
+// deleted meanwhile is removed at the latest when space is free.
+func TestDeletionOnFullDockerDisk(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, disk, room string }{
+		{"no space", "256m", "512m"},
+		{"no inodes", "256m,nr_inodes=3000", "256m,nr_inodes=9000"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			root, err := os.MkdirTemp("", "codehub-docker-")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.RemoveAll(root) })
+			resize := smallDisk(t, root, tc.disk)
+			e := dockertest.Start(t, dockertest.Options{Root: root, Image: env.testImage, Cleanup: cleanup})
+			s := start(t, "DOCKER_HOST="+e.Host, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_COORDINATOR_IDLE_INTERVAL=1s")
+			running := s.create(api.CreateWorkspace{Name: "running"})
+			s.awaitPhase(running, "RUNNING")
+			s.write(running, "work")
+			standby := s.createStandby("standby")
+			free := fillDisk(t, root, tc.name == "no inodes")
+			for _, id := range []string{running, standby} {
+				if _, err := s.api.Delete(t.Context(), id, true); err != nil {
+					t.Error(err)
+				}
+			}
+			harness.Eventually(t, "the full disk is reported", func() bool {
+				body := s.readyz()
+				return strings.Contains(body, `"disk":"failed"`) && strings.Contains(body, `"data-disk":"ok"`) && strings.Contains(body, `"docker":"ok"`)
+			})
+			free()
+			resize(tc.room)
+			s.awaitGone(running)
+			s.awaitGone(standby)
+			harness.Eventually(t, "the disk has space again", func() bool { return strings.Contains(s.readyz(), `"disk":"ok"`) })
+			s.remove(s.createStandby("after"))
 		})
 	}
 }
