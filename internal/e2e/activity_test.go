@@ -35,7 +35,7 @@ func TestIdleTabsStopWorkspaces(t *testing.T) {
 	)
 	s := startModeQuick(t, pathMode, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "MAX_RUNNING_PER_USER=4",
 		fmt.Sprintf("TTL_STANDBY_SECONDS=%d", int(ttl.Seconds())), "CODEHUB_TTL_INTERVAL=2s", "CODEHUB_ACTIVITY_FLUSH_INTERVAL=1s")
-	first := newBrowser(t)
+	first := newBrowser(t, s.URL)
 	first.login(s.URL, proc.AdminPassword)
 
 	home := s.ideTab(first, "idle-in-home", "/home/coder", "")

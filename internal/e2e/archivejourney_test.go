@@ -17,7 +17,7 @@ func TestArchiveJourney(t *testing.T) {
 	bk := s3Bucket(t)
 	p := newBucketProxy(t, bk)
 	s := startQuick(t, append(bk.settingsVia(p.URL), "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=0s", "COORDINATOR_IDLE_INTERVAL=2s")...)
-	b := newBrowser(t)
+	b := newBrowser(t, s.URL)
 	b.login(s.URL, proc.AdminPassword)
 	id := s.createDesired("compiler", "STANDBY")
 	s.awaitPhase(id, "STANDBY")

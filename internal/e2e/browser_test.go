@@ -26,9 +26,11 @@ type browser struct {
 	dir   string // folder of the screenshots
 }
 
-func newBrowser(t *testing.T, options ...chromedp.ExecAllocatorOption) *browser {
+func newBrowser(t *testing.T, address string, options ...chromedp.ExecAllocatorOption) *browser {
 	t.Helper()
-	ctx := chromium.New(t, options...)
+	env.browsers <- struct{}{}
+	t.Cleanup(func() { <-env.browsers })
+	ctx := chromium.New(t, address, options...)
 	b := &browser{T: t, ctx: ctx, dir: filepath.Join(env.output, strings.ReplaceAll(t.Name(), "/", "-"))}
 	if err := os.RemoveAll(b.dir); err != nil {
 		t.Fatal(err)
@@ -76,7 +78,8 @@ func (b *browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// screenshot saves a screenshot to the test output.
+// screenshot saves a screenshot to the test output. A test does not fail without it: on a busy
+// machine Chromium may need longer.
 func (b *browser) screenshot(name string) {
 	b.Helper()
 	b.steps++
@@ -84,7 +87,7 @@ func (b *browser) screenshot(name string) {
 	defer cancel()
 	png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
 	if err != nil {
-		b.Errorf("screenshot: %v", err)
+		b.Logf("screenshot: %v", err)
 		return
 	}
 	if err := os.WriteFile(filepath.Join(b.dir, fmt.Sprintf("%02d-%s.png", b.steps, name)), png, 0o644); err != nil {
@@ -120,16 +123,11 @@ func until(expression string) chromedp.Action[chromedp.Void] {
 	})
 }
 
-// navigate opens an address. It does so again if an interface was added to the machine
-// meanwhile, as Docker does for containers, which ends requests of Chromium.
+// navigate opens an address.
 func navigate(address string) chromedp.Action[chromedp.Void] {
 	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
-		for {
-			_, err := chromedp.Navigate(address)(ctx, t)
-			if err == nil || !strings.Contains(err.Error(), "ERR_NETWORK_CHANGED") || ctx.Err() != nil {
-				return err
-			}
-		}
+		_, err := chromedp.Navigate(address)(ctx, t)
+		return err
 	})
 }
 
@@ -152,13 +150,13 @@ func (b *browser) terminal() {
 	offered := until(`[...document.querySelectorAll('.quick-input-list .monaco-list-row')].some(e => e.innerText.includes('Create New Terminal'))`)
 	for try := 1; ; try++ {
 		b.do("open the command palette", chromedp.KeyEvent(kb.F1), chromedp.WaitVisible(".quick-input-widget input"), text("Terminal: Create New Terminal"))
-		ctx, cancel := context.WithTimeout(b.ctx, 3*time.Second)
+		ctx, cancel := context.WithTimeout(b.ctx, time.Duration(3*try)*time.Second) // longer on a busy machine
 		err := chromedp.Do(ctx, offered)
 		cancel()
 		if err == nil {
 			break
 		}
-		if try == 20 {
+		if try == 10 {
 			b.screenshot("no-terminal")
 			b.Fatalf("the IDE offers no terminal: %v", err)
 		}

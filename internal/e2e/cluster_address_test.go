@@ -70,7 +70,7 @@ func TestServersBehindOneAddress(t *testing.T) {
 	go func() { _ = front.Serve(l) }()
 	t.Cleanup(func() { _ = front.Close() })
 
-	b := newBrowser(t)
+	b := newBrowser(t, address)
 	b.login(address, proc.AdminPassword)
 	b.do("create a workspace", chromedp.Click("#new-workspace"), chromedp.WaitVisible("#f-name"), chromedp.SendKeys("#f-name", "behind"),
 		chromedp.Click("#dialog-form button[type=submit]"), chromedp.WaitVisible(".card"),

@@ -22,7 +22,7 @@ func TestPlantedCookies(t *testing.T) {
 		t.Fatal(err)
 	}
 	hers := s.loginCookie("eve")
-	b := newBrowser(t)
+	b := newBrowser(t, s.URL)
 	b.login(s.URL, proc.AdminPassword)
 
 	plant := func(cookie string, paths ...string) chromedp.Action[chromedp.Void] {

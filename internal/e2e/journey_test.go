@@ -15,7 +15,7 @@ import (
 func TestJourney(t *testing.T) {
 	t.Parallel()
 	s := start(t, "CODEHUB_DEFAULT_IMAGE="+env.workspaceImage, "CODEHUB_DELETE_GRACE=15s", "COORDINATOR_IDLE_INTERVAL=2s")
-	b := newBrowser(t)
+	b := newBrowser(t, s.URL)
 	b.login(s.URL, proc.AdminPassword)
 	b.screenshot("empty-list")
 

@@ -37,7 +37,7 @@ func testLimitPage(t *testing.T, s, elsewhere *server) {
 	first, second := s.create(api.CreateWorkspace{Name: "alpha"}), s.create(api.CreateWorkspace{Name: "beta", DesiredState: new("STANDBY")})
 	s.awaitPhase(first, "RUNNING")
 	s.awaitPhase(second, "STANDBY")
-	b := newBrowser(t)
+	b := newBrowser(t, s.URL)
 	b.login(s.URL, proc.AdminPassword)
 
 	// The test image has #request on its page, the limit page does not.

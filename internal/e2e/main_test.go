@@ -20,6 +20,7 @@ var env struct {
 	binary, workspaceImage, testImage, output string
 	scratch                                   string // removed after the tests
 	docker                                    *client.Client
+	browsers                                  chan struct{} // has an element for each browser that runs
 }
 
 func TestMain(m *testing.M) {
@@ -28,7 +29,8 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		os.Exit(1)
 	}
-	harness.Parallel(6) // they wait most of the time
+	harness.Parallel(6) // they wait most of the time, except those with a browser
+	env.browsers = make(chan struct{}, 3)
 	watchForInterrupts()
 	code := m.Run()
 	os.RemoveAll(env.scratch)

@@ -144,11 +144,9 @@ func (s *server) browser(t *testing.T) *browser {
 	t.Helper()
 	options := []chromedp.ExecAllocatorOption{chromedp.Flag("host-resolver-rules", "MAP *.example.com 127.0.0.1")}
 	if s.mode.https() {
-		// Docker makes network interfaces for containers, and a change of interfaces ends
-		// Chromium's requests by HTTP/2.
-		options = append(options, chromedp.Flag("disable-http2", true), chromedp.Flag("ignore-certificate-errors-spki-list", s.certificate.spki))
+		options = append(options, chromedp.Flag("ignore-certificate-errors-spki-list", s.certificate.spki))
 	}
-	return newBrowser(t, options...)
+	return newBrowser(t, s.URL, options...)
 }
 
 // certificate is a certificate that has signed itself, in files.

@@ -72,7 +72,7 @@ func TestWakingInABrowser(t *testing.T) {
 		s := startModeQuick(t, m)
 		id := s.create(api.CreateWorkspace{Name: "alpha", DesiredState: new("STANDBY")})
 		s.awaitPhase(id, "STANDBY")
-		b := newBrowser(t)
+		b := newBrowser(t, s.URL)
 		b.login(s.URL, proc.AdminPassword)
 		entered := `document.querySelector('#request') !== null && location.search === '?folder=x'`
 		if m == ownOrigins {

@@ -82,7 +82,7 @@ func (c *codeServer) docker(args ...string) string {
 
 func (c *codeServer) browse() {
 	c.Helper()
-	c.tab = browser.New(c)
+	c.tab = browser.New(c, c.world.server.URL)
 	// The first call starts the browser, which ends with this context.
 	err := chromedp.Do(c.tab, chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
 		_, err := cdp.Call(ctx, t, network.SetCookie, network.SetCookieParams{Name: sessionCookie, Value: "ann-1", URL: c.world.server.URL})

@@ -15,15 +15,19 @@ import (
 )
 
 // New starts a Chromium with an empty profile and these further options, which ends with
-// the test, and returns the context of its first tab. make check skips the test.
-func New(t testing.TB, more ...chromedp.ExecAllocatorOption) context.Context {
+// the test, and returns the context of its first tab. It reaches the server at address, by
+// its port on any loopback name, and nothing else. make check skips the test.
+func New(t testing.TB, address string, more ...chromedp.ExecAllocatorOption) context.Context {
 	t.Helper()
 	harness.NeedsChromium(t)
 	options, err := options()
 	if err != nil {
 		t.Fatal(err)
 	}
-	allocator, cancel := chromedp.NewExecAllocator(t.Context(), append(append(options, chromedp.WindowSize(1280, 800)), more...)...)
+	n := newNetwork(t)
+	n.reach(t, address)
+	options = append(options, chromedp.WindowSize(1280, 800), chromedp.ModifyCmdFunc(n.enter))
+	allocator, cancel := chromedp.NewExecAllocator(t.Context(), append(options, more...)...)
 	t.Cleanup(cancel)
 	ctx, cancel := chromedp.NewContext(allocator)
 	t.Cleanup(cancel)
