@@ -62,13 +62,23 @@ func (b *browser) acceptDialogs() chromedp.Action[chromedp.Void] {
 	})
 }
 
-// do runs actions with a timeout of two minutes. If they fail, it takes a
-// screenshot and logs the address and text of the page.
+// do runs actions with a timeout of two minutes. It repeats an action whose element the
+// page replaces in the meantime. If they fail, it takes a screenshot and logs the address
+// and text of the page.
 func (b *browser) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, 2*time.Minute)
 	defer cancel()
-	if err := chromedp.Do(ctx, actions...); err != nil {
+	var err error
+	for _, a := range actions {
+		for err = chromedp.Do(ctx, a); err != nil && strings.Contains(err.Error(), "Could not find node"); err = chromedp.Do(ctx, a) {
+			b.Logf("%s: again, because the element was replaced", what)
+		}
+		if err != nil {
+			break
+		}
+	}
+	if err != nil {
 		ctx, cancel := context.WithTimeout(b.ctx, 10*time.Second)
 		defer cancel()
 		url, _ := chromedp.Run(ctx, chromedp.Location())
