@@ -85,23 +85,20 @@ func Stream(w http.ResponseWriter, r *http.Request) (restore func()) {
 // then, because the server still reads the rest of the body and writes the rest of the
 // response.
 func Lift(w http.ResponseWriter, r *http.Request) (restore func()) {
-	lower := func() {}
 	if outer, ok := r.Context().Value(unbounded{}).(context.Context); ok {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
-		stop := context.AfterFunc(outer, cancel)
-		lower = func() { stop(); cancel() }
+		context.AfterFunc(outer, cancel) // the server ends it after the request
 		*r = *r.WithContext(ctx)
 	}
 	srv, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
 	if !ok {
-		return lower
+		return func() {}
 	}
 	rc := http.NewResponseController(w)
 	// Both fail only if the writer is not a network connection.
 	_ = rc.SetReadDeadline(time.Time{})
 	_ = rc.SetWriteDeadline(time.Time{})
 	return func() {
-		lower()
 		now := time.Now()
 		if srv.ReadTimeout > 0 {
 			_ = rc.SetReadDeadline(now.Add(srv.ReadTimeout))
