@@ -154,7 +154,7 @@ const (
 )
 
 // RestorePlan is the answer of GET /admin/restore: a page of the workspaces that a
-// takeover changes, or that need a look, by id.
+// takeover changes, or that an administrator should check, by id.
 type RestorePlan struct {
 	OnHold     bool          `json:"on_hold"`
 	Reason     string        `json:"reason"` // why it is on hold

@@ -76,7 +76,7 @@ func (a *Auth) identify(ctx context.Context, hash secretHash, kind credential) (
 			}
 			id = r.Val.(Identity)
 		case <-ctx.Done():
-			return Identity{}, workspace.Late(ctx.Err())
+			return Identity{}, ctx.Err()
 		}
 	}
 	if id.kind() != kind {

@@ -70,7 +70,7 @@ func (q *queue) take(ctx context.Context, source string) error {
 	case <-t.C:
 		err = tooManyAttempts()
 	case <-ctx.Done():
-		err = workspace.Late(ctx.Err())
+		err = ctx.Err()
 	}
 	q.mu.Lock()
 	left := q.remove(source, w)

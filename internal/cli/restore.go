@@ -34,26 +34,27 @@ func (r reconcileRestoreCmd) Run(ctx context.Context, k *kong.Context) error {
 	}
 	out := takeover{RestorePlan: plan}
 	if r.Apply {
-		if _, err := c.ApplyRestore(ctx, choice); err != nil {
+		result, err := c.ApplyRestore(ctx, choice)
+		if err != nil {
 			return err
 		}
-		out.OnHold, out.Applied = false, true
+		out.OnHold, out.Applied = false, &result
 	}
 	return r.Print(k.Stdout, out, restoreText(out))
 }
 
-// takeover is a plan, and whether it was applied.
+// takeover is a plan, and the result of its application.
 type takeover struct {
 	api.RestorePlan
-	Applied bool `json:"applied"`
+	Applied *api.RestoreResult `json:"applied"` // nil: it was not applied
 }
 
 // restoreText formats the plan as a table.
 func restoreText(p takeover) string {
 	var b strings.Builder
 	switch {
-	case p.Applied:
-		fmt.Fprintln(&b, "This database leads now. Servers with another database are on hold.")
+	case p.Applied != nil:
+		fmt.Fprintf(&b, "This database leads now. Servers with another database are on hold.\nChanged workspaces: %d, unchanged: %d. The plan was:\n", p.Applied.Changed, p.Applied.Unchanged)
 	case p.OnHold:
 		fmt.Fprintf(&b, "codehub is on hold: %s.\n", p.Reason)
 	default:
@@ -71,7 +72,7 @@ func restoreText(p takeover) string {
 		fmt.Fprintf(&b, "\n%s", terminal.Table(rows))
 	}
 	fmt.Fprintf(&b, "\nOther, unchanged workspaces: %d\n", p.Unchanged)
-	if !p.Applied && p.OnHold {
+	if p.Applied == nil && p.OnHold {
 		fmt.Fprintln(&b, "Nothing was changed. To apply this plan and take over, run: codehub reconcile-restore --apply")
 		fmt.Fprintln(&b, "Taking over puts the previous server on hold.")
 	}

@@ -25,8 +25,8 @@ func TestRestoreTextShowsPlan(t *testing.T) {
 			t.Errorf("the text lacks %q:\n%s", want, text)
 		}
 	}
-	plan.OnHold, plan.Applied = false, true
-	if text := restoreText(plan); strings.Contains(text, "--apply") || !strings.Contains(text, "This database leads now.") {
+	plan.OnHold, plan.Applied = false, &api.RestoreResult{Changed: 2, Unchanged: 2}
+	if text := restoreText(plan); strings.Contains(text, "--apply") || !strings.Contains(text, "This database leads now.") || !strings.Contains(text, "Changed workspaces: 2, unchanged: 2.") {
 		t.Error(text)
 	}
 }

@@ -53,7 +53,6 @@ func (d *Dashboard) logFailure(r *http.Request, err error) {
 
 // fail responds with a page that reports err.
 func (d *Dashboard) fail(w http.ResponseWriter, r *http.Request, err error) {
-	err = workspace.Late(err)
 	d.logFailure(r, err)
 	d.message(w, r, statusOf(err), messageOf(err))
 }

@@ -83,6 +83,7 @@ func TestRestorePagesKeepChoices(t *testing.T) {
 	b.press(`button[name=cursor][value="2"]`)
 	b.until(`document.querySelector('li[data-workspace="3"]') && !document.querySelector('li[data-workspace="2"]')`)
 	b.press(`input[name=keep][value="4"]`)
+	b.until(`document.querySelector('#restore-others')?.textContent.includes('1 workspace on another page keeps')`)
 	b.press(`button[name=cursor][value="4"]`)
 	b.until(`document.querySelector('li[data-workspace="5"]') && !document.querySelector('button[name=cursor][value="5"]')`)
 	b.press(`button[name=cursor][value=""]`)

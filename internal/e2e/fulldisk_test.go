@@ -252,8 +252,8 @@ func TestDeletionWithoutBallast(t *testing.T) {
 	}
 }
 
-// Docker's own disk is full while the data folder has space. The server says so, and what was
-// deleted meanwhile is removed at the latest when space is free.
+// Docker's own disk is full while the data folder has space. The server reports it, and
+// deletions finish once space is free.
 func TestDeletionOnFullDockerDisk(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ name, disk, room string }{

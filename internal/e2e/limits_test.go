@@ -18,8 +18,9 @@ func TestLimitsAcrossServers(t *testing.T) {
 	const users, perUser, global, starts = 60, 2, 100, 1000
 	c := startCluster(t, clusterOptions{
 		servers: 3, failpoints: true, bucket: folderBucket(t),
-		limits:   limits{perUser: perUser, global: global},
-		settings: []string{fmt.Sprint("MAX_RUNNING_PER_USER=", perUser), fmt.Sprint("MAX_RUNNING_GLOBAL=", global), "CODEHUB_DELETE_GRACE=0s"},
+		limits: limits{perUser: perUser, global: global},
+		settings: []string{fmt.Sprint("MAX_RUNNING_PER_USER=", perUser), fmt.Sprint("MAX_RUNNING_GLOBAL=", global), "CODEHUB_DELETE_GRACE=0s",
+			"CODEHUB_REQUEST_TIMEOUT=10m"}, // on a busy machine some wait long for the lock of the limits
 	})
 	// The test is about the commits in the database, so the servers cannot
 	// reach Docker for now.

@@ -15,9 +15,9 @@ import (
 func TestPageWarnsBeforeIdleStop(t *testing.T) {
 	t.Parallel()
 	s := startQuick(t, "TTL_STANDBY_SECONDS=85", "COORDINATOR_IDLE_INTERVAL=2s")
+	b := newBrowser(t, s.URL) // may wait, and the workspace must not stop meanwhile
 	id := s.create(api.CreateWorkspace{Name: "alpha"})
 	s.awaitPhase(id, "RUNNING")
-	b := newBrowser(t, s.URL)
 	b.login(s.URL, proc.AdminPassword)
 	b.do("open a page without workspaces", navigate(s.URL+"/settings/tokens"), chromedp.WaitVisible("#new-token"), until(`window.notReloaded = true`))
 	stay := fmt.Sprintf(`document.getElementById('stay-%s')`, id)

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pause stops this process until somebody sends it SIGCONT. The signal goes to the
+// pause stops this process until it receives SIGCONT. The signal goes to the
 // calling thread: sent to the process it may go to another thread, and the caller runs
 // on until that one has received it.
 func pause() error {

@@ -64,9 +64,9 @@ func (s *server) downloadArchive(w http.ResponseWriter, r *http.Request, id auth
 		return workspace.Errorf(codeTooManyStreams, "Too many archives are being downloaded for this account: at most %d.", maxDownloads)
 	}
 	defer s.downloading.remove(id.Caller.UserID)
-	defer inbound.Stream(w, r)()
 	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
 	defer stop()
+	defer inbound.Stream(w, r)()
 	asked, cancel := context.WithTimeout(ctx, s.cfg.ReadWithin)
 	found, err := s.cfg.Archives.Stat(asked, a.Key)
 	cancel()

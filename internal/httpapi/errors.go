@@ -82,7 +82,7 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
 		return // the client is gone
 	}
-	WriteError(w, r, s.log, workspace.Late(err))
+	WriteError(w, r, s.log, err)
 }
 
 // WriteError answers a request with an error in the API's form. What has no

@@ -22,7 +22,6 @@ import (
 // a heartbeat that ends this list, then each change. It ends with the session.
 func (s *server) events(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	accesslog.Quiet(r.Context())
-	defer inbound.Stream(w, r)()
 	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
 	defer stop()
 	sub, err := s.cfg.Hub.Subscribe(ctx, id.Caller.UserID)
@@ -39,6 +38,7 @@ func (s *server) events(w http.ResponseWriter, r *http.Request, id auth.Identity
 	if r.Method == http.MethodHead {
 		return nil
 	}
+	defer inbound.Stream(w, r)()
 	if err := st.run(ctx, sub); ctx.Err() == nil && !errors.Is(err, bus.ErrTooSlow) {
 		return errors.Join(errStarted, err)
 	}

@@ -41,9 +41,9 @@ func (s *server) workspaceLogs(w http.ResponseWriter, r *http.Request, id auth.I
 		}
 		defer s.following.remove(id.Caller.UserID)
 	}
-	defer inbound.Stream(w, r)()
 	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
 	defer stop()
+	defer inbound.Stream(w, r)()
 	out := &textStream{w: w, rc: http.NewResponseController(w), within: s.cfg.WriteWithin, head: r.Method == http.MethodHead}
 	err = s.cfg.Logs.Logs(ctx, ws.ID, tail, follow, out)
 	switch {

@@ -1,13 +1,11 @@
 package inbound
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"testing"
 	"time"
@@ -175,58 +173,4 @@ func TestCapacity(t *testing.T) {
 			t.Errorf("%d with %d descriptors: %d, want %d", test.want, test.descriptors, got, test.capacity)
 		}
 	}
-}
-
-// A handler that waits is told before the server closes the connection, and Lift takes that
-// back.
-func TestBounded(t *testing.T) {
-	t.Parallel()
-	settings := Settings{RequestTimeout: 700 * time.Millisecond, IdleTimeout: time.Second}
-	gone := make(chan struct{})
-	srv := httptest.NewUnstartedServer(nil)
-	srv.Config = settings.Server(settings.Bounded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/waits":
-			<-r.Context().Done()
-			w.WriteHeader(http.StatusServiceUnavailable)
-			fmt.Fprint(w, r.Context().Err())
-		case "/lifted":
-			restore := Lift(w, r)
-			select {
-			case <-r.Context().Done():
-			case <-time.After(2 * settings.RequestTimeout):
-			}
-			restore()
-			if err := r.Context().Err(); err != nil {
-				t.Errorf("the context of a lifted request has ended: %v", err)
-			}
-			fmt.Fprint(w, "late")
-		case "/left":
-			defer Lift(w, r)()
-			<-r.Context().Done()
-			close(gone)
-		}
-	})))
-	srv.Start()
-	defer srv.Close()
-	for path, want := range map[string]string{"/waits": "context deadline exceeded", "/lifted": "late"} {
-		resp, err := http.Get(srv.URL + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		if body, err := io.ReadAll(resp.Body); err != nil || string(body) != want {
-			t.Errorf("%s: %q, %v, want %q", path, body, err, want)
-		}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(50*time.Millisecond, cancel)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, srv.URL+"/left", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if resp, err := http.DefaultClient.Do(req); err == nil {
-		resp.Body.Close()
-	}
-	<-gone // a lifted request still ends with its client
 }

@@ -3,7 +3,6 @@
 package inbound
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"time"
@@ -31,8 +30,7 @@ const (
 )
 
 // Server returns an HTTP server whose requests are read, answered and written within
-// RequestTimeout. A handler whose requests may take longer calls Lift. Those of others
-// should pass Bounded, so that a client is told when the time was too short.
+// RequestTimeout. A handler whose requests may take longer calls Lift.
 func (s Settings) Server(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,
@@ -50,20 +48,6 @@ func (s Settings) Server(h http.Handler) *http.Server {
 	}
 }
 
-// unbounded is the key of a request's context without the deadline of Bounded.
-type unbounded struct{}
-
-// Bounded ends the context of a request after ReadTimeout, so that a handler that waits for
-// something can still answer before the server closes the connection. Lift and Stream remove
-// that, too.
-func (s Settings) Bounded(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(context.WithValue(r.Context(), unbounded{}, r.Context()), s.ReadTimeout())
-		defer cancel()
-		next.ServeHTTP(w, r.WithContext(ctx))
-	})
-}
-
 // maxUnread is how much of an unexpected body Stream reads, as net/http does.
 const maxUnread = 256 << 10
 
@@ -79,17 +63,11 @@ func Stream(w http.ResponseWriter, r *http.Request) (restore func()) {
 }
 
 // Lift removes the server's deadlines from a request, for a response that has no
-// natural end or a body of any size. It replaces r's context by one without the deadline of
-// Bounded. The caller bounds its progress itself, and calls
+// natural end or a body of any size. The caller bounds its progress itself, and calls
 // restore before the handler returns: that sets the deadlines again, counted from
 // then, because the server still reads the rest of the body and writes the rest of the
 // response.
 func Lift(w http.ResponseWriter, r *http.Request) (restore func()) {
-	if outer, ok := r.Context().Value(unbounded{}).(context.Context); ok {
-		ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
-		context.AfterFunc(outer, cancel) // the server ends it after the request
-		*r = *r.WithContext(ctx)
-	}
 	srv, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
 	if !ok {
 		return func() {}

@@ -128,6 +128,15 @@ func TestWorkspaceNotifications(t *testing.T) {
 			t.Errorf("%s: notified on %q, want %q", c.name, got, c.want)
 		}
 	}
+	bob := e.user("bob")
+	h.since()
+	e.set(w.ID, state{"owner_user_id": bob.UserID})
+	both := []postgres.Notification{
+		{Channel: "ws_sse", Payload: want}, {Channel: "ws_sse", Payload: strings.Replace(want, ann.UserID, bob.UserID, 1)},
+	}
+	if d := cmp.Diff(both, h.since()); d != "" {
+		t.Errorf("another owner: %s", d)
+	}
 }
 
 // Every loss of access is announced.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"codehub/api"
@@ -42,10 +43,20 @@ type Config struct {
 }
 
 // Service plans and applies takeovers.
-type Service struct{ cfg Config }
+type Service struct {
+	cfg Config
+
+	mu       sync.Mutex
+	found    []adopt.Found // the last survey of the bucket
+	surveyed time.Time
+}
+
+// surveyAge is how long the pages of a plan after the first rely on its survey of the
+// bucket, which reads something of every archive.
+const surveyAge = 10 * time.Minute
 
 // New returns a Service.
-func New(cfg Config) *Service { return &Service{cfg} }
+func New(cfg Config) *Service { return &Service{cfg: cfg} }
 
 // RestorePlan returns a page of what ApplyRestore would do with in, and changes nothing.
 // CodeInvalid for a choice that the plan does not allow.
@@ -53,7 +64,7 @@ func (s *Service) RestorePlan(ctx context.Context, caller workspace.Caller, in a
 	if page.Cursor != "" && !workspace.ValidID(page.Cursor) {
 		return api.RestorePlan{}, workspace.Errorf(workspace.CodeInvalid, "Invalid cursor.")
 	}
-	state, steps, err := s.steps(ctx, caller, in)
+	state, steps, err := s.steps(ctx, caller, in, page.Cursor != "")
 	if err != nil {
 		return api.RestorePlan{}, err
 	}
@@ -77,7 +88,7 @@ func (s *Service) RestorePlan(ctx context.Context, caller workspace.Caller, in a
 // not allow.
 func (s *Service) ApplyRestore(ctx context.Context, caller workspace.Caller, in api.ApplyRestore) (api.RestoreResult, error) {
 	var out api.RestoreResult
-	state, steps, err := s.steps(ctx, caller, in)
+	state, steps, err := s.steps(ctx, caller, in, false)
 	if err != nil {
 		return out, err
 	}
@@ -105,13 +116,14 @@ func (s *Service) ApplyRestore(ctx context.Context, caller workspace.Caller, in 
 }
 
 // steps reads database, Docker and bucket, and plans with the choices of in. The database
-// is read first, so that later changes to it are refused when the plan is written.
-func (s *Service) steps(ctx context.Context, caller workspace.Caller, in api.ApplyRestore) (postgres.RollbackState, []Step, error) {
+// is read first, so that later changes to it are refused when the plan is written. A later
+// page relies on the survey of the bucket for the first one.
+func (s *Service) steps(ctx context.Context, caller workspace.Caller, in api.ApplyRestore, later bool) (postgres.RollbackState, []Step, error) {
 	state, err := s.cfg.Store.RollbackState(ctx, caller)
 	if err != nil {
 		return state, nil, err
 	}
-	views, err := s.views(ctx, state)
+	views, err := s.views(ctx, state, later)
 	if err != nil {
 		return state, nil, unavailable(err)
 	}
@@ -152,7 +164,7 @@ func unavailable(err error) error {
 	return &workspace.Error{Code: workspace.CodeUnavailable, Message: "Docker or the archive storage is not responding. Try again later.", Err: err}
 }
 
-func (s *Service) views(ctx context.Context, state postgres.RollbackState) ([]View, error) {
+func (s *Service) views(ctx context.Context, state postgres.RollbackState, later bool) ([]View, error) {
 	byID := map[workspace.ID]*View{}
 	view := func(id workspace.ID) *View {
 		if byID[id] == nil {
@@ -180,7 +192,7 @@ func (s *Service) views(ctx context.Context, state postgres.RollbackState) ([]Vi
 	for i, c := range containers {
 		view(c.Workspace).Container = &containers[i]
 	}
-	found, err := adopt.Survey(ctx, s.cfg.Bucket)
+	found, err := s.survey(ctx, later)
 	if err != nil {
 		return nil, fmt.Errorf("read the archives: %w", err)
 	}
@@ -235,6 +247,24 @@ func (s *Service) change(step Step) (postgres.RollbackStep, bool) {
 		return c, true
 	}
 	return c, false
+}
+
+// survey reads which archives are in the bucket. A later page may use a recent survey.
+func (s *Service) survey(ctx context.Context, later bool) ([]adopt.Found, error) {
+	s.mu.Lock()
+	found, age := s.found, time.Since(s.surveyed)
+	s.mu.Unlock()
+	if later && age < surveyAge {
+		return found, nil
+	}
+	found, err := adopt.Survey(ctx, s.cfg.Bucket)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.found, s.surveyed = found, time.Now()
+	s.mu.Unlock()
+	return found, nil
 }
 
 // described converts a step to the API's form.

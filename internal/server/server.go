@@ -298,6 +298,6 @@ func newServer(p parts) *server {
 
 	return &server{
 		parts: p, auth: authentication, hub: hub, proxy: workspaces, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
-		flush: flush, ttl: idle, http: cfg.Front.Proxies.Handler(ownHost(cfg), httpapi.Outer(log, metrics, auth.RefuseConflicts(refuseConflict(pages, cfg.Layout, log), workspaces.Wrap(cfg.Inbound.Bounded(mux))))),
+		flush: flush, ttl: idle, http: cfg.Front.Proxies.Handler(ownHost(cfg), httpapi.Outer(log, metrics, auth.RefuseConflicts(refuseConflict(pages, cfg.Layout, log), workspaces.Wrap(mux)))),
 	}
 }

@@ -1,7 +1,6 @@
 package workspace
 
 import (
-	"context"
 	"errors"
 	"fmt"
 )
@@ -63,15 +62,6 @@ func Errorf(code Code, format string, args ...any) *Error {
 
 // NotFound is the CodeNotFound error for a kind of thing, such as "workspace".
 func NotFound(what string) *Error { return Errorf(CodeNotFound, "There is no such %s.", what) }
-
-// Late returns CodeUnavailable for the end of a time limit without a code, and any other
-// error unchanged.
-func Late(err error) error {
-	if CodeOf(err) == "" && errors.Is(err, context.DeadlineExceeded) {
-		return &Error{Code: CodeUnavailable, Message: "The request took too long. Try again later.", Err: err}
-	}
-	return err
-}
 
 // CodeOf returns the code of the first coded error in err's chain, or "".
 func CodeOf(err error) Code {

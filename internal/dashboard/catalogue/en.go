@@ -709,6 +709,9 @@ var en = map[string]string{
 	"restore.keep":                      "Keep the database’s state",
 	"restore.kept.one":                  "%d other workspace does not change.",
 	"restore.kept.other":                "%d other workspaces do not change.",
+	"restore.others.one":                "%d workspace on another page keeps the database’s state.",
+	"restore.others.other":              "%d workspaces on other pages keep the database’s state.",
+	"restore.clear":                     "Discard all choices",
 	"restore.submit":                    "Take over",
 	"restore.back":                      "Back",
 

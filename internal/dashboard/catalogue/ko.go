@@ -709,6 +709,9 @@ var ko = map[string]string{
 	"restore.keep":                      "데이터베이스 상태 유지",
 	"restore.kept.one":                  "나머지 워크스페이스 %d개는 변경되지 않습니다.",
 	"restore.kept.other":                "나머지 워크스페이스 %d개는 변경되지 않습니다.",
+	"restore.others.one":                "다른 페이지의 워크스페이스 %d개가 데이터베이스의 상태를 유지합니다.",
+	"restore.others.other":              "다른 페이지의 워크스페이스 %d개가 데이터베이스의 상태를 유지합니다.",
+	"restore.clear":                     "선택 모두 취소",
 	"restore.submit":                    "이 데이터베이스로 전환",
 	"restore.back":                      "돌아가기",
 

@@ -44,7 +44,7 @@ func newNetwork(t testing.TB) *network {
 	return n
 }
 
-// live runs functions on a thread, which ends with it.
+// live runs functions on a thread that ends when n.do is closed.
 func (n *network) live() {
 	runtime.LockOSThread()
 	for f := range n.do {
