@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
@@ -27,8 +28,9 @@ func newNetwork(t testing.TB) *network {
 	n := &network{do: make(chan func() error), did: make(chan error)}
 	go n.live()
 	t.Cleanup(func() { close(n.do) })
-	// Chromium takes a machine without an interface other than loopback as offline.
-	script := `ip link set lo up && ip link add up0 type veth peer up1 && ip address add 192.0.2.1/24 dev up0 && ip link set up0 up && ip link set up1 up && ip route add default via 192.0.2.2`
+	// Chromium takes a machine without an interface other than loopback as offline. IPv6
+	// addresses would change once more after Chromium has started.
+	script := `echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6 && ip link set lo up && ip link add up0 type veth peer up1 && ip address add 192.0.2.1/24 dev up0 && ip link set up0 up && ip link set up1 up && ip route add default via 192.0.2.2`
 	if err := n.run(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("create a network namespace, which needs root: %w", err)
@@ -44,12 +46,26 @@ func newNetwork(t testing.TB) *network {
 	return n
 }
 
-// live runs functions on a thread that ends when n.do is closed.
+// live runs functions on a thread of their own until n.do is closed. The thread leaves the
+// namespace then and must not end: it may have started processes that end with it.
 func (n *network) live() {
 	runtime.LockOSThread()
+	machine, err := os.Open(fmt.Sprintf("/proc/%d/task/%d/ns/net", unix.Getpid(), unix.Gettid()))
 	for f := range n.do {
-		n.did <- f()
+		if err == nil {
+			n.did <- f()
+		} else {
+			n.did <- err
+		}
 	}
+	if err != nil {
+		select {}
+	}
+	defer machine.Close()
+	if unix.Setns(int(machine.Fd()), unix.CLONE_NEWNET) != nil {
+		select {}
+	}
+	runtime.UnlockOSThread()
 }
 
 func (n *network) run(f func() error) error {
