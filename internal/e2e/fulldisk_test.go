@@ -41,6 +41,17 @@ func smallDisk(t *testing.T, dir, size string) (resize func(size string)) {
 	}
 }
 
+// newSmallDisk is smallDisk in a new folder, whose path is short because of sockets in it.
+func newSmallDisk(t *testing.T, size string) (dir string, resize func(size string)) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "codehub-disk-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir, smallDisk(t, dir, size)
+}
+
 // createIncompressible creates a workspace with a random home of this size.
 func (s *server) createIncompressible(name string, mib int) (string, homeState) {
 	s.Helper()
@@ -109,12 +120,7 @@ func (s *server) awaitDiskFullError(id, what string) {
 // says so, the archive stays, and the home is restored once space is free.
 func TestRestoreOnFullDisk(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "codehub-disk-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	resize := smallDisk(t, dir, "128m")
+	dir, resize := newSmallDisk(t, "128m")
 	b := folderBucket(t)
 	s := startIn(t, env.binary, filepath.Join(dir, "data"), append(b.settings, "CODEHUB_DATABASE_URL="+database(t), "CODEHUB_STORAGE=local-dir", "CODEHUB_DELETE_GRACE=0s", "CODEHUB_BALLAST=0")...)
 	id, home := s.createIncompressible("large", 32)
@@ -177,12 +183,7 @@ func TestDeletionOnFullDisk(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			dir, err := os.MkdirTemp("", "codehub-disk-")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { os.RemoveAll(dir) })
-			resize := smallDisk(t, dir, tc.disk)
+			dir, resize := newSmallDisk(t, tc.disk)
 			s := startIn(t, env.binary, filepath.Join(dir, "data"), "CODEHUB_STORAGE=local-dir", "CODEHUB_DELETE_GRACE=0s",
 				"CODEHUB_BALLAST=32m", "CODEHUB_MIN_FREE=10%", "CODEHUB_COORDINATOR_IDLE_INTERVAL=1s")
 			ready := func(what, status string, parts ...string) {
@@ -234,12 +235,7 @@ func TestDeletionWithoutBallast(t *testing.T) {
 	for _, tc := range []struct{ name, disk string }{{"no space", "64m"}, {"no inodes", "64m,nr_inodes=900"}} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			dir, err := os.MkdirTemp("", "codehub-disk-")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { os.RemoveAll(dir) })
-			smallDisk(t, dir, tc.disk)
+			dir, _ := newSmallDisk(t, tc.disk)
 			s := startIn(t, env.binary, filepath.Join(dir, "data"), "CODEHUB_DATABASE_URL="+database(t), "CODEHUB_STORAGE=local-dir",
 				"CODEHUB_DELETE_GRACE=0s", "CODEHUB_BALLAST=0", "CODEHUB_MIN_FREE=0")
 			id, _ := s.createIncompressible("one", 1)
@@ -262,12 +258,7 @@ func TestDeletionOnFullDockerDisk(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			root, err := os.MkdirTemp("", "codehub-docker-")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { os.RemoveAll(root) })
-			resize := smallDisk(t, root, tc.disk)
+			root, resize := newSmallDisk(t, tc.disk)
 			e := dockertest.Start(t, dockertest.Options{Root: root, Image: env.testImage, Cleanup: cleanup})
 			s := start(t, "DOCKER_HOST="+e.Host, "CODEHUB_DELETE_GRACE=0s", "CODEHUB_COORDINATOR_IDLE_INTERVAL=1s")
 			running := s.create(api.CreateWorkspace{Name: "running"})

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/moby/moby/client"
 
 	"codehub/api"
@@ -99,17 +98,8 @@ func TestOutsidersAreRefused(t *testing.T) {
 func testOutsidersAreRefused(t *testing.T, m mode) {
 	dsn := pgtest.New(t, nil)
 	s := startMode(t, m, "CODEHUB_DATABASE_URL="+dsn, "CODEHUB_DELETE_GRACE=0s")
-	db, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close(t.Context())
-	for _, name := range []string{"eve", "former"} {
-		if _, err := db.Exec(t.Context(), `INSERT INTO users (id, username, username_key, password_hash)
-			SELECT gen_random_uuid(), $1, $1, password_hash FROM users WHERE username = 'admin'`, name); err != nil {
-			t.Fatal(err)
-		}
-	}
+	addUser(t, dsn, "eve")
+	addUser(t, dsn, "former")
 	id := s.create(api.CreateWorkspace{Name: "mine"})
 	s.awaitPhase(id, "RUNNING")
 
@@ -118,9 +108,7 @@ func testOutsidersAreRefused(t *testing.T, m mode) {
 	if resp, _ := s.ask("GET", "/api/v1/session", "", "Cookie", disabled); resp.StatusCode != 200 {
 		t.Fatalf("the session of a user before being disabled: %d", resp.StatusCode)
 	}
-	if _, err := db.Exec(t.Context(), `UPDATE users SET disabled = true WHERE username = 'former'`); err != nil {
-		t.Fatal(err)
-	}
+	execute(t, dsn, `UPDATE users SET disabled = true WHERE username = 'former'`)
 	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		if resp, _ := s.ask("GET", "/api/v1/session", "", "Cookie", disabled); resp.StatusCode == 401 {
 			break
