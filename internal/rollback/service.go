@@ -104,6 +104,9 @@ func (s *Service) ApplyRestore(ctx context.Context, caller workspace.Caller, in 
 	if err := s.cfg.Store.ApplyRollback(ctx, caller, changes); err != nil {
 		return out, err
 	}
+	s.mu.Lock()
+	s.found, s.surveyed = nil, time.Time{} // of the plan, which is carried out
+	s.mu.Unlock()
 	for _, step := range steps {
 		if step.Action == Keep {
 			out.Unchanged++
