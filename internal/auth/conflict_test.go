@@ -82,8 +82,7 @@ func TestRefuseConflicts(t *testing.T) {
 	}
 }
 
-// Whatever other cookies a request has, it is never authenticated with one of them while
-// the honest cookie is there.
+// A request that has the honest cookie is never authenticated with another one.
 func FuzzSessionCookie(f *testing.F) {
 	const honest = "abcdefghijklmnopqrstuvwxyz0123456789-_ABCDE"
 	for _, s := range []string{"", plainCookie + "=x", plainCookie + "=", plainCookie + `="` + honest + `"`, "a=b; " + plainCookie + "=x\xff", ";;==;", `q="; ` + plainCookie + "=x", strings.Repeat(plainCookie+"=x;", 9)} {

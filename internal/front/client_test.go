@@ -161,8 +161,8 @@ func TestAddressWithoutProxies(t *testing.T) {
 	}
 }
 
-// Whatever a client writes into X-Forwarded-For, the proxy in front of codehub appends
-// the client's real address, and that is what counts.
+// The client's address is the one that the proxy in front of codehub appends to
+// X-Forwarded-For. What the client itself writes there has no effect.
 func FuzzForwardedFor(f *testing.F) {
 	for _, seed := range []string{"", "1.2.3.4", "1.2.3.4, 127.0.0.2", "[::1]:80,", "unknown", ",,", "::ffff:127.0.0.2", "fe80::1%a,b", "127.0.0.2:99999", "\x00", "127.0.0.2,\t"} {
 		f.Add(seed, seed, seed, false)

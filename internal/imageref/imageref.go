@@ -42,8 +42,8 @@ func Same(a, b string) bool {
 }
 
 // BuiltHere reports whether s is a name that codehub gives the images that it
-// builds on a machine. They are in no registry: what a public one has under such a
-// name is from somebody else.
+// builds on a machine. They are in no registry, so an image with such a name in a
+// public one is not codehub's.
 func BuiltHere(s string) bool {
 	ref, err := reference.ParseNormalizedNamed(s)
 	return err == nil && strings.HasPrefix(ref.Name(), "docker.io/codehub/")

@@ -88,7 +88,7 @@ var routes = []string{
 	"OPTIONS /api/v1/events", "BREW /healthz", "GET /dashboard/events", "DELETE /api/v1/tokens/x",
 }
 
-// No request holds its connection, whatever the client withholds.
+// The server ends a request of which the client sends only a part.
 func TestStalledRequestsEnd(t *testing.T) {
 	t.Parallel()
 	s := serving(t, "", "CODEHUB_REQUEST_TIMEOUT=2s", "CODEHUB_IDLE_TIMEOUT=2s")

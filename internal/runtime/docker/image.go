@@ -44,9 +44,8 @@ func (r *Runtime) pulled(ctx context.Context, image string) error {
 	return wrapError(ctx, "inspect image", err)
 }
 
-// notPulled says why an image is never pulled; empty: it may be. Nobody chose the
-// default image for one workspace: without a digest, the owner of its name in a
-// registry would decide what all users run.
+// notPulled returns the reason why an image must not be pulled, or "". All users run the
+// default image: without a digest, the owner of its name in a registry could replace it.
 func (r *Runtime) notPulled(image string) string {
 	switch {
 	case imageref.Pinned(image):

@@ -180,8 +180,8 @@ func TestPullProgress(t *testing.T) {
 	}
 }
 
-// The registry has an image under the name of the default image, as anybody could
-// put it there.
+// A missing default image without a digest is not pulled, although the registry has an
+// image of that name.
 func TestMissingDefaultImageIsNotPulled(t *testing.T) {
 	t.Parallel()
 	other := newRuntime(t, nil) // with another default image
