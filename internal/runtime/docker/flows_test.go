@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	goruntime "runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"github.com/google/nftables"
-	"golang.org/x/sys/unix"
 
 	"codehub/internal/runtime"
 )
@@ -25,21 +23,7 @@ func echoIn(t *testing.T, namespace string) {
 	t.Helper()
 	var conn net.PacketConn
 	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		goruntime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		var fd int
-		if fd, err = unix.Open("/var/run/netns/"+namespace, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-			return
-		}
-		defer unix.Close(fd)
-		if err = unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-			return
-		}
-		conn, err = net.ListenPacket("udp4", ":7")
-	}()
-	<-done
+	inNamespace(t, namespace, func() { conn, err = net.ListenPacket("udp4", ":7") })
 	if err != nil {
 		t.Fatal(err)
 	}

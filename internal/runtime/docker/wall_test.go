@@ -131,6 +131,33 @@ func ip(t *testing.T, args ...string) {
 	}
 }
 
+// inNamespace runs f in a network namespace, or in the test's own for "".
+func inNamespace(t *testing.T, namespace string, f func()) {
+	t.Helper()
+	if namespace == "" {
+		f()
+		return
+	}
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		goruntime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		var fd int
+		if fd, err = unix.Open("/var/run/netns/"+namespace, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			return
+		}
+		defer unix.Close(fd)
+		if err = unix.Setns(fd, unix.CLONE_NEWNET); err == nil {
+			f()
+		}
+	}()
+	<-done
+	if err != nil {
+		t.Fatalf("enter namespace %q: %v", namespace, err)
+	}
+}
+
 // listenIn listens in a network namespace, or in the test's own for "", and returns
 // the port. It accepts connections and closes them.
 func listenIn(t *testing.T, namespace, addr string) string {
@@ -143,23 +170,7 @@ func acceptIn(t *testing.T, namespace, addr string, accepted func(net.Conn)) str
 	t.Helper()
 	var l net.Listener
 	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if namespace != "" {
-			goruntime.LockOSThread() // never unlocked: the thread ends with the goroutine
-			var fd int
-			if fd, err = unix.Open("/var/run/netns/"+namespace, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-				return
-			}
-			defer unix.Close(fd)
-			if err = unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-				return
-			}
-		}
-		l, err = net.Listen("tcp4", addr)
-	}()
-	<-done
+	inNamespace(t, namespace, func() { l, err = net.Listen("tcp4", addr) })
 	if err != nil {
 		t.Fatalf("listen on %s in namespace %q: %v", addr, namespace, err)
 	}
