@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"codehub/api"
+	"codehub/internal/harness"
 )
 
 // runHomeContainer runs a command in a container that mounts a workspace's home
@@ -137,7 +138,7 @@ func TestWrittenAfterPackingIsNotLost(t *testing.T) {
 				f.setDesired(id, "ARCHIVED")
 				f.awaitHeld(point)
 				writer := "writer-" + id
-				remove := f.runHomeContainer(id, writer, "echo came > /h/work/late && exec tail -f /dev/null", false)
+				remove := f.runLateWriter(id, writer, "came\n")
 				f.disarm()
 				f.awaitInUse(id, writer)
 				remove()
@@ -156,7 +157,7 @@ func TestWrittenAfterPackingIsNotLost(t *testing.T) {
 			f.arm(point, "hold")
 			f.setDesired(id, "ARCHIVED")
 			f.awaitHeld(point)
-			remove := f.runHomeContainer(id, writer, "echo came late > /h/work/late && exec tail -f /dev/null", false)
+			remove := f.runLateWriter(id, writer, "came late\n")
 			f.disarm()
 			f.awaitInUse(id, writer)
 			remove()
@@ -170,6 +171,20 @@ func TestWrittenAfterPackingIsNotLost(t *testing.T) {
 			}
 		})
 	}
+}
+
+// runLateWriter runs a container that writes the late file and keeps the home in
+// use. It returns once the file is written: Docker reports a container as started
+// before its command has run.
+func (f *failpointServer) runLateWriter(id, name, content string) (remove func()) {
+	f.Helper()
+	command := fmt.Sprintf("printf %q > /h/work/late && exec tail -f /dev/null", content)
+	remove = f.runHomeContainer(id, name, command, false)
+	harness.Eventually(f.TB, "the late file of "+name, func() bool {
+		got, err := os.ReadFile(filepath.Join(f.homeFolder(id), "work", "late"))
+		return err == nil && string(got) == content
+	})
+	return remove
 }
 
 // expectLateFile checks the content of the file that was written after packing.
