@@ -77,7 +77,7 @@ else
 endif
 
 bench: ## runs the benchmarks and prints one line for each figure
-	@scripts/setup.sh test
+	@scripts/setup.sh bench
 	@$(MAKE) --no-print-directory build
 	@scripts/with-docker.sh $(MAKE) --no-print-directory images-now
 	@scripts/with-docker.sh go run ./bench

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
@@ -16,6 +18,7 @@ import (
 type bareDocker struct {
 	api     *client.Client
 	label   string
+	network string // of its containers; empty: Docker's default network
 	volumes []string
 	cleanup time.Duration // time of the last removal, which is not part of the start
 }
@@ -32,6 +35,38 @@ func (b *bareDocker) close() {
 	for _, v := range b.volumes {
 		_, _ = b.api.VolumeRemove(context.Background(), v, client.VolumeRemoveOptions{})
 	}
+}
+
+// onNetwork returns a rival whose containers are on a network of their own, without
+// traffic between them, like codehub's workspaces. Docker runs a DNS server and sets
+// up packet filters for each container on such a network. remove ends the network.
+func (b *bareDocker) onNetwork(ctx context.Context) (isolated *bareDocker, remove func(), err error) {
+	network, err := b.api.NetworkCreate(ctx, b.label, client.NetworkCreateOptions{
+		Driver: "bridge", Options: map[string]string{"com.docker.network.bridge.enable_icc": "false"}, Labels: map[string]string{b.label: ""},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	remove = func() { _, _ = b.api.NetworkRemove(context.Background(), network.ID, client.NetworkRemoveOptions{}) }
+	return &bareDocker{api: b.api, label: b.label, network: b.label}, remove, nil
+}
+
+// startAll starts a container for each volume in parallel, and returns the time until
+// all of them answer. It then removes the containers.
+func (b *bareDocker) startAll(ctx context.Context, image string, volumes []string) (time.Duration, error) {
+	begun := time.Now()
+	errs := make([]error, len(volumes))
+	containers := make([]string, len(volumes))
+	var g sync.WaitGroup
+	for i, v := range volumes {
+		g.Go(func() { containers[i], errs[i] = b.up(ctx, image, v) })
+	}
+	g.Wait()
+	took := time.Since(begun)
+	for _, id := range containers {
+		b.down(id)
+	}
+	return took, errors.Join(errs...)
 }
 
 // volume creates a volume. With an image, it fills the volume by a first start.
@@ -65,7 +100,8 @@ func (b *bareDocker) up(ctx context.Context, image, volume string) (string, erro
 	made, err := b.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 		Config: &container.Config{Image: image, Labels: map[string]string{b.label: ""}, Healthcheck: &container.HealthConfig{Test: []string{"NONE"}}},
 		HostConfig: &container.HostConfig{
-			Mounts: []mount.Mount{{Type: mount.TypeVolume, Source: volume, Target: "/home/coder"}},
+			NetworkMode: container.NetworkMode(b.network),
+			Mounts:      []mount.Mount{{Type: mount.TypeVolume, Source: volume, Target: "/home/coder"}},
 		},
 	})
 	if err != nil {

@@ -30,7 +30,7 @@ type apiClient struct {
 }
 
 func login(ctx context.Context, url string) (*apiClient, error) {
-	c, _, err := client.Login(ctx, url, api.Login{Username: "admin", Password: proc.AdminPassword})
+	c, _, err := client.Login(ctx, url, api.Login{Username: "admin", Password: proc.AdminPassword}, client.WithHTTPClient(&http.Client{Transport: bareClient}))
 	if err != nil {
 		return nil, err
 	}

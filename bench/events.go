@@ -64,7 +64,7 @@ func eventsOf(ctx context.Context, binary string, users int) (err error) {
 			err = fmt.Errorf("%w\n%s", err, lastLines(server.Log(), 30))
 		}
 	}()
-	streams, err := openStreams(ctx, server.URL, all)
+	streams, err := openStreams(ctx, server.URL, "/api/v1/events", all)
 	if err != nil {
 		return err
 	}
@@ -135,18 +135,30 @@ func percentile(d []time.Duration, p int) time.Duration {
 
 // descriptors raises the limit of file descriptors for the streams.
 func descriptors(users int) error {
+	need := uint64(users + 500)
+	limit, err := raiseDescriptors(need)
+	if err == nil && limit < need {
+		err = fmt.Errorf("%d file descriptors are needed and %d are allowed: raise the limit (ulimit -Hn)", need, limit)
+	}
+	return err
+}
+
+// raiseDescriptors raises the limit of file descriptors to n, or as far as the system allows,
+// for this process and those that it starts, and returns the limit. Root may raise the hard
+// limit as well.
+func raiseDescriptors(n uint64) (uint64, error) {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
-		return err
+		return 0, err
 	}
-	if need := uint64(users + 500); l.Cur < need {
-		l.Cur = min(max(need, l.Cur), l.Max)
-		if l.Max < need {
-			return fmt.Errorf("%d file descriptors are needed and %d are allowed: raise the limit (ulimit -Hn)", need, l.Max)
-		}
-		return unix.Setrlimit(unix.RLIMIT_NOFILE, &l)
+	if l.Cur >= n {
+		return l.Cur, nil
 	}
-	return nil
+	if l.Max < n && unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: n}) == nil {
+		return n, nil
+	}
+	l.Cur = min(n, l.Max)
+	return l.Cur, unix.Setrlimit(unix.RLIMIT_NOFILE, &l)
 }
 
 // serve starts a server on the database.

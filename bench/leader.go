@@ -49,8 +49,8 @@ func leaderFailover(ctx context.Context, _ int) error {
 		begin, end func(context.Context, *benchServer) error
 	}{
 		{"killed", 5 * time.Second, func(_ context.Context, c *benchServer) error { c.Kill(); return nil }, func(ctx context.Context, c *benchServer) error { return c.start(ctx) }},
-		{"suspended", 20 * time.Second, sendSignal(syscall.SIGSTOP), sendSignal(syscall.SIGCONT)},
-		{"cut off", 20 * time.Second,
+		{"suspended", 10 * time.Second, sendSignal(syscall.SIGSTOP), sendSignal(syscall.SIGCONT)},
+		{"cut off", 10 * time.Second,
 			func(_ context.Context, c *benchServer) error { c.wire.Cut(); return nil },
 			func(_ context.Context, c *benchServer) error { c.wire.Mend(); return nil }},
 	} {
@@ -104,7 +104,7 @@ func sendSignal(sig syscall.Signal) func(context.Context, *benchServer) error {
 	return func(_ context.Context, c *benchServer) error { return syscall.Kill(c.Pid(), sig) }
 }
 
-var joined = regexp.MustCompile(`joined the servers of this database.* replica=([0-9a-f-]{36})`)
+var joined = regexp.MustCompile(`server registered.* replica=([0-9a-f-]{36})`)
 
 // replica returns the id of the running process.
 func (c *benchServer) replica() string {

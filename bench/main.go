@@ -28,19 +28,8 @@ func main() {
 	}
 }
 
-// bench has the servers and options for the figures of a running server.
-type bench struct {
-	server *proc.Server
-	api    *apiClient
-	bare   *bareDocker
-	image  string // the workspace image
-	small  string // the test image
-	n      int
-	idle   time.Duration
-}
-
 func run() error {
-	only := flag.String("only", "wake,create,starts,idle,job,small,mixed,tick,leader,ttl,full,events,activity", "figures to measure")
+	only := flag.String("only", "wake,create,starts,idle,proxy,transfer,websocket,idlesockets,abandoned,routes,https,typing,page,job,small,mixed,tick,leader,ttl,full,events,streams,activity", "figures to measure")
 	n := flag.Int("n", 10, "number of runs for each median")
 	idle := flag.Duration("idle", 5*time.Minute, "duration for which the idle server is measured")
 	flag.Parse()
@@ -87,7 +76,8 @@ func run() error {
 }
 
 var serverFigures = map[string]func(*bench, context.Context) error{
-	"wake": (*bench).wake, "create": (*bench).create, "starts": (*bench).starts, "idle": (*bench).idleServer,
+	"wake": (*bench).wake, "create": (*bench).create, "starts": (*bench).starts, "idle": (*bench).idleServer, "proxy": (*bench).proxy,
+	"transfer": (*bench).transfer, "websocket": (*bench).webSocket, "idlesockets": (*bench).idleWebSockets, "abandoned": (*bench).abandonedWebSockets, "routes": (*bench).routes, "https": (*bench).https, "typing": (*bench).typing, "page": (*bench).page,
 }
 
 var archiveFigures = map[string]func(*storage, context.Context) error{
@@ -96,7 +86,7 @@ var archiveFigures = map[string]func(*storage, context.Context) error{
 
 // databaseFigures need no Docker.
 var databaseFigures = map[string]func(ctx context.Context, n int) error{
-	"tick": tick, "leader": leaderFailover, "ttl": ttlStatements, "events": events, "activity": activityCost,
+	"tick": tick, "leader": leaderFailover, "ttl": ttlStatements, "events": events, "streams": streamMemory, "activity": activityCost,
 }
 
 func measureArchives(ctx context.Context, binary string, n int, names []string) error {
@@ -120,49 +110,22 @@ func measureServer(ctx context.Context, binary string, n int, idle time.Duration
 	if len(names) == 0 {
 		return nil
 	}
-	dir, err := os.MkdirTemp("", "codehub-bench-")
+	descriptors, err := raiseDescriptors(3 * mostIdleSockets)
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil { // the database runs as a different user
-		return err
-	}
-	server, err := proc.New(proc.Options{Binary: binary, DataDir: filepath.Join(dir, "data"), Env: []string{
-		"MAX_RUNNING_PER_USER=0", "MAX_RUNNING_GLOBAL=0", "CODEHUB_MAX_WORKSPACES_PER_USER=0", "CODEHUB_DELETE_GRACE=0s", "CODEHUB_LOG_LEVEL=info"}})
-	if err != nil {
-		return err
-	}
-	sctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	if err := server.Start(sctx); err != nil {
-		server.Close()
-		return err
-	}
-	bare, err := newBareDocker()
-	if err != nil {
-		server.Close()
-		return err
-	}
-	defer func() {
-		bare.close()
-		server.Close()
-		if err := proc.Sweep(context.WithoutCancel(ctx), bare.api, server.Installation()); err != nil {
-			fmt.Fprintln(os.Stderr, "bench: clean up in Docker:", err)
-		}
-		bare.api.Close()
-	}()
-	api, err := login(ctx, server.URL)
-	if err != nil {
-		return err
-	}
-	defer api.removeAll()
-	b := &bench{server: server, api: api, bare: bare, n: n, idle: idle,
+	b, err := (&bench{
+		binary: binary, n: n, idle: idle, sockets: idleSockets(descriptors),
 		small: env("CODEHUB_TEST_IMAGE", "codehub/testserver:latest"),
-		image: env("CODEHUB_TEST_WORKSPACE_IMAGE", "codehub/workspace:latest")}
+		image: env("CODEHUB_TEST_WORKSPACE_IMAGE", "codehub/workspace:latest"),
+	}).serve(ctx, proc.Options{})
+	if err != nil {
+		return err
+	}
+	defer b.close()
 	for _, name := range names {
 		if err := serverFigures[name](b, ctx); err != nil {
-			return fmt.Errorf("%s: %w\n%s", name, err, lastLines(server.Log(), 30))
+			return fmt.Errorf("%s: %w\n%s", name, err, lastLines(b.server.Log(), 30))
 		}
 	}
 	return nil

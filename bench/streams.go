@@ -66,7 +66,7 @@ type eventStreams struct {
 	group sync.WaitGroup
 	err   atomic.Pointer[error]
 
-	ready sync.WaitGroup // waits for the first heartbeat of each stream
+	ready sync.WaitGroup // waits until each stream has sent what there is
 
 	current atomic.Pointer[round]
 	rounds  int
@@ -81,9 +81,9 @@ type round struct {
 	done     chan struct{} // closed when all events have arrived
 }
 
-// openStreams opens a stream for each user and waits until all have sent their
-// first heartbeat.
-func openStreams(ctx context.Context, server string, users []benchUser) (*eventStreams, error) {
+// openStreams opens a stream of path for each user and waits until all have sent
+// what there is.
+func openStreams(ctx context.Context, server, path string, users []benchUser) (*eventStreams, error) {
 	u, err := url.Parse(server)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func openStreams(ctx context.Context, server string, users []benchUser) (*eventS
 	var g errgroup.Group
 	g.SetLimit(16)
 	for i, p := range users {
-		g.Go(func() error { return e.open(i, p, "127.0.0.1:"+u.Port(), u.Host) })
+		g.Go(func() error { return e.open(i, p, "127.0.0.1:"+u.Port(), u.Host, path) })
 	}
 	if err := g.Wait(); err != nil {
 		e.close()
@@ -104,7 +104,7 @@ func openStreams(ctx context.Context, server string, users []benchUser) (*eventS
 	select {
 	case <-ready:
 	case <-time.After(time.Minute):
-		err = errors.New("some streams have sent no heartbeat")
+		err = errors.New("some streams have not sent what there is")
 		if f := e.err.Load(); f != nil {
 			err = *f
 		}
@@ -118,13 +118,13 @@ func openStreams(ctx context.Context, server string, users []benchUser) (*eventS
 	return e, nil
 }
 
-func (e *eventStreams) open(i int, p benchUser, address, host string) error {
+func (e *eventStreams) open(i int, p benchUser, address, host, path string) error {
 	c, err := net.Dial("tcp", address)
 	if err != nil {
 		return err
 	}
 	e.conns[i] = c
-	if _, err := fmt.Fprintf(c, "GET /api/v1/events HTTP/1.1\r\nHost: %s\r\nCookie: codehub_session=%s\r\n\r\n", host, p.session); err != nil {
+	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: %s\r\nCookie: codehub_session=%s\r\n\r\n", path, host, p.session); err != nil {
 		return err
 	}
 	in := bufio.NewReaderSize(c, 4096)
@@ -154,7 +154,7 @@ func (e *eventStreams) read(i int, resp *http.Response) error {
 		if err != nil {
 			return fmt.Errorf("stream %d: %w", i, err)
 		}
-		if bytes.Equal(line, []byte("event: heartbeat\n")) {
+		if bytes.Equal(line, []byte("event: heartbeat\n")) || bytes.Equal(line, []byte("event: update\n")) {
 			ready()
 		} else if bytes.HasPrefix(line, []byte("data: ")) {
 			e.record(i, line, at)

@@ -7,6 +7,7 @@
 #	setup.sh image           and Docker, and what the images are built with
 #	setup.sh run             and PostgreSQL
 #	setup.sh test            and what the tests use
+#	setup.sh bench           and the load of the benchmarks
 set -euo pipefail
 cd "$(dirname "$0")"
 source messages.sh
@@ -89,6 +90,11 @@ need_test_tools() {
 	need 'has ip' iproute2 "networks of the tests' own"
 }
 
+need_load_tools() {
+	need 'has wrk' wrk "sends requests to the proxy"
+	need 'has h2load' nghttp2-client "sends them by HTTP/2"
+}
+
 install_packages() {
 	[ ${#packages[@]} -gt 0 ] || return 0
 	echo "setup: missing on this machine:"
@@ -143,10 +149,11 @@ lint) need 'has shellcheck' shellcheck "checks the shell scripts" ;;
 image) need_docker && need_image_tools ;;
 run) need_docker && need_image_tools && need_postgres ;;
 test) need_docker && need_image_tools && need_postgres && need_test_tools ;;
-*) die "usage: setup.sh build|lint|check|image|run|test" ;;
+bench) need_docker && need_image_tools && need_postgres && need_test_tools && need_load_tools ;;
+*) die "usage: setup.sh build|lint|check|image|run|test|bench" ;;
 esac
 check_go
 install_packages
 case $1 in
-image | run | test) ./start-docker.sh ;;
+image | run | test | bench) ./start-docker.sh ;;
 esac

@@ -41,6 +41,8 @@ func newHandler(secret, home string, exit func(code int)) http.Handler {
 	guarded.HandleFunc("PUT /file", s.writeFile)
 	guarded.HandleFunc("DELETE /file", s.deleteFile)
 	guarded.HandleFunc("GET /stat", s.stat)
+	guarded.HandleFunc("GET /bytes", s.sendBytes)
+	guarded.HandleFunc("PUT /bytes", s.takeBytes)
 	guarded.HandleFunc("GET /probe", s.probe)
 	guarded.HandleFunc("/exit", s.endProcess)
 

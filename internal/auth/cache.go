@@ -15,10 +15,12 @@ const (
 // cache remembers the users of sessions and tokens. It does not remember invalid
 // credentials, of which there is no limited number.
 type cache struct {
-	mu  sync.RWMutex
 	max int
+	by  sync.Map // of cached by secretHash; written with mu locked
+
+	mu  sync.Mutex
 	gen uint64
-	by  map[secretHash]cached
+	n   int // entries of by
 }
 
 type cached struct {
@@ -26,18 +28,21 @@ type cached struct {
 	until time.Time
 }
 
-func newCache(max int) *cache { return &cache{max: max, by: map[secretHash]cached{}} }
+func newCache(max int) *cache { return &cache{max: max} }
 
+// get takes no lock.
 func (c *cache) get(h secretHash, now time.Time) (Identity, bool) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	e, ok := c.by[h]
-	return e.id, ok && now.Before(e.until)
+	v, ok := c.by.Load(h)
+	if !ok {
+		return Identity{}, false
+	}
+	e := v.(cached)
+	return e.id, now.Before(e.until)
 }
 
 func (c *cache) generation() uint64 {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return c.gen
 }
 
@@ -52,36 +57,35 @@ func (c *cache) put(h secretHash, id Identity, now time.Time, seen uint64) {
 	if c.gen != seen {
 		return
 	}
-	if len(c.by) >= c.max {
+	if c.n >= c.max {
 		c.evict(now)
 	}
-	c.by[h] = cached{id: id, until: until}
+	if _, replaced := c.by.Swap(h, cached{id: id, until: until}); !replaced {
+		c.n++
+	}
 }
 
 // evict removes the expired entries, or else an eighth of all.
 func (c *cache) evict(now time.Time) {
-	for h, e := range c.by {
-		if !now.Before(e.until) {
-			delete(c.by, h)
+	c.remove(func(_ secretHash, e cached) bool { return !now.Before(e.until) })
+	c.remove(func(secretHash, cached) bool { return c.n >= c.max-c.max/8 })
+}
+
+func (c *cache) remove(match func(secretHash, cached) bool) {
+	c.by.Range(func(k, v any) bool {
+		if match(k.(secretHash), v.(cached)) {
+			c.by.Delete(k)
+			c.n--
 		}
-	}
-	for h := range c.by {
-		if len(c.by) < c.max-c.max/8 {
-			return
-		}
-		delete(c.by, h)
-	}
+		return true
+	})
 }
 
 func (c *cache) drop(match func(secretHash, Identity) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.gen++
-	for h, e := range c.by {
-		if match(h, e.id) {
-			delete(c.by, h)
-		}
-	}
+	c.remove(func(h secretHash, e cached) bool { return match(h, e.id) })
 }
 
 // Invalidate handles the event auth_changed. It drops a session or token (hex, as

@@ -39,7 +39,7 @@ func sessionCookie(cookies []*http.Cookie, name string) (string, error) {
 // token in its own header uses no cookie.
 func RefuseConflicts(refuse func(w http.ResponseWriter, r *http.Request, err error), next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if len(r.Header.Values(api.TokenHeader)) > 0 || len(r.Header.Values("Cookie")) == 0 {
+		if len(r.Header.Values(api.TokenHeader)) > 0 || !maybeConflicting(r.Header["Cookie"]) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -57,6 +57,21 @@ func RefuseConflicts(refuse func(w http.ResponseWriter, r *http.Request, err err
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// maybeConflicting reports whether a name of the session cookies occurs twice. Most
+// requests are not parsed any further.
+func maybeConflicting(lines []string) bool {
+	for _, name := range CookieNames() {
+		n := 0
+		for _, line := range lines {
+			n += strings.Count(line, name)
+		}
+		if n > 1 {
+			return true
+		}
+	}
+	return false
 }
 
 // maxExpired limits the path prefixes for which cookies are removed.

@@ -216,17 +216,27 @@ func TestInvalidationDuringLoad(t *testing.T) {
 	}
 }
 
+func entries(c *cache) int {
+	n := 0
+	c.by.Range(func(any, any) bool { n++; return true })
+	return n
+}
+
 func TestCacheIsLimited(t *testing.T) {
 	t.Parallel()
 	c, now := newCache(64), time.Now()
 	for i := range 1000 {
 		c.put(hashSecret(string(rune(i))), Identity{}, now, 0)
-		if len(c.by) > 64 {
-			t.Fatalf("%d are remembered", len(c.by))
+		if n := entries(c); n > 64 || n != c.n {
+			t.Fatalf("%d are remembered, counted %d", n, c.n)
 		}
 	}
-	if len(c.by) < 32 {
-		t.Errorf("only %d are remembered", len(c.by))
+	if n := entries(c); n < 32 {
+		t.Errorf("only %d are remembered", n)
+	}
+	c.drop(func(secretHash, Identity) bool { return true })
+	if n := entries(c); n != 0 || c.n != 0 {
+		t.Errorf("%d are remembered, counted %d", n, c.n)
 	}
 }
 

@@ -65,21 +65,52 @@ func newHub(r *rows) *Hub {
 	return New(Config{Load: r.load, Log: slog.New(slog.DiscardHandler)})
 }
 
-func subscribe(t *testing.T, h *Hub, user string) *Subscription {
+// subscriber is a subscription that waits for events.
+type subscriber struct {
+	*Subscription
+	woken chan struct{}
+}
+
+func newSubscriber(ctx context.Context, t *testing.T, h *Hub, user string) *subscriber {
 	t.Helper()
-	s, err := h.Subscribe(t.Context(), user)
+	r := &subscriber{woken: make(chan struct{}, 1)}
+	var err error
+	r.Subscription, err = h.Subscribe(ctx, user, func() {
+		select {
+		case r.woken <- struct{}{}:
+		default:
+		}
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Close)
-	return s
+	t.Cleanup(r.Close)
+	return r
+}
+
+func (s *subscriber) wait(ctx context.Context) (Event, error) {
+	for {
+		if ev, ok, err := s.Next(ctx); ok || err != nil {
+			return ev, err
+		}
+		select {
+		case <-s.woken:
+		case <-ctx.Done():
+			return Event{}, ctx.Err()
+		}
+	}
+}
+
+func subscribe(t *testing.T, h *Hub, user string) *subscriber {
+	t.Helper()
+	return newSubscriber(t.Context(), t, h, user)
 }
 
 // read reads n events, as "resync", "id=name" or "id gone".
-func read(t *testing.T, s *Subscription, n int) (got []string) {
+func read(t *testing.T, s *subscriber, n int) (got []string) {
 	t.Helper()
 	for range n {
-		ev, err := s.Next(t.Context())
+		ev, err := s.wait(t.Context())
 		switch {
 		case err != nil:
 			t.Fatalf("after %v: %v", got, err)
@@ -94,7 +125,7 @@ func read(t *testing.T, s *Subscription, n int) (got []string) {
 	return got
 }
 
-func wantEvents(t *testing.T, s *Subscription, want ...string) {
+func wantEvents(t *testing.T, s *subscriber, want ...string) {
 	t.Helper()
 	if d := cmp.Diff(want, read(t, s, len(want))); d != "" {
 		t.Errorf("events: %s", d)
@@ -175,7 +206,7 @@ func TestOrderUnderLoad(t *testing.T) {
 				last[id], done[id] = name, name == fmt.Sprintf("%06d", changes)
 			}
 			for len(done) < workspaces || slices.Contains(slices.Collect(maps.Values(done)), false) {
-				ev, err := s.Next(t.Context())
+				ev, err := s.wait(t.Context())
 				switch {
 				case err != nil:
 					t.Error(err)
@@ -254,11 +285,11 @@ func TestMemoryIsLimited(t *testing.T) {
 		}
 	}
 	wantEvents(t, s, "resync")
-	var subs []*Subscription
+	var subs []*subscriber
 	for len(subs) < MaxPerUser-1 {
 		subs = append(subs, subscribe(t, h, "ann"))
 	}
-	if _, err := h.Subscribe(t.Context(), "ann"); !errors.Is(err, ErrTooMany) {
+	if _, err := h.Subscribe(t.Context(), "ann", func() {}); !errors.Is(err, ErrTooMany) {
 		t.Errorf("one more subscription: %v", err)
 	}
 	subs[0].Close()
@@ -279,7 +310,7 @@ func TestSlowSubscriberEnds(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		}
 		h.Notify("ann", "a")
-		if _, err := slow.Next(t.Context()); !errors.Is(err, ErrTooSlow) {
+		if _, err := slow.wait(t.Context()); !errors.Is(err, ErrTooSlow) {
 			t.Errorf("slow: %v", err)
 		}
 		read(t, quick, 1)
@@ -306,7 +337,7 @@ func TestDatabaseOutage(t *testing.T) {
 		h.Notify("ann", "a")
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if _, err := s.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := s.wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("meanwhile: %v", err)
 		}
 		if r.loads < 5 || r.loads > 12 {
@@ -324,14 +355,11 @@ func TestClose(t *testing.T) {
 	t.Parallel()
 	h := newHub(&rows{})
 	ctx, cancel := context.WithCancel(t.Context())
-	s, err := h.Subscribe(ctx, "ann")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newSubscriber(ctx, t, h, "ann")
 	read(t, s, 1)
 	done := make(chan error)
 	go func() {
-		_, err := s.Next(t.Context())
+		_, err := s.wait(t.Context())
 		done <- err
 	}()
 	cancel()

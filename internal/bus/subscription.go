@@ -46,23 +46,23 @@ const retryLoad = time.Second
 type Subscription struct {
 	hub    *Hub
 	user   string
+	wake   func()
 	detach func() bool // from its context
 
-	ready chan struct{} // capacity 1: an event can be read
-	done  chan struct{}
-
 	mu    sync.Mutex
-	err   error // why done is closed
+	err   error // why it has ended
 	all   bool
 	order []workspace.ID // dirty, oldest first, without duplicates
 	dirty map[workspace.ID]struct{}
 	since time.Time // the reader's last call, while events are unread
+	retry time.Time // no events before, because a read has failed
 }
 
-// Subscribe starts collecting a user's changes. The caller reads them with Next and
-// must call Close; the subscription also closes when ctx ends.
-func (h *Hub) Subscribe(ctx context.Context, user string) (*Subscription, error) {
-	s := &Subscription{hub: h, user: user, ready: make(chan struct{}, 1), done: make(chan struct{}), dirty: map[workspace.ID]struct{}{}}
+// Subscribe starts collecting a user's changes. wake is called whenever Next may have
+// an event or the subscription has ended; it must neither block nor call the Hub. The
+// caller must call Close; the subscription also closes when ctx ends.
+func (h *Hub) Subscribe(ctx context.Context, user string, wake func()) (*Subscription, error) {
+	s := &Subscription{hub: h, user: user, wake: wake}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.subs[user]) >= MaxPerUser {
@@ -93,8 +93,8 @@ func (s *Subscription) end(why error) {
 	}
 	s.err = why
 	s.order, s.dirty, s.all = nil, nil, false
-	close(s.done)
 	s.detach()
+	s.wake()
 	subs := s.hub.subs[s.user]
 	delete(subs, s)
 	if len(subs) == 0 {
@@ -102,53 +102,39 @@ func (s *Subscription) end(why error) {
 	}
 }
 
-// Next waits for the next event. The events of a workspace are delivered in order,
-// and unread ones are merged into its current state. While the database is not
-// responding, Next waits. It returns ErrTooSlow, ErrClosed or ctx's error.
-func (s *Subscription) Next(ctx context.Context) (Event, error) {
-	for {
-		ev, ok, err := s.take()
-		switch {
-		case err != nil:
-			return Event{}, err
-		case ok && ev.Kind == Resync:
-			return ev, nil
-		case ok:
-			w, err := s.hub.cfg.Load(ctx, s.user, ev.ID)
-			switch code := workspace.CodeOf(err); {
-			case err == nil:
-				return Event{Kind: Updated, ID: ev.ID, Workspace: w}, nil
-			case code == workspace.CodeNotFound || code == workspace.CodeForbidden:
-				return Event{Kind: Gone, ID: ev.ID}, nil
-			}
-			s.putBack(ev.ID)
-			if ctx.Err() == nil {
-				s.hub.cfg.Log.WarnContext(ctx, "read changed workspace failed", "workspace", ev.ID, "err", err)
-			}
-			if err := s.pause(ctx, retryLoad); err != nil {
-				return Event{}, err
-			}
-		default:
-			select {
-			case <-s.ready:
-			case <-s.done:
-			case <-ctx.Done():
-				return Event{}, ctx.Err()
-			}
-		}
+// Next returns the next event, or ok false if there is none; it does not wait for one.
+// The events of a workspace are delivered in order, and unread ones are merged into its
+// current state. While the database is not responding there is no event; the reader is
+// woken to try again. Next returns ErrTooSlow, ErrClosed or ctx's error.
+func (s *Subscription) Next(ctx context.Context) (ev Event, ok bool, err error) {
+	if ev, ok, err = s.take(); err != nil || !ok || ev.Kind == Resync {
+		return ev, ok, err
 	}
+	w, err := s.hub.cfg.Load(ctx, s.user, ev.ID)
+	switch code := workspace.CodeOf(err); {
+	case err == nil:
+		return Event{Kind: Updated, ID: ev.ID, Workspace: w}, true, nil
+	case code == workspace.CodeNotFound || code == workspace.CodeForbidden:
+		return Event{Kind: Gone, ID: ev.ID}, true, nil
+	}
+	s.putBack(ev.ID)
+	if ctx.Err() != nil {
+		return Event{}, false, ctx.Err()
+	}
+	s.hub.cfg.Log.WarnContext(ctx, "read changed workspace failed", "workspace", ev.ID, "err", err)
+	return Event{}, false, nil
 }
 
-func (s *Subscription) pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-s.done:
-	case <-ctx.Done():
-		return ctx.Err()
+// Skip discards all unread events, and reports whether there were any. It returns
+// ErrTooSlow or ErrClosed.
+func (s *Subscription) Skip() (skipped bool, err error) {
+	for {
+		_, ok, err := s.take()
+		if err != nil || !ok {
+			return skipped, err
+		}
+		skipped = true
 	}
-	return nil
 }
 
 // take selects the next event before the workspace is read, so that later changes
@@ -159,19 +145,18 @@ func (s *Subscription) take() (ev Event, ok bool, err error) {
 	switch {
 	case s.err != nil:
 		return Event{}, false, s.err
+	case time.Now().Before(s.retry):
+		return Event{}, false, nil
 	case s.all:
-		s.all = false
-		s.order = s.order[:0]
-		clear(s.dirty)
+		s.all, s.order, s.dirty = false, nil, nil
 		s.since = time.Time{}
 		return Event{Kind: Resync}, true, nil
 	case len(s.order) > 0:
 		id := s.order[0]
 		s.order = s.order[1:]
 		delete(s.dirty, id)
-		s.since = time.Time{}
-		if len(s.order) > 0 {
-			s.since = time.Now()
+		if s.since = time.Now(); len(s.order) == 0 {
+			s.order, s.dirty, s.since = nil, nil, time.Time{}
 		}
 		return Event{Kind: Updated, ID: id}, true, nil
 	}
@@ -198,7 +183,7 @@ func (s *Subscription) markAll(now time.Time) {
 	if s.since.IsZero() {
 		s.since = now
 	}
-	s.signal()
+	s.wake()
 }
 
 // keepsUp reports whether the reader is within its time limit.
@@ -208,32 +193,39 @@ func (s *Subscription) keepsUp(now time.Time) bool {
 	return s.since.IsZero() || now.Sub(s.since) <= s.hub.cfg.UnreadTimeout
 }
 
-func (s *Subscription) putBack(id workspace.ID) { s.add(id, time.Now()) }
+// putBack keeps the event of a workspace that could not be read, until retryLoad later.
+func (s *Subscription) putBack(id workspace.ID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	s.retry = now.Add(retryLoad)
+	s.addLocked(id, now)
+	time.AfterFunc(retryLoad, s.wake)
+}
 
 func (s *Subscription) add(id workspace.ID, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.addLocked(id, now) {
+		s.wake()
+	}
+}
+
+func (s *Subscription) addLocked(id workspace.ID, now time.Time) (open bool) {
 	if s.err != nil {
-		return
+		return false
 	}
 	if _, ok := s.dirty[id]; !ok && !s.all {
+		if s.dirty == nil {
+			s.dirty = map[workspace.ID]struct{}{}
+		}
 		s.dirty[id] = struct{}{}
-		s.order = append(s.order, id)
-		if len(s.order) > maxDirty {
-			s.all = true
-			s.order = nil
-			clear(s.dirty)
+		if s.order = append(s.order, id); len(s.order) > maxDirty {
+			s.all, s.order, s.dirty = true, nil, nil
 		}
 	}
 	if s.since.IsZero() {
 		s.since = now
 	}
-	s.signal()
-}
-
-func (s *Subscription) signal() {
-	select {
-	case s.ready <- struct{}{}:
-	default:
-	}
+	return true
 }

@@ -57,7 +57,7 @@ func serveAPI(t testing.TB) apiServer {
 	log := slog.New(slog.DiscardHandler)
 	dir := t.TempDir()
 	srv := web.New(t, fixture.NewDatabase(t, postgres.Options{Log: log, Limits: postgres.Limits{PerUser: 2}}), log)
-	srv.Serve(httpapi.Outer(log, nil, httpapi.New(httpapi.Config{
+	srv.Serve(httpapi.Outer(log, nil, srv.Streams, httpapi.New(httpapi.Config{
 		Settings: service.Settings{
 			URL: srv.URL, DeleteGrace: time.Hour, Idle: service.Idle{StandbyTTL: 600, ArchiveTTL: 1800},
 			Defaults: service.Defaults{DefaultImage: "codehub/workspace:latest", StorageBackend: workspace.StorageDockerVolume},

@@ -56,7 +56,7 @@ type Auth interface {
 // Events announces changes of a user's workspaces (*bus.Hub). An event may be lost: streams
 // also refresh on a timer.
 type Events interface {
-	Subscribe(ctx context.Context, userID string) (*bus.Subscription, error)
+	Subscribe(ctx context.Context, userID string, wake func()) (*bus.Subscription, error)
 }
 
 // Archives is read access to the bucket. Errors wrap store.ErrNotFound or store.ErrUnavailable.

@@ -6,7 +6,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"hash/maphash"
 	"html/template"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -14,7 +16,7 @@ import (
 	"codehub/internal/accesslog"
 	"codehub/internal/bus"
 	"codehub/internal/dashboard/catalogue"
-	"codehub/internal/inbound"
+	"codehub/internal/eventstream"
 	"codehub/internal/workspace"
 )
 
@@ -51,8 +53,8 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 	d.secureHeaders(w.Header())
 	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	w.Header().Set("X-Accel-Buffering", "no") // for proxies that would hold events back
-	defer inbound.Stream(w, r)()
-	s := &stream{w: w, rc: http.NewResponseController(w)}
+	out := eventstream.New(w, r, writeWithin)
+	s := &stream{w: out}
 
 	who, err := d.Auth.Identify(r, false)
 	if err != nil {
@@ -62,55 +64,38 @@ func (d *Dashboard) events(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		// This is an event because a browser retries after any other response.
-		_ = s.event("logged-out", nil)
+		out.Run(func() (time.Time, error) { return time.Time{}, err }, func(error) { _ = s.event("logged-out", nil) })
 		return
 	}
 	accesslog.SetUser(r.Context(), who.Caller.UserID)
-	ctx, stop := d.Auth.Watch(r.Context(), who.Caller.Session)
-	defer stop()
-	sub, err := d.Events.Subscribe(ctx, who.Caller.UserID)
+	ctx, stop := d.Auth.Watch(out.Context(), who.Caller.Session)
+	sub, err := d.Events.Subscribe(ctx, who.Caller.UserID, out.Wake)
 	if err != nil {
+		stop()
+		out.Close()
 		http.Error(w, "", http.StatusServiceUnavailable)
 		return
 	}
-	defer sub.Close()
-	f := d.feedFor(r, who.Caller)
-	seen := ""
+	l := &live{d: d, stream: s, feed: d.feedFor(r, who.Caller, out.Wake), sub: sub, awaited: true}
 	if r.Header.Get("Last-Event-ID") == "" {
-		seen = r.URL.Query().Get("seen")
+		l.shown = strings.Clone(r.URL.Query().Get("seen"))
 	}
-	if err := d.follow(ctx, s, f, changes(ctx, sub), seen); err != nil && ctx.Err() == nil {
-		d.logFailure(r, err)
-	}
-	if ctx.Err() != nil && r.Context().Err() == nil {
-		_ = s.event("logged-out", nil)
-	}
-}
-
-// changes turns a subscription into a channel that signals only that something changed. It is
-// closed when the subscription ends.
-func changes(ctx context.Context, sub *bus.Subscription) <-chan struct{} {
-	c := make(chan struct{}, 1)
-	go func() {
-		defer close(c)
-		for {
-			if _, err := sub.Next(ctx); err != nil {
-				return
-			}
-			select {
-			case c <- struct{}{}:
-			default:
-			}
+	out.Run(func() (time.Time, error) { return l.step(ctx) }, func(error) {
+		if ctx.Err() != nil && out.Context().Err() == nil {
+			_ = s.event("logged-out", nil)
 		}
-	}()
-	return c
+		sub.Close()
+		stop()
+		out.Close()
+	})
 }
 
-func (d *Dashboard) feedFor(r *http.Request, c workspace.Caller) feed {
+// feedFor returns the feed of the page that r names. It calls wake when it has a part of a log.
+func (d *Dashboard) feedFor(r *http.Request, c workspace.Caller, wake func()) feed {
 	q := r.URL.Query()
 	base := d.newFeed(r, c)
 	if id := q.Get("wait"); workspace.ValidID(id) {
-		return &waitFeed{feedBase: base, id: workspace.ID(id), follower: newLogFollower(d, c, workspace.ID(id)), entry: entryPath(workspace.ID(id), q.Get("path")), awaitsLimit: q.Has("limit")}
+		return &waitFeed{feedBase: base, id: workspace.ID(id), follower: newLogFollower(d, c, workspace.ID(id), wake), entry: entryPath(workspace.ID(id), q.Get("path")), awaitsLimit: q.Has("limit")}
 	}
 	if id := q.Get("workspace"); workspace.ValidID(id) {
 		return &detailFeed{feedBase: base, id: workspace.ID(id), cursor: q.Get("archives")}
@@ -125,7 +110,7 @@ func (d *Dashboard) feedFor(r *http.Request, c workspace.Caller) feed {
 }
 
 func (d *Dashboard) newFeed(r *http.Request, c workspace.Caller) feedBase {
-	return feedBase{d: d, c: c, set: d.set(r), states: map[string]string{}}
+	return feedBase{d: d, c: c, set: d.set(r), seed: maphash.MakeSeed(), states: map[string]string{}}
 }
 
 // streamOf returns the address of the page's stream, with a digest of what the page already
@@ -146,60 +131,64 @@ func digest(html []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// follow sends the changes that f returns until the browser disconnects. shown is the digest of
-// what the page shows: an equal first result is not sent.
-func (d *Dashboard) follow(ctx context.Context, s *stream, f feed, changed <-chan struct{}, shown string) error {
-	refresh := time.NewTimer(0)
-	defer refresh.Stop()
-	first, soon := true, true
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case _, ok := <-changed:
-			if !ok {
-				return nil // the browser reconnects
-			}
-			if !soon {
-				refresh.Reset(gather)
-				soon = true
-			}
-			continue
-		case text := <-f.log():
-			if err := s.log(text); err != nil {
-				return nil // the browser disconnected
-			}
-			continue
-		case <-refresh.C:
-		}
-		html, busy, err := f.next(ctx)
-		if err != nil && ctx.Err() == nil {
-			// The page stays as it is until a later refresh succeeds.
-			d.Log.Warn("page refresh failed", "err", err)
-		}
-		switch {
-		case first && (err != nil || digest(html) == shown):
-			err = s.event("hello", nil)
-		case len(html) > 0:
-			err = s.event("update", html)
-		case time.Since(s.sent) >= idleRefresh/2:
-			err = s.comment()
-		default:
-			err = nil
-		}
-		if err != nil {
-			return nil // the browser disconnected
-		}
-		first, soon = false, false
-		after := idleRefresh
-		if busy {
-			after = busyRefresh
-		}
-		if at := f.due(); !at.IsZero() {
-			after = min(after, max(at.Sub(d.Now()), gather))
-		}
-		refresh.Reset(after)
+// live is the open stream of a page.
+type live struct {
+	d      *Dashboard
+	stream *stream
+	feed   feed
+	sub    *bus.Subscription
+	// shown is the digest of what the page shows: an equal first result is not sent.
+	shown   string
+	begun   bool      // the first result was sent
+	awaited bool      // a refresh is due, to which further events belong
+	refresh time.Time // the next one
+}
+
+// step sends the changes that the feed returns when a refresh is due, and the log at once. After
+// an error the browser reconnects.
+func (l *live) step(ctx context.Context) (next time.Time, err error) {
+	changed, err := l.sub.Skip()
+	if err != nil {
+		return time.Time{}, err
 	}
+	if changed && !l.awaited {
+		l.refresh, l.awaited = time.Now().Add(gather), true
+	}
+	select {
+	case text := <-l.feed.log():
+		if err := l.stream.log(text); err != nil {
+			return time.Time{}, err
+		}
+	default:
+	}
+	if time.Now().Before(l.refresh) {
+		return l.refresh, nil
+	}
+	html, busy, err := l.feed.next(ctx)
+	if err != nil && ctx.Err() == nil {
+		// The page stays as it is until a later refresh succeeds.
+		l.d.Log.Warn("page refresh failed", "err", err)
+	}
+	switch {
+	case !l.begun && (err != nil || digest(html) == l.shown):
+		err = l.stream.event("hello", nil)
+	case len(html) > 0:
+		err = l.stream.event("update", html)
+	case time.Since(l.stream.sent) >= idleRefresh/2:
+		err = l.stream.comment()
+	default:
+		err = nil
+	}
+	l.begun, l.awaited = true, false
+	after := idleRefresh
+	if busy {
+		after = busyRefresh
+	}
+	if at := l.feed.due(); !at.IsZero() {
+		after = min(after, max(at.Sub(l.d.Now()), gather))
+	}
+	l.refresh = time.Now().Add(after)
+	return l.refresh, err
 }
 
 // feedBase holds what all feeds share.
@@ -207,7 +196,8 @@ type feedBase struct {
 	d      *Dashboard
 	c      workspace.Caller
 	set    *pageSet
-	sent   map[string]string // fragment → what the page shows
+	seed   maphash.Seed      // of the digests
+	sent   map[string]uint64 // fragment → digest of what the page shows
 	states map[string]string // workspace → last announced state
 	change time.Time         // when the page changes without an event; zero if it does not
 }
@@ -248,12 +238,16 @@ func (b *feedBase) withNotices(names []string, html map[string]string, n notices
 // fresh returns, in order, the fragments that have changed since they were sent.
 func (b *feedBase) fresh(names []string, html map[string]string) []byte {
 	var out bytes.Buffer
+	sent := make(map[string]uint64, len(html))
+	for n, text := range html {
+		sent[n] = maphash.String(b.seed, text)
+	}
 	for _, n := range names {
-		if old, ok := b.sent[n]; !ok || old != html[n] {
+		if old, ok := b.sent[n]; !ok || old != sent[n] {
 			out.WriteString(html[n])
 		}
 	}
-	b.sent = html
+	b.sent = sent
 	return out.Bytes()
 }
 
@@ -274,8 +268,7 @@ func announcement(l *catalogue.Language, v view) string {
 
 // stream writes server-sent events.
 type stream struct {
-	w    http.ResponseWriter
-	rc   *http.ResponseController
+	w    io.Writer
 	sent time.Time // time of the last write; zero before the first
 }
 
@@ -312,15 +305,7 @@ func (s *stream) log(o output) error {
 func (s *stream) comment() error { return s.write([]byte(": here\n\n")) }
 
 func (s *stream) write(b []byte) error {
-	// A server that sets no deadlines cannot extend one, which is no error.
-	_ = s.rc.SetWriteDeadline(time.Now().Add(writeWithin))
-	if _, err := s.w.Write(b); err != nil {
-		return err
-	}
 	s.sent = time.Now()
-	if err := s.rc.Flush(); err != nil {
-		return err
-	}
-	_ = s.rc.SetWriteDeadline(time.Time{}) // HTTP/2 resets a stream at its deadline
-	return nil
+	_, err := s.w.Write(b)
+	return err
 }

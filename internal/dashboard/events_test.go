@@ -5,9 +5,9 @@ import (
 	"context"
 	"errors"
 	"html"
+	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
@@ -233,8 +233,8 @@ func TestStreamEndsWithTheSession(t *testing.T) {
 // deafEvents never delivers an event.
 type deafEvents struct{}
 
-func (deafEvents) Subscribe(ctx context.Context, user string) (*bus.Subscription, error) {
-	return bus.New(bus.Config{}).Subscribe(ctx, user)
+func (deafEvents) Subscribe(ctx context.Context, user string, wake func()) (*bus.Subscription, error) {
+	return bus.New(bus.Config{}).Subscribe(ctx, user, wake)
 }
 
 // Without any event, a page is still updated.
@@ -251,7 +251,7 @@ func TestStreamWithoutEvents(t *testing.T) {
 // tooManyEvents refuses every subscriber.
 type tooManyEvents struct{}
 
-func (tooManyEvents) Subscribe(context.Context, string) (*bus.Subscription, error) {
+func (tooManyEvents) Subscribe(context.Context, string, func()) (*bus.Subscription, error) {
 	return nil, errors.New("too many")
 }
 
@@ -291,11 +291,17 @@ func TestStreamRefreshesWhenDue(t *testing.T) {
 		began := time.Now()
 		a := &agenda{at: []time.Time{began.Add(7 * time.Second), began.Add(7*time.Second + time.Nanosecond), began.Add(50 * time.Second)}}
 		d := &Dashboard{Config: Config{Now: time.Now, Log: slog.New(slog.DiscardHandler)}}
-		rec := httptest.NewRecorder()
-		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-		defer stop()
-		if err := d.follow(ctx, &stream{w: rec, rc: http.NewResponseController(rec)}, a, make(chan struct{}), ""); err != nil {
+		sub, err := deafEvents{}.Subscribe(t.Context(), "ann", func() {})
+		if err != nil {
 			t.Fatal(err)
+		}
+		defer sub.Close()
+		l := &live{d: d, stream: &stream{w: io.Discard}, feed: a, sub: sub, awaited: true}
+		for next := began; next.Before(began.Add(time.Minute)); {
+			time.Sleep(time.Until(next))
+			if next, err = l.step(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 		}
 		var got []time.Duration
 		for _, at := range a.refreshedAt {

@@ -33,13 +33,14 @@ type logFollower struct {
 	d    *Dashboard
 	c    workspace.Caller
 	id   workspace.ID
-	out  chan output
+	out  chan output   // capacity 1
+	wake func()        // wakes the reader of out
 	busy chan struct{} // holds a token while a log is followed
 	left int           // bytes
 }
 
-func newLogFollower(d *Dashboard, c workspace.Caller, id workspace.ID) *logFollower {
-	return &logFollower{d: d, c: c, id: id, out: make(chan output), busy: make(chan struct{}, 1), left: followedBytes}
+func newLogFollower(d *Dashboard, c workspace.Caller, id workspace.ID, wake func()) *logFollower {
+	return &logFollower{d: d, c: c, id: id, out: make(chan output, 1), wake: wake, busy: make(chan struct{}, 1), left: followedBytes}
 }
 
 // start follows the log until the container ends, unless it is followed already. The caller has
@@ -111,6 +112,7 @@ func (w *followWriter) send(lines []byte) error {
 	select {
 	case w.f.out <- output{begins: w.begins, lines: text}:
 		w.begins = false
+		w.f.wake()
 		return nil
 	case <-w.ctx.Done():
 		return w.ctx.Err()

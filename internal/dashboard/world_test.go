@@ -22,6 +22,7 @@ import (
 	"codehub/internal/admin"
 	"codehub/internal/archive/store"
 	"codehub/internal/auth"
+	"codehub/internal/continuation"
 	"codehub/internal/harness"
 	chromium "codehub/internal/harness/browser"
 	"codehub/internal/harness/fixture"
@@ -258,7 +259,15 @@ func makeWorld(t *testing.T, workspaces string, server web.Option, change ...fun
 	w.Serve(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		n, _ := w.arrived.LoadOrStore(r.Method+" http://"+r.Host+r.URL.Path, new(atomic.Int64))
 		n.(*atomic.Int64).Add(1)
-		served.ServeHTTP(rw, r)
+		ctx, rest := w.Streams.Allow(r.Context())
+		served.ServeHTTP(rw, r.WithContext(ctx))
+		if rest.Begun() {
+			rest.Go(func(_ int64, panicked *continuation.Panic) {
+				if panicked != nil {
+					t.Errorf("an event stream panicked: %v", panicked.Value)
+				}
+			})
+		}
 	}), w.proxy.InvalidateAll)
 	return w
 }

@@ -121,9 +121,8 @@ func (s *server) ideTab(b *browser, name, folder, file string) *ideTab {
 	s.Helper()
 	id := s.create(api.CreateWorkspace{Name: name})
 	s.awaitPhase(id, "RUNNING")
-	out, err := exec.CommandContext(s.Context(), "docker", "exec", "codehub-ws-"+id, "sh", "-c",
-		`sed -i 's/^{/{ "terminal.integrated.gpuAcceleration": "off", "terminal.integrated.shellIntegration.enabled": false, "window.confirmBeforeClose": "never",/' `+
-			`/home/coder/.local/share/code-server/User/settings.json && echo hello > /home/coder/project/notes.txt`).CombinedOutput()
+	prepareIDE(b.T, id)
+	out, err := exec.CommandContext(s.Context(), "docker", "exec", "codehub-ws-"+id, "sh", "-c", `echo hello > /home/coder/project/notes.txt`).CombinedOutput()
 	if err != nil {
 		s.Fatalf("prepare the home: %v: %s", err, out)
 	}
@@ -174,7 +173,7 @@ func (t *ideTab) logTerminalOutput() {
 // lose keys.
 func (t *ideTab) printInTerminal() {
 	t.Helper()
-	printed := until(`(document.querySelector('.terminal-wrapper.active .xterm-rows')?.innerText ?? '').includes('going-2')`)
+	printed := until(terminalShows("going-2"))
 	for range 10 {
 		t.do("start the printing command", chromedp.Click(".terminal-wrapper.active .xterm-screen"),
 			text("while echo going-$((1 + 1)) $(date +%T) | tee -a ~/going; do sleep 20; done"), chromedp.KeyEvent("\r"))

@@ -174,7 +174,13 @@ func (b *browser) terminal() {
 	}
 	b.do("choose the command", chromedp.KeyEvent("\r"))
 	b.do("wait for the prompt", chromedp.WaitVisible(".terminal-wrapper.active .xterm-rows"),
-		until(`(document.querySelector('.terminal-wrapper.active .xterm-rows')?.innerText ?? '').includes('$')`))
+		until(terminalShows("$")))
+}
+
+// terminalShows is a condition on what the IDE's terminals show. After a reload the page
+// can have an earlier one as well, and both count as active.
+func terminalShows(want string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll('.terminal-wrapper.active .xterm-rows')].some(e => e.innerText.replaceAll('\u00a0', ' ').includes(%q))`, want)
 }
 
 // shell types a command into the terminal and waits until want is in what
@@ -182,5 +188,5 @@ func (b *browser) terminal() {
 func (b *browser) shell(command, want string) {
 	b.Helper()
 	b.do("type "+command, chromedp.Click(".terminal-wrapper.active .xterm-screen"), text(command), chromedp.KeyEvent("\r"),
-		until(fmt.Sprintf(`(document.querySelector('.terminal-wrapper.active .xterm-rows')?.innerText ?? '').replaceAll('\u00a0', ' ').includes(%q)`, want)))
+		until(terminalShows(want)))
 }

@@ -13,7 +13,7 @@ import (
 	"codehub/internal/accesslog"
 	"codehub/internal/auth"
 	"codehub/internal/bus"
-	"codehub/internal/inbound"
+	"codehub/internal/eventstream"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -22,77 +22,76 @@ import (
 // a heartbeat that ends this list, then each change. It ends with the session.
 func (s *server) events(w http.ResponseWriter, r *http.Request, id auth.Identity) error {
 	accesslog.Quiet(r.Context())
-	ctx, stop := s.cfg.Auth.Watch(r.Context(), id.Caller.Session)
-	defer stop()
-	sub, err := s.cfg.Hub.Subscribe(ctx, id.Caller.UserID)
+	out := eventstream.New(w, r, s.cfg.WriteWithin)
+	ctx, stop := s.cfg.Auth.Watch(out.Context(), id.Caller.Session)
+	release := func() { stop(); out.Close() }
+	sub, err := s.cfg.Hub.Subscribe(ctx, id.Caller.UserID, out.Wake)
 	if errors.Is(err, bus.ErrTooMany) {
-		return workspace.Errorf(codeTooManyStreams, "Too many event streams are open for this account: at most %d.", bus.MaxPerUser)
+		err = workspace.Errorf(codeTooManyStreams, "Too many event streams are open for this account: at most %d.", bus.MaxPerUser)
 	}
 	if err != nil {
+		release()
 		return err
 	}
-	defer sub.Close()
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
-	st := &stream{server: s, w: w, rc: http.NewResponseController(w), caller: id.Caller, shown: map[workspace.ID]uint64{}, seed: maphash.MakeSeed()}
 	if r.Method == http.MethodHead {
+		release()
 		return nil
 	}
-	defer inbound.Stream(w, r)()
-	if err := st.run(ctx, sub); ctx.Err() == nil && !errors.Is(err, bus.ErrTooSlow) {
-		return errors.Join(errStarted, err)
-	}
+	st := &stream{server: s, out: out, sub: sub, caller: id.Caller, shown: map[workspace.ID]uint64{}, seed: maphash.MakeSeed()}
+	request := accesslog.ID(r.Context())
+	out.Run(func() (time.Time, error) { return st.step(ctx) }, func(err error) {
+		if ctx.Err() == nil && !errors.Is(err, bus.ErrTooSlow) {
+			s.log.InfoContext(ctx, "answer broken off", "request_id", request, "err", err)
+		}
+		release()
+	})
 	return nil
 }
 
 // stream is one reader of events.
 type stream struct {
 	*server
-	w      http.ResponseWriter
-	rc     *http.ResponseController
+	out    *eventstream.Stream
+	sub    *bus.Subscription
 	caller workspace.Caller
 	// shown holds a digest of each workspace as it was last sent, or deleted.
 	// Nothing is sent twice.
 	shown map[workspace.ID]uint64
 	seed  maphash.Seed // of the digests
-	// unsent is whether something waits for a flush.
-	unsent bool
+	beat  time.Time    // of the next heartbeat
 }
 
 // deleted stands for a workspace that the reader knows to be gone.
 const deleted = 0
 
-// run streams until something ends it, and says what.
-func (st *stream) run(ctx context.Context, sub *bus.Subscription) error {
-	beat := time.Now().Add(st.cfg.Heartbeat)
-	for {
-		next, cancel := context.WithDeadline(ctx, beat)
-		ev, err := sub.Next(next)
-		cancel()
-		switch {
-		case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-			err = st.heartbeat(&beat)
-		case err != nil:
-		case ev.Kind == bus.Resync:
-			if err = st.all(ctx); err == nil {
-				err = st.heartbeat(&beat)
-			}
-		case ev.Kind == bus.Gone:
-			err = st.deleted(ev.ID)
-		default:
-			err = st.updated(ev.Workspace)
+// step sends the next event, so that none waits for a later one. Without an event the
+// next step is the heartbeat.
+func (st *stream) step(ctx context.Context) (next time.Time, err error) {
+	ev, ok, err := st.sub.Next(ctx)
+	switch {
+	case err != nil:
+		return time.Time{}, err
+	case !ok:
+		if !st.beat.After(time.Now()) {
+			err = st.heartbeat()
 		}
-		if err == nil {
-			err = st.flush()
+		return st.beat, err
+	case ev.Kind == bus.Resync:
+		if err = st.all(ctx); err == nil {
+			err = st.heartbeat()
 		}
-		if err != nil {
-			return err
-		}
+	case ev.Kind == bus.Gone:
+		err = st.deleted(ev.ID)
+	default:
+		err = st.updated(ev.Workspace)
 	}
+	return time.Now(), err
 }
 
-func (st *stream) heartbeat(next *time.Time) error {
-	*next = time.Now().Add(st.cfg.Heartbeat)
+func (st *stream) heartbeat() error {
+	st.beat = time.Now().Add(st.cfg.Heartbeat)
 	return st.send(api.EventHeartbeat, []byte("{}"))
 }
 
@@ -184,23 +183,6 @@ func (st *stream) deleted(id workspace.ID) error {
 }
 
 func (st *stream) send(event string, data []byte) error {
-	if err := st.rc.SetWriteDeadline(time.Now().Add(st.cfg.WriteWithin)); err != nil {
-		return err
-	}
-	st.unsent = true
-	_, err := fmt.Fprintf(st.w, "event: %s\ndata: %s\n\n", event, data)
+	_, err := fmt.Fprintf(st.out, "event: %s\ndata: %s\n\n", event, data)
 	return err
-}
-
-// flush sends what waits. It has the time that the last of it was given.
-func (st *stream) flush() error {
-	if !st.unsent {
-		return nil
-	}
-	st.unsent = false
-	if err := st.rc.Flush(); err != nil {
-		return err
-	}
-	// HTTP/2 resets a stream at its deadline, even if nothing is being written.
-	return st.rc.SetWriteDeadline(time.Time{})
 }

@@ -19,7 +19,7 @@ func (e *env) replica(listen string) *env {
 	r := &env{t: e.t, Server: web.New(e.t, e.Database, log, web.ListenAt(listen)), log: e.log, logs: e.logs, m: NewMetrics(), ann: e.ann, eve: e.eve}
 	r.cfg = e.cfg
 	r.cfg.Auth, r.cfg.Hub = r.Auth, r.Hub
-	r.Serve(Outer(log, r.m, New(r.cfg)))
+	r.Serve(Outer(log, r.m, r.Streams, New(r.cfg)))
 	return r
 }
 

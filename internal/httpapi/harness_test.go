@@ -72,7 +72,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 		o(&cfg)
 	}
 	e.cfg = cfg
-	e.Serve(Outer(log, e.m, New(cfg)))
+	e.Serve(Outer(log, e.m, e.Streams, New(cfg)))
 	e.ann, e.eve = e.join("ann"), e.join("eve")
 	return e
 }

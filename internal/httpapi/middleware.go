@@ -2,27 +2,32 @@ package httpapi
 
 import (
 	"bufio"
+	"context"
 	"crypto/rand"
 	"log/slog"
 	"net"
 	"net/http"
-	"runtime/debug"
+	"net/netip"
 	"strings"
 	"time"
 
 	"codehub/internal/accesslog"
+	"codehub/internal/continuation"
 	"codehub/internal/front"
 	"codehub/internal/workspace"
 )
 
 // Outer is what stands around everything that the server answers: the
 // request's id, the access log, the metrics (which may be nil), and the
-// recovery from panics. It leaves streaming and hijacking to what is inside.
-func Outer(log *slog.Logger, m *Metrics, next http.Handler) http.Handler {
+// recovery from panics. It leaves streaming and hijacking to what is inside. A request that
+// continues after its handler, in the group continued (which may be nil), is logged and
+// counted when it ends.
+func Outer(log *slog.Logger, m *Metrics, continued *continuation.Group, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		e := &accesslog.Request{ID: requestID(r)}
-		r = r.WithContext(accesslog.With(r.Context(), e))
+		ctx, rest := continued.Allow(accesslog.With(r.Context(), e))
+		r = r.WithContext(ctx)
 		rec := &recorder{ResponseWriter: w}
 		w.Header().Set("X-Request-Id", e.ID)
 		if r.ProtoMajor == 1 && len(r.Header["Upgrade"]) > 0 {
@@ -30,11 +35,33 @@ func Outer(log *slog.Logger, m *Metrics, next http.Handler) http.Handler {
 			w.Header().Set("Connection", "close")
 		}
 		done := m.begin()
+		// It keeps no part of net/http's request or response: a request that continues holds it.
+		a := answered{Request: e, log: log, method: r.Method, path: r.URL.Path, remote: front.Address(r)}
+		end := func(status int, bytes int64) {
+			took := time.Since(start)
+			done(a.Route, a.method, status, took)
+			a.access(status, bytes, took)
+		}
 		defer func() {
 			v := recover()
+			switch {
+			case !rest.Begun():
+			case v != nil:
+				rest.Abort()
+			default:
+				status, bytes := rec.status, rec.bytes
+				a.keep()
+				rest.Go(func(sent int64, panicked *continuation.Panic) {
+					if panicked != nil {
+						a.panicked(panicked)
+					}
+					end(status, bytes+sent)
+				})
+				return
+			}
 			cut := v != nil // an answer cut short must not look whole
 			if v != nil && v != http.ErrAbortHandler {
-				log.ErrorContext(r.Context(), "panic", "request_id", e.ID, "panic", v, "stack", string(debug.Stack()))
+				a.panicked(continuation.Recovered(v))
 				if rec.status == 0 && !rec.hijacked {
 					WriteError(rec, r, log, workspace.Errorf(codeInternal, "Something went wrong on the server. Request %s.", e.ID))
 					cut = false
@@ -43,9 +70,7 @@ func Outer(log *slog.Logger, m *Metrics, next http.Handler) http.Handler {
 			if rec.status == 0 {
 				rec.status = http.StatusOK
 			}
-			took := time.Since(start)
-			done(e.Route, r.Method, rec.status, took)
-			logAccess(log, r, e, rec, took)
+			end(rec.status, rec.bytes)
 			if cut {
 				panic(http.ErrAbortHandler)
 			}
@@ -54,27 +79,45 @@ func Outer(log *slog.Logger, m *Metrics, next http.Handler) http.Handler {
 	})
 }
 
-func logAccess(log *slog.Logger, r *http.Request, e *accesslog.Request, rec *recorder, took time.Duration) {
+// answered is what is logged of a request.
+type answered struct {
+	*accesslog.Request
+	log          *slog.Logger
+	method, path string
+	remote       netip.Addr
+}
+
+// keep copies what is a part of the request's first line, which may be long, so that the
+// line is not kept until a request that continues has ended.
+func (a *answered) keep() {
+	a.method, a.path, a.Workspace = strings.Clone(bounded(a.method)), strings.Clone(bounded(a.path)), strings.Clone(a.Workspace)
+}
+
+func (a *answered) panicked(p *continuation.Panic) {
+	a.log.Error("panic", "request_id", a.ID, "panic", p.Value, "stack", p.Stack)
+}
+
+func (a *answered) access(status int, bytes int64, took time.Duration) {
 	level := slog.LevelInfo
-	if e.Quiet && rec.status < 500 && rec.status != http.StatusUnauthorized && rec.status != http.StatusForbidden {
+	if a.Quiet && status < 500 && status != http.StatusUnauthorized && status != http.StatusForbidden {
 		level = slog.LevelDebug
 	}
-	if !log.Enabled(r.Context(), level) {
+	if !a.log.Enabled(context.Background(), level) {
 		return
 	}
 	// The path without its query, which may hold secrets.
 	attrs := []slog.Attr{
-		slog.String("request_id", e.ID), slog.String("method", bounded(r.Method)), slog.String("path", bounded(r.URL.Path)),
-		slog.String("route", e.Route), slog.Int("status", rec.status), slog.Int64("bytes", rec.bytes),
-		slog.Duration("took", took), slog.String("remote", front.Address(r).String()), slog.String("user", e.User),
+		slog.String("request_id", a.ID), slog.String("method", bounded(a.method)), slog.String("path", bounded(a.path)),
+		slog.String("route", a.Route), slog.Int("status", status), slog.Int64("bytes", bytes),
+		slog.Duration("took", took), slog.String("remote", a.remote.String()), slog.String("user", a.User),
 	}
-	if e.Workspace != "" {
-		attrs = append(attrs, slog.String("workspace", e.Workspace))
+	if a.Workspace != "" {
+		attrs = append(attrs, slog.String("workspace", a.Workspace))
 	}
-	if e.Port != 0 {
-		attrs = append(attrs, slog.Int("port", e.Port))
+	if a.Port != 0 {
+		attrs = append(attrs, slog.Int("port", a.Port))
 	}
-	log.LogAttrs(r.Context(), level, "request", attrs...)
+	a.log.LogAttrs(context.Background(), level, "request", attrs...)
 }
 
 // bounded makes text from a client fit for a log line.

@@ -13,6 +13,8 @@ import (
 
 	"codehub/api"
 	"codehub/internal/accesslog"
+	"codehub/internal/continuation"
+	"codehub/internal/eventstream"
 	"codehub/internal/harness"
 	"codehub/internal/harness/web"
 	"codehub/internal/health"
@@ -124,8 +126,21 @@ func TestOuter(t *testing.T) {
 	mux.HandleFunc("/workspace", func(_ http.ResponseWriter, r *http.Request) {
 		accesslog.SetWorkspace(r.Context(), "the-workspace", 3000)
 	})
+	mux.HandleFunc("/stream", func(w http.ResponseWriter, r *http.Request) {
+		accesslog.SetRoute(r.Context(), "stream")
+		out := eventstream.New(w, r, limit)
+		out.Run(func() (time.Time, error) { return time.Time{}, errors.New("enough") }, func(error) { _, _ = out.Write([]byte("data: 1\n\n")) })
+	})
+	mux.HandleFunc("/stream/panic", func(w http.ResponseWriter, r *http.Request) {
+		eventstream.New(w, r, limit).Run(func() (time.Time, error) { panic("words of a stream") }, func(error) {})
+	})
+	mux.HandleFunc("/begin/panic", func(_ http.ResponseWriter, r *http.Request) {
+		continuation.Of(r).Begin(func(continuation.Done) { t.Error("a request continues after a panic") })
+		panic("words of a beginning")
+	})
 	mux.Handle("/metrics", m.Handler())
-	srv := httptest.NewUnstartedServer(Outer(slog.New(slog.NewTextHandler(log, nil)), m, mux))
+	streams := continuation.NewGroup()
+	srv := httptest.NewUnstartedServer(Outer(slog.New(slog.NewTextHandler(log, nil)), m, streams, mux))
 	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	srv.Start()
 	defer srv.Close()
@@ -161,15 +176,31 @@ func TestOuter(t *testing.T) {
 	if strings.Contains(log.String(), "/quiet") {
 		t.Error("a quiet request is in the log")
 	}
+	if a := e.do("GET", "/stream", ""); a.status != 200 || a.body != "data: 1\n\n" || a.header.Get("X-Request-Id") == "" {
+		t.Errorf("stream: %+v", a)
+	}
+	e.do("GET", "/stream/panic", "")
+	if a := e.do("GET", "/begin/panic", ""); a.status != 500 {
+		t.Errorf("a panic before a request continues: %+v", a)
+	}
+	if err := streams.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"method=GET path=/stream route=stream status=200 bytes=9 ", "words of a stream", "words of a beginning"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %s in the log: %s", want, log)
+		}
+	}
 	for i := range 50 {
 		e.do("GET", "/"+strings.Repeat("x", i), "")
 	}
 	e.do("BREW", "/x", "")
 	metrics := e.do("GET", "/metrics", "").body
 	for _, want := range []string{
-		`codehub_http_requests_total{method="GET",route="other",status="5xx"} 1`,
+		`codehub_http_requests_total{method="GET",route="other",status="5xx"} 2`,
 		`codehub_http_requests_total{method="GET",route="quiet",status="2xx"} 1`,
 		`codehub_http_requests_total{method="GET",route="proxy",status="1xx"} 1`,
+		`codehub_http_requests_total{method="GET",route="stream",status="2xx"} 1`,
 		`codehub_http_requests_total{method="other",route="other",status="4xx"} 1`,
 		`codehub_http_requests_open 1`, "go_goroutines ", "process_resident_memory_bytes ",
 	} {
@@ -177,7 +208,7 @@ func TestOuter(t *testing.T) {
 			t.Errorf("no %s in the metrics", want)
 		}
 	}
-	if n := strings.Count(metrics, "codehub_http_requests_total{"); n > 6 {
+	if n := strings.Count(metrics, "codehub_http_requests_total{"); n > 7 {
 		t.Errorf("%d series", n)
 	}
 }

@@ -117,6 +117,29 @@ type Metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	open     prometheus.Gauge
+
+	series sync.Map // of *series by seriesKey; a look-up in the vectors takes a lock
+}
+
+// seriesKey are the labels of a request. There are few routes, methods and classes.
+type seriesKey struct {
+	route, method string
+	class         int // of the status: 2 for 2xx
+}
+
+type series struct {
+	requests prometheus.Counter
+	seconds  prometheus.Observer
+}
+
+func (m *Metrics) seriesOf(k seriesKey) *series {
+	if s, ok := m.series.Load(k); ok {
+		return s.(*series)
+	}
+	s, _ := m.series.LoadOrStore(k, &series{
+		m.requests.WithLabelValues(k.route, k.method, strconv.Itoa(k.class)+"xx"), m.seconds.WithLabelValues(k.route),
+	})
+	return s.(*series)
 }
 
 // NewMetrics makes a registry with the process's own figures and HTTP's.
@@ -168,7 +191,8 @@ func (m *Metrics) begin() (done func(route, method string, status int, took time
 		default:
 			method = "other"
 		}
-		m.requests.WithLabelValues(route, method, strconv.Itoa(status/100)+"xx").Inc()
-		m.seconds.WithLabelValues(route).Observe(took.Seconds())
+		s := m.seriesOf(seriesKey{route, method, status / 100})
+		s.requests.Inc()
+		s.seconds.Observe(took.Seconds())
 	}
 }

@@ -152,8 +152,8 @@ func (l *Listener) log(limit string, address netip.Prefix) {
 // ConnState is the hook for http.Server.ConnState, by which the listener knows the idle
 // connections.
 func (l *Listener) ConnState(c net.Conn, state http.ConnState) {
-	own := unwrap(c)
-	if own == nil {
+	own, ok := below[*conn](c)
+	if !ok {
 		return
 	}
 	at := int64(0)
@@ -163,18 +163,20 @@ func (l *Listener) ConnState(c net.Conn, state http.ConnState) {
 	own.idleSince.Store(at)
 }
 
-// unwrap returns the listener's connection below those of TLS and of the PROXY protocol.
-func unwrap(c net.Conn) *conn {
+// below returns the connection of type T at or below c. Those of TLS, of the limits and of
+// the PROXY protocol have another one below.
+func below[T net.Conn](c net.Conn) (found T, ok bool) {
 	for {
+		if found, ok = c.(T); ok {
+			return found, true
+		}
 		switch v := c.(type) {
-		case *conn:
-			return v
 		case interface{ NetConn() net.Conn }:
 			c = v.NetConn()
 		case interface{ Raw() net.Conn }:
 			c = v.Raw()
 		default:
-			return nil
+			return found, false
 		}
 	}
 }
@@ -205,6 +207,9 @@ type conn struct {
 
 // NetConn returns the connection that was accepted.
 func (c *conn) NetConn() net.Conn { return c.Conn }
+
+// Direct returns the connection below, from which the same is read.
+func (c *conn) Direct() (net.Conn, bool) { return c.Conn, true }
 
 // CloseWrite closes the connection for writing, as net/http does before it closes.
 func (c *conn) CloseWrite() error {

@@ -20,13 +20,28 @@ import (
 // A connection whose request asks for another protocol is not checked any further, so
 // the server must close it if it does not switch.
 func Strict(l net.Listener) net.Listener {
-	s := &strictListener{Listener: l, accepted: make(chan net.Conn), done: make(chan struct{})}
+	s := newStrict(l)
 	go s.run()
 	return s
 }
 
+func newStrict(l net.Listener) *strictListener {
+	s := &strictListener{Listener: l, accepted: make(chan net.Conn), done: make(chan struct{})}
+	s.serve = func(c net.Conn, secure *tls.Conn) { s.hand(strict(c, secure)) }
+	return s
+}
+
+// strict returns a connection that is checked, with its TLS or nil.
+func strict(c net.Conn, secure *tls.Conn) net.Conn {
+	if secure == nil {
+		return &strictConn{Conn: c}
+	}
+	return &strictTLSConn{strictConn{Conn: c}, secure}
+}
+
 type strictListener struct {
 	net.Listener
+	serve    func(c net.Conn, secure *tls.Conn) // of an HTTP/1 connection
 	accepted chan net.Conn
 	done     chan struct{} // closed when no more connections are accepted
 	err      error         // why; set before
@@ -52,12 +67,17 @@ func (l *strictListener) run() {
 			l.err = err
 			return
 		}
-		secure, ok := c.(*tls.Conn)
-		if !ok {
-			l.hand(&strictConn{Conn: c})
-			continue
-		}
-		go func() { l.hand(negotiated(secure)) }()
+		go func() {
+			secure, ok := c.(*tls.Conn)
+			switch {
+			case !ok:
+				l.serve(c, nil)
+			case negotiatesHTTP1(secure):
+				l.serve(c, secure)
+			default:
+				l.hand(c)
+			}
+		}()
 	}
 }
 
@@ -70,16 +90,15 @@ func (l *strictListener) hand(c net.Conn) {
 	}
 }
 
-// negotiated returns a connection of TLS as net/http needs it: HTTP/2 and failed
-// handshakes only work with the *tls.Conn itself, which keeps the result.
-func negotiated(c *tls.Conn) net.Conn {
+// negotiatesHTTP1 completes the handshake, and reports whether the connection is HTTP/1.
+// HTTP/2 and failed handshakes only work with the *tls.Conn itself, which keeps the
+// result.
+func negotiatesHTTP1(c *tls.Conn) bool {
 	_ = c.SetDeadline(time.Now().Add(handshakeTimeout))
 	err := c.Handshake()
 	_ = c.SetDeadline(time.Time{})
-	if protocol := c.ConnectionState().NegotiatedProtocol; err == nil && (protocol == "" || protocol == "http/1.1") {
-		return &strictTLSConn{strictConn{Conn: c}, c}
-	}
-	return c
+	protocol := c.ConnectionState().NegotiatedProtocol
+	return err == nil && (protocol == "" || protocol == "http/1.1")
 }
 
 func (l *strictListener) Accept() (net.Conn, error) {
@@ -118,6 +137,12 @@ func (c *strictConn) Read(p []byte) (int, error) {
 
 // NetConn returns the connection below.
 func (c *strictConn) NetConn() net.Conn { return c.Conn }
+
+// Direct returns the connection below if this one neither checks what is read nor holds
+// any of it.
+func (c *strictConn) Direct() (net.Conn, bool) {
+	return c.Conn, c.err == nil && c.check.state == unchecked && len(c.check.line) == 0
+}
 
 // CloseWrite closes the connection for writing.
 func (c *strictConn) CloseWrite() error {

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	heartbeatInterval = 3 * time.Second
-	heartbeatTimeout  = 4 * time.Second // two of them fit into termTimeout
+	heartbeatInterval = time.Second
+	heartbeatTimeout  = 3 * time.Second // a second attempt fits into termTimeout
 	heartbeatRetry    = 500 * time.Millisecond
 	aliveInterval     = 250 * time.Millisecond // between two checks whether the term is over
 )

@@ -3,9 +3,9 @@
 //
 // The leader writes through that session. On another connection, so that long
 // statements do not delay it, it sends heartbeats to the table leader, which
-// succeed only while its session holds the lock. A term ends 10 s after the last
+// succeed only while its session holds the lock. A term ends 6 s after the last
 // successful heartbeat. A follower terminates the session of a leader without a
-// heartbeat for 15 s. See docs/adr/0009-heartbeat-and-fence-of-the-leader.md.
+// heartbeat for 8 s. See docs/adr/0009-heartbeat-and-fence-of-the-leader.md.
 package lease
 
 import (
@@ -134,6 +134,9 @@ func (c *candidate) await(ctx context.Context, conn *pgx.Conn, self backend) (*S
 			c.Log.Info("another server leads; standing by")
 		}
 		again := retryInterval
+		if left := hungTimeout - other.heartbeatAge; left > 0 {
+			again = min(again, left)
+		}
 		if w.hung(now(), other) {
 			ended, err := end(ctx, conn, other)
 			if err != nil {

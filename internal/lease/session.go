@@ -12,9 +12,9 @@ import (
 
 const (
 	// termTimeout is how long a term lasts after the last heartbeat. It is shorter
-	// than hungTimeout by more than the clocks can drift apart, so that a term ends
-	// before the next leader's begins.
-	termTimeout = 10 * time.Second
+	// than hungTimeout by more than the clocks can drift apart and the term needs to
+	// end, so that a term ends before the next leader's begins.
+	termTimeout = 6 * time.Second
 	// statementTimeout limits one use of the session.
 	statementTimeout = time.Minute
 )

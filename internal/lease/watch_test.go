@@ -18,18 +18,23 @@ func TestWatch(t *testing.T) {
 	}
 	s := time.Second
 	long := []check{{0, beaten(0, 0), false}}
-	for n := range 14 {
-		long = append(long, check{s, beaten(0, -time.Hour), n >= 14})
+	for range 7 {
+		long = append(long, check{s, beaten(0, -time.Hour), false})
+	}
+	silent := []check{{0, beaten(0, s*8/10), false}} // and its next heartbeat does not come
+	for n := range 7 {
+		silent = append(silent, check{s, beaten(0, time.Duration(n)*s+s*18/10), false})
 	}
 	for name, checks := range map[string][]check{
 		"never a leader":           {{0, leader{}, false}, {s, leader{heartbeatAge: time.Hour}, false}},
 		"it beats":                 {{0, beaten(0, s), false}, {s, beaten(1, s), false}, {s, beaten(2, s), false}},
-		"old, and just begun":      {{0, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), false}, {2 * s, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), true}},
-		"the clock was set on":     {{0, beaten(0, 0), false}, {s, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), false}, {s, beaten(1, 0), false}},
+		"old, and just begun":      {{0, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), false}, {2 * s, beaten(0, time.Hour), false}, {3 * s, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), true}},
+		"silent":                   append(silent, check{s / 5, beaten(0, 8*s), true}),
+		"the clock was set on":     {{0, beaten(0, 0), false}, {3 * s, beaten(0, time.Hour), false}, {3 * s, beaten(0, time.Hour), false}, {s, beaten(1, 0), false}},
 		"it was set back":          append(long, check{s, beaten(0, -time.Hour), true}),
-		"follower was stopped":     {{0, beaten(0, 0), false}, {time.Hour, beaten(0, 10*s), false}, {s, beaten(0, 11*s), false}},
-		"and the leader hangs too": {{0, beaten(0, 0), false}, {time.Hour, beaten(0, time.Hour), false}, {3 * s, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), true}},
-		"another one meanwhile": {{0, beaten(0, time.Hour), false}, {3 * s, beaten(0, time.Hour), false},
+		"follower was stopped":     {{0, beaten(0, 0), false}, {time.Hour, beaten(0, 10*s), false}, {3 * s, beaten(0, 13*s), false}},
+		"and the leader hangs too": {{0, beaten(0, 0), false}, {time.Hour, beaten(0, time.Hour), false}, {3 * s, beaten(0, time.Hour), false}, {3 * s, beaten(0, time.Hour), false}, {s, beaten(0, time.Hour), true}},
+		"another one meanwhile": {{0, beaten(0, time.Hour), false}, {3 * s, beaten(0, time.Hour), false}, {3 * s, beaten(0, time.Hour), false},
 			{s, leader{replica: "r", backend: backend{pid: 2, start: at}, heartbeatAt: at, heartbeatAge: time.Hour}, false}},
 	} {
 		var w watch

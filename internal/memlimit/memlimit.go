@@ -41,25 +41,43 @@ func (s *Settings) Resolve() error {
 }
 
 // Apply sets the limit of the process: that of the setting, or else that of GOMEMLIMIT,
-// or else one that follows from the memory of the cgroup or the machine.
-func (s Settings) Apply(log *slog.Logger) {
+// or else one that follows from the memory of the cgroup or the machine. The caller keeps
+// floor until the process ends.
+//
+// Go collects garbage when the heap has doubled. That of a small server doubles many
+// times a second under load. floor counts as heap, but it is never written to, so it
+// takes no memory: garbage is collected when twice its size was allocated.
+func (s Settings) Apply(log *slog.Logger) (floor []byte) {
+	limit := s.set(log)
+	return make([]byte, min(maxFloor, limit/floorShare))
+}
+
+// maxFloor bounds floor, and floorShare its share of the memory limit.
+const (
+	maxFloor   = 64 << 20
+	floorShare = 16
+)
+
+// set sets the limit and returns it; math.MaxInt64: there is none.
+func (s Settings) set(log *slog.Logger) int64 {
 	limit := s.Bytes
 	switch {
 	case s.MemoryLimit != "" && limit == 0:
 		limit = math.MaxInt64
 	case s.MemoryLimit != "":
 	case os.Getenv("GOMEMLIMIT") != "":
-		return // the Go runtime has set it
+		return debug.SetMemoryLimit(-1) // the Go runtime has set it
 	default:
 		if limit = automatic(os.DirFS("/")); limit == 0 {
 			log.Warn("memory limit not set because the memory of the machine is unknown")
-			return
+			return math.MaxInt64
 		}
 	}
 	debug.SetMemoryLimit(limit)
 	if limit != math.MaxInt64 {
 		log.Info("memory limit set", "bytes", limit)
 	}
+	return limit
 }
 
 // automatic returns the limit for the process's cgroup or machine, 0 if neither is

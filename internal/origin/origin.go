@@ -302,6 +302,9 @@ func parseHost(s, scheme string) (address, bool) {
 // lower lower-cases ASCII only: other letters with an ASCII lower case, such as the
 // Kelvin sign, are not the same host.
 func lower(s string) string {
+	if !strings.ContainsFunc(s, func(r rune) bool { return 'A' <= r && r <= 'Z' }) {
+		return s
+	}
 	return strings.Map(func(r rune) rune {
 		if 'A' <= r && r <= 'Z' {
 			return r + 'a' - 'A'

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"codehub/internal/front"
 	"codehub/internal/harness"
 )
 
@@ -112,10 +113,15 @@ func TestKeepAliveDetectsLostClient(t *testing.T) {
 	w.serve(wsA)
 	say(t, w.dial(under(wsA)+"/ws", "ann-1"), "hello")
 
-	w.proxy.open.mu.Lock()
-	defer w.proxy.open.mu.Unlock()
-	for c := range w.proxy.open.byWorkspace[wsA] {
-		raw, err := c.conn.(*visitorConn).Conn.(*net.TCPConn).SyscallConn()
+	open := w.proxy.open.workspace(wsA)
+	open.mu.Lock()
+	defer open.mu.Unlock()
+	for c := range open.by[wsA] {
+		tcp, ok := front.TCP(c.conn.(*visitorConn).Conn)
+		if !ok {
+			t.Fatal("the client's connection is not TCP")
+		}
+		raw, err := tcp.SyscallConn()
 		if err != nil {
 			t.Fatal(err)
 		}

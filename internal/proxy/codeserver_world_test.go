@@ -126,11 +126,11 @@ func (c *codeServer) open(folder, file string) {
 
 // sockets returns the number of the tab's WebSockets.
 func (c *codeServer) sockets() map[*connection]bool {
-	open := c.world.proxy.open
+	open := c.world.proxy.open.workspace(wsA)
 	open.mu.Lock()
 	defer open.mu.Unlock()
 	is := map[*connection]bool{}
-	for connection := range open.byWorkspace[wsA] {
+	for connection := range open.by[wsA] {
 		if connection.isWebSocket() {
 			is[connection] = true
 		}

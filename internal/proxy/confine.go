@@ -42,27 +42,29 @@ func confine(h http.Header, c confinement) {
 		// replaced.
 		h.Set("Service-Worker-Allowed", c.prefix+"/")
 	}
-	for _, name := range wholeOrigin {
-		h.Del(name)
+	for name := range h {
+		if wholeOrigin[name] {
+			delete(h, name)
+		}
 	}
 }
 
 // wholeOrigin are headers that browsers apply to the whole origin and mostly
 // remember: they would clear the session, redirect codehub's requests to another
 // server, forbid or downgrade https, or report addresses.
-var wholeOrigin = []string{
-	"Clear-Site-Data", "Strict-Transport-Security", "Alt-Svc", "Nel", "Report-To", "Set-Login", "Set-Cookie2",
-	"Public-Key-Pins", "Public-Key-Pins-Report-Only", "Expect-Ct", "Expect-Staple", "Origin-Policy",
+var wholeOrigin = map[string]bool{
+	"Clear-Site-Data": true, "Strict-Transport-Security": true, "Alt-Svc": true, "Nel": true, "Report-To": true, "Set-Login": true, "Set-Cookie2": true,
+	"Public-Key-Pins": true, "Public-Key-Pins-Report-Only": true, "Expect-Ct": true, "Expect-Staple": true, "Origin-Policy": true,
 	// Which headers browsers add to all requests, and which process serves the origin.
-	"Accept-Ch", "Accept-Ch-Lifetime", "Critical-Ch", "Origin-Agent-Cluster",
+	"Accept-Ch": true, "Accept-Ch-Lifetime": true, "Critical-Ch": true, "Origin-Agent-Cluster": true,
 	// Sessions bound to a device.
-	"Secure-Session-Registration", "Secure-Session-Challenge", "Sec-Session-Registration", "Sec-Session-Challenge",
+	"Secure-Session-Registration": true, "Secure-Session-Challenge": true, "Sec-Session-Registration": true, "Sec-Session-Challenge": true,
 	// Dictionaries for compressed responses of other paths.
-	"Use-As-Dictionary",
+	"Use-As-Dictionary": true,
 	// Storage of the origin, and what advertising stores for it.
-	"Shared-Storage-Write", "Activate-Storage-Access", "Observe-Browsing-Topics",
-	"Attribution-Reporting-Register-Source", "Attribution-Reporting-Register-Trigger",
-	"Attribution-Reporting-Register-Os-Source", "Attribution-Reporting-Register-Os-Trigger",
+	"Shared-Storage-Write": true, "Activate-Storage-Access": true, "Observe-Browsing-Topics": true,
+	"Attribution-Reporting-Register-Source": true, "Attribution-Reporting-Register-Trigger": true,
+	"Attribution-Reporting-Register-Os-Source": true, "Attribution-Reporting-Register-Os-Trigger": true,
 }
 
 // cookie confines one Set-Cookie header: no reserved name, no domain, and a path

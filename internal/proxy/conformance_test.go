@@ -39,8 +39,9 @@ var conformance = []struct {
 	{"ranges and conditions", false, "", testRanges},
 	{"large upload with a length", false, "", func(t *testing.T, g *gateway) { testUpload(t, g, true) }},
 	{"large upload in chunks", false, "", func(t *testing.T, g *gateway) { testUpload(t, g, false) }},
-	{"large download with a length", false, "", func(t *testing.T, g *gateway) { testDownload(t, g, true) }},
-	{"large download in chunks", false, "", func(t *testing.T, g *gateway) { testDownload(t, g, false) }},
+	{"large download with a length", false, "", func(t *testing.T, g *gateway) { testDownload(t, g, true, 0) }},
+	{"large download by a slow client", false, "", func(t *testing.T, g *gateway) { testDownload(t, g, true, time.Millisecond) }},
+	{"large download in chunks", false, "", func(t *testing.T, g *gateway) { testDownload(t, g, false, 0) }},
 	{"upload is not buffered", false, "", testUploadStreams},
 	{"events are not buffered", false, "", testEvents},
 	{"both directions at once", false, "nginx", testFullDuplex}, // nginx: reads the response after the request
@@ -200,7 +201,18 @@ func testUpload(t *testing.T, g *gateway, length bool) {
 	}
 }
 
-func testDownload(t *testing.T, g *gateway, length bool) {
+// pausing is a reader that pauses before each read.
+type pausing struct {
+	io.Reader
+	pause time.Duration
+}
+
+func (p pausing) Read(b []byte) (int, error) {
+	time.Sleep(p.pause)
+	return p.Reader.Read(b)
+}
+
+func testDownload(t *testing.T, g *gateway, length bool, pause time.Duration) {
 	var body *random
 	g.ide.handle = func(w http.ResponseWriter, r *http.Request) {
 		body = newRandom(large)
@@ -211,7 +223,7 @@ func testDownload(t *testing.T, g *gateway, length bool) {
 	}
 	res := g.get("/")
 	sum := sha256.New()
-	n, err := io.Copy(sum, res.Body)
+	n, err := io.Copy(sum, pausing{res.Body, pause})
 	if n != large || err != nil || !bytes.Equal(sum.Sum(nil), body.sum.Sum(nil)) || length != (res.ContentLength == large) {
 		t.Errorf("%d bytes, length %d: %v", n, res.ContentLength, err)
 	}
@@ -424,17 +436,21 @@ func testEarlyHints(t *testing.T, g *gateway) {
 
 func testBrokenResponse(t *testing.T, g *gateway) {
 	g.ide.handle = func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/length" {
-			w.Header().Set("Content-Length", "1000")
+		path, begun := r.URL.Path, 5
+		if strings.HasSuffix(path, "/large") {
+			path, begun = strings.TrimSuffix(path, "/large"), large/2
 		}
-		_, _ = io.WriteString(w, "begun")
+		if path == "/length" {
+			w.Header().Set("Content-Length", strconv.Itoa(large))
+		}
+		_, _ = io.CopyN(w, newRandom(begun), int64(begun))
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	}
-	for _, path := range []string{"/length", "/chunks"} {
+	for _, path := range []string{"/length", "/chunks", "/length/large", "/chunks/large"} {
 		res := g.get(path)
 		if b, err := io.ReadAll(res.Body); err == nil {
-			t.Errorf("%s: %q looks complete", path, b)
+			t.Errorf("%s: %d bytes look complete", path, len(b))
 		}
 	}
 }

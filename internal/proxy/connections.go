@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"net"
 	"net/http"
 	"sync"
@@ -16,7 +17,8 @@ import (
 const closeGrace = time.Second
 
 // connections tracks every relayed request and WebSocket by workspace, so that each
-// can be closed with its route, its owner's session or the server.
+// can be closed with its route, its owner's session or the server. No lock is shared by
+// all requests.
 type connections struct {
 	perUser     int           // limit of a user; 0: none
 	max         int           // limit of all users; 0: none
@@ -24,20 +26,71 @@ type connections struct {
 	// stallTimeout is how long a write to a client may take. A client that reads nothing
 	// for so long is disconnected.
 	stallTimeout time.Duration
+	sessions     Sessions
 
-	mu          sync.Mutex
-	byWorkspace map[workspace.ID]map[*connection]struct{}
-	byUser      map[string]int
-	total       int
-	closed      bool          // add is refused
-	idle        chan struct{} // closed when closed is set and n is 0
+	seed       maphash.Seed
+	workspaces [shards]workspaceShard
+	users      [shards]userShard
+	visitors   [shards]visitorShard
+
+	pace *pace
+
+	total    atomic.Int64
+	refusing atomic.Bool   // add returns errClosed
+	idle     chan struct{} // closed when refusing is set and total is 0
+	drain    sync.Once     // closes idle
 }
 
-func newConnections(s Settings, most int, stall time.Duration) *connections {
-	return &connections{
+// shards is how many locks the tables of connections have.
+const shards = 64
+
+type workspaceShard struct {
+	mu sync.Mutex
+	by map[workspace.ID]map[*connection]struct{}
+}
+
+type userShard struct {
+	mu sync.Mutex
+	by map[string]*account
+}
+
+type visitorShard struct {
+	mu sync.Mutex
+	by map[string]*visitor // by session
+}
+
+// visitor is a session or token that has connections, or had some a moment ago. One
+// registration watches for its end, however many requests it sends.
+type visitor struct {
+	watched   context.Context
+	stop      context.CancelFunc
+	open      int
+	forgotten bool // by forgetIdle
+}
+
+func newConnections(s Settings, most int, stall time.Duration, sessions Sessions) *connections {
+	cs := &connections{
 		perUser: s.RequestsPerUser, max: most, idleTimeout: s.IdleTimeout, stallTimeout: stall,
-		byWorkspace: map[workspace.ID]map[*connection]struct{}{}, byUser: map[string]int{}, idle: make(chan struct{}),
+		sessions: sessions, seed: maphash.MakeSeed(), idle: make(chan struct{}), pace: newPace(),
 	}
+	for i := range shards {
+		cs.workspaces[i].by = map[workspace.ID]map[*connection]struct{}{}
+		cs.users[i].by = map[string]*account{}
+		cs.visitors[i].by = map[string]*visitor{}
+	}
+	return cs
+}
+
+func (cs *connections) workspace(id workspace.ID) *workspaceShard {
+	return &cs.workspaces[maphash.String(cs.seed, string(id))%shards]
+}
+
+func (cs *connections) user(id string) *userShard {
+	return &cs.users[maphash.String(cs.seed, id)%shards]
+}
+
+func (cs *connections) visitor(session string) *visitorShard {
+	return &cs.visitors[maphash.String(cs.seed, session)%shards]
 }
 
 // connection is one relayed request or WebSocket.
@@ -45,15 +98,20 @@ type connection struct {
 	id       workspace.ID
 	caller   workspace.Caller
 	upstream *upstream
-	cancel   context.CancelFunc
 
 	// Unix nanoseconds, for closeStalled.
 	transferred atomic.Int64 // when a byte last passed, in either direction
 	writing     atomic.Int64 // since when a write to the client takes; 0: none does
 
+	socket atomic.Pointer[webSocket] // of a WebSocket that can rest; else nil
+
+	account *account // of the caller
+	pace    *pace
+
 	mu       sync.Mutex
 	cut      bool // closed by the proxy
-	returned bool // the handler has returned; w must not be used
+	returned bool // the request or WebSocket has ended; w must not be used
+	cancel   context.CancelFunc
 	w        http.ResponseWriter
 	conn     net.Conn // the client's side of a WebSocket; nil for a request
 }
@@ -68,57 +126,178 @@ var (
 // reached.
 func (cs *connections) add(c *connection) error {
 	c.transferred.Store(time.Now().UnixNano())
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	switch {
-	case cs.closed || c.upstream.closed:
-		return errClosed
-	case cs.perUser > 0 && cs.byUser[c.caller.UserID] >= cs.perUser:
+	if c.account = cs.user(c.caller.UserID).enter(c.caller.UserID, cs.perUser); c.account == nil {
 		return errTooManyUser
-	case cs.max > 0 && cs.total >= cs.max:
+	}
+	c.pace = cs.pace
+	if err := cs.enter(); err != nil {
+		cs.user(c.caller.UserID).leave(c.caller.UserID)
+		return err
+	}
+	of := cs.workspace(c.id)
+	of.mu.Lock()
+	open := !c.upstream.closed
+	if open {
+		of.add(c)
+		c.upstream.idleSince = time.Time{}
+	}
+	of.mu.Unlock()
+	if !open {
+		cs.release(c)
+		return errClosed
+	}
+	// Only now, so that the end of the session finds c.
+	cs.watch(c.caller.Session)
+	return nil
+}
+
+func (cs *connections) enter() error {
+	total := cs.total.Add(1)
+	switch {
+	case cs.refusing.Load(): // shutdown sets it before it looks at total
+		cs.leave()
+		return errClosed
+	case cs.max > 0 && total > int64(cs.max):
+		cs.leave()
 		return errTooMany
 	}
-	cs.byUser[c.caller.UserID]++
-	c.upstream.idleSince = time.Time{}
-	set := cs.byWorkspace[c.id]
+	return nil
+}
+
+// enter counts a connection of the user, and returns nil if that would be too many.
+func (s *userShard) enter(user string, limit int) *account {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a := s.by[user]
+	if a == nil {
+		a = &account{}
+		s.by[user] = a
+	}
+	if limit > 0 && a.open >= limit {
+		return nil
+	}
+	a.open++
+	return a
+}
+
+func (s *userShard) leave(user string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.by[user].open--
+}
+
+func (s *workspaceShard) add(c *connection) {
+	set := s.by[c.id]
 	if set == nil {
 		set = map[*connection]struct{}{}
-		cs.byWorkspace[c.id] = set
+		s.by[c.id] = set
 	}
 	set[c] = struct{}{}
-	cs.total++
-	return nil
+}
+
+func (s *workspaceShard) remove(c *connection) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	set := s.by[c.id]
+	delete(set, c)
+	if len(set) == 0 {
+		delete(s.by, c.id)
+	}
+}
+
+// watch closes the session's connections when it ends.
+func (cs *connections) watch(session string) {
+	s := cs.visitor(session)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := s.by[session]
+	if v == nil || v.watched.Err() != nil {
+		// If the watch has ended but the request was still authenticated, the session is
+		// registered again. The next check ends it if it is not valid.
+		renewed := &visitor{}
+		if v != nil {
+			renewed.open = v.open
+			v.stop()
+		}
+		v = renewed
+		v.watched, v.stop = cs.sessions.Watch(context.Background(), session)
+		s.by[session] = v
+		context.AfterFunc(v.watched, func() { cs.closeSession(v, session) })
+	}
+	v.open++
+}
+
+// closeSession closes the connections of a session that has ended.
+func (cs *connections) closeSession(v *visitor, session string) {
+	s := cs.visitor(session)
+	s.mu.Lock()
+	forgotten := v.forgotten
+	s.mu.Unlock()
+	if !forgotten {
+		cs.closeAll(func(c *connection) bool { return c.caller.Session == session })
+	}
+}
+
+// forgetIdle stops to watch sessions that have no connections, and forgets users who have
+// none.
+func (cs *connections) forgetIdle() {
+	now := time.Now().UnixNano()
+	for i := range cs.users {
+		s := &cs.users[i]
+		s.mu.Lock()
+		for user, a := range s.by {
+			if a.open == 0 && a.settled(now, cs.pace.rate) {
+				delete(s.by, user)
+			}
+		}
+		s.mu.Unlock()
+	}
+	for i := range cs.visitors {
+		s := &cs.visitors[i]
+		s.mu.Lock()
+		for session, v := range s.by {
+			if v.open == 0 {
+				delete(s.by, session)
+				v.forgotten = true
+				v.stop()
+			}
+		}
+		s.mu.Unlock()
+	}
 }
 
 func (cs *connections) remove(c *connection) {
 	c.mu.Lock()
 	c.returned = true
 	c.mu.Unlock()
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	set := cs.byWorkspace[c.id]
-	delete(set, c)
-	if len(set) == 0 {
-		delete(cs.byWorkspace, c.id)
-	}
-	if cs.byUser[c.caller.UserID]--; cs.byUser[c.caller.UserID] == 0 {
-		delete(cs.byUser, c.caller.UserID)
-	}
-	cs.total--
-	cs.signalIdle()
+	cs.workspace(c.id).remove(c)
+	s := cs.visitor(c.caller.Session)
+	s.mu.Lock()
+	s.by[c.caller.Session].open--
+	s.mu.Unlock()
+	cs.release(c)
 }
 
-func (cs *connections) signalIdle() {
-	if cs.closed && cs.total == 0 {
-		close(cs.idle)
+// release undoes what add has counted for the limits.
+func (cs *connections) release(c *connection) {
+	cs.user(c.caller.UserID).leave(c.caller.UserID)
+	cs.leave()
+}
+
+func (cs *connections) leave() {
+	if cs.total.Add(-1) == 0 && cs.refusing.Load() {
+		cs.drained()
 	}
 }
+
+func (cs *connections) drained() { cs.drain.Do(func() { close(cs.idle) }) }
 
 // move assigns c to another upstream, or to none if to is nil. It returns false if
 // that upstream is closed.
 func (cs *connections) move(c *connection, to *upstream) bool {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
+	of := cs.workspace(c.id)
+	of.mu.Lock()
+	defer of.mu.Unlock()
 	if to != nil && to.closed {
 		return false
 	}
@@ -129,37 +308,38 @@ func (cs *connections) move(c *connection, to *upstream) bool {
 	return true
 }
 
-func (cs *connections) count() int {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	return cs.total
-}
+func (cs *connections) count() int { return int(cs.total.Load()) }
 
-// workspaces lists the workspaces with open connections.
-func (cs *connections) workspaces() []workspace.ID {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	ids := make([]workspace.ID, 0, len(cs.byWorkspace))
-	for id := range cs.byWorkspace {
-		ids = append(ids, id)
+// open lists the workspaces with open connections.
+func (cs *connections) open() []workspace.ID {
+	var ids []workspace.ID
+	for i := range cs.workspaces {
+		s := &cs.workspaces[i]
+		s.mu.Lock()
+		for id := range s.by {
+			ids = append(ids, id)
+		}
+		s.mu.Unlock()
 	}
 	return ids
 }
 
 // closeUpstream refuses new connections to u and closes the existing ones.
 func (cs *connections) closeUpstream(u *upstream) {
-	cs.mu.Lock()
+	of := cs.workspace(u.id)
+	of.mu.Lock()
 	u.closed = true
-	cs.mu.Unlock()
+	of.mu.Unlock()
 	cs.closeWhere(u.id, func(c *connection) bool { return c.upstream == u })
-	u.transport.CloseIdleConnections()
+	u.closePools()
 }
 
 // closeIfIdle closes u if it has had no connections for that long.
 func (cs *connections) closeIfIdle(u *upstream, after time.Duration) bool {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	for c := range cs.byWorkspace[u.id] {
+	of := cs.workspace(u.id)
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	for c := range of.by[u.id] {
 		if c.upstream == u {
 			return false
 		}
@@ -171,34 +351,33 @@ func (cs *connections) closeIfIdle(u *upstream, after time.Duration) bool {
 		return false
 	}
 	u.closed = true
-	u.transport.CloseIdleConnections()
+	u.closePools()
 	return true
 }
 
 // closeWhere closes the workspace's connections that match.
 func (cs *connections) closeWhere(id workspace.ID, match func(*connection) bool) {
 	var matched []*connection
-	cs.mu.Lock()
-	for c := range cs.byWorkspace[id] {
+	of := cs.workspace(id)
+	of.mu.Lock()
+	for c := range of.by[id] {
 		if match(c) {
 			matched = append(matched, c)
 		}
 	}
-	cs.mu.Unlock()
+	of.mu.Unlock()
 	for _, c := range matched {
 		c.close()
 	}
 }
 
-// drain closes the WebSockets, which have no natural end, waits for the
+// shutdown closes the WebSockets, which have no natural end, waits for the
 // requests, and closes those as well when ctx ends.
-func (cs *connections) drain(ctx context.Context) error {
-	cs.mu.Lock()
-	if !cs.closed {
-		cs.closed = true
-		cs.signalIdle()
+func (cs *connections) shutdown(ctx context.Context) error {
+	cs.refusing.Store(true)
+	if cs.total.Load() == 0 {
+		cs.drained()
 	}
-	cs.mu.Unlock()
 	cs.closeAll((*connection).isWebSocket)
 	select {
 	case <-cs.idle:
@@ -223,18 +402,35 @@ func (cs *connections) closeStalled(now time.Time) {
 	})
 }
 
+// restIdle releases the goroutines of WebSockets that transfer nothing.
+func (cs *connections) restIdle(now time.Time) {
+	for i := range cs.workspaces {
+		s := &cs.workspaces[i]
+		s.mu.Lock()
+		for _, set := range s.by {
+			for c := range set {
+				if socket := c.socket.Load(); socket != nil && now.Sub(time.Unix(0, c.transferred.Load())) > restAfter {
+					socket.rest()
+				}
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
 func (cs *connections) closeAll(match func(*connection) bool) {
-	for _, id := range cs.workspaces() {
+	for _, id := range cs.open() {
 		cs.closeWhere(id, match)
 	}
 }
 
 // close ends both sides without waiting for pending reads or writes: cancelling the
-// context closes the container's side, and deadlines in the past end the client's.
+// context closes the container's side, and deadlines in the past end the client's. A
+// WebSocket that is detached from its handler closes both sides itself.
 func (c *connection) close() {
-	c.cancel()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.cancel()
 	if c.cut || c.returned {
 		return
 	}
@@ -270,16 +466,22 @@ func (c *connection) isWebSocket() bool {
 	return c.conn != nil
 }
 
+// detach lets a WebSocket continue after its handler: it keeps nothing of the request.
+func (c *connection) detach() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.w, c.cancel = nil, func() {}
+}
+
 // attach sets the client's side of a WebSocket. It returns false if the connection
 // was closed in the meantime or the server is shutting down.
 func (cs *connections) attach(c *connection, conn net.Conn) bool {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if cs.closed || c.cut {
+	if c.cut {
+		c.mu.Unlock()
 		return false
 	}
 	c.conn = conn
-	return true
+	c.mu.Unlock()
+	return !cs.refusing.Load() // shutdown sets it before it looks for WebSockets
 }

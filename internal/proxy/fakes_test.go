@@ -192,6 +192,13 @@ func (s *watches) Watch(ctx context.Context, session string) (context.Context, c
 	return ctx, cancel
 }
 
+// count returns how often a session was watched.
+func (s *watches) count(session string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.by[session])
+}
+
 func (s *watches) end(session string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

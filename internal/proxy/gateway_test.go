@@ -47,6 +47,20 @@ func gateways(t *testing.T) []*gateway {
 	plain.Listener = inbound.Strict(plain.Listener)
 	plain.Start()
 	t.Cleanup(plain.Close)
+	// As codehub serves it: plain requests do not pass through net/http.
+	short := &inbound.Plain{Server: settings.Server(w.handler()), Serves: func(string, string) bool { return true }}
+	direct := httptest.NewUnstartedServer(nil)
+	direct.Config = short.Server
+	direct.Listener = short.Listen(direct.Listener)
+	direct.Start()
+	t.Cleanup(func() {
+		direct.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := short.Shutdown(ctx); err != nil {
+			t.Errorf("Shutdown: %v", err)
+		}
+	})
 	secure := httptest.NewUnstartedServer(nil)
 	secure.Config = settings.Server(w.handler())
 	secure.EnableHTTP2 = true
@@ -68,11 +82,12 @@ func gateways(t *testing.T) []*gateway {
 	list := []*gateway{
 		make("none", "http://"+i.addr(), i.addr(), &http.Transport{}),
 		make("nginx", "http://"+nginx(t, i.addr())+under(wsA), "", &http.Transport{}),
-		make("codehub HTTP/1.1", plain.URL+under(wsA), public, &http.Transport{}),
+		make("codehub HTTP/1.1", direct.URL+under(wsA), public, &http.Transport{}),
+		make("codehub by net/http alone", plain.URL+under(wsA), public, &http.Transport{}),
 		make("codehub HTTP/2", secure.URL+under(wsA), public, overTLS),
 	}
 	list[1].host = list[1].base.Host
-	list[3].http2 = true
+	list[4].http2 = true
 	return list
 }
 

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"runtime"
@@ -105,11 +106,11 @@ func TestInvalidStatuses(t *testing.T) {
 func TestWholeOriginHeadersAreRemoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	names := slices.Concat(wholeOrigin, []string{"Set-Cookie", "Location", "Service-Worker-Allowed", "Content-Security-Policy", "Cross-Origin-Opener-Policy", "Access-Control-Allow-Origin"})
+	names := slices.Concat(slices.Collect(maps.Keys(wholeOrigin)), []string{"Set-Cookie", "Location", "Service-Worker-Allowed", "Content-Security-Policy", "Cross-Origin-Opener-Policy", "Access-Control-Allow-Origin"})
 	w.hostile(wsA, func(conn io.Writer, r *http.Request) {
 		var b bytes.Buffer
 		b.WriteString("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n")
-		for _, name := range wholeOrigin {
+		for name := range wholeOrigin {
 			fmt.Fprintf(&b, "%s: hostile\r\n", strings.ToLower(name))
 		}
 		if r.URL.Path == "/announced" {

@@ -33,8 +33,7 @@ func (o origins) allows(r *http.Request, navigation, byToken bool) bool {
 
 // allowsOn is allows for the host of a workspace.
 func (o origins) allowsOn(host workspace.Host, r *http.Request, navigation, byToken bool) bool {
-	own := o.layout.URL(host)
-	return allows(r, navigation, byToken, func(from string) bool { return from == own })
+	return allows(r, navigation, byToken, func(from string) bool { return from == o.layout.URL(host) })
 }
 
 func allows(r *http.Request, navigation, byToken bool, isOwn func(string) bool) bool {
@@ -70,12 +69,11 @@ func (o origins) isPublic(origin string) bool {
 	return strings.ToLower(origin) == o.scheme+"://"+o.host
 }
 
-// schemeOf returns the scheme that the client used. For codehub's own hosts it is that
-// of the public address, because TLS may be terminated by a reverse proxy.
+// schemeOf returns the scheme that the client used on the main origin or on an unknown
+// host. For codehub's own hosts it is that of the public address, because TLS may be
+// terminated by a reverse proxy.
 func (o origins) schemeOf(r *http.Request) string {
 	switch {
-	case o.layout.Route(r.Host).Kind == origin.Workspace:
-		return o.scheme
 	case r.TLS != nil:
 		return "https"
 	case hostOf(o.scheme, r.Host) == o.host:
@@ -84,11 +82,19 @@ func (o origins) schemeOf(r *http.Request) string {
 	return "http"
 }
 
+// schemeOn is schemeOf, and that of the workspaces' origins for the host of one.
+func (o origins) schemeOn(host workspace.Host, r *http.Request) string {
+	if host.ID != "" {
+		return o.scheme
+	}
+	return o.schemeOf(r)
+}
+
 // forwardedHost returns the X-Forwarded-Host for the IDE, which compares it with
-// the Origin of a WebSocket.
-func (o origins) forwardedHost(r *http.Request) string {
-	if place := o.layout.Route(r.Host); place.Kind == origin.Workspace {
-		return origin.Host(o.layout.URL(place.Host))
+// the Origin of a WebSocket. host is the host of a workspace that was asked, or zero.
+func (o origins) forwardedHost(host workspace.Host, r *http.Request) string {
+	if host.ID != "" {
+		return origin.Host(o.layout.URL(host))
 	}
 	if o.isPublic(r.Header.Get("Origin")) {
 		return o.host

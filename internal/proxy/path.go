@@ -16,6 +16,9 @@ func splitPath(escaped string) (path, raw string, err error) {
 // escapeStray escapes the bytes that clients should have escaped. Otherwise net/url
 // would encode the whole path again and turn an escaped slash into a real one.
 func escapeStray(path string) string {
+	if !hasStray(path) {
+		return path
+	}
 	const hex = "0123456789ABCDEF"
 	var b strings.Builder
 	for i := range len(path) {
@@ -26,6 +29,15 @@ func escapeStray(path string) string {
 		}
 	}
 	return b.String()
+}
+
+func hasStray(path string) bool {
+	for i := range len(path) {
+		if !isPathByte(path[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 func isPathByte(c byte) bool {

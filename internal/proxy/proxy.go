@@ -115,7 +115,6 @@ type Config struct {
 type Proxy struct {
 	auth          Authenticator
 	visitors      Visitors
-	sessions      Sessions
 	store         Store
 	pages         Pages
 	log           *slog.Logger
@@ -141,14 +140,14 @@ func New(c Config) *Proxy {
 		c.RouteAge = 60 * time.Second
 	}
 	if c.StallTimeout == 0 {
-		c.StallTimeout = userTimeout
+		c.StallTimeout = defaultStall
 	}
 	if c.CheckInterval == 0 {
 		c.CheckInterval = 3 * time.Second
 	}
-	open := newConnections(c.Settings, c.MaxRequests, c.StallTimeout)
+	open := newConnections(c.Settings, c.MaxRequests, c.StallTimeout, c.Sessions)
 	return &Proxy{
-		auth: c.Auth, visitors: c.Visitors, sessions: c.Sessions, store: c.Store, pages: c.Pages, log: c.Log,
+		auth: c.Auth, visitors: c.Visitors, store: c.Store, pages: c.Pages, log: c.Log,
 		layout:        c.Layout,
 		origins:       newOrigins(c.Layout),
 		secrets:       secrets{cookies: append([]string{runtime.SecretCookie}, c.CookieNames...), isToken: c.IsToken},
@@ -280,6 +279,8 @@ func (p *Proxy) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 			p.open.closeStalled(time.Now())
+			p.open.restIdle(time.Now())
+			p.open.forgetIdle()
 			if err := p.routes.check(ctx); ctx.Err() == nil {
 				p.checks.Set(err)
 			}
@@ -291,7 +292,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 // until ctx ends, and closes the rest. It returns ctx's error if it had to close
 // any.
 func (p *Proxy) Shutdown(ctx context.Context) error {
-	err := p.open.drain(ctx)
+	err := p.open.shutdown(ctx)
 	p.routes.closeAll()
 	return err
 }

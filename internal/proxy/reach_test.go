@@ -132,10 +132,11 @@ func TestRemovedContainer(t *testing.T) {
 // age makes the cached route too old and the pooled connections closed.
 func (w *world) age(id workspace.ID) {
 	rs := w.proxy.routes
-	defer rs.upstreams[id].transport.CloseIdleConnections()
+	defer rs.upstreams[id].closePools()
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	r := *rs.cached[id]
+	cached, _ := rs.cached.Load(id)
+	r := *cached.(*route)
 	r.readAt = r.readAt.Add(-2 * unconfirmedAge)
-	rs.cached[id] = &r
+	rs.cached.Store(id, &r)
 }

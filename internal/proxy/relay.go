@@ -21,11 +21,10 @@ import (
 // relay relays one request to the container. It returns false without a response if
 // the route was closed since the lookup.
 func (p *Proxy) relay(w http.ResponseWriter, r *http.Request, v visit, to *upstream) bool {
-	watched, stop := p.sessions.Watch(r.Context(), v.caller.Session)
-	defer stop()
-	ctx, cancel := context.WithCancel(watched)
+	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	c := &connection{id: v.id, caller: v.caller, upstream: to, cancel: cancel, w: w}
+	// The route's ID is not a part of the request's text, which a WebSocket must not keep.
+	c := &connection{id: to.id, caller: v.caller, upstream: to, cancel: cancel, w: w}
 	switch err := p.open.add(c); err {
 	case nil:
 	case errClosed:
@@ -34,39 +33,26 @@ func (p *Proxy) relay(w http.ResponseWriter, r *http.Request, v visit, to *upstr
 		p.busy(w, r, v, err)
 		return true
 	}
-	defer p.open.remove(c)
+	x := &exchange{proxy: p, visit: v, connection: c, use: p.newUse(r, v), prefix: v.prefix}
+	defer func() {
+		if !x.continues {
+			x.use.end()
+			p.open.remove(c)
+		}
+	}()
 	restore := inbound.Lift(w, r)
 	defer func() {
-		if !c.wasCut() {
+		if !x.continues && !c.wasCut() {
 			restore()
 		}
 	}()
-	// Also ends a client that does not read when the session ends.
-	defer context.AfterFunc(watched, c.close)()
-
 	if r.ContentLength != 0 {
 		// An IDE may respond before it has read the whole body. HTTP/2 allows that
 		// without this call.
 		_ = http.NewResponseController(w).EnableFullDuplex()
 	}
-	x := &exchange{proxy: p, visit: v, connection: c, use: p.newUse(r, v), prefix: v.prefix}
-	defer x.use.end()
-	rp := httputil.ReverseProxy{
-		Rewrite:   x.rewrite,
-		Transport: x,
-		ModifyResponse: func(res *http.Response) error {
-			x.confine(res)
-			confineTrailers(res)
-			x.observe(r, res)
-			return nil
-		},
-		ErrorHandler:  x.upstreamError,
-		FlushInterval: -1,
-		BufferPool:    buffers,
-		ErrorLog:      p.copyLog,
-	}
-	rp.ServeHTTP(&visitorWriter{ResponseWriter: w, open: p.open, connection: c, use: x.use}, r.WithContext(ctx))
-	if c.wasCut() {
+	x.serve(&visitorWriter{ResponseWriter: w, open: p.open, connection: c, use: x.use}, r.WithContext(ctx))
+	if !x.continues && c.wasCut() {
 		panic(http.ErrAbortHandler) // the client must not take a truncated response for a complete one
 	}
 	return true
@@ -80,28 +66,72 @@ type exchange struct {
 	use        *use // or nil
 	// prefix is that of the paths that the response may affect.
 	prefix string
+
+	hints   int                                 // informational responses so far
+	hint    func(code int, h http.Header) error // passes one on; set for what wire.Pool sends
+	upgrade bool                                // the request is for relayWebSocket
+
+	// continues: a WebSocket goes on after the handler, and ends use and connection itself.
+	continues bool
+}
+
+// serve relays a request in the cheapest way that is able to.
+func (x *exchange) serve(w *visitorWriter, r *http.Request) {
+	switch {
+	case isPlain(r, x.visit):
+		x.relayPlain(w, r)
+		return
+	case isPlainUpgrade(r, x.visit):
+		x.relayWebSocket(w, r)
+		return
+	}
+	rp := httputil.ReverseProxy{
+		Rewrite:   x.rewrite,
+		Transport: x,
+		ModifyResponse: func(res *http.Response) error {
+			x.confine(res)
+			confineTrailers(res)
+			x.observe(r, res)
+			x.use.watchBackend(res)
+			return nil
+		},
+		ErrorHandler:  x.upstreamError,
+		FlushInterval: -1,
+		BufferPool:    buffers,
+		ErrorLog:      x.proxy.copyLog,
+	}
+	rp.ServeHTTP(w, r)
 }
 
 // rewrite builds the container's request. ReverseProxy has already removed
 // hop-by-hop and forwarding headers from it.
 func (x *exchange) rewrite(pr *httputil.ProxyRequest) {
 	out := pr.Out
-	out.URL = &url.URL{Scheme: "http", RawQuery: pr.In.URL.RawQuery, ForceQuery: pr.In.URL.ForceQuery}
-	out.URL.Path, out.URL.RawPath = x.visit.path, x.visit.rawPath
-	out.Host = pr.In.Host
-	pr.SetXForwarded()
-	out.Header.Set("X-Forwarded-Host", x.proxy.origins.forwardedHost(pr.In))
-	out.Header.Set("X-Forwarded-Proto", cmp.Or(front.Scheme(pr.In), x.proxy.origins.schemeOf(pr.In)))
+	x.address(out, pr.In)
 	if !isWebSocket(pr.In.Header) { // the only protocol that may be switched to
 		out.Header.Del("Connection")
 		out.Header.Del("Upgrade")
 	}
-	x.proxy.secrets.strip(out.Header)
 	announceTrailers(out, pr.In)
 	x.use.watchBody(out)
 	if out.Body != nil {
 		out.Body = watchedBody{out.Body, x.connection}
 	}
+}
+
+// address sets the URL, the Host and the forwarding headers of the container's request,
+// and removes codehub's own credentials.
+func (x *exchange) address(out, in *http.Request) {
+	out.URL = &url.URL{Scheme: "http", RawQuery: in.URL.RawQuery, ForceQuery: in.URL.ForceQuery}
+	out.URL.Path, out.URL.RawPath = x.visit.path, x.visit.rawPath
+	out.Host = in.Host
+	delete(out.Header, "X-Forwarded-For")
+	if client, _, err := net.SplitHostPort(in.RemoteAddr); err == nil {
+		out.Header["X-Forwarded-For"] = []string{client}
+	}
+	out.Header["X-Forwarded-Host"] = []string{x.proxy.origins.forwardedHost(x.visit.host, in)}
+	out.Header["X-Forwarded-Proto"] = []string{cmp.Or(front.Scheme(in), x.proxy.origins.schemeOn(x.visit.host, in))}
+	x.proxy.secrets.strip(out.Header)
 }
 
 // setUpstream sets the container's address, and its secret for the IDE. An application
@@ -164,6 +194,12 @@ func (x *exchange) sendTo(to *upstream, out *http.Request) (*http.Response, erro
 	if err := setUpstream(out, to, x.visit.host.Port); err != nil {
 		return nil, err
 	}
+	switch {
+	case x.upgrade:
+		return to.plain.Upgrade(out, x.hint)
+	case x.hint != nil:
+		return to.plain.Send(out, x.hint)
+	}
 	return to.transport.RoundTrip(out)
 }
 
@@ -195,10 +231,6 @@ func (x *exchange) confine(res *http.Response) {
 // maxEarlyResponses limits the informational responses to one request.
 const maxEarlyResponses = 64
 
-// hopByHop are headers for one connection, which ReverseProxy removes from final
-// responses.
-var hopByHop = []string{"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Connection", "Te", "Trailer", "Upgrade"}
-
 // confineEarly does the same for informational responses (103), which ReverseProxy
 // forwards through a trace hook in the context.
 func (x *exchange) confineEarly(ctx context.Context) {
@@ -207,17 +239,21 @@ func (x *exchange) confineEarly(ctx context.Context) {
 		return
 	}
 	pass := trace.Got1xxResponse
-	n := 0
 	trace.Got1xxResponse = func(code int, h textproto.MIMEHeader) error {
-		if n++; n > maxEarlyResponses {
-			return fmt.Errorf("%w: more than %d informational responses", errInvalidResponse, maxEarlyResponses)
+		if err := x.confineHint(http.Header(h)); err != nil {
+			return err
 		}
-		for _, name := range hopByHop {
-			h.Del(name)
-		}
-		confine(http.Header(h), confinement{prefix: x.prefix, reserved: x.proxy.secrets.cookies})
 		return pass(code, h)
 	}
+}
+
+func (x *exchange) confineHint(h http.Header) error {
+	if x.hints++; x.hints > maxEarlyResponses {
+		return fmt.Errorf("%w: more than %d informational responses", errInvalidResponse, maxEarlyResponses)
+	}
+	removeHopByHop(h)
+	confine(h, confinement{prefix: x.prefix, reserved: x.proxy.secrets.cookies})
+	return nil
 }
 
 // upstreamError answers when the container does not respond.

@@ -56,9 +56,10 @@ type routes struct {
 	addressMaxIdle time.Duration // see lookupUpstream
 	loopbackPorts  bool          // for tests, see upstream.loopback
 
-	mu     sync.Mutex
-	cached map[workspace.ID]*route
-	fills  map[workspace.ID]*fill
+	cached sync.Map // of *route by workspace.ID; written with mu locked
+
+	mu    sync.Mutex
+	fills map[workspace.ID]*fill
 	// upstreams outlive their routes: a route that is read again unchanged keeps
 	// its connections.
 	upstreams map[workspace.ID]*upstream
@@ -75,16 +76,27 @@ type fill struct {
 func newRoutes(store Store, rt Upstreams, open *connections, maxAge time.Duration) *routes {
 	return &routes{
 		store: store, runtime: rt, open: open, maxAge: maxAge, addressMaxIdle: addressMaxIdle,
-		cached: map[workspace.ID]*route{}, fills: map[workspace.ID]*fill{}, upstreams: map[workspace.ID]*upstream{},
+		fills: map[workspace.ID]*fill{}, upstreams: map[workspace.ID]*upstream{},
 	}
+}
+
+// recent returns the cached route if it is fresh enough, or nil.
+func (rs *routes) recent(id workspace.ID, maxAge time.Duration) *route {
+	if r, ok := rs.cached.Load(id); ok && r.(*route).fresh(maxAge) {
+		return r.(*route)
+	}
+	return nil
 }
 
 // get returns the route of a workspace, at most maxAge old. The caller must check
 // the owner.
 func (rs *routes) get(ctx context.Context, id workspace.ID, maxAge time.Duration) (*route, error) {
 	for range maxFills {
+		if r := rs.recent(id, maxAge); r != nil {
+			return r, nil
+		}
 		rs.mu.Lock()
-		if r := rs.cached[id]; r != nil && r.fresh(maxAge) {
+		if r := rs.recent(id, maxAge); r != nil { // filled meanwhile
 			rs.mu.Unlock()
 			return r, nil
 		}
@@ -175,9 +187,9 @@ func (rs *routes) apply(id workspace.ID, f *fill) {
 	last := rs.upstreams[id]
 	var next *upstream
 	if gone {
-		delete(rs.cached, id)
+		rs.cached.Delete(id)
 	} else {
-		rs.cached[id] = f.route
+		rs.cached.Store(id, f.route)
 		next = f.route.upstream
 	}
 	if next == nil {
@@ -213,7 +225,7 @@ func (rs *routes) invalidate(id workspace.ID) {
 }
 
 func (rs *routes) forget(id workspace.ID) {
-	delete(rs.cached, id)
+	rs.cached.Delete(id)
 	if f := rs.fills[id]; f != nil {
 		f.stale = true
 		delete(rs.fills, id)
@@ -223,7 +235,7 @@ func (rs *routes) forget(id workspace.ID) {
 func (rs *routes) invalidateAll() {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	clear(rs.cached)
+	rs.cached.Clear()
 	for id := range rs.fills {
 		rs.forget(id)
 	}
@@ -259,7 +271,7 @@ func (rs *routes) closeAll() {
 func (rs *routes) check(ctx context.Context) error {
 	var g errgroup.Group
 	g.SetLimit(maxChecks)
-	for _, id := range rs.open.workspaces() {
+	for _, id := range rs.open.open() {
 		g.Go(func() error {
 			if _, err := rs.get(ctx, id, rs.maxAge); err != nil && workspace.CodeOf(err) != workspace.CodeNotFound {
 				return err
@@ -275,14 +287,15 @@ func (rs *routes) check(ctx context.Context) error {
 func (rs *routes) sweep() {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	for id, r := range rs.cached {
-		if !r.fresh(rs.maxAge) {
-			delete(rs.cached, id)
+	rs.cached.Range(func(id, r any) bool {
+		if !r.(*route).fresh(rs.maxAge) {
+			rs.cached.Delete(id)
 		}
-	}
+		return true
+	})
 	for id, u := range rs.upstreams {
 		// A running lookup may be about to confirm u.
-		if rs.cached[id] == nil && rs.fills[id] == nil && rs.open.closeIfIdle(u, rs.addressMaxIdle) {
+		if _, cached := rs.cached.Load(id); !cached && rs.fills[id] == nil && rs.open.closeIfIdle(u, rs.addressMaxIdle) {
 			delete(rs.upstreams, id)
 		}
 	}

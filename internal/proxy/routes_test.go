@@ -16,7 +16,7 @@ import (
 func newTestRoutes() (*routes, *rows, *fakeRuntime) {
 	store := &rows{by: map[workspace.ID]workspace.Workspace{wsA: running(wsA, ann)}}
 	e := &fakeRuntime{at: map[workspace.ID]runtime.Upstream{wsA: {ContainerID: "c1", Addr: "192.0.2.1:8080", Secret: "s1"}}}
-	return newRoutes(store, e, newConnections(Settings{}, 0, time.Minute), time.Minute), store, e
+	return newRoutes(store, e, newConnections(Settings{}, 0, time.Minute, &watches{by: map[string][]context.CancelFunc{}}), time.Minute), store, e
 }
 
 func mustGet(t *testing.T, rs *routes) *route {
@@ -195,8 +195,8 @@ func TestSweep(t *testing.T) {
 		}
 		time.Sleep(addressMaxIdle)
 		rs.sweep()
-		if len(rs.cached)+len(rs.upstreams)+len(rs.fills) != 0 {
-			t.Errorf("left: %v %v %v", rs.cached, rs.upstreams, rs.fills)
+		if cachedRoutes(rs)+len(rs.upstreams)+len(rs.fills) != 0 {
+			t.Errorf("left: %d %v %v", cachedRoutes(rs), rs.upstreams, rs.fills)
 		}
 		if rs.open.add(c) == nil {
 			t.Error("a removed upstream accepts connections")
@@ -214,4 +214,10 @@ func TestSweepDuringLookup(t *testing.T) {
 	if r := mustGet(t, rs); rs.open.add(&connection{id: wsA, upstream: r.upstream}) != nil {
 		t.Error("the route leads to an upstream that is closed")
 	}
+}
+
+func cachedRoutes(rs *routes) int {
+	n := 0
+	rs.cached.Range(func(any, any) bool { n++; return true })
+	return n
 }

@@ -25,7 +25,7 @@ var notInTrailersPrefixes = []string{"Access-Control-", "Content-", "Cross-Origi
 
 // mayTrail reports whether a trailer with this canonical name may pass.
 func mayTrail(name string) bool {
-	return !slices.Contains(notInTrailers, name) && !slices.Contains(wholeOrigin, name) &&
+	return !slices.Contains(notInTrailers, name) && !wholeOrigin[name] &&
 		!slices.ContainsFunc(notInTrailersPrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
@@ -53,6 +53,13 @@ func confineTrailers(res *http.Response) {
 type trailedBody struct {
 	io.ReadCloser
 	res *http.Response
+}
+
+// Waits reports whether the next Read may have to wait for the container. Before that
+// copyBody passes on what it has read.
+func (b *trailedBody) Waits() bool {
+	source, ok := b.ReadCloser.(interface{ Waits() bool })
+	return !ok || source.Waits()
 }
 
 func (b *trailedBody) Read(p []byte) (int, error) {

@@ -4,9 +4,11 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"codehub/internal/activity"
 	"codehub/internal/activity/vscode"
+	"codehub/internal/workspace"
 )
 
 // use records the user activity in one visit; see ADR 10. It is nil for a visit
@@ -93,30 +95,43 @@ func (x *exchange) observe(in *http.Request, res *http.Response) {
 	if u.navigation {
 		u.mark.Touch(activity.Open)
 	}
-	if res.StatusCode != http.StatusSwitchingProtocols || !isWebSocket(res.Header) {
-		return
+	if res.StatusCode == http.StatusSwitchingProtocols && isWebSocket(res.Header) {
+		u.watch = x.proxy.newWatch(u.mark, x.visit, in, res)
 	}
-	backend, ok := res.Body.(io.ReadWriteCloser)
-	if !ok {
-		return
-	}
+}
+
+// newWatch returns a watch for a WebSocket, and changes the response so that it can be
+// decoded. The watch holds nothing of the request, since it may stay open all day.
+func (p *Proxy) newWatch(mark *activity.Mark, v visit, in *http.Request, res *http.Response) *vscode.Watch {
 	// VS Code's WebSockets have this parameter in all its versions for browsers;
 	// the first messages confirm the protocol.
 	isVSCode := strings.Contains(in.URL.RawQuery, "reconnectionToken=")
 	if isVSCode {
 		vscode.CompressAlone(res.Header)
 	}
-	u.watch = vscode.New(vscode.Options{
-		Touch:      u.mark.Touch,
+	id, user, pace := workspace.ID(strings.Clone(string(v.id))), v.caller.UserID, p.open.pace
+	return vscode.New(vscode.Options{
+		Touch:      mark.Touch,
+		Typed:      func() { pace.typed(user, time.Now().UnixNano()) },
 		Extensions: res.Header["Sec-Websocket-Extensions"],
 		VSCode:     isVSCode,
-		Forwarded:  x.visit.forwarded(),
+		Forwarded:  v.forwarded(),
 		OnError: func(side vscode.Side, err error) {
-			x.proxy.unreadable.WithLabelValues(string(side)).Inc()
-			x.proxy.log.Info("decode VS Code messages failed", "workspace", x.visit.id, "side", string(side), "err", err)
+			p.unreadable.WithLabelValues(string(side)).Inc()
+			p.log.Info("decode VS Code messages failed", "workspace", id, "side", string(side), "err", err)
 		},
 	})
-	res.Body = &watchedBackend{ReadWriteCloser: backend, watch: u.watch}
+}
+
+// watchBackend lets the watch of a WebSocket see what httputil.ReverseProxy sends to the
+// container.
+func (u *use) watchBackend(res *http.Response) {
+	if u == nil || u.watch == nil {
+		return
+	}
+	if backend, ok := res.Body.(io.ReadWriteCloser); ok {
+		res.Body = &watchedBackend{ReadWriteCloser: backend, watch: u.watch}
+	}
 }
 
 // watchedBackend is the container's side of a WebSocket.

@@ -19,12 +19,17 @@ import (
 // close.
 const closeTimeout = 5 * time.Second
 
-// keepAlive detects clients whose machine or network is gone: the first probe after
-// 15 s of silence, and the end after three lost ones. Unacknowledged data ends
-// after userTimeout, because no probes are sent meanwhile.
-var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 3}
+// keepAlive and userTimeout end connections to clients whose machine or network is gone.
+// After 15 s without data, a probe is sent every 5 s. Linux ends the connection when the
+// client has acknowledged nothing for userTimeout, neither probes nor data, or has not read
+// for that time while there is data for it; it ignores Count then. So a lost client is
+// noticed after 45 to 60 s, and an outage of 30 s ends no connection.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 9}
 
-const userTimeout = 2 * time.Minute
+const userTimeout = time.Minute
+
+// defaultStall is how long a client may read nothing of a response.
+const defaultStall = 2 * time.Minute
 
 // visitorWriter writes the response to the client.
 type visitorWriter struct {
@@ -39,8 +44,10 @@ func (w *visitorWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func (w *visitorWriter) Write(b []byte) (int, error) {
 	w.connection.beginWrite()
-	defer w.connection.endWrite()
-	return w.ResponseWriter.Write(b)
+	n, err := w.ResponseWriter.Write(b)
+	w.connection.endWrite()
+	w.connection.moved(n)
+	return n, err
 }
 
 // FlushError is called by http.ResponseController.
@@ -59,7 +66,7 @@ type watchedBody struct {
 func (b watchedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
-		b.connection.transferred.Store(time.Now().UnixNano())
+		b.connection.moved(n)
 	}
 	return n, err
 }
@@ -67,6 +74,16 @@ func (b watchedBody) Read(p []byte) (int, error) {
 // Hijack returns the client's connection for a WebSocket, and tracks it so that it
 // can be closed.
 func (w *visitorWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	end, rw, err := w.hijack(nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return end, rw, nil
+}
+
+// hijack is Hijack for a WebSocket whose side of the container is closed with the
+// client's, if it is not nil.
+func (w *visitorWriter) hijack(backend net.Conn) (*visitorConn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	if err != nil {
 		return nil, nil, err
@@ -77,7 +94,7 @@ func (w *visitorWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 			return nil, nil, fmt.Errorf("set keep-alive: %w", err)
 		}
 	}
-	end := &visitorConn{Conn: conn, connection: w.connection}
+	end := &visitorConn{Conn: conn, connection: w.connection, backend: backend}
 	if w.use != nil {
 		end.watch = w.use.watch
 	}
@@ -102,15 +119,17 @@ type visitorConn struct {
 	net.Conn
 	connection *connection
 	watch      *vscode.Watch // or nil
+	backend    net.Conn      // closed with Conn; or nil
 
-	mu    sync.Mutex
-	timer *time.Timer
+	mu     sync.Mutex
+	timer  *time.Timer
+	socket *webSocket // or nil
 }
 
 func (c *visitorConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 {
-		c.connection.transferred.Store(time.Now().UnixNano())
+		c.connection.moved(n)
 	}
 	if errors.Is(err, io.EOF) {
 		c.ending()
@@ -125,6 +144,7 @@ func (c *visitorConn) Write(p []byte) (int, error) {
 	if c.watch != nil {
 		c.watch.Server(p[:max(n, 0)])
 	}
+	c.connection.moved(n)
 	return n, err
 }
 
@@ -138,12 +158,26 @@ func (c *visitorConn) CloseWrite() error {
 }
 
 func (c *visitorConn) Close() error {
+	if c.backend != nil {
+		_ = c.backend.Close() // it is abandoned
+	}
+	err := c.Conn.Close()
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.timer != nil {
 		c.timer.Stop()
 	}
-	c.mu.Unlock()
-	return c.Conn.Close()
+	if c.socket != nil { // one that is set later notices that the connections are closed
+		c.socket.wake()
+	}
+	return err
+}
+
+// relayedBy sets what is woken when the connection is closed.
+func (c *visitorConn) relayedBy(s *webSocket) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.socket = s
 }
 
 func (c *visitorConn) ending() {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"codehub/internal/harness"
+	"codehub/internal/inbound"
 	"codehub/internal/origin"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -29,7 +30,7 @@ const (
 )
 
 // patience limits every wait. It is shorter than each timeout that would have the
-// same effect later: TCP's (2 min) and the age of a cached route (1 min).
+// same effect later: TCP's (1 min) and the age of a cached route (1 min).
 const patience = 30 * time.Second
 
 // world is a proxy with in-memory accounts, rows and containers, behind a real
@@ -41,6 +42,7 @@ type world struct {
 	sessions *watches
 	proxy    *Proxy
 	server   *httptest.Server
+	plain    *inbound.Plain
 	log      harness.Log
 }
 
@@ -55,6 +57,8 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	}
 	// The public address is known when the server listens.
 	w.server = httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.handler().ServeHTTP(rw, r) }))
+	w.plain = &inbound.Plain{Server: w.server.Config, Serves: func(string, string) bool { return true }}
+	w.server.Listener = w.plain.Listen(w.server.Listener)
 	w.server.Config.ErrorLog = slog.NewLogLogger(slog.NewTextHandler(&w.log, nil), slog.LevelInfo)
 	w.server.Start()
 	public, err := url.Parse(w.server.URL)
@@ -85,6 +89,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 		cancel()
 		_ = w.proxy.Shutdown(cut) // closes what is open
 		w.server.Close()
+		_ = w.plain.Shutdown(cut)
 		stop()
 		<-done
 		if t.Failed() {

@@ -9,12 +9,15 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"codehub/internal/inbound"
 	"codehub/internal/lease"
+	"codehub/internal/memlimit"
+	"codehub/internal/origin"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -46,6 +49,7 @@ func (s *server) run(ctx context.Context) error {
 	}
 	g.Go(func() error { return s.housekeeping(gctx) })
 	g.Go(func() error { return s.reserve.Run(gctx) })
+	g.Go(func() error { memlimit.Release(gctx); return nil })
 	g.Go(func() error { return s.hold.Run(gctx) })
 	g.Go(func() error { return s.front.Run(gctx) })
 	if s.private != nil {
@@ -56,8 +60,10 @@ func (s *server) run(ctx context.Context) error {
 	srv.BaseContext = func(net.Listener) context.Context { return requests }
 	srv.ErrorLog = httpErrors(s.log)
 	srv.ConnState = s.listener.ConnState
+	plain := &inbound.Plain{Server: srv, Serves: s.relays}
+	listener := plain.Listen(s.front.Listener)
 	g.Go(func() error {
-		if err := srv.Serve(inbound.Strict(s.front.Listener)); !errors.Is(err, http.ErrServerClosed) {
+		if err := srv.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve http: %w", err)
 		}
 		return nil
@@ -68,7 +74,7 @@ func (s *server) run(ctx context.Context) error {
 		case <-gctx.Done():
 		}
 		s.log.Info("shutting down")
-		s.drain(ctx, srv, stopRequests)
+		s.drain(ctx, srv, plain, stopRequests)
 		s.lastFlush(ctx)
 		stopBehind()
 		return nil
@@ -78,21 +84,43 @@ func (s *server) run(ctx context.Context) error {
 }
 
 // streamsEnd is how long event streams and followed logs, which do not end, may
-// continue during a shutdown.
+// continue during a shutdown. Proxy.Shutdown ends WebSockets.
 const streamsEnd = time.Second
 
-func (s *server) drain(ctx context.Context, srv *http.Server, stopRequests context.CancelFunc) {
+func (s *server) drain(ctx context.Context, srv *http.Server, plain *inbound.Plain, stopRequests context.CancelFunc) {
 	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.ShutdownTimeout)
 	defer cancel()
-	streams := time.AfterFunc(streamsEnd, stopRequests)
-	defer streams.Stop()
+	end := time.AfterFunc(streamsEnd, func() { stopRequests(); s.continued.End() })
+	defer end.Stop()
 	if err := s.proxy.Shutdown(sctx); err != nil {
 		s.log.Warn("connections to workspaces closed before they ended", "err", err)
 	}
-	if err := srv.Shutdown(sctx); err != nil {
+	var both errgroup.Group
+	both.Go(func() error { return plain.Shutdown(sctx) })
+	both.Go(func() error {
+		err := srv.Shutdown(sctx)
+		if err != nil {
+			srv.Close()
+		}
+		return err
+	})
+	if err := both.Wait(); err != nil {
 		s.log.Warn("requests closed before they ended", "err", err)
-		srv.Close()
 	}
+	if err := s.continued.Wait(sctx); err != nil {
+		s.log.Warn("event streams or WebSockets have not ended", "err", err)
+	}
+}
+
+// relays reports whether requests for this host and target are for a workspace.
+func (s *server) relays(host, target string) bool {
+	switch s.cfg.Layout.Route(host).Kind {
+	case origin.Workspace:
+		return true
+	case origin.Main:
+		return s.cfg.Layout.PathMode() && strings.HasPrefix(target, "/w/")
+	}
+	return false
 }
 
 // coordinate runs the controller and the garbage collection while this process leads

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"codehub/internal/bus"
 	"codehub/internal/bus/redisbus"
 	"codehub/internal/config"
+	"codehub/internal/continuation"
 	"codehub/internal/dashboard"
 	"codehub/internal/failpoint"
 	"codehub/internal/front"
@@ -67,7 +69,8 @@ func serve(ctx context.Context, cfg config.Config) error {
 	for _, name := range config.Unknown(os.Environ(), config.Names()) {
 		log.Warn("unknown setting ignored", "variable", name)
 	}
-	cfg.Memory.Apply(log)
+	floor := cfg.Memory.Apply(log)
+	defer runtime.KeepAlive(floor)
 	if err := os.MkdirAll(cfg.DataDir, 0o711); err != nil {
 		return fmt.Errorf("make the data folder: %w", err)
 	}
@@ -213,16 +216,17 @@ type parts struct {
 // server is a running codehub.
 type server struct {
 	parts
-	auth    *auth.Auth
-	hub     *bus.Hub
-	proxy   *proxy.Proxy
-	ctrl    *reconcile.Controller
-	garbage *gc.Runner
-	marks   *mark.Keeper
-	hold    *hold
-	flush   *activity.Flusher
-	ttl     *ttl.Runner
-	http    http.Handler
+	auth      *auth.Auth
+	hub       *bus.Hub
+	proxy     *proxy.Proxy
+	ctrl      *reconcile.Controller
+	garbage   *gc.Runner
+	marks     *mark.Keeper
+	hold      *hold
+	flush     *activity.Flusher
+	ttl       *ttl.Runner
+	continued *continuation.Group // event streams and WebSockets
+	http      http.Handler
 
 	leads atomic.Bool // this server publishes on Redis
 	owes  bool        // the last flush failed
@@ -289,6 +293,7 @@ func newServer(p parts) *server {
 	}))
 	mux.Handle("GET /healthz", httpapi.Healthz())
 	mux.Handle("GET /readyz", httpapi.Readyz(log, readyChecks(db, p.redis), p.conditions, p.backends.states))
+	continued := continuation.NewGroup()
 	metrics := httpapi.NewMetrics()
 	metrics.Registry().MustRegister(p.listener.Metrics()...)
 	metrics.Registry().MustRegister(collectionMetrics{garbage.Status}, p.backends.metrics(), p.conditions, p.reserve, holdMetric(p.conditions))
@@ -298,6 +303,6 @@ func newServer(p parts) *server {
 
 	return &server{
 		parts: p, auth: authentication, hub: hub, proxy: workspaces, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
-		flush: flush, ttl: idle, http: cfg.Front.Proxies.Handler(ownHost(cfg), httpapi.Outer(log, metrics, auth.RefuseConflicts(refuseConflict(pages, cfg.Layout, log), workspaces.Wrap(mux)))),
+		flush: flush, ttl: idle, continued: continued, http: cfg.Front.Proxies.Handler(ownHost(cfg), httpapi.Outer(log, metrics, continued, auth.RefuseConflicts(refuseConflict(pages, cfg.Layout, log), workspaces.Wrap(mux)))),
 	}
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -134,6 +135,36 @@ func TestUnreadResponsesEnd(t *testing.T) {
 			// sockets, or is no longer established; reading would change the result.
 			harness.Eventually(t, "the server has closed the connection", func() bool { return !established(t, c) })
 		})
+	}
+}
+
+// A server that stops ends its event streams and logs them.
+func TestStreamsEndWithServer(t *testing.T) {
+	t.Parallel()
+	s := serving(t, "")
+	session := login(t, s)
+	paths := []string{"/api/v1/events", "/dashboard/events"}
+	var open []net.Conn
+	for _, path := range paths {
+		c := send(t, s, "GET "+path+" HTTP/1.1\r\nHost: "+s.URL[len("http://"):]+"\r\nCookie: "+session+"\r\n\r\n")
+		lines := bufio.NewReader(c)
+		for line := ""; !strings.HasPrefix(line, "event: "); {
+			var err error
+			line, err = lines.ReadString('\n')
+			try(t, err)
+		}
+		open = append(open, c)
+	}
+	s.Stop()
+	for i, c := range open {
+		closed(t, paths[i], c)
+	}
+	<-s.Done()
+	try(t, s.Err())
+	for _, path := range paths {
+		if !strings.Contains(s.Log(), "path="+path+" ") {
+			t.Errorf("the request for %s is not in the log", path)
+		}
 	}
 }
 

@@ -35,6 +35,9 @@ import (
 type Options struct {
 	// Touch is called for every activity, possibly from two goroutines at once.
 	Touch func(activity.Kind)
+	// Typed is called when the client types: in an editor or a terminal, or by a message of
+	// less than 4 KiB in a protocol that is not VS Code's. Optional.
+	Typed func()
 	// Extensions is the response's Sec-WebSocket-Extensions, as sent to the client.
 	Extensions []string
 	// VSCode reports whether the address is one of VS Code's own WebSockets. The
@@ -60,6 +63,7 @@ const (
 // Watch inspects one WebSocket.
 type Watch struct {
 	touch  func(activity.Kind)
+	typed  func()
 	lost   func(Side, error)
 	socket atomic.Int32 // a socket
 	client client
@@ -79,7 +83,10 @@ const (
 // New returns a Watch for a WebSocket, to be called before its first byte. The
 // caller must close it.
 func New(o Options) *Watch {
-	w := &Watch{touch: o.Touch, lost: o.OnError}
+	w := &Watch{touch: o.Touch, typed: o.Typed, lost: o.OnError}
+	if w.typed == nil {
+		w.typed = func() {}
+	}
 	if w.lost == nil {
 		w.lost = func(Side, error) {}
 	}
@@ -183,7 +190,13 @@ func (c *client) touch(kind activity.Kind) {
 		return
 	}
 	c.watch.touch(kind)
+	if kind == activity.Typing || kind == activity.Client && c.size < maxTyped {
+		c.watch.typed()
+	}
 }
+
+// maxTyped is the size from which a message of an unknown protocol is not typed.
+const maxTyped = 4 << 10
 
 func (c *client) fail(err error) {
 	if c.lost {

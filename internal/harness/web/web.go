@@ -19,6 +19,7 @@ import (
 
 	"codehub/internal/auth"
 	"codehub/internal/bus"
+	"codehub/internal/continuation"
 	"codehub/internal/harness/fixture"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
@@ -31,6 +32,8 @@ type Server struct {
 	URL  *url.URL
 	Auth *auth.Auth
 	Hub  *bus.Hub
+	// Streams are the event streams that continue after their handlers.
+	Streams *continuation.Group
 
 	t      testing.TB
 	log    *slog.Logger
@@ -52,7 +55,7 @@ func AtLocalhost(s *Server) { s.name = "localhost" }
 // New makes a server on a database. It ends with the test.
 func New(t testing.TB, db *fixture.Database, log *slog.Logger, options ...Option) *Server {
 	t.Helper()
-	s := &Server{Database: db, HTTP: httptest.NewUnstartedServer(nil), t: t, log: log, listen: db.DSN}
+	s := &Server{Database: db, HTTP: httptest.NewUnstartedServer(nil), Streams: continuation.NewGroup(), t: t, log: log, listen: db.DSN}
 	for _, o := range options {
 		o(s)
 	}
@@ -75,6 +78,10 @@ func (s *Server) Serve(h http.Handler, notified ...func()) {
 	s.t.Cleanup(func() {
 		s.HTTP.CloseClientConnections() // event streams have no end of their own
 		s.HTTP.Close()
+		s.Streams.End()
+		if err := s.Streams.Wait(context.Background()); err != nil {
+			s.t.Error(err)
+		}
 	})
 	s.background(s.Auth.Run)
 	s.background(func(ctx context.Context) error {

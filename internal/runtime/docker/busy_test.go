@@ -1,18 +1,23 @@
 package docker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
+	"golang.org/x/sync/errgroup"
 
 	"codehub/internal/harness"
 	"codehub/internal/runtime"
@@ -164,6 +169,88 @@ func TestRefusedLimitsCostNoAttempt(t *testing.T) {
 	if len(answers) != 0 {
 		t.Errorf("%d of the answers were not asked for", len(answers))
 	}
+}
+
+// Where Docker may not lift limits, one of many first starts finds it out for all.
+func TestRefusedLimitsCostOneContainer(t *testing.T) {
+	t.Parallel()
+	e := newFaultProxy(t)
+	r := newRuntime(t, func(cfg *Config) { cfg.Host = e.host })
+	r.first.atMost = harness.Patience
+	if err := r.Prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	specs := make([]runtime.ContainerSpec, 4)
+	for i := range specs {
+		specs[i] = newHome()
+		err := r.CreateVolume(t.Context(), runtime.VolumeSpec{
+			Workspace: specs[i].Workspace, Storage: specs[i].Storage, Claim: specs[i].VolumeClaim, Image: specs[i].Image,
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var withLimits, starts atomic.Int32
+	f := func(w http.ResponseWriter, req *http.Request) bool {
+		switch {
+		case req.Method != http.MethodPost:
+		case strings.HasSuffix(req.URL.Path, "/containers/create"):
+			body, err := io.ReadAll(req.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			req.Body = io.NopCloser(bytes.NewReader(body))
+			if bytes.Contains(body, []byte("msgqueue")) {
+				withLimits.Add(1)
+			}
+		case strings.HasSuffix(req.URL.Path, "/start") && starts.Add(1) == 1:
+			time.Sleep(300 * time.Millisecond) // the others would create their containers
+			answer(http.StatusInternalServerError, "error setting rlimits for ready process")(w, req)
+			return true
+		}
+		return false
+	}
+	e.fault.Store(&f)
+	var g errgroup.Group
+	for _, spec := range specs {
+		g.Go(func() error {
+			_, err := r.StartContainer(t.Context(), spec, nil)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if n := withLimits.Load(); n != 1 {
+		t.Errorf("%d containers were created with limits that Docker refuses, want 1", n)
+	}
+}
+
+// A first start that takes long or fails does not keep the others waiting.
+func TestFirstStartDoesNotBlockOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFirstStart()
+		f.goAhead(t.Context())
+		began := time.Now()
+		f.goAhead(t.Context())
+		if waited := time.Since(began); waited != maxFirst {
+			t.Errorf("the second start waited %s, want %s", waited, maxFirst)
+		}
+		f.goAhead(t.Context())
+		if waited := time.Since(began); waited != maxFirst {
+			t.Errorf("the third start waited until %s, want no longer than the second", waited)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f := newFirstStart()
+		f.goAhead(t.Context())()
+		began := time.Now()
+		f.goAhead(t.Context())
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("a start after the first one waited %s", waited)
+		}
+	})
 }
 
 // A container that starts using a home between the check of its users and the

@@ -80,6 +80,7 @@ type Runtime struct {
 	known   atomic.Value // of engine
 	// noUlimits: Docker may not lift limits; see ulimitsRefused.
 	noUlimits atomic.Bool
+	first     firstStart
 	log       *slog.Logger
 	now       func() time.Time
 	names     names
@@ -152,6 +153,7 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		now:         time.Now,
 		names:       namesOf(cfg.Installation),
 		procSys:     "/proc/sys",
+		first:       newFirstStart(),
 		prepareLock: make(chan struct{}, 1),
 		turns:       semaphore.NewWeighted(allShares),
 		countAfter:  countAfter,

@@ -38,6 +38,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		return runtime.Container{}, err
 	}
 	defer unlock()
+	defer r.first.goAhead(ctx)()
 	var last error
 	pulled := false
 	for try := 0; try < maxTries; try++ {
@@ -102,12 +103,13 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		if errors.Is(last, runtime.ErrUnreachable) || ctx.Err() != nil {
 			return runtime.Container{}, last
 		}
+		refused := r.ulimitsRefused(err, as.ulimits)
 		// A container that could not be started is useless; the error says why.
 		if err := r.discard(ctx, made.ID); err != nil {
 			return runtime.Container{}, err
 		}
 		switch {
-		case r.ulimitsRefused(err, as.ulimits): // no attempt has any from now on
+		case refused: // no attempt has any from now on
 			try--
 		case addressTaken(err): // the next attempt uses another address
 		case errdefs.IsNotFound(err) && strings.Contains(err.Error(), "network"):

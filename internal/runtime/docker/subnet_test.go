@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -47,10 +46,7 @@ func TestPrepareWithoutFreePool(t *testing.T) {
 	}
 	created := 0
 	for ; created < 100; created++ {
-		other, err := d.API.NetworkCreate(t.Context(), fmt.Sprint("other-", created), client.NetworkCreateOptions{
-			// A name that TestWall skips as the bridge of another test.
-			Options: map[string]string{"com.docker.network.bridge.name": fmt.Sprint("br-ch-", os.Getpid(), "-", created)},
-		})
+		other, err := d.API.NetworkCreate(t.Context(), fmt.Sprint("other-", created), client.NetworkCreateOptions{})
 		if err != nil {
 			break
 		}

@@ -28,6 +28,7 @@ func TestStopsTakeTurns(t *testing.T) {
 			e := newFaultProxy(t)
 			r := newRuntime(t, func(cfg *Config) { cfg.Host = e.host })
 			r.known.Store(c.engine)
+			r.first.end()
 			if err := r.Prepare(t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	goruntime "runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -232,8 +233,9 @@ func awaitHealthy(t *testing.T, r *Runtime, c runtime.Container) {
 }
 
 // published runs a container that is not a workspace, on its own network and with a
-// port on every address of the host. It returns its own address and that port.
-func published(t *testing.T, r *Runtime) (addr, port string) {
+// port on every address of the host. It returns the network's bridge, its own
+// address and that port.
+func published(t *testing.T, r *Runtime) (bridge, addr, port string) {
 	t.Helper()
 	ctx := t.Context()
 	name := "codehub-test-" + randomHex(4)
@@ -241,9 +243,11 @@ func published(t *testing.T, r *Runtime) (addr, port string) {
 	if err := subnet.UsedBy(r.cfg.Installation); err != nil {
 		t.Fatal(err)
 	}
+	bridge = "chout-d" + randomHex(3)
 	if _, err := r.api.NetworkCreate(ctx, name, client.NetworkCreateOptions{
-		Labels: r.labels("test", "", ""),
-		IPAM:   &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: subnet.Prefix}}},
+		Labels:  r.labels("test", "", ""),
+		Options: map[string]string{"com.docker.network.bridge.name": bridge},
+		IPAM:    &networktypes.IPAM{Driver: "default", Config: []networktypes.IPAMConfig{{Subnet: subnet.Prefix}}},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -264,11 +268,13 @@ func published(t *testing.T, r *Runtime) (addr, port string) {
 		t.Fatal(err)
 	}
 	net := info.Container.NetworkSettings
-	return net.Networks[name].IPAddress.String(), net.Ports[idePort][0].HostPort
+	return bridge, net.Networks[name].IPAddress.String(), net.Ports[idePort][0].HostPort
 }
 
-// hostAddresses lists the IPv4 addresses of this machine except loopback.
-func hostAddresses(t *testing.T, bridge, veth string) []string {
+// hostAddresses lists the IPv4 addresses of this machine, except loopback and
+// those of interfaces that tests create and are not among own. A bridge of Docker
+// may be the draft of another test's network, which exists for a moment only.
+func hostAddresses(t *testing.T, own ...string) []string {
 	t.Helper()
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -277,7 +283,7 @@ func hostAddresses(t *testing.T, bridge, veth string) []string {
 	var out []string
 	for _, i := range interfaces {
 		addrs, err := i.Addrs()
-		if err != nil || strings.HasPrefix(i.Name, "br-ch") && i.Name != bridge || strings.HasPrefix(i.Name, "chout-") && i.Name != veth || strings.HasPrefix(i.Name, "chd") {
+		if err != nil || !slices.Contains(own, i.Name) && slices.ContainsFunc([]string{"br-", "chout-", "chd"}, func(prefix string) bool { return strings.HasPrefix(i.Name, prefix) }) {
 			continue // another test's, and perhaps already removed
 		}
 		for _, a := range addrs {
@@ -333,7 +339,7 @@ func TestWall(t *testing.T) {
 	}
 
 	service := listenIn(t, "", "0.0.0.0:0") // represents any service on the host
-	boxAddr, boxPort := published(t, r)
+	boxBridge, boxAddr, boxPort := published(t, r)
 	closed := map[string]string{
 		"the neighbour's IDE":                 neighbour.Addr,
 		"a workspace of another installation": other.Addr,
@@ -343,7 +349,7 @@ func TestWall(t *testing.T) {
 		"another container":                   net.JoinHostPort(boxAddr, strconv.Itoa(runtime.IDEPort)),
 		"a machine on a bridge of this host":  private.service,
 	}
-	for _, addr := range hostAddresses(t, r.names.bridge, out.veth) {
+	for _, addr := range hostAddresses(t, r.names.bridge, out.veth, boxBridge) {
 		closed["a service of the host on "+addr] = net.JoinHostPort(addr, service)
 		closed["a published port on "+addr] = net.JoinHostPort(addr, boxPort)
 	}

@@ -1,0 +1,383 @@
+package inbound
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Plain serves the plain requests of HTTP/1.1 connections. A plain request is a GET or
+// HEAD that has no body and asks for no upgrade; see plainHead. Nearly all requests of an
+// IDE are plain. Plain does less for them than net/http, which starts a goroutine for
+// each request; see docs/adr/0016. A connection whose next request is not plain is handed
+// to net/http, with the bytes that were read, and stays there.
+//
+// Handlers see the same as with net/http, but cannot hijack the connection.
+type Plain struct {
+	// Server's Handler, BaseContext, ConnState, ErrorLog and timeouts apply. It has to
+	// serve the listener that Listen returns.
+	Server *http.Server
+	// Serves reports whether requests for this host and target are served; others are
+	// handed over.
+	Serves func(host, target string) bool
+
+	mu     sync.Mutex
+	open   map[*plainConn]struct{}
+	closed chan struct{} // closed when closing is set and no connection is open
+	once   sync.Once     // closes closed
+
+	closing atomic.Bool
+}
+
+// Listen returns a Strict listener on l that hands over what is not plain.
+func (p *Plain) Listen(l net.Listener) net.Listener {
+	p.open, p.closed = map[*plainConn]struct{}{}, make(chan struct{})
+	base := context.Background()
+	if p.Server.BaseContext != nil {
+		base = p.Server.BaseContext(l)
+	}
+	s := newStrict(l)
+	s.serve = func(c net.Conn, secure *tls.Conn) { p.serve(base, s, c, secure) }
+	go s.run()
+	return s
+}
+
+// Shutdown closes the connections without a request and waits for the others until ctx
+// ends, then closes those and returns ctx's error. The Server is to be shut down, too.
+func (p *Plain) Shutdown(ctx context.Context) error {
+	p.mu.Lock()
+	p.closing.Store(true)
+	p.signal()
+	for c := range p.open {
+		if c.idle.Load() {
+			c.sever()
+		}
+	}
+	p.mu.Unlock()
+	select {
+	case <-p.closed:
+		return nil
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.open {
+		c.sever()
+	}
+	return ctx.Err()
+}
+
+func (p *Plain) track(c *plainConn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.open[c] = struct{}{}
+}
+
+func (p *Plain) forget(c *plainConn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.open, c)
+	p.signal()
+}
+
+func (p *Plain) signal() {
+	if p.closing.Load() && len(p.open) == 0 {
+		p.once.Do(func() { close(p.closed) })
+	}
+}
+
+// plainBuffer is the largest head of a plain request.
+const plainBuffer = 4 << 10
+
+// watchAfter is how long a request may take until its client is watched, so that it can
+// be ended when the client leaves. Most are answered before.
+const watchAfter = 50 * time.Millisecond
+
+// plainConn is a connection of a client, served by one goroutine.
+type plainConn struct {
+	net.Conn
+	// out is for writing: the TCP connection below if there is no TLS, because only that
+	// writes several buffers at once. Deadlines are those of Conn.
+	out    net.Conn
+	plain  *Plain
+	secure *tls.ConnectionState // nil without TLS
+	remote string
+	in     *bufio.Reader
+	ctx    context.Context
+	leave  context.CancelFunc
+
+	host   string // if served is set: the last host, of which Plain.Serves accepts every target
+	served bool
+	readBy time.Time // the deadline for reading
+	idle   atomic.Bool
+
+	watcher *time.Timer
+	watched chan struct{} // gets one value when the watcher has ended
+
+	mu       sync.Mutex
+	watching bool      // a request is served
+	severed  bool      // nothing more is written or read
+	writeBy  time.Time // the deadline for writing
+}
+
+// serve serves a connection until it ends, or hands it over.
+func (p *Plain) serve(base context.Context, l *strictListener, conn net.Conn, secure *tls.Conn) {
+	c := &plainConn{Conn: conn, out: conn, plain: p, remote: conn.RemoteAddr().String(), in: bufio.NewReaderSize(conn, plainBuffer), watched: make(chan struct{}, 1)}
+	if secure != nil {
+		state := secure.ConnectionState()
+		c.secure = &state
+	} else if tcp, ok := below[*net.TCPConn](conn); ok {
+		c.out = tcp
+	}
+	ctx := context.WithValue(context.WithValue(base, http.ServerContextKey, p.Server), http.LocalAddrContextKey, conn.LocalAddr())
+	c.ctx, c.leave = context.WithCancel(ctx)
+	c.watcher = time.AfterFunc(time.Hour, c.watch)
+	c.watcher.Stop()
+	p.track(c)
+	mine := c.requests()
+	p.forget(c)
+	c.leave()
+	if mine {
+		_ = conn.Close() // a client that has left, or was answered
+		return
+	}
+	if !c.setReadBy(time.Time{}) {
+		_ = conn.Close() // it was severed
+		return
+	}
+	rest, _ := c.in.Peek(c.in.Buffered())
+	l.hand(strict(&replayedConn{Conn: conn, rest: bytes.Clone(rest)}, secure))
+}
+
+// requests serves plain requests. It returns true when the connection has to be closed,
+// and false when the next request is not plain.
+func (c *plainConn) requests() (end bool) {
+	srv := c.plain.Server
+	timeout := srv.ReadHeaderTimeout
+	for {
+		head, err := c.head(timeout)
+		if err != nil {
+			return true
+		}
+		host, target, ok := plainHead(head)
+		if !ok || !c.serves(host, target) {
+			return false
+		}
+		if srv.ConnState != nil {
+			srv.ConnState(c.Conn, http.StateActive)
+		}
+		if !c.answer() || c.plain.closing.Load() {
+			return true
+		}
+		if srv.ConnState != nil {
+			srv.ConnState(c.Conn, http.StateIdle)
+		}
+		timeout = srv.IdleTimeout
+	}
+}
+
+// serves is Plain.Serves, remembered for the host of the last request.
+func (c *plainConn) serves(host, target []byte) bool {
+	if c.served && string(host) == c.host {
+		return true
+	}
+	name := string(host)
+	if !c.plain.Serves(name, string(target)) {
+		return false
+	}
+	// A host is remembered if all its targets are served.
+	c.host, c.served = name, c.plain.Serves(name, "/")
+	return true
+}
+
+// head waits for the next request and returns its head, as long as it stays in the
+// buffer. A head that does not fit is cut off.
+func (c *plainConn) head(timeout time.Duration) ([]byte, error) {
+	if c.in.Buffered() == 0 {
+		c.idle.Store(true)
+		defer c.idle.Store(false)
+		if c.plain.closing.Load() {
+			return nil, http.ErrServerClosed
+		}
+		// The deadline is not renewed for each of many requests.
+		switch until := time.Now().Add(timeout); {
+		case timeout == 0 && !c.readBy.IsZero():
+			c.setReadBy(time.Time{})
+		case timeout != 0 && until.Sub(c.readBy).Abs() > timeout/8:
+			c.setReadBy(until)
+		}
+		if _, err := c.in.Peek(1); err != nil {
+			return nil, err
+		}
+	}
+	begun := false
+	for {
+		head, _ := c.in.Peek(c.in.Buffered())
+		if end := bytes.Index(head, []byte("\r\n\r\n")); end >= 0 {
+			return head[:end+4], nil
+		}
+		if len(head) == plainBuffer {
+			return head, nil
+		}
+		if limit := c.plain.Server.ReadHeaderTimeout; !begun && limit != 0 {
+			begun = true
+			if until := time.Now().Add(limit); c.readBy.IsZero() || until.Before(c.readBy) {
+				c.setReadBy(until)
+			}
+		}
+		if _, err := c.in.Peek(len(head) + 1); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// setReadBy sets the deadline for reading; zero: none. It returns false if the connection
+// was severed.
+func (c *plainConn) setReadBy(t time.Time) bool {
+	c.readBy = t
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.severed {
+		return false
+	}
+	_ = c.SetReadDeadline(t)
+	return true
+}
+
+// answer serves one request. It returns false when the connection has to be closed.
+func (c *plainConn) answer() bool {
+	r, err := http.ReadRequest(c.in)
+	if err != nil {
+		if timeout := c.plain.Server.WriteTimeout; timeout > 0 {
+			c.setWriteBy(time.Now().Add(timeout))
+		}
+		_, _ = c.out.Write([]byte("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request"))
+		return false
+	}
+	r.RemoteAddr, r.TLS = c.remote, c.secure
+	w := newPlainWriter(c, r)
+	defer w.release()
+	c.mu.Lock()
+	c.watching = true
+	c.mu.Unlock()
+	c.watcher.Reset(watchAfter)
+	ctx, end := context.WithCancel(c.ctx)
+	ok := c.handle(w, r.WithContext(ctx))
+	c.unwatch()
+	if !ok {
+		w.abort()
+		end()
+		return false
+	}
+	whole := w.finish()
+	end()
+	return whole
+}
+
+// handle calls the handler. It returns false if that panicked.
+func (c *plainConn) handle(w *plainWriter, r *http.Request) (ok bool) {
+	defer func() {
+		if v := recover(); v != nil && v != http.ErrAbortHandler && c.plain.Server.ErrorLog != nil {
+			c.plain.Server.ErrorLog.Printf("panic serving %s: %v", c.remote, v)
+		}
+	}()
+	c.plain.Server.Handler.ServeHTTP(w, r)
+	return true
+}
+
+// watch ends the request when its client leaves.
+func (c *plainConn) watch() {
+	defer func() { c.watched <- struct{}{} }()
+	c.mu.Lock()
+	watching := c.watching && !c.severed
+	if watching {
+		_ = c.SetReadDeadline(time.Time{})
+	}
+	c.mu.Unlock()
+	if !watching {
+		return
+	}
+	if _, err := c.in.Peek(1); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		c.leave()
+	}
+}
+
+// unwatch ends the watcher.
+func (c *plainConn) unwatch() {
+	stopped := c.watcher.Stop()
+	c.mu.Lock()
+	c.watching = false
+	if !stopped {
+		_ = c.SetReadDeadline(time.Unix(1, 0))
+	}
+	c.mu.Unlock()
+	if !stopped {
+		<-c.watched
+		c.setReadBy(time.Time{})
+	}
+}
+
+// sever ends the request, and reads and writes, also those that are blocked.
+func (c *plainConn) sever() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.severed = true
+	_ = c.SetDeadline(time.Unix(1, 0))
+	c.leave()
+}
+
+// setWriteBy sets the deadline of the following writes. It returns false if the
+// connection was severed.
+func (c *plainConn) setWriteBy(t time.Time) bool {
+	if t.Equal(c.writeBy) {
+		return true // a write on a severed connection fails by itself
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.severed {
+		return false
+	}
+	c.writeBy = t
+	_ = c.SetWriteDeadline(t)
+	return true
+}
+
+// replayedConn is a connection of which some bytes were read before.
+type replayedConn struct {
+	net.Conn
+	rest []byte
+}
+
+func (c *replayedConn) Read(p []byte) (int, error) {
+	if len(c.rest) == 0 {
+		return c.Conn.Read(p)
+	}
+	n := copy(p, c.rest)
+	if c.rest = c.rest[n:]; len(c.rest) == 0 {
+		c.rest = nil
+	}
+	return n, nil
+}
+
+// NetConn returns the connection below.
+func (c *replayedConn) NetConn() net.Conn { return c.Conn }
+
+// Direct returns the connection below if all bytes that were read before have been
+// returned.
+func (c *replayedConn) Direct() (net.Conn, bool) { return c.Conn, len(c.rest) == 0 }
+
+// CloseWrite closes the connection for writing.
+func (c *replayedConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return http.ErrNotSupported
+}

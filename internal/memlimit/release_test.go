@@ -1,0 +1,50 @@
+package memlimit
+
+import (
+	"runtime/debug"
+	"testing"
+)
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	const mib = 1 << 20
+	u := usage{}
+	for i, step := range []struct {
+		cycles, live, objects, free uint64
+		worth                       bool
+	}{
+		{1, 20 * mib, 20 * mib, 40 * mib, false}, // garbage was collected: the server is not quiet
+		{1, 20 * mib, 21 * mib, 14 * mib, false}, // too little
+		{1, 20 * mib, 21 * mib, 15 * mib, true},  // memory is free
+		{1, 20 * mib, 36 * mib, 0, true},         // or was allocated, and is perhaps garbage now
+		{2, 90 * mib, 90 * mib, 90 * mib, false}, // the server is busy again
+		{2, 90 * mib, 80 * mib, 20 * mib, false}, // the collection found more than there is now
+	} {
+		if got := u.worth(step.cycles, step.live, step.objects, step.free); got != step.worth {
+			t.Errorf("step %d: worth %v, want %v", i, got, step.worth)
+		}
+	}
+}
+
+// What a quiet process has allocated and no longer uses is worth returning, once.
+func TestNext(t *testing.T) {
+	var u usage
+	u.next()
+	for begun := u.cycles; ; {
+		garbage := make([]byte, 2*worthRelease)
+		clear(garbage)
+		if u.next() {
+			break
+		}
+		if u.cycles > begun+100 {
+			t.Fatal("garbage is always collected meanwhile")
+		}
+	}
+	debug.FreeOSMemory()
+	if u.next() {
+		t.Error("a collection has just begun")
+	}
+	if u.next() {
+		t.Error("there is still something to return")
+	}
+}

@@ -1,0 +1,85 @@
+package proxy
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http/httptest"
+	"testing"
+	"testing/iotest"
+)
+
+// filling is a body that fills every buffer, and notes the largest.
+type filling struct {
+	*random
+	largest int
+}
+
+func (f *filling) Read(p []byte) (int, error) {
+	f.largest = max(f.largest, len(p))
+	return f.random.Read(p)
+}
+
+// limitedWriter fails after a number of bytes, and notes the largest write.
+type limitedWriter struct {
+	*httptest.ResponseRecorder
+	left, largest int
+}
+
+var errBroken = errors.New("the connection broke")
+
+func (w *limitedWriter) Write(p []byte) (int, error) {
+	w.largest = max(w.largest, len(p))
+	if w.left -= len(p); w.left < 0 {
+		return 0, errBroken
+	}
+	return w.ResponseRecorder.Write(p)
+}
+
+// Not parallel: no other body is copied meanwhile.
+func TestLargeBuffers(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		size, taken int
+		clientReads int
+		largest     int // buffer
+		err         error
+	}{
+		{"small body", largeBody / 2, 0, large, bufferSize, nil},
+		{"large body", large, 0, large, largeBufferSize, nil},
+		{"client leaves", large, 0, large / 2, largeBufferSize, errBroken},
+		{"last buffer", large, maxLargeBuffers - 1, large, largeBufferSize, nil},
+		{"no buffer is free", large, maxLargeBuffers, large, bufferSize, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			for range test.taken {
+				defer largeBuffers.put(largeBuffers.get())
+			}
+			body := &filling{random: newRandom(test.size)}
+			w := &limitedWriter{ResponseRecorder: httptest.NewRecorder(), left: test.clientReads}
+			if err := copyBody(w, body); !errors.Is(err, test.err) {
+				t.Fatal(err)
+			}
+			want, _ := io.ReadAll(newRandom(test.size))
+			if got := w.Body.Bytes(); !bytes.Equal(got, want[:min(test.size, test.clientReads)]) {
+				t.Errorf("%d bytes differ", len(got))
+			}
+			if body.largest != test.largest || w.largest > bufferSize {
+				t.Errorf("the largest read is %d, the largest write %d", body.largest, w.largest)
+			}
+			if taken := len(largeBuffers.taken); taken != test.taken {
+				t.Errorf("%d buffers are taken", taken)
+			}
+		})
+	}
+}
+
+func TestLargeBufferOfBrokenBody(t *testing.T) {
+	broken := iotest.ErrReader(errBroken)
+	if err := copyBody(httptest.NewRecorder(), io.MultiReader(newRandom(large), broken)); !errors.Is(err, errBroken) {
+		t.Error(err)
+	}
+	if taken := len(largeBuffers.taken); taken != 0 {
+		t.Errorf("%d buffers are taken", taken)
+	}
+}

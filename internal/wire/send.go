@@ -1,0 +1,287 @@
+package wire
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Errors of Send. Errors of Dial are returned as they are.
+var (
+	ErrHeaderTooLarge = errors.New("the header of the response is too large")
+	ErrSwitched       = errors.New("the response switches protocols unasked")
+	errInvalidRequest = errors.New("the request cannot be sent")
+)
+
+// Sends reports whether Send can send r: a request without a body by a method that may be
+// repeated.
+func Sends(r *http.Request) bool {
+	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.ContentLength == 0 && len(r.Trailer) == 0
+}
+
+// Send sends a request that Sends accepts, with its header, its Host and its URL, and
+// returns the response. Fields of the header that frame a message are an error. If a
+// connection that was used before was closed meanwhile, the request is repeated on another
+// one. The body has to be closed; the connection is used again if it was read to its end.
+// early receives each informational response; its error ends the request. When the
+// request's context ends, the connection is closed.
+func (p *Pool) Send(r *http.Request, early func(code int, h http.Header) error) (*http.Response, error) {
+	ctx := r.Context()
+	for {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		c := p.take()
+		if c == nil {
+			opened, err := p.Dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			c = newConn(opened)
+		}
+		res, err := p.exchange(c, r, early)
+		if err == nil {
+			return res, nil
+		}
+		failed, stale := c.abandon(ctx, err)
+		if !stale || !c.reused {
+			return nil, failed
+		}
+	}
+}
+
+// abandon closes a connection on which a request has failed with err. It returns the error
+// of the request, and whether the connection failed before a byte of the response.
+func (c *conn) abandon(ctx context.Context, err error) (failed error, stale bool) {
+	_ = c.Close()
+	if ctx.Err() != nil {
+		return context.Cause(ctx), false
+	}
+	var s staleError
+	if errors.As(err, &s) {
+		return s.error, true
+	}
+	return err, false
+}
+
+// staleError is the failure of a connection before a byte of the response.
+type staleError struct{ error }
+
+// exchange sends the request and reads the response's header.
+func (p *Pool) exchange(c *conn, r *http.Request, early func(code int, h http.Header) error) (*http.Response, error) {
+	stop := context.AfterFunc(r.Context(), func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	if err := c.send(r); err != nil {
+		stop()
+		return nil, err
+	}
+	c.in = readers.Get().(*bufio.Reader)
+	c.in.Reset(c)
+	c.headLeft = p.MaxHeader
+	res, err := c.receive(r, early)
+	if err != nil {
+		stop()
+		c.in = nil // the reader may hold a part of the response
+		return nil, err
+	}
+	c.headLeft, c.keep = -1, p.keep(res.Header)
+	res.Body = &body{ReadCloser: res.Body, pool: p, conn: c, stop: stop, ctx: r.Context(), reusable: !res.Close, chunked: len(res.TransferEncoding) > 0}
+	if res.Body.(*body).ReadCloser == http.NoBody {
+		res.Body.(*body).end(true)
+	}
+	return res, nil
+}
+
+// keep returns how long the connection of a response with this header may be idle. The
+// other side closes it when the time that it announces is over, so it is not used in the
+// last second.
+func (p *Pool) keep(h http.Header) time.Duration {
+	for _, line := range h["Keep-Alive"] {
+		for part := range strings.SplitSeq(line, ",") {
+			if v, ok := strings.CutPrefix(strings.TrimSpace(part), "timeout="); ok {
+				if n, err := strconv.ParseUint(v, 10, 16); err == nil {
+					return min(p.IdleTimeout, time.Duration(n)*time.Second-time.Second)
+				}
+			}
+		}
+	}
+	return p.IdleTimeout
+}
+
+var heads = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
+
+// maxKept limits the buffers that are used again.
+const maxKept = 16 << 10
+
+// send writes the request.
+func (c *conn) send(r *http.Request) error {
+	kept := heads.Get().(*[]byte)
+	head, err := appendHead((*kept)[:0], r, c.upgrade)
+	if err != nil {
+		return err
+	}
+	_, err = c.Write(head)
+	if cap(head) <= maxKept {
+		*kept = head[:0]
+		heads.Put(kept)
+	}
+	if err != nil {
+		return staleError{fmt.Errorf("send the request: %w", err)}
+	}
+	return nil
+}
+
+// receive reads the response's header, and passes informational responses to early.
+func (c *conn) receive(r *http.Request, early func(code int, h http.Header) error) (*http.Response, error) {
+	if _, err := c.in.Peek(1); err != nil {
+		return nil, staleError{fmt.Errorf("wait for the response: %w", err)}
+	}
+	for {
+		res, err := http.ReadResponse(c.in, r)
+		switch {
+		case err != nil:
+			if errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, fmt.Errorf("read the response: %w", err)
+		case res.StatusCode == http.StatusSwitchingProtocols:
+			return res, ErrSwitched
+		case res.StatusCode < 100 || res.StatusCode > 199:
+			return res, nil
+		case res.StatusCode != http.StatusContinue:
+			if err := early(res.StatusCode, res.Header); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// appendHead appends the head of the request. Only one with upgrade may ask for another
+// protocol.
+func appendHead(b []byte, r *http.Request, upgrade bool) ([]byte, error) {
+	uri := r.URL.RequestURI()
+	if !validToken(r.Method) || !validText(uri+r.Host) || strings.ContainsAny(uri+r.Host, " \t") {
+		return nil, fmt.Errorf("%w: its request line or host is not valid", errInvalidRequest)
+	}
+	b = append(b, r.Method...)
+	b = append(b, ' ')
+	b = append(b, uri...)
+	b = append(b, " HTTP/1.1\r\nHost: "...)
+	b = append(b, r.Host...)
+	b = append(b, "\r\n"...)
+	for name, values := range r.Header {
+		if framing[name] && !(upgrade && (name == "Connection" || name == "Upgrade")) {
+			return nil, fmt.Errorf("%w: it has the header field %q", errInvalidRequest, name)
+		}
+		for _, value := range values {
+			if !validToken(name) || !validText(value) {
+				return nil, fmt.Errorf("%w: the header field %q is not valid", errInvalidRequest, name)
+			}
+			b = append(b, name...)
+			b = append(b, ": "...)
+			b = append(b, value...)
+			b = append(b, "\r\n"...)
+		}
+	}
+	return append(b, "\r\n"...), nil
+}
+
+// framing are header fields that say where a message ends or how its connection is used,
+// and Host, which has a place of its own.
+var framing = map[string]bool{"Connection": true, "Content-Length": true, "Host": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true}
+
+// validToken reports whether s is a name as RFC 9110 defines it.
+func validToken(s string) bool {
+	for i := range len(s) {
+		if !tokenBytes[s[i]] {
+			return false
+		}
+	}
+	return s != ""
+}
+
+var tokenBytes = func() (is [256]bool) {
+	for c := range is {
+		is[c] = 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+	}
+	for _, c := range "!#$%&'*+-.^_`|~" {
+		is[c] = true
+	}
+	return is
+}()
+
+// validText reports whether s has no control characters but tabs.
+func validText(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' && s[i] != '\t' || s[i] == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// body is the body of a response.
+type body struct {
+	io.ReadCloser
+	pool     *Pool
+	conn     *conn // nil when the response has ended
+	ctx      context.Context
+	stop     func() bool
+	reusable bool
+	chunked  bool
+}
+
+// Waits reports whether the next Read may have to wait for the network. Before that the
+// caller passes on what it has read.
+func (b *body) Waits() bool {
+	if b.conn == nil {
+		return false
+	}
+	ready, _ := b.conn.in.Peek(b.conn.in.Buffered())
+	if !b.chunked {
+		return len(ready) == 0
+	}
+	// The end of a chunk and a size are no data. Within a chunk this may say that it
+	// waits although it does not.
+	_, after, found := bytes.Cut(bytes.TrimPrefix(ready, []byte("\r\n")), []byte("\n"))
+	return !found || len(after) == 0
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == nil {
+		return n, nil
+	}
+	b.end(errors.Is(err, io.EOF))
+	if !errors.Is(err, io.EOF) && b.ctx.Err() != nil {
+		err = context.Cause(b.ctx)
+	}
+	return n, err
+}
+
+func (b *body) Close() error {
+	b.end(false)
+	return nil
+}
+
+// end gives the connection back, or closes it.
+func (b *body) end(whole bool) {
+	c := b.conn
+	if c == nil {
+		return
+	}
+	b.conn = nil
+	// What comes unasked after a response is no response to the next request.
+	if b.stop() && whole && b.reusable && c.in.Buffered() == 0 {
+		b.pool.put(c)
+		return
+	}
+	_ = c.Close() // it is abandoned
+}
