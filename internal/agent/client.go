@@ -1,0 +1,308 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// handshakeTimeout limits how long the agent takes to answer a request.
+const handshakeTimeout = 15 * time.Second
+
+// Errors of a Client.
+var (
+	// ErrUnreachable: the agent does not respond. The container may have stopped.
+	ErrUnreachable = errors.New("the workspace's agent does not respond")
+	// ErrRefused: the agent refused the request; the error's text is its reason.
+	ErrRefused = errors.New("refused by the workspace's agent")
+)
+
+// RefusedError is an ErrRefused with the agent's reason.
+type RefusedError struct {
+	Status  int    // HTTP status
+	Message string // "dial tcp 127.0.0.1:3000: connect: connection refused"
+}
+
+func (e *RefusedError) Error() string { return e.Message }
+
+// Is reports that every RefusedError is an ErrRefused.
+func (e *RefusedError) Is(target error) bool { return target == ErrRefused }
+
+// Client talks to one workspace's agent. Every call opens a connection of its own,
+// so that none waits for another. It is safe for concurrent use.
+type Client struct {
+	// Addr is host:port of the agent, and Secret the container's secret
+	// (runtime.Upstream).
+	Addr, Secret string
+}
+
+// Hello asks the agent who it is.
+func (c *Client) Hello(ctx context.Context) (Hello, error) {
+	var h Hello
+	err := c.get(ctx, PathHello, &h)
+	return h, err
+}
+
+// Ports lists the listening TCP ports.
+func (c *Client) Ports(ctx context.Context) ([]Port, error) {
+	var p Ports
+	err := c.get(ctx, PathPorts, &p)
+	return p.Ports, err
+}
+
+// WatchPorts calls changed with the listening ports: at once, and whenever the
+// agent sees a change, until ctx ends or the agent stops. The agent looks every
+// second while it is watched.
+func (c *Client) WatchPorts(ctx context.Context, changed func([]Port)) error {
+	conn, err := c.converse(ctx, PathPorts, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	for dec := json.NewDecoder(conn); ; {
+		var p Ports
+		if err := dec.Decode(&p); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return fmt.Errorf("%w: %w", ErrUnreachable, err)
+		}
+		changed(p.Ports)
+	}
+}
+
+// Usage reports what the workspace uses of its limits.
+func (c *Client) Usage(ctx context.Context) (Usage, error) {
+	var u Usage
+	err := c.get(ctx, PathUsage, &u)
+	return u, err
+}
+
+// Dial connects to an address as seen in the workspace: network is "tcp" with
+// host:port, or "unix" with the path of a socket. A refused connection is a
+// RefusedError. ctx limits the dialing alone.
+func (c *Client) Dial(ctx context.Context, network, address string) (*Conn, error) {
+	return c.converse(ctx, PathDial, url.Values{"network": {network}, "address": {address}}, nil)
+}
+
+// Files starts an SFTP server in the workspace, as its user, and returns the
+// connection to it. ctx limits the start alone.
+func (c *Client) Files(ctx context.Context) (*Conn, error) {
+	return c.converse(ctx, PathFiles, nil, nil)
+}
+
+// Listen listens in the workspace: network is "tcp" with host:port (port 0: any
+// that is free), or "unix" with the path of a socket. ctx limits the start alone.
+func (c *Client) Listen(ctx context.Context, network, address string) (*Listener, error) {
+	conn, err := c.converse(ctx, PathListen, url.Values{"network": {network}, "address": {address}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	l := &Listener{client: c, conn: conn, frames: NewFrameReader(conn)}
+	var first Listening
+	if err := l.next(&first); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	l.address = first.Address
+	return l, nil
+}
+
+// Listener listens in a workspace.
+type Listener struct {
+	client  *Client
+	conn    *Conn
+	frames  *FrameReader
+	address string
+}
+
+// Address is where it listens.
+func (l *Listener) Address() string { return l.address }
+
+// Accept waits for the next connection and returns it with the peer's address. It
+// must not be called concurrently.
+func (l *Listener) Accept() (*Conn, string, error) {
+	for {
+		var a Accepted
+		if err := l.next(&a); err != nil {
+			return nil, "", err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
+		conn, err := l.client.converse(ctx, PathAccept, url.Values{"id": {a.ID}}, nil)
+		cancel()
+		if errors.Is(err, ErrRefused) {
+			continue // it has gone in the meantime
+		}
+		return conn, a.Remote, err
+	}
+}
+
+func (l *Listener) next(v any) error {
+	f, err := l.frames.Read()
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(f.Payload, v)
+}
+
+// Close ends the listener; Accept then returns an error.
+func (l *Listener) Close() error { return l.conn.Close() }
+
+// Exec starts a command. ctx limits the start alone; a command that cannot be
+// started is a RefusedError. The caller must Wait or Close.
+func (c *Client) Exec(ctx context.Context, command Command) (*Process, error) {
+	body, err := json.Marshal(command)
+	if err != nil {
+		return nil, fmt.Errorf("encode the command: %w", err)
+	}
+	conn, err := c.converse(ctx, PathExec, nil, body)
+	if err != nil {
+		return nil, err
+	}
+	return newProcess(conn), nil
+}
+
+// get requests a path and decodes the JSON of the response.
+func (c *Client) get(ctx context.Context, path string, v any) error {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	conn, res, err := c.request(ctx, path, nil, nil, false)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if res.StatusCode != http.StatusOK {
+		return refused(res)
+	}
+	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(v); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	return nil
+}
+
+// converse requests a path whose answer is a conversation.
+func (c *Client) converse(ctx context.Context, path string, query url.Values, body []byte) (*Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	defer cancel()
+	conn, res, err := c.request(ctx, path, query, body, true)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusSwitchingProtocols {
+		defer conn.Close()
+		return nil, refused(res)
+	}
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	return conn, nil
+}
+
+// request sends a request on a new connection and reads the head of the response.
+// The deadline of ctx is that of the connection.
+func (c *Client) request(ctx context.Context, path string, query url.Values, body []byte, upgrade bool) (*Conn, *http.Response, error) {
+	if c.Addr == "" || c.Secret == "" {
+		return nil, nil, ErrUnreachable
+	}
+	var d net.Dialer
+	raw, err := d.DialContext(ctx, "tcp", c.Addr)
+	if err != nil {
+		return nil, nil, unreachable(ctx, err)
+	}
+	conn := &Conn{TCPConn: raw.(*net.TCPConn)}
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = conn.SetDeadline(deadline)
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	u := url.URL{Scheme: "http", Host: c.Addr, Path: path, RawQuery: query.Encode()}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(body))
+	if err != nil {
+		conn.Close()
+		return nil, nil, fmt.Errorf("ask the workspace's agent: %w", err)
+	}
+	req.Header.Set("Authorization", "Bearer "+c.Secret)
+	if upgrade {
+		req.Header.Set("Connection", "Upgrade")
+		req.Header.Set("Upgrade", Upgrade)
+	}
+	if err := req.Write(conn); err != nil {
+		conn.Close()
+		return nil, nil, unreachable(ctx, err)
+	}
+	r := bufio.NewReader(conn.TCPConn)
+	res, err := http.ReadResponse(r, req)
+	if err != nil {
+		conn.Close()
+		return nil, nil, unreachable(ctx, err)
+	}
+	if res.StatusCode == http.StatusSwitchingProtocols && r.Buffered() > 0 {
+		conn.early = r
+	}
+	if err := ctx.Err(); err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	return conn, res, nil
+}
+
+func unreachable(ctx context.Context, err error) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err()
+	}
+	return fmt.Errorf("%w: %w", ErrUnreachable, err)
+}
+
+func refused(res *http.Response) error {
+	e := &RefusedError{Status: res.StatusCode, Message: "the workspace's agent answered " + res.Status}
+	var p Problem
+	if json.NewDecoder(io.LimitReader(res.Body, 16<<10)).Decode(&p) == nil && p.Message != "" {
+		e.Message = p.Message
+	}
+	return e
+}
+
+// Conn is a connection into a workspace. CloseWrite ends one direction.
+type Conn struct {
+	*net.TCPConn
+	early *bufio.Reader // what arrived with the response's head
+}
+
+// Read reads from the connection.
+func (c *Conn) Read(p []byte) (int, error) {
+	if c.early == nil {
+		return c.TCPConn.Read(p)
+	}
+	n, err := c.early.Read(p[:min(len(p), c.early.Buffered())])
+	if c.early.Buffered() == 0 {
+		c.early = nil
+	}
+	return n, err
+}
+
+// WriteTo copies everything that is read to w. It lets the kernel copy from socket
+// to socket.
+func (c *Conn) WriteTo(w io.Writer) (int64, error) {
+	var n int64
+	if c.early != nil {
+		early := make([]byte, c.early.Buffered())
+		k, _ := c.early.Read(early)
+		c.early = nil
+		written, err := w.Write(early[:k])
+		n = int64(written)
+		if err != nil {
+			return n, err
+		}
+	}
+	m, err := io.Copy(w, c.TCPConn)
+	return n + m, err
+}
