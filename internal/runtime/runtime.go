@@ -324,6 +324,7 @@ type ContainerSpec struct {
 type Upstream struct {
 	ContainerID string
 	Addr        string // host:port
+	Agent       string // host:port of the agent; empty: the container has none
 	Secret      string
 }
 

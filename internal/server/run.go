@@ -95,6 +95,7 @@ func (s *server) drain(ctx context.Context, srv *http.Server, plain *inbound.Pla
 	if err := s.proxy.Shutdown(sctx); err != nil {
 		s.log.Warn("connections to workspaces closed before they ended", "err", err)
 	}
+	s.attacher.Close(sctx)
 	var both errgroup.Group
 	both.Go(func() error { return plain.Shutdown(sctx) })
 	both.Go(func() error {

@@ -16,6 +16,7 @@ import (
 
 	"codehub/internal/activity"
 	"codehub/internal/admin"
+	"codehub/internal/attach"
 	"codehub/internal/auth"
 	"codehub/internal/ballast"
 	"codehub/internal/bucket"
@@ -219,6 +220,7 @@ type server struct {
 	auth      *auth.Auth
 	hub       *bus.Hub
 	proxy     *proxy.Proxy
+	attacher  *attach.Attacher
 	ctrl      *reconcile.Controller
 	garbage   *gc.Runner
 	marks     *mark.Keeper
@@ -269,11 +271,14 @@ func newServer(p parts) *server {
 		Layout: cfg.Layout, Visitors: authentication, CookieNames: slices.Concat(auth.CookieNames(), dashboard.CookieNames()), IsToken: auth.IsToken, Moved: db.Moved,
 		Activity: used, Conditions: p.conditions, Settings: cfg.Proxy, MaxRequests: p.maxRelays,
 	})
+	attacher := attach.New(attach.Config{
+		Store: proxyStore{db}, Runtime: p.runtime, Sessions: authentication, Activity: used, PerUser: cfg.Proxy.RequestsPerUser,
+	})
 	// Routes are dropped before an event is sent, so that a browser that returns on
 	// it does not meet the state before it.
 	hub.Observe(bus.Observer{
-		Changed: func(_ string, id workspace.ID) { workspaces.Invalidate(id) },
-		Gap:     workspaces.InvalidateAll,
+		Changed: func(_ string, id workspace.ID) { workspaces.Invalidate(id); attacher.Changed(id) },
+		Gap:     func() { workspaces.InvalidateAll(); attacher.Gap() },
 	})
 
 	ctrl := reconcile.New(reconcile.Config{
@@ -302,7 +307,7 @@ func newServer(p parts) *server {
 	pages.Routes(mux)
 
 	return &server{
-		parts: p, auth: authentication, hub: hub, proxy: workspaces, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
+		parts: p, auth: authentication, hub: hub, proxy: workspaces, attacher: attacher, ctrl: ctrl, garbage: garbage, marks: marks, hold: hold,
 		flush: flush, ttl: idle, continued: continued, http: cfg.Front.Proxies.Handler(ownHost(cfg), httpapi.Outer(log, metrics, continued, auth.RefuseConflicts(refuseConflict(pages, cfg.Layout, log), workspaces.Wrap(mux)))),
 	}
 }
