@@ -43,6 +43,7 @@ var allowed = map[string][]string{
 	"codehub/internal/auth":            {"codehub/internal/front", "codehub/internal/health", "codehub/api", "codehub/internal/workspace", "codehub/internal/postgres"},
 	"codehub/internal/admin":           {"codehub/api", "codehub/internal/replica", "codehub/internal/workspace", "codehub/internal/postgres"},
 	"codehub/internal/agent":           {},
+	"codehub/internal/agent/inside":    {"codehub/internal/agent", "codehub/internal/runtime"},
 	"codehub/internal/attach":          {"codehub/internal/activity", "codehub/internal/agent", "codehub/internal/lifecycle", "codehub/internal/runtime", "codehub/internal/workspace"},
 	"codehub/internal/archive":         {},
 	"codehub/internal/lease":           {"codehub/internal/health"},

@@ -1,0 +1,307 @@
+package inside
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"codehub/internal/agent"
+)
+
+const (
+	maxCommand = 1 << 20 // bytes of a command as JSON
+	// stdinQueue is how many frames of input wait for a command that does not read.
+	// Signals behind them still arrive; further input waits in the connection.
+	stdinQueue = 16
+	// lastOutput is how long after a command's end the output on its terminal is
+	// read, which processes in the background may hold open.
+	lastOutput = 200 * time.Millisecond
+)
+
+// exec runs a command for as long as it takes. With a terminal, the end of the
+// conversation hangs it up.
+func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
+	var c agent.Command
+	if err := json.NewDecoder(io.LimitReader(r.Body, maxCommand)).Decode(&c); err != nil {
+		refuse(w, http.StatusBadRequest, fmt.Errorf("read the command: %w", err))
+		return
+	}
+	cmd, err := s.command(c)
+	if err != nil {
+		refuse(w, http.StatusUnprocessableEntity, err)
+		return
+	}
+	run, err := s.start(cmd, c.Terminal)
+	if err != nil {
+		refuse(w, http.StatusUnprocessableEntity, err)
+		return
+	}
+	conn, ok := s.converse(w, r)
+	if !ok {
+		run.hangUp()
+		run.wait()
+		return
+	}
+	defer conn.Close()
+	run.converse(conn)
+}
+
+// command returns what to execute. It runs in a session of its own.
+func (s *Server) command(c agent.Command) (*exec.Cmd, error) {
+	user := currentUser()
+	env := append(os.Environ(), "HOME="+s.cfg.Home, "USER="+user.name, "LOGNAME="+user.name, "SHELL="+user.shell)
+	if c.Terminal != nil && c.Terminal.Name != "" {
+		env = append(env, "TERM="+c.Terminal.Name)
+	}
+	env = append(env, c.Env...)
+	cmd := &exec.Cmd{Env: env, Dir: s.folder(c.Dir), SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
+	if len(c.Args) == 0 {
+		if user.shell == "" {
+			return nil, errors.New("the image has no shell")
+		}
+		cmd.Path = user.shell
+		cmd.Args = []string{"-" + filepath.Base(user.shell)}
+		if c.Shell != "" {
+			cmd.Args = []string{filepath.Base(user.shell), "-c", c.Shell}
+		}
+		return cmd, nil
+	}
+	path, err := lookPath(c.Args[0], env, cmd.Dir)
+	if err != nil {
+		return nil, err
+	}
+	cmd.Path, cmd.Args = path, c.Args
+	return cmd, nil
+}
+
+// folder returns the folder that a command begins in. One that does not exist is
+// replaced by the nearest that does, so that a command can repair the home.
+func (s *Server) folder(dir string) string {
+	if !filepath.IsAbs(dir) {
+		dir = filepath.Join(s.cfg.Home, dir)
+	}
+	for {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() || dir == "/" {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// lookPath finds a program as a shell with this environment would.
+func lookPath(name string, env []string, dir string) (string, error) {
+	if strings.Contains(name, "/") {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(dir, name)
+		}
+		return name, nil
+	}
+	path := "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			path = v
+		}
+	}
+	for _, folder := range filepath.SplitList(path) {
+		if !filepath.IsAbs(folder) {
+			continue
+		}
+		file := filepath.Join(folder, name)
+		if info, err := os.Stat(file); err == nil && !info.IsDir() && unix.Access(file, unix.X_OK) == nil {
+			return file, nil
+		}
+	}
+	return "", fmt.Errorf("%s: command not found", name)
+}
+
+// run is a started command.
+type run struct {
+	processes *Processes
+	cmd       *exec.Cmd
+	stdin     *os.File // the terminal, if there is one
+	stdout    *os.File // the same
+	stderr    *os.File // nil with a terminal
+}
+
+// start starts the command on a terminal or on pipes.
+func (s *Server) start(cmd *exec.Cmd, t *agent.Terminal) (*run, error) {
+	r := &run{processes: s.cfg.Processes, cmd: cmd}
+	var theirs []*os.File // the command's ends
+	defer func() {
+		for _, f := range theirs {
+			f.Close()
+		}
+	}()
+	if t != nil {
+		terminal, slave, err := openTerminal()
+		if err != nil {
+			return nil, err
+		}
+		theirs = []*os.File{slave}
+		r.stdin, r.stdout = terminal, terminal
+		if err := setModes(slave, t.Modes); err != nil {
+			terminal.Close()
+			return nil, err
+		}
+		if err := resize(terminal, t.Rows, t.Cols); err != nil {
+			terminal.Close()
+			return nil, err
+		}
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+		cmd.SysProcAttr.Setctty = true
+	} else {
+		var ends [3][2]*os.File
+		for i := range ends {
+			reader, writer, err := os.Pipe()
+			if err != nil {
+				for _, e := range ends[:i] {
+					e[0].Close()
+					e[1].Close()
+				}
+				return nil, fmt.Errorf("make a pipe: %w", err)
+			}
+			ends[i] = [2]*os.File{reader, writer}
+		}
+		r.stdin, r.stdout, r.stderr = ends[0][1], ends[1][0], ends[2][0]
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = ends[0][0], ends[1][1], ends[2][1]
+		theirs = []*os.File{ends[0][0], ends[1][1], ends[2][1]}
+	}
+	if err := r.processes.Start(cmd); err != nil {
+		r.hangUp()
+		return nil, err
+	}
+	return r, nil
+}
+
+// hangUp closes this end of the terminal or pipes.
+func (r *run) hangUp() {
+	r.stdin.Close()
+	r.stdout.Close()
+	if r.stderr != nil {
+		r.stderr.Close()
+	}
+}
+
+// wait waits for the end of the command alone, not of its output.
+func (r *run) wait() agent.Exit {
+	_ = r.processes.Wait(r.cmd) // the state says how it ended
+	return exitOf(r.cmd.ProcessState)
+}
+
+func exitOf(state *os.ProcessState) agent.Exit {
+	if state == nil {
+		return agent.Exit{Code: 255}
+	}
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		name := strings.TrimPrefix(unix.SignalName(status.Signal()), "SIG")
+		return agent.Exit{Code: 128 + int(status.Signal()), Signal: name, Core: status.CoreDump()}
+	}
+	return agent.Exit{Code: state.ExitCode()}
+}
+
+// converse carries the command's input and output until both its end and that of its
+// output.
+func (r *run) converse(conn net.Conn) {
+	frames := agent.NewFrameWriter(conn)
+	outputs := make(chan struct{}, 2)
+	output := func(from *os.File, kind byte) {
+		_, err := io.CopyBuffer(frames.Stream(kind), onlyReader{from}, make([]byte, 32<<10))
+		if err != nil && !errors.Is(err, syscall.EIO) {
+			from.Close() // the command gets SIGPIPE instead of waiting for ever
+		}
+		outputs <- struct{}{}
+	}
+	open := 1
+	go output(r.stdout, agent.FrameStdout)
+	if r.stderr != nil {
+		open++
+		go output(r.stderr, agent.FrameStderr)
+	}
+	go r.input(conn)
+
+	exit := r.wait()
+	if r.stderr == nil {
+		_ = r.stdout.SetReadDeadline(time.Now().Add(lastOutput))
+	}
+	for range open {
+		<-outputs
+	}
+	raw, err := json.Marshal(exit)
+	if err == nil {
+		_ = frames.Write(agent.FrameExit, raw)
+	}
+	r.hangUp()
+}
+
+// onlyReader hides the other methods of a file: io.Copy would read it without a
+// buffer between.
+type onlyReader struct{ io.Reader }
+
+// input passes on what the server sends until the end of the connection, which hangs
+// a terminal up.
+func (r *run) input(conn net.Conn) {
+	queue := make(chan []byte, stdinQueue)
+	go r.feed(queue)
+	defer close(queue)
+	for frames := agent.NewFrameReader(conn); ; {
+		f, err := frames.Read()
+		if err != nil {
+			if r.stderr == nil {
+				// What the terminal's processes still write has no reader: the
+				// terminal goes away, and they are hung up.
+				_ = r.stdout.Close()
+			} else {
+				_ = r.stdout.Close()
+				_ = r.stderr.Close()
+			}
+			return
+		}
+		switch f.Kind {
+		case agent.FrameStdin:
+			queue <- append([]byte(nil), f.Payload...)
+		case agent.FrameStdinEnd:
+			queue <- nil
+		case agent.FrameResize:
+			if len(f.Payload) == 4 && r.stderr == nil {
+				_ = resize(r.stdin, binary.BigEndian.Uint16(f.Payload), binary.BigEndian.Uint16(f.Payload[2:]))
+			}
+		case agent.FrameSignal:
+			if n := unix.SignalNum("SIG" + string(f.Payload)); n != 0 {
+				_ = syscall.Kill(-r.cmd.Process.Pid, n)
+			}
+		}
+	}
+}
+
+// feed writes the input. A nil is its end, which a terminal is told by Ctrl-D.
+func (r *run) feed(queue <-chan []byte) {
+	for b := range queue {
+		switch {
+		case b != nil:
+			if _, err := r.stdin.Write(b); err != nil {
+				for range queue { // until the end: the command does not read any more
+				}
+				return
+			}
+		case r.stderr == nil:
+			_, _ = r.stdin.Write([]byte{4})
+		default:
+			r.stdin.Close()
+		}
+	}
+	if r.stderr != nil {
+		r.stdin.Close()
+	}
+}

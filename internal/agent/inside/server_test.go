@@ -1,0 +1,433 @@
+package inside_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pkg/sftp"
+
+	"codehub/internal/agent"
+	"codehub/internal/agent/inside"
+	"codehub/internal/harness"
+)
+
+const secret = "0123456789abcdef"
+
+// serve starts an agent on a loopback address and returns a client of it.
+func serve(t *testing.T) *agent.Client {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := inside.NewServer(inside.Config{Secret: secret, Version: "test", Home: t.TempDir(), Processes: &inside.Processes{}, Log: slog.New(slog.DiscardHandler)})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(l)
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	return &agent.Client{Addr: l.Addr().String(), Secret: secret}
+}
+
+// run runs a command to its end.
+func run(t *testing.T, c *agent.Client, command agent.Command, stdin string) (stdout, stderr string, exit agent.Exit) {
+	t.Helper()
+	p, err := c.Exec(t.Context(), command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	var out, errs bytes.Buffer
+	both := make(chan error, 2)
+	go func() { _, err := io.Copy(&out, p.Stdout); both <- err }()
+	go func() { _, err := io.Copy(&errs, p.Stderr); both <- err }()
+	if _, err := io.WriteString(p.Stdin, stdin); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(<-both, <-both); err != nil {
+		t.Fatal(err)
+	}
+	if exit, err = p.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return out.String(), errs.String(), exit
+}
+
+func TestCommandWithPipes(t *testing.T) {
+	t.Parallel()
+	c := serve(t)
+	long := strings.Repeat("0123456789abcde\n", 20_000)
+	for _, test := range []struct {
+		name                  string
+		command               agent.Command
+		stdin, stdout, stderr string
+		exit                  agent.Exit
+	}{
+		{"both outputs and a code", agent.Command{Shell: "echo out; echo err >&2; exit 3"}, "", "out\n", "err\n", agent.Exit{Code: 3}},
+		{"arguments are not read by a shell", agent.Command{Args: []string{"echo", "$HOME", "a b"}}, "", "$HOME a b\n", "", agent.Exit{}},
+		{"long input", agent.Command{Args: []string{"cat"}}, long, long, "", agent.Exit{}},
+		{"environment", agent.Command{Shell: "echo $A", Env: []string{"A=b c"}}, "", "b c\n", "", agent.Exit{}},
+		{"folder", agent.Command{Args: []string{"pwd"}, Dir: "/usr"}, "", "/usr\n", "", agent.Exit{}},
+		{"folder that does not exist", agent.Command{Args: []string{"pwd"}, Dir: "/usr/none/such"}, "", "/usr\n", "", agent.Exit{}},
+		{"signal", agent.Command{Shell: "kill -TERM $$"}, "", "", "", agent.Exit{Code: 143, Signal: "TERM"}},
+		{"no terminal", agent.Command{Shell: "tty"}, "", "not a tty\n", "", agent.Exit{Code: 1}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			stdout, stderr, exit := run(t, c, test.command, test.stdin)
+			if stdout != test.stdout || stderr != test.stderr || exit != test.exit {
+				t.Errorf("output %.100q, errors %.100q, exit %+v", stdout, stderr, exit)
+			}
+		})
+	}
+}
+
+func TestCommandThatCannotStart(t *testing.T) {
+	t.Parallel()
+	c := serve(t)
+	for _, command := range []agent.Command{{Args: []string{"no-such-program"}}, {Args: []string{"/no/such/program"}}, {Args: []string{"/etc"}}} {
+		_, err := c.Exec(t.Context(), command)
+		var refused *agent.RefusedError
+		if !errors.As(err, &refused) || refused.Status != http.StatusUnprocessableEntity {
+			t.Errorf("%v: %v", command.Args, err)
+		}
+	}
+}
+
+// A signal reaches the whole group also while input waits for a command that does not
+// read.
+func TestSignalBehindInput(t *testing.T) {
+	t.Parallel()
+	c := serve(t)
+	p, err := c.Exec(t.Context(), agent.Command{Shell: "trap 'echo ended; exit 7' TERM; echo ready; while :; do sleep 0.05; done"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	go io.Copy(io.Discard, p.Stderr)
+	if _, err := io.ReadFull(p.Stdout, make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Stdin.Write(make([]byte, 200<<10)); err != nil { // more than a pipe holds
+		t.Fatal(err)
+	}
+	if err := p.Signal("TERM"); err != nil {
+		t.Fatal(err)
+	}
+	out, err := io.ReadAll(p.Stdout)
+	if exit, waited := p.Wait(); err != nil || waited != nil || exit.Code != 7 || string(out) != "ended\n" {
+		t.Errorf("exit %+v, output %q, errors %v, %v", exit, out, err, waited)
+	}
+}
+
+func TestCommandWithTerminal(t *testing.T) {
+	t.Parallel()
+	c := serve(t)
+	p, err := c.Exec(t.Context(), agent.Command{Shell: "stty size; echo $TERM; read line; stty size; echo got $line; exit 4",
+		Terminal: &agent.Terminal{Name: "vt220", Rows: 30, Cols: 90, Modes: map[uint8]uint32{53: 0}}}) // no echo
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	first := "30 90\r\nvt220\r\n"
+	got := make([]byte, len(first))
+	if _, err := io.ReadFull(p.Stdout, got); err != nil || string(got) != first {
+		t.Fatalf("%q, %v", got, err)
+	}
+	if err := p.Resize(40, 100); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(p.Stdin, "한글\n"); err != nil {
+		t.Fatal(err)
+	}
+	rest, err := io.ReadAll(p.Stdout)
+	exit, waited := p.Wait()
+	if want := "40 100\r\ngot 한글\r\n"; err != nil || waited != nil || string(rest) != want || exit.Code != 4 {
+		t.Errorf("output %q, want %q; exit %+v, errors %v, %v", rest, want, exit, err, waited)
+	}
+}
+
+// The login shell runs as sshd runs it, and the end of the conversation hangs its
+// terminal up.
+func TestLoginShellIsHungUp(t *testing.T) {
+	t.Parallel()
+	c := serve(t)
+	mark := filepath.Join(t.TempDir(), "hung-up")
+	p, err := c.Exec(t.Context(), agent.Command{Terminal: &agent.Terminal{Name: "xterm", Rows: 24, Cols: 80}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go io.Copy(io.Discard, p.Stdout)
+	fmt.Fprintf(p.Stdin, "trap 'echo $0 > %s; exit' HUP; echo $0 > %s.ready; read line\n", mark, mark)
+	harness.Eventually(t, "the shell waits", func() bool { _, err := os.Stat(mark + ".ready"); return err == nil })
+	p.Close()
+	harness.Eventually(t, "the shell was hung up", func() bool {
+		raw, err := os.ReadFile(mark)
+		return err == nil && strings.HasPrefix(string(raw), "-")
+	})
+}
+
+// A process in the background that holds the terminal does not keep the conversation.
+func TestTerminalWithBackgroundProcess(t *testing.T) {
+	t.Parallel()
+	c := serve(t)
+	p, err := c.Exec(t.Context(), agent.Command{Shell: "trap '' HUP; sleep 30 & echo $!; exit 0", Terminal: &agent.Terminal{Rows: 24, Cols: 80}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	out, err := io.ReadAll(p.Stdout)
+	if exit, waited := p.Wait(); err != nil || waited != nil || exit.Code != 0 {
+		t.Fatalf("exit %+v, errors %v, %v", exit, err, waited)
+	}
+	run(t, c, agent.Command{Shell: "kill " + strings.TrimSpace(string(out))}, "")
+}
+
+// echoServer answers each connection with what it sends, and ends after its end.
+func echoServer(t *testing.T, network, address string) net.Listener {
+	t.Helper()
+	l, err := net.Listen(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+	return l
+}
+
+func TestDial(t *testing.T) {
+	t.Parallel()
+	c := serve(t)
+	sent := make([]byte, 1<<20)
+	_, _ = rand.Read(sent)
+	for _, l := range []net.Listener{echoServer(t, "tcp", "127.0.0.1:0"), echoServer(t, "unix", filepath.Join(t.TempDir(), "s"))} {
+		conn, err := c.Dial(t.Context(), l.Addr().Network(), l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			_, _ = conn.Write(sent)
+			_ = conn.CloseWrite()
+		}()
+		got, err := io.ReadAll(conn)
+		if err != nil || !bytes.Equal(got, sent) {
+			t.Errorf("%s: %d bytes, %v", l.Addr().Network(), len(got), err)
+		}
+		conn.Close()
+	}
+	for _, address := range []string{"127.0.0.1:1", "nonsense", "/tmp"} {
+		if _, err := c.Dial(t.Context(), "tcp", address); !errors.Is(err, agent.ErrRefused) {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	if _, err := c.Dial(t.Context(), "unix", "relative"); !errors.Is(err, agent.ErrRefused) {
+		t.Error(err)
+	}
+}
+
+func TestListen(t *testing.T) {
+	t.Parallel()
+	c := serve(t)
+	socket := filepath.Join(t.TempDir(), "listens")
+	for network, address := range map[string]string{"tcp": "127.0.0.1:0", "unix": socket} {
+		l, err := c.Listen(t.Context(), network, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			conn, _, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			_, _ = io.Copy(conn, conn)
+		}()
+		visitor, err := net.Dial(network, l.Address())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(visitor, "hello")
+		got := make([]byte, 5)
+		if _, err := io.ReadFull(visitor, got); err != nil || string(got) != "hello" {
+			t.Errorf("%s: %q, %v", network, got, err)
+		}
+		visitor.Close()
+		l.Close()
+		harness.Eventually(t, "nothing listens any more", func() bool {
+			again, err := net.Dial(network, l.Address())
+			if err == nil {
+				again.Close()
+			}
+			return err != nil
+		})
+	}
+	if _, err := c.Listen(t.Context(), "tcp", "256.0.0.1:0"); !errors.Is(err, agent.ErrRefused) {
+		t.Error(err)
+	}
+}
+
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	c := serve(t)
+	conn, err := c.Files(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := sftp.NewClientPipe(conn, conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	f, err := client.Create("relative.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(f, "content"); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	home, err := client.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if raw, err := os.ReadFile(filepath.Join(home, "relative.txt")); err != nil || string(raw) != "content" {
+		t.Errorf("%q, %v", raw, err)
+	}
+}
+
+func TestPorts(t *testing.T) {
+	t.Parallel()
+	c := serve(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	seen := make(chan []agent.Port, 100)
+	watched := make(chan error, 1)
+	go func() { watched <- c.WatchPorts(ctx, func(p []agent.Port) { seen <- p }) }()
+	<-seen
+	l := echoServer(t, "tcp", "127.0.0.1:0")
+	port := l.Addr().(*net.TCPAddr).Port
+	mine := func(list []agent.Port) *agent.Port {
+		if i := slices.IndexFunc(list, func(p agent.Port) bool { return p.Port == port }); i >= 0 {
+			return &list[i]
+		}
+		return nil
+	}
+	for list := range seen {
+		if p := mine(list); p != nil {
+			if !p.Local || p.PID != os.Getpid() || !strings.HasPrefix(p.Process, filepath.Base(os.Args[0])) || p.Since == 0 {
+				t.Errorf("%+v", p)
+			}
+			break
+		}
+	}
+	all := echoServer(t, "tcp", "0.0.0.0:0")
+	list, err := c.Ports(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	port = all.Addr().(*net.TCPAddr).Port
+	if p := mine(list); p == nil || p.Local {
+		t.Errorf("%+v", p)
+	}
+	cancel()
+	if err := <-watched; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	u, err := serve(t).Usage(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u.DiskSize <= 0 || u.Disk <= 0 || u.Disk > u.DiskSize {
+		t.Errorf("%+v", u)
+	}
+}
+
+func TestHello(t *testing.T) {
+	t.Parallel()
+	h, err := serve(t).Hello(t.Context())
+	if want := (agent.Hello{Version: agent.Version, Oldest: agent.Oldest, Codehub: "test"}); err != nil || h != want {
+		t.Errorf("%+v, %v", h, err)
+	}
+}
+
+// Without the secret nothing is answered, whatever else the request is.
+func TestSecretIsRequired(t *testing.T) {
+	t.Parallel()
+	c := serve(t)
+	for _, wrong := range []string{"", "wrong", secret + "0", secret[1:]} {
+		for _, path := range []string{agent.PathHello, agent.PathExec, agent.PathDial, agent.PathListen, agent.PathAccept, agent.PathFiles, agent.PathPorts, agent.PathUsage, "/", "/v2/hello"} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+c.Addr+path, strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Authorization", "Bearer "+wrong)
+			res, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var p agent.Problem
+			if err := json.NewDecoder(res.Body).Decode(&p); err != nil || res.StatusCode != http.StatusUnauthorized || p.Message == "" {
+				t.Errorf("%s with secret %q: %s, %+v, %v", path, wrong, res.Status, p, err)
+			}
+			res.Body.Close()
+		}
+	}
+}
+
+// An agent that is gone is unreachable, at once and in the middle of a command.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	c := &agent.Client{Addr: l.Addr().String(), Secret: secret}
+	if _, err := c.Hello(t.Context()); !errors.Is(err, agent.ErrUnreachable) {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	c.Addr = silent.Addr().String()
+	if _, err := c.Hello(ctx); !errors.Is(err, agent.ErrUnreachable) {
+		t.Error(err)
+	}
+}
