@@ -230,10 +230,10 @@ func (a *Attacher) Attach(ctx context.Context, caller workspace.Caller, id works
 	own, cancel := context.WithCancelCause(watched)
 	x := &Attachment{attacher: a, caller: caller, watcher: a.watch(id), ctx: own, cancel: cancel, stop: stop}
 	if err := x.await(id, progress); err != nil {
-		x.release(id)
 		if cause := context.Cause(own); cause != nil {
 			err = cause
 		}
+		x.release(id)
 		return nil, err
 	}
 	x.mark = a.cfg.Activity.Mark(id)

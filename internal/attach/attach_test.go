@@ -1,0 +1,311 @@
+package attach_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"codehub/internal/activity"
+	"codehub/internal/agent"
+	"codehub/internal/agent/inside"
+	"codehub/internal/attach"
+	"codehub/internal/harness"
+	"codehub/internal/lifecycle"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+const id = workspace.ID("01890a5d-ac96-774b-bcce-b302099a8057")
+
+var ann = workspace.Caller{UserID: "ann", Session: "s"}
+
+// world is a database, a runtime and the sessions of one workspace.
+type world struct {
+	mu       sync.Mutex
+	row      workspace.Workspace
+	err      error // of reading the row
+	upstream runtime.Upstream
+	gone     error // of the upstream
+	wakes    int
+	reads    int
+	onWake   func(*world)
+
+	sessions map[string]context.CancelCauseFunc
+}
+
+var errLoggedOut = errors.New("logged out")
+
+func (w *world) Workspace(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reads++
+	return w.row, w.err
+}
+
+func (w *world) Wake(context.Context, workspace.Caller, workspace.ID) (workspace.Workspace, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wakes++
+	w.onWake(w)
+	return w.row, w.err
+}
+
+func (w *world) Upstream(context.Context, workspace.ID) (runtime.Upstream, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.upstream, w.gone
+}
+
+func (w *world) Watch(ctx context.Context, session string) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sessions[session] = cancel
+	return ctx, func() { cancel(nil) }
+}
+
+// set changes the world and reports the event.
+func (w *world) set(a *attach.Attacher, f func(*world)) {
+	w.mu.Lock()
+	f(w)
+	w.mu.Unlock()
+	a.Changed(id)
+}
+
+func (w *world) count(f func(*world) int) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return f(w)
+}
+
+func running(w *world) {
+	w.row.Phase, w.row.DesiredState, w.row.Operation = workspace.PhaseRunning, workspace.DesiredRunning, workspace.OpNone
+}
+
+func stopped(w *world) {
+	w.row.Phase, w.row.DesiredState, w.row.Operation = workspace.PhaseStandby, workspace.DesiredStandby, workspace.OpNone
+}
+
+// newWorld returns a running workspace with an agent. Without an event nothing is read
+// again.
+func newWorld(t *testing.T) (*world, *attach.Attacher) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := inside.NewServer(inside.Config{Secret: "secret", Home: t.TempDir(), Processes: &inside.Processes{}, Log: slog.New(slog.DiscardHandler)})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.Serve(l)
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	w := &world{
+		row:      workspace.Workspace{ID: id, OwnerID: ann.UserID},
+		upstream: runtime.Upstream{ContainerID: "one", Agent: l.Addr().String(), Secret: "secret"},
+		sessions: map[string]context.CancelCauseFunc{},
+	}
+	running(w)
+	return w, attach.New(attach.Config{Store: w, Runtime: w, Sessions: w, Activity: activity.New(), PerUser: 3, CheckInterval: time.Hour})
+}
+
+func TestAttachToRunning(t *testing.T) {
+	t.Parallel()
+	_, a := newWorld(t)
+	x, err := a.Attach(t.Context(), ann, id, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	if _, err := x.Agent.Hello(t.Context()); err != nil {
+		t.Error(err)
+	}
+	x.Used(activity.Typing)
+	x.Close()
+	if cause := context.Cause(x.Context()); !errors.Is(cause, attach.ErrClosed) {
+		t.Error(cause)
+	}
+}
+
+// A stopped workspace is woken once, and the caller sees each state on the way.
+func TestAttachWakes(t *testing.T) {
+	t.Parallel()
+	w, a := newWorld(t)
+	stopped(w)
+	w.onWake = func(w *world) { w.row.DesiredState = workspace.DesiredRunning }
+	type result struct {
+		x   *attach.Attachment
+		err error
+	}
+	states, out := make(chan workspace.Operation, 10), make(chan result, 1)
+	go func() {
+		x, err := a.Attach(t.Context(), ann, id, func(seen workspace.Workspace) { states <- seen.Operation })
+		out <- result{x, err}
+	}()
+	if got := <-states; got != workspace.OpNone {
+		t.Errorf("operation %q", got)
+	}
+	w.set(a, func(w *world) { w.row.Operation = workspace.OpStarting })
+	if got := <-states; got != workspace.OpStarting {
+		t.Errorf("operation %q", got)
+	}
+	w.set(a, running)
+	r := <-out
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	r.x.Close()
+	if n := w.count(func(w *world) int { return w.wakes }); n != 1 {
+		t.Errorf("%d wakes", n)
+	}
+}
+
+func TestAttachNeedsDecision(t *testing.T) {
+	t.Parallel()
+	for phase, opening := range map[workspace.Phase]lifecycle.Opening{
+		workspace.PhaseArchived: lifecycle.OpenRestores, workspace.PhaseError: lifecycle.OpenFails, workspace.PhasePending: lifecycle.OpenCreates,
+	} {
+		w, a := newWorld(t)
+		w.row.Phase, w.row.DesiredState = phase, workspace.DesiredArchived
+		_, err := a.Attach(t.Context(), ann, id, nil)
+		var not *attach.NotOpen
+		if !errors.As(err, &not) || not.Opening != opening || not.Error() == "" {
+			t.Errorf("%s: %v", phase, err)
+		}
+	}
+}
+
+func TestAttachIsRefused(t *testing.T) {
+	t.Parallel()
+	w, a := newWorld(t)
+	w.err = workspace.Errorf(workspace.CodeForbidden, "This workspace belongs to another user.")
+	if _, err := a.Attach(t.Context(), ann, id, nil); workspace.CodeOf(err) != workspace.CodeForbidden {
+		t.Error(err)
+	}
+	w.err = nil
+	w.upstream.Agent = ""
+	if _, err := a.Attach(t.Context(), ann, id, nil); !errors.Is(err, attach.ErrNoAgent) {
+		t.Error(err)
+	}
+}
+
+func TestAttachmentsOfUserAreLimited(t *testing.T) {
+	t.Parallel()
+	_, a := newWorld(t)
+	var open []*attach.Attachment
+	for range 3 {
+		x, err := a.Attach(t.Context(), ann, id, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, x)
+	}
+	if _, err := a.Attach(t.Context(), ann, id, nil); !errors.Is(err, attach.ErrTooMany) {
+		t.Error(err)
+	}
+	if x, err := a.Attach(t.Context(), workspace.Caller{UserID: "bob"}, id, nil); err != nil {
+		t.Error(err)
+	} else {
+		x.Close()
+	}
+	open[0].Close()
+	open[0].Close() // twice has no effect
+	x, err := a.Attach(t.Context(), ann, id, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range append(open[1:], x) {
+		x.Close()
+	}
+}
+
+func TestAttachmentEnds(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		change func(*world, *attach.Attacher)
+		want   error
+	}{
+		"stopped": {func(w *world, a *attach.Attacher) { w.set(a, stopped) }, attach.ErrStopped},
+		"container replaced": {func(w *world, a *attach.Attacher) {
+			w.set(a, func(w *world) { w.upstream.ContainerID = "two" })
+		}, attach.ErrStopped},
+		"container gone": {func(w *world, a *attach.Attacher) { w.set(a, func(w *world) { w.gone = runtime.ErrNotFound }) }, attach.ErrStopped},
+		"handed over": {func(w *world, a *attach.Attacher) {
+			w.set(a, func(w *world) {
+				w.err = workspace.Errorf(workspace.CodeForbidden, "This workspace belongs to another user.")
+			})
+		}, attach.ErrAccessEnded},
+		"deleted": {func(w *world, a *attach.Attacher) {
+			w.set(a, func(w *world) { w.row.Phase, w.row.Operation = workspace.PhaseDeleting, workspace.OpDeleting })
+		}, attach.ErrAccessEnded},
+		"logged out": {func(w *world, _ *attach.Attacher) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.sessions["s"](errLoggedOut)
+		}, errLoggedOut},
+		"an event was lost": {func(w *world, a *attach.Attacher) {
+			w.mu.Lock()
+			stopped(w)
+			w.mu.Unlock()
+			a.Gap()
+		}, attach.ErrStopped},
+		"server stops": {func(_ *world, a *attach.Attacher) {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			a.Close(ctx)
+		}, attach.ErrClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, a := newWorld(t)
+			x, err := a.Attach(t.Context(), ann, id, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer x.Close()
+			test.change(w, a)
+			select {
+			case <-x.Context().Done():
+			case <-time.After(harness.Patience):
+				t.Fatal("the attachment has not ended")
+			}
+			if cause := context.Cause(x.Context()); !errors.Is(cause, test.want) {
+				t.Errorf("%v, want %v", cause, test.want)
+			}
+		})
+	}
+}
+
+// An outage of the database or of Docker ends no attachment.
+func TestAttachmentOutlivesOutage(t *testing.T) {
+	t.Parallel()
+	w, a := newWorld(t)
+	x, err := a.Attach(t.Context(), ann, id, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	for _, outage := range []func(*world){
+		func(w *world) { w.err = errors.New("no connection") },
+		func(w *world) { w.err, w.gone = nil, runtime.ErrUnreachable },
+	} {
+		before := w.count(func(w *world) int { return w.reads })
+		w.set(a, outage)
+		harness.Eventually(t, "it was read again", func() bool { return w.count(func(w *world) int { return w.reads }) > before })
+	}
+	w.set(a, func(w *world) { w.gone = nil })
+	if err := x.Context().Err(); err != nil {
+		t.Error(context.Cause(x.Context()))
+	}
+	if _, err := x.Agent.Usage(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := (&agent.Client{Addr: x.Agent.Addr, Secret: "other"}).Hello(t.Context()); !errors.Is(err, agent.ErrRefused) {
+		t.Error(err)
+	}
+}
