@@ -3,6 +3,7 @@ package agent
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,10 @@ import (
 
 // handshakeTimeout limits how long the agent takes to answer a request.
 const handshakeTimeout = 15 * time.Second
+
+// maxAnswer limits an answer with its header, and each list of ports that is watched:
+// the workspace's user may have taken control of the agent.
+const maxAnswer = 1 << 20
 
 // Errors of a Client.
 var (
@@ -68,16 +73,19 @@ func (c *Client) WatchPorts(ctx context.Context, changed func([]Port)) error {
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	for dec := json.NewDecoder(conn); ; {
+	lines := bufio.NewScanner(conn)
+	lines.Buffer(nil, maxAnswer)
+	for lines.Scan() {
 		var p Ports
-		if err := dec.Decode(&p); err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
+		if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
 			return fmt.Errorf("%w: %w", ErrUnreachable, err)
 		}
 		changed(p.Ports)
 	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("%w: %w", ErrUnreachable, cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
 }
 
 // Usage reports what the workspace uses of its limits.
@@ -183,7 +191,7 @@ func (c *Client) get(ctx context.Context, path string, v any) error {
 	if res.StatusCode != http.StatusOK {
 		return refused(res)
 	}
-	if err := json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(v); err != nil {
+	if err := json.NewDecoder(res.Body).Decode(v); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	return nil
@@ -239,7 +247,7 @@ func (c *Client) request(ctx context.Context, path string, query url.Values, bod
 		conn.Close()
 		return nil, nil, unreachable(ctx, err)
 	}
-	r := bufio.NewReader(conn.TCPConn)
+	r := bufio.NewReader(io.LimitReader(conn.TCPConn, maxAnswer))
 	res, err := http.ReadResponse(r, req)
 	if err != nil {
 		conn.Close()
@@ -265,7 +273,7 @@ func unreachable(ctx context.Context, err error) error {
 func refused(res *http.Response) error {
 	e := &RefusedError{Status: res.StatusCode, Message: "the workspace's agent answered " + res.Status}
 	var p Problem
-	if json.NewDecoder(io.LimitReader(res.Body, 16<<10)).Decode(&p) == nil && p.Message != "" {
+	if json.NewDecoder(res.Body).Decode(&p) == nil && p.Message != "" {
 		e.Message = p.Message
 	}
 	return e
