@@ -6,20 +6,29 @@ import "time"
 
 // Workspace is a workspace as the API shows it to its owner.
 type Workspace struct {
-	ID               string    `json:"id"`
-	Name             string    `json:"name"`
-	Description      string    `json:"description"`
-	Memo             string    `json:"memo"`
-	ImageRef         string    `json:"image_ref"`          // of the next start
-	RunningImageRef  *string   `json:"running_image_ref"`  // of the container
-	PreviousImageRef *string   `json:"previous_image_ref"` // before the last change
-	State            string    `json:"state"`              // for display, such as stopping
-	Phase            string    `json:"phase"`
-	Operation        string    `json:"operation"`
-	Progress         *Progress `json:"progress"`
-	DesiredState     string    `json:"desired_state"`
-	DesiredCause     *string   `json:"desired_cause"`
-	NextDesiredState *string   `json:"next_desired_state"`
+	ID               string  `json:"id"`
+	Name             string  `json:"name"`
+	Description      string  `json:"description"`
+	Memo             string  `json:"memo"`
+	ImageRef         string  `json:"image_ref"`          // of the next start
+	RunningImageRef  *string `json:"running_image_ref"`  // of the container
+	PreviousImageRef *string `json:"previous_image_ref"` // before the last change
+	// ImageDigest is the digest of the image with which the workspace was last started, and
+	// ImageID its ID in Docker; both hold for ImageRef alone.
+	ImageDigest *string `json:"image_digest"`
+	ImageID     *string `json:"image_id"`
+	// ImageNotice is why that image is not the one that was asked for: "replaced" or
+	// "not_pulled".
+	ImageNotice          *string   `json:"image_notice"`
+	ImageUpdateAvailable bool      `json:"image_update_available"` // ImageRef names another image now
+	ImageUpdateRequested bool      `json:"image_update_requested"` // it takes effect at the next start
+	State                string    `json:"state"`                  // for display, such as stopping
+	Phase                string    `json:"phase"`
+	Operation            string    `json:"operation"`
+	Progress             *Progress `json:"progress"`
+	DesiredState         string    `json:"desired_state"`
+	DesiredCause         *string   `json:"desired_cause"`
+	NextDesiredState     *string   `json:"next_desired_state"`
 	// PendingRequest was accepted and is not carried out yet: "force_stop",
 	// "cancel", "recover" or "set_aside".
 	PendingRequest    *string              `json:"pending_request"`

@@ -60,6 +60,11 @@ func (c *Client) Wait(ctx context.Context, id string, seen func(api.Workspace) (
 	return last, err
 }
 
+// UpdateImage makes the next start of a workspace use the newest image of its reference.
+func (c *Client) UpdateImage(ctx context.Context, id string) (api.Workspace, error) {
+	return c.workspace(ctx, http.MethodPost, path(id, "/update-image"), nil, nil)
+}
+
 // Restart stops a running workspace and starts it again. One that is not running
 // is started, after its current operation if there is one.
 func (c *Client) Restart(ctx context.Context, id string) (api.Workspace, error) {

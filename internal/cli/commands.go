@@ -15,33 +15,34 @@ import (
 
 // Commands are the commands that talk to a server by its API.
 type Commands struct {
-	Login     loginCmd     `cmd:"" group:"Client:" help:"Log in to a server and remember it."`
-	Logout    logoutCmd    `cmd:"" group:"Client:" help:"Log out, and revoke the login's token."`
-	Whoami    whoamiCmd    `cmd:"" group:"Client:" help:"Show the current user."`
-	Create    createCmd    `cmd:"" group:"Client:" help:"Create a workspace."`
-	List      listCmd      `cmd:"" group:"Client:" aliases:"ls" help:"List your workspaces."`
-	Show      showCmd      `cmd:"" group:"Client:" help:"Show one workspace."`
-	Start     startCmd     `cmd:"" group:"Client:" help:"Start a workspace."`
-	Stop      stopCmd      `cmd:"" group:"Client:" help:"Stop a workspace."`
-	Restart   restartCmd   `cmd:"" group:"Client:" help:"Stop a workspace and start it again."`
-	Stay      stayCmd      `cmd:"" group:"Client:" help:"Reset a workspace's idle timer."`
-	KeepAwake keepAwakeCmd `cmd:"" group:"Client:" help:"Keep a workspace awake for a while."`
-	Set       setCmd       `cmd:"" group:"Client:" help:"Change a workspace's settings."`
-	Archive   archiveCmd   `cmd:"" group:"Client:" help:"Archive a workspace."`
-	Restore   restoreCmd   `cmd:"" group:"Client:" help:"Restore a workspace from its archive."`
-	Archives  archivesCmd  `cmd:"" group:"Client:" help:"List a workspace's archives."`
-	Download  downloadCmd  `cmd:"" group:"Client:" help:"Download an archive of a workspace."`
-	Delete    deleteCmd    `cmd:"" group:"Client:" aliases:"rm" help:"Delete a workspace."`
-	Undelete  undeleteCmd  `cmd:"" group:"Client:" help:"Undo a deletion."`
-	Recover   recoverCmd   `cmd:"" group:"Client:" help:"Recover a workspace from an error."`
-	Cancel    cancelCmd    `cmd:"" group:"Client:" help:"Cancel the running operation."`
-	Open      openCmd      `cmd:"" group:"Client:" help:"Open a workspace in the browser."`
-	Logs      logsCmd      `cmd:"" group:"Client:" help:"Print a workspace's container log."`
-	Tokens    tokensCmd    `cmd:"" group:"Client:" help:"Manage API tokens."`
-	Sessions  sessionsCmd  `cmd:"" group:"Client:" help:"Manage your sessions."`
-	Passwd    passwdCmd    `cmd:"" group:"Client:" help:"Change your password."`
-	Users     usersCmd     `cmd:"" group:"Client:" help:"Manage users (administrators)."`
-	Status    statusCmd    `cmd:"" group:"Client:" help:"Show server status."`
+	Login       loginCmd       `cmd:"" group:"Client:" help:"Log in to a server and remember it."`
+	Logout      logoutCmd      `cmd:"" group:"Client:" help:"Log out, and revoke the login's token."`
+	Whoami      whoamiCmd      `cmd:"" group:"Client:" help:"Show the current user."`
+	Create      createCmd      `cmd:"" group:"Client:" help:"Create a workspace."`
+	List        listCmd        `cmd:"" group:"Client:" aliases:"ls" help:"List your workspaces."`
+	Show        showCmd        `cmd:"" group:"Client:" help:"Show one workspace."`
+	Start       startCmd       `cmd:"" group:"Client:" help:"Start a workspace."`
+	Stop        stopCmd        `cmd:"" group:"Client:" help:"Stop a workspace."`
+	UpdateImage updateImageCmd `cmd:"" group:"Client:" help:"Use the newest image from the next start on."`
+	Restart     restartCmd     `cmd:"" group:"Client:" help:"Stop a workspace and start it again."`
+	Stay        stayCmd        `cmd:"" group:"Client:" help:"Reset a workspace's idle timer."`
+	KeepAwake   keepAwakeCmd   `cmd:"" group:"Client:" help:"Keep a workspace awake for a while."`
+	Set         setCmd         `cmd:"" group:"Client:" help:"Change a workspace's settings."`
+	Archive     archiveCmd     `cmd:"" group:"Client:" help:"Archive a workspace."`
+	Restore     restoreCmd     `cmd:"" group:"Client:" help:"Restore a workspace from its archive."`
+	Archives    archivesCmd    `cmd:"" group:"Client:" help:"List a workspace's archives."`
+	Download    downloadCmd    `cmd:"" group:"Client:" help:"Download an archive of a workspace."`
+	Delete      deleteCmd      `cmd:"" group:"Client:" aliases:"rm" help:"Delete a workspace."`
+	Undelete    undeleteCmd    `cmd:"" group:"Client:" help:"Undo a deletion."`
+	Recover     recoverCmd     `cmd:"" group:"Client:" help:"Recover a workspace from an error."`
+	Cancel      cancelCmd      `cmd:"" group:"Client:" help:"Cancel the running operation."`
+	Open        openCmd        `cmd:"" group:"Client:" help:"Open a workspace in the browser."`
+	Logs        logsCmd        `cmd:"" group:"Client:" help:"Print a workspace's container log."`
+	Tokens      tokensCmd      `cmd:"" group:"Client:" help:"Manage API tokens."`
+	Sessions    sessionsCmd    `cmd:"" group:"Client:" help:"Manage your sessions."`
+	Passwd      passwdCmd      `cmd:"" group:"Client:" help:"Change your password."`
+	Users       usersCmd       `cmd:"" group:"Client:" help:"Manage users (administrators)."`
+	Status      statusCmd      `cmd:"" group:"Client:" help:"Show server status."`
 
 	ReconcileRestore reconcileRestoreCmd `cmd:"" group:"Client:" name:"reconcile-restore" help:"Reconcile a restored database and take over."`
 

@@ -59,6 +59,7 @@ func workspaceDetails(w api.Workspace, skipped int64, now time.Time) string {
 	add("Memo:", &w.Memo)
 	add("Error:", w.ErrorReason)
 	add("", w.ErrorMessage)
+	rows = append(rows, imageRows(w)...)
 	rows = append(rows, lossAdvice(w)...)
 	if w.State == "delete_failed" {
 		rows = append(rows, []string{"What to do:", "Fix the cause, then run: codehub delete " + w.ID})
@@ -171,6 +172,33 @@ func (s span) from(t time.Time) *time.Time {
 	}
 	t = t.Add(time.Duration(s)).UTC().Truncate(time.Second)
 	return &t
+}
+
+// imageNotices are the words for why a start used another image.
+var imageNotices = map[string]string{
+	"replaced":   "the image of the earlier start was gone; the one that the name stood for was used",
+	"not_pulled": "the update could not be pulled; the image that was there was used",
+}
+
+// imageRows describe the image with which a workspace was last started.
+func imageRows(w api.Workspace) [][]string {
+	var rows [][]string
+	switch {
+	case w.ImageDigest != nil:
+		rows = append(rows, []string{"Image digest:", *w.ImageDigest})
+	case w.ImageID != nil:
+		rows = append(rows, []string{"Image ID:", *w.ImageID})
+	}
+	if w.ImageNotice != nil {
+		rows = append(rows, []string{"Image notice:", inWords(imageNotices, *w.ImageNotice)})
+	}
+	switch {
+	case w.ImageUpdateRequested:
+		rows = append(rows, []string{"Image update:", "takes effect at the next start"})
+	case w.ImageUpdateAvailable:
+		rows = append(rows, []string{"Image update:", "available; run: codehub update-image " + w.Name})
+	}
+	return rows
 }
 
 // image names the image of the next start and, where it differs, that of the

@@ -187,6 +187,28 @@ func (r restartCmd) Run(ctx context.Context, k *kong.Context) error {
 	})
 }
 
+type updateImageCmd struct {
+	onWorkspace
+	Restart bool `help:"Restart the workspace now, so that it takes effect."`
+	Wait    bool `short:"w" help:"With --restart: wait until it runs again."`
+}
+
+func (u updateImageCmd) Run(ctx context.Context, k *kong.Context) error {
+	return u.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		w, err := c.UpdateImage(ctx, id)
+		if err == nil && u.Restart {
+			w, err = c.Restart(ctx, id)
+		}
+		if err == nil && u.Restart && u.Wait {
+			w, err = reach(ctx, c, id, "RUNNING")
+		}
+		if err == nil && w.ImageUpdateRequested && w.RunningImageRef != nil {
+			return w, terminal.Plain(w.Name) + ": the update takes effect at the next start", nil
+		}
+		return outcome(w, err)
+	})
+}
+
 type deleteCmd struct {
 	onWorkspace
 	Yes bool `short:"y" help:"Skip the confirmation."`

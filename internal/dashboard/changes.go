@@ -65,6 +65,14 @@ func (d *Dashboard) restart(w http.ResponseWriter, r *http.Request, c workspace.
 	})
 }
 
+// updateImage makes the next start use the newest image.
+func (d *Dashboard) updateImage(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
+	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
+		_, err := d.Store.UpdateImage(ctx, c, id)
+		return "update-image", err
+	})
+}
+
 func (d *Dashboard) cancel(w http.ResponseWriter, r *http.Request, c workspace.Caller) {
 	d.carryOut(w, r, c, func(ctx context.Context, c workspace.Caller, id workspace.ID, _ *http.Request) (string, error) {
 		_, err := d.Store.RequestCancel(ctx, c, id)
@@ -159,7 +167,7 @@ func backTo(from string, id workspace.ID) string {
 
 // notes are the confirmations that an address can request after a redirect, as
 // /?note=…&about=….
-var notes = []string{"create", "create_waits", "edit", "image", "memo", "start", "start_queued", "stop", "stop_queued", "restart", "force_stop", "cancel", "recover", "recover_archive", "set_aside", "start_empty",
+var notes = []string{"create", "create_waits", "edit", "image", "update-image", "memo", "start", "start_queued", "stop", "stop_queued", "restart", "force_stop", "cancel", "recover", "recover_archive", "set_aside", "start_empty",
 	"archive", "archive_queued", "restore", "restore_queued", "delete", "delete_queued", "undelete", "stay", "awake", "awake_off", "token_revoked", "password", "session_ended", "sessions_ended", "person", "take_over"}
 
 // notedAt returns the address of a page that shows the confirmation note.

@@ -172,6 +172,7 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	loggedIn("POST /workspaces/{id}/edit", d.patch("edit", "edit", (*form).details))
 	loggedIn("POST /workspaces/{id}/image", d.patch("image", "image", (*form).newImage))
 	loggedIn("POST /workspaces/{id}/timeouts", d.patch("timeouts", "edit", (*form).timeouts))
+	loggedIn("POST /workspaces/{id}/update-image", d.updateImage)
 	loggedIn("POST /workspaces/{id}/restart", d.restart)
 	loggedIn("POST /workspaces/{id}/memo", d.memo)
 	loggedIn("POST /workspaces/{id}/keep-awake", d.keepAwake)

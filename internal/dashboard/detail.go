@@ -24,6 +24,9 @@ type detailView struct {
 	OOB         bool
 	// ImageWaits reports that the container uses another image than the configured one.
 	ImageWaits bool
+	// UpdateWaits reports that an update of the image takes effect at the next start.
+	UpdateWaits bool
+	Pin         *workspace.ImagePin // of the last start; nil: none of this image
 }
 
 // check is one condition, with the texts condition.<Type> and reason.<Reason>.
@@ -35,7 +38,10 @@ type check struct {
 var checkOrder = []workspace.ConditionType{workspace.ContainerReady, workspace.VolumeReady, workspace.ArchiveReady, workspace.Healthy}
 
 func (d *Dashboard) detailOf(w workspace.Workspace) detailView {
-	v := detailView{view: d.viewOf(w, fromDetail), ImageWaits: lifecycle.ImageWaits(w)}
+	v := detailView{view: d.viewOf(w, fromDetail), ImageWaits: lifecycle.ImageWaits(w), UpdateWaits: lifecycle.UpdateWaits(w)}
+	if pin := w.ImagePin; pin != nil && pin.Ref == w.ImageRef {
+		v.Pin = pin
+	}
 	for _, t := range checkOrder {
 		v.Checks = append(v.Checks, check{string(t), shown(w, t)})
 	}

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"context"
 	"net/http"
+	"strings"
 
 	"codehub/internal/imageref"
 	"codehub/internal/postgres"
@@ -128,5 +129,13 @@ func (f *form) image(required bool) {
 	f.line("image", imageref.MaxLength, required)
 	if image := f.Value["image"]; image != "" && !imageref.Valid(image) {
 		f.fail("image", "field.image_bad")
+	} else if image != "" && !f.images.Allows(image) {
+		f.fail("image", "field.image_not_allowed", strings.Join(f.images.Patterns(), ", "))
 	}
+}
+
+// allowedOf returns the patterns in the details of a CodeImageNotAllowed error.
+func allowedOf(e *workspace.Error) string {
+	list, _ := e.Details["allowed_images"].([]string)
+	return strings.Join(list, ", ")
 }

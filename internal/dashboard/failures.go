@@ -15,7 +15,7 @@ func statusOf(err error) int {
 		return http.StatusBadRequest
 	case workspace.CodeUnauthenticated, workspace.CodeBadCredentials:
 		return http.StatusUnauthorized
-	case workspace.CodeForbidden:
+	case workspace.CodeForbidden, workspace.CodeImageNotAllowed:
 		return http.StatusForbidden
 	case workspace.CodeNotFound, workspace.CodeArchiveNotFound:
 		return http.StatusNotFound
@@ -91,7 +91,9 @@ func (d *Dashboard) refuse(w http.ResponseWriter, r *http.Request, c workspace.C
 	l := d.set(r).lang
 	text := l.T("err.internal")
 	if errors.As(err, &e) {
-		if text = e.Message; l.Has("err." + string(e.Code)) {
+		if text = e.Message; e.Code == workspace.CodeImageNotAllowed {
+			text = l.T("err.image_not_allowed", allowedOf(e))
+		} else if l.Has("err." + string(e.Code)) {
 			text = l.T("err." + string(e.Code))
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"codehub/internal/dashboard/catalogue"
+	"codehub/internal/imageref"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 
@@ -31,6 +32,7 @@ type form struct {
 
 	Generations []generation // to choose from
 	Image       string       // the default image
+	Allowed     []string     // patterns of the images that may be used; none: every image
 	Lasting     []int        // seconds to choose from
 	Max         int          // the longest choice, in seconds
 	TTL         workspace.TTL
@@ -41,15 +43,16 @@ type form struct {
 	OOB         bool
 	Page        bool // a page of its own, not a dialog
 
-	lang *catalogue.Language
-	r    *http.Request
+	images imageref.Allowed
+	lang   *catalogue.Language
+	r      *http.Request
 }
 
 // form returns the form with that name for ws, which may be nil.
 func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) *form {
 	f := &form{
 		Name: name, From: fromOf(r), Back: "/", Value: map[string]string{}, Errors: map[string]string{},
-		Image: d.DefaultImage, Grace: d.DeleteGrace > 0, Page: !isHTMX(r) || asPage(r), lang: d.set(r).lang, r: r,
+		Image: d.DefaultImage, Allowed: d.Images.Patterns(), images: d.Images, Grace: d.DeleteGrace > 0, Page: !isHTMX(r) || asPage(r), lang: d.set(r).lang, r: r,
 	}
 	if ws != nil {
 		v := d.viewOf(*ws, f.From)
@@ -223,6 +226,8 @@ func (d *Dashboard) refuseForm(w http.ResponseWriter, r *http.Request, c workspa
 	switch e.Code {
 	case workspace.CodeNameTaken:
 		f.fail("name", "field.name_taken")
+	case workspace.CodeImageNotAllowed:
+		f.fail("image", "field.image_not_allowed", allowedOf(e))
 	case workspace.CodeLimitExceeded:
 		if perUser, n := limitOf(e); perUser {
 			f.Problem = f.lang.T("create.limit", n)

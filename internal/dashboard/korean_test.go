@@ -75,7 +75,8 @@ func TestSystemMessagesAreTranslated(t *testing.T) {
 	}
 	aside, hold := [2]string{"docker, ", "; kept until an administrator removes it"}, [2]string{"another database used this Docker last", ""}
 	// Parts of a message, with the text that surrounds them.
-	within := map[string][2]string{"since %s": aside, "%d bytes in %d files and folders": aside, ", at %s": hold}
+	within := map[string][2]string{"since %s": aside, "%d bytes in %d files and folders": aside, ", at %s": hold,
+		"Allowed images:": {"The image x-1 is not allowed on this server. ", ""}}
 	for _, m := range messages {
 		around := within[m]
 		m = strings.NewReplacer("%s", "x-1", "%d", "7").Replace(m)

@@ -12,7 +12,7 @@ import (
 // life returns the text of a card about idle timeouts.
 func life(t *testing.T, lang string, w workspace.Workspace, ttl workspace.TTL) string {
 	t.Helper()
-	v := viewOf(w, fromList, terms{time.Hour, ttl, testNow})
+	v := viewOf(w, fromList, terms{grace: time.Hour, ttl: ttl, now: testNow})
 	s := renderPart(t, testPages[lang], "life", v)
 	s = strings.NewReplacer("</span>", " |").Replace(s)
 	return strings.Join(strings.Fields(tags.ReplaceAllString(s, " ")), " ")

@@ -130,7 +130,7 @@ func TestEveryStateHasAnAction(t *testing.T) {
 	n, views := 0, map[string]bool{}
 	everyState(func(w workspace.Workspace) {
 		n++
-		v := viewOf(w, fromList, terms{2 * time.Hour, testTTL, testNow})
+		v := viewOf(w, fromList, terms{grace: 2 * time.Hour, ttl: testTTL, now: testNow})
 		what := fmt.Sprintf("%s/%s error %q desired %s queued %q", w.Phase, w.Operation, w.ErrorReason, w.DesiredState, w.NextDesired)
 		actions := slices.Concat(v.Actions, v.Menu)
 		if v.Primary != nil {
@@ -177,7 +177,7 @@ func TestEveryStateHasAnAction(t *testing.T) {
 			views[facts] = true // they show the conditions alone
 			renderPart(t, s, "facts", dv)
 		}
-		renderPart(t, s, "wait", waitView{view: viewOf(w, fromWait, terms{2 * time.Hour, testTTL, testNow}), Kind: waitKind(w)})
+		renderPart(t, s, "wait", waitView{view: viewOf(w, fromWait, terms{grace: 2 * time.Hour, ttl: testTTL, now: testNow}), Kind: waitKind(w)})
 	})
 	if n < 1000 || len(views) < 100 {
 		t.Fatalf("only %d states with %d views were tried", n, len(views))
@@ -204,7 +204,7 @@ func TestProblemsOfferActions(t *testing.T) {
 		if c.container {
 			w.Conditions = w.Conditions.With(workspace.ContainerReady, true, workspace.ReasonContainerReady, "", testNow)
 		}
-		v := viewOf(w, fromList, terms{time.Hour, testTTL, testNow})
+		v := viewOf(w, fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow})
 		var got []string
 		for _, a := range v.Problem.Actions {
 			got = append(got, a.Key)
@@ -226,7 +226,7 @@ func TestObstructedOffersSetAside(t *testing.T) {
 		w := someWorkspace(workspace.PhaseError)
 		w.ErrorReason, w.Home.State = reason, workspace.HomeLive
 		w.Conditions = w.Conditions.With(workspace.VolumeReady, false, workspace.ReasonForeignVolume, "", testNow)
-		v := viewOf(w, fromList, terms{time.Hour, testTTL, testNow})
+		v := viewOf(w, fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow})
 		got := v.Problem.Key
 		for _, a := range v.Problem.Actions {
 			got += " " + a.Key
@@ -244,7 +244,7 @@ func TestVolumeKeptOffersNothingElse(t *testing.T) {
 		w := someWorkspace(workspace.PhaseError)
 		w.ErrorReason, w.ArchiveKey, w.Home.State = reason, "k", workspace.HomeArchived
 		w.Conditions = w.Conditions.With(workspace.VolumeReady, true, workspace.ReasonVolumeReady, "", testNow)
-		v := viewOf(w, fromList, terms{time.Hour, testTTL, testNow})
+		v := viewOf(w, fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow})
 		var got []string
 		for _, a := range v.Problem.Actions {
 			got = append(got, a.Key)
@@ -276,7 +276,7 @@ func TestLostArchives(t *testing.T) {
 				w.ErrorReason = ""
 				w.Conditions = w.Conditions.With(workspace.Healthy, false, string(workspace.ErrDataLost), "gone", testNow)
 			}
-			v := viewOf(w, fromDetail, terms{time.Hour, testTTL, testNow})
+			v := viewOf(w, fromDetail, terms{grace: time.Hour, ttl: testTTL, now: testNow})
 			got := v.Problem.Key
 			for _, a := range v.Problem.Actions {
 				got += " " + a.Key
@@ -315,7 +315,7 @@ func TestArchiveActions(t *testing.T) {
 	} {
 		w := someWorkspace(c.phase)
 		w.Operation, w.DesiredState, w.NextDesired = c.op, c.desired, c.next
-		v := viewOf(w, c.from, terms{time.Hour, testTTL, testNow})
+		v := viewOf(w, c.from, terms{grace: time.Hour, ttl: testTTL, now: testNow})
 		var got []string
 		list := func(actions ...action) {
 			for _, a := range actions {
@@ -340,7 +340,7 @@ func TestArchiveActions(t *testing.T) {
 	// A workspace that is being deleted can only finish.
 	w := someWorkspace(workspace.PhaseStandby)
 	w.Operation, w.DesiredState, w.Home.State = workspace.OpArchiving, workspace.DesiredArchived, workspace.HomeArchived
-	if v := viewOf(w, fromList, terms{time.Hour, testTTL, testNow}); len(v.Actions) != 1 || v.Actions[0].Key != "start" {
+	if v := viewOf(w, fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow}); len(v.Actions) != 1 || v.Actions[0].Key != "start" {
 		t.Errorf("removing: %+v", v.Actions)
 	}
 }
@@ -351,7 +351,7 @@ func TestProgress(t *testing.T) {
 	show := func(lang string, op workspace.Operation, p *workspace.Progress) string {
 		w := someWorkspace(workspace.PhaseStandby)
 		w.Operation, w.Progress = op, p
-		return strings.Join(strings.Fields(renderPart(t, sets[lang], "progress", viewOf(w, fromList, terms{time.Hour, testTTL, testNow}))), " ")
+		return strings.Join(strings.Fields(renderPart(t, sets[lang], "progress", viewOf(w, fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow}))), " ")
 	}
 	full := &workspace.Progress{Step: "packing", Done: 412_000_000, Total: 1_240_000_000, Entries: 12345, EntriesTotal: 98765, Rate: 48_000_000, SecondsLeft: 18}
 	contains(t, "all is known", show("en", workspace.OpArchiving, full), "Packing the home folder", "412 MB of 1.2 GB", `max="100" value="33"`,
@@ -385,7 +385,7 @@ func TestProgress(t *testing.T) {
 	// A retry shows both the previous error and the progress.
 	w := someWorkspace(workspace.PhaseStandby)
 	w.Operation, w.Progress, w.ErrorReason, w.ErrorCount = workspace.OpArchiving, full, workspace.ErrActionFailed, 1
-	contains(t, "again", renderPart(t, sets["en"], "card", map[string]any{"V": viewOf(w, fromList, terms{time.Hour, testTTL, testNow}), "OOB": false}), "412 MB", "problem-soft")
+	contains(t, "again", renderPart(t, sets["en"], "card", map[string]any{"V": viewOf(w, fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow}), "OOB": false}), "412 MB", "problem-soft")
 }
 
 func TestNamesAreEscaped(t *testing.T) {
@@ -395,7 +395,7 @@ func TestNamesAreEscaped(t *testing.T) {
 	w.Description, w.Memo, w.ErrorMessage, w.ImageRef = w.Name, `</textarea>`+w.Name, `</pre><b>`+w.Name, w.Name
 	d := &Dashboard{Config: Config{Settings: service.Settings{DeleteGrace: time.Hour}, Now: func() time.Time { return testNow }}}
 	for _, s := range testPages {
-		v := viewOf(w, fromList, terms{time.Hour, testTTL, testNow})
+		v := viewOf(w, fromList, terms{grace: time.Hour, ttl: testTTL, now: testNow})
 		dv := d.detailOf(w)
 		f := &form{Name: "delete", W: &v, lang: s.lang, Value: map[string]string{}, Errors: map[string]string{}}
 		edit := &form{Name: "edit", W: &v, lang: s.lang, Value: map[string]string{"name": w.Name, "description": w.Name, "memo": w.Memo}, Errors: map[string]string{}}

@@ -3,6 +3,7 @@ package dashboard
 import (
 	"time"
 
+	"codehub/internal/imageref"
 	"codehub/internal/lifecycle"
 	"codehub/internal/workspace"
 )
@@ -89,11 +90,13 @@ type view struct {
 	RetryAt  *time.Time
 	Attempt  int
 
-	Primary   *action
-	Actions   []action // in addition to the primary one
-	Menu      []action
-	ToArchive *action // a separate button on the workspace's page, elsewhere a menu item
-	KeepAwake *action // on the workspace's page alone
+	Primary *action
+	Actions []action // in addition to the primary one
+	Menu    []action
+	// ImageUpdate reports that a newer image is available; see lifecycle.UpdateAvailable.
+	ImageUpdate bool
+	ToArchive   *action // a separate button on the workspace's page, elsewhere a menu item
+	KeepAwake   *action // on the workspace's page alone
 
 	Deleted      bool
 	RestoreUntil time.Time // of a deleted one; zero if it can no longer be undeleted
@@ -110,13 +113,14 @@ func (v view) Enterable() bool {
 
 // terms are the other inputs of a view.
 type terms struct {
-	grace time.Duration // for which a deletion can be undone
-	ttl   workspace.TTL // of workspaces without custom idle timeouts
-	now   time.Time
+	grace  time.Duration    // for which a deletion can be undone
+	ttl    workspace.TTL    // of workspaces without custom idle timeouts
+	images imageref.Allowed // that workspaces may use
+	now    time.Time
 }
 
 func (d *Dashboard) viewOf(w workspace.Workspace, from string) view {
-	return viewOf(w, from, terms{d.DeleteGrace, d.TTL(), d.Now()})
+	return viewOf(w, from, terms{grace: d.DeleteGrace, ttl: d.TTL(), images: d.Images, now: d.Now()})
 }
 
 // viewOf returns the view of w. It is pure: everything it depends on is an argument.
@@ -138,9 +142,14 @@ func viewOf(w workspace.Workspace, from string, on terms) view {
 		v.Queued = queuedOf(w)
 		v.Request = w.PendingRequest()
 	}
+	v.ImageUpdate = !v.Deleted && lifecycle.UpdateAvailable(w)
 	v.Why, v.Unused = whyOf(w)
 	v.Life = lifetimeOf(w, on)
 	v.Problem = problemOf(w)
+	if err := on.images.Check(w.ImageRef); err != nil && v.Problem == nil && !v.Deleted {
+		// Its next start will be refused.
+		v.Problem = &problem{Key: string(workspace.ErrImageNotAllowed), Detail: err.Error()}
+	}
 	if v.Problem != nil && !v.Problem.Final {
 		v.RetryAt, v.Attempt = w.RetryAt, w.ErrorCount
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,6 +25,8 @@ type Registry struct {
 
 	mu      sync.Mutex
 	objects map[string]object // by the path of their request
+	login   [2]string         // user and password; empty: none is needed
+	seen    []string          // the Authorization headers of requests
 }
 
 type object struct {
@@ -61,6 +64,21 @@ func (l *Layer) Sending() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sending
+}
+
+// SetLogin makes the registry refuse requests without this login. It repeats what it was
+// sent in its refusals.
+func (r *Registry) SetLogin(user, password string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.login = [2]string{user, password}
+}
+
+// Logins returns the Authorization headers that were sent to the registry.
+func (r *Registry) Logins() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.seen)
 }
 
 // Layers returns n layers with a file of that size each.
@@ -185,6 +203,13 @@ func (l *Layer) tar(t *testing.T) []byte {
 // ServeHTTP serves the registry API.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
+	if !r.admits(req) {
+		w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusUnauthorized)
+		fmt.Fprintf(w, `{"errors":[{"code":"UNAUTHORIZED","message":"authentication required, not %s"}]}`, req.Header.Get("Authorization"))
+		return
+	}
 	if strings.TrimSuffix(req.URL.Path, "/") == "/v2" {
 		w.WriteHeader(http.StatusOK)
 		return
@@ -207,6 +232,16 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	o.layer.send(w, req, o.content)
+}
+
+func (r *Registry) admits(req *http.Request) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if sent := req.Header.Get("Authorization"); sent != "" {
+		r.seen = append(r.seen, sent)
+	}
+	user, password, _ := req.BasicAuth()
+	return r.login == [2]string{user, password}
 }
 
 func (l *Layer) send(w http.ResponseWriter, req *http.Request, content []byte) {

@@ -33,6 +33,7 @@ var statuses = map[workspace.Code]int{
 	workspace.CodeTooManyAttempts:     http.StatusTooManyRequests,
 	workspace.CodeCookieConflict:      http.StatusBadRequest,
 	workspace.CodeForbidden:           http.StatusForbidden,
+	workspace.CodeImageNotAllowed:     http.StatusForbidden,
 	workspace.CodeNotFound:            http.StatusNotFound,
 	workspace.CodeArchiveNotFound:     http.StatusNotFound,
 	workspace.CodeNameTaken:           http.StatusConflict,

@@ -122,6 +122,7 @@ func (s *server) routes() []route {
 		{"POST", "/workspaces/{id}/recover", private, s.recoverWorkspace, nil},
 		{"POST", "/workspaces/{id}/cancel", private, s.intent(http.StatusAccepted, Store.RequestCancel), nil},
 		{"POST", "/workspaces/{id}/stay", private, s.intent(http.StatusOK, Store.Stay), nil},
+		{"POST", "/workspaces/{id}/update-image", private, s.intent(http.StatusOK, Store.UpdateImage), nil},
 		{"POST", "/workspaces/{id}/restart", private, s.intent(http.StatusAccepted, Store.Restart), nil},
 		{"POST", "/workspaces/{id}/stop", private, s.stopWorkspace, []string{"force"}},
 		{"GET", "/workspaces/{id}/archive", private, s.downloadArchive, []string{"archive_op_id"}},

@@ -12,6 +12,7 @@ import (
 
 	"codehub/internal/archive/store"
 	"codehub/internal/bucket"
+	"codehub/internal/imageref"
 	"codehub/internal/postgres"
 	"codehub/internal/workspace"
 )
@@ -30,10 +31,12 @@ type Config struct {
 
 	Storage      string // storage backend of this installation
 	DefaultImage string // if the old image cannot be used
-	Image        string // optional: replaces the image of all workspaces
-	Admin        string // optional: username of a new administrator
-	JoinUsers    bool   // users of the same name are the same person
-	DryRun       bool   // report without changing anything
+	// Images are those that workspaces may use; another one is replaced as well.
+	Images    imageref.Allowed
+	Image     string // optional: replaces the image of all workspaces
+	Admin     string // optional: username of a new administrator
+	JoinUsers bool   // users of the same name are the same person
+	DryRun    bool   // report without changing anything
 
 	Log *slog.Logger
 	// Step is called after each step, and its error ends the import; optional,

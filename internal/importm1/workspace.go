@@ -111,6 +111,10 @@ func (r *run) made(m SourceWorkspace, who owner, name string, i postgres.Import,
 		n.ImageRef = r.DefaultImage
 		note("invalid image reference %.100q; using %s", m.ImageRef, r.DefaultImage)
 	}
+	if !r.Images.Allows(n.ImageRef) {
+		note("the image %.100q is not allowed; using %s", n.ImageRef, r.DefaultImage)
+		n.ImageRef = r.DefaultImage
+	}
 	if name != m.Name {
 		note("renamed: the name was taken or is not valid")
 	}

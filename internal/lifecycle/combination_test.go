@@ -49,7 +49,7 @@ var words = domains{
 	"action":   {workspace.RecoverAfresh, workspace.RecoverEmpty, workspace.RecoverArchive},
 	"earlier":  {"unknown", "present", "missing", "corrupted"},
 	"failure":  {"none", "Unreachable", "ActionFailed", "ImagePullFailed", "ArchiveCorrupted", "Passing", "InUse"},
-	"reason":   {"Timeout", "RetryExceeded", "ActionFailed", "DataLost", "Unreachable", "ImagePullFailed", "ImagePullTooSlow", "ContainerWithoutVolume", "ArchiveCorrupted", "Unrestorable"},
+	"reason":   {"Timeout", "RetryExceeded", "ActionFailed", "DataLost", "Unreachable", "ImagePullFailed", "ImagePullTooSlow", "ImageNotAllowed", "ContainerWithoutVolume", "ArchiveCorrupted", "Unrestorable"},
 	"attempts": {"0", "1", "2"},
 	"attempt":  {"1", "2"},
 	"base":     {"2", "50"},

@@ -23,7 +23,7 @@ func TestSetImage(t *testing.T) {
 			return
 		}
 		want := w
-		want.ImageRef, want.PreviousImage = "b", "a"
+		want.ImageRef, want.PreviousImage, want.ImageGeneration = "b", "a", 1
 		if d := cmp.Diff(want, out.Workspace); err != nil || !out.Changed || out.NeedsSlot || d != "" {
 			t.Fatalf("%v %s", err, d)
 		}

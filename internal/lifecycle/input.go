@@ -22,6 +22,8 @@ type Input struct {
 	// tried yet, or is in progress.
 	Aside  *Failure
 	Policy Policy
+	// Newest is the image that the row's ImageRef names now.
+	Newest Newest
 	// UpSince is since when the backend has answered without a break, as far
 	// as this process knows. Deadlines count from here at the earliest: an
 	// outage, or a server that was down, does not use up a deadline.
@@ -53,7 +55,14 @@ type Container struct {
 	Answers bool   // it answered on /healthz in this observation
 	Detail  string // Docker's status text
 	Image   string // the image it was made from; empty if that is not known
+	// Pin is the image that the container was made from; its ID is empty if that is not
+	// known.
+	Pin workspace.ImagePin
 }
+
+// Newest is the image that a reference names now, in its registry or on the machine; an
+// empty field is not known.
+type Newest struct{ ID, Digest string }
 
 // ContainerState is the state of a container.
 type ContainerState int

@@ -232,6 +232,8 @@ func SetImage(w workspace.Workspace, image string) (Intent, error) {
 	}
 	out := Intent{Workspace: w, Changed: true, Audit: Entry{AuditImage, map[string]any{"from": w.ImageRef, "to": image}}}
 	out.Workspace.ImageRef, out.Workspace.PreviousImage = image, w.ImageRef
+	out.Workspace.ImageGeneration++
+	out.Workspace.ImagePull = false
 	return out, nil
 }
 

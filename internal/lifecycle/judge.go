@@ -18,6 +18,7 @@ func Judge(in Input) Result {
 			in.Row.RunningImage = in.Obs.Container.Image
 		}
 	}
+	in.Row = pinned(in)
 
 	r := decide(in)
 	settle(in, &r)

@@ -58,6 +58,22 @@ func RequestRecoverFrom(w workspace.Workspace, now time.Time, from *workspace.Ar
 	return out, nil
 }
 
+// WithoutStart is a recovery that does not start the workspace again, because its image
+// is not allowed: it stops, or becomes archived if it has no home yet. Its owner can then
+// use it in any other way.
+func WithoutStart(out Intent) Intent {
+	if out.Workspace.DeletedAt != nil {
+		return out
+	}
+	to := workspace.DesiredArchived
+	if out.Workspace.Home.State == workspace.HomeLive {
+		to = workspace.DesiredStandby
+	}
+	desire(&out.Workspace, to)
+	out.NeedsSlot = false
+	return out
+}
+
 // recovery begins an intent to recover. CodeNotFound; CodeNotInError.
 func recovery(w workspace.Workspace) (Intent, error) {
 	failedDeletion := w.DeletedAt != nil && w.ErrorReason.Final()

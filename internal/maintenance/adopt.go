@@ -42,6 +42,9 @@ func (c *adoptCmd) Run(ctx context.Context) error {
 	if !imageref.Valid(c.Image) {
 		return &setting.Problem{Setting: "--image", Why: fmt.Sprintf("%q is not an image reference", c.Image), Do: "use one like codehub/workspace:latest"}
 	}
+	if !c.Defaults.Images.Allows(c.Image) {
+		return &setting.Problem{Setting: "--image", Why: fmt.Sprintf("%q is not allowed by CODEHUB_ALLOWED_IMAGES", c.Image), Do: "use one of " + c.Defaults.Images.String()}
+	}
 	report, err := c.adopt(ctx, c.Config.Logger(os.Stderr))
 	if report != nil {
 		// The report has passwords, so print it even after an error.

@@ -86,7 +86,7 @@ func (c *importM1Cmd) bring(ctx context.Context, log *slog.Logger) (*importm1.Re
 	}
 	report, err := importm1.Run(ctx, importm1.Config{
 		Source: source, Homes: homes, Docker: docker, DB: o.DB, Bucket: o.Bucket,
-		Storage: c.Defaults.StorageBackend, DefaultImage: c.Defaults.DefaultImage, Image: c.Image,
+		Storage: c.Defaults.StorageBackend, DefaultImage: c.Defaults.DefaultImage, Images: c.Defaults.Images, Image: c.Image,
 		Admin: c.Admin, JoinUsers: c.JoinUsers, DryRun: c.DryRun,
 		Log: log, Step: importStep(),
 	})

@@ -7,11 +7,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"codehub/internal/imageref"
 )
 
 // Options configure the store.
 type Options struct {
 	Limits   Limits
+	Images   imageref.Allowed // that workspaces may use
 	Log      *slog.Logger
 	MaxConns int32 // of the pool; 0: 10
 }
@@ -29,6 +32,7 @@ type Limits struct {
 type DB struct {
 	pool   *pgxpool.Pool
 	limits Limits
+	images imageref.Allowed
 	log    *slog.Logger
 }
 
@@ -58,7 +62,7 @@ func Open(ctx context.Context, dsn string, opts Options) (*DB, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &DB{pool: pool, limits: opts.Limits, log: log}, nil
+	return &DB{pool: pool, limits: opts.Limits, images: opts.Images, log: log}, nil
 }
 
 // Close closes all connections after those in use have been returned.

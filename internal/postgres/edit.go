@@ -26,7 +26,8 @@ type NewWorkspace struct {
 }
 
 // CreateWorkspace adds a workspace of the caller. CodeNameTaken; CodeLimitExceeded, and nothing
-// is added, if its desired state is RUNNING and a running limit is reached.
+// is added, if its desired state is RUNNING and a running limit is reached;
+// CodeImageNotAllowed.
 func (db *DB) CreateWorkspace(ctx context.Context, caller workspace.Caller, n NewWorkspace) (workspace.Workspace, error) {
 	if !workspace.ValidID(caller.UserID) {
 		return workspace.Workspace{}, forbidden()
@@ -34,6 +35,9 @@ func (db *DB) CreateWorkspace(ctx context.Context, caller workspace.Caller, n Ne
 	made, err := uuid.NewV7()
 	if err != nil {
 		return workspace.Workspace{}, fmt.Errorf("make an id: %w", err)
+	}
+	if err := db.checkImage(n.ImageRef); err != nil {
+		return workspace.Workspace{}, err
 	}
 	id := workspace.ID(made.String())
 	var w workspace.Workspace
@@ -90,7 +94,8 @@ type Patch struct {
 }
 
 // PatchWorkspace makes all changes or, on an error, none. CodeNotFound if the workspace is
-// deleted; CodeNameTaken; for Desired see lifecycle.Desire.
+// deleted; CodeNameTaken; CodeImageNotAllowed for a new image, and for a start with one; for
+// Desired see lifecycle.Desire.
 func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id workspace.ID, p Patch) (workspace.Workspace, error) {
 	slots := p.Desired != nil && *p.Desired == workspace.DesiredRunning
 	w, _, err := db.apply(ctx, caller, id, "change a workspace", slots, func(ctx context.Context, tx pgx.Tx, w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
@@ -104,6 +109,9 @@ func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id wo
 				return lifecycle.Intent{}, err
 			}
 			if image.Changed {
+				if err := db.checkImage(*p.Image); err != nil {
+					return lifecycle.Intent{}, err
+				}
 				w, edited = image.Workspace, true
 				if err := audit(ctx, tx, caller, image.Audit.Action, string(id), image.Audit.Details); err != nil {
 					return lifecycle.Intent{}, err
@@ -114,6 +122,9 @@ func (db *DB) PatchWorkspace(ctx context.Context, caller workspace.Caller, id wo
 			return lifecycle.Intent{Workspace: w, Changed: edited}, nil
 		}
 		out, err := lifecycle.Desire(w, now, *p.Desired, p.Queue)
+		if *p.Desired == workspace.DesiredRunning {
+			out, err = db.startable(w, out, err)
+		}
 		out.Changed = out.Changed || edited
 		return out, err
 	})

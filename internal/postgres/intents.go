@@ -87,8 +87,12 @@ func (db *DB) ApplyQueued(ctx context.Context, id workspace.ID) (applied bool, e
 }
 
 // Restart stops a running workspace and starts it again (lifecycle.Restart).
+// CodeImageNotAllowed, and it keeps running.
 func (db *DB) Restart(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error) {
-	w, _, err := db.apply(ctx, caller, id, "restart a workspace", needsNoSlot, plain(lifecycle.Restart))
+	w, _, err := db.apply(ctx, caller, id, "restart a workspace", needsNoSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
+		out, err := lifecycle.Restart(w, now)
+		return db.startable(w, out, err)
+	}))
 	return w, err
 }
 
@@ -99,13 +103,14 @@ type WakeResult struct {
 	Changed   bool
 }
 
-// Wake starts the workspace because a user opens it (lifecycle.Wake).
+// Wake starts the workspace because a user opens it (lifecycle.Wake). CodeImageNotAllowed if
+// that starts it.
 func (db *DB) Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (WakeResult, error) {
 	var woken bool
 	w, _, err := db.apply(ctx, caller, id, "wake a workspace", mayNeedSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
 		out, err := lifecycle.Wake(w, now)
 		woken = !out.AccessOnly
-		return out, err
+		return db.startable(w, out, err)
 	}))
 	return WakeResult{Workspace: w, Changed: woken && err == nil}, err
 }
@@ -129,10 +134,14 @@ func (db *DB) RequestForceStop(ctx context.Context, caller workspace.Caller, id 
 }
 
 // RequestRecover requests a recovery from ERROR. CodeLimitExceeded if the workspace would then
-// run.
+// run. If its image is not allowed, it does not: see lifecycle.WithoutStart.
 func (db *DB) RequestRecover(ctx context.Context, caller workspace.Caller, id workspace.ID, action string) (workspace.Workspace, error) {
 	w, _, err := db.apply(ctx, caller, id, "request a recovery", mayNeedSlot, plain(func(w workspace.Workspace, now time.Time) (lifecycle.Intent, error) {
-		return lifecycle.RequestRecover(w, now, action)
+		out, err := lifecycle.RequestRecover(w, now, action)
+		if err == nil && w.ErrorReason == workspace.ErrImageNotAllowed && db.checkImage(w.ImageRef) != nil {
+			out = lifecycle.WithoutStart(out)
+		}
+		return out, err
 	}))
 	return w, err
 }

@@ -71,6 +71,8 @@ var columns = []column{
 	{name: "retry_at", by: controller, claim: true, field: func(w *row) any { return &w.RetryAt }},
 	{name: "stop_reason", by: controller, field: func(w *row) any { return orEmpty(&w.StopReason) }, value: func(w *row) (any, error) { return nullable(clean(w.StopReason)), nil }},
 	{name: "running_image_ref", by: controller, field: func(w *row) any { return orEmpty(&w.RunningImage) }},
+	{name: "image_pin", by: controller, field: func(w *row) any { return &w.ImagePin }, value: func(w *row) (any, error) { return jsonOf(w.ImagePin) }},
+	{name: "image_newer", by: controller, field: func(w *row) any { return orEmpty(&w.ImageNewer) }},
 
 	{name: "name", by: apiLayer, field: func(w *row) any { return &w.Name }},
 	{name: "desired_state", by: apiLayer, claim: true, field: func(w *row) any { return &w.DesiredState }},
@@ -82,6 +84,9 @@ var columns = []column{
 	{name: "recover_archive", by: apiLayer, claim: true, field: func(w *row) any { return &w.RecoverFrom }, value: func(w *row) (any, error) { return jsonOf(w.RecoverFrom) }},
 	{name: "cancel_requested_at", by: apiLayer, claim: true, field: func(w *row) any { return &w.CancelRequestedAt }},
 	{name: "force_stop_requested_at", by: apiLayer, claim: true, field: func(w *row) any { return &w.ForceStopRequestedAt }},
+
+	{name: "image_generation", by: apiLayer, claim: true, field: func(w *row) any { return &w.ImageGeneration }},
+	{name: "image_pull", by: apiLayer, field: func(w *row) any { return &w.ImagePull }},
 
 	{name: "description", by: apiLayer, skipTick: true, field: func(w *row) any { return &w.Description }},
 	{name: "previous_image_ref", by: apiLayer, skipTick: true, field: func(w *row) any { return orEmpty(&w.PreviousImage) }},

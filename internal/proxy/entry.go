@@ -127,6 +127,12 @@ func (p *Proxy) wake(w http.ResponseWriter, r *http.Request, v visit, seen works
 	case code == workspace.CodeForbidden:
 		p.forbid(w, r, v, "This workspace belongs to another user.")
 		return
+	case code == workspace.CodeImageNotAllowed:
+		// The workspace's page on the dashboard says so, and can change the image.
+		setOwnHeaders(w, http.StatusSeeOther)
+		w.Header().Set("Location", "/workspaces/"+string(v.id))
+		w.WriteHeader(http.StatusSeeOther)
+		return
 	case err != nil:
 		p.serverError(w, r, v, "wake workspace failed", err)
 		return

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"codehub/internal/health"
+	"codehub/internal/imageref"
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/runtime"
@@ -35,6 +36,10 @@ type Rows interface {
 	ClaimArchive(ctx context.Context, id workspace.ID, claim, key string) (ours bool, err error)
 	StoreArchive(ctx context.Context, a postgres.Stored) (stored bool, err error)
 	KeepHome(ctx context.Context, id workspace.ID, claim, homeClaim string) (kept bool, err error)
+
+	// Images of workspaces.
+	UsedImages(ctx context.Context) ([]postgres.UsedImage, error)
+	RecordImage(ctx context.Context, id workspace.ID, pin workspace.ImagePin) error
 
 	// Resources without a workspace.
 	SaveOrphans(ctx context.Context, seen []postgres.Orphan) ([]postgres.Orphan, error)
@@ -62,6 +67,7 @@ type Config struct {
 	Routes   Routes
 	Log      *slog.Logger
 	Policy   lifecycle.Policy
+	Images   imageref.Allowed // that may be started
 	// Conditions lists what keeps workspaces from changing; nil: it is only logged.
 	Conditions *health.Monitor
 
@@ -181,6 +187,7 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 		settled:     map[workspace.ID]settlement{},
 		jobRetryAt:  map[string]time.Time{},
 		bucket:      newBucket(),
+		newest:      newestImages{known: map[string]newestImage{}},
 		crashes:     crashes{},
 		refusedRows: map[workspace.ID]*health.Condition{},
 		upSince:     time.Now(),
@@ -192,6 +199,7 @@ func (c *Controller) Run(ctx context.Context, rows Rows) error {
 	c.update(func(s *Status) { *s = Status{Leading: true} })
 	defer c.update(func(s *Status) { s.Leading = false })
 	t.group.Go(func() { t.watchBucket(ctx) })
+	t.group.Go(func() { t.watchImages(ctx) })
 	return t.loop(ctx)
 }
 

@@ -1,6 +1,9 @@
 package reconcile
 
-import "codehub/internal/runtime"
+import (
+	"codehub/internal/imageref"
+	"codehub/internal/runtime"
+)
 
 // Texts that pages show and translate; each is listed in Messages.
 const (
@@ -13,5 +16,5 @@ const (
 
 // Messages lists the texts of conditions and orphans, with verbs for values.
 func Messages() []string {
-	return []string{msgCrashed, msgAsideSince, msgAsideSize, msgAsidePartial, msgAsideKept, runtime.MsgPullTooSlow, runtime.MsgPullTooLong}
+	return []string{msgCrashed, msgAsideSince, msgAsideSize, msgAsidePartial, msgAsideKept, imageref.MsgNotAllowed, imageref.MsgAllowed, runtime.MsgLoginRefused, runtime.MsgLoginNeeded, runtime.MsgPullTooSlow, runtime.MsgPullTooLong}
 }

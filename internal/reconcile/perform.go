@@ -12,6 +12,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
+	"codehub/internal/imageref"
 	"codehub/internal/lifecycle"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
@@ -23,6 +24,9 @@ import (
 func (t *term) perform(ctx context.Context, row workspace.Workspace, seen *runtime.Container, w *work) error {
 	switch row.Operation {
 	case workspace.OpProvisioning:
+		if err := t.cfg.Images.Check(row.ImageRef); err != nil {
+			return err
+		}
 		if _, err := t.endJobs(ctx, row); err != nil {
 			return err
 		}
@@ -63,7 +67,7 @@ func (t *term) perform(ctx context.Context, row workspace.Workspace, seen *runti
 
 // volumeSpec describes the volume of row's home.
 func (t *term) volumeSpec(ctx context.Context, row workspace.Workspace) (spec runtime.VolumeSpec, err error) {
-	spec = runtime.VolumeSpec{Workspace: row.ID, Storage: row.StorageBackend, Claim: row.Home.Claim, Image: row.ImageRef, Name: row.Name, User: row.OwnerID}
+	spec = runtime.VolumeSpec{Workspace: row.ID, Storage: row.StorageBackend, Claim: row.Home.Claim, Image: row.ImageRef, Name: row.Name, User: row.OwnerID, Choice: choiceOf(row)}
 	err = t.inSession(ctx, func(ctx context.Context) (err error) {
 		spec.Owner, err = t.rows.Owner(ctx, row.ID)
 		return err
@@ -81,6 +85,9 @@ const (
 )
 
 func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime.Container, step func(runtime.Progress)) error {
+	if err := t.cfg.Images.Check(row.ImageRef); err != nil {
+		return err
+	}
 	if seen != nil && (seen.State == runtime.ContainerExited || seen.Claim != row.OpID) {
 		if err := t.removeContainer(ctx, row.ID, seen, 0); err != nil {
 			return fmt.Errorf("remove the earlier container: %w", err)
@@ -98,11 +105,12 @@ func (t *term) start(ctx context.Context, row workspace.Workspace, seen *runtime
 	began := time.Now()
 	k, err := t.cfg.Runtime.StartContainer(ctx, runtime.ContainerSpec{
 		Workspace: row.ID, Claim: row.OpID, Image: row.ImageRef, Storage: row.StorageBackend,
-		VolumeClaim: row.Home.Claim, Secret: secret, User: row.OwnerID,
+		VolumeClaim: row.Home.Claim, Secret: secret, User: row.OwnerID, Choice: choiceOf(row),
 	}, step)
 	if err != nil {
 		return err
 	}
+	t.recordImage(ctx, row, k)
 	started := time.Now()
 	step(runtime.Progress{Step: runtime.StepWaiting})
 	if err := t.await(ctx, row.ID, k); err != nil {
@@ -207,6 +215,7 @@ func failure(err error) *lifecycle.Failure {
 func classify(err error) *lifecycle.Failure {
 	var pull *runtime.PullError
 	var slow *runtime.SlowPullError
+	var refused *imageref.NotAllowed
 	switch {
 	case err == nil:
 		return nil
@@ -220,6 +229,8 @@ func classify(err error) *lifecycle.Failure {
 		var busy *runtime.BusyError
 		inUse := errors.As(err, &busy) && busy.Container != ""
 		return &lifecycle.Failure{Reason: workspace.ErrActionFailed, Message: err.Error(), Passing: true, InUse: inUse}
+	case errors.As(err, &refused):
+		return &lifecycle.Failure{Reason: workspace.ErrImageNotAllowed, Message: refused.Error()}
 	case errors.As(err, &slow):
 		return &lifecycle.Failure{Reason: workspace.ErrImagePullTooSlow, Message: slow.Error()}
 	case errors.As(err, &pull):

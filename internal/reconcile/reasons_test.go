@@ -10,6 +10,7 @@ import (
 
 	"codehub/internal/archive"
 	"codehub/internal/archive/store"
+	"codehub/internal/imageref"
 	"codehub/internal/runtime"
 	"codehub/internal/storagejob"
 	"codehub/internal/workspace"
@@ -41,6 +42,7 @@ func TestFailureReasons(t *testing.T) {
 		{fmt.Errorf("x: %w", runtime.ErrNoSpace), workspace.ErrUnreachable, workspace.ErrUnreachable},
 		{fmt.Errorf("x: %w", syscall.ENOSPC), workspace.ErrUnreachable, workspace.ErrUnreachable},
 		{&runtime.PullError{Image: "i", Message: "no"}, workspace.ErrImagePullFailed, workspace.ErrImagePullFailed},
+		{&imageref.NotAllowed{Image: "i"}, workspace.ErrImageNotAllowed, workspace.ErrImageNotAllowed},
 		{&runtime.SlowPullError{Image: "i", Rate: 1, Least: 2}, workspace.ErrImagePullTooSlow, workspace.ErrImagePullTooSlow},
 	} {
 		if f := failure(c.err); f.Reason != c.restore || f.Message == "" {

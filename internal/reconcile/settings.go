@@ -22,8 +22,11 @@ type Settings struct {
 	// OrphanDelay counts from the first observation by any leader; 0 is twice
 	// IdleInterval. Without AcceptVolumeLoss, an observation in which many volumes
 	// have vanished at once fails.
-	OrphanDelay      time.Duration `name:"orphan-delay" env:"CODEHUB_ORPHAN_DELAY" min:"1s" max:"87600h" default:"10m" help:"How long orphaned containers and jobs are kept."`
-	AcceptVolumeLoss bool          `name:"accept-volume-loss" env:"CODEHUB_ACCEPT_VOLUME_LOSS" help:"Accept that more than a fifth of all volumes is gone at once."`
+	OrphanDelay time.Duration `name:"orphan-delay" env:"CODEHUB_ORPHAN_DELAY" min:"1s" max:"87600h" default:"10m" help:"How long orphaned containers and jobs are kept."`
+	// ImageCheckInterval is the time between two looks for newer images; 0: never.
+	ImageCheckInterval time.Duration `name:"image-check-interval" env:"CODEHUB_IMAGE_CHECK_INTERVAL" min:"0" max:"720h" default:"1h" help:"Time between two checks for newer images of workspaces (0 = never)."`
+
+	AcceptVolumeLoss bool `name:"accept-volume-loss" env:"CODEHUB_ACCEPT_VOLUME_LOSS" help:"Accept that more than a fifth of all volumes is gone at once."`
 }
 
 // Resolve checks the settings. It returns an invalid one as *setting.Problem.

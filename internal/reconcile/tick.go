@@ -91,6 +91,9 @@ func (t *term) tick(ctx context.Context) (next time.Time, err error) {
 // updateInventory merges the rows and the observation, and rejects an observation
 // that lost too many volumes.
 func (t *term) updateInventory(rows []*workspace.Workspace, seen observation) error {
+	if t.newest.takeChanged() {
+		t.inventory.judgedAt = time.Time{} // judge all
+	}
 	t.inventory.update(time.Now(), t.upSince, rows, seen)
 	if lost, of := t.inventory.missingVolumes(); !t.cfg.AcceptVolumeLoss && of >= 5 && lost*5 > of {
 		return fmt.Errorf("%d of %d volumes: %w", lost, of, errVolumesGone)
@@ -186,7 +189,7 @@ func withoutClaim(s decision) lifecycle.Result {
 
 func (s decision) changed() bool {
 	a, b := s.row, s.result.Row
-	return a.Phase != b.Phase || a.RunningImage != b.RunningImage || !a.Conditions.Equal(b.Conditions) || !a.Progress.Equal(b.Progress) ||
+	return a.Phase != b.Phase || a.RunningImage != b.RunningImage || a.ImageNewer != b.ImageNewer || !equalTo(a.ImagePin, b.ImagePin) || !a.Conditions.Equal(b.Conditions) || !a.Progress.Equal(b.Progress) ||
 		s.result.ClearRecover || s.result.ClearCancel || s.result.ClearForceStop
 }
 
@@ -194,7 +197,7 @@ func (t *term) judge(ctx context.Context, now time.Time, row workspace.Workspace
 	upSince := t.clock.Of(t.upSince)
 	in := lifecycle.Input{
 		Now: now, WaitsSince: t.clock.WaitsSince, Row: clampTimes(row, now, upSince, t.cfg.Policy), Obs: seen.of(row, t.isAnswered), Policy: t.cfg.Policy,
-		UpSince: upSince, BucketUpSince: bucketSince, ClaimID: newID(), Jitter: rand.Float64(),
+		UpSince: upSince, BucketUpSince: bucketSince, Newest: t.newest.of(row.ImageRef), ClaimID: newID(), Jitter: rand.Float64(),
 	}
 	if removes(row) && !t.removable {
 		in.UpSince = now // a removal that waits for the mark comparison must not time out

@@ -39,6 +39,7 @@ type term struct {
 	asides         asides
 	sideTasks      chan struct{} // limits concurrent side tasks
 	bucket         *bucket
+	newest         newestImages
 
 	// Only the tick uses these.
 	tickBegan      time.Time // start of the current tick

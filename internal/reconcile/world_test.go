@@ -10,6 +10,7 @@ import (
 
 	"codehub/internal/harness"
 	"codehub/internal/harness/fixture"
+	"codehub/internal/imageref"
 	"codehub/internal/lifecycle"
 	"codehub/internal/postgres"
 	"codehub/internal/reconcile"
@@ -33,6 +34,8 @@ type world struct {
 	policy lifecycle.Policy
 	maxOps int
 	accept bool // AcceptVolumeLoss
+	images imageref.Allowed
+	checks time.Duration // ImageCheckInterval
 
 	archives *archives
 	minFree  float64
@@ -79,10 +82,11 @@ func newWorld(t *testing.T, change ...func(*world)) *world {
 func (w *world) controller() *reconcile.Controller {
 	return reconcile.New(reconcile.Config{
 		Archives: w.archives, MinFree: w.minFree, Step: w.step,
-		Runtime: w.fake, Intents: w.intents, Routes: w, Policy: w.policy, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
+		Runtime: w.fake, Intents: w.intents, Routes: w, Policy: w.policy, Images: w.images, Log: slog.New(slog.NewTextHandler(w.Output(), nil)),
 		Settings: reconcile.Settings{
 			IdleInterval: 20 * time.Millisecond, ActiveInterval: 10 * time.Millisecond, ActiveFor: time.Second,
 			MaxOperations: w.maxOps, MaxStorageJobs: w.maxJobs, AcceptVolumeLoss: w.accept, OrphanDelay: w.orphanDelay,
+			ImageCheckInterval: w.checks,
 		},
 		StopGrace: time.Second, ObserveTimeout: w.lookWithin, SideTaskTimeout: w.choreWithin,
 		MayRemove: w.mayRemove,

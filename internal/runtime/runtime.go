@@ -129,6 +129,11 @@ type Runtime interface {
 	// address.
 	StartContainer(ctx context.Context, spec ContainerSpec, progress func(Progress)) (Container, error)
 
+	// Newest returns the image that a reference names now: with ask its registry is asked
+	// for the digest, otherwise only this machine. Nothing is pulled. The ID is empty for
+	// an image that is not on this machine. An error means that it is not known.
+	Newest(ctx context.Context, ref string, ask bool) (Image, error)
+
 	// RemoveContainer stops the container with exactly this ID, kills it after
 	// grace, and removes it. A missing container is not an error.
 	RemoveContainer(ctx context.Context, containerID string, grace time.Duration) error
@@ -188,9 +193,31 @@ type Container struct {
 	Workspace workspace.ID
 	Claim     string // claim of the STARTING operation that created it
 	Image     string // the image it was created from, as given; empty if unknown
-	State     ContainerState
-	Detail    string // Docker's status text: "Exited (137) 2 minutes ago"
-	Addr      string // host:port of the IDE as the server reaches it; empty unless running
+	// ImageID and ImageDigest are the image's own ID and its digest in the repository
+	// that Image names, if it has one; ImageNote is one of workspace's Image… constants.
+	ImageID, ImageDigest, ImageNote string
+	ImageGeneration                 int // of its spec
+	State                           ContainerState
+	Detail                          string // Docker's status text: "Exited (137) 2 minutes ago"
+	Addr                            string // host:port of the IDE as the server reaches it; empty unless running
+}
+
+// Image is one image.
+type Image struct {
+	ID     string // in Docker; empty if it is not there
+	Digest string // in its registry; empty if it is from none
+}
+
+// ImageChoice says which of the images that a reference has named over time is used.
+type ImageChoice struct {
+	// Pinned is the image to use, as long as it can be had: if it is gone, it is pulled
+	// by its digest. Without either the image that the reference names is used, with
+	// the note workspace.ImageReplaced. Empty: that image is used, without a note.
+	Pinned Image
+	// Pull pulls that image even if there is one. If that fails, the one that is there
+	// is used, with the note workspace.ImageNotPulled.
+	Pull       bool
+	Generation int // stored with the container
 }
 
 // Volume is a home volume.
@@ -306,7 +333,8 @@ type VolumeSpec struct {
 	// is created. They identify the volume if the database does not.
 	Owner, Name string
 	// User is the user for whom a missing image is pulled.
-	User string
+	User   string
+	Choice ImageChoice
 }
 
 // ContainerSpec describes a workspace container.
@@ -318,6 +346,7 @@ type ContainerSpec struct {
 	VolumeClaim string
 	Secret      string // 64 hex digits; see SecretEnv
 	User        string // the user for whom a missing image is pulled
+	Choice      ImageChoice
 }
 
 // Upstream is the address and secret of an IDE.
@@ -405,6 +434,13 @@ func (e *SlowPullError) Error() string {
 	}
 	return fmt.Sprintf(MsgPullTooSlow, e.Image, e.Rate>>10, e.Least>>10)
 }
+
+// Messages of a PullError for a registry that refuses the server's login, or that wants
+// one. Pages translate them.
+const (
+	MsgLoginRefused = "The registry %s does not provide this image to this server: it refused the server's login, or the login may not read the image. An administrator can correct the login in CODEHUB_REGISTRY_AUTH_FILE."
+	MsgLoginNeeded  = "The registry %s does not provide this image without a login, or it has no such image. An administrator can add a login to CODEHUB_REGISTRY_AUTH_FILE."
+)
 
 // Messages of a SlowPullError. Pages translate them.
 const (

@@ -126,6 +126,7 @@ func serve(ctx context.Context, cfg config.Config) error {
 	}
 	db, err := postgres.Open(ctx, dsn, postgres.Options{
 		Limits: cfg.Limits,
+		Images: cfg.Defaults.Images,
 		Log:    log,
 	})
 	if err != nil {
@@ -283,6 +284,7 @@ func newServer(p parts) *server {
 
 	ctrl := reconcile.New(reconcile.Config{
 		Runtime: p.runtime, Archives: p.bucket, Intents: db, Routes: workspaces, Log: log, Conditions: p.conditions,
+		Images: cfg.Defaults.Images,
 		Policy: cfg.Lifecycle.Policy(cfg.Retention.DeleteGrace), MinFree: cfg.Bucket.MinFreeShare, Step: failpoint.Step(),
 		Settings: cfg.Reconcile, StopGrace: 10 * time.Second,
 		MayRemove: marks.MayRemove,

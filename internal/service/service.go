@@ -30,6 +30,7 @@ type Workspaces interface {
 	RequestCancel(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	RequestForceStop(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	Stay(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
+	UpdateImage(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	Restart(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 }
 

@@ -21,7 +21,10 @@ type Settings struct {
 // Defaults are the settings of new workspaces, as codehub serve declares them.
 type Defaults struct {
 	DefaultImage   string `name:"default-image" env:"CODEHUB_DEFAULT_IMAGE" default:"codehub/workspace:latest" help:"Image of workspaces that do not name one."`
+	AllowedImages  string `name:"allowed-images" env:"CODEHUB_ALLOWED_IMAGES" help:"Patterns of the images that workspaces may use, separated by commas, like python,registry.example.com/team/* (default: every image)."`
 	StorageBackend string `name:"storage" env:"CODEHUB_STORAGE" default:"docker-volume" help:"Where new homes are: docker-volume, or local-dir (folders in the data folder)."`
+
+	Images imageref.Allowed `kong:"-"` // of AllowedImages; always allows the default image
 }
 
 // Resolve checks the settings. It returns the first invalid one as *setting.Problem.
@@ -33,6 +36,10 @@ func (d *Defaults) Resolve() error {
 	}
 	if !imageref.Valid(d.DefaultImage) {
 		return setting.Invalid("CODEHUB_DEFAULT_IMAGE", fmt.Sprintf("%q is not an image reference", d.DefaultImage), "give one like codehub/workspace:latest")
+	}
+	var err error
+	if d.Images, err = imageref.ParseAllowed(d.AllowedImages, d.DefaultImage); err != nil {
+		return setting.Invalid("CODEHUB_ALLOWED_IMAGES", err.Error(), "give patterns like python:3.*, company/* or registry.example.com/**, separated by commas")
 	}
 	return nil
 }

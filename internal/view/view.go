@@ -58,6 +58,10 @@ func (s Server) View(w workspace.Workspace) api.Workspace {
 		UpdatedAt:         w.UpdatedAt.UTC(),
 		DeletedAt:         utc(w.DeletedAt),
 	}
+	if pin := w.ImagePin; pin != nil && pin.Ref == w.ImageRef {
+		v.ImageDigest, v.ImageID, v.ImageNotice = optional(pin.Digest), optional(pin.ID), optional(pin.Note)
+	}
+	v.ImageUpdateAvailable, v.ImageUpdateRequested = lifecycle.UpdateAvailable(w), lifecycle.UpdateWaits(w)
 	if w.ArchiveKey != "" {
 		v.ArchiveSize = &w.ArchiveSize
 	}

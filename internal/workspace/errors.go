@@ -32,6 +32,7 @@ const (
 	CodeQuotaExceeded       Code = "quota_exceeded"
 	CodeConfirmRequired     Code = "confirmation_required"
 	CodeNotSupported        Code = "not_supported"
+	CodeImageNotAllowed     Code = "image_not_allowed"
 	CodeLastAdmin           Code = "last_admin"
 	CodeTooLarge            Code = "too_large"
 	CodeUnavailable         Code = "unavailable"

@@ -4,13 +4,15 @@ package workspace
 type ErrorReason string
 
 const (
-	ErrTimeout                ErrorReason = "Timeout"
-	ErrRetryExceeded          ErrorReason = "RetryExceeded"
-	ErrActionFailed           ErrorReason = "ActionFailed"
-	ErrDataLost               ErrorReason = "DataLost"
-	ErrUnreachable            ErrorReason = "Unreachable"
-	ErrImagePullFailed        ErrorReason = "ImagePullFailed"
-	ErrImagePullTooSlow       ErrorReason = "ImagePullTooSlow"
+	ErrTimeout          ErrorReason = "Timeout"
+	ErrRetryExceeded    ErrorReason = "RetryExceeded"
+	ErrActionFailed     ErrorReason = "ActionFailed"
+	ErrDataLost         ErrorReason = "DataLost"
+	ErrUnreachable      ErrorReason = "Unreachable"
+	ErrImagePullFailed  ErrorReason = "ImagePullFailed"
+	ErrImagePullTooSlow ErrorReason = "ImagePullTooSlow"
+	// ErrImageNotAllowed: the server's settings do not allow the image.
+	ErrImageNotAllowed        ErrorReason = "ImageNotAllowed"
 	ErrContainerWithoutVolume ErrorReason = "ContainerWithoutVolume"
 	ErrArchiveCorrupted       ErrorReason = "ArchiveCorrupted"
 	// ErrUnrestorable: the home holds what no restore could make again, so it is
@@ -21,7 +23,7 @@ const (
 // ErrorReasons lists every reason.
 func ErrorReasons() []ErrorReason {
 	return []ErrorReason{ErrTimeout, ErrRetryExceeded, ErrActionFailed, ErrDataLost, ErrUnreachable,
-		ErrImagePullFailed, ErrImagePullTooSlow, ErrContainerWithoutVolume, ErrArchiveCorrupted, ErrUnrestorable}
+		ErrImagePullFailed, ErrImagePullTooSlow, ErrImageNotAllowed, ErrContainerWithoutVolume, ErrArchiveCorrupted, ErrUnrestorable}
 }
 
 // Final reports whether the reason, once recorded, puts the workspace in

@@ -57,19 +57,30 @@ type Workspace struct {
 	// RunningImage is the image of the container as last observed; empty if there
 	// is none, or if its image is not known. ImageRef is that of the next one.
 	RunningImage string
+	// ImagePin is the image with which the workspace was last started; nil if it was not,
+	// or if that is not known. See lifecycle.PinOf.
+	ImagePin *ImagePin
+	// ImageNewer is the ID or the digest of the image that ImageRef names now, if that is
+	// another one than the pinned image; otherwise empty.
+	ImageNewer string
 
 	// Written by the API layer alone, as is ImageRef.
 	PreviousImage string // ImageRef before its last change; empty: it was never changed
-	DesiredState  DesiredState
-	DesiredCause  string       // CauseIdle or CauseUnused if a TTL set DesiredState, CauseRestart for a restart; otherwise empty
-	NextDesired   DesiredState // queued desired state; empty: none
-	DeletedAt     *time.Time
-	GraceBegan    *time.Time // since when the grace of the deletion counts, by the database's clock; nil: since DeletedAt
-	LastAccessAt  *time.Time
-	LastAccess    string // kind of the last access
-	KeepAwakeTil  *time.Time
-	StandbyTTL    *int // seconds; nil = the server's default, 0 = never
-	ArchiveTTL    *int
+	// ImageGeneration counts the requests for another image. A pin of an earlier
+	// generation no longer holds.
+	ImageGeneration int
+	// ImagePull: the first start of this generation pulls the image, also if there is one.
+	ImagePull    bool
+	DesiredState DesiredState
+	DesiredCause string       // CauseIdle or CauseUnused if a TTL set DesiredState, CauseRestart for a restart; otherwise empty
+	NextDesired  DesiredState // queued desired state; empty: none
+	DeletedAt    *time.Time
+	GraceBegan   *time.Time // since when the grace of the deletion counts, by the database's clock; nil: since DeletedAt
+	LastAccessAt *time.Time
+	LastAccess   string // kind of the last access
+	KeepAwakeTil *time.Time
+	StandbyTTL   *int // seconds; nil = the server's default, 0 = never
+	ArchiveTTL   *int
 
 	// Unwatched is how much of the time since lifecycle.IdleSince no server
 	// recorded activity: it does not count toward idle timeouts. Computed when the row
@@ -87,6 +98,21 @@ type Workspace struct {
 	CreatedAt time.Time
 	UpdatedAt time.Time
 }
+
+// ImagePin names exactly one image.
+type ImagePin struct {
+	Ref        string `json:"ref"`              // ImageRef when the workspace was started
+	ID         string `json:"id"`               // in Docker
+	Digest     string `json:"digest,omitempty"` // in its registry; empty: it was not pulled from one
+	Generation int    `json:"generation"`       // ImageGeneration when the workspace was started
+	Note       string `json:"note,omitempty"`   // one of the Image… constants, or empty
+}
+
+// Why the image of the last start is not the one that was asked for.
+const (
+	ImageReplaced  = "replaced"   // the pinned image was gone: it is the one that the reference named
+	ImageNotPulled = "not_pulled" // an update could not be pulled: it is the one that was there
+)
 
 // Maximum lengths of texts.
 const (

@@ -52,7 +52,7 @@ func TestWordsAreListedOnce(t *testing.T) {
 	check("phases", spelled(workspace.Phases()), 7)
 	check("operations", spelled(workspace.Operations()), 8)
 	check("homes", spelled(workspace.HomeStates()), 6)
-	check("error reasons", spelled(workspace.ErrorReasons()), 10)
+	check("error reasons", spelled(workspace.ErrorReasons()), 11)
 	if workspace.Operations()[0] != workspace.OpNone {
 		t.Error("NONE is not the first of the operations")
 	}

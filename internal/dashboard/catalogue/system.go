@@ -14,9 +14,10 @@ const systemPrefix = "system."
 // systemFragments are texts that are too common to be recognized alone. Each is translated only
 // in a message that also has one of its companions.
 var systemFragments = map[string][]string{
-	"system.aside_since": {"system.aside_partial", "system.aside_kept"},
-	"system.aside_size":  {"system.aside_partial", "system.aside_kept"},
-	"system.hold_at":     {"system.hold_docker", "system.hold_archives"},
+	"system.aside_since":    {"system.aside_partial", "system.aside_kept"},
+	"system.aside_size":     {"system.aside_partial", "system.aside_kept"},
+	"system.images_allowed": {"system.image_not_allowed"},
+	"system.hold_at":        {"system.hold_docker", "system.hold_archives"},
 }
 
 // System translates the sentences of the server's message that are in the catalogue. The rest,

@@ -108,6 +108,7 @@ type Runtime struct {
 	wallCheckedAt time.Time         // when the wall was last set or checked
 	noWall        *health.Condition // workspaces run without network isolation
 	noImage       *health.Condition // the default image is missing
+	noLogin       *health.Condition // the file with the logins at registries cannot be used, or is not protected
 	lowLimits     *health.Condition // the kernel's limits for all workspaces are too low
 	subnetLogged  bool              // another subnet than Config.Subnet was logged
 	swept         time.Time
@@ -164,6 +165,10 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		}),
 		lowLimits: cfg.Conditions.New(health.Config{
 			Name: "kernel-limits", Failing: "limits of the kernel are too low for all workspaces", Resolved: "limits of the kernel are high enough again",
+			Level: slog.LevelWarn, Log: cfg.Log,
+		}),
+		noLogin: cfg.Conditions.New(health.Config{
+			Name: "registry-login", Failing: "the file with the logins at registries is not in order", Resolved: "the file with the logins at registries is in order again",
 			Level: slog.LevelWarn, Log: cfg.Log,
 		}),
 		noImage: cfg.Conditions.New(health.Config{

@@ -148,6 +148,8 @@ func conformanceHarness(t *testing.T, storage string) runtimetest.Harness {
 		Seed:         readTree(t, r, mount.Mount{}),
 		MissingImage: "127.0.0.1:9/codehub/missing:latest",
 		RemoteImage:  func(sub *testing.T) string { return pushImage(t, sub, r, registry()) },
+		Republish:    func(sub *testing.T, ref string) { republish(sub, r, ref) },
+		TakeImage:    func(sub *testing.T, id string) { takeImage(sub, r, id) },
 		Home:         h.home,
 		Write:        write,
 		HalfSeed:     h.halfSeed, HalfStart: h.halfStart, HalfJob: h.halfJob,

@@ -31,6 +31,7 @@ func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
 			State:     stateOf(c.State),
 			Detail:    c.Status,
 		}
+		item = labelledImage(item, c.ImageID, c.Labels)
 		var own netip.Addr
 		if c.NetworkSettings != nil {
 			if e := c.NetworkSettings.Networks[r.names.network]; e != nil {
@@ -92,6 +93,7 @@ func (r *Runtime) inspected(c container.InspectResponse) runtime.Container {
 		State:     stateOf(c.State.Status),
 		Detail:    string(c.State.Status),
 	}
+	out = labelledImage(out, c.Image, c.Config.Labels)
 	if out.State != runtime.ContainerRunning || c.NetworkSettings == nil {
 		return out
 	}

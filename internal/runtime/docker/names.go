@@ -20,6 +20,10 @@ const (
 	labelClaim        = "codehub.claim"
 	labelImage        = "codehub.image" // of a workspace's container, as given
 
+	labelImageDigest     = "codehub.image-digest"     // of a workspace's container; see runtime.Container
+	labelImageNote       = "codehub.image-note"       // of a workspace's container
+	labelImageGeneration = "codehub.image-generation" // of a workspace's container
+
 	labelKind   = "codehub.kind"         // of a storage job
 	labelVolume = "codehub.volume-claim" // claim of a storage job's home
 	labelKey    = "codehub.key"          // archive_key

@@ -21,6 +21,7 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 	_, err := r.checkedNetwork(ctx, 0)
 	if err == nil {
 		r.checkDefaultImage(ctx)
+		r.checkLogins()
 		r.sweepNow(ctx)
 	}
 	return err

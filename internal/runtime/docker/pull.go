@@ -201,18 +201,19 @@ func (r *Runtime) pullOnce(ctx context.Context, image string, p *queuedPull, cal
 	ctx, cancel := r.pulls.begin(ctx, call)
 	defer cancel(nil)
 	report(progress, runtime.StepPulling)
-	stream, err := r.api.ImagePull(ctx, image, client.ImagePullOptions{})
+	login := r.credentials(image)
+	stream, err := r.api.ImagePull(ctx, image, client.ImagePullOptions{RegistryAuth: login.encoded})
 	if err != nil {
-		return pullFailed(ctx, image, err)
+		return login.refusal(image, pullFailed(ctx, image, err))
 	}
 	defer stream.Close()
 	var sum layers
 	for m, err := range stream.JSONMessages(ctx) {
 		if err != nil {
-			return pullFailed(ctx, image, err)
+			return login.refusal(image, pullFailed(ctx, image, err))
 		}
 		if m.Error != nil {
-			return pullFailed(ctx, image, errors.New(m.Error.Message))
+			return login.refusal(image, pullFailed(ctx, image, errors.New(m.Error.Message)))
 		}
 		phase, known := phaseOf(m.Status)
 		if m.ID == "" || !known {

@@ -13,9 +13,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/google/uuid"
 	"github.com/moby/moby/client"
 
@@ -76,8 +78,57 @@ func startRegistry(t *testing.T) string {
 // runtime have ended.
 func pushImage(all, t *testing.T, r *Runtime, registry string) string {
 	t.Helper()
-	ctx := t.Context()
 	ref := registry + "/test/" + uuid.NewString() + ":v1"
+	pushVariant(t, r, ref)
+	all.Cleanup(func() {
+		_, err := r.api.ImageRemove(context.Background(), ref, client.ImageRemoveOptions{Force: true, PruneChildren: true})
+		if err != nil && !errdefs.IsNotFound(err) {
+			all.Error(err)
+		}
+	})
+	return ref
+}
+
+// republish makes the tag of a pushed image name another image in its registry alone.
+func republish(t *testing.T, r *Runtime, ref string) {
+	t.Helper()
+	base := strings.TrimSuffix(ref, ":v1")
+	pushVariant(t, r, base+":v2")
+	registry, path, _ := strings.Cut(base, "/")
+	const kind = "application/vnd.docker.distribution.manifest.v2+json"
+	call := func(method, tag string, body io.Reader) []byte {
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+registry+"/v2/"+path+"/manifests/"+tag, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", kind)
+		req.Header.Set("Content-Type", kind)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		content, err := io.ReadAll(res.Body)
+		if err != nil || res.StatusCode >= 300 {
+			t.Fatalf("%s %s: %s (%v)", method, tag, res.Status, err)
+		}
+		return content
+	}
+	call(http.MethodPut, "v1", bytes.NewReader(call(http.MethodGet, "v2", nil)))
+}
+
+// takeImage removes an image by its ID, with all its names.
+func takeImage(t *testing.T, r *Runtime, id string) {
+	t.Helper()
+	if _, err := r.api.ImageRemove(t.Context(), id, client.ImageRemoveOptions{Force: true, PruneChildren: true}); err != nil {
+		t.Error(err)
+	}
+}
+
+// pushVariant pushes a variant of the test image, and removes it from Docker.
+func pushVariant(t *testing.T, r *Runtime, ref string) {
+	t.Helper()
+	ctx := t.Context()
 	// Exported with an additional file and imported again, so that it has a layer
 	// of its own that the pull has to fetch.
 	c, err := r.api.ContainerCreate(ctx, client.ContainerCreateOptions{Image: harness.TestImage()})
@@ -122,14 +173,9 @@ func pushImage(all, t *testing.T, r *Runtime, registry string) string {
 	if err := pushed.Wait(ctx); err != nil {
 		t.Fatal(err)
 	}
-	remove := func(ctx context.Context) {
-		if _, err := r.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{Force: true, PruneChildren: true}); err != nil {
-			t.Error(err)
-		}
+	if _, err := r.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{Force: true, PruneChildren: true}); err != nil {
+		t.Error(err)
 	}
-	remove(ctx)
-	all.Cleanup(func() { remove(context.Background()) })
-	return ref
 }
 
 func drain(t *testing.T, r io.ReadCloser) {

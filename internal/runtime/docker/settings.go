@@ -13,19 +13,21 @@ import (
 // Settings are the settings of a Runtime, as codehub serve declares them. Resolve
 // computes the values that the runtime uses.
 type Settings struct {
-	CPUs          string        `name:"workspace-cpus" env:"CODEHUB_WORKSPACE_CPUS" default:"2" help:"Cores a workspace may use (0 = no limit)."`
-	Memory        string        `name:"workspace-memory" env:"CODEHUB_WORKSPACE_MEMORY" default:"4g" help:"Memory a workspace may use, like 512m or 4g (0 = no limit)."`
-	Pids          int64         `name:"workspace-pids" env:"CODEHUB_WORKSPACE_PIDS" default:"4096" help:"Processes and threads a workspace may have (0 = no limit)."`
-	Connections   uint32        `name:"workspace-connections" env:"CODEHUB_WORKSPACE_CONNECTIONS" default:"4096" help:"Connections and other flows that a workspace may have open to the outside (0 = no limit)."`
-	ConnRate      uint32        `name:"workspace-connection-rate" env:"CODEHUB_WORKSPACE_CONNECTION_RATE" default:"200" help:"Connections and other flows that a workspace may open to the outside per second (0 = no limit)."`
-	LogSize       string        `name:"workspace-log-size" env:"CODEHUB_WORKSPACE_LOG_SIZE" default:"10m" help:"Size at which Docker rotates a container's log."`
-	Sudo          bool          `name:"workspace-sudo" env:"CODEHUB_WORKSPACE_SUDO" help:"Let users become root in their workspaces (Docker's default capabilities)."`
-	PullMinRate   string        `name:"pull-min-rate" env:"CODEHUB_PULL_MIN_RATE" default:"64k" help:"Lowest rate of an image pull in bytes per second; a slower pull is cancelled (0 = no minimum)."`
-	PullTimeout   time.Duration `name:"pull-timeout" env:"CODEHUB_PULL_TIMEOUT" min:"10s" max:"168h" default:"1h" help:"Longest time that Docker may work on one image pull."`
-	KeepLimits    bool          `name:"keep-kernel-limits" env:"CODEHUB_KEEP_KERNEL_LIMITS" help:"Do not raise the limits of this host's kernel that all workspaces share, such as fs.inotify.max_user_instances."`
-	NetworkSubnet string        `name:"network-subnet" env:"CODEHUB_NETWORK_SUBNET" help:"IPv4 subnet of the workspaces' network, like 10.213.0.0/24 (default: Docker chooses one)."`
-	EgressDeny    string        `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Further networks that workspaces must not reach, like 10.0.0.0/8,192.168.0.0/16."`
-	AllowNoWall   bool          `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces without network isolation where it cannot be set up. They can then reach this host's services."`
+	CPUs        string        `name:"workspace-cpus" env:"CODEHUB_WORKSPACE_CPUS" default:"2" help:"Cores a workspace may use (0 = no limit)."`
+	Memory      string        `name:"workspace-memory" env:"CODEHUB_WORKSPACE_MEMORY" default:"4g" help:"Memory a workspace may use, like 512m or 4g (0 = no limit)."`
+	Pids        int64         `name:"workspace-pids" env:"CODEHUB_WORKSPACE_PIDS" default:"4096" help:"Processes and threads a workspace may have (0 = no limit)."`
+	Connections uint32        `name:"workspace-connections" env:"CODEHUB_WORKSPACE_CONNECTIONS" default:"4096" help:"Connections and other flows that a workspace may have open to the outside (0 = no limit)."`
+	ConnRate    uint32        `name:"workspace-connection-rate" env:"CODEHUB_WORKSPACE_CONNECTION_RATE" default:"200" help:"Connections and other flows that a workspace may open to the outside per second (0 = no limit)."`
+	LogSize     string        `name:"workspace-log-size" env:"CODEHUB_WORKSPACE_LOG_SIZE" default:"10m" help:"Size at which Docker rotates a container's log."`
+	Sudo        bool          `name:"workspace-sudo" env:"CODEHUB_WORKSPACE_SUDO" help:"Let users become root in their workspaces (Docker's default capabilities)."`
+	PullMinRate string        `name:"pull-min-rate" env:"CODEHUB_PULL_MIN_RATE" default:"64k" help:"Lowest rate of an image pull in bytes per second; a slower pull is cancelled (0 = no minimum)."`
+	PullTimeout time.Duration `name:"pull-timeout" env:"CODEHUB_PULL_TIMEOUT" min:"10s" max:"168h" default:"1h" help:"Longest time that Docker may work on one image pull."`
+	// RegistryAuthFile is read again at each pull.
+	RegistryAuthFile string `name:"registry-auth-file" env:"CODEHUB_REGISTRY_AUTH_FILE" help:"File with the logins of this server at registries, in the format of Docker's config.json (auths)."`
+	KeepLimits       bool   `name:"keep-kernel-limits" env:"CODEHUB_KEEP_KERNEL_LIMITS" help:"Do not raise the limits of this host's kernel that all workspaces share, such as fs.inotify.max_user_instances."`
+	NetworkSubnet    string `name:"network-subnet" env:"CODEHUB_NETWORK_SUBNET" help:"IPv4 subnet of the workspaces' network, like 10.213.0.0/24 (default: Docker chooses one)."`
+	EgressDeny       string `name:"egress-deny" env:"CODEHUB_EGRESS_DENY" help:"Further networks that workspaces must not reach, like 10.0.0.0/8,192.168.0.0/16."`
+	AllowNoWall      bool   `name:"allow-no-wall" env:"CODEHUB_ALLOW_NO_WALL" help:"Start workspaces without network isolation where it cannot be set up. They can then reach this host's services."`
 
 	NanoCPUs           int64 `kong:"-"` // of CPUs; 0 = no limit
 	MemoryBytes        int64 `kong:"-"` // of Memory: memory and swap together; 0 = no limit
@@ -40,7 +42,7 @@ type Settings struct {
 // Resolve checks the settings and computes the values that follow from them. It
 // returns the first invalid one as *setting.Problem.
 func (s *Settings) Resolve() error {
-	for _, check := range []func() error{s.egress, s.subnet, s.sizes} {
+	for _, check := range []func() error{s.egress, s.subnet, s.sizes, s.logins} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -59,6 +61,16 @@ func (s *Settings) egress() error {
 			return setting.Invalid("CODEHUB_EGRESS_DENY", fmt.Sprintf("%q is not a network", text), "give networks like 10.0.0.0/8, separated by commas")
 		}
 		s.Denied = append(s.Denied, p.Masked())
+	}
+	return nil
+}
+
+func (s *Settings) logins() error {
+	if s.RegistryAuthFile == "" {
+		return nil
+	}
+	if _, err := readAuthFile(s.RegistryAuthFile); err != nil {
+		return setting.Invalid("CODEHUB_REGISTRY_AUTH_FILE", err.Error(), `give a file like {"auths": {"registry.example.com": {"username": "…", "password": "…"}}}`)
 	}
 	return nil
 }

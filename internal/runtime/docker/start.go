@@ -40,7 +40,6 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 	defer unlock()
 	defer r.first.goAhead(ctx)()
 	var last error
-	pulled := false
 	for try := 0; try < maxTries; try++ {
 		net, err := r.checkedNetwork(ctx, networkMaxAge)
 		if err != nil {
@@ -52,14 +51,18 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			}
 		}
 		report(progress, runtime.StepCreating)
-		as, err := r.userOf(ctx, spec.Image)
+		image, err := r.chooseImage(ctx, spec.Image, spec.User, spec.Choice, progress)
+		if err != nil {
+			return runtime.Container{}, err
+		}
+		as, err := r.userOf(ctx, image.id)
 		if err != nil {
 			return runtime.Container{}, err
 		}
 		as.ulimits = r.ulimits(ctx)
 		addr := r.addrs.take(r.now())
 		attempt := randomHex(8)
-		made, err := r.api.ContainerCreate(ctx, r.createOptions(spec, as, net, addr, attempt))
+		made, err := r.api.ContainerCreate(ctx, image.into(r.createOptions(spec, as, net, addr, attempt)))
 		switch {
 		case err == nil:
 		case errdefs.IsConflict(err):
@@ -69,21 +72,15 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			}
 			continue // removed in the meantime
 		default:
-			missing, why := r.imageMissing(ctx, err, spec.Image)
+			missing, why := r.imageMissing(ctx, err, image.id)
 			if why != nil {
 				return runtime.Container{}, why
 			}
 			if !missing {
 				return runtime.Container{}, wrapError(ctx, "create container", err)
 			}
-			if pulled {
-				return runtime.Container{}, wrapError(ctx, "create container", err)
-			}
-			if err := r.pull(ctx, spec.Image, spec.User, progress); err != nil {
-				return runtime.Container{}, err
-			}
-			pulled = true
-			continue
+			last = wrapError(ctx, "create container", err)
+			continue // it was removed in the meantime
 		}
 
 		if err := r.verifyVolume(ctx, spec, made.ID); err != nil {
@@ -97,7 +94,8 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		}
 		err = r.startInTurn(ctx, made.ID)
 		if err == nil {
-			return r.started(ctx, spec, made.ID, net, addr)
+			c, err := r.started(ctx, spec, made.ID, net, addr)
+			return image.describe(c), err
 		}
 		last = wrapError(ctx, "start container", err)
 		if errors.Is(last, runtime.ErrUnreachable) || ctx.Err() != nil {

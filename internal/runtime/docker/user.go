@@ -39,8 +39,11 @@ type runAs struct {
 var asWorkspaceUser = fmt.Sprintf("%d:%d", workspaceUID, workspaceUID)
 
 // userOf returns what a workspace of this image runs as: the image's user, or the
-// workspace user if that is root.
+// workspace user if that is root. An image is best named by its ID.
 func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
+	if known, ok := r.runAs.Load(image); ok {
+		return known.(runAs), nil
+	}
 	info, err := r.api.ImageInspect(ctx, image)
 	if errdefs.IsNotFound(err) || errdefs.IsInvalidArgument(err) {
 		// The container cannot be created either, or only if the image appears now.

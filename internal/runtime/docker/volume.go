@@ -192,11 +192,9 @@ func (r *Runtime) removeHeld(ctx context.Context, name string, users []user) err
 // the seed container exists. If the volume has been removed in the meantime, Docker
 // creates another with these labels.
 func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume string, labels map[string]string, progress func(runtime.Progress)) error {
-	report(progress, runtime.StepSeeding)
 	opts := client.ContainerCreateOptions{
 		Name: seedName(spec.Workspace),
 		Config: &container.Config{
-			Image:  spec.Image,
 			Cmd:    []string{"never-started"}, // Docker requires a command
 			Labels: r.labels(roleSeed, spec.Workspace, spec.Claim),
 		},
@@ -208,10 +206,15 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 			}},
 		},
 	}
-	pulled := false
 	for range 3 {
+		image, err := r.chooseImage(ctx, spec.Image, spec.User, spec.Choice, progress)
+		if err != nil {
+			return err
+		}
+		opts.Config.Image = image.id
+		report(progress, runtime.StepSeeding)
 		counted := r.watchSeeding(ctx, spec, volume, progress)
-		_, err := r.api.ContainerCreate(ctx, opts)
+		_, err = r.api.ContainerCreate(ctx, opts)
 		counted()
 		if err == nil {
 			return nil
@@ -224,18 +227,13 @@ func (r *Runtime) seed(ctx context.Context, spec runtime.VolumeSpec, volume stri
 			}
 			continue
 		}
-		missing, why := r.imageMissing(ctx, err, spec.Image)
+		missing, why := r.imageMissing(ctx, err, image.id)
 		if why != nil {
 			return why
 		}
-		if !missing || pulled {
+		if !missing {
 			return wrapError(ctx, "create seed container", err)
 		}
-		if err := r.pull(ctx, spec.Image, spec.User, progress); err != nil {
-			return err
-		}
-		pulled = true
-		report(progress, runtime.StepSeeding)
 	}
 	return errRecreated("container " + seedName(spec.Workspace))
 }

@@ -26,6 +26,8 @@ type Harness struct {
 	Seed         []File                                // its content at HomeDir, sorted by path, including "."
 	MissingImage string                                // an image that does not exist
 	RemoteImage  func(*testing.T) string               // a new image like Image that has to be pulled; nil: not tested
+	Republish    func(t *testing.T, ref string)        // the registry gets another image like Image under the name of a RemoteImage
+	TakeImage    func(t *testing.T, id string)         // removes the image from the machine by hand
 	Home         func(*testing.T, workspace.ID) []File // the home's current content, sorted by path
 
 	// Write writes a file to the home from the running container.
@@ -71,7 +73,7 @@ func Conformance(t *testing.T, harness func(*testing.T) Harness) {
 		t.Fatalf("Prepare of another installation: %v", err)
 	}
 	for _, group := range []map[string]func(*suite){
-		volumeTests(), containerTests(), installationTests(), backendTests(), jobTests(), restoreTests(), removalTests(), busyTests(), asideTests(), markTests(),
+		volumeTests(), containerTests(), installationTests(), backendTests(), jobTests(), restoreTests(), removalTests(), imageTests(), busyTests(), asideTests(), markTests(),
 	} {
 		for name, test := range group {
 			t.Run(name, func(t *testing.T) {
@@ -100,7 +102,7 @@ func (s *suite) volumeSpec() runtime.VolumeSpec {
 func (s *suite) containerSpec() runtime.ContainerSpec {
 	return runtime.ContainerSpec{
 		Workspace: s.id, Claim: "start-1", Image: s.Image, Storage: s.Storage,
-		VolumeClaim: "home-1", Secret: "5ec7e7" + uuid.NewString(),
+		VolumeClaim: "home-1", Secret: "5ec7e7" + uuid.NewString(), Choice: runtime.ImageChoice{Generation: 1},
 	}
 }
 

@@ -20,12 +20,12 @@ func containerTests() map[string]func(*suite) {
 			listed := s.container()
 			want := runtime.Container{
 				ID: c.ID, Workspace: s.id, Claim: "start-1", Image: c.Image, State: runtime.ContainerRunning,
-				Detail: listed.Detail, Addr: c.Addr,
+				Detail: listed.Detail, Addr: c.Addr, ImageID: c.ImageID, ImageDigest: c.ImageDigest, ImageGeneration: 1,
 			}
 			if diff := cmp.Diff(want, listed); diff != "" {
 				s.Fatalf("container as listed (-want +got):\n%s", diff)
 			}
-			if c.ID == "" || c.Image == "" || c.Addr == "" || listed.Detail == "" || c.State != runtime.ContainerRunning {
+			if c.ID == "" || c.Image == "" || c.ImageID == "" || c.Addr == "" || listed.Detail == "" || c.State != runtime.ContainerRunning {
 				s.Fatalf("container = %+v", c)
 			}
 			s.answers(c)

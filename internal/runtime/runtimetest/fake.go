@@ -88,7 +88,9 @@ type world struct {
 	mu           sync.Mutex
 	changed      chan struct{} // closed and replaced at every change
 	serial       int
-	images       map[string]*fakeImage
+	images       map[string]*fakeImage   // by ID: on this machine
+	tags         map[string]*fakeImage   // by reference: on this machine
+	registry     map[string]*remoteImage // by reference
 	containers   map[workspace.ID]*fakeContainer
 	volumes      map[workspace.ID]*fakeVolume
 	jobs         map[jobName]*fakeJob
@@ -100,14 +102,6 @@ type world struct {
 	users        map[workspace.ID][]string // foreign containers that have mounted the home
 	noAddress    string                    // why no container can be started; empty: addresses are available
 	scratch      string                    // directory for homes as directories; empty: not created yet
-}
-
-type fakeImage struct {
-	home   []File
-	local  bool
-	size   int64
-	refuse string        // the error of a pull
-	hang   chan struct{} // a pull blocks until it is closed
 }
 
 type fakeContainer struct {
@@ -133,6 +127,8 @@ func NewFake() *Fake {
 	w := &world{
 		changed:      make(chan struct{}),
 		images:       map[string]*fakeImage{},
+		tags:         map[string]*fakeImage{},
+		registry:     map[string]*remoteImage{},
 		containers:   map[workspace.ID]*fakeContainer{},
 		volumes:      map[workspace.ID]*fakeVolume{},
 		jobs:         map[jobName]*fakeJob{},

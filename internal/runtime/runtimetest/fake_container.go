@@ -22,10 +22,11 @@ func (f *Fake) StartContainer(ctx context.Context, spec runtime.ContainerSpec, p
 		return runtime.Container{}, err
 	}
 	report(progress, runtime.StepCreating)
-	if err := f.ensureImage(ctx, "StartContainer/pull", spec.Workspace, spec.Image, progress); err != nil {
+	img, err := f.chooseImage(ctx, "StartContainer/pull", spec.Workspace, spec.Image, spec.Choice, progress)
+	if err != nil {
 		return runtime.Container{}, err
 	}
-	c, err := f.makeContainer(spec)
+	c, err := f.makeContainer(spec, img)
 	if err != nil || c.State == runtime.ContainerRunning {
 		return c, err
 	}
@@ -43,7 +44,7 @@ func (f *Fake) StartContainer(ctx context.Context, spec runtime.ContainerSpec, p
 }
 
 // makeContainer creates the container, or returns the one to adopt.
-func (f *Fake) makeContainer(spec runtime.ContainerSpec) (runtime.Container, error) {
+func (f *Fake) makeContainer(spec runtime.ContainerSpec, img chosen) (runtime.Container, error) {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	c := f.w.containers[spec.Workspace]
@@ -63,6 +64,7 @@ func (f *Fake) makeContainer(spec runtime.ContainerSpec) (runtime.Container, err
 		c = &fakeContainer{
 			Container: runtime.Container{
 				ID: f.w.nextID(), Workspace: spec.Workspace, Claim: spec.Claim, Image: spec.Image,
+				ImageID: img.id, ImageDigest: img.digest, ImageNote: img.note, ImageGeneration: spec.Choice.Generation,
 				State: runtime.ContainerCreated, Detail: "Created",
 			},
 			installation: f.installation,

@@ -48,42 +48,6 @@ func (f *Fake) Calls(op string) int {
 	return f.calls[op]
 }
 
-// AddImage adds an available image. home must list parents before children,
-// starting with the home itself (".").
-func (f *Fake) AddImage(ref string, home []File) {
-	f.setImage(ref, &fakeImage{home: home, local: true})
-}
-
-// AddRemoteImage adds an image that a pull of so many bytes provides.
-func (f *Fake) AddRemoteImage(ref string, home []File, size int64) {
-	f.setImage(ref, &fakeImage{home: home, size: size})
-}
-
-// AddRefusedImage adds an image whose pull fails with this message.
-func (f *Fake) AddRefusedImage(ref, words string) {
-	f.setImage(ref, &fakeImage{refuse: words})
-}
-
-// AddHangingImage adds an image whose pull blocks until release is called.
-func (f *Fake) AddHangingImage(ref string, home []File) (release func()) {
-	img := &fakeImage{home: home, hang: make(chan struct{})}
-	f.setImage(ref, img)
-	return func() { close(img.hang) }
-}
-
-// RemoveImage removes the image.
-func (f *Fake) RemoveImage(ref string) { f.setImage(ref, nil) }
-
-func (f *Fake) setImage(ref string, img *fakeImage) {
-	f.w.mu.Lock()
-	defer f.w.mu.Unlock()
-	if img == nil {
-		delete(f.w.images, ref)
-		return
-	}
-	f.w.images[ref] = img
-}
-
 // ExitOnStart makes the workspace's containers exit as soon as they start.
 func (f *Fake) ExitOnStart(id workspace.ID, on bool) { f.flag(f.w.exitOnStart, id, on) }
 

@@ -72,6 +72,8 @@ func fakeHarness(t *testing.T, storage string) Harness {
 			f.AddRemoteImage(ref, DefaultHome(), 1000)
 			return ref
 		},
+		Republish: func(_ *testing.T, ref string) { f.AddRemoteImage(ref, DefaultHome(), 1000) },
+		TakeImage: func(_ *testing.T, id string) { f.TakeImage(id) },
 		Home: func(t *testing.T, id workspace.ID) []File {
 			files, ok := f.Home(id)
 			if !ok {

@@ -20,11 +20,12 @@ func (f *Fake) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, progre
 	if done || err != nil {
 		return err
 	}
-	if err := f.ensureImage(ctx, "CreateVolume/pull", spec.Workspace, spec.Image, progress); err != nil {
+	img, err := f.chooseImage(ctx, "CreateVolume/pull", spec.Workspace, spec.Image, spec.Choice, progress)
+	if err != nil {
 		return err
 	}
 	report(progress, runtime.StepSeeding)
-	if err := f.fill(spec, false); err != nil {
+	if err := f.fill(spec, img, false); err != nil {
 		return err
 	}
 	if f.reportSeeding(progress, spec.Workspace) {
@@ -35,7 +36,7 @@ func (f *Fake) CreateVolume(ctx context.Context, spec runtime.VolumeSpec, progre
 	if err := f.step(ctx, "CreateVolume/seed", spec.Workspace); err != nil {
 		return err
 	}
-	if err := f.fill(spec, true); err != nil {
+	if err := f.fill(spec, img, true); err != nil {
 		return err
 	}
 	return f.step(ctx, "CreateVolume/done", spec.Workspace)
@@ -90,12 +91,12 @@ func (f *Fake) reportSeeding(progress func(runtime.Progress), id workspace.ID) b
 }
 
 // fill copies half or all of the image's home to the volume.
-func (f *Fake) fill(spec runtime.VolumeSpec, all bool) error {
+func (f *Fake) fill(spec runtime.VolumeSpec, img chosen, all bool) error {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
-	v, img := f.w.volumes[spec.Workspace], f.w.images[spec.Image]
-	if v == nil || v.installation != f.installation || v.Claim != spec.Claim || img == nil {
-		return fmt.Errorf("seed volume of %s: it or its image was removed", spec.Workspace)
+	v := f.w.volumes[spec.Workspace]
+	if v == nil || v.installation != f.installation || v.Claim != spec.Claim {
+		return fmt.Errorf("seed volume of %s: it was removed", spec.Workspace)
 	}
 	home := img.home
 	if !all {
@@ -329,52 +330,6 @@ func (w *world) folderOf(v *fakeVolume) (string, error) {
 	}
 	v.folder = folder
 	return folder, nil
-}
-
-// ensureImage pulls the image if it is missing.
-func (f *Fake) ensureImage(ctx context.Context, op string, id workspace.ID, image string, progress func(runtime.Progress)) error {
-	f.w.mu.Lock()
-	img := f.w.images[image]
-	if img != nil && img.local {
-		f.w.mu.Unlock()
-		return nil
-	}
-	f.w.mu.Unlock()
-
-	report(progress, runtime.StepPulling)
-	if err := f.step(ctx, op, id); err != nil {
-		return err
-	}
-	f.w.mu.Lock()
-	var hang chan struct{}
-	refuse := "repository does not exist"
-	var size int64
-	if img = f.w.images[image]; img != nil {
-		hang, refuse, size = img.hang, img.refuse, img.size
-	}
-	f.w.mu.Unlock()
-	if hang != nil {
-		select {
-		case <-hang:
-		case <-ctx.Done():
-			return fmt.Errorf("pull %s: %w", image, context.Cause(ctx))
-		}
-	}
-	if refuse != "" {
-		return &runtime.PullError{Image: image, Message: refuse}
-	}
-	if progress != nil {
-		for done := int64(1); done <= 4; done++ {
-			progress(runtime.Progress{Step: runtime.StepPulling, Done: size * done / 4, Total: size})
-		}
-	}
-	if err := f.step(ctx, op, id); err != nil {
-		return err
-	}
-	f.w.mu.Lock()
-	defer f.w.mu.Unlock()
-	img.local = true
-	return nil
 }
 
 func report(progress func(runtime.Progress), step string) {

@@ -1,0 +1,171 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"codehub/internal/imageref"
+	"codehub/internal/runtime"
+	"codehub/internal/workspace"
+)
+
+// chosenImage is the image that a container is created from.
+type chosenImage struct {
+	id, digest, note string
+	generation       int
+}
+
+// into makes the container one of this image, and records which one it is.
+func (i chosenImage) into(opts client.ContainerCreateOptions) client.ContainerCreateOptions {
+	opts.Config.Image = i.id // a tag may be moved at any time
+	for label, v := range map[string]string{labelImageDigest: i.digest, labelImageNote: i.note, labelImageGeneration: strconv.Itoa(i.generation)} {
+		if v != "" {
+			opts.Config.Labels[label] = v
+		}
+	}
+	return opts
+}
+
+// describe adds the image to a container that was created from it.
+func (i chosenImage) describe(c runtime.Container) runtime.Container {
+	c.ImageID, c.ImageDigest, c.ImageNote, c.ImageGeneration = i.id, i.digest, i.note, i.generation
+	return c
+}
+
+// labelledImage adds what the container's labels say of its image.
+func labelledImage(c runtime.Container, id string, labels map[string]string) runtime.Container {
+	c.ImageID, c.ImageDigest, c.ImageNote = id, labels[labelImageDigest], labels[labelImageNote]
+	c.ImageGeneration, _ = strconv.Atoi(labels[labelImageGeneration]) // 0: of an earlier version
+	return c
+}
+
+// chooseImage returns the image to create a container from. It pulls the image for the
+// user if that is needed.
+func (r *Runtime) chooseImage(ctx context.Context, ref, user string, choice runtime.ImageChoice, progress func(runtime.Progress)) (chosenImage, error) {
+	out := chosenImage{generation: choice.Generation}
+	if choice.Pinned != (runtime.Image{}) {
+		id, err := r.pinnedImage(ctx, ref, user, choice.Pinned, progress)
+		if err != nil {
+			return out, err
+		}
+		if id != "" {
+			out.id, out.digest = id, choice.Pinned.Digest
+			return out, nil
+		}
+		r.log.Warn("pinned image gone; the image's name decides", "image", ref, "id", choice.Pinned.ID, "digest", choice.Pinned.Digest)
+		out.note = workspace.ImageReplaced
+	}
+	found, err := r.imageHere(ctx, ref)
+	if err != nil {
+		return out, err
+	}
+	switch {
+	case found.ID == "":
+		if err := r.pull(ctx, ref, user, progress); err != nil {
+			return out, err
+		}
+	case choice.Pull && choice.Pinned == (runtime.Image{}) && found.Digest != "" && !imageref.Pinned(ref) && r.notPulled(ref) == "":
+		err := r.pull(ctx, ref, user, progress)
+		if err != nil && !pullRefused(err) {
+			return out, err
+		}
+		if err != nil {
+			r.log.Warn("image not updated", "image", ref, "err", err)
+			out.note = workspace.ImageNotPulled
+		}
+	default:
+		out.id, out.digest = found.ID, found.Digest
+		return out, nil
+	}
+	if found, err = r.imageHere(ctx, ref); err == nil && found.ID == "" {
+		err = errConcurrent("image %s is removed as soon as it is pulled", ref)
+	}
+	out.id, out.digest = found.ID, found.Digest
+	return out, err
+}
+
+// pinnedImage returns the ID of the pinned image, "" if it cannot be had any more.
+func (r *Runtime) pinnedImage(ctx context.Context, ref, user string, pinned runtime.Image, progress func(runtime.Progress)) (string, error) {
+	if pinned.ID != "" {
+		if found, err := r.imageHere(ctx, pinned.ID); err != nil || found.ID != "" {
+			return found.ID, err
+		}
+	}
+	if pinned.Digest == "" {
+		return "", nil
+	}
+	name := imageref.WithDigest(ref, pinned.Digest)
+	found, err := r.imageHere(ctx, name)
+	if err != nil || found.ID != "" {
+		return found.ID, err
+	}
+	if err := r.pull(ctx, name, user, progress); err != nil {
+		if pullRefused(err) {
+			r.log.Warn("pinned image not pulled", "image", name, "err", err)
+			return "", nil
+		}
+		return "", err
+	}
+	found, err = r.imageHere(ctx, name)
+	return found.ID, err
+}
+
+// pullRefused reports whether the registry did not provide the image, or too slowly.
+func pullRefused(err error) bool {
+	var refused *runtime.PullError
+	var slow *runtime.SlowPullError
+	return errors.As(err, &refused) || errors.As(err, &slow)
+}
+
+// imageHere returns the image that a reference or an ID names on this machine; the zero
+// Image if there is none.
+func (r *Runtime) imageHere(ctx context.Context, ref string) (runtime.Image, error) {
+	info, err := r.api.ImageInspect(ctx, ref)
+	switch {
+	case errdefs.IsNotFound(err):
+		return runtime.Image{}, nil
+	case err != nil && errdefs.IsInvalidArgument(err):
+		return runtime.Image{}, &runtime.PullError{Image: ref, Message: workspace.Cut(err.Error())}
+	case err != nil:
+		return runtime.Image{}, wrapError(ctx, "inspect image", err)
+	}
+	return runtime.Image{ID: info.ID, Digest: registryDigest(info.RepoDigests, ref)}, nil
+}
+
+// registryDigest returns the digest by which an image can be pulled again; "" for one
+// that was built here.
+func registryDigest(digests []string, ref string) string {
+	if imageref.BuiltHere(ref) {
+		return ""
+	}
+	return imageref.DigestIn(digests, ref)
+}
+
+// Newest implements runtime.Runtime.
+func (r *Runtime) Newest(ctx context.Context, ref string, ask bool) (runtime.Image, error) {
+	info, err := r.api.ImageInspect(ctx, ref)
+	if err != nil && !errdefs.IsNotFound(err) {
+		return runtime.Image{}, wrapError(ctx, "inspect image", err)
+	}
+	here := runtime.Image{ID: info.ID, Digest: registryDigest(info.RepoDigests, ref)}
+	if !ask || r.notPulled(ref) != "" || imageref.Pinned(ref) {
+		return here, nil
+	}
+	login := r.credentials(ref)
+	// Without the breaker: a slow registry says nothing about Docker.
+	found, err := r.plain.DistributionInspect(ctx, ref, client.DistributionInspectOptions{EncodedRegistryAuth: login.encoded})
+	if err != nil {
+		return runtime.Image{}, login.refusal(ref, pullFailed(ctx, ref, err))
+	}
+	digest := found.Descriptor.Digest.String()
+	for _, d := range info.RepoDigests {
+		if d == imageref.WithDigest(ref, digest) {
+			return runtime.Image{ID: info.ID, Digest: digest}, nil
+		}
+	}
+	return runtime.Image{Digest: digest}, nil
+}
