@@ -36,7 +36,7 @@ var allowed = map[string][]string{
 	"codehub/internal/cli/terminal":    {},
 	"codehub/internal/failpoint":       {"codehub/internal/workspace"},
 	"codehub/internal/installation":    {"codehub/internal/health", "codehub/internal/archive/store", "codehub/internal/breaker", "codehub/internal/bucket", "codehub/internal/config", "codehub/internal/lease", "codehub/internal/postgres", "codehub/internal/postgres/embedded", "codehub/internal/setting"},
-	"codehub/cmd/codehub":              {"codehub/internal/cli", "codehub/internal/maintenance", "codehub/internal/runtime", "codehub/internal/runtime/docker", "codehub/internal/server", "codehub/internal/storagejob"},
+	"codehub/cmd/codehub":              {"codehub/internal/agent/inside", "codehub/internal/cli", "codehub/internal/maintenance", "codehub/internal/runtime", "codehub/internal/runtime/docker", "codehub/internal/server", "codehub/internal/storagejob"},
 	"codehub/internal/breaker":         {"codehub/internal/health", "codehub/api"},
 	"codehub/internal/bus":             {"codehub/internal/workspace"},
 	"codehub/internal/bus/redisbus":    {"codehub/internal/health", "codehub/internal/workspace", "codehub/internal/activity", "codehub/internal/setting"},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"codehub/internal/agent/inside"
 	"codehub/internal/cli"
 	"codehub/internal/maintenance"
 	"codehub/internal/runtime"
@@ -29,13 +30,16 @@ type commands struct {
 }
 
 func main() {
-	// Helper containers and storage jobs run this executable with commands of their
-	// own, which are not in the help.
+	// Helper containers, storage jobs and workspaces run this executable with commands
+	// of their own, which are not in the help.
 	if len(os.Args) > 1 && os.Args[1] == docker.HelperCommand {
 		os.Exit(docker.HelperMain(os.Args[2:]))
 	}
 	if len(os.Args) == 2 && os.Args[1] == runtime.JobCommand {
 		os.Exit(storagejob.Main())
+	}
+	if len(os.Args) > 1 && os.Args[1] == runtime.AgentCommand {
+		os.Exit(inside.Main(os.Args[2:], version))
 	}
 	if len(os.Args) == 2 && os.Args[1] == runtime.CopyCommand {
 		os.Exit(storagejob.CopyMain())

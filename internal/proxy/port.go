@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"codehub/internal/origin"
+	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
 
@@ -156,6 +157,31 @@ func (u *upstream) verify(ctx context.Context) error {
 	return nil
 }
 
+// asksAgent reports whether a request leads to the port of the workspace's agent, which
+// is for the server alone: by the name of the host, or by a path from which the IDE, too,
+// takes a port. The visit it returns has the port for the page that is shown.
+func (v visit) asksAgent() (visit, bool) {
+	if v.host.Port != 0 || v.app.port != 0 {
+		return v, v.host.Port == runtime.AgentPort || v.app.port == runtime.AgentPort
+	}
+	rest, ok := strings.CutPrefix(v.path, "/")
+	if !ok {
+		return v, false
+	}
+	name, rest, ok := strings.Cut(rest, "/")
+	if !ok || !strings.EqualFold(name, "proxy") && !strings.EqualFold(name, "absproxy") {
+		return v, false
+	}
+	port, _, _ := strings.Cut(rest, "/")
+	// Other spellings are for the IDE to read; none of them may mean the port.
+	n, err := strconv.ParseUint(strings.TrimSpace(port), 10, 64)
+	if err != nil || n != runtime.AgentPort {
+		return v, false
+	}
+	v.app.port = runtime.AgentPort
+	return v, true
+}
+
 // noListener answers a request for a port on which nothing listens.
 func (p *Proxy) noListener(w http.ResponseWriter, r *http.Request, v visit) {
 	page := NoticePage{Notice: NoticePort, Port: v.host.Port, Home: p.layout.Main() + "/"}
@@ -163,7 +189,10 @@ func (p *Proxy) noListener(w http.ResponseWriter, r *http.Request, v visit) {
 	if v.app.port != 0 {
 		page.Notice, page.Port = NoticeAppPort, v.app.port
 		message = "Nothing listens on port " + strconv.Itoa(page.Port) + " of the workspace."
-		page.Again = p.layout.Main() + pathOf(r)
+		page.Again = p.layout.URL(v.host) + localPathOf(r)
+		if v.host.ID == "" {
+			page.Again = p.layout.Main() + pathOf(r)
+		}
 	} else {
 		page.Again = p.layout.URL(v.host) + localPathOf(r)
 	}

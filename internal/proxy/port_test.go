@@ -328,3 +328,32 @@ func freePort(t *testing.T) string {
 	defer l.Close()
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
+
+// The agent's port is the server's alone: neither a host nor a path leads to it, however
+// the path is written.
+func TestAgentPortIsRefused(t *testing.T) {
+	t.Parallel()
+	h, _ := newPortWorld(t)
+	onHost := h.serve(wsA)
+	agentHost := workspace.Host{ID: wsA, Port: runtime.AgentPort}
+	if res := h.tab("ann-1").visit(h.proxy.layout.URL(agentHost) + "/v1/hello"); res.StatusCode != 502 || res.Header.Get("X-Page") != "notice port" {
+		t.Errorf("on its host: %d %s", res.StatusCode, res.Header.Get("X-Page"))
+	}
+	w := newWorld(t)
+	byPath := w.serve(wsA)
+	session := hostCookie + "=ann-1" + at(workspace.Host{ID: wsA})
+	for _, path := range []string{
+		"/proxy/61080/v1/hello", "/proxy/61080/", "/absproxy/61080/v1/hello", "/Proxy/61080/v1/hello", "/proxy/061080/v1/hello",
+		"/proxy/%36%31080/v1/hello", "/%70roxy/61080/v1/hello", "/proxy/%2061080/v1/hello",
+	} {
+		if res := h.send("POST", h.at(wsA)+path, "Cookie", session, "Origin", h.at(wsA)); res.StatusCode != http.StatusBadGateway {
+			t.Errorf("%s on the workspace's host: %d", path, res.StatusCode)
+		}
+		if res := w.open(under(wsA) + path); res.StatusCode != http.StatusBadGateway {
+			t.Errorf("%s below the workspace's path: %d", path, res.StatusCode)
+		}
+	}
+	if n := onHost.served.Load() + byPath.served.Load(); n != 0 {
+		t.Errorf("the IDE received %d requests", n)
+	}
+}

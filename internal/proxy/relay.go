@@ -21,6 +21,10 @@ import (
 // relay relays one request to the container. It returns false without a response if
 // the route was closed since the lookup.
 func (p *Proxy) relay(w http.ResponseWriter, r *http.Request, v visit, to *upstream) bool {
+	if v, refused := v.asksAgent(); refused {
+		p.noListener(w, r, v)
+		return true
+	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	// The route's ID is not a part of the request's text, which a WebSocket must not keep.

@@ -141,7 +141,7 @@ type Runtime interface {
 	// Probe requests the container's /healthz once and returns nil if it responds.
 	Probe(ctx context.Context, c Container) error
 
-	// Upstream returns the current address of a running workspace's IDE.
+	// Upstream returns the current addresses of a running workspace's IDE and agent.
 	// ErrNotFound if no container is running.
 	Upstream(ctx context.Context, id workspace.ID) (Upstream, error)
 
@@ -164,12 +164,17 @@ type Runtime interface {
 	Prepare(ctx context.Context) error
 }
 
-// HomeDir is where the home volume is mounted in every workspace container, and
-// IDEPort is the port of the IDE in it.
+// HomeDir is where the home volume is mounted in every workspace container, IDEPort is
+// the port of the IDE in it and AgentPort that of the agent.
 const (
-	HomeDir = "/home/coder"
-	IDEPort = 8080
+	HomeDir   = "/home/coder"
+	IDEPort   = 8080
+	AgentPort = 61080
 )
+
+// AgentCommand is the subcommand of the codehub executable that is the first process
+// of every workspace container: `codehub agent -- COMMAND ARG…`.
+const AgentCommand = "agent"
 
 // SecretEnv is the environment variable with the container's secret, and
 // SecretCookie the cookie in which the proxy sends it.
@@ -349,12 +354,12 @@ type ContainerSpec struct {
 	Choice      ImageChoice
 }
 
-// Upstream is the address and secret of an IDE.
+// Upstream is where the server reaches a running workspace.
 type Upstream struct {
 	ContainerID string
-	Addr        string // host:port
-	Agent       string // host:port of the agent; empty: the container has none
-	Secret      string
+	Addr        string // host:port of the IDE
+	Agent       string // host:port of the agent; empty: an earlier version started the container
+	Secret      string // of both
 }
 
 // Progress is the progress of a long step, for people.

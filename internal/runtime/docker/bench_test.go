@@ -61,7 +61,7 @@ func bareStart(ctx context.Context, r *Runtime, volume string) (runtime.Containe
 		return runtime.Container{}, err
 	}
 	addr := info.Container.NetworkSettings.Networks["bridge"].IPAddress
-	return runtime.Container{ID: made.ID, Addr: upstreamAddr(addr, "")}, nil
+	return runtime.Container{ID: made.ID, Addr: upstreamAddr(addr, runtime.IDEPort, "")}, nil
 }
 
 func bareVolume(ctx context.Context, r *Runtime) (string, error) {

@@ -91,6 +91,7 @@ type Runtime struct {
 	turns     *semaphore.Weighted // see turn
 
 	prepareLock chan struct{} // held while the network is checked or repaired
+	agent       agentVolume
 	applyWall   func(context.Context, wall.Spec) error
 
 	holderImage sync.Mutex // held while the image is created
@@ -110,6 +111,7 @@ type Runtime struct {
 	noImage       *health.Condition // the default image is missing
 	noLogin       *health.Condition // the file with the logins at registries cannot be used, or is not protected
 	lowLimits     *health.Condition // the kernel's limits for all workspaces are too low
+	noAgent       *health.Condition // the agent's volume cannot be filled
 	subnetLogged  bool              // another subnet than Config.Subnet was logged
 	swept         time.Time
 	orphans       map[string]bool // objects without a home in the last sweep
@@ -156,6 +158,7 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		procSys:     "/proc/sys",
 		first:       newFirstStart(),
 		prepareLock: make(chan struct{}, 1),
+		agent:       agentVolume{lock: make(chan struct{}, 1)},
 		turns:       semaphore.NewWeighted(allShares),
 		countAfter:  countAfter,
 		countEvery:  countEvery,
@@ -170,6 +173,10 @@ func New(_ context.Context, cfg Config) (*Runtime, error) {
 		noLogin: cfg.Conditions.New(health.Config{
 			Name: "registry-login", Failing: "the file with the logins at registries is not in order", Resolved: "the file with the logins at registries is in order again",
 			Level: slog.LevelWarn, Log: cfg.Log,
+		}),
+		noAgent: cfg.Conditions.New(health.Config{
+			Name: "agent", Failing: "the agent's volume cannot be filled; no workspace can be started", Resolved: "the agent's volume is complete again",
+			Level: slog.LevelError, Log: cfg.Log,
 		}),
 		noImage: cfg.Conditions.New(health.Config{
 			Name: "default-image", Failing: "the default image is missing", Resolved: "the default image is there again",

@@ -57,7 +57,7 @@ func TestHardening(t *testing.T) {
 				"privileged": host.Privileged, "restart": string(host.RestartPolicy.Name),
 				"cpus": host.NanoCPUs, "memory": host.Memory, "memory and swap": host.MemorySwap, "pids": *host.PidsLimit,
 				"log": host.LogConfig, "network": string(host.NetworkMode), "published": len(host.PortBindings),
-				"binds": len(host.Binds), "mounts": len(c.Mounts), "mounted at": c.Mounts[0].Destination,
+				"binds": len(host.Binds), "mounts": mountsOf(c),
 				"health check": c.Config.Healthcheck.Test, "user": c.Config.User,
 			}
 			want := map[string]any{
@@ -66,7 +66,7 @@ func TestHardening(t *testing.T) {
 				"cpus": int64(5e8), "memory": int64(64 << 20), "memory and swap": int64(64 << 20), "pids": int64(64),
 				"log":     container.LogConfig{Type: "json-file", Config: map[string]string{"max-size": strconv.Itoa(1 << 20), "max-file": "3"}},
 				"network": r.names.network, "published": 0,
-				"binds": 0, "mounts": 1, "mounted at": runtime.HomeDir,
+				"binds": 0, "mounts": map[string]bool{runtime.HomeDir: true, agentDir: false},
 				"health check": []string{"NONE"}, "user": "1000:1000",
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -74,6 +74,15 @@ func TestHardening(t *testing.T) {
 			}
 		})
 	}
+}
+
+// mountsOf returns where something is mounted and whether it can be written to.
+func mountsOf(c container.InspectResponse) map[string]bool {
+	out := map[string]bool{}
+	for _, m := range c.Mounts {
+		out[m.Destination] = m.RW
+	}
+	return out
 }
 
 // normal normalizes the names of capabilities, which differ between versions of
@@ -96,6 +105,10 @@ func TestPublishedPortIsLoopbackOnly(t *testing.T) {
 	if !addr.Addr().IsLoopback() {
 		t.Fatalf("address = %s, want one on loopback", up.Addr)
 	}
+	if agent := netip.MustParseAddrPort(up.Agent); !agent.Addr().IsLoopback() || agent == addr {
+		t.Errorf("the agent's address = %s, the IDE's %s", agent, addr)
+	}
+	hello(t, up)
 	list, err := r.Containers(t.Context())
 	if err != nil || len(list) != 1 || list[0].Addr != up.Addr {
 		t.Fatalf("containers = %+v, %v; want the address %s", list, err, up.Addr)

@@ -411,7 +411,14 @@ func (h direct) halfStart(t *testing.T, spec runtime.ContainerSpec) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := h.r.createOptions(spec, runAs{user: asWorkspaceUser}, net, h.r.addrs.take(time.Now()), "crashed")
+	as, err := h.r.userOf(t.Context(), spec.Image)
+	if err == nil {
+		as.agent, as.agentDigest, err = h.r.ensureAgentVolume(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := h.r.createOptions(spec, as, net, h.r.addrs.take(time.Now()), "crashed")
 	if _, err := h.r.api.ContainerCreate(t.Context(), opts); err != nil {
 		t.Fatal(err)
 	}

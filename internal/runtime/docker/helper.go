@@ -32,6 +32,7 @@ import (
 type helperImage struct {
 	mu   sync.Mutex
 	ref  string
+	sum  string // SHA-256 of the executable, in hex
 	size int64
 	time time.Time
 }
@@ -154,7 +155,8 @@ func (r *Runtime) ensureHelperImage(ctx context.Context) (string, error) {
 		if _, err := io.Copy(sum, f); err != nil {
 			return "", fmt.Errorf("read the helper's executable: %w", err)
 		}
-		h.ref = r.names.helper + ":" + hex.EncodeToString(sum.Sum(nil)[:8])
+		h.sum = hex.EncodeToString(sum.Sum(nil))
+		h.ref = r.names.helper + ":" + h.sum[:16]
 		h.size, h.time = info.Size(), info.ModTime()
 	}
 	_, err = r.api.ImageInspect(ctx, h.ref)
@@ -179,6 +181,13 @@ func (r *Runtime) helperRef() string {
 	r.helper.mu.Lock()
 	defer r.helper.mu.Unlock()
 	return r.helper.ref
+}
+
+// helperDigest returns the digest of the executable of the last ensureHelperImage.
+func (r *Runtime) helperDigest() string {
+	r.helper.mu.Lock()
+	defer r.helper.mu.Unlock()
+	return r.helper.sum
 }
 
 func (r *Runtime) importHelper(ctx context.Context, ref string, f io.Reader, size int64) error {

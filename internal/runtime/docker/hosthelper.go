@@ -28,7 +28,8 @@ const (
 	cmdSync       = "sync"
 	cmdCount      = "count"
 
-	cmdFingerprint = "fingerprint"
+	cmdFingerprint  = "fingerprint"
+	cmdInstallAgent = "install-agent"
 )
 
 // wallTable matches the names of the installations' nftables tables; see namesOf.
@@ -47,6 +48,8 @@ var wallTable = regexp.MustCompile(`^codehub-[0-9a-f]{8}$`)
 //	count PATH          prints the size of a directory's content
 //	fingerprint PATH    prints the number of entries at intervals, and last the
 //	                    fingerprint of a home (archive.Fingerprint)
+//	install-agent PATH DIGEST
+//	                    copies the executable, which has the digest, to a directory
 func HelperMain(args []string) int { return helperMain(args, os.Stdout, os.Stderr) }
 
 func helperMain(args []string, stdout, stderr io.Writer) int {
@@ -58,8 +61,11 @@ func helperMain(args []string, stdout, stderr io.Writer) int {
 }
 
 func runAsHelper(args []string, stdout io.Writer) error {
+	if len(args) == 3 && args[0] == cmdInstallAgent {
+		return installAgent(args[1], args[2])
+	}
 	if len(args) != 2 {
-		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | own-home PATH | sync PATH | count PATH | fingerprint PATH")
+		return errors.New("usage: host-helper wall SPEC | remove-wall TABLE | remove-home PATH | empty-home PATH | is-empty PATH | own-home PATH | sync PATH | count PATH | fingerprint PATH | install-agent PATH DIGEST")
 	}
 	if args[0] == cmdWall {
 		spec, err := wall.ParseSpec(args[1])

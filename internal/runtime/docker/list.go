@@ -45,7 +45,7 @@ func (r *Runtime) Containers(ctx context.Context) ([]runtime.Container, error) {
 			r.addrs.markUsed(own, now)
 		}
 		if item.State == runtime.ContainerRunning {
-			item.Addr = upstreamAddr(own, publishedIn(c.Ports))
+			item.Addr = upstreamAddr(own, runtime.IDEPort, publishedIn(c.Ports))
 		}
 		out = append(out, item)
 	}
@@ -62,14 +62,14 @@ func stateOf(s container.ContainerState) runtime.ContainerState {
 	return runtime.ContainerExited
 }
 
-// upstreamAddr is the address of the IDE: a published port if there is one, or else
-// the container's own address.
-func upstreamAddr(own netip.Addr, published string) string {
+// upstreamAddr is the address of a port of the container: a published port if there
+// is one, or else that of the container's own address.
+func upstreamAddr(own netip.Addr, port int, published string) string {
 	switch {
 	case published != "":
 		return net.JoinHostPort("127.0.0.1", published)
 	case own.IsValid():
-		return net.JoinHostPort(own.String(), strconv.Itoa(runtime.IDEPort))
+		return net.JoinHostPort(own.String(), strconv.Itoa(port))
 	}
 	return ""
 }
@@ -94,19 +94,27 @@ func (r *Runtime) inspected(c container.InspectResponse) runtime.Container {
 		Detail:    string(c.State.Status),
 	}
 	out = labelledImage(out, c.Image, c.Config.Labels)
-	if out.State != runtime.ContainerRunning || c.NetworkSettings == nil {
-		return out
+	if out.State == runtime.ContainerRunning {
+		out.Addr = r.reachable(c, runtime.IDEPort)
+	}
+	return out
+}
+
+// reachable returns the address at which the server reaches a port of a running
+// container; empty if there is none.
+func (r *Runtime) reachable(c container.InspectResponse, port int) string {
+	if c.NetworkSettings == nil {
+		return ""
 	}
 	var own netip.Addr
 	if e := c.NetworkSettings.Networks[r.names.network]; e != nil {
 		own = e.IPAddress
 	}
 	published := ""
-	for port, bindings := range c.NetworkSettings.Ports {
-		if port.Num() == runtime.IDEPort && len(bindings) > 0 {
+	for p, bindings := range c.NetworkSettings.Ports {
+		if int(p.Num()) == port && len(bindings) > 0 {
 			published = bindings[0].HostPort
 		}
 	}
-	out.Addr = upstreamAddr(own, published)
-	return out
+	return upstreamAddr(own, port, published)
 }

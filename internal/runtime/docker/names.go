@@ -19,6 +19,7 @@ const (
 	labelWorkspace    = "codehub.workspace"
 	labelClaim        = "codehub.claim"
 	labelImage        = "codehub.image" // of a workspace's container, as given
+	labelAgent        = "codehub.agent" // of a workspace's container: digest of the agent's executable; missing: no agent
 
 	labelImageDigest     = "codehub.image-digest"     // of a workspace's container; see runtime.Container
 	labelImageNote       = "codehub.image-note"       // of a workspace's container
@@ -33,7 +34,7 @@ const (
 	labelSince  = "codehub.since"        // when a volume was set aside, RFC 3339
 	labelBytes  = "codehub.bytes"        // size of a set-aside volume's content
 	labelFiles  = "codehub.entries"      // number of its entries
-	labelDigest = "codehub.digest"       // its archive.Digest
+	labelDigest = "codehub.digest"       // its archive.Digest; of the agent's volume: SHA-256 of the executable
 
 	labelOwner = "codehub.owner"          // username of the workspace's owner, on a home
 	labelName  = "codehub.workspace-name" // on a home
@@ -68,6 +69,7 @@ const (
 	roleMark        = "mark"           // empty volume: a mark; see SetMark
 	roleScratch     = "scratch"        // anonymous volume: scratch space of an archive job
 	roleNetwork     = "network"
+	roleAgent       = "agent"         // volume: the executable that is the first process of workspaces
 	roleDraft       = "network-draft" // network that is only created to get a free subnet from Docker
 )
 
@@ -79,6 +81,7 @@ type names struct {
 	table   string
 	helper  string // repository of the helper's image, and prefix of its containers
 	holder  string // image of the containers that hold volumes
+	agent   string // prefix of the agent's volumes
 }
 
 func namesOf(installation string) names {
@@ -92,6 +95,7 @@ func namesOf(installation string) names {
 		table:   "codehub-" + short,
 		helper:  "codehub-helper-" + short,
 		holder:  "codehub-holder-" + short + ":1",
+		agent:   "codehub-agent-" + short,
 	}
 }
 
@@ -123,6 +127,9 @@ func removingName(id workspace.ID, claim, remover string) string {
 // fingerprintName is the name of the container that computes a home's fingerprint.
 func fingerprintName(id workspace.ID) string { return "codehub-look-" + string(id) }
 func (n names) mark(id string) string        { return n.network + "-mark-" + id }
+
+// agentVolume is the name of the volume for an executable with this digest.
+func (n names) agentVolume(digest string) string { return n.agent + "-" + digest[:16] }
 
 func jobName(kind runtime.JobKind, id workspace.ID) string {
 	return "codehub-" + string(kind) + "-" + string(id)

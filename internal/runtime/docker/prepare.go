@@ -22,9 +22,18 @@ func (r *Runtime) Prepare(ctx context.Context) error {
 	if err == nil {
 		r.checkDefaultImage(ctx)
 		r.checkLogins()
+		r.prepareAgent(ctx)
 		r.sweepNow(ctx)
 	}
 	return err
+}
+
+// prepareAgent fills the agent's volume before the first workspace needs it. A
+// failure is a condition, and the next start repeats the attempt.
+func (r *Runtime) prepareAgent(ctx context.Context) {
+	if _, _, err := r.ensureAgentVolume(ctx); err != nil {
+		r.log.Debug("fill the agent's volume failed", "err", err)
+	}
 }
 
 // checkedNetwork returns the network once it and its wall are intact. A check

@@ -57,6 +57,9 @@ func (r *Runtime) Upstream(ctx context.Context, id workspace.ID) (runtime.Upstre
 		return runtime.Upstream{}, fmt.Errorf("container of workspace %s is %s: %w", id, c.Detail, runtime.ErrNotFound)
 	}
 	up := runtime.Upstream{ContainerID: c.ID, Addr: c.Addr}
+	if found.Config.Labels[labelAgent] != "" {
+		up.Agent = r.reachable(found, runtime.AgentPort)
+	}
 	for _, e := range found.Config.Env {
 		if value, ok := strings.CutPrefix(e, runtime.SecretEnv+"="); ok {
 			up.Secret = value

@@ -40,6 +40,7 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 	defer unlock()
 	defer r.first.goAhead(ctx)()
 	var last error
+	refilled := false
 	for try := 0; try < maxTries; try++ {
 		net, err := r.checkedNetwork(ctx, networkMaxAge)
 		if err != nil {
@@ -60,6 +61,11 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			return runtime.Container{}, err
 		}
 		as.ulimits = r.ulimits(ctx)
+		volume, digest, err := r.ensureAgentVolume(ctx)
+		if err != nil {
+			return runtime.Container{}, err
+		}
+		as.agent, as.agentDigest = volume, digest
 		addr := r.addrs.take(r.now())
 		attempt := randomHex(8)
 		made, err := r.api.ContainerCreate(ctx, image.into(r.createOptions(spec, as, net, addr, attempt)))
@@ -83,6 +89,12 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 			continue // it was removed in the meantime
 		}
 
+		if as.missing { // the image has appeared, so that its command is known
+			if err := r.discard(ctx, made.ID); err != nil {
+				return runtime.Container{}, err
+			}
+			continue
+		}
 		if err := r.verifyVolume(ctx, spec, made.ID); err != nil {
 			return runtime.Container{}, err
 		}
@@ -109,6 +121,9 @@ func (r *Runtime) StartContainer(ctx context.Context, spec runtime.ContainerSpec
 		switch {
 		case refused: // no attempt has any from now on
 			try--
+		case agentMissing(err) && !refilled:
+			refilled = true
+			r.forgetAgentVolume()
 		case addressTaken(err): // the next attempt uses another address
 		case errdefs.IsNotFound(err) && strings.Contains(err.Error(), "network"):
 			r.forgetNetwork()
@@ -146,7 +161,7 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 			MemorySwap: r.cfg.MemoryBytes, // equal to Memory: no swap
 			Ulimits:    as.ulimits,
 		},
-		Mounts: []mount.Mount{r.homeMount(spec, attempt)},
+		Mounts: []mount.Mount{r.homeMount(spec, attempt), r.agentMount(as.agent, as.agentDigest)},
 	}
 	if r.cfg.Pids > 0 {
 		host.PidsLimit = &r.cfg.Pids
@@ -161,7 +176,8 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 	}
 	if !net.direct {
 		host.PortBindings = networktypes.PortMap{
-			idePort: {{HostIP: netip.AddrFrom4([4]byte{127, 0, 0, 1})}},
+			idePort:   {{HostIP: netip.AddrFrom4([4]byte{127, 0, 0, 1})}},
+			agentPort: {{HostIP: netip.AddrFrom4([4]byte{127, 0, 0, 1})}},
 		}
 	}
 	env := []string{runtime.SecretEnv + "=" + spec.Secret}
@@ -171,6 +187,7 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 	// Docker's list names an image by its id once its tag was moved.
 	labels := r.labels(roleWorkspace, spec.Workspace, spec.Claim)
 	labels[labelImage] = spec.Image
+	labels[labelAgent] = as.agentDigest
 	return client.ContainerCreateOptions{
 		Name: spec.Workspace.ContainerName(),
 		Config: &container.Config{
@@ -178,7 +195,10 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 			User:         as.user,
 			Env:          env,
 			Labels:       labels,
-			ExposedPorts: networktypes.PortSet{idePort: {}},
+			Entrypoint:   agentEntrypoint,
+			Cmd:          as.command,
+			StopSignal:   "SIGTERM", // the agent's, whatever the image's command expects
+			ExposedPorts: networktypes.PortSet{idePort: {}, agentPort: {}},
 			// The server probes /healthz itself. A health check in the image would
 			// start a process per workspace every few seconds.
 			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
@@ -190,7 +210,10 @@ func (r *Runtime) createOptions(spec runtime.ContainerSpec, as runAs, net *netwo
 	}
 }
 
-var idePort = networktypes.MustParsePort(strconv.Itoa(runtime.IDEPort) + "/tcp")
+var (
+	idePort   = networktypes.MustParsePort(strconv.Itoa(runtime.IDEPort) + "/tcp")
+	agentPort = networktypes.MustParsePort(strconv.Itoa(runtime.AgentPort) + "/tcp")
+)
 
 func (r *Runtime) homeMount(spec runtime.ContainerSpec, attempt string) mount.Mount {
 	if spec.Storage == workspace.StorageLocalDir {
@@ -257,7 +280,10 @@ func (r *Runtime) adoptContainer(ctx context.Context, spec runtime.ContainerSpec
 		if discarded := r.discard(ctx, c.ID); discarded != nil {
 			return runtime.Container{}, true, discarded
 		}
-		if addressTaken(err) || errdefs.IsNotFound(err) || r.ulimitsRefused(err, found.Container.HostConfig.Ulimits) {
+		if agentMissing(err) {
+			r.forgetAgentVolume()
+		}
+		if agentMissing(err) || addressTaken(err) || errdefs.IsNotFound(err) || r.ulimitsRefused(err, found.Container.HostConfig.Ulimits) {
 			return runtime.Container{}, false, nil // create a new one
 		}
 		return runtime.Container{}, true, err
@@ -277,7 +303,7 @@ func (r *Runtime) started(ctx context.Context, spec runtime.ContainerSpec, id st
 		Image:     spec.Image,
 		State:     runtime.ContainerRunning,
 		Detail:    "running",
-		Addr:      upstreamAddr(addr, ""),
+		Addr:      upstreamAddr(addr, runtime.IDEPort, ""),
 	}, nil
 }
 

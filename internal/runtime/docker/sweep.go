@@ -19,7 +19,7 @@ const (
 )
 
 // sweepNow removes the leftovers of crashes and manual removals at intervals: ended
-// helpers and their old images, jobs that were never started, the remains of
+// helpers and their old images, old volumes of the agent, jobs that were never started, the remains of
 // removed homes, and records of homes that are gone. A record is removed only if
 // two sweeps found no home for it, because between two calls of CreateVolume the
 // state is the same. Failures are only logged.
@@ -42,7 +42,7 @@ func (r *Runtime) sweepNow(ctx context.Context) {
 func (r *Runtime) sweep(ctx context.Context) error {
 	errs := []error{r.sweepUnfinished(ctx)}
 	r.removeOldHelpers(ctx, r.helperRef())
-	errs = append(errs, r.sweepTrash(ctx), r.sweepOrphans(ctx))
+	errs = append(errs, r.sweepTrash(ctx), r.sweepOrphans(ctx), r.sweepAgentVolumes(ctx))
 	return errors.Join(errs...)
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,19 +28,24 @@ import (
 // owns the home in the default image.
 const workspaceUID = 1000
 
-// runAs is what a workspace runs as. uid 0 of a container is uid 0 of the host, and
+// runAs is what a workspace runs, and as whom. uid 0 of a container is uid 0 of the host, and
 // shares the kernel's limits with the host's own programs.
 type runAs struct {
 	user string // numeric uid, never 0, as in container.Config.User
 	// own: the image's user is root, so the home may belong to root.
 	own     bool
+	command []string // the image's ENTRYPOINT and CMD
+	missing bool     // there is no such image
+	// agent is the volume with the agent's executable, and agentDigest its digest.
+	agent, agentDigest string
+
 	ulimits []*container.Ulimit
 }
 
 var asWorkspaceUser = fmt.Sprintf("%d:%d", workspaceUID, workspaceUID)
 
-// userOf returns what a workspace of this image runs as: the image's user, or the
-// workspace user if that is root. An image is best named by its ID.
+// userOf returns what a workspace of this image runs, and as whom: the image's user,
+// or the workspace user if that is root. An image is best named by its ID.
 func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 	if known, ok := r.runAs.Load(image); ok {
 		return known.(runAs), nil
@@ -47,7 +53,7 @@ func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 	info, err := r.api.ImageInspect(ctx, image)
 	if errdefs.IsNotFound(err) || errdefs.IsInvalidArgument(err) {
 		// The container cannot be created either, or only if the image appears now.
-		return runAs{user: asWorkspaceUser}, nil
+		return runAs{user: asWorkspaceUser, missing: true}, nil
 	}
 	if err != nil {
 		return runAs{}, wrapError(ctx, "inspect image", err)
@@ -56,14 +62,21 @@ func (r *Runtime) userOf(ctx context.Context, image string) (runAs, error) {
 		return known.(runAs), nil
 	}
 	user := ""
+	var command []string
 	if info.Config != nil {
 		user = info.Config.User
+		command = slices.Concat(info.Config.Entrypoint, info.Config.Cmd)
+	}
+	if len(command) == 0 {
+		return runAs{}, fmt.Errorf("the image %.200q has neither ENTRYPOINT nor CMD", image)
 	}
 	as, err := resolveUser(user, func() (string, error) { return r.imageFile(ctx, info.ID, "/etc/passwd") })
-	if err == nil {
-		r.runAs.Store(info.ID, as)
+	if err != nil {
+		return runAs{}, err
 	}
-	return as, err
+	as.command = command
+	r.runAs.Store(info.ID, as)
+	return as, nil
 }
 
 // resolveUser decides by the image's user. Names are looked up as Docker does, in

@@ -146,7 +146,7 @@ func TestImageOfRootRunsAsWorkspaceUser(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", info.Container.State.Pid))
+			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", ideOf(t, info.Container)))
 			if want := fmt.Sprintf("\nUid:\t%[1]d\t%[1]d\t%[1]d\t%[1]d\n", test.uid); err != nil || !strings.Contains(string(status), want) {
 				t.Errorf("on the host it does not run as uid %d: %v\n%s", test.uid, err, status)
 			}
@@ -198,7 +198,15 @@ func TestCreatedContainerOfRootIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := r.createOptions(spec, runAs{}, net, r.addrs.take(r.now()), "earlier")
+	as, err := r.userOf(t.Context(), spec.Image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if as.agent, as.agentDigest, err = r.ensureAgentVolume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	as.user = ""
+	opts := r.createOptions(spec, as, net, r.addrs.take(r.now()), "earlier")
 	if _, err := r.api.ContainerCreate(t.Context(), opts); err != nil {
 		t.Fatal(err)
 	}

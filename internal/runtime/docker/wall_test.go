@@ -342,6 +342,8 @@ func TestWall(t *testing.T) {
 	boxBridge, boxAddr, boxPort := published(t, r)
 	closed := map[string]string{
 		"the neighbour's IDE":                 neighbour.Addr,
+		"the neighbour's agent":               neighbour.Agent,
+		"an agent of another installation":    other.Agent,
 		"a workspace of another installation": other.Addr,
 		"the metadata service":                net.JoinHostPort(metadata, out.port),
 		"a link-local address of the host":    net.JoinHostPort(out.local.String(), service),

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"codehub/internal/agent"
 	"codehub/internal/runtime"
 	"codehub/internal/workspace"
 )
@@ -93,6 +94,18 @@ type suite struct {
 	ctx    context.Context
 	id     workspace.ID
 	object string // the directory of the workspace's archive
+}
+
+// hello asks an agent who it is, until it listens.
+func (s *suite) hello(addr, secret string) (agent.Hello, error) {
+	client := agent.Client{Addr: addr, Secret: secret}
+	for {
+		hello, err := client.Hello(s.ctx)
+		if !errors.Is(err, agent.ErrUnreachable) || s.ctx.Err() != nil {
+			return hello, err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
 }
 
 func (s *suite) volumeSpec() runtime.VolumeSpec {

@@ -3,12 +3,14 @@ package runtimetest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"strings"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"codehub/internal/agent"
 	"codehub/internal/runtime"
 )
 
@@ -164,6 +166,22 @@ func containerTests() map[string]func(*suite) {
 				s.Fatal("a removed container answers")
 			}
 		},
+		"upstream/the agent requires the secret": func(s *suite) {
+			s.create()
+			s.start()
+			up, err := s.Runtime.Upstream(s.ctx, s.id)
+			s.ok("Upstream", err)
+			hello, err := s.hello(up.Agent, up.Secret)
+			s.ok("the agent's hello", err)
+			if hello.Version != agent.Version {
+				s.Errorf("the agent speaks version %d, want %d", hello.Version, agent.Version)
+			}
+			for _, secret := range []string{"wrong", up.Secret + "0", up.Secret[1:]} {
+				if _, err := s.hello(up.Agent, secret); !errors.Is(err, agent.ErrRefused) {
+					s.Errorf("hello with another secret: %v", err)
+				}
+			}
+		},
 		"upstream/address, secret and ID": func(s *suite) {
 			_, err := s.Runtime.Upstream(s.ctx, s.id)
 			s.is("Upstream without a container", err, runtime.ErrNotFound)
@@ -173,8 +191,11 @@ func containerTests() map[string]func(*suite) {
 			s.ok("StartContainer", err)
 			up, err := s.Runtime.Upstream(s.ctx, s.id)
 			s.ok("Upstream", err)
-			if diff := cmp.Diff(runtime.Upstream{ContainerID: c.ID, Addr: c.Addr, Secret: spec.Secret}, up); diff != "" {
+			if diff := cmp.Diff(runtime.Upstream{ContainerID: c.ID, Addr: c.Addr, Agent: up.Agent, Secret: spec.Secret}, up); diff != "" {
 				s.Fatalf("upstream (-want +got):\n%s", diff)
+			}
+			if up.Agent == "" || up.Agent == up.Addr {
+				s.Fatalf("the agent's address is %q, the IDE's %q", up.Agent, up.Addr)
 			}
 			next := s.restart(c)
 			again, err := s.Runtime.Upstream(s.ctx, s.id)

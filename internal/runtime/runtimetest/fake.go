@@ -76,6 +76,7 @@ type Fake struct {
 	down       bool
 	prepareErr error
 	addr       func(workspace.ID) string
+	agent      func(id workspace.ID, secret string) string
 	job        JobFunc
 	disks      []runtime.Disk
 	calls      map[string]int
@@ -108,6 +109,7 @@ type fakeContainer struct {
 	runtime.Container
 	installation string
 	secret       string
+	agent        string // address of its agent
 	log          []string
 	probes       int
 }

@@ -78,7 +78,7 @@ func (f *Fake) makeContainer(spec runtime.ContainerSpec, img chosen) (runtime.Co
 
 func (f *Fake) run(containerID string, id workspace.ID) (runtime.Container, error) {
 	f.mu.Lock()
-	addr := f.addr
+	addr, agent := f.addr, f.agent
 	f.mu.Unlock()
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
@@ -97,6 +97,9 @@ func (f *Fake) run(containerID string, id workspace.ID) (runtime.Container, erro
 	c.Addr = fmt.Sprintf("10.%d.%d.%d:%d", f.w.serial>>16&255, f.w.serial>>8&255, f.w.serial&255, runtime.IDEPort)
 	if addr != nil {
 		c.Addr = addr(id)
+	}
+	if agent != nil {
+		c.agent = agent(id, c.secret)
 	}
 	if f.w.exitOnStart[id] {
 		c.end("Exited (1)")
@@ -187,7 +190,7 @@ func (f *Fake) Upstream(ctx context.Context, id workspace.ID) (runtime.Upstream,
 	if c == nil || c.installation != f.installation || c.State != runtime.ContainerRunning {
 		return runtime.Upstream{}, fmt.Errorf("workspace %s: %w", id, runtime.ErrNotFound)
 	}
-	return runtime.Upstream{ContainerID: c.ID, Addr: c.Addr, Secret: c.secret}, nil
+	return runtime.Upstream{ContainerID: c.ID, Addr: c.Addr, Agent: c.agent, Secret: c.secret}, nil
 }
 
 // Logs implements runtime.Runtime.

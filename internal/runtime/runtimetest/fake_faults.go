@@ -41,6 +41,15 @@ func (f *Fake) SetAddr(addr func(workspace.ID) string) {
 	f.addr = addr
 }
 
+// SetAgent gives containers that start from now on the agent at the address that addr
+// returns, which may be a real one. Without it they have none, like containers of
+// an earlier version.
+func (f *Fake) SetAgent(addr func(id workspace.ID, secret string) string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.agent = addr
+}
+
 // Calls returns how often the method was called.
 func (f *Fake) Calls(op string) int {
 	f.mu.Lock()

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"codehub/internal/agent/inside"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/runtimetest/script"
 	"codehub/internal/workspace"
@@ -38,6 +41,11 @@ func fakeHarness(t *testing.T, storage string) Harness {
 		if err := f.Close(); err != nil {
 			t.Error(err)
 		}
+	})
+	f.SetAgent(func(_ workspace.ID, secret string) string {
+		server := httptest.NewServer(inside.NewServer(inside.Config{Secret: secret, Version: "test", Home: t.TempDir(), Processes: &inside.Processes{}, Log: slog.New(slog.DiscardHandler)}))
+		t.Cleanup(server.Close)
+		return server.Listener.Addr().String()
 	})
 	job := func(ctx context.Context, spec runtime.JobSpec, home string, out io.Writer) int {
 		return script.Run(ctx, spec.Input, home, spec.ObjectDir, out, io.Discard)

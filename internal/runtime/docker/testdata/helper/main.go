@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 
+	"codehub/internal/agent/inside"
 	"codehub/internal/runtime"
 	"codehub/internal/runtime/docker"
 	"codehub/internal/runtime/runtimetest/script"
@@ -23,6 +24,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == runtime.CopyCommand {
 		os.Exit(storagejob.CopyMain())
+	}
+	if len(os.Args) > 1 && os.Args[1] == runtime.AgentCommand {
+		os.Exit(inside.Main(os.Args[2:], "test"))
 	}
 	os.Exit(docker.HelperMain(os.Args[2:]))
 }

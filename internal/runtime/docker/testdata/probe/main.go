@@ -7,13 +7,21 @@
 //	probe take N HOLD                 takes N of each of the user's kernel resources, and
 //	                                  prints how many it got
 //	probe id                          prints the user and what it can write
+//	probe env                         prints the environment
+//	probe write PATH                  prints the error of writing to a file
+//	probe linger D                    ignores signals that would end it, for D
+//	probe orphans N D                 leaves N processes that end after D
 package main
 
 import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
+	"os/signal"
 	"slices"
+	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -22,6 +30,26 @@ var commands = map[string]func(args []string) (any, time.Duration){
 	"flows": flows,
 	"take":  take,
 	"id":    func([]string) (any, time.Duration) { return identity(), 0 },
+	"env":   func([]string) (any, time.Duration) { return os.Environ(), 0 },
+	"write": func(args []string) (any, time.Duration) {
+		return fmt.Sprint(os.WriteFile(args[0], []byte("x"), 0o755)), 0
+	},
+	"linger":  linger,
+	"orphans": orphans,
+}
+
+func linger(args []string) (any, time.Duration) {
+	signal.Ignore(syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)
+	d, err := time.ParseDuration(args[0])
+	return fmt.Sprint(err), d
+}
+
+func orphans(args []string) (any, time.Duration) {
+	n, err := strconv.Atoi(args[0])
+	for i := 0; i < n && err == nil; i++ {
+		err = exec.Command(os.Args[0], "linger", args[1]).Start()
+	}
+	return fmt.Sprint(err), 0
 }
 
 func main() {
@@ -30,7 +58,7 @@ func main() {
 	}
 	at := slices.IndexFunc(os.Args, func(arg string) bool { return commands[arg] != nil })
 	if at < 0 {
-		fmt.Fprintln(os.Stderr, "usage: probe calls | flows KIND ADDR N HOLD | take N HOLD | id")
+		fmt.Fprintln(os.Stderr, "usage: probe calls | flows KIND ADDR N HOLD | take N HOLD | id | env | write PATH | linger D | orphans N D")
 		os.Exit(2)
 	}
 	answer, hold := commands[os.Args[at]](os.Args[at+1:])

@@ -1,0 +1,92 @@
+package docker
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// installAgent copies this executable to the directory, unless it is there already.
+// The digest is the executable's. A reader sees the whole file or none.
+func installAgent(dir, digest string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return installFile(self, filepath.Join(dir, agentFile), digest)
+}
+
+func installFile(from, to, digest string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	switch found, err := fileDigest(to); {
+	case err == nil && found == digest:
+		return removeParts(to)
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	part, err := os.CreateTemp(filepath.Dir(to), filepath.Base(to)+partPattern)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(part.Name()) // fails once it has its final name
+	defer part.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(part, sum), in); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != digest {
+		return fmt.Errorf("the executable has the digest %s, not %s", got, digest)
+	}
+	if err := errors.Join(part.Chmod(0o755), part.Sync(), part.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(part.Name(), to); err != nil {
+		return err
+	}
+	return removeParts(to)
+}
+
+// partPattern is the end of the names of incomplete files.
+const partPattern = ".part-*"
+
+// removeParts removes what interrupted calls have left and syncs the directory. A
+// concurrent call whose file it removes fails, and is repeated.
+func removeParts(to string) error {
+	parts, err := filepath.Glob(to + partPattern)
+	if err != nil {
+		return err
+	}
+	for _, part := range parts {
+		if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	dir, err := os.Open(filepath.Dir(to))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
+
+func fileDigest(name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
