@@ -217,3 +217,33 @@ const (
 	EventDeleted   = "workspace_deleted" // data: {"id": "…"}
 	EventHeartbeat = "heartbeat"         // data: {}
 )
+
+// Port is a port of a workspace on which a program listens, or which is shared.
+type Port struct {
+	Port      int    `json:"port"`
+	Listening bool   `json:"listening"`
+	Local     bool   `json:"local"`   // it listens on a loopback address alone
+	Process   string `json:"process"` // empty if it is not known
+	PID       int    `json:"pid"`     // 0 if it is not known
+	// Since is when it was first seen; null if nothing listens.
+	Since     *time.Time `json:"since"`
+	URL       string     `json:"url"`
+	VisibleTo string     `json:"visible_to"` // owner, users or public
+	ExpiresAt *time.Time `json:"expires_at"` // of the share; null: it does not end
+}
+
+// PortList is the ports of a workspace, by number.
+type PortList struct {
+	Running bool `json:"running"`
+	// Known reports that the workspace could be asked what listens.
+	Known bool   `json:"known"`
+	Ports []Port `json:"ports"`
+	// MaxVisibility is with whom a port may be shared at most.
+	MaxVisibility string `json:"max_visibility"`
+}
+
+// SharePort shares a port.
+type SharePort struct {
+	With             string `json:"with"`
+	ExpiresInSeconds *int   `json:"expires_in_seconds,omitempty"`
+}

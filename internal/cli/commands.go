@@ -38,12 +38,14 @@ type Commands struct {
 	Cancel      cancelCmd      `cmd:"" group:"Client:" help:"Cancel the running operation."`
 	Open        openCmd        `cmd:"" group:"Client:" help:"Open a workspace in the browser."`
 	Logs        logsCmd        `cmd:"" group:"Client:" help:"Print a workspace's container log."`
+	Ports       portsCmd       `cmd:"" group:"Client:" help:"List and share a workspace's ports."`
 	Tokens      tokensCmd      `cmd:"" group:"Client:" help:"Manage API tokens."`
 	Sessions    sessionsCmd    `cmd:"" group:"Client:" help:"Manage your sessions."`
 	Passwd      passwdCmd      `cmd:"" group:"Client:" help:"Change your password."`
 	Users       usersCmd       `cmd:"" group:"Client:" help:"Manage users (administrators)."`
 	Status      statusCmd      `cmd:"" group:"Client:" help:"Show server status."`
 
+	PortForward      portForwardCmd      `cmd:"" group:"Client:" name:"port-forward" help:"Forward local ports to a workspace."`
 	ReconcileRestore reconcileRestoreCmd `cmd:"" group:"Client:" name:"reconcile-restore" help:"Reconcile a restored database and take over."`
 
 	Completion completionCmd `cmd:"" group:"Client:" help:"Print a shell completion script."`

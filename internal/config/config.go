@@ -99,7 +99,7 @@ func (c *Config) AfterApply(vars kong.Vars) error {
 func (c *Config) Resolve() error {
 	for _, check := range []func() error{
 		c.Front.Resolve, c.addresses, c.secure, c.folders, c.database, c.redis, c.Redis.Resolve, c.archives, c.Bucket.Resolve, c.Ballast.Resolve,
-		c.backends, c.Defaults.Resolve, c.Docker.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.Memory.Resolve, c.logging,
+		c.backends, c.Defaults.Resolve, c.Docker.Resolve, c.Idle.Resolve, c.bounds, c.Reconcile.Resolve, c.Memory.Resolve, c.Proxy.Ports.Resolve, c.logging,
 	} {
 		if err := check(); err != nil {
 			return err

@@ -76,6 +76,8 @@ type Config struct {
 	service.Settings
 	// MaxRunning is the running limit of a user, 0 for none.
 	MaxRunning int
+	// Ports lists and shares ports; optional, without it the pages show none.
+	Ports Ports
 	// Admin serves the administrators' page; optional, without it that page does not exist.
 	Admin service.Admin
 	// PathMode reports that workspaces share the dashboard's origin; administrators see a
@@ -111,6 +113,8 @@ type Dashboard struct {
 	policy string // Content-Security-Policy
 	// followed counts the logs that pages follow, by user.
 	followed perUser
+	// watching counts the workspaces whose ports pages watch, by user.
+	watching perUser
 }
 
 // New returns a Dashboard. It panics if an embedded template cannot be parsed.
@@ -166,7 +170,7 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	loggedIn("GET /workspaces/{id}/logs", d.logs)
 	loggedIn("GET /workspaces/{id}/limit", d.limitState)
 	loggedIn("GET /workspaces/{id}/wait", d.wait)
-	for _, name := range []string{"edit", "image", "timeouts", "keep-awake", "restart", "delete", "force-stop", "start-empty", "archive", "recover-archive", "set-aside"} {
+	for _, name := range []string{"edit", "image", "timeouts", "keep-awake", "restart", "delete", "force-stop", "start-empty", "archive", "recover-archive", "set-aside", "share-port"} {
 		loggedIn("GET /workspaces/{id}/"+name, d.dialog(name))
 	}
 	loggedIn("POST /workspaces/{id}/edit", d.patch("edit", "edit", (*form).details))
@@ -190,6 +194,8 @@ func (d *Dashboard) Routes(mux *http.ServeMux) {
 	loggedIn("POST /workspaces/{id}/start-empty", d.startEmpty)
 	loggedIn("POST /workspaces/{id}/delete", d.remove)
 	loggedIn("POST /workspaces/{id}/undelete", d.undelete)
+	loggedIn("POST /workspaces/{id}/share-port", d.sharePort)
+	loggedIn("POST /workspaces/{id}/unshare-port", d.unsharePort)
 
 	loggedIn("GET /settings/account", d.account)
 	loggedIn("GET /settings/account/password", d.dialog("change-password"))

@@ -22,6 +22,7 @@ type detailView struct {
 	Generations []generation
 	Paging      paging // of Generations
 	OOB         bool
+	Listed      portsView
 	// ImageWaits reports that the container uses another image than the configured one.
 	ImageWaits bool
 	// UpdateWaits reports that an update of the image takes effect at the next start.
@@ -105,9 +106,10 @@ func (d *Dashboard) detail(w http.ResponseWriter, r *http.Request, c workspace.C
 		d.fail(w, r, err)
 		return
 	}
+	v.Listed = d.readPorts(r.Context(), c, ws)
 	p := d.newPage(r, &c, "detail.title", v)
 	p.Title, p.Nav = ws.Name, "workspaces"
-	feed := &detailFeed{feedBase: d.newFeed(r, c), id: ws.ID, cursor: cursor}
+	feed := &detailFeed{feedBase: d.newFeed(r, c), id: ws.ID, cursor: cursor, ports: &portWatcher{}}
 	shown, _, err := feed.show(v, p.Notices)
 	query := url.Values{"workspace": {v.ID}}
 	if cursor != "" {

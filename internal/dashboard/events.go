@@ -39,6 +39,8 @@ type feed interface {
 	next(ctx context.Context) (html []byte, busy bool, err error)
 	// log has the log of the workspace that the page waits for; nil for other pages.
 	log() <-chan output
+	// stale reports, once, that something has changed that is no event.
+	stale() bool
 	// due is when the page changes without an event, zero if unknown.
 	due() time.Time
 }
@@ -98,7 +100,7 @@ func (d *Dashboard) feedFor(r *http.Request, c workspace.Caller, wake func()) fe
 		return &waitFeed{feedBase: base, id: workspace.ID(id), follower: newLogFollower(d, c, workspace.ID(id), wake), entry: entryPath(workspace.ID(id), q.Get("path")), awaitsLimit: q.Has("limit")}
 	}
 	if id := q.Get("workspace"); workspace.ValidID(id) {
-		return &detailFeed{feedBase: base, id: workspace.ID(id), cursor: q.Get("archives")}
+		return &detailFeed{feedBase: base, id: workspace.ID(id), cursor: q.Get("archives"), ports: &portWatcher{d: d, c: c, id: workspace.ID(id), wake: wake}}
 	}
 	switch {
 	case q.Has("admin") && c.Admin && d.Admin != nil:
@@ -151,7 +153,7 @@ func (l *live) step(ctx context.Context) (next time.Time, err error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	if changed && !l.awaited {
+	if (l.feed.stale() || changed) && !l.awaited {
 		l.refresh, l.awaited = time.Now().Add(gather), true
 	}
 	select {
@@ -205,6 +207,8 @@ type feedBase struct {
 func (b *feedBase) due() time.Time { return b.change }
 
 func (b *feedBase) log() <-chan output { return nil }
+
+func (b *feedBase) stale() bool { return false }
 
 // timeless makes a view independent of the time of rendering, so that a fragment changes only with
 // its subject. The browser fills in relative times before it shows them.

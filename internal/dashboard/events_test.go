@@ -269,6 +269,8 @@ type agenda struct {
 	refreshedAt []time.Time
 }
 
+func (a *agenda) stale() bool { return false }
+
 func (a *agenda) next(context.Context) ([]byte, bool, error) {
 	a.refreshedAt = append(a.refreshedAt, time.Now())
 	return nil, false, nil

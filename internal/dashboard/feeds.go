@@ -123,7 +123,10 @@ type detailFeed struct {
 	feedBase
 	id     workspace.ID
 	cursor string // of its archives
+	ports  *portWatcher
 }
+
+func (f *detailFeed) stale() bool { return f.ports.changed.Swap(false) }
 
 func (f *detailFeed) next(ctx context.Context) ([]byte, bool, error) {
 	ws, err := f.d.Store.Workspace(ctx, f.c, f.id)
@@ -138,6 +141,7 @@ func (f *detailFeed) next(ctx context.Context) ([]byte, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
+	v.Listed = f.ports.read(ctx, ws)
 	return f.show(v, n)
 }
 
@@ -146,7 +150,7 @@ func (f *detailFeed) show(v detailView, n notices) ([]byte, bool, error) {
 	v.view, v.OOB = timeless(v.view), true
 	var err error
 	html := map[string]string{}
-	names := []string{"panel", "archives", "facts"}
+	names := []string{"panel", "ports", "archives", "facts"}
 	for _, name := range names {
 		if html[name], err = f.execute(name, v); err != nil {
 			return nil, false, err

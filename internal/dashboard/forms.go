@@ -33,6 +33,7 @@ type form struct {
 	Generations []generation // to choose from
 	Image       string       // the default image
 	Allowed     []string     // patterns of the images that may be used; none: every image
+	Public      bool         // a port may be shared with everyone
 	Lasting     []int        // seconds to choose from
 	Max         int          // the longest choice, in seconds
 	TTL         workspace.TTL
@@ -74,6 +75,8 @@ func (d *Dashboard) form(name string, r *http.Request, ws *workspace.Workspace) 
 		f.showTTL("archive", ws.ArchiveTTL)
 	case "keep-awake":
 		d.showKeepAwake(f, *ws)
+	case "share-port":
+		d.showShare(f, r)
 	case "change-password":
 		f.Action, f.Back = "/settings/account/password", "/settings/account"
 	case "token":

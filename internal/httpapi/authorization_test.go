@@ -15,6 +15,8 @@ import (
 
 // bodies are valid ones for the routes that need one.
 var bodies = map[string]string{
+	"PUT /workspaces/{id}/ports/{port}/share": `{"with":"users"}`,
+
 	"POST /tokens":            `{"name":"made"}`,
 	"POST /workspaces":        `{"name":"made"}`,
 	"PATCH /workspaces/{id}":  `{"memo":"changed"}`,
@@ -112,7 +114,7 @@ func TestAuthorization(t *testing.T) {
 		case strings.HasPrefix(rt.path, "/users"):
 			id = e.eve.User.ID
 		}
-		return strings.ReplaceAll(rt.path, "{id}", id)
+		return strings.NewReplacer("{id}", id, "{port}", "3000").Replace(rt.path)
 	}
 	before := e.dump()
 	for _, rt := range testServer().routes() {
@@ -198,7 +200,7 @@ func TestCrossOrigin(t *testing.T) {
 		if strings.HasPrefix(rt.path, "/tokens") {
 			id = tokens[0].ID
 		}
-		path := strings.ReplaceAll(rt.path, "{id}", id)
+		path := strings.NewReplacer("{id}", id, "{port}", "3000").Replace(rt.path)
 		for attack, headers := range attacks {
 			a := e.do(rt.method, Prefix+path, bodies[name], append(headers, as(e.ann))...)
 			if rt.method == http.MethodGet {

@@ -68,6 +68,7 @@ func newEnv(t *testing.T, opts ...option) *env {
 		Restore: rollback.New(rollback.Config{Store: e.DB, Runtime: runtimetest.NewFake(), Bucket: fixture.NewBucket(t), DeleteGrace: time.Hour, Log: slog.New(slog.DiscardHandler)}),
 		Admin:   admin.New(admin.Config{Store: e.DB, Passwords: e.Auth, OrphanDelay: 10 * time.Minute}),
 	}
+	cfg.Ports = portsOf(t, &cfg, &container{}, nil, workspace.VisiblePublic)
 	for _, o := range opts {
 		o(&cfg)
 	}

@@ -41,6 +41,7 @@ type Config struct {
 	Auth    *auth.Auth
 	Hub     *bus.Hub
 	Logs    service.Logs
+	Ports   Ports
 	Log     *slog.Logger
 
 	// LastUse is when a workspace was last used as this very server saw it,
@@ -128,6 +129,10 @@ func (s *server) routes() []route {
 		{"GET", "/workspaces/{id}/archive", private, s.downloadArchive, []string{"archive_op_id"}},
 		{"GET", "/workspaces/{id}/archives", private, s.listArchives, pageParams},
 		{"GET", "/workspaces/{id}/logs", private, s.workspaceLogs, []string{"follow", "tail"}},
+		{"GET", "/workspaces/{id}/ports", private, s.listPorts, nil},
+		{"PUT", "/workspaces/{id}/ports/{port}/share", private, s.sharePort, nil},
+		{"DELETE", "/workspaces/{id}/ports/{port}/share", private, s.unsharePort, nil},
+		{"GET", "/workspaces/{id}/ports/{port}/connect", private, s.connectPort, nil},
 
 		{"GET", "/events", private, s.events, nil},
 	}

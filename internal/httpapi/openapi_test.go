@@ -107,6 +107,7 @@ func wire() map[string]any {
 		"Orphan": api.Orphan{}, "OrphanList": api.OrphanList{}, "Account": api.Account{}, "AccountList": api.AccountList{},
 		"CreateAccount": api.CreateAccount{}, "PatchAccount": api.PatchAccount{},
 		"RestorePlan": api.RestorePlan{}, "RestoreResult": api.RestoreResult{}, "RestoreStep": api.RestoreStep{}, "ApplyRestore": api.ApplyRestore{},
+		"Port": api.Port{}, "PortList": api.PortList{}, "SharePort": api.SharePort{},
 	}
 }
 
@@ -118,7 +119,7 @@ func TestDocumentHasTheFields(t *testing.T) {
 	if d := cmp.Diff(slices.Sorted(maps.Keys(wire())), slices.Sorted(maps.Keys(d.Components.Schemas))); d != "" {
 		t.Errorf("types (-) and schemas (+) differ:\n%s", d)
 	}
-	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "CreateToken", "ChangePassword", "CreateAccount", "PatchAccount", "ApplyRestore"}
+	requests := []string{"CreateWorkspace", "UpdateWorkspace", "Recover", "Login", "CreateToken", "ChangePassword", "CreateAccount", "PatchAccount", "ApplyRestore", "SharePort"}
 	for name, v := range wire() {
 		s := d.Components.Schemas[name]
 		typ := reflect.TypeOf(v)
@@ -237,6 +238,10 @@ func TestDocumentHasTheValues(t *testing.T) {
 	check("error_reason", ws["error_reason"], texts(len(reasons), func(i int) string { return string(reasons[i]) }))
 	check("desired_state", ws["desired_state"], []string{"DELETED", "ARCHIVED", "STANDBY", "RUNNING"})
 	check("kind", d.Components.Schemas["Session"].Properties["kind"], []string{api.SessionCookie, api.SessionToken})
+	visible := []string{string(workspace.VisibleOwner), string(workspace.VisibleUsers), string(workspace.VisiblePublic)}
+	check("visible_to", d.Components.Schemas["Port"].Properties["visible_to"], visible)
+	check("max_visibility", d.Components.Schemas["PortList"].Properties["max_visibility"], visible)
+	check("with", d.Components.Schemas["SharePort"].Properties["with"], visible[1:])
 	var codes []string
 	for c := range statuses {
 		codes = append(codes, string(c))

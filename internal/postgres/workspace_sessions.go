@@ -44,7 +44,8 @@ func (db *DB) CreateTicket(ctx context.Context, ticket, session []byte, host wor
 }
 
 // RedeemTicket ends a ticket and creates the session of its host, which has this hash.
-// It returns the time at which that session expires. A ticket that is unknown, expired,
+// It returns the time at which that session expires. Only the owner of the workspace
+// gets one, and on the host of a shared port any user. A ticket that is unknown, expired,
 // or of another host or nonce is CodeUnauthenticated, and is ended as well.
 func (db *DB) RedeemTicket(ctx context.Context, ticket []byte, host workspace.Host, nonce, hash []byte) (time.Time, error) {
 	var expires time.Time
@@ -68,8 +69,9 @@ func (db *DB) RedeemTicket(ctx context.Context, ticket []byte, host workspace.Ho
 		}
 		err = tx.QueryRow(ctx, `
 			INSERT INTO workspace_sessions (hash, session_hash, workspace_id, port)
-			SELECT $1, s.hash, w.id, $4 FROM sessions s JOIN users u ON u.id = s.user_id JOIN workspaces w ON w.owner_user_id = u.id
-			WHERE s.hash = $2 AND s.expires_at > now() AND NOT u.disabled AND w.id = $3
+			SELECT $1, s.hash, w.id, $4 FROM sessions s JOIN users u ON u.id = s.user_id JOIN workspaces w ON w.id = $3
+			WHERE s.hash = $2 AND s.expires_at > now() AND NOT u.disabled AND (w.owner_user_id = u.id OR EXISTS (
+				SELECT FROM port_shares p WHERE p.workspace_id = w.id AND p.port = $4 AND (p.expires_at IS NULL OR p.expires_at > now())))
 			RETURNING (SELECT expires_at FROM sessions WHERE hash = $2)`, hash, session, host.ID, host.Port).Scan(&expires)
 		if missing(err) {
 			return nil

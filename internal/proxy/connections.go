@@ -21,6 +21,7 @@ const closeGrace = time.Second
 // all requests.
 type connections struct {
 	perUser     int           // limit of a user; 0: none
+	perGuest    int           // limit of an address without a session; 0: none
 	max         int           // limit of all users; 0: none
 	idleTimeout time.Duration // 0: none
 	// stallTimeout is how long a write to a client may take. A client that reads nothing
@@ -70,7 +71,7 @@ type visitor struct {
 
 func newConnections(s Settings, most int, stall time.Duration, sessions Sessions) *connections {
 	cs := &connections{
-		perUser: s.RequestsPerUser, max: most, idleTimeout: s.IdleTimeout, stallTimeout: stall,
+		perUser: s.RequestsPerUser, perGuest: s.Ports.PublicRequests, max: most, idleTimeout: s.IdleTimeout, stallTimeout: stall,
 		sessions: sessions, seed: maphash.MakeSeed(), idle: make(chan struct{}), pace: newPace(),
 	}
 	for i := range shards {
@@ -97,11 +98,14 @@ func (cs *connections) visitor(session string) *visitorShard {
 type connection struct {
 	id       workspace.ID
 	caller   workspace.Caller
+	port     int    // of the workspace's host; 0: the IDE's, or the main origin
+	payer    string // whose limits it counts against; empty: the caller's
 	upstream *upstream
 
 	// Unix nanoseconds, for closeStalled.
 	transferred atomic.Int64 // when a byte last passed, in either direction
 	writing     atomic.Int64 // since when a write to the client takes; 0: none does
+	until       atomic.Int64 // when the share ends by which it was admitted; 0: it does not
 
 	socket atomic.Pointer[webSocket] // of a WebSocket that can rest; else nil
 
@@ -126,12 +130,16 @@ var (
 // reached.
 func (cs *connections) add(c *connection) error {
 	c.transferred.Store(time.Now().UnixNano())
-	if c.account = cs.user(c.caller.UserID).enter(c.caller.UserID, cs.perUser); c.account == nil {
+	payer, limit := c.paidBy(), cs.perUser
+	if c.payer != "" {
+		limit = cs.perGuest
+	}
+	if c.account = cs.user(payer).enter(payer, limit); c.account == nil {
 		return errTooManyUser
 	}
 	c.pace = cs.pace
 	if err := cs.enter(); err != nil {
-		cs.user(c.caller.UserID).leave(c.caller.UserID)
+		cs.user(payer).leave(payer)
 		return err
 	}
 	of := cs.workspace(c.id)
@@ -146,9 +154,20 @@ func (cs *connections) add(c *connection) error {
 		cs.release(c)
 		return errClosed
 	}
-	// Only now, so that the end of the session finds c.
-	cs.watch(c.caller.Session)
+	if c.payer == "" {
+		// Only now, so that the end of the session finds c.
+		cs.watch(c.caller.Session)
+	}
 	return nil
+}
+
+// paidBy is the user whose limits count c, or the address of a visitor without a
+// session.
+func (c *connection) paidBy() string {
+	if c.payer != "" {
+		return c.payer
+	}
+	return c.caller.UserID
 }
 
 func (cs *connections) enter() error {
@@ -271,16 +290,18 @@ func (cs *connections) remove(c *connection) {
 	c.returned = true
 	c.mu.Unlock()
 	cs.workspace(c.id).remove(c)
-	s := cs.visitor(c.caller.Session)
-	s.mu.Lock()
-	s.by[c.caller.Session].open--
-	s.mu.Unlock()
+	if c.payer == "" {
+		s := cs.visitor(c.caller.Session)
+		s.mu.Lock()
+		s.by[c.caller.Session].open--
+		s.mu.Unlock()
+	}
 	cs.release(c)
 }
 
 // release undoes what add has counted for the limits.
 func (cs *connections) release(c *connection) {
-	cs.user(c.caller.UserID).leave(c.caller.UserID)
+	cs.user(c.paidBy()).leave(c.paidBy())
 	cs.leave()
 }
 
@@ -392,12 +413,12 @@ func (cs *connections) shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// closeStalled closes the connections that transfer nothing, and those whose client
-// does not read.
+// closeStalled closes the connections that transfer nothing, those whose client does not
+// read, and those whose share has ended.
 func (cs *connections) closeStalled(now time.Time) {
 	cs.closeAll(func(c *connection) bool {
-		writing := c.writing.Load()
-		return writing != 0 && now.Sub(time.Unix(0, writing)) > cs.stallTimeout ||
+		writing, until := c.writing.Load(), c.until.Load()
+		return until != 0 && now.UnixNano() >= until || writing != 0 && now.Sub(time.Unix(0, writing)) > cs.stallTimeout ||
 			cs.idleTimeout > 0 && now.Sub(time.Unix(0, c.transferred.Load())) > cs.idleTimeout
 	})
 }

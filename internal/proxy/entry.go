@@ -17,9 +17,17 @@ import (
 // visit is an authenticated request for a workspace.
 type visit struct {
 	target
-	caller     workspace.Caller
+	caller     workspace.Caller // zero: a visitor of a public port without a session
 	navigation bool
+	entering   int  // the port for whose host a ticket is requested
+	looks      bool // asks whether a port responds, which starts nothing
+	guest      bool // admitted by a share, not as the owner
+	until      time.Time
+	payer      string // see connection.payer
 }
+
+// port is the port that may be shared with the visitor, 0 for none.
+func (v visit) port() int { return v.host.Port + v.entering }
 
 // enter authenticates and authorizes a request, and relays or refuses it.
 func (p *Proxy) enter(w http.ResponseWriter, r *http.Request, t target) {
@@ -46,8 +54,13 @@ func (p *Proxy) enter(w http.ResponseWriter, r *http.Request, t target) {
 		refuse(w, http.StatusForbidden, workspace.CodeForbidden, "On codehub's own address a workspace cannot have service workers.", nil)
 		return
 	}
+	if workspace.ReservedPort(t.app.port) {
+		p.reserved(w, r, v)
+		return
+	}
 	if p.layout.PathMode() || v.caller.Token != "" {
-		p.route(w, r, v, p.routes.maxAge, p.relay)
+		v.looks = t.app.port != 0 && t.app.path == portWaitPath
+		p.route(w, r, v, p.routes.maxAge, p.delivery(v))
 		return
 	}
 	if !v.navigation {
@@ -84,16 +97,22 @@ func (p *Proxy) route(w http.ResponseWriter, r *http.Request, v visit, maxAge ti
 		case err != nil:
 			p.serverError(w, r, v, "read route failed", err)
 			return
-		case !v.caller.Owns(route.workspace.OwnerID):
+		}
+		var admitted bool
+		if v.until, admitted = route.admits(v.caller, v.port(), time.Now()); !admitted {
 			p.forbid(w, r, v, "This workspace belongs to another user.")
 			return
 		}
+		v.guest = !v.caller.Owns(route.workspace.OwnerID)
 		opening := lifecycle.OpeningOf(route.workspace)
 		switch {
 		case opening == lifecycle.OpenNow && route.upstream != nil:
 			if deliver(w, r, v, route.upstream) {
 				return
 			}
+		case (v.guest || v.looks) && (maxAge <= recentRoute || !v.navigation):
+			p.asleep(w, r, v)
+			return
 		case !v.navigation:
 			p.refuseNotRunning(w, r, v, route.workspace, opening)
 			return
@@ -263,10 +282,13 @@ func (p *Proxy) unavailable(w http.ResponseWriter, r *http.Request, v visit, sta
 
 // busy answers when a limit of concurrent requests is reached.
 func (p *Proxy) busy(w http.ResponseWriter, r *http.Request, v visit, limit error) {
-	p.limited.WithLabelValues(map[error]string{errTooManyUser: "user", errTooMany: "all"}[limit]).Inc()
+	p.limited.WithLabelValues(map[error]string{errTooManyUser: "user", errTooManyGuest: "guest", errTooMany: "all"}[limit]).Inc()
 	status, message := http.StatusServiceUnavailable, "The server relays too many requests at the moment. Try again in a moment."
 	if errors.Is(limit, errTooManyUser) {
 		status, message = http.StatusTooManyRequests, "Too many requests to this user's workspaces are open at the same time. Close some tabs, or try again in a moment."
+	}
+	if errors.Is(limit, errTooManyGuest) {
+		status, message = http.StatusTooManyRequests, "Too many requests from this address or to this port. Try again in a moment."
 	}
 	if !v.navigation {
 		refuse(w, status, codeTooManyRequests, message, p.again(r, v))
@@ -278,6 +300,16 @@ func (p *Proxy) busy(w http.ResponseWriter, r *http.Request, v visit, limit erro
 	}
 	setOwnHeaders(w, status)
 	p.pages.Busy(w, r, status, p.plainPage(r, v))
+}
+
+// asleep answers a visitor who cannot start the workspace, or a page that waits for a port
+// of it. It reveals nothing about the workspace.
+func (p *Proxy) asleep(w http.ResponseWriter, r *http.Request, v visit) {
+	if !v.navigation {
+		refuse(w, http.StatusServiceUnavailable, workspace.CodeUnavailable, "The workspace is not running.", nil)
+		return
+	}
+	p.notice(w, r, http.StatusServiceUnavailable, NoticeAsleep, p.addressOf(r, v))
 }
 
 func (p *Proxy) plainPage(r *http.Request, v visit) PlainPage {

@@ -22,6 +22,7 @@ type rows struct {
 	limit error
 
 	limitChecks int
+	shares      map[workspace.ID][]workspace.PortShare
 	wake        func() // called during a wake, before it changes the row
 	read        func() // called during a read, before the row is read
 }
@@ -88,6 +89,12 @@ func (s *rows) Wake(_ context.Context, caller workspace.Caller, id workspace.ID)
 	}
 	s.by[id] = ws
 	return ws, nil
+}
+
+func (s *rows) OpenPorts(_ context.Context, id workspace.ID) ([]workspace.PortShare, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.shares[id], s.fail
 }
 
 func (s *rows) RunningOf(_ context.Context, user string) ([]workspace.Workspace, error) {

@@ -1,10 +1,12 @@
 package proxy
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"codehub/internal/accesslog"
 	"codehub/internal/lifecycle"
@@ -12,7 +14,8 @@ import (
 	"codehub/internal/workspace"
 )
 
-// With an origin for each workspace a visitor enters in four steps, all navigations:
+// With an origin for each workspace its owner, and on the host of a shared port another
+// user, enters in four steps, all navigations:
 //
 //	main       /w/{id}/path       session, owner and state; redirects to the host
 //	workspace  /path              without a session of the host: nonce cookie
@@ -40,8 +43,13 @@ func (p *Proxy) serveHost(w http.ResponseWriter, r *http.Request, host workspace
 		p.redeem(w, r, v)
 		return
 	}
-	if strings.HasPrefix(r.URL.Path+"/", origin.OwnPrefix) {
+	v.looks = host.Port != 0 && r.URL.Path == portWaitPath
+	if strings.HasPrefix(r.URL.Path+"/", origin.OwnPrefix) && !v.looks {
 		p.noPage(w, r, v)
+		return
+	}
+	if workspace.ReservedPort(host.Port) {
+		p.reserved(w, r, v)
 		return
 	}
 	var err error
@@ -49,16 +57,26 @@ func (p *Proxy) serveHost(w http.ResponseWriter, r *http.Request, host workspace
 		refuse(w, http.StatusBadRequest, workspace.CodeInvalid, "The path is not valid.", nil)
 		return
 	}
-	if v.caller, err = p.visitors.AuthenticateWorkspace(r, host); err != nil {
+	v.caller, err = p.visitors.AuthenticateWorkspace(r, host)
+	if workspace.CodeOf(err) == workspace.CodeUnauthenticated && host.Port != 0 && p.routes.visibility == workspace.VisiblePublic {
+		var public bool
+		if public, err = p.admitAnyone(r, &v, err); public {
+			p.serveAnyone(w, r, v)
+			return
+		}
+	}
+	if err != nil {
 		switch {
+		case errors.Is(err, errTooManyGuest):
+			p.busy(w, r, v, err)
 		case workspace.CodeOf(err) != workspace.CodeUnauthenticated:
 			p.serverError(w, r, v, "authenticate visitor failed", err)
 		case !v.navigation:
 			refuse(w, http.StatusUnauthorized, workspace.CodeUnauthenticated, "Log in first.", nil)
 		case p.visitors.Entered(r):
-			p.notice(w, r, http.StatusForbidden, NoticeCookies, p.layout.URL(host)+localPathOf(r))
+			p.notice(w, r, http.StatusForbidden, NoticeCookies, p.addressOf(r, v))
 		default:
-			p.requestTicket(w, r, v, localPathOf(r), false)
+			p.requestTicket(w, r, v, strings.TrimPrefix(p.addressOf(r, v), p.layout.URL(host)), false)
 		}
 		return
 	}
@@ -67,7 +85,49 @@ func (p *Proxy) serveHost(w http.ResponseWriter, r *http.Request, host workspace
 		p.forbid(w, r, v, "Other sites cannot send requests to this workspace.")
 		return
 	}
-	p.route(w, r, v, p.routes.maxAge, p.relay)
+	p.route(w, r, v, p.routes.maxAge, p.delivery(v))
+}
+
+// delivery returns how a request for a running workspace is answered.
+func (p *Proxy) delivery(v visit) delivery {
+	if v.looks {
+		return p.awaitPort
+	}
+	return p.relay
+}
+
+// admitAnyone reports whether the port of the host is public, for a visitor without a
+// session of it. The rate is checked first, because each ID may need a look into the
+// database. unauthenticated is returned for a port that is not public.
+func (p *Proxy) admitAnyone(r *http.Request, v *visit, unauthenticated error) (bool, error) {
+	address := addressKey(r)
+	if !p.guests.allow(v.host, address, time.Now()) {
+		return false, errTooManyGuest
+	}
+	route, err := p.routes.get(r.Context(), v.host.ID, p.routes.maxAge)
+	switch {
+	case workspace.CodeOf(err) == workspace.CodeNotFound:
+		return false, unauthenticated
+	case err != nil:
+		return false, err
+	}
+	if _, ok := route.admits(workspace.Caller{}, v.host.Port, time.Now()); !ok {
+		return false, unauthenticated
+	}
+	v.caller, v.payer = workspace.Caller{}, address
+	return true, nil
+}
+
+// serveAnyone serves a visitor of a public port without a session. There is no session
+// that another site could abuse, but pages of other sites are refused like those that
+// have one, because the application may know its visitors by cookies of its own.
+func (p *Proxy) serveAnyone(w http.ResponseWriter, r *http.Request, v visit) {
+	program := len(r.Header.Values("Origin")) == 0 && len(r.Header.Values("Sec-Fetch-Site")) == 0
+	if !p.origins.allowsOn(v.host, r, v.navigation, program) {
+		p.forbid(w, r, v, "Other sites cannot send requests to this workspace.")
+		return
+	}
+	p.route(w, r, v, p.routes.maxAge, p.delivery(v))
 }
 
 // localPathOf returns the path and query of a request for the redirects that carry it,
@@ -117,7 +177,11 @@ func (p *Proxy) serveEntry(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	accesslog.SetWorkspace(r.Context(), string(host.ID), host.Port)
-	v.target = target{id: host.ID, prefix: pathPrefix + string(host.ID)}
+	v.target, v.entering = target{id: host.ID, prefix: pathPrefix + string(host.ID)}, host.Port
+	if workspace.ReservedPort(host.Port) {
+		p.reserved(w, r, v)
+		return
+	}
 	if len(pathOf(r)) > maxNext {
 		// The login page and those of a workspace that is not running return here.
 		r.URL.RawQuery = entryQuery(host, q.Get("nonce"), "/", false).Encode()

@@ -68,6 +68,7 @@ const (
 	NoticeMisdirected Notice = "misdirected" // the host is not codehub's
 	NoticePort        Notice = "port"        // nothing listens on NoticePage.Port of the container's address
 	NoticeAppPort     Notice = "app_port"    // nor on that of 127.0.0.1
+	NoticeAsleep      Notice = "asleep"      // the workspace does not run, and the visitor cannot start it
 	// The browser sent several session cookies, which have been removed.
 	NoticeCookieConflict Notice = "cookie_conflict"
 )
@@ -78,6 +79,11 @@ type NoticePage struct {
 	Port   int
 	// Again is the absolute address to try again, or empty. Home is that of codehub.
 	Again, Home string
+	// Wait is a path of this host that leads to Again once the port responds, and otherwise to
+	// this page; empty if there is nothing to wait for. With a parameter n it is the
+	// n-th page in a row. To other requests than navigations it answers 200 or 502.
+	Wait string
+	N    int
 }
 
 // PlainPage is a page without information about a workspace.

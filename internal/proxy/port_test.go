@@ -136,7 +136,7 @@ func TestPortWithoutListener(t *testing.T) {
 	}
 	free := workspace.Host{ID: wsA, Port: l.Addr().(*net.TCPAddr).Port}
 	l.Close()
-	if res := h.tab("ann-1").visit(h.proxy.layout.URL(free) + "/"); res.StatusCode != 502 || res.Header.Get("X-Page") != "notice port" {
+	if res := h.tab("ann-1").visit(h.proxy.layout.URL(free) + "/"); res.StatusCode != 404 {
 		t.Errorf("%d %s", res.StatusCode, res.Header.Get("X-Page"))
 	}
 	res := h.send("GET", h.proxy.layout.URL(free)+"/", "Cookie", hostCookie+"=ann-1"+at(free))
@@ -151,7 +151,7 @@ func TestPublishedContainerHasNoPorts(t *testing.T) {
 	h, a := newPortWorld(t)
 	h.proxy.routes.loopbackPorts = false
 	h.serve(wsA)
-	if res := h.tab("ann-1").visit(h.proxy.layout.URL(a.host()) + "/"); res.StatusCode != 502 || res.Header.Get("X-Page") != "notice port" {
+	if res := h.tab("ann-1").visit(h.proxy.layout.URL(a.host()) + "/"); res.StatusCode != 404 {
 		t.Errorf("%d %s", res.StatusCode, res.Header.Get("X-Page"))
 	}
 	if n := a.bytes.Load(); n != 0 {
@@ -336,7 +336,7 @@ func TestAgentPortIsRefused(t *testing.T) {
 	h, _ := newPortWorld(t)
 	onHost := h.serve(wsA)
 	agentHost := workspace.Host{ID: wsA, Port: runtime.AgentPort}
-	if res := h.tab("ann-1").visit(h.proxy.layout.URL(agentHost) + "/v1/hello"); res.StatusCode != 502 || res.Header.Get("X-Page") != "notice port" {
+	if res := h.tab("ann-1").visit(h.proxy.layout.URL(agentHost) + "/v1/hello"); res.StatusCode != 404 {
 		t.Errorf("on its host: %d %s", res.StatusCode, res.Header.Get("X-Page"))
 	}
 	w := newWorld(t)
@@ -346,10 +346,10 @@ func TestAgentPortIsRefused(t *testing.T) {
 		"/proxy/61080/v1/hello", "/proxy/61080/", "/absproxy/61080/v1/hello", "/Proxy/61080/v1/hello", "/proxy/061080/v1/hello",
 		"/proxy/%36%31080/v1/hello", "/%70roxy/61080/v1/hello", "/proxy/%2061080/v1/hello",
 	} {
-		if res := h.send("POST", h.at(wsA)+path, "Cookie", session, "Origin", h.at(wsA)); res.StatusCode != http.StatusBadGateway {
+		if res := h.send("POST", h.at(wsA)+path, "Cookie", session, "Origin", h.at(wsA)); res.StatusCode != http.StatusNotFound {
 			t.Errorf("%s on the workspace's host: %d", path, res.StatusCode)
 		}
-		if res := w.open(under(wsA) + path); res.StatusCode != http.StatusBadGateway {
+		if res := w.open(under(wsA) + path); res.StatusCode != http.StatusNotFound {
 			t.Errorf("%s below the workspace's path: %d", path, res.StatusCode)
 		}
 	}

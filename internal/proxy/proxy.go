@@ -56,6 +56,9 @@ type Store interface {
 	// details that docs/api.md describes.
 	Wake(ctx context.Context, caller workspace.Caller, id workspace.ID) (workspace.Workspace, error)
 	RunningOf(ctx context.Context, userID string) ([]workspace.Workspace, error)
+	// OpenPorts lists the shares of a workspace's ports that have not ended. Their ends
+	// are by the clock of this process.
+	OpenPorts(ctx context.Context, id workspace.ID) ([]workspace.PortShare, error)
 	// MayRun returns CodeLimitExceeded if a running limit prevents a start.
 	MayRun(ctx context.Context, caller workspace.Caller, id workspace.ID) error
 }
@@ -126,6 +129,7 @@ type Proxy struct {
 	moves         moves
 	activity      *activity.Recorder // or nil
 	open          *connections
+	guests        *guests
 	checkInterval time.Duration
 	checks        *health.Condition // of the open connections
 	copyLog       *log.Logger       // for httputil.ReverseProxy, which logs broken connections
@@ -145,8 +149,12 @@ func New(c Config) *Proxy {
 	if c.CheckInterval == 0 {
 		c.CheckInterval = 3 * time.Second
 	}
+	visibility := workspace.VisibleOwner
+	if !c.Layout.PathMode() {
+		visibility = c.Settings.Ports.Most() // in path mode a shared port would act as its visitors
+	}
 	open := newConnections(c.Settings, c.MaxRequests, c.StallTimeout, c.Sessions)
-	return &Proxy{
+	p := &Proxy{
 		auth: c.Auth, visitors: c.Visitors, store: c.Store, pages: c.Pages, log: c.Log,
 		layout:        c.Layout,
 		origins:       newOrigins(c.Layout),
@@ -161,9 +169,12 @@ func New(c Config) *Proxy {
 		}),
 		copyLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
 
+		guests:     newGuests(c.Settings.Ports),
 		unreadable: newUnreadable(),
 		limited:    newLimited(),
 	}
+	p.routes.visibility = visibility
+	return p
 }
 
 // newUnreadable returns the counter with both series at 0.
@@ -182,9 +193,9 @@ func newUnreadable() *prometheus.CounterVec {
 func newLimited() *prometheus.CounterVec {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "codehub_relays_refused_total",
-		Help: "Requests to workspaces that were refused because too many were open, of their user or of all users.",
+		Help: "Requests to workspaces that were refused because too many were open, of their user, of a visitor without a session, or of all users.",
 	}, []string{"limit"})
-	for _, limit := range []string{"user", "all"} {
+	for _, limit := range []string{"user", "guest", "all"} {
 		v.WithLabelValues(limit)
 	}
 	return v
@@ -281,6 +292,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 			p.open.closeStalled(time.Now())
 			p.open.restIdle(time.Now())
 			p.open.forgetIdle()
+			p.guests.forget(time.Now())
 			if err := p.routes.check(ctx); ctx.Err() == nil {
 				p.checks.Set(err)
 			}

@@ -21,21 +21,33 @@ import (
 // relay relays one request to the container. It returns false without a response if
 // the route was closed since the lookup.
 func (p *Proxy) relay(w http.ResponseWriter, r *http.Request, v visit, to *upstream) bool {
-	if v, refused := v.asksAgent(); refused {
-		p.noListener(w, r, v)
+	if v.forwardsToReserved() {
+		p.reserved(w, r, v)
 		return true
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	// The route's ID is not a part of the request's text, which a WebSocket must not keep.
-	c := &connection{id: to.id, caller: v.caller, upstream: to, cancel: cancel, w: w}
-	switch err := p.open.add(c); err {
+	c := &connection{id: to.id, caller: v.caller, port: v.host.Port, payer: v.payer, upstream: to, cancel: cancel, w: w}
+	c.until.Store(stamp(v.until))
+	leave, err := p.guests.enter(v)
+	if err == nil {
+		defer leave()
+		if err = p.open.add(c); v.payer != "" && err == errTooManyUser {
+			err = errTooManyGuest
+		}
+	}
+	switch err {
 	case nil:
 	case errClosed:
 		return false
 	default:
 		p.busy(w, r, v, err)
 		return true
+	}
+	if v.guest && !p.stillAdmitted(r.Context(), c) {
+		p.open.remove(c)
+		return false
 	}
 	x := &exchange{proxy: p, visit: v, connection: c, use: p.newUse(r, v), prefix: v.prefix}
 	defer func() {

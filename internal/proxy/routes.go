@@ -34,7 +34,8 @@ var errUnsettled = errors.New("the workspace's state keeps changing")
 // route is the cached state of a workspace. It is immutable.
 type route struct {
 	workspace workspace.Workspace
-	upstream  *upstream // nil unless the workspace and its container are running
+	shares    map[int]share // in effect, by port
+	upstream  *upstream     // nil unless the workspace and its container are running
 	readAt    time.Time
 	confirmed bool // false: the runtime could not be asked
 }
@@ -53,8 +54,9 @@ type routes struct {
 	runtime        Upstreams
 	open           *connections
 	maxAge         time.Duration
-	addressMaxIdle time.Duration // see lookupUpstream
-	loopbackPorts  bool          // for tests, see upstream.loopback
+	visibility     workspace.Visibility // the widest of a port
+	addressMaxIdle time.Duration        // see lookupUpstream
+	loopbackPorts  bool                 // for tests, see upstream.loopback
 
 	cached sync.Map // of *route by workspace.ID; written with mu locked
 
@@ -140,6 +142,14 @@ func (rs *routes) runFill(ctx context.Context, id workspace.ID, f *fill) {
 		return
 	}
 	r := &route{workspace: ws, readAt: time.Now(), confirmed: true}
+	if rs.visibility.AtMost(workspace.VisiblePublic) != workspace.VisibleOwner {
+		list, err := rs.store.OpenPorts(ctx, id)
+		if err != nil {
+			f.err = fmt.Errorf("read the shared ports: %w", err)
+			return
+		}
+		r.shares = effective(list, rs.visibility)
+	}
 	if lifecycle.OpeningOf(ws) == lifecycle.OpenNow {
 		if r.upstream, r.confirmed, err = rs.lookupUpstream(ctx, id); err != nil {
 			f.err = fmt.Errorf("get the container's address: %w", err)
@@ -203,8 +213,12 @@ func (rs *routes) apply(id workspace.ID, f *fill) {
 		rs.open.closeUpstream(last)
 	}
 	if next != nil {
-		owner := f.route.workspace.OwnerID
-		rs.open.closeWhere(id, func(c *connection) bool { return !c.caller.Owns(owner) })
+		now := time.Now()
+		rs.open.closeWhere(id, func(c *connection) bool {
+			until, admitted := f.route.admits(c.caller, c.port, now)
+			c.until.Store(stamp(until))
+			return !admitted
+		})
 	}
 }
 

@@ -40,6 +40,7 @@ type upstream struct {
 	plain     *wire.Pool      // for what it can send to the IDE
 	transport *http.Transport // for everything else, and for ports
 	loopback  bool            // for tests: ports are reached on a loopback address
+	inside    insidePorts
 
 	// Guarded by the lock of connections for the workspace:
 	closed    bool      // no new connections

@@ -23,7 +23,7 @@ type use struct {
 
 // newUse returns a use if the visit can show user activity, or nil.
 func (p *Proxy) newUse(r *http.Request, v visit) *use {
-	if p.activity == nil {
+	if p.activity == nil || v.guest {
 		return nil
 	}
 	body := sendsInput(r, v)

@@ -168,8 +168,8 @@ type Runtime interface {
 // the port of the IDE in it and AgentPort that of the agent.
 const (
 	HomeDir   = "/home/coder"
-	IDEPort   = 8080
-	AgentPort = 61080
+	IDEPort   = workspace.IDEPort
+	AgentPort = workspace.AgentPort
 )
 
 // AgentCommand is the subcommand of the codehub executable that is the first process

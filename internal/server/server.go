@@ -33,6 +33,7 @@ import (
 	"codehub/internal/inbound"
 	"codehub/internal/installation"
 	"codehub/internal/mark"
+	"codehub/internal/ports"
 	"codehub/internal/postgres"
 	"codehub/internal/postgres/embedded"
 	"codehub/internal/proxy"
@@ -262,18 +263,19 @@ func newServer(p parts) *server {
 	restore := rollback.New(rollback.Config{
 		Store: db, Runtime: p.runtime, Bucket: p.bucket, Defaults: cfg.Defaults, DeleteGrace: cfg.Retention.DeleteGrace, Log: log,
 	})
+	attacher := attach.New(attach.Config{
+		Store: proxyStore{db}, Runtime: p.runtime, Sessions: authentication, Activity: used, PerUser: cfg.Proxy.RequestsPerUser,
+	})
+	portService := ports.New(ports.Config{Store: db, Runtime: p.runtime, Attacher: attacher, Layout: cfg.Layout, Settings: cfg.Proxy.Ports})
 	pages := dashboard.New(dashboard.Config{
 		Store: db, Auth: authentication, Events: hub, Logs: p.runtime, Log: log,
 		Settings: settings, MaxRunning: cfg.Limits.PerUser, PathMode: cfg.Layout.PathMode(), WorkspaceOrigins: cfg.Layout.Sources(), Archives: p.bucket,
-		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, Admin: administration, Restore: restore,
+		FormWithin: cfg.Inbound.ReadTimeout(), Trouble: func() string { return trouble(hold, p.conditions) }, Admin: administration, Restore: restore, Ports: portService,
 	})
 	workspaces := proxy.New(proxy.Config{
 		Auth: authentication, Sessions: authentication, Store: proxyStore{db}, Runtime: p.runtime, Pages: pages, Log: log,
 		Layout: cfg.Layout, Visitors: authentication, CookieNames: slices.Concat(auth.CookieNames(), dashboard.CookieNames()), IsToken: auth.IsToken, Moved: db.Moved,
 		Activity: used, Conditions: p.conditions, Settings: cfg.Proxy, MaxRequests: p.maxRelays,
-	})
-	attacher := attach.New(attach.Config{
-		Store: proxyStore{db}, Runtime: p.runtime, Sessions: authentication, Activity: used, PerUser: cfg.Proxy.RequestsPerUser,
 	})
 	// Routes are dropped before an event is sent, so that a browser that returns on
 	// it does not meet the state before it.
@@ -296,7 +298,7 @@ func newServer(p parts) *server {
 	mux := http.NewServeMux()
 	mux.Handle("/api/", httpapi.New(httpapi.Config{
 		Settings: settings, Store: db, Auth: authentication, Hub: hub, Logs: p.runtime, Archives: p.bucket, Admin: administration,
-		Restore: restore, Log: log, LastUse: lastUse(used, flush), ReadWithin: cfg.Inbound.ReadTimeout(),
+		Restore: restore, Ports: portService, Log: log, LastUse: lastUse(used, flush), ReadWithin: cfg.Inbound.ReadTimeout(),
 	}))
 	mux.Handle("GET /healthz", httpapi.Healthz())
 	mux.Handle("GET /readyz", httpapi.Readyz(log, readyChecks(db, p.redis), p.conditions, p.backends.states))

@@ -1,0 +1,55 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"github.com/coder/websocket"
+
+	"codehub/api"
+	"codehub/internal/tunnel"
+)
+
+// Ports lists the ports of a workspace that are listened on or shared.
+func (c *Client) Ports(ctx context.Context, id string) (api.PortList, error) {
+	var out api.PortList
+	err := c.call(ctx, http.MethodGet, path(id, "/ports"), nil, nil, &out)
+	return out, err
+}
+
+// SharePort shares a port of a workspace.
+func (c *Client) SharePort(ctx context.Context, id string, port int, in api.SharePort) (api.Port, error) {
+	var out api.Port
+	err := c.call(ctx, http.MethodPut, path(id, "/ports/"+strconv.Itoa(port)+"/share"), nil, in, &out)
+	return out, err
+}
+
+// UnsharePort ends the share of a port.
+func (c *Client) UnsharePort(ctx context.Context, id string, port int) error {
+	return c.call(ctx, http.MethodDelete, path(id, "/ports/"+strconv.Itoa(port)+"/share"), nil, nil, nil)
+}
+
+// ConnectPort connects to a port of a running workspace, as its programs reach it on
+// 127.0.0.1. The connection ends with ctx, and the caller must close it.
+func (c *Client) ConnectPort(ctx context.Context, id string, port int) (*tunnel.Conn, error) {
+	header := http.Header{"User-Agent": {c.agent}}
+	if c.token != "" {
+		header.Set(api.TokenHeader, c.token)
+	}
+	ws, res, err := websocket.Dial(ctx, c.base+path(id, "/ports/"+strconv.Itoa(port)+"/connect"), &websocket.DialOptions{
+		HTTPClient: c.http, HTTPHeader: header, Subprotocols: []string{tunnel.Protocol}, CompressionMode: websocket.CompressionDisabled,
+	})
+	switch {
+	case err == nil:
+	case res != nil && res.StatusCode >= 400:
+		return nil, readError(res)
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	default:
+		return nil, c.unreachable(err)
+	}
+	conn := tunnel.New(ctx, ws)
+	go conn.KeepAlive()
+	return conn, nil
+}

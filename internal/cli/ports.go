@@ -1,0 +1,296 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"codehub/api"
+	"codehub/client"
+	"codehub/internal/cli/terminal"
+	"codehub/internal/tunnel"
+)
+
+type portsCmd struct {
+	List    portsListCmd    `cmd:"" aliases:"ls" default:"withargs" help:"List the ports of a workspace."`
+	Share   portsShareCmd   `cmd:"" help:"Share a port with other users."`
+	Unshare portsUnshareCmd `cmd:"" help:"Stop sharing a port."`
+}
+
+type portsListCmd struct{ onWorkspace }
+
+// Help says what is listed.
+func (portsListCmd) Help() string {
+	return `Lists the ports on which programs of a running workspace listen, and those that are shared. It does not start the workspace.`
+}
+
+func (p portsListCmd) Run(ctx context.Context, k *kong.Context) error {
+	return p.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		list, err := c.Ports(ctx, id)
+		if err != nil {
+			return list, "", err
+		}
+		switch {
+		case !list.Running:
+			fmt.Fprintln(k.Stderr, "The workspace is not running.")
+		case !list.Known:
+			fmt.Fprintln(k.Stderr, "The workspace could not be asked what listens. If an earlier version of codehub started it, restart it.")
+		}
+		return list, portTable(list.Ports, time.Now()), nil
+	})
+}
+
+func portTable(list []api.Port, now time.Time) string {
+	rows := [][]string{{"PORT", "PROCESS", "SINCE", "VISIBLE TO", "URL"}}
+	for _, p := range list {
+		process, since := "not listening", ""
+		if p.Listening {
+			if process = p.Process; process == "" {
+				process = "unknown"
+			}
+			if p.Since != nil {
+				since = age(now.Sub(*p.Since))
+			}
+		}
+		rows = append(rows, []string{strconv.Itoa(p.Port), process, since, visibleTo(p, now), p.URL})
+	}
+	return terminal.Table(rows)
+}
+
+func visibleTo(p api.Port, now time.Time) string {
+	if p.ExpiresAt == nil {
+		return p.VisibleTo
+	}
+	return p.VisibleTo + " for " + ahead(p.ExpiresAt.Sub(now))
+}
+
+type portsShareCmd struct {
+	serverFlags
+	terminal.Format
+	Workspace string `arg:"" help:"A workspace's name or id."`
+	Port      int    `arg:"" help:"The port."`
+	With      string `enum:"users,public" required:"" placeholder:"users|public" help:"Who may open it: users (all who are logged in) or public (anyone)."`
+	For       span   `default:"0" placeholder:"2h" help:"How long, like 2h or 7d; required with public."`
+}
+
+// Help says what may be relied on.
+func (portsShareCmd) Help() string {
+	return `Visitors reach this port alone, not the IDE or another port, and only while the workspace runs: they do not start it. Administrators set how far a port can be shared, and for how long.`
+}
+
+func (p portsShareCmd) Run(ctx context.Context, k *kong.Context) error {
+	return onWorkspace{serverFlags: p.serverFlags, Format: p.Format, Workspace: p.Workspace}.run(ctx, k, false, func(c *client.Client, id string) (any, string, error) {
+		in := api.SharePort{With: p.With}
+		if p.For > 0 {
+			seconds := int(time.Duration(p.For) / time.Second)
+			in.ExpiresInSeconds = &seconds
+		}
+		port, err := c.SharePort(ctx, id, p.Port, in)
+		if err != nil {
+			return port, "", err
+		}
+		return port, port.URL + "   visible to " + visibleTo(port, time.Now()), nil
+	})
+}
+
+type portsUnshareCmd struct {
+	serverFlags
+	Workspace string `arg:"" help:"A workspace's name or id."`
+	Port      int    `arg:"" help:"The port."`
+}
+
+func (p portsUnshareCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := p.connect()
+	if err != nil {
+		return err
+	}
+	w, err := resolve(ctx, c, p.Workspace, false)
+	if err != nil {
+		return err
+	}
+	if err := c.UnsharePort(ctx, w.ID, p.Port); err != nil {
+		return err
+	}
+	fmt.Fprintln(k.Stderr, "The port is visible to the owner only.")
+	return nil
+}
+
+type portForwardCmd struct {
+	serverFlags
+	Workspace string        `arg:"" help:"A workspace's name or id."`
+	Ports     []portMapping `arg:"" placeholder:"REMOTE[:LOCAL]" help:"Port in the workspace, and that on this machine if it differs."`
+}
+
+// Help says what may be relied on.
+func (portForwardCmd) Help() string {
+	return `Listens on this machine and carries each connection to the port in the workspace, until the command is interrupted. A stopped workspace is started once, by the command itself; later connections do not start it. After a restart of the workspace new connections work again. What is sent to the workspace counts as activity; an idle connection does not.`
+}
+
+// portMapping is REMOTE[:LOCAL].
+type portMapping struct{ remote, local int }
+
+// UnmarshalText reads "3000" or "3000:8080".
+func (m *portMapping) UnmarshalText(b []byte) error {
+	remote, local, found := strings.Cut(string(b), ":")
+	if !found {
+		local = remote
+	}
+	var err error
+	if m.remote, err = parsePort(remote); err == nil {
+		m.local, err = parsePort(local)
+	}
+	if err != nil {
+		return fmt.Errorf("%q is not a port or REMOTE:LOCAL, like 3000 or 3000:8080", b)
+	}
+	return nil
+}
+
+func parsePort(s string) (int, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err == nil && n == 0 {
+		err = strconv.ErrRange
+	}
+	return int(n), err
+}
+
+func (p portForwardCmd) Run(ctx context.Context, k *kong.Context) error {
+	c, err := p.connect()
+	if err != nil {
+		return err
+	}
+	w, err := resolve(ctx, c, p.Workspace, false)
+	if err != nil {
+		return err
+	}
+	var listeners []net.Listener
+	defer func() {
+		for _, l := range listeners {
+			_ = l.Close() // it is abandoned
+		}
+	}()
+	for _, m := range p.Ports {
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(m.local)))
+		if err != nil {
+			return fmt.Errorf("listen for port %d: %w; give another local port, as in %d:%d", m.remote, err, m.remote, m.local+1)
+		}
+		listeners = append(listeners, l)
+	}
+	if w.Phase != "RUNNING" {
+		if w.Phase != "STANDBY" {
+			return fmt.Errorf("the workspace is %s; start it first: codehub start %s", state(w), terminal.Plain(w.Name))
+		}
+		if _, err := c.Want(ctx, w.ID, "RUNNING", true); err != nil {
+			return err
+		}
+		if _, err := reachShowing(ctx, k, c, w.ID, "RUNNING"); err != nil {
+			return err
+		}
+	}
+	f := &forwarder{out: k.Stderr, connect: func(ctx context.Context, port int) (tunnel.HalfConn, error) { return c.ConnectPort(ctx, w.ID, port) }}
+	var all sync.WaitGroup
+	for i, l := range listeners {
+		remote := p.Ports[i].remote
+		fmt.Fprintf(k.Stderr, "%s leads to port %d of %s.\n", l.Addr(), remote, terminal.Plain(w.Name))
+		all.Go(func() { f.serve(ctx, l, remote) })
+	}
+	<-ctx.Done()
+	for _, l := range listeners {
+		_ = l.Close()
+	}
+	all.Wait()
+	return nil
+}
+
+// forwarder carries connections to ports of a workspace.
+type forwarder struct {
+	connect func(ctx context.Context, port int) (tunnel.HalfConn, error)
+
+	mu   sync.Mutex
+	out  io.Writer
+	last string
+}
+
+// restartWait is how long a connection waits for a workspace that is not running or not
+// responding, because it may be restarting.
+const restartWait = 30 * time.Second
+
+func (f *forwarder) serve(ctx context.Context, l net.Listener, port int) {
+	var open sync.WaitGroup
+	defer open.Wait()
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			if ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
+				f.say(fmt.Sprintf("accept a connection: %v", err))
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Second):
+				}
+				continue
+			}
+			return
+		}
+		open.Go(func() { f.carry(ctx, conn.(*net.TCPConn), port) })
+	}
+}
+
+func (f *forwarder) carry(ctx context.Context, conn *net.TCPConn, port int) {
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	remote, err := f.reach(ctx, port)
+	if err != nil {
+		if ctx.Err() == nil {
+			f.say(fmt.Sprintf("port %d: %s", port, redacted(explain(err).Error())))
+		}
+		return
+	}
+	f.say("")
+	tunnel.Relay(conn, remote, nil)
+}
+
+// reach connects to a port. It tries again for a while if the workspace may be restarting.
+func (f *forwarder) reach(ctx context.Context, port int) (tunnel.HalfConn, error) {
+	give, pause := time.Now().Add(restartWait), 250*time.Millisecond
+	for {
+		conn, err := f.connect(ctx, port)
+		if err == nil || !mayRestart(err) || time.Now().Add(pause).After(give) {
+			return conn, err
+		}
+		f.say(fmt.Sprintf("port %d: %s Waiting for it.", port, err))
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 4*time.Second)
+	}
+}
+
+// mayRestart reports whether the workspace, and not its port or the access to it, is
+// what a connection failed for.
+func mayRestart(err error) bool {
+	var e *client.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	_, nothingListens := e.Details["port"]
+	return e.Code == "not_running" || e.Code == "unavailable" && !nothingListens
+}
+
+// say prints a message, but not the same one again and again; "" after a success.
+func (f *forwarder) say(message string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if message != "" && message != f.last {
+		fmt.Fprintln(f.out, "codehub:", message)
+	}
+	f.last = message
+}
